@@ -203,13 +203,13 @@ func (p *provider) Watch(f func(t verbs.AsyncEventType, port uint8)) {
 			switch c {
 			case stack.GIDsChanged:
 				f(verbs.EventGIDChange, uint8(i+1))
-			case stack.LinkWent:
+			case stack.LinkWentDown:
 				p.linkDowned.Add(1)
 				f(verbs.EventPortErr, uint8(i+1))
-			case stack.LinkCame:
+			case stack.LinkCameUp:
 				p.cm.LinkUp(uint8(i + 1))
 				f(verbs.EventPortActive, uint8(i+1))
-			case stack.LinkLost:
+			case stack.LinkGone:
 				if p.cutOff() {
 					f(verbs.EventDeviceFatal, 0)
 				} else {

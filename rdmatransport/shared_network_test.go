@@ -254,7 +254,7 @@ func (s *sharing) speakNow() {
 	if s.ended {
 		return
 	}
-	if again := s.classifier.Speak(time.Since(began).Nanoseconds(), s.send); again > 0 {
+	if again := s.classifier.SendDue(time.Since(began).Nanoseconds(), s.send); again > 0 {
 		s.speak.Reset(time.Duration(again))
 	}
 }

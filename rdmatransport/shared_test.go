@@ -200,7 +200,7 @@ func TestSharedDeath(t *testing.T) {
 		// All has been answered, so that nothing is left to say.
 		for {
 			s.mu.Lock()
-			again := s.classifier.Speak(time.Since(began).Nanoseconds(), s.send)
+			again := s.classifier.SendDue(time.Since(began).Nanoseconds(), s.send)
 			s.mu.Unlock()
 			if again == 0 {
 				break

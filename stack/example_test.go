@@ -18,7 +18,7 @@ func describe(host stack.Network) {
 			log.Fatal(err)
 		}
 		fmt.Printf("%s: %v, MTU %d, state %v\n", nic.Name(), nic.MAC(), nic.MTU(), nic.State())
-		fmt.Printf("10.0.0.7 is reached from %v, direct: %t\n", src, direct)
+		fmt.Printf("route to 10.0.0.7: from %v, direct: %t\n", src, direct)
 	}
 }
 
@@ -31,5 +31,5 @@ func ExampleNetwork() {
 	describe(host)
 	// Output:
 	// pipe0: 02:53:52:00:00:01, MTU 4200, state up
-	// 10.0.0.7 is reached from 10.0.0.1, direct: true
+	// route to 10.0.0.7: from 10.0.0.1, direct: true
 }

@@ -4,40 +4,44 @@ import "github.com/softrnic/softrnic/link"
 
 // FramePort sends and receives whole Ethernet frames, in addition to the host's own traffic.
 type FramePort interface {
-	// Steer passes the frames that are received and sent from now on to the functions of s; nil ends that. Calls for earlier
-	// frames may still be running when it returns.
+	// Steer passes frames that are received and sent from now on to the functions of s; nil
+	// ends that. Calls for earlier frames may still be running when Steer returns.
 	Steer(s *Steering)
 	// Sender takes a sender from the port's pool.
 	Sender() FrameSender
 }
 
-// Steering is the functions that the frames of a port are passed to. A frame begins with the destination address, has no FCS,
-// and is as on the wire: one packet of at most the MTU, its checksums complete. It is valid during the call and must not be
-// changed. For received frames the functions are called on the link's receive goroutines, several at the same time where the
-// link has several queues; for sent frames, on a goroutine of the port. A nil function is not called.
+// Steering is the set of functions that get a port's frames. A frame begins with the destination
+// address and has no FCS. It is one packet of at most the MTU with complete checksums, as on the
+// wire. It is valid during the call and must not be modified. For received frames the functions run
+// on the link's receive goroutines, concurrently if the link has several queues. For sent frames
+// they run on a goroutine of the port. A nil function is not called.
 type Steering struct {
-	// Sniff gets all frames received and sent, except those that the host sends to itself. Sent frames are copied into a
-	// bounded queue, and lost if that is full.
+	// Sniff gets all received and sent frames, except those that the host sends to itself. Sent
+	// frames are copied into a bounded queue, and dropped if it is full.
 	Sniff func(frame []byte)
-	// Take is offered every frame received, whatever its destination, except RoCE for one of the host's addresses. It
-	// returns true to keep the frame from the host. All packets of a superframe go where the first one went.
+	// Take gets every received frame, whatever its destination, except RoCE to one of the
+	// host's addresses. It returns true to withhold the frame from the host. All packets of a
+	// superframe go where the first one went.
 	Take func(frame []byte) bool
-	// Rest gets the frames that Take has not kept and that are not for the host: those for another MAC address, or for a group
-	// that the host has not joined.
+	// Rest gets frames that Take has not withheld and that are not for the host: frames to
+	// another MAC address, or to a group that the host has not joined.
 	Rest func(frame []byte)
 }
 
-// FrameSender gathers frames and sends them. It is for one goroutine at a time.
+// FrameSender collects frames and sends them. Only one goroutine at a time may use it.
 type FrameSender interface {
-	// Frame adds a frame of n bytes, from the destination address on, for the caller to fill in before the next call. It
-	// returns nil if n is less than an Ethernet header, or more than the MTU and a header with two tags. The link refuses a
-	// frame whose PacketLen is more than the MTU. A frame shorter than Ethernet's minimum is padded.
+	// Frame adds a frame of n bytes, from the destination address on, which the caller fills in
+	// before the next call. It returns nil if n is less than an Ethernet header, or more than
+	// the MTU plus a header with two tags. The link refuses a frame whose PacketLen exceeds the
+	// MTU. A frame shorter than Ethernet's minimum is padded.
 	Frame(n int) []byte
-	// Drop takes back the frame that Frame returned last.
+	// Drop removes the last frame.
 	Drop()
-	// Flush sends everything and gives the sender back to the pool: it must not be used afterwards.
+	// Flush sends all frames and returns the sender to the pool. The caller must not use it
+	// afterwards.
 	Flush()
 }
 
-// PacketLen is the number of bytes in a frame behind its Ethernet header and tags.
+// PacketLen returns the number of bytes behind a frame's Ethernet header and tags.
 func PacketLen(frame []byte) int { return len(frame) - link.NetworkOffset(frame) }

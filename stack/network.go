@@ -1,10 +1,11 @@
-// Package stack says what a transport needs of a network stack, and nothing more: addresses and routes, datagrams for
-// RoCE ([DatagramPort]), byte streams for iWARP ([Stream]), and whole Ethernet frames for raw packet queue pairs
-// ([FramePort]).
+// Package stack defines what a transport needs of a network stack: addresses and routes, datagrams
+// for RoCE ([DatagramPort]), byte streams for iWARP ([Stream]), and whole Ethernet frames for raw
+// packet queue pairs ([FramePort]).
 //
-// An implementation is one package below this one; package netstack is a host on gVisor over an Ethernet link. A program
-// hands what it opened there, a [Network], to rdmatransport.Open. For what it cannot do, an implementation returns a nil
-// port or an error that wraps [errors.ErrUnsupported]; it has no stubs.
+// Each implementation is a package below this one; package netstack is a host on gVisor over an
+// Ethernet link. A program passes the [Network] that it opened there to rdmatransport.Open. For an
+// unsupported feature, an implementation returns a nil port or an error that wraps
+// [errors.ErrUnsupported]. It has no stubs.
 package stack
 
 import (
@@ -17,70 +18,80 @@ import (
 
 // Network is a host as transports see it.
 type Network interface {
-	// NICs are the host's interfaces in the order they were given; each is a port of the RDMA device.
+	// NICs returns the host's interfaces in the order in which they were given. Each is a port
+	// of the RDMA device.
 	NICs() []NIC
-	// DialStream opens a TCP connection. An invalid laddr, or port 0 in it, lets the host choose. The error wraps that of
-	// ctx, or one of ECONNREFUSED, ETIMEDOUT, EHOSTUNREACH, ENETUNREACH, EADDRINUSE and EADDRNOTAVAIL.
+	// DialStream opens a TCP connection. If laddr is invalid or its port is 0, the host
+	// chooses. The error wraps that of ctx, or one of ECONNREFUSED, ETIMEDOUT, EHOSTUNREACH,
+	// ENETUNREACH, EADDRINUSE and EADDRNOTAVAIL.
 	DialStream(ctx context.Context, laddr, raddr netip.AddrPort) (Stream, error)
-	// ListenStream listens for TCP connections; an unspecified address means all of the host's. The error wraps EADDRINUSE
-	// or EADDRNOTAVAIL.
+	// ListenStream listens for TCP connections. An unspecified address means all of the host's
+	// addresses. The error wraps EADDRINUSE or EADDRNOTAVAIL.
 	ListenStream(laddr netip.AddrPort) (StreamListener, error)
 }
 
 // FamilyListener is a Network that can listen for connections of one IP version only.
 type FamilyListener interface {
-	// ListenFamily is ListenStream, but an unspecified address means all of the host's of its own family. Another listener may
-	// have the port at those of the other.
+	// ListenFamily is ListenStream, except that an unspecified address means all of the host's
+	// addresses of the same IP version. Another listener may use the same port with the other
+	// version.
 	ListenFamily(laddr netip.AddrPort) (StreamListener, error)
 }
 
 // NIC is one interface of a host. Its methods may be called from any goroutine.
 type NIC interface {
-	// Name is the link's: an interface name, or "pipe0".
+	// Name is the link's name: an interface name, or "pipe0".
 	Name() string
 	// MAC is the Ethernet address, six bytes.
 	MAC() net.HardwareAddr
 	// MTU is the largest IP packet in bytes.
 	MTU() int
-	// GIDs are the addresses that make the GID table, by index: the link-local address made from the MAC (EUI-64) first,
-	// then the others in the order they were added, as Linux lists them. An address keeps its index. One that is removed
-	// leaves a hole, the zero Addr, which the next one added takes. A host without the link-local address may have another
-	// at index 0 as well.
+	// GIDs returns the addresses of the GID table by index. The link-local address made from
+	// the MAC (EUI-64) comes first, then the others in the order in which they were added, as
+	// in Linux. An address keeps its index. A removed address leaves a hole, the zero Addr,
+	// which the next new address fills. A host without the link-local address may list another
+	// address at index 0 as well.
 	GIDs() []netip.Addr
 	// State is the state of the link.
 	State() LinkState
-	// Watch has f called after each change, on the goroutine that made the change or learned of it. A nil f ends that.
+	// Watch sets the function to call after each change, on the goroutine that made or noticed
+	// the change. Nil ends the calls.
 	Watch(f func(Change))
-	// Counters count what the datagram port has sent, received and dropped.
+	// Counters returns the traffic counters of the datagram port.
 	Counters() Counters
-	// Datagrams is the interface's port for RoCE packets; nil if it carries none.
+	// Datagrams returns the interface's port for RoCE packets, or nil if it carries none.
 	Datagrams() DatagramPort
-	// Frames is the interface's port for whole Ethernet frames; nil if it carries none, and so no RoCE v1 either.
+	// Frames returns the interface's port for whole Ethernet frames, or nil if it carries none.
+	// Without it there is no RoCE v1.
 	Frames() FramePort
-	// Source is the address that packets to dst leave the interface from; direct is true if no gateway is on the way. The
-	// error wraps ENETUNREACH if the interface has no route to dst, EINVAL if dst is the address of neither a host nor a
-	// multicast group.
+	// Source returns the source address for packets to dst; direct is true if the route has no
+	// gateway. The error wraps ENETUNREACH if the interface has no route to dst, and EINVAL if
+	// dst is neither a host's nor a multicast address.
 	Source(dst netip.Addr) (src netip.Addr, direct bool, err error)
-	// Resolve waits until the MAC address of the next hop from src to dst is known, or ctx ends.
+	// Resolve waits until the MAC address of the next hop from src to dst is known, or ctx
+	// ends.
 	Resolve(ctx context.Context, src, dst netip.Addr) error
-	// Poll receives what has arrived, on the caller's goroutine and without waiting, if the link can be polled. It returns
-	// false if nothing had arrived. The caller must not hold a lock that a receiver takes.
+	// Poll receives pending frames on the caller's goroutine, without waiting, if the link is a
+	// Poller. It returns false if there were none. The caller must not hold a lock that a
+	// receiver takes.
 	Poll() bool
-	// EndPoll says that the caller will not call Poll again soon. Without it, what arrives after the last Poll may wait for a
-	// millisecond or two before the interface receives it by itself.
+	// EndPoll says that the caller will not call Poll again soon. Without it, a frame that
+	// arrives after the last Poll may wait a millisecond or two before the interface receives
+	// it by itself.
 	EndPoll()
-	// Join receives the datagrams of a multicast group, and announces that to routers and switches (IGMP, MLD). Joins are
-	// counted.
+	// Join starts to receive the datagrams of a multicast group, and reports the membership to
+	// routers and switches (IGMP, MLD). Joins are counted.
 	Join(group netip.Addr) error
 	// Leave undoes one Join.
 	Leave(group netip.Addr) error
 }
 
-// Departures is a NIC that learns of hosts that have left the network for good, as that of a process that was killed does on a
-// medium that ends with its process.
+// Departures is a NIC that learns of hosts that have left the network for good, for example on a
+// medium where a killed process is noticed.
 type Departures interface {
-	// WatchDepartures has f called with each address of such a host, after what it sent was received. Its TCP connections end
-	// within a second, as by a timeout. A nil f ends that.
+	// WatchDepartures sets the function to call with each address of a departed host, after its
+	// last packets have been received. TCP connections with the host end within a second, as by
+	// a timeout. Nil ends the calls.
 	WatchDepartures(f func(addr netip.Addr))
 }
 
@@ -100,29 +111,29 @@ type Change uint8
 
 // The changes that NIC.Watch reports.
 const (
-	GIDsChanged Change = iota // an address was added or removed
-	LinkWent                  // State is LinkUp no longer
-	LinkCame                  // State is LinkUp again
-	LinkLost                  // State is LinkRemoved, for good. LinkWent precedes it if the link was up, unless the host is closing
+	GIDsChanged  Change = iota // an address was added or removed
+	LinkWentDown               // State is not LinkUp any more
+	LinkCameUp                 // State is LinkUp again
+	LinkGone                   // State is LinkRemoved, for good; LinkWentDown precedes it if the link was up, unless the host is closing
 )
 
-// Counters count the traffic of an interface's datagram port since it was made. That of its frame port is not counted,
-// except in TxErrors.
+// Counters count the traffic of an interface's datagram port since the port was created. Traffic of
+// the frame port is not included, except in TxErrors.
 type Counters struct {
-	TxFrames    uint64 // written to the link; a superframe is one
-	TxDatagrams uint64 // in those
-	TxErrors    uint64 // frames that the link refused, those of a FrameSender among them
-	TxNoRoute   uint64 // frames lost because the neighbour's address was not found
-	RxFrames    uint64 // handed to the receiver; a superframe is one
+	TxFrames    uint64 // written to the link; a superframe counts once
+	TxDatagrams uint64 // in TxFrames
+	TxErrors    uint64 // frames that the link refused, including a FrameSender's
+	TxNoRoute   uint64 // frames lost because neighbour resolution failed
+	RxFrames    uint64 // passed to the receiver; a superframe counts once
 	RxMalformed uint64 // dropped for a wrong length, checksum or source address
 	RxDropped   uint64 // dropped because no receiver was installed
 
-	Sent, Received Traffic // over the link, without what loops back inside the process
+	Sent, Received Traffic // over the link, without loopback inside the process
 }
 
-// Traffic counts RoCE packets as they are on the wire: each segment of a superframe is one.
+// Traffic counts RoCE packets as on the wire: each segment of a superframe counts.
 type Traffic struct {
 	Packets   uint64
-	Multicast uint64 // how many of Packets were multicast
-	Bytes     uint64 // Ethernet frames without FCS
+	Multicast uint64 // multicast packets among Packets
+	Bytes     uint64 // of Ethernet frames without FCS
 }

@@ -2,93 +2,104 @@ package stack
 
 import "net/netip"
 
-// Shared is a [DatagramPort] whose addresses other processes have as well: a hub owns UDP port 4791 and hands each datagram
-// to the process that it is for, by the numbers in its BTH and MAD (IBTA Vol 1 §9.2, §12.6). A transport that opens such a
-// port draws its numbers from Numbers, and names its services with Serve.
+// Shared is a [DatagramPort] whose addresses are shared with other processes. A hub owns UDP port
+// 4791 and passes each datagram to the process that it is for, according to the numbers in its BTH
+// and MAD (IBTA Vol 1 §9.2, §12.6). A transport on such a port takes its numbers from Numbers, and
+// registers its services with Serve.
 type Shared interface {
-	// Numbers are those that no other process of the hub has, until the port is closed. They never change.
+	// Numbers returns the numbers leased to this process until the port is closed. They never
+	// change.
 	Numbers() Numbers
-	// Serve asks for the connection requests (REQ, SIDR_REQ) to services. The error wraps EADDRINUSE if another process has
-	// one of them at one of the addresses; what the same process has is no obstacle.
+	// Serve registers the process for connection requests (REQ, SIDR_REQ) to a service. The
+	// error wraps EADDRINUSE if another process has registered an overlapping service at one of
+	// the addresses. The process's own registrations may overlap.
 	//
-	// Serve waits for the hub, and may be called while the hub is being replaced by another: it is then to succeed or fail
-	// there. The services of a process are the successor's too.
+	// Serve waits for the hub. It may be called while one hub replaces another; then the new
+	// hub decides. A process's services carry over to the new hub.
 	Serve(Service) error
-	// EndServe undoes one Serve of the same value. Requests to a service that nobody else serves still come to this process,
-	// until another serves it: only this one knows which requests are repeated, and it refuses the others.
+	// EndServe undoes one Serve of the same value. Requests still come to this process until
+	// another process serves them. Only this process knows which requests are retransmissions,
+	// and it refuses the others.
 	EndServe(Service)
 }
 
-// Service is the services whose ID, masked, is that of ID masked, at an address, or with the zero Addr at all addresses of the
-// port.
+// Service is the set of services whose ID, masked, equals ID masked, at an address. The zero Addr
+// means all addresses of the port.
 type Service struct {
 	Addr     netip.Addr
 	ID, Mask uint64
 }
 
-// Numbers are what a process leases from a hub.
+// Numbers are leased to a process by a hub.
 type Numbers struct {
 	QPNs    Range // 24 bits
-	CommIDs Range // 32 bits: local communication IDs, and the request IDs of SIDR
+	CommIDs Range // 32 bits: local communication IDs and SIDR request IDs
 }
 
-// Range is the numbers n with n &^ Mask == Base. Mask is of the form 2^k-1. The zero Range has the number 0 only, which is
-// neither a QPN nor a communication ID that is leased, and stands for none where that makes sense.
+// Range is the numbers n with n &^ Mask == Base. Mask has the form 2^k-1. The zero Range contains
+// only 0, which is never leased, and can stand for no numbers.
 type Range struct{ Base, Mask uint32 }
 
-// Contains tells whether n is in the range.
+// Contains reports whether n is in the range.
 func (r Range) Contains(n uint32) bool { return n&^r.Mask == r.Base }
 
-// Classifier knows the packets of RoCE for a hub, which does not. Its methods are called by one goroutine at a time. None
-// keeps or changes the payload that it is given, nor may the payload change meanwhile: what another process can write to is
-// copied first.
+// Classifier parses RoCE packets for a hub, which does not know RoCE. Only one goroutine at a time
+// calls its methods. They neither keep nor modify the payload. The payload must not change during
+// the call: the hub copies memory that another process can write to.
 type Classifier interface {
-	// Leased says that a process has these numbers from now on. What is known of an earlier process with them is forgotten.
+	// Leased says that a process has leased these numbers. The classifier forgets an earlier
+	// process with the same numbers.
 	Leased(Numbers)
-	// Died says that the process with these numbers is gone. What Speak sends from then on concerns its connections. It takes
-	// 66 seconds if a peer does not answer: the numbers should be leased again only then, and when others have run out,
-	// those that are dead for longest.
+	// Died says that the process with these numbers is gone. SendDue then ends its connections,
+	// for up to 66 seconds if a peer does not answer. The numbers should be leased again only
+	// after that. When the others have run out, the longest dead come first.
 	Died(Numbers)
-	// Classify says whom a datagram is for. payload is what d.Next returned last. It may learn from what passes. It is called
-	// for each segment of an arrival, as those of different QPs can be in one: a system that joins datagrams (GRO) looks at
-	// addresses and ports only. A hub copies consecutive segments with the same Target at once, as one superframe.
+	// Classify returns the destination of a datagram. payload is the result of d.Next. The
+	// classifier may learn from what it sees. Classify is called for each segment, because a
+	// frame may contain segments for different QPs: GRO joins datagrams by addresses and ports
+	// only. A hub copies consecutive segments with the same Target together, as one superframe.
 	Classify(payload []byte, d *Datagram) Target
-	// Verify tells whether the ICRC of a datagram to a QP is right for the header that d has, identification and all. payload is
-	// what d.Next returned last. The process that gets the datagram need not look then.
+	// Verify reports whether the ICRC of a datagram to a QP is valid for d's header, including
+	// the identification. payload is the result of d.Next. The receiving process then need not
+	// check it.
 	Verify(payload []byte, d *Datagram) bool
-	// Refuse answers for nobody: Classify has just said that the datagram is for a service or a communication ID that no
-	// process has. A request is rejected, and so is what comes to a connection that nobody knows, as the connection manager
-	// of a host does. It may send nothing; it never answers for a living process (see Leased), which may be between two hubs.
+	// Refuse answers a datagram for a service or a communication ID that no process has,
+	// according to Classify. It rejects a request or a message for an unknown connection, as a
+	// host's connection manager does. It may send nothing. It never answers for a living
+	// process (see Leased), which may be between two hubs.
 	Refuse(payload []byte, d *Datagram, send SendFunc)
-	// Permits tells whether a process may send a datagram in which it names numbers as its own: the communication ID of a MAD,
-	// the QPN of an unreliable datagram. (A packet of a connection names none; see Datagram.SrcQPNs.)
+	// Permits reports whether a process may send a datagram that names these numbers as its
+	// own: the communication ID of a MAD, or the QPN of an unreliable datagram. (A packet of a
+	// connection names none; see Datagram.SrcQPNs.)
 	Permits(payload []byte, own Numbers) bool
-	// Speak calls send for each packet that is due on behalf of processes that died: the DREQ of a connection, again until
-	// it is answered. It returns after how many nanoseconds it is to be called again; 0 if there is nothing left to say until
-	// the next call of Classify, Refuse or Died. now is in nanoseconds of a monotonic clock.
-	Speak(now int64, send SendFunc) (again int64)
+	// SendDue calls send for each packet that is due on behalf of dead processes: the DREQ of a
+	// connection, retransmitted until it is answered. It returns the time until the next call,
+	// in nanoseconds, or 0 if nothing is due before the next call of Classify, Refuse or Died.
+	// now is the time of a monotonic clock, in nanoseconds.
+	SendDue(now int64, send SendFunc) (again int64)
 }
 
-// SendFunc sends a datagram of n bytes from QP 1 of an address that the hub owns. It calls fill to write the payload, with
-// what [Sender.Datagram] returns, or does not call it if the datagram cannot be sent. The destination may be one of the
-// hub's own addresses: then the datagram is classified as one that arrives.
+// SendFunc sends a datagram of n bytes from QP 1 of an address that the hub owns. It calls fill to
+// write the payload, with the results of [Sender.Datagram], unless the datagram cannot be sent. If
+// the destination is one of the hub's own addresses, the datagram is classified like a received
+// one.
 type SendFunc func(to PathAttr, n int, fill func(header, payload []byte))
 
-// Target is whom a datagram is for. The zero Target is nobody: the datagram is dropped.
+// Target is the destination of a datagram. The zero Target means that the datagram is dropped.
 type Target struct {
 	Kind    TargetKind
 	Number  uint32 // TargetQPN, TargetCommID
 	Service uint64 // TargetService
 }
 
-// TargetKind says by what the process is found.
+// TargetKind says how the destination process is found.
 type TargetKind uint8
 
 // The kinds of targets.
 const (
 	TargetNone    TargetKind = iota
-	TargetQPN                // the process whose QPN it is; if there is none, the datagram is dropped
-	TargetCommID             // the process whose communication ID it is, else Refuse
-	TargetService            // the process that serves it at the destination address, else Refuse
-	TargetGroup              // the processes that have joined the group that is the destination address
+	TargetQPN                // the process that owns the QPN; without one the datagram is dropped
+	TargetCommID             // the process that owns the communication ID, otherwise Refuse
+	TargetService            // the process that serves it at the destination address, otherwise Refuse
+	TargetGroup              // the processes that have joined the destination group
 )

@@ -39,7 +39,7 @@
 // A message has up to 1 GiB. IRD and ORD, the READs and atomics outstanding in each direction, are
 // 128 at most. Unless the client asks for peer-to-peer mode (RFC 6581), the server cannot send
 // before the client has: see [Config.SendFirst]. Each connected QP has a TCP connection of the
-// host, and on hosts whose streams are no [stack.Parker], or while it is in use, a goroutine.
+// host, and on hosts whose streams are no [stack.ReadNotifier], or while it is in use, a goroutine.
 //
 // # Seeing what happens
 //

@@ -33,7 +33,7 @@ func must[T any](v T, err error) func(t testing.TB) T {
 	}
 }
 
-// openNode opens a device on the sockets of one of the loopback's addresses, behind a link that loses and damages packets.
+// openNode opens a device on a loopback address, behind a link that loses and corrupts packets.
 func openNode(t *testing.T, addr string, bad impair.Config, strict bool) (*verbs.Device, *impair.Link) {
 	t.Helper()
 	sockets := must(kernel.New(kernel.Interface("lo"), kernel.Addr(addr)))(t)
@@ -41,7 +41,7 @@ func openNode(t *testing.T, addr string, bad impair.Config, strict bool) (*verbs
 	host := must(framed.New(sockets, func(m link.Link) (_ link.Link, err error) {
 		l, err = impair.New(m, bad)
 		return l, err
-	}, framed.Singly()))(t)
+	}, framed.SingleDatagramFrames()))(t)
 	dev := must(rdmatransport.Open(host, rdmatransport.RoCE(roce.Config{StrictICRC: strict})))(t)
 	t.Cleanup(func() {
 		if err := errors.Join(dev.Close(), host.Close()); err != nil {
@@ -78,25 +78,27 @@ func (s *side) wait(cq *verbs.CQ) verbs.WC {
 	}
 }
 
-// pass takes the lock under which peers access the memory: for the race detector, which knows nothing of packets.
+// pass takes the lock under which peers access the memory. The race detector does not know that
+// packets order accesses.
 func (s *side) pass() { _ = s.QP().State() }
 
-// TestFaults: over a datagram port whose packets are lost, repeated, damaged and overtaken, at random from a seed, every operation
-// of a reliable connection is done once and in order.
+// TestFaults checks that every operation of a reliable connection is executed once and in order,
+// while packets are lost, duplicated, corrupted and reordered at random from a seed.
 func TestFaults(t *testing.T) {
 	way := impair.Direction{Loss: 0.02, Duplicate: 0.02, Corrupt: 0.02, Reorder: 0.02}
 	slow := way
 	slow.Delay, slow.Jitter = 300*time.Microsecond, 200*time.Microsecond
+	bursts := impair.Direction{Burst: impair.Burst{Enter: 0.005, Leave: 0.5}}
 	for seed, c := range []struct {
 		name    string
 		in, out impair.Direction
 		strict  bool
 	}{
-		{"what is sent", impair.Direction{}, way, false},
-		{"what is received", way, impair.Direction{}, false},
+		{"sent packets", impair.Direction{}, way, false},
+		{"received packets", way, impair.Direction{}, false},
 		{"both, strict ICRC", way, way, true},
 		{"both, with delay", slow, slow, false},
-		{"bursts", impair.Direction{Burst: impair.Burst{Enter: 0.005, Leave: 0.5}}, impair.Direction{Burst: impair.Burst{Enter: 0.005, Leave: 0.5}}, false},
+		{"bursts", bursts, bursts, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -107,11 +109,11 @@ func TestFaults(t *testing.T) {
 			in, out := l.Counters()
 			t.Logf("in %+v, out %+v", in, out)
 			if in.Packets < 50 || out.Packets < 50 || in.Lost+out.Lost == 0 {
-				t.Error("the link has done nothing")
+				t.Error("the link has impaired no packet")
 			}
 			noticed := a.HWCounters()["icrc_errors"] + b.HWCounters()["icrc_errors"]
-			if flips := in.Corrupted + out.Corrupted; flips > 0 && noticed == 0 || noticed > 2*flips { // the damaged packet may be sent twice
-				t.Errorf("%d bits were flipped, and %d wrong ICRCs noticed", flips, noticed)
+			if flips := in.Corrupted + out.Corrupted; flips > 0 && noticed == 0 || noticed > 2*flips { // a packet may be sent twice
+				t.Errorf("%d bits were flipped, %d wrong ICRCs were counted", flips, noticed)
 			}
 		})
 	}
@@ -191,14 +193,14 @@ func faults(t *testing.T, a, b *verbs.Device, other string, seed uint64) {
 			post(verbs.SendWR{Opcode: verbs.RDMARead, SGList: []verbs.SGE{x.mr.SGE(0, n)}})
 			x.pass()
 			if !bytes.Equal(x.buf[:n], want) {
-				t.Fatalf("%s: what was read differs", what)
+				t.Fatalf("%s: the data read differs", what)
 			}
 		}
 		if !bytes.Equal(y.buf[:n], want) {
 			t.Fatalf("%s: the peer's memory differs", what)
 		}
-		// What is done twice is seen in a counter. Nothing but the peer writes to its memory: a READ that is repeated reads
-		// it at any time.
+		// A counter detects operations that are executed twice. Only the peer writes to its
+		// memory, as a retransmitted READ reads it at any time.
 		clear(x.buf[:8])
 		post(verbs.SendWR{Opcode: verbs.RDMAWrite, SGList: []verbs.SGE{x.mr.SGE(0, 8)}})
 		for range 10 {

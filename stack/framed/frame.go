@@ -17,7 +17,7 @@ const (
 	protoUDP                         = 17
 )
 
-// flow is what the headers of a path say, as far as a packet is sent by it.
+// flow is the header fields of a path that identify it.
 type flow struct {
 	src, dst               netip.Addr
 	srcPort                uint16
@@ -37,9 +37,10 @@ func flowOf(h []byte) (f flow) {
 	return f
 }
 
-// seal makes a frame of what is in b: room for the Ethernet header, an IP and a UDP header that end at headers, and the
-// payload, of one datagram or of several of a size. Lengths and checksums are filled in.
-func seal(b []byte, headers, size int, src, dst []byte) link.Frame {
+// buildFrame makes a frame of b. b begins with room for the Ethernet header, and an IP and a UDP
+// header that end at headers. The payload follows, of one datagram or of several of equal size.
+// Lengths and checksums are filled in.
+func buildFrame(b []byte, headers, size int, src, dst []byte) link.Frame {
 	ip := b[ethLen:headers]
 	copy(b, dst)
 	copy(b[6:], src)
@@ -61,9 +62,10 @@ func seal(b []byte, headers, size int, src, dst []byte) link.Frame {
 	return f
 }
 
-// open finds the IP and UDP headers and the payload of a frame that seal has made, whatever has become of it since; false if
-// no host would take it for a RoCE packet. UDP's checksum is not looked at: the ICRC is stronger.
-func open(f *link.Frame) (header, payload []byte, ok bool) {
+// parseFrame finds the IP and UDP headers and the payload of a frame that buildFrame made and the
+// link may have corrupted. It returns false if no host would accept the frame as RoCE. The UDP
+// checksum is not checked, because the ICRC is stronger.
+func parseFrame(f *link.Frame) (header, payload []byte, ok bool) {
 	b := f.Data
 	if len(b) < ethLen+ipv4Len+udpLen {
 		return nil, nil, false
@@ -84,7 +86,8 @@ func open(f *link.Frame) (header, payload []byte, ok bool) {
 	}
 	header, payload = ip[:n:n], ip[n:]
 	udp := header[n-udpLen:]
-	ok = binary.BigEndian.Uint16(udp[2:]) == stack.RoCEPort && int(binary.BigEndian.Uint16(udp[4:])) == udpLen+len(payload) && len(payload) > 0
+	ok = binary.BigEndian.Uint16(udp[2:]) == stack.RoCEPort &&
+		int(binary.BigEndian.Uint16(udp[4:])) == udpLen+len(payload) && len(payload) > 0
 	return header, payload, ok
 }
 

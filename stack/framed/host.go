@@ -1,11 +1,13 @@
-// Package framed has a stack's RoCE packets pass a link as Ethernet frames, where the stack itself has no link: what wraps a
-// link, as packages capture and impair do, then wraps the datagram port of package kernel.
+// Package framed passes a stack's RoCE packets through a link as Ethernet frames, for a stack that
+// has no link itself. Wrappers of links, such as packages capture and impair, can then wrap the
+// datagram port of package kernel.
 //
 //	host, err := framed.New(sockets, func(l link.Link) (link.Link, error) { return capture.Create(l, "roce.pcapng") })
 //
-// The stack must give datagrams the IPv4 identifications that package kernel gives them: 0, and 0, 1, 2, … to those of one
-// superframe. Frames have the IP and UDP headers that the ICRC covers, with checksums that are computed here, and Ethernet addresses that are
-// made up where the stack does not know them. Streams pass as if the package were not there.
+// The stack must use the IPv4 identifications of package kernel: 0 for a single datagram, and 0, 1,
+// 2, … for those of one superframe. Frames have the IP and UDP headers that the ICRC covers, and
+// checksums that are computed here. Unknown Ethernet addresses are invented. Streams bypass the
+// package.
 package framed
 
 import (
@@ -31,20 +33,22 @@ type Host struct {
 
 var _ Stack = (*Host)(nil)
 
-// Option changes what New makes.
+// Option configures New.
 type Option func(*port)
 
-// Singly has each datagram be a frame of its own. It is for links that cut superframes into packets before they pass them on:
-// the sockets of package kernel give a packet that they send by itself another IPv4 identification than the same packet
-// has in a superframe, and the ICRC covers it.
-func Singly() Option { return func(p *port) { p.singly = true } }
+// SingleDatagramFrames makes each datagram a frame of its own. It is needed for links that cut
+// superframes into packets. The sockets of package kernel give a single packet another IPv4
+// identification than the same packet has in a superframe, and the ICRC covers it.
+func SingleDatagramFrames() Option { return func(p *port) { p.singleDatagram = true } }
 
-// New passes the RoCE packets of s through what wrap makes of a link that leads to it. wrap closes the link that it was given
-// if it fails. The host owns s from then on, and closes it with itself; if New fails, it is closed.
+// New passes the RoCE packets of s through a link that wrap creates around a link to s. If wrap
+// fails, it closes the link that it was given. The host owns s, and Close closes it; if New fails,
+// s is closed.
 func New(s Stack, wrap func(link.Link) (link.Link, error), opts ...Option) (*Host, error) {
 	nics := s.NICs()
 	if len(nics) != 1 || nics[0].Datagrams() == nil {
-		return nil, errors.Join(fmt.Errorf("framed: a stack of %d interfaces: want one, with a port for RoCE packets", len(nics)), s.Close())
+		err := fmt.Errorf("framed: the stack has %d interfaces: want one, with a port for RoCE packets", len(nics))
+		return nil, errors.Join(err, s.Close())
 	}
 	m := newMedium(nics[0])
 	l, err := wrap(m)
@@ -63,11 +67,11 @@ func New(s Stack, wrap func(link.Link) (link.Link, error), opts ...Option) (*Hos
 // NICs implements [stack.Network].
 func (h *Host) NICs() []stack.NIC { return []stack.NIC{h.nic} }
 
-// Close closes the link, with what it holds back, and the stack.
+// Close closes the link, which drops delayed packets, and the stack.
 func (h *Host) Close() error { return errors.Join(h.link.Close(), h.Stack.Close()) }
 
-// nic is the stack's interface, with another datagram port. Its counters are those of the stack: of what the link has let
-// pass.
+// nic is the stack's interface with another datagram port. Its counters are the stack's: they count
+// the packets that passed the link.
 type nic struct {
 	stack.NIC
 	port *port
@@ -81,7 +85,7 @@ func (n *nic) Datagrams() stack.DatagramPort {
 	return n.port
 }
 
-// sharedPort is a port whose addresses other processes have as well.
+// sharedPort is a port whose addresses are shared with other processes.
 type sharedPort struct {
 	*port
 	stack.Shared

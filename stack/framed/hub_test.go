@@ -22,10 +22,10 @@ import (
 	"github.com/softrnic/softrnic/stack/kernel/hub"
 )
 
-// TestSenderOfHub: behind a link too, a process knows which of its hub's clients has sent a datagram, and that one of somebody
-// else was sent by none.
+// TestSenderOfHub checks that behind a link, too, a process knows which client of its hub sent a
+// datagram, and which datagrams came from outside.
 func TestSenderOfHub(t *testing.T) {
-	own := must(os.MkdirTemp("", "h"))(t) // the path of a socket is short
+	own := must(os.MkdirTemp("", "h"))(t) // the path of a socket must be short
 	t.Cleanup(func() { _ = os.RemoveAll(own) })
 	dir := filepath.Join(own, "hub")
 	ctx, cancel := context.WithCancel(t.Context())
@@ -33,12 +33,13 @@ func TestSenderOfHub(t *testing.T) {
 	go func() { ended <- hub.Serve(ctx, hub.Config{Directory: dir, Classifier: rdmatransport.NewClassifier()}) }()
 	defer func() {
 		if cancel(); <-ended != nil {
-			t.Error("the hub ends with an error")
+			t.Error("the hub failed")
 		}
 	}()
 	at := netip.MustParseAddr(fmt.Sprintf("127.%d.%d.%d", 1+rand.N(254), rand.N(255), 1+rand.N(253)))
 	open := func() *kernel.Host {
-		return must(kernel.New(kernel.Addr(at.String()), kernel.Shared(kernel.Sharing{Directory: dir, Start: func(string) error { return nil }})))(t)
+		sharing := kernel.Sharing{Directory: dir, Start: func(string) error { return nil }}
+		return must(kernel.New(kernel.Addr(at.String()), kernel.Shared(sharing)))(t)
 	}
 	receiver := must(framed.New(open(), func(l link.Link) (link.Link, error) { return l, nil }))(t)
 	defer receiver.Close()
@@ -52,7 +53,8 @@ func TestSenderOfHub(t *testing.T) {
 	neighbour, stranger := open(), must(kernel.New(kernel.Addr(at.Next().String())))(t)
 	defer neighbour.Close()
 	defer stranger.Close()
-	for host, want := range map[*kernel.Host]stack.Range{neighbour: neighbour.NICs()[0].Datagrams().(stack.Shared).Numbers().QPNs, stranger: {}} {
+	neighbourQPNs := neighbour.NICs()[0].Datagrams().(stack.Shared).Numbers().QPNs
+	for host, want := range map[*kernel.Host]stack.Range{neighbour: neighbourQPNs, stranger: {}} {
 		out := host.NICs()[0].Datagrams()
 		p := must(out.Path(stack.PathAttr{Src: host.NICs()[0].GIDs()[1], Dst: at, HopLimit: 9}))(t)
 		pkt := wire.Packet{BTH: wire.BTH{Opcode: wire.RCAck, PKey: 0xffff, DestQP: port.(stack.Shared).Numbers().QPNs.Base + 1}}
@@ -66,7 +68,7 @@ func TestSenderOfHub(t *testing.T) {
 				t.Errorf("%d bytes of %+v, want %d of %+v", len(d.payload), d.from, pkt.Size(), want)
 			}
 		case <-time.After(20 * time.Second):
-			t.Error("nothing came")
+			t.Error("no datagram arrived")
 		}
 		p.Close()
 	}

@@ -12,24 +12,25 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// maxPaths is how many paths a medium keeps at most beside those that are in use: a link may hold packets back until nobody
-// uses their path any more.
+// maxPaths is the number of unused paths that a medium keeps. A link may delay packets until their
+// path is unused.
 const maxPaths = 1024
 
-// far stands in frames for the Ethernet address of whoever is not the host: the stack does not know it. It is locally
-// administered.
-var far = net.HardwareAddr{2, 'F', 'r', 'a', 'm', 'e'}
+// peerMAC is the Ethernet address of other hosts in frames, as the stack does not know the real
+// ones. It is locally administered.
+var peerMAC = net.HardwareAddr{2, 'F', 'r', 'a', 'm', 'e'}
 
-// senderMAC is the source address of a frame: far, or where the stack knows which process of the same hub has sent the datagrams, one
-// that says which QPNs that has. So a capture tells such processes apart, and who receives the frame knows as much as the stack.
+// senderMAC returns the source address of a frame: peerMAC, or, if the stack knows which process of
+// the same hub sent the datagrams, an address that encodes its QPNs. A capture then tells such
+// processes apart, and the frame's receiver knows as much as the stack.
 func senderMAC(r stack.Range) net.HardwareAddr {
 	if r == (stack.Range{}) {
-		return far
+		return peerMAC
 	}
 	return net.HardwareAddr{2, 'Q', byte(bits.Len32(r.Mask)), byte(r.Base >> 16), byte(r.Base >> 8), byte(r.Base)}
 }
 
-// senderOf undoes senderMAC.
+// senderOf is the inverse of senderMAC.
 func senderOf(mac []byte) (r stack.Range) {
 	const qpnBits = 24
 	if mac[0] != 2 || mac[1] != 'Q' || mac[2] > qpnBits {
@@ -48,10 +49,10 @@ type medium struct {
 
 	mu    sync.RWMutex
 	paths map[flow]*shared
-	idle  int // of paths
+	idle  int // number of unused paths
 }
 
-// shared is a path of the stack, used by as many paths as have the same headers.
+// shared is a path of the stack that all paths with the same headers use.
 type shared struct {
 	stack.Path
 	users int
@@ -68,7 +69,7 @@ func newMedium(nic stack.NIC) *medium {
 	return m
 }
 
-// Name is the interface's, as are MAC and MTU.
+// Name is the interface's name.
 func (m *medium) Name() string          { return m.nic.Name() }
 func (m *medium) MAC() net.HardwareAddr { return m.nic.MAC() }
 func (m *medium) MTU() int              { return m.nic.MTU() }
@@ -89,13 +90,13 @@ func (m *medium) Attach(recv link.Receiver) {
 		buf := m.buffers.Get().(*[ethLen + maxIPPacket]byte)
 		defer m.buffers.Put(buf)
 		b := append(append(buf[:ethLen], d.Header...), d.Payload...)
-		f := [1]link.Frame{seal(b, ethLen+len(d.Header), d.SegmentSize, senderMAC(d.SrcQPNs), mac)}
+		f := [1]link.Frame{buildFrame(b, ethLen+len(d.Header), d.SegmentSize, senderMAC(d.SrcQPNs), mac)}
 		f[0].Polled = d.Polled
 		recv(f[:])
 	})
 }
 
-// Write implements [link.Link]. A frame that is no packet of an open path, because it was damaged, is lost.
+// Write implements [link.Link]. A corrupted frame that belongs to no open path is lost.
 func (m *medium) Write(frames []link.Frame) (int, error) {
 	for i := range frames {
 		if err := m.write(&frames[i]); err != nil {
@@ -112,12 +113,12 @@ func (m *medium) write(f *link.Frame) error {
 	if len(f.More) > 0 {
 		return errors.New("a frame in pieces")
 	}
-	header, payload, ok := open(f)
+	header, payload, ok := parseFrame(f)
 	if !ok {
 		return nil
 	}
 	m.mu.RLock()
-	p := m.paths[flowOf(header)] // nil if a damaged packet looks like one of no path
+	p := m.paths[flowOf(header)] // nil if a corrupted packet has headers of no path
 	m.mu.RUnlock()
 	if p == nil {
 		return nil
@@ -126,7 +127,8 @@ func (m *medium) write(f *link.Frame) error {
 	if f.Segmentation == link.UDP {
 		size = int(f.SegmentSize)
 	}
-	// One superframe, or one datagram, each: so it has the identifications that its ICRCs were computed with.
+	// One superframe or one datagram per Flush, so that the identifications are those of the
+	// ICRCs.
 	s := m.inner.Sender()
 	defer s.Flush()
 	for len(payload) > 0 {
@@ -141,8 +143,9 @@ func (m *medium) write(f *link.Frame) error {
 	return nil
 }
 
-// keep notes that a path is used. The path that it returns leads the same way, and may be another's.
-func (m *medium) keep(f flow, p stack.Path) *shared {
+// acquire counts a use of a path. It returns a path with the same headers, which may be an existing
+// one.
+func (m *medium) acquire(f flow, p stack.Path) *shared {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s := m.paths[f]
@@ -150,7 +153,7 @@ func (m *medium) keep(f flow, p stack.Path) *shared {
 	case s == nil:
 		s = &shared{Path: p}
 		m.paths[f] = s
-		m.makeRoom()
+		m.evict()
 	case s.users == 0:
 		m.idle--
 		fallthrough
@@ -161,18 +164,18 @@ func (m *medium) keep(f flow, p stack.Path) *shared {
 	return s
 }
 
-// drop notes that a path is not used any more.
-func (m *medium) drop(s *shared) {
+// release ends a use of a path.
+func (m *medium) release(s *shared) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if s.users--; s.users == 0 {
 		m.idle++
-		m.makeRoom()
+		m.evict()
 	}
 }
 
-// makeRoom closes paths that nobody uses, if there are too many. mu is held.
-func (m *medium) makeRoom() {
+// evict closes unused paths if there are too many. mu is held.
+func (m *medium) evict() {
 	for f, s := range m.paths {
 		if m.idle <= maxPaths {
 			return

@@ -12,11 +12,11 @@ import (
 
 // port sends and receives datagrams through a link.
 type port struct {
-	medium  *medium
-	link    link.Link
-	singly  bool
-	mac     []byte
-	senders sync.Pool
+	medium         *medium
+	link           link.Link
+	singleDatagram bool
+	mac            []byte
+	senders        sync.Pool
 
 	mu       sync.RWMutex // held for reading while the receiver runs
 	receiver func(*stack.Datagram)
@@ -37,7 +37,7 @@ func (p *port) Receive(f func(*stack.Datagram)) {
 	p.receiver = f
 }
 
-// deliver hands the frames that the link brings to the receiver.
+// deliver passes frames of the link to the receiver.
 func (p *port) deliver(frames []link.Frame) {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
@@ -46,7 +46,7 @@ func (p *port) deliver(frames []link.Frame) {
 	}
 	for i := range frames {
 		f := &frames[i]
-		header, payload, ok := open(f)
+		header, payload, ok := parseFrame(f)
 		if !ok {
 			continue
 		}
@@ -64,7 +64,7 @@ func (p *port) deliver(frames []link.Frame) {
 	}
 }
 
-// path is a path of the stack, and the headers of its datagrams.
+// path is a path of the stack, with the headers of its datagrams.
 type path struct {
 	*shared
 	port *port
@@ -76,12 +76,12 @@ var _ stack.Path = (*path)(nil)
 
 // Path implements [stack.DatagramPort].
 func (p *port) Path(a stack.PathAttr) (stack.Path, error) {
-	a.QPN, a.OneSender = 0, false // no way that does not pass the link
+	a.QPN, a.OneSender = 0, false // so that the stack does not bypass the link
 	inner, err := p.medium.inner.Path(a)
 	if err != nil {
 		return nil, err
 	}
-	// The headers are those that the stack gives a datagram.
+	// A first datagram shows the headers that the stack uses.
 	s := p.medium.inner.Sender()
 	header, _ := s.Datagram(inner, 1)
 	t := &path{port: p, head: slices.Clone(header)}
@@ -91,39 +91,39 @@ func (p *port) Path(a stack.PathAttr) (stack.Path, error) {
 		inner.Close()
 		return nil, fmt.Errorf("path to %v: no datagrams can be sent", a.Dst)
 	}
-	t.shared = p.medium.keep(flowOf(t.head), inner)
+	t.shared = p.medium.acquire(flowOf(t.head), inner)
 	return t, nil
 }
 
 // Batch implements [stack.Path].
 func (t *path) Batch(n int) int {
-	if t.port.singly {
+	if t.port.singleDatagram {
 		return 1
 	}
 	return t.shared.Batch(n)
 }
 
-// Near implements [stack.Path]: nothing goes past the link.
-func (t *path) Near() stack.NIC { return nil }
+// LocalNIC implements [stack.Path]: nothing bypasses the link.
+func (t *path) LocalNIC() stack.NIC { return nil }
 
 // Close implements [stack.Path].
-func (t *path) Close() { t.once.Do(func() { t.port.medium.drop(t.shared) }) }
+func (t *path) Close() { t.once.Do(func() { t.port.medium.release(t.shared) }) }
 
 // Sender implements [stack.DatagramPort].
 func (p *port) Sender() stack.Sender { return p.senders.Get().(*sender) }
 
-// sender gathers the datagrams of one frame.
+// sender collects the datagrams of one frame.
 type sender struct {
-	port     *port
-	path     *path // of the frame; nil if there is none
-	end      int   // bytes of the frame
-	size     int   // payload bytes of each datagram but the last
-	last     int   // of the last
-	segments int
-	fresh    bool // Drop may take the last back
-	view     [ipv6Len + udpLen]byte
-	frames   [1]link.Frame
-	buf      [ethLen + maxIPPacket]byte
+	port      *port
+	path      *path // of the frame; nil if none
+	end       int   // bytes of the frame
+	size      int   // payload bytes of each datagram but the last
+	last      int   // payload bytes of the last datagram
+	segments  int
+	droppable bool // Drop may remove the last datagram
+	view      [ipv6Len + udpLen]byte
+	frames    [1]link.Frame
+	buf       [ethLen + maxIPPacket]byte
 }
 
 // Datagram implements [stack.Sender].
@@ -138,23 +138,23 @@ func (s *sender) Datagram(pt stack.Path, n int) (header, payload []byte) {
 	}
 	header = s.view[:copy(s.view[:], p.head)]
 	stack.PutLengths(header, n)
-	if header[0]>>4 == 4 { // the identification counts up within a superframe
+	if header[0]>>4 == 4 { // the identification is incremented within a superframe
 		binary.BigEndian.PutUint16(header[4:], binary.BigEndian.Uint16(header[4:])+uint16(s.segments))
 	}
 	payload = s.buf[s.end : s.end+n : s.end+n]
 	s.end += n
 	s.segments++
-	s.last, s.fresh = n, true
+	s.last, s.droppable = n, true
 	return header, payload
 }
 
 // Drop implements [stack.Sender].
 func (s *sender) Drop() {
-	if !s.fresh {
+	if !s.droppable {
 		return
 	}
 	s.end -= s.last
-	s.last, s.fresh = s.size, false
+	s.last, s.droppable = s.size, false
 	if s.segments--; s.segments == 0 {
 		s.path = nil
 	}
@@ -163,13 +163,13 @@ func (s *sender) Drop() {
 // Cut implements [stack.Sender].
 func (s *sender) Cut() { s.emit() }
 
-// emit writes the frame. One that the link refuses is lost.
+// emit writes the frame. A frame that the link refuses is lost.
 func (s *sender) emit() {
 	if s.path != nil {
-		s.frames[0] = seal(s.buf[:s.end], ethLen+len(s.path.head), s.size, s.port.mac, far)
+		s.frames[0] = buildFrame(s.buf[:s.end], ethLen+len(s.path.head), s.size, s.port.mac, peerMAC)
 		_, _ = s.port.link.Write(s.frames[:])
 	}
-	s.path, s.segments, s.fresh = nil, 0, false
+	s.path, s.segments, s.droppable = nil, 0, false
 }
 
 // Flush implements [stack.Sender].

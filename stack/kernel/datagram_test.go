@@ -17,13 +17,13 @@ import (
 	"github.com/softrnic/softrnic/stack/kernel"
 )
 
-// got is a datagram as a receiver has seen it.
+// got is a received datagram.
 type got struct {
 	stack.Datagram
 	header, payload []byte
 }
 
-// receive keeps what comes to a host.
+// receive collects the datagrams to a host.
 func receive(h *kernel.Host) <-chan got {
 	c := make(chan got, 4096)
 	h.NICs()[0].Datagrams().Receive(func(d *stack.Datagram) {
@@ -58,8 +58,8 @@ func openPath(t testing.TB, h *kernel.Host, a stack.PathAttr) stack.Path {
 
 var ipv4, other4, ipv6 = netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.2"), netip.MustParseAddr("::1")
 
-// TestHeadersAreTheReceivers: what the sender gives to compute the ICRC over is what the receiver has, but for UDP's
-// checksum, in single datagrams and in superframes.
+// TestHeadersAreTheReceivers checks that the header for the ICRC, as the sender returns it, equals
+// the receiver's except for UDP's checksum, in single datagrams and in superframes.
 func TestHeadersAreTheReceivers(t *testing.T) {
 	for _, c := range []struct{ src, dst netip.Addr }{{ipv4, other4}, {ipv4, ipv4}, {ipv6, ipv6}} {
 		t.Run(c.src.String()+" to "+c.dst.String(), func(t *testing.T) {
@@ -89,9 +89,11 @@ func TestHeadersAreTheReceivers(t *testing.T) {
 			for i, want := range sent {
 				g := next(t, in)
 				if !bytes.Equal(g.header, want.header) || !bytes.Equal(g.payload, want.payload) {
-					t.Errorf("datagram %d: header\n%x of %d bytes\n%x of %d were sent", i, g.header, len(g.payload), want.header, len(want.payload))
+					t.Errorf("datagram %d: header\n%x of %d bytes\n%x of %d were sent",
+						i, g.header, len(g.payload), want.header, len(want.payload))
 				}
-				if g.Src != c.src || g.Dst != c.dst || g.TrafficClass != 0x68 || g.HopLimit != 17 || g.IDGuessed != c.src.Is4() || g.Looped != (c.src == c.dst) {
+				if g.Src != c.src || g.Dst != c.dst || g.TrafficClass != 0x68 || g.HopLimit != 17 ||
+					g.IDGuessed != c.src.Is4() || g.Looped != (c.src == c.dst) {
 					t.Errorf("datagram %d: %+v", i, g.Datagram)
 				}
 			}
@@ -106,13 +108,14 @@ func TestHeadersAreTheReceivers(t *testing.T) {
 	}
 }
 
-// TestDrop: what is taken back is not sent, and the next datagram has its place in the superframe.
+// TestDrop checks that a dropped datagram is not sent, and that the next one takes its place in the
+// superframe.
 func TestDrop(t *testing.T) {
 	from, to := newHost(t, "127.0.0.1"), newHost(t, "127.0.0.2")
 	in := receive(to)
 	p := openPath(t, from, stack.PathAttr{Src: ipv4, Dst: other4})
 	s := from.NICs()[0].Datagrams().Sender()
-	s.Drop() // of nothing
+	s.Drop() // without a datagram
 	var want [][]byte
 	for i, keep := range []bool{false, true, true, false, true, false} {
 		header, payload := s.Datagram(p, 100)
@@ -123,7 +126,7 @@ func TestDrop(t *testing.T) {
 			want = append(want, append(bytes.Clone(header), payload...))
 		} else {
 			s.Drop()
-			s.Drop() // once only
+			s.Drop() // the second has no effect
 		}
 	}
 	s.Flush()
@@ -134,12 +137,13 @@ func TestDrop(t *testing.T) {
 	}
 	select {
 	case g := <-in:
-		t.Errorf("one more came: %x", g.payload)
+		t.Errorf("unexpected datagram: %x", g.payload)
 	case <-time.After(20 * time.Millisecond):
 	}
 }
 
-// TestManyDatagrams: more than a sender's buffer and one superframe hold, on several paths in turn.
+// TestManyDatagrams sends more than fits into a sender's buffer and one superframe, on several
+// paths in turn.
 func TestManyDatagrams(t *testing.T) {
 	from, to := newHost(t, "127.0.0.1"), newHost(t, "127.0.0.2")
 	in := receive(to)
@@ -163,14 +167,14 @@ func TestManyDatagrams(t *testing.T) {
 		ports[g.SrcPort] = true
 	}
 	if len(seen) != n {
-		t.Errorf("%d different datagrams of %d came", len(seen), n)
+		t.Errorf("%d different datagrams of %d arrived", len(seen), n)
 	}
 	if len(ports) < 2 || len(ports) > 8 {
-		t.Errorf("they came from %d source ports", len(ports))
+		t.Errorf("they arrived from %d source ports", len(ports))
 	}
 }
 
-// TestDatagramRefuses: sizes that do not fit, and paths of others.
+// TestDatagramRefuses checks that invalid sizes and foreign paths are refused.
 func TestDatagramRefuses(t *testing.T) {
 	h := newHost(t, "127.0.0.1")
 	p := openPath(t, h, stack.PathAttr{Src: ipv4, Dst: ipv4})
@@ -213,14 +217,15 @@ func TestPathErrors(t *testing.T) {
 		t.Errorf("leaving a group that was not joined: %v", err)
 	}
 	if nic.Frames() != nil {
-		t.Error("there is a port for frames")
+		t.Error("the host has a frame port")
 	}
 }
 
-// TestGroup: a datagram to a group comes to each host that has joined it, the sender too, until it leaves as often as it joined.
+// TestGroup checks that each member of a group receives a datagram to it, including the sender,
+// until it has left as often as it joined.
 func TestGroup(t *testing.T) {
 	testGroup(t, "239.1.2.3", newHost(t, "127.0.0.1"), newHost(t, "127.0.0.2"))
-	// The loopback has no route to groups of IPv6.
+	// The loopback has no route to IPv6 groups.
 	if _, _, err := newHost(t, "::1").NICs()[0].Source(netip.MustParseAddr("ff05::1:3")); !errors.Is(err, syscall.ENETUNREACH) {
 		t.Errorf("a group without a route: %v", err)
 	}
@@ -232,7 +237,7 @@ func testGroup(t *testing.T, to string, hosts ...*kernel.Host) {
 	nic := hosts[0].NICs()[0]
 	src, direct, err := nic.Source(group)
 	if src.Is4() != group.Is4() || !direct || err != nil {
-		t.Errorf("%v is reached from %v, directly: %t, %v", group, src, direct, err)
+		t.Errorf("route to %v: from %v, direct %t, %v", group, src, direct, err)
 	}
 	p := openPath(t, hosts[0], stack.PathAttr{Src: src, Dst: group, HopLimit: 3, TrafficClass: 0x20})
 	send := func(first int) (header []byte) {
@@ -247,7 +252,7 @@ func testGroup(t *testing.T, to string, hosts ...*kernel.Host) {
 		return header
 	}
 	before := nic.Counters().Sent.Multicast
-	send(20) // nobody hears that
+	send(20) // nobody receives this
 	var in []<-chan got
 	for _, h := range hosts {
 		in = append(in, receive(h))
@@ -264,7 +269,8 @@ func testGroup(t *testing.T, to string, hosts ...*kernel.Host) {
 	for i, h := range hosts {
 		for n := range 3 {
 			g := next(t, in[i])
-			if g.Dst != group || g.Src != src || g.HopLimit != 3 || g.TrafficClass != 0x20 || g.Looped != (i == 0) || int(g.payload[0]) != n {
+			if g.Dst != group || g.Src != src || g.HopLimit != 3 || g.TrafficClass != 0x20 ||
+				g.Looped != (i == 0) || int(g.payload[0]) != n {
 				t.Errorf("host %d: %+v", i, g.Datagram)
 			}
 			if n == 2 && !bytes.Equal(g.header, header) {
@@ -278,7 +284,7 @@ func testGroup(t *testing.T, to string, hosts ...*kernel.Host) {
 	if k := nic.Counters(); k.Sent.Multicast-before != 6 || len(hosts) > 1 && hosts[1].NICs()[0].Counters().Received.Multicast != 3 {
 		t.Errorf("counters: %+v", k)
 	}
-	send(40) // nor that
+	send(40) // nor this
 	for _, h := range hosts {
 		if err := h.NICs()[0].Join(group); err != nil {
 			t.Fatal(err)
@@ -288,7 +294,7 @@ func testGroup(t *testing.T, to string, hosts ...*kernel.Host) {
 	for i, h := range hosts {
 		for n := range 3 {
 			if g := next(t, in[i]); int(g.payload[0]) != 60+n {
-				t.Errorf("host %d receives %d, which was sent while it was in no group, or was received before", i, g.payload[0])
+				t.Errorf("host %d receives %d, which was sent while it was in no group, or is a duplicate", i, g.payload[0])
 			}
 		}
 		if err := h.NICs()[0].Leave(group); err != nil {
@@ -307,8 +313,9 @@ func TestNewErrors(t *testing.T) {
 	}{
 		{"the port is taken", []kernel.Option{kernel.Addr("127.0.0.1")}, syscall.EADDRINUSE, "ss -ulpn sport = :4791"},
 		{"no such interface", []kernel.Option{kernel.Interface("none7")}, syscall.ENODEV, "none7"},
-		{"an address of nobody's", []kernel.Option{kernel.Addr("192.0.2.77")}, syscall.EADDRNOTAVAIL, "127.0.0.1/8"},
-		{"an address of another interface", []kernel.Option{kernel.Interface("lo"), kernel.Addr("192.0.2.77")}, syscall.EADDRNOTAVAIL, "lo"},
+		{"an address of no interface", []kernel.Option{kernel.Addr("192.0.2.77")}, syscall.EADDRNOTAVAIL, "127.0.0.1/8"},
+		{"an address of another interface", []kernel.Option{kernel.Interface("lo"), kernel.Addr("192.0.2.77")},
+			syscall.EADDRNOTAVAIL, "lo"},
 		{"no address", []kernel.Option{kernel.Addr("localhost")}, nil, "10.0.0.1"},
 		{"an empty name", []kernel.Option{kernel.Interface("")}, nil, "empty"},
 	} {
@@ -322,7 +329,8 @@ func TestNewErrors(t *testing.T) {
 	}
 }
 
-// TestReceiveNil: without a receiver what comes is dropped and counted; with one again it comes.
+// TestReceiveNil checks that datagrams without a receiver are dropped and counted, and that a later
+// receiver gets later ones.
 func TestReceiveNil(t *testing.T) {
 	h := newHost(t, "127.0.0.1")
 	port := h.NICs()[0].Datagrams()
@@ -337,7 +345,7 @@ func TestReceiveNil(t *testing.T) {
 	send()
 	for give := time.Now().Add(10 * time.Second); h.NICs()[0].Counters().RxDropped == 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(give) {
-			t.Fatal("nothing is counted as dropped")
+			t.Fatal("no datagram is counted as dropped")
 		}
 	}
 	in := receive(h)
@@ -345,7 +353,7 @@ func TestReceiveNil(t *testing.T) {
 	next(t, in)
 }
 
-// TestCloseWhileReceiving: a host is closed while its receiver opens and closes paths.
+// TestCloseWhileReceiving closes a host while its receiver opens and closes paths.
 func TestCloseWhileReceiving(t *testing.T) {
 	h := newHost(t, "127.0.0.1")
 	attr := stack.PathAttr{Src: ipv4, Dst: other4}
@@ -358,7 +366,7 @@ func TestCloseWhileReceiving(t *testing.T) {
 				p.Close()
 				continue
 			}
-			tries-- // Close has begun, and may be anywhere
+			tries-- // Close has begun
 			runtime.Gosched()
 		}
 	})
@@ -380,7 +388,8 @@ func TestCloseWhileReceiving(t *testing.T) {
 	}
 }
 
-// TestPoll: what has come is received on the goroutine that polls, and without it again when nobody does.
+// TestPoll checks that datagrams are received on the polling goroutine, and by the reader once
+// nobody polls.
 func TestPoll(t *testing.T) {
 	h := newHost(t, "127.0.0.1")
 	nic := h.NICs()[0]
@@ -394,7 +403,7 @@ func TestPoll(t *testing.T) {
 	}
 	polled := 0
 	for range 200 {
-		nic.Poll() // somebody polls: the reader stays away
+		nic.Poll() // the reader pauses while somebody polls
 		send()
 		if nic.Poll() {
 			polled++
@@ -403,17 +412,17 @@ func TestPoll(t *testing.T) {
 			polled++
 		}
 	}
-	if polled < 200 { // both count, and the reader wins seldom
+	if polled < 200 { // both receive, and the reader seldom comes first
 		t.Errorf("of 200 datagrams %d were polled", polled/2)
 	}
 	nic.EndPoll()
 	send()
 	if g := next(t, in); g.Polled {
-		t.Error("a datagram was polled, by nobody")
+		t.Error("a datagram is marked Polled without a poll")
 	}
 }
 
-// TestNIC: what is known of the loopback.
+// TestNIC checks the properties of the loopback.
 func TestNIC(t *testing.T) {
 	h := must(kernel.New(kernel.Addr("127.0.0.1"), kernel.Addr("::1")))(t)
 	defer h.Close()
@@ -442,15 +451,16 @@ func TestNIC(t *testing.T) {
 	var changes []stack.Change
 	n.Watch(func(c stack.Change) { changes = append(changes, c) })
 	h.Close()
-	if len(changes) != 1 || changes[0] != stack.LinkLost || n.State() != stack.LinkRemoved {
+	if len(changes) != 1 || changes[0] != stack.LinkGone || n.State() != stack.LinkRemoved {
 		t.Errorf("when the host closed: %v, %v", changes, n.State())
 	}
 	if _, err := n.Datagrams().Path(stack.PathAttr{Src: ipv4, Dst: ipv4}); err == nil {
-		t.Error("a host that is closed has paths")
+		t.Error("a closed host has paths")
 	}
 }
 
-// TestICRCOfReceived: a packet sealed over the sender's header is right under the receiver's, in each place of a superframe.
+// TestICRCOfReceived checks that the ICRC over the sender's header is valid for the receiver's, at
+// each position of a superframe.
 func TestICRCOfReceived(t *testing.T) {
 	h := newHost(t, "127.0.0.1")
 	in := receive(h)
@@ -471,7 +481,7 @@ func TestICRCOfReceived(t *testing.T) {
 	}
 }
 
-// BenchmarkDatagrams: a superframe of 60 packets, sent and received.
+// BenchmarkDatagrams sends and receives a superframe of 60 packets.
 func BenchmarkDatagrams(b *testing.B) {
 	h := newHost(b, "127.0.0.1")
 	nic := h.NICs()[0]
@@ -482,7 +492,7 @@ func BenchmarkDatagrams(b *testing.B) {
 		}
 	})
 	p := openPath(b, h, stack.PathAttr{Src: ipv4, Dst: ipv4})
-	nic.Poll() // the reader stays away from n
+	nic.Poll() // the reader does not receive
 	time.Sleep(2 * time.Millisecond)
 	nic.Poll()
 	b.ReportAllocs()

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// defaultInterfaces are the names of the interfaces that default routes lead over: those of IPv4 first, of each version the one with
-// the least metric first (proc(5), /proc/net/route and /proc/net/ipv6_route).
+// defaultInterfaces returns the names of the interfaces of default routes: those of IPv4 first, for
+// each version in the order of their metrics (proc(5), /proc/net/route and /proc/net/ipv6_route).
 func defaultInterfaces() (names []string) {
 	for _, table := range []struct {
 		file                     string
@@ -28,7 +28,7 @@ func defaultInterfaces() (names []string) {
 		var routes []route
 		f, err := os.Open(table.file)
 		if err != nil {
-			continue // without IPv6
+			continue // no IPv6
 		}
 		base := 10
 		if table.flags == 8 {
@@ -36,7 +36,8 @@ func defaultInterfaces() (names []string) {
 		}
 		for lines := bufio.NewScanner(f); lines.Scan(); {
 			columns := strings.Fields(lines.Text())
-			if len(columns) <= max(table.name, table.length) || columns[table.to] != table.anywhere || columns[table.length] != table.everything {
+			if len(columns) <= max(table.name, table.length) || columns[table.to] != table.anywhere ||
+				columns[table.length] != table.everything {
 				continue
 			}
 			const up, reject = 0x1, 0x200
@@ -48,7 +49,7 @@ func defaultInterfaces() (names []string) {
 				routes = append(routes, route{columns[table.name], metric})
 			}
 		}
-		_ = f.Close() // it was only read
+		_ = f.Close() // read-only file
 		slices.SortStableFunc(routes, func(a, b route) int { return cmp.Compare(a.metric, b.metric) })
 		for _, r := range routes {
 			if !slices.Contains(names, r.name) {

@@ -7,8 +7,8 @@ import (
 	"net/netip"
 )
 
-// defaultInterfaces are the names of the interfaces that the kernel would send from to addresses that nobody has (RFC 5737, RFC 3849):
-// nothing is sent.
+// defaultInterfaces returns the names of the interfaces from which the kernel would send to
+// documentation addresses (RFC 5737, RFC 3849). Nothing is sent.
 func defaultInterfaces() (names []string) {
 	all, err := net.Interfaces()
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/softrnic/softrnic/stack/kernel"
 )
 
-// An RDMA device on the machine's loopback, without privileges. For other machines leave Addr out, or give one of this
-// machine's addresses.
+// An RDMA device on the machine's loopback, without privileges. For other machines omit Addr, or
+// give one of this machine's addresses.
 func Example() {
 	host, err := kernel.New(kernel.Addr("127.0.0.1"))
 	if err != nil {

@@ -14,8 +14,9 @@ import (
 	"github.com/softrnic/softrnic/stack/kernel"
 )
 
-// TestListenFamily: two listeners have one port, each for one version of IP, and get the connections of their own; one for both
-// has no place beside them. A host that has no address of a family may have a listener of it.
+// TestListenFamily checks that two listeners can share a port, one for each IP version, and that
+// each gets its own connections; a third listener for both is refused. A host without an address of
+// a version may still listen for it.
 func TestListenFamily(t *testing.T) {
 	h, err := kernel.New(kernel.Interface("lo"), kernel.Addr("127.0.0.3"), kernel.Addr("::1"))
 	if errors.Is(err, syscall.EADDRNOTAVAIL) && os.Getenv("CI") == "" {

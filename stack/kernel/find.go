@@ -8,26 +8,26 @@ import (
 	"syscall"
 )
 
-// Why a host is on an interface.
+// Reasons for choosing an interface.
 const (
 	whyNamed     = "named"
 	whyDefault   = "of the default route"
-	whyGlobal    = "the first with a global address; no default route leads over one that has"
-	whyLinkLocal = "the first with an address; none has a global one"
-	whyLoopback  = "the loopback; no other is up and has an address"
+	whyGlobal    = "the first with a global address; no default route uses one with a global address"
+	whyLinkLocal = "the first with an address; no interface has a global one"
+	whyLoopback  = "the loopback; no other interface is up with an address"
 )
 
 // candidate is an interface that is up and has addresses.
 type candidate struct {
 	iface *net.Interface
 	have  []netip.Prefix
-	why   string // it would be taken
+	why   string // reason for choosing it
 }
 
-// ranks are the reasons to take an interface, the best first.
+// ranks are the reasons for choosing an interface, the best first.
 var ranks = []string{whyDefault, whyGlobal, whyLinkLocal, whyLoopback}
 
-// find finds the interface, which of its addresses the host is to have, and why that interface.
+// find returns the interface, the addresses of the host, and the reason for choosing the interface.
 func (c *config) find() (iface *net.Interface, chosen []netip.Prefix, why string, err error) {
 	all, err := net.Interfaces()
 	if err != nil {
@@ -60,7 +60,8 @@ func (c *config) find() (iface *net.Interface, chosen []netip.Prefix, why string
 	case c.name != "":
 		return nil, nil, "", fmt.Errorf("there is no interface %s: %w", c.name, syscall.ENODEV)
 	case len(c.addrs) > 0:
-		return nil, nil, "", fmt.Errorf("%v is none of this machine's addresses, which are %v: %w", c.addrs[0], machine, syscall.EADDRNOTAVAIL)
+		return nil, nil, "", fmt.Errorf("%v is not an address of this machine, which has %v: %w",
+			c.addrs[0], machine, syscall.EADDRNOTAVAIL)
 	}
 	ranked := rank(all, prefixesOf, defaultInterfaces())
 	if len(ranked) == 0 {
@@ -69,8 +70,8 @@ func (c *config) find() (iface *net.Interface, chosen []netip.Prefix, why string
 	return ranked[0].iface, ranked[0].have, ranked[0].why, nil
 }
 
-// rank are the interfaces that are up and have an address, the best first. defaults are the names of those that default routes lead over,
-// the best route first.
+// rank returns the interfaces that are up and have an address, the best first. defaults are the
+// names of the interfaces of default routes, the best route first.
 func rank(all []net.Interface, prefixes func(*net.Interface) ([]netip.Prefix, error), defaults []string) (ranked []candidate) {
 	for i := range all {
 		iface := &all[i]
@@ -78,7 +79,9 @@ func rank(all []net.Interface, prefixes func(*net.Interface) ([]netip.Prefix, er
 		if err != nil || iface.Flags&net.FlagUp == 0 || len(have) == 0 {
 			continue
 		}
-		global := slices.ContainsFunc(have, func(p netip.Prefix) bool { return !p.Addr().IsLinkLocalUnicast() && !p.Addr().IsLoopback() })
+		global := slices.ContainsFunc(have, func(p netip.Prefix) bool {
+			return !p.Addr().IsLinkLocalUnicast() && !p.Addr().IsLoopback()
+		})
 		why := whyLinkLocal
 		switch {
 		case iface.Flags&net.FlagLoopback != 0:
@@ -99,8 +102,9 @@ func rank(all []net.Interface, prefixes func(*net.Interface) ([]netip.Prefix, er
 	return ranked
 }
 
-// Interfaces are the names of the interfaces that hosts can be on: those that are up and have a global address, or where there are none, that
-// which New would choose. That is the first.
+// Interfaces returns the names of the interfaces that hosts can use: those that are up and have a
+// global address. If there are none, it returns the interface that New would choose. New's choice
+// comes first.
 func Interfaces() (names []string, err error) {
 	all, err := net.Interfaces()
 	if err != nil {

@@ -7,8 +7,9 @@ import (
 	"testing"
 )
 
-// TestRank: the interface of the best default route comes first, if it has a global address, then others with one, then those with a
-// link-local one, and the loopback last. Those that are down, or have no address, do not come at all.
+// TestRank checks the order: the interface of the best default route with a global address, others
+// with a global address, those with a link-local address, the loopback. Interfaces that are down or
+// have no address are excluded.
 func TestRank(t *testing.T) {
 	up := net.FlagUp
 	all := []net.Interface{
@@ -53,7 +54,7 @@ func TestRank(t *testing.T) {
 	}
 }
 
-// TestInterfaces: the interface that New chooses is the first of those that it could.
+// TestInterfaces checks that New chooses the first interface of the list.
 func TestInterfaces(t *testing.T) {
 	names, err := Interfaces()
 	if err != nil {

@@ -15,10 +15,11 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// Host is the machine, or the part of it that has some of its addresses, as a [stack.Network] with one interface.
+// Host is the machine, or the part of it that has some of its addresses, as a [stack.Network] with
+// one interface.
 type Host struct {
 	nic  *nic
-	why  string        // it is on this interface
+	why  string        // reason for the choice of the interface
 	done chan struct{} // closed by Close
 
 	mu     sync.Mutex
@@ -28,48 +29,50 @@ type Host struct {
 
 var _ stack.Network = (*Host)(nil)
 
-// aborter is what ends with the host.
+// aborter ends with the host.
 type aborter interface{ Abort() }
 
-// Option changes what New makes.
+// Option configures New.
 type Option func(*config) error
 
 type config struct {
 	name    string
 	addrs   []netip.Addr
-	sharing *Sharing // nil: the host has its addresses for itself
+	sharing *Sharing // nil: the host does not share its addresses
 	closed  bool     // Unopened
 	log     *slog.Logger
 }
 
-// Interface chooses the interface by its name, "eth0". The default is the one that has the first address given with Addr, or
-// else the first of these that is up: that of the default route, one with a global address, one with a link-local address, the loopback.
-// See [Host.Why].
+// Interface selects the interface by name, for example "eth0". The default is the interface that
+// has the first address given with Addr. Without Addr it is the first of these that is up: the
+// interface of the default route, one with a global address, one with a link-local address, the
+// loopback. See [Host.Why].
 func Interface(name string) Option {
 	return func(c *config) error {
 		if name == "" {
-			return errors.New("the interface's name is empty: leave the option out to have one chosen")
+			return errors.New("the interface's name is empty: omit the option for the default")
 		}
 		c.name = name
 		return nil
 	}
 }
 
-// Addr chooses one of the interface's addresses, "10.0.0.1" or "2001:db8::1". It may be repeated. The default is all of
-// them. On the loopback interface it may be any of 127.0.0.0/8.
+// Addr selects one of the interface's addresses, for example "10.0.0.1" or "2001:db8::1". It may be
+// repeated. The default is all addresses. On the loopback interface any address of 127.0.0.0/8 is
+// valid.
 func Addr(ip string) Option {
 	return func(c *config) error {
 		a, err := netip.ParseAddr(ip)
 		if err != nil || !isHostAddr(a.Unmap()) {
-			return fmt.Errorf("address %q: want the IP address of this machine, such as 10.0.0.1", ip)
+			return fmt.Errorf("address %q: want an IP address of this machine, such as 10.0.0.1", ip)
 		}
 		c.addrs = append(c.addrs, a.Unmap().WithZone(""))
 		return nil
 	}
 }
 
-// Unopened leaves out all sockets: the host is one to describe, which has the interface's addresses, and neither sends nor receives.
-// It disturbs nobody who has the addresses.
+// Unopened opens no sockets. The host has the interface's addresses, but neither sends nor
+// receives. It does not conflict with other users of the addresses.
 func Unopened() Option {
 	return func(c *config) error {
 		c.closed = true
@@ -77,7 +80,7 @@ func Unopened() Option {
 	}
 }
 
-// Logger is where the host writes what happens to it; the default writes nothing.
+// Logger sets the log; the default discards.
 func Logger(log *slog.Logger) Option {
 	return func(c *config) error {
 		if log != nil {
@@ -87,8 +90,9 @@ func Logger(log *slog.Logger) Option {
 	}
 }
 
-// New opens the sockets for RoCE packets, UDP port 4791 of each address. The error wraps EADDRINUSE if that is taken,
-// EADDRNOTAVAIL if the machine does not have an address, EMSGSIZE if the interface's MTU is less than [link.MinMTU].
+// New opens the sockets for RoCE packets, UDP port 4791 of each address. The error wraps EADDRINUSE
+// if a port is in use, EADDRNOTAVAIL if the machine does not have an address, and EMSGSIZE if the
+// interface's MTU is less than [link.MinMTU].
 func New(opts ...Option) (*Host, error) {
 	c := config{log: slog.New(slog.DiscardHandler)}
 	for _, o := range opts {
@@ -101,7 +105,8 @@ func New(opts ...Option) (*Host, error) {
 		return nil, fmt.Errorf("kernel: %w", err)
 	}
 	if iface.MTU < link.MinMTU {
-		return nil, fmt.Errorf("kernel: %s has MTU %d, too small for RoCE and IPv6: ip link set dev %s mtu %d, or more: %w", iface.Name, iface.MTU, iface.Name, link.MinMTU, syscall.EMSGSIZE)
+		return nil, fmt.Errorf("kernel: %s has MTU %d, too small for RoCE and IPv6: ip link set dev %s mtu %d, or more: %w",
+			iface.Name, iface.MTU, iface.Name, link.MinMTU, syscall.EMSGSIZE)
 	}
 	h := &Host{why: why, done: make(chan struct{}), open: map[aborter]struct{}{}}
 	if h.nic, err = newNIC(iface, prefixes, &c); err != nil {
@@ -110,7 +115,7 @@ func New(opts ...Option) (*Host, error) {
 	return h, nil
 }
 
-// choose finds those addresses that were asked for among those that an interface has.
+// choose returns the selected addresses among those of an interface.
 func (c *config) choose(have []netip.Prefix) (chosen []netip.Prefix, err error) {
 	if len(c.addrs) == 0 {
 		if len(have) == 0 {
@@ -121,7 +126,7 @@ func (c *config) choose(have []netip.Prefix) (chosen []netip.Prefix, err error) 
 	for _, a := range c.addrs {
 		p := owns(have, a)
 		if !p.IsValid() {
-			return nil, fmt.Errorf("%v is none of its addresses, which are %v: %w", a, have, syscall.EADDRNOTAVAIL)
+			return nil, fmt.Errorf("%v is not one of its addresses, which are %v: %w", a, have, syscall.EADDRNOTAVAIL)
 		}
 		if !slices.Contains(chosen, p) {
 			chosen = append(chosen, p)
@@ -130,7 +135,8 @@ func (c *config) choose(have []netip.Prefix) (chosen []netip.Prefix, err error) 
 	return chosen, nil
 }
 
-// owns finds an address among an interface's, with the length of its network; the zero Prefix if it is not there.
+// owns finds an address among an interface's, with its prefix length. It returns the zero Prefix if
+// the address is not there.
 func owns(have []netip.Prefix, a netip.Addr) netip.Prefix {
 	for _, p := range have {
 		if p.Addr() == a || a.IsLoopback() && a.Is4() && p.Addr().IsLoopback() && p.Contains(a) {
@@ -159,13 +165,14 @@ func prefixesOf(iface *net.Interface) (have []netip.Prefix, err error) {
 	return have, nil
 }
 
-// Why says why the host is on its interface, in a few words, such as "of the default route".
+// Why returns the reason for the choice of the interface in a few words, for example "of the
+// default route".
 func (h *Host) Why() string { return h.why }
 
 // NICs implements [stack.Network].
 func (h *Host) NICs() []stack.NIC { return []stack.NIC{h.nic} }
 
-// Close ends every connection and closes the sockets. It must not be called from a datagram receiver.
+// Close ends every connection and closes the sockets. A datagram receiver must not call it.
 func (h *Host) Close() error {
 	h.mu.Lock()
 	if h.closed {
@@ -177,17 +184,18 @@ func (h *Host) Close() error {
 	h.open = nil
 	close(h.done)
 	h.mu.Unlock()
-	h.nic.lose()
+	h.nic.setRemoved()
 	for a := range open {
 		a.Abort()
 	}
 	h.nic.close()
-	h.nic.giveWay.close()
+	h.nic.yielder.close()
 	return nil
 }
 
-// keep notes what ends with the host; false if that is closed.
-func (h *Host) keep(a aborter) bool {
+// track registers a stream or listener that ends with the host. It returns false if the host is
+// closed.
+func (h *Host) track(a aborter) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed {
@@ -197,13 +205,13 @@ func (h *Host) keep(a aborter) bool {
 	return true
 }
 
-func (h *Host) forget(a aborter) {
+func (h *Host) untrack(a aborter) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	delete(h.open, a)
 }
 
-// pause waits a little before something is tried again; false if that is over.
+// pause waits briefly before a retry. It returns false if over is closed or the host is closed.
 func (h *Host) pause(over <-chan struct{}) bool {
 	select {
 	case <-time.After(10 * time.Millisecond):

@@ -14,7 +14,7 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// defaultReceiveBuffer is that of a connection where the kernel does not find a size by itself.
+// defaultReceiveBuffer is the buffer of a connection if the kernel does not adjust it.
 const defaultReceiveBuffer = 4 << 20
 
 // DialStream implements [stack.Network].
@@ -38,7 +38,8 @@ func (h *Host) DialStream(ctx context.Context, laddr, raddr netip.AddrPort) (sta
 	}
 	d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(h.nic.zoned(laddr)), KeepAlive: -1}
 	if laddr.Port() != 0 {
-		// As siw has it: a port that the caller has chosen is not lost while an earlier connection from it is in TIME-WAIT.
+		// As in siw: the caller's port can be reused while an earlier connection from it is
+		// in TIME-WAIT.
 		d.Control = func(_, _ string, raw syscall.RawConn) error { return raw.Control(setReuseAddr) }
 	}
 	c, err := d.DialContext(ctx, "tcp", h.nic.zoned(raddr).String())
@@ -55,8 +56,8 @@ func (h *Host) DialStream(ctx context.Context, laddr, raddr netip.AddrPort) (sta
 	return s, nil
 }
 
-// ListenStream implements [stack.Network]. At an unspecified address it listens at each of the host's addresses, not at the
-// machine's others.
+// ListenStream implements [stack.Network]. For an unspecified address it listens at each of the
+// host's addresses, but not at the machine's other addresses.
 func (h *Host) ListenStream(laddr netip.AddrPort) (stack.StreamListener, error) {
 	return h.listen(laddr, func(netip.Addr) bool { return true })
 }
@@ -67,8 +68,9 @@ func (h *Host) ListenFamily(laddr netip.AddrPort) (stack.StreamListener, error) 
 	return h.listen(laddr, func(a netip.Addr) bool { return a.Is4() == four })
 }
 
-// listen listens at laddr, or where that is unspecified, at those of the host's addresses that are wanted, if it
-// has any: a host of one family may have a listener of the other too, which is never connected to.
+// listen listens at laddr. If that is unspecified, it listens at the host's wanted addresses, if
+// there are any. A host with addresses of one IP version may listen for the other, and never gets a
+// connection.
 func (h *Host) listen(laddr netip.AddrPort, wanted func(netip.Addr) bool) (stack.StreamListener, error) {
 	laddr = unmapPort(laddr)
 	addrs := []netip.Addr{laddr.Addr()}
@@ -85,7 +87,7 @@ func (h *Host) listen(laddr netip.AddrPort, wanted func(netip.Addr) bool) (stack
 			break
 		}
 		l.closeAll()
-		// A port that the kernel has chosen for the first address may be taken at another.
+		// The port that the kernel chose for the first address may be in use at another.
 		if laddr.Port() != 0 || !errors.Is(err, syscall.EADDRINUSE) || try == 16 {
 			return nil, err
 		}
@@ -105,11 +107,11 @@ func (h *Host) listen(laddr netip.AddrPort, wanted func(netip.Addr) bool) (stack
 		}
 	}
 	all := l.listeners
-	if !h.keep(l) {
+	if !h.track(l) {
 		l.closeAll()
 		return nil, net.ErrClosed
 	}
-	for _, one := range all { // the host may be closing the listener by now
+	for _, one := range all { // the host may already be closing the listener
 		go l.run(one)
 	}
 	return l, nil
@@ -131,7 +133,8 @@ var (
 	_ stack.FamilyListener = (*Host)(nil)
 )
 
-// listen listens at the port of each address; if that is 0, at the port that the kernel chooses for the first.
+// listen listens at the port of each address. If port is 0, the kernel chooses it for the first
+// address.
 func (l *listener) listen(addrs []netip.Addr, port uint16) error {
 	for _, a := range addrs {
 		cfg := net.ListenConfig{KeepAlive: -1}
@@ -160,7 +163,7 @@ func (l *listener) run(one *net.TCPListener) {
 			return
 		}
 		if err != nil {
-			if !l.host.pause(l.done) { // no descriptors, or a connection that has ended already
+			if !l.host.pause(l.done) { // no descriptors, or an aborted connection
 				return
 			}
 			continue
@@ -199,7 +202,7 @@ func (l *listener) SetReadBuffer(n int) { l.readBuffer.Store(int64(n)) }
 func (l *listener) Close() error {
 	l.once.Do(func() {
 		close(l.done)
-		l.host.forget(l)
+		l.host.untrack(l)
 		l.closeAll()
 	})
 	return nil
@@ -212,7 +215,7 @@ func unmapPort(a netip.AddrPort) netip.AddrPort {
 	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
 }
 
-// isHostAddr tells whether a can be one host's address.
+// isHostAddr reports whether a can be the address of one host.
 func isHostAddr(a netip.Addr) bool {
 	return a.IsValid() && !a.IsUnspecified() && !a.IsMulticast() && a != netip.AddrFrom4([4]byte{255, 255, 255, 255})
 }

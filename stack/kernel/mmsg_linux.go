@@ -13,28 +13,30 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/softrnic/softrnic/stack/kernel/internal/inlet"
+	"github.com/softrnic/softrnic/stack/kernel/internal/rxsocket"
 )
 
 // outConn is a socket for sending.
 type outConn = os.File
 
-func newOutConn(udp *net.UDPConn) (*outConn, syscall.RawConn, error) { return inlet.Unwatched(udp) }
+func newOutConn(udp *net.UDPConn) (*outConn, syscall.RawConn, error) {
+	return rxsocket.DetachNetpoll(udp)
+}
 
-// setSending prepares a socket for sending. It must not fragment: the ICRC covers the flag, and the identification, which is 0
-// with it.
+// setSending prepares a socket for sending. It must not fragment: the ICRC covers the flag and the
+// identification, which is then 0.
 func setSending(fd uintptr, v4 bool) error {
 	s := int(fd)
-	_ = unix.SetsockoptInt(s, unix.SOL_SOCKET, unix.SO_SNDBUF, inlet.SocketBuffer)
-	_ = unix.SetsockoptInt(s, unix.SOL_SOCKET, unix.SO_RCVBUF, 0) // nobody reads there; the kernel makes it its smallest
+	_ = unix.SetsockoptInt(s, unix.SOL_SOCKET, unix.SO_SNDBUF, rxsocket.SocketBuffer)
+	_ = unix.SetsockoptInt(s, unix.SOL_SOCKET, unix.SO_RCVBUF, 0) // unused; the kernel raises it to its minimum
 	if v4 {
 		return unix.SetsockoptInt(s, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO)
 	}
 	return unix.SetsockoptInt(s, unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_DO)
 }
 
-// canSegment tells whether the kernel cuts superframes. gVisor's lets the option be set, and fails when something is sent; it
-// does not let it be read.
+// canSegment reports whether the kernel cuts superframes. A gVisor sandbox lets the option be set
+// but not read, and then fails to send.
 func canSegment(raw syscall.RawConn) bool {
 	var err error
 	if raw.Control(func(fd uintptr) { _, err = unix.GetsockoptInt(int(fd), unix.IPPROTO_UDP, unix.UDP_SEGMENT) }) != nil {
@@ -65,17 +67,17 @@ func putControl(b []byte, level, kind int32, value []byte) []byte {
 // controlSpace holds three control messages of at most four bytes.
 const controlSpace = 3 * 32
 
-// way is where a path leads, as the kernel takes it.
-type way struct {
-	to      unix.RawSockaddrInet6 // or RawSockaddrInet4, which is shorter
+// destination is a path's destination in the kernel's format.
+type destination struct {
+	to      unix.RawSockaddrInet6 // or the shorter RawSockaddrInet4
 	toLen   uint32
 	control [controlSpace]byte // traffic class, hop limit, and UDP_SEGMENT
-	single  int                // bytes of control without the last
+	single  int                // bytes of control without UDP_SEGMENT
 	all     int
-	segment int // where the segment size is in control
+	segment int // offset of the segment size in control
 }
 
-func (w *way) init(to netip.AddrPort, index int, trafficClass, hopLimit uint8) {
+func (w *destination) init(to netip.AddrPort, index int, trafficClass, hopLimit uint8) {
 	var port [2]byte
 	binary.BigEndian.PutUint16(port[:], to.Port())
 	level, class, limit := int32(unix.IPPROTO_IPV6), int32(unix.IPV6_TCLASS), int32(unix.IPV6_HOPLIMIT)
@@ -101,22 +103,22 @@ func (w *way) init(to netip.AddrPort, index int, trafficClass, hopLimit uint8) {
 	w.all = len(putControl(b, unix.IPPROTO_UDP, unix.UDP_SEGMENT, v[:2]))
 }
 
-// sendmmsg calls the kernel. Tests put others in its place.
+// sendmmsg calls the kernel. Tests replace it.
 var sendmmsg = func(fd uintptr, first *mmsghdr, n int) (sent int, errno syscall.Errno) {
 	r, _, errno := unix.Syscall6(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(first)), uintptr(n), unix.MSG_DONTWAIT, 0, 0)
 	return int(r), errno
 }
 
-// sendBatch is what sendmmsg takes.
+// sendBatch is the arguments of sendmmsg.
 type sendBatch struct {
 	s       *sender
 	out     []message
 	done    int
-	refused bool // the superframe at done, whose first datagram is tried alone
-	msgs    [messages]mmsghdr
-	iov     [messages]unix.Iovec
-	control [messages][controlSpace]byte
-	write   func(fd uintptr) // set once, so that calling the kernel allocates nothing
+	refused bool // the kernel refused the superframe at done, and its first datagram is tried alone
+	msgs    [maxMessages]mmsghdr
+	iov     [maxMessages]unix.Iovec
+	control [maxMessages][controlSpace]byte
+	write   func(fd uintptr) // made once, because a closure allocates
 }
 
 func (b *sendBatch) init(s *sender) { b.s, b.write = s, b.writeAll }
@@ -126,7 +128,7 @@ func (b *sendBatch) send(out []message) {
 	b.out, b.done, b.refused = out, 0, false
 	for i := range out {
 		m := &out[i]
-		w := &m.path.way
+		w := &m.path.dest
 		b.iov[i].Base = &b.s.buf[m.start]
 		b.iov[i].SetLen(m.end - m.start)
 		h := &b.msgs[i].hdr
@@ -144,11 +146,11 @@ func (b *sendBatch) send(out []message) {
 			b.s.count(&out[b.done], err)
 		}
 	}
-	clear(b.msgs[:len(out)]) // which point to paths
+	clear(b.msgs[:len(out)]) // drop the references to paths
 	b.out = nil
 }
 
-func (b *sendBatch) writeTo(o *outlet) error {
+func (b *sendBatch) writeTo(o *sourcePort) error {
 	s := o.socket.Load()
 	if s == nil {
 		return net.ErrClosed
@@ -156,28 +158,29 @@ func (b *sendBatch) writeTo(o *outlet) error {
 	return s.raw.Control(b.write)
 }
 
-// waitForRoom waits until a socket takes something again; false if it has not by the end.
+// waitForRoom waits until a socket is writable. It returns false at the deadline.
 func waitForRoom(fd uintptr, end time.Time) bool {
 	p := unix.PollFd{Fd: int32(fd), Events: unix.POLLOUT}
 	for left := time.Until(end); left > 0; left = time.Until(end) {
 		atMost := unix.NsecToTimespec(int64(left))
-		if n, _, errno := unix.Syscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&p)), 1, uintptr(unsafe.Pointer(&atMost)), 0, 0, 0); errno != unix.EINTR {
+		n, _, errno := unix.Syscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&p)), 1, uintptr(unsafe.Pointer(&atMost)), 0, 0, 0)
+		if errno != unix.EINTR {
 			return errno == 0 && n > 0
 		}
 	}
 	return false
 }
 
-// writeAll calls the kernel until it has taken or refused everything.
+// writeAll calls the kernel until it has accepted or refused all messages.
 func (b *sendBatch) writeAll(fd uintptr) {
-	var end time.Time // of waiting for room
+	var end time.Time // deadline of waiting for room
 	for b.done < len(b.out) {
 		n, errno := sendmmsg(fd, &b.msgs[b.done], len(b.out)-b.done)
 		m := &b.out[b.done]
 		switch {
-		case errno == 0 && b.refused: // without the others: it is superframes that are refused
+		case errno == 0 && b.refused: // the first datagram alone succeeds: the kernel refuses superframes
 			b.s.port.segments.Store(false)
-			b.alone()
+			b.countFirstOnly()
 			n--
 			fallthrough
 		case errno == 0:
@@ -194,20 +197,21 @@ func (b *sendBatch) writeAll(fd uintptr) {
 			continue
 		case errno == unix.EAGAIN && !m.path.out.full.Load():
 			if end.IsZero() {
-				end = time.Now().Add(patience)
+				end = time.Now().Add(sendTimeout)
 			}
-			if !waitForRoom(fd, end) { // others fail at once, until here
+			if !waitForRoom(fd, end) { // while the socket is full, other senders fail at once
 				m.path.out.full.Store(true)
 			}
 			continue
 		case errno == unix.EIO && m.segments > 1: // a device without checksums cannot cut superframes
 			b.s.port.segments.Store(false)
 		case errno == unix.EINVAL && m.segments > 1 && !b.refused:
-			// Either that, or the segments are longer than the MTU, which the first of them tells by itself. It leaves with the
-			// identification that it was given as the first.
+			// Either the kernel refuses superframes, or the segments exceed the MTU.
+			// The first datagram is sent alone to find out. Its identification is
+			// valid, as it is the first.
 			b.refused = true
 			b.iov[b.done].SetLen(m.size)
-			b.msgs[b.done].hdr.SetControllen(m.path.way.single)
+			b.msgs[b.done].hdr.SetControllen(m.path.dest.single)
 			continue
 		}
 		b.s.count(m, errno)
@@ -216,8 +220,9 @@ func (b *sendBatch) writeAll(fd uintptr) {
 	}
 }
 
-// alone counts the superframe at done, of which the first datagram has left and the others are lost, and goes on to the next.
-func (b *sendBatch) alone() {
+// countFirstOnly counts the superframe at done, whose first datagram was sent and whose others are
+// lost, and skips it.
+func (b *sendBatch) countFirstOnly() {
 	m := &b.out[b.done]
 	first := message{path: m.path, start: m.start, end: m.start + m.size, segments: 1}
 	b.s.count(&first, nil)

@@ -21,10 +21,10 @@ func newOutConn(udp *net.UDPConn) (*outConn, syscall.RawConn, error) {
 
 func canSegment(syscall.RawConn) bool { return false }
 
-// way is where a path leads: nothing more is to be prepared. The traffic class and the hop limit are the system's.
-type way struct{}
+// destination is empty: these systems set the traffic class and the hop limit themselves.
+type destination struct{}
 
-func (*way) init(netip.AddrPort, int, uint8, uint8) {}
+func (*destination) init(netip.AddrPort, int, uint8, uint8) {}
 
 // sendBatch sends messages one by one.
 type sendBatch struct{ s *sender }
@@ -36,8 +36,9 @@ func (b *sendBatch) send(out []message) {
 		m := &out[i]
 		err := net.ErrClosed
 		if s := m.path.out.socket.Load(); s != nil {
-			// With the QP locked it must not wait for long; what finds no room by then is lost, and counted.
-			_ = s.conn.SetWriteDeadline(time.Now().Add(patience))
+			// The QP is locked, so the wait must be short; a datagram that finds no
+			// room is lost and counted.
+			_ = s.conn.SetWriteDeadline(time.Now().Add(sendTimeout))
 			_, err = s.conn.WriteToUDPAddrPort(b.s.buf[m.start:m.end], m.path.to)
 		}
 		b.s.count(m, err)

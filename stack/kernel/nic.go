@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/softrnic/softrnic/stack"
-	"github.com/softrnic/softrnic/stack/kernel/internal/inlet"
+	"github.com/softrnic/softrnic/stack/kernel/internal/rxsocket"
 )
 
 // nic is the host's interface.
@@ -22,61 +22,64 @@ type nic struct {
 	name     string
 	index    int
 	mac      net.HardwareAddr
-	wanted   []netip.Addr // those that were asked for; nil for all that the interface has
+	wanted   []netip.Addr // selected addresses; nil for all of the interface
 	port     *port
 	log      *slog.Logger
 	watch    *watch
-	giveWay  *giveWay
-	table    atomic.Pointer[gidTable] // replaced under changing, never changed
+	yielder  *yielder
+	table    atomic.Pointer[gidTable] // replaced under changing, never modified
 	changing sync.Mutex
 
 	watcher    atomic.Pointer[func(stack.Change)]
-	retry      *time.Timer   // of readdress, or nil; under changing
-	retryAfter time.Duration // its last
+	retry      *time.Timer   // runs updateAddrs, or nil; guarded by changing
+	retryAfter time.Duration // the last interval
 
-	opened bool        // the first addresses have been added; under changing
+	opened bool        // the first addresses have been added; guarded by changing
 	closed bool        // Unopened
-	up     atomic.Bool // what the watcher knows
+	up     atomic.Bool // last state reported to the watcher
 	lost   atomic.Bool
 }
 
 var _ stack.NIC = (*nic)(nil)
 
-// gidTable is the host's addresses by GID index, and their networks. The first is the link-local one, or the zero Addr, for which
-// GIDs has another; holes are zero Addrs too. A link-local address that comes when another is first has the next index: what an
-// index names must not change between an application's look and its use.
+// gidTable is the host's addresses and their networks by GID index. Index 0 is the link-local
+// address, or the zero Addr, for which GIDs substitutes another. Holes are zero Addrs, too. A
+// link-local address that is added later gets the next free index, because an index must not change
+// its meaning while an application uses it.
 type gidTable struct {
 	prefixes []netip.Prefix
 	gids     []netip.Addr
 }
 
-// newNIC opens the sockets for addresses of an interface. One that the kernel still looks for duplicates of, as it does for a
-// second when an IPv6 address is new, is added when that is over, unless it was asked for by name.
+// newNIC opens the sockets for addresses of an interface. An IPv6 address in duplicate address
+// detection, which takes a second for a new address, is added afterwards, unless it was selected by
+// name.
 func newNIC(iface *net.Interface, addrs []netip.Prefix, c *config) (*nic, error) {
-	n := &nic{name: iface.Name, index: iface.Index, mac: iface.HardwareAddr, wanted: c.addrs, log: c.log, closed: c.closed, giveWay: newGiveWay()}
+	n := &nic{name: iface.Name, index: iface.Index, mac: iface.HardwareAddr, wanted: c.addrs, log: c.log, closed: c.closed,
+		yielder: newYielder()}
 	n.table.Store(&gidTable{make([]netip.Prefix, 1), make([]netip.Addr, 1)})
 	if len(n.mac) != 6 || n.mac.String() == "00:00:00:00:00:00" {
-		n.mac = madeUp(addrs[0].Addr())
+		n.mac = syntheticMAC(addrs[0].Addr())
 	}
 	var err error
 	if n.watch, err = newWatch(n, iface); err != nil {
-		n.giveWay.close()
+		n.yielder.close()
 		return nil, err
 	}
 	n.port = newPort(n)
 	n.up.Store(n.State() == stack.LinkUp)
-	n.changing.Lock() // a hub may come and go
+	n.changing.Lock() // a hub may appear or disappear
 	err = n.addAddrs(addrs, c.sharing)
 	n.opened = true
 	n.changing.Unlock()
 	if err == nil && !n.closed {
 		err = n.port.probe()
 	}
-	go n.watch.run() // until it is closed
+	go n.watch.run() // runs until watch is closed
 	if err != nil {
 		n.watch.close()
 		n.port.close()
-		n.giveWay.close()
+		n.yielder.close()
 		return nil, err
 	}
 	return n, nil
@@ -101,21 +104,22 @@ func (n *nic) addAddrs(addrs []netip.Prefix, sharing *Sharing) error {
 	return nil
 }
 
-// addAddr opens the sockets of an address and gives it a GID. After an error nothing has changed. changing is held.
+// addAddr opens the sockets of an address and assigns a GID. After an error nothing has changed.
+// changing is held.
 func (n *nic) addAddr(p netip.Prefix) error {
 	a := p.Addr()
-	err := n.port.open(a)
-	for try := 0; errors.Is(err, syscall.EADDRINUSE) && try < 5; try++ { // a socket there that was just closed may be open for a moment
+	err := n.port.openAddr(a)
+	for try := 0; errors.Is(err, syscall.EADDRINUSE) && try < 5; try++ { // a socket that was just closed may still be open for a moment
 		time.Sleep(10 * time.Millisecond)
-		err = n.port.open(a)
+		err = n.port.openAddr(a)
 	}
 	if err != nil {
 		return err
 	}
-	n.port.reopenOutlets(a) // before there can be another path, which would take their place
-	if err := n.port.introduce(a); err != nil {
-		n.port.shut(a)
-		n.port.closeOutlets(a)
+	n.port.reopenSourcePorts(a) // before a new path can replace them
+	if err := n.port.registerSourcePorts(a); err != nil {
+		n.port.closeAddr(a)
+		n.port.closeSourcePorts(a)
 		return err
 	}
 	old := n.table.Load()
@@ -134,18 +138,18 @@ func (n *nic) addAddr(p netip.Prefix) error {
 	return nil
 }
 
-// readdress takes in which addresses the interface has now.
-func (n *nic) readdress() {
-	if n.readdressed() {
-		n.tell(stack.GIDsChanged)
+// updateAddrs follows the interface's present addresses.
+func (n *nic) updateAddrs() {
+	if n.syncAddrs() {
+		n.notify(stack.GIDsChanged)
 	}
 }
 
 // interfacePrefixes is a variable for tests.
 var interfacePrefixes = prefixesOf
 
-// readdressed tells whether something has changed.
-func (n *nic) readdressed() (changed bool) {
+// syncAddrs adds and removes addresses. It reports whether anything has changed.
+func (n *nic) syncAddrs() (changed bool) {
 	n.changing.Lock()
 	defer n.changing.Unlock()
 	if n.port.closed.Load() {
@@ -153,7 +157,7 @@ func (n *nic) readdressed() (changed bool) {
 	}
 	iface, err := net.InterfaceByIndex(n.index)
 	if err != nil {
-		return false // it is gone, which is told in another way
+		return false // removed interfaces are reported elsewhere
 	}
 	have, err := interfacePrefixes(iface)
 	if err != nil {
@@ -166,8 +170,8 @@ func (n *nic) readdressed() (changed bool) {
 			t = &gidTable{slices.Clone(t.prefixes), slices.Clone(t.gids)}
 			t.prefixes[i], t.gids[i] = netip.Prefix{}, netip.Addr{}
 			n.table.Store(t)
-			n.port.shut(a)
-			n.port.closeOutlets(a)
+			n.port.closeAddr(a)
+			n.port.closeSourcePorts(a)
 			changed = true
 		}
 	}
@@ -182,19 +186,19 @@ func (n *nic) readdressed() (changed bool) {
 			failed = true
 		}
 	}
-	n.tryAgain(failed)
+	n.scheduleRetry(failed)
 	return changed
 }
 
-// An address that could not be added is tried again after a while, at first soon: another process may have had its port, or the hub
-// may have refused a socket.
+// An address that could not be added is retried with increasing intervals: another process may have
+// used its port, or the hub may have refused a socket.
 const (
 	firstRetry = time.Second
 	lastRetry  = 30 * time.Second
 )
 
-// tryAgain has the addresses looked at again if one could not be added. changing is held.
-func (n *nic) tryAgain(failed bool) {
+// scheduleRetry schedules updateAddrs if an address could not be added. changing is held.
+func (n *nic) scheduleRetry(failed bool) {
 	if n.retry != nil {
 		n.retry.Stop()
 		n.retry = nil
@@ -204,12 +208,12 @@ func (n *nic) tryAgain(failed bool) {
 		return
 	}
 	n.retryAfter = min(max(2*n.retryAfter, firstRetry), lastRetry)
-	n.retry = time.AfterFunc(n.retryAfter, n.readdress)
+	n.retry = time.AfterFunc(n.retryAfter, n.updateAddrs)
 }
 
-// madeUp is the MAC address of an interface that has none, as the loopback: locally administered, and the same whenever the
-// address is.
-func madeUp(a netip.Addr) net.HardwareAddr {
+// syntheticMAC returns the MAC address of an interface without one, such as the loopback. It is
+// locally administered, and derived from the IP address.
+func syntheticMAC(a netip.Addr) net.HardwareAddr {
 	b := a.As16()
 	return net.HardwareAddr{2, 'S', b[12], b[13], b[14], b[15]}
 }
@@ -217,11 +221,11 @@ func madeUp(a netip.Addr) net.HardwareAddr {
 func (n *nic) Name() string          { return n.name }
 func (n *nic) MAC() net.HardwareAddr { return slices.Clone(n.mac) }
 
-// MTU implements [stack.NIC]. That of Linux's loopback is larger than an IP packet can be.
+// MTU implements [stack.NIC]. The MTU of Linux's loopback exceeds the largest IP packet.
 func (n *nic) MTU() int { return min(n.watch.mtu(), 65535) }
 
-// GIDs implements [stack.NIC]. If the host does not have the interface's link-local address, the first is that of its other
-// addresses that has the lowest index, and is there twice: programs that are not told another index take 0.
+// GIDs implements [stack.NIC]. If the host does not have the interface's link-local address, index
+// 0 repeats the address with the lowest index: programs use index 0 by default.
 func (n *nic) GIDs() []netip.Addr {
 	gids := slices.Clone(n.table.Load().gids)
 	if i := slices.IndexFunc(gids, netip.Addr.IsValid); i > 0 {
@@ -251,28 +255,28 @@ func (n *nic) Watch(f func(stack.Change)) {
 	n.watcher.Store(&f)
 }
 
-// changed tells the watcher if the state is another than it knows.
-func (n *nic) changed() {
+// stateChanged notifies the watcher if the state differs from the last reported one.
+func (n *nic) stateChanged() {
 	state := n.State()
 	up := state == stack.LinkUp
 	if n.up.Swap(up) != up {
-		n.tell(map[bool]stack.Change{true: stack.LinkCame, false: stack.LinkWent}[up])
+		n.notify(map[bool]stack.Change{true: stack.LinkCameUp, false: stack.LinkWentDown}[up])
 	}
 	if state == stack.LinkRemoved && !n.lost.Swap(true) {
-		n.tell(stack.LinkLost)
+		n.notify(stack.LinkGone)
 	}
 }
 
-func (n *nic) tell(c stack.Change) {
+func (n *nic) notify(c stack.Change) {
 	if f := n.watcher.Load(); f != nil {
 		(*f)(c)
 	}
 }
 
-// lose tells the watcher that the host closes.
-func (n *nic) lose() {
+// setRemoved notifies the watcher that the host closes.
+func (n *nic) setRemoved() {
 	if !n.lost.Swap(true) {
-		n.tell(stack.LinkLost)
+		n.notify(stack.LinkGone)
 	}
 }
 
@@ -280,7 +284,7 @@ func (n *nic) close() {
 	n.watch.close()
 	n.port.close()
 	n.changing.Lock()
-	n.tryAgain(false)
+	n.scheduleRetry(false)
 	n.changing.Unlock()
 }
 
@@ -294,10 +298,11 @@ func (n *nic) Datagrams() stack.DatagramPort {
 	return n.port
 }
 
-// Frames implements [stack.NIC]: there are no frames, as they take privileges.
+// Frames implements [stack.NIC]. It returns nil, as frames need privileges.
 func (n *nic) Frames() stack.FramePort { return nil }
 
-// Source implements [stack.NIC]. It asks the kernel's routing table, and insists on an address of the host.
+// Source implements [stack.NIC]. It queries the kernel's routing table, and returns an address of
+// the host only.
 func (n *nic) Source(dst netip.Addr) (src netip.Addr, direct bool, err error) {
 	dst = dst.Unmap().WithZone("")
 	switch {
@@ -310,7 +315,7 @@ func (n *nic) Source(dst netip.Addr) (src netip.Addr, direct bool, err error) {
 	}
 	prefixes := n.table.Load().prefixes
 	direct = slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.IsValid() && p.Contains(dst) })
-	// Connecting a UDP socket looks for the route, and sends nothing.
+	// Connecting a UDP socket looks up the route, and sends nothing.
 	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(n.zoned(netip.AddrPortFrom(dst, stack.RoCEPort))))
 	if err == nil {
 		src = c.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap().WithZone("")
@@ -319,14 +324,15 @@ func (n *nic) Source(dst netip.Addr) (src netip.Addr, direct bool, err error) {
 			return src, direct, nil
 		}
 	}
-	if err == nil && src == dst { // another address of this machine, which any other reaches
+	if err == nil && src == dst { // another address of this machine, which every address reaches
 		for _, a := range n.addrs() {
 			if a.Is4() == dst.Is4() && a.IsLinkLocalUnicast() == dst.IsLinkLocalUnicast() {
 				return a, true, nil
 			}
 		}
 	}
-	// The kernel would take an address that is not the host's. One in the same network does as well.
+	// The kernel's choice is not an address of the host. An address in the same network works
+	// as well.
 	for _, p := range prefixes {
 		if p.IsValid() && p.Contains(dst) {
 			return p.Addr(), true, nil
@@ -335,10 +341,12 @@ func (n *nic) Source(dst netip.Addr) (src netip.Addr, direct bool, err error) {
 	if err != nil && !errors.Is(err, syscall.ENETUNREACH) {
 		return netip.Addr{}, false, fmt.Errorf("route to %v from %s: %w: %w", dst, n.name, syscall.ENETUNREACH, err)
 	}
-	return netip.Addr{}, false, fmt.Errorf("no route to %v from %s, whose addresses are %v: %w", dst, n.name, n.addrs(), syscall.ENETUNREACH)
+	return netip.Addr{}, false, fmt.Errorf("no route to %v from %s, whose addresses are %v: %w",
+		dst, n.name, n.addrs(), syscall.ENETUNREACH)
 }
 
-// sourceOfGroup is the address that datagrams to a group have: a link-local one only if the group is, or if there is no other.
+// sourceOfGroup returns the source address for datagrams to a group. It is link-local only if the
+// group is, or if there is no other.
 func (n *nic) sourceOfGroup(group netip.Addr) (src netip.Addr, direct bool, err error) {
 	local := group.Is6() && group.IsLinkLocalMulticast()
 	for _, a := range n.addrs() {
@@ -347,12 +355,14 @@ func (n *nic) sourceOfGroup(group netip.Addr) (src netip.Addr, direct bool, err 
 		}
 	}
 	if !src.IsValid() {
-		return src, false, fmt.Errorf("group %v: %s has no address of that IP version, but %v: %w", group, n.name, n.addrs(), syscall.ENETUNREACH)
+		return src, false, fmt.Errorf("group %v: %s has no address of that IP version, only %v: %w",
+			group, n.name, n.addrs(), syscall.ENETUNREACH)
 	}
-	d := net.Dialer{LocalAddr: net.UDPAddrFromAddrPort(n.zoned(netip.AddrPortFrom(src, 0))), Control: func(_, _ string, c syscall.RawConn) error {
+	setInterface := func(_, _ string, c syscall.RawConn) error {
 		return c.Control(func(fd uintptr) { setGroupInterface(fd, src, n.index) })
-	}}
-	c, err := d.Dial("udp", n.zoned(netip.AddrPortFrom(group, stack.RoCEPort)).String()) // looks for the route, and sends nothing
+	}
+	d := net.Dialer{LocalAddr: net.UDPAddrFromAddrPort(n.zoned(netip.AddrPortFrom(src, 0))), Control: setInterface}
+	c, err := d.Dial("udp", n.zoned(netip.AddrPortFrom(group, stack.RoCEPort)).String()) // looks up the route, and sends nothing
 	if err != nil {
 		return src, false, fmt.Errorf("no route to group %v from %s: %w: %w", group, n.name, syscall.ENETUNREACH, err)
 	}
@@ -360,7 +370,8 @@ func (n *nic) sourceOfGroup(group netip.Addr) (src netip.Addr, direct bool, err 
 	return src, true, nil
 }
 
-// Resolve implements [stack.NIC]. The kernel resolves the neighbour when the first packet is sent, and keeps that meanwhile.
+// Resolve implements [stack.NIC]. The kernel resolves the neighbour when the first packet is sent,
+// and queues packets meanwhile.
 func (n *nic) Resolve(ctx context.Context, src, dst netip.Addr) error {
 	if !n.has(src) {
 		return fmt.Errorf("path from %v: %s has no such address: %w", src, n.name, syscall.EADDRNOTAVAIL)
@@ -373,7 +384,7 @@ func (n *nic) Poll() bool {
 	if n.port.poll() {
 		return true
 	}
-	n.giveWay.nothing()
+	n.yielder.emptyPoll()
 	return false
 }
 
@@ -420,13 +431,13 @@ func (n *nic) Leave(group netip.Addr) error {
 	return nil
 }
 
-// has tells whether a, without a zone, is one of the host's addresses.
+// has reports whether a, without a zone, is one of the host's addresses.
 func (n *nic) has(a netip.Addr) bool { return a.IsValid() && slices.Contains(n.table.Load().gids, a) }
 
-// addrs are the host's addresses.
+// addrs returns the host's addresses.
 func (n *nic) addrs() []netip.Addr {
 	return slices.DeleteFunc(slices.Clone(n.table.Load().gids), func(a netip.Addr) bool { return !a.IsValid() })
 }
 
-// zoned gives a link-local address the interface as its zone, which the kernel needs.
-func (n *nic) zoned(a netip.AddrPort) netip.AddrPort { return inlet.Zoned(a, n.name) }
+// zoned adds the interface as the zone of a link-local address, which the kernel needs.
+func (n *nic) zoned(a netip.AddrPort) netip.AddrPort { return rxsocket.Zoned(a, n.name) }

@@ -9,27 +9,28 @@ import (
 
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/stack/kernel/hub"
-	"github.com/softrnic/softrnic/stack/kernel/internal/inlet"
+	"github.com/softrnic/softrnic/stack/kernel/internal/rxsocket"
 )
 
 const (
-	// maxSegments is how many datagrams Linux takes in one superframe; since 6.9 it is 128.
+	// maxSegments is the number of datagrams that Linux accepts in one superframe; since 6.9 it
+	// accepts 128.
 	maxSegments = 64
 	maxIPPacket = 65535
 )
 
-// path is a way to one peer.
+// path is a route to one peer.
 type path struct {
 	ends                   stack.Ends
 	port                   *port
-	out                    *outlet
-	to                     netip.AddrPort // port 4791, with a zone where the kernel needs one
+	out                    *sourcePort
+	to                     netip.AddrPort // port 4791, with a zone if the kernel needs one
 	mtu                    int
 	trafficClass, hopLimit uint8
-	headers                int                   // bytes of head
-	head                   [inlet.MaxHeader]byte // without lengths
-	way                    way                   // for the kernel
-	route                  *hub.Route            // past the kernel, if it can be; nil: it cannot
+	headers                int                      // length of head
+	head                   [rxsocket.MaxHeader]byte // without lengths
+	dest                   destination              // for the kernel
+	route                  *hub.Route               // bypasses the kernel; nil if there is no such route
 	closed                 atomic.Bool
 }
 
@@ -38,8 +39,8 @@ var (
 	_ stack.Backlogged = (*path)(nil)
 )
 
-// Path implements [stack.DatagramPort]. The source port is not that of the attributes, but that of one of a few sockets, by
-// them. Priority and FlowLabel are not carried.
+// Path implements [stack.DatagramPort]. The requested source port selects one of a few sockets,
+// which have other ports. Priority and FlowLabel are ignored.
 func (p *port) Path(a stack.PathAttr) (stack.Path, error) {
 	n := p.nic
 	a.Src, a.Dst = a.Src.Unmap().WithZone(""), a.Dst.Unmap().WithZone("")
@@ -59,14 +60,15 @@ func (p *port) Path(a stack.PathAttr) (stack.Path, error) {
 	if a.HopLimit == 0 {
 		a.HopLimit = 64
 	}
-	out, err := p.outlet(a.Src, a.SrcPort)
+	out, err := p.sourcePort(a.Src, a.SrcPort)
 	if err != nil {
 		return nil, err
 	}
-	t := &path{ends: stack.Ends{Src: a.Src, Dst: a.Dst}, port: p, out: out, to: n.zoned(netip.AddrPortFrom(a.Dst, stack.RoCEPort)), trafficClass: a.TrafficClass, hopLimit: a.HopLimit}
-	t.headers = inlet.PutHeader(t.head[:], a.Src, a.Dst, out.port, a.TrafficClass, a.HopLimit)
+	t := &path{ends: stack.Ends{Src: a.Src, Dst: a.Dst}, port: p, out: out,
+		to: n.zoned(netip.AddrPortFrom(a.Dst, stack.RoCEPort)), trafficClass: a.TrafficClass, hopLimit: a.HopLimit}
+	t.headers = rxsocket.PutHeader(t.head[:], a.Src, a.Dst, out.port, a.TrafficClass, a.HopLimit)
 	t.mtu = n.MTU() - t.headers
-	t.way.init(t.to, n.index, a.TrafficClass, a.HopLimit)
+	t.dest.init(t.to, n.index, a.TrafficClass, a.HopLimit)
 	if p.shared != nil && a.QPN != 0 && !a.Dst.IsMulticast() {
 		t.route = p.shared.Route(a.Src, a.Dst, a.QPN)
 	}
@@ -87,8 +89,8 @@ func (t *path) Batch(n int) int {
 	return max(1, min(maxSegments, (maxIPPacket-t.headers)/n))
 }
 
-// Near implements [stack.Path]. Whether the peer is in this process is not known.
-func (t *path) Near() stack.NIC { return nil }
+// LocalNIC implements [stack.Path]. It is not known whether the peer is in this process.
+func (t *path) LocalNIC() stack.NIC { return nil }
 
 // Close implements [stack.Path]. The sockets are shared and stay open.
 func (t *path) Close() {
@@ -101,7 +103,7 @@ func (t *path) Close() {
 	}
 }
 
-// isDirect tells whether there are rings to the peer's process now.
+// isDirect reports whether rings lead to the peer's process now.
 func (t *path) isDirect() bool { return t.route != nil && t.route.HasRings() }
 
 // Backlog implements [stack.Backlogged].

@@ -11,44 +11,46 @@ import (
 	"time"
 
 	"github.com/softrnic/softrnic/stack"
-	"github.com/softrnic/softrnic/stack/kernel/internal/inlet"
+	"github.com/softrnic/softrnic/stack/kernel/internal/rxsocket"
 )
 
 const (
-	ethLen = 14 // what a packet has more on the wire, for the counters
+	ethLen = 14 // Ethernet header, for the counters
 
-	// outlets is how many source ports an address has for what it sends. Each is a socket. They are for routers and receive
-	// queues to spread flows by.
-	outlets = 8
+	// sourcePorts is the number of source ports for sending from an address. Each is a socket.
+	// Routers and receive queues spread flows by source port.
+	sourcePorts = 8
 )
 
-// patience is how long a sender waits for room in a socket that is full: with the QP locked, so that this must end. With the
-// 425,984 bytes that an unprivileged socket has for packets by default, a link of 10 Mbit/s makes room sooner. What finds no room
-// by then is lost, and counted, and so is all else until the socket takes something again.
-const patience = 250 * time.Millisecond
+// sendTimeout bounds how long a sender waits for room in a full socket, as the QP is locked
+// meanwhile. By default an unprivileged socket has 425,984 bytes for packets, and a link of 10
+// Mbit/s makes room sooner. Datagrams that find no room are lost and counted. So are later ones
+// until the socket accepts data again.
+const sendTimeout = 250 * time.Millisecond
 
-// birth is that of this program, from which no time is 0. Times are counted from there, as the clock may be set back.
+// birth is before the program's start, so that no later time is 0. Times are relative to it,
+// because the wall clock may be set back.
 var birth = time.Now().Add(-1)
 
-// port is the interface's datagram port: a socket on UDP port 4791 of each address for what comes in, and a few on other
-// ports for what goes out.
+// port is the interface's datagram port. It receives on UDP port 4791 of each address, with one
+// socket each, and sends from a few sockets on other ports.
 type port struct {
 	nic      *nic
-	in       atomic.Pointer[[]*socket] // of addresses and groups; replaced under mu, never changed
+	in       atomic.Pointer[[]*socket] // of addresses and groups; replaced under mu, never modified
 	segments atomic.Bool               // the kernel cuts superframes
-	polled   atomic.Int64              // when Poll was called last, as of time.Since(birth); 0: not, or EndPoll was called since
+	polled   atomic.Int64              // time of the last Poll, relative to birth; 0 before the first Poll and after EndPoll
 	closed   atomic.Bool
 	readers  sync.WaitGroup
 	senders  sync.Pool
 	counters counters
-	shared   *sharedPort                           // nil: the sockets are the host's own
-	receiver atomic.Pointer[func(*stack.Datagram)] // nil: nobody receives
+	shared   *sharedPort                           // nil: the host has sockets of its own
+	receiver atomic.Pointer[func(*stack.Datagram)] // nil: no receiver
 
 	mu  sync.Mutex
-	out map[outletKey]*outlet
+	out map[sourcePortKey]*sourcePort
 
 	joining sync.Mutex
-	groups  map[netip.Addr]int // how often each was joined; under joining
+	groups  map[netip.Addr]int // number of joins; guarded by joining
 }
 
 var _ stack.DatagramPort = (*port)(nil)
@@ -56,9 +58,9 @@ var _ stack.DatagramPort = (*port)(nil)
 type counters struct {
 	txFrames, txDatagrams, txErrors  atomic.Uint64
 	rxFrames, rxMalformed, rxDropped atomic.Uint64
-	sentPackets, sentBytes           atomic.Uint64 // without what loops back, see leaves
+	sentPackets, sentBytes           atomic.Uint64 // without loopback, see leaves
 	receivedPackets, receivedBytes   atomic.Uint64
-	sentMulticast, receivedMulticast atomic.Uint64 // of those packets
+	sentMulticast, receivedMulticast atomic.Uint64 // among those packets
 }
 
 func (c *counters) snapshot() stack.Counters {
@@ -70,24 +72,26 @@ func (c *counters) snapshot() stack.Counters {
 	}
 }
 
-// leaves tells whether what goes to an address, or comes from it, leaves the process: where addresses are shared, what is at an
-// address of this host may be another process.
+// leaves reports whether datagrams to or from an address leave the process. With shared addresses,
+// an address of this host may also belong to another process.
 func (p *port) leaves(a netip.Addr) bool { return p.shared != nil || !p.nic.has(a) }
 
-// outletKey says what a socket for sending is for: paths from an address whose source ports are the same modulo outlets.
-type outletKey struct {
+// sourcePortKey identifies a socket for sending: paths from one address whose source ports are
+// equal modulo sourcePorts share it.
+type sourcePortKey struct {
 	src  netip.Addr
 	slot uint16
 }
 
-// outlet is where datagrams leave from: a socket, for as long as the machine has the address. If the address comes again, so does
-// a socket with the same port, which is in the packets of the paths that there are.
-type outlet struct {
-	key    outletKey
+// sourcePort is a source port and its socket, which exists while the machine has the address. If
+// the address is added again, a new socket gets the same port, because the packets of existing
+// paths contain it.
+type sourcePort struct {
+	key    sourcePortKey
 	port   uint16
-	socket atomic.Pointer[outSocket] // nil: the address has gone
-	full   atomic.Bool               // the socket took nothing for a while, and has taken nothing since
-	paths  int                       // that lead from here; under the port's mu
+	socket atomic.Pointer[outSocket] // nil: the address was removed
+	full   atomic.Bool               // the socket was full for sendTimeout, and has not accepted data since
+	paths  int                       // paths from here; guarded by the port's mu
 }
 
 type outSocket struct {
@@ -97,13 +101,13 @@ type outSocket struct {
 }
 
 func newPort(n *nic) *port {
-	p := &port{nic: n, out: map[outletKey]*outlet{}, groups: map[netip.Addr]int{}}
+	p := &port{nic: n, out: map[sourcePortKey]*sourcePort{}, groups: map[netip.Addr]int{}}
 	p.in.Store(new([]*socket))
 	p.senders.New = func() any { return newSender(p) }
 	return p
 }
 
-// add begins to receive what comes to a socket's address or group. It is closed if the port is.
+// add starts to receive on a socket. It closes the socket if the port is closed.
 func (p *port) add(in *socket) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -120,11 +124,11 @@ func (p *port) add(in *socket) error {
 // remove ends reception at an address or group.
 func (p *port) remove(a netip.Addr) {
 	if in := p.take(a); in != nil {
-		in.Close() // which waits for its reader
+		in.Close() // waits for its reader
 	}
 }
 
-// take takes a socket from those that are polled, nil if there is none.
+// take removes a socket from those that are polled. It returns nil if there is none.
 func (p *port) take(a netip.Addr) *socket {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -139,9 +143,9 @@ func (p *port) take(a netip.Addr) *socket {
 	return in
 }
 
-// outlet finds the socket for a path from src, or opens it. Where there are no more ports, the one for reception serves.
-func (p *port) outlet(src netip.Addr, srcPort uint16) (*outlet, error) {
-	key := outletKey{src, srcPort % outlets}
+// sourcePort finds or opens the socket for a path from src.
+func (p *port) sourcePort(src netip.Addr, srcPort uint16) (*sourcePort, error) {
+	key := sourcePortKey{src, srcPort % sourcePorts}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed.Load() {
@@ -151,9 +155,9 @@ func (p *port) outlet(src netip.Addr, srcPort uint16) (*outlet, error) {
 	if o == nil || o.socket.Load() == nil {
 		s, err := p.newOutSocket(src, 0)
 		if err != nil {
-			return nil, fmt.Errorf("a socket to send from at %v: %w", src, err)
+			return nil, fmt.Errorf("opening a socket for sending from %v: %w", src, err)
 		}
-		o = &outlet{key: key, port: s.port}
+		o = &sourcePort{key: key, port: s.port}
 		o.socket.Store(s)
 		p.out[key] = o
 	}
@@ -162,7 +166,7 @@ func (p *port) outlet(src netip.Addr, srcPort uint16) (*outlet, error) {
 }
 
 func (p *port) newOutSocket(src netip.Addr, srcPort uint16) (*outSocket, error) {
-	udp, _, err := inlet.Bind(p.nic.zoned(netip.AddrPortFrom(src, srcPort)), func(fd uintptr, v4 bool) error {
+	udp, _, err := rxsocket.Bind(p.nic.zoned(netip.AddrPortFrom(src, srcPort)), func(fd uintptr, v4 bool) error {
 		setGroupInterface(fd, src, p.nic.index)
 		return setSending(fd, v4)
 	})
@@ -177,8 +181,9 @@ func (p *port) newOutSocket(src netip.Addr, srcPort uint16) (*outSocket, error) 
 	return &outSocket{conn, raw, at}, nil
 }
 
-// leave ends a path from an outlet. One whose address has gone is forgotten with its last path.
-func (p *port) leave(o *outlet) {
+// leave ends a path's use of a source port. A source port whose address was removed ends with its
+// last path.
+func (p *port) leave(o *sourcePort) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if o.paths--; o.paths == 0 && o.socket.Load() == nil && p.out[o.key] == o {
@@ -186,8 +191,8 @@ func (p *port) leave(o *outlet) {
 	}
 }
 
-// closeOutlets closes the sockets of an address that has gone.
-func (p *port) closeOutlets(a netip.Addr) {
+// closeSourcePorts closes the sockets of a removed address.
+func (p *port) closeSourcePorts(a netip.Addr) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for key, o := range p.out {
@@ -203,9 +208,9 @@ func (p *port) closeOutlets(a netip.Addr) {
 	}
 }
 
-// reopenOutlets gives the paths from an address that has come again their sockets. Where another program has the port by now,
-// a path stays without.
-func (p *port) reopenOutlets(a netip.Addr) {
+// reopenSourcePorts opens the sockets of existing paths again after their address was added again.
+// If another program uses the port by now, the path stays without a socket.
+func (p *port) reopenSourcePorts(a netip.Addr) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for key, o := range p.out {
@@ -217,13 +222,13 @@ func (p *port) reopenOutlets(a netip.Addr) {
 	}
 }
 
-// probe finds out what the kernel can do.
+// probe tests the kernel's abilities.
 func (p *port) probe() error {
 	src := p.nic.addrs()
 	if len(src) == 0 {
-		return nil // there may be one later
+		return nil // an address may be added later
 	}
-	out, err := p.outlet(src[0], 0)
+	out, err := p.sourcePort(src[0], 0)
 	if err == nil {
 		p.segments.Store(canSegment(out.socket.Load().raw))
 		p.leave(out)
@@ -239,14 +244,14 @@ func (p *port) Receive(f func(*stack.Datagram)) {
 		p.receiver.Store(&f)
 	}
 	for _, in := range *p.in.Load() {
-		in.Do(func() {}) // running calls have ended
+		in.Do(func() {}) // waits for running calls
 	}
 	if p.shared != nil {
 		p.shared.Wait()
 	}
 }
 
-// poll receives what has come to each address.
+// poll receives pending datagrams of each address.
 func (p *port) poll() (any bool) {
 	p.polled.Store(int64(time.Since(birth)))
 	for _, in := range *p.in.Load() {
@@ -260,7 +265,7 @@ func (p *port) poll() (any bool) {
 	return any
 }
 
-// endPoll has the readers receive again.
+// endPoll makes the readers receive again.
 func (p *port) endPoll() {
 	if p.polled.Swap(0) == 0 {
 		return
@@ -273,7 +278,7 @@ func (p *port) endPoll() {
 	}
 }
 
-// isPolled tells whether somebody has polled a moment ago, and will again.
+// isPolled reports whether the port was polled within the last millisecond.
 func (p *port) isPolled() bool {
 	polled := p.polled.Load()
 	return polled != 0 && int64(time.Since(birth))-polled < int64(time.Millisecond)
@@ -289,7 +294,7 @@ func (p *port) close() {
 	p.Receive(nil)
 }
 
-// closeSockets closes what was opened before the port was closed.
+// closeSockets closes sockets that were opened before the port was closed.
 func (p *port) closeSockets() {
 	p.mu.Lock()
 	for _, o := range p.out {
@@ -300,6 +305,6 @@ func (p *port) closeSockets() {
 	all := *p.in.Load()
 	p.mu.Unlock()
 	for _, in := range all {
-		in.Close() // which waits for its reader, that may be about to close a path
+		in.Close() // waits for its reader, which may be closing a path
 	}
 }

@@ -45,11 +45,11 @@ func (e *end) postRecv() {
 	}
 }
 
-// settle orders what this goroutine does with the memory and what the peer writes to it, before and after. The race detector
-// does not see that a packet was sent before it was received.
+// settle orders this goroutine's accesses to the memory with the peer's writes. The race detector
+// does not see that a packet is sent before it is received.
 func (e *end) settle() {
 	e.t.Helper()
-	if _, _, err := e.QP().Query(0); err != nil { // which takes the QP's lock, as reception does
+	if _, _, err := e.QP().Query(0); err != nil { // takes the QP's lock, as reception does
 		e.t.Fatal(err)
 	}
 }
@@ -110,8 +110,8 @@ func dialRC(t testing.TB, from, to *verbs.Device, addr string, transport verbs.T
 	return a, b
 }
 
-// TestRDMA: ping-pong, WRITE and READ of all sizes, over both transports, IPv4 and IPv6, as whoever runs the test. Nothing is
-// lost to a wrong ICRC.
+// TestRDMA runs ping-pong, WRITE and READ of all sizes, over both transports, IPv4 and IPv6, as any
+// user. No packet is lost to a wrong ICRC.
 func TestRDMA(t *testing.T) {
 	for _, c := range []struct{ name, from, to string }{
 		{"IPv4", "127.0.0.1", "127.0.0.2"},
@@ -142,7 +142,7 @@ func TestRDMA(t *testing.T) {
 					b.postRecv()
 					a.post(&verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendSignaled, SGList: []verbs.SGE{a.mr.SGE(0, n)}})
 					if wc := b.done(b.RecvCQ()); int(wc.ByteLen) != n || !bytes.Equal(a.buf[:n], b.buf[:n]) {
-						t.Fatalf("SEND of %d bytes: %d came, the same: %t", n, wc.ByteLen, bytes.Equal(a.buf[:n], b.buf[:n]))
+						t.Fatalf("SEND of %d bytes: %d arrived, equal: %t", n, wc.ByteLen, bytes.Equal(a.buf[:n], b.buf[:n]))
 					}
 					clear(a.buf[:n])
 					a.settle()
@@ -153,14 +153,15 @@ func TestRDMA(t *testing.T) {
 					}
 					clear(b.buf[:n])
 					b.settle()
-					remote := verbs.SendWR{Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled, SGList: []verbs.SGE{a.mr.SGE(0, n)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
+					remote := verbs.SendWR{Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled, SGList: []verbs.SGE{a.mr.SGE(0, n)},
+						RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
 					a.post(&remote)
 					remote.Opcode = verbs.RDMARead
 					clear(a.buf[:n])
-					a.post(&remote) // behind the WRITE, whose data it reads
+					a.post(&remote) // after the WRITE, whose data it reads
 					b.settle()
 					if !bytes.Equal(a.buf[:n], b.buf[:n]) || n > 1 && a.buf[1] == a.buf[0] {
-						t.Fatalf("%d bytes written and read differ", n)
+						t.Fatalf("%d bytes read differ from those written", n)
 					}
 				}
 				sent := host.NICs()[0].Counters()

@@ -12,16 +12,17 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// TestRefusedSuperframes: where the kernel says that it cuts superframes, and then refuses them, they are lost once, and what is
-// sent from then on goes in single datagrams. One that is only too long for the path changes nothing.
+// TestRefusedSuperframes checks that if the kernel claims to cut superframes and then refuses them,
+// one superframe is lost and later datagrams are sent singly. Exceeding the path's MTU changes
+// nothing.
 func TestRefusedSuperframes(t *testing.T) {
 	real := sendmmsg
 	defer func() { sendmmsg = real }()
 	for _, c := range []struct {
 		name            string
-		superframe, one syscall.Errno // what the kernel says to each
+		superframe, one syscall.Errno // the kernel's answers
 		off             bool
-		sent, errors    uint64 // of four datagrams in a superframe, and one
+		sent, errors    uint64 // of four datagrams in a superframe, and a single one
 	}{
 		{"no checksums in the device", unix.EIO, 0, true, 1, 1},
 		{"no such option", unix.EINVAL, 0, true, 2, 1},
@@ -36,7 +37,7 @@ func TestRefusedSuperframes(t *testing.T) {
 			defer h.Close()
 			port := h.nic.port
 			if !port.segments.Load() {
-				t.Skip("this kernel has no superframes")
+				t.Skip("this kernel does not support superframes")
 			}
 			came := make(chan int, 100)
 			port.Receive(func(d *stack.Datagram) {
@@ -71,13 +72,14 @@ func TestRefusedSuperframes(t *testing.T) {
 				}
 				s.Flush()
 			}
-			send(100, 100, 100, 100, 50, 200) // a superframe with a shorter last datagram, and one alone
+			send(100, 100, 100, 100, 50, 200) // a superframe with a shorter last datagram, and a single datagram
 			k := h.nic.Counters()
 			if port.segments.Load() == c.off || k.TxErrors != c.errors || k.TxDatagrams != c.sent {
-				t.Errorf("superframes: %t; %d datagrams sent, %d errors, want %d, %d", port.segments.Load(), k.TxDatagrams, k.TxErrors, c.sent, c.errors)
+				t.Errorf("superframes: %t; %d datagrams sent, %d errors, want %d, %d",
+					port.segments.Load(), k.TxDatagrams, k.TxErrors, c.sent, c.errors)
 			}
 			if n := p.Batch(100); (n == 1) != c.off {
-				t.Errorf("%d datagrams are a batch", n)
+				t.Errorf("Batch returns %d", n)
 			}
 			if !c.off {
 				return
@@ -91,14 +93,14 @@ func TestRefusedSuperframes(t *testing.T) {
 				got = append(got, <-came)
 			}
 			if n := len(got); got[n-1] != 100 || got[n-4] != 200 {
-				t.Errorf("datagrams of %v bytes came", got)
+				t.Errorf("datagrams of %v bytes arrived", got)
 			}
 		})
 	}
 }
 
-// TestFullSocket: a socket that takes nothing holds senders up for a bounded time. What it does not take is lost and counted, also
-// where several senders wait; when it takes something again, all is as before.
+// TestFullSocket checks that a full socket delays senders for a bounded time. Refused datagrams are
+// lost and counted, with several waiting senders too. Sending works again once the socket has room.
 func TestFullSocket(t *testing.T) {
 	real := sendmmsg
 	defer func() { sendmmsg = real }()
@@ -138,7 +140,7 @@ func TestFullSocket(t *testing.T) {
 		for range senders {
 			all = append(all, send())
 		}
-		give := time.After(10 * time.Second) // not 20 times as long as one waits
+		give := time.After(10 * time.Second) // less than 20 times one sender's wait
 		for i, done := range all {
 			select {
 			case <-done:

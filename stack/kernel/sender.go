@@ -7,12 +7,13 @@ import (
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/stack/kernel/hub"
-	"github.com/softrnic/softrnic/stack/kernel/internal/inlet"
+	"github.com/softrnic/softrnic/stack/kernel/internal/rxsocket"
 )
 
 const (
-	// messages is how many superframes, or single datagrams, a sender gathers before it calls the kernel.
-	messages     = 16
+	// maxMessages is the number of superframes or single datagrams that a sender collects per
+	// system call.
+	maxMessages  = 16
 	senderBuffer = 2 * maxIPPacket
 )
 
@@ -24,24 +25,25 @@ type message struct {
 	segments   int
 }
 
-// sender gathers datagrams in a buffer. The message being built is the last of pending if building is true. Where rings lead to the
-// peer's process, it is built there, with the same indices from the beginning of its payload on, and is the only one.
+// sender collects datagrams in a buffer. If building is true, the last message of pending is being
+// built. If rings lead to the peer's process, the message is built in the ring, with the same
+// offsets from the beginning of its payload, and is the only one.
 type sender struct {
-	port     *port
-	pending  []message
-	room     link.Reservation // where it is built; its Data is nil if that is buf
-	arrival  hub.Arrival
-	writer   hub.Writer
-	building bool
-	last     int  // payload bytes of its last datagram
-	fresh    bool // Drop may take that back
-	view     [inlet.MaxHeader]byte
-	batch    sendBatch
-	buf      [senderBuffer]byte
+	port        *port
+	pending     []message
+	reservation link.Reservation // where the message is built; Data is nil if that is buf
+	arrival     hub.Arrival
+	writer      hub.Writer
+	building    bool
+	last        int  // payload bytes of the last datagram
+	droppable   bool // Drop may remove the last datagram
+	view        [rxsocket.MaxHeader]byte
+	batch       sendBatch
+	buf         [senderBuffer]byte
 }
 
 func newSender(p *port) *sender {
-	s := &sender{port: p, pending: make([]message, 0, messages)}
+	s := &sender{port: p, pending: make([]message, 0, maxMessages)}
 	s.batch.init(s)
 	return s
 }
@@ -59,7 +61,7 @@ func (s *sender) Datagram(pt stack.Path, n int) (header, payload []byte) {
 		s.begin(p, n)
 	}
 	m := &s.pending[len(s.pending)-1]
-	if room := s.room.Data; room != nil {
+	if room := s.reservation.Data; room != nil {
 		payload = room[hub.RecordLen+m.end : hub.RecordLen+m.end+n : hub.RecordLen+m.end+n]
 		s.extend(m, n)
 		return nil, payload
@@ -67,7 +69,7 @@ func (s *sender) Datagram(pt stack.Path, n int) (header, payload []byte) {
 	header = s.view[:p.headers]
 	stack.PutLengths(header, n)
 	if header[0]>>4 == 4 {
-		binary.BigEndian.PutUint16(header[4:], uint16(m.segments)) // as the kernel gives it
+		binary.BigEndian.PutUint16(header[4:], uint16(m.segments)) // as the kernel assigns it
 	}
 	payload = s.buf[m.end : m.end+n : m.end+n]
 	s.extend(m, n)
@@ -77,21 +79,21 @@ func (s *sender) Datagram(pt stack.Path, n int) (header, payload []byte) {
 func (s *sender) extend(m *message, n int) {
 	m.end += n
 	m.segments++
-	s.last, s.fresh = n, true
+	s.last, s.droppable = n, true
 }
 
-// extends tells whether a datagram can be the next segment of the message being built.
+// extends reports whether a datagram can be the next segment of the message being built.
 func (s *sender) extends(p *path, n int) bool {
 	if !s.building {
 		return false
 	}
 	m := &s.pending[len(s.pending)-1]
-	ended := s.last != m.size // by a shorter datagram
+	ended := s.last != m.size // a shorter datagram ended it
 	full := m.segments >= maxSegments || m.end-m.start+n > maxIPPacket-p.headers
 	if m.path != p || ended || full || n > m.size {
 		return false
 	}
-	if room := s.room.Data; room != nil {
+	if room := s.reservation.Data; room != nil {
 		return hub.RecordLen+m.end+n <= len(room)
 	}
 	return p.port.segments.Load() || p.isDirect()
@@ -99,14 +101,14 @@ func (s *sender) extends(p *path, n int) bool {
 
 // begin starts a message.
 func (s *sender) begin(p *path, n int) {
-	if s.place(p, n) {
+	if s.beginInRing(p, n) {
 		return
 	}
 	at := 0
 	if len(s.pending) > 0 {
 		at = s.pending[len(s.pending)-1].end
 	}
-	if len(s.pending) == messages || at+maxIPPacket > len(s.buf) {
+	if len(s.pending) == maxMessages || at+maxIPPacket > len(s.buf) {
 		s.emit()
 		at = 0
 	}
@@ -115,26 +117,26 @@ func (s *sender) begin(p *path, n int) {
 	copy(s.view[:], p.head[:p.headers])
 }
 
-// Datagrams of bulk bytes are expected to be followed by more of them, shorter ones by fewer.
+// Datagrams of at least bulk bytes are expected to be followed by many, shorter ones by few.
 const (
 	bulk    = 1024
 	fewMore = 4
 )
 
-// place starts a message in the ring of the peer's process, if there is one with room.
-func (s *sender) place(p *path, n int) bool {
-	if s.room.Data != nil {
+// beginInRing starts a message in the ring of the peer's process, if there is one with room.
+func (s *sender) beginInRing(p *path, n int) bool {
+	if s.reservation.Data != nil {
 		s.emit()
 	}
 	if !p.isDirect() {
 		return false
 	}
-	s.emit() // what was gathered goes before it
+	s.emit() // earlier messages precede it
 	count := fewMore
 	if n >= bulk {
 		count = maxSegments
 	}
-	if s.room = p.route.Reserve(max(n, min(count*n, maxIPPacket-p.headers))); s.room.Data == nil {
+	if s.reservation = p.route.Reserve(max(n, min(count*n, maxIPPacket-p.headers))); s.reservation.Data == nil {
 		return false
 	}
 	s.pending = append(s.pending, message{path: p, size: n})
@@ -145,21 +147,23 @@ func (s *sender) place(p *path, n int) bool {
 // commit sends the message that was built in the peer's ring.
 func (s *sender) commit(m *message) {
 	s.describe(m)
-	s.writer.Commit(&s.room, &s.arrival, m.end)
-	s.room = link.Reservation{}
+	s.writer.Commit(&s.reservation, &s.arrival, m.end)
+	s.reservation = link.Reservation{}
 	s.count(m, nil)
 }
 
-// describe says of a message to the peer's process what a socket would.
+// describe gives the peer's process the information that a socket would give.
 func (s *sender) describe(m *message) {
 	p := m.path
-	s.arrival = hub.Arrival{From: netip.AddrPortFrom(p.ends.Src, p.out.port), Dst: p.ends.Dst, TrafficClass: p.trafficClass, TTL: p.hopLimit}
+	s.arrival = hub.Arrival{From: netip.AddrPortFrom(p.ends.Src, p.out.port), Dst: p.ends.Dst,
+		TrafficClass: p.trafficClass, TTL: p.hopLimit}
 	if m.segments > 1 {
 		s.arrival.Segment = m.size
 	}
 }
 
-// sendDirect has a message, for which there was no room, wait until there is; false if it is to leave from the socket.
+// sendDirect queues a message for the peer's ring. It returns false if the message must leave
+// through the socket.
 func (s *sender) sendDirect(m *message) bool {
 	if !m.path.isDirect() {
 		return false
@@ -175,16 +179,16 @@ func (s *sender) sendDirect(m *message) bool {
 
 // Drop implements [stack.Sender].
 func (s *sender) Drop() {
-	if !s.fresh {
+	if !s.droppable {
 		return
 	}
-	s.fresh = false
+	s.droppable = false
 	m := &s.pending[len(s.pending)-1]
 	m.end -= s.last
 	if m.segments--; m.segments == 0 {
-		if s.room.Data != nil {
-			s.writer.Commit(&s.room, nil, 0)
-			s.room = link.Reservation{}
+		if s.reservation.Data != nil {
+			s.writer.Commit(&s.reservation, nil, 0)
+			s.reservation = link.Reservation{}
 		}
 		s.pending = s.pending[:len(s.pending)-1]
 		s.building = false
@@ -195,15 +199,16 @@ func (s *sender) Drop() {
 
 // Cut implements [stack.Sender].
 func (s *sender) Cut() {
-	if s.room.Data != nil {
+	if s.reservation.Data != nil {
 		s.emit()
 	}
-	s.building, s.fresh = false, false
+	s.building, s.droppable = false, false
 }
 
-// emit gives the kernel what was gathered, a socket at a time, and the peer's process what is in its ring.
+// emit passes collected messages to the kernel, one socket at a time, or commits the message in the
+// peer's ring.
 func (s *sender) emit() {
-	if s.room.Data != nil && s.building {
+	if s.reservation.Data != nil && s.building {
 		s.commit(&s.pending[0])
 		s.pending[0] = message{}
 		s.pending = s.pending[:0]
@@ -221,7 +226,7 @@ func (s *sender) emit() {
 		rest = rest[n:]
 	}
 	clear(s.pending)
-	s.pending, s.building, s.fresh = s.pending[:0], false, false
+	s.pending, s.building, s.droppable = s.pending[:0], false, false
 }
 
 // Flush implements [stack.Sender].
@@ -230,7 +235,7 @@ func (s *sender) Flush() {
 	s.port.senders.Put(s)
 }
 
-// count counts a message that the kernel has taken, or refused.
+// count counts a message that the kernel has accepted or refused.
 func (s *sender) count(m *message, err error) {
 	c := &s.port.counters
 	if err != nil {

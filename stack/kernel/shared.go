@@ -9,18 +9,19 @@ import (
 	"github.com/softrnic/softrnic/stack/kernel/hub"
 )
 
-// Sharing says how a host shares its addresses. The zero Sharing needs a hub that runs already.
+// Sharing configures how a host shares its addresses. The zero Sharing needs a running hub.
 type Sharing struct {
-	Directory string                       // of the hub; "" is hub.Directory
-	QPs       int                          // that this process is to have at a time; 0 is hub.DefaultQPs
-	Start     func(directory string) error // starts a hub in a process of its own, such as softrnic hub; it need not wait for it
-	Log       *slog.Logger                 // nil: nothing is logged
+	Directory string                       // the hub's directory; "" means hub.Directory
+	QPs       int                          // most QPs of this process at a time; 0 means hub.DefaultQPs
+	Start     func(directory string) error // starts a hub process, such as softrnic hub, without waiting for it
+	Log       *slog.Logger                 // nil: no log
 }
 
-// Shared shares the host's addresses with other processes of this user, through a hub (package hub): the hub has UDP port 4791 of
-// them, and hands on what is for this process. The port for datagrams is a [stack.Shared]. What is sent leaves from the process's
-// own sockets, and what comes to a multicast group comes to them. Paths to one QP of another such process lead through memory that
-// the two share, past the hub. While there is no hub the link has no carrier. Linux only.
+// Shared shares the host's addresses with other processes of this user, through a hub (package
+// hub). The hub owns UDP port 4791 of the addresses, and passes on datagrams for this process. The
+// datagram port is a [stack.Shared]. Outgoing datagrams, and those to multicast groups, use the
+// process's own sockets. Paths to one QP of another such process use memory shared with that
+// process and bypass the hub. Without a hub the link has no carrier. Linux only.
 func Shared(s Sharing) Option {
 	return func(c *config) error {
 		c.sharing = &s
@@ -39,7 +40,8 @@ var _ stack.Shared = (*sharedPort)(nil)
 // join makes the port a client of the hub. It is called before the port has an address.
 func (p *port) join(s *Sharing) (err error) {
 	shared := &sharedPort{port: p}
-	shared.Client, err = hub.Join(hub.ClientConfig{Directory: s.Directory, QPs: s.QPs, Start: s.Start, Log: s.Log, Receiver: shared.newReceiver, Changed: shared.changed})
+	shared.Client, err = hub.Join(hub.ClientConfig{Directory: s.Directory, QPs: s.QPs, Start: s.Start, Log: s.Log,
+		Receiver: shared.newReceiver, Changed: shared.changed})
 	if err != nil {
 		return err
 	}
@@ -48,7 +50,7 @@ func (p *port) join(s *Sharing) (err error) {
 	return nil
 }
 
-// newReceiver makes what hands on what comes through one ring.
+// newReceiver returns a receiver for one ring.
 func (s *sharedPort) newReceiver() func(*hub.Arrival, bool) {
 	in := &delivery{port: s.port}
 	return func(a *hub.Arrival, polled bool) {
@@ -60,21 +62,21 @@ func (s *sharedPort) newReceiver() func(*hub.Arrival, bool) {
 	}
 }
 
-// changed tells the watcher of the interface that the hub has gone, or come. Addresses that came while there was none may have been
-// given up.
+// changed notifies the interface's watcher that the hub has gone or returned. Addresses that were
+// added without a hub may have been dropped.
 func (s *sharedPort) changed(lost bool) {
 	if lost {
-		s.nic.lose()
+		s.nic.setRemoved()
 		return
 	}
-	s.nic.changed()
+	s.nic.stateChanged()
 	if s.Up() {
-		go s.nic.readdress() // who calls this may be who hears the hub
+		go s.nic.updateAddrs() // the caller may be the goroutine that reads the hub's messages
 	}
 }
 
-// open begins to receive what comes to one of the machine's addresses.
-func (p *port) open(a netip.Addr) error {
+// openAddr starts to receive at one of the machine's addresses.
+func (p *port) openAddr(a netip.Addr) error {
 	if p.nic.closed {
 		return nil
 	}
@@ -91,30 +93,30 @@ func (p *port) open(a netip.Addr) error {
 	return err
 }
 
-// introduce tells the hub which sockets this process sends from at an address: all that there will be, so that a path has
-// nothing to wait for.
-func (p *port) introduce(a netip.Addr) error {
+// registerSourcePorts registers this process's sockets for sending from an address with the hub. It
+// opens all of them, so that a path need not wait.
+func (p *port) registerSourcePorts(a netip.Addr) error {
 	if p.shared == nil {
 		return nil
 	}
-	for slot := range uint16(outlets) {
-		out, err := p.outlet(a, slot)
+	for slot := range uint16(sourcePorts) {
+		out, err := p.sourcePort(a, slot)
 		if err != nil {
 			return err
 		}
 		if s := out.socket.Load(); s != nil {
-			err = p.shared.AddOutlet(a, s.raw)
+			err = p.shared.AddSourceSocket(a, s.raw)
 		}
 		p.leave(out)
 		if err != nil {
-			return fmt.Errorf("a socket at %v: %w", a, err)
+			return fmt.Errorf("registering a socket at %v: %w", a, err)
 		}
 	}
 	return nil
 }
 
-// shut undoes open.
-func (p *port) shut(a netip.Addr) {
+// closeAddr undoes openAddr.
+func (p *port) closeAddr(a netip.Addr) {
 	if p.shared != nil {
 		p.shared.DropAddr(a)
 	} else {

@@ -15,10 +15,11 @@ import (
 	"github.com/softrnic/softrnic/stack/kernel/hub"
 )
 
-// TestHalfAnAddress: an address that can be received at and not be sent from is not added, and may be tried again. When a hub comes, the
-// interface's addresses are looked at again, as some may have come while there was none.
-func TestHalfAnAddress(t *testing.T) {
-	own, err := os.MkdirTemp("", "h") // the path of a socket is short
+// TestPartlyOpenedAddress checks that an address from which sending fails is not added, and is
+// retried. When a hub returns, the interface's addresses are read again, as some may have been
+// added meanwhile.
+func TestPartlyOpenedAddress(t *testing.T) {
+	own, err := os.MkdirTemp("", "h") // the path of a socket must be short
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +31,7 @@ func TestHalfAnAddress(t *testing.T) {
 		go func() { ended <- hub.Serve(ctx, hub.Config{Directory: dir, Classifier: rdmatransport.NewClassifier()}) }()
 		return func() {
 			if cancel(); <-ended != nil {
-				t.Error("the hub ends with an error")
+				t.Error("the hub failed")
 			}
 		}
 	}
@@ -47,24 +48,24 @@ func TestHalfAnAddress(t *testing.T) {
 		defer n.changing.Unlock()
 		return n.addAddr(netip.PrefixFrom(two, 8))
 	}
-	n.port.closed.Store(true) // no socket is opened
+	n.port.closed.Store(true) // no socket can be opened
 	if err := add(); err == nil || n.has(two) {
-		t.Errorf("the address is added: %t, %v", n.has(two), err)
+		t.Errorf("the address was added: %t, %v", n.has(two), err)
 	}
 	n.port.closed.Store(false)
 	c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(two, stack.RoCEPort)))
 	for give := time.Now().Add(20 * time.Second); err != nil && time.Now().Before(give); time.Sleep(10 * time.Millisecond) {
-		c, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(two, stack.RoCEPort))) // a socket goes when its reader lets it
+		c, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(two, stack.RoCEPort)))
 	}
 	if err != nil {
-		t.Fatalf("the hub has it still: %v", err)
+		t.Fatalf("the hub still has it: %v", err)
 	}
 	_ = c.Close()
 	if err := add(); err != nil || !n.has(two) {
-		t.Errorf("it is added when it is tried again: %t, %v", n.has(two), err)
+		t.Errorf("after a retry: added %t, %v", n.has(two), err)
 	}
 
-	three := two.Next() // somebody else has its port, and goes
+	three := two.Next() // another process has its port, and releases it
 	c, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(three, stack.RoCEPort)))
 	if err != nil {
 		t.Fatal(err)
@@ -83,9 +84,9 @@ func TestHalfAnAddress(t *testing.T) {
 	n.changing.Lock()
 	n.wanted = append(n.wanted, two, three)
 	n.changing.Unlock()
-	n.readdress()
+	n.updateAddrs()
 	if n.has(three) {
-		t.Error("an address is added whose port somebody else has")
+		t.Error("an address was added though another process has its port")
 	}
 	_ = c.Close()
 	select {
@@ -93,13 +94,13 @@ func TestHalfAnAddress(t *testing.T) {
 	case <-time.After(20 * time.Second):
 	}
 	if !n.has(three) {
-		t.Error("an address whose port has become free is not added until an address changes")
+		t.Error("an address whose port became free was not added")
 	}
 	n.changing.Lock()
 	interfacePrefixes = machine
 	n.changing.Unlock()
 
-	missed := netip.MustParseAddr("192.0.2.1") // has gone from the interface, of which nobody has heard
+	missed := netip.MustParseAddr("192.0.2.1") // removed from the interface without a notification
 	old := n.table.Load()
 	n.table.Store(&gidTable{append(old.prefixes, netip.PrefixFrom(missed, 24)), append(old.gids, missed)})
 	end()
@@ -109,6 +110,6 @@ func TestHalfAnAddress(t *testing.T) {
 	case <-time.After(20 * time.Second):
 	}
 	if n.has(missed) || !n.has(one) || !n.has(two) {
-		t.Errorf("when there is a hub again, the addresses are %v", n.addrs())
+		t.Errorf("after the hub's return the addresses are %v", n.addrs())
 	}
 }

@@ -8,10 +8,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/softrnic/softrnic/stack/kernel/internal/inlet"
+	"github.com/softrnic/softrnic/stack/kernel/internal/rxsocket"
 )
 
-// segmentSize is the payload of a full TCP segment; 0 if it is not known.
+// segmentSize returns the payload of a full TCP segment, or 0 if unknown.
 func segmentSize(fd uintptr) int {
 	n, _ := unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_MAXSEG)
 	return n
@@ -20,7 +20,7 @@ func segmentSize(fd uintptr) int {
 // setUserTimeout does nothing: keepalive and the kernel's number of retransmissions bound the wait.
 func setUserTimeout(uintptr, time.Duration) {}
 
-// setGroupInterface has datagrams to multicast groups leave from an interface.
+// setGroupInterface sets the interface for datagrams to multicast groups.
 func setGroupInterface(fd uintptr, src netip.Addr, index int) {
 	if src.Is4() {
 		_ = unix.SetsockoptInet4Addr(int(fd), unix.IPPROTO_IP, unix.IP_MULTICAST_IF, src.As4())
@@ -29,13 +29,13 @@ func setGroupInterface(fd uintptr, src netip.Addr, index int) {
 	}
 }
 
-// setTOS sets both families' option: a socket of IPv6 may have a connection over IPv4.
+// setTOS sets the option of both IP versions, because an IPv6 socket may have an IPv4 connection.
 func setTOS(fd uintptr, tos int) {
 	_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_TOS, tos)
 	_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_TCLASS, tos)
 }
 
-// setReceiveBuffer bounds the receive buffer; 0 makes it as large as other stacks have it.
+// setReceiveBuffer bounds the receive buffer; 0 means the size that other stacks use.
 func setReceiveBuffer(fd uintptr, n int) {
 	if n <= 0 {
 		n = defaultReceiveBuffer
@@ -43,10 +43,10 @@ func setReceiveBuffer(fd uintptr, n int) {
 	_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, n)
 }
 
-// setSending prepares a socket for sending. It must not fragment: the ICRC covers the flag, and the identification, which is 0
-// with it.
+// setSending prepares a socket for sending. It must not fragment: the ICRC covers the flag and the
+// identification, which is then 0.
 func setSending(fd uintptr, v4 bool) error {
-	_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF, inlet.SocketBuffer)
+	_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF, rxsocket.SocketBuffer)
 	if v4 {
 		return unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_DONTFRAG, 1)
 	}

@@ -7,19 +7,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// segmentSize is the payload of a full TCP segment; 0 if it is not known.
+// segmentSize returns the payload of a full TCP segment, or 0 if unknown.
 func segmentSize(fd uintptr) int {
 	n, _ := unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_MAXSEG)
 	return n
 }
 
-// setUserTimeout bounds how long the peer may leave data unacknowledged, or its window closed.
+// setUserTimeout bounds how long data may stay unacknowledged, or the peer's window closed.
 func setUserTimeout(fd uintptr, d time.Duration) {
 	_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(d.Milliseconds()))
 }
 
-// setGroupInterface has datagrams to multicast groups leave from an interface. The machine's own members get copies, which is
-// the default.
+// setGroupInterface sets the interface for datagrams to multicast groups. Members on this machine
+// get copies by default.
 func setGroupInterface(fd uintptr, src netip.Addr, index int) {
 	if src.Is4() {
 		_ = unix.SetsockoptIPMreqn(int(fd), unix.IPPROTO_IP, unix.IP_MULTICAST_IF, &unix.IPMreqn{Ifindex: int32(index)})
@@ -28,19 +28,19 @@ func setGroupInterface(fd uintptr, src netip.Addr, index int) {
 	}
 }
 
-// setTOS sets both families' option: a socket of IPv6 may have a connection over IPv4.
+// setTOS sets the option of both IP versions, because an IPv6 socket may have an IPv4 connection.
 func setTOS(fd uintptr, tos int) {
 	_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_TOS, tos)
 	_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_TCLASS, tos)
 }
 
-// setReceiveBuffer bounds the receive buffer; 0 leaves it to the kernel, which lets it grow with the traffic.
+// setReceiveBuffer bounds the receive buffer; 0 lets the kernel adjust it to the traffic.
 func setReceiveBuffer(fd uintptr, n int) {
 	if n > 0 {
-		_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, n/2) // the kernel doubles it
+		_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, n/2) // the kernel doubles the value
 		return
 	}
-	// A size that was set keeps the buffer from growing, unless the lock is taken off (Linux 5.14).
+	// A size that was set disables the adjustment, unless the lock is removed (Linux 5.14).
 	if unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_BUF_LOCK, 0) != nil {
 		_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, defaultReceiveBuffer)
 	}

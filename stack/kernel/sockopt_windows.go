@@ -6,10 +6,10 @@ import (
 
 	"golang.org/x/sys/windows"
 
-	"github.com/softrnic/softrnic/stack/kernel/internal/inlet"
+	"github.com/softrnic/softrnic/stack/kernel/internal/rxsocket"
 )
 
-// segmentSize is the payload of a full TCP segment; 0 if it is not known.
+// segmentSize returns the payload of a full TCP segment, or 0 if unknown.
 func segmentSize(fd uintptr) int {
 	n, err := windows.GetsockoptInt(windows.Handle(fd), windows.IPPROTO_TCP, windows.TCP_MAXSEG)
 	if err != nil {
@@ -21,7 +21,7 @@ func segmentSize(fd uintptr) int {
 // setUserTimeout does nothing: keepalive and the kernel's number of retransmissions bound the wait.
 func setUserTimeout(uintptr, time.Duration) {}
 
-// setGroupInterface has datagrams to multicast groups leave from an interface.
+// setGroupInterface sets the interface for datagrams to multicast groups.
 func setGroupInterface(fd uintptr, src netip.Addr, index int) {
 	if src.Is4() {
 		_ = windows.SetsockoptInet4Addr(windows.Handle(fd), windows.IPPROTO_IP, windows.IP_MULTICAST_IF, src.As4())
@@ -30,10 +30,10 @@ func setGroupInterface(fd uintptr, src netip.Addr, index int) {
 	}
 }
 
-// setTOS does nothing: Windows takes the type of service from its policies only.
+// setTOS does nothing: Windows takes the type of service only from its policies.
 func setTOS(uintptr, int) {}
 
-// setReceiveBuffer bounds the receive buffer; 0 makes it as large as other stacks have it.
+// setReceiveBuffer bounds the receive buffer; 0 means the size that other stacks use.
 func setReceiveBuffer(fd uintptr, n int) {
 	if n <= 0 {
 		n = defaultReceiveBuffer
@@ -41,18 +41,20 @@ func setReceiveBuffer(fd uintptr, n int) {
 	_ = windows.SetsockoptInt(windows.Handle(fd), windows.SOL_SOCKET, windows.SO_RCVBUF, n)
 }
 
-// dontFragment is IP_DONTFRAGMENT and IPV6_DONTFRAG (ws2ipdef.h), which package windows does not have.
+// dontFragment is IP_DONTFRAGMENT and IPV6_DONTFRAG (ws2ipdef.h), which package windows lacks.
 const dontFragment = 14
 
-// setSending prepares a socket for sending. It must not fragment: the ICRC covers the flag. It covers the identification too,
-// which Windows does not tell: over IPv4 only a peer understands it that solves it, as SoftRNIC does.
+// setSending prepares a socket for sending. It must not fragment: the ICRC covers the flag. The
+// ICRC also covers the identification, which Windows does not reveal. Over IPv4 the peer must
+// compute it from the ICRC, as SoftRNIC does.
 func setSending(fd uintptr, v4 bool) error {
-	_ = windows.SetsockoptInt(windows.Handle(fd), windows.SOL_SOCKET, windows.SO_SNDBUF, inlet.SocketBuffer)
+	_ = windows.SetsockoptInt(windows.Handle(fd), windows.SOL_SOCKET, windows.SO_SNDBUF, rxsocket.SocketBuffer)
 	if v4 {
 		return windows.SetsockoptInt(windows.Handle(fd), windows.IPPROTO_IP, dontFragment, 1)
 	}
 	return windows.SetsockoptInt(windows.Handle(fd), windows.IPPROTO_IPV6, dontFragment, 1)
 }
 
-// setReuseAddr does nothing: Windows lets a port in TIME-WAIT be bound, and by this option one that is in use.
+// setReuseAddr does nothing: Windows allows binding to a port in TIME-WAIT, and this option would
+// allow a port in use.
 func setReuseAddr(uintptr) {}

@@ -13,17 +13,18 @@ import (
 )
 
 const (
-	// sendBuffer is how many bytes that the kernel does not take a stream keeps: as many as gather while what was kept before
-	// is being written. The kernel has a send buffer of its own.
+	// sendBuffer is the largest number of bytes that a stream queues: as many as accumulate
+	// while the previous batch is written. The kernel has a send buffer of its own.
 	sendBuffer = 256 << 10
 
-	// pieceBuffer is the size of the pooled buffers that streams are read into, and filled in.
+	// pieceBuffer is the size of the pooled buffers for reading and for filling pieces.
 	pieceBuffer = 64 << 10
 
-	// lingerTime is how long a stream that is closed has to hand what it keeps to the kernel, and the kernel to deliver it.
+	// lingerTime bounds how long a closed stream takes to pass queued data to the kernel, and
+	// the kernel to deliver it.
 	lingerTime = 5 * time.Second
 
-	// Timeouts as package netstack has them: those of a data centre.
+	// Timeouts as in package netstack: those of a data centre.
 	userTimeout       = 10 * time.Second
 	keepAliveIdle     = 5 * time.Second
 	keepAliveInterval = time.Second
@@ -33,42 +34,43 @@ const (
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: keepAliveIdle, Interval: keepAliveInterval, Count: keepAliveProbes}
 
 var (
-	buffers     = sync.Pool{New: func() any { return new([pieceBuffer]byte) }}
-	keptBuffers = sync.Pool{New: func() any { return new([sendBuffer]byte) }}
+	buffers      = sync.Pool{New: func() any { return new([pieceBuffer]byte) }}
+	queueBuffers = sync.Pool{New: func() any { return new([sendBuffer]byte) }}
 )
 
 // stream is a connection of the kernel's TCP.
 //
-// A piece is filled into a buffer of the stream, and from there written on the goroutine that sends it. What the kernel does
-// not take is kept and written by a goroutine, drain, which runs only then. An idle stream has neither buffers nor goroutines.
+// A piece is filled into a buffer and written on the sender's goroutine. Data that the kernel does
+// not take is queued and written by a goroutine, drain, which runs only then. An idle stream has
+// neither buffers nor goroutines.
 type stream struct {
 	*net.TCPConn
 	host *Host
 	raw  syscall.RawConn
 	mss  int
 
-	mu      sync.Mutex // of what follows
-	kept    []byte     // what is to be written, behind what drain is writing
-	spare   []byte     // the other of drain's two buffers
-	pieces  int        // of Send, in kept or with drain
-	writing bool       // drain, or a Write, has the turn to write
-	turn    sync.Cond  // to write; signalled when writing ends
-	full    bool       // Send has found no room since onRoom was called
-	finish  bool       // FIN goes behind what is kept
+	mu      sync.Mutex // guards the fields below
+	queued  []byte     // data to write after drain's present batch
+	spare   []byte     // the second of drain's two buffers
+	pieces  int        // pieces in queued, or with drain
+	writing bool       // drain or Write has the turn to write
+	turn    sync.Cond  // signalled when writing ends
+	full    bool       // Send has found no room since onRoom was last called
+	finish  bool       // FIN follows the queued data
 	closed  bool       // Close or Abort was called
-	err     error      // of writing, for good
+	err     error      // of writing; permanent
 	onRoom  func()
-	out     []byte // what tryOut writes
-	sent    int    // of it
+	out     []byte // argument of tryOut
+	sent    int    // bytes of out that were written
 	sendErr error
 
-	// Of the reader, one goroutine at a time.
-	buffer  *[pieceBuffer]byte // holds have; nil if that is empty
-	have    []byte             // came with Wait
-	end     error              // after that
-	readErr error              // of tryIn
+	// Fields of the reader, one goroutine at a time.
+	buffer  *[pieceBuffer]byte // holds have; nil if have is empty
+	have    []byte             // data that Wait has read
+	end     error              // error after have
+	readErr error              // result of tryIn
 	got     int
-	tryOut  func(fd uintptr) // set once, so that calling the kernel allocates nothing
+	tryOut  func(fd uintptr) // made once, because a closure allocates
 	tryIn   func(fd uintptr)
 	waitIn  func(fd uintptr) bool
 }
@@ -89,7 +91,7 @@ func (h *Host) newStream(c *net.TCPConn) (*stream, error) {
 		if s.buffer == nil {
 			s.buffer = buffers.Get().(*[pieceBuffer]byte)
 		}
-		if s.tryIn(fd); s.readErr == errNothing {
+		if s.tryIn(fd); s.readErr == errWouldBlock {
 			s.release() // an idle stream has no buffer
 			return false
 		}
@@ -102,35 +104,35 @@ func (h *Host) newStream(c *net.TCPConn) (*stream, error) {
 		setUserTimeout(fd, userTimeout)
 	})
 	if s.mss <= 0 {
-		s.mss = 1220 // of the smallest MTU that IPv6 allows
+		s.mss = 1220 // for IPv6's minimum MTU
 	}
 	s.mss = min(s.mss, stack.MaxPiece)
-	if !h.keep(s) {
+	if !h.track(s) {
 		_ = c.SetLinger(0)
 		_ = c.Close()
 		return nil, net.ErrClosed
 	}
-	h.nic.giveWay.add(raw)
+	h.nic.yielder.add(raw)
 	return s, nil
 }
 
-// control calls f with the socket, unless that is closed.
+// control calls f with the socket, unless it is closed.
 func (s *stream) control(f func(fd uintptr)) { _ = s.raw.Control(f) }
 
 // MSS implements [stack.Stream].
 func (s *stream) MSS() int { return s.mss }
 
-// Offloaded implements [stack.Stream]: the kernel cuts what it is given, or has the network card do so.
+// Offloaded implements [stack.Stream]: the kernel or the network card cuts pieces.
 func (s *stream) Offloaded() bool { return true }
 
-// Near implements [stack.Stream]. Whether the other end is in this process is not known.
-func (s *stream) Near() stack.NIC { return nil }
+// LocalNIC implements [stack.Stream]. It is not known whether the other end is in this process.
+func (s *stream) LocalNIC() stack.NIC { return nil }
 
-// Send implements [stack.Stream]. The kernel may cut a piece and join two, as its TCP sees fit; FPDUs survive that
-// (RFC 5044 §5).
-func (s *stream) Send(n int, fill stack.Filler) (bool, error) {
+// Send implements [stack.Stream]. The kernel may cut and join pieces, which FPDUs tolerate (RFC
+// 5044 §5).
+func (s *stream) Send(n int, fill stack.PieceWriter) (bool, error) {
 	if n <= 0 || n > stack.MaxPiece {
-		return false, fmt.Errorf("kernel: a piece of a stream of %d bytes: it has 1 to %d", n, stack.MaxPiece)
+		return false, fmt.Errorf("kernel: piece of a stream has %d bytes: want 1 to %d", n, stack.MaxPiece)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -138,24 +140,24 @@ func (s *stream) Send(n int, fill stack.Filler) (bool, error) {
 		return false, err
 	}
 	if s.writing {
-		if len(s.kept)+n > sendBuffer {
+		if len(s.queued)+n > sendBuffer {
 			s.full = true
 			return false, nil
 		}
-		at := len(s.kept)
-		if at+n > cap(s.kept) {
-			s.kept = keptBuffers.Get().(*[sendBuffer]byte)[:0] // it had none
+		at := len(s.queued)
+		if at+n > cap(s.queued) {
+			s.queued = queueBuffers.Get().(*[sendBuffer]byte)[:0] // it had no buffer
 		}
-		if !fill.Fill(s.kept[at : at+n]) {
+		if !fill.WritePiece(s.queued[at : at+n]) {
 			return false, stack.ErrNotFilled
 		}
-		s.kept = s.kept[:at+n]
+		s.queued = s.queued[:at+n]
 		s.pieces++
 		return true, nil
 	}
 	b := buffers.Get().(*[pieceBuffer]byte)
 	defer buffers.Put(b)
-	if !fill.Fill(b[:n]) {
+	if !fill.WritePiece(b[:n]) {
 		return false, stack.ErrNotFilled
 	}
 	s.out, s.sent, s.sendErr = b[:n], 0, nil
@@ -165,11 +167,11 @@ func (s *stream) Send(n int, fill stack.Filler) (bool, error) {
 	rest := s.out[s.sent:]
 	s.out = nil
 	switch {
-	case s.sendErr != nil && s.sendErr != errNothing:
+	case s.sendErr != nil && s.sendErr != errWouldBlock:
 		s.err = s.sendErr
 		return false, s.err
 	case len(rest) > 0:
-		s.kept = append(keptBuffers.Get().(*[sendBuffer]byte)[:0], rest...)
+		s.queued = append(queueBuffers.Get().(*[sendBuffer]byte)[:0], rest...)
 		s.pieces++
 		s.writing = true
 		go s.drain()
@@ -177,7 +179,7 @@ func (s *stream) Send(n int, fill stack.Filler) (bool, error) {
 	return true, nil
 }
 
-// sendable is why nothing can be sent, or nil. mu is held.
+// sendable returns the reason why nothing can be sent, or nil. mu is held.
 func (s *stream) sendable() error {
 	switch {
 	case s.closed:
@@ -190,15 +192,15 @@ func (s *stream) sendable() error {
 	return nil
 }
 
-// drain writes what is kept until there is nothing left, and then does what waits for that.
+// drain writes queued data until there is none, and then performs actions that wait for that.
 func (s *stream) drain() {
 	s.mu.Lock()
-	for len(s.kept) > 0 && s.err == nil {
-		b, pieces := s.kept, s.pieces
-		s.kept = s.spare[:0]
+	for len(s.queued) > 0 && s.err == nil {
+		b, pieces := s.queued, s.pieces
+		s.queued = s.spare[:0]
 		s.mu.Unlock()
 		_, err := s.TCPConn.Write(b)
-		s.host.nic.giveWay.pass()
+		s.host.nic.yielder.streamRan()
 		s.mu.Lock()
 		s.spare = b
 		s.pieces -= pieces
@@ -207,18 +209,18 @@ func (s *stream) drain() {
 		}
 		s.callOnRoom()
 	}
-	for _, b := range [][]byte{s.kept, s.spare} {
+	for _, b := range [][]byte{s.queued, s.spare} {
 		if cap(b) > 0 {
-			keptBuffers.Put((*[sendBuffer]byte)(b[:sendBuffer]))
+			queueBuffers.Put((*[sendBuffer]byte)(b[:sendBuffer]))
 		}
 	}
-	s.kept, s.spare, s.pieces = nil, nil, 0
+	s.queued, s.spare, s.pieces = nil, nil, 0
 	s.endTurn()
 	s.callOnRoom()
 	s.mu.Unlock()
 }
 
-// endTurn gives up the turn to write: to FIN, or the end of the socket, if that is due. mu is held.
+// endTurn ends the turn to write. It sends FIN or closes the socket, if that is due. mu is held.
 func (s *stream) endTurn() {
 	s.writing = false
 	s.turn.Broadcast()
@@ -230,7 +232,8 @@ func (s *stream) endTurn() {
 	}
 }
 
-// callOnRoom calls the function given to OnRoom if Send has found no room. mu is held, and given up meanwhile.
+// callOnRoom calls OnRoom's function if Send has found no room. mu is held, and released during the
+// call.
 func (s *stream) callOnRoom() {
 	if f := s.onRoom; s.full && f != nil && !s.closed {
 		s.full = false
@@ -247,8 +250,9 @@ func (s *stream) OnRoom(f func()) {
 	s.onRoom = f
 }
 
-// Unanswered implements [stack.Stream] by the pieces that the kernel has not taken. The kernel does not tell what was
-// acknowledged; it gathers small segments by itself when many are under way, and accounts for the memory of each.
+// Unanswered implements [stack.Stream]. It returns the number of pieces that the kernel has not
+// taken, because the kernel does not report acknowledgements. The kernel coalesces small segments
+// when many are in flight, and accounts for their memory.
 func (s *stream) Unanswered() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -262,11 +266,12 @@ func (s *stream) CallOnAnswer() {
 	s.full = true
 	if !s.writing {
 		s.writing = true
-		go s.drain() // it has nothing to write, and calls
+		go s.drain() // it writes nothing, and calls OnRoom's function
 	}
 }
 
-// Write implements [net.Conn], behind what Send has taken. If the write deadline passes, nothing more can be sent.
+// Write implements [net.Conn]. It writes after Send's data. If the write deadline passes, no more
+// data can be sent.
 func (s *stream) Write(b []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -283,7 +288,7 @@ func (s *stream) Write(b []byte) (int, error) {
 	if err != nil {
 		s.err = err
 	}
-	if len(s.kept) > 0 || s.full {
+	if len(s.queued) > 0 || s.full {
 		go s.drain()
 		return n, err
 	}
@@ -291,10 +296,10 @@ func (s *stream) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// ReadFrom hides that of net.TCPConn, which would pass what is kept.
+// ReadFrom hides net.TCPConn's ReadFrom, which would overtake queued data.
 func (s *stream) ReadFrom(r io.Reader) (int64, error) { return io.Copy(onlyWriter{s}, r) }
 
-// WriteTo hides that of net.TCPConn, which would pass what Wait has read.
+// WriteTo hides net.TCPConn's WriteTo, which would skip data that Wait has read.
 func (s *stream) WriteTo(w io.Writer) (int64, error) { return io.Copy(w, onlyReader{s}) }
 
 type (
@@ -317,7 +322,8 @@ func (s *stream) CloseWrite() error {
 	return nil
 }
 
-// Close implements [net.Conn]. What was sent still goes out, as far as the peer takes it in the linger time.
+// Close implements [net.Conn]. Sent data is still delivered within the linger time, as far as the
+// peer takes it.
 func (s *stream) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -325,8 +331,8 @@ func (s *stream) Close() error {
 		return nil
 	}
 	s.closed = true
-	s.forget()
-	s.control(func(fd uintptr) { setUserTimeout(fd, lingerTime) }) // for what the kernel has not delivered
+	s.untrack()
+	s.control(func(fd uintptr) { setUserTimeout(fd, lingerTime) }) // for data that the kernel has not delivered
 	if !s.writing {
 		return s.TCPConn.Close()
 	}
@@ -340,19 +346,19 @@ func (s *stream) Abort() {
 	defer s.mu.Unlock()
 	if !s.closed {
 		s.closed = true
-		s.forget()
+		s.untrack()
 	}
 	_ = s.SetLinger(0)
 	_ = s.TCPConn.Close()
 }
 
-// forget is called once, as the stream is closed.
-func (s *stream) forget() {
-	s.host.forget(s)
-	s.host.nic.giveWay.removed()
+// untrack is called once when the stream is closed.
+func (s *stream) untrack() {
+	s.host.untrack(s)
+	s.host.nic.yielder.removed()
 }
 
-// isClosed tells whether this end was closed.
+// isClosed reports whether this end was closed.
 func (s *stream) isClosed() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -362,15 +368,16 @@ func (s *stream) isClosed() bool {
 // SetTOS implements [stack.Stream].
 func (s *stream) SetTOS(tos uint8) { s.control(func(fd uintptr) { setTOS(fd, int(tos&^3)) }) }
 
-// SetReadBuffer implements [stack.Stream]. The kernel counts its bookkeeping in the bound, too.
+// SetReadBuffer implements [stack.Stream]. The kernel's bound includes its overhead.
 func (s *stream) SetReadBuffer(n int) { s.control(func(fd uintptr) { setReceiveBuffer(fd, n) }) }
 
-// Wait implements [stack.Stream]. What has come is read when it comes, into a buffer that is held until it was received.
+// Wait implements [stack.Stream]. It reads data into a buffer that is held until the data is
+// received.
 func (s *stream) Wait() error {
 	if len(s.have) > 0 || s.end != nil {
 		return nil
 	}
-	s.host.nic.giveWay.pass()
+	s.host.nic.yielder.streamRan()
 	err := s.fill()
 	switch {
 	case err == nil:
@@ -385,7 +392,7 @@ func (s *stream) Wait() error {
 }
 
 // Receive implements [stack.Stream].
-func (s *stream) Receive(take stack.Taker) error {
+func (s *stream) Receive(take stack.Consumer) error {
 	for {
 		if len(s.have) == 0 {
 			if s.end == nil {
@@ -398,14 +405,14 @@ func (s *stream) Receive(take stack.Taker) error {
 		}
 		b := s.have
 		s.have = nil
-		if !take.Take(b) {
+		if !take.Consume(b) {
 			s.release()
 			return nil
 		}
 	}
 }
 
-// readMore reads what has come into have, without waiting.
+// readMore reads available data into have, without waiting.
 func (s *stream) readMore() {
 	if s.buffer == nil {
 		s.buffer = buffers.Get().(*[pieceBuffer]byte)
@@ -414,13 +421,13 @@ func (s *stream) readMore() {
 	if err := s.raw.Control(s.tryIn); err != nil {
 		s.readErr = net.ErrClosed
 	}
-	if s.readErr != errNothing {
-		s.took()
+	if s.readErr != errWouldBlock {
+		s.readDone()
 	}
 }
 
-// took takes over what tryIn has read.
-func (s *stream) took() {
+// readDone processes the result of tryIn.
+func (s *stream) readDone() {
 	switch {
 	case s.readErr != nil:
 		s.end = s.readErr
@@ -431,7 +438,7 @@ func (s *stream) took() {
 	}
 }
 
-// release gives the buffer back, unless something is in it.
+// release releases the buffer, unless it has data.
 func (s *stream) release() {
 	if s.buffer != nil && len(s.have) == 0 {
 		buffers.Put(s.buffer)

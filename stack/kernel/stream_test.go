@@ -31,12 +31,14 @@ func must[T any](v T, err error) func(testing.TB) T {
 	}
 }
 
-// newHost is a host on the loopback with one address. It skips the test where there is none of that family.
+// newHost creates a host on the loopback with one address. It skips the test if there is no such
+// address.
 func newHost(t testing.TB, addr string) *kernel.Host {
 	t.Helper()
 	h, err := kernel.New(kernel.Interface("lo"), kernel.Addr(addr))
-	for give := time.Now().Add(20 * time.Second); errors.Is(err, syscall.EADDRINUSE) && time.Now().Before(give); time.Sleep(50 * time.Millisecond) {
-		h, err = kernel.New(kernel.Interface("lo"), kernel.Addr(addr)) // another package's tests have ::1
+	for give := time.Now().Add(20 * time.Second); errors.Is(err, syscall.EADDRINUSE) && time.Now().Before(give); {
+		time.Sleep(50 * time.Millisecond)
+		h, err = kernel.New(kernel.Interface("lo"), kernel.Addr(addr)) // another package's tests use ::1
 	}
 	if errors.Is(err, syscall.EADDRNOTAVAIL) && os.Getenv("CI") == "" {
 		t.Skipf("lo has no %s", addr)
@@ -48,7 +50,7 @@ func newHost(t testing.TB, addr string) *kernel.Host {
 	return h
 }
 
-// connect makes a connection between two hosts.
+// connect opens a connection between two hosts.
 func connect(t testing.TB, from, to *kernel.Host, addr string) (dialed, accepted stack.Stream) {
 	t.Helper()
 	l := must(to.ListenStream(netip.AddrPortFrom(netip.MustParseAddr(addr), 0)))(t)
@@ -63,10 +65,10 @@ func pair(t testing.TB) (a, b stack.Stream) {
 	return connect(t, newHost(t, "127.0.0.1"), newHost(t, "127.0.0.2"), "127.0.0.2")
 }
 
-// filler fills with bytes that go on where the last piece ended.
+// filler writes bytes that continue where the last piece ended.
 type filler struct{ next byte }
 
-func (f *filler) Fill(b []byte) bool {
+func (f *filler) WritePiece(b []byte) bool {
 	for i := range b {
 		b[i] = f.next
 		f.next++
@@ -74,15 +76,15 @@ func (f *filler) Fill(b []byte) bool {
 	return true
 }
 
-// unable cannot fill.
+// unable fails to write.
 type unable struct{}
 
-func (unable) Fill(b []byte) bool {
+func (unable) WritePiece(b []byte) bool {
 	clear(b[:len(b)/2])
 	return false
 }
 
-// checker takes everything, and checks that it goes on.
+// checker consumes everything, and checks that it continues where the last piece ended.
 type checker struct {
 	next byte
 	n    int
@@ -90,7 +92,7 @@ type checker struct {
 	most int // bytes of one round; 0 is all
 }
 
-func (c *checker) Take(b []byte) bool {
+func (c *checker) Consume(b []byte) bool {
 	for _, v := range b {
 		c.bad = c.bad || v != c.next
 		c.next++
@@ -99,7 +101,8 @@ func (c *checker) Take(b []byte) bool {
 	return c.most == 0
 }
 
-// TestStreamCarriesPieces: pieces of all sizes arrive in order, through a send buffer that is often full.
+// TestStreamCarriesPieces checks that pieces of all sizes arrive in order, through a send buffer
+// that is often full.
 func TestStreamCarriesPieces(t *testing.T) {
 	a, b := pair(t)
 	room := make(chan struct{}, 1)
@@ -155,14 +158,14 @@ func TestStreamCarriesPieces(t *testing.T) {
 		t.Fatal(err)
 	}
 	if c.n != total || c.bad {
-		t.Errorf("%d bytes of %d came, damaged: %t", c.n, total, c.bad)
+		t.Errorf("%d bytes of %d arrived, damaged: %t", c.n, total, c.bad)
 	}
 	if _, err := a.Send(1, new(filler)); !errors.Is(err, syscall.EPIPE) {
 		t.Errorf("Send behind CloseWrite: %v, want EPIPE", err)
 	}
 }
 
-// TestSendOfWrongSize: an error, and fill is not called.
+// TestSendOfWrongSize checks that Send fails without calling the PieceWriter.
 func TestSendOfWrongSize(t *testing.T) {
 	a, _ := pair(t)
 	for _, n := range []int{-1, 0, stack.MaxPiece + 1} {
@@ -173,8 +176,9 @@ func TestSendOfWrongSize(t *testing.T) {
 	}
 }
 
-// TestTakerStops: what it has not taken stays for the next Receive, and Read gets it too.
-func TestTakerStops(t *testing.T) {
+// TestConsumerStops checks that data that a Consumer did not want stays for the next Receive and
+// for Read.
+func TestConsumerStops(t *testing.T) {
 	a, b := pair(t)
 	sent := bytes.Repeat([]byte("0123456789"), 20000)
 	go a.Write(sent)
@@ -185,7 +189,7 @@ func TestTakerStops(t *testing.T) {
 	if err := b.Receive(&first); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.Wait(); err != nil { // which reads, and keeps it
+	if err := b.Wait(); err != nil { // reads the data, and keeps it
 		t.Fatal(err)
 	}
 	rest := make([]byte, len(sent)-len(first.got))
@@ -200,15 +204,15 @@ func TestTakerStops(t *testing.T) {
 	}
 }
 
-// taker takes one buffer.
+// taker consumes one buffer.
 type taker struct{ got []byte }
 
-func (t *taker) Take(b []byte) bool {
+func (t *taker) Consume(b []byte) bool {
 	t.got = append(t.got, b...)
 	return false
 }
 
-// TestWaitPastDeadline: a timeout; later data is received all the same.
+// TestWaitPastDeadline checks that Wait times out, and that later data is received.
 func TestWaitPastDeadline(t *testing.T) {
 	a, b := pair(t)
 	b.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
@@ -226,7 +230,7 @@ func TestWaitPastDeadline(t *testing.T) {
 	}
 }
 
-// TestReceiveDoesNotWait: with nothing there it returns at once, without an error.
+// TestReceiveDoesNotWait checks that Receive returns at once without data, and without an error.
 func TestReceiveDoesNotWait(t *testing.T) {
 	_, b := pair(t)
 	var c checker
@@ -235,7 +239,8 @@ func TestReceiveDoesNotWait(t *testing.T) {
 	}
 }
 
-// TestAbortResets: the peer reads ECONNRESET, this end's calls fail, and one that waits returns.
+// TestAbortResets checks that the peer reads ECONNRESET, that this end's calls fail, and that a
+// waiting call returns.
 func TestAbortResets(t *testing.T) {
 	a, b := pair(t)
 	waits := make(chan error)
@@ -243,7 +248,7 @@ func TestAbortResets(t *testing.T) {
 	time.Sleep(10 * time.Millisecond)
 	a.Abort()
 	if err := <-waits; !errors.Is(err, net.ErrClosed) {
-		t.Errorf("the one that waited: %v, want net.ErrClosed", err)
+		t.Errorf("the waiting call: %v, want net.ErrClosed", err)
 	}
 	if _, err := a.Send(1, new(filler)); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("Send: %v, want net.ErrClosed", err)
@@ -256,7 +261,8 @@ func TestAbortResets(t *testing.T) {
 	}
 }
 
-// TestCloseDelivers: what was sent before Close arrives, though the send buffer was full and the peer slow.
+// TestCloseDelivers checks that data sent before Close arrives, despite a full send buffer and a
+// slow peer.
 func TestCloseDelivers(t *testing.T) {
 	a, b := pair(t)
 	var f filler
@@ -289,11 +295,11 @@ func TestCloseDelivers(t *testing.T) {
 		}
 	}
 	if c.n != total || c.bad {
-		t.Errorf("%d bytes of %d came, damaged: %t", c.n, total, c.bad)
+		t.Errorf("%d bytes of %d arrived, damaged: %t", c.n, total, c.bad)
 	}
 }
 
-// TestWriteStaysBehindPieces: Write waits until what Send has taken is written.
+// TestWriteStaysBehindPieces checks that Write waits until Send's data is written.
 func TestWriteStaysBehindPieces(t *testing.T) {
 	a, b := pair(t)
 	var f filler
@@ -309,22 +315,22 @@ func TestWriteStaysBehindPieces(t *testing.T) {
 	wrote := make(chan error, 1)
 	go func() {
 		last := make([]byte, 1000)
-		f.Fill(last)
+		f.WritePiece(last)
 		_, err := a.Write(last)
 		wrote <- errors.Join(err, a.CloseWrite())
 	}()
-	time.Sleep(20 * time.Millisecond) // for Write to be called while pieces wait; later it would show nothing
+	time.Sleep(20 * time.Millisecond) // so that Write is called while pieces wait; otherwise the test would show nothing
 	all := must(io.ReadAll(b))(t)
 	if err := <-wrote; err != nil {
 		t.Fatal(err)
 	}
 	var c checker
-	if c.Take(all); c.n != total+1000 || c.bad {
-		t.Errorf("%d bytes of %d came, damaged: %t", c.n, total+1000, c.bad)
+	if c.Consume(all); c.n != total+1000 || c.bad {
+		t.Errorf("%d bytes of %d arrived, damaged: %t", c.n, total+1000, c.bad)
 	}
 }
 
-// TestCallOnAnswer: the function given to OnRoom is called though nothing is unanswered.
+// TestCallOnAnswer checks that OnRoom's function is called though nothing is unanswered.
 func TestCallOnAnswer(t *testing.T) {
 	a, _ := pair(t)
 	called := make(chan struct{}, 8)
@@ -333,7 +339,7 @@ func TestCallOnAnswer(t *testing.T) {
 	select {
 	case <-called:
 	case <-time.After(10 * time.Second):
-		t.Fatal("it was not called")
+		t.Fatal("OnRoom's function was not called")
 	}
 }
 
@@ -359,7 +365,7 @@ func TestDialErrors(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := h.DialStream(ctx, netip.AddrPort{}, netip.MustParseAddrPort("127.0.0.1:1")); !errors.Is(err, context.Canceled) {
-		t.Errorf("a context that is over: %v", err)
+		t.Errorf("an ended context: %v", err)
 	}
 	l := must(h.ListenStream(netip.MustParseAddrPort("0.0.0.0:0")))(t)
 	defer l.Close()
@@ -372,8 +378,9 @@ func TestDialErrors(t *testing.T) {
 	}
 }
 
-// TestDialFromPortOfPast: a port that the caller chooses is not lost while an earlier connection from it is in TIME-WAIT.
-func TestDialFromPortOfPast(t *testing.T) {
+// TestDialFromPortInTimeWait checks that a port chosen by the caller can be used while an earlier
+// connection from it is in TIME-WAIT.
+func TestDialFromPortInTimeWait(t *testing.T) {
 	h, peer := newHost(t, "127.0.0.1"), newHost(t, "127.0.0.2")
 	free := must(h.ListenStream(netip.MustParseAddrPort("127.0.0.1:0")))(t)
 	from := free.Addr().(*net.TCPAddr).AddrPort()
@@ -400,7 +407,7 @@ func TestDialFromPortOfPast(t *testing.T) {
 	}
 }
 
-// TestHostCloseEndsStreams: those who wait return, listeners too.
+// TestHostCloseEndsStreams checks that Close ends waiting calls of streams and listeners.
 func TestHostCloseEndsStreams(t *testing.T) {
 	h, peer := newHost(t, "127.0.0.1"), newHost(t, "127.0.0.2")
 	a, b := connect(t, h, peer, "127.0.0.2")
@@ -422,14 +429,14 @@ func TestHostCloseEndsStreams(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := b.Receive(new(checker)); err == nil {
-		t.Error("the peer's stream goes on")
+		t.Error("the peer's stream is still open")
 	}
 	if _, err := h.DialStream(t.Context(), netip.AddrPort{}, netip.MustParseAddrPort("127.0.0.2:1")); err == nil {
-		t.Error("a host that is closed dials")
+		t.Error("a closed host can dial")
 	}
 }
 
-// BenchmarkStream: a piece, sent and received.
+// BenchmarkStream sends and receives a piece.
 func BenchmarkStream(b *testing.B) {
 	for _, n := range []int{64, stack.MaxPiece} {
 		b.Run(map[bool]string{true: "64", false: "MaxPiece"}[n == 64], func(b *testing.B) {
@@ -458,11 +465,11 @@ func BenchmarkStream(b *testing.B) {
 
 type zeros struct{}
 
-func (zeros) Fill(b []byte) bool {
+func (zeros) WritePiece(b []byte) bool {
 	clear(b)
 	return true
 }
 
 type counter struct{ n int }
 
-func (c *counter) Take(b []byte) bool { c.n += len(b); return true }
+func (c *counter) Consume(b []byte) bool { c.n += len(b); return true }

@@ -8,13 +8,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errNothing says that the kernel has nothing to read, or no room, now.
-var errNothing error = unix.EAGAIN
+// errWouldBlock says that there is nothing to read, or no room, now.
+var errWouldBlock error = unix.EAGAIN
 
-// setReuseAddr lets a socket have a port of which others of a connection have been, or are, if those are set so too or have ended.
+// setReuseAddr allows binding to a port of earlier connections that have ended or have this option.
 func setReuseAddr(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) }
 
-// writeNow writes as much of b as the kernel takes without waiting. A full buffer is errNothing, or n < len(b).
+// writeNow writes as much of b as the kernel takes without waiting. A full buffer yields
+// errWouldBlock or n < len(b).
 func writeNow(fd uintptr, b []byte) (n int, err error) {
 	for {
 		n, err = unix.Write(int(fd), b)
@@ -24,7 +25,7 @@ func writeNow(fd uintptr, b []byte) (n int, err error) {
 	}
 }
 
-// readNow reads what has come. n is 0 without an error at the end of the stream.
+// readNow reads available data. At the end of the stream n is 0 without an error.
 func readNow(fd uintptr, b []byte) (n int, err error) {
 	for {
 		n, err = unix.Read(int(fd), b)
@@ -34,12 +35,13 @@ func readNow(fd uintptr, b []byte) (n int, err error) {
 	}
 }
 
-// fill waits for something to come, and reads it into have, or its end into end. The error is a timeout, or net.ErrClosed.
+// fill waits for data and reads it into have, or stores the end of the stream in end. The error is
+// a timeout or net.ErrClosed.
 func (s *stream) fill() error {
 	if err := s.raw.Read(s.waitIn); err != nil {
 		return err
 	}
-	if s.took(); s.end != nil {
+	if s.readDone(); s.end != nil {
 		s.release()
 	}
 	return nil

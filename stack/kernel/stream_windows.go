@@ -2,16 +2,17 @@ package kernel
 
 import "errors"
 
-// errNothing says that there is nothing to read, or no room, now.
-var errNothing = errors.New("kernel: not now")
+// errWouldBlock says that there is nothing to read, or no room, now.
+var errWouldBlock = errors.New("kernel: not now")
 
-// writeNow takes nothing: Go's sockets are overlapped on Windows, and cannot be asked to write without waiting. drain writes.
-func writeNow(uintptr, []byte) (int, error) { return 0, errNothing }
+// writeNow writes nothing: Go's sockets on Windows are overlapped, and have no non-blocking write.
+// drain writes.
+func writeNow(uintptr, []byte) (int, error) { return 0, errWouldBlock }
 
-// readNow reads nothing, for the same reason: what comes is read by fill.
-func readNow(uintptr, []byte) (int, error) { return 0, errNothing }
+// readNow reads nothing, for the same reason: fill reads.
+func readNow(uintptr, []byte) (int, error) { return 0, errWouldBlock }
 
-// fill waits for something to come, and reads it into have.
+// fill waits for data, and reads it into have.
 func (s *stream) fill() error {
 	s.buffer = buffers.Get().(*[pieceBuffer]byte)
 	n, err := s.TCPConn.Read(s.buffer[:])

@@ -13,8 +13,8 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// watch hears from the kernel how an interface is, and which addresses it has. Where the kernel tells of no changes, as in a
-// gVisor sandbox, all stays as it was when the host was made.
+// watch follows the kernel's notifications about an interface and its addresses. Where the kernel
+// sends none, as in a gVisor sandbox, nothing changes.
 type watch struct {
 	nic    *nic
 	size   atomic.Int64
@@ -25,7 +25,7 @@ type watch struct {
 }
 
 func newWatch(n *nic, iface *net.Interface) (*watch, error) {
-	kernel, err := rtnetlink.Listen() // before the present state is read, so that no change is missed
+	kernel, err := rtnetlink.Listen() // before the state is read, so that no change is missed
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", iface.Name, err)
 	}
@@ -37,43 +37,44 @@ func newWatch(n *nic, iface *net.Interface) (*watch, error) {
 	return w, nil
 }
 
-// read finds out how the interface is.
+// read reads the state of the interface.
 func (w *watch) read() error {
 	at, err := w.kernel.Link(w.index)
 	if err == nil {
-		w.take(at, false)
+		w.update(at, false)
 	}
 	return err
 }
 
-// run takes in what changes, until close.
+// run processes notifications until close.
 func (w *watch) run() {
 	w.kernel.Run(rtnetlink.Events{
 		Link: func(at *netlink.LinkAttrs, removed bool) {
 			if at.Index == w.index {
-				w.take(at, removed)
-				w.nic.changed()
+				w.update(at, removed)
+				w.nic.stateChanged()
 			}
 		},
 		Addrs: func(index int) {
 			if index == w.index {
-				w.nic.readdress()
+				w.nic.updateAddrs()
 			}
 		},
 		Missed: func() {
 			w.warned.Do(func() {
-				w.nic.log.Warn("changes of the interface were missed, as netlink's queue was full: it was read again", "interface", w.nic.name)
+				w.nic.log.Warn("netlink's queue was full and notifications were lost: the interface was read again",
+					"interface", w.nic.name)
 			})
 			if _, gone := w.read().(netlink.LinkNotFoundError); gone {
 				w.is.Store(uint32(stack.LinkRemoved))
 			}
-			w.nic.changed()
-			w.nic.readdress()
+			w.nic.stateChanged()
+			w.nic.updateAddrs()
 		},
 	})
 }
 
-func (w *watch) take(at *netlink.LinkAttrs, removed bool) {
+func (w *watch) update(at *netlink.LinkAttrs, removed bool) {
 	state := stack.LinkUp
 	switch {
 	case removed:

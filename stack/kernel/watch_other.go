@@ -8,7 +8,7 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// watch is how an interface was when the host was made. Changes are heard of on Linux only.
+// watch is the state of an interface when the host was created. Only Linux follows changes.
 type watch struct {
 	size int
 	is   stack.LinkState

@@ -32,8 +32,9 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// inNamespace runs the test once more, in a process with a network namespace of its own, and tells whether this is that
-// process. A thread of its own would not do: sockets are opened on any goroutine.
+// inNamespace runs the test again in a process with a network namespace of its own, and reports
+// whether this is that process. A single thread in a namespace is not enough, because sockets are
+// opened on any goroutine.
 func inNamespace(t *testing.T) bool {
 	t.Helper()
 	const mark = "SOFTRNIC_KERNEL_NAMESPACE"
@@ -57,7 +58,8 @@ func inNamespace(t *testing.T) bool {
 	return false
 }
 
-// TestOtherAddress: a host that has one of the machine's addresses has a path to the others, also if no network has both.
+// TestOtherAddress checks that a host with one of the machine's addresses has a path to the others,
+// even if they share no network.
 func TestOtherAddress(t *testing.T) {
 	if !inNamespace(t) {
 		return
@@ -84,8 +86,9 @@ func TestOtherAddress(t *testing.T) {
 	}
 }
 
-// TestOnWire: what the kernel sends is right for a host that sees IP headers, and what that sends, with identifications from a
-// counter, is received. So every frame has the headers that its ICRC was computed over.
+// TestOnWire checks that a host which sees IP headers accepts the kernel's packets, and that its
+// packets, with a counter as identification, are accepted here. So frames have the headers that
+// their ICRC covers.
 func TestOnWire(t *testing.T) {
 	if !inNamespace(t) {
 		return
@@ -133,7 +136,7 @@ func TestOnWire(t *testing.T) {
 					y.postRecv()
 					x.post(&verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendSignaled, SGList: []verbs.SGE{x.mr.SGE(0, n)}})
 					if wc := y.done(y.RecvCQ()); int(wc.ByteLen) != n || !bytes.Equal(x.buf[:n], y.buf[:n]) {
-						t.Fatalf("of %d bytes %d came, or others", n, wc.ByteLen)
+						t.Fatalf("of %d bytes %d arrived, or they differ", n, wc.ByteLen)
 					}
 					clear(x.buf[:n])
 					x.settle()
@@ -151,14 +154,14 @@ func TestOnWire(t *testing.T) {
 		}
 	}
 	if n := a.HWCounters()["icrc_id_solved"]; n < 100 {
-		t.Errorf("only %d identifications were solved", n)
+		t.Errorf("only %d identifications were computed", n)
 	}
 	if n := b.HWCounters()["icrc_id_solved"]; n != 0 {
-		t.Errorf("%d identifications were solved where IP headers are seen", n)
+		t.Errorf("%d identifications were computed though IP headers are visible", n)
 	}
 }
 
-// TestLinkChanges: what becomes of the interface is told.
+// TestLinkChanges checks that changes of the interface are reported.
 func TestLinkChanges(t *testing.T) {
 	if !inNamespace(t) {
 		return
@@ -181,7 +184,7 @@ func TestLinkChanges(t *testing.T) {
 				t.Fatalf("change %d, state %v; want %d, %v", c, n.State(), want, state)
 			}
 		case <-time.After(10 * time.Second):
-			t.Fatalf("change %d was not told", want)
+			t.Fatalf("change %d was not reported", want)
 		}
 	}
 	if n.Name() != "v0" || n.MTU() != 1500 || n.State() != stack.LinkUp || n.MAC().String() != v0.Attrs().HardwareAddr.String() {
@@ -191,11 +194,11 @@ func TestLinkChanges(t *testing.T) {
 	if err := netlink.LinkSetDown(v1); err != nil {
 		t.Fatal(err)
 	}
-	expect(stack.LinkWent, stack.LinkNoCarrier)
+	expect(stack.LinkWentDown, stack.LinkNoCarrier)
 	if err := netlink.LinkSetUp(v1); err != nil {
 		t.Fatal(err)
 	}
-	expect(stack.LinkCame, stack.LinkUp)
+	expect(stack.LinkCameUp, stack.LinkUp)
 	old := openPath(t, h, stack.PathAttr{Src: netip.MustParseAddr("10.7.0.1"), Dst: netip.MustParseAddr("10.7.0.2")})
 	if err := netlink.LinkSetMTU(v0, 1400); err != nil {
 		t.Fatal(err)
@@ -205,7 +208,7 @@ func TestLinkChanges(t *testing.T) {
 			t.Fatalf("MTU %d, want 1400", n.MTU())
 		}
 	}
-	// What was to leave with the old MTU is lost, and counted; superframes leave as before.
+	// Datagrams for the old MTU are lost and counted; superframes are sent as before.
 	a := netip.MustParseAddr("10.7.0.1")
 	path := openPath(t, h, stack.PathAttr{Src: a, Dst: netip.MustParseAddr("10.7.0.2")})
 	if path.MTU() != 1400-28 {
@@ -226,27 +229,28 @@ func TestLinkChanges(t *testing.T) {
 	if err := netlink.LinkDel(v0); err != nil {
 		t.Fatal(err)
 	}
-	select { // it goes down first
+	select { // the interface goes down first
 	case c := <-changes:
-		if c != stack.LinkWent {
-			t.Fatalf("change %d, want %d", c, stack.LinkWent)
+		if c != stack.LinkWentDown {
+			t.Fatalf("change %d, want %d", c, stack.LinkWentDown)
 		}
 	case <-time.After(10 * time.Second):
-		t.Fatal("the end of the interface was not told")
+		t.Fatal("the removal of the interface was not reported")
 	}
-	expect(stack.LinkLost, stack.LinkRemoved)
+	expect(stack.LinkGone, stack.LinkRemoved)
 }
 
-// TestAddressesChange: addresses that the interface gets become GIDs and receive, also when duplicate address detection had not
-// ended as the host was made; those that it loses leave holes, which the next ones take. The host can be in groups.
+// TestAddressesChange checks that new addresses of the interface become GIDs and receive, even if
+// duplicate address detection ends after the host was created. Removed addresses leave holes, which
+// new ones fill. Groups work.
 func TestAddressesChange(t *testing.T) {
 	if !inNamespace(t) {
 		return
 	}
-	if err := netlink.LinkSetUp(linktest.Interface(t, "lo")); err != nil { // what the machine sends itself passes it
+	if err := netlink.LinkSetUp(linktest.Interface(t, "lo")); err != nil { // packets from the machine to itself use it
 		t.Fatal(err)
 	}
-	linktest.Veth(t, 1500) // whose link-local addresses are tentative for a second or two
+	linktest.Veth(t, 1500) // with link-local addresses that are tentative for a second or two
 	v0 := linktest.Interface(t, "v0")
 	parse := func(cidr string) *netlink.Addr {
 		a := must(netlink.ParseAddr(cidr))(t)
@@ -276,7 +280,7 @@ func TestAddressesChange(t *testing.T) {
 		}
 	}
 	one, two, six := netip.MustParseAddr("10.7.0.1"), netip.MustParseAddr("10.7.0.2"), netip.MustParseAddr("fd07::1")
-	expect("the link-local address, which is late", func(g []netip.Addr) bool {
+	expect("the link-local address, after its detection", func(g []netip.Addr) bool {
 		return len(g) == 3 && g[0] == one && g[1] == one && g[2].IsLinkLocalUnicast()
 	})
 	for _, cidr := range []string{"10.7.0.2/24", "fd07::1/64"} {
@@ -287,7 +291,8 @@ func TestAddressesChange(t *testing.T) {
 	expect("two more", func(g []netip.Addr) bool { return len(g) == 5 && g[1] == one && g[3] == two && g[4] == six })
 	for _, c := range []struct{ src, dst netip.Addr }{{one, two}, {six, six}} {
 		p := openPath(t, h, stack.PathAttr{Src: c.src, Dst: c.dst})
-		// Linux tells of an IPv6 address before it has the route to it: what is sent in between is lost.
+		// Linux reports an IPv6 address before its route exists: datagrams sent in between
+		// are lost.
 		give := time.After(10 * time.Second)
 		for came := false; !came; {
 			s := n.Datagrams().Sender()
@@ -301,7 +306,7 @@ func TestAddressesChange(t *testing.T) {
 				}
 			case <-time.After(100 * time.Millisecond):
 			case <-give:
-				t.Fatalf("nothing came to %v", c.dst)
+				t.Fatalf("no datagram arrived at %v", c.dst)
 			}
 		}
 	}
@@ -310,7 +315,7 @@ func TestAddressesChange(t *testing.T) {
 	}
 	expect("a hole", func(g []netip.Addr) bool { return len(g) == 5 && !g[3].IsValid() })
 	if _, err := n.Datagrams().Path(stack.PathAttr{Src: two, Dst: one}); !errors.Is(err, syscall.EADDRNOTAVAIL) {
-		t.Errorf("a path from an address that has gone: %v", err)
+		t.Errorf("a path from a removed address: %v", err)
 	}
 	if err := netlink.AddrAdd(v0, parse("10.7.0.3/24")); err != nil {
 		t.Fatal(err)
@@ -321,13 +326,13 @@ func TestAddressesChange(t *testing.T) {
 	testGroup(t, "239.1.2.4", h)
 }
 
-// TestAddressGoesAndComes: the sockets of an address go with it. Where it comes again, the paths that there were send again, from
-// the same ports.
-func TestAddressGoesAndComes(t *testing.T) {
+// TestAddressRemovedAndAdded checks that the sockets of a removed address are closed. If the
+// address is added again, existing paths send again from the same ports.
+func TestAddressRemovedAndAdded(t *testing.T) {
 	if !inNamespace(t) {
 		return
 	}
-	if err := netlink.LinkSetUp(linktest.Interface(t, "lo")); err != nil { // what the machine sends itself passes it
+	if err := netlink.LinkSetUp(linktest.Interface(t, "lo")); err != nil { // packets from the machine to itself use it
 		t.Fatal(err)
 	}
 	linktest.Veth(t, 1500)
@@ -365,7 +370,7 @@ func TestAddressGoesAndComes(t *testing.T) {
 		paths = append(paths, must(n.Datagrams().Path(stack.PathAttr{Src: two, Dst: one, SrcPort: uint16(50000 + i)}))(t))
 	}
 	if n := sockets(); n != before+8 {
-		t.Fatalf("8 paths from ports of their own have %d sockets", n-before)
+		t.Fatalf("8 paths with different ports have %d sockets", n-before)
 	}
 	send := func(p stack.Path) (lost bool) {
 		before := n.Counters().TxErrors
@@ -389,11 +394,11 @@ func TestAddressGoesAndComes(t *testing.T) {
 		if err := netlink.AddrDel(v0, must(netlink.ParseAddr("10.7.0.2/24"))(t)); err != nil {
 			t.Fatal(err)
 		}
-		await("the sockets go", func() bool { return sockets() == before-1 })
+		await("the sockets are closed", func() bool { return sockets() == before-1 })
 		if !send(paths[0]) {
-			t.Error("what cannot be sent is not counted")
+			t.Error("unsent datagrams are not counted")
 		}
-		if round == 1 { // all but one end while the address is not there
+		if round == 1 { // all but one path end while the address is removed
 			for _, p := range paths[1:] {
 				p.Close()
 			}
@@ -402,12 +407,13 @@ func TestAddressGoesAndComes(t *testing.T) {
 		if err := netlink.AddrAdd(v0, must(netlink.ParseAddr("10.7.0.2/24"))(t)); err != nil {
 			t.Fatal(err)
 		}
-		await("they come again", func() bool { return sockets() == before+len(paths) })
+		await("the sockets are open again", func() bool { return sockets() == before+len(paths) })
 	}
 	paths[0].Close()
 }
 
-// TestMissedChanges: where more changes than netlink's queue takes, what was missed is found out, and what comes later is heard of.
+// TestMissedChanges checks that lost notifications are recovered after netlink's queue overflows,
+// and that later ones arrive.
 func TestMissedChanges(t *testing.T) {
 	if !inNamespace(t) {
 		return
@@ -432,7 +438,7 @@ func TestMissedChanges(t *testing.T) {
 		<-release
 	})
 	check(netlink.AddrAdd(v0, addr("10.7.0.2")))
-	for c := stack.LinkCame; c != stack.GIDsChanged; { // the link-local address may be ready first
+	for c := stack.LinkCameUp; c != stack.GIDsChanged; { // the link-local address may be ready first
 		c = <-told
 	}
 	check(netlink.LinkSetDown(v1))
@@ -460,11 +466,11 @@ func TestMissedChanges(t *testing.T) {
 	check(netlink.LinkSetMTU(v0, 1300))
 	expect("10.7.0.4", 1300)
 	if len(log) != 1 {
-		t.Errorf("%d lines are logged, want 1", len(log))
+		t.Errorf("%d lines in the log, want 1", len(log))
 	}
 }
 
-// lines sends what is written to a channel.
+// lines sends written lines to a channel.
 type lines chan<- string
 
 func (l lines) Write(b []byte) (int, error) {
@@ -472,8 +478,8 @@ func (l lines) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// TestForgedIdentifications: packets with forged identifications, from the peer's address and port, to the QP of a connection, do
-// not interrupt it: 65,536 of them, or 2^20.
+// TestForgedIdentifications checks that packets with forged identifications, from the peer's
+// address and port to the QP of a connection, do not disturb it: 65,536 of them, or 2^20.
 func TestForgedIdentifications(t *testing.T) {
 	if !inNamespace(t) {
 		return
@@ -487,7 +493,7 @@ func TestForgedIdentifications(t *testing.T) {
 	if err := netlink.AddrAdd(linktest.Interface(t, "v0"), addr); err != nil {
 		t.Fatal(err)
 	}
-	tap := &overheard{Link: must(packet.Open("v1"))(t), header: make(chan []byte, 1)}
+	tap := &snoopLink{Link: must(packet.Open("v1"))(t), header: make(chan []byte, 1)}
 	far := must(netstack.New(tap, netstack.Addr("10.7.0.2/24")))(t)
 	t.Cleanup(func() { far.Close() })
 	near := must(kernel.New(kernel.Interface("v0"), kernel.Addr("10.7.0.1")))(t)
@@ -519,7 +525,7 @@ func TestForgedIdentifications(t *testing.T) {
 	select {
 	case genuine = <-tap.header:
 	case <-time.After(10 * time.Second):
-		t.Fatal("no packet was overheard")
+		t.Fatal("no packet was captured")
 	}
 
 	forger := must(packet.Open("v1", packet.MAC(far.NICs()[0].MAC())))(t)
@@ -556,15 +562,15 @@ func TestForgedIdentifications(t *testing.T) {
 	}
 }
 
-// overheard is a link that gives away one of the packets that a host sends over it, without the others.
-type overheard struct {
+// snoopLink is a link that gives away one of the host's packets, without sending the others.
+type snoopLink struct {
 	*packet.Link
 	listen atomic.Bool
 	header chan []byte
 }
 
 // Write implements link.Link.
-func (o *overheard) Write(frames []link.Frame) (int, error) {
+func (o *snoopLink) Write(frames []link.Frame) (int, error) {
 	for i := range frames {
 		if f := &frames[i]; o.listen.Load() && f.Len() > 4096 && f.Len() < 4300 {
 			b := bytes.Clone(f.Data)
@@ -580,7 +586,7 @@ func (o *overheard) Write(frames []link.Frame) (int, error) {
 	return o.Link.Write(frames)
 }
 
-// checksum is that of an IP header whose checksum is 0.
+// checksum returns the checksum of an IP header whose checksum field is 0.
 func checksum(b []byte) uint16 {
 	var s uint32
 	for ; len(b) > 0; b = b[2:] {

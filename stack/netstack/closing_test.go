@@ -430,4 +430,4 @@ func TestSYNInTimeWaitDoesNotBlock(t *testing.T) {
 
 type takerFunc func([]byte) bool
 
-func (f takerFunc) Take(b []byte) bool { return f(b) }
+func (f takerFunc) Consume(b []byte) bool { return f(b) }

@@ -156,7 +156,7 @@ func (h *Host) Interfaces() []*Interface { return append([]*Interface(nil), h.ni
 func (h *Host) Close() error {
 	h.once.Do(func() {
 		for _, n := range h.loseLinks() {
-			n.tell(stack.LinkLost)
+			n.tell(stack.LinkGone)
 		}
 		for _, n := range h.nics {
 			n.leave()

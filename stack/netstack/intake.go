@@ -64,7 +64,7 @@ func (s *stream) Wait() error {
 }
 
 // Park implements stack.Parker.
-func (s *stream) Park(f func()) {
+func (s *stream) NotifyReadable(f func()) {
 	s.arrivals.onWake = f
 	s.arrivals.parked.Store(true)
 	// What has come, or ended, before that has found nobody to tell.
@@ -83,7 +83,7 @@ func (s *stream) isClosed() bool {
 }
 
 // Receive implements Stream.
-func (s *stream) Receive(take stack.Taker) error {
+func (s *stream) Receive(take stack.Consumer) error {
 	s.intake.take = take
 	got, terr := s.ep.Read(&s.intake, tcpip.ReadOptions{})
 	s.intake.take = nil
@@ -98,12 +98,12 @@ func (s *stream) Receive(take stack.Taker) error {
 }
 
 // intake is what gVisor's receive buffer is read into.
-type intake struct{ take stack.Taker }
+type intake struct{ take stack.Consumer }
 
 var errEnough = errors.New("netstack: the taker has enough")
 
 func (in *intake) Write(b []byte) (int, error) {
-	if !in.take.Take(b) {
+	if !in.take.Consume(b) {
 		return len(b), errEnough
 	}
 	return len(b), nil

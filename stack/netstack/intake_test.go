@@ -25,7 +25,7 @@ type taker struct {
 	most  int
 }
 
-func (k *taker) Take(b []byte) bool {
+func (k *taker) Consume(b []byte) bool {
 	k.calls++
 	k.got = append(k.got, b...)
 	return k.most == 0 || len(k.got) < k.most
@@ -73,7 +73,7 @@ func TestStreamReceive(t *testing.T) {
 		t.Errorf("the end: %v", err)
 	}
 	expect := make([]byte, pieces*size)
-	want.Fill(expect)
+	want.WritePiece(expect)
 	if !bytes.Equal(k.got, expect) {
 		t.Errorf("%d bytes arrived, not the %d sent", len(k.got), len(expect))
 	}
@@ -202,14 +202,14 @@ func BenchmarkStreamReceive(b *testing.B) {
 
 type counter struct{ n int }
 
-func (k *counter) Take(b []byte) bool {
+func (k *counter) Consume(b []byte) bool {
 	k.n += len(b)
 	return true
 }
 
 type nothing struct{}
 
-func (nothing) Fill([]byte) bool { return true }
+func (nothing) WritePiece([]byte) bool { return true }
 
 // windowed keeps the largest window that a host has offered in TCP segments, and how much it has acknowledged, in bytes.
 type windowed struct {

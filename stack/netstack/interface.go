@@ -166,12 +166,12 @@ func (n *Interface) linkChanged() {
 	switch up := state == stack.LinkUp; {
 	case n.up.Swap(up) == up:
 	case up:
-		n.tell(stack.LinkCame)
+		n.tell(stack.LinkCameUp)
 	default:
-		n.tell(stack.LinkWent)
+		n.tell(stack.LinkWentDown)
 	}
 	if state == stack.LinkRemoved && !n.lost.Swap(true) {
-		n.tell(stack.LinkLost)
+		n.tell(stack.LinkGone)
 	}
 }
 

@@ -76,7 +76,7 @@ type wayEnd struct {
 }
 
 // Near implements Path and Stream.
-func (w *way) Near() stack.NIC {
+func (w *way) LocalNIC() stack.NIC {
 	e := w.end.Load()
 	if e == nil || e.change != near.changes.Load() {
 		e = w.find()

@@ -28,7 +28,7 @@ func TestNear(t *testing.T) {
 	own, p, routed, third := to("10.0.0.1"), to("10.0.0.2"), to("10.1.0.2"), to("10.0.0.3")
 	want := func(when string, p stack.Path, nic stack.NIC) {
 		t.Helper()
-		if got := p.Near(); got != nic {
+		if got := p.LocalNIC(); got != nic {
 			t.Errorf("%s: %v is %v, want %v", when, p.Ends().Dst, got, nic)
 		}
 	}
@@ -64,10 +64,10 @@ func TestFramesOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	a, b := newHost(t, lan.Port(), netstack.Addr("10.0.0.1/24")), newHost(t, lan.Port(), netstack.Addr("10.0.0.2/24"))
-	if got := newPath(t, a, stack.PathAttr{Src: a4, Dst: b4}).Near(); got != nil {
+	if got := newPath(t, a, stack.PathAttr{Src: a4, Dst: b4}).LocalNIC(); got != nil {
 		t.Errorf("the other host is near: %v", got.Name())
 	}
-	if got := newPath(t, b, stack.PathAttr{Src: b4, Dst: b4}).Near(); got != b.NICs()[0] {
+	if got := newPath(t, b, stack.PathAttr{Src: b4, Dst: b4}).LocalNIC(); got != b.NICs()[0] {
 		t.Errorf("the host itself is %v", got)
 	}
 }
@@ -93,7 +93,7 @@ func TestNearVLAN(t *testing.T) {
 	host(0, "10.0.0.3/24")
 	for dst, want := range map[string]stack.NIC{"10.0.0.2": b.NICs()[0], "10.0.0.3": nil} {
 		p := newPath(t, a, stack.PathAttr{Src: netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr(dst)})
-		if got := p.Near(); got != want {
+		if got := p.LocalNIC(); got != want {
 			t.Errorf("%s is %v, want %v", dst, got, want)
 		}
 	}
@@ -115,7 +115,7 @@ func TestWrappedLinksAreNotNear(t *testing.T) {
 			addrs := []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")}
 			for i, h := range hosts {
 				p := newPath(t, h, stack.PathAttr{Src: addrs[i], Dst: addrs[1-i]})
-				if n := p.Near(); n != nil {
+				if n := p.LocalNIC(); n != nil {
 					t.Errorf("%v is %v", addrs[1-i], n)
 				}
 			}
@@ -129,7 +129,7 @@ func TestWrappedLinksAreNotNear(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer s.Close()
-			if n := s.Near(); n != nil {
+			if n := s.LocalNIC(); n != nil {
 				t.Errorf("the stream's end is %v", n)
 			}
 		})
@@ -153,10 +153,10 @@ func TestStreamNear(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if n := s.Near(); n != hosts[0].NICs()[0] {
+		if n := s.LocalNIC(); n != hosts[0].NICs()[0] {
 			t.Errorf("the server's end is %v", n)
 		}
-		if n := c.(stack.Stream).Near(); n != from.NICs()[0] {
+		if n := c.(stack.Stream).LocalNIC(); n != from.NICs()[0] {
 			t.Errorf("the client's end is %v", n)
 		}
 		s.Close()

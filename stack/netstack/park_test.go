@@ -38,7 +38,7 @@ func TestPark(t *testing.T) {
 				if before {
 					act(a, b)
 				}
-				a.(stack.Parker).Park(func() { calls <- struct{}{} })
+				a.(stack.ReadNotifier).NotifyReadable(func() { calls <- struct{}{} })
 				if !before {
 					act(a, b)
 				}
@@ -76,9 +76,9 @@ func TestParkAgain(t *testing.T) {
 			done <- got
 			return
 		}
-		a.(stack.Parker).Park(read)
+		a.(stack.ReadNotifier).NotifyReadable(read)
 	}
-	a.(stack.Parker).Park(read)
+	a.(stack.ReadNotifier).NotifyReadable(read)
 	for range n {
 		if _, err := b.Write([]byte{1}); err != nil {
 			t.Fatal(err)

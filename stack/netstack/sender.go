@@ -37,9 +37,9 @@ type sender struct {
 	// The frame being built is mem[start:end] on path; path is nil if there is none. mem is room's, or buf.
 	path       *path
 	mem        []byte
-	room       link.Reservation  // its Data is nil if the frame is built in buf
-	mac        uint64     // whose room it is
-	committed  link.Frame // the last one: a local variable would be allocated for each
+	room       link.Reservation // its Data is nil if the frame is built in buf
+	mac        uint64           // whose room it is
+	committed  link.Frame       // the last one: a local variable would be allocated for each
 	start, end int
 	segments   int
 	size       int    // payload bytes of its first segment

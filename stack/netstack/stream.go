@@ -171,7 +171,7 @@ func (h *Host) open(ctx context.Context, local, remote tcpip.FullAddress, proto 
 }
 
 // Send implements Stream.
-func (s *stream) Send(n int, fill stack.Filler) (bool, error) {
+func (s *stream) Send(n int, fill stack.PieceWriter) (bool, error) {
 	if n <= 0 || n > stack.MaxPiece {
 		return false, fmt.Errorf("netstack: a piece of a stream of %d bytes: it has 1 to %d", n, stack.MaxPiece)
 	}
@@ -280,7 +280,7 @@ func (s *stream) heard() {
 // piece is the payload of one Send. gVisor reads it, all at once, into the buffer that it will send from.
 type piece struct {
 	n      int
-	fill   stack.Filler
+	fill   stack.PieceWriter
 	short  bool // gVisor's buffer is
 	failed bool // fill has
 }
@@ -295,7 +295,7 @@ func (p *piece) Read(b []byte) (int, error) {
 		p.short = true
 		return 0, io.ErrShortBuffer
 	}
-	if p.failed = !p.fill.Fill(b[:p.n]); p.failed {
+	if p.failed = !p.fill.WritePiece(b[:p.n]); p.failed {
 		return 0, stack.ErrNotFilled
 	}
 	return p.n, nil

@@ -114,7 +114,7 @@ func (l mtuLink) MTU() int { return l.mtu }
 // filler fills pieces with a count.
 type filler struct{ next byte }
 
-func (f *filler) Fill(b []byte) bool {
+func (f *filler) WritePiece(b []byte) bool {
 	for i := range b {
 		b[i] = f.next
 		f.next++
@@ -125,7 +125,7 @@ func (f *filler) Fill(b []byte) bool {
 // unable cannot fill.
 type unable struct{}
 
-func (unable) Fill(b []byte) bool {
+func (unable) WritePiece(b []byte) bool {
 	clear(b[:len(b)/2])
 	return false
 }
@@ -168,7 +168,7 @@ func TestStreamSendNeverWaits(t *testing.T) {
 				read <- err
 				return
 			}
-			want.Fill(expect)
+			want.WritePiece(expect)
 			if !bytes.Equal(got, expect) {
 				read <- io.ErrUnexpectedEOF
 				return

@@ -14,11 +14,12 @@ import (
 	"testing"
 )
 
-// ListFile, in a package's directory, says what of its tests does not run over the media, and why: a reason that ends with a colon, and
-// below it, indented, tests, as TestX, or as TestX/MEDIUM for one medium (without spaces).
+// ListFile, in a package's directory, lists the package's tests that do not run over the media,
+// with reasons. A reason ends with a colon. Indented below it are the tests: TestX, or TestX/MEDIUM
+// (without spaces) for one medium.
 const ListFile = "testdata/media.txt"
 
-// list reads ListFile: a reason for each entry.
+// list reads ListFile. It returns a reason for each entry.
 func list(t *testing.T) map[string]string {
 	t.Helper()
 	reasons, reason := map[string]string{}, ""
@@ -28,7 +29,7 @@ func list(t *testing.T) map[string]string {
 		case line[0] == ' ' || line[0] == '\t':
 			for _, name := range strings.Fields(text) {
 				if reasons[name] != "" || reason == "" {
-					t.Errorf("%s: %s is there twice, or without a reason", ListFile, name)
+					t.Errorf("%s: %s is listed twice or without a reason", ListFile, name)
 				}
 				reasons[name] = reason
 			}
@@ -39,11 +40,12 @@ func list(t *testing.T) map[string]string {
 	return reasons
 }
 
-// entry is a test over a medium in ListFile.
+// entry returns the name in ListFile of a test over a medium.
 func entry(test, medium string) string { return test + "/" + strings.ReplaceAll(medium, " ", "_") }
 
-// Over runs a test over media: in the system run and in the long run over all of them, in any other run over those that chosen says;
-// never over one for which ListFile has a reason not to. The test runs in parallel with other tests, its media one after the other.
+// Over runs a test over media: over all of them in the system run and in the long run, otherwise
+// over those that chosen returns. Media that ListFile excludes are skipped. The test runs in
+// parallel with other tests, its media one after the other.
 func Over(t *testing.T, f func(t *testing.T, m Medium)) {
 	t.Parallel()
 	media := without(t.Name(), list(t))
@@ -55,13 +57,14 @@ func Over(t *testing.T, f func(t *testing.T, m Medium)) {
 	}
 }
 
-// without is the media but those for which a test has a reason.
+// without returns the media except those that ListFile excludes for a test.
 func without(test string, reasons map[string]string) []Medium {
 	return slices.DeleteFunc(slices.Clone(Media), func(m Medium) bool { return reasons[entry(test, m.Name)] != "" })
 }
 
-// chosen are the media that a test runs over by default: pipe, the kernel's sockets, one of those that need no privileges, and one of
-// those that do. The test's name chooses among them, so that many tests together meet all media.
+// chosen returns the media that a test runs over by default: pipe, the kernel's sockets, one
+// unprivileged medium and one privileged medium. A hash of the test's name chooses, so that all
+// tests together cover all media.
 func chosen(test string, media []Medium) (few []Medium) {
 	var free, privileged []Medium
 	for _, m := range media {
@@ -84,15 +87,17 @@ func chosen(test string, media []Medium) (few []Medium) {
 	return few
 }
 
-// CheckList checks that ListFile has each test of the package that does not run over the media, and nothing else, and that the other
-// tests together meet each medium by default. A test runs over them if it calls one of some functions.
+// CheckList checks that ListFile lists exactly the tests that do not run over the media, and that
+// the others together cover each medium by default. A test runs over the media if it calls one of
+// the functions named by over.
 func CheckList(t *testing.T, over ...string) {
 	t.Helper()
-	tests := map[string]bool{} // whether it runs over the media
+	tests := map[string]bool{} // value: the test runs over the media
 	for _, file := range must(filepath.Glob("*_test.go"))(t) {
 		for _, d := range must(parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution))(t).Decls {
 			fn, isFunc := d.(*ast.FuncDecl)
-			if !isFunc || fn.Recv != nil || !strings.HasPrefix(fn.Name.Name, "Test") || fn.Name.Name == "TestMain" || fn.Name.Name == t.Name() {
+			if !isFunc || fn.Recv != nil || !strings.HasPrefix(fn.Name.Name, "Test") ||
+				fn.Name.Name == "TestMain" || fn.Name.Name == t.Name() {
 				continue
 			}
 			tests[fn.Name.Name] = false
@@ -104,7 +109,7 @@ func CheckList(t *testing.T, over ...string) {
 			})
 		}
 	}
-	reasons, met := list(t), map[string]bool{}
+	reasons, covered := list(t), map[string]bool{}
 	for _, name := range slices.Sorted(maps.Keys(tests)) {
 		switch {
 		case !tests[name] && reasons[name] == "":
@@ -112,13 +117,13 @@ func CheckList(t *testing.T, over ...string) {
 		case tests[name]:
 			var by []string
 			for _, m := range chosen(name, without(name, reasons)) {
-				by, met[m.Name] = append(by, m.Name), true
+				by, covered[m.Name] = append(by, m.Name), true
 			}
 			t.Logf("over the media: %s, by default over %s", name, strings.Join(by, ", "))
 		}
 	}
 	for _, m := range Media {
-		if !met[m.Name] {
+		if !covered[m.Name] {
 			t.Errorf("no test runs over %s by default", m.Name)
 		}
 	}
@@ -127,7 +132,8 @@ func CheckList(t *testing.T, over ...string) {
 		isOver, is := tests[test]
 		known := runtime.GOOS != "linux" || slices.ContainsFunc(Media, func(m Medium) bool { return entry(test, m.Name) == name })
 		if !is || isOver != one || one && !known {
-			t.Errorf("%s has %s (%s), which is no such test, or medium %q, or runs over the media", ListFile, name, reason, medium)
+			t.Errorf("%s lists %s (%s): there is no such test or medium %q, or the test runs over the media",
+				ListFile, name, reason, medium)
 		}
 	}
 }

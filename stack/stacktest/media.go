@@ -1,4 +1,5 @@
-// Package stacktest has what tests of behaviour run over: hosts on each stack and each link, two on a network of their own.
+// Package stacktest provides pairs of hosts for tests of behaviour, on each stack and each link,
+// with a network of their own.
 package stacktest
 
 import (
@@ -21,11 +22,11 @@ import (
 	"github.com/softrnic/softrnic/stack/netstack"
 )
 
-// InSystem says whether this is the system run or the long run, which tests/internal/gate describes. There a test does all that it can:
-// over all media, with many seeds.
+// InSystem reports whether this is the system run or the long run, which tests/internal/gate
+// describes. Tests then do everything that they can: all media, many seeds.
 func InSystem() bool { return os.Getenv("SOFTRNIC_SYSTEM") != "" || os.Getenv("SOFTRNIC_LONG") != "" }
 
-// Size is how much of something a test does: by default, in the system run, and in the long run.
+// Size returns the size of a test: by default, in the system run, and in the long run.
 func Size(normal, system, long int) int {
 	switch {
 	case os.Getenv("SOFTRNIC_LONG") != "":
@@ -36,42 +37,44 @@ func Size(normal, system, long int) int {
 	return normal
 }
 
-// MTU of the links, which leaves room for a path MTU of 4096.
+// MTU is the MTU of the links, which leaves room for a path MTU of 4096.
 const MTU = 4200
 
-// Host is a stack that can be closed. Who gets one closes it.
+// Host is a stack that can be closed. The test that receives one must close it.
 type Host interface {
 	stack.Network
 	io.Closer
 }
 
-// End is a host and its addresses; Addr6 is invalid where a host has no IPv6 address that the other reaches.
+// End is a host and its addresses. Addr6 is invalid if the host has no IPv6 address that the other
+// host reaches.
 type End struct {
 	Host        Host
 	Addr, Addr6 netip.Addr
 }
 
-// Medium is a stack and what is below it.
+// Medium is a stack on a medium.
 type Medium struct {
 	Name       string
-	privileged bool // who has no privileges skips it
+	privileged bool // skipped without privileges
 	hosts      func(t *testing.T, classifier func() stack.Classifier) (a, b End)
 }
 
-// Hosts makes two hosts on a network of their own. A hub that they need knows packets by a classifier.
+// Hosts creates two hosts on a network of their own. classifier creates the classifier of a hub, if
+// they need one.
 func (m Medium) Hosts(t *testing.T, classifier func() stack.Classifier) (a, b End) {
 	t.Helper()
 	return m.hosts(t, classifier)
 }
 
-// Direct has messages copied from memory to memory.
+// Direct copies messages from memory to memory.
 var Direct = Medium{"direct", false, onLinks(func(*testing.T) [2]link.Link {
 	lan := new(pipe.Switch)
 	return [2]link.Link{lan.Port(), lan.Port()}
 })}
 
-// Media are all that this system and this user have. A test that looks at time, at packets, or at what one link or stack does has
-// a network of its own.
+// Media are all media that this system and this user have. A test of time, of packets or of a
+// single link or stack creates its own network.
 var Media = slices.Concat([]Medium{
 	Direct,
 	{"pipe", false, onLinks(func(*testing.T) [2]link.Link {
@@ -91,10 +94,10 @@ var Media = slices.Concat([]Medium{
 	}},
 }, platform)
 
-// cable is a link that does not say what its medium is: all that goes through it goes in frames.
+// cable hides a link's medium, so that all data passes in frames.
 type cable struct{ link.Link }
 
-// onLinks makes hosts of gVisor's stack on two links.
+// onLinks creates hosts of gVisor's stack on two links.
 func onLinks(links func(t *testing.T) [2]link.Link) func(*testing.T, func() stack.Classifier) (a, b End) {
 	return func(t *testing.T, _ func() stack.Classifier) (a, b End) {
 		t.Helper()
@@ -107,7 +110,7 @@ func onLinks(links func(t *testing.T) [2]link.Link) func(*testing.T, func() stac
 	}
 }
 
-// OnLoopback is a host on the kernel's sockets, at an address that no other process of this kind has.
+// OnLoopback creates a host on the kernel's sockets, at a loopback address that is not in use.
 func OnLoopback(t *testing.T, opts ...kernel.Option) End {
 	t.Helper()
 	for range 100 {
@@ -122,7 +125,8 @@ func OnLoopback(t *testing.T, opts ...kernel.Option) End {
 	return End{}
 }
 
-// directory is one of the test's. The path of a unix socket is short, and t.TempDir's has the name of the test.
+// directory returns a directory with a short path for unix sockets. t.TempDir's path contains the
+// name of the test.
 func directory(t *testing.T) string {
 	t.Helper()
 	dir := must(os.MkdirTemp("", "m"))(t)
@@ -130,7 +134,7 @@ func directory(t *testing.T) string {
 	return dir
 }
 
-// must passes a value on if there was no error.
+// must returns the value, or ends the test with the error.
 func must[T any](v T, err error) func(testing.TB) T {
 	return func(t testing.TB) T {
 		t.Helper()

@@ -20,14 +20,14 @@ var platform = []Medium{
 		dir := shm.Directory(filepath.Join(directory(t), "s"))
 		return [2]link.Link{must(shm.Open("lan", dir))(t), must(shm.Open("lan", dir))(t)}
 	})},
-	// Two at one address: RoCE packets go through rings that the hub has made for them.
+	// Two hosts at one address: RoCE packets go through rings that the hub creates.
 	{"hub", false, func(t *testing.T, classifier func() stack.Classifier) (a, b End) {
 		t.Helper()
 		dir := Hub(t, classifier)
 		a = OnLoopback(t, through(dir))
 		return a, End{Host: must(kernel.New(kernel.Addr(a.Addr.String()), through(dir)))(t), Addr: a.Addr}
 	}},
-	// Two at addresses of two hubs: what comes to one the hub hands on.
+	// Two hosts at addresses of two hubs: each hub passes on what it receives.
 	{"two hubs", false, func(t *testing.T, classifier func() stack.Classifier) (a, b End) {
 		t.Helper()
 		return OnLoopback(t, through(Hub(t, classifier))), OnLoopback(t, through(Hub(t, classifier)))
@@ -48,9 +48,9 @@ var platform = []Medium{
 	})},
 }
 
-// through has a host share its address through the hub of a directory.
+// through makes a host share its address through the hub of a directory.
 func through(dir string) kernel.Option {
-	soon := func(string) error { return nil } // the hub is about to be there
+	soon := func(string) error { return nil } // the hub is about to start
 	return kernel.Shared(kernel.Sharing{Directory: dir, Start: soon})
 }
 

@@ -2,5 +2,5 @@
 
 package stacktest
 
-// Shared memory, hubs, TAP interfaces in a bridge of the test's and packet sockets are Linux's.
+// Shared memory, hubs, TAP interfaces and packet sockets are for Linux only.
 var platform []Medium

@@ -55,7 +55,7 @@ func (f *Flags) openKernel(e *cli.Env, n *Node) error {
 	}
 	var framing []framed.Option
 	if f.Impair != nil {
-		framing = append(framing, framed.Singly())
+		framing = append(framing, framed.SingleDatagramFrames())
 	}
 	wrapped, err := framed.New(host, func(l link.Link) (link.Link, error) { return f.wrap(e, n, l) }, framing...)
 	if err != nil {

@@ -42,7 +42,7 @@ type endpoint struct {
 
 // pair lets the ends of a connection find each other, if both are in this process.
 func (c *conn) pair() {
-	far := c.stream.Near()
+	far := c.stream.LocalNIC()
 	nics := c.e.net.NICs()
 	if far == nil || c.port < 1 || int(c.port) > len(nics) {
 		return
@@ -154,7 +154,7 @@ const (
 // moveSome moves requests for as long as it may hold both locks. q has something to send on c.
 func (q *qp) moveSome(c *conn) directResult {
 	d := c.other.Load()
-	if d == nil || c.stream.Near() == nil || d.stream.Near() == nil {
+	if d == nil || c.stream.LocalNIC() == nil || d.stream.LocalNIC() == nil {
 		return directStream
 	}
 	p, t := d.qp, &q.tx

@@ -218,8 +218,8 @@ func (n *network) pair(local, remote netip.AddrPort) (a, b *stream) {
 	return a, b
 }
 
-// Near implements stack.Stream: nothing is found near, so that all goes through the stream.
-func (s *stream) Near() stack.NIC { return nil }
+// LocalNIC implements stack.Stream: all data goes through the stream.
+func (s *stream) LocalNIC() stack.NIC { return nil }
 
 // limit is how many bytes d holds.
 func (s *stream) limit(d *direction) int {
@@ -265,7 +265,7 @@ func (s *stream) writable() error {
 	return nil
 }
 
-func (s *stream) Send(n int, fill stack.Filler) (bool, error) {
+func (s *stream) Send(n int, fill stack.PieceWriter) (bool, error) {
 	if n <= 0 || n > stack.MaxPiece {
 		return false, errors.New("piece of a wrong size")
 	}
@@ -279,7 +279,7 @@ func (s *stream) Send(n int, fill stack.Filler) (bool, error) {
 		return false, nil
 	}
 	b := s.out.space(n)
-	if !fill.Fill(b) {
+	if !fill.WritePiece(b) {
 		s.out.w -= n
 		return false, stack.ErrNotFilled
 	}
@@ -372,7 +372,7 @@ func (s *stream) Wait() error {
 	}
 }
 
-func (s *stream) Receive(take stack.Taker) error {
+func (s *stream) Receive(take stack.Consumer) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	d := s.in
@@ -391,7 +391,7 @@ func (s *stream) Receive(take stack.Taker) error {
 		if s.net.cut != nil {
 			n = min(n, max(s.net.cut(n), 1))
 		}
-		more = take.Take(d.buf[d.r : d.r+n])
+		more = take.Consume(d.buf[d.r : d.r+n])
 		clear(d.buf[d.r : d.r+n]) // as gVisor, which uses the memory again at once
 		d.r += n
 		if d.len() <= s.limit(d)/2 {

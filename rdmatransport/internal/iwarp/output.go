@@ -60,8 +60,8 @@ func (o *output) retract(n int) {
 	}
 }
 
-// Fill implements stack.Filler: what was gathered goes first, and the prepared segment behind it.
-func (q *qp) Fill(b []byte) bool {
+// WritePiece implements stack.PieceWriter: what was gathered goes first, and the prepared segment behind it.
+func (q *qp) WritePiece(b []byte) bool {
 	n := copy(b, q.tx.output.bytes())
 	return n == len(b) || q.tx.segment.encodeFPDU(&q.conn.framer, b[n:])
 }

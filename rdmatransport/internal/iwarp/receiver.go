@@ -28,8 +28,8 @@ func (c *conn) park() {
 	if c.onReadable == nil {
 		c.onReadable = c.unparked
 	}
-	if p, ok := c.stream.(stack.Parker); ok {
-		p.Park(c.onReadable)
+	if p, ok := c.stream.(stack.ReadNotifier); ok {
+		p.NotifyReadable(c.onReadable)
 		return
 	}
 	go func() {
@@ -41,7 +41,7 @@ func (c *conn) park() {
 // read runs until the stream is idle or ends. On a stream of which little is known yet it runs once
 // for all that has come.
 func (q *qp) read(c *conn) {
-	_, parks := c.stream.(stack.Parker)
+	_, parks := c.stream.(stack.ReadNotifier)
 	for {
 		err := c.stream.Wait()
 		if err == nil {
@@ -90,8 +90,8 @@ func (q *qp) receive(c *conn) (awaited *conn, err error) {
 	return awaited, err
 }
 
-// Take implements stack.Taker: it places the segments in b. The QP is locked.
-func (c *conn) Take(b []byte) bool {
+// Consume implements stack.Consumer: it places the segments in b. The QP is locked.
+func (c *conn) Consume(b []byte) bool {
 	q := c.qp
 	c.handled += len(b)
 	if q.conn != c || q.tx.lifecycle.ended() {

@@ -62,7 +62,7 @@ func (q *qp) peer() *qp {
 	if q.path == nil {
 		return nil
 	}
-	nic := q.path.Near()
+	nic := q.path.LocalNIC()
 	if nic == nil {
 		return nil
 	}
@@ -107,7 +107,7 @@ func (q *qp) pairsWith(p *qp) bool {
 		return false
 	}
 	sameAddresses := p.ends.Src == q.ends.Dst && p.ends.Dst == q.ends.Src && p.ends.V1 == q.ends.V1
-	samePorts := p.port == q.peerPort.port && p.path.Near() == q.e.nics[q.port-1]
+	samePorts := p.port == q.peerPort.port && p.path.LocalNIC() == q.e.nics[q.port-1]
 	return sameAddresses && samePorts && p.dest == q.num && p.mtu == q.mtu
 }
 

@@ -106,10 +106,10 @@ type path struct {
 	attr stack.PathAttr
 }
 
-func (p *path) Ends() *stack.Ends { return &stack.Ends{Src: p.attr.Src, Dst: p.attr.Dst} }
-func (p *path) MTU() int          { return p.port.MTU() - headerLen(p.attr.Src) }
-func (p *path) Batch(int) int     { return max(1, p.port.batch) }
-func (p *path) Near() stack.NIC   { return nil }
+func (p *path) Ends() *stack.Ends   { return &stack.Ends{Src: p.attr.Src, Dst: p.attr.Dst} }
+func (p *path) MTU() int            { return p.port.MTU() - headerLen(p.attr.Src) }
+func (p *path) Batch(int) int       { return max(1, p.port.batch) }
+func (p *path) LocalNIC() stack.NIC { return nil }
 func (p *path) Close() {
 	p.port.mu.Lock()
 	defer p.port.mu.Unlock()

@@ -17,16 +17,17 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// attack is what hostile processes do. Its methods tell whether the hub has let them.
+// attack performs the actions of hostile processes. Its methods report whether the hub accepted
+// them.
 type attack struct {
 	t             *testing.T
 	r             *rand.Rand
 	dir           string
-	out, stranger *net.UDPConn // to the hub; out is a hostile client's, and stranger is nobody's
+	out, stranger *net.UDPConn // connected to the hub; out belongs to a hostile client, stranger to nobody
 	victim        *victimProcess
 }
 
-// nonsense says something to the hub that is no hello, with descriptors.
+// nonsense sends an invalid hello to the hub, with descriptors.
 func (x *attack) nonsense() bool {
 	conn := dialHub(x.dir)
 	if conn == nil {
@@ -56,7 +57,8 @@ func many(fd, n int) []int {
 	return fds
 }
 
-// scribble has datagrams come to a client that writes into its ring meanwhile, again and again between a check and a use.
+// scribble makes datagrams arrive for a client that writes into its ring, to hit the time between
+// check and use.
 func (x *attack) scribble() bool {
 	h := greeted(x.t, x.dir)
 	if h == nil {
@@ -91,7 +93,8 @@ func (x *attack) scribble() bool {
 	return true
 }
 
-// requests makes requests without end, also for what is the victim's, and does not read the answers.
+// requests makes requests without end, also for the victim's services, and does not read the
+// answers.
 func (x *attack) requests() bool {
 	h := greeted(x.t, x.dir)
 	if h == nil {
@@ -101,7 +104,8 @@ func (x *attack) requests() bool {
 	_ = h.conn.SetWriteDeadline(time.Now().Add(10 * time.Millisecond))
 	own := netip.MustParseAddr(hostileAddr)
 	for i := range 2000 {
-		q := request{kind: kind(x.r.IntN(int(keepPair)) + 1), number: uint32(i), service: stack.Service{ID: x.r.Uint64(), Mask: x.r.Uint64()}, serial: x.r.Uint32N(64)}
+		q := request{kind: kind(x.r.IntN(int(keepPair)) + 1), number: uint32(i),
+			service: stack.Service{ID: x.r.Uint64(), Mask: x.r.Uint64()}, serial: x.r.Uint32N(64)}
 		if x.r.IntN(2) == 0 {
 			q.addr, q.own, q.zone, q.qpn = own, own, "lo", x.victim.slot<<slotBits
 		}
@@ -112,7 +116,7 @@ func (x *attack) requests() bool {
 	return true
 }
 
-// descriptors sends more of them than there are requests for, and others than are asked for.
+// descriptors sends more and other descriptors than requests need.
 func (x *attack) descriptors() bool {
 	h := greeted(x.t, x.dir)
 	if h == nil {
@@ -124,10 +128,10 @@ func (x *attack) descriptors() bool {
 		x.t.Fatal(err)
 	}
 	defer null.Close()
-	for i, fd := range []int{h.fd, int(null.Fd())} { // which are no sockets
-		for _, kind := range []kind{addOutlet, keepPair} {
+	for i, fd := range []int{h.fd, int(null.Fd())} { // neither is a socket
+		for _, kind := range []kind{addSourceSocket, keepPair} {
 			if err := h.ask(x.t, &request{kind: kind, number: uint32(10 + i), qpn: x.victim.slot << slotBits}, fd); err == nil {
-				x.t.Error("the hub takes a descriptor that is no socket")
+				x.t.Error("the hub accepts a descriptor that is not a socket")
 			}
 		}
 	}
@@ -135,13 +139,13 @@ func (x *attack) descriptors() bool {
 	for i := range 200 {
 		q := request{kind: kind(x.r.IntN(int(keepPair)) + 1), number: uint32(i)}
 		if _, _, err := h.conn.WriteMsgUnix(q.encode(), unix.UnixRights(many(h.fd, x.r.IntN(250))...), nil); err != nil {
-			break // it hangs up
+			break // the hub disconnects
 		}
 	}
 	return true
 }
 
-// truncate changes the size of memory that the hub has, which it cannot, and offers some that it could.
+// truncate tries to resize memory that the hub has, and offers memory that it could resize.
 func (x *attack) truncate() bool {
 	h := greeted(x.t, x.dir)
 	if h == nil {
@@ -153,7 +157,7 @@ func (x *attack) truncate() bool {
 	}
 	for _, n := range []int64{0, 1, ring.MinLen / 2, 2 * ring.MinLen} {
 		if err := unix.Ftruncate(h.fd, n); !errors.Is(err, unix.EPERM) {
-			x.t.Errorf("memory of the hub's is of %d bytes now: %v", n, err)
+			x.t.Errorf("the hub's memory has %d bytes now: %v", n, err)
 		}
 	}
 	_ = unix.Fallocate(h.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, ring.MinLen)
@@ -170,7 +174,7 @@ func (x *attack) truncate() bool {
 	}
 	defer unix.Close(fd)
 	size := int64(ring.MinLen)
-	if x.r.IntN(2) == 0 { // sealed, and too small
+	if x.r.IntN(2) == 0 { // sealed, but too small
 		size /= 2
 	}
 	err = unix.Ftruncate(fd, size)
@@ -187,12 +191,12 @@ func (x *attack) truncate() bool {
 	b := make([]byte, maxMessage)
 	n, err := conn.Read(b)
 	if w, wrong := decodeWelcome(b[:n]); err == nil && wrong == nil && w.err == nil {
-		x.t.Errorf("the hub takes memory of %d bytes that may shrink", size)
+		x.t.Errorf("the hub accepts memory of %d bytes that may shrink", size)
 	}
 	return err == nil
 }
 
-// claim asks for what is the victim's, and speaks as if it were the victim.
+// claim asks for the victim's numbers and services, and sends packets in its name.
 func (x *attack) claim() bool {
 	h := greetedWith(x.t, x.dir, secret{byte(x.r.Uint32()), 1})
 	if h == nil {
@@ -202,9 +206,10 @@ func (x *attack) claim() bool {
 	if h.qpnSlot == x.victim.slot {
 		x.t.Error("two clients have the same QPNs")
 	}
-	for i, s := range []stack.Service{victimService, {ID: victimService.ID}, {ID: victimService.ID, Mask: 0xf, Addr: netip.MustParseAddr(hostileAddr)}} {
+	overlapping := stack.Service{ID: victimService.ID, Mask: 0xf, Addr: netip.MustParseAddr(hostileAddr)}
+	for i, s := range []stack.Service{victimService, {ID: victimService.ID}, overlapping} {
 		if err := h.ask(x.t, &request{kind: serve, number: uint32(10 + i), service: s}); !errors.Is(err, unix.EADDRINUSE) {
-			x.t.Errorf("service %+v, of which another client has a part: %v", s, err)
+			x.t.Errorf("service %+v, which overlaps another client's: %v", s, err)
 		}
 		h.ask(x.t, &request{kind: endServe, number: uint32(20 + i), service: s})
 	}
@@ -217,15 +222,15 @@ func (x *attack) claim() bool {
 	}
 	_, _ = x.stranger.Write([]byte{to, plain})
 	_, _ = x.stranger.Write(datagram(nil, to, x.r.Uint64N(1000)))
-	_, _ = x.out.Write([]byte{to, plain}) // which nothing is wrong with
+	_, _ = x.out.Write([]byte{to, plain}) // a valid datagram
 	return true
 }
 
-// hostile is a client that keeps to no rules.
+// hostile is a client that follows no rules.
 type hostile struct {
 	conn   *net.UnixConn
 	fd     int
-	memory []byte // of the ring that the hub puts records into
+	memory []byte // of the ring into which the hub puts records
 	span
 }
 
@@ -239,7 +244,8 @@ func dialHub(dir string) *net.UnixConn {
 	return conn
 }
 
-// greeted is one that has said hello to the hub, and receives at an address; nil if the hub does not want it.
+// greeted returns a client with a completed handshake that receives at an address, or nil if the
+// hub refuses it.
 func greeted(t testing.TB, dir string) *hostile {
 	t.Helper()
 	return greetedWith(t, dir, secret{})
@@ -272,7 +278,7 @@ func greetedWith(t testing.TB, dir string, s secret) *hostile {
 	return x
 }
 
-// ask makes a request, which may have a descriptor, and returns what the hub answers.
+// ask makes a request, possibly with a descriptor, and returns the hub's answer.
 func (h *hostile) ask(t *testing.T, q *request, fds ...int) error {
 	t.Helper()
 	if _, _, err := h.conn.WriteMsgUnix(q.encode(), unix.UnixRights(fds...), nil); err != nil {
@@ -285,26 +291,27 @@ func (h *hostile) ask(t *testing.T, q *request, fds ...int) error {
 		if err != nil {
 			t.Fatalf("request %+v: no answer: %v", q, err)
 		}
-		if a, err := decodeAnswer(b[:n]); err == nil && a.number == q.number { // and no bell
+		if a, err := decodeAnswer(b[:n]); err == nil && a.number == q.number { // not a wakeup
 			return a.err
 		}
 	}
 }
 
-// speaksFrom makes a socket the client's.
+// speaksFrom registers a socket as the client's.
 func (h *hostile) speaksFrom(t *testing.T, c *net.UDPConn) bool {
 	t.Helper()
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return false
 	}
-	if e := raw.Control(func(fd uintptr) { err = h.ask(t, &request{kind: addOutlet, number: 1}, int(fd)) }); e != nil {
+	if e := raw.Control(func(fd uintptr) { err = h.ask(t, &request{kind: addSourceSocket, number: 1}, int(fd)) }); e != nil {
 		err = e
 	}
 	return err == nil
 }
 
-// scribble writes at random into the memory of a ring, indices and records, while send has the other side put something there.
+// scribble writes randomly into the memory of a ring, indices and records, while send makes the
+// other side put frames there.
 func scribble(r *rand.Rand, memory []byte, send func()) {
 	for range 50 {
 		for range 20 {

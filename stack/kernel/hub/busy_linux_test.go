@@ -14,7 +14,8 @@ import (
 	"github.com/softrnic/softrnic/stack/kernel/hub"
 )
 
-// told is a log that tells, if somebody listens, that a hub is late, or why there are no rings with another client any more.
+// told is a log that forwards, if somebody listens, that a hub is late, or why rings with another
+// client ended.
 type told chan string
 
 func (told) Enabled(context.Context, slog.Level) bool { return true }
@@ -35,8 +36,8 @@ func (l told) Handle(_ context.Context, r slog.Record) error {
 func (l told) WithAttrs([]slog.Attr) slog.Handler { return l }
 func (l told) WithGroup(string) slog.Handler      { return l }
 
-// TestHubWithoutProcessor: a hub that gets no processor is waited for, by one who joins and by one who asks for something, however
-// long it takes.
+// TestHubWithoutProcessor checks that a client joins or makes a request at a hub that gets no CPU
+// time, however long it takes.
 func TestHubWithoutProcessor(t *testing.T) {
 	const addr = "127.31.0.16"
 	t.Cleanup(hub.SetAnswerTime(time.Millisecond))
@@ -52,7 +53,7 @@ func TestHubWithoutProcessor(t *testing.T) {
 			t.Fatal(err)
 		}
 		select {
-		case <-late: // before
+		case <-late: // an earlier report
 		default:
 		}
 		done := make(chan error, 1)

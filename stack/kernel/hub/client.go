@@ -9,24 +9,26 @@ import (
 // DefaultRing is the size of the ring that a client receives from, in bytes.
 const DefaultRing = 4 << 20
 
-// ClientConfig says how a process is a client of a hub. Only Receiver and Changed must be given.
+// ClientConfig configures a client of a hub. Only Receiver and Changed are required.
 type ClientConfig struct {
-	Directory string // "" for that of Directory
-	// QPs is how many QPs the client is to have at a time, at most MaxQPs; 0 is DefaultQPs.
+	Directory string // "" means Directory
+	// QPs is the largest number of QPs that the client will have at a time, at most MaxQPs; 0
+	// means DefaultQPs.
 	QPs int
-	// Start starts a hub in a process of its own; it need not wait for it. If it is nil, somebody else has to.
+	// Start starts a hub process, and need not wait for it. If it is nil, somebody else must
+	// start one.
 	Start func(directory string) error
-	// Receiver makes a function that gets what comes through one ring: of the hub, or of another client. What comes through
-	// others may be received at the same time. polled says that it is called by Poll.
+	// Receiver creates a function that receives from one ring, the hub's or another client's.
+	// Functions for other rings may run at the same time. polled says that Poll called it.
 	Receiver func() (deliver func(a *Arrival, polled bool))
-	// Changed is called after Client.Up has changed. lost says that the client's numbers are no longer its own, and that nothing
-	// will ever come again.
+	// Changed is called after Client.Up has changed. lost says that the client has lost its
+	// numbers, and that it will never receive again.
 	Changed func(lost bool)
-	Log     *slog.Logger // nil: nothing is logged
+	Log     *slog.Logger // nil: no log
 }
 
-// DefaultQPs is how many QPs a client has by default, and MaxQPs how many at most. Twice as many numbers are leased, as QPs draw
-// theirs at random.
+// DefaultQPs and MaxQPs are the default and the largest number of QPs of a client. Twice as many
+// numbers are leased, as QPs choose theirs at random.
 const (
 	DefaultQPs = 1 << (slotBits - 1)
 	MaxQPs     = DefaultQPs << maxLeaseBits
@@ -39,7 +41,7 @@ func (c *ClientConfig) check() error {
 	return nil
 }
 
-// bits says how many slots the client asks for, as a power of two.
+// bits returns the number of slots that the client requests, as a power of two.
 func (c *ClientConfig) bits() (bits uint8) {
 	for DefaultQPs<<bits < c.QPs {
 		bits++

@@ -28,35 +28,36 @@ type Client struct {
 	secret  secret
 	ended   chan struct{} // closed by Close
 	up      atomic.Bool
-	group   *ring.Group // of the hub's ring, and of those of other clients
+	group   *ring.Group // the rings of the hub and of other clients
 	quota   ring.Quota
 	work    sync.WaitGroup
 
 	answerTime time.Duration
 
-	asking chan struct{} // full while a request is made: one at a time
+	asking chan struct{} // full during a request: only one at a time
 
-	mu       sync.Mutex
-	closed   bool
-	conn     *net.UnixConn // nil while there is no hub
-	hub      *ring.Pair    // with it, whose one ring is the client's; it stays until there is the next
-	number   uint32        // of the last request
-	answers  chan answer
-	changed  chan struct{} // closed, and replaced, when conn or up changes
-	addrs    map[netip.Addr]string
-	services map[stack.Service]int
-	outlets  []outletSocket
-	owed     []request // that end something, and which a hub that does not answer has not been told
+	mu            sync.Mutex
+	closed        bool
+	conn          *net.UnixConn // nil while there is no hub
+	hub           *ring.Pair    // the pair with the hub, with the client's ring only; it stays until the next hub
+	number        uint32        // of the last request
+	answers       chan answer
+	changed       chan struct{} // closed and replaced when conn or up changes
+	addrs         map[netip.Addr]string
+	services      map[stack.Service]int
+	sourceSockets []sourceSocket
+	owed          []request // requests that end something and have not reached the hub
 	neighbours
 }
 
 // outletSocket is a socket that the client sends from.
-type outletSocket struct {
+type sourceSocket struct {
 	addr netip.Addr
 	raw  syscall.RawConn
 }
 
-// Join connects to the hub, which it starts if there is none and the config says how. Run is to be called then.
+// Join connects to the hub. If there is none, it starts one, if the config says how. The caller
+// then calls Run.
 func Join(cfg ClientConfig) (*Client, error) {
 	if cfg.Directory == "" {
 		cfg.Directory = Directory()
@@ -69,7 +70,8 @@ func Join(cfg ClientConfig) (*Client, error) {
 	}
 	c := &Client{cfg: cfg, ended: make(chan struct{}), group: ring.NewGroup(), quota: ring.Quota{Bytes: quotaBytes},
 		answerTime: answerTime,
-		asking:     make(chan struct{}, 1), answers: make(chan answer, 1), changed: make(chan struct{}), addrs: map[netip.Addr]string{}, services: map[stack.Service]int{}}
+		asking:     make(chan struct{}, 1), answers: make(chan answer, 1), changed: make(chan struct{}),
+		addrs: map[netip.Addr]string{}, services: map[stack.Service]int{}}
 	c.neighbours.init()
 	c.group.AllowInPlace()
 	c.group.SetHub()
@@ -87,7 +89,7 @@ func Join(cfg ClientConfig) (*Client, error) {
 	return c, nil
 }
 
-// Running tells whether there is a hub of this user in a directory; "" is that of Directory.
+// Running reports whether a hub of this user runs in a directory; "" means Directory.
 func Running(directory string) bool {
 	if directory == "" {
 		directory = Directory()
@@ -100,21 +102,21 @@ func Running(directory string) bool {
 	return ownUser(conn) == nil
 }
 
-// Numbers are those that the hub has leased to the client. They never change.
+// Numbers returns the numbers that the hub has leased to the client. They never change.
 func (c *Client) Numbers() stack.Numbers { return c.numbers }
 
-// Up tells whether there is a hub.
+// Up reports whether there is a hub.
 func (c *Client) Up() bool { return c.up.Load() }
 
-// connect finds a hub, or starts one, and says hello.
+// connect finds or starts a hub, and completes the handshake.
 func (c *Client) connect() (conn *net.UnixConn, w welcome, err error) {
 	const (
 		interval = 10 * time.Millisecond
-		tries    = 3000 // for half a minute: a busy machine may take long to start a process
+		tries    = 3000 // half a minute: a busy machine may take long to start a process
 	)
-	// How many tries to wait before another hub is started, as the one that was may have been killed at once: twice as many each
-	// time, as it may also have got no processor.
-	patient := 100
+	// startAfter is the number of tries before another hub is started, because the first may
+	// have been killed at once. It doubles each time, because the first may also lack CPU time.
+	startAfter := 100
 	var started *os.File
 	defer func() {
 		if started != nil {
@@ -122,7 +124,7 @@ func (c *Client) connect() (conn *net.UnixConn, w welcome, err error) {
 		}
 	}()
 	for try := 0; ; try++ {
-		conn, w, err = c.greet()
+		conn, w, err = c.handshake()
 		if err == nil || try >= tries || !isAbsent(err) {
 			return conn, w, err
 		}
@@ -130,12 +132,12 @@ func (c *Client) connect() (conn *net.UnixConn, w welcome, err error) {
 		switch {
 		case started == nil:
 			started, err = c.start()
-		case try >= patient:
-			patient *= 2
+		case try >= startAfter:
+			startAfter *= 2
 			err = c.cfg.Start(c.cfg.Directory)
 		}
 		if err != nil {
-			return nil, w, fmt.Errorf("a hub is to be started: %w", err)
+			return nil, w, fmt.Errorf("starting a hub: %w", err)
 		}
 		select {
 		case <-time.After(interval):
@@ -145,7 +147,7 @@ func (c *Client) connect() (conn *net.UnixConn, w welcome, err error) {
 	}
 }
 
-// isAbsent tells whether an error means that there is no hub, or that it has ended just now.
+// isAbsent reports whether an error means that there is no hub, or that it has just ended.
 func isAbsent(err error) bool {
 	for _, absent := range []error{unix.ENOENT, unix.ECONNREFUSED, unix.ECONNRESET, unix.EPIPE, errGone} {
 		if errors.Is(err, absent) {
@@ -155,9 +157,10 @@ func isAbsent(err error) bool {
 	return false
 }
 
-var errGone = errors.New("the hub has hung up")
+var errGone = errors.New("the hub has disconnected")
 
-// start starts a hub unless another client is about to. The file that it returns then is locked until it is closed.
+// start starts a hub, unless another client is starting one. The returned file is locked until it
+// is closed.
 func (c *Client) start() (*os.File, error) {
 	if c.cfg.Start == nil {
 		return nil, fmt.Errorf("no hub runs: start one with softrnic hub: %w", unix.ENOENT)
@@ -177,8 +180,8 @@ func (c *Client) start() (*os.File, error) {
 	return f, nil
 }
 
-// greet connects to the hub that there is, and gives it a ring to put records in.
-func (c *Client) greet() (_ *net.UnixConn, w welcome, err error) {
+// handshake connects to the hub, and gives it a ring to put records into.
+func (c *Client) handshake() (_ *net.UnixConn, w welcome, err error) {
 	path := filepath.Join(c.cfg.Directory, socketName)
 	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: path, Net: "unixpacket"})
 	if err != nil {
@@ -196,7 +199,8 @@ func (c *Client) greet() (_ *net.UnixConn, w welcome, err error) {
 	if err := ownUser(conn); err != nil {
 		return nil, w, err
 	}
-	// The welcome is waited for as long as the connection stands: a hub may be ready to run and get no processor.
+	// The welcome is awaited for as long as the connection exists: the hub may be runnable but
+	// get no CPU time.
 	welcomed := make(chan struct{})
 	defer close(welcomed)
 	go c.awaitWelcome(conn, welcomed)
@@ -229,7 +233,7 @@ func (c *Client) greet() (_ *net.UnixConn, w welcome, err error) {
 	return conn, w, nil
 }
 
-// awaitWelcome says so when a welcome is late, and ends the wait for it with the client.
+// awaitWelcome logs a late welcome, and ends the wait when the client is closed.
 func (c *Client) awaitWelcome(conn *net.UnixConn, welcomed <-chan struct{}) {
 	late := time.NewTicker(c.answerTime)
 	defer late.Stop()
@@ -255,12 +259,12 @@ func (c *Client) Run() {
 		deliver := c.cfg.Receiver()
 		var a Arrival
 		err := p.Serve(func(frames []link.Frame) {
-			c.group.Drain(p) // a disconnect must not pass the last acknowledgement
+			c.group.Drain(p) // so that a disconnect does not overtake the last acknowledgement
 			for i := range frames {
 				a = arrivalOf(&frames[i])
 				deliver(&a, frames[i].Polled)
 			}
-		}, c.hear)
+		}, c.onMessage)
 		if err == nil {
 			err = errGone
 		}
@@ -270,7 +274,7 @@ func (c *Client) Run() {
 		if c.isClosed() {
 			return
 		}
-		c.cfg.Log.Warn("the hub has gone", "directory", c.cfg.Directory, "error", err)
+		c.cfg.Log.Warn("the hub has disappeared", "directory", c.cfg.Directory, "error", err)
 		c.setConn(nil)
 		c.cfg.Changed(false)
 		if !c.rejoin() {
@@ -279,7 +283,7 @@ func (c *Client) Run() {
 	}
 }
 
-// rejoin connects to the next hub; false if the client is closed, or has lost its lease.
+// rejoin connects to the next hub. It returns false if the client is closed or has lost its lease.
 func (c *Client) rejoin() bool {
 	const pause = 100 * time.Millisecond
 	for {
@@ -288,15 +292,15 @@ func (c *Client) rejoin() bool {
 		case err == nil && w.secret == c.secret:
 			had := c.setConn(conn)
 			if c.isClosed() {
-				c.leaveHub() // setConn, or Close, has closed the connection
+				c.leaveHub() // setConn or Close has closed the connection
 				return false
 			}
 			go c.repeat(conn, had)
 			return true
 		case err == nil:
 			c.leaveHub()
-			c.hangUpAll()
-			c.cfg.Log.Error("the hub has given this process's numbers up", "directory", c.cfg.Directory)
+			c.disconnectAll()
+			c.cfg.Log.Error("the hub has released this process's numbers", "directory", c.cfg.Directory)
 			c.cfg.Changed(true)
 			return false
 		case c.isClosed():
@@ -311,7 +315,8 @@ func (c *Client) rejoin() bool {
 	}
 }
 
-// setConn says which connection is that with the hub; nil: there is none. It returns the requests for what the client has.
+// setConn sets the connection to the hub; nil: none. It returns requests that restore the client's
+// registrations.
 func (c *Client) setConn(conn *net.UnixConn) (had []request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -324,7 +329,7 @@ func (c *Client) setConn(conn *net.UnixConn) (had []request) {
 	return c.had()
 }
 
-// hubChanged has requests that wait look again. mu is held.
+// hubChanged wakes waiting requests. mu is held.
 func (c *Client) hubChanged() {
 	close(c.changed)
 	c.changed = make(chan struct{})
@@ -336,8 +341,8 @@ func (c *Client) isClosed() bool {
 	return c.closed
 }
 
-// hear takes in a message of the hub, with its descriptors.
-func (c *Client) hear(b []byte, fds []int) error {
+// onMessage processes a message of the hub, with its descriptors.
+func (c *Client) onMessage(b []byte, fds []int) error {
 	if m, ok := decodeMeeting(b); ok {
 		return c.meet(&m, fds)
 	}
@@ -356,7 +361,7 @@ func (c *Client) hear(b []byte, fds []int) error {
 	return nil
 }
 
-// setHub says which pair is that with the hub; nil: there is none.
+// setHub sets the pair with the hub; nil: none.
 func (c *Client) setHub(p *ring.Pair) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -364,7 +369,7 @@ func (c *Client) setHub(p *ring.Pair) {
 	c.setGroup()
 }
 
-// leaveHub closes a pair with a hub, which was never served.
+// leaveHub closes a pair with a hub that was never served.
 func (c *Client) leaveHub() {
 	c.mu.Lock()
 	p := c.hub
@@ -373,16 +378,18 @@ func (c *Client) leaveHub() {
 	p.Close()
 }
 
-// Poll receives what has come, on the goroutine of the caller; false if there was nothing, or somebody else receives it.
+// Poll receives on the goroutine of the caller. It returns false if there was nothing, or if
+// another goroutine is receiving.
 func (c *Client) Poll() bool { return c.group.Poll() }
 
-// EndPoll has the client receive by itself again. Without it that begins a little after the last Poll.
+// EndPoll makes the client's goroutines receive again. Without it they start a little after the
+// last Poll.
 func (c *Client) EndPoll() { c.group.EndPoll() }
 
-// Wait waits until what is being received now has been handed out.
+// Wait waits until running receivers have returned.
 func (c *Client) Wait() { c.group.Wait() }
 
-// Close ends the client. Nothing is received any more when Run and Close have returned.
+// Close ends the client. Nothing is received once Run and Close have returned.
 func (c *Client) Close() {
 	c.mu.Lock()
 	if !c.closed {
@@ -394,6 +401,6 @@ func (c *Client) Close() {
 		}
 	}
 	c.mu.Unlock()
-	c.hangUpAll()
+	c.disconnectAll()
 	c.work.Wait()
 }

@@ -2,22 +2,23 @@ package hub
 
 import "time"
 
-// SetWaits sets how long a route waits before it asks for rings again, and a client for a route before it refuses rings. undo undoes
-// that.
+// SetWaits sets how long a route waits before it requests rings again, and how long a client waits
+// for a route before it refuses rings. undo restores the values.
 func SetWaits(pause, route time.Duration) (undo func()) {
 	oldPause, oldRoute := firstPause, routeWait
 	firstPause, routeWait = pause, route
 	return func() { firstPause, routeWait = oldPause, oldRoute }
 }
 
-// SetAnswerTime sets how long the hub has to answer before that is logged. undo undoes that.
+// SetAnswerTime sets the time after which a missing answer is logged. undo restores it.
 func SetAnswerTime(d time.Duration) (undo func()) {
 	old := answerTime
 	answerTime = d
 	return func() { answerTime = old }
 }
 
-// SetSettleTime sets how long a hub waits for what the clients of the one before ask for. undo undoes that.
+// SetSettleTime sets how long a hub waits for the requests of its predecessor's clients. undo
+// restores it.
 func SetSettleTime(d time.Duration) (undo func()) {
 	old := settleTime
 	settleTime = d

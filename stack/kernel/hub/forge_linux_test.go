@@ -18,22 +18,23 @@ import (
 	"github.com/softrnic/softrnic/link/ring"
 )
 
-// TestHostileNeighbour: what a client's ring holds is from it and from nobody else, whatever it says; and one that writes nonsense
-// into its ring, or says nonsense, harms the rings of no other: each datagram of a friend comes once, unchanged and in order.
+// TestHostileNeighbour checks that records in a client's ring are attributed to that client,
+// whatever they say. A client that writes garbage into its ring, or sends garbage, does not harm
+// other rings: each datagram of a well-behaved client arrives once, unmodified and in order.
 func TestHostileNeighbour(t *testing.T) {
 	var work sync.WaitGroup
 	dir, end := hubHere(t, &work)
 	defer end()
 	own := netip.MustParseAddr(hostileAddr)
 	var good, forged atomic.Int64
-	var friendly atomic.Uint32 // the first of the friend's QPNs
+	var friendly atomic.Uint32 // the first QPN of the well-behaved client
 	victim := client(t, &work, dir, hostileAddr, func(a *Arrival) {
 		switch {
 		case len(a.Payload) == 0:
 			forged.Add(1)
 		case a.SrcQPNs.Base == friendly.Load():
 			if !bytes.Equal(a.Payload, datagram(nil, 0, uint64(good.Load()))) {
-				t.Errorf("%x came, and datagram %d was to come", a.Payload, good.Load())
+				t.Errorf("%x arrived, want datagram %d", a.Payload, good.Load())
 			}
 			good.Add(1)
 		}
@@ -49,7 +50,7 @@ func TestHostileNeighbour(t *testing.T) {
 
 	var w Writer
 	a := Arrival{From: netip.AddrPortFrom(own, 1), Dst: own}
-	for _, n := range []int{2, 2000} { // short ones are copied, and of the others the header is
+	for _, n := range []int{2, 2000} { // short ones are copied; of long ones only the header is
 		h := neighbourOf(t, dir, victim)
 		forge := func(change func(a *Arrival)) {
 			a := a
@@ -87,7 +88,7 @@ func TestHostileNeighbour(t *testing.T) {
 		if !to.Send(&a, &w) {
 			t.Fatal("the rings with the friend are gone")
 		}
-		awaitTrue(t, "what the friend sends comes", func() bool { return good.Load() == before+1 })
+		awaitTrue(t, "the friend's datagram arrives", func() bool { return good.Load() == before+1 })
 	}
 }
 
@@ -95,7 +96,7 @@ func awaitTrue(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for give := time.Now().Add(20 * time.Second); !ok(); time.Sleep(100 * time.Microsecond) {
 		if time.Now().After(give) {
-			t.Fatalf("%s: not so", what)
+			t.Fatalf("timeout: %s", what)
 		}
 	}
 }
@@ -126,12 +127,12 @@ func (h *hostileNeighbour) put(t *testing.T, a *Arrival) {
 	_, _ = h.conn.Write([]byte{1})
 }
 
-// neighbourOf is a client that has rings with another.
+// neighbourOf creates a client that has rings with another.
 func neighbourOf(t *testing.T, dir string, victim *Client) *hostileNeighbour {
 	t.Helper()
 	h := greeted(t, dir)
 	if h == nil {
-		t.Fatal("the hub wants no client")
+		t.Fatal("the hub refuses the client")
 	}
 	own := netip.MustParseAddr(hostileAddr)
 	q := request{kind: pair, number: 1, addr: own, own: own, qpn: victim.Numbers().QPNs.Base}
@@ -151,7 +152,7 @@ func neighbourOf(t *testing.T, dir string, victim *Client) *hostileNeighbour {
 	hello := binary.BigEndian.AppendUint32([]byte(magic), version)
 	hello = binary.BigEndian.AppendUint32(hello, ring.MinLen)
 	x := &hostileNeighbour{hostile: h, conn: conn}
-	if x.in, x.out, err = ring.Handshake(conn, patience, hello, ring.MinLen, decodeNeighbourHello); err != nil {
+	if x.in, x.out, err = ring.Handshake(conn, helloTimeout, hello, ring.MinLen, decodeNeighbourHello); err != nil {
 		t.Fatal(err)
 	}
 	if x.producer, err = ring.NewProducer(x.out); err != nil {

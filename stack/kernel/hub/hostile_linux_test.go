@@ -19,17 +19,18 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// everything is a classifier by which a datagram is for the client whose QPN range its first byte names. The second says what it is.
+// everything is a classifier for which a datagram's first byte names the QPN range of its
+// destination, and the second its kind.
 type everything struct{}
 
-// What a datagram is, by its second byte.
+// Kinds of datagrams, in the second byte.
 const (
 	plain   = iota
 	counted // by [Victim]
-	claim   // that its sender has the QPN range which the third byte names
+	claim   // its sender claims the QPN range that the third byte names
 )
 
-// right is the last byte of a datagram that it says is as it was sent.
+// right is the last byte of a datagram whose ICRC is valid.
 const right = 0x17
 
 func (everything) Leased(stack.Numbers) {}
@@ -42,13 +43,14 @@ func (everything) Refuse([]byte, *stack.Datagram, stack.SendFunc) {}
 func (everything) Permits(b []byte, own stack.Numbers) bool {
 	return len(b) < 3 || b[1] != claim || own.QPNs.Contains(uint32(b[2])<<slotBits)
 }
-func (everything) Speak(int64, stack.SendFunc) int64 { return 0 }
+func (everything) SendDue(int64, stack.SendFunc) int64 { return 0 }
 
-// hostileAddr is where all clients of TestHostile are.
+// hostileAddr is the address of all clients of TestHostile.
 const hostileAddr = "127.31.1.1"
 
-// TestHostile: processes that say nonsense to the hub, flood it with descriptors and requests, change the size of their memory, write
-// at random into their rings while these are in use, and claim what is another's, do not disturb another: see [Victim].
+// TestHostile checks that hostile processes do not disturb another client: see [Victim]. They send
+// garbage to the hub, flood it with descriptors and requests, resize their memory, write randomly
+// into their rings while these are in use, and claim another's numbers.
 func TestHostile(t *testing.T) {
 	var work sync.WaitGroup
 	dir, end := hubHere(t, &work)
@@ -90,15 +92,16 @@ func TestHostile(t *testing.T) {
 	}
 	for _, a := range acts {
 		if t.Logf("%s: %d times", a.name, a.n); a.n == 0 {
-			t.Errorf("%s: the hub let nobody in", a.name)
+			t.Errorf("%s: no attack was accepted", a.name)
 		}
 	}
 	x.victim.end()
 	awaitTrue(t, "the hub keeps no descriptors", func() bool { return descriptors(t) <= before+2 })
 }
 
-// TestSilentConnections: a process that connects and says nothing has few of the hub's connections, and has them again when it has hung
-// up. Else it would keep all others from joining.
+// TestSilentConnections checks that a process which connects without a hello gets only a few of the
+// hub's connections, and gets them again after disconnecting. Otherwise it could keep all others
+// from joining.
 func TestSilentConnections(t *testing.T) {
 	s := &server{cfg: Config{Log: slog.New(slog.DiscardHandler)}, conns: map[*net.UnixConn]bool{}, silent: map[int32]int{}}
 	for range 2 {
@@ -110,7 +113,7 @@ func TestSilentConnections(t *testing.T) {
 		}
 		s.mu.Lock()
 		if n := len(s.conns); n != maxSilent {
-			t.Errorf("one process has %d connections, want %d", n, maxSilent)
+			t.Errorf("one process has %d silent connections, want %d", n, maxSilent)
 		}
 		s.mu.Unlock()
 		for _, h := range peers {
@@ -118,12 +121,12 @@ func TestSilentConnections(t *testing.T) {
 		}
 		s.work.Wait()
 		if len(s.silent) != 0 || len(s.conns) != 0 {
-			t.Errorf("when all have hung up, there are %v, of which %v are silent", s.conns, s.silent)
+			t.Errorf("after disconnecting there are %v, of which %v are silent", s.conns, s.silent)
 		}
 	}
 }
 
-// descriptors is how many this process has, and so the hub in it.
+// descriptors returns the number of descriptors of this process, which includes the hub's.
 func descriptors(t *testing.T) int {
 	all, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -132,7 +135,7 @@ func descriptors(t *testing.T) int {
 	return len(all)
 }
 
-// hubHere is a hub in this process. end ends it, and waits for work.
+// hubHere runs a hub in this process. end ends it, and waits for work.
 func hubHere(t testing.TB, work *sync.WaitGroup) (dir string, end func()) {
 	t.Helper()
 	own, err := os.MkdirTemp("", "h")
@@ -153,17 +156,21 @@ func hubHere(t testing.TB, work *sync.WaitGroup) (dir string, end func()) {
 	return dir, func() { cancel(); work.Wait() }
 }
 
-// client joins a hub. It is closed before work is waited for.
+// client joins a hub. It is closed before work is awaited.
 func client(t testing.TB, work *sync.WaitGroup, dir, addr string, deliver func(*Arrival)) *Client {
 	t.Helper()
-	c, err := Join(ClientConfig{Directory: dir, Receiver: func() func(*Arrival, bool) { return func(a *Arrival, _ bool) { deliver(a) } }, Changed: func(bool) {}})
+	c, err := Join(ClientConfig{Directory: dir, Receiver: func() func(*Arrival,
+		bool) {
+		return func(a *Arrival, _ bool) { deliver(a) }
+	}, Changed: func(bool) {}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	work.Go(c.Run)
 	err = c.AddAddr(netip.MustParseAddr(addr), "lo")
-	for give := time.Now().Add(20 * time.Second); errors.Is(err, unix.EADDRINUSE) && time.Now().Before(give); time.Sleep(50 * time.Millisecond) {
-		err = c.AddAddr(netip.MustParseAddr(addr), "lo") // another package's tests have ::1
+	for give := time.Now().Add(20 * time.Second); errors.Is(err, unix.EADDRINUSE) && time.Now().Before(give); {
+		time.Sleep(50 * time.Millisecond)
+		err = c.AddAddr(netip.MustParseAddr(addr), "lo") // another package's tests use ::1
 	}
 	if err != nil {
 		c.Close()
@@ -172,7 +179,8 @@ func client(t testing.TB, work *sync.WaitGroup, dir, addr string, deliver func(*
 	return c
 }
 
-// FuzzMessages: any bytes are a message or an error, and what is a message is the same when it is sent on.
+// FuzzMessages checks that any bytes decode to a message or an error, and that encoding a message
+// restores the bytes.
 func FuzzMessages(f *testing.F) {
 	h := hello{ring: ring.MinLen, secret: secret{1}}
 	w := welcome{secret: secret{2}, span: span{4, 4, 2}}
@@ -193,7 +201,8 @@ func FuzzMessages(f *testing.F) {
 			}
 		}
 		if q, err := decodeRequest(b); err == nil {
-			if again, err := decodeRequest(q.encode()); err != nil || again.service != q.service || again.kind != q.kind || again.zone != q.zone {
+			if again, err := decodeRequest(q.encode()); err != nil || again.service != q.service || again.kind != q.kind ||
+				again.zone != q.zone {
 				t.Errorf("request %+v, %+v, %v", q, again, err)
 			}
 		}

@@ -26,7 +26,7 @@ import (
 	"github.com/softrnic/softrnic/stack/kernel/hub"
 )
 
-// The environment of processes that tests start: what they are, and in which directory.
+// The environment of processes that tests start: their role and their directory.
 const (
 	roleEnv = "SOFTRNIC_HUB_TEST_ROLE"
 	dirEnv  = "SOFTRNIC_HUB_TEST_DIR"
@@ -36,7 +36,8 @@ const (
 func TestMain(m *testing.M) {
 	switch os.Getenv(roleEnv) {
 	case "hub":
-		err := hub.Serve(context.Background(), hub.Config{Directory: os.Getenv(dirEnv), Classifier: numbered{}, Idle: 2 * time.Second, Reclaim: 2 * time.Second})
+		err := hub.Serve(context.Background(), hub.Config{Directory: os.Getenv(dirEnv), Classifier: numbered{}, Idle: 2 * time.Second,
+			Reclaim: 2 * time.Second})
 		if err != nil && !errors.Is(err, hub.ErrRunning) {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
@@ -54,8 +55,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// numbered classifies what the tests send: a datagram begins with a kind of target and its number, or a service ID. With the bit
-// claims set, a QPN follows that the sender says is its own.
+// numbered classifies the tests' datagrams. A datagram begins with a kind of target and its number,
+// or a service ID. With the bit claims set, a QPN follows that the sender claims as its own.
 type numbered struct{}
 
 const claims = 0x80
@@ -74,9 +75,9 @@ func (numbered) Refuse([]byte, *stack.Datagram, stack.SendFunc) {}
 func (numbered) Permits(b []byte, own stack.Numbers) bool {
 	return len(b) < 17 || b[0]&claims == 0 || own.QPNs.Contains(uint32(binary.BigEndian.Uint64(b[9:])))
 }
-func (numbered) Speak(int64, stack.SendFunc) (again int64) { return 0 }
+func (numbered) SendDue(int64, stack.SendFunc) (again int64) { return 0 }
 
-// message is a datagram of n bytes for a target.
+// message returns a datagram of n bytes for a target.
 func message(kind stack.TargetKind, number uint64, n int, fill byte) []byte {
 	b := bytes.Repeat([]byte{fill}, max(n, 9))
 	b[0] = byte(kind)
@@ -84,7 +85,7 @@ func message(kind stack.TargetKind, number uint64, n int, fill byte) []byte {
 	return b
 }
 
-// directory is one for a hub, of which the path is short.
+// directory returns a directory for a hub, with a short path.
 func directory(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "h")
@@ -95,7 +96,7 @@ func directory(t testing.TB) string {
 	return filepath.Join(dir, "hub")
 }
 
-// starter starts hubs in processes of their own, and remembers the last.
+// starter starts hub processes, and keeps the last one.
 type starter struct {
 	t    testing.TB
 	mu   sync.Mutex
@@ -126,17 +127,17 @@ func (s *starter) kill() {
 	_ = s.last.Process.Kill()
 }
 
-// await waits until ok.
+// await waits until ok returns true.
 func await(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("%s: not so", what)
+			t.Fatalf("timeout: %s", what)
 		}
 	}
 }
 
-// end is a host with what it has received.
+// end is a host with its received datagrams.
 type end struct {
 	t    testing.TB
 	host *kernel.Host
@@ -146,7 +147,7 @@ type end struct {
 	once sync.Once
 
 	mu    sync.Mutex
-	stuck chan bool // nil, or what the receiver waits for
+	stuck chan bool // if not nil, the receiver waits for it
 }
 
 type got struct {
@@ -195,7 +196,8 @@ func (e *end) close() { e.once.Do(func() { _ = e.host.Close() }) }
 func (e *end) send(src, dst string, messages ...[]byte) (headers [][]byte) {
 	e.t.Helper()
 	port := e.nic.Datagrams()
-	p, err := port.Path(stack.PathAttr{Src: netip.MustParseAddr(src), Dst: netip.MustParseAddr(dst), SrcPort: 50000, TrafficClass: 0x20, HopLimit: 9})
+	p, err := port.Path(stack.PathAttr{Src: netip.MustParseAddr(src), Dst: netip.MustParseAddr(dst), SrcPort: 50000,
+		TrafficClass: 0x20, HopLimit: 9})
 	if err != nil {
 		e.t.Fatal(err)
 	}
@@ -216,17 +218,17 @@ func (e *end) next() got {
 	case g := <-e.got:
 		return g
 	case <-time.After(10 * time.Second):
-		e.t.Fatal("nothing came")
+		e.t.Fatal("no datagram arrived")
 		return got{}
 	}
 }
 
-// nothing fails if something comes.
+// nothing fails if a datagram arrives.
 func (e *end) nothing() {
 	e.t.Helper()
 	select {
 	case g := <-e.got:
-		e.t.Errorf("%.20x came", g.payload)
+		e.t.Errorf("%.20x arrived", g.payload)
 	case <-time.After(20 * time.Millisecond):
 	}
 }
@@ -234,7 +236,8 @@ func (e *end) nothing() {
 func (e *end) qpn() uint64 { return uint64(e.port.Numbers().QPNs.Base) + 5 }
 func (e *end) id() uint64  { return uint64(e.port.Numbers().CommIDs.Base) + 7 }
 
-// TestSharedAddress: several hosts at one address each receive what is for their numbers and services, as it was sent.
+// TestSharedAddress checks that several hosts at one address each receive the datagrams for their
+// numbers and services, unmodified.
 func TestSharedAddress(t *testing.T) {
 	for _, addr := range []string{"127.31.0.1", "::1"} {
 		t.Run(addr, func(t *testing.T) {
@@ -246,19 +249,22 @@ func TestSharedAddress(t *testing.T) {
 			if a.qpn() == b.qpn() || a.id() == b.id() || b.qpn() == c.qpn() {
 				t.Errorf("the same numbers: %v, %v, %v", a.port.Numbers(), b.port.Numbers(), c.port.Numbers())
 			}
-			// In one superframe, for several of them.
+			// One superframe, for several of them.
 			all := [][]byte{
-				message(stack.TargetQPN, a.qpn(), 100, 0), message(stack.TargetQPN, b.qpn(), 100, 1), message(stack.TargetQPN, b.qpn()+1, 100, 2),
+				message(stack.TargetQPN, a.qpn(), 100, 0), message(stack.TargetQPN, b.qpn(), 100, 1), message(stack.TargetQPN,
+					b.qpn()+1, 100, 2),
 				message(stack.TargetCommID, c.id(), 100, 3), message(stack.TargetQPN, a.qpn(), 50, 4),
 			}
 			headers := c.send(addr, addr, all...)
 			for i, to := range []*end{a, b, b, c, a} {
 				g := to.next()
-				if !bytes.Equal(g.payload, all[i]) || !bytes.Equal(g.header, headers[i]) || g.Dst.String() != addr || g.Src.String() != addr || g.TrafficClass != 0x20 || g.HopLimit != 9 {
-					t.Errorf("datagram %d: %+v %x, %x was sent with %x", i, g.Datagram, g.payload, all[i], headers[i])
+				if !bytes.Equal(g.payload, all[i]) || !bytes.Equal(g.header, headers[i]) || g.Dst.String() != addr ||
+					g.Src.String() != addr || g.TrafficClass != 0x20 || g.HopLimit != 9 {
+					t.Errorf("datagram %d: %+v %x, want %x with %x", i, g.Datagram, g.payload, all[i], headers[i])
 				}
 			}
-			// What goes to another process counts, though it is at the same address.
+			// Datagrams to another process are counted, though it is at the same
+			// address.
 			for e, want := range map[*end]stack.Counters{
 				a: {Received: stack.Traffic{Packets: 2}}, b: {Received: stack.Traffic{Packets: 2}},
 				c: {Sent: stack.Traffic{Packets: 5}, Received: stack.Traffic{Packets: 1}},
@@ -266,7 +272,8 @@ func TestSharedAddress(t *testing.T) {
 				n := e.nic.Counters()
 				if n.Sent.Packets != want.Sent.Packets || n.Received.Packets != want.Received.Packets ||
 					n.Sent.Bytes < 50*n.Sent.Packets || n.Received.Bytes < 50*n.Received.Packets {
-					t.Errorf("a host counts %+v sent, %+v received, want %d and %d packets", n.Sent, n.Received, want.Sent.Packets, want.Received.Packets)
+					t.Errorf("a host counts %+v sent, %+v received, want %d and %d packets", n.Sent, n.Received, want.Sent.Packets,
+						want.Received.Packets)
 				}
 			}
 			// Services.
@@ -274,17 +281,18 @@ func TestSharedAddress(t *testing.T) {
 			if err := a.port.Serve(service); err != nil {
 				t.Fatal(err)
 			}
-			for _, taken := range []stack.Service{{ID: 0x1012, Mask: ^uint64(0)}, service, {Mask: 0}, {Addr: netip.MustParseAddr(addr), ID: 0x1000, Mask: ^uint64(0)}} {
+			oneAddr := stack.Service{Addr: netip.MustParseAddr(addr), ID: 0x1000, Mask: ^uint64(0)}
+			for _, taken := range []stack.Service{{ID: 0x1012, Mask: ^uint64(0)}, service, {Mask: 0}, oneAddr} {
 				if err := b.port.Serve(taken); !errors.Is(err, syscall.EADDRINUSE) {
 					t.Errorf("service %+v, which another has: %v", taken, err)
 				}
 			}
-			if err := a.port.Serve(service); err != nil { // twice is no obstacle
+			if err := a.port.Serve(service); err != nil { // a second registration of one's own is allowed
 				t.Error(err)
 			}
 			c.send(addr, addr, message(stack.TargetService, 0x1034, 64, 0), message(stack.TargetService, 0x1134, 64, 0))
 			if g := a.next(); g.payload[8] != 0x34 {
-				t.Errorf("%x came", g.payload)
+				t.Errorf("%x arrived", g.payload)
 			}
 			a.port.EndServe(service)
 			if err := b.port.Serve(service); !errors.Is(err, syscall.EADDRINUSE) {
@@ -292,7 +300,7 @@ func TestSharedAddress(t *testing.T) {
 			}
 			a.port.EndServe(service)
 			c.send(addr, addr, message(stack.TargetService, 0x1035, 64, 0))
-			a.next() // as nobody else has it
+			a.next() // as no other process serves it
 			if err := b.port.Serve(service); err != nil {
 				t.Error(err)
 			}
@@ -305,8 +313,9 @@ func TestSharedAddress(t *testing.T) {
 	}
 }
 
-// TestForged: what is sent from the hub's addresses comes with the numbers of the process that sent it, not those that it claims,
-// and only from processes that the hub knows.
+// TestForged checks that datagrams from the hub's addresses carry the numbers of the sending
+// process rather than those that they claim, and that the hub drops datagrams from unknown
+// processes.
 func TestForged(t *testing.T) {
 	const addr = "127.31.0.8"
 	dir, s := directory(t), &starter{t: t}
@@ -319,12 +328,12 @@ func TestForged(t *testing.T) {
 	a.send(addr, addr, claim(b.qpn()), claim(a.qpn()), claim(b.qpn()), message(stack.TargetQPN, b.qpn(), 64, 7))
 	for _, want := range []byte{claims | byte(stack.TargetQPN), byte(stack.TargetQPN)} {
 		if g := b.next(); g.payload[0] != want || g.SrcQPNs != a.port.Numbers().QPNs {
-			t.Errorf("%x came, from %v", g.payload, g.SrcQPNs)
+			t.Errorf("%x arrived, from %v", g.payload, g.SrcQPNs)
 		}
 	}
 	a.send(addr, addr, message(stack.TargetCommID, b.id(), 64, 7))
 	if g := b.next(); g.SrcQPNs != (stack.Range{}) {
-		t.Errorf("a MAD, which the hub has looked at, is from %v", g.SrcQPNs)
+		t.Errorf("a MAD, which the hub has checked, is from %v", g.SrcQPNs)
 	}
 	stranger, err := net.DialUDP("udp", &net.UDPAddr{IP: net.ParseIP(addr)}, &net.UDPAddr{IP: net.ParseIP(addr), Port: stack.RoCEPort})
 	if err != nil {
@@ -336,8 +345,11 @@ func TestForged(t *testing.T) {
 	}
 	b.nothing()
 
-	// What is no socket of a client's own.
-	c, err := hub.Join(hub.ClientConfig{Directory: dir, Receiver: func() func(*hub.Arrival, bool) { return func(*hub.Arrival, bool) {} }, Changed: func(bool) {}})
+	// Descriptors that are not a client's own UDP sockets.
+	c, err := hub.Join(hub.ClientConfig{Directory: dir, Receiver: func() func(*hub.Arrival,
+		bool) {
+		return func(*hub.Arrival, bool) {}
+	}, Changed: func(bool) {}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -349,7 +361,7 @@ func TestForged(t *testing.T) {
 		t.Fatal(err)
 	}
 	own := netip.MustParseAddr(addr)
-	if err := c.AddOutlet(own, raw); !errors.Is(err, syscall.EADDRNOTAVAIL) {
+	if err := c.AddSourceSocket(own, raw); !errors.Is(err, syscall.EADDRNOTAVAIL) {
 		t.Errorf("a socket at an address that the client does not have: %v", err)
 	}
 	if err := c.AddAddr(own, "lo"); err != nil {
@@ -364,15 +376,16 @@ func TestForged(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.AddOutlet(own, other); !errors.Is(err, syscall.EINVAL) {
+	if err := c.AddSourceSocket(own, other); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("a socket of TCP: %v", err)
 	}
-	if err := c.AddOutlet(own, raw); err != nil {
+	if err := c.AddSourceSocket(own, raw); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestPolled: what comes is received on the goroutine that polls, and without it again when nobody does.
+// TestPolled checks that datagrams are received on the polling goroutine, and by the client's
+// goroutine once nobody polls.
 func TestPolled(t *testing.T) {
 	const addr = "127.31.0.2"
 	s := &starter{t: t}
@@ -388,7 +401,7 @@ func TestPolled(t *testing.T) {
 			polled++
 		}
 	}
-	if polled < 20 { // the reader wins now and then, on a busy machine more often
+	if polled < 20 { // the reader sometimes comes first, more often on a busy machine
 		t.Errorf("of 100 datagrams %d were polled", polled)
 	}
 	e.nic.EndPoll()
@@ -398,7 +411,8 @@ func TestPolled(t *testing.T) {
 	}
 }
 
-// TestManyDatagrams: the ring wraps round, and nothing is lost that the client has room for.
+// TestManyDatagrams checks that no datagram is lost when the ring wraps, as long as the client has
+// room.
 func TestManyDatagrams(t *testing.T) {
 	const addr = "127.31.0.3"
 	s := &starter{t: t}
@@ -411,17 +425,20 @@ func TestManyDatagrams(t *testing.T) {
 		a.send(addr, addr, all...)
 		for i := range all {
 			if g := a.next(); !bytes.Equal(g.payload, all[i]) {
-				t.Fatalf("round %d, datagram %d: %.16x of %d bytes came, not %.16x of %d", round, i, g.payload, len(g.payload), all[i], len(all[i]))
+				t.Fatalf("round %d, datagram %d: %.16x of %d bytes, want %.16x of %d",
+					round, i, g.payload, len(g.payload), all[i], len(all[i]))
 			}
 		}
 	}
 }
 
-// TestErrors: what is wrong is said.
+// TestErrors checks the text of errors.
 func TestErrors(t *testing.T) {
 	const addr = "127.31.0.4"
 	dir, s := directory(t), &starter{t: t}
-	if _, err := kernel.New(kernel.Addr(addr), kernel.Shared(kernel.Sharing{Directory: dir})); !errors.Is(err, syscall.ENOENT) || !strings.Contains(err.Error(), "softrnic hub") {
+	noStart := kernel.Sharing{Directory: dir}
+	if _, err := kernel.New(kernel.Addr(addr), kernel.Shared(noStart)); !errors.Is(err, syscall.ENOENT) ||
+		!strings.Contains(err.Error(), "softrnic hub") {
 		t.Errorf("no hub, and none to start: %v", err)
 	}
 	alone, err := kernel.New(kernel.Addr(addr))
@@ -429,8 +446,9 @@ func TestErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer alone.Close()
-	if _, err := kernel.New(kernel.Addr(addr), kernel.Shared(kernel.Sharing{Directory: dir, Start: s.start})); !errors.Is(err, syscall.EADDRINUSE) {
-		t.Errorf("an address that somebody has for himself: %v", err)
+	starting := kernel.Shared(kernel.Sharing{Directory: dir, Start: s.start})
+	if _, err := kernel.New(kernel.Addr(addr), starting); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("an address in use by another program: %v", err)
 	}
 	if err := hub.Serve(t.Context(), hub.Config{Directory: dir, Classifier: numbered{}}); !errors.Is(err, hub.ErrRunning) {
 		t.Errorf("a second hub: %v", err)
@@ -439,28 +457,34 @@ func TestErrors(t *testing.T) {
 	if err := os.MkdirAll(open, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := hub.Serve(t.Context(), hub.Config{Directory: open, Classifier: numbered{}}); err == nil || !strings.Contains(err.Error(), "nobody else's") {
+	if err := hub.Serve(t.Context(), hub.Config{Directory: open, Classifier: numbered{}}); err == nil ||
+		!strings.Contains(err.Error(), "others cannot write to") {
 		t.Errorf("a directory for others too: %v", err)
 	}
-	if _, err := kernel.New(kernel.Addr(addr), kernel.Shared(kernel.Sharing{Directory: open, Start: s.start})); err == nil || !strings.Contains(err.Error(), "nobody else's") {
+	sharing := kernel.Sharing{Directory: open, Start: s.start}
+	if _, err := kernel.New(kernel.Addr(addr), kernel.Shared(sharing)); err == nil ||
+		!strings.Contains(err.Error(), "others cannot write to") {
 		t.Errorf("a directory for others too: %v", err)
 	}
-	if os.Geteuid() != 0 { // it takes root to make another user's
+	if os.Geteuid() != 0 { // only root can create another user's directory
 		return
 	}
 	theirs := directory(t)
 	if err := errors.Join(os.Mkdir(theirs, 0o700), os.Chown(theirs, 65534, 65534)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := kernel.New(kernel.Addr(addr), kernel.Shared(kernel.Sharing{Directory: theirs, Start: s.start})); err == nil || !strings.Contains(err.Error(), "of user 65534") || !strings.Contains(err.Error(), "give another") {
+	sharing.Directory = theirs
+	if _, err := kernel.New(kernel.Addr(addr), kernel.Shared(sharing)); err == nil ||
+		!strings.Contains(err.Error(), "of user 65534") || !strings.Contains(err.Error(), "give another") {
 		t.Errorf("another user's directory: %v", err)
 	}
-	if err := hub.Serve(t.Context(), hub.Config{Directory: theirs, Classifier: numbered{}}); err == nil || !strings.Contains(err.Error(), "of user 65534") {
+	if err := hub.Serve(t.Context(), hub.Config{Directory: theirs, Classifier: numbered{}}); err == nil ||
+		!strings.Contains(err.Error(), "of user 65534") {
 		t.Errorf("a hub in another user's directory: %v", err)
 	}
 }
 
-// TestIdle: a hub without clients ends, and leaves its lock free.
+// TestIdle checks that a hub without clients ends, and releases its lock.
 func TestIdle(t *testing.T) {
 	dir := directory(t)
 	for range 2 {
@@ -469,11 +493,12 @@ func TestIdle(t *testing.T) {
 		}
 	}
 	if hub.Running(dir) {
-		t.Error("there is a hub still")
+		t.Error("the hub is still running")
 	}
 }
 
-// client is a process that echoes what it gets for its first QPN to the QPN in it, until it is killed. It prints its QPN.
+// client is a process that echoes datagrams for its first QPN to the QPN in them, until it is
+// killed. It prints its QPN.
 func client() {
 	addr := os.Getenv(addrEnv)
 	h, err := kernel.New(kernel.Addr(addr), kernel.Shared(kernel.Sharing{Directory: os.Getenv(dirEnv)}))
@@ -498,7 +523,7 @@ func client() {
 			}
 			_, out := s.Datagram(p, len(b)-8)
 			out[0] = byte(stack.TargetQPN)
-			copy(out[1:], b[9:]) // where it is to go
+			copy(out[1:], b[9:]) // the destination
 		}
 	})
 	fmt.Println(port.(stack.Shared).Numbers().QPNs.Base)
@@ -506,7 +531,7 @@ func client() {
 	os.Exit(0)
 }
 
-// process is a client in a process of its own.
+// process is a client in a separate process.
 type process struct {
 	*exec.Cmd
 	base uint32
@@ -530,25 +555,25 @@ func spawn(t testing.TB, dir, addr string) *process {
 	}
 	t.Cleanup(func() { _ = in.Close(); _ = p.Process.Kill(); _ = p.Wait() })
 	if _, err := fmt.Fscan(out, &p.base); err != nil {
-		t.Fatalf("a client says no QPN: %v", err)
+		t.Fatalf("a client prints no QPN: %v", err)
 	}
 	return p
 }
 
-// echo sends n bytes to a client and waits for the answer; false if it does not come.
-func (e *end) echo(addr string, p *process, n int, patience time.Duration) bool {
+// echo sends n bytes to a client and waits for the answer. It returns false if none arrives.
+func (e *end) echo(addr string, p *process, n int, timeout time.Duration) bool {
 	m := message(stack.TargetQPN, uint64(p.base), max(n, 32), 9)
 	binary.BigEndian.PutUint64(m[9:], e.qpn())
 	e.send(addr, addr, m)
 	select {
 	case <-e.got:
 		return true
-	case <-time.After(patience):
+	case <-time.After(timeout):
 		return false
 	}
 }
 
-// rounds is n, some in the system run, or many in the long run.
+// rounds returns n by default, some in the system run, and many in the long run.
 func rounds(n, some, many int) int {
 	switch {
 	case os.Getenv("SOFTRNIC_LONG") != "":
@@ -559,8 +584,8 @@ func rounds(n, some, many int) int {
 	return n
 }
 
-// TestKilledClients: a client that is killed takes nothing with it: others go on, its numbers are not leased again soon, and the
-// hub keeps nothing of it.
+// TestKilledClients checks that a killed client harms no other, that its numbers are not leased
+// again soon, and that the hub keeps none of its resources.
 func TestKilledClients(t *testing.T) {
 	const addr = "127.31.0.5"
 	dir, s := directory(t), &starter{t: t}
@@ -578,7 +603,7 @@ func TestKilledClients(t *testing.T) {
 	for i := range rounds(8, 40, 1000) {
 		p := spawn(t, dir, addr)
 		if at, was := last[p.base]; was && i-at < 200 {
-			t.Fatalf("QPNs from %#x are leased again after %d others", p.base, i-at)
+			t.Fatalf("QPNs from %#x are leased again after only %d others", p.base, i-at)
 		}
 		last[p.base] = i
 		if !e.echo(addr, p, 1000, 10*time.Second) {
@@ -591,7 +616,7 @@ func TestKilledClients(t *testing.T) {
 			<-e.got
 		}
 		if !e.echo(addr, others[i%len(others)], 1000, 10*time.Second) {
-			t.Fatalf("another does not answer after kill %d", i)
+			t.Fatalf("another client does not answer after kill %d", i)
 		}
 		if i == 5 {
 			before = descriptors()
@@ -603,8 +628,8 @@ func TestKilledClients(t *testing.T) {
 	}
 }
 
-// TestKilledHub: when the hub is killed, clients see the link go down and come again, with the same numbers and services and
-// behind one new hub.
+// TestKilledHub checks that clients of a killed hub see the link go down and up again, with the
+// same numbers and services, at one new hub.
 func TestKilledHub(t *testing.T) {
 	const addr = "127.31.0.6"
 	dir, s := directory(t), &starter{t: t}
@@ -619,7 +644,7 @@ func TestKilledHub(t *testing.T) {
 		went := make(chan bool, 100)
 		for _, c := range clients {
 			c.nic.Watch(func(e stack.Change) {
-				if e == stack.LinkWent {
+				if e == stack.LinkWentDown {
 					went <- true
 				}
 			})
@@ -633,24 +658,24 @@ func TestKilledHub(t *testing.T) {
 			}
 		}
 		for i, c := range clients {
-			await(t, "the link comes again", func() bool { return c.nic.State() == stack.LinkUp })
+			await(t, "the link is up again", func() bool { return c.nic.State() == stack.LinkUp })
 			for len(c.got) > 0 {
 				<-c.got
 			}
 			c.send(addr, addr, message(stack.TargetQPN, c.qpn(), 100, 1))
 			if g := c.next(); g.payload[20] != 1 {
-				t.Fatalf("%x came", g.payload)
+				t.Fatalf("%x arrived", g.payload)
 			}
 			c.send(addr, addr, message(stack.TargetService, uint64(i), 100, 2))
 			if g := c.next(); g.payload[20] != 2 {
-				t.Fatalf("%x came", g.payload)
+				t.Fatalf("%x arrived", g.payload)
 			}
 		}
 	}
 	await(t, "one hub is left", func() bool { return hub.Running(dir) })
 }
 
-// TestStoppedClient: one that does not take what comes loses it, and delays nobody.
+// TestStoppedClient checks that a client that does not read loses datagrams, and delays no other.
 func TestStoppedClient(t *testing.T) {
 	const addr = "127.31.0.7"
 	dir, s := directory(t), &starter{t: t}
@@ -659,7 +684,7 @@ func TestStoppedClient(t *testing.T) {
 	if err := stopped.Process.Signal(unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	for range 100 { // more than the ring has room for
+	for range 100 { // more than fits into the ring
 		var all [][]byte
 		for range 15 {
 			all = append(all, message(stack.TargetQPN, uint64(stopped.base), 4096, 0))
@@ -670,15 +695,15 @@ func TestStoppedClient(t *testing.T) {
 	if err := stopped.Process.Signal(unix.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "it goes on", func() bool { return e.echo(addr, stopped, 1000, 100*time.Millisecond) })
+	await(t, "it answers again", func() bool { return e.echo(addr, stopped, 1000, 100*time.Millisecond) })
 }
 
-// TestServeFails: a hub that cannot be one leaves its addresses to others.
+// TestServeFails checks that a hub that fails to start leaves its addresses to others.
 func TestServeFails(t *testing.T) {
 	addr := netip.MustParseAddr("127.31.0.17")
 	dir := filepath.Join(filepath.Dir(directory(t)), strings.Repeat("h", 120))
 	if err := hub.Serve(t.Context(), hub.Config{Directory: dir, Classifier: numbered{}, Addrs: []netip.Addr{addr}}); err == nil {
-		t.Fatal("a hub with too long a path")
+		t.Fatal("a hub with too long a path started")
 	}
 	c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, stack.RoCEPort)))
 	if err != nil {

@@ -15,31 +15,32 @@ import (
 
 func namespace() string { return "0" }
 
-var errOther = fmt.Errorf("hubs are Linux's and this is %s: one process at a time can have an address: %w", runtime.GOOS, syscall.EOPNOTSUPP)
+var errOther = fmt.Errorf("hubs need Linux and this is %s: only one process at a time can have an address: %w", runtime.GOOS,
+	syscall.EOPNOTSUPP)
 
-// Serve is for Linux only.
+// Serve works on Linux only.
 func Serve(context.Context, Config) error { return errOther }
 
-// Client is for Linux only.
+// Client works on Linux only.
 type Client struct{}
 
-// Join is for Linux only.
+// Join works on Linux only.
 func Join(ClientConfig) (*Client, error) { return nil, errOther }
 
-func (*Client) Numbers() stack.Numbers                      { return stack.Numbers{} }
-func (*Client) Up() bool                                    { return false }
-func (*Client) AddAddr(netip.Addr, string) error            { return errOther }
-func (*Client) AddOutlet(netip.Addr, syscall.RawConn) error { return errOther }
-func (*Client) DropAddr(netip.Addr)                         {}
-func (*Client) Serve(stack.Service) error                   { return errOther }
-func (*Client) EndServe(stack.Service)                      {}
-func (*Client) Wait()                                       {}
-func (*Client) EndPoll()                                    {}
-func (*Client) Poll() bool                                  { return false }
-func (*Client) Run()                                        {}
-func (*Client) Close()                                      {}
+func (*Client) Numbers() stack.Numbers                            { return stack.Numbers{} }
+func (*Client) Up() bool                                          { return false }
+func (*Client) AddAddr(netip.Addr, string) error                  { return errOther }
+func (*Client) AddSourceSocket(netip.Addr, syscall.RawConn) error { return errOther }
+func (*Client) DropAddr(netip.Addr)                               {}
+func (*Client) Serve(stack.Service) error                         { return errOther }
+func (*Client) EndServe(stack.Service)                            {}
+func (*Client) Wait()                                             {}
+func (*Client) EndPoll()                                          {}
+func (*Client) Poll() bool                                        { return false }
+func (*Client) Run()                                              {}
+func (*Client) Close()                                            {}
 
-// Route is for Linux only.
+// Route works on Linux only.
 type Route struct{}
 
 func (*Client) Route(src, dst netip.Addr, qpn uint32) *Route { return nil }
@@ -49,5 +50,5 @@ func (*Route) Send(*Arrival, *Writer) bool                   { return false }
 func (*Route) Backlog() int                                  { return 0 }
 func (*Route) HasRings() bool                                { return false }
 
-// Running is false: hubs are Linux's.
+// Running returns false: hubs need Linux.
 func Running(string) bool { return false }

@@ -14,8 +14,9 @@ import (
 	"time"
 )
 
-// leases are the numbers that clients have, and had. They are written to a file before a client hears of them, from which the
-// next hub takes them over: what it believes is what a hub has written, and the secret that only the client was given.
+// leases are the numbers of present and former clients. They are saved to a file before a client
+// learns of them. The next hub loads the file. It trusts only the file, and clients that know a
+// lease's secret.
 type leases struct {
 	path string
 	all  []*lease
@@ -24,18 +25,18 @@ type leases struct {
 type lease struct {
 	span
 	secret secret
-	holder process   // of its client
+	holder process   // process of its client
 	held   bool      // its client is connected
-	died   time.Time // when its client went; the zero Time while it is held or may come back
+	died   time.Time // when its client died; the zero Time while it is held or may come back
 }
 
-// isDead tells whether the client is gone for good. Its numbers may still be in quarantine.
+// isDead reports whether the client is gone for good. Its numbers may still be in quarantine.
 func (l *lease) isDead() bool { return !l.died.IsZero() }
 
-// isMissing tells whether the client of an earlier hub has not come to this one.
+// isMissing reports whether the client of an earlier hub has not connected yet.
 func (l *lease) isMissing() bool { return !l.held && !l.isDead() }
 
-// isOver tells whether the numbers of a dead client have been in quarantine for long enough.
+// isOver reports whether the quarantine of a dead client's numbers is over.
 func (l *lease) isOver(now time.Time, quarantine time.Duration) bool {
 	return l.isDead() && now.Sub(l.died) > quarantine
 }
@@ -43,25 +44,25 @@ func (l *lease) isOver(now time.Time, quarantine time.Duration) bool {
 // leaseRecord is a lease in the file.
 type leaseRecord struct {
 	Secret string
-	QPNs   uint32    // the first slot
-	Bits   uint8     // how many slots, as a power of two
-	IDs    uint32    // the slot
-	Died   time.Time // zero: it has not
+	QPNs   uint32    // first slot
+	Bits   uint8     // number of slots, as a power of two
+	IDs    uint32    // slot
+	Died   time.Time // zero: alive
 	Holder process
 }
 
-// lease is what a record says; an error if no hub has written it.
+// lease decodes a record. It fails if no hub can have written it.
 func (r *leaseRecord) lease() (*lease, error) {
 	l := &lease{span: span{r.QPNs, r.IDs, r.Bits}, died: r.Died, holder: r.Holder}
 	secret, err := hex.DecodeString(r.Secret)
 	if err == nil && (len(secret) != len(l.secret) || !l.isValid()) {
-		err = errors.New("no hub has written this")
+		err = errors.New("not written by a hub")
 	}
 	copy(l.secret[:], secret)
 	return l, err
 }
 
-// loadLeases reads the file of an earlier hub, if there is one.
+// loadLeases loads the file of an earlier hub, if there is one.
 func loadLeases(path string) (*leases, error) {
 	t := &leases{path: path}
 	b, err := os.ReadFile(path)
@@ -88,7 +89,7 @@ func loadLeases(path string) (*leases, error) {
 	return t, nil
 }
 
-// save writes the file: to another one first, so that a hub that dies meanwhile leaves the old one.
+// save writes a new file and renames it, so that a hub that dies meanwhile leaves the old one.
 func (t *leases) save() error {
 	records := make([]leaseRecord, len(t.all))
 	for i, l := range t.all {
@@ -104,8 +105,8 @@ func (t *leases) save() error {
 	return err
 }
 
-// take finds the lease that goes with a secret and that nobody holds, and else draws a new one of 2^bits slots of QPNs for a
-// process. What it returns is held.
+// take finds the unheld lease with this secret. Otherwise it creates a lease with 2^bits QPN slots
+// for a process. The returned lease is held.
 func (t *leases) take(s secret, bits uint8, holder process, now time.Time, quarantine time.Duration) (*lease, error) {
 	if s != (secret{}) {
 		for _, l := range t.all {
@@ -115,13 +116,14 @@ func (t *leases) take(s secret, bits uint8, holder process, now time.Time, quara
 			}
 		}
 	}
-	// Numbers that were never used come before those of clients that are dead, and of these the longest dead come first.
+	// Unused numbers are preferred to those of dead clients, and the longest dead come first.
 	t.all = slices.DeleteFunc(t.all, func(l *lease) bool { return l.isOver(now, quarantine) })
 	l := &lease{held: true, holder: holder}
 	_, _ = rand.Read(l.secret[:]) // never fails
 	for !t.draw(&l.span, bits) {
 		if !t.forgetOldest() {
-			return nil, fmt.Errorf("no %d QP numbers in a row are left of those that clients which are connected have: %w", 1<<(slotBits+bits), syscall.EAGAIN)
+			return nil, fmt.Errorf("no %d consecutive QP numbers are left besides those of connected clients: %w",
+				1<<(slotBits+bits), syscall.EAGAIN)
 		}
 	}
 	t.all = append(t.all, l)
@@ -132,7 +134,8 @@ func (t *leases) take(s secret, bits uint8, holder process, now time.Time, quara
 	return l, nil
 }
 
-// forgetOldest ends the quarantine of the client that is dead for longest; false if none is.
+// forgetOldest ends the quarantine of the longest dead client. It returns false if no client is
+// dead.
 func (t *leases) forgetOldest() bool {
 	oldest := -1
 	for i, l := range t.all {
@@ -147,7 +150,7 @@ func (t *leases) forgetOldest() bool {
 	return true
 }
 
-// draw draws slots that no lease has, 2^bits of QPNs; false if there are none.
+// draw chooses free slots at random, 2^bits of QPNs. It returns false if there are none.
 func (t *leases) draw(s *span, bits uint8) bool {
 	var ofQPNs, ofIDs []uint32
 	for slot := uint32(0); slot < qpnSlots; slot += 1 << bits {
@@ -167,12 +170,12 @@ func (t *leases) draw(s *span, bits uint8) bool {
 	return true
 }
 
-// isFree tells whether a client can have slots of QPNs that none has.
+// isFree reports whether QPN slots are valid and free.
 func (t *leases) isFree(s span) bool {
 	return span{s.qpnSlot, 1, s.bits}.isValid() && !slices.ContainsFunc(t.all, func(l *lease) bool { return l.overlaps(s) })
 }
 
-// pick draws one.
+// pick chooses one at random.
 func pick(of []uint32) uint32 {
 	i, err := rand.Int(rand.Reader, big.NewInt(int64(len(of))))
 	if err != nil {
@@ -181,13 +184,13 @@ func pick(of []uint32) uint32 {
 	return of[i.Int64()]
 }
 
-// end says that a lease's client is gone. The lease is kept, as its numbers are in quarantine.
+// end records that a lease's client is gone. The lease is kept, as its numbers are in quarantine.
 func (t *leases) end(l *lease, now time.Time) {
 	l.held, l.died = false, now
-	_ = t.save() // else a successor gives the client up later
+	_ = t.save() // on an error a successor drops the client later
 }
 
-// missing are the leases of clients of an earlier hub that have not come.
+// missing returns the leases of an earlier hub's clients that have not connected yet.
 func (t *leases) missing() (gone []*lease) {
 	for _, l := range t.all {
 		if l.isMissing() {
@@ -197,7 +200,7 @@ func (t *leases) missing() (gone []*lease) {
 	return gone
 }
 
-// of is the lease of a living client that has a QPN, or nil.
+// of returns the lease of a living client that has a QPN, or nil.
 func (t *leases) of(qpn uint32) *lease {
 	for _, l := range t.all {
 		if !l.isDead() && l.numbers().QPNs.Contains(qpn) {

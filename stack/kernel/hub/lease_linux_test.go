@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// TestLeases: clients that ask for many QPs and for few have numbers of their own, also of a successor, until there are no more.
+// TestLeases checks that clients that request many and few QPs get disjoint numbers, also from a
+// successor, until none are left.
 func TestLeases(t *testing.T) {
 	path, now := filepath.Join(t.TempDir(), "leases"), time.Now()
 	table, err := loadLeases(path)
@@ -25,7 +26,7 @@ func TestLeases(t *testing.T) {
 			t.Fatal(err)
 		}
 		if n := l.numbers().QPNs; n.Mask != 1<<(slotBits+l.bits)-1 || n.Contains(0) || n.Contains(1) || n.Contains(1<<24-1) {
-			t.Errorf("a lease of %+v", n)
+			t.Errorf("invalid lease %+v", n)
 		}
 		for _, o := range all {
 			if a, b := o.numbers(), l.numbers(); a.QPNs.Contains(b.QPNs.Base) || b.QPNs.Contains(a.QPNs.Base) || a.CommIDs == b.CommIDs {
@@ -35,7 +36,7 @@ func TestLeases(t *testing.T) {
 		all = append(all, l)
 	}
 	if len(all) < 30 {
-		t.Errorf("%d leases were all", len(all))
+		t.Errorf("only %d leases were possible", len(all))
 	}
 	next, err := loadLeases(path)
 	if err != nil {
@@ -47,7 +48,8 @@ func TestLeases(t *testing.T) {
 			t.Fatalf("the successor gives %+v, %v, for %+v", again, err, l.span)
 		}
 	}
-	// Those of the dead are leased again, before their time if there are no others.
+	// Numbers of dead clients are leased again, before the quarantine ends if no others are
+	// left.
 	big := all[1]
 	next.end(next.of(big.numbers().QPNs.Base), now)
 	l, err := next.take(secret{}, big.bits, process{}, now, time.Minute)

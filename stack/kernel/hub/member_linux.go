@@ -13,27 +13,27 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// member is a client as the hub knows it.
+// member is the hub's view of a client.
 type member struct {
 	conn   *net.UnixConn
 	raw    syscall.RawConn
 	pid    int32
 	lease  *lease
-	memory []byte              // of the ring
-	addrs  map[netip.Addr]bool // changed with both server.mu and relay.mu held
+	memory []byte              // memory of the ring
+	addrs  map[netip.Addr]bool // modified with both server.mu and relay.mu held
 
 	numbers stack.Numbers // of the lease
 
 	// With relay.mu held:
-	ring    *ring.Producer
-	gone    bool      // nothing is put into the ring any more
-	left    time.Time // when the client went
-	written bool      // there is something to publish
-	dropped uint64
-	record  [recordLen]byte
-	more    [1][]byte
-	frame   link.Frame
-	ding    func(fd uintptr) bool // made once, as it is allocated
+	ring       *ring.Producer
+	gone       bool      // the ring is not used any more
+	left       time.Time // when the client left
+	written    bool      // there are records to publish
+	dropped    uint64
+	record     [recordLen]byte
+	more       [1][]byte
+	frame      link.Frame
+	sendWakeup func(fd uintptr) bool // made once, because a closure allocates
 }
 
 func newMember(conn *net.UnixConn, memory []byte, pid int32) (m *member, err error) {
@@ -45,11 +45,11 @@ func newMember(conn *net.UnixConn, memory []byte, pid int32) (m *member, err err
 		return nil, err
 	}
 	m.frame.Data, m.frame.More = m.record[:], m.more[:]
-	m.ding = func(fd uintptr) bool { ring.WakePeer(fd); return true }
+	m.sendWakeup = func(fd uintptr) bool { ring.WakePeer(fd); return true }
 	return m, nil
 }
 
-// tell sends a message, with descriptors. It fails if the client has not read those before it.
+// tell sends a message, with descriptors. It fails if the socket's buffer is full.
 func (m *member) tell(message []byte, fds ...int) (err error) {
 	var rights []byte
 	if len(fds) > 0 {
@@ -65,7 +65,7 @@ func (m *member) tell(message []byte, fds ...int) (err error) {
 	return err
 }
 
-// put copies an arrival into the ring; false if it is lost.
+// put copies an arrival into the ring. It returns false if the arrival is lost.
 func (m *member) put(a *Arrival) bool {
 	if m.gone || recordLen+len(a.Payload) > ring.MaxFrame {
 		return false
@@ -75,9 +75,9 @@ func (m *member) put(a *Arrival) bool {
 	m.frame.NoICRC, m.frame.HeaderLen = a.NoICRC, recordLen
 	ok, err := m.ring.Put(&m.frame)
 	m.more[0] = nil
-	if err != nil { // the client has written nonsense into the ring
+	if err != nil { // the client has corrupted the ring
 		m.gone = true
-		_ = m.conn.CloseRead() // which ends the connection
+		_ = m.conn.CloseRead() // ends the connection
 	}
 	if !ok {
 		m.dropped++
@@ -86,10 +86,10 @@ func (m *member) put(a *Arrival) bool {
 	return ok
 }
 
-// publish shows the client what was put, and wakes it if it sleeps.
+// publish makes records visible to the client, and wakes it if it sleeps.
 func (m *member) publish() {
 	m.written = false
 	if !m.gone && m.ring.Publish() {
-		_ = m.raw.Write(m.ding)
+		_ = m.raw.Write(m.sendWakeup)
 	}
 }

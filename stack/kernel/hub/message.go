@@ -14,9 +14,10 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// The messages of a connection between a client and a hub, a SOCK_SEQPACKET unix socket. All numbers are in network byte order.
+// Messages between a client and a hub, on a SOCK_SEQPACKET unix socket. Numbers are in network byte
+// order.
 //
-// The client begins with a hello, which has the descriptor of the memory of the ring that it will receive from:
+// The client begins with a hello, with the descriptor of the ring that it will receive from:
 //
 //	 0  "SRNIChub"
 //	 8  version, 3                     4 bytes
@@ -54,7 +55,7 @@ import (
 //	 8  error number, or 0             4 bytes
 //	12  text of the error
 //
-// and says which other client this one has rings with, and between which addresses:
+// and tells the client which other client it has rings with, and between which addresses:
 //
 //	 0  1                              4 bytes
 //	 4  number of the pair             4 bytes
@@ -63,11 +64,11 @@ import (
 //	16  IP address of the other        16 bytes
 //	32  IP address of this one         16 bytes
 //
-// A pair begins with such a message that has a descriptor: one end of a connection between the two (see package ring), on which
-// each says hello to the other with the memory of the ring that it will receive from. Those without a descriptor name more
-// addresses.
+// The first message about a pair has a descriptor: one end of a connection between the two clients
+// (see package ring). On it, each sends the other a hello with the ring that it will receive from.
+// Messages without a descriptor add more addresses.
 //
-// Last, bells, which are one byte: there is something in the ring of a client that sleeps.
+// Finally there are wakeups, of one byte, for a client that sleeps with records in its ring.
 const (
 	magic      = "SRNIChub"
 	version    = 3
@@ -84,14 +85,14 @@ type kind uint32
 
 // Kinds of requests.
 const (
-	addAddr  kind = iota + 1 // receive what comes to an address
-	dropAddr                 // no longer
+	addAddr  kind = iota + 1 // receive at an address
+	dropAddr                 // stop that
 	serve                    // stack.Shared.Serve
 	endServe
-	addOutlet // what leaves from this socket, whose descriptor comes with the request, is the client's
-	pair      // rings with the client that has a QPN
-	unpair    // no longer
-	keepPair  // those that an earlier hub has arranged, whose connection comes with the request
+	addSourceSocket // register a socket to send from, whose descriptor comes with the request
+	pair            // get rings with the client that has a QPN
+	unpair          // stop that
+	keepPair        // restore rings of an earlier hub, whose connection comes with the request
 )
 
 type hello struct {
@@ -100,7 +101,8 @@ type hello struct {
 	secret secret
 }
 
-// secret proves that a lease is a client's: the hub has drawn it, and nobody else knows it.
+// secret proves the ownership of a lease: the hub has chosen it at random, and only the client
+// knows it.
 type secret [16]byte
 
 func (h *hello) encode() []byte {
@@ -116,7 +118,7 @@ func decodeHello(b []byte) (h hello, err error) {
 		return h, err
 	}
 	if len(b) != helloLen {
-		return h, fmt.Errorf("a hello of %d bytes, want %d", len(b), helloLen)
+		return h, fmt.Errorf("hello of %d bytes, want %d", len(b), helloLen)
 	}
 	n := binary.BigEndian.Uint32(b[12:])
 	if n < ring.MinLen || n > ring.MaxLen || n&(n-1) != 0 {
@@ -130,10 +132,10 @@ func decodeHello(b []byte) (h hello, err error) {
 
 func checkMagic(b []byte) error {
 	if len(b) < 12 || string(b[:len(magic)]) != magic {
-		return errors.New("the other side speaks another protocol")
+		return errors.New("the other side uses another protocol")
 	}
 	if v := binary.BigEndian.Uint32(b[8:]); v != version {
-		return fmt.Errorf("the other side has version %d of the protocol, and this is %d: end the older one", v, version)
+		return fmt.Errorf("the other side has protocol version %d, want %d: end the older process", v, version)
 	}
 	return nil
 }
@@ -176,22 +178,23 @@ func decodeWelcome(b []byte) (w welcome, err error) {
 type request struct {
 	kind    kind
 	number  uint32
-	addr    netip.Addr // the zero Addr is all
+	addr    netip.Addr // the zero Addr means all
 	service stack.Service
 	zone    string
-	socket  syscall.RawConn // of addOutlet and keepPair
+	socket  syscall.RawConn // for addOutlet and keepPair
 	qpn     uint32
-	serial  uint32     // of unpair and keepPair
-	own     netip.Addr // of pair
+	serial  uint32     // for unpair and keepPair
+	own     netip.Addr // for pair
 
-	on *net.UnixConn // the only connection that it may be made on; nil: any
+	on *net.UnixConn // the only connection that the request may use; nil: any
 }
 
-// ends tells whether the answer changes nothing for the client, which has ended something.
+// ends reports whether the request only ends something, so that the client does not depend on the
+// answer.
 func (r *request) ends() bool { return r.kind == dropAddr || r.kind == endServe || r.kind == unpair }
 
-// hasSocket tells whether a descriptor comes with the request.
-func (r *request) hasSocket() bool { return r.kind == addOutlet || r.kind == keepPair }
+// hasSocket reports whether a descriptor comes with the request.
+func (r *request) hasSocket() bool { return r.kind == addSourceSocket || r.kind == keepPair }
 
 func (r *request) encode() []byte {
 	b := make([]byte, requestLen)
@@ -245,14 +248,14 @@ func readAddr(b []byte) netip.Addr {
 	return netip.Addr{}
 }
 
-// meeting says that a client has rings with another, and between which addresses.
+// meeting tells a client about rings with another, and the addresses between which they are used.
 type meeting struct {
 	serial uint32
-	qpns   stack.Range // of the other
+	qpns   stack.Range // of the other client
 	ends
 }
 
-// ends are two addresses that datagrams go between: the other's, and that of the client which is told.
+// ends are the addresses of the other client and of the client that is told.
 type ends struct{ theirs, own netip.Addr }
 
 func (e ends) swapped() ends { return ends{e.own, e.theirs} }
@@ -268,7 +271,7 @@ func (m *meeting) encode() []byte {
 	return b
 }
 
-// decodeMeeting tells whether a message is a meeting.
+// decodeMeeting decodes a meeting; ok is false if b is not one.
 func decodeMeeting(b []byte) (m meeting, ok bool) {
 	if len(b) != meetingLen || binary.BigEndian.Uint32(b) != 1 {
 		return m, false
@@ -297,7 +300,7 @@ func decodeAnswer(b []byte) (a answer, err error) {
 	return answer{binary.BigEndian.Uint32(b[4:]), remoteError(binary.BigEndian.Uint32(b[8:]), b[answerLen:])}, nil
 }
 
-// errno is the number that an error has in messages. Those that callers look for are Linux's.
+// errno returns the number of an error in messages. Callers compare Linux's numbers.
 func errno(err error) uint32 {
 	if err == nil {
 		return 0

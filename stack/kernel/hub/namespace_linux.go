@@ -6,7 +6,7 @@ import (
 	"syscall"
 )
 
-// namespace is the number of the network namespace; "0" where there is none to be seen.
+// namespace returns the number of the network namespace, or "0" if unknown.
 func namespace() string {
 	info, err := os.Stat("/proc/self/ns/net")
 	if err != nil {

@@ -1,15 +1,17 @@
 package hub
 
-// Rings between this client and others of the hub: what one sends another does not pass the hub then, but for messages of
-// connection management, of which the hub looks at the numbers.
+// Rings between this client and other clients of the hub. Their datagrams bypass the hub, except
+// for messages of connection management, whose numbers the hub checks.
 //
-// A client that has a route to a QP (see Route) asks the hub for rings with whoever has that QPN. The hub tells both which QPNs the
-// other has and between which addresses they talk, and hands each one end of a connection, on which they give each other the
-// memory of their rings. What comes through a ring is believed to be from those addresses and QPNs and no others, whatever it
-// says. A client that has no routes, such as one whose packets are captured, takes no rings. It waits a while before it refuses them: the
-// two ends of a connection make their routes one after the other.
+// A client that has a route to a QP (see Route) requests rings with the client that has the QPN.
+// The hub tells both clients the other's QPNs and the addresses that they use. It gives each one
+// end of a connection, on which they exchange the memory of their rings. Records in a ring are
+// accepted only from those addresses, and attributed to those QPNs. A client without routes, for
+// example one whose packets are captured, refuses rings. It waits a while first, because the two
+// ends of a connection create their routes one after the other.
 //
-// Rings outlive the hub. Its successor is told of them, and is given the connection to end them by when one side is gone.
+// Rings outlive the hub. Its successor is told about them, and gets the connection, so that it can
+// end them when one client is gone.
 
 import (
 	"encoding/binary"
@@ -30,48 +32,51 @@ import (
 )
 
 const (
-	maxPairs      = 64      // other clients that a client has rings with
-	maxEnds       = 256     // pairs of addresses that datagrams go between in one pair of rings
-	neighbourRing = 1 << 20 // bytes of each ring
+	maxPairs      = 64      // other clients with rings to one client
+	maxEnds       = 256     // address pairs of one pair of rings
+	neighbourRing = 1 << 20 // size of each ring in bytes
 	quotaBytes    = 4 * ring.QueueBytes
 )
 
-// A route asks again for rings that it did not get, after a time that doubles, from firstPause on.
+// A route requests rings again after a time that doubles from firstPause to lastPause.
 const lastPause = 30 * time.Second
 
 // Variables for tests.
 var (
 	firstPause = 500 * time.Millisecond
-	routeWait  = patience / 2 // how long a client waits for a route of its own before it refuses rings; the other waits for patience
+	// routeWait is how long a client waits for a route of its own before it refuses rings. The other
+	// client waits for helloTimeout.
+	routeWait = helloTimeout / 2
 )
 
-// neighbours are the other clients that this one has rings with, and where it would have some. All is under Client.mu.
+// neighbours are the clients that this one has, or requests, rings with. Client.mu guards all
+// fields.
 type neighbours struct {
-	near   []*neighbour
+	pairs  []*neighbour
 	routes map[routeKey]*Route
 	routed chan struct{} // closed while there are routes
-	parted []uint32      // serial numbers of pairs that have ended, of which the hub does not know
-	due    chan struct{} // there is something to ask the hub for
+	parted []uint32      // serial numbers of ended pairs that the hub has not been told of
+	due    chan struct{} // signals due requests
 }
 
 func (n *neighbours) init() {
 	n.routes, n.routed, n.due = map[routeKey]*Route{}, make(chan struct{}), make(chan struct{}, 1)
 }
 
-// neighbour is another client that this one has rings with, or is about to.
+// neighbour is another client that this one has rings with, or is setting them up with.
 type neighbour struct {
 	conn   *net.UnixConn
 	serial uint32
 	qpns   stack.Range
-	ends   atomic.Pointer[[]ends] // replaced under Client.mu, never changed
-	pair   *ring.Pair             // nil: they have not said hello; under Client.mu
+	ends   atomic.Pointer[[]ends] // replaced under Client.mu, never modified
+	pair   *ring.Pair             // nil during the handshake; guarded by Client.mu
 }
 
-// has tells whether datagrams go between two addresses.
+// has reports whether datagrams go between two addresses.
 func (n *neighbour) has(e ends) bool { return slices.Contains(*n.ends.Load(), e) }
 
-// hangUp has the neighbour's goroutine end.
-func (n *neighbour) hangUp() {
+// disconnect ends the neighbour's goroutine.
+func (n *neighbour) disconnect() {
 	if n.pair != nil {
 		n.pair.Shutdown()
 	} else {
@@ -84,19 +89,20 @@ type routeKey struct {
 	slot     uint32 // of QPNs
 }
 
-// Route is a way to the QPs in one slot, from one of this client's addresses to another's, for any number of users.
+// Route is a route to the QPs in one slot, from one of this client's addresses to another's. It has
+// any number of users.
 type Route struct {
 	c     *Client
 	key   routeKey
 	users int // under Client.mu
 	pair  atomic.Pointer[ring.Pair]
-	// Under Client.mu: when the hub is to be asked, and how long to wait from then on.
+	// Guarded by Client.mu: when to ask the hub, and how long to wait after that.
 	next  time.Time
 	pause time.Duration
 }
 
-// Route makes a way to a QP, if that is another client's and as soon as there are rings with that: until then, Reserve and Send
-// do nothing. Leave is to be called.
+// Route returns a route to a QP. It becomes usable if another client has the QP, once there are
+// rings with that client. Until then Reserve and Send do nothing. The caller calls Leave.
 func (c *Client) Route(src, dst netip.Addr, qpn uint32) *Route {
 	key := routeKey{src, dst, qpn >> slotBits}
 	c.mu.Lock()
@@ -108,7 +114,7 @@ func (c *Client) Route(src, dst netip.Addr, qpn uint32) *Route {
 		if len(c.routes) == 1 {
 			close(c.routed)
 		}
-		c.direct(r)
+		c.connectRoute(r)
 		c.askSoon()
 	}
 	r.users++
@@ -128,8 +134,8 @@ func (r *Route) Leave() {
 	}
 }
 
-// Reserve sets room for RecordLen and n bytes aside in the other client's ring, for which Commit is to be called; its Data is nil if
-// there are no rings, or no room.
+// Reserve reserves room for RecordLen and n bytes in the other client's ring, for which Commit must
+// be called. Data is nil if there are no rings, or no room.
 func (r *Route) Reserve(n int) link.Reservation {
 	if p := r.pair.Load(); p != nil {
 		return p.Reserve(recordLen + n)
@@ -137,7 +143,8 @@ func (r *Route) Reserve(n int) link.Reservation {
 	return link.Reservation{}
 }
 
-// Send hands complete datagrams to the other client, as soon as there is room; false if there are no rings.
+// Send queues complete datagrams for the other client's ring. It returns false if there are no
+// rings.
 func (r *Route) Send(a *Arrival, w *Writer) bool {
 	p := r.pair.Load()
 	if p == nil {
@@ -151,7 +158,7 @@ func (r *Route) Send(a *Arrival, w *Writer) bool {
 	return true
 }
 
-// Backlog is how many bytes wait for room.
+// Backlog returns the number of bytes that wait for room.
 func (r *Route) Backlog() int {
 	if p := r.pair.Load(); p != nil {
 		return p.Queued()
@@ -159,13 +166,13 @@ func (r *Route) Backlog() int {
 	return 0
 }
 
-// HasRings tells whether there are rings.
+// HasRings reports whether there are rings.
 func (r *Route) HasRings() bool { return r.pair.Load() != nil }
 
-// direct looks for the pair of a route. mu is held.
-func (c *Client) direct(r *Route) {
+// connectRoute finds the pair of a route. mu is held.
+func (c *Client) connectRoute(r *Route) {
 	e := ends{r.key.dst, r.key.src}
-	for _, n := range c.near {
+	for _, n := range c.pairs {
 		if n.pair != nil && !n.pair.Ended() && n.qpns.Contains(r.key.slot<<slotBits) && n.has(e) {
 			r.pair.Store(n.pair)
 			r.pause = firstPause
@@ -178,21 +185,21 @@ func (c *Client) direct(r *Route) {
 	}
 }
 
-// directAll looks for the pairs of all routes, as there is another one, or one less. mu is held.
-func (c *Client) directAll() {
+// connectRoutes finds the pairs of all routes, after a pair was added or removed. mu is held.
+func (c *Client) connectRoutes() {
 	for _, r := range c.routes {
-		c.direct(r)
+		c.connectRoute(r)
 	}
 	c.setGroup()
 }
 
-// setGroup says what is received from. mu is held.
+// setGroup sets the pairs to receive from. mu is held.
 func (c *Client) setGroup() {
 	var all []*ring.Pair
 	if c.hub != nil {
 		all = append(all, c.hub)
 	}
-	for _, n := range c.near {
+	for _, n := range c.pairs {
 		if n.pair != nil {
 			all = append(all, n.pair)
 		}
@@ -208,8 +215,8 @@ func (c *Client) askSoon() {
 	}
 }
 
-// askForRings asks the hub for what routes need, until the client is closed: here, as who makes a route may be who would hear the
-// answer.
+// askForRings makes requests for routes until the client is closed. It is a goroutine of its own,
+// because the creator of a route may be the goroutine that reads the hub's answers.
 func (c *Client) askForRings() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -230,7 +237,7 @@ func (c *Client) askForRings() {
 	}
 }
 
-// dueRequests are what the hub is to be asked for now, and when to look again.
+// dueRequests returns the requests that are due, and the time until the next.
 func (c *Client) dueRequests(now time.Time) (all []request, again time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -255,25 +262,25 @@ func (c *Client) dueRequests(now time.Time) (all []request, again time.Duration)
 	return all, again
 }
 
-// meet takes in which client there are to be rings with, or between which more addresses.
+// meet processes a meeting: rings with a new client, or more addresses for existing rings.
 func (c *Client) meet(m *meeting, fds []int) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if i := slices.IndexFunc(c.near, func(n *neighbour) bool { return n.serial == m.serial && n.qpns == m.qpns }); i >= 0 {
-		n := c.near[i]
+	if i := slices.IndexFunc(c.pairs, func(n *neighbour) bool { return n.serial == m.serial && n.qpns == m.qpns }); i >= 0 {
+		n := c.pairs[i]
 		if known := *n.ends.Load(); !slices.Contains(known, m.ends) && len(known) < maxEnds {
 			known = append(slices.Clone(known), m.ends)
 			n.ends.Store(&known)
 		}
-		c.directAll()
+		c.connectRoutes()
 		return nil
 	}
-	if len(fds) != 1 || c.closed || len(c.near) >= maxPairs {
-		return nil // the descriptor is closed, which the other sees
+	if len(fds) != 1 || c.closed || len(c.pairs) >= maxPairs {
+		return nil // closing the descriptor tells the other client
 	}
-	for _, n := range c.near {
+	for _, n := range c.pairs {
 		if n.qpns.Contains(m.qpns.Base) || m.qpns.Contains(n.qpns.Base) {
-			n.hangUp() // the hub says who has the numbers now
+			n.disconnect() // the hub says that the numbers have a new owner
 		}
 	}
 	conn, err := connOf(fds[0])
@@ -282,12 +289,12 @@ func (c *Client) meet(m *meeting, fds []int) error {
 	}
 	n := &neighbour{conn: conn, serial: m.serial, qpns: m.qpns}
 	n.ends.Store(&[]ends{m.ends})
-	c.near = append(c.near, n)
+	c.pairs = append(c.pairs, n)
 	c.work.Go(func() { c.serveNeighbour(n) })
 	return nil
 }
 
-// connOf makes a connection of a descriptor, which stays the caller's.
+// connOf returns a connection with a duplicate of a descriptor.
 func connOf(fd int) (*net.UnixConn, error) {
 	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
@@ -295,7 +302,7 @@ func connOf(fd int) (*net.UnixConn, error) {
 	}
 	f := os.NewFile(uintptr(own), "neighbour")
 	defer f.Close()
-	conn, err := net.FileConn(f) // has a duplicate of the descriptor
+	conn, err := net.FileConn(f) // duplicates the descriptor
 	if err != nil {
 		return nil, err
 	}
@@ -307,11 +314,12 @@ func connOf(fd int) (*net.UnixConn, error) {
 	return u, nil
 }
 
-// serveNeighbour says hello to another client, and receives from it until one of the two hangs up.
+// serveNeighbour completes the handshake with another client, and receives from it until one of
+// them disconnects.
 func (c *Client) serveNeighbour(n *neighbour) {
 	p, err := (*ring.Pair)(nil), errNoRoute
 	if c.awaitRoute() {
-		p, err = c.greetNeighbour(n.conn)
+		p, err = c.neighbourHandshake(n.conn)
 	}
 	if err == nil {
 		c.mu.Lock()
@@ -319,19 +327,19 @@ func (c *Client) serveNeighbour(n *neighbour) {
 		if c.closed {
 			p.Shutdown()
 		}
-		c.directAll()
+		c.connectRoutes()
 		c.mu.Unlock()
 		c.cfg.Log.Debug("rings with another client", "QPNs", fmt.Sprintf("%#x", n.qpns.Base))
 		err = p.Serve(c.receiverOf(n), nil)
 	}
 	c.cfg.Log.Debug("no rings with another client any more", "QPNs", fmt.Sprintf("%#x", n.qpns.Base), "error", err)
 	c.mu.Lock()
-	c.near = slices.DeleteFunc(c.near, func(o *neighbour) bool { return o == n })
+	c.pairs = slices.DeleteFunc(c.pairs, func(o *neighbour) bool { return o == n })
 	c.parted = append(c.parted, n.serial)
-	c.directAll()
+	c.connectRoutes()
 	c.askSoon()
 	c.mu.Unlock()
-	// Whoever has a duplicate of the connection, as the hub has: it ends.
+	// Shutdown ends the connection for duplicates too, such as the hub's.
 	if raw, err := n.conn.SyscallConn(); err == nil {
 		_ = raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) })
 	}
@@ -343,7 +351,8 @@ func (c *Client) serveNeighbour(n *neighbour) {
 
 var errNoRoute = errors.New("this process has no route to another client")
 
-// awaitRoute waits until the client has a route; false if it has none for long, or is closed.
+// awaitRoute waits until the client has a route. It returns false after routeWait, or if the client
+// is closed.
 func (c *Client) awaitRoute() bool {
 	c.mu.Lock()
 	routed := c.routed
@@ -359,12 +368,12 @@ func (c *Client) awaitRoute() bool {
 	return false
 }
 
-// greetNeighbour exchanges the memory of rings.
-func (c *Client) greetNeighbour(conn *net.UnixConn) (*ring.Pair, error) {
+// neighbourHandshake exchanges the memory of rings.
+func (c *Client) neighbourHandshake(conn *net.UnixConn) (*ring.Pair, error) {
 	hello := append(make([]byte, 0, neighbourHelloLen), magic...)
 	hello = binary.BigEndian.AppendUint32(hello, version)
 	hello = binary.BigEndian.AppendUint32(hello, neighbourRing)
-	in, out, err := ring.Handshake(conn, patience, hello, neighbourRing, decodeNeighbourHello)
+	in, out, err := ring.Handshake(conn, helloTimeout, hello, neighbourRing, decodeNeighbourHello)
 	if err != nil {
 		return nil, err
 	}
@@ -375,7 +384,8 @@ func (c *Client) greetNeighbour(conn *net.UnixConn) (*ring.Pair, error) {
 	return p, nil
 }
 
-// neighbourHelloLen is the length of what clients say to each other first: magic, version, and the size of the ring.
+// neighbourHelloLen is the length of the hello between clients: magic, version and the size of the
+// ring.
 const neighbourHelloLen = 16
 
 func decodeNeighbourHello(b []byte) (size int, err error) {
@@ -383,7 +393,7 @@ func decodeNeighbourHello(b []byte) (size int, err error) {
 		return 0, err
 	}
 	if len(b) != neighbourHelloLen {
-		return 0, fmt.Errorf("a hello of %d bytes, want %d", len(b), neighbourHelloLen)
+		return 0, fmt.Errorf("hello of %d bytes, want %d", len(b), neighbourHelloLen)
 	}
 	n := binary.BigEndian.Uint32(b[12:])
 	if n < ring.MinLen || n > ring.MaxLen || n&(n-1) != 0 {
@@ -392,7 +402,8 @@ func decodeNeighbourHello(b []byte) (size int, err error) {
 	return int(n), nil
 }
 
-// receiverOf hands on what a neighbour sends. Who has sent it is what the hub said.
+// receiverOf returns a receiver for a neighbour's ring. It takes the sender's identity from the
+// hub's message.
 func (c *Client) receiverOf(n *neighbour) link.Receiver {
 	deliver := c.cfg.Receiver()
 	var a Arrival
@@ -409,32 +420,32 @@ func (c *Client) receiverOf(n *neighbour) link.Receiver {
 	}
 }
 
-// hangUpAll ends all rings.
-func (c *Client) hangUpAll() {
+// disconnectAll ends all rings.
+func (c *Client) disconnectAll() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, n := range c.near {
-		n.hangUp()
+	for _, n := range c.pairs {
+		n.disconnect()
 	}
 }
 
-// keepPairs tells a hub which rings the one before it has arranged. Those that it does not want are ended.
+// keepPairs tells a new hub about existing rings. Rings that the hub refuses are ended.
 func (c *Client) keepPairs(conn *net.UnixConn) {
 	c.mu.Lock()
-	near := slices.Clone(c.near)
+	pairs := slices.Clone(c.pairs)
 	c.mu.Unlock()
-	for _, n := range near {
+	for _, n := range pairs {
 		raw, err := n.conn.SyscallConn()
 		if err == nil {
 			err = c.request(&request{kind: keepPair, qpn: n.qpns.Base, serial: n.serial, socket: raw, on: conn}, true)
 		}
 		if errors.Is(err, errGone) {
-			return // the next is told
+			return // the next hub is told
 		}
 		if err != nil {
-			c.cfg.Log.Debug("rings of the hub before are given up", "QPNs", fmt.Sprintf("%#x", n.qpns.Base), "error", err)
+			c.cfg.Log.Debug("rings of the previous hub are ended", "QPNs", fmt.Sprintf("%#x", n.qpns.Base), "error", err)
 			c.mu.Lock()
-			n.hangUp()
+			n.disconnect()
 			c.mu.Unlock()
 		}
 	}

@@ -15,10 +15,11 @@ import (
 	"github.com/softrnic/softrnic/stack/kernel/hub"
 )
 
-// direct is a path to a QP of another host.
+// direct returns a path to a QP of another host.
 func (e *end) direct(src, dst string, qpn uint64) stack.Path {
 	e.t.Helper()
-	p, err := e.nic.Datagrams().Path(stack.PathAttr{Src: netip.MustParseAddr(src), Dst: netip.MustParseAddr(dst), TrafficClass: 0x20, HopLimit: 9, QPN: uint32(qpn)})
+	p, err := e.nic.Datagrams().Path(stack.PathAttr{Src: netip.MustParseAddr(src), Dst: netip.MustParseAddr(dst), TrafficClass: 0x20,
+		HopLimit: 9, QPN: uint32(qpn)})
 	if err != nil {
 		e.t.Fatal(err)
 	}
@@ -26,7 +27,7 @@ func (e *end) direct(src, dst string, qpn uint64) stack.Path {
 	return p
 }
 
-// isDirect tells whether datagrams on a path go from process to process.
+// isDirect reports whether a path uses rings.
 func (e *end) isDirect(p stack.Path) bool {
 	s := e.nic.Datagrams().Sender()
 	defer s.Flush()
@@ -45,18 +46,18 @@ func (e *end) on(p stack.Path, messages ...[]byte) {
 	}
 }
 
-// TestRings: what two clients of a hub send each other's QPs does not pass the hub, whole superframes at a time, and goes on
-// without the hub, and with its successor.
+// TestRings checks that datagrams between QPs of two clients bypass the hub, as whole superframes,
+// and continue without the hub and with its successor.
 func TestRings(t *testing.T) {
 	for _, addrs := range [][2]string{{"127.31.0.10", "127.31.0.10"}, {"127.31.0.10", "127.31.0.11"}, {"::1", "::1"}} {
 		t.Run(addrs[0]+" to "+addrs[1], func(t *testing.T) {
 			dir, s := directory(t), &starter{t: t}
 			a, b := join(t, dir, addrs[0], s.start), join(t, dir, addrs[1], s.start)
 			onA, onB := a.direct(addrs[0], addrs[1], b.qpn()), b.direct(addrs[1], addrs[0], a.qpn())
-			await(t, "there are rings", func() bool { return a.isDirect(onA) && b.isDirect(onB) })
+			await(t, "the clients have rings", func() bool { return a.isDirect(onA) && b.isDirect(onB) })
 			exchange := func(when string) {
 				t.Helper()
-				for _, n := range []int{20, 1000, 4000} { // of which the small are copied, and the others read in place
+				for _, n := range []int{20, 1000, 4000} { // small ones are copied, large ones are read in place
 					var all [][]byte
 					for i := range 12 {
 						all = append(all, message(stack.TargetQPN, b.qpn(), n, byte(i)))
@@ -65,7 +66,8 @@ func TestRings(t *testing.T) {
 					frames := 0
 					for i := range all {
 						g := b.next()
-						if !bytes.Equal(g.payload, all[i]) || g.Src.String() != addrs[0] || g.Dst.String() != addrs[1] || g.SrcQPNs != a.port.Numbers().QPNs || g.TrafficClass != 0x20 || g.HopLimit != 9 || !g.NoICRC {
+						if !bytes.Equal(g.payload, all[i]) || g.Src.String() != addrs[0] || g.Dst.String() != addrs[1] ||
+							g.SrcQPNs != a.port.Numbers().QPNs || g.TrafficClass != 0x20 || g.HopLimit != 9 || !g.NoICRC {
 							t.Fatalf("%s: datagram %d: %+v %.20x", when, i, g.Datagram, g.payload)
 						}
 						if len(g.Payload) >= 4*n {
@@ -73,7 +75,7 @@ func TestRings(t *testing.T) {
 						}
 					}
 					if frames < len(all)/2 {
-						t.Errorf("%s: %d of %d datagrams of %d bytes came in superframes", when, frames, len(all), n)
+						t.Errorf("%s: %d of %d datagrams of %d bytes arrived in superframes", when, frames, len(all), n)
 					}
 				}
 				b.on(onB, message(stack.TargetQPN, a.qpn(), 50, 7))
@@ -88,16 +90,17 @@ func TestRings(t *testing.T) {
 			exchange("while the hub does nothing")
 			s.kill()
 			exchange("without a hub")
-			await(t, "there is a hub again", func() bool { return a.nic.State() == stack.LinkUp && b.nic.State() == stack.LinkUp })
+			await(t, "the hub is up again", func() bool { return a.nic.State() == stack.LinkUp && b.nic.State() == stack.LinkUp })
 			exchange("with the next hub")
 			b.close()
-			await(t, "nobody is there", func() bool { return !a.isDirect(onA) })
+			await(t, "the rings are gone", func() bool { return !a.isDirect(onA) })
 		})
 	}
 }
 
-// TestRingOfOneThatLeft: what a client has put into a ring before it leaves, or is killed, is received.
-func TestRingOfOneThatLeft(t *testing.T) {
+// TestRingOfDepartedClient checks that data which a client has put into a ring before it leaves or
+// is killed is received.
+func TestRingOfDepartedClient(t *testing.T) {
 	const addr = "127.31.0.12"
 	dir, s := directory(t), &starter{t: t}
 	b := join(t, dir, addr, s.start)
@@ -105,7 +108,7 @@ func TestRingOfOneThatLeft(t *testing.T) {
 	for i := range 5 {
 		a := join(t, dir, addr, s.start)
 		onA, onB := a.direct(addr, addr, b.qpn()), b.direct(addr, addr, a.qpn())
-		await(t, "there are rings", func() bool { return a.isDirect(onA) && b.isDirect(onB) })
+		await(t, "the clients have rings", func() bool { return a.isDirect(onA) && b.isDirect(onB) })
 		b.hold(stuck)
 		var all [][]byte
 		for j := range 100 {
@@ -117,21 +120,21 @@ func TestRingOfOneThatLeft(t *testing.T) {
 		stuck = make(chan bool)
 		for j := range all {
 			if g := b.next(); !bytes.Equal(g.payload, all[j]) {
-				t.Fatalf("round %d: %.20x came as datagram %d", i, g.payload, j)
+				t.Fatalf("round %d: %.20x arrived as datagram %d", i, g.payload, j)
 			}
 		}
 	}
 }
 
-// hold has the receiver wait until stuck is closed, before it takes anything more.
+// hold makes the receiver wait until stuck is closed.
 func (e *end) hold(stuck chan bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.stuck = stuck
 }
 
-// TestNoRings: who has no path to a QP of another client takes no rings, as he may be a program that wants to see complete packets,
-// however often he is asked.
+// TestNoRings checks that a client without a path to another client's QP refuses rings, however
+// often they are requested. It may be a program that must see complete packets.
 func TestNoRings(t *testing.T) {
 	const addr = "127.31.0.13"
 	t.Cleanup(hub.SetWaits(time.Millisecond, time.Millisecond))
@@ -153,13 +156,13 @@ func TestNoRings(t *testing.T) {
 			t.Fatalf("%+v %.20x", g.Datagram, g.payload)
 		}
 		if a.isDirect(onA) {
-			t.Error("there are rings")
+			t.Error("the clients have rings")
 		}
 	}
 }
 
-// TestRingsWhenBothHavePaths: of two clients that have paths to each other, one a little later, both have rings at once, and not only
-// when one asks again.
+// TestRingsWhenBothHavePaths checks that two clients that create paths to each other shortly after
+// one another get rings at once, without a second request.
 func TestRingsWhenBothHavePaths(t *testing.T) {
 	const addr = "127.31.0.15"
 	t.Cleanup(hub.SetWaits(time.Hour, time.Minute))
@@ -167,9 +170,9 @@ func TestRingsWhenBothHavePaths(t *testing.T) {
 	for i := range 60 {
 		a, b := join(t, dir, addr, s.start), join(t, dir, addr, s.start)
 		onA := a.direct(addr, addr, b.qpn())
-		time.Sleep(time.Duration(i%30) * 50 * time.Microsecond) // any moment between the offer and its end
+		time.Sleep(time.Duration(i%30) * 50 * time.Microsecond) // at any moment between the offer and its end
 		onB := b.direct(addr, addr, a.qpn())
-		await(t, "there are rings", func() bool { return a.isDirect(onA) && b.isDirect(onB) })
+		await(t, "the clients have rings", func() bool { return a.isDirect(onA) && b.isDirect(onB) })
 		onA.Close()
 		onB.Close()
 		a.close()
@@ -177,7 +180,7 @@ func TestRingsWhenBothHavePaths(t *testing.T) {
 	}
 }
 
-// TestManyRings: of many clients each has rings with each other one.
+// TestManyRings checks that each of many clients has rings with each other one.
 func TestManyRings(t *testing.T) {
 	const addr = "127.31.0.14"
 	dir, s := directory(t), &starter{t: t}

@@ -1,7 +1,7 @@
 package hub
 
-// The rings that the hub arranges between its clients. It has a descriptor of one end of each connection, by which it ends the pair
-// when one of the two is gone, whoever else has such descriptors.
+// Rings that the hub arranges between its clients. The hub keeps a descriptor of one end of each
+// connection, so that it can end the pair when one client is gone, whoever else has descriptors.
 
 import (
 	"fmt"
@@ -12,7 +12,7 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// pairKey is two clients by the first slots of their QPNs, of which the first is the smaller.
+// pairKey identifies two clients by the first slots of their QPNs, the smaller first.
 type pairKey [2]uint32
 
 func keyOf(a, b uint32) pairKey { return pairKey{min(a, b), max(a, b)} }
@@ -22,11 +22,12 @@ func (k pairKey) has(slot uint32) bool { return k[0] == slot || k[1] == slot }
 // pairing is two clients with rings between them.
 type pairing struct {
 	serial uint32
-	fd     int           // an end of their connection
-	ends   map[ends]bool // that they were told of, as the first of the two sees them
+	fd     int           // one end of their connection
+	ends   map[ends]bool // address pairs that they were told of, from the first client's view
 }
 
-// pair arranges rings between a client and the one that has a QPN, for datagrams between two addresses.
+// pair arranges rings between a client and the one that has a QPN, for datagrams between two
+// addresses.
 func (s *server) pair(m *member, own, theirs netip.Addr, qpn uint32) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -34,13 +35,13 @@ func (s *server) pair(m *member, own, theirs netip.Addr, qpn uint32) error {
 	case s.closed:
 		return unix.ECANCELED
 	case !m.addrs[own]:
-		return fmt.Errorf("%v is none of the client's addresses: %w", own, unix.EADDRNOTAVAIL)
+		return fmt.Errorf("%v is not one of the client's addresses: %w", own, unix.EADDRNOTAVAIL)
 	case s.sockets[theirs] == nil:
-		return fmt.Errorf("%v is none of the hub's addresses: %w", theirs, unix.EHOSTUNREACH)
+		return fmt.Errorf("%v is not one of the hub's addresses: %w", theirs, unix.EHOSTUNREACH)
 	}
 	o := s.relay.owner(qpn, theirs)
 	if o == nil || o == m {
-		return fmt.Errorf("QPN %#x at %v is no other client's: %w", qpn, theirs, unix.ENOENT)
+		return fmt.Errorf("QPN %#x at %v belongs to no other client: %w", qpn, theirs, unix.ENOENT)
 	}
 	key := keyOf(m.lease.qpnSlot, o.lease.qpnSlot)
 	told := ends{theirs, own}
@@ -57,7 +58,7 @@ func (s *server) pair(m *member, own, theirs netip.Addr, qpn uint32) error {
 	case p == nil && (s.pairsOf(m.lease.qpnSlot) >= maxPairs || s.pairsOf(o.lease.qpnSlot) >= maxPairs):
 		return fmt.Errorf("a client has rings with at most %d others: %w", maxPairs, unix.ENOSPC)
 	}
-	var fds [2][]int // for m, and for o
+	var fds [2][]int // for m and for o
 	if p == nil {
 		both, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
@@ -82,7 +83,7 @@ func (s *server) pair(m *member, own, theirs netip.Addr, qpn uint32) error {
 	return nil
 }
 
-// pairsOf is how many others a client has rings with. mu is held.
+// pairsOf returns the number of clients that a client has rings with. mu is held.
 func (s *server) pairsOf(slot uint32) (n int) {
 	for key := range s.pairings {
 		if key.has(slot) {
@@ -95,11 +96,11 @@ func (s *server) pairsOf(slot uint32) (n int) {
 // part ends a pair. mu is held.
 func (s *server) part(key pairKey, p *pairing) {
 	delete(s.pairings, key)
-	_ = unix.Shutdown(p.fd, unix.SHUT_RDWR) // both ends
+	_ = unix.Shutdown(p.fd, unix.SHUT_RDWR) // affects both ends
 	_ = unix.Close(p.fd)
 }
 
-// partAll ends all pairs of the client that has, or had, a slot. mu is held.
+// partAll ends all pairs of the present or former client with a slot. mu is held.
 func (s *server) partAll(slot uint32) {
 	for key, p := range s.pairings {
 		if key.has(slot) {
@@ -108,7 +109,7 @@ func (s *server) partAll(slot uint32) {
 	}
 }
 
-// unpair ends the pair of a client that has this serial number, if there is one.
+// unpair ends a client's pair with this serial number, if there is one.
 func (s *server) unpair(m *member, serial uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,21 +120,21 @@ func (s *server) unpair(m *member, serial uint32) {
 	}
 }
 
-// keepPair takes over a pair that an earlier hub has arranged. fd is one end of its connection.
+// keepPair restores a pair that an earlier hub has arranged. fd is one end of its connection.
 func (s *server) keepPair(m *member, qpn, serial uint32, fd int) error {
 	if domain, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN); err != nil || domain != unix.AF_UNIX {
-		return fmt.Errorf("the descriptor is no unix socket: %w", unix.EINVAL)
+		return fmt.Errorf("the descriptor is not a unix socket: %w", unix.EINVAL)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	o := s.leases.of(qpn)
 	if o == nil || o == m.lease || s.closed {
-		return fmt.Errorf("nobody else has QPN %#x: %w", qpn, unix.ENOENT)
+		return fmt.Errorf("no other client has QPN %#x: %w", qpn, unix.ENOENT)
 	}
 	key := keyOf(m.lease.qpnSlot, o.qpnSlot)
 	switch p := s.pairings[key]; {
 	case p != nil && p.serial == serial:
-		return nil // the other has been faster
+		return nil // the other client was faster
 	case p != nil:
 		return fmt.Errorf("there are newer rings with that client: %w", unix.EEXIST)
 	case s.pairsOf(m.lease.qpnSlot) >= maxPairs || s.pairsOf(o.qpnSlot) >= maxPairs:
@@ -147,7 +148,7 @@ func (s *server) keepPair(m *member, qpn, serial uint32, fd int) error {
 	return nil
 }
 
-// owner is the client that has a QPN and an address.
+// owner returns the client that has a QPN and an address.
 func (r *relay) owner(qpn uint32, at netip.Addr) *member {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -7,14 +7,14 @@ import (
 	"strconv"
 )
 
-// process is a process that has, or had, a lease, such that a successor of the hub knows it again: no other process of the same
-// number began at the same time.
+// process identifies a process with a lease, so that a successor of the hub recognizes it. Two
+// processes with the same PID differ in their start time.
 type process struct {
-	PID   int32  // 0: it cannot be seen from here, as in another container
-	Began uint64 // clock ticks since the machine was started
+	PID   int32  // 0: not visible from here, for example in another container
+	Began uint64 // clock ticks since boot
 }
 
-// processOf is the process that has a number now.
+// processOf returns the present process with this PID.
 func processOf(pid int32) (p process) {
 	if began, alive := beganAt(pid); alive {
 		p = process{pid, began}
@@ -22,13 +22,14 @@ func processOf(pid int32) (p process) {
 	return p
 }
 
-// isAlive tells whether the process is there, whether or not it runs: it may be stopped, or get no processor.
+// isAlive reports whether the process exists. It may be stopped, or get no CPU time.
 func (p process) isAlive() bool {
 	began, alive := beganAt(p.PID)
 	return alive && began == p.Began
 }
 
-// beganAt is when a process began; false if there is none of this number, or it is a zombie.
+// beganAt returns the start time of a process. alive is false if there is none, or if it is a
+// zombie.
 func beganAt(pid int32) (ticks uint64, alive bool) {
 	if pid <= 0 {
 		return 0, false
@@ -37,7 +38,8 @@ func beganAt(pid int32) (ticks uint64, alive bool) {
 	if err != nil {
 		return 0, false
 	}
-	// PID, name in parentheses, state, and 18 more before this (proc(5)).
+	// The start time is preceded by the PID, the name in parentheses, the state and 18 more
+	// fields (proc(5)).
 	fields := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
 	if len(fields) < 20 || fields[0][0] == 'Z' || fields[0][0] == 'X' {
 		return 0, false

@@ -9,32 +9,34 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// A datagram, or several of one size in a row, stands in the ring as a frame of package ring: this header, and the payload.
-// Numbers are in network byte order.
+// A ring of package ring contains a datagram, or several consecutive ones of equal size, as a
+// frame: this header and the payload. Numbers are in network byte order.
 //
 //	 0  source address, IPv4 mapped       16 bytes
 //	16  destination address, IPv4 mapped  16 bytes
 //	32  source port                       2 bytes
 //	34  traffic class                     1 byte
 //	35  TTL                               1 byte
-//	36  payload bytes of each datagram but the last; 0 if there is one, 2 bytes
-//	38  IPv4 identification of the first, as it is guessed, 2 bytes
-//	40  first slot of the QPNs of the client that sent it, for stack.Datagram.SrcQPNs; 0: none, 1 byte
-//	41  how many slots, as a power of two, 1 byte
+//	36  payload bytes of each datagram but the last, 0 for a single one, 2 bytes
+//	38  IPv4 identification of the first, guessed, 2 bytes
+//	40  first QPN slot of the sending client, for stack.Datagram.SrcQPNs, 0: none, 1 byte
+//	41  number of slots, as a power of two, 1 byte
 //
-// In a ring between two clients the first 40 bytes are the same, and the last two are 0: who has sent it is known.
+// In a ring between two clients the first 40 bytes are the same, and the last two are 0, as the
+// sender is known.
 const recordLen = 42
 
-// Arrival is what a client gets: a datagram, or several of one size in a row. Payload is valid during the call that it is handed to.
+// Arrival is a received datagram, or several consecutive ones of equal size. Payload is valid
+// during the call that it is passed to.
 type Arrival struct {
 	Payload           []byte
 	From              netip.AddrPort
 	Dst               netip.Addr
 	TrafficClass, TTL uint8
-	Segment           int         // payload bytes of each datagram but the last; 0 if there is one only
-	ID                uint16      // IPv4 identification of the first datagram, as it is guessed
-	SrcQPNs           stack.Range // of the client that sent it; the zero Range if it was none
-	NoICRC, InPlace   bool        // as those of stack.Datagram
+	Segment           int         // payload bytes of each datagram but the last; 0 for a single one
+	ID                uint16      // IPv4 identification of the first datagram, guessed
+	SrcQPNs           stack.Range // of the sending client; the zero Range if there is none
+	NoICRC, InPlace   bool        // as in stack.Datagram
 }
 
 func putRecord(b []byte, a *Arrival) {
@@ -52,7 +54,7 @@ func putRecord(b []byte, a *Arrival) {
 	}
 }
 
-// arrivalOf reads a frame of a ring.
+// arrivalOf decodes a frame of a ring.
 func arrivalOf(f *link.Frame) (a Arrival) {
 	a = readRecord(f.Data)
 	if len(f.More) > 0 && len(f.Data) == recordLen {
@@ -64,7 +66,7 @@ func arrivalOf(f *link.Frame) (a Arrival) {
 	return a
 }
 
-// readRecord takes any bytes. The payload is empty if they are too few.
+// readRecord accepts any bytes. The payload is empty if they are too few.
 func readRecord(b []byte) (a Arrival) {
 	if len(b) < recordLen {
 		return a
@@ -81,18 +83,19 @@ func readRecord(b []byte) (a Arrival) {
 	return a
 }
 
-// RecordLen is the bytes that a record has before its payload.
+// RecordLen is the length of a record's header.
 const RecordLen = recordLen
 
-// Writer is what puts records into the rings of other clients. It is for one goroutine at a time.
+// Writer writes records into the rings of other clients. Only one goroutine at a time may use it.
 type Writer struct {
 	record [recordLen]byte
 	more   [1][]byte
 	frames [1]link.Frame
 }
 
-// Commit hands datagrams to another client that were written into room that Route.Reserve gave, behind RecordLen bytes: n bytes,
-// which have no ICRC, and of which a says the rest; or gives the room back if n is 0.
+// Commit sends datagrams to another client that were written into room of Route.Reserve, behind
+// RecordLen bytes. n is their length, and a their header; they have no ICRC. If n is 0, Commit
+// cancels the reservation.
 func (w *Writer) Commit(room *link.Reservation, a *Arrival, n int) {
 	w.frames[0] = link.Frame{}
 	if n > 0 {

@@ -11,31 +11,32 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/softrnic/softrnic/stack"
-	"github.com/softrnic/softrnic/stack/kernel/internal/inlet"
+	"github.com/softrnic/softrnic/stack/kernel/internal/rxsocket"
 )
 
-// relay hands what comes to the clients.
+// relay passes received datagrams to the clients.
 type relay struct {
 	counters *Counters
-	wake     chan struct{} // speak is to be called soon
+	wake     chan struct{} // signals that sendDue should be called soon
 	began    time.Time
 
 	mu         sync.Mutex
 	classifier stack.Classifier
-	patient    bool // nothing is refused: see server.settle
+	patient    bool // refuse nothing: see server.settle
 	byQPN      [qpnSlots]*member
 	byComm     [commSlots]*member
 	services   []service
 	own        map[netip.Addr]bool        // the hub's addresses
-	senders    map[netip.AddrPort]*member // whose socket sends from there; nil: the hub's
-	outlets    map[netip.Addr]*outlet
-	touched    []*member // have something to publish
+	senders    map[netip.AddrPort]*member // client whose socket sends from there; nil: the hub's
+	sockets    map[netip.Addr]*hubSocket
+	touched    []*member // have records to publish
 	d          stack.Datagram
-	head       [inlet.MaxHeader]byte
+	head       [rxsocket.MaxHeader]byte
 }
 
-// service is what a client listens for. One that has ended is kept until somebody else has it, or there are too many: requests
-// that are repeated go to the client that has seen them.
+// service is a registration of a client. After its end it is kept until another client registers
+// the service, or until there are too many: retransmitted requests go to the client that has seen
+// them before.
 type service struct {
 	stack.Service
 	member *member
@@ -43,7 +44,8 @@ type service struct {
 }
 
 func newRelay(c stack.Classifier, counters *Counters) *relay {
-	return &relay{classifier: c, counters: counters, wake: make(chan struct{}, 1), began: time.Now(), own: map[netip.Addr]bool{}, senders: map[netip.AddrPort]*member{}, outlets: map[netip.Addr]*outlet{}}
+	return &relay{classifier: c, counters: counters, wake: make(chan struct{}, 1), began: time.Now(),
+		own: map[netip.Addr]bool{}, senders: map[netip.AddrPort]*member{}, sockets: map[netip.Addr]*hubSocket{}}
 }
 
 func (r *relay) add(m *member) {
@@ -53,7 +55,7 @@ func (r *relay) add(m *member) {
 	r.classifier.Leased(m.lease.numbers())
 }
 
-// setOwner says who has the numbers of a lease. mu is held.
+// setOwner sets the owner of a lease's numbers. mu is held.
 func (r *relay) setOwner(s span, m *member) {
 	for i := range uint32(1) << s.bits {
 		r.byQPN[s.qpnSlot+i] = m
@@ -69,12 +71,13 @@ func (r *relay) remove(m *member) {
 	r.services = slices.DeleteFunc(r.services, func(s service) bool { return s.member == m })
 }
 
-// senderTime is how long the sockets of a client that has gone are still known as its own: what it sent last, such as
-// acknowledgements, may be read after the hub has seen it go. If another process is given such a port within this time, it can
-// speak as the client that is gone, and as nobody else.
+// senderTime is how long the sockets of a departed client are still attributed to it. Its last
+// datagrams, such as acknowledgements, may be read after the hub has noticed its departure. A
+// process that gets such a port within this time can send as the departed client, and as nobody
+// else.
 const senderTime = time.Second
 
-// forgetSenders forgets the sockets of clients that went a while ago.
+// forgetSenders forgets the sockets of clients that departed a while ago.
 func (r *relay) forgetSenders(now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -83,7 +86,7 @@ func (r *relay) forgetSenders(now time.Time) {
 	})
 }
 
-// setOwn says whether an address is the hub's.
+// setOwn sets whether an address is the hub's.
 func (r *relay) setOwn(a netip.Addr, own bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -94,13 +97,13 @@ func (r *relay) setOwn(a netip.Addr, own bool) {
 	}
 }
 
-// addSender says that a client has the socket at an address and port. Who had it before has closed it: no two sockets can be
-// there.
+// addSender registers a client's socket at an address and port. An earlier owner has closed its
+// socket, because no two sockets can share an address and port.
 func (r *relay) addSender(m *member, from netip.AddrPort) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !m.addrs[from.Addr()] {
-		return fmt.Errorf("%v is none of the client's addresses: %w", from.Addr(), unix.EADDRNOTAVAIL)
+		return fmt.Errorf("%v is not one of the client's addresses: %w", from.Addr(), unix.EADDRNOTAVAIL)
 	}
 	n := 0
 	for _, o := range r.senders {
@@ -108,14 +111,14 @@ func (r *relay) addSender(m *member, from netip.AddrPort) error {
 			n++
 		}
 	}
-	if n >= maxOutlets {
-		return fmt.Errorf("a client has at most %d sockets to send from: %w", maxOutlets, unix.ENOSPC)
+	if n >= maxSourceSockets {
+		return fmt.Errorf("a client has at most %d sockets to send from: %w", maxSourceSockets, unix.ENOSPC)
 	}
 	r.senders[from] = m
 	return nil
 }
 
-// died has the classifier say to the peers of a client that it is gone.
+// died makes the classifier end the connections of a dead client.
 func (r *relay) died(n stack.Numbers) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -123,7 +126,7 @@ func (r *relay) died(n stack.Numbers) {
 	r.later()
 }
 
-// later has speak called soon.
+// later makes sendDue run soon.
 func (r *relay) later() {
 	select {
 	case r.wake <- struct{}{}:
@@ -131,11 +134,12 @@ func (r *relay) later() {
 	}
 }
 
-// speak sends what is due on behalf of clients that died, and returns when there is more to send; 0 if there is not.
-func (r *relay) speak() (again time.Duration) {
+// sendDue sends packets that are due on behalf of dead clients. It returns the time until the next
+// are due, or 0 if none are.
+func (r *relay) sendDue() (again time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	again = time.Duration(r.classifier.Speak(int64(time.Since(r.began)), r.send))
+	again = time.Duration(r.classifier.SendDue(int64(time.Since(r.began)), r.send))
 	r.publish()
 	return again
 }
@@ -151,12 +155,13 @@ func (r *relay) dropAddr(m *member, a netip.Addr) (had bool) {
 	defer r.mu.Unlock()
 	had = m.addrs[a]
 	delete(m.addrs, a)
-	// Its sockets there are closed. Whoever has such a port next, when the address comes again, is not the client.
+	// The client's sockets there are closed. If the address returns, another process may get
+	// such a port.
 	maps.DeleteFunc(r.senders, func(from netip.AddrPort, o *member) bool { return o == m && from.Addr() == a })
 	return had
 }
 
-// serve gives a client a service, unless another has it.
+// serve registers a service for a client, unless another client has it.
 func (r *relay) serve(m *member, s stack.Service) error {
 	s.ID &= s.Mask
 	r.mu.Lock()
@@ -170,7 +175,7 @@ func (r *relay) serve(m *member, s stack.Service) error {
 				same = i
 			}
 		case o.uses > 0 && overlap(o.Service, s):
-			return fmt.Errorf("service %#x (mask %#x) is another process's, %d: %w", s.ID, s.Mask, o.member.pid, unix.EADDRINUSE)
+			return fmt.Errorf("service %#x (mask %#x) is in use by another process, %d: %w", s.ID, s.Mask, o.member.pid, unix.EADDRINUSE)
 		}
 	}
 	if same >= 0 {
@@ -189,7 +194,7 @@ func (r *relay) serve(m *member, s stack.Service) error {
 	return nil
 }
 
-// overlap tells whether there is a service ID at an address that both have.
+// overlap reports whether two services share a service ID at an address.
 func overlap(a, b stack.Service) bool {
 	return (a.ID^b.ID)&a.Mask&b.Mask == 0 && (!a.Addr.IsValid() || !b.Addr.IsValid() || a.Addr == b.Addr)
 }
@@ -206,7 +211,8 @@ func (r *relay) endServe(m *member, s stack.Service) {
 	}
 }
 
-// find finds the client that a datagram to dst is for, which must have that address; nil if there is none.
+// find finds the destination client of a datagram to dst, which must have that address. It returns
+// nil if there is none.
 func (r *relay) find(t stack.Target, dst netip.Addr) (m *member) {
 	switch t.Kind {
 	case stack.TargetQPN:
@@ -227,27 +233,28 @@ func (r *relay) find(t stack.Target, dst netip.Addr) (m *member) {
 	return m
 }
 
-// arrivals takes what comes to one of the hub's addresses.
+// arrivals receives datagrams to one of the hub's addresses.
 type arrivals struct {
 	relay *relay
 	dst   netip.Addr
 }
 
-// Polled implements [inlet.Receiver].
+// Polled implements [rxsocket.Receiver].
 func (*arrivals) Polled() bool { return false }
 
-// Deliver implements [inlet.Receiver].
-func (in *arrivals) Deliver(a *inlet.Arrival, _ bool) {
+// Deliver implements [rxsocket.Receiver].
+func (in *arrivals) Deliver(a *rxsocket.Arrival, _ bool) {
 	in.relay.mu.Lock()
 	defer in.relay.mu.Unlock()
-	in.relay.deliver(&Arrival{Payload: a.Payload, From: a.From, Dst: in.dst, TrafficClass: a.TrafficClass, TTL: a.TTL, Segment: a.Segment})
+	in.relay.deliver(&Arrival{Payload: a.Payload, From: a.From, Dst: in.dst,
+		TrafficClass: a.TrafficClass, TTL: a.TTL, Segment: a.Segment})
 	in.relay.publish()
 }
 
-// deliver copies an arrival into the rings of those that it is for. mu is held.
+// deliver copies an arrival into the rings of its destinations. mu is held.
 //
-// Any process may send from the hub's addresses; what its datagrams say is believed only as far as its numbers go. Clients are
-// known by the sockets that they send from.
+// Any process may send from the hub's addresses. Its datagrams are trusted only as far as its
+// numbers go. Clients are recognized by the sockets that they send from.
 func (r *relay) deliver(a *Arrival) {
 	r.counters.Received.Add(1)
 	r.counters.Bytes.Add(uint64(len(a.Payload)))
@@ -266,13 +273,13 @@ func (r *relay) deliver(a *Arrival) {
 	if a.Segment > 0 {
 		size = min(size, a.Segment)
 	}
-	head := r.head[:inlet.PutHeader(r.head[:], src, a.Dst, a.From.Port(), a.TrafficClass, a.TTL)]
+	head := r.head[:rxsocket.PutHeader(r.head[:], src, a.Dst, a.From.Port(), a.TrafficClass, a.TTL)]
 	stack.PutLengths(head, len(a.Payload))
 	r.d = stack.Datagram{
 		Src: src, Dst: a.Dst, SrcPort: a.From.Port(), TrafficClass: a.TrafficClass, HopLimit: a.TTL,
 		Header: head, Payload: a.Payload, SegmentSize: size, IDGuessed: src.Is4(),
 	}
-	var run part // those in a row that go the same way
+	var run part // consecutive datagrams with the same destination
 	for n := 0; ; n++ {
 		b, ok := r.d.Next()
 		if !ok {
@@ -281,34 +288,36 @@ func (r *relay) deliver(a *Arrival) {
 		}
 		if to, same := r.route(b, from, &run); !same {
 			r.put(&run, n, size, a)
-			to.begin, to.intact = n, r.isWorthChecking(&to, a)
+			to.begin, to.verified = n, r.shouldVerify(&to, a)
 			run = to
 		}
-		run.intact = run.intact && r.classifier.Verify(b, &r.d)
+		run.verified = run.verified && r.classifier.Verify(b, &r.d)
 	}
 }
 
-// worthChecking is how long an arrival is at least of which the hub looks at the ICRCs. Packet ring leaves shorter ones nowhere in
-// place.
-const worthChecking = 2048
+// minVerifyLen is the smallest arrival whose ICRCs the hub checks. Package ring copies shorter ones
+// in any case.
+const minVerifyLen = 2048
 
-// isWorthChecking tells whether the hub is to look at the ICRCs of a part of an arrival. The client then takes the data right from the
-// ring, which it could not if it had to look at them: the hub may only check what nobody can change, and does, before the copy. A packet
-// that came alone most likely has an identification that the hub does not know, if IPv4.
-func (r *relay) isWorthChecking(p *part, a *Arrival) bool {
-	return p.to != nil && p.target.Kind == stack.TargetQPN && a.Segment > 0 && len(a.Payload) >= worthChecking && p.to.ring.InPlace()
+// shouldVerify reports whether the hub should check the ICRCs of a part of an arrival. The client
+// then takes the data directly from the ring. It could not do so if it had to check ICRCs itself,
+// because only immutable memory can be checked; the hub checks before it copies. A single IPv4
+// packet is excluded, because its identification is most likely unknown to the hub.
+func (r *relay) shouldVerify(p *part, a *Arrival) bool {
+	return p.to != nil && p.target.Kind == stack.TargetQPN && a.Segment > 0 && len(a.Payload) >= minVerifyLen && p.to.ring.InPlace()
 }
 
-// part is datagrams of an arrival that go the same way.
+// part is consecutive datagrams of an arrival with the same destination.
 type part struct {
-	begin  int
-	target stack.Target
-	to     *member // nil: nobody
-	src    stack.Range
-	intact bool // the ICRCs are right, and the client need not look
+	begin    int
+	target   stack.Target
+	to       *member // nil: none
+	src      stack.Range
+	verified bool // the hub has found the ICRCs valid
 }
 
-// route finds out where a datagram goes, which r.d.Next has returned last: the same way as those before it, or another.
+// route finds the destination of a datagram, r.d.Next's last result. same says that it is that of
+// the preceding datagrams.
 func (r *relay) route(b []byte, from *member, last *part) (p part, same bool) {
 	if from != nil && !r.classifier.Permits(b, from.numbers) {
 		return p, false
@@ -323,7 +332,7 @@ func (r *relay) route(b []byte, from *member, last *part) (p part, same bool) {
 		r.classifier.Refuse(b, &r.d, r.send)
 		r.later()
 	}
-	if from != nil && p.target.Kind == stack.TargetQPN { // what a MAD says was looked at here
+	if from != nil && p.target.Kind == stack.TargetQPN { // the hub has checked the numbers in a MAD
 		p.src = from.numbers.QPNs
 	}
 	if p.to == last.to && p.src == last.src && p.to != nil {
@@ -333,7 +342,8 @@ func (r *relay) route(b []byte, from *member, last *part) (p part, same bool) {
 	return p, false
 }
 
-// put copies the datagrams of a part that ends at a number, of an arrival whose datagrams have size bytes, into a client's ring.
+// put copies the datagrams of a part, up to number end, into a client's ring. size is their payload
+// size in the arrival.
 func (r *relay) put(p *part, end, size int, a *Arrival) {
 	if p.begin == end {
 		return
@@ -344,7 +354,7 @@ func (r *relay) put(p *part, end, size int, a *Arrival) {
 	}
 	some := *a
 	some.Payload = a.Payload[p.begin*size : min(end*size, len(a.Payload))]
-	some.ID, some.SrcQPNs, some.NoICRC = uint16(p.begin), p.src, p.intact
+	some.ID, some.SrcQPNs, some.NoICRC = uint16(p.begin), p.src, p.verified
 	if end-p.begin == 1 {
 		some.Segment = 0
 	}
@@ -357,7 +367,7 @@ func (r *relay) put(p *part, end, size int, a *Arrival) {
 	}
 }
 
-// publish shows the clients what was put. mu is held.
+// publish makes records visible to the clients. mu is held.
 func (r *relay) publish() {
 	for _, m := range r.touched {
 		m.publish()
@@ -366,11 +376,11 @@ func (r *relay) publish() {
 	r.touched = r.touched[:0]
 }
 
-// close closes what the hub has sent from.
+// close closes the hub's sockets for sending.
 func (r *relay) close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, o := range r.outlets {
+	for _, o := range r.sockets {
 		_ = o.conn.Close()
 	}
 }

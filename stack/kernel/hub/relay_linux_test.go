@@ -7,10 +7,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/softrnic/softrnic/link/ring"
-	"github.com/softrnic/softrnic/stack/kernel/internal/inlet"
+	"github.com/softrnic/softrnic/stack/kernel/internal/rxsocket"
 )
 
-// newRinged makes a client at an address, which has no connection, and the other end of its ring.
+// newRinged returns a client at an address, without a connection, and the other end of its ring.
 func newRinged(t testing.TB, at netip.Addr, slot uint32) (*member, *ring.Consumer) {
 	fd, memory, err := ring.NewMemory(DefaultRing)
 	if err != nil {
@@ -31,8 +31,8 @@ func newRinged(t testing.TB, at netip.Addr, slot uint32) (*member, *ring.Consume
 	return m, consumer
 }
 
-// TestSenderThatLeft: what a client has sent from its sockets is handed on when it has gone before the hub reads it, as its last
-// acknowledgements are. After a while such a socket is nobody's.
+// TestSenderThatLeft checks that datagrams sent by a client that left before the hub read them are
+// delivered, like last acknowledgements, and that its sockets are forgotten after a while.
 func TestSenderThatLeft(t *testing.T) {
 	at, from := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddrPort("10.0.0.1:50000")
 	m, consumer := newRinged(t, at, 3)
@@ -45,7 +45,7 @@ func TestSenderThatLeft(t *testing.T) {
 		t.Fatal(err)
 	}
 	arrives := func() bool {
-		(&arrivals{relay: r, dst: at}).Deliver(&inlet.Arrival{Payload: []byte{3}, From: from}, false)
+		(&arrivals{relay: r, dst: at}).Deliver(&rxsocket.Arrival{Payload: []byte{3}, From: from}, false)
 		n, err := consumer.Next()
 		if err != nil {
 			t.Fatal(err)
@@ -57,7 +57,7 @@ func TestSenderThatLeft(t *testing.T) {
 		got := readRecord(consumer.Take(arena[:]).Data)
 		consumer.Release()
 		if got.SrcQPNs != leaver.numbers.QPNs {
-			t.Errorf("it came as from the QPs %v, and the sender has %v", got.SrcQPNs, leaver.numbers.QPNs)
+			t.Errorf("it is attributed to QPs %v, want %v", got.SrcQPNs, leaver.numbers.QPNs)
 		}
 		return true
 	}
@@ -71,12 +71,13 @@ func TestSenderThatLeft(t *testing.T) {
 	}
 	r.forgetSenders(leaver.left.Add(senderTime))
 	if arrives() {
-		t.Error("the socket of a client that is long gone is believed")
+		t.Error("the socket of a client that left long ago is trusted")
 	}
 }
 
-// TestSenderOfDroppedAddress: a client's sockets at an address go with it, and those at others do not. Else whoever has such a port
-// next would speak as the client, which could have no more sockets after its addresses have changed often.
+// TestSenderOfDroppedAddress checks that a client's sockets at a dropped address are forgotten, and
+// those at others are not. Otherwise the next owner of such a port could send as the client. The
+// client could also run out of sockets after many address changes.
 func TestSenderOfDroppedAddress(t *testing.T) {
 	at, other := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
 	m, _ := newRinged(t, other, 3)
@@ -90,7 +91,7 @@ func TestSenderOfDroppedAddress(t *testing.T) {
 	}
 	add(stays, at, 1)
 	add(m, other, 2)
-	for port := 3; port < 3+2*maxOutlets; port++ {
+	for port := 3; port < 3+2*maxSourceSockets; port++ {
 		r.addAddr(m, at)
 		add(m, at, port)
 		r.dropAddr(m, at)
@@ -100,22 +101,22 @@ func TestSenderOfDroppedAddress(t *testing.T) {
 	}
 }
 
-// TestVerifiedInPlace: the data of a superframe whose ICRCs the hub has found right are left in the ring, for the client to take from
-// there. All others have an ICRC for the client to check, on a copy.
+// TestVerifiedInPlace checks that the data of a superframe with ICRCs that the hub has verified
+// stays in the ring, and that other data is copied for the client to check.
 func TestVerifiedInPlace(t *testing.T) {
 	at := netip.MustParseAddr("10.0.0.1")
 	const segment = 1200
 	for _, c := range []struct {
 		what     string
 		segments int
-		damaged  int // which of them; -1: none
+		damaged  int // number of the damaged packet; -1: none
 		inPlace  bool
 		want     bool // NoICRC
 	}{
 		{"a superframe", 3, -1, true, true},
 		{"one with a damaged packet", 3, 2, true, false},
 		{"a packet", 1, -1, true, false},
-		{"a superframe for a client that takes nothing in place", 3, -1, false, false},
+		{"a superframe for a client without AllowInPlace", 3, -1, false, false},
 	} {
 		m, consumer := newRinged(t, at, 3)
 		if c.inPlace {
@@ -123,7 +124,7 @@ func TestVerifiedInPlace(t *testing.T) {
 		}
 		r := newRelay(everything{}, new(Counters))
 		r.add(m)
-		a := &inlet.Arrival{Payload: make([]byte, c.segments*segment), From: netip.MustParseAddrPort("10.0.0.2:50000")}
+		a := &rxsocket.Arrival{Payload: make([]byte, c.segments*segment), From: netip.MustParseAddrPort("10.0.0.2:50000")}
 		if c.segments > 1 {
 			a.Segment = segment
 		}
@@ -143,20 +144,21 @@ func TestVerifiedInPlace(t *testing.T) {
 		f := consumer.TakeHeaders(head[:], recordLen, &rest)
 		got := arrivalOf(&f)
 		if (h == recordLen) != c.want || got.NoICRC != c.want || !got.InPlace || len(got.Payload) != len(a.Payload) {
-			t.Errorf("%s: headers of %d bytes, NoICRC %t, %d bytes of payload; want them in place: %t", c.what, h, got.NoICRC, len(got.Payload), c.want)
+			t.Errorf("%s: headers of %d bytes, NoICRC %t, %d bytes of payload; want them in place: %t",
+				c.what, h, got.NoICRC, len(got.Payload), c.want)
 		}
 	}
 }
 
-// relaying makes a hub of one client, without sockets, and returns what hands it a superframe of 60 KiB, and takes it from the
-// client's ring.
+// relaying creates a hub with one client, without sockets. once passes a superframe of 60 KiB
+// through the hub, and takes it from the client's ring.
 func relaying(t testing.TB) (once func(), size int) {
 	dst := netip.MustParseAddr("10.0.0.1")
 	m, consumer := newRinged(t, dst, 3)
 	r := newRelay(everything{}, new(Counters))
 	r.add(m)
 	in := &arrivals{relay: r, dst: dst}
-	a := &inlet.Arrival{Payload: make([]byte, 60<<10), From: netip.MustParseAddrPort("10.0.0.2:50000"), Segment: 1 << 10}
+	a := &rxsocket.Arrival{Payload: make([]byte, 60<<10), From: netip.MustParseAddrPort("10.0.0.2:50000"), Segment: 1 << 10}
 	for i := 0; i < len(a.Payload); i += a.Segment {
 		a.Payload[i] = 3
 	}
@@ -169,12 +171,12 @@ func relaying(t testing.TB) (once func(), size int) {
 		got := readRecord(consumer.Take(arena[:]).Data)
 		consumer.Release()
 		if got.Segment != a.Segment || got.From != a.From {
-			t.Fatalf("%+v came", got)
+			t.Fatalf("%+v arrived", got)
 		}
 	}, len(a.Payload)
 }
 
-// TestRelayAllocates: nothing is allocated for what passes the hub.
+// TestRelayAllocates checks that relaying does not allocate.
 func TestRelayAllocates(t *testing.T) {
 	once, _ := relaying(t)
 	if n := testing.AllocsPerRun(1000, once); n != 0 {

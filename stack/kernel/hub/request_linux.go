@@ -1,6 +1,6 @@
 package hub
 
-// What a client asks the hub for.
+// Requests of a client to the hub.
 
 import (
 	"errors"
@@ -17,19 +17,20 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// answerTime is how long the hub has to answer before that is logged, and how long a request waits for a hub where there is none.
-// A variable for tests, of which a client takes the value when it joins.
+// answerTime is the time after which a missing answer is logged, and the longest wait for a hub. It
+// is a variable for tests; a client copies it when it joins.
 var answerTime = 5 * time.Second
 
-// ask makes a request, and waits for the answer. While there is no hub, it waits for one, and gives up after answerTime. A hub that
-// there is, as the connection stands, is waited for as long as it takes: it may be ready to run and get no processor. Only if the
-// answer changes nothing, as for what ends something, or if it is asked again, ask gives up then too: the hub reads the request when
-// it can.
+// ask makes a request and waits for the answer. Without a hub it waits for one, and fails after
+// answerTime. A connected hub is waited for without a limit: it may be runnable but get no CPU
+// time. Two kinds of requests fail after answerTime in any case: those that only end something, and
+// those that are repeated later. The hub reads them when it can.
 //
-// With a new hub, what repeat asks for comes first.
+// A new hub first gets the requests of repeat.
 func (c *Client) ask(r *request) error { return c.request(r, false) }
 
-// request is ask, also for what is repeated. The error is errGone if there is not the connection any more that r is for.
+// request is ask, and also makes repeated requests. The error is errGone if r's connection has
+// ended.
 func (c *Client) request(r *request, repeated bool) error {
 	late := time.NewTimer(c.answerTime)
 	defer late.Stop()
@@ -64,7 +65,7 @@ func (c *Client) request(r *request, repeated bool) error {
 			case r.ends():
 				c.owe(r)
 				return c.noAnswer()
-			case turn == nil: // else whoever has the turn says so
+			case turn == nil: // otherwise the goroutine that has the turn logs it
 				c.isLate()
 			}
 			late.Reset(c.answerTime)
@@ -72,11 +73,11 @@ func (c *Client) request(r *request, repeated bool) error {
 	}
 }
 
-// fullPause is how soon a request is sent again that there was no room for, as the hub has not read those before it.
+// fullPause is the time after which a request is sent again that found the socket's buffer full.
 const fullPause = 10 * time.Millisecond
 
-// exchange makes a request and waits for the answer. It is to be made again if there is another hub, or none. The caller has the turn
-// to ask.
+// exchange makes a request and waits for the answer. again says that the hub has changed and the
+// request must be made again. The caller has the turn to ask.
 func (c *Client) exchange(r *request, conn *net.UnixConn, late *time.Timer) (again bool, err error) {
 	c.mu.Lock()
 	if c.conn != conn {
@@ -87,17 +88,17 @@ func (c *Client) exchange(r *request, conn *net.UnixConn, late *time.Timer) (aga
 	c.number++
 	r.number = c.number
 	select {
-	case <-c.answers: // one that came too late
+	case <-c.answers: // a late answer
 	default:
 	}
 	c.mu.Unlock()
 	for {
 		err := r.send(conn)
 		if errors.Is(err, unix.ETOOMANYREFS) {
-			return false, fmt.Errorf("the hub in %s cannot be given a descriptor: %w", c.cfg.Directory, err)
+			return false, fmt.Errorf("passing a descriptor to the hub in %s: %w", c.cfg.Directory, err)
 		}
 		if !errors.Is(err, unix.EAGAIN) {
-			break // an error is the end of the connection, which Run finds out
+			break // an error ends the connection, which Run notices
 		}
 		select {
 		case <-time.After(fullPause):
@@ -139,8 +140,8 @@ func (c *Client) noAnswer() error {
 	return fmt.Errorf("the hub in %s does not answer: %w", c.cfg.Directory, unix.ETIMEDOUT)
 }
 
-// owe has askForRings make a request that ends something, for which nobody waits any more and which the hub has not been sent: it
-// would keep what the client does not have.
+// owe queues a request that ends something, for askForRings. The hub did not receive it in time,
+// and would otherwise keep the registration.
 func (c *Client) owe(r *request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -148,17 +149,18 @@ func (c *Client) owe(r *request) {
 	c.askSoon()
 }
 
-// end makes a request that ends something which the client had with the hub at the other end of a connection. If that has gone, the
-// next does not hear of it in the first place.
+// end makes a request that ends a registration with the hub at the other end of a connection. If
+// the connection has ended, the next hub never learns of the registration.
 func (c *Client) end(r *request, conn *net.UnixConn) {
 	if r.on = conn; conn != nil {
 		_ = c.ask(r)
 	}
 }
 
-// isLate logs that there is a hub which has not answered for answerTime.
+// isLate logs that the hub has not answered for answerTime.
 func (c *Client) isLate() {
-	c.cfg.Log.Warn("the hub does not answer yet: it is stopped, or gets no processor", "directory", c.cfg.Directory, "after", c.answerTime)
+	c.cfg.Log.Warn("the hub does not answer yet: it is stopped, or gets no processor",
+		"directory", c.cfg.Directory, "after", c.answerTime)
 }
 
 // sendSocket is a variable for tests.
@@ -166,32 +168,32 @@ var sendSocket = func(conn *net.UnixConn, message []byte, fd int) error {
 	return ring.TrySend(conn, message, unix.UnixRights(fd))
 }
 
-// send sends a request. The error is EAGAIN if the hub has not read so many that there is no room for it.
+// send sends a request. The error is EAGAIN if the socket's buffer is full.
 func (r *request) send(conn *net.UnixConn) (err error) {
 	if r.socket != nil {
 		closed := r.socket.Control(func(fd uintptr) { err = sendSocket(conn, r.encode(), int(fd)) })
 		if closed == nil {
 			return err
 		}
-		r.kind, r.socket = dropAddr, nil // the hub is to answer all the same
+		r.kind, r.socket = dropAddr, nil // the hub answers all the same
 	}
 	return ring.TrySend(conn, r.encode(), nil)
 }
 
-// AddOutlet tells the hub that datagrams from a socket, which is bound to an address that was added, are this client's. Those
-// from other sockets at the hub's addresses are lost.
-func (c *Client) AddOutlet(a netip.Addr, socket syscall.RawConn) error {
-	if err := c.ask(&request{kind: addOutlet, socket: socket}); err != nil {
+// AddSourceSocket registers a socket, bound to an added address, as this client's. The hub drops
+// datagrams from other sockets at its addresses.
+func (c *Client) AddSourceSocket(a netip.Addr, socket syscall.RawConn) error {
+	if err := c.ask(&request{kind: addSourceSocket, socket: socket}); err != nil {
 		return err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.outlets = append(c.outlets, outletSocket{a, socket})
+	c.sourceSockets = append(c.sourceSockets, sourceSocket{a, socket})
 	return nil
 }
 
-// AddAddr asks for what comes to an address, of the interface of this name. The error wraps EADDRINUSE if a process that is no
-// client of the hub has UDP port 4791 of it.
+// AddAddr starts to receive at an address. zone is the name of its interface. The error wraps
+// EADDRINUSE if UDP port 4791 of the address is in use outside the hub.
 func (c *Client) AddAddr(a netip.Addr, zone string) error {
 	if err := c.ask(&request{kind: addAddr, addr: a, zone: zone}); err != nil {
 		return err
@@ -206,7 +208,7 @@ func (c *Client) AddAddr(a netip.Addr, zone string) error {
 func (c *Client) DropAddr(a netip.Addr) {
 	c.mu.Lock()
 	delete(c.addrs, a)
-	c.outlets = slices.DeleteFunc(c.outlets, func(o outletSocket) bool { return o.addr == a })
+	c.sourceSockets = slices.DeleteFunc(c.sourceSockets, func(o sourceSocket) bool { return o.addr == a })
 	conn := c.conn
 	c.mu.Unlock()
 	c.end(&request{kind: dropAddr, addr: a}, conn)
@@ -234,13 +236,13 @@ func (c *Client) EndServe(s stack.Service) {
 	c.end(&request{kind: endServe, service: s}, conn)
 }
 
-// had are the requests for what the client has. mu is held.
+// had returns requests for the client's registrations. mu is held.
 func (c *Client) had() (all []request) {
 	for a, zone := range c.addrs {
 		all = append(all, request{kind: addAddr, addr: a, zone: zone, on: c.conn})
 	}
-	for _, o := range c.outlets {
-		all = append(all, request{kind: addOutlet, socket: o.raw, on: c.conn})
+	for _, o := range c.sourceSockets {
+		all = append(all, request{kind: addSourceSocket, socket: o.raw, on: c.conn})
 	}
 	for s, n := range c.services {
 		for range n {
@@ -250,7 +252,7 @@ func (c *Client) had() (all []request) {
 	return all
 }
 
-// repeat asks a new hub for what the client had with the one before when this one came. Then the client is up.
+// repeat restores the client's registrations at a new hub. Then the client is up.
 func (c *Client) repeat(conn *net.UnixConn, had []request) {
 	for i := range had {
 		err := c.request(&had[i], true)
@@ -258,10 +260,10 @@ func (c *Client) repeat(conn *net.UnixConn, had []request) {
 			err = c.request(&had[i], true)
 		}
 		if errors.Is(err, errGone) {
-			return // there is another to do the same
+			return // the next hub is handled by another call
 		}
 		if err != nil && !c.isClosed() {
-			c.cfg.Log.Error("the new hub does not do what the one before did", "error", err)
+			c.cfg.Log.Error("the new hub refuses a registration of the previous one", "error", err)
 		}
 	}
 	c.keepPairs(conn)
@@ -273,7 +275,7 @@ func (c *Client) repeat(conn *net.UnixConn, had []request) {
 	}
 	c.mu.Unlock()
 	if current {
-		c.cfg.Log.Info("there is a hub again", "directory", c.cfg.Directory)
+		c.cfg.Log.Info("the hub is up again", "directory", c.cfg.Directory)
 		c.cfg.Changed(false)
 	}
 }

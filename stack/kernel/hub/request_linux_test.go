@@ -18,7 +18,7 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// silentHub is the other end of a client's connection, where nobody is but the test.
+// silentHub is the hub's end of a client's connection, driven by the test.
 type silentHub struct {
 	t    *testing.T
 	fd   int
@@ -39,7 +39,7 @@ func newSilentHub(t *testing.T) *silentHub {
 	return &silentHub{t, both[1], conn}
 }
 
-// kinds are the kinds of requests that have come.
+// kinds returns the kinds of the received requests.
 func (h *silentHub) kinds() (all []kind) {
 	b := make([]byte, requestLen+1)
 	for {
@@ -55,24 +55,26 @@ func (h *silentHub) kinds() (all []kind) {
 	}
 }
 
-// clientOf is a client of such hubs, which receives nothing.
+// clientOf returns a client of silent hubs, which receives nothing.
 func clientOf(h *silentHub) *Client {
-	c := &Client{cfg: ClientConfig{Log: slog.New(slog.DiscardHandler), Changed: func(bool) {}}, ended: make(chan struct{}), answerTime: answerTime,
-		asking: make(chan struct{}, 1), answers: make(chan answer, 1), changed: make(chan struct{}), addrs: map[netip.Addr]string{}, services: map[stack.Service]int{}, conn: h.conn}
+	c := &Client{cfg: ClientConfig{Log: slog.New(slog.DiscardHandler), Changed: func(bool) {}}, ended: make(chan struct{}),
+		answerTime: answerTime,
+		asking:     make(chan struct{}, 1), answers: make(chan answer,
+			1), changed: make(chan struct{}), addrs: map[netip.Addr]string{}, services: map[stack.Service]int{}, conn: h.conn}
 	c.neighbours.init()
 	c.up.Store(true)
 	return c
 }
 
-// answer has the hub answer the last request.
+// answer answers the last request.
 func (c *Client) answer() {
 	c.mu.Lock()
 	c.answers <- answer{c.number, nil}
 	c.mu.Unlock()
 }
 
-// TestEndsWithoutAnswer: what ends something gives up when the hub does not answer, also while another request waits, and the hub is
-// told later. So does who asks for rings.
+// TestEndsWithoutAnswer checks that requests that end something, and those for rings, fail if the
+// hub does not answer, also during another request, and that the hub gets the former later.
 func TestEndsWithoutAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newSilentHub(t)
@@ -107,8 +109,8 @@ func TestEndsWithoutAnswer(t *testing.T) {
 	})
 }
 
-// TestFullSocket: where a hub is stopped, and the socket has no room for another request, what ends something gives up as it does without
-// an answer; the hub is told when it reads again. What asks for something waits.
+// TestFullSocket checks that with a stopped hub and a full socket, requests that end something fail
+// as without an answer, and reach the hub when it reads again. Other requests wait.
 func TestFullSocket(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newSilentHub(t)
@@ -132,12 +134,12 @@ func TestFullSocket(t *testing.T) {
 			t.Errorf("the ends of two services took %v", took)
 		}
 		served := make(chan error, 1)
-		go func() { served <- c.AddOutlet(netip.Addr{}, raw) }()
+		go func() { served <- c.AddSourceSocket(netip.Addr{}, raw) }()
 		time.Sleep(3 * answerTime)
 		got := h.kinds()
 		time.Sleep(answerTime)
 		got = slices.DeleteFunc(append(got, h.kinds()...), func(k kind) bool { return k == full.kind })
-		if want := []kind{addOutlet}; !slices.Equal(got, want) {
+		if want := []kind{addSourceSocket}; !slices.Equal(got, want) {
 			t.Errorf("when there is room, the hub is sent %v, want %v", got, want)
 		}
 		c.answer()
@@ -147,13 +149,14 @@ func TestFullSocket(t *testing.T) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if len(c.owed) != 2 || c.owed[0].kind != endServe {
-			t.Errorf("the hub is to be told %v", c.owed)
+			t.Errorf("requests are still owed: %v", c.owed)
 		}
 		close(c.ended)
 	})
 }
 
-// TestTooManyDescriptors: a request fails whose descriptor Linux refuses to pass on. With a new hub it is tried again.
+// TestTooManyDescriptors checks that a request fails if Linux refuses to pass its descriptor, and
+// that it is tried again at a new hub.
 func TestTooManyDescriptors(t *testing.T) {
 	c := clientOf(newSilentHub(t))
 	socket, err := net.ListenUDP("udp", nil)
@@ -174,17 +177,18 @@ func TestTooManyDescriptors(t *testing.T) {
 		}
 		return unix.ETOOMANYREFS
 	}
-	if err := c.AddOutlet(netip.Addr{}, raw); !errors.Is(err, unix.ETOOMANYREFS) {
+	if err := c.AddSourceSocket(netip.Addr{}, raw); !errors.Is(err, unix.ETOOMANYREFS) {
 		t.Error(err)
 	}
-	c.outlets = []outletSocket{{raw: raw}}
+	c.sourceSockets = []sourceSocket{{raw: raw}}
 	c.repeat(c.conn, c.setConn(c.conn))
 	if tries != 4 || !c.Up() {
 		t.Errorf("%d tries, and the client is up: %t", tries, c.Up())
 	}
 }
 
-// TestRepeatEndsWithItsHub: what is being repeated for a hub is not asked of the next, which is asked for all in its turn.
+// TestRepeatEndsWithItsHub checks that restoring registrations ends with its hub, and begins anew
+// at the next.
 func TestRepeatEndsWithItsHub(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		one, two := newSilentHub(t), newSilentHub(t)
@@ -201,7 +205,7 @@ func TestRepeatEndsWithItsHub(t *testing.T) {
 			t.Errorf("the next hub was sent %v, and the client is up: %t", got, c.Up())
 		}
 		c.setConn(nil)
-		c.EndServe(stack.Service{ID: 1}) // the next does not hear of it
+		c.EndServe(stack.Service{ID: 1}) // the next hub never learns of it
 		go c.repeat(two.conn, c.setConn(two.conn))
 		synctest.Wait()
 		c.answer()
@@ -212,9 +216,10 @@ func TestRepeatEndsWithItsHub(t *testing.T) {
 	})
 }
 
-// TestCloseWhileRejoining: a client that is closed while it connects to the next hub keeps nothing of that.
+// TestCloseWhileRejoining checks that a client closed while it connects to the next hub keeps no
+// resources.
 func TestCloseWhileRejoining(t *testing.T) {
-	dir, err := os.MkdirTemp("", "h") // the path of a socket is short
+	dir, err := os.MkdirTemp("", "h") // the path of a socket must be short
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -229,7 +234,7 @@ func TestCloseWhileRejoining(t *testing.T) {
 	}
 	defer l.Close()
 	own := secret{1}
-	go func() { // a hub that lets in whoever comes, and says no more
+	go func() { // a hub that accepts everybody, and says no more
 		for {
 			conn, err := l.AcceptUnix()
 			if err != nil {
@@ -248,7 +253,8 @@ func TestCloseWhileRejoining(t *testing.T) {
 			_, _ = conn.Write(w.encode())
 		}
 	}()
-	c, err := Join(ClientConfig{Directory: dir, Receiver: func() func(*Arrival, bool) { return func(*Arrival, bool) {} }, Changed: func(bool) {}})
+	c, err := Join(ClientConfig{Directory: dir, Receiver: func() func(*Arrival, bool) { return func(*Arrival, bool) {} },
+		Changed: func(bool) {}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -259,10 +265,10 @@ func TestCloseWhileRejoining(t *testing.T) {
 		_ = conn.Close()
 	}()
 	c.mu.Lock()
-	c.closed = true // Close goes on when the client is in
+	c.closed = true // Close proceeds when the client has joined
 	c.mu.Unlock()
 	if c.rejoin() {
-		t.Error("a client that is closed goes on")
+		t.Error("a closed client continues")
 	}
 	c.mu.Lock()
 	left := c.hub
@@ -270,6 +276,6 @@ func TestCloseWhileRejoining(t *testing.T) {
 	c.mu.Unlock()
 	if left != nil {
 		left.Close()
-		t.Error("the ring of the next hub is left")
+		t.Error("the ring of the next hub is still mapped")
 	}
 }

@@ -1,32 +1,42 @@
 package hub
 
-// How a hub works.
+// Design of the hub.
 //
-// Why not SO_REUSEPORT with a BPF program that steers by destination QPN, so that each process reads its own socket? The hub would
-// make the sockets, one a lease, keep a duplicate of each, so that their order never changes, lock them with SO_LOCK_FILTER, and
-// pass them to the clients. Tried on Linux 6.18, that keeps a client from attaching another program to its socket, and no more:
-//   - It can detach the program (SO_DETACH_REUSEPORT_BPF). Of 40 datagrams for another client, 15 came to it then.
-//   - Any process of the user can open one more socket in the group and attach a program to that: all 40 came there.
-//   - A socket that a client connects to a peer gets all that the peer sends from that port, whatever the program says.
+// An alternative would be SO_REUSEPORT with a BPF program that selects the socket by destination
+// QPN, so that each process reads its own socket. The hub would create the sockets, one for each
+// lease. It would keep a duplicate of each, so that their order never changes, lock them with
+// SO_LOCK_FILTER, and pass them to the clients. On Linux 6.18 the lock only keeps a client from
+// attaching another program to its socket:
+//   - The client can detach the program (SO_DETACH_REUSEPORT_BPF). It then received 15 of
+//     40 datagrams for another client.
+//   - Any process of the user can open one more socket in the group and attach a program to
+//     it. All 40 datagrams arrived there.
+//   - A socket that a client connects to a peer receives all datagrams from that peer's port,
+//     whatever the program says.
 //
-// Besides, GRO joins datagrams by addresses and ports, so that one superframe may be for several processes, and one of them would
-// have to pass the rest on, and could forge it. And MADs need a reader that knows the connections of all.
+// Besides, GRO joins datagrams by addresses and ports. One superframe may then be for several
+// processes. One of them would have to pass the others' datagrams on, and could forge them. MADs
+// also need a reader that knows the connections of all processes.
 //
-// What the hub costs instead: a bare receiver of superframes of 60 KiB over lo, with three busy threads on two processors, took
-// 0.51 of the bytes through another thread's recvmmsg and a copy of what it took from its own socket (0.37 to 0.70 in eight
-// interleaved runs). RDMA does more for each byte than this receiver, so that less is felt of it. Where hub and client have
-// one processor together, most of the time was lost in waiting for each other: so clients that wait give way (package ring), and
-// the hub's sockets are eager (package inlet).
+// The cost of the hub: a plain receiver of superframes of 60 KiB over lo, with three busy threads
+// on two processors, was measured. With another thread's recvmmsg and a copy it reached 0.51 of the
+// throughput of its own socket (0.37 to 0.70 in eight interleaved runs). RDMA does more work for
+// each byte than this receiver, so its loss is smaller. If hub and client share one processor, most
+// of the time was lost in waiting for each other. Therefore waiting clients yield (package ring),
+// and the hub's sockets use direct waits (package rxsocket).
 //
-// What comes. A goroutine for each address reads its socket with recvmmsg, up to eight superframes at a time. The classifier
-// says whom each datagram is for; those in a row that are for the same client are copied into its ring as one record, with
-// the addresses that the kernel told. Of a superframe the hub checks the ICRCs before it copies: the client then takes the data
-// where they are in the ring, in place of copying them once more to check what nobody can change. Then the client's bell is rung if it sleeps. A ring without room loses the record, which
-// is counted: nothing that a client does makes the hub wait. Rings are in memory that the client has made and sealed; the hub
-// writes there and reads one index, which it checks (see package ring).
+// Reception. A goroutine for each address reads its socket with recvmmsg, up to eight superframes
+// at a time. The classifier names the destination of each datagram. Consecutive datagrams for the
+// same client are copied into its ring as one record, with the addresses that the kernel reported.
+// The hub checks the ICRCs of superframes before it copies. The client then uses the data in place,
+// without another copy for the check. Finally the client is woken if it sleeps. If the ring has no
+// room, the record is lost and counted: no client can make the hub wait. The client has created and
+// sealed the ring's memory. The hub writes there and reads one index, which it checks (see package
+// ring).
 //
-// Locks. relay.mu is held while arrivals are handed out, and when it changes who has which numbers; nothing that takes time is
-// done under it. server.mu is for the rest: leases and their file, sockets, and connections.
+// Locks. relay.mu is held while arrivals are delivered, and while the ownership of numbers changes;
+// no slow operation runs under it. server.mu guards the rest: leases and their file, sockets, and
+// connections.
 
 import (
 	"context"
@@ -45,22 +55,22 @@ import (
 
 	"github.com/softrnic/softrnic/link/ring"
 	"github.com/softrnic/softrnic/link/userdir"
-	"github.com/softrnic/softrnic/stack/kernel/internal/inlet"
+	"github.com/softrnic/softrnic/stack/kernel/internal/rxsocket"
 )
 
-// Bounds of what clients may ask for.
+// Limits for clients.
 const (
-	maxConns      = 512 // connections, with those that have not said hello
-	maxPerProcess = 16  // clients in one process
-	maxSilent     = 32  // connections of one process that have not said hello
-	maxForeign    = 256 // the same of all processes whose numbers cannot be seen from here, as in other containers
-	maxAddrs      = 256 // addresses of a client
-	maxServices   = 4096
-	maxOutlets    = 8 * maxAddrs // sockets that a client sends from
+	maxConns         = 512 // connections, including those without a hello
+	maxPerProcess    = 16  // clients in one process
+	maxSilent        = 32  // connections of one process without a hello
+	maxUnknown       = 256 // the same for all processes without a visible PID, for example in other containers
+	maxAddrs         = 256 // addresses of a client
+	maxServices      = 4096
+	maxSourceSockets = 8 * maxAddrs // sockets that a client sends from
 )
 
-// patience is how long the other side has to say hello.
-const patience = 2 * time.Second
+// helloTimeout is how long the other side may take to send its hello.
+const helloTimeout = 2 * time.Second
 
 type server struct {
 	cfg      Config
@@ -68,29 +78,29 @@ type server struct {
 	relay    *relay
 	began    time.Time
 	work     sync.WaitGroup
-	eager    inlet.Eager // the sockets
+	direct   rxsocket.DirectWait // of the sockets
 
 	mu       sync.Mutex
 	closed   bool
 	leases   *leases
 	conns    map[*net.UnixConn]bool
-	silent   map[int32]int // how many of them have not said hello, by process
+	silent   map[int32]int // connections without a hello, by process
 	members  map[*member]bool
 	idle     time.Time // since when there are no members
-	complete time.Time // when clients of an earlier hub were last seen to be missing, or the first look
+	complete time.Time // when clients of an earlier hub were last missing, or the first look
 	sockets  map[netip.Addr]*listening
 	pairings map[pairKey]*pairing
-	serial   uint32 // of the last of them
+	serial   uint32 // of the last pairing
 }
 
-// listening is a socket of the hub.
+// listening is a receiving socket of the hub.
 type listening struct {
-	*inlet.Socket
+	*rxsocket.Socket
 	users int
 }
 
-// Serve is a hub until ctx ends, or until it was idle for long enough, which are no errors. The error wraps [ErrRunning] if there
-// is a hub of this user already.
+// Serve runs a hub until ctx ends or the idle time has passed, neither of which is an error. The
+// error wraps [ErrRunning] if a hub of this user is running already.
 func Serve(ctx context.Context, cfg Config) error {
 	if cfg.Classifier == nil {
 		return errors.New("hub: a Config without a Classifier: give rdmatransport.NewClassifier()")
@@ -121,7 +131,7 @@ func serveDirectory(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	defer lock.Close() // last: the successor begins then
+	defer lock.Close() // last, because the successor starts then
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
 		return fmt.Errorf("%s: %w", cfg.Directory, ErrRunning)
 	} else if err != nil {
@@ -133,7 +143,9 @@ func serveDirectory(ctx context.Context, cfg Config) error {
 	if cfg.Counters == nil {
 		cfg.Counters = new(Counters)
 	}
-	s := &server{cfg: cfg, began: time.Now(), relay: newRelay(cfg.Classifier, cfg.Counters), conns: map[*net.UnixConn]bool{}, silent: map[int32]int{}, members: map[*member]bool{}, idle: time.Now(), sockets: map[netip.Addr]*listening{}, pairings: map[pairKey]*pairing{}, serial: rand.Uint32()}
+	s := &server{cfg: cfg, began: time.Now(), relay: newRelay(cfg.Classifier, cfg.Counters),
+		conns: map[*net.UnixConn]bool{}, silent: map[int32]int{}, members: map[*member]bool{}, idle: time.Now(),
+		sockets: map[netip.Addr]*listening{}, pairings: map[pairKey]*pairing{}, serial: rand.Uint32()}
 	if s.leases, err = loadLeases(filepath.Join(cfg.Directory, leasesName)); err != nil {
 		return err
 	}
@@ -153,7 +165,8 @@ func serveDirectory(ctx context.Context, cfg Config) error {
 	return nil
 }
 
-// open opens the sockets of the hub's own addresses, and the one that clients connect to. What it has opened is open after an error, too.
+// open opens the sockets of the hub's own addresses, and the listening socket for clients. After an
+// error the caller closes them.
 func (s *server) open() (err error) {
 	for _, a := range s.cfg.Addrs {
 		if err := s.listen(a.WithZone(""), a.Zone()); err != nil {
@@ -162,20 +175,21 @@ func (s *server) open() (err error) {
 	}
 	path := filepath.Join(s.cfg.Directory, socketName)
 	if len(path) > userdir.MaxPath {
-		return fmt.Errorf("the path %s has %d bytes, and a unix socket's has at most %d: give a shorter directory", path, len(path), userdir.MaxPath)
+		return fmt.Errorf("the path %s has %d bytes, but a unix socket allows %d: give a shorter directory",
+			path, len(path), userdir.MaxPath)
 	}
-	_ = os.Remove(path) // an earlier hub's
+	_ = os.Remove(path) // left by an earlier hub
 	s.listener, err = net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
 	return err
 }
 
-// untilIdle does what is due from time to time, until the hub is to end.
+// untilIdle performs periodic work until the hub should end.
 func (s *server) untilIdle(ctx context.Context) {
 	reclaim := time.After(s.cfg.Reclaim)
 	tick := time.NewTimer(0)
 	defer tick.Stop()
 	for {
-		again := s.relay.speak()
+		again := s.relay.sendDue()
 		s.settle()
 		s.relay.forgetSenders(time.Now())
 		s.mu.Lock()
@@ -197,7 +211,7 @@ func (s *server) untilIdle(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-reclaim:
-			if s.giveUpMissing() {
+			if s.dropMissing() {
 				reclaim = time.After(min(s.cfg.Reclaim, time.Second))
 			}
 		case <-s.relay.wake:
@@ -206,14 +220,15 @@ func (s *server) untilIdle(ctx context.Context) {
 	}
 }
 
-// settleTime is how long the clients of an earlier hub have to ask for what they had, once all of them have come. A variable for
-// tests.
+// settleTime is how long clients of an earlier hub have to restore their registrations, once all
+// have connected. It is a variable for tests.
 var settleTime = time.Second
 
-// settle ends the patience of a hub that has succeeded another: until its clients have come, and have asked for what they had,
-// it does not know what nobody has, and refuses nothing. Peers ask again.
+// settle ends the patience of a hub that has succeeded another. Until the clients have restored
+// their registrations, the hub does not know which numbers are unused, and refuses nothing. Peers
+// retransmit.
 func (s *server) settle() {
-	now := time.Now() // once: this process may get no processor between two looks
+	now := time.Now() // read once: this process may get no CPU time between two reads
 	s.mu.Lock()
 	if len(s.leases.missing()) > 0 || s.complete.IsZero() {
 		s.complete = now
@@ -227,13 +242,13 @@ func (s *server) settle() {
 	}
 }
 
-// maxReclaim is how long a client of an earlier hub that has not come is waited for if its process is alive: it may get no processor.
-// After that it has most likely stopped to be a client while there was no hub.
+// maxReclaim is how long a missing client of an earlier hub is awaited if its process is alive, as
+// it may get no CPU time. After that it has most likely ceased to be a client.
 const maxReclaim = 2 * time.Minute
 
-// giveUpMissing declares those clients of an earlier hub dead that have not come, unless their processes are alive; true if there are
-// such.
-func (s *server) giveUpMissing() (alive bool) {
+// dropMissing declares missing clients of an earlier hub dead, unless their processes are alive. It
+// reports whether there are such.
+func (s *server) dropMissing() (alive bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, l := range s.leases.missing() {
@@ -241,7 +256,7 @@ func (s *server) giveUpMissing() (alive bool) {
 			alive = true
 			continue
 		}
-		s.cfg.Log.Info("a client of the hub before this one has not come back", "QPNs", fmt.Sprintf("%#x", l.numbers().QPNs.Base))
+		s.cfg.Log.Info("a client of the previous hub has not come back", "QPNs", fmt.Sprintf("%#x", l.numbers().QPNs.Base))
 		s.leases.end(l, time.Now())
 		s.partAll(l.qpnSlot)
 		s.relay.died(l.numbers())
@@ -253,7 +268,7 @@ func (s *server) close() {
 	s.mu.Lock()
 	s.closed = true
 	if s.listener != nil {
-		_ = s.listener.Close() // which removes the socket
+		_ = s.listener.Close() // also removes the socket
 	}
 	for c := range s.conns {
 		_ = c.Close()
@@ -265,13 +280,14 @@ func (s *server) close() {
 		in.Close()
 	}
 	s.work.Wait()
-	for _, p := range s.pairings { // which outlive the hub
+	for _, p := range s.pairings { // the pairs outlive the hub
 		_ = unix.Close(p.fd)
 	}
 	s.relay.close()
 }
 
-// accept serves a connection, unless there are too many. One process alone has not all of them, as it would keep others from joining.
+// accept serves a connection, unless there are too many. The limit per process keeps one from
+// shutting out the others.
 func (s *server) accept(conn *net.UnixConn) {
 	peer, err := userdir.Credentials(conn)
 	if err != nil {
@@ -280,7 +296,7 @@ func (s *server) accept(conn *net.UnixConn) {
 	}
 	most := maxSilent
 	if peer.Pid == 0 {
-		most = maxForeign
+		most = maxUnknown
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -301,18 +317,18 @@ func (s *server) talk(conn *net.UnixConn, peer *unix.Ucred) {
 		defer s.mu.Unlock()
 		delete(s.conns, conn)
 	}()
-	m, err := s.greet(conn, peer)
+	m, err := s.handshake(conn, peer)
 	s.mu.Lock()
 	if s.silent[peer.Pid]--; s.silent[peer.Pid] == 0 {
 		delete(s.silent, peer.Pid)
 	}
 	s.mu.Unlock()
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return // it may have said hello in time, and this process had no processor to read it: it tries again
+		return // its hello may have been in time while this process got no CPU time: the client tries again
 	}
 	if err != nil {
-		if !isAbsent(err) { // it has gone, or has only asked whether there is a hub
-			s.cfg.Log.Warn("a process is no client", "error", err)
+		if !isAbsent(err) { // the client has left, or only checked for a hub
+			s.cfg.Log.Warn("a process was refused as a client", "error", err)
 		}
 		w := welcome{err: err}
 		_, _ = conn.Write(w.encode())
@@ -340,7 +356,7 @@ func (s *server) talk(conn *net.UnixConn, peer *unix.Ucred) {
 		}
 		ring.CloseAll(fds)
 		if err != nil {
-			s.cfg.Log.Warn("a client is hung up on", "pid", m.pid, "error", err)
+			s.cfg.Log.Warn("a client is disconnected", "pid", m.pid, "error", err)
 			return
 		}
 		if err := m.tell(a.encode()); err != nil {
@@ -349,12 +365,12 @@ func (s *server) talk(conn *net.UnixConn, peer *unix.Ucred) {
 	}
 }
 
-// greet makes a process that says hello a client.
-func (s *server) greet(conn *net.UnixConn, peer *unix.Ucred) (*member, error) {
+// handshake makes a process with a valid hello a client.
+func (s *server) handshake(conn *net.UnixConn, peer *unix.Ucred) (*member, error) {
 	if err := ownUser(conn); err != nil {
 		return nil, err
 	}
-	if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
+	if err := conn.SetReadDeadline(time.Now().Add(helloTimeout)); err != nil {
 		return nil, err
 	}
 	var h hello
@@ -382,11 +398,12 @@ func (s *server) greet(conn *net.UnixConn, peer *unix.Ucred) (*member, error) {
 	return m, nil
 }
 
-// ownUser is an error if the process at the other end is another user's.
+// ownUser returns an error if the peer process belongs to another user.
 func ownUser(conn *net.UnixConn) error {
 	cred, err := userdir.Credentials(conn)
 	if err == nil && int(cred.Uid) != os.Geteuid() {
-		err = fmt.Errorf("the process at the other end is of user %d, and this of %d: a hub is for one user: %w", cred.Uid, os.Geteuid(), unix.EPERM)
+		err = fmt.Errorf("the process at the other end is of user %d, and this of %d: a hub is for one user: %w",
+			cred.Uid, os.Geteuid(), unix.EPERM)
 	}
 	return err
 }
@@ -414,13 +431,13 @@ func (s *server) add(m *member, h *hello) (err error) {
 	s.members[m] = true
 	s.cfg.Counters.Clients.Add(1)
 	s.relay.add(m)
-	s.cfg.Log.Debug("a client has come", "pid", m.pid, "QPNs", fmt.Sprintf("%#x", m.lease.numbers().QPNs.Base))
+	s.cfg.Log.Debug("a client has joined", "pid", m.pid, "QPNs", fmt.Sprintf("%#x", m.lease.numbers().QPNs.Base))
 	return nil
 }
 
-// remove ends what a client had.
+// remove ends a client's registrations.
 func (s *server) remove(m *member) {
-	s.relay.remove(m) // nothing is put into its ring from now on
+	s.relay.remove(m) // its ring is not used from now on
 	_ = unix.Munmap(m.memory)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -438,10 +455,10 @@ func (s *server) remove(m *member) {
 	s.leases.end(m.lease, time.Now())
 	s.partAll(m.lease.qpnSlot)
 	s.relay.died(m.lease.numbers())
-	s.cfg.Log.Debug("a client has gone", "pid", m.pid, "QPNs", fmt.Sprintf("%#x", m.lease.numbers().QPNs.Base), "dropped", m.dropped)
+	s.cfg.Log.Debug("a client has left", "pid", m.pid, "QPNs", fmt.Sprintf("%#x", m.lease.numbers().QPNs.Base), "dropped", m.dropped)
 }
 
-// do does what a client asks for. fds came with the request.
+// do performs a client's request. fds came with the request.
 func (s *server) do(m *member, r *request, fds []int) error {
 	switch r.kind {
 	case addAddr:
@@ -451,13 +468,13 @@ func (s *server) do(m *member, r *request, fds []int) error {
 		defer s.mu.Unlock()
 		if s.relay.dropAddr(m, r.addr) {
 			s.release(r.addr)
-			s.partAll(m.lease.qpnSlot) // they are made again, without this address
+			s.partAll(m.lease.qpnSlot) // they are requested again, without this address
 		}
 	case serve:
 		return s.relay.serve(m, r.service)
 	case endServe:
 		s.relay.endServe(m, r.service)
-	case addOutlet:
+	case addSourceSocket:
 		from, err := sender(fds[0])
 		if err != nil {
 			return err
@@ -473,11 +490,12 @@ func (s *server) do(m *member, r *request, fds []int) error {
 	return nil
 }
 
-// sender is where a UDP socket sends from. Who has its descriptor has the address and port, as no other can be bound to them.
+// sender returns the address and port of a UDP socket. The owner of a descriptor owns the address
+// and port, because no other socket can be bound to them.
 func sender(fd int) (from netip.AddrPort, err error) {
 	protocol, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PROTOCOL)
 	if err != nil || protocol != unix.IPPROTO_UDP {
-		return from, fmt.Errorf("the descriptor is no UDP socket: %w", unix.EINVAL)
+		return from, fmt.Errorf("the descriptor is not a UDP socket: %w", unix.EINVAL)
 	}
 	if elsewhere(fd) {
 		return from, fmt.Errorf("the socket is of another network namespace: %w", unix.EINVAL)
@@ -495,8 +513,8 @@ func sender(fd int) (from netip.AddrPort, err error) {
 	return from, fmt.Errorf("the socket has no IP address: %w", unix.EINVAL)
 }
 
-// elsewhere tells whether a socket is of another network namespace than this process, as far as the kernel tells (since
-// Linux 5.14).
+// elsewhere reports whether a socket belongs to another network namespace than this process, as far
+// as the kernel tells (since Linux 5.14).
 func elsewhere(fd int) bool {
 	own, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -511,10 +529,10 @@ func elsewhere(fd int) bool {
 	return err != nil || here != there
 }
 
-// addAddr has a client receive what comes to an address.
+// addAddr lets a client receive at an address.
 func (s *server) addAddr(m *member, a netip.Addr, zone string) error {
 	if !a.IsValid() || a.IsMulticast() {
-		return fmt.Errorf("%v is no address of a host: %w", a, unix.EINVAL)
+		return fmt.Errorf("%v is not the address of a host: %w", a, unix.EINVAL)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -533,25 +551,25 @@ func (s *server) addAddr(m *member, a netip.Addr, zone string) error {
 	return nil
 }
 
-// listen opens the socket of an address, unless it is open. It is called once for each who needs it. mu is held, or nobody else
-// is there yet.
+// listen opens the socket of an address, unless it is open, and counts its users. mu is held, or
+// the hub has not started yet.
 func (s *server) listen(a netip.Addr, zone string) (err error) {
 	in := s.sockets[a]
 	if in == nil {
 		in = &listening{}
-		if in.Socket, err = inlet.Open(a, zone, &arrivals{relay: s.relay, dst: a}); err != nil {
+		if in.Socket, err = rxsocket.Open(a, zone, &arrivals{relay: s.relay, dst: a}); err != nil {
 			return err
 		}
 		s.sockets[a] = in
 		s.relay.setOwn(a, true)
-		s.work.Go(func() { in.RunEager(&s.eager) })
+		s.work.Go(func() { in.RunDirectWait(&s.direct) })
 		s.cfg.Log.Debug("an address is served", "addr", a)
 	}
 	in.users++
 	return nil
 }
 
-// release closes the socket of an address when nobody has it any more. mu is held.
+// release closes the socket of an address after its last user. mu is held.
 func (s *server) release(a netip.Addr) {
 	in := s.sockets[a]
 	if in == nil {

@@ -13,9 +13,9 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// FuzzSession: two clients that keep to no rules say whatever the input has, each byte a part of a request, and write to their rings.
-// The hub answers each request that has the form of one, or hangs up; another client is served all the while, and when the two have
-// gone, so has all that they had: there is room for the next.
+// FuzzSession runs two clients that follow no rules. They send the input as parts of requests, and
+// write to their rings. The hub answers each well-formed request or disconnects. Another client is
+// served all the while. When the two have left, their resources are free for others.
 func FuzzSession(f *testing.F) {
 	var work sync.WaitGroup
 	dir, end := hubHere(f, &work)
@@ -47,18 +47,19 @@ func FuzzSession(f *testing.F) {
 			q := request{
 				kind: kind(b[0]%uint8(keepPair)) + 1, number: uint32(b[1]), addr: addrs[int(b[2])%len(addrs)], zone: "lo",
 				service: stack.Service{Addr: addrs[int(b[3])%len(addrs)], ID: uint64(b[3]), Mask: uint64(b[4])},
-				qpn:     (uint32(pair[b[5]&1].qpnSlot)+uint32(b[5]>>4))<<slotBits + uint32(b[4]), serial: uint32(b[6] >> 2), own: addrs[int(b[6])%len(addrs)],
+				qpn:     (uint32(pair[b[5]&1].qpnSlot)+uint32(b[5]>>4))<<slotBits + uint32(b[4]),
+				serial:  uint32(b[6] >> 2), own: addrs[int(b[6])%len(addrs)],
 			}
 			message := q.encode()
 			switch b[1] >> 6 {
 			case 1:
-				message[int(b[5])%len(message)] = b[6] // perhaps no request any more
+				message[int(b[5])%len(message)] = b[6] // possibly an invalid request
 			case 2:
 				h.memory[(int(b[5])<<8|int(b[6]))%len(h.memory)] = b[4]
 			}
 			var rights []byte
 			if q.hasSocket() && b[1]&2 == 0 {
-				file, err := os.Open("/dev/null") // which is no socket
+				file, err := os.Open("/dev/null") // not a socket
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -66,7 +67,7 @@ func FuzzSession(f *testing.F) {
 				rights = unix.UnixRights(int(file.Fd()))
 			}
 			if _, _, err := h.conn.WriteMsgUnix(message, rights, nil); err != nil {
-				break // the hub has hung up
+				break // the hub has disconnected
 			}
 			_ = h.conn.SetReadDeadline(time.Now().Add(20 * time.Second))
 			if _, err := h.conn.Read(make([]byte, maxMessage)); os.IsTimeout(err) {
@@ -75,7 +76,8 @@ func FuzzSession(f *testing.F) {
 				break
 			}
 		}
-		// They may have what the other client wants, who is told so, until they are gone.
+		// They may have what the other client requests, which is then refused, until they
+		// leave.
 		mine := stack.Service{Addr: own, ID: 0xffff, Mask: 0xffff}
 		err := victim.Serve(mine)
 		if err != nil && !errors.Is(err, unix.EADDRINUSE) {
@@ -84,7 +86,7 @@ func FuzzSession(f *testing.F) {
 		leave()
 		for give := time.Now().Add(20 * time.Second); err != nil; err = victim.Serve(mine) {
 			if time.Now().After(give) {
-				t.Fatalf("what the two had is not free: %v", err)
+				t.Fatalf("the resources of the two are not free: %v", err)
 			}
 			time.Sleep(100 * time.Microsecond)
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/softrnic/softrnic/stack/kernel/hub"
 )
 
-// refuser counts what it is to refuse, leases, clients that died, and how often the hub has looked at what is due.
+// refuser counts refusals, leases, dead clients, and calls of SendDue.
 type refuser struct {
 	numbered
 	leased, refused, died, looked *atomic.Int64
@@ -20,7 +20,7 @@ type refuser struct {
 
 func (r refuser) Died(stack.Numbers) { r.died.Add(1) }
 
-func (r refuser) Speak(int64, stack.SendFunc) (again int64) {
+func (r refuser) SendDue(int64, stack.SendFunc) (again int64) {
 	r.looked.Add(1)
 	return 0
 }
@@ -28,8 +28,9 @@ func (r refuser) Speak(int64, stack.SendFunc) (again int64) {
 func (r refuser) Leased(stack.Numbers)                           { r.leased.Add(1) }
 func (r refuser) Refuse([]byte, *stack.Datagram, stack.SendFunc) { r.refused.Add(1) }
 
-// TestSuccessorIsPatient: a hub that succeeds another refuses nothing before the clients of that have come, or are given up, which
-// those are not whose processes are alive.
+// TestSuccessorIsPatient checks that a hub that succeeds another refuses nothing before all clients
+// of its predecessor have connected or are declared dead, which does not happen to living
+// processes.
 func TestSuccessorIsPatient(t *testing.T) {
 	const addr = "127.31.0.9"
 	t.Cleanup(hub.SetSettleTime(time.Nanosecond))
@@ -44,18 +45,19 @@ func TestSuccessorIsPatient(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s.kill() // the next hub is this process
+	s.kill() // the next hub runs in this process
 	classifier := refuser{leased: new(atomic.Int64), refused: new(atomic.Int64), died: new(atomic.Int64), looked: new(atomic.Int64)}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
 		var err error
 		for {
-			err = hub.Serve(ctx, hub.Config{Directory: dir, Classifier: classifier, Idle: 10 * time.Millisecond, Reclaim: time.Millisecond}) // it has clients
+			cfg := hub.Config{Directory: dir, Classifier: classifier, Idle: 10 * time.Millisecond, Reclaim: time.Millisecond}
+			err = hub.Serve(ctx, cfg) // it has clients
 			if err == nil || ctx.Err() != nil {
 				break
 			}
-			time.Sleep(time.Millisecond) // the other has not ended yet
+			time.Sleep(time.Millisecond) // the other hub has not ended yet
 		}
 		ended <- err
 	}()
@@ -68,28 +70,28 @@ func TestSuccessorIsPatient(t *testing.T) {
 	await(t, "the client is back", func() bool { return e.nic.State() == stack.LinkUp && classifier.leased.Load() == 4 })
 	ask := message(stack.TargetService, 77, 100, 0)
 	before := classifier.looked.Load()
-	await(t, "the hub has looked whether it may refuse", func() bool { return classifier.looked.Load() >= before+30 })
+	await(t, "the hub has checked whether it may refuse", func() bool { return classifier.looked.Load() >= before+30 })
 	for range 10 {
 		e.send(addr, addr, ask)
 	}
 	e.send(addr, addr, message(stack.TargetQPN, e.qpn(), 100, 0))
 	e.next()
 	if n := classifier.refused.Load(); n != 0 {
-		t.Errorf("%d requests are refused, which may be for the client that has not come yet", n)
+		t.Errorf("%d requests are refused, though a client is missing", n)
 	}
 	if n := classifier.died.Load(); n != 0 {
-		t.Errorf("%d clients are given up, which are stopped", n)
+		t.Errorf("%d stopped clients are declared dead", n)
 	}
 	if err := dead.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	_ = dead.Wait()
-	await(t, "the one that is dead is given up", func() bool { return classifier.died.Load() == 1 })
+	await(t, "the dead client is declared dead", func() bool { return classifier.died.Load() == 1 })
 	if err := late.Process.Signal(unix.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
 	await(t, "the one that was stopped is back", func() bool { return e.echo(addr, late, 100, 100*time.Millisecond) })
-	await(t, "what nobody serves is refused", func() bool {
+	await(t, "unserved requests are refused", func() bool {
 		e.send(addr, addr, ask)
 		return classifier.refused.Load() > 0
 	})

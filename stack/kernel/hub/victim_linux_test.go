@@ -19,7 +19,7 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// victimService is what [Victim] serves.
+// victimService is served by [Victim].
 var victimService = stack.Service{ID: 0x76696374, Mask: ^uint64(0)}
 
 const (
@@ -28,7 +28,7 @@ const (
 	victimRole     = "victim"
 )
 
-// datagram appends one with a number to b, for the client of a slot.
+// datagram appends a numbered datagram to b, for the client of a slot.
 func datagram(b []byte, slot byte, number uint64) []byte {
 	begin := len(b)
 	b = binary.BigEndian.AppendUint64(append(b, slot, counted), number)
@@ -38,11 +38,11 @@ func datagram(b []byte, slot byte, number uint64) []byte {
 	return append(b, right)
 }
 
-// inspector looks at what comes to a victim.
+// inspector checks the datagrams to a victim.
 type inspector struct {
 	slot   byte
 	own    stack.Range
-	next   atomic.Uint64 // number of the datagram that has to come
+	next   atomic.Uint64 // number of the next expected datagram
 	others atomic.Uint64 // datagrams of other clients
 	wrong  chan error
 }
@@ -69,18 +69,18 @@ func (v *inspector) take(a *Arrival) {
 		case a.SrcQPNs == v.own && bytes.Equal(d, datagram(nil, v.slot, n)):
 			v.next.Store(n + 1)
 		case a.SrcQPNs == v.own:
-			v.fail("%x came, and datagram %d was to come", d[:min(len(d), 16)], n)
+			v.fail("%x arrived, want datagram %d", d[:min(len(d), 16)], n)
 		case a.SrcQPNs == stack.Range{} || len(d) > 1 && d[1] == claim:
-			v.fail("%x came, from %v, QPNs %+v", d[:min(len(d), 16)], a.From, a.SrcQPNs)
+			v.fail("%x arrived, from %v, QPNs %+v", d[:min(len(d), 16)], a.From, a.SrcQPNs)
 		default:
 			v.others.Add(1)
 		}
 	}
 }
 
-// Victim is a client that sends itself superframes through the hub until stdin ends. Each datagram has to come once, unchanged and in
-// order, and of others' only what they may send. It prints the slot of its QPNs at once, and in the end how many came, of its own and of
-// others.
+// Victim is a client that sends itself superframes through the hub until stdin ends. Each datagram
+// must arrive once and unmodified, and others' datagrams must be permitted ones. It prints the slot
+// of its QPNs at once, and at the end the numbers of received datagrams, its own and others'.
 func Victim(dir string) error {
 	v := &inspector{wrong: make(chan error, 1)}
 	joined := make(chan bool)
@@ -108,7 +108,7 @@ func Victim(dir string) error {
 	}
 	raw, err := out.SyscallConn()
 	if err == nil {
-		err = errors.Join(c.AddAddr(addr, "lo"), c.AddOutlet(addr, raw), c.Serve(victimService))
+		err = errors.Join(c.AddAddr(addr, "lo"), c.AddSourceSocket(addr, raw), c.Serve(victimService))
 	}
 	if err != nil {
 		return err
@@ -144,13 +144,13 @@ func Victim(dir string) error {
 		}
 		for give := time.Now().Add(20 * time.Second); v.next.Load() != sent && len(v.wrong) == 0; time.Sleep(50 * time.Microsecond) {
 			if time.Now().After(give) {
-				return fmt.Errorf("of %d datagrams %d came", sent, v.next.Load())
+				return fmt.Errorf("of %d datagrams %d arrived", sent, v.next.Load())
 			}
 		}
 	}
 }
 
-// victimProcess is a [Victim] in a process of its own.
+// victimProcess is a [Victim] in a separate process.
 type victimProcess struct {
 	t      *testing.T
 	cmd    *exec.Cmd
@@ -181,15 +181,15 @@ func startVictim(t *testing.T, dir string) *victimProcess {
 	go func() { v.ended <- v.cmd.Wait() }()
 	t.Cleanup(func() { _ = v.cmd.Process.Kill() })
 	if _, err := fmt.Fscan(v.out, &v.slot); err != nil {
-		t.Fatalf("the other client says no slot: %v\n%s", err, v.stderr.String())
+		t.Fatalf("the other client prints no slot: %v\n%s", err, v.stderr.String())
 	}
 	return v
 }
 
-// isAlive tells whether it goes on.
+// isAlive reports whether the process is running.
 func (v *victimProcess) isAlive() bool { return len(v.ended) == 0 }
 
-// end ends it, and says what it has seen.
+// end ends the process, and reports its errors.
 func (v *victimProcess) end() {
 	v.t.Helper()
 	_ = v.in.Close()

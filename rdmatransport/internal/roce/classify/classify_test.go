@@ -166,13 +166,13 @@ func TestDied(t *testing.T) {
 	c.Classify(madTo(own, &mad.REP{LocalCommID: 52, RemoteCommID: alice.CommIDs.Base + 5}))
 	c.Classify(madTo(own, &mad.DREQ{LocalCommID: 52, RemoteCommID: alice.CommIDs.Base + 5})) // over
 	now := int64(time.Hour)
-	if again := c.Speak(now, send); again != 0 || len(heard()) > 0 {
+	if again := c.SendDue(now, send); again != 0 || len(heard()) > 0 {
 		t.Errorf("speaks for the living, again after %d", again)
 	}
 	c.Died(alice)
 	tids := map[uint32]uint64{}
 	for try := range 16 {
-		again := c.Speak(now, send)
+		again := c.SendDue(now, send)
 		got := heard()
 		if len(got) != 3 {
 			t.Fatalf("try %d: %d messages, want the DREQs of 3 connections", try, len(got))
@@ -194,12 +194,12 @@ func TestDied(t *testing.T) {
 		if again != int64(4096*time.Millisecond) {
 			t.Errorf("again after %v", time.Duration(again))
 		}
-		if c.Speak(now+again-1, send); len(heard()) > 0 {
+		if c.SendDue(now+again-1, send); len(heard()) > 0 {
 			t.Error("repeated too soon")
 		}
 		now += again
 	}
-	if again := c.Speak(now, send); again != 0 || len(heard()) > 0 {
+	if again := c.SendDue(now, send); again != 0 || len(heard()) > 0 {
 		t.Errorf("said 17 times, or again after %v", time.Duration(again))
 	}
 }
@@ -210,20 +210,20 @@ func TestDiedIsAnswered(t *testing.T) {
 	c.Leased(alice)
 	connect(c, alice)
 	c.Died(alice)
-	c.Speak(1, send)
+	c.SendDue(1, send)
 	heard()
 	b, d := madTo(own, &mad.DREP{LocalCommID: 9, RemoteCommID: alice.CommIDs.Base + 1})
 	bad := *d
 	bad.Src = other // somebody else's, and its ICRC is wrong then
 	c.Classify(b, &bad)
 	c.Classify(madTo(own, &mad.DREP{LocalCommID: 99, RemoteCommID: alice.CommIDs.Base + 1}))
-	if c.Speak(5e9, send); len(heard()) != 3 {
+	if c.SendDue(5e9, send); len(heard()) != 3 {
 		t.Error("another's DREP counts")
 	}
 	c.Classify(b, d)
 	c.Classify(madTo(own, &mad.DREQ{LocalCommID: 10, RemoteCommID: alice.CommIDs.Base + 2})) // at the same time
 	c.Classify(madTo(own, &mad.REJ{LocalCommID: 11, RemoteCommID: alice.CommIDs.Base + 3}))
-	if again := c.Speak(10e9, send); again != 0 || len(heard()) > 0 {
+	if again := c.SendDue(10e9, send); again != 0 || len(heard()) > 0 {
 		t.Errorf("speaks though all is said, again after %d", again)
 	}
 }
@@ -235,14 +235,14 @@ func TestReadyForTheDead(t *testing.T) {
 	c.Leased(alice)
 	c.Classify(madTo(own, &mad.REQ{LocalCommID: 9, ServiceID: 5, LocalQPN: 0x77}))
 	c.Died(alice)
-	c.Speak(1, send)
+	c.SendDue(1, send)
 	b, d := madTo(own, &mad.RTU{LocalCommID: 9, RemoteCommID: alice.CommIDs.Base + 1})
 	c.Classify(b, d)
 	c.Refuse(b, d, send)
 	if len(heard()) > 0 {
 		t.Error("a RTU is answered at once")
 	}
-	if c.Speak(2, send); len(heard()) != 1 {
+	if c.SendDue(2, send); len(heard()) != 1 {
 		t.Error("no DREQ after a RTU for a dead process")
 	}
 }
@@ -253,14 +253,14 @@ func TestLeasedAgain(t *testing.T) {
 	c.Leased(alice)
 	connect(c, alice)
 	c.Died(alice)
-	c.Speak(1, send)
+	c.SendDue(1, send)
 	heard()
 	c.Leased(alice)
-	if again := c.Speak(5e9, send); again != 0 || len(heard()) > 0 {
+	if again := c.SendDue(5e9, send); again != 0 || len(heard()) > 0 {
 		t.Error("speaks for numbers that somebody has")
 	}
 	c.Died(alice)
-	if c.Speak(6e9, send); len(heard()) > 0 {
+	if c.SendDue(6e9, send); len(heard()) > 0 {
 		t.Error("knows the connections of an earlier process")
 	}
 }
@@ -281,7 +281,7 @@ func TestDamagedTeachesNothing(t *testing.T) {
 		t.Error("answers a damaged MAD")
 	}
 	c.Died(alice)
-	if c.Speak(1, send); len(heard()) > 0 {
+	if c.SendDue(1, send); len(heard()) > 0 {
 		t.Error("learns from a damaged MAD")
 	}
 }
@@ -404,7 +404,7 @@ func TestManyRequests(t *testing.T) {
 		c.Classify(madTo(own, &mad.RTU{LocalCommID: 1 + i, RemoteCommID: alice.CommIDs.Base + i}))
 	}
 	c.Died(alice)
-	c.Speak(1, send)
+	c.SendDue(1, send)
 	var qpns []uint32
 	for _, s := range heard() {
 		qpns = append(qpns, s.m.(*mad.DREQ).RemoteQPN)
@@ -430,7 +430,7 @@ func TestManyConnections(t *testing.T) {
 	count, largest := 0, 0
 	for now := int64(1); ; {
 		n := 0
-		again := c.Speak(now, func(stack.PathAttr, int, func(header, payload []byte)) { n++ })
+		again := c.SendDue(now, func(stack.PathAttr, int, func(header, payload []byte)) { n++ })
 		largest, count = max(largest, n), count+n
 		if again > int64(time.Second) {
 			break
@@ -486,7 +486,7 @@ func FuzzClassify(f *testing.F) {
 			t.Errorf("%d answers to two datagrams", sent)
 		}
 		c.Died(alice)
-		c.Speak(1, send)
+		c.SendDue(1, send)
 		if sent > 3 {
 			t.Errorf("%d datagrams after two", sent)
 		}

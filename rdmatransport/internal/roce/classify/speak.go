@@ -41,8 +41,8 @@ func (s *speech) begin(o *connection) {
 	s.fresh = append(s.fresh, o)
 }
 
-// Speak implements stack.Classifier.
-func (c *Classifier) Speak(now int64, send stack.SendFunc) (again int64) {
+// SendDue implements stack.Classifier.
+func (c *Classifier) SendDue(now int64, send stack.SendFunc) (again int64) {
 	s := &c.speech
 	for range burst {
 		o := s.next(now)

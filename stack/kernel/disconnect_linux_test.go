@@ -15,9 +15,10 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestGoodbyeWithoutHub: a process that ends while there is no hub waits for the next, so that its peer hears of it.
-func TestGoodbyeWithoutHub(t *testing.T) {
-	own := must(os.MkdirTemp("", "h"))(t) // the path of a socket is short
+// TestDisconnectWithoutHub checks that a process which ends while there is no hub waits for the
+// next one, so that its peer learns of the end.
+func TestDisconnectWithoutHub(t *testing.T) {
+	own := must(os.MkdirTemp("", "h"))(t) // the path of a socket must be short
 	t.Cleanup(func() { _ = os.RemoveAll(own) })
 	dir := filepath.Join(own, "hub")
 	serve := func() (end func()) {
@@ -26,7 +27,7 @@ func TestGoodbyeWithoutHub(t *testing.T) {
 		go func() { ended <- hub.Serve(ctx, hub.Config{Directory: dir, Classifier: rdmatransport.NewClassifier()}) }()
 		return func() {
 			if cancel(); <-ended != nil {
-				t.Error("the hub ends with an error")
+				t.Error("the hub failed")
 			}
 		}
 	}
@@ -43,7 +44,7 @@ func TestGoodbyeWithoutHub(t *testing.T) {
 	await := func(what string, ok func() bool) {
 		for give := time.Now().Add(20 * time.Second); !ok(); time.Sleep(time.Millisecond) {
 			if time.Now().After(give) {
-				t.Fatalf("%s: not in 20 s", what)
+				t.Fatalf("%s: timeout after 20 s", what)
 			}
 		}
 	}
@@ -54,7 +55,7 @@ func TestGoodbyeWithoutHub(t *testing.T) {
 		defer cancel()
 		done <- leaves.Shutdown(ctx)
 	}()
-	const said = 22 // DREQs: more than a peer is sent which does not answer, and longer than a peer of a stream is waited for
+	const said = 22 // DREQs: more than are sent to a peer that does not answer, and longer than a stream waits
 	await("DREQs", func() bool { return leaves.HWCounters()["cm_tx_msgs_dreq"] > said })
 	end = serve()
 	defer end()
@@ -64,6 +65,6 @@ func TestGoodbyeWithoutHub(t *testing.T) {
 	select {
 	case <-kept.Done():
 	case <-time.After(20 * time.Second):
-		t.Error("the peer did not hear of it")
+		t.Error("the peer was not notified")
 	}
 }

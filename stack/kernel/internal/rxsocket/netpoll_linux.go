@@ -1,4 +1,4 @@
-package inlet
+package rxsocket
 
 import (
 	"fmt"
@@ -9,10 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Unwatched makes of a socket one that Go's scheduler does not watch. A watched one wakes a thread of the scheduler for whatever comes,
-// and whenever something has left, whether anybody waits for that or not: on few processors that takes the time of those who poll. The
-// caller waits by other means, and says MSG_DONTWAIT in each call. conn is closed.
-func Unwatched(conn *net.UDPConn) (*os.File, syscall.RawConn, error) {
+// DetachNetpoll returns a duplicate of a socket that is not in Go's network poller, and closes
+// conn. The poller would wake a thread of the scheduler for every arrival and every transmission,
+// whether anybody waits or not. With few processors that takes time from polling applications. The
+// caller waits by other means, and passes MSG_DONTWAIT in each call.
+func DetachNetpoll(conn *net.UDPConn) (*os.File, syscall.RawConn, error) {
 	defer conn.Close()
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -25,7 +26,7 @@ func Unwatched(conn *net.UDPConn) (*os.File, syscall.RawConn, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("duplicating a socket: %w", err)
 	}
-	if err := unix.SetNonblock(fd, false); err != nil { // package os has the scheduler watch those that do not block
+	if err := unix.SetNonblock(fd, false); err != nil { // package os adds non-blocking descriptors to the poller
 		_ = unix.Close(fd)
 		return nil, nil, fmt.Errorf("fcntl: %w", err)
 	}
@@ -38,15 +39,15 @@ func Unwatched(conn *net.UDPConn) (*os.File, syscall.RawConn, error) {
 	return f, raw, nil
 }
 
-// bell has Go's scheduler wait for a socket that it does not watch, each time that it is asked to: it is an epoll instance, which
-// the scheduler watches.
-type bell struct {
-	file *os.File
-	raw  syscall.RawConn
-	set  bool // it rings, or will
+// epollWaiter lets Go's scheduler wait for a detached socket on demand. It is an epoll instance
+// that is in the network poller.
+type epollWaiter struct {
+	file  *os.File
+	raw   syscall.RawConn
+	armed bool // it reports the socket, or will
 }
 
-func (b *bell) init(socket syscall.RawConn) error {
+func (b *epollWaiter) init(socket syscall.RawConn) error {
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return fmt.Errorf("epoll_create: %w", err)
@@ -68,16 +69,16 @@ func (b *bell) init(socket syscall.RawConn) error {
 	return err
 }
 
-// ring has it ring once, when there is something to receive from the socket.
-func (b *bell) ring(fd, socket uintptr) {
-	b.set = true
+// arm makes the instance report the socket once, when there is something to receive.
+func (b *epollWaiter) arm(fd, socket uintptr) {
+	b.armed = true
 	_ = unix.EpollCtl(int(fd), unix.EPOLL_CTL_MOD, int(socket), &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT})
 }
 
-// stop has it ring no longer.
-func (b *bell) stop(fd uintptr) {
-	if b.set {
-		b.set = false
+// disarm stops that.
+func (b *epollWaiter) disarm(fd uintptr) {
+	if b.armed {
+		b.armed = false
 		var event [1]unix.EpollEvent
 		_, _ = unix.EpollWait(int(fd), event[:], 0)
 	}

@@ -1,6 +1,6 @@
 //go:build !linux
 
-package inlet
+package rxsocket
 
 // Receiving one datagram with each system call.
 
@@ -29,7 +29,7 @@ func (s *Socket) Run() {
 		switch {
 		case errors.Is(err, net.ErrClosed):
 			return
-		case err != nil: // such as an ICMP error for something that was sent
+		case err != nil: // for example an ICMP error for a sent datagram
 			time.Sleep(time.Millisecond)
 			continue
 		}
@@ -45,7 +45,7 @@ func (s *Socket) Close() {
 	_ = s.conn.Close()
 }
 
-// Poll receives nothing: what comes is received by Run.
+// Poll receives nothing: Run does.
 func (s *Socket) Poll() bool { return false }
 
 // EndPoll does nothing.

@@ -6,48 +6,52 @@ import (
 
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/stack/kernel/hub"
-	"github.com/softrnic/softrnic/stack/kernel/internal/inlet"
+	"github.com/softrnic/softrnic/stack/kernel/internal/rxsocket"
 )
 
-// socket hands what comes to one address, or one multicast group, to the receiver.
+// socket passes datagrams to one address, or to one multicast group, to the receiver.
 type socket struct {
-	*inlet.Socket
+	*rxsocket.Socket
 	delivery
 }
 
 func (p *port) newSocket(a netip.Addr) (_ *socket, err error) {
 	in := &socket{delivery: delivery{port: p}}
-	in.Socket, err = inlet.Open(a, p.nic.name, in)
+	in.Socket, err = rxsocket.Open(a, p.nic.name, in)
 	return in, err
 }
 
-// newGroupSocket receives what comes to a multicast group. Any number of processes may be in the same group.
+// newGroupSocket receives datagrams to a multicast group. Any number of processes may be in the
+// same group.
 func (p *port) newGroupSocket(group netip.Addr) (_ *socket, err error) {
 	in := &socket{delivery: delivery{port: p}}
-	in.Socket, err = inlet.OpenGroup(group, p.nic.index, in)
+	in.Socket, err = rxsocket.OpenGroup(group, p.nic.index, in)
 	return in, err
 }
 
-// Deliver implements [inlet.Receiver].
-func (in *socket) Deliver(a *inlet.Arrival, polled bool) {
-	in.deliver(&hub.Arrival{Payload: a.Payload, From: a.From, Dst: in.Addr(), TrafficClass: a.TrafficClass, TTL: a.TTL, Segment: a.Segment}, polled)
+// Deliver implements [rxsocket.Receiver].
+func (in *socket) Deliver(a *rxsocket.Arrival, polled bool) {
+	in.deliver(&hub.Arrival{Payload: a.Payload, From: a.From, Dst: in.Addr(),
+		TrafficClass: a.TrafficClass, TTL: a.TTL, Segment: a.Segment}, polled)
 }
 
-// Polled implements [inlet.Receiver].
+// Polled implements [rxsocket.Receiver].
 func (in *socket) Polled() bool { return in.port.isPolled() }
 
-// delivery makes datagrams of the arrivals of one source, and hands them to the receiver, one at a time.
+// delivery converts the arrivals of one source to datagrams, and passes them to the receiver, one
+// at a time.
 type delivery struct {
 	port *port
 	d    stack.Datagram
-	head [inlet.MaxHeader]byte
+	head [rxsocket.MaxHeader]byte
 }
 
-// deliver hands an arrival to the receiver.
+// deliver passes an arrival to the receiver.
 //
-// A socket does not show the IP header. The fields of it that the ICRC covers are known, except for IPv4's identification.
-// It is set to what Linux gives to an unconnected socket that may not fragment, and other systems too: 0, and 0, 1, 2, … to
-// the datagrams that were sent as one superframe; an arrival from a hub may begin in the midst of one.
+// A socket does not show the IP header. The fields that the ICRC covers are known, except for
+// IPv4's identification. It is set to the value that Linux and other systems use for an unconnected
+// socket that must not fragment: 0, and 0, 1, 2, … for the datagrams of one superframe. An arrival
+// from a hub may begin in the middle of a superframe.
 func (y *delivery) deliver(a *hub.Arrival, polled bool) {
 	p, dst := y.port, a.Dst
 	receiver := p.receiver.Load()
@@ -64,7 +68,7 @@ func (y *delivery) deliver(a *hub.Arrival, polled bool) {
 	if a.Segment > 0 {
 		size = min(size, a.Segment)
 	}
-	head := y.head[:inlet.PutHeader(y.head[:], src, dst, a.From.Port(), a.TrafficClass, a.TTL)]
+	head := y.head[:rxsocket.PutHeader(y.head[:], src, dst, a.From.Port(), a.TrafficClass, a.TTL)]
 	stack.PutLengths(head, len(a.Payload))
 	if src.Is4() {
 		binary.BigEndian.PutUint16(head[4:], a.ID)

@@ -1,4 +1,4 @@
-package inlet
+package rxsocket
 
 import (
 	"errors"
@@ -13,7 +13,7 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// bindError explains why UDP port 4791 of an address cannot be bound, and what to do about it.
+// bindError explains why UDP port 4791 of an address cannot be bound, and gives advice.
 func bindError(a netip.Addr, err error) error {
 	if !errors.Is(err, syscall.EADDRINUSE) {
 		return fmt.Errorf("UDP port %d of %v: %w", stack.RoCEPort, a, err)
@@ -23,18 +23,21 @@ func bindError(a netip.Addr, err error) error {
 		cure += ", as any of 127.0.0.0/8 is"
 	}
 	if rxe := rxeDevices("/sys/class/infiniband"); len(rxe) > 0 {
-		return fmt.Errorf("UDP port %d of %v is in use, probably by the kernel's %s: %s, or run rdma link delete %s, or end the process that ss -ulpn sport = :%d shows: %w",
+		return fmt.Errorf("UDP port %d of %v is in use, probably by the kernel's %s: %s, or run rdma link delete %s, "+
+			"or end the process that ss -ulpn sport = :%d shows: %w",
 			stack.RoCEPort, a, strings.Join(rxe, ", "), cure, strings.Fields(rxe[0])[0], stack.RoCEPort, syscall.EADDRINUSE)
 	}
 	if runtime.GOOS == "linux" { // where there are hubs
 		cure = "if it is another SoftRNIC of yours, give --shared (kernel.Shared) to both; else " + cure
 	}
-	return fmt.Errorf("UDP port %d of %v is in use, by another SoftRNIC or another RoCE program: %s, or end the process that ss -ulpn sport = :%d shows: %w",
+	return fmt.Errorf("UDP port %d of %v is in use, by another SoftRNIC or another RoCE program: %s, "+
+		"or end the process that ss -ulpn sport = :%d shows: %w",
 		stack.RoCEPort, a, cure, stack.RoCEPort, syscall.EADDRINUSE)
 }
 
-// rxeDevices are the names of the kernel's software RDMA devices that have port 4791 for all of the machine's addresses, in
-// a directory like /sys/class/infiniband. Of those there only rxe's say which network interface they are on.
+// rxeDevices returns the names of the kernel's software RDMA devices, which occupy port 4791 of all
+// of the machine's addresses. dir is a directory like /sys/class/infiniband. Only rxe's entries
+// there name a network interface.
 func rxeDevices(dir string) (names []string) {
 	parents, _ := filepath.Glob(filepath.Join(dir, "*", "parent"))
 	for _, p := range parents {

@@ -1,6 +1,6 @@
-// Package inlet has the sockets that RoCE packets come in by: UDP port 4791 of one of the machine's addresses, or of a multicast
-// group.
-package inlet
+// Package rxsocket provides the sockets for receiving RoCE packets: UDP port 4791 of one of the
+// machine's addresses, or of a multicast group.
+package rxsocket
 
 import (
 	"context"
@@ -15,39 +15,40 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// SocketBuffer is how many bytes are asked for as a socket's buffer. The kernel may give less.
+// SocketBuffer is the requested size of a socket's buffer in bytes. The kernel may give less.
 const SocketBuffer = 4 << 20
 
-// Arrival is what one read of a socket has brought: a datagram, or several of one size in a row. Payload is valid during the
-// call that it is handed to.
+// Arrival is the result of one read of a socket: one datagram, or several consecutive ones of equal
+// size. Payload is valid during the call that it is passed to.
 type Arrival struct {
-	Payload           []byte // empty if it was cut off
+	Payload           []byte // empty if it was truncated
 	From              netip.AddrPort
 	TrafficClass, TTL uint8
-	Segment           int // payload bytes of each datagram but the last; 0 if there is one only
+	Segment           int // payload bytes of each datagram but the last; 0 for a single datagram
 }
 
-// Receiver gets what comes. Deliver is called with the socket's lock held (see [Socket.Do]); polled says that Poll was called.
+// Receiver receives arrivals. Deliver is called with the socket's lock held (see [Socket.Do]);
+// polled says that Poll was called.
 type Receiver interface {
 	Deliver(a *Arrival, polled bool)
-	// Polled tells whether somebody calls Poll again and again. Run stays away then.
+	// Polled reports whether an application polls. Run then pauses.
 	Polled() bool
 }
 
-// Socket receives what comes to one address, or to one multicast group.
+// Socket receives datagrams to one address, or to one multicast group.
 type Socket struct {
 	addr     netip.Addr
 	conn     io.Closer
 	raw      syscall.RawConn
 	receiver Receiver
-	ended    atomic.Bool // nothing is received any more
+	ended    atomic.Bool // reception has ended
 
 	mu    sync.Mutex // held while datagrams are received
 	batch batch
 }
 
-// Open opens the socket of an address, of the interface of this name where the address needs a zone. The error wraps EADDRINUSE
-// if another process has it, and says what to do about that.
+// Open opens the socket of an address. zone names the interface, for addresses that need one. The
+// error wraps EADDRINUSE if another process has the port, and gives advice.
 func Open(a netip.Addr, zone string, r Receiver) (*Socket, error) {
 	conn, _, err := Bind(Zoned(netip.AddrPortFrom(a, stack.RoCEPort), zone), setReceiving)
 	if err != nil {
@@ -56,8 +57,8 @@ func Open(a netip.Addr, zone string, r Receiver) (*Socket, error) {
 	return newSocket(a, conn, r)
 }
 
-// OpenGroup opens a socket for a multicast group on the interface of this index. Any number of processes may be in the same
-// group.
+// OpenGroup opens a socket for a multicast group on the interface of this index. Any number of
+// processes may be in the same group.
 func OpenGroup(group netip.Addr, index int, r Receiver) (*Socket, error) {
 	conn, err := listenGroup(group, index)
 	if err != nil {
@@ -75,8 +76,8 @@ func newSocket(a netip.Addr, conn *net.UDPConn, r Receiver) (*Socket, error) {
 	return s, nil
 }
 
-// Bind opens a UDP socket at an address of the machine, which set prepares before it is bound. Port 0 is one that the kernel
-// chooses.
+// Bind opens a UDP socket at an address of the machine. set prepares the socket before it is bound.
+// For port 0 the kernel chooses the port.
 func Bind(at netip.AddrPort, set func(fd uintptr, v4 bool) error) (*net.UDPConn, syscall.RawConn, error) {
 	network, v4 := "udp6", at.Addr().Is4()
 	if v4 {
@@ -100,21 +101,23 @@ func Bind(at netip.AddrPort, set func(fd uintptr, v4 bool) error) (*net.UDPConn,
 	return conn, raw, nil
 }
 
-// Zoned gives a link-local address the name of an interface as its zone, which the kernel needs.
+// Zoned adds an interface name as the zone of a link-local address, which the kernel needs.
 func Zoned(a netip.AddrPort, zone string) netip.AddrPort {
-	if ip := a.Addr(); ip.Is6() && ip.Zone() == "" && (ip.IsLinkLocalUnicast() || ip.IsLinkLocalMulticast() || ip.IsInterfaceLocalMulticast()) {
+	ip := a.Addr()
+	needed := ip.IsLinkLocalUnicast() || ip.IsLinkLocalMulticast() || ip.IsInterfaceLocalMulticast()
+	if ip.Is6() && ip.Zone() == "" && needed {
 		return netip.AddrPortFrom(ip.WithZone(zone), a.Port())
 	}
 	return a
 }
 
-// Addr is the address, without a zone, or the group.
+// Addr returns the address, without a zone, or the group.
 func (s *Socket) Addr() netip.Addr { return s.addr }
 
-// Raw is the socket itself.
+// Raw returns the underlying socket.
 func (s *Socket) Raw() syscall.RawConn { return s.raw }
 
-// Do calls f while nothing is received.
+// Do calls f while nothing is being received.
 func (s *Socket) Do(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

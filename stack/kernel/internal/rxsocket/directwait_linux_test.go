@@ -1,4 +1,4 @@
-package inlet
+package rxsocket
 
 import (
 	"fmt"
@@ -17,10 +17,11 @@ type counter struct{ got chan int }
 func (counter) Polled() bool                 { return false }
 func (c counter) Deliver(a *Arrival, _ bool) { c.got <- len(a.Payload) }
 
-// runEager has sockets receive at addresses until the test ends, and returns what sends to them.
-func runEager(t testing.TB, addrs ...string) (got chan int, to []*net.UDPConn) {
+// runDirectWait receives on sockets at addresses until the test ends, and returns sockets that send
+// to them.
+func runDirectWait(t testing.TB, addrs ...string) (got chan int, to []*net.UDPConn) {
 	t.Helper()
-	e := &Eager{}
+	e := &DirectWait{}
 	got = make(chan int, 64)
 	for _, a := range addrs {
 		s, err := Open(netip.MustParseAddr(a), "", counter{got})
@@ -28,7 +29,7 @@ func runEager(t testing.TB, addrs ...string) (got chan int, to []*net.UDPConn) {
 			t.Fatal(err)
 		}
 		ended := make(chan struct{})
-		go func() { s.RunEager(e); close(ended) }()
+		go func() { s.RunDirectWait(e); close(ended) }()
 		c, err := net.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(s.Addr(), stack.RoCEPort)))
 		if err != nil {
 			t.Fatal(err)
@@ -39,15 +40,15 @@ func runEager(t testing.TB, addrs ...string) (got chan int, to []*net.UDPConn) {
 	return got, to
 }
 
-// TestEager: what comes to each of several eager sockets is received, though the program has one processor, at whatever time it
-// comes; so is what other goroutines wait for.
-func TestEager(t *testing.T) {
+// TestDirectWait checks that each of several sockets receives with one P, at any time, and that
+// other goroutines run.
+func TestDirectWait(t *testing.T) {
 	for _, procs := range []int{1, 2} {
 		for _, addrs := range [][]string{{"127.14.9.2"}, {"127.14.9.2", "127.14.9.3", "127.14.9.4"}} {
 			t.Run(fmt.Sprintf("%d processors, %d sockets", procs, len(addrs)), func(t *testing.T) {
 				old := runtime.GOMAXPROCS(procs)
 				t.Cleanup(func() { runtime.GOMAXPROCS(old) })
-				got, to := runEager(t, addrs...)
+				got, to := runDirectWait(t, addrs...)
 				for i := range 60 {
 					n := 1 + i
 					if _, err := to[i%len(to)].Write(make([]byte, n)); err != nil {
@@ -56,13 +57,13 @@ func TestEager(t *testing.T) {
 					select {
 					case m := <-got:
 						if m != n {
-							t.Errorf("%d bytes came in place of %d", m, n)
+							t.Errorf("%d bytes arrived, want %d", m, n)
 						}
 					case <-time.After(20 * time.Second):
-						t.Fatalf("datagram %d did not come", i)
+						t.Fatalf("datagram %d did not arrive", i)
 					}
 					if i%20 == 19 {
-						time.Sleep(2 * eagerness) // the next is waited for by the scheduler
+						time.Sleep(2 * directWaitTime) // the scheduler waits for the next one
 					}
 				}
 			})
@@ -70,8 +71,9 @@ func TestEager(t *testing.T) {
 	}
 }
 
-// TestEagerLeavesProcessors: sockets that wait leave a processor to others, unless there is one socket and one processor.
-func TestEagerLeavesProcessors(t *testing.T) {
+// TestDirectWaitLeavesProcessors checks that waiting sockets leave a P to others, unless there is
+// one socket and one P.
+func TestDirectWaitLeavesProcessors(t *testing.T) {
 	old := runtime.GOMAXPROCS(0)
 	defer runtime.GOMAXPROCS(old)
 	for _, c := range []struct {
@@ -79,7 +81,7 @@ func TestEagerLeavesProcessors(t *testing.T) {
 		sockets, waits int32
 	}{{1, 1, 1}, {1, 2, 0}, {2, 1, 1}, {2, 3, 1}, {3, 3, 2}, {8, 3, 3}} {
 		runtime.GOMAXPROCS(c.procs)
-		e := &Eager{}
+		e := &DirectWait{}
 		e.sockets.Store(c.sockets)
 		for range c.sockets {
 			e.begin()
@@ -90,9 +92,9 @@ func TestEagerLeavesProcessors(t *testing.T) {
 	}
 }
 
-// BenchmarkEager is a datagram's way through a socket that waits for it.
-func BenchmarkEager(b *testing.B) {
-	got, to := runEager(b, "127.14.9.5")
+// BenchmarkDirectWait measures a datagram through a waiting socket.
+func BenchmarkDirectWait(b *testing.B) {
+	got, to := runDirectWait(b, "127.14.9.5")
 	payload := make([]byte, 64)
 	b.ReportAllocs()
 	for b.Loop() {

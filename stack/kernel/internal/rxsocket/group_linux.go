@@ -1,4 +1,4 @@
-package inlet
+package rxsocket
 
 import (
 	"errors"
@@ -12,8 +12,9 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// listenGroup opens a socket that gets what comes to a group at port 4791 over one interface. It is bound to the group itself:
-// package net binds such sockets to all addresses, which would take what is for the others.
+// listenGroup opens a socket for a group at port 4791 on one interface. It is bound to the group
+// itself: package net binds such sockets to all addresses, which would receive unicast datagrams
+// too.
 func listenGroup(group netip.Addr, index int) (_ *net.UDPConn, err error) {
 	family := unix.AF_INET6
 	if group.Is4() {
@@ -25,11 +26,11 @@ func listenGroup(group netip.Addr, index int) (_ *net.UDPConn, err error) {
 	}
 	f := os.NewFile(uintptr(fd), "group")
 	defer f.Close()
-	// Every member on the machine gets a copy, of whatever process.
+	// Every member on the machine gets a copy, in any process.
 	err = errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1), setReceiving(uintptr(fd), group.Is4()))
 	var at unix.Sockaddr
 	if group.Is4() {
-		// Nothing that comes over an interface on which others have joined.
+		// Exclude datagrams from interfaces on which others have joined.
 		err = errors.Join(err, unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MULTICAST_ALL, 0))
 		at = &unix.SockaddrInet4{Addr: group.As4(), Port: stack.RoCEPort}
 	} else {
@@ -44,14 +45,16 @@ func listenGroup(group netip.Addr, index int) (_ *net.UDPConn, err error) {
 		return nil, fmt.Errorf("bind: %w", err)
 	}
 	if group.Is4() {
-		err = unix.SetsockoptIPMreqn(fd, unix.IPPROTO_IP, unix.IP_ADD_MEMBERSHIP, &unix.IPMreqn{Multiaddr: group.As4(), Ifindex: int32(index)})
+		mreq := unix.IPMreqn{Multiaddr: group.As4(), Ifindex: int32(index)}
+		err = unix.SetsockoptIPMreqn(fd, unix.IPPROTO_IP, unix.IP_ADD_MEMBERSHIP, &mreq)
 	} else {
-		err = unix.SetsockoptIPv6Mreq(fd, unix.IPPROTO_IPV6, unix.IPV6_JOIN_GROUP, &unix.IPv6Mreq{Multiaddr: group.As16(), Interface: uint32(index)})
+		mreq := unix.IPv6Mreq{Multiaddr: group.As16(), Interface: uint32(index)}
+		err = unix.SetsockoptIPv6Mreq(fd, unix.IPPROTO_IPV6, unix.IPV6_JOIN_GROUP, &mreq)
 	}
 	if err != nil {
 		return nil, err
 	}
-	c, err := net.FilePacketConn(f) // has a duplicate of the descriptor
+	c, err := net.FilePacketConn(f) // duplicates the descriptor
 	if err != nil {
 		return nil, err
 	}

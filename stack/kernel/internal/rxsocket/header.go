@@ -1,4 +1,4 @@
-package inlet
+package rxsocket
 
 import (
 	"encoding/binary"
@@ -17,8 +17,8 @@ const (
 // MaxHeader is the length of the longest header that PutHeader writes.
 const MaxHeader = ipv6Len + udpLen
 
-// PutHeader writes an IP and a UDP header, to port 4791, without lengths and checksums into b, and returns how long they are. Don't Fragment
-// is set, and the identification 0.
+// PutHeader writes an IP and a UDP header, to port 4791, into b, and returns their length. Lengths
+// and checksums are 0. Don't Fragment is set, and the identification is 0.
 func PutHeader(b []byte, src, dst netip.Addr, srcPort uint16, trafficClass, ttl uint8) int {
 	n := ipv4Len
 	if src.Is4() {

@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// TestPollersGiveWay: where Go has one processor, who polls lets the goroutines of streams have what has come for them. Without
-// that they would have it every 10 ms, which is some thousands of polls.
-func TestPollersGiveWay(t *testing.T) {
+// TestPollersYield checks that with GOMAXPROCS 1 pollers let the goroutines of streams receive.
+// Otherwise those would run only every 10 ms, which is some thousands of polls.
+func TestPollersYield(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	from, to := newHost(t, "127.0.0.1"), newHost(t, "127.0.0.2")
 	a, b := connect(t, from, to, "127.0.0.2")
@@ -40,6 +40,6 @@ func TestPollersGiveWay(t *testing.T) {
 	}
 	nic.EndPoll()
 	if late > messages/2 {
-		t.Errorf("%d of %d messages came after more than %d polls", late, messages, patience)
+		t.Errorf("%d of %d messages arrived after more than %d polls", late, messages, patience)
 	}
 }

@@ -1,4 +1,4 @@
-package inlet
+package rxsocket
 
 import (
 	"net"
@@ -10,14 +10,14 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// awayWhile is a Receiver of a program that polls, until it is told otherwise.
-type awayWhile struct {
+// pollingReceiver is a Receiver of a program that polls until polls is set to false.
+type pollingReceiver struct {
 	polled atomic.Bool
-	asked  chan struct{} // Run has asked whether it is so
-	got    chan bool     // whether what came was polled
+	asked  chan struct{} // Run has called Polled
+	got    chan bool     // whether the datagram was polled
 }
 
-func (r *awayWhile) Polled() bool {
+func (r *pollingReceiver) Polled() bool {
 	defer func() {
 		select {
 		case r.asked <- struct{}{}:
@@ -27,7 +27,7 @@ func (r *awayWhile) Polled() bool {
 	return r.polled.Load()
 }
 
-func (r *awayWhile) Deliver(_ *Arrival, polled bool) { r.got <- polled }
+func (r *pollingReceiver) Deliver(_ *Arrival, polled bool) { r.got <- polled }
 
 // send sends a byte to a socket.
 func send(t *testing.T, s *Socket) {
@@ -42,12 +42,13 @@ func send(t *testing.T, s *Socket) {
 	}
 }
 
-// TestEndPoll: Run, which stays away while somebody polls, comes back at EndPoll, and not only when it looks again.
+// TestEndPoll checks that Run, which pauses while an application polls, receives again at EndPoll,
+// before its next check.
 func TestEndPoll(t *testing.T) {
-	was := awayFor
-	awayFor = time.Hour
-	defer func() { awayFor = was }()
-	r := &awayWhile{asked: make(chan struct{}, 1), got: make(chan bool, 1)}
+	was := pauseTime
+	pauseTime = time.Hour
+	defer func() { pauseTime = was }()
+	r := &pollingReceiver{asked: make(chan struct{}, 1), got: make(chan bool, 1)}
 	r.polled.Store(true)
 	at := netip.MustParseAddr("127.14.9.1")
 	s, err := Open(at, "", r)
@@ -63,10 +64,10 @@ func TestEndPoll(t *testing.T) {
 	select {
 	case polled := <-r.got:
 		if polled {
-			t.Error("it was polled, by nobody")
+			t.Error("the datagram is marked polled without a poll")
 		}
 	case <-time.After(20 * time.Second):
-		t.Error("Run did not come back")
+		t.Error("Run did not receive again")
 	}
 	s.Close()
 	<-ended

@@ -1,4 +1,4 @@
-package inlet
+package rxsocket
 
 // Receiving several superframes with one system call: recvmmsg and UDP_GRO.
 
@@ -15,17 +15,20 @@ import (
 	"github.com/softrnic/softrnic/link/idle"
 )
 
-// setReceiving prepares a socket that is to be bound to port 4791. What an old kernel lacks is done without.
+// setReceiving prepares a socket that will be bound to port 4791. Options that an old kernel lacks
+// are skipped.
 func setReceiving(fd uintptr, v4 bool) error {
 	s := int(fd)
 	_ = unix.SetsockoptInt(s, unix.SOL_SOCKET, unix.SO_RCVBUF, SocketBuffer)
 	_ = unix.SetsockoptInt(s, unix.IPPROTO_UDP, unix.UDP_GRO, 1)
 	if v4 {
-		return errors.Join(unix.SetsockoptInt(s, unix.IPPROTO_IP, unix.IP_RECVTOS, 1), unix.SetsockoptInt(s, unix.IPPROTO_IP, unix.IP_RECVTTL, 1))
+		return errors.Join(unix.SetsockoptInt(s, unix.IPPROTO_IP, unix.IP_RECVTOS, 1),
+			unix.SetsockoptInt(s, unix.IPPROTO_IP, unix.IP_RECVTTL, 1))
 	}
-	// rxe sends no UDP checksum (RFC 6935): the ICRC covers more.
+	// rxe sends no UDP checksum (RFC 6935), because the ICRC covers more.
 	_ = unix.SetsockoptInt(s, unix.IPPROTO_UDP, unix.UDP_NO_CHECK6_RX, 1)
-	return errors.Join(unix.SetsockoptInt(s, unix.IPPROTO_IPV6, unix.IPV6_RECVTCLASS, 1), unix.SetsockoptInt(s, unix.IPPROTO_IPV6, unix.IPV6_RECVHOPLIMIT, 1))
+	return errors.Join(unix.SetsockoptInt(s, unix.IPPROTO_IPV6, unix.IPV6_RECVTCLASS, 1),
+		unix.SetsockoptInt(s, unix.IPPROTO_IPV6, unix.IPV6_RECVHOPLIMIT, 1))
 }
 
 // mmsghdr is struct mmsghdr.
@@ -38,7 +41,7 @@ var native = binary.NativeEndian
 
 const receiveBatch = 8
 
-// batch is what recvmmsg takes.
+// batch is the arguments of recvmmsg.
 type batch struct {
 	msgs    [receiveBatch]mmsghdr
 	iov     [receiveBatch]unix.Iovec
@@ -46,31 +49,31 @@ type batch struct {
 	from    [receiveBatch]unix.RawSockaddrInet6
 	buf     *[receiveBatch][1 << 16]byte
 
-	next    Arrival          // that is handed out; here, as calling an interface would have it allocated
-	pollNow func(fd uintptr) // set once, so that calling the kernel allocates nothing
-	polledN int              // what it has returned
+	next    Arrival          // passed to the receiver; a field, because an interface call would make it escape
+	pollNow func(fd uintptr) // made once, because a closure allocates
+	polledN int              // result of pollNow
 
-	bell      bell
-	vigil     idle.AdaptiveSpin
-	eager     *Eager        // nil: Go's scheduler waits for what comes, at once
-	away      *time.Timer   // ends stayAway
-	pollEnded chan struct{} // has an element since EndPoll
+	waiter     epollWaiter
+	adaptive   idle.AdaptiveSpin
+	direct     *DirectWait   // nil: Go's scheduler waits for datagrams
+	pauseTimer *time.Timer   // ends pause
+	pollEnded  chan struct{} // has an element after EndPoll
 }
 
 func (s *Socket) init(conn *net.UDPConn) error {
-	f, raw, err := Unwatched(conn)
+	f, raw, err := DetachNetpoll(conn)
 	if err != nil {
 		return err
 	}
 	s.conn, s.raw = f, raw
 	b := &s.batch
-	if err := b.bell.init(raw); err != nil {
+	if err := b.waiter.init(raw); err != nil {
 		_ = f.Close()
 		return err
 	}
 	b.pollNow = func(fd uintptr) { b.polledN = s.receive(fd, true) }
 	b.buf = new([receiveBatch][1 << 16]byte)
-	b.away, b.pollEnded = time.NewTimer(0), make(chan struct{}, 1)
+	b.pauseTimer, b.pollEnded = time.NewTimer(0), make(chan struct{}, 1)
 	for i := range b.msgs {
 		b.iov[i].Base = &b.buf[i][0]
 		b.iov[i].SetLen(len(b.buf[i]))
@@ -81,7 +84,8 @@ func (s *Socket) init(conn *net.UDPConn) error {
 	return nil
 }
 
-// receive delivers what one recvmmsg brings, and returns how many messages that were; 0 if there is nothing. mu is held.
+// receive delivers the messages of one recvmmsg, and returns their number, or 0 if there are none.
+// mu is held.
 func (s *Socket) receive(fd uintptr, polled bool) int {
 	b := &s.batch
 	for i := range b.msgs {
@@ -90,7 +94,7 @@ func (s *Socket) receive(fd uintptr, polled bool) int {
 	}
 	var n uintptr
 	errno := unix.EINTR
-	for errno == unix.EINTR { // who waits for more when there is something is not woken
+	for errno == unix.EINTR { // EINTR does not mean that there is nothing: epoll would not report it again
 		n, _, errno = unix.Syscall6(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(&b.msgs[0])), receiveBatch, unix.MSG_DONTWAIT, 0, 0)
 	}
 	if errno != 0 {
@@ -104,7 +108,7 @@ func (s *Socket) receive(fd uintptr, polled bool) int {
 	return int(n)
 }
 
-// arrival reads one of the messages.
+// arrival parses one of the messages.
 func (b *batch) arrival(i int, a *Arrival) {
 	m := &b.msgs[i]
 	a.Payload = b.buf[i][:min(int(m.n), len(b.buf[i]))]
@@ -112,7 +116,8 @@ func (b *batch) arrival(i int, a *Arrival) {
 	var port [2]byte
 	native.PutUint16(port[:], from.Port)
 	if from.Family == unix.AF_INET {
-		a.From = netip.AddrPortFrom(netip.AddrFrom4((*unix.RawSockaddrInet4)(unsafe.Pointer(from)).Addr), binary.BigEndian.Uint16(port[:]))
+		ip := netip.AddrFrom4((*unix.RawSockaddrInet4)(unsafe.Pointer(from)).Addr)
+		a.From = netip.AddrPortFrom(ip, binary.BigEndian.Uint16(port[:]))
 	} else {
 		a.From = netip.AddrPortFrom(netip.AddrFrom16(from.Addr), binary.BigEndian.Uint16(port[:]))
 	}
@@ -144,20 +149,20 @@ func (b *batch) arrival(i int, a *Arrival) {
 
 // Run receives until the socket is closed.
 func (s *Socket) Run() {
-	bell := &s.batch.bell
+	waiter := &s.batch.waiter
 	_ = s.raw.Control(func(fd uintptr) {
-		_ = bell.raw.Read(func(epoll uintptr) bool {
-			bell.stop(epoll)
+		_ = waiter.raw.Read(func(epoll uintptr) bool {
+			waiter.disarm(epoll)
 			for !s.ended.Load() {
 				if s.receiver.Polled() {
-					s.stayAway()
+					s.pause()
 					continue
 				}
 				s.mu.Lock()
 				n := s.receive(fd, false)
 				s.mu.Unlock()
-				if n < receiveBatch && !s.batch.eager.await(fd) && n == 0 && !s.watch(fd) {
-					bell.ring(epoll, fd)
+				if n < receiveBatch && !s.batch.direct.await(fd) && n == 0 && !s.spin(fd) {
+					waiter.arm(epoll, fd)
 					return false
 				}
 			}
@@ -166,26 +171,26 @@ func (s *Socket) Run() {
 	})
 }
 
-// Close ends reception. The socket is closed when Run has let it go, a moment later.
+// Close ends reception. The kernel closes the socket a moment later, when Run has returned.
 func (s *Socket) Close() {
 	s.ended.Store(true)
-	_ = s.batch.bell.file.Close()
+	_ = s.batch.waiter.file.Close()
 	_ = s.conn.Close()
 }
 
-// awayFor is how long Run stays away where somebody polls, before it looks whether that is still so.
-var awayFor = time.Millisecond
+// pauseTime is how long Run pauses before it checks whether an application still polls.
+var pauseTime = time.Millisecond
 
-// stayAway waits for awayFor or EndPoll.
-func (s *Socket) stayAway() {
-	s.batch.away.Reset(awayFor)
+// pause waits for pauseTime or EndPoll.
+func (s *Socket) pause() {
+	s.batch.pauseTimer.Reset(pauseTime)
 	select {
 	case <-s.batch.pollEnded:
-	case <-s.batch.away.C:
+	case <-s.batch.pauseTimer.C:
 	}
 }
 
-// EndPoll has Run receive again at once: nobody polls any more. What Polled says has to be false by then.
+// EndPoll makes Run receive again at once. Polled must return false by then.
 func (s *Socket) EndPoll() {
 	select {
 	case s.batch.pollEnded <- struct{}{}:
@@ -193,7 +198,8 @@ func (s *Socket) EndPoll() {
 	}
 }
 
-// Poll receives what has come, on the goroutine of the caller; false if there was nothing, or somebody else receives it.
+// Poll receives on the goroutine of the caller. It returns false if there was nothing, or if
+// another goroutine is receiving.
 func (s *Socket) Poll() bool {
 	if !s.mu.TryLock() {
 		return false
