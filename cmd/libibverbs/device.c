@@ -147,6 +147,21 @@ static int query_port(struct ibv_context *c, uint8_t port, struct ibv_port_attr 
 	return 0;
 }
 
+// The speed of a port in units of 100 Mbit/s: lanes by the speed of a lane.
+PUBLIC int ibv_query_port_speed(struct ibv_context *c, uint32_t port, uint64_t *speed)
+{
+	struct sr_port_attr a;
+	int err = port > UINT8_MAX ? EINVAL : engine->query_port(to_context(c)->dev, port, &a);
+	if (err)
+		return fail(err);
+	static const uint16_t lanes[] = {[1] = 1, [2] = 4, [4] = 8, [8] = 12, [16] = 2};
+	static const uint16_t lane[] = {[1] = 25, [2] = 50, [4] = 100, [8] = 100, [16] = 140, [32] = 250, [64] = 500, [128] = 1000};
+	if (a.active_width >= sizeof lanes / sizeof *lanes || a.active_speed >= sizeof lane / sizeof *lane)
+		return fail(EINVAL);
+	*speed = (uint64_t)lanes[a.active_width] * lane[a.active_speed];
+	return 0;
+}
+
 PUBLIC int ibv_query_port(struct ibv_context *c, uint8_t port, struct _compat_ibv_port_attr *attr)
 {
 	return query_port(c, port, (struct ibv_port_attr *)attr, offsetof(struct ibv_port_attr, port_cap_flags2));

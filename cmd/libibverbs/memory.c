@@ -59,8 +59,10 @@ int dealloc_td(struct ibv_td *v)
 
 struct ibv_pd *alloc_parent_domain(struct ibv_context *c, struct ibv_parent_domain_init_attr *attr)
 {
-	// The program's own allocators are for queues in its memory, of which there are none.
-	uint32_t known = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
+	// The program's own allocators are for queues in its memory, of which there are none. And the device is in the program, so that
+	// it reaches all memory, also what confidential computing keeps from devices.
+	const uint32_t allow_cc_unprotected_alloc = 1 << 2; // IBV_PARENT_DOMAIN_INIT_ATTR_..., of a later release
+	uint32_t known = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT | allow_cc_unprotected_alloc;
 	if (!attr->pd || attr->comp_mask & ~known)
 		return fail_null(EINVAL);
 	struct parent_domain *p = calloc(1, sizeof *p);

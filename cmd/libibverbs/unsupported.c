@@ -3,12 +3,8 @@
 #include "front.h"
 
 PUBLIC void *ibv_alloc_dmah(void) { return fail_null(EOPNOTSUPP); }
-PUBLIC void *ibv_reg_mr_ex(void) { return fail_null(EOPNOTSUPP); }
-PUBLIC void *ibv_alloc_buf(void) { return fail_null(EOPNOTSUPP); }
-PUBLIC void *ibv_reg_buf_mr(void) { return fail_null(EOPNOTSUPP); }
 PUBLIC void *ibv_create_comp_cntr(void) { return fail_null(EOPNOTSUPP); }
 PUBLIC int ibv_dealloc_dmah(void) { return fail(EOPNOTSUPP); }
-PUBLIC int ibv_query_port_speed(void) { return fail(EOPNOTSUPP); }
 PUBLIC int _ibv_query_comp_cntr_caps(void) { return fail(EOPNOTSUPP); }
 PUBLIC int ibv_destroy_comp_cntr(void) { return fail(EOPNOTSUPP); }
 PUBLIC int ibv_inc_comp_cntr(void) { return fail(EOPNOTSUPP); }
@@ -20,8 +16,6 @@ PUBLIC int ibv_set_comp_cntr(void) { return fail(EOPNOTSUPP); }
 PUBLIC int ibv_set_err_comp_cntr(void) { return fail(EOPNOTSUPP); }
 
 PUBLIC int ibv_dm_export_dmabuf_fd(void) { return minus_one(EOPNOTSUPP); }
-PUBLIC int ibv_export_buf_dmabuf_fd(void) { return minus_one(EOPNOTSUPP); }
-PUBLIC void ibv_free_buf(void) {}
 
 // Neighbours' addresses are the engine's business.
 PUBLIC int ibv_resolve_eth_l2_from_gid(struct ibv_context *c, struct ibv_ah_attr *attr, uint8_t mac[6], uint16_t *vid)

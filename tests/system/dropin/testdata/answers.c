@@ -2,6 +2,7 @@
 // that is not the kernel's and the hardware's.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
+#include <dlfcn.h>
 #include "loopback.h"
 
 // The answers of a call whose result is an errno, and of one that makes something.
@@ -285,6 +286,89 @@ static void polls_again(void)
 	free(l.memory);
 }
 
+// What later releases of libibverbs have: their functions are looked up by name, as the installed headers may be without them.
+static void *later(const char *name)
+{
+	void *f = dlsym(RTLD_DEFAULT, name);
+	if (!f)
+		printf("there is no %s\n", name);
+	CHECK(f);
+	return f;
+}
+
+// A buffer of the library's, and regions of it: one carries data, and what is not within the buffer and its PD is EINVAL.
+static void buffers(void)
+{
+	struct init { size_t length; int access; uint64_t comp_mask, iova; void *addr; int fd; uint64_t fd_offset; void *dmah, *buf; };
+	enum { IOVA = 1, ADDR = 2, FD = 4, FD_OFFSET = 8, DMAH = 16, BUF = 32 };
+	void *(*alloc)(struct ibv_pd *, size_t, void **) = later("ibv_alloc_buf");
+	void (*release)(void *) = later("ibv_free_buf");
+	int (*export)(void *) = later("ibv_export_buf_dmabuf_fd");
+	struct ibv_mr *(*reg_buf)(struct ibv_pd *, void *, void *, size_t, int) = later("ibv_reg_buf_mr");
+	struct ibv_mr *(*reg_ex)(struct ibv_pd *, struct init *) = later("ibv_reg_mr_ex");
+	const int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+	struct loopback l;
+	loopback_open(&l);
+	// A parent domain may ask for memory that devices reach in confidential computing; here that is all memory.
+	struct ibv_parent_domain_init_attr attr = {.pd = pd, .comp_mask = 4};
+	struct ibv_pd *parent = ibv_alloc_parent_domain(ctx, &attr);
+	CHECK(parent);
+	struct ibv_pd *pds[] = {pd, parent};
+	for (int i = 0; i < 2; i++) {
+		const size_t size = 10000;
+		void *buf;
+		char *m = alloc(pds[i], size, &buf);
+		CHECK(m && !((uintptr_t)m % sysconf(_SC_PAGESIZE)));
+		memset(m, 0, size);
+		struct ibv_mr *mr = reg_buf(pds[i], buf, m, size, access);
+		CHECK(mr && mr->addr == m && mr->length == size && mr->pd == pds[i]);
+		loopback_write(&l, (uintptr_t)l.memory, l.mr->lkey, (uintptr_t)m + size - 100, mr->rkey, 100);
+		CHECK(wait_for(l.cq).status == IBV_WC_SUCCESS && !memcmp(m + size - 100, l.memory, 100) && !m[size - 101]);
+		CHECK(!ibv_dereg_mr(mr));
+		struct init in = {.length = 64, .access = access, .comp_mask = ADDR | BUF | IOVA, .addr = m + 4096, .iova = 0x10000, .buf = buf};
+		CHECK((mr = reg_ex(pds[i], &in)));
+		loopback_write(&l, (uintptr_t)l.memory, l.mr->lkey, 0x10000, mr->rkey, 64);
+		CHECK(wait_for(l.cq).status == IBV_WC_SUCCESS && !memcmp(m + 4096, l.memory, 64) && !m[4096 + 64]);
+		CHECK(!ibv_dereg_mr(mr));
+		MAKES_NONE(EINVAL, reg_buf(pds[!i], buf, m, size, access));
+		MAKES_NONE(EINVAL, reg_buf(pds[i], buf, m, size + 1, access));
+		MAKES_NONE(EINVAL, reg_buf(pds[i], buf, m + 1, size, access));
+		MAKES_NONE(EINVAL, reg_buf(pds[i], buf, m - 1, 1, access));
+		MAKES_NONE(EINVAL, reg_buf(pds[i], buf, m + 1, SIZE_MAX, access));
+		in.comp_mask = BUF; // at which address?
+		MAKES_NONE(EINVAL, reg_ex(pds[i], &in));
+		in.comp_mask = ADDR | BUF | FD;
+		MAKES_NONE(EINVAL, reg_ex(pds[i], &in));
+		in.comp_mask = ADDR | 64;
+		MAKES_NONE(EINVAL, reg_ex(pds[i], &in));
+		in.comp_mask = FD | FD_OFFSET | IOVA;
+		MAKES_NONE(EOPNOTSUPP, reg_ex(pds[i], &in));
+		in.comp_mask = ADDR | DMAH;
+		MAKES_NONE(EOPNOTSUPP, reg_ex(pds[i], &in));
+		CHECK((errno = 0, export(buf) == -1) && errno == ENODATA);
+		release(buf);
+	}
+	void *none;
+	MAKES_NONE(ENOMEM, alloc(pd, SIZE_MAX / 2, &none));
+	CHECK(!ibv_dealloc_pd(parent));
+	attr.comp_mask = 8;
+	MAKES_NONE(EINVAL, ibv_alloc_parent_domain(ctx, &attr));
+	loopback_close(&l);
+}
+
+// The speed of a port in units of 100 Mbit/s is that of its lanes together.
+static void speed(void)
+{
+	int (*query)(struct ibv_context *, uint32_t, uint64_t *) = later("ibv_query_port_speed");
+	struct ibv_port_attr port;
+	uint64_t units = 0;
+	CHECK(!ibv_query_port(ctx, 1, &port) && port.active_width == 2 && port.active_speed == 4); // 4 lanes of 10 Gbit/s
+	ANSWERS(0, query(ctx, 1, &units));
+	CHECK(units == 400);
+	ANSWERS(EINVAL, query(ctx, 2, &units));
+	ANSWERS(EINVAL, query(ctx, 257, &units));
+}
+
 int main(void)
 {
 	device_open();
@@ -295,6 +379,8 @@ int main(void)
 	receives();
 	xrc();
 	polls_again();
+	buffers();
+	speed();
 	CHECK(!ibv_dealloc_pd(pd) && !ibv_close_device(ctx));
 	return 0;
 }

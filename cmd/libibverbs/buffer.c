@@ -1,0 +1,77 @@
+// Buffers that the library allocates, and ibv_reg_mr_ex. The installed headers may be of a release that has neither, so the structures
+// are here.
+#include "front.h"
+#include <unistd.h>
+
+// struct ibv_buf: programs see no field of it.
+struct buffer {
+	char *addr;
+	size_t size;
+	struct ibv_pd *pd;
+};
+
+// struct ibv_mr_init_attr, and which of its fields are set.
+struct mr_init_attr {
+	size_t length;
+	int access;
+	uint64_t comp_mask, iova;
+	void *addr;
+	int fd;
+	uint64_t fd_offset;
+	void *dmah;
+	struct buffer *buf;
+};
+
+enum { HAS_IOVA = 1, HAS_ADDR = 2, HAS_FD = 4, HAS_FD_OFFSET = 8, HAS_DMAH = 16, HAS_BUF = 32, HAS_KNOWN = 63 };
+
+PUBLIC void *ibv_alloc_buf(struct ibv_pd *pd, size_t size, struct buffer **buf)
+{
+	struct buffer *b = calloc(1, sizeof *b);
+	if (!b)
+		return NULL;
+	void *addr;
+	int err = posix_memalign(&addr, sysconf(_SC_PAGESIZE), size);
+	if (err) {
+		free(b);
+		return fail_null(err);
+	}
+	*b = (struct buffer){addr, size, pd};
+	*buf = b;
+	return addr;
+}
+
+PUBLIC void ibv_free_buf(struct buffer *buf)
+{
+	free(buf->addr);
+	free(buf);
+}
+
+PUBLIC int ibv_export_buf_dmabuf_fd(struct buffer *buf)
+{
+	(void)buf;
+	return minus_one(ENODATA); // it is ordinary memory
+}
+
+// within tells whether a region is of a buffer's memory, and of the PD that the buffer was allocated with.
+static int within(const struct buffer *buf, const struct ibv_pd *pd, const struct mr_init_attr *attr)
+{
+	uintptr_t offset = (uintptr_t)attr->addr - (uintptr_t)buf->addr;
+	return buf->pd == pd && !(attr->comp_mask & (HAS_FD | HAS_FD_OFFSET)) && (uintptr_t)attr->addr >= (uintptr_t)buf->addr &&
+	       offset <= buf->size && attr->length <= buf->size - offset;
+}
+
+PUBLIC struct ibv_mr *ibv_reg_mr_ex(struct ibv_pd *pd, struct mr_init_attr *attr)
+{
+	uint64_t has = attr->comp_mask;
+	if (has & (HAS_FD | HAS_DMAH) && !(has & HAS_BUF))
+		return fail_null(EOPNOTSUPP); // neither dma-bufs nor DMA handles: ibv_reg_dmabuf_mr and ibv_alloc_dmah fail like this, too
+	if (has & ~(uint64_t)HAS_KNOWN || !(has & HAS_ADDR) || (has & HAS_BUF && !within(attr->buf, pd, attr)))
+		return fail_null(EINVAL);
+	return reg_mr(pd, attr->addr, attr->length, has & HAS_IOVA ? attr->iova : (uintptr_t)attr->addr, attr->access);
+}
+
+PUBLIC struct ibv_mr *ibv_reg_buf_mr(struct ibv_pd *pd, struct buffer *buf, void *addr, size_t length, int access)
+{
+	struct mr_init_attr attr = {.length = length, .access = access, .comp_mask = HAS_ADDR | HAS_BUF, .addr = addr, .buf = buf};
+	return ibv_reg_mr_ex(pd, &attr);
+}
