@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -82,10 +83,10 @@ func (x transfer) run(t *testing.T, program string, link endpoints, transport st
 	}
 }
 
-// transfers calls f with each link and wire protocol.
-func transfers(t *testing.T, f func(t *testing.T, program string, link endpoints, transport string)) {
+// transfers calls f with each link, and more, and each wire protocol.
+func transfers(t *testing.T, f func(t *testing.T, program string, link endpoints, transport string), more ...endpoints) {
 	program := compile(t, "transfer")
-	for _, link := range links {
+	for _, link := range slices.Concat(links, more) {
 		for _, transport := range []string{"roce", "iwarp"} {
 			t.Run(link.link+" "+transport, func(t *testing.T) { f(t, program, link, transport) })
 		}
@@ -115,38 +116,21 @@ func TestUnmappedUnderPeer(t *testing.T) {
 	})
 }
 
-// TestPeerKilled: the peer of a program that is killed gets an error, on shared memory at once, on sockets when its retries are over.
+// TestPeerKilled: the peer of a program that is killed gets an error, on shared memory and through
+// the hub at once, on sockets when its retries are over. One that only waits hears of it at once,
+// but for sockets without a hub, where nobody can tell.
 func TestPeerKilled(t *testing.T) {
 	gate.System(t)
-	transfers(t, func(t *testing.T, program string, link endpoints, transport string) {
-		transfer{kill: "server", client: "fail", says: "a write failed"}.run(t, program, link, transport)
-	})
-}
-
-// TestPeerKilledOnSegment: on shared memory a program that only waits hears at once that its peer was killed.
-func TestPeerKilledOnSegment(t *testing.T) {
-	gate.System(t)
-	program := compile(t, "transfer")
-	for _, transport := range []string{"roce", "iwarp"} {
-		t.Run(transport, func(t *testing.T) {
-			transfer{kill: "client", client: "fail"}.run(t, program, links[0], transport)
-		})
-	}
-}
-
-// TestPeerKilledThroughHub: with the hub, a program that only waits hears at once that its peer was killed.
-func TestPeerKilledThroughHub(t *testing.T) {
-	gate.System(t)
-	program := compile(t, "transfer")
-	link := endpoints{
+	hub := endpoints{
 		link: "kernel:lo", server: "127.14.8.1", client: "127.14.8.2",
 		env: []string{"SOFTRNIC_SHARED=1", "SOFTRNIC_COMMAND=" + command(t)},
 	}
-	for _, transport := range []string{"roce", "iwarp"} {
-		t.Run(transport, func(t *testing.T) {
+	transfers(t, func(t *testing.T, program string, link endpoints, transport string) {
+		transfer{kill: "server", client: "fail", says: "a write failed"}.run(t, program, link, transport)
+		if link.link == links[0].link || link.env != nil {
 			transfer{kill: "client", client: "fail"}.run(t, program, link, transport)
-		})
-	}
+		}
+	}, hub)
 }
 
 // TestConnectionManagerCalls runs testdata/cm.c, which says what it tests.

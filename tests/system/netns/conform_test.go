@@ -3,7 +3,6 @@
 package netns
 
 import (
-	"cmp"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,9 +10,6 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/vishvananda/netlink"
-
-	"github.com/softrnic/softrnic/link/linktest"
 	"github.com/softrnic/softrnic/tests/internal/gate"
 )
 
@@ -54,33 +50,6 @@ func TestConformNetns(t *testing.T) {
 // skipped is how many cases a node is not judged by as it is: those of another set-up of iWARP.
 var skipped = map[string]string{"rocev2": "0 skipped", "iwarp": "7 skipped"}
 
-// TestConformOverTAP: a node on a TAP interface keeps to all statements, those about another set-up when it is set up so.
-func TestConformOverTAP(t *testing.T) {
-	gate.System(t)
-	program := softrnic(t)
-	linktest.Bridge(t, "br0", 0)
-	if err := netlink.LinkSetUp(linktest.Interface(t, "lo")); err != nil { // the responder is there
-		t.Fatal(err)
-	}
-	const serve = "serve --link tap:rnic0,bridge=br0 --addr 10.7.0.1/24 --congestion --conform --conform-token x"
-	for _, c := range []struct {
-		setUp, only string
-		transports  []string
-		skipped     map[string]string
-	}{
-		{"", "*", []string{"rocev2", "iwarp"}, skipped},
-		{" --mpa no-crc,markers,revision1", "FPDU-CRC-NONE*,MARKER-RECEIVED,MARKER-RESERVED,MARKER-POINTER,INIT-PLAIN", []string{"iwarp"}, nil},
-		{" --mpa client-server", "INIT-CLIENT-RTR", []string{"iwarp"}, nil},
-	} {
-		serving := startProgram(t, program, strings.Fields(serve+c.setUp)...)
-		serving.await("msg=conform")
-		for _, transport := range c.transports {
-			keeps(t, program, transport, c.skipped[transport], "--link", "tap:rnic1,bridge=br0", "--target", "10.7.0.1", "--only", c.only)
-		}
-		serving.stop()
-	}
-}
-
 // TestConformOverSockets: a node on the kernel's own sockets, which nobody has started, keeps to all statements too.
 func TestConformOverSockets(t *testing.T) {
 	gate.System(t)
@@ -90,19 +59,13 @@ func TestConformOverSockets(t *testing.T) {
 	serving.await("msg=conform")
 	for _, transport := range []string{"rocev2", "iwarp"} {
 		m.enter(0)
-		keeps(t, m.program, transport, skipped[transport], "--link", "packet:v0", "--target", host, "--control", host+":18516")
+		args := "conform --harmful --transport " + transport + " --wait 20s --addr 10.7.0.9 --token x --link packet:v0 --target " + host + " --control " + host + ":18516"
+		out, err := exec.CommandContext(t.Context(), m.program, strings.Fields(args)...).CombinedOutput()
+		if err != nil || !strings.Contains(string(out), "0 failed, "+skipped[transport]) {
+			t.Errorf("%s: %v\n%s", transport, err, out)
+		}
 	}
 	serving.stop()
-}
-
-// keeps runs softrnic conform with arguments, and wants PASS of each case but those that are skipped, of which there are none if it is "".
-func keeps(t *testing.T, program, transport, skipped string, args ...string) {
-	t.Helper()
-	args = append([]string{"conform", "--harmful", "--transport", transport, "--wait", "20s", "--addr", "10.7.0.9", "--token", "x"}, args...)
-	out, err := exec.CommandContext(t.Context(), program, args...).CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "0 failed, "+cmp.Or(skipped, "0 skipped")) {
-		t.Errorf("%s: %v\n%s", transport, err, out)
-	}
 }
 
 // stop ends a program that ends when it is told to.

@@ -111,6 +111,26 @@ func TestProgram(t *testing.T) {
 	}
 }
 
+// TestSetUps: a node keeps to the statements about other set-ups of MPA when serve sets it up so.
+func TestSetUps(t *testing.T) {
+	for mpa, only := range map[string]string{
+		"no-crc,markers,revision1": "FPDU-CRC-NONE*,MARKER-RECEIVED,MARKER-RESERVED,MARKER-POINTER,INIT-PLAIN",
+		"client-server":            "INIT-CLIENT-RTR",
+	} {
+		lan, control := new(pipe.Switch), freeAddr(t)
+		s := program.Start(t, lan, "serve --addr 10.0.0.1/24 --conform --conform-token x --conform-addr "+control+" --mpa "+mpa)
+		s.Await(t, &s.Err, "msg=serving")
+		args := "conform --transport iwarp --wait 20s --addr 10.0.0.2 --target 10.0.0.1 --token x --control " + control + " --only " + only
+		if code, out, errs := program.Run(context.Background(), lan, strings.Fields(args)...); code != cli.ExitOK || !strings.Contains(out, "0 failed, 0 skipped") {
+			t.Errorf("%s: exits with %d: %s%s", mpa, code, out, errs)
+		}
+		s.Stop()
+		if code := s.Wait(t); code != cli.ExitOK {
+			t.Errorf("serve exits with %d: %s", code, &s.Err)
+		}
+	}
+}
+
 // TestUsage: what cannot be done is said before anything is opened, and --list needs no target.
 func TestUsage(t *testing.T) {
 	for args, want := range map[string]string{
