@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -94,38 +93,6 @@ func TestPick(t *testing.T) {
 	}
 	if l := join(t, dir, choice(n)); l.Picked() != free {
 		t.Errorf("number %d, want %d", l.Picked(), free)
-	}
-}
-
-// TestClaimOfDeadProcess checks that a killed process has no claim left, and that its file is
-// removed.
-func TestClaimOfDeadProcess(t *testing.T) {
-	dir := directory(t)
-	a := join(t, dir, choice(10))
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), childEnv+"="+dir)
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	await(t, "the process has joined", func() bool { return len(a.Peers()) == 1 })
-	files := func() int {
-		entries, err := os.ReadDir(filepath.Join(dir, "shm-x"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return len(entries)
-	}
-	_ = cmd.Process.Kill()
-	_ = cmd.Wait()
-	// Another process has died before it renamed its socket.
-	for _, name := range []string{claimPrefix, socketPrefix} {
-		if err := os.WriteFile(filepath.Join(dir, "shm-x", name+"02:09:09:09:09:09"), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	join(t, dir, choice(10))
-	if n := files(); n != 2*3 {
-		t.Errorf("%d files of two processes, want a socket and two claims of each", n)
 	}
 }
 

@@ -1,8 +1,6 @@
 package shm
 
 import (
-	"os"
-	"os/exec"
 	"testing"
 
 	"github.com/softrnic/softrnic/link"
@@ -42,12 +40,7 @@ func TestDepartures(t *testing.T) {
 	first.Shutdown()
 	await(t, "they connect again", func() bool { p := a.medium.(*segment).peer(mac); return p != nil && p != first })
 
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), childEnv+"="+dir)
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = cmd.Process.Kill() }) // if the test ends early
+	kill := start(t, dir)
 	connectedTo(2)
 	var other [6]byte
 	for _, p := range a.Peers() {
@@ -55,8 +48,7 @@ func TestDepartures(t *testing.T) {
 			other = [6]byte(p)
 		}
 	}
-	_ = cmd.Process.Kill()
-	_ = cmd.Wait()
+	kill()
 	gone(other)
 	if err := b.Close(); err != nil {
 		t.Error(err)
