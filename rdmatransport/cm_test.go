@@ -138,61 +138,56 @@ const (
 // TestConnectionsUnderLoss: a fifth of all frames lost, ARP and neighbour discovery included. Every
 // connection comes up on both sides and goes down on both, whichever ends it.
 func TestConnectionsUnderLoss(t *testing.T) {
-	for seed := range stacktest.Size(60, 300, 300) {
-		synctest.Test(t, func(t *testing.T) {
-			lan := new(pipe.Switch)
-			bad, err := impair.New(lan.Port(), impair.Config{
-				Seed: uint64(seed), In: impair.Direction{Loss: 0.2}, Out: impair.Direction{Loss: 0.2, Duplicate: 0.05},
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			a := newCMNode(t, bad, "10.0.0.1/24", "fd00::1/64")
-			defer a.close()
-			b := newCMNode(t, lan.Port(), "10.0.0.2/24", "fd00::2/64")
-			defer b.close()
-			b.listen(rdmacm.TCP, "::")
-			dst := []string{"10.0.0.2", "fd00::2"}[seed%2]
-			const count = 4
-			for i := range count {
-				a.connect(rdmacm.TCP, dst, uint16(1000+i))
-			}
-			time.Sleep(5 * time.Minute)
-			for i, c := range a.all() {
-				if i%2 == 0 {
-					if err := c.Disconnect(); err != nil {
-						t.Fatalf("seed %d: %v after %s", seed, err, a.got(c))
-					}
-				}
-			}
-			for i, c := range b.all() {
-				if i%2 == 0 {
-					_ = c.Disconnect() // sometimes both at once
-				}
-			}
-			time.Sleep(5 * time.Minute)
-			for _, c := range append(a.all(), b.all()...) {
-				_ = c.Disconnect() // in case neither side did
-			}
-			time.Sleep(5 * time.Minute)
-			if len(a.all()) != count || len(b.all()) != count {
-				t.Fatalf("seed %d: %d and %d connections, want %d", seed, len(a.all()), len(b.all()), count)
-			}
-			for _, c := range a.all() {
-				if s := a.got(c); s != activeLife {
-					t.Errorf("seed %d: active:\n%s", seed, s)
-				}
-			}
-			for _, c := range b.all() {
-				if s := b.got(c); s != passiveLife {
-					t.Errorf("seed %d: passive:\n%s", seed, s)
-				}
-			}
+	stacktest.Seeds(t, stacktest.Size(60, 300, 300), func(t *testing.T, seed uint64) {
+		lan := new(pipe.Switch)
+		bad, err := impair.New(lan.Port(), impair.Config{
+			Seed: seed, In: impair.Direction{Loss: 0.2}, Out: impair.Direction{Loss: 0.2, Duplicate: 0.05},
 		})
-		if t.Failed() {
-			return
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
+		a := newCMNode(t, bad, "10.0.0.1/24", "fd00::1/64")
+		defer a.close()
+		b := newCMNode(t, lan.Port(), "10.0.0.2/24", "fd00::2/64")
+		defer b.close()
+		b.listen(rdmacm.TCP, "::")
+		dst := []string{"10.0.0.2", "fd00::2"}[seed%2]
+		const count = 4
+		for i := range count {
+			a.connect(rdmacm.TCP, dst, uint16(1000+i))
+		}
+		time.Sleep(5 * time.Minute)
+		for i, c := range a.all() {
+			if i%2 == 0 {
+				if err := c.Disconnect(); err != nil {
+					t.Fatalf("seed %d: %v after %s", seed, err, a.got(c))
+				}
+			}
+		}
+		for i, c := range b.all() {
+			if i%2 == 0 {
+				_ = c.Disconnect() // sometimes both at once
+			}
+		}
+		time.Sleep(5 * time.Minute)
+		for _, c := range append(a.all(), b.all()...) {
+			_ = c.Disconnect() // in case neither side did
+		}
+		time.Sleep(5 * time.Minute)
+		if len(a.all()) != count || len(b.all()) != count {
+			t.Fatalf("seed %d: %d and %d connections, want %d", seed, len(a.all()), len(b.all()), count)
+		}
+		for _, c := range a.all() {
+			if s := a.got(c); s != activeLife {
+				t.Errorf("seed %d: active:\n%s", seed, s)
+			}
+		}
+		for _, c := range b.all() {
+			if s := b.got(c); s != passiveLife {
+				t.Errorf("seed %d: passive:\n%s", seed, s)
+			}
+		}
+	})
 }
 
 // TestSilence: the peer vanishes at each point of a connection's life; within the timeouts the

@@ -4,26 +4,18 @@ package conformance
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"math/rand/v2"
-	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/rdmatransport"
 	"github.com/softrnic/softrnic/rdmatransport/roce"
-	"github.com/softrnic/softrnic/tests/internal/gate"
+	"github.com/softrnic/softrnic/stack/stacktest"
 	"github.com/softrnic/softrnic/verbs"
-)
-
-var (
-	seedFlag  = flag.Uint64("seed", 0, "run only this seed of the matrix")
-	seedsFlag = flag.Uint64("seeds", 0, "run this many seeds of the matrix; 0: 160, in the system run 1000, with -race a quarter of that")
 )
 
 // scenario is one cell of the matrix: everything is drawn from its seed.
@@ -85,7 +77,7 @@ var tally struct{ runs, failed, retries, duplicates, outOfSeq, rnr, badICRC, ops
 //
 // A seed fixes the work, the network's choices and all random numbers. It does not fix how goroutines interleave.
 func TestMatrix(t *testing.T) {
-	seeds(t, 160, 1000, runSeed)
+	stacktest.Seeds(t, seeds(160, 1000), runSeed)
 	t.Logf("result: %d seeds, %d requests: %d connections failed, %d retries, %d duplicate and %d out-of-sequence requests, %d RNR, %d wrong ICRCs",
 		tally.runs.Load(), tally.ops.Load(), tally.failed.Load(), tally.retries.Load(), tally.duplicates.Load(),
 		tally.outOfSeq.Load(), tally.rnr.Load(), tally.badICRC.Load())
@@ -96,7 +88,7 @@ func TestMatrix(t *testing.T) {
 
 // TestMatrixDirect runs the same work where no packets are needed, except that a receive may not be posted yet.
 func TestMatrixDirect(t *testing.T) {
-	seeds(t, 80, 400, runSeedDirect)
+	stacktest.Seeds(t, seeds(80, 400), runSeedDirect)
 	if ops, n := without.ops.Load(), without.packets.Load(); n < ops*9/10 {
 		t.Errorf("%d of %d requests went without packets", n, ops)
 	}
@@ -105,47 +97,29 @@ func TestMatrixDirect(t *testing.T) {
 // without counts the messages of TestMatrixDirect, and how many of them went without packets.
 var without struct{ ops, packets atomic.Uint64 }
 
-// seeds runs f for each of n seeds, in the system run for more, or as the flags say. All of drawNetwork's kinds of trouble are among
-// eight in a row.
-func seeds(t *testing.T, n, inSystem uint64, f func(t *testing.T, seed uint64)) {
-	if *seedFlag != 0 {
-		t.Run(fmt.Sprint(*seedFlag), func(t *testing.T) { f(t, *seedFlag) })
-		return
-	}
-	if gate.InSystem() {
-		n = inSystem
-	}
+// seeds is n, in the system run another number, and with -race a quarter of that. All of
+// drawNetwork's kinds of trouble are among eight in a row.
+func seeds(n, inSystem int) int {
+	n = stacktest.Size(n, inSystem, inSystem)
 	if raceEnabled {
 		n /= 4
 	}
-	if *seedsFlag != 0 {
-		n = *seedsFlag
-	}
-	t.Run("seed", func(t *testing.T) {
-		for seed := range n {
-			t.Run(fmt.Sprint(seed+1), func(t *testing.T) {
-				t.Parallel()
-				f(t, seed+1)
-			})
-		}
-	})
+	return n
 }
 
 func runSeed(t *testing.T, seed uint64)       { runScenario(t, seed, false) }
 func runSeedDirect(t *testing.T, seed uint64) { runScenario(t, seed, true) }
 
 func runScenario(t *testing.T, seed uint64, direct bool) {
-	synctest.Test(t, func(t *testing.T) {
-		r := rand.New(rand.NewPCG(seed, 0))
-		s := newScenario(seed, r)
-		s.net.direct = direct
-		defer func() {
-			if t.Failed() {
-				t.Logf("go test ./tests/conformance -run '%s$' -seed %d: %v", strings.SplitN(t.Name(), "/", 2)[0], seed, s)
-			}
-		}()
-		s.run(t, r)
-	})
+	r := rand.New(rand.NewPCG(seed, 0))
+	s := newScenario(seed, r)
+	s.net.direct = direct
+	defer func() {
+		if t.Failed() {
+			t.Log(s)
+		}
+	}()
+	s.run(t, r)
 }
 
 func (s *scenario) run(t *testing.T, r *rand.Rand) {

@@ -4,15 +4,12 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"flag"
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"os"
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/softrnic/softrnic/link"
@@ -25,8 +22,6 @@ import (
 	"github.com/softrnic/softrnic/verbs/rsocket"
 )
 
-var seedsFlag = flag.Uint64("seeds", uint64(stacktest.Size(24, 48, 48)), "how many seeds of the matrix to run")
-
 // tally counts what has happened to the connections of the matrix, which shows whether it tests anything.
 var tally struct{ unconnected, survived, failed, bytes atomic.Uint64 }
 
@@ -34,20 +29,13 @@ var tally struct{ unconnected, survived, failed, bytes atomic.Uint64 }
 // end, short outages in mid-stream included; an outage that is longer than the QP's retries ends both sides with an error, in time, and
 // before it with what was sent, as far as it came. Time is virtual.
 func TestMatrix(t *testing.T) {
-	t.Run("seed", func(t *testing.T) {
-		for seed := range *seedsFlag {
-			t.Run(fmt.Sprint(seed), func(t *testing.T) {
-				t.Parallel()
-				synctest.Test(t, func(t *testing.T) { bad(t, seed) })
-			})
-		}
-	})
-	t.Logf("result: %d seeds, %d bytes: %d were not connected, %d survived an outage, %d failed by one", *seedsFlag, tally.bytes.Load(),
+	n := uint64(stacktest.Seeds(t, stacktest.Size(24, 48, 48), bad))
+	t.Logf("result: %d seeds, %d bytes: %d were not connected, %d survived an outage, %d failed by one", n, tally.bytes.Load(),
 		tally.unconnected.Load(), tally.survived.Load(), tally.failed.Load())
-	if n := tally.unconnected.Load(); n*50 > *seedsFlag {
-		t.Errorf("%d of %d were not connected: rdma_cm gives up too early", n, *seedsFlag)
+	if un := tally.unconnected.Load(); un*50 > n {
+		t.Errorf("%d of %d were not connected: rdma_cm gives up too early", un, n)
 	}
-	if n := *seedsFlag; n >= 24 && (tally.failed.Load() < n/10 || tally.survived.Load() < n/10) {
+	if n >= 24 && (tally.failed.Load() < n/10 || tally.survived.Load() < n/10) {
 		t.Error("too few outages to see anything")
 	}
 }
@@ -98,6 +86,7 @@ func (o *outage) pull(written int, port *pipe.Port) {
 	}
 }
 
+// bad runs one of them.
 func bad(t *testing.T, seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 1))
 	lan := new(pipe.Switch)

@@ -3,9 +3,7 @@ package iwarp_test
 import (
 	"bytes"
 	"encoding/binary"
-	"fmt"
 	"math/rand/v2"
-	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -13,52 +11,108 @@ import (
 	"time"
 
 	"github.com/softrnic/softrnic/rdmatransport/iwarp"
+	"github.com/softrnic/softrnic/stack/stacktest"
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// seedsOf is how many seeds a matrix has: by default, in the system run, and in the long run ten
-// thousand.
-func seedsOf(normal, system uint64) uint64 {
-	switch {
-	case os.Getenv("SOFTRNIC_LONG") != "":
-		return 10_000
-	case raceEnabled:
-		return normal / 2
-	case os.Getenv("SOFTRNIC_SYSTEM") != "":
-		return system
+// badStreams runs f in virtual time over a network of each seed, which cuts streams anywhere, with
+// small windows, late, damaged or lost in the middle. f tells how much work was done, and whether the
+// connection failed.
+func badStreams(t *testing.T, normal, system int, f func(t *testing.T, n *badNetwork) (work int, failed bool)) {
+	seeds := stacktest.Size(normal, system, 10_000)
+	if raceEnabled {
+		seeds = normal / 2
 	}
-	return normal
-}
-
-// TestMatrix runs mixed work in both directions over every kind of stream: cut anywhere, with small
-// windows, late, damaged or lost in the middle. Data must be right, and every request must complete
-// once and in order; all with success, unless the stream was harmed. Time is virtual. A seed fixes
-// the work and the network's choices, but not how goroutines interleave.
-func TestMatrix(t *testing.T) {
-	seeds := seedsOf(100, 1000)
-	var harmed, failed, requests atomic.Int64
-	t.Run("seed", func(t *testing.T) {
-		for seed := range seeds {
-			t.Run(fmt.Sprint(seed), func(t *testing.T) {
-				t.Parallel()
-				synctest.Test(t, func(t *testing.T) {
-					m := newMatrix(t, seed)
-					m.run()
-					requests.Add(int64(len(m.sides[0].work) + len(m.sides[1].work)))
-					if m.harmed.Load() {
-						harmed.Add(1)
-					}
-					if m.sides[0].failed || m.sides[1].failed {
-						failed.Add(1)
-					}
-				})
-			})
+	var harmed, failures, work atomic.Int64
+	seeds = stacktest.Seeds(t, seeds, func(t *testing.T, seed uint64) {
+		n := drawNetwork(seed)
+		done, failed := f(t, n)
+		work.Add(int64(done))
+		if n.harmed.Load() {
+			harmed.Add(1)
+		}
+		if failed {
+			failures.Add(1)
 		}
 	})
-	t.Logf("result: %d seeds, %d requests, %d streams harmed, %d connections failed", seeds, requests.Load(), harmed.Load(), failed.Load())
-	if n := uint64(failed.Load()); n < seeds/10 || n > seeds*2/3 {
+	t.Logf("result: %d seeds, %d requests or bytes, %d streams harmed, %d connections failed", seeds, work.Load(), harmed.Load(), failures.Load())
+	if n := int(failures.Load()); seeds >= 20 && (n < seeds/10 || n > seeds*2/3) {
 		t.Errorf("%d of %d connections failed", n, seeds)
 	}
+}
+
+// badNetwork is a network with what it draws, and whether it has harmed a stream.
+type badNetwork struct {
+	*network
+	seed   uint64
+	r      *rand.Rand // for whoever uses it
+	harmed atomic.Bool
+
+	mu    sync.Mutex
+	draws *rand.Rand // guarded by mu
+}
+
+func drawNetwork(seed uint64) *badNetwork {
+	r := rand.New(rand.NewPCG(seed, 100))
+	n := &badNetwork{seed: seed, r: r, draws: rand.New(rand.NewPCG(seed, 101)), network: &network{
+		mss: []int{131, 536, 1460, 8961}[r.IntN(4)], buffer: []int{1, 3000, 20_000, 200_000}[r.IntN(4)], offloaded: r.IntN(2) == 0,
+	}}
+	switch r.IntN(3) {
+	case 0:
+		n.cut = func(avail int) int { return 1 + n.draw(avail) }
+	case 1:
+		n.cut = func(avail int) int { return 1 + n.draw(1+n.draw(1+n.draw(avail))) }
+	}
+	if r.IntN(2) == 0 {
+		most := []int{1, 20, 3000}[r.IntN(3)]
+		n.stall = func() time.Duration { return time.Duration(n.draw(most)) * time.Millisecond }
+	}
+	return n
+}
+
+func (n *badNetwork) draw(most int) int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.draws.IntN(most)
+}
+
+// mayHarm has the stream damaged or aborted, in four cases of ten, when so many bytes and some more
+// were sent from now on.
+func (n *badNetwork) mayHarm(least int) {
+	how, after := n.r.IntN(10), int64(least+1+n.r.IntN(1<<(6+n.r.IntN(12))))
+	if how >= 4 {
+		return
+	}
+	var sent atomic.Int64
+	n.damage = func(s *stream, b []byte) {
+		if now := sent.Add(int64(len(b))); now < after || now-int64(len(b)) >= after {
+			return
+		}
+		n.harmed.Store(true)
+		switch how {
+		case 0, 1:
+			b[n.draw(len(b))] ^= 1 << n.draw(8)
+		case 2:
+			go s.Abort()
+		default:
+			go s.Close()
+		}
+	}
+}
+
+// config is iWARP's of a node.
+func (n *badNetwork) config() iwarp.Config {
+	return iwarp.Config{Markers: n.r.IntN(2) == 0, LongFPDUs: n.r.IntN(2) == 0}
+}
+
+// TestMatrix runs mixed work in both directions over every kind of stream. Data must be right, and
+// every request must complete once and in order; all with success, unless the stream was harmed.
+func TestMatrix(t *testing.T) {
+	badStreams(t, 100, 1000, func(t *testing.T, n *badNetwork) (requests int, failed bool) {
+		m := newMatrix(t, n)
+		m.run()
+		return len(m.sides[0].work) + len(m.sides[1].work), m.sides[0].failed || m.sides[1].failed
+	})
 }
 
 // What each part of a side's memory is for. Every request has a place of its own, so that in the
@@ -78,11 +132,9 @@ const (
 
 // matrix is two sides with work to do.
 type matrix struct {
-	t      *testing.T
-	seed   uint64
-	net    *network
-	sides  [2]*matrixSide
-	harmed atomic.Bool
+	t     *testing.T
+	net   *badNetwork
+	sides [2]*matrixSide
 }
 
 // matrixSide is one of them.
@@ -96,30 +148,9 @@ type matrixSide struct {
 	wcs    map[*verbs.CQ][]verbs.WC
 }
 
-func newMatrix(t *testing.T, seed uint64) *matrix {
-	r := rand.New(rand.NewPCG(seed, 100))
-	m := &matrix{t: t, seed: seed, net: &network{
-		mss: []int{131, 536, 1460, 8961}[r.IntN(4)], buffer: []int{1, 3000, 20_000, 200_000}[r.IntN(4)], offloaded: r.IntN(2) == 0,
-	}}
-	var mu sync.Mutex // of what the network draws
-	draws := rand.New(rand.NewPCG(seed, 101))
-	draw := func(n int) int {
-		mu.Lock()
-		defer mu.Unlock()
-		return draws.IntN(n)
-	}
-	switch r.IntN(3) {
-	case 0:
-		m.net.cut = func(avail int) int { return 1 + draw(avail) }
-	case 1:
-		m.net.cut = func(avail int) int { return 1 + draw(1+draw(1+draw(avail))) }
-	}
-	if r.IntN(2) == 0 {
-		most := []int{1, 20, 3000}[r.IntN(3)]
-		m.net.stall = func() time.Duration { return time.Duration(draw(most)) * time.Millisecond }
-	}
-	a := newNode(t, m.net, nodeAddr, matrixSize, iwarp.Config{Markers: r.IntN(2) == 0, LongFPDUs: r.IntN(2) == 0})
-	b := newNode(t, m.net, peerAddr, matrixSize, iwarp.Config{Markers: r.IntN(2) == 0, LongFPDUs: r.IntN(2) == 0})
+func newMatrix(t *testing.T, n *badNetwork) *matrix {
+	m, r := &matrix{t: t, net: n}, n.r
+	a, b := newNode(t, n.network, nodeAddr, matrixSize, n.config()), newNode(t, n.network, peerAddr, matrixSize, n.config())
 	for _, d := range []*node{a, b} {
 		d.recvs, d.recvLen = mostWork, mostBytes
 		copy(d.buf[sourceAt:], pattern(r.IntN(256), sourceLen))
@@ -128,11 +159,9 @@ func newMatrix(t *testing.T, seed uint64) *matrix {
 	var sessions [2]*session
 	a.mr, b.mr = m.part(a, recvAt), m.part(b, recvAt)
 	sessions[0], sessions[1] = pair(a, b)
-	if harm := r.IntN(10); harm < 4 {
-		m.harm(draw, harm, int64(1+r.IntN(1<<(6+r.IntN(12)))))
-	}
+	n.mayHarm(0)
 	for i, s := range sessions {
-		m.sides[i] = &matrixSide{session: s, r: rand.New(rand.NewPCG(seed, uint64(i))), source: bytes.Clone(s.buf[sourceAt : sourceAt+sourceLen])}
+		m.sides[i] = &matrixSide{session: s, r: rand.New(rand.NewPCG(n.seed, uint64(i))), source: bytes.Clone(s.buf[sourceAt : sourceAt+sourceLen])}
 	}
 	for i, s := range m.sides {
 		s.plan(m.sides[1-i])
@@ -142,25 +171,6 @@ func newMatrix(t *testing.T, seed uint64) *matrix {
 
 // part is a region of a node's memory from an offset on.
 func (m *matrix) part(d *node, off int) *verbs.MR { return d.register(d.buf[off:], allRights) }
-
-// harm damages or aborts the stream when so many bytes were sent.
-func (m *matrix) harm(draw func(int) int, how int, after int64) {
-	var sent atomic.Int64
-	m.net.damage = func(s *stream, b []byte) {
-		if now := sent.Add(int64(len(b))); now < after || now-int64(len(b)) >= after {
-			return
-		}
-		m.harmed.Store(true)
-		switch how {
-		case 0, 1:
-			b[draw(len(b))] ^= 1 << draw(8)
-		case 2:
-			go s.Abort()
-		default:
-			go s.Close()
-		}
-	}
-}
 
 // plan draws what a side will do.
 func (s *matrixSide) plan(other *matrixSide) {
@@ -236,7 +246,7 @@ func (m *matrix) run() {
 	for began := time.Now(); !m.ended(); time.Sleep(10 * time.Millisecond) {
 		switch {
 		case time.Since(began) <= patience:
-		case m.harmed.Load() && !gaveUp:
+		case m.net.harmed.Load() && !gaveUp:
 			// A length that was damaged has its receiver wait for bytes that nobody sends: iWARP
 			// has no timer. Programs have.
 			gaveUp, began = true, time.Now()
@@ -277,7 +287,7 @@ func (m *matrix) ended() bool {
 // check looks at the completions of one side, and at the data that they stand for.
 func (m *matrix) check(s, other *matrixSide) {
 	t := m.t
-	if s.failed && !m.harmed.Load() {
+	if s.failed && !m.net.harmed.Load() {
 		t.Errorf("the connection failed, though the stream was not harmed: %v", s.wcs[s.scq])
 	}
 	next, failed := 0, false

@@ -4,18 +4,15 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/softrnic/softrnic/rdmatransport"
-	"github.com/softrnic/softrnic/rdmatransport/iwarp"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rsocket"
 )
@@ -25,81 +22,26 @@ import (
 // error instead, but never in an end that looks like one. Time is virtual. It is here, and not
 // beside TestMatrix of rsocket, as gVisor's TCP does not let virtual time go on.
 func TestSocketMatrix(t *testing.T) {
-	seeds := seedsOf(60, 300)
-	var harmed, failed, total atomic.Int64
-	t.Run("seed", func(t *testing.T) {
-		for seed := range seeds {
-			t.Run(fmt.Sprint(seed), func(t *testing.T) {
-				t.Parallel()
-				synctest.Test(t, func(t *testing.T) {
-					m := &socketMatrix{t: t, seed: seed}
-					m.run()
-					total.Add(m.bytes.Load())
-					if m.harmed.Load() {
-						harmed.Add(1)
-					}
-					if m.failed.Load() {
-						failed.Add(1)
-					}
-				})
-			})
-		}
+	badStreams(t, 60, 300, func(t *testing.T, n *badNetwork) (bytes int, failed bool) {
+		m := &socketMatrix{t: t, net: n}
+		m.run()
+		return int(m.bytes.Load()), m.failed.Load()
 	})
-	t.Logf("%d seeds, %d bytes, %d streams harmed, %d connections failed", seeds, total.Load(), harmed.Load(), failed.Load())
-	if n := uint64(failed.Load()); n < seeds/10 || n > seeds/2 {
-		t.Errorf("%d of %d connections failed", n, seeds)
-	}
 }
 
 type socketMatrix struct {
-	t              *testing.T
-	seed           uint64
-	harmed, failed atomic.Bool
-	bytes          atomic.Int64
+	t      *testing.T
+	net    *badNetwork
+	failed atomic.Bool
+	bytes  atomic.Int64
 }
 
 func (m *socketMatrix) run() {
-	t, r := m.t, rand.New(rand.NewPCG(m.seed, 200))
-	netw := &network{
-		mss: []int{131, 536, 1460, 8961}[r.IntN(4)], buffer: []int{1, 3000, 20_000, 200_000}[r.IntN(4)], offloaded: r.IntN(2) == 0,
-	}
-	var mu sync.Mutex // of what the network draws
-	draws := rand.New(rand.NewPCG(m.seed, 201))
-	draw := func(n int) int {
-		mu.Lock()
-		defer mu.Unlock()
-		return draws.IntN(n)
-	}
-	switch r.IntN(3) {
-	case 0:
-		netw.cut = func(avail int) int { return 1 + draw(avail) }
-	case 1:
-		netw.cut = func(avail int) int { return 1 + draw(1+draw(1+draw(avail))) }
-	}
-	if r.IntN(2) == 0 {
-		most := []int{1, 20, 300}[r.IntN(3)]
-		netw.stall = func() time.Duration { return time.Duration(draw(most)) * time.Millisecond }
-	}
-	if harm := r.IntN(10); harm < 4 {
-		after, sent := int64(2000+r.IntN(1<<(6+r.IntN(12)))), new(atomic.Int64) // not before it is set up
-		netw.damage = func(s *stream, b []byte) {
-			if now := sent.Add(int64(len(b))); now < after || now-int64(len(b)) >= after {
-				return
-			}
-			m.harmed.Store(true)
-			switch harm {
-			case 0, 1:
-				b[draw(len(b))] ^= 1 << draw(8)
-			case 2:
-				go s.Abort()
-			default:
-				go s.Close()
-			}
-		}
-	}
+	t, r := m.t, m.net.r
+	m.net.mayHarm(2000) // not before it is set up
 	var devs []*verbs.Device
 	for _, addr := range []string{nodeAddr, peerAddr} {
-		dev, err := rdmatransport.Open(netw.host(addr), rdmatransport.IWARP(iwarp.Config{Markers: r.IntN(2) == 0, LongFPDUs: r.IntN(2) == 0}))
+		dev, err := rdmatransport.Open(m.net.host(addr), rdmatransport.IWARP(m.net.config()))
 		must(t, err)
 		defer func() { must(t, dev.Close()) }()
 		devs = append(devs, dev)
@@ -113,7 +55,7 @@ func (m *socketMatrix) run() {
 	data := [2][]byte{pattern(r.IntN(256), 1+r.IntN(300_000)), pattern(r.IntN(256), 1+r.IntN(300_000))}
 	for i, c := range []*rsocket.Conn{a, b} {
 		must(t, c.SetDeadline(time.Now().Add(time.Hour)))
-		sizes := rand.New(rand.NewPCG(m.seed, uint64(i)))
+		sizes := rand.New(rand.NewPCG(m.net.seed, uint64(i)))
 		work.Go(func() { m.failing("Write", m.write(c, data[i], sizes)) })
 		work.Go(func() {
 			got, err := io.ReadAll(c)
@@ -151,8 +93,8 @@ func (m *socketMatrix) write(c *rsocket.Conn, data []byte, sizes *rand.Rand) err
 func (m *socketMatrix) failing(what string, err error) {
 	switch {
 	case err == nil:
-	case !m.harmed.Load() || errors.Is(err, os.ErrDeadlineExceeded):
-		m.t.Errorf("seed %d: %s: %v", m.seed, what, err)
+	case !m.net.harmed.Load() || errors.Is(err, os.ErrDeadlineExceeded):
+		m.t.Errorf("%s: %v", what, err)
 	default:
 		m.failed.Store(true)
 	}
