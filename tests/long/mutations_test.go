@@ -66,6 +66,15 @@ var mutations = []mutation{
 	{"a stream that refuses what was gathered is lost", iwarp + "output.go", "if _, err := q.sendGathered(); err != nil {", "if _, err := q.sendGathered(); err != nil && false {", "rdmatransport/internal/iwarp", "TestStreamLost"},
 	{"a READ that siw blames is found by its memory", iwarp + "terminate.go", "wr.Opcode == verbs.RDMARead && wr.RKey", "false && wr.RKey", "rdmatransport/internal/iwarp", "TestTerminateReceived"},
 	{"a flood leaves a peer time to answer", roce + "cm/params.go", "maxHeld = 16384", "maxHeld = 512", "rdmatransport", "TestConnectDuringFlood"},
+	{"a QP in ERR flushes its receives", "verbs/complete.go", "for qp.rq.len() > 0 {", "for false {", "tests/conformance", "TestPeerKilled"},
+	{"a peer that is silent is given up", roceSend + "retry.go", "if r.timeouts >= limit {", "if false {", "tests/conformance", "TestPeerKilled"},
+	{"a message over XRC says which SRQ takes it", "rdmatransport/internal/roce/xrc.go", "\tr.srqn = p.XRCETH.SRQ\n", "", "cmd/softrnic/internal/pingpong", "TestPingpongXSRQ"},
+	{"serve sets up MPA as it is told: markers", "cmd/internal/node/node.go", "m.Markers = true", "m.Markers = false", "cmd/softrnic/internal/conform", "TestSetUps"},
+	{"serve sets up MPA as it is told: client-server", "cmd/internal/node/node.go", "m.NoPeerToPeer = true", "m.NoPeerToPeer = false", "cmd/softrnic/internal/conform", "TestSetUps"},
+	{"what the dead have claimed is removed", "link/shm/segment_linux.go", "\t\t\tsweepClaim(s.config.dir, path)\n", "", "link/shm", "TestKilled"},
+	{"who has ended one half hears of a connection that is lost", "verbs/rsocket/progress.go", "c.writeShut && c.peerShut:", "c.writeShut || c.peerShut:", "rdmatransport/internal/iwarp", "TestSocketMatrix"},
+	{"the hub speaks for clients that were killed", "stack/kernel/hub/relay_linux.go", "\tr.classifier.Died(n)\n", "", "stack/kernel/hub", "TestSuccessorIsPatient"},
+	{"a service is one client's", "stack/kernel/hub/relay_linux.go", "case o.uses > 0 && overlap(o.Service, s):", "case false && overlap(o.Service, s):", "stack/kernel/hub", "TestSharedAddress"},
 	{"a checksum ends within the frame", "link/internal/vnet/header.go", "|| int(f.ChecksumStart)+int(f.ChecksumOffset)+2 > len(data)", "", "link/internal/vnet", ""},
 }
 
