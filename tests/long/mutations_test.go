@@ -74,6 +74,7 @@ var mutations = []mutation{
 	{"what the dead have claimed is removed", "link/shm/segment_linux.go", "\t\t\tsweepClaim(s.config.dir, path)\n", "", "link/shm", "TestKilled"},
 	{"who has ended one half hears of a connection that is lost", "verbs/rsocket/progress.go", "c.writeShut && c.peerShut:", "c.writeShut || c.peerShut:", "rdmatransport/internal/iwarp", "TestSocketMatrix"},
 	{"the hub speaks for clients that were killed", "stack/kernel/hub/relay_linux.go", "\tr.classifier.Died(n)\n", "", "stack/kernel/hub", "TestSuccessorIsPatient"},
+	{"the hub closes what a client that was killed had", "stack/kernel/hub/serve_linux.go", "\t\t_ = conn.Close()\n\t\ts.mu.Lock()\n\t\tdefer s.mu.Unlock()\n\t\tdelete(s.conns, conn)\n", "", "stack/kernel/hub", "TestKilledClients"},
 	{"a service is one client's", "stack/kernel/hub/relay_linux.go", "case o.uses > 0 && overlap(o.Service, s):", "case false && overlap(o.Service, s):", "stack/kernel/hub", "TestSharedAddress"},
 	{"a checksum ends within the frame", "link/internal/vnet/header.go", "|| int(f.ChecksumStart)+int(f.ChecksumOffset)+2 > len(data)", "", "link/internal/vnet", ""},
 }
