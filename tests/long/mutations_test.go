@@ -71,7 +71,7 @@ var mutations = []mutation{
 	{"a message over XRC says which SRQ takes it", "rdmatransport/internal/roce/xrc.go", "\tr.srqn = p.XRCETH.SRQ\n", "", "cmd/softrnic/internal/pingpong", "TestPingpongXSRQ"},
 	{"serve sets up MPA as it is told: markers", "cmd/internal/node/node.go", "m.Markers = true", "m.Markers = false", "cmd/softrnic/internal/conform", "TestSetUps"},
 	{"serve sets up MPA as it is told: client-server", "cmd/internal/node/node.go", "m.NoPeerToPeer = true", "m.NoPeerToPeer = false", "cmd/softrnic/internal/conform", "TestSetUps"},
-	{"what the dead have claimed is removed", "link/shm/segment_linux.go", "\t\t\tsweepClaim(s.config.dir, path)\n", "", "link/shm", "TestKilled"},
+	{"what the dead have claimed is removed", "link/shm/segment_linux.go", "\t\t\tremoveStaleClaim(s.config.dir, path)\n", "", "link/shm", "TestKilled"},
 	{"who has ended one half hears of a connection that is lost", "verbs/rsocket/progress.go", "c.writeShut && c.peerShut:", "c.writeShut || c.peerShut:", "rdmatransport/internal/iwarp", "TestSocketMatrix"},
 	{"the hub speaks for clients that were killed", "stack/kernel/hub/relay_linux.go", "\tr.classifier.Died(n)\n", "", "stack/kernel/hub", "TestSuccessorIsPatient"},
 	{"the hub closes what a client that was killed had", "stack/kernel/hub/serve_linux.go", "\t\t_ = conn.Close()\n\t\ts.mu.Lock()\n\t\tdefer s.mu.Unlock()\n\t\tdelete(s.conns, conn)\n", "", "stack/kernel/hub", "TestKilledClients"},
