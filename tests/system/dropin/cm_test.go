@@ -3,19 +3,17 @@
 package dropin
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"os"
 	"os/exec"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/softrnic/softrnic/tests/internal/gate"
+	"github.com/softrnic/softrnic/tests/system/internal/proc"
 	"github.com/softrnic/softrnic/tests/system/internal/programs"
 )
 
@@ -166,7 +164,7 @@ func (p *cmProgram) run(t *testing.T, link endpoints, server, client *node) {
 	}
 	server.env = append(server.env, "SOFTRNIC_LOG=debug")
 	s := command(server, p.server)
-	said, ended := begin(t, s)
+	said, ended := proc.Start(t, s)
 	ready := "rdma_cm listens"
 	switch {
 	case strings.HasPrefix(p.server, "mckey"):
@@ -178,10 +176,10 @@ func (p *cmProgram) run(t *testing.T, link endpoints, server, client *node) {
 	if p.port != 0 {
 		err = listens(p.port, ended)
 	} else {
-		err = said.waitFor(ready, ended)
+		err = said.WaitFor(ready, ended)
 	}
 	if err != nil {
-		t.Fatalf("%s: %v\n%s", p.server, err, said.text())
+		t.Fatalf("%s: %v\n%s", p.server, err, said.String())
 	}
 	for range max(p.clients, 1) {
 		out, err := command(client, p.client).CombinedOutput()
@@ -191,7 +189,7 @@ func (p *cmProgram) run(t *testing.T, link endpoints, server, client *node) {
 		if err != nil {
 			_ = s.Process.Kill()
 			<-ended
-			t.Fatalf("%s: %v\n%s\n%s:\n%s", p.client, err, out, p.server, said.text())
+			t.Fatalf("%s: %v\n%s\n%s:\n%s", p.client, err, out, p.server, said.String())
 		}
 	}
 	sides := map[string]*node{"client": client}
@@ -201,7 +199,7 @@ func (p *cmProgram) run(t *testing.T, link endpoints, server, client *node) {
 	} else {
 		sides["server"] = server
 		if err := <-ended; err != nil {
-			t.Fatalf("%s: %v\n%s", p.server, err, said.text())
+			t.Fatalf("%s: %v\n%s", p.server, err, said.String())
 		}
 	}
 	for side, n := range sides {
@@ -210,49 +208,4 @@ func (p *cmProgram) run(t *testing.T, link endpoints, server, client *node) {
 			t.Errorf("the %s's device carried %d bytes, want %d at least: %v", side, sum, p.bytes, c)
 		}
 	}
-}
-
-// output is what a program says.
-type output struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (o *output) Write(b []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.buf.Write(b)
-}
-
-func (o *output) text() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.buf.String()
-}
-
-// begin starts a program. ended has an element when it has ended.
-func begin(t *testing.T, cmd *exec.Cmd) (said *output, ended chan error) {
-	t.Helper()
-	said, ended = new(output), make(chan error, 1)
-	cmd.Stdout, cmd.Stderr = said, said
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	go func() { ended <- cmd.Wait() }()
-	return said, ended
-}
-
-// waitFor waits until a program has said something.
-func (o *output) waitFor(s string, ended <-chan error) error {
-	for range 3000 {
-		if strings.Contains(o.text(), s) {
-			return nil
-		}
-		select {
-		case err := <-ended:
-			return fmt.Errorf("it ended before it said %q: %v", s, err)
-		case <-time.After(10 * time.Millisecond):
-		}
-	}
-	return fmt.Errorf("it does not say %q", s)
 }

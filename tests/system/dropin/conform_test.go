@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/softrnic/softrnic/tests/internal/gate"
+	"github.com/softrnic/softrnic/tests/system/internal/proc"
 )
 
 // TestConform: responder.py, which ships for kernel devices and hardware, runs on the drop-in libraries, and by it softrnic conform finds
@@ -41,7 +42,7 @@ func TestConform(t *testing.T) {
 			control := fmt.Sprintf("127.0.0.1:%d", freePort)
 			responder := runner(ctx, t, dir, "--link shm:conform --addr 10.9.0.1/24", "python3", script, p.device, control)
 			responder.Env = append(responder.Env, "SOFTRNIC_CONFORM_TOKEN=x", "SOFTRNIC_TRANSPORT="+p.cm)
-			var said output
+			var said proc.Output
 			responder.Stdout, responder.Stderr = &said, &said
 			if err := responder.Start(); err != nil {
 				t.Fatal(err)
@@ -53,7 +54,7 @@ func TestConform(t *testing.T) {
 				<-ended
 			}()
 			if err := listens(freePort, ended); err != nil {
-				t.Fatalf("%v\n%s", err, said.text())
+				t.Fatalf("%v\n%s", err, said.String())
 			}
 			args := []string{"conform", "--transport", p.transport, "--link", "shm:conform", "--addr", "10.9.0.2", "--target", "10.9.0.1",
 				"--control", control, "--token", "x", "--wait", "20s", "--harmful"}
@@ -61,7 +62,7 @@ func TestConform(t *testing.T) {
 			tester.Env, tester.SysProcAttr = responder.Env, responder.SysProcAttr
 			out, err := tester.CombinedOutput()
 			if err != nil || !strings.Contains(string(out), p.verdict) {
-				t.Errorf("%v\n%s%s", err, out, said.text())
+				t.Errorf("%v\n%s%s", err, out, said.String())
 			}
 		})
 	}

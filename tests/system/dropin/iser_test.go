@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/softrnic/softrnic/tests/internal/gate"
+	"github.com/softrnic/softrnic/tests/system/internal/proc"
 	"github.com/softrnic/softrnic/tests/system/internal/programs"
 )
 
@@ -59,7 +60,7 @@ func TestISER(t *testing.T) {
 	do(0, "truncate", "-s", fmt.Sprint(size), disk)
 
 	tgtd := at(0, onDevice("tgtd", "-f", "--iser", "port=3261", "--iscsi", "portal="+addresses[0]+":3260")...)
-	var said output
+	var said proc.Output
 	tgtd.Stdout, tgtd.Stderr = &said, &said
 	if err := tgtd.Start(); err != nil {
 		t.Fatal(err)
@@ -68,11 +69,11 @@ func TestISER(t *testing.T) {
 	go func() { ended <- tgtd.Wait() }()
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("tgtd:\n%s", said.text())
+			t.Logf("tgtd:\n%s", said.String())
 		}
 	})
 	for _, listens := range []string{"addr=0.0.0.0:3261", "addr=[::]:3261"} {
-		if err := said.waitFor(listens, ended); err != nil {
+		if err := said.WaitFor(listens, ended); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/softrnic/softrnic/tests/internal/gate"
+	"github.com/softrnic/softrnic/tests/system/internal/proc"
 	"github.com/softrnic/softrnic/tests/system/internal/programs"
 )
 
@@ -52,16 +53,16 @@ func TestLibfabric(t *testing.T) {
 			line := slices.Concat([]string{softrnic, "run", "--link", "kernel:veth0", "--", "fi_pingpong"}, p)
 			s, c := w.command(ctx, 0, line...), w.command(ctx, 1, append(line, addresses[0])...)
 			s.Env, c.Env = append(s.Env, "SOFTRNIC_COUNTERS="+counters[0]), append(c.Env, "SOFTRNIC_COUNTERS="+counters[1])
-			said, ended := begin(t, s)
+			said, ended := proc.Start(t, s)
 			if err := listensAt(w.pids[0], port, ended); err != nil {
-				t.Fatalf("%v\n%s", err, said.text())
+				t.Fatalf("%v\n%s", err, said.String())
 			}
 			out, err := c.CombinedOutput()
 			if err != nil {
 				cancel()
 			}
 			if serverErr := <-ended; err != nil || serverErr != nil {
-				t.Fatalf("server: %v, client: %v\n%s\n%s", serverErr, err, said.text(), out)
+				t.Fatalf("server: %v, client: %v\n%s\n%s", serverErr, err, said.String(), out)
 			}
 			carried(t, counters, 2*bytes)
 		})

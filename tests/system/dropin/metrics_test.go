@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/softrnic/softrnic/tests/internal/gate"
+	"github.com/softrnic/softrnic/tests/system/internal/proc"
 )
 
 // TestRunMetrics: Prometheus finds the queue pairs of a program that was run with --metrics, whether its devices are shown in /sys or not.
@@ -26,7 +27,7 @@ func TestRunMetrics(t *testing.T) {
 		freePort += 2
 		flags := fmt.Sprintf("--link shm:metrics --addr 10.9.0.1/24 --sysfs %s --metrics 127.0.0.1:%d", sysfs, freePort-1)
 		program := runner(ctx, t, dir, flags, "ibv_rc_pingpong", "-g", "1", "-p", fmt.Sprint(freePort))
-		var said output
+		var said proc.Output
 		program.Stdout, program.Stderr = &said, &said
 		if err := program.Start(); err != nil {
 			t.Fatal(err)
@@ -34,7 +35,7 @@ func TestRunMetrics(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() { ended <- program.Wait() }()
 		if err := listens(freePort, ended); err != nil {
-			t.Fatalf("%v\n%s", err, said.text())
+			t.Fatalf("%v\n%s", err, said.String())
 		}
 		resp, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/metrics", freePort-1))
 		if err != nil {

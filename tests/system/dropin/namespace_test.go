@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/softrnic/softrnic/tests/internal/gate"
+	"github.com/softrnic/softrnic/tests/system/internal/proc"
 	"github.com/softrnic/softrnic/tests/system/internal/programs"
 )
 
@@ -72,7 +73,7 @@ func newNetwork(t *testing.T) *network {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var said, errors output
+	var said, errors proc.Output
 	cmd.Stdout, cmd.Stderr = &said, &errors
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -86,10 +87,10 @@ func newNetwork(t *testing.T) *network {
 		_ = stdin.Close()
 		<-ended
 	})
-	if err := said.waitFor("\n", ended); err != nil {
-		t.Fatalf("no namespaces: %v\n%s", err, errors.text())
+	if err := said.WaitFor("\n", ended); err != nil {
+		t.Fatalf("no namespaces: %v\n%s", err, errors.String())
 	}
-	copy(w.pids[:], strings.Fields(said.text()))
+	copy(w.pids[:], strings.Fields(said.String()))
 	return w
 }
 
@@ -184,9 +185,9 @@ func TestNamespaces(t *testing.T) {
 				return cmd
 			}
 			s := start(0, p.server)
-			said, ended := begin(t, s)
-			if err := said.waitFor("rdma_cm listens", ended); err != nil {
-				t.Fatalf("%v\n%s", err, said.text())
+			said, ended := proc.Start(t, s)
+			if err := said.WaitFor("rdma_cm listens", ended); err != nil {
+				t.Fatalf("%v\n%s", err, said.String())
 			}
 			out, err := start(1, p.client).CombinedOutput()
 			if err != nil {
@@ -194,7 +195,7 @@ func TestNamespaces(t *testing.T) {
 				cancel()
 			}
 			if err := <-ended; err != nil {
-				t.Fatalf("the server: %v\n%s", err, said.text())
+				t.Fatalf("the server: %v\n%s", err, said.String())
 			}
 			carried(t, counters, p.bytes)
 		})

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/softrnic/softrnic/tests/internal/gate"
+	"github.com/softrnic/softrnic/tests/system/internal/proc"
 	"github.com/softrnic/softrnic/tests/system/internal/programs"
 )
 
@@ -49,7 +50,7 @@ func TestRawEthernet(t *testing.T) {
 			side := func(n, peer *node, role, options string) []string {
 				return append(strings.Fields("-oL "+options), "-d", "softrnic0", "--"+role, "-B", macs[n], "-E", macs[peer])
 			}
-			var said output
+			var said proc.Output
 			s := server.program(ctx, t, "stdbuf", side(server, client, "server", p.args)...)
 			s.Stdout, s.Stderr = &said, &said
 			if err := s.Start(); err != nil {
@@ -58,18 +59,18 @@ func TestRawEthernet(t *testing.T) {
 			ended := make(chan error, 1)
 			go func() { ended <- s.Wait() }()
 			if p.frames > 0 {
-				if err := said.waitFor("#bytes", ended); err != nil {
-					t.Fatalf("%v\n%s", err, said.text())
+				if err := said.WaitFor("#bytes", ended); err != nil {
+					t.Fatalf("%v\n%s", err, said.String())
 				}
 				if out, err := client.program(ctx, t, "stdbuf", side(client, server, "client", p.args)...).CombinedOutput(); err != nil {
 					t.Errorf("the client: %v\n%s", err, out)
 				}
 			}
 			if err := <-ended; err != nil {
-				t.Fatalf("the server: %v\n%s", err, said.text())
+				t.Fatalf("the server: %v\n%s", err, said.String())
 			}
 			if n := server.counted(t)["raw_rcvd_frames"]; n < p.frames {
-				t.Errorf("the server's QPs received %d frames, want %d at least\n%s", n, p.frames, said.text())
+				t.Errorf("the server's QPs received %d frames, want %d at least\n%s", n, p.frames, said.String())
 			}
 		})
 	}

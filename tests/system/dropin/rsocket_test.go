@@ -23,6 +23,7 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport"
 	"github.com/softrnic/softrnic/stack/kernel"
 	"github.com/softrnic/softrnic/tests/internal/gate"
+	"github.com/softrnic/softrnic/tests/system/internal/proc"
 	"github.com/softrnic/softrnic/tests/system/internal/programs"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rsocket"
@@ -124,15 +125,15 @@ func TestCloseListener(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	listens, closed := begin(t, listener)
-	if err := listens.waitFor("\n", closed); err != nil {
-		t.Fatalf("%v\n%s", err, listens.text())
+	listens, closed := proc.Start(t, listener)
+	if err := listens.WaitFor("\n", closed); err != nil {
+		t.Fatalf("%v\n%s", err, listens.String())
 	}
-	port := strings.TrimSpace(strings.TrimPrefix(listens.text(), "port "))
+	port := strings.TrimSpace(strings.TrimPrefix(listens.String(), "port "))
 	peer := client.program(ctx, t, program, "127.18.4.5", "connect", port)
-	connects, ended := begin(t, peer)
-	if err := connects.waitFor("connected", ended); err != nil {
-		t.Fatalf("%v\n%s", err, connects.text())
+	connects, ended := proc.Start(t, peer)
+	if err := connects.WaitFor("connected", ended); err != nil {
+		t.Fatalf("%v\n%s", err, connects.String())
 	}
 	if err := peer.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
@@ -142,7 +143,7 @@ func TestCloseListener(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := <-closed; err != nil || time.Since(began) > 9*time.Second {
-		t.Errorf("it ended after %v: %v\n%s", time.Since(began), err, listens.text())
+		t.Errorf("it ended after %v: %v\n%s", time.Since(began), err, listens.String())
 	}
 	cancel()
 	<-ended
@@ -282,10 +283,10 @@ func TestGoAndUdpong(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience())
 	defer cancel()
 	cmd := server.program(ctx, t, "udpong", "-b", link.server)
-	said, ended := begin(t, cmd)
+	said, ended := proc.Start(t, cmd)
 	defer func() { cancel(); <-ended }()
-	if err := said.waitFor("rsocket is bound", ended); err != nil {
-		t.Fatalf("%v\n%s", err, said.text())
+	if err := said.WaitFor("rsocket is bound", ended); err != nil {
+		t.Fatalf("%v\n%s", err, said.String())
 	}
 	dev, c := packetConn(t, link.client+":0")
 	to := net.UDPAddrFromAddrPort(netip.MustParseAddrPort(link.server + ":7174"))
@@ -311,7 +312,7 @@ func TestGoAndUdpong(t *testing.T) {
 				}
 			}
 		}
-		t.Fatalf("no answer\n%s", said.text())
+		t.Fatalf("no answer\n%s", said.String())
 		return nil
 	}
 	id := ask(append([]byte{udpongLogin}, make([]byte, 15)...))[1]

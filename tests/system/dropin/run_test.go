@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/softrnic/softrnic/tests/internal/gate"
+	"github.com/softrnic/softrnic/tests/system/internal/proc"
 	"github.com/softrnic/softrnic/tests/system/internal/programs"
 )
 
@@ -261,24 +262,24 @@ func TestRunSelectiveRepeat(t *testing.T) {
 		counters := filepath.Join(dir, "counters")
 		s := runner(ctx, t, dir, "--link kernel:lo --addr 127.18.4.1 "+flag, strings.Fields("rping -s -a 127.18.4.1 -C 50 -S 65000")...)
 		s.Env = append(s.Env, "SOFTRNIC_COUNTERS="+counters, "SOFTRNIC_LOG=debug")
-		said, ended := begin(t, s)
-		if err := said.waitFor("rdma_cm listens", ended); err != nil {
-			t.Fatalf("%v\n%s", err, said.text())
+		said, ended := proc.Start(t, s)
+		if err := said.WaitFor("rdma_cm listens", ended); err != nil {
+			t.Fatalf("%v\n%s", err, said.String())
 		}
 		c := runner(ctx, t, dir, "", "") // for its environment, and its user
 		c.Args = slices.Concat([]string{c.Path}, strings.Fields("rping -c -a 127.18.4.1 -V -C 50 -S 65000 --link kernel:lo --addr 127.18.4.2 --impair loss=5%,seed=7 "+flag))
 		if out, err := c.CombinedOutput(); err != nil {
-			t.Fatalf("%v: %v\n%s\n%s", c.Args, err, out, said.text())
+			t.Fatalf("%v: %v\n%s\n%s", c.Args, err, out, said.String())
 		}
 		if err := <-ended; err != nil {
-			t.Fatalf("%v: %v\n%s", s.Args, err, said.text())
+			t.Fatalf("%v: %v\n%s", s.Args, err, said.String())
 		}
 		counted, err := programs.Counted(counters)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if n := counted["selective_repeats"]; n > 0 != (flag != "") {
-			t.Errorf("with %q the program has repeated %d packets alone: %v\n%s", flag, n, counted, said.text())
+			t.Errorf("with %q the program has repeated %d packets alone: %v\n%s", flag, n, counted, said.String())
 		}
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/softrnic/softrnic/tests/internal/gate"
+	"github.com/softrnic/softrnic/tests/system/internal/proc"
 	"github.com/softrnic/softrnic/tests/system/internal/programs"
 )
 
@@ -208,17 +209,17 @@ func (p *socketProgram) run(t *testing.T, m cmMedium) {
 	}
 
 	s := on(server, overRDMA(p.server)...)
-	said, ended := begin(t, s)
+	said, ended := proc.Start(t, s)
 	defer func() { _ = s.Process.Kill() }()
-	if err := said.waitFor("listens over RDMA", ended); err != nil {
-		t.Fatalf("%s: %v\n%s", p.server, err, said.text())
+	if err := said.WaitFor("listens over RDMA", ended); err != nil {
+		t.Fatalf("%s: %v\n%s", p.server, err, said.String())
 	}
 	var all bytes.Buffer
 	for _, line := range p.clients {
 		out, err := on(client, overRDMA(line)...).CombinedOutput()
 		all.Write(out)
 		if err != nil {
-			t.Fatalf("%s: %v\n%s\n%s:\n%s", line, err, out, p.server, said.text())
+			t.Fatalf("%s: %v\n%s\n%s:\n%s", line, err, out, p.server, said.String())
 		}
 	}
 	select { // some end by themselves, or were told to
@@ -249,7 +250,7 @@ func (p *socketProgram) run(t *testing.T, m cmMedium) {
 		}
 	}
 	if t.Failed() {
-		t.Logf("%s:\n%s\nclients:\n%s", p.server, said.text(), all.String())
+		t.Logf("%s:\n%s\nclients:\n%s", p.server, said.String(), all.String())
 	}
 }
 
@@ -304,14 +305,14 @@ func TestSockets(t *testing.T) {
 				wait = "200ms" // nobody will answer
 			}
 			s := on(server, test.server, wait, "server", address, "7481")
-			said, ended := begin(t, s)
+			said, ended := proc.Start(t, s)
 			defer func() { _ = s.Process.Kill() }()
 			ready := func() error { return listens(7481, ended) }
 			if test.server {
-				ready = func() error { return said.waitFor("listens over RDMA", ended) }
+				ready = func() error { return said.WaitFor("listens over RDMA", ended) }
 			}
 			if err := ready(); err != nil {
-				t.Fatalf("%v\n%s", err, said.text())
+				t.Fatalf("%v\n%s", err, said.String())
 			}
 			if test.server {
 				if out, err := on(client, test.client, wait, "client", address, "7482", own, "refused").CombinedOutput(); err != nil {
@@ -320,10 +321,10 @@ func TestSockets(t *testing.T) {
 			}
 			out, err := on(client, test.client, wait, "client", address, "7481", own).CombinedOutput()
 			if err != nil {
-				t.Fatalf("the client: %v\n%s\nthe server:\n%s", err, out, said.text())
+				t.Fatalf("the client: %v\n%s\nthe server:\n%s", err, out, said.String())
 			}
 			if err := <-ended; err != nil {
-				t.Fatalf("the server: %v\n%s", err, said.text())
+				t.Fatalf("the server: %v\n%s", err, said.String())
 			}
 			if over := strings.Contains(string(out), "goes over RDMA"); over != (test.server && test.client) {
 				t.Errorf("over RDMA: %v\n%s", over, out)

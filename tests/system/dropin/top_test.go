@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/softrnic/softrnic/tests/internal/gate"
+	"github.com/softrnic/softrnic/tests/system/internal/proc"
 )
 
 // TestRunTop: softrnic top shows the queue pair of a program that was run with --top, and none of one that was not.
@@ -24,7 +25,7 @@ func TestRunTop(t *testing.T) {
 	for _, flags := range []string{"--top", ""} {
 		freePort++
 		program := runner(ctx, t, dir, "--link shm:top --addr 10.9.0.1/24 "+flags, "ibv_rc_pingpong", "-g", "1", "-p", fmt.Sprint(freePort))
-		var said output
+		var said proc.Output
 		program.Stdout, program.Stderr = &said, &said
 		if err := program.Start(); err != nil {
 			t.Fatal(err)
@@ -32,7 +33,7 @@ func TestRunTop(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() { ended <- program.Wait() }()
 		if err := listens(freePort, ended); err != nil {
-			t.Fatalf("%v\n%s", err, said.text())
+			t.Fatalf("%v\n%s", err, said.String())
 		}
 		top := runner(ctx, t, dir, "")
 		top.Args = []string{top.Path, "top", "--count", "1", "--json"}

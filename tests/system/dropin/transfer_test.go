@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/softrnic/softrnic/tests/internal/gate"
+	"github.com/softrnic/softrnic/tests/system/internal/proc"
 )
 
 // A transfer is one of testdata/transfer.c between two processes.
@@ -40,11 +41,11 @@ func (x transfer) run(t *testing.T, program string, link endpoints, transport st
 		return append([]string{side, addr, fmt.Sprint(port)}, strings.Fields(how)...)
 	}
 	s, c := server.program(ctx, t, program, args("server", x.server)...), client.program(ctx, t, program, args("client", x.client)...)
-	said, ended := begin(t, s)
-	if err := said.waitFor("listens", ended); err != nil {
-		t.Fatalf("%v\n%s", err, said.text())
+	said, ended := proc.Start(t, s)
+	if err := said.WaitFor("listens", ended); err != nil {
+		t.Fatalf("%v\n%s", err, said.String())
 	}
-	var out output
+	var out proc.Output
 	c.Stdout, c.Stderr = &out, &out
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
@@ -52,8 +53,8 @@ func (x transfer) run(t *testing.T, program string, link endpoints, transport st
 	clientEnded := make(chan error, 1)
 	go func() { clientEnded <- c.Wait() }()
 	if x.kill != "" {
-		if err := out.waitFor("writes", clientEnded); err != nil {
-			t.Fatalf("%v\n%s", err, out.text())
+		if err := out.WaitFor("writes", clientEnded); err != nil {
+			t.Fatalf("%v\n%s", err, out.String())
 		}
 		if err := map[string]*exec.Cmd{"server": s, "client": c}[x.kill].Process.Kill(); err != nil {
 			t.Fatal(err)
@@ -64,7 +65,7 @@ func (x transfer) run(t *testing.T, program string, link endpoints, transport st
 	if status := c.ProcessState.ExitCode(); x.kill != "client" && status != x.status {
 		t.Errorf("the client: %v, want exit status %d", err, x.status)
 	}
-	if !strings.Contains(out.text(), x.says) {
+	if !strings.Contains(out.String(), x.says) {
 		t.Errorf("the client does not say %q", x.says)
 	}
 	if x.deaf {
@@ -74,12 +75,12 @@ func (x transfer) run(t *testing.T, program string, link endpoints, transport st
 	if after := time.Since(left); after > atOnce && !x.deaf && x.kill != "server" {
 		t.Errorf("the server ended %v after the client, want %v at most", after.Round(time.Millisecond), atOnce)
 	}
-	if heard := err == nil && strings.Contains(said.text(), "disconnected"); !heard && !x.deaf && x.kill != "server" {
+	if heard := err == nil && strings.Contains(said.String(), "disconnected"); !heard && !x.deaf && x.kill != "server" {
 		t.Errorf("the server: %v; it does not hear of the end of the connection", err)
 	}
 	t.Logf("the server ended %v after the client", time.Since(left).Round(time.Millisecond))
 	if t.Failed() {
-		t.Logf("client:\n%s\nserver:\n%s", out.text(), said.text())
+		t.Logf("client:\n%s\nserver:\n%s", out.String(), said.String())
 	}
 }
 

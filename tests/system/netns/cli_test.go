@@ -3,10 +3,7 @@
 package netns
 
 import (
-	"bytes"
-	"context"
 	"fmt"
-	"io"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -20,6 +17,7 @@ import (
 
 	"github.com/softrnic/softrnic/link/linktest"
 	"github.com/softrnic/softrnic/tests/internal/gate"
+	"github.com/softrnic/softrnic/tests/system/internal/proc"
 )
 
 // softrnic gives the test the program, and a network namespace in which it runs what it starts.
@@ -57,64 +55,31 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// running is a program and what it writes to stderr, or to both.
+// running is a program and what it writes to both outputs.
 type running struct {
+	*proc.Output
 	t     *testing.T
 	cmd   *exec.Cmd
 	ended chan error
-
-	mu      sync.Mutex
-	changed chan struct{}
-	text    bytes.Buffer
-}
-
-func (r *running) Write(b []byte) (int, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	close(r.changed)
-	r.changed = make(chan struct{})
-	return r.text.Write(b)
-}
-
-func (r *running) said() (string, <-chan struct{}) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.text.String(), r.changed
 }
 
 func startProgram(t *testing.T, program string, args ...string) *running {
 	t.Helper()
-	r := &running{t: t, ended: make(chan error, 1), changed: make(chan struct{})}
-	r.cmd = exec.CommandContext(t.Context(), program, args...)
-	r.cmd.Stdout, r.cmd.Stderr = io.Writer(r), io.Writer(r)
-	if err := r.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	go func() { r.ended <- r.cmd.Wait() }()
+	return startCommand(t, exec.CommandContext(t.Context(), program, args...))
+}
+
+func startCommand(t *testing.T, cmd *exec.Cmd) *running {
+	t.Helper()
+	r := &running{t: t, cmd: cmd}
+	r.Output, r.ended = proc.Start(t, cmd)
 	return r
 }
 
 // await waits until the program has printed a text.
 func (r *running) await(what string) {
 	r.t.Helper()
-	ctx, cancel := context.WithTimeout(r.t.Context(), time.Minute)
-	defer cancel()
-	for {
-		said, changed := r.said()
-		if strings.Contains(said, what) {
-			return
-		}
-		select {
-		case <-changed:
-		case err := <-r.ended:
-			r.ended <- err
-			if said, _ = r.said(); !strings.Contains(said, what) {
-				r.t.Fatalf("ends (%v) without having said %q:\n%s", err, what, said)
-			}
-			return
-		case <-ctx.Done():
-			r.t.Fatalf("does not say %q:\n%s", what, said)
-		}
+	if err := r.WaitFor(what, r.ended); err != nil {
+		r.t.Fatalf("%v\n%s", err, r)
 	}
 }
 
@@ -125,7 +90,7 @@ func (r *running) exit() int {
 	case <-r.ended:
 		return r.cmd.ProcessState.ExitCode()
 	case <-time.After(time.Minute):
-		said, _ := r.said()
+		said := r.String()
 		r.t.Fatalf("is still running:\n%s", said)
 		return -1
 	}
@@ -149,7 +114,7 @@ func TestProgramWithoutItsInterface(t *testing.T) {
 			t.Fatal(err)
 		}
 		code := p.exit()
-		said, _ := p.said()
+		said := p.String()
 		lines := strings.Split(strings.TrimSpace(said), "\n")
 		if want := "softrnic: link " + c.ifce + ": the interface was removed"; code != 1 || lines[len(lines)-1] != want {
 			t.Errorf("%s: exit code %d, want 1 and in the end %q:\n%s", c.args, code, want, said)
@@ -223,7 +188,7 @@ func TestProgramHints(t *testing.T) {
 	} {
 		p := startProgram(t, program, strings.Fields(c.args)...)
 		p.await(c.waits)
-		said, _ := p.said()
+		said := p.String()
 		if c.hint == "" && strings.Contains(said, "WARN") || c.hint != "" && !strings.Contains(said, c.hint) {
 			t.Errorf("%s: wants the hint %q:\n%s", c.args, c.hint, said)
 		}

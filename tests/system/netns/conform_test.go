@@ -72,7 +72,7 @@ func TestConformOverSockets(t *testing.T) {
 func (r *running) stop() {
 	r.t.Helper()
 	if err := r.cmd.Process.Signal(syscall.SIGTERM); err != nil || r.exit() != 0 {
-		said, _ := r.said()
+		said := r.String()
 		r.t.Errorf("%v\n%s", err, said)
 	}
 }

@@ -42,11 +42,11 @@ func TestUnprivilegedSockets(t *testing.T) {
 				c := m.startWith(1, strings.NewReader(lines), "nc "+medium.addr+" 7471 --transport "+transport+medium.node[1])
 				for _, p := range []*running{c, s} {
 					if code := p.exit(); code != 0 {
-						said, _ := p.said()
+						said := p.String()
 						t.Errorf("exit code %d: %s", code, said)
 					}
 				}
-				if said, _ := s.said(); !strings.Contains(said, lines) {
+				if said := s.String(); !strings.Contains(said, lines) {
 					t.Errorf("%d bytes of output, not with the %d bytes of input", len(said), len(lines))
 				}
 
@@ -67,7 +67,7 @@ func TestUnprivilegedSockets(t *testing.T) {
 				for _, p := range []*running{first, last} {
 					_ = p.cmd.Process.Signal(os.Interrupt)
 					if code := p.exit(); code != 0 {
-						said, _ := p.said()
+						said := p.String()
 						t.Errorf("exit code %d: %s", code, said)
 					}
 				}

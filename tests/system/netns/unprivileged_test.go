@@ -82,15 +82,10 @@ func (m *machines) start(i int, args string) *running { return m.startWith(i, ni
 func (m *machines) startWith(i int, stdin io.Reader, args string) *running {
 	m.t.Helper()
 	m.enter(i)
-	r := &running{t: m.t, ended: make(chan error, 1), changed: make(chan struct{})}
-	r.cmd = exec.CommandContext(m.t.Context(), m.program, strings.Fields(args)...)
-	r.cmd.Stdin, r.cmd.Stdout, r.cmd.Stderr = stdin, io.Writer(r), io.Writer(r)
-	r.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
-	if err := r.cmd.Start(); err != nil {
-		m.t.Fatal(err)
-	}
-	go func() { r.ended <- r.cmd.Wait() }()
-	return r
+	cmd := exec.CommandContext(m.t.Context(), m.program, strings.Fields(args)...)
+	cmd.Stdin = stdin
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	return startCommand(m.t, cmd)
 }
 
 // runtimeDir gives the programs of a test a directory of nobody's in $XDG_RUNTIME_DIR.
@@ -144,7 +139,7 @@ func TestUnprivileged(t *testing.T) {
 	defer func() {
 		_ = lan.cmd.Process.Signal(os.Interrupt)
 		if code := lan.exit(); code != 0 {
-			said, _ := lan.said()
+			said := lan.String()
 			t.Errorf("the switch ends with %d:\n%s", code, said)
 		}
 	}()
@@ -185,7 +180,7 @@ func TestUnprivileged(t *testing.T) {
 					server.await(c.says)
 					client := m.start(medium.client, at.Replace(c.client)+" --counters"+medium.node[1])
 					code := client.exit()
-					said, _ := client.said()
+					said := client.String()
 					if code != 0 || !strings.Contains(said, c.prints) {
 						t.Errorf("the client ends with %d, and does not say %q:\n%s", code, c.prints, said)
 						_ = server.cmd.Process.Kill()
@@ -194,7 +189,7 @@ func TestUnprivileged(t *testing.T) {
 						_ = server.cmd.Process.Signal(os.Interrupt)
 					}
 					code = server.exit()
-					told, _ := server.said()
+					told := server.String()
 					if code != 0 && !strings.HasPrefix(c.server, "serve") {
 						t.Errorf("the server ends with %d:\n%s", code, told)
 					}
