@@ -83,7 +83,7 @@ func TestShared(t *testing.T) {
 	if code, _, stderr := runCommand(t, "devinfo --link pipe --shared"); code != 2 || !strings.Contains(stderr, "--shared") {
 		t.Errorf("--shared on a pipe: exit code %d, %s", code, stderr)
 	}
-	if code, _, stderr := runCommand(t, "hub"); code != 1 || !strings.Contains(stderr, "there is a hub already") {
+	if code, _, stderr := runCommand(t, "hub"); code != 1 || !strings.Contains(stderr, "a hub is running already") {
 		t.Errorf("a second hub: exit code %d, %s", code, stderr)
 	}
 }

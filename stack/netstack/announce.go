@@ -10,9 +10,9 @@ import (
 	"github.com/softrnic/softrnic/link"
 )
 
-// announce tells the neighbours which MAC has an address now, as Linux does when an address is added. A neighbour that
-// remembers the MAC of another node, which had the address before, would otherwise go on sending to that for minutes.
-// gVisor sends no such message.
+// announce tells the neighbours the MAC of a new address, as Linux does. A neighbour that remembers
+// another node's MAC for the address would otherwise use that for minutes. gVisor sends no such
+// message.
 func (n *Interface) announce(a netip.Addr) {
 	src := tcpip.LinkAddress(n.mac[:])
 	var b []byte
@@ -21,12 +21,12 @@ func (n *Interface) announce(a netip.Addr) {
 	} else {
 		b = unsolicitedNA(src, tcpipAddr(a))
 	}
-	// The message is only a help: if it cannot be sent, neighbours learn of the address later.
+	// If the message cannot be sent, neighbours learn of the address later.
 	_, _ = n.link.Write([]link.Frame{{Data: b}})
 }
 
-// gratuitousARP returns an ARP reply that nobody asked for, sent to all. Linux takes the MAC from it. gVisor at least
-// asks for the MAC again soon; it would ignore the ARP request that RFC 5227 §3 sends for the purpose.
+// gratuitousARP returns an unsolicited ARP reply, sent to all. Linux takes the MAC from it. gVisor
+// at least resolves the address again soon; it would ignore the ARP request of RFC 5227 §3.
 func gratuitousARP(src tcpip.LinkAddress, addr tcpip.Address) []byte {
 	b := make([]byte, header.EthernetMinimumSize+header.ARPSize)
 	header.Ethernet(b).Encode(&header.EthernetFields{
@@ -42,7 +42,7 @@ func gratuitousARP(src tcpip.LinkAddress, addr tcpip.Address) []byte {
 	return b
 }
 
-// unsolicitedNA is a neighbour advertisement to all nodes (RFC 4861 §7.2.6).
+// unsolicitedNA returns a neighbour advertisement to all nodes (RFC 4861 §7.2.6).
 func unsolicitedNA(src tcpip.LinkAddress, addr tcpip.Address) []byte {
 	options := header.NDPOptionsSerializer{header.NDPTargetLinkLayerAddressOption(src)}
 	icmp := make(header.ICMPv6, header.ICMPv6NeighborAdvertMinimumSize+options.Length())

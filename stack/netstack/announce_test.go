@@ -16,7 +16,7 @@ import (
 	"github.com/softrnic/softrnic/stack/netstack"
 )
 
-// A host tells its neighbours of its addresses as they come up.
+// TestAddressesAreAnnounced checks that a host announces new addresses to its neighbours.
 func TestAddressesAreAnnounced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := new(pipe.Switch)
@@ -51,7 +51,8 @@ func TestAddressesAreAnnounced(t *testing.T) {
 	})
 }
 
-// When a host takes over the address of another host, with another MAC, neighbours that knew the other host reach it at once.
+// TestTakeover checks that a host that takes over an address, with another MAC, is reached at once
+// by neighbours that knew the previous host.
 func TestTakeover(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := new(pipe.Switch)

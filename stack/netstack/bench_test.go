@@ -49,7 +49,7 @@ func BenchmarkSend(b *testing.B) {
 	}
 }
 
-// mutable is a link whose output can be thrown away.
+// mutable is a link whose output can be discarded.
 type mutable struct {
 	link.Link
 	mute atomic.Bool

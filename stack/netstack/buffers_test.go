@@ -19,16 +19,16 @@ import (
 )
 
 const (
-	leastSend    = 128 << 10 // the buffers that every connection has
+	leastSend    = 128 << 10 // initial buffers of every connection
 	leastReceive = 64 << 10
 	leastBoth    = leastSend + leastReceive
 )
 
-// zeros is shared because gVisor keeps hold of what was last written.
+// zeros is shared because gVisor retains the data that was last written.
 var zeros [64 << 20]byte
 
-// fillBuffers writes until the buffers of both ends are full, which is when no byte goes in for a while, and returns how many bytes
-// went in.
+// fillBuffers writes until the buffers of both ends are full, when no byte is accepted for a while.
+// It returns the number of bytes.
 func fillBuffers(t *testing.T, s stack.Stream) (n int) {
 	t.Helper()
 	for {
@@ -37,7 +37,7 @@ func fillBuffers(t *testing.T, s stack.Stream) (n int) {
 		}
 		more, err := s.Write(zeros[:])
 		if n += more; err == nil {
-			t.Error("64 MiB went into buffers that nobody reads")
+			t.Error("64 MiB fitted into buffers that nobody reads")
 		}
 		if more == 0 || err == nil {
 			return n
@@ -45,8 +45,8 @@ func fillBuffers(t *testing.T, s stack.Stream) (n int) {
 	}
 }
 
-// wantMemory waits until the buffers of each host's connections have so many bytes, which takes until its last segments have
-// arrived.
+// wantMemory waits until each host's buffers have this many bytes, which takes until the last
+// segments have arrived.
 func wantMemory(t *testing.T, want int64, hosts ...*netstack.Host) {
 	t.Helper()
 	for _, h := range hosts {
@@ -58,7 +58,7 @@ func wantMemory(t *testing.T, want int64, hosts ...*netstack.Host) {
 	}
 }
 
-// A few connections have full buffers: those of the option.
+// TestTCPBuffers checks that a few connections have full buffers, as the option sets them.
 func TestTCPBuffers(t *testing.T) {
 	for name, tc := range map[string]struct {
 		send, receive int64
@@ -102,8 +102,9 @@ func TestTCPBuffers(t *testing.T) {
 	}
 }
 
-// However many connections there are whose peers do not read, their buffers stay within the memory. All of them get some
-// data through; those for which there is no memory at all are refused, and as soon as others end there is room again.
+// TestTCPMemory checks that the buffers of any number of connections, whose peers do not read, stay
+// within the memory. All get some data through. Connections without memory are refused until others
+// end.
 func TestTCPMemory(t *testing.T) {
 	t.Parallel()
 	const conns, memory, peersMemory = 16, 6 << 20, 16 << 20
@@ -166,7 +167,8 @@ func TestTCPMemory(t *testing.T) {
 	wantMemory(t, 0, l.a, l.b)
 }
 
-// Connections that nobody has accepted are counted too, and reset where there is no memory for them.
+// TestTCPMemoryOfUnacceptedConnections checks that unaccepted connections are counted, and reset
+// without memory.
 func TestTCPMemoryOfUnacceptedConnections(t *testing.T) {
 	const conns = 5
 	lan := new(pipe.Switch)
@@ -189,12 +191,12 @@ func TestTCPMemoryOfUnacceptedConnections(t *testing.T) {
 		wantMemory(t, int64(i+1)*leastBoth, l.b)
 	}
 	refused, err := dial()
-	if err == nil { // the handshake was over before the reset came
+	if err == nil { // the handshake ended before the reset
 		_ = refused.SetReadDeadline(time.Now().Add(10 * time.Second))
 		_, err = refused.Read(make([]byte, 1))
 	}
 	if !errors.Is(err, syscall.ECONNRESET) {
-		t.Fatalf("a connection for which there is no memory: %v", err)
+		t.Fatalf("a connection without memory: %v", err)
 	}
 	l.accept().Abort()
 	a, err := dial()
@@ -207,7 +209,8 @@ func TestTCPMemoryOfUnacceptedConnections(t *testing.T) {
 	transfer(t, a, l.accept(), 1<<20)
 }
 
-// A listener that is closed leaves nothing of the connections that nobody has accepted.
+// TestListenerCloseResetsUnaccepted checks that a closed listener leaves nothing of unaccepted
+// connections.
 func TestListenerCloseResetsUnaccepted(t *testing.T) {
 	l := newLane(t)
 	s, err := l.a.DialStream(t.Context(), netip.AddrPort{}, netip.MustParseAddrPort("10.0.0.2:7471"))
@@ -222,24 +225,25 @@ func TestListenerCloseResetsUnaccepted(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := s.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
-		t.Errorf("a connection that nobody accepts: %v", err)
+		t.Errorf("an unaccepted connection: %v", err)
 	}
 }
 
-// gap is a link on which, once it is armed, the second segment with data never arrives: the sender may have to wait for the
-// first to be acknowledged before it sends more than one. The link has no offloads, because a superframe could be all that the
-// peer sends; then the other host's link must have none either.
+// gap is a link that, once armed, loses the second segment with data: the sender may have to wait
+// for the first acknowledgement before it sends more. The link has no offloads, because one
+// superframe could be all that the peer sends. The other host's link must have none either.
 type gap struct {
 	link.Link
 	armed  atomic.Bool
-	opened chan struct{} // closed when a segment has arrived behind the one that is missing
+	opened chan struct{} // closed when a segment after the lost one has arrived
 
 	once           sync.Once
 	mu             sync.Mutex
-	first, missing uint64 // sequence numbers, and 1<<32
+	first, missing uint64 // sequence numbers, plus 1<<32
 }
 
-// passes tells whether the segment with a sequence number arrives, and whether it is behind the one that is missing.
+// passes reports whether the segment with a sequence number arrives, and whether it is after the
+// lost one.
 func (g *gap) passes(seq uint64) (passes, behind bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -282,8 +286,9 @@ func (g *gap) Write(frames []link.Frame) (int, error) {
 	return len(frames), nil
 }
 
-// Connections that are silent make room for others, except for what is in their buffers, in order or not.
-func TestTCPMemoryOfSilentConnections(t *testing.T) {
+// TestTCPMemoryOfIdleConnections checks that idle connections return memory, except for data in
+// their buffers, in order or not.
+func TestTCPMemoryOfIdleConnections(t *testing.T) {
 	for name, tc := range map[string]struct{ unread, gap bool }{
 		"empty":                            {},
 		"with unread data":                 {unread: true},
@@ -293,12 +298,13 @@ func TestTCPMemoryOfSilentConnections(t *testing.T) {
 			t.Parallel()
 			lan := new(pipe.Switch)
 			w := &gap{Link: lan.Port(), opened: make(chan struct{})}
-			// The first connection's receive buffer takes the half that is there at once.
+			// The first connection's receive buffer takes the free half at once.
 			const receive = 1 << 20
 			const memory = 2 * (receive + leastSend)
 			l := &lane{t: t,
 				a: newHost(t, w, netstack.Addr("10.0.0.1/24"), netstack.UserTimeout(0)),
-				b: newHost(t, bare{lan.Port()}, netstack.Addr("10.0.0.2/24"), netstack.TCPBuffers(leastSend, receive), netstack.TCPMemory(memory)),
+				b: newHost(t, bare{lan.Port()}, netstack.Addr("10.0.0.2/24"), netstack.TCPBuffers(leastSend, receive),
+					netstack.TCPMemory(memory)),
 			}
 			l.listen()
 			a, b := l.dial(0)
@@ -313,12 +319,13 @@ func TestTCPMemoryOfSilentConnections(t *testing.T) {
 				}
 				if tc.gap {
 					<-w.opened
-					if _, err := b.Read(make([]byte, size)); err != nil { // what is before the gap
+					if _, err := b.Read(make([]byte, size)); err != nil { // the data before the gap
 						t.Fatal(err)
 					}
 				}
 			}
-			// Another connection asks for more until the silent one has been looked at twice, with a second in between.
+			// Another connection requests more until reclaim has examined the idle one
+			// twice, a second apart.
 			end := time.Now().Add(3 * time.Second)
 			for n := 0; n < 6 || time.Now().Before(end); n++ {
 				transfer(t, x, y, 1<<20)
@@ -331,13 +338,13 @@ func TestTCPMemoryOfSilentConnections(t *testing.T) {
 				want = leastSend + receive
 			}
 			wantMemory(t, want, l.b)
-			if tc.unread && !tc.gap { // all of it is still there
+			if tc.unread && !tc.gap { // all data is still there
 				if _, err := io.ReadFull(b, make([]byte, size)); err != nil {
 					t.Error(err)
 				}
 			}
-			if !tc.gap { // gVisor may have given up by now: it has sent the missing segment many times
-				transfer(t, a, b, 4<<20) // with buffers that have become small, too
+			if !tc.gap { // gVisor may have given up after many retransmissions of the lost segment
+				transfer(t, a, b, 4<<20) // with shrunk buffers, too
 			}
 			a.Abort()
 			b.Abort()
@@ -346,7 +353,8 @@ func TestTCPMemoryOfSilentConnections(t *testing.T) {
 	}
 }
 
-// Connections that begin when others have half of the memory get an equal share in the end, even if none of the others ends.
+// TestTCPMemoryIsShared checks that connections that begin when others have half of the memory
+// eventually get an equal share, though none of the others ends.
 func TestTCPMemoryIsShared(t *testing.T) {
 	t.Parallel()
 	const conns, memory = 6, 16 << 20
@@ -367,7 +375,7 @@ func TestTCPMemoryIsShared(t *testing.T) {
 		t.Errorf("the second connection's buffers grew by %d bytes", n)
 	}
 	end := time.Now().Add(time.Second)
-	for n := 0; n < 20 || time.Now().Before(end); n++ { // both enough turns and enough time
+	for n := 0; n < 20 || time.Now().Before(end); n++ { // enough rounds and enough time
 		for _, p := range pairs {
 			transfer(t, p.a, p.b, 1<<20)
 		}
@@ -376,9 +384,9 @@ func TestTCPMemoryIsShared(t *testing.T) {
 	for _, p := range pairs {
 		in = append(in, fillBuffers(t, p.a))
 	}
-	// A share is 2 MiB. Buffers double, and half of a receive buffer is offered.
+	// A share is 2 MiB. Buffers double, and half of a receive buffer is advertised.
 	if slices.Min(in) < 512<<10 {
-		t.Errorf("%d bytes went into the connections' buffers", in)
+		t.Errorf("%d bytes fitted into the connections' buffers", in)
 	}
 	for _, p := range pairs {
 		p.a.Abort()
@@ -387,7 +395,8 @@ func TestTCPMemoryIsShared(t *testing.T) {
 	wantMemory(t, 0, l.a, l.b)
 }
 
-// Data that many peers leave unread, or send with gaps, takes no more memory than the option says.
+// TestTCPMemoryBoundsTheHeap checks that data which many peers leave unread, or send with gaps,
+// takes no more memory than the option allows.
 func TestTCPMemoryBoundsTheHeap(t *testing.T) {
 	const conns, memory = 32, 8 << 20
 	lan := new(pipe.Switch)

@@ -1,13 +1,15 @@
 package netstack
 
-// What becomes of a connection whose stream is closed. gVisor still sends what is in the send buffer, then FIN, and the
-// end that closed first stays in TIME-WAIT. Without bounds a peer that stops reading, but acknowledges window probes,
-// would keep a send buffer for ever, and TIME-WAIT the port, and six kilobytes, for a minute. So:
+// What happens to a connection after its stream is closed. gVisor still sends the contents of the
+// send buffer, then FIN. The end that closed first stays in TIME-WAIT. Without bounds, a peer that
+// stops reading but acknowledges window probes would hold a send buffer forever. TIME-WAIT would
+// hold the port, and six kilobytes, for a minute. Therefore:
 //
-//   - a connection that has not ended after the linger time is aborted;
-//   - a connection in TIME-WAIT makes room for a new one on the same addresses and ports, as RFC 6191 says, whichever end
-//     opens that; gVisor by itself compares sequence numbers only, which do not advance as fast as a fast transfer uses them;
-//   - the number of connections in TIME-WAIT is bounded: beyond it the oldest are discarded.
+//   - A connection that has not ended after the linger time is aborted.
+//   - A connection in TIME-WAIT is replaced by a new one on the same addresses and ports,
+//     according to RFC 6191, whichever end opens that. gVisor itself compares sequence numbers
+//     only, which advance more slowly than a fast transfer uses them.
+//   - The number of connections in TIME-WAIT is bounded: beyond it the oldest are discarded.
 
 import (
 	"container/list"
@@ -25,25 +27,26 @@ import (
 )
 
 const (
-	// timestampTick is how long a connection's timestamps may stay the same, with some to spare: gVisor's count
-	// milliseconds. A new connection on the same addresses and ports starts so much after the old one's last segment: by
-	// their timestamps the peer then tells one from the other (RFC 6191 §2, RFC 7323 §5).
+	// timestampTick is how long a connection's timestamps may stay the same, with some margin:
+	// gVisor's count milliseconds. A new connection on the same addresses and ports starts at
+	// least this long after the old one's last segment. The peer then tells them apart by
+	// timestamps (RFC 6191 §2, RFC 7323 §5).
 	timestampTick = 2 * time.Millisecond
 
-	// lastWords is how long a dial from a given port waits for the last connection on that port, whose stream is closed, to
-	// end.
-	lastWords = 500 * time.Millisecond
+	// closeGrace is how long a dial from a given port waits for a closed stream's connection on
+	// that port to end.
+	closeGrace = 500 * time.Millisecond
 )
 
-// closings are a host's connections whose streams are closed, until TCP has done with them.
+// closings are a host's connections with closed streams, until TCP has finished them.
 type closings struct {
 	linger    time.Duration
 	timeWaits int // at most
 	memory    *tcpMemory
 
-	mu       sync.Mutex // taken after gVisor's locks, so that none of them may be taken under it
+	mu       sync.Mutex // taken after gVisor's locks, so none of those may be taken under it
 	byID     map[gstack.TransportEndpointID]*closing
-	timeWait list.List // of *closing, those that have been in TIME-WAIT for longest first
+	timeWait list.List // of *closing, the longest in TIME-WAIT first
 	over     bool      // the host is closed
 }
 
@@ -56,24 +59,24 @@ type closing struct {
 
 	// Guarded by all.mu.
 	state closingState
-	since time.Time     // of timeWait and gone
-	moved chan struct{} // closed when the state is no longer lingering
+	since time.Time     // start of timeWait or gone
+	moved chan struct{} // closed when the state lingering ends
 	place *list.Element // in all.timeWait
 	timer *time.Timer
 
-	claimed  bool  // a SYN is about to take its place
-	reserved int64 // for its buffers, until it is no longer lingering
+	claimed  bool  // a SYN is about to replace it
+	reserved int64 // for its buffers, while lingering
 }
 
 type closingState uint8
 
 const (
-	lingering closingState = iota // data or FIN is to be sent or acknowledged, or the peer's FIN to come
+	lingering closingState = iota // data or FIN is unsent or unacknowledged, or the peer's FIN is missing
 	timeWait
 	gone // ended, and remembered for a timestampTick
 )
 
-// close gives a stream's endpoint to gVisor to finish. Its buffers have reserved memory.
+// close passes a stream's endpoint to gVisor to finish. Its buffers have reserved memory.
 func (c *closings) close(ep tcpip.Endpoint, wq *waiter.Queue, reserved int64) {
 	r := &closing{all: c, id: idOf(ep), ep: ep, reserved: reserved, moved: make(chan struct{})}
 	r.entry.Init(r, waiter.EventHUp)
@@ -87,13 +90,13 @@ func (c *closings) close(ep tcpip.Endpoint, wq *waiter.Queue, reserved int64) {
 	r.timer = time.AfterFunc(c.linger, r.expire)
 	c.mu.Unlock()
 	wq.EventRegister(&r.entry)
-	ep.SocketOptions().SetKeepAlive(false) // the linger time is enough, and gVisor would probe in TIME-WAIT too
+	ep.SocketOptions().SetKeepAlive(false) // the linger time suffices, and gVisor would probe in TIME-WAIT too
 	ep.Close()
-	r.NotifyEvent(waiter.EventHUp) // it may have come to its end before the entry was registered
+	r.NotifyEvent(waiter.EventHUp) // it may have ended before the entry was registered
 }
 
-// NotifyEvent implements waiter.EventListener: the connection may have come to TIME-WAIT, or to its end. gVisor may have
-// the endpoint locked.
+// NotifyEvent implements waiter.EventListener: the connection may have entered TIME-WAIT or ended.
+// gVisor may hold the endpoint's lock.
 func (r *closing) NotifyEvent(waiter.EventMask) {
 	c := r.all
 	c.mu.Lock()
@@ -146,15 +149,15 @@ func (r *closing) expire() {
 	}
 }
 
-// discard ends TIME-WAIT without the RST that Abort would send: the peer has no connection with these addresses and
-// ports any more, or a new one.
+// discard ends TIME-WAIT without the RST that Abort would send: the peer no longer has a connection
+// with these addresses and ports, or has a new one.
 func (r *closing) discard() {
 	r.ep.SocketOptions().SetMark(Discard)
 	r.ep.Abort()
 }
 
-// find returns a connection whose stream is closed, its state, and the time when it came to that state; nil if there is
-// none.
+// find returns a connection with a closed stream, its state, and the start of that state. It
+// returns nil if there is none.
 func (c *closings) find(id gstack.TransportEndpointID) (r *closing, state closingState, since time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -164,9 +167,9 @@ func (c *closings) find(id gstack.TransportEndpointID) (r *closing, state closin
 	return r, state, since
 }
 
-// makeWay waits until a new connection may have the addresses and ports of one whose stream is closed. If it is not
-// patient, it fails where it would have to wait. The error is the context's, or EADDRINUSE.
-func (c *closings) makeWay(ctx context.Context, id gstack.TransportEndpointID, patient bool) error {
+// awaitPort waits until a new connection may use the addresses and ports of one whose stream is
+// closed. Unless patient, it fails instead of waiting. The error is the context's, or EADDRINUSE.
+func (c *closings) awaitPort(ctx context.Context, id gstack.TransportEndpointID, patient bool) error {
 	r, state, since := c.find(id)
 	if r == nil {
 		return nil
@@ -176,7 +179,7 @@ func (c *closings) makeWay(ctx context.Context, id gstack.TransportEndpointID, p
 		return syscall.EADDRINUSE
 	}
 	if state == lingering {
-		ctx, cancel := context.WithTimeoutCause(ctx, lastWords, syscall.EADDRINUSE)
+		ctx, cancel := context.WithTimeoutCause(ctx, closeGrace, syscall.EADDRINUSE)
 		defer cancel()
 		select {
 		case <-r.moved:
@@ -204,7 +207,7 @@ func (c *closings) makeWay(ctx context.Context, id gstack.TransportEndpointID, p
 	return nil
 }
 
-// timestamps tells whether a connection's segments have them.
+// timestamps reports whether a connection uses timestamps.
 func timestamps(ep tcpip.Endpoint) bool {
 	e, ok := ep.(*tcp.Endpoint)
 	if !ok {
@@ -215,8 +218,9 @@ func timestamps(ep tcpip.Endpoint) bool {
 	return e.SendTSOk
 }
 
-// superseded tells whether a SYN for a connection in TIME-WAIT opens a new one: its timestamp is later than all that came
-// (RFC 6191 §2). For SYNs without that, gVisor's own rule applies, which compares sequence numbers.
+// superseded reports whether a SYN for a connection in TIME-WAIT opens a new one: its timestamp is
+// later than all received ones (RFC 6191 §2). Other SYNs follow gVisor's rule, which compares
+// sequence numbers.
 func superseded(ep gstack.TransportEndpoint, segment header.TCP, pkt *gstack.PacketBuffer) bool {
 	const kind = header.TCPFlagSyn | header.TCPFlagAck | header.TCPFlagRst | header.TCPFlagFin
 	e, ok := ep.(*tcp.Endpoint)
@@ -226,12 +230,12 @@ func superseded(ep gstack.TransportEndpoint, segment header.TCP, pkt *gstack.Pac
 	}
 	o := header.ParseSynOptions(segment.Options(), false)
 	if !e.TryLock() {
-		// The goroutine that has it locked may be about to lock gVisor's table of connections, which is locked here. The peer
-		// will repeat the SYN.
+		// The lock's holder may be about to lock gVisor's connection table, which is locked
+		// here. The peer will retransmit the SYN.
 		return false
 	}
-	// UnlockUser belongs to LockUser, which waits. It would also see to segments that have come meanwhile: they are looked at
-	// with this one, if it is queued, and else there is no connection any more that they could be for.
+	// UnlockUser belongs to LockUser, which waits. It would also process queued segments. They
+	// are processed with this one if it is queued; otherwise their connection no longer exists.
 	defer e.ResumeWork()
 	return o.TS && e.SendTSOk && seqnum.Value(e.RecentTS).LessThan(seqnum.Value(o.TSVal))
 }
@@ -243,26 +247,27 @@ func checksumValid(segment header.TCP, pkt *gstack.PacketBuffer) bool {
 	return valid && ok
 }
 
-// supersede ends a connection in TIME-WAIT, for the new one that pkt opens, and passes pkt on. If its stream is not closed
-// yet, there may be data in it that nobody has read: then pkt comes again when it is. gVisor has its table of connections
-// locked.
+// supersede ends a connection in TIME-WAIT in favour of the new one that pkt opens, and passes pkt
+// on. If the stream is not closed yet, it may have unread data; then pkt is received again after
+// the close. gVisor's connection table is locked.
 func (l *lazyTCP) supersede(ep gstack.TransportEndpoint, id gstack.TransportEndpointID, pkt *gstack.PacketBuffer) {
 	if s, ok := l.streams.Load(ep); ok && s.(*stream).awaitClose(pkt) {
 		return
 	}
 	r := l.closings.claim(id)
 	if r == nil {
-		return // it is on the way, with an earlier copy of the SYN
+		return // an earlier copy of the SYN is being processed
 	}
 	pkt = pkt.Clone()
 	go func() {
 		defer pkt.DecRef()
 		r.discard()
-		l.get().QueuePacket(ep, id, pkt) // which has no connection any more: gVisor looks for a listener
+		l.get().QueuePacket(ep, id, pkt) // its connection is gone, so gVisor looks for a listener
 	}()
 }
 
-// claim returns the connection in TIME-WAIT with those addresses and ports, to the first caller only.
+// claim returns the connection in TIME-WAIT with these addresses and ports, to the first caller
+// only.
 func (c *closings) claim(id gstack.TransportEndpointID) *closing {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -286,7 +291,7 @@ func (c *closings) stop() {
 	c.timeWait.Init()
 }
 
-// idOf is the addresses and ports of a connection.
+// idOf returns the addresses and ports of a connection.
 func idOf(ep tcpip.Endpoint) gstack.TransportEndpointID {
 	return ep.Info().(*gstack.TransportEndpointInfo).ID
 }

@@ -22,7 +22,7 @@ import (
 	"github.com/softrnic/softrnic/stack/netstack"
 )
 
-// TestMain has more tests run at once than there are processors: those that are parallel wait for timers of TCP.
+// TestMain runs more parallel tests than there are processors, because they wait for timers of TCP.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if err := flag.Set("test.parallel", "12"); err != nil {
@@ -58,7 +58,7 @@ func (l *lane) listen() {
 	l.t.Cleanup(func() { l.listener.Close() })
 }
 
-// dial connects a, from a port or from any, within a second.
+// dial connects a, from a given or any port, within a second.
 func (l *lane) dial(port uint16) (a, b stack.Stream) {
 	l.t.Helper()
 	ctx, cancel := context.WithTimeout(l.t.Context(), time.Second)
@@ -95,19 +95,20 @@ func closeBoth(t *testing.T, first, second stack.Stream) {
 	first.Close()
 }
 
-// send sends n bytes, which is faster than the clock goes by which sequence numbers are chosen.
+// transfer sends n bytes, faster than the clock that chooses initial sequence numbers.
 func transfer(t *testing.T, from, to stack.Stream, n int) {
 	t.Helper()
 	go func() {
 		b := make([]byte, n)
-		_, _ = from.Write(b) // the reader sees to it
+		_, _ = from.Write(b) // the reader checks the result
 	}()
 	if _, err := io.ReadFull(to, make([]byte, n)); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// A new connection on the addresses and ports of one that has just ended takes the place of its TIME-WAIT, on either side.
+// TestRedialReplacesTimeWait checks that a new connection on the addresses and ports of an ended
+// one replaces its TIME-WAIT, on either side.
 func TestRedialReplacesTimeWait(t *testing.T) {
 	t.Parallel()
 	for name, first := range map[string]func(a, b stack.Stream) (first, second stack.Stream){
@@ -128,7 +129,8 @@ func TestRedialReplacesTimeWait(t *testing.T) {
 	}
 }
 
-// Data that nobody has read stays when a new connection asks for the place, which it gets when the stream is closed.
+// TestRedialWaitsForUnreadData checks that unread data is kept when a new connection requests the
+// same ports, which it gets when the stream is closed.
 func TestRedialWaitsForUnreadData(t *testing.T) {
 	t.Parallel()
 	l := newLane(t)
@@ -151,7 +153,7 @@ func TestRedialWaitsForUnreadData(t *testing.T) {
 	}
 	redial := make(chan dialled, 1)
 	go func() {
-		// A second later the SYN would be sent again.
+		// After a second the SYN would be retransmitted.
 		ctx, cancel := context.WithTimeout(t.Context(), 900*time.Millisecond)
 		defer cancel()
 		s, err := l.a.DialStream(ctx, netip.MustParseAddrPort("10.0.0.1:4000"), netip.MustParseAddrPort("10.0.0.2:7471"))
@@ -159,7 +161,7 @@ func TestRedialWaitsForUnreadData(t *testing.T) {
 	}()
 	select {
 	case d := <-redial:
-		t.Fatalf("the new connection is there before the old stream is closed (error %v)", d.err)
+		t.Fatalf("the new connection opened before the old stream was closed (error %v)", d.err)
 	case <-time.After(100 * time.Millisecond):
 	}
 	got, err := io.ReadAll(b)
@@ -175,26 +177,27 @@ func TestRedialWaitsForUnreadData(t *testing.T) {
 	}
 }
 
-// No second connection gets the addresses and ports of one that is open.
+// TestStreamPortInUse checks that no second connection gets the addresses and ports of an open one.
 func TestStreamPortInUse(t *testing.T) {
 	t.Parallel()
 	l := newLane(t)
 	a, b := l.dial(4000)
-	if _, err := l.a.DialStream(t.Context(), netip.MustParseAddrPort("10.0.0.1:4000"), netip.MustParseAddrPort("10.0.0.2:7471")); !errors.Is(err, syscall.EADDRINUSE) {
+	from, to := netip.MustParseAddrPort("10.0.0.1:4000"), netip.MustParseAddrPort("10.0.0.2:7471")
+	if _, err := l.a.DialStream(t.Context(), from, to); !errors.Is(err, syscall.EADDRINUSE) {
 		t.Errorf("a second connection: %v", err)
 	}
 	transfer(t, a, b, 1)
 	transfer(t, b, a, 1)
-	// Nor does a closed one that is not at its end: b does not close.
+	// Nor those of a closed one that has not ended: b does not close.
 	a.Close()
-	if _, err := l.a.DialStream(t.Context(), netip.MustParseAddrPort("10.0.0.1:4000"), netip.MustParseAddrPort("10.0.0.2:7471")); !errors.Is(err, syscall.EADDRINUSE) {
+	if _, err := l.a.DialStream(t.Context(), from, to); !errors.Is(err, syscall.EADDRINUSE) {
 		t.Errorf("a connection while the last one lingers: %v", err)
 	}
 	b.Close()
 }
 
-// The host finds a port for each new connection, however many connections are in TIME-WAIT, and for each new listener, as long
-// as there are ports without one.
+// TestEphemeralPortsAreDrawnAgain checks that the host finds a port for each new connection, with
+// any number in TIME-WAIT, and for each new listener while ports without one are left.
 func TestEphemeralPortsAreDrawnAgain(t *testing.T) {
 	t.Parallel()
 	l := newLane(t)
@@ -223,7 +226,8 @@ func TestEphemeralPortsAreDrawnAgain(t *testing.T) {
 	}
 }
 
-// A closed connection whose peer does not read is reset when the linger time is over.
+// TestStreamLinger checks that a closed connection whose peer does not read is reset after the
+// linger time.
 func TestStreamLinger(t *testing.T) {
 	l := newLane(t, netstack.Linger(200*time.Millisecond), netstack.UserTimeout(0), netstack.KeepAlive(0, 0, 0))
 	resets := make(chan struct{}, 100)
@@ -243,7 +247,7 @@ func TestStreamLinger(t *testing.T) {
 		writes.Go(func() {
 			_ = b.SetWriteDeadline(time.Now().Add(time.Second))
 			if _, err := b.Write(make([]byte, 64<<20)); err == nil {
-				t.Error("64 MB went into the buffers of two ends")
+				t.Error("64 MB fitted into the buffers of two ends")
 			}
 			b.Close()
 		})
@@ -264,26 +268,27 @@ func TestStreamLinger(t *testing.T) {
 		a.Abort()
 	}
 	give := time.Now().Add(20 * time.Second)
-	for left := heap() - before; left > held/8; left = heap() - before { // goroutines that end may hold some for a moment
+	for left := heap() - before; left > held/8; left = heap() - before { // ending goroutines may hold some memory briefly
 		if time.Now().After(give) {
 			t.Fatalf("the heap grew by %d bytes, and is still %d larger", held, left)
 		}
 	}
 }
 
-// heap is the bytes in use.
+// heap returns the bytes in use.
 func heap() int {
 	runtime.GC()
-	runtime.GC() // of what pools keep
+	runtime.GC() // for the contents of pools
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int(m.HeapAlloc)
 }
 
-// Connections in TIME-WAIT are bounded in number, and keep nothing of their streams.
+// TestStreamTimeWaits checks that connections in TIME-WAIT are bounded in number, and keep nothing
+// of their streams.
 func TestStreamTimeWaits(t *testing.T) {
 	const conns = 1000
-	// grown is by how much the heap has grown when it is down to most, or after ten seconds.
+	// grown returns the growth of the heap once it is down to most, or after ten seconds.
 	grown := func(most int, opts ...netstack.Option) int {
 		l := newLane(t, opts...)
 		before := heap()
@@ -295,7 +300,7 @@ func TestStreamTimeWaits(t *testing.T) {
 		}
 		n := heap() - before
 		for end := time.Now().Add(10 * time.Second); n > most && time.Now().Before(end); {
-			n = heap() - before // the last ones' ports are kept for a tick
+			n = heap() - before // the last ports are kept for a tick
 		}
 		return n
 	}
@@ -307,7 +312,7 @@ func TestStreamTimeWaits(t *testing.T) {
 	}
 }
 
-// segments is a link that counts the TCP segments sent from one port, and tells of those sent from another.
+// segments is a link that counts the TCP segments from one port, and reports those from another.
 type segments struct {
 	link.Link
 	counted, told uint16 // ports
@@ -335,7 +340,8 @@ func (l *segments) Write(frames []link.Frame) (int, error) {
 	return l.Link.Write(frames)
 }
 
-// A connection in TIME-WAIT sends no keepalive probes, while an open one of the same host sends many.
+// TestNoKeepAliveInTimeWait checks that a connection in TIME-WAIT sends no keepalive probes, while
+// an open one of the same host sends many.
 func TestNoKeepAliveInTimeWait(t *testing.T) {
 	t.Parallel()
 	lan := new(pipe.Switch)
@@ -349,27 +355,27 @@ func TestNoKeepAliveInTimeWait(t *testing.T) {
 	closeBoth(t, x, y)
 	before := w.n.Load()
 	open, peer := l.dial(4001)
-	for range 8 { // two or three segments of the handshake, and five probes or more
+	for range 8 { // two or three segments of the handshake, and at least five probes
 		select {
 		case <-w.sent:
 		case <-time.After(10 * time.Second):
 			t.Fatal("no probes on an open connection")
 		}
 	}
-	if n := w.n.Load() - before; n > 1 { // the last acknowledgement may be among them
+	if n := w.n.Load() - before; n > 1 { // possibly the last acknowledgement
 		t.Errorf("%d segments in TIME-WAIT", n)
 	}
 	open.Abort()
 	peer.Abort()
 }
 
-// TestSYNInTimeWaitDoesNotBlock sends a SYN to a connection in TIME-WAIT while another goroutine has that connection locked
-// and asks for gVisor's table of connections. gVisor has the table locked when it passes the SYN on, so if the SYN waited
-// for the connection's lock, neither would ever go on.
+// TestSYNInTimeWaitDoesNotBlock sends a SYN to a connection in TIME-WAIT, while another goroutine
+// holds its lock and requests gVisor's connection table. gVisor holds the table's lock when it
+// passes the SYN on. If the SYN waited for the connection's lock, both would deadlock.
 func TestSYNInTimeWaitDoesNotBlock(t *testing.T) {
 	l := newLane(t)
 	a, b := l.dial(4000)
-	// b closes first, so that it is b that comes to TIME-WAIT, with data in it that nobody has read.
+	// b closes first, so that b enters TIME-WAIT, with unread data.
 	if err := b.CloseWrite(); err != nil {
 		t.Fatal(err)
 	}
@@ -382,7 +388,8 @@ func TestSYNInTimeWaitDoesNotBlock(t *testing.T) {
 	l.listener.Close()
 	a.Close()
 
-	// The SYN is held on its way until b is locked. One to another port comes in behind it, when it has been passed on.
+	// The SYN is delayed until b is locked. A SYN to another port follows once it has been
+	// passed on.
 	const next = 7472
 	syn, locked, passed := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	var first, second sync.Once
@@ -403,20 +410,21 @@ func TestSYNInTimeWaitDoesNotBlock(t *testing.T) {
 	dial := func(from string, to uint16) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		// Nobody listens any more, so that this fails in any case.
+		// Nobody listens any more, so that this always fails.
 		_, _ = l.a.DialStream(ctx, netip.MustParseAddrPort(from), netip.AddrPortFrom(netip.MustParseAddr("10.0.0.2"), to))
 	}
 	go dial("10.0.0.1:4000", 7471)
 	<-syn
 	go dial("10.0.0.1:0", next)
 
-	// A failed test would hang where it closes the hosts: only a panic gets out of the deadlock.
-	hung := time.AfterFunc(10*time.Second, func() { panic("deadlock: the SYN waits for the connection in TIME-WAIT, and that for the SYN") })
+	// A failed test would hang while closing the hosts: only a panic ends the deadlock.
+	const deadlock = "deadlock: the SYN waits for the connection in TIME-WAIT, and that for the SYN"
+	hung := time.AfterFunc(10*time.Second, func() { panic(deadlock) })
 	defer hung.Stop()
-	// gVisor calls the taker with b locked. The dial asks the table for the place that b has.
+	// gVisor calls the consumer with b locked. The dial requests the table to find b's ports.
 	if err := b.Receive(takerFunc(func([]byte) bool {
 		close(locked)
-		<-passed // where the SYN waits for the lock, this never comes
+		<-passed // never happens if the SYN waits for the lock
 		_, err := l.b.DialStream(t.Context(), netip.MustParseAddrPort("10.0.0.2:7471"), netip.MustParseAddrPort("10.0.0.1:4000"))
 		if !errors.Is(err, syscall.EADDRINUSE) {
 			t.Errorf("a connection with the addresses and ports of b: %v", err)

@@ -8,17 +8,18 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// What an interface's datagram port counts.
+// Counters of an interface's datagram port.
 
-// counts is what is counted of frames that went one way.
+// counts are the counters of frames in one direction.
 type counts struct {
 	frames, datagrams uint64
-	looped, multicast uint64 // of datagrams; those that were looped are not among the others
-	bytes             uint64 // of what was not looped, as packets on the wire
-	bad, lost         uint64 // frames that the link refused, or were malformed; that had no neighbour, or no receiver
+	looped, multicast uint64 // datagrams; looped ones are in no other count
+	bytes             uint64 // of datagrams that were not looped, as packets on the wire
+	bad, lost         uint64 // refused by the link or malformed; without a neighbour or a receiver
 }
 
-// frame counts a frame that is n packets on the wire. It has their headers, of so many bytes, only once.
+// frame counts a frame of n packets on the wire. It contains their headers, of header bytes, only
+// once.
 func (c *counts) frame(f *link.Frame, n, header int, looped bool) {
 	c.frames++
 	c.datagrams += uint64(n)
@@ -42,25 +43,25 @@ func (c *counts) add(o *counts) {
 	c.lost += o.lost
 }
 
-// tally has the counts of some flows, in cache lines of its own: a processor that counts a frame seldom has to fetch them from
-// one that counts those of other flows.
+// tally has the counters of some flows, in separate cache lines. A processor that counts a frame
+// then seldom fetches them from another processor.
 //
-// Nearly all frames are counted by one addition to recent: frames, datagrams and bytes in one word, which is emptied into
-// counts before it is full, and by who reads.
+// One addition to recent counts nearly every frame: frames, datagrams and bytes share one word. It
+// is moved into counts before it overflows, and by readers.
 type tally struct {
 	recent atomic.Uint64
-	mu     sync.Mutex // held for no longer than it takes to count: who reads may be in a function that the receiver calls
-	counts counts     // without recent; under mu
+	mu     sync.Mutex // held only while counting: a reader may be a function that the receiver calls
+	counts counts     // without recent; guarded by mu
 	_      [64]byte
 }
 
-// The places in recent, from the lowest bit on: bytes, datagrams, frames. Each has room for eight times as much as is there when it
-// is emptied, and so for thousands of goroutines that add a burst at the same moment.
+// Layout of recent, from the lowest bit on: bytes, datagrams, frames. Each field has room for eight
+// times its threshold, and so for thousands of goroutines that add a burst at the same moment.
 const (
 	byteBits, datagramBits = 31, 20
 
-	fullFrames     = 1024 // empty recent
-	burstFrames    = 4    // what has more than one of these is not put there
+	fullFrames     = 1024 // threshold for emptying recent
+	burstFrames    = 4    // larger bursts bypass recent
 	burstDatagrams = link.MaxSegments
 	burstBytes     = 2 * link.MaxSuperframe
 )
@@ -74,11 +75,11 @@ func (t *tally) add(c *counts) {
 	}
 	r := t.recent.Add(c.frames<<(byteBits+datagramBits) | c.datagrams<<byteBits | c.bytes)
 	if r>>(byteBits+datagramBits) >= fullFrames {
-		t.read() // empties it
+		t.read() // empties recent
 	}
 }
 
-// read returns the counts, for which it empties recent.
+// read empties recent and returns the counts.
 func (t *tally) read() counts {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -91,7 +92,7 @@ func (t *tally) read() counts {
 	return t.counts
 }
 
-// snapshot is what the port has counted.
+// snapshot returns the port's counters.
 func (p *port) snapshot() stack.Counters {
 	var sent, received counts
 	for i := range lanes {

@@ -11,7 +11,7 @@ import (
 	"github.com/softrnic/softrnic/link"
 )
 
-// Many goroutines count the largest frames of one place, and small ones, while another reads.
+// TestTally checks concurrent counting of the largest and of small frames during reads.
 func TestTally(t *testing.T) {
 	var c tally
 	largest := counts{frames: burstFrames, datagrams: burstDatagrams, bytes: burstBytes}
@@ -51,7 +51,8 @@ func TestTally(t *testing.T) {
 	}
 }
 
-// Different flows are received, and counted, in different cache lines, and have their IPv4 IDs in different ones.
+// TestFlowsShareNoCacheLine checks that different flows use different cache lines for reception,
+// counters and IPv4 IDs.
 func TestFlowsShareNoCacheLine(t *testing.T) {
 	const line = 64
 	var p port
@@ -62,7 +63,7 @@ func TestFlowsShareNoCacheLine(t *testing.T) {
 		"tally": {unsafe.Sizeof(p.sent[0]), unsafe.Offsetof(c.counts) + unsafe.Sizeof(c.counts)},
 	} {
 		if o.size-o.used < line { // wherever the first of them lies
-			t.Errorf("a %s uses %d of %d bytes: less than a cache line is between two", what, o.used, o.size)
+			t.Errorf("a %s uses %d of %d bytes: two are less than a cache line apart", what, o.used, o.size)
 		}
 	}
 	owners := make(map[uintptr]int)

@@ -21,17 +21,17 @@ import (
 	"github.com/softrnic/softrnic/stack/netstack"
 )
 
-// packet is a datagram segment as a receiver saw it.
+// packet is a datagram segment as received.
 type packet struct {
 	src, dst netip.Addr
 	srcPort  uint16
 	tc, hop  uint8
 	header   []byte
 	payload  []byte
-	frame    int // index of the frame that it came in
+	frame    int // index of the frame
 }
 
-// inbox collects what a port receives; read it when the bubble is quiet (synctest.Wait).
+// inbox collects received datagrams. Read it when the bubble is idle (synctest.Wait).
 type inbox struct {
 	packets []packet
 	frames  int
@@ -78,7 +78,7 @@ func newPath(t testing.TB, h *netstack.Host, a stack.PathAttr) stack.Path {
 	return p
 }
 
-// send sends one datagram of each size, filled with its index, and returns the headers that the sender showed.
+// send sends one datagram of each size, filled with its index, and returns the sender's headers.
 func send(t testing.TB, h *netstack.Host, p stack.Path, sizes ...int) (headers [][]byte) {
 	t.Helper()
 	s := h.NICs()[0].Datagrams().Sender()
@@ -96,7 +96,8 @@ func send(t testing.TB, h *netstack.Host, p stack.Path, sizes ...int) (headers [
 	return headers
 }
 
-// icrcView blanks what the ICRC does not cover: traffic class, flow label, hop limit and checksums.
+// icrcView clears the fields that the ICRC does not cover: traffic class, flow label, hop limit and
+// checksums.
 func icrcView(h []byte) []byte {
 	h = bytes.Clone(h)
 	if h[0]>>4 == 4 {
@@ -121,7 +122,7 @@ func checkArrived(t testing.TB, in *inbox, a stack.PathAttr, headers [][]byte, s
 			t.Errorf("datagram %d: hop limit %d, want %d", i, p.hop, want)
 		}
 		if !bytes.Equal(icrcView(p.header), icrcView(headers[i])) {
-			t.Errorf("datagram %d: header\n% x arrived,\n% x was shown", i, p.header, headers[i])
+			t.Errorf("datagram %d: header\n% x arrived,\n% x was returned", i, p.header, headers[i])
 		}
 		if len(p.payload) != sizes[i] {
 			t.Errorf("datagram %d: %d bytes, want %d", i, len(p.payload), sizes[i])
@@ -170,8 +171,8 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// TestSuperframeLimits checks where a superframe ends: 128 segments, 65,535 bytes of IP packet.
-// Paths between the same addresses share all but their source ports, and each goes on when the others are closed.
+// TestSharedPath checks that paths between the same addresses share all but their source ports, and
+// that each survives the close of the others.
 func TestSharedPath(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := twoHosts(t)
@@ -200,6 +201,7 @@ func TestSharedPath(t *testing.T) {
 	})
 }
 
+// TestSuperframeLimits checks where a superframe ends: 128 segments, 65,535 bytes of IP packet.
 func TestSuperframeLimits(t *testing.T) {
 	for _, tc := range []struct {
 		name         string
@@ -233,8 +235,8 @@ func TestSuperframeLimits(t *testing.T) {
 	}
 }
 
-// TestCut: a frame ends with the datagram before Cut, and what superframes have behind their headers, which the kernel copies, begins on a
-// cache line.
+// TestCut checks that a frame ends with the datagram before Cut, and that the data of superframes,
+// which the kernel copies, begins on a cache line.
 func TestCut(t *testing.T) {
 	for _, attr := range []stack.PathAttr{{Src: a4, Dst: b4}, {Src: a6, Dst: b6}} {
 		synctest.Test(t, func(t *testing.T) {
@@ -253,7 +255,7 @@ func TestCut(t *testing.T) {
 				}
 				if i == 0 || i == 4 {
 					s.Cut()
-					s.Drop() // nothing: it is sent
+					s.Drop() // no effect: it was sent
 				}
 			}
 			s.Flush()
@@ -270,7 +272,7 @@ func TestCut(t *testing.T) {
 				t.Errorf("frames of %v bytes behind their headers, want %v", got, want)
 			}
 			if !slices.Equal(out.skew, make([]int, 4)) {
-				t.Errorf("superframes' data begin %v bytes behind a cache line", out.skew)
+				t.Errorf("superframes' data begins %v bytes after a cache line boundary", out.skew)
 			}
 		})
 	}
@@ -309,8 +311,8 @@ type resized struct {
 
 func (l *resized) MTU() int { return int(l.mtu.Load()) }
 
-// TestLoopbackMTU: on a path from an interface to itself, datagrams may be as long as the MTU that the interface had when the
-// path was opened.
+// TestLoopbackMTU checks that datagrams on a path from an interface to itself may use the MTU at
+// the time when the path was opened.
 func TestLoopbackMTU(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &resized{Port: new(pipe.Switch).Port()}
@@ -332,8 +334,8 @@ func TestLoopbackMTU(t *testing.T) {
 	})
 }
 
-// TestIDWrap sends more datagrams than there are IPv4 IDs: where a superframe's IDs go from 65535 to 0, each segment's
-// header must still be the one that the sender computed the ICRC over. On a path of one sender no ID is left out.
+// TestIDWrap sends more datagrams than there are IPv4 IDs. If a superframe's IDs wrap from 65535 to
+// 0, each segment's header must be the sender's. A path of one sender skips no ID.
 func TestIDWrap(t *testing.T) {
 	for _, oneSender := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -345,7 +347,7 @@ func TestIDWrap(t *testing.T) {
 			sizes := slices.Repeat([]int{20}, 1000)
 			wrapped := false
 			var next uint16
-			for i := range 140 { // twice through the IDs: the wrap falls between two superframes once at most
+			for i := range 140 { // twice through the IDs: the wrap falls between superframes at most once
 				in.packets = in.packets[:0]
 				headers := send(t, a, p, sizes...)
 				synctest.Wait()
@@ -372,18 +374,18 @@ func TestDrop(t *testing.T) {
 		in := collect(b)
 		p := newPath(t, a, stack.PathAttr{Src: a4, Dst: b4})
 		s := a.NICs()[0].Datagrams().Sender()
-		s.Drop() // nothing to take back
+		s.Drop() // no effect
 		var headers [][]byte
 		for i := range 8 {
 			n := 100
 			if i == 2 {
-				n = 50 // short: would have ended the superframe
+				n = 50 // short: it would have ended the superframe
 			}
 			h, payload := s.Datagram(p, n)
 			payload[0] = byte(i)
 			if i == 0 || i == 2 || i == 7 {
 				s.Drop()
-				s.Drop() // once only
+				s.Drop() // the second has no effect
 				continue
 			}
 			headers = append(headers, bytes.Clone(h))
@@ -394,7 +396,7 @@ func TestDrop(t *testing.T) {
 		for i, q := range in.packets {
 			got = append(got, q.payload[0])
 			if len(q.payload) != 100 || !bytes.Equal(icrcView(q.header), icrcView(headers[i])) {
-				t.Errorf("datagram %d: %d bytes, header\n% x arrived,\n% x was shown", i, len(q.payload), q.header, headers[i])
+				t.Errorf("datagram %d: %d bytes, header\n% x arrived,\n% x was returned", i, len(q.payload), q.header, headers[i])
 			}
 		}
 		if !bytes.Equal(got, []byte{1, 3, 4, 5, 6}) {
@@ -406,7 +408,7 @@ func TestDrop(t *testing.T) {
 	})
 }
 
-// TestNoOffloads checks that a link which takes no superframes gets finished packets.
+// TestNoOffloads checks that a link without superframes gets finished packets.
 func TestNoOffloads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := new(pipe.Switch)
@@ -436,7 +438,8 @@ func TestNoOffloads(t *testing.T) {
 	})
 }
 
-// TestSuperframeChecksum completes a superframe's partial checksum as the kernel would and verifies it.
+// TestSuperframeChecksum completes a superframe's partial checksum as the kernel would, and
+// verifies it.
 func TestSuperframeChecksum(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := new(pipe.Switch)
@@ -470,7 +473,8 @@ func TestSuperframeChecksum(t *testing.T) {
 	})
 }
 
-// TestOwnAddress sends to the host's own addresses with a lock held that the receiver takes, as a QP does.
+// TestOwnAddress sends to the host's own addresses while holding a lock that the receiver takes, as
+// a QP does.
 func TestOwnAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := new(pipe.Switch)
@@ -512,7 +516,7 @@ func TestOwnAddress(t *testing.T) {
 	})
 }
 
-// TestReceiveNilWaits removes a receiver while it is running.
+// TestReceiveNilWaits removes a running receiver.
 func TestReceiveNilWaits(t *testing.T) {
 	w := newWire()
 	h := newHost(t, w, netstack.Addr("10.0.0.1/24"))
@@ -546,7 +550,7 @@ func TestReceiveNilWaits(t *testing.T) {
 	}
 }
 
-// TestManySenders has goroutines share a path: whatever superframes come out, every header must be as shown.
+// TestManySenders shares a path between goroutines: every header must be as returned.
 func TestManySenders(t *testing.T) {
 	const senders, rounds, burst = 8, 50, 10
 	a, b := twoHosts(t)
@@ -586,7 +590,7 @@ func TestManySenders(t *testing.T) {
 	<-done
 	for i := range shown {
 		if !bytes.Equal(icrcView(shown[i]), icrcView(arrived[i])) {
-			t.Fatalf("datagram %d: header\n% x arrived,\n% x was shown", i, arrived[i], shown[i])
+			t.Fatalf("datagram %d: header\n% x arrived,\n% x was returned", i, arrived[i], shown[i])
 		}
 	}
 }

@@ -10,17 +10,17 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 )
 
-// WatchDepartures implements stack.Departures, for links that are a link.Departures.
+// WatchDepartures implements stack.Departures, for links that implement link.Departures.
 func (n *Interface) WatchDepartures(f func(netip.Addr)) { n.departed.Store(&f) }
 
-// hasLeft is called by the link when the host with an Ethernet address has left. Nobody answers for its IP addresses any more:
-// their connections end, and who watches is told.
-func (n *Interface) hasLeft(mac [6]byte) {
+// hostLeft is called by the link when the host with an Ethernet address has left. It ends
+// connections with the host's IP addresses, and calls the watching function.
+func (n *Interface) hostLeft(mac [6]byte) {
 	for a := range n.addrsAt(mac) {
 		n.host.log.Debug("a host has left", "nic", n.Name(), "addr", a)
 		var left []*stream
 		n.host.tcp.streams.Range(func(_, s any) bool {
-			if s := s.(*stream); s.way.to == a && s.way.from == n {
+			if s := s.(*stream); s.localRoute.to == a && s.localRoute.from == n {
 				left = append(left, s)
 			}
 			return true
@@ -28,7 +28,7 @@ func (n *Interface) hasLeft(mac [6]byte) {
 		if len(left) > 0 {
 			time.AfterFunc(lastSegments, func() {
 				for _, s := range left {
-					s.peerHasLeft()
+					s.peerLeft()
 				}
 			})
 		}
@@ -38,12 +38,14 @@ func (n *Interface) hasLeft(mac [6]byte) {
 	}
 }
 
-// lastSegments is how long TCP has for what a host sent before it left, which may still be in its queues.
+// lastSegments is how long TCP may take to process the departed host's segments, which may still be
+// queued.
 const lastSegments = 200 * time.Millisecond
 
-// peerHasLeft has the connection time out soon, unless a host is at the peer's address again, which resets it, or the peer's end of
-// the stream has come, which may still be unread. What has arrived can be read in any case; gVisor's Abort would drop it.
-func (s *stream) peerHasLeft() {
+// peerLeft makes the connection time out soon. Exceptions: another host with the peer's address
+// resets it, or the peer's FIN has arrived, possibly unread. Received data can still be read;
+// gVisor's Abort would drop it.
+func (s *stream) peerLeft() {
 	c := tcpConfig{userTimeout: lastSegments}
 	switch tcp.EndpointState(s.ep.State()) {
 	case tcp.StateEstablished, tcp.StateFinWait1, tcp.StateFinWait2:
@@ -52,7 +54,7 @@ func (s *stream) peerHasLeft() {
 	c.apply(s.ep)
 }
 
-// addrsAt are the addresses of the neighbour with an Ethernet address, as far as they are known.
+// addrsAt returns the known addresses of the neighbour with an Ethernet address.
 func (n *Interface) addrsAt(mac [6]byte) map[netip.Addr]bool {
 	addrs := map[netip.Addr]bool{}
 	for _, proto := range []tcpip.NetworkProtocolNumber{ipv4.ProtocolNumber, ipv6.ProtocolNumber} {
@@ -68,7 +70,7 @@ func (n *Interface) addrsAt(mac [6]byte) map[netip.Addr]bool {
 	}
 	n.neighMu.Lock()
 	defer n.neighMu.Unlock()
-	for _, nb := range n.neighbours { // gVisor may have forgotten those
+	for _, nb := range n.neighbours { // gVisor may have forgotten these
 		if nb.mac.Load() == macNumber(mac[:]) {
 			addrs[nb.key.next] = true
 		}

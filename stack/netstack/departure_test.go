@@ -13,20 +13,21 @@ import (
 	"github.com/softrnic/softrnic/stack/netstack"
 )
 
-// farewell is a link that tells of departures when the test says so.
-type farewell struct {
+// departingLink is a link that reports departures on the test's request.
+type departingLink struct {
 	link.Link
 	left func(mac [6]byte)
 }
 
-func (f *farewell) WatchDepartures(left func(mac [6]byte)) { f.left = left }
+func (f *departingLink) WatchDepartures(left func(mac [6]byte)) { f.left = left }
 
-// TestDeparture: when a host has left, connections to it time out, whether they wait for data or for an acknowledgement. What has
-// come before can still be read, and the end of a stream where it came.
+// TestDeparture checks that connections to a departed host time out, whether they wait for data or
+// for an acknowledgement. Received data can still be read, and the end of a stream if it has
+// arrived.
 func TestDeparture(t *testing.T) {
 	t.Parallel()
 	lan := new(pipe.Switch)
-	near, far := &farewell{Link: lan.Port()}, lan.Port()
+	near, far := &departingLink{Link: lan.Port()}, lan.Port()
 	var hosts [2]*netstack.Host
 	for i, l := range []link.Link{near, far} {
 		h, err := netstack.New(l, netstack.Addr([]string{"10.0.0.1/24", "10.0.0.2/24"}[i]))

@@ -17,8 +17,8 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// Endpoint is gVisor's link endpoint over a [Link]. TCP superframes and partial checksums pass through it in both
-// directions where the link has these offloads.
+// Endpoint is gVisor's link endpoint over a [Link]. TCP superframes and partial checksums pass in
+// both directions, if the link has these offloads.
 type Endpoint struct {
 	link    link.Link
 	mac     [6]byte
@@ -32,7 +32,7 @@ type Endpoint struct {
 	scratch    sync.Pool // of *transmission
 }
 
-// Discard is the mark (tcpip.SocketOptions.SetMark) of packets that are thrown away instead of being sent.
+// Discard is the mark (tcpip.SocketOptions.SetMark) of packets that are discarded instead of sent.
 const Discard = 0x6469_7363
 
 var (
@@ -42,8 +42,8 @@ var (
 	_ gstack.QueueingDiscipline = noQueue{}
 )
 
-// NewEndpoint makes the endpoint of l, which it owns from now on: closing the endpoint closes the link. Reception
-// starts when a NIC is created on it.
+// NewEndpoint returns the endpoint of l, which it owns: closing the endpoint closes the link.
+// Reception starts when a NIC is created on it.
 func NewEndpoint(l link.Link) *Endpoint {
 	e := &Endpoint{link: l, offload: l.Offloads()}
 	copy(e.mac[:], l.MAC())
@@ -52,11 +52,12 @@ func NewEndpoint(l link.Link) *Endpoint {
 	return e
 }
 
-// Link is the link that the endpoint stands on.
+// Link returns the endpoint's link.
 func (e *Endpoint) Link() link.Link { return e.link }
 
-// SetFrameHandler installs h, which sees each frame received for this host (its own MAC address, broadcast,
-// multicast) before gVisor does, on the link's goroutines, and keeps it from gVisor by returning true. Nil removes it.
+// SetFrameHandler installs h. It gets each received frame to this host (its MAC address, broadcast,
+// multicast) before gVisor does, on the link's goroutines. It withholds a frame from gVisor by
+// returning true. Nil removes it.
 func (e *Endpoint) SetFrameHandler(h func(*link.Frame) bool) {
 	if h == nil {
 		e.handler.Store(nil)
@@ -65,8 +66,8 @@ func (e *Endpoint) SetFrameHandler(h func(*link.Frame) bool) {
 	e.handler.Store(&h)
 }
 
-// SetSteering installs f, which sees each frame received, whoever it is for and before anyone else does, on the link's
-// goroutines, and keeps it by returning true. Nil removes it.
+// SetSteering installs f. It gets each received frame with any destination first, on the link's
+// goroutines, and withholds a frame by returning true. Nil removes it.
 func (e *Endpoint) SetSteering(f func(*link.Frame) bool) {
 	if f == nil {
 		e.steering.Store(nil)
@@ -75,7 +76,7 @@ func (e *Endpoint) SetSteering(f func(*link.Frame) bool) {
 	e.steering.Store(&f)
 }
 
-// transmission is what WritePackets makes of a packet list, kept for the next one.
+// transmission is WritePackets' buffers, which are reused.
 type transmission struct {
 	frames []link.Frame
 	pieces [][]byte
@@ -90,7 +91,7 @@ func (e *Endpoint) WritePackets(pkts gstack.PacketBufferList) (int, tcpip.Error)
 	return e.transmit(t)
 }
 
-// transmit writes t's frames and takes t back.
+// transmit writes t's frames and returns t to the pool.
 func (e *Endpoint) transmit(t *transmission) (int, tcpip.Error) {
 	n, err := e.link.Write(t.frames)
 	clear(t.frames)
@@ -100,8 +101,8 @@ func (e *Endpoint) transmit(t *transmission) (int, tcpip.Error) {
 	return n, tcpipError(err)
 }
 
-// QDisc is the queueing discipline for NICs on the endpoint. Like gVisor's default it queues nothing, but it does not
-// allocate a list for each packet.
+// QDisc returns the queueing discipline for NICs on the endpoint. Like gVisor's default it queues
+// nothing, but it does not allocate a list for each packet.
 func (e *Endpoint) QDisc() gstack.QueueingDiscipline { return noQueue{e} }
 
 type noQueue struct{ e *Endpoint }
@@ -132,7 +133,7 @@ func (t *transmission) add(pkt *gstack.PacketBuffer) {
 		t.pieces = append(t.pieces, b[skip:])
 		skip = 0
 	}
-	// When t.pieces grows, earlier frames go on referring to the array that it had before, whose contents do not
+	// When t.pieces grows, earlier frames keep the previous array, whose contents do not
 	// change.
 	pieces := t.pieces[first:len(t.pieces):len(t.pieces)]
 	if len(pieces) == 0 {
@@ -176,13 +177,14 @@ func (e *Endpoint) receive(frames []link.Frame) {
 	for i := range frames {
 		f := &frames[i]
 		if f.NoICRC {
-			e.receivePlaced(f, h, s)
+			e.receiveInPlace(f, h, s)
 			continue
 		}
 		if len(f.Data) < link.EthernetHeaderLen || s != nil && (*s)(f) {
 			continue
 		}
-		// A tag with VLAN ID 0 only gives a priority (IEEE 802.1Q §6.8). Frames of other VLANs are not for this host.
+		// A tag with VLAN ID 0 only gives a priority (IEEE 802.1Q §6.8). Frames of other
+		// VLANs are not for this host.
 		if link.Tagged(f.Data) && (!f.TakeTag() || f.TCI&link.VLANMask != 0) {
 			continue
 		}
@@ -194,9 +196,9 @@ func (e *Endpoint) receive(frames []link.Frame) {
 	}
 }
 
-// receivePlaced is receive for a frame that says that it is of RoCE packets without ICRC: if it is none, or has a tag, it is
-// dropped. Steering gets a copy.
-func (e *Endpoint) receivePlaced(f *link.Frame, handler, steering *func(*link.Frame) bool) {
+// receiveInPlace is receive for a frame that claims to hold RoCE packets without ICRCs. If it holds
+// anything else, or has a tag, it is dropped. Steering gets a copy.
+func (e *Endpoint) receiveInPlace(f *link.Frame, handler, steering *func(*link.Frame) bool) {
 	if steering != nil {
 		if len(f.More) > 0 {
 			f.Data, f.More = append(append(make([]byte, 0, f.Len()), f.Data...), f.More[0]...), nil
@@ -210,7 +212,7 @@ func (e *Endpoint) receivePlaced(f *link.Frame, handler, steering *func(*link.Fr
 	}
 }
 
-// addressee says what kind of destination the frame has; ok is false if it is for another host.
+// addressee returns the kind of the frame's destination. ok is false for another host's frame.
 func (e *Endpoint) addressee(frame []byte) (kind tcpip.PacketType, ok bool) {
 	dst := [6]byte(frame)
 	switch {
@@ -228,8 +230,8 @@ func (e *Endpoint) deliver(f *link.Frame, to tcpip.PacketType) {
 	if d == nil {
 		return
 	}
-	// gVisor trusts either every checksum of a link or none (CapabilityRXChecksumOffload), so what the medium does
-	// not vouch for is verified here.
+	// gVisor trusts either every checksum of a link or none (CapabilityRXChecksumOffload).
+	// Checksums that the medium does not guarantee are therefore verified here.
 	if e.offload.Checksum && !f.NeedsChecksum && !f.ChecksumValid && !checksumsValid(f.Data) {
 		return
 	}
@@ -237,7 +239,7 @@ func (e *Endpoint) deliver(f *link.Frame, to tcpip.PacketType) {
 	h := headersLen(data)
 	payload := buffer.MakeWithView(buffer.NewViewWithData(data[:h]))
 	if len(data) > h {
-		_ = payload.Append(buffer.NewViewWithData(data[h:])) // fails for a nil view only
+		_ = payload.Append(buffer.NewViewWithData(data[h:])) // fails only for a nil view
 	}
 	pkt := gstack.NewPacketBuffer(gstack.PacketBufferOptions{Payload: payload})
 	defer pkt.DecRef()
@@ -253,9 +255,9 @@ func (e *Endpoint) deliver(f *link.Frame, to tcpip.PacketType) {
 // wholeView is the largest frame that lies in one view, in bytes.
 const wholeView = 512
 
-// headersLen returns how many bytes of a frame go into its first view. gVisor copies the view with the headers when it
-// parses them, so for a long segment it should hold nothing else. The rest is then in one view, of a size that gVisor
-// keeps in a pool.
+// headersLen returns the number of bytes of a frame in its first view. gVisor copies the view with
+// the headers when it parses them, so for a long segment it should contain nothing else. The
+// payload is then in one view, of a size that gVisor pools.
 func headersLen(frame []byte) int {
 	if len(frame) <= wholeView {
 		return len(frame)
@@ -275,8 +277,8 @@ func headersLen(frame []byte) int {
 	return wholeView
 }
 
-// checksumsValid verifies the IPv4 header's checksum and, of TCP and UDP in an unfragmented packet without extension
-// headers, the transport's. Other packets are left to gVisor.
+// checksumsValid verifies the checksums of the IPv4 header, and of TCP and UDP in an unfragmented
+// packet without extension headers. gVisor verifies other packets.
 func checksumsValid(frame []byte) bool {
 	ip := frame[link.EthernetHeaderLen:]
 	switch header.Ethernet(frame).Type() {
@@ -325,26 +327,27 @@ func (e *Endpoint) Attach(d gstack.NetworkDispatcher) {
 // IsAttached implements stack.LinkEndpoint.
 func (e *Endpoint) IsAttached() bool { return e.dispatcher.Load() != nil }
 
-// Wait implements stack.LinkEndpoint. It does not wait for the link's goroutine, which Close does: gVisor may hold
-// locks here that the goroutine needs.
+// Wait implements stack.LinkEndpoint. It does not wait for the link's goroutine, as Close does:
+// gVisor may hold locks that the goroutine needs.
 func (e *Endpoint) Wait() {}
 
 // Close implements stack.LinkEndpoint: it closes the link.
 func (e *Endpoint) Close() { _ = e.link.Close() }
 
-// SetOnCloseAction implements stack.LinkEndpoint. It does nothing: the link itself removes what it has created.
+// SetOnCloseAction implements stack.LinkEndpoint. It does nothing: the link removes its resources
+// itself.
 func (e *Endpoint) SetOnCloseAction(func()) {}
 
 // MTU implements stack.LinkEndpoint.
 func (e *Endpoint) MTU() uint32 { return e.mtu.Load() }
 
-// SetMTU implements stack.LinkEndpoint. The MTU never becomes larger than the link's.
+// SetMTU implements stack.LinkEndpoint. The MTU never exceeds the link's.
 func (e *Endpoint) SetMTU(mtu uint32) { e.mtu.Store(min(mtu, uint32(e.link.MTU()))) }
 
 // LinkAddress implements stack.LinkEndpoint.
 func (e *Endpoint) LinkAddress() tcpip.LinkAddress { return tcpip.LinkAddress(e.mac[:]) }
 
-// SetLinkAddress implements stack.LinkEndpoint and does nothing: the address is the link's.
+// SetLinkAddress implements stack.LinkEndpoint and does nothing: the link determines the address.
 func (e *Endpoint) SetLinkAddress(tcpip.LinkAddress) {}
 
 // Capabilities implements stack.LinkEndpoint.
@@ -356,11 +359,13 @@ func (e *Endpoint) Capabilities() gstack.LinkEndpointCapabilities {
 	return c
 }
 
-// GSOMaxSize implements stack.GSOEndpoint. gVisor puts one byte less into a frame than what this leaves behind headers of 160
-// bytes. They have 120 at most, so that the longest piece of a stream fits one frame.
+// GSOMaxSize implements stack.GSOEndpoint. gVisor puts one byte less into a frame than this leaves
+// behind headers of 160 bytes. Headers have at most 120 bytes, so the longest piece of a stream
+// fits one frame.
 func (e *Endpoint) GSOMaxSize() uint32 { return stack.MaxPiece + header.TCPTotalHeaderMaximumSize + 1 }
 
-// SupportedGSO implements stack.GSOEndpoint. gVisor's TCP leaves a partial checksum whenever it segments on the host.
+// SupportedGSO implements stack.GSOEndpoint. gVisor's TCP leaves a partial checksum whenever it
+// segments on the host.
 func (e *Endpoint) SupportedGSO() gstack.SupportedGSO {
 	if e.offload.TSO && e.offload.Checksum {
 		return gstack.HostGSOSupported

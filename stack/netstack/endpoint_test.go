@@ -34,7 +34,8 @@ func must(t testing.TB, err tcpip.Error) {
 	}
 }
 
-// host is a small gVisor stack 10.0.0.n on l. TCP keeps goroutines that synctest cannot see through.
+// host returns a small gVisor stack 10.0.0.n on l. TCP keeps goroutines that synctest cannot
+// observe.
 func host(t testing.TB, l link.Link, n byte, transports ...gstack.TransportProtocolFactory) (*gstack.Stack, *netstack.Endpoint) {
 	t.Helper()
 	s := gstack.New(gstack.Options{
@@ -44,7 +45,8 @@ func host(t testing.TB, l link.Link, n byte, transports ...gstack.TransportProto
 	e := netstack.NewEndpoint(l)
 	must(t, s.CreateNICWithOptions(1, e, gstack.NICOptions{QDisc: e.QDisc()}))
 	must(t, s.AddProtocolAddress(1, tcpip.ProtocolAddress{Protocol: ipv4.ProtocolNumber,
-		AddressWithPrefix: tcpip.AddressWithPrefix{Address: tcpip.AddrFrom4([4]byte{10, 0, 0, n}), PrefixLen: 24}}, gstack.AddressProperties{}))
+		AddressWithPrefix: tcpip.AddressWithPrefix{Address: tcpip.AddrFrom4([4]byte{10, 0, 0, n}),
+			PrefixLen: 24}}, gstack.AddressProperties{}))
 	s.SetRouteTable([]tcpip.Route{{Destination: header.IPv4EmptySubnet, NIC: 1}})
 	return s, e
 }
@@ -88,7 +90,8 @@ func TestEndpointPing(t *testing.T) {
 	})
 }
 
-// TestFrameHandler: the handler sees what is addressed to the host, before gVisor, and can keep it.
+// TestFrameHandler checks that the handler gets frames to the host before gVisor, and can withhold
+// them.
 func TestFrameHandler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sw := new(pipe.Switch)
@@ -132,7 +135,7 @@ func TestFrameHandler(t *testing.T) {
 	})
 }
 
-// script is a link whose reception the test plays and which swallows what is written.
+// script is a link whose reception the test controls and which discards written frames.
 type script struct {
 	link.Link
 	recv link.Receiver
@@ -143,8 +146,8 @@ func (s *script) Write(frames []link.Frame) (int, error) { return len(frames), n
 func (s *script) Attach(r link.Receiver) { s.recv = r }
 func (s *script) Close() error           { return nil }
 
-// TestForeignFramesAreFiltered: on a medium that delivers frames of other hosts, they go neither to the handler nor
-// to gVisor; nor do frames too short for an Ethernet header.
+// TestForeignFramesAreFiltered checks that frames to other hosts, and frames too short for an
+// Ethernet header, reach neither the handler nor gVisor.
 func TestForeignFramesAreFiltered(t *testing.T) {
 	l := &script{Link: new(pipe.Switch).Port()}
 	s, e := host(t, l, 1)
@@ -156,7 +159,8 @@ func TestForeignFramesAreFiltered(t *testing.T) {
 	}
 }
 
-// TestTagged: a host that is in no VLAN gets, of frames with a tag, only those with VLAN ID 0, and gets them without the tag.
+// TestTagged checks that a host in no VLAN gets only tagged frames with VLAN ID 0, and gets them
+// without the tag.
 func TestTagged(t *testing.T) {
 	l := &script{Link: new(pipe.Switch).Port()}
 	s, e := host(t, l, 1)
@@ -167,7 +171,8 @@ func TestTagged(t *testing.T) {
 		return link.Frame{Data: append(append(append(bytes.Clone(l.MAC()), l.MAC()...), tag...), 0x88, 0xb5, 1, 2, 3)}
 	}
 	l.recv([]link.Frame{frame(0x81, 0, 0, 1), frame(0x81, 0, 0x60, 0), frame(0x88, 0xa8, 0, 0), frame(0x81, 0, 0xff, 0xff), frame()})
-	if len(got) != 2 || got[0].TCI != 0x6000 || got[1].TCI != 0 || !bytes.Equal(got[0].Data, frame().Data) || !bytes.Equal(got[1].Data, frame().Data) {
+	if len(got) != 2 || got[0].TCI != 0x6000 || got[1].TCI != 0 || !bytes.Equal(got[0].Data, frame().Data) ||
+		!bytes.Equal(got[1].Data, frame().Data) {
 		t.Errorf("got %+v", got)
 	}
 	if n := s.Stats().NICs.Rx.Packets.Value(); n != 2 {
@@ -175,7 +180,8 @@ func TestTagged(t *testing.T) {
 	}
 }
 
-// TestBadChecksumIsDropped: gVisor verifies nothing on a link with checksum offload, so the endpoint must.
+// TestBadChecksumIsDropped checks that the endpoint verifies checksums, because gVisor does not on
+// a link with checksum offload.
 func TestBadChecksumIsDropped(t *testing.T) {
 	l := &script{Link: new(pipe.Switch).Port()}
 	s, _ := host(t, l, 1)
@@ -208,9 +214,9 @@ func TestBadChecksumIsDropped(t *testing.T) {
 	}{
 		{"partial", func(*link.Frame) {}, 1},
 		{"complete", (*link.Frame).FinishChecksum, 1},
-		{"complete, not vouched for", func(f *link.Frame) { f.FinishChecksum(); f.ChecksumValid = false }, 1},
+		{"complete, not guaranteed", func(f *link.Frame) { f.FinishChecksum(); f.ChecksumValid = false }, 1},
 		{"none", func(f *link.Frame) { f.NeedsChecksum = false; clear(f.Data[40:42]) }, 1},
-		{"wrong, vouched for", func(f *link.Frame) { f.NeedsChecksum = false; f.ChecksumValid = true; f.Data[45]++ }, 1},
+		{"wrong, guaranteed", func(f *link.Frame) { f.NeedsChecksum = false; f.ChecksumValid = true; f.Data[45]++ }, 1},
 		{"wrong", func(f *link.Frame) { f.FinishChecksum(); f.ChecksumValid = false; f.Data[45]++ }, 0},
 		{"wrong IPv4 header", func(f *link.Frame) { f.FinishChecksum(); f.ChecksumValid = false; f.Data[18]++ }, 0},
 		{"IPv4 header beyond the frame", func(f *link.Frame) { f.FinishChecksum(); f.ChecksumValid = false; f.Data[14] = 0x4f }, 0},
@@ -226,7 +232,8 @@ func TestBadChecksumIsDropped(t *testing.T) {
 	}
 }
 
-// TestTCPUsesSuperframes: a bulk transfer between two stacks arrives whole, in superframes both ways down and up.
+// TestTCPUsesSuperframes checks that a bulk transfer between two stacks arrives intact, in
+// superframes in both directions.
 func TestTCPUsesSuperframes(t *testing.T) {
 	sw, err := pipe.New(pipe.MTU(1500))
 	if err != nil {
@@ -275,7 +282,7 @@ func TestTCPUsesSuperframes(t *testing.T) {
 	}
 	c.Close()
 	if !bytes.Equal(<-got, data) {
-		t.Error("the data arrived changed")
+		t.Error("the data arrived modified")
 	}
 	eb.SetFrameHandler(nil)
 	if largest < 20000 {
@@ -288,7 +295,7 @@ func TestEndpointProperties(t *testing.T) {
 	p := sw.Port()
 	e := netstack.NewEndpoint(p)
 	if e.Link() != link.Link(p) || e.MTU() != pipe.DefaultMTU || e.LinkAddress() != tcpip.LinkAddress(p.MAC()) {
-		t.Error("Link, MTU or LinkAddress is not the link's")
+		t.Error("Link, MTU or LinkAddress differs from the link's")
 	}
 	e.SetMTU(1500)
 	if e.MTU() != 1500 {
@@ -298,12 +305,13 @@ func TestEndpointProperties(t *testing.T) {
 	if e.MTU() != pipe.DefaultMTU {
 		t.Error("SetMTU raised the MTU over the link's")
 	}
-	if e.SupportedGSO() != gstack.HostGSOSupported || e.Capabilities() != gstack.CapabilityRXChecksumOffload|gstack.CapabilityResolutionRequired {
+	capabilities := gstack.LinkEndpointCapabilities(gstack.CapabilityRXChecksumOffload | gstack.CapabilityResolutionRequired)
+	if e.SupportedGSO() != gstack.HostGSOSupported || e.Capabilities() != capabilities {
 		t.Error("offloads of the link are not announced")
 	}
 	plain := netstack.NewEndpoint(&script{Link: bare{p}})
 	if plain.SupportedGSO() != gstack.GSONotSupported || plain.Capabilities() != gstack.CapabilityResolutionRequired {
-		t.Error("offloads announced that the link has not")
+		t.Error("offloads announced that the link lacks")
 	}
 	if plain.ARPHardwareType() != header.ARPHardwareEther || plain.MaxHeaderLength() != 14 {
 		t.Error("not an Ethernet endpoint")
@@ -330,7 +338,7 @@ func BenchmarkEndpointReceive(b *testing.B) {
 	}
 }
 
-// BenchmarkEndpointWrite is a packet's way from gVisor to the link.
+// BenchmarkEndpointWrite measures a packet from gVisor to the link.
 func BenchmarkEndpointWrite(b *testing.B) {
 	e := netstack.NewEndpoint(&script{Link: new(pipe.Switch).Port()})
 	pkt := gstack.NewPacketBuffer(gstack.PacketBufferOptions{ReserveHeaderBytes: 54, Payload: buffer.MakeWithData(make([]byte, 60000))})
@@ -347,7 +355,7 @@ func BenchmarkEndpointWrite(b *testing.B) {
 	}
 }
 
-// FuzzReceive: no frame, however it is described, makes the endpoint panic.
+// FuzzReceive checks that no frame, however it is described, makes the endpoint panic.
 func FuzzReceive(f *testing.F) {
 	l := &script{Link: new(pipe.Switch).Port()}
 	s, _ := host(f, l, 1)

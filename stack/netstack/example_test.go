@@ -11,7 +11,8 @@ import (
 	"github.com/softrnic/softrnic/stack/netstack"
 )
 
-// Two hosts on one network, and a TCP connection between them. rdmatransport.Open makes an RDMA device of a host.
+// Two hosts on one network, and a TCP connection between them. rdmatransport.Open makes an RDMA
+// device of a host.
 func Example() {
 	var lan pipe.Switch
 	a, err := netstack.New(lan.Port(), netstack.Addr("10.0.0.1/24"), netstack.Gateway("10.0.0.254"))
@@ -50,8 +51,8 @@ func Example() {
 func ExampleAddr() {
 	_, err := netstack.New(new(pipe.Switch).Port(), netstack.Addr("10.0.0.0/24"))
 	fmt.Println(err)
-	// Output:
-	// netstack: address "10.0.0.0/24": 10.0.0.0 is the network's own or its broadcast address; give one between
+	// Output: netstack: address "10.0.0.0/24": 10.0.0.0 is the network's own or its broadcast
+	// address; give one between
 }
 
 func check(err error) {

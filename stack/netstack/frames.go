@@ -41,7 +41,7 @@ func (n *Interface) steer(s *stack.Steering) {
 	n.sniff(s)
 }
 
-// sniff has frames that are written passed to s as well, or to nobody if s does not ask for them.
+// sniff passes written frames to s too, or to nobody if s does not want them.
 func (n *Interface) sniff(s *stack.Steering) {
 	now := n.link.sniffer.Load()
 	switch wanted := s != nil && s.Sniff != nil; {
@@ -49,16 +49,16 @@ func (n *Interface) sniff(s *stack.Steering) {
 		now.show.Store(&s.Sniff)
 	case wanted:
 		n.link.sniffer.Store(newSniffer(&s.Sniff))
-		near.changes.Add(1)
+		registry.changes.Add(1)
 	case now != nil:
 		n.link.sniffer.Store(nil)
 		now.close()
-		near.changes.Add(1)
+		registry.changes.Add(1)
 	}
 }
 
-// steered passes a received frame to the functions of s that it is for. It returns true if the host is not to see the
-// frame.
+// steered passes a received frame to the applicable functions of s. It returns true if the host
+// should not see the frame.
 func (n *Interface) steered(s *stack.Steering, f *link.Frame) bool {
 	if s.Sniff != nil {
 		each(f, s.Sniff)
@@ -78,8 +78,8 @@ func (n *Interface) steered(s *stack.Steering, f *link.Frame) bool {
 	return true
 }
 
-// roce offers a frame to the datagram port, without its tag if that only gives a priority. It returns false if the
-// frame is not for the port.
+// roce offers a frame to the datagram port, without its tag if that only gives a priority. It
+// returns false if the frame is not for the port.
 func (n *Interface) roce(f *link.Frame) bool {
 	whole, tci := f.Data, f.TCI
 	if !f.TakeTag() {
@@ -114,7 +114,7 @@ func each(f *link.Frame, show func([]byte)) {
 	}
 }
 
-// takes calls take with each packet of a frame, and returns what it returned for the first.
+// takes calls take with each packet of a frame, and returns the result of the first call.
 func takes(f *link.Frame, take func([]byte) bool) bool {
 	if onePacket(f) {
 		return take(f.Data)
@@ -130,7 +130,8 @@ func takes(f *link.Frame, take func([]byte) bool) bool {
 	return taken
 }
 
-// listens reports whether the host is a member of the group that a frame is for. Broadcast is a group of all hosts.
+// listens reports whether the host is a member of a frame's group. Broadcast is a group of all
+// hosts.
 func (n *Interface) listens(frame []byte) bool {
 	if [6]byte(frame) == [6]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff} {
 		return true
@@ -148,15 +149,15 @@ func (n *Interface) listens(frame []byte) bool {
 	return in && err == nil
 }
 
-// sniffed is an interface's link. What is written to it can be watched.
-type sniffed struct {
+// sniffableLink is an interface's link whose output can be sniffed.
+type sniffableLink struct {
 	link.Link
-	placer  link.InPlaceLink // the link, or nil
+	inPlace link.InPlaceLink // the link, or nil
 	sniffer atomic.Pointer[sniffer]
 }
 
 // Write implements link.Link.
-func (l *sniffed) Write(frames []link.Frame) (int, error) {
+func (l *sniffableLink) Write(frames []link.Frame) (int, error) {
 	s := l.sniffer.Load()
 	if s == nil {
 		return l.Link.Write(frames)
@@ -168,15 +169,16 @@ func (l *sniffed) Write(frames []link.Frame) (int, error) {
 	return n, err
 }
 
-// sniffer passes copies of frames to a function, on a goroutine of its own: whoever writes frames may hold locks that
-// the function takes.
+// sniffer passes copies of frames to a function, on a goroutine of its own, because writers may
+// hold locks that the function takes.
 type sniffer struct {
 	show  atomic.Pointer[func([]byte)]
 	queue chan []byte
 	stop  chan struct{}
 }
 
-// sniffQueue is how many packets may wait for the function: more than a superframe has. Further ones are not shown.
+// sniffQueue is the number of packets that may wait for the function, more than a superframe has.
+// Further ones are dropped.
 const sniffQueue = 1024
 
 func newSniffer(show *func([]byte)) *sniffer {

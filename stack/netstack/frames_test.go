@@ -10,7 +10,8 @@ import (
 	"github.com/softrnic/softrnic/stack/netstack"
 )
 
-// TestSteeringOfTags: what has a tag is shown with it, and RoCE whose tag is only a priority is still the host's own.
+// TestSteeringOfTags checks that tagged frames are shown with their tags, and that RoCE with a
+// priority tag still belongs to the host.
 func TestSteeringOfTags(t *testing.T) {
 	w := newWire()
 	h := newHost(t, w, netstack.Addr("10.0.0.1/24"))

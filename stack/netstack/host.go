@@ -1,6 +1,7 @@
-// Package netstack is a [stack.Network] on gVisor's network stack: one host with an interface on each of its Ethernet
-// links. Addresses, routes, neighbours, ICMP echo, IGMP, MLD and TCP are gVisor's. RoCE packets pass beside it, on the
-// goroutine that received them, between the link and the datagram port.
+// Package netstack is a [stack.Network] on gVisor's network stack: one host with an interface on
+// each of its Ethernet links. gVisor implements addresses, routes, neighbours, ICMP echo, IGMP, MLD
+// and TCP. RoCE packets bypass gVisor: they pass between the link and the datagram port on the
+// goroutine that received them.
 package netstack
 
 import (
@@ -24,17 +25,17 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// gVisor writes warnings of its own about what peers do, to stderr, for the whole process. A library must not. Some of
-// its packages keep the logger that was installed when they were initialized, which was before this package. Installing
-// another logger would not silence those, so that one is changed.
+// gVisor writes warnings about peers to stderr, for the whole process. A library must not do so.
+// Some of its packages keep the logger that was installed when they were initialized, before this
+// package. Installing another logger would not silence them, so the present logger is modified.
 func init() { gvisorlog.Log().Emitter = discard{} }
 
 type discard struct{}
 
 func (discard) Emit(int, gvisorlog.Level, time.Time, string, ...any) {}
 
-// Host is one host on gVisor's netstack: addresses, routes, neighbours, ICMP echo and TCP are gVisor's; RoCEv2
-// datagrams pass beside it, between the link and the datagram port.
+// Host is one host on gVisor's netstack. gVisor implements addresses, routes, neighbours, ICMP echo
+// and TCP; RoCEv2 datagrams bypass it, between the link and the datagram port.
 type Host struct {
 	stack *gstack.Stack
 	tcp   *lazyTCP
@@ -49,14 +50,14 @@ type Host struct {
 
 var _ stack.Network = (*Host)(nil)
 
-// Ports that the host chooses for streams and listeners without one. They lie above those that rdma_cm chooses, and
-// then asks the host for, because neither knows which ports the other uses.
+// Ports that the host chooses for streams and listeners. They lie above the ports that rdma_cm
+// chooses and then requests from the host, because neither knows which ports the other uses.
 const (
 	firstEphemeral = 61000
 	lastEphemeral  = 65535
 )
 
-// New makes a host with l as its first NIC. The links belong to the host from now on: New closes them if it fails.
+// New returns a host with l as its first NIC. The host owns the links: New closes them if it fails.
 func New(l link.Link, opts ...Option) (*Host, error) {
 	c := &config{log: slog.New(slog.DiscardHandler), tcp: defaultTCP}
 	if err := c.addNIC(l, opts); err != nil {
@@ -69,10 +70,10 @@ func New(l link.Link, opts ...Option) (*Host, error) {
 	h.stack = gstack.New(gstack.Options{
 		NetworkProtocols: []gstack.NetworkProtocolFactory{
 			arp.NewProtocol,
-			// IGMP and MLD, so that switches which snoop them let groups and solicitations through.
+			// IGMP and MLD, so that snooping switches forward groups and solicitations.
 			ipv4.NewProtocolWithOptions(ipv4.Options{IGMP: ipv4.IGMPOptions{Enabled: true}}),
-			// No duplicate address detection (addresses would be unusable for a second) and no autoconfiguration:
-			// the addresses are those given.
+			// No duplicate address detection, because addresses would be unusable for a
+			// second, and no autoconfiguration: the host has the given addresses only.
 			ipv6.NewProtocolWithOptions(ipv6.Options{MLD: ipv6.MLDOptions{Enabled: true}}),
 		},
 		TransportProtocols: []gstack.TransportProtocolFactory{
@@ -107,15 +108,15 @@ func (h *Host) configure(c *config) error {
 			}
 		}
 	}
-	// Frames must find every address in place.
+	// Frames must find every address configured.
 	for _, n := range h.nics {
 		n.endpoint.SetFrameHandler(n.port.handle)
 	}
 	return nil
 }
 
-// reserveRoCE takes UDP port 4791 from gVisor: no socket can bind it, and what is not for the datagram port (fragments,
-// IP options) is lost without an ICMP error.
+// reserveRoCE reserves UDP port 4791 in gVisor: no socket can bind it, and packets that are not for
+// the datagram port (fragments, IP options) are dropped without an ICMP error.
 func (h *Host) reserveRoCE() error {
 	nets := []tcpip.NetworkProtocolNumber{ipv4.ProtocolNumber, ipv6.ProtocolNumber}
 	_, err := h.stack.PortManager.ReservePort(h.stack.SecureRNG(), ports.Reservation{
@@ -139,7 +140,7 @@ func (sink) HandleError(gstack.TransportError, *gstack.PacketBuffer)       {}
 func (sink) Abort()                                                        {}
 func (sink) Wait()                                                         {}
 
-// NICs are the host's interfaces, as transports see them.
+// NICs returns the host's interfaces, as transports see them.
 func (h *Host) NICs() []stack.NIC {
 	nics := make([]stack.NIC, len(h.nics))
 	for i, n := range h.nics {
@@ -148,18 +149,18 @@ func (h *Host) NICs() []stack.NIC {
 	return nics
 }
 
-// Interfaces are the same as NICs, with what is to be set on them.
+// Interfaces returns the same interfaces as NICs, with their settings.
 func (h *Host) Interfaces() []*Interface { return append([]*Interface(nil), h.nics...) }
 
-// Close ends every connection and closes the links. Before that, those who watch an interface are told of LinkLost, and
-// may still send. It must not be called from a datagram receiver.
+// Close ends every connection and closes the links. Before that, watchers of an interface are
+// notified of LinkGone, and may still send. A datagram receiver must not call it.
 func (h *Host) Close() error {
 	h.once.Do(func() {
 		for _, n := range h.loseLinks() {
-			n.tell(stack.LinkGone)
+			n.notify(stack.LinkGone)
 		}
 		for _, n := range h.nics {
-			n.leave()
+			n.unregister()
 			n.steer(nil)
 			n.port.close()
 		}
@@ -171,7 +172,8 @@ func (h *Host) Close() error {
 	return nil
 }
 
-// loseLinks marks every link as gone for good, and returns the interfaces whose links were not marked yet.
+// loseLinks marks every link as removed, and returns the interfaces whose links were not marked
+// yet.
 func (h *Host) loseLinks() (lost []*Interface) {
 	for _, n := range h.nics {
 		if !n.lost.Swap(true) {
@@ -181,7 +183,7 @@ func (h *Host) loseLinks() (lost []*Interface) {
 	return lost
 }
 
-// owner is the interface that has address a, or nil.
+// owner returns the interface that has address a, or nil.
 func (h *Host) owner(a netip.Addr) *Interface {
 	for _, n := range h.nics {
 		if n.has(a) {
@@ -191,7 +193,7 @@ func (h *Host) owner(a netip.Addr) *Interface {
 	return nil
 }
 
-// setRoutes rebuilds the route table from what the interfaces have. h.mu is held.
+// setRoutes rebuilds the route table from the interfaces. h.mu is held.
 func (h *Host) setRoutes() {
 	var routes []tcpip.Route
 	for _, n := range h.nics {

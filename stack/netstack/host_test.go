@@ -103,8 +103,8 @@ func TestOptionErrors(t *testing.T) {
 	}{
 		{newWire(), netstack.Addr("10.0.0.1"), `address "10.0.0.1": want an IP address with its prefix length, such as`},
 		{newWire(), netstack.Addr("10.0.0.1/33"), "want an IP address with its prefix length"},
-		{newWire(), netstack.Addr("10.0.0.0/24"), "is the network's own or its broadcast address"},
-		{newWire(), netstack.Addr("10.0.0.255/24"), "is the network's own or its broadcast address"},
+		{newWire(), netstack.Addr("10.0.0.0/24"), "is a network or broadcast address"},
+		{newWire(), netstack.Addr("10.0.0.255/24"), "is a network or broadcast address"},
 		{newWire(), netstack.Addr("224.0.0.1/24"), "want the address of a host"},
 		{newWire(), netstack.Addr("::1/128"), "want the address of a host"},
 		{newWire(), netstack.Addr("::ffff:10.0.0.1/120"), "write an IPv4 address as IPv4: 10.0.0.1"},
@@ -125,7 +125,8 @@ func TestOptionErrors(t *testing.T) {
 			h.Close()
 		}
 	}
-	if _, err := netstack.New(newWire(), netstack.Addr("10.0.0.1/24"), netstack.Gateway("10.0.0.2"), netstack.Gateway("10.0.0.3")); err == nil {
+	if _, err := netstack.New(newWire(), netstack.Addr("10.0.0.1/24"), netstack.Gateway("10.0.0.2"),
+		netstack.Gateway("10.0.0.3")); err == nil {
 		t.Error("two IPv4 gateways were taken")
 	}
 }
@@ -157,14 +158,14 @@ func TestSecondNIC(t *testing.T) {
 	})
 }
 
-// TestClosedHost sends on a closed host, which must do nothing.
+// TestClosedHost checks that sending on a closed host does nothing.
 func TestClosedHost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := twoHosts(t)
 		remote := newPath(t, a, stack.PathAttr{Src: a4, Dst: b4})
 		own := newPath(t, a, stack.PathAttr{Src: a4, Dst: a4})
 		send(t, a, remote, 20)
-		synctest.Wait() // it has arrived
+		synctest.Wait() // the datagram has arrived
 		a.Close()
 		a.Close()
 		in := collect(b)

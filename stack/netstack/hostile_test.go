@@ -51,7 +51,7 @@ func TestHostileFrames(t *testing.T) {
 		delivered = iota
 		malformed
 		ignored
-		answered // by gVisor; ARP for whom the answer is for comes first
+		answered // by gVisor; ARP for the destination comes first
 	)
 	for _, tc := range []struct {
 		name  string
@@ -133,7 +133,7 @@ func TestHostileFrames(t *testing.T) {
 	}
 }
 
-// TestPadding checks that what Ethernet adds to short packets is cut off.
+// TestPadding checks that Ethernet's padding of short packets is removed.
 func TestPadding(t *testing.T) {
 	w := newWire()
 	h := newHost(t, w, netstack.Addr("10.0.0.1/24"))
@@ -144,7 +144,7 @@ func TestPadding(t *testing.T) {
 	}
 }
 
-// FuzzFrame gives the host any frame: what the receiver sees lies in the frame, and is all there.
+// FuzzFrame checks for any frame that the received data lies in the frame and is complete.
 func FuzzFrame(f *testing.F) {
 	w := newWire()
 	f.Add(frame4(b4, a4, w.mac, 20), uint8(0), uint16(0))
@@ -158,11 +158,12 @@ func FuzzFrame(f *testing.F) {
 	var t *testing.T
 	h.NICs()[0].Datagrams().Receive(func(d *stack.Datagram) {
 		headers := len(d.Header)
-		if headers != 28 && headers != 48 && headers != 40 || d.V1 != (headers == 40) || len(d.Payload) == 0 || 14+headers+len(d.Payload) > len(data) {
+		if headers != 28 && headers != 48 && headers != 40 || d.V1 != (headers == 40) || len(d.Payload) == 0 ||
+			14+headers+len(d.Payload) > len(data) {
 			t.Errorf("%d bytes of headers and %d of payload in a frame of %d", headers, len(d.Payload), len(data))
 		}
 		if &d.Header[0] != &data[14] || &d.Payload[0] != &data[14+headers] {
-			t.Error("header or payload does not lie where the frame has it")
+			t.Error("header or payload is not at its place in the frame")
 		}
 		if d.Dst != a4 && d.Dst != a6 {
 			t.Errorf("for %v", d.Dst)
@@ -188,8 +189,8 @@ func FuzzFrame(f *testing.F) {
 	})
 }
 
-// TestHostileSYN sends SYNs, some of whose data offsets are beyond their headers or before their ends, to a port where
-// somebody listens.
+// TestHostileSYN sends SYNs to a listening port, some with data offsets beyond their headers or too
+// small.
 func TestHostileSYN(t *testing.T) {
 	w := newWire()
 	h := newHost(t, w, netstack.Addr("10.0.0.1/24"))
@@ -199,7 +200,7 @@ func TestHostileSYN(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = l.Close() })
 	done := make(chan bool)
-	go func() { // as a link does: a panic ends the program
+	go func() { // as in a link: a panic ends the program
 		defer close(done)
 		for words := range 16 {
 			b := frame4(b4, a4, w.mac, 12)

@@ -23,23 +23,23 @@ import (
 type Interface struct {
 	host     *Host
 	id       tcpip.NICID
-	link     *sniffed
+	link     *sniffableLink
 	poller   link.Poller  // the link, or nil
 	shared   link.Shared  // the link, or nil
 	carrier  link.Carrier // the link, or nil
-	closed   atomic.Bool  // with the host
+	closed   atomic.Bool  // by the host's Close
 	endpoint *Endpoint
 	mac      [6]byte
 	port     *port
-	gids     atomic.Pointer[[]netip.Addr] // replaced, never changed: reception reads it
+	gids     atomic.Pointer[[]netip.Addr] // replaced, never modified: reception reads it
 	watcher  atomic.Pointer[func(stack.Change)]
 	departed atomic.Pointer[func(netip.Addr)]
-	up, lost atomic.Bool // what the watcher knows of the link
+	up, lost atomic.Bool // last state of the link reported to the watcher
 
-	groupMu sync.Mutex                         // of writers
-	groups  atomic.Pointer[map[netip.Addr]int] // joined, and how often; replaced, never changed: reception reads it
+	groupMu sync.Mutex                         // held by writers
+	groups  atomic.Pointer[map[netip.Addr]int] // number of joins; replaced, never modified: reception reads it
 
-	// Under host.mu. prefixes[i] belongs to GID i; the zero prefix is a hole.
+	// Guarded by host.mu. prefixes[i] belongs to GID i; the zero prefix is a hole.
 	prefixes []netip.Prefix
 	gateways []netip.Addr
 
@@ -48,8 +48,8 @@ type Interface struct {
 
 	steerMu sync.Mutex
 
-	trunkMu sync.Mutex
-	trunks  map[trunkKey]*trunk
+	pathGroupMu sync.Mutex
+	pathGroups  map[pathGroupKey]*pathGroup
 
 	loopMu   sync.Mutex
 	loop     [2]*pipe.Port // in, out; nil until a path needs them
@@ -65,14 +65,14 @@ func (h *Host) addInterface(c *nicConfig) error {
 	n := &Interface{
 		host:       h,
 		id:         tcpip.NICID(len(h.nics) + 1),
-		link:       &sniffed{Link: c.link},
+		link:       &sniffableLink{Link: c.link},
 		mac:        [6]byte(c.link.MAC()),
 		neighbours: map[neighbourKey]*neighbour{},
-		trunks:     map[trunkKey]*trunk{},
+		pathGroups: map[pathGroupKey]*pathGroup{},
 	}
 	if p, ok := c.link.(link.InPlaceLink); ok {
 		p.AllowInPlace()
-		n.link.placer = p
+		n.link.inPlace = p
 	}
 	n.endpoint = NewEndpoint(n.link)
 	n.poller, _ = c.link.(link.Poller)
@@ -85,12 +85,12 @@ func (h *Host) addInterface(c *nicConfig) error {
 		return fmt.Errorf("interface on %s: %w", c.link.Name(), stackError(err))
 	}
 	h.nics = append(h.nics, n)
-	n.enter()
+	n.register()
 	n.up.Store(true)
 	link.Watch(c.link, n.linkChanged)
-	n.linkChanged() // for changes before that
+	n.linkChanged() // for earlier changes
 	if d, ok := c.link.(link.Departures); ok {
-		d.WatchDepartures(n.hasLeft)
+		d.WatchDepartures(n.hostLeft)
 	}
 
 	linkLocal := netip.AddrFrom16(header.LinkLocalAddr(n.endpoint.LinkAddress()).As16())
@@ -102,22 +102,22 @@ func (h *Host) addInterface(c *nicConfig) error {
 	return nil
 }
 
-// Name is the link's.
+// Name is the link's name.
 func (n *Interface) Name() string { return n.link.Name() }
 
-// MAC is the link's.
+// MAC is the link's address.
 func (n *Interface) MAC() net.HardwareAddr { return n.link.MAC() }
 
 // MTU is the largest IP packet in bytes.
 func (n *Interface) MTU() int { return n.link.MTU() }
 
-// GIDs are the interface's addresses by GID index.
+// GIDs returns the interface's addresses by GID index.
 func (n *Interface) GIDs() []netip.Addr { return slices.Clone(*n.gids.Load()) }
 
 // Datagrams is the interface's datagram port.
 func (n *Interface) Datagrams() stack.DatagramPort { return n.port }
 
-// Poll receives what has arrived on the caller's goroutine, if the link is a [link.Poller].
+// Poll receives pending frames on the caller's goroutine, if the link is a [link.Poller].
 func (n *Interface) Poll() bool { return n.poller != nil && n.poller.Poll() }
 
 // EndPoll implements NIC.
@@ -127,11 +127,11 @@ func (n *Interface) EndPoll() {
 	}
 }
 
-// Counters are what the datagram port has sent, received and dropped.
+// Counters returns the traffic counters of the datagram port.
 func (n *Interface) Counters() stack.Counters { return n.port.snapshot() }
 
-// AddAddr adds an address, written as for the option [Addr]. It takes the first empty place in the GID table, or becomes the
-// last GID.
+// AddAddr adds an address, in the format of the option [Addr]. It fills the first hole in the GID
+// table, or becomes the last GID.
 func (n *Interface) AddAddr(cidr string) error {
 	p, err := parseCIDR(cidr)
 	if err != nil {
@@ -139,7 +139,7 @@ func (n *Interface) AddAddr(cidr string) error {
 	}
 	err = n.add(p)
 	if err == nil {
-		n.tell(stack.GIDsChanged)
+		n.notify(stack.GIDsChanged)
 	}
 	return err
 }
@@ -147,7 +147,7 @@ func (n *Interface) AddAddr(cidr string) error {
 // Watch implements NIC.
 func (n *Interface) Watch(f func(stack.Change)) { n.watcher.Store(&f) }
 
-// State is the link's state. When the host is closed, it is LinkRemoved.
+// State returns the link's state. After the host was closed, it is LinkRemoved.
 func (n *Interface) State() stack.LinkState {
 	switch {
 	case n.lost.Load():
@@ -158,7 +158,7 @@ func (n *Interface) State() stack.LinkState {
 	return n.carrier.State()
 }
 
-// linkChanged is called when the link's state or MTU has changed, and tells those who watch the interface.
+// linkChanged is called when the link's state or MTU has changed, and notifies the watcher.
 func (n *Interface) linkChanged() {
 	n.endpoint.SetMTU(uint32(n.MTU()))
 	state := n.State()
@@ -166,16 +166,16 @@ func (n *Interface) linkChanged() {
 	switch up := state == stack.LinkUp; {
 	case n.up.Swap(up) == up:
 	case up:
-		n.tell(stack.LinkCameUp)
+		n.notify(stack.LinkCameUp)
 	default:
-		n.tell(stack.LinkWentDown)
+		n.notify(stack.LinkWentDown)
 	}
 	if state == stack.LinkRemoved && !n.lost.Swap(true) {
-		n.tell(stack.LinkGone)
+		n.notify(stack.LinkGone)
 	}
 }
 
-func (n *Interface) tell(c stack.Change) {
+func (n *Interface) notify(c stack.Change) {
 	if f := n.watcher.Load(); f != nil && *f != nil {
 		(*f)(c)
 	}
@@ -199,19 +199,19 @@ func (n *Interface) add(p netip.Prefix) error {
 	} else {
 		n.prefixes = append(n.prefixes, p)
 	}
-	n.changed()
+	n.addrsChanged()
 	n.announce(p.Addr())
 	h.log.Debug("address added", "nic", n.Name(), "addr", p)
 	return nil
 }
 
-// RemoveAddr removes an address. Its place in the GID table stays empty until the next address that is added takes it, so
-// that all others keep their index. Paths from the address go on sending until they are closed. The link-local address made
-// from the MAC cannot be removed.
+// RemoveAddr removes an address. It leaves a hole in the GID table until the next new address, so
+// that all others keep their index. Paths from the address keep sending until they are closed. The
+// link-local address made from the MAC cannot be removed.
 func (n *Interface) RemoveAddr(a netip.Addr) error {
 	err := n.remove(a)
 	if err == nil {
-		n.tell(stack.GIDsChanged)
+		n.notify(stack.GIDsChanged)
 	}
 	return err
 }
@@ -234,19 +234,19 @@ func (n *Interface) remove(a netip.Addr) error {
 	for last := len(n.prefixes) - 1; !n.prefixes[last].IsValid(); last-- {
 		n.prefixes = n.prefixes[:last]
 	}
-	n.changed()
+	n.addrsChanged()
 	h.log.Debug("address removed", "nic", n.Name(), "addr", a)
 	return nil
 }
 
-// changed makes GIDs and routes follow n.prefixes. host.mu is held.
-func (n *Interface) changed() {
+// addrsChanged updates GIDs and routes from n.prefixes. host.mu is held.
+func (n *Interface) addrsChanged() {
 	gids := make([]netip.Addr, len(n.prefixes))
 	for i, p := range n.prefixes {
 		gids[i] = p.Addr()
 	}
 	n.gids.Store(&gids)
-	near.changes.Add(1)
+	registry.changes.Add(1)
 	n.host.setRoutes()
 }
 
@@ -265,7 +265,7 @@ func (n *Interface) setGateway(gw netip.Addr) error {
 	return nil
 }
 
-// networks lists the addresses of one family for an error. host.mu is held.
+// networks lists the addresses of one IP version for an error. host.mu is held.
 func (n *Interface) networks(v4 bool) string {
 	var s []string
 	for _, p := range n.prefixes {
@@ -282,9 +282,9 @@ func (n *Interface) networks(v4 bool) string {
 // has reports whether a is one of the interface's addresses.
 func (n *Interface) has(a netip.Addr) bool { return a.IsValid() && slices.Contains(*n.gids.Load(), a) }
 
-// loopback is the link that leads to the interface's own datagram port: a switch with two ports, so that a datagram to
-// oneself waits in a bounded queue and arrives on a goroutine of its own. Its MTU is the largest there is, because
-// those of paths change.
+// loopback returns the link to the interface's own datagram port. It is a switch with two ports, so
+// that a datagram to oneself waits in a bounded queue and arrives on another goroutine. Its MTU is
+// the largest possible, because those of paths change.
 func (n *Interface) loopback() (link.Link, error) {
 	n.loopMu.Lock()
 	defer n.loopMu.Unlock()

@@ -15,7 +15,7 @@ import (
 	"github.com/softrnic/softrnic/link"
 )
 
-// wire is a link without a medium: the test says what arrives, and what the host sends is counted.
+// wire is a link without a medium: the test injects frames, and sent frames are counted.
 type wire struct {
 	mac  net.HardwareAddr
 	recv link.Receiver
@@ -39,14 +39,14 @@ func (w *wire) Write(frames []link.Frame) (int, error) {
 	return len(frames), nil
 }
 
-// spy keeps what is written to the link that it wraps, and can hide its offloads.
+// spy keeps the frames written to the wrapped link, and can hide its offloads.
 type spy struct {
 	link.Link
 	plain bool
 
 	mu   sync.Mutex
 	sent []link.Frame
-	skew []int // of the address behind the headers of each superframe, behind the beginning of a cache line
+	skew []int // offset of each superframe's data from a cache line boundary
 }
 
 func (s *spy) Offloads() link.Offloads {
@@ -62,7 +62,7 @@ func (s *spy) Write(frames []link.Frame) (int, error) {
 		if f.Segmentation == link.UDP {
 			s.skew = append(s.skew, int(uintptr(unsafe.Pointer(&f.Data[f.HeaderLen]))%64))
 		}
-		if f.More == nil { // gVisor's own are in pieces
+		if f.More == nil { // gVisor's own frames are in pieces
 			f.Data = slices.Clone(f.Data)
 			s.sent = append(s.sent, f)
 		}
@@ -71,7 +71,7 @@ func (s *spy) Write(frames []link.Frame) (int, error) {
 	return s.Link.Write(frames)
 }
 
-// roce are the frames to UDP port 4791 that were sent.
+// roce returns the frames sent to UDP port 4791.
 func (s *spy) roce() (frames []link.Frame) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -86,7 +86,7 @@ func (s *spy) roce() (frames []link.Frame) {
 	return frames
 }
 
-// frame4 and frame6 are a correct datagram to port 4791, to be spoilt by the test.
+// frame4 and frame6 return a valid datagram to port 4791, for the test to corrupt.
 
 func frame4(src, dst netip.Addr, mac net.HardwareAddr, payload int) []byte {
 	b := make([]byte, 42+payload)
@@ -111,7 +111,7 @@ func frame6(src, dst netip.Addr, mac net.HardwareAddr, payload int) []byte {
 	return b
 }
 
-// frameV1 is a frame of RoCE v1, written from IBTA Vol 1 §8.3.
+// frameV1 returns a frame of RoCE v1, written from IBTA Vol 1 §8.3.
 func frameV1(src, dst netip.Addr, mac net.HardwareAddr, payload int) []byte {
 	b := make([]byte, 54+payload)
 	ethernet(b, mac, 0x8915)

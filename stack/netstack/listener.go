@@ -12,9 +12,9 @@ import (
 	"gvisor.dev/gvisor/pkg/waiter"
 )
 
-// A listener keeps up to listenBacklog connections that nobody has accepted. It takes them from gVisor at once, so that
-// their buffers are reserved in the memory of all; gVisor keeps handshakeBacklog more while it does, or if the listener has
-// as many as it may have.
+// A listener keeps up to listenBacklog unaccepted connections. It takes them from gVisor at once,
+// so that their buffers are reserved in the shared memory. gVisor keeps handshakeBacklog more
+// meanwhile, or if the listener is full.
 const (
 	listenBacklog    = 4096
 	handshakeBacklog = 512
@@ -29,15 +29,15 @@ type streamListener struct {
 
 	once   sync.Once
 	closed chan struct{}
-	done   chan struct{} // take has returned
+	done   chan struct{} // acceptLoop has returned
 
 	mu      sync.Mutex
 	changed sync.Cond // waiting or over
-	waiting []*stream // to be accepted
+	waiting []*stream // unaccepted connections
 	over    bool
-	err     error // what Accept returns then
+	err     error // Accept's error after that
 
-	readBuffer atomic.Int64 // of what is accepted
+	readBuffer atomic.Int64 // for accepted connections
 }
 
 func (h *Host) listen(local tcpip.FullAddress, proto tcpip.NetworkProtocolNumber, v6only bool) (*streamListener, error) {
@@ -46,7 +46,7 @@ func (h *Host) listen(local tcpip.FullAddress, proto tcpip.NetworkProtocolNumber
 	if err != nil {
 		return nil, streamError(err)
 	}
-	// A server that restarts must not wait for its old connections' TIME-WAIT.
+	// A restarting server must not wait for its old connections' TIME-WAIT.
 	ep.SocketOptions().SetReuseAddress(true)
 	ep.SocketOptions().SetV6Only(v6only)
 	if err = ep.Bind(local); err == nil {
@@ -61,15 +61,16 @@ func (h *Host) listen(local tcpip.FullAddress, proto tcpip.NetworkProtocolNumber
 		closed: make(chan struct{}), done: make(chan struct{}),
 	}
 	l.changed.L = &l.mu
-	go l.take()
+	go l.acceptLoop()
 	return l, nil
 }
 
 // SetReadBuffer implements stack.StreamListener.
 func (l *streamListener) SetReadBuffer(n int) { l.readBuffer.Store(int64(n)) }
 
-// take takes connections from gVisor until the listener is closed. Those for whose buffers there is no memory it resets.
-func (l *streamListener) take() {
+// acceptLoop takes connections from gVisor until the listener is closed. It resets those without
+// memory for their buffers.
+func (l *streamListener) acceptLoop() {
 	defer close(l.done)
 	entry, ready := waiter.NewChannelEntry(waiter.ReadableEvents)
 	l.wq.EventRegister(&entry)
@@ -87,14 +88,15 @@ func (l *streamListener) take() {
 			}
 			continue
 		}
-		for _, s := range l.end(streamError(terr)) { // the host is closed, if the listener is not
+		for _, s := range l.end(streamError(terr)) { // the host is closed, or else the listener
 			s.Abort()
 		}
 		return
 	}
 }
 
-// end has Accept return err from now on, and returns the connections that nobody has accepted. Only the first call counts.
+// end makes Accept return err from now on, and returns the unaccepted connections. Only the first
+// call has an effect.
 func (l *streamListener) end(err error) (left []*stream) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -106,7 +108,8 @@ func (l *streamListener) end(err error) (left []*stream) {
 	return left
 }
 
-// hasPlace waits until there is a place for one more connection; false if the listener is closed.
+// hasPlace waits until there is room for one more connection. It returns false if the listener is
+// closed.
 func (l *streamListener) hasPlace() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -116,7 +119,7 @@ func (l *streamListener) hasPlace() bool {
 	return !l.over
 }
 
-// offer lets a connection be accepted.
+// offer queues a connection for Accept.
 func (l *streamListener) offer(ep tcpip.Endpoint, wq *waiter.Queue) {
 	if err := l.host.tcp.memory.admit(); err != nil {
 		l.host.tcp.syns.take(idOf(ep))
@@ -155,7 +158,7 @@ func (l *streamListener) Accept() (net.Conn, error) {
 	return s, nil
 }
 
-// Close implements net.Listener. It resets the connections that nobody has accepted.
+// Close implements net.Listener. It resets unaccepted connections.
 func (l *streamListener) Close() (err error) {
 	l.once.Do(func() {
 		left := l.end(net.ErrClosed)

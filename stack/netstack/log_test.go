@@ -12,8 +12,9 @@ import (
 	"github.com/softrnic/softrnic/stack/netstack"
 )
 
-// TestGVisorWritesNothing: whatever peers send, gVisor writes nothing to stderr. gVisor keeps the descriptor that stderr had
-// when the process began, so the test runs in a process of its own.
+// TestGVisorWritesNothing checks that gVisor writes nothing to stderr, whatever peers send. gVisor
+// keeps the descriptor that stderr had when the process began, so the test runs in a separate
+// process.
 func TestGVisorWritesNothing(t *testing.T) {
 	const child = "SOFTRNIC_MARTIANS"
 	if os.Getenv(child) == "" {
@@ -40,10 +41,10 @@ func TestGVisorWritesNothing(t *testing.T) {
 		w.arrive(link.Frame{Data: ping4(way[0], way[1], w)})
 	}
 	w.arrive(link.Frame{Data: ping4(b4, a4, w)})
-	<-w.asked // so gVisor has seen the others too
+	<-w.asked // so gVisor has processed the others too
 }
 
-// arpWire is a wire that tells when the host asks for the MAC address of b4.
+// arpWire is a wire that reports when the host resolves the MAC address of b4.
 type arpWire struct {
 	*wire
 	asked chan bool
@@ -59,11 +60,11 @@ func (w *arpWire) Write(frames []link.Frame) (int, error) {
 	return w.wire.Write(frames)
 }
 
-// ping4 is an ICMP echo request.
+// ping4 returns an ICMP echo request.
 func ping4(src, dst netip.Addr, w *arpWire) []byte {
 	b := frame4(src, dst, w.mac, 0)
 	b[23] = 1
 	fixChecksum(b)
-	copy(b[34:], []byte{8, 0, 0xf7, 0xff, 0, 0, 0, 0}) // type 8; the checksum of the rest, which is 0
+	copy(b[34:], []byte{8, 0, 0xf7, 0xff, 0, 0, 0, 0}) // type 8; the checksum of the rest is 0
 	return b
 }

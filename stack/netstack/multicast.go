@@ -42,7 +42,8 @@ func (n *Interface) member(what string, change func(tcpip.NetworkProtocolNumber,
 // joined reports whether the interface is in a group.
 func (n *Interface) joined(group netip.Addr) bool { return (*n.groups.Load())[group] > 0 }
 
-// groupLink is where a group's datagrams go: the interface's link, and the interface itself while it is a member.
+// groupLink is the destination of a group's datagrams: the interface's link, and the interface
+// itself while it is a member.
 type groupLink struct {
 	link.Link
 	nic   *Interface

@@ -15,39 +15,41 @@ import (
 	"github.com/softrnic/softrnic/link"
 )
 
-// freshFor is how long a neighbour's MAC is used before gVisor is asked again. Only when it is asked does gVisor probe a
-// neighbour that it has not heard from for a while.
+// freshFor is how long a neighbour's MAC is used before gVisor is asked again. gVisor probes a
+// neighbour that has been silent only when it is asked.
 const freshFor = time.Second
 
-// maxHeld bounds the bytes that wait for one neighbour's MAC, above what a transport has in flight. A peer's first
-// packets would otherwise be lost and cost it a retransmission timeout at every connection.
+// maxHeld bounds the bytes that wait for one neighbour's MAC; it exceeds what a transport has in
+// flight. Otherwise a peer's first packets would be lost, and cost a retransmission timeout for
+// every connection.
 const maxHeld = 1 << 20
 
 type neighbourKey struct {
 	local, next netip.Addr
 }
 
-// neighbour is a next hop, shared by the paths that lead over it.
+// neighbour is a next hop, shared by the paths through it.
 type neighbour struct {
 	nic      *Interface
 	key      neighbourKey
 	resolved func(gstack.LinkResolutionResult) // n.onResolved, made once
 
 	mac     atomic.Uint64 // in the low 48 bits; 0 while unknown
-	stale   atomic.Bool   // gVisor is to be asked again; set by recheck
-	recheck *time.Timer   // from one question to the next
+	stale   atomic.Bool   // gVisor must be asked again; set by recheck
+	recheck *time.Timer   // sets stale
 
-	refs int // under nic.neighMu
+	refs int // guarded by nic.neighMu
 
 	mu        sync.Mutex
 	resolving bool // resolved will be called
 	closed    bool
 	held      []link.Frame
 	heldBytes int
-	waiters   []chan struct{} // closed at the next answer, whichever it is
+	waiters   []chan struct{} // closed at the next answer of any kind
 }
 
-// neighbour is the interface's neighbour for one next hop, with a reference for the caller. It starts resolution.
+// neighbour returns the interface's neighbour for a next hop, with a reference for the caller. It
+// starts resolution.
 func (n *Interface) neighbour(local, next netip.Addr) *neighbour {
 	k := neighbourKey{local, next}
 	n.neighMu.Lock()
@@ -91,7 +93,8 @@ func (nb *neighbour) lookup() uint64 {
 	return nb.mac.Load()
 }
 
-// hold keeps a copy of f until the MAC is known, and returns 0. If the MAC is known already, it returns that instead.
+// hold keeps a copy of f until the MAC is known, and returns 0. If the MAC is known already, hold
+// returns it instead.
 func (nb *neighbour) hold(f *link.Frame) uint64 {
 	nb.mu.Lock()
 	if mac := nb.mac.Load(); mac != 0 {
@@ -111,8 +114,8 @@ func (nb *neighbour) hold(f *link.Frame) uint64 {
 	return 0
 }
 
-// resolve asks gVisor for the MAC, unless an answer is being waited for. An error means that it cannot be asked: the
-// host is closed. nb.mu is not held: gVisor may answer before it returns.
+// resolve asks gVisor for the MAC, unless an answer is pending. An error means that the host is
+// closed. nb.mu is not held: gVisor may answer before it returns.
 func (nb *neighbour) resolve() error {
 	nb.mu.Lock()
 	if nb.resolving || nb.closed {
@@ -127,7 +130,7 @@ func (nb *neighbour) resolve() error {
 	switch err.(type) {
 	case nil:
 	case *tcpip.ErrWouldBlock:
-		// The neighbour that was known does not answer any more.
+		// The known neighbour no longer answers.
 		nb.mu.Lock()
 		if nb.resolving {
 			nb.mac.Store(0)
@@ -140,13 +143,13 @@ func (nb *neighbour) resolve() error {
 	return nil
 }
 
-// onResolved takes gVisor's answer. It is called with gVisor's lock on its own entry held. Frames that waited for the
-// MAC are written before others can see it, so that nothing overtakes them.
+// onResolved processes gVisor's answer. gVisor holds the lock of its own entry. Held frames are
+// written before the MAC becomes visible, so that nothing overtakes them.
 func (nb *neighbour) onResolved(r gstack.LinkResolutionResult) {
 	nb.mu.Lock()
 	defer nb.mu.Unlock()
 	nb.resolving = false
-	defer nb.wake() // when mac tells
+	defer nb.wake() // after mac is set
 	if r.Err != nil || len(r.LinkAddress) != 6 {
 		nb.mac.Store(0)
 		nb.nic.host.log.Debug("neighbour not found", "nic", nb.nic.Name(), "addr", nb.key.next, "held", len(nb.held))
@@ -162,7 +165,7 @@ func (nb *neighbour) onResolved(r gstack.LinkResolutionResult) {
 	nb.mac.Store(mac)
 }
 
-// wait waits until the MAC is known, asking again whenever the answer is that nobody has the address.
+// wait waits until the MAC is known, and asks again whenever resolution fails.
 func (nb *neighbour) wait(ctx context.Context) error {
 	for {
 		nb.mu.Lock()

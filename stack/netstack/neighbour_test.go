@@ -50,8 +50,8 @@ func TestMulticastPath(t *testing.T) {
 	})
 }
 
-// TestUnresolvedNeighbour sends to a silent address: a bounded number of frames waits, is lost when resolution fails, and
-// the path works as soon as somebody answers.
+// TestUnresolvedNeighbour sends to a silent address. A bounded number of frames waits, and is lost
+// when resolution fails. The path works as soon as somebody answers.
 func TestUnresolvedNeighbour(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := new(pipe.Switch)
@@ -82,7 +82,7 @@ func TestUnresolvedNeighbour(t *testing.T) {
 	})
 }
 
-// TestMACChange moves an address to another host: a path that is in use follows without being told.
+// TestMACChange moves an address to another host: a path in use follows without a notification.
 func TestMACChange(t *testing.T) {
 	for name, attr := range map[string]stack.PathAttr{
 		"IPv4": {Src: a4, Dst: b4},

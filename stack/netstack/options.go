@@ -8,13 +8,13 @@ import (
 	"github.com/softrnic/softrnic/link"
 )
 
-// Option configures a [Host]. Addr and Gateway belong to the NIC of New's link, or to the AddNIC option that they
-// are given to.
+// Option configures a [Host]. Addr and Gateway apply to the NIC of New's link, or to the enclosing
+// AddNIC option's.
 type Option func(*config) error
 
 type config struct {
 	nics []*nicConfig
-	cur  *nicConfig // the NIC that Addr and Gateway are for
+	cur  *nicConfig // the NIC for Addr and Gateway
 	log  *slog.Logger
 	tcp  tcpConfig
 }
@@ -25,8 +25,9 @@ type nicConfig struct {
 	gateways []netip.Addr
 }
 
-// Addr gives the NIC an address with its prefix length, "10.0.0.1/24" or "2001:db8::1/64". It may be repeated. The
-// IPv6 link-local address made from the MAC is always there.
+// Addr gives the NIC an address with its prefix length, for example "10.0.0.1/24" or
+// "2001:db8::1/64". It may be repeated. The IPv6 link-local address made from the MAC always
+// exists.
 func Addr(cidr string) Option {
 	return func(c *config) error {
 		p, err := parseCIDR(cidr)
@@ -38,7 +39,7 @@ func Addr(cidr string) Option {
 	}
 }
 
-// Gateway is the router for whatever is in none of the NIC's own networks, one for each family.
+// Gateway sets the router for destinations outside the NIC's networks, one for each IP version.
 func Gateway(ip string) Option {
 	return func(c *config) error {
 		a, err := netip.ParseAddr(ip)
@@ -56,7 +57,7 @@ func Gateway(ip string) Option {
 	}
 }
 
-// AddNIC adds a further interface on l, with Addr and Gateway options of its own.
+// AddNIC adds an interface on l, with its own Addr and Gateway options.
 func AddNIC(l link.Link, opts ...Option) Option {
 	return func(c *config) error {
 		outer := c.cur
@@ -65,7 +66,7 @@ func AddNIC(l link.Link, opts ...Option) Option {
 	}
 }
 
-// Logger is where the host writes what happens to it; the default writes nothing.
+// Logger sets the log; the default discards.
 func Logger(log *slog.Logger) Option {
 	return func(c *config) error {
 		if log != nil {
@@ -104,19 +105,19 @@ func parseCIDR(s string) (netip.Prefix, error) {
 	case !isHostAddr(a) || a.IsLoopback():
 		return p, fmt.Errorf("address %q: want the address of a host, not an unspecified, loopback, multicast or broadcast one", s)
 	case a.Is4() && p.Bits() < 31 && (a == p.Masked().Addr() || a == lastAddr(p)):
-		return p, fmt.Errorf("address %q: %v is the network's own or its broadcast address; give one between", s, a)
+		return p, fmt.Errorf("address %q: %v is a network or broadcast address: want a host", s, a)
 	}
 	return p, nil
 }
 
-// isHostAddr reports whether a can be one host's address.
+// isHostAddr reports whether a can be the address of one host.
 func isHostAddr(a netip.Addr) bool {
 	return a.IsValid() && !a.IsUnspecified() && !a.IsMulticast() && a != broadcast4
 }
 
 var broadcast4 = netip.AddrFrom4([4]byte{255, 255, 255, 255})
 
-// lastAddr is the broadcast address of an IPv4 network.
+// lastAddr returns the broadcast address of an IPv4 network.
 func lastAddr(p netip.Prefix) netip.Addr {
 	b := p.Addr().As4()
 	for i := p.Bits(); i < 32; i++ {

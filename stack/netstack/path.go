@@ -14,11 +14,12 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// path is a way to one peer from one UDP source port. There may be very many: what it can share with others is in trunk.
+// path is a path to one peer from one UDP source port. There may be very many: what paths can share
+// is in pathGroup.
 type path struct {
-	*trunk
-	ids     atomic.Uint32 // the IPv4 ID given last, of several senders
-	ownID   uint16        // that of the only one
+	*pathGroup
+	ids     atomic.Uint32 // last IPv4 ID, with several senders
+	ownID   uint16        // last IPv4 ID, with one sender
 	oneOnly bool          // PathAttr.OneSender
 	srcPort uint16
 	closed  atomic.Bool
@@ -26,27 +27,28 @@ type path struct {
 	_ [36]byte // keeps the IDs of QPs in different cache lines
 }
 
-// trunk is what paths have in common that differ in nothing but the source port: the headers of their datagrams, and
-// where frames go.
-type trunk struct {
-	trunkKey
-	refs int       // under nic.trunkMu
+// pathGroup is shared by paths that differ only in the source port: the headers of their datagrams,
+// and the destination of frames.
+type pathGroup struct {
+	pathGroupKey
+	refs int       // guarded by nic.pathGroupMu
 	out  link.Link // the interface's link, or a loopback
 	v4   bool      // over IPv4
 	ends stack.Ends
-	// template is Ethernet, IP and UDP header, or of RoCE v1 GRH, without source port, lengths, ID and checksums.
+	// template is the Ethernet, IP and UDP header, or for RoCE v1 the GRH, without source port,
+	// lengths, ID and checksums.
 	template [ethLen + ipv6Len + udpLen]byte
-	pseudo   uint16 // sum of the UDP pseudo header without its length
+	pseudo   uint16 // sum of the UDP pseudo header without the length
 	headers  int    // bytes of template in use
-	way
+	localRoute
 }
 
-// trunkKey is what the paths of a trunk have in common. Routes and MTUs change, but a path keeps those that it was
-// opened with.
-type trunkKey struct {
+// pathGroupKey identifies a pathGroup. Routes and MTUs change, but a path keeps those from its
+// opening.
+type pathGroupKey struct {
 	attr stack.PathAttr // without SrcPort, QPN and OneSender
-	own  *Interface     // where it leads to if that is one of the host's own
-	nb   *neighbour     // nil where the template's destination MAC is right: loopback, multicast
+	own  *Interface     // the destination, if it is one of the host's own interfaces
+	nb   *neighbour     // nil if the template has the destination MAC: loopback, multicast
 	uso  bool
 	mtu  int // UDP payload
 }
@@ -73,9 +75,9 @@ func (p *port) Path(a stack.PathAttr) (stack.Path, error) {
 		a.HopLimit = 64
 	}
 	t := &path{srcPort: a.SrcPort, oneOnly: a.OneSender}
-	a.SrcPort, a.QPN, a.OneSender = 0, 0, false // all paths that are the same otherwise share a trunk
+	a.SrcPort, a.QPN, a.OneSender = 0, 0, false // paths that are otherwise equal share a pathGroup
 	var err error
-	if t.trunk, err = n.trunk(a); err != nil {
+	if t.pathGroup, err = n.pathGroup(a); err != nil {
 		return nil, err
 	}
 	t.ownID = uint16(rand.Uint32())
@@ -83,9 +85,10 @@ func (p *port) Path(a stack.PathAttr) (stack.Path, error) {
 	return t, nil
 }
 
-// trunk finds the trunk of a path, or makes it; with a reference for the caller.
-func (n *Interface) trunk(a stack.PathAttr) (*trunk, error) {
-	t := &trunk{trunkKey: trunkKey{attr: a}, refs: 1, out: n.link, v4: a.Src.Is4() && !a.V1, ends: stack.Ends{Src: a.Src, Dst: a.Dst, V1: a.V1}, way: way{from: n, to: a.Dst}}
+// pathGroup finds or creates the pathGroup of a path, with a reference for the caller.
+func (n *Interface) pathGroup(a stack.PathAttr) (*pathGroup, error) {
+	t := &pathGroup{pathGroupKey: pathGroupKey{attr: a}, refs: 1, out: n.link, v4: a.Src.Is4() && !a.V1,
+		ends: stack.Ends{Src: a.Src, Dst: a.Dst, V1: a.V1}, localRoute: localRoute{from: n, to: a.Dst}}
 	mac, err := t.route(n)
 	if err != nil {
 		return nil, err
@@ -101,22 +104,22 @@ func (n *Interface) trunk(a stack.PathAttr) (*trunk, error) {
 	}
 	t.mtu = min(n.MTU(), link.MaxSuperframe) - (t.headers - ethLen)
 
-	n.trunkMu.Lock()
-	defer n.trunkMu.Unlock()
-	if old := n.trunks[t.trunkKey]; old != nil {
+	n.pathGroupMu.Lock()
+	defer n.pathGroupMu.Unlock()
+	if old := n.pathGroups[t.pathGroupKey]; old != nil {
 		old.refs++
 		if t.nb != nil {
-			t.nb.release() // it has one
+			t.nb.release() // it has a reference already
 		}
 		return old, nil
 	}
 	t.fill(mac, n.mac)
-	n.trunks[t.trunkKey] = t
+	n.pathGroups[t.pathGroupKey] = t
 	return t, nil
 }
 
-// route finds out where the path's frames go, and their destination MAC if that is known without asking.
-func (t *trunk) route(n *Interface) (mac []byte, err error) {
+// route finds the link for the path's frames, and their destination MAC if no resolution is needed.
+func (t *pathGroup) route(n *Interface) (mac []byte, err error) {
 	dst := tcpipAddr(t.attr.Dst)
 	if o := n.host.owner(t.attr.Dst); o != nil {
 		t.own = o
@@ -155,7 +158,7 @@ func (t *trunk) route(n *Interface) (mac []byte, err error) {
 }
 
 // fill writes the template.
-func (t *trunk) fill(dst []byte, src [6]byte) {
+func (t *pathGroup) fill(dst []byte, src [6]byte) {
 	b := t.template[:]
 	copy(b, dst)
 	copy(b[6:], src[:])
@@ -186,13 +189,13 @@ func (t *trunk) fill(dst []byte, src [6]byte) {
 }
 
 // Ends implements Path.
-func (t *trunk) Ends() *stack.Ends { return &t.ends }
+func (t *pathGroup) Ends() *stack.Ends { return &t.ends }
 
 // MTU implements Path.
-func (t *trunk) MTU() int { return t.mtu }
+func (t *pathGroup) MTU() int { return t.mtu }
 
 // Batch implements Path.
-func (t *trunk) Batch(n int) int {
+func (t *pathGroup) Batch(n int) int {
 	if !t.uso || n <= 0 {
 		return 1
 	}
@@ -200,8 +203,8 @@ func (t *trunk) Batch(n int) int {
 }
 
 // Backlog implements stack.Backlogged.
-func (t *trunk) Backlog() (bytes int, ok bool) {
-	to := t.from.link.placer
+func (t *pathGroup) Backlog() (bytes int, ok bool) {
+	to := t.from.link.inPlace
 	if to == nil || t.nb == nil {
 		return 0, false
 	}
@@ -215,13 +218,13 @@ func (p *path) Close() {
 	if p.closed.Swap(true) {
 		return
 	}
-	t, n := p.trunk, p.from
-	n.trunkMu.Lock()
-	defer n.trunkMu.Unlock()
+	t, n := p.pathGroup, p.from
+	n.pathGroupMu.Lock()
+	defer n.pathGroupMu.Unlock()
 	if t.refs--; t.refs > 0 {
 		return
 	}
-	delete(n.trunks, t.trunkKey)
+	delete(n.pathGroups, t.pathGroupKey)
 	if t.nb != nil {
 		t.nb.release()
 	}

@@ -67,5 +67,5 @@ func (h *Host) Ping(ctx context.Context, addr netip.Addr) (time.Duration, error)
 	}
 }
 
-// stackError is a gVisor error as a Go one.
+// stackError converts a gVisor error.
 func stackError(err tcpip.Error) error { return errors.New(err.String()) }

@@ -11,31 +11,32 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// The way of a datagram in: link goroutine → port.handle → parseDatagram → the receiver, before the next frame is
-// looked at. Of the frames that handle does not take, gVisor does what a host does.
+// The path of a received datagram: link goroutine → port.handle → parseDatagram → the receiver,
+// before the next frame is processed. gVisor processes frames that handle does not accept.
 
 // port is an interface's datagram port.
 type port struct {
 	nic *Interface
 
 	lanes          [lanes]lane
-	sent, received [lanes]tally // of their flows
+	sent, received [lanes]tally // of the lanes' flows
 }
 
-// lanes is how many flows can be received at the same time. There are four times as many as a link has queues, so that two
-// queues seldom need the same lane.
+// lanes is the number of flows that can be received concurrently. It is four times the number of a
+// link's queues, so that two queues seldom need the same lane.
 const lanes = 64
 
 // lane receives the flows of some UDP source ports.
 type lane struct {
-	// mu is held while the receiver runs: it orders what the link and the loopback bring, and lets Receive wait.
+	// mu is held while the receiver runs. It orders frames of the link and the loopback, and
+	// lets Receive wait.
 	mu sync.Mutex
 	fn func(*stack.Datagram)
-	d  stack.Datagram // the one that is passed, reused
+	d  stack.Datagram // passed to fn; reused
 	_  [64]byte       // keeps lanes, which different processors use, in different cache lines
 }
 
-// laneOf is the number of the lane of a frame's flow, if it is RoCE.
+// laneOf returns the lane number of a frame's flow, if it is RoCE.
 func laneOf(b []byte) int {
 	at := ethLen + ipv4Len
 	if len(b) > ethLen && b[ethLen]>>4 == 6 {
@@ -63,13 +64,13 @@ func (p *port) Receive(fn func(*stack.Datagram)) {
 
 func (p *port) close() { p.Receive(nil) }
 
-// handle is the link endpoint's frame handler; it returns false for what is gVisor's. The frame is addressed to the
-// interface's MAC, or to a group.
+// handle is the link endpoint's frame handler. It returns false for gVisor's frames. The frame's
+// destination is the interface's MAC, or a group.
 func (p *port) handle(f *link.Frame) bool {
 	return p.receive(f, false)
 }
 
-// handleLoopback is the receiver of the interface's loopback.
+// handleLoopback receives from the interface's loopback.
 func (p *port) handleLoopback(frames []link.Frame) {
 	for i := range frames {
 		p.receive(&frames[i], true)
@@ -92,7 +93,8 @@ func (p *port) receive(f *link.Frame, looped bool) bool {
 	if f.Data[0]&1 == 0 && !p.nic.has(d.Dst) || f.Data[0]&1 != 0 && !p.nic.joined(d.Dst) {
 		return false
 	}
-	// A frame that arrives with the interface's own address as its source is forged, or went round a loop in the network.
+	// A frame from the link with the interface's own source address is forged, or has passed a
+	// loop in the network.
 	if !looped && p.nic.has(d.Src) {
 		c.add(&counts{bad: 1})
 		return true
@@ -120,7 +122,7 @@ type verdict uint8
 
 const (
 	notRoCE   verdict = iota // not a whole UDP datagram to port 4791 directly behind an IP header without options
-	malformed                // that, but with lengths, a checksum or a source that cannot be
+	malformed                // that, but with invalid lengths, checksum or source
 	whole
 )
 
@@ -131,8 +133,8 @@ const (
 	udpLen  = header.UDPMinimumSize
 )
 
-// parse makes d the datagram in f; it then points into f. The UDP checksum is not verified: the ICRC covers what it
-// does, and it may be partial.
+// parseDatagram makes d the datagram in f; d then refers to f. The UDP checksum is not verified:
+// the ICRC covers the same bytes, and the checksum may be partial.
 func parseDatagram(d *stack.Datagram, f *link.Frame) verdict {
 	*d = stack.Datagram{Polled: f.Polled, TCI: f.TCI, NoICRC: f.NoICRC, InPlace: len(f.More) > 0}
 	b := f.Data
@@ -172,8 +174,8 @@ func parseDatagram(d *stack.Datagram, f *link.Frame) verdict {
 	default:
 		return notRoCE
 	}
-	// Bytes after the packet are Ethernet padding. The UDP length must be the IP packet's: a shorter one would leave
-	// bytes that no checksum covers.
+	// Bytes after the packet are Ethernet padding. The UDP length must match the IP packet's: a
+	// shorter one would leave bytes that no checksum covers.
 	headers := ipLen + udpLen
 	rest := ip[headers:]
 	if d.InPlace {

@@ -10,7 +10,7 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// RoCE v1 has a global route header behind Ethernet (IBTA Vol 1 §8.3, A16.3):
+// RoCE v1 has a global route header after the Ethernet header (IBTA Vol 1 §8.3, A16.3):
 //
 //	 0                   1                   2                   3
 //	 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
@@ -24,7 +24,8 @@ import (
 //	|                        DGID, 16 bytes                         |
 //	+---------------------------------------------------------------+
 //
-// PayLen is the number of bytes behind the header, ICRC included; NxtHdr that of a BTH.
+// PayLen is the number of bytes after the header, including the ICRC. NxtHdr is the value for a
+// BTH.
 const (
 	grhLen     = 40
 	grhNextIBA = 0x1b
@@ -61,8 +62,8 @@ func parseV1(d *stack.Datagram, f *link.Frame) verdict {
 	return whole
 }
 
-// macFromLinkLocal returns the MAC that a link-local address was made from (RFC 4291 appendix A), which is how Linux
-// finds the MAC for a GID; not ok if it was not made from one.
+// macFromLinkLocal returns the MAC that a link-local address was made from (RFC 4291 appendix A).
+// Linux finds the MAC of a GID in this way. ok is false if the address was not made from a MAC.
 func macFromLinkLocal(a netip.Addr) (mac []byte, ok bool) {
 	b := a.As16()
 	if !a.Is6() || !a.IsLinkLocalUnicast() || b[11] != 0xff || b[12] != 0xfe {
@@ -71,8 +72,8 @@ func macFromLinkLocal(a netip.Addr) (mac []byte, ok bool) {
 	return []byte{b[8] ^ 2, b[9], b[10], b[13], b[14], b[15]}, true
 }
 
-// direct returns an error for a RoCE v1 path that would lead over a gateway: RoCE v1 is not routed.
-func (t *trunk) direct(next netip.Addr) error {
+// direct returns an error for a RoCE v1 path through a gateway: RoCE v1 is not routed.
+func (t *pathGroup) direct(next netip.Addr) error {
 	if t.attr.V1 && next != t.attr.Dst {
 		return fmt.Errorf("path to %v: RoCE v1 does not pass the gateway %v: %w", t.attr.Dst, next, syscall.ENETUNREACH)
 	}

@@ -15,8 +15,9 @@ import (
 	"github.com/softrnic/softrnic/stack/netstack"
 )
 
-// TestRoCEv1 sends packets of RoCE v1 between two hosts: each is a frame of its own, laid out as the specification has
-// it, whatever the offloads; the neighbour's MAC is that of its link-local address, or is asked for.
+// TestRoCEv1 sends packets of RoCE v1 between two hosts. Each is a frame of its own in the
+// specified layout, whatever the offloads. The neighbour's MAC comes from its link-local address,
+// or from resolution.
 func TestRoCEv1(t *testing.T) {
 	for _, tc := range []struct {
 		name     string
@@ -58,9 +59,10 @@ func TestRoCEv1(t *testing.T) {
 					copy(want, []byte{0x6a, 0x51, 0x23, 0x45}) // version 6, class, label
 					want[7] = 7
 					if !bytes.Equal(headers[i], want) || !bytes.Equal(got.header, want) {
-						t.Errorf("packet %d: header\n% x arrived,\n% x was shown, want\n% x", i, got.header, headers[i], want)
+						t.Errorf("packet %d: header\n% x arrived,\n% x was returned, want\n% x", i, got.header, headers[i], want)
 					}
-					if got.src != attr.Src || got.dst != attr.Dst || got.tc != 0xa5 || got.hop != 7 || got.frame != i || len(got.payload) != sizes[i] {
+					if got.src != attr.Src || got.dst != attr.Dst || got.tc != 0xa5 || got.hop != 7 || got.frame != i ||
+						len(got.payload) != sizes[i] {
 						t.Errorf("packet %d: %+v", i, got)
 					}
 				}
@@ -84,15 +86,15 @@ func TestRoCEv1(t *testing.T) {
 	}
 }
 
-// gid is a GID of the first or second host.
+// gid returns a GID of the first or second host.
 func gid(host, index int) func(a, b *netstack.Host) netip.Addr {
 	return func(a, b *netstack.Host) netip.Addr {
 		return []*netstack.Host{a, b}[host].NICs()[0].GIDs()[index]
 	}
 }
 
-// TestRoCEv1Paths: no path leads over a router, a group's MAC follows from its address, and the MAC of a link-local address
-// that was not made from one is asked for.
+// TestRoCEv1Paths checks that no path leads through a router, that a group's MAC follows from its
+// address, and that a link-local address that was not made from a MAC is resolved.
 func TestRoCEv1Paths(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := new(pipe.Switch)
@@ -138,7 +140,7 @@ func TestRoCEv1Paths(t *testing.T) {
 	})
 }
 
-// TestRoCEv1Priority: the TCI of a datagram is that of its own tag, not of one before it.
+// TestRoCEv1Priority checks that the TCI of a datagram is that of its own tag.
 func TestRoCEv1Priority(t *testing.T) {
 	w := newWire()
 	h := newHost(t, w, netstack.Addr("10.0.0.1/24"))
@@ -153,7 +155,7 @@ func TestRoCEv1Priority(t *testing.T) {
 	}
 }
 
-// TestRoCEv1Padding checks that what Ethernet adds to short frames is cut off.
+// TestRoCEv1Padding checks that Ethernet's padding of short frames is removed.
 func TestRoCEv1Padding(t *testing.T) {
 	w := newWire()
 	h := newHost(t, w, netstack.Addr("10.0.0.1/24"))

@@ -9,9 +9,9 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// Source implements NIC. It returns the address of the smallest network that dst, or the gateway to it, is in. For a
-// group it returns the first address that is not link-local; if the interface has none, or an IPv6 group is link-local,
-// its link-local IPv6 address.
+// Source implements NIC. It returns the address in the smallest network that contains dst, or the
+// gateway to dst. For a group it returns the first address that is not link-local. If there is
+// none, or if an IPv6 group is link-local, it returns the link-local IPv6 address.
 func (n *Interface) Source(dst netip.Addr) (src netip.Addr, direct bool, err error) {
 	dst = dst.Unmap().WithZone("")
 	if !isHostAddr(dst) && !dst.IsMulticast() || dst.IsLoopback() {
@@ -52,13 +52,13 @@ func (n *Interface) Source(dst netip.Addr) (src netip.Addr, direct bool, err err
 	return src, false, n.noRoute(dst)
 }
 
-// noRoute is the error of having no way to dst. host.mu is held.
+// noRoute returns the error for a destination without a route. host.mu is held.
 func (n *Interface) noRoute(dst netip.Addr) error {
 	return fmt.Errorf("no route to %v from %s (%s): give it a gateway or an address of that network: %w",
 		dst, n.Name(), n.networks(dst.Is4()), syscall.ENETUNREACH)
 }
 
-// inNetwork returns the interface's address in the same network as a; the one of the smallest network, if there are
+// inNetwork returns the interface's address in the network of a; the smallest network, if there are
 // several. host.mu is held.
 func (n *Interface) inNetwork(a netip.Addr) (src netip.Addr) {
 	bits := -1
@@ -70,7 +70,8 @@ func (n *Interface) inNetwork(a netip.Addr) (src netip.Addr) {
 	return src
 }
 
-// global returns the first address that is not link-local, or otherwise if there is none. host.mu is held.
+// global returns the first address that is not link-local, or otherwise if there is none. host.mu
+// is held.
 func (n *Interface) global(v4 bool, otherwise netip.Addr) netip.Addr {
 	for _, p := range n.prefixes {
 		if p.IsValid() && p.Addr().Is4() == v4 && !p.Addr().IsLinkLocalUnicast() {

@@ -63,7 +63,7 @@ func TestResolveWaits(t *testing.T) {
 	})
 }
 
-// TestJoin: routers and switches hear of a group, and of the end of it.
+// TestJoin checks that routers and switches are told about joining and leaving a group.
 func TestJoin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := new(pipe.Switch)
@@ -103,7 +103,7 @@ func TestJoin(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		if count() == joined {
-			t.Error("no word of leaving")
+			t.Error("no message about leaving")
 		}
 		if err := n.Leave(group); err == nil {
 			t.Error("left twice")
@@ -114,7 +114,7 @@ func TestJoin(t *testing.T) {
 	})
 }
 
-// Whoever waits for a neighbour is let go when the host is closed.
+// TestResolveEndsWithHost checks that Close ends waits for a neighbour.
 func TestResolveEndsWithHost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost(t, new(pipe.Switch).Port(), netstack.Addr("10.0.0.1/24"))
@@ -123,7 +123,7 @@ func TestResolveEndsWithHost(t *testing.T) {
 		time.Sleep(time.Second)
 		h.Close()
 		if err := <-done; err == nil {
-			t.Error("a neighbour was found that is not there")
+			t.Error("an absent neighbour was resolved")
 		}
 	})
 }

@@ -9,27 +9,28 @@ import (
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 )
 
-// MPA needs a connection's segment size to lay out its frames, and gVisor does not tell it. It follows from the options
-// of the peer's SYN, which are noted when that arrives, until the connection becomes a stream.
+// MPA needs a connection's segment size to lay out its frames, and gVisor does not report it. It
+// follows from the options of the peer's SYN, which are recorded when the SYN arrives, until the
+// connection becomes a stream.
 
-// maxSYNs is how many notes there may be, so that a flood of SYNs takes no more memory than that. With more, all are
-// forgotten; the segment size of connections without a note follows from the path's MTU alone.
+// maxSYNs bounds the number of records, so that a flood of SYNs takes no more memory. If it is
+// exceeded, all are forgotten; without a record the segment size follows from the path's MTU alone.
 const maxSYNs = 1 << 14
 
-// synNotes are the notes of the SYNs of connections that are not streams yet.
+// synNotes are records of the SYNs of connections that are not streams yet.
 type synNotes struct {
-	mu   sync.Mutex
-	said map[gstack.TransportEndpointID]synNote
+	mu    sync.Mutex
+	notes map[gstack.TransportEndpointID]synNote
 }
 
 type synNote struct {
 	mss     uint16
 	seq     uint32
-	options uint8 // bytes of TCP options in a segment, at most
+	options uint8 // largest number of option bytes in a segment
 }
 
-// see notes an incoming segment's options if it is a SYN. segment may be only a part of the header: gVisor has not
-// checked the data offset yet.
+// see records an incoming segment's options if it is a SYN. segment may be only a part of the
+// header, because gVisor has not checked the data offset yet.
 func (n *synNotes) see(id gstack.TransportEndpointID, segment header.TCP) {
 	if segment.Flags()&header.TCPFlagSyn == 0 || int(segment.DataOffset()) != len(segment) {
 		return
@@ -40,23 +41,24 @@ func (n *synNotes) see(id gstack.TransportEndpointID, segment header.TCP) {
 		note.options = 12
 	}
 	if o.SACKPermitted {
-		// gVisor keeps room for as many blocks as fit into the 40 bytes that options may take.
+		// gVisor reserves room for as many blocks as fit into 40 bytes of options.
 		note.options += 4 + (40-4-note.options)/8*8
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.said == nil || len(n.said) >= maxSYNs {
-		n.said = map[gstack.TransportEndpointID]synNote{}
+	if n.notes == nil || len(n.notes) >= maxSYNs {
+		n.notes = map[gstack.TransportEndpointID]synNote{}
 	}
-	n.said[id] = note
+	n.notes[id] = note
 }
 
-// leastMSS is the smallest segment size that a peer may ask for: what every host has to accept (RFC 9293 §3.7.1). A peer
-// that asked for a smaller one would have us send a packet, which costs hundreds of bytes, for every few bytes of data.
+// leastMSS is the smallest segment size that a peer may request: the size that every host must
+// accept (RFC 9293 §3.7.1). A smaller one would cost a packet, of hundreds of bytes, for every few
+// bytes of data.
 const leastMSS = header.TCPDefaultMSS
 
-// raiseMSS raises the segment size in a SYN to leastMSS if it is less. segment may be only a part of the header, as in
-// see.
+// raiseMSS raises the segment size in a SYN to at least leastMSS. segment may be only a part of the
+// header, as in see.
 func raiseMSS(segment header.TCP) {
 	if int(segment.DataOffset()) != len(segment) {
 		return
@@ -80,16 +82,17 @@ func raiseMSS(segment header.TCP) {
 	segment.SetChecksum(checksum.Combine(segment.Checksum(), checksum.Combine(before, ^after)))
 }
 
-// take returns and forgets a connection's note.
+// take returns and removes a connection's record.
 func (n *synNotes) take(id gstack.TransportEndpointID) (synNote, bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	note, ok := n.said[id]
-	delete(n.said, id)
+	note, ok := n.notes[id]
+	delete(n.notes, id)
 	return note, ok
 }
 
-// segmentSize is the payload of a full segment of a new connection, by the note of the peer's SYN if there is one.
+// segmentSize returns the payload of a full segment of a new connection, from the record of the
+// peer's SYN if there is one.
 func (h *Host) segmentSize(id gstack.TransportEndpointID, note synNote, noted bool) int {
 	ip := header.IPv6MinimumSize
 	if id.LocalAddress.Len() == header.IPv4AddressSize {
@@ -100,7 +103,7 @@ func (h *Host) segmentSize(id gstack.TransportEndpointID, note synNote, noted bo
 		size = n.MTU() - ip - header.TCPMinimumSize
 	}
 	if !noted {
-		return size - 40 // of options, at most
+		return size - 40 // largest options
 	}
 	return min(size, int(note.mss)) - int(note.options)
 }

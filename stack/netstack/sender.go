@@ -13,13 +13,15 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// The way of a datagram out: Datagram gives room in the sender's buffer for headers and payload, in the frame that is being
-// built as long as the datagram fits in; finish completes the frame's headers once its payload is written; emit hands the
-// finished frames to the link, which copies them or sends them, so that the buffer is free again. Where the link is memory
-// that the receiver reads (link.InPlaceLink), the frame is built there instead, and finish commits it.
+// The path of a sent datagram. Datagram returns room in the sender's buffer for headers and
+// payload, in the frame being built while the datagram fits. finish completes the frame's headers
+// once its payload is written. emit passes the finished frames to the link, which copies or sends
+// them, so that the buffer is free again. If the link is memory that the receiver reads
+// (link.InPlaceLink), the frame is built there instead, and finish commits it.
 
-// Bytes of a sender's buffer: small frames share its first half, and a whole superframe still fits behind them. What a frame
-// has behind its headers begins on a cache line: the kernel copies that to the beginning of a page.
+// Layout of a sender's buffer: small frames share its first half, and a whole superframe still fits
+// behind them. A frame's payload begins on a cache line, because the kernel copies it to the
+// beginning of a page.
 const (
 	maxFrame     = ethLen + 2*link.TagLen + link.MaxSuperframe
 	senderBuffer = 2 * (maxFrame + cacheLine)
@@ -29,34 +31,35 @@ const (
 
 type sender struct {
 	port   *port
-	tally  *tally       // where all of it is counted: of the flow begun last
+	tally  *tally       // counters of the flow that was begun last
 	raw    bool         // it is a FrameSender
-	out    link.Link    // where all of frames go
+	out    link.Link    // destination of frames
 	frames []link.Frame // finished, in buf
 
-	// The frame being built is mem[start:end] on path; path is nil if there is none. mem is room's, or buf.
-	path       *path
-	mem        []byte
-	room       link.Reservation // its Data is nil if the frame is built in buf
-	mac        uint64           // whose room it is
-	committed  link.Frame       // the last one: a local variable would be allocated for each
-	start, end int
-	segments   int
-	size       int    // payload bytes of its first segment
-	last       int    // and of its last
-	id         uint16 // IPv4 ID of its last segment
+	// The frame being built is mem[start:end] on path; path is nil if there is none. mem is
+	// reservation's, or buf.
+	path        *path
+	mem         []byte
+	reservation link.Reservation // Data is nil if the frame is built in buf
+	mac         uint64           // destination of the reservation
+	committed   link.Frame       // the last one; a local variable would escape
+	start, end  int
+	segments    int
+	size        int    // payload bytes of its first segment
+	last        int    // payload bytes of its last segment
+	id          uint16 // IPv4 ID of its last segment
 
 	ids struct {
 		path *path
-		last uint32 // drawn
-		left int    // drawn and not used
+		last uint32 // last allocated
+		left int    // allocated and unused
 	}
 
-	fresh bool // Drop may take its last segment back
-	whole int  // bytes of the frame that Drop may take back; 0 if none
+	droppable bool // Drop may remove the last segment
+	whole     int  // length of the frame that Drop may remove; 0 if none
 
-	view [ipv6Len + udpLen]byte // what Datagram returned as header
-	skew int                    // of the address of buf behind the beginning of a cache line
+	view [ipv6Len + udpLen]byte // last header that Datagram returned
+	skew int                    // offset of buf from a cache line boundary
 	buf  [senderBuffer]byte
 }
 
@@ -90,10 +93,10 @@ func (s *sender) Datagram(pt stack.Path, n int) (header, payload []byte) {
 		s.size = n
 	}
 	s.segments++
-	s.last, s.id, s.fresh = n, id, true
+	s.last, s.id, s.droppable = n, id, true
 	payload = s.mem[s.end : s.end+n : s.end+n]
 	s.end += n
-	if s.room.Data != nil {
+	if s.reservation.Data != nil {
 		return nil, payload
 	}
 
@@ -124,8 +127,9 @@ func (s *sender) Frame(n int) []byte {
 	return b[:n:n]
 }
 
-// nextID returns the IPv4 ID for a datagram on p. Of a path that others may send on too, from the second datagram in a row on it takes IDs from the path
-// sixteen at a time, because more datagrams are likely to follow. Those that are left over are not used.
+// nextID returns the IPv4 ID for a datagram on p. On a path with several senders it allocates
+// sixteen IDs at a time, from the second consecutive datagram on, because more datagrams are likely
+// to follow. Leftover IDs are not used.
 func (s *sender) nextID(p *path) uint16 {
 	if p.oneOnly {
 		p.ownID++
@@ -151,14 +155,14 @@ func (s *sender) Drop() {
 		s.frames = s.frames[:len(s.frames)-1]
 		s.whole = 0
 	}
-	if s.path == nil || !s.fresh {
+	if s.path == nil || !s.droppable {
 		return
 	}
-	s.fresh = false
+	s.droppable = false
 	s.end -= s.last
 	if s.segments--; s.segments == 0 {
 		s.end, s.path = s.start, nil
-		if s.room.Data != nil {
+		if s.reservation.Data != nil {
 			s.commit(&link.Frame{}, 0)
 		}
 		return
@@ -166,24 +170,25 @@ func (s *sender) Drop() {
 	s.last, s.id = s.size, s.id-1
 }
 
-// extends reports whether a datagram can be the next segment of the frame being built. The IDs must be consecutive:
-// whoever cuts the superframe counts them up, and would use one that another sender on the path has taken in between a
-// second time.
+// extends reports whether a datagram can be the next segment of the frame being built. The IDs must
+// be consecutive, because they are incremented when the superframe is cut. Otherwise the ID of
+// another sender on the path could be used twice.
 func (s *sender) extends(p *path, n int, id uint16) bool {
 	return s.path == p && p.uso && s.last == s.size && n <= s.size && s.segments < link.MaxSegments &&
 		s.end-s.start-ethLen+n <= link.MaxSuperframe && (id == s.id+1 || !p.v4) && s.end+n <= len(s.mem)
 }
 
-// Datagrams of bulk bytes are expected to be followed by more of them, shorter ones by fewer.
+// Datagrams of at least bulk bytes are expected to be followed by many, shorter ones by few.
 const (
 	bulk    = 1024
 	fewMore = 4
 )
 
-// place has the frame whose first datagram has n bytes built in memory that the receiver reads, if it can be.
-func (s *sender) place(p *path, n int) bool {
+// beginInPlace builds the frame in memory that the receiver reads, if possible. n is the length of
+// the first datagram.
+func (s *sender) beginInPlace(p *path, n int) bool {
 	to := p.from.link
-	if to.placer == nil || p.nb == nil || p.ends.V1 || to.sniffer.Load() != nil {
+	if to.inPlace == nil || p.nb == nil || p.ends.V1 || to.sniffer.Load() != nil {
 		return false
 	}
 	mac := p.nb.lookup()
@@ -196,25 +201,25 @@ func (s *sender) place(p *path, n int) bool {
 	} else if p.uso {
 		most = p.headers + fewMore*n
 	}
-	s.emit() // what is finished goes before it
+	s.emit() // finished frames precede it
 	var dst [8]byte
 	putMAC(dst[:], mac)
-	room := to.placer.Reserve([6]byte(dst[:]), most)
+	room := to.inPlace.Reserve([6]byte(dst[:]), most)
 	if room.Data == nil {
 		return false
 	}
-	s.room, s.mem, s.mac = room, room.Data, mac
+	s.reservation, s.mem, s.mac = room, room.Data, mac
 	return true
 }
 
 // Cut implements Sender.
 func (s *sender) Cut() { s.finish() }
 
-// commit sends the n bytes of frame in the room, of which f says the rest.
+// commit sends n bytes of the reservation as a frame with the fields of f.
 func (s *sender) commit(f *link.Frame, n int) {
 	s.committed = *f
-	s.room.Owner.Commit(s.room.At, &s.committed, n)
-	s.room, s.mem, s.start, s.end = link.Reservation{}, s.buf[:], 0, 0
+	s.reservation.Owner.Commit(s.reservation.At, &s.committed, n)
+	s.reservation, s.mem, s.start, s.end = link.Reservation{}, s.buf[:], 0, 0
 }
 
 // begin finishes the frame being built and starts the next with p's headers.
@@ -224,7 +229,7 @@ func (s *sender) begin(p *path, n int, id uint16) {
 		s.emit()
 		s.out = p.out
 	}
-	placed := s.place(p, n)
+	placed := s.beginInPlace(p, n)
 	if !placed {
 		s.end += -(s.skew + s.end + p.headers) & (cacheLine - 1)
 	}
@@ -265,15 +270,15 @@ func (s *sender) finish() {
 		h := header.IPv4(ip[:ipv4Len])
 		h.SetChecksum(^h.CalculateChecksum())
 	}
-	// A single datagram goes without a UDP checksum, over IPv6 too (RFC 6935), as Linux's rxe sends and takes it: the
-	// ICRC covers more. For a superframe Linux insists on one.
+	// A single datagram has no UDP checksum, over IPv6 too (RFC 6935), as in Linux's rxe: the
+	// ICRC covers more. Linux requires one for a superframe.
 	if s.segments > 1 {
 		f.Segmentation, f.SegmentSize, f.HeaderLen = link.UDP, uint16(s.size), uint16(p.headers)
 		f.NeedsChecksum, f.ChecksumStart, f.ChecksumOffset = true, uint16(p.headers-udpLen), 6
 		udp := header.UDP(ip[ipLen:])
 		udp.SetChecksum(checksum.Combine(p.pseudo, udp.Length()))
 	}
-	if s.room.Data != nil {
+	if s.reservation.Data != nil {
 		f.HeaderLen, f.NoICRC = uint16(p.headers), true
 		var c counts
 		c.frame(&f, segmentsOf(&f), p.headers, false)
@@ -295,7 +300,7 @@ func (s *sender) finish() {
 	s.frames = append(s.frames, f)
 }
 
-// emit writes the finished frames; the buffer is empty afterwards.
+// emit writes the finished frames and empties the buffer.
 func (s *sender) emit() {
 	s.tally.write(s.out, s.frames, s.raw)
 	s.frames = s.frames[:0]
@@ -310,7 +315,7 @@ func (s *sender) Flush() {
 	senders.Put(s)
 }
 
-// segmentsOf is how many packets a frame is on the wire.
+// segmentsOf returns the number of packets of a frame on the wire.
 func segmentsOf(f *link.Frame) int {
 	if f.Segmentation == link.NoSegmentation {
 		return 1
@@ -318,8 +323,8 @@ func segmentsOf(f *link.Frame) int {
 	return (len(f.Data) - int(f.HeaderLen) + int(f.SegmentSize) - 1) / int(f.SegmentSize)
 }
 
-// write writes frames to out and counts them; it skips those that out refuses, and counts them as errors. Frames of a
-// FrameSender are raw, and not counted when they are sent.
+// write writes frames to out and counts them. Frames that out refuses are skipped and counted as
+// errors. Frames of a FrameSender are raw, and are not counted as sent.
 func (t *tally) write(out link.Link, frames []link.Frame, raw bool) {
 	if len(frames) == 0 {
 		return

@@ -21,12 +21,12 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// nagleFrom is how many small writes are sent as segments of their own before anything comes from the peer; further
-// ones are gathered by Nagle's algorithm. gVisor acknowledges up to 100 segments at once, so with fewer the segments
-// under way do not pile up.
+// nagleFrom is the number of small writes that are sent as separate segments before the peer
+// answers. Nagle's algorithm coalesces further ones. gVisor acknowledges up to 100 segments at
+// once, so a lower number keeps the segments in flight bounded.
 const nagleFrom = 64
 
-// stream is a gVisor TCP endpoint as a Stream. Plain reading and writing are gonet's.
+// stream is a gVisor TCP endpoint as a Stream. gonet implements plain reads and writes.
 type stream struct {
 	*gonet.TCPConn
 	host *Host
@@ -37,48 +37,48 @@ type stream struct {
 	sendMu sync.Mutex // for piece
 	piece  piece
 
-	unheard  atomic.Int64 // pieces sent since anything came
-	awaiting atomic.Bool  // CallOnAnswer was called since
-	ending   atomic.Bool  // endNagle is to run
+	unanswered atomic.Int64 // pieces sent since the last answer
+	awaiting   atomic.Bool  // CallOnAnswer was called after that
+	ending     atomic.Bool  // endNagle is scheduled
 
-	room     waiter.Entry
-	onRoom   func()
-	tell     func() // tellRoom, once it was needed
-	roomNews atomic.Int32
+	room      waiter.Entry
+	onRoom    func()
+	roomFunc  func() // notifyRoom, once it was needed
+	roomState atomic.Int32
 
-	data     waiter.Entry
-	arrivals arrivals
-	intake   intake
-	deadline deadline
-	buffers  buffers
+	data           waiter.Entry
+	readWaiter     readWaiter
+	consumerWriter consumerWriter
+	deadline       deadline
+	buffers        buffers
 
-	closed   chan struct{}
-	finishMu sync.Mutex
-	finished bool                 // Close or Abort was called
-	renewal  *gstack.PacketBuffer // the SYN that waits for it; see lazyTCP.supersede
-	way
+	closed     chan struct{}
+	finishMu   sync.Mutex
+	finished   bool                 // Close or Abort was called
+	pendingSYN *gstack.PacketBuffer // a SYN for the same ports; see lazyTCP.supersede
+	localRoute
 }
 
-// newStream makes a connection, which the memory of TCP's buffers has admitted, a stream.
+// newStream makes a stream of a connection whose buffers the memory has admitted.
 func (h *Host) newStream(ep tcpip.Endpoint, wq *waiter.Queue) *stream {
 	ep.SocketOptions().SetDelayOption(false)
 	h.tcpConfig.apply(ep)
 	s := &stream{
 		TCPConn: gonet.NewTCPConn(wq, ep), host: h, ep: ep, wq: wq, closed: make(chan struct{}),
 	}
-	s.arrivals.ready = make(chan struct{}, 1)
-	s.data.Init(&s.arrivals, readable)
+	s.readWaiter.ready = make(chan struct{}, 1)
+	s.data.Init(&s.readWaiter, readable)
 	wq.EventRegister(&s.data)
 	id := idOf(ep)
 	note, noted := h.tcp.syns.take(id)
 	s.mss = h.segmentSize(id, note, noted)
 	s.buffers.init(ep.(*tcp.Endpoint), &h.tcp.memory, &h.tcpConfig, note, noted)
-	s.way.from, s.way.to = h.owner(addrOf(id.LocalAddress)), addrOf(id.RemoteAddress)
+	s.localRoute.from, s.localRoute.to = h.owner(addrOf(id.LocalAddress)), addrOf(id.RemoteAddress)
 	h.tcp.streams.Store(ep, s)
 	return s
 }
 
-// dial opens a connection from local, whose address and port may be the host's to choose.
+// dial opens a connection from local. The host chooses a missing address or port.
 func (h *Host) dial(ctx context.Context, local, remote tcpip.FullAddress, proto tcpip.NetworkProtocolNumber) (*stream, error) {
 	route, terr := h.stack.FindRoute(max(local.NIC, remote.NIC), local.Addr, remote.Addr, proto, false)
 	if terr != nil {
@@ -91,17 +91,18 @@ func (h *Host) dial(ctx context.Context, local, remote tcpip.FullAddress, proto 
 	}
 	for port := range drawPorts(firstEphemeral, lastEphemeral) {
 		if port == remote.Port && local.Addr == remote.Addr {
-			continue // a connection with itself
+			continue // a connection to itself
 		}
 		local.Port = port
 		if s, err := h.connect(ctx, local, remote, proto, false); !errors.Is(err, syscall.EADDRINUSE) {
 			return s, err
 		}
 	}
-	return nil, fmt.Errorf("all ports from %d to %d have a connection there: %w", firstEphemeral, lastEphemeral, syscall.EADDRNOTAVAIL)
+	return nil, fmt.Errorf("all ports from %d to %d have a connection there: %w",
+		firstEphemeral, lastEphemeral, syscall.EADDRNOTAVAIL)
 }
 
-// drawPorts are the ports from first to last, beginning with one by chance.
+// drawPorts yields the ports from first to last, beginning at a random one.
 func drawPorts(first, last int) iter.Seq[uint16] {
 	return func(yield func(uint16) bool) {
 		n := last - first + 1
@@ -115,7 +116,8 @@ func drawPorts(first, last int) iter.Seq[uint16] {
 }
 
 // connect reserves memory for a connection's buffers, and dials.
-func (h *Host) connect(ctx context.Context, local, remote tcpip.FullAddress, proto tcpip.NetworkProtocolNumber, patient bool) (*stream, error) {
+func (h *Host) connect(ctx context.Context, local, remote tcpip.FullAddress, proto tcpip.NetworkProtocolNumber,
+	patient bool) (*stream, error) {
 	if err := h.tcp.memory.admit(); err != nil {
 		return nil, err
 	}
@@ -129,13 +131,14 @@ func (h *Host) connect(ctx context.Context, local, remote tcpip.FullAddress, pro
 	return s, nil
 }
 
-// open opens a connection, and waits until it is established or ctx ends. If patient is set it first waits a little, if it has
-// to, for an earlier connection on the same addresses and ports to end.
-func (h *Host) open(ctx context.Context, local, remote tcpip.FullAddress, proto tcpip.NetworkProtocolNumber, patient bool) (tcpip.Endpoint, *waiter.Queue, error) {
+// open opens a connection, and waits until it is established or ctx ends. If patient, it first
+// waits briefly for an earlier connection on the same addresses and ports to end.
+func (h *Host) open(ctx context.Context, local, remote tcpip.FullAddress, proto tcpip.NetworkProtocolNumber,
+	patient bool) (tcpip.Endpoint, *waiter.Queue, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, nil, err
 	}
-	if err := h.tcp.closings.makeWay(ctx, gstack.TransportEndpointID{
+	if err := h.tcp.closings.awaitPort(ctx, gstack.TransportEndpointID{
 		LocalAddress: local.Addr, LocalPort: local.Port, RemoteAddress: remote.Addr, RemotePort: remote.Port,
 	}, patient); err != nil {
 		return nil, nil, err
@@ -145,7 +148,7 @@ func (h *Host) open(ctx context.Context, local, remote tcpip.FullAddress, proto 
 	if terr != nil {
 		return nil, nil, streamError(terr)
 	}
-	ep.SocketOptions().SetReuseAddress(true) // connections to other peers may be on the port
+	ep.SocketOptions().SetReuseAddress(true) // connections to other peers may use the port
 	if terr := ep.Bind(local); terr != nil {
 		ep.Close()
 		return nil, nil, streamError(terr)
@@ -173,12 +176,12 @@ func (h *Host) open(ctx context.Context, local, remote tcpip.FullAddress, proto 
 // Send implements Stream.
 func (s *stream) Send(n int, fill stack.PieceWriter) (bool, error) {
 	if n <= 0 || n > stack.MaxPiece {
-		return false, fmt.Errorf("netstack: a piece of a stream of %d bytes: it has 1 to %d", n, stack.MaxPiece)
+		return false, fmt.Errorf("netstack: piece of a stream has %d bytes: want 1 to %d", n, stack.MaxPiece)
 	}
 	s.sendMu.Lock()
 	defer s.sendMu.Unlock()
 	s.piece = piece{n: n, fill: fill}
-	s.unheard.Add(1) // before the answer to it can have come
+	s.unanswered.Add(1) // before its answer can arrive
 	sent, err := s.enqueue()
 	if !sent && err == nil && s.buffers.growSend() {
 		sent, err = s.enqueue()
@@ -187,12 +190,12 @@ func (s *stream) Send(n int, fill stack.PieceWriter) (bool, error) {
 	if sent {
 		s.buffers.sent.Add(uint64(n))
 	} else {
-		s.unheard.Add(-1)
+		s.unanswered.Add(-1)
 	}
 	return sent, err
 }
 
-// enqueue appends piece to the send buffer; false if there is no room.
+// enqueue appends piece to the send buffer. It returns false if there is no room.
 func (s *stream) enqueue() (bool, error) {
 	s.piece.short, s.piece.failed = false, false
 	_, terr := s.ep.Write(&s.piece, tcpip.WriteOptions{Atomic: true})
@@ -208,21 +211,21 @@ func (s *stream) enqueue() (bool, error) {
 	return true, nil
 }
 
-// Write implements net.Conn. Each small write is sent at once, as a segment of its own, unless many have been sent
-// since anything came from the peer: then they are gathered, by Nagle's algorithm, until something comes. Thousands of
-// small segments would overflow the queues on the way, and the peer's receive buffer, which counts hundreds of bytes
-// for each, while the window counts only the payload. Of the segments that are lost then, gVisor's sender recovers only
-// two in each retransmission timeout.
+// Write implements net.Conn. Each small write is sent at once, as a separate segment, unless many
+// are unanswered. Then Nagle's algorithm coalesces them until the peer answers. Thousands of small
+// segments would overflow queues in the network. They would also overflow the peer's receive
+// buffer, which counts hundreds of bytes for each, while the window counts only the payload.
+// gVisor's sender recovers only two lost segments in each retransmission timeout.
 func (s *stream) Write(b []byte) (n int, err error) {
-	if len(b) < s.mss && s.unheard.Add(1) > nagleFrom {
+	if len(b) < s.mss && s.unanswered.Add(1) > nagleFrom {
 		if o := s.ep.SocketOptions(); !o.GetDelayOption() {
 			o.SetDelayOption(true)
 		}
 	}
-	if s.buffers.turned() && !s.buffers.hasRoom() {
+	if s.buffers.acked() && !s.buffers.hasRoom() {
 		s.buffers.growSend()
 	}
-	// Not more at once than the send buffer takes, so that it can grow in between.
+	// At most the send buffer's size at once, so that the buffer can grow in between.
 	for n, err = 0, nil; ; s.buffers.growSend() {
 		size := min(len(b)-n, int(s.buffers.sendSize.Load()))
 		var part int
@@ -237,52 +240,53 @@ func (s *stream) Write(b []byte) (n int, err error) {
 // Read implements net.Conn.
 func (s *stream) Read(b []byte) (int, error) {
 	n, err := s.TCPConn.Read(b)
-	s.buffers.took(n)
+	s.buffers.consumed(n)
 	return n, withErrno(err)
 }
 
-// endNagle ends Nagle's algorithm, and sends what was gathered.
+// endNagle ends Nagle's algorithm, and sends coalesced data.
 func (s *stream) endNagle() {
 	s.ending.Store(false)
 	s.ep.SocketOptions().SetDelayOption(false)
 }
 
 // Unanswered implements Stream.
-func (s *stream) Unanswered() int { return int(max(s.unheard.Load(), 0)) }
+func (s *stream) Unanswered() int { return int(max(s.unanswered.Load(), 0)) }
 
 // CallOnAnswer implements Stream.
 func (s *stream) CallOnAnswer() {
 	s.awaiting.Store(true)
-	if s.unheard.Load() <= 0 { // the answer came between the caller's question and this
+	if s.unanswered.Load() <= 0 { // the answer came before CallOnAnswer
 		s.answer()
 	}
 }
 
-// answer has the function given to OnRoom called, if CallOnAnswer has asked for that.
+// answer calls OnRoom's function, if CallOnAnswer has requested that.
 func (s *stream) answer() {
 	if s.awaiting.Load() && s.awaiting.Swap(false) {
 		s.NotifyEvent(waiter.WritableEvents)
 	}
 }
 
-// heard is called when a segment has come. Ending Nagle's algorithm takes the endpoint's lock, which a writer may hold.
-func (s *stream) heard() {
+// segmentArrived is called after a segment has arrived. Ending Nagle's algorithm takes the
+// endpoint's lock, which a writer may hold.
+func (s *stream) segmentArrived() {
 	if s.ep.SocketOptions().GetDelayOption() && !s.ending.Swap(true) {
 		go s.endNagle()
 	}
-	if s.unheard.Load() <= 0 {
+	if s.unanswered.Load() <= 0 {
 		return
 	}
-	s.unheard.Store(0)
+	s.unanswered.Store(0)
 	s.answer()
 }
 
-// piece is the payload of one Send. gVisor reads it, all at once, into the buffer that it will send from.
+// piece is the payload of one Send. gVisor reads it at once into its send buffer.
 type piece struct {
 	n      int
 	fill   stack.PieceWriter
-	short  bool // gVisor's buffer is
-	failed bool // fill has
+	short  bool // gVisor's buffer is too short
+	failed bool // the PieceWriter has failed
 }
 
 func (p *piece) Len() int { return p.n }
@@ -301,43 +305,43 @@ func (p *piece) Read(b []byte) (int, error) {
 	return p.n, nil
 }
 
-// OnRoom implements Stream. gVisor notifies with the endpoint locked, so that f has to run elsewhere: on a goroutine that is
-// there only meanwhile, as most streams have nothing to send.
+// OnRoom implements Stream. gVisor notifies with the endpoint locked, so f runs on another
+// goroutine. It exists only during the call, because most streams have nothing to send.
 func (s *stream) OnRoom(f func()) {
 	s.onRoom = f
 	s.room.Init(s, waiter.WritableEvents|waiter.EventErr|waiter.EventHUp)
 	s.wq.EventRegister(&s.room)
 }
 
-// tellRoom calls onRoom until there are no more news.
-func (s *stream) tellRoom() {
+// notifyRoom calls onRoom until there are no more notifications.
+func (s *stream) notifyRoom() {
 	for !s.isClosed() {
-		if s.onRoom(); s.roomNews.CompareAndSwap(newsTold, noNews) {
+		if s.onRoom(); s.roomState.CompareAndSwap(roomNotifying, roomIdle) {
 			return
 		}
-		s.roomNews.Store(newsTold)
+		s.roomState.Store(roomNotifying)
 	}
 }
 
-// What NotifyEvent has said of room, in roomNews.
+// States of roomState.
 const (
-	noNews   = iota
-	newsTold // tellRoom runs
-	newsCame // it runs, and has to look once more
+	roomIdle      = iota
+	roomNotifying // notifyRoom is running
+	roomPending   // notifyRoom is running, and must call onRoom again
 )
 
 // NotifyEvent implements waiter.EventListener.
 func (s *stream) NotifyEvent(waiter.EventMask) {
 	for {
-		switch news := s.roomNews.Load(); {
-		case news == newsCame:
+		switch news := s.roomState.Load(); {
+		case news == roomPending:
 			return
-		case s.roomNews.CompareAndSwap(news, news+1):
-			if news == noNews {
-				if s.tell == nil {
-					s.tell = s.tellRoom // so that go allocates nothing
+		case s.roomState.CompareAndSwap(news, news+1):
+			if news == roomIdle {
+				if s.roomFunc == nil {
+					s.roomFunc = s.notifyRoom // so that go allocates nothing
 				}
-				go s.tell()
+				go s.roomFunc()
 			}
 			return
 		}
@@ -353,17 +357,18 @@ func (s *stream) Offloaded() bool {
 	return n != nil && n.link.Offloads().TSO
 }
 
-// SetTOS implements Stream. gVisor has one value for both families, and never refuses one.
+// SetTOS implements Stream. gVisor has one value for both IP versions, and refuses none.
 func (s *stream) SetTOS(tos uint8) { _ = s.ep.SetSockOptInt(tcpip.IPv4TOSOption, int(tos)) }
 
 // SetReadBuffer implements stack.Stream.
 func (s *stream) SetReadBuffer(n int) { s.buffers.setRead(int64(n)) }
 
-// Close implements net.Conn. What is in the send buffer still goes out, as far as the peer takes it in the linger time.
+// Close implements net.Conn. Data in the send buffer is still sent within the linger time, as far
+// as the peer takes it.
 func (s *stream) Close() error {
 	if renewal, first := s.finish(); first {
 		s.host.tcp.closings.close(s.ep, s.wq, s.buffers.close())
-		s.renew(renewal)
+		s.requeueSYN(renewal)
 	}
 	return nil
 }
@@ -378,10 +383,10 @@ func (s *stream) Abort() {
 	if first {
 		s.host.tcp.memory.release(s.buffers.close())
 	}
-	s.renew(renewal)
+	s.requeueSYN(renewal)
 }
 
-// finish ends what goes on beside gVisor; first is false if that was done already.
+// finish ends activities outside of gVisor. first is false if that was done already.
 func (s *stream) finish() (renewal *gstack.PacketBuffer, first bool) {
 	s.finishMu.Lock()
 	defer s.finishMu.Unlock()
@@ -389,11 +394,11 @@ func (s *stream) finish() (renewal *gstack.PacketBuffer, first bool) {
 		return nil, false
 	}
 	s.finished = true
-	renewal, s.renewal = s.renewal, nil
+	renewal, s.pendingSYN = s.pendingSYN, nil
 	close(s.closed)
 	s.host.tcp.streams.Delete(s.ep)
 	s.deadline.set(time.Time{}, nil)
-	s.arrivals.wake()
+	s.readWaiter.wake()
 	// A connection in TIME-WAIT keeps its queue, which must not keep the stream.
 	s.wq.EventUnregister(&s.data)
 	if s.onRoom != nil {
@@ -402,22 +407,23 @@ func (s *stream) finish() (renewal *gstack.PacketBuffer, first bool) {
 	return renewal, true
 }
 
-// awaitClose keeps a SYN, to be received again when the stream is closed; false if it is closed already.
+// awaitClose keeps a SYN, which is received again after the stream is closed. It returns false if
+// the stream is closed already.
 func (s *stream) awaitClose(pkt *gstack.PacketBuffer) bool {
 	s.finishMu.Lock()
 	defer s.finishMu.Unlock()
 	if s.finished {
 		return false
 	}
-	if s.renewal != nil {
-		s.renewal.DecRef()
+	if s.pendingSYN != nil {
+		s.pendingSYN.DecRef()
 	}
-	s.renewal = pkt.Clone()
+	s.pendingSYN = pkt.Clone()
 	return true
 }
 
-// renew has the SYN that was kept received again.
-func (s *stream) renew(pkt *gstack.PacketBuffer) {
+// requeueSYN receives the kept SYN again.
+func (s *stream) requeueSYN(pkt *gstack.PacketBuffer) {
 	if pkt != nil {
 		s.host.tcp.QueuePacket(s.ep.(gstack.TransportEndpoint), idOf(s.ep), pkt)
 		pkt.DecRef()

@@ -18,7 +18,7 @@ import (
 	"github.com/softrnic/softrnic/stack/netstack"
 )
 
-// streams makes a TCP connection between two hosts on links of the given MTUs.
+// streams opens a TCP connection between two hosts on links with the given MTUs.
 func streams(tb testing.TB, mtuA, mtuB int) (a, b stack.Stream) {
 	tb.Helper()
 	lan, err := pipe.New(pipe.MTU(mtuA))
@@ -28,7 +28,8 @@ func streams(tb testing.TB, mtuA, mtuB int) (a, b stack.Stream) {
 	return streamsOn(tb, lan.Port(), mtuLink{lan.Port(), mtuB})
 }
 
-// streamsOn makes a TCP connection between two hosts on links of one network. The options are the first one's.
+// streamsOn opens a TCP connection between two hosts on links of one network. The options are the
+// first one's.
 func streamsOn(tb testing.TB, linkA, linkB link.Link, opts ...netstack.Option) (a, b stack.Stream) {
 	tb.Helper()
 	hostA, err := netstack.New(linkA, append(opts, netstack.Addr("10.0.0.1/24"))...)
@@ -58,8 +59,9 @@ func streamsOn(tb testing.TB, linkA, linkB link.Link, opts ...netstack.Option) (
 	return a, b
 }
 
-// A dial from a given local port succeeds though another connection is, or was lately, on that port. A port that the host
-// chooses is outside the range that others choose from.
+// TestStreamLocalPort checks that a dial from a given local port succeeds though the port has, or
+// recently had, another connection. Ports that the host chooses are outside the range that others
+// choose from.
 func TestStreamLocalPort(t *testing.T) {
 	lan := new(pipe.Switch)
 	var hosts [2]*netstack.Host
@@ -82,7 +84,7 @@ func TestStreamLocalPort(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer c.Close() // first: this side is the one with TIME_WAIT
+		defer c.Close() // first: this side enters TIME-WAIT
 		if s, err := l.Accept(); err != nil {
 			t.Fatal(err)
 		} else {
@@ -103,7 +105,7 @@ func TestStreamLocalPort(t *testing.T) {
 	}
 }
 
-// mtuLink says that a link has another MTU than it has.
+// mtuLink is a link that reports another MTU than the wrapped link's.
 type mtuLink struct {
 	*pipe.Port
 	mtu int
@@ -111,7 +113,7 @@ type mtuLink struct {
 
 func (l mtuLink) MTU() int { return l.mtu }
 
-// filler fills pieces with a count.
+// filler writes a running count.
 type filler struct{ next byte }
 
 func (f *filler) WritePiece(b []byte) bool {
@@ -122,7 +124,7 @@ func (f *filler) WritePiece(b []byte) bool {
 	return true
 }
 
-// unable cannot fill.
+// unable fails to write.
 type unable struct{}
 
 func (unable) WritePiece(b []byte) bool {
@@ -130,7 +132,8 @@ func (unable) WritePiece(b []byte) bool {
 	return false
 }
 
-// Send fills the send buffer without ever waiting, and says when it goes on; everything arrives in order.
+// TestStreamSendNeverWaits checks that Send never waits for room, that room is notified, and that
+// all data arrives in order.
 func TestStreamSendNeverWaits(t *testing.T) {
 	a, b := streams(t, 4200, 4200)
 	room := make(chan struct{}, 1)
@@ -198,7 +201,7 @@ func TestStreamSendNeverWaits(t *testing.T) {
 	}
 }
 
-// longest keeps the most TCP data that a frame of IPv4 had, in bytes.
+// longest records the largest amount of TCP data in a frame of IPv4, in bytes.
 type longest struct {
 	link.Link
 	data atomic.Int64
@@ -218,7 +221,8 @@ func (l *longest) Write(frames []link.Frame) (int, error) {
 	return l.Link.Write(frames)
 }
 
-// A piece that is as long as can be leaves in one frame where the link segments.
+// TestStreamPieceInOneFrame checks that the longest piece leaves in one frame, if the link
+// segments.
 func TestStreamPieceInOneFrame(t *testing.T) {
 	lan, err := pipe.New(pipe.MTU(9000))
 	if err != nil {
@@ -229,7 +233,7 @@ func TestStreamPieceInOneFrame(t *testing.T) {
 	if !a.Offloaded() {
 		t.Fatal("the link does not segment")
 	}
-	for range 20 { // the windows have to open
+	for range 20 { // the windows must open
 		if ok, err := a.Send(stack.MaxPiece, &filler{}); !ok || err != nil {
 			t.Fatal(ok, err)
 		}
@@ -238,11 +242,11 @@ func TestStreamPieceInOneFrame(t *testing.T) {
 		}
 	}
 	if n := l.data.Load(); n != stack.MaxPiece {
-		t.Errorf("a frame had %d bytes of data at most, of pieces of %d", n, stack.MaxPiece)
+		t.Errorf("frames had at most %d bytes of data, of pieces of %d", n, stack.MaxPiece)
 	}
 }
 
-// ward is a link that counts the frames sent, and lets none in while held.
+// ward is a link that counts sent frames, and delays received ones while held.
 type ward struct {
 	link.Link
 	held sync.RWMutex
@@ -262,7 +266,8 @@ func (w *ward) Write(frames []link.Frame) (int, error) {
 	return w.Link.Write(frames)
 }
 
-// Small writes are segments each, but not without bound while nothing comes from the peer: then they go together.
+// TestStreamSmallWrites checks that small writes are separate segments, until too many are
+// unanswered: then they are coalesced.
 func TestStreamSmallWrites(t *testing.T) {
 	lan := new(pipe.Switch)
 	w := &ward{Link: lan.Port()}
@@ -277,7 +282,7 @@ func TestStreamSmallWrites(t *testing.T) {
 		if _, err := io.ReadFull(b, got); err != nil || !bytes.Equal(got, sent) {
 			t.Fatalf("%d bytes arrived wrong, or: %v", n, err)
 		}
-		if _, err := b.Write(got[:1]); err != nil { // it acknowledges all
+		if _, err := b.Write(got[:1]); err != nil { // acknowledges everything
 			t.Fatal(err)
 		}
 		if _, err := a.Read(got[:1]); err != nil {
@@ -303,7 +308,7 @@ func TestStreamSmallWrites(t *testing.T) {
 			t.Errorf("%d frames sent for %d small writes that nothing answered", n, len(p)/8)
 		}
 	}, 2000*8)
-	// After something has come from the peer, small writes are sent at once again.
+	// After an answer of the peer, small writes are sent at once again.
 	for single := false; !single; {
 		exchange(func(p []byte) {
 			w.held.Lock()
@@ -315,7 +320,8 @@ func TestStreamSmallWrites(t *testing.T) {
 	}
 }
 
-// The segment size is what both links allow, less the options that gVisor keeps room for.
+// TestStreamMSS checks that the segment size is what both links allow, less gVisor's room for
+// options.
 func TestStreamMSS(t *testing.T) {
 	for _, tc := range []struct{ a, b, want int }{
 		{1500, 1500, 1420}, {9000, 1500, 1420}, {1500, 9000, 1420}, {9000, 9000, 8920},
@@ -367,7 +373,7 @@ func BenchmarkStreamSend(b *testing.B) {
 	}
 }
 
-// A reader is told by an errno what has ended its stream.
+// TestStreamReset checks that a reader learns by an errno what ended its stream.
 func TestStreamReset(t *testing.T) {
 	a, b := streams(t, 1500, 1500)
 	b.Abort()

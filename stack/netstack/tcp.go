@@ -22,9 +22,9 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// DialStream opens a TCP connection. An invalid laddr lets the host choose; its port 0 likewise. Errors wrap the
-// context's, or the errno: ECONNREFUSED, ETIMEDOUT, EHOSTUNREACH, ENETUNREACH, EADDRNOTAVAIL, or ENOBUFS where TCPMemory
-// is used up.
+// DialStream opens a TCP connection. If laddr is invalid or its port is 0, the host chooses. Errors
+// wrap the context's error, or the errno: ECONNREFUSED, ETIMEDOUT, EHOSTUNREACH, ENETUNREACH,
+// EADDRNOTAVAIL, or ENOBUFS if TCPMemory is used up.
 func (h *Host) DialStream(ctx context.Context, laddr, raddr netip.AddrPort) (stack.Stream, error) {
 	raddr = unmapPort(raddr)
 	if !isHostAddr(raddr.Addr()) || raddr.Port() == 0 {
@@ -52,8 +52,8 @@ func (h *Host) DialStream(ctx context.Context, laddr, raddr netip.AddrPort) (sta
 	return st, nil
 }
 
-// ListenStream listens for TCP connections; an unspecified address means all of the host's, and port 0 one that the host
-// chooses. Errors wrap EADDRINUSE or EADDRNOTAVAIL.
+// ListenStream listens for TCP connections. An unspecified address means all of the host's, and for
+// port 0 the host chooses. Errors wrap EADDRINUSE or EADDRNOTAVAIL.
 func (h *Host) ListenStream(laddr netip.AddrPort) (stack.StreamListener, error) {
 	return h.listenStream(laddr, false)
 }
@@ -71,11 +71,11 @@ func (h *Host) listenStream(laddr netip.AddrPort, family bool) (stack.StreamList
 		if err := h.checkLocal(laddr.Addr()); err != nil {
 			return nil, fmt.Errorf("listen tcp %v: %w", laddr, err)
 		}
-		family = false // it is clear
+		family = false // the address implies it
 	case family:
 		local = tcpip.FullAddress{Port: laddr.Port()}
 	default:
-		// An IPv6 endpoint without an address takes IPv4 connections too.
+		// An IPv6 endpoint without an address accepts IPv4 connections too.
 		local, proto = tcpip.FullAddress{Port: laddr.Port()}, ipv6.ProtocolNumber
 	}
 	l, err := h.listenAny(local, proto, family && proto == ipv6.ProtocolNumber)
@@ -88,8 +88,8 @@ func (h *Host) listenStream(laddr netip.AddrPort, family bool) (stack.StreamList
 	return nil, fmt.Errorf("listen tcp %v: %w", laddr, err)
 }
 
-// listenAny listens at local; port 0 is one that the host chooses. gVisor would choose among ports only that no connection
-// has, not even one in TIME-WAIT.
+// listenAny listens at local; for port 0 the host chooses. gVisor would choose only ports without
+// any connection, even one in TIME-WAIT.
 func (h *Host) listenAny(local tcpip.FullAddress, proto tcpip.NetworkProtocolNumber, v6only bool) (*streamListener, error) {
 	if local.Port != 0 {
 		return h.listen(local, proto, v6only)
@@ -110,7 +110,7 @@ func (h *Host) checkLocal(a netip.Addr) error {
 	return nil
 }
 
-// streamError gives gVisor's errors their errno, where they have one.
+// streamError converts gVisor's errors to their errno, if they have one.
 func streamError(err tcpip.Error) error {
 	for terr, errno := range streamErrnos {
 		if err.String() == terr.String() {
@@ -120,7 +120,7 @@ func streamError(err tcpip.Error) error {
 	return errors.New(err.String())
 }
 
-// withErrno gives gonet's errors, which have gVisor's text, their errno too.
+// withErrno replaces gonet's errors, which have gVisor's text, by their errno.
 func withErrno(err error) error {
 	if op, ok := err.(*net.OpError); ok {
 		for terr, errno := range streamErrnos {
@@ -139,14 +139,15 @@ var streamErrnos = map[tcpip.Error]syscall.Errno{
 	&tcpip.ErrHostUnreachable{}:    syscall.EHOSTUNREACH,
 	&tcpip.ErrNetworkUnreachable{}: syscall.ENETUNREACH,
 	&tcpip.ErrPortInUse{}:          syscall.EADDRINUSE,
-	&tcpip.ErrBadLocalAddress{}:    syscall.EADDRINUSE, // by a connection to the same peer; addresses are checked before
+	&tcpip.ErrBadLocalAddress{}:    syscall.EADDRINUSE, // by a connection to the same peer; addresses were checked before
 }
 
 func unmapPort(a netip.AddrPort) netip.AddrPort {
 	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
 }
 
-// fullAddress is a in gVisor's form; a link-local address is put on the NIC that its zone names, or on the first.
+// fullAddress converts a to gVisor's form. A link-local address gets the NIC of its zone, or the
+// first NIC.
 func (h *Host) fullAddress(a netip.AddrPort) (tcpip.FullAddress, tcpip.NetworkProtocolNumber) {
 	f := tcpip.FullAddress{Addr: tcpipAddr(a.Addr()), Port: a.Port()}
 	if a.Addr().IsLinkLocalUnicast() && a.Addr().Is6() {
@@ -167,7 +168,7 @@ func protocolOf(a netip.Addr) tcpip.NetworkProtocolNumber {
 	return ipv6.ProtocolNumber
 }
 
-// tcpipAddr is a in gVisor's form; an invalid a gives the zero address.
+// tcpipAddr converts a to gVisor's form; an invalid a yields the zero address.
 func tcpipAddr(a netip.Addr) tcpip.Address { return tcpip.AddrFromSlice(a.AsSlice()) }
 
 // addrOf is the inverse of tcpipAddr.
@@ -176,9 +177,9 @@ func addrOf(a tcpip.Address) netip.Addr {
 	return addr.Unmap()
 }
 
-// lazyTCP is gVisor's TCP, made when the first endpoint is. Its dispatcher goroutines park where testing/synctest
-// cannot see them, so that a host which uses no TCP must not have them; and they would be idle. Until there is an
-// endpoint a TCP packet is answered with ICMP port unreachable.
+// lazyTCP is gVisor's TCP, created with the first endpoint. Its dispatcher goroutines block where
+// testing/synctest cannot observe them, so a host without TCP must not have them. They would also
+// be idle. Until there is an endpoint, a TCP packet is answered with ICMP port unreachable.
 type lazyTCP struct {
 	stack  *gstack.Stack
 	config *tcpConfig
@@ -187,11 +188,11 @@ type lazyTCP struct {
 	syns   synNotes
 	memory tcpMemory
 
-	streams  sync.Map // of *stream, by endpoint: those not closed
-	closings closings // those that are
+	streams  sync.Map // of *stream, by endpoint: open streams
+	closings closings // closed streams
 }
 
-// tcpProtocol is what gVisor's stack expects of its TCP.
+// tcpProtocol is the interface that gVisor's stack expects of TCP.
 type tcpProtocol interface {
 	gstack.TransportProtocol
 	gstack.SendBufSizeProto
@@ -207,19 +208,19 @@ func (h *Host) newTCP(s *gstack.Stack) gstack.TransportProtocol {
 	return h.tcp
 }
 
-// get makes the protocol if it is not there yet.
+// get creates the protocol on first use.
 func (l *lazyTCP) get() tcpProtocol {
 	l.once.Do(func() {
 		p := tcp.NewProtocol(l.stack).(tcpProtocol)
 		sack := tcpip.TCPSACKEnabled(true)
 		for _, o := range []tcpip.SettableTransportProtocolOption{
 			&tcpip.TCPSendBufferSizeRangeOption{Min: tcp.MinBufferSize, Default: leastSend, Max: l.config.sendBuffer},
-			// The scale of the window, which the SYN tells the peer, follows from the largest size.
+			// The window scale in the SYN follows from the largest size.
 			&tcpip.TCPReceiveBufferSizeRangeOption{Min: tcp.MinBufferSize, Default: leastReceive, Max: l.config.receiveBuffer},
 			&sack,
 		} {
 			if err := p.SetOption(o); err != nil {
-				panic(fmt.Sprintf("gVisor refuses TCP option %T: %v", o, err)) // whose values are constants, or were checked
+				panic(fmt.Sprintf("gVisor refuses TCP option %T: %v", o, err)) // its values are constants, or were checked
 			}
 		}
 		l.proto.Store(&p)
@@ -227,7 +228,7 @@ func (l *lazyTCP) get() tcpProtocol {
 	return *l.proto.Load()
 }
 
-// made is the protocol if get has been called.
+// made returns the protocol if get has been called.
 func (l *lazyTCP) made() (tcpProtocol, bool) {
 	if p := l.proto.Load(); p != nil {
 		return *p, true
@@ -254,14 +255,15 @@ func (l *lazyTCP) ParsePorts(b []byte) (src, dst uint16, err tcpip.Error) {
 
 func (l *lazyTCP) Parse(pkt *gstack.PacketBuffer) bool { return parse.TCP(pkt) }
 
-func (l *lazyTCP) HandleUnknownDestinationPacket(id gstack.TransportEndpointID, pkt *gstack.PacketBuffer) gstack.UnknownDestinationPacketDisposition {
+func (l *lazyTCP) HandleUnknownDestinationPacket(id gstack.TransportEndpointID,
+	pkt *gstack.PacketBuffer) gstack.UnknownDestinationPacketDisposition {
 	if p, ok := l.made(); ok {
 		return p.HandleUnknownDestinationPacket(id, pkt)
 	}
 	return gstack.UnknownDestinationPacketUnhandled
 }
 
-// QueuePacket and SendBufferSize are called for endpoints only, which get has made.
+// QueuePacket and SendBufferSize are called only for endpoints, which exist only after get.
 
 func (l *lazyTCP) QueuePacket(ep gstack.TransportEndpoint, id gstack.TransportEndpointID, pkt *gstack.PacketBuffer) {
 	segment := header.TCP(pkt.TransportHeader().Slice())
@@ -279,7 +281,7 @@ func (l *lazyTCP) QueuePacket(ep gstack.TransportEndpoint, id gstack.TransportEn
 	}
 	l.get().QueuePacket(ep, id, pkt)
 	if ok {
-		s.(*stream).heard()
+		s.(*stream).segmentArrived()
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// These run in real time: gVisor's TCP parks where testing/synctest cannot see it.
+// These tests run in real time: gVisor's TCP blocks where testing/synctest cannot observe it.
 
 func TestStream(t *testing.T) {
 	for _, tc := range []struct {
@@ -126,7 +126,8 @@ func TestStreamErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer all.Close()
-	if _, err := b.ListenStream(netip.AddrPortFrom(netip.Addr{}, 2)); !errors.Is(err, syscall.EADDRINUSE) || !strings.HasPrefix(err.Error(), "listen tcp :2: ") {
+	if _, err := b.ListenStream(netip.AddrPortFrom(netip.Addr{}, 2)); !errors.Is(err, syscall.EADDRINUSE) ||
+		!strings.HasPrefix(err.Error(), "listen tcp :2: ") {
 		t.Errorf("listen twice on all addresses: %v", err)
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/softrnic/softrnic/stack/netstack"
 )
 
-// cutOff is two streams whose link is cut.
+// cutOff returns a stream whose link is cut.
 func cutOff(t *testing.T, before func(a stack.Stream), opts ...netstack.Option) stack.Stream {
 	t.Helper()
 	lan := new(pipe.Switch)
@@ -32,14 +32,16 @@ func cutOff(t *testing.T, before func(a stack.Stream), opts ...netstack.Option) 
 	return a
 }
 
-// A peer that does not answer any more is noticed within the time of the options, with data outstanding or without.
+// TestStreamDeadPeer checks that a dead peer is noticed within the time of the options, with and
+// without data in flight.
 func TestStreamDeadPeer(t *testing.T) {
 	for name, tc := range map[string]struct {
 		opts []netstack.Option
 		send bool
 	}{
 		"user timeout": {[]netstack.Option{netstack.UserTimeout(300 * time.Millisecond), netstack.KeepAlive(0, 0, 0)}, true},
-		"keepalive":    {[]netstack.Option{netstack.UserTimeout(0), netstack.KeepAlive(100*time.Millisecond, 50*time.Millisecond, 4)}, false},
+		"keepalive": {[]netstack.Option{netstack.UserTimeout(0), netstack.KeepAlive(100*time.Millisecond, 50*time.Millisecond, 4)},
+			false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -64,7 +66,8 @@ func TestStreamDeadPeer(t *testing.T) {
 	}
 }
 
-// A peer that acknowledges, but opens no window, is given up as well.
+// TestUserTimeoutOfZeroWindow checks that a connection ends if the peer acknowledges but opens no
+// window.
 func TestUserTimeoutOfZeroWindow(t *testing.T) {
 	t.Parallel()
 	lan := new(pipe.Switch)
@@ -78,7 +81,7 @@ func TestUserTimeoutOfZeroWindow(t *testing.T) {
 	}
 }
 
-// askLittle is a link whose peers ask for segments of 60 bytes at most.
+// askLittle is a link whose peers request segments of at most 60 bytes.
 type askLittle struct{ link.Link }
 
 func (l askLittle) Attach(recv link.Receiver) {
@@ -91,7 +94,7 @@ func (l askLittle) Attach(recv link.Receiver) {
 			ip := header.IPv4(b[14:])
 			if tcp := header.TCP(ip[20:]); ip.TransportProtocol() == header.TCPProtocolNumber && tcp.Flags()&header.TCPFlagSyn != 0 {
 				o := tcp.Options()
-				o[0], o[1], o[2], o[3] = header.TCPOptionMSS, 4, 0, 60 // where gVisor has it
+				o[0], o[1], o[2], o[3] = header.TCPOptionMSS, 4, 0, 60 // gVisor's position of the option
 				tcp.SetChecksum(0)
 				sum := header.PseudoHeaderChecksum(header.TCPProtocolNumber, ip.SourceAddress(), ip.DestinationAddress(), uint16(len(tcp)))
 				tcp.SetChecksum(^tcp.CalculateChecksum(sum))
@@ -101,7 +104,8 @@ func (l askLittle) Attach(recv link.Receiver) {
 	})
 }
 
-// A peer that asks for segments smaller than every host has to take gets segments of that size, whichever side dials.
+// TestStreamLeastMSS checks that a peer that requests too small segments gets segments of the least
+// size that every host accepts, whichever side dials.
 func TestStreamLeastMSS(t *testing.T) {
 	for _, asks := range []int{0, 1} {
 		lan := new(pipe.Switch)

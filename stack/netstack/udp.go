@@ -12,8 +12,9 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// ListenPacket makes a UDP socket; an unspecified address means all of the host's, :: those of IPv4 too, and port 0 one that the host
-// chooses. Errors wrap EADDRINUSE or EADDRNOTAVAIL. UDP port 4791 is RoCE's.
+// ListenPacket opens a UDP socket. An unspecified address means all of the host's addresses, and ::
+// includes IPv4. For port 0 the host chooses. Errors wrap EADDRINUSE or EADDRNOTAVAIL. UDP port
+// 4791 is reserved for RoCE.
 func (h *Host) ListenPacket(laddr netip.AddrPort) (net.PacketConn, error) {
 	laddr = unmapPort(laddr)
 	if !laddr.Addr().IsValid() {

@@ -40,7 +40,8 @@ func TestListenPacket(t *testing.T) {
 		}
 		b := make([]byte, 10)
 		n, from, err := l.ReadFrom(b)
-		if err != nil || string(b[:n]) != "hello" || netip.MustParseAddrPort(from.String()).Port() != netip.MustParseAddrPort(c.from).Port() {
+		port := netip.MustParseAddrPort(c.from).Port()
+		if err != nil || string(b[:n]) != "hello" || netip.MustParseAddrPort(from.String()).Port() != port {
 			t.Errorf("%s: %q from %v, %v", c.listen, b[:n], from, err)
 		}
 		if _, err := hosts[0].ListenPacket(netip.MustParseAddrPort(c.listen)); !errors.Is(err, syscall.EADDRINUSE) {
@@ -49,7 +50,9 @@ func TestListenPacket(t *testing.T) {
 		l.Close()
 		s.Close()
 	}
-	for addr, want := range map[string]error{"10.0.0.9:7": syscall.EADDRNOTAVAIL, "10.0.0.1:4791": syscall.EADDRINUSE, "[::]:4791": syscall.EADDRINUSE} {
+	for addr, want := range map[string]error{
+		"10.0.0.9:7": syscall.EADDRNOTAVAIL, "10.0.0.1:4791": syscall.EADDRINUSE, "[::]:4791": syscall.EADDRINUSE,
+	} {
 		if _, err := hosts[0].ListenPacket(netip.MustParseAddrPort(addr)); !errors.Is(err, want) {
 			t.Errorf("%s: %v", addr, err)
 		}

@@ -44,8 +44,8 @@ const lastPause = 30 * time.Second
 // Variables for tests.
 var (
 	firstPause = 500 * time.Millisecond
-	// routeWait is how long a client waits for a route of its own before it refuses rings. The other
-	// client waits for helloTimeout.
+	// routeWait is how long a client waits for a route of its own before it refuses rings. The
+	// other client waits for helloTimeout.
 	routeWait = helloTimeout / 2
 )
 

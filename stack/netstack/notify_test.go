@@ -7,8 +7,9 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// Park calls its function once, whatever there is to wait for, before or after.
-func TestPark(t *testing.T) {
+// TestNotifyReadable checks that NotifyReadable calls its function once, for each kind of event,
+// before or after.
+func TestNotifyReadable(t *testing.T) {
 	noError := func(err error) {
 		t.Helper()
 		if err != nil {
@@ -47,7 +48,7 @@ func TestPark(t *testing.T) {
 				case <-time.After(10 * time.Second):
 					t.Fatal("not called")
 				}
-				a.Abort() // which tells nobody, as nobody waits
+				a.Abort() // notifies nobody, as nobody waits
 				select {
 				case <-calls:
 					t.Error("called again")
@@ -58,8 +59,8 @@ func TestPark(t *testing.T) {
 	}
 }
 
-// A stream that is parked again has what came meanwhile.
-func TestParkAgain(t *testing.T) {
+// TestNotifyReadableAgain checks that a second NotifyReadable reports data that arrived meanwhile.
+func TestNotifyReadableAgain(t *testing.T) {
 	const n = 1000
 	l := newLane(t)
 	a, b := l.dial(0)
@@ -87,6 +88,6 @@ func TestParkAgain(t *testing.T) {
 	select {
 	case <-done:
 	case <-time.After(20 * time.Second):
-		t.Fatal("bytes came that nobody was told of")
+		t.Fatal("bytes arrived without a notification")
 	}
 }

@@ -15,8 +15,9 @@ import (
 	"github.com/softrnic/softrnic/stack/netstack"
 )
 
-// TestNear: Near is the interface of this process that a path leads to, as long as nothing but memory is between the two.
-func TestNear(t *testing.T) {
+// TestLocalNIC checks that LocalNIC is the interface of this process that a path leads to, as long
+// as only memory is between the two.
+func TestLocalNIC(t *testing.T) {
 	lan := new(pipe.Switch)
 	a := newHost(t, lan.Port(), netstack.Addr("10.0.0.1/24"), netstack.Gateway("10.0.0.9"))
 	port := lan.Port()
@@ -57,7 +58,8 @@ func TestNear(t *testing.T) {
 	want("on a host that is closed", own, nil)
 }
 
-// TestFramesOnly: hosts on a switch with FramesOnly are not near each other; a host is still near itself.
+// TestFramesOnly checks that hosts on a switch with FramesOnly are not local to each other; a host
+// is still local to itself.
 func TestFramesOnly(t *testing.T) {
 	lan, err := pipe.New(pipe.FramesOnly())
 	if err != nil {
@@ -65,15 +67,15 @@ func TestFramesOnly(t *testing.T) {
 	}
 	a, b := newHost(t, lan.Port(), netstack.Addr("10.0.0.1/24")), newHost(t, lan.Port(), netstack.Addr("10.0.0.2/24"))
 	if got := newPath(t, a, stack.PathAttr{Src: a4, Dst: b4}).LocalNIC(); got != nil {
-		t.Errorf("the other host is near: %v", got.Name())
+		t.Errorf("the other host is local: %v", got.Name())
 	}
 	if got := newPath(t, b, stack.PathAttr{Src: b4, Dst: b4}).LocalNIC(); got != b.NICs()[0] {
 		t.Errorf("the host itself is %v", got)
 	}
 }
 
-// TestNearVLAN: hosts on one switch are near each other only if they are in the same VLAN.
-func TestNearVLAN(t *testing.T) {
+// TestLocalNICOfVLAN checks that hosts on one switch are local to each other only in the same VLAN.
+func TestLocalNICOfVLAN(t *testing.T) {
 	lan := new(pipe.Switch)
 	host := func(id int, addr string) *netstack.Host {
 		var l link.Link = lan.Port()
@@ -99,8 +101,9 @@ func TestNearVLAN(t *testing.T) {
 	}
 }
 
-// TestWrappedLinksAreNotNear: a wrapper records, drops or delays frames, so hosts behind one have to exchange frames.
-func TestWrappedLinksAreNotNear(t *testing.T) {
+// TestWrappedLinksAreNotLocal checks that hosts behind a wrapper exchange frames, because it
+// records, drops or delays them.
+func TestWrappedLinksAreNotLocal(t *testing.T) {
 	for name, wrap := range map[string]func(link.Link) (link.Link, error){
 		"capture": func(l link.Link) (link.Link, error) { return capture.New(l, io.Discard) },
 		"impair":  func(l link.Link) (link.Link, error) { return impair.New(l, impair.Config{}) },
@@ -111,7 +114,8 @@ func TestWrappedLinksAreNotNear(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			hosts := []*netstack.Host{newHost(t, wrapped, netstack.Addr("10.0.0.1/24")), newHost(t, lan.Port(), netstack.Addr("10.0.0.2/24"))}
+			lan2 := newHost(t, lan.Port(), netstack.Addr("10.0.0.2/24"))
+			hosts := []*netstack.Host{newHost(t, wrapped, netstack.Addr("10.0.0.1/24")), lan2}
 			addrs := []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")}
 			for i, h := range hosts {
 				p := newPath(t, h, stack.PathAttr{Src: addrs[i], Dst: addrs[1-i]})
@@ -136,8 +140,8 @@ func TestWrappedLinksAreNotNear(t *testing.T) {
 	}
 }
 
-// TestStreamNear: both ends of a connection know where the other is.
-func TestStreamNear(t *testing.T) {
+// TestStreamLocalNIC checks that both ends of a connection know the other's interface.
+func TestStreamLocalNIC(t *testing.T) {
 	lan := new(pipe.Switch)
 	hosts := [2]*netstack.Host{newHost(t, lan.Port(), netstack.Addr("10.0.0.1/24")), newHost(t, lan.Port(), netstack.Addr("10.0.0.2/24"))}
 	for _, from := range hosts {

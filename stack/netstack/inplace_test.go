@@ -11,32 +11,33 @@ import (
 	"github.com/softrnic/softrnic/stack/netstack"
 )
 
-// narrow is a link.InPlaceLink that has room for every second frame only, and notes in what order it gets to know of frames.
-type narrow struct {
+// limitedLink is a link.InPlaceLink that has room for every second frame, and records the order of
+// frames.
+type limitedLink struct {
 	link.Link
-	mu     sync.Mutex // gVisor resolves addresses on goroutines of its own
+	mu     sync.Mutex // gVisor resolves addresses on other goroutines
 	tries  int
 	frames []string
 }
 
-// reset forgets what was noted, and noted tells it.
-func (n *narrow) reset() {
+// reset clears the record, and noted returns it.
+func (n *limitedLink) reset() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.tries, n.frames = 0, nil
 }
 
-func (n *narrow) noted() []string {
+func (n *limitedLink) noted() []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return slices.Clone(n.frames)
 }
 
-func (n *narrow) AllowInPlace() {}
+func (n *limitedLink) AllowInPlace() {}
 
-func (n *narrow) Backlog([6]byte) int { return 0 }
+func (n *limitedLink) Backlog([6]byte) int { return 0 }
 
-func (n *narrow) Reserve(_ [6]byte, size int) link.Reservation {
+func (n *limitedLink) Reserve(_ [6]byte, size int) link.Reservation {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.tries++; n.tries%2 == 1 {
@@ -46,9 +47,9 @@ func (n *narrow) Reserve(_ [6]byte, size int) link.Reservation {
 	return link.Reservation{Data: make([]byte, size), Owner: n}
 }
 
-func (n *narrow) Commit(uint64, *link.Frame, int) {}
+func (n *limitedLink) Commit(uint64, *link.Frame, int) {}
 
-func (n *narrow) Write(frames []link.Frame) (int, error) {
+func (n *limitedLink) Write(frames []link.Frame) (int, error) {
 	n.mu.Lock()
 	for range frames {
 		n.frames = append(n.frames, "written")
@@ -57,10 +58,11 @@ func (n *narrow) Write(frames []link.Frame) (int, error) {
 	return n.Link.Write(frames)
 }
 
-// TestPlacedOrder: a frame for which there was no room in the receiver's memory is not overtaken by the next, for which there is.
-func TestPlacedOrder(t *testing.T) {
+// TestInPlaceOrder checks that a frame that did not fit into the receiver's memory is not overtaken
+// by the next one, which does.
+func TestInPlaceOrder(t *testing.T) {
 	lan := new(pipe.Switch)
-	out := &narrow{Link: lan.Port()}
+	out := &limitedLink{Link: lan.Port()}
 	h := newHost(t, out, netstack.Addr("10.0.0.1/24"))
 	peer := newHost(t, lan.Port(), netstack.Addr("10.0.0.2/24"))
 	resolved := make(chan bool, 100)

@@ -1,6 +1,6 @@
 package netstack
 
-// On the path: what gVisor's TCP has received, and the reader's waiting for it.
+// Receiving from gVisor's TCP, and waiting for data. This is on the path of every received segment.
 
 import (
 	"errors"
@@ -19,19 +19,19 @@ import (
 
 const readable = waiter.ReadableEvents | waiter.EventErr | waiter.EventHUp
 
-// arrivals tells who waits for the stream that there may be something to read, or that its deadline has passed.
-type arrivals struct {
+// readWaiter notifies the waiting reader that there may be data, or that the deadline has passed.
+type readWaiter struct {
 	ready chan struct{}
 
 	parked atomic.Bool
-	onWake func() // if parked
+	onWake func() // valid if parked
 }
 
 // NotifyEvent implements waiter.EventListener. gVisor's locks are held.
-func (a *arrivals) NotifyEvent(waiter.EventMask) { a.tell() }
+func (a *readWaiter) NotifyEvent(waiter.EventMask) { a.notify() }
 
-// tell ends a Wait, or a Park.
-func (a *arrivals) tell() {
+// notify ends Wait, or calls NotifyReadable's function.
+func (a *readWaiter) notify() {
 	select {
 	case a.ready <- struct{}{}:
 	default:
@@ -39,8 +39,8 @@ func (a *arrivals) tell() {
 	a.wake()
 }
 
-// wake calls the function of Park, if there is one.
-func (a *arrivals) wake() {
+// wake calls NotifyReadable's function, if there is one.
+func (a *readWaiter) wake() {
 	if a.parked.Load() && a.parked.Swap(false) {
 		go a.onWake()
 	}
@@ -56,20 +56,20 @@ func (s *stream) Wait() error {
 			return nil
 		}
 		select {
-		case <-s.arrivals.ready:
+		case <-s.readWaiter.ready:
 		case <-s.closed:
 			return net.ErrClosed
 		}
 	}
 }
 
-// Park implements stack.Parker.
+// NotifyReadable implements stack.ReadNotifier.
 func (s *stream) NotifyReadable(f func()) {
-	s.arrivals.onWake = f
-	s.arrivals.parked.Store(true)
-	// What has come, or ended, before that has found nobody to tell.
+	s.readWaiter.onWake = f
+	s.readWaiter.parked.Store(true)
+	// Earlier data or an earlier end was not notified.
 	if s.deadline.past() || s.ep.Readiness(readable)&readable != 0 || s.isClosed() {
-		s.arrivals.wake()
+		s.readWaiter.wake()
 	}
 }
 
@@ -84,10 +84,10 @@ func (s *stream) isClosed() bool {
 
 // Receive implements Stream.
 func (s *stream) Receive(take stack.Consumer) error {
-	s.intake.take = take
-	got, terr := s.ep.Read(&s.intake, tcpip.ReadOptions{})
-	s.intake.take = nil
-	s.buffers.took(got.Total)
+	s.consumerWriter.consumer = take
+	got, terr := s.ep.Read(&s.consumerWriter, tcpip.ReadOptions{})
+	s.consumerWriter.consumer = nil
+	s.buffers.consumed(got.Total)
 	switch terr.(type) {
 	case nil, *tcpip.ErrWouldBlock:
 		return nil
@@ -97,13 +97,13 @@ func (s *stream) Receive(take stack.Consumer) error {
 	return streamError(terr)
 }
 
-// intake is what gVisor's receive buffer is read into.
-type intake struct{ take stack.Consumer }
+// consumerWriter passes gVisor's receive buffer to a Consumer.
+type consumerWriter struct{ consumer stack.Consumer }
 
-var errEnough = errors.New("netstack: the taker has enough")
+var errEnough = errors.New("netstack: the consumer has enough")
 
-func (in *intake) Write(b []byte) (int, error) {
-	if !in.take.Consume(b) {
+func (in *consumerWriter) Write(b []byte) (int, error) {
+	if !in.consumer.Consume(b) {
 		return len(b), errEnough
 	}
 	return len(b), nil
@@ -122,7 +122,7 @@ func (d *deadline) past() bool {
 	return !d.at.IsZero() && !time.Now().Before(d.at)
 }
 
-// set has passed called at t, or never if that is zero.
+// set arranges a call of passed at t, or none if t is zero.
 func (d *deadline) set(t time.Time, passed func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -138,12 +138,12 @@ func (d *deadline) set(t time.Time, passed func()) {
 
 // SetReadDeadline implements net.Conn.
 func (s *stream) SetReadDeadline(t time.Time) error {
-	s.deadline.set(t, s.arrivals.tell)
+	s.deadline.set(t, s.readWaiter.notify)
 	return s.TCPConn.SetReadDeadline(t)
 }
 
 // SetDeadline implements net.Conn.
 func (s *stream) SetDeadline(t time.Time) error {
-	s.deadline.set(t, s.arrivals.tell)
+	s.deadline.set(t, s.readWaiter.notify)
 	return s.TCPConn.SetDeadline(t)
 }

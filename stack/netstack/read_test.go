@@ -18,7 +18,7 @@ import (
 	"github.com/softrnic/softrnic/stack/netstack"
 )
 
-// taker takes most bytes at a time.
+// taker consumes at most most bytes at a time.
 type taker struct {
 	got   []byte
 	calls int
@@ -57,7 +57,7 @@ func TestStreamReceive(t *testing.T) {
 	if err := a.CloseWrite(); err != nil {
 		t.Fatal(err)
 	}
-	k.most = 1 // a Receive ends with the first piece
+	k.most = 1 // a Receive ends after the first piece
 	var err error
 	for rounds := 0; err == nil; rounds++ {
 		if err = b.Wait(); err != nil {
@@ -66,7 +66,7 @@ func TestStreamReceive(t *testing.T) {
 		calls := k.calls
 		err = b.Receive(k)
 		if k.calls > calls+1 {
-			t.Fatalf("the taker was called %d times after it said that it had enough", k.calls-calls-1)
+			t.Fatalf("the consumer was called %d times after it returned false", k.calls-calls-1)
 		}
 	}
 	if err != io.EOF {
@@ -86,8 +86,8 @@ func TestStreamReceive(t *testing.T) {
 	}
 }
 
-// After the read deadline, Wait returns a timeout even if there is data: a reader that waits for the peer to close must not be
-// held up by a peer that goes on sending.
+// TestStreamDeadlineBeforeData checks that after the read deadline Wait times out even if there is
+// data: a peer that keeps sending must not delay a reader that waits for the close.
 func TestStreamDeadlineBeforeData(t *testing.T) {
 	a, b := streams(t, 9000, 9000)
 	if ok, err := a.Send(100, &filler{}); !ok || err != nil {
@@ -100,7 +100,7 @@ func TestStreamDeadlineBeforeData(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := b.Wait(); err != nil {
-		t.Errorf("data, and an hour to go: %v", err)
+		t.Errorf("data, an hour before the deadline: %v", err)
 	}
 	if err := b.SetReadDeadline(time.Now()); err != nil {
 		t.Fatal(err)
@@ -116,8 +116,8 @@ func TestStreamDeadlineBeforeData(t *testing.T) {
 	}
 }
 
-// A stream counts the pieces that were sent since its peer was last heard from, and calls when it is heard from, even if that
-// was before it was asked to.
+// TestStreamUnanswered checks that a stream counts the pieces sent since the peer's last answer,
+// and calls OnRoom's function after an answer, even one before CallOnAnswer.
 func TestStreamUnanswered(t *testing.T) {
 	lan := new(pipe.Switch)
 	w := &ward{Link: lan.Port()}
@@ -140,14 +140,14 @@ func TestStreamUnanswered(t *testing.T) {
 			t.Error("not called")
 		}
 	}
-	w.held.Lock() // nothing comes from the peer
+	w.held.Lock() // nothing arrives from the peer
 	const pieces = 3
 	for range pieces {
 		if ok, err := a.Send(8, &filler{}); !ok || err != nil {
 			t.Fatal(ok, err)
 		}
 	}
-	for range 2 { // a question changes nothing
+	for range 2 { // a query does not change the state
 		if n := a.Unanswered(); n != pieces {
 			t.Errorf("%d pieces unanswered, of %d sent", n, pieces)
 		}
@@ -155,7 +155,7 @@ func TestStreamUnanswered(t *testing.T) {
 	a.CallOnAnswer()
 	select {
 	case <-called:
-		t.Error("called before anything has come from the peer")
+		t.Error("called before an answer of the peer")
 	case <-time.After(20 * time.Millisecond):
 	}
 	w.held.Unlock()
@@ -170,7 +170,7 @@ func TestStreamUnanswered(t *testing.T) {
 	}
 }
 
-// BenchmarkStreamReceive is a piece's way through both ends.
+// BenchmarkStreamReceive measures a piece through both ends.
 func BenchmarkStreamReceive(b *testing.B) {
 	s, peer := streams(b, 9000, 9000)
 	room := make(chan struct{}, 1)
@@ -211,14 +211,15 @@ type nothing struct{}
 
 func (nothing) WritePiece([]byte) bool { return true }
 
-// windowed keeps the largest window that a host has offered in TCP segments, and how much it has acknowledged, in bytes.
+// windowed records the largest window that a host has advertised in TCP segments, and the
+// acknowledged bytes.
 type windowed struct {
 	link.Link
-	scale   atomic.Int32 // from its SYN
+	scale   atomic.Int32 // from the SYN
 	first   atomic.Uint32
 	largest atomic.Int64
 	acked   atomic.Uint32
-	sent    chan struct{} // has room for one: a segment was sent; or nil
+	sent    chan struct{} // has room for one: a segment was sent; may be nil
 }
 
 func (w *windowed) Write(frames []link.Frame) (int, error) {
@@ -244,8 +245,8 @@ func (w *windowed) Write(frames []link.Frame) (int, error) {
 	return w.Link.Write(frames)
 }
 
-// The window that a peer is offered is small until the connection is accepted, and keeps within SetReadBuffer
-// afterwards. A larger bound takes effect at once.
+// TestStreamReadBuffer checks that the advertised window is small until the connection is accepted,
+// and stays within SetReadBuffer afterwards. A larger bound takes effect at once.
 func TestStreamReadBuffer(t *testing.T) {
 	lan := new(pipe.Switch)
 	server := &windowed{Link: lan.Port(), sent: make(chan struct{}, 1)}
@@ -260,7 +261,7 @@ func TestStreamReadBuffer(t *testing.T) {
 		atLeast, most int64
 	}{
 		{bound: 0, atLeast: 1 << 20, most: 1 << 30},
-		{bound: 16 << 10, most: 64 << 10}, // the SYN has offered more than 16 KiB
+		{bound: 16 << 10, most: 64 << 10}, // the SYN has advertised more than 16 KiB
 	} {
 		l.SetReadBuffer(c.bound)
 		x, err := a.DialStream(t.Context(), netip.AddrPort{}, netip.MustParseAddrPort("10.0.0.2:7"))
