@@ -51,8 +51,8 @@ func Example() {
 func ExampleAddr() {
 	_, err := netstack.New(new(pipe.Switch).Port(), netstack.Addr("10.0.0.0/24"))
 	fmt.Println(err)
-	// Output: netstack: address "10.0.0.0/24": 10.0.0.0 is the network's own or its broadcast
-	// address; give one between
+	// Output:
+	// netstack: address "10.0.0.0/24": 10.0.0.0 is a network or broadcast address: want a host
 }
 
 func check(err error) {
