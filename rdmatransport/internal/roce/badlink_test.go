@@ -12,8 +12,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestBadLink: two devices on a link that loses, repeats and reorders packets, both sending all the
-// time. Everything arrives, once and in order, whether they repeat what is missing or go back.
+// TestBadLink: two devices send all the time over a link that loses, duplicates and reorders
+// packets. Everything arrives, once and in order, with selective repeat and with go-back-N.
 func TestBadLink(t *testing.T) {
 	for seed := range uint64(20) {
 		c := config{size: slots * slotSize, sqPSN: 0xffff00, rqPSN: 0x345678, timeout: 8, retry: 7, rnr: 7,
@@ -42,34 +42,34 @@ func TestBadLink(t *testing.T) {
 	}
 }
 
-// Each end's memory is slots: what requests send from, and one for each thing that a request of a
-// batch may change, so that no two of them meet.
+// Each end's memory consists of slots: some to send from, and one for each slot that a request of a
+// batch may change, so that requests do not conflict.
 const (
 	slotSize = 10 << 10
 	perBatch = 10
 
-	sources  = 0                   // nobody writes there
+	sources  = 0                   // never written
 	writes   = sources + 4         // the peer's WRITEs
 	receives = writes + perBatch   // the peer's SENDs
-	reads    = receives + perBatch // our READs' data
-	results  = reads + perBatch    // our atomics' results
-	counters = results + 1         // the peer's atomics work on
+	reads    = receives + perBatch // data of local READs
+	results  = reads + perBatch    // results of local atomics
+	counters = results + 1         // target of the peer's atomics
 	slots    = counters + 1
 )
 
 func (r *rig) slot(i, off, n int) []byte { return r.buf[i*slotSize+off:][:n] }
 
-// badLink is two ends and what is between them.
+// badLink is two ends and the link between them.
 type badLink struct {
 	t       *testing.T
 	rand    *rand.Rand
 	ends    [2]*rig
-	model   [2][]byte        // what their memories should hold
-	late    [2][]wire.Packet // on the way from each
-	percent int              // of the packets that are lost, as many that come twice, as many that come late
+	model   [2][]byte        // the expected contents of their memories
+	late    [2][]wire.Packet // packets in flight from each end
+	percent int              // of the packets that are lost, and the same share each of duplicated and late ones
 }
 
-// carry moves what both ends have sent. False if that was nothing.
+// carry delivers packets of both ends. It returns false if there were none.
 func (l *badLink) carry() (moved bool) {
 	for i, from := range l.ends {
 		to := l.ends[1-i]
@@ -97,7 +97,7 @@ func (l *badLink) carry() (moved bool) {
 	return moved
 }
 
-// batch lets both ends post requests and carries packets until all are complete.
+// batch has both ends post requests, and carries packets until all are complete.
 func (l *badLink) batch() {
 	t := l.t
 	var sent, received [2][]string
@@ -151,7 +151,7 @@ func (l *badLink) batch() {
 		if !l.carry() {
 			sleep(time.Millisecond)
 		}
-		if round > 10 { // by then somebody was not ready
+		if round > 10 { // by then, an end was not ready
 			for _, r := range l.ends {
 				for _, f := range r.later {
 					f()

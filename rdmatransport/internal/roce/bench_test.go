@@ -1,7 +1,7 @@
 package roce_test
 
-// The hot paths, each of them 0 allocs/op: what an application posts becomes packets, what comes in
-// is placed, completed and answered. The port forgets what it is sent.
+// The hot paths, each with 0 allocs/op: posting and sending; receiving, placing, completing and
+// acknowledging. The port discards what is sent.
 
 import (
 	"bytes"
@@ -19,15 +19,15 @@ func benchRig(b *testing.B, c config) *rig {
 	c.cqe, c.size = 1<<16, 1<<20
 	r := newRig(b, c)
 	r.port.discard = true
-	r.port.Sender().Flush() // there is one from now on
+	r.port.Sender().Flush() // creates the sender
 	return r
 }
 
-// packet is one packet of the peer that is given again and again with another PSN.
+// packet is one packet of the peer, given repeatedly with different PSNs.
 type packet struct {
 	r      *rig
 	d      stack.Datagram
-	given  stack.Datagram // what the engine was given, used up
+	given  stack.Datagram // consumed by the engine
 	header []byte
 	psn    uint32
 }
@@ -37,7 +37,7 @@ func (r *rig) packet(p wire.Packet) *packet {
 	return &packet{r: r, d: *d, header: bytes.Clone(d.Header), psn: p.PSN}
 }
 
-// give hands it to the engine and makes the next PSN, n on.
+// give passes it to the engine and advances the PSN by n.
 func (p *packet) give(n uint32) {
 	b := p.d.Payload
 	binary.BigEndian.PutUint32(b[8:], uint32(b[8])<<24|p.psn)
@@ -65,7 +65,7 @@ func drain(b *testing.B, cq *verbs.CQ, wcs []verbs.WC) (n int) {
 	}
 }
 
-// BenchmarkPost is a request posted, sent, acknowledged and polled.
+// BenchmarkPost posts, sends, acknowledges and polls a request.
 func BenchmarkPost(b *testing.B) {
 	for _, c := range []struct {
 		op     verbs.WROpcode
@@ -79,7 +79,7 @@ func BenchmarkPost(b *testing.B) {
 		{op: verbs.RDMAWrite, n: 4 << 10},
 		{op: verbs.RDMAWrite, n: 64 << 10},
 		{op: verbs.RDMAWrite, n: 64 << 10, batch: 15},                     // superframes, as on TAP and AF_PACKET
-		{op: verbs.RDMAWrite, n: 64 << 10, batch: 62, mtu: verbs.MTU1024}, // and with that MTU by default
+		{op: verbs.RDMAWrite, n: 64 << 10, batch: 62, mtu: verbs.MTU1024}, // the same with the default MTU
 	} {
 		name := fmt.Sprintf("%v %d", c.op, c.n)
 		if c.inline {
@@ -117,8 +117,8 @@ func BenchmarkPost(b *testing.B) {
 	}
 }
 
-// BenchmarkPostCongested is BenchmarkPost with congestion control, which never sleeps:
-// acknowledgements come marked, and each is answered with a notification.
+// BenchmarkPostCongested is BenchmarkPost with congestion control, without sleeps. Acknowledgements
+// have an ECN mark, and each is answered by a CNP.
 func BenchmarkPostCongested(b *testing.B) {
 	const size = 64 << 10
 	r := benchRig(b, config{mtu: verbs.MTU4096, dcqcn: &roce.DCQCN{RPGMaxRate: 1 << 50, MinTimeBetweenCNPs: 1}})
@@ -143,7 +143,7 @@ func BenchmarkPostCongested(b *testing.B) {
 	}
 }
 
-// BenchmarkPostSmall is one of many small requests that are posted one by one and share frames.
+// BenchmarkPostSmall posts small requests one by one that share frames.
 func BenchmarkPostSmall(b *testing.B) {
 	const depth = 64
 	r := benchRig(b, config{mtu: verbs.MTU1024, batch: 62})
@@ -160,15 +160,15 @@ func BenchmarkPostSmall(b *testing.B) {
 			continue
 		}
 		left = depth
-		r.dev.Provider().EndProgress() // what an application that waits does
+		r.dev.Provider().EndProgress() // like a waiting application
 		for n := 0; n < depth; n += drain(b, r.scq, wcs) {
-			ack.give(0) // again where the timer has just taken over what waited
+			ack.give(0) // repeated if the timer has just sent the delayed packets
 		}
 		ack.psn = wire.PSNAdd(ack.psn, depth)
 	}
 }
 
-// BenchmarkReceive is a request packet placed and acknowledged.
+// BenchmarkReceive places and acknowledges a request packet.
 func BenchmarkReceive(b *testing.B) {
 	for _, c := range []struct {
 		op wire.Opcode
@@ -205,7 +205,7 @@ func BenchmarkReceive(b *testing.B) {
 	}
 }
 
-// BenchmarkSuperframe is a WRITE of 15 packets that come in one frame.
+// BenchmarkSuperframe receives a WRITE of 15 packets in one frame.
 func BenchmarkSuperframe(b *testing.B) {
 	const packets = 15
 	r := benchRig(b, config{mtu: verbs.MTU4096})
@@ -238,7 +238,7 @@ func BenchmarkSuperframe(b *testing.B) {
 	}
 }
 
-// BenchmarkRespond is a READ of 64 KiB that comes in and is answered.
+// BenchmarkRespond answers a READ of 64 KiB.
 func BenchmarkRespond(b *testing.B) {
 	for _, c := range []struct {
 		mtu   verbs.MTU
@@ -260,8 +260,8 @@ func BenchmarkRespond(b *testing.B) {
 	}
 }
 
-// BenchmarkReadResponse is one packet of a READ placed; the READ, of 16 packets, is posted and
-// polled along the way.
+// BenchmarkReadResponse places one packet of a READ. READs of 16 packets are posted and polled
+// along the way.
 func BenchmarkReadResponse(b *testing.B) {
 	const packets = 16
 	r := benchRig(b, config{mtu: verbs.MTU4096})
@@ -287,8 +287,8 @@ func BenchmarkReadResponse(b *testing.B) {
 	}
 }
 
-// BenchmarkAck is an acknowledgement that completes nothing yet; the message that it belongs to is
-// the longest there is, so that its packets are sent along the way.
+// BenchmarkAck handles an acknowledgement that completes nothing yet. Packets of its message, which
+// has the largest size, are sent along the way.
 func BenchmarkAck(b *testing.B) {
 	r := benchRig(b, config{mtu: verbs.MTU256})
 	var list []verbs.SGE
@@ -314,7 +314,7 @@ func BenchmarkAck(b *testing.B) {
 	}
 }
 
-// BenchmarkDuplicate is what a late packet costs.
+// BenchmarkDuplicate measures a late packet.
 func BenchmarkDuplicate(b *testing.B) {
 	r := benchRig(b, config{})
 	p := r.packet(r.req(wire.RCWriteOnly, -1, fill(64, 1), r.at(0, 64)))
@@ -324,7 +324,7 @@ func BenchmarkDuplicate(b *testing.B) {
 	}
 }
 
-// BenchmarkPoll is a completion taken out of a CQ.
+// BenchmarkPoll takes a completion from a CQ.
 func BenchmarkPoll(b *testing.B) {
 	r := benchRig(b, config{maxWR: 1024})
 	recv := &verbs.RecvWR{SGList: []verbs.SGE{r.mr.SGE(0, 64)}}

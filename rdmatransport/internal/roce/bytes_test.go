@@ -1,7 +1,7 @@
 package roce_test
 
-// The peer of these tests speaks in bytes that are written down from the specification: no code of
-// roce/wire makes them, reads them or seals them.
+// In these tests, the packets of the peer are bytes written from the specification. No code of
+// roce/wire encodes, parses or seals them.
 
 import (
 	"bytes"
@@ -15,8 +15,8 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// icrc is the ICRC of a packet behind IPv4 and UDP headers, bit by bit as IBTA A17.3.3 defines it:
-// the IPv4 fields TOS, TTL and checksum, the UDP checksum and the BTH's fifth byte count as ones,
+// icrc computes the ICRC of a packet behind IPv4 and UDP headers, bit by bit, as in IBTA A17.3.3.
+// The IPv4 fields TOS, TTL and checksum, the UDP checksum and the BTH's fifth byte count as ones,
 // behind eight bytes of ones.
 func icrc(header, packet []byte) []byte {
 	all := append(bytes.Clone(header), packet...)
@@ -33,7 +33,7 @@ func icrc(header, packet []byte) []byte {
 	return binary.LittleEndian.AppendUint32(nil, ^crc)
 }
 
-// unspace is the bytes that hexadecimal digits, written with spaces between fields, stand for.
+// unspace decodes hexadecimal digits with spaces between fields.
 func unspace(t testing.TB, s string) []byte {
 	t.Helper()
 	b, err := hex.DecodeString(strings.ReplaceAll(s, " ", ""))
@@ -43,8 +43,8 @@ func unspace(t testing.TB, s string) []byte {
 	return b
 }
 
-// say hands the engine a packet: what stands before the ICRC, with Q for the QP's number.
-func (r *rig) say(format string, args ...any) {
+// giveBytes passes a packet to the engine: the bytes before the ICRC, with Q for the QP's number.
+func (r *rig) giveBytes(format string, args ...any) {
 	r.t.Helper()
 	b := unspace(r.t, strings.ReplaceAll(fmt.Sprintf(format, args...), "Q", fmt.Sprintf("%06x", r.qp.Num())))
 	h := make([]byte, 28)
@@ -53,8 +53,8 @@ func (r *rig) say(format string, args ...any) {
 	r.port.receive(&stack.Datagram{Src: r.them, Dst: r.us, SrcPort: 50000, SegmentSize: len(b), Header: h, Payload: b})
 }
 
-// hears checks the bytes that the engine has sent, as say takes them.
-func (r *rig) hears(want ...string) {
+// expectBytes checks the bytes that the engine has sent, in the format of giveBytes.
+func (r *rig) expectBytes(want ...string) {
 	r.t.Helper()
 	r.port.mu.Lock()
 	sent := r.port.frames

@@ -8,9 +8,9 @@ import (
 	"unsafe"
 )
 
-// No two QPs share a cache line, which one processor would write while another does. Objects of one
-// size lie side by side, so that a hundred show it. Nor does what a peer in this process writes
-// share one with the state of sending.
+// No two QPs may share a cache line that different processors write. Objects of one size are
+// adjacent, so a hundred of them show it. The fields that a peer in this process writes must not
+// share a line with the send state.
 func TestQPsShareNoCacheLine(t *testing.T) {
 	const line = 64
 	owners := make(map[uintptr]int)

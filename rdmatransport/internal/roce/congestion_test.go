@@ -12,7 +12,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// giveMarked hands the engine packets that a queue on the way has marked.
+// giveMarked passes packets with an ECN mark to the engine.
 func (r *rig) giveMarked(pkts ...wire.Packet) {
 	for i := range pkts {
 		d := r.frame(pkts[i])
@@ -27,7 +27,7 @@ func (r *rig) cnp() wire.Packet {
 	return p
 }
 
-// counts checks the counters of congestion.
+// counts checks the congestion counters.
 func (r *rig) counts(marked, sent, handled, ignored uint64) {
 	r.t.Helper()
 	got := [4]uint64{r.counter("np_ecn_marked_roce_packets"), r.counter("np_cnp_sent"), r.counter("rp_cnp_handled"), r.counter("rp_cnp_ignored")}
@@ -36,7 +36,7 @@ func (r *rig) counts(marked, sent, handled, ignored uint64) {
 	}
 }
 
-// TestNotify: what comes marked is answered with a CNP, and those keep their distance.
+// TestNotify: marked packets are answered by CNPs, at a minimum interval.
 func TestNotify(t *testing.T) {
 	for service, op := range map[verbs.QPType]wire.Opcode{
 		verbs.RC: wire.RCWriteOnly, verbs.UC: wire.UCWriteOnly, verbs.XRCRecv: wire.RCWriteOnly | wire.Opcode(wire.XRC)<<5,
@@ -86,7 +86,7 @@ func TestNotify(t *testing.T) {
 	}
 }
 
-// TestCongestionOff: as hardware has it, nothing happens unless it is asked for; and never for
+// TestCongestionOff: as on hardware, congestion control is off by default, and never applies to
 // datagrams.
 func TestCongestionOff(t *testing.T) {
 	for _, c := range []config{{}, {service: verbs.UC}, {service: verbs.UD}, {service: verbs.UD, dcqcn: &roce.DCQCN{}}} {
@@ -101,11 +101,10 @@ func TestCongestionOff(t *testing.T) {
 
 const megabit = 1_000_000
 
-// TestReaction: a connection sends at its full rate, after a notification at half of that, and
-// comes back to it.
+// TestReaction: a connection sends at its full rate, at half of it after a CNP, and then recovers.
 func TestReaction(t *testing.T) {
 	for _, service := range []verbs.QPType{verbs.RC, verbs.UC, verbs.XRCSend} {
-		// 1088 bytes of IPv4 packet each: 8.704 ms at 1 Mbit/s.
+		// 1088 bytes per IPv4 packet: 8.704 ms at 1 Mbit/s.
 		c := config{service: service, dcqcn: &roce.DCQCN{RPGMaxRate: 100 * megabit}, size: 1 << 20}
 		run(t, service.String(), c, func(t *testing.T, r *rig) {
 			middle := map[verbs.QPType]wire.Opcode{
@@ -113,7 +112,7 @@ func TestReaction(t *testing.T) {
 			}[service]
 			r.post(r.wr(1, verbs.RDMAWrite, 1<<20))
 			next := 0
-			// rate is how many Mbit/s are sent in so many ms.
+			// rate returns the Mbit/s sent in this many ms.
 			rate := func(ms int) float64 {
 				r.take()
 				bits := 0
@@ -141,11 +140,11 @@ func TestReaction(t *testing.T) {
 			r.give(r.cnp())
 			sleep(300 * time.Microsecond)
 			r.take()
-			// Half, and from then on half the way back every 300 µs.
+			// Half, and then half of the way back every 300 µs.
 			near("after a notification and 300 µs", rate(1), 100-(25*.3+12.5*.3+6.25*.3+3.1*.1))
 			rate(5)
 			near("in the end", rate(5), 100)
-			for range 100 { // of one loss of 50 % each 50 µs
+			for range 100 { // a decrease of 50 % every 50 µs
 				r.give(r.cnp())
 				sleep(50 * time.Microsecond)
 			}
@@ -160,8 +159,8 @@ func TestReaction(t *testing.T) {
 	}
 }
 
-// TestPacedTimeout: a rate at which a window takes longer than the timeout is no loss: who waits
-// asks in between.
+// TestPacedTimeout: a rate at which a window takes longer than the timeout is no loss, because a
+// waiting sender requests acknowledgements in between.
 func TestPacedTimeout(t *testing.T) {
 	c := config{dcqcn: &roce.DCQCN{RPGMaxRate: megabit}, size: 64 << 10, timeout: 14, retry: 1}
 	bubble(t, c, func(r *rig) {
@@ -181,7 +180,7 @@ func TestPacedTimeout(t *testing.T) {
 	})
 }
 
-// TestPacedResponses: READ responses keep to the rate too.
+// TestPacedResponses: READ responses are paced too.
 func TestPacedResponses(t *testing.T) {
 	bubble(t, config{dcqcn: &roce.DCQCN{RPGMaxRate: megabit}, size: 64 << 10}, func(r *rig) {
 		r.give(r.req(wire.RCReadRequest, 0, nil, r.at(0, 64<<10)))
@@ -198,8 +197,8 @@ func TestPacedResponses(t *testing.T) {
 	})
 }
 
-// TestRateLimit: QPAttr.RateLimit paces every service, with and without congestion control, and
-// ends when it is taken away.
+// TestRateLimit: QPAttr.RateLimit paces every service, with and without congestion control, until
+// it is removed.
 func TestRateLimit(t *testing.T) {
 	for _, c := range []config{
 		{}, {dcqcn: &roce.DCQCN{}}, {service: verbs.UC}, {service: verbs.UD}, {service: verbs.XRCSend},
@@ -221,7 +220,7 @@ func TestRateLimit(t *testing.T) {
 			for range 60 {
 				r.post(wr)
 			}
-			sleep(87 * time.Millisecond) // a packet takes 8.7
+			sleep(87 * time.Millisecond) // a packet takes 8.7 ms
 			if n := len(r.take()); n < 9 || n > 11 {
 				t.Errorf("%d packets in 87 ms, want one each 8.7", n)
 			}
@@ -234,8 +233,8 @@ func TestRateLimit(t *testing.T) {
 	}
 }
 
-// FuzzCongestion: any sequence of marks, notifications and time leaves a rate that is a rate: what
-// is posted arrives.
+// FuzzCongestion: after any sequence of marks, CNPs and delays the rate is valid, and posted
+// requests arrive.
 func FuzzCongestion(f *testing.F) {
 	random(f, 50, 100)
 	f.Fuzz(func(t *testing.T, data []byte) {

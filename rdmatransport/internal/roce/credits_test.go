@@ -1,6 +1,6 @@
 package roce_test
 
-// A requester that is told how many receive requests its peer has.
+// End-to-end flow control: a requester whose peer reports its receive requests.
 
 import (
 	"testing"
@@ -41,18 +41,18 @@ func TestCredits(t *testing.T) {
 		r.give(r.credit(0, 1, 1))
 		sends(r, 6)
 		r.expect("SEND Only 1 len 8", "SEND Only 2 len 8 ackreq")
-		r.give(r.credit(1, 2, 0)) // no news
+		r.give(r.credit(1, 2, 0)) // nothing new
 		r.expect()
 		r.give(r.credit(2, 3, 0))
 		r.expect("SEND Only 3 len 8 ackreq")
-		r.give(r.credit(2, 3, 2)) // nobody asked for it
+		r.give(r.credit(2, 3, 2)) // not requested
 		r.expect("SEND Only 4 len 8", "SEND Only 5 len 8 ackreq")
 		r.give(r.credit(3, 4, 4)) // a limit of 8
 		r.expect("SEND Only 6 len 8 ackreq")
-		r.give(r.credit(4, 5, 0)) // older than that
+		r.give(r.credit(4, 5, 0)) // an older one
 		sends(r, 3)
 		r.expect("SEND Only 7 len 8", "SEND Only 8 len 8 ackreq")
-		r.give(r.ack(5)) // no credits any more
+		r.give(r.ack(5)) // no more credits
 		r.expect("SEND Only 9 len 8 ackreq")
 		sends(r, 2)
 		r.expect("SEND Only 10 len 8", "SEND Only 11 len 8 ackreq")
@@ -94,7 +94,7 @@ func TestCredits(t *testing.T) {
 		all[2] += " ackreq"
 		r.expect(all...)
 	})
-	// A peer whose counts make no sense holds nothing up but its own receive queue's use.
+	// Credits of a peer that make no sense only affect the use of its own receive queue.
 	run(t, "counts that make no sense", c, func(t *testing.T, r *rig) {
 		sends(r, 1)
 		r.take()
@@ -105,8 +105,8 @@ func TestCredits(t *testing.T) {
 			r.give(r.credit(1+i, 0x900000, 0))
 		}
 	})
-	// Where the last that was sent left it to the next, for which there was no window, to ask for
-	// an acknowledgement.
+	// If the last packet sent left the acknowledgement request to the next, and the window has no
+	// room for that.
 	run(t, "given too late", c, func(t *testing.T, r *rig) {
 		r.post(r.wr(0, verbs.RDMAWrite, 7*1024))
 		for i := range 6 { // the window becomes 8 packets

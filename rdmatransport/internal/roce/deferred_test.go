@@ -1,6 +1,6 @@
 package roce_test
 
-// FLUSHes to files on devices that take their time.
+// FLUSHes to files on slow devices.
 
 import (
 	"errors"
@@ -17,11 +17,11 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// disk is where the region of a file is. It does nothing before it is told to.
+// disk is the device of the region's file. It blocks until told to continue.
 type disk struct {
 	*rig
 	file    *verbs.MR
-	let     chan error   // what becomes of the next call
+	let     chan error   // result of the next call
 	started atomic.Int32 // calls
 	ended   atomic.Int32
 }
@@ -57,14 +57,14 @@ func (d *disk) flush(psn int) wire.Packet {
 	return d.req(wire.RCFlush, psn, nil, flush(wire.FlushPersistent, wire.FlushRange), reth(d.file.Addr(), d.file.RKey(), 100))
 }
 
-// ends lets the call end that began first.
+// ends completes the oldest call.
 func (d *disk) ends(err error) {
 	d.let <- err
 	synctest.Wait()
 }
 
-// TestFlushTakesItsTime: meanwhile other QPs go on, and this one as far as the order allows.
-func TestFlushTakesItsTime(t *testing.T) {
+// TestSlowFlush: meanwhile other QPs continue, and this one as far as the order allows.
+func TestSlowFlush(t *testing.T) {
 	c := config{destRD: 8, rqPSN: 0xfffffe}
 	add := func(d *disk, psn int) wire.Packet {
 		return d.req(wire.RCFetchAdd, psn, nil, func(p *wire.Packet) {
@@ -76,7 +76,7 @@ func TestFlushTakesItsTime(t *testing.T) {
 		d.recv(1, 100, 64)
 		d.give(add(d, 0), d.flush(1))
 		d.expect("ATOMIC Acknowledge 0 msn 1 orig 0")
-		// Those that pass it are executed; those that do not, and all answers, wait.
+		// Requests that may overtake it are executed; others, and all answers, wait.
 		d.give(
 			d.req(wire.RCSendOnly, 2, fill(8, 1), ackReq),
 			add(d, 3),
@@ -87,7 +87,7 @@ func TestFlushTakesItsTime(t *testing.T) {
 			d.req(wire.RCWriteOnly, 8, fill(8, 1), d.at(200, 8), ackReq),
 		)
 		d.completions(d.rcq, "1 SUCCESS RECV 8")
-		// The requester's timeout expires: it repeats all that is not answered.
+		// The requester's timeout expires, and everything unanswered is retransmitted.
 		d.give(d.flush(1), add(d, 3), d.req(wire.RCAtomicWrite, 4, make([]byte, 8), d.at(8, 8)), d.flush(6), add(d, 7))
 		sleep(time.Minute)
 		d.expect()
@@ -104,7 +104,7 @@ func TestFlushTakesItsTime(t *testing.T) {
 		}
 		d.ends(nil)
 		d.expect("Only 6 msn 7 len 0", "ATOMIC Acknowledge 7 msn 8 orig 2", "ack 8 msn 9")
-		// Now their answers are known, and nothing is done again.
+		// Now the answers are known, and nothing is executed again.
 		d.give(d.flush(1), add(d, 3), add(d, 7))
 		d.expect("Only 1 msn 9 len 0", "ATOMIC Acknowledge 3 msn 9 orig 1", "ATOMIC Acknowledge 7 msn 9 orig 2")
 		if d.started.Load() != 2 || d.buf[0] != 3 && d.buf[7] != 3 {
@@ -144,7 +144,7 @@ func TestFlushTakesItsTime(t *testing.T) {
 		d.expect("Only 0 msn 1 len 0", "nak62 1 msn 3")
 		d.state(verbs.StateErr)
 	})
-	// A request that is in error is refused in its turn.
+	// A request in error is refused in order.
 	flushing(t, "a refusal behind it", c, func(t *testing.T, d *disk) {
 		d.give(d.flush(0), d.req(wire.RCWriteOnly, 1, fill(8, 1), reth(d.mr.Addr(), d.mr.RKey()+1, 8)))
 		d.expect()
@@ -160,8 +160,7 @@ func TestFlushTakesItsTime(t *testing.T) {
 		d.ends(nil)
 		d.expect("Only 0 msn 1 len 0", "ack 1 msn 2")
 	})
-	// A FLUSH that was begun for a connection which has ended does not count for the next
-	// connection.
+	// A FLUSH started for a connection that has ended does not count for the next connection.
 	for name, end := range map[string]func(d *disk){
 		"reset": func(d *disk) { d.modify(verbs.StateReset); d.connect() },
 		"error": func(d *disk) { d.modify(verbs.StateErr); d.modify(verbs.StateReset); d.connect() },
@@ -195,8 +194,8 @@ func TestFlushTakesItsTime(t *testing.T) {
 		d.ends(errors.New("too late"))
 		d.expect()
 	})
-	// A FLUSH is not dropped as a repeated request may be, of which there are as many here as are
-	// kept.
+	// A FLUSH is never dropped as a repeated request, even if as many of these are queued as
+	// possible.
 	all := c
 	all.destRD, all.mtu, all.size = 2, verbs.MTU256, 1<<20
 	flushing(t, "behind many that are repeated", all, func(t *testing.T, d *disk) {
@@ -213,7 +212,7 @@ func TestFlushTakesItsTime(t *testing.T) {
 		d.ends(nil)
 		d.expect("Only 700 msn 3 len 0")
 	})
-	// The number of threads is bounded, however many QPs a peer has.
+	// The number of threads is bounded, for any number of QPs of a peer.
 	flushing(t, "many QPs", c, func(t *testing.T, d *disk) {
 		const n = 3 * roce.MaxFlushes
 		for i := range n {
@@ -235,7 +234,7 @@ func TestFlushTakesItsTime(t *testing.T) {
 			}
 		}
 	})
-	// A FLUSH that was not begun before its connection ended is not begun at all.
+	// A FLUSH not started before its connection ended is never started.
 	flushing(t, "many QPs, one reset", c, func(t *testing.T, d *disk) {
 		for i := range roce.MaxFlushes + 1 {
 			if i > 0 {

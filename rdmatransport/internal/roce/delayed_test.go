@@ -9,8 +9,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestCorkedRequests: a small request that is posted while another is in flight is corked, until
-// one of these things happens.
+// TestCorkedRequests: a small request posted while another is in flight is corked until one of
+// these events.
 func TestCorkedRequests(t *testing.T) {
 	for name, then := range map[string]func(r *rig){
 		"polls":           func(r *rig) { r.idle() },
@@ -54,8 +54,7 @@ func TestFullFrameIsNotCorked(t *testing.T) {
 	}
 }
 
-// TestCorkedWhilePosting: polls between posts send nothing, as long as each finds that something
-// was posted since the last.
+// TestCorkedWhilePosting: polls between posts send nothing, if each finds a new post.
 func TestCorkedWhilePosting(t *testing.T) {
 	bubble(t, config{batch: 62}, func(r *rig) {
 		r.post(r.wr(0, verbs.RDMAWrite, 8))
@@ -72,8 +71,8 @@ func TestCorkedWhilePosting(t *testing.T) {
 	})
 }
 
-// TestTimerWhileSendingDelayed: requests of a QP that has posted since the last poll stay corked,
-// but not for ever if the timer goes off while the poll is sending for another QP.
+// TestTimerWhileSendingDelayed: requests of a QP with a post since the last poll stay corked, but
+// not forever, if the timer fires while the poll sends for another QP.
 func TestTimerWhileSendingDelayed(t *testing.T) {
 	bubble(t, config{batch: 62}, func(r *rig) {
 		a := r.qp
@@ -101,7 +100,7 @@ func TestTimerWhileSendingDelayed(t *testing.T) {
 			sleep(2 * time.Millisecond)
 			return false
 		}
-		r.dev.Provider().Progress() // a has had its time, b has posted
+		r.dev.Provider().Progress() // a's requests are sent, b has posted
 		sleep(2 * time.Millisecond)
 		if n := len(r.take()); n != 3 {
 			t.Errorf("%d requests are sent, want 3", n)
@@ -109,9 +108,8 @@ func TestTimerWhileSendingDelayed(t *testing.T) {
 	})
 }
 
-// TestDelayedAck: an acknowledgement that falls due inside a poll is sent with the answer that the
-// application posts, or by the next poll, or by a timer before the requester could miss it, or
-// before the QP ends.
+// TestDelayedAck: an acknowledgement that becomes due inside a poll is sent with the application's
+// answer, by the next poll, by a timer before the requester's timeout, or before the QP ends.
 func TestDelayedAck(t *testing.T) {
 	for name, tc := range map[string]struct {
 		then func(r *rig)
@@ -150,7 +148,7 @@ func TestDelayedAck(t *testing.T) {
 	}
 }
 
-// idle polls as an application does that has nothing to post.
+// idle polls like an application that has nothing to post.
 func (r *rig) idle() {
 	for range 3 {
 		r.completions(r.scq)

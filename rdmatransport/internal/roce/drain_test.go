@@ -10,8 +10,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestSQD: what is begun goes to its end, retransmissions included; what is not waits; receiving
-// goes on.
+// TestSQD: started requests complete, with retransmissions; others wait; receiving continues.
 func TestSQD(t *testing.T) {
 	bubble(t, config{sigAll: true, timeout: 14, retry: 7}, func(r *rig) {
 		r.post(r.wr(1, verbs.Send, 8))
@@ -22,7 +21,7 @@ func TestSQD(t *testing.T) {
 		}
 		r.post(r.wr(2, verbs.Send, 8))
 		r.expect()
-		time.Sleep(time.Second / 10) // the first is sent again and again, the second is not
+		time.Sleep(time.Second / 10) // the first is retransmitted, the second is not sent
 		for _, p := range r.take() {
 			if p.PSN != first[0].PSN {
 				r.t.Errorf("PSN %d is sent in SQD", p.PSN)
@@ -64,11 +63,10 @@ func TestSQD(t *testing.T) {
 	})
 }
 
-// TestPathInSQD: with a new address vector, nothing that congestion control has learned of the path
-// before holds.
+// TestPathInSQD: with a new address vector, congestion control forgets the old path.
 func TestPathInSQD(t *testing.T) {
 	bubble(t, config{sigAll: true, timeout: 20, retry: 7, byDelay: &roce.ByDelay{}}, func(r *rig) {
-		send := func() (first int) { // packets of a SEND that leave before any is answered
+		send := func() (first int) { // packets of a SEND before the first acknowledgement
 			r.post(r.wr(1, verbs.Send, 64<<10))
 			for got := r.take(); len(got) > 0; got = r.take() {
 				if first == 0 {
@@ -80,7 +78,7 @@ func TestPathInSQD(t *testing.T) {
 			r.completions(r.scq, "1 SUCCESS SEND 0")
 			return first
 		}
-		const start = 16 // the window that a connection begins with
+		const start = 16 // the initial window of a connection
 		send()
 		if grown := send(); grown <= start {
 			t.Fatalf("%d packets leave when all before were answered: the test is of no use", grown)

@@ -2,13 +2,13 @@ package roce
 
 import "github.com/softrnic/softrnic/verbs"
 
-// SetPersist has f called in place of verbs.RegisteredMR.Persist, until restore is: for files on devices that
-// take their time.
+// SetPersist replaces verbs.RegisteredMR.Persist by f until restore is called, for files on slow
+// devices.
 func SetPersist(f func(mr *verbs.RegisteredMR, b []byte) error) (restore func()) {
 	was := persist
 	persist = f
 	return func() { persist = was }
 }
 
-// MaxFlushes is how many calls there are at once.
+// MaxFlushes is the largest number of concurrent calls.
 const MaxFlushes = maxFlushes

@@ -1,6 +1,6 @@
 package roce_test
 
-// FLUSH and ATOMIC WRITE against bytes that are written down from IBTA annex A19.
+// FLUSH and ATOMIC WRITE against bytes written from IBTA annex A19.
 
 import (
 	"encoding/binary"
@@ -15,7 +15,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestFlushRequester: what is sent, that only its response acknowledges it, and that each takes of
+// TestFlushRequester: the packets sent; only the response acknowledges them, and each counts in
 // max_rd_atomic.
 func TestFlushRequester(t *testing.T) {
 	c := config{goBackN: true, sqPSN: 0x000100, rd: 2, timeout: 14, retry: 7}
@@ -35,42 +35,42 @@ func TestFlushRequester(t *testing.T) {
 	}
 	run(t, "answered", c, func(t *testing.T, r *rig) {
 		post(r)
-		r.hears(flushed, written) // the third waits for a place
-		r.say("1000 ffff 00Q 00000100 1f000001")
+		r.expectBytes(flushed, written) // the third waits for max_rd_atomic
+		r.giveBytes("1000 ffff 00Q 00000100 1f000001")
 		r.completions(r.scq, "1 SUCCESS FLUSH 0")
-		r.hears(region)
-		r.say("1000 ffff 00Q 00000101 1f000002")
-		r.say("1000 ffff 00Q 00000102 1f000003")
+		r.expectBytes(region)
+		r.giveBytes("1000 ffff 00Q 00000101 1f000002")
+		r.giveBytes("1000 ffff 00Q 00000102 1f000003")
 		r.completions(r.scq, "2 SUCCESS ATOMIC_WRITE 0", "3 SUCCESS FLUSH 0")
 	})
 	run(t, "repeated", c, func(t *testing.T, r *rig) {
 		post(r)
-		r.hears(flushed, written)
+		r.expectBytes(flushed, written)
 		sleep(80 * time.Millisecond)
 		r.completions(r.scq)
-		r.hears(flushed, written)
-		r.say("1000 ffff 00Q 00000101 1f000002") // the first answer is lost
+		r.expectBytes(flushed, written)
+		r.giveBytes("1000 ffff 00Q 00000101 1f000002") // the first answer is lost
 		r.completions(r.scq)
-		r.hears(flushed, written)
-		r.say("1100 ffff 00Q 00000100 1f000001") // an ACK is no answer
+		r.expectBytes(flushed, written)
+		r.giveBytes("1100 ffff 00Q 00000100 1f000001") // an ACK is no answer
 		r.completions(r.scq)
 	})
 	run(t, "fence", c, func(t *testing.T, r *rig) {
 		f, s := to, verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendFence}
 		f.Opcode, f.FlushType, f.FlushLength = verbs.Flush, verbs.FlushGlobal|verbs.FlushPersistent, 0x1000
 		r.post(&f, &s)
-		r.hears(flushed)
-		r.say("1000 ffff 00Q 00000100 1f000001")
-		r.hears("0440 ffff 0000abcd 80000101")
+		r.expectBytes(flushed)
+		r.giveBytes("1000 ffff 00Q 00000100 1f000001")
+		r.expectBytes("0440 ffff 0000abcd 80000101")
 	})
 	run(t, "response with data", c, func(t *testing.T, r *rig) {
 		post(r)
-		r.say("1000 ffff 00Q 00000100 1f000001 00000000")
+		r.giveBytes("1000 ffff 00Q 00000100 1f000001 00000000")
 		r.completions(r.scq, "1 BAD_RESP_ERR", "2 WR_FLUSH_ERR", "3 WR_FLUSH_ERR")
 	})
 	run(t, "refused", c, func(t *testing.T, r *rig) {
 		post(r)
-		r.say("1100 ffff 00Q 00000100 62000000")
+		r.giveBytes("1100 ffff 00Q 00000100 62000000")
 		r.completions(r.scq, "1 REM_ACCESS_ERR", "2 WR_FLUSH_ERR", "3 WR_FLUSH_ERR")
 	})
 	run(t, "bad lkey", c, func(t *testing.T, r *rig) {
@@ -81,38 +81,38 @@ func TestFlushRequester(t *testing.T) {
 	})
 }
 
-// TestFlushResponder: what is answered, and that duplicates are answered and not done again.
+// TestFlushResponder: the answers; duplicates are answered but not executed again.
 func TestFlushResponder(t *testing.T) {
 	bubble(t, config{goBackN: true, rqPSN: 0xfffffe, destRD: 2}, func(r *rig) {
 		at := r.mr.Addr() + 16
-		r.say("1c00 ffff 00Q 80fffffe 00000001 %016x %08x %08x", at, r.mr.RKey(), 100)
-		r.hears("1040 ffff 0000abcd 00fffffe 1f000001")
+		r.giveBytes("1c00 ffff 00Q 80fffffe 00000001 %016x %08x %08x", at, r.mr.RKey(), 100)
+		r.expectBytes("1040 ffff 0000abcd 00fffffe 1f000001")
 		atomic := fmt.Sprintf("1d00 ffff 00Q 80ffffff %016x %08x 00000008 %016x", at, r.mr.RKey(), uint64(0x0123456789abcdef))
-		r.say("%s", atomic)
-		r.hears("1040 ffff 0000abcd 00ffffff 1f000002")
+		r.giveBytes("%s", atomic)
+		r.expectBytes("1040 ffff 0000abcd 00ffffff 1f000002")
 		word := r.buf[16:24]
 		if got := binary.BigEndian.Uint64(word); got != 0x0123456789abcdef {
 			t.Errorf("memory has %#x", got)
 		}
 		clear(word)
-		r.say("%s", atomic)
-		r.hears("1040 ffff 0000abcd 00ffffff 1f000002")
+		r.giveBytes("%s", atomic)
+		r.expectBytes("1040 ffff 0000abcd 00ffffff 1f000002")
 		if got := binary.BigEndian.Uint64(word); got != 0 {
 			t.Errorf("a duplicate wrote %#x", got)
 		}
-		// Of the region, the address and length mean nothing.
-		r.say("1c00 ffff 00Q 80000000 00000011 ffffffffffffffff %08x ffffffff", r.mr.RKey())
-		r.hears("1040 ffff 0000abcd 00000000 1f000003")
-		// One before the last max_dest_rd_atomic is no duplicate that its requester could be
-		// waiting for.
-		r.say("1c00 ffff 00Q 80fffffe 00000001 %016x %08x %08x", at, r.mr.RKey(), 100)
-		r.hears()
-		r.say("1c00 ffff 00Q 80000000 00000011 ffffffffffffffff %08x ffffffff", r.mr.RKey())
-		r.hears("1040 ffff 0000abcd 00000000 1f000003")
+		// For a whole region, address and length are ignored.
+		r.giveBytes("1c00 ffff 00Q 80000000 00000011 ffffffffffffffff %08x ffffffff", r.mr.RKey())
+		r.expectBytes("1040 ffff 0000abcd 00000000 1f000003")
+		// A request older than the last max_dest_rd_atomic is no duplicate that its requester could
+		// wait for.
+		r.giveBytes("1c00 ffff 00Q 80fffffe 00000001 %016x %08x %08x", at, r.mr.RKey(), 100)
+		r.expectBytes()
+		r.giveBytes("1c00 ffff 00Q 80000000 00000011 ffffffffffffffff %08x ffffffff", r.mr.RKey())
+		r.expectBytes("1040 ffff 0000abcd 00000000 1f000003")
 	})
 }
 
-// TestFlushRefused: the NAK for each fault.
+// TestFlushRefused: the NAK for each error.
 func TestFlushRefused(t *testing.T) {
 	const invalid, access = 0x61, 0x62
 	for _, x := range []struct {
@@ -146,8 +146,8 @@ func TestFlushRefused(t *testing.T) {
 			psn := 0
 			if x.name == "in a SEND" {
 				r.recv(1, 0, 4096)
-				r.say("%s %0512x", x.say, 1)
-				r.hears()
+				r.giveBytes("%s %0512x", x.say, 1)
+				r.expectBytes()
 				x.say, psn = "1c00 ffff 00Q 80000001 00000001 A K 00000001", 1
 			}
 			was := string(r.buf)
@@ -164,8 +164,8 @@ func TestFlushRefused(t *testing.T) {
 					digits += string(d)
 				}
 			}
-			r.say("%s", digits)
-			r.hears(fmt.Sprintf("1140 ffff 0000abcd 00%06x %02x000000", psn, x.nak))
+			r.giveBytes("%s", digits)
+			r.expectBytes(fmt.Sprintf("1140 ffff 0000abcd 00%06x %02x000000", psn, x.nak))
 			r.state(verbs.StateErr)
 			if string(r.buf) != was {
 				t.Error("memory has changed")
@@ -174,7 +174,7 @@ func TestFlushRefused(t *testing.T) {
 	}
 }
 
-// TestFlushFile: a region of a file can be made persistent, in part and as a whole; no other can.
+// TestFlushFile: only a region of a file can be made persistent, in part and as a whole.
 func TestFlushFile(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("there is no mmap on this system")
@@ -190,12 +190,12 @@ func TestFlushFile(t *testing.T) {
 			t.Fatal(err)
 		}
 		mr := must(r.pd.RegFile(f, 0, 1<<16, persistent))
-		r.say("0a00 ffff 00Q 00000000 %016x %08x 00000004 66696c65", mr.Addr()+5001, mr.RKey())
-		r.say("1c00 ffff 00Q 80000001 00000002 %016x %08x 00000004", mr.Addr()+5001, mr.RKey())
-		r.say("1c00 ffff 00Q 80000002 00000012 0000000000000000 %08x 00000000", mr.RKey())
-		r.say("1c00 ffff 00Q 80000003 00000002 %016x %08x 00000000", mr.Addr(), mr.RKey())
+		r.giveBytes("0a00 ffff 00Q 00000000 %016x %08x 00000004 66696c65", mr.Addr()+5001, mr.RKey())
+		r.giveBytes("1c00 ffff 00Q 80000001 00000002 %016x %08x 00000004", mr.Addr()+5001, mr.RKey())
+		r.giveBytes("1c00 ffff 00Q 80000002 00000012 0000000000000000 %08x 00000000", mr.RKey())
+		r.giveBytes("1c00 ffff 00Q 80000003 00000002 %016x %08x 00000000", mr.Addr(), mr.RKey())
 		synctest.Wait()
-		r.hears("1040 ffff 0000abcd 00000001 1f000002", "1040 ffff 0000abcd 00000002 1f000003",
+		r.expectBytes("1040 ffff 0000abcd 00000001 1f000002", "1040 ffff 0000abcd 00000002 1f000003",
 			"1040 ffff 0000abcd 00000003 1f000004")
 		b := make([]byte, 4)
 		if _, err := f.ReadAt(b, 5001); err != nil || string(b) != "file" {

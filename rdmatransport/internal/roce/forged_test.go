@@ -16,7 +16,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// amount is how much of something a test does: by default, in the system run, and in the long run.
+// amount is the size of a test: by default, in the system run, and in the long run.
 func amount(normal, system, long int) int {
 	switch {
 	case os.Getenv("SOFTRNIC_LONG") != "":
@@ -27,19 +27,19 @@ func amount(normal, system, long int) int {
 	return normal
 }
 
-// forgeries is how many packets a test of this file makes up.
+// forgeries is the number of forged packets in a test of this file.
 func forgeries() int { return amount(1<<13, 1<<15, 1<<20) }
 
-// forger makes up request packets of a QP's peer. It knows all that the peer knows, keys and mark
-// included, except for the PSN that is expected. That it overshoots by less than a window, often by
-// little; where packets are executed in their turn only, such a packet is never executed.
+// forger forges request packets of a QP's peer. It knows everything that the peer knows, including
+// keys and mark, except the expected PSN. Its PSNs are ahead by less than a window, often by
+// little. If packets are executed only in order, a forged one is never executed.
 type forger struct {
 	*rig
 	rand *rand.Rand
 	sent int
 }
 
-// packet is one that follows the expected one at a distance of 1 to 1023.
+// packet returns one that is 1 to 1023 PSNs behind the expected one.
 func (f *forger) packet() wire.Packet {
 	x := f.rand
 	op := []wire.Opcode{wire.RCSendOnly, wire.RCSendFirst, wire.RCSendMiddle, wire.RCSendLast, wire.RCWriteOnly, wire.RCWriteMiddle,
@@ -75,7 +75,7 @@ func (f *forger) give(n int) {
 	f.sent += n
 }
 
-// keepsNothing checks that the peer is told of no packet that is kept.
+// keepsNothing checks that no kept packet is reported to the peer.
 func (r *rig) keepsNothing() {
 	r.t.Helper()
 	for _, p := range r.take() {
@@ -85,8 +85,8 @@ func (r *rig) keepsNothing() {
 	}
 }
 
-// TestForgedWithoutLoss: nothing is kept where nothing was lost, and all arrives as if nobody else
-// were there.
+// TestForgedWithoutLoss: without a loss nothing is kept, and everything arrives as if there were no
+// forger.
 func TestForgedWithoutLoss(t *testing.T) {
 	run(t, "idle", config{timeout: 14}, func(t *testing.T, r *rig) {
 		f := &forger{rig: r, rand: rand.New(rand.NewPCG(1, 1))}
@@ -112,7 +112,7 @@ func TestForgedWithoutLoss(t *testing.T) {
 		f := &forger{rig: r, rand: rand.New(rand.NewPCG(1, 2))}
 		for i := range forgeries() / 8 {
 			size := 4 * (1 + i%200)
-			if i%3 == 0 { // it comes before its receive, and comes again
+			if i%3 == 0 { // its receive request comes later, and it is retransmitted
 				r.give(marked(r.req(wire.RCSendOnly, i, fill(size, byte(i)), ackReq))...)
 				f.give(2)
 				r.recv(uint64(i), 1024, 1024)
@@ -135,12 +135,12 @@ func TestForgedWithoutLoss(t *testing.T) {
 	})
 }
 
-// lossyStream is messages from one device to another over a link that loses packets.
+// lossyStream sends messages between two devices over a link that loses packets.
 type lossyStream struct {
 	from, to *rig
 	rand     *rand.Rand
-	perMille int // of the packets that are lost, each way
-	most     int // messages under way
+	perMille int // of the packets that are lost, in each direction
+	most     int // messages in flight
 	flights  [2][]flight
 
 	posted, done, got int
@@ -148,10 +148,11 @@ type lossyStream struct {
 
 const (
 	streamSlots = 64
-	streamSlot  = 8 << 10 // bytes of the largest message
+	streamSlot  = 8 << 10 // size of the largest message
 )
 
-// message is the length of message i and its place in both memories. SENDs and WRITEs take turns.
+// message returns the length of message i and its offset in both memories. SENDs and WRITEs
+// alternate.
 func (s *lossyStream) message(i int) (off, n int) {
 	return i % streamSlots * streamSlot, 1 + i*7919%[]int{8, streamSlot}[i/100%2]
 }
@@ -174,7 +175,7 @@ func (s *lossyStream) completes(wc *verbs.WC, i int) {
 	}
 }
 
-// holds checks message i in the memory that it goes to.
+// holds checks message i at its destination.
 func (s *lossyStream) holds(i int) {
 	s.from.t.Helper()
 	off, n := s.message(i)
@@ -183,7 +184,7 @@ func (s *lossyStream) holds(i int) {
 	}
 }
 
-// run carries so many messages more, with f behind each packet that may arrive.
+// run carries this many more messages, and calls f after each delivered packet.
 func (s *lossyStream) run(messages int, f func()) {
 	if s.posted == 0 {
 		for i := range streamSlots / 2 {
@@ -227,12 +228,12 @@ func (s *lossyStream) run(messages int, f func()) {
 	}
 }
 
-// TestForgedUnderLoss: where packets are lost and others kept behind them, all arrives too; and
-// when nobody makes up packets any more, packets are kept again.
+// TestForgedUnderLoss: if packets are lost and others kept behind them, everything arrives too.
+// After the forger stops, packets are kept again.
 func TestForgedUnderLoss(t *testing.T) {
 	for _, perMille := range []int{10, 30} {
 		for _, most := range []int{1, 30} {
-			for _, share := range []int{1, 10} { // forged packets for each of the peer's
+			for _, share := range []int{1, 10} { // forged packets per packet of the peer
 				c := config{size: streamSlots * streamSlot, timeout: 12, retry: 7, rnr: 7, sqPSN: 0xfff000, rqPSN: 99}
 				run(t, fmt.Sprintf("%d of 1000, %d messages, %d", perMille, most, share), c, func(t *testing.T, from *rig) {
 					c.sqPSN, c.rqPSN = c.rqPSN, c.sqPSN
@@ -246,7 +247,7 @@ func TestForgedUnderLoss(t *testing.T) {
 					if s.to.counter("suspect_requests") == 0 {
 						t.Error("nothing is suspected")
 					}
-					s.run(100, nobody) // the last forged packet may be noticed only now
+					s.run(100, nobody) // the last forged packet may be detected only now
 					sleep(20 * time.Second)
 					kept := from.counter("selective_repeats")
 					s.run(amount(300, 1000, 1000), nobody)
@@ -259,12 +260,12 @@ func TestForgedUnderLoss(t *testing.T) {
 	}
 }
 
-// TestContradictions: what shows that a packet is not the peer's drops all that is kept, and the
-// peer, which goes back, is heard. Nothing is kept for a while.
+// TestContradictions: evidence that a packet is not the peer's drops all kept packets. The peer
+// goes back and is accepted. Nothing is kept for a while.
 func TestContradictions(t *testing.T) {
 	good, bad := fill(8, 1), fill(8, 0x66)
 	message := func(r *rig, psn int, data []byte) wire.Packet { return r.req(wire.RCSendOnly, psn, data, ackReq) }
-	// PSNs 0 and 1 are used. PSN 2 is lost; 3 and 5 come, 4 does not yet.
+	// PSNs 0 and 1 are used. PSN 2 is lost, 3 and 5 arrive, and 4 not yet.
 	for _, c := range []struct {
 		name string
 		pkts func(r *rig) []wire.Packet
@@ -321,7 +322,7 @@ func TestContradictions(t *testing.T) {
 			}
 		})
 	}
-	// One that is in error does not end the connection, unless it is so in its turn.
+	// A forged packet in error does not end the connection, unless it has the expected PSN.
 	for _, peers := range []bool{false, true} {
 		run(t, fmt.Sprint("in error, the peer's: ", peers), config{}, func(t *testing.T, r *rig) {
 			r.lossy(0)
@@ -348,8 +349,8 @@ func TestContradictions(t *testing.T) {
 			r.state(verbs.StateRTS)
 		})
 	}
-	// The acknowledgement of what came in its turn before is not lost to the NAK: the peer may have
-	// nothing more to send.
+	// The NAK does not replace the acknowledgement of earlier packets: the peer may have nothing
+	// more to send.
 	run(t, "in error, behind the last", config{}, func(t *testing.T, r *rig) {
 		r.lossy(0)
 		r.give(marked(r.req(wire.RCSendMiddle, 3, bad))...)
@@ -358,7 +359,7 @@ func TestContradictions(t *testing.T) {
 		r.give(marked(r.nothing(3))...)
 		r.expect("ack 3 msn 4")
 	})
-	// What may differ when a packet is sent again is no contradiction.
+	// Fields that may differ in a retransmission are no contradiction.
 	run(t, "the same again", config{}, func(t *testing.T, r *rig) {
 		r.lossy(0)
 		p := r.req(wire.RCWriteOnly, 3, good, r.at(0, 8))
@@ -374,9 +375,9 @@ func TestContradictions(t *testing.T) {
 	})
 }
 
-// TestKeptForAWhile: what is missing must come within a second, or what is kept is dropped, and a
-// peer that was told of it hears of that. Then the next gap is a first loss.
-func TestKeptForAWhile(t *testing.T) {
+// TestKeepTimeout: the missing packet must arrive within a second, or kept packets are dropped. A
+// peer with a report of them gets a NAK. The next gap is then a first loss.
+func TestKeepTimeout(t *testing.T) {
 	bubble(t, config{timeout: 14}, func(r *rig) {
 		r.lossy(0)
 		kept := r.req(wire.RCWriteOnly, 3, fill(8, 0x66), r.at(0, 8), ackReq)
@@ -395,7 +396,7 @@ func TestKeptForAWhile(t *testing.T) {
 			t.Error("it was kept all the same")
 		}
 	})
-	// As long as gaps are being filled it is kept.
+	// Packets are kept as long as gaps are being filled.
 	bubble(t, config{}, func(r *rig) {
 		r.lossy(0)
 		for psn := 3; psn < 12; psn += 2 {
@@ -410,10 +411,10 @@ func TestKeptForAWhile(t *testing.T) {
 	})
 }
 
-// TestMarksAll: a peer that has marked one packet is expected to mark all.
-func TestMarksAll(t *testing.T) {
+// TestUnmarkedDropped: a peer that has marked one packet must mark all.
+func TestUnmarkedDropped(t *testing.T) {
 	bubble(t, config{}, func(r *rig) {
-		r.give(r.nothing(0)) // of a peer that does not
+		r.give(r.nothing(0)) // unmarked
 		r.expect("ack 0 msn 1")
 		r.give(marked(r.nothing(1))...)
 		r.expect("ack 1 msn 2")
@@ -432,8 +433,8 @@ func TestMarksAll(t *testing.T) {
 	})
 }
 
-// TestReadTakesPSNs: packets that claim the PSNs of a READ's responses are dropped, and take no
-// part in what is behind it.
+// TestReadTakesPSNs: packets with the PSNs of a READ's responses are dropped, and do not affect
+// later ones.
 func TestReadTakesPSNs(t *testing.T) {
 	bubble(t, config{}, func(r *rig) {
 		r.lossy(0)
@@ -455,7 +456,7 @@ func TestReadTakesPSNs(t *testing.T) {
 		if !bytes.Equal(r.buf, want) {
 			t.Error("the data are wrong")
 		}
-		// Nor do they a round of the store later.
+		// The same a whole span of the store later.
 		for psn := 9; psn < 9+2048; psn++ {
 			r.give(marked(r.nothing(psn))...)
 		}
@@ -463,8 +464,8 @@ func TestReadTakesPSNs(t *testing.T) {
 	})
 }
 
-// TestStoresAreFew: a device keeps packets for 64 QPs at a time, and the peers of others go back.
-func TestStoresAreFew(t *testing.T) {
+// TestStoresBounded: a device keeps packets for 64 QPs at a time, and the peers of others go back.
+func TestStoresBounded(t *testing.T) {
 	const stores = 64
 	bubble(t, config{maxWR: 1}, func(r *rig) {
 		qps := []*verbs.QP{r.qp}
@@ -509,8 +510,7 @@ func TestStoresAreFew(t *testing.T) {
 	})
 }
 
-// TestNotReadyIsNoLoss: when packets are repeated because the first of them found no receive
-// request, no loss is counted.
+// TestNotReadyIsNoLoss: a retransmission because of a missing receive request counts as no loss.
 func TestNotReadyIsNoLoss(t *testing.T) {
 	send := func(r *rig, psn int) wire.Packet { return r.req(wire.RCSendOnly, psn, fill(8, 1), ackReq) }
 	plain := func(r *rig, want ...string) {
@@ -536,7 +536,7 @@ func TestNotReadyIsNoLoss(t *testing.T) {
 		r.give(marked(r.nothing(3), r.nothing(4))...)
 		plain(r, "rnr12 2 msn 2")
 	})
-	// It seems to be sent again because of packets from further on, which may be anybody's.
+	// It seems to be retransmitted because of later packets, which may be forged.
 	run(t, "its repetition seems to be lost", config{}, func(t *testing.T, r *rig) {
 		r.give(marked(send(r, 0), r.nothing(1), r.nothing(2), r.nothing(3))...)
 		r.expect("rnr12 0 msn 0")
@@ -550,12 +550,12 @@ func TestNotReadyIsNoLoss(t *testing.T) {
 	})
 }
 
-// TestGapThatWasNone: a forged packet with a later PSN does not make the peer's packets before that
-// PSN count as a loss.
-func TestGapThatWasNone(t *testing.T) {
+// TestForgedGap: a forged packet with a later PSN does not make the peer's packets before it count
+// as lost.
+func TestForgedGap(t *testing.T) {
 	bubble(t, config{}, func(r *rig) {
 		send := r.req(wire.RCSendOnly, 0, fill(8, 1), ackReq)
-		r.give(marked(r.nothing(3))...) // somebody's
+		r.give(marked(r.nothing(3))...) // forged
 		r.give(marked(send, r.nothing(1))...)
 		r.expect("nak60 0 msn 0", "rnr12 0 msn 0")
 		sleep(11 * time.Second)
@@ -570,8 +570,8 @@ func TestGapThatWasNone(t *testing.T) {
 	})
 }
 
-// TestFirstLossTwice: where nothing is kept yet and the NAK, or what it asked for, is lost, the
-// peer finds out by a probe.
+// TestFirstLossTwice: if nothing is kept yet, and the NAK or the retransmission is lost, a probe of
+// the peer detects it.
 func TestFirstLossTwice(t *testing.T) {
 	run(t, "responder", config{}, func(t *testing.T, r *rig) {
 		r.give(marked(r.nothing(1))...)

@@ -14,7 +14,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// script reads a fuzzer's bytes as decisions; when they are used up it decides 0.
+// script reads a fuzzer's bytes as decisions, and decides 0 after the end.
 type script []byte
 
 func (s *script) more() bool { return len(*s) > 0 }
@@ -32,7 +32,7 @@ func (s *script) n(limit int) int { return int(s.byte()) % limit }
 
 func choose[T any](s *script, of ...T) T { return of[s.n(len(of))] }
 
-// random is scripts to begin with, the same in every run.
+// random adds seed scripts, the same in every run.
 func random(f *testing.F, count, size int) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for range count {
@@ -44,9 +44,9 @@ func random(f *testing.F, count, size int) {
 	}
 }
 
-// FuzzPackets is a peer that sends any sequence of valid packets, to a QP with work posted. Nothing
-// panics, nothing outside the regions that the peer may write changes, every request completes
-// once, in order, and memory is bounded.
+// FuzzPackets is a peer that sends any sequence of valid packets to a QP with posted work. There is
+// no panic, no change outside of the regions that the peer may write, every request completes once
+// and in order, and memory is bounded.
 func FuzzPackets(f *testing.F) {
 	random(f, 100, 500)
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -62,8 +62,8 @@ func FuzzUCPackets(f *testing.F) {
 	})
 }
 
-// bounded fails a run that allocates more than a peer should be able to bring about with 200
-// packets, whether or not it is freed again.
+// bounded fails a run that allocates more than a peer may cause with 200 packets, even if it is
+// freed again.
 func bounded(t *testing.T, most uint64, run func()) {
 	t.Helper()
 	var before, after runtime.MemStats
@@ -97,7 +97,7 @@ func fuzzPackets(t *testing.T, s script, service verbs.QPType) {
 		case 6, 7, 8, 9:
 			z.respond(&s)
 		case 10:
-			if s.n(8) == 0 { // and a connection is made anew
+			if s.n(8) == 0 { // with a new connection
 				z.end()
 				r.modify(verbs.StateReset)
 				r.connect()
@@ -119,7 +119,7 @@ func fuzzPackets(t *testing.T, s script, service verbs.QPType) {
 	}
 }
 
-// fuzz is what FuzzPackets keeps in mind.
+// fuzz is the state of FuzzPackets.
 type fuzz struct {
 	t *testing.T
 	r *rig
@@ -131,15 +131,15 @@ type fuzz struct {
 	request, response int  // PSNs that are probably next
 	top               int  // one past the highest PSN of the peer's requests
 	posted, complete  [2]uint64
-	failed, cause     [2]bool // a completion was no success, and no flush either
+	failed, cause     [2]bool // a completion was neither success nor flush
 }
 
 const sends, recvs = 0, 1
 
-// begin is told of a new connection.
+// begin records a new connection.
 func (z *fuzz) begin() {
 	z.request, z.response = 0, 0
-	if z.marks { // what comes behind a gap may be kept
+	if z.marks { // packets behind a gap may be kept
 		z.r.lossy(0)
 		z.request = 2
 	}
@@ -174,7 +174,7 @@ func (z *fuzz) postRecv(s *script) {
 	}
 }
 
-// send makes the next request of the peer, or one that is near it.
+// send returns the next request of the peer, or a similar one.
 func (z *fuzz) send(s *script) {
 	r := z.r
 	op := requestOpcodes[s.n(len(requestOpcodes))]
@@ -218,7 +218,7 @@ func (z *fuzz) send(s *script) {
 	}
 }
 
-// respond makes an answer of the peer to what it last saw, or to something near it.
+// respond returns an answer of the peer to what it last saw, or a similar one.
 func (z *fuzz) respond(s *script) {
 	r := z.r
 	if sent := r.take(); len(sent) > 0 {
@@ -241,7 +241,7 @@ func (z *fuzz) respond(s *script) {
 	p := r.resp(op, psn, syndrome, fill(n, byte(psn)))
 	if z.marks {
 		p = marked(p)[0]
-		if op == wire.RCAck && s.n(2) == 0 { // what the peer keeps
+		if op == wire.RCAck && s.n(2) == 0 { // the packets that the peer keeps
 			p.Payload = z.sack(s)
 		}
 	}
@@ -249,7 +249,7 @@ func (z *fuzz) respond(s *script) {
 	z.response = psn + 1
 }
 
-// sack is a selective acknowledgement of any items, and mostly with an end.
+// sack returns a selective acknowledgement with any items, usually with an end.
 func (z *fuzz) sack(s *script) (sack wire.Sack) {
 	for range s.n(17) {
 		sack = binary.BigEndian.AppendUint16(sack, choose[uint16](s, 1, 2, 3, 1<<14|1, 1<<14|2, 1<<14|5, 1<<15|1, 1<<15|0x2aaa, 1<<14|20, 1<<15-1, 1<<14, 1<<15))
@@ -263,8 +263,8 @@ func (z *fuzz) sack(s *script) (sack wire.Sack) {
 	return sack
 }
 
-// completions checks what is complete: each request once and in order, no success behind an error,
-// and one error that is no flush.
+// completions checks completions: each request once and in order, no success behind an error, and
+// one error that is no flush.
 func (z *fuzz) completions() {
 	for i, cq := range []*verbs.CQ{z.r.scq, z.r.rcq} {
 		for _, wc := range poll(z.t, cq) {
@@ -287,7 +287,7 @@ func (z *fuzz) completions() {
 	}
 }
 
-// end flushes what is posted: then everything must be complete.
+// end flushes posted requests, after which everything must be complete.
 func (z *fuzz) end() {
 	z.r.modify(verbs.StateErr)
 	z.completions()
@@ -298,8 +298,8 @@ func (z *fuzz) end() {
 	z.r.take()
 }
 
-// FuzzFrames is frames of any bytes, in segments of any size: as they are, and, after a first byte
-// that is odd, made to be for the QP and with a good ICRC in every segment.
+// FuzzFrames gives frames of any bytes, in segments of any size. If the first byte is odd, every
+// segment is changed to be for the QP, with a valid ICRC.
 func FuzzFrames(f *testing.F) {
 	random(f, 100, 60)
 	for op := range 256 {

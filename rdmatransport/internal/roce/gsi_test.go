@@ -14,7 +14,7 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// gsiPort is an engine on a memory interface, of which only QP 1 is of interest.
+// gsiPort returns an engine on a memory interface, for tests of QP 1.
 func gsiPort(t *testing.T) (*engine.Engine, *port) {
 	q := timers.New()
 	p := &port{t: t, gids: []netip.Addr{netip.MustParseAddr("fe80::1"), netip.MustParseAddr("10.0.0.1")}}
@@ -26,7 +26,7 @@ func gsiPort(t *testing.T) (*engine.Engine, *port) {
 	return e, p
 }
 
-// mgmt is a packet as rxe sends it to QP 1.
+// mgmt is a packet to QP 1 as rxe sends it.
 func mgmt() wire.Packet {
 	return wire.Packet{
 		BTH:     wire.BTH{Opcode: wire.UDSendOnly, PKey: 0xffff, DestQP: 1, AckReq: true},

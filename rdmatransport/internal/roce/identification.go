@@ -44,9 +44,9 @@ func (q *qp) receiveIdentified(port uint8, d *stack.Datagram, pkt *wire.Packet, 
 	expected, una := q.receiving.PSN(), q.sending.Una()
 	q.receive(port, d, pkt)
 	if q.reliable() && (q.receiving.PSN() != expected || q.sending.Una() != una) {
-		q.e.ids.Passed(flowOf(d), uint16(id), q.e.now())
+		q.e.ids.Advance(flowOf(d), uint16(id), q.e.now())
 	} else {
-		q.e.ids.Seen(flowOf(d), uint16(id), q.e.now())
+		q.e.ids.Note(flowOf(d), uint16(id), q.e.now())
 	}
 }
 

@@ -1,6 +1,6 @@
 package roce_test
 
-// Packets from a stack that does not see IP headers: their IPv4 identification is a guess.
+// Packets from a stack that does not see IP headers, with a guessed IPv4 identification.
 
 import (
 	"encoding/binary"
@@ -13,7 +13,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// unseen is a frame of one packet, sent with an identification that the stack has not seen.
+// unseen is a frame of one packet, with an identification that the stack has not seen.
 func (r *rig) unseen(p wire.Packet, id uint16) *stack.Datagram {
 	d := &stack.Datagram{Src: r.them, Dst: r.us, SrcPort: 50000, SegmentSize: p.Size(), IDGuessed: true, Payload: make([]byte, p.Size())}
 	d.Header = make([]byte, headerLen(r.us))
@@ -23,7 +23,7 @@ func (r *rig) unseen(p wire.Packet, id uint16) *stack.Datagram {
 	return d
 }
 
-// giveUnseen gives the engine a WRITE with an identification, and tells whether it was refused.
+// giveUnseen gives the engine a WRITE with an identification, and returns whether it was refused.
 func (r *rig) giveUnseen(psn int, id uint16) (refused bool) {
 	before := r.counter("icrc_errors")
 	r.port.receive(r.unseen(r.req(wire.RCWriteOnly, psn, make([]byte, 64), r.at(0, 64)), id))
@@ -37,7 +37,7 @@ func TestUnseenIdentification(t *testing.T) {
 		id      uint16
 		refused bool
 	}
-	const ahead = 100 // of the PSN that is expected: not executed
+	const ahead = 100 // of the expected PSN: not executed
 	for _, c := range []struct {
 		name   string
 		strict bool
@@ -67,9 +67,9 @@ func TestUnseenIdentification(t *testing.T) {
 	}
 }
 
-// TestReceivedTogether: the kernel puts what comes in a row together (GRO), whether it was sent
-// singly, each with 0, or as parts of superframes. Nothing of it is refused.
-func TestReceivedTogether(t *testing.T) {
+// TestGRO: the kernel merges consecutive packets (GRO), single ones with identification 0 and parts
+// of superframes. None is refused.
+func TestGRO(t *testing.T) {
 	for _, strict := range []bool{false, true} {
 		for _, c := range []struct {
 			name string
@@ -101,8 +101,8 @@ func TestReceivedTogether(t *testing.T) {
 	}
 }
 
-// TestBesideUnreliable: a peer counts what it sends to a QP of another type as well; a reliable
-// connection's packets, of which there is one now and then, are accepted beside that.
+// TestBesideUnreliable: a peer also counts packets to QPs of other types. The occasional packets of
+// a reliable connection are accepted in between.
 func TestBesideUnreliable(t *testing.T) {
 	bubble(t, config{goBackN: true}, func(r *rig) {
 		reliable := r.qp
@@ -131,8 +131,8 @@ func TestBesideUnreliable(t *testing.T) {
 	})
 }
 
-// TestBesideRepeated: a peer to which much is lost repeats thousands of packets that it has sent
-// before it sends the next one, or sends what is behind a gap. None is refused.
+// TestBesideRepeated: under heavy loss, a peer retransmits thousands of packets before it sends the
+// next one, or sends packets behind a gap. None is refused.
 func TestBesideRepeated(t *testing.T) {
 	for name, psn := range map[string]int{"duplicates": 0, "behind a gap": 50} {
 		run(t, name, config{goBackN: true}, func(t *testing.T, r *rig) {
@@ -150,7 +150,7 @@ func TestBesideRepeated(t *testing.T) {
 	}
 }
 
-// TestUnseenResponses: responses move the last identification too.
+// TestUnseenResponses: responses advance the last identification too.
 func TestUnseenResponses(t *testing.T) {
 	bubble(t, config{goBackN: true}, func(r *rig) {
 		for i := range 20 {
@@ -164,8 +164,8 @@ func TestUnseenResponses(t *testing.T) {
 	})
 }
 
-// TestUnseenDamage: of a peer that counts, hardly any damaged packet is taken for a whole one, and
-// none moves what is expected.
+// TestUnseenDamage: if the peer counts, hardly any damaged packet is accepted, and none advances
+// the expected PSN.
 func TestUnseenDamage(t *testing.T) {
 	bubble(t, config{goBackN: true}, func(r *rig) {
 		rnd := rand.New(rand.NewPCG(3, 4))
@@ -189,8 +189,8 @@ func TestUnseenDamage(t *testing.T) {
 	})
 }
 
-// TestForgedIdentifications: packets with a right ICRC, any identification, and a wrong PSN do not
-// close the window to the peer.
+// TestForgedIdentifications: packets with a valid ICRC, any identification and a wrong PSN do not
+// close the window for the peer.
 func TestForgedIdentifications(t *testing.T) {
 	bubble(t, config{goBackN: true}, func(r *rig) {
 		rnd := rand.New(rand.NewPCG(5, 6))

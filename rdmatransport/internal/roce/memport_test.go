@@ -1,6 +1,6 @@
 package roce_test
 
-// An interface in memory: what the engine sends is kept for the test to look at.
+// An interface in memory, which records what the engine sends.
 
 import (
 	"bytes"
@@ -15,7 +15,7 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// host is a stack.Network of memory interfaces. What the engine has no use for is not there.
+// host is a stack.Network of memory interfaces, with only the methods that the engine uses.
 type host struct {
 	stack.Network
 	ports []*port
@@ -38,15 +38,15 @@ type port struct {
 	receive func(*stack.Datagram)
 	arrived []*stack.Datagram
 	batch   int  // datagrams in a frame; 0 is 1
-	discard bool // benchmarks: what is sent is built and forgotten
+	discard bool // for benchmarks: sent packets are discarded
 	cuts    int  // calls of Cut
 
 	mu     sync.Mutex
 	sent   []wire.Packet
 	frames [][]byte                // the same, from the IP header on
-	lost   func(*wire.Packet) bool // what of it never arrives
+	lost   func(*wire.Packet) bool // selects sent packets that are lost
 	free   []*sender
-	paths  int // open ones
+	paths  int // number of open paths
 	joins  map[netip.Addr]int
 }
 
@@ -62,7 +62,7 @@ func (p *port) Datagrams() stack.DatagramPort     { return p }
 func (p *port) Frames() stack.FramePort           { return struct{ stack.FramePort }{} }
 func (p *port) Receive(f func(d *stack.Datagram)) { p.receive = f }
 
-// Poll delivers what the test has put into arrived.
+// Poll delivers the packets in arrived.
 func (p *port) Poll() bool {
 	all := p.arrived
 	p.arrived = nil
@@ -119,7 +119,7 @@ func (p *path) Close() {
 type sender struct {
 	port *port
 	buf  []byte
-	last int // where it begins in buf
+	last int // offset of the last one in buf
 	ends []int
 }
 
@@ -139,7 +139,7 @@ func (s *sender) Datagram(p stack.Path, n int) (header, payload []byte) {
 	putHeader(header, a.Src, a.Dst, a.SrcPort, 0, n)
 	payload = s.buf[s.last+h:]
 	for i := 0; !s.port.discard && i < len(payload); i++ {
-		payload[i] = 0x5a // every byte is to be written
+		payload[i] = 0x5a // every byte must be written
 	}
 	return header, payload
 }
@@ -153,7 +153,7 @@ func (s *sender) Drop() {
 
 func (s *sender) Cut() { s.port.cuts++ }
 
-// settle ends the datagram in the making.
+// settle completes the open datagram.
 func (s *sender) settle() {
 	if len(s.buf) > s.last {
 		s.ends = append(s.ends, len(s.buf))
@@ -205,7 +205,7 @@ func headerLen(a netip.Addr) int {
 	return 48
 }
 
-// putHeader writes IP and UDP headers for n bytes of UDP payload, of segment id of a superframe.
+// putHeader writes IP and UDP headers for n bytes of UDP payload, as segment id of a superframe.
 func putHeader(b []byte, src, dst netip.Addr, srcPort uint16, id, n int) {
 	clear(b)
 	if src.Is4() {

@@ -1,8 +1,7 @@
 package roce_test
 
-// The peer of these tests is the test itself: it hands the engine packets made with roce/wire, and
-// looks at every packet that the engine sends. In between is an interface that is nothing but
-// memory.
+// The test itself is the peer. It passes packets made with roce/wire to the engine, and checks
+// every packet that the engine sends. The interface in between is only memory.
 
 import (
 	"errors"
@@ -21,7 +20,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// config is how a test wants its QP.
+// config is a test's configuration of the QP.
 type config struct {
 	service     verbs.QPType // RC if 0
 	block       bool         // BlockSelfMcastLB
@@ -43,7 +42,7 @@ type config struct {
 	stopAt      verbs.QPState // leave the QP in this state
 	v6          bool
 	batch       int // datagrams in a frame of the link
-	size        int // of the memory region, in bytes
+	size        int // bytes of the memory region
 	mrAccess    verbs.Access
 	mrIOVA      uint64
 	mrIOVAGiven bool
@@ -55,7 +54,7 @@ const (
 
 	peerQPN  = 0x00abcd
 	qkey     = 0x11111111
-	peerAddr = 0x7f00_0000_1000 // remote memory that the engine's requests name
+	peerAddr = 0x7f00_0000_1000 // remote memory of the engine's requests
 	peerKey  = 0x0badcafe
 	guard    = 4096 // bytes on either side of every region
 	guardVal = 0xc7
@@ -80,13 +79,13 @@ type rig struct {
 	scq, rcq *verbs.CQ
 	qp       *verbs.QP
 
-	qpns []uint32 // of qp, and of those that were qp before
+	qpns []uint32 // of qp, and of earlier ones
 
 	got   [2][]verbs.WC // TestBadLink: completions of sends and receives so far
-	later []func()      // and what is to be done in a while
+	later []func()      // actions for later
 
-	whole []byte // buf between its guards
-	buf   []byte // what mr and lmr register
+	whole []byte // buf with its guards
+	buf   []byte // the memory of mr and lmr
 	mr    *verbs.MR
 }
 
@@ -97,7 +96,7 @@ func run(t *testing.T, name string, c config, f func(t *testing.T, r *rig)) {
 	})
 }
 
-// bubble is run without a name of its own.
+// bubble is run without a name.
 func bubble(t *testing.T, c config, f func(r *rig)) {
 	synctest.Test(t, func(t *testing.T) { f(newRig(t, c)) })
 }
@@ -188,7 +187,7 @@ func (r *rig) createQP() {
 	}))
 }
 
-// paint fills the guards, and the region with something else.
+// paint fills the guards, and the region with a different pattern.
 func (r *rig) paint() {
 	for i := range r.whole {
 		r.whole[i] = guardVal
@@ -198,7 +197,7 @@ func (r *rig) paint() {
 	}
 }
 
-// connect takes the QP from RESET to the state that the test wants.
+// connect moves the QP from RESET to the state that the test needs.
 func (r *rig) connect() {
 	r.t.Helper()
 	c := &r.c
@@ -228,14 +227,14 @@ func (r *rig) connect() {
 		if r.qp.State() == c.stopAt {
 			return
 		}
-		if err := r.qp.Modify(&step.attr, step.mask&takes[c.service]); err != nil {
+		if err := r.qp.Modify(&step.attr, step.mask&attrMask[c.service]); err != nil {
 			r.t.Fatal(err)
 		}
 	}
 }
 
-// takes is the attributes that a service has.
-var takes = map[verbs.QPType]verbs.QPAttrMask{
+// attrMask has the attributes of each service.
+var attrMask = map[verbs.QPType]verbs.QPAttrMask{
 	verbs.RC: ^verbs.QPAttrQKey,
 	verbs.UC: ^(verbs.QPAttrQKey | verbs.QPAttrMaxDestRDAtomic | verbs.QPAttrMinRNRTimer | verbs.QPAttrTimeout |
 		verbs.QPAttrRetryCnt | verbs.QPAttrRNRRetry | verbs.QPAttrMaxQPRDAtomic),
@@ -244,7 +243,7 @@ var takes = map[verbs.QPType]verbs.QPAttrMask{
 	verbs.UD:      verbs.QPAttrState | verbs.QPAttrPKeyIndex | verbs.QPAttrPort | verbs.QPAttrQKey | verbs.QPAttrSQPSN,
 }
 
-// none, as a count of READs and atomics, is 0: config's 0 is the default.
+// none is 0 as a count of READs and atomics: 0 in config is the default.
 const none = 255
 
 func (r *rig) modify(to verbs.QPState) {
@@ -261,7 +260,7 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// mtu is the path MTU in bytes.
+// mtu returns the path MTU in bytes.
 func (r *rig) mtu() int { return r.c.mtu.Bytes() }
 
 // guards checks that nothing around the region has changed.
@@ -274,7 +273,7 @@ func (r *rig) guards() {
 	}
 }
 
-// What the peer sends.
+// Packets of the peer.
 
 type option func(*wire.Packet)
 
@@ -290,7 +289,7 @@ func flush(placement, selectivity uint8) option {
 	return func(p *wire.Packet) { p.FETH = wire.FETH{Placement: placement, Selectivity: selectivity} }
 }
 
-// at is the RETH of n bytes at an offset of the region.
+// at returns the RETH of n bytes at an offset of the region.
 func (r *rig) at(off int, n uint32) option { return reth(r.mr.Addr()+uint64(off), r.mr.RKey(), n) }
 
 func (r *rig) atomic(off int, compare, swap uint64) option {
@@ -299,7 +298,7 @@ func (r *rig) atomic(off int, compare, swap uint64) option {
 	}
 }
 
-// req is a request packet of the peer; psn counts from the first.
+// req returns a request packet of the peer; psn counts from the first.
 func (r *rig) req(op wire.Opcode, psn int, payload []byte, opts ...option) wire.Packet {
 	p := wire.Packet{Payload: payload}
 	p.Opcode, p.PKey, p.DestQP, p.Pad = op, wire.DefaultPKey, r.qp.Num(), wire.PadLen(len(payload))
@@ -310,7 +309,7 @@ func (r *rig) req(op wire.Opcode, psn int, payload []byte, opts ...option) wire.
 	return p
 }
 
-// resp is a response packet of the peer; psn counts from the engine's first.
+// resp returns a response packet of the peer; psn counts from the engine's first.
 func (r *rig) resp(op wire.Opcode, psn int, syndrome uint8, payload []byte) wire.Packet {
 	if r.c.service == verbs.XRCSend {
 		op |= wire.Opcode(wire.XRC) << 5
@@ -335,7 +334,7 @@ func (r *rig) atomicAck(psn int, orig uint64) wire.Packet {
 	return p
 }
 
-// fill is n bytes that tell where they belong.
+// fill returns n bytes whose values depend on their position.
 func fill(n int, seed byte) []byte {
 	b := make([]byte, n)
 	for i := range b {
@@ -344,7 +343,7 @@ func fill(n int, seed byte) []byte {
 	return b
 }
 
-// frame makes one frame of packets that have one size, but for a shorter last one.
+// frame makes one frame of packets of one size, except a shorter last one.
 func (r *rig) frame(pkts ...wire.Packet) *stack.Datagram {
 	d := &stack.Datagram{Src: r.them, Dst: r.us, SrcPort: 50000, SegmentSize: pkts[0].Size()}
 	h := make([]byte, headerLen(r.us))
@@ -363,19 +362,19 @@ func (r *rig) frame(pkts ...wire.Packet) *stack.Datagram {
 	return d
 }
 
-// give hands the engine each packet in a frame of its own.
+// give passes each packet to the engine in its own frame.
 func (r *rig) give(pkts ...wire.Packet) {
 	for i := range pkts {
 		r.port.receive(r.frame(pkts[i]))
 	}
 }
 
-// giveFrame hands the engine all packets in one superframe.
+// giveFrame passes all packets to the engine in one superframe.
 func (r *rig) giveFrame(pkts ...wire.Packet) { r.port.receive(r.frame(pkts...)) }
 
-// What the engine sends.
+// Packets of the engine.
 
-// take returns what was sent since the last call.
+// take returns the packets sent since the last call.
 func (r *rig) take() []wire.Packet {
 	r.port.mu.Lock()
 	defer r.port.mu.Unlock()
@@ -384,7 +383,7 @@ func (r *rig) take() []wire.Packet {
 	return sent
 }
 
-// brief writes a packet as the tests expect it. PSNs and addresses count from their firsts.
+// brief formats a packet as the tests expect it. PSNs and addresses count from the first.
 func (r *rig) brief(p *wire.Packet) string {
 	var s strings.Builder
 	w := func(format string, args ...any) { fmt.Fprintf(&s, format, args...) }
@@ -444,7 +443,7 @@ func (r *rig) brief(p *wire.Packet) string {
 	if p.AckReq {
 		w(" ackreq")
 	}
-	mark := p.Reserved7 // which of the two it is, TestMarks knows
+	mark := p.Reserved7 // TestMarks distinguishes the two marks
 	if service := p.Opcode.Transport(); service == wire.RC || service == wire.XRC {
 		for _, qpn := range r.qpns {
 			if m := r.mine(qpn, p); mark == m.Newest() || mark == m.Again() {
@@ -459,7 +458,7 @@ func (r *rig) brief(p *wire.Packet) string {
 	return s.String()
 }
 
-// expect checks what was sent since the last look, and returns it.
+// expect checks the packets sent since the last look, and returns them.
 func (r *rig) expect(want ...string) []wire.Packet {
 	r.t.Helper()
 	sent := r.take()
@@ -473,7 +472,7 @@ func (r *rig) expect(want ...string) []wire.Packet {
 	return sent
 }
 
-// What the application sees.
+// The application's view.
 
 func poll(t testing.TB, cq *verbs.CQ) []verbs.WC {
 	t.Helper()
@@ -491,8 +490,8 @@ func poll(t testing.TB, cq *verbs.CQ) []verbs.WC {
 	}
 }
 
-// completions checks what a CQ holds: "7 SUCCESS SEND 0" is WRID, status, and on success opcode and
-// length, with " imm 5" behind if there is immediate data.
+// completions checks the contents of a CQ: "7 SUCCESS SEND 0" is WRID, status, and on success
+// opcode and length, followed by " imm 5" for immediate data.
 func (r *rig) completions(cq *verbs.CQ, want ...string) {
 	r.t.Helper()
 	r.check(poll(r.t, cq), want)
@@ -542,13 +541,13 @@ func (r *rig) post(wrs ...*verbs.SendWR) {
 	}
 }
 
-// wr is a signalled request for n bytes at the start of the region, and at peerAddr.
+// wr returns a signalled request for n bytes at the start of the region, and at peerAddr.
 func (r *rig) wr(id uint64, op verbs.WROpcode, n int) *verbs.SendWR {
 	return &verbs.SendWR{ID: id, Opcode: op, Flags: verbs.SendSignaled, SGList: []verbs.SGE{r.mr.SGE(0, n)},
 		RemoteAddr: peerAddr, RKey: peerKey}
 }
 
-// word is a counter of the device.
+// counter returns a counter of the device.
 func (r *rig) counter(name string) uint64 {
 	r.t.Helper()
 	v, ok := r.dev.HWCounters()[name]
@@ -558,7 +557,7 @@ func (r *rig) counter(name string) uint64 {
 	return v
 }
 
-// sleep lets virtual time pass, and everything happen that is due.
+// sleep lets virtual time pass, and waits for everything that is due.
 func sleep(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()

@@ -1,7 +1,6 @@
 package roce_test
 
-// What a requester does when a peer that goes back has been silent for longer than usual. Time is
-// virtual.
+// A requester whose peer goes back, and has not answered for longer than usual. Time is virtual.
 
 import (
 	"testing"
@@ -11,8 +10,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// probing is a connection whose timeout is 2 s and whose round trip, of 100 µs, was measured; PSN 0
-// is used.
+// probing runs a test of a connection with a timeout of 2 s and a measured round trip of 100 µs.
+// PSN 0 is used.
 func probing(t *testing.T, name string, f func(t *testing.T, r *rig)) {
 	run(t, name, config{sqPSN: first, retry: 1, timeout: 19}, func(t *testing.T, r *rig) {
 		sleep(time.Microsecond)

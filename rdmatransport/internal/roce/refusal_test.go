@@ -223,8 +223,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestRegionGoesInMidMessage: every packet is checked, not only the first.
-func TestRegionGoesInMidMessage(t *testing.T) {
+// TestDeregisteredMidMessage: every packet is checked, not only the first.
+func TestDeregisteredMidMessage(t *testing.T) {
 	bubble(t, config{}, func(r *rig) {
 		mr := must(r.pd.RegMR(r.buf, allAccess))
 		r.give(r.req(wire.RCWriteFirst, 0, fill(1024, 1), reth(mr.Addr(), mr.RKey(), 3072)))
@@ -239,7 +239,7 @@ func TestRegionGoesInMidMessage(t *testing.T) {
 			t.Error("memory that is not registered any more has changed")
 		}
 	})
-	// The same for READ: between the bursts of a long one.
+	// The same for READ, between the bursts of a long one.
 	bubble(t, config{size: 2 << 20}, func(r *rig) {
 		mr := must(r.pd.RegMR(r.buf, allAccess))
 		r.give(r.req(wire.RCReadRequest, 0, nil, reth(mr.Addr(), mr.RKey(), 2<<20)))
@@ -256,7 +256,7 @@ func TestRegionGoesInMidMessage(t *testing.T) {
 	})
 }
 
-// TestDropped: packets that are not for the QP, or not packets, change nothing and are counted.
+// TestDropped: packets for others, and invalid ones, change nothing and are counted.
 func TestDropped(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -341,7 +341,7 @@ func TestDropped(t *testing.T) {
 				if n := r.counter(c.counter); n != before+1 {
 					t.Errorf("%s is %d, was %d", c.counter, n, before)
 				}
-				// The connection goes on as if nothing had been.
+				// The connection continues unaffected.
 				r.give(r.req(wire.RCWriteOnly, 0, fill(64, 1), r.at(0, 64), ackReq))
 				r.expect("ack 0 msn 1")
 			})
@@ -371,8 +371,8 @@ func TestDropped(t *testing.T) {
 	}
 }
 
-// TestOnePacketSpoilsOnlyItself: good packets of the same superframe count.
-func TestOnePacketSpoilsOnlyItself(t *testing.T) {
+// TestBadPacketInSuperframe: valid packets of the same superframe are processed.
+func TestBadPacketInSuperframe(t *testing.T) {
 	bubble(t, config{}, func(r *rig) {
 		w := func(psn int) wire.Packet { return r.req(wire.RCWriteOnly, psn, fill(8, 1), r.at(8*psn, 8), ackReq) }
 		d := r.frame(w(0), w(1), w(2))

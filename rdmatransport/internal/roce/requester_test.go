@@ -1,6 +1,6 @@
 package roce_test
 
-// What the requester makes of work requests, and of what comes back.
+// The requester's handling of work requests and of answers.
 
 import (
 	"bytes"
@@ -14,8 +14,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// first is the engine's first PSN where a test has no use for another: packets on the way to PSN
-// 1024 ask for no acknowledgement by the way.
+// first is the engine's first PSN in tests that need no other: packets up to PSN 1024 request no
+// acknowledgement.
 const first = 1000
 
 func TestPacketsOfOperations(t *testing.T) {
@@ -40,7 +40,7 @@ func TestPacketsOfOperations(t *testing.T) {
 		{verbs.SendWithImm, 2047, solicited,
 			[]string{"SEND First 0 len 1024", "SEND Last with Immediate 1 len 1023 imm 99 se ackreq"}},
 		{verbs.RDMAWrite, 0, signaled, []string{"WRITE Only 0 len 0 at 0+0 ackreq"}},
-		{verbs.RDMAWrite, 9, solicited, []string{"WRITE Only 0 len 9 at 0+9 ackreq"}}, // it completes no receive
+		{verbs.RDMAWrite, 9, solicited, []string{"WRITE Only 0 len 9 at 0+9 ackreq"}}, // it completes no receive request
 		{verbs.RDMAWrite, 9, inline, []string{"WRITE Only 0 len 9 at 0+9 ackreq"}},
 		{verbs.RDMAWrite, 2500, signaled,
 			[]string{"WRITE First 0 len 1024 at 0+2500", "WRITE Middle 1 len 1024", "WRITE Last 2 len 452 ackreq"}},
@@ -78,7 +78,7 @@ func TestGather(t *testing.T) {
 			wr.SGList = append(wr.SGList, r.mr.SGE(i*1000, n))
 			want = append(want, r.buf[i*1000:i*1000+n]...)
 		}
-		wr.SGList[0].LKey, wr.SGList[5].LKey = 1, 0 // nobody looks at the key of an empty one
+		wr.SGList[0].LKey, wr.SGList[5].LKey = 1, 0 // the key of an empty piece is ignored
 		r.post(wr)
 		if sent := r.take(); len(sent) != 3 || !bytes.Equal(joined(sent), want) {
 			t.Errorf("%d packets", len(sent))
@@ -100,8 +100,8 @@ func TestGather(t *testing.T) {
 	})
 }
 
-// TestDataAreTakenWhenSent, inline ones when posted.
-func TestDataAreTakenWhenSent(t *testing.T) {
+// TestPayloadReadWhenSent: the payload is read when it is sent, and inline data when posted.
+func TestPayloadReadWhenSent(t *testing.T) {
 	bubble(t, config{sqPSN: first, timeout: 10, retry: 7}, func(r *rig) {
 		r.buf[0] = 1
 		wr := r.wr(1, verbs.Send, 4)
@@ -117,8 +117,8 @@ func TestDataAreTakenWhenSent(t *testing.T) {
 	})
 }
 
-// TestWindow: what is in flight is bounded, something in it asks for an acknowledgement, and that
-// lets more out.
+// TestWindow: packets in flight are bounded, one of them requests an acknowledgement, and that
+// opens the window.
 func TestWindow(t *testing.T) {
 	for _, mtu := range []verbs.MTU{verbs.MTU256, verbs.MTU1024, verbs.MTU4096} {
 		run(t, mtu.String(), config{mtu: mtu, sqPSN: 1<<24 - 300, size: 2 << 20}, func(t *testing.T, r *rig) {
@@ -157,8 +157,8 @@ func TestWindow(t *testing.T) {
 	}
 }
 
-// TestWholeFrames: a long message goes out in frames as full as the link takes them, also when the
-// window opens by less.
+// TestWholeFrames: a long message is sent in frames as full as the link allows, even if the window
+// opens by less.
 func TestWholeFrames(t *testing.T) {
 	const batch = 15
 	bubble(t, config{mtu: verbs.MTU4096, batch: batch, size: 2 << 20}, func(r *rig) {
@@ -178,7 +178,7 @@ func TestWholeFrames(t *testing.T) {
 			if len(asked) == 0 {
 				t.Fatalf("packet %d is the last before an acknowledgement, and none asks for it", sent)
 			}
-			acked += min(7, asked[0]-acked) // of a peer that acknowledges more often than it is asked
+			acked += min(7, asked[0]-acked) // of a peer that acknowledges more often than requested
 			if acked == asked[0] {
 				asked = asked[1:]
 			}
@@ -189,7 +189,7 @@ func TestWholeFrames(t *testing.T) {
 	})
 }
 
-// TestGibibyte: the largest message, of which only the beginning is sent here.
+// TestGibibyte: the largest message, of which only the beginning is sent.
 func TestGibibyte(t *testing.T) {
 	const gib = 1 << 30
 	for _, op := range []verbs.WROpcode{verbs.RDMAWrite, verbs.RDMARead} {
@@ -241,9 +241,9 @@ func TestAcknowledgementsCompleteInOrder(t *testing.T) {
 	})
 }
 
-// TestGhosts: answers to requests that were not sent, or have been answered already, change
+// TestUnexpectedAnswers: answers to requests that were not sent, or were answered before, change
 // nothing.
-func TestGhosts(t *testing.T) {
+func TestUnexpectedAnswers(t *testing.T) {
 	bubble(t, config{sqPSN: 5, retry: 7, rnr: 7}, func(r *rig) {
 		data := fill(8, 1)
 		ghosts := func() {
@@ -303,9 +303,9 @@ func (r *rig) answer(psn int, data []byte) []wire.Packet {
 	return pkts
 }
 
-// TestReadsGoTogether: while READs are being answered, five eighths of a window of them are asked
-// for at a time.
-func TestReadsGoTogether(t *testing.T) {
+// TestReadsCoalesce: while READs are being answered, new ones are requested five eighths of a
+// window at a time.
+func TestReadsCoalesce(t *testing.T) {
 	const packets, count = 64, 18
 	for _, mtu := range []verbs.MTU{verbs.MTU256, verbs.MTU1024} {
 		run(t, mtu.String(), config{mtu: mtu, batch: 15, maxWR: count, rd: count}, func(t *testing.T, r *rig) {
@@ -337,7 +337,7 @@ func TestReadsGoTogether(t *testing.T) {
 	}
 }
 
-// TestReadFillsFrames: a READ of more than a window is asked for in pieces whose answers fill
+// TestReadFillsFrames: a READ of more than a window is requested in pieces whose responses fill
 // frames: two packets, frames of 15, and the last.
 func TestReadFillsFrames(t *testing.T) {
 	run(t, "", config{mtu: verbs.MTU4096, batch: 15, maxWR: 1, rd: 8, size: 1 << 20}, func(t *testing.T, r *rig) {
@@ -357,8 +357,8 @@ func TestReadFillsFrames(t *testing.T) {
 	})
 }
 
-// TestFirstPacketAlone: the first packet of a WRITE has a frame of its own where the others, which
-// are shorter, then fill theirs.
+// TestFirstPacketAlone: the first packet of a WRITE has its own frame if the others, which are
+// shorter, then fill theirs.
 func TestFirstPacketAlone(t *testing.T) {
 	for _, c := range []struct {
 		op                   verbs.WROpcode
@@ -398,8 +398,8 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// TestResponseAcknowledgesWhatCameBefore: IBTA Vol 1 §9.7.5.1.2.
-func TestResponseAcknowledgesWhatCameBefore(t *testing.T) {
+// TestResponseAcknowledgesEarlierRequests: IBTA Vol 1 §9.7.5.1.2.
+func TestResponseAcknowledgesEarlierRequests(t *testing.T) {
 	bubble(t, config{sqPSN: first}, func(r *rig) {
 		r.post(r.wr(1, verbs.Send, 2000), r.wr(2, verbs.RDMARead, 8), r.wr(3, verbs.RDMAWrite, 8),
 			r.wr(4, verbs.AtomicFetchAndAdd, 8))
@@ -464,7 +464,7 @@ func TestBadResponses(t *testing.T) {
 		run(t, c.name, config{sqPSN: first, retry: 7, rnr: 7}, func(t *testing.T, r *rig) {
 			was := bytes.Clone(r.buf)
 			wr := r.wr(1, c.op, c.n)
-			wr.Flags = 0 // errors complete in any case
+			wr.Flags = 0 // errors always complete
 			r.post(wr, r.wr(2, verbs.Send, 8), r.wr(3, verbs.RDMARead, 8))
 			r.recv(9, 0, 8)
 			r.take()
@@ -484,7 +484,7 @@ func TestBadResponses(t *testing.T) {
 	}
 }
 
-// TestNAKFailsTheRequestItNames, after those before it have completed.
+// TestNAKFailsTheRequestItNames: earlier requests complete first.
 func TestNAKFailsTheRequestItNames(t *testing.T) {
 	bubble(t, config{sqPSN: first}, func(r *rig) {
 		r.post(r.wr(1, verbs.Send, 8), r.wr(2, verbs.RDMAWrite, 3000), r.wr(3, verbs.RDMAWrite, 8))
@@ -505,10 +505,8 @@ func TestNAKFailsTheRequestItNames(t *testing.T) {
 	}
 }
 
-// TestLocalProtection: a request that names memory which it may not use fails alone, those before
-// it complete, those behind it are flushed. What of it was sent before is no matter.
-// TestFewAcknowledgements: of messages that are posted together only the last asks for an
-// acknowledgement, and one in each share of the window; repeated messages each ask.
+// TestFewAcknowledgements: of messages posted together only the last requests an acknowledgement,
+// and one in each share of the window. Retransmitted messages each request one.
 func TestFewAcknowledgements(t *testing.T) {
 	bubble(t, config{sqPSN: first, timeout: 10, retry: 7, batch: 4, maxWR: 128}, func(r *rig) {
 		var wrs []*verbs.SendWR
@@ -534,6 +532,8 @@ func TestFewAcknowledgements(t *testing.T) {
 	})
 }
 
+// TestLocalProtection: a request without access to its local memory fails. Earlier requests
+// complete, later ones are flushed. Packets of it that were sent do not matter.
 func TestLocalProtection(t *testing.T) {
 	bad := func(r *rig, op verbs.WROpcode) *verbs.SendWR {
 		wr := r.wr(2, op, 1500)
@@ -542,10 +542,10 @@ func TestLocalProtection(t *testing.T) {
 	}
 	bubble(t, config{sqPSN: first, timeout: 10, retry: 7}, func(r *rig) {
 		r.post(r.wr(1, verbs.Send, 8), bad(r, verbs.RDMAWrite), r.wr(3, verbs.Send, 8))
-		r.expect("SEND Only 0 len 8", "WRITE First 1 len 1024 at 0+2500", "SEND Only 0 len 8 ackreq") // for want of another to ask
+		r.expect("SEND Only 0 len 8", "WRITE First 1 len 1024 at 0+2500", "SEND Only 0 len 8 ackreq") // there is no later request to ask
 		r.completions(r.scq)
 		r.state(verbs.StateRTS)
-		sleep(6e6) // again, but for what is lost anyhow
+		sleep(6e6) // retransmitted, except the lost ones
 		r.expect("SEND Only 0 len 8 ackreq")
 		r.give(r.ack(0))
 		r.completions(r.scq, "1 SUCCESS SEND 0", "2 LOC_PROT_ERR", "3 WR_FLUSH_ERR")
@@ -556,7 +556,7 @@ func TestLocalProtection(t *testing.T) {
 		r.post(bad(r, verbs.Send), r.wr(3, verbs.Send, 8))
 		r.completions(r.scq, "2 LOC_PROT_ERR", "3 WR_FLUSH_ERR")
 	})
-	// Nothing else would ask for the acknowledgement of what came before it, and no timeout is set.
+	// Nothing else would request the acknowledgement of earlier packets, and no timeout is set.
 	bubble(t, config{sqPSN: first}, func(r *rig) {
 		wr := r.wr(2, verbs.Send, 8)
 		wr.SGList[0].LKey++
@@ -565,14 +565,14 @@ func TestLocalProtection(t *testing.T) {
 		r.give(r.ack(0))
 		r.completions(r.scq, "1 SUCCESS SEND 0", "2 LOC_PROT_ERR")
 	})
-	// A READ before it has asked.
+	// A READ before it has requested it.
 	bubble(t, config{sqPSN: first}, func(r *rig) {
 		r.post(r.wr(1, verbs.RDMARead, 8), bad(r, verbs.Send))
 		r.expect("READ Request 0 at 0+8 ackreq", "SEND First 1 len 1024")
 		r.give(r.data(wire.RCReadResponseOnly, 0, fill(8, 1)))
 		r.completions(r.scq, "1 SUCCESS RDMA_READ 8", "2 LOC_PROT_ERR")
 	})
-	// What a READ or an atomic brings has no place to go.
+	// The result of a READ or an atomic has no destination.
 	for _, op := range []verbs.WROpcode{verbs.RDMARead, verbs.AtomicFetchAndAdd} {
 		run(t, fmt.Sprint(op), config{mrAccess: verbs.AccessRemoteRead}, func(t *testing.T, r *rig) {
 			was := bytes.Clone(r.buf)
@@ -588,7 +588,7 @@ func TestLocalProtection(t *testing.T) {
 			}
 		})
 	}
-	// The region goes while the message is under way.
+	// The region is deregistered in the middle of the message.
 	bubble(t, config{sqPSN: first, size: 1 << 20}, func(r *rig) {
 		mr := must(r.pd.RegMR(r.buf, 0))
 		wr := r.wr(1, verbs.RDMAWrite, 0)
@@ -619,7 +619,7 @@ func TestMaxRDAtomic(t *testing.T) {
 		r.completions(r.scq, "1 SUCCESS RDMA_READ 8", "2 SUCCESS FETCH_ADD 8", "3 SUCCESS RDMA_READ 8",
 			"4 SUCCESS SEND 0", "5 SUCCESS RDMA_READ 8")
 	})
-	// With 0 there can be none: the request fails rather than wait for ever.
+	// With 0 there can be none: the request fails instead of waiting forever.
 	for _, op := range []verbs.WROpcode{verbs.RDMARead, verbs.AtomicCmpAndSwp} {
 		run(t, fmt.Sprint("0, ", op), config{sqPSN: first, rd: none}, func(t *testing.T, r *rig) {
 			r.post(r.wr(1, verbs.Send, 8), r.wr(2, op, 8), r.wr(3, verbs.Send, 8))
@@ -630,7 +630,7 @@ func TestMaxRDAtomic(t *testing.T) {
 	}
 }
 
-// TestFence: a fenced request starts when all READs and atomics before it are complete.
+// TestFence: a fenced request starts after all earlier READs and atomics are complete.
 func TestFence(t *testing.T) {
 	for _, op := range []verbs.WROpcode{verbs.Send, verbs.RDMAWrite, verbs.RDMARead} {
 		run(t, fmt.Sprint(op), config{sqPSN: first}, func(t *testing.T, r *rig) {
@@ -647,7 +647,7 @@ func TestFence(t *testing.T) {
 			}
 		})
 	}
-	// SENDs and WRITEs hold no fence up.
+	// A fence does not wait for SENDs and WRITEs.
 	bubble(t, config{sqPSN: first}, func(r *rig) {
 		fenced := r.wr(2, verbs.Send, 8)
 		fenced.Flags |= verbs.SendFence
@@ -656,14 +656,13 @@ func TestFence(t *testing.T) {
 	})
 }
 
-// stopped checks that whenever nothing more is sent something in flight asks for an
-// acknowledgement.
+// stopped checks that whenever sending stops, a packet in flight requests an acknowledgement.
 type stopped struct {
 	*rig
-	lastAsk int // PSN behind the last packet that asks
+	lastAsk int // PSN behind the last packet with a request
 }
 
-// see takes what is sent once everything before PSN acked is acknowledged.
+// see records the packets sent after everything before PSN acked is acknowledged.
 func (s *stopped) see(acked int) {
 	s.t.Helper()
 	sent := s.take()
@@ -680,11 +679,11 @@ func (s *stopped) see(acked int) {
 	}
 }
 
-// TestSmallWindowAsks: also where the window is smaller than a frame, or the requester has just
+// TestSmallWindowAsks: the same if the window is smaller than a frame, or the requester has just
 // gone back.
 func TestSmallWindowAsks(t *testing.T) {
 	small := config{goBackN: true, timeout: 14, retry: 7, batch: 60, size: 1 << 20}
-	lose := func(r *rig, times int) { // the window gets smaller
+	lose := func(r *rig, times int) { // shrinks the window
 		r.take()
 		for range times {
 			time.Sleep(68 * time.Millisecond)

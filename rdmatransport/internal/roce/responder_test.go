@@ -1,6 +1,6 @@
 package roce_test
 
-// What the responder does with requests that are right, wrong, late, early and twice.
+// The responder's handling of requests: valid, invalid, late, early and duplicate.
 
 import (
 	"bytes"
@@ -12,7 +12,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// requestOpcodes are all that a requester of an RC QP can send.
+// requestOpcodes are all request opcodes of an RC QP.
 var requestOpcodes = []wire.Opcode{
 	wire.RCSendFirst, wire.RCSendMiddle, wire.RCSendLast, wire.RCSendLastImm, wire.RCSendOnly, wire.RCSendOnlyImm,
 	wire.RCWriteFirst, wire.RCWriteMiddle, wire.RCWriteLast, wire.RCWriteLastImm, wire.RCWriteOnly, wire.RCWriteOnlyImm,
@@ -20,7 +20,7 @@ var requestOpcodes = []wire.Opcode{
 	wire.RCFlush, wire.RCAtomicWrite,
 }
 
-// valid is a packet of any request opcode that would be in order by itself: the second of a message
+// valid returns a packet of any request opcode that is in order by itself: the second of a message
 // of three, or a message of its own.
 func (r *rig) valid(op wire.Opcode, psn int) wire.Packet {
 	info := op.Info()
@@ -41,8 +41,7 @@ func (r *rig) valid(op wire.Opcode, psn int) wire.Packet {
 	return r.req(op, psn, fill(n, 1), r.at(0, length), r.atomic(0, 0, 0), ackReq, flush(wire.FlushGlobal, wire.FlushRange))
 }
 
-// TestOpcodeSequence: Middle and Last continue the message that First opened, and nothing else does
-// (C9-66 to C9-72).
+// TestOpcodeSequence: only Middle and Last continue the message that First opened (C9-66 to C9-72).
 func TestOpcodeSequence(t *testing.T) {
 	for _, open := range []struct {
 		name      string
@@ -62,7 +61,7 @@ func TestOpcodeSequence(t *testing.T) {
 				ok = info.First()
 			}
 			if info.HasIETH() && open.first != wire.RCWriteFirst {
-				continue // what it names decides: see TestInvalidateRemotely
+				continue // see TestInvalidateRemotely
 			}
 			run(t, fmt.Sprintf("%v %s", op, open.name), config{}, func(t *testing.T, r *rig) {
 				r.recv(1, 8192, 4096)
@@ -90,7 +89,7 @@ func TestOpcodeSequence(t *testing.T) {
 				if len(sent) != 1 || r.brief(&sent[0]) != fmt.Sprintf("nak61 %d msn 0", psn) {
 					t.Errorf("answered with %v", sent)
 				}
-				// The receive request that the SEND had taken fails; what is left is flushed.
+				// The SEND's receive request fails, and the others are flushed.
 				if open.first == wire.RCSendFirst {
 					r.completions(r.rcq, "1 REM_INV_REQ_ERR", "2 WR_FLUSH_ERR")
 				} else {
@@ -127,7 +126,7 @@ func TestPSNWraps(t *testing.T) {
 			}
 		}
 	})
-	// A READ whose responses go over the wrap, asked for again from behind it.
+	// A READ whose responses wrap, requested again from behind the wrap.
 	bubble(t, config{rqPSN: 0xffffff}, func(r *rig) {
 		r.give(r.req(wire.RCReadRequest, 0, nil, r.at(0, 3072)))
 		r.expect("First 0 msn 1 len 1024", "Middle 1 len 1024", "Last 2 msn 1 len 1024")
@@ -136,8 +135,8 @@ func TestPSNWraps(t *testing.T) {
 	})
 }
 
-// TestDuplicateIsNotExecutedTwice: what is repeated is acknowledged with the newest PSN of a SEND
-// or WRITE (C9-105).
+// TestDuplicateIsNotExecutedTwice: duplicates are acknowledged with the newest PSN of a SEND or
+// WRITE (C9-105).
 func TestDuplicateIsNotExecutedTwice(t *testing.T) {
 	bubble(t, config{}, func(r *rig) {
 		for i := range 4 {
@@ -157,7 +156,7 @@ func TestDuplicateIsNotExecutedTwice(t *testing.T) {
 		if !bytes.Equal(r.buf[32768:32868], make([]byte, 100)) {
 			t.Error("a duplicate WRITE was carried out")
 		}
-		// One acknowledgement for all duplicates of a superframe, without being asked.
+		// One acknowledgement for all duplicates of a superframe, without a request.
 		dup := r.req(wire.RCSendOnly, 0, fill(100, 1))
 		r.giveFrame(dup, dup, dup)
 		r.expect("ack 1 msn 2")
@@ -176,8 +175,9 @@ func TestDuplicateIsNotExecutedTwice(t *testing.T) {
 	})
 }
 
-// TestAckDoesNotCoverRead: an acknowledgement with a READ's or atomic's PSN would tell the
-// requester that its response is lost, and make some (rxe) take the last response for received.
+// TestAckDoesNotCoverRead: an acknowledgement with the PSN of a READ or atomic would tell the
+// requester that its response is lost. Some requesters (rxe) would take the last response as
+// received.
 func TestAckDoesNotCoverRead(t *testing.T) {
 	bubble(t, config{}, func(r *rig) {
 		r.recv(1, 0, 4096)
@@ -191,7 +191,7 @@ func TestAckDoesNotCoverRead(t *testing.T) {
 			t.Errorf("answered with %v", sent)
 		}
 	})
-	// SEND, WRITE with acknowledgement requests and then a READ in one frame: the responses
+	// SEND and WRITE with acknowledgement requests, and then a READ, in one frame: the responses
 	// acknowledge the others.
 	bubble(t, config{}, func(r *rig) {
 		r.give(r.req(wire.RCReadRequest, 0, nil, r.at(0, 0)))
@@ -227,7 +227,7 @@ func TestOutOfSequenceMakesOneNAK(t *testing.T) {
 		// All in one superframe: the packets before the gap and the NAK make one answer.
 		r.giveFrame(w(4), w(6), w(7))
 		r.expect("nak60 5 msn 5")
-		// A gap that the same frame closes needs no NAK.
+		// A gap that is closed in the same frame needs no NAK.
 		r.giveFrame(w(7), w(5))
 		r.expect("ack 5 msn 6")
 		if n := r.counter("out_of_seq_request"); n != 3 {
@@ -250,7 +250,7 @@ func TestReceiverNotReady(t *testing.T) {
 			p := r.req(c.op, 0, fill(64, 1), r.at(0, 64), imm(77), ackReq)
 			next := r.req(wire.RCSendOnly, 1, fill(64, 2), ackReq)
 			was := bytes.Clone(r.buf)
-			r.give(p, next, next) // what comes behind is dropped without a word
+			r.give(p, next, next) // later packets are silently dropped
 			r.expect("rnr20 0 msn 0")
 			r.giveFrame(p, r.req(wire.RCWriteOnly, 1, fill(8, 2), r.at(128, 8), ackReq))
 			r.expect("rnr20 0 msn 0")
@@ -270,8 +270,8 @@ func TestReceiverNotReady(t *testing.T) {
 			}
 		})
 	}
-	// A requester that comes again when it was told to, and whose first packet is lost then, is
-	// told so; what it had in flight before says nothing.
+	// A requester that retries after the wait, and loses the first packet, gets another NAK.
+	// Packets that were in flight before do not count.
 	run(t, "the repetition is lost", config{minRNR: 20}, func(t *testing.T, r *rig) {
 		send := func(psn int) wire.Packet { return r.req(wire.RCSendOnly, psn, fill(8, 1), ackReq) }
 		r.give(send(0))
@@ -290,7 +290,7 @@ func TestReceiverNotReady(t *testing.T) {
 		r.expect("rnr20 4 msn 4")
 		sleep(9 * time.Millisecond)
 		r.give(send(5))
-		sleep(2 * time.Millisecond) // this one is slow
+		sleep(2 * time.Millisecond) // a slow retry
 		r.give(send(6), send(7))
 		r.expect()
 		r.give(send(5))
@@ -314,7 +314,7 @@ func TestReceiverNotReady(t *testing.T) {
 	})
 }
 
-// TestAckOnlyWhereAsked: and one for all packets that came in one frame.
+// TestAckOnlyWhereAsked: one acknowledgement for all packets of a frame, if requested.
 func TestAckOnlyWhereAsked(t *testing.T) {
 	bubble(t, config{}, func(r *rig) {
 		w := func(psn int, opts ...option) wire.Packet {
@@ -336,8 +336,7 @@ func TestAckOnlyWhereAsked(t *testing.T) {
 }
 
 func TestMSNWraps(t *testing.T) {
-	// 2^24 messages are too many for a test; what counts is that the field is 24 bits and wraps
-	// with the PSN.
+	// 2^24 messages are too many for a test. The field has 24 bits and wraps with the PSN.
 	bubble(t, config{}, func(r *rig) {
 		for i := range 300 {
 			r.give(r.req(wire.RCWriteOnly, i, nil, r.at(0, 0)))
@@ -347,7 +346,7 @@ func TestMSNWraps(t *testing.T) {
 	})
 }
 
-// TestLengths of payloads and pads that are right.
+// TestLengths of valid payloads and pads.
 func TestLengths(t *testing.T) {
 	for n := range 10 {
 		run(t, fmt.Sprint(n), config{v6: n%2 == 1}, func(t *testing.T, r *rig) {
@@ -435,7 +434,7 @@ func TestScatter(t *testing.T) {
 type refusal struct {
 	name string
 	c    config
-	recv int // post a receive request of so many bytes
+	recv int // post a receive request of this many bytes
 	pkts func(r *rig) []wire.Packet
 	want string   // the answer
 	rcq  []string // completions of receives

@@ -1,7 +1,6 @@
 package roce_test
 
-// READ responses and atomic results: their form, their order, and what is sent when they are asked
-// for again.
+// READ responses and atomic results: their format, their order, and the answers to duplicates.
 
 import (
 	"bytes"
@@ -14,7 +13,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// responses is how a READ of n bytes is answered from PSN psn on.
+// responses is the answer to a READ of n bytes from PSN psn on.
 func (r *rig) responses(psn, n, msn int) (want []string) {
 	mtu := r.mtu()
 	last := max(0, (n-1)/mtu)
@@ -51,7 +50,7 @@ func TestReadResponses(t *testing.T) {
 				if !bytes.Equal(joined(sent), r.buf[100:100+n]) {
 					t.Error("the data are wrong")
 				}
-				// The PSN behind the last response is the next.
+				// The PSN behind the last response is next.
 				r.give(r.req(wire.RCReadRequest, len(sent), nil, r.at(0, 1), ackReq))
 				r.expect(r.responses(len(sent), 1, 2)...)
 			})
@@ -59,8 +58,7 @@ func TestReadResponses(t *testing.T) {
 	}
 }
 
-// TestReadAgain: a duplicate READ reads again, from its beginning or from the middle (C9-106,
-// C9-107).
+// TestReadAgain: a duplicate READ reads again, in full or from the middle (C9-106, C9-107).
 func TestReadAgain(t *testing.T) {
 	const n = 3*1024 + 10
 	for _, c := range []struct {
@@ -115,8 +113,8 @@ func TestReadAgain(t *testing.T) {
 	})
 }
 
-// TestHistory: max_dest_rd_atomic READs and atomics are kept for duplicates, not one more, and
-// nothing is done about those that are forgotten.
+// TestHistory: exactly max_dest_rd_atomic READs and atomics are kept for duplicates, and older ones
+// are not answered.
 func TestHistory(t *testing.T) {
 	bubble(t, config{destRD: 3}, func(r *rig) {
 		reads := make([]wire.Packet, 5)
@@ -130,12 +128,11 @@ func TestHistory(t *testing.T) {
 	})
 }
 
-// TestHistoryAfterSQD: the last max_dest_rd_atomic are kept also where that was changed while the
-// connection stood.
+// TestHistoryAfterSQD: the same after max_dest_rd_atomic was changed in SQD.
 func TestHistoryAfterSQD(t *testing.T) {
 	for _, c := range []struct {
 		depths []uint8 // in turn
-		before int     // atomics carried out with the first depth
+		before int     // atomics executed with the first depth
 	}{
 		{[]uint8{4, 5}, 6}, {[]uint8{4, 128}, 6}, {[]uint8{4, 7}, 2}, {[]uint8{1, 2}, 1}, {[]uint8{4, 4}, 6},
 		{[]uint8{4, 2}, 3}, {[]uint8{4, 2, 5}, 6}, {[]uint8{2, 5, 7}, 3},
@@ -174,8 +171,8 @@ func TestHistoryAfterSQD(t *testing.T) {
 	}
 }
 
-// TestTooManyReads: more than max_dest_rd_atomic at once are an invalid request, but those that
-// come after responses, or again, are not.
+// TestTooManyReads: more than max_dest_rd_atomic at once are an invalid request, but not if they
+// follow responses or are duplicates.
 func TestTooManyReads(t *testing.T) {
 	read := func(r *rig, psn int) wire.Packet { return r.req(wire.RCReadRequest, psn, nil, r.at(0, 8)) }
 	bubble(t, config{destRD: 2}, func(r *rig) {
@@ -195,7 +192,7 @@ func TestTooManyReads(t *testing.T) {
 	bubble(t, config{destRD: 2}, func(r *rig) {
 		r.give(read(r, 0), read(r, 1))
 		r.take()
-		// Both again, by a requester whose timer was too short, which then sees the first answers.
+		// Both again, from a requester with a short timer that then receives the first answers.
 		r.giveFrame(read(r, 0), read(r, 1), read(r, 2), read(r, 3))
 		r.expect("Only 0 msn 2 len 8", "Only 1 msn 2 len 8", "Only 2 msn 3 len 8", "Only 3 msn 4 len 8")
 	})
@@ -217,7 +214,7 @@ func TestAtomics(t *testing.T) {
 		step(add, "ATOMIC Acknowledge 0 msn 1 orig 10", 15)
 		swap := r.req(wire.RCCmpSwap, 1, nil, r.atomic(64, 15, 100))
 		step(swap, "ATOMIC Acknowledge 1 msn 2 orig 15", 100)
-		// Again: the results that were, and nothing is done.
+		// Duplicates: the earlier results, without execution.
 		step(add, "ATOMIC Acknowledge 0 msn 2 orig 10", 100)
 		step(swap, "ATOMIC Acknowledge 1 msn 2 orig 15", 100)
 		binary.NativeEndian.PutUint64(r.buf[64:], 15)
@@ -227,7 +224,7 @@ func TestAtomics(t *testing.T) {
 		// The first is forgotten by now.
 		r.give(add)
 		r.expect()
-		// A READ with an atomic's PSN, and the other way round.
+		// A READ with an atomic's PSN, and vice versa.
 		r.give(r.req(wire.RCReadRequest, 3, nil, r.at(64, 8)))
 		r.expect()
 		r.give(r.req(wire.RCReadRequest, 4, nil, r.at(64, 8)), r.req(wire.RCFetchAdd, 4, nil, r.atomic(64, 0, 1)))
@@ -238,8 +235,8 @@ func TestAtomics(t *testing.T) {
 	})
 }
 
-// TestResponsesComeInOrder: those of READs and atomics by PSN, and the acknowledgement of what came
-// later behind them.
+// TestResponsesComeInOrder: responses to READs and atomics by PSN, and then the acknowledgement of
+// later requests.
 func TestResponsesComeInOrder(t *testing.T) {
 	bubble(t, config{}, func(r *rig) {
 		r.recv(1, 0, 64)
@@ -256,7 +253,7 @@ func TestResponsesComeInOrder(t *testing.T) {
 			r.req(wire.RCSendOnly, 6, fill(8, 1), ackReq),
 		)
 		r.expect("First 4 msn 4 len 1024", "Last 5 msn 4 len 476", "ack 6 msn 5")
-		// A NAK, too, and what is out of sequence.
+		// The same for a NAK and for packets out of sequence.
 		r.giveFrame(
 			r.req(wire.RCReadRequest, 7, nil, r.at(0, 8)),
 			r.req(wire.RCSendOnly, 9, fill(8, 1), ackReq),
@@ -276,8 +273,8 @@ func TestResponsesComeInOrder(t *testing.T) {
 	})
 }
 
-// TestLongRead: its responses come in bursts, in order and complete; a SEND behind it is
-// acknowledged behind it, and what the application posts in between goes out in between.
+// TestLongRead: its responses are sent in bursts, in order and complete. A later SEND is
+// acknowledged after it, and requests posted meanwhile are sent in between.
 func TestLongRead(t *testing.T) {
 	const n = 2<<20 - 7
 	bubble(t, config{size: 2 << 20, rqPSN: 1<<24 - 600}, func(r *rig) {
@@ -311,7 +308,7 @@ func TestLongRead(t *testing.T) {
 			t.Error("the data are wrong")
 		}
 	})
-	// Asked for again while it is being answered, from where the requester has got to.
+	// Requested again while it is being answered, from the requester's position.
 	bubble(t, config{size: 2 << 20}, func(r *rig) {
 		r.give(r.req(wire.RCReadRequest, 0, nil, r.at(0, n)))
 		r.take()
@@ -325,8 +322,7 @@ func TestLongRead(t *testing.T) {
 			t.Error("the data are wrong")
 		}
 	})
-	// What is refused meanwhile is refused behind the last response, and what follows is not looked
-	// at.
+	// A request refused meanwhile is refused after the last response, and later ones are ignored.
 	bubble(t, config{size: 2 << 20}, func(r *rig) {
 		r.give(r.req(wire.RCReadRequest, 0, nil, r.at(0, n)), r.req(wire.RCWriteOnly, 2048, fill(8, 1), reth(0, 0, 8)),
 			r.req(wire.RCWriteOnly, 2048, fill(8, 1), r.at(0, 8)), r.req(wire.RCWriteOnly, 0, fill(8, 1), r.at(0, 8)))
@@ -337,7 +333,7 @@ func TestLongRead(t *testing.T) {
 			t.Errorf("%d packets", len(sent))
 		}
 	})
-	// The QP goes to ERR, or away, between two bursts.
+	// The QP goes to ERR, or is destroyed, between two bursts.
 	for _, how := range []string{"ERR", "RESET", "destroyed"} {
 		run(t, how, config{size: 2 << 20}, func(t *testing.T, r *rig) {
 			r.give(r.req(wire.RCReadRequest, 0, nil, r.at(0, n)))
@@ -358,8 +354,7 @@ func TestLongRead(t *testing.T) {
 	}
 }
 
-// TestDuplicatesDoNotPileUp: a peer that asks again and again while a burst is being sent gets each
-// thing once.
+// TestDuplicatesDoNotPileUp: a peer that repeats requests during a burst gets each response once.
 func TestDuplicatesDoNotPileUp(t *testing.T) {
 	bubble(t, config{size: 2 << 20, destRD: 4}, func(r *rig) {
 		r.give(r.req(wire.RCReadRequest, 0, nil, r.at(0, 2<<20)))
@@ -378,10 +373,10 @@ func TestDuplicatesDoNotPileUp(t *testing.T) {
 	})
 }
 
-// TestRepeatsAreFew: a peer may ask for READs again, piece by piece, while another is being
-// answered. No more of them are kept than an honest peer can ask for: otherwise each packet would
-// cost memory, and those behind it time.
-func TestRepeatsAreFew(t *testing.T) {
+// TestRepeatsBounded: a peer may repeat READs, piece by piece, while another is being answered. The
+// number of queued ones is bounded by what a correct peer can request. Otherwise each packet would
+// cost memory, and later ones time.
+func TestRepeatsBounded(t *testing.T) {
 	const pieces = 300
 	bubble(t, config{size: 2 << 20, destRD: 4}, func(r *rig) {
 		r.give(r.req(wire.RCReadRequest, 0, nil, r.at(0, pieces<<10)))
@@ -442,7 +437,7 @@ func TestPace(t *testing.T) {
 	})
 }
 
-// TestBurst: what one READ brings out at once fits a window, whatever the path MTU.
+// TestBurst: a burst of one READ fits a window, for any path MTU.
 func TestBurst(t *testing.T) {
 	for mtu := verbs.MTU256; mtu <= verbs.MTU4096; mtu++ {
 		run(t, mtu.String(), config{mtu: mtu, size: 2 << 20}, func(t *testing.T, r *rig) {

@@ -12,8 +12,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestReadFaults: memory that is gone from some packet on ends the response, and the connection, at
-// that packet.
+// TestReadFaults: memory that is missing from some packet on ends the response and the connection
+// at that packet.
 func TestReadFaults(t *testing.T) {
 	const page, pages = 4096, 4
 	for _, gone := range []int{0, 1, 3} {

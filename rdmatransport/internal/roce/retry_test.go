@@ -1,6 +1,6 @@
 package roce_test
 
-// What the requester does when packets are lost or the peer is not ready. Time is virtual.
+// The requester's handling of lost packets and of RNR NAKs. Time is virtual.
 
 import (
 	"bytes"
@@ -21,11 +21,11 @@ func TestSequenceNAKGoesBack(t *testing.T) {
 		r.give(r.nak(wire.NakPSNSeq, 2))
 		r.completions(r.scq, "1 SUCCESS SEND 0")
 		r.expect(again...)
-		// One loss, many NAKs: they count once.
+		// Many NAKs for one loss count once.
 		r.give(r.nak(wire.NakPSNSeq, 2), r.nak(wire.NakPSNSeq, 2), r.nak(wire.NakPSNSeq, 2))
 		r.expect()
 		r.state(verbs.StateRTS)
-		// Progress makes the next loss another.
+		// After progress, the next loss is a new one.
 		r.give(r.nak(wire.NakPSNSeq, 3))
 		r.expect(again[1:]...)
 		r.give(r.ack(4))
@@ -41,7 +41,7 @@ func TestSequenceNAKGoesBack(t *testing.T) {
 		r.completions(r.scq, "1 RETRY_EXC_ERR", "2 WR_FLUSH_ERR")
 		r.expect()
 	})
-	// New work goes behind what is repeated.
+	// New requests follow the retransmission.
 	bubble(t, config{sqPSN: first, retry: 7}, func(r *rig) {
 		r.post(r.wr(1, verbs.Send, 8))
 		r.give(r.nak(wire.NakPSNSeq, 0))
@@ -50,8 +50,8 @@ func TestSequenceNAKGoesBack(t *testing.T) {
 	})
 }
 
-// TestLateAcknowledgementAfterGoingBack: what the first transmission reached is not sent a third
-// time, and completes.
+// TestLateAcknowledgementAfterGoingBack: packets that the first transmission delivered are not sent
+// a third time, and complete.
 func TestLateAcknowledgementAfterGoingBack(t *testing.T) {
 	bubble(t, config{sqPSN: first, retry: 7, timeout: 14, size: 1 << 20}, func(r *rig) {
 		r.post(r.wr(1, verbs.RDMAWrite, 400<<10), r.wr(2, verbs.Send, 8))
@@ -59,7 +59,7 @@ func TestLateAcknowledgementAfterGoingBack(t *testing.T) {
 			t.Fatalf("%d packets", n)
 		}
 		r.give(r.nak(wire.NakPSNSeq, 10))
-		back := len(r.take()) // less than all: the window shrinks
+		back := len(r.take()) // fewer: the window shrinks
 		if back == 0 || back >= 391 {
 			t.Fatalf("%d packets again", back)
 		}
@@ -81,7 +81,7 @@ func TestLateAcknowledgementAfterGoingBack(t *testing.T) {
 	})
 }
 
-// TestTimeout: once retry_cnt is used up the request fails with RETRY_EXC_ERR. A timeout comes
+// TestTimeout: when retry_cnt is exhausted, the request fails with RETRY_EXC_ERR. A timeout is
 // between T and 4T (IBTA Vol 1 §9.7.6.1.3).
 func TestTimeout(t *testing.T) {
 	for _, c := range []struct{ timeout, retry uint8 }{{10, 0}, {10, 1}, {12, 3}, {14, 7}, {18, 2}} {
@@ -213,7 +213,7 @@ func TestRNRRetries(t *testing.T) {
 		r.post(r.wr(1, verbs.Send, 8))
 		for range 1000 {
 			r.expect("SEND Only 0 len 8 ackreq")
-			r.give(r.nak(wire.RNRNak|1, 0), r.nak(wire.RNRNak|1, 0)) // the second is of no account
+			r.give(r.nak(wire.RNRNak|1, 0), r.nak(wire.RNRNak|1, 0)) // the second is ignored
 			sleep(time.Millisecond)
 		}
 		r.give(r.ack(0))
@@ -224,7 +224,7 @@ func TestRNRRetries(t *testing.T) {
 		r.take()
 		r.give(r.nak(wire.RNRNak|20, 0))
 		sleep(10 * time.Millisecond)
-		r.give(r.nak(wire.RNRNak|20, 0), r.nak(wire.NakPSNSeq, 0)) // nor does it make the wait longer, or end it
+		r.give(r.nak(wire.RNRNak|20, 0), r.nak(wire.NakPSNSeq, 0)) // these do not extend or end the wait
 		r.expect()
 		sleep(time.Millisecond)
 		r.expect("SEND Only 0 len 8 ackreq")
@@ -264,8 +264,8 @@ func TestRNRRetries(t *testing.T) {
 	})
 }
 
-// TestImpliedNAK: an answer to something later says that a READ's or atomic's response is lost
-// (IBTA Vol 1 §9.7.5.1.2).
+// TestImpliedNAK: a later answer shows that the response of a READ or atomic is lost (IBTA Vol 1
+// §9.7.5.1.2).
 func TestImpliedNAK(t *testing.T) {
 	run(t, "acknowledgement past a READ", config{sqPSN: first, retry: 1}, func(t *testing.T, r *rig) {
 		r.post(r.wr(1, verbs.Send, 8), r.wr(2, verbs.RDMARead, 3000), r.wr(3, verbs.Send, 8))
@@ -285,7 +285,7 @@ func TestImpliedNAK(t *testing.T) {
 			t.Error("the data are wrong")
 		}
 	})
-	// The rest of what was on the way is of no use, and does no harm.
+	// Other packets in flight are useless, and harmless.
 	run(t, "gap among READ responses", config{sqPSN: 0xfffffe, retry: 1}, func(t *testing.T, r *rig) {
 		r.post(r.wr(1, verbs.RDMARead, 5000))
 		r.take()
@@ -295,7 +295,7 @@ func TestImpliedNAK(t *testing.T) {
 			r.data(wire.RCReadResponseMiddle, 3, part(3)), r.data(wire.RCReadResponseLast, 4, part(4)))
 		r.expect("READ Request 1 at 1024+3976 ackreq")
 		r.completions(r.scq)
-		// Some responders begin a repetition with First, some go on with Middle.
+		// Some responders begin a repetition with First, others continue with Middle.
 		r.give(r.data(wire.RCReadResponseFirst, 1, part(1)), r.data(wire.RCReadResponseMiddle, 2, part(2)),
 			r.data(wire.RCReadResponseMiddle, 3, part(3)), r.data(wire.RCReadResponseLast, 4, part(4)))
 		r.completions(r.scq, "1 SUCCESS RDMA_READ 5000")
@@ -328,7 +328,7 @@ func TestImpliedNAK(t *testing.T) {
 			}
 		})
 	}
-	// The peer is to be left alone with the SEND, but not with the atomic.
+	// The peer is not ready for the SEND, but the atomic must be retransmitted.
 	run(t, "RNR NAK past an atomic", config{sqPSN: first, retry: 1, rnr: 1}, func(t *testing.T, r *rig) {
 		r.post(r.wr(1, verbs.AtomicFetchAndAdd, 8), r.wr(2, verbs.Send, 8))
 		r.take()
@@ -348,9 +348,9 @@ func TestImpliedNAK(t *testing.T) {
 	})
 }
 
-// TestRefusedBehindAMissingAnswer: a NAK that ends the connection is not lost because an answer
-// before it is. The peer gives that answer no more, so what waits for it is flushed, and the
-// request that was refused has the NAK's status.
+// TestRefusedBehindAMissingAnswer: a NAK that ends the connection counts even if an earlier answer
+// is lost. The peer will not send that answer any more, so its request is flushed. The refused
+// request completes with the NAK's status.
 func TestRefusedBehindAMissingAnswer(t *testing.T) {
 	for nak, status := range map[uint8]string{
 		wire.NakInvalidRequest: "REM_INV_REQ_ERR", wire.NakRemoteAccess: "REM_ACCESS_ERR", wire.NakRemoteOperational: "REM_OP_ERR",
@@ -379,7 +379,7 @@ func TestRefusedBehindAMissingAnswer(t *testing.T) {
 	})
 }
 
-// TestLossShrinksTheWindow: after each loss less is on its way.
+// TestLossShrinksTheWindow: after each loss fewer packets are in flight.
 func TestLossShrinksTheWindow(t *testing.T) {
 	const whole = 512 // packets
 	c := config{sqPSN: first, retry: 7, timeout: 14, size: 1 << 20}
@@ -397,7 +397,7 @@ func TestLossShrinksTheWindow(t *testing.T) {
 		sleep(68 * time.Millisecond) // the timeout is 67
 		inFlight(t, r, whole/4)
 	})
-	// Each packet that is lost takes itself out.
+	// Each lost packet reduces the window by one.
 	run(t, "selective", c, func(t *testing.T, r *rig) {
 		r.post(r.wr(1, verbs.RDMAWrite, 1<<20))
 		inFlight(t, r, whole)
@@ -406,12 +406,12 @@ func TestLossShrinksTheWindow(t *testing.T) {
 			there = append(there, i)
 		}
 		r.give(r.sack(0, there...))
-		inFlight(t, r, 10) // of the 100; the window is 412, and 402 are on their way
+		inFlight(t, r, 10) // of the 100; the window is 412, and 402 are in flight
 	})
 }
 
-// TestLossOfTheRepetition: after an RNR NAK, the loss of what is then repeated is recovered by the
-// peer's sequence NAK, even if the requester has gone back to the same PSN before.
+// TestLossOfTheRepetition: after an RNR NAK, the peer's sequence NAK recovers the loss of the
+// retransmission, even if the requester went back to the same PSN before.
 func TestLossOfTheRepetition(t *testing.T) {
 	bubble(t, config{sqPSN: first, retry: 7, rnr: 7}, func(r *rig) {
 		both := []string{"SEND Only 0 len 8 ackreq", "SEND Only 1 len 8 ackreq"}
@@ -427,8 +427,8 @@ func TestLossOfTheRepetition(t *testing.T) {
 	})
 }
 
-// TestReadIsRepeatedWithItsBounds: a long READ is asked for in pieces, and each is repeated with
-// the same end, by which the peer recognizes a repetition.
+// TestReadIsRepeatedWithItsBounds: a long READ is requested in pieces. Each is repeated with the
+// same end, by which the peer recognizes a duplicate.
 func TestReadIsRepeatedWithItsBounds(t *testing.T) {
 	bubble(t, config{sqPSN: 1<<24 - 100, size: 1 << 20, retry: 7}, func(r *rig) {
 		data := fill(600<<10, 5)
@@ -462,13 +462,13 @@ func TestReadIsRepeatedWithItsBounds(t *testing.T) {
 	})
 }
 
-// TestLateTimer: the first time that a timeout is noticed late, it does not count as a loss: the
-// acknowledgement may have arrived already, and not been processed.
+// TestLateTimer: the first timeout that is noticed late does not count as a loss. The
+// acknowledgement may have arrived, and not been processed.
 func TestLateTimer(t *testing.T) {
 	const timeout = 4096 * time.Nanosecond << 12
 	bubble(t, config{sqPSN: first, timeout: 12, retry: 7}, func(r *rig) {
 		writes := 0
-		r.port.lost = func(p *wire.Packet) bool { // the timers' goroutine is held up by the other QP
+		r.port.lost = func(p *wire.Packet) bool { // the other QP blocks the timers' goroutine
 			if p.Opcode == wire.RCWriteOnly {
 				if writes++; writes == 2 {
 					time.Sleep(timeout * 3 / 4)

@@ -9,16 +9,16 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestRun: the packets in the middle of a WRITE that come in one frame without ICRC have the effect
-// that they have in frames of their own, whatever is wrong with one of them.
+// TestRun: packets in the middle of a WRITE in one frame without ICRC have the same effect as in
+// separate frames, whatever is wrong with one of them.
 func TestRun(t *testing.T) {
-	const middles, odd = 8, 3 // the odd one out is packet 3 of the frame
+	const middles, odd = 8, 3 // the different one is packet 3 of the frame
 	type change func(r *rig, d *stack.Datagram, odd []byte)
 	whole := func(length int) int { return length }
 	for _, c := range []struct {
 		name   string
 		change change
-		length func(length int) int // that the WRITE says it has
+		length func(length int) int // length in the WRITE's RETH
 		state  verbs.QPState
 	}{
 		{"right", func(*rig, *stack.Datagram, []byte) {}, whole, verbs.StateRTS},
@@ -44,7 +44,7 @@ func TestRun(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			type effect struct {
 				memory   string
-				last     wire.BTH // of what was sent
+				last     wire.BTH // of the last packet sent
 				aeth     wire.AETH
 				state    verbs.QPState
 				received uint64
@@ -74,7 +74,7 @@ func TestRun(t *testing.T) {
 				}
 				r.give(r.req(wire.RCWriteLast, 1+middles, data[256*(1+middles):], ackReq))
 				e := effect{memory: string(r.buf), state: r.qp.State()}
-				if e.state == verbs.StateRTS { // what follows an error in one frame is counted
+				if e.state == verbs.StateRTS { // packets behind an error in the same frame are counted
 					e.received = r.counter("rcvd_pkts")
 				}
 				if sent := r.take(); len(sent) > 0 {
@@ -97,7 +97,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// BenchmarkRun is a WRITE of 62 packets without ICRC, of which 60 come in one frame.
+// BenchmarkRun is a WRITE of 62 packets without ICRC, 60 of them in one frame.
 func BenchmarkRun(b *testing.B) {
 	const middles = 60
 	r := benchRig(b, config{mtu: verbs.MTU1024})

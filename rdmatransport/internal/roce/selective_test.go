@@ -1,6 +1,6 @@
 package roce_test
 
-// What two that mark their packets do about a gap, seen from the other end.
+// Selective repeat, from the peer's side.
 
 import (
 	"bytes"
@@ -15,10 +15,10 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// rigs are the tests' devices by the number of their QP.
+// rigs are the tests' devices by QP number.
 var rigs sync.Map
 
-// marked are packets of a SoftRNIC; its requests are the newest that it has sent.
+// marked returns marked packets; requests are marked as the newest.
 func marked(pkts ...wire.Packet) []wire.Packet {
 	for i := range pkts {
 		p := &pkts[i]
@@ -28,7 +28,7 @@ func marked(pkts ...wire.Packet) []wire.Packet {
 	return pkts
 }
 
-// again are requests of a SoftRNIC that it sends once more, having sent others from behind them.
+// again returns requests marked as retransmissions, with later ones sent before.
 func again(pkts ...wire.Packet) []wire.Packet {
 	for i := range marked(pkts...) {
 		pkts[i].Reserved7 = wire.Mark(pkts[i].Reserved7).Again()
@@ -36,7 +36,7 @@ func again(pkts ...wire.Packet) []wire.Packet {
 	return pkts
 }
 
-// mark is the mark of what the peer sends.
+// mark returns the mark of the peer's packets.
 func (r *rig) mark(p *wire.Packet) wire.Mark {
 	switch {
 	case r.c.goBackN:
@@ -47,7 +47,7 @@ func (r *rig) mark(p *wire.Packet) wire.Mark {
 	return wire.MarkOf(peerQPN, r.qp.Num(), r.c.rqPSN)
 }
 
-// relay makes of a packet that from has sent to its peer one that to gets from its peer.
+// relay converts a packet that from has sent into one that to receives.
 func (from *rig) relay(to *rig, p *wire.Packet) {
 	theirs := from.mine(from.qp.Num(), p)
 	p.DestQP = to.qp.Num()
@@ -60,12 +60,12 @@ func (from *rig) relay(to *rig, p *wire.Packet) {
 	default:
 		from.t.Fatalf("%v is marked %#x, by a QP whose mark is %#x", p.Opcode, p.Reserved7, theirs)
 	}
-	if to.c.goBackN { // it does not know what its peer's mark would be
+	if to.c.goBackN { // it does not know its peer's mark
 		p.Reserved7 = 0
 	}
 }
 
-// mine is the mark of what a QP of the engine sends.
+// mine returns the mark of an engine's QP.
 func (r *rig) mine(qpn uint32, p *wire.Packet) wire.Mark {
 	switch {
 	case r.c.goBackN:
@@ -76,21 +76,21 @@ func (r *rig) mine(qpn uint32, p *wire.Packet) wire.Mark {
 	return wire.MarkOf(qpn, peerQPN, r.c.sqPSN)
 }
 
-// sack is a selective acknowledgement of the peer: psn is missing, those at the given distances
-// from it are not.
+// sack returns a selective acknowledgement of the peer: psn is missing, and packets at the given
+// distances are kept.
 func (r *rig) sack(psn int, there ...uint32) wire.Packet {
 	p := marked(r.nak(wire.NakPSNSeq, psn))[0]
 	p.Payload = sacktest.Of(there...)
 	return p
 }
 
-// nothing is a request of the peer that does nothing.
+// nothing returns a request of the peer without effect.
 func (r *rig) nothing(psn int) wire.Packet {
 	return r.req(wire.RCWriteOnly, psn, nil, reth(0, 0, 0), ackReq)
 }
 
-// lossy has PSN psn come only when it is sent again, with another, which has come before it: from
-// now on what comes behind a gap is kept.
+// lossy delivers PSN psn only as a retransmission, after a later packet. From then on, packets
+// behind a gap are kept.
 func (r *rig) lossy(psn int) {
 	r.t.Helper()
 	r.give(marked(r.nothing(psn + 1))...)
@@ -104,9 +104,9 @@ func (r *rig) lossy(psn int) {
 	}
 }
 
-// TestKeepsWhatComesBehindAGap: packets behind a gap are kept, and executed in order, once, when
-// the gap is filled.
-func TestKeepsWhatComesBehindAGap(t *testing.T) {
+// TestKeepsPacketsBehindGap: packets behind a gap are kept, and executed once and in order when the
+// gap is filled.
+func TestKeepsPacketsBehindGap(t *testing.T) {
 	bubble(t, config{rqPSN: 0xfffffc}, func(r *rig) {
 		r.lossy(0)
 		data := fill(3*1024, 1)
@@ -138,7 +138,7 @@ func TestKeepsWhatComesBehindAGap(t *testing.T) {
 			t.Error("the data are wrong")
 		}
 	})
-	// A request in error ends the connection; what is kept behind it leaves no trace.
+	// A request in error ends the connection; packets kept behind it have no effect.
 	bubble(t, config{}, func(r *rig) {
 		r.lossy(0)
 		want := bytes.Clone(r.buf)
@@ -150,8 +150,7 @@ func TestKeepsWhatComesBehindAGap(t *testing.T) {
 			t.Error("memory has changed")
 		}
 	})
-	// Nothing is kept for one that does not mark its packets, nor from beyond the span, nor before
-	// something was lost.
+	// Nothing is kept of a peer that does not mark its packets, beyond the span, or before a loss.
 	bubble(t, config{}, func(r *rig) {
 		early := r.req(wire.RCWriteOnly, 1, fill(8, 1), r.at(0, 8), ackReq)
 		r.give(early)
@@ -170,7 +169,7 @@ func TestKeepsWhatComesBehindAGap(t *testing.T) {
 	})
 	run(t, "the first loss", config{}, func(t *testing.T, r *rig) {
 		r.lossy(0)
-		sleep(2 * time.Second) // this is the first again
+		sleep(2 * time.Second) // the first loss again
 		r.lossy(2)
 		r.give(marked(r.nothing(5))...)
 		if p := r.expect("nak60 4 msn 4")[0]; len(p.Payload) == 0 {
@@ -179,7 +178,7 @@ func TestKeepsWhatComesBehindAGap(t *testing.T) {
 	})
 }
 
-// TestMarks: what the engine sends says whether something was sent from behind it.
+// TestMarks: the mark shows whether later packets were sent before.
 func TestMarks(t *testing.T) {
 	bubble(t, config{sqPSN: first, retry: 7, timeout: 14, size: 1 << 20}, func(r *rig) {
 		check := func(want ...string) {
@@ -238,21 +237,21 @@ func TestMarks(t *testing.T) {
 	})
 }
 
-// TestRepeatsOnlyWhatIsMissing: only missing packets are repeated, and repeated again without a
-// timeout if that was lost too.
-func TestRepeatsOnlyWhatIsMissing(t *testing.T) {
+// TestRetransmitsOnlyMissing: only missing packets are retransmitted, and again without a timeout
+// if the retransmission was lost.
+func TestRetransmitsOnlyMissing(t *testing.T) {
 	bubble(t, config{sqPSN: first, retry: 1, timeout: 14}, func(r *rig) {
 		r.post(r.wr(1, verbs.RDMAWrite, 9*1024), r.wr(2, verbs.Send, 8))
 		r.take()
-		r.give(r.sack(2, 1)) // one later packet may have overtaken it
+		r.give(r.sack(2, 1)) // one later packet may only have overtaken it
 		r.expect()
 		r.give(r.sack(2, 1, 2, 4))
 		r.expect("WRITE Middle 2 len 1024 ackreq")
 		r.give(r.sack(2, 1, 2, 4), r.sack(2, 1)) // nothing new
 		r.expect()
-		r.give(r.sack(2, 1, 2, 4, 5, 6, 7)) // SEND 9 is there, the last but for the repetition
+		r.give(r.sack(2, 1, 2, 4, 5, 6, 7)) // SEND 9 has arrived, the last one except the retransmission
 		r.expect("WRITE Middle 5 len 1024 ackreq")
-		r.give(r.sack(2, 1, 2, 3, 4, 5, 6, 7)) // the second repetition came, not the first
+		r.give(r.sack(2, 1, 2, 3, 4, 5, 6, 7)) // the second retransmission has arrived, not the first
 		r.expect("WRITE Middle 2 len 1024 ackreq")
 		r.give(marked(r.ack(9))...)
 		r.completions(r.scq, "1 SUCCESS RDMA_WRITE 0", "2 SUCCESS SEND 0")
@@ -304,7 +303,7 @@ func TestRepeatsOnlyWhatIsMissing(t *testing.T) {
 		r.give(at(5), at(1))
 		r.completions(r.scq, "1 SUCCESS RDMA_READ 2048", "2 SUCCESS RDMA_READ 2048", "3 SUCCESS RDMA_READ 2048")
 	})
-	// The window is full of answers that the peer will not give before it has the request.
+	// The window is full of responses that the peer will not send before it has the request.
 	run(t, "a READ's request", config{sqPSN: first, retry: 1, rd: 16}, func(t *testing.T, r *rig) {
 		for i := range 8 {
 			r.post(r.wr(uint64(i), verbs.RDMARead, 64<<10))
@@ -327,7 +326,7 @@ func TestRepeatsOnlyWhatIsMissing(t *testing.T) {
 		r.give(marked(r.ack(2))...)
 		r.completions(r.scq, "1 SUCCESS SEND 0", "2 SUCCESS SEND 0", "3 SUCCESS SEND 0")
 	})
-	// One that lies about what it has harms itself only.
+	// A peer with false reports only harms itself.
 	run(t, "lies", config{sqPSN: first, retry: 1, timeout: 14}, func(t *testing.T, r *rig) {
 		r.post(r.wr(1, verbs.RDMAWrite, 3*1024))
 		r.give(r.sack(0, 1, 2, 500, 1000))
@@ -337,12 +336,12 @@ func TestRepeatsOnlyWhatIsMissing(t *testing.T) {
 	})
 }
 
-// TestNobodyAsks: while packets are missing, and nothing in flight asks for an acknowledgement, the
-// requester does not wait until there is room for a whole frame.
-func TestNobodyAsks(t *testing.T) {
+// TestNoAckReqInFlight: while packets are missing, and nothing in flight requests an
+// acknowledgement, the requester does not wait for room for a whole frame.
+func TestNoAckReqInFlight(t *testing.T) {
 	bubble(t, config{retry: 7, batch: 60, size: 1 << 20}, func(r *rig) {
 		r.post(r.wr(0, verbs.RDMAWrite, 7*1024))
-		for i := range 5 { // the window gets smaller
+		for i := range 5 { // shrinks the window
 			r.give(marked(r.nak(wire.NakPSNSeq, 1+i))...)
 		}
 		r.give(marked(r.ack(6))...)
@@ -351,7 +350,7 @@ func TestNobodyAsks(t *testing.T) {
 		fenced.Flags |= verbs.SendFence
 		r.post(r.wr(1, verbs.RDMAWrite, 2*1024), fenced)
 		r.expect("WRITE First 7 len 1024 at 0+2048", "WRITE Last 8 len 1024 ackreq", "WRITE First 9 len 1024 at 0+61440", "WRITE Middle 10 len 1024")
-		r.give(r.sack(7, 1)) // 8 asks; 9 and 10 come too, and nobody has to say so
+		r.give(r.sack(7, 1)) // 8 requests one; 9 and 10 arrive too, without a request
 		sleep(time.Second)
 		if sent := r.take(); len(sent) == 0 || !sent[len(sent)-1].AckReq {
 			t.Errorf("%d packets are sent, and nothing in flight asks", len(sent))
@@ -359,7 +358,7 @@ func TestNobodyAsks(t *testing.T) {
 	})
 }
 
-// TestReadSentLast: what arrives of a READ that was sent last shows that all before it is late.
+// TestReadSentLast: responses to a READ that was sent last show that earlier packets are late.
 func TestReadSentLast(t *testing.T) {
 	bubble(t, config{retry: 7}, func(r *rig) {
 		r.post(r.wr(1, verbs.RDMAWrite, 8), r.wr(2, verbs.RDMARead, 20*1024))
@@ -370,8 +369,8 @@ func TestReadSentLast(t *testing.T) {
 	})
 }
 
-// TestResponseMissing: an acknowledgement of what is known to have arrived shows that a READ's
-// response before it is lost.
+// TestResponseMissing: an acknowledgement of packets that are known to have arrived shows that an
+// earlier READ response is lost.
 func TestResponseMissing(t *testing.T) {
 	bubble(t, config{retry: 7}, func(r *rig) {
 		r.post(r.wr(1, verbs.RDMAWrite, 8), r.wr(2, verbs.RDMARead, 2*1024), r.wr(3, verbs.RDMAWrite, 3*1024))
@@ -384,10 +383,9 @@ func TestResponseMissing(t *testing.T) {
 	})
 }
 
-// TestNotReadyInARecovery: a request that the peer has no receive for is sent again when the time
-// is over that it asked for, though answers to what comes before are missing; these are asked for
-// meanwhile.
-func TestNotReadyInARecovery(t *testing.T) {
+// TestRNRInRecovery: a request without a receive request at the peer is retransmitted after the RNR
+// wait, although earlier responses are missing. These are requested meanwhile.
+func TestRNRInRecovery(t *testing.T) {
 	c := config{sqPSN: first, retry: 7, rnr: 1}
 	post := func(r *rig) {
 		r.post(r.wr(1, verbs.RDMARead, 8), r.wr(2, verbs.RDMARead, 8), r.wr(3, verbs.Send, 8), r.wr(4, verbs.RDMAWrite, 8))
@@ -400,13 +398,13 @@ func TestNotReadyInARecovery(t *testing.T) {
 		rnr(r)
 		r.expect()
 		read(r, 0)
-		rnr(r) // it comes twice, and counts once
+		rnr(r) // it arrives twice, and counts once
 		read(r, 1)
 		r.completions(r.scq, "1 SUCCESS RDMA_READ 8", "2 SUCCESS RDMA_READ 8")
 		sleep(10 * time.Millisecond)
 		r.expect()
 		sleep(time.Millisecond)
-		r.expect("SEND Only 2 len 8 ackreq") // the peer keeps what comes behind
+		r.expect("SEND Only 2 len 8 ackreq") // the peer keeps later packets
 		r.give(marked(r.ack(3))...)
 		r.completions(r.scq, "3 SUCCESS SEND 0", "4 SUCCESS RDMA_WRITE 0")
 	})
@@ -425,7 +423,7 @@ func TestNotReadyInARecovery(t *testing.T) {
 	})
 	run(t, "it was kept", c, func(t *testing.T, r *rig) {
 		post(r)
-		r.give(r.sack(0, 2, 3)) // the first READ's request is lost; what is kept is executed behind it
+		r.give(r.sack(0, 2, 3)) // the first READ's request is lost; kept packets are executed after it
 		r.take()
 		rnr(r)
 		sleep(11 * time.Millisecond)
@@ -460,9 +458,9 @@ func TestNotReadyInARecovery(t *testing.T) {
 	})
 }
 
-// TestKeptNoMore: a sequence NAK that tells of nothing that is kept says that nothing is: all from
-// there on is sent again, though answers to what comes before are missing.
-func TestKeptNoMore(t *testing.T) {
+// TestKeptDropped: a sequence NAK without a report of kept packets means that none are kept.
+// Everything from there on is retransmitted, although earlier responses are missing.
+func TestKeptDropped(t *testing.T) {
 	bubble(t, config{sqPSN: first, retry: 7}, func(r *rig) {
 		r.post(r.wr(1, verbs.RDMARead, 8), r.wr(2, verbs.Send, 8), r.wr(3, verbs.RDMARead, 2*1024), r.wr(4, verbs.Send, 8))
 		r.take()

@@ -18,12 +18,13 @@ var (
 	stallSeeds = flag.Uint64("stall.seeds", uint64(amount(30, 100, 100)), "run this many seeds of TestNoStall")
 )
 
-// patience is how long nothing may complete: thousands of timeouts, hundreds of RNR waits.
-const patience = 20 * time.Second
+// stallTimeout is the longest time without a completion: thousands of timeouts, hundreds of RNR
+// waits.
+const stallTimeout = 20 * time.Second
 
-// TestNoStall: two devices with requests of every kind posted at any time, receives that come late,
-// and a link that loses, delays, repeats and reorders. Either all completes or a connection fails;
-// never do both sides wait.
+// TestNoStall: two devices with requests of every kind posted at any time, late receives, and a
+// link that loses, delays, duplicates and reorders. Either everything completes or a connection
+// fails. Both sides never wait for each other.
 func TestNoStall(t *testing.T) {
 	if *stallSeed != 0 {
 		synctest.Test(t, func(t *testing.T) { t.Logf("completed: %v", newTraffic(t, *stallSeed).run()) })
@@ -54,9 +55,9 @@ type traffic struct {
 
 	loss, dup, late int // percent
 	delay           time.Duration
-	dark            time.Time // until when nothing arrives
+	dark            time.Time // nothing arrives until then
 	blackouts       bool
-	frames          bool // neighbours of one size arrive in one frame
+	frames          bool // adjacent packets of one size arrive in one frame
 }
 
 // side is one end.
@@ -68,8 +69,8 @@ type side struct {
 	recvs   int // to post
 	asked   int // posted of those
 	got     int
-	lazy    int      // percent of steps in which receives are posted
-	credits bool     // its acknowledgements say how many are
+	lazy    int      // percentage of steps in which receives are posted
+	credits bool     // its acknowledgements have credits
 	flights []flight // towards this end, by arrival
 }
 
@@ -135,7 +136,7 @@ func (x *traffic) add(e, peer *side, k int) {
 	e.wrs = append(e.wrs, wr)
 }
 
-// run is true if everything completed, false if a connection failed.
+// run returns true if everything completed, false if a connection failed.
 func (x *traffic) run() bool {
 	last := time.Now()
 	for {
@@ -163,7 +164,7 @@ func (x *traffic) run() bool {
 				}
 			}
 			return true
-		case time.Since(last) > patience:
+		case time.Since(last) > stallTimeout:
 			for i, e := range x.ends {
 				x.t.Logf("end %d: %d of %d done, %d posted; %d of %d received, %d posted; %v",
 					i, e.done, len(e.wrs), e.posted, e.got, e.recvs, e.asked, e.dev.HWCounters())
@@ -177,8 +178,8 @@ func (x *traffic) run() bool {
 	}
 }
 
-// step lets both applications and the link do something. moved: something completed. idle: nothing
-// is on its way.
+// step lets both applications and the link act. moved: something completed. idle: nothing is in
+// flight.
 func (x *traffic) step() (moved, idle bool) {
 	idle = true
 	now := time.Now()
@@ -194,8 +195,8 @@ func (x *traffic) step() (moved, idle bool) {
 			e.recv(uint64(e.asked), 0, len(e.buf))
 			e.asked++
 		}
-		x.launch(e, x.ends[1-i])
-		if x.land(e) {
+		x.enqueue(e, x.ends[1-i])
+		if x.deliver(e) {
 			idle = false
 		}
 		for _, wc := range poll(x.t, e.scq) {
@@ -216,8 +217,8 @@ func (x *traffic) step() (moved, idle bool) {
 	return moved, idle
 }
 
-// launch puts what an end has sent on its way.
-func (x *traffic) launch(from, to *side) {
+// enqueue puts an end's sent packets in flight.
+func (x *traffic) enqueue(from, to *side) {
 	for _, p := range from.take() {
 		from.relay(to.rig, &p)
 		if from.credits && p.Opcode.Info().HasAETH() && p.AETH.IsACK() {
@@ -246,7 +247,7 @@ func (x *traffic) launch(from, to *side) {
 	}
 }
 
-// credits is the code of the largest credit count that is not more than n.
+// credits returns the code of the largest credit count up to n.
 func credits(n int) uint8 {
 	for code := uint8(1); code < wire.AckUnlimited; code++ {
 		if c, _ := (&wire.AETH{Syndrome: code}).Credits(); int(c) > n {
@@ -256,8 +257,8 @@ func credits(n int) uint8 {
 	return wire.AckUnlimited - 1
 }
 
-// land hands an end what has arrived. True if anything has, or will.
-func (x *traffic) land(e *side) bool {
+// deliver passes arrived packets to an end. It returns true if any have arrived, or will.
+func (x *traffic) deliver(e *side) bool {
 	any := len(e.flights) > 0
 	for len(e.flights) > 0 && !e.flights[0].at.After(time.Now()) {
 		n := 1

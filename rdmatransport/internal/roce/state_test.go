@@ -1,7 +1,6 @@
 package roce_test
 
-// The QP's life: what states let through, what is left behind, and what two QPs make of a bad link
-// between them.
+// States of a QP: the packets that each allows, what remains after it, and two QPs on a bad link.
 
 import (
 	"bytes"
@@ -16,9 +15,9 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestUsedAgain: after ERR and RESET the QP is as new, with PSNs of its own choice, whatever state
-// it was left in.
-func TestUsedAgain(t *testing.T) {
+// TestReuse: after ERR and RESET the QP is like new, with PSNs of its own choice, whatever its last
+// state was.
+func TestReuse(t *testing.T) {
 	for name, leave := range map[string]func(r *rig){
 		"idle":      func(r *rig) {},
 		"in flight": func(r *rig) { r.post(r.wr(1, verbs.RDMARead, 3000), r.wr(2, verbs.Send, 3000)) },
@@ -56,7 +55,7 @@ func TestUsedAgain(t *testing.T) {
 					r.take()
 					r.c.rqPSN, r.c.sqPSN = 0x800000, 0xfffff0
 					if name == "after READs" {
-						r.c.rqPSN = 2 // a READ of before would be a duplicate
+						r.c.rqPSN = 2 // an earlier READ would be a duplicate
 					}
 					r.connect()
 					sleep(3 * time.Second)
@@ -99,8 +98,8 @@ func TestDestroyedInFlight(t *testing.T) {
 	})
 }
 
-// TestReadyToReceive: in RTR requests are answered, and responses are no concern.
-func TestReadyToReceive(t *testing.T) {
+// TestRTR: in RTR requests are answered, and responses ignored.
+func TestRTR(t *testing.T) {
 	bubble(t, config{stopAt: verbs.StateRTR}, func(r *rig) {
 		r.recv(1, 0, 64)
 		r.give(r.ack(0), r.nak(wire.NakRemoteAccess, 0), r.data(wire.RCReadResponseOnly, 0, nil),
@@ -111,7 +110,7 @@ func TestReadyToReceive(t *testing.T) {
 	})
 }
 
-// TestEvents tell what no completion does.
+// TestEvents: events for errors that no completion reports.
 func TestEvents(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -157,7 +156,7 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// TestCQOverrun: what is lost cannot be told, so the QP goes no further; its messages are there.
+// TestCQOverrun: a lost completion cannot be reported, so the QP stops. Its messages are placed.
 func TestCQOverrun(t *testing.T) {
 	bubble(t, config{cqe: 1}, func(r *rig) {
 		r.recv(1, 0, 64)
@@ -180,8 +179,8 @@ func TestCQOverrun(t *testing.T) {
 	})
 }
 
-// TestWriteWithImmediateRefused: the receive request that the WRITE had taken ends with the error
-// of its own side's memory.
+// TestWriteWithImmediateRefused: the WRITE's receive request ends with the error of its own side's
+// memory.
 func TestWriteWithImmediateRefused(t *testing.T) {
 	bubble(t, config{}, func(r *rig) {
 		r.recv(1, 0, 64)
@@ -194,7 +193,7 @@ func TestWriteWithImmediateRefused(t *testing.T) {
 	})
 }
 
-// TestAccessChangesInRTS: what the QP allows is asked for every request.
+// TestAccessChangesInRTS: the QP's access flags are checked for every request.
 func TestAccessChangesInRTS(t *testing.T) {
 	bubble(t, config{}, func(r *rig) {
 		r.give(r.req(wire.RCWriteOnly, 0, fill(8, 1), r.at(0, 8), ackReq))

@@ -1,7 +1,7 @@
 package roce_test
 
-// Unreliable connections: what leaves for a work request, and what becomes of messages that come in
-// whole, with holes, or wrong.
+// Unreliable connections: packets of work requests, and received messages that are complete,
+// incomplete, or wrong.
 
 import (
 	"bytes"
@@ -89,8 +89,7 @@ func TestUCOut(t *testing.T) {
 	})
 }
 
-// TestUCIn gives the engine packets, and names the receive completions and the bytes written that
-// come of them.
+// TestUCIn gives the engine packets, and checks the receive completions and the bytes written.
 func TestUCIn(t *testing.T) {
 	const mtu = 1024
 	full := fill(mtu, 1)
@@ -107,7 +106,7 @@ func TestUCIn(t *testing.T) {
 		name  string
 		steps func(r *rig) []step
 		want  []string // of requests 1, 2, …
-		count string   // a counter that goes up, if any
+		count string   // a counter that increases, if any
 	}{
 		{"whole messages", func(*rig) []step {
 			return []step{{first, 0, full, nil}, {middle, 1, full, nil}, {last, 2, full[:9], nil}, {only, 3, nil, nil},
@@ -189,7 +188,7 @@ func TestUCIn(t *testing.T) {
 
 	run(t, "WRITE", ucConfig, func(t *testing.T, r *rig) {
 		r.give(r.req(write[0], 0, full, r.at(0, 2*mtu+3)), r.req(write[1], 1, fill(mtu, 2)), r.req(write[2], 2, fill(3, 3)),
-			r.req(wire.UCWriteOnlyImm, 3, fill(4, 4), r.at(5000, 4), imm(1))) // no request for it: dropped
+			r.req(wire.UCWriteOnlyImm, 3, fill(4, 4), r.at(5000, 4), imm(1))) // no receive request: dropped
 		if !bytes.Equal(r.buf[:mtu], full) || !bytes.Equal(r.buf[mtu:2*mtu], fill(mtu, 2)) ||
 			!bytes.Equal(r.buf[2*mtu:2*mtu+3], fill(3, 3)) {
 			t.Error("not where it belongs")
@@ -242,7 +241,7 @@ func TestUCIn(t *testing.T) {
 	})
 }
 
-// BenchmarkUC is a message posted, sent and polled; and one received.
+// BenchmarkUC posts, sends and polls a message, and receives one.
 func BenchmarkUC(b *testing.B) {
 	b.Run("send 65536", func(b *testing.B) {
 		r := benchRig(b, config{service: verbs.UC, mtu: verbs.MTU4096})

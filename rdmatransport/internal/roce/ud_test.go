@@ -1,7 +1,6 @@
 package roce_test
 
-// Datagrams: what leaves for a work request, what a datagram that comes in becomes, and what is
-// dropped without a word.
+// Datagrams: packets of work requests, received datagrams, and silent drops.
 
 import (
 	"bytes"
@@ -22,7 +21,7 @@ var (
 	group4   = netip.MustParseAddr("239.1.2.3")
 )
 
-// ah makes an address handle to the peer, or to another address.
+// ah creates an address handle to the peer, or to another address.
 func (r *rig) ah(to netip.Addr) *verbs.AH {
 	r.t.Helper()
 	gid := uint8(1)
@@ -146,7 +145,7 @@ func TestDatagramOut(t *testing.T) {
 		r.modify(verbs.StateRTS)
 		r.post(r.dgram(5, ah, 8))
 		r.completions(r.scq, "5 SUCCESS SEND 0")
-		r.expect("SEND Only 2 len 8 qkey 0x5") // the one at fault took a PSN
+		r.expect("SEND Only 2 len 8 qkey 0x5") // the failed one used a PSN
 	})
 }
 
@@ -180,7 +179,7 @@ func TestDatagramIn(t *testing.T) {
 			}
 			got := r.buf[256+40-len(want):][:len(want)]
 			if !c.v6 {
-				got[10], got[11] = 0, 0 // the checksum, which this header comes without
+				got[10], got[11] = 0, 0 // this header has no checksum
 			}
 			if !bytes.Equal(got, want) {
 				t.Errorf("the header is % x, want % x", got, want)
@@ -204,7 +203,7 @@ func TestDatagramIn(t *testing.T) {
 				t.Errorf("datagram %d has IPv4 ID %d", i, id)
 			}
 			attr, err := r.dev.InitAHFromWC(1, &verbs.WC{Flags: verbs.WCGRH}, r.buf[i*128:])
-			if err != nil || attr.GRH.DGID.Addr() != r.them { // which looks at the checksum
+			if err != nil || attr.GRH.DGID.Addr() != r.them { // this checks the checksum
 				t.Errorf("datagram %d: %+v, %v", i, attr, err)
 			}
 		}
@@ -216,7 +215,7 @@ func TestDatagramIn(t *testing.T) {
 		for _, c := range []struct {
 			counter string
 			pkt     wire.Packet
-			post    int // length of the receive request that is there
+			post    int // length of the posted receive request
 		}{
 			{"qkey_viol", r.req(wire.UDSendOnly, 0, nil, deth(qkey+1)), 64},
 			{"bad_pkey", ok(8, func(p *wire.Packet) { p.PKey = 0x8001 }), 64},
@@ -239,7 +238,7 @@ func TestDatagramIn(t *testing.T) {
 			if got := r.counter(c.counter) - before; got != 1 {
 				t.Errorf("%v: %s counts %d", c.pkt.BTH, c.counter, got)
 			}
-			if c.post > 0 { // and the request is there for the next
+			if c.post > 0 { // the request remains for the next datagram
 				r.give(ok(24))
 				r.completions(r.rcq, "1 SUCCESS RECV 64")
 			}
@@ -261,7 +260,7 @@ func TestDatagramIn(t *testing.T) {
 	})
 }
 
-// toGroup hands the engine packets to a multicast group.
+// toGroup passes packets to a multicast group to the engine.
 func (r *rig) toGroup(group netip.Addr, looped bool, pkts ...wire.Packet) {
 	us := r.us
 	r.us = group
@@ -337,11 +336,11 @@ func TestMulticast(t *testing.T) {
 		received(true, true)
 		r.toGroup(netip.MustParseAddr("239.1.2.4"), false, packet)
 		received(false, false)
-		// To the QP's own number, a group's address is wrong.
+		// With the QP's own number, a group's address is wrong.
 		own := r.req(wire.UDSendOnly, 0, fill(8, 3), deth(qkey))
 		r.toGroup(group4, false, own)
 		received(false, false)
-		// What the blocking QP sent itself comes back to the other one only.
+		// A blocking QP's own packets only loop back to the other one.
 		post()
 		r.toGroup(group4, true, r.req(wire.UDSendOnly, 0, fill(8, 3), func(p *wire.Packet) {
 			p.DestQP, p.DETH = 0xffffff, wire.DETH{QKey: qkey, SrcQP: first.Num()}
@@ -367,8 +366,8 @@ func TestMulticast(t *testing.T) {
 	})
 }
 
-// FuzzDatagrams is any sequence of datagrams to a QP with some receive requests: none changes
-// anything beside the region, and each request completes at most once.
+// FuzzDatagrams gives any sequence of datagrams to a QP with some receive requests. Nothing changes
+// outside of the region, and each request completes at most once.
 func FuzzDatagrams(f *testing.F) {
 	random(f, 50, 200)
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -404,7 +403,7 @@ func FuzzDatagrams(f *testing.F) {
 	})
 }
 
-// BenchmarkDatagram is datagrams posted 16 at a time, sent and polled; and one received.
+// BenchmarkDatagram posts, sends and polls datagrams, 16 at a time, and receives one.
 func BenchmarkDatagram(b *testing.B) {
 	for _, n := range []int{64, 4096} {
 		b.Run(fmt.Sprintf("send %d", n), func(b *testing.B) {

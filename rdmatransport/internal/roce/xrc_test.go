@@ -1,6 +1,6 @@
 package roce_test
 
-// XRC against bytes that are written down from IBTA annex A14.
+// XRC against bytes written from IBTA annex A14.
 
 import (
 	"bytes"
@@ -24,23 +24,23 @@ func TestXRCInitiator(t *testing.T) {
 				RemoteSRQN: 0x123456, RemoteAddr: 0x1122334455667788, RKey: 0xaabbccdd, CompareAdd: 1, Swap: 2}
 			r.post(wr)
 		}
-		r.hears("a440 ffff 0000abcd 80000100 00123456 1122334455667788",
+		r.expectBytes("a440 ffff 0000abcd 80000100 00123456 1122334455667788",
 			"aa40 ffff 0000abcd 80000101 00123456 1122334455667788 aabbccdd 00000008 1122334455667788",
 			"ac40 ffff 0000abcd 80000102 00123456 1122334455667788 aabbccdd 00000008",
 			"b340 ffff 0000abcd 80000103 00123456 1122334455667788 aabbccdd 0000000000000002 0000000000000001")
-		r.say("1100 ffff 00Q 00000101 1f000002") // RC's, not XRC's
+		r.giveBytes("1100 ffff 00Q 00000101 1f000002") // RC's, not XRC's
 		r.completions(r.scq)
-		r.say("b100 ffff 00Q 00000101 1f000002")
+		r.giveBytes("b100 ffff 00Q 00000101 1f000002")
 		r.completions(r.scq, "0 SUCCESS SEND 0", "1 SUCCESS RDMA_WRITE 0")
-		r.say("b000 ffff 00Q 00000102 1f000003 9999999999999999")
-		r.say("b200 ffff 00Q 00000103 1f000004 0000000000000007")
+		r.giveBytes("b000 ffff 00Q 00000102 1f000003 9999999999999999")
+		r.giveBytes("b200 ffff 00Q 00000103 1f000004 0000000000000007")
 		r.completions(r.scq, "2 SUCCESS RDMA_READ 8", "3 SUCCESS COMP_SWAP 8")
-		r.say("a400 ffff 00Q 80000000 00000001") // an initiator answers nothing
-		r.hears()
+		r.giveBytes("a400 ffff 00Q 80000000 00000001") // an initiator answers nothing
+		r.expectBytes()
 	})
 }
 
-// xrcTarget is two SRQs of the QP's domain, each with a region and a PD of its own.
+// xrcTarget is two SRQs of the QP's domain, each with its own region and PD.
 type xrcTarget struct {
 	*rig
 	srq [2]*verbs.SRQ
@@ -66,39 +66,39 @@ func (x *xrcTarget) recv(i int, id uint64) {
 	}
 }
 
-// TestXRCTarget: messages go to the SRQ that they name, and reach the memory of its PD.
+// TestXRCTarget: messages go to the SRQ that they name, and use the memory of its PD.
 func TestXRCTarget(t *testing.T) {
 	bubble(t, config{service: verbs.XRCRecv, goBackN: true, mtu: verbs.MTU256}, func(r *rig) {
 		x := newXRCTarget(r)
 		n := [2]uint32{x.srq[0].Num(), x.srq[1].Num()}
 		x.recv(1, 7)
 		x.recv(0, 8)
-		r.say("a400 ffff 00Q 80000000 00%06x 0a0b0c0d", n[0])
-		r.say("a000 ffff 00Q 00000001 00%06x %0512x", n[1], 5)
-		r.say("a200 ffff 00Q 80000002 00%06x 01020304", n[1])
-		r.hears("b140 ffff 0000abcd 00000000 1f000001", "b140 ffff 0000abcd 00000002 1f000002")
+		r.giveBytes("a400 ffff 00Q 80000000 00%06x 0a0b0c0d", n[0])
+		r.giveBytes("a000 ffff 00Q 00000001 00%06x %0512x", n[1], 5)
+		r.giveBytes("a200 ffff 00Q 80000002 00%06x 01020304", n[1])
+		r.expectBytes("b140 ffff 0000abcd 00000000 1f000001", "b140 ffff 0000abcd 00000002 1f000002")
 		r.completions(x.cq[0], "8 SUCCESS RECV 4")
 		r.completions(x.cq[1], "7 SUCCESS RECV 260")
 		if got := fmt.Sprintf("%x %x", x.mem[0].Buf()[:4], x.mem[1].Buf()[254:260]); got != "0a0b0c0d 000501020304" {
 			t.Error(got)
 		}
-		// An SRQ without requests is no fault of the domain's.
-		r.say("a400 ffff 00Q 80000003 00%06x", n[0])
-		r.hears("b140 ffff 0000abcd 00000003 2c000002")
-		// READs, one of each PD, answered from the one that they were for, the second time too.
+		// An SRQ without requests is no error of the domain.
+		r.giveBytes("a400 ffff 00Q 80000003 00%06x", n[0])
+		r.expectBytes("b140 ffff 0000abcd 00000003 2c000002")
+		// READs of each PD, answered from the right one, also for duplicates.
 		x.mem[0].Buf()[8], x.mem[1].Buf()[8] = 0xaa, 0xbb
 		read := [2]string{}
 		for i := range 2 {
 			read[i] = fmt.Sprintf("ac00 ffff 00Q 8000%04x 00%06x %016x %08x 00000001", 3+i, n[i], x.mem[i].Addr()+8, x.mem[i].RKey())
 		}
-		r.say("%s", read[0])
-		r.say("%s", read[1])
-		r.say("%s", read[0])
-		r.hears("b070 ffff 0000abcd 00000003 1f000003 aa000000", "b070 ffff 0000abcd 00000004 1f000004 bb000000",
+		r.giveBytes("%s", read[0])
+		r.giveBytes("%s", read[1])
+		r.giveBytes("%s", read[0])
+		r.expectBytes("b070 ffff 0000abcd 00000003 1f000003 aa000000", "b070 ffff 0000abcd 00000004 1f000004 bb000000",
 			"b070 ffff 0000abcd 00000003 1f000004 aa000000")
-		// An SRQ that goes takes what was under way to it along; the domain goes last.
+		// An SRQ that is destroyed takes its open message along; the domain is closed last.
 		x.recv(0, 9)
-		r.say("a000 ffff 00Q 00000005 00%06x %0512x", n[0], 5)
+		r.giveBytes("a000 ffff 00Q 00000005 00%06x %0512x", n[0], 5)
 		if err := r.xrcd.Close(); err == nil {
 			t.Error("a domain in use was closed")
 		}
@@ -108,14 +108,13 @@ func TestXRCTarget(t *testing.T) {
 		if err := x.cq[0].Destroy(); err != nil {
 			t.Error(err)
 		}
-		r.say("a200 ffff 00Q 80000006 00%06x 01020304", n[0])
-		r.hears("b140 ffff 0000abcd 00000006 62000004")
+		r.giveBytes("a200 ffff 00Q 80000006 00%06x 01020304", n[0])
+		r.expectBytes("b140 ffff 0000abcd 00000006 62000004")
 		r.state(verbs.StateErr)
 	})
 }
 
-// TestXRCRefused: what names an SRQ that the domain has not, or memory of another PD, is an access
-// error.
+// TestXRCRefused: an SRQ that is not in the domain, or memory of another PD, is an access error.
 func TestXRCRefused(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -133,8 +132,8 @@ func TestXRCRefused(t *testing.T) {
 	} {
 		run(t, c.name, config{service: verbs.XRCRecv, goBackN: true}, func(t *testing.T, r *rig) {
 			x := newXRCTarget(r)
-			r.say("%s", c.say(x))
-			r.hears("b140 ffff 0000abcd 00000000 62000000")
+			r.giveBytes("%s", c.say(x))
+			r.expectBytes("b140 ffff 0000abcd 00000000 62000000")
 			r.state(verbs.StateErr)
 		})
 	}
@@ -142,16 +141,16 @@ func TestXRCRefused(t *testing.T) {
 		x := newXRCTarget(r)
 		x.recv(0, 1)
 		x.recv(1, 2)
-		r.say("a000 ffff 00Q 00000000 00%06x %0512x", x.srq[0].Num(), 5)
-		r.say("a200 ffff 00Q 80000001 00%06x 01020304", x.srq[1].Num())
-		r.hears("b140 ffff 0000abcd 00000001 62000000")
+		r.giveBytes("a000 ffff 00Q 00000000 00%06x %0512x", x.srq[0].Num(), 5)
+		r.giveBytes("a200 ffff 00Q 80000001 00%06x 01020304", x.srq[1].Num())
+		r.expectBytes("b140 ffff 0000abcd 00000001 62000000")
 		r.completions(x.cq[0], "1 REM_ACCESS_ERR")
 		r.completions(x.cq[1])
 	})
 }
 
-// FuzzXRCPackets is FuzzPackets for a target: nothing changes but the memory of the SRQ that a
-// message names, and each receive completes at most once, at the SRQ that it was posted to.
+// FuzzXRCPackets is FuzzPackets for a target. Only the memory of the message's SRQ changes, and
+// each receive completes at most once, at its own SRQ.
 func FuzzXRCPackets(f *testing.F) {
 	random(f, 100, 500)
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -217,8 +216,8 @@ func fuzzXRC(t *testing.T, s script) {
 	}
 }
 
-// TestXRCBadLink: what a link loses, repeats and reorders comes once and in order, and what is lost
-// is repeated one by one.
+// TestXRCBadLink: over a link that loses, duplicates and reorders, everything arrives once and in
+// order, and lost packets are retransmitted one by one.
 func TestXRCBadLink(t *testing.T) {
 	for seed := range uint64(4) {
 		c := config{service: verbs.XRCSend, sqPSN: 0xffffe0, rqPSN: 0x345678, timeout: 8, retry: 7, rnr: 7, minRNR: 1}

@@ -1,14 +1,14 @@
-// Package classify knows the packets of RoCE for a hub, a process that shares UDP port 4791 between
-// others: it says which of them a datagram is for, by the destination QPN in its BTH (IBTA Vol 1
-// §9.2), or for QP 1, the numbers in its MAD (§12.6).
+// Package classify classifies RoCE packets for a hub, a process that shares UDP port 4791 between
+// others. It finds the process of each datagram, by the destination QPN in its BTH (IBTA Vol 1
+// §9.2), or for QP 1 by the numbers in its MAD (§12.6).
 //
-// A MAD is for the process whose communication ID it calls the receiver's, a request (REQ,
-// SIDR_REQ) for the one that serves its service ID, and a SIDR_REP for the one whose request ID it
-// has. A REJ of somebody who gives up before he has got a REP names no ID of the receiver: it goes
-// where his REQ went.
+// A MAD belongs to the process with the receiver's communication ID in it. A request (REQ,
+// SIDR_REQ) belongs to the process with its service ID, and a SIDR_REP to that with its request ID.
+// The REJ of a peer that gives up before it received a REP has no ID of the receiver. It goes to
+// the process of the REQ.
 //
-// For processes that died connections.go remembers which connections they had, as far as that can
-// be seen in what their peers have sent, and speak.go ends those.
+// connections.go tracks the connections of each process, as far as they are visible in packets of
+// their peers. When a process dies, notify.go ends its connections.
 package classify
 
 import (
@@ -28,14 +28,14 @@ const (
 type Classifier struct {
 	leases   leases
 	requests requests
-	speech   speech
-	header   [40 + 8]byte // of the datagram that is looked at
+	notifier notifier
+	header   [40 + 8]byte // of the current datagram
 }
 
 var _ stack.Classifier = (*Classifier)(nil)
 
-// New makes a classifier that knows of no process.
-func New() *Classifier { return &Classifier{requests: requests{of: map[request]*asked{}}} }
+// New returns a classifier without processes.
+func New() *Classifier { return &Classifier{requests: requests{of: map[request]*pendingREQ{}}} }
 
 // Classify implements stack.Classifier.
 func (c *Classifier) Classify(payload []byte, d *stack.Datagram) stack.Target {
@@ -56,7 +56,7 @@ func (c *Classifier) Classify(payload []byte, d *stack.Datagram) stack.Target {
 	}
 }
 
-// destQPN reads the destination QPN of a packet that has a whole BTH.
+// destQPN returns the destination QPN of a packet with a complete BTH.
 func destQPN(payload []byte) uint32 {
 	return uint32(payload[5])<<16 | uint32(payload[6])<<8 | uint32(payload[7])
 }
@@ -73,7 +73,7 @@ func (c *Classifier) classifyMAD(payload []byte, d *stack.Datagram) stack.Target
 	return to
 }
 
-// target is whom a message is for.
+// target returns the destination of a message.
 func (c *Classifier) target(m *message, d *stack.Datagram) stack.Target {
 	switch x := m.content.(type) {
 	case *mad.REQ:
@@ -92,9 +92,9 @@ func (c *Classifier) target(m *message, d *stack.Datagram) stack.Target {
 	return stack.Target{Kind: stack.TargetCommID, Number: m.remote}
 }
 
-// intact reports whether a datagram has the right ICRC. Of a MAD whose IPv4 identification was not
-// seen, any identification is right: nothing is known of who sends MADs, so that each is a first
-// packet in the sense of package ipid.
+// intact reports whether a datagram has the right ICRC. For a MAD with an unknown IPv4
+// identification, any matching one is accepted: nothing is known of the sender, so each MAD is a
+// first packet in the sense of package ipid.
 func (c *Classifier) intact(payload []byte, d *stack.Datagram) bool {
 	if d.NoICRC {
 		return true
@@ -124,7 +124,7 @@ func (c *Classifier) Permits(payload []byte, own stack.Numbers) bool {
 	toQP := pkt.DestQP > mad.QPN
 	switch {
 	case err == wire.ErrOpcode:
-		return toQP // which is to refuse it
+		return toQP // the QP refuses it
 	case err != nil:
 		return false
 	case pkt.DestQP == mad.QPN:
@@ -134,13 +134,13 @@ func (c *Classifier) Permits(payload []byte, own stack.Numbers) bool {
 	case pkt.Opcode.Transport() == wire.UD:
 		return own.QPNs.Contains(pkt.DETH.SrcQP)
 	}
-	return toQP // a connection's: its QP knows whom it hears
+	return toQP // of a connection: its QP checks the peer
 }
 
 // Refuse implements stack.Classifier.
 func (c *Classifier) Refuse(payload []byte, d *stack.Datagram, send stack.SendFunc) {
 	m, ok := parse(payload, d)
-	if !ok || c.leases.lives(m.remote) || !c.intact(payload, d) {
+	if !ok || c.leases.alive(m.remote) || !c.intact(payload, d) {
 		return
 	}
 	var answer mad.Message
@@ -159,10 +159,10 @@ func (c *Classifier) Refuse(payload []byte, d *stack.Datagram, send stack.SendFu
 	default:
 		return
 	}
-	way := stack.PathAttr{Src: d.Dst, Dst: d.Src, TrafficClass: d.TrafficClass, Priority: uint8(d.TCI >> 13)}
-	c.speech.say(send, way, m.tid, answer)
+	path := stack.PathAttr{Src: d.Dst, Dst: d.Src, TrafficClass: d.TrafficClass, Priority: uint8(d.TCI >> 13)}
+	c.notifier.send(send, path, m.tid, answer)
 }
 
-// randomTID is a transaction ID. It need not be secret: the message has two communication IDs that
-// are.
+// randomTID returns a transaction ID. It need not be secret, as the two communication IDs in the
+// message are.
 func randomTID() uint64 { return rand.Uint64() }

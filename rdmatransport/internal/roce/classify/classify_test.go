@@ -23,7 +23,7 @@ var (
 var alice = stack.Numbers{QPNs: stack.Range{Base: 0x10000, Mask: 0xffff}, CommIDs: stack.Range{Base: 0xa00000, Mask: 0xfffff}}
 var bob = stack.Numbers{QPNs: stack.Range{Base: 0x20000, Mask: 0xffff}, CommIDs: stack.Range{Base: 0xb00000, Mask: 0xfffff}}
 
-// header is what precedes n bytes from src to dst.
+// header returns the headers of n bytes from src to dst.
 func header(src, dst netip.Addr, id uint16, n int) []byte {
 	h := make([]byte, 20+8)
 	h[0], h[6], h[8], h[9] = 0x45, 0x40, 64, 17
@@ -37,10 +37,10 @@ func header(src, dst netip.Addr, id uint16, n int) []byte {
 	return h
 }
 
-// arrival is a packet as a socket brings it.
+// arrival returns a packet as received from a socket.
 func arrival(src, dst netip.Addr, pkt *wire.Packet) ([]byte, *stack.Datagram) {
 	b := make([]byte, pkt.Size())
-	pkt.Encode(header(src, dst, 0x1234, len(b)), b) // the identification is not seen
+	pkt.Encode(header(src, dst, 0x1234, len(b)), b) // the identification is not visible
 	return b, &stack.Datagram{Src: src, Dst: dst, SrcPort: 50000, Header: header(src, dst, 0, len(b)), Payload: b, SegmentSize: len(b), IDGuessed: true}
 }
 
@@ -53,16 +53,17 @@ func madTo(dst netip.Addr, m mad.Message) ([]byte, *stack.Datagram) {
 	})
 }
 
-// said is what a classifier sends.
-type said struct {
+// sentMAD is a message that a classifier sends.
+type sentMAD struct {
 	to  stack.PathAttr
 	tid uint64
 	m   mad.Message
 }
 
-// hear is a function for a classifier to send with, and what it has sent by then.
-func hear(t *testing.T) (stack.SendFunc, func() []said) {
-	var all []said
+// recorder returns a send function for a classifier, and a function that returns the messages sent
+// so far.
+func recorder(t *testing.T) (stack.SendFunc, func() []sentMAD) {
+	var all []sentMAD
 	return func(to stack.PathAttr, n int, fill func(header, payload []byte)) {
 			h, b := header(to.Src, to.Dst, 0, n), make([]byte, n)
 			fill(h, b)
@@ -76,8 +77,8 @@ func hear(t *testing.T) (stack.SendFunc, func() []said) {
 			}
 			m := map[mad.Attr]mad.Message{mad.AttrREJ: &mad.REJ{}, mad.AttrDREQ: &mad.DREQ{}, mad.AttrDREP: &mad.DREP{}, mad.AttrSIDRREP: &mad.SIDRREP{}, mad.AttrAPR: &mad.APR{}}[head.Attr]
 			mad.Decode(data, m)
-			all = append(all, said{to, head.TID, m})
-		}, func() []said {
+			all = append(all, sentMAD{to, head.TID, m})
+		}, func() []sentMAD {
 			heard := all
 			all = nil
 			return heard
@@ -97,7 +98,7 @@ func TestClassify(t *testing.T) {
 		{&mad.RTU{LocalCommID: 9, RemoteCommID: id}, stack.Target{Kind: stack.TargetCommID, Number: id}},
 		{&mad.MRA{LocalCommID: 9, RemoteCommID: id}, stack.Target{Kind: stack.TargetCommID, Number: id}},
 		{&mad.REJ{RemoteCommID: id}, stack.Target{Kind: stack.TargetCommID, Number: id}},
-		{&mad.REJ{LocalCommID: 9, Reason: mad.Timeout}, stack.Target{}}, // of a REQ that nobody has seen
+		{&mad.REJ{LocalCommID: 9, Reason: mad.Timeout}, stack.Target{}}, // of an unknown REQ
 		{&mad.DREQ{LocalCommID: 9, RemoteCommID: id}, stack.Target{Kind: stack.TargetCommID, Number: id}},
 		{&mad.DREP{LocalCommID: 9, RemoteCommID: id}, stack.Target{Kind: stack.TargetCommID, Number: id}},
 		{&mad.LAP{LocalCommID: 9, RemoteCommID: id}, stack.Target{Kind: stack.TargetCommID, Number: id}},
@@ -132,7 +133,7 @@ func TestClassify(t *testing.T) {
 	}
 }
 
-// Somebody who gives up before he has got a REP does not know an ID of the receiver.
+// A peer that gives up before the REP does not know an ID of the receiver.
 func TestRejectedBeforeReply(t *testing.T) {
 	c := classify.New()
 	c.Classify(madTo(own, &mad.REQ{LocalCommID: 9, ServiceID: 5}))
@@ -146,7 +147,7 @@ func TestRejectedBeforeReply(t *testing.T) {
 	}
 }
 
-// connect has a process be asked for one connection, and ask for another.
+// connect gives a process one passive and one active connection.
 func connect(c *classify.Classifier, of stack.Numbers) {
 	c.Classify(madTo(own, &mad.REQ{LocalCommID: 9, ServiceID: 5, LocalQPN: 0x77}))
 	c.Classify(madTo(own, &mad.RTU{LocalCommID: 9, RemoteCommID: of.CommIDs.Base + 1}))
@@ -156,15 +157,15 @@ func connect(c *classify.Classifier, of stack.Numbers) {
 
 func TestDied(t *testing.T) {
 	c := classify.New()
-	send, heard := hear(t)
+	send, heard := recorder(t)
 	c.Leased(bob)
 	c.Leased(alice)
 	connect(c, alice)
 	connect(c, bob)
 	c.Classify(madTo(own, &mad.RTU{LocalCommID: 50, RemoteCommID: alice.CommIDs.Base + 4})) // without a REQ
-	c.Classify(madTo(own, &mad.REP{LocalCommID: 51, RemoteCommID: 0xc00000}))               // to nobody
+	c.Classify(madTo(own, &mad.REP{LocalCommID: 51, RemoteCommID: 0xc00000}))               // without a process
 	c.Classify(madTo(own, &mad.REP{LocalCommID: 52, RemoteCommID: alice.CommIDs.Base + 5}))
-	c.Classify(madTo(own, &mad.DREQ{LocalCommID: 52, RemoteCommID: alice.CommIDs.Base + 5})) // over
+	c.Classify(madTo(own, &mad.DREQ{LocalCommID: 52, RemoteCommID: alice.CommIDs.Base + 5})) // ended
 	now := int64(time.Hour)
 	if again := c.SendDue(now, send); again != 0 || len(heard()) > 0 {
 		t.Errorf("speaks for the living, again after %d", again)
@@ -206,7 +207,7 @@ func TestDied(t *testing.T) {
 
 func TestDiedIsAnswered(t *testing.T) {
 	c := classify.New()
-	send, heard := hear(t)
+	send, heard := recorder(t)
 	c.Leased(alice)
 	connect(c, alice)
 	c.Died(alice)
@@ -214,7 +215,7 @@ func TestDiedIsAnswered(t *testing.T) {
 	heard()
 	b, d := madTo(own, &mad.DREP{LocalCommID: 9, RemoteCommID: alice.CommIDs.Base + 1})
 	bad := *d
-	bad.Src = other // somebody else's, and its ICRC is wrong then
+	bad.Src = other // of another host, so that its ICRC is wrong
 	c.Classify(b, &bad)
 	c.Classify(madTo(own, &mad.DREP{LocalCommID: 99, RemoteCommID: alice.CommIDs.Base + 1}))
 	if c.SendDue(5e9, send); len(heard()) != 3 {
@@ -228,10 +229,10 @@ func TestDiedIsAnswered(t *testing.T) {
 	}
 }
 
-// The RTU is on its way when the process dies.
-func TestReadyForTheDead(t *testing.T) {
+// The RTU is in flight when the process dies.
+func TestRTUForDeadProcess(t *testing.T) {
 	c := classify.New()
-	send, heard := hear(t)
+	send, heard := recorder(t)
 	c.Leased(alice)
 	c.Classify(madTo(own, &mad.REQ{LocalCommID: 9, ServiceID: 5, LocalQPN: 0x77}))
 	c.Died(alice)
@@ -249,7 +250,7 @@ func TestReadyForTheDead(t *testing.T) {
 
 func TestLeasedAgain(t *testing.T) {
 	c := classify.New()
-	send, heard := hear(t)
+	send, heard := recorder(t)
 	c.Leased(alice)
 	connect(c, alice)
 	c.Died(alice)
@@ -265,13 +266,13 @@ func TestLeasedAgain(t *testing.T) {
 	}
 }
 
-func TestDamagedTeachesNothing(t *testing.T) {
+func TestDamagedMADIgnored(t *testing.T) {
 	c := classify.New()
-	send, heard := hear(t)
+	send, heard := recorder(t)
 	c.Leased(alice)
 	b, d := madTo(own, &mad.REP{LocalCommID: 10, RemoteCommID: alice.CommIDs.Base + 2, LocalQPN: 0x78})
 	b[20+24+200] ^= 0x55
-	d.Header = header(peer, own, 0x1234, len(b)) // as seen
+	d.Header = header(peer, own, 0x1234, len(b)) // visible
 	d.IDGuessed = false
 	if got := c.Classify(b, d); got.Kind != stack.TargetCommID {
 		t.Errorf("%+v: its process is to count it", got)
@@ -301,7 +302,7 @@ func TestRefuse(t *testing.T) {
 		{&mad.SIDRREP{RequestID: mine}, nil},
 		{&mad.APR{LocalCommID: his, RemoteCommID: mine}, nil},
 	} {
-		send, heard := hear(t)
+		send, heard := recorder(t)
 		b, d := madTo(own, x.m)
 		d.TrafficClass, d.TCI = 0x68, 3<<13
 		c := classify.New()
@@ -326,7 +327,7 @@ func TestRefuse(t *testing.T) {
 	}
 }
 
-// A packet is right under the identification that it has, and no other, and only as it was sent.
+// A packet is valid only with its own identification, and unchanged.
 func TestVerify(t *testing.T) {
 	c := classify.New()
 	b, d := arrival(peer, own, &wire.Packet{BTH: wire.BTH{Opcode: wire.RCSendOnly, DestQP: 0x10001}, Payload: []byte("data")})
@@ -346,10 +347,10 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// A process that lives may be without a hub for a moment: nobody else answers for it.
-func TestRefuseForTheLiving(t *testing.T) {
+// A live process may have no hub for a moment: nothing else answers for it.
+func TestNoRefusalForLiveProcess(t *testing.T) {
 	c := classify.New()
-	send, heard := hear(t)
+	send, heard := recorder(t)
 	c.Leased(alice)
 	for _, m := range []mad.Message{
 		&mad.DREQ{LocalCommID: 9, RemoteCommID: alice.CommIDs.Base + 1}, &mad.REP{LocalCommID: 9, RemoteCommID: alice.CommIDs.Base + 1},
@@ -391,11 +392,11 @@ func TestPermits(t *testing.T) {
 	}
 }
 
-// What is remembered of requests is bounded: the oldest is forgotten.
+// The number of stored requests is bounded: the oldest is dropped.
 func TestManyRequests(t *testing.T) {
 	const most = 1 << 14
 	c := classify.New()
-	send, heard := hear(t)
+	send, heard := recorder(t)
 	c.Leased(alice)
 	for i := range uint32(most + 1) {
 		c.Classify(madTo(own, &mad.REQ{LocalCommID: 1 + i, LocalQPN: 2 + i}))
@@ -414,7 +415,7 @@ func TestManyRequests(t *testing.T) {
 	}
 }
 
-// What a process leaves is said bit by bit, and once.
+// The DREQs of a dead process are sent in parts, and once.
 func TestManyConnections(t *testing.T) {
 	const most = 1 << 16
 	c := classify.New()

@@ -10,25 +10,25 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// Bounds on what peers can have remembered. Beyond, the oldest is forgotten: if its process dies,
-// the peer is not told, and finds out by itself.
+// Limits of the state that peers can create. Beyond them, the oldest entry is dropped: if its
+// process dies, the peer is not notified, and must find out by itself.
 const (
 	maxConnections = 1 << 16 // of a process
 	maxRequests    = 1 << 14
 )
 
-// leases are the processes, by their communication IDs, whose ranges do not overlap.
+// leases are the processes by communication ID. Their ranges do not overlap.
 type leases []*lease
 
-// lease is a process's numbers, and its connections by its own communication ID.
+// lease holds a process's numbers, and its connections by its own communication ID.
 type lease struct {
 	ids         stack.Range
 	dead        bool
 	connections map[uint32]*connection
-	order       list.List // of them, the oldest first
+	order       list.List // of connections, oldest first
 }
 
-// connection is one of a process's, established or nearly so, as its peer has described it.
+// connection is a connection of a process, established or almost, as described by its peer.
 type connection struct {
 	lease         *lease
 	place         *list.Element // in lease.order
@@ -38,24 +38,24 @@ type connection struct {
 	trafficClass  uint8
 	priority      uint8
 
-	speaking // since the process died
+	notice // after the process died
 }
 
-// requests are REQs that came, and whose connection's own communication ID is not known yet.
+// requests are received REQs whose connection's local communication ID is unknown.
 type requests struct {
-	of    map[request]*asked
-	order list.List // of them, the oldest first
+	of    map[request]*pendingREQ
+	order list.List // of them, oldest first
 }
 
-// asked is what a REQ asked for.
-type asked struct {
+// pendingREQ is the content of a REQ.
+type pendingREQ struct {
 	request
 	place   *list.Element
 	service uint64
 	qpn     uint32
 }
 
-// at finds where the process that has a communication ID is, or would be.
+// at returns the index of the process with a communication ID, or where it would be inserted.
 func (l leases) at(id uint32) (i int, found bool) {
 	i, exact := slices.BinarySearchFunc(l, id, func(e *lease, id uint32) int { return cmp.Compare(e.ids.Base, id) })
 	if exact {
@@ -67,8 +67,8 @@ func (l leases) at(id uint32) (i int, found bool) {
 	return i, false
 }
 
-// lives reports whether a living process has a communication ID.
-func (l leases) lives(id uint32) bool {
+// alive reports whether a live process has a communication ID.
+func (l leases) alive(id uint32) bool {
 	i, found := l.at(id)
 	return found && !l[i].dead
 }
@@ -97,18 +97,18 @@ func (c *Classifier) Died(n stack.Numbers) {
 	l := c.leases[i]
 	l.dead = true
 	for e := l.order.Front(); e != nil; e = e.Next() {
-		c.speech.begin(e.Value.(*connection))
+		c.notifier.start(e.Value.(*connection))
 	}
 }
 
-// learn takes in what a message with the right ICRC tells of a connection. A connection is known
-// from the message that has both communication IDs: for who has asked that is the REP, for who was
-// asked the RTU, or a MRA about his REP.
+// learn updates connections by a message with the right ICRC. A connection is known from the first
+// message with both communication IDs. On the active side that is the REP, on the passive side the
+// RTU, or a MRA of the REP.
 func (c *Classifier) learn(m *message, d *stack.Datagram) {
 	key := m.request(d)
 	switch x := m.content.(type) {
 	case *mad.REQ:
-		c.requests.add(&asked{request: key, service: x.ServiceID, qpn: x.LocalQPN})
+		c.requests.add(&pendingREQ{request: key, service: x.ServiceID, qpn: x.LocalQPN})
 	case *mad.REP:
 		qpn := x.LocalQPN
 		if qpn == 0 {
@@ -130,7 +130,7 @@ func (c *Classifier) learn(m *message, d *stack.Datagram) {
 	}
 }
 
-// connected remembers a connection.
+// connected records a connection.
 func (c *Classifier) connected(m *message, d *stack.Datagram, qpn uint32) {
 	i, found := c.leases.at(m.remote)
 	if !found {
@@ -138,8 +138,8 @@ func (c *Classifier) connected(m *message, d *stack.Datagram, qpn uint32) {
 	}
 	l := c.leases[i]
 	if old := l.connections[m.remote]; old != nil {
-		if old.isOf(m, d) {
-			return // it is repeated
+		if old.matches(m, d) {
+			return // repeated
 		}
 		l.remove(old)
 	}
@@ -153,23 +153,23 @@ func (c *Classifier) connected(m *message, d *stack.Datagram, qpn uint32) {
 	o.place = l.order.PushBack(o)
 	l.connections[o.local] = o
 	if l.dead {
-		c.speech.begin(o)
+		c.notifier.start(o)
 	}
 }
 
-// forget forgets the connection that a message is about: it is over.
+// forget removes the connection of a message, as it is over.
 func (c *Classifier) forget(m *message, d *stack.Datagram) {
 	i, found := c.leases.at(m.remote)
 	if !found {
 		return
 	}
-	if o := c.leases[i].connections[m.remote]; o != nil && o.isOf(m, d) {
+	if o := c.leases[i].connections[m.remote]; o != nil && o.matches(m, d) {
 		o.lease.remove(o)
 	}
 }
 
-// isOf reports whether a message to a connection's communication ID is from its peer.
-func (o *connection) isOf(m *message, d *stack.Datagram) bool {
+// matches reports whether a message to a connection's communication ID is from its peer.
+func (o *connection) matches(m *message, d *stack.Datagram) bool {
 	return o.remote == m.local && o.peer == d.Src && o.own == d.Dst
 }
 
@@ -179,19 +179,19 @@ func (l *lease) remove(o *connection) {
 	l.order.Remove(o.place)
 }
 
-// add remembers a REQ.
-func (r *requests) add(a *asked) {
+// add records a REQ.
+func (r *requests) add(a *pendingREQ) {
 	if old := r.of[a.request]; old != nil {
 		r.remove(old)
 	}
 	if len(r.of) >= maxRequests {
-		r.remove(r.order.Front().Value.(*asked))
+		r.remove(r.order.Front().Value.(*pendingREQ))
 	}
 	a.place = r.order.PushBack(a)
 	r.of[a.request] = a
 }
 
-func (r *requests) remove(a *asked) {
+func (r *requests) remove(a *pendingREQ) {
 	delete(r.of, a.request)
 	r.order.Remove(a.place)
 }

@@ -12,15 +12,15 @@ import (
 type message struct {
 	tid     uint64
 	content mad.Message
-	// local and remote are the communication IDs, or the request ID of SIDR, of who sent it and of
-	// who receives it; 0 if it has none.
+	// local and remote are the communication IDs, or the request ID of SIDR, of sender and
+	// receiver; 0 if there is none.
 	local, remote uint32
 }
 
-// parse reads a packet to QP 1. ok is false if it is no message to one host.
+// parse parses a packet to QP 1. ok is false if it is no unicast message.
 func parse(payload []byte, d *stack.Datagram) (m message, ok bool) {
 	var pkt wire.Packet
-	if toOneHost := !d.V1 && !d.Dst.IsMulticast(); !toOneHost || pkt.Parse(payload) != nil || !betweenQP1s(&pkt) {
+	if unicast := !d.V1 && !d.Dst.IsMulticast(); !unicast || pkt.Parse(payload) != nil || !betweenQP1s(&pkt) {
 		return m, false
 	}
 	h, data, err := mad.Parse(pkt.Payload)
@@ -37,20 +37,20 @@ func parse(payload []byte, d *stack.Datagram) (m message, ok bool) {
 	return m, true
 }
 
-// betweenQP1s reports whether a packet to QP 1 is what QP 1 of another host sends, in the default
-// partition (IBTA Vol 1 §13.5.2).
+// betweenQP1s reports whether a packet is from QP 1 of another host, in the default partition (IBTA
+// Vol 1 §13.5.2).
 func betweenQP1s(p *wire.Packet) bool {
-	const anyMember = 0x7fff // the other bit tells full members from limited ones
+	const anyMember = 0x7fff // the other bit distinguishes full from limited members
 	inPartition := p.PKey&anyMember == defaultPKey&anyMember
 	fromQP1 := p.Opcode == wire.UDSendOnly && p.DETH.SrcQP == mad.QPN && p.DETH.QKey == mad.QKey
 	return inPartition && fromQP1
 }
 
-// request names a REQ: who is asked, who asks, and the communication ID of who asks.
+// request identifies a REQ: the addresses of both sides, and the sender's communication ID.
 type request struct {
-	asked, asking netip.Addr
-	id            uint32
+	responder, requester netip.Addr
+	id                   uint32
 }
 
-// request is that of the REQ that who sent the message has sent before, or sends.
+// request returns the key of the REQ that belongs to the message.
 func (m *message) request(d *stack.Datagram) request { return request{d.Dst, d.Src, m.local} }

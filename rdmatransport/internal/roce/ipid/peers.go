@@ -1,51 +1,50 @@
-// Package ipid judges IPv4 identifications that were not seen in a header but solved from a
-// packet's ICRC ([wire.SolveID]), as it has to be where packets come from a socket.
+// Package ipid judges IPv4 identifications that were computed from a packet's ICRC
+// ([wire.SolveID]), not read from a header. This is needed if packets come from a socket.
 //
-// Solving takes 16 of the ICRC's 32 bits: a damaged packet has some identification under which it
-// is right once in 65,536 times. But a sender counts, so that only few identifications are likely.
-// Linux counts all packets from one address to another, package netstack those of each path, which
-// has a source port of its own. So Peers knows the last identification that was in order of each
-// pair of addresses, and of each [Flow], and accepts only those near one of the two. That leaves
-// 22.7 bits, or 22.1 beside others, and 16 for first packets.
+// The computation uses 16 of the ICRC's 32 bits: a damaged packet has a matching identification
+// with a probability of 1 in 65,536. But senders count, so only few identifications are plausible.
+// Linux counts all packets from one address to another. Package netstack counts those of each path,
+// which has its own source port. Peers therefore stores the last identification in order of each
+// pair of addresses and of each [Flow], and accepts only identifications close to one of the two.
+// That leaves 22.7 bits, or 22.1 next to other traffic, and 16 for first packets.
 //
-// # What is accepted
+// # Accepted identifications
 //
-//   - The first packet of a flow: any identification. Nothing is known yet, and 16 bits are left.
-//   - After that: from [Behind] before the last one, for packets that were overtaken, to [Ahead]
-//     after it, for those that were lost. The last one is the flow's or that of the pair of
-//     addresses.
-//   - After silence: [PerSecond] more for each second since the last one. Linux adds a random
-//     number to its counter, of at most the timer ticks since it was used last, which are 1000 a
-//     second or fewer. After a minute it is any again. The packets of the next [Backlog] have what
-//     the first had: if this process had no processor, they may have waited together, and the
-//     sender's silence have been between them.
-//   - After a jump, because more packets were lost than Ahead, or the peer has started anew: the
-//     first packet is refused, and its identification kept as a candidate. One that follows the
-//     candidate within [Ahead], and within [Probation], is accepted, as RTP does it with sequence
-//     numbers (RFC 3550 §A.1). The refused packet is sent again as a lost one is.
+//   - First packet of a flow: any identification. Nothing is known yet, and 16 bits are left.
+//   - Later packets: from [Behind] before the last one, for reordered packets, to [Ahead] after it,
+//     for lost ones. The last one is that of the flow or of the pair of addresses.
+//   - After an idle time: [PerSecond] more for each second since the last one. Linux adds a random
+//     number to its counter, of at most the timer ticks since its last use, which are 1000 per
+//     second or fewer. After a minute, any identification is accepted again. Packets within the
+//     next [Backlog] have the same range as the first: if this process did not run, they may have
+//     waited together, and the sender's idle time may be between them.
+//   - After a jump, because more than Ahead packets were lost or the peer restarted: the first
+//     packet is refused, and its identification becomes the candidate. A packet that follows the
+//     candidate within [Ahead] and [Probation] is accepted, as in RTP for sequence numbers (RFC
+//     3550 §A.1). The refused packet is retransmitted like a lost one.
 //
-// # What moves it
+// # Updates
 //
-// An identification that is accepted does not move the window yet. It becomes the last one of the
-// flow and of the pair when [Peers.Passed] says that all else was right: addresses, QP number and
-// PSN. So somebody who makes up packets without knowing the PSN cannot move the window away from
-// the true peer, and makes no entries for peers that do not exist. He can replace the candidate:
-// while he does so, a peer whose counter has jumped is not recognised until silence has widened the
-// window, which takes at most 66 seconds.
+// An accepted identification does not move the window yet. It becomes the last one of the flow and
+// of the pair when [Peers.Advance] confirms that address, QP number and PSN were right too. A
+// forger who does not know the PSN therefore cannot move the window away from the true peer, and
+// cannot create entries for peers that do not exist. It can replace the candidate. A peer whose
+// counter has jumped is then recognized only when idle time has widened the window, after at most
+// 66 seconds.
 //
-// # Beside many others
+// # Other traffic of the peer
 //
-// A peer that counts all packets to an address, as Linux does, may send thousands of datagrams and
-// packets of unreliable connections between two packets of a reliable one that are in order. If it
-// is sent to faster than it can receive, it repeats as many that have been received, or sends what
-// is behind a gap. [Peers.Seen] notes the identification of such a packet for the pair of
-// addresses, and those near it are accepted too. This is no last one: it widens what is accepted,
-// and takes nothing away. So somebody who makes up such packets, which takes no PSN that is
-// expected, does not have the true peer's packets refused, but those that only this note would have
-// had accepted. Where no packet of a reliable connection has passed, nothing is noted.
+// A peer that counts all packets to an address, like Linux, may send thousands of datagrams and
+// unreliable packets between two packets in order of a reliable connection. A peer that sends
+// faster than this side can receive retransmits as many, or sends packets behind a gap.
+// [Peers.Note] records the identification of such a packet for the pair of addresses, and those
+// close to it are accepted too. It does not replace the last one: it widens the accepted range, and
+// never narrows it. Forging such packets, which needs no expected PSN, therefore causes no refusal
+// of the true peer's packets, except of those that only the note would have allowed. Without a
+// packet in order of a reliable connection, nothing is recorded.
 //
-// None of this is a defence against forgery: the ICRC has no key, and whoever makes up a packet may
-// choose its identification too. It is to find damage.
+// This does not protect against forgery: the ICRC has no key, and a forger may choose the
+// identification too. It detects damage.
 package ipid
 
 import (
@@ -55,7 +54,7 @@ import (
 	"time"
 )
 
-// The bounds of what is accepted.
+// The limits of the accepted range.
 const (
 	Ahead     = 256
 	Behind    = 64
@@ -64,41 +63,41 @@ const (
 	Backlog   = 100 * time.Millisecond
 )
 
-// MaxPeers is how many flows and pairs of addresses are remembered. Beyond, the one that was heard
-// of least recently is forgotten; the next packet of a flow is then a first one.
+// MaxPeers is the largest number of stored flows and pairs of addresses. Beyond it, the least
+// recently used one is dropped, and the next packet of its flow is a first one.
 const MaxPeers = 4096
 
-// Flow is packets from one address and UDP port to another address.
+// Flow identifies packets from one address and UDP port to another address.
 type Flow struct {
 	Src, Dst netip.Addr
-	SrcPort  uint16 // 0 stands for all packets between the two addresses
+	SrcPort  uint16 // 0 for all packets between the two addresses
 }
 
-// pair is all packets between the addresses.
+// pair identifies all packets between the addresses.
 func (f Flow) pair() Flow { return Flow{Src: f.Src, Dst: f.Dst} }
 
-// Peers are those of whom identifications were solved. The zero value knows none and is ready for
-// use. Its methods may be called from any goroutine.
+// Peers stores the identifications of peers. The zero value is empty and ready for use. Its methods
+// may be called from any goroutine.
 type Peers struct {
 	mu    sync.Mutex
 	flows map[Flow]*list.Element // of peer
-	order list.List              // those heard of most recently first
+	order list.List              // most recently used first
 }
 
 type peer struct {
 	flow      Flow
 	last      uint16
-	at        time.Duration // when last was set
-	silence   time.Duration // the longest that ended within the last Backlog
-	ended     time.Duration // when it did
+	at        time.Duration // time of last
+	idle      time.Duration // longest idle time that ended within the last Backlog
+	idleEnd   time.Duration // end of that idle time
 	candidate uint16
-	since     time.Duration // when the candidate was set; 0 if there is none
-	seen      uint16        // of a pair: the last one of a packet that was not the next of a reliable connection
-	seenAt    time.Duration // 0 if there is none
+	since     time.Duration // time of the candidate; 0 if there is none
+	noted     uint16        // of a pair: recorded by Note
+	notedAt   time.Duration // time of noted; 0 if there is none
 }
 
-// Accept reports whether an identification, solved from a packet that came at a time, is plausible.
-// Times are those of one monotonic clock, and not 0.
+// Accept reports whether an identification computed from a packet is plausible. Times are of one
+// monotonic clock, and not 0.
 func (p *Peers) Accept(f Flow, id uint16, now time.Duration) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -107,11 +106,11 @@ func (p *Peers) Accept(f Flow, id uint16, now time.Duration) bool {
 		return true
 	}
 	r := e.Value.(*peer)
-	if r.near(id, now) {
+	if r.within(id, now) {
 		return true
 	}
 	if e := p.flows[f.pair()]; e != nil {
-		if pair := e.Value.(*peer); pair.near(id, now) || pair.seenAt != 0 && near(id, pair.seen, now-pair.seenAt) {
+		if pair := e.Value.(*peer); pair.within(id, now) || pair.notedAt != 0 && within(id, pair.noted, now-pair.notedAt) {
 			return true
 		}
 	}
@@ -123,42 +122,42 @@ func (p *Peers) Accept(f Flow, id uint16, now time.Duration) bool {
 	return false
 }
 
-// near reports whether an identification is close enough to the last one.
-func (r *peer) near(id uint16, now time.Duration) bool {
+// within reports whether an identification is close enough to the last one.
+func (r *peer) within(id uint16, now time.Duration) bool {
 	ago := now - r.at
-	if now-r.ended <= Backlog {
-		ago += r.silence
+	if now-r.idleEnd <= Backlog {
+		ago += r.idle
 	}
-	return near(id, r.last, ago)
+	return within(id, r.last, ago)
 }
 
-// near reports whether an identification is close enough to one that came some time ago.
-func near(id, last uint16, ago time.Duration) bool {
-	// The time is limited first: silence may have lasted for years.
+// within reports whether an identification is close enough to an earlier one.
+func within(id, last uint16, ago time.Duration) bool {
+	// The time is limited first, as the idle time may be years.
 	ahead := Ahead + int(min(max(ago, 0), 100*time.Second)*PerSecond/time.Second)
 	return int(id-last) <= ahead || last-id <= Behind
 }
 
-// Seen says that the packet with that identification, which was accepted, was another than the next
-// one of a reliable connection.
-func (p *Peers) Seen(f Flow, id uint16, now time.Duration) {
+// Note records the identification of an accepted packet that was not the next one of a reliable
+// connection.
+func (p *Peers) Note(f Flow, id uint16, now time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if e := p.flows[f.pair()]; e != nil {
 		r := e.Value.(*peer)
-		r.seen, r.seenAt = id, now
+		r.noted, r.notedAt = id, now
 	}
 }
 
-// Passed says that the packet with that identification was in order in every other respect too.
-func (p *Peers) Passed(f Flow, id uint16, now time.Duration) {
+// Advance records the identification of a packet that was in order in every other respect too.
+func (p *Peers) Advance(f Flow, id uint16, now time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.set(f, id, now)
 	p.set(f.pair(), id, now)
 }
 
-// set remembers the last identification. mu is held.
+// set stores the last identification. mu is held.
 func (p *Peers) set(f Flow, id uint16, now time.Duration) {
 	e := p.flows[f]
 	switch {
@@ -180,13 +179,13 @@ func (p *Peers) set(f Flow, id uint16, now time.Duration) {
 	if r.flow != f {
 		*r = peer{flow: f, at: now}
 	}
-	if silence := now - r.at; silence >= r.silence || now-r.ended > Backlog {
-		r.silence, r.ended = silence, now
+	if idle := now - r.at; idle >= r.idle || now-r.idleEnd > Backlog {
+		r.idle, r.idleEnd = idle, now
 	}
 	r.last, r.at, r.since = id, now, 0
 }
 
-// Len is how many flows and pairs are remembered.
+// Len returns the number of stored flows and pairs.
 func (p *Peers) Len() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -13,7 +13,7 @@ const start = 24 * time.Hour
 
 var flow = ipid.Flow{Src: netip.MustParseAddr("10.0.0.2"), Dst: netip.MustParseAddr("10.0.0.1"), SrcPort: 50000}
 
-// event is a packet with an identification, some time after the one before.
+// event is a packet with an identification, some time after the previous one.
 type event struct {
 	after  time.Duration
 	id     uint16
@@ -65,19 +65,19 @@ func TestAccept(t *testing.T) {
 					t.Fatalf("packet %d, ID %d: accepted %t, want %t", i, e.id, got, e.accept)
 				}
 				if got && !e.forged {
-					p.Passed(flow, e.id, now)
+					p.Advance(flow, e.id, now)
 				}
 			}
 		})
 	}
 }
 
-// TestFloodOfForgeries: a peer that counts is never refused, whatever others make up.
+// TestFloodOfForgeries: a peer that counts is never refused, whatever others forge.
 func TestFloodOfForgeries(t *testing.T) {
 	var p ipid.Peers
 	rnd := rand.New(rand.NewPCG(1, 2))
 	id := uint16(rnd.Uint32())
-	p.Passed(flow, id, start)
+	p.Advance(flow, id, start)
 	for range 1 << 20 {
 		if rnd.IntN(8) > 0 {
 			p.Accept(flow, uint16(rnd.Uint32()), start)
@@ -87,18 +87,18 @@ func TestFloodOfForgeries(t *testing.T) {
 		if !p.Accept(flow, id, start) {
 			t.Fatalf("ID %d of the peer was refused", id)
 		}
-		p.Passed(flow, id, start)
+		p.Advance(flow, id, start)
 	}
 }
 
-// TestFewAccepted: of random identifications, as damage gives them, as few are accepted as
-// PROTOCOL.md says.
+// TestFewAccepted: the share of accepted random identifications, as damage causes them, is that in
+// PROTOCOL.md.
 func TestFewAccepted(t *testing.T) {
 	var p ipid.Peers
-	p.Passed(flow, 1000, start)
+	p.Advance(flow, 1000, start)
 	accepted := 0
 	for id := range 1 << 16 {
-		// In an order in which no two in a row agree.
+		// In an order without two consecutive close ones.
 		if p.Accept(flow, uint16(id*40503), start) {
 			accepted++
 		}
@@ -108,16 +108,17 @@ func TestFewAccepted(t *testing.T) {
 	}
 }
 
-// TestBoundedPeers: no more are remembered than the bound; those heard of most recently are.
+// TestBoundedPeers: the number of stored peers is bounded, and the most recently used ones are
+// kept.
 func TestBoundedPeers(t *testing.T) {
 	var p ipid.Peers
 	nth := func(i int) ipid.Flow {
 		return ipid.Flow{Src: netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), Dst: flow.Dst, SrcPort: 50000}
 	}
 	for i := range 3 * ipid.MaxPeers {
-		p.Accept(nth(1<<20+i), 1, start) // forgers: not remembered
-		p.Passed(nth(i), 100, start)
-		p.Passed(nth(0), 100, start)
+		p.Accept(nth(1<<20+i), 1, start) // forged: not stored
+		p.Advance(nth(i), 100, start)
+		p.Advance(nth(0), 100, start)
 	}
 	if n := p.Len(); n != ipid.MaxPeers {
 		t.Fatalf("%d peers are remembered, want %d", n, ipid.MaxPeers)
@@ -132,19 +133,19 @@ func TestBoundedPeers(t *testing.T) {
 	}
 }
 
-// TestFlows: flows of one pair of addresses may have one counter or each its own; those of other
-// pairs count for nothing.
+// TestFlows: flows of one pair of addresses may have one counter or several; those of other pairs
+// do not count.
 func TestFlows(t *testing.T) {
 	var p ipid.Peers
 	sibling, other := flow, flow
 	sibling.SrcPort++
 	other.Dst = netip.MustParseAddr("10.0.0.3")
-	p.Passed(flow, 100, start)
+	p.Advance(flow, 100, start)
 	for _, f := range []ipid.Flow{sibling, other} {
 		if !p.Accept(f, 40000, start) {
 			t.Errorf("the first packet of %v was refused", f)
 		}
-		p.Passed(f, 40000, start)
+		p.Advance(f, 40000, start)
 	}
 	for _, c := range []struct {
 		name string
@@ -165,47 +166,47 @@ func TestFlows(t *testing.T) {
 	}
 }
 
-// TestBesideDatagrams: one packet now and then is accepted beside thousands of datagrams between
-// two of them. Made-up datagrams take nothing away, and nothing is noted of an address that no
-// reliable connection has.
+// TestBesideDatagrams: occasional packets are accepted between thousands of datagrams. Forged
+// datagrams cause no refusals, and nothing is recorded for an address without a reliable
+// connection.
 func TestBesideDatagrams(t *testing.T) {
 	var p ipid.Peers
 	other := flow
 	other.SrcPort++
-	p.Seen(other, 5, start)
+	p.Note(other, 5, start)
 	if p.Len() != 0 {
 		t.Error("datagrams alone are remembered")
 	}
 	now, id := start, uint16(100)
-	p.Passed(flow, id, now)
+	p.Advance(flow, id, now)
 	for range 100 {
 		for range 5000 { // in a second
 			now += time.Second / 5000
 			id++
-			p.Seen(other, id, now)
+			p.Note(other, id, now)
 		}
 		id++
 		if !p.Accept(flow, id, now) {
 			t.Fatalf("ID %d, behind datagrams, was refused", id)
 		}
-		p.Passed(flow, id, now)
+		p.Advance(flow, id, now)
 	}
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for range 1 << 16 {
-		p.Seen(other, uint16(rnd.Uint32()), now)
+		p.Note(other, uint16(rnd.Uint32()), now)
 		if rnd.IntN(8) == 0 {
 			id += uint16(1 + rnd.IntN(10))
 			if !p.Accept(flow, id, now) {
 				t.Fatalf("ID %d, between made-up datagrams, was refused", id)
 			}
-			p.Passed(flow, id, now)
+			p.Advance(flow, id, now)
 		}
 	}
-	for range 201 { // no silence is left
+	for range 201 { // no idle time is left
 		now += ipid.Backlog / 200
-		p.Passed(flow, id, now)
+		p.Advance(flow, id, now)
 	}
-	p.Seen(other, id+20000, now)
+	p.Note(other, id+20000, now)
 	accepted := 0
 	for i := range 1 << 16 {
 		if p.Accept(flow, uint16(i*40503), now) {
@@ -226,6 +227,6 @@ func BenchmarkPeers(b *testing.B) {
 		if !p.Accept(flow, id, start) {
 			b.Fatal(id)
 		}
-		p.Passed(flow, id, start)
+		p.Advance(flow, id, start)
 	}
 }

@@ -1,5 +1,5 @@
-// Package sacktest is selective acknowledgements as tests write and read them: by the distances
-// from the packet that is missing.
+// Package sacktest converts selective acknowledgements for tests: from and to distances from the
+// missing packet.
 package sacktest
 
 import (
@@ -8,7 +8,7 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
 
-// Of reports whether packets are kept at these distances, and no others.
+// Of returns a selective acknowledgement of packets at these distances only.
 func Of(distances ...uint32) wire.Sack {
 	n := uint32(0)
 	if len(distances) > 0 {

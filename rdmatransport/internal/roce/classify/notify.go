@@ -8,72 +8,72 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// What Linux's rdma_cm uses for a DREQ.
+// The values of Linux's rdma_cm for a DREQ.
 const (
-	timeout    = 4096 * time.Millisecond // for the peer to answer
+	timeout    = 4096 * time.Millisecond // for the peer's answer
 	maxRetries = 15
 )
 
-// A process may have died with many connections: what is said at once is bounded.
+// A process may die with many connections, so the messages sent at once are limited.
 const (
 	burst = 64
 	pause = time.Millisecond
 )
 
-// speech is what is to be said for the dead.
-type speech struct {
-	fresh   []*connection // of which nothing was said yet
+// notifier sends DREQs for dead processes.
+type notifier struct {
+	pending []*connection // not yet notified
 	waiting []*connection // for an answer, in the order of due
 	psn     uint32
 }
 
-// speaking is how far the end of a connection has been told to its peer.
-type speaking struct {
-	over bool // it is, or the process's numbers are another's by now
+// notice is the state of a connection's DREQ to its peer.
+type notice struct {
+	over bool // the connection is over, or the process's numbers have a new owner
 	tid  uint64
-	said int
+	sent int
 	due  int64
 }
 
-// begin begins to tell the peer of a connection that it is over.
-func (s *speech) begin(o *connection) {
+// start begins to notify the peer of a connection's end.
+func (s *notifier) start(o *connection) {
 	o.tid = randomTID()
-	s.fresh = append(s.fresh, o)
+	s.pending = append(s.pending, o)
 }
 
 // SendDue implements stack.Classifier.
 func (c *Classifier) SendDue(now int64, send stack.SendFunc) (again int64) {
-	s := &c.speech
+	s := &c.notifier
 	for range burst {
 		o := s.next(now)
 		if o == nil {
 			break
 		}
-		if o.said > maxRetries {
+		if o.sent > maxRetries {
 			o.lease.remove(o)
 			continue
 		}
-		s.say(send, stack.PathAttr{Src: o.own, Dst: o.peer, TrafficClass: o.trafficClass, Priority: o.priority}, o.tid,
+		s.send(send, stack.PathAttr{Src: o.own, Dst: o.peer, TrafficClass: o.trafficClass, Priority: o.priority}, o.tid,
 			&mad.DREQ{LocalCommID: o.local, RemoteCommID: o.remote, RemoteQPN: o.qpn})
-		o.said++
+		o.sent++
 		o.due = now + int64(timeout)
 		s.waiting = append(s.waiting, o)
 	}
 	s.waiting = s.waiting[over(s.waiting):]
-	s.fresh = s.fresh[over(s.fresh):]
+	s.pending = s.pending[over(s.pending):]
 	switch {
-	case len(s.fresh) > 0:
+	case len(s.pending) > 0:
 		return int64(pause)
 	case len(s.waiting) > 0:
 		return max(s.waiting[0].due-now, int64(pause))
 	}
-	s.fresh, s.waiting = nil, nil
+	s.pending, s.waiting = nil, nil
 	return 0
 }
 
-// next takes the next connection whose peer is to be told, or nil.
-func (s *speech) next(now int64) (o *connection) {
-	for _, queue := range []*[]*connection{&s.waiting, &s.fresh} {
+// next returns the next connection whose peer must be notified, or nil.
+func (s *notifier) next(now int64) (o *connection) {
+	for _, queue := range []*[]*connection{&s.waiting, &s.pending} {
 		*queue = (*queue)[over(*queue):]
 		if q := *queue; len(q) > 0 && q[0].due <= now {
 			*queue = q[1:]
@@ -83,7 +83,7 @@ func (s *speech) next(now int64) (o *connection) {
 	return nil
 }
 
-// over is how many of the first connections are.
+// over returns how many of the first connections are over.
 func over(queue []*connection) (n int) {
 	for n < len(queue) && queue[n].over {
 		n++
@@ -91,8 +91,8 @@ func over(queue []*connection) (n int) {
 	return n
 }
 
-// say sends a message.
-func (s *speech) say(send stack.SendFunc, way stack.PathAttr, tid uint64, m mad.Message) {
+// send sends a message.
+func (s *notifier) send(send stack.SendFunc, path stack.PathAttr, tid uint64, m mad.Message) {
 	var b [mad.Size]byte
 	mad.Encode(&b, tid, m)
 	s.psn = (s.psn + 1) & (1<<24 - 1)
@@ -101,8 +101,8 @@ func (s *speech) say(send stack.SendFunc, way stack.PathAttr, tid uint64, m mad.
 		DETH:    wire.DETH{QKey: mad.QKey, SrcQP: mad.QPN},
 		Payload: b[:],
 	}
-	way.SrcPort, way.HopLimit = sourcePort, hopLimit
-	send(way, pkt.Size(), func(header, payload []byte) { pkt.Encode(header, payload) })
+	path.SrcPort, path.HopLimit = sourcePort, hopLimit
+	send(path, pkt.Size(), func(header, payload []byte) { pkt.Encode(header, payload) })
 }
 
 const (
