@@ -1,7 +1,7 @@
 package iwarp
 
 // A connection is a TCP stream on which MPA's request and reply frames are exchanged. rdma_cm sets
-// it up, and a QP then has its stream. Its events are delivered one at a time, on a goroutine that
+// it up, and a QP then gets the stream. Events are delivered one at a time, on a goroutine that
 // holds no lock. (RFC 5044 §7, RFC 6581)
 
 import (
@@ -21,13 +21,13 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// Two SoftRNICs with Config.LongFPDUs agree by these reserved bits of MPA's frames that an FPDU may
-// be longer than a TCP segment, for links that do the segmentation. The initiator sets largeRequest
-// in its request, the accepting side largeReply in its reply. Those are two bits, as siw copies the
-// reserved bits of a request into its reply.
+// Reserved bits of MPA's frames, by which two SoftRNICs with Config.LongFPDUs negotiate FPDUs
+// longer than a TCP segment, for links that do the segmentation. The initiator sets longFPDURequest
+// in its request, and the responder longFPDUReply in its reply. There are two bits because siw
+// copies the reserved bits of a request into its reply.
 const (
-	largeRequest = 0x04
-	largeReply   = 0x02
+	longFPDURequest = 0x04
+	longFPDUReply   = 0x02
 )
 
 // conn is one end of a connection. It implements rdmacm.ProviderConn.
@@ -35,49 +35,49 @@ type conn struct {
 	e         *Engine
 	h         rdmacm.Handler
 	peer      netip.Addr
-	cancel    context.CancelFunc // initiating side: ends the set-up; nil when that is over. Guarded by mu
-	asked     *request           // accepting side: until it is accepted
+	cancel    context.CancelFunc // initiator: ends the set-up; nil after it. Protected by mu
+	request   *request           // responder: until it is accepted
 	port      uint8              // of the device
 	initiator bool
 
-	// These are set before a QP has the stream.
+	// These fields are set before a QP has the stream.
 	revision uint8   // of MPA
-	rtr      rtrKind // that the initiator owes
+	rtr      rtrKind // owed by the initiator
 	ird, ord uint8
-	ordLimit uint8 // the greatest ORD that the peer allows
+	ordLimit uint8 // the largest ORD that the peer allows
 	sink     uint32
 	stream   stack.Stream
 	framer   mpa.Sender
 	deframer mpa.Receiver
 	mulpdu   int
-	piece    int // the most that goes into the stream at once
+	piece    int // the largest write to the stream
 
-	// These are of receiving, and guarded by the QP's lock.
-	active     bool   // something came since the idle timer was set
-	idleTimer  bool   // the read deadline is set, to find out whether the stream is idle
-	reads      uint32 // how often something came since the stream was idle; the reader's
-	handled    int    // bytes that one call of stream.Receive has handed over
-	fault      error  // what was wrong with them
-	onReadable func() // unparked
+	// These fields are for receiving. The QP's lock protects them.
+	active     bool   // data has arrived since the idle timer was set
+	idleTimer  bool   // the read deadline is set, to detect an idle stream
+	reads      uint32 // how often data has arrived since the stream was idle; used by the reader
+	handled    int    // bytes passed by one call of stream.Receive
+	fault      error  // the error in these bytes
+	onReadable func() // readReady
 
-	// These are for streams that have both ends in this process: see direct.go. All but alone and
-	// other are guarded by the lock of this end's QP.
-	alone      *endpoint // guarded by endpoints.mu
-	other      atomic.Pointer[conn]
-	sent       uint64 // bytes of FPDUs that were sent
-	received   uint64 // bytes of FPDUs that were received
-	otherWaits bool   // other waits to be told that all it has sent was received
+	// These fields are for streams with both ends in this process: see direct.go. The lock of this
+	// end's QP protects all of them except unpaired and peerConn.
+	unpaired  *endpoint // protected by endpoints.mu
+	peerConn  atomic.Pointer[conn]
+	sent      uint64 // bytes of FPDUs sent
+	received  uint64 // bytes of FPDUs received
+	peerWaits bool   // peerConn waits until everything that it sent is received
 
-	mu       sync.Mutex // taken after the QP's lock
-	state    connState
-	ended    bool // the stream ended before Establish, which will report that
-	peerLeft bool // the peer closed the connection before its request was answered
-	muted    bool // Close was called: there are no more events
-	qp       *qp
-	events   []*rdmacm.ConnEvent // nil: no goroutine delivers them
+	mu         sync.Mutex // taken after the QP's lock
+	state      connState
+	ended      bool // the stream ended before Establish, which will report that
+	peerClosed bool // the peer closed the connection before its request was answered
+	closed     bool // by Close: there are no more events
+	qp         *qp
+	events     []*rdmacm.ConnEvent // nil if no goroutine delivers them
 }
 
-// request is a peer's request.
+// request is a peer's connection request.
 type request struct {
 	frame    mpa.Frame
 	listener *listener
@@ -87,8 +87,8 @@ type connState uint8
 
 const (
 	starting    connState = iota // frames are being exchanged
-	requested                    // accepting side: the application decides
-	responded                    // initiating side: the application is to establish
+	requested                    // responder: the application must answer
+	responded                    // initiator: the application must call Establish
 	established                  //
 	over
 )
@@ -99,7 +99,7 @@ func (s connState) String() string { return connStates[s] }
 
 // emit queues an event. c.mu is held.
 func (c *conn) emit(e *rdmacm.ConnEvent) {
-	if c.muted {
+	if c.closed {
 		return
 	}
 	e.Conn = c
@@ -114,7 +114,7 @@ func (c *conn) emit(e *rdmacm.ConnEvent) {
 func (c *conn) report(e *rdmacm.ConnEvent) {
 	c.mu.Lock()
 	e.Conn = c
-	report := !c.muted && c.events == nil
+	report := !c.closed && c.events == nil
 	if report {
 		c.events = append(c.events, e)
 	}
@@ -124,11 +124,11 @@ func (c *conn) report(e *rdmacm.ConnEvent) {
 	}
 }
 
-// deliver calls the handler with each event that is queued.
+// deliver calls the handler for each queued event.
 func (c *conn) deliver() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for len(c.events) > 0 && !c.muted {
+	for len(c.events) > 0 && !c.closed {
 		e := c.events[0]
 		c.events = c.events[1:] // not nil
 		c.mu.Unlock()
@@ -138,21 +138,21 @@ func (c *conn) deliver() {
 	c.events = nil
 }
 
-// expect returns an error for operation op unless the connection is in one of the states. c.mu is
+// expect returns an error of operation op unless the connection is in one of the states. c.mu is
 // held.
 func (c *conn) expect(op string, want ...connState) error {
 	switch {
 	case slices.Contains(want, c.state):
 		return nil
-	case c.peerLeft:
+	case c.peerClosed:
 		return verbs.Errorf(syscall.ECONNRESET, op, "the peer has closed the iWARP connection, or broken its rules")
 	}
 	return verbs.Errorf(verbs.ErrInvalid, op, "the iWARP connection is %v", c.state)
 }
 
-// startMPA sets framing up as the request and the reply have settled it: whether there are markers
-// in what this end sends and receives, CRCs, and FPDUs longer than a TCP segment.
-func (c *conn) startMPA(markersOut, markersIn, crc, large bool) error {
+// startMPA sets up framing as negotiated by request and reply: markers in each direction, CRCs, and
+// FPDUs longer than a TCP segment.
+func (c *conn) startMPA(markersOut, markersIn, crc, longFPDUs bool) error {
 	out := mpa.Config{Markers: markersOut, CRC: crc}
 	c.framer = mpa.NewSender(out)
 	c.deframer = mpa.NewReceiver(mpa.Config{Markers: markersIn, CRC: crc})
@@ -160,7 +160,7 @@ func (c *conn) startMPA(markersOut, markersIn, crc, large bool) error {
 	c.piece = c.stream.MSS()
 	if c.stream.Offloaded() {
 		c.piece = stack.MaxPiece
-		if large && !markersOut {
+		if longFPDUs && !markersOut {
 			c.mulpdu = mpa.MaxMULPDU
 		}
 	}
@@ -172,8 +172,7 @@ func (c *conn) startMPA(markersOut, markersIn, crc, large bool) error {
 	return nil
 }
 
-// bind gives the stream to a QP that enters RTS, and takes over the IRD and ORD that the QP's
-// attributes choose.
+// bind gives the stream to a QP that enters RTS, and sets IRD and ORD from the QP's attributes.
 func (c *conn) bind(q *qp, attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -185,7 +184,7 @@ func (c *conn) bind(q *qp, attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 		return err
 	}
 	if !c.initiator {
-		if err := c.startMPA(c.asked.frame.Markers, c.e.config.Markers, c.crc(), c.agreesLarge()); err != nil {
+		if err := c.startMPA(c.request.frame.Markers, c.e.config.Markers, c.crc(), c.agreesLongFPDUs()); err != nil {
 			return err
 		}
 	}
@@ -203,7 +202,7 @@ func (c *conn) bind(q *qp, attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	return nil
 }
 
-// mayReceive reports whether the peer may send FPDUs: an initiator waits for the reply.
+// mayReceive reports whether the peer may send FPDUs. An initiator must wait for the reply.
 func (c *conn) mayReceive() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -221,7 +220,7 @@ func (c *conn) QPAttr(to verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, error) 
 		attr.QPAccessFlags = verbs.AccessRemoteRead | verbs.AccessRemoteWrite | verbs.AccessRemoteAtomic
 		return attr, verbs.QPAttrState | verbs.QPAttrPort | verbs.QPAttrAccessFlags, nil
 	case verbs.StateRTR:
-		return attr, 0, nil // iWARP has no such state
+		return attr, 0, nil // iWARP has no RTR state
 	case verbs.StateRTS:
 		if err := c.expect("get QP attributes", requested, responded); err != nil {
 			return attr, 0, err
@@ -257,16 +256,15 @@ func (c *conn) disconnected() {
 	c.emit(&rdmacm.ConnEvent{Type: rdmacm.Disconnected})
 }
 
-// Notify implements rdmacm.ProviderConn. It does nothing: an iWARP connection is established by its
-// reply.
+// Notify implements rdmacm.ProviderConn. It does nothing, because the reply establishes an iWARP
+// connection.
 func (c *conn) Notify() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.expect("notify", established)
 }
 
-// Disconnect implements rdmacm.ProviderConn. Requests that are posted stay queued until the QP goes
-// to ERR.
+// Disconnect implements rdmacm.ProviderConn. Posted requests stay queued until the QP enters ERR.
 func (c *conn) Disconnect() error {
 	c.mu.Lock()
 	state, q := c.state, c.qp
@@ -281,9 +279,9 @@ func (c *conn) Disconnect() error {
 	return err
 }
 
-// streamEnded is called by the QP's reader when the stream has ended. A peer may accept, send and
-// close before the application here calls Establish: that is not a failure to connect, so
-// DISCONNECTED is reported behind ESTABLISHED.
+// streamEnded is called by the QP's reader at the end of the stream. A peer may accept, send and
+// close before the local application calls Establish. That is no connection failure, so
+// DISCONNECTED is reported after ESTABLISHED.
 func (c *conn) streamEnded() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -293,7 +291,7 @@ func (c *conn) streamEnded() {
 	case responded:
 		c.ended = true
 	case requested:
-		c.abandoned()
+		c.onPeerClosed()
 	default:
 		c.state = over
 	}
@@ -303,18 +301,18 @@ func (c *conn) streamEnded() {
 func (c *conn) Close() {
 	c.mu.Lock()
 	was, stream, q, cancel := c.state, c.stream, c.qp, c.cancel
-	c.state, c.muted = over, true
+	c.state, c.closed = over, true
 	c.mu.Unlock()
 	c.leaveBacklog()
 	if cancel != nil {
 		cancel()
 	}
 	switch {
-	case stream == nil, was == over: // the stream is closed already
+	case stream == nil, was == over: // the stream is already closed
 	case was == requested:
 		_ = c.sendReject(nil)
 	case q != nil:
-		q.disconnect(c) // its reader closes it
+		q.disconnect(c) // the reader closes it
 	case was == responded:
 		c.terminateSetup(mpa.ErrLocalCatastrophic)
 	default:
@@ -332,7 +330,7 @@ func readFrame(r io.Reader, reply bool) (mpa.Frame, error) {
 	if err != nil {
 		return mpa.Frame{}, err
 	}
-	b = append(b, make([]byte, n-mpa.HeaderLen)...) // no longer than it is, as the frame keeps its private data
+	b = append(b, make([]byte, n-mpa.HeaderLen)...) // with the exact length, because the frame keeps its private data
 	if _, err := io.ReadFull(r, b[mpa.HeaderLen:]); err != nil {
 		return mpa.Frame{}, err
 	}

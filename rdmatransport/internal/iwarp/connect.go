@@ -1,7 +1,7 @@
 package iwarp
 
-// Set-up, initiating side: the TCP connection, MPA's request, and the peer's reply. (RFC 5044 §7.1,
-// RFC 6581 §4–§9)
+// Set-up, initiator: the TCP connection, MPA's request, and the peer's reply. (RFC 5044 §7.1, RFC
+// 6581 §4–§9)
 
 import (
 	"context"
@@ -21,7 +21,7 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// Connect opens a stream and asks for a connection; see rdmacm.Provider.
+// Connect opens a stream and requests a connection; see rdmacm.Provider.
 func (e *Engine) Connect(attr *rdmacm.ConnectAttr, h rdmacm.Handler) (rdmacm.ProviderConn, error) {
 	if attr.QPType != verbs.RC {
 		return nil, verbs.Errorf(verbs.ErrNotSupported, "connect", "QP type %v over iWARP", attr.QPType)
@@ -34,14 +34,14 @@ func (e *Engine) Connect(attr *rdmacm.ConnectAttr, h rdmacm.Handler) (rdmacm.Pro
 	c := &conn{e: e, h: h, peer: attr.Dst, port: attr.Port, initiator: true, cancel: cancel}
 	t := e.dials.enter(netip.AddrPortFrom(attr.Dst, attr.RemotePort))
 	e.work.Go(func() {
-		defer t.end()
-		t.wait(askWait)
-		c.connect(ctx, attr, f, t.end)
+		defer t.done()
+		t.wait(dialWait)
+		c.connect(ctx, attr, f, t.done)
 	})
 	return c, nil
 }
 
-// newRequest is the request frame for the parameters that the application gives; revision is as in
+// newRequest returns the request frame for the application's parameters; revision is that of
 // Config.
 func (e *Engine) newRequest(p *rdmacm.ConnParam, revision uint8) (*mpa.Frame, error) {
 	f := &mpa.Frame{
@@ -64,17 +64,17 @@ func (e *Engine) newRequest(p *rdmacm.ConnParam, revision uint8) (*mpa.Frame, er
 	return f, nil
 }
 
-// connect sets the connection up, or reports why that failed. asked is called when the request is
+// connect sets up the connection, or reports why that failed. onSent is called when the request is
 // sent.
-func (c *conn) connect(ctx context.Context, attr *rdmacm.ConnectAttr, request *mpa.Frame, asked func()) {
+func (c *conn) connect(ctx context.Context, attr *rdmacm.ConnectAttr, request *mpa.Frame, onSent func()) {
 	defer c.endSetup()
-	reply, err := c.exchange(ctx, attr, request, asked)
+	reply, err := c.exchange(ctx, attr, request, onSent)
 	if errors.Is(err, errUnanswered) && c.e.config.Revision == 0 {
-		// This is what a responder does that knows only revision 1 (RFC 6581 §10).
+		// A responder that only supports revision 1 behaves like this (RFC 6581 §10).
 		request, err = c.e.newRequest(&attr.Param, mpa.Revision1)
 		if err == nil {
 			c.e.Counters.Revision1Retries.Add(1)
-			reply, err = c.exchange(ctx, attr, request, asked)
+			reply, err = c.exchange(ctx, attr, request, onSent)
 		}
 	}
 	if err != nil {
@@ -87,7 +87,7 @@ func (c *conn) connect(ctx context.Context, attr *rdmacm.ConnectAttr, request *m
 	}
 }
 
-// endSetup frees what bounds the time of the set-up.
+// endSetup cancels the timeout of the set-up.
 func (c *conn) endSetup() {
 	c.mu.Lock()
 	cancel := c.cancel
@@ -96,14 +96,14 @@ func (c *conn) endSetup() {
 	cancel()
 }
 
-// errUnanswered says that the peer took the request and closed the connection without a reply.
+// errUnanswered means that the peer received the request and closed the connection without a reply.
 var errUnanswered = errors.New("iwarp: the peer has closed the connection instead of a reply")
 
-// errRejected says, in a trace, that the peer's reply rejects the connection.
+// errRejected means, in a trace, that the peer's reply rejects the connection.
 var errRejected = errors.New("iwarp: the peer has rejected the connection")
 
-// exchange opens a stream and sets it, sends the request and reads the reply.
-func (c *conn) exchange(ctx context.Context, attr *rdmacm.ConnectAttr, request *mpa.Frame, asked func()) (reply mpa.Frame, err error) {
+// exchange opens a stream, sends the request and reads the reply.
+func (c *conn) exchange(ctx context.Context, attr *rdmacm.ConnectAttr, request *mpa.Frame, onSent func()) (reply mpa.Frame, err error) {
 	deadline, _ := ctx.Deadline()
 	stream, err := c.e.net.DialStream(ctx, netip.AddrPortFrom(attr.Src, attr.LocalPort),
 		netip.AddrPortFrom(attr.Dst, attr.RemotePort))
@@ -116,11 +116,11 @@ func (c *conn) exchange(ctx context.Context, attr *rdmacm.ConnectAttr, request *
 	stream.SetReadBuffer(setupBuffer)
 	stream.SetTOS(attr.TOS)
 	if c.e.config.LongFPDUs && request.Revision != mpa.Revision1 && stream.Offloaded() {
-		request.Reserved = largeRequest
+		request.Reserved = longFPDURequest
 	}
 	_ = stream.SetDeadline(deadline)
 	if err = writeFrame(stream, request); err == nil {
-		asked()
+		onSent()
 		in := &countingReader{Reader: stream}
 		reply, err = readFrame(in, true)
 		if in.n == 0 && (errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET)) {
@@ -135,7 +135,7 @@ func (c *conn) exchange(ctx context.Context, attr *rdmacm.ConnectAttr, request *
 	return reply, nil
 }
 
-// countingReader counts the bytes that are read.
+// countingReader counts the bytes read.
 type countingReader struct {
 	io.Reader
 	n int
@@ -147,8 +147,8 @@ func (c *countingReader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// terminateSetup ends a connection that the peer has accepted and that no QP has, with a Terminate
-// message that says why (RFC 6581 §9.1–§9.3).
+// terminateSetup ends a connection that the peer has accepted and that has no QP, by a Terminate
+// message with the reason (RFC 6581 §9.1–§9.3).
 func (c *conn) terminateSetup(err error) {
 	cause, ok := rdmap.CauseOf(err)
 	if !ok {
@@ -172,7 +172,7 @@ func (c *conn) terminateSetup(err error) {
 	_ = c.stream.Close()
 }
 
-// setStream makes the stream that of the connection, unless it was closed meanwhile.
+// setStream sets the connection's stream, unless the connection was closed meanwhile.
 func (c *conn) setStream(stream stack.Stream) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -184,14 +184,14 @@ func (c *conn) setStream(stream stack.Stream) bool {
 	return true
 }
 
-// handleReply does what the peer's reply says.
+// handleReply handles the peer's reply.
 func (c *conn) handleReply(request, reply *mpa.Frame, p *rdmacm.ConnParam) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.state == over {
 		return nil
 	}
-	// The application is told the peer's IRD and ORD; those of the QP follow from both sides'.
+	// The application gets the peer's IRD and ORD; those of the QP depend on both sides.
 	theirs := rdmacm.ConnParam{
 		PrivateData: reply.PrivateData, ResponderResources: p.ResponderResources, InitiatorDepth: p.InitiatorDepth,
 	}
@@ -213,8 +213,8 @@ func (c *conn) handleReply(request, reply *mpa.Frame, p *rdmacm.ConnParam) error
 		c.emit(&rdmacm.ConnEvent{Type: rdmacm.Rejected, Status: -int(syscall.ECONNREFUSED), Param: theirs})
 		return nil
 	}
-	large := request.Reserved&largeRequest != 0 && reply.Reserved&largeReply != 0
-	if err := c.startMPA(reply.Markers, request.Markers, request.CRC || reply.CRC, large); err != nil {
+	longFPDUs := request.Reserved&longFPDURequest != 0 && reply.Reserved&longFPDUReply != 0
+	if err := c.startMPA(reply.Markers, request.Markers, request.CRC || reply.CRC, longFPDUs); err != nil {
 		return err
 	}
 	if negotiated {
@@ -227,15 +227,15 @@ func (c *conn) handleReply(request, reply *mpa.Frame, p *rdmacm.ConnParam) error
 	return nil
 }
 
-// negotiate settles IRD, ORD and the ready-to-receive message by the request and the reply (RFC
-// 6581 §9.1, §9.2).
+// negotiate determines IRD, ORD and the ready-to-receive message from the request and the reply
+// (RFC 6581 §9.1, §9.2).
 func (c *conn) negotiate(ours, theirs *mpa.Enhanced) error {
 	c.ord = min(c.ord, c.ordLimit)
 	if want := theirs.ORD; want != mpa.NoNegotiation && want > uint16(c.ird) {
 		if want > MaxReads {
 			return mpa.ErrInsufficientIRD
 		}
-		c.ird = uint8(want) // more than the request offered, but the device has it
+		c.ird = uint8(want) // more than the request offered, but the device supports it
 	}
 	switch {
 	case !ours.PeerToPeer || !theirs.PeerToPeer:
@@ -251,8 +251,8 @@ func (c *conn) negotiate(ours, theirs *mpa.Enhanced) error {
 	return nil
 }
 
-// failed reports that the set-up failed, with the events and status that the kernel's rdma_cm has
-// for iWARP.
+// failed reports that the set-up failed, with the events and status of the kernel's rdma_cm for
+// iWARP.
 func (c *conn) failed(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -275,7 +275,7 @@ func (c *conn) failed(err error) {
 		e.Type, e.Status = rdmacm.Unreachable, -int(syscall.EHOSTUNREACH)
 	case errors.As(err, &errno):
 		e.Status = -int(errno)
-	case errors.As(err, &operation): // reading or writing failed without an errno: the connection is gone
+	case errors.As(err, &operation): // a read or write failed without an errno: the connection is gone
 		e.Type, e.Status = rdmacm.Rejected, -int(syscall.ECONNRESET)
 	}
 	c.emit(e)

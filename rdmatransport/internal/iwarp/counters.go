@@ -9,18 +9,18 @@ import (
 type Counters struct {
 	TerminatesSent     atomic.Uint64
 	TerminatesReceived atomic.Uint64
-	StreamsLost        atomic.Uint64 // ended without a Terminate or an orderly close
+	StreamsLost        atomic.Uint64 // streams that ended without a Terminate or an orderly close
 	CRCErrors          atomic.Uint64
-	ConnectsRefused    atomic.Uint64 // connections that were refused before an application saw them
-	Revision1Retries   atomic.Uint64 // connections that were tried again with MPA revision 1
+	ConnectsRefused    atomic.Uint64 // connections refused before an application saw them
+	Revision1Retries   atomic.Uint64 // connections retried with MPA revision 1
 
-	direct atomic.Uint64 // messages moved directly, of QPs that are destroyed
+	direct atomic.Uint64 // messages moved directly, of destroyed QPs
 
-	// Bytes of FPDUs, of streams that no QP has any more.
+	// Bytes of FPDUs, of streams without a QP.
 	sent, received atomic.Uint64
 }
 
-// Snapshot is every counter by name. It locks each QP in turn.
+// Snapshot returns all counters by name. It locks each QP in turn.
 func (e *Engine) Snapshot() map[string]uint64 {
 	c := &e.Counters
 	direct, sent, received := c.direct.Load(), c.sent.Load(), c.received.Load()

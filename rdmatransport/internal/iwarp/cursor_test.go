@@ -45,7 +45,7 @@ func TestCursor(t *testing.T) {
 		{"a WRITE of no bytes with immediate data", steps((*cursor).advanceToImmediate), place{progress: beforeImmediate, unsent: 4}},
 		{"and the immediate data", steps((*cursor).advanceToImmediate, step(true)),
 			place{next: 1, oldestDone: true, unsent: 3, mayMove: true}},
-		{"a part that was moved directly", steps(movedTo(1000)), place{off: 1000, progress: movedInPart, unsent: 4, mayMove: true, inData: true}},
+		{"a part that was moved directly", steps(movedTo(1000)), place{off: 1000, progress: partlyMoved, unsent: 4, mayMove: true, inData: true}},
 		{"and the rest", steps(movedTo(1000), (*cursor).moved), place{first: 1, next: 1, unsent: 4, mayMove: true}},
 		{"the rest goes through the stream", steps(movedTo(1000), (*cursor).useStream), place{off: 1000, progress: inMessage, unsent: 4, inData: true}},
 		{"all of it goes through the stream", steps((*cursor).useStream), place{unsent: 4, mayMove: true}},

@@ -1,21 +1,21 @@
 package iwarp
 
-// On the path: beside it. Where both ends of a connection are in this process, and nothing between
-// them looks at the stream (see stack.Stream), messages can be moved directly: from memory to
-// memory, under the locks of both QPs. Both QPs then count the message as if its segments had been
-// sent and received. That is done only if everything that was sent through the stream before has
-// been received, so that no message overtakes another; and only if nothing is wrong with the
-// request. The rest goes through the stream: a request whose key is not valid, whose memory faults,
-// or whose receive request is not posted, and MPA's set-up.
+// In-process path. If both ends of a connection are in this process, with nothing in between that
+// inspects the stream (see stack.Stream), messages can be moved directly: from memory to memory,
+// under the locks of both QPs. Both QPs count the message as if its segments had been sent and
+// received. This requires that everything sent through the stream before has been received, so that
+// no message overtakes another, and that the request has no error. A request goes through the
+// stream if its key is invalid, its memory faults, or its receive request is not posted. So does
+// MPA's set-up.
 //
-// The locks are held for memory.HoldMost bytes, and for more only if nobody waits for them. A
-// longer message is moved in parts, and between two parts both QPs are as if the segments of those
-// parts had been sent. So whatever happens to a QP or its memory in the middle of a message has the
-// same result as with segments: keys are looked up anew for each part, and what can no longer be
-// moved directly goes through the stream, from where it is.
+// The locks are held for memory.HoldMost bytes, and longer only if nothing waits for them. A longer
+// message is moved in parts. Between two parts, both QPs are in the state as if the segments of
+// these parts had been sent. A change of a QP or its memory in the middle of a message thus has the
+// same result as with segments. Keys are looked up for each part, and a message that cannot be
+// moved any more continues through the stream.
 //
-// A goroutine that posts moves everything that it has posted. Others, such as TCP's, have more to
-// do: they move one part, and start a goroutine for the rest.
+// A goroutine that posts moves everything that it posted. Others, such as TCP's, have other work:
+// they move one part, and start a goroutine for the rest.
 
 import (
 	"net/netip"
@@ -27,20 +27,20 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// endpoints has the connections of this process whose streams QPs have, and whose other end may be
-// in it and is not known yet.
+// endpoints holds the connections of this process with a QP whose peer may be in this process and
+// is not known yet.
 var endpoints = struct {
-	mu    sync.Mutex // taken last
-	alone map[endpoint]*conn
-}{alone: map[endpoint]*conn{}}
+	mu       sync.Mutex // innermost lock
+	unpaired map[endpoint]*conn
+}{unpaired: map[endpoint]*conn{}}
 
-// endpoint is one end of a TCP connection; nic has the address local.
+// endpoint is one end of a TCP connection; nic has the local address.
 type endpoint struct {
 	nic           stack.NIC
 	local, remote netip.AddrPort
 }
 
-// pair lets the ends of a connection find each other, if both are in this process.
+// pair connects the two ends of a connection if both are in this process.
 func (c *conn) pair() {
 	far := c.stream.LocalNIC()
 	nics := c.e.net.NICs()
@@ -51,33 +51,32 @@ func (c *conn) pair() {
 	there := endpoint{far, here.remote, here.local}
 	endpoints.mu.Lock()
 	defer endpoints.mu.Unlock()
-	other := endpoints.alone[there]
+	other := endpoints.unpaired[there]
 	if other == nil {
-		c.alone = &here
-		endpoints.alone[here] = c
+		c.unpaired = &here
+		endpoints.unpaired[here] = c
 		return
 	}
-	delete(endpoints.alone, there)
-	other.alone = nil
-	c.other.Store(other)
-	other.other.Store(c)
+	delete(endpoints.unpaired, there)
+	other.unpaired = nil
+	c.peerConn.Store(other)
+	other.peerConn.Store(c)
 }
 
-// unpair undoes pair.
+// unpair reverts pair.
 func (c *conn) unpair() {
 	endpoints.mu.Lock()
-	if c.alone != nil && endpoints.alone[*c.alone] == c {
-		delete(endpoints.alone, *c.alone)
+	if c.unpaired != nil && endpoints.unpaired[*c.unpaired] == c {
+		delete(endpoints.unpaired, *c.unpaired)
 	}
-	c.alone = nil
+	c.unpaired = nil
 	endpoints.mu.Unlock()
-	if other := c.other.Swap(nil); other != nil {
-		other.other.CompareAndSwap(c, nil)
+	if other := c.peerConn.Swap(nil); other != nil {
+		other.peerConn.CompareAndSwap(c, nil)
 	}
 }
 
-// resumeTransmit sends the requests that waited until the other end had received everything that
-// was sent.
+// resumeTransmit sends requests that waited until the peer had received everything sent before.
 func (c *conn) resumeTransmit() {
 	q := c.qp
 	q.h.Lock()
@@ -89,12 +88,12 @@ func (c *conn) resumeTransmit() {
 
 // sendDirect moves requests directly, from the next one on, as far as possible. It returns done if
 // it has moved some, or if the queue may have changed, and wait if the next request has to wait. If
-// neither is true, the next request goes through the stream. The QP may have been unlocked
+// neither is set, the next request goes through the stream. The QP may have been unlocked
 // meanwhile.
 func (q *qp) sendDirect() (done, wait bool) {
 	c := q.conn
 	switch {
-	case c.other.Load() == nil:
+	case c.peerConn.Load() == nil:
 		return false, false
 	case q.moving:
 		return false, true
@@ -106,11 +105,11 @@ func (q *qp) sendDirect() (done, wait bool) {
 		rest = q.moveRest(rest, end)
 	}
 	q.moving = rest == directDeferred
-	return rest <= directAgain, rest >= directWaits
+	return rest <= directRetry, rest >= directWaits
 }
 
-// moveRest moves what moveSome has left. A goroutine that posts moves the requests before number
-// end, which it has posted itself; what others have posted meanwhile is left to another goroutine.
+// moveRest continues after moveSome. A goroutine that posts moves the requests before number end,
+// which it has posted itself. Requests that others post meanwhile are left to another goroutine.
 func (q *qp) moveRest(rest directResult, end uint64) directResult {
 	posted := q.posting
 	for rest >= directMore {
@@ -118,19 +117,19 @@ func (q *qp) moveRest(rest directResult, end uint64) directResult {
 			go q.moveDeferred()
 			return directDeferred
 		}
-		if rest == directYields {
+		if rest == directContended {
 			q.h.Yield()
 		}
 		c := q.conn
 		if c == nil || !q.mayMove() {
-			return directAgain
+			return directRetry
 		}
 		rest = q.moveSome(c)
 	}
 	return rest
 }
 
-// moveDeferred moves what moveRest has left to another goroutine.
+// moveDeferred moves the rest after moveRest, on another goroutine.
 func (q *qp) moveDeferred() {
 	q.h.Lock()
 	defer q.h.Unlock()
@@ -138,22 +137,22 @@ func (q *qp) moveDeferred() {
 	q.transmitPosted()
 }
 
-// directResult is what is to be done about the requests that are left in the send queue.
+// directResult says how to continue with the rest of the send queue.
 type directResult uint8
 
 const (
-	directDone     directResult = iota
-	directAgain                 // the queue may have changed: look at it again
-	directStream                // the next request goes through the stream
-	directWaits                 // the next request waits
-	directDeferred              // another goroutine moves them
-	directMore                  // they can be moved
-	directYields                // they can be moved, but somebody waits for one of the locks
+	directDone      directResult = iota
+	directRetry                  // the queue may have changed: check again
+	directStream                 // the next request goes through the stream
+	directWaits                  // the next request waits
+	directDeferred               // another goroutine moves the rest
+	directMore                   // more can be moved
+	directContended              // more can be moved, but one of the locks has a waiter
 )
 
-// moveSome moves requests for as long as it may hold both locks. q has something to send on c.
+// moveSome moves requests while it may hold both locks. q has something to send on c.
 func (q *qp) moveSome(c *conn) directResult {
-	d := c.other.Load()
+	d := c.peerConn.Load()
 	if d == nil || c.stream.LocalNIC() == nil || d.stream.LocalNIC() == nil {
 		return directStream
 	}
@@ -161,9 +160,9 @@ func (q *qp) moveSome(c *conn) directResult {
 	kept := q.h.LockPeer(p.h)
 	defer q.h.UnlockPeer(p.h)
 	if !kept && (q.conn != c || !q.mayMove()) {
-		return directAgain
+		return directRetry
 	}
-	paired := p.conn == d && d.other.Load() == c
+	paired := p.conn == d && d.peerConn.Load() == c
 	inRTS := p.h.State() == verbs.StateRTS && q.h.State() == verbs.StateRTS
 	switch {
 	case !paired, !inRTS, p.tx.lifecycle.ended(), !p.rx.allowed && !d.mayReceive():
@@ -171,27 +170,27 @@ func (q *qp) moveSome(c *conn) directResult {
 	case !t.cursor.atOldest() || t.reads.rtr:
 		return directWaits // transmit is called when that changes
 	case c.sent != d.received:
-		d.otherWaits = true
+		d.peerWaits = true
 		return directWaits
 	}
-	p.rx.allowed, p.rx.heard = true, true
-	if p.tx.lifecycle.is(awaitingPeer) { // as with an FPDU: p may send from now on
+	p.rx.allowed, p.rx.gotFPDU = true, true
+	if p.tx.lifecycle.is(awaitingPeer) { // like an FPDU, this allows p to send
 		p.tx.lifecycle.on(onPeerFPDU)
 		go d.resumeTransmit()
 	}
 	for moved := uint64(0); q.h.SendLen() > 0; {
 		if moved >= memory.HoldMost {
 			if q.h.Wanted() || p.h.Wanted() {
-				return directYields
+				return directContended
 			}
 			return directMore
 		}
 		wr := q.h.Send(0)
 		switch {
-		case t.responses.n > 0 && !t.cursor.is(movedInPart):
-			return directAgain // responses go first: one may have become due just now
+		case t.responses.n > 0 && !t.cursor.is(partlyMoved):
+			return directRetry // responses go first: one may have just become due
 		case isRead(wr.Opcode) && c.received != d.sent:
-			return directWaits // the peer's response may not overtake what the peer has sent before
+			return directWaits // the response must not overtake what the peer sent before
 		}
 		n, ok := q.moveNext(p, wr)
 		if !ok {
@@ -202,14 +201,15 @@ func (q *qp) moveSome(c *conn) directResult {
 	return directDone
 }
 
-// mayMove reports whether a request could be sent now of which nothing has gone through the stream.
+// mayMove reports whether the next request can be sent now, and no part of it went through the
+// stream.
 func (q *qp) mayMove() bool {
 	t := &q.tx
 	return t.lifecycle.is(open) && !t.output.full && t.cursor.mayMove() && t.cursor.unsent(q.h.SendLen()) > 0
 }
 
-// moveNext moves the message of the next request, wr, to p, or the next part of it, and returns how
-// many bytes that was. If not ok, nothing has changed, and it has to go through the stream.
+// moveNext moves the message of the next request, wr, or its next part to p, and returns its size.
+// If ok is false, nothing has changed, and the message must go through the stream.
 func (q *qp) moveNext(p *qp, wr *verbs.PostedSend) (moved uint64, ok bool) {
 	t := &q.tx
 	n := wr.Length() - t.cursor.off
@@ -217,7 +217,7 @@ func (q *qp) moveNext(p *qp, wr *verbs.PostedSend) (moved uint64, ok bool) {
 	if !last {
 		n = memory.HoldMost
 	}
-	var response uint32 // bytes that come back
+	var response uint32 // bytes of the response
 	if wr.Fault() != verbs.WCSuccess {
 		return 0, false
 	}
@@ -250,7 +250,7 @@ func (q *qp) moveNext(p *qp, wr *verbs.PostedSend) (moved uint64, ok bool) {
 	return n, true
 }
 
-// completeBoth completes a request that was moved, and the peer's receive request with it.
+// completeBoth completes a moved request and the peer's receive request.
 func (q *qp) completeBoth(p *qp, wr *verbs.PostedSend) {
 	wc := verbs.WC{Opcode: verbs.WCRecv, ByteLen: uint32(wr.Length())}
 	switch wr.Opcode {
@@ -262,10 +262,10 @@ func (q *qp) completeBoth(p *qp, wr *verbs.PostedSend) {
 	solicited := wr.Flags&verbs.SendSolicited != 0
 	q.countMessage(p, rdmap.QueueSend)
 	q.h.CompleteSend(verbs.WCSuccess, 0)
-	p.h.CompleteRecv(&wc, solicited) // this is last, so that an application that waits for it finds the locks free
+	p.h.CompleteRecv(&wc, solicited) // last, so that a waiting application finds the locks free
 }
 
-// movedPart notes that off bytes of the next message, and not all of it, have been moved.
+// movedPart records that off bytes of the next message, but not all of it, are moved.
 func (q *qp) movedPart(p *qp, op verbs.WROpcode, off uint64) {
 	t := &q.tx
 	t.cursor.movedTo(off)
@@ -279,12 +279,12 @@ func (q *qp) movedPart(p *qp, op verbs.WROpcode, off uint64) {
 	}
 }
 
-// message is the memory that a gather or scatter list of q's names.
+// message returns the memory of a scatter/gather list of q.
 func (q *qp) message(list []verbs.SGE) memory.Message {
 	return memory.Message{Regions: q.e.regions, PD: q.h.PD(), List: list}
 }
 
-// destination is the memory that a receive request of q's names.
+// destination returns the memory of a receive request of q.
 func (q *qp) destination(recv *verbs.PostedRecv) memory.Message {
 	return memory.Message{Regions: q.e.regions, PD: q.h.RecvPD(), List: recv.SGList}
 }
@@ -302,13 +302,13 @@ func (q *qp) moveSend(p *qp, wr *verbs.PostedSend, n uint64) bool {
 	return wr.Opcode == verbs.Send || off+n < length || p.invalidate(wr.InvalidateRKey)
 }
 
-// countMessage counts a message on one of DDP's queues as sent by q and received by p.
+// countMessage counts a message on a DDP queue as sent by q and received by p.
 func (q *qp) countMessage(p *qp, queue int) {
 	q.tx.numbers.advance(queue)
 	p.rx.queues[queue].Skip()
 }
 
-// moveWrite places n bytes of a WRITE in the memory that it names.
+// moveWrite places n bytes of a WRITE in its remote memory.
 func (q *qp) moveWrite(p *qp, wr *verbs.PostedSend, n uint64) bool {
 	off := q.tx.cursor.off
 	if n > 0 && p.h.Attr().QPAccessFlags&verbs.AccessRemoteWrite == 0 {
@@ -337,16 +337,16 @@ func (q *qp) moveWrite(p *qp, wr *verbs.PostedSend, n uint64) bool {
 	return true
 }
 
-// allowReads reports whether both sides allow READs and atomics at all.
+// allowReads reports whether both sides allow READs and atomics.
 func (q *qp) allowReads(p *qp) bool { return q.conn.ord > 0 && p.tx.responses.depth > 0 }
 
-// moveRead fetches n bytes of what a READ names.
+// moveRead reads n bytes of a READ from its remote memory.
 func (q *qp) moveRead(p *qp, wr *verbs.PostedSend, n uint64) bool {
 	length, off := wr.Length(), q.tx.cursor.off
 	if off == 0 && (!q.allowReads(p) || n > 0 && p.h.Attr().QPAccessFlags&verbs.AccessRemoteRead == 0) {
 		return false
 	}
-	if off == 0 && n < length { // a Read Request names all of the message
+	if off == 0 && n < length { // a Read Request covers the whole message
 		if _, denial := p.e.regions.Remote(p.h, wr.RKey, wr.RemoteAddr, length, verbs.AccessRemoteRead); denial != memory.Allowed {
 			return false
 		}

@@ -5,9 +5,9 @@ import (
 	"fmt"
 )
 
-// Drain waits until every stream has ended. Each must have been closed from this side; it ends when
-// the peer has closed it too, or the time for that is over. The error is that of ctx, if it ends
-// first.
+// Drain waits until every stream has ended. All must have been closed on this side. A stream ends
+// when the peer has closed it too, or after the linger time. If ctx ends first, its error is
+// returned.
 func (e *Engine) Drain(ctx context.Context) error {
 	done := make(chan struct{})
 	go func() {

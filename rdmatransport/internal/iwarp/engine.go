@@ -1,19 +1,23 @@
 // Package iwarp is the engine of iWARP: RDMAP (RFC 5040, RFC 7306) over DDP (RFC 5041) over MPA
 // (RFC 5044, RFC 6581) over the stack's TCP. The public package iwarp has its configuration, and
-// says what it supports; the formats and the framing of the layers are packages below that one.
+// documents the supported features. The formats and the framing of the layers are in packages below
+// that one.
 //
-// The way of a message. Set-up: connect.go and listen.go exchange MPA's request and reply frames on
-// a TCP stream, and verbs hands the started stream to the QP as it enters RTS. Out: verbs locks the
-// QP and calls PostSend; sender.go decides what is sent next, by its phase (phase.go), its place in
-// the send queue (cursor.go) and the READs that are outstanding (reads.go). requests.go and
-// responses.go make segments of it (segment.go), and output.go gives those to the stream, whose
-// send buffer has them filled in place, CRC included; small ones, and the ends of long ones, go
-// there together. In: receiver.go runs on the one goroutine that a QP has while its stream is busy,
-// MPA's receiver finds the segments where TCP has them, placement.go checks and places them;
-// responses to READs and atomics wait in responses.go for room in the stream. terminate.go ends a
-// stream on which something went wrong.
+// Set-up: connect.go and listen.go exchange MPA's request and reply frames on a TCP stream. verbs
+// passes the stream to the QP when it enters RTS.
 //
-// Locks, in the order they are taken: QP, conn.mu, then listener.mu or the stream's own.
+// Send path: verbs locks the QP and calls PostSend. sender.go selects the next message by the phase
+// (phase.go), the position in the send queue (cursor.go) and the outstanding READs (reads.go).
+// requests.go and responses.go cut it into segments (segment.go). output.go passes these to the
+// stream, whose send buffer is filled in place, including the CRC. Small segments, and the ends of
+// long messages, are coalesced.
+//
+// Receive path: receiver.go runs on the only goroutine of a QP, which exists while the stream is
+// busy. MPA's receiver finds the segments in TCP's buffers, and placement.go checks and places
+// them. Responses to READs and atomics wait in responses.go for room in the stream. terminate.go
+// ends a stream after an error.
+//
+// Lock order: QP, conn.mu, then listener.mu or the stream's own lock.
 package iwarp
 
 import (
@@ -33,7 +37,7 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// Engine is the iWARP half of a device.
+// Engine is the iWARP part of a device.
 type Engine struct {
 	Counters Counters
 
@@ -47,18 +51,18 @@ type Engine struct {
 	work    sync.WaitGroup // goroutines of streams
 	trace   trace.Sink     // nil: off
 
-	dials order[netip.AddrPort] // the connections that ask for one, by where they go
+	dials sequencer[netip.AddrPort] // outgoing connections, by destination
 
-	mu        sync.Mutex // taken last
+	mu        sync.Mutex // innermost lock
 	streams   map[*verbs.PD]int
-	listeners map[*listener]struct{} // those that listen, or have requests that are not answered
+	listeners map[*listener]struct{} // listeners that are open or have unanswered requests
 }
 
 // RouteFunc finds the port and the GID index of a local address.
 type RouteFunc func(local, remote netip.Addr) (rdmacm.Route, error)
 
-// New makes an engine. QP numbers are drawn from qpns with rand, but none that taken says is in use
-// by another transport.
+// New returns an engine. QP numbers are drawn from qpns with rand, except those that taken reports
+// as used by another transport.
 func New(net stack.Network, config iwarp.Config, regions *memory.Regions, queue *timers.Queue, rand io.Reader, route RouteFunc,
 	qpns stack.Range, taken func(qpn uint32) bool) *Engine {
 	return &Engine{
@@ -77,8 +81,8 @@ func New(net stack.Network, config iwarp.Config, regions *memory.Regions, queue 
 // HasQP reports whether a QP number is in use.
 func (e *Engine) HasQP(qpn uint32) bool { return e.qps.Get(qpn) != nil }
 
-// Close closes the listeners and waits for the goroutines of all streams. All QPs have been
-// destroyed before.
+// Close closes the listeners and waits for the goroutines of all streams. All QPs must be
+// destroyed.
 func (e *Engine) Close() {
 	e.mu.Lock()
 	listeners := slices.Collect(maps.Keys(e.listeners))
@@ -89,7 +93,7 @@ func (e *Engine) Close() {
 	e.work.Wait()
 }
 
-// countStream adds n to the number of streams whose QPs are of a PD.
+// countStream adds n to the number of streams with QPs of a PD.
 func (e *Engine) countStream(pd *verbs.PD, n int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -105,7 +109,7 @@ func (e *Engine) shared(pd *verbs.PD) bool {
 	return e.streams[pd] > 1
 }
 
-// CreateQP makes a QP in state RESET and draws its number.
+// CreateQP creates a QP in state RESET with a random number.
 func (e *Engine) CreateQP(h verbs.QPHandle, attr *verbs.QPInitAttr) (verbs.ProviderQP, uint32, error) {
 	if attr.Type != verbs.RC {
 		return nil, 0, verbs.Errorf(verbs.ErrNotSupported, "create QP", "QP type %v over iWARP", attr.Type)

@@ -1,8 +1,8 @@
 package iwarp
 
-// Set-up, accepting side. Until the application has answered a connection request, anybody may have
-// sent it. So these connections are bounded in number and in memory, and in time before their
-// request has come. (RFC 5044 §7.1.2, RFC 5042 §6.4)
+// Set-up, responder. Until the application has answered a connection request, it may come from an
+// attacker. These connections are therefore limited in number, memory, and time until the request
+// arrives. (RFC 5044 §7.1.2, RFC 5042 §6.4)
 
 import (
 	"container/list"
@@ -22,9 +22,9 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// listener accepts connections for one address. At most maxStarting have not sent their request,
-// and at most backlog requests wait for the application; each has a receive buffer of setupBuffer
-// bytes.
+// listener accepts connections for one address. At most maxStarting of them have not sent their
+// request, and at most backlog requests wait for the application. Each has a receive buffer of
+// setupBuffer bytes.
 type listener struct {
 	e       *Engine
 	h       rdmacm.Handler
@@ -35,13 +35,13 @@ type listener struct {
 
 	mu       sync.Mutex
 	closed   bool
-	starting list.List          // of stack.Stream, oldest first: their request has not come, or is being rejected for want of room
-	waiting  map[*conn]struct{} // requests that the application has not answered
+	starting list.List          // of stack.Stream, oldest first: no request has arrived, or it is rejected for lack of room
+	waiting  map[*conn]struct{} // requests not yet answered by the application
 
-	order order[netip.Addr] // those whose request has not been reported, by where they are from
+	sequencer sequencer[netip.Addr] // requests not yet reported, by source address
 }
 
-// Listen takes connection requests; see rdmacm.Provider.
+// Listen accepts connection requests; see rdmacm.Provider.
 func (e *Engine) Listen(attr *rdmacm.ListenAttr, h rdmacm.Handler) (io.Closer, error) {
 	if attr.Space != rdmacm.TCP && attr.Space != rdmacm.IB {
 		return nil, verbs.Errorf(verbs.ErrNotSupported, "listen", "port space %v over iWARP", attr.Space)
@@ -66,8 +66,8 @@ func (e *Engine) Listen(attr *rdmacm.ListenAttr, h rdmacm.Handler) (io.Closer, e
 	return l, nil
 }
 
-// Close stops listening. A request that the application has, and has not answered, stays; rdma_cm
-// closes the connections of those that it has not delivered.
+// Close stops listening. An unanswered request that the application has stays. rdma_cm closes the
+// connections of requests that it has not delivered.
 func (l *listener) Close() error {
 	err := l.tcp.Close()
 	<-l.done
@@ -81,8 +81,8 @@ func (l *listener) Close() error {
 	return err
 }
 
-// removeIfDone takes the listener off the engine's list if it is closed and none of its requests
-// waits. l.mu is held.
+// removeIfDone removes the listener from the engine if it is closed and has no unanswered requests.
+// l.mu is held.
 func (l *listener) removeIfDone() {
 	if l.closed && len(l.waiting) == 0 {
 		l.e.mu.Lock()
@@ -91,7 +91,7 @@ func (l *listener) removeIfDone() {
 	}
 }
 
-// closeAll is Close, and also closes the connections of all requests that are not answered.
+// closeAll is Close, and also closes the connections of all unanswered requests.
 func (l *listener) closeAll() {
 	_ = l.Close()
 	l.mu.Lock()
@@ -110,17 +110,17 @@ func (l *listener) accept() {
 			return
 		}
 		at := l.addStarting(c.(stack.Stream))
-		t := l.order.enter(addrPort(c.RemoteAddr()).Addr())
+		t := l.sequencer.enter(addrPort(c.RemoteAddr()).Addr())
 		l.e.work.Go(func() {
-			defer t.end()
+			defer t.done()
 			l.start(at, t)
 		})
 	}
 }
 
-// addStarting adds a new connection to those whose request has not come. If there are too many, the
-// oldest is reset: the request of an honest peer comes within a round trip, so old ones are more
-// likely held open to keep others out.
+// addStarting adds a new connection to those without a request. If there are too many, the oldest
+// is reset. The request of a real peer arrives within a round trip, so old ones are more likely an
+// attack.
 func (l *listener) addStarting(stream stack.Stream) *list.Element {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -130,15 +130,15 @@ func (l *listener) addStarting(stream stack.Stream) *list.Element {
 	return l.starting.PushBack(stream)
 }
 
-// start waits for the request of a new connection and reports it, in turn. It then reads the stream
+// start waits for the request of a new connection and reports it in order. It then reads the stream
 // to its end.
-func (l *listener) start(at *list.Element, t *turn[netip.Addr]) {
+func (l *listener) start(at *list.Element, t *ticket[netip.Addr]) {
 	stream := at.Value.(stack.Stream)
 	stream.SetTOS(l.tos)
 	_ = stream.SetDeadline(time.Now().Add(requestTimeout))
 	c, request, err := l.readRequest(stream)
 	if err != nil || !l.admit(c, at) {
-		t.end()
+		t.done()
 		l.e.Counters.ConnectsRefused.Add(1)
 		if err == nil {
 			c.rejectFull()
@@ -152,8 +152,8 @@ func (l *listener) start(at *list.Element, t *turn[netip.Addr]) {
 	_ = stream.SetDeadline(time.Time{})
 	t.wait(reportWait)
 	c.report(request)
-	t.end()
-	c.park()
+	t.done()
+	c.waitReadable()
 }
 
 // readRequest waits for the request of a stream, and returns its connection and the event that
@@ -172,11 +172,11 @@ func (l *listener) readRequest(stream stack.Stream) (*conn, *rdmacm.ConnEvent, e
 		return nil, nil, err
 	}
 	c := &conn{
-		e: l.e, h: l.h, peer: route.Dst, port: route.Port, stream: stream, asked: &request{f, l}, revision: f.Revision, state: requested,
+		e: l.e, h: l.h, peer: route.Dst, port: route.Port, stream: stream, request: &request{f, l}, revision: f.Revision, state: requested,
 	}
 	c.ird, c.ord = MaxReads, MaxReads
 	if f.HasEnhanced {
-		// The peer's ORD is what bounds our IRD, and its IRD our ORD.
+		// The peer's ORD limits the local IRD, and its IRD the local ORD.
 		c.ird, c.ord = depth(f.Enhanced.ORD), depth(f.Enhanced.IRD)
 	}
 	c.ordLimit = c.ord
@@ -188,7 +188,7 @@ func (l *listener) readRequest(stream stack.Stream) (*conn, *rdmacm.ConnEvent, e
 	}, nil
 }
 
-// admit adds a request to the backlog; false if that is full.
+// admit adds a request to the backlog. It returns false if that is full.
 func (l *listener) admit(c *conn, at *list.Element) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -200,8 +200,8 @@ func (l *listener) admit(c *conn, at *list.Element) bool {
 	return true
 }
 
-// rejectFull rejects a request for which the backlog has no room. It lets the peer close first, so
-// that TIME-WAIT is not on this side, but waits for that no longer than for a request.
+// rejectFull rejects a request if the backlog is full. It lets the peer close first, so that
+// TIME-WAIT is not on this side, but waits no longer than for a request.
 func (c *conn) rejectFull() {
 	f := c.reply(nil)
 	f.Rejected, f.Reserved = true, 0
@@ -210,16 +210,16 @@ func (c *conn) rejectFull() {
 	}
 }
 
-// unparked is called for each call of park, when there is something to read: it reads the stream if
-// a QP has it. If none has, the peer has closed the connection behind its request, or broken the
-// rule that it may send nothing before the reply (RFC 5044 §7.1.2).
-func (c *conn) unparked() {
+// readReady is called after each waitReadable. It reads the stream if a QP has it. Otherwise the
+// peer has closed the connection after its request, or violated the rule that it may send nothing
+// before the reply (RFC 5044 §7.1.2).
+func (c *conn) readReady() {
 	defer c.e.work.Done()
 	c.mu.Lock()
 	q := c.qp
 	lost := q == nil && c.state == requested
 	if lost {
-		c.abandoned()
+		c.onPeerClosed()
 	}
 	c.mu.Unlock()
 	switch {
@@ -230,14 +230,14 @@ func (c *conn) unparked() {
 	}
 }
 
-// abandoned ends a request whose peer has not waited for the answer. c.mu is held.
-func (c *conn) abandoned() {
-	c.state, c.peerLeft = over, true
+// onPeerClosed ends a request whose peer has not waited for the answer. c.mu is held.
+func (c *conn) onPeerClosed() {
+	c.state, c.peerClosed = over, true
 	c.leaveBacklog()
 	c.emit(&rdmacm.ConnEvent{Type: rdmacm.ConnectError, Status: -int(syscall.ECONNRESET)})
 }
 
-// depth is the peer's IRD or ORD, or the device's limit if that is smaller.
+// depth returns the peer's IRD or ORD, limited to the device's.
 func depth(n uint16) uint8 {
 	if n == mpa.NoNegotiation {
 		return MaxReads
@@ -245,7 +245,7 @@ func depth(n uint16) uint8 {
 	return uint8(min(n, MaxReads))
 }
 
-// addrPort is an address of a stream. It is not valid if the stream has ended.
+// addrPort returns an address of a stream. It is invalid if the stream has ended.
 func addrPort(a net.Addr) netip.AddrPort {
 	tcp, ok := a.(*net.TCPAddr)
 	if !ok {
@@ -255,10 +255,10 @@ func addrPort(a net.Addr) netip.AddrPort {
 	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
 }
 
-// leaveBacklog takes the connection's request, which is answered or has ended, out of the backlog.
+// leaveBacklog removes the connection's request from the backlog when it is answered or has ended.
 func (c *conn) leaveBacklog() {
-	if c.asked != nil {
-		l := c.asked.listener
+	if c.request != nil {
+		l := c.request.listener
 		l.mu.Lock()
 		delete(l.waiting, c)
 		l.removeIfDone()
@@ -266,7 +266,7 @@ func (c *conn) leaveBacklog() {
 	}
 }
 
-// Accept implements rdmacm.ProviderConn. The QP has the stream already, so that it receives what
+// Accept implements rdmacm.ProviderConn. The QP already has the stream, so that it receives what
 // the peer sends after the reply.
 func (c *conn) Accept(p *rdmacm.ConnParam, _ uint32) error {
 	if err := c.accept(p); err != nil {
@@ -293,25 +293,25 @@ func (c *conn) accept(p *rdmacm.ConnParam) error {
 		return err
 	}
 	c.leaveBacklog()
-	c.asked, c.state = nil, established
+	c.request, c.state = nil, established
 	c.emit(&rdmacm.ConnEvent{Type: rdmacm.Established})
 	return nil
 }
 
-// reply is the frame that accepts.
+// reply returns the frame that accepts.
 func (c *conn) reply(privateData []byte) *mpa.Frame {
-	asked := &c.asked.frame
+	request := &c.request.frame
 	f := &mpa.Frame{
-		Reply: true, Markers: c.e.config.Markers, CRC: c.crc(), Revision: asked.Revision,
-		HasEnhanced: asked.HasEnhanced, PrivateData: privateData,
+		Reply: true, Markers: c.e.config.Markers, CRC: c.crc(), Revision: request.Revision,
+		HasEnhanced: request.HasEnhanced, PrivateData: privateData,
 	}
-	if c.agreesLarge() {
-		f.Reserved = largeReply
+	if c.agreesLongFPDUs() {
+		f.Reserved = longFPDUReply
 	}
 	if !f.HasEnhanced {
 		return f
 	}
-	theirs, ours := &asked.Enhanced, &f.Enhanced
+	theirs, ours := &request.Enhanced, &f.Enhanced
 	ours.IRD, ours.ORD = uint16(c.ird), uint16(c.ord)
 	if theirs.ORD == mpa.NoNegotiation {
 		ours.IRD = mpa.NoNegotiation
@@ -320,7 +320,7 @@ func (c *conn) reply(privateData []byte) *mpa.Frame {
 		ours.ORD = mpa.NoNegotiation
 	}
 	if ours.PeerToPeer = theirs.PeerToPeer; ours.PeerToPeer {
-		// The device takes any kind of ready-to-receive message; one has to be chosen.
+		// The device supports every kind of ready-to-receive message; one must be chosen.
 		ours.RDMARead = c.rtrIsRead()
 		ours.ZeroLengthSend = theirs.ZeroLengthSend && !theirs.RDMARead && !theirs.RDMAWrite
 		ours.RDMAWrite = !ours.RDMARead && !ours.ZeroLengthSend
@@ -328,21 +328,21 @@ func (c *conn) reply(privateData []byte) *mpa.Frame {
 	return f
 }
 
-// agreesLarge reports whether FPDUs may be longer than a TCP segment, as the peer's request asks.
-func (c *conn) agreesLarge() bool {
-	f := &c.asked.frame
-	return c.e.config.LongFPDUs && f.Revision != mpa.Revision1 && f.Reserved&largeRequest != 0
+// agreesLongFPDUs reports whether FPDUs may be longer than a TCP segment, as the peer's request
+// asks.
+func (c *conn) agreesLongFPDUs() bool {
+	f := &c.request.frame
+	return c.e.config.LongFPDUs && f.Revision != mpa.Revision1 && f.Reserved&longFPDURequest != 0
 }
 
-// rtrIsRead reports whether the ready-to-receive message will be a READ, which counts towards the
-// IRD.
+// rtrIsRead reports whether the ready-to-receive message will be a READ, which counts in the IRD.
 func (c *conn) rtrIsRead() bool {
-	e := &c.asked.frame.Enhanced
-	return c.asked.frame.HasEnhanced && e.PeerToPeer && e.RDMARead && !e.RDMAWrite
+	e := &c.request.frame.Enhanced
+	return c.request.frame.HasEnhanced && e.PeerToPeer && e.RDMARead && !e.RDMAWrite
 }
 
-// crc reports whether FPDUs have CRCs: they do if either side wants them.
-func (c *conn) crc() bool { return c.asked.frame.CRC || !c.e.config.NoCRC }
+// crc reports whether FPDUs have CRCs, which is so if either side requires them.
+func (c *conn) crc() bool { return c.request.frame.CRC || !c.e.config.NoCRC }
 
 // Reject implements rdmacm.ProviderConn.
 func (c *conn) Reject(privateData []byte) error {
@@ -350,7 +350,7 @@ func (c *conn) Reject(privateData []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case c.qp != nil && !c.peerLeft:
+	case c.qp != nil && !c.peerClosed:
 		return verbs.Errorf(verbs.ErrInvalid, op, "QP %#x has the connection's stream", c.qp.num)
 	case c.state == responded:
 		c.terminateSetup(mpa.ErrLocalCatastrophic)
@@ -367,7 +367,7 @@ func (c *conn) Reject(privateData []byte) error {
 	return nil
 }
 
-// sendReject sends the reply that rejects, and closes the stream behind it.
+// sendReject sends the reply that rejects, and closes the stream.
 func (c *conn) sendReject(privateData []byte) error {
 	f := c.reply(privateData)
 	f.Rejected, f.Reserved = true, 0

@@ -1,7 +1,7 @@
 package iwarp
 
-// On the path: the way of prepared segments into the stream. Small FPDUs go there together, as many
-// as fit in one piece.
+// Send path: prepared segments go to the stream. Small FPDUs are coalesced, as many as fit in one
+// piece.
 
 import (
 	"bytes"
@@ -11,18 +11,18 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// output is where small FPDUs are gathered before the stream has them, and whether that has room.
-// What is in it counts as sent: nothing overtakes it.
+// output coalesces small FPDUs before they go to the stream, and tracks whether the stream has
+// room. FPDUs in it count as sent, and nothing overtakes them.
 type output struct {
 	buf  *[stack.MaxPiece]byte // nil if n is 0
-	n    int32                 // bytes of it
+	n    int32                 // bytes of buf
 	full bool                  // the stream has no room
 }
 
-// outputs are lent to QPs that have several small FPDUs to send.
+// outputs are buffers for QPs with several small FPDUs to send.
 var outputs = sync.Pool{New: func() any { return new([stack.MaxPiece]byte) }}
 
-// bytes is what was gathered.
+// bytes returns the coalesced FPDUs.
 func (o *output) bytes() []byte {
 	if o.n == 0 {
 		return nil
@@ -30,7 +30,7 @@ func (o *output) bytes() []byte {
 	return o.buf[:o.n]
 }
 
-// extend is the next n bytes of memory, for the caller to fill.
+// extend returns the next n bytes of memory, for the caller to fill.
 func (o *output) extend(n int) []byte {
 	if o.buf == nil {
 		o.buf = outputs.Get().(*[stack.MaxPiece]byte)
@@ -40,7 +40,7 @@ func (o *output) extend(n int) []byte {
 	return b
 }
 
-// clear forgets what was gathered, and gives the memory back.
+// clear drops the coalesced FPDUs and releases the memory.
 func (o *output) clear() {
 	if o.buf != nil {
 		outputs.Put(o.buf)
@@ -50,24 +50,24 @@ func (o *output) clear() {
 
 func (o *output) reset() { *o = output{} }
 
-// hasRoom notes that the stream takes more.
-func (o *output) hasRoom() { o.full = false }
+// onRoom records that the stream has room again.
+func (o *output) onRoom() { o.full = false }
 
-// retract takes back what extend gave last.
+// retract releases the last n bytes of extend.
 func (o *output) retract(n int) {
 	if o.n -= int32(n); o.n == 0 {
 		o.clear()
 	}
 }
 
-// WritePiece implements stack.PieceWriter: what was gathered goes first, and the prepared segment behind it.
+// WritePiece implements stack.PieceWriter: coalesced FPDUs first, then the prepared segment.
 func (q *qp) WritePiece(b []byte) bool {
 	n := copy(b, q.tx.output.bytes())
 	return n == len(b) || q.tx.segment.encodeFPDU(&q.conn.framer, b[n:])
 }
 
-// send sends the prepared segment; false if the stream has no room for it, or is no more, or if the
-// segment's memory faults, which the segment then tells.
+// send sends the prepared segment. It returns false if the stream has no room or is gone, or if the
+// segment's memory faults, which is recorded in the segment.
 func (q *qp) send() bool {
 	ok, err := q.sendSegment()
 	switch {
@@ -79,14 +79,14 @@ func (q *qp) send() bool {
 	return ok && err == nil
 }
 
-// sendSegment gives the prepared segment to the stream, or gathers it if there is more to send; not
-// ok if the stream has no room.
+// sendSegment passes the prepared segment to the stream, or coalesces it if there is more to send.
+// ok is false if the stream has no room.
 func (q *qp) sendSegment() (ok bool, err error) {
 	t, c := &q.tx, q.conn
 	defer t.segment.release()
 	size := c.framer.Size(t.segment.ulpdu())
 	if t.output.n > 0 && int(t.output.n)+size > c.piece {
-		if ok, err = q.sendGathered(); !ok {
+		if ok, err = q.sendCoalesced(); !ok {
 			return ok, err
 		}
 	}
@@ -104,21 +104,21 @@ func (q *qp) sendSegment() (ok bool, err error) {
 	return ok, err
 }
 
-// moreBehind reports whether something else is there to be sent behind the prepared segment, of its
-// message or of another.
+// moreBehind reports whether there is more to send behind the prepared segment, of its message or
+// of another.
 func (q *qp) moreBehind() bool {
 	return q.tx.segment.more || q.tx.cursor.unsent(q.h.SendLen()) > 1 || q.tx.responses.n > 1
 }
 
-// flush sends what was gathered.
+// flush sends the coalesced FPDUs.
 func (q *qp) flush() {
-	if _, err := q.sendGathered(); err != nil {
+	if _, err := q.sendCoalesced(); err != nil {
 		q.streamLost(err)
 	}
 }
 
-// sendGathered gives the stream what was gathered, if anything was.
-func (q *qp) sendGathered() (ok bool, err error) {
+// sendCoalesced passes the coalesced FPDUs, if any, to the stream.
+func (q *qp) sendCoalesced() (ok bool, err error) {
 	if q.tx.output.n == 0 {
 		return true, nil
 	}
@@ -135,15 +135,15 @@ func (q *qp) sendPiece(size int) (ok bool, err error) {
 	return ok, err
 }
 
-// takeGathered returns a copy of what was gathered, and empties the output.
-func (o *output) takeGathered() []byte {
+// takeCoalesced returns a copy of the coalesced FPDUs, and empties the output.
+func (o *output) takeCoalesced() []byte {
 	b := bytes.Clone(o.bytes())
 	o.clear()
 	return b
 }
 
-// maxULPDU is the longest ULPDU that may be sent now. Where FPDUs may be longer than a TCP segment,
-// it is what the gathered FPDUs leave of a piece, unless that is little.
+// maxULPDU returns the longest ULPDU that may be sent now. If FPDUs may be longer than a TCP
+// segment, it is the rest of a piece behind the coalesced FPDUs, unless that is small.
 func (q *qp) maxULPDU() int {
 	c := q.conn
 	if left := c.piece - int(q.tx.output.n) - mpaOverhead; c.mulpdu > left && left > smallFPDU {

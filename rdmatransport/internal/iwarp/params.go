@@ -2,62 +2,60 @@ package iwarp
 
 import "time"
 
-// Every tunable of the engine, in one place.
+// All tunables of the engine.
 const (
-	// receiveMost is how many bytes a reader handles before it leaves the locks of the QP and of
-	// TCP to others.
-	receiveMost = 256 << 10
+	// maxReceive is how many bytes a reader handles before it releases the locks of the QP and of
+	// TCP.
+	maxReceive = 256 << 10
 
-	// smallFPDU is the longest FPDU, in bytes, that is copied once more to share a piece with
-	// others.
+	// smallFPDU is the longest FPDU, in bytes, that is coalesced at the cost of another copy.
 	smallFPDU = 16 << 10
 
-	// Requests of up to smallMessage bytes are corked while corkFrom pieces or more are not
-	// acknowledged, or corkAlways if the send queue is full.
+	// Requests of up to smallMessage bytes are corked while at least corkFrom pieces are
+	// unacknowledged, or corkAlways if the send queue is full.
 	smallMessage = 1 << 10
 	corkFrom     = 4
 	corkAlways   = 64
 
-	// mpaOverhead is the most bytes that an FPDU without markers has beside its ULPDU: length, pad
-	// and CRC.
+	// mpaOverhead is the largest overhead of an FPDU without markers: length, pad and CRC.
 	mpaOverhead = 2 + 3 + 4
 
-	// startupTimeout bounds the initiator's set-up: the TCP connection, and MPA's exchange of
-	// frames. requestTimeout is how long a new TCP connection may take to send its request, and
-	// lingerTimeout how long a stream that was closed from this side waits for the peer to read
-	// what was sent and to close too (RFC 5044 §7.1.2, rule 10).
+	// startupTimeout limits the initiator's set-up: the TCP connection, and the exchange of MPA
+	// frames. requestTimeout limits the time until a new TCP connection sends its request.
+	// lingerTimeout is how long a stream closed on this side waits for the peer to read everything
+	// and close too (RFC 5044 §7.1.2, rule 10).
 	startupTimeout = 10 * time.Second
 	requestTimeout = 5 * time.Second
 	lingerTimeout  = 2 * time.Second
 
-	// A stream on which nothing comes gives its goroutine and the receiver's memory back after
-	// idleTimeout, or up to twice as long.
+	// After idleTimeout without data, or up to twice that, a stream releases its goroutine and the
+	// receiver's memory.
 	idleTimeout = time.Second
 
-	// keepReader is how often something has come before a stream's goroutine stays until the stream
-	// is idle.
-	keepReader = 16
+	// readerThreshold is how often data must arrive before a stream's goroutine stays until the
+	// stream is idle.
+	readerThreshold = 16
 
-	// firstNudge is how long an initiator waits for the peer's first segment before it sends the
-	// first of at most nudges WRITEs of no bytes.
-	firstNudge = 50 * time.Millisecond
-	nudges     = 6
+	// firstWakeWrite is how long an initiator waits for the peer's first segment before it sends
+	// the first of at most maxWakeWrites zero-length WRITEs.
+	firstWakeWrite = 50 * time.Millisecond
+	maxWakeWrites  = 6
 
-	// sendFirstDelay is how long Config.SendFirst leaves the peer to read the reply.
+	// sendFirstDelay is the peer's time to read the reply with Config.SendFirst.
 	sendFirstDelay = 100 * time.Millisecond
 
-	// A connection is asked for behind the one before it to the same peer, but waits for it no
-	// longer than askWait; and reported behind the one before it from there, but waits no longer
-	// than reportWait: see order.
-	askWait    = 50 * time.Millisecond
+	// A connection request follows the previous one to the same peer, but waits for it at most
+	// dialWait. It is reported after the previous one from that peer, but waits at most reportWait:
+	// see sequencer.
+	dialWait   = 50 * time.Millisecond
 	reportWait = 10 * time.Millisecond
 
-	// maxStarting bounds the connections of a listener whose request has not come yet.
+	// maxStarting limits the connections of a listener whose request has not arrived.
 	maxStarting = 1024
 
-	// setupBuffer is the receive buffer of a stream that no QP has, in bytes. An MPA frame is 532
-	// at most; the window, half of it, is a full segment of any Ethernet, so that TCP has nothing
-	// to say when the buffer grows.
+	// setupBuffer is the receive buffer of a stream without a QP, in bytes. An MPA frame has at
+	// most 532. The window, half of it, is a full segment of any Ethernet, so that TCP sends no
+	// window update when the buffer grows.
 	setupBuffer = 32 << 10
 
 	// MaxReads is the largest IRD and ORD of a stream.

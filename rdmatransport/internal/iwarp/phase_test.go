@@ -45,12 +45,12 @@ func TestLifecycle(t *testing.T) {
 		{"an accepting side waits", false, noRTR, nil, awaitingPeer, false},
 		{"and owes no ready-to-receive message", false, rtrWrite, nil, awaitingPeer, false},
 		{"until the peer has sent", false, noRTR, func(l *lifecycle) { l.on(onPeerFPDU) }, open, false},
-		{"a second ready-to-receive message", true, noRTR, func(l *lifecycle) { l.askRTR(rtrWrite) }, sendingRTR, false},
+		{"a second ready-to-receive message", true, noRTR, func(l *lifecycle) { l.scheduleRTR(rtrWrite) }, sendingRTR, false},
 		{"a failure", true, noRTR, func(l *lifecycle) { l.fail(message) }, terminating, true},
 		{"a failure before the ready-to-receive message", true, rtrWrite, func(l *lifecycle) { l.fail(message) }, terminating, true},
 		{"a failure of a side that may send nothing", false, noRTR, func(l *lifecycle) { l.fail(message) }, closed, true},
 		{"nothing revives a stream that is terminated", true, noRTR,
-			func(l *lifecycle) { l.fail(message); l.askRTR(rtrWrite); l.on(onPeerFPDU) }, terminating, true},
+			func(l *lifecycle) { l.fail(message); l.scheduleRTR(rtrWrite); l.on(onPeerFPDU) }, terminating, true},
 		{"the end of the stream", true, noRTR, func(l *lifecycle) { l.on(onDetach) }, closed, true},
 	} {
 		var l lifecycle

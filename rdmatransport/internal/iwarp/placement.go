@@ -1,8 +1,7 @@
 package iwarp
 
-// On the path: DDP segments that were received. Each is checked and placed before the next is
-// looked at. Errors have the code that a Terminate message tells the peer. (RFC 5040 §4, §5, §7;
-// RFC 5041 §5, §6, §7)
+// Receive path of DDP segments. Each is checked and placed before the next. Errors have the code
+// that a Terminate message reports to the peer. (RFC 5040 §4, §5, §7; RFC 5041 §5, §6, §7)
 
 import (
 	"encoding/binary"
@@ -14,7 +13,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// errTerminated stops receiving: the peer has sent a Terminate message.
+// errTerminated stops reception after the peer's Terminate message.
 var errTerminated = errors.New("iwarp: the peer terminated the stream")
 
 // ULPDU implements mpa.Handler.
@@ -22,7 +21,7 @@ func (q *qp) ULPDU(b []byte) error {
 	if q.tx.lifecycle.is(awaitingPeer) {
 		q.tx.lifecycle.on(onPeerFPDU)
 	}
-	q.rx.heard = true
+	q.rx.gotFPDU = true
 	q.rx.ulpdu = b
 	if len(b) == 0 {
 		return nil // an empty FPDU is a ready-to-receive message
@@ -58,7 +57,7 @@ func (q *qp) placeTagged(b []byte) error {
 	return rdmap.UnexpectedOpcode
 }
 
-// placeWrite puts a segment of an RDMA Write into the memory it names.
+// placeWrite places a segment of an RDMA Write in its memory.
 func (q *qp) placeWrite(h *ddp.Tagged, payload []byte) error {
 	n := uint64(len(payload))
 	if err := ddp.CheckTO(h.TO, len(payload)); err != nil {
@@ -81,8 +80,8 @@ func (q *qp) placeWrite(h *ddp.Tagged, payload []byte) error {
 	return nil
 }
 
-// taggedError is the error that DDP has for an access that is denied. It has none for a missing
-// right; siw too reports an invalid STag then.
+// taggedError returns the DDP error for a denied access. There is none for missing access rights;
+// siw also reports an invalid STag then.
 func taggedError(d memory.Denial) error {
 	switch d {
 	case memory.OtherPD:
@@ -93,8 +92,8 @@ func taggedError(d memory.Denial) error {
 	return ddp.ErrInvalidSTag
 }
 
-// placeRead puts a segment of a READ response into the memory of the oldest READ. Responses come in
-// order, so the segment must begin exactly where the last one ended.
+// placeRead places a segment of a READ response in the memory of the oldest READ. Responses are in
+// order, so the segment must begin at the end of the previous one.
 func (q *qp) placeRead(h *ddp.Tagged, payload []byte) error {
 	t := &q.tx
 	n := uint64(len(payload))
@@ -109,7 +108,7 @@ func (q *qp) placeRead(h *ddp.Tagged, payload []byte) error {
 	switch {
 	case wr == nil:
 		return ddp.ErrInvalidSTag
-	case wr.Opcode != verbs.RDMARead, n > 0 && h.STag != q.conn.sink: // the STag of a segment of no bytes means nothing (RFC 5041 §5.2)
+	case wr.Opcode != verbs.RDMARead, n > 0 && h.STag != q.conn.sink: // the STag of a zero-length segment is ignored (RFC 5041 §5.2)
 		q.readResponded(verbs.WCBadRespErr)
 		return ddp.ErrInvalidSTag
 	case n > 0 && h.TO != t.reads.placed, t.reads.placed+n > wr.Length(), h.Last != (t.reads.placed+n == wr.Length()):
@@ -127,7 +126,7 @@ func (q *qp) placeRead(h *ddp.Tagged, payload []byte) error {
 	return nil
 }
 
-// oldestRead is the READ or atomic that the next response is for; nil if none is outstanding.
+// oldestRead returns the READ or atomic of the next response; nil if none is outstanding.
 func (q *qp) oldestRead() *verbs.PostedSend {
 	t := &q.tx
 	if len(t.reads.list) == 0 {
@@ -136,7 +135,8 @@ func (q *qp) oldestRead() *verbs.PostedSend {
 	return q.h.Send(t.cursor.index(t.reads.list[0].number))
 }
 
-// readResponded ends the oldest READ or atomic with a status; all requests before it are complete.
+// readResponded completes the oldest READ or atomic with a status. All earlier requests are
+// complete.
 func (q *qp) readResponded(status verbs.WCStatus) {
 	t := &q.tx
 	n := t.reads.responded()
@@ -149,7 +149,7 @@ func (q *qp) readResponded(status verbs.WCStatus) {
 	q.completeDone()
 }
 
-// placeUntagged handles a segment for one of the queues.
+// placeUntagged handles an untagged segment.
 func (q *qp) placeUntagged(b []byte) error {
 	h, payload, err := ddp.ParseUntagged(b)
 	if err != nil {
@@ -187,7 +187,7 @@ func (q *qp) placeUntagged(b []byte) error {
 	return q.placeSend(&h, op, payload)
 }
 
-// placeSend puts a segment of a SEND into the oldest receive request.
+// placeSend places a segment of a SEND in the oldest receive request.
 func (q *qp) placeSend(h *ddp.Untagged, op rdmap.Opcode, payload []byte) error {
 	wr := q.h.Recv()
 	if wr == nil {
@@ -219,9 +219,9 @@ func (q *qp) placeSend(h *ddp.Untagged, op rdmap.Opcode, payload []byte) error {
 	return nil
 }
 
-// invalidate invalidates an STag, as the peer has asked. It may not be that of a region that
-// several streams share (RFC 5040 §8.1.1, item 7), or QPs of RoCE; a window of type 2 belongs to
-// one stream. It returns false if the STag may not be invalidated.
+// invalidate invalidates an STag at the peer's request. It must not belong to a region that several
+// streams (RFC 5040 §8.1.1, item 7) or RoCE QPs share; a window of type 2 belongs to one stream. It
+// returns false if the STag may not be invalidated.
 func (q *qp) invalidate(stag uint32) bool {
 	if q.e.regions.InvalidateWindow(q.h, stag) == memory.Allowed {
 		return true
@@ -237,7 +237,7 @@ func (q *qp) failRecv(status verbs.WCStatus) {
 }
 
 // immediate completes a receive request with immediate data. The completion has the length of the
-// RDMA Write before it, as verbs expects of a WRITE with immediate data.
+// preceding RDMA Write, as verbs defines for a WRITE with immediate.
 func (q *qp) immediate(op rdmap.Opcode, payload []byte) error {
 	data, err := rdmap.ParseImmediate(payload)
 	if err != nil {
@@ -278,7 +278,7 @@ func (q *qp) readRequest(b, payload []byte) error {
 	return nil
 }
 
-// atomicRequest queues the response to an atomic, which is executed when no other response is
+// atomicRequest queues the response to an atomic. The atomic is executed when no other response is
 // queued before it.
 func (q *qp) atomicRequest(b, payload []byte) error {
 	h, err := rdmap.ParseAtomicRequest(payload)
@@ -301,7 +301,7 @@ func (q *qp) atomicRequest(b, payload []byte) error {
 	return nil
 }
 
-// atomicWord is the memory that an atomic names.
+// atomicWord returns the memory of an atomic.
 func (q *qp) atomicWord(h *rdmap.AtomicRequestHeader) (memory.Span, error) {
 	if q.h.Attr().QPAccessFlags&verbs.AccessRemoteAtomic == 0 {
 		return memory.Span{}, rdmap.AccessViolation
@@ -310,7 +310,7 @@ func (q *qp) atomicWord(h *rdmap.AtomicRequestHeader) (memory.Span, error) {
 		return memory.Span{}, rdmap.TOWrap
 	}
 	word, denial := q.e.regions.Remote(q.h, h.STag, h.TO, 8, verbs.AccessRemoteAtomic)
-	switch { // an address that is not aligned is at fault whatever the STag
+	switch { // an unaligned address is an error, whatever the STag
 	case h.TO%8 != 0 || denial == memory.Allowed && !word.Aligned():
 		return memory.Span{}, rdmap.StreamCatastrophic // RFC 7306 §8.2
 	case denial != memory.Allowed:
@@ -319,7 +319,7 @@ func (q *qp) atomicWord(h *rdmap.AtomicRequestHeader) (memory.Span, error) {
 	return word, nil
 }
 
-// atomicResponse places the value that an atomic has found.
+// atomicResponse places the previous value of an atomic.
 func (q *qp) atomicResponse(payload []byte) error {
 	h, err := rdmap.ParseAtomicResponse(payload)
 	if err != nil {

@@ -1,6 +1,6 @@
 package iwarp
 
-// On the path: the QP's state, and how verbs' transitions and the end of the stream change it.
+// Control path: the QP's state transitions, and the end of its stream.
 
 import (
 	"math/bits"
@@ -11,8 +11,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// qp is the provider's half of a reliable connection over iWARP. All of it is guarded by the QP's
-// lock.
+// qp is the provider's part of a reliable connection over iWARP. The QP's lock protects it.
 type qp struct {
 	e     *Engine
 	h     verbs.QPHandle
@@ -20,18 +19,18 @@ type qp struct {
 	depth uint32 // of the send queue
 	srq   bool   // receive requests come from an SRQ
 
-	posting bool // the goroutine that holds the lock is the one that posts: it may spend time on moving messages directly
-	moving  bool // sendDirect is under way, and may have left the lock meanwhile: no other goroutine moves anything
+	posting bool // the goroutine with the lock posts requests: it may take time to move messages directly
+	moving  bool // sendDirect is running, and may have released the lock: no other goroutine moves anything
 
 	conn *conn // nil before RTS and after the end of the stream
 
 	tx sender
 	rx receiver
 
-	direct uint64 // messages that were moved directly
+	direct uint64 // messages moved directly
 }
 
-// slots is the power of two that holds n.
+// slots returns the smallest power of two that is at least n.
 func slots(n int) int { return 1 << bits.Len(uint(max(n, 1)-1)) }
 
 // Modify implements verbs.ProviderQP.
@@ -56,7 +55,7 @@ func (q *qp) Modify(from, to verbs.QPState, attr *verbs.QPAttr, mask verbs.QPAtt
 	return nil
 }
 
-// attach gives the QP a stream whose request and reply frames are exchanged.
+// attach gives the QP a stream after the exchange of request and reply frames.
 func (q *qp) attach(c *conn, attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	if err := c.bind(q, attr, mask); err != nil {
 		return err
@@ -69,17 +68,17 @@ func (q *qp) attach(c *conn, attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	c.pair()
 	c.stream.SetReadBuffer(0)
 	c.stream.OnRoom(q.resumeSending)
-	if c.initiator { // on the accepting side the stream is waited for since the request
-		c.park()
+	if c.initiator { // the responder has been reading the stream since the request
+		c.waitReadable()
 	}
 	q.transmit()
-	if c.initiator && (c.other.Load() == nil || c.rtr == noRTR) { // an end in this process is none of siw's
-		q.nudge(c)
+	if c.initiator && (c.peerConn.Load() == nil || c.rtr == noRTR) { // a peer in this process is not siw
+		q.wakePeer(c)
 	}
 	return nil
 }
 
-// detach takes the stream from the QP, and returns its connection; nil if the QP has none any more.
+// detach takes the stream from the QP, and returns its connection, or nil if there is none.
 func (q *qp) detach() *conn {
 	c := q.conn
 	if c != nil {
@@ -114,7 +113,7 @@ func (q *qp) transmitPosted() {
 // PostRecv implements verbs.ProviderQP.
 func (q *qp) PostRecv() {}
 
-// Destroy implements verbs.ProviderQP. Messages that have completed are still sent.
+// Destroy implements verbs.ProviderQP. Completed messages are still sent.
 func (q *qp) Destroy() {
 	q.e.qps.Delete(q.num)
 	q.closeStream()
@@ -129,16 +128,16 @@ func (q *qp) abortStream() {
 	}
 }
 
-// closeStream closes the stream in order: what is in its send buffer, and what was gathered to go
-// there, is still sent. The reader stays until the peer has closed too, or the linger time is over.
+// closeStream closes the stream in an orderly way: its send buffer and the coalesced FPDUs are
+// still sent. The reader stays until the peer has closed too, or the linger time is over.
 func (q *qp) closeStream() {
 	c := q.conn
 	if c == nil {
 		return
 	}
 	c.linger()
-	if ok, err := q.sendGathered(); !ok && err == nil {
-		rest := q.tx.output.takeGathered()
+	if ok, err := q.sendCoalesced(); !ok && err == nil {
+		rest := q.tx.output.takeCoalesced()
 		q.e.work.Go(func() {
 			_ = c.stream.SetWriteDeadline(time.Now().Add(lingerTimeout))
 			_, _ = c.stream.Write(rest)
@@ -150,13 +149,13 @@ func (q *qp) closeStream() {
 	q.detach()
 }
 
-// disconnect sends what is posted, as far as the stream takes it, and closes c in order, if the QP
-// still has it. The QP is not locked.
+// disconnect sends posted requests, as far as the stream takes them, and closes c in an orderly way
+// if the QP still has it. The QP is not locked.
 func (q *qp) disconnect(c *conn) {
 	q.h.Lock()
 	defer q.h.Unlock()
 	if q.conn == c {
-		c.unpair() // nothing waits for the other end any more
+		c.unpair() // nothing waits for the peer any more
 		q.transmitNow()
 		q.closeStream()
 	}
@@ -169,12 +168,12 @@ func (q *qp) resumeSending() {
 	if q.conn == nil {
 		return
 	}
-	q.tx.output.hasRoom()
+	q.tx.output.onRoom()
 	q.transmit()
 }
 
-// fail ends the connection after an error that was found on this side: a Terminate message tells
-// the peer why, and everything posted is flushed. bad is the segment at fault, nil if none is.
+// fail ends the connection after an error on this side: a Terminate message reports it to the peer,
+// and all posted requests are flushed. bad is the segment with the error, or nil.
 func (q *qp) fail(err error, bad []byte) {
 	if q.tx.lifecycle.ended() {
 		return
@@ -190,19 +189,19 @@ func (q *qp) failQP() {
 	q.h.Fail()
 }
 
-// linger gives the peer a while to read what was sent and to close. The QP is locked, as its reader
+// linger sets the peer's time to read everything and to close. The QP is locked, because its reader
 // sets the deadline too.
 func (c *conn) linger() {
 	_ = c.stream.SetReadDeadline(time.Now().Add(lingerTimeout))
 }
 
-// receiver is the state of a QP's incoming half.
+// receiver is the receive state of a QP.
 type receiver struct {
 	queues     [rdmap.Queues]ddp.Queue
 	allowed    bool   // the peer may send FPDUs
-	heard      bool   // the peer has sent one
-	reported   bool   // a completion reports what was wrong with ulpdu
-	writeBytes uint64 // placed of the RDMA Write message under way
-	lastWrite  uint64 // bytes of the last RDMA Write message, which the immediate data that may follow reports
-	ulpdu      []byte // that is being handled
+	gotFPDU    bool   // the peer has sent an FPDU
+	reported   bool   // a completion reports the error in ulpdu
+	writeBytes uint64 // placed bytes of the current RDMA Write message
+	lastWrite  uint64 // length of the last RDMA Write message, reported with immediate data that follows it
+	ulpdu      []byte // the current ULPDU
 }

@@ -1,9 +1,8 @@
 package iwarp
 
-// On the path: the one goroutine of a QP takes the stream's bytes where TCP has them, and hands
-// them to MPA's receiver, which calls placement.go for each segment. The QP's lock is held once for
-// all that has come. The goroutine ends when nothing comes for a while; the next bytes start
-// another.
+// Receive path: the only goroutine of a QP passes bytes from TCP's buffers to MPA's receiver, which
+// calls placement.go for each segment. The QP's lock is held once for all available bytes. The
+// goroutine ends when the stream is idle, and further bytes start another.
 
 import (
 	"bytes"
@@ -21,25 +20,25 @@ import (
 // errEarly ends a connection whose initiator sends FPDUs before it has received the reply.
 var errEarly = errors.New("iwarp: an FPDU before the reply")
 
-// park has unparked called, on a goroutine, when there is something to read from the stream, it has
-// ended, or its read deadline has passed.
-func (c *conn) park() {
+// waitReadable has readReady called on a goroutine when the stream is readable, has ended, or its
+// read deadline has passed.
+func (c *conn) waitReadable() {
 	c.e.work.Add(1)
 	if c.onReadable == nil {
-		c.onReadable = c.unparked
+		c.onReadable = c.readReady
 	}
 	if p, ok := c.stream.(stack.ReadNotifier); ok {
 		p.NotifyReadable(c.onReadable)
 		return
 	}
 	go func() {
-		_ = c.stream.Wait() // says the same again
-		c.unparked()
+		_ = c.stream.Wait() // the next call returns the same error
+		c.readReady()
 	}()
 }
 
-// read runs until the stream is idle or ends. On a stream of which little is known yet it runs once
-// for all that has come.
+// read runs until the stream is idle or ends. On a new stream it runs once, for all available
+// bytes.
 func (q *qp) read(c *conn) {
 	_, parks := c.stream.(stack.ReadNotifier)
 	for {
@@ -62,22 +61,22 @@ func (q *qp) read(c *conn) {
 			q.streamEnded(c, err)
 			return
 		}
-		if parks && c.reads < keepReader {
-			c.park()
+		if parks && c.reads < readerThreshold {
+			c.waitReadable()
 			return
 		}
 	}
 }
 
-// receive handles some of what the stream has, and sends what that made due. It returns the other
-// end of the connection if that is in this process and waits until what it sent was received.
+// receive handles available bytes of the stream, and sends what became due. It returns the peer's
+// connection if that is in this process and waits until everything it sent is received.
 func (q *qp) receive(c *conn) (awaited *conn, err error) {
 	q.h.Lock()
 	defer q.h.Unlock()
 	c.handled, c.fault = 0, nil
 	err = c.stream.Receive(c)
-	if c.otherWaits {
-		awaited, c.otherWaits = c.other.Load(), false
+	if c.peerWaits {
+		awaited, c.peerWaits = c.peerConn.Load(), false
 	}
 	switch {
 	case q.conn != c || q.tx.lifecycle.ended():
@@ -95,7 +94,7 @@ func (c *conn) Consume(b []byte) bool {
 	q := c.qp
 	c.handled += len(b)
 	if q.conn != c || q.tx.lifecycle.ended() {
-		return c.handled < receiveMost // this side has closed the stream: what still comes is discarded (RFC 5040 §6.2)
+		return c.handled < maxReceive // this side has closed the stream: further data is discarded (RFC 5040 §6.2)
 	}
 	if !q.rx.allowed {
 		if !c.mayReceive() {
@@ -106,12 +105,12 @@ func (c *conn) Consume(b []byte) bool {
 	}
 	c.received += uint64(len(b))
 	if c.fault = c.deframer.Feed(b, q); c.fault != nil {
-		q.rx.ulpdu = bytes.Clone(q.rx.ulpdu) // failReceive quotes it when b is no longer ours
+		q.rx.ulpdu = bytes.Clone(q.rx.ulpdu) // failReceive quotes it when b is no longer valid
 	}
-	return c.fault == nil && c.handled < receiveMost
+	return c.fault == nil && c.handled < maxReceive
 }
 
-// failReceive ends the connection because of an error in what came.
+// failReceive ends the connection because of an error in received data.
 func (q *qp) failReceive(c *conn) {
 	err := c.fault
 	switch {
@@ -131,26 +130,26 @@ func (q *qp) failReceive(c *conn) {
 	q.fail(err, q.rx.ulpdu)
 }
 
-// startIdleTimer has the reader wake up after a while: an idle stream has no goroutine, and gives
-// back the memory in which the receiver gathers FPDUs.
+// startIdleTimer has the reader wake up after a while: an idle stream has no goroutine, and
+// releases the memory in which the receiver assembles FPDUs.
 func (q *qp) startIdleTimer(c *conn) {
 	c.active = true
-	if !c.idleTimer && (c.reads+1 >= keepReader || c.deframer.Held() > 0) {
+	if !c.idleTimer && (c.reads+1 >= readerThreshold || c.deframer.Held() > 0) {
 		c.idleTimer = true
 		_ = c.stream.SetReadDeadline(time.Now().Add(idleTimeout))
 	}
 }
 
-// idleness is what a read deadline that has passed says of a stream.
+// idleness is the state of a stream at its read deadline.
 type idleness uint8
 
 const (
 	lingered idleness = iota // this side has closed it: the deadline was that of linger
-	busy                     // something came since the last time
-	idle                     // nothing did
+	busy                     // data has arrived since the last time
+	idle                     // no data has arrived
 )
 
-// onIdleTimeout gives the receiver's memory back if nothing came since startIdleTimer.
+// onIdleTimeout releases the receiver's memory if no data has arrived since startIdleTimer.
 func (q *qp) onIdleTimeout(c *conn) idleness {
 	q.h.Lock()
 	defer q.h.Unlock()
@@ -170,7 +169,7 @@ func (q *qp) onIdleTimeout(c *conn) idleness {
 	return found
 }
 
-// asyncEvent is the event that reports an error of the peer where no completion reports it.
+// asyncEvent returns the event for an error of the peer that no completion reports.
 func asyncEvent(err error) verbs.AsyncEventType {
 	switch c, _ := rdmap.CauseOf(err); {
 	case c.Layer == rdmap.LayerLLP:
@@ -182,7 +181,7 @@ func asyncEvent(err error) verbs.AsyncEventType {
 	return verbs.EventQPReqErr
 }
 
-// streamEnded is called once, when the reader has come to the end of the stream or to an error.
+// streamEnded is called once, when the reader reaches the end of the stream or an error.
 func (q *qp) streamEnded(c *conn, err error) {
 	q.h.Lock()
 	if q.conn == c {
@@ -192,7 +191,7 @@ func (q *qp) streamEnded(c *conn, err error) {
 		}
 		q.detach()
 		if q.h.State() == verbs.StateRTS {
-			q.failQP() // what is posted can no longer be sent
+			q.failQP() // posted requests can no longer be sent
 		}
 	}
 	q.h.Unlock()
@@ -200,8 +199,8 @@ func (q *qp) streamEnded(c *conn, err error) {
 	c.streamEnded()
 }
 
-// streamLost ends the connection where TCP has given the stream up: it takes nothing more. The
-// reader will see the same.
+// streamLost ends the connection when a write to the stream fails. The reader will get the same
+// error.
 func (q *qp) streamLost(err error) {
 	q.conn.stream.Abort()
 	if q.h.State() != verbs.StateRTS {

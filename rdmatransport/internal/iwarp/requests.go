@@ -1,6 +1,6 @@
 package iwarp
 
-// On the path: how each kind of work request is sent, and completed.
+// Send path: each kind of work request is sent, and completed.
 
 import (
 	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
@@ -9,7 +9,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// sendRequest sends the next segment of the send queue, if one may be sent.
+// sendRequest sends the next segment of the send queue, if that is allowed.
 func (q *qp) sendRequest() bool {
 	t := &q.tx
 	if t.cursor.unsent(q.h.SendLen()) == 0 {
@@ -22,7 +22,7 @@ func (q *qp) sendRequest() bool {
 		t.cursor.useStream()
 	}
 	wr := q.h.Send(t.cursor.index(t.cursor.next))
-	if t.cursor.is(untouched) && wr.Flags&verbs.SendFence != 0 && len(t.reads.list) > 0 {
+	if t.cursor.is(notStarted) && wr.Flags&verbs.SendFence != 0 && len(t.reads.list) > 0 {
 		return false
 	}
 	if wr.Fault() != verbs.WCSuccess {
@@ -45,7 +45,7 @@ func (q *qp) sendRequest() bool {
 	return q.sendSend(wr)
 }
 
-// isRead reports whether the peer responds to an operation: READs and atomics.
+// isRead reports whether the peer responds to an operation, as for READs and atomics.
 func isRead(op verbs.WROpcode) bool {
 	return op == verbs.RDMARead || op == verbs.AtomicCmpAndSwp || op == verbs.AtomicFetchAndAdd
 }
@@ -54,14 +54,14 @@ func isSend(op verbs.WROpcode) bool { return op == verbs.Send || op == verbs.Sen
 
 func isWrite(op verbs.WROpcode) bool { return op == verbs.RDMAWrite || op == verbs.RDMAWriteWithImm }
 
-// inWrite reports whether some of a WRITE's data is sent, and not all.
+// inWrite reports whether a part of a WRITE's data is sent.
 func (q *qp) inWrite() bool {
 	c := &q.tx.cursor
 	return c.inData() && isWrite(q.h.Send(c.index(c.next)).Opcode)
 }
 
-// executeLocal binds or invalidates a window, or fails a request whose fault is known: nothing is
-// sent. A request that fails waits until it is the oldest.
+// executeLocal binds or invalidates a window, or fails a request with a known fault. Nothing is
+// sent. A failed request waits until it is the oldest.
 func (q *qp) executeLocal(wr *verbs.PostedSend) bool {
 	c := &q.tx.cursor
 	status := c.refusal()
@@ -72,7 +72,7 @@ func (q *qp) executeLocal(wr *verbs.PostedSend) bool {
 	case wr.Opcode == verbs.BindMW:
 		status = q.e.regions.Bind(q.h, wr.Bind)
 	case q.e.regions.InvalidateWindow(q.h, wr.InvalidateRKey) != memory.Allowed:
-		status = verbs.WCMWBindErr // the name of Memory Management Operation Error
+		status = verbs.WCMWBindErr // the name for Memory Management Operation Error
 	}
 	if status == verbs.WCSuccess {
 		q.requestSent(true)
@@ -86,8 +86,8 @@ func (q *qp) executeLocal(wr *verbs.PostedSend) bool {
 	return false
 }
 
-// refuseRead fails the next request, a READ, on a stream that was agreed to have none: it would
-// wait for ever. On other streams it waits until fewer are outstanding.
+// refuseRead fails the next request, a READ, on a stream with an ORD of 0: it would wait forever.
+// On other streams it waits until fewer are outstanding.
 func (q *qp) refuseRead() bool {
 	if c := &q.tx.cursor; q.conn.ord == 0 && c.atOldest() {
 		q.failRequest(c.next, verbs.WCLocQPOpErr)
@@ -96,8 +96,8 @@ func (q *qp) refuseRead() bool {
 	return false
 }
 
-// sendPayload sends the segment with the next n bytes of a request's message; false if it could
-// not, or the memory may not be used.
+// sendPayload sends the segment with the next n bytes of a request's message. It returns false if
+// it could not, or the memory may not be used.
 func (q *qp) sendPayload(wr *verbs.PostedSend, n int) bool {
 	c, s := &q.tx.cursor, &q.tx.segment
 	if inline := wr.Inline(); inline != nil {
@@ -114,9 +114,9 @@ func (q *qp) sendPayload(wr *verbs.PostedSend, n int) bool {
 		}
 		status = verbs.WCLocProtErr
 	}
-	// The requests before it may still complete, and it fails when it is the oldest; but if some of
+	// Earlier requests may still complete, so the request fails when it is the oldest. If a part of
 	// it is sent, it cannot wait.
-	if c.atOldest() || !c.is(untouched) {
+	if c.atOldest() || !c.is(notStarted) {
 		q.failRequest(c.next, status)
 		q.fail(rdmap.LocalCatastrophic, nil)
 	}
@@ -183,8 +183,8 @@ func (q *qp) sendWrite(wr *verbs.PostedSend) bool {
 	return true
 }
 
-// sendImmediate sends the immediate data of a WRITE, a message of its own. verbs' four bytes are
-// the low half of RFC 7306's eight.
+// sendImmediate sends the immediate data of a WRITE, a separate message. verbs' four bytes are the
+// low half of RFC 7306's eight.
 func (q *qp) sendImmediate(wr *verbs.PostedSend) bool {
 	t := &q.tx
 	op := rdmap.ImmediateData
@@ -203,7 +203,7 @@ func (q *qp) sendImmediate(wr *verbs.PostedSend) bool {
 	return true
 }
 
-// sendRead sends a READ's or an atomic's request.
+// sendRead sends the request of a READ or an atomic.
 func (q *qp) sendRead(wr *verbs.PostedSend) bool {
 	t := &q.tx
 	op := rdmap.AtomicRequest
@@ -215,7 +215,7 @@ func (q *qp) sendRead(wr *verbs.PostedSend) bool {
 	})
 	switch body := t.segment.rdmapHeader(op.Info().HeaderLen); wr.Opcode {
 	case verbs.RDMARead:
-		off := t.cursor.off // the bytes that were moved directly
+		off := t.cursor.off // the bytes moved directly
 		h := rdmap.ReadRequestHeader{
 			SinkSTag: q.conn.sink, SinkTO: off, Size: uint32(wr.Length() - off), SourceSTag: wr.RKey, SourceTO: wr.RemoteAddr + off,
 		}
@@ -242,14 +242,14 @@ func (q *qp) sendRead(wr *verbs.PostedSend) bool {
 	return true
 }
 
-// requestSent moves on to the next request. One without a response is done: TCP delivers it, or the
-// stream breaks.
+// requestSent moves to the next request. A request without a response is done: TCP delivers it, or
+// the stream breaks.
 func (q *qp) requestSent(done bool) {
 	q.tx.cursor.step(done)
 	q.completeDone()
 }
 
-// completeDone completes the requests that are done, in order.
+// completeDone completes finished requests in order.
 func (q *qp) completeDone() {
 	for q.tx.cursor.oldestDone() {
 		wr := q.h.Send(0)
@@ -269,8 +269,8 @@ func (q *qp) completeOldest(status verbs.WCStatus, byteLen uint32) {
 	q.h.CompleteSend(status, byteLen)
 }
 
-// failRequest completes request n with an error, and those before it: the responses that they wait
-// for will not come.
+// failRequest completes request n with an error, and earlier ones too, as their responses will not
+// arrive.
 func (q *qp) failRequest(n uint64, status verbs.WCStatus) {
 	for c := &q.tx.cursor; c.first < n; {
 		if c.isDone(c.first) {

@@ -1,7 +1,7 @@
 package iwarp
 
-// On the path: the responses to the peer's READs and atomics, in the order of the requests (RFC
-// 5040 §5.5, RFC 7306 §5).
+// Send path of responses to the peer's READs and atomics, in the order of the requests (RFC 5040
+// §5.5, RFC 7306 §5).
 
 import (
 	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
@@ -10,30 +10,30 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// response is what is still to be sent for one request.
+// response is the unsent part of the response to one request.
 type response struct {
-	atomic bool
-	done   bool                      // of an atomic: it was executed
-	begun  bool                      // of a READ: some of it is sent
-	read   rdmap.ReadRequestHeader   // of a READ: what is still to be sent
-	update rdmap.AtomicRequestHeader // of an atomic: the request
-	found  uint64                    // of an atomic: what memory held before
-	ddp    [ddp.UntaggedLen]byte     // the request's DDP header, to be quoted in a Terminate
+	atomic   bool
+	done     bool                      // of an atomic: it was executed
+	begun    bool                      // of a READ: a part of it is sent
+	read     rdmap.ReadRequestHeader   // of a READ: the unsent part
+	update   rdmap.AtomicRequestHeader // of an atomic: the request
+	previous uint64                    // of an atomic: the previous content of memory
+	ddp      [ddp.UntaggedLen]byte     // the request's DDP header, to be quoted in a Terminate
 }
 
-// responses is a ring of at most depth responses, the IRD.
+// responses is a ring of at most depth responses; depth is the IRD.
 type responses struct {
-	ring    []response // nil before the first: most QPs never receive a READ
-	depth   uint8
-	head, n uint8
-	turn    bool // the oldest goes before a request
+	ring         []response // nil before the first: most QPs never receive a READ
+	depth        uint8
+	head, n      uint8
+	responseNext bool // the next segment is one of a response
 }
 
 // reset empties the ring, and sets its depth.
 func (r *responses) reset(depth uint8) { *r = responses{depth: depth} }
 
-// pushRead queues the response to a READ whose DDP header b begins with; false if the peer has more
-// requests outstanding than it was granted.
+// pushRead queues the response to a READ with the DDP header at the start of b. It returns false if
+// the peer exceeds the IRD.
 func (r *responses) pushRead(b []byte, h *rdmap.ReadRequestHeader) bool {
 	p := r.push(b)
 	if p != nil {
@@ -51,7 +51,7 @@ func (r *responses) pushAtomic(b []byte, h *rdmap.AtomicRequestHeader) bool {
 	return p != nil
 }
 
-// push takes the next place; nil if there is none.
+// push takes the next slot; nil if there is none.
 func (r *responses) push(b []byte) *response {
 	if r.n == r.depth {
 		return nil
@@ -66,14 +66,14 @@ func (r *responses) push(b []byte) *response {
 	return p
 }
 
-// oldest is the response that is sent next. There is one.
+// oldest returns the next response to be sent. There must be one.
 func (r *responses) oldest() *response { return &r.ring[r.head] }
 
-// inData reports whether some of a READ response's data is sent, and not all.
+// inData reports whether a part of a READ response's data is sent.
 func (r *responses) inData() bool { return r.n > 0 && r.oldest().begun }
 
-// takeTurns gives the turn to a request if a response had it, and else the other way round.
-func (r *responses) takeTurns() { r.turn = !r.turn }
+// alternate alternates between responses and requests.
+func (r *responses) alternate() { r.responseNext = !r.responseNext }
 
 func (r *responses) pop() {
 	r.head = uint8((int(r.head) + 1) % len(r.ring))
@@ -96,7 +96,7 @@ func (q *qp) sendResponse() bool {
 			Last: true, RsvdULP: rdmap.AtomicResponse.Control(),
 			QN: rdmap.QueueAtomicResponse, MSN: t.numbers.next(rdmap.QueueAtomicResponse),
 		})
-		h := rdmap.AtomicResponseHeader{ID: w.update.ID, Original: w.found}
+		h := rdmap.AtomicResponseHeader{ID: w.update.ID, Original: w.previous}
 		h.Encode(t.segment.rdmapHeader(rdmap.AtomicResponseLen))
 		if !q.send() {
 			return false
@@ -109,7 +109,8 @@ func (q *qp) sendResponse() bool {
 		return false
 	}
 	n, last := ddp.Segment(w.read.Size, 0, ddp.TaggedLen, q.maxULPDU())
-	// The source is looked up for every segment: what was deregistered meanwhile is not sent.
+	// The source is looked up for every segment: memory that was deregistered meanwhile is not
+	// sent.
 	from, denial := q.e.regions.Remote(q.h, w.read.SourceSTag, w.read.SourceTO, uint64(n), verbs.AccessRemoteRead)
 	if denial != memory.Allowed {
 		q.failResponse(w, remoteCause(denial))
@@ -135,8 +136,8 @@ func (q *qp) sendResponse() bool {
 	return true
 }
 
-// executeAtomic executes an atomic, once. That is done when its response is next, so that the READs
-// before it return what memory held before.
+// executeAtomic executes an atomic once, when its response is next, so that earlier READs return
+// the previous content of memory.
 func (q *qp) executeAtomic(w *response) error {
 	if w.done {
 		return nil
@@ -149,11 +150,11 @@ func (q *qp) executeAtomic(w *response) error {
 	if !ok {
 		return rdmap.OperationError
 	}
-	w.found, w.done = found, true
+	w.previous, w.done = found, true
 	return nil
 }
 
-// failResponse ends the connection where a request that was accepted can no longer be responded to.
+// failResponse ends the connection if an accepted request can no longer be answered.
 func (q *qp) failResponse(w *response, err error) {
 	var bad [ddp.UntaggedLen + rdmap.AtomicRequestLen]byte
 	n := copy(bad[:], w.ddp[:])
@@ -168,7 +169,7 @@ func (q *qp) failResponse(w *response, err error) {
 	q.fail(err, bad[:n])
 }
 
-// remoteCause is the cause that RDMAP has for an access that is denied (RFC 5040 §4.8).
+// remoteCause returns the RDMAP cause for a denied access (RFC 5040 §4.8).
 func remoteCause(d memory.Denial) rdmap.Cause {
 	switch d {
 	case memory.UnknownKey:

@@ -1,15 +1,14 @@
 package iwarp
 
-// Set-up, peer-to-peer mode: the message with which an initiator tells the accepting side that it
-// may send.
+// Set-up, peer-to-peer mode: the message that allows the responder to send.
 
 import (
 	"github.com/softrnic/softrnic/rdmatransport/iwarp/ddp"
 	"github.com/softrnic/softrnic/rdmatransport/iwarp/rdmap"
 )
 
-// sendRTR sends the ready-to-receive message that the accepting side waits for before it sends
-// itself (RFC 6581 §8): a WRITE or READ of no bytes, or an empty FPDU.
+// sendRTR sends the ready-to-receive message, for which the responder waits before it sends (RFC
+// 6581 §8): a zero-length WRITE or READ, or an empty FPDU.
 func (q *qp) sendRTR() bool {
 	t := &q.tx
 	switch t.lifecycle.rtr {

@@ -1,6 +1,6 @@
 package iwarp
 
-// On the path: one DDP segment and its FPDU.
+// DDP segments and their FPDUs.
 
 import (
 	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
@@ -10,13 +10,13 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// segment is one DDP segment on its way into the stream.
+// segment is one DDP segment to be sent.
 type segment struct {
-	header   [ddp.MaxLen + rdmap.AtomicRequestLen]byte // DDP's, and RDMAP's behind it
-	n        uint8                                     // bytes of it
-	more     bool                                      // another of its request or response follows
-	mayFault bool                                      // reading payload may
-	faulted  bool                                      // and has
+	header   [ddp.MaxLen + rdmap.AtomicRequestLen]byte // DDP header, followed by RDMAP's
+	n        uint8                                     // bytes of header
+	more     bool                                      // another segment of its request or response follows
+	mayFault bool                                      // reading the payload may fault
+	faulted  bool                                      // it has faulted
 	length   uint32                                    // bytes of payload
 	payload  [][]byte                                  // in user memory
 }
@@ -33,7 +33,7 @@ func (s *segment) untagged(h *ddp.Untagged) {
 	s.begin(ddp.UntaggedLen, !h.Last)
 }
 
-// empty makes a segment of no bytes at all, not even a header.
+// empty makes a segment of zero bytes, without a header.
 func (s *segment) empty() {
 	s.begin(0, false)
 }
@@ -44,7 +44,7 @@ func (s *segment) begin(n int, more bool) {
 	s.mayFault, s.faulted = false, false
 }
 
-// beforeImmediate notes that the immediate data follows, if nothing else does.
+// beforeImmediate records that the immediate data follows.
 func (s *segment) beforeImmediate() { s.more = true }
 
 // rdmapHeader adds n bytes of RDMAP header, for the caller to fill.
@@ -61,25 +61,26 @@ func (s *segment) add(b []byte, mayFault bool) {
 	s.mayFault = mayFault
 }
 
-// gather adds n bytes of a message, from off on, that a gather list names in the memory of a PD.
+// gather adds n bytes of a message from offset off on, from a scatter/gather list in the memory of
+// a PD.
 func (s *segment) gather(regions *memory.Regions, pd *verbs.PD, list []verbs.SGE, off uint64, n int) (status verbs.WCStatus) {
 	s.length += uint32(n)
 	s.payload, s.mayFault, status = regions.Pieces(s.payload, uint64(n), pd, list, off)
 	return status
 }
 
-// onFault notes that the memory of its payload has faulted.
+// onFault records that the payload's memory has faulted.
 func (s *segment) onFault() { s.faulted = true }
 
-// ulpdu is the segment's length in bytes.
+// ulpdu returns the segment's length in bytes.
 func (s *segment) ulpdu() int { return int(s.n) + int(s.length) }
 
 // release drops the references to user memory.
 func (s *segment) release() { clear(s.payload) }
 
-// encodeFPDU writes the segment's FPDU into b, the stream's own memory or the output's: user memory
-// is copied once, and MPA's CRC is taken of that copy. It returns false if that memory faults; the
-// FPDU may be made again.
+// encodeFPDU writes the segment's FPDU into b, which is memory of the stream or of the output. User
+// memory is copied once, and MPA's CRC is computed over the copy. It returns false if the memory
+// faults; it may be called again.
 func (s *segment) encodeFPDU(f *mpa.Sender, b []byte) bool {
 	if s.mayFault {
 		return s.encodeGuarded(f, b)
@@ -103,14 +104,14 @@ func (s *segment) encode(f *mpa.Sender, b []byte) {
 	f.End()
 }
 
-// messageNumbers is the last MSN that was sent on each of DDP's queues (RFC 5041 §4.3).
+// messageNumbers holds the last MSN sent on each of DDP's queues (RFC 5041 §4.3).
 type messageNumbers struct {
 	sent [rdmap.Queues]uint32
 }
 
 func (m *messageNumbers) reset() { *m = messageNumbers{} }
 
-// next is the MSN of the next message of a queue.
+// next returns the MSN of a queue's next message.
 func (m *messageNumbers) next(queue int) uint32 { return m.sent[queue] + 1 }
 
 // advance counts a message of a queue.

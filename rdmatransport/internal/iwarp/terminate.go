@@ -1,6 +1,6 @@
 package iwarp
 
-// On the path: the Terminate message, sent and received. (RFC 5040 §4.8, §6.2)
+// The Terminate message, sent and received. (RFC 5040 §4.8, §6.2)
 
 import (
 	"slices"
@@ -11,8 +11,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// terminate has a Terminate message sent that tells the peer why the stream ends: err, found in the
-// segment bad.
+// terminate has a Terminate message sent with the reason: err, found in the segment bad.
 func (q *qp) terminate(err error, bad []byte) {
 	cause, _ := rdmap.CauseOf(err)
 	h := cause.Quote(bad)
@@ -22,9 +21,9 @@ func (q *qp) terminate(err error, bad []byte) {
 	q.finish()
 }
 
-// finish sends the Terminate message and closes the stream behind it. If the stream has no room
-// yet, transmit calls it again. A side that still awaits the peer closes without one (RFC 5044
-// §7.1.2, rule 4).
+// finish sends the Terminate message and closes the stream after it. If the stream has no room yet,
+// transmit calls it again. A side that awaits the peer closes without one (RFC 5044 §7.1.2, rule
+// 4).
 func (q *qp) finish() {
 	t := &q.tx
 	if t.lifecycle.is(terminating) {
@@ -43,13 +42,13 @@ func (q *qp) finish() {
 }
 
 // terminated handles the peer's Terminate message. If it is about a READ or an atomic, that request
-// fails with the status that the cause stands for, and the READs and atomics before it are flushed:
-// their responses will not come. Requests of other kinds are complete, as TCP has delivered them.
+// fails with the status of the cause. Earlier READs and atomics are flushed, as their responses
+// will not arrive. Other requests are complete, because TCP has delivered them.
 func (q *qp) terminated(message []byte) error {
 	q.e.Counters.TerminatesReceived.Add(1)
 	q.traceTerminate(trace.TerminateReceived, message)
 	h, _ := rdmap.ParseTerminate(message)
-	if i := q.blamed(&h); i >= 0 {
+	if i := q.failedRead(&h); i >= 0 {
 		status := verbs.WCRemOpErr
 		switch {
 		case h.Layer == rdmap.LayerRDMA && h.Type == rdmap.TypeRemoteProtection:
@@ -59,15 +58,15 @@ func (q *qp) terminated(message []byte) error {
 		}
 		q.failRequest(q.tx.reads.list[i].number, status)
 	} else {
-		q.h.Event(verbs.EventQPFatal) // the request, a WRITE perhaps, has completed
+		q.h.Event(verbs.EventQPFatal) // the request, perhaps a WRITE, has completed
 	}
 	return errTerminated
 }
 
-// blamed is the index, in reads.list, of the READ or atomic that a Terminate message is about: the
-// one whose request it quotes, or the oldest if it quotes nothing. It is -1 if the message is about
-// none.
-func (q *qp) blamed(h *rdmap.TerminateHeader) int {
+// failedRead returns the index in reads.list of the READ or atomic that a Terminate message is
+// about: the one whose request it quotes, or the oldest if it quotes nothing. It returns -1 if the
+// message is about none.
+func (q *qp) failedRead(h *rdmap.TerminateHeader) int {
 	t := &q.tx
 	if len(t.reads.list) == 0 || h.Layer == rdmap.LayerLLP || h.Type == rdmap.TypeLocalCatastrophic {
 		return -1
@@ -89,8 +88,7 @@ func (q *qp) blamed(h *rdmap.TerminateHeader) int {
 	if uint64(back) < uint64(len(t.reads.list)) {
 		return len(t.reads.list) - 1 - int(back)
 	}
-	// siw quotes a READ's length in the place of its MSN. The READ is found by the memory that it
-	// names.
+	// siw quotes a READ's length instead of its MSN. The READ is found by its memory.
 	request, err := rdmap.ParseReadRequest(h.RDMAHeader)
 	if err != nil {
 		return -1

@@ -9,7 +9,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// SetTrace has events of QPs and connections traced. It is called before there are any.
+// SetTrace enables tracing of QPs and connections. It must be called before there are any.
 func (e *Engine) SetTrace(sink trace.Sink) { e.trace = sink }
 
 // emit traces an event of QP qpn. The engine has a sink.
@@ -18,19 +18,19 @@ func (e *Engine) emit(qpn uint32, ev trace.Event) {
 	e.trace(ev)
 }
 
-// traceState traces that the QP's state changes.
+// traceState traces a change of the QP's state.
 func (q *qp) traceState(from, to verbs.QPState) {
 	if q.e.trace != nil && from != to {
 		q.e.emit(q.num, trace.Event{Type: trace.QPState, From: from.String(), To: to.String()})
 	}
 }
 
-// tracePhase traces that the phase of sending has changed.
+// tracePhase traces a change of the phase of sending.
 func (q *qp) tracePhase(from, to phase) {
 	q.e.emit(q.num, trace.Event{Type: trace.SendPhase, From: from.String(), To: to.String()})
 }
 
-// traceNegotiated traces what MPA's request and reply have settled for the QP's stream.
+// traceNegotiated traces the result of MPA's negotiation for the QP's stream.
 func (q *qp) traceNegotiated(c *conn) {
 	if q.e.trace == nil {
 		return
@@ -45,22 +45,22 @@ func (q *qp) traceNegotiated(c *conn) {
 	)})
 }
 
-// traceFailed traces that an initiator's connection was not set up.
+// traceFailed traces a failed set-up on the initiator.
 func (c *conn) traceFailed(err error) {
 	if c.e.trace != nil {
 		c.e.emit(0, trace.Event{Type: trace.MPAFailed, Detail: "with " + c.peer.String(), Err: err})
 	}
 }
 
-// traceTerminate traces a Terminate message that was sent or received.
+// traceTerminate traces a Terminate message, sent or received.
 func (q *qp) traceTerminate(t trace.Type, message []byte) {
 	if q.e.trace != nil {
-		h, _ := rdmap.ParseTerminate(message) // the cause is right in any case
+		h, _ := rdmap.ParseTerminate(message) // the cause is valid in any case
 		q.e.emit(q.num, trace.Event{Type: t, Detail: h.Cause.String()})
 	}
 }
 
-// traceLost traces that the stream was lost.
+// traceLost traces the loss of the stream.
 func (q *qp) traceLost(err error) {
 	if q.e.trace != nil {
 		q.e.emit(q.num, trace.Event{Type: trace.StreamLost, Err: err})
