@@ -69,8 +69,7 @@ func TestAtomics(t *testing.T) {
 	})
 }
 
-// An atomic that does not target 8 aligned bytes changes nothing and ends the stream (RFC 7306
-// §8.2).
+// An atomic that is not on 8 aligned bytes changes nothing and ends the stream (RFC 7306 §8.2).
 func TestAtomicAlignment(t *testing.T) {
 	for _, code := range []rdmap.AtomicCode{rdmap.FetchAdd, rdmap.CmpSwap} {
 		for off := uint64(1); off < 8; off++ {
@@ -90,8 +89,7 @@ func TestAtomicAlignment(t *testing.T) {
 			})
 		}
 	}
-	// An aligned offset in a region at an odd address of its own choice is aligned in neither
-	// sense.
+	// An aligned offset in a region at an odd address is not aligned in either sense.
 	bubble(t, &network{}, 4096, func(t *testing.T, d *node) {
 		mr, err := d.pd.RegMRIOVA(d.buf[4:4000], 0x1000, allRights)
 		must(t, err)
@@ -103,7 +101,7 @@ func TestAtomicAlignment(t *testing.T) {
 	})
 }
 
-// Additions from many streams add up, and no two find the same value.
+// Additions from many streams are all counted, and no two return the same value.
 func TestAtomicsAddUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &network{}

@@ -8,7 +8,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// What is above TCP, with both ends of a stream in memory: nothing is allocated for a message.
+// The layers above TCP, with both ends of a stream in memory: no allocation per message.
 func BenchmarkSend(b *testing.B)   { benchmark(b, verbs.Send, iwarp.Config{}) }
 func BenchmarkWrite(b *testing.B)  { benchmark(b, verbs.RDMAWrite, iwarp.Config{}) }
 func BenchmarkRead(b *testing.B)   { benchmark(b, verbs.RDMARead, iwarp.Config{}) }
@@ -47,8 +47,7 @@ func benchmark(b *testing.B, op verbs.WROpcode, cfg iwarp.Config) {
 					runtime.Gosched()
 				}
 			}
-			// Both the first posts and the first completions are before the measurement, for queues
-			// that grow.
+			// The first posts and completions are not measured, as queues grow.
 			once := func() {
 				if op == verbs.Send {
 					if err := o.qp.PostRecv(rwr); err != nil {

@@ -8,8 +8,8 @@ import (
 	"unsafe"
 )
 
-// No two QPs share a cache line, which one processor would write while another does. Objects of one
-// size lie side by side, so that a hundred show it.
+// No two QPs may share a cache line that different processors write. Objects of one size are
+// adjacent, so a hundred of them show it.
 func TestQPsShareNoCacheLine(t *testing.T) {
 	const line = 64
 	owners := make(map[uintptr]int)

@@ -9,8 +9,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// corking is a connection whose peer acknowledges nothing unless the test says so, and a function
-// that posts n WRITEs of 8 bytes, one by one, each to a place of its own.
+// corking returns a connection whose peer acknowledges nothing unless the test allows it, and a
+// function that posts n WRITEs of 8 bytes, one by one, each to a different address.
 func corking(t *testing.T, n *network) (x, y *session, s *stream, write func(n int)) {
 	n.mute = true
 	a, b := newNode(t, n, nodeAddr, 1<<17, iwarp.Config{}), newNode(t, n, peerAddr, 1<<17, iwarp.Config{})
@@ -29,9 +29,8 @@ func corking(t *testing.T, n *network) (x, y *session, s *stream, write func(n i
 	}
 }
 
-// Small requests are sent at once as long as the peer acknowledges what was sent before. Otherwise
-// they are corked, and then sent together: when the peer acknowledges more, or the send queue is
-// full.
+// Small requests are sent at once while the peer acknowledges earlier ones. Otherwise they are
+// corked, and sent together when the peer acknowledges more or the send queue is full.
 func TestSmallRequestsAreCorked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x, y, s, write := corking(t, &network{offloaded: true})
@@ -54,7 +53,7 @@ func TestSmallRequestsAreCorked(t *testing.T) {
 		}
 
 		before = s.hear()
-		write(256) // the queue has no more
+		write(256) // the queue is full
 		if n := len(x.wcs(x.scq)); n < 256 {
 			write(256 - n)
 		}
@@ -67,7 +66,7 @@ func TestSmallRequestsAreCorked(t *testing.T) {
 	})
 }
 
-// What is corked when the application disconnects is sent, even if the stream has no room at that
+// Corked requests are sent when the application disconnects, even if the stream has no room at that
 // time.
 func TestCorkedRequestsGoBeforeTheEnd(t *testing.T) {
 	for _, buffer := range []int{1 << 20, 150} {
@@ -90,8 +89,7 @@ func TestCorkedRequestsGoBeforeTheEnd(t *testing.T) {
 	}
 }
 
-// Small FPDUs and long ones, where an FPDU may be longer than a TCP segment: all of them arrive in
-// order.
+// Small FPDUs and long ones, where an FPDU may be longer than a TCP segment: all arrive in order.
 func TestSmallAndLongFPDUsKeepOrder(t *testing.T) {
 	for _, buffer := range []int{1 << 20, 70_000, 3000} {
 		synctest.Test(t, func(t *testing.T) {
@@ -127,8 +125,8 @@ func TestSmallAndLongFPDUsKeepOrder(t *testing.T) {
 	}
 }
 
-// The segments of a long message leave together, also if nothing else is posted: of a WRITE, of one
-// with immediate data, of a SEND, and of a READ's response.
+// The segments of a long message share a piece even if nothing else is posted: those of a WRITE,
+// with and without immediate data, of a SEND, and of a READ's response.
 func TestSegmentsOfOneMessageShareAPiece(t *testing.T) {
 	const size = 30_000 // 21 segments
 	for _, op := range []verbs.WROpcode{verbs.RDMAWrite, verbs.RDMAWriteWithImm, verbs.Send, verbs.RDMARead} {
@@ -141,7 +139,7 @@ func TestSegmentsOfOneMessageShareAPiece(t *testing.T) {
 				synctest.Wait()
 				s := n.dials[0]
 				if op == verbs.RDMARead {
-					x, y = y, x // who responds is counted
+					x, y = y, x // the responder's pieces are counted
 				}
 				before := s.hear()
 				x.post(&verbs.SendWR{

@@ -13,7 +13,7 @@ func TestCursor(t *testing.T) {
 		off         uint64
 		progress    progress
 		oldestDone  bool
-		unsent      int // where four requests were posted
+		unsent      int // with four posted requests
 		mayMove     bool
 		inData      bool
 	}
@@ -68,8 +68,8 @@ func TestCursor(t *testing.T) {
 	}
 }
 
-// A local operation that fails before it is the oldest request fails when it is, for the same
-// reason.
+// A local operation that fails before it is the oldest request fails with the same reason when it
+// is.
 func TestCursorRemembersRefusals(t *testing.T) {
 	var c cursor
 	c.init(4)
@@ -98,7 +98,7 @@ func TestCursorRemembersRefusals(t *testing.T) {
 }
 
 // Responses are for the oldest READ or atomic; a ready-to-receive READ counts until its response
-// has come.
+// has arrived.
 func TestOutstandingReads(t *testing.T) {
 	var r reads
 	r.rtrSent()
@@ -112,7 +112,7 @@ func TestOutstandingReads(t *testing.T) {
 	if n := r.responded(); n != 3 || r.outstanding() != 1 || r.placed != 0 {
 		t.Errorf("response for request %d, then %d outstanding, %d bytes placed", n, r.outstanding(), r.placed)
 	}
-	r.moved() // an identifier is used for each
+	r.moved() // each uses an identifier
 	r.sent(9)
 	if want := (outstandingRead{9, 3}); r.list[1] != want {
 		t.Errorf("%v, want %v", r.list[1], want)

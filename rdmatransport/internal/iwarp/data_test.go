@@ -22,7 +22,7 @@ func bubble(t *testing.T, n *network, size int, f func(t *testing.T, d *node)) {
 	synctest.Test(t, func(t *testing.T) { f(t, newNode(t, n, nodeAddr, size, iwarp.Config{})) })
 }
 
-// segments cuts a message as a peer does that puts at most n bytes into each.
+// segments sends a message in segments of at most n bytes of payload.
 func (p *peer) segments(op rdmap.Opcode, msg ddp.Untagged, stag uint32, to uint64, payload []byte, n int) {
 	p.t.Helper()
 	for off := 0; ; off += n {
@@ -40,7 +40,7 @@ func (p *peer) segments(op rdmap.Opcode, msg ddp.Untagged, stag uint32, to uint6
 	}
 }
 
-// The node executes what a peer requests, and the application has the completions for it.
+// The node executes a peer's requests, and the application gets their completions.
 func TestOperations(t *testing.T) {
 	for _, size := range []int{1, 700, 1400, 5000, 100_000} {
 		bubble(t, &network{}, 1<<18, func(t *testing.T, d *node) {
@@ -92,7 +92,7 @@ func TestOperations(t *testing.T) {
 			}
 		})
 	}
-	// And between two of ours, in both directions at once.
+	// The same between two nodes, in both directions at once.
 	synctest.Test(t, func(t *testing.T) {
 		n := &network{mss: 1000, buffer: 10_000}
 		a, b := newNode(t, n, nodeAddr, 1<<20, iwarp.Config{Markers: true}), newNode(t, n, peerAddr, 1<<20, iwarp.Config{})
@@ -103,8 +103,8 @@ func TestOperations(t *testing.T) {
 }
 
 // exchange has both ends send, write and read at the same time, and checks the results. A node's
-// region is: from 0 its receives, from 256 KiB what it sends and writes and is read, from 512 KiB
-// what is written, from 768 KiB what it reads.
+// region is: from 0 its receives, from 256 KiB the source of its SENDs and WRITEs and of the peer's
+// READs, from 512 KiB the peer's WRITEs, from 768 KiB its own READs.
 func (s *session) exchange(o *session, size int) {
 	t := s.t
 	const source, written, read = 256 << 10, 512 << 10, 768 << 10
@@ -141,7 +141,7 @@ func (s *session) exchange(o *session, size int) {
 	}
 }
 
-// mixed are work requests of every kind, and the messages that are sent for them.
+// mixed returns work requests of every kind, and the messages sent for them.
 func mixed(d *node) (wrs []*verbs.SendWR, ops []rdmap.Opcode) {
 	sge := func(off, n int) []verbs.SGE { return []verbs.SGE{d.mr.SGE(off, n)} }
 	for i, c := range []struct {
@@ -168,8 +168,8 @@ func mixed(d *node) (wrs []*verbs.SendWR, ops []rdmap.Opcode) {
 	return wrs, ops
 }
 
-// Messages are sent in the order in which they were posted, responses come in the order of the
-// requests, and requests complete in the order in which they were posted, none before its response.
+// Messages are sent in the order of posting, responses arrive in the order of the requests, and
+// requests complete in the order of posting, none before its response.
 func TestOrder(t *testing.T) {
 	t.Run("requester", func(t *testing.T) {
 		bubble(t, &network{}, 4096, func(t *testing.T, d *node) {
@@ -204,7 +204,7 @@ func TestOrder(t *testing.T) {
 					t.Fatalf("completed %v; want %v", got, ids)
 				}
 			}
-			completed(0, 1) // all behind the READ waits for it
+			completed(0, 1) // all behind the READ wait for it
 			s.p.send(responseSegment(reads[0].SinkSTag, reads[0].SinkTO, false, pattern(1, 32)))
 			completed()
 			s.p.send(responseSegment(reads[0].SinkSTag, reads[0].SinkTO+32, true, pattern(2, 32)))
@@ -252,8 +252,8 @@ func TestOrder(t *testing.T) {
 		})
 	})
 	t.Run("responder", func(t *testing.T) {
-		// The stream takes little, so that responses queue up: a READ finds what was there before
-		// the atomic behind it.
+		// The stream has little room, so that responses queue up: a READ returns the memory from
+		// before the atomic behind it.
 		bubble(t, &network{buffer: 4000}, 1<<16, func(t *testing.T, d *node) {
 			s := d.dial(reply())
 			p := s.p
@@ -301,7 +301,7 @@ func TestOrder(t *testing.T) {
 	})
 }
 
-// Messages of no bytes: keys and addresses in them are not checked.
+// Zero-length messages: their keys and addresses are not checked.
 func TestZeroLength(t *testing.T) {
 	bubble(t, &network{}, 4096, func(t *testing.T, d *node) {
 		d.recvs, d.recvLen = 2, 100
@@ -332,13 +332,13 @@ func TestZeroLength(t *testing.T) {
 				t.Errorf("%+v", m)
 			}
 		}
-		p.send(responseSegment(0xdeadbeef, 1234, true, nil)) // STag and TO mean nothing
+		p.send(responseSegment(0xdeadbeef, 1234, true, nil)) // STag and TO are ignored
 		ok := verbs.WCSuccess
 		s.statuses(d.scq, ok, ok, ok, ok)
 	})
 }
 
-// Every header field of every message that is sent.
+// Every header field of every sent message.
 func TestWireFormat(t *testing.T) {
 	for _, mss := range []int{536, 1460, 8960} {
 		for _, markers := range []bool{false, true} {
@@ -406,7 +406,7 @@ func TestWireFormat(t *testing.T) {
 				tagged(rdmap.Write, stag, to)
 				untagged(rdmap.ImmediateDataSE, 0, 8, 0, []byte{0, 0, 0, 0, 0, 0, 0, 1})
 
-				// A READ: one request, and a response that names what the request named.
+				// A READ: one request, and a response with the addresses of the request.
 				s.post(&verbs.SendWR{ID: 9, Opcode: verbs.RDMARead, Flags: verbs.SendSignaled, SGList: sge, RKey: stag, RemoteAddr: to})
 				m := p.expect(rdmap.ReadRequest)
 				h, err := rdmap.ParseReadRequest(m.payload)
@@ -462,7 +462,7 @@ func TestWireFormat(t *testing.T) {
 	}
 }
 
-// A send or write completes when the stream has taken all of it, and not before.
+// A SEND or WRITE completes when the stream has taken all of it, and not before.
 func TestCompletion(t *testing.T) {
 	for _, op := range []verbs.WROpcode{verbs.Send, verbs.RDMAWrite, verbs.RDMAWriteWithImm} {
 		bubble(t, &network{buffer: 8000}, 1<<16, func(t *testing.T, d *node) {
@@ -472,7 +472,7 @@ func TestCompletion(t *testing.T) {
 				m := s.p.next()
 				n += len(m.payload)
 				if wcs := s.wcs(d.scq); len(wcs) > 0 {
-					if n < 50_000-2*8000 { // in the stream, and read off it
+					if n < 50_000-2*8000 { // in the stream, and read from it
 						t.Errorf("%v: complete when %d bytes had gone out", op, n)
 					}
 					return
@@ -482,7 +482,7 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
-// Neither side has more READs and atomics outstanding than was agreed.
+// Neither side has more READs and atomics outstanding than negotiated.
 func TestReadDepth(t *testing.T) {
 	t.Run("ours", func(t *testing.T) {
 		bubble(t, &network{}, 4096, func(t *testing.T, d *node) {
@@ -547,7 +547,7 @@ func TestReadDepth(t *testing.T) {
 					synctest.Wait()
 				}
 				if more > 0 {
-					// The Terminate waits for room behind what was sent already.
+					// The Terminate waits for room behind data already sent.
 					var m message
 					for m = p.next(); m.op == rdmap.ReadResponse; m = p.next() {
 					}
@@ -565,7 +565,7 @@ func TestReadDepth(t *testing.T) {
 						p.expect(rdmap.AtomicResponse)
 					}
 				}
-				// Another stream has a queue of its own.
+				// Another stream has its own queue.
 				other.p.send(other.p.readRequest(rdmap.ReadRequestHeader{Size: 8, SourceSTag: d.mr.RKey(), SourceTO: d.mr.Addr()}))
 				other.p.expect(rdmap.ReadResponse)
 			})
@@ -573,8 +573,8 @@ func TestReadDepth(t *testing.T) {
 	})
 }
 
-// Immediate data takes a receive request, in the order of SENDs, and the completion has the length
-// of the WRITE before it.
+// Immediate data takes a receive request, in order with SENDs, and the completion has the length of
+// the WRITE before it.
 func TestImmediateData(t *testing.T) {
 	bubble(t, &network{}, 1<<16, func(t *testing.T, d *node) {
 		d.recvs, d.recvLen = 5, 100
@@ -636,7 +636,7 @@ func TestInvalidate(t *testing.T) {
 		if wc := s.statuses(d.rcq, verbs.WCSuccess)[0]; wc.Flags&verbs.WCWithInv == 0 || wc.InvalidatedRKey != mr.RKey() {
 			t.Errorf("%+v", wc)
 		}
-		// The region is still good for local use.
+		// The region remains valid for local use.
 		s.post(&verbs.SendWR{Opcode: verbs.Send, SGList: []verbs.SGE{mr.SGE(0, 6)}})
 		if m := s.p.expect(rdmap.Send); string(m.payload) != "before" {
 			t.Errorf("%q", m.payload)
@@ -686,7 +686,7 @@ func TestInvalidate(t *testing.T) {
 			mr := d.register(make([]byte, 64), allRights)
 			s, other := d.dial(reply()), d.dial(reply())
 			refused(t, s, mr.RKey())
-			// It is good still, and the other stream has it alone now.
+			// It is still valid, and only the other stream has it now.
 			other.p.send(writeSegment(mr.RKey(), mr.Addr(), []byte("still here")))
 			other.recv(0, 0, 64)
 			other.p.send(other.p.invalidating(rdmap.SendInvalidate, mr.RKey(), nil))
@@ -698,9 +698,9 @@ func TestInvalidate(t *testing.T) {
 	})
 }
 
-// The segments of a WRITE and those of a READ response do not alternate, as siw gives up a stream
-// where they do. Neither waits for more than one message of the other, and segments of SENDs may
-// come between them.
+// The segments of a WRITE and of a READ response do not alternate, because siw aborts such a
+// stream. Neither waits for more than one message of the other, and segments of SENDs may come in
+// between.
 func TestTaggedMessagesDoNotMix(t *testing.T) {
 	for name, write := range map[string]int{"one long WRITE": 100_000, "WRITEs of two segments": 2000, "short WRITEs": 10} {
 		t.Run(name, func(t *testing.T) {
@@ -716,8 +716,8 @@ func TestTaggedMessagesDoNotMix(t *testing.T) {
 						s.p.send(s.p.readRequest(rdmap.ReadRequestHeader{Size: 20_000, SourceSTag: d.mr.RKey(), SourceTO: d.mr.Addr()}))
 					}
 				}
-				synctest.Wait()   // the requests are read, and wait for room as the WRITEs do
-				var under message // the tagged message that is under way
+				synctest.Wait()   // the requests are read, and wait for room like the WRITEs
+				var under message // the current tagged message
 				done := map[rdmap.Opcode]int{}
 				for done[rdmap.Write] < writes || done[rdmap.ReadResponse] < reads {
 					m := s.p.next()
@@ -740,8 +740,8 @@ func TestTaggedMessagesDoNotMix(t *testing.T) {
 	}
 }
 
-// A message whose memory is deregistered when half of it is sent fails at once: nothing could be
-// sent behind it.
+// A message whose memory is deregistered when half of it is sent fails at once, because nothing
+// could be sent behind it.
 func TestDeregisteredWhileSent(t *testing.T) {
 	for _, op := range []verbs.WROpcode{verbs.Send, verbs.RDMAWrite} {
 		bubble(t, &network{buffer: 3000}, 4096, func(t *testing.T, d *node) {
@@ -798,8 +798,7 @@ func TestUnexpectedMSNAndMO(t *testing.T) {
 	}
 }
 
-// An FPDU of length 0 is valid. One of the greatest length that its field can have is waited for,
-// and is placed when it has come.
+// An FPDU of length 0 is valid. One of the largest length is placed when it is complete.
 func TestShortestAndLongestFPDU(t *testing.T) {
 	bubble(t, &network{buffer: 200_000}, 1<<17, func(t *testing.T, d *node) {
 		s := d.dial(reply())

@@ -13,8 +13,8 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// An application that moves its QP itself may post between Disconnect and ERR: the stream still
-// ends in order, and what was posted is flushed.
+// An application that modifies its QP itself may post between Disconnect and ERR. The stream still
+// ends in an orderly way, and posted requests are flushed.
 func TestPostAfterDisconnect(t *testing.T) {
 	bubble(t, &network{}, 4096, func(t *testing.T, d *node) {
 		id, p := d.dialID(t)
@@ -46,8 +46,8 @@ func TestPostAfterDisconnect(t *testing.T) {
 	})
 }
 
-// A peer that accepts, sends and closes at once: its message has arrived, and DISCONNECTED is
-// reported behind ESTABLISHED.
+// A peer that accepts, sends and closes at once: its message arrives, and DISCONNECTED is reported
+// after ESTABLISHED.
 func TestClosedBeforeEstablish(t *testing.T) {
 	bubble(t, &network{}, 4096, func(t *testing.T, d *node) {
 		id, p := d.dialID(t)
@@ -76,7 +76,7 @@ func TestClosedBeforeEstablish(t *testing.T) {
 	})
 }
 
-// A QP that the application has made and modifies itself goes to ERR and is flushed when its stream
+// A QP that the application creates and modifies itself goes to ERR and is flushed when its stream
 // ends, even if it sends nothing and has no rdma_cm ID.
 func TestOwnQPFlushed(t *testing.T) {
 	for name, end := range map[string]func(p *peer){
@@ -123,7 +123,7 @@ func TestOwnQPFlushed(t *testing.T) {
 						must(t, x.ID.Accept(nil))
 						p.frame()
 					}
-					time.Sleep(time.Minute) // no more nudges
+					time.Sleep(time.Minute) // no more zero-length WRITEs
 					s.statuses(d.rcq)
 					end(p)
 					s.statuses(d.rcq, verbs.WCWRFlushErr, verbs.WCWRFlushErr)

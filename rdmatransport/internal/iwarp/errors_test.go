@@ -21,8 +21,8 @@ func causeOf(err error) rdmap.Cause {
 	return c
 }
 
-// An error in a peer's message ends the stream with the Terminate message that the RFCs say, which
-// quotes the segment. Nothing of the message is placed.
+// An error in a peer's message ends the stream with the Terminate message of the RFCs, which quotes
+// the segment. Nothing of the message is placed.
 func TestRemoteErrors(t *testing.T) {
 	const recvLen = 1000
 	type env struct {
@@ -46,7 +46,7 @@ func TestRemoteErrors(t *testing.T) {
 	for name, c := range map[string]struct {
 		ulpdu func(e *env) []byte
 		want  rdmap.Cause
-		recv  verbs.WCStatus // of the receive that is posted; 0 is flushed
+		recv  verbs.WCStatus // of the posted receive; 0 is flushed
 	}{
 		"tagged, DDP version":      {func(e *env) []byte { return edit(write(e, e.mr, 0, 8), func(b []byte) { b[0] ^= 1 }) }, causeOf(ddp.ErrTaggedVersion), 0},
 		"untagged, DDP version":    {func(e *env) []byte { return edit(e.p.untagged(rdmap.Send, nil), func(b []byte) { b[0] ^= 3 }) }, causeOf(ddp.ErrUntaggedVersion), 0},
@@ -201,7 +201,7 @@ func TestRemoteErrors(t *testing.T) {
 			s.over()
 		})
 	})
-	// A READ under way whose region goes: the request is quoted as far as it has come.
+	// A READ in progress whose region is deregistered: the request is quoted with its progress.
 	t.Run("deregistered during a read", func(t *testing.T) {
 		bubble(t, &network{buffer: 5000}, 4096, func(t *testing.T, d *node) {
 			mr := d.register(pattern(1, 50_000), allRights)
@@ -291,12 +291,12 @@ func sinkOf(s *session, m message) uint32 {
 	return h.SinkSTag
 }
 
-// An error in this side's own memory fails the request, and the peer gets a Terminate message.
+// An error in local memory fails the request, and the peer gets a Terminate message.
 func TestLocalErrors(t *testing.T) {
 	for name, c := range map[string]struct {
 		wr   func(d *node, readOnly *verbs.MR) *verbs.SendWR
 		want verbs.WCStatus
-		ask  bool // it fails when the answer comes
+		ask  bool // it fails when the answer arrives
 	}{
 		"no such lkey": {func(d *node, _ *verbs.MR) *verbs.SendWR {
 			return &verbs.SendWR{Opcode: verbs.Send, SGList: []verbs.SGE{{Addr: d.mr.Addr(), Length: 8, LKey: ^d.mr.LKey()}}}
@@ -350,7 +350,7 @@ func TestLocalErrors(t *testing.T) {
 			s.over()
 		})
 	})
-	// It fails in its turn: requests that are outstanding before it are answered first.
+	// It fails in order: earlier outstanding requests are answered first.
 	t.Run("behind a read", func(t *testing.T) {
 		bubble(t, &network{}, 4096, func(t *testing.T, d *node) {
 			s := d.dial(reply())
@@ -360,7 +360,7 @@ func TestLocalErrors(t *testing.T) {
 			)
 			sink := sinkOf(s, s.p.expect(rdmap.ReadRequest))
 			s.p.silent()
-			// And what the peer asks for meanwhile is served.
+			// The peer's requests meanwhile are answered too.
 			s.p.send(s.p.readRequest(rdmap.ReadRequestHeader{Size: 8, SourceSTag: d.mr.RKey(), SourceTO: d.mr.Addr()}))
 			s.p.expect(rdmap.ReadResponse)
 			s.p.send(responseSegment(sink, 0, true, make([]byte, 8)))
@@ -369,7 +369,8 @@ func TestLocalErrors(t *testing.T) {
 			s.over()
 		})
 	})
-	// Responses are due as well: whichever fails first, nothing is sent on a stream that has ended.
+	// Responses are due as well: whichever fails first, nothing is sent after the end of the
+	// stream.
 	t.Run("with responses due", func(t *testing.T) {
 		bubble(t, &network{buffer: 3000}, 1<<16, func(t *testing.T, d *node) {
 			s := d.dial(reply())
@@ -387,7 +388,7 @@ func TestLocalErrors(t *testing.T) {
 	})
 }
 
-// Of several errors the first is reported; what comes after it is dropped.
+// The first of several errors is reported; later data is dropped.
 func TestFirstErrorOnly(t *testing.T) {
 	bubble(t, &network{}, 4096, func(t *testing.T, d *node) {
 		d.recvs, d.recvLen = 2, 64
@@ -414,8 +415,8 @@ func TestFirstErrorOnly(t *testing.T) {
 	})
 }
 
-// A wrong CRC is found before anything is done with the FPDU, and reported with MPA's code. The
-// stream is closed behind the Terminate message.
+// A wrong CRC is detected before the FPDU is processed, and reported with MPA's code. The stream is
+// closed after the Terminate message.
 func TestWrongCRC(t *testing.T) {
 	for _, markers := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -455,10 +456,10 @@ func TestWrongCRC(t *testing.T) {
 	})
 }
 
-// The Terminate message is the last thing that is sent, whatever was queued, and is sent even if
-// the stream has no room at first.
+// The Terminate message is the last one sent, whatever was queued, and is sent even if the stream
+// has no room at first.
 func TestNothingAfterTerminate(t *testing.T) {
-	// Where responses are due the Terminate message is gathered with them; behind a SEND alone the
+	// If responses are due, the Terminate message is coalesced with them. After a SEND alone, the
 	// QP keeps it until there is room.
 	for _, c := range []struct{ buffer, responses int }{{1 << 20, 4}, {3000, 4}, {1, 4}, {1, 0}} {
 		bubble(t, &network{buffer: c.buffer}, 1<<17, func(t *testing.T, d *node) {
@@ -485,7 +486,7 @@ func TestNothingAfterTerminate(t *testing.T) {
 			s.over()
 		})
 	}
-	// A peer that takes nothing is not waited for for ever.
+	// A peer that reads nothing does not block the end forever.
 	bubble(t, &network{buffer: 3000}, 1<<17, func(t *testing.T, d *node) {
 		s := d.dial(reply())
 		s.post(&verbs.SendWR{ID: 0, Opcode: verbs.Send, SGList: []verbs.SGE{d.mr.SGE(0, 1<<16)}})
@@ -499,7 +500,7 @@ func TestNothingAfterTerminate(t *testing.T) {
 	})
 }
 
-// event checks that the QP has had the event, or none where a completion reports the error.
+// event checks that the QP had the event, or none if a completion reports the error.
 func (s *session) event(due bool, want verbs.AsyncEventType) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Nanosecond)
@@ -510,8 +511,8 @@ func (s *session) event(due bool, want verbs.AsyncEventType) {
 	}
 }
 
-// A peer's Terminate message ends the connection; the request that it quotes fails with the status
-// that it stands for.
+// A peer's Terminate message ends the connection; the quoted request fails with the matching
+// status.
 func TestTerminateReceived(t *testing.T) {
 	quote := func(c rdmap.Cause, m message) rdmap.TerminateHeader { return c.Quote(m.ulpdu) }
 	flush := verbs.WCWRFlushErr
@@ -559,7 +560,7 @@ func TestTerminateReceived(t *testing.T) {
 				s.p.expect(rdmap.Send)
 				s.p.send(s.p.terminate(c.h(first, second)))
 				s.statuses(d.scq, c.want[:]...)
-				s.statuses(d.rcq, flush) // it takes no receive
+				s.statuses(d.rcq, flush) // it takes no receive request
 				if err := s.p.closed(); err != io.EOF {
 					t.Errorf("stream: %v", err)
 				}
@@ -571,7 +572,7 @@ func TestTerminateReceived(t *testing.T) {
 			})
 		})
 	}
-	// Anything may be in one.
+	// It may have any content.
 	for n := range 60 {
 		bubble(t, &network{}, 4096, func(t *testing.T, d *node) {
 			s := d.dial(reply())
@@ -582,7 +583,7 @@ func TestTerminateReceived(t *testing.T) {
 	}
 }
 
-// The loss of a stream is reported; what was posted is flushed.
+// The loss of a stream is reported; posted requests are flushed.
 func TestStreamLost(t *testing.T) {
 	for name, end := range map[string]func(p *peer){
 		"reset":               func(p *peer) { p.s.(*stream).Abort() },
@@ -610,7 +611,7 @@ func TestStreamLost(t *testing.T) {
 			})
 		})
 	}
-	// Found while sending.
+	// Detected while sending.
 	bubble(t, &network{buffer: 2000}, 1<<16, func(t *testing.T, d *node) {
 		s := d.dial(reply())
 		s.post(&verbs.SendWR{ID: 0, Opcode: verbs.Send, SGList: []verbs.SGE{d.mr.SGE(0, 1<<16)}})
@@ -619,7 +620,7 @@ func TestStreamLost(t *testing.T) {
 		s.statuses(d.scq, verbs.WCWRFlushErr)
 		<-s.conn.Done()
 	})
-	// Found only while sending what was gathered, as nothing wakes the reader: behind the requests
+	// Detected only while sending coalesced FPDUs, as nothing wakes the reader: after the requests
 	// that may be sent now, or in between.
 	for name, c := range map[string]struct {
 		first verbs.WROpcode
@@ -642,7 +643,7 @@ func TestStreamLost(t *testing.T) {
 				if state := s.qp.State(); state != verbs.StateErr {
 					t.Errorf("the QP is in %v at once", state)
 				}
-				want := verbs.WCSuccess // of WRITEs that were gathered
+				want := verbs.WCSuccess // of coalesced WRITEs
 				for i, wc := range s.wcs(d.scq) {
 					if wc.Status != verbs.WCSuccess {
 						want = verbs.WCWRFlushErr
@@ -688,7 +689,7 @@ func TestStreamLost(t *testing.T) {
 	})
 }
 
-// createQP makes a QP that the application moves itself.
+// createQP creates a QP that the application modifies itself.
 func (x *dialledID) createQP(d *node) (err error) {
 	x.qp, err = d.pd.CreateQP(&verbs.QPInitAttr{
 		Type: verbs.RC, Transport: verbs.IWARP, SendCQ: d.scq, RecvCQ: d.rcq,
@@ -697,8 +698,8 @@ func (x *dialledID) createQP(d *node) (err error) {
 	return err
 }
 
-// Closing in order, by either side: what was completed arrives, both directions close, and nothing
-// can be posted after.
+// Orderly close by either side: completed data arrives, both directions close, and nothing can be
+// posted afterwards.
 func TestCloseGraceful(t *testing.T) {
 	t.Run("by the node", func(t *testing.T) {
 		for _, how := range []string{"disconnect", "ERR", "destroy"} {
@@ -766,7 +767,7 @@ func TestCloseGraceful(t *testing.T) {
 			<-s.conn.Done()
 		})
 	})
-	// A peer that does not close its half is not waited for for ever.
+	// A peer that does not close its half does not block the end forever.
 	t.Run("one side only", func(t *testing.T) {
 		bubble(t, &network{}, 4096, func(t *testing.T, d *node) {
 			s := d.dial(reply())

@@ -14,8 +14,8 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// A listener's port is free again when it is closed, in rdma_cm and in TCP, and so is that of a
-// listener that could not be made.
+// A listener's port is free again after it is closed, in rdma_cm and in TCP. So is that of a
+// listener that failed.
 func TestListenerPort(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newNode(t, &network{}, nodeAddr, 4096, iwarp.Config{})
@@ -34,7 +34,7 @@ func TestListenerPort(t *testing.T) {
 			must(t, plain.Close())
 		}
 	})
-	// An ID whose Listen has failed shares its port as one that has not called it.
+	// An ID whose Listen failed shares its port like one that has not called it.
 	synctest.Test(t, func(t *testing.T) {
 		d := newNode(t, &network{}, nodeAddr, 4096, iwarp.Config{})
 		share := func() *rdmacm.SyncID {

@@ -18,7 +18,7 @@ import (
 
 func timeIn(s int) time.Time { return time.Now().Add(time.Duration(s) * time.Second) }
 
-// collector keeps what is written to it.
+// collector stores what is written to it.
 type collector struct {
 	net.Conn
 	b []byte
@@ -83,8 +83,8 @@ func TestBackPressure(t *testing.T) {
 	}
 }
 
-// Connections are made and ended in every way, many at a time, and nothing is left of them: the end
-// of the bubble shows that no goroutine is, and closing the device that no object is.
+// Connections are made and ended in every way, many at a time, and nothing remains. The end of the
+// bubble shows that no goroutine does, and closing the device that no object does.
 func TestConnectionsLeaveNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &network{}
@@ -153,7 +153,7 @@ func TestIdleMemory(t *testing.T) {
 		for range conns {
 			s := d.dial(reply())
 			for range 3 {
-				// In two parts, so that the receiver has to gather it.
+				// In two parts, so that the receiver must assemble it.
 				fpdu := s.p.fpdu(writeSegment(d.mr.RKey(), d.mr.Addr(), make([]byte, size)))
 				s.p.write(fpdu[:size-1])
 				synctest.Wait()
@@ -177,8 +177,8 @@ func TestIdleMemory(t *testing.T) {
 	})
 }
 
-// A listener that is flooded with connections whose request does not come, or is malformed, keeps a
-// bounded number of them, for a bounded time, and then accepts as before.
+// A listener flooded with connections without a request, or with a malformed one, keeps a bounded
+// number of them for a bounded time, and then accepts as before.
 func TestFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newNode(t, &network{}, nodeAddr, 4096, iwarp.Config{})
@@ -200,7 +200,7 @@ func TestFlood(t *testing.T) {
 		for i := range 3000 {
 			p := rawDial(t, d.net)
 			if i%2 == 0 {
-				_, _ = p.s.Write([]byte("MPA ID Re")) // it may be refused already
+				_, _ = p.s.Write([]byte("MPA ID Re")) // it may already be refused
 			}
 			peers = append(peers, p)
 		}
@@ -220,7 +220,7 @@ func TestFlood(t *testing.T) {
 			t.Errorf("%d connections with garbage are kept", n)
 		}
 		peers = nil
-		for range 100 { // good, but nobody answers them
+		for range 100 { // valid, but never answered
 			peers = append(peers, dialNode(t, d.net, request()))
 		}
 		synctest.Wait()
@@ -233,7 +233,7 @@ func TestFlood(t *testing.T) {
 		if rejected != 84 {
 			t.Errorf("%d of 100 requests are rejected with a backlog of 16", rejected)
 		}
-		time.Sleep(30 * time.Second) // though the peers leave the stream open
+		time.Sleep(30 * time.Second) // although the peers keep the stream open
 		if n := open(); n != 16 {
 			t.Errorf("%d requests are kept with a backlog of 16", n)
 		}
@@ -258,8 +258,8 @@ func TestFlood(t *testing.T) {
 	})
 }
 
-// A peer that has requested many READs goes away in the middle: the responses that are due are
-// dropped with the stream.
+// A peer that has requested many READs leaves in the middle: due responses are dropped with the
+// stream.
 func TestPeerGoesWithResponsesDue(t *testing.T) {
 	bubble(t, &network{buffer: 2000}, 1<<16, func(t *testing.T, d *node) {
 		var sessions []*session

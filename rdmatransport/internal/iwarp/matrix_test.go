@@ -15,9 +15,9 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// badStreams runs f in virtual time over a network of each seed, which cuts streams anywhere, with
-// small windows, late, damaged or lost in the middle. f tells how much work was done, and whether the
-// connection failed.
+// badStreams runs f in virtual time over a network of each seed. The networks cut streams anywhere,
+// have small windows, and delay, damage or abort streams. f returns the amount of work done and
+// whether the connection failed.
 func badStreams(t *testing.T, normal, system int, f func(t *testing.T, n *badNetwork) (work int, failed bool)) {
 	seeds := stacktest.Size(normal, system, 10_000)
 	if raceEnabled {
@@ -41,11 +41,11 @@ func badStreams(t *testing.T, normal, system int, f func(t *testing.T, n *badNet
 	}
 }
 
-// badNetwork is a network with what it draws, and whether it has harmed a stream.
+// badNetwork is a network with random choices. It records whether it has harmed a stream.
 type badNetwork struct {
 	*network
 	seed   uint64
-	r      *rand.Rand // for whoever uses it
+	r      *rand.Rand // for its users
 	harmed atomic.Bool
 
 	mu    sync.Mutex
@@ -76,8 +76,8 @@ func (n *badNetwork) draw(most int) int {
 	return n.draws.IntN(most)
 }
 
-// mayHarm has the stream damaged or aborted, in four cases of ten, when so many bytes and some more
-// were sent from now on.
+// mayHarm damages or aborts the stream in four of ten cases, at a random point after the next least
+// bytes.
 func (n *badNetwork) mayHarm(least int) {
 	how, after := n.r.IntN(10), int64(least+1+n.r.IntN(1<<(6+n.r.IntN(12))))
 	if how >= 4 {
@@ -100,13 +100,13 @@ func (n *badNetwork) mayHarm(least int) {
 	}
 }
 
-// config is iWARP's of a node.
+// config returns a random iWARP configuration of a node.
 func (n *badNetwork) config() iwarp.Config {
 	return iwarp.Config{Markers: n.r.IntN(2) == 0, LongFPDUs: n.r.IntN(2) == 0}
 }
 
 // TestMatrix runs mixed work in both directions over every kind of stream. Data must be right, and
-// every request must complete once and in order; all with success, unless the stream was harmed.
+// every request must complete once and in order, with success unless the stream was harmed.
 func TestMatrix(t *testing.T) {
 	badStreams(t, 100, 1000, func(t *testing.T, n *badNetwork) (requests int, failed bool) {
 		m := newMatrix(t, n)
@@ -115,18 +115,17 @@ func TestMatrix(t *testing.T) {
 	})
 }
 
-// What each part of a side's memory is for. Every request has a place of its own, so that in the
-// end all of them can be seen.
+// The parts of a side's memory. Every request has its own, so that all can be checked at the end.
 const (
 	mostWork   = 40
 	mostBytes  = 12 << 10
-	sourceAt   = 0 // what the side sends, and the other reads: it never changes
+	sourceAt   = 0 // the source of SENDs and of the other side's READs: it never changes
 	sourceLen  = 256 << 10
 	recvAt     = sourceAt + sourceLen
 	writtenAt  = recvAt + mostWork*mostBytes    // by the other side
 	sinkAt     = writtenAt + mostWork*mostBytes // of READs
 	resultAt   = sinkAt + mostWork*mostBytes    // of atomics
-	counterAt  = resultAt + mostWork*8          // that the other side's atomics add to
+	counterAt  = resultAt + mostWork*8          // target of the other side's atomics
 	matrixSize = counterAt + 8
 )
 
@@ -155,7 +154,7 @@ func newMatrix(t *testing.T, n *badNetwork) *matrix {
 		d.recvs, d.recvLen = mostWork, mostBytes
 		copy(d.buf[sourceAt:], pattern(r.IntN(256), sourceLen))
 	}
-	// Receives are posted at the beginning of the region.
+	// Receives are posted at the start of the region.
 	var sessions [2]*session
 	a.mr, b.mr = m.part(a, recvAt), m.part(b, recvAt)
 	sessions[0], sessions[1] = pair(a, b)
@@ -169,10 +168,10 @@ func newMatrix(t *testing.T, n *badNetwork) *matrix {
 	return m
 }
 
-// part is a region of a node's memory from an offset on.
+// part returns a region of a node's memory from an offset on.
 func (m *matrix) part(d *node, off int) *verbs.MR { return d.register(d.buf[off:], allRights) }
 
-// plan draws what a side will do.
+// plan draws the work of a side.
 func (s *matrixSide) plan(other *matrixSide) {
 	r, all := s.r, s.node.regions
 	whole, theirs := all[0], other.node.regions[0]
@@ -184,7 +183,7 @@ func (s *matrixSide) plan(other *matrixSide) {
 		wr := &verbs.SendWR{ID: uint64(i), Flags: verbs.SendSignaled, SGList: s.pieces(whole, sourceAt+from, n)}
 		kind := r.IntN(5)
 		if i == requests-1 {
-			kind = 3 // its response says that all before it have arrived
+			kind = 3 // its response shows that all before it have arrived
 		}
 		switch kind {
 		case 0, 1:
@@ -213,7 +212,7 @@ func (s *matrixSide) plan(other *matrixSide) {
 	s.work[len(s.work)-1].Flags |= verbs.SendSignaled
 }
 
-// pieces is n bytes of a region as a scatter/gather list.
+// pieces returns n bytes of a region as a scatter/gather list.
 func (s *matrixSide) pieces(mr *verbs.MR, off, n int) (sges []verbs.SGE) {
 	for left := s.r.IntN(s.cap.MaxSendSGE); left > 0 && n > 0; left-- {
 		k := s.r.IntN(n + 1)
@@ -223,7 +222,7 @@ func (s *matrixSide) pieces(mr *verbs.MR, off, n int) (sges []verbs.SGE) {
 	return append(sges, mr.SGE(off, n))
 }
 
-// run does the work and looks at what has come of it.
+// run does the work and checks the results.
 func (m *matrix) run() {
 	var posting sync.WaitGroup
 	for _, s := range m.sides {
@@ -247,8 +246,8 @@ func (m *matrix) run() {
 		switch {
 		case time.Since(began) <= patience:
 		case m.net.harmed.Load() && !gaveUp:
-			// A length that was damaged has its receiver wait for bytes that nobody sends: iWARP
-			// has no timer. Programs have.
+			// After damage to a length, the receiver waits for bytes that are never sent: iWARP has
+			// no timer. Programs have one.
 			gaveUp, began = true, time.Now()
 			if err := m.sides[0].qp.Modify(&verbs.QPAttr{QPState: verbs.StateErr}, verbs.QPAttrState); err != nil {
 				m.t.Fatal(err)
@@ -265,7 +264,7 @@ func (m *matrix) run() {
 	}
 }
 
-// ended collects completions, and tells whether there are to be no more.
+// ended collects completions, and reports whether there will be no more.
 func (m *matrix) ended() bool {
 	synctest.Wait()
 	all := true
@@ -284,7 +283,7 @@ func (m *matrix) ended() bool {
 	return all
 }
 
-// check looks at the completions of one side, and at the data that they stand for.
+// check checks the completions of one side, and their data.
 func (m *matrix) check(s, other *matrixSide) {
 	t := m.t
 	if s.failed && !m.net.harmed.Load() {
@@ -352,7 +351,7 @@ func (m *matrix) check(s, other *matrixSide) {
 	}
 }
 
-// checkAnswer looks at what a READ or atomic has brought that completed with success.
+// checkAnswer checks the result of a successful READ or atomic.
 func (m *matrix) checkAnswer(s, other *matrixSide, i int) {
 	switch wr := s.work[i]; wr.Opcode {
 	case verbs.RDMARead:
@@ -373,7 +372,7 @@ func (m *matrix) checkAnswer(s, other *matrixSide, i int) {
 	}
 }
 
-// sent is what a SEND or WRITE carries.
+// sent returns the payload of a SEND or WRITE.
 func (s *matrixSide) sent(wr *verbs.SendWR) (data []byte) {
 	whole := s.node.regions[0]
 	for _, g := range wr.SGList {

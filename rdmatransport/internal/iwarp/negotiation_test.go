@@ -16,7 +16,7 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// There are markers in the direction for which the receiver has asked for them, and in no other.
+// Markers are used only in the direction in which the receiver requests them.
 func TestMarkersAgreed(t *testing.T) {
 	for _, ours := range []bool{false, true} {
 		for _, theirs := range []bool{false, true} {
@@ -25,7 +25,7 @@ func TestMarkersAgreed(t *testing.T) {
 					d := newNode(t, &network{}, nodeAddr, 1<<16, iwarp.Config{Markers: ours})
 					d.recvs, d.recvLen = 1, 30_000
 					s := d.connect(initiator, theirs, true)
-					// The peer reads with markers exactly if it asked for them: see begin.
+					// The peer reads with markers exactly if it requested them: see begin.
 					data := pattern(1, 30_000)
 					copy(d.buf[30_000:], data)
 					s.post(&verbs.SendWR{Opcode: verbs.Send, SGList: []verbs.SGE{d.mr.SGE(30_000, len(data))}})
@@ -43,7 +43,7 @@ func TestMarkersAgreed(t *testing.T) {
 	}
 }
 
-// connect is accept or dial, with what the peer asks for; the node may send.
+// connect is accept or dial, with the peer's requests; the node may send.
 func (d *node) connect(initiator, markers, crc bool) *session {
 	d.t.Helper()
 	if initiator {
@@ -82,7 +82,7 @@ func TestCRCAgreed(t *testing.T) {
 					s := d.connect(initiator, false, theirs)
 					used := !noCRC || theirs
 					s.post(&verbs.SendWR{Opcode: verbs.Send, SGList: []verbs.SGE{d.mr.SGE(0, 64)}})
-					s.p.in = mpa.NewReceiver(mpa.Config{}) // looks at no CRC: the test does
+					s.p.in = mpa.NewReceiver(mpa.Config{}) // ignores CRCs: the test checks them
 					raw := make([]byte, 2+18+64+4)
 					s.p.read(raw)
 					if zero := bytes.Equal(raw[len(raw)-4:], make([]byte, 4)); zero == used {
@@ -104,9 +104,8 @@ func TestCRCAgreed(t *testing.T) {
 	}
 }
 
-// Reserved bits are zero, but for the one by which those with LongFPDUs agree where links cut
-// segments; what a peer puts there changes nothing, nor does an STag to invalidate where there is
-// none.
+// Reserved bits are zero, except those that negotiate LongFPDUs on links that segment. The peer's
+// reserved bits are ignored, and so is an STag to invalidate if there is none.
 func TestReservedBits(t *testing.T) {
 	for _, c := range []struct{ offloaded, long bool }{{false, false}, {true, false}, {false, true}, {true, true}} {
 		large := c.offloaded && c.long
@@ -118,7 +117,7 @@ func TestReservedBits(t *testing.T) {
 			if got.Reserved != want {
 				t.Errorf("%+v: reserved bits %#x of the request", c, got.Reserved)
 			}
-			// siw sends a request's own bits back: that is no agreement.
+			// siw returns a request's own bits: that is no agreement.
 			f := reply()
 			f.Reserved = 0x0d
 			p.write(encode(t, f))
@@ -238,7 +237,7 @@ func TestRevision1(t *testing.T) {
 	}
 }
 
-// Each side's ORD is within the other's IRD, the application is told both, and the QP has them.
+// Each side's ORD is within the other's IRD, the application gets both, and the QP uses them.
 func TestIRDORD(t *testing.T) {
 	depths := func(t *testing.T, qp *verbs.QP, ird, ord uint8) {
 		t.Helper()
@@ -251,14 +250,14 @@ func TestIRDORD(t *testing.T) {
 	t.Run("responder", func(t *testing.T) {
 		for _, c := range []struct {
 			theirIRD, theirORD   uint16
-			resources, initiator uint8  // what the application accepts with
-			ird, ord             uint16 // what the reply says
+			resources, initiator uint8  // the application's parameters of Accept
+			ird, ord             uint16 // in the reply
 		}{
 			{16, 16, rdmacm.MaxDepth, rdmacm.MaxDepth, 16, 16},
 			{4, 9, rdmacm.MaxDepth, rdmacm.MaxDepth, 9, 4},
 			{0, 0, rdmacm.MaxDepth, rdmacm.MaxDepth, 0, 0},
 			{4, 9, 20, 3, 20, 3},
-			{4, 9, 9, 64, 9, 4}, // more than the peer takes
+			{4, 9, 9, 64, 9, 4}, // more than the peer allows
 			{1000, 2000, rdmacm.MaxDepth, rdmacm.MaxDepth, 128, 128},
 		} {
 			synctest.Test(t, func(t *testing.T) {
@@ -287,14 +286,14 @@ func TestIRDORD(t *testing.T) {
 	})
 	t.Run("initiator", func(t *testing.T) {
 		for _, c := range []struct {
-			resources, initiator uint8 // asked for
+			resources, initiator uint8 // requested
 			theirIRD, theirORD   uint16
 			ird, ord             uint8
 		}{
 			{16, 16, 16, 16, 16, 16},
 			{16, 16, 3, 16, 16, 3},
 			{16, 16, 40, 4, 16, 16},
-			{4, 4, 4, 100, 100, 4}, // the peer wants more than was offered, and it is there
+			{4, 4, 4, 100, 100, 4}, // the peer wants more than was offered, and the device supports it
 			{0, 0, 0, 0, 0, 0},
 		} {
 			synctest.Test(t, func(t *testing.T) {
@@ -362,7 +361,7 @@ func TestNoNegotiation(t *testing.T) {
 				if got.IRD != wantIRD || got.ORD != wantORD {
 					t.Errorf("asked %#x, %#x: answered %#x, %#x", ird, ord, got.IRD, got.ORD)
 				}
-				// The local IRD is as it was: 20 READs are taken.
+				// The local IRD is unchanged: 20 READs are accepted.
 				s.p.begin(false, false, true)
 				for range 20 {
 					s.p.write(s.p.fpdu(s.p.readRequest(rdmap.ReadRequestHeader{})))
@@ -391,7 +390,7 @@ func TestNoNegotiation(t *testing.T) {
 	}
 }
 
-// The ready-to-receive message: each kind, asked for and answered (RFC 6581 §9.2).
+// The ready-to-receive message: each kind, requested and answered (RFC 6581 §9.2).
 func TestRTR(t *testing.T) {
 	t.Run("initiator", func(t *testing.T) {
 		for name, c := range map[string]struct {
@@ -433,7 +432,7 @@ func TestRTR(t *testing.T) {
 					must(t, err)
 					s := &session{node: d, conn: conn, p: p}
 					s.started()
-					// What the application posts comes after it.
+					// Posted requests follow it.
 					for i := range 4 {
 						s.post(&verbs.SendWR{
 							ID: uint64(i), Opcode: verbs.RDMARead, Flags: verbs.SendSignaled, SGList: []verbs.SGE{d.mr.SGE(0, 8)},
@@ -442,7 +441,7 @@ func TestRTR(t *testing.T) {
 					p.begin(false, false, true)
 					synctest.Wait()
 					first := p.next()
-					if first.op == rdmap.ReadRequest { // it is one of the two that the peer takes
+					if first.op == rdmap.ReadRequest { // it is one of the two that the peer accepts
 						p.expect(rdmap.ReadRequest)
 						p.silent()
 					}
@@ -480,7 +479,7 @@ func TestRTR(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				d := newNode(t, &network{}, nodeAddr, 4096, iwarp.Config{})
 				f := request()
-				f.Enhanced.ORD = 0 // no READ is ever to be sent, but the ready-to-receive message
+				f.Enhanced.ORD = 0 // only the ready-to-receive message may be a READ
 				f.Enhanced.PeerToPeer = true
 				f.Enhanced.ZeroLengthSend, f.Enhanced.RDMAWrite, f.Enhanced.RDMARead = mask&1 != 0, mask&2 != 0, mask&4 != 0
 				l, err := rdmacm.Listen(d.dev, nodePort, d.config())
@@ -523,8 +522,8 @@ func TestRTR(t *testing.T) {
 	})
 }
 
-// With Config.SendFirst the accepting side sends first, but not before the peer has had time to
-// read the reply.
+// With Config.SendFirst the responder sends first, but only after the peer had time to read the
+// reply.
 func TestSendFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newNode(t, &network{}, nodeAddr, 4096, iwarp.Config{SendFirst: true})
@@ -532,7 +531,7 @@ func TestSendFirst(t *testing.T) {
 		s.post(&verbs.SendWR{Opcode: verbs.Send})
 		s.p.silent()
 		s.p.expect(rdmap.Send)
-		s.p.expect(rdmap.Write) // the peer may have slept through that
+		s.p.expect(rdmap.Write) // the peer may not have woken for that
 		s.p.send(writeSegment(0x1234, 0x5678, nil))
 		time.Sleep(time.Minute)
 		s.p.silent()

@@ -1,7 +1,7 @@
 package iwarp_test
 
-// Hosts whose TCP connections are in memory, so that tests run in virtual time and choose how a
-// stream is cut.
+// Hosts with TCP connections in memory, so that tests run in virtual time and choose how a stream
+// is cut.
 
 import (
 	"context"
@@ -18,15 +18,15 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// network is some hosts that reach each other. Its fields are set before it is used.
+// network is a set of hosts that reach each other. Its fields are set before it is used.
 type network struct {
 	mss       int                   // of streams; 0 is 1460
 	buffer    int                   // bytes that a stream holds in one direction; 0 is 1 MiB
 	offloaded bool                  // streams may send larger pieces
-	cut       func(avail int) int   // how many bytes one Read of a stream gets; nil is all
-	mute      bool                  // nothing acknowledges what streams send, but stream.hear
-	stall     func() time.Duration  // how long what has come waits before it is received, as where TCP repeats a segment; nil is not at all
-	damage    func(*stream, []byte) // is called with each piece of a stream that is sent, and may change or abort it; nil does nothing
+	cut       func(avail int) int   // how many bytes one Read of a stream returns; nil is all
+	mute      bool                  // sent data is only acknowledged by stream.hear
+	stall     func() time.Duration  // how long received data is delayed, like after a retransmission of TCP; nil is no delay
+	damage    func(*stream, []byte) // called with each sent piece of a stream, and may change or abort it; nil does nothing
 
 	mu    sync.Mutex
 	hosts map[netip.Addr]*host
@@ -53,7 +53,7 @@ type host struct {
 	net       *network
 	addr      netip.Addr
 	mute      bool                       // answers no connection attempt
-	listeners map[uint16]*streamListener // guarded by net.mu
+	listeners map[uint16]*streamListener // protected by net.mu
 }
 
 func (h *host) NICs() []stack.NIC                                     { return []stack.NIC{h} }
@@ -165,32 +165,32 @@ type stream struct {
 	writeBy       deadline
 	closed        bool // Close or Abort was called
 	pieces        int  // sent
-	unheard       int  // of those, since hear was called
+	unheard       int  // sent since the last call of hear
 
 	onRoom func()
 	room   chan struct{}
 	done   chan struct{}
 }
 
-// link is what both ends have in common.
+// link is the state common to both ends.
 type link struct {
 	mu    sync.Mutex
 	cond  sync.Cond
 	reset bool
 }
 
-// direction is the bytes on their way to one end.
+// direction is the bytes in flight to one end.
 type direction struct {
 	buf     []byte
 	r, w    int
 	fin     bool
-	bound   int     // bytes that the receiver takes; 0 is the network's
-	starved *stream // the sender was refused
+	bound   int     // bytes that the receiver accepts; 0 is the network's
+	starved *stream // the sender waits for room
 }
 
 func (d *direction) len() int { return d.w - d.r }
 
-// space is n bytes at the end of d, for which it has room.
+// space returns n bytes at the end of d, for which it has room.
 func (d *direction) space(n int) []byte {
 	if d.w+n > len(d.buf) {
 		copy(d.buf, d.buf[d.r:d.w])
@@ -218,10 +218,11 @@ func (n *network) pair(local, remote netip.AddrPort) (a, b *stream) {
 	return a, b
 }
 
-// LocalNIC implements stack.Stream: all data goes through the stream.
+// LocalNIC implements stack.Stream: no peer is in this process, so all data goes through the
+// stream.
 func (s *stream) LocalNIC() stack.NIC { return nil }
 
-// limit is how many bytes d holds.
+// limit returns how many bytes d holds.
 func (s *stream) limit(d *direction) int {
 	switch {
 	case d.bound > 0:
@@ -252,7 +253,7 @@ func (s *stream) SetTOS(uint8)         {}
 func (s *stream) LocalAddr() net.Addr  { return s.local }
 func (s *stream) RemoteAddr() net.Addr { return s.remote }
 
-// writable is nil if bytes may be sent.
+// writable returns nil if bytes may be sent.
 func (s *stream) writable() error {
 	switch {
 	case s.closed:
@@ -309,7 +310,7 @@ func (s *stream) OnRoom(f func()) {
 	}()
 }
 
-// wake tells the sender that was refused. The link is locked.
+// wake notifies the sender that waits for room. The link is locked.
 func (d *direction) wake() {
 	if s := d.starved; s != nil && s.room != nil {
 		d.starved = nil
@@ -392,7 +393,7 @@ func (s *stream) Receive(take stack.Consumer) error {
 			n = min(n, max(s.net.cut(n), 1))
 		}
 		more = take.Consume(d.buf[d.r : d.r+n])
-		clear(d.buf[d.r : d.r+n]) // as gVisor, which uses the memory again at once
+		clear(d.buf[d.r : d.r+n]) // like gVisor, which reuses the memory at once
 		d.r += n
 		if d.len() <= s.limit(d)/2 {
 			d.wake()
@@ -413,10 +414,10 @@ func (s *stream) Unanswered() int {
 	return s.unheard
 }
 
-// CallOnAnswer implements stack.Stream: hear calls the function in any case.
+// CallOnAnswer implements stack.Stream: hear always calls the function.
 func (s *stream) CallOnAnswer() {}
 
-// hear is what an acknowledgement does. It returns how many pieces were sent before.
+// hear simulates an acknowledgement. It returns how many pieces were sent before.
 func (s *stream) hear() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -522,7 +523,7 @@ func (s *stream) setDeadline(d *deadline, t time.Time) error {
 	return nil
 }
 
-// open tells whether an end is neither closed nor lost.
+// open reports whether an end is neither closed nor lost.
 func (s *stream) open() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,7 +1,7 @@
 package iwarp_test
 
-// The tests' two sides: a node, which is an application on a device of ours, and a peer, which is
-// the test itself and speaks to the node octet by octet.
+// The two sides of the tests: a node, which is an application on a SoftRNIC device, and a peer,
+// which is the test itself and exchanges bytes with the node.
 
 import (
 	"bytes"
@@ -30,9 +30,9 @@ const (
 	allRights = verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic
 )
 
-const guard = 4096 // bytes on both sides of a node's region that nobody may change
+const guard = 4096 // bytes on both sides of a node's region that must not change
 
-// node is an application with a region, and its guards.
+// node is an application with a region and its guards.
 type node struct {
 	t        testing.TB
 	net      *network
@@ -46,8 +46,8 @@ type node struct {
 	mr       *verbs.MR
 	regions  []*verbs.MR
 	cap      verbs.QPCap       // of QPs
-	param    *rdmacm.ConnParam // of connections that the node makes; nil for the defaults
-	recvs    int               // receives posted for a new connection, each of recvLen bytes of buf, one after the other
+	param    *rdmacm.ConnParam // of the node's own connections; nil for the defaults
+	recvs    int               // receives posted for a new connection, each of recvLen consecutive bytes of buf
 	recvLen  int
 }
 
@@ -82,7 +82,7 @@ func (d *node) register(b []byte, access verbs.Access) *verbs.MR {
 	return mr
 }
 
-// close ends the device, which fails if anything was left, and looks at the guards.
+// close closes the device, which fails if any object is left, and checks the guards.
 func (d *node) close() {
 	t := d.t
 	for _, mr := range d.regions {
@@ -132,7 +132,7 @@ type session struct {
 	p    *peer
 }
 
-// request and reply are what a peer sends unless a test has it otherwise.
+// request and reply are a peer's frames by default.
 func request() mpa.Frame {
 	return mpa.Frame{CRC: true, Revision: 2, HasEnhanced: true, Enhanced: mpa.Enhanced{IRD: 16, ORD: 16}}
 }
@@ -157,8 +157,8 @@ func (d *node) accept(f mpa.Frame) *session {
 	return s
 }
 
-// dial connects the node to a peer that answers with f, and which has seen the ready-to-receive
-// message if f asks for one.
+// dial connects the node to a peer that answers with f and has received the ready-to-receive
+// message if f requests one.
 func (d *node) dial(f mpa.Frame) *session {
 	d.t.Helper()
 	p, wait := d.dialling()
@@ -175,8 +175,8 @@ func (d *node) dial(f mpa.Frame) *session {
 	return s
 }
 
-// dialling has the node dial, and returns the peer at the other end before it has read the request;
-// wait is for what comes of it.
+// dialling has the node dial, and returns the peer before it has read the request. wait waits for
+// the result.
 func (d *node) dialling() (p *peer, wait func() (*rdmacm.Conn, error)) {
 	d.t.Helper()
 	l, err := d.net.host(peerAddr).ListenStream(netip.MustParseAddrPort(peerAddr + nodePort))
@@ -229,7 +229,7 @@ func pair(a, b *node) (x, y *session) {
 	return x, y
 }
 
-// post posts send work requests that must be taken.
+// post posts send work requests, which must succeed.
 func (s *session) post(wrs ...*verbs.SendWR) {
 	s.t.Helper()
 	must(s.t, s.qp.PostSend(wrs...))
@@ -241,7 +241,7 @@ func (s *session) recv(id uint64, off, n int) {
 	must(s.t, s.qp.PostRecv(&verbs.RecvWR{ID: id, SGList: []verbs.SGE{s.mr.SGE(off, n)}}))
 }
 
-// wcs is what a CQ has once everything has settled.
+// wcs returns the completions of a CQ when the bubble is idle.
 func (s *session) wcs(cq *verbs.CQ) []verbs.WC {
 	s.t.Helper()
 	synctest.Wait()
@@ -262,7 +262,7 @@ func drain(t testing.TB, cq *verbs.CQ) []verbs.WC {
 	}
 }
 
-// statuses expects completions of a CQ: those statuses, of the requests 0, 1, 2, ….
+// statuses checks the completions of a CQ: these statuses, of requests 0, 1, 2, ….
 func (s *session) statuses(cq *verbs.CQ, want ...verbs.WCStatus) []verbs.WC {
 	s.t.Helper()
 	wcs := s.wcs(cq)
@@ -277,8 +277,8 @@ func (s *session) statuses(cq *verbs.CQ, want ...verbs.WCStatus) []verbs.WC {
 	return wcs
 }
 
-// over expects the connection to end: the QP in ERR, one Disconnected, and no goroutine that holds
-// the stream.
+// over checks the end of the connection: the QP in ERR, one Disconnected, and no goroutine with the
+// stream.
 func (s *session) over() {
 	s.t.Helper()
 	s.p.s.Close()
@@ -295,7 +295,7 @@ type peer struct {
 	s   net.Conn
 	out mpa.Sender
 	in  mpa.Receiver
-	got [][]byte // ULPDUs that came
+	got [][]byte // received ULPDUs
 	msn [rdmap.Queues]uint32
 }
 
@@ -330,7 +330,7 @@ func (p *peer) write(b []byte) {
 	must(p.t, err)
 }
 
-// frame reads one of MPA's frames.
+// frame reads an MPA frame.
 func (p *peer) frame() mpa.Frame {
 	p.t.Helper()
 	b := make([]byte, mpa.HeaderLen)
@@ -383,7 +383,7 @@ func (p *peer) try() ([]byte, error) {
 	return u, nil
 }
 
-// message is one DDP segment, taken apart.
+// message is one DDP segment, parsed.
 type message struct {
 	op       rdmap.Opcode
 	isTagged bool
@@ -417,7 +417,7 @@ func (p *peer) next() message {
 	return m
 }
 
-// expect is next, of an opcode.
+// expect is next with a check of the opcode.
 func (p *peer) expect(op rdmap.Opcode) message {
 	p.t.Helper()
 	m := p.next()
@@ -427,8 +427,8 @@ func (p *peer) expect(op rdmap.Opcode) message {
 	return m
 }
 
-// silent expects the node to send nothing. An initiator that hears nothing nudges its peer a little
-// later.
+// silent checks that the node sends nothing. A little later, an initiator that receives nothing
+// sends zero-length WRITEs.
 func (p *peer) silent() {
 	p.t.Helper()
 	must(p.t, p.s.SetReadDeadline(time.Now().Add(10*time.Millisecond)))
@@ -439,7 +439,8 @@ func (p *peer) silent() {
 	}
 }
 
-// closed expects the node to have closed the stream, in order or not, and to send nothing more.
+// closed checks that the node has closed the stream, in an orderly way or not, and sends nothing
+// more.
 func (p *peer) closed() error {
 	p.t.Helper()
 	must(p.t, p.s.SetReadDeadline(time.Now().Add(time.Minute)))
@@ -452,7 +453,7 @@ func (p *peer) closed() error {
 	return err
 }
 
-// terminated expects a Terminate with a cause, then the end of the stream.
+// terminated checks for a Terminate with a cause, then the end of the stream.
 func (p *peer) terminated(want rdmap.Cause) rdmap.TerminateHeader {
 	p.t.Helper()
 	m := p.expect(rdmap.Terminate)
@@ -470,7 +471,7 @@ func (p *peer) terminated(want rdmap.Cause) rdmap.TerminateHeader {
 	return h
 }
 
-// fpdu is the next FPDU, of a ULPDU.
+// fpdu returns the next FPDU, with a ULPDU.
 func (p *peer) fpdu(ulpdu []byte) []byte {
 	b := make([]byte, p.out.Size(len(ulpdu)))
 	p.out.Begin(b, len(ulpdu))
@@ -496,7 +497,7 @@ func untaggedSegment(h ddp.Untagged, payload []byte) []byte {
 	return append(b, payload...)
 }
 
-// writes, sends, … are messages of one segment.
+// writeSegment and others return messages of one segment.
 
 func writeSegment(stag uint32, to uint64, payload []byte) []byte {
 	return taggedSegment(ddp.Tagged{Last: true, RsvdULP: rdmap.Write.Control(), STag: stag, TO: to}, payload)
@@ -506,7 +507,7 @@ func responseSegment(stag uint32, to uint64, last bool, payload []byte) []byte {
 	return taggedSegment(ddp.Tagged{Last: last, RsvdULP: rdmap.ReadResponse.Control(), STag: stag, TO: to}, payload)
 }
 
-// untagged is a whole message on its opcode's queue, with the next MSN.
+// untagged returns a whole message on its opcode's queue, with the next MSN.
 func (p *peer) untagged(op rdmap.Opcode, payload []byte) []byte {
 	q := op.Info().Queue
 	p.msn[q]++
@@ -542,7 +543,7 @@ func (p *peer) terminate(h rdmap.TerminateHeader) []byte {
 	return p.untagged(rdmap.Terminate, b)
 }
 
-// pattern is n bytes that tell where they belong.
+// pattern returns n bytes whose values depend on their position.
 func pattern(seed, n int) []byte {
 	b := make([]byte, n)
 	x := uint32(seed)*2654435761 + 1

@@ -2,7 +2,7 @@ package iwarp
 
 import "testing"
 
-// Every cell of the table in phase.go's comment.
+// Every cell of the table in the comment of phase.go.
 func TestPhaseTable(t *testing.T) {
 	const (
 		shut, awaits, rtr, ends = closed, awaitingPeer, sendingRTR, terminating
@@ -28,7 +28,7 @@ func TestPhaseTable(t *testing.T) {
 	}
 }
 
-// What each side may send from its start to its end.
+// The messages that each side may send from start to end.
 func TestLifecycle(t *testing.T) {
 	message := []byte{1, 2, 3, 4}
 	for _, c := range []struct {

@@ -17,8 +17,8 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// server has the node dial it, with private data, and accepts any number of connections; err is for
-// what comes of it.
+// server has the node dial it, with private data, and accepts any number of connections; err
+// returns the result.
 func (d *node) server() (accept func() *peer, err func() error, conn func() *rdmacm.Conn) {
 	d.t.Helper()
 	l, lerr := d.net.host(peerAddr).ListenStream(netip.MustParseAddrPort(peerAddr + nodePort))
@@ -42,15 +42,15 @@ func (d *node) server() (accept func() *peer, err func() error, conn func() *rdm
 	return accept, func() error { return <-done }, func() *rdmacm.Conn { return made }
 }
 
-// refusals are how a responder refuses a revision that it does not know: RFC 6581 §10 has it close
-// the connection, RNICs break it off.
+// refusals are ways to refuse an unknown revision: RFC 6581 §10 requires a close, RNICs reset the
+// connection.
 var refusals = map[string]func(p *peer){
 	"FIN":        func(p *peer) { p.s.Close() },
 	"RST":        func(p *peer) { p.s.(*stream).Abort() },
 	"half close": func(p *peer) { p.s.(*stream).CloseWrite() },
 }
 
-// A responder that knows only MPA revision 1 gets a second request, of revision 1, on another
+// A responder that only supports MPA revision 1 gets a second request, of revision 1, on another
 // connection. The application does not notice.
 func TestRevision2Refused(t *testing.T) {
 	for name, refuse := range refusals {
@@ -86,7 +86,7 @@ func TestRevision2Refused(t *testing.T) {
 	}
 }
 
-// There is one retry at most, and only where the revision can be the reason.
+// There is at most one retry, and only if the revision can be the reason.
 func TestRevisionNotRetried(t *testing.T) {
 	for name, c := range map[string]struct {
 		revision    uint8
@@ -144,7 +144,7 @@ func TestRevisionNotRetried(t *testing.T) {
 	}
 }
 
-// An application that closes the connection between the two requests: the second is not sent.
+// An application closes the connection between the two requests: the second is not sent.
 func TestRevisionRetryGivenUp(t *testing.T) {
 	bubble(t, &network{}, 4096, func(t *testing.T, d *node) {
 		id, p := d.dialID(t)

@@ -17,10 +17,10 @@ import (
 	"github.com/softrnic/softrnic/verbs/rsocket"
 )
 
-// TestSocketMatrix runs an rsocket, with bytes in both directions, over every kind of stream that
-// TestMatrix has. Each byte arrives once and in order; if the stream was harmed, that may end in an
-// error instead, but never in an end that looks like one. Time is virtual. It is here, and not
-// beside TestMatrix of rsocket, as gVisor's TCP does not let virtual time go on.
+// TestSocketMatrix runs an rsocket, with bytes in both directions, over every kind of stream of
+// TestMatrix. Each byte arrives once and in order. If the stream was harmed, there may be an error
+// instead, but never an orderly end. Time is virtual. The test is here and not in rsocket, because
+// gVisor's TCP does not work in virtual time.
 func TestSocketMatrix(t *testing.T) {
 	badStreams(t, 60, 300, func(t *testing.T, n *badNetwork) (bytes int, failed bool) {
 		m := &socketMatrix{t: t, net: n}
@@ -38,7 +38,7 @@ type socketMatrix struct {
 
 func (m *socketMatrix) run() {
 	t, r := m.t, m.net.r
-	m.net.mayHarm(2000) // not before it is set up
+	m.net.mayHarm(2000) // not before the set-up
 	var devs []*verbs.Device
 	for _, addr := range []string{nodeAddr, peerAddr} {
 		dev, err := rdmatransport.Open(m.net.host(addr), rdmatransport.IWARP(m.net.config()))
@@ -89,7 +89,7 @@ func (m *socketMatrix) write(c *rsocket.Conn, data []byte, sizes *rand.Rand) err
 	return c.CloseWrite()
 }
 
-// failing takes in an outcome: only a harmed stream may fail, and not by doing nothing.
+// failing checks a result: only a harmed stream may fail, and not silently.
 func (m *socketMatrix) failing(what string, err error) {
 	switch {
 	case err == nil:

@@ -15,7 +15,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// However TCP cuts the stream, and wherever the markers are, the results are the same, in both
+// The results are the same for all cuts of the TCP stream and positions of the markers, in both
 // directions.
 func TestCutAnywhere(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
@@ -50,8 +50,7 @@ func TestCutAnywhere(t *testing.T) {
 	}
 }
 
-// A peer may cut its messages into DDP segments of any length, and TCP may deliver the FPDUs in
-// pieces of any length.
+// A peer may use DDP segments of any length, and TCP may deliver FPDUs in pieces of any length.
 func TestPeerSegmentsOfAnyLength(t *testing.T) {
 	for seed := range uint64(40) {
 		random := rand.New(rand.NewPCG(seed, 7))
@@ -88,8 +87,8 @@ func TestPeerSegmentsOfAnyLength(t *testing.T) {
 	}
 }
 
-// FuzzStream gives a QP with work posted, in whatever pieces, whatever the peer sends after MPA's
-// start-up: as it is, or framed as FPDUs with right CRCs, so that it reaches the layers above.
+// FuzzStream gives a QP with posted work any bytes of a peer after MPA's start-up, in any pieces:
+// as they are, or framed as FPDUs with valid CRCs, so that they reach the layers above.
 func FuzzStream(f *testing.F) {
 	w := writeSegment(fuzzKey, 0, []byte("some bytes of a write"))
 	send := untaggedSegment(ddp.Untagged{Last: true, RsvdULP: rdmap.Send.Control(), MSN: 1}, []byte("and of a send"))
@@ -128,11 +127,11 @@ func FuzzStream(f *testing.F) {
 	})
 }
 
-// fuzzKey stands, in a fuzzer's ULPDUs, for a key that is right.
+// fuzzKey stands for a valid key in a fuzzer's ULPDUs.
 const fuzzKey = 0x4b455921
 
-// fuzzStream: of flags, bit 0 has the node ask for markers, bit 1 leaves CRCs out, bit 2 has the
-// node accept; with bit 3 data are ULPDUs, two bytes of length before each.
+// fuzzStream: bit 0 of flags has the node request markers, bit 1 disables CRCs, bit 2 has the node
+// accept. With bit 3, data is ULPDUs, each with its length in two bytes before it.
 func fuzzStream(t *testing.T, flags, cut uint8, data []byte) {
 	n := &network{buffer: 4000}
 	if cut > 0 {
@@ -140,7 +139,7 @@ func fuzzStream(t *testing.T, flags, cut uint8, data []byte) {
 	}
 	d := newNode(t, n, nodeAddr, 1024, iwarp.Config{Markers: flags&1 != 0, NoCRC: flags&2 != 0})
 	d.recvs, d.recvLen = 4, 32
-	hidden := d.register(bytes.Repeat([]byte{0x5a}, 64), 0) // no peer has a right to it
+	hidden := d.register(bytes.Repeat([]byte{0x5a}, 64), 0) // no peer has access to it
 	zero, err := d.pd.RegMRIOVA(d.buf, 0, allRights)
 	must(t, err)
 	d.regions = append(d.regions, zero)
@@ -199,7 +198,7 @@ func fuzzStream(t *testing.T, flags, cut uint8, data []byte) {
 	p.s.Close()
 	<-s.conn.Done()
 	synctest.Wait()
-	// Everything has completed once and in order: flushed, if nothing else.
+	// Everything has completed once and in order, at least flushed.
 	for what, cq := range map[string]*verbs.CQ{"send": d.scq, "receive": d.rcq} {
 		want := map[string]int{"send": posted, "receive": d.recvs}[what]
 		wcs := drain(t, cq)
@@ -224,7 +223,7 @@ func fuzzStream(t *testing.T, flags, cut uint8, data []byte) {
 	}
 }
 
-// fuzzSink is the sink's STag of the first READ that the node has sent, if that has come.
+// fuzzSink returns the sink's STag of the first READ that the node has sent, if any.
 func fuzzSink(p *peer) uint32 {
 	for range 8 {
 		if p.s.SetReadDeadline(timeIn(1)) != nil {

@@ -13,9 +13,9 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// TestOrderOfRequests: connections that a program asks for one after the other are reported to the
-// peer in that order, over and over. Its clock is a test's: on a busy machine one that is late
-// would be passed.
+// TestOrderOfRequests: connections that a program requests one after the other are reported to the
+// peer in that order, repeatedly. Time is virtual: on a busy machine, a late one would be
+// overtaken.
 func TestOrderOfRequests(t *testing.T) { synctest.Test(t, testOrderOfRequests) }
 
 func testOrderOfRequests(t *testing.T) {

@@ -20,7 +20,7 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// Both sides send the frames of RFC 5044 §7.1.1, and behind them only FPDUs.
+// Both sides send the frames of RFC 5044 §7.1.1, and only FPDUs behind them.
 func TestSetup(t *testing.T) {
 	t.Run("initiator", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
@@ -55,7 +55,7 @@ func TestSetup(t *testing.T) {
 			p := dialNode(t, d.net, request())
 			r, err := l.Request(t.Context())
 			must(t, err)
-			p.silent() // the application has not decided
+			p.silent() // the application has not answered
 			conn, err := r.Accept(t.Context(), d.config())
 			must(t, err)
 			s := &session{node: d, conn: conn, p: p}
@@ -67,7 +67,7 @@ func TestSetup(t *testing.T) {
 			}
 			p.read(make([]byte, int(head[18])<<8+int(head[19])))
 			p.begin(false, false, true)
-			// Full operation starts right behind the frames: the QP is there for the first FPDU.
+			// Full operation starts right behind the frames: the QP is ready for the first FPDU.
 			p.send(p.untagged(rdmap.Send, []byte("first")))
 			s.statuses(d.rcq, verbs.WCSuccess)
 			p.silent()
@@ -75,7 +75,7 @@ func TestSetup(t *testing.T) {
 	})
 }
 
-// A frame and the first FPDUs may come in any pieces, or in one.
+// A frame and the first FPDUs may arrive in any pieces, or in one.
 func TestSetupInPieces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newNode(t, &network{}, nodeAddr, 4096, iwarp.Config{})
@@ -92,7 +92,7 @@ func TestSetupInPieces(t *testing.T) {
 	})
 }
 
-// Neither side waits for ever for a frame.
+// Neither side waits forever for a frame.
 func TestSetupTimeout(t *testing.T) {
 	for name, sent := range map[string]int{"nothing": 0, "part of the header": 7, "part of the private data": 22} {
 		t.Run("responder waits, "+name, func(t *testing.T) {
@@ -140,7 +140,7 @@ func TestSetupTimeout(t *testing.T) {
 	t.Run("given up meanwhile", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			start := time.Now()
-			t.Cleanup(func() { // the device has waited for nothing when it is closed
+			t.Cleanup(func() { // the device has nothing to wait for when it is closed
 				if waited := time.Since(start); waited > time.Second {
 					t.Errorf("took %v", waited)
 				}
@@ -164,7 +164,7 @@ func eventType(err error) rdmacm.EventType {
 	return e.Type
 }
 
-// malformed are frames that RFC 5044 §7.1.1 says to close for.
+// malformed are frames for which RFC 5044 §7.1.1 requires a close.
 func malformed(t *testing.T, good mpa.Frame) map[string][]byte {
 	edit := func(f func(b []byte)) []byte {
 		b := encode(t, good)
@@ -201,7 +201,7 @@ func TestMalformedRequest(t *testing.T) {
 				if n := d.dev.HWCounters()["iwarp_connects_refused"]; n != 1 {
 					t.Errorf("%d connections counted as refused", n)
 				}
-				// The application has not seen it, and the listener goes on.
+				// The application has not seen it, and the listener continues.
 				s := &session{node: d, p: dialNode(t, d.net, request())}
 				s.conn, err = l.Accept(t.Context())
 				must(t, err)
@@ -232,8 +232,7 @@ func TestMalformedReply(t *testing.T) {
 	}
 }
 
-// Two initiators on one stream notice it by the kind of frame that arrives, and so do two
-// responders.
+// Two initiators on one stream, and two responders, detect it by the kind of frame.
 func TestTwoInitiators(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newNode(t, &network{}, nodeAddr, 4096, iwarp.Config{})
@@ -256,7 +255,7 @@ func TestTwoInitiators(t *testing.T) {
 	})
 }
 
-// A reply that rejects has private data, IRD and ORD, and the stream is closed behind it.
+// A reply that rejects has private data, IRD and ORD, and the stream is closed after it.
 func TestReject(t *testing.T) {
 	t.Run("by the node", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
@@ -323,8 +322,8 @@ func TestReject(t *testing.T) {
 			}
 		})
 	})
-	// A request that the application forgets is rejected; the stream of a request whose peer has
-	// gone is closed.
+	// A request that the application drops is rejected; the stream of a request whose peer has left
+	// is closed.
 	for _, gone := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			d := newNode(t, &network{}, nodeAddr, 4096, iwarp.Config{})
@@ -346,7 +345,7 @@ func TestReject(t *testing.T) {
 	}
 }
 
-// dialledID is an rdma_cm ID without a QP of its own, that is connecting.
+// dialledID is a connecting rdma_cm ID without a QP of its own.
 type dialledID struct {
 	*rdmacm.SyncID
 	qp   *verbs.QP
@@ -374,8 +373,7 @@ func (d *node) dialID(t *testing.T) (*dialledID, *peer) {
 
 func (x *dialledID) connected() error { return <-x.done }
 
-// An initiator that fails after the peer has accepted says so in a Terminate message (RFC 6581
-// §9.3).
+// An initiator that fails after the peer has accepted sends a Terminate message (RFC 6581 §9.3).
 func TestSetupLocalError(t *testing.T) {
 	cause, _ := rdmap.CauseOf(mpa.ErrLocalCatastrophic)
 	if (cause != rdmap.Cause{Layer: 2, Type: 0, Code: 5}) {
@@ -417,7 +415,7 @@ func TestSetupLocalError(t *testing.T) {
 	})
 }
 
-// source is a source of random numbers that can run dry.
+// source is a source of random numbers that can fail.
 type source struct {
 	x   uint64
 	dry bool
@@ -434,7 +432,7 @@ func (s *source) Read(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// A responder sends no FPDU before a valid one has come (RFC 5044 §7.1.2), not even a Terminate
+// A responder sends no FPDU before a valid one has arrived (RFC 5044 §7.1.2), not even a Terminate
 // message.
 func TestResponderWaits(t *testing.T) {
 	for _, markers := range []bool{false, true} {
@@ -477,7 +475,7 @@ func TestResponderWaits(t *testing.T) {
 			r, err := l.GetRequest(t.Context())
 			must(t, err)
 			defer r.Destroy()
-			// The application moves the QP itself, and is slow to accept.
+			// The application modifies the QP itself, and is slow to accept.
 			id := &dialledID{SyncID: r}
 			must(t, id.createQP(d))
 			defer id.qp.Destroy()
@@ -499,7 +497,7 @@ func TestResponderWaits(t *testing.T) {
 	})
 }
 
-// Client-server mode: there is no ready-to-receive message, and what a peer says of one is ignored.
+// Client-server mode: there is no ready-to-receive message, and a peer's bits for one are ignored.
 func TestClientServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newNode(t, &network{}, nodeAddr, 4096, iwarp.Config{NoPeerToPeer: true})

@@ -12,9 +12,9 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// FuzzStartUp lets a peer say anything from the first byte on, to a node that listens or dials.
-// Whatever it is, the node's application has a connection or an error within MPA's timeout, a
-// connection ends when the peer goes, nothing is left, and memory is bounded.
+// FuzzStartUp has a peer send any bytes from the start to a node that listens or dials. The node's
+// application gets a connection or an error within MPA's timeout, a connection ends when the peer
+// leaves, nothing is left, and memory is bounded.
 func FuzzStartUp(f *testing.F) {
 	for _, dials := range []bool{false, true} {
 		for _, with := range []func(*mpa.Frame){
@@ -45,8 +45,8 @@ func FuzzStartUp(f *testing.F) {
 	})
 }
 
-// bounded fails a run that allocates more than a peer should be able to bring about with its bytes,
-// whether or not it is freed again.
+// bounded fails a run that allocates more than a peer may cause with its bytes, even if it is freed
+// again.
 func bounded(t *testing.T, most uint64, run func()) {
 	t.Helper()
 	var before, after runtime.MemStats
@@ -85,7 +85,7 @@ func fuzzStartUp(t *testing.T, dials bool, cut uint8, data []byte) {
 		wait = func() (*rdmacm.Conn, error) { <-done; return conn, err }
 	}
 	must(t, p.s.SetWriteDeadline(timeIn(1)))
-	_, _ = p.s.Write(data) // the node may have refused it already
+	_, _ = p.s.Write(data) // the node may already have refused it
 	began := time.Now()
 	conn, err := wait()
 	if took := time.Since(began); took > time.Minute {

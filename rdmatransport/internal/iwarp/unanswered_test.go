@@ -17,7 +17,7 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// leaving are the ways in which a peer ends a request that the application has not answered.
+// leaving are the ways in which a peer ends an unanswered request.
 var leaving = map[string]func(p *peer){
 	"reset":               func(p *peer) { p.s.(*stream).Abort() },
 	"FIN":                 func(p *peer) { p.s.Close() },
@@ -27,8 +27,8 @@ var leaving = map[string]func(p *peer){
 	"half close, no data": func(p *peer) { p.s.(*stream).CloseWrite() },
 }
 
-// Requests whose peers have gone, or have sent too early, leave the backlog at once: the
-// application does not get requests whose peer has gone, and there is room for others.
+// Requests whose peers have left, or have sent too early, leave the backlog at once. The
+// application does not get such requests, and there is room for others.
 func TestRequestsAbandoned(t *testing.T) {
 	for name, leave := range leaving {
 		t.Run(name, func(t *testing.T) {
@@ -66,8 +66,8 @@ func TestRequestsAbandoned(t *testing.T) {
 	}
 }
 
-// An application that has a request already gets an event when the peer goes, and its answer fails
-// with ECONNRESET. The request has left the backlog before.
+// An application that already has a request gets an event when the peer leaves, and its answer
+// fails with ECONNRESET. The request has left the backlog before.
 func TestRequestAbandonedInHand(t *testing.T) {
 	for name, leave := range leaving {
 		for _, connected := range []bool{false, true} { // the QP is in RTS
@@ -141,8 +141,8 @@ func TestRequestAbandonedInHand(t *testing.T) {
 	}
 }
 
-// Connections whose requests never come, come slowly or are for a port without a listener keep out
-// nobody whose request comes at once, and hold up nobody from the same address for more than 10 ms.
+// Connections whose requests never arrive, arrive slowly or are for a port without a listener do
+// not keep out a peer with a prompt request, and delay peers at the same address by at most 10 ms.
 func TestSlowRequestsMakeRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newNode(t, &network{}, nodeAddr, 4096, iwarp.Config{})
@@ -171,8 +171,8 @@ func TestSlowRequestsMakeRoom(t *testing.T) {
 	})
 }
 
-// Requests that are malformed leave nothing behind, even if there is always another connection from
-// the same address whose request has not come.
+// Malformed requests leave nothing behind, even if there is always another connection from the same
+// address without a request.
 func TestMalformedRequestsLeaveNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const conns, limit = 5000, 50
@@ -191,7 +191,7 @@ func TestMalformedRequestsLeaveNothing(t *testing.T) {
 			}
 			d.net.dials = nil
 		}
-		flood() // what there has to be is there
+		flood() // allocates everything that stays
 		before := heap()
 		flood()
 		if each := (int64(heap()) - int64(before)) / conns; each > limit {
@@ -201,10 +201,10 @@ func TestMalformedRequestsLeaveNothing(t *testing.T) {
 	})
 }
 
-// heap is how much memory is in use, in bytes.
+// heap returns the memory in use, in bytes.
 func heap() uint64 {
 	synctest.Wait()
-	for range 3 { // pools give up what they hold only gradually
+	for range 3 { // pools are freed gradually
 		runtime.GC()
 	}
 	var m runtime.MemStats
@@ -212,11 +212,11 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// The receive buffer of a stream is small before a QP has the stream, on either side, and as large
-// as TCP's from then on.
+// The receive buffer of a stream is small before a QP has the stream, on either side, and then as
+// large as TCP's.
 func TestSetupBuffer(t *testing.T) {
 	const most = 64 << 10
-	// fill is how much of 1 MiB a peer gets rid of.
+	// fill returns how much of 1 MiB a peer can send.
 	fill := func(p *peer, b []byte) int {
 		must(p.t, p.s.SetWriteDeadline(time.Now().Add(time.Second)))
 		n, _ := p.s.Write(append(b, make([]byte, 1<<20)...))

@@ -1,5 +1,5 @@
-// Package keys draws numbers that a stranger cannot guess, and finds what they stand for: QP
-// numbers, lkeys and rkeys.
+// Package keys draws numbers that attackers cannot guess, and maps them to values: QP numbers,
+// lkeys and rkeys.
 package keys
 
 import (
@@ -15,41 +15,40 @@ import (
 	"sync/atomic"
 )
 
-// Quarantine is how many deleted numbers a table does not draw again for the time being, so that a
-// packet on its way to the old owner does not reach a new one. They take up to 1 MiB, and nothing
-// before the first Delete. A table of fewer than 18 bits quarantines a quarter of its numbers.
+// Quarantine is how many deleted numbers a table does not draw again, so that a packet in flight to
+// the old owner does not reach a new one. They take up to 1 MiB, and no memory before the first
+// Delete. A table of fewer than 18 bits quarantines a quarter of its numbers.
 const Quarantine = 1 << 16
 
-// ErrFull is wrapped by Insert's error when half of all numbers are taken, or none that is free is
-// found.
+// ErrFull is wrapped by Insert's error if half of all numbers are in use, or no free one is found.
 var ErrFull = errors.New("keys: no free number")
 
-// Table maps random numbers, none of them 0, to values. Any number of goroutines may use it at a
-// time; Get and All take no lock.
+// Table maps random numbers, none of them 0, to values. It is safe for concurrent use; Get and All
+// take no lock.
 type Table[T any] struct {
 	slots atomic.Pointer[[]slot[T]]
 
-	mu       sync.Mutex // of writers: everything below, and stores to slots
+	mu       sync.Mutex // serializes writers; protects the fields below, and stores to slots
 	rand     io.Reader
 	reserved func(uint32) bool
-	mask     uint32 // of the numbers' bits that are drawn
-	base     uint32 // the others
+	mask     uint32 // of the drawn bits
+	base     uint32 // the other bits
 	live     int    // values in the table
-	used     int    // slots with a key, though their values may be deleted
+	used     int    // slots with a key, including those with deleted values
 
 	freed     map[uint32]struct{} // the quarantined numbers …
-	freedRing []uint32            // … in the order they came, from freedNext on once the ring is full
+	freedRing []uint32            // … in order, from freedNext on once the ring is full
 	freedNext int
 
-	random  []byte // the end of buffer, which is not used yet
+	random  []byte // the unused end of buffer
 	buffer  []byte
 	maxLive int
 	maxFree int
 }
 
-// slot keeps its key for ever, so that a reader that has compared the key never sees the value of
-// another. A slot whose value is deleted is used again for the same number, or left out when the
-// slots are copied the next time.
+// slot never changes its key, so that a reader that has compared the key never sees another key's
+// value. A slot with a deleted value is reused for the same number, or dropped when the slots are
+// copied.
 type slot[T any] struct {
 	key   atomic.Uint32 // 0: empty; set after value
 	value atomic.Pointer[T]
@@ -58,21 +57,20 @@ type slot[T any] struct {
 const (
 	minSlots = 16
 	draws    = 128 // random numbers read at once
-	// tries is how many draws Insert makes. Three quarters of the numbers taken or quarantined is
-	// the worst case, so all of them fail with a probability of 10^-16, unless most numbers are
-	// reserved.
+	// tries is the number of draws in Insert. In the worst case, three quarters of the numbers are
+	// in use or quarantined. All draws then fail with a probability of 10^-16, unless most numbers
+	// are reserved.
 	tries = 128
 )
 
-// New makes a table of numbers of the given width in bits, taken to be 4 if less and 32 if more.
-// random is where they come from, nil meaning crypto/rand; reserved, if not nil, says which numbers
-// are never drawn.
+// New returns a table of numbers of the given width in bits, from 4 to 32. random is the source of
+// randomness; nil is crypto/rand. reserved, if not nil, reports numbers that must not be drawn.
 func New[T any](width int, random io.Reader, reserved func(uint32) bool) *Table[T] {
 	return NewRange[T](0, uint32(1<<min(max(width, 4), 32)-1), random, reserved)
 }
 
-// NewRange makes a table of the numbers n with n &^ mask == base, where mask is of the form 2^k-1,
-// at least 0xf. It is otherwise as New.
+// NewRange is New for the numbers n with n &^ mask == base, where mask is of the form 2^k-1, at
+// least 0xf.
 func NewRange[T any](base, mask uint32, random io.Reader, reserved func(uint32) bool) *Table[T] {
 	width := bits.Len32(mask)
 	if random == nil {
@@ -99,8 +97,8 @@ func (t *Table[T]) Get(n uint32) *T {
 	return nil
 }
 
-// find returns the slot with key n, or nil. Keys are random, so their low bits are as good as any
-// hash. At least a third of the slots have none, so the loop ends.
+// find returns the slot with key n, or nil. Keys are random, so their low bits serve as a hash. At
+// least a third of the slots are empty, so the loop ends.
 func find[T any](s []slot[T], n uint32) *slot[T] {
 	for i := int(n); ; i++ {
 		e := &s[i&(len(s)-1)]
@@ -145,7 +143,7 @@ func (t *Table[T]) Insert(v *T) (uint32, error) {
 	return 0, fmt.Errorf("%w: %d draws gave only numbers in use or reserved", ErrFull, tries)
 }
 
-// Delete removes n, which is quarantined then, and returns what it stood for, or nil.
+// Delete removes and quarantines n, and returns its value, or nil.
 func (t *Table[T]) Delete(n uint32) *T {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -162,15 +160,14 @@ func (t *Table[T]) Delete(n uint32) *T {
 	return v
 }
 
-// Len is the number of values.
+// Len returns the number of values.
 func (t *Table[T]) Len() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.live
 }
 
-// All yields numbers and values in no order. Values that are inserted or deleted meanwhile may or
-// may not be among them.
+// All yields numbers and values in any order. Values inserted or deleted meanwhile may be included.
 func (t *Table[T]) All() iter.Seq2[uint32, *T] {
 	return func(yield func(uint32, *T) bool) {
 		s := *t.slots.Load()
@@ -184,7 +181,7 @@ func (t *Table[T]) All() iter.Seq2[uint32, *T] {
 	}
 }
 
-// draw takes the next random number of the table's width.
+// draw returns the next random number of the table's width.
 func (t *Table[T]) draw() (uint32, error) {
 	if len(t.random) == 0 {
 		if t.buffer == nil {
@@ -224,8 +221,8 @@ func (t *Table[T]) quarantine(n uint32) {
 	t.freedNext = (t.freedNext + 1) % t.maxFree
 }
 
-// reserve makes sure that one more key leaves a third of the slots empty. After it copies, at most
-// half of them are used, and a sixth can be before it copies again.
+// reserve ensures that another key leaves a third of the slots empty. After a copy, at most half of
+// them are used, and another sixth can be before the next copy.
 func (t *Table[T]) reserve() {
 	old := *t.slots.Load()
 	if t.used+1 <= len(old)*2/3 {
@@ -245,7 +242,7 @@ func (t *Table[T]) reserve() {
 	t.slots.Store(&s)
 }
 
-// put writes to the first empty slot for n, which s does not have yet.
+// put writes to the first empty slot for n, which must not be in s.
 func put[T any](s []slot[T], n uint32, v *T) {
 	i := int(n)
 	for s[i&(len(s)-1)].key.Load() != 0 {

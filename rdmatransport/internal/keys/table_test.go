@@ -18,7 +18,7 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/internal/keys"
 )
 
-// numbers is a source that gives these numbers, then those of a seeded generator.
+// numbers returns a source of these numbers, followed by those of a seeded generator.
 func numbers(first ...uint32) io.Reader {
 	var b bytes.Buffer
 	for _, n := range first {
@@ -92,7 +92,7 @@ func TestFreedNumbersAreQuarantined(t *testing.T) {
 	if n := insert(t, table, new(int)); n != 11 {
 		t.Fatalf("drew %d, want 11: 9 was freed just now", n)
 	}
-	// A number is not drawn again until a quarter of all have been freed after it.
+	// A number is not drawn again before a quarter of all were freed after it.
 	var freed []uint32
 	for range 20_000 {
 		n := insert(t, table, new(int))
@@ -106,7 +106,7 @@ func TestFreedNumbersAreQuarantined(t *testing.T) {
 }
 
 func TestNumbersComeBackIntact(t *testing.T) {
-	// Few numbers, many values come and go: a number that returns must lead to its new value.
+	// With few numbers and many values, a number that returns must map to its new value.
 	table := keys.New[int](6, numbers(), nil)
 	live := make(map[uint32]*int)
 	for range 10_000 {
@@ -152,8 +152,8 @@ func TestInsertErrors(t *testing.T) {
 	}
 }
 
-// TestConcurrent: readers, while numbers come and go and the slots grow, see the value that belongs
-// to the number, or none if it is deleted, and always those that stay.
+// TestConcurrent: while numbers come and go and the slots grow, readers see the value of a number,
+// or none if it is deleted, and always those that stay.
 func TestConcurrent(t *testing.T) {
 	table := keys.New[uint32](16, nil, nil)
 	stay := make([]uint32, 100)

@@ -7,17 +7,17 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// Remote atomics are the CPU's own, so they are atomic to local code that uses sync/atomic too
-// (IBV_ATOMIC_GLOB). The value in memory is in host byte order. Their span is Aligned; not ok if
-// the memory faults.
+// Remote atomics are CPU atomics, so they are atomic to local code that uses sync/atomic too
+// (IBV_ATOMIC_GLOB). The value in memory is in host byte order. The span must be Aligned. ok is
+// false if the memory faults.
 
-// Aligned reports whether a span is eight bytes that atomics work on: at an address that is a
-// multiple of 8.
+// Aligned reports whether a span is eight bytes at an address that is a multiple of 8, as atomics
+// require.
 func (s Span) Aligned() bool {
 	return len(s.b) == 8 && uintptr(unsafe.Pointer(unsafe.SliceData(s.b)))%8 == 0
 }
 
-// CompareSwap stores swap if the span holds compare, and returns what it held.
+// CompareSwap stores swap if the span holds compare, and returns the previous value.
 func (s Span) CompareSwap(compare, swap uint64) (orig uint64, ok bool) {
 	return s.Update(func(v uint64) uint64 {
 		if v == compare {
@@ -27,12 +27,12 @@ func (s Span) CompareSwap(compare, swap uint64) (orig uint64, ok bool) {
 	})
 }
 
-// FetchAdd adds, modulo 2^64, and returns what the span held.
+// FetchAdd adds, modulo 2^64, and returns the previous value.
 func (s Span) FetchAdd(add uint64) (orig uint64, ok bool) {
 	return s.Update(func(v uint64) uint64 { return v + add })
 }
 
-// Update stores f of what the span holds, and returns that. f may run more than once.
+// Update stores f of the span's value, and returns the previous value. f may run more than once.
 func (s Span) Update(f func(uint64) uint64) (orig uint64, ok bool) {
 	if s.kind == mapped {
 		return updateGuarded(s.b, f)
@@ -40,7 +40,7 @@ func (s Span) Update(f func(uint64) uint64) (orig uint64, ok bool) {
 	return update(s.b, f), true
 }
 
-// Store stores v, as a whole.
+// Store stores v atomically.
 func (s Span) Store(v uint64) (ok bool) {
 	_, ok = s.Update(func(uint64) uint64 { return v })
 	return ok

@@ -7,7 +7,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// BenchmarkCopy is between a frame, which the caches hold, and user memory, which they do not.
+// BenchmarkCopy copies between a frame, which is in the caches, and user memory, which is not.
 func BenchmarkCopy(b *testing.B) {
 	const total = 32 << 20
 	r, pd, _ := setup(b, nil)

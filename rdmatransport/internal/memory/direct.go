@@ -7,28 +7,27 @@ import (
 )
 
 // These functions move messages directly, between two QPs of this process whose locks are both
-// held. The key that a request names, its rights and its range have been checked before. False
-// means that the request has to be sent as packets: the responses to those say what is wrong with
-// it. That is so for memory that faults, too: what was copied before the fault is copied again.
+// held. The key of the request, its access rights and its range were checked before. If they return
+// false, the request must be sent as packets, and the responses report the error. This includes
+// memory that faults: bytes copied before the fault are copied again.
 
 const (
 	// HoldMost is how many bytes are moved between two QPs of this process before others may have
 	// their locks. That takes 0.1 to 0.2 ms. It is a multiple of every path MTU.
 	HoldMost = 1 << 20
-	// HoldLeast is how many bytes a message counts for at least.
+	// HoldLeast is the smallest size that a message counts for.
 	HoldLeast = 1 << 10
 )
 
-// Message is the memory that a scatter/gather list names under a protection domain of one device.
+// Message is the memory of a scatter/gather list under a protection domain of one device.
 type Message struct {
 	Regions *Regions
 	PD      *verbs.PD
 	List    []verbs.SGE
 }
 
-// Copy copies n bytes of what src names, or of wr's inline data, from offset off on, to the same
-// offset of dst, which may be on another device. If it returns false, some of dst may have been
-// written.
+// Copy copies n bytes of src, or of wr's inline data, from offset off on, to the same offset of
+// dst, which may be on another device. If it returns false, parts of dst may be written.
 func Copy(dst, src Message, wr *verbs.PostedSend, off, n uint64) bool {
 	if data := wr.Inline(); data != nil {
 		return dst.Regions.Scatter(data[off:off+n], dst.PD, dst.List, off) == verbs.WCSuccess
@@ -47,7 +46,7 @@ func Copy(dst, src Message, wr *verbs.PostedSend, off, n uint64) bool {
 	return true
 }
 
-// scatter copies src to what dst names, from offset off on.
+// scatter copies src to dst, from offset off on.
 func scatter(dst Message, src Span, off uint64) bool {
 	for list := dst.List; len(src.b) > 0; {
 		s, status := dst.Regions.piece(dst.PD, &list, &off, uint64(len(src.b)), verbs.AccessLocalWrite)
@@ -59,11 +58,11 @@ func scatter(dst Message, src Span, off uint64) bool {
 	return true
 }
 
-// Read places src, which a READ names, in the request's own list, from offset off on.
+// Read places src, the remote memory of a READ, in the request's own list, from offset off on.
 func Read(own Message, src Span, off uint64) bool { return scatter(own, src, off) }
 
 // Write fills dst with the data of a WRITE, from offset off on. Nothing is written if a key or a
-// range in the request's own gather list is at fault.
+// range in the request's own gather list is invalid.
 func Write(wr *verbs.PostedSend, own Message, dst Span, off uint64) bool {
 	if data := wr.Inline(); data != nil {
 		return dst.Write(data[off : off+uint64(len(dst.b))])
@@ -81,14 +80,14 @@ func Write(wr *verbs.PostedSend, own Message, dst Span, off uint64) bool {
 	return true
 }
 
-// Sound reports whether n bytes of the data of a SEND or WRITE, from offset off on, can be read for
-// certain. It is called before a receive request is taken from an SRQ for them.
+// Sound reports whether n bytes of the data of a SEND or WRITE, from offset off on, are certainly
+// readable. It is called before a receive request is taken from an SRQ.
 func Sound(wr *verbs.PostedSend, own Message, off, n uint64) bool {
 	return wr.Inline() != nil || own.Regions.Check(n, own.PD, own.List, off, 0) == verbs.WCSuccess
 }
 
-// Atomic executes an atomic on a word, if its result can be placed for certain: it must not be
-// executed twice.
+// Atomic executes an atomic on a word, if its result can certainly be placed, because it must not
+// be executed twice.
 func Atomic(wr *verbs.PostedSend, own Message, word Span) (ok bool) {
 	if own.Regions.Check(8, own.PD, own.List, 0, verbs.AccessLocalWrite) != verbs.WCSuccess {
 		return false

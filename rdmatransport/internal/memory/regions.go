@@ -1,8 +1,8 @@
-// Package memory is the table of a device's memory regions and windows, and the checks before every
-// access to them: key → region → protection domain → access right → range.
+// Package memory holds a device's memory regions and windows, and checks every access to them: key
+// → region → protection domain → access right → range.
 //
-// Callers hold the lock of the QP for which they access memory until they have done so: verbs
-// passes through these locks before it says that a region is deregistered.
+// Callers hold the lock of a QP while they access memory for it. verbs waits for these locks before
+// it reports a region as deregistered.
 package memory
 
 import (
@@ -12,17 +12,16 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// Regions is the registered memory regions of a device, and the windows onto them. Lookups take no
-// lock.
+// Regions holds the memory regions of a device, and the windows of them. Lookups take no lock.
 type Regions struct {
-	// lkeys and rkeys are drawn independently, so that an rkey, which peers know, says nothing
-	// about an lkey. An rkey with its top bit set is a window's: the next 23 bits are the number of
-	// the window, and the last 8 change with each bind.
+	// lkeys and rkeys are drawn independently, so that an rkey, which peers know, reveals nothing
+	// about an lkey. An rkey with its top bit set is a window's. Its next 23 bits are the window's
+	// number, and the last 8 change with each bind.
 	lkeys, rkeys *keys.Table[verbs.MR]
 	windows      *keys.Table[window]
 }
 
-// NewRegions makes an empty table whose keys come from random; nil means crypto/rand.
+// NewRegions returns an empty table. Keys are drawn from random; nil is crypto/rand.
 func NewRegions(random io.Reader) *Regions {
 	return &Regions{
 		lkeys:   keys.New[verbs.MR](32, random, nil),
@@ -59,8 +58,8 @@ func (r *Regions) Deregister(mr *verbs.MR) {
 // Len is the number of regions.
 func (r *Regions) Len() int { return r.lkeys.Len() }
 
-// local is the memory that an SGE of a work request under pd names, or a part of it if that is a
-// null MR; not ok where the request may not use it.
+// local returns the memory of an SGE of a work request under pd, or a part of it for a null MR. ok
+// is false if the request may not use it.
 func (r *Regions) local(pd *verbs.PD, lkey uint32, addr, n uint64, need verbs.Access) (Span, bool) {
 	mr := r.lkeys.Get(lkey)
 	if mr == nil || mr.PD() != pd || mr.Access()&need != need {
@@ -73,8 +72,7 @@ func (r *Regions) local(pd *verbs.PD, lkey uint32, addr, n uint64, need verbs.Ac
 	return spanOf(mr, b), ok
 }
 
-// piece is the next bytes, at most n, of the message that *sgl names, from *off on. It advances
-// both.
+// piece returns the next bytes, at most n, of the message in *sgl, from *off on. It advances both.
 func (r *Regions) piece(pd *verbs.PD, sgl *[]verbs.SGE, off *uint64, n uint64, need verbs.Access) (Span, verbs.WCStatus) {
 	for len(*sgl) > 0 {
 		e := &(*sgl)[0]
@@ -94,10 +92,10 @@ func (r *Regions) piece(pd *verbs.PD, sgl *[]verbs.SGE, off *uint64, n uint64, n
 	return Span{}, verbs.WCLocLenErr
 }
 
-// Gather fills dst with the bytes of the message that sgl names, from offset off on, and takes the
-// CRC-32 at sum over the copy; sum may be nil. The status is WCSuccess, WCLocProtErr where pd may
-// not read an SGE or its memory faults, or WCLocLenErr where the message ends before dst does; dst
-// is then undefined. Only the part of an SGE that is read must be inside its region.
+// Gather fills dst with the bytes of the message in sgl, from offset off on, and adds the copy to
+// the CRC-32 at sum, which may be nil. The status is WCSuccess; WCLocProtErr if pd may not read an
+// SGE or its memory faults; or WCLocLenErr if the message is shorter than dst. After an error, dst
+// is undefined. Only the part of an SGE that is read must be inside its region.
 func (r *Regions) Gather(dst []byte, pd *verbs.PD, sgl []verbs.SGE, off uint64, sum *uint32) verbs.WCStatus {
 	for len(dst) > 0 {
 		s, status := r.piece(pd, &sgl, &off, uint64(len(dst)), 0)
@@ -112,8 +110,8 @@ func (r *Regions) Gather(dst []byte, pd *verbs.PD, sgl []verbs.SGE, off uint64, 
 	return verbs.WCSuccess
 }
 
-// Local is the n bytes of an SGE from offset off on, to be read as Gather reads them; not ok where
-// it would be an error, or where they are not in one piece.
+// Local returns the n bytes of an SGE from offset off on, to be read as in Gather. ok is false
+// after an error, or if the bytes are not contiguous.
 func (r *Regions) Local(pd *verbs.PD, e *verbs.SGE, off, n uint64) (Span, bool) {
 	if off+n > uint64(e.Length) {
 		return Span{}, false
@@ -122,9 +120,8 @@ func (r *Regions) Local(pd *verbs.PD, e *verbs.SGE, off, n uint64) (Span, bool) 
 	return s, ok && uint64(len(s.b)) == n
 }
 
-// Scatter puts src into the message that sgl names, from offset off on. The status is as Gather's,
-// and WCLocProtErr too where a region lacks AccessLocalWrite; SGEs before the one at fault have
-// been written.
+// Scatter writes src to the message in sgl, from offset off on. The status is that of Gather, and
+// WCLocProtErr too if a region lacks AccessLocalWrite. SGEs before the failed one are written.
 func (r *Regions) Scatter(src []byte, pd *verbs.PD, sgl []verbs.SGE, off uint64) verbs.WCStatus {
 	for len(src) > 0 {
 		s, status := r.piece(pd, &sgl, &off, uint64(len(src)), verbs.AccessLocalWrite)
@@ -139,9 +136,8 @@ func (r *Regions) Scatter(src []byte, pd *verbs.PD, sgl []verbs.SGE, off uint64)
 	return verbs.WCSuccess
 }
 
-// Pieces appends to list the memory of the n bytes of the message from offset off on, for a reader
-// that copies it later, as Span.Bytes says. The status is as Gather's, but that faults are still to
-// come.
+// Pieces appends to list the memory of n bytes of the message from offset off on, for a reader that
+// copies it later (see Span.Bytes). The status is that of Gather, except that faults may follow.
 func (r *Regions) Pieces(list [][]byte, n uint64, pd *verbs.PD, sgl []verbs.SGE, off uint64) (_ [][]byte, mayFault bool, status verbs.WCStatus) {
 	for n > 0 {
 		s, status := r.piece(pd, &sgl, &off, n, 0)
@@ -155,13 +151,13 @@ func (r *Regions) Pieces(list [][]byte, n uint64, pd *verbs.PD, sgl []verbs.SGE,
 	return list, mayFault, verbs.WCSuccess
 }
 
-// Check is the status that Gather, or with AccessLocalWrite Scatter, would have for the n bytes of
-// a message from offset off on, but WCLocProtErr where their memory may fault.
+// Check returns the status that Gather, or with AccessLocalWrite Scatter, would return for n bytes
+// of a message from offset off on. It is WCLocProtErr if the memory may fault.
 func (r *Regions) Check(n uint64, pd *verbs.PD, sgl []verbs.SGE, off uint64, need verbs.Access) verbs.WCStatus {
 	return r.check(n, pd, sgl, off, need, false)
 }
 
-// check is Check; with mayFault, memory that may fault is good too.
+// check is Check; with mayFault, memory that may fault is allowed.
 func (r *Regions) check(n uint64, pd *verbs.PD, sgl []verbs.SGE, off uint64, need verbs.Access, mayFault bool) verbs.WCStatus {
 	for n > 0 {
 		s, status := r.piece(pd, &sgl, &off, n, need)
@@ -176,26 +172,25 @@ func (r *Regions) check(n uint64, pd *verbs.PD, sgl []verbs.SGE, off uint64, nee
 	return verbs.WCSuccess
 }
 
-// Denial is why a peer may not use the memory that it names; in the order in which it is looked
-// for.
+// Denial is the reason to deny a peer access to memory, in the order of the checks.
 type Denial uint8
 
 const (
 	Allowed Denial = iota
 	UnknownKey
-	OtherPD // the region belongs to another protection domain than the QP, or the window to another QP
-	NoRight // the region or the window lacks a right
+	OtherPD // the region belongs to a protection domain other than the QP's, or the window to another QP
+	NoRight // the region or the window lacks an access right
 	OutOfRange
 )
 
-// Remote is RemoteIn the QP's own protection domain.
+// Remote is RemoteIn with the QP's own protection domain.
 func (r *Regions) Remote(qp verbs.QPHandle, rkey uint32, addr, n uint64, need verbs.Access) (Span, Denial) {
 	return r.RemoteIn(qp.PD(), qp, rkey, addr, n, need)
 }
 
-// RemoteIn is the n bytes at addr that a peer's request to a QP names, if rkey is the key of a
-// region, or of a window that is bound, of pd that has all of the rights in need and all of the
-// range. Zero bytes are always there: no key is looked at (IBTA C9-88, RFC 5040 §5.1).
+// RemoteIn returns the n bytes at addr for a peer's request to a QP. rkey must be the key of a
+// region of pd, or of a bound window, with all access rights in need and the whole range. Zero
+// bytes are always allowed, without a check of the key (IBTA C9-88, RFC 5040 §5.1).
 func (r *Regions) RemoteIn(pd *verbs.PD, qp verbs.QPHandle, rkey uint32, addr, n uint64, need verbs.Access) (Span, Denial) {
 	if n == 0 {
 		return Span{}, Allowed
@@ -219,9 +214,8 @@ func (r *Regions) RemoteIn(pd *verbs.PD, qp verbs.QPHandle, rkey uint32, addr, n
 	return spanOf(mr, b), Allowed
 }
 
-// File returns the region of RegFile that has an rkey, and which of its bytes a span is that was
-// granted for that rkey, to be made persistent. It returns nil if the region is gone, or the span
-// is empty.
+// File returns the RegFile region of an rkey, and the bytes of a span granted for that rkey, to be
+// made persistent. It returns nil if the region is gone or the span is empty.
 func (r *Regions) File(rkey uint32, s Span) (mr *verbs.MR, b []byte) {
 	if len(s.b) == 0 {
 		return nil, nil
@@ -229,8 +223,8 @@ func (r *Regions) File(rkey uint32, s Span) (mr *verbs.MR, b []byte) {
 	return r.rkeys.Get(rkey), s.b
 }
 
-// Whole is all of the region that rkey belongs to, as RemoteIn; a window's rkey has none of the
-// rights that are good for it.
+// Whole is RemoteIn for the whole region of rkey. The rkey of a window never has the rights that
+// Whole is called with.
 func (r *Regions) Whole(pd *verbs.PD, qp verbs.QPHandle, rkey uint32, need verbs.Access) (Span, Denial) {
 	if rkey&windowKey != 0 {
 		return Span{}, NoRight
@@ -242,9 +236,9 @@ func (r *Regions) Whole(pd *verbs.PD, qp verbs.QPHandle, rkey uint32, need verbs
 	return r.RemoteIn(pd, qp, rkey, mr.Addr(), uint64(mr.Length()), need)
 }
 
-// Invalidate ends remote access through rkey, as a QP's peer has requested. The rkey is that of a
-// window, or of a region that no window is bound to. An access that began under another QP's lock
-// may still be running.
+// Invalidate ends remote access through rkey, at the request of a QP's peer. The rkey must be that
+// of a window, or of a region without bound windows. An access under another QP's lock may still be
+// in progress.
 func (r *Regions) Invalidate(qp verbs.QPHandle, rkey uint32) Denial {
 	if rkey&windowKey != 0 {
 		return r.InvalidateWindow(qp, rkey)

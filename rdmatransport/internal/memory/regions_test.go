@@ -38,7 +38,7 @@ func (d device) CreateQP(h verbs.QPHandle, _ *verbs.QPInitAttr) (verbs.ProviderQ
 
 const all = verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic
 
-// setup makes regions and two protection domains.
+// setup returns regions and two protection domains.
 func setup(t testing.TB, random io.Reader) (r *memory.Regions, pd, other *verbs.PD) {
 	t.Helper()
 	r = memory.NewRegions(random)
@@ -55,11 +55,10 @@ func setup(t testing.TB, random io.Reader) (r *memory.Regions, pd, other *verbs.
 	return r, pds[0], pds[1]
 }
 
-// made is the handle of the QP that was created last. The tests of this package do not run at the
-// same time.
+// made is the handle of the last QP. The tests of this package do not run in parallel.
 var made verbs.QPHandle
 
-// newQP makes a QP that has a PD and nothing else.
+// newQP creates a QP that has a PD and nothing else.
 func newQP(t testing.TB, pd *verbs.PD) verbs.QPHandle {
 	t.Helper()
 	cq, err := pd.Device().CreateCQ(1, nil)
@@ -115,7 +114,7 @@ func TestKeys(t *testing.T) {
 }
 
 func TestRegisterFails(t *testing.T) {
-	// The source dries up after 128 numbers: one table gets what it needs, the other nothing.
+	// The source fails after 128 numbers: one table has enough, the other none.
 	r, pd, _ := setup(t, io.LimitReader(rand.NewChaCha8([32]byte{}), 512))
 	if _, err := pd.RegMR(make([]byte, 1), all); !errors.Is(err, io.EOF) {
 		t.Errorf("RegMR without randomness: %v", err)
@@ -177,7 +176,7 @@ func TestLocalProtection(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	top, err := pd.RegMRIOVA(buf, 1<<64-100, verbs.AccessLocalWrite) // ends where 64 bits do
+	top, err := pd.RegMRIOVA(buf, 1<<64-100, verbs.AccessLocalWrite) // ends at 2^64
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -210,7 +209,7 @@ func TestLocalProtection(t *testing.T) {
 		{"beyond the address space", pd, top.SGE(99, 2), prot, prot},
 		{"nothing, of no region", other, verbs.SGE{Addr: 1}, ok, ok},
 	} {
-		// Behind an SGE that is in order, too.
+		// Also behind a valid SGE.
 		for _, sgl := range [][]verbs.SGE{{c.sge}, {readOnly.SGE(0, 3), c.sge}} {
 			if c.pd != pd && len(sgl) == 2 {
 				continue
@@ -279,8 +278,8 @@ func TestRemote(t *testing.T) {
 	}
 }
 
-// words is a function that gives eight bytes of memory at an offset from an aligned address, as a
-// peer gets them.
+// words returns memory, and a function that returns eight bytes of it at an offset from an aligned
+// address, as a peer's span.
 func words(t testing.TB, n int) (mem []uint64, at func(off, n int) memory.Span) {
 	t.Helper()
 	r, pd, _ := setup(t, nil)
@@ -322,7 +321,7 @@ func TestAtomics(t *testing.T) {
 	}
 }
 
-// TestAtomicsAreAtomicToLocalCode: counted from both sides, nothing is lost.
+// TestAtomicsAreAtomicToLocalCode: both sides count, and nothing is lost.
 func TestAtomicsAreAtomicToLocalCode(t *testing.T) {
 	mem, at := words(t, 1)
 	word, b := &mem[0], at(0, 8)
@@ -411,12 +410,12 @@ func TestCopy(t *testing.T) {
 	list := func(mr *verbs.MR, lengths ...int) (sgl []verbs.SGE) {
 		at := 0
 		for _, n := range lengths {
-			sgl = append(sgl, mr.SGE(at, n), verbs.SGE{LKey: 1}) // one of no bytes between them
+			sgl = append(sgl, mr.SGE(at, n), verbs.SGE{LKey: 1}) // an empty one in between
 			at += n
 		}
 		return sgl
 	}
-	// carry copies 700 bytes, of which the first 500 are one part.
+	// carry copies 700 bytes, the first 500 of them as one part.
 	carry := func(dst, src memory.Message) bool {
 		for _, part := range [][2]uint64{{0, 500}, {500, 200}} {
 			if !memory.Copy(dst, src, &verbs.PostedSend{}, part[0], part[1]) {
@@ -454,7 +453,7 @@ func TestCopy(t *testing.T) {
 	}
 }
 
-// TestCheck says what Gather and Scatter would, and touches nothing.
+// TestCheck: Check returns the status of Gather and Scatter, and changes nothing.
 func TestCheck(t *testing.T) {
 	r, pd, _ := setup(t, nil)
 	buf := pattern(100)

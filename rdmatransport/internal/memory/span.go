@@ -6,7 +6,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// Span is memory to which an access was granted. It is valid as long as the QP's lock is held.
+// Span is memory to which access was granted. It is valid while the QP's lock is held.
 type Span struct {
 	b    []byte
 	kind kind
@@ -16,11 +16,11 @@ type kind uint8
 
 const (
 	plain  kind = iota
-	mapped      // touching it may fault
-	null        // b is only as long as the span
+	mapped      // access may fault
+	null        // b has the right length, but is not the region's memory
 )
 
-// zeros is what a null MR reads as.
+// zeros is the content of a null MR.
 var zeros [64 << 10]byte
 
 func spanOf(mr *verbs.MR, b []byte) Span {
@@ -30,18 +30,18 @@ func spanOf(mr *verbs.MR, b []byte) Span {
 	return Span{b, plain}
 }
 
-// Len is the number of bytes.
+// Len returns the number of bytes.
 func (s Span) Len() int { return len(s.b) }
 
-// Part is n bytes of it, from byte off on.
+// Part returns n bytes of the span, from byte off on.
 func (s Span) Part(off, n int) Span { return Span{s.b[off : off+n], s.kind} }
 
-// ahead is how many bytes ahead of a copy user memory is prefetched, which the caches seldom hold:
-// what is copied next, where a message goes on.
+// ahead is how many bytes ahead of a copy user memory is prefetched. It is seldom in the caches.
+// These are the next bytes of a message that continues.
 const ahead = 4 << 10
 
-// Write copies src, of the span's length, into it; false if the memory faults, part of it perhaps
-// written.
+// Write copies src, of the span's length, into the span. It returns false if the memory faults; a
+// part may then be written.
 func (s Span) Write(src []byte) bool {
 	if s.kind == null {
 		return true
@@ -54,8 +54,8 @@ func (s Span) Write(src []byte) bool {
 	return true
 }
 
-// Read copies the span to the beginning of dst, and takes the CRC-32 at sum over the copy; sum may
-// be nil. False if the memory faults.
+// Read copies the span to the beginning of dst, and adds the copy to the CRC-32 at sum, which may
+// be nil. It returns false if the memory faults.
 func (s Span) Read(dst []byte, sum *uint32) bool {
 	switch {
 	case sum == nil && s.kind == mapped:
@@ -72,7 +72,7 @@ func (s Span) Read(dst []byte, sum *uint32) bool {
 	return true
 }
 
-// guardedCopy copies src to dst, of which either may fault.
+// guardedCopy copies src to dst, either of which may fault.
 func guardedCopy(dst, src []byte) (ok bool) {
 	defer verbs.EndGuard(verbs.BeginGuard(), &ok, dst, src)
 	copy(dst, src)
@@ -85,8 +85,8 @@ func guardedSum(dst, src []byte, sum *uint32) (ok bool) {
 	return true
 }
 
-// transfer copies src, which is as long, into it; false if the memory of either faults, part of it
-// perhaps written.
+// transfer copies src, of the same length, into the span. It returns false if the memory of either
+// faults; a part may then be written.
 func (s Span) transfer(src Span) bool {
 	switch {
 	case s.kind == null:
@@ -98,6 +98,6 @@ func (s Span) transfer(src Span) bool {
 	return true
 }
 
-// Bytes is the memory itself, to be read under the same hold of the QP's lock, and under a guard
+// Bytes returns the memory itself, to be read while the QP's lock is held, and under a guard
 // (verbs.BeginGuard) if it may fault.
 func (s Span) Bytes() (b []byte, mayFault bool) { return s.b, s.kind == mapped }

@@ -13,9 +13,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestVanishes: memory that is unmapped before or in the middle of a copy, with or without a CRC,
-// from it or to it, ends the copy and nothing else; what was copied without a fault has the right
-// CRC.
+// TestVanishes: if memory is unmapped before or during a copy, in either direction and with or
+// without a CRC, only the copy ends. The bytes copied without a fault have the right CRC.
 func TestVanishes(t *testing.T) {
 	const page, pages = 4096, 16
 	r, pd, _ := setup(t, nil)
@@ -64,7 +63,7 @@ func TestVanishes(t *testing.T) {
 
 	var wg sync.WaitGroup
 	done := make(chan struct{})
-	wg.Go(func() { // it comes and goes
+	wg.Go(func() { // mapped and unmapped repeatedly
 		for {
 			select {
 			case <-done:

@@ -13,16 +13,16 @@ const windowKey = 1 << 31
 // window is a memory window.
 type window struct {
 	mw    *verbs.MW
-	bound atomic.Pointer[binding] // nil: not bound
+	bound atomic.Pointer[binding] // nil if not bound
 
-	mu   sync.Mutex // held to bind and to unbind
+	mu   sync.Mutex // held during bind and unbind
 	gone bool
 }
 
-// binding is what a window covers now.
+// binding is the current binding of a window.
 type binding struct {
 	rkey   uint32
-	qp     verbs.QPHandle // of type 2: the only one that may use it
+	qp     verbs.QPHandle // type 2: the only QP that may use it
 	mr     *verbs.MR
 	addr   uint64 // in the region's address space
 	length uint64
@@ -38,7 +38,7 @@ func (r *Regions) AllocWindow(mw *verbs.MW) (rkey uint32, err error) {
 	return windowKey | n<<8, nil
 }
 
-// DeallocWindow removes a window, and what it is bound to.
+// DeallocWindow unbinds and removes a window.
 func (r *Regions) DeallocWindow(mw *verbs.MW) {
 	w := r.windows.Delete(mw.RKey() &^ windowKey >> 8)
 	w.mu.Lock()
@@ -56,8 +56,8 @@ func (w *window) unbind() {
 	}
 }
 
-// Bind binds a window for a QP, whose lock is held. The status is WCSuccess, or WCMWBindErr, and
-// then nothing has changed (IBTA Vol 1 §10.6.7.2). Binding 0 bytes unbinds a window of type 1.
+// Bind binds a window for a QP, whose lock is held. The status is WCSuccess, or WCMWBindErr without
+// any change (IBTA Vol 1 §10.6.7.2). Binding 0 bytes unbinds a window of type 1.
 func (r *Regions) Bind(qp verbs.QPHandle, b *verbs.MWBind) verbs.WCStatus {
 	w := r.window(b.RKey)
 	if w == nil || w.mw != b.MW || b.RKey&windowKey == 0 || w.mw.PD() != qp.PD() {

@@ -7,7 +7,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// bindTo tries to bind and tells how that ended.
+// bindTo tries to bind and returns the status.
 func bindTo(r *memory.Regions, qp verbs.QPHandle, mw *verbs.MW, rkey uint32, mr *verbs.MR, off, n uint64, access verbs.Access) verbs.WCStatus {
 	b := &verbs.MWBind{MW: mw, RKey: rkey, MWBindInfo: verbs.MWBindInfo{MR: mr, Length: n, Access: access}}
 	if mr != nil {
@@ -144,7 +144,8 @@ func TestThroughWindow(t *testing.T) {
 	}
 }
 
-// TestWindowLife: type 1 goes from bind to bind, type 2 has to be invalidated by its QP in between.
+// TestWindowLife: a window of type 1 may be bound again, one of type 2 must be invalidated by its
+// QP before.
 func TestWindowLife(t *testing.T) {
 	r, pd, _ := setup(t, nil)
 	const read = verbs.AccessRemoteRead
@@ -200,7 +201,7 @@ func TestWindowLife(t *testing.T) {
 		t.Errorf("twice: %v", d)
 	}
 	opens("invalidated", k+1, a, false)
-	bind(two, k+1, a, 100, verbs.WCSuccess) // the key is the caller's: it may be the one that the window had
+	bind(two, k+1, a, 100, verbs.WCSuccess) // the key is the caller's: it may be the window's previous one
 	opens("bound with the same key", k+1, a, true)
 	if d := r.InvalidateWindow(qp, k+1); d != memory.Allowed {
 		t.Error(d)

@@ -1,30 +1,30 @@
 //go:build amd64 || arm64
 
-// Package prefetch asks the processor for user memory that will be needed soon. Nothing faults:
-// where there is no memory, nothing happens. On processors without it, it does nothing.
+// Package prefetch prefetches user memory that will be needed soon. Nothing faults: addresses
+// without memory are ignored. On processors without prefetch instructions it does nothing.
 package prefetch
 
 import "unsafe"
 
-// Lines are of 64 bytes, and of a length that is worth the call.
+// shortest is the smallest length that is worth the call. Cache lines have 64 bytes.
 const shortest = 512
 
-// Write prefetches as many bytes as b has, ahead bytes behind its beginning, to be written.
+// Write prefetches len(b) bytes for writing, from ahead bytes behind the start of b on.
 func Write(b []byte, ahead int) {
 	if len(b) >= shortest {
 		write(unsafe.SliceData(b), ahead, len(b))
 	}
 }
 
-// Read prefetches as many bytes as b has, ahead bytes behind its beginning, to be read.
+// Read prefetches len(b) bytes for reading, from ahead bytes behind the start of b on.
 func Read(b []byte, ahead int) {
 	if len(b) >= shortest {
 		read(unsafe.SliceData(b), ahead, len(b))
 	}
 }
 
-// The address is computed in assembly: a Go pointer behind the end of its object may end the
-// program.
+// The address is computed in assembly, because a Go pointer past the end of its object may crash
+// the program.
 //
 //go:noescape
 func write(p *byte, ahead, n int)

@@ -1,10 +1,10 @@
-// Package raw is raw packet QPs: their work requests are whole Ethernet frames, and flows say which
-// arriving frames they receive.
+// Package raw implements raw packet QPs: their work requests are whole Ethernet frames, and flows
+// select the frames that they receive.
 //
-// The way of a frame. Out: PostSend copies it into a frame of the stack's and completes the
-// request, on the caller's goroutine. In: the stack shows what arrives to the tables of the port
-// (table.go), whose flows are compared with the parsed headers (match.go), and each QP that gets
-// the frame places it in its next receive request (qp.go).
+// Send path: PostSend copies the frame into one of the stack's and completes the request, on the
+// caller's goroutine. Receive path: the stack passes frames to the tables of the port (table.go),
+// whose flows are compared with the parsed headers (match.go). Each QP that gets the frame places
+// it in its next receive request (qp.go).
 package raw
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// Engine is the raw packet half of a device.
+// Engine is the raw packet part of a device.
 type Engine struct {
 	Counters Counters
 
@@ -30,15 +30,15 @@ type Engine struct {
 
 // Counters count frames.
 type Counters struct {
-	OutOfBuffer atomic.Uint64 // that found no receive request, or a QP that does not receive in its state
-	TooLong     atomic.Uint64 // that the request had no room for
+	OutOfBuffer atomic.Uint64 // frames without a receive request, or to a QP in a state without reception
+	TooLong     atomic.Uint64 // frames too long for the receive request
 	Dropped     atomic.Uint64 // by a flow's FlowSpecActionDrop
 
-	sent, received atomic.Uint64 // of QPs that are destroyed
+	sent, received atomic.Uint64 // of destroyed QPs
 }
 
-// New makes an engine. QP numbers are drawn from qpns with rand, but none that taken says is in use
-// by another transport.
+// New returns an engine. QP numbers are drawn from qpns with rand, except those that taken reports
+// as used by another transport.
 func New(nics []stack.NIC, regions *memory.Regions, rand io.Reader, qpns stack.Range, taken func(qpn uint32) bool) *Engine {
 	e := &Engine{nics: nics, regions: regions, ports: make([]port, len(nics))}
 	e.qps = keys.NewRange[qp](qpns.Base, qpns.Mask, rand, func(n uint32) bool { return n <= 1 || n == 1<<24-1 || taken(n) })
@@ -51,7 +51,7 @@ func New(nics []stack.NIC, regions *memory.Regions, rand io.Reader, qpns stack.R
 // HasQP reports whether a QP number is in use.
 func (e *Engine) HasQP(qpn uint32) bool { return e.qps.Get(qpn) != nil }
 
-// CreateQP makes a QP in state RESET and draws its number.
+// CreateQP creates a QP in state RESET with a random number.
 func (e *Engine) CreateQP(h verbs.QPHandle) (verbs.ProviderQP, uint32, error) {
 	q := &qp{e: e, h: h}
 	num, err := e.qps.Insert(q)
@@ -62,7 +62,7 @@ func (e *Engine) CreateQP(h verbs.QPHandle) (verbs.ProviderQP, uint32, error) {
 	return q, num, nil
 }
 
-// Close ends all steering. No flow is made afterwards.
+// Close ends all steering. No flow is created afterwards.
 func (e *Engine) Close() {
 	for i := range e.ports {
 		if p := &e.ports[i]; p.flows != nil {
@@ -71,7 +71,7 @@ func (e *Engine) Close() {
 	}
 }
 
-// Snapshot is every counter by name: out_of_buffer is mlx5's. It locks each QP in turn.
+// Snapshot returns all counters by name; out_of_buffer is mlx5's. It locks each QP in turn.
 func (e *Engine) Snapshot() map[string]uint64 {
 	c := &e.Counters
 	sent, received := c.sent.Load(), c.received.Load()

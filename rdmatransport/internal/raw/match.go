@@ -6,14 +6,14 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// headers is where the headers of a frame are. Those that are missing or incomplete are nil.
+// headers are the headers of a frame. Missing or incomplete ones are nil.
 type headers struct {
 	eth       []byte
 	etherType uint16 // behind the VLAN tag
 	vlan      uint16
 	tagged    bool
 	ip4, ip6  []byte // without options and extensions
-	proto     uint8  // of what ports is
+	proto     uint8  // the protocol of ports
 	ports     []byte // source and destination port
 }
 
@@ -28,8 +28,8 @@ const (
 	udp     = 17
 )
 
-// parse finds the headers. Ports are looked for behind the options of IPv4, but not behind
-// extension headers of IPv6.
+// parse finds the headers. Ports are found behind the options of IPv4, but not behind extension
+// headers of IPv6.
 func (h *headers) parse(frame []byte) {
 	if len(frame) < ethLen {
 		return
@@ -64,7 +64,7 @@ func (h *headers) parse(frame []byte) {
 	}
 }
 
-// matcher is what a flow spec wants of one kind of header.
+// matcher is what a flow spec requires of one kind of header.
 type matcher struct {
 	of                  headerKind
 	bytes               []byteAt
@@ -76,14 +76,14 @@ type matcher struct {
 type headerKind uint8
 
 const (
-	noHeader headerKind = iota // of a spec that this provider does not know: it matches nothing
+	noHeader headerKind = iota // of an unknown spec: it matches nothing
 	eth
 	ip4
 	ip6
 	ports
 )
 
-// byteAt is a byte of a header that a spec compares.
+// byteAt is a byte of a header to compare.
 type byteAt struct {
 	at        int
 	val, mask byte
@@ -127,7 +127,7 @@ func newMatcher(s verbs.FlowSpec) (m matcher) {
 	return m
 }
 
-// add wants val at an offset, where mask has ones.
+// add requires val at an offset, in the bits of mask.
 func (m *matcher) add(at int, val, mask []byte) {
 	for i := range mask {
 		if mask[i] != 0 {
@@ -144,7 +144,7 @@ func (m *matcher) addPorts(proto uint8, val, mask verbs.FlowTCPUDPFilter) {
 	m.add(0, word(val), word(mask))
 }
 
-// match reports whether the headers have what the spec wants.
+// match reports whether the headers match the spec.
 func (m *matcher) match(h *headers) bool {
 	switch m.of {
 	case eth:
@@ -160,7 +160,7 @@ func (m *matcher) match(h *headers) bool {
 	return false
 }
 
-// in reports whether a header is there and has the bytes that count.
+// in reports whether a header exists and has the required bytes.
 func (m *matcher) in(header []byte) bool {
 	if header == nil {
 		return false

@@ -7,7 +7,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// all is a spec of each kind with every bit of its mask set.
+// all returns a spec of each kind with a full mask.
 func all() (specs []verbs.FlowSpec) {
 	ones := func(n int) []byte { return bytes.Repeat([]byte{0xff}, n) }
 	ports := verbs.FlowTCPUDPFilter{DstPort: 0xffff, SrcPort: 0xffff}
@@ -23,8 +23,7 @@ func all() (specs []verbs.FlowSpec) {
 	}
 }
 
-// FuzzMatch: no frame makes a matcher look behind its end, and one that a spec matches has the
-// header that it is of.
+// FuzzMatch: no frame makes a matcher read beyond its end, and a match implies the spec's header.
 func FuzzMatch(f *testing.F) {
 	eth := []byte("\x02\x00\x00\x00\x00\x01\x02\x00\x00\x00\x00\x02")
 	ip4 := append([]byte("\x45\x00\x00\x1c\x00\x00\x40\x00\x40\x11\x00\x00\x0a\x00\x00\x01\x0a\x00\x00\x02"), make([]byte, 8)...)

@@ -1,6 +1,6 @@
 package raw
 
-// On the path: frames, both ways.
+// The send and receive path of frames.
 
 import (
 	"fmt"
@@ -10,7 +10,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// qp is the provider's half of a QP. All of it is guarded by the QP's lock.
+// qp is the provider's part of a QP. The QP's lock protects it.
 type qp struct {
 	e         *Engine
 	h         verbs.QPHandle
@@ -69,11 +69,11 @@ func (q *qp) Destroy() {
 	q.e.Counters.received.Add(q.received)
 }
 
-// PostSend implements verbs.ProviderQP: it sends all that is posted. A frame that the link refuses
-// is lost, as anywhere else on the way.
+// PostSend implements verbs.ProviderQP: it sends all posted requests. A frame that the link refuses
+// is lost, as it could be on the network.
 func (q *qp) PostSend() {
 	if q.h.State() == verbs.StateSQD {
-		q.h.Drained() // nothing is ever under way
+		q.h.Drained() // nothing is ever in progress
 		return
 	}
 	if q.h.SendLen() == 0 {
@@ -92,8 +92,8 @@ func (q *qp) PostSend() {
 	out.Flush()
 }
 
-// send adds a frame. One without a whole Ethernet header, or whose packet is longer than the link's
-// MTU, is a local length error.
+// send adds a frame. A frame without a complete Ethernet header, or longer than the link's MTU, is
+// a local length error.
 func (q *qp) send(out stack.FrameSender, wr *verbs.PostedSend) verbs.WCStatus {
 	n := wr.Length()
 	if n > maxFrame {
@@ -121,8 +121,8 @@ func (q *qp) send(out stack.FrameSender, wr *verbs.PostedSend) verbs.WCStatus {
 // maxFrame is more than any link takes, in bytes.
 const maxFrame = 1 << 20
 
-// receive places a frame in the next receive request. One that the request has no room for is its
-// local length error and moves the QP to ERR, as in ConnectX, whose drivers post buffers of the
+// receive places a frame in the next receive request. If the frame is too long, the request gets a
+// local length error and the QP moves to ERR, as in ConnectX, whose drivers post buffers of the
 // MTU.
 func (q *qp) receive(frame []byte, tag uint32) {
 	q.h.Lock()

@@ -11,16 +11,16 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// port is the flows of one interface.
+// port has the flows of one interface.
 type port struct {
 	e   *Engine
 	nic stack.NIC
 
 	mu    sync.Mutex
-	flows []*flow // in the order they were made
+	flows []*flow // in order of creation
 }
 
-// flow is the provider's half of a flow. It does not change.
+// flow is the provider's part of a flow. It is immutable.
 type flow struct {
 	port     *port
 	qp       *qp
@@ -32,7 +32,7 @@ type flow struct {
 	counters []*verbs.Counters
 }
 
-// CreateFlow adds a flow to those of its port.
+// CreateFlow adds a flow to its port.
 func (e *Engine) CreateFlow(p verbs.ProviderQP, attr *verbs.FlowAttr) (verbs.ProviderFlow, error) {
 	q, ok := p.(*qp)
 	if !ok || attr.Port < 1 || int(attr.Port) > len(e.ports) {
@@ -66,7 +66,7 @@ func (f *flow) Destroy() {
 	})
 }
 
-// change has the interface steer frames by other flows.
+// change replaces the flows of the interface.
 func (p *port) change(f func([]*flow) []*flow) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -74,7 +74,7 @@ func (p *port) change(f func([]*flow) []*flow) {
 	p.nic.Frames().Steer(newSteering(p.flows))
 }
 
-// newSteering is the steering that the flows ask of the stack; nil if there are none.
+// newSteering returns the stack's steering for the flows; nil if there are none.
 func newSteering(flows []*flow) *stack.Steering {
 	var normal, all, multicast, sniffers []*flow
 	for _, f := range flows {
@@ -111,8 +111,7 @@ func newSteering(flows []*flow) *stack.Steering {
 	return s
 }
 
-// table is the normal flows in the order in which they are tried. Flows that match the same share a
-// rule.
+// table has the normal flows in the order of matching. Flows with the same match share a rule.
 type table []rule
 
 type rule struct {
@@ -139,8 +138,7 @@ func newTable(flows []*flow) (t table) {
 	return t
 }
 
-// take gives a frame to the first rule that it matches, and to those before it that let frames pass
-// on.
+// take passes a frame to the first rule that it matches, and to earlier ones with FlowDontTrap.
 func (t table) take(frame []byte) bool {
 	var h headers
 	h.parse(frame)

@@ -10,13 +10,13 @@ import (
 	"time"
 )
 
-// Queue runs the callbacks of its timers, one at a time, on a goroutine of its own that sleeps
-// until the first of them is due. It holds no lock while it runs one, so a callback may take a lock
-// that Arm and Stop are called under, and may call them itself.
+// Queue runs the callbacks of its timers, one at a time, on its own goroutine, which sleeps until
+// the first is due. It holds no lock during a callback. A callback may therefore take a lock that
+// is held in calls of Arm and Stop, and may call them itself.
 //
-// Timers that are armed again and again before they are due, such as retransmission timers, take no
-// lock: Stop, and Arm with a later deadline, leave the timer's entry in the queue where it is, and
-// the goroutine moves or removes it when its old time comes.
+// Timers that are armed repeatedly before they are due, such as retransmission timers, take no
+// lock. Stop, and Arm with a later deadline, leave the timer's entry in the queue. The goroutine
+// moves or removes it at its old time.
 type Queue struct {
 	start time.Time
 	quit  chan struct{}
@@ -33,25 +33,25 @@ type Queue struct {
 type Timer struct {
 	f        func()
 	deadline atomic.Int64 // nanoseconds after Queue.start; 0: not armed
-	entry    atomic.Int64 // when the queue will next look at the timer; noEntry: never. Written under Queue.mu.
+	entry    atomic.Int64 // when the queue will next check the timer; noEntry: never. Written under Queue.mu.
 	index    int          // of the entry; under Queue.mu
 }
 
 const noEntry = math.MaxInt64
 
-// Init sets the callback. It is called once, before anything else.
+// Init sets the callback. It is called once, before all other methods.
 func (t *Timer) Init(f func()) {
 	t.f = f
 	t.entry.Store(noEntry)
 }
 
-// Due is when the callback is to run, as Queue.Now counts; 0 if it is not.
+// Due returns when the callback is to run, in the time of Queue.Now; 0 if it is not armed.
 func (t *Timer) Due() time.Duration { return time.Duration(t.deadline.Load()) }
 
-// Armed reports whether the callback has still to run.
+// Armed reports whether the callback has yet to run.
 func (t *Timer) Armed() bool { return t.deadline.Load() != 0 }
 
-// New makes a queue and starts its goroutine, which runs until Close.
+// New returns a queue and starts its goroutine, which runs until Close.
 func New() *Queue {
 	q := &Queue{
 		start: time.Now(),
@@ -63,8 +63,8 @@ func New() *Queue {
 	return q
 }
 
-// Close waits for the callback that is running. Afterwards none runs. It must not be called from a
-// callback, nor with a lock held that one takes.
+// Close waits for a running callback. No callback runs afterwards. It must not be called from a
+// callback, or with a lock that a callback takes.
 func (q *Queue) Close() {
 	q.mu.Lock()
 	if !q.closed {
@@ -75,19 +75,19 @@ func (q *Queue) Close() {
 	<-q.done
 }
 
-// Arm makes the timer's callback run once, at the given time, or at once if that is past, and at no
-// time set before. Like Stop it does not wait: a callback that has already started, and perhaps
-// waits for a lock that the caller holds, runs all the same. So a callback first looks whether
-// there is something for it to do.
+// Arm makes the timer's callback run once, at the given time, or at once if that has passed. It
+// replaces any earlier time. Like Stop it does not wait: a callback that has already started, and
+// may wait for a lock of the caller, still runs. A callback must therefore check whether it has
+// work.
 func (q *Queue) Arm(t *Timer, at time.Time) { q.arm(t, max(q.since(at), 1)) }
 
-// ArmAt is Arm at a time that Now counts.
+// ArmAt is Arm with a time of Now.
 func (q *Queue) ArmAt(t *Timer, at time.Duration) { q.arm(t, max(int64(at), 1)) }
 
 func (q *Queue) arm(t *Timer, deadline int64) {
 	t.deadline.Store(deadline)
-	// If there is an entry that is due no later, the goroutine will take the deadline from there:
-	// it unsets entry before it reads deadline, and here it is the other way round.
+	// If there is an entry that is due no later, the goroutine will read the deadline then: it
+	// unsets entry before it reads deadline, and this function uses the opposite order.
 	if t.entry.Load() <= deadline {
 		return
 	}
@@ -96,11 +96,11 @@ func (q *Queue) arm(t *Timer, deadline int64) {
 	q.mu.Unlock()
 }
 
-// Stop disarms the timer. It keeps a place in the queue, and with it a reference to the timer,
-// until its time would have come; see Remove.
+// Stop disarms the timer. The queue keeps its entry, and a reference to the timer, until its time;
+// see Remove.
 func (q *Queue) Stop(t *Timer) { t.deadline.Store(0) }
 
-// Remove disarms the timer and takes it off the queue, for when its owner goes away.
+// Remove disarms the timer and removes it from the queue, before its owner is freed.
 func (q *Queue) Remove(t *Timer) {
 	t.deadline.Store(0)
 	q.mu.Lock()
@@ -111,16 +111,16 @@ func (q *Queue) Remove(t *Timer) {
 	q.mu.Unlock()
 }
 
-// since is the time from start to at. It counts from 1, as 0 stands for "not armed", and stays
+// since returns the time from start to at. It counts from 1, because 0 means "not armed", and stays
 // below noEntry.
 func (q *Queue) since(at time.Time) int64 { return min(int64(at.Sub(q.start)), noEntry-2) + 1 }
 
-// Now is the time since the queue was made. It is never 0.
+// Now returns the time since the queue was created. It is never 0.
 func (q *Queue) Now() time.Duration { return time.Since(q.start) + 1 }
 
 func (q *Queue) now() int64 { return q.since(time.Now()) }
 
-// schedule gives an armed timer an entry that is due no later than its deadline; with mu held.
+// schedule gives an armed timer an entry that is due no later than its deadline. mu is held.
 func (q *Queue) schedule(t *Timer) {
 	deadline := t.deadline.Load()
 	entry := t.entry.Load()
@@ -167,7 +167,7 @@ func (q *Queue) runDue() {
 		if deadline == 0 {
 			continue
 		}
-		// If it fails, the timer has just been armed anew or stopped; schedule sees to either.
+		// If it fails, the timer was just armed again or stopped; schedule handles both.
 		if deadline > now || !t.deadline.CompareAndSwap(deadline, 0) {
 			q.schedule(t)
 			continue

@@ -12,8 +12,8 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/internal/timers"
 )
 
-// run gives f a queue in a bubble of virtual time. The bubble fails if the queue leaves a goroutine
-// behind.
+// run calls f with a queue in a bubble of virtual time. The bubble fails if the queue leaves a
+// goroutine behind.
 func run(t *testing.T, f func(q *timers.Queue)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -32,7 +32,7 @@ func TestThousandsFireAtTheirTimes(t *testing.T) {
 		ts := make([]timers.Timer, count)
 		due := make([]time.Time, count) // zero: not armed
 		fired := 0
-		var mu sync.Mutex // of due and fired
+		var mu sync.Mutex // protects due and fired
 		for i := range ts {
 			ts[i].Init(func() {
 				mu.Lock()
@@ -97,7 +97,7 @@ func TestArmAgain(t *testing.T) {
 		var a timers.Timer
 		a.Init(func() { fired = append(fired, time.Since(start)) })
 		q.Arm(&a, in(time.Second))
-		for range 10 { // each time before it is due, as acknowledgements come in
+		for range 10 { // each time before it is due, as acknowledgements arrive
 			time.Sleep(500 * time.Millisecond)
 			q.Arm(&a, in(time.Second))
 		}
@@ -153,8 +153,8 @@ func TestStopBeforeDue(t *testing.T) {
 	})
 }
 
-// TestCallbackTakesTheArmersLock: the lock that Arm and Stop are called under is the one that
-// callbacks wait for.
+// TestCallbackTakesTheArmersLock: callbacks wait for the lock that is held in calls of Arm and
+// Stop.
 func TestCallbackTakesTheArmersLock(t *testing.T) {
 	run(t, func(q *timers.Queue) {
 		type owner struct {
@@ -248,7 +248,7 @@ func TestRemovedTimerIsForgotten(t *testing.T) {
 	t.Error("still referenced")
 }
 
-// TestNoneIsLost hammers the lock-free paths in real time: a timer that is armed fires.
+// TestNoneIsLost stresses the lock-free paths in real time: an armed timer fires.
 func TestNoneIsLost(t *testing.T) {
 	q := timers.New()
 	defer q.Close()
@@ -288,7 +288,7 @@ func BenchmarkArm(b *testing.B) {
 			q.Arm(&ts[i], in(time.Hour+time.Duration(i)*time.Millisecond))
 		}
 	}
-	b.Run("later", func(b *testing.B) { // a retransmission timer that an acknowledgement puts off
+	b.Run("later", func(b *testing.B) { // a retransmission timer that an acknowledgement postpones
 		q := timers.New()
 		defer q.Close()
 		idle(b, q)
