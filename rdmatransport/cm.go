@@ -21,7 +21,7 @@ import (
 
 var _ rdmacm.PortHolder = (*provider)(nil)
 
-// newCM starts the connection manager of the RoCEv2 half.
+// newCM starts RoCEv2's connection manager.
 func (p *provider) newCM(rand io.Reader, ids stack.Range) *cm.Manager {
 	return cm.New(cm.Config{
 		GSI:              p.roce.GSI(),
@@ -35,20 +35,20 @@ func (p *provider) newCM(rand io.Reader, ids stack.Range) *cm.Manager {
 		GIDIndex:         func(port uint8, a netip.Addr) int { return slices.Index(gids(p.nics[port-1]), a) },
 		MTU:              func(port uint8) verbs.MTU { return activeMTU(p.nics[port-1]) },
 		BeforeDisconnect: p.roce.SendDelayed,
-		CarrierExpected:  p.returns,
+		CarrierExpected:  p.carrierExpected,
 	})
 }
 
-// returns reports whether a port is without the hub that it shares: there will be another soon.
-func (p *provider) returns(port uint8) bool {
+// carrierExpected reports whether a port's shared hub is gone: another one will start soon.
+func (p *provider) carrierExpected(port uint8) bool {
 	nic := p.nics[port-1]
 	return nic.State() == stack.LinkNoCarrier && sharedPort(nic) != nil
 }
 
-// Route implements rdmacm.Provider. Without src it takes an interface that has a network with dst,
-// else one with a gateway. The error wraps EADDRNOTAVAIL if the device does not have src,
-// ENETUNREACH if it has no way to dst, EINVAL if dst is no address of a host, or for RoCEv2 a
-// group, or src is of the other IP version.
+// Route implements rdmacm.Provider. Without src it selects an interface on a network with dst,
+// otherwise one with a gateway. The error wraps EADDRNOTAVAIL if the device does not have src, and
+// ENETUNREACH if it has no route to dst. It wraps EINVAL if dst is no address of a host (or for
+// RoCEv2, of a group), or src is of the other IP version.
 func (p *provider) Route(transport verbs.Transport, src, dst netip.Addr) (rdmacm.Route, error) {
 	const op = "route"
 	zone := dst.Zone()
@@ -103,7 +103,7 @@ func (p *provider) Route(transport verbs.Transport, src, dst netip.Addr) (rdmacm
 	return route, verbs.Errorf(syscall.ENETUNREACH, op, "%v: device %s has no interface %q", dst, p.name, zone)
 }
 
-// iwarpRoute is the route of a stream between two addresses.
+// iwarpRoute returns the route of a stream between two addresses.
 func (p *provider) iwarpRoute(local, remote netip.Addr) (rdmacm.Route, error) {
 	return p.Route(verbs.IWARP, local, remote)
 }
@@ -125,8 +125,7 @@ func (p *provider) Listen(attr *rdmacm.ListenAttr, h rdmacm.Handler) (io.Closer,
 	return p.cm.Listen(attr, h)
 }
 
-// HoldPort implements rdmacm.PortHolder. Ports of iWARP are TCP's, which the network stack looks
-// after.
+// HoldPort implements rdmacm.PortHolder. iWARP uses TCP ports, which the network stack manages.
 func (p *provider) HoldPort(space rdmacm.PortSpace, addr netip.AddrPort) (io.Closer, error) {
 	return p.cm.HoldPort(space, addr)
 }
@@ -145,8 +144,8 @@ func (p *provider) Connect(attr *rdmacm.ConnectAttr, h rdmacm.Handler) (rdmacm.P
 	return p.cm.Connect(attr, h)
 }
 
-// multicastQPN and multicastQKey are the QP number and Q_Key in datagrams to a group: every QP that
-// is attached to the group gets them, and the Q_Key is rdma_cm's.
+// multicastQPN and multicastQKey are the QP number and Q_Key of multicast datagrams. Every QP
+// attached to the group gets them, and the Q_Key is rdma_cm's.
 const (
 	multicastQPN  = 0xffffff
 	multicastQKey = 0x01234567
@@ -181,11 +180,11 @@ func (p *provider) JoinMulticast(r rdmacm.Route, group netip.Addr, h rdmacm.Hand
 			QKey:  multicastQKey,
 		}})
 	})
-	p.timers.Arm(&m.timer, time.Now()) // the event comes on a goroutine of the device
+	p.timers.Arm(&m.timer, time.Now()) // the event is delivered on a goroutine of the device
 	return m, nil
 }
 
-// membership is one JoinMulticast.
+// membership is the result of JoinMulticast.
 type membership struct {
 	p     *provider
 	nic   stack.NIC

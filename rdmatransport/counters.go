@@ -28,7 +28,7 @@ func (p *provider) HWCounters() map[string]uint64 {
 	all := p.roce.Snapshot()
 	all["link_downed"] = p.linkDowned.Load()
 	for i := range p.nics {
-		port, _ := p.PortCounters(uint8(i + 1)) // it is there
+		port, _ := p.PortCounters(uint8(i + 1)) // the port exists
 		for name, n := range port {
 			all[name] += n
 		}

@@ -1,18 +1,18 @@
 // Package rdmatransport is SoftRNIC's provider of verbs: it opens an RDMA device on a host
-// ([stack.Network]), such as one of package netstack. One device serves all wire protocols; each
-// queue pair chooses its own, RoCEv2 or iWARP, when it is made.
+// ([stack.Network]), such as one of package netstack. One device supports all wire protocols. Each
+// queue pair selects one, RoCEv2 or iWARP, when it is created.
 //
 //	host, err := netstack.New(l, netstack.Addr("10.0.0.1/24")) // l is a link: a TAP device, an interface, or in memory
 //	dev, err := rdmatransport.Open(host)
 //
 // Everything else is done with the [verbs.Device] and with package rdmacm. The examples below are
-// whole programs.
+// complete programs.
 //
 // # Counters
 //
-// [verbs.Device.PortCounters] has the names that Linux's ports have in
-// /sys/class/infiniband/*/ports/*/counters. It counts RoCE packets only, not messages that move
-// without packets or loop back:
+// [verbs.Device.PortCounters] has the names of Linux's ports in
+// /sys/class/infiniband/*/ports/*/counters. It counts RoCE packets only, not messages that are
+// moved without packets or loop back:
 //
 //	port_xmit_data, port_rcv_data        words of four bytes, of whole Ethernet frames without FCS
 //	port_xmit_packets, port_rcv_packets  packets, of which
@@ -47,7 +47,7 @@
 //	rp_cnp_ignored              or received by a device without congestion control
 //	out_of_buffer               raw frames that found no receive request
 //
-// Those that no other device has:
+// Those of no other device:
 //
 //	direct_msgs          RoCE messages that went from memory to memory without packets
 //	selective_repeats    packets (for READs, requests) that were repeated one by one

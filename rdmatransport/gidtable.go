@@ -8,17 +8,17 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// maxAddrs is how many addresses of an interface have GIDs.
+// maxAddrs is the number of an interface's addresses with GIDs.
 const maxAddrs = roce.V1Index
 
-// gidTable is the number of entries in a port's GID table: what the 8 bits of an address vector's
-// sgid_index can name. Half of them are RoCE v1's.
+// gidTable is the number of entries in a port's GID table, the range of the 8-bit sgid_index of an
+// address vector. Half of them are RoCE v1's.
 const gidTable = 2 * maxAddrs
 
-// GIDTable implements verbs.Provider. Each address is there for RoCEv2, at the index that it has
-// with Linux's rxe, which has no other, and for RoCE v1 128 indices on. Hardware has the two side
-// by side, v1 first; but what works with -g 1 next to rxe should here. RoCE v1 is Ethernet frames,
-// which not every network stack has.
+// GIDTable implements verbs.Provider. Each address has a RoCEv2 entry, with the same index as in
+// Linux's rxe, which has no other entries, and a RoCE v1 entry 128 indices later. Hardware
+// alternates the two, with v1 first. But commands that work with -g 1 on rxe should also work here.
+// RoCE v1 needs Ethernet frames, which not every network stack supports.
 func (p *provider) GIDTable(port uint8) ([]verbs.GIDEntry, error) {
 	nic, err := p.nic(port)
 	if err != nil {
@@ -41,8 +41,8 @@ func (p *provider) GIDTable(port uint8) ([]verbs.GIDEntry, error) {
 	return table, nil
 }
 
-// gids are the addresses that the GID table has room for; the zero Addr is a hole. An interface
-// that was removed has none.
+// gids returns the addresses that fit the GID table; the zero Addr is an empty entry. A removed
+// interface has none.
 func gids(nic stack.NIC) []netip.Addr {
 	if nic.State() == stack.LinkRemoved {
 		return nil

@@ -17,8 +17,7 @@ const opOpen = "open device"
 // opened counts the devices of this process, for their names.
 var opened atomic.Uint32
 
-// Option changes what [Open] opens. Open returns the error of one whose argument is out of its
-// bounds.
+// Option is an option of [Open]. Open returns an error if an option's argument is out of range.
 type Option func(*config) error
 
 type config struct {
@@ -76,9 +75,9 @@ func RoCE(cfg roce.Config) Option {
 	}
 }
 
-// Trace has sink called with what happens to the device's QPs: changes of state, losses, timeouts,
-// the set-up and the end of iWARP streams. [trace.Logger] is a sink that writes to log/slog.
-// Without this option tracing is off.
+// Trace sets a sink that is called for events of the device's QPs: changes of state, losses,
+// timeouts, the set-up and the end of iWARP streams. [trace.Logger] is a sink that writes to
+// log/slog. Without this option tracing is off.
 func Trace(sink trace.Sink) Option {
 	return func(c *config) error {
 		if sink == nil {
@@ -89,8 +88,8 @@ func Trace(sink trace.Sink) Option {
 	}
 }
 
-// Open opens a device on a host, with a port for each of the host's interfaces. The host stays the
-// caller's: close the device first ([verbs.Device.Close]), then the host.
+// Open opens a device on a host, with a port for each of the host's interfaces. The caller must
+// close the device first ([verbs.Device.Close]), then the host.
 func Open(host stack.Network, opts ...Option) (*verbs.Device, error) {
 	p, err := newProvider(host, opts...)
 	if err != nil {

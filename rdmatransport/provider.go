@@ -19,7 +19,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// Limits of the device. Only memory bounds most of them; the numbers are what a caller may rely on.
+// Limits of the device. Only memory limits most of them; callers may rely on these numbers.
 const (
 	maxQP     = 1 << 20
 	maxMR     = 1 << 24
@@ -28,18 +28,18 @@ const (
 	maxAH     = 1 << 20
 	maxSGE    = 32
 	maxInline = 1024
-	maxPorts  = 254 // what an 8-bit port number that counts from 1 can name, but for the 255 of multicast trees
+	maxPorts  = 254 // an 8-bit port number that counts from 1, without 255, which multicast trees use
 
 	maxMcastGroup  = 1024
 	maxMcastAttach = 256
 
-	ackDelay = 10 // 4.096 µs × 2^10: what the shortest timeout allows for
+	ackDelay = 10 // 4.096 µs × 2^10: allowed for by the shortest timeout
 )
 
 // provider is a device on a host. It implements verbs.Provider and rdmacm.Provider.
 type provider struct {
 	name    string
-	rate    verbs.PortAttr // of which ports report the width and the speed
+	rate    verbs.PortAttr // width and speed that ports report
 	nics    []stack.NIC
 	regions *memory.Regions
 	timers  *timers.Queue
@@ -60,7 +60,7 @@ const (
 	physLinkUp   = 5
 )
 
-// newProvider makes the provider that Open opens.
+// newProvider creates the provider for Open.
 func newProvider(host stack.Network, opts ...Option) (*provider, error) {
 	c := config{rand: rand.Reader, port: verbs.PortAttr{ActiveWidth: 2, ActiveSpeed: 4}}
 	for _, o := range opts {
@@ -108,7 +108,7 @@ func (p *provider) QueryDevice() verbs.DeviceAttr {
 		NodeType:     verbs.NodeCA,
 		MaxMRSize:    1<<63 - 1,
 		PageSizeCap:  0xfffff000,
-		VendorID:     0xffffff, // no IEEE company, as IBTA Vol 1 annex A3 has it for software
+		VendorID:     0xffffff, // no IEEE company, as defined in IBTA Vol 1 annex A3 for software
 		MaxQP:        maxQP,
 		MaxQPWR:      maxQueue,
 		DeviceCapFlags: verbs.DeviceBadPKeyCntr | verbs.DeviceBadQKeyCntr | verbs.DeviceUDAVPortEnforce | verbs.DevicePortActiveEvent |
@@ -151,7 +151,7 @@ func (p *provider) QueryDevice() verbs.DeviceAttr {
 	return attr
 }
 
-// hasFrames reports whether some interface carries whole Ethernet frames.
+// hasFrames reports whether any interface carries Ethernet frames.
 func (p *provider) hasFrames() bool {
 	return slices.ContainsFunc(p.nics, func(n stack.NIC) bool { return n.Frames() != nil })
 }
@@ -175,8 +175,7 @@ func (p *provider) QueryPort(port uint8) (verbs.PortAttr, error) {
 		ActiveMTU: activeMTU(nic),
 		GIDTblLen: gidTable,
 		MaxMsgSz:  roce.MaxMessage,
-		// As in IBTA Vol 1 §14.2.5.6 these stick at their largest value, and count for all ports
-		// here.
+		// As in IBTA Vol 1 §14.2.5.6 these saturate. They count for all ports.
 		BadPKeyCntr:  uint32(min(p.roce.Counters.BadPKey.Load(), 0xffff)),
 		QKeyViolCntr: uint32(min(p.roce.Counters.QKeyViolations.Load(), 0xffff)),
 		PKeyTblLen:   1,
@@ -188,14 +187,14 @@ func (p *provider) QueryPort(port uint8) (verbs.PortAttr, error) {
 	}, nil
 }
 
-// Watch implements verbs.Provider. DEVICE_FATAL comes when the interface of the last port that had
-// one was removed, or the host is closed.
+// Watch implements verbs.Provider. DEVICE_FATAL is reported when the last interface is removed, or
+// the host is closed.
 func (p *provider) Watch(f func(t verbs.AsyncEventType, port uint8)) {
 	p.watcher.Store(&f)
 	for i, nic := range p.nics {
 		if d, ok := nic.(stack.Departures); ok {
 			d.WatchDepartures(func(addr netip.Addr) {
-				p.roce.HostLeft(addr) // first, while the requests are there that nobody will answer
+				p.roce.HostLeft(addr) // first, while the unanswered requests are still queued
 				p.cm.HostLeft(addr)
 			})
 		}
@@ -210,29 +209,29 @@ func (p *provider) Watch(f func(t verbs.AsyncEventType, port uint8)) {
 				p.cm.LinkUp(uint8(i + 1))
 				f(verbs.EventPortActive, uint8(i+1))
 			case stack.LinkGone:
-				if p.cutOff() {
+				if p.allRemoved() {
 					f(verbs.EventDeviceFatal, 0)
 				} else {
-					f(verbs.EventGIDChange, uint8(i+1)) // the port has none any more
+					f(verbs.EventGIDChange, uint8(i+1)) // the port has no GIDs any more
 				}
 			}
 		})
 	}
 }
 
-// cutOff reports whether no interface is left.
-func (p *provider) cutOff() bool {
+// allRemoved reports whether all interfaces are removed.
+func (p *provider) allRemoved() bool {
 	return !slices.ContainsFunc(p.nics, func(n stack.NIC) bool { return n.State() != stack.LinkRemoved })
 }
 
-// tell passes an event to who watches.
-func (p *provider) tell(t verbs.AsyncEventType, port uint8) {
+// notify passes an event to the watcher.
+func (p *provider) notify(t verbs.AsyncEventType, port uint8) {
 	if f := p.watcher.Load(); f != nil {
 		(*f)(t, port)
 	}
 }
 
-// activeMTU is the largest path MTU over an interface.
+// activeMTU returns the largest path MTU of an interface.
 func activeMTU(nic stack.NIC) verbs.MTU {
 	return max(verbs.MTUFor(nic.MTU()-roce.Overhead), verbs.MTU256)
 }
@@ -306,7 +305,7 @@ func (p *provider) EndProgress() { p.roce.EndProgress() }
 
 // Close implements verbs.Provider.
 func (p *provider) Close() error {
-	p.tell(verbs.EventDeviceFatal, 0) // unless the front end has called
+	p.notify(verbs.EventDeviceFatal, 0) // unless verbs has called
 	for _, nic := range p.nics {
 		nic.Watch(nil)
 		if d, ok := nic.(stack.Departures); ok {
@@ -321,7 +320,7 @@ func (p *provider) Close() error {
 	return p.traced.drain(context.Background())
 }
 
-// eui64 makes a GUID from a MAC address as IPv6 does (RFC 4291 appendix A).
+// eui64 returns a GUID from a MAC address, as in IPv6 (RFC 4291 appendix A).
 func eui64(mac []byte) uint64 {
 	b := [8]byte{mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]}
 	return binary.BigEndian.Uint64(b[:])

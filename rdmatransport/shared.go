@@ -8,14 +8,15 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// sharedPort is the interface's datagram port if other processes have the same addresses, else nil.
+// sharedPort returns the interface's datagram port if it is shared with other processes, otherwise
+// nil.
 func sharedPort(nic stack.NIC) stack.Shared {
 	s, _ := nic.Datagrams().(stack.Shared)
 	return s
 }
 
-// numbersOf are the numbers that a device on these interfaces may draw: all, unless a port is
-// shared. A QP may be used at any port, so that several shared ports are to have the same numbers.
+// numbersOf returns the numbers that a device on these interfaces may draw: all, unless a port is
+// shared. A QP may be used at any port, so several shared ports must have the same numbers.
 func numbersOf(nics []stack.NIC) (stack.Numbers, error) {
 	n := stack.Numbers{QPNs: stack.Range{Mask: 1<<24 - 1}, CommIDs: stack.Range{Mask: 1<<32 - 1}}
 	var first stack.NIC
@@ -42,7 +43,7 @@ func numbersOf(nics []stack.NIC) (stack.Numbers, error) {
 	return n, nil
 }
 
-// minNumbers is how many numbers a lease has at least.
+// minNumbers is the smallest size of a lease.
 const minNumbers = 16
 
 func checkRange(nic stack.NIC, what string, r stack.Range, width int) error {
@@ -53,8 +54,7 @@ func checkRange(nic stack.NIC, what string, r stack.Range, width int) error {
 	return nil
 }
 
-// sharedAt are the ports that other processes have as well and that have an address, or all if it
-// is unspecified.
+// sharedAt returns the shared ports with an address, or all of them if it is unspecified.
 func (p *provider) sharedAt(a netip.Addr) (ports []stack.Shared) {
 	for _, nic := range p.nics {
 		if s := sharedPort(nic); s != nil && (!a.IsValid() || a.IsUnspecified() || slices.Contains(nic.GIDs(), a)) {

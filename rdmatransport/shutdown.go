@@ -8,21 +8,20 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// patience is how long Shutdown waits for the peers of streams. That for the others is Drain's of
-// the connection manager.
-const patience = 2 * time.Second
+// shutdownTimeout is how long Shutdown waits for the peers of streams. Drain of the connection
+// manager has its own timeout.
+const shutdownTimeout = 2 * time.Second
 
-// Shutdown implements verbs.Provider. A peer that does not answer for two seconds is not waited for
-// any longer. While a hub that a port shares is gone its peers cannot answer: they are waited for
-// until ctx ends.
+// Shutdown implements verbs.Provider. It waits at most two seconds for a peer's answer. While a
+// port's shared hub is gone, its peers cannot answer, and Shutdown waits for them until ctx ends.
 func (p *provider) Shutdown(ctx context.Context) error {
-	p.tell(verbs.EventDeviceFatal, 0)
-	if p.cutOff() {
-		return nil // no answer can come
+	p.notify(verbs.EventDeviceFatal, 0)
+	if p.allRemoved() {
+		return nil // no answer can arrive
 	}
-	short, cancel := context.WithTimeout(ctx, patience)
+	short, cancel := context.WithTimeout(ctx, shutdownTimeout)
 	defer cancel()
-	streams := make(chan error, 1) // beside the other: the one must not use up the time of the other
+	streams := make(chan error, 1) // in parallel, so that neither uses up the time of the other
 	go func() { streams <- p.iwarp.Drain(short) }()
 	return errors.Join(p.cm.Drain(ctx), <-streams, p.traced.drain(ctx))
 }

@@ -8,21 +8,21 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/trace"
 )
 
-// maxTraced is how many events wait for a sink at most, some 10 MiB.
+// maxTraced is the largest number of events that wait for a sink, about 10 MiB.
 const maxTraced = 1 << 16
 
-// traceQueue passes events to a sink on a goroutine of its own, with no lock held: QPs are locked
-// where they happen.
+// traceQueue passes events to a sink on its own goroutine, with no lock held, because QPs are
+// locked when events happen.
 type traceQueue struct {
 	sink trace.Sink
 
-	mu     sync.Mutex // the innermost
+	mu     sync.Mutex // innermost lock
 	events []trace.Event
 	lost   uint32
-	idle   chan struct{} // closed when all have been passed on; nil if the goroutine does not run
+	idle   chan struct{} // closed when all are passed on; nil if the goroutine is not running
 }
 
-// add adds an event. If very many wait it is lost, and a later event says so.
+// add adds an event. If too many wait, it is dropped, and a later event reports the loss.
 func (t *traceQueue) add(e trace.Event) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -56,7 +56,7 @@ func (t *traceQueue) run() {
 	t.idle = nil
 }
 
-// drain waits until all events have been passed on, or ctx ends.
+// drain waits until all events are passed on, or ctx ends.
 func (t *traceQueue) drain(ctx context.Context) error {
 	t.mu.Lock()
 	idle := t.idle

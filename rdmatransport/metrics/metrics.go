@@ -3,10 +3,10 @@
 //	dev.MeasureLatency() // before there are QPs, if latencies are wanted
 //	prometheus.MustRegister(metrics.NewCollector(dev))
 //
-// What node_exporter's collector infiniband has for a hardware device has the same names here, so
-// that dashboards of these fit: node_infiniband_port_data_received_bytes_total and so on, by device
+// The metrics of node_exporter's infiniband collector have the same names here, so that dashboards
+// for hardware devices work: node_infiniband_port_data_received_bytes_total and so on, by device
 // and port. The other counters of [verbs.Device.HWCounters] are softrnic_NAME_total, by device and
-// transport; package rdmatransport says what each counts. In addition there are
+// transport; package rdmatransport documents them. In addition there are
 //
 //	softrnic_send_latency_seconds  a histogram of how long send requests take, by device and transport: see
 //	                               [verbs.Device.MeasureLatency]
@@ -25,7 +25,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// portCounter is a counter of [verbs.Device.PortCounters], under node_exporter's name, in units of
+// portCounter is a counter of [verbs.Device.PortCounters], with node_exporter's name, in units of
 // unit.
 type portCounter struct {
 	name, metric, help string
@@ -69,10 +69,10 @@ var (
 // Collector is a prometheus.Collector of some devices. It may be used until they are closed.
 type Collector struct {
 	read func() []verbs.Snapshot
-	hw   map[string]*prometheus.Desc // of the devices' counters, by their names
+	hw   map[string]*prometheus.Desc // descriptions of the devices' counters, by name
 }
 
-// NewCollector makes a collector of devices that have different names.
+// NewCollector returns a collector of devices, which must have different names.
 func NewCollector(devs ...*verbs.Device) *Collector {
 	return newCollector(func() (all []verbs.Snapshot) {
 		for _, dev := range devs {
@@ -82,8 +82,7 @@ func NewCollector(devs ...*verbs.Device) *Collector {
 	})
 }
 
-// NewSnapshotCollector makes a collector of what was read from a device, perhaps by another
-// process.
+// NewSnapshotCollector returns a collector of a snapshot of a device, perhaps of another process.
 func NewSnapshotCollector(s verbs.Snapshot) *Collector {
 	return newCollector(func() []verbs.Snapshot { return []verbs.Snapshot{s} })
 }
@@ -105,7 +104,7 @@ func isPortCounter(name string) bool {
 	return slices.ContainsFunc(portCounters, func(c portCounter) bool { return c.name == name })
 }
 
-// transportOf is the wire protocol that a counter belongs to.
+// transportOf returns the wire protocol of a counter.
 func transportOf(counter string) string {
 	switch {
 	case strings.HasPrefix(counter, "iwarp_"):
@@ -116,7 +115,7 @@ func transportOf(counter string) string {
 	return "rocev2"
 }
 
-// label is a wire protocol as it is written on the command line.
+// label returns a wire protocol's name on the command line.
 func label(t verbs.Transport) string { return strings.ToLower(t.String()) }
 
 // Describe implements prometheus.Collector.

@@ -6,9 +6,9 @@ import (
 	"log/slog"
 )
 
-// Logger is a [Sink] that writes each event to a logger, at level debug: the message is the type's
-// name, the attributes are transport, qpn and those fields that the type sets. It writes nothing as
-// long as the logger's handler does not want level debug.
+// Logger returns a [Sink] that writes each event to a logger, at level debug. The message is the
+// type's name; the attributes are transport, qpn and the fields that the type sets. It writes
+// nothing if the logger's handler does not handle level debug.
 func Logger(l *slog.Logger) Sink {
 	h := l.Handler()
 	return func(e Event) {
@@ -19,7 +19,7 @@ func Logger(l *slog.Logger) Sink {
 		r := slog.NewRecord(e.Time, slog.LevelDebug, e.Type.String(), 0)
 		r.AddAttrs(slog.String("transport", e.Transport), slog.String("qpn", fmt.Sprintf("%#x", e.QPN)))
 		e.addTo(&r)
-		_ = h.Handle(ctx, r) // as slog.Logger does
+		_ = h.Handle(ctx, r) // like slog.Logger
 	}
 }
 

@@ -1,92 +1,91 @@
-// Package trace says what QPs do over time, for whoever wants to know why a connection is slow or
-// has failed: changes of state, losses, timeouts, waits, and how connections are set up and ended.
-// Packets and work requests with which all goes well cause no events, except [AlarmSet], which
-// comes with most acknowledgements.
+// Package trace reports what QPs do over time, to find out why a connection is slow or has failed:
+// changes of state, losses, timeouts, waits, and the set-up and end of connections. Packets and
+// work requests without problems cause no events, except [AlarmSet], which occurs with most
+// acknowledgements.
 //
 // [github.com/softrnic/softrnic/rdmatransport.Trace] opens a device with a [Sink], which is called
-// with each [Event]. [Logger] is a Sink that writes to log/slog. A device without a Sink pays one
-// comparison with nil where there would be an event.
+// for each [Event]. [Logger] is a Sink that writes to log/slog. On a device without a Sink, an
+// event costs one comparison with nil.
 package trace
 
 import "time"
 
-// Sink is called with each event of a device's QPs, on a goroutine of the device's that does
-// nothing else, soon after it has happened and with no lock held: it may call what it likes, but
-// for Close and Shutdown of the device, which wait for it. Calls are made one at a time. The events
-// of one QP come in the order in which they happen. Of a sink that is too slow, the events are
-// lost: see EventsLost.
+// Sink is called for each event of a device's QPs, soon after it has happened. It runs on a
+// separate goroutine of the device, with no lock held. It may call anything except Close and
+// Shutdown of the device, which wait for it. Calls are made one at a time. The events of one QP are
+// in order. If a sink is too slow, events are lost: see EventsLost.
 type Sink func(Event)
 
-// Event is one thing that happened to a QP. The fields that are not said to be set at its Type are
-// zero.
+// Event is an event of a QP. Fields that its Type does not set are zero.
 type Event struct {
 	Time      time.Time
 	Type      Type
 	Transport string        // "RoCE" or "iWARP"
-	QPN       uint32        // number of the QP; 0 for MPAFailed, where no QP has the connection
-	From      string        // what was
-	To        string        // what is
+	QPN       uint32        // number of the QP; 0 for MPAFailed, which has no QP
+	From      string        // the old value
+	To        string        // the new value
 	PSN       uint32        // 24 bits
-	Packets   uint32        // how many
+	Packets   uint32        // number of packets
 	Duration  time.Duration // how long
-	Detail    string        // what it was, in words
-	Err       error         // why
+	Detail    string        // in words
+	Err       error         // the reason
 }
 
-// Type is what happened.
+// Type is the type of an event.
 type Type uint8
 
 const (
-	// QPState: the QP has gone from state From to state To, as in RTS and ERR.
+	// QPState: the QP moved from state From to state To, such as RTS and ERR.
 	QPState Type = iota + 1
 
-	// SendMode (RoCE): the requester has gone from mode From to mode To: "in order", "gone back",
+	// SendMode (RoCE): the requester moved from mode From to mode To: "in order", "gone back",
 	// "probing", "selective", "RNR wait" or "failed".
 	SendMode
-	// PacketsLost (RoCE): so many Packets, the first of which has number PSN, are taken for lost,
-	// and will be sent again.
+	// PacketsLost (RoCE): this many Packets, the first with number PSN, are considered lost and
+	// will be retransmitted.
 	PacketsLost
-	// ProbeSent (RoCE): nothing was heard for longer than a round trip takes, and the packet PSN is
-	// sent again for the peer to acknowledge.
+	// ProbeSent (RoCE): no answer arrived for longer than a round trip, and the packet PSN is
+	// retransmitted to get an acknowledgement.
 	ProbeSent
 	// RetransmissionTimeout (RoCE): the packet PSN was not acknowledged within the QP's timeout.
 	// This counts as a retry.
 	RetransmissionTimeout
-	// RNRWaitStarted (RoCE): the peer has no receive request for PSN, and has asked to be sent
-	// nothing from there on for the Duration.
+	// RNRWaitStarted (RoCE): the peer has no receive request for PSN. Nothing is sent from PSN on
+	// for the Duration.
 	RNRWaitStarted
-	// RNRWaitEnded (RoCE): that time is over, or the PSN turned out to have been executed.
+	// RNRWaitEnded (RoCE): the wait is over, or the peer has executed the PSN.
 	RNRWaitEnded
-	// NAKSent (RoCE): the responder has refused the packet PSN; Detail says why, as IBTA Vol 1
-	// §9.7.5.2.2 names it.
+	// NAKSent (RoCE): the responder refused the packet PSN; Detail is the reason, with the name in
+	// IBTA Vol 1 §9.7.5.2.2.
 	NAKSent
-	// NAKReceived (RoCE): the peer has refused the packet PSN; Detail says why.
+	// NAKReceived (RoCE): the peer refused the packet PSN; Detail is the reason.
 	NAKReceived
-	// Window (RoCE): so many Packets may be in flight from now on.
+	// Window (RoCE): from now on, this many Packets may be in flight.
 	Window
 	// AlarmSet (RoCE): the alarm Detail ("retransmission", "probe" or "RNR") goes off after
-	// Duration, unless it is set anew or stopped before.
+	// Duration, unless it is set again or stopped before.
 	AlarmSet
 	// AlarmFired (RoCE): the alarm Detail has gone off.
 	AlarmFired
 
-	// SendPhase (iWARP): the sender has gone from phase From to phase To: "closed", "awaiting
-	// peer", "sending RTR", "open" or "terminating".
+	// SendPhase (iWARP): the sender moved from phase From to phase To: "closed", "awaiting peer",
+	// "sending RTR", "open" or "terminating".
 	SendPhase
-	// MPANegotiated (iWARP): a QP has the stream; Detail says what the MPA request and reply have
-	// settled.
+	// MPANegotiated (iWARP): a QP has the stream; Detail is the result of the negotiation by MPA
+	// request and reply.
 	MPANegotiated
-	// MPAFailed (iWARP): an initiator's connection was not set up; Err says why, Detail with whom.
+	// MPAFailed (iWARP): an initiator's connection was not set up; Err is the reason, and Detail
+	// names the peer.
 	MPAFailed
 	// TerminateSent (iWARP): this side has ended the stream, for the reason Detail.
 	TerminateSent
 	// TerminateReceived (iWARP): the peer has ended the stream, for the reason Detail.
 	TerminateReceived
-	// StreamLost (iWARP): TCP's connection was lost, or ended in the middle of an FPDU; Err says
-	// why.
+	// StreamLost (iWARP): the TCP connection was lost, or ended in the middle of an FPDU; Err is
+	// the reason.
 	StreamLost
 
-	// EventsLost: so many events (Packets) of any QPs were not told, as the sink is too slow.
+	// EventsLost: this many events (Packets) of any QPs were lost, because the sink is too slow.
 	EventsLost
 
 	types = int(EventsLost) + 1
@@ -114,7 +113,7 @@ var typeNames = [types]string{
 	EventsLost:            "events lost",
 }
 
-// String is the type's name, in words.
+// String returns the type's name, in words.
 func (t Type) String() string {
 	if int(t) >= types || typeNames[t] == "" {
 		return "unknown event"

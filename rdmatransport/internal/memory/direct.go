@@ -12,7 +12,7 @@ import (
 // memory that faults: bytes copied before the fault are copied again.
 
 const (
-	// HoldMost is how many bytes are moved between two QPs of this process before others may have
+	// HoldMost is how many bytes are moved between two QPs of this process before others may take
 	// their locks. That takes 0.1 to 0.2 ms. It is a multiple of every path MTU.
 	HoldMost = 1 << 20
 	// HoldLeast is the smallest size that a message counts for.

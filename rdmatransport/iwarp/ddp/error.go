@@ -2,8 +2,7 @@ package ddp
 
 import "fmt"
 
-// ErrorType is the kind of a DDP error, as a Terminate message carries it (RFC 5041 §7.2); the
-// layer is 1.
+// ErrorType is the type of a DDP error in a Terminate message (RFC 5041 §7.2); the layer is 1.
 type ErrorType uint8
 
 const (
@@ -32,7 +31,7 @@ type Error struct {
 
 func (e *Error) Error() string { return "ddp: " + e.String() }
 
-// String names type and code.
+// String returns the names of type and code.
 func (e *Error) String() string {
 	var names []string
 	switch e.Type {
@@ -87,6 +86,6 @@ var (
 	ErrTooLong         = &Error{UntaggedError, 5}
 	ErrUntaggedVersion = &Error{UntaggedError, 6}
 
-	// ErrShort says that a segment ends inside its header. The RFC has no number for that.
+	// ErrShort means that a segment is shorter than its header. The RFC has no number for that.
 	ErrShort = ErrLocalCatastrophic
 )

@@ -1,6 +1,6 @@
-// Package ddp has the headers of direct data placement, RFC 5041, and two things that every user of
-// them needs: how a message is cut into segments, and whether a segment is the next one of its
-// queue. All fields are big endian.
+// Package ddp implements the headers of direct data placement, RFC 5041. It also cuts messages into
+// segments, and checks whether a segment is the next one of its queue, because every user needs
+// both. All fields are big endian.
 package ddp
 
 import "encoding/binary"
@@ -23,10 +23,10 @@ const (
 	maskVersion  = 0x03
 )
 
-// IsTagged says whether the segment b starts with a tagged header; false if b is empty.
+// IsTagged reports whether the segment b starts with a tagged header; false if b is empty.
 func IsTagged(b []byte) bool { return len(b) > 0 && b[0]&flagTagged != 0 }
 
-// HeaderLen is the length of the header that starts the segment b, which is not empty.
+// HeaderLen returns the length of the header of the segment b, which must not be empty.
 func HeaderLen(b []byte) int {
 	if IsTagged(b) {
 		return TaggedLen
@@ -56,7 +56,7 @@ func (h *Tagged) Encode(b []byte) {
 	binary.BigEndian.PutUint64(b[6:], h.TO)
 }
 
-// ParseTagged reads the header of the tagged segment b, and returns the payload, a part of b. The
+// ParseTagged parses the header of the tagged segment b, and returns the payload, a part of b. The
 // error is ErrShort or ErrTaggedVersion.
 func ParseTagged(b []byte) (h Tagged, payload []byte, err error) {
 	if len(b) < TaggedLen {
@@ -86,7 +86,7 @@ type Untagged struct {
 	Last       bool
 	Reserved   uint8  // 4 bits, zero when sent, not checked when received
 	RsvdULP    uint8  // the ULP's: RDMAP's control byte
-	Invalidate uint32 // of the ULP too: the STag that RDMAP is to invalidate
+	Invalidate uint32 // of the ULP too: the STag that RDMAP must invalidate
 	QN         uint32 // queue number
 	MSN        uint32 // message sequence number, from 1
 	MO         uint32 // message offset of the payload, bytes
@@ -103,7 +103,7 @@ func (h *Untagged) Encode(b []byte) {
 	binary.BigEndian.PutUint32(b[14:], h.MO)
 }
 
-// ParseUntagged reads the header of the untagged segment b, and returns the payload, a part of b.
+// ParseUntagged parses the header of the untagged segment b, and returns the payload, a part of b.
 // The error is ErrShort or ErrUntaggedVersion.
 func ParseUntagged(b []byte) (h Untagged, payload []byte, err error) {
 	if len(b) < UntaggedLen {
@@ -132,7 +132,7 @@ func control(last bool, reserved uint8) byte {
 	return c
 }
 
-// CheckTO is ErrTOWrap if n bytes at to end beyond 2^64 (RFC 5041 §7.1).
+// CheckTO returns ErrTOWrap if n bytes at to end beyond 2^64 (RFC 5041 §7.1).
 func CheckTO(to uint64, n int) error {
 	if to+uint64(n) < to {
 		return ErrTOWrap

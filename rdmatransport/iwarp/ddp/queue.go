@@ -2,29 +2,29 @@ package ddp
 
 import "math"
 
-// Queue is the receiving side of one untagged queue. Its segments come in order, and it knows which
-// comes next. The zero Queue awaits the first message, MSN 1.
+// Queue is the receiving side of one untagged queue, whose segments arrive in order. The zero Queue
+// expects the first message, MSN 1.
 type Queue struct {
-	done uint32 // messages that were received in full, modulo 2^32
-	mo   uint32 // offset of the next segment in the message under way
-	open bool   // a segment of that message has come
+	done uint32 // complete messages, modulo 2^32
+	mo   uint32 // offset of the next segment in the current message
+	open bool   // a segment of the current message has arrived
 }
 
-// MSN is the number of the message under way, or of the next one if none is.
+// MSN returns the number of the current message, or of the next one if there is none.
 func (q *Queue) MSN() uint32 { return q.done + 1 }
 
-// Skip counts a message that came without segments, or whose rest did.
+// Skip counts a message that arrived, or was completed, without segments.
 func (q *Queue) Skip() { *q = Queue{done: q.done + 1} }
 
-// SkipTo notes that the message under way has come up to offset mo without segments. The rest may
-// come as segments.
+// SkipTo records that the current message has arrived up to offset mo without segments. The rest
+// may arrive in segments.
 func (q *Queue) SkipTo(mo uint32) { q.open, q.mo = true, mo }
 
-// Accept takes the segment with header h and n bytes of payload if it is the next one; first says
-// whether it is the first of its message. The caller then provides a buffer. It is the caller that
-// finds ErrNoBuffer, if it has none, and ErrTooLong, if h.MO + n is beyond the end of the buffer.
-// If h.Last, h.MO + n is the length of the message. Accept's error is ErrMSNRange, ErrInvalidMO, or
-// ErrTooLong for a message beyond 2^32-1 bytes; after an error the Queue is as before.
+// Accept accepts the segment with header h and n bytes of payload if it is the next one. first: it
+// is the first of its message. The caller must provide a buffer, and itself detect ErrNoBuffer, if
+// it has none, and ErrTooLong, if h.MO + n is beyond its end. If h.Last, h.MO + n is the length of
+// the message. The error is ErrMSNRange, ErrInvalidMO, or ErrTooLong for a message beyond 2^32-1
+// bytes. After an error the Queue is unchanged.
 func (q *Queue) Accept(h *Untagged, n int) (first bool, err error) {
 	switch {
 	case h.MSN != q.MSN():

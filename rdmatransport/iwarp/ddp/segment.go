@@ -1,9 +1,9 @@
 package ddp
 
-// Segment cuts a message of size bytes into segments (RFC 5041 §5.2): the one at offset off has n
-// bytes of payload, and last says that it is the last one. No segment, with its header of headerLen
-// bytes, is longer than mulpdu. A message of 0 bytes has one segment. mulpdu > headerLen, off <=
-// size.
+// Segment cuts a message of size bytes into segments (RFC 5041 §5.2). The segment at offset off has
+// n bytes of payload; last: it is the last one. No segment, with its header of headerLen bytes, is
+// longer than mulpdu. A message of 0 bytes has one segment. mulpdu must be larger than headerLen,
+// and off at most size.
 func Segment(size, off uint32, headerLen, mulpdu int) (n int, last bool) {
 	left := uint64(size - off)
 	room := uint64(mulpdu - headerLen)
@@ -13,8 +13,8 @@ func Segment(size, off uint32, headerLen, mulpdu int) (n int, last bool) {
 	return int(room), false
 }
 
-// Segments is how many segments a message of size bytes has, and how many bytes all of them have
-// with their headers.
+// Segments returns the number of segments of a message of size bytes, and their total length with
+// headers.
 func Segments(size uint32, headerLen, mulpdu int) (count int, total uint64) {
 	room := uint64(mulpdu - headerLen)
 	n := max((uint64(size)+room-1)/room, 1)

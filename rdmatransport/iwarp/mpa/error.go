@@ -6,7 +6,7 @@ import "fmt"
 // LLP.
 const ErrorType = 0
 
-// Code says what went wrong, as a Terminate message carries it (RFC 5044 §8, RFC 6581 §8).
+// Code is MPA's error code in a Terminate message (RFC 5044 §8, RFC 6581 §8).
 type Code uint8
 
 const (
@@ -36,8 +36,8 @@ func (c Code) String() string {
 	return codeNames[c]
 }
 
-// Error is an error with the code that a Terminate message gives it. errors.Is finds it by Code and
-// Detail; one with an empty Detail stands for all of its code.
+// Error is an error with its code in a Terminate message. errors.Is compares Code and Detail; an
+// empty Detail matches all errors of the code.
 type Error struct {
 	Code   Code
 	Detail string // more than the code says, or empty
@@ -64,7 +64,7 @@ var (
 	ErrInsufficientIRD   = &Error{Code: CodeInsufficientIRD}
 	ErrNoMatchingRTR     = &Error{Code: CodeNoMatchingRTR}
 
-	// What is wrong with a request or reply frame; each is an ErrInvalidFrame.
+	// Errors in a request or reply frame; each is an ErrInvalidFrame.
 	ErrKey         = &Error{CodeInvalidFrame, "key is not the one expected"}
 	ErrRevision    = &Error{CodeInvalidFrame, "revision is neither 1 nor 2"}
 	ErrPrivateData = &Error{CodeInvalidFrame, "private data longer than 512 bytes"}

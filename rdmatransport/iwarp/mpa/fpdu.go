@@ -6,16 +6,16 @@ package mpa
 //	| length 2 | ULPDU, length bytes | pad 0…3   | CRC32C 4 |
 //	+----------+---------------------+-----------+----------+
 //
-// Its length is a multiple of 4 bytes. Where the receiver has asked for markers, there is one at
-// each multiple of 512 bytes of the stream, counted from the first FPDU, wherever in an FPDU that
-// falls (§4.2, §4.3):
+// Its length is a multiple of 4 bytes. If the receiver requested markers, there is one at each
+// multiple of 512 bytes of the stream, counted from the first FPDU, anywhere in an FPDU (§4.2,
+// §4.3):
 //
 //	+------------+------------+
 //	| reserved 2 | FPDUPTR 2  |    bytes of the stream from the FPDU's length to this marker; 0 between FPDUs
 //	+------------+------------+
 //
-// A marker between two FPDUs belongs to the second. The CRC covers all that comes before it,
-// markers too.
+// A marker between two FPDUs belongs to the second. The CRC covers everything before it, including
+// markers.
 const (
 	lengthLen = 2
 	crcLen    = 4
@@ -24,20 +24,20 @@ const (
 	between   = interval - markerLen // bytes of FPDUs from one marker to the next
 )
 
-// The least and the greatest that MULPDU may be (RFC 5044 §3).
+// The smallest and the largest MULPDU (RFC 5044 §3).
 const (
 	MinMULPDU = 128
 	MaxMULPDU = 64768
 )
 
-// Config is what the request and the reply have settled for one direction of the stream.
+// Config is the result of the negotiation for one direction of the stream.
 type Config struct {
-	Markers bool // the receiving side has asked for markers
-	CRC     bool // either side has asked for CRCs
+	Markers bool // the receiving side requested markers
+	CRC     bool // either side requested CRCs
 }
 
-// MaxULPDU is the greatest ULPDU whose FPDU fits a TCP segment of emss bytes wherever the markers
-// fall (RFC 5044 §4.5), within MinMULPDU and MaxMULPDU.
+// MaxULPDU returns the largest ULPDU whose FPDU fits a TCP segment of emss bytes with markers at
+// any position (RFC 5044 §4.5), within MinMULPDU and MaxMULPDU.
 func (c Config) MaxULPDU(emss int) int {
 	n := emss - lengthLen - crcLen - emss%4
 	if c.Markers {
@@ -46,20 +46,20 @@ func (c Config) MaxULPDU(emss int) int {
 	return min(max(n, MinMULPDU), MaxMULPDU)
 }
 
-// layout is where the parts of an FPDU are in the stream.
+// layout has the positions of an FPDU's parts.
 type layout struct {
 	size  int // of the FPDU in the stream, markers included
 	first int // offset of the first marker; beyond size if there is none
 	start int // offset of the length: 4 behind a marker, else 0
 }
 
-// position is a place in the stream, in bytes behind the place of the last marker.
+// position is a position in the stream, in bytes behind the last marker's position.
 type position uint16
 
-// behind is the position behind an FPDU.
+// behind returns the position behind an FPDU.
 func (p position) behind(l layout) position { return position((int(p) + l.size) % interval) }
 
-// layout is that of the FPDU of an n-byte ULPDU at pos.
+// layout returns the layout of the FPDU of an n-byte ULPDU at pos.
 func (c Config) layout(pos position, n int) layout {
 	size := (lengthLen+n+3)&^3 + crcLen
 	if !c.Markers {
@@ -76,7 +76,7 @@ func (c Config) layout(pos position, n int) layout {
 	return l
 }
 
-// nextMarker is the offset of the first marker behind the length.
+// nextMarker returns the offset of the first marker behind the length.
 func (l layout) nextMarker() int {
 	if l.first == 0 {
 		return interval

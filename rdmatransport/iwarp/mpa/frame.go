@@ -1,6 +1,6 @@
 // Package mpa frames DDP segments on a TCP stream: marker PDU aligned framing, RFC 5044, with the
-// connection set-up of RFC 6581. It knows formats and framing only; its user has the streams and
-// the timers, and knows who may send what when.
+// connection set-up of RFC 6581. It implements formats and framing only. Its user has the streams
+// and timers, and decides which side may send.
 package mpa
 
 import (
@@ -11,10 +11,10 @@ import (
 
 const (
 	HeaderLen      = 20  // of a request or reply frame, without private data
-	EnhancedLen    = 4   // of [Enhanced], in front of the private data
+	EnhancedLen    = 4   // of [Enhanced], before the private data
 	MaxPrivateData = 512 // [Enhanced] included, if there is one
 	MaxFrameLen    = HeaderLen + MaxPrivateData
-	MaxReadDepth   = 0x3ffe // greatest IRD or ORD that the frames have room for
+	MaxReadDepth   = 0x3ffe // largest IRD or ORD in a frame
 	NoNegotiation  = 0x3fff // IRD or ORD: left to the ULP (RFC 6581 §9.1)
 )
 
@@ -37,11 +37,11 @@ const (
 	flagReserved = 0x0f
 )
 
-// ErrShort says that the bytes end before the frame does: read more, then parse again.
+// ErrShort means that the frame is incomplete: read more, then parse again.
 var ErrShort = errors.New("mpa: frame is not complete")
 
-// Frame is the MPA request or reply frame, the first thing either side sends (RFC 5044 §7.1.1, RFC
-// 6581 §6).
+// Frame is the MPA request or reply frame, which each side sends first (RFC 5044 §7.1.1, RFC 6581
+// §6).
 //
 //	bytes  0…15  key, "MPA ID Req Frame" or "MPA ID Rep Frame"
 //
@@ -52,13 +52,13 @@ var ErrShort = errors.New("mpa: frame is not complete")
 //	bytes 20…    if S: enhanced data, 4 bytes; then the ULP's private data
 type Frame struct {
 	Reply    bool
-	Markers  bool // the sender wants markers in what it receives
-	CRC      bool // the sender wants CRCs, both ways
+	Markers  bool // the sender wants to receive markers
+	CRC      bool // the sender wants CRCs in both directions
 	Rejected bool // has no meaning in a request
-	// Reserved holds the reserved bits as they stand in byte 16: 0x0f, and 0x10 too in revision 1,
-	// where S is one of them. A receiver does not check them. Linux's siw copies the reserved bits
-	// of a request into its reply, and takes 0x08 as permission to send FPDUs longer than a TCP
-	// segment: an extension needs another bit in the reply than in the request.
+	// Reserved has the reserved bits of byte 16: 0x0f, and in revision 1 also 0x10, which is S in
+	// revision 2. A receiver does not check them. Linux's siw copies the reserved bits of a request
+	// into its reply, and treats 0x08 as permission to send FPDUs longer than a TCP segment. An
+	// extension therefore needs another bit in the reply than in the request.
 	Reserved    uint8
 	Revision    uint8
 	HasEnhanced bool // S
@@ -66,7 +66,7 @@ type Frame struct {
 	PrivateData []byte // of the ULP, without [Enhanced]
 }
 
-// Enhanced is the data that RFC 6581 §9 puts in front of the private data, big endian.
+// Enhanced is the data before the private data in RFC 6581 §9, big endian.
 //
 //	15  14  13 … 0   15  14  13 … 0
 //	A | B | IRD    | C | D | ORD
@@ -103,7 +103,7 @@ func pack(high, low bool, depth uint16) uint16 {
 	return depth
 }
 
-// Len is the encoded length in bytes.
+// Len returns the encoded length in bytes.
 func (f *Frame) Len() int {
 	n := HeaderLen + len(f.PrivateData)
 	if f.HasEnhanced {
@@ -112,8 +112,8 @@ func (f *Frame) Len() int {
 	return n
 }
 
-// Encode writes f into dst, which has at least Len bytes, and returns Len. It fails if there is too
-// much private data or if an enhanced frame is not of revision 2.
+// Encode writes f to dst, which must have at least Len bytes, and returns Len. It fails if there is
+// too much private data or if an enhanced frame is not of revision 2.
 func (f *Frame) Encode(dst []byte) (int, error) {
 	n := f.Len()
 	switch {
@@ -154,9 +154,9 @@ func (f *Frame) Encode(dst []byte) (int, error) {
 	return n, nil
 }
 
-// FrameLen is the length of the whole frame whose first HeaderLen bytes are header. A reader that
-// knows it reads nothing behind the frame from the stream. The error is ErrShort, or an [*Error]
-// with CodeInvalidFrame: close the connection.
+// FrameLen returns the length of the frame whose first HeaderLen bytes are header, so that a reader
+// reads nothing behind the frame from the stream. The error is ErrShort, or an [*Error] with
+// CodeInvalidFrame: close the connection.
 func FrameLen(header []byte) (int, error) {
 	if len(header) < HeaderLen {
 		return 0, ErrShort
@@ -176,9 +176,9 @@ func FrameLen(header []byte) (int, error) {
 	return HeaderLen + n, nil
 }
 
-// Parse reads the frame at the start of b and returns how many bytes long it is. PrivateData is a
-// part of b. The error is as for [FrameLen]. The caller checks Reply: where it is not what the
-// caller awaits, both sides are initiators, or both are responders (ErrKey, RFC 5044 §7.1.2).
+// Parse parses the frame at the start of b and returns its length in bytes. PrivateData is a part
+// of b. The error is as for [FrameLen]. The caller must check Reply: an unexpected value means that
+// both sides are initiators, or both are responders (ErrKey, RFC 5044 §7.1.2).
 func Parse(b []byte) (f Frame, n int, err error) {
 	n, err = FrameLen(b)
 	if err != nil {

@@ -7,43 +7,42 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/internal/prefetch"
 )
 
-// Sender makes FPDUs of ULPDUs, in the order of the stream. Only one goroutine may use it at a
-// time.
+// Sender builds FPDUs of ULPDUs, in the order of the stream. It is not safe for concurrent use.
 type Sender struct {
 	Config
 	pos position // of the next FPDU
 	sum uint32
-	dst []byte // of the FPDU that was begun
+	dst []byte // of the current FPDU
 	n   uint16 // bytes of its ULPDU
-	at  int32  // how many bytes of dst are written
-	in  int32  // how many of those are in sum
+	at  int32  // number of bytes written to dst
+	in  int32  // number of these bytes in sum
 }
 
-// shortest is from how many bytes on the CRC is taken while they are copied.
+// shortest is the number of bytes from which on the CRC is computed while they are copied.
 const shortest = 256
 
-// ahead is how many bytes ahead of the copy user memory is prefetched, which the caches seldom
-// hold: what is copied next, where the message goes on.
+// ahead is how many bytes ahead of the copy user memory is prefetched. It is seldom in the caches.
+// These are the next bytes of a message that continues.
 const ahead = 4 << 10
 
-// NewSender returns a Sender for a stream on which the request and the reply have been exchanged.
+// NewSender returns a Sender for a stream after the exchange of request and reply.
 func NewSender(c Config) Sender { return Sender{Config: c} }
 
-// Size is how many bytes of the stream the next FPDU takes if its ULPDU has n bytes, 0 to
+// Size returns the number of stream bytes of the next FPDU if its ULPDU has n bytes, 0 to
 // [MaxMULPDU].
 func (s *Sender) Size(n int) int { return s.layout(s.pos, n).size }
 
-// Begin begins the FPDU of an n-byte ULPDU in dst, which is Size(n) bytes long. [Sender.Add] with
-// all of the ULPDU and [Sender.End] follow.
+// Begin begins the FPDU of an n-byte ULPDU in dst, which must have Size(n) bytes. [Sender.Add] with
+// the whole ULPDU and [Sender.End] must follow.
 func (s *Sender) Begin(dst []byte, n int) {
 	at := s.layout(s.pos, n).start
 	binary.BigEndian.PutUint16(dst[at:], uint16(n))
 	s.dst, s.n, s.at, s.in, s.sum = dst, uint16(n), int32(at+lengthLen), 0, 0
 }
 
-// Add copies the next bytes of the ULPDU, user memory but for headers.
+// Add copies the next bytes of the ULPDU. They are user memory, except for headers.
 func (s *Sender) Add(b []byte) {
-	if !s.CRC || s.Markers || len(b) < shortest { // markers move what is written
+	if !s.CRC || s.Markers || len(b) < shortest { // markers move the written bytes
 		prefetch.Read(b, ahead)
 		s.at += int32(copy(s.dst[s.at:], b))
 		return
@@ -60,8 +59,8 @@ func (s *Sender) cover(end int32) {
 	s.in = end
 }
 
-// End makes an FPDU of the ULPDU that was added since Begin: pad, markers, CRC. dst is then what
-// the stream must carry next. Without agreed CRCs the field is zero.
+// End completes the FPDU since Begin: pad, markers, CRC. dst is then the next part of the stream.
+// Without negotiated CRCs the field is zero.
 func (s *Sender) End() {
 	l := s.layout(s.pos, int(s.n))
 	l.spread(s.dst[:l.size], int(s.at))
@@ -73,10 +72,10 @@ func (s *Sender) End() {
 	s.dst = nil
 }
 
-// spread makes room for the markers in dst, of which written bytes are in place, and puts them
-// there with the pad. It begins at the end, so that nothing is overwritten before it was moved.
+// spread inserts the markers and the pad into dst, in which written bytes are in place. It starts
+// at the end, so that nothing is overwritten before it is moved.
 func (l layout) spread(dst []byte, written int) {
-	markers := 0 // within the FPDU: those that move what follows
+	markers := 0 // within the FPDU: those that move later bytes
 	if next := l.nextMarker(); next < l.size {
 		markers = 1 + (l.size-1-next)/interval
 	}

@@ -24,15 +24,15 @@ const (
 	TypeRemoteOperation   = 2
 )
 
-// Cause is why a stream is terminated, as a Terminate message says it (RFC 5040 §4.8). It is also
-// the error that this package and its user return for what is wrong with a message.
+// Cause is the reason for the end of a stream, as in a Terminate message (RFC 5040 §4.8). It is
+// also the error that this package and its user return for an invalid message.
 type Cause struct {
 	Layer Layer
 	Type  uint8
 	Code  uint8
 }
 
-// The errors that RDMAP finds.
+// The errors of RDMAP.
 var (
 	LocalCatastrophic = Cause{LayerRDMA, TypeLocalCatastrophic, 0}
 
@@ -68,7 +68,7 @@ var rdmaNames = map[Cause]string{
 	OperationError:      "unspecified",
 }
 
-// String names layer, type and code.
+// String returns the names of layer, type and code.
 func (c Cause) String() string {
 	switch c.Layer {
 	case LayerRDMA:
@@ -96,7 +96,7 @@ func (c Cause) String() string {
 
 func (c Cause) Error() string { return "rdmap: " + c.String() }
 
-// CauseOf is the cause by which a Terminate message says err, an error of one of the three layers.
+// CauseOf returns the cause in a Terminate message for err, an error of one of the three layers.
 // For any other error, ok is false and the cause is LocalCatastrophic.
 func CauseOf(err error) (c Cause, ok bool) {
 	var (

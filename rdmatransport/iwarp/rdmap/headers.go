@@ -11,11 +11,11 @@ const (
 	AtomicRequestLen  = 52
 	AtomicResponseLen = 12
 	ImmediateLen      = 8
-	TerminateLen      = 4 // without the headers that it quotes
+	TerminateLen      = 4 // without quoted headers
 )
 
-// ErrLen says that a message is not as long as its header. RFC 5040 has no code for that; [CauseOf]
-// makes it StreamCatastrophic.
+// ErrLen means that a message has a different length than its header. RFC 5040 has no code for
+// that; [CauseOf] returns StreamCatastrophic.
 var ErrLen = errors.New("rdmap: message is not as long as its header")
 
 // ReadRequestHeader is the message of an RDMA Read Request (RFC 5040 §4.4).
@@ -41,7 +41,7 @@ func (h *ReadRequestHeader) Encode(b []byte) {
 	binary.BigEndian.PutUint64(b[20:], h.SourceTO)
 }
 
-// ParseReadRequest reads the message b; the error is ErrLen.
+// ParseReadRequest parses the message b; the error is ErrLen.
 func ParseReadRequest(b []byte) (h ReadRequestHeader, err error) {
 	if len(b) != ReadRequestLen {
 		return h, ErrLen
@@ -55,7 +55,7 @@ func ParseReadRequest(b []byte) (h ReadRequestHeader, err error) {
 	}, nil
 }
 
-// Advance takes n bytes, which were read and sent, off the beginning of the request. A Terminate
+// Advance removes n bytes, which were read and sent, from the start of the request. A Terminate
 // message that ends a READ in the middle quotes the request in this form (RFC 5040 §4.8).
 func (h *ReadRequestHeader) Advance(n uint32) {
 	h.SinkTO += uint64(n)
@@ -63,7 +63,7 @@ func (h *ReadRequestHeader) Advance(n uint32) {
 	h.Size -= n
 }
 
-// AtomicCode says which atomic operation is asked for (RFC 7306 §5.2.1).
+// AtomicCode is the code of an atomic operation (RFC 7306 §5.2.1).
 type AtomicCode uint8
 
 const (
@@ -71,7 +71,7 @@ const (
 	CmpSwap  AtomicCode = 2 // with a compare mask of 0, an unconditional swap
 )
 
-// Known says whether the RFC defines c.
+// Known reports whether the RFC defines c.
 func (c AtomicCode) Known() bool { return c == FetchAdd || c == CmpSwap }
 
 // AtomicRequestHeader is the message of an Atomic Request (RFC 7306 §5.2.1).
@@ -83,7 +83,7 @@ func (c AtomicCode) Known() bool { return c == FetchAdd || c == CmpSwap }
 type AtomicRequestHeader struct {
 	Reserved    uint32 // 28 bits, zero when sent, not checked when received
 	Code        AtomicCode
-	ID          uint32 // the response has the same
+	ID          uint32 // the same in the response
 	STag        uint32
 	TO          uint64 // of 8 aligned bytes
 	Data        uint64 // to add, or to swap in
@@ -105,7 +105,7 @@ func (h *AtomicRequestHeader) Encode(b []byte) {
 	binary.BigEndian.PutUint64(b[44:], h.CompareMask)
 }
 
-// ParseAtomicRequest reads the message b; the error is ErrLen. The code may be unknown.
+// ParseAtomicRequest parses the message b; the error is ErrLen. The code may be unknown.
 func ParseAtomicRequest(b []byte) (h AtomicRequestHeader, err error) {
 	if len(b) != AtomicRequestLen {
 		return h, ErrLen
@@ -124,7 +124,7 @@ func ParseAtomicRequest(b []byte) (h AtomicRequestHeader, err error) {
 	}, nil
 }
 
-// Apply is the value that the operation leaves where old was (RFC 7306 §5.1). h.Code is Known.
+// Apply returns the new value for the previous one (RFC 7306 §5.1). h.Code must be Known.
 func (h *AtomicRequestHeader) Apply(old uint64) uint64 {
 	if h.Code == FetchAdd {
 		return maskedAdd(old, h.Data, h.Mask)
@@ -135,8 +135,8 @@ func (h *AtomicRequestHeader) Apply(old uint64) uint64 {
 	return old&^h.Mask | h.Data&h.Mask
 }
 
-// maskedAdd adds field by field; no carry leaves a bit that is set in mask. It adds all but those
-// bits, and puts them right with an exclusive or.
+// maskedAdd adds each field separately: no carry leaves a bit that is set in mask. It adds all
+// other bits, and corrects the masked ones by an exclusive or.
 func maskedAdd(a, b, mask uint64) uint64 {
 	return (a&^mask + b&^mask) ^ (a^b)&mask
 }
@@ -156,7 +156,7 @@ func (h *AtomicResponseHeader) Encode(b []byte) {
 	binary.BigEndian.PutUint64(b[4:], h.Original)
 }
 
-// ParseAtomicResponse reads the message b; the error is ErrLen.
+// ParseAtomicResponse parses the message b; the error is ErrLen.
 func ParseAtomicResponse(b []byte) (h AtomicResponseHeader, err error) {
 	if len(b) != AtomicResponseLen {
 		return h, ErrLen
@@ -167,7 +167,7 @@ func ParseAtomicResponse(b []byte) (h AtomicResponseHeader, err error) {
 // PutImmediate writes the message of Immediate Data, 8 bytes, into b (RFC 7306 §6.2).
 func PutImmediate(b []byte, data uint64) { binary.BigEndian.PutUint64(b, data) }
 
-// ParseImmediate reads the message b; the error is ErrLen.
+// ParseImmediate parses the message b; the error is ErrLen.
 func ParseImmediate(b []byte) (data uint64, err error) {
 	if len(b) != ImmediateLen {
 		return 0, ErrLen

@@ -1,5 +1,5 @@
-// Package rdmap has the message formats of the RDMA protocol, RFC 5040, with its extensions, RFC
-// 7306: the control byte, the headers that follow DDP's, and Terminate with its codes. All fields
+// Package rdmap implements the message formats of the RDMA protocol, RFC 5040, with its extensions,
+// RFC 7306: the control byte, the headers behind DDP's, and Terminate with its codes. All fields
 // are big endian.
 package rdmap
 
@@ -8,7 +8,7 @@ import "fmt"
 // Version is the RDMAP version in each control byte.
 const Version = 1
 
-// Opcode names an RDMA message.
+// Opcode is the type of an RDMA message.
 type Opcode uint8
 
 const (
@@ -20,7 +20,7 @@ const (
 	SendSE           Opcode = 5 // with solicited event
 	SendSEInvalidate Opcode = 6
 	Terminate        Opcode = 7
-	ImmediateData    Opcode = 8 // this and what follows: RFC 7306 §4.1
+	ImmediateData    Opcode = 8 // this and later ones: RFC 7306 §4.1
 	ImmediateDataSE  Opcode = 9
 	AtomicRequest    Opcode = 10
 	AtomicResponse   Opcode = 11
@@ -44,9 +44,9 @@ type Info struct {
 	Tagged     bool
 	Queue      uint32 // untagged only
 	Payload    bool   // data of the ULP follows the DDP header
-	HeaderLen  int    // of the RDMAP header that follows DDP's; a Terminate's is longer when it quotes
+	HeaderLen  int    // of the RDMAP header behind DDP's; a Terminate with quotes is longer
 	Invalidate bool   // the DDP header has an STag to invalidate
-	Solicited  bool   // the receiver is to have an event
+	Solicited  bool   // the receiver gets an event
 }
 
 var infos = [opcodes]Info{
@@ -64,10 +64,10 @@ var infos = [opcodes]Info{
 	AtomicResponse:   {Name: "Atomic Response", Queue: QueueAtomicResponse, HeaderLen: AtomicResponseLen},
 }
 
-// Known says whether the RFCs define op.
+// Known reports whether the RFCs define op.
 func (op Opcode) Known() bool { return op < opcodes }
 
-// Info describes op; it is empty if op is not Known.
+// Info returns the properties of op; they are empty if op is not Known.
 func (op Opcode) Info() Info {
 	if !op.Known() {
 		return Info{}
@@ -82,14 +82,14 @@ func (op Opcode) String() string {
 	return infos[op].Name
 }
 
-// Control is the control byte of op, RsvdULP of the DDP header (RFC 5040 §4.1):
+// Control returns the control byte of op, RsvdULP of the DDP header (RFC 5040 §4.1):
 //
 //	 7…6       5…4      3…0
 //	version | reserved | opcode
 func (op Opcode) Control() uint8 { return Version<<shiftVersion | uint8(op)&maskOpcode }
 
-// ParseControl reads a control byte; the reserved bits may have any value. The error is
-// InvalidVersion or UnexpectedOpcode. op is right even if there is an error.
+// ParseControl parses a control byte; the reserved bits may have any value. The error is
+// InvalidVersion or UnexpectedOpcode. op is valid even after an error.
 func ParseControl(c uint8) (op Opcode, err error) {
 	op = Opcode(c & maskOpcode)
 	if c>>shiftVersion != Version {
@@ -101,7 +101,7 @@ func ParseControl(c uint8) (op Opcode, err error) {
 	return op, nil
 }
 
-// CheckTagged is UnexpectedOpcode unless messages of op are sent in tagged segments.
+// CheckTagged returns UnexpectedOpcode unless messages of op are sent in tagged segments.
 func (op Opcode) CheckTagged() error {
 	if !op.Known() || !infos[op].Tagged {
 		return UnexpectedOpcode
@@ -109,8 +109,8 @@ func (op Opcode) CheckTagged() error {
 	return nil
 }
 
-// CheckUntagged is UnexpectedOpcode unless messages of op are sent in untagged segments of queue
-// qn.
+// CheckUntagged returns UnexpectedOpcode unless messages of op are sent in untagged segments of
+// queue qn.
 func (op Opcode) CheckUntagged(qn uint32) error {
 	if !op.Known() || infos[op].Tagged || infos[op].Queue != qn {
 		return UnexpectedOpcode

@@ -6,8 +6,8 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/iwarp/ddp"
 )
 
-// MaxTerminateLen is the length of the longest Terminate message, in bytes, with all headers that
-// it can quote.
+// MaxTerminateLen is the length of the longest Terminate message, in bytes, with all quoted
+// headers.
 const MaxTerminateLen = TerminateLen + segmentLenLen + ddp.UntaggedLen + ReadRequestLen
 
 const segmentLenLen = 2
@@ -26,10 +26,10 @@ type TerminateHeader struct {
 	Reserved      uint16 // 13 bits, zero when sent, not checked when received
 	HasSegmentLen bool   // M
 	SegmentLen    uint16 // bytes, DDP header included; on the wire if M or D
-	DDPHeader     []byte // D: 14 or 18 bytes, as its first bit says; or nil
+	DDPHeader     []byte // D: 14 or 18 bytes, by its first bit; or nil
 	RDMAHeader    []byte // R: 28 bytes; or nil
-	// Swapped says that the fields of bytes 0 and 2 begin at the lowest bit, as Linux's siw has
-	// them on little-endian machines: the layer is below the error type, and M, D and R are the
+	// Swapped means that the fields of bytes 0 and 2 begin at the lowest bit, as Linux's siw sends
+	// them on little-endian machines. The layer is below the error type, and M, D and R are the
 	// lowest bits.
 	Swapped bool
 }
@@ -41,17 +41,17 @@ const (
 
 	maskTerminateReserved = 0x1fff
 
-	// The same bits where the fields are Swapped.
+	// The same bits if the fields are Swapped.
 	swappedM = 0x0100
 	swappedD = 0x0200
 	swappedR = 0x0400
 )
 
-// Quote is the Terminate message for c, which quotes the DDP segment at fault as RFC 5040 §4.8
-// says: nothing for local catastrophic and MPA errors; for others the segment's length and its DDP
-// header; and the Read Request too if that violated remote protection. The quoted headers are parts
-// of segment. If segment is nil or too short, nothing is quoted. If the READ was under way, the
-// caller sets RDMAHeader to the request as [ReadRequestHeader.Advance] leaves it.
+// Quote returns the Terminate message for c, with the quote of the invalid DDP segment according to
+// RFC 5040 §4.8. Local catastrophic and MPA errors quote nothing; others quote the segment's length
+// and its DDP header, and remote protection errors also the Read Request. The quoted headers are
+// parts of segment. If segment is nil or too short, nothing is quoted. If the READ was in progress,
+// the caller sets RDMAHeader to the request after [ReadRequestHeader.Advance].
 func (c Cause) Quote(segment []byte) TerminateHeader {
 	t := TerminateHeader{Cause: c}
 	quoted := c.Type != TypeLocalCatastrophic && (c.Layer == LayerRDMA || c.Layer == LayerDDP)
@@ -70,7 +70,7 @@ func (c Cause) Quote(segment []byte) TerminateHeader {
 	return t
 }
 
-// Len is the encoded length in bytes, at most MaxTerminateLen.
+// Len returns the encoded length in bytes, at most MaxTerminateLen.
 func (t *TerminateHeader) Len() int {
 	n := TerminateLen + len(t.DDPHeader) + len(t.RDMAHeader)
 	if t.HasSegmentLen || t.DDPHeader != nil {
@@ -113,8 +113,8 @@ func (t *TerminateHeader) Encode(b []byte) {
 	copy(b[len(t.DDPHeader):], t.RDMAHeader)
 }
 
-// ParseTerminate reads the message b. The error is ErrLen. Even then the Cause is right if b has
-// TerminateLen bytes: some peers quote less than they announce, as siw does after a SEND with
+// ParseTerminate parses the message b. The error is ErrLen. Even then the Cause is valid if b has
+// TerminateLen bytes: some peers quote less than they announce, such as siw after a SEND with
 // invalidate.
 func ParseTerminate(b []byte) (t TerminateHeader, err error) {
 	if len(b) < TerminateLen {
@@ -126,7 +126,7 @@ func ParseTerminate(b []byte) (t TerminateHeader, err error) {
 	t.Reserved = flags & maskTerminateReserved
 	announced, quotes := m || d || r, len(b) > TerminateLen
 	if swapped := flags & (swappedM | swappedD | swappedR); swapped != 0 && quotes && !announced {
-		// Bits are set that must be zero, and there is a quote that no other bit announces.
+		// Bits that must be zero are set, and there is a quote that no other bit announces.
 		t.Swapped = true
 		m, d, r = swapped&swappedM != 0, swapped&swappedD != 0, swapped&swappedR != 0
 		t.Cause = Cause{Layer(b[0] & 0x0f), b[0] >> 4, b[1]}

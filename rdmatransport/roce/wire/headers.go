@@ -1,6 +1,6 @@
-// Package wire is RoCEv2's headers and nothing but headers: what stands between the UDP header and
-// the end of the datagram. All fields are big-endian on the wire, except the ICRC; here they are
-// values in host order.
+// Package wire implements RoCEv2's headers and nothing else: everything between the UDP header and
+// the end of the datagram. All fields are big-endian on the wire, except the ICRC. In this package
+// they are values in host order.
 //
 //	+-----+--------------------------------------------+---------+-----+------+
 //	| BTH | RETH, AETH, AtomicETH, … as the opcode has  | payload | pad | ICRC |
@@ -30,8 +30,7 @@ const (
 	MaxHeaderLen = BTHLen + XRCETHLen + AtomicETHLen
 )
 
-// DefaultPKey is the full-membership key of the default partition, the only one that RoCEv2 is used
-// with.
+// DefaultPKey is the full-membership key of the default partition, the only one used with RoCEv2.
 const DefaultPKey = 0xffff
 
 // BTH is the base transport header (IBTA Vol 1 §9.2; FECN and BECN are A17's and Vol 1 A10's).
@@ -59,7 +58,7 @@ type BTH struct {
 	PSN        uint32 // 24 bits
 }
 
-// decode needs BTHLen bytes.
+// decode reads BTHLen bytes.
 func (h *BTH) decode(b []byte) {
 	_ = b[BTHLen-1]
 	h.Opcode = Opcode(b[0])
@@ -80,8 +79,8 @@ func (h *BTH) decode(b []byte) {
 // Encode writes the BTH to the first BTHLen bytes of b.
 func (h *BTH) Encode(b []byte) { h.encode(b) }
 
-// encode needs BTHLen bytes. Two stores, as wide as what the ICRC loads: a load of what several
-// stores have written waits for them.
+// encode writes BTHLen bytes. It uses two stores as wide as the ICRC's loads: a load of data from
+// several stores would have to wait for them.
 func (h *BTH) encode(b []byte) {
 	_ = b[BTHLen-1]
 	front, back := h.words()
@@ -89,27 +88,27 @@ func (h *BTH) encode(b []byte) {
 	binary.BigEndian.PutUint32(b[8:], back)
 }
 
-// words are bytes 0 to 7 and 8 to 11.
+// words returns bytes 0 to 7 and 8 to 11.
 func (h *BTH) words() (front uint64, back uint32) {
 	front = uint64(h.Opcode)<<56 | uint64(bit(h.Solicited, 0x80)|bit(h.MigReq, 0x40)|h.Pad&3<<4|h.Version&0x0f)<<48 | uint64(h.PKey)<<32 |
 		uint64(bit(h.FECN, 0x80)|bit(h.BECN, 0x40)|h.Reserved6&0x3f)<<24 | uint64(h.DestQP&mask24)
 	return front, uint32(bit(h.AckReq, 0x80)|h.Reserved7&0x7f)<<24 | h.PSN&mask24
 }
 
-// Sequence recognises packets that follow each other: their BTHs are the same but for the PSN,
-// which counts up.
+// Sequence recognizes consecutive packets: their BTHs are equal except for the PSN, which counts
+// up.
 type Sequence struct {
 	front uint64 // bytes 0 to 7
-	back  uint32 // and 8 to 11, of the packet before
+	back  uint32 // bytes 8 to 11 of the previous packet
 }
 
-// Sequence is that of the packets behind the one that h is of.
+// Sequence returns the sequence of packets that follow that of h.
 func (h *BTH) Sequence() Sequence {
 	front, back := h.words()
 	return Sequence{front, back}
 }
 
-// Next reports whether a BTH is that of the next packet; if not, the sequence is as before.
+// Next reports whether a BTH is that of the next packet. If not, the sequence is unchanged.
 func (s *Sequence) Next(bth *[BTHLen]byte) bool {
 	next := s.back&^mask24 | (s.back+1)&mask24
 	if binary.BigEndian.Uint64(bth[:]) != s.front || binary.BigEndian.Uint32(bth[8:]) != next {
@@ -174,7 +173,7 @@ const (
 	RNRNak      = 0x20
 	NAK         = 0x60
 
-	// AckUnlimited, as an ACK's value, says that the responder gives no end-to-end credits.
+	// AckUnlimited is the value of an ACK without end-to-end credits.
 	AckUnlimited = 0x1f
 
 	NakPSNSeq            = NAK
@@ -187,33 +186,34 @@ const (
 	syndromeValue = 0x1f
 )
 
-// Type is SyndromeACK, RNRNak, NAK, or the reserved 0x40. The reserved top bit does not count.
+// Type returns SyndromeACK, RNRNak, NAK, or the reserved 0x40. The reserved top bit is ignored.
 func (h *AETH) Type() uint8 { return h.Syndrome & syndromeType }
 
-// Value is an ACK's credit count code, an RNR NAK's timer code (see [RNRTimer]), or a NAK's code.
+// Value returns an ACK's credit count code, an RNR NAK's timer code (see [RNRTimer]), or a NAK's
+// code.
 func (h *AETH) Value() uint8 { return h.Syndrome & syndromeValue }
 
-// Credits is how many more messages than the first MSN an ACK's sender has receive requests for;
-// not ok if it gives no end-to-end credits (IBTA Vol 1 §9.7.7.2).
+// Credits returns for how many messages beyond MSN an ACK's sender has receive requests. ok is
+// false if it gives no end-to-end credits (IBTA Vol 1 §9.7.7.2).
 func (h *AETH) Credits() (n uint32, ok bool) {
 	switch v := h.Value(); {
 	case v == AckUnlimited:
 		return 0, false
 	case v < 2:
 		return uint32(v), true
-	default: // a power of two, or one and a half of it
+	default: // a power of two, or 1.5 times that
 		return uint32(2+v&1) << (v/2 - 1), true
 	}
 }
 
-// IsACK reports a positive acknowledgement.
+// IsACK reports whether the AETH is a positive acknowledgement.
 func (h *AETH) IsACK() bool { return h.Type() == SyndromeACK }
 
-// IsRNR reports a receiver-not-ready NAK.
+// IsRNR reports whether the AETH is a receiver-not-ready NAK.
 func (h *AETH) IsRNR() bool { return h.Type() == RNRNak }
 
-// IsNAK reports any other negative acknowledgement; Syndrome then is one of the Nak constants, or
-// reserved.
+// IsNAK reports whether the AETH is any other negative acknowledgement. Syndrome is then one of the
+// Nak constants, or reserved.
 func (h *AETH) IsNAK() bool { return h.Type() == NAK }
 
 func (h *AETH) decode(b []byte) {
@@ -239,7 +239,7 @@ func (h *AETH) encode(b []byte) {
 type AtomicETH struct {
 	Addr    uint64
 	RKey    uint32
-	Swap    uint64 // CmpSwap: the new value; FetchAdd: what to add
+	Swap    uint64 // CmpSwap: the new value; FetchAdd: the addend
 	Compare uint64 // CmpSwap only
 }
 
@@ -262,7 +262,7 @@ func (h *AtomicETH) encode(b []byte) {
 // AtomicAckETH is the atomic acknowledge extended transport header: eight bytes (IBTA Vol 1
 // §9.3.5.3).
 type AtomicAckETH struct {
-	Orig uint64 // what the memory held before
+	Orig uint64 // the previous content of memory
 }
 
 // DETH is the datagram extended transport header (IBTA Vol 1 §9.3.2).
@@ -302,11 +302,11 @@ type FETH struct {
 	Placement   uint8  // FlushGlobal, FlushPersistent, or both
 }
 
-// Values of an FETH; the others are reserved.
+// Values of a FETH; all others are reserved.
 const (
-	FlushGlobal     = 1 << 0 // placement: what is flushed is visible to all
-	FlushPersistent = 1 << 1 // and outlives a loss of power
-	FlushRange      = 0      // selectivity: what the RETH names
+	FlushGlobal     = 1 << 0 // placement: flushed data becomes visible to all
+	FlushPersistent = 1 << 1 // placement: flushed data survives a power failure
+	FlushRange      = 0      // selectivity: the range in the RETH
 	FlushRegion     = 1      // the whole region of the R_Key
 )
 

@@ -7,10 +7,10 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/crc"
 )
 
-// ICRC is the invariant CRC of a packet: header is its IPv4 (20 bytes, no options) or IPv6 (40
-// bytes) header and the 8 bytes of UDP header, or of RoCE v1 the 40 bytes of GRH, as on the wire; b
-// is what is behind it without the last four bytes. What routers may change counts as ones, and
-// eight bytes of ones stand where InfiniBand has its LRH (IBTA A17.3.3, Vol 1 §7.8.1):
+// ICRC returns the invariant CRC of a packet. header is its IPv4 (20 bytes, no options) or IPv6 (40
+// bytes) header and the 8 bytes of UDP header, or for RoCE v1 the 40 bytes of GRH, as on the wire.
+// b is the rest without the last four bytes. Fields that routers may change count as ones, and
+// eight bytes of ones stand for InfiniBand's LRH (IBTA A17.3.3, Vol 1 §7.8.1):
 //
 //	IPv4        TOS, TTL, header checksum
 //	IPv6, GRH   traffic class, flow label, hop limit
@@ -36,17 +36,17 @@ func ICRC(header, b []byte) uint32 {
 	return Update(sum, b[BTHLen:])
 }
 
-// Run computes the ICRCs of packets that go behind one header, which differs from packet to packet
-// in its lengths and the IPv4 identification alone: those of a superframe, or of one path. What the
-// rest of the headers adds to the sum is kept for as long as packets of one length follow each
-// other whose BTHs differ in the last four bytes alone (AckReq and PSN). The zero value is ready.
+// Run computes the ICRCs of packets of a superframe or of a path. Their headers differ only in the
+// lengths and the IPv4 identification. The sum of all other header fields is cached while packets
+// of one length follow each other whose BTHs differ only in the last four bytes (AckReq and PSN).
+// The zero value is ready for use.
 type Run struct {
 	kept  uint32
-	size  uint16 // what the IP header has as length; never 0, so that the zero value is nobody's
+	size  uint16 // length in the IP header; never 0, so that the zero value matches nothing
 	front uint64 // bytes 0 to 7 of the BTH
 }
 
-// ICRC is ICRC(header, b).
+// ICRC returns ICRC(header, b).
 func (r *Run) ICRC(header, b []byte) uint32 {
 	bth := (*[BTHLen]byte)(b)
 	front := binary.BigEndian.Uint64(bth[:])
@@ -68,13 +68,13 @@ func (r *Run) ICRC(header, b []byte) uint32 {
 	return Update(r.kept^changes, b[BTHLen:])
 }
 
-// Check is CheckICRC(header, pkt).
+// Check returns CheckICRC(header, pkt).
 func (r *Run) Check(header, pkt []byte) bool {
 	n := len(pkt) - ICRCLen
 	return checkable(header, n) && binary.LittleEndian.Uint32(pkt[n:]) == r.ICRC(header, pkt[:n])
 }
 
-// Update is the ICRC of a packet of whose first part it is sum, and whose rest is b.
+// Update returns the ICRC of a packet from the sum of its first part and the rest, b.
 func Update(sum uint32, b []byte) uint32 {
 	if len(b) < shortest {
 		return updateShort(sum, b)
@@ -82,11 +82,11 @@ func Update(sum uint32, b []byte) uint32 {
 	return crc.IEEE.Update(sum, b)
 }
 
-// shortest is from how many bytes on hash/crc32 uses the processor's instructions; below, most of
-// its time is spent on finding out.
+// shortest is the number of bytes from which on hash/crc32 uses the processor's instructions. Below
+// it, the check for these takes most of the time.
 const shortest = 64
 
-// updateShort is crc32.Update, eight and four bytes at a time: RoCE's packets are multiples of
+// updateShort is crc32.Update for eight and four bytes at a time: RoCE packets are multiples of
 // four.
 func updateShort(crc uint32, b []byte) uint32 {
 	crc = ^crc
@@ -105,8 +105,8 @@ func updateShort(crc uint32, b []byte) uint32 {
 	return ^crc
 }
 
-// sum4 is what the first four bytes of b add by their rows, and sum20 the first twenty. Without a
-// loop, and where the compiler sees the lengths, a byte takes two instructions.
+// sum4 sums the table entries of the first four bytes of b, and sum20 of the first twenty. Without
+// a loop, and with constant lengths, a byte takes two instructions.
 func sum4(rows []row, b []byte) uint32 {
 	r, x := (*[4]row)(rows), (*[4]byte)(b)
 	return r[0][x[0]] ^ r[1][x[1]] ^ r[2][x[2]] ^ r[3][x[3]]
@@ -117,14 +117,14 @@ func sum20(rows []row, b []byte) uint32 {
 	return sum4(r[:], x[:]) ^ sum4(r[4:], x[4:]) ^ sum4(r[8:], x[8:]) ^ sum4(r[12:], x[12:]) ^ sum4(r[16:], x[16:])
 }
 
-// A CRC over a known number of bytes is the sum of what each byte adds, by its value and its
-// distance from the end, and of that of zeros. So the headers, which come before the payload and
-// with bits in them that count as ones whatever they are, cost one look into a table a byte: much
-// less than a copy of them with the ones filled in, and hash/crc32 over it.
+// row maps a byte's value to its share of a CRC, for one distance from the end. A CRC over a known
+// number of bytes is the sum of these shares, and of the CRC of zeros. The headers, in which some
+// bits always count as ones, therefore cost one table lookup per byte. That is much less than a
+// copy with these bits set, and hash/crc32 over it.
 type row [256]uint32
 
 var (
-	overIPv4 = struct { // rows by the place in header
+	overIPv4 = struct { // by the position in header
 		start uint32
 		rows  [20 + 8]row
 	}{start: startOf(maskIPv4[:])}
@@ -140,15 +140,15 @@ var (
 	distant [8]row // by the distance from the end
 )
 
-// What counts as ones.
+// Bits that count as ones.
 var (
 	maskIPv4 = [20 + 8]byte{1: 0xff, 8: 0xff, 10: 0xff, 11: 0xff, 20 + 6: 0xff, 20 + 7: 0xff}
 	maskIPv6 = [40 + 8]byte{0: 0x0f, 1: 0xff, 2: 0xff, 3: 0xff, 7: 0xff, 40 + 6: 0xff, 40 + 7: 0xff}
 	maskBTH  = [BTHLen]byte{4: 0xff}
 )
 
-// startOf is the CRC of the eight bytes of ones, a header and a BTH in which all is zero but what
-// counts as ones.
+// startOf returns the CRC of the eight bytes of ones, a header and a BTH, with all bits zero except
+// those that count as ones.
 func startOf(mask []byte) uint32 {
 	lrh := [8]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 	crc := crc32.ChecksumIEEE(lrh[:])
@@ -163,12 +163,12 @@ func init() {
 			distant[i+1][v] = crc>>8 ^ crc32.IEEETable[byte(crc)]
 		}
 	}
-	last := distant[0] // of the byte at the end
+	last := distant[0] // of the last byte
 	back := func(r *row, mask byte) {
 		for v := range r {
 			r[v] = last[byte(v)&^mask]
 		}
-		for v, crc := range last { // a byte further from the end: as with a zero behind it
+		for v, crc := range last { // one byte further from the end, as with a zero behind it
 			last[v] = crc>>8 ^ crc32.IEEETable[byte(crc)]
 		}
 	}
@@ -189,11 +189,12 @@ func init() {
 	}
 }
 
-// GRHLen is the number of bytes of a GRH.
+// GRHLen is the length of a GRH in bytes.
 const GRHLen = 40
 
-// PutICRC computes the ICRC of pkt, all that is behind the header, and writes it to its last four
-// bytes (little-endian). Without a header, the packet goes without ICRC, and they are zeros.
+// PutICRC computes the ICRC of pkt, which is everything behind the header, and writes it to the
+// last four bytes of pkt (little-endian). Without a header, the packet has no ICRC, and the bytes
+// are zeros.
 func PutICRC(header, pkt []byte) {
 	n := len(pkt) - ICRCLen
 	if len(header) == 0 {
@@ -203,19 +204,19 @@ func PutICRC(header, pkt []byte) {
 	PutSum(pkt, ICRC(header, pkt[:n]))
 }
 
-// PutSum writes an ICRC that is known to the last four bytes of pkt.
+// PutSum writes a known ICRC to the last four bytes of pkt.
 func PutSum(pkt []byte, sum uint32) {
 	binary.LittleEndian.PutUint32(pkt[len(pkt)-ICRCLen:], sum)
 }
 
-// CheckICRC reports whether the last four bytes of pkt, all that is behind the header, are its
-// ICRC. It is false for anything that is too short, or whose header is not of a known length.
+// CheckICRC reports whether the last four bytes of pkt, which is everything behind the header, are
+// its ICRC. It returns false if pkt is too short or the header has an unknown length.
 func CheckICRC(header, pkt []byte) bool {
 	n := len(pkt) - ICRCLen
 	return checkable(header, n) && binary.LittleEndian.Uint32(pkt[n:]) == ICRC(header, pkt[:n])
 }
 
-// checkable reports whether there is an ICRC of n bytes behind a header.
+// checkable reports whether an ICRC is defined for a header and n bytes.
 func checkable(header []byte, n int) bool {
 	return n >= BTHLen && (len(header) == 20+8 || len(header) == 40+8 || len(header) == GRHLen)
 }

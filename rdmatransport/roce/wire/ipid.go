@@ -6,22 +6,22 @@ import (
 	"math/bits"
 )
 
-// ID is the identification in an IPv4 header.
+// ID returns the identification in an IPv4 header.
 func ID(header []byte) uint16 { return binary.BigEndian.Uint16(header[idAt:]) }
 
-// SolveID finds the IPv4 identification under which pkt, all that is behind the UDP header, has its
-// ICRC. header is the IPv4 header (20 bytes, no options) and the UDP header, with any
-// identification; its other fields must be those that the packet was sent with. A socket does not
-// show the identification of what it receives, and the ICRC covers it.
+// SolveID computes the IPv4 identification from the ICRC of pkt, which is everything behind the UDP
+// header. header is the IPv4 header (20 bytes, no options) and the UDP header, with any
+// identification. Its other fields must be those of the sent packet. A socket does not show the
+// identification of received packets, but the ICRC covers it.
 //
-// ok is false if there is no such identification: then the packet was damaged, or another field of
-// header is wrong. For a damaged packet one is found by chance once in 65,536 times, because 16 of
-// the ICRC's 32 bits are spent on finding it.
+// ok is false if no identification matches: the packet was damaged, or another field of header is
+// wrong. A damaged packet has a match with a probability of 1 in 65,536, because 16 of the ICRC's
+// 32 bits are used to find the identification.
 //
-// A CRC is linear. The ICRC of two packets that differ in the identification alone differ by what
-// the difference of the two adds: that is those 16 bits as a polynomial, times x^32, times x^8 for
-// each byte behind them, modulo the CRC's polynomial. Dividing by that power of x, except for x^16,
-// leaves the difference in 16 of 32 bits, and zeros in the others.
+// A CRC is linear. If two packets differ only in the identification, the difference of their ICRCs
+// depends only on the difference of the identifications. It is those 16 bits as a polynomial, times
+// x^32, times x^8 for each byte behind them, modulo the CRC's polynomial. Division by that power of
+// x, except for x^16, leaves the difference in 16 of 32 bits, and zeros in the others.
 func SolveID(header, pkt []byte) (id uint16, ok bool) {
 	const (
 		behind  = ipv4UDPLen - idAt - 2 // bytes of the header behind it
@@ -47,19 +47,19 @@ func SolveID(header, pkt []byte) (id uint16, ok bool) {
 
 const (
 	ipv4UDPLen = 20 + 8
-	idAt       = 4 // of the identification in the header
+	idAt       = 4 // offset of the identification in the header
 )
 
-// Polynomials modulo that of the CRC have the coefficient of x^0 in bit 31, as crc32.IEEE has.
+// Polynomials modulo that of the CRC have the coefficient of x^0 in bit 31, like crc32.IEEE.
 
 const one = 1 << 31
 
-// inverse has the powers of x^-8: low[i] is x^(-8i), high[i] is low[1] to the power of 256i.
+// inverse has the powers of x^-8: low[i] is x^(-8i), and high[i] is low[1] to the power of 256i.
 var inverse = struct{ low, high [256]uint32 }{}
 
 func init() {
 	byteBack := uint32(one)
-	for range 8 { // divide by x: multiplying shifts to the right, and adds crc32.IEEE, the only summand with bit 31, for a bit lost
+	for range 8 { // divide by x: multiplication shifts to the right, and adds crc32.IEEE, the only term with bit 31, for a lost bit
 		if byteBack&one != 0 {
 			byteBack = (byteBack^crc32.IEEE)<<1 | 1
 		} else {
@@ -77,7 +77,7 @@ func init() {
 	fill(&inverse.high, fill(&inverse.low, byteBack))
 }
 
-// multiply is a·b modulo the CRC's polynomial.
+// multiply returns a·b modulo the CRC's polynomial.
 func multiply(a, b uint32) (product uint32) {
 	for range 32 {
 		product ^= b & -(a >> 31)

@@ -6,18 +6,18 @@ import "fmt"
 // in the lower five (IBTA Vol 1 §9.2.1, table 38).
 type Opcode uint8
 
-// Transport is the transport service that an opcode belongs to.
+// Transport is the transport service of an opcode.
 type Transport uint8
 
-// The services that have opcodes here. A CNP's code belongs to none of them.
+// The services with opcodes here. The CNP opcode belongs to none of them.
 const (
 	RC  Transport = 0
 	UC  Transport = 1
 	UD  Transport = 3
-	XRC Transport = 5 // the codes of RC, with this service in their upper bits
+	XRC Transport = 5 // the codes of RC with this service in the upper bits
 )
 
-// Transport is the upper three bits.
+// Transport returns the upper three bits.
 func (o Opcode) Transport() Transport { return Transport(o >> 5) }
 
 // Reliable connection.
@@ -72,7 +72,7 @@ const (
 	CNP           Opcode = 0x81
 )
 
-// String is the opcode's name as tshark and the tables of the standard have it, shortened.
+// String returns the opcode's name as in tshark and in the standard's tables, shortened.
 func (o Opcode) String() string {
 	if s := opcodes[o].name; s != "" {
 		return s
@@ -80,87 +80,89 @@ func (o Opcode) String() string {
 	return fmt.Sprintf("opcode %#02x", uint8(o))
 }
 
-// Info tells what an opcode means and which headers follow the BTH.
+// Info returns the properties of an opcode.
 func (o Opcode) Info() Info { return opcodes[o].info }
 
-// Info is the properties of an opcode.
+// Info has the properties of an opcode: its meaning, and the headers that follow the BTH.
 type Info struct {
 	flags  flags
 	header uint8
 }
 
-// Known: the opcode is one of this package's constants. For any other nothing else is true, and
-// HeaderLen is BTHLen.
+// Known reports whether the opcode is one of this package's constants. For any other, all other
+// methods return false, and HeaderLen returns BTHLen.
 func (i Info) Known() bool { return i.flags&known != 0 }
 
-// Request goes from requester to responder. A CNP is neither Request nor Response.
+// Request reports whether the packet goes from requester to responder. A CNP is neither Request nor
+// Response.
 func (i Info) Request() bool { return i.flags&request != 0 }
 
-// Response goes from responder to requester: acknowledgements and READ responses.
+// Response reports whether the packet goes from responder to requester: acknowledgements and READ
+// responses.
 func (i Info) Response() bool { return i.flags&response != 0 }
 
-// First packet of a message; an Only packet is First and Last.
+// First reports whether the packet is the first of a message. An Only packet is First and Last.
 func (i Info) First() bool { return i.flags&first != 0 }
 
-// Last packet of a message; an Only packet is First and Last.
+// Last reports whether the packet is the last of a message. An Only packet is First and Last.
 func (i Info) Last() bool { return i.flags&last != 0 }
 
-// Only is First and Last.
+// Only reports whether the packet is First and Last.
 func (i Info) Only() bool { return i.flags&only == only }
 
-// Send: part of a SEND.
+// Send reports whether the packet is part of a SEND.
 func (i Info) Send() bool { return i.flags&send != 0 }
 
-// Write: part of an RDMA WRITE.
+// Write reports whether the packet is part of an RDMA WRITE.
 func (i Info) Write() bool { return i.flags&write != 0 }
 
-// Read: an RDMA READ request, or one of its responses.
+// Read reports whether the packet is an RDMA READ request or response.
 func (i Info) Read() bool { return i.flags&read != 0 }
 
-// Atomic: an atomic request, or its acknowledgement.
+// Atomic reports whether the packet is an atomic request or its acknowledgement.
 func (i Info) Atomic() bool { return i.flags&atomic != 0 }
 
-// Flush: a FLUSH request.
+// Flush reports whether the packet is a FLUSH request.
 func (i Info) Flush() bool { return i.flags&flush != 0 }
 
-// AtomicWrite: an ATOMIC WRITE request.
+// AtomicWrite reports whether the packet is an ATOMIC WRITE request.
 func (i Info) AtomicWrite() bool { return i.flags&atomicWrite != 0 }
 
-// Answered: of a request, that it has a response of its own, which takes one of the responder's
+// Answered reports whether a request has a response of its own, which takes one of the responder's
 // resources.
 func (i Info) Answered() bool { return i.flags&(read|atomic|flush|atomicWrite) != 0 }
 
-// HasRETH and the methods below tell which extension headers follow the BTH.
+// HasRETH reports whether a RETH follows the BTH.
 func (i Info) HasRETH() bool { return i.flags&hasRETH != 0 }
 
-// HasAETH: an AETH follows.
+// HasAETH reports whether an AETH follows.
 func (i Info) HasAETH() bool { return i.flags&hasAETH != 0 }
 
-// HasAtomicETH: an AtomicETH follows.
+// HasAtomicETH reports whether an AtomicETH follows.
 func (i Info) HasAtomicETH() bool { return i.flags&hasAtomicETH != 0 }
 
-// HasAtomicAckETH: an AtomicAckETH follows the AETH.
+// HasAtomicAckETH reports whether an AtomicAckETH follows the AETH.
 func (i Info) HasAtomicAckETH() bool { return i.flags&hasAtomicAckETH != 0 }
 
-// HasImmDt: immediate data follow.
+// HasImmDt reports whether immediate data follows.
 func (i Info) HasImmDt() bool { return i.flags&hasImmDt != 0 }
 
-// HasIETH: an rkey to invalidate follows.
+// HasIETH reports whether an rkey to invalidate follows.
 func (i Info) HasIETH() bool { return i.flags&hasIETH != 0 }
 
-// HasXRCETH: an XRCETH follows.
+// HasXRCETH reports whether an XRCETH follows.
 func (i Info) HasXRCETH() bool { return i.flags&hasXRCETH != 0 }
 
-// HasFETH: an FETH follows.
+// HasFETH reports whether a FETH follows.
 func (i Info) HasFETH() bool { return i.flags&hasFETH != 0 }
 
-// HasDETH: a DETH follows.
+// HasDETH reports whether a DETH follows.
 func (i Info) HasDETH() bool { return i.flags&hasDETH != 0 }
 
-// HasPayload: a payload, perhaps of zero bytes, follows the headers.
+// HasPayload reports whether a payload, perhaps of zero bytes, follows the headers.
 func (i Info) HasPayload() bool { return i.flags&hasPayload != 0 }
 
-// HeaderLen is the number of bytes of the BTH and its extensions.
+// HeaderLen returns the length of the BTH and its extensions, in bytes.
 func (i Info) HeaderLen() int { return int(i.header) }
 
 type flags uint32

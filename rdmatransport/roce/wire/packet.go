@@ -5,7 +5,7 @@ import (
 	"errors"
 )
 
-// Why a datagram is not a packet.
+// Errors of Parse.
 var (
 	ErrShort   = errors.New("roce: shorter than its headers and ICRC")
 	ErrOpcode  = errors.New("roce: unknown opcode")
@@ -14,8 +14,8 @@ var (
 	ErrPayload = errors.New("roce: payload where the opcode has none, or not of the length it must have")
 )
 
-// Packet is one RoCEv2 packet. Which of the extension headers count is the opcode's to say
-// ([Opcode.Info]); Parse leaves the others as they were.
+// Packet is one RoCEv2 packet. The opcode determines which extension headers are valid
+// ([Opcode.Info]). Parse leaves the others unchanged.
 type Packet struct {
 	BTH
 	RETH           RETH
@@ -30,18 +30,17 @@ type Packet struct {
 	Payload        []byte // without pad; of an acknowledgement, its Sack
 }
 
-// Parse reads the packet that fills the UDP payload b, ICRC included; it does not check the ICRC.
-// Payload is a part of b. The error is one of this package's; p is then undefined. p may be used
-// again.
+// Parse parses the packet that fills the UDP payload b, including the ICRC, which it does not
+// check. Payload is a part of b. The error is one of this package's, and p is then undefined. p may
+// be reused.
 func (p *Packet) Parse(b []byte) error { return p.parse(b, b) }
 
-// Scratch is room for what ParseInPlace copies.
+// Scratch is a buffer for ParseInPlace.
 type Scratch [512]byte
 
-// ParseInPlace is Parse of a packet in memory that may change at any time. The headers are read
-// from a copy of them, and if the packet is not one of data (SEND, WRITE, READ response), Payload
-// is a copy too. In data packets Payload is a part of b, of which no byte has been read; the
-// packet's other lengths are as long as b was.
+// ParseInPlace is Parse for a packet in memory that may change at any time. The headers are parsed
+// from a copy. Payload is a copy too, except for data packets (SEND, WRITE, READ response). For
+// these, Payload is a part of b of which no byte has been read.
 func (p *Packet) ParseInPlace(b []byte, scratch *Scratch) error {
 	n := copy(scratch[:MaxHeaderLen], b)
 	if n < BTHLen {
@@ -56,7 +55,8 @@ func (p *Packet) ParseInPlace(b []byte, scratch *Scratch) error {
 	return p.Parse(scratch[:n+copy(scratch[n:], b[n:])])
 }
 
-// parse reads the headers of packet b from head, which has as many bytes of it as headers can have.
+// parse parses the headers of packet b from head, a prefix of b that is long enough for all
+// headers.
 func (p *Packet) parse(head, b []byte) error {
 	if len(b) < BTHLen+ICRCLen {
 		return ErrShort
@@ -67,7 +67,7 @@ func (p *Packet) parse(head, b []byte) error {
 	p.BTH.decode(head)
 	info := p.Opcode.Info()
 	if !info.Known() {
-		p.DETH, p.Payload = DETH{}, nil // those of the packet before
+		p.DETH, p.Payload = DETH{}, nil // those of the previous packet
 		return ErrOpcode
 	}
 	n := info.HeaderLen()
@@ -125,17 +125,17 @@ func (p *Packet) parse(head, b []byte) error {
 	return nil
 }
 
-// HeaderLen is the number of bytes that EncodeHeader writes.
+// HeaderLen returns the number of bytes that EncodeHeader writes.
 func (p *Packet) HeaderLen() int { return p.Opcode.Info().HeaderLen() }
 
-// Size is the packet's number of bytes: headers, payload, pad, ICRC.
+// Size returns the length of the packet in bytes: headers, payload, pad, ICRC.
 func (p *Packet) Size() int { return p.HeaderLen() + len(p.Payload) + int(p.Pad) + ICRCLen }
 
-// PadLen is the BTH.Pad of a payload of n bytes.
+// PadLen returns BTH.Pad for a payload of n bytes.
 func PadLen(n int) uint8 { return uint8(-n & 3) }
 
-// EncodeHeader writes the BTH and the extensions that the opcode has to b, which has room for
-// HeaderLen bytes, and returns that number.
+// EncodeHeader writes the BTH and the opcode's extensions to b, which must have HeaderLen bytes,
+// and returns that number.
 func (p *Packet) EncodeHeader(b []byte) int {
 	info := p.Opcode.Info()
 	p.BTH.encode(b)
@@ -179,8 +179,8 @@ func (p *Packet) EncodeHeader(b []byte) int {
 	return n
 }
 
-// Encode writes the whole packet to b, whose length is Size: headers, a copy of the payload, zeros
-// as pad, ICRC. header is the IP and UDP headers that it is sent behind.
+// Encode writes the whole packet to b, whose length must be Size: headers, a copy of the payload,
+// zeros as pad, ICRC. header is the IP and UDP headers before it.
 func (p *Packet) Encode(header, b []byte) {
 	n := p.EncodeHeader(b)
 	n += copy(b[n:], p.Payload)

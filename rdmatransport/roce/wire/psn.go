@@ -5,15 +5,14 @@ import "time"
 // mask24 keeps the 24 bits of a PSN, an MSN or a QP number.
 const mask24 = 1<<24 - 1
 
-// PSNAdd is p + n modulo 2^24. Bits of p above the 24th do not count.
+// PSNAdd returns p + n modulo 2^24. Bits of p above the 24th are ignored.
 func PSNAdd(p, n uint32) uint32 { return (p + n) & mask24 }
 
-// PSNDiff is a − b as a signed 24-bit number: negative if a comes before b, which holds for PSNs
+// PSNDiff returns a − b as a signed 24-bit number. It is negative if a comes before b, for PSNs
 // less than 2^23 apart (IBTA Vol 1 §9.7.1).
 func PSNDiff(a, b uint32) int32 { return int32((a-b)<<8) >> 8 }
 
-// RNRTimer is the time that an RNR NAK's 5-bit timer code stands for (IBTA Vol 1 §9.7.5.2.8, table
-// 45).
+// RNRTimer returns the time of an RNR NAK's 5-bit timer code (IBTA Vol 1 §9.7.5.2.8, table 45).
 func RNRTimer(code uint8) time.Duration {
 	return time.Duration(rnrTimers[code&syndromeValue]) * 10 * time.Microsecond
 }

@@ -6,22 +6,22 @@ import (
 	"math/bits"
 )
 
-// Mark is what a SoftRNIC that keeps packets behind a gap puts into BTH.Reserved7 of every packet
-// of a reliable connection: 1 to 127, or 0 for none. All others send the field as zero, and ignore
-// it (IBTA Vol 1 §9.2).
+// Mark is the value of BTH.Reserved7 in every packet of a reliable connection, on a SoftRNIC that
+// keeps packets behind a gap: 1 to 127, or 0 for none. All other devices send zero, and ignore the
+// field (IBTA Vol 1 §9.2).
 //
-// There is one for the requests of each direction, and their answers, which both sides know from
-// the numbers of the two QPs and the first PSN of the requests. So packets that somebody makes who
-// has not seen the connection's mostly have a wrong one. It is 7 bits and no more than a help:
-// nothing in a RoCE packet proves who sent it, and the ICRC has no key.
+// Each direction of requests, with its answers, has one mark. Both sides compute it from the two QP
+// numbers and the first PSN of the requests. An attacker who has not seen packets of the connection
+// will usually use a wrong one. A mark has only 7 bits, so its protection is limited: nothing in a
+// RoCE packet proves its origin, and the ICRC has no key.
 type Mark uint8
 
-// markVersion keeps the marks of versions apart: two that understand selective acknowledgements
-// differently do not recognise each other. The one before had 0, and a bitmap.
+// markVersion distinguishes versions: peers with different formats of selective acknowledgements do
+// not recognize each other. The previous version had 0, and a bitmap.
 const markVersion = 31
 
-// MarkOf is the mark of the requests that QP requester sends to QP responder, from PSN first on,
-// and of their answers.
+// MarkOf returns the mark of the requests from QP requester to QP responder, from PSN first on, and
+// of their answers.
 func MarkOf(requester, responder, first uint32) Mark {
 	h := fnv.New32a()
 	var b [12]byte
@@ -32,13 +32,11 @@ func MarkOf(requester, responder, first uint32) Mark {
 	return 1 + Mark((uint64(h.Sum32())+markVersion)%127)
 }
 
-// Newest is the BTH.Reserved7 of an answer, and of a request packet behind whose PSNs none has been
-// sent so far. On a path that keeps the order, what has come by then and claims to be from further
-// on is not the peer's.
+// Newest returns BTH.Reserved7 of an answer, and of a request packet if no later PSN has been sent.
+// On a path that keeps the order, a packet that arrived earlier with a later PSN is not the peer's.
 func (m Mark) Newest() uint8 { return uint8(m) }
 
-// Again is the BTH.Reserved7 of a request packet that is sent once more, while others have been
-// sent from behind it.
+// Again returns BTH.Reserved7 of a retransmitted request packet, if later PSNs have been sent.
 func (m Mark) Again() uint8 {
 	if m == 0 {
 		return 0
@@ -47,16 +45,16 @@ func (m Mark) Again() uint8 {
 }
 
 const (
-	// MaxSackLen is how many bytes a selective acknowledgement has at most, where the path MTU is
-	// not less.
+	// MaxSackLen is the largest length of a selective acknowledgement in bytes, if the path MTU
+	// allows it.
 	MaxSackLen = 4096
-	// maxSackTold is how many packets it tells of at most.
+	// maxSackTold is the largest number of packets that it covers.
 	maxSackTold = 1<<16 - 1
 )
 
-// Sack is the payload of a sequence NAK between two that mark their packets: which packets behind
-// the expected one are there. It is a list of items of 16 bits, each about the packets behind those
-// of the item before; the first begins with the PSN after the NAK's.
+// Sack is the payload of a sequence NAK between two peers that mark their packets. It lists which
+// packets behind the expected one have arrived. It consists of items of 16 bits, each for the
+// packets behind those of the previous item. The first item begins with the PSN after the NAK's.
 //
 //	+---+---+---------------------------+
 //	| 0 | k |             n             |  n packets, 1 to 16,383: k reports whether they are there
@@ -66,21 +64,21 @@ const (
 //	|                 0                 |  the end: nothing behind is there
 //	+-----------------------------------+
 //
-// The end is repeated where that makes the length a multiple of 4 bytes. A list without an end says
-// nothing of what is behind it: there was no room for that.
+// The end is repeated if needed for a length that is a multiple of 4 bytes. A list without an end
+// had no room for later packets, and says nothing about them.
 type Sack []byte
 
 const (
 	sackBits  = 1 << 15 // an item of single packets
-	sackKept  = 1 << 14 // of a run: they are there
+	sackKept  = 1 << 14 // of a run: the packets have arrived
 	sackRun   = 1<<14 - 1
 	sackEach  = 15 // packets of an item of single ones
 	sackItems = 2  // bytes of an item
 )
 
-// AppendSack appends a selective acknowledgement to b, which has room for so many bytes, a multiple
-// of 4. It tells of n packets, or of as many of the first as there is room for. kept has those from
-// number i on, counted from 0: the lowest bit is i's; bits of packets n and later do not matter.
+// AppendSack appends a selective acknowledgement to b, in at most room bytes, a multiple of 4. It
+// covers n packets, or as many of the first as fit. kept returns the bits of the packets from
+// number i on, counted from 0: the lowest bit is i's. Bits of packets n and later are ignored.
 func AppendSack(b []byte, room int, n uint32, kept func(i uint32) uint64) Sack {
 	end := len(b) + room
 	for i := uint32(0); i < n; {
@@ -119,7 +117,7 @@ func AppendSack(b []byte, room int, n uint32, kept func(i uint32) uint64) Sack {
 	return b
 }
 
-// runOf is how many of the lowest bits are the same.
+// runOf returns how many of the lowest bits are equal.
 func runOf(w uint64) uint32 {
 	if w&1 != 0 {
 		w = ^w
@@ -127,8 +125,8 @@ func runOf(w uint64) uint32 {
 	return uint32(bits.TrailingZeros64(w))
 }
 
-// All calls yield with what is there, in order: n packets, the first of which is so far from the
-// NAK's PSN.
+// All calls yield for each run of arrived packets, in order: n packets, the first at the given
+// distance from the NAK's PSN.
 func (s Sack) All(yield func(distance, n uint32) bool) {
 	for at := uint32(1); len(s) > 0; s = s[sackItems:] {
 		item := uint32(binary.BigEndian.Uint16(s))
@@ -152,8 +150,9 @@ func (s Sack) All(yield func(distance, n uint32) bool) {
 	}
 }
 
-// Told is how many packets behind the NAK's PSN it tells of; all: none behind those is there.
-func (s Sack) Told() (n uint32, all bool) {
+// Covered returns how many packets behind the NAK's PSN the list covers. all: no later packet has
+// arrived.
+func (s Sack) Covered() (n uint32, all bool) {
 	for ; len(s) > 0; s = s[sackItems:] {
 		switch item := uint32(binary.BigEndian.Uint16(s)); {
 		case item == 0:
@@ -167,12 +166,12 @@ func (s Sack) Told() (n uint32, all bool) {
 	return n, false
 }
 
-// sound reports whether it is as it has to be.
-func (s Sack) sound() bool {
+// valid reports whether the list is well-formed.
+func (s Sack) valid() bool {
 	if len(s) > MaxSackLen || len(s)%4 != 0 {
 		return false
 	}
-	if n, _ := s.Told(); n > maxSackTold {
+	if n, _ := s.Covered(); n > maxSackTold {
 		return false
 	}
 	ended := false
@@ -186,9 +185,8 @@ func (s Sack) sound() bool {
 	return true
 }
 
-// sack reports whether an acknowledgement may have this payload. Whether its mark is the
-// connection's, the QP knows.
+// sack reports whether an acknowledgement may have this payload. The QP checks the mark.
 func (p *Packet) sack(payload []byte) bool {
 	return (p.Opcode == RCAck || p.Opcode == Opcode(XRC)<<5|RCAck) && p.Reserved7 != 0 &&
-		p.Pad == 0 && Sack(payload).sound()
+		p.Pad == 0 && Sack(payload).valid()
 }

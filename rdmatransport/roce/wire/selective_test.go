@@ -85,7 +85,7 @@ func TestSack(t *testing.T) {
 		if got := sacktest.Distances(s); !slices.Equal(got, c.distances) {
 			t.Errorf("%s: it tells of %d, want %d", c.name, len(got), len(c.distances))
 		}
-		if _, all := s.Told(); !all {
+		if _, all := s.Covered(); !all {
 			t.Errorf("%s: it has no end", c.name)
 		}
 	}
@@ -113,7 +113,7 @@ func FuzzSack(f *testing.F) {
 			t.Fatalf("%d bytes in %d", len(s), room)
 		}
 		told := parsed(t, s)
-		length, all := s.Told()
+		length, all := s.Covered()
 		if !all && len(s) < int(room) {
 			t.Fatal("there is room for more")
 		}
@@ -137,7 +137,7 @@ func parsed(t *testing.T, b []byte) map[uint32]bool {
 		return nil
 	}
 	told, last := map[uint32]bool{}, uint32(0)
-	length, _ := wire.Sack(p.Payload).Told()
+	length, _ := wire.Sack(p.Payload).Covered()
 	for d, n := range wire.Sack(p.Payload).All {
 		if d <= last || n == 0 || d+n-1 > length || length > 1<<16-1 {
 			t.Fatalf("%x: %d packets from %d on, behind %d, and it tells of %d", b, n, d, last, length)

@@ -186,7 +186,7 @@ func TestSackFits(t *testing.T) {
 			}
 		}
 		sack := k.sack(expected)
-		n, all := sack.Told()
+		n, all := sack.Covered()
 		if len(sack) > int(c.mtu) || all != c.all || n < c.told {
 			t.Errorf("path MTU %d, one of %d missing: %d bytes tell of %d packets (all: %v)", c.mtu, c.every, len(sack), n, all)
 		}

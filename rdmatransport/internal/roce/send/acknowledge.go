@@ -121,7 +121,7 @@ func (s *State) sacked(psn uint32, sack wire.Sack) {
 			s.alarm.onResponse()
 		}
 	}
-	n, all := sack.Told()
+	n, all := sack.Covered()
 	s.board.reported(inFlight(n+1), all)
 }
 

@@ -1,6 +1,6 @@
 package mad
 
-// LAP asks for an alternate path (IBTA Vol 1 §12.8.1, table 115).
+// LAP requests an alternate path (IBTA Vol 1 §12.8.1, table 115).
 type LAP struct {
 	LocalCommID, RemoteCommID uint32
 	RemoteQPN                 uint32 // 24 bits: the receiver's QP
@@ -18,7 +18,7 @@ func (m *LAP) fields(c *coder) {
 	commIDs(c, &m.LocalCommID, &m.RemoteCommID)
 	field(c, 12, 0, 24, &m.RemoteQPN)
 	field(c, 15, 0, 5, &m.RemoteResponseTimeout)
-	p := &m.Alternate // with another order than in REQ
+	p := &m.Alternate // in another order than in REQ
 	field(c, 20, 0, 16, &p.LocalLID)
 	field(c, 22, 0, 16, &p.RemoteLID)
 	c.gid(24, &p.LocalGID)
@@ -33,18 +33,18 @@ func (m *LAP) fields(c *coder) {
 	c.bytes(64, LAPPrivateLen, &m.PrivateData)
 }
 
-// APRStatus is the answer to a LAP (IBTA Vol 1 §12.8.2).
+// APRStatus is the status of an APR (IBTA Vol 1 §12.8.2).
 type APRStatus uint8
 
 const (
 	APRInvalidCommID APRStatus = 1
-	APRUnsupported   APRStatus = 2 // no alternate paths here
+	APRUnsupported   APRStatus = 2 // no alternate paths
 )
 
 // APR answers a LAP (IBTA Vol 1 §12.8.2, table 116).
 type APR struct {
 	LocalCommID, RemoteCommID uint32
-	InfoLen                   uint8 // bytes of Info that count
+	InfoLen                   uint8 // valid bytes of Info
 	Status                    APRStatus
 	Info                      []byte // 72 bytes
 	PrivateData               []byte

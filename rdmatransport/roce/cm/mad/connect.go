@@ -20,12 +20,12 @@ const (
 const (
 	ServiceRC       = 0
 	ServiceUC       = 1
-	ServiceExtended = 3 // ExtendedType says which
+	ServiceExtended = 3 // see ExtendedType
 
 	ExtendedXRC = 1
 )
 
-// Path is an address of both ends and how to get there, as REQ and LAP carry it.
+// Path is a network path with the addresses of both ends, in REQ and LAP.
 type Path struct {
 	LocalLID, RemoteLID uint16
 	LocalGID, RemoteGID [16]byte // of the sender of the message, and of its receiver
@@ -38,7 +38,7 @@ type Path struct {
 	AckTimeout          uint8 // 5 bits, 4.096 µs × 2^n
 }
 
-// REQ asks for a connection (IBTA Vol 1 §12.6.5, table 106).
+// REQ requests a connection (IBTA Vol 1 §12.6.5, table 106).
 type REQ struct {
 	LocalCommID           uint32
 	VendorID              uint32 // 24 bits
@@ -50,11 +50,11 @@ type REQ struct {
 	LocalEECN             uint32 // 24 bits
 	InitiatorDepth        uint8
 	RemoteEECN            uint32 // 24 bits
-	RemoteResponseTimeout uint8  // 5 bits, 4.096 µs × 2^n: how soon the receiver should answer
+	RemoteResponseTimeout uint8  // 5 bits, 4.096 µs × 2^n: for the receiver's answer
 	ServiceType           uint8  // 2 bits
 	FlowControl           bool
-	StartingPSN           uint32 // 24 bits: the receiver's first
-	LocalResponseTimeout  uint8  // 5 bits: how soon the sender will answer
+	StartingPSN           uint32 // 24 bits: of the receiver's first packet
+	LocalResponseTimeout  uint8  // 5 bits: for the sender's answers
 	RetryCount            uint8  // 3 bits
 	PKey                  uint16
 	MTU                   uint8 // 4 bits
@@ -101,7 +101,7 @@ func (m *REQ) fields(c *coder) {
 	c.bytes(140, REQPrivateLen, &m.PrivateData)
 }
 
-// fields are at off and in the 44 bytes from there.
+// fields codes the 44 bytes from off on.
 func (p *Path) fields(c *coder, off int) {
 	field(c, off, 0, 16, &p.LocalLID)
 	field(c, off+2, 0, 16, &p.RemoteLID)
@@ -116,7 +116,7 @@ func (p *Path) fields(c *coder, off int) {
 	field(c, off+43, 0, 5, &p.AckTimeout)
 }
 
-// Answered says which message a MRA or REJ is about.
+// Answered is the message that a MRA or REJ refers to.
 type Answered uint8
 
 const (
@@ -125,7 +125,7 @@ const (
 	AnsweredOther Answered = 2 // MRA: a LAP; REJ: no message
 )
 
-// MRA says that a message arrived and its answer takes longer (IBTA Vol 1 §12.6.6, table 107).
+// MRA reports that a message arrived and its answer takes longer (IBTA Vol 1 §12.6.6, table 107).
 type MRA struct {
 	LocalCommID, RemoteCommID uint32
 	About                     Answered // 2 bits
@@ -145,14 +145,14 @@ func (m *MRA) fields(c *coder) {
 	c.bytes(10, MRAPrivateLen, &m.PrivateData)
 }
 
-// commIDs are the sender's and the receiver's communication IDs, where all messages but REQ and
-// SIDR have them.
+// commIDs codes the sender's and the receiver's communication IDs, as in all messages except REQ
+// and SIDR.
 func commIDs(c *coder, local, remote *uint32) {
 	field(c, 0, 0, 32, local)
 	field(c, 4, 0, 32, remote)
 }
 
-// Reason is why a REJ was sent (IBTA Vol 1 §12.6.7.2).
+// Reason is the reason of a REJ (IBTA Vol 1 §12.6.7.2).
 type Reason uint16
 
 const (
@@ -169,13 +169,13 @@ const (
 	ConsumerDefined      Reason = 28
 )
 
-// REJ refuses a connection, or ends it before it is there (IBTA Vol 1 §12.6.7, table 108).
+// REJ rejects a connection, or ends it during the set-up (IBTA Vol 1 §12.6.7, table 108).
 type REJ struct {
 	LocalCommID, RemoteCommID uint32
 	About                     Answered // 2 bits
-	InfoLen                   uint8    // 7 bits: bytes of Info that count
+	InfoLen                   uint8    // 7 bits: valid bytes of Info
 	Reason                    Reason
-	Info                      []byte // 72 bytes, by reason
+	Info                      []byte // 72 bytes, depends on Reason
 	PrivateData               []byte
 }
 
@@ -199,9 +199,9 @@ type REP struct {
 	LocalQKey                 uint32
 	LocalQPN                  uint32 // 24 bits
 	VendorIDHigh              uint8
-	LocalEECN                 uint32 // 24 bits; over XRC what LocalQPN is otherwise
+	LocalEECN                 uint32 // 24 bits; for XRC instead of LocalQPN
 	VendorIDMid               uint8
-	StartingPSN               uint32 // 24 bits: the receiver's first
+	StartingPSN               uint32 // 24 bits: of the receiver's first packet
 	VendorIDLow               uint8
 	ResponderResources        uint8
 	InitiatorDepth            uint8
@@ -255,7 +255,7 @@ func (m *RTU) fields(c *coder) {
 	c.bytes(8, RTUPrivateLen, &m.PrivateData)
 }
 
-// DREQ asks to end a connection (IBTA Vol 1 §12.6.10, table 112).
+// DREQ requests the end of a connection (IBTA Vol 1 §12.6.10, table 112).
 type DREQ struct {
 	LocalCommID, RemoteCommID uint32
 	RemoteQPN                 uint32 // 24 bits: the receiver's QP

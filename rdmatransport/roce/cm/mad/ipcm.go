@@ -9,14 +9,14 @@ import (
 // IPCMLen is the length of an [IPCM], in bytes.
 const IPCMLen = 36
 
-// Why private data does not begin with an IP CM header.
+// Errors of ParseIPCM.
 var (
 	ErrIPCMLength  = errors.New("mad: private data is shorter than the IP CM header")
 	ErrIPCMVersion = errors.New("mad: IP CM header of an unknown version")
 )
 
-// IPCM is the RDMA IP CM header, with which the private data of a REQ or SIDR_REQ begins (IBTA
-// annex A11 §11.3): the addresses and the port that make a service ID an IP connection.
+// IPCM is the RDMA IP CM header at the start of the private data of a REQ or SIDR_REQ (IBTA annex
+// A11 §11.3). With a service ID, its addresses and port define an IP connection.
 //
 //	+-------+-------+------+-------+-----------------------------+
 //	| major | minor | IPv  |  0    |         source port         |
@@ -31,7 +31,7 @@ type IPCM struct {
 	Dst     netip.Addr // of the same family
 }
 
-// ParseIPCM reads the header that b begins with.
+// ParseIPCM parses the header at the start of b.
 func ParseIPCM(b []byte) (h IPCM, err error) {
 	if len(b) < IPCMLen {
 		return h, ErrIPCMLength
@@ -51,7 +51,7 @@ func ParseIPCM(b []byte) (h IPCM, err error) {
 	return h, nil
 }
 
-// Append appends the header.
+// Append appends the header to b.
 func (h *IPCM) Append(b []byte) []byte {
 	var x [IPCMLen]byte
 	binary.BigEndian.PutUint16(x[2:], h.SrcPort)
@@ -69,5 +69,5 @@ func (h *IPCM) Append(b []byte) []byte {
 	return append(b, x[:]...)
 }
 
-// ServiceID is the service ID of a port in one of rdma_cm's port spaces (annex A11 §11.2).
+// ServiceID returns the service ID of a port in one of rdma_cm's port spaces (annex A11 §11.2).
 func ServiceID(space, port uint16) uint64 { return uint64(space)<<16 | uint64(port) }

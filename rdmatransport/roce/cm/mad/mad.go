@@ -1,6 +1,6 @@
-// Package mad is the management datagrams of connection management (the CM class) and nothing but
-// their layout: what travels to QP 1 of a port as the payload of a UD SEND, 256 bytes always.
-// Fields are big-endian on the wire and values in host order here.
+// Package mad implements the format of management datagrams of the CM class, and nothing else. They
+// are sent to QP 1 of a port as the payload of a UD SEND, and always have 256 bytes. Fields are
+// big-endian on the wire, and values in host order in this package.
 //
 //	+-----------------+--------------------------+----------------------+
 //	| MAD header (24) | fields of the message    | its private data     |
@@ -23,14 +23,14 @@ const (
 	DataLen   = Size - HeaderLen
 )
 
-// QPN and QKey are the number and the Q_Key of the general services QP that MADs go to and come
-// from.
+// QPN and QKey are the number and the Q_Key of the general services QP, which sends and receives
+// MADs.
 const (
 	QPN  = 1
 	QKey = 0x80010000
 )
 
-// What every CM datagram's header has.
+// Header fields of every CM datagram.
 const (
 	baseVersion  = 1
 	classCM      = 7
@@ -38,7 +38,7 @@ const (
 	methodSend   = 3
 )
 
-// Why bytes are not a CM datagram.
+// Errors of Parse.
 var (
 	ErrLength = errors.New("mad: not 256 bytes")
 	ErrClass  = errors.New("mad: not a CM datagram of base version 1, class version 2, method Send")
@@ -70,7 +70,7 @@ func (a Attr) String() string {
 	return fmt.Sprintf("attribute %#x", uint16(a))
 }
 
-// Header is what CM leaves open in a MAD header (IBTA Vol 1 §13.4.3).
+// Header has the fields of a MAD header that vary between CM messages (IBTA Vol 1 §13.4.3).
 //
 //	+--------------+--------------+--------------+---------------+
 //	| base version | class (CM 7) | class vers. 2| method (Send) |
@@ -92,14 +92,13 @@ type Header struct {
 // Message is one of this package's messages.
 type Message interface {
 	Attr() Attr
-	// IDs are the communication IDs of the sender and of the receiver, each 0 if the message does
-	// not have it. Those of SIDR have a request ID in their place, which is the requester's.
+	// IDs returns the communication IDs of the sender and of the receiver, each 0 if the message
+	// does not have it. SIDR messages have a request ID instead, which is the requester's.
 	IDs() (local, remote uint32)
 	fields(*coder)
 }
 
-// New makes an empty message, for [Decode]. It returns nil if this package has none of the
-// attribute.
+// New returns an empty message for [Decode], or nil if this package has none for the attribute.
 func New(a Attr) Message {
 	switch a {
 	case AttrREQ:
@@ -128,7 +127,7 @@ func New(a Attr) Message {
 	return nil
 }
 
-// Parse reads the header of a datagram and returns the rest, DataLen bytes of b, for [Decode].
+// Parse parses the header of a datagram and returns the rest, DataLen bytes of b, for [Decode].
 func Parse(b []byte) (h Header, data []byte, err error) {
 	if len(b) != Size {
 		return h, nil, ErrLength
@@ -142,12 +141,12 @@ func Parse(b []byte) (h Header, data []byte, err error) {
 	return h, b[HeaderLen:], nil
 }
 
-// Decode reads a message from the data that Parse returned. The message's byte slices are parts of
-// data, each of the full length of its field.
+// Decode decodes a message from the data that Parse returned. The message's byte slices are parts
+// of data, each of the full length of its field.
 func Decode(data []byte, m Message) { m.fields(&coder{b: data[:DataLen]}) }
 
-// Encode writes a datagram. Byte slices shorter than their fields are followed by zeros, and cut
-// where longer.
+// Encode writes a datagram. Byte slices shorter than their fields are padded with zeros, and longer
+// ones are cut.
 func Encode(b *[Size]byte, tid uint64, m Message) {
 	clear(b[:])
 	b[0], b[1], b[2], b[3] = baseVersion, classCM, classVersion, methodSend
@@ -156,14 +155,14 @@ func Encode(b *[Size]byte, tid uint64, m Message) {
 	m.fields(&coder{b: b[HeaderLen:], write: true})
 }
 
-// coder reads fields or writes them, so that one description of a message serves both ways.
+// coder reads or writes fields, so that one description of a message serves both directions.
 type coder struct {
 	b     []byte
 	write bool
 }
 
-// field is a value of at most 32 bits: width of them, from bit (0 is the highest) of the byte at
-// off. It does not cross a boundary of four bytes.
+// field codes a value of at most 32 bits: width bits from bit (0 is the highest) of the byte at
+// off. It must not cross a boundary of four bytes.
 func field[T ~uint8 | ~uint16 | ~uint32](c *coder, off, bit, width int, v *T) {
 	word := c.b[off&^3 : off&^3+4]
 	shift := 32 - (off&3*8 + bit + width)

@@ -1,6 +1,6 @@
 package mad
 
-// SIDRREQ asks for the QP behind a service ID (IBTA Vol 1 §12.11.1, table 119).
+// SIDRREQ requests the QP of a service ID (IBTA Vol 1 §12.11.1, table 119).
 type SIDRREQ struct {
 	RequestID   uint32
 	PKey        uint16
@@ -20,12 +20,12 @@ func (m *SIDRREQ) fields(c *coder) {
 	c.bytes(16, SIDRREQPrivateLen, &m.PrivateData)
 }
 
-// SIDRStatus is the answer to a SIDR_REQ (IBTA Vol 1 §12.11.2).
+// SIDRStatus is the status of a SIDR_REP (IBTA Vol 1 §12.11.2).
 type SIDRStatus uint8
 
 const (
 	SIDRSuccess     SIDRStatus = 0
-	SIDRUnsupported SIDRStatus = 1 // nobody listens
+	SIDRUnsupported SIDRStatus = 1 // no listener
 	SIDRReject      SIDRStatus = 2
 )
 
@@ -33,7 +33,7 @@ const (
 type SIDRREP struct {
 	RequestID    uint32
 	Status       SIDRStatus
-	InfoLen      uint8 // bytes of Info that count
+	InfoLen      uint8 // valid bytes of Info
 	VendorIDHigh uint16
 	QPN          uint32 // 24 bits
 	VendorIDLow  uint8
