@@ -18,6 +18,5 @@ func ExampleLogger() {
 		Type: trace.RNRWaitStarted, PSN: 77, Duration: 10240 * time.Microsecond,
 	})
 	// Output:
-	// time=2026-11-22T12:00:00.000Z level=DEBUG msg="RNR wait started" transport=RoCE qpn=0x1234
-	// psn=77 duration=10.24ms
+	// time=2026-11-22T12:00:00.000Z level=DEBUG msg="RNR wait started" transport=RoCE qpn=0x1234 psn=77 duration=10.24ms
 }
