@@ -66,14 +66,14 @@ func TestMissed(t *testing.T) {
 	for i := range changes {
 		resize(1400 + i%2)
 	}
-	heard, missed, ended := make(chan int, 10*changes), make(chan int, 10), make(chan struct{})
+	seen, missed, ended := make(chan int, 10*changes), make(chan int, 10), make(chan struct{})
 	addrs := make(chan int, 10)
 	go func() {
 		defer close(ended)
 		l.Run(Events{
 			Link: func(at *netlink.LinkAttrs, removed bool) {
 				if at.Index == v0.Attrs().Index && !removed {
-					heard <- at.MTU
+					seen <- at.MTU
 				}
 			},
 			Addrs: func(index int) { addrs <- index },
@@ -96,13 +96,13 @@ func TestMissed(t *testing.T) {
 	case <-within:
 		t.Fatal("Missed was not called")
 	}
-	if len(heard) == 0 || len(heard) >= changes {
-		t.Errorf("%d of %d notifications arrived before Missed", len(heard), changes)
+	if len(seen) == 0 || len(seen) >= changes {
+		t.Errorf("%d of %d notifications arrived before Missed", len(seen), changes)
 	}
 	resize(1450)
 	for mtu := 0; mtu != 1450; {
 		select {
-		case mtu = <-heard:
+		case mtu = <-seen:
 		case <-within:
 			t.Fatal("no notification of a change after Missed")
 		}

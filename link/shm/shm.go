@@ -13,7 +13,7 @@
 // ([link.InPlaceLink]). The sender and the receiver each copy a payload once, and packets have no
 // ICRC. Hosts behind a wrapper, such as capture or impair, exchange complete packets.
 //
-// # Who can join
+// # Access
 //
 // A segment is a directory (see [Directory]) with mode 0700: it is for the processes of one user
 // and of root. Data that another process writes into the memory is trusted no more than a packet.

@@ -67,14 +67,14 @@ func want(t testing.TB, c <-chan link.State, s link.State) {
 }
 
 // raw connects to a listening link, and returns the socket once the link has carrier.
-func raw(t testing.TB, path string, told <-chan link.State) net.Conn {
+func raw(t testing.TB, path string, notified <-chan link.State) net.Conn {
 	t.Helper()
 	c, err := net.Dial("unix", path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Close() })
-	want(t, told, link.Up)
+	want(t, notified, link.Up)
 	return c
 }
 
@@ -176,10 +176,10 @@ func TestReceives(t *testing.T) {
 func TestHostileLengths(t *testing.T) {
 	path := socket(t)
 	l := open(t, path, stream.Listening())
-	told, got := states(l), linktest.Receive(l)
+	notified, got := states(l), linktest.Receive(l)
 	f := linktest.Plain(macs[0], macs[1], 50, "good").Data
 	for i, length := range []uint32{1<<32 - 1, 1 << 31, link.MaxSuperframe + 14 + 8 + 1} {
-		c := raw(t, path, told)
+		c := raw(t, path, notified)
 		b := append(framed(f, f[:13], nil, f), framed(make([]byte, 4))...)
 		b = binary.BigEndian.AppendUint32(b, length)
 		if _, err := c.Write(b); err != nil {
@@ -190,7 +190,7 @@ func TestHostileLengths(t *testing.T) {
 				t.Errorf("received %x", g.Data)
 			}
 		}
-		want(t, told, link.NoCarrier)
+		want(t, notified, link.NoCarrier)
 		if n, err := c.Read(make([]byte, 1)); n != 0 || err == nil {
 			t.Errorf("length %d: the connection is still open: %d, %v", length, n, err)
 		}
@@ -214,14 +214,14 @@ func TestReconnects(t *testing.T) {
 	if n, err := listening.Write([]link.Frame{f}); n != 1 || err != nil {
 		t.Errorf("Write without carrier: %d, %v", n, err)
 	}
-	told := states(listening)
+	notified := states(listening)
 	linktest.Receive(listening)
 	connecting := open(t, path)
 	if s := connecting.State(); s != link.Up {
 		t.Errorf("with a peer the link is %v", s)
 	}
 	toldConnecting, got := states(connecting), linktest.Receive(connecting)
-	want(t, told, link.Up)
+	want(t, notified, link.Up)
 	if err := listening.Close(); err != nil {
 		t.Error(err)
 	}
@@ -242,16 +242,16 @@ func TestReconnects(t *testing.T) {
 		t.Errorf("received %x", g.Data)
 	}
 
-	told = states(listening)
+	notified = states(listening)
 	linktest.Receive(listening)
 	if err := connecting.Close(); err != nil {
 		t.Error(err)
 	}
-	want(t, told, link.NoCarrier)
+	want(t, notified, link.NoCarrier)
 	if _, err := connecting.Write([]link.Frame{f}); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("Write after Close: %v", err)
 	}
-	raw(t, path, told)
+	raw(t, path, notified)
 }
 
 // TestSecondIsRefused checks that a second client is disconnected while the first is connected, and
@@ -320,7 +320,7 @@ func TestListener(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		told, got := states(l), linktest.Receive(l)
+		notified, got := states(l), linktest.Receive(l)
 		f := linktest.Plain(l.MAC(), far.MAC(), 4200, "TCP")
 		if n, err := far.Write([]link.Frame{f}); n != 1 || err != nil {
 			t.Error(n, err)
@@ -331,8 +331,8 @@ func TestListener(t *testing.T) {
 		if err := far.Close(); err != nil {
 			t.Error(err)
 		}
-		want(t, told, link.NoCarrier)
-		want(t, told, link.Removed)
+		want(t, notified, link.NoCarrier)
+		want(t, notified, link.Removed)
 		if err := l.Close(); err != nil {
 			t.Error(err)
 		}

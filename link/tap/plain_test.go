@@ -65,20 +65,20 @@ func TestPlain(t *testing.T) {
 func TestPlainRemoved(t *testing.T) {
 	own, far := net.Pipe()
 	p := newPlain(&water.Interface{ReadWriteCloser: own}, 1500)
-	told := make(chan link.State, 2)
-	p.carrier.Watch(func() { told <- p.carrier.State() })
+	notified := make(chan link.State, 2)
+	p.carrier.Watch(func() { notified <- p.carrier.State() })
 	p.Attach(func([]link.Frame) {})
 	if err := far.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if s := <-told; s != link.Removed {
+	if s := <-notified; s != link.Removed {
 		t.Errorf("the link is %v, want removed", s)
 	}
 	p.carrier.Close()
 	if err := p.Close(); err != nil {
 		t.Error(err)
 	}
-	if len(told) > 0 {
+	if len(notified) > 0 {
 		t.Error("reported more than once")
 	}
 }

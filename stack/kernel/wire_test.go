@@ -432,14 +432,14 @@ func TestMissedChanges(t *testing.T) {
 	h := must(kernel.New(kernel.Interface("v0"), kernel.Logger(slog.New(slog.NewTextHandler(lines(log), nil)))))(t)
 	defer h.Close()
 	n := h.NICs()[0]
-	told, release := make(chan stack.Change, 1000), make(chan struct{})
+	seen, release := make(chan stack.Change, 1000), make(chan struct{})
 	n.Watch(func(c stack.Change) {
-		told <- c
+		seen <- c
 		<-release
 	})
 	check(netlink.AddrAdd(v0, addr("10.7.0.2")))
 	for c := stack.LinkCameUp; c != stack.GIDsChanged; { // the link-local address may be ready first
-		c = <-told
+		c = <-seen
 	}
 	check(netlink.LinkSetDown(v1))
 	for i := range 1000 { // nobody reads

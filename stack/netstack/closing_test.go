@@ -315,9 +315,9 @@ func TestStreamTimeWaits(t *testing.T) {
 // segments is a link that counts the TCP segments from one port, and reports those from another.
 type segments struct {
 	link.Link
-	counted, told uint16 // ports
-	n             atomic.Int64
-	sent          chan struct{}
+	counted, reported uint16 // ports
+	n                 atomic.Int64
+	sent              chan struct{}
 }
 
 func (l *segments) Write(frames []link.Frame) (int, error) {
@@ -330,7 +330,7 @@ func (l *segments) Write(frames []link.Frame) (int, error) {
 		switch binary.BigEndian.Uint16(b[tcp:]) {
 		case l.counted:
 			l.n.Add(1)
-		case l.told:
+		case l.reported:
 			select {
 			case l.sent <- struct{}{}:
 			default:
@@ -345,7 +345,7 @@ func (l *segments) Write(frames []link.Frame) (int, error) {
 func TestNoKeepAliveInTimeWait(t *testing.T) {
 	t.Parallel()
 	lan := new(pipe.Switch)
-	w := &segments{Link: lan.Port(), counted: 4000, told: 4001, sent: make(chan struct{}, 1)}
+	w := &segments{Link: lan.Port(), counted: 4000, reported: 4001, sent: make(chan struct{}, 1)}
 	l := &lane{t: t,
 		a: newHost(t, w, netstack.Addr("10.0.0.1/24"), netstack.KeepAlive(20*time.Millisecond, 20*time.Millisecond, 1000)),
 		b: newHost(t, lan.Port(), netstack.Addr("10.0.0.2/24")),

@@ -23,8 +23,8 @@ const readable = waiter.ReadableEvents | waiter.EventErr | waiter.EventHUp
 type readWaiter struct {
 	ready chan struct{}
 
-	parked atomic.Bool
-	onWake func() // valid if parked
+	waiting atomic.Bool
+	onWake  func() // valid if waiting
 }
 
 // NotifyEvent implements waiter.EventListener. gVisor's locks are held.
@@ -41,7 +41,7 @@ func (a *readWaiter) notify() {
 
 // wake calls NotifyReadable's function, if there is one.
 func (a *readWaiter) wake() {
-	if a.parked.Load() && a.parked.Swap(false) {
+	if a.waiting.Load() && a.waiting.Swap(false) {
 		go a.onWake()
 	}
 }
@@ -66,7 +66,7 @@ func (s *stream) Wait() error {
 // NotifyReadable implements stack.ReadNotifier.
 func (s *stream) NotifyReadable(f func()) {
 	s.readWaiter.onWake = f
-	s.readWaiter.parked.Store(true)
+	s.readWaiter.waiting.Store(true)
 	// Earlier data or an earlier end was not notified.
 	if s.deadline.past() || s.ep.Readiness(readable)&readable != 0 || s.isClosed() {
 		s.readWaiter.wake()

@@ -33,14 +33,14 @@ func TestMissed(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer w.Close()
-			held, letGo, told := make(chan struct{}), make(chan struct{}), make(chan struct{}, 1<<16)
+			held, letGo, notified := make(chan struct{}), make(chan struct{}), make(chan struct{}, 1<<16)
 			hold := sync.OnceFunc(func() {
 				close(held)
 				<-letGo
 			})
 			w.Watch(func() {
 				hold()
-				told <- struct{}{}
+				notified <- struct{}{}
 			})
 			for i := range 3000 {
 				if err := netlink.LinkSetMTU(v0, 1400+i%2); err != nil {
@@ -59,7 +59,7 @@ func TestMissed(t *testing.T) {
 				t.Helper()
 				for w.State() != is || w.MTU() != mtu && mtu != 0 {
 					select {
-					case <-told:
+					case <-notified:
 					case <-within:
 						t.Fatalf("the interface is %v with MTU %d, want %v and %d", w.State(), w.MTU(), is, mtu)
 					}

@@ -60,7 +60,7 @@ func many(fd, n int) []int {
 // scribble makes datagrams arrive for a client that writes into its ring, to hit the time between
 // check and use.
 func (x *attack) scribble() bool {
-	h := greeted(x.t, x.dir)
+	h := joinHostile(x.t, x.dir)
 	if h == nil {
 		return false
 	}
@@ -96,7 +96,7 @@ func (x *attack) scribble() bool {
 // requests makes requests without end, also for the victim's services, and does not read the
 // answers.
 func (x *attack) requests() bool {
-	h := greeted(x.t, x.dir)
+	h := joinHostile(x.t, x.dir)
 	if h == nil {
 		return false
 	}
@@ -118,7 +118,7 @@ func (x *attack) requests() bool {
 
 // descriptors sends more and other descriptors than requests need.
 func (x *attack) descriptors() bool {
-	h := greeted(x.t, x.dir)
+	h := joinHostile(x.t, x.dir)
 	if h == nil {
 		return false
 	}
@@ -147,7 +147,7 @@ func (x *attack) descriptors() bool {
 
 // truncate tries to resize memory that the hub has, and offers memory that it could resize.
 func (x *attack) truncate() bool {
-	h := greeted(x.t, x.dir)
+	h := joinHostile(x.t, x.dir)
 	if h == nil {
 		return false
 	}
@@ -198,7 +198,7 @@ func (x *attack) truncate() bool {
 
 // claim asks for the victim's numbers and services, and sends packets in its name.
 func (x *attack) claim() bool {
-	h := greetedWith(x.t, x.dir, secret{byte(x.r.Uint32()), 1})
+	h := joinHostileWith(x.t, x.dir, secret{byte(x.r.Uint32()), 1})
 	if h == nil {
 		return false
 	}
@@ -244,14 +244,14 @@ func dialHub(dir string) *net.UnixConn {
 	return conn
 }
 
-// greeted returns a client with a completed handshake that receives at an address, or nil if the
-// hub refuses it.
-func greeted(t testing.TB, dir string) *hostile {
+// joinHostile returns a client with a completed handshake that receives at an address, or nil if
+// the hub refuses it.
+func joinHostile(t testing.TB, dir string) *hostile {
 	t.Helper()
-	return greetedWith(t, dir, secret{})
+	return joinHostileWith(t, dir, secret{})
 }
 
-func greetedWith(t testing.TB, dir string, s secret) *hostile {
+func joinHostileWith(t testing.TB, dir string, s secret) *hostile {
 	t.Helper()
 	conn := dialHub(dir)
 	if conn == nil {

@@ -14,12 +14,12 @@ import (
 	"github.com/softrnic/softrnic/stack/kernel/hub"
 )
 
-// told is a log that forwards, if somebody listens, that a hub is late, or why rings with another
-// client ended.
-type told chan string
+// logForwarder is a log that forwards, if somebody listens, that a hub is late, or why rings with
+// another client ended.
+type logForwarder chan string
 
-func (told) Enabled(context.Context, slog.Level) bool { return true }
-func (l told) Handle(_ context.Context, r slog.Record) error {
+func (logForwarder) Enabled(context.Context, slog.Level) bool { return true }
+func (l logForwarder) Handle(_ context.Context, r slog.Record) error {
 	if strings.Contains(r.Message, "does not answer yet") || strings.Contains(r.Message, "no rings with another client") {
 		said := r.Message
 		r.Attrs(func(a slog.Attr) bool {
@@ -33,8 +33,8 @@ func (l told) Handle(_ context.Context, r slog.Record) error {
 	}
 	return nil
 }
-func (l told) WithAttrs([]slog.Attr) slog.Handler { return l }
-func (l told) WithGroup(string) slog.Handler      { return l }
+func (l logForwarder) WithAttrs([]slog.Attr) slog.Handler { return l }
+func (l logForwarder) WithGroup(string) slog.Handler      { return l }
 
 // TestHubWithoutProcessor checks that a client joins or makes a request at a hub that gets no CPU
 // time, however long it takes.
@@ -43,7 +43,7 @@ func TestHubWithoutProcessor(t *testing.T) {
 	t.Cleanup(hub.SetAnswerTime(time.Millisecond))
 	dir, s := directory(t), &starter{t: t}
 	join(t, dir, addr, s.start)
-	late := make(told, 1)
+	late := make(logForwarder, 1)
 	stopped := func(what string, do func() error) {
 		t.Helper()
 		if err := s.last.Process.Signal(unix.SIGSTOP); err != nil {

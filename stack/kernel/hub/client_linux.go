@@ -343,8 +343,8 @@ func (c *Client) isClosed() bool {
 
 // onMessage processes a message of the hub, with its descriptors.
 func (c *Client) onMessage(b []byte, fds []int) error {
-	if m, ok := decodeMeeting(b); ok {
-		return c.meet(&m, fds)
+	if m, ok := decodePairMessage(b); ok {
+		return c.onPair(&m, fds)
 	}
 	a, err := decodeAnswer(b)
 	if err != nil {

@@ -130,7 +130,7 @@ func (h *hostileNeighbour) put(t *testing.T, a *Arrival) {
 // neighbourOf creates a client that has rings with another.
 func neighbourOf(t *testing.T, dir string, victim *Client) *hostileNeighbour {
 	t.Helper()
-	h := greeted(t, dir)
+	h := joinHostile(t, dir)
 	if h == nil {
 		t.Fatal("the hub refuses the client")
 	}
@@ -142,7 +142,7 @@ func neighbourOf(t *testing.T, dir string, victim *Client) *hostileNeighbour {
 	b := make([]byte, maxMessage)
 	n, fds, err := ring.Receive(h.conn, b)
 	defer ring.CloseAll(fds)
-	if m, ok := decodeMeeting(b[:n]); err != nil || !ok || len(fds) != 1 || m.qpns != victim.Numbers().QPNs {
+	if m, ok := decodePairMessage(b[:n]); err != nil || !ok || len(fds) != 1 || m.qpns != victim.Numbers().QPNs {
 		t.Fatalf("the hub arranges no rings: %x, %v", b[:n], err)
 	}
 	conn, err := connOf(fds[0])

@@ -187,7 +187,7 @@ func FuzzMessages(f *testing.F) {
 	refused := welcome{err: unix.EAGAIN}
 	q := request{kind: serve, number: 5, service: stack.Service{Addr: netip.MustParseAddr("10.0.0.1"), ID: 6, Mask: 7}, zone: "lo"}
 	a := answer{8, unix.EADDRINUSE}
-	m := meeting{9, qpns(4, 2), ends{netip.MustParseAddr("::1"), netip.MustParseAddr("::2")}}
+	m := pairMessage{9, qpns(4, 2), ends{netip.MustParseAddr("::1"), netip.MustParseAddr("::2")}}
 	for _, b := range [][]byte{h.encode(), w.encode(), refused.encode(), q.encode(), a.encode(), m.encode(), {1}, nil} {
 		f.Add(b)
 	}
@@ -206,9 +206,9 @@ func FuzzMessages(f *testing.F) {
 				t.Errorf("request %+v, %+v, %v", q, again, err)
 			}
 		}
-		if m, ok := decodeMeeting(b); ok {
-			if again, ok := decodeMeeting(m.encode()); !ok || again != m {
-				t.Errorf("meeting %+v, %+v", m, again)
+		if m, ok := decodePairMessage(b); ok {
+			if again, ok := decodePairMessage(m.encode()); !ok || again != m {
+				t.Errorf("pairMessage %+v, %+v", m, again)
 			}
 		}
 		_, _ = decodeAnswer(b)

@@ -70,15 +70,15 @@ import (
 //
 // Finally there are wakeups, of one byte, for a client that sleeps with records in its ring.
 const (
-	magic      = "SRNIChub"
-	version    = 3
-	helloLen   = 33
-	welcomeLen = 41
-	requestLen = 80
-	answerLen  = 12
-	meetingLen = 48
-	textLen    = 400
-	maxMessage = welcomeLen + textLen
+	magic          = "SRNIChub"
+	version        = 3
+	helloLen       = 33
+	welcomeLen     = 41
+	requestLen     = 80
+	answerLen      = 12
+	pairMessageLen = 48
+	textLen        = 400
+	maxMessage     = welcomeLen + textLen
 )
 
 type kind uint32
@@ -248,8 +248,9 @@ func readAddr(b []byte) netip.Addr {
 	return netip.Addr{}
 }
 
-// meeting tells a client about rings with another, and the addresses between which they are used.
-type meeting struct {
+// pairMessage tells a client about rings with another, and the addresses between which they are
+// used.
+type pairMessage struct {
 	serial uint32
 	qpns   stack.Range // of the other client
 	ends
@@ -260,8 +261,8 @@ type ends struct{ theirs, own netip.Addr }
 
 func (e ends) swapped() ends { return ends{e.own, e.theirs} }
 
-func (m *meeting) encode() []byte {
-	b := make([]byte, meetingLen)
+func (m *pairMessage) encode() []byte {
+	b := make([]byte, pairMessageLen)
 	binary.BigEndian.PutUint32(b, 1)
 	binary.BigEndian.PutUint32(b[4:], m.serial)
 	binary.BigEndian.PutUint32(b[8:], m.qpns.Base>>slotBits)
@@ -271,13 +272,13 @@ func (m *meeting) encode() []byte {
 	return b
 }
 
-// decodeMeeting decodes a meeting; ok is false if b is not one.
-func decodeMeeting(b []byte) (m meeting, ok bool) {
-	if len(b) != meetingLen || binary.BigEndian.Uint32(b) != 1 {
+// decodePairMessage decodes a pairMessage; ok is false if b is not one.
+func decodePairMessage(b []byte) (m pairMessage, ok bool) {
+	if len(b) != pairMessageLen || binary.BigEndian.Uint32(b) != 1 {
 		return m, false
 	}
 	s := span{qpnSlot: binary.BigEndian.Uint32(b[8:]), commSlot: 1, bits: uint8(min(binary.BigEndian.Uint32(b[12:]), maxLeaseBits+1))}
-	m = meeting{binary.BigEndian.Uint32(b[4:]), qpns(s.qpnSlot, s.bits), ends{readAddr(b[16:]), readAddr(b[32:])}}
+	m = pairMessage{binary.BigEndian.Uint32(b[4:]), qpns(s.qpnSlot, s.bits), ends{readAddr(b[16:]), readAddr(b[32:])}}
 	return m, s.isValid() && m.theirs.IsValid() && m.own.IsValid()
 }
 

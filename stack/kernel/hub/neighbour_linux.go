@@ -52,11 +52,11 @@ var (
 // neighbours are the clients that this one has, or requests, rings with. Client.mu guards all
 // fields.
 type neighbours struct {
-	pairs  []*neighbour
-	routes map[routeKey]*Route
-	routed chan struct{} // closed while there are routes
-	parted []uint32      // serial numbers of ended pairs that the hub has not been told of
-	due    chan struct{} // signals due requests
+	pairs      []*neighbour
+	routes     map[routeKey]*Route
+	routed     chan struct{} // closed while there are routes
+	endedPairs []uint32      // serial numbers of ended pairs that the hub has not been told of
+	due        chan struct{} // signals due requests
 }
 
 func (n *neighbours) init() {
@@ -241,11 +241,11 @@ func (c *Client) askForRings() {
 func (c *Client) dueRequests(now time.Time) (all []request, again time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, serial := range c.parted {
+	for _, serial := range c.endedPairs {
 		all = append(all, request{kind: unpair, serial: serial})
 	}
 	all = append(all, c.owed...)
-	c.parted, c.owed, again = nil, nil, lastPause
+	c.endedPairs, c.owed, again = nil, nil, lastPause
 	for _, r := range c.routes {
 		if r.pair.Load() != nil {
 			continue
@@ -262,8 +262,8 @@ func (c *Client) dueRequests(now time.Time) (all []request, again time.Duration)
 	return all, again
 }
 
-// meet processes a meeting: rings with a new client, or more addresses for existing rings.
-func (c *Client) meet(m *meeting, fds []int) error {
+// onPair processes a pairMessage: rings with a new client, or more addresses for existing rings.
+func (c *Client) onPair(m *pairMessage, fds []int) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if i := slices.IndexFunc(c.pairs, func(n *neighbour) bool { return n.serial == m.serial && n.qpns == m.qpns }); i >= 0 {
@@ -335,7 +335,7 @@ func (c *Client) serveNeighbour(n *neighbour) {
 	c.cfg.Log.Debug("no rings with another client any more", "QPNs", fmt.Sprintf("%#x", n.qpns.Base), "error", err)
 	c.mu.Lock()
 	c.pairs = slices.DeleteFunc(c.pairs, func(o *neighbour) bool { return o == n })
-	c.parted = append(c.parted, n.serial)
+	c.endedPairs = append(c.endedPairs, n.serial)
 	c.connectRoutes()
 	c.askSoon()
 	c.mu.Unlock()

@@ -139,7 +139,7 @@ func TestNoRings(t *testing.T) {
 	const addr = "127.31.0.13"
 	t.Cleanup(hub.SetWaits(time.Millisecond, time.Millisecond))
 	dir, s := directory(t), &starter{t: t}
-	refused := make(told, 1)
+	refused := make(logForwarder, 1)
 	a, b := join(t, dir, addr, s.start), joinLogged(t, dir, addr, s.start, slog.New(refused))
 	onA := a.direct(addr, addr, b.qpn())
 	for i := range 5 {

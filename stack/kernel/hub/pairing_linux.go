@@ -44,14 +44,14 @@ func (s *server) pair(m *member, own, theirs netip.Addr, qpn uint32) error {
 		return fmt.Errorf("QPN %#x at %v belongs to no other client: %w", qpn, theirs, unix.ENOENT)
 	}
 	key := keyOf(m.lease.qpnSlot, o.lease.qpnSlot)
-	told := ends{theirs, own}
-	seen := told
+	memberEnds := ends{theirs, own}
+	keyEnds := memberEnds
 	if key[0] != m.lease.qpnSlot {
-		seen = told.swapped()
+		keyEnds = memberEnds.swapped()
 	}
 	p := s.pairings[key]
 	switch {
-	case p != nil && p.ends[seen]:
+	case p != nil && p.ends[keyEnds]:
 		return nil
 	case p != nil && len(p.ends) >= maxEnds:
 		return fmt.Errorf("two clients have at most %d pairs of addresses: %w", maxEnds, unix.ENOSPC)
@@ -70,16 +70,16 @@ func (s *server) pair(m *member, own, theirs netip.Addr, qpn uint32) error {
 		s.pairings[key] = p
 		fds = [2][]int{both[:1], both[1:]}
 	}
-	toM, toO := meeting{p.serial, o.numbers.QPNs, told}, meeting{p.serial, m.numbers.QPNs, told.swapped()}
+	toM, toO := pairMessage{p.serial, o.numbers.QPNs, memberEnds}, pairMessage{p.serial, m.numbers.QPNs, memberEnds.swapped()}
 	err := o.tell(toO.encode(), fds[1]...)
 	if err == nil {
 		err = m.tell(toM.encode(), fds[0]...)
 	}
 	if err != nil {
-		s.part(key, p)
+		s.endPair(key, p)
 		return err
 	}
-	p.ends[seen] = true
+	p.ends[keyEnds] = true
 	return nil
 }
 
@@ -93,18 +93,18 @@ func (s *server) pairsOf(slot uint32) (n int) {
 	return n
 }
 
-// part ends a pair. mu is held.
-func (s *server) part(key pairKey, p *pairing) {
+// endPair ends a pair. mu is held.
+func (s *server) endPair(key pairKey, p *pairing) {
 	delete(s.pairings, key)
 	_ = unix.Shutdown(p.fd, unix.SHUT_RDWR) // affects both ends
 	_ = unix.Close(p.fd)
 }
 
-// partAll ends all pairs of the present or former client with a slot. mu is held.
-func (s *server) partAll(slot uint32) {
+// endPairs ends all pairs of the present or former client with a slot. mu is held.
+func (s *server) endPairs(slot uint32) {
 	for key, p := range s.pairings {
 		if key.has(slot) {
-			s.part(key, p)
+			s.endPair(key, p)
 		}
 	}
 }
@@ -115,7 +115,7 @@ func (s *server) unpair(m *member, serial uint32) {
 	defer s.mu.Unlock()
 	for key, p := range s.pairings {
 		if p.serial == serial && key.has(m.lease.qpnSlot) {
-			s.part(key, p)
+			s.endPair(key, p)
 		}
 	}
 }

@@ -258,7 +258,7 @@ func (s *server) dropMissing() (alive bool) {
 		}
 		s.cfg.Log.Info("a client of the previous hub has not come back", "QPNs", fmt.Sprintf("%#x", l.numbers().QPNs.Base))
 		s.leases.end(l, time.Now())
-		s.partAll(l.qpnSlot)
+		s.endPairs(l.qpnSlot)
 		s.relay.died(l.numbers())
 	}
 	return alive
@@ -453,7 +453,7 @@ func (s *server) remove(m *member) {
 		return // the successor keeps the lease
 	}
 	s.leases.end(m.lease, time.Now())
-	s.partAll(m.lease.qpnSlot)
+	s.endPairs(m.lease.qpnSlot)
 	s.relay.died(m.lease.numbers())
 	s.cfg.Log.Debug("a client has left", "pid", m.pid, "QPNs", fmt.Sprintf("%#x", m.lease.numbers().QPNs.Base), "dropped", m.dropped)
 }
@@ -468,7 +468,7 @@ func (s *server) do(m *member, r *request, fds []int) error {
 		defer s.mu.Unlock()
 		if s.relay.dropAddr(m, r.addr) {
 			s.release(r.addr)
-			s.partAll(m.lease.qpnSlot) // they are requested again, without this address
+			s.endPairs(m.lease.qpnSlot) // they are requested again, without this address
 		}
 	case serve:
 		return s.relay.serve(m, r.service)

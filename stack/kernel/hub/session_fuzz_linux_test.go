@@ -29,7 +29,7 @@ func FuzzSession(f *testing.F) {
 	f.Add([]byte{4, 0, 1, 0, 0, 0, 1, 7, 1, 1, 0, 1, 1, 1, 6, 0, 0, 1, 1, 1, 0})
 	addrs := []netip.Addr{{}, netip.MustParseAddr(hostileAddr), own, netip.MustParseAddr("127.31.1.3"), netip.MustParseAddr("192.0.2.1")}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		pair := [2]*hostile{greeted(t, dir), greeted(t, dir)}
+		pair := [2]*hostile{joinHostile(t, dir), joinHostile(t, dir)}
 		leave := sync.OnceFunc(func() {
 			for _, h := range pair {
 				if h != nil {

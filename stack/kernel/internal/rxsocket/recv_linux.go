@@ -94,7 +94,7 @@ func (s *Socket) receive(fd uintptr, polled bool) int {
 	}
 	var n uintptr
 	errno := unix.EINTR
-	for errno == unix.EINTR { // EINTR does not mean that there is nothing: epoll would not report it again
+	for errno == unix.EINTR { // otherwise a reader could sleep with datagrams pending
 		n, _, errno = unix.Syscall6(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(&b.msgs[0])), receiveBatch, unix.MSG_DONTWAIT, 0, 0)
 	}
 	if errno != 0 {
