@@ -25,6 +25,10 @@ func hotPaths(t testing.TB) map[string]func() {
 		}
 	}
 	list := []verbs.SGE{a.SGE(0, 1024), b.SGE(1024, 1024), a.SGE(2048, 10), b.SGE(0, 1)}
+	two := [...]verbs.SendWR{
+		{ID: 1, Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled, RKey: 1, RemoteAddr: 2, SGList: list},
+		{ID: 1, Opcode: verbs.Send, Flags: verbs.SendInline, InlineData: a.Buf()[:10]},
+	}
 	return map[string]func(){
 		"PostSend": func() {
 			ok(r.qp.PostSend(&verbs.SendWR{ID: 1, Opcode: verbs.RDMAWrite, SGList: list}))
@@ -44,15 +48,14 @@ func hotPaths(t testing.TB) map[string]func() {
 			poll(1)
 		},
 		"PollEmpty": func() { poll(0) },
-		"Builder": func() {
-			b := r.qp.Start()
-			b.ID, b.Flags = 1, verbs.SendSignaled
-			b.RDMAWrite(1, 2)
-			b.SetSGE(list...)
-			b.Flags = 0
-			b.Send()
-			b.SetInline(a.Buf()[:10])
-			ok(b.Complete())
+		"PostSendAll": func() {
+			n := 0
+			ok(r.qp.PostSendAll(func() *verbs.SendWR {
+				if n++; n > len(two) {
+					return nil
+				}
+				return &two[n-1]
+			}))
 			poll(1)
 		},
 		"Poller": func() {

@@ -27,7 +27,7 @@ package verbs
 //	ibv_alloc_td, ibv_dealloc_td                        Device.AllocTD, TD.Dealloc
 //	ibv_alloc_parent_domain                             PD.AllocParentDomain, ParentDomain.Dealloc
 //	ibv_open_xrcd, ibv_close_xrcd, ibv_open_qp          Device.OpenXRCD, XRCD.Close, XRCD.OpenQP
-//	ibv_get_srq_num, ibv_wr_set_xrc_srqn                SRQ.Num, Builder.SetXRCSRQN
+//	ibv_get_srq_num, ibv_wr_set_xrc_srqn                SRQ.Num, SendWR.RemoteSRQN
 //	ibv_reg_mr, ibv_reg_mr_iova, ibv_reg_mr_iova2,      PD.RegMR, PD.RegMRIOVA, MR.Dereg
 //	ibv_dereg_mr
 //	ibv_rereg_mr, ibv_alloc_null_mr                     MR.Rereg, PD.AllocNullMR
@@ -68,17 +68,17 @@ package verbs
 //	ibv_query_qp_data_in_order                          none: data is placed in the order in which packets arrive
 //	ibv_query_ece, ibv_set_ece                          QP.QueryECE, QP.SetECE
 //	ibv_post_send, ibv_post_recv                        QP.PostSend, QP.PostRecv
-//	ibv_wr_start, ibv_wr_complete, ibv_wr_abort         QP.Start, Builder.Complete, Builder.Abort
-//	ibv_wr_send, ibv_wr_send_imm, ibv_wr_send_inv       Builder.Send, Builder.SendImm, Builder.SendInv
-//	ibv_wr_rdma_write, ibv_wr_rdma_write_imm,           Builder.RDMAWrite, Builder.RDMAWriteImm, Builder.RDMARead
+//	ibv_wr_start, ibv_wr_complete, ibv_wr_abort         QP.PostSendAll
+//	ibv_wr_send, ibv_wr_send_imm, ibv_wr_send_inv       Send, SendWithImm, SendWithInv
+//	ibv_wr_rdma_write, ibv_wr_rdma_write_imm,           RDMAWrite, RDMAWriteWithImm, RDMARead
 //	ibv_wr_rdma_read
-//	ibv_wr_atomic_cmp_swp, ibv_wr_atomic_fetch_add      Builder.AtomicCmpSwp, Builder.AtomicFetchAdd
-//	ibv_wr_bind_mw, ibv_wr_local_inv                    Builder.BindMW, Builder.LocalInv
-//	ibv_wr_set_sge, ibv_wr_set_sge_list                 Builder.SetSGE
-//	ibv_wr_set_inline_data,                             Builder.SetInline
+//	ibv_wr_atomic_cmp_swp, ibv_wr_atomic_fetch_add      AtomicCmpAndSwp, AtomicFetchAndAdd
+//	ibv_wr_atomic_write, ibv_wr_flush                   AtomicWrite, Flush
+//	ibv_wr_bind_mw, ibv_wr_local_inv                    BindMW, LocalInv
+//	ibv_wr_set_sge, ibv_wr_set_sge_list                 SendWR.SGList
+//	ibv_wr_set_inline_data,                             SendWR.InlineData
 //	ibv_wr_set_inline_data_list
-//	ibv_wr_set_ud_addr                                  Builder.SetUDAddr
-//	ibv_wr_atomic_write, ibv_wr_flush                   Builder.AtomicWrite, Builder.Flush
+//	ibv_wr_set_ud_addr                                  SendWR.AH, SendWR.RemoteQPN, SendWR.RemoteQKey
 //	ibv_wr_send_tso                                     none: no provider has TSO of raw packets
 //	ibv_create_ah, ibv_destroy_ah                       PD.CreateAH, AH.Destroy
 //	ibv_init_ah_from_wc, ibv_create_ah_from_wc          Device.InitAHFromWC, PD.CreateAHFromWC
@@ -112,7 +112,7 @@ package verbs
 //	ibv_poll_cq_attr
 //	ibv_moderate_cq, ibv_modify_cq_attr                 CQModeration
 //	ibv_wc, ibv_comp_channel                            WC, CompChannel
-//	ibv_qp, ibv_qp_ex, ibv_qp_init_attr,                QP, Builder, QPInitAttr
+//	ibv_qp, ibv_qp_ex, ibv_qp_init_attr,                QP, QPInitAttr
 //	ibv_qp_init_attr_ex
 //	ibv_qp_attr, ibv_qp_cap, ibv_qp_rate_limit_attr     QPAttr, QPCap, QPAttr.RateLimit
 //	ibv_sge, ibv_send_wr, ibv_recv_wr                   SGE, SendWR, RecvWR
@@ -222,7 +222,7 @@ package verbs
 //	ibv_create_cq_attr_flags                            none: any number of goroutines may use a CQ, and an overrun
 //	                                                    is an error
 //	ibv_create_cq_wc_flags                              none: a completion has all its fields
-//	ibv_qp_create_send_ops_flags                        none: a Builder has all operations of its QP
+//	ibv_qp_create_send_ops_flags                        none: a QP has all operations of its type
 //	ibv_raw_packet_caps                                 none: no provider strips VLAN tags or scatters checksums
 //	ibv_fork_status                                     none: a Go program does not fork
 //	ibv_dm_mask                                         none: a software device has no memory of its own

@@ -112,10 +112,10 @@ func TestBindTakesLowerBits(t *testing.T) {
 			}
 		})
 	}
-	b := r.qp.Start()
-	b.BindMW(mw, 0x12345678, info)
-	b.BindMW(nil, 0, info)
-	if err := b.Complete(); err == nil || mw.RKey() != index|0x77 {
+	bind := func(mw *verbs.MW) verbs.SendWR {
+		return verbs.SendWR{Opcode: verbs.BindMW, Bind: &verbs.MWBind{MW: mw, RKey: 0x12345678, MWBindInfo: info}}
+	}
+	if err := r.qp.PostSendAll(inTurn(bind(mw), bind(nil))); err == nil || mw.RKey() != index|0x77 {
 		t.Errorf("%v; the window has %#x", err, mw.RKey())
 	}
 }

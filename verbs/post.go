@@ -31,6 +31,44 @@ func (qp *QP) PostSend(wrs ...*SendWR) error {
 	return err
 }
 
+// PostSendAll posts the requests that next returns, up to the first nil, or none of them if one is rejected (ibv_wr_start to
+// ibv_wr_complete). Each is copied before next is called again, which may return the same structure. The QP is locked meanwhile: next
+// calls no method of it. Errors are as for PostSend.
+func (qp *QP) PostSendAll(next func() *SendWR) error {
+	qp.lock()
+	defer qp.unlock()
+	if qp.destroyed || !qp.acceptsSends() {
+		return qp.refusePost("post send to", "RTS", 1)
+	}
+	n, complete := 0, false
+	defer func() {
+		if !complete { // also if next panics
+			qp.unpost(n)
+		}
+	}()
+	for wr := next(); wr != nil; wr = next() {
+		if err := qp.queuePosted(wr); err != nil {
+			return &PostError{n, err}
+		}
+		n++
+	}
+	complete = true
+	if n > 0 {
+		qp.ringDoorbell()
+	}
+	return nil
+}
+
+// unpost removes the last n requests, which have not been started.
+func (qp *QP) unpost(n int) {
+	for q := &qp.sq; n > 0; n-- {
+		q.n--
+		if bind := q.at(q.len()).Bind; bind != nil {
+			bind.MW.rkey.Store(bind.prevRKey)
+		}
+	}
+}
+
 // post appends one request to the send queue and starts it.
 func (qp *QP) post(wr *SendWR) error {
 	if qp.destroyed || !qp.acceptsSends() {

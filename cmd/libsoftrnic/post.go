@@ -202,51 +202,16 @@ func (s *sends) postList(q *qp, c *C.struct_sr_send_wr, flags C.int, done *C.int
 
 // postAll posts a list, or nothing of it.
 func (s *sends) postAll(q *qp, c *C.struct_sr_send_wr, flags C.int) error {
-	b, first, n := q.Start(), c, 0
+	first, n := c, 0
 	s.inline = s.inline[:0]
-	for ; c != nil; c, n = c.next, n+1 {
+	err := q.PostSendAll(func() *verbs.SendWR {
+		if c == nil {
+			return nil
+		}
 		s.set(0, c, flags)
-		w := &s.wrs[0]
-		b.ID, b.Flags = w.ID, w.Flags&^verbs.SendInline
-		switch w.Opcode {
-		case verbs.Send:
-			b.Send()
-		case verbs.SendWithImm:
-			b.SendImm(w.ImmData)
-		case verbs.SendWithInv:
-			b.SendInv(w.InvalidateRKey)
-		case verbs.RDMAWrite:
-			b.RDMAWrite(w.RKey, w.RemoteAddr)
-		case verbs.RDMAWriteWithImm:
-			b.RDMAWriteImm(w.RKey, w.RemoteAddr, w.ImmData)
-		case verbs.RDMARead:
-			b.RDMARead(w.RKey, w.RemoteAddr)
-		case verbs.AtomicCmpAndSwp:
-			b.AtomicCmpSwp(w.RKey, w.RemoteAddr, w.CompareAdd, w.Swap)
-		case verbs.AtomicFetchAndAdd:
-			b.AtomicFetchAdd(w.RKey, w.RemoteAddr, w.CompareAdd)
-		case verbs.AtomicWrite:
-			b.AtomicWrite(w.RKey, w.RemoteAddr)
-		case verbs.LocalInv:
-			b.LocalInv(w.InvalidateRKey)
-		case verbs.BindMW:
-			b.BindMW(w.Bind.MW, w.Bind.RKey, w.Bind.MWBindInfo)
-		default:
-			b.Abort()
-			s.binding = false
-			return verbs.Errorf(verbs.ErrInvalid, "post send", "opcode %d", uint32(c.opcode))
-		}
-		if w.InlineData != nil {
-			b.SetInline(w.InlineData)
-		} else {
-			b.SetSGE(w.SGList...)
-		}
-		b.SetXRCSRQN(w.RemoteSRQN)
-		if flags&C.SR_POST_UD != 0 {
-			b.SetUDAddr(w.AH, w.RemoteQPN, w.RemoteQKey)
-		}
-	}
-	err := b.Complete()
+		c, n = c.next, n+1
+		return &s.wrs[0]
+	})
 	if s.binding && err == nil {
 		bound(first, n)
 	}

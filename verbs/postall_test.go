@@ -1,0 +1,152 @@
+package verbs_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// inTurn is a function for PostSendAll that returns the requests in turn, all in one structure.
+func inTurn(wrs ...verbs.SendWR) func() *verbs.SendWR {
+	var wr verbs.SendWR
+	return func() *verbs.SendWR {
+		if len(wrs) == 0 {
+			return nil
+		}
+		wr, wrs = wrs[0], wrs[1:]
+		return &wr
+	}
+}
+
+func TestPostSendAll(t *testing.T) {
+	r := newMWRig(t)
+	r.lq.hold = true
+	mr := must(r.pd.RegMR(make([]byte, 64), verbs.AccessLocalWrite|verbs.AccessMWBind))(t)
+	mw := must(r.pd.AllocMW(verbs.MWType2))(t)
+	data := []byte("inline")
+	bind := &verbs.MWBind{MW: mw, RKey: verbs.IncRKey(mw.RKey()), MWBindInfo: verbs.MWBindInfo{MR: mr, Addr: mr.Addr(), Length: 4}}
+	want := []verbs.SendWR{
+		{ID: 1, Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled, RKey: 7, RemoteAddr: 8, SGList: []verbs.SGE{mr.SGE(0, 10), mr.SGE(20, 5)}},
+		{ID: 2, Opcode: verbs.SendWithImm, Flags: verbs.SendInline, ImmData: 9, InlineData: data},
+		{ID: 3, Opcode: verbs.AtomicCmpAndSwp, RKey: 7, RemoteAddr: 16, CompareAdd: 4, Swap: 5, SGList: []verbs.SGE{mr.SGE(0, 8)}},
+		{ID: 4, Opcode: verbs.BindMW, Bind: bind},
+		{ID: 5, Opcode: verbs.LocalInv, InvalidateRKey: 11},
+	}
+	check(t, r.qp.PostSendAll(inTurn(want...)))
+	data[0] = 'X'
+	r.lq.locked(func() {
+		if r.lq.SendLen() != len(want) || r.lq.doorbells != 1 {
+			t.Fatalf("%d requests, %d doorbells", r.lq.SendLen(), r.lq.doorbells)
+		}
+		for i, w := range want {
+			g := r.lq.Send(i)
+			if g.ID != w.ID || g.Opcode != w.Opcode || g.Flags != w.Flags || g.RKey != w.RKey || g.RemoteAddr != w.RemoteAddr ||
+				g.ImmData != w.ImmData || g.CompareAdd != w.CompareAdd || g.Swap != w.Swap || g.InvalidateRKey != w.InvalidateRKey ||
+				!slices.Equal(g.SGList, w.SGList) {
+				t.Errorf("request %d: %+v, want %+v", i, g, w)
+			}
+		}
+		if g := r.lq.Send(0); g.Length() != 15 {
+			t.Errorf("got %+v", g)
+		}
+		if g := r.lq.Send(1); string(g.Inline()) != "inline" {
+			t.Errorf("inline %q", g.Inline())
+		}
+		if g := r.lq.Send(3); g.Bind.MW != mw || g.Bind.Length != 4 {
+			t.Errorf("got %+v", g.Bind)
+		}
+	})
+	check(t, r.qp.PostSendAll(inTurn()))
+}
+
+// TestPostSendAllOrNothing: a request that is rejected, and a panic, leave the queue and the windows as they were, and the QP unlocked.
+func TestPostSendAllOrNothing(t *testing.T) {
+	r := newMWRig(t)
+	r.lq.hold = true
+	mr := must(r.pd.RegMR(make([]byte, 64), verbs.AccessMWBind))(t)
+	mw := must(r.pd.AllocMW(verbs.MWType2))(t)
+	check(t, r.qp.PostSend(&verbs.SendWR{ID: 1}))
+	key := mw.RKey()
+	first := []verbs.SendWR{
+		{Opcode: verbs.Send},
+		{Opcode: verbs.BindMW, Bind: &verbs.MWBind{
+			MW: mw, RKey: verbs.IncRKey(key), MWBindInfo: verbs.MWBindInfo{MR: mr, Addr: mr.Addr(), Length: 1}}},
+	}
+	for _, c := range []struct {
+		want string
+		last []verbs.SendWR
+	}{
+		{"SGList of 5", []verbs.SendWR{{Opcode: verbs.Send, SGList: make([]verbs.SGE, 5)}}},
+		{"inline length 65", []verbs.SendWR{{Opcode: verbs.Send, Flags: verbs.SendInline, InlineData: make([]byte, 65)}}},
+		{"READ", []verbs.SendWR{{Opcode: verbs.RDMARead, Flags: verbs.SendInline, InlineData: make([]byte, 1)}}},
+		{"has no inline data", []verbs.SendWR{{Opcode: verbs.AtomicFetchAndAdd, Flags: verbs.SendInline, InlineData: make([]byte, 8)}}},
+		{"MaxSendWR of 8", make([]verbs.SendWR, 6)},
+	} {
+		var pe *verbs.PostError
+		err := r.qp.PostSendAll(inTurn(slices.Concat(first, c.last)...))
+		if !errors.As(err, &pe) || !strings.Contains(err.Error(), c.want) || pe.Index < 2 {
+			t.Errorf("got %v, want %q", err, c.want)
+		}
+	}
+	func() {
+		defer func() { _ = recover() }()
+		next := inTurn(first...)
+		_ = r.qp.PostSendAll(func() *verbs.SendWR {
+			if wr := next(); wr != nil {
+				return wr
+			}
+			panic("mine")
+		})
+	}()
+	r.lq.locked(func() {
+		if r.lq.SendLen() != 1 || r.lq.doorbells != 1 {
+			t.Errorf("%d requests, %d doorbells", r.lq.SendLen(), r.lq.doorbells)
+		}
+	})
+	if mw.RKey() != key {
+		t.Errorf("the window's rkey is %#x, was %#x", mw.RKey(), key)
+	}
+	check(t, r.qp.Modify(&verbs.QPAttr{}, verbs.QPAttrState))
+	if err := r.qp.PostSendAll(inTurn(first...)); !errors.Is(err, verbs.ErrInvalid) {
+		t.Errorf("in RESET: %v", err)
+	}
+}
+
+// Data of InlineData needs no lkey, and is copied when the request is posted.
+func TestInlineData(t *testing.T) {
+	r := newMWRig(t)
+	r.lq.hold = true
+	data := []byte("inline")
+	check(t, r.qp.PostSend(&verbs.SendWR{ID: 1, Opcode: verbs.Send, Flags: verbs.SendInline, InlineData: data}))
+	data[0] = 'X'
+	r.lq.locked(func() {
+		if g := r.lq.Send(0); string(g.Inline()) != "inline" || len(g.SGList) != 0 {
+			t.Errorf("posted %q and %d SGEs", g.Inline(), len(g.SGList))
+		}
+	})
+}
+
+func TestRegMappingIOVA(t *testing.T) {
+	r := newMWRig(t)
+	buf := make([]byte, 16)
+	mr := must(r.pd.RegMappingIOVA(buf, 1<<40, verbs.AccessLocalWrite))(t)
+	if b, ok := mr.Bytes(1<<40+4, 8); !ok || &b[0] != &buf[4] || !registered(mr).MayFault() {
+		t.Errorf("Bytes is %v, MayFault %v", ok, registered(mr).MayFault())
+	}
+	check(t, mr.Dereg())
+
+	none := must(r.pd.RegMappingIOVA(buf[:0], 0, verbs.AccessLocalWrite))(t)
+	if b, ok := none.Bytes(0, 0); !ok || len(b) != 0 {
+		t.Errorf("of a region of no bytes, no bytes are %v, %v", b, ok)
+	}
+	if b, ok := none.Bytes(0, 1); ok {
+		t.Errorf("a region of no bytes has %v", b)
+	}
+	if err := none.Rereg(verbs.ReregAccess, nil, nil, 0); err != nil {
+		t.Error(err)
+	}
+	check(t, none.Dereg())
+}
