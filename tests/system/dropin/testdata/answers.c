@@ -369,6 +369,15 @@ static void speed(void)
 	ANSWERS(EINVAL, query(ctx, 257, &units));
 }
 
+// A device with ATOMIC WRITE has it for regions with on-demand paging, too.
+static void paging(void)
+{
+	struct ibv_device_attr_ex attr;
+	const uint64_t atomic_write = 1ull << 40;
+	CHECK(!ibv_query_device_ex(ctx, NULL, &attr) && attr.device_cap_flags_ex & atomic_write);
+	CHECK(attr.odp_caps.per_transport_caps.rc_odp_caps & 1 << 7 && !(attr.odp_caps.per_transport_caps.ud_odp_caps & 1 << 7));
+}
+
 int main(void)
 {
 	device_open();
@@ -381,6 +390,7 @@ int main(void)
 	polls_again();
 	buffers();
 	speed();
+	paging();
 	CHECK(!ibv_dealloc_pd(pd) && !ibv_close_device(ctx));
 	return 0;
 }
