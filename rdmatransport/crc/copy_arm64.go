@@ -19,19 +19,19 @@ func newPolynomial(reversed uint32, table *crc32.Table) *Polynomial {
 	return &Polynomial{table: table, folds: folds{castagnoli: reversed == crc32.Castagnoli}}
 }
 
-// update leaves it to hash/crc32, which uses the same instructions.
+// update does nothing: hash/crc32 uses the same instructions.
 func (p *Polynomial) update(_ Instructions, crc uint32, _ []byte) (sum uint32, done int) {
 	return crc, 0
 }
 
-// copyIEEE is the CRC of n bytes at src behind those of crc, which it copies to dst. It prefetches
-// what is ahead bytes behind. n is a multiple of 64 and at least 64. crc and the result are not
-// inverted.
+// copyIEEE copies n bytes from src to dst, and returns the result of adding them to crc. It
+// prefetches the memory ahead bytes further on. n is a multiple of 64 and at least 64. crc and the
+// result are not inverted.
 //
 //go:noescape
 func copyIEEE(dst, src *byte, n, ahead int, crc uint32) uint32
 
-// copyCastagnoli is copyIEEE of the other polynomial.
+// copyCastagnoli is copyIEEE for the other polynomial.
 //
 //go:noescape
 func copyCastagnoli(dst, src *byte, n, ahead int, crc uint32) uint32

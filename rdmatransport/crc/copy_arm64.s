@@ -1,6 +1,6 @@
 #include "textflag.h"
 
-// Sixteen bytes: loaded, stored and summed.
+// COPY16 loads 16 bytes, stores them, and adds them to the CRC.
 #define COPY16(SUM, AT) \
 	LDP AT(R1), (R5, R6); \
 	STP (R5, R6), AT(R0); \

@@ -1,11 +1,11 @@
-// Package crc computes CRC-32, which RoCE's ICRC is, and CRC-32C, which MPA's is, with the widest
-// instructions that the processor has, also while it copies. Short input, and what the processor
-// has no instructions for, is hash/crc32's.
+// Package crc computes CRC-32, which RoCE uses for the ICRC, and CRC-32C, which MPA uses. It uses
+// the widest instructions of the processor, and can compute a CRC while copying. It falls back to
+// hash/crc32 for short input and on other processors.
 //
-// On amd64 with VPCLMULQDQ, 512 bits at a time with AVX-512 and 256 with AVX2 are folded into four
-// accumulators side by side (Gopal et al., "Fast CRC Computation for Generic Polynomials Using
-// PCLMULQDQ Instruction", Intel 2009; hash/crc32 has one). On arm64, [Polynomial.Copy] uses the
-// CRC32 instructions that hash/crc32 uses, while it copies.
+// On amd64 with VPCLMULQDQ, it folds 512 bits at a time (AVX-512) or 256 (AVX2) into each of four
+// parallel accumulators, where hash/crc32 has one accumulator. See Gopal et al., "Fast CRC
+// Computation for Generic Polynomials Using PCLMULQDQ Instruction", Intel 2009. On arm64,
+// [Polynomial.Copy] uses the CRC32 instructions, like hash/crc32, while it copies.
 package crc
 
 import (
@@ -26,19 +26,19 @@ var (
 	Castagnoli = newPolynomial(crc32.Castagnoli, crc32.MakeTable(crc32.Castagnoli))
 )
 
-// Instructions is what the CRCs are computed with.
+// Instructions is an instruction set for computing CRCs.
 type Instructions uint8
 
 const (
 	Standard Instructions = iota // hash/crc32
 	AVX2                         // 256 bits at a time
 	AVX512                       // 512 bits at a time
-	CRC32                        // arm64's, with the copy
+	CRC32                        // arm64's CRC32 instructions, only in Copy
 )
 
 var names = [...]string{Standard: "standard", AVX2: "avx2", AVX512: "avx512", CRC32: "crc32"}
 
-// String is the name that the environment variable SOFTRNIC_CRC has for it.
+// String returns the name of i, as in the environment variable SOFTRNIC_CRC.
 func (i Instructions) String() string {
 	if int(i) < len(names) {
 		return names[i]
@@ -46,14 +46,14 @@ func (i Instructions) String() string {
 	return fmt.Sprintf("Instructions(%d)", uint8(i))
 }
 
-// inUse is what the package uses. It is set once, before main.
+// inUse is the instruction set in use. It is set once, before main.
 var inUse = choose(available(), os.Getenv("SOFTRNIC_CRC"))
 
-// InUse is what the package uses: the best that the processor has, or what the environment variable
-// SOFTRNIC_CRC names, if the processor has that.
+// InUse returns the instruction set in use: the one named by the environment variable SOFTRNIC_CRC
+// if the processor has it, or else the processor's best.
 func InUse() Instructions { return inUse }
 
-// choose takes the last of those available, or the one that is named.
+// choose returns the available instruction set with this name, or else the last one.
 func choose(available []Instructions, name string) Instructions {
 	for _, i := range available {
 		if i.String() == name {
@@ -63,7 +63,7 @@ func choose(available []Instructions, name string) Instructions {
 	return available[len(available)-1]
 }
 
-// Update is the CRC of b behind the bytes of crc, which is 0 at the beginning.
+// Update returns the result of adding the bytes of b to crc. The initial crc is 0.
 func (p *Polynomial) Update(crc uint32, b []byte) uint32 {
 	crc, done := p.update(inUse, crc, b)
 	if done == len(b) {
@@ -72,10 +72,10 @@ func (p *Polynomial) Update(crc uint32, b []byte) uint32 {
 	return crc32.Update(crc, p.table, b[done:])
 }
 
-// Copy copies src to dst, which is at least as long, and returns Update of crc and src. What is
-// copied, and what the CRC is of, are the same bytes, even if somebody changes src meanwhile. While
-// it reads src, it prefetches what is ahead bytes further on, which may be no memory of the
-// program; 0 prefetches nothing.
+// Copy copies src to dst, which is at least as long, and returns Update of crc and src. The CRC is
+// that of the copied bytes, even if src changes concurrently. While it reads src, it prefetches the
+// memory ahead bytes further on. That memory need not be mapped. If ahead is 0, nothing is
+// prefetched.
 //
 // dst and src must not overlap, but may be the same.
 func (p *Polynomial) Copy(dst, src []byte, crc uint32, ahead int) uint32 {

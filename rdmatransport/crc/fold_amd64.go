@@ -9,7 +9,7 @@ import (
 
 //go:generate go run -C asm . -out ../fold_amd64.s -stubs ../stub_amd64.go -pkg crc
 
-// available is what this processor has, best last.
+// available returns the instruction sets of this processor, best last.
 func available() []Instructions {
 	all := []Instructions{Standard}
 	if x := &cpu.X86; x.HasAVX2 && x.HasPCLMULQDQ && x.HasSSE42 && hasVPCLMULQDQ() {
@@ -21,10 +21,10 @@ func available() []Instructions {
 	return all
 }
 
-// constants are what the assembly multiplies by, in its order (asm/main.go).
+// constants holds the multipliers of the assembly, in its order (asm/main.go).
 type constants = [46]uint64
 
-// folds are the constants for registers of 256 and of 512 bits.
+// folds holds the constants for registers of 256 and of 512 bits.
 type folds struct{ ymm, zmm constants }
 
 func newPolynomial(reversed uint32, table *crc32.Table) *Polynomial {
@@ -49,13 +49,13 @@ func constantsOf(reversed uint32, width int) (k constants) {
 	return k
 }
 
-// distance is what the two halves of 16 bytes are multiplied by to bring them some bytes further.
+// distance returns the multipliers that advance the two halves of 16 bytes by some bytes.
 func distance(reversed uint32, bytes int) (lo, hi uint64) {
 	return power(reversed, 8*bytes+32), power(reversed, 8*bytes-32)
 }
 
-// power is x^n modulo the polynomial, its bits reversed, and shifted by one, as a product of
-// reversed numbers is one bit short.
+// power returns x^n modulo the polynomial, with its bits reversed. It is shifted by one, because a
+// product of reversed numbers is one bit short.
 func power(reversed uint32, n int) uint64 {
 	p, v := bits.Reverse32(reversed), uint32(1)
 	for range n {
@@ -68,9 +68,9 @@ func power(reversed uint32, n int) uint64 {
 	return uint64(bits.Reverse32(v)) << 1
 }
 
-// inverse is x^64 divided by the polynomial, 33 bits, reversed.
+// inverse returns x^64 divided by the polynomial: 33 bits, reversed.
 func inverse(reversed uint32) uint64 {
-	p := uint64(bits.Reverse32(reversed)) // x^32 is beside it
+	p := uint64(bits.Reverse32(reversed)) // without x^32
 	quotient, rest := uint64(1)<<32, p<<32
 	for i := 31; i >= 0; i-- {
 		if rest>>(32+i)&1 != 0 {
@@ -81,7 +81,7 @@ func inverse(reversed uint32) uint64 {
 	return bits.Reverse64(quotient) >> 31
 }
 
-// update is Update of the first bytes, as far as the registers divide them.
+// update is Update for the leading bytes that fill whole registers.
 func (p *Polynomial) update(with Instructions, crc uint32, b []byte) (sum uint32, done int) {
 	switch {
 	case with == AVX512 && len(b) >= 4*64:
@@ -94,7 +94,7 @@ func (p *Polynomial) update(with Instructions, crc uint32, b []byte) (sum uint32
 	return crc, 0
 }
 
-// copy is Copy of the first bytes, as far as the registers divide them.
+// copy is Copy for the leading bytes that fill whole registers.
 func (p *Polynomial) copy(with Instructions, crc uint32, dst, src []byte, ahead int) (sum uint32, done int) {
 	switch {
 	case with == AVX512 && len(src) >= 4*64:

@@ -2,31 +2,31 @@
 
 package crc
 
-// update256 is the CRC of n bytes at src behind those of crc.
+// update256 returns the result of adding n bytes at src to crc.
 // n is a multiple of 32 and at least 128. crc and the result are not inverted.
 //
 //go:noescape
 func update256(k *[46]uint64, src *byte, n int, crc uint32) uint32
 
-// copy256 is the CRC of n bytes at src behind those of crc, which it copies to dst. It prefetches
-// what is ahead bytes behind. n is a multiple of 32 and at least 128. crc and the result are not
-// inverted.
+// copy256 copies n bytes from src to dst, and returns the result of adding them to crc.
+// It prefetches the memory ahead bytes further on.
+// n is a multiple of 32 and at least 128. crc and the result are not inverted.
 //
 //go:noescape
 func copy256(k *[46]uint64, dst *byte, src *byte, n int, ahead int, crc uint32) uint32
 
-// update512 is the CRC of n bytes at src behind those of crc.
+// update512 returns the result of adding n bytes at src to crc.
 // n is a multiple of 64 and at least 256. crc and the result are not inverted.
 //
 //go:noescape
 func update512(k *[46]uint64, src *byte, n int, crc uint32) uint32
 
-// copy512 is the CRC of n bytes at src behind those of crc, which it copies to dst. It prefetches
-// what is ahead bytes behind. n is a multiple of 64 and at least 256. crc and the result are not
-// inverted.
+// copy512 copies n bytes from src to dst, and returns the result of adding them to crc.
+// It prefetches the memory ahead bytes further on.
+// n is a multiple of 64 and at least 256. crc and the result are not inverted.
 //
 //go:noescape
 func copy512(k *[46]uint64, dst *byte, src *byte, n int, ahead int, crc uint32) uint32
 
-// hasVPCLMULQDQ reports whether the processor has VPCLMULQDQ. Only what has AVX2 may be asked.
+// hasVPCLMULQDQ reports whether the processor has VPCLMULQDQ. The processor must have AVX2.
 func hasVPCLMULQDQ() bool

@@ -10,18 +10,18 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// Where package crc has its constants, in bytes.
+// The offsets of package crc's constants, in bytes.
 const (
-	by4    = 64 * iota // multiply a register by x^(8·4 registers), in each of its lanes of 16 bytes
+	by4    = 64 * iota // multiply each 16-byte lane of a register by x^(8·4 registers)
 	by3                // … of 3 registers
 	by2                // … of 2
 	by1                // … of 1
-	lanes              // multiply each lane but the last by the distance from the last
-	finish             // x^96, x^64, the polynomial, its inverse, 32 bits, and whether there is an instruction for it
+	lanes              // multiply each lane except the last by its distance from the last
+	finish             // x^96, x^64, the polynomial, its inverse, a 32-bit mask, and whether it has an instruction
 )
 
-// accumulators is how many registers are folded side by side: a carry-less multiplication takes
-// about four cycles, and one can begin each cycle.
+// accumulators is the number of registers folded in parallel: a carry-less multiplication has a
+// latency of about four cycles, and one can start each cycle.
 const accumulators = 4
 
 func main() {
@@ -33,11 +33,11 @@ func main() {
 	Generate()
 }
 
-// features writes the function that asks for the one feature that golang.org/x/sys/cpu tells only
-// of processors with AVX-512.
+// features writes the function that detects VPCLMULQDQ. golang.org/x/sys/cpu detects it only on
+// processors with AVX-512.
 func features() {
 	TEXT("hasVPCLMULQDQ", NOSPLIT, "func() bool")
-	Doc("hasVPCLMULQDQ tells whether the processor has VPCLMULQDQ. Only what has AVX2 may be asked.")
+	Doc("hasVPCLMULQDQ reports whether the processor has VPCLMULQDQ. The processor must have AVX2.")
 	MOVL(U32(7), reg.EAX)
 	XORL(reg.ECX, reg.ECX)
 	CPUID()
@@ -55,7 +55,7 @@ func vector(bits int) reg.VecVirtual {
 	return YMM()
 }
 
-// move is an unaligned load or store.
+// move writes an unaligned load or store.
 func move(bits int, from, to Op) {
 	if bits == 512 {
 		VMOVDQU64(from, to)
@@ -65,13 +65,13 @@ func move(bits int, from, to Op) {
 }
 
 // fold multiplies both halves of each lane of acc by those of factor, and adds with. acc, factor
-// and with are as wide.
+// and with have the same width.
 func fold(bits int, acc, factor, with reg.VecVirtual) {
 	high := vector(bits)
 	VPCLMULQDQ(U8(0x11), factor, acc, high)
 	VPCLMULQDQ(U8(0x00), factor, acc, acc)
 	if bits == 512 {
-		VPTERNLOGQ(U8(0x96), with, high, acc) // all three added
+		VPTERNLOGQ(U8(0x96), with, high, acc) // add all three
 	} else {
 		VPXOR(with, high, high)
 		VPXOR(high, acc, acc)
@@ -82,13 +82,15 @@ func fold(bits int, acc, factor, with reg.VecVirtual) {
 func generate(bits int, copies bool) {
 	w := bits / 8
 	name, signature := fmt.Sprintf("update%d", bits), "func(k *[46]uint64, src *byte, n int, crc uint32) uint32"
-	doc := "the CRC of n bytes at src behind those of crc"
+	doc := []string{name + " returns the result of adding n bytes at src to crc."}
 	if copies {
 		name, signature = fmt.Sprintf("copy%d", bits), "func(k *[46]uint64, dst, src *byte, n, ahead int, crc uint32) uint32"
-		doc += ", which it copies to dst. It prefetches what is ahead bytes behind"
+		doc = []string{name + " copies n bytes from src to dst, and returns the result of adding them to crc.",
+			"It prefetches the memory ahead bytes further on."}
 	}
+	doc = append(doc, fmt.Sprintf("n is a multiple of %d and at least %d. crc and the result are not inverted.", w, accumulators*w))
 	TEXT(name, NOSPLIT, signature)
-	Doc(fmt.Sprintf("%s is %s.", name, doc), fmt.Sprintf("n is a multiple of %d and at least %d. crc and the result are not inverted.", w, accumulators*w))
+	Doc(doc...)
 	Pragma("noescape")
 
 	k := Load(Param("k"), GP64())
@@ -175,7 +177,7 @@ func generate(bits int, copies bool) {
 	finishCRC(k, state)
 }
 
-// addLanes brings the lanes of 16 bytes together in one.
+// addLanes combines the lanes of 16 bytes into one.
 func addLanes(bits int, k reg.Register, v reg.VecVirtual) reg.VecVirtual {
 	factor, high, low := vector(bits), vector(bits), vector(bits)
 	move(bits, Mem{Base: k, Disp: lanes}, factor) // zero for the last lane
@@ -200,9 +202,9 @@ func addLanes(bits int, k reg.Register, v reg.VecVirtual) reg.VecVirtual {
 	return state
 }
 
-// finishCRC returns the CRC of the 16 bytes of state. CRC-32C has an instruction for it. CRC-32
-// multiplies 128 bits down to 64, and then reduces them as Barrett does: the quotient by a
-// multiplication with the inverse, and what is left beside it.
+// finishCRC returns the CRC of the 16 bytes of state. CRC-32C has an instruction for it. For
+// CRC-32, a multiplication reduces 128 bits to 64, followed by a Barrett reduction: a
+// multiplication by the inverse yields the quotient, and then the remainder.
 func finishCRC(k reg.Register, state reg.VecVirtual) {
 	result := GP32()
 	kind := GP64()
