@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -494,6 +495,45 @@ func TestIdle(t *testing.T) {
 	}
 	if hub.Running(dir) {
 		t.Error("the hub is still running")
+	}
+}
+
+// TestRemovedDirectory: the end of a hub whose directory was removed does not change what another hub
+// has in the directory of that name.
+func TestRemovedDirectory(t *testing.T) {
+	dir := directory(t)
+	serve := func() (end func()) {
+		t.Helper()
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- hub.Serve(ctx, hub.Config{Directory: dir, Classifier: numbered{}}) }()
+		for !hub.Running(dir) {
+			select {
+			case err := <-ended:
+				t.Fatal(err)
+			case <-time.After(time.Millisecond):
+			}
+		}
+		return func() {
+			t.Helper()
+			cancel()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	endFirst := serve()
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	endSecond := serve()
+	endFirst()
+	if !hub.Running(dir) {
+		t.Error("the end of a hub whose directory was removed has removed the socket of the next")
+	}
+	endSecond()
+	if _, err := os.Stat(filepath.Join(dir, "socket")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a hub has ended, and its socket: %v", err)
 	}
 }
 

@@ -18,8 +18,9 @@ import (
 // learns of them. The next hub loads the file. It trusts only the file, and clients that know a
 // lease's secret.
 type leases struct {
-	path string
-	all  []*lease
+	path  string
+	all   []*lease
+	owned func() bool // the file is this hub's; nil: it is
 }
 
 type lease struct {
@@ -91,6 +92,9 @@ func loadLeases(path string) (*leases, error) {
 
 // save writes a new file and renames it, so that a hub that dies meanwhile leaves the old one.
 func (t *leases) save() error {
+	if t.owned != nil && !t.owned() {
+		return nil // the file is another hub's
+	}
 	records := make([]leaseRecord, len(t.all))
 	for i, l := range t.all {
 		records[i] = leaseRecord{hex.EncodeToString(l.secret[:]), l.qpnSlot, l.bits, l.commSlot, l.died, l.holder}

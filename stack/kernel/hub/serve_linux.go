@@ -75,6 +75,7 @@ const helloTimeout = 2 * time.Second
 type server struct {
 	cfg      Config
 	listener *net.UnixListener
+	lock     *os.File
 	relay    *relay
 	began    time.Time
 	work     sync.WaitGroup
@@ -143,12 +144,13 @@ func serveDirectory(ctx context.Context, cfg Config) error {
 	if cfg.Counters == nil {
 		cfg.Counters = new(Counters)
 	}
-	s := &server{cfg: cfg, began: time.Now(), relay: newRelay(cfg.Classifier, cfg.Counters),
+	s := &server{cfg: cfg, lock: lock, began: time.Now(), relay: newRelay(cfg.Classifier, cfg.Counters),
 		conns: map[*net.UnixConn]bool{}, silent: map[int32]int{}, members: map[*member]bool{}, idle: time.Now(),
 		sockets: map[netip.Addr]*listening{}, pairings: map[pairKey]*pairing{}, serial: rand.Uint32()}
 	if s.leases, err = loadLeases(filepath.Join(cfg.Directory, leasesName)); err != nil {
 		return err
 	}
+	s.leases.owned = s.owns
 	for _, l := range s.leases.missing() {
 		s.relay.classifier.Leased(l.numbers())
 		s.relay.patient = true
@@ -180,7 +182,18 @@ func (s *server) open() (err error) {
 	}
 	_ = os.Remove(path) // left by an earlier hub
 	s.listener, err = net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
+	if err == nil {
+		s.listener.SetUnlinkOnClose(false)
+	}
 	return err
+}
+
+// owns reports whether the lock in the directory is this hub's. Somebody may have removed the
+// directory, as the end of a session does, and another hub may have created it again.
+func (s *server) owns() bool {
+	is, err := os.Stat(filepath.Join(s.cfg.Directory, lockName))
+	own, err2 := s.lock.Stat()
+	return err == nil && err2 == nil && os.SameFile(is, own)
 }
 
 // untilIdle performs periodic work until the hub should end.
@@ -268,7 +281,10 @@ func (s *server) close() {
 	s.mu.Lock()
 	s.closed = true
 	if s.listener != nil {
-		_ = s.listener.Close() // also removes the socket
+		_ = s.listener.Close()
+		if s.owns() {
+			_ = os.Remove(filepath.Join(s.cfg.Directory, socketName))
+		}
 	}
 	for c := range s.conns {
 		_ = c.Close()
