@@ -27,8 +27,8 @@ const (
 	cephClient = "127.18.10.4"
 )
 
-// cephConf is for one monitor, one manager and one OSD in memory, which talk to each other over RDMA alone: Ceph's messenger opens a
-// TCP connection for what both sides must know of each other's QP, and passes all else over the QP. The buffers are fewer than by
+// cephConf is for one monitor, one manager and one OSD in memory, which talk to each other over RDMA alone: Ceph's messenger connects by
+// rdma_cm, or opens a TCP connection for what both sides must know of each other's QP, and passes all else over the QP. The buffers are fewer than by
 // default, where each process registers 4 GiB.
 const cephConf = `[global]
 fsid = 6b1a7b0e-6f0c-4f55-8a7e-2f6a60f3c1de
@@ -37,8 +37,10 @@ auth cluster required = none
 auth service required = none
 auth client required = none
 ms type = async+rdma
-ms async rdma device name = softrnic0
-ms async rdma gid idx = 1
+ms async rdma device name = DEVICE
+ms async rdma gid idx = GID
+ms async rdma type = TYPE
+ms async rdma cm = CM
 ms async rdma receive buffers = 2048
 ms async rdma receive queue len = 512
 ms async rdma send buffers = 512
@@ -62,8 +64,9 @@ osd data = DIR/osd
 
 // ceph is a cluster of one of each daemon.
 type ceph struct {
-	ctx context.Context
-	dir string
+	ctx       context.Context
+	dir       string
+	transport string // as SOFTRNIC_TRANSPORT has it
 }
 
 // TestCeph: a monitor, a manager and an OSD of Ceph, and clients, are on the drop-in libraries, each with an address of its own, and
@@ -74,10 +77,23 @@ func TestCeph(t *testing.T) {
 	for _, name := range []string{"ceph-mon", "ceph-mgr", "ceph-osd", "rados"} {
 		needs(t, "/usr/bin/"+name, "ceph-mon, ceph-mgr, ceph-osd and ceph-common")
 	}
-	c := &ceph{dir: shared(t)}
-	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
-	t.Cleanup(cancel)
-	c.ctx = ctx
+	for _, m := range []struct{ name, transport, device, gid, kind, cm string }{
+		{"RoCEv2", "roce", "softrnic0", "1", "ib", "false"},
+		{"iWARP", "iwarp", "softrnic0_iw", "0", "iwarp", "true"},
+	} {
+		t.Run(m.name, func(t *testing.T) {
+			c := &ceph{dir: shared(t), transport: m.transport}
+			ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+			t.Cleanup(cancel)
+			c.ctx = ctx
+			c.test(t, "sockets ("+m.name+")", strings.NewReplacer("DIR", c.dir, "DEVICE", m.device, "GID", m.gid, "TYPE", m.kind, "CM", m.cm).Replace(cephConf))
+		})
+	}
+}
+
+// test sets the cluster up with a configuration, and uses it.
+func (c *ceph) test(t *testing.T, over, conf string) {
+	t.Helper()
 	path := func(name string) string { return filepath.Join(c.dir, name) }
 	const file = 20_000_001
 	data := make([]byte, file)
@@ -85,7 +101,7 @@ func TestCeph(t *testing.T) {
 	if err := os.WriteFile(path("data"), data, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(path("ceph.conf"), []byte(strings.ReplaceAll(cephConf, "DIR", c.dir)), 0o644); err != nil {
+	if err := os.WriteFile(path("ceph.conf"), []byte(conf), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"mon", "mgr", "osd"} {
@@ -101,18 +117,18 @@ func TestCeph(t *testing.T) {
 	c.do(t, cephMon, "monmaptool", "--create", "--addv", "a", "[v2:"+cephMon+":3300]", "--fsid", fsid, path("monmap"))
 	c.do(t, cephMon, "ceph-mon", "--mkfs", "-i", "a", "--monmap", path("monmap"))
 	c.daemon(t, cephMon, "ceph-mon -f -i a")
-	c.daemon(t, cephMgr, "ceph-mgr -f -i x")
+	c.daemon(t, cephMgr, "ceph-mgr -f -i x --public-addr "+cephMgr)
 	const uuid = "0d4a2a63-1d0e-4d5c-9f3c-0a4f3f8d1b77"
 	c.do(t, cephClient, "ceph", "osd", "new", uuid)
 	c.do(t, cephOSD, "ceph-osd", "-i", "0", "--mkfs", "--osd-uuid", uuid)
-	c.daemon(t, cephOSD, "ceph-osd -f -i 0")
+	c.daemon(t, cephOSD, "ceph-osd -f -i 0 --public-addr "+cephOSD)
 	c.do(t, cephClient, "ceph", "osd", "pool", "create", "bench", "8")
 
 	for _, p := range []string{"ceph-mon -f", "ceph-mgr -f", "ceph-osd -f, objectstore memstore"} {
-		programs.Ran(t, p+", ms_type async+rdma", "sockets (RoCEv2)")
+		programs.Ran(t, p+", ms_type async+rdma", over)
 	}
 	t.Run("put and get", func(t *testing.T) {
-		programs.Ran(t, "rados put, get", "sockets (RoCEv2)")
+		programs.Ran(t, "rados put, get", over)
 		c.do(t, cephClient, "rados", "-p", "bench", "put", "object", path("data"))
 		c.do(t, cephClient, "rados", "-p", "bench", "get", "object", path("back"))
 		if back, err := os.ReadFile(path("back")); err != nil || !bytes.Equal(back, data) {
@@ -121,7 +137,7 @@ func TestCeph(t *testing.T) {
 	})
 	for _, size := range []int{4096, 65536, 4 << 20} {
 		t.Run(fmt.Sprint("bench ", size), func(t *testing.T) {
-			programs.Ran(t, fmt.Sprintf("rados bench 5 write, seq -b %d -t 8", size), "sockets (RoCEv2)")
+			programs.Ran(t, fmt.Sprintf("rados bench 5 write, seq -b %d -t 8", size), over)
 			name := fmt.Sprint("run", size)
 			bench := strings.Fields("rados -p bench bench 5 write --no-cleanup -t 8 --run-name " + name + " -b " + fmt.Sprint(size))
 			write := c.do(t, cephClient, bench...)
@@ -131,7 +147,7 @@ func TestCeph(t *testing.T) {
 					t.Errorf("rados bench does not say how fast it was:\n%s", said)
 				} else {
 					rate, _, _ = strings.Cut(strings.TrimSpace(rate), "\n")
-					t.Logf("result: rados bench %s of %d bytes over RDMA: %s MB/s", what, size, rate)
+					t.Logf("result: rados bench over %s, %s of %d bytes: %s MB/s", c.transport, what, size, rate)
 				}
 			}
 		})
@@ -151,7 +167,7 @@ func TestCeph(t *testing.T) {
 func (c *ceph) command(t *testing.T, addr string, line ...string) *exec.Cmd {
 	t.Helper()
 	cmd := runner(c.ctx, t, c.dir, "--link kernel:lo --no-shared --addr "+addr, line...)
-	cmd.Env = append(cmd.Env, "CEPH_CONF="+filepath.Join(c.dir, "ceph.conf"), "HOME="+c.dir)
+	cmd.Env = append(cmd.Env, "CEPH_CONF="+filepath.Join(c.dir, "ceph.conf"), "HOME="+c.dir, "SOFTRNIC_TRANSPORT="+c.transport)
 	return cmd
 }
 
