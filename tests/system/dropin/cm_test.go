@@ -104,9 +104,15 @@ func mediaOf(over []endpoints, p *cmProgram) (media []cmMedium) {
 // runOn runs the programs on a medium.
 func (p *cmProgram) runOn(t *testing.T, m cmMedium) {
 	t.Helper()
+	p.runWith(t, m, [2][]string{})
+}
+
+// runWith runs the programs on a medium, the server and the client with more in their environments.
+func (p *cmProgram) runWith(t *testing.T, m cmMedium, env [2][]string) {
+	t.Helper()
 	server, client := m.pair(t)
-	server.env = append(server.env, "SOFTRNIC_TRANSPORT="+m.transport)
-	client.env = append(client.env, "SOFTRNIC_TRANSPORT="+m.transport)
+	server.env = append(append(server.env, "SOFTRNIC_TRANSPORT="+m.transport), env[0]...)
+	client.env = append(append(client.env, "SOFTRNIC_TRANSPORT="+m.transport), env[1]...)
 	for _, n := range []*node{server, client} {
 		n.env = append(n.env, "SOFTRNIC_TRACE="+n.counters+".trace")
 	}
