@@ -16,8 +16,8 @@ import (
 	"github.com/softrnic/softrnic/tests/system/internal/programs"
 )
 
-// mpi runs testdata/mpi.c over UCX, with two and four ranks which share an address, or have one each on shared memory: softrnic run
-// is in front of mpirun. Without SOFTRNIC_LONG it is one row of Open MPI.
+// mpi runs testdata/mpi.c over UCX and over libfabric, with two and four ranks which share an address, or have one each on shared memory: softrnic run
+// is in front of mpirun. Without SOFTRNIC_LONG it is one row of Open MPI over UCX.
 func mpi(t *testing.T) {
 	long := os.Getenv("SOFTRNIC_LONG") != ""
 	for _, m := range []struct {
@@ -25,9 +25,10 @@ func mpi(t *testing.T) {
 		transports           []string
 	}{
 		{"openmpi", "openmpi-bin and libopenmpi-dev", "--oversubscribe --mca pml ucx --mca btl ^openib,tcp,vader", []string{"rc_v", "ud_v"}},
+		{"openmpi", "openmpi-bin and libopenmpi-dev", "--oversubscribe --mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include verbs;ofi_rxm --mca btl self", []string{""}},
 		{"mpich", "mpich and libmpich-dev", "", []string{"rc_v", "ud_v"}},
 	} {
-		if m.name == "mpich" && !long {
+		if (m.name == "mpich" || m.transports[0] == "") && !long {
 			continue
 		}
 		t.Run(m.name, func(t *testing.T) {
@@ -39,11 +40,18 @@ func mpi(t *testing.T) {
 			for _, tls := range m.transports {
 				for _, ranks := range []int{2, 4} {
 					for over, flags := range map[string]string{"sockets": "--link kernel:lo --addr 127.18.3.1 --shared", "shared memory": "--link shm:mpi"} {
+						if tls == "" && over == "sockets" { // libfabric passes over addresses of the loopback interface
+							continue
+						}
 						if !long && (tls != "rc_v" || ranks != 2 || over != "shared memory") {
 							continue
 						}
 						t.Run(fmt.Sprint(over, " ", tls, " ", ranks), func(t *testing.T) {
-							programs.Ran(t, fmt.Sprintf("mpirun.%s -np %d (UCX_TLS=%s,self)", m.name, ranks, tls), over+" (RoCEv2)")
+							how := fmt.Sprintf("(UCX_TLS=%s,self)", tls)
+							if tls == "" {
+								how = "(libfabric: verbs;ofi_rxm)"
+							}
+							programs.Ran(t, fmt.Sprintf("mpirun.%s -np %d %s", m.name, ranks, how), over+" (RoCEv2)")
 							mpirun(t, flags, ranks, tls, append(strings.Fields(fmt.Sprintf("mpirun.%s -np %d %s", m.name, ranks, m.args)), program))
 						})
 					}
