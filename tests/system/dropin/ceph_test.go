@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/softrnic/softrnic/tests/internal/gate"
+	"github.com/softrnic/softrnic/tests/system/internal/proc"
 	"github.com/softrnic/softrnic/tests/system/internal/programs"
 )
 
@@ -188,11 +189,11 @@ func (c *ceph) do(t *testing.T, addr string, line ...string) string {
 func (c *ceph) daemon(t *testing.T, addr, line string) {
 	t.Helper()
 	cmd := c.command(t, addr, strings.Fields(line)...)
-	said, ended := begin(t, cmd)
+	said, ended := proc.Start(t, cmd)
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill() // it may have ended
 		if err := <-ended; t.Failed() {
-			t.Logf("%s: %v\n%s", line, err, said.text())
+			t.Logf("%s: %v\n%s", line, err, said.String())
 		}
 	})
 }

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/softrnic/softrnic/tests/internal/gate"
+	"github.com/softrnic/softrnic/tests/system/internal/proc"
 	"github.com/softrnic/softrnic/tests/system/internal/programs"
 )
 
@@ -70,6 +71,10 @@ type migration struct {
 func newMigration(t *testing.T, m cmMedium, memory uint64, pinAll bool) *migration {
 	t.Helper()
 	dir := shared(t)
+	// QEMU 7.2 misses what TCG writes during a migration if the memory is a multiple of 256 KiB: it clears the bits of dirty pages
+	// 64 at a time, and lets TCG go on as if they were set. This was seen with RDMA: QEMU itself said that it had sent nothing while
+	// the machine stood still (downtime-bytes is 0), and the destination had what was sent before.
+	memory += 8 << 10
 	g := &migration{dir: dir, medium: m, memory: memory, pinAll: pinAll, firmware: filepath.Join(dir, "firmware"), fill: filepath.Join(dir, "fill")}
 	out, err := exec.Command("gcc", "-nostdlib", "-static", fmt.Sprint("-DSIZE=", guestWrites), "-Wl,-Ttext=0,--oformat=binary,--build-id=none",
 		"-o", g.firmware, "testdata/guest.S").CombinedOutput()
@@ -99,7 +104,7 @@ func (g *migration) thereAndBack(t *testing.T) {
 	a.do(t, "migrate_cancel", nil)
 	a.reaches(t, "cancelled", 0, 0)
 	if err := b.wait(); err == nil || g.ctx.Err() != nil {
-		t.Fatalf("the other side of a cancelled migration ends with %v, want the migration's error\n%s", err, b.said.text())
+		t.Fatalf("the other side of a cancelled migration ends with %v, want the migration's error\n%s", err, b.said.String())
 	}
 	a.moves(t)
 
@@ -120,7 +125,7 @@ func (g *migration) moved(t *testing.T, from, to *machine) {
 	from.reaches(t, "completed", g.memory/2, 4)
 	for to.status(t) != "paused" { // the destination has loaded what came last
 		if g.ctx.Err() != nil {
-			t.Fatalf("the destination is %s, want paused:\n%s", to.status(t), to.said.text())
+			t.Fatalf("the destination is %s, want paused:\n%s", to.status(t), to.said.String())
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
@@ -132,7 +137,14 @@ func (g *migration) moved(t *testing.T, from, to *machine) {
 				differ++
 			}
 		}
-		t.Errorf("%d of the %d pages of memory differ", differ, g.memory/4096)
+		at := func(b []byte) (n []uint32) {
+			for i := uint64(0); i < guestWrites; i += 1 << 20 {
+				n = append(n, binary.LittleEndian.Uint32(b[guestBegin+i:]))
+			}
+			return n
+		}
+		t.Errorf("%d of the %d pages of memory differ; each MiB has %d on the source, %d on the destination; before it was %d",
+			differ, g.memory/4096, at(want), at(got), was)
 	}
 	if is := binary.LittleEndian.Uint32(want[guestBegin:]); is == was {
 		t.Errorf("the guest has written nothing during the migration: the number is %d, as before", is)
@@ -146,7 +158,7 @@ func (g *migration) moved(t *testing.T, from, to *machine) {
 	}
 	from.do(t, "quit", nil)
 	if err := from.wait(); err != nil {
-		t.Errorf("the source: %v\n%s", err, from.said.text())
+		t.Errorf("the source: %v\n%s", err, from.said.String())
 	}
 	if c, err := programs.Counted(from.counters); err != nil || 4*c["port_xmit_data"]+c["iwarp_xmit_bytes"] < g.memory/2 {
 		t.Errorf("the source's device has counted %v (%v), want %d bytes sent at least", c, err, g.memory/2)
@@ -160,7 +172,7 @@ type machine struct {
 	g        *migration
 	addr     string
 	counters string
-	said     *output
+	said     *proc.Output
 	ended    <-chan error
 	over     bool // it has ended, with err
 	err      error
@@ -174,14 +186,14 @@ func (g *migration) start(t *testing.T, side int, args ...string) *machine {
 	g.started++
 	name := filepath.Join(g.dir, fmt.Sprint(g.started))
 	addr := []string{g.medium.server, g.medium.client}[side]
-	line := append(strings.Fields(fmt.Sprintf("qemu-system-x86_64 -machine pc -accel tcg -m %d -nodefaults -display none -bios %s -qmp unix:%s.qmp,server=on,wait=off",
-		g.memory>>20, g.firmware, name)), args...)
+	line := append(strings.Fields(fmt.Sprintf("qemu-system-x86_64 -machine pc -accel tcg -m %dk -nodefaults -display none -bios %s -qmp unix:%s.qmp,server=on,wait=off",
+		g.memory>>10, g.firmware, name)), args...)
 	ctx, cancel := context.WithCancel(g.ctx)
 	cmd := runner(ctx, t, g.dir, fmt.Sprintf("--link %s --addr %s --no-shared", g.medium.link, addr), line...)
 	cmd.Env = append(cmd.Env, "SOFTRNIC_COUNTERS="+name+".counters", "SOFTRNIC_TRANSPORT="+g.medium.transport)
 	m := &machine{g: g, counters: name + ".counters"}
 	m.addr, _, _ = strings.Cut(addr, "/")
-	m.said, m.ended = begin(t, cmd)
+	m.said, m.ended = proc.Start(t, cmd)
 	t.Cleanup(func() {
 		cancel()
 		_ = m.wait()
@@ -194,14 +206,14 @@ func (g *migration) start(t *testing.T, side int, args ...string) *machine {
 		select {
 		case m.err = <-m.ended:
 			m.over = true
-			t.Fatalf("%v: %v\n%s", cmd.Args, m.err, m.said.text())
+			t.Fatalf("%v: %v\n%s", cmd.Args, m.err, m.said.String())
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
 	t.Cleanup(func() {
 		_ = m.monitor.Close()
 		if t.Failed() {
-			t.Logf("%v\n%s", cmd.Args, m.said.text())
+			t.Logf("%v\n%s", cmd.Args, m.said.String())
 		}
 	})
 	if deadline, ok := g.ctx.Deadline(); ok {
@@ -246,7 +258,7 @@ func (m *machine) do(t *testing.T, command string, arguments map[string]any) jso
 		t.Fatal(err)
 	}
 	if _, err := m.monitor.Write(line); err != nil {
-		t.Fatalf("%s: %v\n%s", command, err, m.said.text())
+		t.Fatalf("%s: %v\n%s", command, err, m.said.String())
 	}
 	for {
 		var answer struct {
@@ -254,7 +266,7 @@ func (m *machine) do(t *testing.T, command string, arguments map[string]any) jso
 			Event         string
 		}
 		if err := m.answers.Decode(&answer); err != nil {
-			t.Fatalf("%s: %v\n%s", command, err, m.said.text())
+			t.Fatalf("%s: %v\n%s", command, err, m.said.String())
 		}
 		switch {
 		case answer.Error != nil:
@@ -273,7 +285,8 @@ func (m *machine) migrate(t *testing.T, to *machine) {
 	m.do(t, "migrate", map[string]any{"uri": to.uri()})
 }
 
-// reaches waits until a migration has a status, has moved some bytes, and has gone over the memory some times.
+// reaches waits until a migration has a status, has moved some bytes, and has gone over the memory some times. One
+// that is to be active may be completed.
 func (m *machine) reaches(t *testing.T, status string, bytes, times uint64) {
 	t.Helper()
 	for {
@@ -289,11 +302,11 @@ func (m *machine) reaches(t *testing.T, status string, bytes, times uint64) {
 			t.Fatal(err)
 		}
 		switch {
-		case is.Status == status && is.RAM.Transferred >= bytes && is.RAM.Times >= times:
-			t.Logf("the migration is %s after %d MiB, and has gone over the memory %d times", status, is.RAM.Transferred>>20, is.RAM.Times)
+		case is.Status == status && is.RAM.Transferred >= bytes && is.RAM.Times >= times, is.Status == "completed" && status == "active":
+			t.Logf("the migration is %s after %d MiB, and has gone over the memory %d times", is.Status, is.RAM.Transferred>>20, is.RAM.Times)
 			return
 		case is.Status == "failed" || is.Status == "completed" || is.Status == "cancelled" || m.g.ctx.Err() != nil:
-			t.Fatalf("the migration is %s, want %s, %d bytes and %d times\n%s", text, status, bytes, times, m.said.text())
+			t.Fatalf("the migration is %s, want %s, %d bytes and %d times\n%s", text, status, bytes, times, m.said.String())
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
@@ -314,7 +327,7 @@ func (m *machine) moves(t *testing.T) {
 	t.Helper()
 	for was := m.number(t); m.number(t) == was; time.Sleep(10 * time.Millisecond) {
 		if m.g.ctx.Err() != nil {
-			t.Fatalf("the guest stands still, the machine is %s\n%s", m.status(t), m.said.text())
+			t.Fatalf("the guest stands still, the machine is %s\n%s", m.status(t), m.said.String())
 		}
 	}
 }
