@@ -80,7 +80,8 @@ func (p *provider) Route(transport verbs.Transport, src, dst netip.Addr) (rdmacm
 		}
 		index := slices.Index(table, from)
 		if index < 0 {
-			errs = append(errs, fmt.Errorf("%v is not among the first %d addresses of %s, its GIDs: %w", from, maxAddrs, nic.Name(), syscall.ENETUNREACH))
+			errs = append(errs, fmt.Errorf("%v is not among the first %d addresses of %s, its GIDs: %w", from, maxAddrs, nic.Name(),
+				syscall.ENETUNREACH))
 			continue
 		}
 		route = rdmacm.Route{

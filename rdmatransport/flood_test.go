@@ -108,7 +108,7 @@ func connectDuringFlood(t *testing.T, base [4]byte) {
 				t.Error(err)
 				return
 			}
-			if sent += burst; sent == 2000 { // more than a listener takes of strangers
+			if sent += burst; sent == 2000 { // more than a listener accepts of unvalidated peers
 				close(taken)
 			}
 		}

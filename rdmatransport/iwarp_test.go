@@ -402,9 +402,9 @@ func TestRevisionRetriedFromTheSamePort(t *testing.T) {
 	}
 }
 
-// TestIWARPAnswerToDirect: without peer-to-peer mode the accepting side may send once it has had a
-// message, also if that was moved directly, and then at once: the nudges that open it otherwise
-// come every 50 ms.
+// TestIWARPAnswerToDirect: without peer-to-peer mode, the accepting side may send after its first
+// received message, even if that message was moved directly. It must send at once, without the
+// wake-ups every 50 ms.
 func TestIWARPAnswerToDirect(t *testing.T) {
 	late := 0
 	const tries = 5
@@ -426,7 +426,7 @@ func TestIWARPAnswerToDirect(t *testing.T) {
 		}
 	}
 	if late == tries {
-		t.Error("the answer always waits for a nudge")
+		t.Error("the answer always waits for a wake-up")
 	}
 }
 

@@ -138,7 +138,8 @@ func (p *provider) QueryDevice() verbs.DeviceAttr {
 		MaxTotalMcastQPAttach: maxMcastGroup * maxMcastAttach,
 
 		PacketPacing: verbs.PacketPacingCaps{
-			RateLimitMin: 1, RateLimitMax: roce.MaxRateLimit, SupportedQPTs: 1<<verbs.RC | 1<<verbs.UC | 1<<verbs.UD | 1<<verbs.XRCSend | 1<<verbs.XRCRecv,
+			RateLimitMin: 1, RateLimitMax: roce.MaxRateLimit,
+			SupportedQPTs: 1<<verbs.RC | 1<<verbs.UC | 1<<verbs.UD | 1<<verbs.XRCSend | 1<<verbs.XRCRecv,
 		},
 
 		LocalCAAckDelay: ackDelay,

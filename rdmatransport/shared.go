@@ -48,8 +48,9 @@ const minNumbers = 16
 
 func checkRange(nic stack.NIC, what string, r stack.Range, width int) error {
 	if r.Mask&(r.Mask+1) != 0 || r.Base&r.Mask != 0 || uint64(r.Base|r.Mask) >= 1<<width || r.Mask < minNumbers-1 {
-		return verbs.Errorf(verbs.ErrInvalid, opOpen, "%s leases %s with base %#x and mask %#x: want at least %d numbers of %d bits, and a mask of the form 2^k-1 that "+
-			"has no bit of the base", nic.Name(), what, r.Base, r.Mask, minNumbers, width)
+		return verbs.Errorf(verbs.ErrInvalid, opOpen,
+			"%s leases %s with base %#x and mask %#x: want at least %d numbers of %d bits, and a mask of the form 2^k-1 that "+
+				"has no bit of the base", nic.Name(), what, r.Base, r.Mask, minNumbers, width)
 	}
 	return nil
 }

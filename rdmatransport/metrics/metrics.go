@@ -172,7 +172,9 @@ func (c *Collector) collect(ch chan<- prometheus.Metric, s *verbs.Snapshot) {
 		gauge(qpsDesc, float64(k.Count), label(k.Transport), k.Type.String(), k.State.String())
 	}
 	r := s.Resources
-	for name, n := range map[string]int{"pd": r.PD, "mr": r.MR, "mw": r.MW, "ah": r.AH, "cq": r.CQ, "srq": r.SRQ, "qp": r.QP, "comp_channel": r.CompChannel} {
+	for name, n := range map[string]int{
+		"pd": r.PD, "mr": r.MR, "mw": r.MW, "ah": r.AH, "cq": r.CQ, "srq": r.SRQ, "qp": r.QP, "comp_channel": r.CompChannel,
+	} {
 		gauge(objDesc, float64(n), name)
 	}
 }

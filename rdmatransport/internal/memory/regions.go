@@ -138,7 +138,9 @@ func (r *Regions) Scatter(src []byte, pd *verbs.PD, sgl []verbs.SGE, off uint64)
 
 // Pieces appends to list the memory of n bytes of the message from offset off on, for a reader that
 // copies it later (see Span.Bytes). The status is that of Gather, except that faults may follow.
-func (r *Regions) Pieces(list [][]byte, n uint64, pd *verbs.PD, sgl []verbs.SGE, off uint64) (_ [][]byte, mayFault bool, status verbs.WCStatus) {
+func (r *Regions) Pieces(
+	list [][]byte, n uint64, pd *verbs.PD, sgl []verbs.SGE, off uint64,
+) (_ [][]byte, mayFault bool, status verbs.WCStatus) {
 	for n > 0 {
 		s, status := r.piece(pd, &sgl, &off, n, 0)
 		if status != verbs.WCSuccess {

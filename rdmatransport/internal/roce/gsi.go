@@ -47,7 +47,9 @@ func (g *GSI) receive(port uint8, d *stack.Datagram, pkt *wire.Packet) {
 	default:
 		g.e.Counters.rcvdPkts.Add(1)
 		g.e.Counters.recvs.Add(1)
-		(*f)(&cm.Datagram{Port: port, Src: d.Src, Dst: d.Dst, TrafficClass: d.TrafficClass, Priority: uint8(d.TCI >> 13), Via: d.Via, MAD: pkt.Payload})
+		(*f)(&cm.Datagram{
+			Port: port, Src: d.Src, Dst: d.Dst, TrafficClass: d.TrafficClass, Priority: uint8(d.TCI >> 13), Via: d.Via, MAD: pkt.Payload,
+		})
 	}
 }
 

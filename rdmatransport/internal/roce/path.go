@@ -29,7 +29,8 @@ func openPath(nic stack.NIC, port uint8, ah *verbs.AHAttr, qpn uint32, srcPort u
 	case err != nil:
 		return nil, err
 	case isV1(grh) && nic.Frames() == nil:
-		return nil, fmt.Errorf("SGID index %d, of RoCE v1, on %s, whose network stack carries no Ethernet frames: %w", grh.SGIDIndex, nic.Name(), verbs.ErrNotSupported)
+		return nil, fmt.Errorf("SGID index %d, of RoCE v1, on %s, whose network stack carries no Ethernet frames: %w",
+			grh.SGIDIndex, nic.Name(), verbs.ErrNotSupported)
 	}
 	path, err := datagrams.Path(stack.PathAttr{
 		Src:          gids[i],

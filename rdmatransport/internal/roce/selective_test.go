@@ -155,7 +155,7 @@ func TestKeepsPacketsBehindGap(t *testing.T) {
 		early := r.req(wire.RCWriteOnly, 1, fill(8, 1), r.at(0, 8), ackReq)
 		r.give(early)
 		if p := r.expect("nak60 0 msn 0")[0]; len(p.Payload) != 0 {
-			t.Errorf("a stranger is sent %x", p.Payload)
+			t.Errorf("a peer without the mark is sent %x", p.Payload)
 		}
 		r.give(r.nothing(0), r.nothing(1), r.nothing(3), r.nothing(2), r.nothing(4))
 		r.expect("ack 0 msn 1", "ack 1 msn 2", "nak60 2 msn 2", "ack 2 msn 3", "nak60 3 msn 3")

@@ -28,7 +28,9 @@ func (m *Manager) HoldPort(space rdmacm.PortSpace, addr netip.AddrPort) (io.Clos
 // reserve reserves a port at one address or all addresses. It waits for other processes, so the
 // caller must not hold a lock.
 func (m *Manager) reserve(op string, space rdmacm.PortSpace, addr netip.AddrPort) (*reservation, error) {
-	s := &reservation{service: stack.Service{Addr: addr.Addr().Unmap().WithZone(""), ID: mad.ServiceID(uint16(space), addr.Port()), Mask: 1<<64 - 1}}
+	s := &reservation{service: stack.Service{
+		Addr: addr.Addr().Unmap().WithZone(""), ID: mad.ServiceID(uint16(space), addr.Port()), Mask: 1<<64 - 1,
+	}}
 	if s.service.Addr.IsUnspecified() {
 		s.service.Addr = netip.Addr{}
 	}

@@ -63,7 +63,8 @@ func (c *conn) onTimeout() {
 	if c.msg == nil || c.state == sidrAnswered {
 		return
 	}
-	noCarrier := c.state == dreqSent && c.m.draining && c.m.carrierExpected(c.route.Port) // an answer cannot arrive, so the retry does not count
+	// An answer cannot arrive without a carrier, so the retry does not count.
+	noCarrier := c.state == dreqSent && c.m.draining && c.m.carrierExpected(c.route.Port)
 	if noCarrier || c.retries < c.maxRetries {
 		if !noCarrier {
 			c.retries++

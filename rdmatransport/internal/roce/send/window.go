@@ -17,7 +17,10 @@ type window struct {
 func (w *window) init(packets, batch uint32, rules CongestionController) {
 	most := uint16(packets)
 	params := rules.Params()
-	*w = window{controller: rules, most: most, batch: uint16(min(batch, uint32(most/2))), least: uint16(params.MinWindow), ackEvery: uint16(params.AckEvery)}
+	*w = window{
+		controller: rules, most: most, batch: uint16(min(batch, uint32(most/2))),
+		least: uint16(params.MinWindow), ackEvery: uint16(params.AckEvery),
+	}
 	if params.InitialWindow == 0 {
 		params.InitialWindow = packets
 	}
