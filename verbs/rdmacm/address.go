@@ -15,9 +15,9 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// Bind binds the ID to a local address and port (rdma_bind_addr). An address that is unspecified or not valid stands for
-// all addresses of all devices of the channel; port 0 for an ephemeral port. Bind fails with EADDRNOTAVAIL if no device
-// has the address, with EADDRINUSE if the port is in use.
+// Bind binds the ID to a local address and port (rdma_bind_addr). An unspecified or invalid address
+// means all addresses of all devices of the channel. Port 0 means an ephemeral port. Bind fails
+// with EADDRNOTAVAIL if no device has the address, with EADDRINUSE if the port is in use.
 func (id *ID) Bind(addr netip.AddrPort) error {
 	const op = "bind"
 	if err := id.lock(op, idle); err != nil {
@@ -27,8 +27,8 @@ func (id *ID) Bind(addr netip.AddrPort) error {
 	return id.bind(op, addr, true)
 }
 
-// bind is Bind. Without hold the port is reserved in this process alone: for connections that begin here, which are told
-// apart by other numbers. The ID is locked.
+// bind implements Bind. Without hold, it reserves the port in this process only. That suffices for
+// active connections, which other numbers distinguish. The ID is locked.
 func (id *ID) bind(op string, addr netip.AddrPort, hold bool) error {
 	a := canonical(addr.Addr())
 	b := &binding{devs: id.ch.devs, space: id.space, reuse: id.opts.reuse, afOnly: id.opts.afOnly}
@@ -64,7 +64,7 @@ func (id *ID) bind(op string, addr netip.AddrPort, hold bool) error {
 	return nil
 }
 
-// plain is an address as GIDs have it.
+// canonical returns an address in the form that GIDs use.
 func canonical(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
 
 // location is the device and port that have an address, and its GID index.
@@ -90,9 +90,10 @@ func findAddr(devs []*verbs.Device, a netip.Addr) (location, bool) {
 	return location{}, false
 }
 
-// ResolveAddr looks for a route to dst, from src if that is valid, and resolves the neighbour's MAC address
-// (rdma_resolve_addr). It chooses the device, and binds the ID if it is not yet bound. If no device has a route, it returns
-// an error. Otherwise AddrResolved follows, or AddrError, with ETIMEDOUT after timeout if that is not 0.
+// ResolveAddr looks for a route to dst, from src if that is valid, and resolves the neighbour's MAC
+// address (rdma_resolve_addr). It chooses the device, and binds the ID if it is not yet bound. If
+// no device has a route, it returns an error. Otherwise AddrResolved follows, or AddrError, with
+// ETIMEDOUT after timeout if that is not 0.
 func (id *ID) ResolveAddr(src, dst netip.AddrPort, timeout time.Duration) error {
 	const op = "resolve address"
 	if !dst.IsValid() || dst.Addr().IsUnspecified() {
@@ -111,8 +112,8 @@ func (id *ID) ResolveAddr(src, dst netip.AddrPort, timeout time.Duration) error 
 	return nil
 }
 
-// ResolveHost is ResolveAddr for "host:port", where either may be a name. It uses the first of the host's addresses to
-// which there is a route and whose neighbour answers.
+// ResolveHost is like ResolveAddr for "host:port", where either may be a name. It uses the first of
+// the host's addresses that has a route and a neighbour that answers.
 func (id *ID) ResolveHost(src netip.AddrPort, host string, timeout time.Duration) error {
 	const op = "resolve address"
 	f, err := id.beginResolve(op, src)
@@ -140,8 +141,8 @@ func (id *ID) ResolveHost(src netip.AddrPort, host string, timeout time.Duration
 	return nil
 }
 
-// LookupHost returns the addresses of "host:port", where either may be a name (rdma_getaddrinfo). For an empty host, the
-// address is not valid, which Bind accepts for all addresses.
+// LookupHost returns the addresses of "host:port", where either may be a name (rdma_getaddrinfo).
+// For an empty host it returns an invalid address, which means all addresses in Bind.
 func LookupHost(ctx context.Context, hostport string) ([]netip.AddrPort, error) {
 	const op = "look up address"
 	host, service, err := net.SplitHostPort(hostport)
@@ -191,8 +192,8 @@ func (id *ID) beginResolve(op string, src netip.AddrPort) (routeResolver, error)
 	return f, nil
 }
 
-// bindSource binds the ID to the source that it resolves an address from. An ID that is bound, as it is after a resolution that
-// has failed, stays so.
+// bindSource binds the ID to the source address of a resolution. An ID that is already bound, for
+// example after a failed resolution, stays bound.
 func (id *ID) bindSource(op string, src netip.AddrPort) error {
 	if id.state == idle {
 		return id.bind(op, src, src.Port() != 0)
@@ -203,7 +204,7 @@ func (id *ID) bindSource(op string, src netip.AddrPort) error {
 	return nil
 }
 
-// routeResolver looks for a route to a peer.
+// routeResolver finds a route to a peer.
 type routeResolver struct {
 	devs       []*verbs.Device
 	transports []verbs.Transport
@@ -217,7 +218,8 @@ type target struct {
 	port  uint16
 }
 
-// find returns the route over the first transport, and with it the first device, that has one.
+// find returns the first route. It tries the transports in order, and for each transport the
+// devices in order.
 func (f *routeResolver) find(op string, dst netip.AddrPort) (target, error) {
 	var errs []error
 	for _, transport := range f.transports {
@@ -237,7 +239,8 @@ func (*routeResolver) wait(ctx context.Context, t target) error {
 	return provider(t.dev).Resolve(ctx, t.route)
 }
 
-// resolve calls find on a goroutine, which reports the outcome as an event. The ID is locked; resolve unlocks it.
+// resolve calls find on a goroutine, which reports the outcome as an event. The ID is locked;
+// resolve unlocks it.
 func (id *ID) resolve(timeout time.Duration, find func(context.Context) (target, error)) {
 	if timeout <= 0 {
 		timeout = math.MaxInt64
@@ -285,8 +288,9 @@ func (id *ID) resolved(before state, t target, err error) {
 	id.ch.add(&Event{Type: AddrResolved, ID: id})
 }
 
-// ResolveRoute resolves the route to the peer (rdma_resolve_route). RouteResolved follows, or RouteError. On Ethernet no
-// messages are needed, so that the event is in the channel when ResolveRoute returns.
+// ResolveRoute resolves the route to the peer (rdma_resolve_route). RouteResolved follows, or
+// RouteError. On Ethernet no messages are needed, so that the event is in the channel when
+// ResolveRoute returns.
 func (id *ID) ResolveRoute() error {
 	if err := id.lock("resolve route", addrResolved); err != nil {
 		return err

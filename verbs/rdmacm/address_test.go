@@ -10,7 +10,7 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// Who gives ResolveAddr a source can call it again after it has failed, in the same way.
+// After a failure, ResolveAddr can be called again with the same source.
 func TestResolveAddrAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, a, b *end) {
 		for _, src := range []string{v4B + ":0", v4B + ":7000"} {
@@ -19,12 +19,12 @@ func TestResolveAddrAgain(t *testing.T) {
 				return id.ResolveAddr(netip.MustParseAddrPort(src), netip.MustParseAddrPort(v4A+":7471"), time.Second)
 			}
 			b.fake.route = syscall.ENETUNREACH
-			wants(t, resolve(), syscall.ENETUNREACH)
+			wantErr(t, resolve(), syscall.ENETUNREACH)
 			b.fake.route = nil
 			b.fake.resolve = func(ctx context.Context, _ rdmacm.Route) error { <-ctx.Done(); return ctx.Err() }
 			must(t, resolve())
 			b.next(rdmacm.AddrError)
-			wants(t, id.ResolveAddr(netip.MustParseAddrPort(v4B+":7001"), netip.MustParseAddrPort(v4A+":7471"), 0), syscall.EINVAL)
+			wantErr(t, id.ResolveAddr(netip.MustParseAddrPort(v4B+":7001"), netip.MustParseAddrPort(v4A+":7471"), 0), syscall.EINVAL)
 			b.fake.resolve = nil
 			must(t, resolve())
 			b.next(rdmacm.AddrResolved)

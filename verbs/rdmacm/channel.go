@@ -9,8 +9,8 @@ import (
 	"github.com/softrnic/softrnic/verbs/internal/wakeup"
 )
 
-// EventChannel carries the events of any number of IDs on given devices (rdma_event_channel). The events of one ID are in
-// the order in which they happened.
+// EventChannel delivers the events of any number of IDs on given devices (rdma_event_channel). The
+// events of one ID are in the order in which they occurred.
 type EventChannel struct {
 	devs []*verbs.Device
 
@@ -18,12 +18,13 @@ type EventChannel struct {
 	events   []*Event
 	ids      int32            // −1 if the channel is destroyed
 	waiting  int32            // calls of GetEvent
-	notifier *wakeup.Notifier // of these; nil if there are none
+	notifier *wakeup.Notifier // wakes these calls; nil without one
 	onEvent  wakeup.Hook
 }
 
-// CreateEventChannel creates an event channel (rdma_create_event_channel). Its IDs use the given devices, and look for a
-// route to a peer in their order. It fails with ErrNotSupported if the provider of a device does not implement Provider.
+// CreateEventChannel creates an event channel (rdma_create_event_channel). Its IDs use the given
+// devices, and try them in this order to find a route to a peer. It fails with ErrNotSupported if
+// the provider of a device does not implement Provider.
 func CreateEventChannel(devs ...*verbs.Device) (*EventChannel, error) {
 	const op = "create event channel"
 	if len(devs) == 0 {
@@ -46,8 +47,8 @@ func provider(d *verbs.Device) Provider { return d.Provider().(Provider) }
 // Devices returns the channel's devices (rdma_get_devices).
 func (c *EventChannel) Devices() []*verbs.Device { return slices.Clone(c.devs) }
 
-// GetEvent waits for the next event and returns it (rdma_get_cm_event). Each event must be acknowledged with Event.Ack. The
-// error is the context's, or ErrDestroyed.
+// GetEvent waits for the next event and returns it (rdma_get_cm_event). Each event must be
+// acknowledged with Event.Ack. The error is the context's, or ErrDestroyed.
 func (c *EventChannel) GetEvent(ctx context.Context) (*Event, error) {
 	const op = "get event"
 	e, err := c.TryGetEvent()
@@ -69,7 +70,7 @@ func (c *EventChannel) GetEvent(ctx context.Context) (*Event, error) {
 	return e, nil
 }
 
-// beginWait returns what tells of events from now on. endWait follows.
+// beginWait returns the notifier of events from now on. The caller calls endWait afterwards.
 func (c *EventChannel) beginWait(op string) (*wakeup.Notifier, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -95,11 +96,11 @@ func errChannelDestroyed(op string) error {
 	return verbs.Errorf(verbs.ErrDestroyed, op, "the event channel is destroyed")
 }
 
-// errNoEvent is what TryGetEvent returns most often.
+// errNoEvent is the most frequent error of TryGetEvent, allocated once.
 var errNoEvent error = &verbs.Error{Op: "get event", Err: verbs.ErrAgain}
 
-// TryGetEvent is GetEvent that does not wait: if there is no event, the error is verbs.ErrAgain. It is what rdma_get_cm_event
-// is on a channel whose descriptor has O_NONBLOCK.
+// TryGetEvent is like GetEvent but does not wait: without an event, the error is verbs.ErrAgain. It
+// corresponds to rdma_get_cm_event on a channel whose descriptor has O_NONBLOCK.
 func (c *EventChannel) TryGetEvent() (*Event, error) {
 	e, ok, _ := c.take()
 	if ok {
@@ -113,14 +114,16 @@ func (c *EventChannel) TryGetEvent() (*Event, error) {
 	return nil, errNoEvent
 }
 
-// OnEvent has f called whenever events are added to the channel, with their number. It is for programs that wait for
-// something else than GetEvent, such as a descriptor that f writes to, and that take events with TryGetEvent. If n is
-// negative, −n events were dropped, because their ID was destroyed or migrated. If there are events already, f is called for
-// them too. A nil f ends the calls.
+// OnEvent registers a function f that is called with the number of events added to the channel. It
+// is for programs that do not wait in GetEvent but, for example, poll a descriptor that f writes
+// to. Such programs take events with TryGetEvent. If n is negative, −n events were dropped because
+// their ID was destroyed or migrated. If the channel already has events, f is called for these too.
+// A nil f ends the calls.
 //
-// f is called on a goroutine of its own, soon after the change, with no lock held: it may call any method, but OnEvent of the same
-// channel. Calls for one channel are made one at a time, in the order of the changes, of which several may make one call; when
-// OnEvent returns, the function of an earlier OnEvent is not running and will not be called.
+// f runs on its own goroutine soon after the change, with no lock held. It may call any method
+// except OnEvent of the same channel. Calls for one channel are made one at a time, in the order of
+// the changes. Several changes may be coalesced into one call. When OnEvent returns, the previous
+// function is not running and will not be called.
 func (c *EventChannel) OnEvent(f func(n int)) {
 	c.mu.Lock()
 	wait := c.onEvent.Set(f, len(c.events))
@@ -128,19 +131,19 @@ func (c *EventChannel) OnEvent(f func(n int)) {
 	wait()
 }
 
-// WaitOnEvent waits until the function of OnEvent has been called for all changes so far, such as for the events that [ID.Destroy] has
-// dropped. It must not be called by that function.
+// WaitOnEvent waits until the function of OnEvent has been called for all changes so far, such as
+// the events that [ID.Destroy] dropped. That function must not call WaitOnEvent.
 func (c *EventChannel) WaitOnEvent() { c.onEvent.Wait() }
 
-// Destroy destroys the channel (rdma_destroy_event_channel); calls of GetEvent return. It fails with ErrBusy while the
-// channel has IDs.
+// Destroy destroys the channel (rdma_destroy_event_channel); calls of GetEvent return. It fails
+// with ErrBusy while the channel has IDs.
 func (c *EventChannel) Destroy() error {
 	const op = "destroy event channel"
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
 	case c.ids < 0:
-		return verbs.Errorf(verbs.ErrDestroyed, op, "it is destroyed already")
+		return verbs.Errorf(verbs.ErrDestroyed, op, "it is already destroyed")
 	case c.ids > 0:
 		return verbs.Errorf(verbs.ErrBusy, op, "%d IDs use it", c.ids)
 	}
@@ -188,7 +191,7 @@ func (c *EventChannel) take() (e *Event, ok, more bool) {
 	if c.events = c.events[1:]; len(c.events) == 0 {
 		c.events = nil
 	}
-	e.owner().signals.took()
+	e.owner().signals.addUnacked()
 	if e.Type == ConnectRequest {
 		e.ID.delivered.Store(true)
 	}
@@ -216,8 +219,8 @@ func (c *EventChannel) removeID(id *ID) (out []*Event) {
 	return out
 }
 
-// takeRequest removes the ConnectRequest for which id was created, and returns it to be acknowledged; nil if it is not in
-// the queue.
+// takeRequest removes the ConnectRequest for which id was created, and returns it to be
+// acknowledged; nil if it is not in the queue.
 func (c *EventChannel) takeRequest(id *ID) *Event {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -228,27 +231,28 @@ func (c *EventChannel) takeRequest(id *ID) *Event {
 	e := c.events[at]
 	c.events = slices.Delete(c.events, at, at+1)
 	c.onEvent.Changed(-1)
-	e.owner().signals.took()
+	e.owner().signals.addUnacked()
 	return e
 }
 
-// signals is what goroutines wait for beside events. No other lock is taken while its lock is held.
+// signals has the conditions, other than events, that goroutines wait for. No other lock is taken
+// while its lock is held.
 type signals struct {
 	mu      sync.Mutex
-	unacked int32         // events of the ID that GetEvent has returned and that are not acknowledged
-	isOver  bool          // the connection has ended, or there will be none
+	unacked int32         // events of the ID that GetEvent has returned, not yet acknowledged
+	done    bool          // the connection has ended, or will never exist
 	acked   chan struct{} // closed when unacked becomes 0; nil if no goroutine waits
-	over    chan struct{} // closed when isOver is set; nil if nobody has asked for it
+	doneCh  chan struct{} // closed when done is set; nil before the first call of ended
 }
 
-// took counts an event that is to be acknowledged.
-func (s *signals) took() {
+// addUnacked counts an event that must be acknowledged.
+func (s *signals) addUnacked() {
 	s.mu.Lock()
 	s.unacked++
 	s.mu.Unlock()
 }
 
-// ack undoes took.
+// ack undoes addUnacked.
 func (s *signals) ack() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -278,31 +282,31 @@ func (s *signals) waitAcked(ctx context.Context) error {
 	}
 }
 
-// end notes that the connection has ended, or that there will be none. It may be called again.
+// end records that the connection has ended or will never exist. It may be called again.
 func (s *signals) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.isOver && s.over != nil {
-		close(s.over)
+	if !s.done && s.doneCh != nil {
+		close(s.doneCh)
 	}
-	s.isOver = true
+	s.done = true
 }
 
 func (s *signals) hasEnded() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.isOver
+	return s.done
 }
 
 // ended returns a channel that end closes.
 func (s *signals) ended() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.over == nil {
-		s.over = make(chan struct{})
-		if s.isOver {
-			close(s.over)
+	if s.doneCh == nil {
+		s.doneCh = make(chan struct{})
+		if s.done {
+			close(s.doneCh)
 		}
 	}
-	return s.over
+	return s.doneCh
 }

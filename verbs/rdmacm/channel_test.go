@@ -21,7 +21,7 @@ func TestDestroyWaitsForAck(t *testing.T) {
 		ev, err := a.ch.GetEvent(t.Context())
 		must(t, err)
 		must(t, s.Disconnect())
-		time.Sleep(time.Minute) // TimewaitExit is in both channels, for nobody
+		time.Sleep(time.Minute) // TimewaitExit is in both channels, and no goroutine takes it
 
 		var acked bool
 		done := make(chan error)
@@ -32,14 +32,14 @@ func TestDestroyWaitsForAck(t *testing.T) {
 			t.Fatal("Destroy did not wait for the event")
 		default:
 		}
-		wants(t, s.Disconnect(), verbs.ErrDestroyed)
+		wantErr(t, s.Disconnect(), verbs.ErrDestroyed)
 		must(t, ev.Ack())
 		acked = true
 		must(t, <-done)
 		if !acked {
 			t.Error("Destroy returned before Ack")
 		}
-		wants(t, ev.Ack(), syscall.EINVAL)
+		wantErr(t, ev.Ack(), syscall.EINVAL)
 		b.close(c)
 		a.close(l)
 	})
@@ -53,7 +53,7 @@ func TestDestroyDropsEvents(t *testing.T) {
 		must(t, c.Connect(nil))
 		synctest.Wait()
 		must(t, l.Destroy())
-		a.none()
+		a.noEvent()
 		b.next(rdmacm.Rejected)
 		b.close(c)
 		a.close()
@@ -63,24 +63,25 @@ func TestDestroyDropsEvents(t *testing.T) {
 func TestChannelDestroyed(t *testing.T) {
 	bubble(t, func(t *testing.T, a, b *end) {
 		id := a.id(rdmacm.TCP)
-		wants(t, a.ch.Destroy(), syscall.EBUSY)
+		wantErr(t, a.ch.Destroy(), syscall.EBUSY)
 		got := make(chan error)
 		go func() { _, err := a.ch.GetEvent(context.Background()); got <- err }()
 		synctest.Wait()
 		must(t, id.Destroy())
 		must(t, a.ch.Destroy())
-		wants(t, <-got, verbs.ErrDestroyed)
-		wants(t, a.ch.Destroy(), verbs.ErrDestroyed)
+		wantErr(t, <-got, verbs.ErrDestroyed)
+		wantErr(t, a.ch.Destroy(), verbs.ErrDestroyed)
 		_, err := a.ch.CreateID(rdmacm.TCP, nil)
-		wants(t, err, verbs.ErrDestroyed)
+		wantErr(t, err, verbs.ErrDestroyed)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		_, err = b.ch.GetEvent(ctx)
-		wants(t, err, context.Canceled)
+		wantErr(t, err, context.Canceled)
 	})
 }
 
-// Migrate moves an ID's events to the other channel, in order; for a listener, also the events of its requests.
+// Migrate moves an ID's events to the other channel, in order; for a listener, also the events of
+// its requests.
 func TestMigrate(t *testing.T) {
 	bubble(t, func(t *testing.T, a, b *end) {
 		l := a.listen(rdmacm.TCP)
@@ -97,7 +98,7 @@ func TestMigrate(t *testing.T) {
 		if l.Channel() != to {
 			t.Error("the ID is in its old channel")
 		}
-		a.none()
+		a.noEvent()
 		s := next(t, to, rdmacm.ConnectRequest).ID
 		if s.Channel() != to {
 			t.Error("the request is in the listener's old channel")
@@ -118,23 +119,24 @@ func TestMigrate(t *testing.T) {
 
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		wants(t, s.Migrate(ctx, to), context.DeadlineExceeded) // the event is not acknowledged
+		wantErr(t, s.Migrate(ctx, to), context.DeadlineExceeded) // the event is not acknowledged
 		if s.Channel() != to {
 			t.Error("the ID did not move")
 		}
 		must(t, ev.Ack())
 		must(t, s.Migrate(t.Context(), to))
 
-		wants(t, s.Migrate(t.Context(), nil), syscall.EINVAL)
-		wants(t, s.Migrate(t.Context(), b.ch), syscall.EINVAL)
+		wantErr(t, s.Migrate(t.Context(), nil), syscall.EINVAL)
+		wantErr(t, s.Migrate(t.Context(), b.ch), syscall.EINVAL)
 		must(t, a.ch.Destroy())
-		wants(t, s.Migrate(t.Context(), a.ch), verbs.ErrDestroyed)
+		wantErr(t, s.Migrate(t.Context(), a.ch), verbs.ErrDestroyed)
 		must(t, s.Destroy())
-		wants(t, s.Migrate(t.Context(), to), verbs.ErrDestroyed)
+		wantErr(t, s.Migrate(t.Context(), to), verbs.ErrDestroyed)
 	})
 }
 
-// Two events that are added together wake two goroutines that wait, though the first of them may take the only token.
+// Two events that are added together wake two waiting goroutines, although the first may take the
+// only token.
 func TestTwoEventsWakeTwoGoroutines(t *testing.T) {
 	bubble(t, func(t *testing.T, a, b *end) {
 		l, s, c := connected(a, b)
@@ -171,9 +173,9 @@ func TestTwoEventsWakeTwoGoroutines(t *testing.T) {
 	})
 }
 
-// Requests that are still in the listener's channel migrate with the listener, except those whose peers have disconnected.
-// Their later events are in the new channel.
-func TestMigrateTakesRequests(t *testing.T) {
+// Requests that are still in the listener's channel migrate with the listener, except those whose
+// peers have disconnected. Their later events are in the new channel.
+func TestMigrateMovesRequests(t *testing.T) {
 	bubble(t, func(t *testing.T, a, b *end) {
 		l := a.listen(rdmacm.TCP)
 		gone, stays := b.resolve(rdmacm.TCP, v4A+":7471"), b.resolve(rdmacm.TCP, v4A+":7471")
@@ -181,7 +183,7 @@ func TestMigrateTakesRequests(t *testing.T) {
 		synctest.Wait()
 		must(t, stays.Connect(nil))
 		synctest.Wait()
-		must(t, gone.Destroy()) // the request is rejected by its own sender
+		must(t, gone.Destroy()) // the sender cancels its request
 		synctest.Wait()
 
 		to, err := rdmacm.CreateEventChannel(a.dev)
@@ -193,7 +195,7 @@ func TestMigrateTakesRequests(t *testing.T) {
 			t.Error("REJECTED is for another ID than the request's")
 		}
 		must(t, request.ID.Destroy())
-		a.none()
+		a.noEvent()
 		must(t, l.Destroy())
 		must(t, to.Destroy())
 		b.close()
@@ -247,11 +249,11 @@ func TestPorts(t *testing.T) {
 			}
 			ids = append(ids, id)
 		}
-		wants(t, ids[14].Listen(1), syscall.EADDRINUSE) // somebody shares the port
+		wantErr(t, ids[14].Listen(1), syscall.EADDRINUSE) // another ID shares the port
 		must(t, ids[15].Destroy())
 		must(t, ids[14].Listen(1))
 		id, err := bind(rdmacm.TCP, v4A+":105", reuse)
-		wants(t, err, syscall.EADDRINUSE)
+		wantErr(t, err, syscall.EADDRINUSE)
 		must(t, id.Destroy())
 		must(t, ids[14].Destroy())
 		a.close(append(ids[:14], ids[16:]...)...)
@@ -289,7 +291,7 @@ func TestEphemeralPortsRunOut(t *testing.T) {
 			t.Errorf("%d different ports, want %d", len(seen), n)
 		}
 		id, err := bind2(a, v4A+":0")
-		wants(t, err, syscall.EADDRNOTAVAIL)
+		wantErr(t, err, syscall.EADDRNOTAVAIL)
 		a.close(append(ids, id)...)
 	})
 }
@@ -312,7 +314,8 @@ func TestBacklog(t *testing.T) {
 	})
 }
 
-// A listener for one address family rejects the other; a listener on an address gets requests to that address only.
+// A listener for one address family rejects the other; a listener on an address gets requests to
+// that address only.
 func TestListenScope(t *testing.T) {
 	bubble(t, func(t *testing.T, a, b *end) {
 		l4, lAddr := a.id(rdmacm.TCP), a.id(rdmacm.TCP)
@@ -345,7 +348,8 @@ func TestListenScope(t *testing.T) {
 	})
 }
 
-// A listener may serve several transports, and each request has its own; a transport that the device lacks is an error.
+// A listener may serve several transports, and each request has its own; a transport that the
+// device lacks is an error.
 func TestTransports(t *testing.T) {
 	bubble(t, func(t *testing.T, a, b *end) {
 		l := a.id(rdmacm.TCP)
@@ -375,14 +379,15 @@ func TestTransports(t *testing.T) {
 		old := newEnd(t, newLAN(), "rocev2-only", v4A)
 		id := old.id(rdmacm.TCP)
 		must(t, id.SetTransports(verbs.RoCEv2, verbs.IWARP))
-		wants(t, id.Listen(0), verbs.ErrNotSupported)
+		wantErr(t, id.Listen(0), verbs.ErrNotSupported)
 		must(t, id.SetTransports(verbs.RoCEv2))
 		must(t, id.Listen(0))
 		old.close(id)
 	})
 }
 
-// A channel can have several devices: a listener listens on all, an active ID uses one that has a route.
+// A channel can have several devices: a listener listens on all of them, an active ID uses one that
+// has a route.
 func TestSeveralDevices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := newLAN()

@@ -10,42 +10,46 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// Config has the options of connections that Dial, Listen and Request.Accept make. The zero value and nil have useful
-// defaults.
+// Config has the options of connections that Dial, Listen and Request.Accept make. The zero value
+// and nil have useful defaults.
 type Config struct {
 	// Transport is the wire protocol.
 	Transport verbs.Transport
-	// Transports are the wire protocols of a listener that serves several. If set, Transport is ignored.
+	// Transports are the wire protocols of a listener that serves several. If set, Transport is
+	// ignored.
 	Transports []verbs.Transport
-	// LocalAddr is the local address of Dial. If it is not valid, the route to the peer determines it.
+	// LocalAddr is the local address of Dial. If it is not valid, the route to the peer determines
+	// it.
 	LocalAddr netip.AddrPort
-	// AFOnly has a listener for all addresses of one family refuse requests of the other (IPV6_V6ONLY).
+	// AFOnly makes a listener on all addresses of one family reject requests of the other
+	// (IPV6_V6ONLY).
 	AFOnly bool
 	// TOS is the IP type of service of packets.
 	TOS uint8
 
-	// PD is the QP's protection domain. If nil, it is the device's default PD, which Conn.PD returns.
+	// PD is the QP's protection domain. If nil, it is the device's default PD, which Conn.PD
+	// returns.
 	PD *verbs.PD
-	// SendCQ and RecvCQ may be the same. If one is nil, a CQ with a completion channel is created, and destroyed with the
-	// Conn.
+	// SendCQ and RecvCQ may be the same. If one is nil, a CQ with a completion channel is created,
+	// and destroyed with the Conn.
 	SendCQ, RecvCQ *verbs.CQ
 	// SRQ is the source of the QP's receive requests, or nil. It belongs to PD.
 	SRQ *verbs.SRQ
-	// Cap has the sizes of the QP's queues. The zero value stands for 128 work requests in each queue, with 4 SGEs, and
-	// 64 bytes of inline data.
+	// Cap has the sizes of the QP's queues. The zero value means 128 work requests in each queue, 4
+	// SGEs and 64 bytes of inline data.
 	Cap verbs.QPCap
 	// SQSigAll makes every send work request signaled.
 	SQSigAll bool
 
 	// PrivateData is sent to the peer in the connection request or reply: see ConnParam.
 	PrivateData []byte
-	// Param has the other parameters of the request or reply; nil stands for Defaults.
+	// Param has the other parameters of the request or reply; nil means Defaults.
 	Param *ConnParam
-	// Prepare, if not nil, is called when the QP has been created and the peer cannot send yet. It can post receive
-	// requests. Its error ends the connection.
+	// Prepare, if not nil, is called when the QP has been created and the peer cannot send yet. It
+	// can post receive requests. If it returns an error, the connection ends.
 	Prepare func(*Conn) error
 
-	// Backlog is the number of connections that wait in a listener to be accepted; 0 stands for 1024.
+	// Backlog is the number of connections that wait in a listener to be accepted; 0 means 1024.
 	Backlog int
 }
 
@@ -102,11 +106,12 @@ func newConn(id *SyncID, cfg *Config) (*Conn, error) {
 	return c, nil
 }
 
-// resolveTimeout is how long Dial waits for a neighbour: time for a few ARP requests, one second apart.
+// resolveTimeout bounds the time that Dial waits for a neighbour. It allows a few ARP requests, one
+// second apart.
 const resolveTimeout = 5 * time.Second
 
-// Dial connects to "host:port", where either may be a name. It tries the host's addresses in turn. The error wraps an
-// *EventError if the network or the peer refused the connection.
+// Dial connects to "host:port", where either may be a name. It tries the host's addresses in turn.
+// The error wraps an *EventError if the network or the peer refused the connection.
 func Dial(ctx context.Context, dev *verbs.Device, addr string, cfg *Config) (*Conn, error) {
 	if cfg == nil {
 		cfg = &Config{}
@@ -138,7 +143,7 @@ func dial(ctx context.Context, dev *verbs.Device, to netip.AddrPort, cfg *Config
 		if err == nil {
 			return
 		}
-		if qp := id.QP(); qp != nil { // its completions are not left to the QP of the next address, which has the same CQs
+		if qp := id.QP(); qp != nil { // removes its completions from the CQs, which the QP for the next address uses too
 			_ = qp.Modify(&verbs.QPAttr{QPState: verbs.StateReset}, verbs.QPAttrState)
 		}
 		err = errors.Join(err, id.Destroy())
@@ -162,10 +167,12 @@ func dial(ctx context.Context, dev *verbs.Device, to netip.AddrPort, cfg *Config
 	return c, nil
 }
 
-// QP returns the connected QP, which is in RTS, or in ERR after the end of the connection. Close destroys it.
+// QP returns the connected QP, which is in RTS, or in ERR after the end of the connection. Close
+// destroys it.
 func (c *Conn) QP() *verbs.QP { return c.qp }
 
-// PD returns the QP's protection domain. The default PD, and memory regions in it, outlive the Conn.
+// PD returns the QP's protection domain. The default PD, and memory regions in it, outlive the
+// Conn.
 func (c *Conn) PD() *verbs.PD { return c.qp.PD() }
 
 // SendCQ returns the CQ of send work requests.
@@ -174,7 +181,8 @@ func (c *Conn) SendCQ() *verbs.CQ { return c.qp.SendCQ() }
 // RecvCQ returns the CQ of receive work requests.
 func (c *Conn) RecvCQ() *verbs.CQ { return c.qp.RecvCQ() }
 
-// Peer returns the parameters of the peer's request or reply: its private data, and the depths from this side's view.
+// Peer returns the parameters of the peer's request or reply: its private data, and the depths from
+// this side's view.
 func (c *Conn) Peer() ConnParam { return c.peer }
 
 // ID returns the connection's ID.
@@ -192,12 +200,13 @@ func (c *Conn) PeerAddr() netip.AddrPort { return c.id.PeerAddr() }
 // Done returns a channel that is closed when either side has ended the connection.
 func (c *Conn) Done() <-chan struct{} { return c.id.Ended() }
 
-// closeTimeout is how long Close waits for the peer to confirm the disconnection. After that the provider goes on without
-// it.
+// closeTimeout bounds the time that Close waits for the peer to confirm the disconnection. The
+// provider then continues without Close.
 const closeTimeout = 2 * time.Second
 
-// Close disconnects, which flushes what is posted, waits up to 2 seconds for the peer, and destroys what Dial or Accept has
-// created. Before, events of CQs that they created must be acknowledged. Every call returns the error of the first.
+// Close disconnects, which flushes the posted work requests. It waits up to 2 seconds for the peer,
+// and destroys the objects that Dial or Accept created. Events of CQs that they created must be
+// acknowledged before. Every call returns the error of the first one.
 func (c *Conn) Close() error {
 	c.close.Do(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)

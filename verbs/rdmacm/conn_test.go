@@ -22,12 +22,12 @@ func pair(t *testing.T) (a, b *verbs.Device, l *lan) {
 	return a, b, l
 }
 
-// left fails the test if a device has connections, or anything in verbs.
-func left(t *testing.T, devs ...*verbs.Device) {
+// checkEmpty fails the test if a device still has connections or verbs objects.
+func checkEmpty(t *testing.T, devs ...*verbs.Device) {
 	t.Helper()
 	for _, d := range devs {
 		must(t, d.Close())
-		synctest.Wait() // what was on its way when its listener went
+		synctest.Wait() // requests that were in flight when their listener was closed
 		f := d.Provider().(*device)
 		f.mu.Lock()
 		if f.conns != 0 || len(f.listeners) != 0 {
@@ -68,7 +68,7 @@ func TestSyncID(t *testing.T) {
 		work.Wait()
 		must(t, c.Destroy())
 		must(t, l.Destroy())
-		left(t, a, b)
+		checkEmpty(t, a, b)
 	})
 }
 
@@ -81,7 +81,7 @@ func TestSyncIDInterrupted(t *testing.T) {
 		defer cancel()
 		id, err := rdmacm.CreateSyncID(rdmacm.TCP, a)
 		must(t, err)
-		wants(t, id.ResolveAddr(ctx, netip.AddrPort{}, netip.MustParseAddrPort(v4B+":1")), context.DeadlineExceeded)
+		wantErr(t, id.ResolveAddr(ctx, netip.AddrPort{}, netip.MustParseAddrPort(v4B+":1")), context.DeadlineExceeded)
 		must(t, id.Destroy())
 
 		lis, err := rdmacm.CreateSyncID(rdmacm.TCP, b)
@@ -91,9 +91,9 @@ func TestSyncIDInterrupted(t *testing.T) {
 		go func() { _, err := lis.GetRequest(context.Background()); done <- err }()
 		synctest.Wait()
 		must(t, lis.Destroy())
-		wants(t, <-done, verbs.ErrDestroyed)
-		wants(t, lis.Destroy(), verbs.ErrDestroyed)
-		left(t, a, b)
+		wantErr(t, <-done, verbs.ErrDestroyed)
+		wantErr(t, lis.Destroy(), verbs.ErrDestroyed)
+		checkEmpty(t, a, b)
 	})
 }
 
@@ -105,7 +105,7 @@ func TestSyncIDMigrate(t *testing.T) {
 		synctest.Wait()
 		sync, err := s.Synchronous(t.Context())
 		must(t, err)
-		a.none()
+		a.noEvent()
 		id, err := sync.Migrate(t.Context(), a.ch)
 		must(t, err)
 		a.next(rdmacm.Disconnected)
@@ -149,7 +149,7 @@ func TestDialListen(t *testing.T) {
 			must(t, c.Close())
 			must(t, c.Close())
 			if took := time.Since(start); took != 0 {
-				t.Errorf("Close took %v: the peer is there to answer at once", took)
+				t.Errorf("Close took %v, although the peer answers immediately", took)
 			}
 			<-s.Done()
 			var wcs [2]verbs.WC
@@ -163,13 +163,13 @@ func TestDialListen(t *testing.T) {
 		}
 		must(t, l.Close())
 		_, err = l.Accept(ctx)
-		wants(t, err, verbs.ErrDestroyed)
-		left(t, a, b)
+		wantErr(t, err, verbs.ErrDestroyed)
+		checkEmpty(t, a, b)
 	})
 }
 
-// An ephemeral port that turns out to be in use is replaced, if nobody has been told of it; one that was asked for is
-// not.
+// An ephemeral port in use is replaced if the application does not know it yet. A port that the
+// application chose is not.
 func TestEphemeralPortInUseIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := t.Context()
@@ -201,21 +201,21 @@ func TestEphemeralPortInUseIsReplaced(t *testing.T) {
 
 		server.busy = 1
 		_, err = rdmacm.Listen(a, ":7471", nil)
-		wants(t, err, syscall.EADDRINUSE)
+		wantErr(t, err, syscall.EADDRINUSE)
 		client.busy = 1
 		_, err = rdmacm.Dial(ctx, b, to, &rdmacm.Config{LocalAddr: netip.MustParseAddrPort(v4B + ":4000")})
-		wants(t, err, syscall.EADDRINUSE)
+		wantErr(t, err, syscall.EADDRINUSE)
 		server.busy = 1000
 		_, err = rdmacm.Listen(a, ":0", nil)
-		wants(t, err, syscall.EADDRINUSE)
+		wantErr(t, err, syscall.EADDRINUSE)
 		server.busy = 1
 		id, err := rdmacm.CreateSyncID(rdmacm.TCP, a)
 		must(t, err)
-		must(t, id.Bind(netip.MustParseAddrPort(v4A+":0"))) // the application may have told the port
-		wants(t, id.Listen(1), syscall.EADDRINUSE)
+		must(t, id.Bind(netip.MustParseAddrPort(v4A+":0"))) // the application may have announced the port
+		wantErr(t, id.Listen(1), syscall.EADDRINUSE)
 		must(t, id.Destroy())
 
-		// No port was kept.
+		// No port is still reserved.
 		ch, err := rdmacm.CreateEventChannel(a)
 		must(t, err)
 		var ids []*rdmacm.ID
@@ -229,7 +229,7 @@ func TestEphemeralPortInUseIsReplaced(t *testing.T) {
 			must(t, id.Destroy())
 		}
 		must(t, ch.Destroy())
-		left(t, a, b)
+		checkEmpty(t, a, b)
 	})
 }
 
@@ -241,7 +241,7 @@ func TestRequests(t *testing.T) {
 		l, err := rdmacm.Listen(a, v4A+":7471", nil)
 		must(t, err)
 		_, err = rdmacm.Listen(a, ":7471", nil)
-		wants(t, err, syscall.EADDRINUSE)
+		wantErr(t, err, syscall.EADDRINUSE)
 		var work sync.WaitGroup
 		work.Go(func() {
 			for range 2 {
@@ -262,13 +262,13 @@ func TestRequests(t *testing.T) {
 		if !errors.As(err, &why) || string(why.PrivateData) != "say please" {
 			t.Errorf("error %v", err)
 		}
-		wants(t, err, syscall.ECONNREFUSED)
+		wantErr(t, err, syscall.ECONNREFUSED)
 		c, err := rdmacm.Dial(ctx, b, v4A+":7471", &rdmacm.Config{PrivateData: []byte("please")})
 		must(t, err)
 		must(t, c.Close())
 		work.Wait()
 		must(t, l.Close())
-		left(t, a, b)
+		checkEmpty(t, a, b)
 	})
 }
 
@@ -278,20 +278,21 @@ func TestDialFails(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		_, err := rdmacm.Dial(ctx, b, "10.0.0.3:1", nil)
-		wants(t, err, context.DeadlineExceeded)
-		_, err = rdmacm.Dial(t.Context(), b, "10.0.0.3:1", nil) // gives up by itself
-		wants(t, err, syscall.ETIMEDOUT)
+		wantErr(t, err, context.DeadlineExceeded)
+		_, err = rdmacm.Dial(t.Context(), b, "10.0.0.3:1", nil) // without a deadline of its own
+		wantErr(t, err, syscall.ETIMEDOUT)
 		_, err = rdmacm.Dial(t.Context(), b, v4A+":1", nil)
-		wants(t, err, syscall.ECONNREFUSED)
+		wantErr(t, err, syscall.ECONNREFUSED)
 		_, err = rdmacm.Dial(t.Context(), b, v4A, nil)
-		wants(t, err, syscall.EINVAL)
+		wantErr(t, err, syscall.EINVAL)
 		_, err = rdmacm.Dial(t.Context(), b, v4A+":1", &rdmacm.Config{Prepare: func(*rdmacm.Conn) error { return syscall.EIO }})
-		wants(t, err, syscall.EIO)
-		left(t, a, b)
+		wantErr(t, err, syscall.EIO)
+		checkEmpty(t, a, b)
 	})
 }
 
-// A peer that never completes its handshake does not delay others, and Close destroys its connection.
+// A peer that never completes its handshake does not delay others, and Close destroys its
+// connection.
 func TestAcceptIsNotDelayed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, lan := pair(t)
@@ -319,12 +320,13 @@ func TestAcceptIsNotDelayed(t *testing.T) {
 		must(t, slow.Close())
 		must(t, c.Close())
 		must(t, got.Close())
-		left(t, a, b)
+		checkEmpty(t, a, b)
 	})
 }
 
-// Many goroutines connect, disconnect, migrate and destroy at random; no call hangs, and no object is left.
-func TestHammer(t *testing.T) {
+// Many goroutines connect, disconnect, migrate and destroy at random; no call hangs, and no object
+// is left.
+func TestConcurrentCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const peers, rounds = 8, 40
 		a, b, _ := pair(t)
@@ -336,7 +338,7 @@ func TestHammer(t *testing.T) {
 		must(t, l.Listen(peers))
 		ctx, stop := context.WithCancel(t.Context())
 		var server, clients sync.WaitGroup
-		for range 3 { // of one channel: events of one ID may be seen by each
+		for range 3 { // on one channel: each may get events of the same ID
 			server.Go(func() {
 				for {
 					ev, err := ch.GetEvent(ctx)
@@ -388,7 +390,7 @@ func TestHammer(t *testing.T) {
 		must(t, l.Destroy())
 		server.Wait()
 		must(t, ch.Destroy())
-		left(t, a, b)
+		checkEmpty(t, a, b)
 	})
 }
 
@@ -418,18 +420,18 @@ func TestRequestsOfPeersThatDisconnect(t *testing.T) {
 			})
 		}
 		for range 400 {
-			must(t, givenUp(t, b, v4A+":7471"))
+			must(t, requestAndLeave(t, b, v4A+":7471"))
 		}
 		synctest.Wait()
 		stop()
 		work.Wait()
 		must(t, l.Destroy())
-		left(t, a, b)
+		checkEmpty(t, a, b)
 	})
 }
 
-// givenUp asks a listener for a connection and leaves.
-func givenUp(t *testing.T, dev *verbs.Device, to string) error {
+// requestAndLeave sends a connection request to a listener and destroys its ID.
+func requestAndLeave(t *testing.T, dev *verbs.Device, to string) error {
 	t.Helper()
 	c, err := rdmacm.CreateSyncID(rdmacm.TCP, dev)
 	must(t, err)
@@ -439,8 +441,8 @@ func givenUp(t *testing.T, dev *verbs.Device, to string) error {
 	return c.Destroy()
 }
 
-// A request whose peer disconnects before GetEvent has returned it is removed from the channel; after that, the
-// disconnection is reported.
+// A request whose peer disconnects before GetEvent has returned it is removed from the channel;
+// after that, the disconnection is reported.
 func TestUndeliveredRequestsAreDiscarded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, _ := pair(t)
@@ -449,17 +451,17 @@ func TestUndeliveredRequestsAreDiscarded(t *testing.T) {
 		must(t, l.Bind(netip.MustParseAddrPort(v4A+":7471")))
 		must(t, l.Listen(0))
 		for range 100 {
-			must(t, givenUp(t, b, v4A+":7471"))
+			must(t, requestAndLeave(t, b, v4A+":7471"))
 		}
 		synctest.Wait()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if r, err := l.GetRequest(ctx); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("request %v, %v of a peer that has gone", r, err)
+			t.Errorf("request %v, %v of a peer that has disconnected", r, err)
 		}
-		// The IDs are gone too: the channel would not be destroyed before them.
+		// The IDs are destroyed too, because the channel cannot be destroyed before them.
 		must(t, l.Destroy())
-		left(t, a, b)
+		checkEmpty(t, a, b)
 	})
 	synctest.Test(t, func(t *testing.T) {
 		a, b, _ := pair(t)
@@ -488,6 +490,6 @@ func TestUndeliveredRequestsAreDiscarded(t *testing.T) {
 		must(t, id.Destroy())
 		must(t, l.Destroy())
 		must(t, ch.Destroy())
-		left(t, a, b)
+		checkEmpty(t, a, b)
 	})
 }

@@ -9,13 +9,14 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// Listen makes the ID a listener for the address that it is bound to (rdma_listen). Each connection request arrives as a
-// ConnectRequest with a new ID. An ID that is not bound listens on an ephemeral port of all addresses. At most backlog
-// requests wait to be accepted; a value below 1 stands for 1024.
+// Listen makes the ID a listener for the address that it is bound to (rdma_listen). Each connection
+// request arrives as a ConnectRequest with a new ID. An ID that is not bound listens on an
+// ephemeral port of all addresses. At most backlog requests wait to be accepted; a value below 1
+// means 1024.
 func (id *ID) Listen(backlog int) error { return id.listen(backlog, false) }
 
-// listen is Listen. If mayChangePort is set, nobody knows an ephemeral port of the ID yet, so that listen may replace it by
-// another one if it turns out to be in use.
+// listen implements Listen. mayChangePort means that the application does not know the ID's
+// ephemeral port yet. listen may then choose another port if this one is in use.
 func (id *ID) listen(backlog int, mayChangePort bool) error {
 	const op = "listen"
 	if err := id.lock(op, idle, bound); err != nil {
@@ -61,13 +62,13 @@ func (id *ID) listenAt(op string, backlog int) error {
 	return nil
 }
 
-// unlisten undoes a Listen that has failed on one of several devices. The ID is locked.
+// unlisten undoes a Listen that failed on one of several devices. The ID is locked.
 func (id *ID) unlisten() {
 	for _, l := range id.listeners() {
 		_ = l.Close()
 	}
-	if id.rare != nil {
-		id.rare.listeners = nil
+	if id.extra != nil {
+		id.extra.listeners = nil
 	}
 	if id.dev == nil {
 		id.unwatch()
@@ -81,18 +82,18 @@ func (a *acceptor) listen(op string, d *verbs.Device, t verbs.Transport, backlog
 	if err := id.watch(op, d); err != nil {
 		return err
 	}
-	l, err := provider(d).Listen(&ListenAttr{Transport: t, Space: id.space, Addr: id.local(), AFOnly: id.opts.afOnly, Backlog: backlog, TOS: id.opts.tos},
-		func(e *ConnEvent) { a.handle(d, e) })
+	attr := &ListenAttr{Transport: t, Space: id.space, Addr: id.local(), AFOnly: id.opts.afOnly, Backlog: backlog, TOS: id.opts.tos}
+	l, err := provider(d).Listen(attr, func(e *ConnEvent) { a.handle(d, e) })
 	if err != nil {
 		return &verbs.Error{Op: op, Err: err}
 	}
-	r := id.withRare()
+	r := id.makeExtra()
 	r.listeners = append(r.listeners, deviceListener{d, l})
 	return nil
 }
 
-// acceptor handles the connection events of a listener's devices. It outlives the listener as long as connections that it
-// accepted exist.
+// acceptor handles the connection events of a listener's devices. It exists until the listener and
+// all connections that it accepted are destroyed.
 type acceptor struct {
 	listener *ID
 
@@ -100,7 +101,8 @@ type acceptor struct {
 	children map[ProviderConn]*ID
 }
 
-// handle handles an event: a request creates an ID, and other events go to the ID of their connection.
+// handle handles an event: a request creates an ID, and other events go to the ID of their
+// connection.
 func (a *acceptor) handle(d *verbs.Device, e *ConnEvent) {
 	if e.Type == ConnectRequest {
 		a.request(d, e)
@@ -119,13 +121,14 @@ func endsConnection(t EventType) bool {
 	return t == Rejected || t == Unreachable || t == ConnectError || t == Disconnected
 }
 
-// discardUndelivered destroys an ID whose ConnectRequest GetEvent has not returned yet, and removes the request from the
-// channel. It returns false if the request has been delivered. Without it, peers that connect and disconnect again would
-// fill the channel of an application that is slow.
+// discardUndelivered destroys an ID whose ConnectRequest GetEvent has not returned yet, and removes
+// the request from the channel. It returns false if the request has been delivered. Otherwise,
+// peers that connect and disconnect repeatedly would fill the channel of a slow application.
 //
-// A request that is not delivered is in the channel, or held by the listener's Destroy, which destroys the ID too. Migrate
-// cannot hold it, because the listener is locked. The request that is removed counts as not acknowledged until the ID is
-// destroyed, so that Destroy of the listener, and after it Destroy of the channel, wait for that.
+// An undelivered request is in the channel, or the listener's Destroy has it and destroys the ID
+// too. Migrate cannot have it, because the listener is locked. The removed request counts as
+// unacknowledged until the ID is destroyed. Destroy of the listener, and then Destroy of the
+// channel, therefore wait for it.
 func (a *acceptor) discardUndelivered(child *ID) bool {
 	var request *Event
 	a.listener.mu.Lock()
@@ -160,7 +163,7 @@ func (a *acceptor) request(d *verbs.Device, e *ConnEvent) {
 		return
 	}
 	id := newID(l.ch, l.space, l.context)
-	id.mu.Lock() // DeviceRemoval may come before its fields are set
+	id.mu.Lock() // DeviceRemoval may arrive before its fields are set
 	defer id.mu.Unlock()
 	id.state, id.dev, id.route, id.conn = requested, d, e.Route, e.Conn
 	id.opts = l.opts
@@ -172,7 +175,7 @@ func (a *acceptor) request(d *verbs.Device, e *ConnEvent) {
 		e.Conn.Close()
 		return
 	}
-	if err := l.ch.addID("accept"); err != nil { // does not happen: the channel still has the listener
+	if err := l.ch.addID("accept"); err != nil { // cannot happen: the channel still has the listener
 		id.unwatch()
 		e.Conn.Close()
 		return
@@ -190,7 +193,8 @@ func (a *acceptor) remove(c ProviderConn) {
 	a.mu.Unlock()
 }
 
-// clampDepths limits the depths that a peer asks for to those of the device, so that they can be passed to Accept.
+// clampDepths limits the depths that a peer requests to those of the device, so that they can be
+// passed to Accept.
 func clampDepths(d *verbs.Device, p ConnParam) ConnParam {
 	p = cloneParam(p)
 	attr := d.QueryDevice()
@@ -199,9 +203,10 @@ func clampDepths(d *verbs.Device, p ConnParam) ConnParam {
 	return p
 }
 
-// Connect sends a connection request to the peer, or in port space UDP a request for its QP (rdma_connect). A nil param
-// stands for Defaults. With a QP from CreateQP, param.QPNum is ignored, and the QP is in RTS when Established arrives.
-// Without one, ConnectResponse arrives first, and the application calls Establish or Reject.
+// Connect sends a connection request to the peer, or in port space UDP a request for its QP
+// (rdma_connect). A nil param means Defaults. With a QP from CreateQP, param.QPNum is ignored, and
+// the QP is in RTS when Established arrives. Without one, ConnectResponse arrives first, and the
+// application calls Establish or Reject.
 //
 // The outcome is Established, Rejected, Unreachable or ConnectError. The ID cannot connect again.
 func (id *ID) Connect(param *ConnParam) error {
@@ -230,15 +235,15 @@ func (id *ID) Connect(param *ConnParam) error {
 	return nil
 }
 
-// retryConnect repeats a Connect that failed with the given status from another local port, if the port was ephemeral and
-// has turned out to be in use. It reports whether it did.
+// retryConnect repeats a failed Connect from another local port, if the port was ephemeral and
+// status says that it is in use. It reports whether it did so.
 func (id *ID) retryConnect(status int) bool {
 	if id.connectAttr == nil || id.connectRetries >= maxPortRetries || status >= 0 {
 		return false
 	}
 	errno := syscall.Errno(-status)
 	if errno == syscall.EADDRNOTAVAIL {
-		errno = syscall.EADDRINUSE // so the kernel calls a port from which a connection to the same peer has not ended long ago
+		errno = syscall.EADDRINUSE // the kernel's error for a port with a recent connection to the same peer
 	}
 	b, err := ports.replace("connect", id.bound, errno)
 	if err != nil {
@@ -257,7 +262,8 @@ func (id *ID) retryConnect(status int) bool {
 	return true
 }
 
-// param returns the application's parameters, checked and completed. offered has the depths that MaxDepth stands for.
+// param returns the application's parameters, validated and completed. offered has the depths that
+// replace MaxDepth.
 func (id *ID) param(op string, given, offered *ConnParam) (ConnParam, error) {
 	if given == nil {
 		given = Defaults()
@@ -287,9 +293,10 @@ func (id *ID) param(op string, given, offered *ConnParam) (ConnParam, error) {
 	return p, nil
 }
 
-// Accept accepts a ConnectRequest (rdma_accept). A nil param stands for Defaults. A depth of MaxDepth stands for the depth
-// that the peer asked for, limited to that of the device. A QP from CreateQP is in RTS when Accept returns. Established
-// follows when the peer has confirmed, except in port space UDP.
+// Accept accepts a ConnectRequest (rdma_accept). A nil param means Defaults. A depth of MaxDepth
+// means the depth that the peer requested, limited to that of the device. A QP from CreateQP is in
+// RTS when Accept returns. Established follows when the peer has confirmed, except in port space
+// UDP.
 func (id *ID) Accept(param *ConnParam) error {
 	const op = "accept"
 	if err := id.lock(op, requested); err != nil {
@@ -320,7 +327,8 @@ func (id *ID) Accept(param *ConnParam) error {
 	return nil
 }
 
-// Reject rejects a ConnectRequest or a ConnectResponse (rdma_reject). The peer gets Rejected with the private data.
+// Reject rejects a ConnectRequest or a ConnectResponse (rdma_reject). The peer gets Rejected with
+// the private data.
 func (id *ID) Reject(privateData []byte) error {
 	const op = "reject"
 	return id.withConn(op, func(c ProviderConn) error {
@@ -334,12 +342,13 @@ func (id *ID) Reject(privateData []byte) error {
 	}, requested, connecting)
 }
 
-// Establish completes a connection after ConnectResponse (rdma_establish). The application's own QP must be in RTS.
+// Establish completes a connection after ConnectResponse (rdma_establish). The application's own QP
+// must be in RTS.
 func (id *ID) Establish() error {
 	const op = "establish"
 	return id.withConn(op, func(c ProviderConn) error {
 		if id.qp != nil {
-			return verbs.Errorf(verbs.ErrInvalid, op, "the ID has a QP of CreateQP, which needs no Establish")
+			return verbs.Errorf(verbs.ErrInvalid, op, "the ID has a QP from CreateQP, for which Establish is not needed")
 		}
 		err := c.Establish()
 		id.established = id.established || err == nil
@@ -347,10 +356,11 @@ func (id *ID) Establish() error {
 	}, connecting)
 }
 
-// Disconnect ends a connection and moves the QP to ERR (rdma_disconnect). Both sides get Disconnected. The side that gets it
-// because its peer has disconnected calls Disconnect too, or Destroy. As in Linux, Disconnect of a connection that has ended,
-// or is being ended by this side, does nothing and returns nil; that of a connection that is accepted and not established yet
-// moves the QP to ERR and does nothing else.
+// Disconnect ends a connection and moves the QP to ERR (rdma_disconnect). Both sides get
+// Disconnected. The passive side of the disconnection then calls Disconnect too, or Destroy. As in
+// Linux, Disconnect does nothing and returns nil if the connection has ended or this side is
+// already ending it. If the connection is accepted and not established yet, Disconnect only moves
+// the QP to ERR.
 func (id *ID) Disconnect() error {
 	return id.withConn("disconnect", func(c ProviderConn) error {
 		if id.disconnected {
@@ -372,9 +382,9 @@ func (id *ID) Disconnect() error {
 	}, connecting, accepted)
 }
 
-// Notify reports that the QP has received a message, after EventCommEst of the device (rdma_notify). If the last message of
-// the peer's handshake was lost, Established follows. The error EISCONN, of a connection that is established already, may be
-// ignored.
+// Notify reports that the QP has received a message, after EventCommEst of the device
+// (rdma_notify). If the last message of the peer's handshake was lost, Established follows. If the
+// connection is already established, the error is EISCONN, which may be ignored.
 func (id *ID) Notify() error {
 	return id.withConn("notify", ProviderConn.Notify, connecting, accepted)
 }
@@ -418,7 +428,7 @@ func (id *ID) handle(ce *ConnEvent) {
 		id.established = true
 	case Rejected, Unreachable, ConnectError, Disconnected: // as in endsConnection
 		if id.autoDisconnect && ce.Type == Disconnected {
-			_ = id.conn.Disconnect() // fails if this side has disconnected first
+			_ = id.conn.Disconnect() // fails if this side disconnected first
 		}
 		id.failQP()
 		id.signals.end()
@@ -429,7 +439,8 @@ func (id *ID) handle(ce *ConnEvent) {
 	id.ch.add(e)
 }
 
-// establish moves the QP to RTS after a ConnectResponse, and changes that event to Established, or to ConnectError.
+// establish moves the QP to RTS after a ConnectResponse, and changes that event to Established, or
+// to ConnectError.
 func (id *ID) establish(e *Event) {
 	err := id.connectQP(nil)
 	if err == nil {

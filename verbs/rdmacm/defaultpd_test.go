@@ -9,8 +9,9 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// TestDefaultPD: the PD of connections that are made without one outlives them, and memory regions in it: the next
-// connection has the same. It goes with the device, which its regions keep open.
+// TestDefaultPD: the default PD and its memory regions outlive the connections that use it. The
+// next connection has the same PD. Closing the device deallocates it, but fails while the PD has
+// regions.
 func TestDefaultPD(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, _ := pair(t)
@@ -44,7 +45,7 @@ func TestDefaultPD(t *testing.T) {
 			t.Errorf("Close with a region left: %v", err)
 		}
 		must(t, mr.Dereg())
-		left(t, a, b)
+		checkEmpty(t, a, b)
 		if _, err := b.DefaultPD(); !errors.Is(err, verbs.ErrDestroyed) {
 			t.Errorf("DefaultPD of a closed device: %v", err)
 		}

@@ -11,12 +11,14 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// This file raises the events of an ID that come from its device: AddrChange, when the ID's local address is removed from
-// the device, and DeviceRemoval. An ID watches a device after Bind to an address, AddrResolved or its ConnectRequest; a
-// listener on all addresses watches all devices of its channel.
+// This file raises the events of an ID that come from its device: AddrChange, when the ID's local
+// address is removed from the device, and DeviceRemoval. An ID watches a device after Bind to an
+// address, AddrResolved or its ConnectRequest; a listener on all addresses watches all devices of
+// its channel.
 //
-// As in Linux, a port that loses its carrier raises no event, because the carrier may come back. A peer's new MAC address
-// raises no event either; Linux reports UNREACHABLE, but packets of this device are sent to the new address.
+// As in Linux, a port that loses its carrier raises no event, because the carrier may return. A
+// peer's new MAC address raises no event either: packets of this device are sent to the new
+// address. Linux reports UNREACHABLE.
 
 // devices has the IDs that watch each device of this process.
 var devices = deviceTable{of: make(map[*verbs.Device]*deviceIDs)}
@@ -31,15 +33,15 @@ type deviceIDs struct {
 	dev  *verbs.Device
 	stop func() // ends the calls of handleEvent
 
-	// guarded by deviceTable.mu
+	// protected by deviceTable.mu
 	ids  map[*ID]struct{}
 	gone bool // EventDeviceFatal was raised
 
 	notifying sync.Mutex // held while the IDs handle an event; taken before their locks
 }
 
-// watch makes an ID watch a device; repeated calls have no effect. It fails with ENODEV if the device has failed or is
-// closed. The ID is locked.
+// watch makes an ID watch a device; repeated calls have no effect. It fails with ENODEV if the
+// device has failed or is closed. The ID is locked.
 func (t *deviceTable) watch(op string, d *verbs.Device, id *ID) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -83,7 +85,7 @@ func (s *deviceIDs) handleEvent(t verbs.AsyncEventType, _ uint8) {
 	if t != verbs.EventGIDChange && t != verbs.EventDeviceFatal {
 		return
 	}
-	s.notifying.Lock() // so that concurrent events are handled in the order in which they read the addresses
+	s.notifying.Lock() // handles concurrent events in the order in which they read the addresses
 	defer s.notifying.Unlock()
 	var at map[netip.Addr]uint8
 	if t == verbs.EventGIDChange {
@@ -117,8 +119,8 @@ func addresses(d *verbs.Device) map[netip.Addr]uint8 {
 	return at
 }
 
-// addressesChanged raises AddrChange if the ID's local address has been removed from its port. at has the ports of the
-// device's addresses.
+// addressesChanged raises AddrChange if the ID's local address has been removed from its port. at
+// has the ports of the device's addresses.
 func (id *ID) addressesChanged(d *verbs.Device, at map[netip.Addr]uint8) {
 	id.mu.Lock()
 	defer id.mu.Unlock()
@@ -134,7 +136,8 @@ func (id *ID) addressesChanged(d *verbs.Device, at map[netip.Addr]uint8) {
 	id.addrLost = lost
 }
 
-// deviceGone handles EventDeviceFatal of a device. A listener on other devices goes on; any other ID is removed.
+// deviceGone handles EventDeviceFatal of a device. A listener on further devices continues; any
+// other ID is removed.
 func (id *ID) deviceGone(d *verbs.Device) {
 	id.mu.Lock()
 	if id.state == destroyed || id.state == deviceRemoved {
@@ -142,8 +145,8 @@ func (id *ID) deviceGone(d *verbs.Device) {
 		return
 	}
 	var closers []io.Closer
-	if id.rare != nil {
-		id.rare.listeners = slices.DeleteFunc(id.rare.listeners, func(l deviceListener) bool {
+	if id.extra != nil {
+		id.extra.listeners = slices.DeleteFunc(id.extra.listeners, func(l deviceListener) bool {
 			if l.dev == d {
 				closers = append(closers, l.Closer)
 			}
@@ -159,8 +162,8 @@ func (id *ID) deviceGone(d *verbs.Device) {
 	}
 }
 
-// remove ends the ID's connection, with a message to the peer if that is still possible, flushes its QP, and raises
-// DeviceRemoval. It returns what the caller must close after it has unlocked the ID.
+// remove ends the ID's connection, flushes its QP and raises DeviceRemoval. If possible, it sends a
+// message to the peer. The caller must close the returned objects after unlocking the ID.
 func (id *ID) remove() (closers []io.Closer) {
 	id.state = deviceRemoved
 	if id.cancel != nil {
@@ -173,10 +176,10 @@ func (id *ID) remove() (closers []io.Closer) {
 	for _, m := range id.groups() {
 		closers = append(closers, m.Closer)
 	}
-	if id.rare != nil {
-		id.rare.groups = nil
+	if id.extra != nil {
+		id.extra.groups = nil
 	}
-	id.failQP() // the device does so too, but later: who has the event may look for what was posted at once
+	id.failQP() // the device flushes too, but later: a program may poll for its work requests when it gets the event
 	id.signals.end()
 	id.ch.add(&Event{Type: DeviceRemoval, ID: id})
 	return closers

@@ -16,7 +16,7 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// drain returns the events that are in a channel, acknowledged.
+// drain takes and acknowledges the events in a channel.
 func (e *end) drain() (events []*rdmacm.Event) {
 	e.Helper()
 	ctx, cancel := context.WithTimeout(e.Context(), time.Millisecond)
@@ -31,7 +31,7 @@ func (e *end) drain() (events []*rdmacm.Event) {
 	}
 }
 
-// types are the types of those events that are of an ID.
+// types returns the types of an ID's events.
 func types(events []*rdmacm.Event, id *rdmacm.ID) (t []rdmacm.EventType) {
 	for _, ev := range events {
 		if ev.ID == id {
@@ -41,8 +41,9 @@ func types(events []*rdmacm.Event, id *rdmacm.ID) (t []rdmacm.EventType) {
 	return t
 }
 
-// When a device fails, each of its IDs gets DeviceRemoval once, in any state; an ID without a device does not. Peers get the
-// same messages as from Destroy, everything posted is flushed, and the ID can only be destroyed.
+// When a device fails, each of its IDs gets DeviceRemoval once, in any state. An ID without a
+// device does not. Peers get the same messages as from Destroy, posted work requests are flushed,
+// and the ID can only be destroyed.
 func TestDeviceRemoval(t *testing.T) {
 	bubble(t, func(t *testing.T, a, b *end) {
 		l, s, c := connected(a, b)
@@ -53,18 +54,18 @@ func TestDeviceRemoval(t *testing.T) {
 		idle, bound, wildcard, resolved := a.id(rdmacm.TCP), a.id(rdmacm.TCP), a.id(rdmacm.TCP), a.resolve(rdmacm.TCP, v4B+":1")
 		must(t, bound.Bind(netip.MustParseAddrPort(v4A+":0")))
 		must(t, wildcard.Bind(netip.AddrPort{}))
-		stays := make(chan struct{})
-		a.fake.resolve = func(ctx context.Context, _ rdmacm.Route) error { <-ctx.Done(); close(stays); return ctx.Err() }
+		cancelled := make(chan struct{})
+		a.fake.resolve = func(ctx context.Context, _ rdmacm.Route) error { <-ctx.Done(); close(cancelled); return ctx.Err() }
 		resolving := a.id(rdmacm.TCP)
 		must(t, resolving.ResolveAddr(netip.MustParseAddrPort(v4A+":0"), netip.MustParseAddrPort(v4B+":1"), 0))
 
-		unseen := b.resolve(rdmacm.TCP, v4A+":7471")
-		must(t, unseen.Connect(nil))
+		undelivered := b.resolve(rdmacm.TCP, v4A+":7471")
+		must(t, undelivered.Connect(nil))
 		synctest.Wait() // its request is in a's channel
 
 		a.fake.event(verbs.EventDeviceFatal, 0)
 		a.fake.event(verbs.EventDeviceFatal, 0)
-		<-stays // the way to the peer is not looked for any more
+		<-cancelled // the resolution of the peer's address has ended
 		events := a.drain()
 		gone := []rdmacm.EventType{rdmacm.DeviceRemoval}
 		for name, c := range map[string]struct {
@@ -81,36 +82,36 @@ func TestDeviceRemoval(t *testing.T) {
 		}
 		i := slices.IndexFunc(events, func(ev *rdmacm.Event) bool { return ev.Type == rdmacm.ConnectRequest })
 		if i < 0 || !slices.Equal(types(events, events[i].ID), []rdmacm.EventType{rdmacm.ConnectRequest, rdmacm.DeviceRemoval}) {
-			t.Fatalf("the request that nobody had seen yet is not followed by DEVICE_REMOVAL")
+			t.Fatalf("the undelivered request is not followed by DEVICE_REMOVAL")
 		}
 		if err := events[len(events)-1].Err(); err == nil {
-			t.Error("DEVICE_REMOVAL is no failure")
+			t.Error("DEVICE_REMOVAL is not a failure")
 		}
 		for _, id := range []*rdmacm.ID{l, s, request, bound, resolved, resolving} {
-			wants(t, id.SetTOS(1), syscall.ENODEV)
+			wantErr(t, id.SetTOS(1), syscall.ENODEV)
 		}
-		wants(t, s.Disconnect(), syscall.ENODEV)
-		wants(t, request.Accept(nil), syscall.ENODEV)
-		wants(t, resolved.Connect(nil), syscall.ENODEV)
+		wantErr(t, s.Disconnect(), syscall.ENODEV)
+		wantErr(t, request.Accept(nil), syscall.ENODEV)
+		wantErr(t, resolved.Connect(nil), syscall.ENODEV)
 		<-s.Ended()
 		var wcs [2]verbs.WC
 		if n, _ := s.QP().RecvCQ().Poll(wcs[:]); n != 1 || wcs[0].WRID != 9 || wcs[0].Status != verbs.WCWRFlushErr {
 			t.Errorf("%d completions, %+v; want the receive flushed", n, wcs[0])
 		}
 
-		// What peers see.
+		// The events at the peers.
 		for _, want := range []struct {
 			id *rdmacm.ID
 			t  rdmacm.EventType
-		}{{c, rdmacm.Disconnected}, {asks, rdmacm.Rejected}, {unseen, rdmacm.Rejected}} {
+		}{{c, rdmacm.Disconnected}, {asks, rdmacm.Rejected}, {undelivered, rdmacm.Rejected}} {
 			if ev := b.drainFor(want.id); ev == nil || ev.Type != want.t {
 				t.Errorf("the peer has %v, want %v", ev, want.t)
 			}
 		}
 
-		// Nothing new comes on the device.
-		wants(t, idle.Bind(netip.MustParseAddrPort(v4A+":0")), syscall.ENODEV)
-		wants(t, wildcard.Listen(0), syscall.ENODEV)
+		// The device accepts no new calls.
+		wantErr(t, idle.Bind(netip.MustParseAddrPort(v4A+":0")), syscall.ENODEV)
+		wantErr(t, wildcard.Listen(0), syscall.ENODEV)
 		a.fake.resolve = nil
 		must(t, wildcard.ResolveAddr(netip.AddrPort{}, netip.MustParseAddrPort(v4B+":1"), 0))
 		if ev := a.next(rdmacm.AddrError); ev.Status != -int(syscall.ENODEV) {
@@ -118,12 +119,13 @@ func TestDeviceRemoval(t *testing.T) {
 		}
 
 		must(t, c.Disconnect())
-		b.close(c, asks, unseen)
+		b.close(c, asks, undelivered)
 		a.close(l, s, request, events[i].ID, idle, bound, wildcard, resolved, resolving)
 	})
 }
 
-// A connection is flushed before DeviceRemoval tells of its end: who then polls finds what was posted.
+// A QP is flushed before DeviceRemoval reports the end of its connection. A poll after the event
+// therefore returns the flushed work requests.
 func TestDeviceRemovalAfterFlush(t *testing.T) {
 	bubble(t, func(t *testing.T, a, b *end) {
 		l, s, c := connected(a, b)
@@ -154,7 +156,7 @@ func TestDeviceRemovalAfterFlush(t *testing.T) {
 	})
 }
 
-// drainFor is the first event of an ID; those of others before it are kept for later.
+// drainFor returns the first event of an ID. It keeps earlier events of other IDs for later calls.
 func (e *end) drainFor(id *rdmacm.ID) *rdmacm.Event {
 	e.Helper()
 	e.kept = append(e.kept, e.drain()...)
@@ -167,7 +169,8 @@ func (e *end) drainFor(id *rdmacm.ID) *rdmacm.Event {
 	return ev
 }
 
-// A listener on several devices gets DeviceRemoval with the last of them, and serves the others until then.
+// A listener on several devices gets DeviceRemoval with the last of them, and serves the others
+// until then.
 func TestListenerOutlivesDevice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := newLAN()
@@ -214,16 +217,16 @@ func TestFailedListenerWatchesNoDevice(t *testing.T) {
 		must(t, err)
 		must(t, l.SetTransports(verbs.IWARP))
 		must(t, l.Bind(netip.AddrPort{}))
-		wants(t, l.Listen(0), verbs.ErrNotSupported)
+		wantErr(t, l.Listen(0), verbs.ErrNotSupported)
 		f1.event(verbs.EventDeviceFatal, 0)
 		e := &end{T: t, ch: ch}
-		e.none()
+		e.noEvent()
 		must(t, l.SetTransports(verbs.RoCEv2))
 		must(t, l.Destroy())
 	})
 }
 
-// The memory of a destroyed ID can be garbage collected while its device stays open.
+// The memory of a destroyed ID can be garbage collected while its device cancelled open.
 func TestDestroyedIDIsFreed(t *testing.T) {
 	a, _, _ := pair(t)
 	ch, err := rdmacm.CreateEventChannel(a)
@@ -240,7 +243,7 @@ func TestDestroyedIDIsFreed(t *testing.T) {
 	}()
 	runtime.GC()
 	if freed.Value() != nil {
-		t.Error("something holds the destroyed ID")
+		t.Error("the destroyed ID is still referenced")
 	}
 	must(t, keeps.Destroy())
 }
@@ -275,26 +278,26 @@ func TestWaitingCallsEndWithDevice(t *testing.T) {
 		for range 2 {
 			work.Go(func() {
 				_, err := sync1.GetRequest(t.Context())
-				wants(t, err, syscall.ENODEV)
+				wantErr(t, err, syscall.ENODEV)
 			})
 			work.Go(func() {
 				_, err := listener.Accept(t.Context())
-				wants(t, err, syscall.ENODEV)
+				wantErr(t, err, syscall.ENODEV)
 			})
 		}
 		dialled, err := rdmacm.Listen(b, ":7471", nil)
 		must(t, err)
 		work.Go(func() {
-			_, err := rdmacm.Dial(t.Context(), a, v4B+":7471", nil) // nobody accepts
-			wants(t, err, syscall.ENODEV)
+			_, err := rdmacm.Dial(t.Context(), a, v4B+":7471", nil) // no accept follows
+			wantErr(t, err, syscall.ENODEV)
 		})
 		synctest.Wait()
 		l.devs[0].event(verbs.EventDeviceFatal, 0)
 		work.Wait()
 		_, err = sync1.GetRequest(t.Context())
-		wants(t, err, syscall.ENODEV)
+		wantErr(t, err, syscall.ENODEV)
 		_, err = listener.Accept(t.Context())
-		wants(t, err, syscall.ENODEV)
+		wantErr(t, err, syscall.ENODEV)
 		must(t, sync1.Destroy())
 		must(t, listener.Close())
 		_, err = listener.Accept(t.Context())
@@ -302,12 +305,12 @@ func TestWaitingCallsEndWithDevice(t *testing.T) {
 			t.Error("a closed listener accepts")
 		}
 		must(t, dialled.Close())
-		left(t, a, b)
+		checkEmpty(t, a, b)
 	})
 }
 
-// An ID whose local address is removed from the device gets AddrChange, each time that it is removed, but never two that
-// GetEvent has not returned. IDs with other addresses, or with none, get no event.
+// An ID gets AddrChange each time its local address is removed from the device. At most one of
+// these events is in the channel at a time. IDs with other addresses, or without one, get no event.
 func TestAddrChange(t *testing.T) {
 	bubble(t, func(t *testing.T, a, b *end) {
 		l, s, c := connected(a, b)
@@ -336,17 +339,17 @@ func TestAddrChange(t *testing.T) {
 			}
 			for _, ev := range events {
 				if ev.Err() != nil {
-					t.Errorf("ADDR_CHANGE is no failure of a call, but %v", ev.Err())
+					t.Errorf("ADDR_CHANGE is the error %v, want none", ev.Err())
 				}
 			}
-			set(both[1]) // something else has changed
+			set(both[1]) // another address has changed
 			set(both...)
 			if len(a.drain()) != 0 {
-				t.Error("an address that came, or was gone before, raised an event")
+				t.Error("adding an address, or removing it again, raised an event")
 			}
 		}
 
-		// It is no more than a hint.
+		// The event is only a hint: the connection still works.
 		must(t, c.Disconnect())
 		a.next(rdmacm.Disconnected)
 		must(t, s.Disconnect())
@@ -356,8 +359,9 @@ func TestAddrChange(t *testing.T) {
 	})
 }
 
-// A ConnectRequest may be followed by events of the ID's device. They migrate with it when its listener does.
-func TestMigrateTakesEventsOfRequests(t *testing.T) {
+// A ConnectRequest may be followed by events of the ID's device. They migrate with it when its
+// listener does.
+func TestMigrateMovesRequestEvents(t *testing.T) {
 	bubble(t, func(t *testing.T, a, b *end) {
 		l := a.listen(rdmacm.TCP)
 		c := b.resolve(rdmacm.TCP, v4A+":7471")
@@ -369,7 +373,7 @@ func TestMigrateTakesEventsOfRequests(t *testing.T) {
 		to, err := rdmacm.CreateEventChannel(a.dev)
 		must(t, err)
 		must(t, l.Migrate(t.Context(), to))
-		a.none()
+		a.noEvent()
 		e := &end{T: t, ch: to}
 		events := e.drain()
 		var request *rdmacm.ID

@@ -22,8 +22,9 @@ func TestDisconnectUnanswered(t *testing.T) {
 	})
 }
 
-// Disconnect flushes the QP of a connection that is accepted even if it is not established yet, as rdma_disconnect does. The
-// peer is not told: if its last message still comes, Disconnect then ends the connection.
+// Like rdma_disconnect, Disconnect flushes the QP of an accepted connection that is not established
+// yet. It sends no message to the peer. If the last message of the peer's handshake arrives later,
+// another Disconnect ends the connection.
 func TestDisconnectBeforeEstablished(t *testing.T) {
 	for _, late := range []bool{true, false} {
 		bubble(t, func(t *testing.T, a, b *end) {
@@ -58,12 +59,12 @@ func TestDisconnectBeforeEstablished(t *testing.T) {
 	}
 }
 
-// TestDisconnectInTimeWait: as in Linux, Disconnect of a connection that has ended is not an error, for either side, until the ID
-// is destroyed. Before there is a connection it is.
+// TestDisconnectInTimeWait: as in Linux, Disconnect of a connection that has ended is not an error
+// on either side, until the ID is destroyed. Without a connection it is an error.
 func TestDisconnectInTimeWait(t *testing.T) {
 	bubble(t, func(t *testing.T, a, b *end) {
 		idle := b.id(rdmacm.TCP)
-		wants(t, idle.Disconnect(), verbs.ErrInvalid)
+		wantErr(t, idle.Disconnect(), verbs.ErrInvalid)
 		l, s, c := connected(a, b)
 		must(t, c.Disconnect())
 		a.next(rdmacm.Disconnected)
@@ -78,7 +79,7 @@ func TestDisconnectInTimeWait(t *testing.T) {
 		must(t, c.Disconnect())
 		must(t, s.Disconnect())
 		must(t, s.Destroy())
-		wants(t, s.Disconnect(), verbs.ErrDestroyed)
+		wantErr(t, s.Disconnect(), verbs.ErrDestroyed)
 		b.close(c, idle)
 		a.close(l)
 	})

@@ -35,8 +35,8 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// wants fails the test unless err wraps the errno.
-func wants(t testing.TB, err error, want error) {
+// wantErr fails the test unless err wraps want.
+func wantErr(t testing.TB, err error, want error) {
 	t.Helper()
 	if !errors.Is(err, want) {
 		t.Fatalf("error %v, want %v", err, want)
@@ -50,7 +50,7 @@ func (e *end) id(space rdmacm.PortSpace) *rdmacm.ID {
 	return id
 }
 
-// next is the next event, which must be of a type; it is acknowledged.
+// next returns the next event, acknowledged. It fails the test if the event has another type.
 func next(t *testing.T, ch *rdmacm.EventChannel, want rdmacm.EventType) *rdmacm.Event {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
@@ -66,8 +66,8 @@ func next(t *testing.T, ch *rdmacm.EventChannel, want rdmacm.EventType) *rdmacm.
 
 func (e *end) next(want rdmacm.EventType) *rdmacm.Event { e.Helper(); return next(e.T, e.ch, want) }
 
-// none fails the test if an event is there after a minute.
-func (e *end) none() {
+// noEvent fails the test if an event arrives within a minute.
+func (e *end) noEvent() {
 	e.Helper()
 	ctx, cancel := context.WithTimeout(e.Context(), time.Minute)
 	defer cancel()
@@ -85,7 +85,7 @@ func (e *end) listen(space rdmacm.PortSpace) *rdmacm.ID {
 	return id
 }
 
-// resolve resolves the way to another end.
+// resolve resolves the address of another end and the route to it.
 func (e *end) resolve(space rdmacm.PortSpace, to string) *rdmacm.ID {
 	e.Helper()
 	id := e.id(space)
@@ -102,7 +102,8 @@ func qp(t *testing.T, id *rdmacm.ID) *verbs.QP {
 	return id.QP()
 }
 
-// close destroys IDs, the channel and the device: nothing may be left.
+// close destroys IDs, the channel and the device. It fails the test if connections or listeners
+// remain.
 func (e *end) close(ids ...*rdmacm.ID) {
 	e.Helper()
 	for _, id := range ids {
@@ -110,7 +111,7 @@ func (e *end) close(ids ...*rdmacm.ID) {
 	}
 	must(e, e.ch.Destroy())
 	must(e, e.dev.Close())
-	synctest.Wait() // what was on its way when its listener went
+	synctest.Wait() // requests that were in flight when their listener was closed
 	e.fake.mu.Lock()
 	defer e.fake.mu.Unlock()
 	if e.fake.conns != 0 || len(e.fake.listeners) != 0 {
@@ -131,7 +132,7 @@ func bubble(t *testing.T, f func(t *testing.T, a, b *end)) {
 	})
 }
 
-// connected are two established ends; b has connected.
+// connected establishes a connection from b to a.
 func connected(a, b *end) (listener, server, client *rdmacm.ID) {
 	a.Helper()
 	listener = a.listen(rdmacm.TCP)

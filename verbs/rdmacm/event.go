@@ -25,13 +25,14 @@ const (
 	Rejected
 	Established
 	Disconnected
-	// DeviceRemoval: the ID's device has failed or is closed. A connection has ended, and what was posted is flushed. The
-	// ID can only be destroyed. A listener on several devices gets the event with the last of them.
+	// DeviceRemoval: the ID's device has failed or is closed. A connection has ended, and its
+	// posted work requests are flushed. The ID can only be destroyed. A listener on several devices
+	// gets the event with the last of them.
 	DeviceRemoval
 	MulticastJoin
 	MulticastError
-	// AddrChange is a hint: the ID's local address was removed from the device, which receives no packets to it any more.
-	// A connection will fail, unless the address is added again soon.
+	// AddrChange is a hint: the ID's local address was removed from the device, which no longer
+	// receives packets to it. A connection will fail unless the address is soon added again.
 	AddrChange
 	TimewaitExit
 )
@@ -55,12 +56,12 @@ type Event struct {
 	Type EventType
 	// ID is the ID of the event. In a ConnectRequest it is new, and ListenID is the listener.
 	ID, ListenID *ID
-	// Status is 0, a negative errno, or for Rejected the reason, which on RoCE is one of IBTA §12.6.7.2, such as
-	// RejectConsumerDefined.
+	// Status is 0, a negative errno, or for Rejected the reason, which on RoCE is one of IBTA
+	// §12.6.7.2, such as RejectConsumerDefined.
 	Status int
-	// Param has the peer's parameters, in a ConnectRequest, ConnectResponse, Established, Rejected or Disconnected. The
-	// depths in a ConnectRequest are from this side's view and within the device's limits, so that they can be passed to
-	// Accept unchanged.
+	// Param has the peer's parameters, in a ConnectRequest, ConnectResponse, Established, Rejected
+	// or Disconnected. The depths in a ConnectRequest are from this side's view and within the
+	// device's limits, so that they can be passed to Accept unchanged.
 	Param ConnParam
 	// UD says how to send to the peer's UD QP, in Established, or to the group, in MulticastJoin.
 	UD UDParam
@@ -70,17 +71,19 @@ type Event struct {
 	acked atomic.Bool
 }
 
-// Ack acknowledges an event that GetEvent or TryGetEvent returned (rdma_ack_cm_event). Every event must be acknowledged: Destroy of the ID
-// waits for it, for a ConnectRequest Destroy of the listener. The event's fields stay valid.
+// Ack acknowledges an event that GetEvent or TryGetEvent returned (rdma_ack_cm_event). Every event
+// must be acknowledged: Destroy of the ID waits for it. For a ConnectRequest, Destroy of the
+// listener waits. The event's fields stay valid.
 func (e *Event) Ack() error {
 	if e.acked.Swap(true) {
-		return verbs.Errorf(verbs.ErrInvalid, "acknowledge event", "%v is acknowledged already", e.Type)
+		return verbs.Errorf(verbs.ErrInvalid, "acknowledge event", "%v is already acknowledged", e.Type)
 	}
 	e.owner().signals.ack()
 	return nil
 }
 
-// owner returns the ID whose Destroy waits for the event: for a ConnectRequest, the listener.
+// owner returns the ID whose Destroy waits for the event. For a ConnectRequest that is the
+// listener.
 func (e *Event) owner() *ID {
 	if e.ListenID != nil {
 		return e.ListenID
@@ -113,8 +116,8 @@ var rejectReasons = map[int]string{RejectNoResources: "no resources", RejectTime
 	RejectInvalidService: "invalid service ID: no listener", RejectStaleConnection: "stale connection",
 	RejectConsumerDefined: "by the application"}
 
-// EventError is an event that is a failure, as an error. It wraps an errno: ECONNREFUSED if Rejected,
-// ECONNRESET if Disconnected, ENODEV if DeviceRemoval, else that of Status.
+// EventError is the error of an event that reports a failure. It wraps an errno: ECONNREFUSED for
+// Rejected, ECONNRESET for Disconnected, ENODEV for DeviceRemoval, fallback the errno of Status.
 type EventError struct {
 	Type        EventType
 	Status      int
@@ -145,8 +148,9 @@ func (e *EventError) Unwrap() error {
 	return nil
 }
 
-// status returns an error as the Status of an event; otherwise is the errno of an error without one.
-func status(err error, otherwise syscall.Errno) int {
+// status returns an error as the Status of an event. fallback is the errno for an error that has
+// none.
+func status(err error, fallback syscall.Errno) int {
 	var errno syscall.Errno
 	switch {
 	case err == nil:
@@ -156,7 +160,7 @@ func status(err error, otherwise syscall.Errno) int {
 	case isTimeout(err):
 		return -int(syscall.ETIMEDOUT)
 	}
-	return -int(otherwise)
+	return -int(fallback)
 }
 
 func isTimeout(err error) bool {

@@ -30,7 +30,8 @@ func fatal(err error) {
 	}
 }
 
-// A client connects over iWARP and tells the server its name in the private data; the server answers in the same way.
+// A client connects over iWARP and sends its name in the private data. The server answers in the
+// same way.
 func ExampleDial() {
 	ctx := context.Background()
 	var lan pipe.Switch
@@ -56,7 +57,7 @@ func ExampleDial() {
 	// 10.0.0.1:7471 says welcome
 }
 
-// The active side by IDs and events, as a program of librdmacm has it.
+// The active side with IDs and events, as in a program that uses librdmacm.
 func ExampleEventChannel() {
 	ctx := context.Background()
 	var lan pipe.Switch
@@ -101,8 +102,8 @@ func ExampleEventChannel() {
 	// RDMA_CM_EVENT_DISCONNECTED
 }
 
-// A program with a loop of its own is woken by OnEvent, and takes events with TryGetEvent, as one of librdmacm polls the
-// channel's descriptor.
+// OnEvent wakes a program that has its own event loop. The program takes events with TryGetEvent,
+// as a librdmacm program polls the channel's descriptor.
 func ExampleEventChannel_OnEvent() {
 	var lan pipe.Switch
 	openDevice(&lan, "10.0.0.1/24")

@@ -21,7 +21,7 @@ type lan struct {
 	mu   sync.Mutex
 	devs []*device
 
-	// What goes wrong, as the tests wish.
+	// Messages that a test loses.
 	loseRTU, loseDREQ bool
 }
 
@@ -31,15 +31,15 @@ type device struct {
 	name  string
 	addrs []netip.Addr
 
-	event     func(verbs.AsyncEventType, uint8) // tells of what happens to the device
+	event     func(verbs.AsyncEventType, uint8) // reports events of the device
 	resolve   func(context.Context, rdmacm.Route) error
 	route     error // of Route
 	refuse    verbs.QPState
-	modifies  func(to verbs.QPState) // is called before a QP changes its state, or nil
+	modifies  func(to verbs.QPState) // called before a QP changes its state, or nil
 	listeners []*fakeListener
 	keys      atomic.Uint32
 	conns     int // open
-	busy      int // ports that are found in use, one after another, whatever rdma_cm knows
+	busy      int // the number of further ports that are in use outside rdma_cm
 }
 
 // takePort fails as long as ports are busy.
@@ -177,7 +177,7 @@ func (l *fakeListener) Close() error {
 	return nil
 }
 
-// phase is how far a fakeConn is.
+// phase is the progress of a fakeConn.
 type phase int
 
 const (
@@ -191,20 +191,20 @@ const (
 	over
 )
 
-// fakeConn is one end of a connection; lan.mu guards it.
+// fakeConn is one end of a connection, protected by lan.mu.
 type fakeConn struct {
 	d        *device
 	h        rdmacm.Handler
 	peer     *fakeConn
 	listener *fakeListener
-	attr     rdmacm.ConnectAttr // as Connect was given
+	attr     rdmacm.ConnectAttr // the arguments of Connect
 	phase    phase
 	closed   bool
 	events   []*rdmacm.ConnEvent
 	busy     bool // a goroutine delivers them
 }
 
-// report queues an event, which a goroutine of the provider hands over.
+// report queues an event. A goroutine of the provider delivers it.
 func (c *fakeConn) report(e *rdmacm.ConnEvent) {
 	if c.closed {
 		return
@@ -230,7 +230,7 @@ func (c *fakeConn) deliver() {
 	c.d.mu.Unlock()
 }
 
-// after runs f later unless the connection has moved on.
+// after runs f later, unless the phase has changed.
 func (c *fakeConn) after(d time.Duration, f func()) {
 	was := c.phase
 	time.AfterFunc(d, func() {
@@ -242,7 +242,7 @@ func (c *fakeConn) after(d time.Duration, f func()) {
 	})
 }
 
-// answered takes a request off its listener's backlog.
+// answered removes a request from its listener's backlog.
 func (c *fakeConn) answered(p phase) {
 	if c.phase == reqRcvd {
 		c.listener.n--
@@ -300,11 +300,11 @@ func (d *device) Connect(attr *rdmacm.ConnectAttr, h rdmacm.Handler) (rdmacm.Pro
 	return c, nil
 }
 
-// call runs a method in the phases that it fits.
-func (c *fakeConn) call(op string, f func() error, fit ...phase) error {
+// call runs a method if the phase allows it.
+func (c *fakeConn) call(op string, f func() error, allowed ...phase) error {
 	c.d.mu.Lock()
 	defer c.d.mu.Unlock()
-	if c.closed || !slices.Contains(fit, c.phase) {
+	if c.closed || !slices.Contains(allowed, c.phase) {
 		return verbs.Errorf(verbs.ErrInvalid, op, "phase %d", c.phase)
 	}
 	return f()
@@ -383,12 +383,12 @@ func (c *fakeConn) Reject(data []byte) error {
 			return verbs.Errorf(verbs.ErrInvalid, "reject", "private data of %d bytes", len(data))
 		}
 		c.answered(over)
-		c.tellRejected(data)
+		c.reportRejected(data)
 		return nil
 	}, reqRcvd, repRcvd)
 }
 
-func (c *fakeConn) tellRejected(data []byte) {
+func (c *fakeConn) reportRejected(data []byte) {
 	if p := c.peer; p.phase == reqSent || p.phase == repSent {
 		p.phase = over
 		p.report(&rdmacm.ConnEvent{Type: rdmacm.Rejected, Status: rdmacm.RejectConsumerDefined,
@@ -414,7 +414,7 @@ func (c *fakeConn) Disconnect() error {
 // leave sends a disconnect request.
 func (c *fakeConn) leave() {
 	c.phase = dreqSent
-	if c.peer.phase == dreqSent { // they crossed
+	if c.peer.phase == dreqSent { // the requests crossed
 		for _, e := range []*fakeConn{c, c.peer} {
 			e.report(&rdmacm.ConnEvent{Type: rdmacm.Disconnected})
 			e.finish()
@@ -431,7 +431,7 @@ func (c *fakeConn) leave() {
 	})
 }
 
-// finish begins the time wait.
+// finish starts the time wait.
 func (c *fakeConn) finish() {
 	c.phase = over
 	c.after(time.Second, func() { c.report(&rdmacm.ConnEvent{Type: rdmacm.TimewaitExit}) })
@@ -451,7 +451,7 @@ func (c *fakeConn) Close() {
 		}
 	case reqRcvd, repRcvd:
 		c.answered(over)
-		c.tellRejected(nil)
+		c.reportRejected(nil)
 	case up:
 		c.leave()
 	case repSent:

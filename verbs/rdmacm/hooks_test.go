@@ -9,8 +9,9 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// TestOnEvent: the hook is called for each event that is added, or dropped because its ID was destroyed or migrated, and
-// TryGetEvent takes what it was called for. Destroy waits for the acknowledgement of what TryGetEvent has returned.
+// TestOnEvent: the hook is called for each event that is added, or dropped because its ID was
+// destroyed or migrated. TryGetEvent returns these events. Destroy waits for the acknowledgement of
+// events that TryGetEvent has returned.
 func TestOnEvent(t *testing.T) {
 	bubble(t, func(t *testing.T, a, b *end) {
 		pending := 0
@@ -18,7 +19,7 @@ func TestOnEvent(t *testing.T) {
 			t.Helper()
 			synctest.Wait() // the hook is called on a goroutine of its own
 			if pending != n {
-				t.Errorf("%s: the hook's numbers, less the events taken, are %d, want %d", what, pending, n)
+				t.Errorf("%s: the sum of the hook's numbers minus the events taken is %d, want %d", what, pending, n)
 			}
 		}
 		take := func(want rdmacm.EventType) *rdmacm.Event {
@@ -31,18 +32,18 @@ func TestOnEvent(t *testing.T) {
 			return e
 		}
 		_, err := a.ch.TryGetEvent()
-		wants(t, err, verbs.ErrAgain)
-		wants(t, err, syscall.EAGAIN)
+		wantErr(t, err, verbs.ErrAgain)
+		wantErr(t, err, syscall.EAGAIN)
 
 		l := a.listen(rdmacm.TCP)
 		clients := []*rdmacm.ID{b.resolve(rdmacm.TCP, v4A+":7471"), b.resolve(rdmacm.TCP, v4A+":7471")}
 		must(t, clients[0].Connect(nil))
 		synctest.Wait()
 		a.ch.OnEvent(func(n int) { pending += n })
-		want("a request was there before", 1)
+		want("one request before the hook was set", 1)
 		must(t, clients[1].Connect(nil))
 		synctest.Wait()
-		want("a request more", 2)
+		want("another request", 2)
 
 		to, err := rdmacm.CreateEventChannel(a.dev)
 		must(t, err)
@@ -50,7 +51,7 @@ func TestOnEvent(t *testing.T) {
 		to.OnEvent(func(n int) { moved += n })
 		must(t, l.Migrate(t.Context(), to))
 		if want("migrated", 0); moved != 2 {
-			t.Errorf("the other channel's hook was told %d, want 2", moved)
+			t.Errorf("the other channel's hook got %d, want 2", moved)
 		}
 		must(t, l.Migrate(t.Context(), a.ch))
 		want("and back", 2)
@@ -71,24 +72,25 @@ func TestOnEvent(t *testing.T) {
 		must(t, e.ID.Destroy())
 		must(t, a.ch.Destroy())
 		_, err = a.ch.TryGetEvent()
-		wants(t, err, verbs.ErrDestroyed)
+		wantErr(t, err, verbs.ErrDestroyed)
 	})
 }
 
-// TestWaitOnEvent: behind WaitOnEvent the hook has been called for what Destroy has dropped.
+// TestWaitOnEvent: when WaitOnEvent returns, the hook has been called for the events that Destroy
+// dropped.
 func TestWaitOnEvent(t *testing.T) {
 	bubble(t, func(t *testing.T, a, b *end) {
 		pending := 0
 		b.ch.OnEvent(func(n int) { pending += n })
-		id := b.resolve(rdmacm.TCP, v4A+":7471") // which takes its events
-		must(t, id.Connect(nil))                 // nobody listens: an event says so
+		id := b.resolve(rdmacm.TCP, v4A+":7471") // takes its events
+		must(t, id.Connect(nil))                 // without a listener, an event follows
 		synctest.Wait()
 		b.ch.WaitOnEvent()
 		before := pending
 		must(t, id.Destroy())
 		b.ch.WaitOnEvent()
 		if pending != before-1 {
-			t.Errorf("the hook's numbers are %d, and were %d before an event was dropped", pending, before)
+			t.Errorf("the sum of the hook's numbers is %d, and was %d before an event was dropped", pending, before)
 		}
 		b.ch.OnEvent(nil)
 	})

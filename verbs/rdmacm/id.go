@@ -12,26 +12,27 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// ID is a communication identifier: one end of a connection, before and after it is established, or a listener
-// (rdma_cm_id). Its methods return at once, and their outcome arrives as an event in its channel; those of SyncID wait for
-// it. Any number of goroutines may use an ID. A method that is not allowed in the ID's state returns ErrInvalid and changes
-// nothing; after Destroy it returns ErrDestroyed.
+// ID is a communication identifier: one end of a connection, before and after it is established, or
+// a listener (rdma_cm_id). Its methods return immediately, and their outcome arrives as an event in
+// its channel; those of SyncID wait for it. Any number of goroutines may use an ID. A method that
+// is not allowed in the ID's state returns ErrInvalid and changes nothing. After Destroy it returns
+// ErrDestroyed.
 type ID struct {
 	signals signals
 
-	// Locks in the order in which they are taken: deviceIDs.notifying, a listener's ID, another ID, those of verbs and of the provider,
-	// ports, devices, owners, the acceptor's, EventChannel, signals.
+	// Lock order: deviceIDs.notifying, a listener's ID, another ID, locks of verbs and of the
+	// provider, ports, devices, owners, the acceptor's, EventChannel, signals.
 	mu      sync.Mutex
 	ch      *EventChannel
 	context any
 	opts    options
 
 	dev     *verbs.Device      // once known
-	watched *verbs.Device      // the device whose events the ID handles; others are in rare
+	watched *verbs.Device      // the device whose events the ID handles; others are in extra
 	bound   *binding           // nil for the ID of a ConnectRequest
 	route   Route              // its addresses are those of LocalAddr and PeerAddr
 	cancel  context.CancelFunc // ends the resolution of the address
-	rare    *rare              // nil as long as there is nothing in it
+	extra   *extra             // nil while it would be empty
 
 	conn        ProviderConn
 	connectAttr *ConnectAttr // the arguments of Connect, until its outcome is known
@@ -47,48 +48,48 @@ type ID struct {
 	state                 state
 	qpType                verbs.QPType // the QP type that the request asks for; 0 if the port space determines it
 	connectRetries        uint8        // see retryConnect
-	addrLost              bool         // the local address is not one of dev any more
+	addrLost              bool         // dev no longer has the local address
 	established           bool         // Established was reported
 	autoDisconnect        bool         // Disconnect is called when the peer disconnects
 	disconnected          bool         // Disconnect was called, with success
 }
 
-// rare is what few IDs have.
-type rare struct {
+// extra has fields that few IDs need.
+type extra struct {
 	watched   []*verbs.Device
 	listeners []deviceListener
 	groups    map[netip.Addr]*membership
 	srq       *resources // nil without CreateSRQ
 }
 
-// withRare is rare, to be changed.
-func (id *ID) withRare() *rare {
-	if id.rare == nil {
-		id.rare = &rare{}
+// makeExtra returns extra, and allocates it if necessary.
+func (id *ID) makeExtra() *extra {
+	if id.extra == nil {
+		id.extra = &extra{}
 	}
-	return id.rare
+	return id.extra
 }
 
-// listeners, groups and srq are those of rare.
+// listeners, groups and srq return the fields of extra.
 func (id *ID) listeners() []deviceListener {
-	if id.rare == nil {
+	if id.extra == nil {
 		return nil
 	}
-	return id.rare.listeners
+	return id.extra.listeners
 }
 
 func (id *ID) groups() map[netip.Addr]*membership {
-	if id.rare == nil {
+	if id.extra == nil {
 		return nil
 	}
-	return id.rare.groups
+	return id.extra.groups
 }
 
 func (id *ID) srq() *resources {
-	if id.rare == nil {
+	if id.extra == nil {
 		return nil
 	}
-	return id.rare.srq
+	return id.extra.srq
 }
 
 // deviceListener is the provider's listener on one device.
@@ -146,7 +147,8 @@ func newID(c *EventChannel, space PortSpace, context any) *ID {
 	return &ID{space: space, ch: c, context: context}
 }
 
-// lock locks the ID if it is in one of the allowed states; in any state but destroyed if none is given.
+// lock locks the ID if it is in one of the allowed states. Without allowed states, any state except
+// destroyed will do.
 func (id *ID) lock(op string, allowed ...state) error {
 	id.mu.Lock()
 	switch {
@@ -163,11 +165,12 @@ func (id *ID) lock(op string, allowed ...state) error {
 	return nil
 }
 
-// Destroy destroys the ID, its QP and SRQ, and what CreateQP and CreateSRQ created with them (rdma_destroy_id,
-// rdma_destroy_ep). It ends a connection or rejects a request. Events that GetEvent has not returned are dropped, and
-// requests among them rejected. A QP of iWARP that UseQP gave to a connected ID is in ERR then; others of the application's
-// stay as they are. Destroy waits until the other events are acknowledged. The IDs of requests that GetEvent
-// has returned are not affected.
+// Destroy destroys the ID, its QP and SRQ, and what CreateQP and CreateSRQ created with them
+// (rdma_destroy_id, rdma_destroy_ep). It ends a connection or rejects a request. Events that
+// GetEvent has not returned are dropped, and requests among them are rejected. Destroy waits until
+// the other events are acknowledged. The IDs of requests that GetEvent has returned are not
+// affected. If UseQP gave an iWARP QP to a connected ID, Destroy moves the QP to ERR. Destroy does
+// not change other QPs that the application owns.
 func (id *ID) Destroy() error {
 	const op = "destroy ID"
 	if err := id.lock(op); err != nil {
@@ -189,18 +192,18 @@ func (id *ID) Destroy() error {
 	if conn != nil {
 		conn.Close()
 		connected := id.established && !id.disconnected && !id.signals.hasEnded() // else the QP may have another connection
-		if qp := id.qp; connected && qp != nil && qp.ofApplication && qp.qp.Transport() == verbs.IWARP {
-			id.failQP() // as a kernel does: its stream is gone; one of RoCE has only lost its manager
+		if qp := id.qp; connected && qp != nil && qp.appOwned && qp.qp.Transport() == verbs.IWARP {
+			id.failQP() // as kernels do, because its stream has ended; a RoCE QP can continue without its ID
 		}
 	}
 	if id.acceptor != nil {
 		id.acceptor.remove(id.conn)
 	}
 	qp, srq := id.qp, id.srq()
-	qp.leave(id)
+	qp.releaseQP(id)
 	id.signals.end()
 	id.unwatch()
-	id.qp, id.rare = nil, nil
+	id.qp, id.extra = nil, nil
 	id.mu.Unlock()
 
 	err := errors.Join(qp.destroy(), srq.destroy())
@@ -217,12 +220,13 @@ func (id *ID) Destroy() error {
 	return err
 }
 
-// Migrate moves the ID to another channel on the same devices (rdma_migrate_id), with the events that GetEvent has not
-// returned. Then it waits until the other events are acknowledged, or ctx ends.
+// Migrate moves the ID to another channel on the same devices (rdma_migrate_id), with the events
+// that GetEvent has not returned. Then it waits until the other events are acknowledged, or ctx
+// ends.
 func (id *ID) Migrate(ctx context.Context, to *EventChannel) error {
 	const op = "migrate ID"
 	if to == nil {
-		return verbs.Errorf(verbs.ErrInvalid, op, "the event channel is nil; Synchronous makes a SyncID of the ID")
+		return verbs.Errorf(verbs.ErrInvalid, op, "the event channel is nil; use Synchronous to make a SyncID of the ID")
 	}
 	if err := id.lock(op); err != nil {
 		return err
@@ -238,8 +242,8 @@ func (id *ID) Migrate(ctx context.Context, to *EventChannel) error {
 	return nil
 }
 
-// migrate moves an ID, which is locked, and the IDs of the requests among its events. It locks these too, so that their
-// own events follow their ConnectRequest.
+// migrate moves an ID, which is locked, and the IDs of the requests among its events. It locks
+// these too, so that their own events follow their ConnectRequest.
 func (id *ID) migrate(op string, to *EventChannel) error {
 	if !sameDevices(id.ch.devs, to.devs) {
 		return verbs.Errorf(verbs.ErrInvalid, op, "the event channel is on other devices")
@@ -256,7 +260,7 @@ func (id *ID) migrate(op string, to *EventChannel) error {
 		child := e.ID
 		child.mu.Lock()
 		defer child.mu.Unlock()
-		if err := to.addID(op); err == nil { // does not fail: the channel has this ID already
+		if err := to.addID(op); err == nil { // cannot fail: the channel has this ID already
 			defer to.add(child.ch.removeID(child)...)
 			child.ch = to
 		}
@@ -269,14 +273,15 @@ func sameDevices(a, b []*verbs.Device) bool {
 	return !slices.ContainsFunc(a, func(d *verbs.Device) bool { return !slices.Contains(b, d) })
 }
 
-// Ended returns a channel that is closed when the connection is disconnected, rejected or has failed, or when the ID is
-// destroyed.
+// Ended returns a channel that is closed when the connection is disconnected, rejected or has
+// failed, or when the ID is destroyed.
 func (id *ID) Ended() <-chan struct{} { return id.signals.ended() }
 
 // PortSpace returns the port space that the ID was created with.
 func (id *ID) PortSpace() PortSpace { return id.space }
 
-// Context returns the context of CreateID, or of the last SetContext. The ID of a ConnectRequest has that of its listener.
+// Context returns the context of CreateID, or of the last SetContext. The ID of a ConnectRequest
+// has that of its listener.
 func (id *ID) Context() any { return get(id, func() any { return id.context }) }
 
 // SetContext sets Context.
@@ -298,7 +303,8 @@ func (id *ID) DevicePort() uint8 { return get(id, func() uint8 { return id.route
 // Route returns the route to the peer, which is valid after RouteResolved.
 func (id *ID) Route() Route { return get(id, func() Route { return id.route }) }
 
-// Transport returns the wire protocol of a connection or request, otherwise the first of SetTransports.
+// Transport returns the wire protocol of a connection or request, otherwise the first of
+// SetTransports.
 func (id *ID) Transport() verbs.Transport { return get(id, id.transport) }
 
 func (id *ID) transport() verbs.Transport {
@@ -308,8 +314,8 @@ func (id *ID) transport() verbs.Transport {
 	return id.opts.transports[0]
 }
 
-// QPType returns the type of the connection's QP (rdma_cm_id.qp_type). The port space determines it, or for XRC_RECV the
-// peer's request. In port space IB, CreateQP may choose another type.
+// QPType returns the type of the connection's QP (rdma_cm_id.qp_type). The port space determines
+// it, or for XRC_RECV the peer's request. In port space IB, CreateQP may choose another type.
 func (id *ID) QPType() verbs.QPType { return get(id, id.serviceType) }
 
 func (id *ID) serviceType() verbs.QPType {
@@ -324,8 +330,8 @@ func (id *ID) serviceType() verbs.QPType {
 	return verbs.RC
 }
 
-// LocalAddr returns the local address and port (rdma_get_local_addr, rdma_get_src_port); not valid before Bind or
-// AddrResolved.
+// LocalAddr returns the local address and port (rdma_get_local_addr, rdma_get_src_port); not valid
+// before Bind or AddrResolved.
 func (id *ID) LocalAddr() netip.AddrPort { return get(id, id.local) }
 
 func (id *ID) local() netip.AddrPort {
@@ -338,7 +344,8 @@ func (id *ID) local() netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// PeerAddr returns the peer's address and port (rdma_get_peer_addr, rdma_get_dst_port); not valid before AddrResolved.
+// PeerAddr returns the peer's address and port (rdma_get_peer_addr, rdma_get_dst_port); not valid
+// before AddrResolved.
 func (id *ID) PeerAddr() netip.AddrPort { return get(id, id.remote) }
 
 func (id *ID) remote() netip.AddrPort {
@@ -355,27 +362,27 @@ func get[T any](id *ID, f func() T) T {
 	return f()
 }
 
-// SetTOS sets the IP type of service of packets (RDMA_OPTION_ID_TOS), before Connect. The IDs of a listener's requests
-// inherit it.
+// SetTOS sets the IP type of service of packets (RDMA_OPTION_ID_TOS), before Connect. The IDs of a
+// listener's requests inherit it.
 func (id *ID) SetTOS(tos uint8) error {
 	return id.setOption("set TOS", func() { id.opts.tos, id.route.TOS = tos, tos },
 		idle, bound, resolvingAddr, addrResolved, routeResolved, listening, requested)
 }
 
-// SetReuseAddr lets IDs share an address and port while none of them listens (RDMA_OPTION_ID_REUSEADDR). It is called
-// before Bind.
+// SetReuseAddr lets IDs share an address and port while none of them listens
+// (RDMA_OPTION_ID_REUSEADDR). It is called before Bind.
 func (id *ID) SetReuseAddr(reuse bool) error {
 	return id.setOption("set reuse address", func() { id.opts.reuse = reuse }, idle)
 }
 
-// SetAFOnly restricts an unspecified address to its own address family (RDMA_OPTION_ID_AFONLY), before Bind. Without it,
-// the address stands for IPv4 and IPv6.
+// SetAFOnly restricts an unspecified address to its own address family (RDMA_OPTION_ID_AFONLY),
+// before Bind. Without it, the address means all IPv4 and IPv6 addresses.
 func (id *ID) SetAFOnly(only bool) error {
 	return id.setOption("set AF only", func() { id.opts.afOnly = only }, idle)
 }
 
-// SetAckTimeout sets the QP's local ACK timeout to 4.096 µs × 2^n, 0 ≤ n ≤ 31 (RDMA_OPTION_ID_ACK_TIMEOUT), before Connect
-// or Accept. With 0 the provider chooses it.
+// SetAckTimeout sets the QP's local ACK timeout to 4.096 µs × 2^n, 0 ≤ n ≤ 31
+// (RDMA_OPTION_ID_ACK_TIMEOUT), before Connect or Accept. With 0 the provider chooses it.
 func (id *ID) SetAckTimeout(n uint8) error {
 	const op = "set ACK timeout"
 	if n > 31 {
@@ -385,8 +392,8 @@ func (id *ID) SetAckTimeout(n uint8) error {
 		idle, bound, resolvingAddr, addrResolved, routeResolved, listening, requested)
 }
 
-// SetTransports sets the wire protocols, before ResolveAddr or Listen. A listener serves all of them; an active ID uses the
-// first that has a route to the peer. The default is RoCEv2 only.
+// SetTransports sets the wire protocols, before ResolveAddr or Listen. A listener serves all of
+// them. An active ID uses the first that has a route to the peer. The default is RoCEv2 only.
 func (id *ID) SetTransports(t ...verbs.Transport) error {
 	const op = "set transports"
 	if len(t) == 0 {
@@ -397,7 +404,7 @@ func (id *ID) SetTransports(t ...verbs.Transport) error {
 
 // watch makes the ID handle the events of a device. The ID is locked.
 func (id *ID) watch(op string, d *verbs.Device) error {
-	if id.watched == d || id.rare != nil && slices.Contains(id.rare.watched, d) {
+	if id.watched == d || id.extra != nil && slices.Contains(id.extra.watched, d) {
 		return nil
 	}
 	if err := devices.watch(op, d, id); err != nil {
@@ -406,7 +413,7 @@ func (id *ID) watch(op string, d *verbs.Device) error {
 	if id.watched == nil {
 		id.watched = d
 	} else {
-		r := id.withRare()
+		r := id.makeExtra()
 		r.watched = append(r.watched, d)
 	}
 	return nil
@@ -418,11 +425,11 @@ func (id *ID) unwatch() {
 		devices.unwatch(id, id.watched)
 		id.watched = nil
 	}
-	if id.rare != nil {
-		for _, d := range id.rare.watched {
+	if id.extra != nil {
+		for _, d := range id.extra.watched {
 			devices.unwatch(id, d)
 		}
-		id.rare.watched = nil
+		id.extra.watched = nil
 	}
 }
 

@@ -77,7 +77,8 @@ func TestConnection(t *testing.T) {
 	}
 }
 
-// The parameters of a request can be passed to Accept even if the peer asks for more than the device has.
+// The parameters of a request can be passed to Accept even if the peer requests more than the
+// device supports.
 func TestAcceptParametersOfRequest(t *testing.T) {
 	bubble(t, func(t *testing.T, a, b *end) {
 		l := a.listen(rdmacm.TCP)
@@ -100,7 +101,8 @@ func TestAcceptParametersOfRequest(t *testing.T) {
 	})
 }
 
-// An application that creates its own QP gets ConnectResponse, and calls Establish when the QP is ready.
+// An application that creates its own QP gets ConnectResponse, and calls Establish when the QP is
+// ready.
 func TestEstablishByApplication(t *testing.T) {
 	bubble(t, func(t *testing.T, a, b *end) {
 		l := a.listen(rdmacm.TCP)
@@ -110,7 +112,7 @@ func TestEstablishByApplication(t *testing.T) {
 			t.Errorf("attributes for INIT: %v, %v", mask, err)
 		}
 		_, _, err = c.QPAttr(verbs.StateRTR)
-		wants(t, err, syscall.EINVAL)
+		wantErr(t, err, syscall.EINVAL)
 		must(t, c.Connect(&rdmacm.ConnParam{QPNum: 77}))
 		s := a.next(rdmacm.ConnectRequest).ID
 		must(t, s.Accept(&rdmacm.ConnParam{QPNum: 88}))
@@ -121,8 +123,8 @@ func TestEstablishByApplication(t *testing.T) {
 		must(t, err)
 		must(t, c.Establish())
 		a.next(rdmacm.Established)
-		wants(t, c.Establish(), syscall.EINVAL)
-		b.none()
+		wantErr(t, c.Establish(), syscall.EINVAL)
+		b.noEvent()
 		b.close(c)
 		a.next(rdmacm.Disconnected)
 		a.close(s, l)
@@ -137,16 +139,16 @@ func TestFailures(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name string
-		make func(t *testing.T, a, b *end) *rdmacm.ID // and what it leaves behind on b
+		make func(t *testing.T, a, b *end) *rdmacm.ID // returns an ID of b
 		want outcome
 	}{
-		{"nobody listens", func(t *testing.T, a, b *end) *rdmacm.ID {
+		{"no listener", func(t *testing.T, a, b *end) *rdmacm.ID {
 			id := b.resolve(rdmacm.TCP, v4A+":7472")
 			qp(t, id)
 			must(t, id.Connect(nil))
 			return id
 		}, outcome{rdmacm.Rejected, rdmacm.RejectInvalidService, syscall.ECONNREFUSED}},
-		{"nobody there", func(t *testing.T, a, b *end) *rdmacm.ID {
+		{"no peer", func(t *testing.T, a, b *end) *rdmacm.ID {
 			id := b.resolve(rdmacm.TCP, "10.0.0.3:7471")
 			must(t, id.Connect(nil))
 			return id
@@ -158,7 +160,7 @@ func TestFailures(t *testing.T) {
 			return id
 		}, outcome{rdmacm.AddrError, -int(syscall.ETIMEDOUT), syscall.ETIMEDOUT}},
 		{"no neighbour", func(t *testing.T, a, b *end) *rdmacm.ID {
-			b.fake.resolve = func(context.Context, rdmacm.Route) error { return errors.New("nobody answers") }
+			b.fake.resolve = func(context.Context, rdmacm.Route) error { return errors.New("no answer") }
 			id := b.id(rdmacm.TCP)
 			must(t, id.ResolveAddr(netip.AddrPort{}, netip.MustParseAddrPort(v4A+":7471"), 0))
 			return id
@@ -203,7 +205,7 @@ func TestFailures(t *testing.T) {
 				if ev.ID != id || ev.Status != c.want.status {
 					t.Errorf("status %d, want %d", ev.Status, c.want.status)
 				}
-				wants(t, ev.Err(), c.want.errno)
+				wantErr(t, ev.Err(), c.want.errno)
 				if ended := c.want.event > rdmacm.ConnectResponse && c.want.event < rdmacm.MulticastJoin; ended {
 					<-id.Ended()
 					if q != nil && q.State() != verbs.StateErr {
@@ -222,15 +224,15 @@ func TestReject(t *testing.T) {
 		c := b.resolve(rdmacm.TCP, v4A+":7471")
 		must(t, c.Connect(nil))
 		s := a.next(rdmacm.ConnectRequest).ID
-		wants(t, s.Reject(make([]byte, maxREJ+1)), syscall.EINVAL)
+		wantErr(t, s.Reject(make([]byte, maxREJ+1)), syscall.EINVAL)
 		must(t, s.Reject(bytes.Repeat([]byte{7}, maxREJ)))
 		ev := b.next(rdmacm.Rejected)
 		var why *rdmacm.EventError
 		if !errors.As(ev.Err(), &why) || why.Status != rdmacm.RejectConsumerDefined || len(why.PrivateData) != maxREJ {
 			t.Errorf("rejected with %+v", why)
 		}
-		wants(t, s.Accept(nil), syscall.EINVAL)
-		wants(t, c.Connect(nil), syscall.EINVAL)
+		wantErr(t, s.Accept(nil), syscall.EINVAL)
+		wantErr(t, c.Connect(nil), syscall.EINVAL)
 		b.close(c)
 		a.close(s, l)
 	})
@@ -242,7 +244,7 @@ func TestRejectResponse(t *testing.T) {
 		l := a.listen(rdmacm.TCP)
 		c := b.resolve(rdmacm.TCP, v4A+":7471")
 		must(t, c.Connect(nil))
-		wants(t, c.Reject(nil), syscall.EINVAL)
+		wantErr(t, c.Reject(nil), syscall.EINVAL)
 		s := a.next(rdmacm.ConnectRequest).ID
 		must(t, s.Accept(nil))
 		b.next(rdmacm.ConnectResponse)
@@ -260,14 +262,14 @@ func TestPrivateDataSizes(t *testing.T) {
 		l := a.listen(rdmacm.TCP)
 		c := b.resolve(rdmacm.TCP, v4A+":7471")
 		req, rep := bytes.Repeat([]byte{1}, maxREQ), bytes.Repeat([]byte{2}, maxREP)
-		wants(t, c.Connect(&rdmacm.ConnParam{PrivateData: append(req, 1)}), syscall.EINVAL)
+		wantErr(t, c.Connect(&rdmacm.ConnParam{PrivateData: append(req, 1)}), syscall.EINVAL)
 		must(t, c.Connect(&rdmacm.ConnParam{PrivateData: req}))
 		ev := a.next(rdmacm.ConnectRequest)
-		clear(req) // the event has its own
+		clear(req) // the event has its own copy
 		if !bytes.Equal(ev.Param.PrivateData, bytes.Repeat([]byte{1}, maxREQ)) {
 			t.Errorf("request with %x", ev.Param.PrivateData)
 		}
-		wants(t, ev.ID.Accept(&rdmacm.ConnParam{PrivateData: append(rep, 2)}), syscall.EINVAL)
+		wantErr(t, ev.ID.Accept(&rdmacm.ConnParam{PrivateData: append(rep, 2)}), syscall.EINVAL)
 		must(t, ev.ID.Accept(&rdmacm.ConnParam{PrivateData: rep}))
 		if ev := b.next(rdmacm.ConnectResponse); !bytes.Equal(ev.Param.PrivateData, rep) {
 			t.Errorf("response with %x", ev.Param.PrivateData)
@@ -277,7 +279,8 @@ func TestPrivateDataSizes(t *testing.T) {
 	})
 }
 
-// When the last message of the peer's handshake is lost, Notify replaces it; otherwise the timeout is reported.
+// When the last message of the peer's handshake is lost, Notify replaces it; otherwise the timeout
+// is reported.
 func TestNotify(t *testing.T) {
 	for _, notify := range []bool{true, false} {
 		bubble(t, func(t *testing.T, a, b *end) {
@@ -287,7 +290,7 @@ func TestNotify(t *testing.T) {
 			qp(t, c)
 			must(t, c.Connect(nil))
 			s := a.next(rdmacm.ConnectRequest).ID
-			wants(t, s.Notify(), syscall.EINVAL)
+			wantErr(t, s.Notify(), syscall.EINVAL)
 			must(t, s.Accept(nil))
 			b.next(rdmacm.Established)
 			if notify {
@@ -298,7 +301,7 @@ func TestNotify(t *testing.T) {
 			if !notify {
 				a.next(rdmacm.Unreachable)
 			} else {
-				a.none()
+				a.noEvent()
 			}
 			b.close(c)
 			if notify {
@@ -309,7 +312,8 @@ func TestNotify(t *testing.T) {
 	}
 }
 
-// A call in a state that does not allow it is EINVAL and changes nothing; after Destroy it is ENOENT.
+// A call in a state that does not allow it is EINVAL and changes nothing; after Destroy it is
+// ENOENT.
 func TestWrongState(t *testing.T) {
 	there := netip.MustParseAddrPort(v4A + ":7471")
 	calls := map[string]func(*rdmacm.ID) error{
@@ -344,9 +348,9 @@ func TestWrongState(t *testing.T) {
 		gone := b.id(rdmacm.TCP)
 		must(t, gone.Destroy())
 		for _, c := range []struct {
-			name string
-			id   *rdmacm.ID
-			fit  []string // need another test
+			name    string
+			id      *rdmacm.ID
+			allowed []string // not tested here
 		}{
 			{"idle", b.id(rdmacm.TCP), []string{"Bind", "Listen", "ResolveAddr", "ResolveHost", "SetReuseAddr", "SetAFOnly", "SetTOS"}},
 			{"listening", l, []string{"SetTOS"}},
@@ -356,7 +360,7 @@ func TestWrongState(t *testing.T) {
 			{"requested", request, []string{"CreateQP", "Accept", "Reject", "SetTOS", "Join"}},
 		} {
 			for name, call := range calls {
-				if slices.Contains(c.fit, name) {
+				if slices.Contains(c.allowed, name) {
 					continue
 				}
 				if err := call(c.id); !errors.Is(err, syscall.EINVAL) {
@@ -369,8 +373,8 @@ func TestWrongState(t *testing.T) {
 				t.Errorf("destroyed: %s: %v, want ErrDestroyed", name, err)
 			}
 		}
-		wants(t, gone.Destroy(), verbs.ErrDestroyed)
-		must(t, request.Accept(nil)) // all that changed nothing
+		wantErr(t, gone.Destroy(), verbs.ErrDestroyed)
+		must(t, request.Accept(nil)) // the failed calls changed nothing
 		b.next(rdmacm.ConnectResponse)
 		must(t, waiting.Destroy())
 	})
@@ -379,46 +383,46 @@ func TestWrongState(t *testing.T) {
 func TestBadArguments(t *testing.T) {
 	bubble(t, func(t *testing.T, a, b *end) {
 		_, err := rdmacm.CreateEventChannel()
-		wants(t, err, syscall.EINVAL)
+		wantErr(t, err, syscall.EINVAL)
 		_, err = rdmacm.CreateEventChannel(nil)
-		wants(t, err, syscall.EINVAL)
+		wantErr(t, err, syscall.EINVAL)
 		_, err = b.ch.CreateID(0x999, nil)
-		wants(t, err, syscall.EINVAL)
+		wantErr(t, err, syscall.EINVAL)
 		id := b.id(rdmacm.TCP)
-		wants(t, id.ResolveAddr(netip.AddrPort{}, netip.AddrPort{}, 0), syscall.EINVAL)
-		wants(t, id.ResolveAddr(netip.MustParseAddrPort("10.9.9.9:0"), netip.MustParseAddrPort(v4A+":1"), 0), syscall.EADDRNOTAVAIL)
+		wantErr(t, id.ResolveAddr(netip.AddrPort{}, netip.AddrPort{}, 0), syscall.EINVAL)
+		wantErr(t, id.ResolveAddr(netip.MustParseAddrPort("10.9.9.9:0"), netip.MustParseAddrPort(v4A+":1"), 0), syscall.EADDRNOTAVAIL)
 		b.fake.route = syscall.ENETUNREACH
-		wants(t, id.ResolveAddr(netip.AddrPort{}, netip.MustParseAddrPort("192.0.2.1:1"), 0), syscall.ENETUNREACH)
+		wantErr(t, id.ResolveAddr(netip.AddrPort{}, netip.MustParseAddrPort("192.0.2.1:1"), 0), syscall.ENETUNREACH)
 		b.fake.route = nil
-		wants(t, id.SetAckTimeout(32), syscall.EINVAL)
-		wants(t, id.SetTransports(), syscall.EINVAL)
-		wants(t, id.JoinMulticast(netip.MustParseAddr(v4A)), syscall.EINVAL)
+		wantErr(t, id.SetAckTimeout(32), syscall.EINVAL)
+		wantErr(t, id.SetTransports(), syscall.EINVAL)
+		wantErr(t, id.JoinMulticast(netip.MustParseAddr(v4A)), syscall.EINVAL)
 		must(t, id.Destroy())
 
 		id = b.resolve(rdmacm.TCP, v4A+":1")
-		wants(t, id.CreateQP(nil, nil), syscall.EINVAL)
-		wants(t, id.CreateQP(nil, &verbs.QPInitAttr{Type: verbs.UD}), syscall.EINVAL)
-		wants(t, id.CreateQP(nil, &verbs.QPInitAttr{Transport: verbs.IWARP}), syscall.EINVAL)
+		wantErr(t, id.CreateQP(nil, nil), syscall.EINVAL)
+		wantErr(t, id.CreateQP(nil, &verbs.QPInitAttr{Type: verbs.UD}), syscall.EINVAL)
+		wantErr(t, id.CreateQP(nil, &verbs.QPInitAttr{Transport: verbs.IWARP}), syscall.EINVAL)
 		pd, err := a.dev.AllocPD()
 		must(t, err)
-		wants(t, id.CreateQP(pd, &verbs.QPInitAttr{}), syscall.EINVAL)
+		wantErr(t, id.CreateQP(pd, &verbs.QPInitAttr{}), syscall.EINVAL)
 		must(t, pd.Dealloc())
-		wants(t, id.CreateQP(nil, &verbs.QPInitAttr{Cap: verbs.QPCap{MaxSendSGE: 99}}), syscall.EINVAL)
+		wantErr(t, id.CreateQP(nil, &verbs.QPInitAttr{Cap: verbs.QPCap{MaxSendSGE: 99}}), syscall.EINVAL)
 		if id.QP() != nil {
-			t.Error("a QP is there that could not be made")
+			t.Error("the ID has a QP after CreateQP failed")
 		}
 		qp(t, id)
-		wants(t, id.CreateQP(nil, &verbs.QPInitAttr{}), syscall.EINVAL)
-		wants(t, id.Connect(&rdmacm.ConnParam{ResponderResources: maxDepth + 1}), syscall.EINVAL)
-		wants(t, id.Connect(&rdmacm.ConnParam{InitiatorDepth: maxDepth + 1}), syscall.EINVAL)
-		wants(t, id.Connect(&rdmacm.ConnParam{RetryCount: 8}), syscall.EINVAL)
+		wantErr(t, id.CreateQP(nil, &verbs.QPInitAttr{}), syscall.EINVAL)
+		wantErr(t, id.Connect(&rdmacm.ConnParam{ResponderResources: maxDepth + 1}), syscall.EINVAL)
+		wantErr(t, id.Connect(&rdmacm.ConnParam{InitiatorDepth: maxDepth + 1}), syscall.EINVAL)
+		wantErr(t, id.Connect(&rdmacm.ConnParam{RetryCount: 8}), syscall.EINVAL)
 		must(t, id.DestroyQP())
 		b.close(id)
 		a.close()
 	})
 }
 
-// Connect in port space UDP returns the peer's QP, and there is no connection to end.
+// Connect in port space UDP resolves the peer's QP, and creates no connection.
 func TestUDP(t *testing.T) {
 	bubble(t, func(t *testing.T, a, b *end) {
 		l := a.listen(rdmacm.UDP)
@@ -432,7 +436,7 @@ func TestUDP(t *testing.T) {
 		if ud := b.next(rdmacm.Established).UD; ud.QPNum != 99 || ud.QKey != rdmacm.UDPQKey || string(ud.PrivateData) != "me" {
 			t.Errorf("resolved to %+v", ud)
 		}
-		a.none()
+		a.noEvent()
 		b.close(c)
 		a.close(ev.ID, l)
 	})
@@ -443,7 +447,7 @@ func TestMulticast(t *testing.T) {
 		id := b.id(rdmacm.UDP)
 		group := netip.MustParseAddr("239.0.0.7")
 		must(t, id.Bind(netip.MustParseAddrPort("0.0.0.0:0")))
-		wants(t, id.JoinMulticast(group), syscall.EINVAL) // which device?
+		wantErr(t, id.JoinMulticast(group), syscall.EINVAL) // on no particular device
 		must(t, id.Destroy())
 		id = b.id(rdmacm.UDP)
 		must(t, id.Bind(netip.MustParseAddrPort(v4B+":0")))
@@ -451,19 +455,20 @@ func TestMulticast(t *testing.T) {
 		if ev := b.next(rdmacm.MulticastJoin); ev.Group != group || ev.UD.AHAttr.GRH.DGID != verbs.GIDFromAddr(group) {
 			t.Errorf("joined %v by %+v", ev.Group, ev.UD)
 		}
-		wants(t, id.JoinMulticast(group), syscall.EADDRINUSE)
+		wantErr(t, id.JoinMulticast(group), syscall.EADDRINUSE)
 		if err := id.JoinMulticast(netip.MustParseAddr("239.0.0.13")); err == nil {
 			t.Error("joined a group that the port refuses")
 		}
 		must(t, id.LeaveMulticast(group))
-		wants(t, id.LeaveMulticast(group), syscall.EADDRNOTAVAIL)
+		wantErr(t, id.LeaveMulticast(group), syscall.EADDRNOTAVAIL)
 		must(t, id.JoinMulticast(group))
 		b.close(id)
 		a.close()
 	})
 }
 
-// TestMulticastQP: an ID's UD QP is attached to the ID's groups while the QP and the membership exist.
+// TestMulticastQP: an ID's UD QP is attached to the ID's groups while the QP and the membership
+// exist.
 func TestMulticastQP(t *testing.T) {
 	bubble(t, func(t *testing.T, a, b *end) {
 		group := netip.MustParseAddr("239.0.0.7")
@@ -476,9 +481,9 @@ func TestMulticastQP(t *testing.T) {
 		}
 		id := joined()
 		b.next(rdmacm.MulticastJoin)
-		wants(t, id.QP().Destroy(), syscall.EBUSY)
+		wantErr(t, id.QP().Destroy(), syscall.EBUSY)
 		must(t, id.LeaveMulticast(group))
-		wants(t, id.QP().DetachMcast(verbs.GIDFromAddr(group)), syscall.EINVAL)
+		wantErr(t, id.QP().DetachMcast(verbs.GIDFromAddr(group)), syscall.EINVAL)
 		must(t, id.JoinMulticast(group))
 		b.next(rdmacm.MulticastJoin)
 		must(t, id.DestroyQP())
@@ -489,7 +494,7 @@ func TestMulticastQP(t *testing.T) {
 		other := b.id(rdmacm.UDP)
 		must(t, other.Bind(netip.MustParseAddrPort(v4B+":0")))
 		must(t, other.CreateQP(nil, &verbs.QPInitAttr{}))
-		must(t, other.JoinMulticast(group)) // one more than the device takes
+		must(t, other.JoinMulticast(group)) // one more than the device supports
 		if ev := b.next(rdmacm.MulticastError); ev.ID != other || !errors.Is(ev.Err(), syscall.ENOMEM) {
 			t.Errorf("status %d", ev.Status)
 		}
@@ -512,14 +517,15 @@ func TestNames(t *testing.T) {
 		got, err := rdmacm.LookupHost(t.Context(), addr)
 		switch {
 		case want == "":
-			wants(t, err, syscall.EINVAL)
+			wantErr(t, err, syscall.EINVAL)
 		case err != nil:
 			t.Errorf("%q: %v", addr, err)
 		case !slices.ContainsFunc(got, func(a netip.AddrPort) bool { return a.String() == want }):
 			t.Errorf("%q is %v, want %s", addr, got, want)
 		}
 	}
-	if s := fmt.Sprint(&rdmacm.EventError{Type: rdmacm.Rejected, Status: 8}); s != "RDMA_CM_EVENT_REJECTED: status 8, invalid service ID: no listener" {
+	const want = "RDMA_CM_EVENT_REJECTED: status 8, invalid service ID: no listener"
+	if s := fmt.Sprint(&rdmacm.EventError{Type: rdmacm.Rejected, Status: 8}); s != want {
 		t.Errorf("error is %q", s)
 	}
 }

@@ -23,8 +23,8 @@ type Listener struct {
 	goroutines sync.WaitGroup
 }
 
-// Listen listens on "host:port"; ":port" stands for all addresses of the device, port 0 for an ephemeral port. cfg has the
-// options of the connections that Listener.Accept returns.
+// Listen listens on "host:port"; ":port" means all addresses of the device, and port 0 an ephemeral
+// port. cfg has the options of the connections that Listener.Accept returns.
 func Listen(dev *verbs.Device, addr string, cfg *Config) (*Listener, error) {
 	l := &Listener{conns: make(chan *Conn), ended: make(chan struct{})}
 	if cfg != nil {
@@ -33,7 +33,7 @@ func Listen(dev *verbs.Device, addr string, cfg *Config) (*Listener, error) {
 	if l.cfg.Backlog < 1 {
 		l.cfg.Backlog = 1024
 	}
-	l.slots = make(chan struct{}, atOnce(l.cfg.Backlog))
+	l.slots = make(chan struct{}, maxConcurrentAccepts(l.cfg.Backlog))
 	addrs, err := LookupHost(context.Background(), addr)
 	if err != nil {
 		return nil, err
@@ -58,10 +58,10 @@ func Listen(dev *verbs.Device, addr string, cfg *Config) (*Listener, error) {
 // Addr returns the address and port that the listener is bound to.
 func (l *Listener) Addr() netip.AddrPort { return l.id.LocalAddr() }
 
-// Accept waits for the next established connection, which has the options of Listen's Config. A peer that does not complete
-// its handshake is dropped, and does not delay others. From the first Accept on, the listener accepts requests in the
-// background, so that a program must call either Accept or Request, not both. When the device has failed or is closed,
-// Accept fails with ENODEV.
+// Accept waits for the next established connection, which has the options of Listen's Config. A
+// peer that does not complete its handshake is dropped, and does not delay others. From the first
+// Accept on, the listener accepts requests in the background. A program must therefore call either
+// Accept or Request, not both. When the device has failed or is closed, Accept fails with ENODEV.
 func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
 	const op = "accept"
 	l.accepting.Do(func() { l.goroutines.Go(l.accept) })
@@ -77,11 +77,12 @@ func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
 	}
 }
 
-// atOnce is how many requests a listener accepts at a time. Half of them may be of peers that are not there, each of which holds its
-// place until its timeout: see Provider.Listen.
-func atOnce(backlog int) int { return 2 * backlog }
+// maxConcurrentAccepts returns the number of requests that a listener accepts at a time. Half of
+// them may have forged source addresses, and each of these occupies a slot until its timeout: see
+// Provider.Listen.
+func maxConcurrentAccepts(backlog int) int { return 2 * backlog }
 
-// accept accepts requests, at most as many at a time as l.slots has places.
+// accept accepts requests, at most cap(l.slots) at a time.
 func (l *Listener) accept() {
 	for {
 		select {
@@ -112,7 +113,7 @@ func (l *Listener) accept() {
 	}
 }
 
-// Request waits for a connection request, which the application accepts or rejects.
+// Request waits for a connection request. The application accepts or rejects it.
 func (l *Listener) Request(ctx context.Context) (*Request, error) {
 	id, err := l.id.GetRequest(ctx)
 	if err != nil {
@@ -121,10 +122,10 @@ func (l *Listener) Request(ctx context.Context) (*Request, error) {
 	return &Request{id, id.Event().Param}, nil
 }
 
-// Close closes the listener, and the connections and requests that Accept or Request has not returned. Those that were
-// returned are not affected.
+// Close closes the listener, and the connections and requests that Accept or Request has not
+// returned. Returned ones are not affected.
 func (l *Listener) Close() error {
-	l.accepting.Do(func() {}) // so that no Accept begins it from here on
+	l.accepting.Do(func() {}) // no later Accept starts it
 	l.cancel()
 	err := l.id.Destroy()
 	l.goroutines.Wait()
@@ -152,8 +153,8 @@ func (r *Request) PeerAddr() netip.AddrPort { return r.id.PeerAddr() }
 // Device returns the device that received the request.
 func (r *Request) Device() *verbs.Device { return r.id.Device() }
 
-// Accept accepts the request and waits until the connection is established. If that fails the request is destroyed, and
-// the peer gets an error.
+// Accept accepts the request and waits until the connection is established. If that fails the
+// request is destroyed, and the peer gets an error.
 func (r *Request) Accept(ctx context.Context, cfg *Config) (*Conn, error) {
 	if cfg == nil {
 		cfg = &Config{}

@@ -14,8 +14,9 @@ type membership struct {
 	qp *verbs.QP // the QP that is attached to the group, or nil
 }
 
-// JoinMulticast joins a multicast group (rdma_join_multicast) and attaches the ID's UD QP to it, if CreateQP has created
-// one. MulticastJoin follows, whose UD says how to send to the group, or MulticastError. The ID must be bound to a device.
+// JoinMulticast joins a multicast group (rdma_join_multicast). It attaches the ID's UD QP to the
+// group, if CreateQP has created one. MulticastJoin follows, with the parameters for sending to the
+// group in UD, or MulticastError. The ID must be bound to a device.
 func (id *ID) JoinMulticast(group netip.Addr) error {
 	const op = "join multicast"
 	group = canonical(group)
@@ -30,13 +31,13 @@ func (id *ID) JoinMulticast(group netip.Addr) error {
 		return verbs.Errorf(verbs.ErrInvalid, op, "the ID is not bound to a device yet")
 	}
 	if id.groups()[group] != nil {
-		return verbs.Errorf(syscall.EADDRINUSE, op, "the ID has joined %v already", group)
+		return verbs.Errorf(syscall.EADDRINUSE, op, "the ID has already joined %v", group)
 	}
 	m, err := provider(id.dev).JoinMulticast(id.route, group, func(e *ConnEvent) { id.handleMulticast(group, e) })
 	if err != nil {
 		return &verbs.Error{Op: op, Err: err}
 	}
-	r := id.withRare()
+	r := id.makeExtra()
 	if r.groups == nil {
 		r.groups = make(map[netip.Addr]*membership)
 	}
@@ -73,13 +74,14 @@ func (id *ID) detachGroups() {
 
 func (m *membership) detach(group netip.Addr) {
 	if m.qp != nil {
-		// The only error is that the application detached or destroyed the QP itself.
+		// This fails only if the application has detached or destroyed the QP itself.
 		_ = m.qp.DetachMcast(verbs.GIDFromAddr(group))
 		m.qp = nil
 	}
 }
 
-// LeaveMulticast leaves a group (rdma_leave_multicast). It fails with EADDRNOTAVAIL if the ID has not joined the group.
+// LeaveMulticast leaves a group (rdma_leave_multicast). It fails with EADDRNOTAVAIL if the ID has
+// not joined the group.
 func (id *ID) LeaveMulticast(group netip.Addr) error {
 	const op = "leave multicast"
 	group = canonical(group)

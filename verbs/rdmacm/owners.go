@@ -6,8 +6,9 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// owners says which ID moves a QP of the application's: the one that UseQP gave it to last. A connection's end may be reported
-// after the application has reset its QP and given it to another ID, whose connection it would end.
+// owners has the ID that owns each QP of the application: the one that UseQP assigned it to last.
+// The end of a connection may be reported after the application has reset the QP and assigned it to
+// another ID. Without owners, this report would end the other ID's connection.
 var owners = ownerTable{owners: make(map[*verbs.QP]*owner)}
 
 type ownerTable struct {
@@ -15,14 +16,15 @@ type ownerTable struct {
 	owners map[*verbs.QP]*owner
 }
 
-// owner is the ID that owns a QP. mu is held while that ID fails the QP, so that no other takes it over meanwhile.
+// owner is the ID that owns a QP. mu is held while the ID moves the QP to ERR, so that no other ID
+// becomes the owner meanwhile.
 type owner struct {
 	mu sync.Mutex
-	id *ID // nil if the QP has none any more
+	id *ID // nil when the QP no longer has one
 }
 
-// take makes id the owner of a QP.
-func (t *ownerTable) take(qp *verbs.QP, id *ID) {
+// acquire makes id the owner of a QP.
+func (t *ownerTable) acquire(qp *verbs.QP, id *ID) {
 	for {
 		t.mu.Lock()
 		o := t.owners[qp]
@@ -34,20 +36,20 @@ func (t *ownerTable) take(qp *verbs.QP, id *ID) {
 		}
 		t.mu.Unlock()
 		o.mu.Lock()
-		left := o.id == nil // and o is no longer in the table
-		if !left {
+		released := o.id == nil // and o is no longer in the table
+		if !released {
 			o.id = id
 		}
 		o.mu.Unlock()
-		if !left {
+		if !released {
 			return
 		}
 	}
 }
 
-// leave ends the ownership of id, if it still has it.
-func (t *ownerTable) leave(qp *verbs.QP, id *ID) {
-	t.whileOwned(qp, id, func(o *owner) {
+// release ends the ownership of id, if id still has it.
+func (t *ownerTable) release(qp *verbs.QP, id *ID) {
+	t.ifOwned(qp, id, func(o *owner) {
 		o.id = nil
 		t.mu.Lock()
 		delete(t.owners, qp)
@@ -55,8 +57,8 @@ func (t *ownerTable) leave(qp *verbs.QP, id *ID) {
 	})
 }
 
-// whileOwned calls f if id owns the QP, which it does until f has returned.
-func (t *ownerTable) whileOwned(qp *verbs.QP, id *ID, f func(*owner)) {
+// ifOwned calls f if id owns the QP. The owner does not change before f returns.
+func (t *ownerTable) ifOwned(qp *verbs.QP, id *ID, f func(*owner)) {
 	t.mu.Lock()
 	o := t.owners[qp]
 	t.mu.Unlock()

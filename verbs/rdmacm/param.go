@@ -6,7 +6,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// PortSpace is a space of port numbers, which determines the type of QP (rdma_port_space, same values).
+// PortSpace is a space of port numbers, which determines the type of QP (rdma_port_space, same
+// values).
 type PortSpace uint16
 
 const (
@@ -30,31 +31,32 @@ func (s PortSpace) String() string {
 	return fmt.Sprintf("invalid port space %#x", uint16(s))
 }
 
-// MaxDepth, as ResponderResources or InitiatorDepth, stands for the device's maximum; in Accept, limited to what the peer
-// asked for.
+// MaxDepth, as ResponderResources or InitiatorDepth, means the device's maximum. In Accept it is
+// limited to the peer's request.
 const MaxDepth = 0xff
 
 // ConnParam has the parameters of a connection request or reply (rdma_conn_param).
 type ConnParam struct {
-	// PrivateData is passed to the peer's application; on RoCE, zeros may be appended. On RoCE it has at most 56 bytes in
-	// Connect, 196 in Accept and 148 in Reject; in port space UDP, 180 in Connect and 136 in Accept.
+	// PrivateData is passed to the peer's application; on RoCE, zeros may be appended. On RoCE it
+	// has at most 56 bytes in Connect, 196 in Accept and 148 in Reject; in port space UDP, 180 in
+	// Connect and 136 in Accept.
 	PrivateData        []byte
 	ResponderResources uint8 // outstanding READs and atomics that this side accepts from the peer
 	InitiatorDepth     uint8 // outstanding READs and atomics that this side may send
 	FlowControl        bool
 	RetryCount         uint8 // 0–7
-	RNRRetryCount      uint8 // 0–7; 7 is without limit
+	RNRRetryCount      uint8 // 0–7; 7 means no limit
 	SRQ                bool
 	QPNum              uint32 // 24 bits
 }
 
-// Defaults returns the parameters that nil stands for in Connect and Accept: no private data, MaxDepth, flow control, and 7
-// retries of each kind.
+// Defaults returns the parameters that Connect and Accept use for nil: no private data, MaxDepth,
+// flow control, and 7 retries of each kind.
 func Defaults() *ConnParam {
 	return &ConnParam{ResponderResources: MaxDepth, InitiatorDepth: MaxDepth, FlowControl: true, RetryCount: 7, RNRRetryCount: 7}
 }
 
-// UDParam says how to send to a UD QP (rdma_ud_param).
+// UDParam has the parameters for sending to a UD QP (rdma_ud_param).
 type UDParam struct {
 	PrivateData []byte
 	AHAttr      verbs.AHAttr

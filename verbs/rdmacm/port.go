@@ -12,7 +12,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// The range of ephemeral ports, which are chosen for IDs that ask for port 0; Linux's default range.
+// The range of ephemeral ports, from which IDs with port 0 get theirs. It is Linux's default range.
 const (
 	firstEphemeral = 32768
 	lastEphemeral  = 60999
@@ -32,13 +32,14 @@ type portKey struct {
 	port  uint16
 }
 
-// binding is the binding of an ID to an address and port, of one device, or of several with an unspecified address.
+// binding is the binding of an ID to an address and port, of one device, or of several with an
+// unspecified address.
 type binding struct {
 	devs  []*verbs.Device
 	space PortSpace
 	addr  netip.AddrPort
 
-	// guarded by ports.mu
+	// protected by ports.mu
 	reuse, afOnly, listening bool
 
 	ephemeral bool // bind has chosen the port
@@ -73,7 +74,7 @@ func (t *portTable) bind(op string, b *binding) error {
 	return t.bindEphemeral(op, b)
 }
 
-// bindAndHold is bind, and has the providers hold the port.
+// bindAndHold is like bind, and also makes the providers hold the port.
 func (t *portTable) bindAndHold(op string, b *binding) error {
 	ephemeral := b.addr.Port() == 0
 	for try := 1; ; try++ {
@@ -92,7 +93,7 @@ func (t *portTable) bindAndHold(op string, b *binding) error {
 	}
 }
 
-// hold has the providers hold the port. One that may be reused is not held before somebody listens.
+// hold makes the providers hold the port. A port with SetReuseAddr is held only by a listener.
 func (b *binding) hold() error {
 	if b.reuse {
 		return nil
@@ -128,7 +129,8 @@ func (t *portTable) bindEphemeral(op string, b *binding) error {
 		firstEphemeral, lastEphemeral, b.space)
 }
 
-// available reports whether no other binding conflicts with b, or with exclusively, whether the port has no other binding.
+// available reports whether no other binding conflicts with b. With exclusively, it reports whether
+// the port has no other binding at all.
 func (t *portTable) available(b *binding, exclusively bool) bool {
 	for _, d := range b.devs {
 		for _, o := range t.bound[portKey{d, b.space, b.addr.Port()}] {
@@ -147,7 +149,8 @@ func (t *portTable) insert(b *binding) {
 	}
 }
 
-// listen makes a binding that of a listener. It fails if the binding then conflicts with another one.
+// listen makes a binding that of a listener. It fails if the binding then conflicts with another
+// one.
 func (t *portTable) listen(op string, b *binding) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -166,12 +169,12 @@ func (t *portTable) unlisten(b *binding) {
 	t.mu.Unlock()
 }
 
-// maxPortRetries is how many times an ephemeral port is replaced because the provider finds it in use: by a connection in
-// TIME-WAIT, or by a program that does not use rdma_cm.
+// maxPortRetries bounds the ephemeral ports that are tried when the provider finds each in use,
+// either by a connection in TIME-WAIT or by a program that does not use rdma_cm.
 const maxPortRetries = 64
 
-// replace returns a binding like b with another ephemeral port, and removes b, if b has an ephemeral port and err says that
-// it is in use. Otherwise it returns err.
+// replace returns a binding like b with another ephemeral port, and removes b. It does so if b has
+// an ephemeral port and err says that the port is in use. Otherwise it returns err.
 func (t *portTable) replace(op string, b *binding, err error) (*binding, error) {
 	if b == nil || !b.ephemeral || !errors.Is(err, syscall.EADDRINUSE) {
 		return nil, err
@@ -179,12 +182,12 @@ func (t *portTable) replace(op string, b *binding, err error) (*binding, error) 
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	other := *b
-	other.held = nil // who listens there holds it
+	other.held = nil // listening on it holds it
 	if t.bindEphemeral(op, &other) != nil {
 		return nil, err
 	}
 	t.remove(b)
-	b.letGo()
+	b.unhold()
 	return &other, nil
 }
 
@@ -196,11 +199,11 @@ func (t *portTable) release(b *binding) {
 	t.mu.Lock()
 	t.remove(b)
 	t.mu.Unlock()
-	b.letGo()
+	b.unhold()
 }
 
-// letGo ends what hold has begun.
-func (b *binding) letGo() {
+// unhold undoes hold.
+func (b *binding) unhold() {
 	for _, c := range b.held {
 		_ = c.Close()
 	}

@@ -10,23 +10,25 @@ import (
 // UDPQKey is the Q_Key of UD QPs that CreateQP creates (RDMA_UDP_QKEY).
 const UDPQKey = 0x01234567
 
-// resources is a QP or an SRQ of an ID, and what was created for it.
+// resources is a QP or an SRQ of an ID, and the objects that were created for it.
 type resources struct {
-	qp            *verbs.QP
-	ofApplication bool // UseQP was called, and the application destroys the QP
-	failed        bool // the QP was moved to ERR
-	srq           *verbs.SRQ
-	made          []destroyer // CQs, completion channels and the use of the default XRC domain, oldest first
+	qp       *verbs.QP
+	appOwned bool // UseQP was called, and the application destroys the QP
+	failed   bool // the QP was moved to ERR
+	srq      *verbs.SRQ
+	created  []destroyer // CQs, completion channels and the use of the default XRC domain, oldest first
 }
 
 type destroyer interface{ Destroy() error }
 
-// CreateQP creates the ID's QP and moves it to INIT, a UD QP to RTS (rdma_create_qp). The ID must be bound to a device.
+// CreateQP creates the ID's QP and moves it to INIT, a UD QP to RTS (rdma_create_qp). The ID must
+// be bound to a device.
 //
-// A nil pd stands for the device's default PD, which all IDs share. For a nil CQ in attr, CreateQP creates one with a
-// completion channel, as large as its work queue or the SRQ, which is destroyed with the QP. A nil SRQ stands for the SRQ
-// of CreateSRQ, if there is one. A zero Type and Transport stand for those of the ID, and others must be equal to them,
-// except that in port space IB Type may be RC, UC or XRC_SEND.
+// A nil pd means the device's default PD, which all IDs share. For a nil CQ in attr, CreateQP
+// creates one with a completion channel. It is as large as its work queue or the SRQ, and is
+// destroyed with the QP. A nil SRQ means the SRQ of CreateSRQ, if there is one. A zero Type or
+// Transport means that of the ID, and another value must be equal to it. In port space IB, however,
+// Type may be RC, UC or XRC_SEND.
 //
 // The ID then moves the QP: to RTS when a connection is established, to ERR when it ends.
 func (id *ID) CreateQP(pd *verbs.PD, attr *verbs.QPInitAttr) error {
@@ -60,9 +62,9 @@ func (id *ID) CreateQP(pd *verbs.PD, attr *verbs.QPInitAttr) error {
 	return id.addQP(init.Type, func() error { return id.makeQP(pd, &init) })
 }
 
-// CreateXRCQP creates the ID's QP as an XRC_RECV QP of an XRC domain, and moves it to INIT (rdma_create_qp_ex with
-// IBV_QPT_XRC_RECV). A nil domain stands for the device's default one, which all IDs share. The ID must be in port space IB.
-// See CreateQP for the rest.
+// CreateXRCQP creates the ID's QP as an XRC_RECV QP of an XRC domain, and moves it to INIT
+// (rdma_create_qp_ex with IBV_QPT_XRC_RECV). A nil domain means the device's default one, which all
+// IDs share. The ID must be in port space IB. See CreateQP for the rest.
 func (id *ID) CreateXRCQP(x *verbs.XRCD) error {
 	const op = "create XRC QP"
 	if err := id.lock(op, bound, addrResolved, routeResolved, requested); err != nil {
@@ -90,10 +92,11 @@ func (id *ID) CreateXRCQP(x *verbs.XRCD) error {
 	})
 }
 
-// UseQP makes a QP that the application has created the ID's QP, which the ID moves as it does one of CreateQP: if it is in
-// RESET, to INIT at once, or to RTS if its type is UD. The application destroys it, after DestroyQP, Destroy of the ID or
-// UseQP(nil); these only end its use. A QP that is given to another ID meanwhile is that one's only. UseQP is for programs that
-// create QPs before they know for which ID, and for those that keep a structure of their own for each QP.
+// UseQP makes a QP that the application has created the ID's QP. The ID moves it through its states
+// like a QP from CreateQP. If it is in RESET, UseQP moves it to INIT, or to RTS if its type is UD.
+// DestroyQP, Destroy of the ID and UseQP(nil) only end its use, and the application then destroys
+// it. A QP that is then given to another ID belongs to that ID only. UseQP is for programs that
+// create QPs before the ID is known, or keep a structure of their own for each QP.
 func (id *ID) UseQP(qp *verbs.QP) error {
 	const op = "use QP"
 	if qp == nil {
@@ -101,11 +104,11 @@ func (id *ID) UseQP(qp *verbs.QP) error {
 			return err
 		}
 		defer id.mu.Unlock()
-		if id.qp != nil && !id.qp.ofApplication {
-			return verbs.Errorf(verbs.ErrInvalid, op, "the ID has a QP of CreateQP, which DestroyQP destroys")
+		if id.qp != nil && !id.qp.appOwned {
+			return verbs.Errorf(verbs.ErrInvalid, op, "the ID has a QP from CreateQP; use DestroyQP")
 		}
 		id.detachGroups()
-		id.qp.leave(id)
+		id.qp.releaseQP(id)
 		id.qp = nil
 		return nil
 	}
@@ -121,31 +124,32 @@ func (id *ID) UseQP(qp *verbs.QP) error {
 	case qp.Device() != id.dev:
 		return verbs.Errorf(verbs.ErrInvalid, op, "the QP is on %s, the ID on %s", qp.Device().Name(), id.dev.Name())
 	case qp.Transport() != id.transport():
-		return verbs.Errorf(verbs.ErrInvalid, op, "the QP's Transport is %v, but the ID's is %v; see SetTransports", qp.Transport(), id.transport())
+		return verbs.Errorf(verbs.ErrInvalid, op, "the QP's Transport is %v, but the ID's is %v; see SetTransports",
+			qp.Transport(), id.transport())
 	case qp.Type() != want && id.space != IB:
 		return verbs.Errorf(verbs.ErrInvalid, op, "Type %v: port space %v has %v QPs", qp.Type(), id.space, want)
 	}
-	id.qp = &resources{qp: qp, ofApplication: true}
-	owners.take(qp, id)
+	id.qp = &resources{qp: qp, appOwned: true}
+	owners.acquire(qp, id)
 	if qp.State() != verbs.StateReset {
 		return nil
 	}
 	err := id.initQP(qp.Type())
 	if err != nil {
-		id.qp.leave(id)
+		id.qp.releaseQP(id)
 		id.qp = nil
 	}
 	return err
 }
 
-// leave ends the use of the application's QP. r may be nil.
-func (r *resources) leave(id *ID) {
-	if r != nil && r.ofApplication {
-		owners.leave(r.qp, id)
+// releaseQP ends the use of the application's QP. r may be nil.
+func (r *resources) releaseQP(id *ID) {
+	if r != nil && r.appOwned {
+		owners.release(r.qp, id)
 	}
 }
 
-// addQP gives the ID a QP, which create stores in id.qp, and moves it to its first state.
+// addQP adds a QP to the ID and moves it to its first state. create stores the QP in id.qp.
 func (id *ID) addQP(t verbs.QPType, create func() error) error {
 	r := &resources{}
 	id.qp = r
@@ -160,7 +164,7 @@ func (id *ID) addQP(t verbs.QPType, create func() error) error {
 	return nil
 }
 
-// makeQP creates what CreateQP creates, in id.qp.
+// makeQP creates the QP and its CQs, and stores them in id.qp.
 func (id *ID) makeQP(pd *verbs.PD, init *verbs.QPInitAttr) (err error) {
 	r := id.qp
 	if pd == nil {
@@ -198,10 +202,10 @@ func (r *resources) makeCQ(d *verbs.Device, cqe int) (*verbs.CQ, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.made = append(r.made, ch)
+	r.created = append(r.created, ch)
 	cq, err := d.CreateCQ(max(cqe, 1), &verbs.CQInitAttr{Channel: ch})
 	if err == nil {
-		r.made = append(r.made, cq)
+		r.created = append(r.created, cq)
 	}
 	return cq, err
 }
@@ -234,10 +238,10 @@ func (id *ID) initAttr(t verbs.QPType) (verbs.QPAttr, verbs.QPAttrMask, error) {
 	return attr, mask | verbs.QPAttrAccessFlags, nil
 }
 
-// QPAttr returns the attributes for a transition of a QP that the application has created itself (rdma_init_qp_attr): to
-// INIT when the ID is bound to a device, to RTR and RTS after ConnectRequest or ConnectResponse. The application sets
-// ConnParam.QPNum to the QP's number, and moves the QP to RTS before Accept or Establish, and to ERR when the connection
-// ends.
+// QPAttr returns the attributes for a transition of a QP that the application has created itself
+// (rdma_init_qp_attr): to INIT when the ID is bound to a device, to RTR and RTS after
+// ConnectRequest or ConnectResponse. The application sets ConnParam.QPNum to the QP's number, and
+// moves the QP to RTS before Accept or Establish, and to ERR when the connection ends.
 func (id *ID) QPAttr(to verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, error) {
 	const op = "get QP attributes"
 	if err := id.lock(op); err != nil {
@@ -248,7 +252,7 @@ func (id *ID) QPAttr(to verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, error) {
 	case id.conn != nil:
 		return id.conn.QPAttr(to)
 	case to != verbs.StateInit || id.dev == nil:
-		return verbs.QPAttr{}, 0, verbs.Errorf(verbs.ErrInvalid, op, "the ID is %v and has none for %v", id.state, to)
+		return verbs.QPAttr{}, 0, verbs.Errorf(verbs.ErrInvalid, op, "the ID is %v, and has no attributes for %v", id.state, to)
 	}
 	return id.initAttr(id.serviceType())
 }
@@ -263,15 +267,15 @@ func (id *ID) ownQP() *verbs.QP {
 	return id.qp.qp
 }
 
-// DestroyQP destroys the QP, and what CreateQP created with it (rdma_destroy_qp). Like CQ.Destroy, it waits until the events
-// of CQs that CreateQP created are acknowledged.
+// DestroyQP destroys the QP, and the objects that CreateQP created with it (rdma_destroy_qp). Like
+// CQ.Destroy, it waits until the events of CQs that CreateQP created are acknowledged.
 func (id *ID) DestroyQP() error {
 	const op = "destroy QP"
 	if err := id.lock(op); err != nil {
 		return err
 	}
 	r := id.qp
-	r.leave(id)
+	r.releaseQP(id)
 	id.qp = nil
 	id.detachGroups()
 	id.mu.Unlock() // a goroutine may need the ID before it acknowledges an event of a CQ
@@ -287,7 +291,7 @@ func (r *resources) destroy() error {
 		return nil
 	}
 	var errs []error
-	if r.qp != nil && !r.ofApplication {
+	if r.qp != nil && !r.appOwned {
 		if err := r.qp.Destroy(); !errors.Is(err, verbs.ErrDestroyed) {
 			errs = append(errs, err)
 		}
@@ -297,7 +301,7 @@ func (r *resources) destroy() error {
 			errs = append(errs, err)
 		}
 	}
-	for _, d := range slices.Backward(r.made) {
+	for _, d := range slices.Backward(r.created) {
 		errs = append(errs, d.Destroy())
 	}
 	return errors.Join(errs...)
@@ -324,14 +328,15 @@ func (id *ID) connectQP(adjust func(*verbs.QPAttr)) error {
 	return nil
 }
 
-// failQP moves the QP to ERR, which flushes everything posted. A QP of the application's that another ID has taken over, or
-// that was failed with this ID's connection before, is left alone: it may have another connection.
+// failQP moves the QP to ERR, which flushes all posted work requests. It does not change a QP of
+// the application that now belongs to another ID, or that this ID has already moved to ERR. Such a
+// QP may have another connection.
 func (id *ID) failQP() {
 	r := id.qp
 	switch {
 	case r == nil || r.qp == nil:
-	case r.ofApplication:
-		owners.whileOwned(r.qp, id, func(*owner) {
+	case r.appOwned:
+		owners.ifOwned(r.qp, id, func(*owner) {
 			if !r.failed {
 				r.fail()
 			}
@@ -344,7 +349,8 @@ func (id *ID) failQP() {
 func (r *resources) fail() {
 	if r.qp.State() != verbs.StateReset {
 		r.failed = true
-		// The only error is that the application has destroyed the QP, and then there is nothing to flush.
+		// This fails only if the application has destroyed the QP, and then there is nothing to
+		// flush.
 		_ = r.qp.Modify(&verbs.QPAttr{QPState: verbs.StateErr}, verbs.QPAttrState)
 	}
 }

@@ -6,12 +6,13 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// CreateSRQ creates the ID's SRQ (rdma_create_srq, rdma_create_srq_ex), which CreateQP uses for the QP. The ID must be bound
-// to a device. If attr has an XRCD, or the ID's QPType is XRC_RECV, it is an XRC SRQ, whose number the application tells the
-// peer.
+// CreateSRQ creates the ID's SRQ (rdma_create_srq, rdma_create_srq_ex), which CreateQP uses for the
+// QP. The ID must be bound to a device. If attr has an XRCD, or the ID's QPType is XRC_RECV, it is
+// an XRC SRQ. The application sends its number to the peer.
 //
-// A nil pd, and for an XRC SRQ a nil XRCD, stand for the device's default ones, which all IDs share. For a nil CQ of an XRC
-// SRQ, CreateSRQ creates one with a completion channel, as large as the SRQ, which is destroyed with the SRQ.
+// A nil pd, and for an XRC SRQ a nil XRCD, mean the device's default ones, which all IDs share. For
+// a nil CQ of an XRC SRQ, CreateSRQ creates one with a completion channel. It is as large as the
+// SRQ, and is destroyed with it.
 func (id *ID) CreateSRQ(pd *verbs.PD, attr *verbs.SRQInitAttr) error {
 	const op = "create SRQ"
 	if attr == nil {
@@ -33,7 +34,7 @@ func (id *ID) CreateSRQ(pd *verbs.PD, attr *verbs.SRQInitAttr) error {
 	if err := id.makeSRQ(r, pd, *attr); err != nil {
 		return errors.Join(err, r.destroy())
 	}
-	id.withRare().srq = r
+	id.makeExtra().srq = r
 	return nil
 }
 
@@ -70,8 +71,8 @@ func (id *ID) SRQ() *verbs.SRQ {
 	})
 }
 
-// DestroySRQ destroys the SRQ, and what CreateSRQ created with it (rdma_destroy_srq). It fails with ErrBusy while a QP uses
-// the SRQ. It waits for acknowledgements as DestroyQP does.
+// DestroySRQ destroys the SRQ, and the objects that CreateSRQ created with it (rdma_destroy_srq).
+// It fails with ErrBusy while a QP uses the SRQ. It waits for acknowledgements as DestroyQP does.
 func (id *ID) DestroySRQ() error {
 	const op = "destroy SRQ"
 	if err := id.lock(op); err != nil {
@@ -86,7 +87,7 @@ func (id *ID) DestroySRQ() error {
 		id.mu.Unlock()
 		return err
 	}
-	id.rare.srq = nil
+	id.extra.srq = nil
 	id.mu.Unlock()
 	return r.destroy()
 }

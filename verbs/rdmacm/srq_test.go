@@ -9,7 +9,8 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// TestSRQ: the receive CQ that is created for a QP with an SRQ has room for all requests of the SRQ.
+// TestSRQ: the receive CQ that is created for a QP with an SRQ has room for all requests of the
+// SRQ.
 func TestSRQ(t *testing.T) {
 	const size = 300
 	attr := verbs.SRQInitAttr{Attr: verbs.SRQAttr{MaxWR: size, MaxSGE: 1}}
@@ -59,7 +60,7 @@ func TestSRQ(t *testing.T) {
 			must(t, l.Close())
 			must(t, there.Destroy())
 			must(t, here.Destroy())
-			left(t, a, b)
+			checkEmpty(t, a, b)
 		})
 	})
 }
@@ -70,9 +71,9 @@ func TestForeignXRCD(t *testing.T) {
 		id := b.resolve(rdmacm.IB, v4A+":1")
 		x, err := a.dev.OpenXRCD(nil, 0)
 		must(t, err)
-		wants(t, id.CreateXRCQP(x), syscall.EINVAL)
+		wantErr(t, id.CreateXRCQP(x), syscall.EINVAL)
 		if id.QP() != nil {
-			t.Error("the QP is there")
+			t.Error("the ID has a QP after CreateXRCQP failed")
 		}
 		must(t, x.Close())
 		b.close(id)

@@ -11,29 +11,31 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// SyncID is an ID whose methods wait for their outcome (rdma_create_id without a channel). If ctx ends first, its error is
-// returned, and the ID should be destroyed, because the operation may go on. Destroy makes methods that wait return.
+// SyncID is an ID whose methods wait for their outcome (rdma_create_id without a channel). If ctx
+// ends first, its error is returned. The ID should then be destroyed, because the operation may
+// continue. Destroy makes waiting methods return.
 //
-// Methods that have no event as their outcome, such as Bind, Listen, CreateQP and Reject, are those of ID.
+// Methods without an event as their outcome, such as Bind, Listen, CreateQP and Reject, are those
+// of ID.
 type SyncID struct {
 	*ID
 	ch *EventChannel // for this ID, and for requests that GetRequest has not returned
 
-	mu       sync.Mutex
-	last     *Event        // see Event
-	requests chan struct{} // a semaphore: one GetRequest at a time; nil before the first
+	mu         sync.Mutex
+	last       *Event        // see Event
+	requestSem chan struct{} // allows one GetRequest at a time; nil before the first
 }
 
 func newSyncID(id *ID, ch *EventChannel) *SyncID { return &SyncID{ID: id, ch: ch} }
 
-// turns is the semaphore of GetRequest.
-func (s *SyncID) turns() chan struct{} {
+// semaphore returns requestSem.
+func (s *SyncID) semaphore() chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.requests == nil {
-		s.requests = make(chan struct{}, 1)
+	if s.requestSem == nil {
+		s.requestSem = make(chan struct{}, 1)
 	}
-	return s.requests
+	return s.requestSem
 }
 
 // CreateSyncID creates a SyncID on the given devices.
@@ -49,7 +51,8 @@ func CreateSyncID(space PortSpace, devs ...*verbs.Device) (*SyncID, error) {
 	return newSyncID(id, ch), nil
 }
 
-// Synchronous makes a SyncID of an ID (rdma_migrate_id without a channel). It waits for acknowledgements as Migrate does.
+// Synchronous makes a SyncID of an ID (rdma_migrate_id without a channel). It waits for
+// acknowledgements as Migrate does.
 func (id *ID) Synchronous(ctx context.Context) (*SyncID, error) {
 	ch, err := CreateEventChannel(id.Channel().devs...)
 	if err != nil {
@@ -61,8 +64,8 @@ func (id *ID) Synchronous(ctx context.Context) (*SyncID, error) {
 	return newSyncID(id, ch), nil
 }
 
-// Migrate moves the ID to an event channel. The SyncID must not be used afterwards. It waits for acknowledgements as
-// ID.Migrate does.
+// Migrate moves the ID to an event channel. The SyncID must not be used afterwards. It waits for
+// acknowledgements as ID.Migrate does.
 func (s *SyncID) Migrate(ctx context.Context, to *EventChannel) (*ID, error) {
 	if err := s.ID.Migrate(ctx, to); err != nil {
 		return nil, err
@@ -79,15 +82,15 @@ func (s *SyncID) Destroy() error {
 	return s.ch.Destroy()
 }
 
-// Event returns the event that the last call waited for, which has the peer's parameters. For an ID of GetRequest, that is
-// its ConnectRequest at first.
+// Event returns the event that the last call waited for, which has the peer's parameters. For an ID
+// from GetRequest, it is initially the ConnectRequest.
 func (s *SyncID) Event() *Event {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.last
 }
 
-// wait is next, and acknowledges the event.
+// wait is like next, and acknowledges the event.
 func (s *SyncID) wait(ctx context.Context, want ...EventType) (*Event, error) {
 	e, err := s.next(ctx, want...)
 	if err == nil {
@@ -96,8 +99,8 @@ func (s *SyncID) wait(ctx context.Context, want ...EventType) (*Event, error) {
 	return e, err
 }
 
-// next waits for an event of one of the wanted types, which the caller must acknowledge. If another event is a failure, next
-// returns its error; otherwise it skips the event.
+// next waits for an event of one of the wanted types, which the caller must acknowledge. If another
+// event reports a failure, next returns its error. It skips other events.
 func (s *SyncID) next(ctx context.Context, want ...EventType) (*Event, error) {
 	for {
 		e, err := s.ch.GetEvent(ctx)
@@ -154,8 +157,9 @@ func (s *SyncID) ResolveRoute(ctx context.Context) error {
 	return err
 }
 
-// Connect is ID.Connect. It returns when the connection is established, or without a QP from CreateQP, when ConnectResponse
-// has arrived. If the peer or the network refuses the connection, the error wraps an *EventError.
+// Connect is ID.Connect. It returns when the connection is established, or without a QP from
+// CreateQP, when ConnectResponse has arrived. If the peer or the network refuses the connection,
+// the error wraps an *EventError.
 func (s *SyncID) Connect(ctx context.Context, param *ConnParam) error {
 	if err := s.ID.Connect(param); err != nil {
 		return err
@@ -164,15 +168,16 @@ func (s *SyncID) Connect(ctx context.Context, param *ConnParam) error {
 	return err
 }
 
-// GetRequest waits for a connection request to a listener, and returns its ID (rdma_get_request). The caller accepts or
-// rejects the request, and destroys the ID.
+// GetRequest waits for a connection request to a listener, and returns its ID (rdma_get_request).
+// The caller accepts or rejects the request, and destroys the ID.
 func (s *SyncID) GetRequest(ctx context.Context) (*SyncID, error) {
 	const op = "get request"
-	// One at a time, because events of the request may follow its ConnectRequest, and must migrate with its ID.
-	turns := s.turns()
+	// Only one at a time, because events of the request may follow its ConnectRequest, and must
+	// migrate with its ID.
+	semaphore := s.semaphore()
 	select {
-	case turns <- struct{}{}:
-		defer func() { <-turns }()
+	case semaphore <- struct{}{}:
+		defer func() { <-semaphore }()
 	case <-ctx.Done():
 		return nil, &verbs.Error{Op: op, Err: ctx.Err()}
 	}
@@ -184,8 +189,9 @@ func (s *SyncID) GetRequest(ctx context.Context) (*SyncID, error) {
 		return nil, err
 	}
 	ch := &EventChannel{devs: s.ch.devs}
-	// The request's ID is still in the listener's channel. Destroy of the listener destroys that channel after all events
-	// are acknowledged, so the event is acknowledged only when the ID has left the channel.
+	// The request's ID is still in the listener's channel. Destroy of the listener destroys that
+	// channel after all events are acknowledged. The event is therefore acknowledged after the ID
+	// has left the channel.
 	err = e.ID.Migrate(ctx, ch)
 	_ = e.Ack()
 	if err != nil {
@@ -211,7 +217,7 @@ func (s *SyncID) Disconnect(ctx context.Context) error {
 		return err
 	}
 	if get(s.ID, func() bool { return !s.disconnected && !s.signals.hasEnded() }) {
-		return nil // there is no connection yet that could end
+		return nil // no connection exists yet
 	}
 	select {
 	case <-s.Ended():

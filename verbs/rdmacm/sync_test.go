@@ -10,9 +10,9 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// TestDestroyDuringGetRequest destroys a listener while requests arrive and are taken. Destroy must succeed, and end the
-// GetRequest that waits, wherever in GetRequest the two meet. It runs in real time: which goroutine is where is the
-// scheduler's choice.
+// TestDestroyDuringGetRequest destroys a listener while requests arrive and are taken. Destroy must
+// succeed and end the waiting GetRequest, at whatever point of GetRequest it runs. The test runs in
+// real time, so that the scheduler chooses this point.
 func TestDestroyDuringGetRequest(t *testing.T) {
 	const rounds, clients = 10_000, 4
 	a, b, _ := pair(t)
@@ -55,7 +55,7 @@ func TestDestroyDuringGetRequest(t *testing.T) {
 		}
 		select {
 		case err := <-ended:
-			wants(t, err, verbs.ErrDestroyed)
+			wantErr(t, err, verbs.ErrDestroyed)
 		case <-time.After(20 * time.Second):
 			t.Fatalf("round %d: GetRequest still waits after Destroy", round)
 		}

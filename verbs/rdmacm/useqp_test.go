@@ -9,7 +9,7 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// ownQP creates a QP as an application does.
+// ownQP creates a QP without an ID, as an application does.
 func ownQP(e *end, typ verbs.QPType) *verbs.QP {
 	e.Helper()
 	pd, err := e.dev.DefaultPD()
@@ -29,17 +29,18 @@ func destroy(t *testing.T, qps ...*verbs.QP) {
 	}
 }
 
-// TestUseQP: an ID moves a QP of the application's as it moves its own, and does not destroy it.
+// TestUseQP: an ID moves a QP of the application through its states like its own, but does not
+// destroy it.
 func TestUseQP(t *testing.T) {
 	bubble(t, func(t *testing.T, a, b *end) {
 		l := a.listen(rdmacm.TCP)
 		idle := b.id(rdmacm.TCP)
 		cq, sq := ownQP(b, verbs.RC), ownQP(a, verbs.RC)
-		wants(t, idle.UseQP(cq), syscall.EINVAL)
+		wantErr(t, idle.UseQP(cq), syscall.EINVAL)
 		c := b.resolve(rdmacm.TCP, v4A+":7471")
-		wants(t, c.UseQP(sq), syscall.EINVAL) // of another device
+		wantErr(t, c.UseQP(sq), syscall.EINVAL) // of another device
 		uc := ownQP(b, verbs.UC)
-		wants(t, c.UseQP(uc), syscall.EINVAL)
+		wantErr(t, c.UseQP(uc), syscall.EINVAL)
 		destroy(t, uc)
 		state := func(q *verbs.QP, want verbs.QPState) {
 			t.Helper()
@@ -49,10 +50,10 @@ func TestUseQP(t *testing.T) {
 		}
 		must(t, c.UseQP(cq))
 		state(cq, verbs.StateInit)
-		wants(t, c.UseQP(cq), syscall.EINVAL)
-		wants(t, c.CreateQP(nil, &verbs.QPInitAttr{}), syscall.EINVAL)
+		wantErr(t, c.UseQP(cq), syscall.EINVAL)
+		wantErr(t, c.CreateQP(nil, &verbs.QPInitAttr{}), syscall.EINVAL)
 		must(t, c.UseQP(nil))
-		must(t, c.UseQP(cq)) // which is in INIT already
+		must(t, c.UseQP(cq)) // it is already in INIT
 		must(t, c.Connect(nil))
 		s := a.next(rdmacm.ConnectRequest).ID
 		must(t, s.UseQP(sq))
@@ -81,16 +82,17 @@ func TestUseQP(t *testing.T) {
 		}
 		must(t, id.JoinMulticast(netip.MustParseAddr("239.0.0.7")))
 		b.next(rdmacm.MulticastJoin)
-		wants(t, q.Destroy(), syscall.EBUSY)
-		must(t, id.UseQP(nil)) // which detaches it
+		wantErr(t, q.Destroy(), syscall.EBUSY)
+		must(t, id.UseQP(nil)) // detaches it from the group
 		destroy(t, q)
 		b.close(id)
 		a.close()
 	})
 }
 
-// TestUseQPOfPast: a QP that was reset and given to another ID is not failed when the end of its former connection is reported.
-func TestUseQPOfPast(t *testing.T) {
+// TestUseQPAgain: a QP was reset and given to another ID. A late report of the end of its former
+// connection does not move it to ERR.
+func TestUseQPAgain(t *testing.T) {
 	connect := func(t *testing.T, a, b *end, q *verbs.QP) (c, s *rdmacm.ID) {
 		c = b.resolve(rdmacm.TCP, v4A+":7471")
 		must(t, c.UseQP(q))
@@ -114,42 +116,42 @@ func TestUseQPOfPast(t *testing.T) {
 	bubble(t, func(t *testing.T, a, b *end) {
 		l := a.listen(rdmacm.TCP)
 		q := ownQP(b, verbs.RC)
-		past, s := connect(t, a, b, q)
-		reset(t, q) // say, after a message that was the last
+		former, s := connect(t, a, b, q)
+		reset(t, q) // for example after the last message
 		c, s2 := connect(t, a, b, q)
 		must(t, s.Disconnect())
 		b.next(rdmacm.Disconnected)
 		inRTS(t, "the peer of the former connection has disconnected", q)
-		must(t, past.Disconnect())
+		must(t, former.Disconnect())
 		inRTS(t, "disconnected", q)
-		must(t, past.UseQP(nil))
+		must(t, former.UseQP(nil))
 		must(t, c.Disconnect())
 		if got := q.State(); got != verbs.StateErr {
-			t.Errorf("its own connection has ended: the QP is in %v, want ERR", got)
+			t.Errorf("the connection has ended: the QP is in %v, want ERR", got)
 		}
 		a.next(rdmacm.Disconnected)
 		a.next(rdmacm.Disconnected)
 		must(t, c.UseQP(nil))
 		destroy(t, q)
-		b.close(past, c)
+		b.close(former, c)
 		a.close(s, s2, l)
 	})
-	bubble(t, func(t *testing.T, a, b *end) { // connected anew without an ID, as far as this one knows
+	bubble(t, func(t *testing.T, a, b *end) { // the application reconnects the QP without an ID
 		l := a.listen(rdmacm.TCP)
 		q := ownQP(b, verbs.RC)
 		b.fake.loseDREQ = true
-		past, s := connect(t, a, b, q)
-		must(t, past.Disconnect())
+		former, s := connect(t, a, b, q)
+		must(t, former.Disconnect())
 		reset(t, q)
 		must(t, q.Modify(&verbs.QPAttr{QPState: verbs.StateInit, PortNum: 1},
 			verbs.QPAttrState|verbs.QPAttrPort|verbs.QPAttrPKeyIndex|verbs.QPAttrAccessFlags))
 		b.next(rdmacm.Disconnected)
 		if got := q.State(); got != verbs.StateInit {
-			t.Errorf("the report that the peer did not answer: the QP is in %v, want INIT", got)
+			t.Errorf("after the disconnect timeout: the QP is in %v, want INIT", got)
 		}
-		must(t, past.UseQP(nil))
+		must(t, former.UseQP(nil))
 		destroy(t, q)
-		b.close(past)
+		b.close(former)
 		a.close(s, l)
 	})
 }

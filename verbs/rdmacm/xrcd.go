@@ -6,7 +6,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// defaultXRCDs has the default XRC domain of each device, while an ID uses it.
+// defaultXRCDs has the default XRC domain of each device while an ID uses it.
 var defaultXRCDs = xrcdTable{of: make(map[*verbs.Device]*sharedXRCD)}
 
 type xrcdTable struct {
@@ -36,8 +36,8 @@ func (t *xrcdTable) get(d *verbs.Device) (*verbs.XRCD, error) {
 	return s.x, nil
 }
 
-// put undoes get. The last put closes the domain; if objects are left in it, it fails with ErrBusy, and the domain stays for
-// the next get.
+// put undoes get. The last put closes the domain. If objects remain in it, put fails with ErrBusy,
+// and the domain stays for the next get.
 func (t *xrcdTable) put(d *verbs.Device) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -56,7 +56,7 @@ func (t *xrcdTable) put(d *verbs.Device) error {
 func (r *resources) useXRCD(d *verbs.Device) (*verbs.XRCD, error) {
 	x, err := defaultXRCDs.get(d)
 	if err == nil {
-		r.made = append(r.made, xrcdUse{d})
+		r.created = append(r.created, xrcdUse{d})
 	}
 	return x, err
 }

@@ -2,22 +2,24 @@ package wakeup
 
 import "sync"
 
-// Hook is the function that an application wants to have called when the number of events in a queue changes other than by
-// its taking one. It is called on a goroutine of its own, with no lock held, so that it may call what it likes: whoever adds an event may
-// hold locks of the application's objects. No other lock is taken while mu is held.
+// Hook calls an application's function when the number of events in a queue changes for a reason
+// other than the application taking one. The function runs on its own goroutine with no lock held,
+// so it may call any method. A direct call would not allow that: the goroutine that adds an event
+// may hold locks of the application's objects. No other lock is taken while mu is held.
 type Hook struct {
 	mu      sync.Mutex
 	f       func(n int)
-	untold  int
-	running chan struct{} // closed when the call that is running has returned; nil if none is
+	pending int           // the change since the last call
+	running chan struct{} // closed when the current call has returned; nil without a call
 }
 
-// Set sets the function; nil ends the calls. pending is how many events there are. Set is called with the queue's lock held. When that is
-// unlocked, the caller calls the function that Set returns: it waits until a call of the former function has returned.
+// Set sets the function; nil ends the calls. pending is the current number of events. The caller
+// holds the queue's lock. After unlocking it, the caller calls the returned function, which waits
+// until a call of the previous function has returned.
 func (h *Hook) Set(f func(n int), pending int) (wait func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.f, h.untold = f, 0
+	h.f, h.pending = f, 0
 	running := h.running
 	h.change(pending)
 	return func() {
@@ -27,26 +29,28 @@ func (h *Hook) Set(f func(n int), pending int) (wait func()) {
 	}
 }
 
-// Changed has the function called, if there is one, with the number of events that were added, or the negative number of those that
-// were dropped. Calls are made one at a time, and several changes may be one call.
+// Changed schedules a call of the function, if there is one. n is the number of events that were
+// added, or minus the number that were dropped. Calls are made one at a time, and several changes
+// may be coalesced into one call.
 func (h *Hook) Changed(n int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.change(n)
 }
 
-// change is Changed. mu is held.
+// change implements Changed. mu is held.
 func (h *Hook) change(n int) {
 	if h.f == nil || n == 0 {
 		return
 	}
-	if h.untold += n; h.running == nil {
+	if h.pending += n; h.running == nil {
 		h.running = make(chan struct{})
 		go h.run()
 	}
 }
 
-// Wait waits until the function has been called for all changes so far. It is not called by the function itself.
+// Wait waits until the function has been called for all changes so far. The function itself must
+// not call Wait.
 func (h *Hook) Wait() {
 	for {
 		h.mu.Lock()
@@ -62,9 +66,9 @@ func (h *Hook) Wait() {
 func (h *Hook) run() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for h.f != nil && h.untold != 0 {
-		f, n := h.f, h.untold
-		h.untold = 0
+	for h.f != nil && h.pending != 0 {
+		f, n := h.f, h.pending
+		h.pending = 0
 		h.mu.Unlock()
 		f(n)
 		h.mu.Lock()

@@ -1,4 +1,5 @@
-// Package wakeup lets goroutines wait for a queue of events. Completion channels, devices and rdma_cm use it.
+// Package wakeup lets goroutines wait for events in a queue. Completion channels, devices and
+// rdma_cm use it.
 package wakeup
 
 import (
@@ -7,8 +8,8 @@ import (
 	"sync/atomic"
 )
 
-// Notifier wakes goroutines that wait for a queue, one for each element that is added. The caller owns the queue and its
-// lock.
+// Notifier wakes goroutines that wait for a queue, one for each element that is added. The caller
+// owns the queue and its lock.
 type Notifier struct {
 	token  chan struct{} // holds a token if the queue may have an element that no goroutine is taking, or is closed
 	closed atomic.Bool
@@ -17,11 +18,12 @@ type Notifier struct {
 // New returns a new Notifier.
 func New() *Notifier { return &Notifier{token: make(chan struct{}, 1)} }
 
-// Notify is called after an element was added to the queue. It does not block, and may be called with locks held.
+// Notify is called after an element was added to the queue. It does not block, and may be called
+// with locks held.
 func (n *Notifier) Notify() {
 	select {
 	case n.token <- struct{}{}:
-	default: // one token stands for any number of elements
+	default: // one token represents any number of elements
 	}
 }
 
@@ -37,20 +39,20 @@ func (n *Notifier) Closed() bool { return n.closed.Load() }
 // ErrClosed is the error of Wait after Close.
 var ErrClosed = errors.New("closed")
 
-// Wait calls take, first at once and then after each Notify, until take returns an element with ok set, which Wait returns.
-// take also reports whether the queue has more elements, for which Wait wakes another goroutine. The error is ErrClosed or
-// that of ctx.
+// Wait calls take immediately and after each Notify, until take returns an element with ok set.
+// Wait returns this element. If take reports more elements, Wait wakes another goroutine. The error
+// is ErrClosed or that of ctx.
 func Wait[T any](ctx context.Context, n *Notifier, take func() (v T, ok, more bool)) (T, error) {
 	for {
 		v, ok, more := take()
 		if more {
-			n.Notify() // the token may have stood for several elements
+			n.Notify() // the token may have represented several elements
 		}
 		if ok {
 			return v, nil
 		}
 		if n.Closed() {
-			n.Notify() // the next that waits
+			n.Notify() // wake the next waiter
 			return v, ErrClosed
 		}
 		select {

@@ -10,15 +10,16 @@ import (
 	"github.com/softrnic/softrnic/verbs/internal/wakeup"
 )
 
-// TestOneTokenForTwo: two goroutines find the queue empty, and before either sleeps two elements are added. The first Notify
-// leaves a token, which stands for the second element too, so that the goroutine that gets it must wake the other.
-func TestOneTokenForTwo(t *testing.T) {
+// TestOneTokenForTwoElements: two goroutines find the queue empty, and two elements are added
+// before either sleeps. The first Notify leaves a token that represents both elements. The
+// goroutine that takes the token must wake the other.
+func TestOneTokenForTwoElements(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := wakeup.New()
 		var mu sync.Mutex
 		var queue []int
-		var looked sync.WaitGroup // until both goroutines have found the queue empty
-		looked.Add(2)
+		var polled sync.WaitGroup // until both goroutines have found the queue empty
+		polled.Add(2)
 		filled := make(chan struct{})
 		var got sync.WaitGroup
 		for range 2 {
@@ -27,7 +28,7 @@ func TestOneTokenForTwo(t *testing.T) {
 				_, err := wakeup.Wait(t.Context(), n, func() (v int, ok, more bool) {
 					if first {
 						first = false
-						looked.Done()
+						polled.Done()
 						<-filled
 						return 0, false, false
 					}
@@ -44,7 +45,7 @@ func TestOneTokenForTwo(t *testing.T) {
 				}
 			})
 		}
-		looked.Wait()
+		polled.Wait()
 		for i := range 2 {
 			queue = append(queue, i)
 			n.Notify()
@@ -54,7 +55,7 @@ func TestOneTokenForTwo(t *testing.T) {
 	})
 }
 
-func TestEndOfWait(t *testing.T) {
+func TestWaitEnds(t *testing.T) {
 	none := func() (v int, ok, more bool) { return 0, false, false }
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
