@@ -62,11 +62,44 @@ func requestFrame(b []byte, to [6]byte, src netip.Addr, port uint16, id uint32) 
 // what is kept of the others is bounded. Time is virtual.
 func TestConnectDuringFlood(t *testing.T) {
 	for name, base := range map[string][4]byte{"behind a router": {172, 16, 0, 0}, "of the network": {10, 0, 0, 0}} {
-		t.Run(name, func(t *testing.T) { synctest.Test(t, func(t *testing.T) { connectDuringFlood(t, base) }) })
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := connectDuringFlood(t, base, 0)
+				t.Logf("%+v", f)
+				if f.slowest > 200*time.Millisecond { // a message is repeated after seconds
+					t.Errorf("a connect took %v", f.slowest)
+				}
+				if f.qps > 128+1 || f.held < uint64(f.sent)*9/10 {
+					t.Errorf("%d QPs, want the backlog's and the peer's at most; %d of %d REQs were held", f.qps, f.held, f.sent)
+				}
+			})
+		})
 	}
 }
 
-func connectDuringFlood(t *testing.T, base [4]byte) {
+// BenchmarkConnectDuringFlood is TestConnectDuringFlood in real time, after 10 s of the flood. It reports how many REQs a
+// second there were, and how long the slowest of four connects took.
+func BenchmarkConnectDuringFlood(b *testing.B) {
+	for range b.N {
+		f := connectDuringFlood(b, [4]byte{172, 16, 0, 0}, 10*time.Second)
+		b.ReportMetric(float64(f.sent)/f.lasted.Seconds(), "REQs/s")
+		b.ReportMetric(float64(f.slowest.Milliseconds()), "ms/connect")
+		b.ReportMetric(float64(f.heap)/(1<<20), "MiB-more")
+	}
+}
+
+// flood is the outcome of a flood of REQs.
+type flood struct {
+	sent    int           // REQs
+	lasted  time.Duration // how long they were sent
+	held    uint64        // REQs beyond the backlog
+	slowest time.Duration // connect
+	qps     int           // that are left
+	heap    int           // bytes of the heap more than before
+}
+
+// connectDuringFlood connects four times after some time of a flood whose sources begin with base.
+func connectDuringFlood(t testing.TB, base [4]byte, after time.Duration) (f flood) {
 	lan := must(pipe.New())(t)
 	var mac [6]byte
 	port := lan.Port()
@@ -92,13 +125,15 @@ func connectDuringFlood(t *testing.T, base [4]byte) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	const burst = 100
-	sent := 0 // the flood's, until stop
+	heap := heapInUse()
 	taken := make(chan struct{})
 	var flooding sync.WaitGroup
 	flooding.Go(func() {
 		rnd := rand.New(rand.NewPCG(1, 2))
 		frames, memory := make([]link.Frame, burst), make([]byte, burst*512)
-		for ; ctx.Err() == nil; time.Sleep(burst * time.Second / 100_000) {
+		began := time.Now()
+		defer func() { f.lasted = time.Since(began) }()
+		for ; ctx.Err() == nil; time.Sleep(time.Duration(f.sent)*time.Second/100_000 - time.Since(began)) {
 			for i := range frames {
 				a := base
 				binary.BigEndian.PutUint32(a[:], binary.BigEndian.Uint32(a[:])|rnd.Uint32()&0xfffff|0x40000)
@@ -108,13 +143,13 @@ func connectDuringFlood(t *testing.T, base [4]byte) {
 				t.Error(err)
 				return
 			}
-			if sent += burst; sent == 2000 { // more than a listener accepts of unvalidated peers
+			if f.sent += burst; f.sent == 2000 { // more than a listener accepts of unvalidated peers
 				close(taken)
 			}
 		}
 	})
 	<-taken
-	var slowest time.Duration
+	time.Sleep(after)
 	connects := 4
 	if raceEnabled {
 		connects = 1
@@ -131,19 +166,14 @@ func connectDuringFlood(t *testing.T, base [4]byte) {
 			accepted <- c
 		}()
 		c := must(rdmacm.Dial(within, from, "10.0.0.1:7471", nil))(t)
-		slowest = max(slowest, time.Since(began))
+		f.slowest = max(f.slowest, time.Since(began))
 		ok(t, c.Close())
 		ok(t, (<-accepted).Close())
 		cancel()
 	}
 	stop()
 	flooding.Wait()
-	qps, c := dev.Resources().QP, dev.HWCounters()
-	t.Logf("%d REQs, of which %d were held; the slowest connect took %v; %d QPs", sent, c["cm_rx_held"], slowest, qps)
-	if slowest > 200*time.Millisecond { // a message is repeated after seconds
-		t.Errorf("a connect took %v", slowest)
-	}
-	if qps > 128+1 || c["cm_rx_held"] < uint64(sent)*9/10 {
-		t.Errorf("%d QPs, want the backlog's and the peer's at most; %d of %d REQs were held", qps, c["cm_rx_held"], sent)
-	}
+	f.qps, f.held = dev.Resources().QP, dev.HWCounters()["cm_rx_held"]
+	f.heap = heapInUse() - heap
+	return f
 }
