@@ -167,8 +167,8 @@ func TestKernelSocketsRefusals(t *testing.T) {
 	defer c.Close()
 	for args, wants := range map[string][]string{
 		"devinfo --link kernel:lo --addr 127.15.0.5":                         {"UDP port 4791 of 127.15.0.5 is in use", "any of 127.0.0.0/8", "ss -ulpn sport = :4791", "give --shared (kernel.Shared) to both"},
-		"devinfo --link kernel --addr 192.0.2.77":                            {"192.0.2.77 is none of this machine's addresses", "127.0.0.1"},
-		"devinfo --link kernel:lo --addr 192.0.2.77":                         {"192.0.2.77 is none of its addresses", "127.0.0.1"},
+		"devinfo --link kernel --addr 192.0.2.77":                            {"192.0.2.77 is not an address of this machine", "127.0.0.1"},
+		"devinfo --link kernel:lo --addr 192.0.2.77":                         {"192.0.2.77 is not one of its addresses", "127.0.0.1"},
 		"devinfo --link kernel:nosuch0":                                      {"no interface nosuch0"},
 		"devinfo --link kernel:lo --addr 127.15.0.6 --mtu 1500":              {"--mtu 1500: lo has MTU"},
 		"devinfo --link kernel:lo --addr 127.15.0.6 --trace " + os.TempDir(): {"--trace"},
