@@ -13,43 +13,43 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// Conn is a connected stream socket. Its methods may be called by several goroutines.
+// Conn is a connected stream socket. Several goroutines may call its methods.
 type Conn struct {
-	cfg   Config
-	iwarp bool // messages are SENDs
-	pd    *verbs.PD
-	ch    *verbs.CompChannel
-	cq    *verbs.CQ
-	cm    *rdmacm.Conn
-	qp    *verbs.QP
-	peer  connData
-	local Addr
-	far   Addr
+	cfg    Config
+	iwarp  bool // messages are SENDs
+	pd     *verbs.PD
+	ch     *verbs.CompChannel
+	cq     *verbs.CQ
+	cm     *rdmacm.Conn
+	qp     *verbs.QP
+	peer   connData
+	local  Addr
+	remote Addr
 
 	reading sync.Mutex // one reader at a time; taken before mu
 	writing sync.Mutex // one writer at a time; taken before mu
 
-	taking  sync.Mutex    // of completions; taken before mu
-	polling atomic.Int32  // readers and writers that poll, and so take the completions
-	events  atomic.Int32  // in the channel
+	cqMu    sync.Mutex    // protects polling of the CQ; taken before mu
+	polling atomic.Int32  // readers and writers that poll the CQ
+	events  atomic.Int32  // pending in the channel
 	event   chan struct{} // wakes run
 
-	mu       sync.Mutex
-	readable waiter // the reader
-	writable waiter // the writer, and Close
-	in       receiver
-	out      sender
-	maps     iomaps
-	readBy   deadline
-	writeBy  deadline
+	mu            sync.Mutex
+	readable      waiter // the reader
+	writable      waiter // the writer, and Close
+	in            receiver
+	out           sender
+	maps          iomaps
+	readDeadline  deadline
+	writeDeadline deadline
 
-	holding    bool  // the reader has a piece of the buffer in its hands
+	copying    bool  // the reader copies from the receive buffer without mu
 	closed     bool  // Close was called
 	readShut   bool  // CloseRead was called
 	writeShut  bool  // CloseWrite was called
-	peerShut   bool  // the peer sends no more
+	peerShut   bool  // the peer has ended its sending half
 	peerGone   bool  // the peer has disconnected
-	err        error // why the connection has failed
+	err        error // the reason for failed
 	failed     bool
 	onReady    readyHook
 	keepalive  *time.Timer
@@ -58,12 +58,12 @@ type Conn struct {
 	cancel     context.CancelFunc // ends run
 	goroutines sync.WaitGroup
 
-	whileCopying func() // for tests: what others do while TryWrite or TryWriteAt copies
+	whileCopying func() // for tests: called while TryWrite or TryWriteAt copies without mu
 }
 
 var _ net.Conn = (*Conn)(nil)
 
-// newConn makes everything but the QP.
+// newConn creates all objects of a Conn except the QP.
 func newConn(dev *verbs.Device, transport verbs.Transport, cfg *Config) (c *Conn, err error) {
 	c = &Conn{cfg: *cfg, iwarp: transport == verbs.IWARP, event: make(chan struct{}, 1)}
 	c.readable.changed.L, c.writable.changed.L = &c.mu, &c.mu
@@ -110,7 +110,7 @@ func (c *Conn) release() error {
 	return errors.Join(errs...)
 }
 
-// cmConfig is how rdma_cm is to connect.
+// cmConfig returns the rdma_cm options of the connection.
 func (c *Conn) cmConfig() *rdmacm.Config {
 	own := connData{
 		credits: uint16(c.cfg.RQSize), iomaps: len(c.maps.peers),
@@ -131,11 +131,11 @@ func (c *Conn) cmConfig() *rdmacm.Config {
 	}
 }
 
-// start begins to use the connection that rdma_cm has made.
+// start starts using a connection that rdma_cm has established.
 func (c *Conn) start(cm *rdmacm.Conn, peer *connData) {
 	c.cm, c.qp, c.peer = cm, cm.QP(), *peer
-	c.local, c.far = Addr{cm.LocalAddr().String()}, Addr{cm.PeerAddr().String()}
-	c.out.begin(c)
+	c.local, c.remote = Addr{cm.LocalAddr().String()}, Addr{cm.PeerAddr().String()}
+	c.out.start(c)
 	ctx, cancel := context.WithCancel(context.Background())
 	c.cancel = cancel
 	c.mu.Lock()
@@ -151,12 +151,13 @@ func (c *Conn) start(cm *rdmacm.Conn, peer *connData) {
 func (c *Conn) LocalAddr() net.Addr { return c.local }
 
 // RemoteAddr returns the peer's address and port.
-func (c *Conn) RemoteAddr() net.Addr { return c.far }
+func (c *Conn) RemoteAddr() net.Addr { return c.remote }
 
 // QP returns the connection's QP, for its state and counters. Its work requests are the Conn's.
 func (c *Conn) QP() *verbs.QP { return c.qp }
 
-// CloseWrite tells the peer that no more is sent, after what was written; the peer's reader gets EOF. Reading goes on.
+// CloseWrite ends the sending half. The peer's reader gets EOF after all written data. Reading
+// continues.
 func (c *Conn) CloseWrite() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -174,8 +175,8 @@ func (c *Conn) CloseWrite() error {
 	return c.control(ctrlShutdown)
 }
 
-// CloseRead ends reading: what has arrived and what arrives is dropped. The peer is told when writing has ended as well: the
-// protocol has no word for reading alone.
+// CloseRead ends reading: it drops data that has arrived or arrives later. The protocol has no
+// message for this half alone, so the peer gets a disconnect when writing has ended too.
 func (c *Conn) CloseRead() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -186,7 +187,7 @@ func (c *Conn) CloseRead() error {
 		return nil
 	}
 	c.readShut = true
-	c.drop()
+	c.dropUnread()
 	c.wake()
 	if c.writeShut {
 		return c.disconnect()
@@ -194,24 +195,24 @@ func (c *Conn) CloseRead() error {
 	return nil
 }
 
-// over tells that nothing is sent or received any more. mu is held.
-func (c *Conn) over() bool { return c.closed || c.failed || c.peerGone }
+// ended reports whether nothing is sent or received any more. mu is held.
+func (c *Conn) ended() bool { return c.closed || c.failed || c.peerGone }
 
-// writeOver tells that no write sends anything any more. mu is held.
-func (c *Conn) writeOver() bool { return c.over() || c.writeShut }
+// writeEnded reports whether writes no longer send anything. mu is held.
+func (c *Conn) writeEnded() bool { return c.ended() || c.writeShut }
 
-// control sends a control message, unless the connection is over. mu is held. If the queue is full, the completion of
-// something in it sends the message.
-func (c *Conn) control(what uint32) error {
+// control sends a control message, unless the connection has ended. mu is held. If the send queue
+// is full, the message is sent after the next completion.
+func (c *Conn) control(value uint32) error {
 	if c.failed || c.peerGone {
 		return nil
 	}
-	c.out.controls = append(c.out.controls, newMessage(opControl, what))
+	c.out.controls = append(c.out.controls, newMessage(opControl, value))
 	c.flushControls()
 	return nil
 }
 
-// disconnect says that both halves have ended, unless the peer knows. mu is held.
+// disconnect sends a disconnect message, unless it was sent before. mu is held.
 func (c *Conn) disconnect() error {
 	if c.out.disconnected {
 		return nil
@@ -220,8 +221,8 @@ func (c *Conn) disconnect() error {
 	return c.control(ctrlDisconnect)
 }
 
-// Close ends both halves, waits up to Config.Linger until the peer has what was written, and frees the connection. Calls of
-// Read and Write return net.ErrClosed.
+// Close ends both halves, and waits up to Config.Linger for the peer to acknowledge the written
+// data. It then frees the connection. Calls of Read and Write return net.ErrClosed.
 func (c *Conn) Close() error {
 	first := false
 	c.closing.Do(func() { first, c.closeErr = true, c.close() })
@@ -237,22 +238,22 @@ func (c *Conn) close() error {
 	if c.keepalive != nil {
 		c.keepalive.Stop()
 	}
-	c.readBy.stop()
-	c.writeBy.stop()
-	c.drop()
+	c.readDeadline.stop()
+	c.writeDeadline.stop()
+	c.dropUnread()
 	c.wake()
-	// When each side has said that it sends no more, both know that the connection is over.
+	// When each side has ended its sending half, both know that the connection has ended.
 	if !c.writeShut || !c.peerShut || c.out.disconnected {
 		_ = c.disconnect()
 	}
-	over := false
+	expired := false
 	linger := time.AfterFunc(c.cfg.Linger, func() {
 		c.mu.Lock()
-		over = true
+		expired = true
 		c.mu.Unlock()
 		c.writable.changed.Broadcast()
 	})
-	c.waitFor(&c.writable, func() bool { return over || c.failed || c.peerGone || c.out.idle() })
+	c.waitFor(&c.writable, func() bool { return expired || c.failed || c.peerGone || c.out.idle() })
 	c.mu.Unlock()
 	linger.Stop()
 	c.cancel()
@@ -260,34 +261,35 @@ func (c *Conn) close() error {
 	return errors.Join(c.cm.Close(), c.release())
 }
 
-// wake wakes the reader and the writer to look what has changed. mu is held.
+// wake wakes the reader and the writer after a change. mu is held.
 func (c *Conn) wake() {
 	c.readable.changed.Broadcast()
 	c.writable.changed.Broadcast()
 	c.onReady.changed(c.ready)
 }
 
-// fail ends a connection that cannot go on. mu is held.
+// fail ends a connection that cannot continue. mu is held.
 func (c *Conn) fail(err error) {
 	if c.failed {
 		return
 	}
 	c.failed, c.err = true, err
 	c.wake()
-	// What the peer still writes is not wanted, and its own requests fail.
+	// Later writes of the peer fail, as its other requests do.
 	_ = c.qp.Modify(&verbs.QPAttr{QPState: verbs.StateErr}, verbs.QPAttrState)
 }
 
-// reset is the error of a connection that ended without a word.
-func reset(detail string) error {
+// errReset returns the error of a connection that ended without a disconnect message.
+func errReset(detail string) error {
 	return &verbs.Error{Op: "receive", Detail: detail, Err: syscall.ECONNRESET}
 }
 
-// probe is the keepalive timer's: a WRITE of no bytes, which the peer's QP acknowledges and its application does not see.
+// probe is called by the keepalive timer. It posts a zero-length RDMA WRITE, which the peer's QP
+// acknowledges and its application does not see.
 func (c *Conn) probe() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.over() || c.keepalive == nil {
+	if c.ended() || c.keepalive == nil {
 		return
 	}
 	if c.out.idle() {

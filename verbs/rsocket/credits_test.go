@@ -11,9 +11,10 @@ import (
 	"github.com/softrnic/softrnic/verbs/rsocket"
 )
 
-// Small messages use up credits before they use up room, so that messages of credits come with an entry of the list and without one,
-// and several are under way. An entry may be read only when it was written: the race detector sees who reads others.
-func TestCreditsWithAndWithoutRoom(t *testing.T) {
+// Small messages use up credits before buffer space. Credits messages therefore arrive both with an
+// entry of the list and without one, and several are in flight. An entry may be read only after it
+// is written: the race detector finds other reads.
+func TestCreditsWithAndWithoutEntry(t *testing.T) {
 	overAll(t, func(t *testing.T, m stacktest.Medium, transport verbs.Transport) {
 		a, b := pair(t, m, &rsocket.Config{Transport: transport, SQSize: 32, RQSize: 32, RecvBuffer: 4096})
 		data := random(100_000)
@@ -30,7 +31,7 @@ func TestCreditsWithAndWithoutRoom(t *testing.T) {
 		}()
 		got, err := io.ReadAll(b)
 		if err = errors.Join(err, <-written); err != nil || !bytes.Equal(got, data) {
-			t.Errorf("%d bytes of %d, or other ones: %v", len(got), len(data), err)
+			t.Errorf("%d bytes of %d, or different bytes: %v", len(got), len(data), err)
 		}
 	})
 }

@@ -13,44 +13,45 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// MaxDatagram is the most bytes that a datagram has with its header, which is 8 bytes for IPv4 and 24 for IPv6. A path MTU below 2048
-// is a lower limit.
+// MaxDatagram is the maximum length of a datagram in bytes, with its header of 8 bytes for IPv4 or
+// 24 for IPv6. A path MTU below 2048 is a lower limit.
 const MaxDatagram = 2048
 
-const grhLen = 40 // a UD QP places as much before each datagram
+const grhLen = 40 // bytes that a UD QP places before each datagram
 
-// PacketConn is a datagram socket over a UD QP (rsocket(7), SOCK_DGRAM). Its name is the address of an ordinary UDP socket, by
-// which it and its peers tell each other their QPs. A first datagram to a peer goes that way too. Datagrams may be lost, repeated or overtaken by
-// others, and their source is as easily made up as that of UDP. Its methods may be called by several goroutines.
+// PacketConn is a datagram socket over a UD QP (rsocket(7), SOCK_DGRAM). Its name is the address of
+// an ordinary UDP socket, over which it and its peers exchange their QP numbers. The first
+// datagrams to a peer use the UDP socket too. Datagrams may be lost, duplicated or reordered, and
+// their source is as easily forged as that of UDP. Several goroutines may call the methods.
 type PacketConn struct {
 	cfg   Config
 	dev   *verbs.Device
 	sock  net.PacketConn
 	local netip.AddrPort
 	port  uint8 // of the device
-	max   int   // bytes of a datagram with its header
+	max   int   // length of a datagram with its header, in bytes
 	pd    *verbs.PD
 	ch    *verbs.CompChannel
 	cq    *verbs.CQ
 	qp    *verbs.QP
 	mr    *verbs.MR
-	buf   []byte // slots of what is received, then of what is sent
-	slots int    // of what is received
+	buf   []byte // receive slots, then send slots
+	slots int    // number of receive slots
 
-	mu       sync.Mutex
-	readable sync.Cond
-	writable sync.Cond
-	arrived  []arrival // a ring, count of them from first on
-	first    int
-	count    int
-	sends    []int        // offsets of slots that are free
-	sge      [1]verbs.SGE // of the request that is being posted, which would be allocated elsewhere
-	peers    peers
-	onReady  readyHook
-	readBy   deadline
-	writeBy  deadline
-	closed   bool
-	err      error // why nothing arrives any more
+	mu            sync.Mutex
+	readable      sync.Cond
+	writable      sync.Cond
+	queue         []datagram // a ring of unread datagrams: count of them, from index first on
+	first         int
+	count         int
+	freeSends     []int        // offsets of free send slots
+	sge           [1]verbs.SGE // of the request being posted; a field saves an allocation
+	peers         peers
+	onReady       readyHook
+	readDeadline  deadline
+	writeDeadline deadline
+	closed        bool
+	err           error // the reason why reading has ended
 
 	ctx        context.Context // ends with Close
 	cancel     context.CancelFunc
@@ -59,18 +60,19 @@ type PacketConn struct {
 
 var _ net.PacketConn = (*PacketConn)(nil)
 
-// arrival is a datagram that nobody has read yet.
-type arrival struct {
+// datagram is an unread datagram.
+type datagram struct {
 	from netip.AddrPort
 	data []byte
-	slot int // its slot, or −1 if it came by UDP
+	slot int // its slot, or −1 if it arrived over UDP
 }
 
-// NewPacketConn makes a datagram socket of a UDP socket of the device's host, such as one of netstack.Host.ListenPacket, or for
-// package kernel of net.ListenUDP. The PacketConn uses it up, and closes it, also if there is an error. There are no datagrams over iWARP.
+// NewPacketConn creates a datagram socket from a UDP socket of the device's host. The UDP socket
+// is, for example, one of netstack.Host.ListenPacket, or for package kernel one of net.ListenUDP.
+// The PacketConn owns it and closes it, even after an error. iWARP does not support datagrams.
 //
-// Config.RecvBuffer and SendBuffer have a slot of 2 KiB for each datagram that waits to be read or is being sent; what arrives when all
-// are taken is lost.
+// Config.RecvBuffer and SendBuffer have a slot of 2 KiB for each datagram that waits to be read or
+// is being sent. Datagrams that arrive when no slot is free are lost.
 func NewPacketConn(dev *verbs.Device, sock net.PacketConn, cfg *Config) (*PacketConn, error) {
 	c := &PacketConn{cfg: cfg.WithDefaults(), dev: dev, sock: sock}
 	c.readable.L, c.writable.L = &c.mu, &c.mu
@@ -78,24 +80,24 @@ func NewPacketConn(dev *verbs.Device, sock net.PacketConn, cfg *Config) (*Packet
 	if err := c.open(); err != nil {
 		return nil, &net.OpError{Op: "listen", Net: "rsocket", Addr: sock.LocalAddr(), Err: errors.Join(err, c.release())}
 	}
-	c.goroutines.Go(c.listen)
+	c.goroutines.Go(c.readUDP)
 	c.goroutines.Go(func() {
-		c.fail(completions(c.ctx, c.ch, c.cq, c.completed))
+		c.fail(serveCQ(c.ctx, c.ch, c.cq, c.handleCompletions))
 	})
 	return c, nil
 }
 
-// open makes the QP and what belongs to it.
+// open creates the QP and its objects.
 func (c *PacketConn) open() (err error) {
 	const op = "datagram socket"
 	if c.cfg.Transport == verbs.IWARP {
-		return verbs.Errorf(syscall.EOPNOTSUPP, op, "iWARP has no datagrams")
+		return verbs.Errorf(syscall.EOPNOTSUPP, op, "iWARP does not support datagrams")
 	}
 	udp, ok := c.sock.LocalAddr().(*net.UDPAddr)
 	if !ok {
 		return verbs.Errorf(syscall.EINVAL, op, "%v is not the address of a UDP socket", c.sock.LocalAddr())
 	}
-	if c.local = unmapped(udp.AddrPort()); !c.local.Addr().IsValid() { // gVisor's of all addresses
+	if c.local = unmapped(udp.AddrPort()); !c.local.Addr().IsValid() { // gVisor's form of the unspecified address
 		c.local = netip.AddrPortFrom(netip.IPv6Unspecified(), c.local.Port())
 	}
 	if c.port, err = portOf(c.dev, c.local.Addr()); err != nil {
@@ -132,7 +134,8 @@ func (c *PacketConn) open() (err error) {
 		attr verbs.QPAttr
 		mask verbs.QPAttrMask
 	}{
-		{verbs.QPAttr{QPState: verbs.StateInit, PortNum: c.port, QKey: rdmacm.UDPQKey}, verbs.QPAttrPKeyIndex | verbs.QPAttrPort | verbs.QPAttrQKey},
+		{verbs.QPAttr{QPState: verbs.StateInit, PortNum: c.port, QKey: rdmacm.UDPQKey},
+			verbs.QPAttrPKeyIndex | verbs.QPAttrPort | verbs.QPAttrQKey},
 		{verbs.QPAttr{QPState: verbs.StateRTR}, 0},
 		{verbs.QPAttr{QPState: verbs.StateRTS}, verbs.QPAttrSQPSN},
 	} {
@@ -140,19 +143,20 @@ func (c *PacketConn) open() (err error) {
 			return err
 		}
 	}
-	c.arrived = make([]arrival, 2*c.slots) // by QPs and by UDP
+	c.queue = make([]datagram, 2*c.slots) // for QPs and UDP
 	for i := range c.slots {
 		if err := c.postReceive(i); err != nil {
 			return err
 		}
 	}
 	for i := range sends {
-		c.sends = append(c.sends, c.slots*(grhLen+MaxDatagram)+i*MaxDatagram)
+		c.freeSends = append(c.freeSends, c.slots*(grhLen+MaxDatagram)+i*MaxDatagram)
 	}
 	return nil
 }
 
-// portOf is the port of a device that has an address; the first if the address is unspecified.
+// portOf returns the port of a device that has an address. For an unspecified address it returns
+// the first port.
 func portOf(dev *verbs.Device, addr netip.Addr) (uint8, error) {
 	if addr.IsUnspecified() {
 		return 1, nil
@@ -171,17 +175,17 @@ func portOf(dev *verbs.Device, addr netip.Addr) (uint8, error) {
 	return 0, verbs.Errorf(syscall.EADDRNOTAVAIL, "datagram socket", "%v is not an address of the device", addr)
 }
 
-// unmapped is an address that is not IPv6 if it can be IPv4.
+// unmapped returns an address with an IPv4-mapped IPv6 address converted to IPv4.
 func unmapped(a netip.AddrPort) netip.AddrPort {
 	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
 }
 
-// release frees all that there is.
+// release frees all objects that exist.
 func (c *PacketConn) release() error {
 	c.cancel()
 	errs := []error{c.sock.Close()}
 	c.goroutines.Wait()
-	c.mu.Lock() // who is late still asks for peers
+	c.mu.Lock() // a late call may still look up peers
 	errs = append(errs, c.peers.destroy())
 	c.mu.Unlock()
 	if c.qp != nil {
@@ -202,7 +206,8 @@ func (c *PacketConn) release() error {
 	return errors.Join(errs...)
 }
 
-// Close frees the socket. Datagrams that were not read are lost. Calls that wait return net.ErrClosed.
+// Close frees the socket. Datagrams that were not read are lost. Calls that wait return
+// net.ErrClosed.
 func (c *PacketConn) Close() error {
 	c.mu.Lock()
 	if c.closed {
@@ -210,8 +215,8 @@ func (c *PacketConn) Close() error {
 		return c.opError("close", net.ErrClosed)
 	}
 	c.closed = true
-	c.readBy.stop()
-	c.writeBy.stop()
+	c.readDeadline.stop()
+	c.writeDeadline.stop()
 	c.readable.Broadcast()
 	c.writable.Broadcast()
 	c.changed()
@@ -248,26 +253,27 @@ func (c *PacketConn) postReceive(slot int) error {
 		SGList: []verbs.SGE{c.mr.SGE(slot*(grhLen+MaxDatagram), grhLen+MaxDatagram)}})
 }
 
-// completed takes in completions.
-func (c *PacketConn) completed(wcs []verbs.WC) {
+// handleCompletions handles completions.
+func (c *PacketConn) handleCompletions(wcs []verbs.WC) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i := range wcs {
 		wc := &wcs[i]
 		if wc.WRID&receiveID == 0 {
-			c.sends = append(c.sends, int(wc.WRID))
-			c.writable.Broadcast() // one of the writers may go by UDP after all, and take no slot
+			c.freeSends = append(c.freeSends, int(wc.WRID))
+			c.writable.Broadcast() // a writer may use UDP instead, and then needs no slot
 			c.changed()
 			continue
 		}
-		if slot := int(wc.WRID &^ receiveID); wc.Status != verbs.WCSuccess || !c.received(slot, int(wc.ByteLen)) {
+		if slot := int(wc.WRID &^ receiveID); wc.Status != verbs.WCSuccess || !c.handleDatagram(slot, int(wc.ByteLen)) {
 			c.repost(slot)
 		}
 	}
 }
 
-// received takes in a datagram; false if it is none of this protocol's. mu is held.
-func (c *PacketConn) received(slot, n int) bool {
+// handleDatagram queues a received datagram. It returns false if the datagram is invalid or
+// dropped. mu is held.
+func (c *PacketConn) handleDatagram(slot, n int) bool {
 	if n < grhLen || c.closed {
 		return false
 	}
@@ -275,15 +281,15 @@ func (c *PacketConn) received(slot, n int) bool {
 	if !ok {
 		return false
 	}
-	return c.arrive(arrival{unmapped(from), data, slot})
+	return c.enqueue(datagram{unmapped(from), data, slot})
 }
 
-// arrive adds a datagram to those that can be read; false if there are too many. mu is held.
-func (c *PacketConn) arrive(a arrival) bool {
-	if c.count == len(c.arrived) {
+// enqueue adds a datagram to the queue, or returns false if the queue is full. mu is held.
+func (c *PacketConn) enqueue(a datagram) bool {
+	if c.count == len(c.queue) {
 		return false
 	}
-	c.arrived[(c.first+c.count)%len(c.arrived)] = a
+	c.queue[(c.first+c.count)%len(c.queue)] = a
 	c.count++
 	c.readable.Signal()
 	c.changed()
@@ -302,7 +308,7 @@ func (c *PacketConn) repost(slot int) {
 	}
 }
 
-// ReadFrom reads one datagram, of which what b has no room for is lost. The address is a *net.UDPAddr.
+// ReadFrom reads one datagram, truncated to the length of b. The address is a *net.UDPAddr.
 func (c *PacketConn) ReadFrom(b []byte) (int, net.Addr, error) {
 	n, from, err := c.ReadFromAddrPort(b)
 	if err != nil {
@@ -311,15 +317,15 @@ func (c *PacketConn) ReadFrom(b []byte) (int, net.Addr, error) {
 	return n, net.UDPAddrFromAddrPort(from), nil
 }
 
-// ReadFromAddrPort is ReadFrom, and allocates nothing for the address.
+// ReadFromAddrPort is like ReadFrom, without an allocation for the address.
 func (c *PacketConn) ReadFromAddrPort(b []byte) (n int, from netip.AddrPort, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for c.count == 0 || c.closed || c.readBy.past {
+	for c.count == 0 || c.closed || c.readDeadline.expired {
 		switch {
 		case c.closed:
 			err = net.ErrClosed
-		case c.readBy.past:
+		case c.readDeadline.expired:
 			err = os.ErrDeadlineExceeded
 		default:
 			err = c.err
@@ -329,14 +335,14 @@ func (c *PacketConn) ReadFromAddrPort(b []byte) (n int, from netip.AddrPort, err
 		}
 		c.readable.Wait()
 	}
-	n, from = c.take(b)
+	n, from = c.dequeue(b)
 	return n, from, nil
 }
 
-// take takes the first of the datagrams that have arrived. mu is held.
-func (c *PacketConn) take(b []byte) (n int, from netip.AddrPort) {
-	a := c.arrived[c.first]
-	c.first = (c.first + 1) % len(c.arrived)
+// dequeue removes the oldest datagram from the queue. mu is held.
+func (c *PacketConn) dequeue(b []byte) (n int, from netip.AddrPort) {
+	a := c.queue[c.first]
+	c.first = (c.first + 1) % len(c.queue)
 	c.count--
 	n = copy(b, a.data)
 	if a.slot >= 0 {
@@ -345,7 +351,8 @@ func (c *PacketConn) take(b []byte) (n int, from netip.AddrPort) {
 	return n, a.from
 }
 
-// WriteTo sends one datagram to a *net.UDPAddr, or to another address whose String is an IP address and a port.
+// WriteTo sends one datagram to a *net.UDPAddr, or to another address whose String is an IP address
+// and a port.
 func (c *PacketConn) WriteTo(b []byte, to net.Addr) (int, error) {
 	if udp, ok := to.(*net.UDPAddr); ok {
 		return c.WriteToAddrPort(b, udp.AddrPort())
@@ -357,10 +364,10 @@ func (c *PacketConn) WriteTo(b []byte, to net.Addr) (int, error) {
 	return c.WriteToAddrPort(b, addr)
 }
 
-// WriteToAddrPort sends one datagram. If the peer's QP is not known yet, it goes by UDP.
+// WriteToAddrPort sends one datagram. It uses UDP if the peer's QP is not known yet.
 func (c *PacketConn) WriteToAddrPort(b []byte, to netip.AddrPort) (int, error) {
 	to = unmapped(to)
-	err := c.check(len(b), to)
+	err := c.validate(len(b), to)
 	if err == nil {
 		err = c.write(b, to)
 	}
@@ -370,7 +377,7 @@ func (c *PacketConn) WriteToAddrPort(b []byte, to netip.AddrPort) (int, error) {
 	return len(b), nil
 }
 
-// write waits until it can send.
+// write sends a datagram, and waits for a free slot if necessary.
 func (c *PacketConn) write(b []byte, to netip.AddrPort) error {
 	c.mu.Lock()
 	for {
@@ -378,16 +385,16 @@ func (c *PacketConn) write(b []byte, to netip.AddrPort) error {
 		case c.closed:
 			c.mu.Unlock()
 			return net.ErrClosed
-		case c.writeBy.past:
+		case c.writeDeadline.expired:
 			c.mu.Unlock()
 			return os.ErrDeadlineExceeded
 		}
 		p := c.peers.get(to)
 		if p.ah == nil {
 			c.mu.Unlock()
-			return c.introduce(opData, b, to)
+			return c.sendUDP(opData, b, to)
 		}
-		if len(c.sends) > 0 {
+		if len(c.freeSends) > 0 {
 			err := c.send(b, p)
 			c.mu.Unlock()
 			return err
@@ -396,26 +403,26 @@ func (c *PacketConn) write(b []byte, to netip.AddrPort) error {
 	}
 }
 
-// check refuses what cannot be sent.
-func (c *PacketConn) check(n int, to netip.AddrPort) error {
+// validate returns an error for a datagram that cannot be sent.
+func (c *PacketConn) validate(n int, to netip.AddrPort) error {
 	a := to.Addr()
 	switch {
 	case !a.IsValid() || a.IsUnspecified() || to.Port() == 0:
 		return verbs.Errorf(syscall.EINVAL, "write", "%v is not the address and port of a socket", to)
 	case a.IsMulticast():
-		return verbs.Errorf(syscall.EOPNOTSUPP, "write", "%v: rsockets have no multicast", to)
+		return verbs.Errorf(syscall.EOPNOTSUPP, "write", "%v: rsockets do not support multicast", to)
 	case !c.local.Addr().IsUnspecified() && c.local.Addr().Is4() != a.Is4():
-		return verbs.Errorf(syscall.EAFNOSUPPORT, "write", "%v is of the other IP version than %v", to, c.local)
+		return verbs.Errorf(syscall.EAFNOSUPPORT, "write", "%v and %v differ in their IP version", to, c.local)
 	case n > c.max-sourceLen(a):
-		return verbs.Errorf(syscall.EMSGSIZE, "write", "%d bytes; a datagram to %v has up to %d", n, a, c.max-sourceLen(a))
+		return verbs.Errorf(syscall.EMSGSIZE, "write", "%d bytes; a datagram to %v has at most %d", n, a, c.max-sourceLen(a))
 	}
 	return nil
 }
 
 // send sends a datagram to a QP. mu is held.
 func (c *PacketConn) send(b []byte, p *peer) error {
-	last := len(c.sends) - 1
-	slot := c.sends[last]
+	last := len(c.freeSends) - 1
+	slot := c.freeSends[last]
 	n := len(append(appendSource(c.buf[slot:slot], p.source), b...))
 	c.sge[0] = c.mr.SGE(slot, n)
 	wr := verbs.SendWR{
@@ -425,6 +432,6 @@ func (c *PacketConn) send(b []byte, p *peer) error {
 	if err := c.qp.PostSend(&wr); err != nil {
 		return err
 	}
-	c.sends = c.sends[:last]
+	c.freeSends = c.freeSends[:last]
 	return nil
 }

@@ -45,7 +45,7 @@ func TestKernelDatagrams(t *testing.T) {
 			t.Fatalf("%q from %v", buf[:n], from)
 		}
 		if time.Now().After(deadline) {
-			t.Fatal("nothing comes to the QP")
+			t.Fatal("no datagram arrives at the QP")
 		}
 	}
 }

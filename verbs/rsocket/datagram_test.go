@@ -34,7 +34,7 @@ func newNode(t testing.TB, port link.Link, addrs ...netstack.Option) *node {
 	ok(t, err)
 	t.Cleanup(func() {
 		if r := dev.Resources(); r.QP != 0 || r.CQ != 0 || r.MR != 0 || r.PD > 1 || r.AH != 0 {
-			t.Errorf("left behind: %+v", r)
+			t.Errorf("leaked: %+v", r)
 		}
 		dev.Close()
 		host.Close()
@@ -42,7 +42,7 @@ func newNode(t testing.TB, port link.Link, addrs ...netstack.Option) *node {
 	return &node{host, dev}
 }
 
-// socket makes a datagram socket until the end of the test.
+// socket creates a datagram socket that is closed at the end of the test.
 func (n *node) socket(t testing.TB, addr string, cfg *rsocket.Config) *rsocket.PacketConn {
 	t.Helper()
 	udp, err := n.host.ListenPacket(netip.MustParseAddrPort(addr))
@@ -59,7 +59,7 @@ func nodes(t testing.TB) (a, b *node) {
 		newNode(t, lan.Port(), netstack.Addr("10.0.0.2/24"), netstack.Addr("fd00::2/64"))
 }
 
-// sent is how many datagrams a device has sent by QPs.
+// sent returns the number of packets that a device has sent by QPs.
 func (n *node) sent(t testing.TB) uint64 {
 	t.Helper()
 	counters, err := n.dev.PortCounters(1)
@@ -67,8 +67,8 @@ func (n *node) sent(t testing.TB) uint64 {
 	return counters["port_xmit_packets"]
 }
 
-// TestDatagrams: the first datagram goes by UDP and the later ones from QP to QP, in either direction, and each comes with its sender's
-// address.
+// TestDatagrams: the first datagrams use UDP and later ones go from QP to QP, in both directions.
+// Each arrives with its sender's address.
 func TestDatagrams(t *testing.T) {
 	for _, addr := range []struct{ listen, server, client string }{
 		{"10.0.0.1:7", "10.0.0.1:7", "10.0.0.2:8"}, {"[fd00::1]:7", "[fd00::1]:7", "[fd00::2]:8"},
@@ -107,7 +107,8 @@ func TestDatagrams(t *testing.T) {
 	}
 }
 
-// TestDatagramLimits: what cannot be sent is refused, deadlines and Close end what waits, and a datagram is cut to the buffer.
+// TestDatagramLimits: invalid datagrams are rejected, deadlines and Close end waiting calls, and a
+// datagram is truncated to the buffer.
 func TestDatagramLimits(t *testing.T) {
 	a, b := nodes(t)
 	server, client := a.socket(t, "10.0.0.1:7", nil), b.socket(t, "10.0.0.2:8", nil)
@@ -161,11 +162,12 @@ func TestDatagramLimits(t *testing.T) {
 		t.Errorf("over iWARP: %v", err)
 	}
 	again, err := b.host.ListenPacket(netip.MustParseAddrPort("10.0.0.2:9"))
-	ok(t, err) // the other is closed
+	ok(t, err) // NewPacketConn has closed the other one
 	ok(t, again.Close())
 }
 
-// Close and WriteTo to ever new peers at the same time: the race detector sees who looks through the peers unlocked.
+// Close runs concurrently with WriteTo to many different peers. The race detector finds accesses to
+// the peers without the lock.
 func TestDatagramsWhileClosing(t *testing.T) {
 	a, _ := nodes(t)
 	at := netip.MustParseAddr("10.0.0.2")
@@ -191,8 +193,8 @@ func TestDatagramsWhileClosing(t *testing.T) {
 	}
 }
 
-// TestHostileDatagrams: made-up introductions and more datagrams than there is room for take up a bounded amount of memory, and what is in order
-// still arrives.
+// TestHostileDatagrams: forged UDP headers and more datagrams than there are slots use a bounded
+// amount of memory, and valid datagrams still arrive.
 func TestHostileDatagrams(t *testing.T) {
 	a, b := nodes(t)
 	server := a.socket(t, "10.0.0.1:7", &rsocket.Config{RecvBuffer: 8 << 10})
@@ -202,8 +204,8 @@ func TestHostileDatagrams(t *testing.T) {
 	for port := range uint16(1200) {
 		rogue, err := b.host.ListenPacket(netip.AddrPortFrom(netip.MustParseAddr("10.0.0.2"), 20000+port))
 		ok(t, err)
-		for _, m := range [][]byte{nil, tag, good[:15], append(tag, 6, 0, 28, 0, 0, 0, 1, 0), append(tag, 4, 0, 200, 0, 0, 0, 1, 0, 10, 0, 0, 2),
-			append(tag, 4, 1, 16, 0, 0, 0, 1, 0, 10, 0, 0, 2), good} {
+		for _, m := range [][]byte{nil, tag, good[:15], append(tag, 6, 0, 28, 0, 0, 0, 1, 0),
+			append(tag, 4, 0, 200, 0, 0, 0, 1, 0, 10, 0, 0, 2), append(tag, 4, 1, 16, 0, 0, 0, 1, 0, 10, 0, 0, 2), good} {
 			if port > 10 {
 				m = good
 			}
@@ -226,19 +228,19 @@ func TestHostileDatagrams(t *testing.T) {
 		buf := make([]byte, 100)
 		for {
 			n, from, err := server.ReadFrom(buf)
-			if err != nil || from.String() == "10.0.0.2:8" && string(buf[:n]) == "in order" {
+			if err != nil || from.String() == "10.0.0.2:8" && string(buf[:n]) == "valid" {
 				arrived <- err == nil
 				return
 			}
 		}
 	}()
 	for {
-		_, err := client.WriteTo([]byte("in order"), server.LocalAddr())
+		_, err := client.WriteTo([]byte("valid"), server.LocalAddr())
 		ok(t, err)
 		select {
 		case fine := <-arrived:
 			if !fine {
-				t.Error("nothing arrives")
+				t.Error("no valid datagram arrives")
 			}
 			return
 		case <-time.After(time.Millisecond):
@@ -274,12 +276,13 @@ func BenchmarkDatagrams(b *testing.B) {
 	}
 }
 
-// failing is a UDP socket that cannot send.
+// failing is a UDP socket whose sends fail.
 type failing struct{ net.PacketConn }
 
 func (failing) WriteTo([]byte, net.Addr) (int, error) { return 0, syscall.ENETUNREACH }
 
-// A first datagram, which goes by UDP, is not sent if the deadline has passed or that fails, as a later one.
+// The first datagram, which uses UDP, fails after the deadline or if the UDP socket fails, like
+// later ones.
 func TestFirstDatagramFails(t *testing.T) {
 	a, _ := nodes(t)
 	udp, err := a.host.ListenPacket(netip.MustParseAddrPort("10.0.0.1:7"))

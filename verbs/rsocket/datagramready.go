@@ -5,12 +5,12 @@ import (
 	"net/netip"
 )
 
-// ready is what the socket can do now. mu is held.
+// ready implements Ready. mu is held.
 func (c *PacketConn) ready() (r Ready) {
 	if c.count > 0 || c.closed || c.err != nil {
 		r |= Readable
 	}
-	if len(c.sends) > 0 || c.closed {
+	if len(c.freeSends) > 0 || c.closed {
 		r |= Writable
 	}
 	if c.err != nil {
@@ -19,12 +19,12 @@ func (c *PacketConn) ready() (r Ready) {
 	return r
 }
 
-// changed tells the function of OnReady. mu is held.
+// changed schedules a call of the OnReady function. mu is held.
 func (c *PacketConn) changed() {
 	c.onReady.changed(c.ready)
 }
 
-// OnReady is Conn.OnReady. There is nothing to be HungUp.
+// OnReady is like Conn.OnReady. A PacketConn is never HungUp.
 func (c *PacketConn) OnReady(f func(Ready)) {
 	c.mu.Lock()
 	wait := c.onReady.set(f, c.ready)
@@ -39,8 +39,8 @@ func (c *PacketConn) Ready() Ready {
 	return c.ready()
 }
 
-// TryReadFrom is ReadFromAddrPort that does not wait: the error wraps verbs.ErrAgain if nothing has arrived. With peek the
-// datagram stays to be read again.
+// TryReadFrom is like ReadFromAddrPort but does not wait: the error wraps verbs.ErrAgain if no
+// datagram has arrived. With peek, the datagram stays in the queue.
 func (c *PacketConn) TryReadFrom(b []byte, peek bool) (n int, from netip.AddrPort, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -52,17 +52,18 @@ func (c *PacketConn) TryReadFrom(b []byte, peek bool) (n int, from netip.AddrPor
 	case c.count == 0:
 		return 0, from, errAgain
 	case peek:
-		a := &c.arrived[c.first]
+		a := &c.queue[c.first]
 		return copy(b, a.data), a.from, nil
 	}
-	n, from = c.take(b)
+	n, from = c.dequeue(b)
 	return n, from, nil
 }
 
-// TryWriteTo is WriteToAddrPort that does not wait: the error wraps verbs.ErrAgain if as many datagrams as there may be are being sent.
+// TryWriteTo is like WriteToAddrPort but does not wait: the error wraps verbs.ErrAgain if no send
+// slot is free.
 func (c *PacketConn) TryWriteTo(b []byte, to netip.AddrPort) (int, error) {
 	to = unmapped(to)
-	if err := c.check(len(b), to); err != nil {
+	if err := c.validate(len(b), to); err != nil {
 		return 0, c.opError("write", err)
 	}
 	c.mu.Lock()
@@ -75,11 +76,11 @@ func (c *PacketConn) TryWriteTo(b []byte, to netip.AddrPort) (int, error) {
 	switch {
 	case p.ah == nil:
 		c.mu.Unlock()
-		if err := c.introduce(opData, b, to); err != nil {
+		if err := c.sendUDP(opData, b, to); err != nil {
 			return 0, c.opError("write", err)
 		}
 		return len(b), nil
-	case len(c.sends) == 0:
+	case len(c.freeSends) == 0:
 		err = errAgain
 	default:
 		if err = c.send(b, p); err != nil {

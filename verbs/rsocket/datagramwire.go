@@ -5,14 +5,16 @@ import (
 	"net/netip"
 )
 
-// A datagram from QP to QP begins with the address of the socket that sends it: the IP version and the header's length, a byte
-// each, the port, and the IPv4 address, or four bytes of flow information and the IPv6 address. Numbers are in network byte order.
+// A datagram from QP to QP begins with a header that has the address of the sending socket. Its
+// fields are the IP version and the header's length, a byte each, and the port. The IPv4 address
+// follows, or four bytes of flow information and the IPv6 address. Numbers are in network byte
+// order.
 const (
 	source4Len = 8
 	source6Len = 24
 )
 
-// sourceLen is the length of that header of sockets with such addresses.
+// sourceLen returns the length of this header for an address.
 func sourceLen(a netip.Addr) int {
 	if a.Is4() {
 		return source4Len
@@ -31,7 +33,7 @@ func appendSource(b []byte, from netip.AddrPort) []byte {
 	return append(b, from.Addr().AsSlice()...)
 }
 
-// parseSource returns what the header says and what is behind it.
+// parseSource returns the address in the header and the data after it.
 func parseSource(b []byte) (from netip.AddrPort, data []byte, ok bool) {
 	if len(b) < source4Len || len(b) < int(b[1]) {
 		return from, nil, false
@@ -55,42 +57,43 @@ func ipVersion(a netip.Addr) byte {
 	return 6
 }
 
-// An introduction is a UDP datagram between the addresses of two sockets, which tells the number of the sender's QP: four bytes of a tag, the
-// IP version, an operation, the header's length, a byte that is reserved, the QPN in four bytes, and the sender's address. If the
-// operation is opData, a datagram of the application's follows, and an introduction is wanted in return; otherwise it is opControl.
+// A UDP datagram between two sockets begins with a header that announces the sender's QPN. Its
+// fields are a tag of four bytes, the IP version, an operation, the header's length, a reserved
+// byte, the QPN in four bytes, and the sender's address. With opData, a datagram of the application
+// follows, and the receiver answers with a header of its own. The other operation is opControl.
 const (
-	introductionTag  = 0x55555555
-	introduction4Len = 16
-	introduction6Len = 28
+	udpHeaderTag  = 0x55555555
+	udpHeader4Len = 16
+	udpHeader6Len = 28
 )
 
-type introduction struct {
+type udpHeader struct {
 	op   operation
 	qpn  uint32
 	addr netip.Addr
 }
 
-// appendTo appends the introduction to b.
-func (i *introduction) appendTo(b []byte) []byte {
-	n := byte(introduction4Len)
+// appendTo appends the header to b.
+func (i *udpHeader) appendTo(b []byte) []byte {
+	n := byte(udpHeader4Len)
 	if !i.addr.Is4() {
-		n = introduction6Len
+		n = udpHeader6Len
 	}
-	b = binary.BigEndian.AppendUint32(b, introductionTag)
+	b = binary.BigEndian.AppendUint32(b, udpHeaderTag)
 	b = append(b, ipVersion(i.addr), byte(i.op), n, 0)
 	b = binary.BigEndian.AppendUint32(b, i.qpn)
 	return append(b, i.addr.AsSlice()...)
 }
 
-// parseIntroduction returns what an introduction says and what is behind it.
-func parseIntroduction(b []byte) (i introduction, data []byte, ok bool) {
-	if len(b) < introduction4Len || len(b) < int(b[6]) || binary.BigEndian.Uint32(b) != introductionTag {
+// parseUDPHeader returns the header of a UDP datagram and the data after it.
+func parseUDPHeader(b []byte) (i udpHeader, data []byte, ok bool) {
+	if len(b) < udpHeader4Len || len(b) < int(b[6]) || binary.BigEndian.Uint32(b) != udpHeaderTag {
 		return i, nil, false
 	}
 	switch [2]byte{b[4], b[6]} {
-	case [2]byte{4, introduction4Len}:
+	case [2]byte{4, udpHeader4Len}:
 		i.addr = netip.AddrFrom4([4]byte(b[12:]))
-	case [2]byte{6, introduction6Len}:
+	case [2]byte{6, udpHeader6Len}:
 		i.addr = netip.AddrFrom16([16]byte(b[12:]))
 	default:
 		return i, nil, false

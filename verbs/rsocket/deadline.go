@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// deadline is when a half of the connection stops waiting. The Conn's mu guards it.
+// deadline is the time at which calls of one half stop waiting. The socket's mu protects it.
 type deadline struct {
-	timer *time.Timer
-	past  bool
-	turn  int // tells a timer that was replaced
+	timer      *time.Timer
+	expired    bool
+	generation int // detects a timer that was replaced
 }
 
 func (d *deadline) stop() {
@@ -19,41 +19,44 @@ func (d *deadline) stop() {
 		d.timer.Stop()
 		d.timer = nil
 	}
-	d.turn++
+	d.generation++
 }
 
-// set sets the deadline; zero is none. mu is held.
+// set sets the deadline; the zero value means none. mu is held.
 func (d *deadline) set(t time.Time, mu *sync.Mutex, waiting *sync.Cond) {
 	d.stop()
-	d.past = false
+	d.expired = false
 	if t.IsZero() {
 		return
 	}
 	left := time.Until(t)
 	if left <= 0 {
-		d.past = true
+		d.expired = true
 		waiting.Broadcast()
 		return
 	}
-	turn := d.turn
+	generation := d.generation
 	d.timer = time.AfterFunc(left, func() {
 		mu.Lock()
 		defer mu.Unlock()
-		if d.turn == turn {
-			d.past = true
+		if d.generation == generation {
+			d.expired = true
 			waiting.Broadcast()
 		}
 	})
 }
 
 // SetDeadline sets both deadlines.
-func (c *Conn) SetDeadline(t time.Time) error { return c.setDeadlines(t, &c.readBy, &c.writeBy) }
+func (c *Conn) SetDeadline(t time.Time) error {
+	return c.setDeadlines(t, &c.readDeadline, &c.writeDeadline)
+}
 
-// SetReadDeadline sets when Read gives up. The zero value is never.
-func (c *Conn) SetReadDeadline(t time.Time) error { return c.setDeadlines(t, &c.readBy) }
+// SetReadDeadline sets the deadline of Read. The zero value means none.
+func (c *Conn) SetReadDeadline(t time.Time) error { return c.setDeadlines(t, &c.readDeadline) }
 
-// SetWriteDeadline sets when Write gives up, which may have written a part. The zero value is never.
-func (c *Conn) SetWriteDeadline(t time.Time) error { return c.setDeadlines(t, &c.writeBy) }
+// SetWriteDeadline sets the deadline of Write, which may then have written a part of its data. The
+// zero value means none.
+func (c *Conn) SetWriteDeadline(t time.Time) error { return c.setDeadlines(t, &c.writeDeadline) }
 
 func (c *Conn) setDeadlines(t time.Time, ds ...*deadline) error {
 	c.mu.Lock()
@@ -63,7 +66,7 @@ func (c *Conn) setDeadlines(t time.Time, ds ...*deadline) error {
 	}
 	for _, d := range ds {
 		waiting := &c.readable.changed
-		if d == &c.writeBy {
+		if d == &c.writeDeadline {
 			waiting = &c.writable.changed
 		}
 		d.set(t, &c.mu, waiting)
@@ -76,14 +79,15 @@ func (c *PacketConn) SetDeadline(t time.Time) error {
 	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
 }
 
-// SetReadDeadline sets when ReadFrom gives up. The zero value is never.
+// SetReadDeadline sets the deadline of ReadFrom. The zero value means none.
 func (c *PacketConn) SetReadDeadline(t time.Time) error {
-	return c.setDeadline(&c.readBy, t, &c.readable)
+	return c.setDeadline(&c.readDeadline, t, &c.readable)
 }
 
-// SetWriteDeadline sets when WriteTo gives up, which waits for room in the send buffer. The zero value is never.
+// SetWriteDeadline sets the deadline of WriteTo, which waits for space in the send buffer. The zero
+// value means none.
 func (c *PacketConn) SetWriteDeadline(t time.Time) error {
-	return c.setDeadline(&c.writeBy, t, &c.writable)
+	return c.setDeadline(&c.writeDeadline, t, &c.writable)
 }
 
 func (c *PacketConn) setDeadline(d *deadline, t time.Time, waiting *sync.Cond) error {

@@ -9,7 +9,8 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// Dial connects to "host:port", where either may be a name. It tries the host's addresses in turn, within ctx.
+// Dial connects to "host:port", where either may be a name. It tries the host's addresses in turn,
+// within ctx.
 func Dial(ctx context.Context, dev *verbs.Device, addr string, cfg *Config) (*Conn, error) {
 	full := cfg.WithDefaults()
 	c, err := newConn(dev, full.Transport, &full)

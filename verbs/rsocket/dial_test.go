@@ -17,7 +17,8 @@ import (
 	"github.com/softrnic/softrnic/verbs/rsocket"
 )
 
-// Where a name has several addresses and the first refuses, the connection is to the second, and has nothing of the attempt before.
+// A name has two addresses and the first refuses the connection. The connection to the second
+// works, without state from the failed attempt.
 func TestDialSecondAddress(t *testing.T) {
 	const name = "two.test"
 	resolve(t, netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.3"))
@@ -54,7 +55,7 @@ func TestDialSecondAddress(t *testing.T) {
 	})
 }
 
-// resolve has every name stand for some IPv4 addresses, until the end of the test.
+// resolve makes all names resolve to the given IPv4 addresses until the end of the test.
 func resolve(t *testing.T, addrs ...netip.Addr) {
 	t.Helper()
 	dns, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -83,7 +84,8 @@ func resolve(t *testing.T, addrs ...netip.Addr) {
 			for _, a := range addrs {
 				if q.Type == dnsmessage.TypeA {
 					m.Answers = append(m.Answers, dnsmessage.Resource{
-						Header: dnsmessage.ResourceHeader{Name: q.Name, Type: q.Type, Class: q.Class}, Body: &dnsmessage.AResource{A: a.As4()}})
+						Header: dnsmessage.ResourceHeader{Name: q.Name, Type: q.Type, Class: q.Class},
+						Body:   &dnsmessage.AResource{A: a.As4()}})
 				}
 			}
 			if answer, err := m.Pack(); err == nil {

@@ -6,7 +6,7 @@ import (
 	"syscall"
 )
 
-// protocolError is the kind of error that a peer causes which breaks the protocol.
+// protocolError is the sentinel for protocol violations of the peer.
 type protocolError struct{}
 
 func (protocolError) Error() string { return "protocol error" }
@@ -23,7 +23,7 @@ func (a Addr) Network() string { return "rsocket" }
 // String returns address and port, as netip.AddrPort does.
 func (a Addr) String() string { return a.text }
 
-// opError is what the methods of a Conn return, with the addresses, as those of package net do.
+// opError returns an error of a Conn's method with its addresses, as package net does.
 func (c *Conn) opError(op string, err error) error {
 	return &net.OpError{Op: op, Net: "rsocket", Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: err}
 }

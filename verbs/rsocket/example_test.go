@@ -15,8 +15,9 @@ import (
 	"github.com/softrnic/softrnic/verbs/rsocket"
 )
 
-// A web server and its client, over RDMA. On each side one line is another than over TCP: net.Listen's, and the DialContext of the
-// transport. The two devices are on a network in memory here; others are on links to other machines.
+// A web server and its client over RDMA. On each side one line differs from TCP: net.Listen, and
+// the transport's DialContext. Here the two devices are on a network in memory; real ones are on
+// links to other machines.
 func Example_http() {
 	lan := new(pipe.Switch)
 	device := func(addr string) *verbs.Device {

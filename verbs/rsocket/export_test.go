@@ -1,5 +1,5 @@
 package rsocket
 
-// WhileCopying has f called whenever TryWrite or TryWriteAt copies data without holding the Conn's lock. It is set before they are
-// called.
+// WhileCopying sets a function that is called whenever TryWrite or TryWriteAt copies data without
+// the Conn's lock. It must be set before these calls.
 func (c *Conn) WhileCopying(f func()) { c.whileCopying = f }

@@ -22,8 +22,9 @@ import (
 	"github.com/softrnic/softrnic/verbs/rsocket"
 )
 
-// echoes is a gRPC service whose calls bring back what they were given: one message, or each of a stream.
-var echoes = grpc.ServiceDesc{
+// echoService is a gRPC service whose calls return their arguments: one message, or each message of
+// a stream.
+var echoService = grpc.ServiceDesc{
 	ServiceName: "Echo",
 	HandlerType: (*any)(nil),
 	Methods: []grpc.MethodDesc{{MethodName: "Once",
@@ -53,7 +54,8 @@ var echoes = grpc.ServiceDesc{
 		}}},
 }
 
-// gRPC runs over it, in clear and with TLS: calls, streams in both directions at once, errors, cancelled calls, and a graceful end.
+// gRPC runs over rsockets, with and without TLS: calls, bidirectional streams, errors, cancelled
+// calls, and a graceful shutdown.
 func TestGRPC(t *testing.T) {
 	overAll(t, func(t *testing.T, m stacktest.Medium, transport verbs.Transport) {
 		for _, secure := range []bool{false, true} {
@@ -68,11 +70,12 @@ func TestGRPC(t *testing.T) {
 					creds = [2]credentials.TransportCredentials{credentials.NewTLS(own), credentials.NewTLS(peers)}
 				}
 				srv := grpc.NewServer(grpc.Creds(creds[0]))
-				srv.RegisterService(&echoes, nil)
+				srv.RegisterService(&echoService, nil)
 				served := make(chan error, 1)
 				go func() { served <- srv.Serve(l) }()
+				dial := func(ctx context.Context, addr string) (net.Conn, error) { return rsocket.Dial(ctx, from, addr, cfg) }
 				conn, err := grpc.NewClient("passthrough:///"+l.Addr().String(), grpc.WithTransportCredentials(creds[1]),
-					grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) { return rsocket.Dial(ctx, from, addr, cfg) }))
+					grpc.WithContextDialer(dial))
 				ok(t, err)
 				t.Cleanup(func() { conn.Close() })
 				calls := make(chan error)
@@ -88,13 +91,14 @@ func TestGRPC(t *testing.T) {
 				data, answer := random(1_000_000), new(wrapperspb.BytesValue)
 				ok(t, conn.Invoke(t.Context(), "/Echo/Once", wrapperspb.Bytes(data), answer))
 				if !bytes.Equal(answer.Value, data) {
-					t.Errorf("%d bytes of %d, or other ones", len(answer.Value), len(data))
+					t.Errorf("%d bytes of %d, or different bytes", len(answer.Value), len(data))
 				}
-				if err := conn.Invoke(t.Context(), "/Echo/Once", new(wrapperspb.BytesValue), answer); status.Code(err) != codes.InvalidArgument {
+				err = conn.Invoke(t.Context(), "/Echo/Once", new(wrapperspb.BytesValue), answer)
+				if status.Code(err) != codes.InvalidArgument {
 					t.Errorf("an empty call: %v", err)
 				}
 				ctx, cancel := context.WithCancel(t.Context())
-				s, err := conn.NewStream(ctx, &echoes.Streams[0], "/Echo/Each")
+				s, err := conn.NewStream(ctx, &echoService.Streams[0], "/Echo/Each")
 				ok(t, err)
 				cancel()
 				if err := s.RecvMsg(answer); status.Code(err) != codes.Canceled {
@@ -108,10 +112,10 @@ func TestGRPC(t *testing.T) {
 	})
 }
 
-// each sends a message five times through a stream while it receives them.
+// each sends a message five times through an echo stream while it receives the answers.
 func each(ctx context.Context, conn *grpc.ClientConn, data []byte) error {
 	const times = 5
-	s, err := conn.NewStream(ctx, &echoes.Streams[0], "/Echo/Each")
+	s, err := conn.NewStream(ctx, &echoService.Streams[0], "/Echo/Each")
 	if err != nil {
 		return err
 	}
@@ -132,7 +136,7 @@ func each(ctx context.Context, conn *grpc.ClientConn, data []byte) error {
 		case err != nil:
 			return errors.Join(fmt.Errorf("after %d messages: %w", n, err), <-sent)
 		case !bytes.Equal(b.Value, data):
-			return fmt.Errorf("message %d: %d bytes of %d, or other ones", n, len(b.Value), len(data))
+			return fmt.Errorf("message %d: %d bytes of %d, or different bytes", n, len(b.Value), len(data))
 		}
 	}
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/softrnic/softrnic/verbs/rsocket"
 )
 
-// rogue is a peer that speaks the protocol by hand, or something else.
+// rogue is a peer whose messages the test chooses, with or without protocol violations.
 type rogue struct {
 	t    *testing.T
 	conn *rdmacm.Conn
@@ -28,13 +28,13 @@ type rogue struct {
 	data [2]uint64
 }
 
-// mine is where a rogue's memory begins that the victim knows nothing of.
-const mine = 128 << 10
+// privateOffset is the offset of the rogue's memory that the victim does not know.
+const privateOffset = 128 << 10
 
-// victimIomaps is how many the victim has.
+// victimIomaps is the Config.Iomaps of the victim.
 const victimIomaps = 2
 
-// hello is private data that is in order.
+// hello returns valid private data.
 func hello(list, data *verbs.MR) []byte {
 	b := make([]byte, 40)
 	b[0], b[2] = 1, 1 // 256 credits
@@ -47,8 +47,10 @@ func hello(list, data *verbs.MR) []byte {
 	return b
 }
 
-// attack connects a rogue on one device to a victim on another, with private data that change may spoil.
-func attack(t *testing.T, from, to *verbs.Device, at netip.Addr, transport verbs.Transport, change func([]byte) []byte) (*rogue, *rsocket.Conn, error) {
+// attack connects a rogue on one device to a victim on another. change, if not nil, modifies its
+// private data.
+func attack(t *testing.T, from, to *verbs.Device, at netip.Addr, transport verbs.Transport,
+	change func([]byte) []byte) (*rogue, *rsocket.Conn, error) {
 	t.Helper()
 	l, err := rsocket.Listen(to, netip.AddrPortFrom(at, 0).String(), &rsocket.Config{Transport: transport, Iomaps: victimIomaps})
 	ok(t, err)
@@ -68,7 +70,7 @@ func attack(t *testing.T, from, to *verbs.Device, at netip.Addr, transport verbs
 		Cap: verbs.QPCap{MaxSendWR: 1024, MaxRecvWR: 64, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInlineData: 16},
 		Prepare: func(c *rdmacm.Conn) error {
 			for range 64 {
-				if err := c.QP().PostRecv(&verbs.RecvWR{SGList: []verbs.SGE{mr.SGE(mine+1024, 64)}}); err != nil {
+				if err := c.QP().PostRecv(&verbs.RecvWR{SGList: []verbs.SGE{mr.SGE(privateOffset+1024, 64)}}); err != nil {
 					return err
 				}
 			}
@@ -87,12 +89,12 @@ func attack(t *testing.T, from, to *verbs.Device, at netip.Addr, transport verbs
 	return r, victim, nil
 }
 
-// say places n bytes at an offset of what to is, and tells it with a message.
-func (r *rogue) say(to [2]uint64, offset, n int, message uint32) {
+// send places n bytes at an offset of to, and sends a message with them.
+func (r *rogue) send(to [2]uint64, offset, n int, message uint32) {
 	r.t.Helper()
 	write := verbs.SendWR{Opcode: verbs.RDMAWriteWithImm, ImmData: message, RemoteAddr: to[0] + uint64(offset), RKey: uint32(to[1])}
 	if n > 0 {
-		write.SGList = []verbs.SGE{r.mr.SGE(mine, n)}
+		write.SGList = []verbs.SGE{r.mr.SGE(privateOffset, n)}
 	}
 	if r.conn.Transport() != verbs.IWARP {
 		ok(r.t, r.conn.QP().PostSend(&write))
@@ -106,10 +108,10 @@ func (r *rogue) say(to [2]uint64, offset, n int, message uint32) {
 	ok(r.t, r.conn.QP().PostSend(&verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendInline, InlineData: b}))
 }
 
-// iomap tells the victim of an iomap of n bytes. Where the index is beyond its list, nothing is placed over iWARP, whose WRITE would fail
-// before.
+// iomap sends an iomap of n bytes to the victim. For an index beyond the list it places nothing,
+// because over iWARP the WRITE would fail first.
 func (r *rogue) iomap(index int, offset, addr uint64, n uint32) {
-	b := r.mr.Buf()[mine:]
+	b := r.mr.Buf()[privateOffset:]
 	binary.LittleEndian.PutUint64(b, offset)
 	binary.LittleEndian.PutUint64(b[8:], addr)
 	binary.LittleEndian.PutUint32(b[16:], r.mr.RKey())
@@ -118,10 +120,10 @@ func (r *rogue) iomap(index int, offset, addr uint64, n uint32) {
 	if index >= victimIomaps {
 		at, placed = 0, 0
 	}
-	r.say(r.list, at, placed, 6<<29+uint32(index))
+	r.send(r.list, at, placed, 6<<29+uint32(index))
 }
 
-// await waits for the victim's n-th message, and returns what was placed with it.
+// await waits for n messages of the victim.
 func (r *rogue) await(n int) {
 	r.t.Helper()
 	var wcs [1]verbs.WC
@@ -130,14 +132,14 @@ func (r *rogue) await(n int) {
 		ok(r.t, err)
 		if n -= got; got == 0 {
 			if time.Now().After(until) {
-				r.t.Fatal("no message of the victim's")
+				r.t.Fatal("no message from the victim")
 			}
 			time.Sleep(time.Millisecond)
 		}
 	}
 }
 
-// A peer that does not introduce itself as it should is refused.
+// A connection request with invalid private data is rejected.
 func TestHostileIntroduction(t *testing.T) {
 	overAll(t, func(t *testing.T, m stacktest.Medium, transport verbs.Transport) {
 		to, from, at := devices(t, m)
@@ -165,39 +167,40 @@ func TestHostileIntroduction(t *testing.T) {
 	})
 }
 
-// A peer that breaks the protocol later loses its connection; nothing is read that is not in order.
+// A later protocol violation ends the peer's connection, and no invalid data is read.
 func TestHostileMessages(t *testing.T) {
 	const op = 1 << 29
 	overAll(t, func(t *testing.T, m stacktest.Medium, transport verbs.Transport) {
 		to, from, at := devices(t, m)
-		for name, does := range map[string]func(*rogue){
-			"no data":           func(r *rogue) { r.say(r.data, 0, 0, 0) },
-			"too much data":     func(r *rogue) { r.say(r.data, 0, 8, 64<<10+1) },
-			"far too much data": func(r *rogue) { r.say(r.data, 0, 8, op-1) },
-			"unknown operation": func(r *rogue) { r.say(r.data, 0, 0, 1*op) },
-			"an iomap too many": func(r *rogue) { r.iomap(victimIomaps, 0, r.mr.Addr(), 100) },
-			"an iomap beyond":   func(r *rogue) { r.say(r.list, 0, 0, 7*op-1) },
-			"an iomap too high": func(r *rogue) { r.iomap(0, 0, ^uint64(0)-8, 100) },
-			"an iomap too far":  func(r *rogue) { r.iomap(1, ^uint64(0)-8, r.mr.Addr(), 100) },
-			"unknown control":   func(r *rogue) { r.say(r.data, 0, 0, 7*op+3) },
-			"credits beyond":    func(r *rogue) { r.say(r.list, 0, 0, 4*op+0x8000) },
-			"credits back":      func(r *rogue) { r.say(r.list, 0, 0, 4*op+10) },
-			"after shutdown":    func(r *rogue) { r.say(r.data, 0, 0, 7*op+2); r.say(r.data, 0, 8, 8) },
-			"beyond credit": func(r *rogue) {
+		for name, act := range map[string]func(*rogue){
+			"no data":                        func(r *rogue) { r.send(r.data, 0, 0, 0) },
+			"too much data":                  func(r *rogue) { r.send(r.data, 0, 8, 64<<10+1) },
+			"far too much data":              func(r *rogue) { r.send(r.data, 0, 8, op-1) },
+			"unknown operation":              func(r *rogue) { r.send(r.data, 0, 0, 1*op) },
+			"one iomap too many":             func(r *rogue) { r.iomap(victimIomaps, 0, r.mr.Addr(), 100) },
+			"iomap index too large":          func(r *rogue) { r.send(r.list, 0, 0, 7*op-1) },
+			"iomap beyond the address space": func(r *rogue) { r.iomap(0, 0, ^uint64(0)-8, 100) },
+			"iomap offset too large":         func(r *rogue) { r.iomap(1, ^uint64(0)-8, r.mr.Addr(), 100) },
+			"unknown control":                func(r *rogue) { r.send(r.data, 0, 0, 7*op+3) },
+			"too many credits":               func(r *rogue) { r.send(r.list, 0, 0, 4*op+0x8000) },
+			"credits revoked":                func(r *rogue) { r.send(r.list, 0, 0, 4*op+10) },
+			"after shutdown":                 func(r *rogue) { r.send(r.data, 0, 0, 7*op+2); r.send(r.data, 0, 8, 8) },
+			"credits exceeded": func(r *rogue) {
 				for i := range 385 {
-					r.say(r.data, i, 1, 1)
+					r.send(r.data, i, 1, 1)
 				}
 			},
-			"endless room": func(r *rogue) {
-				binary.LittleEndian.PutUint64(r.mr.Buf()[mine:], r.mr.Addr())
-				binary.LittleEndian.PutUint32(r.mr.Buf()[mine+12:], 100)
-				for _, entry := range []int{1, 0} { // not one twice: Go calls a write while the victim reads a race
-					r.say(r.list, 16*entry, 16, 4*op+256)
+			"too many targets": func(r *rogue) {
+				binary.LittleEndian.PutUint64(r.mr.Buf()[privateOffset:], r.mr.Addr())
+				binary.LittleEndian.PutUint32(r.mr.Buf()[privateOffset+12:], 100)
+				// Different entries: the race detector would report a write during a read.
+				for _, entry := range []int{1, 0} {
+					r.send(r.list, 16*entry, 16, 4*op+256)
 				}
 			},
-			"beyond the buffer": func(r *rogue) { r.say(r.data, 128<<10, 8, 8) },
-			"before the list":   func(r *rogue) { r.say(r.list, -16, 16, 4*op+256) },
-			"a key too many":    func(r *rogue) { r.data[1]++; r.say(r.data, 0, 8, 8) },
+			"beyond the buffer": func(r *rogue) { r.send(r.data, 128<<10, 8, 8) },
+			"before the list":   func(r *rogue) { r.send(r.list, -16, 16, 4*op+256) },
+			"wrong key":         func(r *rogue) { r.data[1]++; r.send(r.data, 0, 8, 8) },
 			"a SEND": func(r *rogue) {
 				ok(r.t, r.conn.QP().PostSend(&verbs.SendWR{Opcode: verbs.Send, SGList: []verbs.SGE{r.mr.SGE(0, 3)}}))
 			},
@@ -209,16 +212,16 @@ func TestHostileMessages(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				r, victim, err := attack(t, from, to, at, transport, nil)
 				ok(t, err)
-				does(r)
+				act(r)
 				ok(t, victim.SetDeadline(time.Now().Add(20*time.Second)))
-				if name == "beyond credit" { // the victim does not read before all has come
+				if name == "credits exceeded" { // the victim reads only after all messages have arrived
 					for victim.QP().State() == verbs.StateRTS {
 						time.Sleep(time.Millisecond)
 					}
 				}
 				var got bytes.Buffer
 				_, err = got.ReadFrom(victim)
-				if name == "after shutdown" { // the reader's end was in order
+				if name == "after shutdown" { // the reader got a valid EOF
 					for err == nil {
 						_, err = victim.Write([]byte("x"))
 					}
@@ -226,7 +229,7 @@ func TestHostileMessages(t *testing.T) {
 				if !errors.Is(err, syscall.EPROTO) && !errors.Is(err, syscall.ECONNRESET) {
 					t.Errorf("Read: %v", err)
 				}
-				if got.Len() > 0 && name != "beyond credit" {
+				if got.Len() > 0 && name != "credits exceeded" {
 					t.Errorf("%d bytes were read", got.Len())
 				}
 			})
@@ -234,17 +237,17 @@ func TestHostileMessages(t *testing.T) {
 	})
 }
 
-// A peer whose introduction, room or iomap is of memory that it does not have, or has not given, ends its own connection when the victim
-// writes there.
+// A peer sends private data, a target or an iomap with memory that it does not have or has not
+// registered. Its connection ends when the victim writes there.
 func TestHostileAddresses(t *testing.T) {
 	overAll(t, func(t *testing.T, m stacktest.Medium, transport verbs.Transport) {
 		to, from, at := devices(t, m)
 		for name, change := range map[string]func([]byte) []byte{
-			"room elsewhere":   func(b []byte) []byte { binary.BigEndian.PutUint64(b[24:], 4096); return b },
-			"a key of nothing": func(b []byte) []byte { binary.BigEndian.PutUint32(b[32:], 0xdead<<8); return b },
-			"list elsewhere":   func(b []byte) []byte { binary.BigEndian.PutUint64(b[8:], 4096); return b },
-			"the list's key":   func(b []byte) []byte { binary.BigEndian.PutUint32(b[16:], 0xdead<<8); return b },
-			"an iomap's key":   nil,
+			"invalid target":          func(b []byte) []byte { binary.BigEndian.PutUint64(b[24:], 4096); return b },
+			"invalid key":             func(b []byte) []byte { binary.BigEndian.PutUint32(b[32:], 0xdead<<8); return b },
+			"invalid list":            func(b []byte) []byte { binary.BigEndian.PutUint64(b[8:], 4096); return b },
+			"invalid key of the list": func(b []byte) []byte { binary.BigEndian.PutUint32(b[16:], 0xdead<<8); return b },
+			"invalid iomap":           nil,
 		} {
 			t.Run(name, func(t *testing.T) {
 				r, victim, err := attack(t, from, to, at, transport, change)
@@ -253,7 +256,7 @@ func TestHostileAddresses(t *testing.T) {
 				write := func() error { _, err := victim.Write(make([]byte, 1000)); return err }
 				if change == nil {
 					r.iomap(0, 0, 4096, 100)
-					r.say(r.data, 0, 8, 8)
+					r.send(r.data, 0, 8, 8)
 					_, err := victim.Read(make([]byte, 8))
 					ok(t, err)
 					write = func() error { _, err := victim.WriteAt(make([]byte, 100), 0); return err }
@@ -269,21 +272,21 @@ func TestHostileAddresses(t *testing.T) {
 	})
 }
 
-// What a peer may write to ends where the mapping does, and its keys open nothing else that the device has: not the buffers of another
-// connection, nor memory of the program's own.
+// A peer can write only within the mapping. Its keys give no access to other memory of the device,
+// such as buffers of other connections or memory of the program.
 func TestHostileWrites(t *testing.T) {
 	const page, canary = 4096, 0xa5
 	overAll(t, func(t *testing.T, m stacktest.Medium, transport verbs.Transport) {
 		to, from, at := devices(t, m)
-		for name, does := range map[string]func(r *rogue, mapping, other [2]uint64){
-			"before the mapping": func(r *rogue, m, _ [2]uint64) { r.say(m, -1, 1, 1) },
-			"across the start":   func(r *rogue, m, _ [2]uint64) { r.say(m, -8, 16, 16) },
-			"across its end":     func(r *rogue, m, _ [2]uint64) { r.say(m, page-8, 16, 16) },
-			"behind it":          func(r *rogue, m, _ [2]uint64) { r.say(m, page, 1, 1) },
-			"round the end":      func(r *rogue, m, _ [2]uint64) { r.say([2]uint64{^uint64(0) - 7, m[1]}, 0, 16, 16) },
-			"other memory":       func(r *rogue, _, o [2]uint64) { r.say(o, 0, 16, 16) },
-			"our key":            func(r *rogue, m, o [2]uint64) { r.say([2]uint64{o[0], m[1]}, 0, 16, 16) },
-			"the buffer's key":   func(r *rogue, m, _ [2]uint64) { r.say([2]uint64{m[0], r.data[1]}, 0, 16, 16) },
+		for name, act := range map[string]func(r *rogue, mapping, other [2]uint64){
+			"before the mapping": func(r *rogue, m, _ [2]uint64) { r.send(m, -1, 1, 1) },
+			"across its start":   func(r *rogue, m, _ [2]uint64) { r.send(m, -8, 16, 16) },
+			"across its end":     func(r *rogue, m, _ [2]uint64) { r.send(m, page-8, 16, 16) },
+			"after its end":      func(r *rogue, m, _ [2]uint64) { r.send(m, page, 1, 1) },
+			"address overflow":   func(r *rogue, m, _ [2]uint64) { r.send([2]uint64{^uint64(0) - 7, m[1]}, 0, 16, 16) },
+			"other memory":       func(r *rogue, _, o [2]uint64) { r.send(o, 0, 16, 16) },
+			"our key":            func(r *rogue, m, o [2]uint64) { r.send([2]uint64{o[0], m[1]}, 0, 16, 16) },
+			"the buffer's key":   func(r *rogue, m, _ [2]uint64) { r.send([2]uint64{m[0], r.data[1]}, 0, 16, 16) },
 		} {
 			t.Run(name, func(t *testing.T) {
 				pd, err := to.AllocPD()
@@ -292,7 +295,7 @@ func TestHostileWrites(t *testing.T) {
 				other, err := pd.RegMR(own, verbs.AccessLocalWrite|verbs.AccessRemoteWrite|verbs.AccessRemoteRead)
 				ok(t, err)
 				r, victim, err := attack(t, from, to, at, transport, func(b []byte) []byte {
-					b[1], b[7] = 2, 1 // it has room for an iomap
+					b[1], b[7] = 2, 1 // it supports one iomap
 					return b
 				})
 				ok(t, err)
@@ -305,14 +308,14 @@ func TestHostileWrites(t *testing.T) {
 				if n := binary.LittleEndian.Uint32(b[20:]); n != page {
 					t.Fatalf("a mapping of %d bytes", n)
 				}
-				does(r, mapping, [2]uint64{other.Addr(), uint64(other.RKey())})
+				act(r, mapping, [2]uint64{other.Addr(), uint64(other.RKey())})
 				ok(t, victim.SetDeadline(time.Now().Add(20*time.Second)))
 				if _, err := victim.Read(make([]byte, 1)); !errors.Is(err, syscall.EPROTO) && !errors.Is(err, syscall.ECONNRESET) {
 					t.Errorf("Read: %v", err)
 				}
-				for what, b := range map[string][]byte{"the mapping, or what is round it,": memory, "the program's memory": own} {
+				for name, b := range map[string][]byte{"the mapping or its surroundings": memory, "the program's memory": own} {
 					if !bytes.Equal(b, bytes.Repeat([]byte{canary}, len(b))) {
-						t.Errorf("%s has moved", what)
+						t.Errorf("%s: bytes have changed", name)
 					}
 				}
 			})
@@ -320,7 +323,8 @@ func TestHostileWrites(t *testing.T) {
 	})
 }
 
-// Connections that nobody accepts take no more than twice the backlog's, however many are asked for.
+// Connections that are not accepted use at most twice the resources of the backlog, regardless of
+// the number of requests.
 func TestHostileBacklog(t *testing.T) {
 	both(t, func(t *testing.T, transport verbs.Transport) {
 		const backlog, many = 8, 200
@@ -346,13 +350,14 @@ func TestHostileBacklog(t *testing.T) {
 		}
 		for until := time.Now().Add(20 * time.Second); connected.Load() < backlog; time.Sleep(10 * time.Millisecond) {
 			if time.Now().After(until) {
-				t.Fatalf("%d are connected", connected.Load())
+				t.Fatalf("%d connections are established", connected.Load())
 			}
 		}
-		if n := to.Resources().QP; n > 2*backlog+1 { // that of rdma_cm
+		if n := to.Resources().QP; n > 2*backlog+1 { // one is rdma_cm's
 			t.Errorf("%d QPs for a backlog of %d", n, backlog)
 		}
-		// A connection's heap is 167 KiB and its two buffers, and each of those that ask has less.
+		// A connection uses 167 KiB of heap and its two buffers. The clients, with small buffers,
+		// use less.
 		const each = 512 << 10
 		if heap, most := usage().heap-before.heap, float64(2*backlog*each+many*64<<10); heap > most {
 			t.Errorf("%.0f KiB of heap, more than %.0f", heap/1024, most/1024)

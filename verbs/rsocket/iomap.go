@@ -11,7 +11,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// iomap is a piece of memory that one side writes to by its offset: an entry of the list behind the SGEs.
+// iomap is a memory range that the other side writes to by its offset: an entry of the list behind
+// the SGEs.
 type iomap struct {
 	offset uint64
 	memory sge
@@ -19,11 +20,12 @@ type iomap struct {
 
 const iomapLen = 8 + sgeLen
 
-// maxIomaps is the largest number that the introduction can say.
+// maxIomaps is the largest number that the private data can encode.
 const maxIomaps = 127 << 8
 
-// iomapCount rounds a number of iomaps up to one that the introduction can say, and returns how it says it.
-func iomapCount(n int) (count int, scaled byte) {
+// encodeIomapCount rounds a number of iomaps up to one that the private data can encode, and
+// returns its encoding.
+func encodeIomapCount(n int) (count int, scaled byte) {
 	if n = min(max(n, 0), maxIomaps); n <= 128 {
 		return n, byte(n)
 	}
@@ -31,8 +33,8 @@ func iomapCount(n int) (count int, scaled byte) {
 	return n, 0x80 | byte(n>>8)
 }
 
-// unscaled is the number that the introduction says.
-func unscaled(b byte) int {
+// decodeIomapCount returns the number of iomaps in the private data.
+func decodeIomapCount(b byte) int {
 	if b <= 128 {
 		return int(b)
 	}
@@ -48,19 +50,21 @@ type Mapping struct {
 	closed bool
 }
 
-// Offset is what the peer's WriteAt knows the first byte as.
+// Offset returns the offset of the first byte in the peer's WriteAt.
 func (m *Mapping) Offset() int64 { return int64(m.offset) }
 
-// iomaps are those of a connection. The Conn's mu guards them.
+// iomaps has the iomaps of a connection. The Conn's mu protects it.
 type iomaps struct {
-	peers   []iomap    // where WriteAt goes, as the peer has said; of length 0 are those that it has not
+	peers   []iomap    // the peer's mappings, the targets of WriteAt; unused ones have length 0
 	own     []*Mapping // by index
-	pending []*Mapping // of which the peer was not told
+	pending []*Mapping // not yet sent to the peer
 }
 
-// Map lets the peer write to b, which it knows by offset; −1 stands for the address of b. The peer knows it when it has received what
-// is written afterwards. The error wraps ENOMEM if the peer has no room for another (its Config.Iomaps). b must not be freed or
-// moved before Close of the Mapping or the Conn; a write to a page of it that does not exist fails the connection.
+// Map lets the peer write to b at the given offset; −1 means the address of b. The peer can use the
+// mapping when it has received data that is written after Map. The error wraps ENOMEM if the peer's
+// Config.Iomaps does not allow another mapping. b must not be freed or moved before Close of the
+// Mapping or the Conn. A write to a page of b that does not exist ends the connection with an
+// error.
 func (c *Conn) Map(b []byte, offset int64) (*Mapping, error) {
 	const op = "map"
 	if len(b) == 0 || uint64(len(b)) > math.MaxUint32 || offset < -1 {
@@ -81,7 +85,7 @@ func (c *Conn) Map(b []byte, offset int64) (*Mapping, error) {
 	case c.closed:
 		err = net.ErrClosed
 	case m.index >= c.peer.iomaps:
-		err = verbs.Errorf(syscall.ENOMEM, op, "the peer has room for %d mappings", c.peer.iomaps)
+		err = verbs.Errorf(syscall.ENOMEM, op, "the peer supports %d mappings", c.peer.iomaps)
 	default:
 		m.mr, err = c.pd.RegMapping(b, verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
 	}
@@ -97,7 +101,8 @@ func (c *Conn) Map(b []byte, offset int64) (*Mapping, error) {
 	return m, nil
 }
 
-// Close ends the mapping. The peer is not told: if it still writes there, the connection fails.
+// Close ends the mapping. The peer gets no message: if it still writes to the mapping, the
+// connection fails.
 func (m *Mapping) Close() error {
 	c := m.c
 	c.mu.Lock()
@@ -110,14 +115,14 @@ func (m *Mapping) Close() error {
 	for i, p := range c.maps.pending {
 		if p == m {
 			c.maps.pending = append(c.maps.pending[:i], c.maps.pending[i+1:]...)
-			c.wake() // WriteAt waits for none to be pending
+			c.wake() // WriteAt waits while mappings are pending
 			break
 		}
 	}
 	return m.mr.Dereg()
 }
 
-// release ends those that are left. mu is held.
+// release ends the remaining mappings. mu is held.
 func (maps *iomaps) release() error {
 	var errs []error
 	for _, m := range maps.own {
@@ -130,9 +135,9 @@ func (maps *iomaps) release() error {
 	return errors.Join(errs...)
 }
 
-// flushIomaps tells the peer of what it does not know, as far as there are credits. mu is held.
+// flushIomaps sends pending mappings to the peer, as far as credits allow. mu is held.
 func (c *Conn) flushIomaps() {
-	for len(c.maps.pending) > 0 && c.out.credit(c) && !c.failed && !c.peerGone && !c.writeShut {
+	for len(c.maps.pending) > 0 && c.out.hasCredit(c) && !c.failed && !c.peerGone && !c.writeShut {
 		m := c.maps.pending[0]
 		c.maps.pending = c.maps.pending[1:]
 		var b [iomapLen]byte
@@ -146,8 +151,9 @@ func (c *Conn) flushIomaps() {
 	}
 }
 
-// mapped takes in what the peer has said of an iomap. Such a message takes a credit, which is given back at once. mu is held.
-func (c *Conn) mapped(index, placed uint32) error {
+// handleIomap handles an iomap message. The message uses a credit, which is returned immediately.
+// mu is held.
+func (c *Conn) handleIomap(index, placed uint32) error {
 	const op = "receive"
 	switch {
 	case int(index) >= len(c.maps.peers):
@@ -158,14 +164,14 @@ func (c *Conn) mapped(index, placed uint32) error {
 	b := c.out.list[entries*sgeLen+int(index)*iomapLen:]
 	m := iomap{binary.LittleEndian.Uint64(b), getSGE(b[8:iomapLen], leOrder)}
 	if end := m.memory.addr + uint64(m.memory.length); end < m.memory.addr || m.offset+uint64(m.memory.length) < m.offset {
-		return verbs.Errorf(errProtocol, op, "an iomap of %d bytes at %#x, past the end of memory", m.memory.length, m.memory.addr)
+		return verbs.Errorf(errProtocol, op, "an iomap of %d bytes at %#x exceeds the address space", m.memory.length, m.memory.addr)
 	}
 	c.maps.peers[index] = m
 	c.in.read++
 	return nil
 }
 
-// find returns the peer's memory from an offset on. mu is held.
+// find returns the peer's memory from an offset to the end of its iomap. mu is held.
 func (maps *iomaps) find(offset uint64) (sge, bool) {
 	for _, m := range maps.peers {
 		if at := offset - m.offset; offset >= m.offset && at < uint64(m.memory.length) {
@@ -175,8 +181,9 @@ func (maps *iomaps) find(offset uint64) (sge, bool) {
 	return sge{}, false
 }
 
-// WriteAt writes b to the peer's memory that it has mapped at off (riowrite). The peer's reader does not notice; it finds b there when
-// it has received what is written afterwards. The error wraps EINVAL where nothing is mapped.
+// WriteAt writes b to the memory that the peer has mapped at off (riowrite). The peer's reader gets
+// no notification. The memory has the bytes of b when the peer has received data that is written
+// after WriteAt. The error wraps EINVAL if off is not mapped.
 func (c *Conn) WriteAt(b []byte, off int64) (total int, err error) {
 	c.writing.Lock()
 	defer c.writing.Unlock()
@@ -185,7 +192,7 @@ func (c *Conn) WriteAt(b []byte, off int64) (total int, err error) {
 		total += n
 		if errors.Is(err, verbs.ErrAgain) {
 			c.mu.Lock()
-			err = c.until(func() bool { return c.mayWriteAt(len(b) - total) })
+			err = c.waitSender(func() bool { return c.canWriteAt(len(b) - total) })
 			c.mu.Unlock()
 			if err != nil {
 				err = c.opError("write", err)
@@ -198,7 +205,7 @@ func (c *Conn) WriteAt(b []byte, off int64) (total int, err error) {
 	return total, nil
 }
 
-// TryWriteAt is WriteAt that does not wait, as TryWrite is Write.
+// TryWriteAt is like WriteAt but does not wait, as TryWrite is like Write.
 func (c *Conn) TryWriteAt(b []byte, off int64) (int, error) {
 	if !c.writing.TryLock() {
 		return 0, errAgain
@@ -207,10 +214,10 @@ func (c *Conn) TryWriteAt(b []byte, off int64) (int, error) {
 	return c.tryWriteAt(b, off)
 }
 
-// mayWriteAt tells whether some of n bytes can be written to the peer's memory. It is so whenever the Conn is Writable: who has to wait
-// for the one waits for the other. mu is held.
-func (c *Conn) mayWriteAt(n int) bool {
-	return len(c.maps.pending) == 0 && c.out.slotted(c) && c.out.spacious(min(n, lowWater))
+// canWriteAt reports whether some of n bytes can be written to the peer's memory. It returns true
+// whenever the Conn is Writable, so that waiting for Writable suffices. mu is held.
+func (c *Conn) canWriteAt(n int) bool {
+	return len(c.maps.pending) == 0 && c.out.hasSlot(c) && c.out.hasSpace(min(n, lowWater))
 }
 
 // tryWriteAt is TryWriteAt; writing is held.
@@ -227,8 +234,8 @@ func (c *Conn) tryWriteAt(b []byte, off int64) (total int, err error) {
 		case c.writeShut || c.peerGone:
 			err = syscall.EPIPE
 		case !ok:
-			err = verbs.Errorf(syscall.EINVAL, "write", "the peer has nothing mapped at %d", off+int64(total))
-		case !c.mayWriteAt(len(b) - total):
+			err = verbs.Errorf(syscall.EINVAL, "write", "the peer has no mapping at %d", off+int64(total))
+		case !c.canWriteAt(len(b) - total):
 			if total == 0 {
 				err = errAgain
 			}
@@ -237,11 +244,11 @@ func (c *Conn) tryWriteAt(b []byte, off int64) (total int, err error) {
 		if err != nil {
 			return total, c.opError("write", err)
 		}
-		room := c.out.room()
+		room := c.out.freeSpace()
 		n := min(len(b)-total, int(min(to.length, maxTransfer)), len(room))
 		c.copyUnlocked(room[:n], b[total:])
-		if c.writeOver() || !c.mayWriteAt(len(b)-total) {
-			continue // meanwhile Map may have taken the last slot
+		if c.writeEnded() || !c.canWriteAt(len(b)-total) {
+			continue // Map may have used the last slot meanwhile
 		}
 		s := &c.out
 		sges := [1]verbs.SGE{s.mr.SGE(s.at, n)}

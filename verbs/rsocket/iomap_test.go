@@ -17,7 +17,8 @@ import (
 	"github.com/softrnic/softrnic/verbs/rsocket"
 )
 
-// What is written to the other's mappings is there when what was written afterwards has arrived, more often than there are credits.
+// Data written to the peer's mappings is there when stream data that was written later has arrived.
+// There are more rounds than credits.
 func TestWriteAt(t *testing.T) {
 	overAll(t, func(t *testing.T, m stacktest.Medium, transport verbs.Transport) {
 		a, b := pair(t, m, &rsocket.Config{Transport: transport, Iomaps: 3, RQSize: 32, SQSize: 32})
@@ -29,7 +30,7 @@ func TestWriteAt(t *testing.T) {
 			ok(t, err)
 		}
 		if _, err := b.WriteAt(make([]byte, 1), 0); !errors.Is(err, syscall.EINVAL) {
-			t.Errorf("WriteAt where nothing is mapped: %v", err)
+			t.Errorf("WriteAt without a mapping: %v", err)
 		}
 		for i := range 50 {
 			first, second := make([]byte, 50_000), make([]byte, 10)
@@ -47,7 +48,7 @@ func TestWriteAt(t *testing.T) {
 			ok(t, err)
 			send(b, a)
 			if first[0] != 0 || !bytes.Equal(first[1:], data) || !bytes.Equal(second, data[:10]) {
-				t.Fatalf("round %d: other bytes have arrived", i)
+				t.Fatalf("round %d: different bytes have arrived", i)
 			}
 			ok(t, m.Close())
 			ok(t, m2.Close())
@@ -60,12 +61,12 @@ func TestWriteAt(t *testing.T) {
 			ok(t, err)
 		}
 		if _, err := a.Map(make([]byte, 1), -1); !errors.Is(err, syscall.ENOMEM) {
-			t.Errorf("a mapping more than the peer has room for: %v", err)
+			t.Errorf("one mapping more than the peer supports: %v", err)
 		}
 	})
 }
 
-// Where a mapping has ended nothing is written: the connection fails.
+// A WriteAt to a closed mapping writes nothing, and the connection fails.
 func TestWriteAtUnmapped(t *testing.T) {
 	overAll(t, func(t *testing.T, m stacktest.Medium, transport verbs.Transport) {
 		a, b := pair(t, m, &rsocket.Config{Transport: transport, Iomaps: 1})
@@ -80,15 +81,16 @@ func TestWriteAtUnmapped(t *testing.T) {
 		_, err = b.WriteAt([]byte{1}, 0)
 		ok(t, err)
 		if _, err := b.Read(make([]byte, 1)); err == nil || err == io.EOF {
-			t.Errorf("Read after a WriteAt to what is mapped no more: %v", err)
+			t.Errorf("Read after a WriteAt to a closed mapping: %v", err)
 		}
 		if memory[0] != 0 {
-			t.Error("it was written")
+			t.Error("the memory was written")
 		}
 	})
 }
 
-// Map takes the last credits and slots of the send queue while a writer copies, which then waits for others: all bytes arrive.
+// Map uses the last credits and slots of the send queue while a writer copies. The writer then
+// waits for others, and all bytes arrive.
 func TestMapWhileWriting(t *testing.T) {
 	both(t, func(t *testing.T, transport verbs.Transport) {
 		lan := new(pipe.Switch)
@@ -104,7 +106,7 @@ func TestMapWhileWriting(t *testing.T) {
 			if copies++; copies > 10 {
 				return
 			}
-			for range 32 { // more than there are credits or slots; each has an index of its own
+			for range 32 { // more than credits or slots, each with its own index
 				if _, err := a.Map(make([]byte, 8), 0); err != nil {
 					t.Errorf("Map: %v", err)
 					return
@@ -119,7 +121,7 @@ func TestMapWhileWriting(t *testing.T) {
 			if n, err := io.ReadFull(b, got); err != nil {
 				t.Errorf("%d bytes of %d have arrived: %v", n, total, err)
 			} else if !bytes.Equal(got, data) {
-				t.Error("other bytes have arrived")
+				t.Error("different bytes have arrived")
 			}
 		})
 		wait := waiter(a)
@@ -133,10 +135,10 @@ func TestMapWhileWriting(t *testing.T) {
 			}
 		}
 		if copies == 0 {
-			t.Error("nothing was copied without the lock")
+			t.Error("no data was copied without the lock")
 		}
 		if t.Failed() {
-			a.Close() // so that the reader's peer has gone
+			a.Close() // ends the reader
 		}
 		working.Wait()
 	})
@@ -171,13 +173,14 @@ func TestUnmapWhileClosing(t *testing.T) {
 			closing.Wait()
 		}
 		if r := from.Resources(); r.MR != 0 || r.PD > 1 {
-			t.Errorf("left behind: %+v", r)
+			t.Errorf("leaked: %+v", r)
 		}
 	})
 }
 
-// A WriteAt that waits until the peer can be told of a mapping goes on when that has ended. Time is virtual, so that it is known to wait.
-func TestWriteAtBehindMap(t *testing.T) {
+// A WriteAt that waits for a pending mapping continues when the mapping is closed. Time is virtual,
+// so that synctest.Wait returns when WriteAt waits.
+func TestWriteAtWaitsForMap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := new(pipe.Switch)
 		to, from := open(t, lan.Port(), server), open(t, lan.Port(), client)
@@ -193,7 +196,7 @@ func TestWriteAtBehindMap(t *testing.T) {
 		_, err = a.Read(make([]byte, 1))
 		ok(t, err)
 		for err == nil {
-			_, err = a.TryWrite([]byte{1}) // b does not read: the credits end
+			_, err = a.TryWrite([]byte{1}) // b does not read: the credits run out
 		}
 		m, err := a.Map(make([]byte, 1), 0)
 		ok(t, err)
@@ -214,7 +217,7 @@ func TestWriteAtBehindMap(t *testing.T) {
 	})
 }
 
-// Map at the same time as Close leaves nothing behind, and fails when the Conn is closed.
+// Map concurrent with Close leaks nothing, and fails when the Conn is closed.
 func TestMapWhileClosing(t *testing.T) {
 	lan := new(pipe.Switch)
 	to, from := open(t, lan.Port(), server), open(t, lan.Port(), client)
@@ -234,7 +237,7 @@ func TestMapWhileClosing(t *testing.T) {
 						t.Errorf("Map: %v", err)
 						return
 					}
-					_ = m.Close() // fails if that of the Conn was faster
+					_ = m.Close() // fails if the Conn was closed first
 				}
 			})
 		}
@@ -244,6 +247,6 @@ func TestMapWhileClosing(t *testing.T) {
 		mapping.Wait()
 	}
 	if r := from.Resources(); r.MR != 0 || r.PD > 1 {
-		t.Errorf("left behind: %+v", r)
+		t.Errorf("leaked: %+v", r)
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/softrnic/softrnic/verbs/rsocket"
 )
 
-// Memory whose length the protocol cannot say is not mapped, rather than a part of it.
+// Map of memory whose length does not fit in the protocol's field fails.
 func TestMapTooLong(t *testing.T) {
 	b, err := unix.Mmap(-1, 0, 1<<32, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 	ok(t, err)
@@ -34,8 +34,8 @@ func TestMapTooLong(t *testing.T) {
 	ok(t, err)
 }
 
-// Memory that is not there any more, such as what is behind the end of a file that was truncated, ends the connection of a peer that writes
-// to it, and not this process.
+// A peer writes to memory that no longer exists, such as pages after the end of a truncated file.
+// This ends the peer's connection, and not this process.
 func TestWriteAtFaults(t *testing.T) {
 	overAll(t, func(t *testing.T, m stacktest.Medium, transport verbs.Transport) {
 		memory, err := unix.Mmap(-1, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
@@ -51,9 +51,9 @@ func TestWriteAtFaults(t *testing.T) {
 		ok(t, unix.Mprotect(memory, unix.PROT_NONE))
 		_, err = b.WriteAt([]byte{1}, 0)
 		ok(t, err)
-		for who, c := range map[string]*rsocket.Conn{"who has mapped it": a, "the peer": b} {
+		for side, c := range map[string]*rsocket.Conn{"the side with the mapping": a, "the peer": b} {
 			if _, err := c.Read(make([]byte, 1)); err == nil || err == io.EOF {
-				t.Errorf("Read of %s: %v", who, err)
+				t.Errorf("Read on %s: %v", side, err)
 			}
 		}
 	})

@@ -20,7 +20,7 @@ type Listener struct {
 	conns  chan *Conn
 	slots  chan struct{}
 	ended  chan struct{} // closed when accepting has failed
-	err    error         // why; set before ended is closed
+	err    error         // the reason; set before ended is closed
 
 	closing    sync.Once
 	goroutines sync.WaitGroup
@@ -28,8 +28,9 @@ type Listener struct {
 
 var _ net.Listener = (*Listener)(nil)
 
-// Listen listens on "host:port"; ":port" stands for all addresses of the device, port 0 for an ephemeral port. Requests are
-// accepted in the background: so many as the backlog has, and so many of peers of which nothing shows that they are there.
+// Listen listens on "host:port"; ":port" means all addresses of the device, and port 0 an ephemeral
+// port. Requests are accepted in the background, at most Config.Backlog at a time. A second backlog
+// of the same size is for peers whose address is not verified.
 func Listen(dev *verbs.Device, addr string, cfg *Config) (*Listener, error) {
 	full := cfg.WithDefaults()
 	cm, err := rdmacm.Listen(dev, addr, &rdmacm.Config{
@@ -47,13 +48,14 @@ func Listen(dev *verbs.Device, addr string, cfg *Config) (*Listener, error) {
 	return l, nil
 }
 
-// SetConfig sets the options of connections that are requested from now on. Those of the listener itself stay as they are.
+// SetConfig sets the options of connections that are requested from now on. It does not change the
+// options of the listener itself.
 func (l *Listener) SetConfig(cfg *Config) {
 	full := cfg.WithDefaults()
 	l.cfg.Store(&full)
 }
 
-// serve takes requests.
+// serve accepts requests.
 func (l *Listener) serve() {
 	for {
 		select {
@@ -73,7 +75,7 @@ func (l *Listener) serve() {
 			defer func() { <-l.slots }()
 			c, err := l.accept(r)
 			if err != nil {
-				return // the peer has been told
+				return // the request is rejected
 			}
 			select {
 			case l.conns <- c:
@@ -84,7 +86,7 @@ func (l *Listener) serve() {
 	}
 }
 
-// accept makes a connection of a request, or rejects it.
+// accept establishes the connection of a request, or rejects the request.
 func (l *Listener) accept(r *rdmacm.Request) (*Conn, error) {
 	peer, err := parseConnData(r.Peer().PrivateData)
 	if err != nil {
@@ -130,7 +132,8 @@ func (l *Listener) AcceptContext(ctx context.Context) (*Conn, error) {
 // Addr returns the address and port that the listener is bound to.
 func (l *Listener) Addr() net.Addr { return Addr{l.l.Addr().String()} }
 
-// Close closes the listener, and connections that Accept has not returned. Others are not affected.
+// Close closes the listener, and connections that Accept has not returned. Other connections are
+// not affected.
 func (l *Listener) Close() (err error) {
 	first := false
 	l.closing.Do(func() {

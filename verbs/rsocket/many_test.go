@@ -17,8 +17,9 @@ import (
 	"github.com/softrnic/softrnic/verbs/rsocket"
 )
 
-// Many connections between two devices, 10,000 in the long run: each of them works, before and after all have been idle, and nothing
-// is left of them. What an idle one costs is bounded, and logged, for both of its ends together.
+// Many connections between two devices, 10,000 in the long run. Each works before and after all
+// have been idle, and they leak nothing. The memory and goroutines of an idle connection, for both
+// ends together, are bounded and logged.
 func TestManyConnections(t *testing.T) {
 	conns := stacktest.Size(100, 100, 10_000)
 	both(t, func(t *testing.T, transport verbs.Transport) {
@@ -33,7 +34,7 @@ func TestManyConnections(t *testing.T) {
 
 func many(t *testing.T, cfg *rsocket.Config, conns int) {
 	lan := new(pipe.Switch)
-	room := netstack.TCPMemory(int64(max(conns, 1000)) * 512 << 10) // iWARP's
+	room := netstack.TCPMemory(int64(max(conns, 1000)) * 512 << 10) // for iWARP
 	to, from := open(t, lan.Port(), server, room), open(t, lan.Port(), client, room)
 	before := usage()
 	l, err := rsocket.Listen(to, "10.0.0.1:7", cfg)
@@ -94,51 +95,53 @@ func many(t *testing.T, cfg *rsocket.Config, conns int) {
 		return err
 	})
 	took := time.Since(began)
-	echo := func(i int) error { return echoed(clients[i], []byte{byte(i), byte(i >> 8), 3}) }
+	echo := func(i int) error { return checkEcho(clients[i], []byte{byte(i), byte(i >> 8), 3}) }
 	each(echo)
-	// A quarter above what tests/bench/README.md has for each end. One goroutine is the test's own, and some are the devices'.
+	// A quarter more than the values in tests/bench/README.md for each end. One goroutine is the
+	// test's, and some are the devices'.
 	most := 2 * 220.0 * 1024
 	if cfg.SQSize != 0 {
 		most = 2 * 28 * 1024
 	}
-	n, buffers := float64(conns), float64(2*(orDefault(cfg.SendBuffer)+orDefault(cfg.RecvBuffer)))
+	n, buffers := float64(conns), float64(2*(bufferSize(cfg.SendBuffer)+bufferSize(cfg.RecvBuffer)))
 	var rest, stacks, goroutines float64
-	// A connection is not idle at once: acknowledgements are under way, and iWARP gives a receiver's
-	// memory back after a second or two.
+	// A connection is not idle immediately: acknowledgements are in flight, and iWARP frees a
+	// receiver's memory after a second or two.
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(100 * time.Millisecond) {
 		idle := usage()
-		rest, stacks, goroutines = (idle.heap-before.heap)/n-buffers, (idle.stacks-before.stacks)/n, (idle.goroutines-before.goroutines)/n
+		rest, stacks = (idle.heap-before.heap)/n-buffers, (idle.stacks-before.stacks)/n
+		goroutines = (idle.goroutines - before.goroutines) / n
 		if rest <= most && stacks <= 32<<10 && goroutines <= 3.5 {
 			break
 		}
 		if time.Now().After(deadline) {
-			t.Errorf("an idle connection costs more than %.0f KiB beside its buffers, 32 KiB of stacks and 3.5 goroutines", most/1024)
+			t.Errorf("an idle connection uses more than %.0f KiB in addition to its buffers, 32 KiB of stacks or 3.5 goroutines", most/1024)
 			break
 		}
 	}
-	t.Logf("result: %d connections in %v; each %.1f KiB of heap, of which %.1f KiB are no buffers, %.1f KiB of stacks and %.1f goroutines", conns, took.Round(time.Millisecond),
-		(rest+buffers)/1024, rest/1024, stacks/1024, goroutines)
+	t.Logf("result: %d connections in %v; each %.1f KiB of heap, of which %.1f KiB are no buffers, %.1f KiB of stacks and %.1f goroutines",
+		conns, took.Round(time.Millisecond), (rest+buffers)/1024, rest/1024, stacks/1024, goroutines)
 	each(echo)
 	each(func(i int) error { return clients[i].Close() })
 	serving.Wait()
 	ok(t, l.Close())
 	for _, dev := range []*verbs.Device{to, from} {
 		if r := dev.Resources(); r.QP != 0 || r.CQ != 0 || r.MR != 0 || r.PD > 1 {
-			t.Errorf("left behind: %+v", r)
+			t.Errorf("leaked: %+v", r)
 		}
 	}
 }
 
-// orDefault is the size of a buffer.
-func orDefault(n int) int {
+// bufferSize returns the size of a buffer of which the Config has n.
+func bufferSize(n int) int {
 	if n == 0 {
 		return 128 << 10
 	}
 	return n
 }
 
-// echoed sends bytes and compares what comes back.
-func echoed(c net.Conn, b []byte) error {
+// checkEcho sends bytes and compares the answer.
+func checkEcho(c net.Conn, b []byte) error {
 	if err := c.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 		return err
 	}
@@ -150,14 +153,14 @@ func echoed(c net.Conn, b []byte) error {
 		return err
 	}
 	if string(got) != string(b) {
-		return errors.New("other bytes came back")
+		return errors.New("the answer has different bytes")
 	}
 	return c.SetDeadline(time.Time{})
 }
 
 type used struct{ heap, stacks, goroutines float64 }
 
-// usage is what the process uses now, in bytes.
+// usage returns the current memory use of the process in bytes, and its goroutines.
 func usage() used {
 	runtime.GC()
 	runtime.GC()

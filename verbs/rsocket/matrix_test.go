@@ -22,26 +22,28 @@ import (
 	"github.com/softrnic/softrnic/verbs/rsocket"
 )
 
-// tally counts what has happened to the connections of the matrix, which shows whether it tests anything.
+// tally counts the outcomes of the matrix's connections, to show that the matrix tests each of
+// them.
 var tally struct{ unconnected, survived, failed, bytes atomic.Uint64 }
 
-// Over RoCE, on every kind of bad network each byte arrives once and in order, both ways at once, on connections that none of it should
-// end, short outages in mid-stream included; an outage that is longer than the QP's retries ends both sides with an error, in time, and
-// before it with what was sent, as far as it came. Time is virtual.
+// On each kind of impaired network, RoCE delivers each byte once and in order, in both directions
+// at the same time. Impairments and short outages do not end connections. An outage longer than the
+// QP's retries ends both sides with an error, in time. The data before the error is a prefix of the
+// data sent. Time is virtual.
 func TestMatrix(t *testing.T) {
-	n := uint64(stacktest.Seeds(t, stacktest.Size(24, 48, 48), bad))
+	n := uint64(stacktest.Seeds(t, stacktest.Size(24, 48, 48), runSeed))
 	t.Logf("result: %d seeds, %d bytes: %d were not connected, %d survived an outage, %d failed by one", n, tally.bytes.Load(),
 		tally.unconnected.Load(), tally.survived.Load(), tally.failed.Load())
 	if un := tally.unconnected.Load(); un*50 > n {
-		t.Errorf("%d of %d were not connected: rdma_cm gives up too early", un, n)
+		t.Errorf("%d of %d were not connected: the retries of rdma_cm are too few", un, n)
 	}
 	if n >= 24 && (tally.failed.Load() < n/10 || tally.survived.Load() < n/10) {
-		t.Error("too few outages to see anything")
+		t.Error("too few outages")
 	}
 }
 
-// badWay is one kind of trouble in a direction of the network.
-func badWay(seed uint64, r *rand.Rand) (w impair.Direction) {
+// impairment returns the impairment of one direction of the network.
+func impairment(seed uint64, r *rand.Rand) (w impair.Direction) {
 	switch seed % 6 {
 	case 0:
 		w.Loss = []float64{0.001, 0.01, 0.05}[r.IntN(3)]
@@ -59,14 +61,14 @@ func badWay(seed uint64, r *rand.Rand) (w impair.Direction) {
 	return w
 }
 
-// The QPs of rdma_cm retry for longer than shortOutage, and not for longer than retries.
+// The QPs of rdma_cm retry for longer than shortOutage, and for at most retries.
 const (
 	shortOutage = time.Second
 	retries     = time.Minute
 	dialTime    = 30 * time.Second // of connect
 )
 
-// outage is when a cable is pulled, and for how long; 0: not at all.
+// outage is a time without a carrier; if lasts is 0, there is none.
 type outage struct {
 	after int // bytes that one side has written
 	lasts time.Duration
@@ -75,8 +77,8 @@ type outage struct {
 
 func (o *outage) long() bool { return o.lasts > shortOutage }
 
-// pull pulls the cable once so many bytes are written.
-func (o *outage) pull(written int, port *pipe.Port) {
+// start removes the carrier once enough bytes are written.
+func (o *outage) start(written int, port *pipe.Port) {
 	if o.lasts == 0 || written < o.after {
 		return
 	}
@@ -86,12 +88,12 @@ func (o *outage) pull(written int, port *pipe.Port) {
 	}
 }
 
-// bad runs one of them.
-func bad(t *testing.T, seed uint64) {
+// runSeed runs the matrix for one seed.
+func runSeed(t *testing.T, seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 1))
 	lan := new(pipe.Switch)
 	device := func(l link.Link, addr string, i uint64) (*verbs.Device, func()) {
-		l, err := impair.New(l, impair.Config{Seed: seed<<1 | i, Out: badWay(seed, r)})
+		l, err := impair.New(l, impair.Config{Seed: seed<<1 | i, Out: impairment(seed, r)})
 		ok(t, err)
 		host, err := netstack.New(l, netstack.Addr(addr))
 		ok(t, err)
@@ -144,7 +146,7 @@ func bad(t *testing.T, seed uint64) {
 				_, err = c.Write(rest[:n])
 				rest = rest[n:]
 				if c == a {
-					out.pull(len(data)-len(rest), pulled)
+					out.start(len(data)-len(rest), pulled)
 				}
 			}
 			written <- errors.Join(err, c.CloseWrite())
@@ -160,7 +162,7 @@ func bad(t *testing.T, seed uint64) {
 		err := errors.Join(o.read, o.write)
 		switch {
 		case !bytes.HasPrefix(data, o.got):
-			t.Errorf("other bytes arrived, before %v", err)
+			t.Errorf("different bytes arrived, before %v", err)
 		case o.read == nil && len(o.got) < len(data):
 			t.Errorf("the stream ended after %d bytes of %d", len(o.got), len(data))
 		case err != nil && !out.long():
@@ -176,11 +178,11 @@ func bad(t *testing.T, seed uint64) {
 	default:
 		tally.failed.Add(1)
 		if took := time.Since(*at); took > retries {
-			t.Errorf("the last of both sides has heard of the outage after %v", took)
+			t.Errorf("the connection failed on both sides only after %v", took)
 		}
 		for _, c := range []*rsocket.Conn{a, b} {
 			if c.Err() == nil {
-				t.Error("a side has not heard of the outage")
+				t.Error("the connection has not failed on one side")
 			}
 		}
 	}
@@ -191,7 +193,8 @@ func bad(t *testing.T, seed uint64) {
 	}
 }
 
-// timedOut tells whether a connection could not be made in time.
+// timedOut reports whether a connection could not be established in time.
 func timedOut(err error) bool {
-	return errors.Is(err, syscall.ETIMEDOUT) || errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded)
+	return errors.Is(err, syscall.ETIMEDOUT) || errors.Is(err, syscall.EHOSTUNREACH) ||
+		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded)
 }

@@ -10,33 +10,35 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// Ready tells what a Conn can do without waiting, as poll does for a socket.
+// Ready is the set of operations that a Conn can do without waiting, as poll reports them for a
+// socket.
 type Ready uint8
 
 const (
-	// Readable: TryRead does not return verbs.ErrAgain. That may be for the end of the stream or an error.
+	// Readable: TryRead does not return verbs.ErrAgain. It may return data, the end of the stream
+	// or an error.
 	Readable Ready = 1 << iota
-	// Writable: TryWrite does not return verbs.ErrAgain. That may be for an error.
+	// Writable: TryWrite does not return verbs.ErrAgain. It may return an error.
 	Writable
-	// HungUp: neither side sends any more, and what the peer has sent was read.
+	// HungUp: both sides have ended sending, and all data of the peer was read.
 	HungUp
 	// Failed: the connection has ended in an error.
 	Failed
 )
 
-// errAgain is what TryRead and TryWrite return most often.
+// errAgain is the most frequent error of TryRead and TryWrite, allocated once.
 var errAgain error = &verbs.Error{Op: "rsocket", Err: verbs.ErrAgain}
 
-// ready is what the Conn can do now. mu is held.
+// ready implements Ready. mu is held.
 func (c *Conn) ready() (r Ready) {
-	over := c.over()
-	if over || c.readShut || c.peerShut || c.in.unread > 0 {
+	ended := c.ended()
+	if ended || c.readShut || c.peerShut || c.in.unread > 0 {
 		r |= Readable
 	}
-	if over || c.writeShut || c.out.ready(c) && c.out.spacious(lowWater) {
+	if ended || c.writeShut || c.out.ready(c) && c.out.hasSpace(lowWater) {
 		r |= Writable
 	}
-	if (over || c.writeShut && c.peerShut) && (c.in.unread == 0 || c.failed) {
+	if (ended || c.writeShut && c.peerShut) && (c.in.unread == 0 || c.failed) {
 		r |= HungUp
 	}
 	if c.failed {
@@ -45,13 +47,15 @@ func (c *Conn) ready() (r Ready) {
 	return r
 }
 
-// spacious tells whether the send buffer has room for n bytes.
-func (s *sender) spacious(n int) bool { return len(s.buf)-s.used >= n }
+// hasSpace reports whether the send buffer has space for n bytes.
+func (s *sender) hasSpace(n int) bool { return len(s.buf)-s.used >= n }
 
-// OnReady has f called, now and then whenever the Conn may be ready for more than before, with what it is ready for. It may be so
-// without a change, and is not when reading and writing make it less. f is called on a goroutine of its own, soon after the change, with no
-// lock held: it may call any method but OnReady. Calls are made one at a time; when OnReady returns, the function of an earlier one
-// is not running and will not be called. nil ends the calls.
+// OnReady registers a function f that is called with the current Ready value, first immediately and
+// then whenever the Conn may have become ready for more. Spurious calls are possible. Reading and
+// writing that reduce readiness cause no call. f runs on its own goroutine soon after the change,
+// with no lock held. It may call any method except OnReady. Calls are made one at a time. When
+// OnReady returns, the previous function is not running and will not be called. A nil f ends the
+// calls.
 func (c *Conn) OnReady(f func(Ready)) {
 	c.mu.Lock()
 	wait := c.onReady.set(f, c.ready)
@@ -59,14 +63,14 @@ func (c *Conn) OnReady(f func(Ready)) {
 	wait()
 }
 
-// Ready returns what the Conn can do without waiting.
+// Ready returns the operations that the Conn can do without waiting.
 func (c *Conn) Ready() Ready {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.ready()
 }
 
-// Err returns why the connection has failed; nil if it has not.
+// Err returns the error that the connection has failed with, or nil.
 func (c *Conn) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -76,10 +80,11 @@ func (c *Conn) Err() error {
 	return c.err
 }
 
-// TryRead is Read that does not wait: the error wraps verbs.ErrAgain if nothing has arrived, or another goroutine reads.
+// TryRead is like Read but does not wait: the error wraps verbs.ErrAgain if no data has arrived, or
+// another goroutine reads.
 func (c *Conn) TryRead(b []byte) (int, error) { return c.tryRead(b, false) }
 
-// Peek is TryRead which leaves what it has read to be read again.
+// Peek is like TryRead, but leaves the data in the receive buffer.
 func (c *Conn) Peek(b []byte) (int, error) { return c.tryRead(b, true) }
 
 func (c *Conn) tryRead(b []byte, peek bool) (total int, err error) {
@@ -105,25 +110,25 @@ func (c *Conn) tryRead(b []byte, peek bool) (total int, err error) {
 	default:
 		return 0, errAgain
 	}
-	// At most two pieces: the ring begins anew where it ends.
+	// At most two pieces, because the data may wrap around the end of the ring.
 	first := c.in.next(len(b))
 	rest := c.in.buf[:min(c.in.unread-len(first), len(b)-len(first))]
-	c.holding = true
+	c.copying = true
 	c.mu.Unlock()
 	total = copy(b, first)
 	total += copy(b[total:], rest)
 	c.mu.Lock()
-	c.holding = false
+	c.copying = false
 	if !peek {
 		c.in.consume(total)
 		c.grant()
 	}
-	c.drop()
+	c.dropUnread()
 	return total, nil
 }
 
-// TryWrite is Write that does not wait: it returns what it could send of b. If that is nothing, or if another goroutine writes, the
-// error wraps verbs.ErrAgain.
+// TryWrite is like Write but does not wait: it returns the number of bytes of b that it could send.
+// If it could send none, or another goroutine writes, the error wraps verbs.ErrAgain.
 func (c *Conn) TryWrite(b []byte) (total int, err error) {
 	if !c.writing.TryLock() {
 		return 0, errAgain
@@ -147,22 +152,22 @@ func (c *Conn) TryWrite(b []byte) (total int, err error) {
 			return 0, c.opError("write", err)
 		case total == len(b):
 			return total, nil
-		case !c.out.ready(c), len(b) > c.cfg.Inline && !c.out.spacious(min(len(b)-total, lowWater)):
+		case !c.out.ready(c), len(b) > c.cfg.Inline && !c.out.hasSpace(min(len(b)-total, lowWater)):
 			if total == 0 {
 				err = errAgain
 			}
 			return total, err
 		}
-		n := min(len(b)-total, piece, int(min(c.out.rooms[0].length, maxTransfer)))
+		n := min(len(b)-total, piece, int(min(c.out.targets[0].length, maxTransfer)))
 		from := b[total:]
 		if len(b) <= c.cfg.Inline {
 			c.postData(n, from[:n])
 		} else {
-			room := c.out.room() // nobody else takes of it while writing is held
+			room := c.out.freeSpace() // stays free while writing is held
 			n = min(n, len(room))
 			c.copyUnlocked(room[:n], from)
-			if c.writeOver() || !c.out.ready(c) {
-				continue // meanwhile Map may have taken the last credit or slot
+			if c.writeEnded() || !c.out.ready(c) {
+				continue // Map may have used the last credit or slot meanwhile
 			}
 			c.postData(n, nil)
 		}
@@ -170,7 +175,7 @@ func (c *Conn) TryWrite(b []byte) (total int, err error) {
 	}
 }
 
-// copyUnlocked copies without holding mu, which is held before and after.
+// copyUnlocked copies without mu, which the caller holds.
 func (c *Conn) copyUnlocked(to, from []byte) {
 	c.mu.Unlock()
 	copy(to, from)
@@ -180,7 +185,8 @@ func (c *Conn) copyUnlocked(to, from []byte) {
 	c.mu.Lock()
 }
 
-// SetKeepAlive sets how long the connection may send nothing before it asks whether the peer is there; 0 is never (Config.KeepAlive).
+// SetKeepAlive sets the idle time of the sender after which it probes the peer; 0 means never
+// (Config.KeepAlive).
 func (c *Conn) SetKeepAlive(d time.Duration) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -197,7 +203,8 @@ func (c *Conn) SetKeepAlive(d time.Duration) error {
 	return nil
 }
 
-// SetLinger sets the longest that Close waits until the peer has what was written (Config.Linger).
+// SetLinger sets the maximum time that Close waits for the peer to acknowledge the written data
+// (Config.Linger).
 func (c *Conn) SetLinger(d time.Duration) error {
 	if d < 0 {
 		return errors.ErrUnsupported

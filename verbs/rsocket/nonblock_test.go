@@ -14,15 +14,15 @@ import (
 	"github.com/softrnic/softrnic/verbs/rsocket"
 )
 
-// waiter waits until a socket is ready for one of some things.
+// waiter returns a function that waits until a socket is ready for one of the given operations.
 func waiter(c interface {
 	OnReady(func(rsocket.Ready))
 	Ready() rsocket.Ready
 }) func(rsocket.Ready) rsocket.Ready {
-	news := make(chan struct{}, 1)
+	changed := make(chan struct{}, 1)
 	c.OnReady(func(rsocket.Ready) {
 		select {
-		case news <- struct{}{}:
+		case changed <- struct{}{}:
 		default:
 		}
 	})
@@ -31,12 +31,12 @@ func waiter(c interface {
 			if r := c.Ready(); r&want != 0 {
 				return r
 			}
-			<-news
+			<-changed
 		}
 	}
 }
 
-// A stream by calls that do not wait, which fills every buffer.
+// A stream over non-blocking calls, which fill all buffers.
 func TestTryReadAndWrite(t *testing.T) {
 	overAll(t, func(t *testing.T, m stacktest.Medium, transport verbs.Transport) {
 		for _, size := range []int{50, 1000, 100_000} {
@@ -63,7 +63,7 @@ func TestTryReadAndWrite(t *testing.T) {
 			for buf, peeked := make([]byte, size), make([]byte, size); ; {
 				n, err := b.TryRead(buf[:0])
 				if n != 0 || err != nil {
-					t.Fatalf("TryRead of nothing: %d, %v", n, err)
+					t.Fatalf("TryRead of 0 bytes: %d, %v", n, err)
 				}
 				p, _ := b.Peek(peeked)
 				n, err = b.TryRead(buf)
@@ -76,12 +76,12 @@ func TestTryReadAndWrite(t *testing.T) {
 				}
 				ok(t, err)
 				if n < p || !bytes.Equal(peeked[:p], buf[:p]) {
-					t.Fatalf("Peek saw %d bytes, TryRead %d, or other ones", p, n)
+					t.Fatalf("Peek returned %d bytes, TryRead %d, or different bytes", p, n)
 				}
 				got = append(got, buf[:n]...)
 			}
 			if !bytes.Equal(got, data) {
-				t.Errorf("in pieces of %d: %d bytes of %d, or other ones", size, len(got), len(data))
+				t.Errorf("in pieces of %d: %d bytes of %d, or different bytes", size, len(got), len(data))
 			}
 			if r := b.Ready(); r != rsocket.Readable|rsocket.Writable {
 				t.Errorf("at the end of the peer's half, ready is %b", r)
@@ -95,7 +95,7 @@ func TestTryReadAndWrite(t *testing.T) {
 	})
 }
 
-// A writer that must wait is told of room only when the reader has made some.
+// A waiting writer becomes Writable only after the reader has freed buffer space.
 func TestWritable(t *testing.T) {
 	overAll(t, func(t *testing.T, m stacktest.Medium, transport verbs.Transport) {
 		a, b := pair(t, m, &rsocket.Config{Transport: transport, SendBuffer: 8 << 10, RecvBuffer: 8 << 10})
@@ -107,11 +107,11 @@ func TestWritable(t *testing.T) {
 			ok(t, err)
 			total += n
 		}
-		for a.Ready()&rsocket.Writable != 0 { // and the own one, of which some may still be held
+		for a.Ready()&rsocket.Writable != 0 { // and this side's buffer, part of which may still be in use
 			n, err := a.TryWrite(make([]byte, 3000))
 			ok(t, err)
 			if total += n; total > 16<<10 {
-				t.Fatalf("%d bytes were taken without a reader", total)
+				t.Fatalf("%d bytes were accepted without a reader", total)
 			}
 		}
 		n, err := io.ReadFull(b, make([]byte, total))
@@ -122,7 +122,8 @@ func TestWritable(t *testing.T) {
 	})
 }
 
-// Datagrams by calls that do not wait: at most as many are under way as there are slots, and each comes whole or not at all.
+// Datagrams over non-blocking calls: at most as many as there are slots are in flight, and each
+// arrives complete or not at all.
 func TestTryDatagrams(t *testing.T) {
 	a, b := nodes(t)
 	server, client := a.socket(t, "10.0.0.1:7", nil), b.socket(t, "10.0.0.2:8", &rsocket.Config{SendBuffer: 4 << 10})
@@ -130,10 +131,10 @@ func TestTryDatagrams(t *testing.T) {
 	arrived, free := waiter(server), waiter(client)
 	buf := make([]byte, rsocket.MaxDatagram)
 	if r := server.Ready(); r != rsocket.Writable {
-		t.Errorf("ready is %b before anything has come", r)
+		t.Errorf("ready is %b before the first datagram", r)
 	}
 	if _, _, err := server.TryReadFrom(buf, false); !errors.Is(err, verbs.ErrAgain) {
-		t.Errorf("TryReadFrom of nothing: %v", err)
+		t.Errorf("TryReadFrom without a datagram: %v", err)
 	}
 	for i := range 500 {
 		data := random(1 + i)
@@ -153,12 +154,12 @@ func TestTryDatagrams(t *testing.T) {
 			n, at, err := server.TryReadFrom(buf, peek)
 			ok(t, err)
 			if at != from || !bytes.Equal(buf[:n], data) {
-				t.Fatalf("datagram %d of %d bytes: %d bytes from %v, or other ones", i, len(data), n, at)
+				t.Fatalf("datagram %d of %d bytes: %d bytes from %v, or different bytes", i, len(data), n, at)
 			}
 		}
 	}
 	if _, err := client.TryWriteTo(buf, to); !errors.Is(err, syscall.EMSGSIZE) {
-		t.Errorf("a datagram that is too long: %v", err)
+		t.Errorf("too long a datagram: %v", err)
 	}
 	ok(t, server.Close())
 	if _, _, err := server.TryReadFrom(buf, false); !errors.Is(err, net.ErrClosed) {

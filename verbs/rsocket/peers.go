@@ -12,33 +12,33 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// Bounds of what peers of datagram sockets can take up.
+// Limits of the resources that peers of a datagram socket can use.
 const (
-	maxPeers     = 1024 // remembered; the one that was not used for longest is forgotten, and introduced again
-	maxResolving = 16   // whose addresses are being resolved at the same time
+	maxPeers     = 1024 // cached; the least recently used one is evicted
+	maxResolving = 16   // concurrent address resolutions
 )
 
-// resolveTime is how long resolving an address may take.
-const resolveTime = 2 * time.Second
+// resolveTimeout bounds the resolution of an address.
+const resolveTimeout = 2 * time.Second
 
-// peer is another socket, and how to reach its QP.
+// peer is another socket and the route to its QP.
 type peer struct {
 	addr      netip.AddrPort
-	source    netip.AddrPort // what this socket's address is to it
+	source    netip.AddrPort // this socket's address on the route to it
 	ah        *verbs.AH      // nil if its QP is not known yet
 	qpn       uint32
 	resolving bool
-	forgotten bool
+	evicted   bool
 }
 
-// peers are those of a socket, whose mu guards them.
+// peers is a socket's cache of its peers. The socket's mu protects it.
 type peers struct {
 	known     map[netip.AddrPort]*list.Element // of *peer
-	order     list.List                        // those used last first
+	order     list.List                        // most recently used first
 	resolving int
 }
 
-// get returns a peer, a new one if it is not known. The socket is not closed.
+// get returns a peer, and creates it if necessary. The socket is not closed.
 func (s *peers) get(addr netip.AddrPort) *peer {
 	if e := s.known[addr]; e != nil {
 		s.order.MoveToFront(e)
@@ -47,9 +47,9 @@ func (s *peers) get(addr netip.AddrPort) *peer {
 	if len(s.known) >= maxPeers {
 		old := s.order.Remove(s.order.Back()).(*peer)
 		delete(s.known, old.addr)
-		old.forgotten = true
+		old.evicted = true
 		if old.ah != nil {
-			_ = old.ah.Destroy() // nothing depends on it
+			_ = old.ah.Destroy() // an error would have no consequence
 		}
 	}
 	if s.known == nil {
@@ -72,23 +72,23 @@ func (s *peers) destroy() error {
 	return errors.Join(errs...)
 }
 
-// introduce tells a peer by UDP what QP this socket has, with a datagram if op is opData.
-func (c *PacketConn) introduce(op operation, data []byte, to netip.AddrPort) error {
-	i := introduction{op: op, qpn: c.qp.Num(), addr: c.local.Addr()}
-	if i.addr.Is4() != to.Addr().Is4() { // this socket has all addresses
+// sendUDP sends this socket's QPN to a peer over UDP, together with a datagram if op is opData.
+func (c *PacketConn) sendUDP(op operation, data []byte, to netip.AddrPort) error {
+	i := udpHeader{op: op, qpn: c.qp.Num(), addr: c.local.Addr()}
+	if i.addr.Is4() != to.Addr().Is4() { // this socket is bound to all addresses
 		i.addr = netip.IPv6Unspecified()
 		if to.Addr().Is4() {
 			i.addr = netip.IPv4Unspecified()
 		}
 	}
-	b := i.appendTo(make([]byte, 0, introduction6Len+len(data)))
+	b := i.appendTo(make([]byte, 0, udpHeader6Len+len(data)))
 	_, err := c.sock.WriteTo(append(b, data...), net.UDPAddrFromAddrPort(to))
 	return err
 }
 
-// listen takes introductions in until the UDP socket is closed.
-func (c *PacketConn) listen() {
-	var b [MaxDatagram + introduction6Len]byte
+// readUDP handles UDP datagrams until the UDP socket is closed.
+func (c *PacketConn) readUDP() {
+	var b [MaxDatagram + udpHeader6Len]byte
 	for {
 		n, addr, err := c.sock.ReadFrom(b[:])
 		if err != nil {
@@ -98,19 +98,19 @@ func (c *PacketConn) listen() {
 			return
 		}
 		if from, ok := addr.(*net.UDPAddr); ok {
-			c.introduced(b[:n], unmapped(from.AddrPort()))
+			c.handleUDP(b[:n], unmapped(from.AddrPort()))
 		}
 	}
 }
 
-// introduced takes in what came by UDP.
-func (c *PacketConn) introduced(b []byte, from netip.AddrPort) {
-	i, data, ok := parseIntroduction(b)
+// handleUDP handles a UDP datagram.
+func (c *PacketConn) handleUDP(b []byte, from netip.AddrPort) {
+	i, data, ok := parseUDPHeader(b)
 	if !ok || i.addr.Is4() != from.Addr().Is4() {
 		return
 	}
 	if i.op == opData {
-		_ = c.introduce(opControl, nil, from) // lost, it is asked for again
+		_ = c.sendUDP(opControl, nil, from) // if it is lost, the peer's next UDP datagram is answered
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -125,11 +125,11 @@ func (c *PacketConn) introduced(b []byte, from netip.AddrPort) {
 		c.goroutines.Go(func() { c.resolve(p) })
 	}
 	if i.op == opData {
-		c.arrive(arrival{from, append([]byte(nil), data...), -1})
+		c.enqueue(datagram{from, append([]byte(nil), data...), -1})
 	}
 }
 
-// resolve finds the way to a peer. If there is none, the next introduction tries again.
+// resolve finds the route to a peer. If it fails, the next UDP datagram of the peer tries again.
 func (c *PacketConn) resolve(p *peer) {
 	ah, source, err := c.route(p.addr)
 	c.mu.Lock()
@@ -138,16 +138,16 @@ func (c *PacketConn) resolve(p *peer) {
 	c.peers.resolving--
 	switch {
 	case err != nil:
-	case c.closed || p.forgotten:
-		_ = ah.Destroy() // nothing depends on it
+	case c.closed || p.evicted:
+		_ = ah.Destroy() // an error would have no consequence
 	default:
 		p.ah, p.source = ah, netip.AddrPortFrom(source, c.local.Port())
 	}
 }
 
-// route makes an address handle for an address, and returns the one that this host has towards it.
+// route creates an address handle for an address, and returns this host's source address for it.
 func (c *PacketConn) route(to netip.AddrPort) (ah *verbs.AH, source netip.Addr, err error) {
-	ctx, cancel := context.WithTimeout(c.ctx, resolveTime)
+	ctx, cancel := context.WithTimeout(c.ctx, resolveTimeout)
 	defer cancel()
 	id, err := rdmacm.CreateSyncID(rdmacm.UDP, c.dev)
 	if err != nil {

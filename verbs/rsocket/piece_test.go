@@ -8,9 +8,10 @@ import (
 	"github.com/softrnic/softrnic/link/pipe"
 )
 
-// A Write after one that had to wait for the peer's room is one message: the peer has enough to read, and several would only be more
-// work. Time is virtual, so that synctest.Wait returns when the writer waits.
-func TestPiecesAfterWaiting(t *testing.T) {
+// A Write after one that had to wait for buffer space is one message. The peer still has data to
+// read, so that several messages would gain nothing. Time is virtual, so that synctest.Wait returns
+// when the writer waits.
+func TestTransferSizeAfterWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := new(pipe.Switch)
 		to, from := open(t, lan.Port(), server), open(t, lan.Port(), client)
@@ -18,7 +19,7 @@ func TestPiecesAfterWaiting(t *testing.T) {
 		ok(t, err)
 		defer a.Close()
 		defer b.Close()
-		const size, ahead, writes = 64 << 10, 2, 10 // the peer has room for two
+		const size, ahead, writes = 64 << 10, 2, 10 // the peer's buffer has space for two
 		messages := func() uint64 {
 			synctest.Wait()
 			return to.HWCounters()["rdma_recvs"]
@@ -32,7 +33,7 @@ func TestPiecesAfterWaiting(t *testing.T) {
 			}()
 			messages()
 			if i >= ahead {
-				_, err := io.ReadFull(b, make([]byte, size)) // makes room
+				_, err := io.ReadFull(b, make([]byte, size)) // frees buffer space
 				ok(t, err)
 			}
 			ok(t, <-written)
@@ -41,7 +42,7 @@ func TestPiecesAfterWaiting(t *testing.T) {
 			}
 		}
 		if n := messages() - before; n != writes {
-			t.Errorf("%d messages, of %d Writes after one that had to wait", n, writes)
+			t.Errorf("%d messages for %d Writes after one that had to wait", n, writes)
 		}
 	})
 }

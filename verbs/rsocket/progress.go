@@ -8,10 +8,10 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// leOrder is the order of this side's entry list, on any machine.
+// leOrder is the byte order of this side's entry list on all machines.
 var leOrder = binary.LittleEndian
 
-// run takes completions until ctx ends, but for those that a reader or writer takes who polls.
+// run takes completions until ctx ends. Polling readers and writers take completions too.
 func (c *Conn) run(ctx context.Context) {
 	c.ch.OnEvent(func(n int) {
 		if c.events.Add(int32(n)); n > 0 && c.polling.Load() == 0 {
@@ -21,7 +21,7 @@ func (c *Conn) run(ctx context.Context) {
 			}
 		}
 	})
-	for c.collect(true) {
+	for c.pollCQ(true) {
 		if c.polling.Load() == 0 {
 			c.cq.Device().EndProgress()
 		}
@@ -33,15 +33,16 @@ func (c *Conn) run(ctx context.Context) {
 	}
 }
 
-// collect takes in the completions that there are, and reports whether there may be others. With arm, the next causes an event.
-func (c *Conn) collect(arm bool) bool {
-	c.taking.Lock()
-	defer c.taking.Unlock()
+// pollCQ handles all available completions, and reports whether more may follow. With arm, it arms
+// the CQ first.
+func (c *Conn) pollCQ(arm bool) bool {
+	c.cqMu.Lock()
+	defer c.cqMu.Unlock()
 	if arm {
 		for c.events.Load() > 0 {
 			cq, err := c.ch.TryGetEvent()
 			if err != nil {
-				break // the hook is told of an event a moment before or after it is there
+				break // the hook may be called slightly before the event is in the channel
 			}
 			c.events.Add(-1)
 			_ = cq.AckEvents(1)
@@ -62,12 +63,12 @@ func (c *Conn) collect(arm bool) bool {
 		if n == 0 {
 			return true
 		}
-		c.completed(wcs[:n])
+		c.handleCompletions(wcs[:n])
 	}
 }
 
-// completions passes on what there is in a CQ until ctx ends, or the CQ fails.
-func completions(ctx context.Context, ch *verbs.CompChannel, cq *verbs.CQ, take func([]verbs.WC)) error {
+// serveCQ passes the completions of a CQ to handle until ctx ends or the CQ fails.
+func serveCQ(ctx context.Context, ch *verbs.CompChannel, cq *verbs.CQ, handle func([]verbs.WC)) error {
 	var wcs [32]verbs.WC
 	for {
 		if cq.RequestNotify(false) != nil {
@@ -81,7 +82,7 @@ func completions(ctx context.Context, ch *verbs.CompChannel, cq *verbs.CQ, take 
 			if n == 0 {
 				break
 			}
-			take(wcs[:n])
+			handle(wcs[:n])
 		}
 		if _, err := ch.GetEvent(ctx); err != nil {
 			return nil
@@ -90,18 +91,18 @@ func completions(ctx context.Context, ch *verbs.CompChannel, cq *verbs.CQ, take 
 	}
 }
 
-// completed takes in completions.
-func (c *Conn) completed(wcs []verbs.WC) {
+// handleCompletions handles completions.
+func (c *Conn) handleCompletions(wcs []verbs.WC) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	received := 0
 	for i := range wcs {
 		wc := &wcs[i]
 		if wc.WRID&receiveID == 0 {
-			c.out.completed(wc.WRID)
+			c.out.handleCompletion(wc.WRID)
 		}
 		if wc.Status != verbs.WCSuccess {
-			c.lost(wc)
+			c.handleError(wc)
 			continue
 		}
 		if wc.WRID&receiveID != 0 {
@@ -110,7 +111,7 @@ func (c *Conn) completed(wcs []verbs.WC) {
 		if wc.WRID&receiveID == 0 || c.failed || c.peerGone {
 			continue
 		}
-		if err := c.receive(wc); err != nil {
+		if err := c.handleMessage(wc); err != nil {
 			c.fail(err)
 		}
 	}
@@ -119,21 +120,21 @@ func (c *Conn) completed(wcs []verbs.WC) {
 			c.fail(err)
 		}
 	}
-	c.drop()
+	c.dropUnread()
 	c.grant()
 	c.flushControls()
 	c.flushIomaps()
 	c.wake()
 }
 
-// lost takes in a completion that is an error: the connection is over. mu is held.
-func (c *Conn) lost(wc *verbs.WC) {
+// handleError handles a completion with an error, after which the connection has ended. mu is held.
+func (c *Conn) handleError(wc *verbs.WC) {
 	switch {
 	case c.failed || c.peerGone:
 	case c.out.disconnected || c.writeShut && c.peerShut:
-		c.peerGone = true // both have said that they send no more
+		c.peerGone = true // both sides have ended sending
 	case wc.Status == verbs.WCWRFlushErr:
-		c.fail(reset("the connection has ended without the peer's saying so"))
+		c.fail(errReset("the connection ended without a disconnect message from the peer"))
 	case wc.Status == verbs.WCRetryExcErr || wc.Status == verbs.WCRNRRetryExcErr:
 		c.fail(&verbs.Error{Op: "send", Detail: wc.Status.Description(), Err: syscall.ETIMEDOUT})
 	default:
@@ -141,11 +142,11 @@ func (c *Conn) lost(wc *verbs.WC) {
 	}
 }
 
-// receive takes in a message. mu is held.
-func (c *Conn) receive(wc *verbs.WC) error {
+// handleMessage handles a received message. mu is held.
+func (c *Conn) handleMessage(wc *verbs.WC) error {
 	const op = "receive"
 	var m message
-	placed := wc.ByteLen // over iWARP, nobody knows how much was placed
+	placed := wc.ByteLen // unknown over iWARP
 	switch {
 	case !c.iwarp && (wc.Flags&verbs.WCWithImm == 0 || wc.Opcode != verbs.WCRecvRDMAWithImm):
 		return verbs.Errorf(errProtocol, op, "a %v instead of an RDMA WRITE with immediate data", wc.Opcode)
@@ -161,23 +162,23 @@ func (c *Conn) receive(wc *verbs.WC) error {
 	switch m.op() {
 	case opData:
 		if placed != m.data() {
-			return verbs.Errorf(errProtocol, op, "%d bytes were placed, the message says %d", placed, m.data())
+			return verbs.Errorf(errProtocol, op, "%d bytes were placed, but the message has length %d", placed, m.data())
 		}
 		if c.peerShut {
-			return verbs.Errorf(errProtocol, op, "%d bytes after the end", placed)
+			return verbs.Errorf(errProtocol, op, "%d bytes after the end of the stream", placed)
 		}
-		return c.in.arrived(int(m.data()))
+		return c.in.handleData(int(m.data()))
 	case opCredits:
 		if !c.iwarp && placed != 0 && placed != sgeLen {
 			return verbs.Errorf(errProtocol, op, "%d bytes were placed with credits, neither 0 nor %d", placed, sgeLen)
 		}
 		entry, unknown := placed == sgeLen, false
 		if c.iwarp {
-			entry, unknown = m.data()&creditsRoom != 0, m.data()&creditsTell == 0
+			entry, unknown = m.data()&creditsTarget != 0, m.data()&creditsHasFlags == 0
 		}
-		return c.out.credited(c, uint16(m.data()), entry, unknown)
+		return c.out.handleCredits(c, uint16(m.data()), entry, unknown)
 	case opIomap:
-		return c.mapped(m.data(), placed)
+		return c.handleIomap(m.data(), placed)
 	case opControl:
 		switch m.data() {
 		case ctrlDisconnect:
@@ -190,5 +191,5 @@ func (c *Conn) receive(wc *verbs.WC) error {
 		}
 		return nil
 	}
-	return verbs.Errorf(errProtocol, op, "operation %d is unknown, or not allowed", m.op())
+	return verbs.Errorf(errProtocol, op, "operation %d is unknown or not allowed", m.op())
 }

@@ -7,32 +7,32 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// spareReceives are receive requests beyond the credits that the peer has, for its control messages: iWARP has no RNR NAK that
-// would make it wait.
+// spareReceives is the number of receive requests in addition to the peer's credits. They are for
+// its control messages, because iWARP has no RNR NAK that delays the peer.
 const spareReceives = 8
 
-// receiver is the receive buffer, which the peer fills in a ring, half by half as it is given them. Each byte of it is unread, given to
-// the peer, or free.
+// receiver is the receive buffer, a ring that the peer writes to. Halves of it are granted to the
+// peer in turn. Each byte is unread, granted to the peer, or free.
 type receiver struct {
 	buf        []byte
 	mr         *verbs.MR
-	messages   []byte // iWARP: where the SENDs go
+	messages   []byte // iWARP: receives the SENDs
 	messagesMR *verbs.MR
 	nextRecv   int // index of the message of the next receive request
 
-	readAt, writeAt, giveAt int
-	unread, given, free     int
+	readAt, writeAt, grantAt int
+	unread, granted, free    int
 
-	lengths      []uint32 // ring of the lengths of messages that were not read to their end
+	lengths      []uint32 // ring of the unread lengths of messages
 	first, count int
-	read         uint16 // messages that were
-	announced    uint16 // read, when credits were last given
+	read         uint16 // messages read completely, modulo 2^16
+	announced    uint16 // the value of read when credits were last granted
 }
 
 func (r *receiver) half() int { return len(r.buf) / 2 }
 
 func (r *receiver) register(c *Conn) (err error) {
-	r.begin(make([]byte, c.cfg.RecvBuffer), c.cfg.RQSize)
+	r.init(make([]byte, c.cfg.RecvBuffer), c.cfg.RQSize)
 	if r.mr, err = c.pd.RegMR(r.buf, verbs.AccessLocalWrite|verbs.AccessRemoteWrite); err != nil || !c.iwarp {
 		return err
 	}
@@ -41,18 +41,20 @@ func (r *receiver) register(c *Conn) (err error) {
 	return err
 }
 
-// begin takes a buffer, whose first half the peer has, for so many messages.
-func (r *receiver) begin(buf []byte, messages int) {
+// init sets the buffer, whose first half is granted to the peer, and the maximum number of unread
+// messages.
+func (r *receiver) init(buf []byte, messages int) {
 	r.buf, r.lengths = buf, make([]uint32, messages)
-	r.given, r.free, r.giveAt = r.half(), r.half(), r.half()
+	r.granted, r.free, r.grantAt = r.half(), r.half(), r.half()
 }
 
-// give gives the peer the next half of the buffer, which is free, and returns where it begins.
-func (r *receiver) give() (at int) {
-	at = r.giveAt
-	r.giveAt = (at + r.half()) % len(r.buf)
+// grantHalf grants the peer the next half of the buffer, which must be free, and returns its
+// offset.
+func (r *receiver) grantHalf() (at int) {
+	at = r.grantAt
+	r.grantAt = (at + r.half()) % len(r.buf)
 	r.free -= r.half()
-	r.given += r.half()
+	r.granted += r.half()
 	return at
 }
 
@@ -74,27 +76,27 @@ func (r *receiver) post(c *Conn, qp *verbs.QP, n int) error {
 	return nil
 }
 
-// arrived takes in a message of data.
-func (r *receiver) arrived(n int) error {
+// handleData handles a data message of n bytes.
+func (r *receiver) handleData(n int) error {
 	const op = "receive"
 	switch {
 	case n == 0:
-		return verbs.Errorf(errProtocol, op, "a message of no bytes")
+		return verbs.Errorf(errProtocol, op, "a data message of 0 bytes")
 	case r.count == len(r.lengths):
 		return verbs.Errorf(errProtocol, op, "more than the %d messages that the peer has credits for", len(r.lengths))
-	case n > r.given || n > r.half()-r.writeAt%r.half():
-		return verbs.Errorf(errProtocol, op, "a message of %d bytes, longer than the %d that the peer was given room for", n,
-			min(r.given, r.half()-r.writeAt%r.half()))
+	case n > r.granted || n > r.half()-r.writeAt%r.half():
+		return verbs.Errorf(errProtocol, op, "a message of %d bytes, more than the %d granted to the peer", n,
+			min(r.granted, r.half()-r.writeAt%r.half()))
 	}
 	r.lengths[(r.first+r.count)%len(r.lengths)] = uint32(n)
 	r.count++
-	r.given -= n
+	r.granted -= n
 	r.unread += n
 	r.writeAt = (r.writeAt + n) % len(r.buf)
 	return nil
 }
 
-// next is the bytes that can be read in one piece, at most limit.
+// next returns the contiguous unread bytes, at most limit.
 func (r *receiver) next(limit int) []byte {
 	n := min(r.unread, limit, len(r.buf)-r.readAt)
 	return r.buf[r.readAt : r.readAt+n]
@@ -118,34 +120,35 @@ func (r *receiver) consume(n int) {
 	}
 }
 
-// due tells whether the peer should be given room or credits.
-func (r *receiver) due() bool {
+// needsGrant reports whether buffer space or credits should be granted to the peer.
+func (r *receiver) needsGrant() bool {
 	return r.free >= r.half() || int(r.read-r.announced) >= len(r.lengths)/2
 }
 
-// drop drops what was not read, if nobody will and no reader has a piece of it in its hands. mu is held.
-func (c *Conn) drop() {
-	if (c.closed || c.readShut) && !c.holding {
+// dropUnread drops unread data after the end of reading, unless a reader is still copying from the
+// buffer. mu is held.
+func (c *Conn) dropUnread() {
+	if (c.closed || c.readShut) && !c.copying {
 		c.in.consume(c.in.unread)
 		c.grant()
 	}
 }
 
-// await waits for bytes, at most limit, in the buffer. mu is held.
-func (c *Conn) await(limit int) (b []byte, err error) {
-	c.waitFor(&c.readable, func() (over bool) {
-		b, over, err = c.arrived(limit)
-		return over
+// waitData waits for unread bytes and returns at most limit of them. mu is held.
+func (c *Conn) waitData(limit int) (b []byte, err error) {
+	c.waitFor(&c.readable, func() (done bool) {
+		b, done, err = c.tryData(limit)
+		return done
 	})
 	return b, err
 }
 
-// arrived is await that does not wait; over is false if there is nothing yet. mu is held.
-func (c *Conn) arrived(limit int) (b []byte, over bool, err error) {
+// tryData is like waitData but does not wait. done is false if there is no data yet. mu is held.
+func (c *Conn) tryData(limit int) (b []byte, done bool, err error) {
 	switch {
 	case c.closed:
 		return nil, true, net.ErrClosed
-	case c.readBy.past:
+	case c.readDeadline.expired:
 		return nil, true, errTimeout
 	case c.readShut:
 		return nil, true, io.EOF
@@ -159,46 +162,47 @@ func (c *Conn) arrived(limit int) (b []byte, over bool, err error) {
 	return nil, false, nil
 }
 
-// take is await and what follows: use gets the bytes, without mu, and returns how many of them it has used.
-func (c *Conn) take(limit int, use func([]byte) (int, error)) (int, error) {
+// readWith waits for data and passes it to use without mu. use returns the number of bytes that it
+// has used.
+func (c *Conn) readWith(limit int, use func([]byte) (int, error)) (int, error) {
 	c.mu.Lock()
-	b, err := c.await(limit)
-	c.holding = err == nil
+	b, err := c.waitData(limit)
+	c.copying = err == nil
 	c.mu.Unlock()
 	if err != nil {
 		return 0, err
 	}
 	n, err := use(b)
 	c.mu.Lock()
-	c.holding = false
+	c.copying = false
 	c.in.consume(n)
 	c.grant()
-	c.drop()
+	c.dropUnread()
 	c.mu.Unlock()
 	return n, err
 }
 
-// Read reads what has arrived, at least one byte. It returns io.EOF when the peer has ended its half or the connection, and all
-// was read.
+// Read reads the data that has arrived, at least one byte. It returns io.EOF when the peer has
+// ended its half or the connection, and all data was read.
 func (c *Conn) Read(b []byte) (n int, err error) {
 	c.reading.Lock()
 	defer c.reading.Unlock()
 	if len(b) == 0 {
 		return 0, nil
 	}
-	if n, err = c.take(len(b), func(from []byte) (int, error) { return copy(b, from), nil }); err != nil && err != io.EOF {
+	if n, err = c.readWith(len(b), func(from []byte) (int, error) { return copy(b, from), nil }); err != nil && err != io.EOF {
 		err = c.opError("read", err)
 	}
 	return n, err
 }
 
-// WriteTo writes to w until EOF, straight from the receive buffer (io.WriterTo).
+// WriteTo writes to w until EOF, directly from the receive buffer (io.WriterTo).
 func (c *Conn) WriteTo(w io.Writer) (total int64, err error) {
 	c.reading.Lock()
 	defer c.reading.Unlock()
 	for {
 		var writeErr error
-		n, err := c.take(len(c.in.buf), func(from []byte) (n int, err error) {
+		n, err := c.readWith(len(c.in.buf), func(from []byte) (n int, err error) {
 			if n, writeErr = w.Write(from); n < 0 || n > len(from) {
 				return 0, io.ErrShortWrite
 			} else if n < len(from) && writeErr == nil {

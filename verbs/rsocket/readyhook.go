@@ -2,21 +2,21 @@ package rsocket
 
 import "sync"
 
-// readyHook is the function of OnReady. It is called on a goroutine of its own, with no lock held. The socket's lock guards set and
-// changed; no other lock is taken while mu is held.
+// readyHook calls the function of OnReady, on its own goroutine with no lock held. The socket's
+// lock is held in set and changed. No other lock is taken while mu is held.
 type readyHook struct {
 	mu      sync.Mutex
 	f       func(Ready)
 	state   Ready
-	untold  bool
-	running chan struct{} // closed when the call that is running has returned; nil if none is
+	pending bool
+	running chan struct{} // closed when the current call has returned; nil without a call
 }
 
-// set sets the function, and has it called. When the socket is unlocked, the caller calls what set returns: it waits until a call of the
-// former function has returned.
+// set sets the function and schedules a call of it. After unlocking the socket, the caller calls
+// the returned function, which waits until a call of the previous function has returned.
 func (h *readyHook) set(f func(Ready), ready func() Ready) (wait func()) {
 	h.mu.Lock()
-	h.f, h.untold = f, false
+	h.f, h.pending = f, false
 	running := h.running
 	h.mu.Unlock()
 	h.changed(ready)
@@ -27,14 +27,14 @@ func (h *readyHook) set(f func(Ready), ready func() Ready) (wait func()) {
 	}
 }
 
-// changed has the function called, if there is one.
+// changed schedules a call of the function, if there is one.
 func (h *readyHook) changed(ready func() Ready) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.f == nil {
 		return
 	}
-	h.state, h.untold = ready(), true
+	h.state, h.pending = ready(), true
 	if h.running == nil {
 		h.running = make(chan struct{})
 		go h.run()
@@ -44,9 +44,9 @@ func (h *readyHook) changed(ready func() Ready) {
 func (h *readyHook) run() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for h.f != nil && h.untold {
+	for h.f != nil && h.pending {
 		f, state := h.f, h.state
-		h.untold = false
+		h.pending = false
 		h.mu.Unlock()
 		f(state)
 		h.mu.Lock()

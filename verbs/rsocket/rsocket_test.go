@@ -17,14 +17,14 @@ import (
 	"github.com/softrnic/softrnic/verbs/rsocket"
 )
 
-// both runs a test over either transport.
+// both runs a test over both transports.
 func both(t *testing.T, f func(t *testing.T, transport verbs.Transport)) {
 	for _, transport := range []verbs.Transport{verbs.RoCEv2, verbs.IWARP} {
 		t.Run(transport.String(), func(t *testing.T) { f(t, transport) })
 	}
 }
 
-// open opens a device on a network until the end of the test.
+// open opens a device on a network. The device is closed at the end of the test.
 func open(t *testing.T, port link.Link, addr string, opts ...netstack.Option) *verbs.Device {
 	t.Helper()
 	host, err := netstack.New(port, append(opts, netstack.Addr(addr))...)
@@ -50,17 +50,18 @@ const server, client = "10.0.0.1/24", "10.0.0.2/24"
 // serverAt is the server's address.
 var serverAt = netip.MustParsePrefix(server).Addr()
 
-// overAll runs a test over the media of the run and with both transports, beside other tests.
+// overAll runs a test over the selected media and both transports, in parallel with other tests.
 func overAll(t *testing.T, f func(t *testing.T, m stacktest.Medium, transport verbs.Transport)) {
 	stacktest.Over(t, func(t *testing.T, m stacktest.Medium) {
 		both(t, func(t *testing.T, transport verbs.Transport) { f(t, m, transport) })
 	})
 }
 
-// TestMedia: what does not run over the media is in the list, with a reason.
+// TestMedia: tests that do not run over all media are in the list, with a reason.
 func TestMedia(t *testing.T) { stacktest.CheckList(t, "overAll") }
 
-// devices opens two on a network of their own, until the end of the test. The first has an address.
+// devices opens two devices on a network of their own. They are closed at the end of the test. at
+// is the address of the first.
 func devices(t *testing.T, m stacktest.Medium) (to, from *verbs.Device, at netip.Addr) {
 	t.Helper()
 	var devs [2]*verbs.Device
@@ -98,7 +99,7 @@ func connect(from, to *verbs.Device, at netip.Addr, cfg *rsocket.Config) (a, b *
 	return a, b, <-dialled
 }
 
-// pair is two connected sockets, until the end of the test.
+// pair returns two connected sockets. They are closed at the end of the test.
 func pair(t *testing.T, m stacktest.Medium, cfg *rsocket.Config) (a, b *rsocket.Conn) {
 	t.Helper()
 	to, from, at := devices(t, m)
@@ -123,7 +124,7 @@ func TestNet(t *testing.T) {
 		})
 		for _, dev := range []*verbs.Device{to, from} {
 			if r := dev.Resources(); r.QP != 0 || r.CQ != 0 || r.MR != 0 || r.PD > 1 {
-				t.Errorf("left behind: %+v", r)
+				t.Errorf("leaked: %+v", r)
 			}
 		}
 	})

@@ -19,17 +19,19 @@ import (
 	"github.com/softrnic/softrnic/verbs/rsocket"
 )
 
-// random is n bytes that differ from place to place.
+// random returns n pseudo-random bytes.
 func random(n int) []byte {
 	b := make([]byte, n)
 	_, _ = rand.NewChaCha8([32]byte{byte(n)}).Read(b)
 	return b
 }
 
-// Either half ends by itself, and all that was written before arrives, with queues and buffers of any size.
+// Each half ends independently, and all data written before arrives, with queues and buffers of any
+// size.
 func TestHalfClose(t *testing.T) {
 	overAll(t, func(t *testing.T, m stacktest.Medium, transport verbs.Transport) {
-		for _, cfg := range []rsocket.Config{{}, {SQSize: 16, RQSize: 16, SendBuffer: 4096, RecvBuffer: 4096, Inline: -1}, {Inline: 200, RQSize: 20}} {
+		small := rsocket.Config{SQSize: 16, RQSize: 16, SendBuffer: 4096, RecvBuffer: 4096, Inline: -1}
+		for _, cfg := range []rsocket.Config{{}, small, {Inline: 200, RQSize: 20}} {
 			cfg.Transport = transport
 			a, b := pair(t, m, &cfg)
 			for _, way := range [][2]*rsocket.Conn{{a, b}, {b, a}} {
@@ -44,7 +46,7 @@ func TestHalfClose(t *testing.T) {
 				ok(t, err)
 				ok(t, <-written)
 				if sha256.Sum256(got.Bytes()) != sha256.Sum256(data) {
-					t.Fatalf("%d bytes arrived of %d, or other ones", got.Len(), len(data))
+					t.Fatalf("%d bytes of %d arrived, or different bytes", got.Len(), len(data))
 				}
 				if _, err := way[0].Write([]byte("more")); !errors.Is(err, syscall.EPIPE) {
 					t.Errorf("Write after CloseWrite: %v", err)
@@ -54,7 +56,7 @@ func TestHalfClose(t *testing.T) {
 	})
 }
 
-// What was written is read after the writer has closed.
+// The reader gets all data after the writer has closed the connection.
 func TestCloseLosesNothing(t *testing.T) {
 	overAll(t, func(t *testing.T, m stacktest.Medium, transport verbs.Transport) {
 		a, b := pair(t, m, &rsocket.Config{Transport: transport})
@@ -65,7 +67,7 @@ func TestCloseLosesNothing(t *testing.T) {
 		got, err := io.ReadAll(b)
 		ok(t, err)
 		if !bytes.Equal(got, data) {
-			t.Errorf("%d bytes of %d, or other ones", len(got), len(data))
+			t.Errorf("%d bytes of %d, or different bytes", len(got), len(data))
 		}
 		if _, err := b.Write(data); !errors.Is(err, syscall.EPIPE) {
 			t.Errorf("Write to a peer that has closed: %v", err)
@@ -76,7 +78,7 @@ func TestCloseLosesNothing(t *testing.T) {
 	})
 }
 
-// The peer's writer goes on when nobody reads any more.
+// The peer's writer continues after CloseRead.
 func TestCloseRead(t *testing.T) {
 	overAll(t, func(t *testing.T, m stacktest.Medium, transport verbs.Transport) {
 		a, b := pair(t, m, &rsocket.Config{Transport: transport})
@@ -89,7 +91,7 @@ func TestCloseRead(t *testing.T) {
 	})
 }
 
-// A web server is a listener away, with HTTP/1.1 and HTTP/2.
+// A web server runs over a Listener, with HTTP/1.1 and HTTP/2.
 func TestHTTP(t *testing.T) {
 	overAll(t, func(t *testing.T, m stacktest.Medium, transport verbs.Transport) {
 		for _, two := range []bool{false, true} {

@@ -23,7 +23,7 @@ import (
 	"github.com/softrnic/softrnic/verbs/rsocket"
 )
 
-// tlsConfigs are those of a server and of its client.
+// tlsConfigs returns TLS configurations of a server and its client.
 func tlsConfigs(t *testing.T) (server, client *tls.Config) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), crand.Reader)
@@ -40,7 +40,7 @@ func tlsConfigs(t *testing.T) (server, client *tls.Config) {
 		&tls.Config{RootCAs: pool, ServerName: "10.0.0.1"}
 }
 
-// TLS runs over it: data in both directions at once, and its end of either half.
+// TLS runs over rsockets: data in both directions at the same time, and the close of each half.
 func TestTLS(t *testing.T) {
 	overAll(t, func(t *testing.T, m stacktest.Medium, transport verbs.Transport) {
 		own, peers := tlsConfigs(t)
@@ -57,7 +57,7 @@ func TestTLS(t *testing.T) {
 				}()
 				got, err := io.ReadAll(c)
 				if err = errors.Join(err, <-written); err == nil && !bytes.Equal(got, data[1-i]) {
-					err = fmt.Errorf("%d bytes of %d, or other ones", len(got), len(data[1-i]))
+					err = fmt.Errorf("%d bytes of %d, or different bytes", len(got), len(data[1-i]))
 				}
 				results <- err
 			}()
@@ -68,7 +68,7 @@ func TestTLS(t *testing.T) {
 	})
 }
 
-// A web server with TLS, which agrees on HTTP/2 by itself: the whole of it is http.Server and http.Transport.
+// A web server with TLS, which negotiates HTTP/2. http.Server and http.Transport run unchanged.
 func TestHTTPS(t *testing.T) {
 	overAll(t, func(t *testing.T, m stacktest.Medium, transport verbs.Transport) {
 		to, from, at := devices(t, m)
@@ -76,7 +76,8 @@ func TestHTTPS(t *testing.T) {
 		own, peers := tlsConfigs(t)
 		l, err := rsocket.Listen(to, netip.AddrPortFrom(at, 0).String(), cfg)
 		ok(t, err)
-		srv := &http.Server{TLSConfig: own, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })}
+		echo := func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) }
+		srv := &http.Server{TLSConfig: own, Handler: http.HandlerFunc(echo)}
 		go srv.ServeTLS(l, "", "")
 		defer srv.Close()
 		tr := &http.Transport{TLSClientConfig: peers, ForceAttemptHTTP2: true,
@@ -93,7 +94,7 @@ func TestHTTPS(t *testing.T) {
 	})
 }
 
-// post posts bytes to a server that sends them back.
+// post posts bytes to an echo server and compares the answer.
 func post(tr http.RoundTripper, url string, data []byte, version int) error {
 	r, err := (&http.Client{Transport: tr}).Post(url, "", bytes.NewReader(data))
 	if err != nil {
@@ -102,7 +103,7 @@ func post(tr http.RoundTripper, url string, data []byte, version int) error {
 	defer r.Body.Close()
 	got, err := io.ReadAll(r.Body)
 	if err == nil && (!bytes.Equal(got, data) || r.ProtoMajor != version) {
-		err = fmt.Errorf("%s: %d bytes of %d, or other ones", r.Proto, len(got), len(data))
+		err = fmt.Errorf("%s: %d bytes of %d, or different bytes", r.Proto, len(got), len(data))
 	}
 	return err
 }

@@ -5,59 +5,60 @@ import (
 	"time"
 )
 
-// waiter is one who waits for a change of a connection.
+// waiter is the state of a reader or writer that waits for a change of a connection.
 type waiter struct {
 	changed sync.Cond
-	polls   bool // the last wait was so short that it is worth while to poll for the end of the next
+	polls   bool // the last wait was short, so the next one starts with polling
 }
 
-// A wait is short if it takes less than shortWait. Who polls does so for pollFor, and at most maxPolls times, which is the only
-// bound where the clock is a test's.
+// A wait is short if it takes less than shortWait. Polling lasts pollTime, and at most maxPolls
+// polls. In tests with virtual time, only maxPolls ends it.
 const (
-	shortWait    = 100 * time.Microsecond
-	pollFor      = 50 * time.Microsecond
-	maxPolls     = 1000
-	betweenLooks = 8 // polls, before the clock is looked at
+	shortWait     = 100 * time.Microsecond
+	pollTime      = 50 * time.Microsecond
+	maxPolls      = 1000
+	clockInterval = 8 // polls between readings of the clock
 )
 
-// waitFor waits until over, which is called with mu held, is true. mu is held.
-func (c *Conn) waitFor(w *waiter, over func() bool) {
-	if over() {
+// waitFor waits until done returns true. done is called with mu held. mu is held.
+func (c *Conn) waitFor(w *waiter, done func() bool) {
+	if done() {
 		return
 	}
 	began := time.Now()
 	if w.polls {
 		c.mu.Unlock()
-		c.poll(over)
+		c.poll(done)
 		c.mu.Lock()
 	}
-	if !over() {
+	if !done() {
 		c.cq.Device().EndProgress() // this goroutine receives no more packets
-		for !over() {
+		for !done() {
 			w.changed.Wait()
 		}
 	}
 	w.polls = time.Since(began) < shortWait
 }
 
-// poll receives packets and takes completions on this goroutine until over is true, or for a while.
-func (c *Conn) poll(over func() bool) {
+// poll receives packets and takes completions on this goroutine until done returns true, or for
+// pollTime.
+func (c *Conn) poll(done func() bool) {
 	c.polling.Add(1)
 	began := time.Now()
 	for i := 1; i <= maxPolls; i++ {
 		c.cq.Device().Progress()
-		if !c.collect(false) {
+		if !c.pollCQ(false) {
 			break
 		}
 		c.mu.Lock()
-		done := over()
+		isDone := done()
 		c.mu.Unlock()
-		if done || i%betweenLooks == 0 && time.Since(began) > pollFor {
+		if isDone || i%clockInterval == 0 && time.Since(began) > pollTime {
 			break
 		}
 	}
 	c.polling.Add(-1)
-	if c.events.Load() > 0 { // run was not woken for them
-		c.collect(true)
+	if c.events.Load() > 0 { // these did not wake run
+		c.pollCQ(true)
 	}
 }

@@ -8,22 +8,23 @@ import (
 
 const version = 1
 
-// The private data of a connection request and of its reply: 8 bytes of version, flags, credits and the scale of the iomaps, then
-// the entry list and the first part of the receive buffer, as two SGEs. Numbers are in network byte order.
+// The private data of a connection request and its reply: 8 bytes with the version, flags, credits
+// and number of iomaps, then two SGEs. The SGEs describe the entry list and the first half of the
+// receive buffer. Numbers are in network byte order.
 const (
 	connDataLen = 40
 	sgeLen      = 16 // address, key and length
 	entries     = 2  // of the list of SGEs that the peer writes to
 )
 
-// flagBigEndian says that the sender keeps its entry list in big-endian order. SoftRNIC keeps its own in little-endian order on
-// every machine.
+// flagBigEndian means that the sender's entry list is in big-endian order. SoftRNIC's own list is
+// in little-endian order on all machines.
 const (
 	flagBigEndian = 1 << 0
-	flagIomaps    = 1 << 1 // the number of iomaps is said
+	flagIomaps    = 1 << 1 // the number of iomaps is valid
 )
 
-// sge is a piece of a peer's memory.
+// sge is a range of a peer's memory.
 type sge struct {
 	addr   uint64
 	key    uint32
@@ -36,7 +37,8 @@ func (s sge) put(b []byte, order binary.ByteOrder) {
 	order.PutUint32(b[12:], s.length)
 }
 
-// getSGE loads key and length at once: the peer may be placing them meanwhile (sender.credited).
+// getSGE loads the key and the length with one load, because the peer may be writing them
+// (sender.handleCredits).
 func getSGE(b []byte, order binary.ByteOrder) sge {
 	half := order.Uint64(b[8:])
 	if order == binary.ByteOrder(binary.BigEndian) {
@@ -45,13 +47,13 @@ func getSGE(b []byte, order binary.ByteOrder) sge {
 	return sge{addr: order.Uint64(b), key: uint32(half), length: uint32(half >> 32)}
 }
 
-// connData is what each side tells the other when they connect.
+// connData is the content of the private data.
 type connData struct {
 	bigEndian bool
 	iomaps    int    // that the peer may have in the list
-	credits   uint16 // messages that may be sent before more credits are given
-	list      sge    // where SGEs are written; length is the number of its entries
-	data      sge    // where the first bytes are written
+	credits   uint16 // messages that may be sent before more credits are granted
+	list      sge    // the target of SGEs; its length is the number of entries
+	data      sge    // the target of the first bytes
 }
 
 func (d *connData) bytes() []byte {
@@ -62,7 +64,7 @@ func (d *connData) bytes() []byte {
 	}
 	if d.iomaps > 0 {
 		b[1] |= flagIomaps
-		_, b[7] = iomapCount(d.iomaps)
+		_, b[7] = encodeIomapCount(d.iomaps)
 	}
 	binary.BigEndian.PutUint16(b[2:], d.credits)
 	d.list.put(b[8:], binary.BigEndian)
@@ -70,7 +72,7 @@ func (d *connData) bytes() []byte {
 	return b
 }
 
-// parseConnData parses the private data of a request or reply, which may have zeros behind it.
+// parseConnData parses the private data of a request or reply. Zeros may follow it.
 func parseConnData(b []byte) (connData, error) {
 	const op = "connect"
 	if len(b) < connDataLen {
@@ -84,24 +86,25 @@ func parseConnData(b []byte) (connData, error) {
 		list: getSGE(b[8:], binary.BigEndian), data: getSGE(b[24:], binary.BigEndian),
 	}
 	if b[1]&flagIomaps != 0 {
-		d.iomaps = unscaled(b[7])
+		d.iomaps = decodeIomapCount(b[7])
 	}
 	switch {
 	case d.credits < minQueue/2:
-		return d, verbs.Errorf(errProtocol, op, "the peer gives %d credits, less than %d", d.credits, minQueue/2)
+		return d, verbs.Errorf(errProtocol, op, "the peer grants %d credits, less than %d", d.credits, minQueue/2)
 	case d.list.length < entries || d.list.length > 1<<16:
 		return d, verbs.Errorf(errProtocol, op, "the peer's list has %d entries, not %d", d.list.length, entries)
 	case d.data.length == 0:
-		return d, verbs.Errorf(errProtocol, op, "the peer has no room for data")
+		return d, verbs.Errorf(errProtocol, op, "the peer's receive buffer has length 0")
 	case d.list.addr+uint64(d.list.length)*sgeLen+uint64(d.iomaps)*iomapLen < d.list.addr:
-		return d, verbs.Errorf(errProtocol, op, "the peer's list is at %#x, past the end of memory", d.list.addr)
+		return d, verbs.Errorf(errProtocol, op, "the peer's list at %#x exceeds the address space", d.list.addr)
 	case d.data.addr+uint64(d.data.length) < d.data.addr:
-		return d, verbs.Errorf(errProtocol, op, "the peer's room of %d bytes is at %#x, past the end of memory", d.data.length, d.data.addr)
+		return d, verbs.Errorf(errProtocol, op, "the peer's buffer of %d bytes at %#x exceeds the address space",
+			d.data.length, d.data.addr)
 	}
 	return d, nil
 }
 
-// order is the byte order of the peer's memory, and over iWARP of its messages.
+// order returns the byte order of the peer's memory, and over iWARP of its messages.
 func (d *connData) order() binary.ByteOrder {
 	if d.bigEndian {
 		return binary.BigEndian
@@ -109,31 +112,32 @@ func (d *connData) order() binary.ByteOrder {
 	return binary.LittleEndian
 }
 
-// A message is 32 bits: the operation, and 29 bits whose meaning it determines. RoCE has it as immediate data, iWARP as a SEND of
-// 4 bytes in the order of the sender's machine.
+// A message has 32 bits: the operation, and 29 bits whose meaning depends on the operation. RoCE
+// carries it as immediate data, and iWARP as a SEND of 4 bytes in the byte order of the sender.
 type message uint32
 
 type operation uint8
 
 const (
 	opData    operation = 0 // bytes that were placed
-	opCredits operation = 4 // the sequence number that the receiver may send up to, in 16 bits; an SGE may have been written
+	opCredits operation = 4 // the sequence number up to which the receiver may send, in 16 bits; an SGE may have been written
 	opIomap   operation = 6 // the index of an iomap that was written
 	opControl operation = 7
 )
 
-// Of opCredits over iWARP, where the receiver does not see what was placed: whether an SGE was written. librdmacm takes 16 bits of the
-// message alone, so it neither sets these nor minds them.
+// Flags of opCredits over iWARP, where the receiver cannot see how much was placed. They report
+// whether an SGE was written. librdmacm uses only 16 bits of the message: it does not set these
+// flags, and ignores them.
 const (
-	creditsTell = 1 << 16 // creditsRoom is meant
-	creditsRoom = 1 << 17
+	creditsHasFlags = 1 << 16 // creditsTarget is valid
+	creditsTarget   = 1 << 17 // an SGE was written
 )
 
 // The values of opControl.
 const (
-	ctrlDisconnect = 0 // no more is sent, nor wanted
+	ctrlDisconnect = 0 // the sender has ended both halves
 	ctrlKeepalive  = 1
-	ctrlShutdown   = 2 // no more is sent
+	ctrlShutdown   = 2 // the sender has ended its sending half
 )
 
 const (

@@ -9,39 +9,41 @@ import (
 )
 
 const (
-	maxTransfer   = 64 << 10 // bytes of one message
-	firstTransfer = 4 << 10  // of the first of many, which so are copied while others are sent
-	lowWater      = 2 << 10  // a writer waits for that much room in the send buffer
-	controlSlots  = 4        // of the send queue, and of the peer's receive queue, are for messages that are no data
+	maxTransfer   = 64 << 10 // maximum bytes of a message
+	firstTransfer = 4 << 10  // bytes of the first message of a Write; small, so that copying overlaps with sending
+	lowWater      = 2 << 10  // space in the send buffer that a writer waits for
+	controlSlots  = 4        // slots of the send queue, and of the peer's receive queue, for control messages
 )
 
-// The IDs of work requests: what they are, or the number of bytes of the send buffer that they hold.
+// The IDs of work requests have a flag for their kind, or the number of bytes that they occupy in
+// the send buffer.
 const (
 	receiveID = 1 << 63
 	controlID = 1 << 62 // counts against controlSlots
 )
 
-// sender is the send buffer, a ring, and what the peer gave: room to place bytes, and credits for messages.
+// sender is the send buffer, a ring, and the peer's grants: targets for bytes, and credits for
+// messages.
 type sender struct {
 	buf      []byte
 	mr       *verbs.MR
 	at, used int
 
-	list   []byte // the SGEs that the peer writes
-	listMR *verbs.MR
-	takeAt int // the entry of list that the peer writes next
-	rooms  []sge
-	giveAt uint32 // the entry of the peer's list that this side writes next
+	list       []byte // the SGEs that the peer writes
+	listMR     *verbs.MR
+	listAt     int    // the entry of list that the peer writes next
+	targets    []sge  // granted parts of the peer's receive buffer
+	peerListAt uint32 // the entry of the peer's list that this side writes next
 
-	sent, limit uint16 // messages of data; limit is how far they may go
-	slots       int    // of the send queue
-	size        int
-	controlling int // of controlSlots
+	sent, limit      uint16 // sequence numbers of data messages: sent, and allowed by the peer's credits
+	slots            int    // free slots of the send queue
+	size             int    // all slots of the send queue
+	controlsInFlight int    // at most controlSlots
 
-	controls     []message // to be sent
-	disconnected bool      // the last of them, sent or not, is ctrlDisconnect
+	controls     []message // control messages to be sent
+	disconnected bool      // the last control message, sent or queued, is ctrlDisconnect
 
-	waited bool // a writer has, since the last Write began
+	waited bool // a writer has waited since the last Write started
 }
 
 func (s *sender) register(c *Conn) (err error) {
@@ -54,23 +56,24 @@ func (s *sender) register(c *Conn) (err error) {
 	return err
 }
 
-// begin takes over what the peer has said when it connected.
-func (s *sender) begin(c *Conn) {
-	s.rooms = append(make([]sge, 0, entries), c.peer.data)
-	s.takeAt, s.giveAt = 1, 1
+// start sets the state from the peer's private data.
+func (s *sender) start(c *Conn) {
+	s.targets = append(make([]sge, 0, entries), c.peer.data)
+	s.listAt, s.peerListAt = 1, 1
 	s.limit = c.peer.credits
 	s.slots, s.size = c.cfg.SQSize, c.cfg.SQSize
 }
 
-// idle tells whether all has been sent and acknowledged.
+// idle reports whether all requests are sent and acknowledged.
 func (s *sender) idle() bool { return s.slots == s.size && len(s.controls) == 0 }
 
-// credited takes in a message of credits. entry tells whether an SGE was written with it; unknown, that the peer's librdmacm over iWARP
-// does not say that. Then the entry is looked at after each message, also while the SGE of the next is placed: its halves of 8 bytes are
-// taken together only if both are there.
-func (s *sender) credited(c *Conn, limit uint16, entry, unknown bool) error {
+// handleCredits handles a credits message. entry means that an SGE was written with it. unknown
+// means that the peer is librdmacm over iWARP, whose messages do not contain this information. The
+// entry is then read after each message, even while the SGE of the next message is being written.
+// It is used only when both of its halves of 8 bytes are there.
+func (s *sender) handleCredits(c *Conn, limit uint16, entry, unknown bool) error {
 	const op = "receive"
-	// No more than the peer's queue holds may be under way, and no credit is taken back.
+	// The messages in flight must fit in the peer's queue, and credits cannot be revoked.
 	if limit-s.sent > c.peer.credits || limit-s.limit > c.peer.credits {
 		return verbs.Errorf(errProtocol, op, "credits up to message %d, after %d messages and credits up to %d; at most %d at a time",
 			limit, s.sent, s.limit, c.peer.credits)
@@ -79,50 +82,51 @@ func (s *sender) credited(c *Conn, limit uint16, entry, unknown bool) error {
 	if !entry && !unknown {
 		return nil
 	}
-	b := s.list[s.takeAt*sgeLen:][:sgeLen]
-	room := getSGE(b, leOrder)
+	b := s.list[s.listAt*sgeLen:][:sgeLen]
+	target := getSGE(b, leOrder)
 	switch {
-	case room.length == 0 && unknown:
+	case target.length == 0 && unknown:
 		return nil
-	case room.length == 0:
-		return verbs.Errorf(errProtocol, op, "entry %d of the list was written, but gives no room", s.takeAt)
-	case room.addr == 0 && unknown: // only a part of it was placed: its message is yet to come
+	case target.length == 0:
+		return verbs.Errorf(errProtocol, op, "entry %d of the list was written, but has length 0", s.listAt)
+	case target.addr == 0 && unknown: // only a part of it is written: its message follows
 		return nil
-	case room.addr+uint64(room.length) < room.addr:
-		return verbs.Errorf(errProtocol, op, "room of %d bytes at %#x, past the end of memory", room.length, room.addr)
-	case len(s.rooms) == entries:
-		return verbs.Errorf(errProtocol, op, "room was given %d times, while none of it is used up", entries+1)
+	case target.addr+uint64(target.length) < target.addr:
+		return verbs.Errorf(errProtocol, op, "a target of %d bytes at %#x exceeds the address space", target.length, target.addr)
+	case len(s.targets) == entries:
+		return verbs.Errorf(errProtocol, op, "%d unused targets, more than the list has entries", entries+1)
 	}
 	clear(b)
-	s.rooms = append(s.rooms, room)
-	s.takeAt = (s.takeAt + 1) % entries
+	s.targets = append(s.targets, target)
+	s.listAt = (s.listAt + 1) % entries
 	return nil
 }
 
-// ready tells whether a message of data can be sent.
+// ready reports whether a data message can be sent.
 func (s *sender) ready(c *Conn) bool {
-	return len(s.rooms) > 0 && len(c.maps.pending) == 0 && s.credit(c)
+	return len(s.targets) > 0 && len(c.maps.pending) == 0 && s.hasCredit(c)
 }
 
-// credit tells whether a message that takes a credit can be sent.
-func (s *sender) credit(c *Conn) bool {
-	credits := uint16(0)
-	if c.iwarp { // The peer's receive queue must have room for control messages too, as nothing makes them wait.
-		credits = min(controlSlots, c.peer.credits/4)
+// hasCredit reports whether a message that uses a credit can be sent.
+func (s *sender) hasCredit(c *Conn) bool {
+	reserve := uint16(0)
+	if c.iwarp { // iWARP has no RNR NAK: the peer's receive queue must have space for control messages too
+		reserve = min(controlSlots, c.peer.credits/4)
 	}
-	return s.slotted(c) && s.limit-s.sent > credits
+	return s.hasSlot(c) && s.limit-s.sent > reserve
 }
 
-// slotted tells whether the send queue has room for what is no control message. Over iWARP a message is two requests.
-func (s *sender) slotted(c *Conn) bool {
+// hasSlot reports whether the send queue has space for a message other than a control message. Over
+// iWARP, a message has two requests.
+func (s *sender) hasSlot(c *Conn) bool {
 	if c.iwarp {
 		return s.slots >= 2+2*controlSlots
 	}
 	return s.slots >= 1+controlSlots
 }
 
-// room is the free part of the send buffer that is in one piece.
-func (s *sender) room() []byte {
+// freeSpace returns the contiguous free part of the send buffer.
+func (s *sender) freeSpace() []byte {
 	if s.used == 0 {
 		s.at = 0
 	}
@@ -138,7 +142,8 @@ func (c *Conn) post(wrs ...*verbs.SendWR) {
 	c.out.slots -= len(wrs)
 }
 
-// postMessage places data at an address of the peer's, and tells it with a message. id is that of what holds the data.
+// postMessage writes data to the peer's memory and sends a message. id is the ID of the request
+// with the data.
 func (c *Conn) postMessage(m message, data verbs.SendWR, to sge, id uint64) {
 	data.RemoteAddr, data.RKey = to.addr, to.key
 	if !c.iwarp {
@@ -159,10 +164,10 @@ func (c *Conn) postMessage(m message, data verbs.SendWR, to sge, id uint64) {
 	c.post(&data, &send)
 }
 
-// postData sends bytes as one message: the first n of the send buffer's room, or inline ones.
+// postData sends n bytes as one data message, from the free space of the send buffer or inline.
 func (c *Conn) postData(n int, inline []byte) {
 	s := &c.out
-	to := &s.rooms[0]
+	to := &s.targets[0]
 	var wr verbs.SendWR
 	id := uint64(0)
 	if inline != nil {
@@ -175,121 +180,124 @@ func (c *Conn) postData(n int, inline []byte) {
 		s.at = (s.at + n) % len(s.buf)
 	}
 	c.postMessage(newMessage(opData, uint32(n)), wr, *to, id)
-	s.placed(n)
+	s.advance(n)
 }
 
-// placed counts a message of n bytes, which has gone to the first room.
-func (s *sender) placed(n int) {
+// advance counts a message of n bytes to the first target.
+func (s *sender) advance(n int) {
 	s.sent++
-	to := &s.rooms[0]
+	to := &s.targets[0]
 	to.addr += uint64(n)
 	if to.length -= uint32(n); to.length == 0 {
-		s.rooms = append(s.rooms[:0], s.rooms[1:]...)
+		s.targets = append(s.targets[:0], s.targets[1:]...)
 	}
 }
 
-// grant gives the peer room and credits, if it is time. mu is held.
+// grant grants buffer space and credits to the peer when needed. mu is held.
 func (c *Conn) grant() {
 	s, r := &c.out, &c.in
-	for r.due() && s.slots >= 2 && s.controlling < controlSlots && !s.disconnected && !c.over() {
+	for r.needsGrant() && s.slots >= 2 && s.controlsInFlight < controlSlots && !s.disconnected && !c.ended() {
 		var wr verbs.SendWR
 		var to sge
 		var b [sgeLen]byte
 		if r.free >= r.half() {
-			own := sge{r.mr.Addr() + uint64(r.give()), r.mr.RKey(), uint32(r.half())}
+			own := sge{r.mr.Addr() + uint64(r.grantHalf()), r.mr.RKey(), uint32(r.half())}
 			own.put(b[:], c.peer.order())
 			wr.Flags, wr.InlineData = verbs.SendInline, b[:]
-			to = sge{addr: c.peer.list.addr + uint64(s.giveAt)*sgeLen, key: c.peer.list.key}
-			s.giveAt = (s.giveAt + 1) % c.peer.list.length
+			to = sge{addr: c.peer.list.addr + uint64(s.peerListAt)*sgeLen, key: c.peer.list.key}
+			s.peerListAt = (s.peerListAt + 1) % c.peer.list.length
 		}
 		r.announced = r.read
 		credits := uint32(r.read + uint16(c.cfg.RQSize))
 		if c.iwarp {
-			if credits |= creditsTell; wr.InlineData != nil {
-				credits |= creditsRoom
+			if credits |= creditsHasFlags; wr.InlineData != nil {
+				credits |= creditsTarget
 			}
 		}
-		s.controlling++
+		s.controlsInFlight++
 		c.postMessage(newMessage(opCredits, credits), wr, to, controlID)
 	}
 }
 
-// flushControls sends what control messages there is room for. mu is held.
+// flushControls sends queued control messages while there are slots. mu is held.
 func (c *Conn) flushControls() {
 	s := &c.out
-	for len(s.controls) > 0 && s.slots > 0 && s.controlling < controlSlots && !c.failed {
-		s.controlling++
+	for len(s.controls) > 0 && s.slots > 0 && s.controlsInFlight < controlSlots && !c.failed {
+		s.controlsInFlight++
 		c.postMessage(s.controls[0], verbs.SendWR{}, sge{}, controlID)
 		s.controls = s.controls[1:]
 	}
 }
 
-// postKeepalive sends a WRITE of no bytes.
+// postKeepalive posts a zero-length RDMA WRITE.
 func (s *sender) postKeepalive(c *Conn) {
 	c.post(&verbs.SendWR{Opcode: verbs.RDMAWrite})
 }
 
-// completed takes in the completion of a request. mu is held.
-func (s *sender) completed(id uint64) {
+// handleCompletion handles the completion of a send request. mu is held.
+func (s *sender) handleCompletion(id uint64) {
 	s.slots++
 	if id&controlID != 0 {
-		s.controlling--
+		s.controlsInFlight--
 		return
 	}
 	s.used -= int(id)
 }
 
-// until waits for a state of the sender. mu is held.
-func (c *Conn) until(ready func() bool) (err error) {
-	c.waitFor(&c.writable, func() (over bool) {
+// waitSender waits until ready returns true, or writing has ended. mu is held.
+func (c *Conn) waitSender(ready func() bool) (err error) {
+	c.waitFor(&c.writable, func() (done bool) {
 		switch {
 		case c.closed:
 			err = net.ErrClosed
-		case c.writeBy.past:
+		case c.writeDeadline.expired:
 			err = errTimeout
 		case c.failed:
 			err = c.err
 		case c.writeShut || c.peerGone:
 			err = syscall.EPIPE
 		default:
-			over = ready()
-			c.out.waited = c.out.waited || !over
-			return over
+			done = ready()
+			c.out.waited = c.out.waited || !done
+			return done
 		}
 		return true
 	})
 	return err
 }
 
-// push sends the first n bytes of the send buffer's room, and returns how many it has sent.
-func (c *Conn) push(n int) (sent int, err error) {
+// sendBuffered sends the first n bytes of the send buffer's free space, into which the caller has
+// copied data. It returns the number of bytes sent.
+func (c *Conn) sendBuffered(n int) (sent int, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for sent < n {
-		if err := c.until(func() bool { return c.out.ready(c) }); err != nil {
+		if err := c.waitSender(func() bool { return c.out.ready(c) }); err != nil {
 			return sent, err
 		}
-		k := min(n-sent, maxTransfer, int(min(c.out.rooms[0].length, maxTransfer)))
+		k := min(n-sent, maxTransfer, int(min(c.out.targets[0].length, maxTransfer)))
 		c.postData(k, nil)
 		sent += k
 	}
 	return sent, nil
 }
 
-// space waits for room in the send buffer for want bytes, or lowWater if that is less, and returns what is in one piece. busy tells
-// whether a large message is being sent meanwhile, so that small ones would not begin earlier.
-func (c *Conn) space(want int) (room []byte, busy bool, err error) {
+// waitSpace waits for min(want, lowWater) bytes of space in the send buffer, and returns its
+// contiguous part. busy means that a large message is in flight, so that smaller messages would not
+// start earlier.
+func (c *Conn) waitSpace(want int) (room []byte, busy bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	err = c.until(func() bool { return len(c.out.buf)-c.out.used >= min(want, lowWater) })
+	err = c.waitSender(func() bool { return len(c.out.buf)-c.out.used >= min(want, lowWater) })
 	if err != nil {
 		return nil, false, err
 	}
-	return c.out.room(), c.out.used >= maxTransfer/2, nil
+	return c.out.freeSpace(), c.out.used >= maxTransfer/2, nil
 }
 
-// firstPiece is how much of a Write goes in its first message. If the last Write had to wait, the peer has enough to read meanwhile.
-func (c *Conn) firstPiece() int {
+// firstTransferSize returns the size of the first message of a Write. If the last Write had to
+// wait, the peer still has data to read, and a small first message gains nothing.
+func (c *Conn) firstTransferSize() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	waited := c.out.waited
@@ -299,8 +307,8 @@ func (c *Conn) firstPiece() int {
 	return firstTransfer
 }
 
-// Write sends b. It returns when the send buffer has taken the last of it, or with an error and the number of bytes that were
-// sent.
+// Write sends b. It returns when the last byte is in the send buffer, or with an error and the
+// number of bytes sent.
 func (c *Conn) Write(b []byte) (n int, err error) {
 	c.writing.Lock()
 	defer c.writing.Unlock()
@@ -315,10 +323,10 @@ func (c *Conn) write(b []byte) (total int, err error) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		for total < len(b) {
-			if err := c.until(func() bool { return c.out.ready(c) }); err != nil {
+			if err := c.waitSender(func() bool { return c.out.ready(c) }); err != nil {
 				return total, err
 			}
-			k := int(min(uint32(len(b)-total), c.out.rooms[0].length))
+			k := int(min(uint32(len(b)-total), c.out.targets[0].length))
 			c.postData(k, b[total:][:k])
 			total += k
 		}
@@ -327,10 +335,10 @@ func (c *Conn) write(b []byte) (total int, err error) {
 	if len(b) == 0 {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		return 0, c.until(func() bool { return true })
+		return 0, c.waitSender(func() bool { return true })
 	}
-	for piece := c.firstPiece(); total < len(b); piece = min(2*piece, maxTransfer) {
-		room, busy, err := c.space(len(b) - total)
+	for piece := c.firstTransferSize(); total < len(b); piece = min(2*piece, maxTransfer) {
+		room, busy, err := c.waitSpace(len(b) - total)
 		if err != nil {
 			return total, err
 		}
@@ -338,7 +346,7 @@ func (c *Conn) write(b []byte) (total int, err error) {
 			piece = maxTransfer
 		}
 		n := copy(room[:min(piece, len(room))], b[total:])
-		n, err = c.push(n)
+		n, err = c.sendBuffered(n)
 		total += n
 		if err != nil {
 			return total, err
@@ -347,12 +355,13 @@ func (c *Conn) write(b []byte) (total int, err error) {
 	return total, nil
 }
 
-// ReadFrom sends what it reads from r until EOF, which r reads straight into the send buffer (io.ReaderFrom). Meanwhile Write waits.
+// ReadFrom reads from r directly into the send buffer, and sends the data, until EOF
+// (io.ReaderFrom). Concurrent calls of Write wait.
 func (c *Conn) ReadFrom(r io.Reader) (total int64, err error) {
 	c.writing.Lock()
 	defer c.writing.Unlock()
 	for idle := 0; ; {
-		room, _, err := c.space(lowWater)
+		room, _, err := c.waitSpace(lowWater)
 		if err != nil {
 			return total, c.opError("write", err)
 		}
@@ -362,7 +371,7 @@ func (c *Conn) ReadFrom(r io.Reader) (total int64, err error) {
 		}
 		if n > 0 {
 			idle = 0
-			n, err = c.push(n)
+			n, err = c.sendBuffered(n)
 			total += int64(n)
 			if err != nil {
 				return total, c.opError("write", err)
