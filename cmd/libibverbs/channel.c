@@ -1,18 +1,20 @@
-// Completion channels, and how a thread waits for an event of one: it makes the device progress itself for a while, as the
-// answer of a peer that is quick takes less time than putting a thread to sleep and waking it, and then sleeps.
+// Completion channels. A thread that waits for an event of a channel first spins: for a while it
+// makes the device progress itself. A quick peer answers in less time than it takes to put a thread
+// to sleep and wake it. Then the thread sleeps.
 #include "front.h"
 #include <fcntl.h>
 #include <sched.h>
 #include <time.h>
 #include <unistd.h>
 
-// How long a thread looks for an event before it sleeps, in nanoseconds. Who was woken soon after it went to sleep looks
-// longer the next time; who slept for long looks less long, and in the end not at all.
-#define FIRST_LOOK 50000
-#define LONGEST_LOOK 200000
-#define SOON 200000
+// How long a thread spins for an event before it sleeps, in nanoseconds. After a short sleep the
+// next spin is longer. After a long sleep it is shorter, and in the end there is none.
+#define FIRST_SPIN 50000
+#define LONGEST_SPIN 200000
+#define SHORT_SLEEP 200000
 
-// So many events that were there when a program came for them are enough to think that it waits elsewhere, in poll or epoll.
+// After so many events that were pending when the program asked for them, it is assumed to wait in
+// poll or epoll.
 #define PATIENCE 4
 
 PUBLIC struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *c)
@@ -28,8 +30,8 @@ PUBLIC struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *c)
 	}
 	ch->ibv.context = c;
 	cpu_set_t cpus;
-	ch->may_look = sched_getaffinity(0, sizeof cpus, &cpus) || CPU_COUNT(&cpus) > 1; // else the peer may need this processor
-	ch->look = ch->may_look ? FIRST_LOOK : 0;
+	ch->may_spin = sched_getaffinity(0, sizeof cpus, &cpus) || CPU_COUNT(&cpus) > 1; // with one processor, the peer may need it
+	ch->spin = ch->may_spin ? FIRST_SPIN : 0;
 	return &ch->ibv;
 }
 
@@ -40,19 +42,19 @@ PUBLIC int ibv_destroy_comp_channel(struct ibv_comp_channel *v)
 	if (err)
 		return fail(err);
 	if ((err = engine->destroy_channel(ch->handle)))
-		return fail(keep(&ch->life, err));
+		return fail(undo_destroy(&ch->life, err));
 	ch->handle = 0;
 	ch->ibv.fd = -1;
 	end_destroy(&ch->life, ch);
 	return 0;
 }
 
-int waits_here(struct ibv_comp_channel *ch)
+int waits_in_get(struct ibv_comp_channel *ch)
 {
 	return __atomic_load_n(&((struct comp_channel *)ch)->patience, __ATOMIC_RELAXED) > 0;
 }
 
-static int event_there(struct comp_channel *ch)
+static int event_pending(struct comp_channel *ch)
 {
 	return __atomic_load_n(&ch->events, __ATOMIC_ACQUIRE) != __atomic_load_n(&ch->taken, __ATOMIC_RELAXED);
 }
@@ -64,15 +66,16 @@ static int64_t now(void)
 	return t.tv_sec * 1000000000ll + t.tv_nsec;
 }
 
-// look makes the device progress until there is an event, but not for long. It returns 0 or an errno.
-static int look(struct comp_channel *ch, uint32_t context)
+// spin makes the device progress until an event is pending or ch->spin has passed. It returns 0 or
+// an errno.
+static int spin(struct comp_channel *ch, uint32_t context)
 {
-	int64_t ns = __atomic_load_n(&ch->look, __ATOMIC_RELAXED), began = now();
-	entering();
+	int64_t ns = __atomic_load_n(&ch->spin, __ATOMIC_RELAXED), began = now();
+	enter_engine();
 	while (now() - began < ns)
 		for (int i = 0; i < 4; i++) {
 			int busy, err = engine->progress(context, &busy);
-			if (err || event_there(ch))
+			if (err || event_pending(ch))
 				return err;
 			if (!busy)
 				sched_yield(); // the peer may be on this processor
@@ -80,15 +83,16 @@ static int look(struct comp_channel *ch, uint32_t context)
 	return 0;
 }
 
-// take waits for an event and takes it off the descriptor. It returns 0, or -1 and sets errno.
-static int take(struct comp_channel *ch)
+// take_event waits for an event and takes it off the descriptor. It returns 0, or -1 and sets
+// errno.
+static int take_event(struct comp_channel *ch)
 {
 	uint32_t context = to_context(ch->ibv.context)->handle;
 	int slept = 0;
 	int64_t began = 0;
-	if (lost())
+	if (engine_missing())
 		return minus_one(ENODEV);
-	if (event_there(ch)) {
+	if (event_pending(ch)) {
 		int patience = __atomic_load_n(&ch->patience, __ATOMIC_RELAXED);
 		if (patience > 0)
 			__atomic_store_n(&ch->patience, patience - 1, __ATOMIC_RELAXED);
@@ -96,11 +100,11 @@ static int take(struct comp_channel *ch)
 		int flags = fcntl(ch->ibv.fd, F_GETFL);
 		if (!(flags & O_NONBLOCK)) {
 			__atomic_store_n(&ch->patience, PATIENCE, __ATOMIC_RELAXED);
-			int err = look(ch, context);
+			int err = spin(ch, context);
 			if (err)
 				return minus_one(err);
 		}
-		if (!event_there(ch)) {
+		if (!event_pending(ch)) {
 			int err = engine->end_progress(context);
 			if (err)
 				return minus_one(err);
@@ -108,16 +112,16 @@ static int take(struct comp_channel *ch)
 				began = now();
 		}
 	}
-	if (take_count(ch->ibv.fd))
+	if (read_event(ch->ibv.fd))
 		return -1;
 	__atomic_add_fetch(&ch->taken, 1, __ATOMIC_RELAXED);
-	if (slept && ch->may_look) {
-		int64_t longest = ch->look;
-		if (now() - began > SOON)
-			longest = longest < FIRST_LOOK / 8 ? 0 : longest / 2;
+	if (slept && ch->may_spin) {
+		int64_t longest = ch->spin;
+		if (now() - began > SHORT_SLEEP)
+			longest = longest < FIRST_SPIN / 8 ? 0 : longest / 2;
 		else
-			longest = longest < FIRST_LOOK ? FIRST_LOOK : longest * 2 < LONGEST_LOOK ? longest * 2 : LONGEST_LOOK;
-		__atomic_store_n(&ch->look, longest, __ATOMIC_RELAXED);
+			longest = longest < FIRST_SPIN ? FIRST_SPIN : longest * 2 < LONGEST_SPIN ? longest * 2 : LONGEST_SPIN;
+		__atomic_store_n(&ch->spin, longest, __ATOMIC_RELAXED);
 	}
 	return 0;
 }
@@ -127,17 +131,17 @@ PUBLIC int ibv_get_cq_event(struct ibv_comp_channel *v, struct ibv_cq **cq, void
 	struct comp_channel *ch = (struct comp_channel *)v;
 	for (;;) {
 		struct sr_events *of;
-		if (take(ch))
+		if (take_event(ch))
 			return -1;
 		int err = engine->get_cq_event(ch->handle, &of);
-		if (err == EAGAIN) { // the CQ was destroyed, and its events are not counted any more
+		if (err == EAGAIN) { // the CQ was destroyed, and its events are no longer counted
 			__atomic_sub_fetch(&ch->taken, 1, __ATOMIC_RELAXED);
 			continue;
 		}
 		if (err)
 			return minus_one(err);
 		*cq = (struct ibv_cq *)((char *)of - offsetof(struct cq, events));
-		reached(&((struct cq *)*cq)->life);
+		acquire(&((struct cq *)*cq)->life);
 		*cq_context = (*cq)->cq_context;
 		return 0;
 	}

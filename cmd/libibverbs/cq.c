@@ -10,7 +10,8 @@ PUBLIC void ibv_ack_cq_events(struct ibv_cq *cq, unsigned int n)
 	count_ack(&cq->mutex, &cq->cond, &cq->comp_events_completed, n);
 }
 
-static struct cq *create_cq(struct ibv_context *c, int cqe, void *cq_context, struct ibv_comp_channel *ch, uint32_t vector, uint64_t wc_flags)
+static struct cq *create_cq(struct ibv_context *c, int cqe, void *cq_context, struct ibv_comp_channel *ch, uint32_t vector,
+	uint64_t wc_flags)
 {
 	if (vector) // num_comp_vectors is 1
 		return fail_null(EINVAL);
@@ -21,7 +22,9 @@ static struct cq *create_cq(struct ibv_context *c, int cqe, void *cq_context, st
 	q->interval = ((struct device *)c->device)->sr.progress_interval;
 	q->arrivals = ((struct device *)c->device)->sr.arrivals;
 	q->stamped = !!(wc_flags & ~(uint64_t)IBV_WC_STANDARD_FLAGS);
-	int err = engine->create_cq(to_context(c)->handle, cqe, ch ? ((struct comp_channel *)ch)->handle : 0, q->stamped, &q->events, &q->ready, &q->ibv.handle, &q->ibv.cqe);
+	uint32_t channel = ch ? ((struct comp_channel *)ch)->handle : 0;
+	int err = engine->create_cq(to_context(c)->handle, cqe, channel, q->stamped, &q->events, &q->ready, &q->ibv.handle,
+		&q->ibv.cqe);
 	if (err) {
 		free(q);
 		return fail_null(err);
@@ -63,8 +66,9 @@ int modify_cq(struct ibv_cq *cq, struct ibv_modify_cq_attr *a)
 	return engine->modify_cq(cq->handle, a->moderate.cq_count, a->moderate.cq_period);
 }
 
-// begin_taking and end_taking are around each call of the engine that may take completions, with the lock held. In between a poll
-// without the lock does not report that there are none: who was woken for those would go to sleep again.
+// begin_taking and end_taking enclose each call of the engine that may take completions. The lock
+// is held. In between, a poll that does not hold the lock does not report an empty CQ: a thread
+// woken for these completions would go to sleep again.
 static inline void begin_taking(struct cq *q) { __atomic_store_n(&q->taking, 1, __ATOMIC_RELEASE); }
 
 static inline void end_taking(struct cq *q, int got)
@@ -74,42 +78,42 @@ static inline void end_taking(struct cq *q, int got)
 	__atomic_store_n(&q->taking, 0, __ATOMIC_RELEASE);
 }
 
-static pthread_mutex_t pairing = PTHREAD_MUTEX_INITIALIZER; // held where the field other is written
+static pthread_mutex_t pair_mutex = PTHREAD_MUTEX_INITIALIZER; // held where the field pair is written
 
 void pair_cqs(struct ibv_cq *a, struct ibv_cq *b)
 {
 	struct cq *p = (struct cq *)a, *q = (struct cq *)b;
 	if (p->stamped || q->stamped)
 		return;
-	pthread_mutex_lock(&pairing);
-	if (!p->other && !q->other) {
-		__atomic_store_n(&p->other, q, __ATOMIC_RELEASE);
-		__atomic_store_n(&q->other, p, __ATOMIC_RELEASE);
+	pthread_mutex_lock(&pair_mutex);
+	if (!p->pair && !q->pair) {
+		__atomic_store_n(&p->pair, q, __ATOMIC_RELEASE);
+		__atomic_store_n(&q->pair, p, __ATOMIC_RELEASE);
 	}
-	pthread_mutex_unlock(&pairing);
+	pthread_mutex_unlock(&pair_mutex);
 }
 
-// part ends what pair_cqs has begun. When it returns, nobody uses q by way of the other.
-static void part(struct cq *q)
+// unpair_cq undoes pair_cqs. When it returns, no poll of the other CQ uses q.
+static void unpair_cq(struct cq *q)
 {
-	pthread_mutex_lock(&pairing);
-	struct cq *o = q->other;
+	pthread_mutex_lock(&pair_mutex);
+	struct cq *o = q->pair;
 	if (o) {
-		__atomic_store_n(&q->other, NULL, __ATOMIC_SEQ_CST);
-		__atomic_store_n(&o->other, NULL, __ATOMIC_SEQ_CST);
-		while (__atomic_load_n(&o->borrowing, __ATOMIC_SEQ_CST))
-			sched_yield(); // for a call of the engine
+		__atomic_store_n(&q->pair, NULL, __ATOMIC_SEQ_CST);
+		__atomic_store_n(&o->pair, NULL, __ATOMIC_SEQ_CST);
+		while (__atomic_load_n(&o->using_pair, __ATOMIC_SEQ_CST))
+			sched_yield(); // at most for one call of the engine
 	}
-	pthread_mutex_unlock(&pairing);
+	pthread_mutex_unlock(&pair_mutex);
 }
 
-// borrow returns the other CQ, locked and without completions, if this thread polls both; or NULL. Each call is followed by
-// give_back, with what came of it.
-static struct cq *borrow(struct cq *q)
+// lock_pair returns the paired CQ, locked and empty, if this thread polls both, and else NULL. Each
+// call is followed by unlock_pair. got is the number of completions taken for the pair.
+static struct cq *lock_pair(struct cq *q)
 {
-	__atomic_store_n(&q->borrowing, 1, __ATOMIC_SEQ_CST);
-	struct cq *o = __atomic_load_n(&q->other, __ATOMIC_SEQ_CST);
-	if (!o || __atomic_load_n(&o->poller, __ATOMIC_RELAXED) != &known_thread || pthread_mutex_trylock(&o->lock))
+	__atomic_store_n(&q->using_pair, 1, __ATOMIC_SEQ_CST);
+	struct cq *o = __atomic_load_n(&q->pair, __ATOMIC_SEQ_CST);
+	if (!o || __atomic_load_n(&o->poller, __ATOMIC_RELAXED) != &thread_state || pthread_mutex_trylock(&o->lock))
 		return NULL;
 	if (o->n != o->at) {
 		pthread_mutex_unlock(&o->lock);
@@ -119,13 +123,13 @@ static struct cq *borrow(struct cq *q)
 	return o;
 }
 
-static void give_back(struct cq *q, struct cq *o, int got)
+static void unlock_pair(struct cq *q, struct cq *o, int got)
 {
 	if (o) {
 		end_taking(o, got);
 		pthread_mutex_unlock(&o->lock);
 	}
-	__atomic_store_n(&q->borrowing, 0, __ATOMIC_RELEASE);
+	__atomic_store_n(&q->using_pair, 0, __ATOMIC_RELEASE);
 }
 
 PUBLIC int ibv_destroy_cq(struct ibv_cq *cq)
@@ -136,13 +140,13 @@ PUBLIC int ibv_destroy_cq(struct ibv_cq *cq)
 		return fail(err);
 	if (cq->handle) {
 		if ((err = engine->destroy_cq(cq->handle)))
-			return fail(keep(&q->life, err));
+			return fail(undo_destroy(&q->life, err));
 		cq->handle = 0; // soon another CQ's
-		part(q);
+		unpair_cq(q);
 		if (cq->channel)
 			__atomic_sub_fetch(&cq->channel->refcnt, 1, __ATOMIC_RELAXED);
 	}
-	forget(&q->life);
+	mark_gone(&q->life);
 	wait_acked(&q->life, &cq->mutex, &cq->cond, &cq->comp_events_completed, &q->events.comp);
 	wait_acked(&q->life, &cq->mutex, &cq->cond, &cq->async_events_completed, &q->events.async);
 	end_destroy(&q->life, q);
@@ -151,43 +155,46 @@ PUBLIC int ibv_destroy_cq(struct ibv_cq *cq)
 
 int req_notify_cq(struct ibv_cq *cq, int solicited_only)
 {
-	return fail(engine->req_notify_cq(cq->handle, solicited_only, !cq->channel || !waits_here(cq->channel)));
+	return fail(engine->req_notify_cq(cq->handle, solicited_only, !cq->channel || !waits_in_get(cq->channel)));
 }
 
-// A program that has had a completion often waits for the next: for a while each so many-th poll enters the engine, rather than as
-// struct sr_device has it. That costs a program that polls for long nothing, and spares others up to a microsecond. Where packets
-// are seen to arrive, the while is short: the engine has only to send what it has put off.
-#define SOON 16
-#define WHILE 128 // polls that enter the engine
-#define SHORT_WHILE 4
+// A program that has had a completion often waits for the next. For a while, more of its polls
+// enter the engine than progress_interval of struct sr_device says. This costs nothing in a program
+// that polls for long, and saves others up to a microsecond. The while is short if the CQ sees
+// packets arrive: the engine then only has to send delayed packets.
+#define SOON_INTERVAL 16
+#define SOON_POLLS 128 // polls that enter the engine
+#define SHORT_POLLS 4
 
 static inline int arrivals_known(struct cq *q)
 {
 	return q->arrivals && __atomic_load_n(&q->arrivals->pages, __ATOMIC_RELAXED);
 }
 
-// arrived reports whether there are packets that the engine has not taken.
+// arrived reports whether packets have arrived that the engine has not taken.
 static inline int arrived(const struct sr_arrivals *a)
 {
 	uint32_t pages = __atomic_load_n(&a->pages, __ATOMIC_ACQUIRE);
 	for (const char *p = (const char *)a + a->size; pages; pages >>= 1, p += a->size) {
-		if (pages & 1 && __atomic_load_n((uint64_t *)(p + SR_ARRIVED), __ATOMIC_RELAXED) != __atomic_load_n((uint64_t *)(p + SR_TAKEN), __ATOMIC_RELAXED))
+		if (pages & 1 && __atomic_load_n((uint64_t *)(p + SR_ARRIVED), __ATOMIC_RELAXED) !=
+		    __atomic_load_n((uint64_t *)(p + SR_TAKEN), __ATOMIC_RELAXED))
 			return 1;
 	}
 	return 0;
 }
 
-// nothing reports, without a lock, that there is nothing to poll, and that it is not this poll's turn to enter the engine,
-// which then receives what has arrived. Until somebody polls, the engine's own threads do. If packets have arrived it is this poll's
-// turn, but not soon after one that found nothing: another thread may be receiving them.
-static inline __attribute__((always_inline)) int nothing(struct cq *q)
+// nothing_to_poll reports, without a lock, whether a poll can return at once: the CQ is empty, and
+// this poll need not enter the engine to receive. The engine's own threads receive if no program
+// polls. A poll enters the engine if packets have arrived, but not soon after an empty one: another
+// thread may be receiving them.
+static inline __attribute__((always_inline)) int nothing_to_poll(struct cq *q)
 {
-	// In this order: ready becomes 0 between taking and n.
+	// The order matters: the engine clears ready between the writes of taking and n.
 	if (__atomic_load_n(&q->ready, __ATOMIC_ACQUIRE) || __atomic_load_n(&q->taking, __ATOMIC_ACQUIRE) ||
 	    __atomic_load_n(&q->n, __ATOMIC_RELAXED) != __atomic_load_n(&q->at, __ATOMIC_RELAXED))
 		return 0;
 	unsigned int empty = __atomic_load_n(&q->empty, __ATOMIC_RELAXED) + 1;
-	if (q->arrivals && empty >= __atomic_load_n(&q->look_from, __ATOMIC_RELAXED) && arrived(q->arrivals))
+	if (q->arrivals && empty >= __atomic_load_n(&q->check_from, __ATOMIC_RELAXED) && arrived(q->arrivals))
 		return 0;
 	if (empty == __atomic_load_n(&q->interval, __ATOMIC_RELAXED))
 		empty = 0;
@@ -195,69 +202,74 @@ static inline __attribute__((always_inline)) int nothing(struct cq *q)
 	return empty != 0;
 }
 
-// Of the polls that entered the engine in vain, one in so many lets another thread run on this processor: the peer's, or one
-// of the engine's. After so many, a millisecond or more after the last completion, none yields, but one sleeps now and then, also
-// where the engine does not: package link/idle says why.
+// One in POLLS_PER_YIELD empty polls that entered the engine yields the processor to another
+// thread, of the peer or the engine. After YIELDING such polls, a millisecond or more after the
+// last completion, polls no longer yield. One sleeps now and then, even if the engine does not: see
+// package link/idle.
 #define POLLS_PER_YIELD 8
 #define YIELDING 8192 // polls that enter the engine
 
-// What a poll that has found nothing does when it has unlocked the CQ. A thread that sleeps may be cancelled.
-enum pause { NONE, YIELD, SLEEP };
+// The idle action of an empty poll, after it has unlocked the CQ. A thread that sleeps may be
+// cancelled.
+enum idle_action { NONE, YIELD, SLEEP };
 
-// sleep_due reports whether it is time to sleep: not if a poll has done so a moment ago. The lock is held.
+// sleep_due reports whether a poll is to sleep: only if none has done so a moment ago. The lock is
+// held.
 static int sleep_due(struct cq *q)
 {
 	struct timespec now;
 	clock_gettime(CLOCK_MONOTONIC, &now);
 	double at = now.tv_sec * 1e6 + now.tv_nsec * 1e-3; // µs
-	if (at - q->rested < 300)
+	if (at - q->slept_at < 300)
 		return 0;
-	q->rested = at + 100;
+	q->slept_at = at + 100;
 	return 1;
 }
 
-static void rest(enum pause p)
+static void idle(enum idle_action action)
 {
 	static const struct timespec nap = {0, 50000};
-	if (p == YIELD)
+	if (action == YIELD)
 		sched_yield();
-	else if (p == SLEEP)
+	else if (action == SLEEP)
 		nanosleep(&nap, NULL);
 }
 
-// refill takes a batch of completions from the engine. The lock is held, and there are none here. It returns 0 or an errno, and what
-// to do if nothing has come.
-static int refill(struct cq *q, enum pause *p)
+// refill takes a batch of completions from the engine. The lock is held and the CQ is empty. It
+// returns 0 or an errno, and the idle action if no completion came.
+static int refill(struct cq *q, enum idle_action *p)
 {
-	entering();
+	enter_engine();
 	begin_taking(q);
-	__atomic_store_n(&q->poller, &known_thread, __ATOMIC_RELAXED);
-	struct cq *o = borrow(q);
-	int got = 0, others = 0, err = engine->poll_cq(q->ibv.handle, CQ_BATCH, q->wc, q->stamped ? q->ex : NULL, &got, o ? o->ibv.handle : 0, o ? o->wc : NULL, &others);
+	__atomic_store_n(&q->poller, &thread_state, __ATOMIC_RELAXED);
+	struct cq *o = lock_pair(q);
+	int got = 0, others = 0;
+	int err = engine->poll_cq(q->ibv.handle, CQ_BATCH, q->wc, q->stamped ? q->ex : NULL, &got, o ? o->ibv.handle : 0,
+		o ? o->wc : NULL, &others);
 	end_taking(q, got);
-	give_back(q, o, others);
+	unlock_pair(q, o, others);
 	unsigned int interval = ((struct device *)q->ibv.context->device)->sr.progress_interval;
 	__atomic_store_n(&q->empty, 0, __ATOMIC_RELAXED);
 	if (got) {
-		__atomic_store_n(&q->interval, interval < SOON ? interval : SOON, __ATOMIC_RELAXED);
-		__atomic_store_n(&q->look_from, 0, __ATOMIC_RELAXED);
-		q->in_vain = 0;
+		__atomic_store_n(&q->interval, interval < SOON_INTERVAL ? interval : SOON_INTERVAL, __ATOMIC_RELAXED);
+		__atomic_store_n(&q->check_from, 0, __ATOMIC_RELAXED);
+		q->empty_calls = 0;
 		return err;
 	}
-	unsigned int in_vain = ++q->in_vain, soon = arrivals_known(q) ? SHORT_WHILE : WHILE;
-	__atomic_store_n(&q->look_from, SOON, __ATOMIC_RELAXED);
-	if (in_vain >= soon)
+	unsigned int empty_calls = ++q->empty_calls, soon = arrivals_known(q) ? SHORT_POLLS : SOON_POLLS;
+	__atomic_store_n(&q->check_from, SOON_INTERVAL, __ATOMIC_RELAXED);
+	if (empty_calls >= soon)
 		__atomic_store_n(&q->interval, interval, __ATOMIC_RELAXED);
-	if (in_vain % (in_vain < WHILE && soon == WHILE ? WHILE / 4 : POLLS_PER_YIELD) == 0)
-		*p = in_vain < YIELDING ? YIELD : sleep_due(q) ? SLEEP : NONE;
+	if (empty_calls % (empty_calls < SOON_POLLS && soon == SOON_POLLS ? SOON_POLLS / 4 : POLLS_PER_YIELD) == 0)
+		*p = empty_calls < YIELDING ? YIELD : sleep_due(q) ? SLEEP : NONE;
 	return err;
 }
 
 // poll takes completions from the CQ and the engine.
 static __attribute__((noinline)) int poll(struct cq *q, int n, struct ibv_wc *wc)
 {
-	int k = 0, err = lost();
-	enum pause p = NONE;
+	int k = 0, err = engine_missing();
+	enum idle_action p = NONE;
 	if (err)
 		return minus_one(err);
 	pthread_mutex_lock(&q->lock);
@@ -276,29 +288,30 @@ static __attribute__((noinline)) int poll(struct cq *q, int n, struct ibv_wc *wc
 	}
 	pthread_mutex_unlock(&q->lock);
 	if (k)
-		return k; // a thread that were cancelled now would lose them
-	rest(p);
+		return k; // without idling: a thread that were cancelled now would lose them
+	idle(p);
 	return err ? minus_one(err) : 0;
 }
 
 int poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc)
 {
 	struct cq *q = (struct cq *)cq;
-	return nothing(q) ? 0 : poll(q, n, wc);
+	return nothing_to_poll(q) ? 0 : poll(q, n, wc);
 }
 
-// Of the posts that come back without completions, one in so many asks for them all the same.
+// One in so many posts asks for completions even though the last such post returned none.
 #define POSTS_PER_TRY 64
 
-// The most data of a request with which completions are taken, as others who poll the CQ wait while it is copied.
+// The most data of a post that takes completions, in bytes: other threads that poll the CQ wait
+// while it is copied.
 #define SMALL 4096
 
 struct cq *take_with_post(struct qp *q, struct ibv_send_wr *wr)
 {
 	struct cq *cq = (struct cq *)q->ibv.qp_base.send_cq;
-	unsigned int n = __atomic_load_n(&q->in_vain, __ATOMIC_RELAXED);
+	unsigned int n = __atomic_load_n(&q->empty_posts, __ATOMIC_RELAXED);
 	if (n) {
-		__atomic_store_n(&q->in_vain, (n + 1) % POSTS_PER_TRY, __ATOMIC_RELAXED);
+		__atomic_store_n(&q->empty_posts, (n + 1) % POSTS_PER_TRY, __ATOMIC_RELAXED);
 		return NULL;
 	}
 	if (!cq || cq->stamped || !wr || wr->next || wr->num_sge > 1 || (wr->num_sge == 1 && wr->sg_list && wr->sg_list->length > SMALL))
@@ -319,7 +332,7 @@ void taken_with_post(struct qp *q, struct cq *cq, int got)
 	if (got) {
 		__atomic_store_n(&cq->empty, 0, __ATOMIC_RELAXED);
 	} else {
-		__atomic_store_n(&q->in_vain, 1, __ATOMIC_RELAXED);
+		__atomic_store_n(&q->empty_posts, 1, __ATOMIC_RELAXED);
 	}
 	pthread_mutex_unlock(&cq->lock);
 }
@@ -340,12 +353,13 @@ void drop_completions(struct ibv_cq *cq, uint32_t qp_num)
 	unlock(&q->lock);
 }
 
-// What follows is ibv_start_poll and its kin: wc[at] is the current completion, until next_poll or end_poll.
+// ibv_start_poll and the functions that follow it. wc[at] is the current completion until next_poll
+// or end_poll.
 
-static int current(struct cq *q, enum pause *p)
+static int current(struct cq *q, enum idle_action *p)
 {
 	if (q->at == q->n) {
-		int err = lost();
+		int err = engine_missing();
 		if (!err)
 			err = refill(q, p);
 		if (err)
@@ -361,16 +375,16 @@ static int current(struct cq *q, enum pause *p)
 static int start_poll(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr)
 {
 	struct cq *q = (struct cq *)cq;
-	enum pause p = NONE;
+	enum idle_action p = NONE;
 	if (attr->comp_mask)
 		return EINVAL;
-	if (nothing(q))
+	if (nothing_to_poll(q))
 		return ENOENT;
 	lock(&q->lock);
 	int err = current(q, &p);
 	if (err) {
 		unlock(&q->lock);
-		rest(p);
+		idle(p);
 	}
 	return err;
 }
@@ -380,9 +394,9 @@ static void step(struct cq *q) { __atomic_store_n(&q->at, q->at + 1, __ATOMIC_RE
 static int next_poll(struct ibv_cq_ex *cq)
 {
 	struct cq *q = (struct cq *)cq;
-	enum pause ignored; // the lock is held until end_poll
+	enum idle_action ignored; // the lock is held until end_poll
 	if (q->at == q->n)
-		return current(q, &ignored); // next_poll has said that there is none; since then one may have come
+		return current(q, &ignored); // the last next_poll found none; one may have come since
 	step(q);
 	if (q->at == q->n && !__atomic_load_n(&q->ready, __ATOMIC_ACQUIRE))
 		return ENOENT;

@@ -1,4 +1,4 @@
-// Devices, their contexts, and what is asked of them.
+// Devices, their contexts, queries and asynchronous events.
 #include "front.h"
 #include <stdarg.h>
 #include <stdio.h>
@@ -27,8 +27,8 @@ PUBLIC const char *ibv_get_device_name(struct ibv_device *d) { return d->name; }
 PUBLIC __be64 ibv_get_device_guid(struct ibv_device *d) { return ((struct device *)d)->sr.guid; }
 PUBLIC int ibv_get_device_index(struct ibv_device *d) { return ((struct device *)d)->index; }
 
-// describe_device asks for a device's attributes, which do not change: a child that has a context of its parent's can still
-// query them.
+// describe_device keeps a device's attributes, which do not change. A child after fork can still
+// query them in a context of its parent.
 static int describe_device(struct device *d)
 {
 	if (__atomic_load_n(&d->described, __ATOMIC_ACQUIRE))
@@ -54,7 +54,7 @@ PUBLIC struct ibv_context *ibv_open_device(struct ibv_device *d)
 	int err = describe_device((struct device *)d);
 	if (!err)
 		err = engine->open_context(c->dev, &c->handle, &v->async_fd);
-	if (!err && (v->cmd_fd = eventfd(0, EFD_CLOEXEC)) < 0) { // programs may ask for its flags, or poll it; nothing comes
+	if (!err && (v->cmd_fd = eventfd(0, EFD_CLOEXEC)) < 0) { // programs may read its flags or poll it; it is never readable
 		err = errno;
 		engine->close_context(c->handle);
 	}
@@ -78,7 +78,7 @@ PUBLIC int ibv_close_device(struct ibv_context *v)
 	if (err)
 		return minus_one(err);
 	if ((err = engine->close_context(c->handle)))
-		return minus_one(keep(&c->life, err));
+		return minus_one(undo_destroy(&c->life, err));
 	int fd = v->cmd_fd, before = forbid_cancel();
 	v->cmd_fd = v->async_fd = -1;
 	c->handle = 0;
@@ -101,7 +101,8 @@ PUBLIC int ibv_query_device(struct ibv_context *c, struct ibv_device_attr *attr)
 	return 0;
 }
 
-#define ODP_RC (IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_ATOMIC | IBV_ODP_SUPPORT_SRQ_RECV)
+#define ODP_RC (IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ | \
+	IBV_ODP_SUPPORT_ATOMIC | IBV_ODP_SUPPORT_SRQ_RECV)
 
 static int query_device_ex(struct ibv_context *c, const struct ibv_query_device_ex_input *in, struct ibv_device_attr_ex *attr, size_t size)
 {
@@ -148,7 +149,8 @@ static int query_port(struct ibv_context *c, uint8_t port, struct ibv_port_attr 
 	return 0;
 }
 
-// The speed of a port in units of 100 Mbit/s: lanes by the speed of a lane.
+// ibv_query_port_speed returns the speed of a port in units of 100 Mbit/s: the lanes times the
+// speed of a lane.
 PUBLIC int ibv_query_port_speed(struct ibv_context *c, uint32_t port, uint64_t *speed)
 {
 	struct sr_port_attr a;
@@ -182,7 +184,8 @@ PUBLIC int ibv_query_gid(struct ibv_context *c, uint8_t port, int index, union i
 	return 0;
 }
 
-// What libibverbs has for ibv_devinfo and pyverbs: enum ibv_gid_type_sysfs, in which IB and RoCE v1 are one.
+// query_gid_type returns enum ibv_gid_type_sysfs, which does not tell IB from RoCE v1. ibv_devinfo
+// and pyverbs use it.
 int query_gid_type(struct ibv_context *c, uint8_t port, unsigned int index, int *type)
 {
 	struct sr_gid_entry e;
@@ -263,9 +266,9 @@ PUBLIC int ibv_get_async_event(struct ibv_context *c, struct ibv_async_event *ev
 {
 	for (;;) {
 		struct sr_async_event e;
-		if (lost())
+		if (engine_missing())
 			return minus_one(ENODEV);
-		if (take_count(c->async_fd))
+		if (read_event(c->async_fd))
 			return -1;
 		int err = engine->get_async_event(to_context(c)->handle, &e);
 		if (err == EAGAIN) // the event's object was destroyed
@@ -281,16 +284,16 @@ PUBLIC int ibv_get_async_event(struct ibv_context *c, struct ibv_async_event *ev
 		switch (e.type) {
 		case IBV_EVENT_CQ_ERR:
 			event->element.cq = (struct ibv_cq *)((char *)e.of - offsetof(struct cq, events));
-			reached(&((struct cq *)event->element.cq)->life);
+			acquire(&((struct cq *)event->element.cq)->life);
 			break;
 		case IBV_EVENT_SRQ_ERR:
 		case IBV_EVENT_SRQ_LIMIT_REACHED:
 			event->element.srq = (struct ibv_srq *)((char *)e.of - offsetof(struct srq, events));
-			reached(&((struct srq *)event->element.srq)->life);
+			acquire(&((struct srq *)event->element.srq)->life);
 			break;
 		default:
 			event->element.qp = (struct ibv_qp *)((char *)e.of - offsetof(struct qp, events));
-			reached(&((struct qp *)event->element.qp)->life);
+			acquire(&((struct qp *)event->element.qp)->life);
 		}
 		return 0;
 	}
@@ -298,7 +301,7 @@ PUBLIC int ibv_get_async_event(struct ibv_context *c, struct ibv_async_event *ev
 
 void count_ack(pthread_mutex_t *m, pthread_cond_t *cond, uint32_t *count, unsigned int n)
 {
-	if (lost()) // nobody waits
+	if (engine_missing()) // no thread waits
 		return;
 	pthread_mutex_lock(m);
 	*count += n;
@@ -315,7 +318,7 @@ static void stop_waiting(void *v)
 {
 	struct wait *w = v;
 	pthread_mutex_unlock(w->m);
-	keep(w->life, 0);
+	undo_destroy(w->life, 0);
 }
 
 void wait_acked(struct life *life, pthread_mutex_t *m, pthread_cond_t *cond, uint32_t *acknowledged, uint32_t *given)
@@ -359,7 +362,8 @@ PUBLIC void ibv_ack_async_event(struct ibv_async_event *e)
 	}
 }
 
-// ibv_read_sysfs_file has what programs read of a device's directory. Elsewhere it reads the file.
+// ibv_read_sysfs_file returns the files that programs read in a device's directory. In other
+// directories it reads the file.
 PUBLIC int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, size_t size)
 {
 	struct device *d = NULL;
@@ -420,7 +424,8 @@ PUBLIC int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, siz
 
 PUBLIC const char *ibv_get_sysfs_path(void) { return "/sys"; }
 
-// Memory is reached by its address in this process and is not pinned, and a child has its own copy of it: fork needs no care.
+// fork needs no care: memory is accessed by its address in this process and is not pinned, and a
+// child has its own copy.
 PUBLIC int ibv_fork_init(void) { return 0; }
 PUBLIC enum ibv_fork_status ibv_is_fork_initialized(void) { return IBV_FORK_UNNEEDED; }
 PUBLIC int ibv_dontfork_range(void *base, size_t size) { (void)base; (void)size; return 0; }

@@ -2,12 +2,12 @@
 #include "front.h"
 #include <limits.h>
 
-#define NO_USERS (INT_MIN / 2) // the users of memory that is being freed
+#define NO_USERS (INT_MIN / 2) // the value of users while the memory is freed
 
-static size_t used[SR_MAX_DEVICES]; // bytes of each device
+static size_t used[SR_MAX_DEVICES]; // bytes allocated of each device
 
-// in reports whether bytes of device memory are there, and can be copied: whole words of 4 bytes, as on the devices that have such
-// memory.
+// in reports whether a range lies in device memory and consists of whole words of 4 bytes, which
+// devices with such memory require.
 static int in(struct dm *dm, uint64_t offset, size_t length)
 {
 	return offset % 4 == 0 && length % 4 == 0 && offset <= dm->length && length <= dm->length - offset;
@@ -63,7 +63,7 @@ int free_dm(struct ibv_dm *dm)
 	if (err)
 		return fail(err);
 	if (!__atomic_compare_exchange_n(&d->users, &none, NO_USERS, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
-		return fail(keep(&d->life, EBUSY));
+		return fail(undo_destroy(&d->life, EBUSY));
 	__atomic_sub_fetch(&used[d->dev], d->length, __ATOMIC_RELAXED);
 	free(d->memory);
 	end_destroy(&d->life, d);

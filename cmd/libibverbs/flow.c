@@ -1,10 +1,11 @@
-// Flows: which frames a raw packet QP receives.
+// Flows, which select the frames that a raw packet QP receives.
 #include "front.h"
 
-// MAX_SPECS is more than a flow can have: each header once, and a few actions.
+// MAX_SPECS is more than a flow needs: each header once, and a few actions.
 #define MAX_SPECS 16
 
-// FILTERS copies the two filters of a spec. It returns EINVAL if the spec is shorter than its type says.
+// FILTERS copies the two filters of a spec. It returns EINVAL if the spec is shorter than its type
+// says.
 #define FILTERS(to, from, size, kind) \
 	((size) < sizeof(struct kind) ? EINVAL : \
 	(memcpy((to)->val, &((struct kind *)(from))->val, sizeof ((struct kind *)0)->val), \
@@ -71,7 +72,7 @@ int destroy_flow(struct ibv_flow *v)
 	if (err)
 		return fail(err);
 	if ((err = engine->destroy_flow(v->handle)))
-		return fail(keep(&flow->life, err));
+		return fail(undo_destroy(&flow->life, err));
 	v->handle = 0;
 	end_destroy(&flow->life, flow);
 	return 0;

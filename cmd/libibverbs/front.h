@@ -1,5 +1,6 @@
-// What the files of libibverbs.so.1 share. Programs see the structures of <infiniband/verbs.h>, whose public fields are kept
-// here; behind each stands an object of the engine (libsoftrnic.so), whose handle is in the field "handle".
+// Declarations that the files of libibverbs.so.1 share. Programs see the structures of
+// <infiniband/verbs.h>, whose public fields are kept here. Each structure stands for an object of
+// the engine (libsoftrnic.so). The field "handle" is the object's handle.
 #ifndef FRONT_H
 #define FRONT_H
 
@@ -20,43 +21,45 @@
 #undef ibv_reg_mr_iova
 #undef ibv_get_device_list
 
-// A function that programs call. Everything else is hidden.
+// PUBLIC marks a function that programs call. All others are hidden.
 #define PUBLIC __attribute__((visibility("default")))
 
-// The engine's functions. Before front_load has succeeded, and in a child after fork, each returns ENODEV. A thread meets the engine
-// at its first call.
+// The engine's functions. Each returns ENODEV before front_load has succeeded, and in a child after
+// fork. A thread is attached to the engine at its first call.
 extern const struct sr_engine *current_engine;
-#define engine reach_engine()
+#define engine attached_engine()
 
-// What the engine knows of a thread.
-extern __thread int known_thread __attribute__((tls_model("initial-exec")));
-enum { MET = 1, COUNTED };
-void meet_engine(void);
+// How the calling thread is known to the engine. 0: not at all.
+extern __thread int thread_state __attribute__((tls_model("initial-exec")));
+enum { ATTACHED = 1, COUNTED };
+void attach_thread(void);
 
-static inline const struct sr_engine *reach_engine(void)
+static inline const struct sr_engine *attached_engine(void)
 {
-	if (__builtin_expect(!known_thread, 0))
-		meet_engine();
+	if (__builtin_expect(!thread_state, 0))
+		attach_thread();
 	return current_engine;
 }
 
-// front_load loads the engine, if it is not, and opens the devices. It returns 0 or an errno. libibverbs.so.1 exports it for
-// librdmacm.so.1, with the node SOFTRNIC_1.
+// front_load loads the engine once and opens the devices. It returns 0 or an errno. libibverbs.so.1
+// exports it for librdmacm.so.1, with the version SOFTRNIC_1.
 PUBLIC int front_load(void);
-// front_engine returns the value of engine, and is exported like front_load.
+// front_engine returns the value of engine. It is exported like front_load.
 PUBLIC const struct sr_engine *front_engine(void);
 
-// lost returns ENODEV where there is no engine: in a child after fork, which shares the parent's descriptors and must not read them.
-static inline int lost(void) { return current_engine->version ? 0 : ENODEV; }
+// engine_missing returns ENODEV where there is no engine, as in a child after fork. The child
+// shares the parent's descriptors and must not read them. Elsewhere it returns 0.
+static inline int engine_missing(void) { return current_engine->version ? 0 : ENODEV; }
 
 #include "life.h"
 
-// entering is called before a call of the engine that posts, polls or makes progress: the engine knows how many threads do.
+// enter_engine is called before each call of the engine that posts, polls or makes progress. The
+// engine counts the threads that make such calls.
 void count_thread(void);
 
-static inline void entering(void)
+static inline void enter_engine(void)
 {
-	if (__builtin_expect(known_thread != COUNTED, 0))
+	if (__builtin_expect(thread_state != COUNTED, 0))
 		count_thread();
 }
 
@@ -67,11 +70,12 @@ struct device {
 	int described; // attr and ex are known
 	struct sr_device_attr attr;
 	struct sr_device_attr_ex ex;
-	// Providers that read behind ibv_device, as mlx5dv and efadv do to see whether a device is theirs, find zeros.
+	// Zeros for providers that read behind ibv_device. mlx5dv and efadv do so to see whether a
+	// device is theirs.
 	char zeros[1024];
 };
 
-// Devices of the process. They are never freed.
+// The devices of the process. They are never freed.
 extern struct device devices[SR_MAX_DEVICES];
 extern int device_count;
 
@@ -91,56 +95,57 @@ struct comp_channel {
 	struct ibv_comp_channel ibv;
 	struct life life;
 	uint32_t handle;
-	int may_look;
-	int patience;    // above 0: the program waits in ibv_get_cq_event, as far as we know
-	int64_t look;    // how long it looks for an event before it sleeps, in nanoseconds
-	uint32_t taken;  // events that were read from the descriptor
-	uint32_t events  // that were ever added to it, less those dropped; the engine writes it
+	int may_spin;
+	int patience;    // > 0: the program is assumed to wait in ibv_get_cq_event
+	int64_t spin;    // how long a thread spins for an event before it sleeps, in nanoseconds
+	uint32_t taken;  // events read from the descriptor
+	uint32_t events  // events ever added, less those dropped; written by the engine
 		__attribute__((aligned(64)));
 };
 
-// waits_here reports whether the program waits for events of a channel in ibv_get_cq_event, not in poll or epoll.
-int waits_here(struct ibv_comp_channel *ch);
+// waits_in_get reports whether the program waits for a channel's events in ibv_get_cq_event, not in
+// poll or epoll.
+int waits_in_get(struct ibv_comp_channel *ch);
 
-// How many completions a CQ takes from the engine at once.
+// The most completions that a CQ takes from the engine at once.
 #define CQ_BATCH 16
 
 struct cq {
-	struct ibv_cq_ex ibv; // begins as struct ibv_cq does
-	uint32_t ready        // not 0: the engine, which alone writes it, has completions or an error
+	struct ibv_cq_ex ibv; // begins like struct ibv_cq
+	uint32_t ready        // not 0: the engine has completions or an error; written by the engine alone
 		__attribute__((aligned(64)));
-	unsigned int empty    // polls in a row that found nothing, since the last of them that entered the engine
+	unsigned int empty    // consecutive empty polls since the last one that entered the engine
 		__attribute__((aligned(64)));
-	unsigned int interval; // of the polls of the empty CQ, one in so many enters the engine
-	unsigned int look_from; // from which of those polls on the arrivals are looked at
+	unsigned int interval; // one in so many polls of the empty CQ enters the engine
+	unsigned int check_from; // the number of empty polls after which a poll checks arrivals
 	struct sr_arrivals *arrivals; // the device's
 	struct sr_events events;
 	struct life life;
 	struct ibv_context *made_by;
-	pthread_mutex_t lock;    // of what follows; held between start_poll and end_poll
-	unsigned int in_vain;    // polls that entered the engine and found nothing
-	double rested;           // µs: when a poll last slept
-	int at, n;               // completions [at, n) have been taken from the engine and not been polled
-	int taking;              // they are being taken: the engine may have given them, and n does not say so yet
+	pthread_mutex_t lock;    // guards the fields below; held between start_poll and end_poll
+	unsigned int empty_calls; // consecutive empty polls that entered the engine
+	double slept_at;         // when a poll last slept, in µs
+	int at, n;               // completions [at, n) are taken from the engine and not yet polled
+	int taking;              // a call of the engine is taking completions; n is not yet updated
 	struct sr_wc wc[CQ_BATCH];
 	struct sr_wc_ex ex[CQ_BATCH]; // if stamped
 	int stamped;
-	const void *poller;           // the thread that has called the engine last
-	struct cq *other;             // whose completions are taken too, or NULL
-	int borrowing;                // they are being taken
+	const void *poller;           // the thread that called the engine last
+	struct cq *pair;              // the CQ whose completions are taken by the same call, or NULL
+	int using_pair;               // a poll of this CQ uses the pair
 };
 
 struct qp {
-	struct ibv_qp_ex ibv; // begins as struct ibv_qp does
+	struct ibv_qp_ex ibv; // begins like struct ibv_qp
 	struct sr_events events;
 	struct life life;
 	struct ibv_qp_cap cap;
 	int sq_sig_all;
 	int flags;            // for post_send
 	struct ibv_context *made_by;
-	unsigned int in_vain; // posts in a row, modulo POSTS_PER_TRY, since one that came back with completions
+	unsigned int empty_posts; // consecutive posts that returned no completions, modulo POSTS_PER_TRY
 	pthread_mutex_t list; // held between wr_start and wr_complete
-	int n, room, error;   // requests in wrs; the first error since wr_start
+	int n, room, error;   // requests in wrs and room for them; the first error since wr_start
 	struct ibv_send_wr *wrs;
 	struct ibv_sge *sges; // max_send_sge for each request
 	char *inline_data;    // max_inline_data for each request
@@ -151,7 +156,7 @@ struct srq {
 	struct ibv_context *made_by;
 	struct sr_events events;
 	struct life life;
-	uint32_t num; // of an XRC SRQ
+	uint32_t num; // of an XRC SRQ; else 0
 };
 
 struct xrcd {
@@ -165,13 +170,14 @@ struct mr {
 	struct ibv_mr ibv;
 	struct life life;
 	struct ibv_context *made_by;
-	struct dm *dm; // whose memory it is of; or NULL
+	struct dm *dm; // the device memory that it covers, or NULL
 };
 
-// FOREIGN tells whether an object's context is another than that which made it. To the kernel its handle is then one of nothing: ENOENT.
+// FOREIGN tells whether the program has changed an object's context since it was made. The kernel
+// does not find its handle in the other context then: ENOENT.
 #define FOREIGN(kind, v) ((v)->context != ((struct kind *)(v))->made_by)
 
-// Device memory is memory of the process that has no address for the program.
+// Device memory is memory of the process whose address the program does not get.
 struct dm {
 	struct ibv_dm ibv;
 	struct life life;
@@ -181,7 +187,7 @@ struct dm {
 	char *memory;
 };
 
-// How much of it each device has.
+// The device memory of each device, in bytes.
 #define MAX_DM_SIZE (256 << 10)
 
 struct mw {
@@ -193,7 +199,7 @@ struct mw {
 struct ah {
 	struct ibv_ah ibv;
 	struct ibv_context *made_by;
-	uint32_t handle; // what is posted goes by this, as in hardware, where the address is in the structure
+	uint32_t handle; // used by posts in place of ibv.handle, as hardware uses its own copy of the address
 	struct life life;
 };
 
@@ -218,7 +224,7 @@ struct parent_domain {
 	int users;         // parent domains of a PD
 };
 
-// fail sets errno to a number that is not 0, and returns it.
+// fail returns err, and sets errno to it unless it is 0.
 static inline int fail(int err)
 {
 	if (err)
@@ -242,11 +248,12 @@ static inline void *fail_null(int err)
 
 // count_ack counts acknowledgements of events.
 void count_ack(pthread_mutex_t *m, pthread_cond_t *cond, uint32_t *count, unsigned int n);
-// wait_acked waits until the program has acknowledged as many events of an object, which is being destroyed, as it was given. A thread
-// that is cancelled meanwhile leaves the rest of its destruction to the next who destroys it.
+// wait_acked waits until the program has acknowledged all events that it was given of an object
+// that is being destroyed. If the thread is cancelled meanwhile, the program can destroy the object
+// again.
 void wait_acked(struct life *life, pthread_mutex_t *m, pthread_cond_t *cond, uint32_t *acknowledged, uint32_t *given);
 
-// Filled in for a new context and the objects in it.
+// These fill in the functions of a new object.
 void context_ops(struct context *c);
 void cq_ops(struct cq *cq, uint64_t wc_flags);
 void qp_ops(struct qp *qp, uint64_t send_ops);
@@ -254,15 +261,17 @@ void qp_ops(struct qp *qp, uint64_t send_ops);
 // query_gid_type is the private ibv_query_gid_type.
 int query_gid_type(struct ibv_context *c, uint8_t port, unsigned int index, int *type);
 int poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc);
-// A request between QPs of one process is often complete when it has been posted. To spare the program's poll a call of the
-// engine, its completion comes with the call that posts it: take_with_post returns the send CQ, locked and without completions,
-// if that is worth while, and else NULL; taken_with_post unlocks it, with the completions that have come to its array.
+// A request between QPs of one process is often complete as soon as it is posted. The call that
+// posts it then returns its completion too, which saves the poll a call of the engine.
+// take_with_post returns the send CQ, locked and empty, if the call is to return completions, and
+// else NULL. taken_with_post unlocks the CQ. got is the number of completions in its array.
 struct cq *take_with_post(struct qp *qp, struct ibv_send_wr *wr);
 void taken_with_post(struct qp *qp, struct cq *cq, int got);
-// pair_cqs is called with the two CQs of a QP: one thread often polls both, and a call of the engine for one takes completions of
-// the other too.
+// pair_cqs pairs the two CQs of a QP. One thread often polls both. A call of the engine for one
+// then takes completions of the other too.
 void pair_cqs(struct ibv_cq *a, struct ibv_cq *b);
-// drop_completions removes those of a QP, in RESET, which have been taken from the engine and not been polled.
+// drop_completions removes a QP's completions that are taken from the engine and not yet polled.
+// The QP is in RESET.
 void drop_completions(struct ibv_cq *cq, uint32_t qp_num);
 int req_notify_cq(struct ibv_cq *cq, int solicited_only);
 int post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad);

@@ -1,5 +1,5 @@
-// The engine reads and writes some of libibverbs' structures itself. Here the compiler checks that softrnic.h describes them
-// as the installed <infiniband/verbs.h> does.
+// The engine reads and writes some of libibverbs' structures itself. Here the compiler checks that
+// softrnic.h describes them as the installed <infiniband/verbs.h> does.
 #include "front.h"
 
 #define SIZE(ours, theirs) _Static_assert(sizeof(ours) == sizeof(theirs), "the size of " #ours)
@@ -70,14 +70,15 @@ _Static_assert(SR_MW_RKEY == offsetof(struct ibv_mw, rkey), "ibv_mw.rkey");
 _Static_assert(SR_MR_HANDLE == offsetof(struct ibv_mr, handle), "ibv_mr.handle");
 _Static_assert(SR_MR_LKEY == offsetof(struct ibv_mr, lkey), "ibv_mr.lkey");
 
-// A CQ is both of these, as is a QP.
+// The structures of a CQ begin alike, as do those of a QP.
 FIELD(struct ibv_cq_ex, handle, struct ibv_cq, handle);
 FIELD(struct ibv_cq_ex, async_events_completed, struct ibv_cq, async_events_completed);
 _Static_assert(offsetof(struct ibv_qp_ex, qp_base) == 0, "ibv_qp_ex.qp_base");
 
-// The filters of flows, of which the engine has the largest sizes.
+// The filters of flows. The engine has room for the largest.
 #define FILTER(kind, size, last, at) \
-	_Static_assert(sizeof(struct kind) == size && offsetof(struct kind, last) == at && size <= sizeof ((struct sr_flow_spec *)0)->val, #kind)
+	_Static_assert(sizeof(struct kind) == size && offsetof(struct kind, last) == at && \
+		size <= sizeof ((struct sr_flow_spec *)0)->val, #kind)
 
 FILTER(ibv_flow_eth_filter, 16, vlan_tag, 14);
 FILTER(ibv_flow_ipv4_filter, 8, dst_ip, 4);

@@ -1,8 +1,9 @@
-// How objects of libibverbs.so.1 and librdmacm.so.1 end, and what their locks do in a child after fork. Who includes this has a
-// function lost, which reports whether the process is such a child.
+// The destruction of objects of libibverbs.so.1 and librdmacm.so.1, and their locks in a child
+// after fork. A file that includes this defines engine_missing, which reports whether the process
+// is such a child.
 //
-// No lock is held where a thread may be cancelled (pthreads(7) lists where). The engine's functions are no such place: Go makes its
-// system calls itself.
+// No lock is held at a cancellation point (listed in pthreads(7)). The engine's functions are not
+// cancellation points, as Go makes its system calls itself.
 #ifndef LIFE_H
 #define LIFE_H
 
@@ -12,20 +13,21 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-// lock locks a mutex, but not in a child after fork: a thread of the parent's may have held it, which the child does not have.
+// lock locks a mutex, except in a child after fork. A thread of the parent may have held it, which
+// the child does not have.
 static inline void lock(pthread_mutex_t *m)
 {
-	if (!lost())
+	if (!engine_missing())
 		pthread_mutex_lock(m);
 }
 
 static inline void unlock(pthread_mutex_t *m)
 {
-	if (!lost())
+	if (!engine_missing())
 		pthread_mutex_unlock(m);
 }
 
-// forbid_cancel and allow_cancel are around what must not end half done.
+// forbid_cancel and allow_cancel enclose code that must not be cancelled.
 static inline int forbid_cancel(void)
 {
 	int before;
@@ -35,67 +37,72 @@ static inline int forbid_cancel(void)
 
 static inline void allow_cancel(int before) { pthread_setcancelstate(before, &before); }
 
-// An object's life. Of several threads that destroy it at once, one does.
+// The state of an object. If several threads destroy the object at once, one succeeds.
 struct life {
 	int state;
 };
 
-enum { ALIVE, ENDING, GONE };
+enum { ALIVE, DESTROYING, GONE };
 
-// publish and reached are around the way of an object through the engine, from the thread that has made it to one that takes an event.
+// publish and acquire order an object's initialization before its use by a thread that takes one of
+// its events from the engine.
 static inline void publish(struct life *l) { __atomic_store_n(&l->state, ALIVE, __ATOMIC_RELEASE); }
-static inline void reached(struct life *l) { (void)__atomic_load_n(&l->state, __ATOMIC_ACQUIRE); }
+static inline void acquire(struct life *l) { (void)__atomic_load_n(&l->state, __ATOMIC_ACQUIRE); }
 
-// begin_destroy returns 0 to the thread that may destroy an object. Others get what the kernel says: EBUSY, and later ENOENT.
+// begin_destroy returns 0 to the thread that may destroy an object. Others get the kernel's errors:
+// EBUSY, and later ENOENT.
 static inline int begin_destroy(struct life *l)
 {
 	int was = ALIVE;
-	if (__atomic_compare_exchange_n(&l->state, &was, ENDING, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+	if (__atomic_compare_exchange_n(&l->state, &was, DESTROYING, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
 		return 0;
 	return was == GONE ? ENOENT : EBUSY;
 }
 
-// keep ends a destruction that has failed, and returns the error. The same holds for one that is to be gone on with later.
-static inline int keep(struct life *l, int err)
+// undo_destroy ends a destruction that has failed or was cancelled, so that it can be tried again.
+// It returns err.
+static inline int undo_destroy(struct life *l, int err)
 {
 	__atomic_store_n(&l->state, ALIVE, __ATOMIC_RELEASE);
 	return err;
 }
 
-// take_count reads an eventfd that counts events, and leaves one for the caller. It returns 0, or -1 and sets errno. A thread that is
-// cancelled after it has read, which the C library allows, gives the event back.
+// read_event takes one event from an eventfd. It returns 0, or -1 and sets errno. The C library may
+// cancel a thread after it has read: the event is then written back.
 struct count {
 	int fd;
 	uint64_t n;
 };
 
-static inline void give_count_back(void *v)
+static inline void return_event(void *v)
 {
 	struct count *c = v;
 	if (c->n && write(c->fd, &c->n, sizeof c->n) < 0)
 		return; // the channel was destroyed
 }
 
-static inline int take_count(int fd)
+static inline int read_event(int fd)
 {
 	struct count c = {fd, 0};
 	ssize_t got;
-	pthread_cleanup_push(give_count_back, &c);
+	pthread_cleanup_push(return_event, &c);
 	got = read(fd, &c.n, sizeof c.n);
 	pthread_cleanup_pop(0);
 	return got == sizeof c.n ? 0 : -1;
 }
 
-// forget says that the engine has forgotten an object, whose destruction may still wait for acknowledgements.
-static inline void forget(struct life *l) { __atomic_store_n(&l->state, GONE, __ATOMIC_RELEASE); }
+// mark_gone marks an object that the engine has destroyed. Its destruction may still wait for
+// acknowledgements.
+static inline void mark_gone(struct life *l) { __atomic_store_n(&l->state, GONE, __ATOMIC_RELEASE); }
 
 #define RETIRED 256
 
-// retire frees the memory of a destroyed object, but only when as many others have been retired. Some programs have threads
-// that call a function once more with an object that another thread has just destroyed: rping's that takes events may be
-// overtaken, between two of them, by the one that destroys the channel. With a kernel's device they get an errno. The caller
-// has therefore set the object's handle to 0, and its descriptors to -1, as soon as the engine has forgotten it. Such a program
-// remains wrong: who is later than RETIRED objects finds memory that is freed.
+// retire frees the memory of a destroyed object after RETIRED others have been retired. Some
+// programs call a function with an object that another thread has just destroyed. In rping, for
+// example, one thread takes events of a channel while another destroys it. A kernel device returns
+// an errno to such a call. The caller has therefore set the object's handle to 0, and its
+// descriptors to -1, as soon as the engine has destroyed it. Such a program remains wrong: after
+// RETIRED more objects the memory is freed.
 static inline void retire(void *object)
 {
 	static void *retired[RETIRED];
@@ -104,10 +111,10 @@ static inline void retire(void *object)
 	free(__atomic_exchange_n(&retired[at], object, __ATOMIC_ACQ_REL));
 }
 
-// end_destroy ends a destruction, and the object with it.
+// end_destroy ends a destruction and retires the object.
 static inline void end_destroy(struct life *l, void *object)
 {
-	forget(l);
+	mark_gone(l);
 	retire(object);
 }
 

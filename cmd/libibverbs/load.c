@@ -1,5 +1,5 @@
-// How the engine is loaded: at the first call that needs it, so that programs that never use RDMA, and those that fork
-// before they do, have no threads of it.
+// Loading of the engine. The first call that needs the engine loads it. Programs that never use
+// RDMA, or that fork before they do, have no threads of it.
 #include "front.h"
 #include <dlfcn.h>
 #include <execinfo.h>
@@ -8,10 +8,11 @@
 #include <time.h>
 #include <unistd.h>
 
-static int gone(void) { return ENODEV; }
+static int no_device(void) { return ENODEV; }
 
-// The engine of a process that has none: of a child after fork, whose parent has the engine's threads, too. All functions of
-// the engine return an int and get their arguments from the caller, so that one that takes none can stand for each.
+// The functions of a process without an engine: before front_load, and in a child after fork, which
+// lacks the engine's threads. All functions of the engine return an int and the caller cleans up
+// the arguments, so that one function without parameters can stand for each.
 static struct sr_engine no_engine;
 
 __attribute__((constructor)) static void fill_no_engine(void)
@@ -19,18 +20,18 @@ __attribute__((constructor)) static void fill_no_engine(void)
 	int (**f)(void) = (int (**)(void))((char *)&no_engine + offsetof(struct sr_engine, open));
 	int (**end)(void) = (int (**)(void))((char *)&no_engine + sizeof no_engine);
 	while (f < end)
-		*f++ = gone;
+		*f++ = no_device;
 }
 
 const struct sr_engine *current_engine = &no_engine;
-const struct sr_engine *front_engine(void) { return reach_engine(); }
+const struct sr_engine *front_engine(void) { return attached_engine(); }
 
 struct device devices[SR_MAX_DEVICES];
 int device_count;
 
-// Held while the engine is loaded, which may take as long as a hub takes to start. A fork in another thread waits for it, as a child
-// with half an engine would be lost. One in the handler of a signal that has interrupted the thread which loads the engine does not:
-// the child has no engine.
+// Held while the engine is loaded, which may take as long as the start of a hub. A fork in another
+// thread waits for it, so that no child has a half-loaded engine. A signal handler that has
+// interrupted the loading thread does not wait when it forks: the child has no engine.
 static pthread_mutex_t load_mutex = PTHREAD_MUTEX_INITIALIZER;
 static int loaded, forked;
 static __thread int loading __attribute__((tls_model("initial-exec")));
@@ -47,7 +48,7 @@ static void unlock_in_parent(void)
 		pthread_mutex_unlock(&load_mutex);
 }
 
-static void lose_in_child(void)
+static void drop_engine_in_child(void)
 {
 	if (loaded || loading) {
 		forked = 1;
@@ -57,40 +58,42 @@ static void lose_in_child(void)
 	loading = 0;
 }
 
-__attribute__((constructor)) static void watch_fork(void)
+__attribute__((constructor)) static void add_fork_handlers(void)
 {
-	pthread_atfork(lock_before_fork, unlock_in_parent, lose_in_child);
+	pthread_atfork(lock_before_fork, unlock_in_parent, drop_engine_in_child);
 }
 
-__thread int known_thread;
+__thread int thread_state;
 static pthread_key_t thread_key;
 
-static void forget_thread(void *v) { (void)v; current_engine->thread(-1); }
+static void detach_thread(void *v) { (void)v; current_engine->thread(-1); }
 
-// The key comes before Go's, whose destructor ends what Go has of a thread.
-__attribute__((constructor)) static void make_key(void) { pthread_key_create(&thread_key, forget_thread); }
+// This key is created before Go's key, so that its destructor runs first: Go's destructor detaches
+// the thread.
+__attribute__((constructor)) static void create_key(void) { pthread_key_create(&thread_key, detach_thread); }
 
-// meet makes the thread known to Go, which unblocks some signals then: they stay as the program has them.
-static void meet(const struct sr_engine *e)
+// attach attaches the thread to Go and restores the thread's signal mask, as Go then unblocks some
+// signals.
+static void attach(const struct sr_engine *e)
 {
 	sigset_t mask;
-	known_thread = MET;
+	thread_state = ATTACHED;
 	pthread_sigmask(SIG_SETMASK, NULL, &mask);
 	e->thread(0);
 	pthread_sigmask(SIG_SETMASK, &mask, NULL);
 }
 
-void meet_engine(void)
+void attach_thread(void)
 {
-	if (!lost())
-		meet(current_engine);
+	if (!engine_missing())
+		attach(current_engine);
 }
 
 void count_thread(void)
 {
 	if (!engine->thread(1))
-		pthread_setspecific(thread_key, &known_thread);
-	known_thread = COUNTED;
+		pthread_setspecific(thread_key, &thread_state);
+	thread_state = COUNTED;
 }
 
 static void *shut_down(void *v)
@@ -100,12 +103,12 @@ static void *shut_down(void *v)
 	return NULL;
 }
 
-// How long the process waits for the engine when it exits, in seconds.
-#define GOODBYE 12    // the engine gives the peers 10
-#define INTERRUPTED 2 // the engine may never answer
+// How long an exiting process waits for the engine, in seconds.
+#define SHUTDOWN_WAIT 12   // the engine waits 10 for the peers
+#define INTERRUPTED_WAIT 2 // the engine may never answer
 
-// inside_engine tells whether the calling thread is in a handler of a signal that has interrupted the engine. A program without
-// libgcc_s.so.1, or with a handler that cannot be unwound, gets 0.
+// inside_engine tells whether the calling thread is in a signal handler that has interrupted the
+// engine. It returns 0 in a program without libgcc_s.so.1 or with a handler that cannot be unwound.
 static int inside_engine(void)
 {
 	void *frames[64];
@@ -118,15 +121,16 @@ static int inside_engine(void)
 	return 0;
 }
 
-// say_goodbye ends the connections of a process that exits, because no kernel does it. A thread of its own enters the engine.
-// The exiting thread may be inside the engine already, if a handler of a signal has called exit. The engine may then wait
-// forever for a lock of that thread, or for that thread to stop for the garbage collector: so the wait is shorter.
-static void say_goodbye(void)
+// close_connections ends the connections of a process that exits, because no kernel does it. A
+// separate thread calls the engine. The exiting thread may already be inside the engine, if a
+// signal handler has called exit. The engine may then wait forever for a lock of that thread, or
+// for it to stop for the garbage collector. The wait is therefore shorter.
+static void close_connections(void)
 {
 	pthread_t t;
 	sigset_t all, before;
 	struct timespec until;
-	if (lost())
+	if (engine_missing())
 		return;
 	int cancel = forbid_cancel(); // exit must not end half done
 	sigfillset(&all);
@@ -135,7 +139,7 @@ static void say_goodbye(void)
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	if (!err) {
 		clock_gettime(CLOCK_REALTIME, &until);
-		until.tv_sec += inside_engine() ? INTERRUPTED : GOODBYE;
+		until.tv_sec += inside_engine() ? INTERRUPTED_WAIT : SHUTDOWN_WAIT;
 		pthread_timedjoin_np(t, NULL, &until);
 	}
 	allow_cancel(cancel);
@@ -151,7 +155,7 @@ static const struct sr_engine *load_engine(void)
 	char *slash = strrchr(path, '/');
 	strcpy(slash ? slash + 1 : path, "libsoftrnic.so");
 
-	// Go's threads inherit this, and so no handler of the program's ever runs on them.
+	// Go's threads inherit this mask, so that none of the program's signal handlers runs on them.
 	sigset_t all, before;
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -195,7 +199,7 @@ int front_load(void)
 {
 	static int failed;
 	int err = 0;
-	if (loading) // a handler of a signal calls
+	if (loading) // the caller is a signal handler
 		return EBUSY;
 	int cancel = forbid_cancel();
 	loading = 1;
@@ -209,11 +213,11 @@ int front_load(void)
 		if (!e) {
 			err = failed = ENODEV;
 		} else {
-			loaded = 1; // even if open fails: Go has its threads
-			meet(e);
+			loaded = 1; // even if open fails: Go's threads are running
+			attach(e);
 			if (!(err = failed = open_devices(e))) {
 				current_engine = e;
-				atexit(say_goodbye);
+				atexit(close_connections);
 			}
 		}
 	}

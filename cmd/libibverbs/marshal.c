@@ -1,4 +1,5 @@
-// Copies of attributes between the kernel's structures and libibverbs', which some programs of old took from libibverbs.
+// Copies of attributes between the kernel's structures and libibverbs'. Some old programs call
+// these functions.
 #include "front.h"
 #include <infiniband/sa.h>
 #include <rdma/ib_user_sa.h>

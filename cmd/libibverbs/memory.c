@@ -26,14 +26,14 @@ PUBLIC int ibv_dealloc_pd(struct ibv_pd *pd)
 		if (p->td)
 			__atomic_sub_fetch(&((struct td *)p->td)->users, 1, __ATOMIC_RELAXED);
 	} else if ((err = __atomic_load_n(&p->users, __ATOMIC_RELAXED) ? EBUSY : engine->dealloc_pd(pd->handle))) {
-		return fail(keep(&p->life, err));
+		return fail(undo_destroy(&p->life, err));
 	}
 	pd->handle = 0;
 	end_destroy(&p->life, p);
 	return 0;
 }
 
-// A thread domain is a promise that has no use here.
+// A thread domain promises that one thread uses its objects. No use is made of it.
 struct ibv_td *alloc_td(struct ibv_context *c, struct ibv_td_init_attr *attr)
 {
 	if (attr->comp_mask)
@@ -52,15 +52,16 @@ int dealloc_td(struct ibv_td *v)
 	if (err)
 		return fail(err);
 	if (__atomic_load_n(&td->users, __ATOMIC_RELAXED))
-		return fail(keep(&td->life, EBUSY));
+		return fail(undo_destroy(&td->life, EBUSY));
 	end_destroy(&td->life, td);
 	return 0;
 }
 
 struct ibv_pd *alloc_parent_domain(struct ibv_context *c, struct ibv_parent_domain_init_attr *attr)
 {
-	// The program's own allocators are for queues in its memory, of which there are none. And the device is in the program, so that
-	// it reaches all memory, also what confidential computing keeps from devices.
+	// The program's allocators have no use: no queues are in its memory. The device is part of the
+	// program and accesses all memory, even memory that confidential computing protects from
+	// devices.
 	const uint32_t allow_cc_unprotected_alloc = 1 << 2; // IBV_PARENT_DOMAIN_INIT_ATTR_..., of a later release
 	uint32_t known = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT | allow_cc_unprotected_alloc;
 	if (!attr->pd || attr->comp_mask & ~known)
@@ -81,7 +82,7 @@ struct ibv_pd *alloc_parent_domain(struct ibv_context *c, struct ibv_parent_doma
 	return &p->ibv;
 }
 
-// The lowest address that a region of all memory covers, and where it ends; below and above is nothing of a program's.
+// The range of an implicit region, which covers all memory of a program.
 #define LOWEST ((char *)0x10000)
 #define HIGHEST ((char *)0x7fffffff0000)
 
@@ -91,7 +92,7 @@ struct ibv_mr *reg_mr(struct ibv_pd *pd, void *addr, size_t length, uint64_t iov
 	if (!mr)
 		return NULL;
 	if (!addr && !iova && length == SIZE_MAX && access & IBV_ACCESS_ON_DEMAND && !(access & IBV_ACCESS_ZERO_BASED)) {
-		mr->length = length; // "implicit": all memory, that which is mapped later, too
+		mr->length = length; // an implicit region covers all memory, even if it is mapped later
 		addr = LOWEST;
 		iova = (uintptr_t)addr;
 		length = HIGHEST - LOWEST;
@@ -165,7 +166,7 @@ PUBLIC int ibv_dereg_mr(struct ibv_mr *v)
 	if (err)
 		return fail(err);
 	if ((err = engine->dereg_mr(v->handle)))
-		return fail(keep(&mr->life, err));
+		return fail(undo_destroy(&mr->life, err));
 	v->handle = 0;
 	if (mr->dm)
 		__atomic_sub_fetch(&mr->dm->users, 1, __ATOMIC_RELAXED);
@@ -189,7 +190,7 @@ struct ibv_mr *alloc_null_mr(struct ibv_pd *pd)
 	return mr;
 }
 
-// Memory is never pinned, so that there is nothing to prefetch. But a list that is wrong is an error.
+// advise_mr only checks the list. Memory is never pinned, so there is nothing to prefetch.
 int advise_mr(struct ibv_pd *pd, enum ibv_advise_mr_advice advice, uint32_t flags, struct ibv_sge *list, uint32_t n)
 {
 	if (!n || !list || flags & ~(uint32_t)IBV_ADVISE_MR_FLAG_FLUSH)
@@ -220,7 +221,7 @@ int dealloc_mw(struct ibv_mw *v)
 	if (err)
 		return fail(err);
 	if ((err = engine->dealloc_mw(v->handle)))
-		return fail(keep(&mw->life, err));
+		return fail(undo_destroy(&mw->life, err));
 	v->handle = 0;
 	end_destroy(&mw->life, mw);
 	return 0;
@@ -257,7 +258,7 @@ PUBLIC int ibv_destroy_ah(struct ibv_ah *v)
 	if (err)
 		return fail(err);
 	if ((err = engine->destroy_ah(v->handle)))
-		return fail(keep(&ah->life, err));
+		return fail(undo_destroy(&ah->life, err));
 	v->handle = 0;
 	end_destroy(&ah->life, ah);
 	return 0;
@@ -280,7 +281,7 @@ PUBLIC struct ibv_ah *ibv_create_ah_from_wc(struct ibv_pd *pd, struct ibv_wc *wc
 	return ibv_init_ah_from_wc(pd->context, port, wc, grh, &attr) ? NULL : ibv_create_ah(pd, &attr);
 }
 
-// There is no uverbs descriptor by which another process, or another part of this one, could import objects.
+// Objects cannot be imported: there is no uverbs descriptor to import them from.
 PUBLIC struct ibv_mr *ibv_import_mr(struct ibv_pd *pd, uint32_t handle) { (void)pd; (void)handle; return fail_null(EOPNOTSUPP); }
 PUBLIC void ibv_unimport_mr(struct ibv_mr *mr) { (void)mr; }
 PUBLIC struct ibv_pd *ibv_import_pd(struct ibv_context *c, uint32_t handle) { (void)c; (void)handle; return fail_null(EOPNOTSUPP); }

@@ -1,4 +1,4 @@
-// Values in words, and rates.
+// Names of values, and conversions of rates.
 #include "front.h"
 
 #define TEXT(table, v, unknown) ((unsigned int)(v) < sizeof table / sizeof *table && table[v] ? table[v] : unknown)
@@ -26,7 +26,8 @@ PUBLIC const char *ibv_event_type_str(enum ibv_event_type t)
 {
 	static const char *const text[] = {
 		[IBV_EVENT_CQ_ERR] = "CQ error", [IBV_EVENT_QP_FATAL] = "local work queue catastrophic error",
-		[IBV_EVENT_QP_REQ_ERR] = "invalid request local work queue error", [IBV_EVENT_QP_ACCESS_ERR] = "local access violation work queue error",
+		[IBV_EVENT_QP_REQ_ERR] = "invalid request local work queue error",
+		[IBV_EVENT_QP_ACCESS_ERR] = "local access violation work queue error",
 		[IBV_EVENT_COMM_EST] = "communication established", [IBV_EVENT_SQ_DRAINED] = "send queue drained",
 		[IBV_EVENT_PATH_MIG] = "path migrated", [IBV_EVENT_PATH_MIG_ERR] = "path migration request error",
 		[IBV_EVENT_DEVICE_FATAL] = "local catastrophic error", [IBV_EVENT_PORT_ACTIVE] = "port active",

@@ -1,11 +1,13 @@
-// Functions that are no part of libibverbs' interface, and that binaries ask for all the same.
+// Functions that are no part of libibverbs' interface, but that binaries refer to.
 //
-// libibverbs exports what its providers (libmlx5 and others) call with a version of its own, IBVERBS_PRIVATE_n, which changes
-// when one of them changes. Programs that are linked against such a provider cannot be loaded unless each of those functions
-// is there, with the version of the release that they were built with. No provider is ever called here: of these functions
-// programs use ibv_query_gid_type and ibv_read_ibdev_sysfs_file, and the others fail.
+// libibverbs exports the functions that its providers (libmlx5 and others) call with the version
+// IBVERBS_PRIVATE_n. The number changes when one of the functions changes. A program that is linked
+// against such a provider is loaded only if each function exists with the version of the release
+// that the provider was built with. No provider is called here. Programs use ibv_query_gid_type and
+// ibv_read_ibdev_sysfs_file. All others fail.
 //
-// IBVERBS_1.0 is the interface of libibverbs 1.0 (2006), whose structures differ. It has no device.
+// IBVERBS_1.0 is the interface of libibverbs 1.0 (2006), whose structures differ. It lists no
+// device.
 #include "front.h"
 
 // VERSIONS gives a function its name in each of the private versions.
@@ -18,7 +20,7 @@
 	__asm__(".symver " #f "," #name "@IBVERBS_PRIVATE_64"); \
 	__asm__(".symver " #f "," #name "@IBVERBS_PRIVATE_65");
 
-// Those that return an errno.
+// The functions that return an errno.
 #define FAILING \
 	F(execute_ioctl) F(ibv_cmd_advise_mr) F(ibv_cmd_alloc_dm) F(ibv_cmd_alloc_dmah) F(ibv_cmd_alloc_mw) \
 	F(ibv_cmd_alloc_pd) F(ibv_cmd_attach_mcast) F(ibv_cmd_close_xrcd) F(ibv_cmd_create_ah) F(ibv_cmd_create_comp_cntr) \
@@ -46,7 +48,7 @@
 FAILING
 #undef F
 
-// Those that return a pointer.
+// The functions that return a pointer.
 #define F(name) \
 	PUBLIC void *private_##name(void) { return fail_null(EOPNOTSUPP); } \
 	VERSIONS(private_##name, name)
@@ -54,7 +56,7 @@ F(verbs_open_device)
 F(_verbs_init_and_alloc_context)
 #undef F
 
-// Those that return nothing. A provider registers itself in vain.
+// The functions that return nothing. The registration of a provider has no effect.
 #define F(name) \
 	PUBLIC void private_##name(void) {} \
 	VERSIONS(private_##name, name)

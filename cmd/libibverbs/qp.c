@@ -1,7 +1,7 @@
 // Queue pairs, shared receive queues and XRC domains.
 #include "front.h"
 
-// SEND_OPS is what ibv_wr_… functions there are, by transport.
+// SEND_OPS are the ibv_wr_… functions of RoCE, SEND_OPS_IWARP those of iWARP.
 #define SEND_OPS_IWARP (IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_LOCAL_INV | \
 	IBV_QP_EX_WITH_BIND_MW | IBV_QP_EX_WITH_SEND_WITH_INV | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP | \
 	IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD)
@@ -18,7 +18,8 @@ static void free_qp(struct qp *q)
 	end_destroy(&q->life, q);
 }
 
-// make_list makes room for the requests of ibv_wr_start: for one more than fits, which takes what is refused.
+// make_list allocates the requests of ibv_wr_start. It allocates one more than fits in the QP,
+// which takes refused requests.
 static int make_list(struct qp *q, struct ibv_qp_cap *cap)
 {
 	size_t n = cap->max_send_wr;
@@ -59,7 +60,7 @@ static struct ibv_qp *create_qp(struct ibv_context *c, struct ibv_qp_init_attr_e
 	pthread_mutex_init(&q->list, NULL);
 	int err = engine->create_qp(&s, &v->handle, &v->qp_num);
 	if (!err) {
-		struct sr_qp_attr got; // the sizes, of which max_inline_data may be more than was asked for
+		struct sr_qp_attr got; // the actual sizes; max_inline_data may be larger than requested
 		if (!(err = engine->query_qp(v->handle, &got)))
 			memcpy(&a->cap, &got.cap, sizeof a->cap);
 		if (!err && send_ops)
@@ -115,7 +116,7 @@ struct ibv_qp *create_qp_ex(struct ibv_context *c, struct ibv_qp_init_attr_ex *a
 		ex.pd = NULL;
 	if (!(mask & IBV_QP_INIT_ATTR_XRCD))
 		ex.xrcd = NULL;
-	if (a->qp_type == IBV_QPT_XRC_RECV) { // which has none of these, whatever the fields hold
+	if (a->qp_type == IBV_QPT_XRC_RECV) { // it has none of these, and the fields are ignored
 		ex.send_cq = ex.recv_cq = NULL;
 		ex.srq = NULL;
 		memset(&ex.cap, 0, sizeof ex.cap);
@@ -199,7 +200,7 @@ PUBLIC int ibv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *a, int mask, stru
 PUBLIC int ibv_query_qp_data_in_order(struct ibv_qp *qp, enum ibv_wr_opcode op, uint32_t flags)
 {
 	(void)qp; (void)op; (void)flags;
-	return 0; // retransmitted data may be written again, and so out of order
+	return 0; // retransmitted data may be written again, out of order
 }
 
 PUBLIC int ibv_query_ece(struct ibv_qp *qp, struct ibv_ece *ece)
@@ -225,10 +226,10 @@ PUBLIC int ibv_destroy_qp(struct ibv_qp *qp)
 		return fail(err);
 	if (qp->handle) {
 		if ((err = engine->destroy_qp(qp->handle)))
-			return fail(keep(&q->life, err));
+			return fail(undo_destroy(&q->life, err));
 		qp->handle = 0; // soon another QP's
 	}
-	forget(&q->life);
+	mark_gone(&q->life);
 	wait_acked(&q->life, &qp->mutex, &qp->cond, &qp->events_completed, &q->events.async);
 	free_qp(q);
 	return 0;
@@ -246,9 +247,9 @@ PUBLIC int ibv_detach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_
 	return fail(engine->detach_mcast(qp->handle, (uint8_t *)gid->raw));
 }
 
-// touch reads a byte of each page of the data of inline requests, which the engine copies: if it is not there, the program
-// gets its SIGSEGV here, where it made the mistake, and not in Go. The engine refuses data too long to be inline, and lists that are
-// longer than the QP allows or not there.
+// touch reads a byte of each page of inline data, which the engine copies. If the page is not
+// mapped, the program gets its SIGSEGV here, in the faulty call, and not in Go. The engine refuses
+// data that is too long to be inline, and lists that are NULL or longer than the QP allows.
 static void touch(struct qp *q, struct ibv_send_wr *wr)
 {
 	for (; wr; wr = wr->next) {
@@ -265,7 +266,8 @@ static void touch(struct qp *q, struct ibv_send_wr *wr)
 	}
 }
 
-// Both kinds of work request begin with these fields.
+// SET_BAD sets *bad to the first request that was not posted. Send and receive requests both have
+// the field next.
 #define SET_BAD(wr, done, bad) \
 	do { \
 		while (done-- > 0) \
@@ -278,7 +280,7 @@ int post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **ba
 	int done = 0;
 	struct qp *q = (struct qp *)qp;
 	touch(q, wr);
-	entering();
+	enter_engine();
 	struct cq *cq = take_with_post(q, wr);
 	int got = 0, err = engine->post_send(qp->handle, (struct sr_send_wr *)wr, q->flags, &done, cq ? CQ_BATCH : 0, cq ? cq->wc : NULL, &got);
 	if (cq)
@@ -290,14 +292,15 @@ int post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **ba
 
 int post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
 {
-	entering();
+	enter_engine();
 	int done = 0, err = engine->post_recv(qp->handle, (struct sr_recv_wr *)wr, &done);
 	if (err)
 		SET_BAD(wr, done, bad);
 	return err;
 }
 
-static struct ibv_srq *create_srq(struct ibv_context *c, struct ibv_pd *pd, void *srq_context, struct ibv_srq_attr *attr, struct ibv_xrcd *x, struct ibv_cq *cq)
+static struct ibv_srq *create_srq(struct ibv_context *c, struct ibv_pd *pd, void *srq_context, struct ibv_srq_attr *attr,
+	struct ibv_xrcd *x, struct ibv_cq *cq)
 {
 	struct srq *s = calloc(1, sizeof *s);
 	if (!s)
@@ -373,10 +376,10 @@ PUBLIC int ibv_destroy_srq(struct ibv_srq *srq)
 		return fail(err);
 	if (srq->handle) {
 		if ((err = engine->destroy_srq(srq->handle)))
-			return fail(keep(&s->life, err));
+			return fail(undo_destroy(&s->life, err));
 		srq->handle = 0; // soon another SRQ's
 	}
-	forget(&s->life);
+	mark_gone(&s->life);
 	wait_acked(&s->life, &srq->mutex, &srq->cond, &srq->events_completed, &s->events.async);
 	end_destroy(&s->life, s);
 	return 0;
@@ -384,7 +387,7 @@ PUBLIC int ibv_destroy_srq(struct ibv_srq *srq)
 
 int post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
 {
-	entering();
+	enter_engine();
 	int done = 0, err = engine->post_srq_recv(srq->handle, (struct sr_recv_wr *)wr, &done);
 	if (err)
 		SET_BAD(wr, done, bad);
@@ -415,7 +418,7 @@ int close_xrcd(struct ibv_xrcd *v)
 	if (err)
 		return fail(err);
 	if ((err = engine->close_xrcd(x->handle)))
-		return fail(keep(&x->life, err));
+		return fail(undo_destroy(&x->life, err));
 	x->handle = 0;
 	end_destroy(&x->life, x);
 	return 0;

@@ -1,5 +1,5 @@
-// Functions of later releases than the installed headers', and those that no device here supports. They fail as their manual
-// pages say that they do without support.
+// Functions of releases newer than the installed headers, and functions that no device here
+// supports. They fail as their manual pages document for a device without support.
 #include "front.h"
 
 PUBLIC void *ibv_alloc_dmah(void) { return fail_null(EOPNOTSUPP); }
@@ -17,7 +17,7 @@ PUBLIC int ibv_set_err_comp_cntr(void) { return fail(EOPNOTSUPP); }
 
 PUBLIC int ibv_dm_export_dmabuf_fd(void) { return minus_one(EOPNOTSUPP); }
 
-// Neighbours' addresses are the engine's business.
+// The engine resolves neighbours itself.
 PUBLIC int ibv_resolve_eth_l2_from_gid(struct ibv_context *c, struct ibv_ah_attr *attr, uint8_t mac[6], uint16_t *vid)
 {
 	(void)c; (void)attr; (void)mac; (void)vid;

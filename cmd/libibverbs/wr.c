@@ -1,4 +1,5 @@
-// ibv_wr_start and its kin. Requests are put together here; wr_complete passes them to the engine in one call.
+// ibv_wr_start and the functions that follow it. They build a list of requests. wr_complete passes
+// it to the engine in one call.
 #include "front.h"
 
 #define Q(qp) ((struct qp *)(qp))
@@ -16,7 +17,7 @@ static int wr_complete(struct ibv_qp_ex *qp)
 	struct qp *q = Q(qp);
 	int done, err = q->error;
 	if (!err && q->n) {
-		entering();
+		enter_engine();
 		err = engine->post_send(qp->qp_base.handle, (struct sr_send_wr *)q->wrs, q->flags | SR_POST_ALL, &done, 0, NULL, NULL);
 	}
 	unlock(&q->list);
@@ -29,7 +30,7 @@ static void refuse(struct qp *q, int err)
 		q->error = err;
 }
 
-// begin appends a request. If there is no room, it is one that is not posted.
+// begin appends a request. If there is no room, it returns one that is not posted.
 static struct ibv_send_wr *begin(struct ibv_qp_ex *qp, enum ibv_wr_opcode op)
 {
 	struct qp *q = Q(qp);
@@ -47,7 +48,7 @@ static struct ibv_send_wr *begin(struct ibv_qp_ex *qp, enum ibv_wr_opcode op)
 	return w;
 }
 
-// last is the request that was begun last.
+// last returns the request that was begun last.
 static struct ibv_send_wr *last(struct ibv_qp_ex *qp) { return &Q(qp)->wrs[Q(qp)->n ? Q(qp)->n - 1 : 0]; }
 
 static struct ibv_send_wr *begin_rdma(struct ibv_qp_ex *qp, enum ibv_wr_opcode op, uint32_t rkey, uint64_t addr)
@@ -125,7 +126,7 @@ static void wr_set_sge(struct ibv_qp_ex *qp, uint32_t lkey, uint64_t addr, uint3
 	wr_set_sge_list(qp, 1, &s);
 }
 
-// The data is copied here, as it may be gone at wr_complete.
+// The data is copied here, as the program may reuse its memory before wr_complete.
 static void wr_set_inline_data_list(struct ibv_qp_ex *qp, size_t n, const struct ibv_data_buf *list)
 {
 	struct qp *q = Q(qp);
@@ -184,5 +185,5 @@ void qp_ops(struct qp *q, uint64_t ops)
 	x->wr_set_sge_list = wr_set_sge_list;
 	x->wr_set_inline_data = wr_set_inline_data;
 	x->wr_set_inline_data_list = wr_set_inline_data_list;
-	(void)ops; // those that were not asked for are there, too
+	(void)ops; // all functions are set, even if not requested
 }

@@ -1,4 +1,5 @@
-// What the stand-ins for the libraries of vendors share. They need no headers of these, and take no arguments: the caller cleans up.
+// Declarations that the stand-ins for the vendors' libraries share. The functions need no headers
+// of the vendors and take no parameters, as the caller cleans up the arguments.
 #ifndef ABSENT_H
 #define ABSENT_H
 

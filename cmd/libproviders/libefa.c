@@ -1,4 +1,4 @@
-// libefa.so.1 on a machine without an adapter of that kind, as libmlx5.c has it.
+// libefa.so.1 on a machine without an EFA adapter; see libmlx5.c.
 #include "absent.h"
 
 #define F(name) PUBLIC int name(void) { return fail(EOPNOTSUPP); }

@@ -1,8 +1,8 @@
-// libmlx5.so.1 on a machine without an adapter of that kind: programs that are linked against it, as perftest and UCX are, begin, find
-// none, and go on with what libibverbs.so.1 has.
+// libmlx5.so.1 on a machine without a mlx5 adapter. Programs that are linked against it, such as
+// perftest and UCX, start, find no such adapter, and use the devices of libibverbs.so.1.
 #include "absent.h"
 
-// Those that return an errno.
+// The functions that return an errno.
 #define FAILING \
 	F(_mlx5dv_mkey_check) F(_mlx5dv_query_port) F(mlx5dv_crypto_login) F(mlx5dv_crypto_login_destroy) \
 	F(mlx5dv_crypto_login_query) F(mlx5dv_crypto_login_query_state) F(mlx5dv_crypto_logout) \
@@ -27,7 +27,7 @@
 FAILING
 #undef F
 
-// Those that return an object.
+// The functions that return an object.
 #define MAKING \
 	F(mlx5dv_alloc_dm) F(mlx5dv_alloc_var) F(mlx5dv_create_cq) F(mlx5dv_create_flow) F(mlx5dv_create_flow_action_esp) \
 	F(mlx5dv_create_flow_action_modify_header) F(mlx5dv_create_flow_action_packet_reformat) \
@@ -50,7 +50,7 @@ FAILING
 MAKING
 #undef F
 
-// Those that return nothing, and of whose objects there are none.
+// The functions that return nothing. Their objects do not exist.
 #define F(name) PUBLIC void name(void) {}
 F(mlx5dv_devx_destroy_cmd_comp)
 F(mlx5dv_devx_destroy_event_channel)

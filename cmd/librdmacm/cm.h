@@ -1,6 +1,7 @@
-// What the files of librdmacm.so.1 share. Programs see the structures of <rdma/rdma_cma.h>, whose fields are kept here; behind
-// each stands an object of the engine (libsoftrnic.so). The engine is reached through our libibverbs.so.1, which loads it, and
-// whose functions make the QPs, CQs and other objects of verbs.
+// Declarations that the files of librdmacm.so.1 share. Programs see the structures of
+// <rdma/rdma_cma.h>, whose fields are kept here. Each structure stands for an object of the engine
+// (libsoftrnic.so). Our libibverbs.so.1 loads the engine and creates the QPs, CQs and other objects
+// of verbs.
 #ifndef CM_H
 #define CM_H
 
@@ -17,7 +18,7 @@
 
 #include "../libsoftrnic/softrnic.h"
 
-// A function that programs call. Everything else is hidden.
+// PUBLIC marks a function that programs call. All others are hidden.
 #define PUBLIC __attribute__((visibility("default")))
 
 // From our libibverbs.so.1; see its front.h.
@@ -25,16 +26,18 @@ int front_load(void);
 const struct sr_engine *front_engine(void);
 #define engine front_engine()
 
-// lost returns ENODEV in a child after fork, which shares the parent's descriptors and must not read them, and else 0.
-static inline int lost(void) { return engine->version ? 0 : ENODEV; }
+// engine_missing returns ENODEV in a child after fork, and else 0. The child shares the parent's
+// descriptors and must not read them.
+static inline int engine_missing(void) { return engine->version ? 0 : ENODEV; }
 
 #include "../libibverbs/life.h"
 
-// What all IDs of a device share. It is made when the first needs it, and is never freed.
+// A device with the objects that its IDs share. It is opened when the first ID needs it, and is
+// never freed.
 struct cm_device {
 	struct ibv_context *verbs;
 	struct ibv_pd *pd;
-	struct ibv_xrcd *xrcd; // for XRC without a domain of the program's
+	struct ibv_xrcd *xrcd; // the XRC domain of programs that give none
 };
 
 struct channel {
@@ -47,25 +50,25 @@ struct channel {
 // A multicast group that an ID has joined.
 struct group {
 	struct group *next;
-	int left;               // its events are no more
+	int left;               // the ID has left the group, which gets no more events
 	struct sr_cm_addr addr; // its port is 0
 	void *context;
-	uint32_t reported, completed; // events
+	uint32_t reported, completed; // events returned and acknowledged
 };
 
 struct cm_id {
 	struct rdma_cm_id id;
 	struct life life;
 	uint32_t handle;
-	uint32_t events; // when the engine has destroyed the ID: how many it has had
-	int sync; // the ID was made without a channel, and has one of its own
+	uint32_t events; // the number of the ID's events, once the engine has destroyed it
+	int sync; // the ID was created without a channel and has one of its own
 	struct cm_device *dev;
 	struct ibv_sa_path_rec path;
 	struct ibv_qp_init_attr *qp_init_attr; // of rdma_create_ep, for the QPs of a listener's requests
 
-	pthread_mutex_t mutex; // of what follows
+	pthread_mutex_t mutex; // guards the fields below
 	pthread_cond_t acked;
-	uint32_t completed; // events that are acknowledged
+	uint32_t completed; // acknowledged events
 	struct group *groups;
 };
 
@@ -78,7 +81,7 @@ struct event {
 static inline struct cm_id *to_id(struct rdma_cm_id *id) { return (struct cm_id *)id; }
 static inline struct channel *to_channel(struct rdma_event_channel *ch) { return (struct channel *)ch; }
 
-// result returns what functions of librdmacm return for an errno: 0, or -1 with errno set.
+// result returns the result of a librdmacm function for an errno: 0, or -1 with errno set.
 static inline int result(int err)
 {
 	if (!err)
@@ -89,9 +92,10 @@ static inline int result(int err)
 
 static inline uint32_t qp_handle(struct rdma_cm_id *id) { return id->qp ? id->qp->handle : 0; }
 
-// open_cm_device returns the device with the number that the engine has given, or NULL, with errno set.
+// open_cm_device returns the device with the engine's number dev, or NULL with errno set.
 struct cm_device *open_cm_device(int dev);
-// default_xrcd returns the domain of a device for programs that give none, or NULL, with errno set.
+// default_xrcd returns the XRC domain of a device for programs that give none, or NULL with errno
+// set.
 struct ibv_xrcd *default_xrcd(struct cm_device *d);
 
 // get_addr copies an address, of AF_INET or AF_INET6, for the engine. It returns 0 or an errno.
@@ -101,15 +105,17 @@ struct cm_id *alloc_id(struct rdma_event_channel *ch, void *context, int port_sp
 void free_id(struct cm_id *s);
 // create_id is rdma_create_id with a QP type.
 int create_id(struct rdma_event_channel *ch, struct rdma_cm_id **id, void *context, int port_space, enum ibv_qp_type type);
-// refresh sets what of an ID the engine knows: its addresses, device and route. It returns 0 or an errno.
+// refresh copies an ID's addresses, device and route from the engine. It returns 0 or an errno.
 int refresh(struct cm_id *s);
-// set_path describes a resolved route as the path record that librdmacm gives for one on Ethernet.
+// set_path sets the path record of a resolved route as librdmacm does on Ethernet.
 void set_path(struct cm_id *s);
-// complete returns the result of a call whose outcome is an event, for which a synchronous ID waits.
+// complete returns the result of a call that ends with an event. A synchronous ID waits for the
+// event.
 int complete(struct cm_id *s, int err);
-// ack_own_event acknowledges the event that an ID keeps for the program.
+// ack_own_event acknowledges the event that a synchronous ID holds in its field event.
 void ack_own_event(struct rdma_cm_id *id);
-// wait_acks waits until n events of an ID are acknowledged. It calls stop, if a thread is cancelled meanwhile, with the ID.
+// wait_acks waits until n events of an ID are acknowledged. If the thread is cancelled meanwhile,
+// it calls stop with the ID.
 void wait_acks(struct cm_id *s, uint32_t n, void (*stop)(struct cm_id *));
 
 #endif

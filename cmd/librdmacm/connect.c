@@ -1,7 +1,8 @@
 // Connections, and multicast groups.
 #include "cm.h"
 
-// param copies parameters for the engine, with the number of the ID's QP if it has one. It returns NULL for NULL.
+// param copies parameters for the engine. If the ID has a QP, its number is used. param returns
+// NULL for NULL.
 static struct sr_cm_param *param(struct sr_cm_param *to, struct rdma_cm_id *id, struct rdma_conn_param *from)
 {
 	if (!from)
@@ -34,7 +35,7 @@ PUBLIC int rdma_accept(struct rdma_cm_id *id, struct rdma_conn_param *p)
 	int err = engine->cm_accept(to_id(id)->handle, qp_handle(id), param(&c, id, p));
 	if (err)
 		return result(err);
-	if (id->qp_type == IBV_QPT_UD) // which no event follows for
+	if (id->qp_type == IBV_QPT_UD) // no event follows
 		return 0;
 	if (id->qp)
 		id->qp->state = IBV_QPS_RTS;
@@ -43,7 +44,7 @@ PUBLIC int rdma_accept(struct rdma_cm_id *id, struct rdma_conn_param *p)
 
 PUBLIC int rdma_establish(struct rdma_cm_id *id)
 {
-	if (id->qp) // which the library has moved to RTS itself
+	if (id->qp) // the library has moved the QP to RTS
 		return result(EINVAL);
 	return result(engine->cm_establish(to_id(id)->handle));
 }
@@ -53,7 +54,8 @@ PUBLIC int rdma_reject(struct rdma_cm_id *id, const void *data, uint8_t length)
 	return result(engine->cm_reject(to_id(id)->handle, (void *)data, data ? length : 0));
 }
 
-// The peer is told that the application has rejected the request, and not why, as the engine knows no other reason.
+// The engine knows no reason other than a rejection by the application, so the peer does not learn
+// that ECE is the reason.
 PUBLIC int rdma_reject_ece(struct rdma_cm_id *id, const void *data, uint8_t length) { return rdma_reject(id, data, length); }
 
 PUBLIC int rdma_notify(struct rdma_cm_id *id, enum ibv_event_type event)
@@ -69,12 +71,13 @@ PUBLIC int rdma_disconnect(struct rdma_cm_id *id)
 	int err = engine->cm_disconnect(to_id(id)->handle);
 	if (!err && id->qp)
 		id->qp->state = IBV_QPS_ERR;
-	if (!err && known) // a synchronous ID has had the event already
+	if (!err && known) // a synchronous ID has already had the event
 		return 0;
 	return complete(to_id(id), err);
 }
 
-// Enhanced connection establishment lets two adapters of one vendor agree on extensions. We have none, and no vendor's ID.
+// Enhanced connection establishment (ECE) lets two adapters of one vendor negotiate extensions.
+// These devices have no extensions and no vendor ID.
 PUBLIC int rdma_set_local_ece(struct rdma_cm_id *id, struct ibv_ece *ece)
 {
 	if (!id || id->qp || !ece || !ece->vendor_id || ece->comp_mask)
@@ -90,7 +93,7 @@ PUBLIC int rdma_get_remote_ece(struct rdma_cm_id *id, struct ibv_ece *ece)
 	return 0;
 }
 
-// get_group makes of a group's address what events have: without a port, and IPv4 as AF_INET.
+// get_group copies a group's address in the form of events: without a port, and IPv4 as AF_INET.
 static int get_group(struct sr_cm_addr *to, const struct sockaddr *from)
 {
 	struct sr_cm_addr a;
@@ -113,7 +116,8 @@ static int get_group(struct sr_cm_addr *to, const struct sockaddr *from)
 	return 0;
 }
 
-// leave_group finds the group of an address, and no other thread does after this; NULL if there is none.
+// leave_group returns the group with an address, and marks it so that no other thread finds it. It
+// returns NULL if there is none.
 static struct group *leave_group(struct cm_id *s, struct sr_cm_addr *addr)
 {
 	lock(&s->mutex);
@@ -128,11 +132,11 @@ static struct group *leave_group(struct cm_id *s, struct sr_cm_addr *addr)
 
 static void unlock_mutex(void *m) { pthread_mutex_unlock(m); }
 
-// free_group frees a group that the ID has left, when its events are acknowledged. If the thread is cancelled meanwhile it goes with
-// the ID.
+// free_group frees a group that the ID has left, once its events are acknowledged. If the thread is
+// cancelled meanwhile, the group is freed with the ID.
 static void free_group(struct cm_id *s, struct group *g)
 {
-	if (lost())
+	if (engine_missing())
 		return;
 	pthread_mutex_lock(&s->mutex);
 	pthread_cleanup_push(unlock_mutex, &s->mutex);
@@ -177,7 +181,7 @@ PUBLIC int rdma_join_multicast_ex(struct rdma_cm_id *id, struct rdma_cm_join_mc_
 	if ((attr->comp_mask & both) != both || attr->join_flags >= RDMA_MC_JOIN_FLAG_RESERVED)
 		return result(EINVAL);
 	if (attr->join_flags != RDMA_MC_JOIN_FLAG_FULLMEMBER)
-		return result(EOPNOTSUPP); // a member that only sends
+		return result(EOPNOTSUPP); // send-only members are not supported
 	return rdma_join_multicast(id, attr->addr, context);
 }
 

@@ -1,4 +1,5 @@
-// The devices, as rdma_cm has them: opened once for all IDs, each with a protection domain for those that bring none.
+// The devices of rdma_cm. Each is opened once for all IDs, with a protection domain for IDs that
+// are given none.
 #include "cm.h"
 
 static struct cm_device devices[SR_MAX_DEVICES];

@@ -1,4 +1,4 @@
-// Endpoints: addresses by name, and IDs that are ready to use.
+// Endpoints: resolution of names, and IDs that are ready for use.
 #include "cm.h"
 #include <netdb.h>
 
@@ -13,7 +13,8 @@ static int copy_addr(struct sockaddr **to, socklen_t *to_len, const struct socka
 
 static void free_addrinfo(void *r) { rdma_freeaddrinfo(r); }
 
-// look_up asks getaddrinfo and fills in one address. It returns what getaddrinfo does. A thread that is cancelled meanwhile frees r.
+// look_up calls getaddrinfo and fills in one address. It returns the result of getaddrinfo. If the
+// thread is cancelled meanwhile, r is freed.
 static int look_up(const char *node, const char *service, const struct rdma_addrinfo *hints, struct rdma_addrinfo *r)
 {
 	int space = hints->ai_port_space, type = hints->ai_qp_type, passive = hints->ai_flags & RAI_PASSIVE;
@@ -41,7 +42,7 @@ static int look_up(const char *node, const char *service, const struct rdma_addr
 	return err ? EAI_MEMORY : 0;
 }
 
-// rdma_getaddrinfo returns an error of getaddrinfo as that function does, for gai_strerror.
+// rdma_getaddrinfo returns an error of getaddrinfo unchanged, for gai_strerror.
 PUBLIC int rdma_getaddrinfo(const char *node, const char *service, const struct rdma_addrinfo *hints, struct rdma_addrinfo **res)
 {
 	static const struct rdma_addrinfo none;
@@ -169,7 +170,8 @@ PUBLIC int rdma_get_request(struct rdma_cm_id *listen, struct rdma_cm_id **id)
 		err = EINVAL;
 	if (!err && l->qp_init_attr) {
 		struct ibv_qp_init_attr a = *l->qp_init_attr;
-		// The listener's own PD is that of the device which it is bound to; a request may be of another one.
+		// The listener's default PD is that of the device that it is bound to. The request may be
+		// of another device.
 		struct ibv_pd *pd = listen->pd && listen->pd->context == ev->id->verbs ? listen->pd : NULL;
 		if (rdma_create_qp(ev->id, pd, &a))
 			err = errno;

@@ -25,7 +25,7 @@ PUBLIC void rdma_destroy_event_channel(struct rdma_event_channel *v)
 		return;
 	int fd = v->fd, before = forbid_cancel();
 	v->fd = -1;
-	if (lost())
+	if (engine_missing())
 		close(fd);
 	else
 		engine->cm_destroy_channel(ch->handle);
@@ -37,21 +37,23 @@ PUBLIC void rdma_destroy_event_channel(struct rdma_event_channel *v)
 	end_destroy(&ch->life, ch);
 }
 
-// How long a thread waits that asks for an event of a channel which another thread has destroyed, in seconds.
-#define LATE 1
+// How long a thread waits that gets an event of a channel which another thread has destroyed, in
+// seconds.
+#define DESTROYED_CHANNEL_WAIT 1
 
-// late returns the errno for a thread that could not read the descriptor of a channel, or take the event that it told of. Had it come
-// a little earlier, or later, it would wait, in the kernel, until the process ends: which it mostly does at once, and not with the
-// status for this error.
-static int late(struct channel *ch)
+// channel_error returns the errno of a thread that could not read a channel's descriptor or take
+// its event. If another thread has destroyed the channel, the caller first waits. On a kernel
+// device such a thread waits in the kernel until the process ends. Most programs end at once, and
+// are not to exit with the status for this error.
+static int channel_error(struct channel *ch)
 {
 	int err = errno;
 	if (ch->ch.fd < 0)
-		sleep(LATE);
+		sleep(DESTROYED_CHANNEL_WAIT);
 	return err;
 }
 
-// take_spare returns a structure for the ID of a connection request, should the next event be one.
+// take_spare returns a structure for the ID of a connection request, in case the next event is one.
 static struct cm_id *take_spare(struct channel *ch)
 {
 	struct cm_id *s = __atomic_exchange_n(&ch->spare, NULL, __ATOMIC_ACQ_REL);
@@ -65,10 +67,10 @@ static void keep_spare(struct channel *ch, struct cm_id *s)
 		free_id(s);
 }
 
-// acknowledge counts an event of an ID, and of a group if there is one.
+// acknowledge counts an acknowledged event of an ID, and of a group if g is not NULL.
 static void acknowledge(struct cm_id *s, struct group *g)
 {
-	if (lost()) // nobody waits
+	if (engine_missing()) // no thread waits
 		return;
 	pthread_mutex_lock(&s->mutex);
 	s->completed++;
@@ -78,7 +80,8 @@ static void acknowledge(struct cm_id *s, struct group *g)
 	pthread_mutex_unlock(&s->mutex);
 }
 
-// find_group finds the group that an event is of, and counts the event; NULL if the ID has left it.
+// find_group returns the group of an event and counts the event. It returns NULL if the ID has left
+// the group.
 static struct group *find_group(struct cm_id *s, struct sr_cm_addr *addr)
 {
 	pthread_mutex_lock(&s->mutex);
@@ -105,8 +108,8 @@ static void set_ud(struct rdma_cm_event *ev, struct sr_cm_event *e, void *data)
 	ev->param.ud.private_data_len = e->data_len;
 }
 
-// adopt makes the ID of a connection request out of a spare structure.
-static int adopt(struct cm_id *s, struct cm_id *listener, struct sr_cm_event *e)
+// init_request_id makes a spare structure the ID of a connection request.
+static int init_request_id(struct cm_id *s, struct cm_id *listener, struct sr_cm_event *e)
 {
 	s->handle = e->handle;
 	s->id.channel = listener->id.channel;
@@ -118,15 +121,16 @@ static int adopt(struct cm_id *s, struct cm_id *listener, struct sr_cm_event *e)
 	return refresh(s);
 }
 
-// fill makes of an event of the engine one for the program. It returns 0 if there is nothing to report.
-static int fill(struct event *out, struct sr_cm_event *e)
+// fill_event converts an event of the engine for the program. It returns 0 if there is nothing to
+// report.
+static int fill_event(struct event *out, struct sr_cm_event *e)
 {
 	struct rdma_cm_event *ev = &out->ev;
 	struct cm_id *s = (struct cm_id *)(uintptr_t)e->id;
 	memset(ev, 0, sizeof *ev);
 	out->group = NULL;
 	memcpy(out->data, e->data, sizeof out->data);
-	reached(&s->life);
+	acquire(&s->life);
 	ev->id = &s->id;
 	ev->event = e->type;
 	ev->status = e->status;
@@ -134,8 +138,8 @@ static int fill(struct event *out, struct sr_cm_event *e)
 	case RDMA_CM_EVENT_CONNECT_REQUEST: {
 		struct cm_id *listener = (struct cm_id *)(uintptr_t)e->listen_id;
 		ev->listen_id = &listener->id;
-		if (adopt(s, listener, e)) {
-			rdma_destroy_id(&s->id); // which rejects the request
+		if (init_request_id(s, listener, e)) {
+			rdma_destroy_id(&s->id); // this rejects the request
 			acknowledge(listener, NULL);
 			return 0;
 		}
@@ -174,7 +178,7 @@ static int fill(struct event *out, struct sr_cm_event *e)
 	return 1;
 }
 
-// What a call of rdma_get_cm_event has until it returns an event.
+// The resources of a call of rdma_get_cm_event until it returns an event.
 struct getting {
 	struct channel *ch;
 	struct event *out;
@@ -189,23 +193,23 @@ static void stop_getting(void *v)
 	free(g->out);
 }
 
-// get_event gets an event. It returns 0 or an errno.
+// get_event waits for an event. It returns 0 or an errno.
 static int get_event(struct getting *g)
 {
 	while (g->out && (g->spare || (g->spare = take_spare(g->ch)))) {
 		struct sr_cm_event e;
-		if (take_count(g->ch->ch.fd))
-			return late(g->ch);
+		if (read_event(g->ch->ch.fd))
+			return channel_error(g->ch);
 		int err = engine->cm_get_event(g->ch->handle, (uintptr_t)g->spare, &e);
 		if (err == EAGAIN) // the event's ID was destroyed
 			continue;
 		if (err) {
 			errno = err;
-			return late(g->ch);
+			return channel_error(g->ch);
 		}
 		if (e.listen_id)
 			g->spare = NULL;
-		if (fill(g->out, &e))
+		if (fill_event(g->out, &e))
 			return 0;
 	}
 	return ENOMEM;
@@ -215,7 +219,7 @@ PUBLIC int rdma_get_cm_event(struct rdma_event_channel *v, struct rdma_cm_event 
 {
 	if (!event)
 		return result(EINVAL);
-	if (lost())
+	if (engine_missing())
 		return result(ENODEV);
 	struct getting g = {.ch = to_channel(v), .out = malloc(sizeof *g.out)};
 	int err;

@@ -1,4 +1,4 @@
-// IDs: from their creation to a resolved route.
+// IDs, from creation to a resolved route.
 #include "cm.h"
 
 int get_addr(struct sr_cm_addr *to, const struct sockaddr *from)
@@ -103,10 +103,10 @@ void ack_own_event(struct rdma_cm_id *id)
 		rdma_ack_cm_event(e);
 }
 
-// destroy_later leaves the rest of a destruction to the next who destroys the ID.
-static void destroy_later(struct cm_id *s) { keep(&s->life, 0); }
+// destroy_later lets the program destroy the ID again, which completes the destruction.
+static void destroy_later(struct cm_id *s) { undo_destroy(&s->life, 0); }
 
-// Of a second thread at once the kernel says that there is no such ID.
+// If two threads destroy an ID at once, the second gets ENOENT, as from the kernel.
 PUBLIC int rdma_destroy_id(struct rdma_cm_id *id)
 {
 	struct cm_id *s = to_id(id);
@@ -115,7 +115,7 @@ PUBLIC int rdma_destroy_id(struct rdma_cm_id *id)
 	if (s->handle) {
 		int err = engine->cm_destroy_id(s->handle, &s->events);
 		if (err)
-			return result(keep(&s->life, err));
+			return result(undo_destroy(&s->life, err));
 		s->handle = 0; // soon another ID's
 	}
 	ack_own_event(id);
@@ -126,7 +126,8 @@ PUBLIC int rdma_destroy_id(struct rdma_cm_id *id)
 	return 0;
 }
 
-// forget_channel does nothing: the ID has its new channel, and one of its own that it had before stays until the process ends.
+// forget_channel does nothing. The ID has its new channel. The channel that a synchronous ID had
+// before stays until the process ends.
 static void forget_channel(struct cm_id *s) { (void)s; }
 
 PUBLIC int rdma_migrate_id(struct rdma_cm_id *id, struct rdma_event_channel *ch)
@@ -246,7 +247,7 @@ PUBLIC int rdma_resolve_addr(struct rdma_cm_id *id, struct sockaddr *src, struct
 	if (!err && src)
 		err = get_addr(&s, src);
 	if (!err) {
-		memcpy(&id->route.addr.dst_storage, d.bytes, sizeof d.bytes); // first, as another thread may take the event at once
+		memcpy(&id->route.addr.dst_storage, d.bytes, sizeof d.bytes); // before the call, as another thread may take the event at once
 		err = engine->cm_resolve_addr(to_id(id)->handle, src ? &s : NULL, &d, timeout_ms);
 		if (err)
 			id->route.addr.dst_storage = before;
@@ -256,14 +257,14 @@ PUBLIC int rdma_resolve_addr(struct rdma_cm_id *id, struct sockaddr *src, struct
 
 PUBLIC int rdma_resolve_route(struct rdma_cm_id *id, int timeout_ms)
 {
-	(void)timeout_ms; // there is nobody to ask
+	(void)timeout_ms; // the engine resolves routes without a query
 	return complete(to_id(id), engine->cm_resolve_route(to_id(id)->handle));
 }
 
 PUBLIC int rdma_set_option(struct rdma_cm_id *id, int level, int option, void *value, size_t length)
 {
 	if (level != RDMA_OPTION_ID)
-		return result(ENOSYS); // RDMA_OPTION_IB: routes follow from IP
+		return result(ENOSYS); // RDMA_OPTION_IB: IP determines the routes
 	size_t want;
 	switch (option) {
 	case RDMA_OPTION_ID_TOS:

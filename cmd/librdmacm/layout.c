@@ -1,4 +1,5 @@
-// The compiler checks here that softrnic.h describes the structures of the installed <rdma/rdma_cma.h>.
+// Compile-time checks that softrnic.h has the layout of the structures of the installed
+// <rdma/rdma_cma.h>.
 #include "cm.h"
 
 #define SIZE(ours, theirs) _Static_assert(sizeof(ours) == sizeof(theirs), "the size of " #ours)

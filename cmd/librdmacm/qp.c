@@ -1,11 +1,12 @@
-// The QP and SRQ of an ID, and the CQs that are made for them.
+// The QP and SRQ of an ID, and the CQs that are created for them.
 #include "cm.h"
 
 static void destroy_cqs(struct rdma_cm_id *id)
 {
 	if (id->qp_type == IBV_QPT_XRC_RECV && id->srq)
-		return; // they are the SRQ's
-	struct ibv_cq *recv = __atomic_exchange_n(&id->recv_cq, NULL, __ATOMIC_ACQ_REL), *send = __atomic_exchange_n(&id->send_cq, NULL, __ATOMIC_ACQ_REL);
+		return; // they belong to the SRQ
+	struct ibv_cq *recv = __atomic_exchange_n(&id->recv_cq, NULL, __ATOMIC_ACQ_REL);
+	struct ibv_cq *send = __atomic_exchange_n(&id->send_cq, NULL, __ATOMIC_ACQ_REL);
 	struct ibv_comp_channel *recv_ch = __atomic_exchange_n(&id->recv_cq_channel, NULL, __ATOMIC_ACQ_REL);
 	struct ibv_comp_channel *send_ch = __atomic_exchange_n(&id->send_cq_channel, NULL, __ATOMIC_ACQ_REL);
 	if (recv)
@@ -18,7 +19,7 @@ static void destroy_cqs(struct rdma_cm_id *id)
 		ibv_destroy_comp_channel(send_ch);
 }
 
-// create_cq makes a CQ with a channel, unless the size is 0.
+// create_cq creates a CQ with a channel, unless the size is 0.
 static int create_cq(struct rdma_cm_id *id, uint32_t size, struct ibv_comp_channel **ch, struct ibv_cq **cq)
 {
 	if (!size)
@@ -156,9 +157,9 @@ PUBLIC int rdma_create_qp(struct rdma_cm_id *id, struct ibv_pd *pd, struct ibv_q
 PUBLIC void rdma_destroy_qp(struct rdma_cm_id *id)
 {
 	struct ibv_qp *qp = __atomic_exchange_n(&id->qp, NULL, __ATOMIC_ACQ_REL);
-	if (!qp) // also if another thread destroys it
+	if (!qp) // or another thread destroys it
 		return;
-	engine->cm_use_qp(to_id(id)->handle, 0); // which detaches it from groups
+	engine->cm_use_qp(to_id(id)->handle, 0); // detaches it from multicast groups
 	ibv_destroy_qp(qp);
 	destroy_cqs(id);
 }

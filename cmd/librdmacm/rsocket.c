@@ -1,7 +1,8 @@
-// Rsockets: how they come and go, and their names.
+// Rsockets: creation, connection, destruction and addresses.
 #include "rsock.h"
 
-// The rsockets by number, in pages which are never freed. Of two threads that add to a page, one makes it.
+// The rsockets by number, in pages that are never freed. If two threads need a page at once, one
+// allocates it.
 #define PAGE 1024
 #define PAGES 1024
 static struct rsock **pages[PAGES];
@@ -33,24 +34,25 @@ struct rsock *find_rsock(int fd)
 	return s;
 }
 
-static __thread int known;
+static __thread int counted;
 static pthread_key_t key;
 
-static void forget_thread(void *v) { (void)v; engine->thread(-1); }
+static void detach_thread(void *v) { (void)v; engine->thread(-1); }
 
-// The key comes before Go's, whose destructor ends what Go has of a thread.
-__attribute__((constructor)) static void make_key(void) { pthread_key_create(&key, forget_thread); }
+// This key is created before Go's key, so that its destructor runs first: Go's destructor detaches
+// the thread.
+__attribute__((constructor)) static void create_key(void) { pthread_key_create(&key, detach_thread); }
 
-void entering_rsock(void)
+void enter_engine(void)
 {
-	if (known)
+	if (counted)
 		return;
-	known = 1;
+	counted = 1;
 	if (!engine->thread(1))
-		pthread_setspecific(key, &known);
+		pthread_setspecific(key, &counted);
 }
 
-// add makes an rsocket of one of the engine, and returns its number.
+// add makes an rsocket of the engine known by its number fd. It returns fd, or -1 and sets errno.
 static int add(struct rsock *s, int fd)
 {
 	struct rsock **at = slot(fd, 1);
@@ -76,7 +78,7 @@ PUBLIC int rsocket(int domain, int type, int protocol)
 	struct rsock *s = calloc(1, sizeof *s);
 	if (!s)
 		return -1;
-	entering_rsock();
+	enter_engine();
 	s->domain = domain;
 	s->type = type;
 	s->nonblock = nonblock;
@@ -89,7 +91,8 @@ PUBLIC int rsocket(int domain, int type, int protocol)
 	return add(s, fd);
 }
 
-// The number must not be found any more before the engine closes it, and another thread gets it.
+// The number is removed before the engine closes it, as another thread may then get the same
+// number.
 PUBLIC int rclose(int fd)
 {
 	struct rsock **at = slot(fd, 0);
@@ -97,12 +100,12 @@ PUBLIC int rclose(int fd)
 	if (!s)
 		return result(EBADF);
 	int err = 0, before = forbid_cancel();
-	if (lost())
+	if (engine_missing())
 		close(fd);
 	else
 		err = engine->rs_close(s->handle);
 	allow_cancel(before);
-	s->handle = 0; // soon another rsocket's
+	s->handle = 0; // the engine may reuse the handle
 	retire(s);
 	return result(err);
 }
@@ -151,9 +154,9 @@ PUBLIC int raccept(int fd, struct sockaddr *addr, socklen_t *len)
 	struct rsock *c = calloc(1, sizeof *c);
 	if (!c)
 		return -1;
-	entering_rsock();
+	enter_engine();
 	int new, err;
-	int64_t end = end_of(s->receive_timeout);
+	int64_t end = deadline(s->receive_timeout);
 	pthread_cleanup_push(free, c);
 	while ((err = engine->rs_accept(s->handle, &c->handle, &new)) == EAGAIN && !s->nonblock)
 		if ((err = wait_rsock(s, POLLIN, end)))
@@ -186,11 +189,11 @@ PUBLIC int rconnect(int fd, const struct sockaddr *addr, socklen_t len)
 	int err = get_name(s, &a, addr, len);
 	if (err)
 		return result(err);
-	entering_rsock();
+	enter_engine();
 	err = engine->rs_connect(s->handle, &a);
 	if (err != EINPROGRESS || s->nonblock)
 		return result(err);
-	if ((err = wait_rsock(s, POLLOUT, end_of(s->send_timeout))))
+	if ((err = wait_rsock(s, POLLOUT, deadline(s->send_timeout))))
 		return result(err == EAGAIN ? EINPROGRESS : err);
 	int status = 0;
 	err = engine->rs_get_option(s->handle, SR_RS_ERROR, &status);

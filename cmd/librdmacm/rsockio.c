@@ -1,24 +1,26 @@
-// What rsockets send and receive.
+// Data transfer over rsockets.
 #include "rsock.h"
 #include <limits.h>
 
-// Flags that hold for every rsocket anyway: there is no SIGPIPE, no descriptor comes, and nothing waits for more to be sent.
-#define NO_MATTER (MSG_NOSIGNAL | MSG_CMSG_CLOEXEC | MSG_MORE)
+// Flags that have no effect: rsockets raise no SIGPIPE, receive no descriptors and never delay
+// data.
+#define IGNORED_FLAGS (MSG_NOSIGNAL | MSG_CMSG_CLOEXEC | MSG_MORE)
 
-// The most bytes of a datagram, as rsocket.MaxDatagram.
+// The largest datagram in bytes; rsocket.MaxDatagram.
 #define MAX_DATAGRAM 2048
 
-// receive_datagram takes one datagram. from and truncated may be NULL. The result with MSG_TRUNC is the datagram's length.
+// receive_datagram receives one datagram. from and truncated may be NULL. With MSG_TRUNC the result
+// is the datagram's length.
 static ssize_t receive_datagram(struct rsock *s, const struct iovec *v, size_t n, int flags, struct sr_cm_addr *from, int *truncated)
 {
 	char b[MAX_DATAGRAM];
 	struct sr_cm_addr ignored;
 	size_t got, at = 0;
 	int err, wait = !s->nonblock && !(flags & MSG_DONTWAIT);
-	int64_t end = wait ? end_of(s->receive_timeout) : -1;
-	if (flags & ~(MSG_DONTWAIT | MSG_PEEK | MSG_TRUNC | MSG_WAITALL | NO_MATTER))
+	int64_t end = wait ? deadline(s->receive_timeout) : -1;
+	if (flags & ~(MSG_DONTWAIT | MSG_PEEK | MSG_TRUNC | MSG_WAITALL | IGNORED_FLAGS))
 		return result(EOPNOTSUPP);
-	entering_rsock();
+	enter_engine();
 	while ((err = engine->rs_recvfrom(s->handle, b, sizeof b, flags & MSG_PEEK, &got, from ? from : &ignored)) == EAGAIN && wait)
 		if ((err = wait_rsock(s, POLLIN, end)))
 			break;
@@ -34,17 +36,17 @@ static ssize_t receive_datagram(struct rsock *s, const struct iovec *v, size_t n
 	return flags & MSG_TRUNC ? got : at;
 }
 
-// transmit_datagram sends one datagram, to that of rconnect if to is NULL.
+// transmit_datagram sends one datagram, to the address of rconnect if to is NULL.
 static ssize_t transmit_datagram(struct rsock *s, const struct iovec *v, size_t n, int flags, const struct sockaddr *to, socklen_t len)
 {
 	char b[MAX_DATAGRAM];
 	struct sr_cm_addr a;
 	size_t sum = 0;
 	int err = to ? get_name(s, &a, to, len) : 0, wait = !s->nonblock && !(flags & MSG_DONTWAIT);
-	int64_t end = wait ? end_of(s->send_timeout) : -1;
+	int64_t end = wait ? deadline(s->send_timeout) : -1;
 	if (err)
 		return result(err);
-	if (flags & ~(MSG_DONTWAIT | MSG_WAITALL | MSG_EOR | NO_MATTER))
+	if (flags & ~(MSG_DONTWAIT | MSG_WAITALL | MSG_EOR | IGNORED_FLAGS))
 		return result(EOPNOTSUPP);
 	for (size_t i = 0; i < n; i++) {
 		if (v[i].iov_len > sizeof b - sum)
@@ -52,7 +54,7 @@ static ssize_t transmit_datagram(struct rsock *s, const struct iovec *v, size_t 
 		memcpy(b + sum, v[i].iov_base, v[i].iov_len);
 		sum += v[i].iov_len;
 	}
-	entering_rsock();
+	enter_engine();
 	while ((err = engine->rs_sendto(s->handle, b, sum, to ? &a : NULL)) == EAGAIN && wait)
 		if ((err = wait_rsock(s, POLLOUT, end)))
 			break;
@@ -66,12 +68,12 @@ static ssize_t receive(int fd, const struct iovec *v, size_t n, int flags)
 		return -1;
 	if (s->type == SOCK_DGRAM)
 		return receive_datagram(s, v, n, flags, NULL, NULL);
-	if (flags & ~(MSG_DONTWAIT | MSG_PEEK | MSG_WAITALL | NO_MATTER))
+	if (flags & ~(MSG_DONTWAIT | MSG_PEEK | MSG_WAITALL | IGNORED_FLAGS))
 		return result(EOPNOTSUPP);
 	int wait = !s->nonblock && !(flags & MSG_DONTWAIT), all = flags & MSG_WAITALL && !(flags & MSG_PEEK);
-	int64_t end = wait ? end_of(s->receive_timeout) : -1;
+	int64_t end = wait ? deadline(s->receive_timeout) : -1;
 	ssize_t total = 0;
-	entering_rsock();
+	enter_engine();
 	for (size_t i = 0; i < n; i++) {
 		for (size_t at = 0; at < v[i].iov_len;) {
 			size_t got;
@@ -85,7 +87,7 @@ static ssize_t receive(int fd, const struct iovec *v, size_t n, int flags)
 			at += got;
 			total += got;
 			if (got && flags & MSG_PEEK)
-				return total; // more would be the same again
+				return total; // another peek would return the same data
 			if (got && at < v[i].iov_len && !all)
 				return total;
 		}
@@ -100,12 +102,12 @@ static ssize_t transmit(int fd, const struct iovec *v, size_t n, int flags)
 		return -1;
 	if (s->type == SOCK_DGRAM)
 		return transmit_datagram(s, v, n, flags, NULL, 0);
-	if (flags & ~(MSG_DONTWAIT | MSG_WAITALL | MSG_EOR | NO_MATTER)) // which waits for all unless told not to
+	if (flags & ~(MSG_DONTWAIT | MSG_WAITALL | MSG_EOR | IGNORED_FLAGS)) // MSG_WAITALL is always in effect
 		return result(EOPNOTSUPP);
 	int wait = !s->nonblock && !(flags & MSG_DONTWAIT);
-	int64_t end = wait ? end_of(s->send_timeout) : -1;
+	int64_t end = wait ? deadline(s->send_timeout) : -1;
 	ssize_t total = 0;
-	entering_rsock();
+	enter_engine();
 	for (size_t i = 0; i < n; i++) {
 		for (size_t at = 0; at < v[i].iov_len;) {
 			size_t put;
@@ -121,8 +123,8 @@ static ssize_t transmit(int fd, const struct iovec *v, size_t n, int flags)
 	return total;
 }
 
-// pieces checks a list as the kernel does.
-static int pieces(const struct iovec *v, size_t n)
+// check_iov checks a list as the kernel does. It returns 0 or an errno.
+static int check_iov(const struct iovec *v, size_t n)
 {
 	size_t sum = 0;
 	if (n > IOV_MAX)
@@ -150,7 +152,7 @@ static ssize_t transmit_one(int fd, const void *buf, size_t n, int flags)
 PUBLIC ssize_t rrecv(int fd, void *buf, size_t n, int flags) { return receive_one(fd, buf, n, flags); }
 PUBLIC ssize_t rread(int fd, void *buf, size_t n) { return receive_one(fd, buf, n, 0); }
 
-// As of TCP, a stream's address is not set.
+// As for TCP, the address of a stream's peer is not set.
 PUBLIC ssize_t rrecvfrom(int fd, void *buf, size_t n, int flags, struct sockaddr *from, socklen_t *len)
 {
 	struct rsock *s = find_rsock(fd);
@@ -170,13 +172,13 @@ PUBLIC ssize_t rrecvfrom(int fd, void *buf, size_t n, int flags, struct sockaddr
 
 PUBLIC ssize_t rreadv(int fd, const struct iovec *v, int n)
 {
-	int err = n < 0 ? EINVAL : pieces(v, n);
+	int err = n < 0 ? EINVAL : check_iov(v, n);
 	return err ? result(err) : receive(fd, v, n, 0);
 }
 
 PUBLIC ssize_t rrecvmsg(int fd, struct msghdr *m, int flags)
 {
-	int err = pieces(m->msg_iov, m->msg_iovlen);
+	int err = check_iov(m->msg_iov, m->msg_iovlen);
 	if (err)
 		return result(err);
 	struct rsock *s = find_rsock(fd);
@@ -212,13 +214,13 @@ PUBLIC ssize_t rsendto(int fd, const void *buf, size_t n, int flags, const struc
 
 PUBLIC ssize_t rwritev(int fd, const struct iovec *v, int n)
 {
-	int err = n < 0 ? EINVAL : pieces(v, n);
+	int err = n < 0 ? EINVAL : check_iov(v, n);
 	return err ? result(err) : transmit(fd, v, n, 0);
 }
 
 PUBLIC ssize_t rsendmsg(int fd, const struct msghdr *m, int flags)
 {
-	int err = pieces(m->msg_iov, m->msg_iovlen);
+	int err = check_iov(m->msg_iov, m->msg_iovlen);
 	if (!err && m->msg_controllen)
 		err = EOPNOTSUPP;
 	struct rsock *s = find_rsock(fd);

@@ -8,7 +8,7 @@ PUBLIC off_t riomap(int fd, void *buf, size_t len, int prot, int flags, off_t of
 	int64_t at;
 	if (!s)
 		return -1;
-	// Without PROT_WRITE it would be memory that riowrite reads from without a copy, of which there is none here.
+	// PROT_NONE maps memory that riowrite reads without a copy, which is not supported.
 	if (prot == PROT_NONE)
 		return result(EOPNOTSUPP);
 	if (prot != PROT_WRITE || flags)
@@ -31,8 +31,8 @@ PUBLIC size_t riowrite(int fd, const void *buf, size_t n, off_t offset, int flag
 		return -1;
 	if (flags & ~(MSG_DONTWAIT | MSG_WAITALL | MSG_NOSIGNAL))
 		return result(EOPNOTSUPP);
-	entering_rsock();
-	int64_t end = end_of(s->send_timeout);
+	enter_engine();
+	int64_t end = deadline(s->send_timeout);
 	while (total < n) {
 		size_t put;
 		int err = engine->rs_write_at(s->handle, (char *)buf + total, n - total, offset + total, &put);

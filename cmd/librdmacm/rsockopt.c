@@ -1,8 +1,8 @@
-// Options of rsockets: those that rsocket(7) lists, and what programs ask for with them.
+// Options of rsockets: those of rsocket(7), and others that programs use with them.
 #include "rsock.h"
 #include <stdarg.h>
 
-// An option that is a number of the engine's.
+// The options that the engine has, each an integer.
 static const struct {
 	int level, name, ours, get_only;
 } options[] = {
@@ -29,26 +29,27 @@ static int find_option(int level, int name)
 	return -1;
 }
 
-// own returns where an option is kept that the engine does not have, or NULL. Its values are 1 to *most; 0 of it stands for a flag.
-static int *own(struct rsock *s, int level, int name, int *most)
+// local_option returns where an option that the engine lacks is kept, or NULL. Its values are 1 to
+// *max. If *max is 0, it is a flag.
+static int *local_option(struct rsock *s, int level, int name, int *max)
 {
-	*most = 0;
+	*max = 0;
 	if (level == IPPROTO_TCP && name == TCP_NODELAY)
 		return &s->nodelay;
 	if (level == SOL_SOCKET && name == SO_OOBINLINE)
 		return &s->oobinline;
 	if (level == IPPROTO_TCP && name == TCP_KEEPCNT) {
-		*most = 127;
+		*max = 127;
 		return &s->keepcnt;
 	}
 	if (level == IPPROTO_TCP && name == TCP_KEEPINTVL) {
-		*most = 32767;
+		*max = 32767;
 		return &s->keepintvl;
 	}
 	return NULL;
 }
 
-// timeout_of returns where a timeout is kept, or NULL.
+// timeout_of returns where the timeout of an option is kept, or NULL.
 static int64_t *timeout_of(struct rsock *s, int level, int name)
 {
 	if (level != SOL_SOCKET)
@@ -56,7 +57,7 @@ static int64_t *timeout_of(struct rsock *s, int level, int name)
 	return name == SO_RCVTIMEO ? &s->receive_timeout : name == SO_SNDTIMEO ? &s->send_timeout : NULL;
 }
 
-// set_timeout takes 0 as none, and a time before 0 as the shortest, as Linux does.
+// set_timeout takes 0 as no timeout and a negative time as the shortest, as Linux does.
 static int set_timeout(int64_t *at, const void *value, socklen_t len)
 {
 	struct timeval t;
@@ -78,7 +79,7 @@ PUBLIC int rsetsockopt(int fd, int level, int name, const void *value, socklen_t
 {
 	struct rsock *s = find_rsock(fd);
 	struct linger linger;
-	int v, most, i = find_option(level, name), *at;
+	int v, max, i = find_option(level, name), *at;
 	int64_t *timeout;
 	if (!s)
 		return -1;
@@ -90,22 +91,22 @@ PUBLIC int rsetsockopt(int fd, int level, int name, const void *value, socklen_t
 		memcpy(&linger, value, sizeof linger);
 		return result(engine->rs_set_option(s->handle, SR_RS_LINGER, linger.l_onoff ? linger.l_linger : -1));
 	}
-	at = own(s, level, name, &most);
+	at = local_option(s, level, name, &max);
 	if (!at && (i < 0 || options[i].get_only))
 		return result(ENOPROTOOPT);
 	if (len < sizeof v)
 		return result(EINVAL);
 	memcpy(&v, value, sizeof v);
-	if (at && most && (v < 1 || v > most))
+	if (at && max && (v < 1 || v > max))
 		return result(EINVAL);
 	if (at) {
-		*at = most ? v : v != 0;
+		*at = max ? v : v != 0;
 		return 0;
 	}
 	return result(engine->rs_set_option(s->handle, options[i].ours, v));
 }
 
-static int give(const void *from, socklen_t real, void *to, socklen_t *len)
+static int copy_out(const void *from, socklen_t real, void *to, socklen_t *len)
 {
 	if (*len > real)
 		*len = real;
@@ -113,7 +114,8 @@ static int give(const void *from, socklen_t real, void *to, socklen_t *len)
 	return 0;
 }
 
-// info is TCP_INFO, as far as it is known; the rest is 0: there is no congestion window, and nobody measures round trips.
+// info returns the known fields of TCP_INFO. The others are 0: there is no congestion window, and
+// round trips are not measured.
 static int info(struct rsock *s, struct tcp_info *i)
 {
 	int state, again, segment, err;
@@ -133,36 +135,36 @@ static int info(struct rsock *s, struct tcp_info *i)
 PUBLIC int rgetsockopt(int fd, int level, int name, void *value, socklen_t *len)
 {
 	struct rsock *s = find_rsock(fd);
-	int v = 0, err, most, i = find_option(level, name), *at;
+	int v = 0, err, max, i = find_option(level, name), *at;
 	int64_t *timeout;
 	if (!s)
 		return -1;
 	if ((timeout = timeout_of(s, level, name))) {
 		struct timeval t = {.tv_sec = *timeout / 1000000000, .tv_usec = *timeout / 1000 % 1000000};
-		return give(&t, sizeof t, value, len);
+		return copy_out(&t, sizeof t, value, len);
 	}
 	if (level == SOL_SOCKET && name == SO_LINGER) {
 		if ((err = engine->rs_get_option(s->handle, SR_RS_LINGER, &v)))
 			return result(err);
 		struct linger linger = {.l_onoff = v >= 0, .l_linger = v >= 0 ? v : 0};
-		return give(&linger, sizeof linger, value, len);
+		return copy_out(&linger, sizeof linger, value, len);
 	}
 	if (level == IPPROTO_TCP && name == TCP_INFO) {
 		struct tcp_info i;
 		err = info(s, &i);
-		return err ? result(err) : give(&i, sizeof i, value, len);
+		return err ? result(err) : copy_out(&i, sizeof i, value, len);
 	}
-	if ((at = own(s, level, name, &most)))
-		return give(at, sizeof *at, value, len);
+	if ((at = local_option(s, level, name, &max)))
+		return copy_out(at, sizeof *at, value, len);
 	if (level == SOL_SOCKET && (name == SO_TYPE || name == SO_DOMAIN || name == SO_PROTOCOL)) {
 		v = name == SO_TYPE ? s->type : name == SO_DOMAIN ? s->domain : s->type == SOCK_STREAM ? IPPROTO_TCP : IPPROTO_UDP;
-		return give(&v, sizeof v, value, len);
+		return copy_out(&v, sizeof v, value, len);
 	}
 	if (i < 0)
 		return result(ENOPROTOOPT);
 	if ((err = engine->rs_get_option(s->handle, options[i].ours, &v)))
 		return result(err);
-	return give(&v, sizeof v, value, len);
+	return copy_out(&v, sizeof v, value, len);
 }
 
 PUBLIC int rfcntl(int fd, int cmd, ...)

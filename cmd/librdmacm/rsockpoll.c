@@ -9,16 +9,16 @@ static int64_t now(void)
 	return t.tv_sec * 1000000000LL + t.tv_nsec;
 }
 
-int64_t end_of(int64_t timeout) { return timeout ? now() + timeout : -1; }
+int64_t deadline(int64_t timeout) { return timeout ? now() + timeout : -1; }
 
-// left is the timeout of poll until an end: ms, rounded up.
-static int left(int64_t end)
+// poll_timeout returns the timeout of poll until end, in ms, rounded up.
+static int poll_timeout(int64_t end)
 {
 	int64_t ns = end < 0 ? -1 : end - now();
 	return end < 0 ? -1 : ns <= 0 ? 0 : ns / 1000000 >= INT32_MAX ? INT32_MAX : (ns + 999999) / 1000000;
 }
 
-// What a thread that is cancelled while it sleeps has armed.
+// The events that a sleeping thread has armed, for its cancellation.
 struct armed_one {
 	uint32_t handle; // another thread may close the rsocket meanwhile
 	int events;
@@ -40,7 +40,7 @@ int wait_rsock(struct rsock *s, int events, int64_t end)
 		pthread_cleanup_push(disarm_one, &a);
 		if (!(revents & (events | POLLERR | POLLHUP))) {
 			struct pollfd p = {.fd = fds[events & POLLIN ? 0 : 1], .events = POLLIN};
-			int n = poll(&p, 1, left(end));
+			int n = poll(&p, 1, poll_timeout(end));
 			if (n < 0)
 				err = errno;
 			else if (!n && end >= 0 && now() >= end)
@@ -52,7 +52,8 @@ int wait_rsock(struct rsock *s, int events, int64_t end)
 	}
 }
 
-// The events of poll that an rsocket has, and how those are called that mean the same.
+// events_of and revents_of map the events of poll to those of rsockets and back. Several events of
+// poll mean the same.
 static int events_of(int events)
 {
 	return (events & (POLLIN | POLLRDNORM) ? POLLIN : 0) | (events & (POLLOUT | POLLWRNORM) ? POLLOUT : 0);
@@ -68,13 +69,15 @@ static int revents_of(int events, int ready)
 	return got;
 }
 
-// A thread that waits for an rsocket to hang up alone has nothing to sleep on. It looks so often, in ms.
-#define LOOK_AGAIN 100
+// How often a thread polls that waits only for an rsocket to hang up, in ms. It has no descriptor
+// to sleep on.
+#define HANGUP_POLL 100
 
-// look sets revents of the rsockets among fds, and returns how many are ready, or -1. If real is not NULL it also arms them, up to the
-// first that is ready: the descriptors to sleep on go to the two elements each behind the first n of real, the handles for disarm to
-// armed. *again becomes 1 if there is one that has nothing to sleep on.
-static int look(struct pollfd *fds, nfds_t n, struct pollfd *real, uint32_t *armed, int *again)
+// check_rsocks sets revents of the rsockets among fds. It returns how many are ready, or -1. If
+// real is not NULL, it also arms the rsockets up to the first that is ready. The descriptors to
+// sleep on are stored behind the first n elements of real, two for each rsocket. The handles for
+// disarm are stored in armed. *again becomes 1 if an rsocket has no descriptor to sleep on.
+static int check_rsocks(struct pollfd *fds, nfds_t n, struct pollfd *real, uint32_t *armed, int *again)
 {
 	int ready = 0;
 	for (nfds_t i = 0; i < n; i++) {
@@ -84,7 +87,7 @@ static int look(struct pollfd *fds, nfds_t n, struct pollfd *real, uint32_t *arm
 			continue;
 		uint32_t handle = s->handle;
 		int err = engine->rs_arm(handle, real ? events : 0, &revents, to);
-		if (err && err != EBADF) // not closed by another thread: there is no descriptor left, say
+		if (err && err != EBADF) // EBADF: another thread has closed it
 			return result(err);
 		fds[i].revents = err ? POLLNVAL : revents_of(fds[i].events, revents);
 		if (real) {
@@ -99,13 +102,13 @@ static int look(struct pollfd *fds, nfds_t n, struct pollfd *real, uint32_t *arm
 		if (fds[i].revents) {
 			ready++;
 			if (real)
-				break; // nobody will sleep
+				break; // the caller will not sleep
 		}
 	}
 	return ready;
 }
 
-// disarm goes by the handles: the descriptors may be those of other rsockets by now.
+// disarm uses the handles, as the descriptors may by now belong to other rsockets.
 static void disarm(struct pollfd *fds, nfds_t n, uint32_t *armed)
 {
 	for (nfds_t i = 0; i < n; i++) {
@@ -115,8 +118,9 @@ static void disarm(struct pollfd *fds, nfds_t n, uint32_t *armed)
 	}
 }
 
-// others sets revents of what is no rsocket, and returns how many are ready, or -1.
-static int others(struct pollfd *fds, nfds_t n, struct pollfd *real, nfds_t all, int timeout)
+// poll_others sets revents of the descriptors that are not rsockets. It returns how many are ready,
+// or -1.
+static int poll_others(struct pollfd *fds, nfds_t n, struct pollfd *real, nfds_t all, int timeout)
 {
 	int ready = 0, got = poll(real, all, timeout);
 	for (nfds_t i = 0; got > 0 && i < n; i++) {
@@ -128,10 +132,11 @@ static int others(struct pollfd *fds, nfds_t n, struct pollfd *real, nfds_t all,
 	return got < 0 ? -1 : ready;
 }
 
-// Few descriptors need no memory of the heap.
-#define FEW 64
+// Up to so many descriptors need no heap memory.
+#define STACK_FDS 64
 
-// What a call of rpoll has: the descriptors that it was given, those that it sleeps on, and what it has armed.
+// The state of a call of rpoll: the program's descriptors, those to sleep on, and the armed
+// rsockets.
 struct polling {
 	struct pollfd *fds, *real;
 	nfds_t n;
@@ -149,7 +154,7 @@ static void stop_polling(void *v)
 	errno = err;
 }
 
-// poll_rsocks polls fds, of which some are rsockets. until is when to give up, in ns; negative: never.
+// poll_rsocks polls fds, some of which are rsockets. until is the deadline in ns; negative: none.
 static int poll_rsocks(struct polling *p, int64_t until)
 {
 	nfds_t n = p->n;
@@ -164,43 +169,43 @@ static int poll_rsocks(struct polling *p, int64_t until)
 		}
 	}
 	if (rsocks)
-		entering_rsock();
-	// What is ready is found without a wait; then everything is armed, and looked at again.
+		enter_engine();
+	// The first pass does not wait. Later passes arm the rsockets, check them again, and sleep.
 	for (int sleeps = 0; ; sleeps = 1) {
 		int wait = 0, again = 0;
 		if (sleeps) {
-			wait = left(until);
+			wait = poll_timeout(until);
 			for (nfds_t i = n; i < 3 * n; i++)
 				real[i] = (struct pollfd){.fd = -1};
 		}
-		int of_rsocks = rsocks ? look(fds, n, sleeps ? real : NULL, p->armed, &again) : 0;
+		int of_rsocks = rsocks ? check_rsocks(fds, n, sleeps ? real : NULL, p->armed, &again) : 0;
 		int final = until >= 0 && wait == 0 && (sleeps || !until);
 		if (of_rsocks)
 			wait = 0;
-		if (again && (wait < 0 || wait > LOOK_AGAIN))
-			wait = LOOK_AGAIN;
-		int ready = of_rsocks < 0 ? -1 : others(fds, n, real, sleeps && !of_rsocks ? 3 * n : n, wait);
+		if (again && (wait < 0 || wait > HANGUP_POLL))
+			wait = HANGUP_POLL;
+		int ready = of_rsocks < 0 ? -1 : poll_others(fds, n, real, sleeps && !of_rsocks ? 3 * n : n, wait);
 		int err = errno;
 		disarm(fds, n, p->armed);
 		errno = err;
 		if (ready < 0)
 			return -1;
 		ready += of_rsocks;
-		if (ready && sleeps && of_rsocks) // look has stopped at the first
-			ready = (of_rsocks = look(fds, n, NULL, NULL, NULL)) < 0 ? -1 : of_rsocks + others(fds, n, real, n, 0);
+		if (ready && sleeps && of_rsocks) // check_rsocks has stopped at the first
+			ready = (of_rsocks = check_rsocks(fds, n, NULL, NULL, NULL)) < 0 ? -1 : of_rsocks + poll_others(fds, n, real, n, 0);
 		if (ready || final)
 			return ready;
 	}
 }
 
-// until is when to give up, in ns; negative: never.
+// until is the deadline in ns; negative: none.
 static int poll_until(struct pollfd *fds, nfds_t n, int64_t until)
 {
-	struct pollfd few[3 * FEW];
-	uint32_t few_armed[FEW] = {0};
+	struct pollfd few[3 * STACK_FDS];
+	uint32_t few_armed[STACK_FDS] = {0};
 	struct polling p = {.fds = fds, .real = few, .n = n, .armed = few_armed};
 	int ready;
-	if (n > FEW) {
+	if (n > STACK_FDS) {
 		if (n > SIZE_MAX / (4 * sizeof *p.real) || !(p.real = calloc(n, 3 * sizeof *p.real + sizeof *p.armed)))
 			return result(ENOMEM);
 		p.armed = (uint32_t *)(p.real + 3 * n);
@@ -217,7 +222,7 @@ PUBLIC int rpoll(struct pollfd *fds, nfds_t n, int timeout)
 	return poll_until(fds, n, timeout < 0 ? -1 : timeout == 0 ? 0 : now() + timeout * 1000000LL);
 }
 
-// rselect is rpoll with sets. Its timeout is left as it is.
+// rselect is rpoll with sets. It does not change the timeout.
 PUBLIC int rselect(int n, fd_set *r, fd_set *w, fd_set *x, struct timeval *timeout)
 {
 	struct pollfd fds[FD_SETSIZE];
@@ -225,7 +230,7 @@ PUBLIC int rselect(int n, fd_set *r, fd_set *w, fd_set *x, struct timeval *timeo
 	int64_t until = -1;
 	if (n < 0 || n > FD_SETSIZE || (timeout && (timeout->tv_sec < 0 || timeout->tv_usec < 0)))
 		return result(EINVAL);
-	if (timeout && timeout->tv_sec < INT32_MAX) { // a longer one is for ever
+	if (timeout && timeout->tv_sec < INT32_MAX) { // a longer one is infinite
 		until = timeout->tv_sec * 1000000000LL + timeout->tv_usec * 1000LL;
 		if (until)
 			until += now();

@@ -1,16 +1,22 @@
-// Functions that are there for programs that name them, and fail: what librdmacm has of releases newer than the headers that this
-// library is built with.
+// Functions of librdmacm releases newer than the headers that this library is built with. They
+// exist for programs that refer to them, and fail.
 #include "cm.h"
 #include <sys/epoll.h>
 
-#define NONE(type, name, parameters) PUBLIC type name parameters
+#define UNSUPPORTED(type, name, parameters) PUBLIC type name parameters
 
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
 // RDMACM_1.4 and RDMACM_1.5
-NONE(int, rdma_resolve_addrinfo, (struct rdma_cm_id *id, const char *node, const char *service, const struct rdma_addrinfo *hints)) { return result(EOPNOTSUPP); }
-NONE(int, rdma_query_addrinfo, (struct rdma_cm_id *id, struct rdma_addrinfo **info)) { return result(EOPNOTSUPP); }
-NONE(int, rdma_write_cm_event, (struct rdma_cm_id *id, int event, int status, uint64_t arg)) { return result(EOPNOTSUPP); }
-NONE(int, repoll_create, (int flags)) { return result(ENOSYS); }
-NONE(int, repoll_ctl, (int ep, int op, int fd, struct epoll_event *event)) { return result(ENOSYS); }
-NONE(int, repoll_wait, (int ep, struct epoll_event *events, int max, int timeout)) { return result(ENOSYS); }
+UNSUPPORTED(int, rdma_resolve_addrinfo, (struct rdma_cm_id *id, const char *node, const char *service, const struct rdma_addrinfo *hints))
+{ return result(EOPNOTSUPP); }
+UNSUPPORTED(int, rdma_query_addrinfo, (struct rdma_cm_id *id, struct rdma_addrinfo **info))
+{ return result(EOPNOTSUPP); }
+UNSUPPORTED(int, rdma_write_cm_event, (struct rdma_cm_id *id, int event, int status, uint64_t arg))
+{ return result(EOPNOTSUPP); }
+UNSUPPORTED(int, repoll_create, (int flags))
+{ return result(ENOSYS); }
+UNSUPPORTED(int, repoll_ctl, (int ep, int op, int fd, struct epoll_event *event))
+{ return result(ENOSYS); }
+UNSUPPORTED(int, repoll_wait, (int ep, struct epoll_event *events, int max, int timeout))
+{ return result(ENOSYS); }
