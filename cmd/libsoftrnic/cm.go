@@ -20,28 +20,28 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// cmChannel is an event channel, whose events are counted by an eventfd. C takes and acknowledges them in one, as it does
-// with the events of completion channels.
+// cmChannel is an event channel with an eventfd that counts its events. C takes and acknowledges an
+// event in one call, as it does with events of completion channels.
 type cmChannel struct {
 	*rdmacm.EventChannel
 	fd eventfd
 
-	taking sync.Mutex // held while an event is taken, until its ID's context is known
+	taking sync.Mutex // held while an event is taken, until its ID's context is set
 }
 
-// cmID is an ID, and the context of the ID of rdmacm.
+// cmID is an ID of C. It is the context of the ID of rdmacm.
 type cmID struct {
 	*rdmacm.ID
-	replacing  sync.Mutex // held while ID is replaced, and while another thread than one that uses the ID looks at it
+	replacing  sync.Mutex // held while ID is replaced, and while a thread reads it that does not use the ID
 	cookie     uint64
-	transports []verbs.Transport // that it may use
-	reported   atomic.Uint32     // events that C has taken
+	transports []verbs.Transport // that the ID may use
+	reported   atomic.Uint32     // events taken by C
 	options    bool              // an option was set
 	listening  bool
-	ch         *rdmacm.EventChannel // of an ID that was adopted: see bind
+	ch         *rdmacm.EventChannel // the program's, while ID is a reused listener: see bind
 }
 
-// background is the context of what only waits for other threads of the program.
+// background is the context of calls that only wait for other threads of the program.
 var background = context.Background()
 
 var (
@@ -76,7 +76,7 @@ func srCMDestroyChannel(h C.uint32_t) C.int {
 	return errno(cmChannels.remove(uint32(h), func(ch *cmChannel) error {
 		for _, s := range cmIDs.all() {
 			if id := s.current(); id.Channel() == ch.EventChannel {
-				_ = id.Destroy() // its handle stays, until C destroys the ID too
+				_ = id.Destroy() // its handle remains until C destroys the ID
 			}
 		}
 		if err := ch.Destroy(); err != nil {
@@ -108,7 +108,7 @@ func srCMCreateID(ch C.uint32_t, cookie C.uint64_t, space C.int, h *C.uint32_t) 
 	return 0
 }
 
-// cmTransports are the wire protocols of a port space, of those that there is a device of.
+// cmTransports returns the wire protocols of a port space for which there is a device.
 func (s *state) cmTransports(space rdmacm.PortSpace) (list []verbs.Transport) {
 	for _, t := range s.cfg.Transports {
 		there := slices.ContainsFunc(s.devices, func(d *device) bool { return d.transport == t })
@@ -116,7 +116,8 @@ func (s *state) cmTransports(space rdmacm.PortSpace) (list []verbs.Transport) {
 			list = append(list, t)
 		}
 	}
-	if space != rdmacm.TCP && len(list) == 0 && slices.ContainsFunc(s.devices, func(d *device) bool { return d.transport == verbs.RoCEv2 }) {
+	if space != rdmacm.TCP && len(list) == 0 && slices.ContainsFunc(s.devices,
+		func(d *device) bool { return d.transport == verbs.RoCEv2 }) {
 		list = []verbs.Transport{verbs.RoCEv2}
 	}
 	return list
@@ -126,12 +127,12 @@ func (s *state) cmTransports(space rdmacm.PortSpace) (list []verbs.Transport) {
 func srCMDestroyID(h C.uint32_t, events *C.uint32_t) C.int {
 	return errno(cmIDs.remove(uint32(h), func(s *cmID) error {
 		from := s.current().Channel()
-		if !lingering.keep(s) {
+		if !retained.retain(s) {
 			if err := s.Destroy(); err != nil {
 				stacks.logError(err) // the ID is destroyed nevertheless
 			}
 		}
-		from.WaitOnEvent() // the descriptor does not count the ID's events any more
+		from.WaitOnEvent() // then the descriptor no longer counts the ID's events
 		*events = C.uint32_t(s.reported.Load())
 		return nil
 	}))
@@ -143,8 +144,8 @@ func srCMMigrateID(h, ch C.uint32_t, events *C.uint32_t) C.int {
 	if s == nil || to == nil {
 		return invalid
 	}
-	if from := s.current().Channel(); s.adopted() {
-		s.ch = to.EventChannel // where it goes with Listen
+	if from := s.current().Channel(); s.reused() {
+		s.ch = to.EventChannel // the ID moves there with Listen
 	} else if err := s.Migrate(background, to.EventChannel); err != nil {
 		return errno(err)
 	} else {
@@ -174,7 +175,7 @@ func srCMQueryID(h C.uint32_t, info *C.struct_sr_cm_id) C.int {
 	return 0
 }
 
-// device is the number of the device that an ID is bound to in the list that C has, or -1.
+// device is the number in C's list of the device that an ID is bound to, or -1.
 func (s *cmID) device() int {
 	dev, t := s.Device(), s.Transport()
 	return slices.IndexFunc(stacks.devices, func(d *device) bool { return d.dev == dev && d.transport == t })
@@ -195,7 +196,7 @@ func srCMSetOption(h C.uint32_t, option, value C.int) C.int {
 	case C.SR_CM_AFONLY:
 		return errno(s.SetAFOnly(value != 0))
 	case C.SR_CM_ACK_TIMEOUT:
-		if err := s.disown(); err != nil { // a listener has none
+		if err := s.unreuse(); err != nil { // a listener has none
 			return errno(err)
 		}
 		return errno(s.SetAckTimeout(uint8(value)))
@@ -216,11 +217,11 @@ func srCMBind(h C.uint32_t, addr *C.struct_sr_cm_addr) C.int {
 	if len(s.transports) == 0 {
 		return C.int(syscall.ENODEV)
 	}
-	a = stacks.own(a)
+	a = stacks.replaceLoopback(a)
 	if err := s.bind(a); err != nil {
 		return errno(err)
 	}
-	if a.Addr().IsUnspecified() || s.adopted() {
+	if a.Addr().IsUnspecified() || s.reused() {
 		return 0
 	}
 	return errno(s.SetTransports(s.transports[0])) // the device is known
@@ -243,13 +244,13 @@ func srCMResolveAddr(h C.uint32_t, srcAddr, dstAddr *C.struct_sr_cm_addr, ms C.i
 	if len(s.transports) == 0 {
 		return C.int(syscall.ENODEV)
 	}
-	if err := s.disown(); err != nil {
+	if err := s.unreuse(); err != nil {
 		return errno(err)
 	}
-	if src = stacks.own(src); s.LocalAddr().IsValid() {
-		src = noAddr // as in the kernel, an ID that is bound stays so
+	if src = stacks.replaceLoopback(src); s.LocalAddr().IsValid() {
+		src = noAddr // as in the kernel, a bound ID keeps its address
 	}
-	return errno(s.ResolveAddr(src, stacks.ownOrAny(dst), time.Duration(ms)*time.Millisecond))
+	return errno(s.ResolveAddr(src, stacks.replaceLoopbackOrAny(dst), time.Duration(ms)*time.Millisecond))
 }
 
 //export srCMResolveRoute
@@ -261,12 +262,14 @@ func srCMResolveRoute(h C.uint32_t) C.int {
 	return errno(s.ResolveRoute())
 }
 
-// minBacklog is the least number of requests that wait. In the kernel a request waits only until rdma_get_cm_event has
-// returned it, in rdmacm until it is accepted: programs that listen with a backlog of 1 take several requests at once.
+// minBacklog is the smallest backlog. In the kernel, a request counts until rdma_get_cm_event has
+// returned it. In rdmacm, it counts until it is accepted. Programs that listen with a backlog of 1
+// may have several requests that are not accepted yet.
 const minBacklog = 128
 
-// srCMListen listens over all wire protocols. The port number of one for all addresses may be that of another program's TCP
-// socket, or of the same program's, which serves the same protocol over TCP: then iWARP, whose ports are TCP's, is left out.
+// srCMListen listens over all wire protocols. iWARP uses TCP's ports. If a TCP socket of this or
+// another program has the port of a listener for all addresses, iWARP is left out: some programs
+// serve the same protocol over TCP.
 //
 //export srCMListen
 func srCMListen(h C.uint32_t, backlog C.int) C.int {
@@ -302,7 +305,7 @@ func srCMJoin(h C.uint32_t, group *C.struct_sr_cm_addr) C.int {
 	if err != nil {
 		return errno(err)
 	}
-	if err := s.disown(); err != nil {
+	if err := s.unreuse(); err != nil {
 		return errno(err)
 	}
 	return errno(s.JoinMulticast(a.Addr()))

@@ -17,11 +17,11 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// noAddr is what C has no pointer to.
+// noAddr is the address of a NULL pointer.
 var noAddr netip.AddrPort
 
-// sockaddr is the address in a struct sockaddr_in or sockaddr_in6; not valid for NULL. The error wraps EAFNOSUPPORT if it is
-// of another family.
+// sockaddr returns the address in a struct sockaddr_in or sockaddr_in6, and noAddr for NULL. For
+// another family the error wraps EAFNOSUPPORT.
 func sockaddr(p *C.struct_sr_cm_addr) (netip.AddrPort, error) {
 	if p == nil {
 		return noAddr, nil
@@ -44,7 +44,7 @@ func sockaddr(p *C.struct_sr_cm_addr) (netip.AddrPort, error) {
 	}
 }
 
-// setSockaddr writes an address; zeros if it is not valid.
+// setSockaddr writes an address, or zeros if it is not valid.
 func setSockaddr(p *C.struct_sr_cm_addr, a netip.AddrPort) {
 	b := (*[28]byte)(unsafe.Pointer(p))
 	clear(b[:])
@@ -63,9 +63,10 @@ func setSockaddr(p *C.struct_sr_cm_addr, a netip.AddrPort) {
 
 func setGID(to *[16]C.uint8_t, gid verbs.GID) { *(*verbs.GID)(unsafe.Pointer(to)) = gid }
 
-// own is the address that stands for a loopback address: the device's first of that family, unless it has loopback addresses,
-// as those on a link of 127.0.0.0/8 have. Programs that are told to use "localhost" mean this machine.
-func (s *state) own(a netip.AddrPort) netip.AddrPort {
+// replaceLoopback replaces a loopback address by the device's first address of its family. Programs
+// that are told to use "localhost" mean this machine. A device with loopback addresses, on a link
+// of 127.0.0.0/8, keeps them.
+func (s *state) replaceLoopback(a netip.AddrPort) netip.AddrPort {
 	if !a.Addr().IsLoopback() {
 		return a
 	}
@@ -88,8 +89,9 @@ func (s *state) own(a netip.AddrPort) netip.AddrPort {
 	return first
 }
 
-// ownOrAny is own, for which the unspecified address is a loopback address, as it is for a destination.
-func (s *state) ownOrAny(a netip.AddrPort) netip.AddrPort {
+// replaceLoopbackOrAny is replaceLoopback for a destination, where the unspecified address is a
+// loopback address too.
+func (s *state) replaceLoopbackOrAny(a netip.AddrPort) netip.AddrPort {
 	if a.IsValid() && a.Addr().IsUnspecified() {
 		loopback := netip.IPv6Loopback()
 		if a.Addr().Is4() {
@@ -97,5 +99,5 @@ func (s *state) ownOrAny(a netip.AddrPort) netip.AddrPort {
 		}
 		a = netip.AddrPortFrom(loopback, a.Port())
 	}
-	return s.own(a)
+	return s.replaceLoopback(a)
 }

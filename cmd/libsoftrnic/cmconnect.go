@@ -25,13 +25,13 @@ func srCMUseQP(h, q C.uint32_t) C.int {
 	if v == nil {
 		return errno(s.UseQP(nil))
 	}
-	if err := s.disown(); err != nil {
+	if err := s.unreuse(); err != nil {
 		return errno(err)
 	}
 	return errno(s.UseQP(v.QP))
 }
 
-// useQP is what cm_connect and cm_accept do with their QP, or if it is nil, with the number of one.
+// useQP gives the ID the QP of cm_connect or cm_accept. If v is nil, the QP has the number num.
 func (s *cmID) useQP(v *qp, num uint32) error {
 	if v == nil && s.QP() == nil && s.Transport() == verbs.IWARP {
 		for _, other := range qps.all() {
@@ -51,7 +51,8 @@ func (s *cmID) useQP(v *qp, num uint32) error {
 	return s.UseQP(v.QP)
 }
 
-// connParam copies parameters. As in the kernel, a retry count that does not fit in 3 bits is 7.
+// connParam copies parameters. As in the kernel, a retry count that does not fit in 3 bits becomes
+// 7.
 func connParam(p *C.struct_sr_cm_param) *rdmacm.ConnParam {
 	if p == nil {
 		return rdmacm.Defaults()
@@ -127,7 +128,7 @@ func srCMInitQPAttr(h C.uint32_t, a *C.struct_sr_qp_attr, mask *C.int) C.int {
 		return errno(err)
 	}
 	setQPAttr(a, &v)
-	*mask = C.int(m &^ verbs.QPAttrLLPStream) // which C does not know: see useQP
+	*mask = C.int(m &^ verbs.QPAttrLLPStream) // C does not have this flag: see useQP
 	return 0
 }
 
@@ -155,13 +156,13 @@ func srCMGetEvent(h C.uint32_t, newCookie C.uint64_t, out *C.struct_sr_cm_event)
 		out.id, out.listen_id, out.handle = newCookie, C.uint64_t(s.cookie), C.uint32_t(cmIDs.add(child))
 	}
 	setEventParam(out, e)
-	s.reported.Add(1) // before Destroy, which waits for Ack, returns the number
+	s.reported.Add(1) // before Ack, as Destroy waits for Ack and then returns the number
 	_ = e.Ack()
 	stacks.log.Load().Debug("rdma_cm event", "event", e.Type, "status", e.Status, "local", e.ID.LocalAddr(), "peer", e.ID.PeerAddr())
 	return 0
 }
 
-// setEventParam sets what an event says of the peer and of a group.
+// setEventParam sets the parameters of an event: those of the peer and of a multicast group.
 func setEventParam(out *C.struct_sr_cm_event, e *rdmacm.Event) {
 	p := &e.Param
 	out.conn = C.struct_sr_cm_param{

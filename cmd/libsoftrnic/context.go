@@ -15,8 +15,9 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// userContext is a struct ibv_context. Several of one device share what the device has; each has its own objects and events. Its
-// objects go on when it is closed, until they are destroyed or the process ends; nobody hears of their events.
+// userContext is a struct ibv_context. Contexts of one device share the device. Each has its own
+// objects and events. When a context is closed, its objects remain until they are destroyed or the
+// process ends. Their events are dropped.
 type userContext struct {
 	*device
 	events *eventQueue[asyncEvent]
@@ -53,7 +54,7 @@ func srCloseContext(h C.uint32_t) C.int {
 func srGetAsyncEvent(h C.uint32_t, event *C.struct_sr_async_event) C.int {
 	c := contexts.get(uint32(h))
 	if c == nil {
-		return gone
+		return notFound
 	}
 	e, err := c.events.take(asyncEvent.count)
 	if err != nil {
@@ -63,20 +64,21 @@ func srGetAsyncEvent(h C.uint32_t, event *C.struct_sr_async_event) C.int {
 	return 0
 }
 
-// object is what QPs, CQs and SRQs have as their Context: whom their asynchronous events are for.
+// object is the Context of a QP, CQ or SRQ. It says where the object's asynchronous events go.
 type object struct {
 	ctx    *userContext
 	events *C.struct_sr_events // in C's memory
 }
 
-// count counts an event that C is given.
+// count counts an event that C takes.
 func (e asyncEvent) count() {
 	if e.of != nil {
 		atomic.AddUint32((*uint32)(&e.of.async), 1)
 	}
 }
 
-// distributeAsyncEvents passes the device's events on, until that is closed or the process ends.
+// distributeAsyncEvents dispatches the device's events until the device is closed or the process
+// ends.
 func distributeAsyncEvents(dev *verbs.Device) {
 	more := make(chan struct{}, 1)
 	dev.OnAsyncEvent(func(int) {
@@ -88,8 +90,8 @@ func distributeAsyncEvents(dev *verbs.Device) {
 	for {
 		switch e, err := dev.TryGetAsyncEvent(); {
 		case err == nil:
-			passOn(dev, &e)
-			_ = e.Ack() // its object's Destroy waits for this, and then forget finds the event
+			dispatch(dev, &e)
+			_ = e.Ack() // the object's Destroy waits for this, and then discardEvents finds the event
 		case errors.Is(err, verbs.ErrAgain):
 			<-more
 		default:
@@ -98,8 +100,9 @@ func distributeAsyncEvents(dev *verbs.Device) {
 	}
 }
 
-// passOn passes an event of an object to its context, and others to every context of the device.
-func passOn(dev *verbs.Device, e *verbs.AsyncEvent) {
+// dispatch passes an event of an object to its context, and other events to every context of the
+// device.
+func dispatch(dev *verbs.Device, e *verbs.AsyncEvent) {
 	var of any
 	switch {
 	case e.QP != nil:
@@ -124,7 +127,7 @@ func passOn(dev *verbs.Device, e *verbs.AsyncEvent) {
 	}
 }
 
-// forget drops the asynchronous events of an object that is destroyed.
-func (o *object) forget() {
+// discardEvents drops the asynchronous events of an object that is destroyed.
+func (o *object) discardEvents() {
 	o.ctx.events.discard(func(e asyncEvent) bool { return e.of == o.events })
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// channel is a completion channel, whose events are counted by an eventfd. C takes and acknowledges them in one: the fronts
-// count the acknowledgements of the program.
+// channel is a completion channel with an eventfd that counts its events. C takes and acknowledges
+// an event in one call, as the fronts count the program's acknowledgements.
 type channel struct {
 	*verbs.CompChannel
 	ctx *userContext
@@ -40,7 +40,7 @@ var (
 func srCreateChannel(ctx C.uint32_t, events, h *C.uint32_t, fdOut *C.int) C.int {
 	c := contexts.get(uint32(ctx))
 	if c == nil {
-		return gone
+		return notFound
 	}
 	v, err := c.dev.CreateCompChannel()
 	if err != nil {
@@ -74,30 +74,32 @@ func srDestroyChannel(h C.uint32_t) C.int {
 func srGetCQEvent(h C.uint32_t, of **C.struct_sr_events) C.int {
 	ch := channels.get(uint32(h))
 	if ch == nil {
-		return gone
+		return notFound
 	}
 	q, err := ch.TryGetEvent()
 	if err != nil {
 		return errnoQuietly(err)
 	}
 	*of = q.Context().(*object).events
-	atomic.AddUint32((*uint32)(&(*of).comp), 1) // before AckEvents, for which Destroy waits
+	atomic.AddUint32((*uint32)(&(*of).comp), 1) // before AckEvents, as Destroy waits for it
 	_ = q.AckEvents(1)
 	return 0
 }
 
 //export srCreateCQ
-func srCreateCQ(ctx C.uint32_t, cqe C.int, chh C.uint32_t, timestamps C.int, events *C.struct_sr_events, ready, h *C.uint32_t, room *C.int) C.int {
+func srCreateCQ(ctx C.uint32_t, cqe C.int, chh C.uint32_t, timestamps C.int, events *C.struct_sr_events, ready, h *C.uint32_t,
+	room *C.int) C.int {
 	c := contexts.get(uint32(ctx))
 	if c == nil {
-		return gone
+		return notFound
 	}
 	q := &cq{object: object{c, events}}
-	// The front says when the device is to progress, so that Poll need not.
-	attr := verbs.CQInitAttr{Context: &q.object, Timestamps: timestamps != 0, Wait: verbs.WaitEvent, Ready: (*atomic.Uint32)(unsafe.Pointer(ready))}
+	// The front makes the device progress, so Poll need not.
+	attr := verbs.CQInitAttr{Context: &q.object, Timestamps: timestamps != 0, Wait: verbs.WaitEvent,
+		Ready: (*atomic.Uint32)(unsafe.Pointer(ready))}
 	if chh != 0 {
 		if q.channel = channels.get(uint32(chh)); q.channel == nil {
-			return gone
+			return notFound
 		}
 		attr.Channel = q.channel.CompChannel
 	}
@@ -113,7 +115,7 @@ func srCreateCQ(ctx C.uint32_t, cqe C.int, chh C.uint32_t, timestamps C.int, eve
 func srResizeCQ(h C.uint32_t, cqe C.int, room *C.int) C.int {
 	q := cqs.get(uint32(h))
 	if q == nil {
-		return gone
+		return notFound
 	}
 	if err := q.Resize(int(cqe)); err != nil {
 		return errno(err)
@@ -126,7 +128,7 @@ func srResizeCQ(h C.uint32_t, cqe C.int, room *C.int) C.int {
 func srModifyCQ(h C.uint32_t, count, period C.int) C.int {
 	q := cqs.get(uint32(h))
 	if q == nil {
-		return gone
+		return notFound
 	}
 	return errno(q.Modify(verbs.CQModeration{Count: int(count), Period: time.Duration(period) * time.Microsecond}))
 }
@@ -136,7 +138,7 @@ func srReqNotifyCQ(h C.uint32_t, solicitedOnly, sleeps C.int) C.int {
 	q := cqs.get(uint32(h))
 	switch {
 	case q == nil:
-		return gone
+		return notFound
 	case sleeps != 0:
 		return errno(q.RequestNotify(solicitedOnly != 0))
 	}
@@ -149,24 +151,25 @@ func srDestroyCQ(h C.uint32_t) C.int {
 		if err := q.Destroy(); err != nil {
 			return err
 		}
-		q.forget()
+		q.discardEvents()
 		return nil
 	}))
 }
 
-// batch is the most completions, or work requests, that are copied at once.
+// batch is the most completions or work requests that are copied at once.
 const batch = 16
 
-// polled is where a call of srPollCQ puts completions before it copies them to C's structures.
-var polled = sync.Pool{New: func() any { return new([batch]verbs.WC) }}
+// wcPool has buffers for completions that srPollCQ copies to C's structures.
+var wcPool = sync.Pool{New: func() any { return new([batch]verbs.WC) }}
 
 //export srPollCQ
-func srPollCQ(h C.uint32_t, n C.int, wcs *C.struct_sr_wc, exs *C.struct_sr_wc_ex, got *C.int, other C.uint32_t, others *C.struct_sr_wc, gotOthers *C.int) C.int {
+func srPollCQ(h C.uint32_t, n C.int, wcs *C.struct_sr_wc, exs *C.struct_sr_wc_ex, got *C.int, other C.uint32_t, others *C.struct_sr_wc,
+	gotOthers *C.int) C.int {
 	q := cqs.get(uint32(h))
 	if q == nil || n < 0 {
 		return invalid
 	}
-	buf := polled.Get().(*[batch]verbs.WC)
+	buf := wcPool.Get().(*[batch]verbs.WC)
 	k, err := q.pollInto(int(n), buf, wcs, exs)
 	if k == 0 && err == nil && q.ctx.dev.Progress() {
 		k, err = q.pollInto(int(n), buf, wcs, exs)
@@ -174,7 +177,7 @@ func srPollCQ(h C.uint32_t, n C.int, wcs *C.struct_sr_wc, exs *C.struct_sr_wc_ex
 			*gotOthers = C.int(completions(o.CQ, buf, int(n), others))
 		}
 	}
-	polled.Put(buf)
+	wcPool.Put(buf)
 	if err != nil {
 		return errno(err)
 	}
@@ -194,7 +197,7 @@ func (q *cq) pollInto(n int, buf *[batch]verbs.WC, to *C.struct_sr_wc, exs *C.st
 	return k, err
 }
 
-// pollStamped is pollInto for a CQ whose completions are read one at a time, with what a struct ibv_wc lacks.
+// pollStamped is pollInto for a CQ whose completions have fields that struct ibv_wc lacks.
 func (q *cq) pollStamped(to []C.struct_sr_wc, exs []C.struct_sr_wc_ex) (k int, err error) {
 	p := q.StartPoll()
 	for k < len(to) && p.Next() {
@@ -212,12 +215,13 @@ func (q *cq) pollStamped(to []C.struct_sr_wc, exs []C.struct_sr_wc_ex) (k int, e
 	return k, err
 }
 
-// r2RoCE is the bit of a service level that says that a datagram of RoCE came with a UDP header.
+// r2RoCE is the bit of a service level that marks a RoCE datagram with a UDP header.
 const r2RoCE = 1 << 3
 
-// serviceLevel is that of a completion. Of a datagram of RoCEv2 it is the packet's type, as Mellanox's devices report it and as
-// UCX needs it to find the network header in the first 40 bytes: r2RoCE, and below it what [verbs.NetworkHdrType] says. The
-// priority of the frame is in ibv_wc_read_cvlan.
+// serviceLevel is the service level of a completion. For a RoCEv2 datagram it is the packet's type,
+// as Mellanox's devices report it: r2RoCE, and the [verbs.NetworkHdrType] in the bits below. UCX
+// needs it to find the network header in the first 40 bytes. The priority of the frame is in
+// ibv_wc_read_cvlan.
 func serviceLevel(w *verbs.WC) uint8 {
 	if w.NetworkHdrType == verbs.NetworkHdrNone {
 		return w.SL

@@ -16,7 +16,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// setString copies a string into an array of C, cut to its length and ended by a 0.
+// setString copies a string into a C array, truncated to its length and ended by a 0.
 func setString(to []C.char, s string) {
 	clear(to)
 	for i := range min(len(s), len(to)-1) {
@@ -35,7 +35,7 @@ func srOpen(list *C.struct_sr_device, n *C.int) C.int {
 		if d.transport == verbs.IWARP {
 			out[i].node_type, out[i].transport = C.int(verbs.NodeRNIC), 1
 		}
-		if !d.receivesItself() {
+		if !d.receivesOnItsOwn() {
 			out[i].progress_interval = progressInterval
 			out[i].arrivals = d.arrivals()
 		}
@@ -63,8 +63,9 @@ func srQueryDevice(dev C.int, attr *C.struct_sr_device_attr, ex *C.struct_sr_dev
 		max_qp: C.int(q.MaxQP), max_qp_wr: C.int(q.MaxQPWR), device_cap_flags: C.uint(uint32(q.DeviceCapFlags)),
 		max_sge: C.int(q.MaxSGE), max_sge_rd: C.int(q.MaxSGERd), max_cq: C.int(q.MaxCQ), max_cqe: C.int(q.MaxCQE),
 		max_mr: C.int(q.MaxMR), max_pd: C.int(q.MaxPD), max_qp_rd_atom: C.int(q.MaxQPRDAtom), max_ee_rd_atom: C.int(q.MaxEERDAtom),
-		max_res_rd_atom: C.int(q.MaxResRDAtom), max_qp_init_rd_atom: C.int(q.MaxQPInitRDAtom), max_ee_init_rd_atom: C.int(q.MaxEEInitRDAtom),
-		atomic_cap: C.uint32_t(q.AtomicCap), max_ee: C.int(q.MaxEE), max_rdd: C.int(q.MaxRDD), max_mw: C.int(q.MaxMW),
+		max_res_rd_atom: C.int(q.MaxResRDAtom), max_qp_init_rd_atom: C.int(q.MaxQPInitRDAtom),
+		max_ee_init_rd_atom: C.int(q.MaxEEInitRDAtom),
+		atomic_cap:          C.uint32_t(q.AtomicCap), max_ee: C.int(q.MaxEE), max_rdd: C.int(q.MaxRDD), max_mw: C.int(q.MaxMW),
 		max_raw_ipv6_qp: C.int(q.MaxRawIPv6QP), max_raw_ethy_qp: C.int(q.MaxRawEthyQP), max_mcast_grp: C.int(q.MaxMcastGrp),
 		max_mcast_qp_attach: C.int(q.MaxMcastQPAttach), max_total_mcast_qp_attach: C.int(q.MaxTotalMcastQPAttach), max_ah: C.int(q.MaxAH),
 		max_srq: C.int(q.MaxSRQ), max_srq_wr: C.int(q.MaxSRQWR), max_srq_sge: C.int(q.MaxSRQSGE),
@@ -73,8 +74,10 @@ func srQueryDevice(dev C.int, attr *C.struct_sr_device_attr, ex *C.struct_sr_dev
 	setString(a.fw_ver[:], q.FWVer)
 	*attr = a
 	*ex = C.struct_sr_device_attr_ex{
-		device_cap_flags: C.uint64_t(q.DeviceCapFlags), completion_timestamp_mask: C.uint64_t(q.CompletionTimestampMask), hca_core_clock: C.uint64_t(q.HCACoreClock),
-		rate_limit_min: C.uint32_t(q.PacketPacing.RateLimitMin), rate_limit_max: C.uint32_t(q.PacketPacing.RateLimitMax), rate_limit_qpts: C.uint32_t(q.PacketPacing.SupportedQPTs),
+		device_cap_flags: C.uint64_t(q.DeviceCapFlags), completion_timestamp_mask: C.uint64_t(q.CompletionTimestampMask),
+		hca_core_clock: C.uint64_t(q.HCACoreClock),
+		rate_limit_min: C.uint32_t(q.PacketPacing.RateLimitMin), rate_limit_max: C.uint32_t(q.PacketPacing.RateLimitMax),
+		rate_limit_qpts: C.uint32_t(q.PacketPacing.SupportedQPTs),
 		max_inline_data: C.uint32_t(q.MaxInlineData),
 		max_cq_count:    C.uint16_t(q.CQModeration.Count), max_cq_period: C.uint16_t(q.CQModeration.Period / time.Microsecond),
 	}
@@ -96,10 +99,14 @@ func srQueryPort(dev, port C.int, attr *C.struct_sr_port_attr) C.int {
 	}
 	*attr = C.struct_sr_port_attr{
 		state: C.uint32_t(q.State), max_mtu: C.uint32_t(q.MaxMTU), active_mtu: C.uint32_t(q.ActiveMTU), gid_tbl_len: C.int(q.GIDTblLen),
-		port_cap_flags: C.uint32_t(q.PortCapFlags), max_msg_sz: C.uint32_t(q.MaxMsgSz), bad_pkey_cntr: C.uint32_t(q.BadPKeyCntr), qkey_viol_cntr: C.uint32_t(q.QKeyViolCntr),
-		pkey_tbl_len: C.uint16_t(q.PKeyTblLen), lid: C.uint16_t(q.LID), sm_lid: C.uint16_t(q.SMLID), lmc: C.uint8_t(q.LMC), max_vl_num: C.uint8_t(q.MaxVLNum),
-		sm_sl: C.uint8_t(q.SMSL), subnet_timeout: C.uint8_t(q.SubnetTimeout), init_type_reply: C.uint8_t(q.InitTypeReply), active_width: C.uint8_t(q.ActiveWidth),
-		active_speed: C.uint8_t(q.ActiveSpeed), phys_state: C.uint8_t(q.PhysState), link_layer: C.uint8_t(q.LinkLayer), flags: C.uint8_t(q.Flags),
+		port_cap_flags: C.uint32_t(q.PortCapFlags), max_msg_sz: C.uint32_t(q.MaxMsgSz), bad_pkey_cntr: C.uint32_t(q.BadPKeyCntr),
+		qkey_viol_cntr: C.uint32_t(q.QKeyViolCntr),
+		pkey_tbl_len:   C.uint16_t(q.PKeyTblLen), lid: C.uint16_t(q.LID), sm_lid: C.uint16_t(q.SMLID), lmc: C.uint8_t(q.LMC),
+		max_vl_num: C.uint8_t(q.MaxVLNum),
+		sm_sl:      C.uint8_t(q.SMSL), subnet_timeout: C.uint8_t(q.SubnetTimeout), init_type_reply: C.uint8_t(q.InitTypeReply),
+		active_width: C.uint8_t(q.ActiveWidth),
+		active_speed: C.uint8_t(q.ActiveSpeed), phys_state: C.uint8_t(q.PhysState), link_layer: C.uint8_t(q.LinkLayer),
+		flags:           C.uint8_t(q.Flags),
 		port_cap_flags2: C.uint16_t(q.PortCapFlags2),
 	}
 	return 0
@@ -113,9 +120,10 @@ func srQueryGID(dev, port, index C.int, entry *C.struct_sr_gid_entry) C.int {
 	}
 	e, err := d.gid(int(port), int(index))
 	if err != nil {
-		return errnoQuietly(err) // programs ask for every index of the table, of which most are empty
+		return errnoQuietly(err) // programs query every index of the table, of which most are empty
 	}
-	*entry = C.struct_sr_gid_entry{index: C.uint32_t(e.Index), port: C.uint32_t(port), _type: C.uint32_t(e.Type), ifindex: C.uint32_t(ifindex(e.NetDev))}
+	*entry = C.struct_sr_gid_entry{index: C.uint32_t(e.Index), port: C.uint32_t(port), _type: C.uint32_t(e.Type),
+		ifindex: C.uint32_t(ifindex(e.NetDev))}
 	for i, b := range e.GID {
 		entry.gid[i] = C.uint8_t(b)
 	}

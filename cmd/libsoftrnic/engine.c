@@ -3,7 +3,7 @@
 #include "softrnic.h"
 #include "_cgo_export.h"
 
-// The functions that Go exports, in the table that the fronts call. The compiler checks their types.
+// The table of the functions that Go exports to the fronts. The compiler checks their types.
 static const struct sr_engine engine = {
 	.version = SR_VERSION,
 	.size = sizeof(struct sr_engine),

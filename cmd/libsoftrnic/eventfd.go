@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// eventfd is a descriptor that counts events (EFD_SEMAPHORE). Programs wait for it with read, poll or epoll, as they do for the
-// kernel's. Whether reading blocks is the program's choice.
+// eventfd is a descriptor that counts events (EFD_SEMAPHORE). Programs wait for it with read, poll
+// or epoll, as for the kernel's. The program chooses whether a read blocks.
 type eventfd int
 
 func newEventfd() (eventfd, error) {
@@ -21,8 +21,9 @@ func newEventfd() (eventfd, error) {
 
 func (fd eventfd) close() error { return unix.Close(int(fd)) }
 
-// add adds n to the count. If n is negative the events are gone; where somebody has read the count for one of them and not
-// yet taken it, or the kernel is too old to read without blocking, it stays too high: who reads it then finds no event.
+// add adds n to the count. If n is negative, the events were removed. The count stays too high if a
+// thread has read the descriptor for one of them and not yet taken it, or if the kernel is too old
+// to read without blocking. A thread that then reads the descriptor finds no event.
 func (fd eventfd) add(n int) {
 	var count [8]byte
 	if n > 0 {
@@ -34,7 +35,7 @@ func (fd eventfd) add(n int) {
 	}
 }
 
-// eventQueue is a queue of events for C, and the descriptor that counts them.
+// eventQueue is a queue of events for C with the descriptor that counts them.
 type eventQueue[T any] struct {
 	mu     sync.Mutex
 	fd     eventfd // -1 when the queue is closed
@@ -46,7 +47,8 @@ func newEventQueue[T any]() (*eventQueue[T], error) {
 	return &eventQueue[T]{fd: fd}, err
 }
 
-// close closes the descriptor, whose number may soon be that of a file of the program's: nothing reads or writes it any more.
+// close closes the descriptor. The queue no longer reads or writes it, as a file of the program may
+// get the same number.
 func (q *eventQueue[T]) close() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -66,7 +68,8 @@ func (q *eventQueue[T]) add(e T) {
 	q.fd.add(1)
 }
 
-// take removes the oldest event, and calls counted with it before discard can return. The caller has read the descriptor.
+// take removes and returns the oldest event. It calls counted with the event before discard can
+// return. The caller has read the descriptor.
 func (q *eventQueue[T]) take(counted func(T)) (e T, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -1,12 +1,14 @@
 //go:build linux && cgo && (amd64 || arm64)
 
-// Handlers of SIGSEGV and SIGBUS, and SIGURG. A fault in Go's code is Go's: it makes an error of it (verbs.Guard). Every other fault, and a
-// signal that somebody sends, is the program's.
+// Handlers of SIGSEGV, SIGBUS and SIGURG. Go handles a fault in Go code and returns it as an error
+// (verbs.Guard). The program handles every other fault, and signals that are sent to it.
 //
-// Go has one handler, and knows which there was before it. But programs and libraries (UCX, Python's faulthandler) also install
-// handlers later, in place of Go's. fault_check then puts one of the handlers below before it. There are several, so that each
-// remembers another next: the program may keep what it finds as the previous handler, and call it, or install it again, when
-// its own is done. A handler of this file that is called in that way passes the fault on to what was there before it.
+// Go installs one handler and saves the previous one. Programs and libraries such as UCX or
+// Python's faulthandler also install handlers later, which replace Go's. fault_check then installs
+// one of the handlers below in front of such a handler. There are several, each with its own next
+// handler: the program may save the handler that it finds as the previous one, and later call it or
+// install it again. A handler of this file that is called in this way passes the fault on to its
+// next handler.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -23,14 +25,14 @@
 #define LEVELS 8
 
 static const int signals[SIGNALS] = {SIGSEGV, SIGBUS};
-static struct sigaction before[SIGNALS]; // the library was loaded
+static struct sigaction before[SIGNALS]; // when the library was loaded
 static struct sigaction go[SIGNALS];     // Go's own
 static struct sigaction urgent_before;   // that of SIGURG
 static struct sigaction next[SIGNALS][LEVELS];
-static uintptr_t text, text_end; // where the engine's code is
+static uintptr_t text, text_end; // the engine's code
 
-// This runs before Go installs its handlers.
-__attribute__((constructor(101))) static void look_before(void)
+// save_actions runs before Go installs its handlers.
+__attribute__((constructor(101))) static void save_actions(void)
 {
 	for (int i = 0; i < SIGNALS; i++)
 		sigaction(signals[i], NULL, &before[i]);
@@ -48,7 +50,7 @@ static int in_engine(void *context)
 	return pc >= text && pc < text_end;
 }
 
-// pass_on does what the kernel would do if a were the action.
+// pass_on handles a signal as the kernel does if its action is a.
 static void pass_on(struct sigaction *a, int sig, siginfo_t *info, void *context)
 {
 	struct sigaction now = *a;
@@ -61,7 +63,7 @@ static void pass_on(struct sigaction *a, int sig, siginfo_t *info, void *context
 	} else if (now.sa_handler == SIG_DFL || (now.sa_handler == SIG_IGN && info->si_code > 0)) {
 		struct sigaction end = {.sa_handler = SIG_DFL};
 		sigaction(sig, &end, NULL);
-		if (info->si_code <= 0) // otherwise the same fault ends the process when this handler returns
+		if (info->si_code <= 0) // a fault occurs again and ends the process when this handler returns
 			raise(sig);
 	} else if (now.sa_handler != SIG_IGN) {
 		now.sa_handler(sig);
@@ -94,7 +96,7 @@ static void (*const handlers[LEVELS])(int, siginfo_t *, void *) = {
 
 static int used[SIGNALS]; // levels
 
-static int ours(int i, struct sigaction *a)
+static int is_own_handler(int i, struct sigaction *a)
 {
 	for (int level = 0; level < used[i]; level++)
 		if (a->sa_flags & SA_SIGINFO && a->sa_sigaction == handlers[level])
@@ -104,11 +106,12 @@ static int ours(int i, struct sigaction *a)
 
 static int same(struct sigaction *a, struct sigaction *b)
 {
-	return a->sa_handler == b->sa_handler && a->sa_flags == b->sa_flags && !memcmp(&a->sa_mask, &b->sa_mask, sizeof(uint64_t)); // the kernel's 64 signals
+	return a->sa_handler == b->sa_handler && a->sa_flags == b->sa_flags &&
+	       !memcmp(&a->sa_mask, &b->sa_mask, sizeof(uint64_t)); // the kernel's 64 signals
 }
 
-// put_before installs a handler that passes what is not Go's on to a.
-static int put_before(int i, struct sigaction *a)
+// install_before installs a handler that passes signals that Go does not handle on to a.
+static int install_before(int i, struct sigaction *a)
 {
 	int level = 0;
 	while (level < used[i] && !same(a, &next[i][level]))
@@ -119,7 +122,7 @@ static int put_before(int i, struct sigaction *a)
 		next[i][level] = *a;
 		used[i]++;
 	}
-	// Go's handler needs a stack of its own, as Go's stacks are small.
+	// Go's handler needs an alternate stack, as Go's stacks are small.
 	struct sigaction mine = *a;
 	mine.sa_flags = (a->sa_flags & (SA_NODEFER | SA_RESTART)) | SA_SIGINFO | SA_ONSTACK;
 	mine.sa_sigaction = handlers[level];
@@ -147,9 +150,10 @@ void fault_init(void)
 	for (int i = 0; i < SIGNALS; i++) {
 		sigaction(signals[i], NULL, &go[i]);
 		if (go[i].sa_flags & SA_SIGINFO)
-			put_before(i, &before[i]);
+			install_before(i, &before[i]);
 	}
-	// Go interrupts its threads with SIGURG, but here it is built not to (asyncpreemptoff): SIGURG is the program's.
+	// Go preempts its threads with SIGURG. The engine is built with asyncpreemptoff, which leaves
+	// SIGURG to the program.
 	sigaction(SIGURG, &urgent_before, NULL);
 }
 
@@ -158,8 +162,8 @@ int fault_check(void)
 	int err = 0;
 	for (int i = 0; i < SIGNALS; i++) {
 		struct sigaction now;
-		if (go[i].sa_flags & SA_SIGINFO && !sigaction(signals[i], NULL, &now) && !ours(i, &now)) {
-			int e = put_before(i, &now);
+		if (go[i].sa_flags & SA_SIGINFO && !sigaction(signals[i], NULL, &now) && !is_own_handler(i, &now)) {
+			int e = install_before(i, &now);
 			err = err ? err : e;
 		}
 	}

@@ -16,24 +16,25 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// faults sees to it that faults of the program's memory are Go's: a program may install handlers of SIGSEGV and SIGBUS at any
-// time, and nobody says so. So before memory is touched that may be gone, the handlers are looked at, unless that was done a
-// moment ago. A look takes two system calls.
+// faults keeps Go's handlers of SIGSEGV and SIGBUS in front of the program's. A program may install
+// handlers at any time without notice. So before the engine accesses memory that may be unmapped,
+// it checks the handlers, unless it did so a moment ago. A check takes two system calls.
 var faults struct {
-	looked atomic.Uint64 // when the handlers were looked at, in ticks
-	mu     sync.Mutex
-	warned bool
+	checked atomic.Uint64 // when the handlers were checked, in ticks
+	mu      sync.Mutex
+	warned  bool
 }
 
-// handlerInterval is how long a look at the handlers holds good: less than a program needs to install handlers, unmap memory, and
-// have a peer write there. Memory is touched for each packet, of which a message of 64 KiB may have 64: the system's clock would take a
-// tenth of the sender's time.
+// handlerInterval is how long a check of the handlers is valid. It is less than a program needs to
+// install handlers, unmap memory, and have a peer write there. Memory is accessed for each packet,
+// and a message of 64 KiB may have 64: reading the system's clock each time would take a tenth of
+// the sender's time.
 const handlerInterval = ticks.Second / 5000 // 0.2 ms or less
 
-func watchFaults() {
+func initFaultHandlers() {
 	C.fault_init()
 	verbs.BeforeGuard(func() {
-		if now := ticks.Now(); now-faults.looked.Load() > handlerInterval {
+		if now := ticks.Now(); now-faults.checked.Load() > handlerInterval {
 			checkFaults(now)
 		}
 	})
@@ -45,7 +46,8 @@ func checkFaults(now uint64) {
 	defer f.mu.Unlock()
 	if err := syscall.Errno(C.fault_check()); err != 0 && !f.warned {
 		f.warned = true
-		stacks.log.Load().Warn("memory that is unmapped while it is registered may end the program, as it has installed too many handlers of SIGSEGV", "error", err)
+		stacks.log.Load().Warn("memory that is unmapped while it is registered may end the program, "+
+			"as it has installed too many handlers of SIGSEGV", "error", err)
 	}
-	f.looked.Store(now)
+	f.checked.Store(now)
 }

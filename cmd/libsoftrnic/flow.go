@@ -21,9 +21,10 @@ var flows table[verbs.Flow]
 func srCreateFlow(h C.uint32_t, a *C.struct_sr_flow_attr, out *C.uint32_t) C.int {
 	q := qps.get(uint32(h))
 	if q == nil {
-		return gone
+		return notFound
 	}
-	attr := verbs.FlowAttr{Type: verbs.FlowAttrType(a._type), Priority: uint16(a.priority), Port: uint8(a.port), Flags: verbs.FlowFlags(a.flags)}
+	attr := verbs.FlowAttr{Type: verbs.FlowAttrType(a._type), Priority: uint16(a.priority), Port: uint8(a.port),
+		Flags: verbs.FlowFlags(a.flags)}
 	specs := unsafe.Slice(a.specs, a.n)
 	for i := range specs {
 		s := flowSpec(&specs[i])
@@ -55,8 +56,8 @@ const (
 	specDrop    = 0x1001
 )
 
-// flowSpec reads a spec, whose filters have the layout of those in verbs.h, and their fields of several bytes network byte order.
-// It returns nil if the spec is of a kind that no device here has.
+// flowSpec reads a spec. Its filters have the layout of verbs.h, in network byte order. It returns
+// nil if no device here supports the kind of spec.
 func flowSpec(s *C.struct_sr_flow_spec) verbs.FlowSpec {
 	val, mask := (*[40]byte)(unsafe.Pointer(&s.val)), (*[40]byte)(unsafe.Pointer(&s.mask))
 	switch s._type {

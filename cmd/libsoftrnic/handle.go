@@ -8,8 +8,9 @@ import (
 	"syscall"
 )
 
-// table holds the objects of one kind that C has handles of. A handle is an index, from 1 on. Looking one up takes no lock. Of the
-// handles that are free, that which has been so for the longest is the next: a thread that is late with one finds nothing.
+// table holds the objects of one kind by the handles that C has. A handle is an index, from 1 on. A
+// lookup takes no lock. The free handle that was released first is reused first, so that a thread
+// with a stale handle finds no object.
 type table[T any] struct {
 	slots atomic.Pointer[[]atomic.Pointer[T]]
 
@@ -30,7 +31,7 @@ func (t *table[T]) add(p *T) uint32 {
 	return h
 }
 
-// grow doubles the number of slots. mu is held, and so no slot changes meanwhile.
+// grow doubles the number of slots. mu is held, so that no slot changes meanwhile.
 func (t *table[T]) grow() {
 	var old []atomic.Pointer[T]
 	if p := t.slots.Load(); p != nil {
@@ -55,7 +56,7 @@ func (t *table[T]) get(h uint32) *T {
 	return (*slots)[h].Load()
 }
 
-// remove calls destroy with the object of a handle, and if that succeeds, gives the handle back.
+// remove calls destroy with the object of a handle and, if that succeeds, releases the handle.
 func (t *table[T]) remove(h uint32, destroy func(*T) error) error {
 	p := t.get(h)
 	if p == nil {

@@ -1,8 +1,8 @@
 //go:build linux && cgo && (amd64 || arm64)
 
-// Command libsoftrnic is the engine of the drop-in libraries: a shared library (-buildmode=c-shared) whose functions for C are
-// described in softrnic.h. Programs never load it themselves: the fronts libibverbs.so.1 and librdmacm.so.1 do, at the first
-// call that needs it.
+// Command libsoftrnic is the engine of the drop-in libraries: a shared library
+// (-buildmode=c-shared) with the C interface of softrnic.h. Programs do not load it themselves. The
+// fronts, libibverbs.so.1 and librdmacm.so.1, load it at the first call that needs it.
 package main
 
 /*
@@ -18,7 +18,7 @@ import (
 
 func main() {}
 
-// errno is what a function returns for an error: the errno that it wraps.
+// errno returns the errno that an error wraps, and logs the error.
 func errno(err error) C.int {
 	if err == nil {
 		return 0
@@ -37,8 +37,9 @@ func errnoQuietly(err error) C.int {
 }
 
 const (
-	// invalid is what a function returns for an argument that is none.
+	// invalid is the result for an invalid argument.
 	invalid = C.int(syscall.EINVAL)
-	// gone is what a function returns for a handle of nothing, or of another context, as the kernel does.
-	gone = C.int(syscall.ENOENT)
+	// notFound is the result for a handle that has no object, or one of another context, as in the
+	// kernel.
+	notFound = C.int(syscall.ENOENT)
 )

@@ -31,7 +31,7 @@ var (
 func srAllocPD(ctx C.uint32_t, h *C.uint32_t) C.int {
 	c := contexts.get(uint32(ctx))
 	if c == nil {
-		return gone
+		return notFound
 	}
 	p, err := c.dev.AllocPD()
 	if err != nil {
@@ -46,11 +46,12 @@ func srDeallocPD(h C.uint32_t) C.int {
 	return errno(pds.remove(uint32(h), func(p *pd) error { return p.Dealloc() }))
 }
 
-// bytesAt is memory of C's. Nobody can say whether it is there: what touches it does so in regions of RegMapping. None is a
-// region of device memory only, says the caller.
+// bytesAt returns memory of C as a slice. The memory may not be mapped, so it is only accessed
+// through regions of RegMapping.
 func bytesAt(op string, addr unsafe.Pointer, length C.size_t) ([]byte, error) {
 	if uint64(length) > math.MaxInt || length > 0 && uint64(uintptr(addr))+uint64(length)-1 < uint64(length)-1 {
-		return nil, verbs.Errorf(verbs.ErrInvalid, op, "length %d at %#x: a region is within the address space", uint64(length), uintptr(addr))
+		return nil, verbs.Errorf(verbs.ErrInvalid, op, "length %d at %#x: a region is within the address space", uint64(length),
+			uintptr(addr))
 	}
 	if addr == nil && length > 0 {
 		return nil, verbs.Errorf(syscall.EFAULT, op, "length %d at address 0", uint64(length))
@@ -62,7 +63,7 @@ func bytesAt(op string, addr unsafe.Pointer, length C.size_t) ([]byte, error) {
 func srRegMR(p C.uint32_t, addr unsafe.Pointer, length C.size_t, iova C.uint64_t, access C.uint32_t, h, lkey, rkey *C.uint32_t) C.int {
 	pd := pds.get(uint32(p))
 	if pd == nil {
-		return gone
+		return notFound
 	}
 	buf, err := bytesAt("register MR", addr, length)
 	if err != nil {
@@ -88,18 +89,19 @@ const (
 )
 
 //export srReregMR
-func srReregMR(h C.uint32_t, flags C.int, p C.uint32_t, addr unsafe.Pointer, length C.size_t, access C.uint32_t, lkey, rkey *C.uint32_t, code *C.int) C.int {
+func srReregMR(h C.uint32_t, flags C.int, p C.uint32_t, addr unsafe.Pointer, length C.size_t, access C.uint32_t, lkey, rkey *C.uint32_t,
+	code *C.int) C.int {
 	*code = reregErrInput
 	mr := regions.get(uint32(h))
 	if mr == nil {
-		return gone
+		return notFound
 	}
 	var to *verbs.PD
 	switch pd := pds.get(uint32(p)); {
 	case pd != nil:
 		to = pd.PD
 	case verbs.ReregFlags(flags)&verbs.ReregPD != 0:
-		return gone
+		return notFound
 	}
 	var buf []byte
 	if flags&reregFlagTranslation != 0 {
@@ -120,7 +122,7 @@ func srReregMR(h C.uint32_t, flags C.int, p C.uint32_t, addr unsafe.Pointer, len
 func srAllocNullMR(p C.uint32_t, h, lkey *C.uint32_t) C.int {
 	pd := pds.get(uint32(p))
 	if pd == nil {
-		return gone
+		return notFound
 	}
 	mr, err := pd.AllocNullMR()
 	if err != nil {
@@ -130,14 +132,15 @@ func srAllocNullMR(p C.uint32_t, h, lkey *C.uint32_t) C.int {
 	return 0
 }
 
-// srAdviseMR looks whether a list is of registered memory of a PD: memory is never pinned, so that there is nothing else to do.
+// srAdviseMR checks whether a list lies in registered memory of a PD. Memory is never pinned, so
+// there is nothing to prefetch.
 //
 //export srAdviseMR
 func srAdviseMR(p C.uint32_t, list *C.struct_sr_sge, n C.uint32_t) C.int {
 	pd := pds.get(uint32(p))
 	switch {
 	case pd == nil:
-		return gone
+		return notFound
 	case list == nil || n > math.MaxInt32:
 		return invalid
 	}
@@ -165,7 +168,7 @@ func srAllocMW(p C.uint32_t, t C.int, h, rkey *C.uint32_t) C.int {
 	pd := pds.get(uint32(p))
 	switch {
 	case pd == nil:
-		return gone
+		return notFound
 	case t < 0 || t > 255:
 		return invalid
 	}
@@ -180,36 +183,38 @@ func srAllocMW(p C.uint32_t, t C.int, h, rkey *C.uint32_t) C.int {
 //export srDeallocMW
 func srDeallocMW(h C.uint32_t) C.int { return errno(windows.remove(uint32(h), (*verbs.MW).Dealloc)) }
 
-// onlyOfMRs are access flags that say nothing about a QP or a memory window. Kernel drivers ignore them there, and there are
-// programs that pass the flags of their region.
-const onlyOfMRs = verbs.AccessOnDemand | verbs.AccessHugeTLB | verbs.AccessMWBind | verbs.AccessRelaxedOrdering
+// mrOnlyAccess are access flags that do not apply to a QP or a memory window. Kernel drivers ignore
+// them there, as some programs pass the flags of their region.
+const mrOnlyAccess = verbs.AccessOnDemand | verbs.AccessHugeTLB | verbs.AccessMWBind | verbs.AccessRelaxedOrdering
 
-// bindAccess is the access flags of a memory window.
+// bindAccess returns the access flags of a memory window.
 func bindAccess(a C.uint32_t) verbs.Access {
-	return verbs.Access(a) &^ (onlyOfMRs | verbs.AccessLocalWrite)
+	return verbs.Access(a) &^ (mrOnlyAccess | verbs.AccessLocalWrite)
 }
 
-// regionAt is the region of a structure of libibverbs, or nil. As in the drivers of hardware, its key says which that is: the
-// handle is where it is found at once.
+// regionAt returns the region of a structure of libibverbs, or nil. As in drivers of hardware, the
+// key identifies the region. The handle only speeds up the lookup.
 func regionAt(mr unsafe.Pointer) *verbs.MR {
 	if mr == nil {
 		return nil
 	}
 	lkey := handleAt(mr, C.SR_MR_LKEY)
-	return withKey(&regions, handleAt(mr, C.SR_MR_HANDLE), func(m *verbs.MR) bool { return m.LKey() == lkey })
+	return findByKey(&regions, handleAt(mr, C.SR_MR_HANDLE), func(m *verbs.MR) bool { return m.LKey() == lkey })
 }
 
-// windowAt is the same for a window, whose keys have the upper 24 bits in common.
+// windowAt returns the window of a structure of libibverbs, or nil. All keys of a window have the
+// same upper 24 bits.
 func windowAt(mw unsafe.Pointer) *verbs.MW {
 	if mw == nil {
 		return nil
 	}
 	index := handleAt(mw, C.SR_MW_RKEY) >> 8
-	return withKey(&windows, handleAt(mw, C.SR_MW_HANDLE), func(w *verbs.MW) bool { return w.RKey()>>8 == index })
+	return findByKey(&windows, handleAt(mw, C.SR_MW_HANDLE), func(w *verbs.MW) bool { return w.RKey()>>8 == index })
 }
 
-// withKey is the object with a handle, or another if that does not have the key.
-func withKey[T any](t *table[T], h uint32, has func(*T) bool) *T {
+// findByKey returns the object with a handle if has reports its key, and else the first object that
+// does.
+func findByKey[T any](t *table[T], h uint32, has func(*T) bool) *T {
 	if p := t.get(h); p != nil && has(p) {
 		return p
 	}
@@ -221,8 +226,9 @@ func withKey[T any](t *table[T], h uint32, has func(*T) bool) *T {
 	return nil
 }
 
-// bound writes the keys of the windows that the first n requests of a list bind to libibverbs' structures.
-func bound(c *C.struct_sr_send_wr, n int) {
+// setBoundKeys writes the keys of the windows that the first n requests of a list bind to
+// libibverbs' structures.
+func setBoundKeys(c *C.struct_sr_send_wr, n int) {
 	for ; n > 0; c, n = c.next, n-1 {
 		if verbs.WROpcode(min(c.opcode, 255)) != verbs.BindMW {
 			continue
@@ -234,10 +240,11 @@ func bound(c *C.struct_sr_send_wr, n int) {
 }
 
 //export srBindMW
-func srBindMW(q C.uint32_t, w unsafe.Pointer, id C.uint64_t, flags C.uint32_t, m unsafe.Pointer, addr, length C.uint64_t, access C.uint32_t, rkey *C.uint32_t) C.int {
+func srBindMW(q C.uint32_t, w unsafe.Pointer, id C.uint64_t, flags C.uint32_t, m unsafe.Pointer, addr, length C.uint64_t,
+	access C.uint32_t, rkey *C.uint32_t) C.int {
 	qp, mw := qps.get(uint32(q)), windowAt(w)
 	if qp == nil || mw == nil {
-		return gone
+		return notFound
 	}
 	info := verbs.MWBindInfo{MR: regionAt(m), Addr: uint64(addr), Length: uint64(length), Access: bindAccess(access)}
 	if err := qp.BindMW(mw, uint64(id), verbs.SendFlags(flags), info); err != nil {

@@ -16,17 +16,17 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// sends is where srPostSend puts work requests together, for verbs takes another form of them.
+// sends has the work requests of srPostSend in the form of package verbs.
 type sends struct {
 	wrs     [batch]verbs.SendWR
 	ptrs    [batch]*verbs.SendWR
 	binds   [batch]verbs.MWBind
 	binding bool   // one of the requests binds a window
-	inline  []byte // data of inline requests of more than one piece
+	inline  []byte // data of inline requests with several SGEs
 	wcs     [batch]verbs.WC
 }
 
-// recvs is the same for receive requests.
+// recvs has receive requests in the form of package verbs.
 type recvs struct {
 	wrs  [batch]verbs.RecvWR
 	ptrs [batch]*verbs.RecvWR
@@ -49,8 +49,8 @@ var (
 	}}
 )
 
-// sges is a list of SGEs of C's, which have the layout of verbs'. A number that no list can have, or no list, makes one that
-// is refused.
+// sges returns a list of C, whose SGEs have the layout of verbs'. If n is out of range or list is
+// NULL, it returns a list that verbs refuses.
 func sges(list *C.struct_sr_sge, n C.int) []verbs.SGE {
 	if n < 0 || n > maxSGEs || n > 0 && list == nil {
 		return make([]verbs.SGE, maxSGEs)
@@ -58,10 +58,10 @@ func sges(list *C.struct_sr_sge, n C.int) []verbs.SGE {
 	return unsafe.Slice((*verbs.SGE)(unsafe.Pointer(list)), int(n))
 }
 
-// maxSGEs is longer than any list that a device takes.
+// maxSGEs is longer than any list that a device accepts.
 const maxSGEs = 1 << 12
 
-// handleAt is the handle in a structure of libibverbs.
+// handleAt returns the handle in a structure of libibverbs.
 func handleAt(p unsafe.Pointer, offset uintptr) uint32 {
 	if p == nil {
 		return 0
@@ -69,13 +69,14 @@ func handleAt(p unsafe.Pointer, offset uintptr) uint32 {
 	return *(*uint32)(unsafe.Add(p, offset))
 }
 
-// pointer is an address in a field of a structure of C's.
+// pointer returns the pointer in a field of a C structure.
 func pointer(addr *C.uint64_t) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(addr)) }
 
-// set makes request i of c.
+// set converts c to request i.
 func (s *sends) set(i int, c *C.struct_sr_send_wr, flags C.int) {
 	w := &s.wrs[i]
-	*w = verbs.SendWR{ID: uint64(c.wr_id), Opcode: verbs.WROpcode(min(c.opcode, 255)), Flags: verbs.SendFlags(c.send_flags), RemoteSRQN: uint32(c.remote_srqn) & 0xffffff}
+	*w = verbs.SendWR{ID: uint64(c.wr_id), Opcode: verbs.WROpcode(min(c.opcode, 255)), Flags: verbs.SendFlags(c.send_flags),
+		RemoteSRQN: uint32(c.remote_srqn) & 0xffffff}
 	if w.Flags&verbs.SendInline != 0 {
 		w.InlineData = s.gather(c, flags>>C.SR_POST_SGES)
 	} else {
@@ -89,7 +90,8 @@ func (s *sends) set(i int, c *C.struct_sr_send_wr, flags C.int) {
 	case verbs.BindMW:
 		s.binds[i] = verbs.MWBind{
 			MW: windowAt(c.mw), RKey: uint32(c.bind_rkey),
-			MWBindInfo: verbs.MWBindInfo{MR: regionAt(c.bind_mr), Addr: uint64(c.bind_addr), Length: uint64(c.bind_length), Access: bindAccess(c.bind_access)},
+			MWBindInfo: verbs.MWBindInfo{MR: regionAt(c.bind_mr), Addr: uint64(c.bind_addr), Length: uint64(c.bind_length),
+				Access: bindAccess(c.bind_access)},
 		}
 		w.Bind, s.binding = &s.binds[i], true
 		return
@@ -105,13 +107,14 @@ func (s *sends) set(i int, c *C.struct_sr_send_wr, flags C.int) {
 	}
 }
 
-// maxInline bounds what is gathered of one request; verbs refuses less than that.
+// maxInline bounds the inline data of a request, in bytes. The limit of verbs is lower.
 const maxInline = 1 << 16
 
-// gather returns the data of an inline request. The front has looked at the memory, so that it is there, unless the request has more
-// pieces than it may have, or no list of them.
-func (s *sends) gather(c *C.struct_sr_send_wr, pieces C.int) []byte {
-	if c.num_sge < 0 || c.num_sge > pieces || c.num_sge > 0 && c.sg_list == nil {
+// gather returns the data of an inline request. The front has read the memory, so that it is
+// mapped. If the request has too many SGEs or no list of them, the front has not, and gather does
+// not read the memory.
+func (s *sends) gather(c *C.struct_sr_send_wr, limit C.int) []byte {
+	if c.num_sge < 0 || c.num_sge > limit || c.num_sge > 0 && c.sg_list == nil {
 		return make([]byte, maxInline) // too long for any QP
 	}
 	list := sges(c.sg_list, c.num_sge)
@@ -128,7 +131,7 @@ func (s *sends) gather(c *C.struct_sr_send_wr, pieces C.int) []byte {
 	return s.inline[at:len(s.inline):len(s.inline)]
 }
 
-// posted is the number of requests that were posted before err.
+// posted returns the number of requests posted before err.
 func posted(n int, err error) int {
 	if err == nil {
 		return n
@@ -136,7 +139,7 @@ func posted(n int, err error) int {
 	return postedBefore(err)
 }
 
-//go:noinline // or its variable would be allocated where there is no error
+//go:noinline // inlined, its variable would be allocated even without an error
 func postedBefore(err error) int {
 	var refused *verbs.PostError
 	if errors.As(err, &refused) {
@@ -150,7 +153,7 @@ func srPostSend(h C.uint32_t, c *C.struct_sr_send_wr, flags C.int, done *C.int, 
 	*done = 0
 	q := qps.get(uint32(h))
 	if q == nil {
-		return gone
+		return notFound
 	}
 	s := sendPool.Get().(*sends)
 	var err error
@@ -166,7 +169,8 @@ func srPostSend(h C.uint32_t, c *C.struct_sr_send_wr, flags C.int, done *C.int, 
 	return errno(err)
 }
 
-// completions moves those that there are to C's structures. An error of the CQ is for who polls.
+// completions moves available completions to C's structures. An error of the CQ is left to the next
+// poll.
 func completions(q *verbs.CQ, buf *[batch]verbs.WC, room int, to *C.struct_sr_wc) int {
 	k, err := q.Poll(buf[:min(room, batch)])
 	if err != nil {
@@ -178,7 +182,7 @@ func completions(q *verbs.CQ, buf *[batch]verbs.WC, room int, to *C.struct_sr_wc
 	return k
 }
 
-// postList posts a list up to the first request that is refused.
+// postList posts a list up to the first refused request.
 func (s *sends) postList(q *qp, c *C.struct_sr_send_wr, flags C.int, done *C.int) error {
 	for c != nil {
 		n, first := 0, c
@@ -190,7 +194,7 @@ func (s *sends) postList(q *qp, c *C.struct_sr_send_wr, flags C.int, done *C.int
 		k := posted(n, err)
 		*done += C.int(k)
 		if s.binding {
-			bound(first, k)
+			setBoundKeys(first, k)
 			s.binding = false
 		}
 		if err != nil {
@@ -200,7 +204,7 @@ func (s *sends) postList(q *qp, c *C.struct_sr_send_wr, flags C.int, done *C.int
 	return nil
 }
 
-// postAll posts a list, or nothing of it.
+// postAll posts all requests of a list or none.
 func (s *sends) postAll(q *qp, c *C.struct_sr_send_wr, flags C.int) error {
 	first, n := c, 0
 	s.inline = s.inline[:0]
@@ -213,7 +217,7 @@ func (s *sends) postAll(q *qp, c *C.struct_sr_send_wr, flags C.int) error {
 		return &s.wrs[0]
 	})
 	if s.binding && err == nil {
-		bound(first, n)
+		setBoundKeys(first, n)
 	}
 	s.binding = false
 	return err
@@ -242,7 +246,7 @@ func srPostRecv(h C.uint32_t, c *C.struct_sr_recv_wr, done *C.int) C.int {
 	*done = 0
 	q := qps.get(uint32(h))
 	if q == nil {
-		return gone
+		return notFound
 	}
 	return postRecvs(c, q.PostRecv, done)
 }
@@ -252,7 +256,7 @@ func srPostSRQRecv(h C.uint32_t, c *C.struct_sr_recv_wr, done *C.int) C.int {
 	*done = 0
 	s := srqs.get(uint32(h))
 	if s == nil {
-		return gone
+		return notFound
 	}
 	return postRecvs(c, s.PostRecv, done)
 }

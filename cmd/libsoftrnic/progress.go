@@ -12,44 +12,47 @@ import (
 	"sync"
 )
 
-// progressInterval is how often polls of an empty CQ enter the engine, as softrnic.h has it. The loop of a program that polls
-// takes some nanoseconds, and a call of Progress a microsecond or less.
+// progressInterval is the progress_interval of softrnic.h: one in so many polls of an empty CQ
+// enters the engine. A polling loop takes some nanoseconds, and a call of Progress a microsecond or
+// less.
 const progressInterval = 256
 
 // threads counts the program's threads that call the engine often.
 //
-// A thread that returns from Go to C keeps its P, the runtime's right to run Go code, until another needs it; but if there are
-// fewer Ps than such threads, a thread that calls waits until the runtime's monitor takes a P from one that is in C, which takes
-// up to 10 ms. So there are more Ps than threads.
+// A thread that returns from Go to C keeps its P, the runtime's right to run Go code, until another
+// thread needs it. If there are fewer Ps than such threads, a thread that calls the engine waits
+// until the runtime's monitor takes a P from a thread in C. This takes up to 10 ms. So there are
+// more Ps than threads.
 var threads struct {
 	mu   sync.Mutex
 	n    int
-	base int // GOMAXPROCS without threads of the program's
+	base int // GOMAXPROCS without the program's threads
 }
 
-// mostThreads bounds how many threads of the program's have a P each.
-const mostThreads = 256
+// maxThreads bounds the number of the program's threads that have a P each.
+const maxThreads = 256
 
-// handlerStack is how much room a handler of a signal has on the stack of a thread of the program's, besides what the engine needs:
-// some 10 KiB. Handlers that are installed without SA_ONSTACK run on the stack that the thread has then, which is Go's while it is in
-// the engine, and their frame alone may have 4 KiB. Go does not know of them. It grows a stack once and for all, as the engine
-// is built with gcshrinkstackoff.
+// handlerStack is the size of Go's stack that a thread of the program gets, in bytes. The engine
+// needs some 10 KiB, and the rest is for signal handlers. A handler that was installed without
+// SA_ONSTACK runs on the thread's current stack, which is Go's while the thread is in the engine.
+// Its frame alone may have 4 KiB. Go does not account for it. A stack that has grown stays so, as
+// the engine is built with gcshrinkstackoff.
 const handlerStack = 96 << 10
 
-// needStack makes Go grow the stack.
+// growStack makes Go grow the stack.
 //
 //go:noinline
-func needStack() byte {
+func growStack() byte {
 	var room [handlerStack]byte
-	return room[len(threadsStack)]
+	return room[len(emptySlice)]
 }
 
-var threadsStack []byte // empty, which the compiler does not know
+var emptySlice []byte // the compiler does not know that it is empty
 
 //export srThread
 func srThread(n C.int) C.int {
 	if n == 0 {
-		needStack()
+		growStack()
 		return 0
 	}
 	t := &threads
@@ -59,8 +62,8 @@ func srThread(n C.int) C.int {
 		t.base = runtime.GOMAXPROCS(0)
 	}
 	t.n += int(n)
-	// In steps, as each change stops all of Go for a moment; and never fewer than there were.
-	want := t.base + min(mostThreads, (t.n+3)/4*4)
+	// The number grows in steps, as each change stops all of Go for a moment. It never shrinks.
+	want := t.base + min(maxThreads, (t.n+3)/4*4)
 	if want > runtime.GOMAXPROCS(0) {
 		runtime.GOMAXPROCS(want)
 	}
@@ -71,7 +74,7 @@ func srThread(n C.int) C.int {
 func srProgress(ctx C.uint32_t, busy *C.int) C.int {
 	c := contexts.get(uint32(ctx))
 	if c == nil {
-		return gone
+		return notFound
 	}
 	*busy = 0
 	if c.dev.Progress() {
@@ -84,7 +87,7 @@ func srProgress(ctx C.uint32_t, busy *C.int) C.int {
 func srEndProgress(ctx C.uint32_t) C.int {
 	c := contexts.get(uint32(ctx))
 	if c == nil {
-		return gone
+		return notFound
 	}
 	c.dev.EndProgress()
 	return 0

@@ -42,7 +42,7 @@ var (
 	ahs   table[verbs.AH]
 )
 
-// optional looks up a handle that may be 0. ok is false if there is nothing with the handle.
+// optional looks up a handle that may be 0. ok is false if the handle has no object.
 func optional[T any](t *table[T], h C.uint32_t) (p *T, ok bool) {
 	if h == 0 {
 		return nil, true
@@ -58,7 +58,7 @@ func srCreateQP(a *C.struct_sr_qp_init_attr, h, num *C.uint32_t) C.int {
 	attr, ok := qpInitAttr(a)
 	switch {
 	case !ok || !ok1 || !ok2:
-		return gone
+		return notFound
 	case p == nil && x == nil || a._type > 255:
 		return invalid
 	}
@@ -68,8 +68,8 @@ func srCreateQP(a *C.struct_sr_qp_init_attr, h, num *C.uint32_t) C.int {
 	} else {
 		of = x.ctx
 	}
-	if !ofContext(of, a) {
-		return gone
+	if !sameContext(of, a) {
+		return notFound
 	}
 	q := &qp{object: object{events: a.events}}
 	attr.Context = &q.object
@@ -79,7 +79,8 @@ func srCreateQP(a *C.struct_sr_qp_init_attr, h, num *C.uint32_t) C.int {
 			return invalid
 		}
 		q.ctx = x.ctx
-		q.QP, err = x.CreateQP(&verbs.QPInitAttr{Context: &sharedQP{handles: []*object{&q.object}}, Type: attr.Type, Transport: x.ctx.transport})
+		q.QP, err = x.CreateQP(&verbs.QPInitAttr{Context: &sharedQP{handles: []*object{&q.object}}, Type: attr.Type,
+			Transport: x.ctx.transport})
 	} else {
 		if p == nil {
 			return invalid
@@ -94,9 +95,9 @@ func srCreateQP(a *C.struct_sr_qp_init_attr, h, num *C.uint32_t) C.int {
 	return 0
 }
 
-// ofContext tells whether what a QP is to be made with is of a context. To the kernel, the handle of an object of another is one of
-// nothing.
-func ofContext(c *userContext, a *C.struct_sr_qp_init_attr) bool {
+// sameContext reports whether the objects of a new QP belong to a context. The kernel does not find
+// a handle of another context.
+func sameContext(c *userContext, a *C.struct_sr_qp_init_attr) bool {
 	for _, h := range [...]C.uint32_t{a.send_cq, a.recv_cq} {
 		if q := cqs.get(uint32(h)); q != nil && q.ctx != c {
 			return false
@@ -109,7 +110,8 @@ func ofContext(c *userContext, a *C.struct_sr_qp_init_attr) bool {
 	return x == nil || x.ctx == c
 }
 
-// qpInitAttr returns the attributes but for Context and Transport. ok is false if there is nothing with one of the handles.
+// qpInitAttr returns the attributes except Context and Transport. ok is false if one of the handles
+// has no object.
 func qpInitAttr(a *C.struct_sr_qp_init_attr) (attr verbs.QPInitAttr, ok bool) {
 	send, ok1 := optional(&cqs, a.send_cq)
 	recv, ok2 := optional(&cqs, a.recv_cq)
@@ -127,7 +129,7 @@ func qpInitAttr(a *C.struct_sr_qp_init_attr) (attr verbs.QPInitAttr, ok bool) {
 	if send != nil {
 		attr.SendCQ = send.CQ
 	}
-	if recv != nil && attr.Type != verbs.XRCSend { // which has no receive queue
+	if recv != nil && attr.Type != verbs.XRCSend { // it has no receive queue
 		attr.RecvCQ = recv.CQ
 	}
 	if s != nil {
@@ -143,7 +145,7 @@ func qpInitAttr(a *C.struct_sr_qp_init_attr) (attr verbs.QPInitAttr, ok bool) {
 func srOpenQP(x, num C.uint32_t, events *C.struct_sr_events, h *C.uint32_t) C.int {
 	d := xrcds.get(uint32(x))
 	if d == nil {
-		return gone
+		return notFound
 	}
 	v, err := d.OpenQP(uint32(num))
 	if err != nil {
@@ -157,7 +159,7 @@ func srOpenQP(x, num C.uint32_t, events *C.struct_sr_events, h *C.uint32_t) C.in
 	return 0
 }
 
-// sharedQP is what an XRC QP has as its Context: the handles of it, which all hear of its asynchronous events.
+// sharedQP is the Context of an XRC QP. Each of its handles gets the QP's asynchronous events.
 type sharedQP struct {
 	mu      sync.Mutex
 	handles []*object
@@ -169,7 +171,7 @@ func (s *sharedQP) open(o *object) {
 	s.handles = append(s.handles, o)
 }
 
-// close takes a handle away. No event is added for it afterwards.
+// close removes a handle. No event is added for it afterwards.
 func (s *sharedQP) close(o *object) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -198,8 +200,9 @@ func ahAttr(a *C.struct_sr_ah_attr) verbs.AHAttr {
 func setAHAttr(a *C.struct_sr_ah_attr, v *verbs.AHAttr) {
 	*a = C.struct_sr_ah_attr{
 		flow_label: C.uint32_t(v.GRH.FlowLabel), sgid_index: C.uint8_t(v.GRH.SGIDIndex), hop_limit: C.uint8_t(v.GRH.HopLimit),
-		traffic_class: C.uint8_t(v.GRH.TrafficClass), dlid: C.uint16_t(v.DLID), sl: C.uint8_t(v.SL), src_path_bits: C.uint8_t(v.SrcPathBits),
-		static_rate: C.uint8_t(v.StaticRate), port_num: C.uint8_t(v.PortNum),
+		traffic_class: C.uint8_t(v.GRH.TrafficClass), dlid: C.uint16_t(v.DLID), sl: C.uint8_t(v.SL),
+		src_path_bits: C.uint8_t(v.SrcPathBits),
+		static_rate:   C.uint8_t(v.StaticRate), port_num: C.uint8_t(v.PortNum),
 	}
 	*(*verbs.GID)(unsafe.Pointer(&a.dgid)) = v.GRH.DGID
 	if v.IsGlobal {
@@ -211,37 +214,40 @@ func setAHAttr(a *C.struct_sr_ah_attr, v *verbs.AHAttr) {
 func srModifyQP(h C.uint32_t, a *C.struct_sr_qp_attr, mask C.int) C.int {
 	q := qps.get(uint32(h))
 	if q == nil {
-		return gone
+		return notFound
 	}
 	attr := verbs.QPAttr{
 		QPState: verbs.QPState(a.qp_state), CurQPState: verbs.QPState(a.cur_qp_state), PathMTU: verbs.MTU(a.path_mtu),
-		PathMigState: verbs.MigState(a.path_mig_state), QKey: uint32(a.qkey), RQPSN: uint32(a.rq_psn) & 0xffffff, SQPSN: uint32(a.sq_psn) & 0xffffff,
-		DestQPNum: uint32(a.dest_qp_num), QPAccessFlags: verbs.Access(a.qp_access_flags) &^ onlyOfMRs, AHAttr: ahAttr(&a.ah_attr),
+		PathMigState: verbs.MigState(a.path_mig_state), QKey: uint32(a.qkey), RQPSN: uint32(a.rq_psn) & 0xffffff,
+		SQPSN:     uint32(a.sq_psn) & 0xffffff,
+		DestQPNum: uint32(a.dest_qp_num), QPAccessFlags: verbs.Access(a.qp_access_flags) &^ mrOnlyAccess, AHAttr: ahAttr(&a.ah_attr),
 		PKeyIndex: uint16(a.pkey_index), EnSQDAsyncNotify: a.en_sqd_async_notify != 0, MaxRDAtomic: uint8(a.max_rd_atomic),
 		MaxDestRDAtomic: uint8(a.max_dest_rd_atomic), MinRNRTimer: uint8(a.min_rnr_timer), PortNum: uint8(a.port_num),
 		Timeout: uint8(a.timeout), RetryCnt: uint8(a.retry_cnt), RNRRetry: uint8(a.rnr_retry), RateLimit: uint32(a.rate_limit),
 	}
 	if verbs.QPAttrMask(mask)&verbs.QPAttrAltPath != 0 {
-		attr.Alt = &verbs.AltPath{AHAttr: ahAttr(&a.alt_ah_attr), PKeyIndex: uint16(a.alt_pkey_index), PortNum: uint8(a.alt_port_num), Timeout: uint8(a.alt_timeout)}
+		attr.Alt = &verbs.AltPath{AHAttr: ahAttr(&a.alt_ah_attr), PKeyIndex: uint16(a.alt_pkey_index), PortNum: uint8(a.alt_port_num),
+			Timeout: uint8(a.alt_timeout)}
 	}
 	err := q.Modify(&attr, verbs.QPAttrMask(mask)&^verbs.QPAttrLLPStream)
 	if err == nil && verbs.QPAttrMask(mask)&verbs.QPAttrAV != 0 {
-		q.ctx.find(&attr.AHAttr)
+		q.ctx.resolve(&attr.AHAttr)
 	}
 	return errno(err)
 }
 
-// findTime is how long find waits for an answer, as Linux does.
-const findTime = time.Second
+// resolveTimeout is how long resolve waits for an answer, as in Linux.
+const resolveTimeout = time.Second
 
-// find waits until the next hop to a QP's peer is known, as ibv_modify_qp of kernels does: what UC sends before that is lost, if it is
-// much. That there is no answer is for the QP's retries to find.
-func (c *userContext) find(to *verbs.AHAttr) {
+// resolve waits until the next hop to a QP's peer is resolved, as the kernel does in ibv_modify_qp.
+// Otherwise a UC QP that sends much at once would lose packets. If there is no answer, the QP's
+// retries fail later.
+func (c *userContext) resolve(to *verbs.AHAttr) {
 	from, err := c.dev.QueryGID(to.PortNum, int(to.GRH.SGIDIndex))
 	if err != nil || !to.IsGlobal {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), findTime)
+	ctx, cancel := context.WithTimeout(context.Background(), resolveTimeout)
 	defer cancel()
 	_ = c.node.Host.NICs()[0].Resolve(ctx, from.GID.Addr(), to.GRH.DGID.Addr())
 }
@@ -250,7 +256,7 @@ func (c *userContext) find(to *verbs.AHAttr) {
 func srQueryQP(h C.uint32_t, a *C.struct_sr_qp_attr) C.int {
 	q := qps.get(uint32(h))
 	if q == nil {
-		return gone
+		return notFound
 	}
 	v, _, err := q.Query(0)
 	if err != nil {
@@ -262,14 +268,17 @@ func srQueryQP(h C.uint32_t, a *C.struct_sr_qp_attr) C.int {
 
 func setQPAttr(a *C.struct_sr_qp_attr, v *verbs.QPAttr) {
 	*a = C.struct_sr_qp_attr{
-		qp_state: C.uint32_t(v.QPState), cur_qp_state: C.uint32_t(v.CurQPState), path_mtu: C.uint32_t(v.PathMTU), path_mig_state: C.uint32_t(v.PathMigState),
-		qkey: C.uint32_t(v.QKey), rq_psn: C.uint32_t(v.RQPSN), sq_psn: C.uint32_t(v.SQPSN), dest_qp_num: C.uint32_t(v.DestQPNum), qp_access_flags: C.uint32_t(v.QPAccessFlags),
+		qp_state: C.uint32_t(v.QPState), cur_qp_state: C.uint32_t(v.CurQPState), path_mtu: C.uint32_t(v.PathMTU),
+		path_mig_state: C.uint32_t(v.PathMigState),
+		qkey:           C.uint32_t(v.QKey), rq_psn: C.uint32_t(v.RQPSN), sq_psn: C.uint32_t(v.SQPSN), dest_qp_num: C.uint32_t(v.DestQPNum),
+		qp_access_flags: C.uint32_t(v.QPAccessFlags),
 		cap: C.struct_sr_qp_cap{
 			max_send_wr: C.uint32_t(v.Cap.MaxSendWR), max_recv_wr: C.uint32_t(v.Cap.MaxRecvWR), max_send_sge: C.uint32_t(v.Cap.MaxSendSGE),
 			max_recv_sge: C.uint32_t(v.Cap.MaxRecvSGE), max_inline_data: C.uint32_t(v.Cap.MaxInlineData),
 		},
 		pkey_index: C.uint16_t(v.PKeyIndex), max_rd_atomic: C.uint8_t(v.MaxRDAtomic), max_dest_rd_atomic: C.uint8_t(v.MaxDestRDAtomic),
-		min_rnr_timer: C.uint8_t(v.MinRNRTimer), port_num: C.uint8_t(v.PortNum), timeout: C.uint8_t(v.Timeout), retry_cnt: C.uint8_t(v.RetryCnt),
+		min_rnr_timer: C.uint8_t(v.MinRNRTimer), port_num: C.uint8_t(v.PortNum), timeout: C.uint8_t(v.Timeout),
+		retry_cnt: C.uint8_t(v.RetryCnt),
 		rnr_retry: C.uint8_t(v.RNRRetry), rate_limit: C.uint32_t(v.RateLimit),
 	}
 	setAHAttr(&a.ah_attr, &v.AHAttr)
@@ -294,7 +303,7 @@ func srDestroyQP(h C.uint32_t) C.int {
 		if s, ok := q.Context().(*sharedQP); ok {
 			s.close(&q.object)
 		}
-		q.forget()
+		q.discardEvents()
 		return nil
 	}))
 }
@@ -303,7 +312,7 @@ func srDestroyQP(h C.uint32_t) C.int {
 func srAttachMcast(h C.uint32_t, gid *C.uint8_t) C.int {
 	q := qps.get(uint32(h))
 	if q == nil {
-		return gone
+		return notFound
 	}
 	return errno(q.AttachMcast(*(*verbs.GID)(unsafe.Pointer(gid))))
 }
@@ -312,7 +321,7 @@ func srAttachMcast(h C.uint32_t, gid *C.uint8_t) C.int {
 func srDetachMcast(h C.uint32_t, gid *C.uint8_t) C.int {
 	q := qps.get(uint32(h))
 	if q == nil {
-		return gone
+		return notFound
 	}
 	return errno(q.DetachMcast(*(*verbs.GID)(unsafe.Pointer(gid))))
 }
@@ -323,7 +332,7 @@ func srCreateSRQ(a *C.struct_sr_srq_init_attr, h, num *C.uint32_t) C.int {
 	x, ok1 := optional(&xrcds, a.xrcd)
 	c, ok2 := optional(&cqs, a.cq)
 	if p == nil || !ok1 || !ok2 || x != nil && x.ctx != p.ctx || c != nil && c.ctx != p.ctx {
-		return gone
+		return notFound
 	}
 	s := &srq{object: object{p.ctx, a.events}}
 	attr := verbs.SRQInitAttr{Context: &s.object, Attr: verbs.SRQAttr{MaxWR: int(a.attr.max_wr), MaxSGE: int(a.attr.max_sge)}}
@@ -345,7 +354,7 @@ func srCreateSRQ(a *C.struct_sr_srq_init_attr, h, num *C.uint32_t) C.int {
 func srModifySRQ(h C.uint32_t, a *C.struct_sr_srq_attr, mask C.int) C.int {
 	s := srqs.get(uint32(h))
 	if s == nil {
-		return gone
+		return notFound
 	}
 	return errno(s.Modify(&verbs.SRQAttr{MaxWR: int(a.max_wr), Limit: int(a.srq_limit)}, verbs.SRQAttrMask(mask)))
 }
@@ -354,7 +363,7 @@ func srModifySRQ(h C.uint32_t, a *C.struct_sr_srq_attr, mask C.int) C.int {
 func srQuerySRQ(h C.uint32_t, a *C.struct_sr_srq_attr) C.int {
 	s := srqs.get(uint32(h))
 	if s == nil {
-		return gone
+		return notFound
 	}
 	v, err := s.Query()
 	if err != nil {
@@ -370,7 +379,7 @@ func srDestroySRQ(h C.uint32_t) C.int {
 		if err := s.Destroy(); err != nil {
 			return err
 		}
-		s.forget()
+		s.discardEvents()
 		return nil
 	}))
 }
@@ -379,10 +388,10 @@ func srDestroySRQ(h C.uint32_t) C.int {
 func srOpenXRCD(ctx C.uint32_t, fd, oflags C.int, h *C.uint32_t) C.int {
 	c := contexts.get(uint32(ctx))
 	if c == nil {
-		return gone
+		return notFound
 	}
 	var f *os.File
-	if fd != -1 { // as in Linux, no other stands for none
+	if fd != -1 { // as in Linux, only -1 means no file
 		own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 		if err != nil {
 			return errno(err)
@@ -407,7 +416,7 @@ func srCloseXRCD(h C.uint32_t) C.int {
 func srCreateAH(p C.uint32_t, a *C.struct_sr_ah_attr, h *C.uint32_t) C.int {
 	pd := pds.get(uint32(p))
 	if pd == nil {
-		return gone
+		return notFound
 	}
 	attr := ahAttr(a)
 	v, err := pd.CreateAH(&attr)
@@ -427,9 +436,10 @@ func srInitAH(dev, port C.int, wc *C.struct_sr_wc, grh unsafe.Pointer, a *C.stru
 	if d == nil || port < 0 || port > 255 {
 		return invalid
 	}
-	w := verbs.WC{Flags: verbs.WCFlags(wc.wc_flags), SrcQP: uint32(wc.src_qp), SLID: uint16(wc.slid), SL: uint8(wc.sl), DLIDPathBits: uint8(wc.dlid_path_bits)}
+	w := verbs.WC{Flags: verbs.WCFlags(wc.wc_flags), SrcQP: uint32(wc.src_qp), SLID: uint16(wc.slid), SL: uint8(wc.sl),
+		DLIDPathBits: uint8(wc.dlid_path_bits)}
 	if w.SL&r2RoCE != 0 {
-		w.SL = 0 // it is the packet's type
+		w.SL = 0 // the field is the packet's type: see serviceLevel
 	}
 	v, err := d.dev.InitAHFromWC(uint8(port), &w, unsafe.Slice((*byte)(grh), verbs.GRHLen))
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 	"github.com/softrnic/softrnic/verbs/rsocket"
 )
 
-// rsock is an rsocket. None of its functions waits, but close: C does, with readiness.
+// rsock is an rsocket. Only close waits. C waits itself, with readiness.
 type rsock struct {
 	wakeup *readiness
 	domain int
@@ -31,28 +31,28 @@ type rsock struct {
 	state  rsockState
 	cfg    rsocket.Config
 	opts   rsockOptions
-	bound  *rdmacm.SyncID // which holds the local port until it is listened on, or connected from
+	bound  *rdmacm.SyncID // holds the local port until the rsocket listens or connects
 	local  netip.AddrPort
-	cancel context.CancelFunc // ends connecting and accepting
+	cancel context.CancelFunc // cancels connecting and accepting
 	err    error              // SO_ERROR
 
 	packets   datagrams
 	maps      []rsockMap
 	conn      *rsocket.Conn
-	listeners []*rsocket.Listener // one a device
-	accepted  []*rsocket.Conn     // and not yet taken
-	slots     chan struct{}       // of the backlog; one each of accepted holds, and each listener for the next
+	listeners []*rsocket.Listener // one for each device
+	accepted  []*rsocket.Conn     // not yet taken by C
+	slots     chan struct{}       // the backlog: one for each of accepted, and one of each listener for its next connection
 }
 
 type rsockState int
 
 const (
-	rsockNew rsockState = iota // or bound
+	rsockNew rsockState = iota // also if bound
 	rsockConnecting
 	rsockConnected
 	rsockListening
 	rsockDatagrams // bound
-	rsockRefused   // connecting has failed, and SO_ERROR was not asked for
+	rsockFailed    // connecting has failed, and SO_ERROR is not yet read
 	rsockClosed
 )
 
@@ -72,7 +72,7 @@ func srRsSocket(domain, dgram C.int, h *C.uint32_t, fd *C.int) C.int {
 	return addRsock(&rsock{domain: int(domain), dgram: dgram != 0, cfg: rsockDefaults()}, h, fd)
 }
 
-// connection returns the connection of an rsocket, or the errno of one that has none.
+// connection returns the connection of an rsocket, or an errno if there is none.
 func (s *rsock) connection() (*rsocket.Conn, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -87,41 +87,41 @@ func (s *rsock) connection() (*rsocket.Conn, error) {
 	return nil, syscall.ENOTCONN
 }
 
-// refusal returns why connecting has failed, once, or otherwise.
-func (s *rsock) refusal(otherwise error) error {
+// connectError returns once the error of connecting, and else the error otherwise.
+func (s *rsock) connectError(otherwise error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.state != rsockRefused {
+	if s.state != rsockFailed {
 		return otherwise
 	}
 	return s.takeError()
 }
 
-// takeError returns why connecting has failed, once. mu is held.
+// takeError returns and clears the error of connecting. mu is held.
 func (s *rsock) takeError() error {
 	err := s.err
-	if s.err = nil; s.state == rsockRefused {
+	if s.err = nil; s.state == rsockFailed {
 		s.state = rsockNew
 	}
 	return err
 }
 
-// ready is what an rsocket is ready for that has no connection. mu is held.
+// ready returns the readiness of an rsocket without a connection. mu is held.
 func (s *rsock) ready() (r rsocket.Ready) {
 	switch {
 	case s.state == rsockNew && s.dgram:
 		r = rsocket.Writable
 	case s.state == rsockNew:
-		r = rsocket.Writable | rsocket.HungUp // as TCP has it
+		r = rsocket.Writable | rsocket.HungUp // as in TCP
 	case s.state == rsockListening && (len(s.accepted) > 0 || s.err != nil):
 		r = rsocket.Readable
-	case s.state == rsockRefused:
+	case s.state == rsockFailed:
 		r = rsocket.Readable | rsocket.Writable | rsocket.HungUp | rsocket.Failed
 	}
 	return r
 }
 
-// refresh has those who wait look, and returns what the rsocket is ready for. mu is held.
+// refresh updates waiting threads and returns the rsocket's readiness. mu is held.
 func (s *rsock) refresh() rsocket.Ready {
 	if s.state == rsockConnected {
 		s.conn.OnReady(s.wakeup.set)
@@ -184,7 +184,8 @@ func srRsSend(h C.uint32_t, buf unsafe.Pointer, n C.size_t, done *C.size_t) C.in
 	return transfer(h, buf, n, done, (*rsocket.Conn).TryWrite)
 }
 
-// transfer reads or writes; the end of a stream is 0 bytes. As with TCP it tells why connecting has failed, which other calls leave.
+// transfer reads or writes. At the end of a stream it transfers 0 bytes. As in TCP, it returns the
+// error of a failed connect.
 func transfer(h C.uint32_t, buf unsafe.Pointer, n C.size_t, done *C.size_t, f func(*rsocket.Conn, []byte) (int, error)) C.int {
 	*done = 0
 	s := rsocks.get(uint32(h))
@@ -197,7 +198,7 @@ func transfer(h C.uint32_t, buf unsafe.Pointer, n C.size_t, done *C.size_t, f fu
 	}
 	c, err := s.connection()
 	if err != nil {
-		return errnoQuietly(s.refusal(err))
+		return errnoQuietly(s.connectError(err))
 	}
 	k, err := f(c, b)
 	*done = C.size_t(k)
@@ -259,26 +260,26 @@ func srRsClose(h C.uint32_t) C.int {
 		s.mu.Unlock()
 		s.wakeup.close()
 		for _, l := range listeners {
-			stacks.mayFail(l.Close())
+			stacks.logFailure(l.Close())
 		}
 		var closing sync.WaitGroup
-		for _, c := range conns { // each of which may have to linger
-			closing.Go(func() { stacks.mayFail(c.Close()) })
+		for _, c := range conns { // each may wait for SO_LINGER
+			closing.Go(func() { stacks.logFailure(c.Close()) })
 		}
 		closing.Wait()
 		if packets != nil {
 			packets.OnReady(nil)
-			stacks.mayFail(packets.Close())
+			stacks.logFailure(packets.Close())
 		}
 		if bound != nil {
-			stacks.mayFail(bound.Destroy())
+			stacks.logFailure(bound.Destroy())
 		}
 		return nil
 	}))
 }
 
-// mayFail logs the error of what is closed in any case.
-func (s *state) mayFail(err error) {
+// logFailure logs the error, if any, of an operation whose result does not matter.
+func (s *state) logFailure(err error) {
 	if err != nil {
 		s.logError(err)
 	}
@@ -306,12 +307,12 @@ func srRsName(h C.uint32_t, peer C.int, to *C.struct_sr_cm_addr) C.int {
 	default:
 		a = netip.MustParseAddrPort(c.LocalAddr().String())
 	}
-	setSockaddr(to, s.ofDomain(a))
+	setSockaddr(to, s.toDomain(a))
 	return 0
 }
 
-// ofDomain is an address as the rsocket's family has it.
-func (s *rsock) ofDomain(a netip.AddrPort) netip.AddrPort {
+// toDomain converts an address to the rsocket's family.
+func (s *rsock) toDomain(a netip.AddrPort) netip.AddrPort {
 	addr := a.Addr()
 	switch {
 	case s.domain == syscall.AF_INET6 && !addr.IsValid():

@@ -19,8 +19,8 @@ import (
 	"github.com/softrnic/softrnic/verbs/rsocket"
 )
 
-// connectors are the devices, each once, and the wire protocols that connections may have.
-func (s *state) connectors() (devs []*verbs.Device, transports []verbs.Transport, err error) {
+// connectDevices returns the devices, each once, and the wire protocols for connections.
+func (s *state) connectDevices() (devs []*verbs.Device, transports []verbs.Transport, err error) {
 	for _, d := range s.devices {
 		if !slices.Contains(devs, d.dev) {
 			devs = append(devs, d.dev)
@@ -32,9 +32,9 @@ func (s *state) connectors() (devs []*verbs.Device, transports []verbs.Transport
 	return devs, transports, err
 }
 
-// bind holds a local address. mu is held.
+// bind reserves a local address. mu is held.
 func (s *rsock) bind(a netip.AddrPort) error {
-	devs, transports, err := stacks.connectors()
+	devs, transports, err := stacks.connectDevices()
 	if err != nil {
 		return err
 	}
@@ -53,21 +53,22 @@ func (s *rsock) bind(a netip.AddrPort) error {
 	return nil
 }
 
-// unbind gives the local address back, for what is to have it; there is a moment in between. mu is held.
+// unbind releases the local address, so that a listener or connection can take it. In between it is
+// free for a moment. mu is held.
 func (s *rsock) unbind() (dev *verbs.Device) {
 	if s.bound != nil {
 		dev = s.bound.Device()
-		stacks.mayFail(s.bound.Destroy())
+		stacks.logFailure(s.bound.Destroy())
 		s.bound = nil
 	}
 	return dev
 }
 
-// rebind holds the address again that unbind has given back, for what has failed. If another has it now, the next to need it is told so.
-// mu is held.
+// rebind reserves the address again that unbind has released, after a failure. If the address was
+// taken meanwhile, the next call that needs it fails. mu is held.
 func (s *rsock) rebind() {
 	if s.local.Port() != 0 {
-		stacks.mayFail(s.bind(s.local))
+		stacks.logFailure(s.bind(s.local))
 	}
 }
 
@@ -87,9 +88,9 @@ func srRsBind(h C.uint32_t, addr *C.struct_sr_cm_addr) C.int {
 		return invalid
 	}
 	if s.dgram {
-		return errno(s.bindDatagrams(stacks.own(a)))
+		return errno(s.bindDatagrams(stacks.replaceLoopback(a)))
 	}
-	return errno(s.bind(stacks.own(a)))
+	return errno(s.bind(stacks.replaceLoopback(a)))
 }
 
 //export srRsListen
@@ -112,7 +113,7 @@ func srRsListen(h C.uint32_t, backlog C.int) C.int {
 	if s.bound == nil {
 		a := s.local
 		if a.Port() == 0 {
-			a = s.ofDomain(noAddr)
+			a = s.toDomain(noAddr)
 		}
 		if err := s.bind(a); err != nil {
 			return errno(err)
@@ -121,9 +122,9 @@ func srRsListen(h C.uint32_t, backlog C.int) C.int {
 	return errno(s.listen(max(int(backlog), minBacklog)))
 }
 
-// listen listens at the address that is bound, on each device that has it, as srCMListen does. mu is held.
+// listen listens at the bound address on each device that has it, as srCMListen does. mu is held.
 func (s *rsock) listen(backlog int) error {
-	devs, transports, err := stacks.connectors()
+	devs, transports, err := stacks.connectDevices()
 	if err != nil {
 		return err
 	}
@@ -139,7 +140,7 @@ func (s *rsock) listen(backlog int) error {
 		}
 		if err != nil {
 			for _, l := range s.listeners {
-				stacks.mayFail(l.Close())
+				stacks.logFailure(l.Close())
 			}
 			s.listeners = nil
 			s.rebind()
@@ -157,7 +158,7 @@ func (s *rsock) listen(backlog int) error {
 	return nil
 }
 
-// acceptFrom takes connections of a listener until ctx ends.
+// acceptFrom accepts connections of a listener until ctx ends.
 func (s *rsock) acceptFrom(ctx context.Context, l *rsocket.Listener) {
 	for {
 		select {
@@ -206,7 +207,7 @@ func srRsAccept(h C.uint32_t, newH *C.uint32_t, fd *C.int) C.int {
 	}
 	c := &rsock{domain: s.domain, cfg: s.cfg, opts: s.opts, state: rsockConnected, conn: s.accepted[0]}
 	c.cfg.Transports, c.cfg.Backlog = nil, 0
-	stacks.mayFail(c.applyOptions()) // the listener may have got them after the connection was made
+	stacks.logFailure(c.applyOptions()) // they may have been set on the listener after the connection was accepted
 	if err := addRsock(c, newH, fd); err != 0 {
 		return err
 	}
@@ -226,14 +227,14 @@ func srRsConnect(h C.uint32_t, addr *C.struct_sr_cm_addr) C.int {
 	if err != nil {
 		return errno(err)
 	}
-	devs, transports, err := stacks.connectors()
+	devs, transports, err := stacks.connectDevices()
 	if err != nil {
 		return errno(err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.dgram {
-		return errno(s.connectDatagrams(stacks.ownOrAny(to)))
+		return errno(s.connectDatagrams(stacks.replaceLoopbackOrAny(to)))
 	}
 	switch s.state {
 	case rsockNew:
@@ -241,7 +242,7 @@ func srRsConnect(h C.uint32_t, addr *C.struct_sr_cm_addr) C.int {
 		return C.int(syscall.EALREADY)
 	case rsockConnected:
 		return C.int(syscall.EISCONN)
-	case rsockRefused:
+	case rsockFailed:
 		return errno(s.takeError())
 	default:
 		return invalid
@@ -258,14 +259,14 @@ func srRsConnect(h C.uint32_t, addr *C.struct_sr_cm_addr) C.int {
 	ctx, cancel := context.WithCancel(background)
 	s.cancel = cancel
 	go func() {
-		c, err := dial(ctx, devs, stacks.ownOrAny(to), &cfg)
+		c, err := dial(ctx, devs, stacks.replaceLoopbackOrAny(to), &cfg)
 		s.connected(c, err)
 		cancel()
 	}()
 	return C.int(syscall.EINPROGRESS)
 }
 
-// dial connects by the first device that has a route to the peer.
+// dial connects through the first device that has a route to the peer.
 func dial(ctx context.Context, devs []*verbs.Device, to netip.AddrPort, cfg *rsocket.Config) (*rsocket.Conn, error) {
 	dev := devs[0]
 	if len(devs) > 1 {
@@ -285,7 +286,7 @@ func dial(ctx context.Context, devs []*verbs.Device, to netip.AddrPort, cfg *rso
 	return rsocket.Dial(ctx, dev, to.String(), cfg)
 }
 
-// connected takes over what connecting has come to.
+// connected takes the result of connecting.
 func (s *rsock) connected(c *rsocket.Conn, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -297,11 +298,11 @@ func (s *rsock) connected(c *rsocket.Conn, err error) {
 		return
 	case err != nil:
 		stacks.logError(err)
-		s.state, s.err = rsockRefused, err
+		s.state, s.err = rsockFailed, err
 		s.rebind()
 	default:
 		s.state, s.conn = rsockConnected, c
-		stacks.mayFail(s.applyOptions())
+		stacks.logFailure(s.applyOptions())
 	}
 	s.refresh()
 }

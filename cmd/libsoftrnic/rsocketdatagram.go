@@ -18,7 +18,7 @@ import (
 	"github.com/softrnic/softrnic/verbs/rsocket"
 )
 
-// datagrams is what an rsocket of type SOCK_DGRAM has besides.
+// datagrams is the state of an rsocket of type SOCK_DGRAM.
 type datagrams struct {
 	conn      *rsocket.PacketConn // nil until the rsocket has a local address
 	peer      netip.AddrPort      // of rconnect
@@ -26,8 +26,8 @@ type datagrams struct {
 	writeShut bool
 }
 
-// ofAddress is the RoCE device that has an address, or if that is unspecified, the first.
-func (s *state) ofAddress(a netip.Addr) (*device, error) {
+// deviceOf returns the RoCE device that has an address, or the first one if it is unspecified.
+func (s *state) deviceOf(a netip.Addr) (*device, error) {
 	for _, d := range s.devices {
 		if d.transport != verbs.RoCEv2 {
 			continue
@@ -48,8 +48,9 @@ func (s *state) ofAddress(a netip.Addr) (*device, error) {
 	return nil, verbs.Errorf(syscall.EADDRNOTAVAIL, "bind", "no RoCE device has %v: there are no datagrams over iWARP", a)
 }
 
-// near is an address of a RoCE device's that is of another's family, with any port: for a socket that sends before it was bound.
-func (s *state) near(to netip.Addr) (netip.AddrPort, error) {
+// localAddrFor returns an address of a RoCE device in the family and scope of a destination, with
+// port 0. It is for a socket that sends before it is bound.
+func (s *state) localAddrFor(to netip.Addr) (netip.AddrPort, error) {
 	for _, d := range s.devices {
 		if d.transport != verbs.RoCEv2 {
 			continue
@@ -67,12 +68,12 @@ func (s *state) near(to netip.Addr) (netip.AddrPort, error) {
 	return noAddr, verbs.Errorf(syscall.ENETUNREACH, "connect", "no RoCE device has an address for %v", to)
 }
 
-// bindDatagrams gives the rsocket a local address. mu is held.
+// bindDatagrams binds the rsocket to a local address. mu is held.
 func (s *rsock) bindDatagrams(a netip.AddrPort) error {
 	if s.packets.conn != nil {
 		return syscall.EINVAL
 	}
-	d, err := stacks.ofAddress(a.Addr())
+	d, err := stacks.deviceOf(a.Addr())
 	if err != nil {
 		return err
 	}
@@ -98,21 +99,22 @@ func (s *rsock) bindDatagrams(a netip.AddrPort) error {
 	return nil
 }
 
-// forDatagrams binds an rsocket that is not, for what it is to send to. mu is held.
-func (s *rsock) forDatagrams(to netip.AddrPort) error {
+// autobind binds an unbound rsocket to an address from which it can send to a destination. mu is
+// held.
+func (s *rsock) autobind(to netip.AddrPort) error {
 	if s.packets.conn != nil {
 		return nil
 	}
-	a, err := stacks.near(to.Addr())
+	a, err := stacks.localAddrFor(to.Addr())
 	if err != nil {
 		return err
 	}
 	return s.bindDatagrams(a)
 }
 
-// connectDatagrams has the rsocket send to an address, and take from it alone. mu is held.
+// connectDatagrams sets the address that the rsocket sends to and receives from. mu is held.
 func (s *rsock) connectDatagrams(to netip.AddrPort) error {
-	if err := s.forDatagrams(to); err != nil {
+	if err := s.autobind(to); err != nil {
 		return err
 	}
 	s.packets.peer = netip.AddrPortFrom(to.Addr().Unmap(), to.Port())
@@ -130,7 +132,7 @@ func (s *rsock) shutdownDatagrams(how int) error {
 	return nil
 }
 
-// refreshDatagrams is refresh. mu is held.
+// refreshDatagrams is refresh for datagrams. mu is held.
 func (s *rsock) refreshDatagrams() rsocket.Ready {
 	always := rsocket.Ready(0)
 	if s.packets.readShut {
@@ -151,7 +153,7 @@ func srRsRecvFrom(h C.uint32_t, buf unsafe.Pointer, n C.size_t, peek C.int, done
 	p := s.packets
 	s.mu.Unlock()
 	if p.conn == nil {
-		return C.int(syscall.EAGAIN) // nobody knows its address
+		return C.int(syscall.EAGAIN) // unbound, no peer knows its address
 	}
 	b, err := bytesAt("receive", buf, n)
 	if err != nil {
@@ -161,7 +163,7 @@ func srRsRecvFrom(h C.uint32_t, buf unsafe.Pointer, n C.size_t, peek C.int, done
 		k, a, err := p.conn.TryReadFrom(b, peek != 0)
 		switch {
 		case errors.Is(err, verbs.ErrAgain) && p.readShut:
-			return 0 // nothing, as the end of a stream
+			return 0 // no bytes, as at the end of a stream
 		case errors.Is(err, verbs.ErrAgain):
 			return C.int(syscall.EAGAIN)
 		case err != nil:
@@ -173,7 +175,7 @@ func srRsRecvFrom(h C.uint32_t, buf unsafe.Pointer, n C.size_t, peek C.int, done
 			continue
 		}
 		*done = C.size_t(k)
-		setSockaddr(from, s.ofDomain(a))
+		setSockaddr(from, s.toDomain(a))
 		return 0
 	}
 }
@@ -196,7 +198,7 @@ func srRsSendTo(h C.uint32_t, buf unsafe.Pointer, n C.size_t, to *C.struct_sr_cm
 	if to == nil {
 		a = s.packets.peer
 	} else {
-		a = stacks.ownOrAny(a)
+		a = stacks.replaceLoopbackOrAny(a)
 	}
 	switch {
 	case !a.IsValid():
@@ -204,7 +206,7 @@ func srRsSendTo(h C.uint32_t, buf unsafe.Pointer, n C.size_t, to *C.struct_sr_cm
 	case s.packets.writeShut:
 		err = syscall.EPIPE
 	default:
-		err = s.forDatagrams(a)
+		err = s.autobind(a)
 	}
 	p := s.packets.conn
 	s.mu.Unlock()

@@ -12,11 +12,13 @@ import (
 	"github.com/softrnic/softrnic/verbs/rsocket"
 )
 
-// defaultsDir has a file for each default of rsockets that the administrator has set, a number in each (rsocket(7)).
+// defaultsDir has a file with a number for each default of rsockets that the administrator has set
+// (rsocket(7)).
 const defaultsDir = "/etc/rdma/rsocket"
 
-// rsockDefaults are the options of new rsockets, as far as the files set them; what they do not is left to rsocket.Config. They are
-// read once. polling_time and wake_up_interval are not taken: rsocket polls where its waits are short, and rpoll needs no waking.
+// rsockDefaults returns the options of new rsockets that the files set. rsocket.Config has the
+// other defaults. The files are read once. polling_time and wake_up_interval are ignored: rsocket
+// decides itself how long it polls, and rpoll needs no wake-up.
 var rsockDefaults = sync.OnceValue(func() (cfg rsocket.Config) {
 	for name, of := range map[string]*int{
 		"mem_default": &cfg.RecvBuffer, "wmem_default": &cfg.SendBuffer, "sqsize_default": &cfg.SQSize, "rqsize_default": &cfg.RQSize,
@@ -24,7 +26,7 @@ var rsockDefaults = sync.OnceValue(func() (cfg rsocket.Config) {
 	} {
 		text, err := os.ReadFile(filepath.Join(defaultsDir, name))
 		if err != nil {
-			continue // nobody has set it
+			continue // not set
 		}
 		n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 32)
 		switch {

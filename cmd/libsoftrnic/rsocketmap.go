@@ -15,7 +15,7 @@ import (
 	"github.com/softrnic/softrnic/verbs/rsocket"
 )
 
-// rsockMap is memory that the program has mapped.
+// rsockMap is memory that the program has mapped with riomap.
 type rsockMap struct {
 	addr    unsafe.Pointer
 	length  C.size_t
@@ -69,7 +69,7 @@ func srRsWriteAt(h C.uint32_t, buf unsafe.Pointer, n C.size_t, offset C.int64_t,
 	return transfer(h, buf, n, done, func(c *rsocket.Conn, b []byte) (int, error) {
 		k, err := c.TryWriteAt(b, int64(offset))
 		if k > 0 && errors.Is(err, syscall.EINVAL) {
-			err = nil // up to the end of what is mapped
+			err = nil // partial write up to the end of the mapping
 		}
 		return k, err
 	})

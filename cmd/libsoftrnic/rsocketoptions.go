@@ -16,20 +16,21 @@ import (
 	"github.com/softrnic/softrnic/verbs/rsocket"
 )
 
-// rsockOptions are options of an rsocket that rsocket.Config does not have as they are.
+// rsockOptions are the options of an rsocket that rsocket.Config does not have, or has in another
+// form.
 type rsockOptions struct {
 	reuse     bool
 	keepalive bool
-	idle      int  // s before the first probe
-	linger    int  // s, or -1: no SO_LINGER
-	set       bool // linger is
-	failed    bool // SO_ERROR has told why the connection has failed
+	idle      int  // TCP_KEEPIDLE in s; 0: defaultIdle
+	linger    int  // SO_LINGER in s; -1: off
+	set       bool // linger is set
+	failed    bool // SO_ERROR has returned the connection's error
 }
 
-// defaultIdle is Linux's default of TCP_KEEPIDLE.
+// defaultIdle is Linux's default of TCP_KEEPIDLE, in s.
 const defaultIdle = 7200
 
-// applyOptions gives a connection the options that may change while it exists. mu is held.
+// applyOptions sets the options of a connection that may change while it exists. mu is held.
 func (s *rsock) applyOptions() error {
 	s.cfg.KeepAlive = 0
 	if s.opts.keepalive {
@@ -64,7 +65,8 @@ func srRsSetOption(h C.uint32_t, option, value C.int) C.int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	v := int(value)
-	// What a connection is made with; a listener's, those that it accepts later.
+	// The options below apply to new connections. A listener's apply to connections that it accepts
+	// later.
 	var of *int
 	switch option {
 	case C.SR_RS_SNDBUF:
@@ -84,7 +86,7 @@ func srRsSetOption(h C.uint32_t, option, value C.int) C.int {
 		buffer := option == C.SR_RS_SNDBUF || option == C.SR_RS_RCVBUF
 		switch {
 		case v >= 0 && buffer && s.state != rsockNew && s.state != rsockListening:
-			return 0 // as librdmacm: a buffer stays as it is
+			return 0 // as in librdmacm, the buffer does not change
 		case v < 0, s.state != rsockNew && (s.state != rsockListening || of == nil):
 			return invalid
 		case of == nil:
@@ -174,7 +176,7 @@ func srRsGetOption(h C.uint32_t, option C.int, value *C.int) C.int {
 	return 0
 }
 
-// States of TCP, as struct tcp_info has them.
+// States of TCP, as in struct tcp_info.
 const (
 	tcpEstablished = 1
 	tcpSynSent     = 2
@@ -182,7 +184,7 @@ const (
 	tcpListen      = 10
 )
 
-// tcpState is the state of TCP that is most like the rsocket's. mu is held.
+// tcpState returns the state of TCP that is closest to the rsocket's. mu is held.
 func (s *rsock) tcpState() int {
 	switch {
 	case s.state == rsockConnecting:
@@ -195,20 +197,20 @@ func (s *rsock) tcpState() int {
 	return tcpClose
 }
 
-// retransmitted is how often the connection's QP went back, for a timeout or a NAK, and the packets that it repeated one by one.
-// mu is held.
+// retransmitted returns the number of the QP's go-back-N retransmissions, after a timeout or a NAK,
+// plus its selectively retransmitted packets. mu is held.
 func (s *rsock) retransmitted() int {
 	if s.state != rsockConnected {
 		return 0
 	}
 	stats, err := s.conn.QP().Stats()
 	if err != nil {
-		return 0 // the connection is closed meanwhile
+		return 0 // the connection was closed meanwhile
 	}
 	return int(min(stats.Counters["completer_retry_err"]+stats.Counters["selective_repeats"], math.MaxInt32))
 }
 
-// pendingError is SO_ERROR, an errno. mu is held.
+// pendingError returns SO_ERROR, an errno. mu is held.
 func (s *rsock) pendingError() int {
 	err := s.takeError()
 	if s.state == rsockConnected && s.conn.Ready()&rsocket.Failed != 0 && !s.opts.failed {
@@ -220,7 +222,8 @@ func (s *rsock) pendingError() int {
 	return int(errnoQuietly(err))
 }
 
-// maxSegment is TCP_MAXSEG: the path MTU of a connection in bytes, and of none the least. mu is held.
+// maxSegment returns TCP_MAXSEG: the path MTU of the connection in bytes, or the smallest MTU
+// without one. mu is held.
 func (s *rsock) maxSegment() int {
 	if s.state == rsockConnected {
 		if attr, _, err := s.conn.QP().Query(verbs.QPAttrPathMTU); err == nil && attr.PathMTU.Bytes() > 0 {

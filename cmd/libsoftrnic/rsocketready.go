@@ -12,7 +12,7 @@ import (
 	"github.com/softrnic/softrnic/verbs/rsocket"
 )
 
-// Events of rs_arm: as poll has them.
+// Events of rs_arm, as in poll.
 const (
 	pollIn  = unix.POLLIN
 	pollOut = unix.POLLOUT
@@ -20,7 +20,7 @@ const (
 	pollHup = unix.POLLHUP
 )
 
-// pollEvents is what poll says of an rsocket.
+// pollEvents returns the events of poll for an rsocket's readiness.
 func pollEvents(r rsocket.Ready) (events int) {
 	for i, event := range [...]int{pollIn, pollOut, pollHup, pollErr} {
 		if r&[...]rsocket.Ready{rsocket.Readable, rsocket.Writable, rsocket.HungUp, rsocket.Failed}[i] != 0 {
@@ -30,15 +30,17 @@ func pollEvents(r rsocket.Ready) (events int) {
 	return events
 }
 
-// readiness is what threads that wait for an rsocket sleep on: an eventfd for reading, whose number is that of the rsocket, and
-// when somebody has waited for it one for writing. Each is readable while the rsocket is ready. They are kept so only while a
-// thread waits, and are of no meaning otherwise: data that nobody waits for costs no system call.
+// readiness has the eventfds that threads sleep on to wait for an rsocket. The number of the one
+// for reading is the number of the rsocket. The one for writing is created by the first thread that
+// waits for it. Each is readable while the rsocket is ready. They are updated only while a thread
+// waits and mean nothing otherwise, so that no system call is made for data without a waiting
+// thread.
 type readiness struct {
-	waiters atomic.Int32 // threads
+	waiters atomic.Int32 // waiting threads
 
 	mu      sync.Mutex
-	fds     [2]int // for reading and writing; -1 is none
-	waiting [2]int // threads for each
+	fds     [2]int // for reading and writing; -1: none
+	waiting [2]int // waiting threads, for each
 	raised  [2]bool
 	closed  bool
 }
@@ -48,7 +50,8 @@ func newReadiness() (*readiness, error) {
 	return &readiness{fds: [2]int{fd, -1}}, err
 }
 
-// arm adds a thread that waits for events, and returns the descriptors that it is to sleep on, of which set takes care from now on.
+// arm adds a thread that waits for events. It returns the descriptors to sleep on, which set
+// updates from now on.
 func (r *readiness) arm(events int) (fds [2]int, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -85,10 +88,10 @@ func (r *readiness) disarm(events int) {
 	}
 }
 
-// set wakes those who wait for what the rsocket is ready for.
+// set wakes the threads that wait for an event that the rsocket is ready for.
 func (r *readiness) set(ready rsocket.Ready) {
 	if r.waiters.Load() == 0 {
-		return // who arms looks afterwards
+		return // a thread checks the readiness after arm
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -99,7 +102,7 @@ func (r *readiness) set(ready rsocket.Ready) {
 	}
 }
 
-// raise makes a descriptor readable, or not. mu is held.
+// raise makes a descriptor readable or not readable. mu is held.
 func (r *readiness) raise(i int, up bool) {
 	if r.closed || r.fds[i] < 0 || r.raised[i] == up {
 		return
@@ -114,7 +117,7 @@ func (r *readiness) raise(i int, up bool) {
 	}
 }
 
-// close wakes all who wait, and closes the descriptors.
+// close wakes all waiting threads and closes the descriptors.
 func (r *readiness) close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -1,48 +1,50 @@
-// The engine's interface for C: libsoftrnic.so has one public symbol, softrnic_engine, which returns the functions below.
-// libibverbs.so.1 and librdmacm.so.1, which hold the structures that programs see, call nothing else.
+// The engine's interface for C. libsoftrnic.so has one public symbol, softrnic_engine, which
+// returns the functions below. The fronts, libibverbs.so.1 and librdmacm.so.1, hold the structures
+// that programs see and call only these functions.
 //
-// Every function returns 0 or an errno, and writes its results through pointers only when it returns 0. An object of the
-// engine is a handle: a number above 0, which the fronts keep in the public field "handle" of libibverbs' structures. A
-// handle of an object that is gone, or never was, gives EINVAL. Nothing is const, as Go does not know the word; what is
-// passed in is only read.
+// Every function returns 0 or an errno. It writes results through pointers only when it returns 0.
+// An object of the engine is a handle: a number above 0, which the fronts keep in the public field
+// "handle" of libibverbs' structures. A function returns EINVAL or ENOENT for a handle without an
+// object. Parameters are not const, as Go has no such qualifier. Arguments are only read.
 //
-// Structures that say so have the layout of one of libibverbs (verbs.h of rdma-core 33 and later, whose layout does not
-// change); the fronts check that when they are compiled. This header needs no other, so that the engine can be compiled
-// where libibverbs is not installed.
+// A structure with the comment "struct ibv_..." has the layout of that structure in verbs.h of
+// rdma-core 33 and later, which does not change. The fronts check this at compile time. This header
+// includes none of libibverbs, so that the engine compiles where libibverbs is not installed.
 #ifndef SOFTRNIC_H
 #define SOFTRNIC_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-// SR_VERSION is increased with every change of this file.
+// SR_VERSION is increased with every change of this interface.
 #define SR_VERSION 12
 
-// The most devices that there can be.
+// The most devices of a process.
 #define SR_MAX_DEVICES 16
 
-// A device, as struct ibv_device describes it.
+// A device, for struct ibv_device.
 struct sr_device {
 	char name[64];
 	uint64_t guid;     // in network byte order
 	int node_type;     // enum ibv_node_type: 1 is a CA (RoCE), 4 an RNIC (iWARP)
 	int transport;     // enum ibv_transport_type: 0 is InfiniBand (RoCE), 1 iWARP
 	char netdev[32];   // the network interface
-	// Of the polls of an empty CQ, each so many-th is to enter the engine and make the device progress; 0: none, as the
-	// device's own threads are as quick.
+	// One in so many polls of an empty CQ enters the engine and makes the device progress. 0: none,
+	// as the device's own threads are as fast.
 	int progress_interval;
-	// Where this is not NULL, it shows whether a call of the engine would find packets that have arrived.
+	// If not NULL, shows whether a call of the engine would find packets that have arrived.
 	struct sr_arrivals *arrivals;
 };
 
-// The indices of the rings that the device takes packets from. There are some where the words at SR_ARRIVED and SR_TAKEN in a page
-// differ. Other processes write there: what they say is a hint. The memory is never unmapped.
+// The indices of the rings that the device receives packets from. A ring has packets if the words
+// at SR_ARRIVED and SR_TAKEN in its page differ. Other processes write them, so they are only
+// hints. The memory is never unmapped.
 struct sr_arrivals {
-	uint32_t pages; // those that follow behind the one that begins here, a bit each; 0: nothing is known
+	uint32_t pages; // one bit for each page behind the one that begins here; 0: nothing is known
 	uint32_t size;  // of a page
 };
 
-// Byte offsets in a page, of words of 8 bytes.
+// Byte offsets of 8-byte words in a page.
 #define SR_ARRIVED 0
 #define SR_TAKEN 128
 
@@ -62,7 +64,7 @@ struct sr_device_attr {
 	uint8_t local_ca_ack_delay, phys_port_cnt;
 };
 
-// What struct ibv_device_attr_ex has besides.
+// The further fields of struct ibv_device_attr_ex.
 struct sr_device_attr_ex {
 	uint64_t device_cap_flags, completion_timestamp_mask, hca_core_clock;
 	uint32_t rate_limit_min, rate_limit_max, rate_limit_qpts;
@@ -91,9 +93,9 @@ struct sr_qp_cap {
 	uint32_t max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data;
 };
 
-// How many events of a CQ, QP or SRQ the engine has returned. It is a part of the front's structure of the object, which the
-// engine knows by its address. The engine has counted an event when it returns it, and when the destruction of the object
-// returns that was begun before, the count is final.
+// The number of events of a CQ, QP or SRQ that the engine has returned. It is part of the front's
+// structure of the object, and its address identifies the object. The engine counts an event before
+// it returns it. When the function that destroys the object returns, the count is final.
 struct sr_events {
 	uint32_t async; // by get_async_event
 	uint32_t comp;  // by get_cq_event
@@ -101,7 +103,7 @@ struct sr_events {
 
 struct sr_qp_init_attr {
 	struct sr_events *events;
-	uint32_t pd, send_cq, recv_cq, srq, xrcd; // handles; 0 for none
+	uint32_t pd, send_cq, recv_cq, srq, xrcd; // handles; 0: none
 	uint32_t type;                            // enum ibv_qp_type
 	int sq_sig_all;
 	int block_self_mcast_lb;
@@ -135,7 +137,7 @@ struct sr_srq_attr {
 
 struct sr_srq_init_attr {
 	struct sr_events *events;
-	uint32_t pd, xrcd, cq; // handles; xrcd and cq are 0 but for an XRC SRQ
+	uint32_t pd, xrcd, cq; // handles; xrcd and cq are 0 except for an XRC SRQ
 	struct sr_srq_attr attr;
 };
 
@@ -181,22 +183,22 @@ struct sr_wc {
 	uint8_t sl, dlid_path_bits;
 };
 
-// What struct ibv_cq_ex has of a completion besides.
+// The further fields of a completion that struct ibv_cq_ex has.
 struct sr_wc_ex {
 	uint64_t completion_ts, wallclock_ns;
 	uint32_t flow_tag;
 	uint16_t cvlan;
 };
 
-// A spec of a flow, one of those of enum ibv_flow_spec_type: a filter of a header, or an action. val and mask have the layout of
-// the structures that verbs.h has for them.
+// A spec of a flow: a filter of a header, or an action. type is an enum ibv_flow_spec_type. val and
+// mask have the layout of the filters in verbs.h.
 struct sr_flow_spec {
 	uint32_t type;
 	uint32_t tag; // of IBV_FLOW_SPEC_ACTION_TAG
 	uint8_t val[40], mask[40];
 };
 
-// What struct ibv_flow_attr says.
+// The fields of struct ibv_flow_attr.
 struct sr_flow_attr {
 	uint32_t type, priority, port, flags;
 	int n; // specs
@@ -224,39 +226,40 @@ struct sr_cm_ud_param {
 	uint32_t qp_num, qkey;
 };
 
-// A struct sockaddr_in or sockaddr_in6; its family is 0 where there is no address.
+// A struct sockaddr_in or sockaddr_in6. Family 0 is no address.
 struct sr_cm_addr {
 	uint8_t bytes[28];
 } __attribute__((aligned(4)));
 
-// What is known of an ID of rdma_cm.
+// The state of an ID of rdma_cm.
 struct sr_cm_id {
 	struct sr_cm_addr src, dst;
-	int dev;      // that it is bound to; -1: none
+	int dev;      // the device that the ID is bound to; -1: none
 	uint8_t port; // of the device
 	uint32_t qp_type;
-	int routed;   // the route to the peer is known, and is this:
+	int routed;   // the route to the peer is known; the next line is valid
 	uint8_t sgid[16], dgid[16], mtu, traffic_class, sl;
 };
 
 struct sr_cm_event {
-	uint64_t id, listen_id; // cookies; listen_id is 0 but in a CONNECT_REQUEST
-	uint32_t handle;        // in a CONNECT_REQUEST, of its new ID
+	uint64_t id, listen_id; // cookies; listen_id is 0 except in a CONNECT_REQUEST
+	uint32_t handle;        // in a CONNECT_REQUEST, the handle of its new ID
 	uint32_t type;          // enum rdma_cm_event_type
 	int status;
-	struct sr_cm_param conn;  // private_data is NULL here and in ud: it is in data
-	struct sr_cm_ud_param ud; // in port space UDP, and of multicast events
+	struct sr_cm_param conn;  // private_data is NULL here and in ud; see data
+	struct sr_cm_ud_param ud; // in port space UDP and in multicast events
 	uint8_t data_len, data[255];
 	struct sr_cm_addr group; // of multicast events; its port is 0
 };
 
-// Options of cm_set_option: those of level RDMA_OPTION_ID.
+// Options of cm_set_option, of level RDMA_OPTION_ID.
 #define SR_CM_TOS 0
 #define SR_CM_REUSEADDR 1
 #define SR_CM_AFONLY 2
 #define SR_CM_ACK_TIMEOUT 3
 
-// Options of rs_set_option and rs_get_option; ACCEPTCONN, ERROR, MAXSEG, STATE and RETRANSMITTED are only for the latter.
+// Options of rs_set_option and rs_get_option. ACCEPTCONN, ERROR, MAXSEG, STATE and RETRANSMITTED
+// can only be read.
 #define SR_RS_SNDBUF 0
 #define SR_RS_RCVBUF 1
 #define SR_RS_SQSIZE 2
@@ -268,45 +271,47 @@ struct sr_cm_event {
 #define SR_RS_KEEPIDLE 8 // s
 #define SR_RS_LINGER 9   // s; -1: off
 #define SR_RS_ACCEPTCONN 10
-#define SR_RS_ERROR 11  // an errno, or 0; asking clears it
+#define SR_RS_ERROR 11  // an errno, or 0; reading clears it
 #define SR_RS_MAXSEG 12 // bytes
 #define SR_RS_IOMAPSIZE 13
-#define SR_RS_STATE 14         // that of TCP which is most like it, as tcpi_state has it
-#define SR_RS_RETRANSMITTED 15 // how often RoCE has sent again; over iWARP, where TCP does it unseen, 0
+#define SR_RS_STATE 14         // the closest state of TCP, as in tcpi_state
+#define SR_RS_RETRANSMITTED 15 // retransmissions of RoCE; 0 over iWARP, as TCP does not report them
 
-// Byte offsets in libibverbs' structures, where the engine finds the handle and the key of what a work request points to. It
-// writes the key of a window that it binds.
-#define SR_AH_HANDLE 32 // that of the front's own structure
+// Byte offsets in libibverbs' structures of the handle and key of an object that a work request
+// points to. The engine writes the key of a window that it binds.
+#define SR_AH_HANDLE 32 // in the front's own structure
 #define SR_MW_RKEY 16
 #define SR_MW_HANDLE 20
 #define SR_MR_HANDLE 32
 #define SR_MR_LKEY 36
 
 // Flags of post_send.
-#define SR_POST_UD 1         // the QP's requests have wr.ud
+#define SR_POST_UD 1         // the requests have wr.ud
 #define SR_POST_ALL 2        // post all or nothing, as ibv_wr_complete does
-#define SR_POST_SGES 8       // from this bit on: how many pieces an inline request may have; more are refused and not read
+#define SR_POST_SGES 8       // from this bit on: the most SGEs of an inline request; a longer list is refused and not read
 
 struct sr_engine {
 	uint32_t version; // SR_VERSION
 	uint32_t size;    // of this struct
 
-	// open opens the devices that the environment describes, at the first call, and lists them.
+	// open lists the devices that the environment describes. The first call opens them.
 	int (*open)(struct sr_device *devices, int *n);
-	// shutdown tells the peers of all connections that the process ends. Nothing may be called afterwards.
+	// shutdown ends all connections, so that their peers know that the process ends. No function
+	// may be called afterwards.
 	int (*shutdown)(void);
 
 	int (*query_device)(int dev, struct sr_device_attr *attr, struct sr_device_attr_ex *ex);
 	int (*query_port)(int dev, int port, struct sr_port_attr *attr);
-	// query_gid returns ENODATA for an entry of the table that is empty.
+	// query_gid returns ENODATA for an empty entry of the table.
 	int (*query_gid)(int dev, int port, int index, struct sr_gid_entry *entry);
 	int (*query_pkey)(int dev, int port, int index, uint16_t *pkey);
 	int (*query_clock)(int dev, uint64_t *ns);
-	// query_counter returns ENOENT if there is no such counter; port 0 is for those of the device.
+	// query_counter returns ENOENT if there is no such counter. Port 0 selects the counters of the
+	// device.
 	int (*query_counter)(int dev, int port, char *name, uint64_t *value);
 
-	// open_context returns an eventfd of type EFD_SEMAPHORE, which counts the asynchronous events that get_async_event can
-	// take. The engine closes it in close_context.
+	// open_context returns an eventfd with EFD_SEMAPHORE. It counts the asynchronous events that
+	// get_async_event can take. close_context closes it.
 	int (*open_context)(int dev, uint32_t *context, int *async_fd);
 	int (*close_context)(uint32_t context);
 	int (*get_async_event)(uint32_t context, struct sr_async_event *event); // EAGAIN if there is none
@@ -314,53 +319,64 @@ struct sr_engine {
 	int (*alloc_pd)(uint32_t context, uint32_t *pd);
 	int (*dealloc_pd)(uint32_t pd);
 	int (*reg_mr)(uint32_t pd, void *addr, size_t length, uint64_t iova, uint32_t access, uint32_t *mr, uint32_t *lkey, uint32_t *rkey);
-	// rereg_mr returns what ibv_rereg_mr does, an enum ibv_rereg_mr_err_code, in code; its own result is the errno.
-	int (*rereg_mr)(uint32_t mr, int flags, uint32_t pd, void *addr, size_t length, uint32_t access, uint32_t *lkey, uint32_t *rkey, int *code);
+	// rereg_mr returns the result of ibv_rereg_mr, an enum ibv_rereg_mr_err_code, in code. Its own
+	// result is the errno.
+	int (*rereg_mr)(uint32_t mr, int flags, uint32_t pd, void *addr, size_t length, uint32_t access, uint32_t *lkey, uint32_t *rkey,
+		int *code);
 	int (*alloc_null_mr)(uint32_t pd, uint32_t *mr, uint32_t *lkey);
 	int (*advise_mr)(uint32_t pd, struct sr_sge *list, uint32_t n);
 	int (*dereg_mr)(uint32_t mr);
 	int (*alloc_mw)(uint32_t pd, int type, uint32_t *mw, uint32_t *rkey);
 	int (*dealloc_mw)(uint32_t mw);
-	int (*bind_mw)(uint32_t qp, void *mw, uint64_t wr_id, uint32_t flags, void *mr, uint64_t addr, uint64_t length, uint32_t access, uint32_t *rkey);
+	int (*bind_mw)(uint32_t qp, void *mw, uint64_t wr_id, uint32_t flags, void *mr, uint64_t addr, uint64_t length, uint32_t access,
+		uint32_t *rkey);
 
-	// thread is called by each thread of the program's with 0 before all other calls, as those may be interrupted by handlers of
-	// signals that need room on the thread's stack. It is also called before the first call of post_send, post_recv, post_srq_recv,
-	// poll_cq or progress, with 1, and when it ends, with -1: so many threads can be in the engine without waiting for each other.
+	// Each thread of the program calls thread with 0 before any other function: signal handlers may
+	// interrupt the other functions and need room on the thread's stack. A thread also calls it
+	// with 1 before its first call of post_send, post_recv, post_srq_recv, poll_cq or progress, and
+	// with -1 when it ends. That many threads can be in the engine without waiting for each other.
 	int (*thread)(int n);
-	// progress makes the device of a context progress, and sets busy to 1 if there was something to do and 0 if not. For a
-	// millisecond or two the device then expects more calls of it, or of poll_cq; end_progress says that there will be none.
+	// progress makes the device of a context progress. It sets busy to 1 if there was something to
+	// do, and else to 0. For a millisecond or two the device then expects more calls of progress or
+	// poll_cq. end_progress announces that there will be none.
 	int (*progress)(uint32_t context, int *busy);
 	int (*end_progress)(uint32_t context);
 
-	// create_channel returns an eventfd as open_context does, for the events that get_cq_event can take. The engine adds to
-	// *events what it adds to the eventfd, a moment before, until destroy_channel has returned.
+	// create_channel returns an eventfd as open_context does, for the events that get_cq_event can
+	// take. The engine adds to *events just before it adds to the eventfd, until destroy_channel
+	// has returned.
 	int (*create_channel)(uint32_t context, uint32_t *events, uint32_t *channel, int *fd);
 	int (*destroy_channel)(uint32_t channel);
 	int (*get_cq_event)(uint32_t channel, struct sr_events **of); // EAGAIN if there is none
-	// create_cq returns the number of completions that there is room for. Until destroy_cq has returned, the engine keeps
-	// *ready at 1 while poll_cq has a completion or an error to return, and at 0 otherwise.
-	int (*create_cq)(uint32_t context, int cqe, uint32_t channel, int timestamps, struct sr_events *events, uint32_t *ready, uint32_t *cq, int *room);
+	// create_cq returns in room the number of completions that the CQ holds. Until destroy_cq has
+	// returned, the engine keeps *ready at 1 while poll_cq has a completion or an error to return,
+	// and at 0 otherwise.
+	int (*create_cq)(uint32_t context, int cqe, uint32_t channel, int timestamps, struct sr_events *events, uint32_t *ready, uint32_t *cq,
+		int *room);
 	int (*resize_cq)(uint32_t cq, int cqe, int *room);
 	int (*modify_cq)(uint32_t cq, int count, int period_us);
-	// req_notify_cq is followed by a call of end_progress before the program sleeps, unless sleeps is not 0.
+	// If sleeps is 0, the caller calls end_progress after req_notify_cq, before the program sleeps.
 	int (*req_notify_cq)(uint32_t cq, int solicited_only, int sleeps);
 	int (*destroy_cq)(uint32_t cq);
-	// poll_cq moves up to n completions to wcs, and to exs if that is not NULL. If there are none, it makes the device
-	// progress, and looks again; and if other is not 0, then also moves up to n completions of that CQ to others.
-	int (*poll_cq)(uint32_t cq, int n, struct sr_wc *wcs, struct sr_wc_ex *exs, int *got, uint32_t other, struct sr_wc *others, int *got_others);
+	// poll_cq moves up to n completions to wcs, and to exs unless it is NULL. If there are none, it
+	// makes the device progress and tries again. If other is not 0, it then also moves up to n
+	// completions of that CQ to others.
+	int (*poll_cq)(uint32_t cq, int n, struct sr_wc *wcs, struct sr_wc_ex *exs, int *got, uint32_t other, struct sr_wc *others,
+		int *got_others);
 
 	int (*create_qp)(struct sr_qp_init_attr *attr, uint32_t *qp, uint32_t *num);
 	int (*open_qp)(uint32_t xrcd, uint32_t num, struct sr_events *events, uint32_t *qp);
 	int (*modify_qp)(uint32_t qp, struct sr_qp_attr *attr, int mask);
 	int (*query_qp)(uint32_t qp, struct sr_qp_attr *attr);
 	int (*destroy_qp)(uint32_t qp);
-	// post_send and the other two post a list. done is the number of requests posted, also when a later one is refused.
-	// post_send also moves up to n completions that the send CQ has then to wcs, as poll_cq does: often those of these requests.
+	// post_send, post_recv and post_srq_recv post a list. They set done to the number of posted
+	// requests, even if a later one is refused. post_send then also moves up to n completions of
+	// the send CQ to wcs, as poll_cq does. These are often the completions of its own requests.
 	int (*post_send)(uint32_t qp, struct sr_send_wr *wr, int flags, int *done, int n, struct sr_wc *wcs, int *got);
 	int (*post_recv)(uint32_t qp, struct sr_recv_wr *wr, int *done);
 	int (*attach_mcast)(uint32_t qp, uint8_t gid[16]);
 	int (*detach_mcast)(uint32_t qp, uint8_t gid[16]);
-	// create_flow returns EOPNOTSUPP for a spec that no device here has.
+	// create_flow returns EOPNOTSUPP for a spec that no device here supports.
 	int (*create_flow)(uint32_t qp, struct sr_flow_attr *attr, uint32_t *flow);
 	int (*destroy_flow)(uint32_t flow);
 
@@ -369,22 +385,24 @@ struct sr_engine {
 	int (*query_srq)(uint32_t srq, struct sr_srq_attr *attr);
 	int (*destroy_srq)(uint32_t srq);
 	int (*post_srq_recv)(uint32_t srq, struct sr_recv_wr *wr, int *done);
-	int (*open_xrcd)(uint32_t context, int fd, int oflags, uint32_t *xrcd); // fd -1: a domain of its own
+	int (*open_xrcd)(uint32_t context, int fd, int oflags, uint32_t *xrcd); // fd -1: an anonymous domain
 	int (*close_xrcd)(uint32_t xrcd);
 
 	int (*create_ah)(uint32_t pd, struct sr_ah_attr *attr, uint32_t *ah);
 	int (*destroy_ah)(uint32_t ah);
 	int (*init_ah)(int dev, int port, struct sr_wc *wc, void *grh, struct sr_ah_attr *attr);
 
-	// cm_create_channel returns an eventfd as open_context does, for the events that cm_get_event can take.
+	// cm_create_channel returns an eventfd as open_context does, for the events that cm_get_event
+	// can take.
 	int (*cm_create_channel)(uint32_t *channel, int *fd);
-	// cm_destroy_channel ends what the IDs of the channel do. They can only be destroyed then.
+	// cm_destroy_channel disables the IDs of the channel. They can then only be destroyed.
 	int (*cm_destroy_channel)(uint32_t channel);
-	// cm_get_event returns EAGAIN if there is none. The new ID of a CONNECT_REQUEST gets new_cookie.
+	// cm_get_event returns EAGAIN if there is no event. The new ID of a CONNECT_REQUEST gets
+	// new_cookie.
 	int (*cm_get_event)(uint32_t channel, uint64_t new_cookie, struct sr_cm_event *event);
 	int (*cm_create_id)(uint32_t channel, uint64_t cookie, int port_space, uint32_t *id);
-	// cm_destroy_id and cm_migrate_id return how many events of the ID cm_get_event has returned in all. A CONNECT_REQUEST is
-	// one of the listener.
+	// cm_destroy_id and cm_migrate_id return the number of the ID's events that cm_get_event has
+	// returned. A CONNECT_REQUEST counts as an event of the listener.
 	int (*cm_destroy_id)(uint32_t id, uint32_t *events);
 	int (*cm_migrate_id)(uint32_t id, uint32_t channel, uint32_t *events);
 	int (*cm_query_id)(uint32_t id, struct sr_cm_id *info);
@@ -393,11 +411,13 @@ struct sr_engine {
 	int (*cm_resolve_addr)(uint32_t id, struct sr_cm_addr *src, struct sr_cm_addr *dst, int timeout_ms); // src may be NULL
 	int (*cm_resolve_route)(uint32_t id);
 	int (*cm_listen)(uint32_t id, int backlog);
-	// cm_use_qp gives the ID a QP, which the engine then moves from state to state as connections begin and end. Its states are
-	// INIT, or RTS if it is a UD QP, from now on. A handle of 0 takes the QP away from the ID.
+	// cm_use_qp gives the ID a QP. The engine moves the QP to INIT, or to RTS if it is a UD QP, and
+	// later changes its state as connections begin and end. A handle of 0 removes the QP from the
+	// ID.
 	int (*cm_use_qp)(uint32_t id, uint32_t qp);
-	// cm_connect and cm_accept do what cm_use_qp does if the ID does not have the QP yet. Without a QP, the number in param is
-	// that of a QP that the program moves itself, but on iWARP, where the engine does. A NULL param has the defaults.
+	// cm_connect and cm_accept do as cm_use_qp if the ID does not have the QP yet. Without a QP,
+	// param has the number of a QP whose state the program changes itself; over iWARP the engine
+	// does. If param is NULL, the defaults are used.
 	int (*cm_connect)(uint32_t id, uint32_t qp, struct sr_cm_param *param);
 	int (*cm_accept)(uint32_t id, uint32_t qp, struct sr_cm_param *param);
 	int (*cm_establish)(uint32_t id);
@@ -408,8 +428,9 @@ struct sr_engine {
 	int (*cm_join)(uint32_t id, struct sr_cm_addr *group);
 	int (*cm_leave)(uint32_t id, struct sr_cm_addr *group);
 
-	// Rsockets, of type SOCK_STREAM or SOCK_DGRAM. Where a socket would wait these return EAGAIN or EINPROGRESS, and rs_arm tells how to. The
-	// descriptor fd, whose number is to be that of the rsocket, is closed by rs_close, which waits as SO_LINGER has it.
+	// Rsockets, of type SOCK_STREAM or SOCK_DGRAM. Functions that would wait return EAGAIN or
+	// EINPROGRESS: rs_arm returns a descriptor to wait for. The number of the descriptor fd is the
+	// number of the rsocket. rs_close closes it and waits as SO_LINGER says.
 	int (*rs_socket)(int domain, int datagrams, uint32_t *rs, int *fd);
 	int (*rs_bind)(uint32_t rs, struct sr_cm_addr *addr);
 	int (*rs_listen)(uint32_t rs, int backlog);
@@ -419,24 +440,26 @@ struct sr_engine {
 	int (*rs_close)(uint32_t rs);
 	int (*rs_recv)(uint32_t rs, void *buf, size_t n, int peek, size_t *done); // done is 0 at the end of the stream
 	int (*rs_send)(uint32_t rs, void *buf, size_t n, size_t *done);
-	// rs_recvfrom and rs_sendto are for one datagram; without an address it goes to that of rs_connect.
+	// rs_recvfrom and rs_sendto transfer one datagram. If to is NULL, the datagram goes to the
+	// address of rs_connect.
 	int (*rs_recvfrom)(uint32_t rs, void *buf, size_t n, int peek, size_t *done, struct sr_cm_addr *from);
 	int (*rs_sendto)(uint32_t rs, void *buf, size_t n, struct sr_cm_addr *to);
-	// rs_map chooses the offset if that is -1, and returns it in at.
+	// rs_map returns the offset in at. If offset is -1, the engine chooses it.
 	int (*rs_map)(uint32_t rs, void *addr, size_t length, int64_t offset, int64_t *at);
 	int (*rs_unmap)(uint32_t rs, void *addr, size_t length);
 	int (*rs_write_at)(uint32_t rs, void *buf, size_t n, int64_t offset, size_t *done);
 	int (*rs_name)(uint32_t rs, int peer, struct sr_cm_addr *addr);
 	int (*rs_set_option)(uint32_t rs, int option, int value);
 	int (*rs_get_option)(uint32_t rs, int option, int *value);
-	// rs_arm returns what the rsocket is ready for in revents, as poll does. For each of POLLIN and POLLOUT in events it returns a
-	// descriptor in fds[0] and fds[1], else -1, which is readable as long as the rsocket is ready for it, or has failed or hung up:
-	// until rs_disarm is called with the same events. With none, rs_disarm must not be called.
+	// rs_arm returns the rsocket's events in revents, as poll does. If events has POLLIN, fds[0] is
+	// a descriptor to sleep on, and else -1. The same holds for POLLOUT and fds[1]. The descriptor
+	// is readable while the rsocket is ready for the event, has failed or has hung up, until
+	// rs_disarm is called with the same events. If events is 0, rs_disarm must not be called.
 	int (*rs_arm)(uint32_t rs, int events, int *revents, int *fds);
 	int (*rs_disarm)(uint32_t rs, int events);
 };
 
-// softrnic_engine is the only function that libsoftrnic.so exports for others.
+// softrnic_engine is the only function that libsoftrnic.so exports.
 const struct sr_engine *softrnic_engine(void);
 
 #endif

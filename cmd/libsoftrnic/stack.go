@@ -31,13 +31,14 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// stack is a node, and the one or two devices that it is for C programs, whose QPs have no transport of their own.
+// stack is a node. C programs see it as one or two devices, one for each wire protocol, as their
+// QPs have no transport attribute.
 type stack struct {
 	node *node.Node
-	pipe bool // its link is one
+	pipe bool // its link is a pipe
 }
 
-// device is a stack seen as a device of one wire protocol.
+// device is a stack as a device of one wire protocol.
 type device struct {
 	*stack
 	dev       *verbs.Device
@@ -53,8 +54,8 @@ type state struct {
 	err     error
 	cfg     dropin.Config
 	devices []*device
-	nodes   []*node.Node // one a rail
-	ends    []func()     // of what is published for softrnic top
+	nodes   []*node.Node // one for each rail
+	ends    []func()     // withdraw the status published for softrnic top
 	log     atomic.Pointer[slog.Logger]
 }
 
@@ -85,7 +86,7 @@ func (s *state) doOpen() (err error) {
 		st := &stack{n, r.Flags.Link.Medium == "pipe"}
 		pair := []*device{{st, n.Dev, r.RoCE, verbs.RoCEv2}, {st, n.Dev, r.IWARP, verbs.IWARP}}
 		if s.cfg.Transports[0] == verbs.IWARP {
-			slices.Reverse(pair) // some programs ask the first device for what they use another for
+			slices.Reverse(pair) // some programs query the first device and use another
 		}
 		for _, d := range pair {
 			if d.name != "" {
@@ -97,11 +98,11 @@ func (s *state) doOpen() (err error) {
 			s.ends = append(s.ends, status.PublishNode(n, s.cfg.Run))
 		}
 	}
-	watchFaults()
+	initFaultHandlers()
 	return nil
 }
 
-// command is the file of the command softrnic, which can be a hub.
+// command returns the file of the command softrnic, which can run as a hub.
 func (s *state) command() string {
 	if s.cfg.Command != "" {
 		return s.cfg.Command
@@ -120,14 +121,14 @@ func (s *state) command() string {
 	return "softrnic" // in PATH
 }
 
-// logError logs the error of a call, which the program only sees the errno of.
+// logError logs the error of a call, of which the program only sees the errno.
 func (s *state) logError(err error) {
 	if log := s.log.Load(); log != nil {
 		log.Debug("a call has failed", "error", err)
 	}
 }
 
-// device returns a device by its number in the list that C has.
+// device returns a device by its number in C's list, or nil.
 func (s *state) device(i int) *device {
 	if i < 0 || i >= len(s.devices) {
 		return nil
@@ -135,13 +136,14 @@ func (s *state) device(i int) *device {
 	return s.devices[i]
 }
 
-// goodbyeTimeout is how long a process that ends waits for its peers to know: longer than two seconds only while there is
-// no hub, and as long as most starts of another take.
-const goodbyeTimeout = 10 * time.Second
+// shutdownTimeout is how long an exiting process waits for its peers to acknowledge the end of
+// connections. More than two seconds pass only while there is no hub. Most hubs start within the
+// timeout.
+const shutdownTimeout = 10 * time.Second
 
-// shutdown shuts the devices down, all at once, and closes their links.
+// shutdown shuts down all devices at once, and closes their links.
 func (s *state) shutdown() error {
-	ctx, cancel := context.WithTimeout(context.Background(), goodbyeTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 	defer cancel()
 	errs := make([]error, len(s.nodes))
 	var all sync.WaitGroup
@@ -170,15 +172,15 @@ func (s *state) shutdown() error {
 	for _, end := range s.ends {
 		end()
 	}
-	for i, n := range s.nodes { // so that files and sockets of the links go, and the hub knows
+	for i, n := range s.nodes { // removes files and sockets of the links, and deregisters from the hub
 		all.Go(func() { errs[i] = errors.Join(errs[i], n.Host.Close()) })
 	}
 	all.Wait()
 	return errors.Join(errs...)
 }
 
-// guid is the device's GUID as programs see it, in network byte order in memory. The iWARP device has another one than the
-// RoCE device of the same stack.
+// guid returns the device's GUID in network byte order. The iWARP and RoCE devices of a stack have
+// different ones.
 func (d *device) guid() uint64 {
 	g := d.dev.QueryDevice().NodeGUID
 	if d.transport == verbs.IWARP {
@@ -187,11 +189,12 @@ func (d *device) guid() uint64 {
 	return bits.ReverseBytes64(g)
 }
 
-// receivesItself reports whether the device is as quick without threads of the program's that receive: all of a pipe is in this
-// process, where each port has a goroutine that receives while others poll.
-func (d *device) receivesItself() bool { return d.pipe }
+// receivesOnItsOwn reports whether the device is as fast if the program's threads do not receive.
+// This holds for a pipe, which lies within this process: each port has a goroutine that receives
+// while others poll.
+func (d *device) receivesOnItsOwn() bool { return d.pipe }
 
-// arrivals shows when packets have arrived, or is nil.
+// arrivals returns the words that show whether packets have arrived, or nil.
 func (d *device) arrivals() *C.struct_sr_arrivals {
 	if d.node.Segment == nil {
 		return nil
@@ -206,7 +209,7 @@ func (d *device) arrivals() *C.struct_sr_arrivals {
 
 func (d *device) netdev() string { return d.node.Host.NICs()[0].Name() }
 
-// ifindex is the number of a network interface, or 0.
+// ifindex returns the index of a network interface, or 0.
 func ifindex(name string) uint32 {
 	if ifce, err := net.InterfaceByName(name); err == nil {
 		return uint32(ifce.Index)
@@ -214,7 +217,8 @@ func ifindex(name string) uint32 {
 	return 0
 }
 
-// gid is an entry of the device's GID table. iWARP has one, which is the MAC address, as Linux's siw has.
+// gid returns an entry of the device's GID table. iWARP has one entry, the MAC address, as in
+// Linux's siw.
 func (d *device) gid(port, index int) (verbs.GIDEntry, error) {
 	if port < 0 || port > 255 {
 		return verbs.GIDEntry{}, syscall.EINVAL

@@ -1,15 +1,18 @@
 //go:build linux && cgo && (amd64 || arm64)
 
-// Go's threads never run a handler of the program's: their stacks are too small for one that was installed without SA_ONSTACK. They
-// begin with every signal blocked, as the front loads the engine so; but Go unblocks some in each thread, of which the program may
-// use SIGCHLD, SIGPROF, SIGSTKFLT and the first real-time signal. So each thread that Go makes queues a signal to itself which it has
-// blocked. It is handled when Go unblocks that, and the handler blocks the others again.
+// Go's threads must not run the program's signal handlers: their stacks are too small for a handler
+// that was installed without SA_ONSTACK. They start with all signals blocked, as they are when the
+// front loads the engine. But Go unblocks some in each thread, of which the program may use
+// SIGCHLD, SIGPROF, SIGSTKFLT and the first real-time signal. Each thread that Go creates therefore
+// queues a blocked signal to itself. When Go unblocks the signal, its handler blocks the others
+// again.
 //
-// The signal is SIGSETXID, by which the C library makes all threads change their user: it has a handler as soon as there are two
-// threads, and sigaction refuses to change it. Other signals may lose their handler while they wait, and then end the process. What
-// was not sent here is passed on to the C library's handler, which is still called for every signal of its own.
+// The signal is SIGSETXID, with which the C library changes the user of all threads. The C library
+// installs a handler for it with the second thread, and sigaction refuses to change it. Any other
+// signal could lose its handler while it is pending, and then end the process. Signals that are not
+// sent here are passed on to the C library's handler.
 //
-// The engine is linked with --wrap=pthread_create, by which Go makes its threads.
+// The engine is linked with --wrap=pthread_create. Go creates its threads with pthread_create.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
@@ -23,11 +26,11 @@
 
 #define SIGSETXID 33
 
-// BIT is a signal's in the kernel's sets, of 64 signals.
+// BIT is the bit of a signal in the kernel's sets of 64 signals.
 #define BIT(sig) ((uint64_t)1 << ((sig) - 1))
 
-// What a thread of Go's takes: faults, and what the C library sends.
-#define TAKEN (BIT(SIGILL) | BIT(SIGTRAP) | BIT(SIGBUS) | BIT(SIGFPE) | BIT(SIGSEGV) | BIT(32) | BIT(SIGSETXID))
+// The signals that a thread of Go accepts: faults, and signals of the C library.
+#define ACCEPTED (BIT(SIGILL) | BIT(SIGTRAP) | BIT(SIGBUS) | BIT(SIGFPE) | BIT(SIGSEGV) | BIT(32) | BIT(SIGSETXID))
 
 // The kernel's struct sigaction.
 struct action {
@@ -37,35 +40,36 @@ struct action {
 	uint64_t mask;
 };
 
-static struct action of_libc; // its handler is NULL until handle_setxid is installed
-static pthread_mutex_t installing = PTHREAD_MUTEX_INITIALIZER;
+static struct action libc_action; // the C library's action; its handler is NULL until handle_setxid is installed
+static pthread_mutex_t install_mutex = PTHREAD_MUTEX_INITIALIZER;
 
 static void handle_setxid(int sig, siginfo_t *info, void *context)
 {
-	if (info->si_code == SI_QUEUE && info->si_pid == getpid() && info->si_value.sival_ptr == (void *)&of_libc)
-		memcpy(&((ucontext_t *)context)->uc_sigmask, &(uint64_t){~TAKEN}, sizeof(uint64_t)); // no more is there
+	if (info->si_code == SI_QUEUE && info->si_pid == getpid() && info->si_value.sival_ptr == (void *)&libc_action)
+		memcpy(&((ucontext_t *)context)->uc_sigmask, &(uint64_t){~ACCEPTED}, sizeof(uint64_t)); // the kernel's set has only these bytes
 	else
-		of_libc.handler(sig, info, context);
+		libc_action.handler(sig, info, context);
 }
 
-// install puts handle_setxid before the C library's handler. It returns whether it is there.
+// install installs handle_setxid in front of the C library's handler. It returns whether it is
+// installed.
 static int install(void)
 {
-	pthread_mutex_lock(&installing);
-	if (!of_libc.handler) {
+	pthread_mutex_lock(&install_mutex);
+	if (!libc_action.handler) {
 		struct action a;
 		if (!syscall(SYS_rt_sigaction, SIGSETXID, NULL, &a, sizeof a.mask) && (void *)a.handler != SIG_DFL &&
 		    (void *)a.handler != SIG_IGN && a.flags & SA_SIGINFO) {
-			of_libc = a;
+			libc_action = a;
 			a.handler = handle_setxid;
 			a.flags |= SA_ONSTACK;
-			a.mask = ~TAKEN; // nor is the handler interrupted; the kernel delivers what a thread has sent itself first
+			a.mask = ~ACCEPTED; // the handler is not interrupted either; the kernel delivers a thread's signal to itself first
 			if (syscall(SYS_rt_sigaction, SIGSETXID, &a, NULL, sizeof a.mask))
-				of_libc.handler = NULL;
+				libc_action.handler = NULL;
 		}
 	}
-	int there = of_libc.handler != NULL;
-	pthread_mutex_unlock(&installing);
+	int there = libc_action.handler != NULL;
+	pthread_mutex_unlock(&install_mutex);
 	return there;
 }
 
@@ -84,14 +88,14 @@ static void *start_thread(void *v)
 		memset(&info, 0, sizeof info);
 		info.si_code = SI_QUEUE;
 		info.si_pid = getpid();
-		info.si_value.sival_ptr = &of_libc;
+		info.si_value.sival_ptr = &libc_action;
 		syscall(SYS_rt_sigprocmask, SIG_SETMASK, &all, NULL, sizeof all);
 		syscall(SYS_rt_tgsigqueueinfo, info.si_pid, syscall(SYS_gettid), SIGSETXID, &info);
 	}
 	return s.f(s.arg);
 }
 
-// Not there where the engine is linked without --wrap, as by go vet and go build ./...
+// NULL if the engine is linked without --wrap, as by go vet and go build ./...
 extern int __real_pthread_create(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *) __attribute__((weak));
 int __wrap_pthread_create(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
 

@@ -11,10 +11,11 @@ import (
 	"github.com/softrnic/softrnic/cmd/internal/dropin"
 )
 
-// nfpm makes Debian packages. It is not part of this module: go run gets it.
+// nfpm makes Debian packages. It is not part of this module: go run downloads it.
 const nfpm = "github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.43.4"
 
-// debianPackage builds everything as install does, and makes a Debian package of it, which has it below /usr.
+// debianPackage builds everything as install does, and makes a Debian package that installs it
+// below /usr.
 func debianPackage(file string, engine bool) error {
 	file, err := filepath.Abs(file)
 	if err != nil {
@@ -37,13 +38,13 @@ func debianPackage(file string, engine bool) error {
 		return err
 	}
 	cmd := exec.Command("go", "run", nfpm, "package", "--config", config, "--packager", "deb", "--target", file)
-	// Outside the module, whose go.mod does not have nfpm; and for the machine that runs it, without C.
+	// nfpm is built outside the module, whose go.mod lacks it, and without C.
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), "GOFLAGS=-mod=mod", "CGO_ENABLED=0")
 	return run(cmd)
 }
 
-// packageConfig is what nfpm reads. Programs bring libibverbs' and librdmacm's other parts themselves; the libraries here only need
-// the C library.
+// packageConfig returns the configuration of nfpm. The libraries depend on the C library only.
+// Programs depend on the other parts of libibverbs and librdmacm themselves.
 func packageConfig(tree, version string) string {
 	return fmt.Sprintf(`name: softrnic
 arch: %s
@@ -71,13 +72,14 @@ contents:
 `, runtime.GOARCH, version, dropin.OldestGlibc, tree)
 }
 
-// packageVersion is 0, as there has been no release, with the time and the name of the commit, so that later ones are higher.
+// packageVersion returns version 0, as there is no release yet, with the time and hash of the
+// commit, so that later versions are higher.
 func packageVersion(root string) string {
 	cmd := exec.Command("git", "log", "-1", "--format=%cd.%h", "--date=format:%Y%m%d%H%M%S")
 	cmd.Dir = root
 	out, err := cmd.Output()
 	if err != nil {
-		return "0" // not of a repository
+		return "0" // not built from a repository
 	}
 	return "0~git" + strings.TrimSpace(string(out))
 }

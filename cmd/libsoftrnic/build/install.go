@@ -17,7 +17,7 @@ import (
 //	bin/softrnic
 //	lib/softrnic/lib*.so.*      found by softrnic run, and by LD_LIBRARY_PATH
 //	lib/softrnic/lib*/          vendors' libraries, for machines that lack them
-//	lib/softrnic/lib*.so        for linkers, and programs that load them by this name
+//	lib/softrnic/lib*.so        for linkers and programs that load them by this name
 //	lib/softrnic/pkgconfig/     for PKG_CONFIG_PATH; the headers are the system's
 func install(prefix string, engine bool) error {
 	prefix, err := filepath.Abs(prefix)
@@ -40,8 +40,8 @@ func install(prefix string, engine bool) error {
 	return writePkgConfig(libs)
 }
 
-// linkNames adds names without a version, for linkers and for programs that load libibverbs.so: they would find the system's, if
-// that is installed for development.
+// linkNames adds names without a version, for linkers and for programs that load libibverbs.so.
+// Otherwise they find the system's, if its development package is installed.
 func linkNames(libs string) error {
 	for _, lib := range dropin.Libraries[1:] {
 		link := filepath.Join(libs, strings.TrimSuffix(lib, ".1"))
@@ -55,14 +55,15 @@ func linkNames(libs string) error {
 	return nil
 }
 
-// The versions that the files for pkg-config name: those of the rdma-core of whose functions the libraries have all.
+// The versions in the files for pkg-config. The libraries have all functions of the rdma-core with
+// these versions.
 const (
 	verbsVersion = "1.14.44.0"
 	cmVersion    = "1.3.44.0"
 )
 
-// writePkgConfig writes the files for pkg-config. They name the libraries from where they are themselves, as a package is built
-// below another directory than it is installed in.
+// writePkgConfig writes the files for pkg-config. They name the libraries relative to their own
+// directory, as a package is not built in the directory where it is installed.
 func writePkgConfig(libs string) error {
 	dir := filepath.Join(libs, "pkgconfig")
 	if err := os.MkdirAll(dir, 0o777); err != nil {
@@ -72,7 +73,8 @@ func writePkgConfig(libs string) error {
 		{"libibverbs", "RDMA verbs of SoftRNIC", verbsVersion, "", "-libverbs"},
 		{"librdmacm", "RDMA connections of SoftRNIC", cmVersion, "Requires.private: libibverbs\n", "-lrdmacm"},
 	} {
-		text := fmt.Sprintf("libdir=${pcfiledir}/..\n\nName: %s\nDescription: %s\nVersion: %s\n%sLibs: -L${libdir} -Wl,-rpath,${libdir} %s\n", p.name, p.description, p.version, p.requires, p.flag)
+		text := fmt.Sprintf("libdir=${pcfiledir}/..\n\nName: %s\nDescription: %s\nVersion: %s\n%s"+
+			"Libs: -L${libdir} -Wl,-rpath,${libdir} %s\n", p.name, p.description, p.version, p.requires, p.flag)
 		if err := os.WriteFile(filepath.Join(dir, p.name+".pc"), []byte(text), 0o666); err != nil {
 			return err
 		}

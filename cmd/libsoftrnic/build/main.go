@@ -1,14 +1,16 @@
-// Command build builds the drop-in libraries: libsoftrnic.so, the engine, and libibverbs.so.1 and librdmacm.so.1 in front of it.
-// It needs gcc and the headers of libibverbs and librdmacm (Debian: libibverbs-dev, librdmacm-dev).
+// Command build builds the drop-in libraries: libsoftrnic.so, the engine, and libibverbs.so.1 and
+// librdmacm.so.1 in front of it. It needs gcc and the headers of libibverbs and librdmacm (Debian:
+// libibverbs-dev, librdmacm-dev).
 //
 //	go run ./cmd/libsoftrnic/build -o DIR
 //
-// With -prefix it also builds the command softrnic, and installs all of it, with files for pkg-config:
+// With -prefix it also builds the command softrnic, and installs all of it, with files for
+// pkg-config:
 //
 //	go run ./cmd/libsoftrnic/build -prefix $HOME/.local
 //	~/.local/bin/softrnic run -- ibv_devinfo
 //
-// With -deb it makes a Debian package of the same; the tool for that, nfpm, is got by go run.
+// With -deb it makes a Debian package of the same. go run downloads the tool for that, nfpm.
 //
 //	go run ./cmd/libsoftrnic/build -deb softrnic.deb
 package main
@@ -25,15 +27,18 @@ import (
 	"github.com/softrnic/softrnic/cmd/internal/dropin"
 )
 
-// sanitize is a sanitizer of gcc's, or empty.
+// sanitize is a sanitizer of gcc, or empty.
 var sanitize string
 
 func main() {
 	out := flag.String("o", "lib", "the directory for the libraries, which is made if it is not there")
-	prefix := flag.String("prefix", "", "install the libraries and the command softrnic below this directory, in lib/softrnic and bin; -o then does not count")
-	deb := flag.String("deb", "", "make a Debian package with the libraries and the command softrnic, this file; -o and -prefix then do not count")
+	prefix := flag.String("prefix", "",
+		"install the libraries and the command softrnic below this directory, in lib/softrnic and bin; -o then does not count")
+	deb := flag.String("deb", "",
+		"make a Debian package with the libraries and the command softrnic, this file; -o and -prefix then do not count")
 	engine := flag.Bool("engine", true, "build the engine, which takes the longest")
-	flag.StringVar(&sanitize, "sanitize", "", "build the libraries of C with this sanitizer of gcc's, address or thread, and flags of gcc's after a space, for tests")
+	flag.StringVar(&sanitize, "sanitize", "",
+		"build the libraries of C with this sanitizer of gcc's, address or thread, and flags of gcc's after a space, for tests")
 	flag.Parse()
 	var err error
 	switch {
@@ -65,13 +70,15 @@ func build(out string, engine bool) error {
 		return err
 	}
 	if engine {
-		cmd := exec.Command("go", "build", profile, "-buildmode=c-shared", "-ldflags=-s -w -X=runtime.godebugDefault=asyncpreemptoff=1,gcshrinkstackoff=1 -extldflags=-Wl,-soname,libsoftrnic.so,--wrap=pthread_create",
+		cmd := exec.Command("go", "build", profile, "-buildmode=c-shared",
+			"-ldflags=-s -w -X=runtime.godebugDefault=asyncpreemptoff=1,gcshrinkstackoff=1 "+
+				"-extldflags=-Wl,-soname,libsoftrnic.so,--wrap=pthread_create",
 			"-o", filepath.Join(out, "libsoftrnic.so"), "./cmd/libsoftrnic")
 		cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=1")
 		if err := run(cmd); err != nil {
 			return err
 		}
-		// Go writes a header for its exports, which nobody needs.
+		// The header that Go writes for its exports is not needed.
 		if err := os.Remove(filepath.Join(out, "libsoftrnic.h")); err != nil {
 			return err
 		}
@@ -96,7 +103,8 @@ func build(out string, engine bool) error {
 	return linkNames(out)
 }
 
-// provider builds a stand-in for a vendor's library, whose source and version script are in cmd/libproviders.
+// provider builds a stand-in for a vendor's library. Its source and version script are in
+// cmd/libproviders.
 func provider(root, out, soname string) error {
 	dir := dropin.ProviderDir(out, soname)
 	if err := os.MkdirAll(dir, 0o777); err != nil {
@@ -106,19 +114,20 @@ func provider(root, out, soname string) error {
 	return shared(dir, soname, "-Wl,--version-script="+source+".map", source+".c")
 }
 
-// front builds a library of C, whose sources and version script are in cmd/NAME.
+// front builds a C library from its sources and version script in cmd/NAME.
 func front(root, out, name, soname string, libs ...string) error {
 	dir := filepath.Join(root, "cmd", name)
 	sources, err := filepath.Glob(filepath.Join(dir, "*.c"))
 	if err != nil {
 		return err
 	}
-	args := slices.Concat([]string{"-Wl,--version-script=" + filepath.Join(dir, name+".map"), "-Wl,-z,nodelete", "-Wl,-Bsymbolic-functions"}, sources, libs, []string{"-ldl", "-lpthread"})
+	args := slices.Concat([]string{"-Wl,--version-script=" + filepath.Join(dir, name+".map"), "-Wl,-z,nodelete",
+		"-Wl,-Bsymbolic-functions"}, sources, libs, []string{"-ldl", "-lpthread"})
 	return shared(out, soname, args...)
 }
 
-// shared compiles C to a library, of which programs see what is PUBLIC. Threads that are cancelled run its cleanup handlers, for
-// which -fexceptions is.
+// shared compiles C to a library that exports its PUBLIC symbols. -fexceptions makes cancelled
+// threads run cleanup handlers.
 func shared(out, soname string, args ...string) error {
 	flags := []string{
 		"-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-fexceptions", "-fvisibility=hidden", "-shared", "-Wl,-soname," + soname,
@@ -126,7 +135,7 @@ func shared(out, soname string, args ...string) error {
 	}
 	if sanitize == "" {
 		flags = append(flags, "-Wl,-z,defs")
-	} else { // whose functions are the program's
+	} else { // the program has the sanitizer's functions
 		flags = append(flags, "-g", "-fno-omit-frame-pointer")
 		flags = append(flags, strings.Fields("-fsanitize="+sanitize)...)
 	}
@@ -141,11 +150,11 @@ func run(cmd *exec.Cmd) error {
 	return nil
 }
 
-// profile has the compiler optimize for what fast paths do (tests/bench/profile.sh). It is no default.pgo, by which go run, go
-// test and go vet would compile all dependencies once more.
+// profile is the profile of the fast paths (tests/bench/profile.sh) for the compiler. It is not
+// named default.pgo: go run, go test and go vet would compile all dependencies once more.
 const profile = "-pgo=cmd/softrnic/release.pgo"
 
-// moduleRoot is the directory of go.mod.
+// moduleRoot returns the directory of go.mod.
 func moduleRoot() (string, error) {
 	mod, err := exec.Command("go", "env", "GOMOD").Output()
 	if err != nil {

@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// prerequisites says what is missing before the engine is compiled, which takes a minute. The flags are gcc's.
+// prerequisites checks for missing packages before the engine is compiled, which takes a minute.
+// The flags are gcc's.
 func prerequisites(flags ...string) error {
 	const packages = "the build needs Debian's packages gcc, libc6-dev, libibverbs-dev and librdmacm-dev, or what has the same elsewhere"
 	gcc, err := exec.LookPath("gcc")

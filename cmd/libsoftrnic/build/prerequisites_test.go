@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestPrerequisites: who lacks the compiler is told which packages to install.
+// TestPrerequisites: without the compiler, the error names the packages to install.
 func TestPrerequisites(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	err := build(t.TempDir(), true)
@@ -18,7 +18,7 @@ func TestPrerequisites(t *testing.T) {
 	}
 }
 
-// TestHeaders: so is who lacks the headers.
+// TestHeaders: without the headers, the error names the packages to install.
 func TestHeaders(t *testing.T) {
 	if _, err := exec.LookPath("gcc"); err != nil {
 		t.Skip(err)

@@ -129,7 +129,7 @@ func TestPerftest(t *testing.T) {
 
 // TestPerftestOverCM runs perftest's tools with -R: one connection for their own messages, and then others for the test, for
 // which the server makes a second listener. A client that came between the two would be rejected, and ib_write_bw of perftest 4.5 then
-// crashes: it goes on with an rdma_cm_id that it has destroyed. So the first listener lingers (cmd/libsoftrnic/cmlinger.go).
+// crashes: it goes on with an rdma_cm_id that it has destroyed. So the first listener is retained (cmd/libsoftrnic/cmretain.go).
 func TestPerftestOverCM(t *testing.T) {
 	gate.System(t)
 	needs(t, "/usr/bin/ib_write_bw", "perftest")

@@ -1,5 +1,5 @@
 package ticks
 
-// Now is the processor's time stamp counter. Those that count evenly, as all do since 2008, run at the processor's nominal
-// frequency, which is a GHz or more.
+// Now returns the processor's time stamp counter. Since 2008 it counts at a constant rate, the
+// processor's nominal frequency, which is 1 GHz or more.
 func Now() uint64

@@ -6,5 +6,5 @@ import "time"
 
 var began = time.Now()
 
-// Now is the time since the program began, in nanoseconds.
+// Now returns the time since the program began, in nanoseconds.
 func Now() uint64 { return uint64(time.Since(began)) }

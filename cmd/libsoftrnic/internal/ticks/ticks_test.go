@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// TestSecond: a while by the system's clock has as many ticks as Second promises, or more. The interval of package time is within
-// that of ticks.
+// TestSecond: an interval of the system's clock has at least as many ticks as Second says. The
+// interval of package time lies within that of ticks.
 func TestSecond(t *testing.T) {
 	const while = 20 * time.Millisecond
 	first := Now()

@@ -14,23 +14,25 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// lingerTime is how long a listener goes on after a program has destroyed it. Programs that take one connection with one
-// listener and the next with another one for the same address, as perftest's with -R do, have no listener for a moment, in
-// which a quick peer's request comes and would be rejected. Instead the next listener for the address gets it; if there is
-// none, it is rejected when the time is over.
-const lingerTime = 2 * time.Second
+// retainTime is how long a listener is retained after a program has destroyed it. Some programs,
+// such as perftest's with -R, take each connection with a new listener for the same address. In
+// between they have no listener, and a fast peer's request would be rejected. A retained listener
+// keeps the request for the next listener for the address. If there is none, the request is
+// rejected when the time is over.
+const retainTime = 2 * time.Second
 
-// lingering has the listeners that go on without an ID of the program.
-var lingering lingerers
+// retained has the listeners that are retained without an ID of the program.
+var retained retainedListeners
 
-type lingerers struct {
+type retainedListeners struct {
 	mu  sync.Mutex
 	ch  *rdmacm.EventChannel // of all of them
 	ids []*rdmacm.ID
 }
 
-// keep takes over the listener of an ID that is being destroyed. It returns false if that is not possible.
-func (l *lingerers) keep(s *cmID) bool {
+// retain takes over the listener of an ID that is being destroyed. It returns false if that is not
+// possible.
+func (l *retainedListeners) retain(s *cmID) bool {
 	if !s.listening || s.options || s.LocalAddr().Port() == 0 {
 		return false
 	}
@@ -54,16 +56,16 @@ func (l *lingerers) keep(s *cmID) bool {
 	return true
 }
 
-// add has a listener of l.ch linger. mu is held.
-func (l *lingerers) add(id *rdmacm.ID) {
+// add retains a listener of l.ch. mu is held.
+func (l *retainedListeners) add(id *rdmacm.ID) {
 	l.ids = append(l.ids, id)
-	time.AfterFunc(lingerTime, func() { l.end(func(other *rdmacm.ID) bool { return other == id }) })
+	time.AfterFunc(retainTime, func() { l.destroy(func(other *rdmacm.ID) bool { return other == id }) })
 }
 
-// listenForDatagrams adds a listener in port space UDP to one of TCP: of a program that has exchanged its parameters over a
-// connection the next listener may be one for datagrams, with the same port number. There is none if the program has one
-// already, or no device of RoCE. mu is held.
-func (l *lingerers) listenForDatagrams(addr netip.AddrPort) {
+// listenForDatagrams adds a listener in port space UDP to one in TCP. A program that has exchanged
+// its parameters over a connection may next listen for datagrams with the same port number. No
+// listener is added if the program already has one, or has no RoCE device. mu is held.
+func (l *retainedListeners) listenForDatagrams(addr netip.AddrPort) {
 	if !slices.Contains(stacks.cmTransports(rdmacm.UDP), verbs.RoCEv2) {
 		return
 	}
@@ -85,8 +87,8 @@ func (l *lingerers) listenForDatagrams(addr netip.AddrPort) {
 	l.add(id)
 }
 
-// take returns the listener for an address, if there is one, which is then the caller's.
-func (l *lingerers) take(space rdmacm.PortSpace, addr netip.AddrPort) *rdmacm.ID {
+// take removes and returns the listener for an address, or nil if there is none.
+func (l *retainedListeners) take(space rdmacm.PortSpace, addr netip.AddrPort) *rdmacm.ID {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	at := slices.IndexFunc(l.ids, func(id *rdmacm.ID) bool { return id.PortSpace() == space && id.LocalAddr() == addr })
@@ -98,31 +100,31 @@ func (l *lingerers) take(space rdmacm.PortSpace, addr netip.AddrPort) *rdmacm.ID
 	return id
 }
 
-// end destroys the listeners that match, and rejects their requests.
-func (l *lingerers) end(matches func(*rdmacm.ID) bool) {
+// destroy destroys the listeners that match, and rejects their requests.
+func (l *retainedListeners) destroy(matches func(*rdmacm.ID) bool) {
 	l.mu.Lock()
-	var ended []*rdmacm.ID
+	var destroyed []*rdmacm.ID
 	l.ids = slices.DeleteFunc(l.ids, func(id *rdmacm.ID) bool {
 		if !matches(id) {
 			return false
 		}
-		ended = append(ended, id)
+		destroyed = append(destroyed, id)
 		return true
 	})
 	l.mu.Unlock()
-	for _, id := range ended {
+	for _, id := range destroyed {
 		if err := id.Destroy(); err != nil {
 			stacks.logError(err)
 		}
 	}
 }
 
-// bind binds an ID that is new. If a listener for the address lingers, the ID becomes that one, which Listen then only has to
-// move to the program's channel.
+// bind binds a new ID. If a listener for the address is retained, the ID reuses it. Listen then
+// only moves it to the program's channel.
 func (s *cmID) bind(addr netip.AddrPort) error {
 	space := s.PortSpace()
 	if addr.Port() != 0 && !s.options {
-		if id := lingering.take(space, addr); id != nil {
+		if id := retained.take(space, addr); id != nil {
 			old := s.ID
 			s.replace(id, old.Channel())
 			id.SetContext(s)
@@ -131,7 +133,7 @@ func (s *cmID) bind(addr netip.AddrPort) error {
 	}
 	err := s.Bind(addr)
 	if errors.Is(err, syscall.EADDRINUSE) {
-		lingering.end(func(id *rdmacm.ID) bool { return id.PortSpace() == space && id.LocalAddr().Port() == addr.Port() })
+		retained.destroy(func(id *rdmacm.ID) bool { return id.PortSpace() == space && id.LocalAddr().Port() == addr.Port() })
 		err = s.Bind(addr)
 	}
 	return err
@@ -143,19 +145,19 @@ func (s *cmID) replace(id *rdmacm.ID, ch *rdmacm.EventChannel) {
 	s.ID, s.ch = id, ch
 }
 
-// current returns the ID for a thread of which the program does not know that it uses this one.
+// current returns the ID for a thread that does not belong to a call with this ID.
 func (s *cmID) current() *rdmacm.ID {
 	s.replacing.Lock()
 	defer s.replacing.Unlock()
 	return s.ID
 }
 
-// adopted tells whether the ID was a lingering listener, and is not yet in the program's channel.
-func (s *cmID) adopted() bool { return s.ch != nil }
+// reused reports whether the ID is a retained listener that is not yet in the program's channel.
+func (s *cmID) reused() bool { return s.ch != nil }
 
-// listen is Listen.
+// listen is Listen, also for a reused listener.
 func (s *cmID) listen(backlog int) error {
-	if !s.adopted() {
+	if !s.reused() {
 		return s.Listen(backlog)
 	}
 	if err := s.Migrate(background, s.ch); err != nil {
@@ -165,9 +167,10 @@ func (s *cmID) listen(backlog int) error {
 	return nil
 }
 
-// disown makes an ordinary ID, bound to the same address, of one that was a lingering listener, as the program does not listen.
-func (s *cmID) disown() error {
-	if !s.adopted() {
+// unreuse replaces a reused listener by an ordinary ID that is bound to the same address, as the
+// program does not listen.
+func (s *cmID) unreuse() error {
+	if !s.reused() {
 		return nil
 	}
 	listener, ch, addr := s.ID, s.ch, s.LocalAddr()
