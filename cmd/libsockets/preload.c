@@ -1,6 +1,7 @@
-// libsoftrnic-sockets.so is loaded before a program by softrnic run --sockets. It has the C library's functions that connect TCP
-// sockets and name them, and asks softrnic run first, which passes the program's connections on over RDMA. To the program a
-// connection is always a socket of the kernel's: read, write, epoll, fork, dup, sendfile and the rest need nothing of this.
+// softrnic run --sockets preloads libsoftrnic-sockets.so. It replaces the C library's functions
+// that connect, bind and name TCP sockets. They first send a request to the agent in softrnic run,
+// which carries the program's connections over RDMA. For the program, a connection is always a
+// kernel socket: read, write, epoll, fork, dup and sendfile are unchanged.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -17,8 +18,9 @@
 
 #define PUBLIC __attribute__((visibility("default")))
 
-// What is asked of softrnic run, in the order of bytes of this machine but for addresses and ports. One request is one packet on a
-// connection of its own, with the socket that it is about, and so is the answer. softrnic/internal/sockets/request.go has the same.
+// Requests to the agent. A request is one packet on a new connection, and carries the socket that
+// it concerns. The answer is one packet too. Integers are in host byte order, addresses and ports
+// in network byte order. softrnic/internal/sockets/request.go has the same definitions.
 enum { CONNECT = 1, BIND, LISTEN, PEER, LOCAL, FAILURE };
 
 #define TOKEN 16
@@ -38,14 +40,14 @@ struct request {
 };
 
 struct answer {
-	int32_t status; // 0: done; an errno; DECLINED: do as without RDMA
+	int32_t status; // 0: done; an errno; or DECLINED: proceed without RDMA
 	struct name name;
 };
 
 #define DECLINED (-1)
 
 static struct sockaddr_un agent;
-static socklen_t agent_len; // 0: there is none
+static socklen_t agent_len; // 0: no agent
 static uint8_t token[TOKEN];
 
 static int digit(char c)
@@ -53,9 +55,9 @@ static int digit(char c)
 	return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-// SOFTRNIC_SOCKETS is the name of a socket in the abstract namespace, a colon, and the token in hexadecimal. It is read once: programs
-// change their environment.
-__attribute__((constructor)) static void begin(void)
+// read_environment reads SOFTRNIC_SOCKETS once, as programs change their environment. It is the
+// name of a socket in the abstract namespace, a colon, and the token in hexadecimal.
+__attribute__((constructor)) static void read_environment(void)
 {
 	const char *s = getenv("SOFTRNIC_SOCKETS"), *colon = s ? strchr(s, ':') : NULL;
 	if (!colon || (size_t)(colon - s) >= sizeof agent.sun_path - 1 || strlen(colon + 1) != 2 * TOKEN)
@@ -71,7 +73,7 @@ __attribute__((constructor)) static void begin(void)
 	agent_len = offsetof(struct sockaddr_un, sun_path) + 1 + (colon - s);
 }
 
-// NEXT declares next, the function of that name which this library stands before.
+// NEXT declares next, the function that this library replaces.
 #define NEXT(name, ...) \
 	static int (*next)(__VA_ARGS__); \
 	if (!next) \
@@ -95,7 +97,7 @@ static int next_getsockname(int fd, struct sockaddr *to, socklen_t *len)
 	return next(fd, to, len);
 }
 
-// to_name writes an address in the form of requests, and returns whether it is one of IP.
+// to_name converts an address to the form of requests. It returns whether it is an IP address.
 static int to_name(struct name *n, const struct sockaddr *from, socklen_t len)
 {
 	struct sockaddr_in a4;
@@ -116,8 +118,8 @@ static int to_name(struct name *n, const struct sockaddr *from, socklen_t len)
 	return n->family != 0;
 }
 
-// from_name gives an address of an answer to a program whose socket is of a family, as the kernel would. It returns 0 if there is none
-// of this family.
+// from_name converts an address of an answer to the family of the program's socket, as the kernel
+// does. It returns 0 if the address does not fit the family.
 static int from_name(const struct name *n, sa_family_t family, struct sockaddr *to, socklen_t *len, socklen_t room)
 {
 	struct sockaddr_in a4 = {.sin_family = AF_INET, .sin_port = n->port};
@@ -144,8 +146,9 @@ static void close_socket(void *s)
 		close(*(int *)s);
 }
 
-// ask_long asks softrnic run. If that is not there any more, the request is declined. *interrupted becomes 1 if a signal handler that
-// restarts no calls has run meanwhile.
+// ask_long sends a request to the agent and waits for the answer. If the agent no longer exists,
+// the request is declined. *interrupted becomes 1 if a signal handler without SA_RESTART has run
+// meanwhile.
 static int ask_long(int fd, int op, const struct name *name, struct answer *answer, int *interrupted)
 {
 	struct request r = {.op = op};
@@ -170,7 +173,8 @@ static int ask_long(int fd, int op, const struct name *name, struct answer *answ
 	return got == sizeof *answer ? answer->status : DECLINED;
 }
 
-// ask is ask_long for what is answered at once, where a thread is not cancelled: it may have a descriptor that accept has returned.
+// ask is ask_long for requests that are answered at once. The thread is not cancelled meanwhile, as
+// it may hold a descriptor that accept has returned.
 static int ask(int fd, int op, const struct name *name, struct answer *answer)
 {
 	int interrupted, before;
@@ -180,7 +184,7 @@ static int ask(int fd, int op, const struct name *name, struct answer *answer)
 	return status;
 }
 
-// is_tcp reports whether a descriptor is a socket of TCP, and that there is somebody to ask.
+// is_tcp reports whether there is an agent and a descriptor is a TCP socket.
 static int is_tcp(int fd)
 {
 	int before = errno, protocol, domain;
@@ -199,7 +203,8 @@ static int result(int err)
 	return -1;
 }
 
-// interrupted_connect is connect by TCP that a signal has interrupted already: as then, the connection is made without the caller.
+// interrupted_connect is connect over TCP after a signal has interrupted the call. As in the
+// kernel, the connection is then established in the background.
 static int interrupted_connect(int fd, const struct sockaddr *to, socklen_t len)
 {
 	int flags = fcntl(fd, F_GETFL);
@@ -211,8 +216,8 @@ static int interrupted_connect(int fd, const struct sockaddr *to, socklen_t len)
 	return got;
 }
 
-// As of TCP, a socket that does not wait is told that the connection is being made: softrnic run goes on with that, and the kernel has it
-// that the socket waits for the answer to a SYN.
+// As for TCP, connect of a nonblocking socket returns EINPROGRESS. The agent continues, and in the
+// kernel the socket waits for the answer to a SYN.
 PUBLIC int connect(int fd, const struct sockaddr *to, socklen_t len)
 {
 	struct name n;
@@ -237,7 +242,8 @@ PUBLIC int bind(int fd, const struct sockaddr *to, socklen_t len)
 	return result(status == DECLINED ? EADDRNOTAVAIL : status);
 }
 
-// RDMA listens first, so that who finds the one can use the other; but the kernel chooses a port only now.
+// RDMA listens before TCP, so that a peer that reaches TCP can use RDMA. But if the port is 0, the
+// kernel only now chooses it, and RDMA listens after.
 PUBLIC int listen(int fd, int backlog)
 {
 	NEXT(listen, int, int);
@@ -257,7 +263,8 @@ PUBLIC int listen(int fd, int backlog)
 	return got;
 }
 
-// Of a connection that softrnic run could not make it can only have the kernel say that it was reset; it knows why.
+// If the agent cannot establish a connection, it can only make the kernel report ECONNRESET. The
+// agent returns the actual error.
 PUBLIC int getsockopt(int fd, int level, int option, void *value, socklen_t *len)
 {
 	NEXT(getsockopt, int, int, int, void *, socklen_t *);
@@ -277,7 +284,8 @@ static int is_loopback(const struct name *n)
 	return n->family == 4 ? n->addr[0] == 127 : n->family == 6 && (!memcmp(n->addr, one, 16) || !memcmp(n->addr, mapped, 13));
 }
 
-// may_be_ours reports whether softrnic run may have made a connection, or bound its socket: its other end is on this machine then.
+// may_be_ours reports whether the agent may have established a connection or bound its socket. The
+// other end is then on this machine.
 static int may_be_ours(int fd)
 {
 	struct sockaddr_storage a;
@@ -295,7 +303,8 @@ static int may_be_ours(int fd)
 	return is_loopback(&local) || is_loopback(&peer) || (peer.family && !memcmp(peer.addr, local.addr, sizeof peer.addr));
 }
 
-// rename_ours replaces an address that the kernel has given by that which the connection has over RDMA, if it is passed on.
+// rename_ours replaces an address of the kernel by the address over RDMA, if the agent carries the
+// connection.
 static void rename_ours(int fd, int op, struct sockaddr *to, socklen_t *len, socklen_t room)
 {
 	struct answer a;

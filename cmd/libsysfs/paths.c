@@ -1,7 +1,8 @@
-// libsoftrnic-sysfs.so is loaded before a program by softrnic run, where this user may make no mount namespace. It has the C
-// library's functions that take a path, and gives those below SOFTRNIC_SYSFS, a directory with the devices' files, for the paths
-// where the kernel has those of its own: /sys/class/infiniband, /sys/class/infiniband_verbs and /dev/infiniband. Other paths,
-// programs that make system calls themselves, and listings of /sys/class and /dev are as ever.
+// softrnic run preloads libsoftrnic-sysfs.so if the user may not create a mount namespace. It
+// replaces the C library's functions that take a path. They redirect /sys/class/infiniband,
+// /sys/class/infiniband_verbs and /dev/infiniband to SOFTRNIC_SYSFS, a directory with the devices'
+// files. Other paths, listings of /sys/class and /dev, and programs that make system calls directly
+// are unchanged.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
@@ -18,8 +19,8 @@
 
 #define PUBLIC __attribute__((visibility("default")))
 
-// instead returns the path to use in place of another: the same, or one that is written to buf.
-static const char *instead(const char *path, char buf[PATH_MAX])
+// redirect returns the path to use in place of another: the same, or one written to buf.
+static const char *redirect(const char *path, char buf[PATH_MAX])
 {
 	static const char *const ours[] = {"/sys/class/infiniband", "/sys/class/infiniband_verbs", "/dev/infiniband"};
 	const char *root;
@@ -35,13 +36,13 @@ static const char *instead(const char *path, char buf[PATH_MAX])
 	return path;
 }
 
-// NEXT declares next, the function of that name which this library stands before.
+// NEXT declares next, the function that this library replaces.
 #define NEXT(result, name, ...) \
 	static result (*next)(__VA_ARGS__); \
 	if (!next) \
 		next = (result (*)(__VA_ARGS__))dlsym(RTLD_NEXT, #name)
 
-// Functions that are in no C library any more, or not yet in this one, fail.
+// Functions that the C library no longer has, or does not have yet, fail.
 #define ABSENT(failure) \
 	if (!next) { \
 		errno = ENOSYS; \
@@ -57,7 +58,7 @@ static const char *instead(const char *path, char buf[PATH_MAX])
 		mode_t mode = flags & (O_CREAT | __O_TMPFILE) ? va_arg(args, mode_t) : 0; \
 		va_end(args); \
 		NEXT(int, name, const char *, int, ...); \
-		return next(instead(path, buf), flags, mode); \
+		return next(redirect(path, buf), flags, mode); \
 	}
 OPEN(open)
 OPEN(open64)
@@ -71,19 +72,19 @@ OPEN(open64)
 		mode_t mode = flags & (O_CREAT | __O_TMPFILE) ? va_arg(args, mode_t) : 0; \
 		va_end(args); \
 		NEXT(int, name, int, const char *, int, ...); \
-		return next(dir, instead(path, buf), flags, mode); \
+		return next(dir, redirect(path, buf), flags, mode); \
 	}
 OPENAT(openat)
 OPENAT(openat64)
 
-// What a program that is compiled with _FORTIFY_SOURCE calls, when it gives no mode.
+// Programs compiled with _FORTIFY_SOURCE call these if they give no mode.
 #define OPEN_2(name) \
 	PUBLIC int name(const char *path, int flags); \
 	PUBLIC int name(const char *path, int flags) \
 	{ \
 		char buf[PATH_MAX]; \
 		NEXT(int, name, const char *, int); \
-		return next(instead(path, buf), flags); \
+		return next(redirect(path, buf), flags); \
 	}
 OPEN_2(__open_2)
 OPEN_2(__open64_2)
@@ -94,7 +95,7 @@ OPEN_2(__open64_2)
 	{ \
 		char buf[PATH_MAX]; \
 		NEXT(int, name, int, const char *, int); \
-		return next(dir, instead(path, buf), flags); \
+		return next(dir, redirect(path, buf), flags); \
 	}
 OPENAT_2(__openat_2)
 OPENAT_2(__openat64_2)
@@ -104,7 +105,7 @@ OPENAT_2(__openat64_2)
 	{ \
 		char buf[PATH_MAX]; \
 		NEXT(FILE *, name, const char *, const char *); \
-		return next(instead(path, buf), mode); \
+		return next(redirect(path, buf), mode); \
 	}
 FOPEN(fopen)
 FOPEN(fopen64)
@@ -113,7 +114,7 @@ PUBLIC DIR *opendir(const char *path)
 {
 	char buf[PATH_MAX];
 	NEXT(DIR *, opendir, const char *);
-	return next(instead(path, buf));
+	return next(redirect(path, buf));
 }
 
 #define SCANDIR(name, entry) \
@@ -123,7 +124,7 @@ PUBLIC DIR *opendir(const char *path)
 		char buf[PATH_MAX]; \
 		NEXT(int, name, const char *, struct entry ***, int (*)(const struct entry *), \
 			int (*)(const struct entry **, const struct entry **)); \
-		return next(instead(path, buf), list, keep, compare); \
+		return next(redirect(path, buf), list, keep, compare); \
 	}
 SCANDIR(scandir, dirent)
 SCANDIR(scandir64, dirent64)
@@ -134,7 +135,7 @@ SCANDIR(scandir64, dirent64)
 		char buf[PATH_MAX]; \
 		NEXT(int, name, const char *, struct kind *); \
 		ABSENT(-1) \
-		return next(instead(path, buf), st); \
+		return next(redirect(path, buf), st); \
 	}
 STAT(stat, stat)
 STAT(lstat, stat)
@@ -147,12 +148,12 @@ STAT(lstat64, stat64)
 		char buf[PATH_MAX]; \
 		NEXT(int, name, int, const char *, struct kind *, int); \
 		ABSENT(-1) \
-		return next(dir, instead(path, buf), st, flags); \
+		return next(dir, redirect(path, buf), st, flags); \
 	}
 STATAT(fstatat, stat)
 STATAT(fstatat64, stat64)
 
-// What programs call for stat and lstat that were compiled against a glibc before 2.33.
+// Programs compiled against a glibc before 2.33 call these for stat and lstat.
 #define XSTAT(name, kind) \
 	PUBLIC int name(int version, const char *path, struct kind *st); \
 	PUBLIC int name(int version, const char *path, struct kind *st) \
@@ -160,7 +161,7 @@ STATAT(fstatat64, stat64)
 		char buf[PATH_MAX]; \
 		NEXT(int, name, int, const char *, struct kind *); \
 		ABSENT(-1) \
-		return next(version, instead(path, buf), st); \
+		return next(version, redirect(path, buf), st); \
 	}
 XSTAT(__xstat, stat)
 XSTAT(__lxstat, stat)
@@ -174,7 +175,7 @@ XSTAT(__lxstat64, stat64)
 		char buf[PATH_MAX]; \
 		NEXT(int, name, int, int, const char *, struct kind *, int); \
 		ABSENT(-1) \
-		return next(version, dir, instead(path, buf), st, flags); \
+		return next(version, dir, redirect(path, buf), st, flags); \
 	}
 XSTATAT(__fxstatat, stat)
 XSTATAT(__fxstatat64, stat64)
@@ -184,51 +185,51 @@ PUBLIC int statx(int dir, const char *restrict path, int flags, unsigned int mas
 	char buf[PATH_MAX];
 	NEXT(int, statx, int, const char *, int, unsigned int, struct statx *);
 	ABSENT(-1)
-	return next(dir, instead(path, buf), flags, mask, st);
+	return next(dir, redirect(path, buf), flags, mask, st);
 }
 
 PUBLIC int access(const char *path, int mode)
 {
 	char buf[PATH_MAX];
 	NEXT(int, access, const char *, int);
-	return next(instead(path, buf), mode);
+	return next(redirect(path, buf), mode);
 }
 
 PUBLIC int faccessat(int dir, const char *path, int mode, int flags)
 {
 	char buf[PATH_MAX];
 	NEXT(int, faccessat, int, const char *, int, int);
-	return next(dir, instead(path, buf), mode, flags);
+	return next(dir, redirect(path, buf), mode, flags);
 }
 
 PUBLIC ssize_t readlink(const char *restrict path, char *restrict to, size_t size)
 {
 	char buf[PATH_MAX];
 	NEXT(ssize_t, readlink, const char *, char *, size_t);
-	return next(instead(path, buf), to, size);
+	return next(redirect(path, buf), to, size);
 }
 
 PUBLIC char *realpath(const char *restrict path, char *restrict to)
 {
 	char buf[PATH_MAX];
 	NEXT(char *, realpath, const char *, char *);
-	return next(instead(path, buf), to);
+	return next(redirect(path, buf), to);
 }
 
 PUBLIC ssize_t readlinkat(int dir, const char *restrict path, char *restrict to, size_t size)
 {
 	char buf[PATH_MAX];
 	NEXT(ssize_t, readlinkat, int, const char *, char *, size_t);
-	return next(dir, instead(path, buf), to, size);
+	return next(dir, redirect(path, buf), to, size);
 }
 
-// What a program that is compiled with _FORTIFY_SOURCE calls, where the size of its buffer is known.
+// Programs compiled with _FORTIFY_SOURCE call these if the size of the buffer is known.
 PUBLIC char *__realpath_chk(const char *path, char *to, size_t room);
 PUBLIC char *__realpath_chk(const char *path, char *to, size_t room)
 {
 	char buf[PATH_MAX];
 	NEXT(char *, __realpath_chk, const char *, char *, size_t);
-	return next(instead(path, buf), to, room);
+	return next(redirect(path, buf), to, room);
 }
 
 PUBLIC ssize_t __readlink_chk(const char *path, char *to, size_t size, size_t room);
@@ -236,7 +237,7 @@ PUBLIC ssize_t __readlink_chk(const char *path, char *to, size_t size, size_t ro
 {
 	char buf[PATH_MAX];
 	NEXT(ssize_t, __readlink_chk, const char *, char *, size_t, size_t);
-	return next(instead(path, buf), to, size, room);
+	return next(redirect(path, buf), to, size, room);
 }
 
 PUBLIC ssize_t __readlinkat_chk(int dir, const char *path, char *to, size_t size, size_t room);
@@ -244,7 +245,7 @@ PUBLIC ssize_t __readlinkat_chk(int dir, const char *path, char *to, size_t size
 {
 	char buf[PATH_MAX];
 	NEXT(ssize_t, __readlinkat_chk, int, const char *, char *, size_t, size_t);
-	return next(dir, instead(path, buf), to, size, room);
+	return next(dir, redirect(path, buf), to, size, room);
 }
 
 #define GETXATTR(name) \
@@ -252,7 +253,7 @@ PUBLIC ssize_t __readlinkat_chk(int dir, const char *path, char *to, size_t size
 	{ \
 		char buf[PATH_MAX]; \
 		NEXT(ssize_t, name, const char *, const char *, void *, size_t); \
-		return next(instead(path, buf), attribute, value, size); \
+		return next(redirect(path, buf), attribute, value, size); \
 	}
 GETXATTR(getxattr)
 GETXATTR(lgetxattr)

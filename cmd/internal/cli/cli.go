@@ -1,4 +1,5 @@
-// Package cli runs a command line: it parses the arguments, and turns errors into one line on stderr and an exit code.
+// Package cli runs a command line. It parses the arguments, and reports an error as one line on
+// stderr and an exit code.
 package cli
 
 import (
@@ -29,22 +30,25 @@ const (
 
 // Env is the environment of a command line.
 type Env struct {
-	Stdin          io.Reader // nil is an empty one
+	Stdin          io.Reader // nil: empty
 	Stdout, Stderr io.Writer
-	// LAN is the switch that nodes with --link pipe are on; nil gives each a switch of its own.
+	// LAN is the switch of nodes with --link pipe. If it is nil, each node has its own switch.
 	LAN *pipe.Switch
 	// Counted makes each node count the packets on its link.
 	Counted bool
-	// Command is the file of the command softrnic, which nodes start a hub with; "" is the program that runs.
+	// Command is the file of the command softrnic, with which nodes start a hub. "" is the running
+	// program.
 	Command string
 
-	text *Checked // of Text
+	text *Checked // returned by Text
 }
 
-// Text is Stdout for what a command prints without a look at the error of each write: the first one is an error of the command.
+// Text returns a writer to Stdout that defers errors. A command need not check each write: the
+// first error becomes the command's error.
 func (e *Env) Text() io.Writer { return e.text }
 
-// Checked remembers the first error of writing, and writes no more after it. It is for what is written by those who do not look at errors.
+// Checked is a writer that keeps the first error and writes nothing after it. Its callers need not
+// check the error of each write.
 type Checked struct {
 	mu  sync.Mutex
 	w   io.Writer
@@ -64,14 +68,14 @@ func (c *Checked) Write(b []byte) (n int, err error) {
 	return n, c.err
 }
 
-// Err is the first error.
+// Err returns the first error.
 func (c *Checked) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.err
 }
 
-// OnPipe is the environment of nodes that are on a switch of their own. An mtu of 0 is the default.
+// OnPipe returns an environment whose nodes are on a new switch. An mtu of 0 is the default.
 func (e *Env) OnPipe(mtu int, opts ...pipe.Option) (*Env, error) {
 	if mtu != 0 {
 		opts = append(opts, pipe.MTU(mtu))
@@ -83,14 +87,14 @@ func (e *Env) OnPipe(mtu int, opts ...pipe.Option) (*Env, error) {
 	return &Env{Stdin: e.Stdin, Stdout: e.Stdout, Stderr: e.Stderr, LAN: lan, Counted: true, text: e.text}, nil
 }
 
-// nodeGroup is where --help lists the flags of node.Flags.
+// nodeGroup is the group of --help with the flags of node.Flags.
 var nodeGroup = kong.Group{Key: "node", Title: "The node:"}
 
-// Run carries out one command line and returns the exit code. grammar is a pointer to a struct whose fields are the commands,
-// as kong has it; overview is what --help begins with.
+// Run runs one command line and returns the exit code. grammar is a pointer to a struct of kong's
+// whose fields are the commands. overview is the first text of --help.
 func Run(ctx context.Context, args []string, e *Env, grammar any, overview string) int {
 	e.text = NewChecked(e.Stdout)
-	exited := false // kong has printed what was asked for: --help or --version
+	exited := false // kong has handled --help or --version
 	parser := kong.Must(grammar,
 		kong.Name("softrnic"),
 		kong.Description(overview),
@@ -123,7 +127,8 @@ func Run(ctx context.Context, args []string, e *Env, grammar any, overview strin
 	return e.fail(err)
 }
 
-// badUsage makes an error of parsing a UsageError that names the --help to ask for, and lists the commands if one is unknown.
+// badUsage converts a parse error to a UsageError that names the command's --help. If a command is
+// unknown, it lists the commands.
 func badUsage(err error) error {
 	failed := (*kong.ParseError)(nil)
 	if !errors.As(err, &failed) {
@@ -144,17 +149,19 @@ func badUsage(err error) error {
 	return UsageError{fmt.Errorf("%w (%s --help explains)", err, node.FullPath())}
 }
 
-// mappers are how flags of these types are read.
+// mappers parse flags of these types.
 var mappers = kong.OptionFunc(func(k *kong.Kong) error {
 	return errors.Join(
 		kong.TypeMapper(reflect.TypeFor[time.Duration](), kong.MapperFunc(decodeDuration)).Apply(k),
 		kong.NamedMapper("port", between(1, 1<<16-1, "")).Apply(k),
 		kong.NamedMapper("window", between(128<<10, 16<<20, " bytes")).Apply(k),
-		kong.NamedMapper("mtu", between(link.MinMTU, link.MaxSuperframe, " bytes: 1500 for a RoCE path MTU of 1024, 4200 for 4096")).Apply(k),
+		kong.NamedMapper("mtu",
+			between(link.MinMTU, link.MaxSuperframe, " bytes: 1500 for a RoCE path MTU of 1024, 4200 for 4096")).Apply(k),
 	)
 })
 
-// between maps a flag to a whole number from least to most. The error for any other value ends with remark.
+// between parses a flag as an integer from least to most. The error for any other value ends with
+// remark.
 func between(least, most int64, remark string) kong.MapperFunc {
 	return func(ctx *kong.DecodeContext, target reflect.Value) error {
 		var s string
@@ -170,7 +177,7 @@ func between(least, most int64, remark string) kong.MapperFunc {
 	}
 }
 
-// decodeDuration takes a time as Go writes it, or a number of seconds, as the -D of perftest does.
+// decodeDuration parses a duration in Go's syntax, or a number of seconds as in perftest's -D.
 func decodeDuration(ctx *kong.DecodeContext, target reflect.Value) error {
 	var s string
 	if err := ctx.Scan.PopValueInto("time", &s); err != nil {
@@ -187,7 +194,7 @@ func decodeDuration(ctx *kong.DecodeContext, target reflect.Value) error {
 	return nil
 }
 
-// fail reports err, if there is one, on one line, and returns the exit code.
+// fail reports err on one line, unless it is nil, and returns the exit code.
 func (e *Env) fail(err error) int {
 	if err == nil {
 		return ExitOK
@@ -202,12 +209,13 @@ func (e *Env) fail(err error) int {
 	return ExitFailed
 }
 
-// UsageError is an error in the command line itself.
+// UsageError is an error in the command line.
 type UsageError struct{ error }
 
 func (e UsageError) Unwrap() error { return e.error }
 
-// ExitStatus is an error of a command that has run another program, whose exit status becomes its own. Nothing is said.
+// ExitStatus is the error of a command that returns the exit status of another program. It is not
+// reported on stderr.
 type ExitStatus int
 
 func (s ExitStatus) Error() string { return fmt.Sprintf("exit status %d", int(s)) }

@@ -7,7 +7,7 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// TestDurations: a time may be a number of seconds without a unit, as with the -D of perftest.
+// TestDurations: a duration may be a number of seconds without a unit, as in perftest's -D.
 func TestDurations(t *testing.T) {
 	for arg, want := range map[string]time.Duration{"5": 5 * time.Second, "0.25": 250 * time.Millisecond, "1e-3": time.Millisecond,
 		"90s": 90 * time.Second, "1m30s": 90 * time.Second, "0": 0, "-2": -2 * time.Second} {

@@ -1,5 +1,5 @@
-// Package dropin is what the drop-in libraries and softrnic run have in common: how the environment describes the devices that
-// programs see.
+// Package dropin is shared by the drop-in libraries and softrnic run. It reads the description of
+// the devices that programs see from the environment.
 package dropin
 
 import (
@@ -14,37 +14,48 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// Config is what the environment says of the devices:
+// Config is the description of the devices in the environment:
 //
-//	SOFTRNIC_LINK    the link, as --link of the command softrnic. Default: the machine's own addresses, shared with other
-//	                 processes of this user through the hub (--link kernel --shared)
+//	SOFTRNIC_LINK    the link, as --link of the command softrnic. Default: the machine's own
+//	                 addresses, shared with other processes of this user through the hub
+//	                 (--link kernel --shared)
 //	SOFTRNIC_ADDR    addresses, as --addr, separated by commas
-//	SOFTRNIC_SHARED  1: as --shared, which is so anyway for every link kernel; 0: none is shared
+//	SOFTRNIC_SHARED  1: as --shared, the default for every link kernel; 0: no address is shared
 //	SOFTRNIC_SELECTIVE_REPEAT  1: as --selective-repeat
-//	SOFTRNIC_DEVICE  the names of the RoCE and the iWARP device, separated by a comma; a name that is left out after the
-//	                 comma leaves out the device; default softrnic0,softrnic0_iw
-//	SOFTRNIC_SPEED   the rate that ports report, in Gbit/s: 2.5 to 1200; default 40. Nothing is sent slower or faster for it
-//	SOFTRNIC_WIDTH   the number of lanes of that rate: 1, 2, 4, 8 or 12; default: 4, if that can be
-//	SOFTRNIC_TRANSPORT  the wire protocols of rdma_cm: roce, iwarp, or both in the order of preference; default roce,iwarp. It
-//	                 connects over the first that has the address; a listener for one address is of the first, and one for
-//	                 all addresses of all. Port spaces other than TCP are always RoCE's. The
-//	                 device of the first is the first of its rail in the list of devices
+//	SOFTRNIC_DEVICE  the names of the RoCE and the iWARP device, separated by a comma; an empty
+//	                 name removes the device. Default: softrnic0,softrnic0_iw. Without a comma
+//	                 the iWARP device is named after the RoCE device
+//	SOFTRNIC_SPEED   the rate that ports report, in Gbit/s: 2.5 to 1200. Default: 40. It does not
+//	                 change the rate of packets
+//	SOFTRNIC_WIDTH   the number of lanes of that rate: 1, 2, 4, 8 or 12. Default: 4, if possible
+//	SOFTRNIC_TRANSPORT  the wire protocols of rdma_cm: roce, iwarp, or both in the order of
+//	                 preference. Default: roce,iwarp. It connects over the first that has the
+//	                 address. A listener for one address uses the first, and one for all addresses
+//	                 uses all. Port spaces other than TCP always use RoCE. The device of the first
+//	                 is the first of its rail in the list of devices
 //	SOFTRNIC_LOG     debug, info, warn or error
-//	SOFTRNIC_TRACE   a file that what happens to queue pairs is appended to, as with --trace
-//	SOFTRNIC_COUNTERS  a file that the counters are appended to when the process ends, one JSON object a process
+//	SOFTRNIC_TRACE   a file to which the events of queue pairs are appended, as with --trace
+//	SOFTRNIC_COUNTERS  a file to which the counters are appended when the process ends, as one JSON
+//	                 object for each process
 //	SOFTRNIC_TOP     1: softrnic top of the same user shows the program's queue pairs
-//	SOFTRNIC_RUN     the process ID of the softrnic run --metrics that asks for what the program's devices count
-//	SOFTRNIC_COMMAND the file of the command softrnic, which starts the hub; default: beside the libraries, in ../../bin, or in
-//	                 PATH
-//	SOFTRNIC_CONFIG  a file with lines of these, such as SOFTRNIC_LINK=shm; the environment comes first. Empty lines, and those
-//	                 that begin with #, do not count
+//	SOFTRNIC_RUN     the process ID of the softrnic run --metrics that reads the counters of the
+//	                 program's devices
+//	SOFTRNIC_COMMAND the file of the command softrnic, which starts the hub. Default: beside the
+//	                 libraries, in ../../bin, or in PATH
+//	SOFTRNIC_CONFIG  a file with lines of these variables, such as SOFTRNIC_LINK=shm. The
+//	                 environment takes precedence. Empty lines and lines that begin with # are
+//	                 ignored
 //
-// There can be up to MaxRails rails, each with a link, addresses, and one or two devices of its own: SOFTRNIC_LINK, SOFTRNIC_ADDR
-// and SOFTRNIC_DEVICE then have a part for each, separated by semicolons. The longest says how many there are. A single link is
-// that of all rails; kernel:all is a rail for each of the machine's interfaces that is up and has a global address, that of the default
-// route first; the device names of a single part, which end in a number, count up from it.
+// There can be up to MaxRails rails, each with its own link, addresses, and one or two devices.
+// SOFTRNIC_LINK, SOFTRNIC_ADDR and SOFTRNIC_DEVICE then have a part for each rail, separated by
+// semicolons. The longest list is the number of rails. A single link is used by all rails.
+// kernel:all is a rail for each interface of the machine that is up and has a global address, with
+// that of the default route first. If SOFTRNIC_DEVICE has a single part, the numbers at the end of
+// its names count up from rail to rail.
 //
-//	SOFTRNIC_LINK=shm SOFTRNIC_ADDR="10.0.0.1/24;10.0.1.1/24" SOFTRNIC_DEVICE=mlx5_0,    mlx5_0 and mlx5_1, both RoCE
+// For example, this describes mlx5_0 and mlx5_1, both RoCE:
+//
+//	SOFTRNIC_LINK=shm SOFTRNIC_ADDR="10.0.0.1/24;10.0.1.1/24" SOFTRNIC_DEVICE=mlx5_0,
 type Config struct {
 	Rails      []Rail
 	Transports []verbs.Transport // of rdma_cm
@@ -54,19 +65,19 @@ type Config struct {
 	Command    string // SOFTRNIC_COMMAND
 }
 
-// Rail is a link, with addresses of its own.
+// Rail is a link with its addresses and devices.
 type Rail struct {
 	Flags       node.Flags
-	RoCE, IWARP string // the devices' names; "": not there
+	RoCE, IWARP string // the devices' names; "": no device
 }
 
-// MaxRails is how many rails there can be.
+// MaxRails is the most rails of a process.
 const MaxRails = 8
 
-// defaultLink is the machine's own sockets and addresses.
+// defaultLink uses the machine's own sockets and addresses.
 const defaultLink = "kernel"
 
-// FromEnv reads the environment, and the file that it may name.
+// FromEnv reads the environment and the file that SOFTRNIC_CONFIG names.
 func FromEnv(getenv func(string) string) (c Config, err error) {
 	if file := getenv("SOFTRNIC_CONFIG"); file != "" {
 		if getenv, err = withFile(getenv, file); err != nil {
@@ -85,9 +96,11 @@ func FromEnv(getenv func(string) string) (c Config, err error) {
 	case len(links) > 1 && len(links) < n:
 		return c, fmt.Errorf("SOFTRNIC_LINK=%s: %d links for %d rails: give one, or one a rail", getenv("SOFTRNIC_LINK"), len(links), n)
 	case len(addrs) < n && addrs[0] != "":
-		return c, fmt.Errorf("SOFTRNIC_ADDR=%s: addresses of %d of %d rails: give those of all, or none", getenv("SOFTRNIC_ADDR"), len(addrs), n)
+		return c, fmt.Errorf("SOFTRNIC_ADDR=%s: addresses of %d of %d rails: give those of all, or none", getenv("SOFTRNIC_ADDR"),
+			len(addrs), n)
 	case len(devices) > 1 && len(devices) < n:
-		return c, fmt.Errorf("SOFTRNIC_DEVICE=%s: devices of %d of %d rails: give those of the first, or of all", getenv("SOFTRNIC_DEVICE"), len(devices), n)
+		return c, fmt.Errorf("SOFTRNIC_DEVICE=%s: devices of %d of %d rails: give those of the first, or of all",
+			getenv("SOFTRNIC_DEVICE"), len(devices), n)
 	}
 	rate, err := portRate(getenv("SOFTRNIC_SPEED"), getenv("SOFTRNIC_WIDTH"))
 	if err != nil {
@@ -102,7 +115,7 @@ func FromEnv(getenv func(string) string) (c Config, err error) {
 		r.Flags.Rate = rate
 		names := pick(devices, i)
 		if len(devices) == 1 {
-			names = counted(names, i)
+			names = numbered(names, i)
 		}
 		if r.RoCE, r.IWARP, err = deviceNames(names); err != nil {
 			return c, err
@@ -121,7 +134,7 @@ func FromEnv(getenv func(string) string) (c Config, err error) {
 	return c, err
 }
 
-// eachInterface has a link kernel:all replaced by one of each interface.
+// eachInterface replaces a link kernel:all by a link for each interface.
 func eachInterface(links []string, addrs string) (each []string, err error) {
 	for _, l := range links {
 		of, err := node.EachInterface(l)
@@ -136,7 +149,7 @@ func eachInterface(links []string, addrs string) (each []string, err error) {
 	return each, nil
 }
 
-// parts are what a value has for each rail: one part at least.
+// parts returns the parts of a value, one for each rail. There is at least one.
 func parts(value string) []string {
 	list := strings.Split(value, ";")
 	for i := range list {
@@ -145,7 +158,7 @@ func parts(value string) []string {
 	return list
 }
 
-// pick is the part of a rail, which is that of the first if there is no other.
+// pick returns the part of a rail. A single part belongs to all rails.
 func pick(list []string, rail int) string {
 	if len(list) == 1 {
 		return list[0]
@@ -153,7 +166,7 @@ func pick(list []string, rail int) string {
 	return list[rail]
 }
 
-// flags are those of a rail.
+// flags returns the node's flags of a rail.
 func flags(getenv func(string) string, link, addrs string) (f node.Flags, err error) {
 	text := func(name, value string, into interface{ UnmarshalText([]byte) error }) {
 		if e := into.UnmarshalText([]byte(value)); e != nil && err == nil {
@@ -188,7 +201,7 @@ func flags(getenv func(string) string, link, addrs string) (f node.Flags, err er
 	return f, err
 }
 
-// portRate is what the ports of all rails report.
+// portRate returns the rate that the ports of all rails report.
 func portRate(speed, width string) (r node.Rate, err error) {
 	if speed == "" && width == "" {
 		return r, nil
@@ -210,8 +223,9 @@ func portRate(speed, width string) (r node.Rate, err error) {
 // defaultDevice is the name of the first rail's RoCE device.
 const defaultDevice = "softrnic0"
 
-// counted are the names of a rail's devices, when value has those of the first: mlx5_0 becomes mlx5_1 on the second rail.
-func counted(value string, rail int) string {
+// numbered returns the device names of a rail, given those of the first: mlx5_0 becomes mlx5_1 on
+// the second rail.
+func numbered(value string, rail int) string {
 	if value == "" {
 		value = defaultDevice
 	}
@@ -228,7 +242,7 @@ func counted(value string, rail int) string {
 	return strings.Join(names, ",")
 }
 
-// deviceNames are the names of the RoCE and the iWARP device in a part of SOFTRNIC_DEVICE.
+// deviceNames returns the names of the RoCE and the iWARP device in a part of SOFTRNIC_DEVICE.
 func deviceNames(value string) (roce, iwarp string, err error) {
 	if value == "" {
 		value = defaultDevice
@@ -239,7 +253,8 @@ func deviceNames(value string) (roce, iwarp string, err error) {
 	}
 	for _, name := range []string{roce, iwarp} {
 		if len(name) > 63 || strings.ContainsAny(name, "/, \t\n") {
-			return "", "", fmt.Errorf("SOFTRNIC_DEVICE=%s: %q is no name of a device: give up to 63 characters without slashes and spaces", value, name)
+			return "", "", fmt.Errorf("SOFTRNIC_DEVICE=%s: %q is no name of a device: give up to 63 characters without slashes "+
+				"and spaces", value, name)
 		}
 	}
 	if roce == "" && iwarp == "" {
@@ -248,7 +263,7 @@ func deviceNames(value string) (roce, iwarp string, err error) {
 	return roce, iwarp, nil
 }
 
-// transports are the wire protocols in SOFTRNIC_TRANSPORT.
+// transports returns the wire protocols in SOFTRNIC_TRANSPORT.
 func transports(value string) (list []verbs.Transport, err error) {
 	if value == "" {
 		return []verbs.Transport{verbs.RoCEv2, verbs.IWARP}, nil
@@ -263,7 +278,7 @@ func transports(value string) (list []verbs.Transport, err error) {
 	return list, nil
 }
 
-// withFile returns a function that is getenv, and for what getenv does not know looks in a file.
+// withFile returns a getenv that reads variables missing from the environment from a file.
 func withFile(getenv func(string) string, file string) (func(string) string, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {

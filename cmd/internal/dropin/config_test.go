@@ -10,7 +10,7 @@ import (
 	"github.com/softrnic/softrnic/cmd/internal/node"
 )
 
-// fromEnv reads an environment that is written as NAME=value.
+// fromEnv reads an environment of elements NAME=value.
 func fromEnv(t *testing.T, env ...string) (Config, error) {
 	t.Helper()
 	return FromEnv(func(name string) string {
@@ -44,7 +44,8 @@ func TestSelectiveRepeatFromEnv(t *testing.T) {
 	}
 }
 
-// TestSharedFromEnv: each rail on the machine's own sockets is shared unless that was refused, and no other is.
+// TestSharedFromEnv: a rail on the machine's own sockets is shared unless SOFTRNIC_SHARED is 0.
+// Other rails are not shared.
 func TestSharedFromEnv(t *testing.T) {
 	for env, want := range map[string][2]bool{"": {true, false}, "SOFTRNIC_SHARED=0": {false, false}} {
 		got, err := fromEnv(t, "SOFTRNIC_LINK=kernel:lo;shm", env)
@@ -85,13 +86,16 @@ func TestFromEnv(t *testing.T) {
 		}
 		r := got.Rails[0]
 		if r.Flags.Link.Medium != c.medium || r.Flags.Shared != c.shared || r.RoCE != c.roce || len(got.Rails) != 1 {
-			t.Errorf("%v: link %s, shared %v, device %s; want %s, %v, %s", c.env, r.Flags.Link.Medium, r.Flags.Shared, r.RoCE, c.medium, c.shared, c.roce)
+			t.Errorf("%v: link %s, shared %v, device %s; want %s, %v, %s", c.env, r.Flags.Link.Medium, r.Flags.Shared, r.RoCE, c.medium,
+				c.shared, c.roce)
 		}
 	}
 	for _, env := range []string{
-		"SOFTRNIC_LINK=carrier-pigeon", "SOFTRNIC_ADDR=here", "SOFTRNIC_SHARED=perhaps", "SOFTRNIC_SELECTIVE_REPEAT=yes", "SOFTRNIC_DEVICE=a/b", "SOFTRNIC_DEVICE=,", "SOFTRNIC_DEVICE=a,a",
+		"SOFTRNIC_LINK=carrier-pigeon", "SOFTRNIC_ADDR=here", "SOFTRNIC_SHARED=perhaps", "SOFTRNIC_SELECTIVE_REPEAT=yes",
+		"SOFTRNIC_DEVICE=a/b", "SOFTRNIC_DEVICE=,", "SOFTRNIC_DEVICE=a,a",
 		"SOFTRNIC_SPEED=fast", "SOFTRNIC_SPEED=NaN", "SOFTRNIC_SPEED=99", "SOFTRNIC_SPEED=0", "SOFTRNIC_WIDTH=4",
-		"SOFTRNIC_LINK=shm:a;shm:b;shm:c;d", "SOFTRNIC_ADDR=10.0.0.1/24;;;;;;;;", "SOFTRNIC_DEVICE=a;a", "SOFTRNIC_TRANSPORT=tcp", "SOFTRNIC_LOG=loud", "SOFTRNIC_CONFIG=/nonexistent",
+		"SOFTRNIC_LINK=shm:a;shm:b;shm:c;d", "SOFTRNIC_ADDR=10.0.0.1/24;;;;;;;;", "SOFTRNIC_DEVICE=a;a", "SOFTRNIC_TRANSPORT=tcp",
+		"SOFTRNIC_LOG=loud", "SOFTRNIC_CONFIG=/nonexistent",
 	} {
 		name, _, _ := strings.Cut(env, "=")
 		if _, err := fromEnv(t, env); err == nil || !strings.Contains(err.Error(), name) {
@@ -106,13 +110,14 @@ func TestSpeed(t *testing.T) {
 		t.Errorf("%v, want %v on both rails (%v)", got.Rails, want, err)
 	}
 	for _, width := range []string{"many", "0", "3", "12"} {
-		if _, err := fromEnv(t, "SOFTRNIC_SPEED=100", "SOFTRNIC_WIDTH="+width); err == nil || !strings.Contains(err.Error(), "SOFTRNIC_WIDTH="+width) {
+		_, err := fromEnv(t, "SOFTRNIC_SPEED=100", "SOFTRNIC_WIDTH="+width)
+		if err == nil || !strings.Contains(err.Error(), "SOFTRNIC_WIDTH="+width) {
 			t.Errorf("100 Gbit/s over %s lanes: %v", width, err)
 		}
 	}
 }
 
-// The parts of several rails, and what a single part stands for.
+// TestRails: the parts of several rails, and a single part for all rails.
 func TestRails(t *testing.T) {
 	for _, c := range []struct {
 		env  []string
@@ -136,7 +141,8 @@ func TestRails(t *testing.T) {
 		}
 	}
 	for _, env := range [][]string{
-		{"SOFTRNIC_LINK=shm:a;shm:b", "SOFTRNIC_DEVICE=a;b;c"}, {"SOFTRNIC_LINK=shm:a;shm:b", "SOFTRNIC_ADDR=10.0.0.1/24"}, {"SOFTRNIC_LINK=shm:a;shm:b;shm:c", "SOFTRNIC_DEVICE=a;b"},
+		{"SOFTRNIC_LINK=shm:a;shm:b", "SOFTRNIC_DEVICE=a;b;c"}, {"SOFTRNIC_LINK=shm:a;shm:b", "SOFTRNIC_ADDR=10.0.0.1/24"},
+		{"SOFTRNIC_LINK=shm:a;shm:b;shm:c", "SOFTRNIC_DEVICE=a;b"},
 		{"SOFTRNIC_LINK=shm:a;shm:b", "SOFTRNIC_DEVICE=mlx"},
 	} {
 		if _, err := fromEnv(t, env...); err == nil {

@@ -8,7 +8,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// AppendCounters appends the counters of devices that are not 0, of all together, to a file: one JSON object, with the process ID.
+// AppendCounters appends the sums of the devices' nonzero counters to a file, as one JSON object
+// with the process ID.
 func AppendCounters(file string, devices ...*verbs.Device) error {
 	f, err := os.OpenFile(file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o666)
 	if err != nil {
@@ -16,13 +17,13 @@ func AppendCounters(file string, devices ...*verbs.Device) error {
 	}
 	counters := map[string]uint64{"pid": uint64(os.Getpid())}
 	for _, dev := range devices {
-		for name, v := range dev.HWCounters() { // the ports' too
+		for name, v := range dev.HWCounters() { // includes the ports' counters
 			if v != 0 {
 				counters[name] += v
 			}
 		}
 	}
-	line, _ := json.Marshal(counters) // a map of numbers
+	line, _ := json.Marshal(counters) // never fails for a map of numbers
 	_, err = f.Write(append(line, '\n'))
 	return errors.Join(err, f.Close())
 }

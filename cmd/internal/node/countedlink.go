@@ -6,8 +6,8 @@ import (
 	"github.com/softrnic/softrnic/link"
 )
 
-// countedLink is a link whose packets are counted, in both directions, as they are on the wire: a superframe counts as the
-// packets that it is cut into. Nodes that share a medium share it through a countedLink too.
+// countedLink is a link that counts packets on the wire in both directions. A superframe counts as
+// its segments. Nodes that share a medium also share it through a countedLink.
 type countedLink struct {
 	link.Link
 	poller  link.Poller // the link, or nil
@@ -36,7 +36,7 @@ func (c *countedLink) count(frames []link.Frame) {
 	c.Packets.Add(uint64(n))
 }
 
-// packetsIn is the number of packets that a frame is on the wire.
+// packetsIn returns the number of packets of a frame on the wire.
 func packetsIn(f *link.Frame) int {
 	payload, size := f.Len()-int(f.HeaderLen), int(f.SegmentSize)
 	if f.Segmentation == link.NoSegmentation || size == 0 || payload <= size {

@@ -6,15 +6,15 @@ import (
 	"net/netip"
 )
 
-// hintAtForeign warns of an address that this machine's kernel has too: the kernel answers for it, and what the machine sends
-// to it never leaves the machine.
-func (f *Flags) hintAtForeign(log *slog.Logger) {
+// warnKernelAddr warns of an address that this machine's kernel also has. The kernel answers for
+// it, and packets of this machine to it never leave the machine.
+func (f *Flags) warnKernelAddr(log *slog.Logger) {
 	if !f.Link.ofKernel() || len(f.Addr) == 0 {
 		return
 	}
 	ifces, err := net.Interfaces()
 	if err != nil {
-		return // there is nothing to compare with
+		return // nothing to compare with
 	}
 	for _, ifce := range ifces {
 		addrs, err := ifce.Addrs()
@@ -29,7 +29,8 @@ func (f *Flags) hintAtForeign(log *slog.Logger) {
 			ip, _ := netip.AddrFromSlice(own.IP)
 			for _, given := range f.Addr {
 				if given.Addr() == ip.Unmap() {
-					log.Warn("--addr is this machine's own address, for which its kernel answers: the node is another host, so give it another address of the network",
+					log.Warn("--addr is this machine's own address, for which its kernel answers: the node is another host, so give "+
+						"it another address of the network",
 						"addr", given.Addr(), "interface", ifce.Name)
 				}
 			}
@@ -37,10 +38,11 @@ func (f *Flags) hintAtForeign(log *slog.Logger) {
 	}
 }
 
-// HintWithoutAddr warns that a server has a link-local address only, which its clients have no way to know.
+// HintWithoutAddr warns if a server has only a link-local address, which its clients cannot know.
 func (f *Flags) HintWithoutAddr(n *Node) {
 	if len(f.Addr) == 0 && f.Link.Medium != "pipe" && f.Link.Medium != "kernel" && f.Link.Medium != "shm" {
-		n.Log.Warn("without --addr the node has a link-local address only: for others to reach it, give it one of the network, such as --addr 10.0.0.9/24",
+		n.Log.Warn("without --addr the node has a link-local address only: for others to reach it, give it one of the network, such "+
+			"as --addr 10.0.0.9/24",
 			"addr", n.Host.NICs()[0].GIDs()[0])
 	}
 }

@@ -7,11 +7,12 @@ import (
 	"syscall"
 )
 
-// hubIdle is how long a hub that a node has started goes on without nodes.
+// hubIdle is how long a hub that a node has started runs without nodes.
 const hubIdle = "30s"
 
-// startHub starts softrnic hub in a session of its own, so that what ends this command does not end the hub. What it logs is in
-// its directory. softrnic is the file of the command; "" is this program.
+// startHub starts softrnic hub in a new session, so that signals to this command do not reach the
+// hub. The hub logs to a file in its directory. softrnic is the file of the command; "" is this
+// program.
 func startHub(softrnic, directory string) (err error) {
 	if softrnic == "" {
 		if softrnic, err = os.Executable(); err != nil {
@@ -29,6 +30,6 @@ func startHub(softrnic, directory string) (err error) {
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	go func() { _ = cmd.Wait() }() // so that it is no zombie if it ends before this process
+	go func() { _ = cmd.Wait() }() // reaps the hub if it ends before this process
 	return nil
 }

@@ -2,5 +2,5 @@
 
 package node
 
-// startHub is never called: hubs are Linux's.
+// startHub is never called, as hubs need Linux.
 func startHub(string, string) error { return nil }

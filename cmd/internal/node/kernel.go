@@ -13,10 +13,11 @@ import (
 	"github.com/softrnic/softrnic/cmd/internal/cli"
 )
 
-// openKernel makes n a host on the machine's own sockets.
+// openKernel sets n.Host to a host on the machine's own sockets.
 func (f *Flags) openKernel(e *cli.Env, n *Node) error {
 	if f.Link.name == allInterfaces {
-		return cli.Usagef("--link kernel:%s: a node is on one interface: give its name. softrnic run has devices on each, and devinfo shows them", allInterfaces)
+		return cli.Usagef("--link kernel:%s: a node is on one interface: give its name. softrnic run has devices on each, and devinfo "+
+			"shows them", allInterfaces)
 	}
 	opts := []kernel.Option{kernel.Logger(n.Log)}
 	if f.Link.name != "" {
@@ -26,7 +27,8 @@ func (f *Flags) openKernel(e *cli.Env, n *Node) error {
 		opts = append(opts, kernel.Addr(a.Addr().String()))
 	}
 	share := func() {
-		opts = append(opts, kernel.Shared(kernel.Sharing{Start: func(directory string) error { return startHub(e.Command, directory) }, Log: n.Log}))
+		opts = append(opts,
+			kernel.Shared(kernel.Sharing{Start: func(directory string) error { return startHub(e.Command, directory) }, Log: n.Log}))
 	}
 	switch {
 	case f.Describe:
@@ -44,7 +46,8 @@ func (f *Flags) openKernel(e *cli.Env, n *Node) error {
 		return fmt.Errorf("--link kernel: %w", err)
 	}
 	if nic := host.NICs()[0]; f.MTU != 0 && nic.MTU() != f.MTU {
-		return errors.Join(fmt.Errorf("--mtu %d: %s has MTU %d: set it there, or leave --mtu out", f.MTU, nic.Name(), nic.MTU()), host.Close())
+		return errors.Join(fmt.Errorf("--mtu %d: %s has MTU %d: set it there, or leave --mtu out", f.MTU, nic.Name(), nic.MTU()),
+			host.Close())
 	}
 	n.Host = host
 	if f.Link.name == "" {
@@ -65,10 +68,11 @@ func (f *Flags) openKernel(e *cli.Env, n *Node) error {
 	return nil
 }
 
-// allInterfaces is the name that stands for each interface of the machine's that has a global address.
+// allInterfaces stands for all interfaces of the machine with a global address.
 const allInterfaces = "all"
 
-// EachInterface are the links that a link stands for: with kernel:all one for each interface, that of the default route first.
+// EachInterface returns the links that a link stands for. For kernel:all there is one for each
+// interface, with that of the default route first.
 func EachInterface(link string) ([]string, error) {
 	if link != "kernel:"+allInterfaces {
 		return []string{link}, nil
@@ -83,13 +87,14 @@ func EachInterface(link string) ([]string, error) {
 	return names, nil
 }
 
-// Each are the flags of the nodes that these stand for: see EachInterface.
+// Each returns the flags of the nodes that f stands for: see EachInterface.
 func (f *Flags) Each() (all []Flags, err error) {
 	if f.Link.Medium != "kernel" || f.Link.name != allInterfaces {
 		return []Flags{*f}, nil
 	}
 	if len(f.Addr) > 0 {
-		return nil, cli.Usagef("--addr %v: --link kernel:%s has all addresses of each interface: leave it out", f.Addr[0].Addr(), allInterfaces)
+		return nil, cli.Usagef("--addr %v: --link kernel:%s has all addresses of each interface: leave it out", f.Addr[0].Addr(),
+			allInterfaces)
 	}
 	links, err := EachInterface("kernel:" + allInterfaces)
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 // LinkSpec is the value of --link, or one port of softrnic switch.
 type LinkSpec struct {
 	Medium       string // "pipe", "tap", "packet", "stream", "shm" or "kernel"
-	name         string // of the interface or the segment, or the address of the socket; "" leaves the choice to package kernel
+	name         string // interface, segment, or address of the socket; "": package kernel chooses the interface
 	listen       bool   // on the socket
 	bridge       string
 	interfaceMAC bool
@@ -31,7 +31,9 @@ type LinkSpec struct {
 	vlan         int // 0: none
 }
 
-const linkForms = "pipe, shm[:NAME], stream:PATH[,listen], tap:NAME[,bridge=BRIDGE][,offloads=off] or packet:INTERFACE[,mac=interface], the last two with [,wait=adaptive|event|poll][,queues=N]; all of these with [,vlan=ID]; or kernel[:INTERFACE]"
+const linkForms = "pipe, shm[:NAME], stream:PATH[,listen], tap:NAME[,bridge=BRIDGE][,offloads=off] or " +
+	"packet:INTERFACE[,mac=interface], the last two with [,wait=adaptive|event|poll][,queues=N]; all of these with [,vlan=ID]; or " +
+	"kernel[:INTERFACE]"
 
 // defaultSegment is the name of the segment of --link shm.
 const defaultSegment = "default"
@@ -48,7 +50,7 @@ func (s *LinkSpec) UnmarshalText(text []byte) error {
 	switch {
 	case medium == "shm" && main == "shm":
 		s.name = defaultSegment
-	case main == "kernel": // whichever interface
+	case main == "kernel": // package kernel chooses the interface
 	case medium == "pipe" && name == "", named:
 	default:
 		return fmt.Errorf("%q is no link: give %s", text, linkForms)
@@ -78,7 +80,8 @@ func (s *LinkSpec) UnmarshalText(text []byte) error {
 			}
 			s.queues = n
 		case medium == "kernel":
-			return fmt.Errorf("%q: kernel takes no options, and there is no %s: its packets leave from the machine's own interface as they are there", text, key)
+			return fmt.Errorf("%q: kernel takes no options, and there is no %s: its packets leave from the machine's own interface as "+
+				"they are there", text, key)
 		case key == "vlan":
 			id, err := strconv.Atoi(value)
 			if err != nil || id < 1 || id > vlan.MaxID {
@@ -92,10 +95,11 @@ func (s *LinkSpec) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Listens returns the address of a socket that is to be listened on.
+// Listens returns the address of a socket to listen on.
 func (s *LinkSpec) Listens() (address string, ok bool) { return s.name, s.listen }
 
-// Interface is the name of the machine's interface that the link is on; an error if it is on none.
+// Interface returns the name of the machine's interface that the link is on, or an error if there
+// is none.
 func (s *LinkSpec) Interface() (string, error) {
 	if !s.ofKernel() {
 		return "", fmt.Errorf("%s has no interface of this machine: give packet:INTERFACE or tap:NAME", s.Medium)
@@ -118,8 +122,8 @@ func (s *LinkSpec) CheckPort() error {
 	return nil
 }
 
-// OpenPort opens a link whose frames are for others than a host. An mtu of 0 leaves the choice to the medium; a stream then
-// takes frames of any length.
+// OpenPort opens a link as a port of a switch. If mtu is 0, the medium chooses the MTU. A stream
+// then accepts frames of any length.
 func (s *LinkSpec) OpenPort(mtu int) (link.Link, error) {
 	switch s.Medium {
 	case "stream":
@@ -132,11 +136,11 @@ func (s *LinkSpec) OpenPort(mtu int) (link.Link, error) {
 	return s.open(nil, nil, mtu)
 }
 
-// ofKernel reports whether the link is to an interface of the kernel's.
+// ofKernel reports whether the link is an interface of the kernel.
 func (s *LinkSpec) ofKernel() bool { return s.Medium == "tap" || s.Medium == "packet" }
 
-// open opens the medium. lan is the switch of a pipe, or nil for a switch of its own. A nil mac and an mtu of 0 leave the
-// choice to the medium.
+// open opens the medium. lan is the switch of a pipe, or nil for a new switch. If mac is nil or mtu
+// is 0, the medium chooses it.
 func (s *LinkSpec) open(lan *pipe.Switch, mac net.HardwareAddr, mtu int) (link.Link, error) {
 	switch s.Medium {
 	case "tap":
@@ -234,12 +238,14 @@ func (s *LinkSpec) openShm(mac net.HardwareAddr, mtu int, opts ...shm.Option) (*
 	return shm.Open(s.name, opts...)
 }
 
-// OpenRaw opens the link for a program that sends and receives frames itself, at addr. lan is the switch of a pipe.
+// OpenRaw opens the link for a program that sends and receives raw frames at addr. lan is the
+// switch of a pipe.
 func (s *LinkSpec) OpenRaw(lan *pipe.Switch, addr netip.Addr, mtu int) (link.Link, error) {
 	mac := macFor(addr)
 	switch {
 	case s.Medium == "kernel":
-		return nil, errors.New("--link kernel: the machine's own sockets carry no Ethernet frames: give shm, stream:PATH, tap:NAME or packet:INTERFACE")
+		return nil, errors.New("--link kernel: the machine's own sockets carry no Ethernet frames: give shm, stream:PATH, tap:NAME or " +
+			"packet:INTERFACE")
 	case s.interfaceMAC:
 		mac = nil
 	}

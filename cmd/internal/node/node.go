@@ -1,4 +1,5 @@
-// Package node is a host with an RDMA device, made from the flags that most commands have: its link, addresses and routes.
+// Package node is a host with an RDMA device. It is configured by flags that most commands have:
+// its link, addresses and routes.
 package node
 
 import (
@@ -34,7 +35,7 @@ import (
 	"github.com/softrnic/softrnic/cmd/internal/cli"
 )
 
-// Flags describe a node; every subcommand that needs one embeds them.
+// Flags describe a node. Each command that needs a node embeds them.
 type Flags struct {
 	Link       LinkSpec `group:"node" default:"pipe" placeholder:"LINK" help:"Ethernet link: pipe (inside this process), shm[:NAME] (Linux: memory shared with other processes of this user that give the same name; they find each other in $XDG_RUNTIME_DIR/softrnic, or without XDG_RUNTIME_DIR in softrnic-UID, with the user's number, in $TMPDIR or /tmp; elsewhere use stream or kernel), stream:PATH[,listen] (a unix socket, or tcp:HOST:PORT, to softrnic switch, another node or QEMU's -netdev stream, of whom one listens), tap:NAME[,bridge=BRIDGE][,offloads=off] (a TAP interface, made if it is not there, and used as it is if it is; offloads=off: one packet a frame), or packet:INTERFACE[,mac=interface] (AF_PACKET on an existing interface, with a MAC of its own or the interface's). TAP and AF_PACKET take wait=adaptive, event or poll (what the receiving thread does when idle) and queues=N (so many receiving threads), and each link vlan=ID (an 802.1Q VLAN of it; its priorities are service levels). Or kernel[:INTERFACE]: no Ethernet, but the machine's own UDP and TCP sockets and addresses, without privileges, and without raw packets and RoCE v1; without INTERFACE on that of the default route, or else on the first that has a global address. Default: pipe."`
 	Addr       []CIDR   `group:"node" sep:"none" placeholder:"CIDR" help:"IP address with prefix length, such as 10.0.0.9/24; repeatable. Each becomes a GID, from index 1 on; index 0 is the IPv6 link-local address. Default for shm: the first of 10.83.0.1 to .254 that is free; it is said on stderr. For RoCE v1 the same begin at index 128. With --link kernel it chooses among the machine's own addresses, whose prefix length may be left out; default there: all of the interface's."`
@@ -51,17 +52,17 @@ type Flags struct {
 	Counters   bool     `group:"node" help:"Print what the node has counted to stderr when it ends, as far as it is not 0, by the names of Linux's port counters and rxe's hw_counters."`
 	Trace      string   `group:"node" type:"path" placeholder:"FILE" help:"Append what happens to queue pairs (changes of state, losses, timeouts, RNR waits, NAKs, the set-up and end of iWARP streams) to this file, one JSON object a line."`
 	Rate       Rate     `kong:"-"` // softrnic run's
-	Describe   bool     `kong:"-"` // the node is only looked at: with --link kernel it takes no address from others, and starts no hub
+	Describe   bool     `kong:"-"` // the node is only described: with --link kernel it reserves no address and starts no hub
 	LinkFlags
 }
 
-// Rate is what a port reports; 0: the default.
+// Rate is the rate that a port reports. 0: the default.
 type Rate struct {
 	Gbps  float64
-	Lanes int // 0: those that suit Gbps
+	Lanes int // 0: chosen to suit Gbps
 }
 
-// LinkFlags describe a link of any kind, and what of it is recorded and logged.
+// LinkFlags describe a link, its capture and its log.
 type LinkFlags struct {
 	MTU     int        `group:"node" name:"mtu" type:"mtu" placeholder:"BYTES" help:"Largest IP packet on the link: 1500 for path MTU 1024, 4200 for 4096. Default: the link's own."`
 	Capture string     `group:"node" type:"path" placeholder:"FILE" help:"Write every frame to this pcapng file, for Wireshark or tshark. A file that has something in it is refused. With --impair they are those of the link: incoming ones before --impair has acted on them. With --link kernel these are the RoCE packets, as the kernel was given them or has passed them on, behind Ethernet addresses that are made up; TCP is not among them."`
@@ -69,7 +70,7 @@ type LinkFlags struct {
 	Log     slog.Level `group:"node" name:"log-level" default:"warn" placeholder:"LEVEL" help:"Log to stderr what is at least this important: debug, info, warn or error. Default: warn."`
 }
 
-// Host is a network stack of the node's own.
+// Host is the network stack of a node.
 type Host interface {
 	stack.Network
 	Close() error
@@ -79,24 +80,24 @@ type Host interface {
 type Node struct {
 	Host     Host
 	Dev      *verbs.Device
-	Segment  *shm.Link     // what the link is of, or nil
+	Segment  *shm.Link     // the segment of --link shm, or nil
 	captured *capture.Link // nil without --capture
 	Wire     *countedLink  // nil unless Env.Counted
 	counters io.Writer     // nil without --counters
 	trace    *os.File      // nil without --trace
-	traced   *cli.Checked  // what is written to trace
+	traced   *cli.Checked  // the writer to trace
 	Log      *slog.Logger
 
-	sayRemoved sync.Once
-	drawn      netip.Prefix // the address that was drawn for want of --addr
-	medium     string       // of LinkSpec
-	why        string       // the node is on its interface, if that was chosen among the machine's
+	logRemoved sync.Once
+	chosen     netip.Prefix // the address chosen without --addr
+	medium     string       // LinkSpec.Medium
+	why        string       // the reason for the choice of the interface; "": it was given
 	strict     bool         // --strict-icrc
 	networks   []netip.Prefix
 }
 
-// RunNode opens a node, calls do with it, and closes it. The context that do is given also ends when the node's interface is
-// removed, and RunNode then returns an error that says so.
+// RunNode opens a node, calls do with it, and closes it. If the node's interface is removed, do's
+// context ends and RunNode returns an error that says so.
 func (f *Flags) RunNode(ctx context.Context, e *cli.Env, do func(context.Context, *Node) error) (err error) {
 	n, err := f.Open(e)
 	if err != nil {
@@ -106,37 +107,38 @@ func (f *Flags) RunNode(ctx context.Context, e *cli.Env, do func(context.Context
 	working, cancel := context.WithCancel(ctx)
 	var watching sync.WaitGroup
 	watching.Go(func() { n.watch(working, cancel) })
-	if n.mayHaveNAT() && f.Impair == nil { // which damages packets because it was asked to
-		watching.Go(func() { (&damage{n: n}).watch(working) })
+	if n.mayHaveNAT() && f.Impair == nil { // --impair corrupts packets on purpose
+		watching.Go(func() { (&natDetector{n: n}).watch(working) })
 	}
 	defer func() {
 		cancel()
-		watching.Wait() // until all events are logged
+		watching.Wait() // all events are logged
 	}()
-	if n.removed() != nil { // perhaps before watch began
+	if n.removed() != nil { // it may have been removed before watch began
 		cancel()
 	}
 	err = do(working, n)
 	if err != nil || working.Err() != nil && ctx.Err() == nil {
-		if removed := n.removed(); removed != nil { // the reason for whatever else failed
+		if removed := n.removed(); removed != nil { // the cause of other errors
 			return removed
 		}
 	}
 	if err != nil {
-		n.hintAtSilence(ctx.Err() != nil)
+		n.warnNothingReceived(ctx.Err() != nil)
 	}
 	return err
 }
 
-// RunNodeForPeer is RunNode for commands that need another program as their peer.
+// RunNodeForPeer is RunNode for a command whose peer is another program.
 func (f *Flags) RunNodeForPeer(ctx context.Context, e *cli.Env, do func(context.Context, *Node) error) error {
 	if f.Link.Medium == "pipe" && e.LAN == nil {
-		return cli.Usagef("this needs a peer, and no other program can be on a pipe: give --link kernel, shm, stream:PATH, tap:NAME or packet:INTERFACE")
+		return cli.Usagef("this needs a peer, and no other program can be on a pipe: give --link kernel, shm, stream:PATH, tap:NAME " +
+			"or packet:INTERFACE")
 	}
 	return f.RunNode(ctx, e, do)
 }
 
-// watch logs what happens to the node's port, and calls end when its link is gone for good.
+// watch logs events of the node's port. It calls end when the link is removed.
 func (n *Node) watch(ctx context.Context, end func()) {
 	for {
 		e, err := n.Dev.GetAsyncEvent(ctx)
@@ -144,7 +146,7 @@ func (n *Node) watch(ctx context.Context, end func()) {
 		case err != nil:
 			return
 		case e.Type == verbs.EventDeviceFatal:
-			if n.removed() != nil { // otherwise the node is being closed
+			if n.removed() != nil { // else the node is being closed
 				end()
 			}
 			return
@@ -156,27 +158,28 @@ func (n *Node) watch(ctx context.Context, end func()) {
 	}
 }
 
-// removed returns an error if the node's interface was removed, and nil otherwise. It logs that once.
+// removed returns an error if the node's interface was removed, and else nil. It logs the error
+// once.
 func (n *Node) removed() error {
 	if n.Host.NICs()[0].State() != stack.LinkRemoved {
 		return nil
 	}
-	n.sayRemoved.Do(func() { n.Log.Error("the interface was removed", "link", n.Name()) })
+	n.logRemoved.Do(func() { n.Log.Error("the interface was removed", "link", n.Name()) })
 	return fmt.Errorf("link %s: the interface was removed", n.Name())
 }
 
-// Name is the link's.
+// Name returns the link's name.
 func (n *Node) Name() string { return n.Host.NICs()[0].Name() }
 
-// Why says why the node is on its interface, "" if that was given.
+// Why returns the reason for the choice of the node's interface, or "" if the interface was given.
 func (n *Node) Why() string { return n.why }
 
-// Addrs are the node's addresses.
+// Addrs returns the node's addresses.
 func (n *Node) Addrs() []netip.Addr {
 	return slices.DeleteFunc(n.Host.NICs()[0].GIDs(), func(a netip.Addr) bool { return !a.IsValid() }) // holes in the GID table
 }
 
-// Open builds the node from the link up.
+// Open opens the node's link, stack and device.
 func (f *Flags) Open(e *cli.Env) (*Node, error) {
 	log := slog.New(slog.NewTextHandler(e.Stderr, &slog.HandlerOptions{Level: f.Log}))
 	if err := f.check(); err != nil {
@@ -220,7 +223,7 @@ func (f *Flags) Open(e *cli.Env) (*Node, error) {
 	}
 	nic := n.Host.NICs()[0]
 	log.Debug("node is up", "device", n.Dev.Name(), "link", nic.Name(), "mac", nic.MAC().String(), "mtu", nic.MTU(), "gids", n.Addrs())
-	f.hintAtForeign(log)
+	f.warnKernelAddr(log)
 	if f.Counters {
 		n.counters = e.Stderr
 	}
@@ -248,7 +251,7 @@ func (f *Flags) check() error {
 	return nil
 }
 
-// openNetstack makes n a host of package netstack on a link.
+// openNetstack sets n.Host to a host of package netstack on a link.
 func (f *Flags) openNetstack(e *cli.Env, n *Node) error {
 	l, err := f.openLink(e, n)
 	if err != nil {
@@ -258,8 +261,8 @@ func (f *Flags) openNetstack(e *cli.Env, n *Node) error {
 	for _, a := range f.Addr {
 		n.networks = append(n.networks, a.Prefix)
 	}
-	if n.drawn.IsValid() {
-		n.networks = append(n.networks, n.drawn)
+	if n.chosen.IsValid() {
+		n.networks = append(n.networks, n.chosen)
 	}
 	for _, p := range n.networks {
 		opts = append(opts, netstack.Addr(p.String()))
@@ -275,14 +278,15 @@ func (f *Flags) openNetstack(e *cli.Env, n *Node) error {
 	return nil
 }
 
-// tracer writes events to the node's file. Each is one write, so that several nodes may have the same file.
+// tracer returns a sink that writes events to the node's file. Each event is one write, so that
+// several nodes may share a file.
 func (n *Node) tracer() trace.Sink {
 	h := slog.NewJSONHandler(n.traced, &slog.HandlerOptions{Level: slog.LevelDebug})
 	return trace.Logger(slog.New(h).With("node", n.Host.NICs()[0].MAC().String()))
 }
 
-// openLink opens the medium of n, then wraps it. The wrappers that count and capture packets are next to the medium, so that
-// they see VLAN tags too.
+// openLink opens the medium of n and wraps it. The wrappers that count and capture packets are next
+// to the medium, so that they see VLAN tags.
 func (f *Flags) openLink(e *cli.Env, n *Node) (link.Link, error) {
 	mac := net.HardwareAddr(f.MAC)
 	if mac == nil && f.Link.Medium != "pipe" && !f.Link.interfaceMAC && len(f.Addr) > 0 {
@@ -299,7 +303,8 @@ func (f *Flags) openLink(e *cli.Env, n *Node) (link.Link, error) {
 		return nil, err
 	}
 	if f.MTU != 0 && l.MTU() != f.MTU {
-		return nil, errors.Join(fmt.Errorf("--mtu %d: %s has MTU %d: set it there, or leave --mtu out", f.MTU, l.Name(), l.MTU()), l.Close())
+		return nil, errors.Join(fmt.Errorf("--mtu %d: %s has MTU %d: set it there, or leave --mtu out", f.MTU, l.Name(), l.MTU()),
+			l.Close())
 	}
 	if l, err = f.wrap(e, n, l); err != nil {
 		return nil, err
@@ -314,7 +319,8 @@ func (f *Flags) openLink(e *cli.Env, n *Node) (link.Link, error) {
 	return l, nil
 }
 
-// wrap counts, captures and impairs the packets of a link, as far as that was asked for. The link is closed if that fails.
+// wrap adds the counting, capturing and impairing wrappers that the flags ask for. If that fails,
+// it closes the link.
 func (f *Flags) wrap(e *cli.Env, n *Node, l link.Link) (_ link.Link, err error) {
 	if e.Counted {
 		n.Wire = newCountedLink(l)
@@ -336,22 +342,25 @@ func (f *Flags) wrap(e *cli.Env, n *Node, l link.Link) (_ link.Link, err error) 
 	return l, nil
 }
 
-// macFor is a locally administered MAC address for the node that has IP address a. Neighbours remember the MAC
-// address of the last node with that IP address for minutes: a node with another MAC address would not be reached until then.
+// macFor returns a locally administered MAC address for the node with IP address a. Neighbours
+// cache the MAC address of the last node with that IP address for minutes. They could not reach a
+// node with another MAC address until then.
 func macFor(a netip.Addr) net.HardwareAddr {
 	sum := sha256.Sum256(a.AsSlice())
 	sum[0] = sum[0]&^1 | 2
 	return sum[:6]
 }
 
-// goodbyeTimeout is how long a node that goes down waits for its peers to know: longer than two seconds only while there is
-// no hub, and as long as most starts of another take.
-const goodbyeTimeout = 10 * time.Second
+// shutdownTimeout is how long a node waits for its peers to acknowledge the end of connections when
+// it shuts down. More than two seconds pass only while there is no hub. Most hubs start within the
+// timeout.
+const shutdownTimeout = 10 * time.Second
 
-// Close closes the node. It tells the peers of connections that are still open; other objects of the device must be destroyed.
+// Close closes the node. It disconnects open connections. Other objects of the device must already
+// be destroyed.
 func (n *Node) Close() error {
 	n.Log.Debug("node goes down")
-	ctx, cancel := context.WithTimeout(context.Background(), goodbyeTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 	defer cancel()
 	if err := n.Dev.Shutdown(ctx); err != nil {
 		n.Log.Warn("some peers do not know that the node goes down", "error", err)
@@ -370,7 +379,8 @@ func (n *Node) Close() error {
 	return err
 }
 
-// TraceErr is the first error of writing to --trace. No event of the device follows.
+// TraceErr returns the first error of writing to --trace. It is called after the device's last
+// event.
 func (n *Node) TraceErr() error {
 	if n.trace == nil || n.traced.Err() == nil {
 		return nil
@@ -378,7 +388,7 @@ func (n *Node) TraceErr() error {
 	return fmt.Errorf("--trace: %w", n.traced.Err())
 }
 
-// printCounters prints the counters that are not 0, in one write.
+// printCounters prints the nonzero counters in one write.
 func (n *Node) printCounters() error {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "Counters of %s (%v):\n", n.Dev.Name(), n.Addrs())
@@ -394,8 +404,8 @@ func (n *Node) printCounters() error {
 	return nil
 }
 
-// Resolve returns the address of a server, which is an IP address, or a name that this machine looks up. Of several addresses
-// it returns the first one for which the node has an address of the same family.
+// Resolve returns the address of a server, given as an IP address or a name that this machine
+// resolves. If the name has several addresses, Resolve returns the first whose family the node has.
 func (n *Node) Resolve(ctx context.Context, server string) (netip.Addr, error) {
 	if a, err := netip.ParseAddr(server); err == nil {
 		return a.Unmap(), nil
@@ -412,8 +422,9 @@ func (n *Node) Resolve(ctx context.Context, server string) (netip.Addr, error) {
 	return netip.Addr{}, fmt.Errorf("server %q is %v, and the node has no address of that family: give one with --addr", server, addrs)
 }
 
-// GID is the first entry of the port's GID table whose address suits a peer at to: of the same family, and link-local
-// if and only if to is. An invalid to takes the first --addr.
+// GID returns the first entry of the port's GID table that suits a peer at to: it has the same
+// family, and is link-local if and only if to is. If to is invalid, GID returns the entry of the
+// first --addr.
 func (n *Node) GID(port uint8, to netip.Addr) (verbs.GIDEntry, error) {
 	table, err := n.Dev.GIDTable(port)
 	if err != nil {
@@ -430,13 +441,13 @@ func (n *Node) GID(port uint8, to netip.Addr) (verbs.GIDEntry, error) {
 	case i >= 0:
 		return table[i], nil
 	case !to.IsValid():
-		return table[0], nil // the link-local address is all there is
+		return table[0], nil // there is only the link-local address
 	}
 	return verbs.GIDEntry{}, fmt.Errorf("the node has no address of the family of %v: give one with --addr", to)
 }
 
-// CIDR, IPAddr, macAddr, impairing and mpaSetUp are values of flags. Their UnmarshalText methods say what is wrong with a value. A CIDR
-// without a prefix length is an invalid Prefix with an Addr.
+// CIDR, IPAddr, macAddr, impairing and mpaSetUp are values of flags. Their UnmarshalText methods
+// explain errors in a value. A CIDR without a prefix length is an invalid Prefix with an Addr.
 type (
 	CIDR      struct{ netip.Prefix }
 	IPAddr    struct{ netip.Addr }
@@ -457,7 +468,8 @@ func (m *mpaSetUp) UnmarshalText(text []byte) error {
 		case "client-server":
 			m.NoPeerToPeer = true
 		default:
-			return fmt.Errorf("%q is no set-up of MPA: give no-crc, markers, revision1, client-server, or several, separated by commas", word)
+			return fmt.Errorf("%q is no set-up of MPA: give no-crc, markers, revision1, client-server, or several, separated by commas",
+				word)
 		}
 	}
 	return nil

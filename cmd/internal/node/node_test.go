@@ -30,8 +30,8 @@ func openNode(t *testing.T, lan *pipe.Switch, addr string) *Node {
 	return n
 }
 
-// TestNodeSaysGoodbye: the peer of a connection that a command has left open knows of its end when the node is gone.
-func TestNodeSaysGoodbye(t *testing.T) {
+// TestNodeShutdown: a node that is closed disconnects a connection that a command has left open.
+func TestNodeShutdown(t *testing.T) {
 	for _, transport := range []verbs.Transport{verbs.RoCEv2, verbs.IWARP} {
 		lan := new(pipe.Switch)
 		a, b := openNode(t, lan, "10.0.0.1/24"), openNode(t, lan, "10.0.0.2/24")
@@ -68,7 +68,7 @@ func TestNodeSaysGoodbye(t *testing.T) {
 	}
 }
 
-// --trace: two nodes append what happens to their QPs to one file.
+// TestNodeTrace: with --trace, two nodes append the events of their QPs to one file.
 func TestNodeTrace(t *testing.T) {
 	lan, file := new(pipe.Switch), filepath.Join(t.TempDir(), "trace")
 	for _, addr := range []string{"10.0.0.1/24", "10.0.0.2/24"} {

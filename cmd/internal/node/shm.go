@@ -11,20 +11,22 @@ import (
 	"github.com/softrnic/softrnic/cmd/internal/cli"
 )
 
-// shmNetwork is where a node on a segment in shared memory has its address if none is given: the first that is free there.
+// shmNetwork is the network of default addresses on a shared memory segment. A node without --addr
+// gets the first free one.
 var shmNetwork = netip.MustParsePrefix("10.83.0.0/24")
 
-// shmHosts is how many addresses there are in shmNetwork.
+// shmHosts is the number of addresses in shmNetwork.
 const shmHosts = 254
 
-// shmAddr is address i of shmNetwork, from 0 on.
+// shmAddr returns address i of shmNetwork, from 0 on.
 func shmAddr(i int) netip.Addr {
 	a := shmNetwork.Addr().As4()
 	a[3] = byte(i + 1)
 	return netip.AddrFrom4(a)
 }
 
-// openShm joins a segment. The node's addresses are claimed there, so that no two nodes have the same.
+// openShm joins a segment and claims the node's addresses there, so that no two nodes have the same
+// address.
 func (f *Flags) openShm(e *cli.Env, n *Node, mac net.HardwareAddr) (link.Link, error) {
 	opts := []shm.Option{shm.Logger(n.Log)}
 	for _, a := range f.Addr {
@@ -48,8 +50,8 @@ func (f *Flags) openShm(e *cli.Env, n *Node, mac net.HardwareAddr) (link.Link, e
 	}
 	n.Segment = l
 	if len(f.Addr) == 0 {
-		n.drawn = netip.PrefixFrom(shmAddr(l.Picked()), shmNetwork.Bits())
-		fmt.Fprintf(e.Stderr, "The address of this node is %v.\n", n.drawn.Addr())
+		n.chosen = netip.PrefixFrom(shmAddr(l.Picked()), shmNetwork.Bits())
+		fmt.Fprintf(e.Stderr, "The address of this node is %v.\n", n.chosen.Addr())
 	}
 	return l, nil
 }

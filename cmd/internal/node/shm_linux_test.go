@@ -68,8 +68,8 @@ func TestShm(t *testing.T) {
 	}
 }
 
-// TestShmAddresses: nodes without --addr get addresses of their own, and say which; a second node with an address that was
-// given, or drawn, is refused.
+// TestShmAddresses: nodes without --addr get different addresses and print them. A second node with
+// an address that another was given or has chosen is refused.
 func TestShmAddresses(t *testing.T) {
 	dir, err := os.MkdirTemp("", "s")
 	if err != nil {

@@ -5,12 +5,13 @@ import (
 	"io"
 )
 
-// CloseWhenDone closes c if ctx ends before stop is called, so that calls that block in it return.
+// CloseWhenDone closes c if ctx ends before stop is called, so that blocked calls of c return.
 func CloseWhenDone(ctx context.Context, c io.Closer) (stop func() bool) {
 	return context.AfterFunc(ctx, func() { _ = c.Close() })
 }
 
-// Cause returns why a call failed that CloseWhenDone may have ended: the error of ctx if it has ended, otherwise err.
+// Cause returns the error of a call that CloseWhenDone may have ended: the error of ctx if it has
+// ended, and else err.
 func Cause(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()

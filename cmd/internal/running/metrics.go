@@ -15,13 +15,13 @@ import (
 	"github.com/softrnic/softrnic/cmd/internal/node"
 )
 
-// serveMetrics answers Prometheus on --metrics, until the function that it returns is called.
+// serveMetrics serves Prometheus on --metrics until stop is called.
 func (f *Flags) serveMetrics(n *node.Node) (stop func(), err error) {
 	if f.Metrics == "" {
 		return func() {}, nil
 	}
 	n.Dev.MeasureLatency()
-	all := prometheus.NewRegistry() // which is a Collector itself
+	all := prometheus.NewRegistry() // a Registry is a Collector
 	all.MustRegister(metrics.NewCollector(n.Dev))
 	if f.Collector != nil {
 		all.MustRegister(f.Collector)
@@ -29,8 +29,8 @@ func (f *Flags) serveMetrics(n *node.Node) (stop func(), err error) {
 	return ServeMetrics(f.Metrics, all, n.Log)
 }
 
-// ServeMetrics answers Prometheus on an address, HOST:PORT, with what a collector has, until the function that it returns is
-// called. An address of "" is none.
+// ServeMetrics serves the metrics of a collector to Prometheus on an address, HOST:PORT, until stop
+// is called. If addr is "", it does nothing.
 func ServeMetrics(addr string, c prometheus.Collector, log *slog.Logger) (stop func(), err error) {
 	if addr == "" {
 		return func() {}, nil
@@ -43,7 +43,8 @@ func ServeMetrics(addr string, c prometheus.Collector, log *slog.Logger) (stop f
 	}
 	log.Info("metrics", "url", "http://"+l.Addr().String()+"/metrics")
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn)}))
+	mux.Handle("GET /metrics",
+		promhttp.HandlerFor(registry, promhttp.HandlerOpts{ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn)}))
 	s := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
 	ended := make(chan struct{})
 	go func() {

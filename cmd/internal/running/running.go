@@ -1,4 +1,4 @@
-// Package running is a node that can be watched while it runs: by softrnic top, and by Prometheus.
+// Package running is a node that softrnic top and Prometheus can observe while it runs.
 package running
 
 import (
@@ -16,21 +16,21 @@ type Flags struct {
 	node.Flags
 	Metrics string `group:"node" placeholder:"HOST:PORT" help:"Answer Prometheus on this address of the machine's own, not the node's: http://HOST:PORT/metrics. The names are those of node_exporter's collector infiniband, and softrnic_NAME for rxe's hw_counters and the rest."`
 
-	// Collector has more for Prometheus, of the command's own.
+	// Collector has further metrics of the command for Prometheus.
 	Collector prometheus.Collector `kong:"-"`
 }
 
-// RunNode is RunNode of the node's flags.
+// RunNode is node.Flags.RunNode for an observable node.
 func (f *Flags) RunNode(ctx context.Context, e *cli.Env, do func(context.Context, *node.Node) error) error {
-	return f.Flags.RunNode(ctx, e, f.watched(do))
+	return f.Flags.RunNode(ctx, e, f.observable(do))
 }
 
-// RunNodeForPeer is RunNodeForPeer of the node's flags.
+// RunNodeForPeer is node.Flags.RunNodeForPeer for an observable node.
 func (f *Flags) RunNodeForPeer(ctx context.Context, e *cli.Env, do func(context.Context, *node.Node) error) error {
-	return f.Flags.RunNodeForPeer(ctx, e, f.watched(do))
+	return f.Flags.RunNodeForPeer(ctx, e, f.observable(do))
 }
 
-func (f *Flags) watched(do func(context.Context, *node.Node) error) func(context.Context, *node.Node) error {
+func (f *Flags) observable(do func(context.Context, *node.Node) error) func(context.Context, *node.Node) error {
 	return func(ctx context.Context, n *node.Node) error {
 		stop, err := f.serveMetrics(n)
 		if err != nil {

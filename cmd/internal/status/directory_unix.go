@@ -11,5 +11,5 @@ import (
 
 func makeDirectory(dir string) error { return userdir.Make(dir) }
 
-// refused tells that nobody listens on a socket any more.
+// refused reports whether no process listens on a socket any more.
 func refused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }

@@ -7,8 +7,8 @@ import (
 	"github.com/softrnic/softrnic/cmd/internal/node"
 )
 
-// PublishNode answers softrnic top for a node until the function that it returns is called. Where that is not possible, the node's
-// log says why. run is Node.Run.
+// PublishNode publishes a node's status for softrnic top until stop is called. If that is not
+// possible, it logs the reason. run is Node.Run.
 func PublishNode(n *node.Node, run int) (stop func()) {
 	s := Node{Run: run, Command: strings.Join(os.Args, " "), Link: n.Name()}
 	for _, a := range n.Addrs() {

@@ -1,5 +1,6 @@
-// Package status is how a node tells other processes of its user what its queue pairs do. Each node listens on a unix socket in
-// one directory, and answers whoever connects with a JSON object, a [Node]; softrnic top asks.
+// Package status publishes the state of a node's queue pairs to other processes of the user. Each
+// node listens on a unix socket in a common directory. It answers each connection with a JSON
+// object, a [Node]. softrnic top connects to all nodes.
 package status
 
 import (
@@ -20,14 +21,14 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// Node is what a node tells of itself.
+// Node is the status of a node.
 type Node struct {
 	PID     int       `json:"pid"`
-	Run     int       `json:"run,omitempty"` // the process of the softrnic run --metrics that its program was started by
+	Run     int       `json:"run,omitempty"` // the process of the softrnic run --metrics that started the program
 	Command string    `json:"command"`
 	Link    string    `json:"link"`
 	Addrs   []string  `json:"addrs"`
-	Time    time.Time `json:"time"` // when it was so
+	Time    time.Time `json:"time"` // when the status was read
 	verbs.Snapshot
 	QPs []QP `json:"qps"`
 }
@@ -40,19 +41,19 @@ type QP struct {
 	State     string            `json:"state"`
 	Peer      string            `json:"peer,omitempty"` // IP address
 	DestQPNum uint32            `json:"destQPNum,omitempty"`
-	Sends     int               `json:"sends"` // posted and not complete
+	Sends     int               `json:"sends"` // posted and not completed
 	Recvs     int               `json:"recvs"`
 	Counters  map[string]uint64 `json:"counters"`
 }
 
-// of reads what a device does.
+// of returns n with the state of a device.
 func (n Node) of(dev *verbs.Device) Node {
 	n.Time, n.Snapshot = time.Now(), dev.Snapshot()
 	n.QPs = []QP{}
 	for _, qp := range dev.QPs() {
 		s, err := qp.Stats()
 		if err != nil {
-			continue // it is destroyed
+			continue // the QP was destroyed
 		}
 		q := QP{
 			Num: qp.Num(), Type: qp.Type().String(), Transport: qp.Transport().String(), State: s.State.String(),
@@ -66,12 +67,13 @@ func (n Node) of(dev *verbs.Device) Node {
 	return n
 }
 
-// Directory is where nodes have their sockets.
+// Directory returns the directory of the nodes' sockets.
 func Directory() string { return filepath.Join(userdir.Default(), "nodes") }
 
-var published atomic.Uint64 // nodes of this process so far
+var published atomic.Uint64 // number of nodes of this process so far
 
-// Publish answers for a device until the function that it returns is called. n has what the device does not know.
+// Publish publishes a device's status until stop is called. n has the fields that the device does
+// not know.
 func Publish(dev *verbs.Device, n Node) (stop func(), err error) {
 	dir := Directory()
 	if err := makeDirectory(dir); err != nil {
@@ -91,7 +93,7 @@ func Publish(dev *verbs.Device, n Node) (stop func(), err error) {
 				return
 			}
 			if conn.SetDeadline(time.Now().Add(askTimeout)) == nil {
-				_ = json.NewEncoder(conn).Encode(n.of(dev)) // who asked may be gone
+				_ = json.NewEncoder(conn).Encode(n.of(dev)) // the client may have disconnected
 			}
 			_ = conn.Close()
 		}
@@ -99,11 +101,11 @@ func Publish(dev *verbs.Device, n Node) (stop func(), err error) {
 	return func() { _ = l.Close(); <-ended }, nil
 }
 
-// askTimeout is how long a node may take to answer.
+// askTimeout bounds the time of a node's answer.
 const askTimeout = 2 * time.Second
 
-// Nodes asks all nodes of this user, or only those of the process pid if that is not 0, and returns them in the order of their
-// processes. A socket that a killed process has left is removed.
+// Nodes returns the status of all nodes of this user, sorted by process ID. If pid is not 0, it
+// returns the nodes of that process only. It removes sockets that killed processes have left.
 func Nodes(ctx context.Context, pid int) ([]Node, error) {
 	entries, err := os.ReadDir(Directory())
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
