@@ -1,7 +1,7 @@
 package verbs
 
-// Access is the set of operations that are allowed on a memory region, or through a QP (ibv_access_flags, same values).
-// Local reads are always allowed.
+// Access is the set of operations that are allowed on a memory region, or through a QP
+// (ibv_access_flags, same values). Local reads are always allowed.
 type Access uint32
 
 const (
@@ -14,10 +14,10 @@ const (
 	AccessOnDemand        Access = 1 << 6  // has no effect: every region supports on-demand paging
 	AccessHugeTLB         Access = 1 << 7  // has no effect
 	AccessFlushGlobal     Access = 1 << 8  // FLUSH with FlushGlobal
-	AccessFlushPersistent Access = 1 << 9  // FLUSH with FlushPersistent; a region must be of RegFile
+	AccessFlushPersistent Access = 1 << 9  // FLUSH with FlushPersistent; only for regions of RegFile
 	AccessRelaxedOrdering Access = 1 << 20 // has no effect
 
-	accessOptional = Access(0x3ff00000) // a device that does not know these ignores them (IBV_ACCESS_OPTIONAL_RANGE)
+	accessOptional = Access(0x3ff00000) // ignored by devices that do not support them (IBV_ACCESS_OPTIONAL_RANGE)
 	accessKnown    = AccessLocalWrite | AccessRemoteWrite | AccessRemoteRead | AccessRemoteAtomic | AccessMWBind |
 		AccessZeroBased | AccessOnDemand | AccessHugeTLB | accessFlush | accessOptional
 	accessFlush  = AccessFlushGlobal | AccessFlushPersistent

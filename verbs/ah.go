@@ -2,7 +2,8 @@ package verbs
 
 import "sync/atomic"
 
-// AH is an address handle (ibv_ah): the path from a port to another host or to a multicast group, for UD QPs of its PD.
+// AH is an address handle (ibv_ah): the path from a port to another host or to a multicast group,
+// for UD QPs of its PD.
 type AH struct {
 	pd   *PD
 	attr AHAttr
@@ -10,7 +11,8 @@ type AH struct {
 	dead atomic.Bool
 }
 
-// CreateAH creates an address handle. It starts the resolution of the neighbour's MAC address, and does not wait for it.
+// CreateAH creates an address handle. It starts the resolution of the neighbour's MAC address
+// without waiting for it.
 func (pd *PD) CreateAH(attr *AHAttr) (*AH, error) {
 	const op = "create AH"
 	d := pd.dev
@@ -45,8 +47,8 @@ func (pd *PD) CreateAH(attr *AHAttr) (*AH, error) {
 	return ah, nil
 }
 
-// CreateAHFromWC creates the address handle for replying to a datagram: it calls InitAHFromWC and CreateAH
-// (ibv_create_ah_from_wc).
+// CreateAHFromWC creates the address handle for replying to a datagram: it calls InitAHFromWC and
+// CreateAH (ibv_create_ah_from_wc).
 func (pd *PD) CreateAHFromWC(port uint8, wc *WC, grh []byte) (*AH, error) {
 	attr, err := pd.dev.InitAHFromWC(port, wc, grh)
 	if err != nil {
@@ -66,11 +68,11 @@ func (ah *AH) Query() (AHAttr, error) {
 // PD returns the protection domain.
 func (ah *AH) PD() *PD { return ah.pd }
 
-// Destroy destroys the handle. Datagrams of work requests that are still in a send queue with it may be lost; new work
-// requests with it are rejected.
+// Destroy destroys the handle. Datagrams of work requests that are still in a send queue with it
+// may be lost; new work requests with it are rejected.
 func (ah *AH) Destroy() error {
 	if ah.dead.Swap(true) {
-		return Errorf(ErrDestroyed, "destroy AH", "it is destroyed already")
+		return Errorf(ErrDestroyed, "destroy AH", "it is already destroyed")
 	}
 	ah.prov.Destroy()
 	ah.release()

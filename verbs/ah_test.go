@@ -103,9 +103,9 @@ func TestAHFromWC(t *testing.T) {
 	}{
 		{"no completion", nil, grh4("10.0.0.7")},
 		{"no GRH flag", &verbs.WC{}, grh4("10.0.0.7")},
-		{"39 bytes of grh are no GRH", wc, grh4("10.0.0.7")[:39]},
-		{"are no GRH", wc, bad},
-		{"sent to 10.0.0.7, which is no RoCE v2 GID of port 1", wc, elsewhere},
+		{"39 bytes of grh are not a GRH", wc, grh4("10.0.0.7")[:39]},
+		{"are not a GRH", wc, bad},
+		{"sent to 10.0.0.7, which is not a RoCE v2 GID of port 1", wc, elsewhere},
 	} {
 		if _, err := r.dev.InitAHFromWC(1, c.wc, c.grh); !errors.Is(err, verbs.ErrInvalid) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("got %v, want %q", err, c.want)
@@ -114,7 +114,7 @@ func TestAHFromWC(t *testing.T) {
 	v1 := make([]byte, verbs.GRHLen)
 	v1[0], v1[6] = 0x60, 0x1b
 	copy(v1[24:], localGID[:])
-	if _, err := r.dev.InitAHFromWC(1, wc, v1); err == nil || !strings.Contains(err.Error(), "no RoCE v1 GID") {
+	if _, err := r.dev.InitAHFromWC(1, wc, v1); err == nil || !strings.Contains(err.Error(), "not a RoCE v1 GID") {
 		t.Errorf("RoCE v1 to a GID of v2: %v", err)
 	}
 	if _, err := r.dev.InitAHFromWC(3, wc, grh4("10.0.0.7")); !errors.Is(err, verbs.ErrInvalid) {

@@ -6,8 +6,9 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestPollAfterArming: a completion that is added while a CQ is polled and armed is polled, or generates an event and is
-// polled then, even if the goroutine that adds it has not returned from push.
+// TestPollAfterArming: a completion that is added while a CQ is polled and armed is polled, or
+// generates an event and is polled then, even if the goroutine that adds it has not returned from
+// push.
 func TestPollAfterArming(t *testing.T) {
 	for _, c := range []struct {
 		name          string

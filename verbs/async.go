@@ -42,8 +42,8 @@ var asyncEvents = []string{"CQ_ERR", "QP_FATAL", "QP_REQ_ERR", "QP_ACCESS_ERR", 
 // String returns the ibverbs name without IBV_EVENT_.
 func (t AsyncEventType) String() string { return name(asyncEvents, int(t), "async event") }
 
-// AsyncEvent is an asynchronous event of a device or of an object on it (ibv_async_event). Type determines which of the
-// other fields is set.
+// AsyncEvent is an asynchronous event of a device or of an object on it (ibv_async_event). Type
+// determines which of the other fields is set.
 type AsyncEvent struct {
 	Type AsyncEventType
 	QP   *QP
@@ -52,34 +52,40 @@ type AsyncEvent struct {
 	Port uint8
 }
 
-// How many events a device keeps for an application that does not call GetAsyncEvent: of each QP, CQ and SRQ, and of the ports
-// and the device together. Further ones are dropped. Those of one object do not count against those of another: a program may wait
-// for EventQPLastWQEReached of each of very many QPs that fail at once.
+// Limits of the events that a device queues until the application takes them: for each QP, CQ and
+// SRQ, and for the device and its ports together. Further events are dropped. The limits are per
+// object, because a program may wait for EventQPLastWQEReached of a great many QPs that fail at the
+// same time.
 const (
 	maxObjectEvents = 16
 	maxDeviceEvents = 1024
-	maxDiscarded    = 64 // how many of destroyed objects may stay in a queue that has few others
+	maxDiscarded    = 64 // events of destroyed objects that may stay in a queue with few other events
 )
 
-// eventCounts counts an object's events; asyncQueue.mu guards it. It is small, as is a QP.
+// eventCounts counts an object's events, protected by asyncQueue.mu. It is small, because a program
+// may have a great many QPs.
 type eventCounts struct {
-	queued  uint16 // or discarded
-	unacked uint16 // were taken, and are to be acknowledged
+	queued  uint16 // in the queue, or the value discarded
+	unacked uint16 // taken and not yet acknowledged
 }
 
-// discarded is in queued of an object that was destroyed: what the queue still has of it does not count.
+// discarded is the value of queued after the object was destroyed. Its events in the queue no
+// longer count.
 const discarded = math.MaxUint16
 
-// full reports whether one more event of the object is dropped, as all are of one that was destroyed.
+// full reports whether another event of the object is dropped. All events of a destroyed object are
+// dropped.
 func (c *eventCounts) full() bool {
 	return c.queued >= maxObjectEvents || c.queued+c.unacked == math.MaxUint16
 }
 
-// GetAsyncEvent waits for the device's next asynchronous event, and acknowledges it. The error is the context's, or
-// ErrDestroyed when the device is closed. Events of a destroyed object are dropped.
+// GetAsyncEvent waits for the device's next asynchronous event, and acknowledges it. The error is
+// the context's, or ErrDestroyed when the device is closed. Events of a destroyed object are
+// dropped.
 //
-// Unlike in libibverbs, the object of the event may so be destroyed before the program has handled the event: methods of a
-// destroyed object return ErrDestroyed. TryGetAsyncEvent does not acknowledge.
+// Unlike in libibverbs, the object of the event may therefore be destroyed before the program has
+// handled the event. Methods of a destroyed object return ErrDestroyed. TryGetAsyncEvent does not
+// acknowledge.
 func (d *Device) GetAsyncEvent(ctx context.Context) (AsyncEvent, error) {
 	const op = "get async event"
 	e, err := wakeup.Wait(ctx, d.events.notifier, func() (AsyncEvent, bool, bool) { return d.events.take(false) })
@@ -92,12 +98,13 @@ func (d *Device) GetAsyncEvent(ctx context.Context) (AsyncEvent, error) {
 	return e, nil
 }
 
-// errNoAsyncEvent is what TryGetAsyncEvent returns most often.
+// errNoAsyncEvent is the most frequent error of TryGetAsyncEvent, allocated once.
 var errNoAsyncEvent error = &Error{Op: "get async event", Err: ErrAgain}
 
-// TryGetAsyncEvent returns the device's next asynchronous event, which must be acknowledged with Ack: Destroy of the event's
-// QP, CQ or SRQ waits for that (ibv_get_async_event on a descriptor with O_NONBLOCK). If there is no event, the error is
-// ErrAgain, after Close of the device ErrDestroyed.
+// TryGetAsyncEvent returns the device's next asynchronous event, which must be acknowledged with
+// Ack: Destroy of the event's QP, CQ or SRQ waits for that (ibv_get_async_event on a descriptor
+// with O_NONBLOCK). If there is no event, the error is ErrAgain, after Close of the device
+// ErrDestroyed.
 func (d *Device) TryGetAsyncEvent() (AsyncEvent, error) {
 	e, ok, _ := d.events.take(true)
 	switch {
@@ -109,9 +116,10 @@ func (d *Device) TryGetAsyncEvent() (AsyncEvent, error) {
 	return e, errNoAsyncEvent
 }
 
-// Ack acknowledges an event that TryGetAsyncEvent returned (ibv_ack_async_event). Events are counted, not told apart: any
-// AsyncEvent with the same QP, CQ or SRQ will do. It fails with ErrInvalid if no event of that object is left to be
-// acknowledged. Events of ports and of the device need no acknowledgement, and Ack of them does nothing.
+// Ack acknowledges an event that TryGetAsyncEvent returned (ibv_ack_async_event). Only the number
+// of acknowledgements per object counts: any AsyncEvent with the same QP, CQ or SRQ will do. Ack
+// fails with ErrInvalid if no event of that object is unacknowledged. For events of ports and of
+// the device it does nothing.
 func (e AsyncEvent) Ack() error {
 	d, c := e.object()
 	if d == nil {
@@ -121,7 +129,7 @@ func (e AsyncEvent) Ack() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if c.unacked == 0 {
-		return Errorf(ErrInvalid, "acknowledge async event", "%v: all events of its object are acknowledged already", e.Type)
+		return Errorf(ErrInvalid, "acknowledge async event", "%v: all events of its object are already acknowledged", e.Type)
 	}
 	if c.unacked--; c.unacked == 0 {
 		q.acked.Broadcast()
@@ -129,7 +137,8 @@ func (e AsyncEvent) Ack() error {
 	return nil
 }
 
-// object returns the device of the event's object, and the object's counts; nil if the event has no object.
+// object returns the device of the event's object, and the object's counts; nil if the event has no
+// object.
 func (e *AsyncEvent) object() (*Device, *eventCounts) {
 	switch {
 	case e.QP != nil:
@@ -142,11 +151,15 @@ func (e *AsyncEvent) object() (*Device, *eventCounts) {
 	return nil, nil
 }
 
-// OnAsyncEvent has f called whenever an asynchronous event is added to the device's queue, with n = 1, or with −n when n
-// events are dropped because their object is destroyed; n may also be the sum of several changes. It is for programs that take events
-// with TryGetAsyncEvent. f is called on a goroutine of its own, soon after the change, with no lock held: it may call any method, but
-// OnAsyncEvent. Calls are made one at a time, in the order of the changes; when OnAsyncEvent returns, the function of an
-// earlier one is not running and will not be called. Watch is for programs that handle events of the device in the function itself.
+// OnAsyncEvent registers a function f that is called when the number of asynchronous events in the
+// device's queue changes. n is 1 for an added event, and −k when k events are dropped because their
+// object is destroyed. Several changes may be coalesced into one call with their sum. It is for
+// programs that take events with TryGetAsyncEvent; Watch is for programs that handle events of the
+// device in the function itself.
+//
+// f runs on its own goroutine soon after the change, with no lock held. It may call any method
+// except OnAsyncEvent. Calls are made one at a time, in the order of the changes. When OnAsyncEvent
+// returns, the previous function is not running and will not be called.
 func (d *Device) OnAsyncEvent(f func(n int)) {
 	q := &d.events
 	q.mu.Lock()
@@ -155,16 +168,17 @@ func (d *Device) OnAsyncEvent(f func(n int)) {
 	wait()
 }
 
-// asyncQueue is the queue of a device's events, oldest first. No other lock is taken while its lock is held.
+// asyncQueue is the queue of a device's events, oldest first. No other lock is taken while its lock
+// is held.
 type asyncQueue struct {
 	notifier *wakeup.Notifier
 
-	mu       sync.Mutex
-	acked    sync.Cond
-	events   []AsyncEvent // some are of destroyed objects, but not the first
-	n        int          // of those that are not
-	ofDevice int          // of those, without an object
-	onEvent  wakeup.Hook
+	mu           sync.Mutex
+	acked        sync.Cond
+	events       []AsyncEvent // may include events of destroyed objects, but not at the front
+	n            int          // events without those of destroyed objects
+	deviceEvents int          // events without an object
+	onEvent      wakeup.Hook
 }
 
 func (q *asyncQueue) init() {
@@ -176,8 +190,8 @@ func (q *asyncQueue) add(e AsyncEvent) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	switch _, c := e.object(); {
-	case c == nil && q.ofDevice < maxDeviceEvents:
-		q.ofDevice++
+	case c == nil && q.deviceEvents < maxDeviceEvents:
+		q.deviceEvents++
 	case c != nil && !c.full():
 		c.queued++
 	default:
@@ -189,7 +203,7 @@ func (q *asyncQueue) add(e AsyncEvent) {
 	q.notifier.Notify()
 }
 
-// take removes the oldest event and returns it. If toAck is set, the event has to be acknowledged.
+// take removes the oldest event and returns it. If toAck is set, the event must be acknowledged.
 func (q *asyncQueue) take(toAck bool) (e AsyncEvent, ok, more bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -200,7 +214,7 @@ func (q *asyncQueue) take(toAck bool) (e AsyncEvent, ok, more bool) {
 	q.n--
 	switch _, c := e.object(); {
 	case c == nil:
-		q.ofDevice--
+		q.deviceEvents--
 	default:
 		c.queued--
 		if toAck {
@@ -214,7 +228,7 @@ func (q *asyncQueue) take(toAck bool) (e AsyncEvent, ok, more bool) {
 // pop removes the first event.
 func (q *asyncQueue) pop() AsyncEvent {
 	e := q.events[0]
-	q.events[0] = AsyncEvent{} // lets the garbage collector have its object
+	q.events[0] = AsyncEvent{} // drops the reference to its object
 	q.events = q.events[1:]
 	return e
 }
@@ -226,15 +240,16 @@ func (q *asyncQueue) trim() {
 	}
 }
 
-// isDiscarded tells that the event's object was destroyed.
+// isDiscarded reports whether the event's object was destroyed.
 func (e *AsyncEvent) isDiscarded() bool {
 	_, c := e.object()
 	return c != nil && c.queued == discarded
 }
 
-// discard drops the events of an object that is being destroyed, and waits until those that were taken are acknowledged.
-// c has the object's counts of both. The events are not looked for, as there may be very many of other objects: they stay in the
-// queue until more than a quarter as many are dropped as are not, and leave it together.
+// discard drops the events of an object that is being destroyed, and waits until the taken events
+// are acknowledged. c has the object's counts. discard does not search the queue for the events,
+// because it may have a great many of other objects. Discarded events stay in the queue until their
+// number exceeds a quarter of the other events, and are then removed together.
 func (q *asyncQueue) discard(c *eventCounts) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-// DeviceAttr describes a device (ibv_device_attr). A limit of 0 means that the device has no objects of that kind.
+// DeviceAttr describes a device (ibv_device_attr). A limit of 0 means that the device has no
+// objects of that kind.
 type DeviceAttr struct {
 	FWVer                 string
 	NodeGUID              uint64
@@ -53,7 +54,7 @@ type DeviceAttr struct {
 // PacketPacingCaps describes which QPs can have a rate limit (ibv_packet_pacing_caps).
 type PacketPacingCaps struct {
 	RateLimitMin, RateLimitMax uint32 // kbit/s
-	SupportedQPTs              uint32 // bit n stands for QPType n
+	SupportedQPTs              uint32 // bit n is QPType n
 }
 
 // PortAttr describes a port (ibv_port_attr).
@@ -75,56 +76,59 @@ type PortAttr struct {
 	SubnetTimeout uint8
 	InitTypeReply uint8
 	ActiveWidth   uint8 // 1, 2, 4, 8, 16: 1x, 4x, 8x, 12x, 2x
-	ActiveSpeed   uint8 // 1, 2, 4, 8, 16, 32, 64, 128: 2.5, 5, 10, 10, 14, 25, 50, 100 Gbit/s a lane
+	ActiveSpeed   uint8 // 1, 2, 4, 8, 16, 32, 64, 128: 2.5, 5, 10, 10, 14, 25, 50, 100 Gbit/s per lane
 	PhysState     uint8 // 5 is link up
 	LinkLayer     LinkLayer
 	Flags         uint8
 	PortCapFlags2 uint16
 }
 
-// What the codes of ActiveSpeed and ActiveWidth mean: Gbit/s a lane, and lanes. Those are first that SetRate prefers.
+// The meaning of the codes of ActiveSpeed and ActiveWidth: Gbit/s per lane, and lanes, in the order
+// in which SetRate tries them.
 var (
 	portSpeeds = []code[float64]{{1, 2.5}, {2, 5}, {4, 10}, {8, 10}, {16, 14}, {32, 25}, {64, 50}, {128, 100}}
 	portWidths = []code[int]{{2, 4}, {1, 1}, {16, 2}, {4, 8}, {8, 12}}
 )
 
 type code[T comparable] struct {
-	code uint8
-	of   T
+	code  uint8
+	value T
 }
 
-// decode returns what a code stands for, or 0.
-func decode[T comparable](codes []code[T], c uint8) (of T) {
+// decode returns the value of a code, or 0.
+func decode[T comparable](codes []code[T], c uint8) (value T) {
 	for _, k := range codes {
 		if k.code == c {
-			return k.of
+			return k.value
 		}
 	}
-	return of
+	return value
 }
 
-// Rate is the port's signalling rate in Gbit/s, and how many lanes that is over; 0 of a width or speed that has no meaning.
+// Rate returns the port's signalling rate in Gbit/s over all lanes, and the number of lanes. An
+// invalid width or speed gives 0.
 func (a *PortAttr) Rate() (gbps float64, lanes int) {
 	lanes = decode(portWidths, a.ActiveWidth)
 	return decode(portSpeeds, a.ActiveSpeed) * float64(lanes), lanes
 }
 
-// SetRate sets ActiveWidth and ActiveSpeed to those of a rate in Gbit/s over 1, 2, 4, 8 or 12 lanes; 0 stands for the first of 4, 1,
-// 2, 8 and 12 that has the rate. The error says which rates there are.
+// SetRate sets ActiveWidth and ActiveSpeed for a rate in Gbit/s over 1, 2, 4, 8 or 12 lanes. With
+// lanes 0, it takes the first of 4, 1, 2, 8 and 12 lanes that has the rate. The error lists the
+// possible rates.
 func (a *PortAttr) SetRate(gbps float64, lanes int) error {
 	for _, w := range portWidths {
 		for _, s := range portSpeeds {
-			if (lanes == 0 || lanes == w.of) && s.of*float64(w.of) == gbps {
+			if (lanes == 0 || lanes == w.value) && s.value*float64(w.value) == gbps {
 				a.ActiveWidth, a.ActiveSpeed = w.code, s.code
 				return nil
 			}
 		}
 	}
-	over := fmt.Sprintf("%d lanes do not make", lanes)
+	subject := fmt.Sprintf("%d lanes do not make", lanes)
 	if lanes == 0 {
-		over = "no number of lanes makes"
+		subject = "no number of lanes makes"
 	}
-	return fmt.Errorf("%s %g Gbit/s: a port has 1, 2, 4, 8 or 12 lanes of 2.5, 5, 10, 14, 25, 50 or 100, such as 100 over 4", over, gbps)
+	return fmt.Errorf("%s %g Gbit/s: a port has 1, 2, 4, 8 or 12 lanes of 2.5, 5, 10, 14, 25, 50 or 100, such as 100 over 4", subject, gbps)
 }
 
 // MTU is a path MTU in IBTA's encoding (ibv_mtu): 1 is 256 bytes, 5 is 4096.
@@ -216,7 +220,7 @@ var linkLayers = []string{"Unspecified", "InfiniBand", "Ethernet"}
 
 func (l LinkLayer) String() string { return name(linkLayers, int(l), "link layer") }
 
-// AtomicCap says which other operations remote atomics are atomic with (ibv_atomic_cap).
+// AtomicCap is the set of operations relative to which remote atomics are atomic (ibv_atomic_cap).
 type AtomicCap uint8
 
 const (
@@ -229,7 +233,8 @@ var atomicCaps = []string{"NONE", "HCA", "GLOB"}
 
 func (c AtomicCap) String() string { return name(atomicCaps, int(c), "atomic capability") }
 
-// DeviceCapFlags are the optional features of a device (ibv_device_cap_flags; above bit 31, device_cap_flags_ex).
+// DeviceCapFlags are the optional features of a device (ibv_device_cap_flags; above bit 31,
+// device_cap_flags_ex).
 type DeviceCapFlags uint64
 
 const (
@@ -278,7 +283,8 @@ func name(names []string, v int, what string) string {
 	return fmt.Sprintf("invalid %s %d", what, v)
 }
 
-// flags returns the names of the bits that are set in v, joined by "|"; bits without a name are in hexadecimal.
+// flags returns the names of the bits set in v, joined by "|". Bits without a name are in
+// hexadecimal.
 func flags[T ~uint32 | ~uint64](names []string, v T) string {
 	if v == 0 {
 		return "0"

@@ -98,7 +98,8 @@ func BenchmarkHotPath(b *testing.B) {
 	}
 }
 
-// BenchmarkDestroy destroys QPs while events of others, which nobody takes, wait: they are to cost it nothing.
+// BenchmarkDestroy destroys QPs while events of others, which nobody takes, wait: they are to cost
+// it nothing.
 func BenchmarkDestroy(b *testing.B) {
 	for _, events := range []int{0, 40_000} {
 		b.Run(fmt.Sprintf("%d events of others", events), func(b *testing.B) {

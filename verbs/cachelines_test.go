@@ -8,8 +8,9 @@ import (
 	"unsafe"
 )
 
-// No two QPs share a cache line, nor do their queues, unless those are short: what one processor writes would be fetched by
-// another. Objects of one size lie side by side, so that a hundred show it.
+// No two QPs share a cache line, nor do their queues, unless those are short: what one processor
+// writes would be fetched by another. Objects of one size lie side by side, so that a hundred show
+// it.
 func TestQPsShareNoCacheLine(t *testing.T) {
 	const line = 64
 	owners := make(map[uintptr]int)

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// cNames is every function, structure and enumeration of rdma-core 44's verbs.h, rdma_cma.h and rdma_verbs.h, and the
-// newer FLUSH.
+// cNames is every function, structure and enumeration of rdma-core 44's verbs.h, rdma_cma.h and
+// rdma_verbs.h, and the newer FLUSH.
 var cNames = strings.Fields(`
 	ibv_ack_async_event ibv_ack_cq_events ibv_advise_mr ibv_ah ibv_ah_attr ibv_alloc_dm ibv_alloc_dm_attr
 	ibv_alloc_mw ibv_alloc_null_mr ibv_alloc_parent_domain ibv_alloc_pd ibv_alloc_td ibv_async_event
@@ -167,7 +167,8 @@ func tableOfC(t *testing.T) (rows []tableRow) {
 	return rows
 }
 
-// TestNamesOfC: every C name has its row, every Go name in a row exists, and a row without one has a reason.
+// TestNamesOfC: every C name has its row, every Go name in a row exists, and a row without one has
+// a reason.
 func TestNamesOfC(t *testing.T) {
 	exist := goNames(t, ".", "")
 	for n := range goNames(t, "rdmacm", "rdmacm.") {

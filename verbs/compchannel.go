@@ -8,26 +8,26 @@ import (
 	"github.com/softrnic/softrnic/verbs/internal/wakeup"
 )
 
-// CompChannel carries the completion events of any number of CQs (ibv_comp_channel).
+// CompChannel delivers the completion events of any number of CQs (ibv_comp_channel).
 type CompChannel struct {
 	dev *Device
 
-	// guarded by dev.mu
+	// protected by dev.mu
 	cqs  int
 	dead bool
 
-	notifier *wakeup.Notifier
-	hooked   atomic.Bool // onEvent is not nil
-	owes     atomic.Bool // untold is not 0
+	notifier      *wakeup.Notifier
+	hasHook       atomic.Bool // onEvent is not nil
+	hasUnreported atomic.Bool // unreported is not 0
 
 	mu         sync.Mutex
 	acked      sync.Cond
 	head, tail *CQ // list of the CQs that have pending events
 	onEvent    func(n int)
-	untold     int       // how the number of events has changed since onEvent was called
-	telling    bool      // a call of onEvent is running
-	told       uint64    // how many have returned
-	returned   sync.Cond // one has returned
+	unreported int       // the change of the number of events since the last call of onEvent
+	reporting  bool      // a call of onEvent is running
+	reports    uint64    // calls of onEvent that have returned
+	returned   sync.Cond // signals that a call has returned
 }
 
 // CreateCompChannel creates a completion channel.
@@ -44,8 +44,8 @@ func (d *Device) CreateCompChannel() (*CompChannel, error) {
 	return c, nil
 }
 
-// GetEvent waits for the next event and returns its CQ. Each event must be acknowledged with CQ.AckEvents. The error is
-// the context's, or ErrDestroyed.
+// GetEvent waits for the next event and returns its CQ. Each event must be acknowledged with
+// CQ.AckEvents. The error is the context's, or ErrDestroyed.
 func (c *CompChannel) GetEvent(ctx context.Context) (*CQ, error) {
 	const op = "get completion event"
 	cq, err := wakeup.Wait(ctx, c.notifier, c.take)
@@ -58,11 +58,11 @@ func (c *CompChannel) GetEvent(ctx context.Context) (*CQ, error) {
 	return cq, nil
 }
 
-// errNoCompEvent is what TryGetEvent returns most often.
+// errNoCompEvent is the most frequent error of TryGetEvent, allocated once.
 var errNoCompEvent error = &Error{Op: "get completion event", Err: ErrAgain}
 
-// TryGetEvent is GetEvent that does not wait: if there is no event, the error is ErrAgain. It is what ibv_get_cq_event is on
-// a channel whose descriptor has O_NONBLOCK.
+// TryGetEvent is like GetEvent but does not wait: without an event, the error is ErrAgain. It
+// corresponds to ibv_get_cq_event on a channel whose descriptor has O_NONBLOCK.
 func (c *CompChannel) TryGetEvent() (*CQ, error) {
 	cq, _, _ := c.take()
 	switch {
@@ -74,77 +74,81 @@ func (c *CompChannel) TryGetEvent() (*CQ, error) {
 	return nil, errNoCompEvent
 }
 
-// OnEvent has f called whenever events are added to the channel, with n = their number. It is for programs that wait for
-// something else than GetEvent, such as a descriptor that f writes to, and that take events with TryGetEvent. If n is negative,
-// −n events were dropped, because their CQ was destroyed. So the sum of all n, less the events that were taken, is the number
-// of events in the channel, as in the counter of an eventfd of type EFD_SEMAPHORE. If there are events already, OnEvent
-// itself calls f, with their number. A nil f ends the calls.
+// OnEvent registers a function f that is called with the number of events added to the channel. It
+// is for programs that do not wait in GetEvent but, for example, poll a descriptor that f writes
+// to. Such programs take events with TryGetEvent. If n is negative, −n events were dropped because
+// their CQ was destroyed. The sum of all n minus the events taken is therefore the number of events
+// in the channel, like the counter of an eventfd with EFD_SEMAPHORE. If the channel already has
+// events, OnEvent itself calls f with their number. A nil f ends the calls.
 //
-// f is called on the goroutine that adds the completion, which may be the device's, one that posts or one that polls, before
-// that goes on, or on one that calls f already. No QP, CQ or other object is locked: f may call methods of this package and of rdmacm, but
-// for OnEvent of the same channel. As it may have the device's goroutine, f must neither wait for something that comes over the network, nor
-// close the device. Calls for one channel are made one at a time, in the order of the changes; when
-// OnEvent returns, the function of an earlier OnEvent is not running and will not be called.
+// f is called on the goroutine that adds the completion, before this goroutine continues, or on one
+// that is already calling f. It may be the device's goroutine, or one that posts or polls. No QP,
+// CQ or other object is locked: f may call methods of this package and of rdmacm, except OnEvent of
+// the same channel. f must not wait for data from the network or close the device, because it may
+// run on the device's goroutine. Calls for one channel are made one at a time, in the order of the
+// changes. When OnEvent returns, the previous function is not running and will not be called.
 //
-// As a program that waits elsewhere does not tell the device when it sleeps, RequestNotify then does: the device makes
-// progress by itself from RequestNotify on (see [Wait]). CQ.Arm does not.
+// With OnEvent, the device does not notice when the program sleeps. RequestNotify therefore makes
+// the device progress by itself from then on (see [Wait]). CQ.Arm does not.
 func (c *CompChannel) OnEvent(f func(n int)) {
 	c.mu.Lock()
 	c.onEvent = f
-	c.hooked.Store(f != nil)
-	c.untold = 0
+	c.hasHook.Store(f != nil)
+	c.unreported = 0
 	pending := 0
 	for cq := c.head; cq != nil; cq = cq.next {
 		pending += cq.pending
 	}
-	c.owe(pending)
-	for told := c.told; c.telling && c.told == told; {
+	c.addUnreported(pending)
+	for reports := c.reports; c.reporting && c.reports == reports; {
 		c.returned.Wait()
 	}
 	c.mu.Unlock()
-	c.tell()
+	c.report()
 }
 
-// owe records a change of the number of events, which tell passes on. mu is held.
-func (c *CompChannel) owe(n int) {
+// addUnreported records a change of the number of events for report. mu is held.
+func (c *CompChannel) addUnreported(n int) {
 	if c.onEvent != nil {
-		c.untold += n
+		c.unreported += n
 	}
-	c.owes.Store(c.untold != 0)
+	c.hasUnreported.Store(c.unreported != 0)
 }
 
-// tell calls the function of OnEvent with the changes that it does not know of. No lock is held of a QP or CQ. If another goroutine
-// calls the function, or this one does, further up, that goes on with these changes.
-func (c *CompChannel) tell() {
-	if !c.owes.Load() {
+// report calls the function of OnEvent with the changes that are not reported yet. No lock of a QP
+// or CQ is held. If a call of the function is already running, on this goroutine or another one,
+// the running report includes these changes.
+func (c *CompChannel) report() {
+	if !c.hasUnreported.Load() {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.telling {
+	if c.reporting {
 		return
 	}
-	c.telling = true
-	for c.untold != 0 && c.onEvent != nil {
-		n, f := c.untold, c.onEvent
-		c.untold = 0
-		c.owes.Store(false)
+	c.reporting = true
+	for c.unreported != 0 && c.onEvent != nil {
+		n, f := c.unreported, c.onEvent
+		c.unreported = 0
+		c.hasUnreported.Store(false)
 		c.mu.Unlock()
 		f(n)
 		c.mu.Lock()
-		c.told++
+		c.reports++
 		c.returned.Broadcast()
 	}
-	c.telling = false
+	c.reporting = false
 }
 
-// Destroy destroys the channel; calls of GetEvent return. It fails with ErrBusy while CQs use the channel.
+// Destroy destroys the channel; calls of GetEvent return. It fails with ErrBusy while CQs use the
+// channel.
 func (c *CompChannel) Destroy() error {
 	const op = "destroy completion channel"
 	c.dev.mu.Lock()
 	defer c.dev.mu.Unlock()
 	if c.dead {
-		return Errorf(ErrDestroyed, op, "it is destroyed already")
+		return Errorf(ErrDestroyed, op, "it is already destroyed")
 	}
 	if c.cqs > 0 {
 		return Errorf(ErrBusy, op, "%d CQs use it", c.cqs)
@@ -155,19 +159,19 @@ func (c *CompChannel) Destroy() error {
 	return nil
 }
 
-// notify adds an event of a CQ. When the caller has unlocked the CQ, and the QP, tell is to be called.
+// notify adds an event of a CQ. After unlocking the CQ and the QP, the caller must call report.
 func (c *CompChannel) notify(cq *CQ) {
 	c.mu.Lock()
 	if cq.pending++; cq.pending == 1 {
 		c.append(cq)
 	}
-	c.owe(1)
+	c.addUnreported(1)
 	c.mu.Unlock()
 	c.notifier.Notify()
 }
 
-// take removes the oldest event and returns its CQ. If there is none the caller is about to sleep, and take calls
-// EndProgress of the provider.
+// take removes the oldest event and returns its CQ. Without an event the caller is about to sleep,
+// and take calls EndProgress of the provider.
 func (c *CompChannel) take() (cq *CQ, ok, more bool) {
 	if cq, more = c.pop(); cq == nil {
 		c.dev.prov.EndProgress()
@@ -175,7 +179,8 @@ func (c *CompChannel) take() (cq *CQ, ok, more bool) {
 	return cq, cq != nil, more
 }
 
-// pop removes the oldest event and returns its CQ, nil if there is none. more reports whether other events are left.
+// pop removes the oldest event and returns its CQ, or nil without an event. more reports whether
+// other events are left.
 func (c *CompChannel) pop() (cq *CQ, more bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -194,7 +199,7 @@ func (c *CompChannel) pop() (cq *CQ, more bool) {
 // removeCQ drops a CQ's pending events and waits until the others are acknowledged.
 func (c *CompChannel) removeCQ(cq *CQ) {
 	c.dropEvents(cq)
-	c.tell()
+	c.report()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for cq.unacked > 0 {
@@ -207,7 +212,7 @@ func (c *CompChannel) dropEvents(cq *CQ) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if cq.pending > 0 {
-		c.owe(-cq.pending)
+		c.addUnreported(-cq.pending)
 		cq.pending = 0
 		var prev *CQ
 		for at := c.head; at != cq; at = at.next {

@@ -1,6 +1,6 @@
 package verbs
 
-// This file implements the methods of QPHandle. The QP is locked in all of them.
+// This file implements the methods of QPHandle. All of them need the QP locked.
 
 func (qp *QP) completeSend(status WCStatus, byteLen uint32) {
 	if qp.sq.len() == 0 {
@@ -13,7 +13,7 @@ func (qp *QP) completeSend(status WCStatus, byteLen uint32) {
 	}
 	qp.sq.pop()
 	if qp.measured {
-		qp.rare.latency.complete()
+		qp.extra.latency.complete()
 	}
 }
 
@@ -44,20 +44,20 @@ func (qp *QP) push(cq *CQ, wc *WC, solicited bool) {
 	if !cq.push(wc, solicited) {
 		qp.cqOverrun = true
 	}
-	if ch := cq.channel; ch != nil && ch.owes.Load() {
-		qp.tellOf(ch)
+	if ch := cq.channel; ch != nil && ch.hasUnreported.Load() {
+		qp.deferReport(ch)
 	}
 }
 
-// tellOf has unlock tell a channel's function of its events.
-func (qp *QP) tellOf(ch *CompChannel) {
-	if qp.rare == nil {
-		qp.rare = new(rare)
+// deferReport makes unlock call the OnEvent function of a channel.
+func (qp *QP) deferReport(ch *CompChannel) {
+	if qp.extra == nil {
+		qp.extra = new(qpExtra)
 	}
-	r := qp.rare
-	if n := len(r.untold); n == 0 || r.untold[n-1] != ch {
-		r.untold = append(r.untold, ch)
-		qp.telling |= tells
+	r := qp.extra
+	if n := len(r.unreported); n == 0 || r.unreported[n-1] != ch {
+		r.unreported = append(r.unreported, ch)
+		qp.reportFlags |= reportsPending
 	}
 }
 
@@ -66,49 +66,50 @@ func (qp *QP) unlock() {
 	if qp.cqOverrun {
 		qp.failOverrun()
 	}
-	if qp.telling&tells != 0 {
-		qp.unlockAndTell()
+	if qp.reportFlags&reportsPending != 0 {
+		qp.unlockAndReport()
 		return
 	}
 	qp.mu.Unlock()
 }
 
-// unlockTellingLater is unlock at the end of what began with tellsLater.
-func (qp *QP) unlockTellingLater() {
+// unlockDeferred is like unlock, and ends the effect of reportsDeferred.
+func (qp *QP) unlockDeferred() {
 	if qp.cqOverrun {
 		qp.failOverrun()
 	}
-	if qp.telling&tells != 0 {
-		qp.unlockAndTell()
+	if qp.reportFlags&reportsPending != 0 {
+		qp.unlockAndReport()
 		qp.lock()
 	}
-	qp.telling &^= tellsLater
+	qp.reportFlags &^= reportsDeferred
 	qp.mu.Unlock()
 }
 
-// unlockAndTell unlocks the QP and calls the functions of OnEvent, whose callees may need the QP at once: on a goroutine of their own if
-// the caller holds other locks.
-func (qp *QP) unlockAndTell() {
+// unlockAndReport unlocks the QP and calls the OnEvent functions, which may lock the QP. If the
+// caller holds other locks, they run on goroutines of their own.
+func (qp *QP) unlockAndReport() {
 	var few [4]*CompChannel
-	untold := append(few[:0], qp.rare.untold...)
-	clear(qp.rare.untold)
-	qp.rare.untold = qp.rare.untold[:0]
-	qp.telling &^= tells
-	later := qp.telling&tellsLater != 0
+	unreported := append(few[:0], qp.extra.unreported...)
+	clear(qp.extra.unreported)
+	qp.extra.unreported = qp.extra.unreported[:0]
+	qp.reportFlags &^= reportsPending
+	deferred := qp.reportFlags&reportsDeferred != 0
 	qp.mu.Unlock()
-	if later {
-		for _, ch := range untold {
-			go ch.tell()
+	if deferred {
+		for _, ch := range unreported {
+			go ch.report()
 		}
 		return
 	}
-	for _, ch := range untold {
-		ch.tell()
+	for _, ch := range unreported {
+		ch.report()
 	}
 }
 
-// failOverrun moves a QP to ERR that lost a completion because the CQ was full. That waits until the QP is unlocked,
-// because the caller that added the completion is still working on the queues.
+// failOverrun moves a QP to ERR after it has lost a completion because its CQ was full. It is
+// called when the QP is unlocked, because the caller that added the completion still uses the
+// queues.
 func (qp *QP) failOverrun() {
 	from := qp.state
 	if !qp.destroyed && from != StateReset && from != StateErr {
@@ -127,8 +128,8 @@ func (qp *QP) fail() {
 	qp.enterErr()
 }
 
-// enterErr moves the QP to ERR and flushes it. The event says that it takes no more requests from its SRQ (IBTA Vol 1
-// §10.3.1).
+// enterErr moves the QP to ERR and flushes it. EventQPLastWQEReached reports that it takes no more
+// requests from its SRQ (IBTA Vol 1 §10.3.1).
 func (qp *QP) enterErr() {
 	first := qp.state != StateErr
 	qp.state = StateErr

@@ -8,73 +8,78 @@ import (
 // CQInitAttr has the options of CreateCQ (ibv_cq_init_attr_ex).
 type CQInitAttr struct {
 	Context    any          // for the application: CQ.Context
-	Channel    *CompChannel // where completion events go, or nil
+	Channel    *CompChannel // for completion events, or nil
 	CompVector int          // 0
-	Wait       Wait         // whether Poll makes the device progress
+	Wait       Wait         // selects whether Poll makes the device progress
 	Timestamps bool         // for Poller.CompletionTS and CompletionWallclock
-	// Ready, if not nil, is a word that the CQ keeps at 1 while Poll may have something to return, and at 0 while it has
-	// not. Whoever can read memory can so see that the CQ is empty without a call, such as C code that uses a Go program: the
-	// word may be memory of C's. Only the CQ writes to it, until Destroy has returned. To look at it makes the device progress
-	// no more than Poll with WaitEvent does: see Device.Progress.
+	// Ready, if not nil, is a word that is 1 while Poll may return a completion or an error, and 0
+	// otherwise. A program can see from it that the CQ is empty without a call. It may be C memory,
+	// so that C code in front of a Go program can read it. Only the CQ writes to it, until Destroy
+	// has returned. Like Poll with WaitEvent, reading it does not make the device progress: see
+	// Device.Progress.
 	Ready *atomic.Uint32
 }
 
-// Wait says whether Poll of an empty CQ makes the device progress: whether Poll itself receives the packets that have
-// arrived, and sends those that were held back to share a frame, without blocking. A program that polls in a loop then has
-// the least latency, because no other thread must be woken. Poll also yields the processor (sched_yield), so that other
-// threads run, and over shared memory or through a hub sleeps for about 0.1 ms at a time when nothing has come for a millisecond.
+// Wait selects whether Poll of an empty CQ makes the device progress. Poll then receives the
+// packets that have arrived, and sends packets that were delayed to share a frame, without
+// blocking. A program that polls in a loop has the lowest latency this way, because no other thread
+// must be woken. Poll also yields the processor (sched_yield), so that other threads run. Over
+// shared memory or through a hub, it sleeps for about 0.1 ms at a time when nothing has arrived for
+// a millisecond.
 //
-// While a program polls, only its Polls make the device progress; the device takes over when it has not polled for one or two
-// milliseconds. When the program sleeps in [CQ.Wait] or [CompChannel.GetEvent], the device makes progress by itself at once.
+// While a program polls, only its Polls make the device progress. The device makes progress by
+// itself again when the program has not polled for one or two milliseconds. When the program sleeps
+// in [CQ.Wait] or [CompChannel.GetEvent], the device does so immediately.
 //
-// A goroutine that is locked to its thread, as one that C calls is, pays for yielding with 10 to 30 µs: the runtime has
-// another thread look for work, and then wakes the goroutine's. Each Poll that makes progress in vain yields on a network in
-// memory (package pipe), one in many on other media. Such a goroutine better uses WaitEvent, with which Poll never yields, and
-// CQInitAttr.Ready.
+// For a goroutine that is locked to its thread, such as one called from C, yielding costs 10 to 30
+// µs: the runtime lets another thread look for work, and then wakes the goroutine's thread. On a
+// network in memory (package pipe), each Poll without progress yields; on other media, one in many.
+// Such a goroutine should use WaitEvent, with which Poll never yields, and CQInitAttr.Ready.
 type Wait uint8
 
 const (
-	// WaitAdaptive makes progress from the second empty Poll in a row on, which spares the Poll between RequestNotify and
-	// GetEvent. Where completions arrive without the program's help, as from QPs of the same process, it does so only
-	// once in many empty Polls.
+	// WaitAdaptive makes progress from the second consecutive empty Poll on, so that the Poll
+	// between RequestNotify and GetEvent does not. Where completions arrive without Progress, as
+	// from QPs of the same process, it does so only once in many empty Polls.
 	WaitAdaptive Wait = iota
-	// WaitEvent never makes progress. It is for programs that sleep in CQ.Wait or GetEvent, or that poll memory and call Poll
-	// seldom. iWARP connections complete requests from goroutines of their own; with few processors, bulk transfers are
-	// faster if the program sleeps meanwhile.
+	// WaitEvent never makes progress. It is for programs that sleep in CQ.Wait or GetEvent, or that
+	// poll memory and rarely call Poll. iWARP connections complete requests on goroutines of their
+	// own; with few processors, bulk transfers are faster if the program sleeps meanwhile.
 	WaitEvent
-	// WaitPoll makes progress in every empty Poll, except as in WaitAdaptive where completions arrive by themselves.
+	// WaitPoll makes progress in every empty Poll, with the same exception as WaitAdaptive.
 	WaitPoll
 )
 
 // CQ is a completion queue (ibv_cq).
 //
-// A completion that does not fit into the queue is lost, and the CQ stays overrun: the completions that are in it can
-// still be polled, after which Poll fails with ErrCQOverrun. The device raises EventCQErr once. A QP whose completion is
-// lost goes to ERR, with EventQPFatal (IBTA Vol 1 §11.6.3.2).
+// A completion that does not fit into the queue is lost, and the CQ stays overrun. The completions
+// in it can still be polled, and then Poll fails with ErrCQOverrun. The device raises EventCQErr
+// once. A QP whose completion is lost goes to ERR, with EventQPFatal (IBTA Vol 1 §11.6.3.2).
 type CQ struct {
 	dev     *Device
 	channel *CompChannel
 	context any
 	wait    Wait
 
-	// guarded by dev.mu
+	// protected by dev.mu
 	users int // send and receive queues that complete to this CQ
 	dead  bool
 
 	events eventCounts // asynchronous ones
 
-	pollReady    *atomic.Uint32 // is ready
-	emptyPolls   atomic.Uint32  // Polls in a row that found nothing
-	selfProgress atomic.Bool    // the completion that ended the last such row arrived without Progress being called
+	pollReady    *atomic.Uint32 // equal to ready
+	emptyPolls   atomic.Uint32  // consecutive empty Polls
+	selfProgress atomic.Bool    // the last series of empty Polls ended without a call of Progress
 
-	// ownReady is what ready points to without CQInitAttr.Ready. It has a cache line of its own, so that polling an empty CQ
-	// does not slow down the goroutines that add completions.
+	// ownReady is the target of ready without CQInitAttr.Ready. It has its own cache line, so that
+	// polling an empty CQ does not slow down the goroutines that add completions.
 	_        [64]byte
 	ownReady atomic.Uint32
 	_        [60]byte
 
-	// ready is 1 if Poll has a reason to lock mu: a completion, or an error. The pointer is here for those who add
-	// completions, and in pollReady for those who poll, so that they share no cache line.
+	// ready is 1 if Poll must lock mu, for a completion or an error. Goroutines that add
+	// completions read this pointer, and those that poll read pollReady, so that they share no
+	// cache line.
 	ready      *atomic.Uint32
 	mu         sync.Mutex    // after QP locks, before the channel's
 	armed      atomic.Uint32 // armState; written under mu
@@ -86,10 +91,10 @@ type CQ struct {
 	moderation moderation
 	waiters    *waiters // nil before the first Wait that sleeps
 
-	// guarded by channel.mu
+	// protected by channel.mu
 	next    *CQ // in the channel's list
 	pending int // events in the channel
-	unacked int // events that GetEvent returned and nobody has acknowledged
+	unacked int // events that GetEvent returned, not yet acknowledged
 
 	_ [96]byte // pads CQ to a multiple of the cache line size, so that ownReady's cache line is its own
 }
@@ -113,7 +118,7 @@ func (d *Device) CreateCQ(cqe int, attr *CQInitAttr) (*CQ, error) {
 	}
 	ch := attr.Channel
 	if attr.CompVector != 0 {
-		return nil, Errorf(ErrInvalid, op, "CompVector %d: the device has only 0", attr.CompVector)
+		return nil, Errorf(ErrInvalid, op, "CompVector %d: the device has only vector 0", attr.CompVector)
 	}
 	if attr.Wait > WaitPoll {
 		return nil, Errorf(ErrInvalid, op, "Wait %d: at most %d", attr.Wait, WaitPoll)
@@ -153,15 +158,15 @@ func (cq *CQ) Context() any { return cq.context }
 // Channel returns the completion channel, or nil.
 func (cq *CQ) Channel() *CompChannel { return cq.channel }
 
-// Cap returns the number of completions that the queue has room for.
+// Cap returns the queue's capacity in completions.
 func (cq *CQ) Cap() int {
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
 	return len(cq.ring)
 }
 
-// Resize changes the queue's size to cqe completions (ibv_resize_cq). The completions in it stay; if they are more than
-// cqe, Resize fails with ErrInvalid.
+// Resize changes the queue's size to cqe completions (ibv_resize_cq), and keeps the completions in
+// it. If these are more than cqe, Resize fails with ErrInvalid.
 func (cq *CQ) Resize(cqe int) error {
 	const op = "resize CQ"
 	cq.mu.Lock()
@@ -183,8 +188,9 @@ func (cq *CQ) Resize(cqe int) error {
 	return nil
 }
 
-// Poll moves up to len(wcs) completions from the queue to wcs, oldest first, and returns their number, which is 0 when the
-// queue is empty. The error is ErrCQOverrun, when the queue is empty, or ErrDestroyed.
+// Poll moves up to len(wcs) completions from the queue to wcs, oldest first. It returns their
+// number, which is 0 when the queue is empty. The error is ErrDestroyed, or ErrCQOverrun when an
+// overrun queue is empty.
 //
 // Poll of an empty CQ may make the device progress: see [Wait].
 func (cq *CQ) Poll(wcs []WC) (int, error) {
@@ -231,10 +237,12 @@ func (cq *CQ) take(wcs []WC, stamps []stamp) (int, error) {
 	return n, nil
 }
 
-// selfProgressInterval is the number of empty Polls for one that calls Progress, where completions arrive without that.
+// selfProgressInterval is the number of empty Polls per call of Progress where completions arrive
+// without Progress.
 const selfProgressInterval = 128
 
-// wantsProgress reports whether a Poll that found nothing, the given one in a row, calls Progress.
+// wantsProgress reports whether an empty Poll calls Progress. emptyPolls is the number of
+// consecutive empty Polls.
 func (cq *CQ) wantsProgress(emptyPolls uint32) bool {
 	if cq.selfProgress.Load() && emptyPolls%selfProgressInterval != 0 {
 		return false
@@ -242,7 +250,8 @@ func (cq *CQ) wantsProgress(emptyPolls uint32) bool {
 	return cq.wait == WaitPoll || cq.wait == WaitAdaptive && emptyPolls > 1
 }
 
-// endEmptyPolls ends a row of Polls that found nothing. progress says whether the last of them called Progress.
+// endEmptyPolls ends a series of empty Polls. progress reports whether the last of them called
+// Progress.
 func (cq *CQ) endEmptyPolls(progress bool) {
 	if cq.emptyPolls.Load() == 0 {
 		return
@@ -253,8 +262,8 @@ func (cq *CQ) endEmptyPolls(progress bool) {
 	}
 }
 
-// pop moves the len(wcs) oldest completions to wcs, and their timestamps to stamps, unless that is nil. The queue has as
-// many.
+// pop moves the len(wcs) oldest completions to wcs, and their timestamps to stamps unless it is
+// nil. The queue must have that many.
 func (cq *CQ) pop(wcs []WC, stamps []stamp) {
 	n := len(wcs)
 	first := copy(wcs, cq.ring[cq.head:])
@@ -269,8 +278,8 @@ func (cq *CQ) pop(wcs []WC, stamps []stamp) {
 	cq.n -= n
 }
 
-// drop removes the completions of a QP.
-func (cq *CQ) drop(qpn uint32) {
+// dropQP removes the completions of a QP.
+func (cq *CQ) dropQP(qpn uint32) {
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
 	n := cq.n
@@ -297,15 +306,16 @@ func (cq *CQ) check(op string) error {
 	case cq.destroyed:
 		return Errorf(ErrDestroyed, op, "the CQ is destroyed")
 	case cq.overrun && cq.n == 0:
-		return Errorf(ErrCQOverrun, op, "its %d completions were not polled in time, and later ones are lost", len(cq.ring))
+		return Errorf(ErrCQOverrun, op, "its %d entries were not polled in time, and later completions are lost", len(cq.ring))
 	}
 	return nil
 }
 
-// RequestNotify arms the CQ (ibv_req_notify_cq): its channel gets one event when the next completion is added. With
-// solicitedOnly, only a completion counts that has failed, or that is of a receive request whose sender set SendSolicited.
-// Completions that are already in the queue cause no event, so poll once more after RequestNotify. When
-// both kinds are requested, any completion causes the event.
+// RequestNotify arms the CQ (ibv_req_notify_cq): its channel gets one event when the next
+// completion is added. With solicitedOnly, only a failed completion counts, or one of a receive
+// request whose sender set SendSolicited. Completions that are already in the queue cause no event,
+// so poll once more after RequestNotify. When both kinds are requested, any completion causes the
+// event.
 func (cq *CQ) RequestNotify(solicitedOnly bool) error {
 	const op = "request notify"
 	if cq.channel == nil {
@@ -314,14 +324,14 @@ func (cq *CQ) RequestNotify(solicitedOnly bool) error {
 	if err := cq.arm(op, solicitedOnly); err != nil {
 		return err
 	}
-	if cq.channel.hooked.Load() {
+	if cq.channel.hasHook.Load() {
 		cq.dev.prov.EndProgress() // the application may sleep without a call of take
 	}
 	return nil
 }
 
-// Arm is RequestNotify for a program that has a function of OnEvent and goes on with calls of Poll or Device.Progress: it
-// calls Device.EndProgress itself before it sleeps.
+// Arm is like RequestNotify, for a program that uses OnEvent and continues to call Poll or
+// Device.Progress. Such a program calls Device.EndProgress itself before it sleeps.
 func (cq *CQ) Arm(solicitedOnly bool) error {
 	const op = "arm"
 	if cq.channel == nil {
@@ -338,7 +348,7 @@ func (cq *CQ) arm(op string, solicitedOnly bool) error {
 		return err
 	}
 	if cq.n > 0 {
-		cq.ready.Store(1) // the Poll that follows must see completions whose push has not set ready yet
+		cq.ready.Store(1) // the next Poll must see completions whose push has not set ready yet
 	}
 	cq.emptyPolls.Store(0)
 	was := cq.armed.Load()
@@ -353,7 +363,8 @@ func (cq *CQ) arm(op string, solicitedOnly bool) error {
 	return nil
 }
 
-// AckEvents acknowledges n events that GetEvent or TryGetEvent returned for the CQ (ibv_ack_cq_events).
+// AckEvents acknowledges n events that GetEvent or TryGetEvent returned for the CQ
+// (ibv_ack_cq_events).
 func (cq *CQ) AckEvents(n int) error {
 	const op = "acknowledge events"
 	ch := cq.channel
@@ -371,8 +382,9 @@ func (cq *CQ) AckEvents(n int) error {
 	return nil
 }
 
-// Destroy destroys the CQ. It fails with ErrBusy while a QP uses the CQ. It drops the events that GetEvent or TryGetEvent has
-// not returned, and waits until the others are acknowledged, as well as asynchronous events that TryGetAsyncEvent returned.
+// Destroy destroys the CQ. It fails with ErrBusy while a QP uses the CQ. It drops the events that
+// GetEvent or TryGetEvent has not returned. It waits until the others are acknowledged, and also
+// the asynchronous events that TryGetAsyncEvent returned.
 func (cq *CQ) Destroy() error {
 	const op = "destroy CQ"
 	d := cq.dev
@@ -380,7 +392,7 @@ func (cq *CQ) Destroy() error {
 	if cq.dead || cq.users > 0 {
 		defer d.mu.Unlock()
 		if cq.dead {
-			return Errorf(ErrDestroyed, op, "the CQ is destroyed already")
+			return Errorf(ErrDestroyed, op, "the CQ is already destroyed")
 		}
 		return Errorf(ErrBusy, op, "%d work queues of QPs use it", cq.users)
 	}
@@ -410,7 +422,8 @@ func (cq *CQ) Destroy() error {
 	return nil
 }
 
-// push adds a completion, and generates an event if the CQ is armed for it. It returns false if the completion is lost.
+// push adds a completion, and generates an event if the CQ is armed for it. It returns false if the
+// completion is lost.
 func (cq *CQ) push(wc *WC, solicited bool) bool {
 	kept, first := cq.add(wc, solicited)
 	if first || cq.ready.Load() == 0 {
@@ -419,8 +432,8 @@ func (cq *CQ) push(wc *WC, solicited bool) bool {
 	return kept
 }
 
-// add is the part of push that holds mu. It sets ready only if the completion requests an event or wakes a Wait. first reports whether
-// the queue was empty.
+// add is the part of push that holds mu. It sets ready only if the completion causes an event or
+// wakes a Wait. first reports whether the queue was empty.
 func (cq *CQ) add(wc *WC, solicited bool) (kept, first bool) {
 	cq.mu.Lock()
 	kept = cq.n < len(cq.ring) && !cq.overrun

@@ -22,7 +22,8 @@ func (r *rig) event(t testing.TB) bool {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	// A cancelled context may win over an event that is there, but not over one taken before waiting.
+	// A cancelled context may win over an event that is there, but not over one taken before
+	// waiting.
 	cq, err := r.ch.GetEvent(ctx)
 	if err != nil {
 		if !errors.Is(err, context.Canceled) {

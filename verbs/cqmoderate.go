@@ -5,9 +5,10 @@ import (
 	"time"
 )
 
-// CQModeration reduces the number of completion events (ibv_moderate_cq). An armed CQ generates its event when Count
-// completions that request one have been added, or Period after the first of them, whichever is earlier. Count 0 or 1
-// disables the first condition, Period 0 the second; with both disabled, the first completion generates the event.
+// CQModeration reduces the number of completion events (ibv_moderate_cq). An armed CQ generates its
+// event after Count completions that request one, or Period after the first of them, whichever is
+// earlier. Count 0 or 1 disables the first condition, Period 0 the second. With both disabled, the
+// first completion generates the event.
 type CQModeration struct {
 	Count  int
 	Period time.Duration
@@ -29,22 +30,22 @@ func (cq *CQ) Modify(m CQModeration) error {
 		return Errorf(ErrInvalid, op, "Period %v is not in 0–%v", m.Period, MaxCQPeriod)
 	}
 	if cq.channel == nil {
-		return Errorf(ErrInvalid, op, "the CQ has no completion channel, and so no events")
+		return Errorf(ErrInvalid, op, "the CQ has no completion channel, and therefore no events")
 	}
-	defer cq.channel.tell() // when mu is unlocked
+	defer cq.channel.report() // when mu is unlocked
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
 	if err := cq.check(op); err != nil {
 		return err
 	}
 	cq.moderation.limits = m
-	if cq.armed.Load() != disarmed && cq.moderation.count > 0 { // the new limits may be reached already
+	if cq.armed.Load() != disarmed && cq.moderation.count > 0 { // the new limits may already be reached
 		cq.generateEvent()
 	}
 	return nil
 }
 
-// moderation is the state of a CQ's event moderation; guarded by CQ.mu.
+// moderation is the state of a CQ's event moderation, protected by CQ.mu.
 type moderation struct {
 	limits CQModeration
 	count  int         // completions that request an event, since the CQ was armed
@@ -57,20 +58,22 @@ func (m *moderation) stop() {
 	}
 }
 
-// reached reports whether the completions counted so far generate an event now. Without limits one completion does.
+// reached reports whether the completions counted so far generate an event now. Without limits one
+// completion does.
 func (m *moderation) reached() bool {
 	moderated := m.limits.Count > 1 || m.limits.Period > 0
 	return !moderated || m.limits.Count > 1 && m.count >= m.limits.Count
 }
 
-// requestEvent counts a completion that requests an event, and generates the event unless moderation delays it.
+// requestEvent counts a completion that requests an event, and generates the event unless
+// moderation delays it.
 func (cq *CQ) requestEvent() {
 	m := &cq.moderation
 	m.count++
 	switch {
 	case m.reached():
 		cq.generateEvent()
-	case m.count > 1 || m.limits.Period == 0: // the period began with the first, or there is none
+	case m.count > 1 || m.limits.Period == 0: // the period has already started, or there is none
 	case m.timer == nil:
 		m.timer = time.AfterFunc(m.limits.Period, cq.periodExpired)
 	default:
@@ -79,7 +82,7 @@ func (cq *CQ) requestEvent() {
 }
 
 func (cq *CQ) periodExpired() {
-	defer cq.channel.tell() // when mu is unlocked
+	defer cq.channel.report() // when mu is unlocked
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
 	if cq.armed.Load() != disarmed && cq.moderation.count > 0 {

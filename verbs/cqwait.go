@@ -7,35 +7,38 @@ import (
 	"github.com/softrnic/softrnic/verbs/internal/wakeup"
 )
 
-// With WaitAdaptive, CQ.Wait polls for leastSpin before it sleeps. That is a few round trips, so that a ping-pong seldom pays for
-// waking up, and an idle program costs nothing. A Wait that is woken soon after it went to sleep doubles the time of the next, up to
-// mostSpin. Otherwise two programs that wait for each other would both go to sleep in each round trip.
+// With WaitAdaptive, CQ.Wait polls for minSpin before it sleeps. This is a few round trips: a
+// ping-pong rarely pays the cost of a wakeup, and an idle program uses no CPU time. A Wait that is
+// woken soon after it went to sleep doubles the polling time of the next, up to maxSpin. Otherwise,
+// two programs that wait for each other would both sleep in each round trip.
 const (
-	leastSpin = 50 * time.Microsecond
-	mostSpin  = time.Millisecond
-	// spinsBetween is the number of Polls for one look at the clock or the context.
-	spinsBetween = 8
-	// mostSpins ends the polling where time stands still, as in a bubble of testing/synctest.
-	mostSpins = 1 << 15
+	minSpin = 50 * time.Microsecond
+	maxSpin = time.Millisecond
+	// clockInterval is the number of Polls between checks of the clock or the context.
+	clockInterval = 8
+	// maxSpins ends the polling where time stands still, as in a bubble of testing/synctest.
+	maxSpins = 1 << 15
 )
 
-// waiters is what the calls of CQ.Wait that sleep share.
+// waiters is the shared state of the calls of CQ.Wait that sleep.
 type waiters struct {
 	notifier *wakeup.Notifier
 	n        int
 	spinFor  time.Duration // before the next sleep
 }
 
-// Wait waits until the CQ has completions, moves up to len(wcs) of them to wcs, oldest first, and returns their number, which is at
-// least 1. It neither needs nor uses a completion channel. CQInitAttr.Wait says how it waits: WaitAdaptive polls for 50 µs to 1 ms and
-// then sleeps, WaitEvent sleeps at once, WaitPoll never sleeps. WC.Err says whether a work request has failed.
+// Wait waits until the CQ has completions, and moves up to len(wcs) of them to wcs, oldest first.
+// It returns their number, which is at least 1. It does not use a completion channel.
+// CQInitAttr.Wait selects how it waits: WaitAdaptive polls for 50 µs to 1 ms and then sleeps,
+// WaitEvent sleeps immediately, and WaitPoll never sleeps. WC.Err reports whether a work request
+// has failed.
 //
-// The error is that of ctx, ErrCQOverrun or ErrDestroyed, as of Poll, or ErrInvalid if wcs is empty. Several goroutines may wait
-// for one CQ: each completion wakes one of them.
+// The error is that of ctx, ErrCQOverrun or ErrDestroyed, as of Poll, or ErrInvalid if wcs is
+// empty. Several goroutines may wait for one CQ: each completion wakes one of them.
 func (cq *CQ) Wait(ctx context.Context, wcs []WC) (int, error) {
 	const op = "wait for completions"
 	if len(wcs) == 0 {
-		return 0, Errorf(ErrInvalid, op, "wcs has no room")
+		return 0, Errorf(ErrInvalid, op, "wcs is empty")
 	}
 	if err := ctx.Err(); err != nil {
 		return 0, wrap(op, err)
@@ -50,7 +53,7 @@ func (cq *CQ) Wait(ctx context.Context, wcs []WC) (int, error) {
 	var failed error
 	n, err = wakeup.Wait(ctx, notifier, func() (n int, ok, more bool) {
 		if n, failed = cq.Poll(wcs); n > 0 || failed != nil {
-			return n, true, true // others that wait look for themselves
+			return n, true, true // other waiters check for themselves
 		}
 		cq.dev.prov.EndProgress()
 		return 0, false, false
@@ -64,7 +67,7 @@ func (cq *CQ) Wait(ctx context.Context, wcs []WC) (int, error) {
 	return n, nil
 }
 
-// spin polls for as long as Wait does before it sleeps. It returns 0 when that time is over.
+// spin polls before Wait sleeps. It returns 0 when the polling time is over.
 func (cq *CQ) spin(ctx context.Context, wcs []WC) (n int, err error) {
 	if cq.wait == WaitEvent {
 		return 0, nil
@@ -76,52 +79,52 @@ func (cq *CQ) spin(ctx context.Context, wcs []WC) (n int, err error) {
 			return n, err
 		}
 		switch {
-		case spins%spinsBetween != 0:
+		case spins%clockInterval != 0:
 		case cq.wait == WaitPoll:
 			if err := ctx.Err(); err != nil {
 				return 0, wrap("wait for completions", err)
 			}
 		case began.IsZero():
 			spinFor, began = cq.spinTime(), time.Now()
-		case time.Since(began) > spinFor || spins > mostSpins:
+		case time.Since(began) > spinFor || spins > maxSpins:
 			return 0, nil
 		}
 	}
 }
 
-// spinTime is how long Wait polls before it sleeps.
+// spinTime returns the time that Wait polls before it sleeps.
 func (cq *CQ) spinTime() time.Duration {
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
 	if cq.waiters == nil {
-		return leastSpin
+		return minSpin
 	}
 	return cq.waiters.spinFor
 }
 
-// beginSleep makes add notify those that sleep.
+// beginSleep makes add notify sleeping waiters.
 func (cq *CQ) beginSleep() *wakeup.Notifier {
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
 	if cq.waiters == nil {
-		cq.waiters = &waiters{notifier: wakeup.New(), spinFor: leastSpin}
+		cq.waiters = &waiters{notifier: wakeup.New(), spinFor: minSpin}
 	}
 	cq.waiters.n++
 	if cq.n > 0 {
-		cq.ready.Store(1) // of a completion whose push has not set it yet
+		cq.ready.Store(1) // for a completion whose push has not set it yet
 	}
 	return cq.waiters.notifier
 }
 
-// endSleep ends a sleep of the given length, which decides how long the next Wait polls.
+// endSleep ends a sleep, and sets the polling time of the next Wait from the time slept.
 func (cq *CQ) endSleep(slept time.Duration) {
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
 	w := cq.waiters
 	w.n--
-	if slept < mostSpin {
-		w.spinFor = min(2*w.spinFor, mostSpin)
+	if slept < maxSpin {
+		w.spinFor = min(2*w.spinFor, maxSpin)
 	} else {
-		w.spinFor = leastSpin
+		w.spinFor = minSpin
 	}
 }

@@ -32,7 +32,8 @@ func waitRig(t *testing.T, how verbs.Wait) (*loop, *verbs.CQ) {
 	return l, must(dev.CreateCQ(4, &verbs.CQInitAttr{Wait: how}))(t)
 }
 
-// TestWait: Wait returns what is there at once, and otherwise sleeps until a completion comes. Before it sleeps it tells the device.
+// TestWait: Wait returns what is there at once, and otherwise sleeps until a completion comes.
+// Before it sleeps it reportsPending the device.
 func TestWait(t *testing.T) {
 	for _, how := range []verbs.Wait{verbs.WaitEvent, verbs.WaitAdaptive} {
 		synctest.Test(t, func(t *testing.T) {
@@ -63,7 +64,8 @@ func TestWait(t *testing.T) {
 	}
 }
 
-// TestWaitOfMany: of the goroutines that wait for one CQ, as many return as there are completions; and all, when it is destroyed.
+// TestWaitOfMany: of the goroutines that wait for one CQ, as many return as there are completions;
+// and all, when it is destroyed.
 func TestWaitOfMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, cq := waitRig(t, verbs.WaitEvent)
@@ -125,7 +127,8 @@ func TestWaitFails(t *testing.T) {
 	}
 }
 
-// TestWaitMissesNothing: completions that come at any moment around the beginning of a sleep wake it.
+// TestWaitMissesNothing: completions that come at any moment around the beginning of a sleep wake
+// it.
 func TestWaitMissesNothing(t *testing.T) {
 	_, cq := waitRig(t, verbs.WaitEvent)
 	next := make(chan bool, 1)

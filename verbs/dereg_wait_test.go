@@ -7,8 +7,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestWaitsForAccess: whatever ends access to memory returns only when no QP that could have reached that memory is in the
-// middle of it, which is while a provider has the QP locked.
+// TestWaitsForAccess: whatever ends access to memory returns only when no QP that could have
+// reached that memory is in the middle of it, which is while a provider has the QP locked.
 func TestWaitsForAccess(t *testing.T) {
 	r := newMWRig(t)
 	domain := must(r.dev.OpenXRCD(nil, 0))(t)
@@ -49,7 +49,8 @@ func TestWaitsForAccess(t *testing.T) {
 	}
 }
 
-// TestYield: Wanted tells of a goroutine that waits for the lock, and Yield lets it have it.
+// TestYield: Wanted reports a goroutine that waits for the lock, and Yield lets this goroutine take
+// it.
 func TestYield(t *testing.T) {
 	r := newRig(t)
 	r.lq.Lock()
@@ -65,7 +66,8 @@ func TestYield(t *testing.T) {
 			in = true
 			r.lq.Unlock()
 		}()
-		// It may take a millisecond: until then sync.Mutex lets others overtake a goroutine that it has woken.
+		// It may take a millisecond: until then sync.Mutex lets others overtake a goroutine that it
+		// has woken.
 		for deadline := time.Now().Add(10 * time.Second); !in; {
 			for !r.lq.Wanted() && !in {
 				r.lq.Unlock() // the goroutine may be between the two

@@ -10,14 +10,14 @@ import (
 // Device is an open RDMA device (ibv_context).
 type Device struct {
 	prov     Provider
-	attr     DeviceAttr // as it was when the device was opened: the limits
+	attr     DeviceAttr // as queried by Open, for the limits
 	watchers watchers
 	events   asyncQueue
 	opened   time.Time   // the zero of RawClock
-	ended    atomic.Bool // Close has begun to close the provider
+	ended    atomic.Bool // Close has started to close the provider
 
-	// mu guards the existence of objects: the counts here and in PD, CQ and CompChannel, and their dead flags. The data
-	// path does not take it.
+	// mu protects the counts of objects here and in PD, CQ and CompChannel, and their dead flags.
+	// The fast path does not take it.
 	mu                           sync.Mutex
 	pds, mrs, cqs, qps, channels int
 	srqs, mws, ahs, mcastQPs     int
@@ -30,7 +30,7 @@ type Device struct {
 
 	// latencyMu is taken before QP locks.
 	latencyMu sync.Mutex
-	latencies map[Transport]*Latency // of QPs that are gone; nil: none is measured
+	latencies map[Transport]*Latency // of destroyed QPs; nil if latency is not measured
 }
 
 // Open opens a provider's device (ibv_open_device).
@@ -47,7 +47,8 @@ func Open(p Provider) (*Device, error) {
 // Name returns the device's name, such as "softrnic0".
 func (d *Device) Name() string { return d.prov.Name() }
 
-// Provider returns the argument of Open. It is for packages such as rdmacm, which need more of a provider than this one.
+// Provider returns the argument of Open. It is for packages such as rdmacm that need further
+// methods of a provider.
 func (d *Device) Provider() Provider { return d.prov }
 
 // QueryDevice returns the device's attributes (ibv_query_device).
@@ -80,16 +81,16 @@ func (d *Device) QueryGID(port uint8, index int) (GIDEntry, error) {
 			return e, nil
 		}
 	}
-	return GIDEntry{}, Errorf(ErrInvalid, "query GID", "port %d has %d GIDs, and none with index %d", port, len(table), index)
+	return GIDEntry{}, Errorf(ErrInvalid, "query GID", "port %d has %d GIDs, but none with index %d", port, len(table), index)
 }
 
-// HWCounters returns a snapshot of the device's counters by name: what Linux has in the directories hw_counters of
-// /sys/class/infiniband and `rdma statistic show` prints. The provider's documentation says what each counts. It is nil if
-// the provider counts nothing.
+// HWCounters returns a snapshot of the device's counters by name. Linux has them in the directories
+// hw_counters of /sys/class/infiniband, and `rdma statistic show` prints them. The provider's
+// documentation describes each counter. The map is nil if the provider has no counters.
 func (d *Device) HWCounters() map[string]uint64 { return d.prov.HWCounters() }
 
-// PortCounters returns a snapshot of a port's counters by name: what Linux has in the directories counters of
-// /sys/class/infiniband. It is nil if the provider counts nothing.
+// PortCounters returns a snapshot of a port's counters by name. Linux has them in the directories
+// counters of /sys/class/infiniband. The map is nil if the provider has no counters.
 func (d *Device) PortCounters(port uint8) (map[string]uint64, error) {
 	if err := d.checkPort("query port counters", port); err != nil {
 		return nil, err
@@ -104,42 +105,48 @@ func (d *Device) checkPort(op string, port uint8) error {
 	return nil
 }
 
-// Progress receives packets that have arrived, and sends those that were held back to share a frame, on the calling
-// goroutine. It does not wait, and does at most one batch of each link. It returns false if there was nothing to do, or the
-// device is closed. CQ.Poll calls it by itself (see [Wait]); it is for programs that do not call Poll while they wait, because
-// they look at CQInitAttr.Ready.
+// Progress receives packets that have arrived, and sends packets that were delayed to share a
+// frame, on the calling goroutine. It does not wait, and handles at most one batch of each link. It
+// returns false if there was nothing to do, or the device is closed. CQ.Poll calls it by itself
+// (see [Wait]). It is for programs that read CQInitAttr.Ready instead of calling Poll while they
+// wait.
 //
-// After Progress the device expects more calls of it for a millisecond or two, and makes little progress by itself; EndProgress
-// ends that. The caller must not hold a lock that a function of Watch or OnEvent takes.
+// After Progress, the device expects further calls for a millisecond or two, and makes little
+// progress by itself until then or until EndProgress. The caller must not hold a lock that a
+// function of Watch or OnEvent takes.
 func (d *Device) Progress() bool { return !d.ended.Load() && d.prov.Progress() }
 
-// EndProgress announces that the program will not call Progress, or Poll, again soon: the device makes progress by itself from
-// now on. [CompChannel.GetEvent] and TryGetEvent do that too, if there is no event, and RequestNotify if there is an OnEvent.
+// EndProgress announces that the program will not call Progress or Poll again soon: the device
+// makes progress by itself from now on. [CompChannel.GetEvent] and TryGetEvent do the same if there
+// is no event, and RequestNotify if OnEvent was called.
 func (d *Device) EndProgress() {
 	if !d.ended.Load() {
 		d.prov.EndProgress()
 	}
 }
 
-// Shutdown shuts the device down cleanly, so that no peer has to find out by itself: it is for a program that is about to exit,
-// whatever it has left open. Connections are disconnected, those not yet set up are rejected or given up, listeners close,
-// and every QP goes to ERR, which flushes what is posted; work that must still be carried out has to be complete before. IDs
-// of rdma_cm get DeviceRemoval, and the device EventDeviceFatal, after which it takes no new connections.
+// Shutdown shuts the device down cleanly, so that peers need not wait for a timeout. It is for a
+// program that is about to exit with open objects. Shutdown disconnects connections, rejects or
+// cancels those not yet established, and closes listeners. Every QP goes to ERR, which flushes
+// posted work requests, so work that must be done has to be complete before. IDs of rdma_cm get
+// DeviceRemoval. The device gets EventDeviceFatal, after which it accepts no new connections.
 //
-// Shutdown then waits until every peer has acknowledged, or a time that the provider chooses has passed, or ctx ends; in the
-// last case it returns the error of ctx. The objects of the device are still there to be destroyed, and the device to be closed.
+// Shutdown then waits until every peer has acknowledged, a time that the provider chooses has
+// passed, or ctx ends. In the last case it returns the error of ctx. The objects of the device must
+// still be destroyed, and the device closed.
 func (d *Device) Shutdown(ctx context.Context) error {
 	const op = "shut down device"
 	d.mu.Lock()
 	closed := d.closed
 	d.mu.Unlock()
 	if closed {
-		return Errorf(ErrDestroyed, op, "%s is closed already", d.Name())
+		return Errorf(ErrDestroyed, op, "%s is already closed", d.Name())
 	}
 	return wrapNonNil(op, d.prov.Shutdown(ctx))
 }
 
-// Close closes the device. It fails with ErrBusy while objects are left on it, other than the default PD.
+// Close closes the device. It fails with ErrBusy while objects are left on it, other than the
+// default PD.
 func (d *Device) Close() error {
 	const op = "close device"
 	if err := d.markClosed(op); err != nil {
@@ -161,7 +168,7 @@ func (d *Device) markClosed(op string) error {
 	}
 	switch {
 	case d.closed:
-		return Errorf(ErrDestroyed, op, "%s is closed already", d.Name())
+		return Errorf(ErrDestroyed, op, "%s is already closed", d.Name())
 	case pds+d.cqs+d.channels+len(d.xrcds) > 0:
 		return Errorf(ErrBusy, op, "%d PDs, %d CQs, %d completion channels and %d XRC domains are left",
 			pds, d.cqs, d.channels, len(d.xrcds))
@@ -176,7 +183,7 @@ func (d *Device) markClosed(op string) error {
 	return nil
 }
 
-// reserve counts a new object, if the device is open and has fewer than its limit of them. d.mu is held.
+// reserve counts a new object, if the device is open and below its limit. d.mu is held.
 func (d *Device) reserve(op string, count *int, limit int, limitName string) error {
 	if d.closed {
 		return Errorf(ErrDestroyed, op, "%s is closed", d.Name())
@@ -199,7 +206,7 @@ func checkRange(op, arg string, v, lo, hi int) error {
 // wrap adds the operation to an error, which is not nil.
 func wrap(op string, err error) error { return &Error{Op: op, Err: err} }
 
-// wrapNonNil is wrap for an error that may be nil.
+// wrapNonNil is like wrap for an error that may be nil.
 func wrapNonNil(op string, err error) error {
 	if err == nil {
 		return nil

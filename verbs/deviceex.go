@@ -1,7 +1,7 @@
 package verbs
 
-// DeviceAttrEx has further attributes of a device (ibv_device_attr_ex). Fields of C for features that no provider has are
-// left out: tag matching, RSS, TSO, device memory.
+// DeviceAttrEx has further attributes of a device (ibv_device_attr_ex). It has no fields for
+// features that no provider supports: tag matching, RSS, TSO, device memory.
 type DeviceAttrEx struct {
 	DeviceAttr
 	ODP                     ODPCaps
@@ -11,8 +11,9 @@ type DeviceAttrEx struct {
 	PhysPortCntEx           int
 }
 
-// ODPCaps describes on-demand paging (ibv_odp_caps). Memory is never pinned, so every operation of every QP type works on
-// any region. Implicit, a region that is the whole address space, is not possible with Go's memory.
+// ODPCaps describes on-demand paging (ibv_odp_caps). Memory is never pinned, so every operation of
+// every QP type works on any region. Implicit means a region of the whole address space, which is
+// not possible with Go's memory.
 type ODPCaps struct{ Support, Implicit bool }
 
 // QueryDeviceEx returns the device's attributes (ibv_query_device_ex).
@@ -50,15 +51,17 @@ func (d *Device) PKeyIndex(port uint8, pkey uint16) (int, error) {
 		return 0, err
 	}
 	if pkey != defaultPKey || a.PKeyTblLen == 0 {
-		return 0, Errorf(ErrInvalid, "get P_Key index", "port %d has no P_Key %#x, only %#x", port, pkey, defaultPKey)
+		return 0, Errorf(ErrInvalid, "get P_Key index", "port %d does not have P_Key %#x, only %#x", port, pkey, defaultPKey)
 	}
 	return 0, nil
 }
 
-// ECE has the options of enhanced connection establishment (ibv_ece), which are specific to a vendor.
+// ECE has the options of enhanced connection establishment (ibv_ece), which are specific to a
+// vendor.
 type ECE struct{ VendorID, Options, CompMask uint32 }
 
-// QueryECE returns the QP's options (ibv_query_ece): none, because no provider has any.
+// QueryECE returns the QP's options (ibv_query_ece). There are none, because no provider has
+// options.
 func (qp *QP) QueryECE() (ECE, error) {
 	qp.lock()
 	defer qp.mu.Unlock()
@@ -78,11 +81,11 @@ func (qp *QP) SetECE(e ECE) error {
 	return nil
 }
 
-// TD is a thread domain (ibv_td): a promise that its objects are used by one goroutine at a time. It has no effect,
-// because locks without contention cost very little here.
+// TD is a thread domain (ibv_td): a promise that its objects are used by one goroutine at a time.
+// It has no effect, because uncontended locks are cheap.
 type TD struct {
 	dev   *Device
-	users int // parent domains; guarded by dev.mu, as is dead
+	users int // parent domains; protected by dev.mu, as is dead
 	dead  bool
 }
 
@@ -97,16 +100,16 @@ func (d *Device) AllocTD() (*TD, error) {
 	return &TD{dev: d}, nil
 }
 
-// Dealloc deallocates the domain. It fails with ErrBusy while a parent domain has it.
+// Dealloc deallocates the domain. It fails with ErrBusy while a parent domain uses it.
 func (td *TD) Dealloc() error {
 	const op = "deallocate TD"
 	td.dev.mu.Lock()
 	defer td.dev.mu.Unlock()
 	switch {
 	case td.dead:
-		return Errorf(ErrDestroyed, op, "it is deallocated already")
+		return Errorf(ErrDestroyed, op, "it is already deallocated")
 	case td.users > 0:
-		return Errorf(ErrBusy, op, "%d parent domains have it", td.users)
+		return Errorf(ErrBusy, op, "%d parent domains use it", td.users)
 	}
 	td.dead = true
 	return nil
@@ -116,7 +119,7 @@ func (td *TD) Dealloc() error {
 type ParentDomain struct {
 	pd   *PD
 	td   *TD
-	dead bool // guarded by dev.mu
+	dead bool // protected by dev.mu
 }
 
 // AllocParentDomain allocates a parent domain of the PD; td may be nil.
@@ -147,7 +150,7 @@ func (p *ParentDomain) Dealloc() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if p.dead {
-		return Errorf(ErrDestroyed, "deallocate parent domain", "it is deallocated already")
+		return Errorf(ErrDestroyed, "deallocate parent domain", "it is already deallocated")
 	}
 	p.dead = true
 	p.pd.parents--

@@ -1,5 +1,6 @@
-// Package verbs is the RDMA verbs API in Go: the objects, rules and names of libibverbs, over any [Provider], such as
-// package rdmatransport. Package rdmacm, below this one, is librdmacm.
+// Package verbs is the RDMA verbs API in Go, with the objects, rules and names of libibverbs. It
+// works over any [Provider], such as package rdmatransport. Package verbs/rdmacm is librdmacm in
+// Go.
 //
 //	Device ─┬─ PD ─┬─ MR           memory that work requests and peers refer to by keys
 //	        │      ├─ SRQ          receive requests for any number of QPs
@@ -9,14 +10,16 @@
 //	        ├─ CQ ◄──────────────────────────┴┘
 //	        └─ CompChannel ◄── events of CQs for which RequestNotify was called
 //
-// An application registers memory, connects a QP, posts work requests, and waits for or polls their completions in a CQ. To connect a
-// QP it moves the QP from RESET through INIT and RTR to RTS, with the QP number, PSN and GID of its peer; rdmacm does that
-// for programs that connect by IP address and port. A UD QP has no peer: each of its work requests has an address handle.
+// An application registers memory, connects a QP, posts work requests, and waits for or polls their
+// completions in a CQ. To connect a QP, it moves the QP from RESET through INIT and RTR to RTS,
+// with the QP number, PSN and GID of its peer. Package rdmacm does this for programs that connect
+// by IP address and port. A UD QP has no peer: each of its work requests has an address handle.
 // Posting and polling allocate no memory.
 //
 // # Example
 //
-// This program writes 100 bytes to the memory of a peer, and waits until they are there. Errors are left out:
+// This program writes 100 bytes to the memory of a peer, and waits until they are there. Error
+// handling is omitted:
 //
 //	dev, err := rdmatransport.Open(host) // host is a network stack: see package netstack
 //	pd, err := dev.AllocPD()
@@ -37,21 +40,24 @@
 //
 // # Names, values and errors
 //
-// Names are those of libibverbs, spelt as in Go: ibv_post_send is [QP.PostSend], IBV_WC_SUCCESS is [WCSuccess]. The file
-// cnames.go lists what stands for each name of the C headers. Enumerations have the values of libibverbs, and their
-// String methods return its names without the prefix.
+// Names are those of libibverbs in Go spelling: ibv_post_send is [QP.PostSend], IBV_WC_SUCCESS is
+// [WCSuccess]. The file cnames.go lists the counterpart of each name in the C headers. Enumerations
+// have the values of libibverbs, and their String methods return its names without the prefix.
 //
-// Errors name the operation, the argument, its value and its bound. They wrap a kind ([ErrInvalid], …) and the errno that
-// libibverbs returns, for errors.Is. What goes wrong with a posted work request is the Status of its completion.
+// Errors name the operation, the argument, its value and its bound. They wrap a kind ([ErrInvalid],
+// …) and the errno that libibverbs returns, for errors.Is. The Status of a completion reports the
+// failure of a posted work request.
 //
-// Unlike libibverbs: inline data is passed as a slice, or needs an lkey, as other data does, because an address alone gives a Go program
-// no access to memory; queues have exactly the sizes that were asked for, but for MaxInlineData; methods of a destroyed object return
-// [ErrDestroyed]; GetAsyncEvent acknowledges the event that it returns. What Linux has in /sys/class/infiniband and not in libibverbs
-// are methods of the device: [Device.PortCounters] and [Device.HWCounters]. So is [Device.Shutdown]: what it does, a kernel
-// does for a process that exits.
+// Differences from libibverbs: inline data is passed as a slice, or needs an lkey like other data,
+// because a Go program cannot access memory by its address alone. Queues have exactly the requested
+// sizes, except for MaxInlineData. Methods of a destroyed object return [ErrDestroyed].
+// GetAsyncEvent acknowledges the event that it returns. [Device.PortCounters] and
+// [Device.HWCounters] return the counters that Linux has in /sys/class/infiniband.
+// [Device.Shutdown] does what a kernel does for a process that exits.
 //
 // # For providers
 //
-// An application needs none of [Provider], [ProviderQP], [ProviderAH], [ProviderFlow], [QPHandle], [RegisteredMR], [PostedSend],
-// [PostedRecv], [BeginGuard] and [EndGuard]. They are in the files provider.go, provider_qp.go and provider_objects.go.
+// Applications do not need [Provider], [ProviderQP], [ProviderAH], [ProviderFlow], [QPHandle],
+// [RegisteredMR], [PostedSend], [PostedRecv], [BeginGuard] and [EndGuard]. They are in the files
+// provider.go, provider_qp.go and provider_objects.go.
 package verbs

@@ -6,8 +6,8 @@ import (
 	"syscall"
 )
 
-// The kinds of error. Every error of this package wraps one of them, or an error of the provider. A kind wraps the errno
-// that libibverbs returns, so that errors.Is finds both.
+// The kinds of error. Every error of this package wraps one of them, or an error of the provider. A
+// kind wraps the errno that libibverbs returns, so that errors.Is finds both.
 var (
 	ErrInvalid      error = &errorKind{"invalid argument", syscall.EINVAL}
 	ErrNoMemory     error = &errorKind{"out of resources", syscall.ENOMEM}
@@ -35,13 +35,15 @@ type Error struct {
 	Err    error  // the kind (ErrInvalid, …), or an error of the provider
 }
 
-// Errorf returns an *Error of a kind, whose Detail is formatted. Providers and package rdmacm use it too.
+// Errorf returns an *Error of a kind, with a formatted Detail. Providers and package rdmacm use it
+// too.
 func Errorf(kind error, op, format string, args ...any) error {
 	return &Error{Op: op, Detail: fmt.Sprintf(format, args...), Err: kind}
 }
 
-// Error returns the operation and the detail. If Err is an *Error of the same operation, as when a provider's error for
-// "modify QP" is returned for "modify QP 0x11", the operation appears once.
+// Error returns the operation and the detail. If Err is an *Error of the same operation, the
+// operation appears only once. An example is a provider's error of "modify QP" within an error of
+// "modify QP 0x11".
 func (e *Error) Error() string {
 	if e.Detail != "" {
 		return e.Op + ": " + e.Detail
@@ -56,13 +58,13 @@ func (e *Error) Error() string {
 	return e.Op + ": " + e.Err.Error()
 }
 
-// sameOp reports whether long is the operation short, or that and its object.
+// sameOp reports whether long is the operation short, with or without an object.
 func sameOp(long, short string) bool { return long == short || strings.HasPrefix(long, short+" ") }
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// PostError says which work request of a PostSend or PostRecv was rejected (bad_wr). The requests before it are posted;
-// it and the requests after it are not.
+// PostError reports the work request of a PostSend or PostRecv that was rejected (bad_wr). The
+// requests before it are posted; it and the requests after it are not.
 type PostError struct {
 	Index int
 	Err   error

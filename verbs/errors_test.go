@@ -8,7 +8,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestErrorText: an error that a provider returns for the same operation does not repeat the operation, and is wrapped.
+// TestErrorText: an error that a provider returns for the same operation does not repeat the
+// operation, and is wrapped.
 func TestErrorText(t *testing.T) {
 	plain := errors.New("no such cable")
 	for _, c := range []struct {

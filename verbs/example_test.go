@@ -30,7 +30,8 @@ func fatal(err error) {
 	}
 }
 
-// A UD QP sends a datagram to itself, by way of an address handle. Package rdmatransport has examples of connected QPs.
+// A UD QP sends a datagram to itself, by way of an address handle. Package rdmatransport has
+// examples of connected QPs.
 func Example() {
 	const qkey = 0x11111111
 	dev, closeAll := openDevice()

@@ -1,16 +1,16 @@
 package verbs
 
-// FlowAttrType says which frames a flow steers to its QP (ibv_flow_attr_type, same values).
+// FlowAttrType selects the frames that a flow steers to its QP (ibv_flow_attr_type, same values).
 type FlowAttrType uint8
 
 const (
-	// FlowNormal steers the frames that match the specs. No other QP and no part of the host receives them. RoCE packets
-	// to the device's own addresses go to its QPs and match no flow.
+	// FlowNormal steers the frames that match the specs. No other QP and no part of the host
+	// receives them. RoCE packets to the device's own addresses go to its QPs and match no flow.
 	FlowNormal FlowAttrType = iota
-	// FlowAllDefault steers the frames that neither a normal flow nor the host receives: frames to other MAC addresses,
-	// and frames to multicast groups that the host has not joined.
+	// FlowAllDefault steers the frames that no normal flow and no part of the host receives: frames
+	// to other MAC addresses, and frames to multicast groups that the host has not joined.
 	FlowAllDefault
-	// FlowMCDefault steers those of FlowAllDefault that are multicast.
+	// FlowMCDefault steers the multicast frames of FlowAllDefault.
 	FlowMCDefault
 	// FlowSniffer steers a copy of every frame that the port receives or sends.
 	FlowSniffer
@@ -23,27 +23,28 @@ func (t FlowAttrType) String() string {
 // FlowFlags modify a flow (ibv_flow_flags, same values).
 type FlowFlags uint32
 
-// FlowDontTrap gives the QP a copy of the frames that match. The frames themselves go on to flows of lower priority and to
-// the host.
+// FlowDontTrap gives the QP a copy of the frames that match. Flows of lower priority and the host
+// still receive the frames themselves.
 const FlowDontTrap FlowFlags = 1 << 1
 
-// FlowAttr says which frames a flow steers to its QP (ibv_flow_attr). A frame must match all of Specs. Of the normal flows
-// that match, the one with the lowest Priority value receives the frame; if several share that value, the oldest of them.
-// Flows with the same Priority and the same Specs as that one receive a copy each.
+// FlowAttr selects the frames that a flow steers to its QP (ibv_flow_attr). A frame must match all
+// of Specs. Of the normal flows that match, the one with the lowest Priority value receives the
+// frame, and among equal ones the oldest. Other flows with the same Priority and Specs receive a
+// copy each.
 type FlowAttr struct {
 	Type     FlowAttrType
 	Priority uint16
 	Port     uint8
 	Flags    FlowFlags
-	// Specs are for FlowNormal only: headers from the outermost to the innermost, each at most once, then actions. An empty
-	// list matches every frame.
+	// Specs are for FlowNormal only: headers from the outermost to the innermost, each at most
+	// once, then actions. An empty list matches every frame.
 	Specs []FlowSpec
 }
 
-// FlowSpec is a [FlowSpecEth], [FlowSpecIPv4], [FlowSpecIPv4Ext], [FlowSpecIPv6], [FlowSpecTCP], [FlowSpecUDP],
-// [FlowSpecActionTag], [FlowSpecActionDrop] or [FlowSpecCounterAction] (ibv_flow_spec). A header's
-// spec compares the bits of Val for which Mask has ones. It does not match a frame in which the header is absent or
-// truncated.
+// FlowSpec is a [FlowSpecEth], [FlowSpecIPv4], [FlowSpecIPv4Ext], [FlowSpecIPv6], [FlowSpecTCP],
+// [FlowSpecUDP], [FlowSpecActionTag], [FlowSpecActionDrop] or [FlowSpecCounterAction]
+// (ibv_flow_spec). A header's spec compares the bits of Val for which Mask has ones. It does not
+// match a frame in which the header is absent or truncated.
 type FlowSpec interface {
 	// layer returns the spec's place in the order of headers.
 	layer() specLayer
@@ -61,21 +62,24 @@ const (
 // FlowSpecEth matches the Ethernet header (ibv_flow_spec_eth).
 type FlowSpecEth struct{ Val, Mask FlowEthFilter }
 
-// FlowEthFilter has the fields of [FlowSpecEth] (ibv_flow_eth_filter). EtherType is the one behind the VLAN tag, if there is
-// a tag. VLANTag is the tag control information; if its Mask is not 0, a frame without a tag does not match.
+// FlowEthFilter has the fields of [FlowSpecEth] (ibv_flow_eth_filter). EtherType is the one after
+// the VLAN tag, if there is a tag. VLANTag is the tag control information; if its Mask is not 0, a
+// frame without a tag does not match.
 type FlowEthFilter struct {
 	DstMAC, SrcMAC     [6]byte
 	EtherType, VLANTag uint16
 }
 
-// FlowSpecIPv4 matches the addresses of an IPv4 header (ibv_flow_spec_ipv4), FlowSpecIPv4Ext more of its fields.
+// FlowSpecIPv4 matches the addresses of an IPv4 header (ibv_flow_spec_ipv4), FlowSpecIPv4Ext more
+// of its fields.
 type (
 	FlowSpecIPv4    struct{ Val, Mask FlowIPv4Filter }
 	FlowIPv4Filter  struct{ SrcIP, DstIP [4]byte }
 	FlowSpecIPv4Ext struct{ Val, Mask FlowIPv4ExtFilter }
 )
 
-// FlowIPv4ExtFilter has the fields of [FlowSpecIPv4Ext] (ibv_flow_ipv4_ext_filter). Flags has the header's three flag bits.
+// FlowIPv4ExtFilter has the fields of [FlowSpecIPv4Ext] (ibv_flow_ipv4_ext_filter). Flags has the
+// header's three flag bits.
 type FlowIPv4ExtFilter struct {
 	SrcIP, DstIP           [4]byte
 	Proto, TOS, TTL, Flags uint8
@@ -91,8 +95,8 @@ type FlowIPv6Filter struct {
 	NextHdr, TrafficClass, HopLimit uint8
 }
 
-// FlowSpecTCP and FlowSpecUDP match the ports behind an IPv4 or IPv6 header (ibv_flow_spec_tcp_udp). Of a fragmented
-// datagram only the first fragment has them.
+// FlowSpecTCP and FlowSpecUDP match the ports after an IPv4 or IPv6 header (ibv_flow_spec_tcp_udp).
+// Only the first fragment of a fragmented datagram has ports.
 type (
 	FlowSpecTCP      struct{ Val, Mask FlowTCPUDPFilter }
 	FlowSpecUDP      struct{ Val, Mask FlowTCPUDPFilter }
@@ -125,9 +129,10 @@ type Flow struct {
 	counters []*Counters
 }
 
-// CreateFlow steers the frames that attr describes to a raw packet QP (ibv_create_flow), which receives no others. The QP
-// must be in INIT or a later state, and receives frames from RTR on. Unlike in the kernel, CAP_NET_RAW is not needed: a
-// program that was able to open the device's link may see its frames.
+// CreateFlow steers the frames that attr selects to a raw packet QP (ibv_create_flow). Without a
+// flow, the QP receives no frames. The QP must be in INIT or a later state, and receives frames
+// from RTR on. Unlike in the kernel, CAP_NET_RAW is not needed: a program that was able to open the
+// device's link may see its frames.
 func (qp *QP) CreateFlow(attr *FlowAttr) (*Flow, error) {
 	op := qp.op("create flow of")
 	if attr == nil {
@@ -142,7 +147,7 @@ func (qp *QP) CreateFlow(attr *FlowAttr) (*Flow, error) {
 	case err != nil:
 		return nil, err
 	case qp.init.Type != RawPacket:
-		return nil, Errorf(ErrInvalid, op, "it is of type %v: only RAW_PACKET QPs have flows", qp.init.Type)
+		return nil, Errorf(ErrInvalid, op, "it has type %v: only RAW_PACKET QPs have flows", qp.init.Type)
 	case state == StateReset:
 		return nil, Errorf(ErrInvalid, op, "it is in RESET and has no port: move it to INIT first")
 	case attr.Port != port:
@@ -194,8 +199,8 @@ func checkFlow(op string, attr *FlowAttr, d *Device) ([]FlowSpec, error) {
 func checkSpec(op string, before []FlowSpec, c FlowSpec, i int, d *Device) error {
 	if i > 0 {
 		if last := before[i-1].layer(); last > c.layer() || last == c.layer() && last != layerAction {
-			return Errorf(ErrInvalid, op, "Specs[%d], a %T, follows a %T: headers go from the outermost to the innermost, each at most once, and actions are last",
-				i, c, before[i-1])
+			return Errorf(ErrInvalid, op, "Specs[%d], a %T, follows a %T: "+
+				"headers go from the outermost to the innermost, each at most once, and actions are last", i, c, before[i-1])
 		}
 	}
 	switch c := c.(type) {
@@ -228,7 +233,8 @@ const (
 	etherTypeIPv6 = 0x86dd
 )
 
-// checkEtherType checks that an Ethernet spec before a network header's spec can match that header's EtherType.
+// checkEtherType checks that an Ethernet spec before a network header's spec can match that
+// header's EtherType.
 func checkEtherType(op string, before []FlowSpec, want uint16) error {
 	if len(before) == 0 {
 		return nil
@@ -239,7 +245,8 @@ func checkEtherType(op string, before []FlowSpec, want uint16) error {
 	return nil
 }
 
-// cloneSpec copies a spec, so that the caller may change the original. It returns nil if s is not a valid spec.
+// cloneSpec copies a spec, so that the caller may change the original. It returns nil if s is not a
+// valid spec.
 func cloneSpec(s FlowSpec) FlowSpec {
 	switch s := s.(type) {
 	case *FlowSpecEth:
@@ -281,7 +288,7 @@ func (f *Flow) Destroy() error {
 	qp.modifying.Lock()
 	defer qp.modifying.Unlock()
 	if f.prov == nil {
-		return Errorf(ErrDestroyed, qp.op("destroy flow of"), "it is destroyed already")
+		return Errorf(ErrDestroyed, qp.op("destroy flow of"), "it is already destroyed")
 	}
 	f.prov.Destroy()
 	f.prov = nil

@@ -8,7 +8,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestFlow: which flows are valid, for which QPs, and that no object can be destroyed while a flow uses it.
+// TestFlow: which flows are valid, for which QPs, and that no object can be destroyed while a flow
+// uses it.
 func TestFlow(t *testing.T) {
 	r := newRig(t)
 	qp := must(r.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RawPacket, SendCQ: r.cq, RecvCQ: r.cq}))(t)

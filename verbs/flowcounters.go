@@ -2,7 +2,7 @@ package verbs
 
 import "sync/atomic"
 
-// CounterDescription says what a counter counts (ibv_counter_description, same values).
+// CounterDescription is the quantity that a counter counts (ibv_counter_description, same values).
 type CounterDescription uint8
 
 const (
@@ -16,7 +16,7 @@ type Counters struct {
 	packets atomic.Uint64
 	bytes   atomic.Uint64
 
-	// guarded by dev.mu
+	// protected by dev.mu
 	flows  int
 	dead   bool
 	points []CounterDescription // attached counters, by index
@@ -25,7 +25,8 @@ type Counters struct {
 // maxCounters is the number of indices of one object.
 const maxCounters = 32
 
-// CreateCounters creates a Counters object without counters, which AttachPoint adds (ibv_create_counters).
+// CreateCounters creates a Counters object without counters, which AttachPoint adds
+// (ibv_create_counters).
 func (d *Device) CreateCounters() (*Counters, error) {
 	const op = "create counters"
 	d.mu.Lock()
@@ -36,8 +37,8 @@ func (d *Device) CreateCounters() (*Counters, error) {
 	return &Counters{dev: d}, nil
 }
 
-// AttachPoint assigns a counter to an index (ibv_attach_counters_point_flow). It fails with ErrBusy while a flow uses the
-// object.
+// AttachPoint assigns a counter to an index (ibv_attach_counters_point_flow). It fails with ErrBusy
+// while a flow uses the object.
 func (c *Counters) AttachPoint(counter CounterDescription, index int) error {
 	const op = "attach counters"
 	if err := checkRange(op, "index", index, 0, maxCounters-1); err != nil {
@@ -62,7 +63,8 @@ func (c *Counters) AttachPoint(counter CounterDescription, index int) error {
 
 const noCounter CounterDescription = 0xff
 
-// Read fills values with the counters, by index (ibv_read_counters). Indices without a counter are 0.
+// Read fills values with the counters, by index (ibv_read_counters). Indices without a counter are
+// 0.
 func (c *Counters) Read(values []uint64) error {
 	const op = "read counters"
 	c.dev.mu.Lock()
@@ -92,7 +94,7 @@ func (c *Counters) Destroy() error {
 	defer c.dev.mu.Unlock()
 	switch {
 	case c.dead:
-		return Errorf(ErrDestroyed, op, "they are destroyed already")
+		return Errorf(ErrDestroyed, op, "they are already destroyed")
 	case c.flows > 0:
 		return Errorf(ErrBusy, op, "%d flows use them", c.flows)
 	}

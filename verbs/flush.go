@@ -1,22 +1,23 @@
 package verbs
 
-// A FLUSH completes when all data that the QP has written before, to the memory that the FLUSH names, has reached the
-// placement that FlushType asks for. An ATOMIC WRITE writes 8 bytes to an address that is a multiple of 8, atomically, and
-// only after the FLUSHes that were posted before it are complete. Both count against MaxRDAtomic, as READs and atomics do
-// (IBTA annex A19).
+// A FLUSH names a part of the peer's memory. It completes when all data that the QP has written
+// there before has reached the placement that FlushType requests. An ATOMIC WRITE atomically writes
+// 8 bytes to an address that is a multiple of 8, after all FLUSHes posted before it are complete.
+// Both count against MaxRDAtomic, as READs and atomics do (IBTA annex A19).
 
-// FlushType is the placement that a FLUSH waits for (ibv_placement_type, same values). Both bits may be set.
+// FlushType is the placement that a FLUSH waits for (ibv_placement_type, same values). Both bits
+// may be set.
 type FlushType uint8
 
 const (
 	FlushGlobal     FlushType = 1 << 0 // visible to all processors and devices of the peer
-	FlushPersistent FlushType = 1 << 1 // in storage that survives a loss of power, which is the file of a region of RegFile
+	FlushPersistent FlushType = 1 << 1 // in storage that survives a loss of power: the file of a region of RegFile
 )
 
 // String returns the ibverbs names without IBV_FLUSH_, joined by "|".
 func (t FlushType) String() string { return flags([]string{"GLOBAL", "PERSISTENT"}, uint32(t)) }
 
-// FlushLevel says which memory is flushed (ibv_selectivity_level, same values).
+// FlushLevel selects the memory that is flushed (ibv_selectivity_level, same values).
 type FlushLevel uint8
 
 const (

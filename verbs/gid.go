@@ -5,10 +5,12 @@ import (
 	"net/netip"
 )
 
-// GID is a global identifier (ibv_gid): for RoCE an IPv6 address, or an IPv4 address mapped into IPv6.
+// GID is a global identifier (ibv_gid): for RoCE an IPv6 address, or an IPv4 address mapped into
+// IPv6.
 type GID [16]byte
 
-// GIDFromAddr returns the GID of an IP address. An IPv4 address is mapped into IPv6; a zone is dropped.
+// GIDFromAddr returns the GID of an IP address. It maps an IPv4 address into IPv6, and drops a
+// zone.
 func GIDFromAddr(a netip.Addr) GID { return a.As16() }
 
 // Addr returns the IP address. A mapped IPv4 address is returned as IPv4.

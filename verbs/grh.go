@@ -5,12 +5,13 @@ import (
 	"net/netip"
 )
 
-// GRHLen is the number of bytes before the message in a UD QP's receive buffer: the IPv6 header of the packet, or 20
-// undefined bytes and its IPv4 header (IBTA A17.4.5.3).
+// GRHLen is the number of bytes before the message in a UD QP's receive buffer: the IPv6 header of
+// the packet, or 20 undefined bytes and its IPv4 header (IBTA A17.4.5.3).
 const GRHLen = 40
 
-// InitAHFromWC returns the address vector to reply to a datagram with (ibv_init_ah_from_wc). wc is the completion of the
-// datagram, which was received on the port; grh is the first GRHLen bytes of its buffer.
+// InitAHFromWC returns the address vector for replying to a datagram (ibv_init_ah_from_wc). wc is
+// the completion of the datagram, which was received on the port. grh has the first GRHLen bytes of
+// its buffer.
 func (d *Device) InitAHFromWC(port uint8, wc *WC, grh []byte) (AHAttr, error) {
 	const op = "init AH from WC"
 	switch {
@@ -21,7 +22,7 @@ func (d *Device) InitAHFromWC(port uint8, wc *WC, grh []byte) (AHAttr, error) {
 	}
 	h, ok := parseGRH(grh)
 	if !ok {
-		return AHAttr{}, Errorf(ErrInvalid, op, "the %d bytes of grh are no GRH: pass the first %d bytes of the buffer", len(grh), GRHLen)
+		return AHAttr{}, Errorf(ErrInvalid, op, "the %d bytes of grh are not a GRH: pass the first %d bytes of the buffer", len(grh), GRHLen)
 	}
 	table, err := d.GIDTable(port)
 	if err != nil {
@@ -38,7 +39,7 @@ func (d *Device) InitAHFromWC(port uint8, wc *WC, grh []byte) (AHAttr, error) {
 			}, nil
 		}
 	}
-	return AHAttr{}, Errorf(ErrInvalid, op, "the datagram was sent to %v, which is no %v GID of port %d", h.dst.Addr(), h.kind, port)
+	return AHAttr{}, Errorf(ErrInvalid, op, "the datagram was sent to %v, which is not a %v GID of port %d", h.dst.Addr(), h.kind, port)
 }
 
 // receivedGRH has the fields of a received GRH.
@@ -49,8 +50,9 @@ type receivedGRH struct {
 	kind         GIDType
 }
 
-// parseGRH parses the 40 bytes. Nothing else says whether they have an IPv4 or an IPv6 header. They are taken for IPv4 if
-// the last 20 are an IPv4 header with a valid checksum, because the bytes before it are undefined.
+// parseGRH parses the 40 bytes, which alone determine whether they have an IPv4 or an IPv6 header.
+// It assumes IPv4 if the last 20 bytes are an IPv4 header with a valid checksum, because the bytes
+// before it are undefined.
 func parseGRH(b []byte) (h receivedGRH, ok bool) {
 	if len(b) < GRHLen {
 		return h, false
@@ -73,7 +75,8 @@ func parseGRH(b []byte) (h receivedGRH, ok bool) {
 	return h, true
 }
 
-// onesComplementSum returns the ones' complement sum of an IPv4 header, which is 0xffff if its checksum is valid.
+// onesComplementSum returns the ones' complement sum of an IPv4 header, which is 0xffff if its
+// checksum is valid.
 func onesComplementSum(b []byte) uint16 {
 	var sum uint32
 	for i := 0; i < len(b); i += 2 {

@@ -10,8 +10,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestGuardTakesFaultsOfRegionsOnly: BeginGuard with EndGuard makes false of a fault of the memory that they were given.
-// Every other panic goes on: of a wrong program, and of other memory.
+// TestGuardTakesFaultsOfRegionsOnly: BeginGuard with EndGuard makes false of a fault of the memory
+// that they were given. Every other panic goes on: of a wrong program, and of other memory.
 func TestGuardTakesFaultsOfRegionsOnly(t *testing.T) {
 	page := syscall.Getpagesize()
 	pages, err := syscall.Mmap(-1, 0, 3*page, syscall.PROT_NONE, syscall.MAP_ANON|syscall.MAP_PRIVATE)

@@ -72,8 +72,8 @@ func (r *rig) complete(t *testing.T) {
 	check(t, r.qp.PostSend(&verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendSignaled}))
 }
 
-// TestCompChannelOnEvent: the hook is called when an event is added and when events are dropped, and TryGetEvent takes what
-// it was called for.
+// TestCompChannelOnEvent: the hook is called when an event is added and when events are dropped,
+// and TryGetEvent takes what it was called for.
 func TestCompChannelOnEvent(t *testing.T) {
 	r := newRig(t)
 	r.bring(t, verbs.StateRTS)
@@ -120,7 +120,8 @@ func TestOnEventEnded(t *testing.T) {
 	}
 }
 
-// TestOnEventUnlocked: whom the function wakes can use the QP and the CQ before the function returns.
+// TestOnEventUnlocked: whom the function wakes can use the QP and the CQ before the function
+// returns.
 func TestOnEventUnlocked(t *testing.T) {
 	r := newRig(t)
 	r.bring(t, verbs.StateRTS)
@@ -148,8 +149,8 @@ func TestOnEventUnlocked(t *testing.T) {
 	check(t, r.qp.PostSend(&verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendSignaled})) // armed by Arm
 }
 
-// TestHookEndsProgress: a program that waits for its hook sleeps without a call of GetEvent, so that RequestNotify and a
-// TryGetEvent in vain say that it may.
+// TestHookEndsProgress: a program that waits for its hook sleeps without a call of GetEvent, so
+// that RequestNotify and a TryGetEvent in vain say that it may.
 func TestHookEndsProgress(t *testing.T) {
 	r := newRig(t)
 	check(t, r.cq.RequestNotify(false))
@@ -168,7 +169,8 @@ func TestHookEndsProgress(t *testing.T) {
 	}
 }
 
-// TestTryGetEventIsAcknowledged: Destroy of a CQ waits for the acknowledgement of events that TryGetEvent returned.
+// TestTryGetEventIsAcknowledged: Destroy of a CQ waits for the acknowledgement of events that
+// TryGetEvent returned.
 func TestTryGetEventIsAcknowledged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -224,8 +226,8 @@ func TestOnAsyncEvent(t *testing.T) {
 	}
 }
 
-// TestDestroyWaitsForAsyncAck: Destroy of the object of an event that TryGetAsyncEvent returned waits for Ack; after
-// GetAsyncEvent it does not.
+// TestDestroyWaitsForAsyncAck: Destroy of the object of an event that TryGetAsyncEvent returned
+// waits for Ack; after GetAsyncEvent it does not.
 func TestDestroyWaitsForAsyncAck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, ackedByGet := range []bool{false, true} {

@@ -2,18 +2,18 @@ package verbs
 
 import "time"
 
-// LatencyBuckets is how many classes a [Latency] has.
+// LatencyBuckets is the number of classes of a [Latency].
 const LatencyBuckets = 24
 
-// Latency is a histogram of times. Class i counts those shorter than LatencyBound(i), and not shorter than LatencyBound(i-1);
-// the last class has no upper bound.
+// Latency is a histogram of times. Class i counts times t with LatencyBound(i-1) ≤ t <
+// LatencyBound(i). The last class has no upper bound.
 type Latency struct {
 	Count   uint64
 	Sum     time.Duration
 	Classes [LatencyBuckets]uint64
 }
 
-// LatencyBound is the upper bound of a class: 1 µs, 2 µs, 4 µs and so on.
+// LatencyBound returns the upper bound of a class: 1 µs, 2 µs, 4 µs and so on.
 func LatencyBound(i int) time.Duration { return time.Microsecond << i }
 
 func (l *Latency) observe(d time.Duration) {
@@ -35,8 +35,9 @@ func (l *Latency) Add(o *Latency) {
 	}
 }
 
-// MeasureLatency has the QPs that are created from now on measure how long send requests take, from when they are posted until they
-// complete with success or an error. Each QP measures one request at a time: while that one is under way no other is measured.
+// MeasureLatency makes QPs that are created from now on measure the latency of send requests, from
+// posting to completion with success or an error. Each QP measures one request at a time: while
+// that one is in flight, it measures no other.
 func (d *Device) MeasureLatency() {
 	d.latencyMu.Lock()
 	defer d.latencyMu.Unlock()
@@ -45,10 +46,11 @@ func (d *Device) MeasureLatency() {
 	}
 }
 
-// Latencies returns what was measured for each wire protocol (see MeasureLatency), by QPs that are gone and by those that are there.
+// Latencies returns the latencies of each wire protocol (see MeasureLatency), of existing and
+// destroyed QPs.
 func (d *Device) Latencies() map[Transport]Latency {
 	sum := make(map[Transport]Latency)
-	d.latencyMu.Lock() // no QP goes meanwhile, which would be counted twice or not at all
+	d.latencyMu.Lock() // a QP destroyed meanwhile would be counted twice or not at all
 	defer d.latencyMu.Unlock()
 	for t, l := range d.latencies {
 		sum[t] = *l
@@ -57,7 +59,7 @@ func (d *Device) Latencies() map[Transport]Latency {
 		qp.lock()
 		if qp.measured {
 			l := sum[qp.init.Transport]
-			l.Add(&qp.rare.latency.Latency)
+			l.Add(&qp.extra.latency.Latency)
 			sum[qp.init.Transport] = l
 		}
 		qp.mu.Unlock()
@@ -68,18 +70,18 @@ func (d *Device) Latencies() map[Transport]Latency {
 // latency measures the requests of one send queue. Its QP is locked.
 type latency struct {
 	Latency
-	ahead  int // how many requests complete before that which is measured, which was posted at the time posted; -1: none is
-	posted time.Time
+	ahead  int       // the number of requests that complete before the measured one; -1 if none is measured
+	posted time.Time // the time at which the measured request was posted
 }
 
-// post is told that a request was posted behind n others.
+// post is called when a request is posted after n others.
 func (l *latency) post(n int) {
 	if l.ahead < 0 {
 		l.ahead, l.posted = n, time.Now()
 	}
 }
 
-// complete is told that the oldest request is complete.
+// complete is called when the oldest request is complete.
 func (l *latency) complete() {
 	switch l.ahead--; l.ahead {
 	case -1:
@@ -89,17 +91,18 @@ func (l *latency) complete() {
 	}
 }
 
-// measureLatency has a new QP measure its requests, if MeasureLatency was called.
+// measureLatency makes a new QP measure its requests, if MeasureLatency was called.
 func (qp *QP) measureLatency() {
 	d := qp.pd.dev
 	d.latencyMu.Lock()
 	defer d.latencyMu.Unlock()
 	if d.latencies != nil {
-		qp.rare, qp.measured = &rare{latency: &latency{ahead: -1}}, true
+		qp.extra, qp.measured = &qpExtra{latency: &latency{ahead: -1}}, true
 	}
 }
 
-// keepLatency keeps what a QP has measured that is destroyed. latencyMu is held.
+// keepLatency adds the latencies of a QP that is being destroyed to those of the device. latencyMu
+// is held.
 func (d *Device) keepLatency(qp *QP) {
 	if !qp.measured {
 		return
@@ -109,5 +112,5 @@ func (d *Device) keepLatency(qp *QP) {
 		l = new(Latency)
 		d.latencies[qp.init.Transport] = l
 	}
-	l.Add(&qp.rare.latency.Latency)
+	l.Add(&qp.extra.latency.Latency)
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestFlowLabelHas20Bits: the upper bits of a flow label are ignored, as in Linux; UCX sets all 32. The caller's attributes
-// stay as they are.
+// TestFlowLabelHas20Bits: the upper bits of a flow label are ignored, as in Linux; UCX sets all 32.
+// The caller's attributes stay as they are.
 func TestFlowLabelHas20Bits(t *testing.T) {
 	r := newRig(t)
 	r.bring(t, verbs.StateInit)
@@ -31,8 +31,9 @@ func TestFlowLabelHas20Bits(t *testing.T) {
 	}
 }
 
-// TestMaxInlineDataRoundedUp: inline data may be as long as the SGEs that it takes the place of, as with rxe, or as long as
-// was asked for; and no longer than the device allows. Requests with inline data and with SGEs do not disturb each other.
+// TestMaxInlineDataRoundedUp: inline data may be as long as the SGEs that it takes the place of, as
+// with rxe, or as long as was asked for; and no longer than the device allows. Requests with inline
+// data and with SGEs do not disturb each other.
 func TestMaxInlineDataRoundedUp(t *testing.T) {
 	for _, c := range []struct{ sges, asked, want int }{{0, 0, 0}, {1, 0, 16}, {4, 1, 64}, {4, 64, 64}, {4, 65, 65}, {32, 0, 512}} {
 		r := newRigWith(t, verbs.QPCap{MaxSendWR: 4, MaxSendSGE: c.sges, MaxInlineData: c.asked}, 64)

@@ -7,8 +7,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestLockPeer: goroutines lock pairs of QPs in either order without a deadlock, and kept reports whether the first stayed
-// locked.
+// TestLockPeer: goroutines lock pairs of QPs in either order without a deadlock, and kept reports
+// whether the first stayed locked.
 func TestLockPeer(t *testing.T) {
 	r := newRig(t)
 	const qps, rounds = 3, 2000

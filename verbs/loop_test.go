@@ -10,7 +10,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// loop is a provider without a network: its QPs complete sends as soon as they are posted, or when a test does.
+// loop is a provider without a network: its QPs complete sends as soon as they are posted, or when
+// a test does.
 type loop struct {
 	attr    verbs.DeviceAttr
 	port    verbs.PortAttr

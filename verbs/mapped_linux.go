@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// procmapQuery is the argument of PROCMAP_QUERY (struct procmap_query of <linux/fs.h>, Linux 6.11): where the mapping is that covers
-// an address.
+// procmapQuery is the argument of PROCMAP_QUERY (struct procmap_query of <linux/fs.h>, Linux 6.11),
+// which returns the mapping that contains an address.
 type procmapQuery struct {
 	size, flags, addr                             uint64
 	start, end, vmaFlags, pageSize, offset, inode uint64
@@ -21,12 +21,12 @@ type procmapQuery struct {
 
 const (
 	procmapQueryRequest  = 3<<30 | unsafe.Sizeof(procmapQuery{})<<16 | 'f'<<8 | 17 // _IOWR
-	procmapQueryReadable = 1                                                       // no mapping but those that can be read …
-	procmapQueryWritable = 2                                                       // … and written
+	procmapQueryReadable = 1                                                       // only readable mappings
+	procmapQueryWritable = 2                                                       // only writable mappings
 )
 
-// mapped tells whether buf is memory that the process has and may read, and with write, write. It asks for each mapping, and not for
-// each page: no page is touched. What cannot be asked is taken to be so.
+// mapped reports whether buf is memory that the process may read, and with write also write. It
+// queries mappings, not pages, and touches no page. If a query is not possible, it returns true.
 func mapped(buf []byte, write bool) bool {
 	if len(buf) == 0 {
 		return true
@@ -67,8 +67,8 @@ func (fd readFD) Read(b []byte) (int, error) {
 	return max(n, 0), err
 }
 
-// inMaps looks for [from, end) in the text of /proc/self/maps, whose lines are in the order of addresses and begin with
-// "start-end rwxp".
+// inMaps looks for [from, end) in the text of /proc/self/maps, whose lines are in the order of
+// addresses and start with "start-end rwxp".
 func inMaps(lines *bufio.Scanner, from, end uint64, write bool) bool {
 	for from < end && lines.Scan() {
 		var start, stop uint64

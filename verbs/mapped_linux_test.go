@@ -8,7 +8,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestRegMappingFaults: memory that the process lacks is found when it is registered, not when it is used.
+// TestRegMappingFaults: memory that the process lacks is found when it is registered, not when it
+// is used.
 func TestRegMappingFaults(t *testing.T) {
 	r := newRig(t)
 	const page = 4096

@@ -2,5 +2,5 @@
 
 package verbs
 
-// mapped tells whether memory is there, which only Linux can be asked.
+// mapped always returns true, because only Linux can be queried for mappings.
 func mapped([]byte, bool) bool { return true }

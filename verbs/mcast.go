@@ -6,9 +6,9 @@ type mcastGroup struct {
 	group GID
 }
 
-// AttachMcast attaches a UD QP to a multicast group (ibv_attach_mcast). The QP's port joins the group, and each attached
-// QP receives a copy of each datagram to the group that has its Q_Key. The QP must be in INIT or a later state. Attaching
-// again has no effect.
+// AttachMcast attaches a UD QP to a multicast group (ibv_attach_mcast). The QP's port joins the
+// group, and each attached QP receives a copy of each datagram to the group that has its Q_Key. The
+// QP must be in INIT or a later state. Attaching again has no effect.
 func (qp *QP) AttachMcast(group GID) error {
 	const what = "attach multicast group to"
 	qp.modifying.Lock()
@@ -20,7 +20,7 @@ func (qp *QP) AttachMcast(group GID) error {
 	case err != nil:
 		return err
 	case qp.init.Type != UD:
-		return Errorf(ErrInvalid, qp.op(what), "it is of type %v: only UD QPs receive multicast", qp.init.Type)
+		return Errorf(ErrInvalid, qp.op(what), "it has type %v: only UD QPs receive multicast", qp.init.Type)
 	case !group.Addr().IsMulticast():
 		return Errorf(ErrInvalid, qp.op(what), "%v is not a multicast address", group.Addr())
 	case state == StateReset:
@@ -43,8 +43,8 @@ func (qp *QP) AttachMcast(group GID) error {
 	return nil
 }
 
-// DetachMcast undoes AttachMcast (ibv_detach_mcast). It fails with ErrInvalid if the QP is not attached. A datagram that
-// is being received may still complete.
+// DetachMcast undoes AttachMcast (ibv_detach_mcast). It fails with ErrInvalid if the QP is not
+// attached. A datagram that is being received may still complete.
 func (qp *QP) DetachMcast(group GID) error {
 	const what = "detach multicast group from"
 	qp.modifying.Lock()

@@ -8,15 +8,15 @@ import (
 	"unsafe"
 )
 
-// MR is a registered memory region (ibv_mr). It keeps its memory from being garbage collected but does not pin it: every
-// region supports on-demand paging.
+// MR is a registered memory region (ibv_mr). It keeps its memory from being garbage collected but
+// does not pin it: every region supports on-demand paging.
 type MR struct {
 	dev        *Device
 	kind       mrKind
 	file       *mapping // of kind mrFile
 	region     atomic.Pointer[region]
 	lkey, rkey atomic.Uint32
-	boundMWs   atomic.Int32 // memory windows bound to it, or mrDeregistered, mrReregistering
+	boundMWs   atomic.Int32 // memory windows bound to it, or mrDeregistered or mrReregistering
 }
 
 // region is the part of an MR that Rereg changes.
@@ -31,8 +31,8 @@ type mrKind uint8
 
 const (
 	mrPlain  mrKind = iota
-	mrMapped        // of RegMapping: touching it may fault
-	mrFile          // of RegFile: touching it may fault
+	mrMapped        // of RegMapping: an access may fault
+	mrFile          // of RegFile: an access may fault
 	mrNull
 )
 
@@ -43,7 +43,7 @@ type mapping struct {
 	unmap    func() error
 }
 
-// close unmaps the file, after the calls of Persist that are running.
+// close unmaps the file, after running calls of Persist have returned.
 func (m *mapping) close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -57,8 +57,9 @@ const (
 	mrReregistering = -2
 )
 
-// RegMR registers buf (ibv_reg_mr). The region's address is that of the first byte of buf, or 0 with AccessZeroBased.
-// AccessRemoteWrite and AccessRemoteAtomic need AccessLocalWrite. By the keys of an empty region no byte is reached.
+// RegMR registers buf (ibv_reg_mr). The region's address is that of the first byte of buf, or 0
+// with AccessZeroBased. AccessRemoteWrite and AccessRemoteAtomic need AccessLocalWrite. The keys of
+// an empty region give access to no memory.
 func (pd *PD) RegMR(buf []byte, access Access) (*MR, error) {
 	return pd.RegMRIOVA(buf, addressOf(buf, access), access)
 }
@@ -68,23 +69,24 @@ func (pd *PD) RegMRIOVA(buf []byte, addr uint64, access Access) (*MR, error) {
 	return pd.register("register MR", mrPlain, nil, buf, addr, access)
 }
 
-// RegMapping registers memory that is not Go's: memory mapped by a system call, or memory that C code owns. An access to a
-// page that does not exist, such as a page beyond the end of a truncated file, fails the work request: with WCLocProtErr
-// on this side, with WCRemOpErr at a peer. The caller keeps the memory mapped until Dereg returns.
+// RegMapping registers memory that is not Go's: memory mapped by a system call, or memory that C
+// code owns. If a work request accesses a page that does not exist, such as one after the end of a
+// truncated file, it fails with WCLocProtErr on this side, and with WCRemOpErr at a peer. The
+// caller keeps the memory mapped until Dereg returns.
 //
-// On Linux, memory that is not mapped, or may not be read, or with AccessLocalWrite written, is syscall.EFAULT at once. With
-// AccessOnDemand it may be mapped later.
+// On Linux, RegMapping fails with syscall.EFAULT if the memory is not mapped or not readable, or
+// with AccessLocalWrite not writable. With AccessOnDemand it may be mapped later.
 func (pd *PD) RegMapping(buf []byte, access Access) (*MR, error) {
 	return pd.RegMappingIOVA(buf, addressOf(buf, access), access)
 }
 
-// RegMappingIOVA is RegMapping at an address that the caller chooses, as in RegMRIOVA.
+// RegMappingIOVA is like RegMapping, at an address that the caller chooses, as in RegMRIOVA.
 func (pd *PD) RegMappingIOVA(buf []byte, addr uint64, access Access) (*MR, error) {
 	return pd.register("register mapping", mrMapped, nil, buf, addr, access)
 }
 
-// AllocNullMR allocates a null MR (ibv_alloc_null_mr), which has an lkey and no rkey. A write to any address is
-// discarded; a read returns zeros.
+// AllocNullMR allocates a null MR (ibv_alloc_null_mr), which has an lkey and no rkey. A write to
+// any address is discarded; a read returns zeros.
 func (pd *PD) AllocNullMR() (*MR, error) {
 	return pd.register("allocate null MR", mrNull, nil, nil, 0, AccessLocalWrite)
 }
@@ -126,7 +128,7 @@ func (pd *PD) register(op string, kind mrKind, file *mapping, buf []byte, addr u
 	return mr, nil
 }
 
-// check checks the attributes that the region is to have.
+// check checks the new attributes of the region.
 func (mr *MR) check(op string, r *region) error {
 	n, access := uint64(len(r.buf)), r.access
 	switch limit := mr.dev.attr.MaxMRSize; {
@@ -146,17 +148,17 @@ func (mr *MR) check(op string, r *region) error {
 	return nil
 }
 
-// checkMapped checks that memory of which nobody but the caller knows is there.
+// checkMapped checks that the memory of RegMapping is mapped.
 func (mr *MR) checkMapped(op string, r *region) error {
 	write := r.access&AccessLocalWrite != 0
 	if mr.kind != mrMapped || r.access&AccessOnDemand != 0 || mapped(r.buf, write) {
 		return nil
 	}
-	return Errorf(syscall.EFAULT, op, "%d bytes at %p, access %v: some are not mapped, or do not allow it", len(r.buf),
+	return Errorf(syscall.EFAULT, op, "%d bytes at %p, access %v: some are not mapped, or do not allow this access", len(r.buf),
 		unsafe.SliceData(r.buf), r.access)
 }
 
-// assignKeys gives the region its keys and makes it reachable by them.
+// assignKeys assigns keys to the region and makes it accessible by them.
 func (mr *MR) assignKeys(op string) error {
 	lkey, rkey, err := mr.dev.prov.RegMR(mr)
 	if err != nil {
@@ -171,7 +173,7 @@ func (mr *MR) assignKeys(op string) error {
 	return nil
 }
 
-// revokeKeys undoes assignKeys. When it returns, no byte of the memory is accessed any more.
+// revokeKeys undoes assignKeys. When it returns, the memory is no longer accessed.
 func (mr *MR) revokeKeys() {
 	pd := mr.PD()
 	mr.dev.prov.DeregMR(mr)
@@ -181,12 +183,12 @@ func (mr *MR) revokeKeys() {
 	pd.quiesce(mr)
 }
 
-// quiesce waits until no QP is using a region, or a memory window, that it found by a key before the key was revoked. QPs
-// use what they have found only while they are locked. mr may be nil.
+// quiesce waits until no QP uses a region or memory window that it looked up before the key was
+// revoked. QPs use the result of a lookup only while they are locked. mr may be nil.
 func (pd *PD) quiesce(mr *MR) {
 	pd.quiesceQPs(mr)
 	pd.dev.mu.Lock()
-	var xrcPDs []*PD // their QPs reach the regions of every PD that has an SRQ in the XRC domain
+	var xrcPDs []*PD // their QPs access the regions of every PD that has an SRQ in the XRC domain
 	for x := range pd.dev.xrcds {
 		xrcPDs = append(xrcPDs, x.pd)
 	}
@@ -196,7 +198,8 @@ func (pd *PD) quiesce(mr *MR) {
 	}
 }
 
-// quiesceQPs takes and releases the lock of each QP that uses the PD's regions. mr, if not nil, is removed from the QPs' caches.
+// quiesceQPs takes and releases the lock of each QP that uses the PD's regions. mr, if not nil, is
+// removed from the QPs' caches.
 func (pd *PD) quiesceQPs(mr *MR) {
 	pd.qpsMu.Lock()
 	defer pd.qpsMu.Unlock()
@@ -207,22 +210,22 @@ func (pd *PD) quiesceQPs(mr *MR) {
 		}
 		qp.unlock()
 	}
-	for qp := range pd.guests {
+	for qp := range pd.foreignQPs {
 		qp.lock()
 		qp.unlock()
 	}
 }
 
-// Addr returns the address of the region's first byte, as it is used in SGE.Addr and RemoteAddr.
+// Addr returns the address of the region's first byte, for SGE.Addr and RemoteAddr.
 func (mr *MR) Addr() uint64 { return mr.region.Load().addr }
 
 // Length returns the region's length in bytes; 0 for a null MR, which has no bounds.
 func (mr *MR) Length() int { return len(mr.region.Load().buf) }
 
-// LKey returns the key by which local work requests refer to the region.
+// LKey returns the key that local work requests use for the region.
 func (mr *MR) LKey() uint32 { return mr.lkey.Load() }
 
-// RKey returns the key by which peers refer to the region; 0 for a null MR.
+// RKey returns the key that peers use for the region; 0 for a null MR.
 func (mr *MR) RKey() uint32 { return mr.rkey.Load() }
 
 // Access returns the access flags that the region was registered with.
@@ -234,8 +237,9 @@ func (mr *MR) PD() *PD { return mr.region.Load().pd }
 // Buf returns the region's memory.
 func (mr *MR) Buf() []byte { return mr.region.Load().buf }
 
-// Bytes returns the part of the region from an address on. ok is false if any byte of it is outside the region. Length 0 is
-// inside at any address from the first byte up to and including the end.
+// Bytes returns the part of the region that starts at an address. ok is false if any byte of it is
+// outside the region. Length 0 is valid at any address from the first byte up to and including the
+// end.
 func (mr *MR) Bytes(addr, length uint64) (b []byte, ok bool) {
 	r := mr.region.Load()
 	off, n := addr-r.addr, uint64(len(r.buf))
@@ -245,8 +249,8 @@ func (mr *MR) Bytes(addr, length uint64) (b []byte, ok bool) {
 	return r.buf[off : off+length : off+length], true
 }
 
-// SGE returns an SGE of n bytes at an offset in the region. It checks nothing: a work request that uses an SGE outside
-// the region, or one made with a negative argument, fails.
+// SGE returns an SGE of n bytes at an offset in the region. It does not check its arguments: a work
+// request with an SGE outside the region, or from a negative argument, fails.
 func (mr *MR) SGE(off, n int) SGE {
 	length := uint32(math.MaxUint32) // longer than any message
 	if n >= 0 && uint64(n) < math.MaxUint32 {
@@ -255,8 +259,9 @@ func (mr *MR) SGE(off, n int) SGE {
 	return SGE{Addr: mr.Addr() + uint64(off), Length: length, LKey: mr.LKey()}
 }
 
-// Dereg deregisters the region (ibv_dereg_mr). When it returns, no byte of the memory is accessed any more; work requests
-// that still refer to the region fail. Dereg fails with ErrBusy while memory windows are bound to the region.
+// Dereg deregisters the region (ibv_dereg_mr). When it returns, the memory is no longer accessed,
+// and work requests that still use the region fail. Dereg fails with ErrBusy while memory windows
+// are bound to the region.
 func (mr *MR) Dereg() error {
 	if err := mr.excludeWindows("deregister MR", mrDeregistered); err != nil {
 		return err
@@ -269,15 +274,15 @@ func (mr *MR) Dereg() error {
 	return nil
 }
 
-// excludeWindows sets boundMWs to state, mrDeregistered or mrReregistering, so that no window can be bound. It fails if
-// windows are bound already.
+// excludeWindows sets boundMWs to state, which is mrDeregistered or mrReregistering, so that no
+// window can be bound. It fails if windows are already bound.
 func (mr *MR) excludeWindows(op string, state int32) error {
 	if mr.boundMWs.CompareAndSwap(0, state) {
 		return nil
 	}
 	switch n := mr.boundMWs.Load(); n {
 	case mrDeregistered:
-		return Errorf(ErrDestroyed, op, "lkey %#x is deregistered already", mr.LKey())
+		return Errorf(ErrDestroyed, op, "lkey %#x is already deregistered", mr.LKey())
 	case mrReregistering:
 		return Errorf(ErrBusy, op, "lkey %#x is being reregistered", mr.LKey())
 	default:
@@ -297,9 +302,10 @@ func (mr *MR) release() {
 // beforeGuard is the function of BeforeGuard, or nil.
 var beforeGuard atomic.Pointer[func()]
 
-// BeforeGuard has f called before memory is touched that may fault: memory of RegMapping and RegFile. It is for programs whose
-// other parts, which are not Go, may have taken the handlers of SIGSEGV and SIGBUS from the Go runtime, which needs them to make
-// an error of a fault: f gives them back. It is called with locks held, and as often as messages are copied. A nil f ends that.
+// BeforeGuard registers a function f that is called before each access to memory of RegMapping and
+// RegFile, which may fault. The Go runtime needs its handlers of SIGSEGV and SIGBUS to turn a fault
+// into an error. In a program with C code that has replaced these handlers, f restores them. f is
+// called with locks held, once per copied message. A nil f ends the calls.
 func BeforeGuard(f func()) {
 	if f == nil {
 		beforeGuard.Store(nil)

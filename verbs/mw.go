@@ -2,7 +2,8 @@ package verbs
 
 import "sync/atomic"
 
-// MW is a memory window (ibv_mw): while it is bound, its rkey gives peers access to a part of a region.
+// MW is a memory window (ibv_mw): while it is bound, its rkey gives peers access to a part of a
+// region.
 type MW struct {
 	pd   *PD
 	typ  MWType
@@ -14,10 +15,12 @@ type MW struct {
 type MWType uint8
 
 const (
-	// MWType1 is bound by QP.BindMW, any number of times, with an rkey that the device chooses. All QPs of its PD may use it.
+	// MWType1 is bound by QP.BindMW, any number of times, with an rkey that the device chooses. All
+	// QPs of its PD may use it.
 	MWType1 MWType = 1
-	// MWType2 is bound by a BindMW work request, with an rkey whose lower 8 bits the application chooses. Only the QP that
-	// bound it may use it (type 2B). It must be invalidated before it is bound again.
+	// MWType2 is bound by a BindMW work request, with an rkey whose lower 8 bits the application
+	// chooses. Only the QP that bound it may use it (type 2B). It must be invalidated before it is
+	// bound again.
 	MWType2 MWType = 2
 )
 
@@ -34,13 +37,13 @@ type MWBindInfo struct {
 // MWBind has the arguments of a BindMW work request (ibv_send_wr.bind_mw).
 type MWBind struct {
 	MW   *MW
-	RKey uint32 // its lower 8 bits are those of the window's new rkey. The upper 24 are the window's own, whatever they are here
+	RKey uint32 // its lower 8 bits are those of the window's new rkey; the upper 24 bits are ignored
 	MWBindInfo
 
-	prevRKey uint32 // the window's rkey before
+	prevRKey uint32 // the window's previous rkey
 }
 
-// AllocMW allocates a memory window, which is not bound (ibv_alloc_mw).
+// AllocMW allocates an unbound memory window (ibv_alloc_mw).
 func (pd *PD) AllocMW(t MWType) (*MW, error) {
 	const op = "allocate MW"
 	d := pd.dev
@@ -68,7 +71,7 @@ func (pd *PD) AllocMW(t MWType) (*MW, error) {
 	return mw, nil
 }
 
-// RKey returns the rkey that the last posted bind gives the window: the upper 24 bits are always the same.
+// RKey returns the window's rkey from the last posted bind. Its upper 24 bits never change.
 func (mw *MW) RKey() uint32 { return mw.rkey.Load() }
 
 // Type returns the window's type.
@@ -77,10 +80,11 @@ func (mw *MW) Type() MWType { return mw.typ }
 // PD returns the protection domain.
 func (mw *MW) PD() *PD { return mw.pd }
 
-// Dealloc deallocates the window, bound or not (ibv_dealloc_mw). When it returns, its rkey gives no access any more.
+// Dealloc deallocates the window, bound or not (ibv_dealloc_mw). When it returns, its rkey no
+// longer gives access.
 func (mw *MW) Dealloc() error {
 	if mw.dead.Swap(true) {
-		return Errorf(ErrDestroyed, "deallocate MW", "rkey %#x is deallocated already", mw.RKey())
+		return Errorf(ErrDestroyed, "deallocate MW", "rkey %#x is already deallocated", mw.RKey())
 	}
 	mw.pd.dev.prov.DeallocMW(mw)
 	mw.pd.quiesce(nil)
@@ -96,12 +100,13 @@ func (mw *MW) release() {
 	d.mu.Unlock()
 }
 
-// IncRKey returns rkey with its lower 8 bits incremented, for the next bind of a window (ibv_inc_rkey). The device chose
-// the upper 24 bits.
+// IncRKey returns rkey with its lower 8 bits incremented, for the next bind of a window
+// (ibv_inc_rkey). The device chose the upper 24 bits.
 func IncRKey(rkey uint32) uint32 { return rkey&^0xff | (rkey+1)&0xff }
 
-// BindMW posts a work request that binds a window of type 1 (ibv_bind_mw), with the given ID and flags. It completes to the
-// send CQ. MW.RKey returns the new key at once. A bind of Length 0 unbinds the window.
+// BindMW posts a work request that binds a window of type 1 (ibv_bind_mw), with the given ID and
+// flags. It completes to the send CQ. MW.RKey returns the new key immediately. A bind of Length 0
+// unbinds the window.
 func (qp *QP) BindMW(mw *MW, id uint64, flags SendFlags, info MWBindInfo) error {
 	const what = "bind MW with"
 	if mw == nil || mw.typ != MWType1 {
@@ -113,7 +118,8 @@ func (qp *QP) BindMW(mw *MW, id uint64, flags SendFlags, info MWBindInfo) error 
 	return qp.post(&wr)
 }
 
-// checkBind checks the bind of a work request, without the state of window and region, and returns a copy to be queued.
+// checkBind checks the bind of a work request, except the state of window and region, and returns a
+// copy for the queue.
 func (qp *QP) checkBind(wr *SendWR) (*MWBind, error) {
 	const what = "post send to"
 	b := wr.Bind

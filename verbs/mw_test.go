@@ -90,8 +90,8 @@ func TestPostBind(t *testing.T) {
 	}
 }
 
-// TestBindTakesLowerBits: of the key that a bind asks for, the window takes the lower 8 bits. A refused list gives back the key that
-// the window had.
+// TestBindTakesLowerBits: of the key that a bind asks for, the window takes the lower 8 bits. A
+// refused list gives back the key that the window had.
 func TestBindTakesLowerBits(t *testing.T) {
 	r := newMWRig(t)
 	r.lq.hold = true

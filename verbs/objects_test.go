@@ -262,8 +262,8 @@ func TestMRRange(t *testing.T) {
 	}
 }
 
-// TestDeregWaits: an access that found the region before deregistration, under its QP's lock, ends before Dereg
-// returns.
+// TestDeregWaits: an access that found the region before deregistration, under its QP's lock, ends
+// before Dereg returns.
 func TestDeregWaits(t *testing.T) {
 	r := newRig(t)
 	mr := must(r.pd.RegMR(make([]byte, 1), verbs.AccessLocalWrite))(t)
@@ -319,8 +319,8 @@ func TestAsyncEvents(t *testing.T) {
 	}
 }
 
-// TestAsyncEventsOfMany: when very many QPs fail at once, none of their events is lost, whatever else has happened, and whoever
-// waits for each can destroy the SRQ.
+// TestAsyncEventsOfMany: when very many QPs fail at once, none of their events is lost, whatever
+// else has happened, and whoever waits for each can destroy the SRQ.
 func TestAsyncEventsOfMany(t *testing.T) {
 	const count = 3000
 	r := &rig{l: newLoop()}
@@ -376,7 +376,8 @@ func TestAsyncEventsOfMany(t *testing.T) {
 	check(t, srq.Destroy())
 }
 
-// TestAsyncEventsOfDestroyed: events of objects that are destroyed take no memory, even behind one that nobody takes.
+// TestAsyncEventsOfDestroyed: events of objects that are destroyed take no memory, even behind one
+// that nobody takes.
 func TestAsyncEventsOfDestroyed(t *testing.T) {
 	const rounds, limit = 20_000, 256 << 10
 	r := newRig(t)
@@ -404,7 +405,8 @@ func TestAsyncEventsOfDestroyed(t *testing.T) {
 	noEvent(t, r.dev)
 }
 
-// TestAsyncEventsOfSurvivors: when many of the objects that have events are destroyed, those of the others come, in their order.
+// TestAsyncEventsOfSurvivors: when many of the objects that have events are destroyed, those of the
+// others come, in their order.
 func TestAsyncEventsOfSurvivors(t *testing.T) {
 	const count = 600
 	for name, order := range map[string]func([]*verbs.QP){"oldest first": func([]*verbs.QP) {}, "newest first": slices.Reverse[[]*verbs.QP]} {

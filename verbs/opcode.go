@@ -49,8 +49,9 @@ var (
 	atomicOps = opcodes(AtomicCmpAndSwp, AtomicFetchAndAdd)
 )
 
-// sendOps returns the opcodes that a QP of a type supports. Over iWARP, Send with Invalidate needs no memory windows, and
-// immediate data is a message of its own that follows a WRITE; SEND has none (RFC 7306 §6).
+// sendOps returns the opcodes that a QP type supports. Over iWARP, Send with Invalidate does not
+// need memory windows. Immediate data is a separate message after a WRITE, and SEND has none (RFC
+// 7306 §6).
 func sendOps(t QPType, transport Transport, dev *DeviceAttr) opcodeSet {
 	switch t {
 	case XRCRecv:
@@ -92,8 +93,9 @@ func sendOps(t QPType, transport Transport, dev *DeviceAttr) opcodeSet {
 	return s
 }
 
-// lateOps returns the opcodes that QPs of a type do not support, and that fail when the device gets to them.
-func lateOps(t QPType) opcodeSet {
+// lateErrorOps returns the opcodes that a QP type does not support, and that fail only when the
+// device executes them.
+func lateErrorOps(t QPType) opcodeSet {
 	if t == UD || t == UC {
 		return opcodes(SendWithInv, RDMAWrite, RDMAWriteWithImm, RDMARead) | atomicOps
 	}
@@ -104,7 +106,7 @@ func lateOps(t QPType) opcodeSet {
 type SendFlags uint8
 
 const (
-	SendFence     SendFlags = 1 << 0 // begin after earlier READs and atomics are complete
+	SendFence     SendFlags = 1 << 0 // start after earlier READs and atomics are complete
 	SendSignaled  SendFlags = 1 << 1 // generate a work completion
 	SendSolicited SendFlags = 1 << 2 // set the solicited event bit: see CQ.RequestNotify
 	SendInline    SendFlags = 1 << 3 // copy the data when the request is posted

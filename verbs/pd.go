@@ -5,21 +5,22 @@ import (
 	"sync/atomic"
 )
 
-// PD is a protection domain (ibv_pd): a QP gives access only to the memory regions of its own PD. The receive requests of an SRQ name
-// regions of the SRQ's PD, which may be another than that of a QP that takes them.
+// PD is a protection domain (ibv_pd): a QP gives access only to the memory regions of its own PD.
+// The receive requests of an SRQ use regions of the SRQ's PD, which may differ from the PD of the
+// QP.
 type PD struct {
 	dev *Device
 
-	// guarded by dev.mu
+	// protected by dev.mu
 	mrs, mws, nqps, srqs, ahs int
 	parents                   int // parent domains
 	dead                      bool
 
 	roceQPs atomic.Int32
 
-	qpsMu  sync.Mutex // taken before QP locks
-	qps    map[*QP]struct{}
-	guests map[*QP]struct{} // QPs of other PDs that take receive requests from an SRQ of this one; nil if there was none
+	qpsMu      sync.Mutex // taken before QP locks
+	qps        map[*QP]struct{}
+	foreignQPs map[*QP]struct{} // QPs of other PDs that use an SRQ of this PD; nil before the first
 
 	keysMu sync.RWMutex // taken after QP locks
 	keys   map[uint32]*MR
@@ -32,8 +33,8 @@ func (d *Device) AllocPD() (*PD, error) {
 	return d.allocPD()
 }
 
-// DefaultPD returns the PD that package rdmacm uses for QPs that are created without one. The first call allocates it, and
-// Close of the device deallocates it.
+// DefaultPD returns the PD that package rdmacm uses for QPs created without one. The first call
+// allocates it, and Close of the device deallocates it.
 func (d *Device) DefaultPD() (*PD, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -70,10 +71,10 @@ func (pd *PD) Dealloc() error {
 	return pd.dealloc(op)
 }
 
-// dealloc is Dealloc for any PD, the default one too. dev.mu is held.
+// dealloc is Dealloc for any PD, including the default one. dev.mu is held.
 func (pd *PD) dealloc(op string) error {
 	if pd.dead {
-		return Errorf(ErrDestroyed, op, "the PD is deallocated already")
+		return Errorf(ErrDestroyed, op, "the PD is already deallocated")
 	}
 	if pd.parents > 0 {
 		return Errorf(ErrBusy, op, "%d parent domains are left", pd.parents)
@@ -88,20 +89,20 @@ func (pd *PD) dealloc(op string) error {
 	return nil
 }
 
-// addGuest notes a QP of another PD that has an SRQ of this one.
-func (pd *PD) addGuest(qp *QP) {
+// addForeignQP records a QP of another PD that uses an SRQ of this PD.
+func (pd *PD) addForeignQP(qp *QP) {
 	pd.qpsMu.Lock()
 	defer pd.qpsMu.Unlock()
-	if pd.guests == nil {
-		pd.guests = make(map[*QP]struct{})
+	if pd.foreignQPs == nil {
+		pd.foreignQPs = make(map[*QP]struct{})
 	}
-	pd.guests[qp] = struct{}{}
+	pd.foreignQPs[qp] = struct{}{}
 }
 
-func (pd *PD) removeGuest(qp *QP) {
+func (pd *PD) removeForeignQP(qp *QP) {
 	pd.qpsMu.Lock()
 	defer pd.qpsMu.Unlock()
-	delete(pd.guests, qp)
+	delete(pd.foreignQPs, qp)
 }
 
 // lookup returns the region of the PD that has an lkey, or nil.

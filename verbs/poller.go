@@ -2,8 +2,8 @@ package verbs
 
 import "time"
 
-// Poller polls a CQ one completion at a time, and gives access to values that a WC lacks (ibv_start_poll, ibv_next_poll,
-// ibv_end_poll):
+// Poller polls a CQ one completion at a time, and gives access to values that a WC lacks
+// (ibv_start_poll, ibv_next_poll, ibv_end_poll):
 //
 //	p := cq.StartPoll()
 //	for p.Next() {
@@ -11,7 +11,7 @@ import "time"
 //	}
 //	err := p.End()
 //
-// Unlike in libibverbs the CQ is not locked meanwhile: the loop may post work requests.
+// Unlike in libibverbs, the CQ is not locked meanwhile: the loop may post work requests.
 type Poller struct {
 	cq    *CQ
 	err   error
@@ -19,10 +19,11 @@ type Poller struct {
 	stamp [1]stamp
 }
 
-// StartPoll begins at the oldest completion.
+// StartPoll starts at the oldest completion.
 func (cq *CQ) StartPoll() Poller { return Poller{cq: cq} }
 
-// Next removes the next completion from the queue. It returns false if there is none, or if End returns an error.
+// Next removes the next completion from the queue. It returns false if the queue is empty, or after
+// an error, which End returns.
 func (p *Poller) Next() bool {
 	var n int
 	n, p.err = p.cq.poll(p.wc[:], p.stamp[:])
@@ -35,12 +36,12 @@ func (p *Poller) End() error { return p.err }
 // WC returns the completion. Next overwrites it.
 func (p *Poller) WC() *WC { return &p.wc[0] }
 
-// CompletionTS returns the time of the completion by the device's clock: see Device.RawClock. It is 0 if
-// CQInitAttr.Timestamps was not set.
+// CompletionTS returns the time of the completion by the device's clock: see Device.RawClock. It is
+// 0 if CQInitAttr.Timestamps was not set.
 func (p *Poller) CompletionTS() time.Duration { return time.Duration(p.stamp[0].hca) }
 
-// CompletionWallclock returns the time of the completion by the host's clock. It is the zero time if
-// CQInitAttr.Timestamps was not set.
+// CompletionWallclock returns the time of the completion by the host's clock. It is the zero time
+// if CQInitAttr.Timestamps was not set.
 func (p *Poller) CompletionWallclock() time.Time {
 	if p.stamp[0].wall == 0 {
 		return time.Time{}
@@ -59,5 +60,6 @@ func (d *Device) stamp() stamp {
 	return stamp{hca: int64(now.Sub(d.opened)), wall: now.UnixNano()}
 }
 
-// RawClock returns the device's clock (ibv_query_rt_values_ex): the monotonic time since the device was opened.
+// RawClock returns the device's clock (ibv_query_rt_values_ex): the monotonic time since the device
+// was opened.
 func (d *Device) RawClock() time.Duration { return time.Since(d.opened) }

@@ -1,21 +1,23 @@
 package verbs
 
-// PostSend appends work requests to the send queue, in order, and starts them (ibv_post_send). It copies the requests and
-// their scatter/gather lists, which the caller may reuse at once. In SQD the requests wait for RTS; in ERR and SQE they
-// are flushed at once; before RTS they are rejected.
+// PostSend appends work requests to the send queue, in order, and starts them (ibv_post_send). It
+// copies the requests and their scatter/gather lists, which the caller may reuse immediately. In
+// SQD the requests wait for RTS; in ERR and SQE they are flushed; before RTS they are rejected.
 //
-// The first request that is rejected ends the call with a *PostError, which wraps ErrQueueFull, ErrInvalid,
-// ErrNotSupported (no QP of this transport supports the opcode) or ErrDestroyed. The lkeys and ranges of a scatter/gather list are
-// checked when the request is carried out, or with SendInline here, where the data is copied. As on hardware, two more faults end
-// a request when its turn comes: WCLocQPOpErr is that of an opcode that RC has and UC or UD has not, and of an AH of another PD,
-// WCLocLenErr that of an atomic whose list is not of 8 bytes, and of a datagram longer than the port's active MTU.
+// The first request that is rejected ends the call with a *PostError. It wraps ErrQueueFull,
+// ErrInvalid, ErrNotSupported (no QP of this transport supports the opcode) or ErrDestroyed. The
+// lkeys and ranges of a scatter/gather list are checked when the request is executed, or by
+// PostSend for SendInline, which copies the data. As on hardware, two further errors occur only
+// when a request is executed. WCLocQPOpErr is the error of an opcode that RC supports but UC or UD
+// does not, and of an AH of another PD. WCLocLenErr is the error of an atomic whose list does not
+// have 8 bytes, and of a datagram longer than the port's active MTU.
 func (qp *QP) PostSend(wrs ...*SendWR) error {
-	if !qp.mu.TryLock() { // as qp.lock, which is not inlined
-		qp.lockSlowly()
+	if !qp.mu.TryLock() { // like qp.lock, which is not inlined
+		qp.lockSlow()
 	}
 	defer qp.unlock()
 	if qp.destroyed || !qp.acceptsSends() {
-		return qp.refusePost("post send to", "RTS", len(wrs))
+		return qp.rejectPost("post send to", "RTS", len(wrs))
 	}
 	var err error
 	for i, wr := range wrs {
@@ -31,18 +33,19 @@ func (qp *QP) PostSend(wrs ...*SendWR) error {
 	return err
 }
 
-// PostSendAll posts the requests that next returns, up to the first nil, or none of them if one is rejected (ibv_wr_start to
-// ibv_wr_complete). Each is copied before next is called again, which may return the same structure. The QP is locked meanwhile: next
-// calls no method of it. Errors are as for PostSend.
+// PostSendAll posts the requests that next returns, up to the first nil, or none of them if one is
+// rejected (ibv_wr_start to ibv_wr_complete). Each request is copied before next is called again,
+// so next may return the same structure. The QP is locked meanwhile: next must not call its
+// methods. Errors are as for PostSend.
 func (qp *QP) PostSendAll(next func() *SendWR) error {
 	qp.lock()
 	defer qp.unlock()
 	if qp.destroyed || !qp.acceptsSends() {
-		return qp.refusePost("post send to", "RTS", 1)
+		return qp.rejectPost("post send to", "RTS", 1)
 	}
 	n, complete := 0, false
 	defer func() {
-		if !complete { // also if next panics
+		if !complete { // including a panic of next
 			qp.unpost(n)
 		}
 	}()
@@ -59,7 +62,7 @@ func (qp *QP) PostSendAll(next func() *SendWR) error {
 	return nil
 }
 
-// unpost removes the last n requests, which have not been started.
+// unpost removes the last n requests, which are not started yet.
 func (qp *QP) unpost(n int) {
 	for q := &qp.sq; n > 0; n-- {
 		q.n--
@@ -72,7 +75,7 @@ func (qp *QP) unpost(n int) {
 // post appends one request to the send queue and starts it.
 func (qp *QP) post(wr *SendWR) error {
 	if qp.destroyed || !qp.acceptsSends() {
-		return qp.refusePost("post send to", "RTS", 1)
+		return qp.rejectPost("post send to", "RTS", 1)
 	}
 	err := qp.queueSend(wr)
 	if err != nil {
@@ -82,12 +85,14 @@ func (qp *QP) post(wr *SendWR) error {
 	return nil
 }
 
-// acceptsSends reports whether send requests may be posted in the QP's state, if only to be flushed.
+// acceptsSends reports whether send requests may be posted in the QP's state, even if they are then
+// flushed.
 func (qp *QP) acceptsSends() bool {
 	return qp.state >= StateRTS
 }
 
-// ringDoorbell starts the new requests of the send queue, or flushes them in a state that sends nothing.
+// ringDoorbell starts the new requests of the send queue, or flushes them in a state that sends
+// nothing.
 func (qp *QP) ringDoorbell() {
 	if qp.state != StateRTS && qp.state != StateSQD {
 		qp.flushSends()
@@ -96,15 +101,16 @@ func (qp *QP) ringDoorbell() {
 	}
 }
 
-// PostRecv appends work requests to the receive queue, in order (ibv_post_recv). It copies them. In state ERR they are
-// flushed at once; in RESET, or if the QP has an SRQ, they are rejected. Errors are as for PostSend.
+// PostRecv appends copies of work requests to the receive queue, in order (ibv_post_recv). In state
+// ERR they are flushed; in RESET, or if the QP has an SRQ, they are rejected. Errors are as for
+// PostSend.
 func (qp *QP) PostRecv(wrs ...*RecvWR) error {
 	if !qp.mu.TryLock() {
-		qp.lockSlowly()
+		qp.lockSlow()
 	}
 	defer qp.unlock()
 	if qp.destroyed || qp.state == StateReset {
-		return qp.refusePost("post receive to", "INIT", len(wrs))
+		return qp.rejectPost("post receive to", "INIT", len(wrs))
 	}
 	if t := qp.init.Type; qp.init.SRQ != nil || t == XRCSend || t == XRCRecv {
 		return &PostError{0, Errorf(ErrInvalid, qp.op("post receive to"), "it has no receive queue: post to an SRQ")}
@@ -127,8 +133,9 @@ func (qp *QP) PostRecv(wrs ...*RecvWR) error {
 	return err
 }
 
-// refusePost returns the error of posting n requests to a QP that is destroyed, or is not yet in the state want.
-func (qp *QP) refusePost(what, want string, n int) error {
+// rejectPost returns the error of posting n requests to a QP that is destroyed, or not yet in the
+// state want.
+func (qp *QP) rejectPost(what, want string, n int) error {
 	if err := qp.alive(what); err != nil {
 		return &PostError{0, err}
 	}
@@ -138,8 +145,8 @@ func (qp *QP) refusePost(what, want string, n int) error {
 	return &PostError{0, Errorf(ErrInvalid, qp.op(what), "it is in %v and must be in %s first", qp.state, want)}
 }
 
-// queuePosted is queueSend for requests that the application posts. It rejects binds of windows of type 1, which QP.BindMW
-// posts.
+// queuePosted is queueSend for requests of PostSend and PostSendAll. It rejects binds of windows of
+// type 1, for which the application must use QP.BindMW.
 func (qp *QP) queuePosted(wr *SendWR) error {
 	if wr != nil && wr.bindsType1() {
 		return Errorf(ErrInvalid, qp.op("post send to"), "the MW is of type 1: use BindMW")
@@ -160,7 +167,7 @@ func (qp *QP) queueSend(wr *SendWR) error {
 	}
 	q := &qp.sq
 	if q.full() {
-		return Errorf(ErrQueueFull, qp.op(what), "its MaxSendWR of %d requests are posted already", len(q.slots))
+		return Errorf(ErrQueueFull, qp.op(what), "its MaxSendWR of %d requests are already posted", len(q.slots))
 	}
 	length, err := qp.checkSend(wr)
 	if err != nil {
@@ -196,7 +203,7 @@ func (qp *QP) queueSend(wr *SendWR) error {
 	slot.length = length
 	slot.fault = qp.fault(wr, length)
 	if qp.measured {
-		qp.rare.latency.post(q.len())
+		qp.extra.latency.post(q.len())
 	}
 	q.n++
 	if bind != nil {
@@ -218,7 +225,7 @@ func (qp *QP) checkSend(wr *SendWR) (length uint64, err error) {
 	switch op := wr.Opcode; {
 	case int(op) >= len(wrOpcodes):
 		return 0, Errorf(ErrInvalid, qp.op(what), "%v", op)
-	case !qp.ops.has(op) && !lateOps(qp.init.Type).has(op):
+	case !qp.ops.has(op) && !lateErrorOps(qp.init.Type).has(op):
 		return 0, Errorf(ErrNotSupported, qp.op(what), "Opcode %v is not for %v QPs of this device", op, qp.init.Type)
 	case wr.Flags&^sendFlagsKnown != 0:
 		return 0, Errorf(ErrInvalid, qp.op(what), "Flags %v has unknown bits", wr.Flags)
@@ -247,8 +254,8 @@ func (qp *QP) checkSend(wr *SendWR) (length uint64, err error) {
 	}
 	switch {
 	case wr.InlineData != nil && (wr.Flags&SendInline == 0 || len(wr.SGList) > 0):
-		return 0, Errorf(ErrInvalid, qp.op(what), "InlineData has %d bytes, Flags is %v and SGList has %d entries: InlineData needs SendInline, and no SGList",
-			len(wr.InlineData), wr.Flags, len(wr.SGList))
+		return 0, Errorf(ErrInvalid, qp.op(what), "InlineData has %d bytes, Flags is %v and SGList has %d entries: "+
+			"InlineData needs SendInline and an empty SGList", len(wr.InlineData), wr.Flags, len(wr.SGList))
 	case localOps.has(wr.Opcode) && len(wr.SGList) > 0:
 		return 0, Errorf(ErrInvalid, qp.op(what), "%v has no SGList", wr.Opcode)
 	case wr.Flags&SendInline == 0:
@@ -279,8 +286,8 @@ func (qp *QP) checkDatagram(wr *SendWR) error {
 	return nil
 }
 
-// fault is the status with which a request fails when its turn comes. Devices find these faults when they carry the request out,
-// and what was posted before it is carried out.
+// fault returns the status with which a request fails when it is executed. Devices detect these
+// errors only then, after they have executed the earlier requests.
 func (qp *QP) fault(wr *SendWR, length uint64) WCStatus {
 	switch {
 	case !qp.ops.has(wr.Opcode):
@@ -296,8 +303,8 @@ func (qp *QP) fault(wr *SendWR, length uint64) WCStatus {
 	return WCSuccess
 }
 
-// gather copies the data of a scatter/gather list, for SendInline. The QP caches the region that it found last until that is
-// deregistered, so that repeated posting takes no lock that other QPs take.
+// gather copies the data of a scatter/gather list, for SendInline. The QP caches the region of the
+// last lookup until it is deregistered, so that repeated posting takes no shared lock.
 func (qp *QP) gather(data []byte, list []SGE) error {
 	for i := range list {
 		e := &list[i]

@@ -55,7 +55,7 @@ func TestPostSendRefuses(t *testing.T) {
 		}, verbs.ErrInvalid, "InlineData needs SendInline"},
 		{"unregistered data and a list", func(mr *verbs.MR) *verbs.SendWR {
 			return &verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendInline, InlineData: []byte{1}, SGList: []verbs.SGE{mr.SGE(0, 1)}}
-		}, verbs.ErrInvalid, "no SGList"},
+		}, verbs.ErrInvalid, "empty SGList"},
 		{"unregistered data too long", func(*verbs.MR) *verbs.SendWR {
 			return &verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendInline, InlineData: make([]byte, 65)}
 		}, verbs.ErrInvalid, "inline length 65 is more than MaxInlineData of 64"},
@@ -249,8 +249,8 @@ func TestCompletionFields(t *testing.T) {
 	}
 }
 
-// flushed posts 3 sends and 3 receives, one of them taken for a message, moves the QP to ERR and posts 2 more of each.
-// It returns all completions.
+// flushed posts 3 sends and 3 receives, one of them taken for a message, moves the QP to ERR and
+// posts 2 more of each. It returns all completions.
 func flushed(t *testing.T, toErr func(*rig)) (sends, recvs []verbs.WC, r *rig) {
 	r = newRig(t)
 	recvCQ := must(r.dev.CreateCQ(16, nil))(t)
@@ -316,7 +316,7 @@ func TestFlushByFailure(t *testing.T) {
 	})
 	wantIDs(t, "send", sends, []uint64{0, 1, 2, 3, 4}, verbs.WCRetryExcErr)
 	wantIDs(t, "recv", recvs, []uint64{10, 11, 12, 13, 14}, verbs.WCWRFlushErr)
-	noEvent(t, r.dev) // the completion tells
+	noEvent(t, r.dev) // the completion reports the error
 }
 
 func TestResetDropsPosted(t *testing.T) {
@@ -340,8 +340,8 @@ func TestResetDropsPosted(t *testing.T) {
 	}
 }
 
-// TestPostPollFail: goroutines post and poll while the QP fails; each request completes exactly once, in the order in which
-// its goroutine posted it, and none succeeds after a flush.
+// TestPostPollFail: goroutines post and poll while the QP fails; each request completes exactly
+// once, in the order in which its goroutine posted it, and none succeeds after a flush.
 func TestPostPollFail(t *testing.T) {
 	const posters, each = 4, 200
 	r := newRigWith(t, verbs.QPCap{MaxSendWR: 1024, MaxRecvWR: 1}, posters*each)

@@ -62,7 +62,8 @@ func TestPostSendAll(t *testing.T) {
 	check(t, r.qp.PostSendAll(inTurn()))
 }
 
-// TestPostSendAllOrNothing: a request that is rejected, and a panic, leave the queue and the windows as they were, and the QP unlocked.
+// TestPostSendAllOrNothing: a request that is rejected, and a panic, leave the queue and the
+// windows as they were, and the QP unlocked.
 func TestPostSendAllOrNothing(t *testing.T) {
 	r := newMWRig(t)
 	r.lq.hold = true

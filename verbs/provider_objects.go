@@ -7,14 +7,17 @@ import (
 	"unsafe"
 )
 
-// This file has what a provider needs of memory regions, of posted requests and of memory that may fault: see provider.go.
+// This file has the API for providers of memory regions, posted requests and memory that may fault:
+// see provider.go.
 
-// BeginGuard and EndGuard guard a function that copies from or to memory that may fault. It begins with
+// BeginGuard and EndGuard guard a function that copies from or to memory that may fault. The
+// function starts with
 //
 //	defer verbs.EndGuard(verbs.BeginGuard(), &ok, mem)
 //
-// and returns true at its end. If an address in mem faults before, it returns false. Every other panic goes on, also a fault of
-// another address. Memory of a region for which RegisteredMR.MayFault is true is touched only between the two.
+// and sets ok to true at its end. If an access to mem faults before, ok stays false. Every other
+// panic continues, including a fault at another address. Memory of a region with
+// RegisteredMR.MayFault must be accessed only in such a function.
 func BeginGuard() (panics bool) {
 	if before := beforeGuard.Load(); before != nil {
 		(*before)()
@@ -33,7 +36,8 @@ func EndGuard(panics bool, ok *bool, mem ...[]byte) {
 	}
 }
 
-// faultIn reports whether a panic is a fault of memory in mem. The whole page counts, as the kernel may name its beginning.
+// faultIn reports whether a panic is a fault of memory in mem. The whole page counts, because the
+// kernel may report its start address.
 func faultIn(panicked any, mem [][]byte) bool {
 	fault, ok := panicked.(interface {
 		runtime.Error
@@ -53,18 +57,19 @@ func faultIn(panicked any, mem [][]byte) bool {
 	return false
 }
 
-// RegisteredMR is a memory region as a provider sees it: a provider converts the *MR that it was given.
+// RegisteredMR is the providers' view of a memory region. A provider converts its *MR to it.
 type RegisteredMR MR
 
-// Null reports whether the region is a null MR, made by AllocNullMR.
+// Null reports whether the region is a null MR (see AllocNullMR).
 func (mr *RegisteredMR) Null() bool { return mr.kind == mrNull }
 
-// MayFault reports whether touching the region's memory may fault, because RegMapping or RegFile made the region:
-// see BeginGuard.
+// MayFault reports whether an access to the region's memory may fault, because the region is of
+// RegMapping or RegFile: see BeginGuard.
 func (mr *RegisteredMR) MayFault() bool { return mr.kind == mrMapped || mr.kind == mrFile }
 
-// AddWindow counts one more memory window that is bound to the region, which cannot be deregistered until RemoveWindow.
-// It returns false if the region is deregistered or being reregistered.
+// AddWindow counts one more memory window that is bound to the region. The region cannot be
+// deregistered until RemoveWindow. AddWindow returns false if the region is deregistered or being
+// reregistered.
 func (mr *RegisteredMR) AddWindow() bool {
 	for {
 		n := mr.boundMWs.Load()
@@ -83,9 +88,9 @@ func (mr *RegisteredMR) RemoveWindow() { mr.boundMWs.Add(-1) }
 // HasWindows reports whether memory windows are bound to the region.
 func (mr *RegisteredMR) HasWindows() bool { return mr.boundMWs.Load() > 0 }
 
-// Persist writes b, which is a part of a region of RegFile, to the file, and returns when it would survive a loss of
-// power. That takes as long as the file's storage needs. The caller need hold no lock: Dereg waits for Persist. After Dereg
-// the error is ErrDestroyed.
+// Persist writes b, which is a part of a region of RegFile, to the file, and returns when it would
+// survive a loss of power. The duration depends on the file's storage. The caller need not hold a
+// lock: Dereg waits for Persist. After Dereg the error is ErrDestroyed.
 func (mr *RegisteredMR) Persist(b []byte) error {
 	const op = "persist"
 	if mr.file == nil {
@@ -102,13 +107,14 @@ func (mr *RegisteredMR) Persist(b []byte) error {
 	return wrapNonNil(op, syncMapping(b))
 }
 
-// PostedSend is a request in a send queue, as a provider sees it.
+// PostedSend is the providers' view of a request in a send queue.
 type PostedSend SendWR
 
-// PostedRecv is a request in a receive queue, as a provider sees it.
+// PostedRecv is the providers' view of a request in a receive queue.
 type PostedRecv RecvWR
 
-// Inline returns the data of a posted SendInline request, whose SGList is empty; nil if the request has no inline data.
+// Inline returns the data of a posted SendInline request, whose SGList is empty; nil if the request
+// has no inline data.
 func (wr *PostedSend) Inline() []byte {
 	if wr.Flags&SendInline == 0 {
 		return nil
@@ -116,8 +122,8 @@ func (wr *PostedSend) Inline() []byte {
 	return wr.InlineData
 }
 
-// Fault returns the status with which a posted request fails when its turn comes, whatever is in memory, and nothing of it is sent;
-// WCSuccess of all others.
+// Fault returns the status with which a posted request must fail when it is executed, without
+// sending anything. It is WCSuccess for all other requests.
 func (wr *PostedSend) Fault() WCStatus { return wr.fault }
 
 // Length returns the message length of a posted request, in bytes.

@@ -6,55 +6,56 @@ import (
 	"sync/atomic"
 )
 
-// QP is a queue pair (ibv_qp). Any number of goroutines may use it at a time.
+// QP is a queue pair (ibv_qp). Any number of goroutines may use it concurrently.
 type QP struct {
-	// The fields from mu to the beginning of rq share a cache line: a peer in the same process uses them for each message.
+	// The fields from mu to the start of rq share a cache line: a peer in the same process uses
+	// them for each message.
 	mu          sync.Mutex
 	state       QPState
 	destroyed   bool
-	draining    bool // in SQD, with send requests under way
+	draining    bool // in SQD, with send requests in flight
 	cqOverrun   bool // a completion did not fit into its CQ: see failOverrun
-	telling     telling
-	measured    bool // rare.latency is set
+	reportFlags reportFlags
+	measured    bool // extra.latency is set
 	ops         opcodeSet
 	num         uint32
 	waiting     atomic.Int32 // goroutines that wait for mu
 	rq          queue[RecvWR]
 	sq          queue[SendWR]
-	lockOrder   uint64 // the locks of two QPs are taken in this order
+	lockOrder   uint64 // the order in which the locks of two QPs are taken
 	pd          *PD
 	xrcd        *XRCD        // of an XRC_RECV QP, else nil
-	handleCount atomic.Int32 // how often CreateQP and OpenQP have returned it
-	maxMsg      uint32       // the longest message in bytes
+	handleCount atomic.Int32 // handles that CreateQP and OpenQP have returned
+	maxMsg      uint32       // maximum message length in bytes
 	srq         *SRQ         // the source of receive requests; of an XRC_RECV QP, that of the current message
 	prov        ProviderQP
-	inlineMR    *MR   // caches the region of the last inline data
-	rare        *rare // nil as long as there is nothing in it
+	inlineMR    *MR      // caches the region of the last inline data
+	extra       *qpExtra // nil while it would be empty
 	attr        QPAttr
 	init        qpInit
 
 	modifying sync.Mutex    // held by Modify, AttachMcast, DetachMcast, CreateFlow and Destroy; taken before mu
-	groups    map[GID]uint8 // the ports of the attached multicast groups; guarded by modifying
-	flows     int32         // guarded by modifying
+	groups    map[GID]uint8 // the ports of the attached multicast groups; protected by modifying
+	flows     int32         // protected by modifying
 
 	events eventCounts // asynchronous ones
 }
 
-// telling is whether unlock calls functions of OnEvent, and how.
-type telling uint8
+// reportFlags control the calls of OnEvent functions in unlock.
+type reportFlags uint8
 
 const (
-	tells      telling = 1 << iota // rare.untold has channels
-	tellsLater                     // whoever has locked the QP holds locks that a function of OnEvent may want
+	reportsPending  reportFlags = 1 << iota // extra.unreported has channels
+	reportsDeferred                         // the caller holds locks that an OnEvent function may take
 )
 
-// rare is what few QPs have.
-type rare struct {
-	untold  []*CompChannel // whose functions unlock calls
-	latency *latency
+// qpExtra has fields that few QPs need.
+type qpExtra struct {
+	unreported []*CompChannel // channels whose functions unlock calls
+	latency    *latency
 }
 
-// qpInit is QPInitAttr in less memory, because a program may have a great many QPs.
+// qpInit is a smaller QPInitAttr, because a program may have a great many QPs.
 type qpInit struct {
 	Context          any
 	SendCQ           *CQ
@@ -86,8 +87,8 @@ func (i *qpInit) unpack() QPInitAttr {
 // qpsCreated counts the QPs that this process has created.
 var qpsCreated atomic.Uint64
 
-// CreateQP creates a QP in state RESET (ibv_create_qp). Its queues have exactly the sizes of attr.Cap, except that
-// MaxInlineData may be larger: Query returns it.
+// CreateQP creates a QP in state RESET (ibv_create_qp). Its queues have exactly the sizes of
+// attr.Cap, except that MaxInlineData may be larger: Query returns it.
 func (pd *PD) CreateQP(attr *QPInitAttr) (*QP, error) {
 	const op = "create QP"
 	if attr != nil && attr.Type == XRCRecv {
@@ -105,12 +106,13 @@ func (pd *PD) createQP(op string, attr *QPInitAttr, x *XRCD) (*QP, error) {
 	}
 	c := attr.Cap
 	c.MaxInlineData = max(c.MaxInlineData, min(c.MaxSendSGE*sgeLen, pd.dev.attr.MaxInlineData))
-	qp := &QP{pd: pd, xrcd: x, srq: attr.SRQ, lockOrder: qpsCreated.Add(1), init: attr.pack(), ops: sendOps(attr.Type, attr.Transport, &pd.dev.attr),
-		sq: newSendQueue(&c), rq: newRecvQueue(c.MaxRecvWR, c.MaxRecvSGE)}
+	qp := &QP{pd: pd, xrcd: x, srq: attr.SRQ, lockOrder: qpsCreated.Add(1), init: attr.pack(),
+		ops: sendOps(attr.Type, attr.Transport, &pd.dev.attr),
+		sq:  newSendQueue(&c), rq: newRecvQueue(c.MaxRecvWR, c.MaxRecvSGE)}
 	qp.init.Cap.MaxInlineData = uint32(c.MaxInlineData)
 	if s := attr.SRQ; s != nil {
 		qp.init.Cap.MaxRecvWR, qp.init.Cap.MaxRecvSGE = 0, 0
-		qp.rq = newRecvQueue(1, s.maxSGE) // for the request that the current message fills
+		qp.rq = newRecvQueue(1, s.maxSGE) // for the request of the current message
 	}
 	qp.handleCount.Store(1)
 	qp.measureLatency()
@@ -122,7 +124,7 @@ func (pd *PD) createQP(op string, attr *QPInitAttr, x *XRCD) (*QP, error) {
 	pd.qps[qp] = struct{}{}
 	pd.qpsMu.Unlock()
 	if s := attr.SRQ; s != nil && s.pd != pd {
-		s.pd.addGuest(qp)
+		s.pd.addForeignQP(qp)
 	}
 	init := qp.init.unpack()
 	prov, num, err := pd.dev.prov.CreateQP(QPHandle{qp}, &init)
@@ -176,7 +178,7 @@ func (pd *PD) checkInit(op string, attr *QPInitAttr) error {
 	return nil
 }
 
-// acquireQP counts a new QP as a user of its PD, CQs and SRQ, if none of them is destroyed.
+// acquireQP counts a new QP as a user of its PD, CQs and SRQ. It fails if one of them is destroyed.
 func (pd *PD) acquireQP(op string, attr *QPInitAttr) error {
 	d := pd.dev
 	d.mu.Lock()
@@ -221,7 +223,7 @@ func (qp *QP) release() {
 	d.keepLatency(qp)
 	d.latencyMu.Unlock()
 	if s := qp.init.SRQ; s != nil && s.pd != pd {
-		s.pd.removeGuest(qp)
+		s.pd.removeForeignQP(qp)
 	}
 	d.mu.Lock()
 	d.qps--
@@ -277,14 +279,14 @@ func (qp *QP) RecvCQ() *CQ { return qp.init.RecvCQ }
 // SRQ returns the SRQ that the QP was created with, or nil.
 func (qp *QP) SRQ() *SRQ { return qp.init.SRQ }
 
-// lock locks the QP, and counts the goroutine in waiting if it has to wait.
+// lock locks the QP. A goroutine that has to wait is counted in waiting.
 func (qp *QP) lock() {
 	if !qp.mu.TryLock() {
-		qp.lockSlowly()
+		qp.lockSlow()
 	}
 }
 
-func (qp *QP) lockSlowly() {
+func (qp *QP) lockSlow() {
 	qp.waiting.Add(1)
 	qp.mu.Lock()
 	qp.waiting.Add(-1)
@@ -297,8 +299,8 @@ func (qp *QP) State() QPState {
 	return qp.state
 }
 
-// Query returns the QP's attributes, and those that it was created with (ibv_query_qp). The mask is ignored: all attributes
-// are filled in.
+// Query returns the QP's attributes, and those that it was created with (ibv_query_qp). It ignores
+// the mask, and returns all attributes.
 func (qp *QP) Query(QPAttrMask) (QPAttr, QPInitAttr, error) {
 	qp.lock()
 	defer qp.mu.Unlock()
@@ -313,9 +315,10 @@ func (qp *QP) Query(QPAttrMask) (QPAttr, QPInitAttr, error) {
 	return attr, init, nil
 }
 
-// Destroy destroys the QP (ibv_destroy_qp). Posted work requests are dropped without completion; completions in a CQ stay.
-// It fails with ErrBusy while the QP is attached to a multicast group or has a flow. Asynchronous events of the QP that were
-// not taken are dropped; Destroy waits until those that TryGetAsyncEvent returned are acknowledged.
+// Destroy destroys the QP (ibv_destroy_qp). Posted work requests are dropped without completion;
+// completions in a CQ stay. Destroy fails with ErrBusy while the QP is attached to a multicast
+// group or has a flow. Queued asynchronous events of the QP are dropped. Destroy waits until those
+// that TryGetAsyncEvent returned are acknowledged.
 func (qp *QP) Destroy() error {
 	if qp.xrcd != nil && qp.handleCount.Add(-1) > 0 {
 		return nil
@@ -328,7 +331,7 @@ func (qp *QP) Destroy() error {
 	return nil
 }
 
-// destroy is the part of Destroy that holds locks of the QP.
+// destroy is the part of Destroy that holds the QP's locks.
 func (qp *QP) destroy() error {
 	qp.modifying.Lock()
 	defer qp.modifying.Unlock()

@@ -39,7 +39,7 @@ type QPCap struct {
 	MaxRecvWR     int
 	MaxSendSGE    int
 	MaxRecvSGE    int
-	MaxInlineData int // bytes; CreateQP rounds it up to 16 times MaxSendSGE, the room that SGEs would take, as rxe does
+	MaxInlineData int // bytes; at least 16 times MaxSendSGE, the size of the SGEs, as in rxe
 }
 
 // QPInitAttr holds the attributes that CreateQP takes (ibv_qp_init_attr).
@@ -49,12 +49,14 @@ type QPInitAttr struct {
 	Transport Transport
 	SendCQ    *CQ
 	RecvCQ    *CQ // may be the same as SendCQ
-	// SRQ is the source of receive requests, or nil. With an SRQ, Cap.MaxRecvWR and Cap.MaxRecvSGE are ignored.
+	// SRQ is the source of receive requests, or nil. With an SRQ, Cap.MaxRecvWR and Cap.MaxRecvSGE
+	// are ignored.
 	SRQ      *SRQ
 	Cap      QPCap
 	SQSigAll bool // every send work request is signaled
-	// BlockSelfMcastLB keeps a UD QP from receiving its own multicast datagrams (IBV_QP_CREATE_BLOCK_SELF_MCAST_LB).
-	// Without it, the QP receives them if it is attached to the group, as other QPs of the device do.
+	// BlockSelfMcastLB keeps a UD QP from receiving its own multicast datagrams
+	// (IBV_QP_CREATE_BLOCK_SELF_MCAST_LB). Without it, the QP receives them if it is attached to
+	// the group, as other QPs of the device do.
 	BlockSelfMcastLB bool
 }
 
@@ -69,8 +71,9 @@ type GRH struct {
 
 const maxFlowLabel = 1<<20 - 1
 
-// AHAttr is an address vector (ibv_ah_attr). RoCE needs IsGlobal and GRH, and ignores DLID, SrcPathBits and StaticRate.
-// SL is 0 to 15; its lower three bits are the priority of frames in a VLAN.
+// AHAttr is an address vector (ibv_ah_attr). RoCE needs IsGlobal and GRH, and ignores DLID,
+// SrcPathBits and StaticRate. SL is 0 to 15; its lower three bits are the priority of frames in a
+// VLAN.
 type AHAttr struct {
 	GRH         GRH
 	DLID        uint16
@@ -81,7 +84,8 @@ type AHAttr struct {
 	PortNum     uint8
 }
 
-// QPAttr has the attributes that Modify sets and Query returns (ibv_qp_attr). Modify uses those that its mask names.
+// QPAttr has the attributes that Modify sets and Query returns (ibv_qp_attr). Modify uses those
+// that its mask names.
 type QPAttr struct {
 	QPState          QPState
 	CurQPState       QPState
@@ -103,15 +107,16 @@ type QPAttr struct {
 	PortNum          uint8
 	Timeout          uint8    // 5 bits: 4.096 µs × 2^n; 0 is no timeout
 	RetryCnt         uint8    // 3 bits
-	RNRRetry         uint8    // 3 bits; 7 is without limit
+	RNRRetry         uint8    // 3 bits; 7 means no limit
 	RateLimit        uint32   // kbit/s of IP packets, including READ responses; 0 is no limit
 	Alt              *AltPath // with QPAttrAltPath
-	// LLPStream is the stream that an iWARP QP enters RTS with (the LLP stream handle of the RDMA protocol verbs). rdmacm
-	// gets it from the provider when a connection is established.
+	// LLPStream is the stream of an iWARP QP for the transition to RTS (the LLP stream handle of
+	// the RDMA protocol verbs). rdmacm gets it from the provider when a connection is established.
 	LLPStream any
 }
 
-// AltPath is the alternate path of a connection (ibv_qp_attr's fields alt_…), for devices that report DeviceAutoPathMig.
+// AltPath is the alternate path of a connection (ibv_qp_attr's fields alt_…), for devices that
+// report DeviceAutoPathMig.
 type AltPath struct {
 	AHAttr    AHAttr
 	PKeyIndex uint16

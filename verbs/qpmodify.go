@@ -1,14 +1,16 @@
 package verbs
 
-// Modify changes the attributes that mask names, and with QPAttrState the state (ibv_modify_qp). An error names the
-// attribute that is missing, not allowed or out of range, and leaves the QP as it was. An XRC QP has one side of a connection;
-// attributes of the other side alone are ignored, as the kernel ignores them.
+// Modify changes the attributes that mask names, and with QPAttrState the state (ibv_modify_qp). An
+// error names the attribute that is missing, not allowed or out of range, and leaves the QP
+// unchanged. An XRC QP is one side of a connection. Like the kernel, Modify ignores attributes of
+// the other side.
 //
-// A transition to SQD drains the send queue: requests whose transmission has begun are completed, and the others wait for
-// RTS. SQDraining is true until then, and EventSQDrained follows if EnSQDAsyncNotify was set.
+// A transition to SQD drains the send queue: requests whose transmission has started are completed,
+// and the others wait for RTS. SQDraining is true until the queue is drained, and EventSQDrained
+// follows if EnSQDAsyncNotify was set.
 //
-// A transition to ERR flushes everything posted, in order. A transition to RESET drops everything posted without completion
-// and clears the attributes; completions in a CQ stay.
+// A transition to ERR flushes all posted work requests, in order. A transition to RESET drops them
+// without completion, clears the attributes, and removes the QP's completions from its CQs.
 func (qp *QP) Modify(attr *QPAttr, mask QPAttrMask) error {
 	op := qp.op("modify")
 	if attr == nil {
@@ -19,12 +21,12 @@ func (qp *QP) Modify(attr *QPAttr, mask QPAttrMask) error {
 		a.AHAttr.GRH.FlowLabel &= maxFlowLabel
 		attr = &a
 	}
-	mask &^= unused(qp.init.Type)
+	mask &^= ignoredAttrs(qp.init.Type)
 	qp.modifying.Lock()
 	defer qp.modifying.Unlock()
 
-	// The port is queried before the QP is locked: the provider may take locks for it that it also holds while a packet
-	// that it has received waits for this QP.
+	// The port is queried before the QP is locked. The provider may take locks for the query, and
+	// may hold the same locks while a received packet waits for this QP.
 	port := attr.PortNum
 	if mask&QPAttrPort == 0 {
 		qp.lock()
@@ -37,8 +39,8 @@ func (qp *QP) Modify(attr *QPAttr, mask QPAttrMask) error {
 	}
 
 	qp.lock()
-	qp.telling |= tellsLater // modifying is locked, and perhaps what the caller has, such as the ID of a connection
-	defer qp.unlockTellingLater()
+	qp.reportFlags |= reportsDeferred // modifying is locked, and the caller may hold further locks, such as that of an rdma_cm ID
+	defer qp.unlockDeferred()
 	if err := qp.alive("modify"); err != nil {
 		return err
 	}
@@ -71,7 +73,7 @@ func (qp *QP) Modify(attr *QPAttr, mask QPAttrMask) error {
 	case StateReset:
 		qp.sq.reset()
 		if qp.measured {
-			qp.rare.latency.ahead = -1
+			qp.extra.latency.ahead = -1
 		}
 		qp.rq.reset()
 		qp.attr = QPAttr{}
@@ -99,8 +101,8 @@ func (qp *QP) Modify(attr *QPAttr, mask QPAttrMask) error {
 	return nil
 }
 
-// unused are the attributes of which a type of QP makes no use, and which programs set all the same, as for RC.
-func unused(t QPType) QPAttrMask {
+// ignoredAttrs returns the attributes that a QP type does not use, but that programs set as for RC.
+func ignoredAttrs(t QPType) QPAttrMask {
 	switch t {
 	case XRCSend:
 		return QPAttrMaxDestRDAtomic | QPAttrMinRNRTimer
@@ -110,18 +112,18 @@ func unused(t QPType) QPAttrMask {
 	return 0
 }
 
-// dropCompletions removes the QP's completions from its CQs, as those that were in flight in RESET must not be taken for
-// those of the QP's next life. The kernel's drivers do the same.
+// dropCompletions removes the QP's completions from its CQs, so that they are not mistaken for
+// completions after the next transition from RESET. The kernel's drivers do the same.
 func (qp *QP) dropCompletions() {
 	for _, cq := range [...]*CQ{qp.init.SendCQ, qp.init.RecvCQ} {
 		if cq != nil {
-			cq.drop(qp.num)
+			cq.dropQP(qp.num)
 		}
 	}
 }
 
-// checkRateLimit checks a rate limit for a QP that Modify takes to state to. It can be set by a transition to RTS, or in
-// RTS, as by ibv_modify_qp_rate_limit.
+// checkRateLimit checks a rate limit for a transition to state to. A limit can be set by a
+// transition to RTS, or in RTS as by ibv_modify_qp_rate_limit.
 func (qp *QP) checkRateLimit(op string, to QPState, limit uint32) error {
 	switch caps := &qp.pd.dev.attr.PacketPacing; {
 	case qp.init.Transport == IWARP || caps.SupportedQPTs>>qp.init.Type&1 == 0:
@@ -234,6 +236,6 @@ func (l *portLimits) checkAV(op string, ah *AHAttr) error {
 			return nil
 		}
 	}
-	return Errorf(ErrInvalid, op, "AHAttr.GRH.SGIDIndex %d: port %d has %d GIDs, and none with that index", grh.SGIDIndex, l.num,
+	return Errorf(ErrInvalid, op, "AHAttr.GRH.SGIDIndex %d: port %d has %d GIDs, but none with this index", grh.SGIDIndex, l.num,
 		len(l.gids))
 }

@@ -5,8 +5,8 @@ import (
 	"unsafe"
 )
 
-// queue is a ring of posted work requests, oldest first. The SGList and the inline data of each slot are allocated with
-// the queue, so that posting allocates nothing.
+// queue is a ring of posted work requests, oldest first. The SGList and the inline data of each
+// slot are allocated with the queue, so that posting does not allocate.
 type queue[T any] struct {
 	head, n uint32
 	slots   []T
@@ -15,8 +15,8 @@ type queue[T any] struct {
 // sgeLen is the size of an SGE in bytes.
 const sgeLen = int(unsafe.Sizeof(SGE{}))
 
-// newSendQueue makes a send queue. A request has either inline data or an SGList, so that inline data is where the SGList
-// would be, if it fits.
+// newSendQueue creates a send queue. A request has either inline data or an SGList, so both share
+// the same memory if the inline data fits.
 func newSendQueue(c *QPCap) queue[SendWR] {
 	q := queue[SendWR]{slots: make([]SendWR, c.MaxSendWR)}
 	sges := make([]SGE, c.MaxSendWR*c.MaxSendSGE)
@@ -29,8 +29,8 @@ func newSendQueue(c *QPCap) queue[SendWR] {
 		s := &q.slots[i]
 		s.SGList, sges = carve(sges, c.MaxSendSGE)
 		if shared {
-			room := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s.SGList))), len(s.SGList)*sgeLen)
-			s.InlineData, _ = carve(room, c.MaxInlineData)
+			mem := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s.SGList))), len(s.SGList)*sgeLen)
+			s.InlineData, _ = carve(mem, c.MaxInlineData)
 		} else {
 			s.InlineData, inline = carve(inline, c.MaxInlineData)
 		}
@@ -47,7 +47,7 @@ func newRecvQueue(wrs, maxSGE int) queue[RecvWR] {
 	return q
 }
 
-// carve splits a slice behind its first n elements; appending to first cannot overwrite rest.
+// carve splits a slice after its first n elements. Appending to first cannot overwrite rest.
 func carve[T any](s []T, n int) (first, rest []T) { return s[:n:n], s[n:] }
 
 func (q *queue[T]) len() int { return int(q.n) }
@@ -71,14 +71,14 @@ func (q *queue[T]) pop() {
 
 func (q *queue[T]) reset() { q.head, q.n = 0, 0 }
 
-// postRecv appends a copy of a receive request to a queue. If it rejects the request, it returns the detail and the kind of
-// the error.
+// postRecv appends a copy of a receive request to a queue. If it rejects the request, it returns
+// the detail and the kind of the error.
 func postRecv(q *queue[RecvWR], wr *RecvWR) (detail string, kind error) {
 	switch {
 	case wr == nil:
 		return "the work request is nil", ErrInvalid
 	case q.full():
-		return fmt.Sprintf("MaxRecvWR of %d requests are posted already", len(q.slots)), ErrQueueFull
+		return fmt.Sprintf("MaxRecvWR of %d requests are already posted", len(q.slots)), ErrQueueFull
 	case len(wr.SGList) > cap(q.slots[0].SGList):
 		return fmt.Sprintf("SGList of %d is longer than MaxRecvSGE of %d", len(wr.SGList), cap(q.slots[0].SGList)), ErrInvalid
 	}

@@ -6,7 +6,7 @@ import "os"
 
 // RegFile is not supported on this system.
 func (pd *PD) RegFile(f *os.File, offset int64, length int, access Access) (*MR, error) {
-	return nil, Errorf(ErrNotSupported, "register file", "there is no mmap on this system")
+	return nil, Errorf(ErrNotSupported, "register file", "this system has no mmap")
 }
 
 func syncMapping(b []byte) error { return ErrNotSupported }

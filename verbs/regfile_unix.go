@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RegFile maps length bytes of a file, and registers them as RegMapping does. offset must be a multiple of the page size.
-// Writes need AccessLocalWrite and a file that is open for writing; they change the file. Dereg unmaps the file. f may be
-// closed as soon as RegFile returns.
+// RegFile maps length bytes of a file, and registers them as RegMapping does. offset must be a
+// multiple of the page size. Writes change the file, and need AccessLocalWrite and a file that is
+// open for writing. Dereg unmaps the file. f may be closed as soon as RegFile returns.
 func (pd *PD) RegFile(f *os.File, offset int64, length int, access Access) (*MR, error) {
 	const op = "register file"
 	switch page := os.Getpagesize(); {
@@ -43,7 +43,7 @@ func (pd *PD) RegFile(f *os.File, offset int64, length int, access Access) (*MR,
 
 // syncMapping writes a part of a mapped file, which is not empty, to the file's storage.
 func syncMapping(b []byte) error {
-	before := int(uintptr(unsafe.Pointer(&b[0])) % uintptr(os.Getpagesize())) // bytes since the page began
+	before := int(uintptr(unsafe.Pointer(&b[0])) % uintptr(os.Getpagesize())) // bytes since the start of the page
 	pages := unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(&b[0]), -before)), before+len(b))
 	return unix.Msync(pages, unix.MS_SYNC)
 }

@@ -1,6 +1,6 @@
 package verbs
 
-// ReregFlags say what Rereg changes (ibv_rereg_mr_flags, same values).
+// ReregFlags select the properties that Rereg changes (ibv_rereg_mr_flags, same values).
 type ReregFlags uint32
 
 const (
@@ -14,15 +14,16 @@ func (f ReregFlags) String() string {
 	return flags([]string{"ReregTranslation", "ReregPD", "ReregAccess"}, uint32(f))
 }
 
-// Rereg changes the memory, PD or access flags of a region, as flags say (ibv_rereg_mr). When it returns, nothing is accessed
-// any more that the region as it was would have allowed.
+// Rereg changes the memory, PD or access flags of a region, as selected by flags (ibv_rereg_mr).
+// When it returns, accesses that only the old region allowed have ended.
 //
-// A change of the memory, or of AccessZeroBased, changes the keys, too: the old ones become invalid, and no byte of the old
-// memory is accessed any more, before the new ones become valid. Other changes keep the keys, as the kernel's drivers do.
+// A change of the memory, or of AccessZeroBased, changes the keys too. Before the new keys become
+// valid, the old ones become invalid, and accesses to the old memory end. Other changes keep the
+// keys, as the kernel's drivers do.
 //
-// The new memory, or the new access flags, of a region of RegMapping are checked as RegMapping checks them. If an argument is invalid,
-// the region stays as it was; if the device has no keys left, the region is deregistered. Rereg fails with ErrBusy while memory
-// windows are bound to the region.
+// Rereg checks the new memory or access flags of a region of RegMapping as RegMapping does. If an
+// argument is invalid, the region does not change. If the device has no keys left, the region is
+// deregistered. Rereg fails with ErrBusy while memory windows are bound to the region.
 func (mr *MR) Rereg(flags ReregFlags, pd *PD, buf []byte, access Access) error {
 	const op = "reregister MR"
 	if flags == 0 || flags&^(ReregTranslation|ReregPD|ReregAccess) != 0 {
@@ -79,7 +80,7 @@ func (mr *MR) Rereg(flags ReregFlags, pd *PD, buf []byte, access Access) error {
 	return nil
 }
 
-// replace changes what can be changed under the same keys: the PD, and the access flags.
+// replace changes the PD and the access flags, which do not change the keys.
 func (mr *MR) replace(r *region) {
 	old, lkey := mr.PD(), mr.LKey()
 	old.keysMu.Lock()
@@ -92,7 +93,7 @@ func (mr *MR) replace(r *region) {
 	old.quiesce(mr)
 }
 
-// move counts the region in another PD instead.
+// move moves the count of the region from one PD to another.
 func (mr *MR) move(op string, from, to *PD) error {
 	mr.dev.mu.Lock()
 	defer mr.dev.mu.Unlock()

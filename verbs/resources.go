@@ -6,9 +6,9 @@ import (
 	"slices"
 )
 
-// What `rdma resource show` and `rdma statistic qp show` tell of a device.
+// This file has the data of `rdma resource show` and `rdma statistic qp show`.
 
-// Resources is how many objects of each kind a device has.
+// Resources has the number of objects of each kind of a device.
 type Resources struct{ PD, MR, MW, AH, CQ, SRQ, QP, CompChannel int }
 
 // Resources counts the device's objects.
@@ -34,7 +34,7 @@ func (d *Device) QPs() []*QP {
 		pd.qpsMu.Lock()
 		for qp := range pd.qps {
 			qp.lock()
-			if qp.prov != nil { // else it is being made, or could not be
+			if qp.prov != nil { // otherwise it is being created, or its creation failed
 				qps = append(qps, qp)
 			}
 			qp.mu.Unlock()
@@ -45,19 +45,19 @@ func (d *Device) QPs() []*QP {
 	return qps
 }
 
-// QPStats is what a queue pair does at a moment.
+// QPStats is a snapshot of the state and counters of a QP.
 type QPStats struct {
 	State          QPState
 	Port           uint8
 	DestQPNum      uint32     // of a connected QP
 	Peer           netip.Addr // of a connected QP
-	Sends, Recvs   int        // work requests that are posted and not complete
+	Sends, Recvs   int        // work requests that are posted and not completed
 	Counters       map[string]uint64
-	SendsCompleted Latency // of those that were measured: see MeasureLatency
+	SendsCompleted Latency // of measured send requests: see MeasureLatency
 }
 
-// Stats returns what the QP does, as one moment has it. Provider's documentation says what each counter counts; they begin with
-// 0 when the QP is created.
+// Stats returns a consistent snapshot of the QP. The provider's documentation describes the
+// counters, which start at 0 when the QP is created.
 func (qp *QP) Stats() (QPStats, error) {
 	qp.lock()
 	defer qp.mu.Unlock()
@@ -65,11 +65,11 @@ func (qp *QP) Stats() (QPStats, error) {
 		return QPStats{}, err
 	}
 	s := QPStats{
-		State: qp.state, Port: qp.attr.PortNum, DestQPNum: qp.attr.DestQPNum, Peer: qp.prov.Peer(), Sends: qp.sq.len(), Recvs: qp.rq.len(),
-		Counters: qp.prov.Counters(),
+		State: qp.state, Port: qp.attr.PortNum, DestQPNum: qp.attr.DestQPNum, Peer: qp.prov.Peer(),
+		Sends: qp.sq.len(), Recvs: qp.rq.len(), Counters: qp.prov.Counters(),
 	}
 	if qp.measured {
-		s.SendsCompleted = qp.rare.latency.Latency
+		s.SendsCompleted = qp.extra.latency.Latency
 	}
 	return s, nil
 }

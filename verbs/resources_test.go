@@ -9,7 +9,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestLatency: one request at a time is measured, from when it is posted until it completes; that of a QP that is gone is kept.
+// TestLatency: one request at a time is measured, from when it is posted until it completes; that
+// of a QP that is gone is kept.
 func TestLatency(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -64,7 +65,7 @@ func TestLatency(t *testing.T) {
 	})
 }
 
-// TestResources: a device tells what it has.
+// TestResources: Resources and QPs report the objects of a device.
 func TestResources(t *testing.T) {
 	r := newRig(t)
 	before := r.dev.Resources()

@@ -1,6 +1,7 @@
 package verbs
 
-// Snapshot is what a device counts and holds at a moment, for those who watch it. encoding/json writes and reads it.
+// Snapshot has the counters and objects of a device at one time, for monitoring. It is encoded by
+// encoding/json.
 type Snapshot struct {
 	Device    string                `json:"device"`
 	Ports     []PortSnapshot        `json:"ports"`     // in the order of their numbers, from 1
@@ -16,7 +17,7 @@ type PortSnapshot struct {
 	Counters map[string]uint64 `json:"counters"` // PortCounters
 }
 
-// QPKind says how many queue pairs have the same wire protocol, type and state.
+// QPKind is the number of QPs with the same wire protocol, type and state.
 type QPKind struct {
 	Transport Transport `json:"transport"`
 	Type      QPType    `json:"type"`
@@ -24,7 +25,7 @@ type QPKind struct {
 	Count     int       `json:"count"`
 }
 
-// Snapshot reads what the device counts. It locks each QP for a moment.
+// Snapshot takes a snapshot of the device. It locks each QP for a moment.
 func (d *Device) Snapshot() Snapshot {
 	s := Snapshot{Device: d.Name(), Counters: d.HWCounters(), Latencies: d.Latencies(), Resources: d.Resources()}
 	for port := uint8(1); port <= d.QueryDevice().PhysPortCnt; port++ {

@@ -2,18 +2,18 @@ package verbs
 
 import "sync"
 
-// SRQ is a shared receive queue (ibv_srq): any number of QPs of its device, over either transport, take their receive
-// requests from it. Whatever the PD of a QP, the requests name regions of the SRQ's PD. An empty SRQ has the same effect on a QP as an
-// empty receive queue.
+// SRQ is a shared receive queue (ibv_srq): any number of QPs of its device, over either transport,
+// take their receive requests from it. The requests use regions of the SRQ's PD, regardless of the
+// PD of the QP. An empty SRQ has the same effect on a QP as an empty receive queue.
 type SRQ struct {
 	pd      *PD
 	context any
 	maxSGE  int
 	xrcd    *XRCD  // of an XRC SRQ, else nil
-	cq      *CQ    // of an XRC SRQ: its requests complete there
+	cq      *CQ    // of an XRC SRQ: for the completions of its requests
 	num     uint32 // of an XRC SRQ
 
-	// guarded by pd.dev.mu
+	// protected by pd.dev.mu
 	users int // QPs
 	dead  bool
 
@@ -29,8 +29,8 @@ type SRQ struct {
 type SRQAttr struct {
 	MaxWR  int
 	MaxSGE int
-	// Limit arms EventSRQLimitReached, which is raised once, when fewer than Limit requests are left; Limit is then 0
-	// again. 0 does not arm it.
+	// Limit arms EventSRQLimitReached, which is raised once when fewer than Limit requests are
+	// left. Limit then becomes 0, which means not armed.
 	Limit int
 }
 
@@ -38,8 +38,8 @@ type SRQAttr struct {
 type SRQInitAttr struct {
 	Context any // for the application: SRQ.Context
 	Attr    SRQAttr
-	// XRCD and CQ are set for an XRC SRQ, which belongs to the XRC domain and whose requests complete to the CQ
-	// (ibv_srq_init_attr_ex). Both are nil otherwise.
+	// XRCD and CQ are set for an XRC SRQ, which belongs to the XRC domain and whose requests
+	// complete to the CQ (ibv_srq_init_attr_ex). Both are nil otherwise.
 	XRCD *XRCD
 	CQ   *CQ
 }
@@ -55,7 +55,8 @@ const (
 // String returns the constants' names, joined by "|".
 func (m SRQAttrMask) String() string { return flags([]string{"SRQMaxWR", "SRQLimit"}, uint32(m)) }
 
-// CreateSRQ creates a shared receive queue of exactly the size in attr (ibv_create_srq, ibv_create_srq_ex).
+// CreateSRQ creates a shared receive queue with exactly the size in attr (ibv_create_srq,
+// ibv_create_srq_ex).
 func (pd *PD) CreateSRQ(attr *SRQInitAttr) (*SRQ, error) {
 	const op = "create SRQ"
 	d := pd.dev
@@ -102,17 +103,19 @@ func (pd *PD) CreateSRQ(attr *SRQInitAttr) (*SRQ, error) {
 // PD returns the protection domain.
 func (s *SRQ) PD() *PD { return s.pd }
 
-// Num returns the number by which peers address an XRC SRQ (ibv_get_srq_num), 24 bits. It is 0 for other SRQs.
+// Num returns the number that peers use to address an XRC SRQ (ibv_get_srq_num), 24 bits. It is 0
+// for other SRQs.
 func (s *SRQ) Num() uint32 { return s.num }
 
-// CQ returns the CQ of an XRC SRQ. It is nil for other SRQs, whose requests complete to the RecvCQ of each QP.
+// CQ returns the CQ of an XRC SRQ. It is nil for other SRQs, whose requests complete to the RecvCQ
+// of each QP.
 func (s *SRQ) CQ() *CQ { return s.cq }
 
 // Context returns the Context that the SRQ was created with.
 func (s *SRQ) Context() any { return s.context }
 
-// Modify changes the attributes that mask names (ibv_modify_srq). MaxWR must not be less than the number of posted
-// requests, nor than Limit.
+// Modify changes the attributes that mask names (ibv_modify_srq). MaxWR must not be less than the
+// number of posted requests or Limit.
 func (s *SRQ) Modify(attr *SRQAttr, mask SRQAttrMask) error {
 	const op = "modify SRQ"
 	if attr == nil {
@@ -163,8 +166,8 @@ func (s *SRQ) Query() (SRQAttr, error) {
 	return SRQAttr{MaxWR: len(s.queue.slots), MaxSGE: s.maxSGE, Limit: s.limit}, nil
 }
 
-// PostRecv appends receive work requests to the queue, in order (ibv_post_srq_recv). It copies them. Errors are as for
-// QP.PostRecv.
+// PostRecv appends copies of receive work requests to the queue, in order (ibv_post_srq_recv).
+// Errors are as for QP.PostRecv.
 func (s *SRQ) PostRecv(wrs ...*RecvWR) error {
 	const op = "post receive to SRQ"
 	s.mu.Lock()
@@ -180,8 +183,9 @@ func (s *SRQ) PostRecv(wrs ...*RecvWR) error {
 	return nil
 }
 
-// Destroy destroys the SRQ (ibv_destroy_srq). It fails with ErrBusy while a QP uses the SRQ. Posted requests are dropped
-// without completion. Destroy waits until asynchronous events of the SRQ that TryGetAsyncEvent returned are acknowledged.
+// Destroy destroys the SRQ (ibv_destroy_srq). It fails with ErrBusy while a QP uses the SRQ. Posted
+// requests are dropped without completion. Destroy waits until asynchronous events of the SRQ that
+// TryGetAsyncEvent returned are acknowledged.
 func (s *SRQ) Destroy() error {
 	const op = "destroy SRQ"
 	d := s.pd.dev
@@ -189,7 +193,7 @@ func (s *SRQ) Destroy() error {
 	if s.dead || s.users > 0 {
 		defer d.mu.Unlock()
 		if s.dead {
-			return Errorf(ErrDestroyed, op, "it is destroyed already")
+			return Errorf(ErrDestroyed, op, "it is already destroyed")
 		}
 		return Errorf(ErrBusy, op, "%d QPs use it", s.users)
 	}
@@ -235,7 +239,8 @@ func (s *SRQ) take(to *queue[RecvWR]) {
 	s.raiseLimitReached()
 }
 
-// raiseLimitReached raises EventSRQLimitReached and disarms it, if fewer requests than the limit are left.
+// raiseLimitReached raises EventSRQLimitReached and disarms it, if fewer requests than the limit
+// are left.
 func (s *SRQ) raiseLimitReached() {
 	if s.queue.len() < s.limit {
 		s.limit = 0

@@ -1,10 +1,11 @@
 package verbs
 
-// transition has the attributes that a transition needs, and those that it allows, besides QPAttrState.
+// transition has the attributes that a transition requires, and those that it allows, in addition
+// to QPAttrState.
 type transition struct{ required, optional QPAttrMask }
 
-// stateTable has the transitions of each QP type (IBTA §11.2.5.3, QP state transition properties), without those from any
-// state to RESET and ERR, which take no attributes.
+// stateTable has the transitions of each QP type (IBTA §11.2.5.3, QP state transition properties).
+// It omits those from any state to RESET and ERR, which take no attributes.
 var stateTable = map[QPType]map[[2]QPState]transition{
 	RC: connected(
 		transition{required: QPAttrMaxDestRDAtomic | QPAttrMinRNRTimer},
@@ -49,9 +50,9 @@ var stateTable = map[QPType]map[[2]QPState]transition{
 	),
 }
 
-// connected returns the table of a connected service: the attributes that all of them have in common, and those of one
-// service. These are toRTR and toRTS for the transitions to these states, rts for changes in RTS and for SQD → RTS, and
-// sqd for changes in SQD.
+// connected returns the table of a connected service: the common attributes, and the arguments for
+// this service. toRTR and toRTS are for the transitions to these states, rts is for changes in RTS
+// and for SQD → RTS, and sqd for changes in SQD.
 func connected(toRTR, toRTS transition, rts, sqd QPAttrMask) map[[2]QPState]transition {
 	const (
 		port   = QPAttrPKeyIndex | QPAttrPort | QPAttrAccessFlags
@@ -80,8 +81,9 @@ func withSQE(t map[[2]QPState]transition, optional QPAttrMask) map[[2]QPState]tr
 	return t
 }
 
-// iwarpTable has the transitions of RC QPs over iWARP. A stream on which MPA's start-up is complete takes the QP from INIT
-// directly to RTS. The attributes that RoCEv2 needs for RTR are properties of the stream.
+// iwarpTable has the transitions of RC QPs over iWARP. With a stream on which the MPA start-up is
+// complete, the QP goes directly from INIT to RTS. The attributes that RoCEv2 needs for RTR are
+// properties of the stream.
 var iwarpTable = map[[2]QPState]transition{
 	{StateReset, StateInit}: {
 		required: QPAttrPort | QPAttrAccessFlags,

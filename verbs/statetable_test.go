@@ -14,8 +14,9 @@ import (
 // takes is what a transition needs and what it also takes, besides QPAttrState.
 type takes struct{ needs, also verbs.QPAttrMask }
 
-// machines is the state machine of each QP type (IBTA §11.2.5.3; RAW_PACKET and XRC as Linux has them), stated apart
-// from the code's table. Path migration attributes are legal in some, and refused for want of the capability.
+// machines is the state machine of each QP type (IBTA §11.2.5.3; RAW_PACKET and XRC as Linux has
+// them), stated apart from the code's table. Path migration attributes are legal in some, and
+// refused for want of the capability.
 var machines = func() map[verbs.QPType]map[string]takes {
 	const (
 		pk, port, acc, qk       = verbs.QPAttrPKeyIndex, verbs.QPAttrPort, verbs.QPAttrAccessFlags, verbs.QPAttrQKey
@@ -127,8 +128,8 @@ func (r *rig) along(t *testing.T, machine map[string]takes, to verbs.QPState) {
 	}
 }
 
-// TestTransitions tries every transition of every QP type with the attributes that it needs, with all that it allows, and
-// with each one that is missing or not allowed.
+// TestTransitions tries every transition of every QP type with the attributes that it needs, with
+// all that it allows, and with each one that is missing or not allowed.
 func TestTransitions(t *testing.T) {
 	for typ, machine := range machines {
 		for from := verbs.StateReset; from <= verbs.StateErr; from++ {
@@ -200,7 +201,8 @@ func tryTransition(t *testing.T, typ verbs.QPType, machine map[string]takes, fro
 	}
 }
 
-// TestAlternatePath: an alternate path is accepted if the device supports migration, and otherwise rejected.
+// TestAlternatePath: an alternate path is accepted if the device supports migration, and otherwise
+// rejected.
 func TestAlternatePath(t *testing.T) {
 	alt := &verbs.AltPath{PortNum: 1, AHAttr: steps[verbs.StateRTR].AHAttr}
 	mask := verbs.QPAttrAltPath | verbs.QPAttrPathMigState
@@ -228,7 +230,8 @@ func TestAlternatePath(t *testing.T) {
 	}
 }
 
-// TestDrained: the event is raised once if it was requested, and requests posted in SQD wait for RTS.
+// TestDrained: the event is raised once if it was requested, and requests posted in SQD wait for
+// RTS.
 func TestDrained(t *testing.T) {
 	for _, notify := range []bool{true, false} {
 		r := newRig(t)
@@ -264,7 +267,8 @@ func TestDrained(t *testing.T) {
 	}
 }
 
-// TestDrainingEndsInError: a QP that fails while it drains is not draining any more, and raises no event for that.
+// TestDrainingEndsInError: a QP that fails while it drains is not draining any more, and raises no
+// event for that.
 func TestDrainingEndsInError(t *testing.T) {
 	r := newRig(t)
 	r.bring(t, verbs.StateRTS)
@@ -386,7 +390,8 @@ func TestAttrMaskNames(t *testing.T) {
 	}
 }
 
-// TestRateLimit: on a device with packet pacing, a QP in RTS accepts a rate limit within the bounds, and its removal.
+// TestRateLimit: on a device with packet pacing, a QP in RTS accepts a rate limit within the
+// bounds, and its removal.
 func TestRateLimit(t *testing.T) {
 	r := &rig{l: newLoop()}
 	r.l.attr.PacketPacing = verbs.PacketPacingCaps{RateLimitMin: 10, RateLimitMax: 1000, SupportedQPTs: 1 << verbs.RC}

@@ -8,8 +8,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestPollProgress: how many of three empty Polls, and of two after RequestNotify, call Progress; and that GetEvent calls
-// EndProgress before it sleeps.
+// TestPollProgress: how many of three empty Polls, and of two after RequestNotify, call Progress;
+// and that GetEvent calls EndProgress before it sleeps.
 func TestPollProgress(t *testing.T) {
 	for _, c := range []struct {
 		wait                 verbs.Wait
@@ -58,8 +58,8 @@ func TestPollProgress(t *testing.T) {
 	}
 }
 
-// TestSelfProgress: once a completion has arrived without Progress, one in 128 empty Polls calls it. A Poll counts once,
-// also if Progress had something to do and the CQ is still empty.
+// TestSelfProgress: once a completion has arrived without Progress, one in 128 empty Polls calls
+// it. A Poll counts once, also if Progress had something to do and the CQ is still empty.
 func TestSelfProgress(t *testing.T) {
 	l := newLoop()
 	dev := must(verbs.Open(l))(t)

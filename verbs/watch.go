@@ -7,13 +7,14 @@ import (
 	"syscall"
 )
 
-// Watch registers f to be called with each event of the device and of its ports, until stop is called: EventPortActive,
-// EventPortErr and EventGIDChange with the number of the port, EventDeviceFatal with 0. Events of QPs, CQs and SRQs are not
-// included.
+// Watch registers f to be called with each event of the device and of its ports, until stop is
+// called. These are EventPortActive, EventPortErr and EventGIDChange with the port number, and
+// EventDeviceFatal with port 0. Events of QPs, CQs and SRQs are not included.
 //
-// f is called on the goroutine that reports the event, before GetAsyncEvent returns it, and must not wait for another
-// event. Calls for different events may overlap. EventDeviceFatal is the last event: the device has failed for good, or
-// Close was called. After it, Watch fails with ENODEV. stop does not wait for a running call of f.
+// f is called on the goroutine that reports the event, before GetAsyncEvent returns it, and must
+// not wait for another event. Calls for different events may overlap. EventDeviceFatal is the last
+// event: the device has failed for good, or Close was called. After it, Watch fails with ENODEV.
+// stop does not wait for a running call of f.
 func (d *Device) Watch(f func(t AsyncEventType, port uint8)) (stop func(), err error) {
 	w := &d.watchers
 	w.mu.Lock()
@@ -34,7 +35,7 @@ func (d *Device) Watch(f func(t AsyncEventType, port uint8)) (stop func(), err e
 	}, nil
 }
 
-// watchers are the functions that Watch has registered.
+// watchers has the functions that Watch has registered.
 type watchers struct {
 	mu    sync.Mutex
 	f     map[int]func(AsyncEventType, uint8)
@@ -42,7 +43,7 @@ type watchers struct {
 	fatal bool // EventDeviceFatal was raised
 }
 
-// handleEvent handles an event of the device or of a port that the provider reports.
+// handleEvent handles an event of the device or of a port from the provider.
 func (d *Device) handleEvent(t AsyncEventType, port uint8) {
 	if !d.notifyWatchers(t, port) {
 		return
@@ -53,7 +54,7 @@ func (d *Device) handleEvent(t AsyncEventType, port uint8) {
 	d.events.add(AsyncEvent{Type: t, Port: port})
 }
 
-// notifyWatchers passes an event to the watchers. It returns false if EventDeviceFatal came before.
+// notifyWatchers passes an event to the watchers. It returns false after EventDeviceFatal.
 func (d *Device) notifyWatchers(t AsyncEventType, port uint8) bool {
 	w := &d.watchers
 	w.mu.Lock()
@@ -84,7 +85,8 @@ func (d *Device) failQPs() {
 		pd.qpsMu.Unlock()
 		for _, qp := range qps {
 			if qp.State() != StateReset {
-				// The only error is that the QP has been destroyed meanwhile, and then there is nothing to flush.
+				// This fails only if the QP has been destroyed meanwhile, and then there is nothing
+				// to flush.
 				_ = qp.Modify(&QPAttr{QPState: StateErr}, QPAttrState)
 			}
 		}

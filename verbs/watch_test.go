@@ -24,8 +24,8 @@ func (s *seen) want(t *testing.T, what string, events ...verbs.AsyncEvent) {
 	}
 }
 
-// TestWatch: each watcher gets the events of ports and of the device until it stops or EventDeviceFatal comes; GetAsyncEvent
-// returns the same events.
+// TestWatch: each watcher gets the events of ports and of the device until it stops or
+// EventDeviceFatal comes; GetAsyncEvent returns the same events.
 func TestWatch(t *testing.T) {
 	l := newLoop()
 	dev := must(verbs.Open(l))(t)
@@ -102,7 +102,8 @@ func TestDeviceFatal(t *testing.T) {
 	}
 }
 
-// TestShutdown: the error of a provider's Shutdown comes through with the name of the operation, once.
+// TestShutdown: the error of a provider's Shutdown comes through with the name of the operation,
+// once.
 func TestShutdown(t *testing.T) {
 	l := newLoop()
 	l.shutdown = context.DeadlineExceeded

@@ -2,17 +2,19 @@ package verbs
 
 import "fmt"
 
-// WC is a work completion (ibv_wc). When Status is not WCSuccess, only WRID, Status, QPNum and VendorErr are valid.
+// WC is a work completion (ibv_wc). When Status is not WCSuccess, only WRID, Status, QPNum and
+// VendorErr are valid.
 type WC struct {
 	WRID   uint64
 	Status WCStatus
 	Opcode WCOpcode
 	Flags  WCFlags
-	// NetworkHdrType is the network header that a datagram came with.
+	// NetworkHdrType is the network header of a datagram.
 	NetworkHdrType NetworkHdrType
 	VendorErr      uint32
 	ByteLen        uint32 // bytes received, or placed by a READ or an atomic
-	// ImmData is valid with WCWithImm; it is a number, not in network byte order. InvalidatedRKey is valid with WCWithInv.
+	// ImmData is valid with WCWithImm; it is a number, not in network byte order. InvalidatedRKey
+	// is valid with WCWithInv.
 	ImmData         uint32
 	InvalidatedRKey uint32
 	QPNum           uint32
@@ -21,13 +23,13 @@ type WC struct {
 	SLID            uint16
 	SL              uint8 // of a datagram; on Ethernet, the priority in its VLAN tag
 	DLIDPathBits    uint8
-	// CVLAN is the VLAN tag of a datagram: the priority in the upper 3 bits, the VLAN ID in the lower 12. It is 0 if there
-	// was no tag.
+	// CVLAN is the VLAN tag of a datagram: the priority in the upper 3 bits, the VLAN ID in the
+	// lower 12. It is 0 without a tag.
 	CVLAN   uint16
 	FlowTag uint32 // of the flow that steered a frame to a raw packet QP: see FlowSpecActionTag
 }
 
-// Err returns nil if the work request has succeeded, else a *WCError.
+// Err returns nil if the work request has succeeded, otherwise a *WCError.
 func (wc *WC) Err() error {
 	if wc.Status == WCSuccess {
 		return nil
@@ -35,7 +37,7 @@ func (wc *WC) Err() error {
 	return &WCError{WRID: wc.WRID, Status: wc.Status, QPNum: wc.QPNum, VendorErr: wc.VendorErr}
 }
 
-// WCError is a work request that has failed. Its fields are those of its completion that are valid.
+// WCError is the error of a failed work request. Its fields are the valid ones of the completion.
 type WCError struct {
 	WRID      uint64
 	Status    WCStatus
@@ -47,7 +49,7 @@ func (e *WCError) Error() string {
 	return fmt.Sprintf("work request %d of QP %#x failed with %v: %s", e.WRID, e.QPNum, e.Status, e.Status.Description())
 }
 
-// WCFlags say which optional parts a completion has (ibv_wc_flags, same values).
+// WCFlags are the optional parts that a completion has (ibv_wc_flags, same values).
 type WCFlags uint8
 
 const (
@@ -61,7 +63,8 @@ func (f WCFlags) String() string {
 	return flags([]string{"GRH", "WITH_IMM", "IP_CSUM_OK", "WITH_INV"}, uint32(f))
 }
 
-// NetworkHdrType is a network header of RoCE packets. The values are those that RoCEv2 hardware has in completions.
+// NetworkHdrType is a network header of RoCE packets. The values are those in completions of RoCEv2
+// hardware.
 type NetworkHdrType uint8
 
 const (
@@ -70,8 +73,8 @@ const (
 	NetworkHdrIPv4 NetworkHdrType = 2
 )
 
-// WCOpcode is the operation that has completed (ibv_wc_opcode, same values). The bit WCRecv is set in those of receive
-// requests.
+// WCOpcode is the operation that has completed (ibv_wc_opcode, same values). The bit WCRecv is set
+// for receive requests.
 type WCOpcode uint8
 
 const (

@@ -6,23 +6,25 @@ import (
 	"syscall"
 )
 
-// XRCD is an XRC domain (ibv_xrcd). An XRC_RECV QP delivers the messages of one XRC_SEND QP to the SRQs of its domain; each
-// message has the number of its SRQ. Keys in a message are checked against that SRQ's protection domain (IBTA annex A14).
+// XRCD is an XRC domain (ibv_xrcd). An XRC_RECV QP delivers the messages of one XRC_SEND QP to the
+// SRQs of its domain; each message has the number of its SRQ. Keys in a message are checked against
+// that SRQ's protection domain (IBTA annex A14).
 type XRCD struct {
 	dev  *Device
-	file os.FileInfo // the file by which it is shared, or nil
+	file os.FileInfo // the file that identifies a shared domain, or nil
 	pd   *PD         // internal PD of the domain's QPs, without regions
 
-	// guarded by dev.mu
+	// protected by dev.mu
 	openCount, nsrqs int
 
 	mu   sync.Mutex // after QP locks
 	srqs map[uint32]*SRQ
 }
 
-// OpenXRCD opens the XRC domain of a file (ibv_open_xrcd): all calls of the process with the same file return the same
-// domain. If there is none yet, flag must have os.O_CREATE, or the error is EAGAIN, as of Linux; if there is one, os.O_EXCL
-// makes it ErrInvalid. Without a file the domain is a new one, which is not shared.
+// OpenXRCD opens the XRC domain of a file (ibv_open_xrcd). All calls of the process with the same
+// file return the same domain. If the domain does not exist yet, flag must have os.O_CREATE;
+// otherwise the error is EAGAIN, as in Linux. If it exists and flag has os.O_EXCL, the error is
+// ErrInvalid. Without a file, OpenXRCD creates a new domain that is not shared.
 func (d *Device) OpenXRCD(f *os.File, flag int) (*XRCD, error) {
 	const op = "open XRCD"
 	if d.attr.DeviceCapFlags&DeviceXRC == 0 {
@@ -63,7 +65,8 @@ func (d *Device) OpenXRCD(f *os.File, flag int) (*XRCD, error) {
 // Device returns the domain's device.
 func (x *XRCD) Device() *Device { return x.dev }
 
-// Close undoes one OpenXRCD (ibv_close_xrcd). The last Close fails with ErrBusy while the domain has QPs or SRQs.
+// Close undoes one OpenXRCD (ibv_close_xrcd). The last Close fails with ErrBusy while the domain
+// has QPs or SRQs.
 func (x *XRCD) Close() error {
 	const op = "close XRCD"
 	d := x.dev
@@ -71,7 +74,7 @@ func (x *XRCD) Close() error {
 	defer d.mu.Unlock()
 	switch {
 	case x.openCount == 0:
-		return Errorf(ErrDestroyed, op, "it is closed already")
+		return Errorf(ErrDestroyed, op, "it is already closed")
 	case x.openCount == 1 && x.pd.nqps+x.nsrqs > 0:
 		return Errorf(ErrBusy, op, "%d QPs and %d SRQs are left", x.pd.nqps, x.nsrqs)
 	}
@@ -89,15 +92,16 @@ func (x *XRCD) CreateQP(attr *QPInitAttr) (*QP, error) {
 	case attr == nil:
 		return nil, Errorf(ErrInvalid, op, "no attributes")
 	case attr.Type != XRCRecv || attr.Transport != RoCEv2:
-		return nil, Errorf(ErrInvalid, op, "Type is %v over %v: an XRC domain has XRC_RECV QPs over %v only", attr.Type, attr.Transport, RoCEv2)
+		return nil, Errorf(ErrInvalid, op, "Type is %v over %v: an XRC domain has XRC_RECV QPs over %v only",
+			attr.Type, attr.Transport, RoCEv2)
 	case attr.SendCQ != nil || attr.RecvCQ != nil || attr.SRQ != nil || attr.Cap != QPCap{}:
 		return nil, Errorf(ErrInvalid, op, "an XRC_RECV QP has no CQs, no SRQ and no Cap of its own")
 	}
 	return x.pd.createQP(op, attr, x)
 }
 
-// OpenQP returns the XRC_RECV QP of the domain that has the given number (ibv_open_qp). The QP is destroyed once
-// QP.Destroy has been called for CreateQP and for each OpenQP.
+// OpenQP returns the domain's XRC_RECV QP with the given number (ibv_open_qp). The QP is destroyed
+// when QP.Destroy has been called for CreateQP and for each OpenQP.
 func (x *XRCD) OpenQP(num uint32) (*QP, error) {
 	x.pd.qpsMu.Lock()
 	defer x.pd.qpsMu.Unlock()
@@ -109,8 +113,8 @@ func (x *XRCD) OpenQP(num uint32) (*QP, error) {
 	return nil, Errorf(ErrInvalid, "open QP", "the XRC domain has no QP %#x", num)
 }
 
-// addHandle counts one more handle of the QP, if it has the number. It returns false for a QP that is being created, which
-// has no number yet, and for one that is being destroyed.
+// addHandle counts one more handle of the QP, if it has the given number. It returns false for a QP
+// that is being created, which has no number yet, and for one that is being destroyed.
 func (qp *QP) addHandle(num uint32) bool {
 	qp.lock()
 	defer qp.mu.Unlock()
@@ -154,7 +158,7 @@ func (x *XRCD) remove(s *SRQ) {
 	}
 }
 
-// selectSRQ is QPHandle.SelectSRQ.
+// selectSRQ implements QPHandle.SelectSRQ.
 func (qp *QP) selectSRQ(num uint32) *PD {
 	if s := qp.srq; s != nil && s.num == num {
 		return s.pd
@@ -176,7 +180,7 @@ func (qp *QP) selectSRQ(num uint32) *PD {
 func (pd *PD) checkXRC(op string, attr *QPInitAttr) error {
 	switch {
 	case attr.SRQ != nil && attr.SRQ.xrcd != nil:
-		return Errorf(ErrInvalid, op, "SRQ is an XRC SRQ, which XRC_RECV QPs select by its number")
+		return Errorf(ErrInvalid, op, "SRQ is an XRC SRQ, which only XRC_RECV QPs can use")
 	case attr.Type != XRCSend:
 	case pd.dev.attr.DeviceCapFlags&DeviceXRC == 0:
 		return Errorf(ErrNotSupported, op, "the device does not report XRC")

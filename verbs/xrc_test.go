@@ -53,8 +53,8 @@ func TestXRCD(t *testing.T) {
 	}
 }
 
-// TestXRCSRQGoes: an SRQ that is destroyed while a QP has one of its requests takes that request along: the QP completes
-// nothing for it, and can select another SRQ.
+// TestXRCSRQGoes: an SRQ that is destroyed while a QP has one of its requests takes that request
+// along: the QP completes nothing for it, and can select another SRQ.
 func TestXRCSRQGoes(t *testing.T) {
 	r := newRig(t)
 	x := must(r.dev.OpenXRCD(nil, 0))(t)
@@ -88,7 +88,8 @@ func TestXRCSRQGoes(t *testing.T) {
 	}
 }
 
-// TestOpenQPRaces: QPs are opened while others are created and destroyed. A QP that OpenQP returns exists until its Destroy.
+// TestOpenQPRaces: QPs are opened while others are created and destroyed. A QP that OpenQP returns
+// exists until its Destroy.
 func TestOpenQPRaces(t *testing.T) {
 	r := newRig(t)
 	x := must(r.dev.OpenXRCD(nil, 0))(t)
