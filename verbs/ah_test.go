@@ -62,7 +62,7 @@ func TestAH(t *testing.T) {
 	check(t, r.pd.Dealloc())
 }
 
-// grh4 is what arrives before an IPv4 datagram from src to the rig's address.
+// grh4 returns the bytes that arrive before an IPv4 datagram from src to the rig's address.
 func grh4(src string) []byte {
 	b := make([]byte, 64)
 	ip := b[20:40]
@@ -122,7 +122,8 @@ func TestAHFromWC(t *testing.T) {
 	}
 }
 
-// FuzzAHFromWC is any 40 bytes: what is taken of them leads back to where they say they are from.
+// FuzzAHFromWC passes arbitrary bytes as a GRH. An accepted GRH gives the address handle of its
+// source address.
 func FuzzAHFromWC(f *testing.F) {
 	f.Add(grh4("10.0.0.7"))
 	v6 := make([]byte, verbs.GRHLen)
@@ -138,12 +139,12 @@ func FuzzAHFromWC(f *testing.F) {
 		}
 		v6, v4 := verbs.GID(b[8:24]), verbs.GIDFromAddr(netip.AddrFrom4([4]byte(b[32:36])))
 		if attr.GRH.DGID != v6 && attr.GRH.DGID != v4 || attr.GRH.FlowLabel >= 1<<20 {
-			t.Errorf("% x leads to %v", b, attr.GRH)
+			t.Errorf("% x gives %v", b, attr.GRH)
 		}
 	})
 }
 
-// unreliable makes a QP of a type, in INIT.
+// unreliable creates a QP of an unreliable type, in INIT.
 func unreliable(t *testing.T, r *rig, qt verbs.QPType) *verbs.QP {
 	qp := must(r.pd.CreateQP(&verbs.QPInitAttr{Type: qt, SendCQ: r.cq, RecvCQ: r.cq,
 		Cap: verbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1}}))(t)
@@ -177,7 +178,7 @@ func TestSQE(t *testing.T) {
 		lq.locked(func() {
 			lq.CompleteSend(verbs.WCLocProtErr, 0)
 			lq.FailSend()
-			lq.FailSend() // once is enough
+			lq.FailSend() // a repeated call has no effect
 		})
 		check(t, qp.PostSend(send(5)))
 		var wcs [8]verbs.WC

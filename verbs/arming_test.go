@@ -6,13 +6,13 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestPollAfterArming: a completion that is added while a CQ is polled and armed is polled, or
-// generates an event and is polled then, even if the goroutine that adds it has not returned from
+// TestPollAfterArming: a completion is added while a CQ is polled and armed. It is polled at once,
+// or after the event that it generates, even if the goroutine that adds it has not returned from
 // push.
 func TestPollAfterArming(t *testing.T) {
 	for _, c := range []struct {
 		name          string
-		before, after bool // the completion comes before arming, or after
+		before, after bool // the completion is added before arming, or after it
 	}{{"before", true, false}, {"after", false, true}, {"both", true, true}} {
 		r := newRig(t)
 		poll := func(want int) {
@@ -40,10 +40,10 @@ func TestPollAfterArming(t *testing.T) {
 	}
 }
 
-// TestPollOrEvent: the same, while another goroutine adds completions.
+// TestPollOrEvent: the same as TestPollAfterArming, while another goroutine adds completions.
 func TestPollOrEvent(t *testing.T) {
 	r := newRig(t)
-	r.bring(t, verbs.StateRTS)
+	r.moveTo(t, verbs.StateRTS)
 	const n = 20_000
 	slots := make(chan struct{}, 16)
 	go func() {

@@ -7,10 +7,10 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// hotPaths are what an application does per message; none may allocate.
-func hotPaths(t testing.TB) map[string]func() {
+// fastPaths returns the operations of an application per message. None may allocate.
+func fastPaths(t testing.TB) map[string]func() {
 	r := newRigWith(t, verbs.QPCap{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 4, MaxRecvSGE: 4, MaxInlineData: 64}, 256)
-	r.bring(t, verbs.StateRTS)
+	r.moveTo(t, verbs.StateRTS)
 	a := must(r.pd.RegMR(make([]byte, 4096), verbs.AccessLocalWrite))(t)
 	b := must(r.pd.RegMR(make([]byte, 4096), verbs.AccessLocalWrite))(t)
 	wcs := make([]verbs.WC, 16)
@@ -19,7 +19,7 @@ func hotPaths(t testing.TB) map[string]func() {
 			t.Fatalf("%d completions (%v), want %d", n, err, want)
 		}
 	}
-	ok := func(err error) { // without t.Helper, which costs more than what is measured
+	ok := func(err error) { // without t.Helper, which takes longer than the measured call
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -79,16 +79,16 @@ func hotPaths(t testing.TB) map[string]func() {
 	}
 }
 
-func TestHotPathsDoNotAllocate(t *testing.T) {
-	for name, f := range hotPaths(t) {
+func TestFastPathsDoNotAllocate(t *testing.T) {
+	for name, f := range fastPaths(t) {
 		if n := testing.AllocsPerRun(100, f); n != 0 {
 			t.Errorf("%s: %v allocations", name, n)
 		}
 	}
 }
 
-func BenchmarkHotPath(b *testing.B) {
-	for name, f := range hotPaths(b) {
+func BenchmarkFastPath(b *testing.B) {
+	for name, f := range fastPaths(b) {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
@@ -98,8 +98,8 @@ func BenchmarkHotPath(b *testing.B) {
 	}
 }
 
-// BenchmarkDestroy destroys QPs while events of others, which nobody takes, wait: they are to cost
-// it nothing.
+// BenchmarkDestroy destroys QPs while events of other QPs are queued, which should not slow it
+// down.
 func BenchmarkDestroy(b *testing.B) {
 	for _, events := range []int{0, 40_000} {
 		b.Run(fmt.Sprintf("%d events of others", events), func(b *testing.B) {

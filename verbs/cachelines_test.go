@@ -8,9 +8,9 @@ import (
 	"unsafe"
 )
 
-// No two QPs share a cache line, nor do their queues, unless those are short: what one processor
-// writes would be fetched by another. Objects of one size lie side by side, so that a hundred show
-// it.
+// QPs and their queues, unless these are short, share no cache line: a write of one processor would
+// slow down another. Objects of one size are adjacent, so that a hundred of them suffice for the
+// test.
 func TestQPsShareNoCacheLine(t *testing.T) {
 	const line = 64
 	owners := make(map[uintptr]int)

@@ -1,8 +1,8 @@
 package verbs
 
-// This file lists what stands for each function, structure and enumeration of libibverbs and
-// librdmacm; TestNamesOfC keeps the list complete. "none" means that there is nothing, for the
-// reason given.
+// This file lists the counterpart of each function, structure and enumeration of libibverbs and
+// librdmacm. TestNamesOfC keeps the list complete. "none" means that there is no counterpart, for
+// the given reason.
 //
 // Functions of verbs.h:
 //

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// cNames is every function, structure and enumeration of rdma-core 44's verbs.h, rdma_cma.h and
-// rdma_verbs.h, and the newer FLUSH.
+// cNames has all functions, structures and enumerations of verbs.h, rdma_cma.h and rdma_verbs.h in
+// rdma-core 44, and the newer FLUSH.
 var cNames = strings.Fields(`
 	ibv_ack_async_event ibv_ack_cq_events ibv_advise_mr ibv_ah ibv_ah_attr ibv_alloc_dm ibv_alloc_dm_attr
 	ibv_alloc_mw ibv_alloc_null_mr ibv_alloc_parent_domain ibv_alloc_pd ibv_alloc_td ibv_async_event
@@ -136,10 +136,10 @@ func goNames(t *testing.T, dir, prefix string) map[string]bool {
 	return names
 }
 
-// tableRow has C names and what stands for them.
+// tableRow has C names and their Go counterparts.
 type tableRow struct{ c, g string }
 
-// tableOfC returns the rows of cnames.go. A row may go on in lines with the same columns.
+// tableOfC returns the rows of cnames.go. A row may continue in lines with the same columns.
 func tableOfC(t *testing.T) (rows []tableRow) {
 	t.Helper()
 	text, err := os.ReadFile("cnames.go")
@@ -191,7 +191,7 @@ func TestNamesOfC(t *testing.T) {
 		}
 		for _, g := range strings.Split(row.g, ",") {
 			if g = strings.TrimSpace(g); !named.MatchString(g) || !exist[g] {
-				t.Errorf("%s: there is no %q", row.c, g)
+				t.Errorf("%s: %q does not exist", row.c, g)
 			}
 		}
 	}

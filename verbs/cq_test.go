@@ -17,13 +17,12 @@ func (r *rig) recv(t testing.TB, status verbs.WCStatus, solicited bool) {
 	r.lq.locked(func() { r.lq.CompleteRecv(&verbs.WC{Status: status, Opcode: verbs.WCRecv}, solicited) })
 }
 
-// event reports whether an event is there now, and acknowledges it.
+// event reports whether the channel has an event, and acknowledges it.
 func (r *rig) event(t testing.TB) bool {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	// A cancelled context may win over an event that is there, but not over one taken before
-	// waiting.
+	// With a cancelled context, GetEvent still returns an event that it finds before it waits.
 	cq, err := r.ch.GetEvent(ctx)
 	if err != nil {
 		if !errors.Is(err, context.Canceled) {
@@ -57,11 +56,11 @@ func TestNotify(t *testing.T) {
 		{"not armed", []step{recv(true), send}, 0},
 		{"any", []step{arm(any), recv(false)}, 1},
 		{"any, by a send", []step{arm(any), send}, 1},
-		{"one event an arming", []step{arm(any), recv(false), recv(false)}, 1},
+		{"one event per arming", []step{arm(any), recv(false), recv(false)}, 1},
 		{"armed twice before", []step{arm(any), arm(any), recv(false), recv(false)}, 1},
 		{"armed again", []step{arm(any), recv(false), arm(any), recv(false)}, 2},
-		{"completions from before do not count", []step{recv(false), arm(any)}, 0},
-		{"solicited, by an unsolicited one", []step{arm(solicited), recv(false), send}, 0},
+		{"earlier completions do not count", []step{recv(false), arm(any)}, 0},
+		{"solicited, by an unsolicited completion", []step{arm(solicited), recv(false), send}, 0},
 		{"solicited", []step{arm(solicited), recv(false), recv(true)}, 1},
 		{"solicited, by an error", []step{arm(solicited), failed}, 1},
 		{"any outranks solicited", []step{arm(any), arm(solicited), recv(false)}, 1},
@@ -69,7 +68,7 @@ func TestNotify(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newRig(t)
-			r.bring(t, verbs.StateRTS)
+			r.moveTo(t, verbs.StateRTS)
 			for _, s := range c.steps {
 				s(t, r)
 			}
@@ -87,7 +86,7 @@ func TestNotify(t *testing.T) {
 func TestGetEventWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		r.bring(t, verbs.StateRTS)
+		r.moveTo(t, verbs.StateRTS)
 		other := must(r.dev.CreateCQ(1, &verbs.CQInitAttr{Channel: r.ch}))(t)
 		check(t, r.cq.RequestNotify(false))
 
@@ -136,7 +135,7 @@ func TestGetEventWaits(t *testing.T) {
 
 func TestDestroyedCQLeavesNoEvent(t *testing.T) {
 	r := newRig(t)
-	r.bring(t, verbs.StateInit)
+	r.moveTo(t, verbs.StateInit)
 	second := must(r.dev.CreateCQ(4, &verbs.CQInitAttr{Channel: r.ch}))(t)
 	qp2 := must(r.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, SendCQ: second, RecvCQ: second,
 		Cap: verbs.QPCap{MaxRecvWR: 1}}))(t)
@@ -151,7 +150,7 @@ func TestDestroyedCQLeavesNoEvent(t *testing.T) {
 	check(t, qp2.Destroy())
 	check(t, second.Destroy())
 	if !r.event(t) || r.event(t) {
-		t.Error("want exactly the event of the CQ that is left")
+		t.Error("want exactly the event of the remaining CQ")
 	}
 	if _, err := second.Poll(make([]verbs.WC, 1)); !errors.Is(err, verbs.ErrDestroyed) {
 		t.Errorf("poll of a destroyed CQ: %v", err)
@@ -160,7 +159,7 @@ func TestDestroyedCQLeavesNoEvent(t *testing.T) {
 
 func TestPollWraps(t *testing.T) {
 	r := newRigWith(t, verbs.QPCap{MaxRecvWR: 1}, 5)
-	r.bring(t, verbs.StateInit)
+	r.moveTo(t, verbs.StateInit)
 	next, want := uint64(0), uint64(0)
 	wcs := make([]verbs.WC, 4)
 	for round := range 40 {
@@ -184,10 +183,10 @@ func TestPollWraps(t *testing.T) {
 
 func TestOverrun(t *testing.T) {
 	r := newRigWith(t, verbs.QPCap{MaxSendWR: 4}, 3)
-	r.bring(t, verbs.StateRTS)
+	r.moveTo(t, verbs.StateRTS)
 	cq := must(r.dev.CreateCQ(1, nil))(t)
 	other := must(r.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, SendCQ: cq, RecvCQ: cq}))(t)
-	(&rig{qp: other}).bring(t, verbs.StateRTS)
+	(&rig{qp: other}).moveTo(t, verbs.StateRTS)
 	wr := &verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendSignaled}
 	check(t, r.qp.PostSend(wr, wr))
 	check(t, r.cq.RequestNotify(true))
@@ -195,7 +194,7 @@ func TestOverrun(t *testing.T) {
 	check(t, r.cq.RequestNotify(false))
 	check(t, r.qp.PostSend(wr, wr)) // two lost
 	if !r.event(t) {
-		t.Error("an armed CQ gave no event when it overran")
+		t.Error("an armed CQ generated no event when it overran")
 	}
 	if n := len(pollAll(t, r.cq)); n != 3 {
 		t.Errorf("%d completions left, want 3", n)
@@ -214,7 +213,7 @@ func TestOverrun(t *testing.T) {
 		t.Errorf("got %+v", e)
 	}
 	if r.qp.State() != verbs.StateErr || r.lq.modified[len(r.lq.modified)-1] != [2]verbs.QPState{verbs.StateRTS, verbs.StateErr} {
-		t.Errorf("the QP is in %v, and its provider was told %v", r.qp.State(), r.lq.modified)
+		t.Errorf("the QP is in %v, and its provider got %v", r.qp.State(), r.lq.modified)
 	}
 	if e := must(r.dev.GetAsyncEvent(t.Context()))(t); e.Type != verbs.EventQPFatal || e.QP != r.qp {
 		t.Errorf("got %+v", e)
@@ -227,7 +226,7 @@ func TestOverrun(t *testing.T) {
 
 func TestDestroyedCQLeavesNoAsyncEvent(t *testing.T) {
 	r := newRigWith(t, verbs.QPCap{MaxSendWR: 2}, 1)
-	r.bring(t, verbs.StateRTS)
+	r.moveTo(t, verbs.StateRTS)
 	wr := &verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendSignaled}
 	check(t, r.qp.PostSend(wr, wr))
 	check(t, r.qp.Destroy())
@@ -255,7 +254,7 @@ func noEvent(t *testing.T, d *verbs.Device) {
 	}
 }
 
-// fillCQ makes n completions, numbered from *next.
+// fillCQ adds n completions, numbered from *next.
 func (r *rig) fillCQ(t testing.TB, next *uint64, n int) {
 	t.Helper()
 	for range n {
@@ -267,7 +266,7 @@ func (r *rig) fillCQ(t testing.TB, next *uint64, n int) {
 
 func TestResizeCQ(t *testing.T) {
 	r := newRigWith(t, verbs.QPCap{MaxRecvWR: 1}, 4)
-	r.bring(t, verbs.StateInit)
+	r.moveTo(t, verbs.StateInit)
 	next, want := uint64(0), uint64(0)
 	take := func(n int) {
 		t.Helper()
@@ -284,7 +283,7 @@ func TestResizeCQ(t *testing.T) {
 	}
 	r.fillCQ(t, &next, 4)
 	take(2)
-	r.fillCQ(t, &next, 2) // they wrap
+	r.fillCQ(t, &next, 2) // wraps around the ring
 	for _, c := range []struct {
 		cqe  int
 		want string
@@ -295,7 +294,7 @@ func TestResizeCQ(t *testing.T) {
 	}
 	check(t, r.cq.Resize(6))
 	if r.cq.Cap() != 6 {
-		t.Errorf("it holds %d", r.cq.Cap())
+		t.Errorf("capacity %d", r.cq.Cap())
 	}
 	r.fillCQ(t, &next, 2)
 	take(4)
@@ -308,10 +307,11 @@ func TestResizeCQ(t *testing.T) {
 	}
 }
 
-// A QP in RESET leaves no completion behind; those of others stay, in their order.
+// A transition to RESET removes the QP's completions. Those of other QPs stay, in their order.
 func TestResetDropsCompletions(t *testing.T) {
 	r := newRig(t)
-	other := must(r.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, SendCQ: r.cq, RecvCQ: r.cq, Cap: verbs.QPCap{MaxSendWR: 8, MaxRecvWR: 8}}))(t)
+	other := must(r.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, SendCQ: r.cq, RecvCQ: r.cq,
+		Cap: verbs.QPCap{MaxSendWR: 8, MaxRecvWR: 8}}))(t)
 	for i := range 6 {
 		qpn := r.qp.Num()
 		if i%3 == 0 {

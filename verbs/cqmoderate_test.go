@@ -10,7 +10,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// events counts the events that are there now.
+// events takes all events of the channel and returns their number.
 func (r *rig) events(t testing.TB) (n int) {
 	t.Helper()
 	for r.event(t) {
@@ -21,7 +21,7 @@ func (r *rig) events(t testing.TB) (n int) {
 
 func TestModerationByCount(t *testing.T) {
 	r := newRig(t)
-	r.bring(t, verbs.StateInit)
+	r.moveTo(t, verbs.StateInit)
 	check(t, r.cq.Modify(verbs.CQModeration{Count: 3}))
 	var next uint64
 	for round := range 3 {
@@ -40,21 +40,21 @@ func TestModerationByCount(t *testing.T) {
 	r.fillCQ(t, &next, 1)
 	check(t, r.cq.Modify(verbs.CQModeration{}))
 	if n := r.events(t); n != 1 {
-		t.Errorf("%d events after moderation ended, want the one that waited", n)
+		t.Errorf("%d events after the end of moderation, want the delayed one", n)
 	}
 }
 
 func TestModerationByTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		r.bring(t, verbs.StateInit)
+		r.moveTo(t, verbs.StateInit)
 		check(t, r.cq.Modify(verbs.CQModeration{Count: 10, Period: 100 * time.Microsecond}))
 		var next uint64
 		for range 2 {
 			check(t, r.cq.RequestNotify(false))
-			time.Sleep(time.Millisecond) // the period is that of the first completion
+			time.Sleep(time.Millisecond) // the period starts with the first completion
 			if n := r.events(t); n != 0 {
-				t.Errorf("%d events and nothing has come", n)
+				t.Errorf("%d events without a completion", n)
 			}
 			start := time.Now()
 			r.fillCQ(t, &next, 2)
@@ -63,13 +63,13 @@ func TestModerationByTime(t *testing.T) {
 			cancel()
 			check(t, err)
 			if d := time.Since(start); d != 100*time.Microsecond {
-				t.Errorf("the event came after %v", d)
+				t.Errorf("the event arrived after %v", d)
 			}
 			check(t, cq.AckEvents(1))
 			r.fillCQ(t, &next, 2)
 			time.Sleep(time.Millisecond)
 			if n := r.events(t); n != 0 {
-				t.Errorf("%d events without asking", n)
+				t.Errorf("%d events of a CQ that is not armed", n)
 			}
 			check(t, r.cq.RequestNotify(false))
 			r.fillCQ(t, &next, 10)
@@ -78,7 +78,7 @@ func TestModerationByTime(t *testing.T) {
 			}
 			pollAll(t, r.cq)
 		}
-		// One that waits goes with its CQ.
+		// A delayed event is dropped with its CQ.
 		check(t, r.cq.RequestNotify(false))
 		r.fillCQ(t, &next, 1)
 		check(t, r.qp.Destroy())
@@ -90,7 +90,7 @@ func TestModerationByTime(t *testing.T) {
 	})
 }
 
-func TestModerationRefuses(t *testing.T) {
+func TestModerationRejects(t *testing.T) {
 	r := newRig(t)
 	for _, m := range []verbs.CQModeration{{Count: -1}, {Count: 65536}, {Period: -1}, {Period: 65536 * time.Microsecond}} {
 		if err := r.cq.Modify(m); !errors.Is(err, verbs.ErrInvalid) {

@@ -10,43 +10,44 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// waiting is a call of CQ.Wait on a goroutine of its own.
-type waiting struct {
+// waitResult is the result of a call of CQ.Wait.
+type waitResult struct {
 	n   int
 	err error
 }
 
-func wait(ctx context.Context, cq *verbs.CQ, room int) chan waiting {
-	done := make(chan waiting, 1)
+// startWait calls CQ.Wait on a goroutine of its own.
+func startWait(ctx context.Context, cq *verbs.CQ, room int) chan waitResult {
+	done := make(chan waitResult, 1)
 	go func() {
 		n, err := cq.Wait(ctx, make([]verbs.WC, room))
-		done <- waiting{n, err}
+		done <- waitResult{n, err}
 	}()
 	return done
 }
 
-// waitRig makes a CQ, for 4 completions, of a device that does nothing.
+// waitRig creates a CQ for 4 completions on a device that does nothing.
 func waitRig(t *testing.T, how verbs.Wait) (*loop, *verbs.CQ) {
 	l := newLoop()
 	dev := must(verbs.Open(l))(t)
 	return l, must(dev.CreateCQ(4, &verbs.CQInitAttr{Wait: how}))(t)
 }
 
-// TestWait: Wait returns what is there at once, and otherwise sleeps until a completion comes.
-// Before it sleeps it reportsPending the device.
+// TestWait: Wait returns available completions immediately, and otherwise sleeps until a completion
+// is added. Before it sleeps, it calls EndProgress.
 func TestWait(t *testing.T) {
 	for _, how := range []verbs.Wait{verbs.WaitEvent, verbs.WaitAdaptive} {
 		synctest.Test(t, func(t *testing.T) {
 			l, cq := waitRig(t, how)
 			cq.Push(&verbs.WC{})
 			cq.Push(&verbs.WC{})
-			if got := <-wait(t.Context(), cq, 4); got.n != 2 || got.err != nil {
+			if got := <-startWait(t.Context(), cq, 4); got.n != 2 || got.err != nil {
 				t.Errorf("wait %d: %+v, want 2 completions", how, got)
 			}
-			done := wait(t.Context(), cq, 4)
+			done := startWait(t.Context(), cq, 4)
 			synctest.Wait()
 			if l.endedProgress.Load() == 0 {
-				t.Errorf("wait %d: the device does not know that the program sleeps", how)
+				t.Errorf("wait %d: EndProgress was not called before the program sleeps", how)
 			}
 			select {
 			case got := <-done:
@@ -64,14 +65,14 @@ func TestWait(t *testing.T) {
 	}
 }
 
-// TestWaitOfMany: of the goroutines that wait for one CQ, as many return as there are completions;
-// and all, when it is destroyed.
+// TestWaitOfMany: each completion wakes one of the goroutines that wait for a CQ, and Destroy
+// wakes all of them.
 func TestWaitOfMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, cq := waitRig(t, verbs.WaitEvent)
-		ended := make(chan waiting, 5)
+		ended := make(chan waitResult, 5)
 		for range cap(ended) {
-			go func() { ended <- <-wait(t.Context(), cq, 1) }()
+			go func() { ended <- <-startWait(t.Context(), cq, 1) }()
 		}
 		synctest.Wait()
 		cq.Push(&verbs.WC{})
@@ -94,12 +95,13 @@ func TestWaitOfMany(t *testing.T) {
 	})
 }
 
-// TestWaitFails: Wait ends with the context, before and while it waits, and with an overrun.
+// TestWaitFails: Wait returns an error when the context ends, before or while it waits, and after
+// an overrun.
 func TestWaitFails(t *testing.T) {
 	for _, how := range []verbs.Wait{verbs.WaitEvent, verbs.WaitAdaptive, verbs.WaitPoll} {
 		_, cq := waitRig(t, how)
 		ctx, cancel := context.WithCancel(t.Context())
-		done := wait(ctx, cq, 1)
+		done := startWait(ctx, cq, 1)
 		select {
 		case got := <-done:
 			t.Errorf("wait %d: %+v", how, got)
@@ -109,26 +111,26 @@ func TestWaitFails(t *testing.T) {
 		if got := <-done; !errors.Is(got.err, context.Canceled) {
 			t.Errorf("wait %d: %+v when the context ends", how, got)
 		}
-		if got := <-wait(ctx, cq, 1); !errors.Is(got.err, context.Canceled) {
+		if got := <-startWait(ctx, cq, 1); !errors.Is(got.err, context.Canceled) {
 			t.Errorf("wait %d: %+v of a context that has ended", how, got)
 		}
-		if got := <-wait(t.Context(), cq, 0); !errors.Is(got.err, verbs.ErrInvalid) {
-			t.Errorf("wait %d: %+v without room", how, got)
+		if got := <-startWait(t.Context(), cq, 0); !errors.Is(got.err, verbs.ErrInvalid) {
+			t.Errorf("wait %d: %+v with an empty slice", how, got)
 		}
 		for range 5 {
 			cq.Push(&verbs.WC{})
 		}
-		if got := <-wait(t.Context(), cq, 9); got.n != 4 || got.err != nil {
+		if got := <-startWait(t.Context(), cq, 9); got.n != 4 || got.err != nil {
 			t.Errorf("wait %d: %+v, want the 4 completions before the overrun", how, got)
 		}
-		if got := <-wait(t.Context(), cq, 9); !errors.Is(got.err, verbs.ErrCQOverrun) {
+		if got := <-startWait(t.Context(), cq, 9); !errors.Is(got.err, verbs.ErrCQOverrun) {
 			t.Errorf("wait %d: %+v, want an overrun", how, got)
 		}
 	}
 }
 
-// TestWaitMissesNothing: completions that come at any moment around the beginning of a sleep wake
-// it.
+// TestWaitMissesNothing: completions that are added at any time around the start of a sleep wake
+// the sleeper.
 func TestWaitMissesNothing(t *testing.T) {
 	_, cq := waitRig(t, verbs.WaitEvent)
 	next := make(chan bool, 1)

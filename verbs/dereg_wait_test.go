@@ -7,13 +7,13 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestWaitsForAccess: whatever ends access to memory returns only when no QP that could have
-// reached that memory is in the middle of it, which is while a provider has the QP locked.
+// TestWaitsForAccess: calls that revoke access to memory return only after all running accesses to
+// it have ended. A provider accesses the memory while it has a QP locked.
 func TestWaitsForAccess(t *testing.T) {
 	r := newMWRig(t)
 	domain := must(r.dev.OpenXRCD(nil, 0))(t)
 	target := r.l.qps[must(domain.CreateQP(&verbs.QPInitAttr{Type: verbs.XRCRecv}))(t).Num()]
-	other := must(r.dev.AllocPD())(t) // of an SRQ, through which the target reaches its regions
+	other := must(r.dev.AllocPD())(t) // the PD of an SRQ, whose regions the target uses
 	srq := must(other.CreateSRQ(&verbs.SRQInitAttr{Attr: verbs.SRQAttr{MaxWR: 1, MaxSGE: 1}, XRCD: domain, CQ: r.cq}))(t)
 	defer srq.Destroy()
 	for _, qp := range []*loopQP{r.lq, target} {
@@ -56,7 +56,7 @@ func TestYield(t *testing.T) {
 	r.lq.Lock()
 	defer r.lq.Unlock()
 	if r.lq.Wanted() {
-		t.Error("nobody wants the lock")
+		t.Error("Wanted without a waiting goroutine")
 	}
 	for range 100 {
 		in := false
@@ -66,15 +66,15 @@ func TestYield(t *testing.T) {
 			in = true
 			r.lq.Unlock()
 		}()
-		// It may take a millisecond: until then sync.Mutex lets others overtake a goroutine that it
-		// has woken.
+		// This may take a millisecond: until then, other goroutines may take a sync.Mutex before a
+		// woken one.
 		for deadline := time.Now().Add(10 * time.Second); !in; {
 			for !r.lq.Wanted() && !in {
-				r.lq.Unlock() // the goroutine may be between the two
+				r.lq.Unlock() // the goroutine may be between its two calls
 				r.lq.Lock()
 			}
 			if r.lq.Yield(); time.Now().After(deadline) {
-				t.Fatal("a goroutine waits, and does not get the lock")
+				t.Fatal("a waiting goroutine does not get the lock")
 			}
 		}
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestErrorText: an error that a provider returns for the same operation does not repeat the
-// operation, and is wrapped.
+// TestErrorText: a provider's error for the same operation is wrapped, and its text does not repeat
+// the operation.
 func TestErrorText(t *testing.T) {
 	plain := errors.New("no such cable")
 	for _, c := range []struct {

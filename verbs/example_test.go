@@ -30,8 +30,8 @@ func fatal(err error) {
 	}
 }
 
-// A UD QP sends a datagram to itself, by way of an address handle. Package rdmatransport has
-// examples of connected QPs.
+// A UD QP sends a datagram to itself through an address handle. Package rdmatransport has examples
+// of connected QPs.
 func Example() {
 	const qkey = 0x11111111
 	dev, closeAll := openDevice()
@@ -82,7 +82,7 @@ func Example() {
 	// work request 1: SUCCESS: hello
 }
 
-// Errors say what is wrong with which argument, and wrap a kind.
+// Errors name the argument, its value and its bound, and wrap a kind.
 func ExampleError() {
 	dev, closeAll := openDevice()
 	defer closeAll()
@@ -94,7 +94,7 @@ func ExampleError() {
 	// true
 }
 
-// What a device can do, and its GIDs.
+// The name of a device, the state of a port, and its GIDs.
 func ExampleDevice_GIDTable() {
 	dev, closeAll := openDevice()
 	defer closeAll()

@@ -1,7 +1,6 @@
 package verbs
 
-// Add adds a completion as CQ.push does, up to the moment when push has unlocked the CQ and not yet
-// set ready.
+// Add adds a completion like CQ.push, except that it does not set ready at the end.
 func (cq *CQ) Add(wc *WC) { cq.add(wc, false) }
 
 // Push adds a completion.

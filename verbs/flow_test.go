@@ -8,18 +8,18 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestFlow: which flows are valid, for which QPs, and that no object can be destroyed while a flow
+// TestFlow checks the arguments of CreateFlow, and that no object can be destroyed while a flow
 // uses it.
 func TestFlow(t *testing.T) {
 	r := newRig(t)
 	qp := must(r.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RawPacket, SendCQ: r.cq, RecvCQ: r.cq}))(t)
-	refused := func(what string, qp *verbs.QP, want error, attr verbs.FlowAttr) {
+	rejected := func(what string, qp *verbs.QP, want error, attr verbs.FlowAttr) {
 		t.Helper()
 		if _, err := qp.CreateFlow(&attr); !errors.Is(err, want) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	refused("RESET", qp, verbs.ErrInvalid, verbs.FlowAttr{Port: 1})
+	rejected("RESET", qp, verbs.ErrInvalid, verbs.FlowAttr{Port: 1})
 	check(t, qp.Modify(&verbs.QPAttr{QPState: verbs.StateInit, PortNum: 1}, verbs.QPAttrState|verbs.QPAttrPort))
 	if _, err := qp.CreateFlow(nil); !errors.Is(err, verbs.ErrInvalid) {
 		t.Errorf("nil: %v", err)
@@ -33,36 +33,37 @@ func TestFlow(t *testing.T) {
 	elsewhere := must(newRig(t).dev.CreateCounters())(t)
 	specs := func(s ...verbs.FlowSpec) verbs.FlowAttr { return verbs.FlowAttr{Port: 1, Specs: s} }
 	count := func(c *verbs.Counters) verbs.FlowSpec { return &verbs.FlowSpecCounterAction{Counters: c} }
-	refused("of an RC QP", r.qp, verbs.ErrInvalid, specs())
-	refused("port", qp, verbs.ErrInvalid, verbs.FlowAttr{Port: 2})
-	refused("type", qp, verbs.ErrInvalid, verbs.FlowAttr{Port: 1, Type: 4})
-	refused("flags", qp, verbs.ErrNotSupported, verbs.FlowAttr{Port: 1, Flags: 1 << 2})
-	refused("a sniffer that traps not", qp, verbs.ErrInvalid, verbs.FlowAttr{Port: 1, Type: verbs.FlowSniffer, Flags: verbs.FlowDontTrap})
-	refused("a sniffer with specs", qp, verbs.ErrInvalid, verbs.FlowAttr{Port: 1, Type: verbs.FlowSniffer, Specs: []verbs.FlowSpec{eth(0, 0)}})
-	refused("order", qp, verbs.ErrInvalid, specs(&verbs.FlowSpecUDP{}, &verbs.FlowSpecIPv4{}))
-	refused("twice", qp, verbs.ErrInvalid, specs(eth(1, 1), eth(1, 1)))
-	refused("IPv4 and IPv6", qp, verbs.ErrInvalid, specs(&verbs.FlowSpecIPv4{}, &verbs.FlowSpecIPv6{}))
-	refused("header behind an action", qp, verbs.ErrInvalid, specs(&verbs.FlowSpecActionDrop{}, &verbs.FlowSpecUDP{}))
-	refused("IPv6 behind EtherType IPv4", qp, verbs.ErrInvalid, specs(eth(0x0800, 0xffff), &verbs.FlowSpecIPv6{}))
-	refused("flow label", qp, verbs.ErrInvalid, specs(&verbs.FlowSpecIPv6{Mask: verbs.FlowIPv6Filter{FlowLabel: 1 << 20}}))
-	refused("flags of IPv4", qp, verbs.ErrInvalid, specs(&verbs.FlowSpecIPv4Ext{Val: verbs.FlowIPv4ExtFilter{Flags: 8}}))
-	refused("mask of flags of IPv4", qp, verbs.ErrInvalid, specs(&verbs.FlowSpecIPv4Ext{Mask: verbs.FlowIPv4ExtFilter{Flags: 8}}))
-	refused("tag", qp, verbs.ErrInvalid, specs(&verbs.FlowSpecActionTag{TagID: 1 << 24}))
-	refused("nil spec", qp, verbs.ErrInvalid, specs(nil))
-	refused("nil pointer", qp, verbs.ErrInvalid, specs((*verbs.FlowSpecTCP)(nil)))
-	refused("no counters", qp, verbs.ErrInvalid, specs(count(nil)))
-	refused("another device's counters", qp, verbs.ErrInvalid, specs(count(elsewhere)))
-	refused("counters that are gone", qp, verbs.ErrDestroyed, specs(count(gone)))
+	rejected("of an RC QP", r.qp, verbs.ErrInvalid, specs())
+	rejected("port", qp, verbs.ErrInvalid, verbs.FlowAttr{Port: 2})
+	rejected("type", qp, verbs.ErrInvalid, verbs.FlowAttr{Port: 1, Type: 4})
+	rejected("flags", qp, verbs.ErrNotSupported, verbs.FlowAttr{Port: 1, Flags: 1 << 2})
+	rejected("a sniffer with DontTrap", qp, verbs.ErrInvalid, verbs.FlowAttr{Port: 1, Type: verbs.FlowSniffer, Flags: verbs.FlowDontTrap})
+	rejected("a sniffer with specs", qp, verbs.ErrInvalid,
+		verbs.FlowAttr{Port: 1, Type: verbs.FlowSniffer, Specs: []verbs.FlowSpec{eth(0, 0)}})
+	rejected("order", qp, verbs.ErrInvalid, specs(&verbs.FlowSpecUDP{}, &verbs.FlowSpecIPv4{}))
+	rejected("twice", qp, verbs.ErrInvalid, specs(eth(1, 1), eth(1, 1)))
+	rejected("IPv4 and IPv6", qp, verbs.ErrInvalid, specs(&verbs.FlowSpecIPv4{}, &verbs.FlowSpecIPv6{}))
+	rejected("header after an action", qp, verbs.ErrInvalid, specs(&verbs.FlowSpecActionDrop{}, &verbs.FlowSpecUDP{}))
+	rejected("IPv6 after EtherType IPv4", qp, verbs.ErrInvalid, specs(eth(0x0800, 0xffff), &verbs.FlowSpecIPv6{}))
+	rejected("flow label", qp, verbs.ErrInvalid, specs(&verbs.FlowSpecIPv6{Mask: verbs.FlowIPv6Filter{FlowLabel: 1 << 20}}))
+	rejected("flags of IPv4", qp, verbs.ErrInvalid, specs(&verbs.FlowSpecIPv4Ext{Val: verbs.FlowIPv4ExtFilter{Flags: 8}}))
+	rejected("mask of flags of IPv4", qp, verbs.ErrInvalid, specs(&verbs.FlowSpecIPv4Ext{Mask: verbs.FlowIPv4ExtFilter{Flags: 8}}))
+	rejected("tag", qp, verbs.ErrInvalid, specs(&verbs.FlowSpecActionTag{TagID: 1 << 24}))
+	rejected("nil spec", qp, verbs.ErrInvalid, specs(nil))
+	rejected("nil pointer", qp, verbs.ErrInvalid, specs((*verbs.FlowSpecTCP)(nil)))
+	rejected("no counters", qp, verbs.ErrInvalid, specs(count(nil)))
+	rejected("another device's counters", qp, verbs.ErrInvalid, specs(count(elsewhere)))
+	rejected("destroyed counters", qp, verbs.ErrDestroyed, specs(count(gone)))
 
 	r.l.onFlow = func() error {
 		for what, err := range map[string]error{"destroy": counters.Destroy(), "attach to": counters.AttachPoint(verbs.CounterBytes, 0)} {
 			if !errors.Is(err, verbs.ErrBusy) {
-				t.Errorf("%s counters while a flow that uses them is made: %v", what, err)
+				t.Errorf("%s counters while a flow with them is being created: %v", what, err)
 			}
 		}
 		return verbs.ErrNoMemory
 	}
-	refused("no room", qp, verbs.ErrNoMemory, specs(count(counters)))
+	rejected("provider's error", qp, verbs.ErrNoMemory, specs(count(counters)))
 	r.l.onFlow = nil
 	check(t, counters.AttachPoint(verbs.CounterBytes, 0))
 

@@ -10,9 +10,10 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestGuardTakesFaultsOfRegionsOnly: BeginGuard with EndGuard makes false of a fault of the memory
-// that they were given. Every other panic goes on: of a wrong program, and of other memory.
-func TestGuardTakesFaultsOfRegionsOnly(t *testing.T) {
+// TestGuardRecoversFaultsOfRegionsOnly: with BeginGuard and EndGuard, a fault of the given memory
+// leaves ok false. All other panics continue, such as those of program errors and faults of other
+// memory.
+func TestGuardRecoversFaultsOfRegionsOnly(t *testing.T) {
 	page := syscall.Getpagesize()
 	pages, err := syscall.Mmap(-1, 0, 3*page, syscall.PROT_NONE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
 	check(t, err)
@@ -20,29 +21,29 @@ func TestGuardTakesFaultsOfRegionsOnly(t *testing.T) {
 	region, other := pages[page:page+100], pages[2*page:]
 	var none map[string]int
 	var nothing *int
-	var near *struct{ before, behind int }
+	var nilStruct *struct{ before, after int }
 	index := len(pages)
 	for name, c := range map[string]struct {
-		f     func()
-		taken bool
+		f         func()
+		recovered bool
 	}{
-		"its memory":             {func() { copy(make([]byte, 8), region[50:]) }, true},
-		"a write":                {func() { region[99] = 1 }, true},
-		"other memory":           {func() { other[0] = 1 }, false},
-		"memory before it":       {func() { pages[page-1] = 1 }, false},
-		"an index out of range":  {func() { pages[index] = 1 }, false},
-		"a map that is nil":      {func() { none["a"] = 1 }, false},
-		"a pointer that is nil":  {func() { *nothing = 1 }, false},
-		"a pointer near nothing": {func() { near.behind = 1 }, false},
-		"a wrong type":           {func() { _ = any(index).(string) }, false},
-		"another panic":          {func() { panic("mine") }, false},
+		"its memory":                   {func() { copy(make([]byte, 8), region[50:]) }, true},
+		"a write":                      {func() { region[99] = 1 }, true},
+		"other memory":                 {func() { other[0] = 1 }, false},
+		"memory before it":             {func() { pages[page-1] = 1 }, false},
+		"an index out of range":        {func() { pages[index] = 1 }, false},
+		"a map that is nil":            {func() { none["a"] = 1 }, false},
+		"a pointer that is nil":        {func() { *nothing = 1 }, false},
+		"a nil pointer with an offset": {func() { nilStruct.after = 1 }, false},
+		"a wrong type":                 {func() { _ = any(index).(string) }, false},
+		"another panic":                {func() { panic("mine") }, false},
 	} {
 		var panicked any
 		ok := func() bool {
 			defer func() { panicked = recover() }()
 			return guarded(c.f, make([]byte, 10), region)
 		}()
-		if ok || (panicked == nil) != c.taken {
+		if ok || (panicked == nil) != c.recovered {
 			t.Errorf("%s: %v, panic %v", name, ok, panicked)
 		}
 		if _, is := panicked.(runtime.Error); panicked != nil && !is && name != "another panic" {
@@ -50,7 +51,7 @@ func TestGuardTakesFaultsOfRegionsOnly(t *testing.T) {
 		}
 	}
 	if !guarded(func() {}, region) {
-		t.Error("nothing has faulted")
+		t.Error("ok is false without a fault")
 	}
 }
 

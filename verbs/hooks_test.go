@@ -12,7 +12,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// tokens counts what a hook is told, as an eventfd of type EFD_SEMAPHORE would.
+// tokens adds up a hook's numbers, like an eventfd with EFD_SEMAPHORE.
 type tokens struct {
 	mu       sync.Mutex
 	n, calls int
@@ -31,7 +31,7 @@ func (c *tokens) sum() int {
 	return c.n
 }
 
-// want waits until the hook has been told: of some changes on a goroutine of its own.
+// want waits until the sum is n, because some calls of the hook are on goroutines of their own.
 func (c *tokens) want(t *testing.T, what string, n int) {
 	t.Helper()
 	for end := time.Now().Add(10 * time.Second); c.sum() != n && time.Now().Before(end); {
@@ -42,8 +42,8 @@ func (c *tokens) want(t *testing.T, what string, n int) {
 	}
 }
 
-// again fails the test unless an error is that of a queue without events.
-func again(t *testing.T, err error) {
+// wantAgain fails the test unless the error is that of a queue without events.
+func wantAgain(t *testing.T, err error) {
 	t.Helper()
 	if !errors.Is(err, verbs.ErrAgain) || !errors.Is(err, syscall.EAGAIN) {
 		t.Errorf("no event: error %v, want ErrAgain", err)
@@ -72,20 +72,20 @@ func (r *rig) complete(t *testing.T) {
 	check(t, r.qp.PostSend(&verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendSignaled}))
 }
 
-// TestCompChannelOnEvent: the hook is called when an event is added and when events are dropped,
-// and TryGetEvent takes what it was called for.
+// TestCompChannelOnEvent: the hook is called when events are added or dropped, and TryGetEvent
+// returns these events.
 func TestCompChannelOnEvent(t *testing.T) {
 	r := newRig(t)
-	r.bring(t, verbs.StateRTS)
+	r.moveTo(t, verbs.StateRTS)
 	_, err := r.ch.TryGetEvent()
-	again(t, err)
+	wantAgain(t, err)
 	r.complete(t)
 	r.complete(t)
 	var hook, other tokens
 	r.ch.OnEvent(hook.add)
-	hook.want(t, "events that were there before", 2)
+	hook.want(t, "events before the hook was set", 2)
 	r.complete(t)
-	hook.want(t, "one event more", 3)
+	hook.want(t, "another event", 3)
 	for range 2 {
 		if cq := must(r.ch.TryGetEvent())(t); cq != r.cq {
 			t.Error("an event of another CQ")
@@ -100,7 +100,7 @@ func TestCompChannelOnEvent(t *testing.T) {
 	other.want(t, "the CQ is destroyed", 0)
 	hook.want(t, "replaced", 3)
 	_, err = r.ch.TryGetEvent()
-	again(t, err)
+	wantAgain(t, err)
 	check(t, r.ch.Destroy())
 	if _, err := r.ch.TryGetEvent(); !errors.Is(err, verbs.ErrDestroyed) {
 		t.Errorf("TryGetEvent of a destroyed channel: %v", err)
@@ -110,7 +110,7 @@ func TestCompChannelOnEvent(t *testing.T) {
 // TestOnEventEnded: a nil function ends the calls.
 func TestOnEventEnded(t *testing.T) {
 	r := newRig(t)
-	r.bring(t, verbs.StateRTS)
+	r.moveTo(t, verbs.StateRTS)
 	var hook tokens
 	r.ch.OnEvent(hook.add)
 	r.ch.OnEvent(nil)
@@ -120,11 +120,11 @@ func TestOnEventEnded(t *testing.T) {
 	}
 }
 
-// TestOnEventUnlocked: whom the function wakes can use the QP and the CQ before the function
-// returns.
+// TestOnEventUnlocked: a goroutine that the function wakes can use the QP and the CQ before the
+// function returns.
 func TestOnEventUnlocked(t *testing.T) {
 	r := newRig(t)
-	r.bring(t, verbs.StateRTS)
+	r.moveTo(t, verbs.StateRTS)
 	r.ch.OnEvent(func(int) {
 		woken := make(chan error, 1)
 		go func() {
@@ -139,18 +139,18 @@ func TestOnEventUnlocked(t *testing.T) {
 		case err := <-woken:
 			check(t, err)
 		case <-time.After(10 * time.Second):
-			t.Error("who was woken waits for a lock")
+			t.Error("the woken goroutine waits for a lock")
 		}
 	})
 	r.complete(t)
 	if n := r.l.endedProgress.Load(); n != 1 { // by RequestNotify in complete
-		t.Errorf("EndProgress was called %d times, want 1: Arm is for programs that go on polling", n)
+		t.Errorf("EndProgress was called %d times, want 1: Arm is for programs that continue to poll", n)
 	}
 	check(t, r.qp.PostSend(&verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendSignaled})) // armed by Arm
 }
 
-// TestHookEndsProgress: a program that waits for its hook sleeps without a call of GetEvent, so
-// that RequestNotify and a TryGetEvent in vain say that it may.
+// TestHookEndsProgress: a program that waits for its hook sleeps without a call of GetEvent.
+// RequestNotify and a TryGetEvent without an event therefore call EndProgress.
 func TestHookEndsProgress(t *testing.T) {
 	r := newRig(t)
 	check(t, r.cq.RequestNotify(false))
@@ -163,7 +163,7 @@ func TestHookEndsProgress(t *testing.T) {
 		t.Errorf("with a hook, RequestNotify called EndProgress %d times", n)
 	}
 	_, err := r.ch.TryGetEvent()
-	again(t, err)
+	wantAgain(t, err)
 	if n := r.l.endedProgress.Load(); n != 2 {
 		t.Errorf("EndProgress was called %d times after TryGetEvent, want 2", n)
 	}
@@ -174,7 +174,7 @@ func TestHookEndsProgress(t *testing.T) {
 func TestTryGetEventIsAcknowledged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		r.bring(t, verbs.StateRTS)
+		r.moveTo(t, verbs.StateRTS)
 		r.complete(t)
 		cq := must(r.ch.TryGetEvent())(t)
 		check(t, r.qp.Destroy())
@@ -182,16 +182,16 @@ func TestTryGetEventIsAcknowledged(t *testing.T) {
 	})
 }
 
-// TestOnAsyncEvent: as TestCompChannelOnEvent, for the events of a device.
+// TestOnAsyncEvent is like TestCompChannelOnEvent, for the events of a device.
 func TestOnAsyncEvent(t *testing.T) {
 	r := newRig(t)
 	raise := func() { r.lq.locked(func() { r.lq.Event(verbs.EventCommEst) }) }
 	_, err := r.dev.TryGetAsyncEvent()
-	again(t, err)
+	wantAgain(t, err)
 	raise()
 	var hook tokens
 	r.dev.OnAsyncEvent(hook.add)
-	hook.want(t, "an event that was there before", 1)
+	hook.want(t, "an event before the hook was set", 1)
 	raise()
 	r.l.event(verbs.EventPortErr, 1)
 	hook.want(t, "two more", 3)
@@ -210,7 +210,7 @@ func TestOnAsyncEvent(t *testing.T) {
 		t.Errorf("got %+v", e)
 	}
 	for range 2 {
-		check(t, e.Ack()) // has no object that waits
+		check(t, e.Ack()) // has no effect without an object
 	}
 	r.dev.OnAsyncEvent(nil)
 	r.l.event(verbs.EventPortActive, 1)
@@ -254,7 +254,7 @@ func TestDestroyWaitsForAsyncAck(t *testing.T) {
 				case e.CQ == cq:
 					acks[2] = e.Ack
 				default:
-					t.Fatalf("an event of nothing: %+v", e)
+					t.Fatalf("an event without a known object: %+v", e)
 				}
 			}
 			check(t, qps[1].Destroy())
@@ -272,10 +272,11 @@ func TestDestroyWaitsForAsyncAck(t *testing.T) {
 	})
 }
 
-// TestTryGetAllocatesNothing: neither a take in vain nor one with success allocates.
+// TestTryGetAllocatesNothing: TryGetEvent and TryGetAsyncEvent do not allocate, with or without an
+// event.
 func TestTryGetAllocatesNothing(t *testing.T) {
 	r := newRig(t)
-	r.bring(t, verbs.StateRTS)
+	r.moveTo(t, verbs.StateRTS)
 	var hook tokens
 	r.ch.OnEvent(hook.add)
 	wr := &verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendSignaled}
@@ -297,11 +298,11 @@ func TestTryGetAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestReady: the word says what Poll would find, without a call.
+// TestReady: the Ready word is 1 exactly while Poll would return a completion or an error.
 func TestReady(t *testing.T) {
 	r := newRig(t)
 	var word atomic.Uint32
-	word.Store(7) // whatever was in the memory
+	word.Store(7) // CreateCQ overwrites it
 	cq := must(r.dev.CreateCQ(2, &verbs.CQInitAttr{Ready: &word, Wait: verbs.WaitEvent}))(t)
 	want := func(what string, v uint32) {
 		t.Helper()
@@ -333,7 +334,7 @@ func TestReady(t *testing.T) {
 	want("destroyed: Poll returns an error", 1)
 }
 
-// TestProgress: Progress and EndProgress are the provider's, until the device is closed.
+// TestProgress: Progress and EndProgress call the provider until the device is closed.
 func TestProgress(t *testing.T) {
 	l := newLoop()
 	dev := must(verbs.Open(l))(t)

@@ -9,7 +9,8 @@ import (
 	"unsafe"
 )
 
-// TestInMaps: kernels before 6.11 are asked by a text, and say the same.
+// TestInMaps: parsing /proc/self/maps, for kernels before 6.11, gives the same results as the
+// ioctl.
 func TestInMaps(t *testing.T) {
 	const maps = "00001000-00003000 rw-p 00000000 00:00 0\n" +
 		"00003000-00004000 r--p 00000000 fd:00 12   /bin/a b\n" +
@@ -25,7 +26,7 @@ func TestInMaps(t *testing.T) {
 	} {
 		for write, want := range map[bool]bool{false: c.read, true: c.write} {
 			if got := inMaps(bufio.NewScanner(strings.NewReader(maps)), c.from, c.end, write); got != want {
-				t.Errorf("[%#x, %#x), to be written %v: %v", c.from, c.end, write, got)
+				t.Errorf("[%#x, %#x), write %v: %v", c.from, c.end, write, got)
 			}
 		}
 	}
@@ -41,7 +42,7 @@ func TestInMaps(t *testing.T) {
 	defer f.Close()
 	from := uint64(uintptr(unsafe.Pointer(&buf[0])))
 	if !inMaps(bufio.NewScanner(f), from, from+uint64(len(buf)), false) || mapped(buf, true) || !mapped(buf, false) {
-		t.Error("what is mapped to be read alone is taken for something else")
+		t.Error("wrong result for a read-only mapping")
 	}
 }
 

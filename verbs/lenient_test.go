@@ -9,10 +9,10 @@ import (
 )
 
 // TestFlowLabelHas20Bits: the upper bits of a flow label are ignored, as in Linux; UCX sets all 32.
-// The caller's attributes stay as they are.
+// The caller's attributes are not changed.
 func TestFlowLabelHas20Bits(t *testing.T) {
 	r := newRig(t)
-	r.bring(t, verbs.StateInit)
+	r.moveTo(t, verbs.StateInit)
 	attr := steps[verbs.StateRTR]
 	attr.QPState = verbs.StateRTR
 	attr.AHAttr.GRH.FlowLabel = 0xffffffff
@@ -31,17 +31,17 @@ func TestFlowLabelHas20Bits(t *testing.T) {
 	}
 }
 
-// TestMaxInlineDataRoundedUp: inline data may be as long as the SGEs that it takes the place of, as
-// with rxe, or as long as was asked for; and no longer than the device allows. Requests with inline
-// data and with SGEs do not disturb each other.
+// TestMaxInlineDataRoundedUp: MaxInlineData is the requested length or the size of the SGEs, as in
+// rxe, whichever is larger, up to the device's limit. Requests with inline data and with SGEs do
+// not affect each other.
 func TestMaxInlineDataRoundedUp(t *testing.T) {
-	for _, c := range []struct{ sges, asked, want int }{{0, 0, 0}, {1, 0, 16}, {4, 1, 64}, {4, 64, 64}, {4, 65, 65}, {32, 0, 512}} {
-		r := newRigWith(t, verbs.QPCap{MaxSendWR: 4, MaxSendSGE: c.sges, MaxInlineData: c.asked}, 64)
-		r.bring(t, verbs.StateRTS)
+	for _, c := range []struct{ sges, requested, want int }{{0, 0, 0}, {1, 0, 16}, {4, 1, 64}, {4, 64, 64}, {4, 65, 65}, {32, 0, 512}} {
+		r := newRigWith(t, verbs.QPCap{MaxSendWR: 4, MaxSendSGE: c.sges, MaxInlineData: c.requested}, 64)
+		r.moveTo(t, verbs.StateRTS)
 		_, init, err := r.qp.Query(0)
 		check(t, err)
 		if init.Cap.MaxInlineData != c.want || init.Cap.MaxSendSGE != c.sges {
-			t.Errorf("%d SGEs and %d bytes asked for: %+v, want %d bytes", c.sges, c.asked, init.Cap, c.want)
+			t.Errorf("%d SGEs and %d bytes requested: %+v, want %d bytes", c.sges, c.requested, init.Cap, c.want)
 		}
 		if c.sges == 0 {
 			continue

@@ -10,20 +10,20 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// loop is a provider without a network: its QPs complete sends as soon as they are posted, or when
-// a test does.
+// loop is a provider without a network. Its QPs complete sends when they are posted, or the test
+// completes them.
 type loop struct {
 	attr    verbs.DeviceAttr
 	port    verbs.PortAttr
 	onDereg func(*verbs.MR)
 	event   func(verbs.AsyncEventType, uint8)
-	flow    *verbs.FlowAttr // the last one made, nil if it is destroyed
-	onFlow  func() error    // called while a flow is made, which fails with its error
+	flow    *verbs.FlowAttr // the last flow created, nil if it is destroyed
+	onFlow  func() error    // called by CreateFlow, which fails with its error
 
 	progressed, endedProgress atomic.Int64 // calls of Progress and EndProgress
-	busy                      bool         // what Progress returns
+	busy                      bool         // the result of Progress
 
-	shutdown error // what Shutdown returns
+	shutdown error // the result of Shutdown
 
 	mu   sync.Mutex
 	keys uint32
@@ -45,7 +45,8 @@ func newLoop() *loop {
 		attr: verbs.DeviceAttr{MaxMRSize: 1 << 40, MaxQP: 64, MaxQPWR: 1024, MaxSGE: 32, MaxSGERd: 32,
 			MaxInlineData: 512, MaxCQ: 64, MaxCQE: 4096, MaxMR: 64, MaxPD: 4, MaxQPRDAtom: 16, MaxQPInitRDAtom: 8,
 			MaxSRQ: 4, MaxSRQWR: 256, MaxSRQSGE: 16, MaxAH: 3, MaxMcastGrp: 2, MaxMcastQPAttach: 2, MaxTotalMcastQPAttach: 3,
-			DeviceCapFlags: verbs.DeviceXRC | verbs.DeviceFlushGlobal | verbs.DeviceAtomicWrite, AtomicCap: verbs.AtomicGlob, PhysPortCnt: 2, MaxPKeys: 1},
+			DeviceCapFlags: verbs.DeviceXRC | verbs.DeviceFlushGlobal | verbs.DeviceAtomicWrite, AtomicCap: verbs.AtomicGlob,
+			PhysPortCnt: 2, MaxPKeys: 1},
 		port: verbs.PortAttr{State: verbs.PortActive, MaxMTU: verbs.MTU4096, ActiveMTU: verbs.MTU1024, GIDTblLen: 1,
 			MaxMsgSz: 1 << 30, PKeyTblLen: 1},
 	}
@@ -185,7 +186,7 @@ func newRigWith(t testing.TB, c verbs.QPCap, cqe int) *rig {
 	return r
 }
 
-// open makes everything on r.l.
+// open creates the objects of the rig on r.l.
 func (r *rig) open(t testing.TB, c verbs.QPCap, cqe int) {
 	t.Helper()
 	r.dev = must(verbs.Open(r.l))(t)
@@ -196,7 +197,7 @@ func (r *rig) open(t testing.TB, c verbs.QPCap, cqe int) {
 	r.lq = r.l.qps[r.qp.Num()]
 }
 
-// Attributes that bring a QP from RESET to the state at which they are indexed, and their masks.
+// Attributes for the transition to each state, and their masks.
 var (
 	steps = map[verbs.QPState]verbs.QPAttr{
 		verbs.StateInit: {PortNum: 1, QPAccessFlags: verbs.AccessRemoteWrite},
@@ -213,8 +214,8 @@ var (
 	}
 )
 
-// bring moves the QP from RESET to a state.
-func (r *rig) bring(t testing.TB, to verbs.QPState) {
+// moveTo moves the QP from RESET to a state.
+func (r *rig) moveTo(t testing.TB, to verbs.QPState) {
 	t.Helper()
 	if to == verbs.StateErr {
 		check(t, r.qp.Modify(&verbs.QPAttr{QPState: to}, verbs.QPAttrState))
@@ -227,7 +228,7 @@ func (r *rig) bring(t testing.TB, to verbs.QPState) {
 	}
 }
 
-// pollAll takes every completion out of a CQ.
+// pollAll polls all completions of a CQ.
 func pollAll(t testing.TB, cq *verbs.CQ) []verbs.WC {
 	t.Helper()
 	wcs := make([]verbs.WC, cq.Cap())
@@ -236,5 +237,5 @@ func pollAll(t testing.TB, cq *verbs.CQ) []verbs.WC {
 	return wcs[:n]
 }
 
-// registered is mr as a provider sees it.
+// registered returns the providers' view of mr.
 func registered(mr *verbs.MR) *verbs.RegisteredMR { return (*verbs.RegisteredMR)(mr) }

@@ -8,8 +8,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestRegMappingFaults: memory that the process lacks is found when it is registered, not when it
-// is used.
+// TestRegMappingFaults: registration fails if the memory is not mapped or its protection does not
+// allow the access.
 func TestRegMappingFaults(t *testing.T) {
 	r := newRig(t)
 	const page = 4096
@@ -24,15 +24,15 @@ func TestRegMappingFaults(t *testing.T) {
 		access  verbs.Access
 		fault   bool
 	}{
-		{"to be written", 0, 2 * page, write, false},
-		{"nothing", 4 * page, 0, write, false},
-		{"read-only, to be read", 0, 4 * page, 0, false},
-		{"read-only, to be written", 2*page - 1, 2, write, true},
-		{"read-only, to be written later", 0, 4 * page, write | verbs.AccessOnDemand, false},
-		{"neither", 4*page - 1, 2, 0, true},
-		{"its end neither", 0, 4*page + 1, 0, true},
-		{"neither before", 5*page - 1, 2, write, true},
-		{"behind", 5 * page, 3 * page, write, false},
+		{"writable", 0, 2 * page, write, false},
+		{"0 bytes", 4 * page, 0, write, false},
+		{"read-only, for reading", 0, 4 * page, 0, false},
+		{"read-only, for writing", 2*page - 1, 2, write, true},
+		{"read-only, for writing on demand", 0, 4 * page, write | verbs.AccessOnDemand, false},
+		{"start inaccessible", 4*page - 1, 2, 0, true},
+		{"end inaccessible", 0, 4*page + 1, 0, true},
+		{"first byte inaccessible", 5*page - 1, 2, write, true},
+		{"after it", 5 * page, 3 * page, write, false},
 	} {
 		mr, err := r.pd.RegMapping(pages[c.from:][:c.n], c.access)
 		if c.fault != errors.Is(err, syscall.EFAULT) || (err == nil) == c.fault {

@@ -8,13 +8,13 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// newMWRig is a rig whose device has 4 memory windows.
+// newMWRig returns a rig whose device supports 4 memory windows.
 func newMWRig(t *testing.T) *rig {
 	t.Helper()
 	r := &rig{l: newLoop()}
 	r.l.attr.MaxMW = 4
 	r.open(t, verbs.QPCap{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 4, MaxRecvSGE: 4, MaxInlineData: 64}, 64)
-	r.bring(t, verbs.StateRTS)
+	r.moveTo(t, verbs.StateRTS)
 	return r
 }
 
@@ -31,7 +31,7 @@ func TestMWObjects(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	if mws[1].Type() != verbs.MWType2 || mws[1].PD() != r.pd {
-		t.Error("not what it was made with")
+		t.Error("wrong attributes")
 	}
 	check(t, r.qp.Destroy())
 	if err := r.pd.Dealloc(); !errors.Is(err, verbs.ErrBusy) {
@@ -57,7 +57,7 @@ func TestIncRKey(t *testing.T) {
 	}
 }
 
-// TestPostBind: what is posted is what the provider gets, and the window has its new key at once.
+// TestPostBind: the provider gets the posted requests, and the window has its new key immediately.
 func TestPostBind(t *testing.T) {
 	r := newMWRig(t)
 	r.lq.hold = true
@@ -74,7 +74,7 @@ func TestPostBind(t *testing.T) {
 	if two.RKey() != bind.RKey {
 		t.Errorf("rkey %#x, want %#x", two.RKey(), bind.RKey)
 	}
-	bind.Length = 1 // it was copied
+	bind.Length = 1 // does not change the posted copy
 	r.lq.locked(func() {
 		a, b := r.lq.Send(0), r.lq.Send(1)
 		if a.ID != 5 || a.Opcode != verbs.BindMW || a.Bind.MW != one || a.Bind.RKey != key || a.Bind.MWBindInfo != info {
@@ -90,9 +90,9 @@ func TestPostBind(t *testing.T) {
 	}
 }
 
-// TestBindTakesLowerBits: of the key that a bind asks for, the window takes the lower 8 bits. A
-// refused list gives back the key that the window had.
-func TestBindTakesLowerBits(t *testing.T) {
+// TestBindUsesLowerBits: the window's new key has only the lower 8 bits of the requested key. A
+// rejected list restores the window's previous key.
+func TestBindUsesLowerBits(t *testing.T) {
 	r := newMWRig(t)
 	r.lq.hold = true
 	mr := must(r.pd.RegMR(make([]byte, 64), verbs.AccessMWBind))(t)
@@ -104,7 +104,7 @@ func TestBindTakesLowerBits(t *testing.T) {
 		check(t, r.qp.PostSend(&verbs.SendWR{Opcode: verbs.BindMW, Bind: bind}))
 		want := index | key&0xff
 		if mw.RKey() != want || bind.RKey != key {
-			t.Errorf("asked for %#x: the window has %#x, want %#x; the request has %#x", key, mw.RKey(), want, bind.RKey)
+			t.Errorf("requested %#x: the window has %#x, want %#x; the request has %#x", key, mw.RKey(), want, bind.RKey)
 		}
 		r.lq.locked(func() {
 			if got := r.lq.Send(i).Bind.RKey; got != want {
@@ -115,12 +115,12 @@ func TestBindTakesLowerBits(t *testing.T) {
 	bind := func(mw *verbs.MW) verbs.SendWR {
 		return verbs.SendWR{Opcode: verbs.BindMW, Bind: &verbs.MWBind{MW: mw, RKey: 0x12345678, MWBindInfo: info}}
 	}
-	if err := r.qp.PostSendAll(inTurn(bind(mw), bind(nil))); err == nil || mw.RKey() != index|0x77 {
+	if err := r.qp.PostSendAll(sequence(bind(mw), bind(nil))); err == nil || mw.RKey() != index|0x77 {
 		t.Errorf("%v; the window has %#x", err, mw.RKey())
 	}
 }
 
-func TestPostBindRefuses(t *testing.T) {
+func TestPostBindRejects(t *testing.T) {
 	r := newMWRig(t)
 	other := newMWRig(t)
 	mr := must(r.pd.RegMR(make([]byte, 64), verbs.AccessMWBind))(t)

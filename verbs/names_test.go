@@ -11,7 +11,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// Names and values as in infiniband/verbs.h: a peer's logs, scripts and captures use them.
+// Names and values are those of infiniband/verbs.h, because logs, scripts and captures of peers use
+// them.
 func TestNames(t *testing.T) {
 	list := func(names string) map[int]string {
 		m := make(map[int]string)
@@ -118,6 +119,6 @@ func TestErrnos(t *testing.T) {
 		}
 	}
 	if errors.Is(verbs.ErrQueueFull, verbs.ErrNoMemory) {
-		t.Error("a full queue is taken for lack of resources")
+		t.Error("ErrQueueFull matches ErrNoMemory")
 	}
 }

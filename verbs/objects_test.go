@@ -21,7 +21,7 @@ func TestOpenQuery(t *testing.T) {
 	}
 	r := newRig(t)
 	if r.dev.Name() != "loop0" || r.dev.QueryDevice().MaxQP != 64 {
-		t.Error("not the provider's attributes")
+		t.Error("the attributes differ from the provider's")
 	}
 	for _, port := range []uint8{0, 3} {
 		if _, err := r.dev.QueryPort(port); !errors.Is(err, verbs.ErrInvalid) {
@@ -39,7 +39,7 @@ func TestOpenQuery(t *testing.T) {
 	}
 }
 
-// TestTeardown: an object cannot be destroyed while objects depend on it, nor twice.
+// TestTeardown: an object cannot be destroyed while objects depend on it, or a second time.
 func TestTeardown(t *testing.T) {
 	r := newRig(t)
 	mr := must(r.pd.RegMR(make([]byte, 1), 0))(t)
@@ -62,7 +62,7 @@ func TestTeardown(t *testing.T) {
 	busy("channel", r.ch.Destroy)
 	gone("QP", r.qp.Destroy)
 	if !r.lq.destroyed {
-		t.Error("the provider does not know")
+		t.Error("the provider's QP is not destroyed")
 	}
 	busy("PD with an MR", r.pd.Dealloc)
 	gone("MR", mr.Dereg)
@@ -117,7 +117,7 @@ func TestLimits(t *testing.T) {
 				return
 			}
 		}
-		t.Errorf("no %s", what)
+		t.Errorf("%s has no effect", what)
 	}
 	full("MaxPD of 4", func() error { _, err := r.dev.AllocPD(); return err })
 	full("MaxMR of 64", func() error { _, err := r.pd.RegMR(make([]byte, 1), 0); return err })
@@ -128,7 +128,7 @@ func TestLimits(t *testing.T) {
 	})
 }
 
-func TestCreateRefuses(t *testing.T) {
+func TestCreateRejects(t *testing.T) {
 	r, other := newRig(t), newRig(t)
 	for _, cqe := range []int{-1, 0, 4097} {
 		if _, err := r.dev.CreateCQ(cqe, nil); !errors.Is(err, verbs.ErrInvalid) {
@@ -174,7 +174,7 @@ func TestCreateRefuses(t *testing.T) {
 	}
 }
 
-func TestRegMRRefuses(t *testing.T) {
+func TestRegMRRejects(t *testing.T) {
 	r := newRig(t)
 	r.l.attr.MaxMRSize = 4
 	small := must(verbs.Open(r.l))(t)
@@ -206,7 +206,7 @@ func TestRegMRRefuses(t *testing.T) {
 	must(pd.RegMRIOVA(make([]byte, 4), math.MaxUint64-3, 0))(t)
 }
 
-// TestEmptyRegion: a region of no bytes has keys, and none of its neighbours'.
+// TestEmptyRegion: a region of 0 bytes has keys, and gives no access to adjacent bytes.
 func TestEmptyRegion(t *testing.T) {
 	r := newRig(t)
 	buf := make([]byte, 100)
@@ -216,7 +216,7 @@ func TestEmptyRegion(t *testing.T) {
 			t.Errorf("%d bytes, keys %#x and %#x", mr.Length(), mr.LKey(), mr.RKey())
 		}
 		if _, ok := mr.Bytes(mr.Addr(), 1); ok {
-			t.Error("has a byte")
+			t.Error("the region contains a byte")
 		}
 		check(t, mr.Rereg(verbs.ReregTranslation, nil, buf, 0))
 		check(t, mr.Rereg(verbs.ReregTranslation, nil, nil, 0))
@@ -262,8 +262,8 @@ func TestMRRange(t *testing.T) {
 	}
 }
 
-// TestDeregWaits: an access that found the region before deregistration, under its QP's lock, ends
-// before Dereg returns.
+// TestDeregWaits: an access that looked up the region before deregistration, under its QP's lock,
+// ends before Dereg returns.
 func TestDeregWaits(t *testing.T) {
 	r := newRig(t)
 	mr := must(r.pd.RegMR(make([]byte, 1), verbs.AccessLocalWrite))(t)
@@ -273,7 +273,7 @@ func TestDeregWaits(t *testing.T) {
 		go r.lq.locked(func() {
 			close(running)
 			for range 1000 {
-				mr.Buf()[0]++ // the race detector sees it if Dereg does not wait
+				mr.Buf()[0]++ // the race detector reports it if Dereg does not wait
 				runtime.Gosched()
 			}
 			done.Store(true)
@@ -289,9 +289,9 @@ func TestDeregWaits(t *testing.T) {
 
 func TestAsyncEvents(t *testing.T) {
 	r := newRig(t)
-	r.bring(t, verbs.StateRTR)
+	r.moveTo(t, verbs.StateRTR)
 	other := must(r.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, SendCQ: r.cq, RecvCQ: r.cq}))(t)
-	for range 2000 { // nobody asks: what is kept is bounded
+	for range 2000 { // the number of queued events is bounded
 		r.lq.locked(func() { r.lq.Event(verbs.EventCommEst) })
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -319,8 +319,9 @@ func TestAsyncEvents(t *testing.T) {
 	}
 }
 
-// TestAsyncEventsOfMany: when very many QPs fail at once, none of their events is lost, whatever
-// else has happened, and whoever waits for each can destroy the SRQ.
+// TestAsyncEventsOfMany: when a great many QPs fail at the same time, none of their events is lost,
+// even with many other events in the queue. A program can wait for all of these events and then
+// destroy the SRQ.
 func TestAsyncEventsOfMany(t *testing.T) {
 	const count = 3000
 	r := &rig{l: newLoop()}
@@ -333,7 +334,7 @@ func TestAsyncEventsOfMany(t *testing.T) {
 	waiting := make(map[*verbs.QP]bool)
 	for range count {
 		qp := must(r.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, SendCQ: r.cq, RecvCQ: r.cq, SRQ: srq}))(t)
-		(&rig{qp: qp}).bring(t, verbs.StateInit)
+		(&rig{qp: qp}).moveTo(t, verbs.StateInit)
 		waiting[qp] = true
 	}
 	var hook tokens
@@ -361,7 +362,7 @@ func TestAsyncEventsOfMany(t *testing.T) {
 			continue
 		}
 		if e.Type != verbs.EventQPLastWQEReached || !waiting[e.QP] {
-			t.Fatalf("got %v of a QP that has none", e.Type)
+			t.Fatalf("unexpected %v of a QP", e.Type)
 		}
 		check(t, e.QP.Destroy())
 		delete(waiting, e.QP)
@@ -376,8 +377,8 @@ func TestAsyncEventsOfMany(t *testing.T) {
 	check(t, srq.Destroy())
 }
 
-// TestAsyncEventsOfDestroyed: events of objects that are destroyed take no memory, even behind one
-// that nobody takes.
+// TestAsyncEventsOfDestroyed: events of destroyed objects use no memory, even after an event that
+// stays in the queue.
 func TestAsyncEventsOfDestroyed(t *testing.T) {
 	const rounds, limit = 20_000, 256 << 10
 	r := newRig(t)
@@ -405,8 +406,8 @@ func TestAsyncEventsOfDestroyed(t *testing.T) {
 	noEvent(t, r.dev)
 }
 
-// TestAsyncEventsOfSurvivors: when many of the objects that have events are destroyed, those of the
-// others come, in their order.
+// TestAsyncEventsOfSurvivors: when many objects with events are destroyed, the events of the others
+// are returned in order.
 func TestAsyncEventsOfSurvivors(t *testing.T) {
 	const count = 600
 	for name, order := range map[string]func([]*verbs.QP){"oldest first": func([]*verbs.QP) {}, "newest first": slices.Reverse[[]*verbs.QP]} {

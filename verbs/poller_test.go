@@ -15,7 +15,7 @@ func TestPoller(t *testing.T) {
 		cq := must(r.dev.CreateCQ(4, &verbs.CQInitAttr{Timestamps: true}))(t)
 		qp := must(r.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, SendCQ: cq, RecvCQ: cq,
 			Cap: verbs.QPCap{MaxSendWR: 4}}))(t)
-		(&rig{qp: qp}).bring(t, verbs.StateRTS)
+		(&rig{qp: qp}).moveTo(t, verbs.StateRTS)
 		opened := r.dev.RawClock()
 		start := time.Now()
 		send := func(id uint64) {
@@ -25,7 +25,7 @@ func TestPoller(t *testing.T) {
 			time.Sleep(time.Second)
 			send(id)
 		}
-		check(t, cq.Resize(8)) // the stamps move too
+		check(t, cq.Resize(8)) // moves the timestamps too
 		time.Sleep(time.Hour)
 		var n uint64
 		p := cq.StartPoll()
@@ -48,7 +48,7 @@ func TestPoller(t *testing.T) {
 			t.Errorf("%d completions", n)
 		}
 
-		r.bring(t, verbs.StateRTS)
+		r.moveTo(t, verbs.StateRTS)
 		check(t, r.qp.PostSend(&verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendSignaled}))
 		p = r.cq.StartPoll()
 		if !p.Next() || p.CompletionTS() != 0 || !p.CompletionWallclock().IsZero() {

@@ -12,7 +12,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-func TestPostSendRefuses(t *testing.T) {
+func TestPostSendRejects(t *testing.T) {
 	buf := make([]byte, 128)
 	sge := func(n uint32) verbs.SGE { return verbs.SGE{Length: n} }
 	for _, c := range []struct {
@@ -23,7 +23,7 @@ func TestPostSendRefuses(t *testing.T) {
 	}{
 		{"nil", func(*verbs.MR) *verbs.SendWR { return nil }, verbs.ErrInvalid, "nil"},
 		{"opcode unknown", func(*verbs.MR) *verbs.SendWR { return &verbs.SendWR{Opcode: 200} }, verbs.ErrInvalid, "200"},
-		{"opcode not of the device", func(*verbs.MR) *verbs.SendWR {
+		{"opcode not supported by the device", func(*verbs.MR) *verbs.SendWR {
 			return &verbs.SendWR{Opcode: verbs.SendWithInv}
 		}, verbs.ErrNotSupported, "SEND_WITH_INV"},
 		{"flags", func(*verbs.MR) *verbs.SendWR {
@@ -41,10 +41,10 @@ func TestPostSendRefuses(t *testing.T) {
 		{"atomic write of 4", func(*verbs.MR) *verbs.SendWR {
 			return &verbs.SendWR{Opcode: verbs.AtomicWrite, SGList: []verbs.SGE{{Length: 4}}}
 		}, verbs.ErrInvalid, "needs 8"},
-		{"flush of data", func(*verbs.MR) *verbs.SendWR {
+		{"flush with data", func(*verbs.MR) *verbs.SendWR {
 			return &verbs.SendWR{Opcode: verbs.Flush, FlushType: verbs.FlushGlobal, SGList: []verbs.SGE{{Length: 4}}}
 		}, verbs.ErrInvalid, "no SGList"},
-		{"flush to nowhere", func(*verbs.MR) *verbs.SendWR {
+		{"flush without a type", func(*verbs.MR) *verbs.SendWR {
 			return &verbs.SendWR{Opcode: verbs.Flush}
 		}, verbs.ErrInvalid, "FlushType 0"},
 		{"flush of an unknown level", func(*verbs.MR) *verbs.SendWR {
@@ -71,7 +71,7 @@ func TestPostSendRefuses(t *testing.T) {
 		{"inline before the region", func(mr *verbs.MR) *verbs.SendWR {
 			return &verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendInline, SGList: []verbs.SGE{mr.SGE(-1, 2)}}
 		}, verbs.ErrInvalid, "not within the region"},
-		{"inline of a wrong lkey", func(mr *verbs.MR) *verbs.SendWR {
+		{"inline with a wrong lkey", func(mr *verbs.MR) *verbs.SendWR {
 			s := mr.SGE(0, 1)
 			s.LKey ^= 1
 			return &verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendInline, SGList: []verbs.SGE{s}}
@@ -79,7 +79,7 @@ func TestPostSendRefuses(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newRig(t)
-			r.bring(t, verbs.StateRTS)
+			r.moveTo(t, verbs.StateRTS)
 			mr := must(r.pd.RegMR(buf, verbs.AccessLocalWrite))(t)
 			ok := &verbs.SendWR{ID: 1, Opcode: verbs.Send, Flags: verbs.SendSignaled}
 			err := r.qp.PostSend(ok, ok, c.wr(mr), ok)
@@ -117,7 +117,7 @@ func TestPostStates(t *testing.T) {
 		}
 	}
 	post(verbs.StateRTS, nil, nil)
-	r.bring(t, verbs.StateErr)
+	r.moveTo(t, verbs.StateErr)
 	post(verbs.StateErr, nil, nil)
 	check(t, r.qp.Destroy())
 	post(verbs.StateErr, verbs.ErrDestroyed, verbs.ErrDestroyed)
@@ -125,7 +125,7 @@ func TestPostStates(t *testing.T) {
 
 func TestQueueFull(t *testing.T) {
 	r := newRig(t)
-	r.bring(t, verbs.StateRTS)
+	r.moveTo(t, verbs.StateRTS)
 	r.lq.hold = true
 	var sends []*verbs.SendWR
 	var recvs []*verbs.RecvWR
@@ -152,7 +152,7 @@ func TestQueueFull(t *testing.T) {
 
 func TestPostCopies(t *testing.T) {
 	r := newRig(t)
-	r.bring(t, verbs.StateRTS)
+	r.moveTo(t, verbs.StateRTS)
 	r.lq.hold = true
 	buf := []byte("payload-of-the-message")
 	mr := must(r.pd.RegMR(buf, 0))(t)
@@ -188,7 +188,7 @@ func TestPostCopies(t *testing.T) {
 
 func TestNothingPostedRingsNoDoorbell(t *testing.T) {
 	r := newRig(t)
-	r.bring(t, verbs.StateRTS)
+	r.moveTo(t, verbs.StateRTS)
 	check(t, r.qp.PostSend())
 	if err := r.qp.PostSend(nil, &verbs.SendWR{Opcode: verbs.Send}); !errors.Is(err, verbs.ErrInvalid) {
 		t.Errorf("got %v", err)
@@ -200,7 +200,7 @@ func TestNothingPostedRingsNoDoorbell(t *testing.T) {
 
 func TestInlineOfDeregisteredRegion(t *testing.T) {
 	r := newRig(t)
-	r.bring(t, verbs.StateRTS)
+	r.moveTo(t, verbs.StateRTS)
 	mr := must(r.pd.RegMR(make([]byte, 8), 0))(t)
 	wr := &verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendInline, SGList: []verbs.SGE{mr.SGE(0, 8)}}
 	check(t, r.qp.PostSend(wr))
@@ -216,7 +216,7 @@ func TestSignalling(t *testing.T) {
 		qp := must(r.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, SendCQ: r.cq, RecvCQ: r.cq, SQSigAll: all,
 			Cap: verbs.QPCap{MaxSendWR: 4}}))(t)
 		r.qp, r.lq = qp, r.l.qps[qp.Num()]
-		r.bring(t, verbs.StateRTS)
+		r.moveTo(t, verbs.StateRTS)
 		check(t, qp.PostSend(&verbs.SendWR{ID: 1, Opcode: verbs.Send},
 			&verbs.SendWR{ID: 2, Opcode: verbs.RDMAWriteWithImm, Flags: verbs.SendSignaled}))
 		r.lq.hold = true
@@ -234,7 +234,7 @@ func TestSignalling(t *testing.T) {
 
 func TestCompletionFields(t *testing.T) {
 	r := newRig(t)
-	r.bring(t, verbs.StateRTS)
+	r.moveTo(t, verbs.StateRTS)
 	r.lq.hold = true
 	sge := []verbs.SGE{{Length: 8}}
 	want := map[verbs.WROpcode]verbs.WCOpcode{verbs.Send: verbs.WCSend, verbs.SendWithImm: verbs.WCSend,
@@ -249,15 +249,15 @@ func TestCompletionFields(t *testing.T) {
 	}
 }
 
-// flushed posts 3 sends and 3 receives, one of them taken for a message, moves the QP to ERR and
-// posts 2 more of each. It returns all completions.
+// flushed posts 3 sends and 3 receives, and starts to use the first receive for a message. It then
+// moves the QP to ERR, posts 2 more of each, and returns all completions.
 func flushed(t *testing.T, toErr func(*rig)) (sends, recvs []verbs.WC, r *rig) {
 	r = newRig(t)
 	recvCQ := must(r.dev.CreateCQ(16, nil))(t)
 	qp := must(r.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, SendCQ: r.cq, RecvCQ: recvCQ,
 		Cap: verbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4}}))(t)
 	r.qp, r.lq = qp, r.l.qps[qp.Num()]
-	r.bring(t, verbs.StateRTS)
+	r.moveTo(t, verbs.StateRTS)
 	r.lq.hold = true
 	for i := range uint64(3) {
 		check(t, qp.PostSend(&verbs.SendWR{ID: i, Opcode: verbs.Send}))
@@ -300,7 +300,7 @@ func wantIDs(t *testing.T, what string, wcs []verbs.WC, ids []uint64, first verb
 }
 
 func TestFlushByModify(t *testing.T) {
-	sends, recvs, r := flushed(t, func(r *rig) { r.bring(t, verbs.StateErr) })
+	sends, recvs, r := flushed(t, func(r *rig) { r.moveTo(t, verbs.StateErr) })
 	wantIDs(t, "send", sends, []uint64{0, 1, 2, 3, 4}, verbs.WCWRFlushErr)
 	wantIDs(t, "recv", recvs, []uint64{10, 11, 12, 13, 14}, verbs.WCWRFlushErr)
 	noEvent(t, r.dev)
@@ -321,17 +321,17 @@ func TestFlushByFailure(t *testing.T) {
 
 func TestResetDropsPosted(t *testing.T) {
 	r := newRig(t)
-	r.bring(t, verbs.StateRTS)
+	r.moveTo(t, verbs.StateRTS)
 	r.lq.hold = true
 	check(t, r.qp.PostSend(&verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendSignaled}))
 	check(t, r.qp.PostRecv(&verbs.RecvWR{ID: 1}))
 	check(t, r.qp.Modify(&verbs.QPAttr{QPState: verbs.StateReset}, verbs.QPAttrState))
-	r.bring(t, verbs.StateRTS)
+	r.moveTo(t, verbs.StateRTS)
 	r.lq.locked(func() {
 		if r.lq.SendLen() != 0 || r.lq.Recv() != nil {
 			t.Error("requests survived RESET")
 		}
-		// A provider that is late does no harm.
+		// Late calls of the provider have no effect.
 		r.lq.CompleteSend(verbs.WCSuccess, 0)
 		r.lq.CompleteRecv(&verbs.WC{}, false)
 	})
@@ -340,12 +340,12 @@ func TestResetDropsPosted(t *testing.T) {
 	}
 }
 
-// TestPostPollFail: goroutines post and poll while the QP fails; each request completes exactly
-// once, in the order in which its goroutine posted it, and none succeeds after a flush.
+// TestPostPollFail: goroutines post and poll while the QP fails. Each request completes exactly
+// once, in the order in which its goroutine posted it, and none succeeds after a flushed one.
 func TestPostPollFail(t *testing.T) {
 	const posters, each = 4, 200
 	r := newRigWith(t, verbs.QPCap{MaxSendWR: 1024, MaxRecvWR: 1}, posters*each)
-	r.bring(t, verbs.StateRTS)
+	r.moveTo(t, verbs.StateRTS)
 	var wg sync.WaitGroup
 	for p := range uint64(posters) {
 		wg.Go(func() {

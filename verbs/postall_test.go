@@ -9,8 +9,9 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// inTurn is a function for PostSendAll that returns the requests in turn, all in one structure.
-func inTurn(wrs ...verbs.SendWR) func() *verbs.SendWR {
+// sequence returns a function for PostSendAll that returns the requests one by one, all in the same
+// structure.
+func sequence(wrs ...verbs.SendWR) func() *verbs.SendWR {
 	var wr verbs.SendWR
 	return func() *verbs.SendWR {
 		if len(wrs) == 0 {
@@ -35,7 +36,7 @@ func TestPostSendAll(t *testing.T) {
 		{ID: 4, Opcode: verbs.BindMW, Bind: bind},
 		{ID: 5, Opcode: verbs.LocalInv, InvalidateRKey: 11},
 	}
-	check(t, r.qp.PostSendAll(inTurn(want...)))
+	check(t, r.qp.PostSendAll(sequence(want...)))
 	data[0] = 'X'
 	r.lq.locked(func() {
 		if r.lq.SendLen() != len(want) || r.lq.doorbells != 1 {
@@ -59,11 +60,11 @@ func TestPostSendAll(t *testing.T) {
 			t.Errorf("got %+v", g.Bind)
 		}
 	})
-	check(t, r.qp.PostSendAll(inTurn()))
+	check(t, r.qp.PostSendAll(sequence()))
 }
 
-// TestPostSendAllOrNothing: a request that is rejected, and a panic, leave the queue and the
-// windows as they were, and the QP unlocked.
+// TestPostSendAllOrNothing: after a rejected request or a panic, the queue and the windows are
+// unchanged, and the QP is unlocked.
 func TestPostSendAllOrNothing(t *testing.T) {
 	r := newMWRig(t)
 	r.lq.hold = true
@@ -87,14 +88,14 @@ func TestPostSendAllOrNothing(t *testing.T) {
 		{"MaxSendWR of 8", make([]verbs.SendWR, 6)},
 	} {
 		var pe *verbs.PostError
-		err := r.qp.PostSendAll(inTurn(slices.Concat(first, c.last)...))
+		err := r.qp.PostSendAll(sequence(slices.Concat(first, c.last)...))
 		if !errors.As(err, &pe) || !strings.Contains(err.Error(), c.want) || pe.Index < 2 {
 			t.Errorf("got %v, want %q", err, c.want)
 		}
 	}
 	func() {
 		defer func() { _ = recover() }()
-		next := inTurn(first...)
+		next := sequence(first...)
 		_ = r.qp.PostSendAll(func() *verbs.SendWR {
 			if wr := next(); wr != nil {
 				return wr
@@ -111,12 +112,12 @@ func TestPostSendAllOrNothing(t *testing.T) {
 		t.Errorf("the window's rkey is %#x, was %#x", mw.RKey(), key)
 	}
 	check(t, r.qp.Modify(&verbs.QPAttr{}, verbs.QPAttrState))
-	if err := r.qp.PostSendAll(inTurn(first...)); !errors.Is(err, verbs.ErrInvalid) {
+	if err := r.qp.PostSendAll(sequence(first...)); !errors.Is(err, verbs.ErrInvalid) {
 		t.Errorf("in RESET: %v", err)
 	}
 }
 
-// Data of InlineData needs no lkey, and is copied when the request is posted.
+// InlineData needs no lkey, and is copied when the request is posted.
 func TestInlineData(t *testing.T) {
 	r := newMWRig(t)
 	r.lq.hold = true
@@ -141,10 +142,10 @@ func TestRegMappingIOVA(t *testing.T) {
 
 	none := must(r.pd.RegMappingIOVA(buf[:0], 0, verbs.AccessLocalWrite))(t)
 	if b, ok := none.Bytes(0, 0); !ok || len(b) != 0 {
-		t.Errorf("of a region of no bytes, no bytes are %v, %v", b, ok)
+		t.Errorf("0 bytes of an empty region are %v, %v", b, ok)
 	}
 	if b, ok := none.Bytes(0, 1); ok {
-		t.Errorf("a region of no bytes has %v", b)
+		t.Errorf("an empty region has %v", b)
 	}
 	if err := none.Rereg(verbs.ReregAccess, nil, nil, 0); err != nil {
 		t.Error(err)

@@ -11,11 +11,11 @@ import (
 	"testing"
 )
 
-// TestProviderTypes: the files provider*.go have no method of a type that applications use.
+// TestProviderTypes: the files provider*.go have methods of provider types only.
 func TestProviderTypes(t *testing.T) {
 	files, err := filepath.Glob("provider*.go")
 	check(t, err)
-	ours := []string{"QPHandle", "RegisteredMR", "PostedSend", "PostedRecv"}
+	providerTypes := []string{"QPHandle", "RegisteredMR", "PostedSend", "PostedRecv"}
 	methods := 0
 	for _, name := range files {
 		if strings.HasSuffix(name, "_test.go") {
@@ -29,12 +29,12 @@ func TestProviderTypes(t *testing.T) {
 				continue
 			}
 			receiver := types.ExprString(fn.Recv.List[0].Type)
-			if methods++; !slices.Contains(ours, strings.TrimPrefix(receiver, "*")) {
-				t.Errorf("%s: %s is a method of %s, which is not of providers", name, fn.Name.Name, receiver)
+			if methods++; !slices.Contains(providerTypes, strings.TrimPrefix(receiver, "*")) {
+				t.Errorf("%s: %s is a method of %s, which is not a provider type", name, fn.Name.Name, receiver)
 			}
 		}
 	}
 	if methods < 10 {
-		t.Errorf("%d methods: the test reads the wrong files", methods)
+		t.Errorf("only %d methods: the test reads the wrong files", methods)
 	}
 }

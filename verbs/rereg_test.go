@@ -41,7 +41,7 @@ func TestRereg(t *testing.T) {
 		t.Errorf("%d bytes at %#x, %v", mr.Length(), mr.Addr(), mr.Access())
 	}
 	if mr.LKey() == first {
-		t.Error("the old key lives on")
+		t.Error("the key has not changed")
 	}
 	lkey, rkey := mr.LKey(), mr.RKey()
 	check(t, mr.Rereg(verbs.ReregAccess|verbs.ReregPD, other, nil, verbs.AccessLocalWrite|verbs.AccessRemoteWrite))
@@ -53,12 +53,12 @@ func TestRereg(t *testing.T) {
 		t.Errorf("%d bytes at %#x, %v", mr.Length(), mr.Addr(), mr.Access())
 	}
 	check(t, r.qp.Destroy())
-	check(t, r.pd.Dealloc()) // it is not there any more
+	check(t, r.pd.Dealloc()) // the region is no longer in it
 	if err := other.Dealloc(); !errors.Is(err, verbs.ErrBusy) {
 		t.Errorf("got %v, want ErrBusy", err)
 	}
 	if !registered(mr).AddWindow() {
-		t.Fatal("it cannot be held")
+		t.Fatal("AddWindow failed")
 	}
 	for what, err := range map[string]error{"Dereg": mr.Dereg(), "Rereg": mr.Rereg(verbs.ReregAccess, nil, nil, 0)} {
 		if !errors.Is(err, verbs.ErrBusy) || !strings.Contains(err.Error(), "1 memory windows") {
@@ -72,13 +72,13 @@ func TestRereg(t *testing.T) {
 		t.Errorf("got %v, want ErrDestroyed", err)
 	}
 	if registered(mr).AddWindow() {
-		t.Error("a region that is gone was held")
+		t.Error("AddWindow of a deregistered region succeeded")
 	}
 }
 
 func TestNullMR(t *testing.T) {
 	r := newRig(t)
-	r.bring(t, verbs.StateRTS)
+	r.moveTo(t, verbs.StateRTS)
 	mr := must(r.pd.AllocNullMR())(t)
 	if !registered(mr).Null() || mr.Length() != 0 || mr.Access() != verbs.AccessLocalWrite {
 		t.Errorf("got %+v", mr)
@@ -103,7 +103,7 @@ func TestInlineFault(t *testing.T) {
 		t.Skip("there is no mmap on this system")
 	}
 	r := newRig(t)
-	r.bring(t, verbs.StateRTS)
+	r.moveTo(t, verbs.StateRTS)
 	f := must(os.Create(filepath.Join(t.TempDir(), "f")))(t)
 	defer f.Close()
 	page := int64(os.Getpagesize())
@@ -115,7 +115,7 @@ func TestInlineFault(t *testing.T) {
 	}
 	mr := must(r.pd.RegFile(f, 0, int(2*page), verbs.AccessLocalWrite))(t)
 	if !registered(mr).MayFault() {
-		t.Error("a mapping that cannot fault")
+		t.Error("MayFault is false for a mapping")
 	}
 	if err := mr.Rereg(verbs.ReregTranslation, nil, make([]byte, 1), 0); !errors.Is(err, verbs.ErrInvalid) {
 		t.Errorf("got %v", err)
@@ -144,7 +144,7 @@ func TestPersist(t *testing.T) {
 	check(t, f.Truncate(size))
 	plain := must(r.pd.RegMR(make([]byte, 8), 0))(t)
 	if err := registered(plain).Persist(plain.Buf()); !errors.Is(err, verbs.ErrInvalid) {
-		t.Errorf("memory of no file: %v", err)
+		t.Errorf("memory without a file: %v", err)
 	}
 	check(t, plain.Dereg())
 	for range 20 {
@@ -165,7 +165,7 @@ func TestPersist(t *testing.T) {
 		<-begun
 		check(t, mr.Dereg())
 		if err := <-ended; !errors.Is(err, verbs.ErrDestroyed) {
-			t.Fatalf("while it is deregistered: %v", err)
+			t.Fatalf("Persist during Dereg: %v", err)
 		}
 	}
 }

@@ -9,15 +9,16 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestLatency: one request at a time is measured, from when it is posted until it completes; that
-// of a QP that is gone is kept.
+// TestLatency: one request at a time is measured, from posting to completion. The latencies of a
+// destroyed QP are kept.
 func TestLatency(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		r.dev.MeasureLatency()
-		qp := must(r.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, SendCQ: r.cq, RecvCQ: r.cq, Cap: verbs.QPCap{MaxSendWR: 8}, SQSigAll: true}))(t)
+		qp := must(r.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, SendCQ: r.cq, RecvCQ: r.cq,
+			Cap: verbs.QPCap{MaxSendWR: 8}, SQSigAll: true}))(t)
 		r.qp, r.lq = qp, r.l.qps[qp.Num()]
-		r.bring(t, verbs.StateRTS)
+		r.moveTo(t, verbs.StateRTS)
 		r.lq.hold = true
 		complete := func(n int) {
 			r.lq.locked(func() {
@@ -32,9 +33,9 @@ func TestLatency(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		post() // is measured
+		post() // measured
 		time.Sleep(3 * time.Millisecond)
-		post() // is not
+		post() // not measured
 		complete(2)
 		post()
 		time.Sleep(10 * time.Microsecond)

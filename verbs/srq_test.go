@@ -8,7 +8,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// sharedRig is a rig with an SRQ and two QPs on it, in RTS.
+// sharedRig returns a rig with an SRQ and two QPs that use it, in RTS.
 func sharedRig(t *testing.T, attr verbs.SRQAttr) (r *rig, srq *verbs.SRQ, qps [2]*verbs.QP, lqs [2]*loopQP) {
 	t.Helper()
 	r = newRig(t)
@@ -17,7 +17,7 @@ func sharedRig(t *testing.T, attr verbs.SRQAttr) (r *rig, srq *verbs.SRQ, qps [2
 		qps[i] = must(r.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, SendCQ: r.cq, RecvCQ: r.cq, SRQ: srq,
 			Cap: verbs.QPCap{MaxRecvWR: 3, MaxRecvSGE: 3}}))(t)
 		lqs[i] = r.l.qps[qps[i].Num()]
-		(&rig{qp: qps[i]}).bring(t, verbs.StateRTS)
+		(&rig{qp: qps[i]}).moveTo(t, verbs.StateRTS)
 	}
 	return r, srq, qps, lqs
 }
@@ -51,7 +51,7 @@ func TestSRQSharesInOrder(t *testing.T) {
 		lqs[i].locked(func() { lqs[i].CompleteRecv(&verbs.WC{Opcode: verbs.WCRecv}, false) })
 	}
 	take(0, 1)
-	take(1, 2) // while the other QP fills the first
+	take(1, 2) // while the other QP uses the first
 	finish(1)
 	finish(0)
 	take(1, 3)
@@ -63,7 +63,7 @@ func TestSRQSharesInOrder(t *testing.T) {
 	finish(0)
 	lqs[0].locked(func() {
 		if wr := lqs[0].Recv(); wr != nil {
-			t.Errorf("an empty SRQ gave %+v", wr)
+			t.Errorf("an empty SRQ returned %+v", wr)
 		}
 	})
 	wcs := pollAll(t, r.cq)
@@ -103,14 +103,14 @@ func TestSRQLimit(t *testing.T) {
 		t.Errorf("got %+v", e)
 	}
 	if a := must(srq.Query())(t); a.Limit != 0 || a.MaxWR != 8 {
-		t.Errorf("got %+v: the limit is disarmed", a)
+		t.Errorf("got %+v, want a disarmed limit", a)
 	}
 	use()
 	noEvent(t, r.dev) // once
 	postIDs(t, srq, 4, 5)
 	check(t, srq.Modify(&verbs.SRQAttr{Limit: 2}, verbs.SRQLimit))
 	noEvent(t, r.dev)
-	check(t, srq.Modify(&verbs.SRQAttr{Limit: 3}, verbs.SRQLimit)) // fewer are there already
+	check(t, srq.Modify(&verbs.SRQAttr{Limit: 3}, verbs.SRQLimit)) // fewer are already left
 	if e := must(r.dev.GetAsyncEvent(t.Context()))(t); e.Type != verbs.EventSRQLimitReached {
 		t.Errorf("got %+v", e)
 	}
@@ -156,7 +156,7 @@ func TestLastWQE(t *testing.T) {
 		lqs[0].Fail()
 	})
 	if wcs := pollAll(t, r.cq); len(wcs) != 1 || wcs[0].WRID != 1 || wcs[0].Status != verbs.WCWRFlushErr {
-		t.Errorf("got %+v: what was taken is flushed, what was not is not", wcs)
+		t.Errorf("got %+v, want only the request that the QP had taken, flushed", wcs)
 	}
 	if e := must(r.dev.GetAsyncEvent(t.Context()))(t); e.Type != verbs.EventQPLastWQEReached || e.QP != qps[0] {
 		t.Errorf("got %+v", e)
@@ -190,15 +190,15 @@ func TestSRQObjects(t *testing.T) {
 	}
 	srq := must(r.pd.CreateSRQ(&verbs.SRQInitAttr{Context: 7, Attr: verbs.SRQAttr{MaxWR: 2, Limit: 1}}))(t)
 	if srq.PD() != r.pd || srq.Context() != 7 {
-		t.Error("not what it was made with")
+		t.Error("wrong attributes")
 	}
 	other := must(r.dev.AllocPD())(t)
 	init := &verbs.QPInitAttr{Type: verbs.RC, SendCQ: r.cq, RecvCQ: r.cq, SRQ: srq}
-	guest := must(other.CreateQP(init))(t)
-	if guest.SRQ() != srq || guest.PD() != other {
-		t.Error("a QP of another PD than its SRQ is not what it was made with")
+	foreignQP := must(other.CreateQP(init))(t)
+	if foreignQP.SRQ() != srq || foreignQP.PD() != other {
+		t.Error("wrong attributes of a QP with an SRQ of another PD")
 	}
-	check(t, guest.Destroy())
+	check(t, foreignQP.Destroy())
 	check(t, other.Dealloc())
 	foreign := newRig(t)
 	init2 := &verbs.QPInitAttr{Type: verbs.RC, SendCQ: foreign.cq, RecvCQ: foreign.cq, SRQ: srq}
@@ -219,7 +219,7 @@ func TestSRQObjects(t *testing.T) {
 	}
 	check(t, srq.Modify(&verbs.SRQAttr{Limit: 1}, verbs.SRQLimit))
 	check(t, srq.Destroy())
-	noEvent(t, r.dev) // its events go with it
+	noEvent(t, r.dev) // its events are dropped
 	check(t, r.pd.Dealloc())
 	for what, err := range map[string]error{
 		"destroy": srq.Destroy(), "post": srq.PostRecv(&verbs.RecvWR{}), "modify": srq.Modify(&verbs.SRQAttr{}, 0),

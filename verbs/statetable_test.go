@@ -11,21 +11,21 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// takes is what a transition needs and what it also takes, besides QPAttrState.
-type takes struct{ needs, also verbs.QPAttrMask }
+// attrs has the attributes that a transition requires and allows, in addition to QPAttrState.
+type attrs struct{ required, optional verbs.QPAttrMask }
 
-// machines is the state machine of each QP type (IBTA §11.2.5.3; RAW_PACKET and XRC as Linux has
-// them), stated apart from the code's table. Path migration attributes are legal in some, and
-// refused for want of the capability.
-var machines = func() map[verbs.QPType]map[string]takes {
+// machines has the state machine of each QP type (IBTA §11.2.5.3; RAW_PACKET and XRC as in Linux),
+// independent of the code's table. Some transitions allow path migration attributes, which are
+// rejected because the device lacks the capability.
+var machines = func() map[verbs.QPType]map[string]attrs {
 	const (
-		pk, port, acc, qk       = verbs.QPAttrPKeyIndex, verbs.QPAttrPort, verbs.QPAttrAccessFlags, verbs.QPAttrQKey
-		av, mtu, dest, rq       = verbs.QPAttrAV, verbs.QPAttrPathMTU, verbs.QPAttrDestQPN, verbs.QPAttrRQPSN
-		destRD, rnrTimer, tmo   = verbs.QPAttrMaxDestRDAtomic, verbs.QPAttrMinRNRTimer, verbs.QPAttrTimeout
-		retry, rnr, sq, rd, cur = verbs.QPAttrRetryCnt, verbs.QPAttrRNRRetry, verbs.QPAttrSQPSN, verbs.QPAttrMaxQPRDAtomic, verbs.QPAttrCurState
-		notify                  = verbs.QPAttrEnSQDAsyncNotify
+		pk, port, acc, qk     = verbs.QPAttrPKeyIndex, verbs.QPAttrPort, verbs.QPAttrAccessFlags, verbs.QPAttrQKey
+		av, mtu, dest, rq     = verbs.QPAttrAV, verbs.QPAttrPathMTU, verbs.QPAttrDestQPN, verbs.QPAttrRQPSN
+		destRD, rnrTimer, tmo = verbs.QPAttrMaxDestRDAtomic, verbs.QPAttrMinRNRTimer, verbs.QPAttrTimeout
+		retry, rnr, sq        = verbs.QPAttrRetryCnt, verbs.QPAttrRNRRetry, verbs.QPAttrSQPSN
+		rd, cur, notify       = verbs.QPAttrMaxQPRDAtomic, verbs.QPAttrCurState, verbs.QPAttrEnSQDAsyncNotify
 	)
-	return map[verbs.QPType]map[string]takes{
+	return map[verbs.QPType]map[string]attrs{
 		verbs.RC: {
 			"RESET→INIT": {pk | port | acc, 0},
 			"INIT→INIT":  {0, pk | port | acc},
@@ -91,20 +91,20 @@ var machines = func() map[verbs.QPType]map[string]takes {
 	}
 }()
 
-// ignored are attributes of the other side of an XRC connection, which programs set as for RC.
+// ignored has the attributes of the other side of an XRC connection, which programs set as for RC.
 var ignored = map[verbs.QPType]verbs.QPAttrMask{
 	verbs.XRCSend: verbs.QPAttrMaxDestRDAtomic | verbs.QPAttrMinRNRTimer,
 	verbs.XRCRecv: verbs.QPAttrMaxQPRDAtomic | verbs.QPAttrRetryCnt | verbs.QPAttrRNRRetry,
 }
 
-// everything is valid values for every attribute.
-func everything(from, to verbs.QPState) *verbs.QPAttr {
+// validAttr returns valid values for all attributes.
+func validAttr(from, to verbs.QPState) *verbs.QPAttr {
 	return &verbs.QPAttr{QPState: to, CurQPState: from, PathMTU: verbs.MTU256, DestQPNum: 1, PortNum: 1,
 		AHAttr: steps[verbs.StateRTR].AHAttr}
 }
 
-// along takes the QP from wherever it is to a state.
-func (r *rig) along(t *testing.T, machine map[string]takes, to verbs.QPState) {
+// moveThrough moves the QP from any state to a state.
+func (r *rig) moveThrough(t *testing.T, machine map[string]attrs, to verbs.QPState) {
 	t.Helper()
 	ways := map[verbs.QPState][]verbs.QPState{
 		verbs.StateInit: {verbs.StateInit},
@@ -117,19 +117,19 @@ func (r *rig) along(t *testing.T, machine map[string]takes, to verbs.QPState) {
 	at := verbs.StateReset
 	check(t, r.qp.Modify(&verbs.QPAttr{QPState: at}, verbs.QPAttrState))
 	for _, s := range ways[to] {
-		check(t, r.qp.Modify(everything(at, s), verbs.QPAttrState|machine[fmt.Sprintf("%v→%v", at, s)].needs))
+		check(t, r.qp.Modify(validAttr(at, s), verbs.QPAttrState|machine[fmt.Sprintf("%v→%v", at, s)].required))
 		at = s
 	}
 	if to == verbs.StateSQE {
 		r.lq.locked(func() { r.lq.FailSend() })
 	}
 	if s := r.qp.State(); s != to {
-		t.Fatalf("it is in %v, not %v", s, to)
+		t.Fatalf("the QP is in %v, not %v", s, to)
 	}
 }
 
-// TestTransitions tries every transition of every QP type with the attributes that it needs, with
-// all that it allows, and with each one that is missing or not allowed.
+// TestTransitions tries every transition of every QP type with the required attributes and with all
+// allowed ones. It also tries each case of one attribute that is missing or not allowed.
 func TestTransitions(t *testing.T) {
 	for typ, machine := range machines {
 		for from := verbs.StateReset; from <= verbs.StateErr; from++ {
@@ -140,7 +140,7 @@ func TestTransitions(t *testing.T) {
 	}
 }
 
-func tryTransition(t *testing.T, typ verbs.QPType, machine map[string]takes, from, to verbs.QPState) {
+func tryTransition(t *testing.T, typ verbs.QPType, machine map[string]attrs, from, to verbs.QPState) {
 	r := newRig(t)
 	switch typ {
 	case verbs.XRCSend:
@@ -154,21 +154,21 @@ func tryTransition(t *testing.T, typ verbs.QPType, machine map[string]takes, fro
 	r.lq = r.l.qps[r.qp.Num()]
 	try := func(mask verbs.QPAttrMask) error {
 		t.Helper()
-		r.along(t, machine, from)
+		r.moveThrough(t, machine, from)
 		before := len(r.lq.modified)
-		err := r.qp.Modify(everything(from, to), mask|verbs.QPAttrState)
-		asked := len(r.lq.modified) > before
+		err := r.qp.Modify(validAttr(from, to), mask|verbs.QPAttrState)
+		called := len(r.lq.modified) > before
 		if want := map[bool]verbs.QPState{true: to, false: from}[err == nil]; r.qp.State() != want {
 			t.Errorf("mask %v: state %v after error %v, want %v", mask, r.qp.State(), err, want)
 		}
-		if asked != (err == nil) {
-			t.Errorf("mask %v: provider asked: %v; error: %v", mask, asked, err)
+		if called != (err == nil) {
+			t.Errorf("mask %v: provider called: %v; error: %v", mask, called, err)
 		}
 		return err
 	}
 	c, legal := machine[fmt.Sprintf("%v→%v", from, to)]
 	if to == verbs.StateReset || to == verbs.StateErr {
-		c, legal = takes{}, true
+		c, legal = attrs{}, true
 	}
 	if !legal {
 		for _, mask := range []verbs.QPAttrMask{0, needs[to]} {
@@ -178,14 +178,14 @@ func tryTransition(t *testing.T, typ verbs.QPType, machine map[string]takes, fro
 		}
 		return
 	}
-	check(t, try(c.needs))
-	check(t, try(c.needs|c.also))
+	check(t, try(c.required))
+	check(t, try(c.required|c.optional))
 	for bit := verbs.QPAttrCurState; bit <= verbs.QPAttrDestQPN; bit <<= 1 {
-		switch err := try(c.needs ^ bit); {
-		case c.also&bit != 0, ignored[typ]&bit != 0:
+		switch err := try(c.required ^ bit); {
+		case c.optional&bit != 0, ignored[typ]&bit != 0:
 			check(t, err)
 		case err == nil:
-			t.Errorf("mask %v accepted", c.needs^bit)
+			t.Errorf("mask %v accepted", c.required^bit)
 		case bit == verbs.QPAttrAltPath || bit == verbs.QPAttrPathMigState:
 			if !errors.Is(err, verbs.ErrInvalid) && !errors.Is(err, verbs.ErrNotSupported) {
 				t.Errorf("%v: %v", bit, err)
@@ -207,7 +207,7 @@ func TestAlternatePath(t *testing.T) {
 	alt := &verbs.AltPath{PortNum: 1, AHAttr: steps[verbs.StateRTR].AHAttr}
 	mask := verbs.QPAttrAltPath | verbs.QPAttrPathMigState
 	r := newRig(t)
-	r.bring(t, verbs.StateRTS)
+	r.moveTo(t, verbs.StateRTS)
 	err := r.qp.Modify(&verbs.QPAttr{Alt: alt, PathMigState: verbs.MigArmed}, mask)
 	if !errors.Is(err, verbs.ErrNotSupported) || !strings.Contains(err.Error(), "AUTO_PATH_MIG") {
 		t.Errorf("got %v", err)
@@ -218,7 +218,7 @@ func TestAlternatePath(t *testing.T) {
 	r = &rig{l: newLoop()}
 	r.l.attr.DeviceCapFlags |= verbs.DeviceAutoPathMig
 	r.open(t, verbs.QPCap{}, 1)
-	r.bring(t, verbs.StateRTS)
+	r.moveTo(t, verbs.StateRTS)
 	check(t, r.qp.Modify(&verbs.QPAttr{Alt: alt, PathMigState: verbs.MigArmed}, mask))
 	if a, _, _ := r.qp.Query(0); a.Alt != alt || a.PathMigState != verbs.MigArmed {
 		t.Errorf("got %+v", a)
@@ -235,11 +235,12 @@ func TestAlternatePath(t *testing.T) {
 func TestDrained(t *testing.T) {
 	for _, notify := range []bool{true, false} {
 		r := newRig(t)
-		r.bring(t, verbs.StateRTS)
+		r.moveTo(t, verbs.StateRTS)
 		r.lq.hold = true
 		send := &verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendSignaled}
 		check(t, r.qp.PostSend(send))
-		check(t, r.qp.Modify(&verbs.QPAttr{QPState: verbs.StateSQD, EnSQDAsyncNotify: notify}, verbs.QPAttrState|verbs.QPAttrEnSQDAsyncNotify))
+		check(t, r.qp.Modify(&verbs.QPAttr{QPState: verbs.StateSQD, EnSQDAsyncNotify: notify},
+			verbs.QPAttrState|verbs.QPAttrEnSQDAsyncNotify))
 		if a, _, _ := r.qp.Query(0); !a.SQDraining || a.EnSQDAsyncNotify != notify {
 			t.Errorf("got %+v", a)
 		}
@@ -251,7 +252,7 @@ func TestDrained(t *testing.T) {
 			r.lq.Drained()
 		})
 		if a, _, _ := r.qp.Query(0); a.SQDraining {
-			t.Error("it drains and nothing is under way")
+			t.Error("SQDraining without requests in flight")
 		}
 		if notify {
 			if e := must(r.dev.GetAsyncEvent(t.Context()))(t); e.Type != verbs.EventSQDrained || e.QP != r.qp {
@@ -267,24 +268,24 @@ func TestDrained(t *testing.T) {
 	}
 }
 
-// TestDrainingEndsInError: a QP that fails while it drains is not draining any more, and raises no
-// event for that.
+// TestDrainingEndsInError: a QP that fails while it drains stops draining, and raises no
+// EventSQDrained.
 func TestDrainingEndsInError(t *testing.T) {
 	r := newRig(t)
-	r.bring(t, verbs.StateRTS)
+	r.moveTo(t, verbs.StateRTS)
 	r.lq.hold = true
 	check(t, r.qp.PostSend(&verbs.SendWR{Opcode: verbs.Send}))
 	check(t, r.qp.Modify(&verbs.QPAttr{QPState: verbs.StateSQD, EnSQDAsyncNotify: true}, verbs.QPAttrState|verbs.QPAttrEnSQDAsyncNotify))
 	check(t, r.qp.Modify(&verbs.QPAttr{QPState: verbs.StateErr}, verbs.QPAttrState))
 	if a, _, _ := r.qp.Query(0); a.SQDraining {
-		t.Error("it drains in ERR")
+		t.Error("SQDraining in ERR")
 	}
 	noEvent(t, r.dev)
 }
 
-func TestModifyNeedsNoStateForAttributes(t *testing.T) {
+func TestModifyWithoutTransition(t *testing.T) {
 	r := newRig(t)
-	r.bring(t, verbs.StateRTS)
+	r.moveTo(t, verbs.StateRTS)
 	check(t, r.qp.Modify(&verbs.QPAttr{MinRNRTimer: 30}, verbs.QPAttrMinRNRTimer))
 	attr, _, err := r.qp.Query(0)
 	check(t, err)
@@ -322,7 +323,7 @@ func TestModifyBounds(t *testing.T) {
 		{verbs.StateRTS, "MaxRDAtomic 9 is not in 0–8", func(a *verbs.QPAttr) { a.MaxRDAtomic = 9 }},
 	} {
 		r := newRig(t)
-		r.bring(t, c.to-1)
+		r.moveTo(t, c.to-1)
 		attr := steps[c.to]
 		attr.QPState = c.to
 		c.set(&attr)
@@ -338,14 +339,14 @@ func TestModifyBounds(t *testing.T) {
 
 func TestModifyCurState(t *testing.T) {
 	r := newRig(t)
-	r.bring(t, verbs.StateRTS)
+	r.moveTo(t, verbs.StateRTS)
 	err := r.qp.Modify(&verbs.QPAttr{CurQPState: verbs.StateSQD}, verbs.QPAttrCurState)
 	if !errors.Is(err, verbs.ErrInvalid) {
 		t.Errorf("got %v, want ErrInvalid", err)
 	}
 }
 
-func TestModifyRefusedByProvider(t *testing.T) {
+func TestModifyRejectedByProvider(t *testing.T) {
 	r := newRig(t)
 	r.lq.modifyErr = errors.New("no route to 10.0.0.2")
 	attr := steps[verbs.StateInit]
@@ -361,7 +362,7 @@ func TestModifyRefusedByProvider(t *testing.T) {
 
 func TestQuery(t *testing.T) {
 	r := newRig(t)
-	r.bring(t, verbs.StateRTS)
+	r.moveTo(t, verbs.StateRTS)
 	attr, init, err := r.qp.Query(verbs.QPAttrSQPSN)
 	check(t, err)
 	if attr.SQPSN != 0x111111 || attr.RQPSN != 0x222222 {
@@ -396,7 +397,7 @@ func TestRateLimit(t *testing.T) {
 	r := &rig{l: newLoop()}
 	r.l.attr.PacketPacing = verbs.PacketPacingCaps{RateLimitMin: 10, RateLimitMax: 1000, SupportedQPTs: 1 << verbs.RC}
 	r.open(t, verbs.QPCap{}, 1)
-	r.bring(t, verbs.StateRTS)
+	r.moveTo(t, verbs.StateRTS)
 	for _, limit := range []uint32{10, 1000, 0} {
 		check(t, r.qp.Modify(&verbs.QPAttr{RateLimit: limit}, verbs.QPAttrRateLimit))
 		if a, _, _ := r.qp.Query(0); a.RateLimit != limit {

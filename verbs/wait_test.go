@@ -8,8 +8,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestPollProgress: how many of three empty Polls, and of two after RequestNotify, call Progress;
-// and that GetEvent calls EndProgress before it sleeps.
+// TestPollProgress checks the number of Progress calls in three empty Polls, and in two after
+// RequestNotify. It also checks that GetEvent calls EndProgress before it sleeps.
 func TestPollProgress(t *testing.T) {
 	for _, c := range []struct {
 		wait                 verbs.Wait
@@ -33,7 +33,7 @@ func TestPollProgress(t *testing.T) {
 			return l.progressed.Load() - before
 		}
 		if n := polls(3, 0); n != c.none {
-			t.Errorf("wait %d: %d Polls with room for no completion called Progress", c.wait, n)
+			t.Errorf("wait %d: %d Polls with an empty slice called Progress", c.wait, n)
 		}
 		cq = must(dev.CreateCQ(4, &verbs.CQInitAttr{Channel: ch, Wait: c.wait}))(t)
 		if n := polls(3, 1); n != c.unarmed {
@@ -58,8 +58,8 @@ func TestPollProgress(t *testing.T) {
 	}
 }
 
-// TestSelfProgress: once a completion has arrived without Progress, one in 128 empty Polls calls
-// it. A Poll counts once, also if Progress had something to do and the CQ is still empty.
+// TestSelfProgress: after a completion has arrived without Progress, one in 128 empty Polls calls
+// it. A Poll counts once, even if Progress had something to do and the CQ is still empty.
 func TestSelfProgress(t *testing.T) {
 	l := newLoop()
 	dev := must(verbs.Open(l))(t)

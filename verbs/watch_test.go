@@ -10,26 +10,26 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// seen are the events that a watcher is told of.
-type seen []verbs.AsyncEvent
+// eventLog has the events that a watcher got.
+type eventLog []verbs.AsyncEvent
 
-func (s *seen) add(t verbs.AsyncEventType, port uint8) {
+func (s *eventLog) add(t verbs.AsyncEventType, port uint8) {
 	*s = append(*s, verbs.AsyncEvent{Type: t, Port: port})
 }
 
-func (s *seen) want(t *testing.T, what string, events ...verbs.AsyncEvent) {
+func (s *eventLog) want(t *testing.T, what string, events ...verbs.AsyncEvent) {
 	t.Helper()
 	if !slices.Equal(*s, events) {
 		t.Errorf("%s: %v, want %v", what, *s, events)
 	}
 }
 
-// TestWatch: each watcher gets the events of ports and of the device until it stops or
-// EventDeviceFatal comes; GetAsyncEvent returns the same events.
+// TestWatch: each watcher gets the events of ports and of the device until it stops or after
+// EventDeviceFatal. GetAsyncEvent returns the same events.
 func TestWatch(t *testing.T) {
 	l := newLoop()
 	dev := must(verbs.Open(l))(t)
-	var one, two seen
+	var one, two eventLog
 	stop := must(dev.Watch(one.add))(t)
 	must(dev.Watch(two.add))(t)
 	down := verbs.AsyncEvent{Type: verbs.EventPortErr, Port: 1}
@@ -54,14 +54,14 @@ func TestWatch(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if e, err := dev.GetAsyncEvent(ctx); !errors.Is(err, context.Canceled) {
-		t.Errorf("one event more: %v, %v", e, err)
+		t.Errorf("another event: %v, %v", e, err)
 	}
 }
 
-// TestCloseIsWatched: Close raises EventDeviceFatal, but not if it fails because objects are left.
+// TestCloseIsWatched: Close raises EventDeviceFatal, unless it fails because objects are left.
 func TestCloseIsWatched(t *testing.T) {
 	dev := must(verbs.Open(newLoop()))(t)
-	var events seen
+	var events eventLog
 	must(dev.Watch(events.add))(t)
 	pd := must(dev.AllocPD())(t)
 	if err := dev.Close(); !errors.Is(err, verbs.ErrBusy) {
@@ -79,7 +79,7 @@ func TestCloseIsWatched(t *testing.T) {
 // TestDeviceFatal: EventDeviceFatal moves all QPs to ERR and flushes them, except those in RESET.
 func TestDeviceFatal(t *testing.T) {
 	r := newRig(t)
-	r.bring(t, verbs.StateRTS)
+	r.moveTo(t, verbs.StateRTS)
 	x := must(r.dev.OpenXRCD(nil, 0))(t)
 	target := must(x.CreateQP(&verbs.QPInitAttr{Type: verbs.XRCRecv}))(t)
 	init := steps[verbs.StateInit]
@@ -102,17 +102,17 @@ func TestDeviceFatal(t *testing.T) {
 	}
 }
 
-// TestShutdown: the error of a provider's Shutdown comes through with the name of the operation,
-// once.
+// TestShutdown: Shutdown returns the provider's error, with the name of the operation once.
 func TestShutdown(t *testing.T) {
 	l := newLoop()
 	l.shutdown = context.DeadlineExceeded
 	dev := must(verbs.Open(l))(t)
-	if err := dev.Shutdown(t.Context()); !errors.Is(err, context.DeadlineExceeded) || err.Error() != "shut down device: context deadline exceeded" {
-		t.Errorf("the provider's time was up: %v", err)
+	const want = "shut down device: context deadline exceeded"
+	if err := dev.Shutdown(t.Context()); !errors.Is(err, context.DeadlineExceeded) || err.Error() != want {
+		t.Errorf("the provider's error: %v", err)
 	}
 	if m, err := dev.PortCounters(9); !errors.Is(err, verbs.ErrInvalid) || m != nil {
-		t.Errorf("counters of a port that is not there: %v, %v", m, err)
+		t.Errorf("counters of a port that does not exist: %v, %v", m, err)
 	}
 	l.shutdown = nil
 	check(t, dev.Shutdown(t.Context()))

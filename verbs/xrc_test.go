@@ -10,7 +10,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestXRCD: which calls of OpenXRCD return the same domain, and when it is closed.
+// TestXRCD: calls of OpenXRCD with the same file return the same domain, which the last Close
+// closes.
 func TestXRCD(t *testing.T) {
 	r := newRig(t)
 	f := must(os.Create(filepath.Join(t.TempDir(), "domain")))(t)
@@ -20,7 +21,7 @@ func TestXRCD(t *testing.T) {
 	}
 	x, y, z := must(r.dev.OpenXRCD(f, os.O_CREATE|os.O_EXCL))(t), must(r.dev.OpenXRCD(f, 0))(t), must(r.dev.OpenXRCD(nil, 0))(t)
 	if x != y || x == z {
-		t.Error("the same file is another domain, or none is the same")
+		t.Error("the same file gives another domain, or no file gives the same one")
 	}
 	if _, err := r.dev.OpenXRCD(f, os.O_CREATE|os.O_EXCL); !errors.Is(err, verbs.ErrInvalid) {
 		t.Errorf("with O_EXCL: %v", err)
@@ -44,7 +45,7 @@ func TestXRCD(t *testing.T) {
 	check(t, x.Close())
 	check(t, z.Close())
 	if err := x.Close(); !errors.Is(err, verbs.ErrDestroyed) {
-		t.Errorf("closed once too often: %v", err)
+		t.Errorf("closed too many times: %v", err)
 	}
 	for _, a := range []*verbs.QPInitAttr{{Type: verbs.XRCRecv}, {Type: verbs.XRCSend, SendCQ: r.cq, RecvCQ: r.cq}} {
 		if _, err := r.pd.CreateQP(a); !errors.Is(err, verbs.ErrInvalid) {
@@ -53,8 +54,8 @@ func TestXRCD(t *testing.T) {
 	}
 }
 
-// TestXRCSRQGoes: an SRQ that is destroyed while a QP has one of its requests takes that request
-// along: the QP completes nothing for it, and can select another SRQ.
+// TestXRCSRQGoes: an SRQ is destroyed while a QP has one of its requests. The request is dropped
+// without completion, and the QP can select another SRQ.
 func TestXRCSRQGoes(t *testing.T) {
 	r := newRig(t)
 	x := must(r.dev.OpenXRCD(nil, 0))(t)
@@ -74,7 +75,7 @@ func TestXRCSRQGoes(t *testing.T) {
 	target.locked(func() {
 		switch {
 		case target.SelectSRQ(gone.Num()) != nil:
-			t.Fatal("an SRQ that is destroyed can be selected")
+			t.Fatal("a destroyed SRQ can be selected")
 		case target.SelectSRQ(kept.Num()) == nil:
 			t.Fatal("another SRQ cannot be selected")
 		}
@@ -100,7 +101,7 @@ func TestOpenQPRaces(t *testing.T) {
 			for range 2 { // while it is destroyed
 				if qp, err := x.OpenQP(num); err == nil {
 					if qp.State() != verbs.StateReset || qp.Destroy() != nil {
-						t.Error("the QP that was opened is destroyed")
+						t.Error("an opened QP is destroyed")
 					}
 				}
 			}
