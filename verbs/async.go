@@ -52,10 +52,10 @@ type AsyncEvent struct {
 	Port uint8
 }
 
-// Limits of the events that a device queues until the application takes them: for each QP, CQ and
-// SRQ, and for the device and its ports together. Further events are dropped. The limits are per
-// object, because a program may wait for EventQPLastWQEReached of a great many QPs that fail at the
-// same time.
+// Limits of the events that a device queues until the application takes them. One is for each QP,
+// CQ and SRQ, the other for the device and its ports together. Further events are dropped. The
+// limits are per object, because a program may wait for EventQPLastWQEReached of a great many QPs
+// that fail at the same time.
 const (
 	maxObjectEvents = 16
 	maxDeviceEvents = 1024

@@ -78,7 +78,7 @@ func (c *CompChannel) TryGetEvent() (*CQ, error) {
 // is for programs that do not wait in GetEvent but, for example, poll a descriptor that f writes
 // to. Such programs take events with TryGetEvent. If n is negative, −n events were dropped because
 // their CQ was destroyed. The sum of all n minus the events taken is therefore the number of events
-// in the channel, like the counter of an eventfd with EFD_SEMAPHORE. If the channel already has
+// in the channel. An eventfd with EFD_SEMAPHORE counts in the same way. If the channel already has
 // events, OnEvent itself calls f with their number. A nil f ends the calls.
 //
 // f is called on the goroutine that adds the completion, before this goroutine continues, or on one

@@ -32,7 +32,7 @@ type CQInitAttr struct {
 // in [CQ.Wait] or [CompChannel.GetEvent], the device does so immediately.
 //
 // For a goroutine that is locked to its thread, such as one called from C, yielding costs 10 to 30
-// µs: the runtime lets another thread look for work, and then wakes the goroutine's thread. On a
+// µs. The runtime lets another thread look for work, and then wakes the goroutine's thread. On a
 // network in memory (package pipe), each Poll without progress yields; on other media, one in many.
 // Such a goroutine should use WaitEvent, with which Poll never yields, and CQInitAttr.Ready.
 type Wait uint8

@@ -26,7 +26,7 @@
 //	buf := make([]byte, 4096)
 //	mr, err := pd.RegMR(buf, verbs.AccessLocalWrite)
 //	conn, err := rdmacm.Dial(ctx, dev, "10.0.0.2:7471", &rdmacm.Config{PD: pd})
-//	peer := conn.Peer().PrivateData // in this protocol the address and rkey of its memory, 8 and 4 bytes
+//	peer := conn.Peer().PrivateData // here the address and rkey of its memory
 //	err = conn.QP().PostSend(&verbs.SendWR{
 //		ID: 1, Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled,
 //		SGList:     []verbs.SGE{mr.SGE(0, 100)},
@@ -48,12 +48,12 @@
 // …) and the errno that libibverbs returns, for errors.Is. The Status of a completion reports the
 // failure of a posted work request.
 //
-// Differences from libibverbs: inline data is passed as a slice, or needs an lkey like other data,
-// because a Go program cannot access memory by its address alone. Queues have exactly the requested
-// sizes, except for MaxInlineData. Methods of a destroyed object return [ErrDestroyed].
-// GetAsyncEvent acknowledges the event that it returns. [Device.PortCounters] and
-// [Device.HWCounters] return the counters that Linux has in /sys/class/infiniband.
-// [Device.Shutdown] does what a kernel does for a process that exits.
+// Differences from libibverbs: inline data is passed as a slice, or needs an lkey like other data.
+// A Go program cannot access memory by its address alone. Queues have exactly the requested sizes,
+// except for MaxInlineData. Methods of a destroyed object return [ErrDestroyed]. GetAsyncEvent
+// acknowledges the event that it returns. [Device.PortCounters] and [Device.HWCounters] return the
+// counters that Linux has in /sys/class/infiniband. [Device.Shutdown] does what a kernel does for a
+// process that exits.
 //
 // # For providers
 //

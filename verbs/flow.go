@@ -7,8 +7,8 @@ const (
 	// FlowNormal steers the frames that match the specs. No other QP and no part of the host
 	// receives them. RoCE packets to the device's own addresses go to its QPs and match no flow.
 	FlowNormal FlowAttrType = iota
-	// FlowAllDefault steers the frames that no normal flow and no part of the host receives: frames
-	// to other MAC addresses, and frames to multicast groups that the host has not joined.
+	// FlowAllDefault steers the frames that no normal flow and no part of the host receives. These
+	// are frames to other MAC addresses, and to multicast groups that the host has not joined.
 	FlowAllDefault
 	// FlowMCDefault steers the multicast frames of FlowAllDefault.
 	FlowMCDefault

@@ -5,8 +5,8 @@ import (
 	"net/netip"
 )
 
-// GRHLen is the number of bytes before the message in a UD QP's receive buffer: the IPv6 header of
-// the packet, or 20 undefined bytes and its IPv4 header (IBTA A17.4.5.3).
+// GRHLen is the number of bytes before the message in a UD QP's receive buffer. They are the
+// packet's IPv6 header, or 20 undefined bytes and its IPv4 header (IBTA A17.4.5.3).
 const GRHLen = 40
 
 // InitAHFromWC returns the address vector for replying to a datagram (ibv_init_ah_from_wc). wc is
@@ -22,7 +22,8 @@ func (d *Device) InitAHFromWC(port uint8, wc *WC, grh []byte) (AHAttr, error) {
 	}
 	h, ok := parseGRH(grh)
 	if !ok {
-		return AHAttr{}, Errorf(ErrInvalid, op, "the %d bytes of grh are not a GRH: pass the first %d bytes of the buffer", len(grh), GRHLen)
+		return AHAttr{}, Errorf(ErrInvalid, op, "the %d bytes of grh are not a GRH: pass the first %d bytes of the buffer",
+			len(grh), GRHLen)
 	}
 	table, err := d.GIDTable(port)
 	if err != nil {

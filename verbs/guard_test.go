@@ -41,7 +41,7 @@ func TestGuardRecoversFaultsOfRegionsOnly(t *testing.T) {
 		var panicked any
 		ok := func() bool {
 			defer func() { panicked = recover() }()
-			return guarded(c.f, make([]byte, 10), region)
+			return callGuarded(c.f, make([]byte, 10), region)
 		}()
 		if ok || (panicked == nil) != c.recovered {
 			t.Errorf("%s: %v, panic %v", name, ok, panicked)
@@ -50,12 +50,13 @@ func TestGuardRecoversFaultsOfRegionsOnly(t *testing.T) {
 			t.Errorf("%s: the panic became %v", name, panicked)
 		}
 	}
-	if !guarded(func() {}, region) {
+	if !callGuarded(func() {}, region) {
 		t.Error("ok is false without a fault")
 	}
 }
 
-func guarded(f func(), mem ...[]byte) (ok bool) {
+// callGuarded calls f between BeginGuard and EndGuard.
+func callGuarded(f func(), mem ...[]byte) (ok bool) {
 	defer verbs.EndGuard(verbs.BeginGuard(), &ok, mem...)
 	f()
 	return true

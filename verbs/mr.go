@@ -70,8 +70,8 @@ func (pd *PD) RegMRIOVA(buf []byte, addr uint64, access Access) (*MR, error) {
 }
 
 // RegMapping registers memory that is not Go's: memory mapped by a system call, or memory that C
-// code owns. If a work request accesses a page that does not exist, such as one after the end of a
-// truncated file, it fails with WCLocProtErr on this side, and with WCRemOpErr at a peer. The
+// code owns. A work request that accesses a page that does not exist fails, with WCLocProtErr on
+// this side and WCRemOpErr at a peer. An example is a page after the end of a truncated file. The
 // caller keeps the memory mapped until Dereg returns.
 //
 // On Linux, RegMapping fails with syscall.EFAULT if the memory is not mapped or not readable, or

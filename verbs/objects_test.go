@@ -410,7 +410,9 @@ func TestAsyncEventsOfDestroyed(t *testing.T) {
 // are returned in order.
 func TestAsyncEventsOfSurvivors(t *testing.T) {
 	const count = 600
-	for name, order := range map[string]func([]*verbs.QP){"oldest first": func([]*verbs.QP) {}, "newest first": slices.Reverse[[]*verbs.QP]} {
+	for name, order := range map[string]func([]*verbs.QP){
+		"oldest first": func([]*verbs.QP) {}, "newest first": slices.Reverse[[]*verbs.QP],
+	} {
 		t.Run(name, func(t *testing.T) {
 			r := &rig{l: newLoop()}
 			r.l.attr.MaxQP = count + 1

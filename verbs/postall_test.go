@@ -30,7 +30,8 @@ func TestPostSendAll(t *testing.T) {
 	data := []byte("inline")
 	bind := &verbs.MWBind{MW: mw, RKey: verbs.IncRKey(mw.RKey()), MWBindInfo: verbs.MWBindInfo{MR: mr, Addr: mr.Addr(), Length: 4}}
 	want := []verbs.SendWR{
-		{ID: 1, Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled, RKey: 7, RemoteAddr: 8, SGList: []verbs.SGE{mr.SGE(0, 10), mr.SGE(20, 5)}},
+		{ID: 1, Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled, RKey: 7, RemoteAddr: 8,
+			SGList: []verbs.SGE{mr.SGE(0, 10), mr.SGE(20, 5)}},
 		{ID: 2, Opcode: verbs.SendWithImm, Flags: verbs.SendInline, ImmData: 9, InlineData: data},
 		{ID: 3, Opcode: verbs.AtomicCmpAndSwp, RKey: 7, RemoteAddr: 16, CompareAdd: 4, Swap: 5, SGList: []verbs.SGE{mr.SGE(0, 8)}},
 		{ID: 4, Opcode: verbs.BindMW, Bind: bind},

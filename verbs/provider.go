@@ -32,8 +32,8 @@ type Provider interface {
 	GIDTable(port uint8) ([]GIDEntry, error)
 
 	// Watch registers f to be called with each event of a port (EventGIDChange, EventPortActive or
-	// EventPortErr), and with EventDeviceFatal and port 0 when the device has failed for good. Open
-	// calls it once.
+	// EventPortErr). When the device has failed for good, f is called with EventDeviceFatal and
+	// port 0. Open calls it once.
 	Watch(f func(t AsyncEventType, port uint8))
 
 	// RegMR chooses the keys of a region, whose other fields are set, and makes it accessible by

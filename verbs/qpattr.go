@@ -39,7 +39,7 @@ type QPCap struct {
 	MaxRecvWR     int
 	MaxSendSGE    int
 	MaxRecvSGE    int
-	MaxInlineData int // bytes; at least 16 times MaxSendSGE, the size of the SGEs, as in rxe
+	MaxInlineData int // bytes; CreateQP raises it to 16 times MaxSendSGE, the size of the SGEs, as rxe does
 }
 
 // QPInitAttr holds the attributes that CreateQP takes (ibv_qp_init_attr).

@@ -28,7 +28,8 @@ func (id *ID) Bind(addr netip.AddrPort) error {
 }
 
 // bind implements Bind. Without hold, it reserves the port in this process only. That suffices for
-// active connections, which other numbers distinguish. The ID is locked.
+// the active side, whose connections the provider distinguishes by other numbers than the port. The
+// ID is locked.
 func (id *ID) bind(op string, addr netip.AddrPort, hold bool) error {
 	a := canonical(addr.Addr())
 	b := &binding{devs: id.ch.devs, space: id.space, reuse: id.opts.reuse, afOnly: id.opts.afOnly}

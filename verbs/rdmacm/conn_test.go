@@ -394,7 +394,7 @@ func TestConcurrentCalls(t *testing.T) {
 	})
 }
 
-// Peers that disconnect at once cause no errors in calls that wait for requests.
+// Peers that disconnect immediately cause no errors in calls that wait for requests.
 func TestRequestsOfPeersThatDisconnect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, _ := pair(t)

@@ -122,8 +122,9 @@ func endsConnection(t EventType) bool {
 }
 
 // discardUndelivered destroys an ID whose ConnectRequest GetEvent has not returned yet, and removes
-// the request from the channel. It returns false if the request has been delivered. Otherwise,
-// peers that connect and disconnect repeatedly would fill the channel of a slow application.
+// the request from the channel. It returns false if the request has been delivered. Without
+// discardUndelivered, peers that connect and disconnect repeatedly would fill the channel of a slow
+// application.
 //
 // An undelivered request is in the channel, or the listener's Destroy has it and destroys the ID
 // too. Migrate cannot have it, because the listener is locked. The removed request counts as
@@ -357,7 +358,7 @@ func (id *ID) Establish() error {
 }
 
 // Disconnect ends a connection and moves the QP to ERR (rdma_disconnect). Both sides get
-// Disconnected. The passive side of the disconnection then calls Disconnect too, or Destroy. As in
+// Disconnected. The side whose peer has disconnected then calls Disconnect or Destroy too. As in
 // Linux, Disconnect does nothing and returns nil if the connection has ended or this side is
 // already ending it. If the connection is accepted and not established yet, Disconnect only moves
 // the QP to ERR.

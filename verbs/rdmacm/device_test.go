@@ -48,8 +48,8 @@ func TestDeviceRemoval(t *testing.T) {
 	bubble(t, func(t *testing.T, a, b *end) {
 		l, s, c := connected(a, b)
 		must(t, s.QP().PostRecv(&verbs.RecvWR{ID: 9}))
-		asks := b.resolve(rdmacm.TCP, v4A+":7471")
-		must(t, asks.Connect(nil))
+		unanswered := b.resolve(rdmacm.TCP, v4A+":7471")
+		must(t, unanswered.Connect(nil))
 		request := a.next(rdmacm.ConnectRequest).ID
 		idle, bound, wildcard, resolved := a.id(rdmacm.TCP), a.id(rdmacm.TCP), a.id(rdmacm.TCP), a.resolve(rdmacm.TCP, v4B+":1")
 		must(t, bound.Bind(netip.MustParseAddrPort(v4A+":0")))
@@ -103,7 +103,7 @@ func TestDeviceRemoval(t *testing.T) {
 		for _, want := range []struct {
 			id *rdmacm.ID
 			t  rdmacm.EventType
-		}{{c, rdmacm.Disconnected}, {asks, rdmacm.Rejected}, {undelivered, rdmacm.Rejected}} {
+		}{{c, rdmacm.Disconnected}, {unanswered, rdmacm.Rejected}, {undelivered, rdmacm.Rejected}} {
 			if ev := b.drainFor(want.id); ev == nil || ev.Type != want.t {
 				t.Errorf("the peer has %v, want %v", ev, want.t)
 			}
@@ -119,7 +119,7 @@ func TestDeviceRemoval(t *testing.T) {
 		}
 
 		must(t, c.Disconnect())
-		b.close(c, asks, undelivered)
+		b.close(c, unanswered, undelivered)
 		a.close(l, s, request, events[i].ID, idle, bound, wildcard, resolved, resolving)
 	})
 }
@@ -264,7 +264,7 @@ func TestDeviceClosed(t *testing.T) {
 	})
 }
 
-// Waiting calls return when the device fails, and later calls return at once.
+// Waiting calls return when the device fails, and later calls return immediately.
 func TestWaitingCallsEndWithDevice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, l := pair(t)

@@ -5,8 +5,11 @@
 //
 // A connection takes four calls, two on each side:
 //
-//	l, err := rdmacm.Listen(dev, ":7471", nil)                  conn, err := rdmacm.Dial(ctx, dev, "10.0.0.2:7471", nil)
-//	conn, err := l.Accept(ctx)                                  err = conn.QP().PostSend(…)
+//	l, err := rdmacm.Listen(dev, ":7471", nil) // passive side
+//	conn, err := l.Accept(ctx)
+//
+//	conn, err := rdmacm.Dial(ctx, dev, "10.0.0.2:7471", nil) // active side
+//	err = conn.QP().PostSend(…)
 //
 // A [Config] sets the PD, CQs, private data and other options of a connection; its Prepare posts
 // the first receive requests. Package rdmatransport has complete programs as examples.
@@ -18,10 +21,11 @@
 // ConnectRequest CreateQP and Accept. Each call returns immediately, and its outcome is an [Event]
 // in the ID's [EventChannel]. The methods of a [SyncID] wait for this event.
 //
-//	idle ──Bind──► bound ──Listen──► listening ──ConnectRequest──► requested ─┬─Accept──► accepted ──► Established
-//	  └──ResolveAddr─┴─► AddrResolved ──ResolveRoute──► RouteResolved         └─Reject
-//	                                                        └─Connect──► [ConnectResponse ──Establish──►] Established
-//	Established ──Disconnect, by either side──► Disconnected ──► TimewaitExit
+//	idle ─Bind─► bound ─Listen─► listening ─ConnectRequest─► requested ─┬─Accept─► Established
+//	 └─ResolveAddr─┴─► AddrResolved ─ResolveRoute─► RouteResolved       └─Reject
+//	                                                 └─Connect─► [ConnectResponse ─Establish─►]
+//	                                                             Established
+//	Established ─Disconnect, by either side─► Disconnected ─► TimewaitExit
 //
 // An ID that has a device also gets AddrChange when its address is removed from the device. At any
 // time it may get DeviceRemoval, after which it can only be destroyed.

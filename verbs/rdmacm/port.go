@@ -169,8 +169,8 @@ func (t *portTable) unlisten(b *binding) {
 	t.mu.Unlock()
 }
 
-// maxPortRetries bounds the ephemeral ports that are tried when the provider finds each in use,
-// either by a connection in TIME-WAIT or by a program that does not use rdma_cm.
+// maxPortRetries bounds the ephemeral ports that are tried when the provider finds each in use. A
+// connection in TIME-WAIT may use it, or a program without rdma_cm.
 const maxPortRetries = 64
 
 // replace returns a binding like b with another ephemeral port, and removes b. It does so if b has

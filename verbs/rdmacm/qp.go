@@ -239,9 +239,9 @@ func (id *ID) initAttr(t verbs.QPType) (verbs.QPAttr, verbs.QPAttrMask, error) {
 }
 
 // QPAttr returns the attributes for a transition of a QP that the application has created itself
-// (rdma_init_qp_attr): to INIT when the ID is bound to a device, to RTR and RTS after
-// ConnectRequest or ConnectResponse. The application sets ConnParam.QPNum to the QP's number, and
-// moves the QP to RTS before Accept or Establish, and to ERR when the connection ends.
+// (rdma_init_qp_attr). The transition to INIT needs an ID that is bound to a device, those to RTR
+// and RTS a ConnectRequest or ConnectResponse. The application sets ConnParam.QPNum to the QP's
+// number. It moves the QP to RTS before Accept or Establish, and to ERR when the connection ends.
 func (id *ID) QPAttr(to verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, error) {
 	const op = "get QP attributes"
 	if err := id.lock(op); err != nil {

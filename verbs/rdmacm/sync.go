@@ -202,7 +202,8 @@ func (s *SyncID) GetRequest(ctx context.Context) (*SyncID, error) {
 	return r, nil
 }
 
-// Accept is ID.Accept. It returns when the connection is established, in port space UDP at once.
+// Accept is ID.Accept. It returns when the connection is established, or in port space UDP
+// immediately.
 func (s *SyncID) Accept(ctx context.Context, param *ConnParam) error {
 	if err := s.ID.Accept(param); err != nil || s.space == UDP || s.space == IPoIB {
 		return err

@@ -285,11 +285,11 @@ func (c *PacketConn) handleDatagram(slot, n int) bool {
 }
 
 // enqueue adds a datagram to the queue, or returns false if the queue is full. mu is held.
-func (c *PacketConn) enqueue(a datagram) bool {
+func (c *PacketConn) enqueue(d datagram) bool {
 	if c.count == len(c.queue) {
 		return false
 	}
-	c.queue[(c.first+c.count)%len(c.queue)] = a
+	c.queue[(c.first+c.count)%len(c.queue)] = d
 	c.count++
 	c.readable.Signal()
 	c.changed()
@@ -341,14 +341,14 @@ func (c *PacketConn) ReadFromAddrPort(b []byte) (n int, from netip.AddrPort, err
 
 // dequeue removes the oldest datagram from the queue. mu is held.
 func (c *PacketConn) dequeue(b []byte) (n int, from netip.AddrPort) {
-	a := c.queue[c.first]
+	d := c.queue[c.first]
 	c.first = (c.first + 1) % len(c.queue)
 	c.count--
-	n = copy(b, a.data)
-	if a.slot >= 0 {
-		c.repost(a.slot)
+	n = copy(b, d.data)
+	if d.slot >= 0 {
+		c.repost(d.slot)
 	}
-	return n, a.from
+	return n, d.from
 }
 
 // WriteTo sends one datagram to a *net.UDPAddr, or to another address whose String is an IP address

@@ -57,9 +57,9 @@ func ipVersion(a netip.Addr) byte {
 	return 6
 }
 
-// A UDP datagram between two sockets begins with a header that announces the sender's QPN. Its
-// fields are a tag of four bytes, the IP version, an operation, the header's length, a reserved
-// byte, the QPN in four bytes, and the sender's address. With opData, a datagram of the application
+// A UDP datagram between two sockets begins with a header that announces the sender's QPN. It has a
+// tag of four bytes, then the IP version, an operation, the header's length and a reserved byte.
+// The QPN in four bytes and the sender's address follow. With opData, a datagram of the application
 // follows, and the receiver answers with a header of its own. The other operation is opControl.
 const (
 	udpHeaderTag  = 0x55555555
@@ -74,30 +74,30 @@ type udpHeader struct {
 }
 
 // appendTo appends the header to b.
-func (i *udpHeader) appendTo(b []byte) []byte {
+func (h *udpHeader) appendTo(b []byte) []byte {
 	n := byte(udpHeader4Len)
-	if !i.addr.Is4() {
+	if !h.addr.Is4() {
 		n = udpHeader6Len
 	}
 	b = binary.BigEndian.AppendUint32(b, udpHeaderTag)
-	b = append(b, ipVersion(i.addr), byte(i.op), n, 0)
-	b = binary.BigEndian.AppendUint32(b, i.qpn)
-	return append(b, i.addr.AsSlice()...)
+	b = append(b, ipVersion(h.addr), byte(h.op), n, 0)
+	b = binary.BigEndian.AppendUint32(b, h.qpn)
+	return append(b, h.addr.AsSlice()...)
 }
 
 // parseUDPHeader returns the header of a UDP datagram and the data after it.
-func parseUDPHeader(b []byte) (i udpHeader, data []byte, ok bool) {
+func parseUDPHeader(b []byte) (h udpHeader, data []byte, ok bool) {
 	if len(b) < udpHeader4Len || len(b) < int(b[6]) || binary.BigEndian.Uint32(b) != udpHeaderTag {
-		return i, nil, false
+		return h, nil, false
 	}
 	switch [2]byte{b[4], b[6]} {
 	case [2]byte{4, udpHeader4Len}:
-		i.addr = netip.AddrFrom4([4]byte(b[12:]))
+		h.addr = netip.AddrFrom4([4]byte(b[12:]))
 	case [2]byte{6, udpHeader6Len}:
-		i.addr = netip.AddrFrom16([16]byte(b[12:]))
+		h.addr = netip.AddrFrom16([16]byte(b[12:]))
 	default:
-		return i, nil, false
+		return h, nil, false
 	}
-	i.op, i.qpn = operation(b[5]), binary.BigEndian.Uint32(b[8:])&(1<<24-1)
-	return i, b[b[6]:], i.op == opData || i.op == opControl
+	h.op, h.qpn = operation(b[5]), binary.BigEndian.Uint32(b[8:])&(1<<24-1)
+	return h, b[b[6]:], h.op == opData || h.op == opControl
 }

@@ -2,8 +2,11 @@
 // rsocket(7) of librdmacm. A [Conn] is a net.Conn, and a [Listener] a net.Listener. The peer may be
 // a C program that uses rsockets over rxe, siw or hardware.
 //
-//	l, err := rsocket.Listen(dev, ":7471", nil)            conn, err := rsocket.Dial(ctx, dev, "10.0.0.2:7471", nil)
-//	err = http.Serve(l, handler)                           _, err = conn.Write(…)
+//	l, err := rsocket.Listen(dev, ":7471", nil)
+//	err = http.Serve(l, handler)
+//
+//	conn, err := rsocket.Dial(ctx, dev, "10.0.0.2:7471", nil)
+//	_, err = conn.Write(…)
 //
 // RDMA WRITEs with immediate data place bytes in the peer's receive buffer. Over iWARP, which had
 // no immediate data when rsockets were designed, an RDMA WRITE and a SEND do so. PROTOCOL.md has a

@@ -50,12 +50,12 @@ func (c *Conn) ready() (r Ready) {
 // hasSpace reports whether the send buffer has space for n bytes.
 func (s *sender) hasSpace(n int) bool { return len(s.buf)-s.used >= n }
 
-// OnReady registers a function f that is called with the current Ready value, first immediately and
-// then whenever the Conn may have become ready for more. Spurious calls are possible. Reading and
-// writing that reduce readiness cause no call. f runs on its own goroutine soon after the change,
-// with no lock held. It may call any method except OnReady. Calls are made one at a time. When
-// OnReady returns, the previous function is not running and will not be called. A nil f ends the
-// calls.
+// OnReady registers a function f that is called with the current Ready value. It is called once
+// immediately, and then whenever the Conn may have become ready for more. Spurious calls are
+// possible. Reading and writing that reduce readiness cause no call. f runs on its own goroutine
+// soon after the change, with no lock held. It may call any method except OnReady. Calls are made
+// one at a time. When OnReady returns, the previous function is not running and will not be called.
+// A nil f ends the calls.
 func (c *Conn) OnReady(f func(Ready)) {
 	c.mu.Lock()
 	wait := c.onReady.set(f, c.ready)
