@@ -175,7 +175,7 @@ func srCMQueryID(h C.uint32_t, info *C.struct_sr_cm_id) C.int {
 	return 0
 }
 
-// device is the number in C's list of the device that an ID is bound to, or -1.
+// device returns the number in C's list of the device that an ID is bound to, or -1.
 func (s *cmID) device() int {
 	dev, t := s.Device(), s.Transport()
 	return slices.IndexFunc(stacks.devices, func(d *device) bool { return d.dev == dev && d.transport == t })

@@ -218,9 +218,9 @@ func (q *cq) pollStamped(to []C.struct_sr_wc, exs []C.struct_sr_wc_ex) (k int, e
 // r2RoCE is the bit of a service level that marks a RoCE datagram with a UDP header.
 const r2RoCE = 1 << 3
 
-// serviceLevel is the service level of a completion. For a RoCEv2 datagram it is the packet's type,
-// as Mellanox's devices report it: r2RoCE, and the [verbs.NetworkHdrType] in the bits below. UCX
-// needs it to find the network header in the first 40 bytes. The priority of the frame is in
+// serviceLevel returns the service level of a completion. For a RoCEv2 datagram it is the packet's
+// type, as Mellanox's devices report it: r2RoCE, and the [verbs.NetworkHdrType] in the bits below.
+// UCX needs it to find the network header in the first 40 bytes. The priority of the frame is in
 // ibv_wc_read_cvlan.
 func serviceLevel(w *verbs.WC) uint8 {
 	if w.NetworkHdrType == verbs.NetworkHdrNone {

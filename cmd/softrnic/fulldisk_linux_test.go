@@ -11,8 +11,8 @@ import (
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/clitest"
 )
 
-// TestFilesOnFullDisk: a command that could not write a file that was asked for fails, and names the reason. So it does for what is
-// printed.
+// TestFilesOnFullDisk: a command fails with the reason if it cannot write a requested file or its
+// output.
 func TestFilesOnFullDisk(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -39,7 +39,8 @@ func TestFilesOnFullDisk(t *testing.T) {
 		})
 	}
 	for _, args := range []string{
-		"demo --size 8 --time 1ms --json", perf + "--json", "devinfo", "devinfo --json", "trace " + lossy, "trace " + lossy + " --json", "--help", "--version",
+		"demo --size 8 --time 1ms --json", perf + "--json", "devinfo", "devinfo --json", "trace " + lossy, "trace " + lossy + " --json",
+		"--help", "--version",
 	} {
 		t.Run("stdout of "+args, func(t *testing.T) {
 			t.Parallel()
@@ -51,7 +52,8 @@ func TestFilesOnFullDisk(t *testing.T) {
 		})
 	}
 	// Counters are printed to stderr.
-	if code := runCommandLine(t.Context(), strings.Fields(perf+"--counters"), &cli.Env{Stdout: new(clitest.Output), Stderr: full{}}); code != cli.ExitFailed {
+	if code := runCommandLine(t.Context(), strings.Fields(perf+"--counters"),
+		&cli.Env{Stdout: new(clitest.Output), Stderr: full{}}); code != cli.ExitFailed {
 		t.Errorf("--counters: exit code %d", code)
 	}
 	if err := dropin.AppendCounters("/dev/full"); err == nil {

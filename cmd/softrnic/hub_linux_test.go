@@ -13,7 +13,7 @@ import (
 	"github.com/softrnic/softrnic/stack/kernel/hub"
 )
 
-// TestMain is softrnic hub where a node starts this program as that.
+// TestMain runs softrnic hub if a node has started this program as a hub.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "hub" {
 		main()
@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 	clitest.Main(m)
 }
 
-// runtimeDirectory has hubs be in a directory of the test's own, whose path is short.
+// runtimeDirectory sets a directory of the test for hubs, with a short path.
 func runtimeDirectory(t *testing.T) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "h")
@@ -29,7 +29,7 @@ func runtimeDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("XDG_RUNTIME_DIR", dir)
-	t.Cleanup(func() { // the hub would end by itself, but later
+	t.Cleanup(func() { // end the hub now, before it is idle for long
 		if pid := hubProcess(); pid != 0 && hub.Running("") {
 			for give := time.Now().Add(20 * time.Second); syscall.Kill(pid, syscall.SIGTERM) == nil && time.Now().Before(give); {
 				time.Sleep(time.Millisecond)
@@ -39,7 +39,8 @@ func runtimeDirectory(t *testing.T) {
 	})
 }
 
-// TestShared runs commands between nodes that have one address, through a hub that the first of them starts.
+// TestShared runs commands between nodes that share an address through a hub, which the first node
+// starts.
 func TestShared(t *testing.T) {
 	runtimeDirectory(t)
 	const addr = "127.15.1.1"
@@ -53,10 +54,11 @@ func TestShared(t *testing.T) {
 		{"rping -s -d", "listening", "rping -c -a " + addr + " -C 50 -S 5000 -V -v", "ping data: rdma-ping-49"},
 		{"perf write bw", "Waiting", "perf write bw -D 20ms --warmup 1ms --transport rocev2 " + addr, "65536"},
 		{"mckey -m 239.15.0.2 -C 50", "joined", "mckey -m 239.15.0.2 -C 50 -s", "50 messages of 100 bytes sent"},
-		{"rping -s -d --strict-icrc", "listening", "rping -c -a " + addr + " -C 50 -V -v --strict-icrc --capture /dev/null", "ping data: rdma-ping-49"},
+		{"rping -s -d --strict-icrc", "listening", "rping -c -a " + addr + " -C 50 -V -v --strict-icrc --capture /dev/null",
+			"ping data: rdma-ping-49"},
 	} {
 		s := serving(t, c.server+node+" --shared --counters", c.says)
-		code, stdout, stderr := runCommand(t, c.client+node) // which finds the hub by itself
+		code, stdout, stderr := runCommand(t, c.client+node) // finds the hub by itself
 		if code != 0 || !strings.Contains(stdout, c.prints) {
 			t.Errorf("%s: exit code %d, stdout without %q:\n%s%s", c.client, code, c.prints, stdout, stderr)
 		}
@@ -67,7 +69,7 @@ func TestShared(t *testing.T) {
 			}
 		}
 	}
-	const six = " --link kernel:lo --addr ::1" // of which there is one: only a hub has two processes there
+	const six = " --link kernel:lo --addr ::1" // a single address: two processes need a hub
 	for _, c := range []struct{ server, says, client string }{
 		{"pingpong rc -c -n 50", "local address", "pingpong rc -c -n 50 ::1"},
 		{"pingpong ud -c -n 50", "local address", "pingpong ud -c -n 50 ::1"},
@@ -88,7 +90,7 @@ func TestShared(t *testing.T) {
 	}
 }
 
-// TestHub: the command has the addresses that it is given, and ends when it is idle.
+// TestHub: the command serves the given addresses and ends when it is idle.
 func TestHub(t *testing.T) {
 	runtimeDirectory(t)
 	began := time.Now()
@@ -108,7 +110,7 @@ func TestHub(t *testing.T) {
 	}
 }
 
-// hubProcess is the process of the hub, or 0.
+// hubProcess returns the process of the hub, or 0.
 func hubProcess() int {
 	pid, err := os.ReadFile(filepath.Join(hub.Directory(), "lock"))
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/softrnic/softrnic/cmd/internal/cli"
 )
 
-// server is a command that waits for a peer, and what it prints.
+// server is a command that waits for a peer, with its output.
 type server struct {
 	t    *testing.T
 	args string
@@ -41,7 +41,7 @@ func (s *server) said() string {
 	return s.out.String()
 }
 
-// serving starts a command and returns when it has said something.
+// serving starts a command and returns when it has printed says.
 func serving(t *testing.T, args, says string) *server {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
@@ -60,7 +60,7 @@ func serving(t *testing.T, args, says string) *server {
 	return s
 }
 
-// ends waits for the end of a command that does well.
+// ends waits until the command ends with success.
 func (s *server) ends() {
 	s.t.Helper()
 	select {
@@ -74,7 +74,8 @@ func (s *server) ends() {
 	s.stop()
 }
 
-// TestKernelSockets runs each command between two nodes on the loopback interface, as whoever runs the test.
+// TestKernelSockets runs each command between two nodes on the loopback interface as the user of
+// the test.
 func TestKernelSockets(t *testing.T) {
 	for i, c := range []struct{ server, says, client, prints string }{
 		{"pingpong rc -c -s 100000 -n 50", "local address", "pingpong rc -c -s 100000 -n 50 ADDR", "50 iters"},
@@ -119,12 +120,13 @@ func kernelSockets(t *testing.T, addr, server, says, client, prints string) {
 	}
 }
 
-// TestKernelSocketsCaptured: --capture has the packets as they are on the wire, with the right ICRCs where they are
-// sent, and --impair does what it says to them.
+// TestKernelSocketsCaptured: --capture writes the packets as on the wire, sent packets with the
+// right ICRC, and --impair impairs them.
 func TestKernelSocketsCaptured(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "roce.pcapng")
-	s := serving(t, "rping -s -d -C 20 --link kernel:lo --addr 127.15.0.3 --impair loss=2%,corrupt=8%,dup=2%,reorder=2%,seed=1 --counters", "listening")
+	s := serving(t, "rping -s -d -C 20 --link kernel:lo --addr 127.15.0.3 --impair loss=2%,corrupt=8%,dup=2%,reorder=2%,seed=1 "+
+		"--counters", "listening")
 	code, stdout, stderr := runCommand(t, "rping -c -C 20 -S 30000 -V -v -a 127.15.0.3 --link kernel:lo --addr 127.15.0.4 --capture "+file)
 	if code != 0 || !strings.Contains(stdout, "rdma-ping-19") {
 		t.Errorf("exit code %d:\n%s%s", code, stdout, stderr)
@@ -158,7 +160,7 @@ func TestKernelSocketsCaptured(t *testing.T) {
 	}
 }
 
-// TestKernelSocketsRefusals: an address that is taken says by whom it may be, and what to do.
+// TestKernelSocketsRefusals: the error for an address in use names the possible owner and a remedy.
 func TestKernelSocketsRefusals(t *testing.T) {
 	c, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 15, 0, 5), Port: 4791})
 	if err != nil {
@@ -166,7 +168,8 @@ func TestKernelSocketsRefusals(t *testing.T) {
 	}
 	defer c.Close()
 	for args, wants := range map[string][]string{
-		"devinfo --link kernel:lo --addr 127.15.0.5":                         {"UDP port 4791 of 127.15.0.5 is in use", "any of 127.0.0.0/8", "ss -ulpn sport = :4791", "give --shared (kernel.Shared) to both"},
+		"devinfo --link kernel:lo --addr 127.15.0.5": {"UDP port 4791 of 127.15.0.5 is in use",
+			"any of 127.0.0.0/8", "ss -ulpn sport = :4791", "give --shared (kernel.Shared) to both"},
 		"devinfo --link kernel --addr 192.0.2.77":                            {"192.0.2.77 is not an address of this machine", "127.0.0.1"},
 		"devinfo --link kernel:lo --addr 192.0.2.77":                         {"192.0.2.77 is not one of its addresses", "127.0.0.1"},
 		"devinfo --link kernel:nosuch0":                                      {"no interface nosuch0"},
@@ -185,7 +188,8 @@ func TestKernelSocketsRefusals(t *testing.T) {
 	}
 }
 
-// TestKernelSocketsNAT: where a NAT is between two nodes, each says why it hears nothing of the other, and what passes the NAT.
+// TestKernelSocketsNAT: with a NAT between two nodes, each logs why it receives nothing and which
+// transport passes the NAT.
 func TestKernelSocketsNAT(t *testing.T) {
 	t.Parallel()
 	const at, nat, client = "127.15.0.7", "127.15.0.8", "127.15.0.9"

@@ -1,5 +1,5 @@
-// Command softrnic is a software RDMA network interface in one program: it runs RDMA inside a process, on a TAP
-// interface, or on a network interface, with no kernel module.
+// Command softrnic is a software RDMA network interface in one program. It runs RDMA inside a
+// process, on a TAP interface, or on a network interface, without a kernel module.
 package main
 
 import (
@@ -70,7 +70,7 @@ Examples:
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second signal kills
+	context.AfterFunc(ctx, stop) // a second signal ends the process
 	os.Exit(runCommandLine(ctx, os.Args[1:], &cli.Env{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr}))
 }
 

@@ -50,7 +50,9 @@ func TestErrorsAreOneLineWithTheirExitCode(t *testing.T) {
 		code int
 		want string // in the message
 	}{
-		{"bogus", 2, "unexpected argument bogus: the commands are demo, devinfo, pingpong, rping, mckey, nc, proxy, perf, serve, switch, conform, trace, top, hub, run (softrnic --help explains)"},
+		{"bogus", 2,
+			"unexpected argument bogus: the commands are demo, devinfo, pingpong, rping, mckey, nc, proxy, perf, serve, switch, " +
+				"conform, trace, top, hub, run (softrnic --help explains)"},
 		{"pingpong bogus", 2, "unexpected argument bogus: the commands are rc, uc, ud, srq, xsrq (softrnic pingpong --help explains)"},
 		{"demo --bogus", 2, "--bogus"},
 		{"pingpong rc --transport iwarp", 2, "use softrnic rping"},
@@ -123,12 +125,12 @@ func TestErrorsAreOneLineWithTheirExitCode(t *testing.T) {
 	}
 }
 
-// full is a standard output that takes nothing, as of a disk that is full.
+// full is a standard output on a full disk.
 type full struct{}
 
 func (full) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
 
-// TestFullDisk: who has not got what was printed is told.
+// TestFullDisk: a command fails if its output cannot be written.
 func TestFullDisk(t *testing.T) {
 	for _, args := range []string{"demo --size 8 --time 1ms", "perf write bw --loopback --iters 10", "conform --list"} {
 		var errs clitest.Output

@@ -14,9 +14,9 @@ import (
 	"github.com/softrnic/softrnic/link"
 )
 
-// Bridge passes frames between its ports: those for an address that it has seen as a source go to the port where it was
-// seen, all others to every port but the one that they came from. It passes superframes whole where the links on both sides
-// have them, and changes no frame.
+// Bridge forwards frames between its ports. A frame for an address that was seen as a source goes
+// to the port where it was seen. All others go to every port except their ingress port. Bridge
+// forwards superframes whole if the links on both sides support them, and changes no frame.
 type Bridge struct {
 	log   *slog.Logger
 	probe probe
@@ -26,27 +26,27 @@ type Bridge struct {
 	mu     sync.RWMutex
 	closed bool
 	made   int
-	ports  []*port // replaced, never changed
+	ports  []*port // copied on write
 	table  table
 }
 
-// maxPorts is how many ports a bridge may have at a time.
+// maxPorts is the most ports that a bridge has at a time.
 const maxPorts = 256
 
 // port is a link that belongs to a bridge.
 type port struct {
 	link    link.Link
 	number  int
-	dropped atomic.Uint64 // frames that the link did not take
+	dropped atomic.Uint64 // frames that the link refused
 
 	received, receivedBytes, sent, sentBytes atomic.Uint64
 
-	mu      sync.Mutex // held to cut a frame
+	mu      sync.Mutex // held while a frame is segmented
 	cutter  link.Cutter
-	blocked atomic.Int64 // until when the port passes nothing, in Unix nanoseconds; 0: it is open
+	blocked atomic.Int64 // until when the port is blocked, in Unix nanoseconds; 0: not blocked
 }
 
-// New makes a bridge without ports, which tells log about the ports that come and go.
+// New returns a bridge without ports. It logs added and removed ports to log.
 func New(log *slog.Logger) *Bridge {
 	b := &Bridge{log: log, stop: make(chan struct{}), table: newTable()}
 	_, _ = rand.Read(b.probe[:]) // never fails
@@ -54,14 +54,15 @@ func New(log *slog.Logger) *Bridge {
 	return b
 }
 
-// Add makes a link that nobody is attached to a port. The bridge closes it: when it is itself closed, when the link
-// is removed, or if Add returns an error.
+// Add adds an unattached link as a port. The bridge closes the link when the bridge is closed, when
+// the link is removed, or if Add returns an error.
 func (b *Bridge) Add(l link.Link) error {
 	b.mu.Lock()
 	if b.closed || len(b.ports) == maxPorts {
 		full := len(b.ports)
 		b.mu.Unlock()
-		return errors.Join(fmt.Errorf("the switch is closed, or all its ports are taken: it has %d, and may have %d", full, maxPorts), l.Close())
+		return errors.Join(fmt.Errorf("the switch is closed, or all its ports are taken: it has %d, and may have %d", full, maxPorts),
+			l.Close())
 	}
 	b.made++
 	p := &port{link: l, number: b.made}
@@ -69,7 +70,7 @@ func (b *Bridge) Add(l link.Link) error {
 	b.mu.Unlock()
 	b.log.Info("port added", "port", p.number, "link", l.Name(), "state", link.StateOf(l))
 	link.Watch(l, func() { b.stateChanged(p) })
-	if link.StateOf(l) == link.Removed { // before that
+	if link.StateOf(l) == link.Removed { // before Watch
 		b.stateChanged(p)
 	}
 	l.Attach(func(frames []link.Frame) { b.receive(p, frames) })
@@ -89,14 +90,14 @@ func (b *Bridge) stateChanged(p *port) {
 	case link.Removed:
 		if i := slices.Index(b.ports, p); i >= 0 && !b.closed {
 			b.ports = slices.Delete(slices.Clone(b.ports), i, i+1)
-			b.work.Go(func() { // Close waits for this very goroutine
+			b.work.Go(func() { // Close waits for this goroutine
 				if err := p.link.Close(); err != nil {
 					b.log.Warn("the link of a port did not close", "port", p.number, "error", err)
 				}
 			})
 		}
 	}
-	b.table.forget(p) // whatever is there next may have other addresses
+	b.table.forget(p) // the next host there may have other addresses
 }
 
 // Close closes all links.
@@ -119,17 +120,17 @@ func (b *Bridge) Close() error {
 	return err
 }
 
-// snapshot is the ports there are now.
+// snapshot returns the current ports.
 func (b *Bridge) snapshot() []*port {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	return b.ports
 }
 
-// batchFrames is how many frames are looked up under one lock.
+// batchFrames is the most frames that are looked up under one lock.
 const batchFrames = 64
 
-// receive passes on what has come to a port.
+// receive forwards frames received on a port.
 func (b *Bridge) receive(from *port, frames []link.Frame) {
 	for len(frames) > batchFrames {
 		b.receiveBatch(from, frames[:batchFrames])
@@ -138,7 +139,7 @@ func (b *Bridge) receive(from *port, frames []link.Frame) {
 	b.receiveBatch(from, frames)
 }
 
-// The kinds of what becomes of a frame that no one port is found for.
+// The destinations of a frame without a single egress port.
 var (
 	everywhere = new(port)
 	nowhere    = new(port)
@@ -148,7 +149,7 @@ func (b *Bridge) receiveBatch(from *port, frames []link.Frame) {
 	count(frames, &from.received, &from.receivedBytes)
 	now := time.Now()
 	var to [batchFrames]*port
-	unknown := false // a source address is not in the table, or not as it should be
+	unknown := false // a source address is missing from the table or stale
 	b.mu.RLock()
 	ports := b.ports
 	blocked := from.isBlocked(now)
@@ -167,7 +168,7 @@ func (b *Bridge) receiveBatch(from *port, frames []link.Frame) {
 		if p := b.table.find(destination(data), now); p != nil {
 			to[i] = p
 		}
-		if to[i] == from { // both are behind the same port
+		if to[i] == from { // source and destination are behind the same port
 			to[i] = nowhere
 		}
 	}
@@ -200,12 +201,12 @@ func (b *Bridge) receiveBatch(from *port, frames []link.Frame) {
 	}
 }
 
-// learn puts the source addresses of frames into the table.
+// learn adds the source addresses of frames to the table.
 func (b *Bridge) learn(from *port, frames []link.Frame, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !slices.Contains(b.ports, from) {
-		return // it has just been removed
+		return // the port was just removed
 	}
 	for i := range frames {
 		if data := frames[i].Data; len(data) >= link.EthernetHeaderLen && !ofLink(data) && !b.probe.is(data) {
@@ -214,13 +215,13 @@ func (b *Bridge) learn(from *port, frames []link.Frame, now time.Time) {
 	}
 }
 
-// ofLink reports whether a frame is for the other end of a link only, such as PAUSE, LLDP and spanning tree (IEEE 802.1Q
+// ofLink reports whether a frame is link-local, such as PAUSE, LLDP and spanning tree (IEEE 802.1Q
 // §8.6.3: 01-80-C2-00-00-00 to -0F).
 func ofLink(frame []byte) bool {
 	return [5]byte(frame) == [5]byte{0x01, 0x80, 0xc2, 0, 0} && frame[5] < 0x10
 }
 
-// count adds frames, and their bytes.
+// count counts frames and their bytes.
 func count(f []link.Frame, frames, bytes *atomic.Uint64) {
 	n := 0
 	for i := range f {
@@ -230,7 +231,7 @@ func count(f []link.Frame, frames, bytes *atomic.Uint64) {
 	bytes.Add(uint64(n))
 }
 
-// write passes frames to the port's link: those that it does not take as they are, as packets.
+// write writes frames to the port's link. It segments frames that the link does not accept.
 func (p *port) write(frames []link.Frame, now time.Time) {
 	if p.isBlocked(now) {
 		return
@@ -246,10 +247,10 @@ func (p *port) write(frames []link.Frame, now time.Time) {
 	}
 }
 
-// writePackets passes a frame, cut into its packets, to the port's link.
+// writePackets segments a frame and writes its packets to the port's link.
 func (p *port) writePackets(f *link.Frame) {
 	if f.Segmentation == link.NoSegmentation && !f.NeedsChecksum {
-		p.dropped.Add(1) // it is too long, or the link is closed
+		p.dropped.Add(1) // too long, or the link is closed
 		return
 	}
 	p.mu.Lock()

@@ -22,7 +22,7 @@ import (
 
 var broadcast = net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 
-// host is on a cable to a bridge.
+// host is a host on a cable to a bridge.
 type host struct {
 	*stream.Link
 	got <-chan link.Frame // of linktest's kinds
@@ -75,7 +75,7 @@ func (h host) send(t *testing.T, f link.Frame) {
 	}
 }
 
-// expect returns when f comes next to the host.
+// expect waits until the host receives f next.
 func (h host) expect(t *testing.T, f link.Frame) {
 	t.Helper()
 	select {
@@ -88,8 +88,8 @@ func (h host) expect(t *testing.T, f link.Frame) {
 	}
 }
 
-// TestLearns: frames for an address go to every port until it is known, and then to its own only; a host that moves is
-// found where it is; nothing comes back to the port that it came from.
+// TestLearns: frames for an address go to every port until it is known, and then only to its port.
+// A host that moves is found again. No frame returns to its ingress port.
 func TestLearns(t *testing.T) {
 	_, hosts := newBridge(t, 3)
 	a, b, c := hosts[0], hosts[1], hosts[2]
@@ -106,7 +106,7 @@ func TestLearns(t *testing.T) {
 	all := linktest.Plain(broadcast, b.MAC(), 50, "to all")
 	b.send(t, all)
 	a.expect(t, all)
-	c.expect(t, all) // and nothing of the two before
+	c.expect(t, all) // not the two before
 
 	moved := linktest.Plain(broadcast, b.MAC(), 50, "b is at c's port now")
 	c.send(t, moved)
@@ -126,7 +126,7 @@ func TestLearns(t *testing.T) {
 	}
 }
 
-// TestPortGoes: what was behind a port that has gone is not known any more.
+// TestPortGoes: addresses behind a removed port are forgotten.
 func TestPortGoes(t *testing.T) {
 	b, hosts := newBridge(t, 3)
 	f := linktest.Plain(broadcast, hosts[1].MAC(), 50, "here I am")
@@ -146,7 +146,8 @@ func TestPortGoes(t *testing.T) {
 	hosts[2].expect(t, f)
 }
 
-// TestNoLoop: two ports on one segment do not pass a frame round and round; the other port goes on.
+// TestNoLoop: two ports on one segment do not forward a frame in a loop. The other port keeps
+// working.
 func TestNoLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan, other := new(pipe.Switch), new(pipe.Switch)
@@ -168,7 +169,7 @@ func TestNoLoop(t *testing.T) {
 				}
 			})
 		}
-		const frames = 60 // one a second, so that the port is tried again and again
+		const frames = 60 // one per second, so that the port is probed repeatedly
 		for range frames {
 			if _, err := hosts[0].Write([]link.Frame{linktest.Plain(broadcast, hosts[0].MAC(), 50, "x")}); err != nil {
 				t.Fatal(err)
@@ -189,7 +190,7 @@ func TestNoLoop(t *testing.T) {
 	})
 }
 
-// TestForgedProbe: one who sends a bridge's probes has no port blocked but his own.
+// TestForgedProbe: a host that sends a bridge's probes can only block its own port.
 func TestForgedProbe(t *testing.T) {
 	b, hosts := newBridge(t, 3)
 	for number := range uint32(5) {
@@ -211,7 +212,7 @@ func TestForgedProbe(t *testing.T) {
 	}
 }
 
-// goneLink was removed before anybody watched it.
+// goneLink is a link that was removed before Watch.
 type goneLink struct {
 	*stream.Link
 	closed chan struct{}
@@ -225,7 +226,8 @@ func (l *goneLink) Close() error {
 	return l.Link.Close()
 }
 
-// TestLinkGoneBeforeAdd: a link that was removed between its opening and Add is closed, and no port.
+// TestLinkGoneBeforeAdd: a link that was removed between its opening and Add is closed and not
+// added.
 func TestLinkGoneBeforeAdd(t *testing.T) {
 	b, _ := newBridge(t, 0)
 	l, err := stream.Open(filepath.Join(t.TempDir(), "s"), stream.Listening())
@@ -274,8 +276,8 @@ func TestTable(t *testing.T) {
 	if n := len(tab.entries); n != maxAddresses {
 		t.Errorf("%d addresses, want %d", n, maxAddresses)
 	}
-	tab.learn(address(maxAddresses+1), q, now) // another port has room
-	tab.learn(address(0), q, now)              // and takes an address over, which leaves room at the first
+	tab.learn(address(maxAddresses+1), q, now) // another port still has room
+	tab.learn(address(0), q, now)              // takes an address over, which makes room at the first port
 	tab.learn(address(maxAddresses+2), p, now)
 	for n, want := range map[int]*port{0: q, 1: p, maxAddresses: nil, maxAddresses + 1: q, maxAddresses + 2: p} {
 		if got := tab.find(address(n), now); got != want {
@@ -342,7 +344,7 @@ func BenchmarkForward(b *testing.B) {
 	_ = br.Close()
 }
 
-// TestMetrics: frames and bytes are counted where they come and where they go.
+// TestMetrics: frames and bytes are counted at ingress and egress ports.
 func TestMetrics(t *testing.T) {
 	b, hosts := newBridge(t, 2)
 	f := linktest.Plain(broadcast, hosts[0].MAC(), 50, "hello")

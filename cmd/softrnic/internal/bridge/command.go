@@ -45,7 +45,7 @@ func (c *Command) Validate() error {
 	return nil
 }
 
-// Run passes frames until ctx ends, which is no error.
+// Run forwards frames until ctx ends, and then returns nil.
 func (c *Command) Run(ctx context.Context, e *cli.Env) (err error) {
 	log := slog.New(slog.NewTextHandler(e.Stderr, &slog.HandlerOptions{Level: c.Log}))
 	b := New(log)
@@ -92,10 +92,10 @@ func (c *Command) Run(ctx context.Context, e *cli.Env) (err error) {
 	return nil
 }
 
-// acceptPause is how long a listener is left alone after an error, such as that all descriptors or ports are used up.
+// acceptPause is the pause after a failed accept, such as when all descriptors or ports are in use.
 const acceptPause = 100 * time.Millisecond
 
-// accept makes each connection a port, until the listener is closed.
+// accept adds each connection as a port until the listener is closed.
 func accept(b *Bridge, ln *stream.Listener, log *slog.Logger) {
 	for {
 		l, err := ln.Accept()

@@ -9,25 +9,25 @@ import (
 	"github.com/softrnic/softrnic/link"
 )
 
-// A probe finds loops: two ports that are connected with each other, or with the same segment, pass a broadcast frame round
-// and round. A bridge sends a frame of its own from each port, again and again. Where one arrives that a port with a lower
-// number, or the same port, has sent, that port passes nothing for a while.
+// A probe detects loops: two ports that are connected to each other, or to the same segment,
+// forward a broadcast frame in a loop. A bridge periodically sends a probe from each port. A port
+// that receives a probe of a port with a lower or equal number is blocked for a while.
 //
-// The frame goes to the multicast address for loopback assistance, with the EtherType of the Ethernet configuration
-// testing protocol, as those of other switches do. Its payload is the bridge's number, which is drawn at random, and that of the
-// port. Someone else who sends such frames can only have a port blocked that he is on.
+// The frame is sent to the multicast address for loopback assistance with the EtherType of the
+// Ethernet configuration testing protocol, as by other switches. Its payload is the bridge's random
+// number and the port's number. A host that forges such frames can only block its own port.
 type probe [16]byte
 
 const (
 	probeInterval = time.Second
 	probeType     = 0x9000
-	probeLen      = 60 // the shortest frame that Ethernet has
+	probeLen      = 60 // the shortest Ethernet frame
 	probeAt       = link.EthernetHeaderLen
 	probePortAt   = probeAt + len(probe{})
 )
 
-// A port is blocked for blockTime after a probe, and up to as long again: two switches that are connected twice do not
-// open their ports at the same time.
+// blockTime is how long a port is blocked after a probe, plus a random time up to as long again. So
+// two switches with two connections do not unblock their ports at the same time.
 const blockTime = 10 * time.Second
 
 // is reports whether a frame is a probe of this bridge.
@@ -36,10 +36,10 @@ func (p *probe) is(frame []byte) bool {
 		bytes.Equal(frame[probeAt:probePortAt], p[:])
 }
 
-// frame is the probe that a port sends.
+// frame returns the probe of a port.
 func (p *probe) frame(number int) []byte {
 	b := append(make([]byte, 0, probeLen), 0xcf, 0, 0, 0, 0, 0) // to all loopback assistants
-	b = append(append(b, 2), p[:5]...)                          // from an address that nobody else has
+	b = append(append(b, 2), p[:5]...)                          // from a unique address
 	b = binary.BigEndian.AppendUint16(b, probeType)
 	b = append(b, p[:]...)
 	b = binary.BigEndian.AppendUint32(b, uint32(number))
@@ -63,14 +63,14 @@ func (b *Bridge) probePorts() {
 }
 
 func (b *Bridge) sendProbe(p *port) {
-	_, _ = p.link.Write([]link.Frame{{Data: b.probe.frame(p.number)}}) // a port that takes nothing is part of no loop
+	_, _ = p.link.Write([]link.Frame{{Data: b.probe.frame(p.number)}}) // a port that refuses frames is not part of a loop
 }
 
-// onProbe takes in that a probe of this bridge came to a port.
+// onProbe handles a probe of this bridge that a port has received.
 func (b *Bridge) onProbe(p *port, frame []byte, now time.Time) {
 	from := binary.BigEndian.Uint32(frame[probePortAt:])
 	if uint64(from) > uint64(p.number) {
-		b.sendProbe(p) // which makes the other port blocked
+		b.sendProbe(p) // blocks the other port
 		return
 	}
 	until := now.Add(blockTime + rand.N(blockTime)).UnixNano()
@@ -83,7 +83,7 @@ func (b *Bridge) onProbe(p *port, frame []byte, now time.Time) {
 	b.mu.Unlock()
 }
 
-// isBlocked reports whether the port passes nothing now.
+// isBlocked reports whether the port is blocked now.
 func (p *port) isBlocked(now time.Time) bool {
 	until := p.blocked.Load()
 	if until == 0 {

@@ -22,7 +22,7 @@ var program clitest.Program = func() any {
 	}{}
 }
 
-// TestSwitchBetweenNodes: RDMA of both protocols between two nodes that are connected to the switch.
+// TestSwitchBetweenNodes: RDMA over both protocols between two nodes on the switch.
 func TestSwitchBetweenNodes(t *testing.T) {
 	t.Parallel()
 	dir, err := os.MkdirTemp("", "s")

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestSharedMemory: a node on a segment in shared memory and one on a stream reach each other through the switch.
+// TestSharedMemory: a node on a segment in shared memory and one on a stream reach each other
+// through the switch.
 func TestSharedMemory(t *testing.T) {
 	dir, err := os.MkdirTemp("", "s")
 	if err != nil {

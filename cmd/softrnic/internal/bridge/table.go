@@ -2,15 +2,15 @@ package bridge
 
 import "time"
 
-// Addresses are forgotten a while after the last frame from them (IEEE 802.1Q table 8-6). The time of one is noted no more
-// often than once in refresh.
+// An address expires a while after its last frame (IEEE 802.1Q table 8-6). Its time is updated at
+// most once in refresh.
 const (
 	ageing  = 300 * time.Second
 	refresh = time.Second
 )
 
-// maxAddresses is how many addresses each port may have in the table. Frames for more are passed to every port, so that
-// one who makes up addresses takes no room from others.
+// maxAddresses is the most addresses of each port in the table. Frames for further addresses go to
+// every port. So a host that forges addresses takes no room from other ports.
 const maxAddresses = 4096
 
 // mac is an Ethernet address.
@@ -20,7 +20,7 @@ type mac [6]byte
 func destination(frame []byte) mac { return mac(frame) }
 func source(frame []byte) mac      { return mac(frame[6:]) }
 
-// table says behind which port each address is.
+// table maps addresses to ports.
 type table struct {
 	entries map[mac]entry
 	counts  map[*port]int // entries of each port
@@ -44,16 +44,16 @@ func (t *table) find(a mac, now time.Time) *port {
 	return nil
 }
 
-// fresh reports whether there is nothing to learn from a frame from this address.
+// fresh reports whether a frame from this address needs no update of the table.
 func (t *table) fresh(a mac, p *port, now time.Time) bool {
 	e, ok := t.entries[a]
 	return ok && e.port == p && now.Sub(e.seen) < refresh || !unicast(a)
 }
 
-// unicast reports whether an address can be that of a sender.
+// unicast reports whether an address can be a source address.
 func unicast(a mac) bool { return a[0]&1 == 0 && a != mac{} }
 
-// learn notes that a frame from an address came to a port.
+// learn records that a port has received a frame from an address.
 func (t *table) learn(a mac, p *port, now time.Time) {
 	if !unicast(a) {
 		return
@@ -71,15 +71,15 @@ func (t *table) learn(a mac, p *port, now time.Time) {
 	t.entries[a] = entry{p, now}
 }
 
-// count changes the number of entries that a port has.
+// count changes a port's number of entries.
 func (t *table) count(p *port, n int) {
 	if t.counts[p] += n; t.counts[p] == 0 {
 		delete(t.counts, p)
 	}
 }
 
-// sweep makes room among a port's addresses by forgetting the old ones; false if there is none. It looks once in refresh,
-// as it takes a while.
+// sweep removes a port's expired addresses. It returns false if that makes no room. It runs at most
+// once in refresh, as it takes a while.
 func (t *table) sweep(p *port, now time.Time) bool {
 	if now.Sub(t.swept[p]) < refresh {
 		return false

@@ -11,8 +11,8 @@ import (
 	"github.com/softrnic/softrnic/link/tap"
 )
 
-// TestTAP: a superframe that comes from a TAP interface is cut on its way to a stream, and what comes from the stream the
-// kernel receives on the interface.
+// TestTAP: a superframe from a TAP interface is segmented for a stream. The kernel receives frames
+// from the stream on the interface.
 func TestTAP(t *testing.T) {
 	linktest.Namespace(t)
 	linktest.TUN(t)

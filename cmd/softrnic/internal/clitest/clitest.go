@@ -1,4 +1,4 @@
-// Package clitest runs command lines in tests as the program does, on a network that the test provides.
+// Package clitest runs command lines in tests as the program does, on a network of the test.
 package clitest
 
 import (
@@ -18,8 +18,9 @@ import (
 	"github.com/softrnic/softrnic/cmd/internal/cli"
 )
 
-// Main runs the tests of a package. Nodes say that they run in a directory that goes with the tests, so that nothing is left in that of
-// the user, whose own nodes the tests do not see. More tests run at once than there are processors: those that are parallel mostly wait.
+// Main runs the tests of a package. Nodes publish their status in a temporary directory, so that
+// tests leave nothing in the user's directory and do not see the user's nodes. More tests run at
+// once than there are processors, as parallel tests mostly wait.
 func Main(m *testing.M) {
 	dir, err := os.MkdirTemp("", "s")
 	if err != nil {
@@ -34,10 +35,10 @@ func Main(m *testing.M) {
 	os.Exit(code)
 }
 
-// Program makes the commands that a test runs: a pointer to a struct as kong has it.
+// Program returns the commands that a test runs: a pointer to a struct of kong's.
 type Program func() any
 
-// Run runs a command line, on lan if that is not nil.
+// Run runs a command line, on lan unless it is nil.
 func (p Program) Run(ctx context.Context, lan *pipe.Switch, args ...string) (code int, stdout, stderr string) {
 	o := <-p.Go(ctx, lan, nil, args...)
 	return o.Code, o.Stdout, o.Stderr
@@ -49,7 +50,8 @@ type Outcome struct {
 	Stdout, Stderr string
 }
 
-// Go begins to run a command line. announced, if it is not nil, is closed when the command prints something to stdout.
+// Go starts a command line. announced, unless nil, is closed when the command first prints to
+// stdout.
 func (p Program) Go(ctx context.Context, lan *pipe.Switch, announced chan<- struct{}, args ...string) <-chan Outcome {
 	done := make(chan Outcome, 1)
 	var stdout, stderr Output
@@ -61,7 +63,8 @@ func (p Program) Go(ctx context.Context, lan *pipe.Switch, announced chan<- stru
 	return done
 }
 
-// Announce runs a command line, and returns when it has printed something to stdout, as servers do that listen, or has ended.
+// Announce starts a command line. It returns when the command has printed to stdout, as a listening
+// server does, or has ended.
 func (p Program) Announce(ctx context.Context, lan *pipe.Switch, args ...string) <-chan Outcome {
 	announced := make(chan struct{})
 	done := p.Go(ctx, lan, announced, args...)
@@ -75,12 +78,12 @@ func (p Program) Announce(ctx context.Context, lan *pipe.Switch, args ...string)
 	}
 }
 
-// Output is what a command prints, while it runs.
+// Output is the output of a running command.
 type Output struct {
 	mu    sync.Mutex
 	b     bytes.Buffer
-	until string          // closes seen when it is there
-	seen  chan<- struct{} // nil: nobody waits
+	until string          // seen is closed when this text is printed
+	seen  chan<- struct{} // nil: no goroutine waits
 }
 
 func (o *Output) Write(p []byte) (int, error) {
@@ -111,7 +114,8 @@ type Command struct {
 	Stop     context.CancelFunc
 }
 
-// Start begins to run a command line, whose words have single spaces between them. It ends with the test.
+// Start starts a command line whose words are separated by single spaces. The command ends with the
+// test.
 func (p Program) Start(t *testing.T, lan *pipe.Switch, args string) *Command {
 	return p.StartWith(t, lan, nil, args)
 }
@@ -144,7 +148,7 @@ func (c *Command) Await(t *testing.T, o *Output, text string) {
 	}
 }
 
-// Wait is the exit code.
+// Wait waits for the end of the command and returns the exit code.
 func (c *Command) Wait(t *testing.T) int {
 	t.Helper()
 	select {

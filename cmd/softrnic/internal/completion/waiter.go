@@ -1,4 +1,4 @@
-// Package completion waits for completions of which each must be a success.
+// Package completion waits for completions and fails unless all are successful.
 package completion
 
 import (
@@ -12,7 +12,7 @@ type Waiter struct {
 	CQ *verbs.CQ
 }
 
-// Waiting is how to wait for completions.
+// Waiting is a way to wait for completions.
 type Waiting string
 
 const (
@@ -24,7 +24,7 @@ const (
 // onCQ is the verbs.Wait of each Waiting.
 var onCQ = map[Waiting]verbs.Wait{Adaptive: verbs.WaitAdaptive, Poll: verbs.WaitPoll, Event: verbs.WaitEvent}
 
-// NewWaiter makes a CQ.
+// NewWaiter creates a CQ.
 func NewWaiter(dev *verbs.Device, cqe int, how Waiting) (*Waiter, error) {
 	cq, err := dev.CreateCQ(cqe, &verbs.CQInitAttr{Wait: onCQ[how]})
 	if err != nil {
@@ -33,17 +33,17 @@ func NewWaiter(dev *verbs.Device, cqe int, how Waiting) (*Waiter, error) {
 	return &Waiter{cq}, nil
 }
 
-// Close destroys the CQ; no QP may use it.
+// Close destroys the CQ. No QP may use it.
 func (w *Waiter) Close() error { return w.CQ.Destroy() }
 
-// Wait waits for completions and returns how many it has put into wcs: at least one. If a work request has failed, the error is a
-// *verbs.WCError.
+// Wait waits for completions and returns the number stored in wcs, at least one. If a work request
+// has failed, the error is a *verbs.WCError.
 func (w *Waiter) Wait(ctx context.Context, wcs []verbs.WC) (int, error) {
 	n, err := w.CQ.Wait(ctx, wcs)
 	return succeeded(wcs, n, err)
 }
 
-// Poll is Wait without waiting: it may return 0.
+// Poll is Wait without waiting. It may return 0.
 func (w *Waiter) Poll(wcs []verbs.WC) (int, error) {
 	n, err := w.CQ.Poll(wcs)
 	return succeeded(wcs, n, err)

@@ -1,5 +1,5 @@
-// Package conform is `softrnic conform`: a peer of raw packets that checks, statement by statement, whether a target keeps to
-// the protocol.
+// Package conform is `softrnic conform`: a raw packet peer that checks, statement by statement,
+// whether a target conforms to the protocol.
 package conform
 
 import (
@@ -95,7 +95,7 @@ func (c *Command) Validate() error {
 	return nil
 }
 
-// catalogue is every case of the transport, which cannot be run.
+// catalogue returns every case of the transport. The cases cannot be run.
 func (c *Command) catalogue() []suite.Case {
 	if c.Transport == "iwarp" {
 		return iwarp.Cases(nil)
@@ -103,7 +103,7 @@ func (c *Command) catalogue() []suite.Case {
 	return rocev2.Cases(nil)
 }
 
-// chosen are those of all that were asked for.
+// chosen returns the requested cases of all.
 func (c *Command) chosen(all []suite.Case) ([]suite.Case, error) {
 	if len(c.Only) == 0 {
 		return all, nil
@@ -125,7 +125,7 @@ func matches(pattern, id string) bool {
 	return pattern == id
 }
 
-// warning is what the catalogue says of a harmful case.
+// warning returns the catalogue's warning about a harmful case.
 func warning(s *suite.Case) string {
 	if s.Harmful == "" {
 		return ""
@@ -133,8 +133,8 @@ func warning(s *suite.Case) string {
 	return " Harms " + s.Harmful + "."
 }
 
-// spared is why a case is not run, or nothing.
-func (c *Command) spared(s *suite.Case) string {
+// skipReason returns the reason why a case is not run, or "".
+func (c *Command) skipReason(s *suite.Case) string {
 	if s.Harmful == "" || c.Harmful || slices.Contains(c.Only, s.ID) {
 		return ""
 	}
@@ -205,7 +205,7 @@ func (c *Command) run(ctx context.Context, e *cli.Env, t *tester, packets *recor
 		}
 		packets.take()
 		var r suite.Result
-		if reason := c.spared(&cases[i]); reason != "" {
+		if reason := c.skipReason(&cases[i]); reason != "" {
 			r = cases[i].NotRun(reason)
 		} else if report.Stopped != "" {
 			r = cases[i].NotRun("the target has not answered since " + report.Stopped)

@@ -19,16 +19,17 @@ import (
 	"github.com/softrnic/softrnic/cmd/internal/cli"
 )
 
-// What is in the namespace: a cable between the interfaces targetEnd and testerEnd, and the target's responder on the loopback.
+// The namespace has a cable between the interfaces targetEnd and testerEnd, and the target's
+// responder on the loopback interface.
 const (
 	targetEnd, testerEnd = "target0", "tester0"
 	targetAddr           = "10.83.0.1/24"
 	responderAddr        = "127.0.0.1:18516"
-	responderWait        = 10 * time.Second // for the responder to listen
+	responderWait        = 10 * time.Second // how long the responder may take to listen
 )
 
-// inNamespace runs this command again in a network namespace of its own, which goes with it. Who is not root gets a user namespace
-// too, in which the command may make interfaces, and nothing outside.
+// inNamespace runs this command again in a new network namespace, which ends with the command. A
+// user other than root also gets a user namespace, in which the command may create interfaces.
 func inNamespace(ctx context.Context, e *cli.Env) error {
 	cmd := exec.CommandContext(ctx, "/proc/self/exe", append(os.Args[1:], "--inside")...)
 	cmd.Stdout, cmd.Stderr = e.Stdout, e.Stderr
@@ -39,25 +40,27 @@ func inNamespace(ctx context.Context, e *cli.Env) error {
 		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: 1}}
 	}
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	runtime.LockOSThread() // the child is told of the end of the thread that has made it
+	runtime.LockOSThread() // the child's parent death signal follows this thread
 	defer runtime.UnlockOSThread()
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("--netns: this user may make no network namespace here (root may): %w", err)
 	}
 	err := cmd.Wait()
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && exit.Exited() {
-		return cli.ExitStatus(exit.ExitCode()) // it has said why
+		return cli.ExitStatus(exit.ExitCode()) // the child has reported the error
 	}
 	return err
 }
 
-// withTarget makes the cable and starts the target, and sets the command's flags to test it. It returns what ends the target.
+// withTarget creates the cable, starts the target, and sets the command's flags to test it. stop
+// ends the target.
 func (c *Command) withTarget() (stop func(), err error) {
 	if err := makeCable(); err != nil {
 		return nil, fmt.Errorf("--netns: %w", err)
 	}
 	c.Token = rand.Text()
-	cmd := exec.Command("/proc/self/exe", "serve", "--conform", "--conform-addr", responderAddr, "--congestion", "--link", "packet:"+targetEnd, "--addr", targetAddr)
+	cmd := exec.Command("/proc/self/exe", "serve", "--conform", "--conform-addr", responderAddr, "--congestion", "--link",
+		"packet:"+targetEnd, "--addr", targetAddr)
 	cmd.Env = append(os.Environ(), "SOFTRNIC_CONFORM_TOKEN="+c.Token)
 	var said bytes.Buffer
 	cmd.Stderr = &said
@@ -94,9 +97,10 @@ func (c *Command) withTarget() (stop func(), err error) {
 	}
 }
 
-// makeCable makes the interfaces, and brings them and the loopback up.
+// makeCable creates the interfaces, and brings them and the loopback interface up.
 func makeCable() error {
-	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: targetEnd, MTU: 1500}, PeerName: testerEnd, PeerMTU: 1500}); err != nil {
+	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: targetEnd, MTU: 1500}, PeerName: testerEnd,
+		PeerMTU: 1500}); err != nil {
 		return fmt.Errorf("make a veth pair: %w", err)
 	}
 	for _, name := range []string{"lo", targetEnd, testerEnd} {

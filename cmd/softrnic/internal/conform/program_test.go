@@ -29,7 +29,7 @@ var program = clitest.Program(func() any {
 	})
 })
 
-// freeAddr is a TCP address of the loopback that nobody listens on.
+// freeAddr returns an unused TCP address of the loopback interface.
 func freeAddr(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -40,8 +40,8 @@ func freeAddr(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// TestProgram: conform tests serve, prints what it finds and writes the files that it was asked for; without the token it is told
-// nothing.
+// TestProgram: conform tests serve, prints its findings and writes the requested files. Without the
+// token it is refused.
 func TestProgram(t *testing.T) {
 	lan, control, dir := new(pipe.Switch), freeAddr(t), t.TempDir()
 	s := program.Start(t, lan, "serve --addr 10.0.0.1/24 --conform --conform-token secret --conform-addr "+control)
@@ -55,7 +55,8 @@ func TestProgram(t *testing.T) {
 		t.Errorf("with a wrong token: %d, %s%s", code, out, errs)
 	}
 	report, pageFile := filepath.Join(dir, "report.xml"), filepath.Join(dir, "report.html")
-	code, out, errs := run("secret", "--wait", "20s", "--quiet", "0s", "--only", "RNR-*,PSN-WRAP", "--junit", report, "--html", pageFile, "--capture", dir)
+	code, out, errs := run("secret", "--wait", "20s", "--quiet", "0s", "--only", "RNR-*,PSN-WRAP", "--junit", report, "--html", pageFile,
+		"--capture", dir)
 	if code != cli.ExitOK || !strings.Contains(out, "PASS  PSN-WRAP") || !strings.Contains(out, "0 failed, 0 skipped") {
 		t.Errorf("exits with %d: %s%s", code, out, errs)
 	}
@@ -75,7 +76,8 @@ func TestProgram(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &r); code != cli.ExitOK || err != nil || len(r.Results) != 1 || len(r.Results[0].Packets) < 4 {
 		t.Errorf("JSON: %d, %v: %s%s", code, err, out, errs)
 	}
-	code, out, errs = run("secret", "--wait", "20s", "--transport", "iwarp", "--only", "ENH-A,FPDU-CRC-*", "--html", pageFile, "--capture", dir)
+	code, out, errs = run("secret", "--wait", "20s", "--transport", "iwarp", "--only", "ENH-A,FPDU-CRC-*", "--html", pageFile,
+		"--capture", dir)
 	if code != cli.ExitOK || !strings.Contains(out, "PASS  ENH-A") || !strings.Contains(out, "0 failed, 2 skipped") { // without CRCs
 		t.Errorf("iWARP: exits with %d: %s%s", code, out, errs)
 	}
@@ -87,13 +89,13 @@ func TestProgram(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &r); code != cli.ExitOK || err != nil || len(r.Results) != 1 {
 		t.Fatalf("JSON of iWARP: %d, %v: %s%s", code, err, out, errs)
 	}
-	r.Results[0].Verdict = suite.Fail // the report shows how it came to that
+	r.Results[0].Verdict = suite.Fail // the report shows the packets of a failed case
 	var html strings.Builder
 	if err := page.Execute(&html, &r); err != nil || !strings.Contains(html.String(), "<svg ") ||
 		!strings.Contains(html.String(), "Terminate: MPA error: CRC of the FPDU is wrong") {
 		t.Errorf("the report of a failed case: %v: %s", err, html.String())
 	}
-	// A harmful case is run if that is asked for.
+	// A harmful case is run on request.
 	for args, want := range map[string]string{
 		"--only INIT-REPLY-PRIVATE-*":            "SKIP  INIT-REPLY-PRIVATE-LONG",
 		"--only INIT-REPLY-PRIVATE-* --harmful":  "0 failed, 0 skipped",
@@ -111,7 +113,8 @@ func TestProgram(t *testing.T) {
 	}
 }
 
-// TestSetUps: a node keeps to the statements about other set-ups of MPA when serve sets it up so.
+// TestSetUps: with the corresponding flags of serve, a node conforms to the statements about other
+// set-ups of MPA.
 func TestSetUps(t *testing.T) {
 	for mpa, only := range map[string]string{
 		"no-crc,markers,revision1": "FPDU-CRC-NONE*,MARKER-RECEIVED,MARKER-RESERVED,MARKER-POINTER,INIT-PLAIN",
@@ -121,7 +124,8 @@ func TestSetUps(t *testing.T) {
 		s := program.Start(t, lan, "serve --addr 10.0.0.1/24 --conform --conform-token x --conform-addr "+control+" --mpa "+mpa)
 		s.Await(t, &s.Err, "msg=serving")
 		args := "conform --transport iwarp --wait 20s --addr 10.0.0.2 --target 10.0.0.1 --token x --control " + control + " --only " + only
-		if code, out, errs := program.Run(context.Background(), lan, strings.Fields(args)...); code != cli.ExitOK || !strings.Contains(out, "0 failed, 0 skipped") {
+		if code, out, errs := program.Run(context.Background(), lan, strings.Fields(args)...); code != cli.ExitOK ||
+			!strings.Contains(out, "0 failed, 0 skipped") {
 			t.Errorf("%s: exits with %d: %s%s", mpa, code, out, errs)
 		}
 		s.Stop()
@@ -131,7 +135,7 @@ func TestSetUps(t *testing.T) {
 	}
 }
 
-// TestUsage: what cannot be done is said before anything is opened, and --list needs no target.
+// TestUsage: usage errors are reported before anything is opened, and --list needs no target.
 func TestUsage(t *testing.T) {
 	for args, want := range map[string]string{
 		"conform --addr 10.0.0.2":                                    "--target: give the IPv4 address",
@@ -141,7 +145,8 @@ func TestUsage(t *testing.T) {
 		"conform --target 10.0.0.1 --addr 10.0.0.2":                  "no other program can be on a pipe",
 		"conform --target 10.0.0.1 --addr 10.0.0.2 --link kernel:lo": "carry no Ethernet frames",
 	} {
-		if code, _, errs := program.Run(context.Background(), nil, strings.Fields(args)...); code == cli.ExitOK || !strings.Contains(errs, want) {
+		if code, _, errs := program.Run(context.Background(), nil, strings.Fields(args)...); code == cli.ExitOK ||
+			!strings.Contains(errs, want) {
 			t.Errorf("%s: exits with %d: %s", args, code, errs)
 		}
 	}

@@ -25,7 +25,7 @@ func (r *recorder) add(sent bool, d peer.Datagram) {
 	r.packets = append(r.packets, suite.Packet{Time: time.Now(), Sent: sent, Data: slices.Clone(d)})
 }
 
-// take returns what was kept since the last call.
+// take returns and clears the recorded packets.
 func (r *recorder) take() []suite.Packet {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -34,14 +34,14 @@ func (r *recorder) take() []suite.Packet {
 	return taken
 }
 
-// recordedLink is a link whose TCP packets to and from the target are recorded. It is a wrapper that other links cannot see
-// through, so that no message is moved past it.
+// recordedLink is a link that records TCP packets to and from the target. It does not implement
+// link.Shared, so that no message bypasses it.
 type recordedLink struct {
 	link.Link
 	target netip.Addr
 	to     *recorder
 
-	mu  sync.Mutex // the cutter's
+	mu  sync.Mutex // guards the segmenter
 	cut link.Cutter
 }
 

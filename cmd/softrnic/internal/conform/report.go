@@ -33,7 +33,7 @@ type Report struct {
 	Begun     time.Time             `json:"begun"`
 	Count     map[suite.Verdict]int `json:"count"`
 	Results   []suite.Result        `json:"results"`
-	Stopped   string                `json:"stopped,omitempty"` // the case in or behind which the target stopped answering
+	Stopped   string                `json:"stopped,omitempty"` // the case in or after which the target stopped answering
 }
 
 func (r *Report) add(s suite.Result) {
@@ -44,7 +44,7 @@ func (r *Report) add(s suite.Result) {
 	r.Results = append(r.Results, s)
 }
 
-// row prints a result as it comes.
+// row prints a result as soon as it is known.
 func (*Report) row(w io.Writer, s *suite.Result) {
 	fmt.Fprintf(w, "%s  %-24s %s\n", s.Verdict, s.ID, s.Statement)
 	if s.Reason != "" {
@@ -52,7 +52,7 @@ func (*Report) row(w io.Writer, s *suite.Result) {
 	}
 }
 
-// write writes the results to where they were asked for.
+// write writes the results to the requested files.
 func (c *Command) write(e *cli.Env, r *Report) error {
 	var err error
 	if c.JSON {
@@ -79,7 +79,7 @@ func writeFile(name string, write func(io.Writer) error) error {
 	return os.WriteFile(name, b.Bytes(), 0o666)
 }
 
-// junit writes the results as JUnit's XML.
+// junit writes the results as JUnit XML.
 func (r *Report) junit(w io.Writer) error {
 	s := junit.Testsuite{Name: "softrnic conform " + r.Target}
 	var total time.Duration
@@ -120,10 +120,10 @@ func ladder(packets []suite.Packet) (template.HTML, error) {
 	}
 	var b strings.Builder
 	err := trace.Draw(&b, all)
-	return template.HTML(b.String()), err // made by us, and escaped where it quotes
+	return template.HTML(b.String()), err // generated here, with quotations escaped
 }
 
-// savePackets writes a case's packets to a file of its own.
+// savePackets writes a case's packets to a file.
 func savePackets(dir string, r *suite.Result) error {
 	f, err := os.Create(filepath.Join(dir, r.ID+".pcap"))
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 
 const protoTCP = 6
 
-// summary is a packet on one line.
+// summary returns a packet on one line.
 func summary(p suite.Packet) string {
 	if p.Data[9] == protoTCP {
 		return summaryTCP(p.Data)
@@ -40,7 +40,8 @@ func summary(p suite.Packet) string {
 	return s
 }
 
-// summaryTCP is a TCP packet on one line: its flags, and the frame or the FPDUs that begin where its payload begins.
+// summaryTCP returns a TCP packet on one line: its flags, and the frame or FPDUs that start with
+// its payload.
 func summaryTCP(ip []byte) string {
 	const ipLen, tcpLen = 20, 20
 	if len(ip) < ipLen+tcpLen {
@@ -71,7 +72,7 @@ func summaryTCP(ip []byte) string {
 	return s
 }
 
-// summaryULPDU is a DDP segment.
+// summaryULPDU returns a DDP segment on one line.
 func summaryULPDU(b []byte) string {
 	if ddp.IsTagged(b) {
 		h, data, err := ddp.ParseTagged(b)

@@ -15,14 +15,14 @@ import (
 	"github.com/softrnic/softrnic/stack/netstack"
 )
 
-// tester is this end of the link: raw packets for RoCEv2, a TCP of its own for iWARP.
+// tester is this end of the link: raw packets for RoCEv2, a separate TCP for iWARP.
 type tester struct {
-	find  func(wait time.Duration) error // looks for the target on the link
+	find  func(wait time.Duration) error // resolves the target on the link
 	cases func(*control.Client) []suite.Case
 	close func() error
 }
 
-// newTester makes a tester on a link, which it owns if there is no error.
+// newTester creates a tester on a link. It owns the link if there is no error.
 func (c *Command) newTester(l link.Link, packets *recorder) (*tester, error) {
 	if c.Transport == "iwarp" {
 		return c.newTCPTester(&recordedLink{Link: l, target: c.Target, to: packets})
@@ -52,12 +52,14 @@ func (c *Command) newTCPTester(l link.Link) (*tester, error) {
 			return nil
 		},
 		cases: func(ctl *control.Client) []suite.Case {
-			return iwarp.Cases(&iwarp.Env{Network: host, Addr: c.Addr, Target: c.Target, MSS: l.MTU() - 40, Control: ctl, Wait: c.Wait, Quiet: c.Quiet})
+			return iwarp.Cases(&iwarp.Env{Network: host, Addr: c.Addr, Target: c.Target, MSS: l.MTU() - 40, Control: ctl, Wait: c.Wait,
+				Quiet: c.Quiet})
 		},
 	}, nil
 }
 
-// commonBits is a prefix length of a subnet that has both addresses, at most 24, so that neither is its broadcast address.
+// commonBits returns the prefix length of a subnet with both addresses, at most 24, in which
+// neither is the broadcast address.
 func commonBits(a, b netip.Addr) int {
 	for n := 24; n > 0; n-- {
 		if netip.PrefixFrom(a, n).Contains(b) {

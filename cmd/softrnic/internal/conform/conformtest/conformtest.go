@@ -1,4 +1,5 @@
-// Package conformtest has what the tests of the conformance cases need: a target of ours, and the judgement of each case.
+// Package conformtest helps to test the conformance cases: it provides a target on our device and
+// judges each case.
 package conformtest
 
 import (
@@ -20,7 +21,8 @@ import (
 
 const module = "github.com/softrnic/softrnic/"
 
-// Once has TestOurs run each case as it is, and none with another outcome: a test takes rules out of the engine, and this must fail.
+// Once makes TestOurs run each case without mutated replies. tests/long removes rules from the
+// engine, and TestOurs must then fail.
 var Once = flag.Bool("once", false, "TestOurs: no mutated replies")
 
 // Must returns v, and ends the test if there is an error.
@@ -34,7 +36,8 @@ func Must[T any](v T, err error) func(t *testing.T) T {
 	}
 }
 
-// listener has one connection, in memory: a test in virtual time cannot wait for a socket of the machine.
+// listener has one connection, in memory. A test in virtual time cannot wait for a socket of the
+// machine.
 type listener struct {
 	conns chan net.Conn
 	ended chan struct{}
@@ -52,7 +55,7 @@ func (l *listener) Accept() (net.Conn, error) {
 func (l *listener) Close() error   { close(l.ended); return nil }
 func (l *listener) Addr() net.Addr { return nil }
 
-// Connect has dev answer as a target, and connects to it. Both end with the returned function.
+// Connect runs dev as a target and connects to it. end ends both.
 func Connect(t *testing.T, dev *verbs.Device) (c *control.Client, end func() error) {
 	t.Helper()
 	near, far := net.Pipe()
@@ -69,8 +72,8 @@ func Connect(t *testing.T, dev *verbs.Device) (c *control.Client, end func() err
 	}
 }
 
-// Mutate judges a case again and again that has passed, each time with one thing that it compares altered, and once without the reply
-// that it looks at last. The case must fail each time. What it returns is how often.
+// Mutate judges a passed case repeatedly, each time with one compared value altered, and once
+// without the last reply. The case must fail each time. Mutate returns the number of runs.
 func Mutate(t *testing.T, passed *suite.Result, judge func(m *suite.Mutation) error) int {
 	t.Helper()
 	if len(passed.Checks) == 0 {
@@ -96,7 +99,7 @@ func Mutate(t *testing.T, passed *suite.Result, judge func(m *suite.Mutation) er
 	return len(all)
 }
 
-// Failed is an error unless the verdict is FAIL.
+// Failed returns an error unless the verdict is FAIL.
 func Failed(r suite.Result) error {
 	if r.Verdict != suite.Fail {
 		return fmt.Errorf("%s", r.Verdict)
@@ -104,7 +107,7 @@ func Failed(r suite.Result) error {
 	return nil
 }
 
-// Distinct: no two cases have the same ID or the same statement, and each has a source.
+// Distinct checks that IDs and statements are unique, and that each case has a source.
 func Distinct(t *testing.T, cases []suite.Case) {
 	t.Helper()
 	ids, statements := map[string]bool{}, map[string]bool{}
@@ -116,7 +119,8 @@ func Distinct(t *testing.T, cases []suite.Case) {
 	}
 }
 
-// WithoutEngines: the tester is not made of what it tests. Of our packages it knows those that allowed says.
+// WithoutEngines checks that the tester does not use the code that it tests. Of our packages it may
+// import only those that allowed accepts.
 func WithoutEngines(t *testing.T, allowed func(own string) bool) {
 	t.Helper()
 	out := Must(exec.Command("go", "list", "-deps", ".", "../peer", "../suite", "../control").Output())(t)

@@ -11,15 +11,16 @@ import (
 
 // Client is the tester's end of a connection. One goroutine uses it at a time.
 type Client struct {
-	Hello Reply // what the target said of itself
+	Hello Reply // the target's answer to hello
 
 	conn net.Conn
 	in   *bufio.Scanner
 	wait time.Duration
-	err  error // why the target cannot be asked any more
+	err  error // why the target can no longer be used
 }
 
-// Dial connects to a target's host:port and says hello. Each request may take as long as wait beyond what it asks for itself.
+// Dial connects to a target's host:port and sends hello. The answer to a request may take wait
+// longer than the request's own wait.
 func Dial(addr, token string, wait time.Duration) (*Client, error) {
 	conn, err := net.DialTimeout("tcp", addr, wait)
 	if err != nil {
@@ -28,7 +29,7 @@ func Dial(addr, token string, wait time.Duration) (*Client, error) {
 	return New(conn, token, wait)
 }
 
-// New is Dial over a connection that is there already. It owns conn, also where it fails.
+// New is Dial over an existing connection. It owns conn even if it fails.
 func New(conn net.Conn, token string, wait time.Duration) (c *Client, err error) {
 	c = &Client{conn: conn, in: bufio.NewScanner(conn), wait: wait}
 	c.in.Buffer(nil, MaxLine)
@@ -38,13 +39,14 @@ func New(conn net.Conn, token string, wait time.Duration) (c *Client, err error)
 	return c, nil
 }
 
-// Close ends the connection; the target destroys what it has made for it.
+// Close closes the connection. The target destroys the connection's objects.
 func (c *Client) Close() error { return c.conn.Close() }
 
-// Err is why the target cannot be asked any more: it has ended the connection, does not answer, or not as it should.
+// Err returns why the target can no longer be used: it has closed the connection, does not answer,
+// or has sent an invalid answer.
 func (c *Client) Err() error { return c.err }
 
-// Do sends a request and returns the answer. A refusal of the target is an error.
+// Do sends a request and returns the answer. A refusal is an error.
 func (c *Client) Do(r *Request) (reply Reply, err error) {
 	b, err := json.Marshal(r)
 	if err != nil || c.err != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/iwarp/rdmap"
 )
 
-// atomic is an atomic request on the word at off of the region.
+// atomic returns an atomic request on the word at off of the region.
 func (c *conn) atomic(off int, h rdmap.AtomicRequestHeader) []byte {
 	h.STag, h.TO = c.rkey, c.addr+uint64(off)
 	return c.atomicAt(h)
@@ -19,10 +19,11 @@ func (c *conn) atomicAt(h rdmap.AtomicRequestHeader) []byte {
 	return c.message(rdmap.AtomicRequest, b)
 }
 
-// word is an integer as the target's memory has it. The target has this machine's byte order.
+// word returns an integer as in the target's memory. The target is assumed to have this machine's
+// byte order.
 func word(v uint64) []byte { return binary.NativeEndian.AppendUint64(nil, v) }
 
-// operation is a case in which an atomic finds old and leaves want.
+// operation returns a case in which an atomic changes the word from old to want.
 func operation(id, statement, source string, old uint64, h rdmap.AtomicRequestHeader, want uint64) entry {
 	return entry{id, statement, source, func(t *tester) {
 		c := t.rc()
@@ -37,9 +38,12 @@ const atomicClause = "RFC 7306 §8.2, RFC 5040 §4.8"
 
 // Atomics and immediate data of the tester.
 var atomics = []entry{
-	operation("ATOMIC-ADD", "FetchAdd adds to the word, and returns what it was.", "RFC 7306 §5.1.1", 5, rdmap.AtomicRequestHeader{Data: 7}, 12),
-	operation("ATOMIC-ADD-CARRY", "FetchAdd drops the carry out of the highest bit.", "RFC 7306 §5.1.1", 1<<64-1, rdmap.AtomicRequestHeader{Data: 2}, 1),
-	operation("ATOMIC-ADD-MASK", "A bit in the mask of FetchAdd ends a field: the carry out of it is dropped.", "RFC 7306 §5.1.1", 0x00000001_ffffffff,
+	operation("ATOMIC-ADD", "FetchAdd adds to the word, and returns what it was.", "RFC 7306 §5.1.1", 5,
+		rdmap.AtomicRequestHeader{Data: 7}, 12),
+	operation("ATOMIC-ADD-CARRY", "FetchAdd drops the carry out of the highest bit.", "RFC 7306 §5.1.1", 1<<64-1,
+		rdmap.AtomicRequestHeader{Data: 2}, 1),
+	operation("ATOMIC-ADD-MASK", "A bit in the mask of FetchAdd ends a field: the carry out of it is dropped.", "RFC 7306 §5.1.1",
+		0x00000001_ffffffff,
 		rdmap.AtomicRequestHeader{Data: 0x00000001_00000001, Mask: 1 << 31}, 0x00000002_00000000),
 	operation("ATOMIC-SWAP", "CmpSwap stores its data if the word is what it compares with.", "RFC 7306 §5.1.2", 5,
 		rdmap.AtomicRequestHeader{Code: rdmap.CmpSwap, Data: 9, Mask: all, CompareData: 5, CompareMask: all}, 9),
@@ -92,9 +96,11 @@ var atomics = []entry{
 		c.next().is(opAtomicResponse)
 		c.next().is(opReadResponse).carries(word(1))
 	}},
-	refused("ATOMIC-ALIGN", "A FetchAdd on a word that is not aligned is answered with a Terminate, catastrophic error of the stream.", "RFC 7306 §5.1.1, §8.2",
+	refused("ATOMIC-ALIGN", "A FetchAdd on a word that is not aligned is answered with a Terminate, catastrophic error of the stream.",
+		"RFC 7306 §5.1.1, §8.2",
 		rdmap.StreamCatastrophic, func(c *conn) []byte { return c.atomic(here+4, rdmap.AtomicRequestHeader{Data: 1}) }),
-	refused("ATOMIC-ALIGN-SWAP", "A CmpSwap on a word that is not aligned is answered with a Terminate, catastrophic error of the stream.", "RFC 7306 §5.1.2, §8.2",
+	refused("ATOMIC-ALIGN-SWAP",
+		"A CmpSwap on a word that is not aligned is answered with a Terminate, catastrophic error of the stream.", "RFC 7306 §5.1.2, §8.2",
 		rdmap.StreamCatastrophic, func(c *conn) []byte {
 			return c.atomic(here+4, rdmap.AtomicRequestHeader{Code: rdmap.CmpSwap, Data: 1, Mask: all})
 		}),
@@ -102,18 +108,25 @@ var atomics = []entry{
 		rdmap.UnexpectedOpcode, func(c *conn) []byte { return c.atomic(here, rdmap.AtomicRequestHeader{Code: 1}) }),
 	refused("ATOMIC-STAG", "An atomic on an STag that does not exist is answered with a Terminate, invalid STag.", atomicClause,
 		rdmap.InvalidSTag, func(c *conn) []byte { return c.atomicAt(rdmap.AtomicRequestHeader{STag: ^c.rkey, TO: c.addr + here}) }),
-	refused("ATOMIC-PD", "An atomic on an STag of another protection domain is answered with a Terminate, STag not associated with the stream.", atomicClause,
+	refused("ATOMIC-PD",
+		"An atomic on an STag of another protection domain is answered with a Terminate, STag not associated with the stream.",
+		atomicClause,
 		rdmap.STagNotAssociated, func(c *conn) []byte {
 			other := c.elsewhere()
 			return c.atomicAt(rdmap.AtomicRequestHeader{STag: other.rkey, TO: other.addr})
 		}),
-	refused("ATOMIC-RIGHT", "An atomic on a region without the right to remote atomics is answered with a Terminate, access rights violation.", atomicClause,
-		rdmap.AccessViolation, func(c *conn) []byte { return c.atomic(here, rdmap.AtomicRequestHeader{Data: 1}) }, without("remote_atomic", false)),
-	refused("ATOMIC-RIGHT-QP", "An atomic to a queue pair that does not allow them is answered with a Terminate, access rights violation.", suiteObserved,
-		rdmap.AccessViolation, func(c *conn) []byte { return c.atomic(here, rdmap.AtomicRequestHeader{Data: 1}) }, without("remote_atomic", true)),
+	refused("ATOMIC-RIGHT",
+		"An atomic on a region without the right to remote atomics is answered with a Terminate, access rights violation.", atomicClause,
+		rdmap.AccessViolation, func(c *conn) []byte { return c.atomic(here, rdmap.AtomicRequestHeader{Data: 1}) },
+		without("remote_atomic", false)),
+	refused("ATOMIC-RIGHT-QP",
+		"An atomic to a queue pair that does not allow them is answered with a Terminate, access rights violation.", suiteObserved,
+		rdmap.AccessViolation, func(c *conn) []byte { return c.atomic(here, rdmap.AtomicRequestHeader{Data: 1}) },
+		without("remote_atomic", true)),
 	refused("ATOMIC-BOUNDS", "An atomic behind its buffer is answered with a Terminate, base or bounds violation.", atomicClause,
 		rdmap.BoundsViolation, func(c *conn) []byte { return c.atomic(memory, rdmap.AtomicRequestHeader{Data: 1}) }),
-	refused("ATOMIC-SHORT", "An atomic request that is shorter than its header is answered with a Terminate, catastrophic error of the stream.", suiteObserved,
+	refused("ATOMIC-SHORT",
+		"An atomic request that is shorter than its header is answered with a Terminate, catastrophic error of the stream.", suiteObserved,
 		rdmap.StreamCatastrophic, func(c *conn) []byte { return c.message(rdmap.AtomicRequest, make([]byte, 51)) }),
 	refused("ATOMIC-QUEUE0", "An atomic request on queue 0 is answered with a Terminate, unexpected opcode.", "RFC 7306 §4.1, §5.2, §8.2",
 		rdmap.UnexpectedOpcode, func(c *conn) []byte {
@@ -131,12 +144,13 @@ var atomics = []entry{
 		c.send(c.message(rdmap.ImmediateDataSE, make([]byte, 8)))
 		is(t, "that there are immediate data", c.completes("SUCCESS").WithImm, true)
 	}},
-	{"IMM-WRITE", "When immediate data are delivered, the data of the WRITE before them are in place.", "RFC 7306 §6.1, RFC 5040 §5.5", func(t *tester) {
-		c := t.rc(receives(1))
-		c.send(c.write(here, pattern(100, 1)), c.message(rdmap.ImmediateData, make([]byte, 8)))
-		c.completes("SUCCESS")
-		c.holds(here, pattern(100, 1))
-	}},
+	{"IMM-WRITE", "When immediate data are delivered, the data of the WRITE before them are in place.", "RFC 7306 §6.1, RFC 5040 §5.5",
+		func(t *tester) {
+			c := t.rc(receives(1))
+			c.send(c.write(here, pattern(100, 1)), c.message(rdmap.ImmediateData, make([]byte, 8)))
+			c.completes("SUCCESS")
+			c.holds(here, pattern(100, 1))
+		}},
 	{"IMM-BUFFER", "Immediate data change nothing in the buffer of the receive that they complete.", suiteObserved, func(t *tester) {
 		c := t.rc(receives(1))
 		c.put(0, pattern(64, 0x77))
@@ -151,12 +165,13 @@ var atomics = []entry{
 		c.send(c.sendMessage(pattern(3, 1)))
 		is(t, "that the second has immediate data", c.completion().WithImm, false)
 	}},
-	{"IMM-NO-BUFFER", "Immediate data for which no receive is posted are answered with a Terminate, no buffer available.", "RFC 7306 §6.3, RFC 5041 §7.1", func(t *tester) {
-		c := t.rc()
-		bad := c.message(rdmap.ImmediateData, make([]byte, 8))
-		c.send(bad)
-		c.next().terminate(untaggedCause(2), bad)
-	}},
+	{"IMM-NO-BUFFER", "Immediate data for which no receive is posted are answered with a Terminate, no buffer available.",
+		"RFC 7306 §6.3, RFC 5041 §7.1", func(t *tester) {
+			c := t.rc()
+			bad := c.message(rdmap.ImmediateData, make([]byte, 8))
+			c.send(bad)
+			c.next().terminate(untaggedCause(2), bad)
+		}},
 	{"IMM-LENGTH", "Immediate data that are not 8 bytes end the connection with a Terminate.", "RFC 7306 §6.3", func(t *tester) {
 		c := t.rc(receives(1))
 		c.send(c.message(rdmap.ImmediateData, make([]byte, 7)))

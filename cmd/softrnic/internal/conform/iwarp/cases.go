@@ -12,15 +12,16 @@ type entry struct {
 	run                   func(*tester)
 }
 
-// harmful are the cases that known targets do not survive, and which targets.
+// harmful names, for each case that crashes known targets, these targets.
 var harmful = map[string]string{
 	"INIT-REPLY-PRIVATE-LONG": "Linux's siw (6.1): its machine stops",
 }
 
-// Cases are the cases of iWARP, to be run against env; without an env they can only be listed.
+// Cases returns the cases of iWARP, to be run against env. If env is nil, they can only be listed.
 func Cases(env *Env) []suite.Case {
 	var all []suite.Case
-	for _, part := range [][]entry{startup, enhanced, initiator, framingCases, setUps, closing, ddpCases, rdmapCases, reads, atomics, terminates, requester} {
+	for _, part := range [][]entry{startup, enhanced, initiator, framingCases, setUps, closing, ddpCases, rdmapCases, reads, atomics,
+		terminates, requester} {
 		for _, e := range part {
 			all = append(all, suite.Case{ID: e.id, Statement: e.statement, Source: e.source, Harmful: harmful[e.id],
 				Run: func(t *suite.T) {

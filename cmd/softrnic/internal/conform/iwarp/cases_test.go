@@ -16,7 +16,7 @@ import (
 	"github.com/softrnic/softrnic/stack/netstack"
 )
 
-// newEnv is a node of ours that answers, and the way to it, on a pipe.
+// newEnv returns an environment whose target is our node, on a pipe.
 func newEnv(t *testing.T, cfg config.Config) *iwarp.Env {
 	t.Helper()
 	lan := new(pipe.Switch)
@@ -33,12 +33,14 @@ func newEnv(t *testing.T, cfg config.Config) *iwarp.Env {
 		host.Close()
 		own.Close()
 	})
-	return &iwarp.Env{Network: own, Control: c, Addr: netip.MustParseAddr("10.0.0.2"), Target: netip.MustParseAddr("10.0.0.1"), MSS: port.MTU() - 40,
+	return &iwarp.Env{Network: own, Control: c, Addr: netip.MustParseAddr("10.0.0.2"), Target: netip.MustParseAddr("10.0.0.1"),
+		MSS:  port.MTU() - 40,
 		Wait: wait, Quiet: quiet}
 }
 
-// patience is how long a case waits for what must come, and for what must not come, which matters where a rule is taken out of the
-// engine. Time is real: gVisor's TCP does not run in virtual time.
+// patience returns how long a case waits for a packet that must come and for one that must not
+// come. The latter matters if a rule is removed from the engine. Time is real, as gVisor's TCP does
+// not run in virtual time.
 func patience() (wait, quiet time.Duration) {
 	if *conformtest.Once {
 		return 10 * time.Second, 20 * time.Millisecond
@@ -46,8 +48,8 @@ func patience() (wait, quiet time.Duration) {
 	return 20 * time.Second, 0
 }
 
-// TestOurs: our node keeps to each statement, as it is or set up as the case needs it. Then each case fails if anything that it
-// compares is another, and if the message that it looks at last is lost.
+// TestOurs: our node, set up as the case needs it, conforms to each statement. Each case then fails
+// if any compared value is altered, or if the last message is lost.
 func TestOurs(t *testing.T) {
 	var mutations atomic.Int64
 	all := iwarp.Cases(nil)
@@ -77,10 +79,12 @@ func ours(t *testing.T, i int) (mutations int) {
 
 func TestDistinct(t *testing.T) { conformtest.Distinct(t, iwarp.Cases(nil)) }
 
-// TestWithoutEngines: of our packages the tester knows links, a TCP, and the headers of the wire protocols.
+// TestWithoutEngines: of our packages, the tester imports only links, a TCP, and the headers of the
+// wire protocols.
 func TestWithoutEngines(t *testing.T) {
 	conformtest.WithoutEngines(t, func(own string) bool {
-		return strings.HasPrefix(own, "link") || strings.HasPrefix(own, "stack") || own == "rdmatransport/roce/wire" || own == "rdmatransport/crc" ||
+		return strings.HasPrefix(own, "link") || strings.HasPrefix(own, "stack") || own == "rdmatransport/roce/wire" ||
+			own == "rdmatransport/crc" ||
 			own == "rdmatransport/internal/prefetch" || strings.HasPrefix(own, "rdmatransport/iwarp/")
 	})
 }

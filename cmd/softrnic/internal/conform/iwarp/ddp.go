@@ -6,7 +6,7 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/iwarp/rdmap"
 )
 
-// taggedCause and untaggedCause are DDP's error types, with a code (RFC 5041 §7.2).
+// taggedCause and untaggedCause return DDP's error types with a code (RFC 5041 §7.2).
 func taggedCause(code uint8) rdmap.Cause {
 	return rdmap.Cause{Layer: rdmap.LayerDDP, Type: uint8(ddp.TaggedError), Code: code}
 }
@@ -20,12 +20,12 @@ const (
 	taggedClause   = "RFC 5041 §7.1, §7.2"
 )
 
-// part is a segment of the SEND that is under way.
+// part returns a segment of the current SEND.
 func (c *conn) part(mo uint32, last bool, data []byte) []byte {
 	return untagged(ddp.Untagged{Last: last, MSN: c.msn[0], MO: mo}, rdmap.Send, data)
 }
 
-// refusedLater is refused, with segments before that are right.
+// refusedLater is refused with correct segments before the bad one.
 func refusedLater(id, statement, source string, cause rdmap.Cause, segments func(*conn) (before [][]byte, bad []byte)) entry {
 	return entry{id, statement, source, func(t *tester) {
 		c := t.rc(receives(1))
@@ -38,7 +38,7 @@ func refusedLater(id, statement, source string, cause rdmap.Cause, segments func
 	}}
 }
 
-// without takes a right from the region, or from the queue pair.
+// without removes a right from the region or from the queue pair.
 func without(right string, ofQP bool) func(*settings) {
 	return func(s *settings) {
 		rights := &s.MRAccess
@@ -55,17 +55,18 @@ func without(right string, ofQP bool) func(*settings) {
 	}
 }
 
-// elsewhere is a region of another protection domain.
+// elsewhere returns a region of another protection domain.
 func (c *conn) elsewhere() *conn { return c.t.qp(with(false, nil)) }
 
-// Segments that arrive.
+// Segments that the target receives.
 var ddpCases = []entry{
-	{"DDP-SEGMENTS", "The segments of an untagged message are placed at their offsets in one buffer.", "RFC 5041 §5.3, §5.4", func(t *tester) {
-		c, data := t.rc(receives(1)), pattern(300, 1)
-		c.send(c.part(0, false, data[:100]), c.part(100, false, data[100:250]), c.part(250, true, data[250:]))
-		c.completes("SUCCESS")
-		c.holds(0, data)
-	}},
+	{"DDP-SEGMENTS", "The segments of an untagged message are placed at their offsets in one buffer.", "RFC 5041 §5.3, §5.4",
+		func(t *tester) {
+			c, data := t.rc(receives(1)), pattern(300, 1)
+			c.send(c.part(0, false, data[:100]), c.part(100, false, data[100:250]), c.part(250, true, data[250:]))
+			c.completes("SUCCESS")
+			c.holds(0, data)
+		}},
 	{"DDP-LENGTH", "The length of an untagged message is the end of its last segment.", "RFC 5041 §5.4", func(t *tester) {
 		c, data := t.rc(receives(1)), pattern(300, 1)
 		c.send(c.part(0, false, data[:100]), c.part(100, true, data[100:]))
@@ -106,14 +107,15 @@ var ddpCases = []entry{
 		c.next().is(opReadResponse)
 		c.completes("SUCCESS")
 	}},
-	{"DDP-TAGGED-SEGMENTS", "Each segment of a tagged message is placed where its own STag and TO say.", "RFC 5041 §5.1, §5.2", func(t *tester) {
-		c, data := t.rc(), pattern(200, 1)
-		first := c.write(here, data[:100])
-		first[0] &^= 0x40
-		c.send(first, c.write(here+100, data[100:]))
-		c.silent()
-		c.holds(here, data)
-	}},
+	{"DDP-TAGGED-SEGMENTS", "Each segment of a tagged message is placed where its own STag and TO say.", "RFC 5041 §5.1, §5.2",
+		func(t *tester) {
+			c, data := t.rc(), pattern(200, 1)
+			first := c.write(here, data[:100])
+			first[0] &^= 0x40
+			c.send(first, c.write(here+100, data[100:]))
+			c.silent()
+			c.holds(here, data)
+		}},
 	{"DDP-TAGGED-UNORDERED", "The segments of a tagged message may name addresses in any order.", "RFC 5041 §5.1", func(t *tester) {
 		c, data := t.rc(), pattern(200, 1)
 		first := c.write(here+100, data[100:])
@@ -165,67 +167,84 @@ var ddpCases = []entry{
 		c.completes("SUCCESS")
 	}},
 
-	refused("DDP-QN", "A segment for a queue that does not exist is answered with a Terminate, invalid QN.", untaggedClause, untaggedCause(1),
+	refused("DDP-QN", "A segment for a queue that does not exist is answered with a Terminate, invalid QN.", untaggedClause,
+		untaggedCause(1),
 		func(c *conn) []byte { return untagged(ddp.Untagged{Last: true, QN: 17, MSN: 1}, rdmap.Send, nil) }),
-	{"DDP-NO-BUFFER", "A message for which no buffer is posted is answered with a Terminate, no buffer available.", untaggedClause, func(t *tester) {
-		c := t.rc()
-		bad := c.sendMessage(pattern(8, 1))
-		c.send(bad)
-		c.next().terminate(untaggedCause(2), bad)
-		c.closed()
-		c.intact()
-	}},
-	refused("DDP-MSN-FIRST", "The first message of a queue has MSN 1: MSN 0 is answered with a Terminate, MSN range is not valid.", "RFC 5041 §4.3, §7.2",
+	{"DDP-NO-BUFFER", "A message for which no buffer is posted is answered with a Terminate, no buffer available.", untaggedClause,
+		func(t *tester) {
+			c := t.rc()
+			bad := c.sendMessage(pattern(8, 1))
+			c.send(bad)
+			c.next().terminate(untaggedCause(2), bad)
+			c.closed()
+			c.intact()
+		}},
+	refused("DDP-MSN-FIRST", "The first message of a queue has MSN 1: MSN 0 is answered with a Terminate, MSN range is not valid.",
+		"RFC 5041 §4.3, §7.2",
 		untaggedCause(3), func(c *conn) []byte { return untagged(ddp.Untagged{Last: true}, rdmap.Send, pattern(8, 1)) }),
-	refusedLater("DDP-MSN-AGAIN", "A message whose MSN was there before is answered with a Terminate, MSN range is not valid.", untaggedClause, untaggedCause(3),
+	refusedLater("DDP-MSN-AGAIN", "A message whose MSN was there before is answered with a Terminate, MSN range is not valid.",
+		untaggedClause, untaggedCause(3),
 		func(c *conn) ([][]byte, []byte) {
 			b := c.sendMessage(pattern(8, 1))
 			return [][]byte{b}, b
 		}),
-	refused("DDP-MSN-FAR", "A message whose MSN is beyond all buffers is answered with a Terminate, MSN range is not valid.", untaggedClause,
+	refused("DDP-MSN-FAR", "A message whose MSN is beyond all buffers is answered with a Terminate, MSN range is not valid.",
+		untaggedClause,
 		untaggedCause(3), func(c *conn) []byte {
 			return untagged(ddp.Untagged{Last: true, MSN: 1 << 30}, rdmap.Send, pattern(8, 1))
 		}),
-	refused("DDP-MO-FIRST", "A message whose first segment has another offset than 0 is answered with a Terminate, invalid MO.", "RFC 5041 §7.1, §7.2, RFC 5044 §3",
+	refused("DDP-MO-FIRST", "A message whose first segment has another offset than 0 is answered with a Terminate, invalid MO.",
+		"RFC 5041 §7.1, §7.2, RFC 5044 §3",
 		untaggedCause(4), func(c *conn) []byte { return c.part(8, true, pattern(8, 1)) }),
-	refusedLater("DDP-MO-GAP", "A segment that leaves out a part of its message is answered with a Terminate, invalid MO.", "RFC 5041 §7.1, §7.2, RFC 5044 §3",
+	refusedLater("DDP-MO-GAP", "A segment that leaves out a part of its message is answered with a Terminate, invalid MO.",
+		"RFC 5041 §7.1, §7.2, RFC 5044 §3",
 		untaggedCause(4), func(c *conn) ([][]byte, []byte) {
 			return [][]byte{c.part(0, false, pattern(8, 1))}, c.part(16, true, pattern(8, 1))
 		}),
-	refusedLater("DDP-MO-BACK", "A segment that comes again is answered with a Terminate, invalid MO.", "RFC 5041 §7.1, §7.2, RFC 5044 §3", untaggedCause(4),
+	refusedLater("DDP-MO-BACK", "A segment that comes again is answered with a Terminate, invalid MO.",
+		"RFC 5041 §7.1, §7.2, RFC 5044 §3", untaggedCause(4),
 		func(c *conn) ([][]byte, []byte) {
 			return [][]byte{c.part(0, false, pattern(8, 1))}, c.part(0, true, pattern(8, 1))
 		}),
-	refused("DDP-TOO-LONG", "A message of one segment that is longer than its buffer is answered with a Terminate, DDP message too long.", untaggedClause,
+	refused("DDP-TOO-LONG", "A message of one segment that is longer than its buffer is answered with a Terminate, DDP message too long.",
+		untaggedClause,
 		untaggedCause(5), func(c *conn) []byte { return c.sendMessage(pattern(1025, 1)) }),
-	refusedLater("DDP-TOO-LONG-LATER", "A later segment that ends behind its buffer is answered with a Terminate, DDP message too long.", untaggedClause,
+	refusedLater("DDP-TOO-LONG-LATER", "A later segment that ends behind its buffer is answered with a Terminate, DDP message too long.",
+		untaggedClause,
 		untaggedCause(5), func(c *conn) ([][]byte, []byte) {
 			return [][]byte{c.part(0, false, pattern(1000, 1))}, c.part(1000, true, pattern(25, 1))
 		}),
-	refused("DDP-VERSION-UNTAGGED", "An untagged segment of another DDP version is answered with a Terminate, invalid DDP version.", untaggedClause, untaggedCause(6),
+	refused("DDP-VERSION-UNTAGGED", "An untagged segment of another DDP version is answered with a Terminate, invalid DDP version.",
+		untaggedClause, untaggedCause(6),
 		func(c *conn) []byte {
 			b := c.sendMessage(nil)
 			return edit(b, 0, b[0]&^3|2)
 		}),
-	refused("DDP-VERSION-TAGGED", "A tagged segment of another DDP version is answered with a Terminate, invalid DDP version.", taggedClause, taggedCause(4),
+	refused("DDP-VERSION-TAGGED", "A tagged segment of another DDP version is answered with a Terminate, invalid DDP version.",
+		taggedClause, taggedCause(4),
 		func(c *conn) []byte {
 			b := c.write(here, pattern(8, 1))
 			return edit(b, 0, b[0]&^3|2)
 		}),
-	refused("DDP-STAG", "A tagged segment with an STag that does not exist is answered with a Terminate, invalid STag.", taggedClause, taggedCause(0),
+	refused("DDP-STAG", "A tagged segment with an STag that does not exist is answered with a Terminate, invalid STag.", taggedClause,
+		taggedCause(0),
 		func(c *conn) []byte { return tagged(rdmap.Write, ^c.rkey, c.addr+here, pattern(8, 1)) }),
-	refused("DDP-STAG-PD", "A tagged segment with an STag of another protection domain is answered with a Terminate, STag not associated with the stream.",
+	refused("DDP-STAG-PD",
+		"A tagged segment with an STag of another protection domain is answered with a Terminate, STag not associated with the stream.",
 		taggedClause, taggedCause(2), func(c *conn) []byte {
 			other := c.elsewhere()
 			return tagged(rdmap.Write, other.rkey, other.addr, pattern(8, 1))
 		}),
-	refused("DDP-BOUNDS-END", "A tagged segment that ends behind its buffer is answered with a Terminate, base or bounds violation.", taggedClause, taggedCause(1),
+	refused("DDP-BOUNDS-END", "A tagged segment that ends behind its buffer is answered with a Terminate, base or bounds violation.",
+		taggedClause, taggedCause(1),
 		func(c *conn) []byte { return c.write(memory-7, pattern(8, 1)) }),
-	refused("DDP-BOUNDS-START", "A tagged segment that begins before its buffer is answered with a Terminate, base or bounds violation.", taggedClause, taggedCause(1),
+	refused("DDP-BOUNDS-START", "A tagged segment that begins before its buffer is answered with a Terminate, base or bounds violation.",
+		taggedClause, taggedCause(1),
 		func(c *conn) []byte { return c.write(-1, pattern(8, 1)) }),
 	refused("DDP-WRAP", "A tagged segment that ends beyond 2^64 is answered with a Terminate, TO wrap.", taggedClause, taggedCause(3),
 		func(c *conn) []byte { return tagged(rdmap.Write, c.rkey, 1<<64-4, pattern(8, 1)) }),
-	{"DDP-RIGHT", "A WRITE to a region without the right to remote writes changes nothing and ends the connection.", "RFC 5040 §8.1.1, RFC 5041 §7.1",
+	{"DDP-RIGHT", "A WRITE to a region without the right to remote writes changes nothing and ends the connection.",
+		"RFC 5040 §8.1.1, RFC 5041 §7.1",
 		func(t *tester) {
 			c := t.rc(without("remote_write", false), without("remote_atomic", false))
 			c.send(c.write(here, pattern(8, 1)))
@@ -233,29 +252,31 @@ var ddpCases = []entry{
 			c.closed()
 			c.holds(here, make([]byte, 8))
 		}},
-	{"DDP-RIGHT-QP", "A WRITE to a queue pair that does not allow them changes nothing and ends the connection.", suiteObserved, func(t *tester) {
-		c := t.rc(without("remote_write", true))
-		c.send(c.write(here, pattern(8, 1)))
-		c.next().is(opTerminate)
-		c.closed()
-		c.holds(here, make([]byte, 8))
-	}},
+	{"DDP-RIGHT-QP", "A WRITE to a queue pair that does not allow them changes nothing and ends the connection.", suiteObserved,
+		func(t *tester) {
+			c := t.rc(without("remote_write", true))
+			c.send(c.write(here, pattern(8, 1)))
+			c.next().is(opTerminate)
+			c.closed()
+			c.holds(here, make([]byte, 8))
+		}},
 	{"DDP-SHORT", "A ULPDU that ends within its DDP header ends the connection.", suiteObserved, func(t *tester) {
 		c := t.rc()
 		c.send(c.write(here, nil)[:9])
 		c.next().is(opTerminate)
 		c.closed()
 	}},
-	{"DDP-LATER-BOUNDS", "A tagged message of which a later segment is out of bounds has the segments before it placed.", "RFC 5041 §5.1, §7.1", func(t *tester) {
-		c := t.rc()
-		first := c.write(memory-8, pattern(8, 1))
-		first[0] &^= 0x40
-		bad := c.write(memory, pattern(8, 1))
-		c.send(first, bad)
-		c.next().terminate(taggedCause(1), bad)
-		c.holds(memory-8, pattern(8, 1))
-		c.intact()
-	}},
+	{"DDP-LATER-BOUNDS", "A tagged message of which a later segment is out of bounds has the segments before it placed.",
+		"RFC 5041 §5.1, §7.1", func(t *tester) {
+			c := t.rc()
+			first := c.write(memory-8, pattern(8, 1))
+			first[0] &^= 0x40
+			bad := c.write(memory, pattern(8, 1))
+			c.send(first, bad)
+			c.next().terminate(taggedCause(1), bad)
+			c.holds(memory-8, pattern(8, 1))
+			c.intact()
+		}},
 	{"DDP-FLUSH", "A message too long completes its receive with LOC_LEN_ERR.", suiteObserved, func(t *tester) {
 		c := t.rc(receives(1))
 		c.send(c.sendMessage(pattern(1025, 1)))

@@ -6,13 +6,13 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/iwarp/rdmap"
 )
 
-// wrongCRC is what a Terminate says of a wrong CRC.
+// wrongCRC is the cause of a Terminate for a wrong CRC.
 var wrongCRC = rdmap.Cause{Layer: rdmap.LayerLLP, Type: mpa.ErrorType, Code: uint8(mpa.CodeCRC)}
 
 // long is the length of a READ whose response takes several FPDUs, with several markers each.
 const long = 8000
 
-// readAll has the target send a READ's response, and hands each of its FPDUs over.
+// readAll makes the target send a READ response, and calls each with its FPDUs.
 func (c *conn) readAll(each func(m *message)) {
 	c.put(0, pattern(long, 5))
 	c.send(c.readRequest(0, long))
@@ -48,12 +48,13 @@ var framingCases = []entry{
 		c.send(c.readRequest(0, 4))
 		c.next().is(opReadResponse).crcRight()
 	}},
-	{"FPDU-CRC-WRONG", "An FPDU with a wrong CRC is answered with a Terminate, MPA's code 2.", "RFC 5044 §8, RFC 5040 §4.8", func(t *tester) {
-		c := t.rc()
-		c.sendRaw(c.out.encode(framing{ulpdu: c.write(0, pattern(8, 1)), crc: 1}))
-		c.next().terminate(wrongCRC, nil)
-		c.closed()
-	}},
+	{"FPDU-CRC-WRONG", "An FPDU with a wrong CRC is answered with a Terminate, MPA's code 2.", "RFC 5044 §8, RFC 5040 §4.8",
+		func(t *tester) {
+			c := t.rc()
+			c.sendRaw(c.out.encode(framing{ulpdu: c.write(0, pattern(8, 1)), crc: 1}))
+			c.next().terminate(wrongCRC, nil)
+			c.closed()
+		}},
 	{"FPDU-CRC-ABSENT", "Where CRCs are agreed, an FPDU whose CRC field is zero has a wrong CRC.", "RFC 5044 §4.4", func(t *tester) {
 		c := t.rc()
 		c.sendRaw(c.out.encode(framing{ulpdu: c.write(0, pattern(8, 1)), zeroCRC: true}))
@@ -67,7 +68,8 @@ var framingCases = []entry{
 	}},
 	{"FPDU-CRC-AFTER", "Nothing is delivered of what follows an FPDU with a wrong CRC.", "RFC 5044 §8", func(t *tester) {
 		c := t.rc()
-		c.sendRaw(append(c.out.encode(framing{ulpdu: c.write(0, pattern(8, 1)), crc: 1}), c.out.encode(framing{ulpdu: c.write(here, pattern(8, 1))})...))
+		c.sendRaw(append(c.out.encode(framing{ulpdu: c.write(0, pattern(8, 1)), crc: 1}),
+			c.out.encode(framing{ulpdu: c.write(here, pattern(8, 1))})...))
 		c.closedAfter(wrongCRC)
 		c.holds(here, make([]byte, 8))
 	}},
@@ -121,19 +123,21 @@ var framingCases = []entry{
 		c := t.rc()
 		c.readAll(func(m *message) { m.framed("size", m.size <= t.MSS) })
 	}},
-	{"FPDU-MULPDU-LEAST", "But for the last one, the segments of a long message take at least 128 bytes, the least MULPDU.", "RFC 5044 §3", func(t *tester) {
-		c := t.rc()
-		c.readAll(func(m *message) {
-			is(t, "that the ULPDU is long", len(m.ulpdu) >= 128 || m.value("L") == 1, true)
-		})
-	}},
+	{"FPDU-MULPDU-LEAST", "But for the last one, the segments of a long message take at least 128 bytes, the least MULPDU.",
+		"RFC 5044 §3", func(t *tester) {
+			c := t.rc()
+			c.readAll(func(m *message) {
+				is(t, "that the ULPDU is long", len(m.ulpdu) >= 128 || m.value("L") == 1, true)
+			})
+		}},
 	{"FPDU-UNMARKED", "FPDUs have no markers if their receiver has not asked for them.", "RFC 5044 §4.3, §7.1.1", func(t *tester) {
 		c := t.rc()
 		var got []byte
 		c.readAll(func(m *message) { got = append(got, m.crcRight().payload()...) })
 		is(t, "that the data are right", string(got) == string(pattern(long, 5)), true)
 	}},
-	{"MARKER-SENT", "A responder whose initiator asks for markers sends one at each 512 bytes of the stream, which points to its FPDU.", "RFC 5044 §4.2, §4.3",
+	{"MARKER-SENT", "A responder whose initiator asks for markers sends one at each 512 bytes of the stream, which points to its FPDU.",
+		"RFC 5044 §4.2, §4.3",
 		func(t *tester) { t.rc(markers).readAll(func(m *message) { m.markersRight() }) }},
 	{"MARKER-CRC", "The CRC covers the markers in its FPDU.", "RFC 5044 §4.4", func(t *tester) {
 		t.rc(markers).readAll(func(m *message) { m.crcRight() })
@@ -151,23 +155,25 @@ var framingCases = []entry{
 			}
 		}
 	}},
-	{"MARKER-FIRST", "The first marker is in front of the first FPDU: the frames of the start-up do not count.", "RFC 5044 §4.3", func(t *tester) {
-		c := t.initiated(markers)
-		c.post(8, control.Send{Opcode: "SEND"})
-		c.next().is(opSend).framed("markers", c.pos > 0).markersRight()
-	}},
+	{"MARKER-FIRST", "The first marker is in front of the first FPDU: the frames of the start-up do not count.", "RFC 5044 §4.3",
+		func(t *tester) {
+			c := t.initiated(markers)
+			c.post(8, control.Send{Opcode: "SEND"})
+			c.next().is(opSend).framed("markers", c.pos > 0).markersRight()
+		}},
 	{"MARKER-DATA", "Markers are no part of the data.", "RFC 5044 §4.2", func(t *tester) {
 		c := t.rc(markers)
 		var got []byte
 		c.readAll(func(m *message) { got = append(got, m.payload()...) })
 		is(t, "that the data are right", string(got) == string(pattern(long, 5)), true)
 	}},
-	{"MARKER-REQUEST", "A responder asked for markers accepts the connection: a peer's request for markers must be met.", "RFC 5044 §7.1.1", func(t *tester) {
-		t.accepted(markers).frame.field("R", 0)
-	}},
+	{"MARKER-REQUEST", "A responder asked for markers accepts the connection: a peer's request for markers must be met.",
+		"RFC 5044 §7.1.1", func(t *tester) {
+			t.accepted(markers).frame.field("R", 0)
+		}},
 }
 
-// closedAfter waits for a Terminate and the end of the stream.
+// closedAfter waits for a Terminate and then the end of the stream.
 func (c *conn) closedAfter(cause rdmap.Cause) {
 	c.next().terminate(cause, nil)
 	c.closed()
@@ -175,11 +181,12 @@ func (c *conn) closedAfter(cause rdmap.Cause) {
 
 // The end of connections.
 var closing = []entry{
-	{"CLOSE-FIN", "The end of the peer's stream between FPDUs has the target close its own, without a Terminate.", "RFC 5040 §6.2, RFC 5044 §7.2", func(t *tester) {
-		c := t.rc()
-		_ = c.s.CloseWrite()
-		c.closed()
-	}},
+	{"CLOSE-FIN", "The end of the peer's stream between FPDUs has the target close its own, without a Terminate.",
+		"RFC 5040 §6.2, RFC 5044 §7.2", func(t *tester) {
+			c := t.rc()
+			_ = c.s.CloseWrite()
+			c.closed()
+		}},
 	{"CLOSE-EVENT", "The ULP is told that the peer has closed the connection.", "RFC 5040 §6.2, RFC 5041 §3", func(t *tester) {
 		c := t.initiated()
 		_ = c.s.CloseWrite()
@@ -203,19 +210,21 @@ var closing = []entry{
 		c.closed()
 		c.holds(here, make([]byte, 100))
 	}},
-	{"CLOSE-ULP", "A ULP that ends the connection has its side of the stream closed, without a Terminate.", "RFC 5040 §6.2.1", func(t *tester) {
-		c := t.rc()
-		c.silent()
-		t.do(&control.Request{Op: control.Disconnect, QP: c.handle})
-		c.closed()
-	}},
-	{"CLOSE-ULP-AFTER", "What the ULP has posted before it ends the connection is sent before the end of the stream.", "RFC 5040 §6.2.1", func(t *tester) {
-		c := t.initiated()
-		c.post(8, control.Send{Opcode: "SEND"})
-		t.do(&control.Request{Op: control.Disconnect, QP: c.handle})
-		c.next().is(opSend)
-		c.closed()
-	}},
+	{"CLOSE-ULP", "A ULP that ends the connection has its side of the stream closed, without a Terminate.", "RFC 5040 §6.2.1",
+		func(t *tester) {
+			c := t.rc()
+			c.silent()
+			t.do(&control.Request{Op: control.Disconnect, QP: c.handle})
+			c.closed()
+		}},
+	{"CLOSE-ULP-AFTER", "What the ULP has posted before it ends the connection is sent before the end of the stream.", "RFC 5040 §6.2.1",
+		func(t *tester) {
+			c := t.initiated()
+			c.post(8, control.Send{Opcode: "SEND"})
+			t.do(&control.Request{Op: control.Disconnect, QP: c.handle})
+			c.next().is(opSend)
+			c.closed()
+		}},
 	{"CLOSE-STATE", "A queue pair whose connection has ended is in the error state.", suiteObserved, func(t *tester) {
 		c := t.initiated()
 		_ = c.s.CloseWrite()

@@ -6,7 +6,7 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/iwarp/rdmap"
 )
 
-// refusesReply is a case in which a reply that cannot be understood has the initiator close the connection.
+// refusesReply returns a case in which an invalid reply makes the initiator close the connection.
 func refusesReply(id, statement, source string, change func([]byte) []byte) entry {
 	return entry{id, statement, source, func(t *tester) {
 		c := t.dialling(func(s *settings) { s.raw = change })
@@ -32,7 +32,8 @@ func (c *conn) peerToPeer() {
 	}
 }
 
-// sendsRTR is a case in which the target's first FPDU is a kind of RTR, of which check looks at more.
+// sendsRTR returns a case in which the target's first FPDU is an RTR of a kind. check makes further
+// checks of it.
 func sendsRTR(id, statement string, kind func(*settings), flag string, check func(*conn, *message)) entry {
 	return entry{id, statement, "RFC 6581 §9.2", func(t *tester) {
 		c := t.dialling(kind)
@@ -139,7 +140,8 @@ var initiator = []entry{
 		func(b []byte) []byte { return append([]byte(requestKey), b[16:]...) }),
 	refusesReply("INIT-REPLY-REVISION", "A reply of an unknown revision has the initiator close the connection.", "RFC 5044 §7.1.1",
 		func(b []byte) []byte { return edit(b, 17, 9) }),
-	refusesReply("INIT-REPLY-PRIVATE-LONG", "A reply whose PD_Length is above 512 has the initiator close the connection.", "RFC 5044 §7.1.1, §8",
+	refusesReply("INIT-REPLY-PRIVATE-LONG", "A reply whose PD_Length is above 512 has the initiator close the connection.",
+		"RFC 5044 §7.1.1, §8",
 		func(b []byte) []byte { return private(b, 513) }),
 	refusesReply("INIT-REPLY-SHORT", "An enhanced reply with less than 4 bytes of private data has the initiator close the connection.",
 		"RFC 6581 §6, RFC 5044 §8", func(b []byte) []byte { return private(b, 3) }),
@@ -150,7 +152,8 @@ var initiator = []entry{
 		_ = c.s.CloseWrite()
 		c.closed()
 	}},
-	{"INIT-IRD-INSUFFICIENT", "An initiator that cannot have an IRD as large as the responder's ORD terminates with MPA's code 6.", "RFC 6581 §9.1",
+	{"INIT-IRD-INSUFFICIENT", "An initiator that cannot have an IRD as large as the responder's ORD terminates with MPA's code 6.",
+		"RFC 6581 §9.1",
 		func(t *tester) {
 			c := t.dialling(enhance(func(e *mpa.Enhanced) { e.ORD = mpa.MaxReadDepth }))
 			c.negotiating()
@@ -158,18 +161,22 @@ var initiator = []entry{
 			c.begin()
 			c.next().terminate(rdmap.Cause{Layer: rdmap.LayerLLP, Type: mpa.ErrorType, Code: uint8(mpa.CodeInsufficientIRD)}, nil)
 		}},
-	{"INIT-RTR-NONE", "An initiator that finds no kind of RTR in the reply terminates with MPA's code 7.", "RFC 6581 §9.2", func(t *tester) {
-		c := t.dialling(peerToPeer(false, false, false))
-		c.peerToPeer()
-		c.sendFrame()
-		c.begin()
-		c.next().terminate(rdmap.Cause{Layer: rdmap.LayerLLP, Type: mpa.ErrorType, Code: uint8(mpa.CodeNoMatchingRTR)}, nil)
-	}},
-	sendsRTR("INIT-RTR-WRITE", "Where the reply asks for a WRITE as RTR, the initiator's first FPDU is a WRITE of no bytes.", peerToPeer(true, false, false),
+	{"INIT-RTR-NONE", "An initiator that finds no kind of RTR in the reply terminates with MPA's code 7.", "RFC 6581 §9.2",
+		func(t *tester) {
+			c := t.dialling(peerToPeer(false, false, false))
+			c.peerToPeer()
+			c.sendFrame()
+			c.begin()
+			c.next().terminate(rdmap.Cause{Layer: rdmap.LayerLLP, Type: mpa.ErrorType, Code: uint8(mpa.CodeNoMatchingRTR)}, nil)
+		}},
+	sendsRTR("INIT-RTR-WRITE", "Where the reply asks for a WRITE as RTR, the initiator's first FPDU is a WRITE of no bytes.",
+		peerToPeer(true, false, false),
 		"RTR by WRITE", func(c *conn, m *message) { m.field("T", 1).is(opWrite).carries(nil) }),
-	sendsRTR("INIT-RTR-READ", "Where the reply asks for a READ as RTR, the initiator's first FPDU is a READ of no bytes.", peerToPeer(false, true, false),
+	sendsRTR("INIT-RTR-READ", "Where the reply asks for a READ as RTR, the initiator's first FPDU is a READ of no bytes.",
+		peerToPeer(false, true, false),
 		"RTR by READ", func(c *conn, m *message) { m.field("T", 0).is(opReadRequest).field("READ size", 0) }),
-	sendsRTR("INIT-RTR-EMPTY", "Where the reply asks for a SEND as RTR, the initiator's first FPDU has no ULPDU.", peerToPeer(false, false, true),
+	sendsRTR("INIT-RTR-EMPTY", "Where the reply asks for a SEND as RTR, the initiator's first FPDU has no ULPDU.",
+		peerToPeer(false, false, true),
 		"B", func(c *conn, m *message) { m.framed("emptiness", len(m.ulpdu) == 0) }),
 	{"INIT-RTR-HIDDEN", "The RTR completes no request of the initiator's ULP.", "RFC 6581 §5", func(t *tester) {
 		c := t.dialling(peerToPeer(false, true, false))
@@ -182,11 +189,12 @@ var initiator = []entry{
 		c.silent()
 		c.none()
 	}},
-	{"INIT-SENDS-FIRST", "An initiator whose reply is in client-server mode sends as soon as its ULP posts something.", "RFC 5044 §7.1.2, RFC 6581 §4", func(t *tester) {
-		c := t.initiated()
-		c.post(8, control.Send{Opcode: "SEND"})
-		c.next().is(opSend)
-	}},
+	{"INIT-SENDS-FIRST", "An initiator whose reply is in client-server mode sends as soon as its ULP posts something.",
+		"RFC 5044 §7.1.2, RFC 6581 §4", func(t *tester) {
+			c := t.initiated()
+			c.post(8, control.Send{Opcode: "SEND"})
+			c.next().is(opSend)
+		}},
 	{"INIT-ORD-KEPT", "An initiator has no more READs outstanding than the reply's IRD.", "RFC 6581 §9.1", func(t *tester) {
 		c := t.dialling(enhance(func(e *mpa.Enhanced) { e.IRD = 1 }))
 		c.negotiating()

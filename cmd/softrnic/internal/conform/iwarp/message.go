@@ -23,7 +23,7 @@ const (
 	opAtomicResponse = uint64(rdmap.AtomicResponse)
 )
 
-// place is where a field of a ULPDU or of a frame is: size bytes at an offset, of which mask are the field's.
+// place is the position of a field in a ULPDU or frame: the bits mask of size bytes at an offset.
 type place struct {
 	at, size int
 	mask     uint64
@@ -31,7 +31,7 @@ type place struct {
 
 const all = ^uint64(0)
 
-// fields of a segment, from its first byte on. Those of messages begin behind the untagged header.
+// fields are the fields of a segment. Those of messages follow the untagged header.
 var fields = map[string]place{
 	"T": {0, 1, 0x80}, "L": {0, 1, 0x40}, "DDP's reserved bits": {0, 1, 0x3c}, "DDP version": {0, 1, 3},
 	"RDMAP version": {1, 1, 0xc0}, "RDMAP's reserved bits": {1, 1, 0x30}, "opcode": {1, 1, 0x0f},
@@ -49,7 +49,7 @@ var fields = map[string]place{
 	"Terminate's reserved bits": {20, 2, 0x1fff}, "DDP segment length": {22, 2, all},
 }
 
-// get is the value of a field, at its lowest bits.
+// get returns the value of a field in the lowest bits.
 func (p place) get(b []byte) (v uint64, ok bool) {
 	if len(b) < p.at+p.size {
 		return 0, false
@@ -74,26 +74,26 @@ func (p place) flip(b []byte) {
 	}
 }
 
-// message is an FPDU of the target's.
+// message is an FPDU of the target.
 type message struct {
 	fpdu
 	t      *tester
 	number int
 }
 
-// parse checks what every later comparison relies on.
+// parse parses the headers that later comparisons rely on.
 func (m *message) parse() {
 	if len(m.ulpdu) > 0 && len(m.ulpdu) < ddp.HeaderLen(m.ulpdu) {
 		m.t.Failf("message %d ends within its DDP header: % x", m.number, m.ulpdu)
 	}
 }
 
-// idle tells of a WRITE of no bytes.
+// idle reports whether the message is a WRITE of zero bytes.
 func (m *message) idle() bool {
 	return len(m.ulpdu) == ddp.TaggedLen && m.ulpdu[0]&0x80 != 0 && uint64(m.ulpdu[1]&0x0f) == opWrite
 }
 
-// op names the message in texts.
+// op returns the name of the message for texts.
 func (m *message) op() string {
 	if len(m.ulpdu) < 2 {
 		return "an empty FPDU"
@@ -101,7 +101,7 @@ func (m *message) op() string {
 	return rdmap.Opcode(m.ulpdu[1] & 0x0f).String()
 }
 
-// field compares one.
+// field compares a field.
 func (m *message) field(name string, want uint64) *message {
 	m.t.Check(m.number, name)
 	got, ok := fields[name].get(m.ulpdu)
@@ -114,7 +114,7 @@ func (m *message) field(name string, want uint64) *message {
 	return m
 }
 
-// value is a field that is not compared.
+// value returns a field without comparing it.
 func (m *message) value(name string) uint64 {
 	got, ok := fields[name].get(m.ulpdu)
 	if !ok {
@@ -123,10 +123,10 @@ func (m *message) value(name string) uint64 {
 	return got
 }
 
-// is checks that the message is of an opcode.
+// is checks the opcode of the message.
 func (m *message) is(opcode uint64) *message { return m.field("opcode", opcode) }
 
-// payload is what follows the DDP header.
+// payload returns the bytes behind the DDP header.
 func (m *message) payload() []byte {
 	if len(m.ulpdu) == 0 {
 		return nil
@@ -138,12 +138,13 @@ func (m *message) payload() []byte {
 func (m *message) carries(want []byte) *message {
 	m.t.Check(m.number, "payload")
 	if got := m.payload(); !bytes.Equal(got, want) {
-		m.t.Failf("message %d (%s) has a payload of %d bytes, % x, want %d, % x", m.number, m.op(), len(got), head(got), len(want), head(want))
+		m.t.Failf("message %d (%s) has a payload of %d bytes, % x, want %d, % x", m.number, m.op(), len(got), head(got), len(want),
+			head(want))
 	}
 	return m
 }
 
-// framed compares something of the FPDU.
+// framed checks a property of the FPDU.
 func (m *message) framed(what string, ok bool) *message {
 	m.t.Check(m.number, what)
 	if !ok {
@@ -158,7 +159,7 @@ func (m *message) padZero() *message {
 	return m.framed("pad", len(m.pad) > 0 && bytes.Count(m.pad, []byte{0}) == len(m.pad))
 }
 
-// alter changes what a check compares, as if the target had sent it so.
+// alter changes a compared value as if the target had sent it.
 func (m *message) alter(field string) {
 	m.ulpdu = bytes.Clone(m.ulpdu)
 	switch f, ok := fields[field]; {
@@ -224,7 +225,7 @@ func (f *frame) key(want string) *frame {
 	return f
 }
 
-// private is the private data of the ULP.
+// private returns the private data of the ULP.
 func (f *frame) private() []byte {
 	if f.raw[17] >= 2 && f.raw[16]&0x10 != 0 {
 		return f.raw[min(frameLen+4, len(f.raw)):]
@@ -258,14 +259,14 @@ func (f *frame) alter(field string) {
 
 // Segments that the tester sends.
 
-// tagged is a segment of a tagged message that ends with it.
+// tagged returns the last segment of a tagged message.
 func tagged(op rdmap.Opcode, stag uint32, to uint64, payload []byte) []byte {
 	b := make([]byte, ddp.TaggedLen, ddp.TaggedLen+len(payload))
 	(&ddp.Tagged{Last: true, RsvdULP: op.Control(), STag: stag, TO: to}).Encode(b)
 	return append(b, payload...)
 }
 
-// untagged is a segment of an untagged message.
+// untagged returns a segment of an untagged message.
 func untagged(h ddp.Untagged, op rdmap.Opcode, payload []byte) []byte {
 	b := make([]byte, ddp.UntaggedLen, ddp.UntaggedLen+len(payload))
 	h.RsvdULP = op.Control()
@@ -273,12 +274,12 @@ func untagged(h ddp.Untagged, op rdmap.Opcode, payload []byte) []byte {
 	return append(b, payload...)
 }
 
-// write is a WRITE of one segment to the region.
+// write returns a WRITE of one segment to the region.
 func (c *conn) write(off int, data []byte) []byte {
 	return tagged(rdmap.Write, c.rkey, c.addr+uint64(off), data)
 }
 
-// message is an untagged message of one segment, the next of its queue.
+// message returns an untagged message of one segment, the next of its queue.
 func (c *conn) message(op rdmap.Opcode, payload []byte) []byte {
 	q := op.Info().Queue
 	b := untagged(ddp.Untagged{Last: true, QN: q, MSN: c.msn[q]}, op, payload)
@@ -288,12 +289,13 @@ func (c *conn) message(op rdmap.Opcode, payload []byte) []byte {
 
 func (c *conn) sendMessage(data []byte) []byte { return c.message(rdmap.Send, data) }
 
-// readRequest is a READ of length bytes of the region, into the tester's STag at TO off.
+// readRequest returns a READ of length bytes of the region, into the tester's STag at TO off.
 func (c *conn) readRequest(off, length int) []byte {
-	return c.read28(rdmap.ReadRequestHeader{SinkSTag: ourTag, SinkTO: uint64(off), Size: uint32(length), SourceSTag: c.rkey, SourceTO: c.addr + uint64(off)})
+	return c.read28(rdmap.ReadRequestHeader{SinkSTag: ourTag, SinkTO: uint64(off), Size: uint32(length), SourceSTag: c.rkey,
+		SourceTO: c.addr + uint64(off)})
 }
 
-// read28 is a READ request with a header.
+// read28 returns a READ request with a header.
 func (c *conn) read28(h rdmap.ReadRequestHeader) []byte {
 	b := make([]byte, rdmap.ReadRequestLen)
 	h.Encode(b)
@@ -307,7 +309,7 @@ func edit(b []byte, at int, value byte) []byte {
 	return b
 }
 
-// respond is the response to a READ request of the target's.
+// respond returns the response to a READ request of the target.
 func (c *conn) respond(m *message, data []byte) []byte {
 	return tagged(rdmap.ReadResponse, uint32(m.value("sink STag")), m.value("sink TO"), data)
 }

@@ -9,7 +9,7 @@ import (
 
 const opcodeClause = "RFC 5040 §4.1, §7.2"
 
-// delivered is a case in which a message of queue 0 is delivered to the ULP.
+// delivered returns a case in which a message of queue 0 is delivered to the ULP.
 func delivered(id, statement, source string, op rdmap.Opcode) entry {
 	return entry{id, statement, source, func(t *tester) {
 		c := t.rc(receives(1))
@@ -19,14 +19,14 @@ func delivered(id, statement, source string, op rdmap.Opcode) entry {
 	}}
 }
 
-// invalidating is a SEND that names an STag to invalidate.
+// invalidating returns a SEND that invalidates an STag.
 func (c *conn) invalidating(op rdmap.Opcode, stag uint32, data []byte) []byte {
 	b := c.message(op, data)
 	binary.BigEndian.PutUint32(b[2:], stag)
 	return b
 }
 
-// Messages that arrive.
+// Messages that the target receives.
 var rdmapCases = []entry{
 	delivered("RDMAP-SEND", "A SEND is placed in the first buffer of queue 0 and delivered.", "RFC 5040 §5.3", rdmap.Send),
 	delivered("RDMAP-SEND-SE", "A SEND with solicited event is delivered.", "RFC 5040 §5.3", rdmap.SendSE),
@@ -82,10 +82,16 @@ var rdmapCases = []entry{
 		c.send(bad)
 		c.next().terminate(taggedCause(0), bad)
 	}},
-	refused("RDMAP-INVALIDATE-STAG", "A SEND that is to invalidate an STag that does not exist is answered with a Terminate, STag cannot be invalidated.",
-		"RFC 5040 §5.3, §7.2, §4.8", rdmap.CannotInvalidate, func(c *conn) []byte { return c.invalidating(rdmap.SendInvalidate, ^c.rkey, nil) }),
-	refused("RDMAP-INVALIDATE-PD", "A SEND that is to invalidate an STag of another protection domain is answered with a Terminate, STag cannot be invalidated.",
-		"RFC 5040 §7.2, §8.1.1", rdmap.CannotInvalidate, func(c *conn) []byte { return c.invalidating(rdmap.SendInvalidate, c.elsewhere().rkey, nil) }),
+	refused("RDMAP-INVALIDATE-STAG",
+		"A SEND that is to invalidate an STag that does not exist is answered with a Terminate, STag cannot be invalidated.",
+		"RFC 5040 §5.3, §7.2, §4.8", rdmap.CannotInvalidate,
+		func(c *conn) []byte { return c.invalidating(rdmap.SendInvalidate, ^c.rkey, nil) }),
+	refused("RDMAP-INVALIDATE-PD",
+		"A SEND that is to invalidate an STag of another protection domain is answered with a Terminate, STag cannot be invalidated.",
+		"RFC 5040 §7.2, §8.1.1", rdmap.CannotInvalidate, func(c *conn) []byte {
+			return c.invalidating(rdmap.SendInvalidate,
+				c.elsewhere().rkey, nil)
+		}),
 	{"RDMAP-WRITE", "A WRITE is placed.", "RFC 5040 §5.1", func(t *tester) {
 		c := t.rc()
 		c.send(c.write(here, pattern(100, 1)))
@@ -120,12 +126,14 @@ var rdmapCases = []entry{
 		c.silent()
 		c.holds(here, pattern(8, 1))
 	}},
-	refused("RDMAP-VERSION-UNTAGGED", "An untagged message of another RDMAP version is answered with a Terminate, invalid RDMAP version.", "RFC 5040 §4.1, §7.2",
+	refused("RDMAP-VERSION-UNTAGGED", "An untagged message of another RDMAP version is answered with a Terminate, invalid RDMAP version.",
+		"RFC 5040 §4.1, §7.2",
 		rdmap.InvalidVersion, func(c *conn) []byte {
 			b := c.sendMessage(nil)
 			return edit(b, 1, b[1]&0x3f|0x80)
 		}),
-	refused("RDMAP-VERSION-TAGGED", "A tagged message of another RDMAP version is answered with a Terminate, invalid RDMAP version.", "RFC 5040 §4.1, §7.2",
+	refused("RDMAP-VERSION-TAGGED", "A tagged message of another RDMAP version is answered with a Terminate, invalid RDMAP version.",
+		"RFC 5040 §4.1, §7.2",
 		rdmap.InvalidVersion, func(c *conn) []byte {
 			b := c.write(here, pattern(8, 1))
 			return edit(b, 1, b[1]&0x3f|0x80)
@@ -147,7 +155,8 @@ var rdmapCases = []entry{
 		}),
 	refused("OPCODE-TERMINATE-TAGGED", "A Terminate in a tagged segment is answered with a Terminate, unexpected opcode.", opcodeClause,
 		rdmap.UnexpectedOpcode, func(c *conn) []byte { return tagged(rdmap.Terminate, c.rkey, c.addr+here, make([]byte, 4)) }),
-	refused("OPCODE-RESPONSE-UNTAGGED", "A READ response in an untagged segment is answered with a Terminate, unexpected opcode.", opcodeClause,
+	refused("OPCODE-RESPONSE-UNTAGGED", "A READ response in an untagged segment is answered with a Terminate, unexpected opcode.",
+		opcodeClause,
 		rdmap.UnexpectedOpcode, func(c *conn) []byte {
 			return untagged(ddp.Untagged{Last: true, MSN: 1}, rdmap.ReadResponse, pattern(8, 1))
 		}),
@@ -167,11 +176,12 @@ var rdmapCases = []entry{
 		rdmap.UnexpectedOpcode, func(c *conn) []byte {
 			return untagged(ddp.Untagged{Last: true, MSN: 1}, rdmap.Terminate, make([]byte, 4))
 		}),
-	refused("OPCODE-RESPONSE-NONE", "A READ response to an STag that no READ has named is answered with a Terminate, invalid STag.", "RFC 5041 §7.1, RFC 5040 §5.2.2",
+	refused("OPCODE-RESPONSE-NONE", "A READ response to an STag that no READ has named is answered with a Terminate, invalid STag.",
+		"RFC 5041 §7.1, RFC 5040 §5.2.2",
 		taggedCause(0), func(c *conn) []byte { return tagged(rdmap.ReadResponse, ^c.rkey, c.addr, pattern(8, 1)) }),
 }
 
-// holdsCompletion checks the number and the length of the next of several completions.
+// holdsCompletion checks the number and length of the next of several completions.
 func (c *conn) holdsCompletion(number, length int) {
 	if len(c.completed) == 0 {
 		c.completed = c.completions()

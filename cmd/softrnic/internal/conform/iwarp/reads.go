@@ -5,7 +5,7 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/iwarp/rdmap"
 )
 
-// source is a READ of 8 bytes with another source than the region.
+// source returns a READ of 8 bytes with a source other than the region.
 func (c *conn) source(stag uint32, to uint64) []byte {
 	return c.read28(rdmap.ReadRequestHeader{SinkSTag: ourTag, Size: 8, SourceSTag: stag, SourceTO: to})
 }
@@ -32,16 +32,18 @@ var reads = []entry{
 	}},
 	{"READ-SINK-TO", "The first segment of a READ response has the sink TO of the request.", "RFC 5040 §4.4, §5.2.2", func(t *tester) {
 		c := t.rc()
-		c.send(c.read28(rdmap.ReadRequestHeader{SinkSTag: ourTag, SinkTO: 0xfedcba9876543210, Size: 8, SourceSTag: c.rkey, SourceTO: c.addr}))
+		c.send(c.read28(rdmap.ReadRequestHeader{SinkSTag: ourTag, SinkTO: 0xfedcba9876543210, Size: 8, SourceSTag: c.rkey,
+			SourceTO: c.addr}))
 		c.next().is(opReadResponse).field("TO", 0xfedcba9876543210)
 	}},
-	{"READ-SEGMENT-TO", "The TO of each further segment of a READ response is where the one before ends.", "RFC 5041 §5.2", func(t *tester) {
-		at := uint64(0)
-		t.rc().readAll(func(m *message) {
-			m.field("TO", at)
-			at += uint64(len(m.payload()))
-		})
-	}},
+	{"READ-SEGMENT-TO", "The TO of each further segment of a READ response is where the one before ends.", "RFC 5041 §5.2",
+		func(t *tester) {
+			at := uint64(0)
+			t.rc().readAll(func(m *message) {
+				m.field("TO", at)
+				at += uint64(len(m.payload()))
+			})
+		}},
 	{"READ-LAST", "L is set in the last segment of a READ response only.", "RFC 5041 §4.1", func(t *tester) {
 		left := uint64(long)
 		t.rc().readAll(func(m *message) {
@@ -104,16 +106,20 @@ var reads = []entry{
 		}
 		is(t, "the number of bytes", n, memory)
 	}},
-	refused("READ-STAG", "A READ of an STag that does not exist is answered with a Terminate, remote protection error, invalid STag.", readClause,
+	refused("READ-STAG", "A READ of an STag that does not exist is answered with a Terminate, remote protection error, invalid STag.",
+		readClause,
 		rdmap.InvalidSTag, func(c *conn) []byte { return c.source(^c.rkey, c.addr) }),
-	refused("READ-PD", "A READ of an STag of another protection domain is answered with a Terminate, STag not associated with the stream.", readClause,
+	refused("READ-PD",
+		"A READ of an STag of another protection domain is answered with a Terminate, STag not associated with the stream.", readClause,
 		rdmap.STagNotAssociated, func(c *conn) []byte {
 			other := c.elsewhere()
 			return c.source(other.rkey, other.addr)
 		}),
-	refused("READ-RIGHT", "A READ of a region without the right to remote reads is answered with a Terminate, access rights violation.", "RFC 5040 §8.1.1, §4.8",
+	refused("READ-RIGHT", "A READ of a region without the right to remote reads is answered with a Terminate, access rights violation.",
+		"RFC 5040 §8.1.1, §4.8",
 		rdmap.AccessViolation, func(c *conn) []byte { return c.source(c.rkey, c.addr) }, without("remote_read", false)),
-	refused("READ-RIGHT-QP", "A READ to a queue pair that does not allow them is answered with a Terminate, access rights violation.", suiteObserved,
+	refused("READ-RIGHT-QP", "A READ to a queue pair that does not allow them is answered with a Terminate, access rights violation.",
+		suiteObserved,
 		rdmap.AccessViolation, func(c *conn) []byte { return c.source(c.rkey, c.addr) }, without("remote_read", true)),
 	refused("READ-BOUNDS-END", "A READ that ends behind its buffer is answered with a Terminate, base or bounds violation.", readClause,
 		rdmap.BoundsViolation, func(c *conn) []byte { return c.source(c.rkey, c.addr+memory-7) }),
@@ -121,9 +127,11 @@ var reads = []entry{
 		rdmap.BoundsViolation, func(c *conn) []byte { return c.source(c.rkey, c.addr-1) }),
 	refused("READ-WRAP", "A READ that ends beyond 2^64 is answered with a Terminate, TO wrap.", readClause,
 		rdmap.TOWrap, func(c *conn) []byte { return c.source(c.rkey, 1<<64-4) }),
-	refused("READ-SHORT", "A READ request that is shorter than its header is answered with a Terminate, catastrophic error of the stream.", suiteObserved,
+	refused("READ-SHORT",
+		"A READ request that is shorter than its header is answered with a Terminate, catastrophic error of the stream.", suiteObserved,
 		rdmap.StreamCatastrophic, func(c *conn) []byte { return c.message(rdmap.ReadRequest, make([]byte, 27)) }),
-	refused("READ-MSN", "A READ request that is not the next one is answered with a Terminate, MSN range is not valid.", "RFC 5041 §7.1, §7.2",
+	refused("READ-MSN", "A READ request that is not the next one is answered with a Terminate, MSN range is not valid.",
+		"RFC 5041 §7.1, §7.2",
 		untaggedCause(3), func(c *conn) []byte {
 			return untagged(ddp.Untagged{Last: true, QN: 1, MSN: 7}, rdmap.ReadRequest, make([]byte, rdmap.ReadRequestLen))
 		}),

@@ -6,10 +6,11 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/iwarp/rdmap"
 )
 
-// theirTO is the address that the target's requests name, at the tester.
+// theirTO is the remote address of the target's requests, at the tester.
 const theirTO = 0x1122334455667788
 
-// posts is a case in which the target posts a request of n bytes, and check looks at its first segment.
+// posts returns a case in which the target posts a request of n bytes, and check checks its first
+// segment.
 func posts(id, statement, source string, n int, s control.Send, check func(c *conn, m *message)) entry {
 	s.RemoteAddr, s.RKey = theirTO, ourTag
 	return entry{id, statement, source, func(t *tester) {
@@ -20,8 +21,8 @@ func posts(id, statement, source string, n int, s control.Send, check func(c *co
 	}}
 }
 
-// segments is a case in which the target posts a request that takes several segments, and check looks at each, of which at bytes
-// have come before it and left come after it.
+// segments returns a case in which the target posts a request of several segments. check is called
+// with each. at is the number of bytes before the segment, left the number after it.
 func segments(id, statement, source string, s control.Send, check func(m *message, at, left int)) entry {
 	s.RemoteAddr, s.RKey = theirTO, ourTag
 	return entry{id, statement, source, func(t *tester) {
@@ -40,7 +41,7 @@ func segments(id, statement, source string, s control.Send, check func(m *messag
 	}}
 }
 
-// last is L of a segment with left bytes behind it.
+// last returns the L bit of a segment with left bytes behind it.
 func last(left int) uint64 {
 	if left == 0 {
 		return 1
@@ -48,7 +49,8 @@ func last(left int) uint64 {
 	return 0
 }
 
-// badResponse is a case in which the target's READ of 8 bytes has a wrong response, which ends the connection with a Terminate.
+// badResponse returns a case in which a wrong response to the target's READ of 8 bytes ends the
+// connection with a Terminate.
 func badResponse(id, statement string, cause rdmap.Cause, response func(c *conn, m *message) []byte) entry {
 	return entry{id, statement, "RFC 5041 §7.1, RFC 5040 §5.2.2", func(t *tester) {
 		c := t.initiated()
@@ -69,20 +71,24 @@ var (
 	aSwap  = control.Send{Opcode: "CMP_SWAP", CompareAdd: 7, Swap: 9}
 )
 
-// What the target sends, and does with what comes back.
+// Requests of the target, and its handling of responses.
 var requester = []entry{
 	posts("REQ-SEND", "A SEND is an untagged message of queue 0.", "RFC 5040 §5.3", 8, aSend,
 		func(_ *conn, m *message) { m.field("T", 0).is(opSend).field("QN", 0) }),
-	posts("REQ-SEND-DATA", "A SEND has the data of its buffer.", "RFC 5040 §5.3", 21, aSend, func(_ *conn, m *message) { m.is(opSend).carries(pattern(21, 7)) }),
-	posts("REQ-SEND-MSN", "The first message of a queue has MSN 1.", "RFC 5041 §4.3", 8, aSend, func(_ *conn, m *message) { m.is(opSend).field("MSN", 1) }),
+	posts("REQ-SEND-DATA", "A SEND has the data of its buffer.", "RFC 5040 §5.3", 21, aSend,
+		func(_ *conn, m *message) { m.is(opSend).carries(pattern(21, 7)) }),
+	posts("REQ-SEND-MSN", "The first message of a queue has MSN 1.", "RFC 5041 §4.3", 8, aSend,
+		func(_ *conn, m *message) { m.is(opSend).field("MSN", 1) }),
 	posts("REQ-SEND-MSN-NEXT", "Each further message of a queue has the next MSN.", "RFC 5041 §4.3", 8, aSend, func(c *conn, m *message) {
 		c.post(8, aSend)
 		c.next().is(opSend).field("MSN", 2)
 	}),
-	posts("REQ-SEND-ZERO", "A SEND of no bytes is one segment without payload.", "RFC 5040 §5.3", 0, aSend, func(_ *conn, m *message) { m.is(opSend).field("L", 1).carries(nil) }),
+	posts("REQ-SEND-ZERO", "A SEND of no bytes is one segment without payload.", "RFC 5040 §5.3", 0, aSend,
+		func(_ *conn, m *message) { m.is(opSend).field("L", 1).carries(nil) }),
 	posts("REQ-SEND-SE", "A SEND with solicited event has its opcode.", "RFC 5040 §4.1", 8, control.Send{Opcode: "SEND", Solicited: true},
 		func(_ *conn, m *message) { m.is(opSendSE) }),
-	posts("REQ-SEND-INVALIDATE", "A SEND with invalidate has the STag that the ULP names.", "RFC 5040 §4.1, §5.3", 8, control.Send{Opcode: "SEND_WITH_INV", Invalidate: 0xabcdef01},
+	posts("REQ-SEND-INVALIDATE", "A SEND with invalidate has the STag that the ULP names.", "RFC 5040 §4.1, §5.3", 8,
+		control.Send{Opcode: "SEND_WITH_INV", Invalidate: 0xabcdef01},
 		func(_ *conn, m *message) { m.is(opSendInvalidate).field("STag to invalidate", 0xabcdef01) }),
 	posts("REQ-SEND-NO-STAG", "The STag to invalidate of a SEND without invalidate is zero.", "RFC 5040 §4.1", 8, aSend,
 		func(_ *conn, m *message) { m.is(opSend).field("STag to invalidate", 0) }),
@@ -90,8 +96,10 @@ var requester = []entry{
 		func(m *message, at, _ int) { m.is(opSend).field("MO", uint64(at)) }),
 	segments("REQ-SEND-LAST", "L is set in the last segment of a SEND only.", "RFC 5041 §4.1, §4.3", aSend,
 		func(m *message, _, left int) { m.is(opSend).field("L", last(left)) }),
-	segments("REQ-SEND-SAME-MSN", "All segments of a message have its MSN.", "RFC 5041 §4.3", aSend, func(m *message, _, _ int) { m.is(opSend).field("MSN", 1) }),
-	segments("REQ-SEND-SEGMENT-QN", "All segments of a message are of its queue.", "RFC 5041 §4.3", aSend, func(m *message, _, _ int) { m.is(opSend).field("QN", 0) }),
+	segments("REQ-SEND-SAME-MSN", "All segments of a message have its MSN.", "RFC 5041 §4.3", aSend,
+		func(m *message, _, _ int) { m.is(opSend).field("MSN", 1) }),
+	segments("REQ-SEND-SEGMENT-QN", "All segments of a message are of its queue.", "RFC 5041 §4.3", aSend,
+		func(m *message, _, _ int) { m.is(opSend).field("QN", 0) }),
 	segments("REQ-SEND-PARTS", "The segments of a SEND have its data in order.", "RFC 5041 §5.2", aSend,
 		func(m *message, at, left int) { m.is(opSend).carries(pattern(long, 7)[at : long-left]) }),
 	{"REQ-SEND-COMPLETES", "A SEND completes.", "RFC 5040 §5.5", func(t *tester) {
@@ -100,11 +108,14 @@ var requester = []entry{
 		c.next().is(opSend)
 		c.completes("SUCCESS")
 	}},
-	posts("REQ-WRITE", "A WRITE is a tagged message.", "RFC 5040 §5.1", 8, aWrite, func(_ *conn, m *message) { m.field("T", 1).is(opWrite) }),
-	posts("REQ-WRITE-STAG", "A WRITE has the STag that the ULP names.", "RFC 5040 §5.1", 8, aWrite, func(_ *conn, m *message) { m.is(opWrite).field("STag", ourTag) }),
+	posts("REQ-WRITE", "A WRITE is a tagged message.", "RFC 5040 §5.1", 8, aWrite,
+		func(_ *conn, m *message) { m.field("T", 1).is(opWrite) }),
+	posts("REQ-WRITE-STAG", "A WRITE has the STag that the ULP names.", "RFC 5040 §5.1", 8, aWrite,
+		func(_ *conn, m *message) { m.is(opWrite).field("STag", ourTag) }),
 	posts("REQ-WRITE-TO", "The first segment of a WRITE has the TO that the ULP names.", "RFC 5040 §5.1", 8, aWrite,
 		func(_ *conn, m *message) { m.is(opWrite).field("TO", theirTO) }),
-	posts("REQ-WRITE-DATA", "A WRITE has the data of its buffer.", "RFC 5040 §5.1", 21, aWrite, func(_ *conn, m *message) { m.is(opWrite).carries(pattern(21, 7)) }),
+	posts("REQ-WRITE-DATA", "A WRITE has the data of its buffer.", "RFC 5040 §5.1", 21, aWrite,
+		func(_ *conn, m *message) { m.is(opWrite).carries(pattern(21, 7)) }),
 	segments("REQ-WRITE-SEGMENT-TO", "Each segment of a WRITE has the TO at which it begins.", "RFC 5041 §5.2", aWrite,
 		func(m *message, at, _ int) { m.is(opWrite).field("TO", theirTO+uint64(at)) }),
 	segments("REQ-WRITE-SEGMENT-STAG", "All segments of a WRITE have its STag.", "RFC 5041 §5.2", aWrite,
@@ -117,15 +128,18 @@ var requester = []entry{
 		func(_ *conn, m *message) { m.is(opWrite).field("DDP's reserved bits", 0) }),
 	posts("REQ-RESERVED-RDMAP", "The reserved bits of RDMAP's control field are zero.", "RFC 5040 §4.1", 8, aSend,
 		func(_ *conn, m *message) { m.is(opSend).field("RDMAP's reserved bits", 0) }),
-	posts("REQ-VERSION-DDP", "The DDP version is 1.", "RFC 5041 §4.2, §4.3", 8, aSend, func(_ *conn, m *message) { m.is(opSend).field("DDP version", 1) }),
-	posts("REQ-VERSION-RDMAP", "The RDMAP version is 1.", "RFC 5040 §4.1", 8, aSend, func(_ *conn, m *message) { m.is(opSend).field("RDMAP version", 1) }),
+	posts("REQ-VERSION-DDP", "The DDP version is 1.", "RFC 5041 §4.2, §4.3", 8, aSend,
+		func(_ *conn, m *message) { m.is(opSend).field("DDP version", 1) }),
+	posts("REQ-VERSION-RDMAP", "The RDMAP version is 1.", "RFC 5040 §4.1", 8, aSend,
+		func(_ *conn, m *message) { m.is(opSend).field("RDMAP version", 1) }),
 
 	posts("REQ-READ", "A READ request is an untagged message of queue 1.", "RFC 5040 §5.2.1", 8, aRead,
 		func(_ *conn, m *message) { m.field("T", 0).is(opReadRequest).field("QN", 1) }),
-	posts("REQ-READ-MSN", "READ requests count from MSN 1 on, and SENDs do not count with them.", "RFC 5041 §4.3, RFC 5040 §5.2.1", 8, aSend, func(c *conn, m *message) {
-		c.post(8, aRead)
-		c.next().is(opReadRequest).field("MSN", 1)
-	}),
+	posts("REQ-READ-MSN", "READ requests count from MSN 1 on, and SENDs do not count with them.", "RFC 5041 §4.3, RFC 5040 §5.2.1", 8,
+		aSend, func(c *conn, m *message) {
+			c.post(8, aRead)
+			c.next().is(opReadRequest).field("MSN", 1)
+		}),
 	posts("REQ-READ-ONE", "A READ request is one segment at offset 0.", "RFC 5040 §5.2.1", 8, aRead,
 		func(_ *conn, m *message) { m.is(opReadRequest).field("MO", 0).field("L", 1) }),
 	posts("REQ-READ-SIZE", "A READ request has the number of bytes that the ULP asks for.", "RFC 5040 §4.4", 300, aRead,
@@ -134,63 +148,73 @@ var requester = []entry{
 		func(_ *conn, m *message) {
 			m.is(opReadRequest).field("source STag", ourTag).field("source TO", theirTO)
 		}),
-	posts("REQ-READ-PLACED", "The response of a READ is placed in the buffer of the READ.", "RFC 5040 §5.2.2", 100, aRead, func(c *conn, m *message) {
-		c.send(c.respond(m, pattern(100, 3)))
-		c.completes("SUCCESS")
-		c.holds(0, pattern(100, 3))
-	}),
-	posts("REQ-READ-SEGMENTS", "The segments of a READ response are put together.", "RFC 5040 §5.2.2, RFC 5041 §5.1", 100, aRead, func(c *conn, m *message) {
-		first := c.respond(m, pattern(100, 3)[:60])
-		first[0] &^= 0x40
-		c.send(first, tagged(rdmap.ReadResponse, uint32(m.value("sink STag")), m.value("sink TO")+60, pattern(100, 3)[60:]))
-		c.completes("SUCCESS")
-		c.holds(0, pattern(100, 3))
-	}),
+	posts("REQ-READ-PLACED", "The response of a READ is placed in the buffer of the READ.", "RFC 5040 §5.2.2", 100, aRead,
+		func(c *conn, m *message) {
+			c.send(c.respond(m, pattern(100, 3)))
+			c.completes("SUCCESS")
+			c.holds(0, pattern(100, 3))
+		}),
+	posts("REQ-READ-SEGMENTS", "The segments of a READ response are put together.", "RFC 5040 §5.2.2, RFC 5041 §5.1", 100, aRead,
+		func(c *conn, m *message) {
+			first := c.respond(m, pattern(100, 3)[:60])
+			first[0] &^= 0x40
+			c.send(first, tagged(rdmap.ReadResponse, uint32(m.value("sink STag")), m.value("sink TO")+60, pattern(100, 3)[60:]))
+			c.completes("SUCCESS")
+			c.holds(0, pattern(100, 3))
+		}),
 	posts("REQ-READ-WAITS", "A READ does not complete before its response.", "RFC 5040 §5.5", 100, aRead, func(c *conn, m *message) {
 		c.silent()
 		c.none()
 	}),
-	posts("REQ-READ-LATER", "What is posted behind a READ is sent before its response has come.", "RFC 5040 §5.5", 8, aRead, func(c *conn, m *message) {
-		c.post(8, aSend)
-		c.next().is(opSend)
-	}),
-	posts("REQ-COMPLETION-ORDER", "What is posted behind a READ does not complete before the READ.", "RFC 5040 §5.5", 8, aRead, func(c *conn, m *message) {
-		c.post(8, aSend)
-		c.next().is(opSend)
-		c.silent()
-		c.none()
-	}),
-	posts("REQ-FENCE", "A request with a fence is not sent before the READs before it have their responses.", suiteObserved, 8, aRead, func(c *conn, m *message) {
-		c.post(8, control.Send{Opcode: "SEND", Fence: true})
-		c.silent()
-		c.send(c.respond(m, pattern(8, 3)))
-		c.next().is(opSend)
-	}),
-	posts("REQ-READ-ZERO", "A READ of no bytes completes with the response of no bytes.", "RFC 5040 §5.2.1", 0, aRead, func(c *conn, m *message) {
-		m.is(opReadRequest).field("READ size", 0)
-		c.send(c.respond(m, nil))
-		c.completes("SUCCESS")
-	}),
-	badResponse("REQ-RESPONSE-STAG", "A READ response with another STag than the sink's is answered with a Terminate, invalid STag.", taggedCause(0),
+	posts("REQ-READ-LATER", "What is posted behind a READ is sent before its response has come.", "RFC 5040 §5.5", 8, aRead,
+		func(c *conn, m *message) {
+			c.post(8, aSend)
+			c.next().is(opSend)
+		}),
+	posts("REQ-COMPLETION-ORDER", "What is posted behind a READ does not complete before the READ.", "RFC 5040 §5.5", 8, aRead,
+		func(c *conn, m *message) {
+			c.post(8, aSend)
+			c.next().is(opSend)
+			c.silent()
+			c.none()
+		}),
+	posts("REQ-FENCE", "A request with a fence is not sent before the READs before it have their responses.", suiteObserved, 8, aRead,
+		func(c *conn, m *message) {
+			c.post(8, control.Send{Opcode: "SEND", Fence: true})
+			c.silent()
+			c.send(c.respond(m, pattern(8, 3)))
+			c.next().is(opSend)
+		}),
+	posts("REQ-READ-ZERO", "A READ of no bytes completes with the response of no bytes.", "RFC 5040 §5.2.1", 0, aRead,
+		func(c *conn, m *message) {
+			m.is(opReadRequest).field("READ size", 0)
+			c.send(c.respond(m, nil))
+			c.completes("SUCCESS")
+		}),
+	badResponse("REQ-RESPONSE-STAG", "A READ response with another STag than the sink's is answered with a Terminate, invalid STag.",
+		taggedCause(0),
 		func(_ *conn, m *message) []byte {
 			return tagged(rdmap.ReadResponse, ^uint32(m.value("sink STag")), m.value("sink TO"), pattern(8, 3))
 		}),
-	badResponse("REQ-RESPONSE-LONG", "A READ response longer than the sink is answered with a Terminate, base or bounds violation.", taggedCause(1),
+	badResponse("REQ-RESPONSE-LONG", "A READ response longer than the sink is answered with a Terminate, base or bounds violation.",
+		taggedCause(1),
 		func(c *conn, m *message) []byte { return c.respond(m, pattern(9, 3)) }),
-	badResponse("REQ-RESPONSE-TO", "A READ response beyond the sink is answered with a Terminate, base or bounds violation.", taggedCause(1),
+	badResponse("REQ-RESPONSE-TO", "A READ response beyond the sink is answered with a Terminate, base or bounds violation.",
+		taggedCause(1),
 		func(_ *conn, m *message) []byte {
 			return tagged(rdmap.ReadResponse, uint32(m.value("sink STag")), m.value("sink TO")+1<<40, pattern(8, 3))
 		}),
-	{"REQ-TERMINATED", "A READ that the peer terminates with a remote protection error completes with REM_ACCESS_ERR.", "RFC 5040 §4.8, §5.4", func(t *tester) {
-		c := t.initiated()
-		c.post(8, aRead)
-		m := c.next().is(opReadRequest)
-		h := rdmap.BoundsViolation.Quote(m.ulpdu)
-		b := make([]byte, h.Len())
-		h.Encode(b)
-		c.send(c.message(rdmap.Terminate, b))
-		c.completes("REM_ACCESS_ERR")
-	}},
+	{"REQ-TERMINATED", "A READ that the peer terminates with a remote protection error completes with REM_ACCESS_ERR.",
+		"RFC 5040 §4.8, §5.4", func(t *tester) {
+			c := t.initiated()
+			c.post(8, aRead)
+			m := c.next().is(opReadRequest)
+			h := rdmap.BoundsViolation.Quote(m.ulpdu)
+			b := make([]byte, h.Len())
+			h.Encode(b)
+			c.send(c.message(rdmap.Terminate, b))
+			c.completes("REM_ACCESS_ERR")
+		}},
 	{"REQ-LOST", "A READ whose connection ends before the response completes with WR_FLUSH_ERR.", suiteObserved, func(t *tester) {
 		c := t.initiated()
 		c.post(8, aRead)
@@ -206,11 +230,13 @@ var requester = []entry{
 		c.next().is(opSend)
 		c.next().is(opReadRequest)
 	}),
-	posts("REQ-IMM", "A WRITE with immediate data is a WRITE and a message of immediate data.", "RFC 7306 §6.1", 8, anImm, func(c *conn, m *message) {
-		m.is(opWrite)
-		c.next().field("T", 0).is(opImmediate)
-	}),
-	posts("REQ-IMM-QUEUE", "Immediate data are on queue 0.", "RFC 7306 §6.3", 8, anImm, func(c *conn, m *message) { c.next().is(opImmediate).field("QN", 0) }),
+	posts("REQ-IMM", "A WRITE with immediate data is a WRITE and a message of immediate data.", "RFC 7306 §6.1", 8, anImm,
+		func(c *conn, m *message) {
+			m.is(opWrite)
+			c.next().field("T", 0).is(opImmediate)
+		}),
+	posts("REQ-IMM-QUEUE", "Immediate data are on queue 0.", "RFC 7306 §6.3", 8, anImm,
+		func(c *conn, m *message) { c.next().is(opImmediate).field("QN", 0) }),
 	posts("REQ-IMM-MSN", "Immediate data count with the SENDs.", "RFC 7306 §6.3, RFC 5041 §4.3", 8, anImm, func(c *conn, m *message) {
 		c.post(8, aSend)
 		c.next().is(opImmediate).field("MSN", 1)
@@ -219,45 +245,52 @@ var requester = []entry{
 	posts("REQ-IMM-DATA", "Immediate data are 8 bytes, in network byte order.", "RFC 7306 §6.2", 8, anImm, func(c *conn, m *message) {
 		c.next().is(opImmediate).field("immediate data", 0x12345678).carries([]byte{0, 0, 0, 0, 0x12, 0x34, 0x56, 0x78})
 	}),
-	posts("REQ-IMM-SE", "Immediate data with solicited event have their opcode.", "RFC 7306 §4.1", 8, control.Send{Opcode: "RDMA_WRITE_WITH_IMM", Solicited: true},
+	posts("REQ-IMM-SE", "Immediate data with solicited event have their opcode.", "RFC 7306 §4.1", 8,
+		control.Send{Opcode: "RDMA_WRITE_WITH_IMM", Solicited: true},
 		func(c *conn, m *message) { c.next().is(opImmediateSE) }),
 
 	posts("REQ-ATOMIC", "An atomic request is an untagged message of queue 1.", "RFC 7306 §5.2, §5.2.1", 8, anAdd,
 		func(_ *conn, m *message) { m.field("T", 0).is(opAtomicRequest).field("QN", 1) }),
-	posts("REQ-ATOMIC-MSN", "Atomic requests count with the READ requests.", "RFC 7306 §5.2.1, RFC 5041 §4.3", 8, aRead, func(c *conn, m *message) {
-		m.is(opReadRequest)
-		c.post(8, control.Send{Opcode: "FETCH_ADD", RemoteAddr: theirTO, RKey: ourTag})
-		c.next().is(opAtomicRequest).field("MSN", 2)
-	}),
-	posts("REQ-ATOMIC-TARGET", "An atomic request has the STag and TO that the ULP names.", "RFC 7306 §5.2.1", 8, anAdd, func(_ *conn, m *message) {
-		m.is(opAtomicRequest).field("atomic STag", ourTag).field("atomic TO", theirTO)
-	}),
+	posts("REQ-ATOMIC-MSN", "Atomic requests count with the READ requests.", "RFC 7306 §5.2.1, RFC 5041 §4.3", 8, aRead,
+		func(c *conn, m *message) {
+			m.is(opReadRequest)
+			c.post(8, control.Send{Opcode: "FETCH_ADD", RemoteAddr: theirTO, RKey: ourTag})
+			c.next().is(opAtomicRequest).field("MSN", 2)
+		}),
+	posts("REQ-ATOMIC-TARGET", "An atomic request has the STag and TO that the ULP names.", "RFC 7306 §5.2.1", 8, anAdd,
+		func(_ *conn, m *message) {
+			m.is(opAtomicRequest).field("atomic STag", ourTag).field("atomic TO", theirTO)
+		}),
 	posts("REQ-ATOMIC-RESERVED", "The reserved bits of an atomic request are zero.", "RFC 7306 §5.2.1", 8, anAdd,
 		func(_ *conn, m *message) { m.is(opAtomicRequest).field("atomic reserved bits", 0) }),
-	posts("REQ-ATOMIC-ADD", "A FetchAdd has its code, and the data to add with no mask.", "RFC 7306 §5.1.1, §5.2.1", 8, anAdd, func(_ *conn, m *message) {
-		m.is(opAtomicRequest).field("atomic opcode", uint64(rdmap.FetchAdd)).field("add or swap data", 7).field("add or swap mask", 0)
-	}),
-	posts("REQ-ATOMIC-SWAP", "A CmpSwap has its code, and data and masks for all of the word.", "RFC 7306 §5.1.2, §5.2.1", 8, aSwap, func(_ *conn, m *message) {
-		m.is(opAtomicRequest).field("atomic opcode", uint64(rdmap.CmpSwap)).field("add or swap data", 9).field("add or swap mask", all)
-		m.field("compare data", 7).field("compare mask", all)
-	}),
-	posts("REQ-ATOMIC-PLACED", "The value of an atomic response is placed in the buffer of the atomic.", "RFC 7306 §5.2.2", 8, anAdd, func(c *conn, m *message) {
-		c.send(c.original(uint32(m.value("request identifier")), 0x1234))
-		c.completes("SUCCESS")
-		c.holds(0, word(0x1234))
-	}),
+	posts("REQ-ATOMIC-ADD", "A FetchAdd has its code, and the data to add with no mask.", "RFC 7306 §5.1.1, §5.2.1", 8, anAdd,
+		func(_ *conn, m *message) {
+			m.is(opAtomicRequest).field("atomic opcode", uint64(rdmap.FetchAdd)).field("add or swap data", 7).field("add or swap mask", 0)
+		}),
+	posts("REQ-ATOMIC-SWAP", "A CmpSwap has its code, and data and masks for all of the word.", "RFC 7306 §5.1.2, §5.2.1", 8, aSwap,
+		func(_ *conn, m *message) {
+			m.is(opAtomicRequest).field("atomic opcode", uint64(rdmap.CmpSwap)).field("add or swap data", 9).field("add or swap mask", all)
+			m.field("compare data", 7).field("compare mask", all)
+		}),
+	posts("REQ-ATOMIC-PLACED", "The value of an atomic response is placed in the buffer of the atomic.", "RFC 7306 §5.2.2", 8, anAdd,
+		func(c *conn, m *message) {
+			c.send(c.original(uint32(m.value("request identifier")), 0x1234))
+			c.completes("SUCCESS")
+			c.holds(0, word(0x1234))
+		}),
 	posts("REQ-ATOMIC-WAITS", "An atomic does not complete before its response.", "RFC 7306 §5.4", 8, anAdd, func(c *conn, m *message) {
 		c.silent()
 		c.none()
 	}),
-	posts("REQ-ATOMIC-IDENTIFIER", "An atomic response with another identifier than the request's ends the connection with a Terminate.", "RFC 7306 §5.2.2", 8, anAdd,
+	posts("REQ-ATOMIC-IDENTIFIER", "An atomic response with another identifier than the request's ends the connection with a Terminate.",
+		"RFC 7306 §5.2.2", 8, anAdd,
 		func(c *conn, m *message) {
 			c.send(c.original(^uint32(m.value("request identifier")), 1))
 			c.next().is(opTerminate)
 		}),
 }
 
-// original is an atomic response.
+// original returns an atomic response.
 func (c *conn) original(id uint32, value uint64) []byte {
 	b := make([]byte, rdmap.AtomicResponseLen)
 	(&rdmap.AtomicResponseHeader{ID: id, Original: value}).Encode(b)

@@ -12,20 +12,21 @@ import (
 	"testing"
 )
 
-// The rows of rfc*_test.go say how each requirement of the iWARP RFCs is met: by which test it is shown, or why none can.
+// The rows of rfc*_test.go name, for each requirement of the iWARP RFCs, the tests that show it, or
+// why no test can.
 
-// A requirement is what an RFC says with MUST or MUST NOT, in our words.
+// A requirement is a statement of an RFC with MUST or MUST NOT, in our words.
 type requirement struct {
 	section string
-	musts   int // how many MUSTs of the RFC this row stands for
+	musts   int // the number of the RFC's MUSTs that this row covers
 	what    string
 	proof
 	outside
 }
 
-// proof is either of its two.
+// proof has either tests or a reason.
 type proof struct {
-	tests []string // as directory.Function, of the last directory only
+	tests []string // as directory.Function, with the last directory only
 	why   string
 }
 
@@ -33,8 +34,8 @@ func by(tests ...string) proof { return proof{tests: tests} }
 
 func none(why string) proof { return proof{why: why} }
 
-// outside is which cases of softrnic conform show to a peer whether a device keeps to a requirement, or why no peer can see it. A *
-// at the end of an ID stands for any ending.
+// outside has the cases of softrnic conform that check a requirement from outside, or why no peer
+// can check it. A * at the end of an ID matches any ending.
 type outside struct {
 	cases  []string
 	unseen string
@@ -44,7 +45,8 @@ func seen(cases ...string) outside { return outside{cases: cases} }
 
 func unseen(why string) outside { return outside{unseen: why} }
 
-// Reasons why no case shows a requirement. Those that begin with "no case" could have one.
+// Reasons why no case checks a requirement. Requirements whose reason begins with "no case" could
+// have one.
 var (
 	asks         = unseen("what the ULP of the target asks for: an interface that has nothing else keeps to it")
 	local        = unseen("within the target: the same comes on the wire")
@@ -66,7 +68,7 @@ var (
 	old          = unseen("of a target that knows no enhanced frames")
 )
 
-// Reasons that come again.
+// Reasons of several requirements.
 var (
 	ipsec      = none("deviation: IPsec is the host's; SoftRNIC has none")
 	sctp       = none("DDP over SCTP, which SoftRNIC does not have")
@@ -80,7 +82,7 @@ var (
 
 var rfcs = []struct {
 	number string
-	musts  int // MUST, MUST NOT, SHALL and SHALL NOT in the text, less those of the sentence that defines the words
+	musts  int // MUST, MUST NOT, SHALL and SHALL NOT in the text, except those in the definition of the words
 	rows   []requirement
 }{
 	{"5040", 132, rfc5040},
@@ -90,7 +92,8 @@ var rfcs = []struct {
 	{"7306", 62, rfc7306},
 }
 
-// TestRequirements fails if a requirement has neither a test nor a reason, or a test that does not exist.
+// TestRequirements fails if a requirement has neither a test nor a reason, or if a test does not
+// exist.
 func TestRequirements(t *testing.T) {
 	exists := testFunctions(t, "../../../../..")
 	missing := make(map[string][]string)
@@ -117,7 +120,7 @@ func TestRequirements(t *testing.T) {
 	}
 }
 
-// testFunctions finds the tests in all _test.go files below root.
+// testFunctions returns the tests in all _test.go files below root.
 func testFunctions(t *testing.T, root string) map[string]bool {
 	t.Helper()
 	found := make(map[string]bool)
@@ -134,7 +137,8 @@ func testFunctions(t *testing.T, root string) map[string]bool {
 			return err
 		}
 		for _, decl := range file.Decls {
-			if f, ok := decl.(*ast.FuncDecl); ok && f.Recv == nil && (strings.HasPrefix(f.Name.Name, "Test") || strings.HasPrefix(f.Name.Name, "Fuzz")) {
+			if f, ok := decl.(*ast.FuncDecl); ok && f.Recv == nil &&
+				(strings.HasPrefix(f.Name.Name, "Test") || strings.HasPrefix(f.Name.Name, "Fuzz")) {
 				found[filepath.Base(filepath.Dir(abs))+"."+f.Name.Name] = true
 			}
 		}

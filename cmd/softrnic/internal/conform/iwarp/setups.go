@@ -5,17 +5,17 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/iwarp/mpa"
 )
 
-// setUp skips a case of a target that is set up otherwise, as its frame shows.
+// setUp skips a case if the target's frame shows another set-up.
 func (c *conn) setUp(field string, want uint64, otherwise string) {
 	if c.frame.value(field) != want {
 		c.t.Skipf("the target %s: set it up otherwise", otherwise)
 	}
 }
 
-// withoutCRC has the tester need no CRCs.
+// withoutCRC makes the tester not require CRCs.
 func withoutCRC(s *settings) { s.frame.CRC = false }
 
-// marked is a connection on which the tester sends markers, as the target has asked for.
+// marked returns a connection on which the tester sends markers, as the target requests.
 func marked(t *tester) *conn {
 	c := t.accepted()
 	c.setUp("M", 1, "asks for no markers")
@@ -23,32 +23,34 @@ func marked(t *tester) *conn {
 	return c
 }
 
-// setUps are cases of targets that are set up to do without CRCs, to ask for markers, to send requests of revision 1, or requests
-// for client-server mode.
+// setUps are the cases of targets that do not require CRCs, request markers, or send requests of
+// revision 1 or for client-server mode.
 var setUps = []entry{
-	{"FPDU-CRC-NONE", "Where neither side needs CRCs, a responder takes an FPDU whatever is in its CRC field.", "RFC 5044 §4.1, §4.4, §7.1.1", func(t *tester) {
-		c := t.rc(withoutCRC)
-		c.setUp("C", 0, "needs CRCs")
-		c.sendRaw(c.out.encode(framing{ulpdu: c.write(here, pattern(8, 1)), crc: 0x5a}))
-		c.silent()
-		c.holds(here, pattern(8, 1))
-	}},
-	{"FPDU-CRC-NONE-INITIATOR", "Where neither side needs CRCs, an initiator takes an FPDU whatever is in its CRC field.", "RFC 5044 §4.1, §4.4, §7.1.1", func(t *tester) {
-		c := t.dialling(withoutCRC)
-		c.readFrame()
-		c.setUp("C", 0, "needs CRCs")
-		if c.frame.value("S") == 0 {
-			plain(&c.set)
-		}
-		c.sendFrame()
-		c.event("ESTABLISHED")
-		c.begin()
-		c.post(8, control.Send{Opcode: "SEND"}) // the initiator sends first
-		c.next().is(opSend)
-		c.sendRaw(c.out.encode(framing{ulpdu: c.write(here, pattern(8, 1)), zeroCRC: true}))
-		c.silent()
-		c.holds(here, pattern(8, 1))
-	}},
+	{"FPDU-CRC-NONE", "Where neither side needs CRCs, a responder takes an FPDU whatever is in its CRC field.",
+		"RFC 5044 §4.1, §4.4, §7.1.1", func(t *tester) {
+			c := t.rc(withoutCRC)
+			c.setUp("C", 0, "needs CRCs")
+			c.sendRaw(c.out.encode(framing{ulpdu: c.write(here, pattern(8, 1)), crc: 0x5a}))
+			c.silent()
+			c.holds(here, pattern(8, 1))
+		}},
+	{"FPDU-CRC-NONE-INITIATOR", "Where neither side needs CRCs, an initiator takes an FPDU whatever is in its CRC field.",
+		"RFC 5044 §4.1, §4.4, §7.1.1", func(t *tester) {
+			c := t.dialling(withoutCRC)
+			c.readFrame()
+			c.setUp("C", 0, "needs CRCs")
+			if c.frame.value("S") == 0 {
+				plain(&c.set)
+			}
+			c.sendFrame()
+			c.event("ESTABLISHED")
+			c.begin()
+			c.post(8, control.Send{Opcode: "SEND"}) // the initiator sends first
+			c.next().is(opSend)
+			c.sendRaw(c.out.encode(framing{ulpdu: c.write(here, pattern(8, 1)), zeroCRC: true}))
+			c.silent()
+			c.holds(here, pattern(8, 1))
+		}},
 	{"MARKER-RECEIVED", "A receiver that has asked for markers takes them out of the data.", "RFC 5044 §4.2, §4.3", func(t *tester) {
 		c := marked(t)
 		c.send(c.write(0, pattern(2000, 1)))

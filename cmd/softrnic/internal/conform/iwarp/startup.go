@@ -13,7 +13,7 @@ const (
 	replyKey   = "MPA ID Rep Frame"
 )
 
-// malformed is a case in which a frame that cannot be understood ends the connection without an answer.
+// malformed returns a case in which an invalid frame ends the connection without an answer.
 func malformed(id, statement, source string, change func([]byte) []byte) entry {
 	return entry{id, statement, source, func(t *tester) {
 		c := t.asked(func(s *settings) { s.raw = change })
@@ -21,20 +21,20 @@ func malformed(id, statement, source string, change func([]byte) []byte) entry {
 	}}
 }
 
-// private is a frame with n bytes of private data, whatever its length field may be.
+// private returns a frame with n bytes of private data and an unchanged length field.
 func private(b []byte, n int) []byte {
 	b = append(b[:frameLen:frameLen], make([]byte, n)...)
 	binary.BigEndian.PutUint16(b[18:], uint16(n))
 	return b
 }
 
-// plain makes the tester's frame one of revision 1.
+// plain makes the tester's frame a frame of revision 1.
 func plain(s *settings) { s.frame.Revision, s.frame.HasEnhanced = 1, false }
 
-// markers has the tester ask for markers.
+// markers makes the tester request markers.
 func markers(s *settings) { s.frame.Markers = true }
 
-// reserved has the reserved bits set.
+// reserved sets the reserved bits.
 func reserved(b []byte) []byte { return edit(b, 16, b[16]|0x0f) }
 
 // Set-up with the target as the responder.
@@ -42,25 +42,28 @@ var startup = []entry{
 	{"MPA-REPLY-KEY", "A responder's frame begins with the key of a reply.", "RFC 5044 §7.1.1", func(t *tester) {
 		t.accepted().frame.key(replyKey)
 	}},
-	{"MPA-REPLY-LATE", "A responder sends no reply before its ULP has accepted or rejected the connection.", "RFC 5044 §7.1.2", func(t *tester) {
-		c := t.asked()
-		c.event("CONNECT_REQUEST")
-		c.quiet()
-		c.accept()
-		c.readFrame().field("R", 0)
-	}},
+	{"MPA-REPLY-LATE", "A responder sends no reply before its ULP has accepted or rejected the connection.", "RFC 5044 §7.1.2",
+		func(t *tester) {
+			c := t.asked()
+			c.event("CONNECT_REQUEST")
+			c.quiet()
+			c.accept()
+			c.readFrame().field("R", 0)
+		}},
 	{"MPA-REPLY-ACCEPT", "The reply of a responder that accepts has R clear.", "RFC 5044 §7.1.1", func(t *tester) {
 		t.accepted().frame.field("R", 0)
 	}},
 	{"MPA-REPLY-RESERVED", "The reserved bits of a reply are zero.", "RFC 5044 §7.1.1, RFC 6581 §6", func(t *tester) {
 		t.accepted().frame.field("MPA's reserved bits", 0)
 	}},
-	{"MPA-REPLY-RESERVED-SET", "The reserved bits of a reply are zero where those of the request are set.", "RFC 5044 §7.1.1, RFC 6581 §6", func(t *tester) {
-		t.accepted(func(s *settings) { s.frame.Reserved = 0x0f }).frame.field("MPA's reserved bits", 0)
-	}},
-	{"MPA-REPLY-REVISION1", "A request of revision 1 is answered with a reply of revision 1.", "RFC 5044 §7.1.1, RFC 6581 §10", func(t *tester) {
-		t.accepted(plain).frame.field("revision", 1)
-	}},
+	{"MPA-REPLY-RESERVED-SET", "The reserved bits of a reply are zero where those of the request are set.",
+		"RFC 5044 §7.1.1, RFC 6581 §6", func(t *tester) {
+			t.accepted(func(s *settings) { s.frame.Reserved = 0x0f }).frame.field("MPA's reserved bits", 0)
+		}},
+	{"MPA-REPLY-REVISION1", "A request of revision 1 is answered with a reply of revision 1.", "RFC 5044 §7.1.1, RFC 6581 §10",
+		func(t *tester) {
+			t.accepted(plain).frame.field("revision", 1)
+		}},
 	{"MPA-REPLY-PLAIN", "A request that is not enhanced is answered with a reply that is not enhanced.", "RFC 6581 §10", func(t *tester) {
 		t.accepted(plain).frame.field("S", 0)
 	}},
@@ -84,12 +87,13 @@ var startup = []entry{
 	}},
 	{"MPA-REQUEST-PRIVATE-MOST", "A request with 512 bytes of private data is accepted.", "RFC 5044 §7.1.1", func(t *tester) {
 		c := t.asked(plain, func(s *settings) { s.frame.PrivateData = pattern(512, 3) })
-		data := c.event("CONNECT_REQUEST").Data // rdma_cm's interface in C has no more than 255 of them
+		data := c.event("CONNECT_REQUEST").Data // rdma_cm's C interface has at most 255 bytes
 		is(t, "that the private data are the request's", strings.HasPrefix(string(pattern(512, 3)), string(data)), true)
 		c.accept()
 		c.readFrame().field("R", 0)
 	}},
-	malformed("MPA-REQUEST-PRIVATE-LONG", "A request whose PD_Length is above 512 has the responder close the connection.", "RFC 5044 §7.1.1, §8",
+	malformed("MPA-REQUEST-PRIVATE-LONG", "A request whose PD_Length is above 512 has the responder close the connection.",
+		"RFC 5044 §7.1.1, §8",
 		func(b []byte) []byte { return private(b, 513) }),
 	{"MPA-REQUEST-PIECES", "A request that comes in several TCP segments is understood.", "RFC 5044 §7.1.2", func(t *tester) {
 		c := t.called(plain, func(s *settings) { s.frame.PrivateData = []byte("hello") })
@@ -108,7 +112,8 @@ var startup = []entry{
 		func(b []byte) []byte { return append([]byte(replyKey), b[16:]...) }),
 	malformed("MPA-REQUEST-REVISION", "A request of an unknown revision has the responder close the connection.", "RFC 5044 §7.1.1",
 		func(b []byte) []byte { return edit(b, 17, 9) }),
-	malformed("MPA-REQUEST-REVISION0", "A request of revision 0 has the responder close the connection: iWARP over TCP begins with revision 1.",
+	malformed("MPA-REQUEST-REVISION0",
+		"A request of revision 0 has the responder close the connection: iWARP over TCP begins with revision 1.",
 		"RFC 5044 §7.1.1", func(b []byte) []byte { return edit(b, 17, 0) }),
 	{"MPA-REQUEST-RESERVED", "The reserved bits of a request are not checked.", "RFC 5044 §7.1.1, RFC 6581 §6", func(t *tester) {
 		t.accepted(func(s *settings) { s.raw = reserved }).frame.field("R", 0)
@@ -116,24 +121,27 @@ var startup = []entry{
 	{"MPA-REQUEST-R", "R of a request is not checked.", "RFC 5044 §7.1.1", func(t *tester) {
 		t.accepted(func(s *settings) { s.frame.Rejected = true }).frame.field("R", 0)
 	}},
-	{"MPA-REQUEST-S1", "In a request of revision 1 the S bit is reserved: the private data belong to the ULP.", "RFC 5044 §7.1.1, RFC 6581 §6",
+	{"MPA-REQUEST-S1", "In a request of revision 1 the S bit is reserved: the private data belong to the ULP.",
+		"RFC 5044 §7.1.1, RFC 6581 §6",
 		func(t *tester) {
 			c := t.asked(plain, func(s *settings) { s.frame.Reserved, s.frame.PrivateData = 0x10, []byte("hello") })
 			is(t, "the private data", string(c.event("CONNECT_REQUEST").Data), "hello")
 		}},
-	{"MPA-REQUEST-CUT", "The end of the stream within a request has the responder close the connection.", "RFC 5044 §7.1.2", func(t *tester) {
-		c := t.called()
-		c.sendRaw([]byte(requestKey)[:12])
-		_ = c.s.CloseWrite()
-		c.closed()
-	}},
-	{"MPA-REQUEST-EARLY", "An initiator that sends an FPDU before it has the reply loses the connection.", "RFC 5044 §7.1.2", func(t *tester) {
-		c := t.asked()
-		c.event("CONNECT_REQUEST")
-		c.send(c.write(0, []byte("early")))
-		c.closed()
-		c.holds(0, make([]byte, 5))
-	}},
+	{"MPA-REQUEST-CUT", "The end of the stream within a request has the responder close the connection.", "RFC 5044 §7.1.2",
+		func(t *tester) {
+			c := t.called()
+			c.sendRaw([]byte(requestKey)[:12])
+			_ = c.s.CloseWrite()
+			c.closed()
+		}},
+	{"MPA-REQUEST-EARLY", "An initiator that sends an FPDU before it has the reply loses the connection.", "RFC 5044 §7.1.2",
+		func(t *tester) {
+			c := t.asked()
+			c.event("CONNECT_REQUEST")
+			c.send(c.write(0, []byte("early")))
+			c.closed()
+			c.holds(0, make([]byte, 5))
+		}},
 	{"MPA-RESPONDER-WAITS", "A responder sends no FPDU before it has received one.", "RFC 5044 §7.1.2", func(t *tester) {
 		c := t.accepted(plain)
 		c.post(8, control.Send{Opcode: "SEND"})
@@ -167,14 +175,14 @@ func enhance(f func(*mpa.Enhanced)) func(*settings) {
 	return func(s *settings) { f(&s.frame.Enhanced) }
 }
 
-// peerToPeer asks for peer-to-peer mode with kinds of ready-to-receive messages.
+// peerToPeer requests peer-to-peer mode with kinds of ready-to-receive messages.
 func peerToPeer(write, read, empty bool) func(*settings) {
 	return enhance(func(e *mpa.Enhanced) {
 		e.PeerToPeer, e.RDMAWrite, e.RDMARead, e.ZeroLengthSend = true, write, read, empty
 	})
 }
 
-// opens is a case in which a ready-to-receive message lets the target send.
+// opens returns a case in which a ready-to-receive message permits the target to send.
 func opens(id, statement string, mode func(*settings), rtr func(*conn)) entry {
 	return entry{id, statement, "RFC 6581 §5, §9.2", func(t *tester) {
 		c := t.accepted(mode)
@@ -193,7 +201,8 @@ var enhanced = []entry{
 	{"ENH-REPLY", "An enhanced request is answered with an enhanced reply.", "RFC 6581 §10", func(t *tester) {
 		t.accepted().frame.field("S", 1)
 	}},
-	malformed("ENH-SHORT", "An enhanced request with less than 4 bytes of private data has the responder close the connection.", "RFC 6581 §6, RFC 5044 §8",
+	malformed("ENH-SHORT", "An enhanced request with less than 4 bytes of private data has the responder close the connection.",
+		"RFC 6581 §6, RFC 5044 §8",
 		func(b []byte) []byte { return private(b, 3) }),
 	{"ENH-LENGTH", "PD_Length of an enhanced reply counts the enhanced data too.", "RFC 6581 §9", func(t *tester) {
 		t.accepted(func(s *settings) { s.Data = []byte("hello") }).frame.field("PD_Length", 9)
@@ -201,10 +210,11 @@ var enhanced = []entry{
 	{"ENH-PRIVATE-REPLY", "The private data of an enhanced reply follow the enhanced data.", "RFC 6581 §9", func(t *tester) {
 		t.accepted(func(s *settings) { s.Data = []byte("hello") }).frame.carries([]byte("hello"))
 	}},
-	{"ENH-PRIVATE-REQUEST", "The responder's ULP is given the private data of an enhanced request without the enhanced data.", "RFC 6581 §9", func(t *tester) {
-		c := t.asked(func(s *settings) { s.frame.PrivateData = []byte("hello") })
-		is(t, "the private data", string(c.event("CONNECT_REQUEST").Data), "hello")
-	}},
+	{"ENH-PRIVATE-REQUEST", "The responder's ULP is given the private data of an enhanced request without the enhanced data.",
+		"RFC 6581 §9", func(t *tester) {
+			c := t.asked(func(s *settings) { s.frame.PrivateData = []byte("hello") })
+			is(t, "the private data", string(c.event("CONNECT_REQUEST").Data), "hello")
+		}},
 	{"ENH-ULP-IRD", "The responder's ULP is given the initiator's IRD.", "RFC 6581 §9.1", func(t *tester) {
 		c := t.asked(enhance(func(e *mpa.Enhanced) { e.IRD, e.ORD = 3, 5 }))
 		is(t, "initiator_depth", c.event("CONNECT_REQUEST").ReadsOut, 3)
@@ -254,10 +264,11 @@ var enhanced = []entry{
 		f := t.accepted(peerToPeer(true, true, true)).frame
 		is(t, "that there is a kind of RTR", f.value("B")+f.value("RTR by WRITE")+f.value("RTR by READ") > 0, true)
 	}},
-	{"ENH-RTR-NONE", "A reply to a request for peer-to-peer mode without a kind of RTR offers one that the responder has.", "RFC 6581 §9.2", func(t *tester) {
-		f := t.accepted(peerToPeer(false, false, false)).frame
-		is(t, "that there is a kind of RTR", f.value("B")+f.value("RTR by WRITE")+f.value("RTR by READ") > 0, true)
-	}},
+	{"ENH-RTR-NONE", "A reply to a request for peer-to-peer mode without a kind of RTR offers one that the responder has.",
+		"RFC 6581 §9.2", func(t *tester) {
+			f := t.accepted(peerToPeer(false, false, false)).frame
+			is(t, "that there is a kind of RTR", f.value("B")+f.value("RTR by WRITE")+f.value("RTR by READ") > 0, true)
+		}},
 	{"ENH-RTR-WAITS", "In peer-to-peer mode a responder sends no FPDU before the RTR.", "RFC 6581 §5", func(t *tester) {
 		c := t.accepted(peerToPeer(true, true, true))
 		c.post(8, control.Send{Opcode: "SEND"})
@@ -288,5 +299,5 @@ var enhanced = []entry{
 	}},
 }
 
-// receives has the target post n receives of 1024 bytes, from the region's first byte on.
+// receives makes the target post n receives of 1024 bytes, from the region's first byte on.
 func receives(n int) func(*settings) { return func(s *settings) { s.receives = n } }

@@ -23,27 +23,27 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// direction is how FPDUs are framed in one direction of the stream.
+// direction is the framing of FPDUs in one direction of the stream.
 type direction struct {
 	markers bool
 	pos     int // bytes since the first FPDU, markers included
 }
 
-// marker tells whether one is due at the present place.
+// marker reports whether a marker is due at the current position.
 func (d *direction) marker() bool { return d.markers && d.pos%interval == 0 }
 
-// framing is an FPDU with what a case may want to be wrong in it.
+// framing is an FPDU with optional errors.
 type framing struct {
 	ulpdu   []byte
-	length  int    // of the length field, if it is not to be that of ulpdu
-	pad     byte   // of the pad's bytes
+	length  int    // value of the length field if it differs from that of ulpdu
+	pad     byte   // value of the pad bytes
 	crc     uint32 // xored to the CRC
 	zeroCRC bool
 	pointer uint16 // xored to FPDUPTR of the first marker
 	reserve uint16 // of the markers' reserved field
 }
 
-// encode is the FPDU as it goes into the stream at the present place.
+// encode returns the FPDU encoded for the current position in the stream.
 func (d *direction) encode(f framing) []byte {
 	n := len(f.ulpdu)
 	if f.length != 0 {
@@ -76,7 +76,7 @@ func (d *direction) encode(f framing) []byte {
 		}
 	}
 	emit(body)
-	if d.marker() { // one in front of the CRC is covered by it
+	if d.marker() { // the CRC covers a marker in front of it
 		out = binary.BigEndian.AppendUint32(out, uint32(len(out)-start))
 		d.pos += markerLen
 	}
@@ -89,28 +89,29 @@ func (d *direction) encode(f framing) []byte {
 	return out
 }
 
-// fpdu is one that the target has sent.
+// fpdu is an FPDU of the target.
 type fpdu struct {
 	ulpdu   []byte
 	pad     []byte
 	crc     bool   // the CRC is right
-	crcWord uint32 // as it stands there
+	crcWord uint32 // as received
 	markers bool   // all markers are right
 	size    int    // bytes in the stream
-	first   bool   // nothing was before it
+	first   bool   // it is the first
 }
 
 // reader is the target's direction of a stream.
 type reader struct {
 	direction
 	s       stack.Stream
-	pending []byte // comes before what s has: a test puts it there
+	pending []byte // read before s; set by a test
 }
 
-// errLate says that nothing has come in time.
+// errLate is the error if nothing is received in time.
 var errLate = errors.New("nothing has come in time")
 
-// read fills b, or fails: with io.EOF if the stream has ended before the first byte, in whichever way, and errLate if time is up.
+// read fills b. It fails with io.EOF if the stream has ended or was reset before the first byte,
+// and with errLate after a timeout.
 func (r *reader) read(b []byte, wait time.Duration) error {
 	n := copy(b, r.pending)
 	r.pending = r.pending[n:]
@@ -189,7 +190,7 @@ func (r *reader) next(wait time.Duration) (f fpdu, err error) {
 	return f, nil
 }
 
-// wait waits until there is something to read.
+// wait waits until the stream is readable.
 func (r *reader) wait(wait time.Duration) error {
 	if len(r.pending) > 0 {
 		return nil

@@ -13,8 +13,8 @@ import (
 
 var update = flag.Bool("update", false, "write requirements.md again")
 
-// TestTable: requirements.md says of each requirement which cases of softrnic conform show it, or why none can. Each case that it
-// names is in the catalogue.
+// TestTable: for each requirement, requirements.md lists the cases of softrnic conform that check
+// it, or why none can. Each listed case is in the catalogue.
 func TestTable(t *testing.T) {
 	var ids []string
 	for _, c := range iwarp.Cases(nil) {
@@ -37,7 +37,7 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// table is the table in Markdown; used takes the cases that are in it.
+// table returns the table in Markdown. It adds its cases to used.
 func table(ids []string, used map[string]bool, errorf func(string, ...any)) string {
 	var rows strings.Builder
 	var counts strings.Builder
@@ -84,7 +84,7 @@ MUST, MUST NOT, SHALL or SHALL NOT, in our words. Which of our own tests shows i
 		strings.Join(beside, ", ") + ".\n"
 }
 
-// expand is the cases that o names.
+// expand returns the cases that o names.
 func expand(ids []string, o outside, errorf func(string, ...any)) (all []string) {
 	for _, c := range o.cases {
 		beginning, any := strings.CutSuffix(c, "*")

@@ -10,21 +10,21 @@ import (
 
 const suiteObserved = suite.Observed
 
-// Values of M, D and R together.
+// Values of the bits M, D and R.
 const (
 	quotesNothing = 0
 	quotesDDP     = 6
 	quotesREAD    = 7
 )
 
-// terminate checks that the message is a Terminate with a cause, which quotes the segment at fault as RFC 5040 §4.8 and §7.1 have
-// it: not at all for errors of the layer below.
+// terminate checks that the message is a Terminate with a cause. It quotes the faulty segment as
+// RFC 5040 §4.8 and §7.1 specify, and not at all for errors of the layer below.
 func (m *message) terminate(c rdmap.Cause, bad []byte) {
 	m.is(opTerminate).field("layer", uint64(c.Layer)).field("error type", uint64(c.Type)).field("error code", uint64(c.Code))
 	m.quotes(c, bad)
 }
 
-// quotes compares what a Terminate quotes.
+// quotes compares the quoted segment of a Terminate.
 func (m *message) quotes(c rdmap.Cause, bad []byte) {
 	if bad == nil {
 		m.field("M, D, R", quotesNothing)
@@ -44,7 +44,8 @@ func (m *message) quotes(c rdmap.Cause, bad []byte) {
 	}
 }
 
-// refused is a case in which a segment ends the connection with a Terminate, and nothing is changed. A receive is posted.
+// refused returns a case in which a segment ends the connection with a Terminate and changes no
+// memory. A receive is posted.
 func refused(id, statement, source string, cause rdmap.Cause, segment func(*conn) []byte, change ...func(*settings)) entry {
 	return entry{id, statement, source, func(t *tester) {
 		c := t.rc(append([]func(*settings){receives(1)}, change...)...)
@@ -58,7 +59,8 @@ func refused(id, statement, source string, cause rdmap.Cause, segment func(*conn
 	}}
 }
 
-// terminated has the target send a Terminate, which it returns, and gives check the connection.
+// terminated returns a case in which the target sends a Terminate. check is called with the
+// connection and the Terminate.
 func terminated(id, statement, source string, check func(c *conn, m *message)) entry {
 	return entry{id, statement, source, func(t *tester) {
 		c := t.rc(receives(1))
@@ -67,7 +69,7 @@ func terminated(id, statement, source string, check func(c *conn, m *message)) e
 	}}
 }
 
-// aTerminate is one of the tester's, which says a catastrophic error of the stream.
+// aTerminate returns a Terminate of the tester for a catastrophic error of the stream.
 func (c *conn) aTerminate() []byte {
 	b := make([]byte, rdmap.TerminateLen)
 	(&rdmap.TerminateHeader{Cause: rdmap.StreamCatastrophic}).Encode(b)
@@ -76,18 +78,25 @@ func (c *conn) aTerminate() []byte {
 
 // Terminate messages, sent and received.
 var terminates = []entry{
-	terminated("TERM-QUEUE", "A Terminate is an untagged message of queue 2.", "RFC 5040 §5.4", func(_ *conn, m *message) { m.field("T", 0).field("QN", 2) }),
+	terminated("TERM-QUEUE", "A Terminate is an untagged message of queue 2.", "RFC 5040 §5.4",
+		func(_ *conn, m *message) { m.field("T", 0).field("QN", 2) }),
 	terminated("TERM-MSN", "A Terminate has MSN 1.", "RFC 5040 §5.4, RFC 5041 §4.3", func(_ *conn, m *message) { m.field("MSN", 1) }),
-	terminated("TERM-ONE", "A Terminate is one segment at offset 0.", "RFC 5040 §5.4", func(_ *conn, m *message) { m.field("MO", 0).field("L", 1) }),
-	terminated("TERM-RESERVED", "The reserved bits of a Terminate are zero.", "RFC 5040 §4.8", func(_ *conn, m *message) { m.field("Terminate's reserved bits", 0) }),
-	terminated("TERM-INVALIDATE", "The STag to invalidate of a Terminate is zero.", "RFC 5040 §4.1", func(_ *conn, m *message) { m.field("STag to invalidate", 0) }),
-	terminated("TERM-LAST", "Nothing is sent behind a Terminate, and the stream is closed.", "RFC 5040 §5.4, §6.2", func(c *conn, _ *message) { c.closed() }),
-	terminated("TERM-EVENT", "The ULP of who sends a Terminate is told that the connection has ended.", "RFC 5040 §7.1", func(c *conn, _ *message) {
-		c.s.Abort()
-		c.event("ESTABLISHED")
-		c.ends("DISCONNECTED")
-	}),
-	terminated("TERM-STATE", "A queue pair that has sent a Terminate is in the error state.", suiteObserved, func(c *conn, _ *message) { c.state("ERR") }),
+	terminated("TERM-ONE", "A Terminate is one segment at offset 0.", "RFC 5040 §5.4",
+		func(_ *conn, m *message) { m.field("MO", 0).field("L", 1) }),
+	terminated("TERM-RESERVED", "The reserved bits of a Terminate are zero.", "RFC 5040 §4.8",
+		func(_ *conn, m *message) { m.field("Terminate's reserved bits", 0) }),
+	terminated("TERM-INVALIDATE", "The STag to invalidate of a Terminate is zero.", "RFC 5040 §4.1",
+		func(_ *conn, m *message) { m.field("STag to invalidate", 0) }),
+	terminated("TERM-LAST", "Nothing is sent behind a Terminate, and the stream is closed.", "RFC 5040 §5.4, §6.2",
+		func(c *conn, _ *message) { c.closed() }),
+	terminated("TERM-EVENT", "The ULP of who sends a Terminate is told that the connection has ended.", "RFC 5040 §7.1",
+		func(c *conn, _ *message) {
+			c.s.Abort()
+			c.event("ESTABLISHED")
+			c.ends("DISCONNECTED")
+		}),
+	terminated("TERM-STATE", "A queue pair that has sent a Terminate is in the error state.", suiteObserved,
+		func(c *conn, _ *message) { c.state("ERR") }),
 	terminated("TERM-FLUSH", "The receives of a queue pair that has sent a Terminate complete with WR_FLUSH_ERR.", suiteObserved,
 		func(c *conn, _ *message) { c.completes("WR_FLUSH_ERR") }),
 	{"TERM-FIRST", "Of several errors a Terminate says the first.", "RFC 5040 §7.1", func(t *tester) {
@@ -109,11 +118,12 @@ var terminates = []entry{
 		c.s.Abort()
 		c.ends("DISCONNECTED")
 	}},
-	{"TERM-RECEIVED-FLUSH", "The receives of a connection that the peer has terminated complete with WR_FLUSH_ERR.", suiteObserved, func(t *tester) {
-		c := t.rc(receives(1))
-		c.send(c.aTerminate())
-		c.completes("WR_FLUSH_ERR")
-	}},
+	{"TERM-RECEIVED-FLUSH", "The receives of a connection that the peer has terminated complete with WR_FLUSH_ERR.", suiteObserved,
+		func(t *tester) {
+			c := t.rc(receives(1))
+			c.send(c.aTerminate())
+			c.completes("WR_FLUSH_ERR")
+		}},
 	{"TERM-RECEIVED-HIDDEN", "A Terminate takes no receive request.", "RFC 5040 §5.4", func(t *tester) {
 		c := t.rc()
 		c.send(c.aTerminate())

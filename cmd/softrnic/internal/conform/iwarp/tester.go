@@ -1,4 +1,5 @@
-// Package iwarp is the conformance cases of iWARP: MPA (RFC 5044, RFC 6581), DDP (RFC 5041), RDMAP (RFC 5040, RFC 7306).
+// Package iwarp has the conformance cases of iWARP: MPA (RFC 5044, RFC 6581), DDP (RFC 5041), RDMAP
+// (RFC 5040, RFC 7306).
 package iwarp
 
 import (
@@ -18,38 +19,38 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// Env is the target, and the way to it.
+// Env is the target and the network to it.
 type Env struct {
 	Network      stack.Network // whose TCP the tester uses
 	Addr, Target netip.Addr
-	MSS          int // that the tester offers: no segment of the target's is longer
+	MSS          int // the tester's MSS, which bounds the target's segments
 	Control      *control.Client
-	Wait         time.Duration // for what must come
-	Quiet        time.Duration // for what must not come
+	Wait         time.Duration // for packets that must come
+	Quiet        time.Duration // for packets that must not come
 }
 
-// Terms of the cases' connections, unless a case says otherwise.
+// Default parameters of the cases' connections.
 const (
 	memory = 16 << 10 // bytes of a QP's region
 	depth  = 4        // READs and atomics outstanding, in either direction
 	ourTag = 0x00dead01
-	here   = 8192 // where requests aim at that are refused
+	here   = 8192 // target offset of refused requests
 )
 
-// tester is a case that is running against a target.
+// tester is a running case.
 type tester struct {
 	*suite.T
 	*Env
-	replies int // frames and FPDUs that have come from the target
+	replies int // frames and FPDUs received from the target
 }
 
-// settings are what a connection is made with.
+// settings are the parameters of a connection.
 type settings struct {
 	control.Create
 	control.CM           // of the target
 	frame      mpa.Frame // of the tester: its request or reply
 	raw        func(frame []byte) []byte
-	receives   int // that the target posts before it connects, each of 1024 bytes
+	receives   int // number of receives of 1024 bytes that the target posts before it connects
 }
 
 // conn is a connection to a QP of the target.
@@ -60,15 +61,15 @@ type conn struct {
 	addr      uint64
 	rkey      uint32
 	out       direction
-	msn       [4]uint32            // of the next message on each queue
+	msn       [4]uint32            // the next MSN of each queue
 	frame     *frame               // the target's
-	completed []control.Completion // polled, and not looked at
-	begun     bool                 // what comes now are FPDUs
-	sent      bool                 // the tester has sent some
+	completed []control.Completion // polled and not yet checked
+	begun     bool                 // start-up is over: FPDUs follow
+	sent      bool                 // the tester has sent FPDUs
 	set       settings
 }
 
-// do asks the target for something. A case cannot go on without it.
+// do sends a request to the target. If it fails, the case ends.
 func (t *tester) do(r *control.Request) control.Reply {
 	reply, err := t.Control.Do(r)
 	if err != nil {
@@ -77,13 +78,13 @@ func (t *tester) do(r *control.Request) control.Reply {
 	return reply
 }
 
-// qp makes a QP that has all rights and no connection yet.
+// qp creates a QP with all rights and no connection.
 func (t *tester) qp(s settings) *conn {
 	made := t.do(&control.Request{Op: control.CreateQP, Create: &s.Create})
 	c := &conn{t: t, handle: made.QP, addr: made.RemoteAddr, rkey: made.RKey, set: s, msn: [4]uint32{1, 1, 1, 1}}
 	t.Cleanup(func() {
-		// Linux's siw (6.1) and its machine do not survive an initiator that ends a connection in peer-to-peer mode before it
-		// has sent anything.
+		// Linux's siw (6.1) and its machine do not survive an initiator that ends a connection in
+		// peer-to-peer mode before it has sent anything.
 		quiet := c.begun && !c.sent && !c.set.frame.Reply
 		if quiet {
 			c.send(c.write(0, nil))
@@ -98,7 +99,7 @@ func (t *tester) qp(s settings) *conn {
 	return c
 }
 
-// with is the usual settings, changed by change.
+// with returns the default settings, changed by change.
 func with(reply bool, change []func(*settings)) settings {
 	all := []string{"remote_write", "remote_read", "remote_atomic"}
 	s := settings{
@@ -112,7 +113,7 @@ func with(reply bool, change []func(*settings)) settings {
 	return s
 }
 
-// called is a QP that listens, and a stream to it on which nothing was sent.
+// called returns a listening QP with a stream on which nothing was sent.
 func (t *tester) called(change ...func(*settings)) *conn {
 	c := t.qp(with(false, change))
 	port := t.do(&control.Request{Op: control.Listen, QP: c.handle, CM: &control.CM{Addr: netip.AddrPortFrom(t.Target, 0).String()}}).Port
@@ -124,14 +125,15 @@ func (t *tester) called(change ...func(*settings)) *conn {
 	return c
 }
 
-// asked is called with the tester's request sent.
+// asked is called after the tester has sent its request.
 func (t *tester) asked(change ...func(*settings)) *conn {
 	c := t.called(change...)
 	c.sendFrame()
 	return c
 }
 
-// accepted is a connection that the tester has initiated and the target has accepted. The target may send nothing yet.
+// accepted returns a connection that the tester has initiated and the target has accepted. The
+// target may not send yet.
 func (t *tester) accepted(change ...func(*settings)) *conn {
 	c := t.asked(change...)
 	c.event("CONNECT_REQUEST")
@@ -141,14 +143,14 @@ func (t *tester) accepted(change ...func(*settings)) *conn {
 	return c
 }
 
-// rc is a connection that the tester has initiated, and on which both sides may send.
+// rc returns a connection that the tester has initiated and on which both sides may send.
 func (t *tester) rc(change ...func(*settings)) *conn {
 	c := t.accepted(change...)
 	c.send(c.write(0, nil)) // the initiator sends first (RFC 5044 §7.1.2)
 	return c
 }
 
-// accept posts the receives and has the target accept the request.
+// accept posts the receives and makes the target accept the request.
 func (c *conn) accept() {
 	c.receives()
 	cm := c.set.CM
@@ -161,14 +163,14 @@ func (c *conn) receives() {
 	}
 }
 
-// dialling is a connection that the target initiates, before its request was read.
+// dialling returns a connection that the target initiates, before its request is read.
 func (t *tester) dialling(change ...func(*settings)) *conn {
 	c := t.qp(with(true, change))
 	c.redial()
 	return c
 }
 
-// redial has the target dial the tester.
+// redial makes the target dial the tester.
 func (c *conn) redial() {
 	t := c.t
 	l, err := t.Network.ListenStream(netip.AddrPortFrom(t.Addr, 0))
@@ -188,7 +190,7 @@ func (c *conn) redial() {
 	c.s = s.(stack.Stream)
 }
 
-// initiated is a connection that the target has initiated and the tester has accepted.
+// initiated returns a connection that the target has initiated and the tester has accepted.
 func (t *tester) initiated(change ...func(*settings)) *conn {
 	c := t.dialling(change...)
 	c.readFrame()
@@ -199,7 +201,7 @@ func (t *tester) initiated(change ...func(*settings)) *conn {
 	return c
 }
 
-// begin ends the start-up: FPDUs follow.
+// begin ends the start-up. FPDUs follow.
 func (c *conn) begin() {
 	c.begun = true
 	c.out.markers = c.frame.raw[16]&0x80 != 0
@@ -236,7 +238,7 @@ func (c *conn) sendFrame() {
 
 func (c *conn) sendRaw(b []byte) {
 	if err := c.s.SetWriteDeadline(time.Now().Add(c.t.Wait)); err == nil {
-		_, _ = c.s.Write(b) // if the target has closed the stream, the case sees that where it reads
+		_, _ = c.s.Write(b) // if the target has closed the stream, a later read fails
 	}
 }
 
@@ -248,7 +250,7 @@ func (c *conn) send(ulpdus ...[]byte) {
 	}
 }
 
-// arrived counts what has come, and alters it where a test has asked for that.
+// arrived counts a received message, and alters or drops it for a mutation.
 func (t *tester) arrived(alter func(field string)) (dropped bool) {
 	t.replies++
 	m := t.Mutate
@@ -260,15 +262,15 @@ func (t *tester) arrived(alter func(field string)) (dropped bool) {
 		return false
 	}
 	env := *t.Env
-	env.Wait = max(env.Quiet, 10*time.Millisecond) // what is lost does not come later
+	env.Wait = max(env.Quiet, 10*time.Millisecond) // a dropped message is not retransmitted
 	t.Env = &env
 	return true
 }
 
-// next is the next FPDU. WRITEs of no bytes are passed over: a peer may send one at any time.
+// next returns the next FPDU. It skips WRITEs of zero bytes, which a peer may send at any time.
 func (c *conn) next() *message { return c.await(false) }
 
-// nextAny is the next FPDU, which may be a WRITE of no bytes.
+// nextAny returns the next FPDU, which may be a WRITE of zero bytes.
 func (c *conn) nextAny() *message { return c.await(true) }
 
 func (c *conn) await(idle bool) *message {
@@ -294,7 +296,7 @@ func (c *conn) await(idle bool) *message {
 	}
 }
 
-// readFrame is the target's request or reply.
+// readFrame reads the target's request or reply.
 func (c *conn) readFrame() *frame {
 	t := c.t
 	for {
@@ -314,7 +316,8 @@ func (c *conn) readFrame() *frame {
 	}
 }
 
-// more is what comes within a time beyond what changes nothing: nil if something does, otherwise io.EOF or errLate.
+// more returns nil if a message other than a WRITE of zero bytes is received in time, and else
+// io.EOF or errLate.
 func (c *conn) more(wait time.Duration) error {
 	for {
 		if err := c.wait(wait); err != nil || !c.begun {
@@ -330,13 +333,13 @@ func (c *conn) more(wait time.Duration) error {
 	}
 }
 
-// forge has the target send a message that it has not sent.
+// forge adds a message that the target has not sent.
 func (c *conn) forge() {
 	d := c.direction
 	c.pending = d.encode(framing{ulpdu: untagged(ddp.Untagged{Last: true, MSN: 77}, rdmap.Send, nil)})
 }
 
-// closed waits for the end of the stream, before which nothing more may come.
+// closed checks that the stream ends without a further message.
 func (c *conn) closed() {
 	if c.t.Check(0, "the end of the stream") {
 		c.forge()
@@ -349,7 +352,7 @@ func (c *conn) closed() {
 	}
 }
 
-// silent checks that the target sends nothing before it answers a READ that is sent now.
+// silent checks that the target sends nothing before its answer to a READ that is sent now.
 func (c *conn) silent() {
 	if c.t.Check(0, "silence") {
 		c.forge()
@@ -358,7 +361,7 @@ func (c *conn) silent() {
 	c.next().is(opReadResponse).field("STag", ourTag)
 }
 
-// quiet checks that nothing comes for a while.
+// quiet checks that nothing is received for a while.
 func (c *conn) quiet() {
 	if c.t.Check(0, "silence") {
 		c.forge()
@@ -371,7 +374,7 @@ func (c *conn) quiet() {
 	}
 }
 
-// is compares something that the target shows through its control connection.
+// is compares a value that the target reports through its control connection.
 func is[V comparable](t *tester, what string, got, want V) { suite.Is(t.T, what, got, want) }
 
 // holds compares a part of the region.
@@ -385,7 +388,7 @@ func (c *conn) holds(off int, want []byte) {
 
 func head(b []byte) []byte { return b[:min(len(b), 32)] }
 
-// put writes to the region, as a local program does.
+// put writes to the region as a local program.
 func (c *conn) put(off int, data []byte) {
 	c.t.do(&control.Request{Op: control.Write, QP: c.handle, Offset: off, Data: data})
 }
@@ -395,7 +398,7 @@ func (c *conn) recv(id uint64, off, length int) {
 	c.t.do(&control.Request{Op: control.PostRecv, QP: c.handle, WRID: id, Offset: off, Length: length})
 }
 
-// post posts a request of the target, of length bytes from the region's first on.
+// post makes the target post a request of length bytes from the region's first byte on.
 func (c *conn) post(length int, s control.Send) {
 	c.t.do(&control.Request{Op: control.PostSend, QP: c.handle, Length: length, Send: &s})
 }
@@ -439,7 +442,7 @@ func (c *conn) intact() {
 	is(c.t, "that the bytes around the region are intact", c.t.do(&control.Request{Op: control.Guard, QP: c.handle}).Intact, true)
 }
 
-// pattern is n bytes that differ from those of another seed.
+// pattern returns n bytes that depend on seed.
 func pattern(n int, seed byte) []byte {
 	b := make([]byte, n)
 	for i := range b {
@@ -448,7 +451,7 @@ func pattern(n int, seed byte) []byte {
 	return b
 }
 
-// context ends when the time to wait is up, or the case.
+// context returns a context that ends after the wait time or with the case.
 func (t *tester) context() context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), t.Wait)
 	t.Cleanup(cancel)

@@ -1,5 +1,5 @@
-// Package peer is a RoCEv2 peer of raw packets on a link: it sends exactly what it is told to and shows what comes back. It has
-// no queue pairs, no retries and no state but an ARP entry.
+// Package peer is a RoCEv2 peer on a link that sends and receives raw packets. It has no queue
+// pairs, no retransmissions and no state except an ARP entry.
 package peer
 
 import (
@@ -14,32 +14,32 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
 
-// Lengths and offsets of the headers that a datagram has here, in bytes: Ethernet, IPv4 without options, UDP.
+// Lengths and offsets of a datagram's headers in bytes: Ethernet, IPv4 without options, UDP.
 const (
 	etherLen = 14
 	ipLen    = 20
 	udpLen   = 8
-	// HeaderLen is that of the IPv4 and UDP headers.
+	// HeaderLen is the length of the IPv4 and UDP headers.
 	HeaderLen = ipLen + udpLen
 
 	etherIPv4, etherARP = 0x0800, 0x0806
 	protoUDP            = 17
 	// Port is RoCEv2's UDP port.
 	Port = 4791
-	// sourcePort is where the peer sends from.
+	// sourcePort is the peer's UDP source port.
 	sourcePort = 0xd123
 )
 
 // Datagram is a RoCEv2 packet as it is on the wire, from the IPv4 header on.
 type Datagram []byte
 
-// Header is the IPv4 and UDP headers.
+// Header returns the IPv4 and UDP headers.
 func (d Datagram) Header() []byte { return d[:HeaderLen] }
 
-// Packet is what is behind them: the BTH to the ICRC.
+// Packet returns the bytes behind the headers, from the BTH to the ICRC.
 func (d Datagram) Packet() []byte { return d[HeaderLen:] }
 
-// Seal completes the IPv4 checksum and the ICRC.
+// Seal computes the IPv4 checksum and the ICRC.
 func (d Datagram) Seal() {
 	d.checksum()
 	wire.PutICRC(d.Header(), d.Packet())
@@ -67,14 +67,14 @@ type Peer struct {
 	mu      sync.Mutex
 	target  [6]byte
 	found   chan struct{} // closed when target is known
-	arrived chan struct{} // has a value when queue has grown
+	arrived chan struct{} // has a value after queue has grown
 	queue   []Datagram
 	id      uint16 // the last IPv4 identification
 	seen    func(sent bool, d Datagram)
 }
 
-// New is a peer at addr on l whose packets go to target; both are IPv4 addresses of one subnet. It owns l. seen, if not nil,
-// is called with each RoCE packet that is sent or arrives, one at a time.
+// New returns a peer at addr on l that sends to target. Both are IPv4 addresses of one subnet. It
+// owns l. seen, unless nil, is called with each sent or received RoCE packet, one at a time.
 func New(l link.Link, addr, target netip.Addr, seen func(sent bool, d Datagram)) (*Peer, error) {
 	if !addr.Is4() || !target.Is4() {
 		return nil, fmt.Errorf("addresses %v and %v: give two of IPv4", addr, target)
@@ -84,7 +84,7 @@ func New(l link.Link, addr, target netip.Addr, seen func(sent bool, d Datagram))
 	return p, nil
 }
 
-// Locked calls f while the function that New was given is not running.
+// Locked calls f while seen is not running.
 func (p *Peer) Locked(f func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -94,7 +94,7 @@ func (p *Peer) Locked(f func()) {
 // Close closes the link.
 func (p *Peer) Close() error { return p.link.Close() }
 
-// Find asks for the target's Ethernet address until it answers, for at most as long as wait.
+// Find resolves the target's Ethernet address. It repeats the request for up to wait.
 func (p *Peer) Find(wait time.Duration) error {
 	for end := time.Now().Add(wait); ; {
 		if err := p.write(p.arp(1, [6]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, p.Target)); err != nil {
@@ -111,7 +111,7 @@ func (p *Peer) Find(wait time.Duration) error {
 	}
 }
 
-// arp is a request or a reply (RFC 826).
+// arp returns an ARP request or reply (RFC 826).
 func (p *Peer) arp(op byte, to [6]byte, addr netip.Addr) []byte {
 	b := make([]byte, etherLen+28)
 	copy(b, to[:])
@@ -140,7 +140,7 @@ func (p *Peer) write(frames ...[]byte) error {
 	return err
 }
 
-// Make is a datagram with the packet in it, complete: DF set, TTL 64.
+// Make returns a complete datagram with a packet: DF set, TTL 64.
 func (p *Peer) Make(pkt *wire.Packet) Datagram {
 	d := make(Datagram, HeaderLen+pkt.Size())
 	p.mu.Lock()
@@ -160,7 +160,7 @@ func (p *Peer) Make(pkt *wire.Packet) Datagram {
 	return d
 }
 
-// Send sends datagrams in order, as they are.
+// Send sends datagrams unchanged and in order.
 func (p *Peer) Send(ds ...Datagram) error {
 	frames := make([][]byte, len(ds))
 	p.mu.Lock()
@@ -179,7 +179,7 @@ func (p *Peer) Send(ds ...Datagram) error {
 	return p.write(frames...)
 }
 
-// Next is the next datagram of the target, if one comes in time.
+// Next returns the next datagram of the target, if one is received in time.
 func (p *Peer) Next(wait time.Duration) (Datagram, bool) {
 	late := time.NewTimer(wait)
 	defer late.Stop()
@@ -200,7 +200,7 @@ func (p *Peer) Next(wait time.Duration) (Datagram, bool) {
 	}
 }
 
-// receive is the link's receiver. With several queues it is called at the same time.
+// receive returns the link's receiver. With several queues it is called concurrently.
 func (p *Peer) receive(frames []link.Frame) {
 	var replies [][]byte
 	p.mu.Lock()
@@ -213,11 +213,11 @@ func (p *Peer) receive(frames []link.Frame) {
 	}
 	p.mu.Unlock()
 	if len(replies) > 0 {
-		_ = p.write(replies...) // as lost as any frame may be
+		_ = p.write(replies...) // a lost reply is like any lost frame
 	}
 }
 
-// frame looks at one frame, and returns the ARP reply that it calls for.
+// frame handles a frame and returns an ARP reply if it is an ARP request.
 func (p *Peer) frame(b []byte) (reply []byte) {
 	if len(b) < etherLen+28 {
 		return nil
@@ -244,7 +244,7 @@ func (p *Peer) frame(b []byte) (reply []byte) {
 	return nil
 }
 
-// Deliver has Next return d, as if the target had sent it. A test has a case fail with it.
+// Deliver makes Next return d as if the target had sent it. Tests use it to make a case fail.
 func (p *Peer) Deliver(d Datagram) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -13,17 +13,17 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// connection is what rdma_cm has of a QP.
+// connection is the rdma_cm state of a QP.
 type connection struct {
 	events   *rdmacm.EventChannel
 	listener *rdmacm.ID // of the accepting side
-	id       *rdmacm.ID // of the initiating side, or of a request that has come
+	id       *rdmacm.ID // of the initiating side, or of a received request
 }
 
-// resolveTime is how long the target looks for the tester's address.
+// resolveTime is how long the target resolves the tester's address.
 const resolveTime = 5 * time.Second
 
-// connectCM does what a request of rdma_cm's asks for.
+// connectCM handles a request for rdma_cm.
 func (q *queuePair) connectCM(r *control.Request) (reply control.Reply, err error) {
 	if r.CM == nil {
 		r.CM = &control.CM{}
@@ -57,7 +57,7 @@ func (q *queuePair) connectCM(r *control.Request) (reply control.Reply, err erro
 	return reply, q.setAccess()
 }
 
-// open makes the event channel and an ID.
+// open creates the event channel and an ID.
 func (q *queuePair) open() (id *rdmacm.ID, err error) {
 	if q.cm != nil {
 		return nil, errors.New("the QP listens or dials already")
@@ -109,7 +109,7 @@ func (q *queuePair) dial(addr netip.AddrPort, param *rdmacm.ConnParam) error {
 	return id.Connect(param)
 }
 
-// expect waits for an event that comes by itself.
+// expect waits for an event that needs no action of the tester.
 func (q *queuePair) expect(want rdmacm.EventType) error {
 	ev, err := q.await(2 * resolveTime)
 	if err == nil && ev.Type != want {
@@ -128,7 +128,7 @@ func (q *queuePair) await(wait time.Duration) (*rdmacm.Event, error) {
 	return ev, ev.Ack()
 }
 
-// nextEvent is the next event of the QP, if one comes in time.
+// nextEvent returns the next event of the QP, if there is one in time.
 func (q *queuePair) nextEvent(wait time.Duration) (reply control.Reply, err error) {
 	ev, err := q.await(wait)
 	switch {
@@ -136,7 +136,7 @@ func (q *queuePair) nextEvent(wait time.Duration) (reply control.Reply, err erro
 		return reply, nil
 	case err != nil:
 		return reply, err
-	case ev.Type == rdmacm.ConnectRequest && q.cm.id != nil: // another one than the tester's
+	case ev.Type == rdmacm.ConnectRequest && q.cm.id != nil: // not the tester's
 		return reply, ev.ID.Destroy()
 	case ev.Type == rdmacm.ConnectRequest:
 		q.cm.id = ev.ID
@@ -149,10 +149,11 @@ func (q *queuePair) nextEvent(wait time.Duration) (reply control.Reply, err erro
 		}
 	}
 	p := &ev.Param
-	return control.Reply{Event: strings.TrimPrefix(ev.Type.String(), "RDMA_CM_EVENT_"), Data: p.PrivateData, ReadsIn: p.ResponderResources, ReadsOut: p.InitiatorDepth}, nil
+	return control.Reply{Event: strings.TrimPrefix(ev.Type.String(), "RDMA_CM_EVENT_"), Data: p.PrivateData,
+		ReadsIn: p.ResponderResources, ReadsOut: p.InitiatorDepth}, nil
 }
 
-// setAccess gives the QP the rights that it was to have. It has ended already if the peer was quick.
+// setAccess sets the rights of the QP. A fast peer may already have ended the connection.
 func (q *queuePair) setAccess() error {
 	err := q.qp.Modify(&verbs.QPAttr{QPAccessFlags: q.qpAccess}, verbs.QPAttrAccessFlags)
 	if q.qp.State() == verbs.StateErr {
@@ -161,7 +162,7 @@ func (q *queuePair) setAccess() error {
 	return err
 }
 
-// destroy ends the connection. Errors of what the peer has ended are nobody's.
+// destroy ends the connection. It ignores errors if the peer has ended it.
 func (c *connection) destroy() (err error) {
 	for _, id := range []*rdmacm.ID{c.id, c.listener} {
 		if id != nil {

@@ -2,7 +2,7 @@ package responder
 
 import _ "embed"
 
-// Pyverbs is a responder for any device that libibverbs has, as a Python script.
+// Pyverbs is a Python script: a responder for any device of libibverbs.
 //
 //go:embed responder.py
 var Pyverbs string

@@ -12,7 +12,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// queuePair is a QP with a completion queue and a region of its own.
+// queuePair is a QP with its own completion queue and region.
 type queuePair struct {
 	dev      *verbs.Device
 	qp       *verbs.QP
@@ -22,7 +22,7 @@ type queuePair struct {
 	qpAccess verbs.Access
 	qkey     uint32
 	pd       *verbs.PD   // its own, or nil
-	cm       *connection // once it listens or dials
+	cm       *connection // after listen or dial
 }
 
 var (
@@ -30,12 +30,13 @@ var (
 	rights = map[string]verbs.Access{"remote_write": verbs.AccessRemoteWrite, "remote_read": verbs.AccessRemoteRead,
 		"remote_atomic": verbs.AccessRemoteAtomic}
 	transports = map[string]verbs.Transport{"": verbs.RoCEv2, "rocev2": verbs.RoCEv2, "iwarp": verbs.IWARP}
-	opcodes    = map[string]verbs.WROpcode{"SEND": verbs.Send, "SEND_WITH_IMM": verbs.SendWithImm, "SEND_WITH_INV": verbs.SendWithInv, "RDMA_WRITE": verbs.RDMAWrite,
+	opcodes    = map[string]verbs.WROpcode{"SEND": verbs.Send, "SEND_WITH_IMM": verbs.SendWithImm, "SEND_WITH_INV": verbs.SendWithInv,
+		"RDMA_WRITE":          verbs.RDMAWrite,
 		"RDMA_WRITE_WITH_IMM": verbs.RDMAWriteWithImm, "RDMA_READ": verbs.RDMARead, "CMP_SWAP": verbs.AtomicCmpAndSwp,
 		"FETCH_ADD": verbs.AtomicFetchAndAdd}
 )
 
-// depth is how many work requests and completions a QP has room for.
+// depth is the size of a QP's queues and of its CQ.
 const depth = 256
 
 func access(names []string) (a verbs.Access, err error) {
@@ -85,7 +86,7 @@ func newQueuePair(dev *verbs.Device, pd *verbs.PD, c *control.Create) (_ *queueP
 	}
 	q.qp, err = pd.CreateQP(&verbs.QPInitAttr{Type: kind, Transport: transport, SendCQ: q.cq, RecvCQ: q.cq,
 		Cap: verbs.QPCap{MaxSendWR: depth, MaxRecvWR: depth, MaxSendSGE: 1, MaxRecvSGE: 1}})
-	if err != nil || transport == verbs.IWARP { // rdma_cm moves those of iWARP
+	if err != nil || transport == verbs.IWARP { // rdma_cm changes the state of QPs over iWARP
 		return q, err
 	}
 	attr, mask := &verbs.QPAttr{QPState: verbs.StateInit, PortNum: 1, QPAccessFlags: q.qpAccess, QKey: q.qkey},
@@ -98,7 +99,7 @@ func newQueuePair(dev *verbs.Device, pd *verbs.PD, c *control.Create) (_ *queueP
 	return q, q.qp.Modify(attr, mask)
 }
 
-// connect brings the QP to RTR and RTS.
+// connect moves the QP to RTR and RTS.
 func (q *queuePair) connect(c *control.Connect) error {
 	if c == nil {
 		return errors.New("connect: missing")
@@ -144,7 +145,7 @@ func (q *queuePair) connect(c *control.Connect) error {
 	return q.qp.Modify(attr, mask)
 }
 
-// access does what names a part of the region.
+// access handles requests that name a part of the region.
 func (q *queuePair) access(r *control.Request) (reply control.Reply, err error) {
 	n := r.Length
 	if r.Op == control.Write {
@@ -179,16 +180,18 @@ func (q *queuePair) access(r *control.Request) (reply control.Reply, err error) 
 		if s.Fence {
 			flags |= verbs.SendFence
 		}
-		err = q.qp.PostSend(&verbs.SendWR{ID: r.WRID, Opcode: opcode, Flags: flags, SGList: sg, ImmData: s.Imm, InvalidateRKey: s.Invalidate,
-			RemoteAddr: s.RemoteAddr, RKey: s.RKey, CompareAdd: s.CompareAdd, Swap: s.Swap})
+		err = q.qp.PostSend(&verbs.SendWR{ID: r.WRID, Opcode: opcode, Flags: flags, SGList: sg, ImmData: s.Imm,
+			InvalidateRKey: s.Invalidate,
+			RemoteAddr:     s.RemoteAddr, RKey: s.RKey, CompareAdd: s.CompareAdd, Swap: s.Swap})
 	}
 	return reply, err
 }
 
-// settle takes the QP's lock, as reception does, so that what peers have written before is there, and the race detector knows.
+// settle takes the QP's lock, as reception does. Earlier writes of peers are then visible, also to
+// the race detector.
 func (q *queuePair) settle() { _, _, _ = q.qp.Query(0) }
 
-// pause is the time between two looks at the CQ.
+// pause is the interval of polls of the CQ.
 const pause = 200 * time.Microsecond
 
 // poll waits for completions.
@@ -219,7 +222,7 @@ func (q *queuePair) poll(wait time.Duration) ([]control.Completion, error) {
 	}
 }
 
-// destroy destroys what there is of it.
+// destroy destroys the QP's objects, even if creation has failed.
 func (q *queuePair) destroy() (err error) {
 	if q.cm != nil {
 		err = q.cm.destroy()

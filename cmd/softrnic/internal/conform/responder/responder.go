@@ -1,5 +1,5 @@
-// Package responder is the target's side of softrnic conform: it does what the control protocol asks for (package control),
-// with the public functions of package verbs alone.
+// Package responder is the target's side of softrnic conform. It handles the requests of the
+// control protocol (package control) with the public functions of package verbs alone.
 package responder
 
 import (
@@ -43,7 +43,7 @@ func Serve(ctx context.Context, l net.Listener, dev *verbs.Device, token string)
 	}
 }
 
-// session is a tester's connection and what was made for it.
+// session is a tester's connection with its objects.
 type session struct {
 	dev    *verbs.Device
 	token  string
@@ -73,7 +73,7 @@ func (s *session) serve(conn net.Conn) {
 	}
 }
 
-// end destroys what was made. Its errors have nobody to go to.
+// end destroys the session's objects. There is no peer left to report errors to.
 func (s *session) end() {
 	for _, q := range s.qps {
 		_ = q.destroy()
@@ -156,13 +156,14 @@ func (s *session) create(c *control.Create) (reply control.Reply, err error) {
 	return control.Reply{QP: s.number, QPN: q.qp.Num(), RemoteAddr: q.mr.Addr(), RKey: q.mr.RKey()}, nil
 }
 
-// guardLen is the number of bytes on either side of a region that nobody may change, each with the value guardByte.
+// guardLen is the number of guard bytes on either side of a region, with the value guardByte. No
+// request may change them.
 const (
 	guardLen  = 4096
 	guardByte = 0xa5
 )
 
-// gidIndex is the index of the GID of an address.
+// gidIndex returns the index of the GID of an address.
 func gidIndex(dev *verbs.Device, addr string) (uint8, error) {
 	a, err := netip.ParseAddr(addr)
 	if err != nil {
@@ -180,7 +181,7 @@ func gidIndex(dev *verbs.Device, addr string) (uint8, error) {
 	return 0, fmt.Errorf("local_addr %s: the port has no such address", addr)
 }
 
-// intact tells whether the guard bytes are as they were.
+// intact reports whether the guard bytes are unchanged.
 func (q *queuePair) intact() bool {
 	guard := bytes.Repeat([]byte{guardByte}, guardLen)
 	q.settle()

@@ -18,7 +18,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// serve has a device answer until the end of the test, and returns the address.
+// serve runs a device as a target until the end of the test, and returns its address.
 func serve(t *testing.T) (*verbs.Device, string) {
 	t.Helper()
 	host, err := netstack.New(new(pipe.Switch).Port(), netstack.Addr("10.0.0.1/24"))
@@ -41,7 +41,7 @@ func serve(t *testing.T) (*verbs.Device, string) {
 		if err := <-served; err != nil {
 			t.Error(err)
 		}
-		if err := dev.Close(); err != nil { // it fails if anything is left
+		if err := dev.Close(); err != nil { // fails if an object is left
 			t.Error(err)
 		}
 		host.Close()
@@ -49,10 +49,11 @@ func serve(t *testing.T) (*verbs.Device, string) {
 	return dev, l.Addr().String()
 }
 
-// TestToken: who has not said the token is told so, and the connection ends.
+// TestToken: without the token, the tester gets an error and the connection ends.
 func TestToken(t *testing.T) {
 	_, addr := serve(t)
-	for _, first := range []string{`{"op":"hello","token":"other"}`, `{"op":"hello"}`, `{"op":"create_qp","create":{"type":"RC","memory":1}}`, `nonsense`} {
+	for _, first := range []string{`{"op":"hello","token":"other"}`, `{"op":"hello"}`,
+		`{"op":"create_qp","create":{"type":"RC","memory":1}}`, `nonsense`} {
 		conn, err := net.Dial("tcp", addr)
 		if err != nil {
 			t.Fatal(err)
@@ -70,7 +71,8 @@ func TestToken(t *testing.T) {
 	}
 }
 
-// TestBounds: what is out of bounds is refused with an error that names it, and the session goes on.
+// TestBounds: a request beyond the limits gets an error that names the limit, and the session
+// continues.
 func TestBounds(t *testing.T) {
 	_, addr := serve(t)
 	c, err := control.Dial(addr, "secret", 10*time.Second)
@@ -82,7 +84,8 @@ func TestBounds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	over, err := c.Do(&control.Request{Op: control.CreateQP, Create: &control.Create{Type: "RC", Transport: "iwarp", Memory: 1, OwnPD: true}})
+	over, err := c.Do(&control.Request{Op: control.CreateQP,
+		Create: &control.Create{Type: "RC", Transport: "iwarp", Memory: 1, OwnPD: true}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,14 +95,15 @@ func TestBounds(t *testing.T) {
 		"cm: addr":                  {Op: control.DialTester, QP: over.QP},
 		"neither listens nor dials": {Op: control.Accept, QP: over.QP},
 
-		"memory 0":             {Op: control.CreateQP, Create: &control.Create{Type: "RC"}},
-		"memory 1048577":       {Op: control.CreateQP, Create: &control.Create{Type: "RC", Memory: control.MaxMemory + 1}},
-		`type "XX"`:            {Op: control.CreateQP, Create: &control.Create{Type: "XX", Memory: 1}},
-		`access "all"`:         {Op: control.CreateQP, Create: &control.Create{Type: "RC", Memory: 1, MRAccess: []string{"all"}}},
-		"create: missing":      {Op: control.CreateQP},
-		"connect: missing":     {Op: control.ConnectQP, QP: made.QP},
-		"local_addr 10.9.9.9":  {Op: control.ConnectQP, QP: made.QP, Connect: &control.Connect{LocalAddr: "10.9.9.9"}},
-		"mtu 1000":             {Op: control.ConnectQP, QP: made.QP, Connect: &control.Connect{LocalAddr: "10.0.0.1", PeerAddr: "10.0.0.2", MTU: 1000}},
+		"memory 0":            {Op: control.CreateQP, Create: &control.Create{Type: "RC"}},
+		"memory 1048577":      {Op: control.CreateQP, Create: &control.Create{Type: "RC", Memory: control.MaxMemory + 1}},
+		`type "XX"`:           {Op: control.CreateQP, Create: &control.Create{Type: "XX", Memory: 1}},
+		`access "all"`:        {Op: control.CreateQP, Create: &control.Create{Type: "RC", Memory: 1, MRAccess: []string{"all"}}},
+		"create: missing":     {Op: control.CreateQP},
+		"connect: missing":    {Op: control.ConnectQP, QP: made.QP},
+		"local_addr 10.9.9.9": {Op: control.ConnectQP, QP: made.QP, Connect: &control.Connect{LocalAddr: "10.9.9.9"}},
+		"mtu 1000": {Op: control.ConnectQP, QP: made.QP,
+			Connect: &control.Connect{LocalAddr: "10.0.0.1", PeerAddr: "10.0.0.2", MTU: 1000}},
 		"qp 99":                {Op: control.State, QP: 99},
 		"offset 101, length 0": {Op: control.Read, QP: made.QP, Offset: 101},
 		"offset 1, length 100": {Op: control.Read, QP: made.QP, Offset: 1, Length: 100},

@@ -10,10 +10,11 @@ type entry struct {
 	run                   func(*tester)
 }
 
-// Cases are the cases of RoCEv2, to be run against env; without an env they can only be listed.
+// Cases returns the cases of RoCEv2, to be run against env. If env is nil, they can only be listed.
 func Cases(env *Env) []suite.Case {
 	var all []suite.Case
-	for _, part := range [][]entry{headers, sequence, writes, sends, reads, atomics, refusals, requester, completer, credits, requests, responses, retries, datagrams, congestion, connections, endings, calls} {
+	for _, part := range [][]entry{headers, sequence, writes, sends, reads, atomics, refusals, requester, completer, credits, requests,
+		responses, retries, datagrams, congestion, connections, endings, calls} {
 		for _, e := range part {
 			all = append(all, suite.Case{ID: e.id, Statement: e.statement, Source: e.source,
 				Run: func(t *suite.T) { e.run(&tester{T: t, Env: env}) }})

@@ -18,7 +18,7 @@ import (
 	"github.com/softrnic/softrnic/stack/netstack"
 )
 
-// newEnv is a node of ours that answers, and the way to it, on a pipe.
+// newEnv returns an environment whose target is our node, on a pipe.
 func newEnv(t *testing.T) *rocev2.Env {
 	t.Helper()
 	lan := new(pipe.Switch)
@@ -36,15 +36,15 @@ func newEnv(t *testing.T) *rocev2.Env {
 	if err := p.Find(10 * time.Second); err != nil {
 		t.Fatal(err)
 	}
-	quiet := time.Millisecond // before a target repeats anything
+	quiet := time.Millisecond // shorter than any retransmission timeout
 	if *conformtest.Once {
 		quiet = 20 * time.Millisecond
 	}
 	return &rocev2.Env{Peer: p, Control: c, Wait: 20 * time.Second, Quiet: quiet}
 }
 
-// TestOurs: our node keeps to each statement. Then each case fails if anything that it compares is another, and if the reply that it
-// looks at last is lost. Time is virtual.
+// TestOurs: our node conforms to each statement. Each case then fails if any compared value is
+// altered, or if the last reply is lost. Time is virtual.
 func TestOurs(t *testing.T) {
 	var mutations atomic.Int64
 	all := rocev2.Cases(nil)
@@ -67,7 +67,7 @@ func ours(t *testing.T, i int) (mutations int) {
 	return conformtest.Mutate(t, &r, func(m *suite.Mutation) error {
 		r := c.Judge(m)
 		if m.Drop && r.Verdict == suite.Skip {
-			return nil // what cannot be told from a target that need not answer is not judged
+			return nil // this case cannot tell a lost reply from a target that need not answer
 		}
 		return conformtest.Failed(r)
 	})
@@ -75,9 +75,10 @@ func ours(t *testing.T, i int) (mutations int) {
 
 func TestDistinct(t *testing.T) { conformtest.Distinct(t, rocev2.Cases(nil)) }
 
-// TestWithoutEngines: of our packages the tester knows links, and the transports' headers.
+// TestWithoutEngines: of our packages, the tester imports only links and the transports' headers.
 func TestWithoutEngines(t *testing.T) {
 	conformtest.WithoutEngines(t, func(own string) bool {
-		return strings.HasPrefix(own, "link") || own == "rdmatransport/roce/wire" || own == "rdmatransport/crc" || own == "rdmatransport/roce/cm/mad"
+		return strings.HasPrefix(own, "link") || own == "rdmatransport/roce/wire" || own == "rdmatransport/crc" ||
+			own == "rdmatransport/roce/cm/mad"
 	})
 }

@@ -13,42 +13,43 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
 
-// Terms of connections.
+// Parameters of connections.
 const (
 	portSpaceTCP = 0x0106 // of rdma_cm's service IDs (IBTA annex A11 §11.2)
 	noLID        = 0xffff
-	answerSoon   = 14 // 67 ms until the target repeats a REP
+	answerSoon   = 14 // 67 ms until the target retransmits a REP
 	maxRetries   = 15
-	readsIn      = 3 // of the target, when it accepts
+	readsIn      = 3 // of the target when it accepts
 	readsOut     = 2
 	madAt        = wire.BTHLen + wire.DETHLen
-	repeated     = 400 * time.Millisecond // some times what answerSoon is
+	repeated     = 400 * time.Millisecond // several times answerSoon
 	mraTime      = 20                     // 4.3 s
 
-	mra = "IBTA Vol 1 §12.6.6" // public is what ib_send_cm_mra of Linux' ib_cm.h says
+	mra = "IBTA Vol 1 §12.6.6" // public text: ib_send_cm_mra in Linux' ib_cm.h
 )
 
-// caller is a QP of the target that is connected by CM, and the tester's end of the connection.
+// caller is a QP of the target that is connected by CM, with the tester's end of the connection.
 type caller struct {
 	*qp
 	id, theirs uint32 // communication IDs
 	guid, tid  uint64
 	service    uint64
-	tag        []byte // private data that no other case has
+	tag        []byte // private data unique to the case
 }
 
 func (t *tester) caller() *caller {
 	c := &caller{qp: t.rc(func(s *settings) { s.ByCM = true }), id: rand.Uint32() | 1, guid: rand.Uint64(), tid: rand.Uint64()}
-	c.own = 0x800000 | c.id&0x7fffff // a target may know one from an earlier run
+	c.own = 0x800000 | c.id&0x7fffff // an earlier run may have used the other numbers
 	c.tag = binary.BigEndian.AppendUint64(nil, c.guid)
 	t.manages = c.mine
 	return c
 }
 
-// listening is a QP of the target for which it listens.
+// listening returns a QP of the target for which it listens.
 func (t *tester) listening() *caller {
 	c := t.caller()
-	reply, err := t.Control.Do(&control.Request{Op: control.Listen, QP: c.handle, CM: &control.CM{Addr: netip.AddrPortFrom(t.Peer.Target, 0).String()}})
+	reply, err := t.Control.Do(&control.Request{Op: control.Listen, QP: c.handle,
+		CM: &control.CM{Addr: netip.AddrPortFrom(t.Peer.Target, 0).String()}})
 	if err != nil {
 		t.Skipf("the target's responder does not listen: %v", err)
 	}
@@ -56,7 +57,8 @@ func (t *tester) listening() *caller {
 	return c
 }
 
-// mine tells whether a packet is a message of this connection. What is left of those of other cases is ended.
+// mine reports whether a packet is a message of this connection. It ends connections left over from
+// other cases.
 func (c *caller) mine(packet []byte) bool {
 	if len(packet) != madAt+mad.Size+wire.ICRCLen {
 		return false
@@ -77,7 +79,7 @@ func (c *caller) mine(packet []byte) bool {
 	return receiver == c.id
 }
 
-// message is a packet from QP 1 to QP 1.
+// message returns a packet from QP 1 to QP 1.
 func (c *caller) message(tid uint64, m mad.Message) *wire.Packet {
 	var b [mad.Size]byte
 	mad.Encode(&b, tid, m)
@@ -87,19 +89,20 @@ func (c *caller) message(tid uint64, m mad.Message) *wire.Packet {
 
 func (c *caller) say(m mad.Message) { c.t.send(c.message(c.tid, m)) }
 
-// req is the tester's request.
+// req returns the tester's request.
 func (c *caller) req() *mad.REQ {
 	p := c.t.Peer
 	ip := mad.IPCM{Src: p.Addr, SrcPort: 4000, Dst: p.Target}
 	return &mad.REQ{LocalCommID: c.id, ServiceID: c.service, LocalCAGUID: c.guid, LocalQPN: c.own, ResponderResources: 4, InitiatorDepth: 4,
 		RemoteResponseTimeout: 20, StartingPSN: theirPSN, LocalResponseTimeout: answerSoon, RetryCount: 7, PKey: wire.DefaultPKey,
 		MTU: 3, RNRRetryCount: 7, MaxCMRetries: maxRetries,
-		Primary:     mad.Path{LocalLID: noLID, RemoteLID: noLID, LocalGID: p.Addr.As16(), RemoteGID: p.Target.As16(), HopLimit: 64, AckTimeout: 14},
+		Primary: mad.Path{LocalLID: noLID, RemoteLID: noLID, LocalGID: p.Addr.As16(), RemoteGID: p.Target.As16(), HopLimit: 64,
+			AckTimeout: 14},
 		PrivateData: append(ip.Append(nil), c.tag...)}
 }
 
-// hears waits for a message, decodes it into m, and checks that it is of m's type. An MRA only asks for time.
-func (c *caller) hears(m mad.Message) (*reply, mad.Header) {
+// expect waits for a message, decodes it into m, and checks that it has m's type. It skips MRAs.
+func (c *caller) expect(m mad.Message) (*reply, mad.Header) {
 	for {
 		r := c.t.reply()
 		h, data, err := mad.Parse(r.Payload)
@@ -129,18 +132,18 @@ func (c *caller) quiet() {
 	is(c.t, "the target's event", r.Event, "")
 }
 
-// accepted asks, has the target accept, and is its REP.
+// accepted sends a REQ, makes the target accept, and returns its REP.
 func (c *caller) accepted() (*reply, mad.Header, *mad.REP) {
 	c.say(c.req())
 	c.event("CONNECT_REQUEST")
 	c.t.do(&control.Request{Op: control.Accept, QP: c.handle, CM: &control.CM{Data: c.tag, ReadsIn: readsIn, ReadsOut: readsOut}})
 	var m mad.REP
-	r, h := c.hears(&m)
+	r, h := c.expect(&m)
 	c.theirs = m.LocalCommID
 	return r, h, &m
 }
 
-// established is a connection.
+// established returns an established connection.
 func established(t *tester) (*caller, *mad.REP) {
 	c := t.listening()
 	_, _, rep := c.accepted()
@@ -149,8 +152,9 @@ func established(t *tester) (*caller, *mad.REP) {
 	return c, rep
 }
 
-// connections is what a target that listens makes of the messages of IB CM. The messages' layout is public in Linux' cm_msgs.h and
-// ibcm_msgs, whose tables have the numbers of §12.6; what a CM does in each state is that of Linux' cm.c where nothing else is said.
+// connections has the cases of IB CM messages to a listening target. The messages' layout is public
+// in Linux' cm_msgs.h and ibcm_msgs, whose tables have the numbers of §12.6. Unless noted, the
+// expected behaviour in each state is that of Linux' cm.c.
 var connections = []entry{
 	{"CM-REP", "A REQ that is accepted is answered with a REP that names its communication ID.", "IBTA Vol 1 §12.6.8", func(t *tester) {
 		c := t.listening()
@@ -167,12 +171,13 @@ var connections = []entry{
 		r, _, rep := c.accepted()
 		equal(r, "REP's QPN", rep.LocalQPN, c.num, "%#x")
 	}},
-	{"CM-REP-READS", "A REP has the responder resources and the initiator depth that were accepted.", "IBTA Vol 1 §12.6.8", func(t *tester) {
-		c := t.listening()
-		r, _, rep := c.accepted()
-		equal(r, "responder resources", rep.ResponderResources, readsIn, "%d")
-		equal(r, "initiator depth", rep.InitiatorDepth, readsOut, "%d")
-	}},
+	{"CM-REP-READS", "A REP has the responder resources and the initiator depth that were accepted.", "IBTA Vol 1 §12.6.8",
+		func(t *tester) {
+			c := t.listening()
+			r, _, rep := c.accepted()
+			equal(r, "responder resources", rep.ResponderResources, readsIn, "%d")
+			equal(r, "initiator depth", rep.InitiatorDepth, readsOut, "%d")
+		}},
 	{"CM-REP-DATA", "The private data of the acceptance are in the REP.", "IBTA Vol 1 §12.6.8", func(t *tester) {
 		c := t.listening()
 		r, _, rep := c.accepted()
@@ -181,7 +186,7 @@ var connections = []entry{
 	{"CM-REP-AGAIN", "A REP that no RTU answers is repeated as it was.", suite.Observed, func(t *tester) {
 		c := t.listening()
 		first, _, _ := c.accepted()
-		again, _ := c.hears(&mad.REP{})
+		again, _ := c.expect(&mad.REP{})
 		equal(again, "MAD", string(again.Payload), string(first.Payload), "%x")
 	}},
 	{"CM-REP-END", "After the RTU the REP is not repeated.", suite.Observed, func(t *tester) {
@@ -189,7 +194,7 @@ var connections = []entry{
 		c.accepted()
 		c.say(&mad.RTU{LocalCommID: c.id, RemoteCommID: c.theirs})
 		c.event("ESTABLISHED")
-		t.sync(func(*reply) {}) // one was perhaps under way
+		t.sync(func(*reply) {}) // a message may be in flight
 		r, ok := t.next(repeated)
 		is(t, "that the REP comes again", ok && r.number > 0, false)
 	}},
@@ -219,15 +224,16 @@ var connections = []entry{
 		ev := c.event("CONNECT_REQUEST")
 		is(t, "whether the private data are the REQ's", bytes.HasPrefix(ev.Data, c.tag), true)
 	}},
-	{"CM-REQ-READS", "A request offers as many READs at the target as the REQ's initiator depth says, and the other way about.", "IBTA Vol 1 §12.6.5", func(t *tester) {
-		c := t.listening()
-		m := c.req()
-		m.ResponderResources, m.InitiatorDepth = 5, 6
-		c.say(m)
-		ev := c.event("CONNECT_REQUEST")
-		is(t, "the responder resources that are offered", ev.ReadsIn, 6)
-		is(t, "the initiator depth that is offered", ev.ReadsOut, 5)
-	}},
+	{"CM-REQ-READS", "A request offers as many READs at the target as the REQ's initiator depth says, and the other way about.",
+		"IBTA Vol 1 §12.6.5", func(t *tester) {
+			c := t.listening()
+			m := c.req()
+			m.ResponderResources, m.InitiatorDepth = 5, 6
+			c.say(m)
+			ev := c.event("CONNECT_REQUEST")
+			is(t, "the responder resources that are offered", ev.ReadsIn, 6)
+			is(t, "the initiator depth that is offered", ev.ReadsOut, 5)
+		}},
 	{"CM-REQ-DUP", "A REQ that comes again makes no second request.", suite.Observed, func(t *tester) {
 		c := t.listening()
 		c.say(c.req())
@@ -235,39 +241,43 @@ var connections = []entry{
 		c.say(c.req())
 		c.quiet()
 	}},
-	{"CM-REQ-DUP-REP", "A REQ that comes again when it is accepted is answered with nothing but the same REP.", suite.Observed, func(t *tester) {
-		c := t.listening()
-		m := c.req()
-		c.say(m)
-		c.event("CONNECT_REQUEST")
-		t.do(&control.Request{Op: control.Accept, QP: c.handle, CM: &control.CM{ReadsIn: readsIn, ReadsOut: readsOut}})
-		first, _ := c.hears(&mad.REP{})
-		c.say(m) // Linux leaves the answer to the REP's own repetition
-		again, _ := c.hears(&mad.REP{})
-		equal(again, "MAD", string(again.Payload), string(first.Payload), "%x")
-	}},
-	{"CM-STALE", "A REQ that names a queue pair that is connected is rejected as of a stale connection.", "IBTA Vol 1 §12.9.8.3.1", func(t *tester) {
-		c, _ := established(t)
-		m := c.req()
-		c.id ^= 0x10000
-		m.LocalCommID = c.id
-		c.say(m)
-		c.rejected(mad.StaleConnection)
-	}},
-	{"CM-REJ-SERVICE", "A REQ for a service that nobody listens to is rejected: invalid service ID.", "IBTA Vol 1 §12.6.7.2", func(t *tester) {
-		c := t.listening()
-		m := c.req()
-		m.ServiceID ^= 0x8000000000000000
-		c.say(m)
-		c.rejected(mad.InvalidServiceID)
-	}},
-	{"CM-REJ-CONSUMER", "A request that the program rejects is rejected with the reason for that.", "IBTA Vol 1 §12.6.7.2", func(t *tester) {
-		c := t.listening()
-		c.say(c.req())
-		c.event("CONNECT_REQUEST")
-		t.do(&control.Request{Op: control.Reject, QP: c.handle, CM: &control.CM{Data: c.tag}})
-		c.rejected(mad.ConsumerDefined)
-	}},
+	{"CM-REQ-DUP-REP", "A REQ that comes again when it is accepted is answered with nothing but the same REP.", suite.Observed,
+		func(t *tester) {
+			c := t.listening()
+			m := c.req()
+			c.say(m)
+			c.event("CONNECT_REQUEST")
+			t.do(&control.Request{Op: control.Accept, QP: c.handle, CM: &control.CM{ReadsIn: readsIn, ReadsOut: readsOut}})
+			first, _ := c.expect(&mad.REP{})
+			c.say(m) // Linux answers only with its retransmission of the REP
+			again, _ := c.expect(&mad.REP{})
+			equal(again, "MAD", string(again.Payload), string(first.Payload), "%x")
+		}},
+	{"CM-STALE", "A REQ that names a queue pair that is connected is rejected as of a stale connection.", "IBTA Vol 1 §12.9.8.3.1",
+		func(t *tester) {
+			c, _ := established(t)
+			m := c.req()
+			c.id ^= 0x10000
+			m.LocalCommID = c.id
+			c.say(m)
+			c.rejected(mad.StaleConnection)
+		}},
+	{"CM-REJ-SERVICE", "A REQ for a service that nobody listens to is rejected: invalid service ID.", "IBTA Vol 1 §12.6.7.2",
+		func(t *tester) {
+			c := t.listening()
+			m := c.req()
+			m.ServiceID ^= 0x8000000000000000
+			c.say(m)
+			c.rejected(mad.InvalidServiceID)
+		}},
+	{"CM-REJ-CONSUMER", "A request that the program rejects is rejected with the reason for that.", "IBTA Vol 1 §12.6.7.2",
+		func(t *tester) {
+			c := t.listening()
+			c.say(c.req())
+			c.event("CONNECT_REQUEST")
+			t.do(&control.Request{Op: control.Reject, QP: c.handle, CM: &control.CM{Data: c.tag}})
+			c.rejected(mad.ConsumerDefined)
+		}},
 	{"CM-REJ-EVENT", "A REJ in the place of the RTU is an event.", suite.Observed, func(t *tester) {
 		c := t.listening()
 		c.accepted()
@@ -286,13 +296,13 @@ var connections = []entry{
 		c.say(&mad.RTU{LocalCommID: c.id, RemoteCommID: c.theirs ^ 0x40})
 		t.sync(func(*reply) {})
 		r := t.do(&control.Request{Op: control.CMEvent, QP: c.handle, WaitMillis: int(t.Quiet.Milliseconds())})
-		is(t, "whether the connection is established", r.Event == "ESTABLISHED", false) // it may be given up
+		is(t, "whether the connection is established", r.Event == "ESTABLISHED", false) // it may have given up
 	}},
 	{"CM-MRA", "An MRA has the target wait with the repetition of its REP for as long as the MRA says.", mra, func(t *tester) {
 		c := t.listening()
 		c.accepted()
 		c.say(&mad.MRA{LocalCommID: c.id, RemoteCommID: c.theirs, About: mad.AnsweredREP, ServiceTimeout: mraTime})
-		t.sync(func(*reply) {}) // one was perhaps under way
+		t.sync(func(*reply) {}) // a message may be in flight
 		r, ok := t.next(repeated)
 		is(t, "that the REP comes again", ok && r.number > 0, false)
 	}},
@@ -310,8 +320,8 @@ var connections = []entry{
 		c.say(m)
 		c.event("CONNECT_REQUEST")
 		t.do(&control.Request{Op: control.Accept, QP: c.handle, CM: &control.CM{ReadsIn: readsIn, ReadsOut: readsOut}})
-		c.hears(&mad.REP{})
-		c.hears(&mad.REP{})
+		c.expect(&mad.REP{})
+		c.expect(&mad.REP{})
 		c.event("UNREACHABLE")
 	}},
 	{"CM-PSN", "The tester's first request has the starting PSN of the REP.", "IBTA Vol 1 §12.6.8", func(t *tester) {
@@ -331,11 +341,11 @@ var connections = []entry{
 // rejected waits for a REJ with a reason.
 func (c *caller) rejected(want mad.Reason) {
 	var m mad.REJ
-	r, _ := c.hears(&m)
+	r, _ := c.expect(&m)
 	equal(r, "reason", m.Reason, want, "%d")
 }
 
-// calling has the target dial.
+// calling makes the target dial.
 func calling(t *tester) (*caller, *reply, *mad.REQ) {
 	c := t.caller()
 	port := uint16(20000 + t.qpn%20000)
@@ -346,18 +356,19 @@ func calling(t *tester) (*caller, *reply, *mad.REQ) {
 		t.Skipf("the target's responder does not dial: %v", err)
 	}
 	m := new(mad.REQ)
-	r, h := c.hears(m)
+	r, h := c.expect(m)
 	c.tid, c.theirs = h.TID, m.LocalCommID
 	return c, r, m
 }
 
-// rep is the tester's answer to a REQ.
+// rep returns the tester's answer to a REQ.
 func (c *caller) rep() *mad.REP {
-	return &mad.REP{LocalCommID: c.id, RemoteCommID: c.theirs, LocalQPN: c.own, StartingPSN: theirPSN, ResponderResources: 2, InitiatorDepth: 2,
+	return &mad.REP{LocalCommID: c.id, RemoteCommID: c.theirs, LocalQPN: c.own, StartingPSN: theirPSN, ResponderResources: 2,
+		InitiatorDepth: 2,
 		TargetAckDelay: 15, RNRRetryCount: 7, LocalCAGUID: c.guid, PrivateData: c.tag}
 }
 
-// calls is what a target does that asks for a connection.
+// calls has the cases of a target that initiates a connection.
 var calls = []entry{
 	{"CM-CALL", "A REQ names the service ID of the port that was dialled.", "IBTA annex A11", func(t *tester) {
 		c, r, m := calling(t)
@@ -375,18 +386,18 @@ var calls = []entry{
 	{"CM-CALL-RTU", "A REP is answered with an RTU, and establishes the connection.", "IBTA Vol 1 §12.6.9", func(t *tester) {
 		c, _, _ := calling(t)
 		c.say(c.rep())
-		c.event("ESTABLISHED") // some targets answer when the program looks
+		c.event("ESTABLISHED") // some targets answer when the program gets the event
 		var m mad.RTU
-		r, _ := c.hears(&m)
+		r, _ := c.expect(&m)
 		equal(r, "communication IDs", m.RemoteCommID, c.id, "%#x")
 	}},
 	{"CM-CALL-REP-DUP", "A REP that comes again is answered with an RTU again.", suite.Observed, func(t *tester) {
 		c, _, _ := calling(t)
 		c.say(c.rep())
 		c.event("ESTABLISHED")
-		c.hears(&mad.RTU{})
+		c.expect(&mad.RTU{})
 		c.say(c.rep())
-		c.hears(&mad.RTU{})
+		c.expect(&mad.RTU{})
 	}},
 	{"CM-CALL-MRA", "A REP that comes after an MRA establishes the connection.", mra, func(t *tester) {
 		c, _, _ := calling(t)

@@ -6,7 +6,7 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
 
-// limited is a QP of the target whose first SEND, with a PSN, was acknowledged with a credit code.
+// limited is a QP of the target whose first SEND was acknowledged with a credit code.
 type limited struct {
 	*qp
 	came []uint32 // the PSNs of the SENDs since
@@ -21,7 +21,7 @@ func newLimited(t *tester, psn uint32, code uint8) *limited {
 	return q
 }
 
-// sends waits for a SEND. The target may repeat those before it that are not acknowledged.
+// sends waits for a SEND. The target may retransmit earlier ones that are not acknowledged.
 func (q *limited) sends(psn uint32) *reply {
 	for {
 		r := q.t.reply().opcode(wire.RCSendOnly)
@@ -32,39 +32,41 @@ func (q *limited) sends(psn uint32) *reply {
 	}
 }
 
-// holdsBack checks that a SEND does not come.
+// holdsBack checks that the target does not send a SEND.
 func (q *limited) holdsBack(psn uint32) {
 	sent := false
 	q.t.sync(func(r *reply) { sent = sent || r.PSN == psn })
 	is(q.t, "that the target sends the next SEND", sent, false)
 }
 
-// credits are the cases of end-to-end flow control. Public text for it is the code of Linux' rdmavt and hfi1 (credit_table,
-// rvt_get_credit, s_lsn).
+// credits are the cases of end-to-end flow control. Its public text is the code of Linux' rdmavt
+// and hfi1 (credit_table, rvt_get_credit, s_lsn).
 var credits = []entry{
-	{"ACK-CREDITS", "An acknowledgement gives no more credits than there are receive requests, or says that it gives none.", "IBTA Vol 1 §9.7.7.2", func(t *tester) {
-		q := t.rc()
-		for i := range 3 {
-			q.recv(uint64(i), 8*i, 8)
-		}
-		t.send(q.write(1024, pattern(8, 1)))
-		r := t.reply().ack(firstPSN)
-		n, given := r.AETH.Credits()
-		equal(r, "credits", !given || n <= 3, true, "no more: %v")
-	}},
+	{"ACK-CREDITS", "An acknowledgement gives no more credits than there are receive requests, or says that it gives none.",
+		"IBTA Vol 1 §9.7.7.2", func(t *tester) {
+			q := t.rc()
+			for i := range 3 {
+				q.recv(uint64(i), 8*i, 8)
+			}
+			t.send(q.write(1024, pattern(8, 1)))
+			r := t.reply().ack(firstPSN)
+			n, given := r.AETH.Credits()
+			equal(r, "credits", !given || n <= 3, true, "no more: %v")
+		}},
 	{"ACK-RESERVED", "The highest bit of an acknowledgement's syndrome is zero.", "IBTA Vol 1 §9.3.5", func(t *tester) {
 		_, r := answered(t)
 		equal(r, "syndrome's highest bit", r.AETH.Syndrome>>7, 0, "%d")
 	}},
-	{"REQ-CREDITS-NONE", "Without credits a requester sends one SEND, and the next one when that is acknowledged.", "IBTA Vol 1 §9.7.7.2", func(t *tester) {
-		q := newLimited(t, theirPSN, 0)
-		q.post("SEND", 8)
-		q.post("SEND", 8)
-		q.sends(theirPSN + 1)
-		q.holdsBack(theirPSN + 2)
-		t.send(q.answer(0, theirPSN+1, 2))
-		q.sends(theirPSN + 2)
-	}},
+	{"REQ-CREDITS-NONE", "Without credits a requester sends one SEND, and the next one when that is acknowledged.", "IBTA Vol 1 §9.7.7.2",
+		func(t *tester) {
+			q := newLimited(t, theirPSN, 0)
+			q.post("SEND", 8)
+			q.post("SEND", 8)
+			q.sends(theirPSN + 1)
+			q.holdsBack(theirPSN + 2)
+			t.send(q.answer(0, theirPSN+1, 2))
+			q.sends(theirPSN + 2)
+		}},
 	{"REQ-CREDITS-ASK", "A SEND that goes beyond the credits asks for an acknowledgement.", "IBTA Vol 1 §9.7.7.2", func(t *tester) {
 		q := newLimited(t, theirPSN, 0)
 		q.post("SEND", 8)
@@ -84,7 +86,7 @@ var credits = []entry{
 		for range 8 {
 			q.post("SEND", 8)
 		}
-		for i := range uint32(7) { // one goes beyond
+		for i := range uint32(7) { // one may be sent without credit
 			q.sends(first + 1 + i)
 		}
 		q.holdsBack(first + 8)

@@ -8,14 +8,14 @@ import (
 // grh is the length of the network header before a datagram's payload in a receive request.
 const grh = wire.GRHLen
 
-// datagram is a SEND of one packet to a QP for datagrams.
+// datagram returns a SEND of one packet to a UD QP.
 func (q *qp) datagram(payload []byte) *wire.Packet {
 	p := q.packet(wire.UDSendOnly, payload)
 	p.AckReq, p.DETH = false, wire.DETH{QKey: theirQKey, SrcQP: q.own}
 	return p
 }
 
-// receiver is a QP for datagrams with a receive request of length bytes.
+// receiver returns a UD QP with a receive request of length bytes.
 func receiver(t *tester, length int) *qp {
 	q := t.rc(ud)
 	q.recv(6, 0, length)
@@ -35,25 +35,27 @@ func dropped(t *tester, change func(*wire.Packet)) {
 
 // datagrams are the cases of unreliable datagrams.
 var datagrams = []entry{
-	{"UD-SEND", "A datagram's payload is placed behind the 40 bytes of a network header.", "IBTA annex A17.4.5, ibv_poll_cq(3)", func(t *tester) {
-		q := receiver(t, 1024)
-		t.send(q.datagram(pattern(20, 1)))
-		c := q.completion()
-		is(t, "the completion's status", c.Status, "SUCCESS")
-		is(t, "the completion's length", c.ByteLen, grh+20)
-		q.holds(grh, pattern(20, 1))
-	}},
+	{"UD-SEND", "A datagram's payload is placed behind the 40 bytes of a network header.", "IBTA annex A17.4.5, ibv_poll_cq(3)",
+		func(t *tester) {
+			q := receiver(t, 1024)
+			t.send(q.datagram(pattern(20, 1)))
+			c := q.completion()
+			is(t, "the completion's status", c.Status, "SUCCESS")
+			is(t, "the completion's length", c.ByteLen, grh+20)
+			q.holds(grh, pattern(20, 1))
+		}},
 	{"UD-SOURCE", "A datagram's completion names the queue pair that sent it.", "ibv_poll_cq(3)", func(t *tester) {
 		q := receiver(t, 1024)
 		t.send(q.datagram(pattern(20, 1)))
 		is(t, "the completion's source", q.completion().SrcQP, q.own)
 	}},
-	{"UD-GRH", "The last 20 of the 40 bytes are the IPv4 header: its source and destination are those of the datagram.", "IBTA annex A17.4.5", func(t *tester) {
-		q := receiver(t, 1024)
-		t.send(q.datagram(pattern(20, 1)))
-		is(t, "the completion's status", q.completion().Status, "SUCCESS")
-		q.holds(grh-8, append(t.Peer.Addr.AsSlice(), t.Peer.Target.AsSlice()...))
-	}},
+	{"UD-GRH", "The last 20 of the 40 bytes are the IPv4 header: its source and destination are those of the datagram.",
+		"IBTA annex A17.4.5", func(t *tester) {
+			q := receiver(t, 1024)
+			t.send(q.datagram(pattern(20, 1)))
+			is(t, "the completion's status", q.completion().Status, "SUCCESS")
+			q.holds(grh-8, append(t.Peer.Addr.AsSlice(), t.Peer.Target.AsSlice()...))
+		}},
 	{"UD-IMM", "The immediate data of a datagram are delivered with its completion.", "ibv_poll_cq(3)", func(t *tester) {
 		q := receiver(t, 1024)
 		p := q.datagram(pattern(20, 1))
@@ -82,24 +84,27 @@ var datagrams = []entry{
 		t.send(q.datagram(nil))
 		is(t, "the completion's length", q.completion().ByteLen, grh)
 	}},
-	{"UD-QKEY-WRONG", "A datagram with another Q_Key than the queue pair's is dropped without an answer.", "IBTA Vol 1 §9.6.1.4.1", func(t *tester) {
-		dropped(t, func(p *wire.Packet) { p.DETH.QKey ^= 0x10 })
-	}},
+	{"UD-QKEY-WRONG", "A datagram with another Q_Key than the queue pair's is dropped without an answer.", "IBTA Vol 1 §9.6.1.4.1",
+		func(t *tester) {
+			dropped(t, func(p *wire.Packet) { p.DETH.QKey ^= 0x10 })
+		}},
 	{"UD-PKEY-WRONG", "A datagram of another partition is dropped without an answer.", "IBTA Vol 1 §9.6.1, C9-43", func(t *tester) {
 		dropped(t, func(p *wire.Packet) { p.PKey = 0x8765 })
 	}},
-	{"UD-SERVICE-WRONG", "A packet of a connection is dropped without an answer by a queue pair for datagrams.", "IBTA Vol 1 §9.6.1", func(t *tester) {
-		dropped(t, func(p *wire.Packet) { p.Opcode = wire.RCSendOnly })
-	}},
-	{"UD-NO-RECEIVE", "A datagram for which there is no receive request is dropped, and the next one delivered.", suite.Observed, func(t *tester) {
-		q := t.rc(ud)
-		t.send(q.datagram(pattern(20, 1)))
-		t.silent()
-		q.recv(6, 0, 1024)
-		t.send(q.datagram(pattern(20, 2)))
-		is(t, "the completion's status", q.completion().Status, "SUCCESS")
-		q.holds(grh, pattern(20, 2))
-	}},
+	{"UD-SERVICE-WRONG", "A packet of a connection is dropped without an answer by a queue pair for datagrams.", "IBTA Vol 1 §9.6.1",
+		func(t *tester) {
+			dropped(t, func(p *wire.Packet) { p.Opcode = wire.RCSendOnly })
+		}},
+	{"UD-NO-RECEIVE", "A datagram for which there is no receive request is dropped, and the next one delivered.", suite.Observed,
+		func(t *tester) {
+			q := t.rc(ud)
+			t.send(q.datagram(pattern(20, 1)))
+			t.silent()
+			q.recv(6, 0, 1024)
+			t.send(q.datagram(pattern(20, 2)))
+			is(t, "the completion's status", q.completion().Status, "SUCCESS")
+			q.holds(grh, pattern(20, 2))
+		}},
 	{"UD-LONG", "Of a datagram that is longer than the receive request nothing is placed behind it.", suite.Observed, func(t *tester) {
 		q := receiver(t, grh+16)
 		t.send(q.datagram(pattern(64, 1)))
@@ -108,7 +113,7 @@ var datagrams = []entry{
 	}},
 }
 
-// congestion is what a target makes of marks and notifications.
+// congestion are the cases of ECN marks and CNPs.
 var congestion = []entry{
 	{"CNP-SILENT", "A congestion notification is not answered.", "IBTA annex A17.9", func(t *tester) {
 		q := t.rc()
@@ -132,7 +137,8 @@ var congestion = []entry{
 		}
 		q.holds(0, pattern(8, 1))
 	}},
-	{"ECN-CNP", "A packet that a switch has marked is answered with a congestion notification: BECN is set, and 16 bytes are zero.", "IBTA annex A17.9.3",
+	{"ECN-CNP", "A packet that a switch has marked is answered with a congestion notification: BECN is set, and 16 bytes are zero.",
+		"IBTA annex A17.9.3",
 		func(t *tester) {
 			q := t.rc()
 			marked(q)
@@ -149,13 +155,13 @@ var congestion = []entry{
 		}},
 }
 
-// notification is a CNP to a QP.
+// notification returns a CNP to a QP.
 func (q *qp) notification() *wire.Packet {
 	return &wire.Packet{BTH: wire.BTH{Opcode: wire.CNP, PKey: wire.DefaultPKey, DestQP: q.num, BECN: true, MigReq: true},
 		Payload: make([]byte, wire.CNPPayloadLen)}
 }
 
-// marked sends a WRITE that has gone through congestion.
+// marked sends a WRITE with an ECN mark.
 func marked(q *qp) {
 	d := q.t.Peer.Make(q.write(0, pattern(8, 1)))
 	d.Header()[1] |= 3

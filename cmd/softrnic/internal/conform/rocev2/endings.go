@@ -6,10 +6,10 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/roce/cm/mad"
 )
 
-// leave has the target disconnect.
+// leave makes the target disconnect.
 func (c *caller) leave() { c.t.do(&control.Request{Op: control.Disconnect, QP: c.handle}) }
 
-// disconnect is the tester's request to end the connection.
+// disconnect sends the tester's DREQ.
 func (c *caller) disconnect() {
 	c.say(&mad.DREQ{LocalCommID: c.id, RemoteCommID: c.theirs, RemoteQPN: c.num})
 }
@@ -27,7 +27,7 @@ var endings = []entry{
 		c.event("DISCONNECTED")
 		c.leave()
 		var m mad.DREP
-		r, _ := c.hears(&m)
+		r, _ := c.expect(&m)
 		equal(r, "communication IDs", m.RemoteCommID, c.id, "%#x")
 	}},
 	{"CM-DREQ-DUP", "A DREQ that comes again is answered with a DREP again.", suite.Observed, func(t *tester) {
@@ -35,23 +35,23 @@ var endings = []entry{
 		c.disconnect()
 		c.event("DISCONNECTED")
 		c.leave()
-		c.hears(&mad.DREP{})
+		c.expect(&mad.DREP{})
 		c.disconnect()
-		c.hears(&mad.DREP{})
+		c.expect(&mad.DREP{})
 	}},
 	{"CM-DREQ-UNKNOWN", "A DREQ of a connection that is not known is answered with a DREP.", suite.Observed, func(t *tester) {
 		c := t.listening()
 		c.theirs = 0x7f7f7f7f
 		c.disconnect()
 		var m mad.DREP
-		r, _ := c.hears(&m)
+		r, _ := c.expect(&m)
 		equal(r, "communication IDs", m.RemoteCommID, c.id, "%#x")
 	}},
 	{"CM-LEAVE", "A target that disconnects sends a DREQ that names the tester's queue pair.", "IBTA Vol 1 §12.6.10", func(t *tester) {
 		c, _ := established(t)
 		c.leave()
 		var m mad.DREQ
-		r, _ := c.hears(&m)
+		r, _ := c.expect(&m)
 		equal(r, "DREQ's QPN", m.RemoteQPN, c.own, "%#x")
 		c.say(&mad.DREP{LocalCommID: c.id, RemoteCommID: c.theirs})
 		c.event("DISCONNECTED")
@@ -71,31 +71,31 @@ var endings = []entry{
 	{"CM-LEAVE-AGAIN", "A DREQ that no DREP answers is repeated as it was.", suite.Observed, func(t *tester) {
 		c, _ := established(t)
 		c.leave()
-		first, _ := c.hears(&mad.DREQ{})
-		again, _ := c.hears(&mad.DREQ{})
+		first, _ := c.expect(&mad.DREQ{})
+		again, _ := c.expect(&mad.DREQ{})
 		equal(again, "MAD", string(again.Payload), string(first.Payload), "%x")
 	}},
 	{"CM-LEAVE-END", "After the DREP the DREQ is not repeated.", suite.Observed, func(t *tester) {
 		c, _ := established(t)
 		c.leave()
-		c.hears(&mad.DREQ{})
+		c.expect(&mad.DREQ{})
 		c.say(&mad.DREP{LocalCommID: c.id, RemoteCommID: c.theirs})
 		c.event("DISCONNECTED")
-		t.sync(func(*reply) {}) // one was perhaps under way
+		t.sync(func(*reply) {}) // a message may be in flight
 		r, ok := t.next(repeated)
 		is(t, "that the DREQ comes again", ok && r.number > 0, false)
 	}},
 	{"CM-LEAVE-CROSS", "A DREQ that crosses the target's own ends the connection.", suite.Observed, func(t *tester) {
 		c, _ := established(t)
 		c.leave()
-		c.hears(&mad.DREQ{})
+		c.expect(&mad.DREQ{})
 		c.disconnect()
 		c.event("DISCONNECTED")
 	}},
 	{"CM-LEAVE-LOST", "A target whose DREQ is never answered gives up: the connection has ended.", suite.Observed, func(t *tester) {
 		c, _ := established(t)
 		c.leave()
-		c.hears(&mad.DREQ{})
+		c.expect(&mad.DREQ{})
 		c.event("DISCONNECTED")
 	}},
 }

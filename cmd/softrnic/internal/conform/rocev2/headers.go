@@ -5,18 +5,19 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
 
-// migrated is where it says that MigReq is set in all packets of a connection that is not armed for path migration: publicly in
-// chapter 22 of Shanley's book.
+// migrated is the source of the rule that MigReq is set in all packets of a connection that is not
+// armed for path migration. It is public in chapter 22 of Shanley's book.
 const migrated = "IBTA Vol 1 §17.2.8; T. Shanley, InfiniBand Network Architecture"
 
-// answered has the target acknowledge a WRITE, and is the acknowledgement.
+// answered sends a WRITE and returns the target's acknowledgement.
 func answered(t *tester) (*qp, *reply) {
 	q := t.rc()
 	t.send(q.write(0, pattern(8, 1)))
 	return q, t.reply().ack(firstPSN)
 }
 
-// ignored has the target receive a WRITE that change has made bad, with a right ICRC, and checks that nothing comes of it.
+// ignored sends a WRITE that change has made invalid, with a right ICRC, and checks that it has no
+// effect.
 func ignored(t *tester, change func(*wire.Packet)) {
 	q := t.rc()
 	p := q.write(0, pattern(8, 1))
@@ -27,7 +28,8 @@ func ignored(t *tester, change func(*wire.Packet)) {
 	q.state("RTS")
 }
 
-// accepted has the target receive a WRITE whose bytes change has altered on the way, and checks that it is executed.
+// accepted sends a WRITE whose bytes change has altered on the wire, and checks that it is
+// executed.
 func accepted(t *tester, change func(ip, packet []byte)) {
 	q := t.rc()
 	d := t.Peer.Make(q.write(0, pattern(8, 1)))
@@ -50,18 +52,20 @@ var headers = []entry{
 		_, r := answered(t)
 		equal(r, "reserved 7", r.Reserved7, 0, "%#x")
 	}},
-	{"HDR-MIGRATION", "An acknowledgement of a connection without an alternate path has MigReq set: it is in the state Migrated.", migrated, func(t *tester) {
-		_, r := answered(t)
-		equal(r, "MigReq", r.MigReq, true, "%v")
-	}},
-	{"HDR-MIGRATION-CLEAR", "A request with MigReq clear is executed by a connection in the state Migrated.", suite.Observed, func(t *tester) {
-		q := t.rc()
-		p := q.write(0, pattern(8, 1))
-		p.MigReq = false
-		t.send(p)
-		t.reply().ack(firstPSN)
-		q.holds(0, pattern(8, 1))
-	}},
+	{"HDR-MIGRATION", "An acknowledgement of a connection without an alternate path has MigReq set: it is in the state Migrated.",
+		migrated, func(t *tester) {
+			_, r := answered(t)
+			equal(r, "MigReq", r.MigReq, true, "%v")
+		}},
+	{"HDR-MIGRATION-CLEAR", "A request with MigReq clear is executed by a connection in the state Migrated.", suite.Observed,
+		func(t *tester) {
+			q := t.rc()
+			p := q.write(0, pattern(8, 1))
+			p.MigReq = false
+			t.send(p)
+			t.reply().ack(firstPSN)
+			q.holds(0, pattern(8, 1))
+		}},
 	{"HDR-PKEY", "A packet of a connection has the P_Key of its partition.", "IBTA Vol 1 §9.2, §10.9", func(t *tester) {
 		_, r := answered(t)
 		equal(r, "P_Key", r.PKey, wire.DefaultPKey, "%#x")
@@ -112,9 +116,10 @@ var headers = []entry{
 			refresh(ip)
 		})
 	}},
-	{"ICRC-FECN", "The ICRC does not cover the byte of FECN and BECN, which switches change.", "IBTA Vol 1 §7.8.1, annex A17.3.3", func(t *tester) {
-		accepted(t, func(_, packet []byte) { packet[4] |= 0x80 })
-	}},
+	{"ICRC-FECN", "The ICRC does not cover the byte of FECN and BECN, which switches change.", "IBTA Vol 1 §7.8.1, annex A17.3.3",
+		func(t *tester) {
+			accepted(t, func(_, packet []byte) { packet[4] |= 0x80 })
+		}},
 }
 
 // refresh computes an IPv4 header's checksum.

@@ -6,16 +6,18 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
 
-// word is a 64-bit number as a program of the target's has it in memory. The byte order is this machine's, as the lab's usually is.
+// word returns a 64-bit integer as in the target's memory. The target is assumed to have this
+// machine's byte order.
 func word(v uint64) []byte { return binary.NativeEndian.AppendUint64(nil, v) }
 
 var writes = []entry{
-	{"WRITE-ONLY", "A WRITE places its payload at the address that its RETH names, and nothing beside it.", "IBTA Vol 1 §9.4.3", func(t *tester) {
-		q := t.rc()
-		t.send(q.write(16, pattern(8, 1)))
-		t.reply().ack(firstPSN)
-		q.holds(8, append(append(make([]byte, 8), pattern(8, 1)...), make([]byte, 8)...))
-	}},
+	{"WRITE-ONLY", "A WRITE places its payload at the address that its RETH names, and nothing beside it.", "IBTA Vol 1 §9.4.3",
+		func(t *tester) {
+			q := t.rc()
+			t.send(q.write(16, pattern(8, 1)))
+			t.reply().ack(firstPSN)
+			q.holds(8, append(append(make([]byte, 8), pattern(8, 1)...), make([]byte, 8)...))
+		}},
 	{"WRITE-PAD", "The pad bytes of a WRITE are not placed.", "IBTA Vol 1 §9.2", func(t *tester) {
 		q := t.rc()
 		t.send(q.write(0, pattern(5, 1)))
@@ -99,12 +101,13 @@ var sends = []entry{
 		is(t, "the completion's length", q.completion().ByteLen, uint32(len(data)))
 		q.holds(0, data)
 	}},
-	{"RNR-NAK", "A SEND for which there is no receive request is answered with an RNR NAK of its PSN.", "IBTA Vol 1 §9.7.5.2.8", func(t *tester) {
-		q := t.rc()
-		t.send(q.packet(wire.RCSendOnly, pattern(20, 1)))
-		r := t.reply().opcode(wire.RCAck).psn(firstPSN)
-		equal(r, "syndrome", r.AETH.Type(), wire.RNRNak, "%#x")
-	}},
+	{"RNR-NAK", "A SEND for which there is no receive request is answered with an RNR NAK of its PSN.", "IBTA Vol 1 §9.7.5.2.8",
+		func(t *tester) {
+			q := t.rc()
+			t.send(q.packet(wire.RCSendOnly, pattern(20, 1)))
+			r := t.reply().opcode(wire.RCAck).psn(firstPSN)
+			equal(r, "syndrome", r.AETH.Type(), wire.RNRNak, "%#x")
+		}},
 	{"RNR-TIMER", "An RNR NAK has the queue pair's minimal RNR timer, or a longer one.", "IBTA Vol 1 §9.7.5.2.8", func(t *tester) {
 		q := t.rc(func(s *settings) { s.MinRNR = 20 })
 		t.send(q.packet(wire.RCSendOnly, pattern(20, 1)))
@@ -142,12 +145,13 @@ var sends = []entry{
 }
 
 var reads = []entry{
-	{"READ-ONLY", "A READ of no more than a path MTU is answered with one packet of the data, at its PSN.", "IBTA Vol 1 §9.4.4", func(t *tester) {
-		q := t.rc()
-		q.put(40, pattern(21, 1))
-		t.send(q.read(40, 21))
-		t.reply().opcode(wire.RCReadResponseOnly).psn(firstPSN).payload(pattern(21, 1))
-	}},
+	{"READ-ONLY", "A READ of no more than a path MTU is answered with one packet of the data, at its PSN.", "IBTA Vol 1 §9.4.4",
+		func(t *tester) {
+			q := t.rc()
+			q.put(40, pattern(21, 1))
+			t.send(q.read(40, 21))
+			t.reply().opcode(wire.RCReadResponseOnly).psn(firstPSN).payload(pattern(21, 1))
+		}},
 	{"READ-LONG", "A longer READ is answered with a First, Middle and a Last packet, at the request's PSN and those that follow.",
 		"IBTA Vol 1 §9.4.4", func(t *tester) {
 			q, data := t.rc(), pattern(2*mtu+100, 7)

@@ -6,7 +6,7 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
 
-// without takes a right from the region, or from the queue pair.
+// without removes a right from the region or from the queue pair.
 func without(right string, ofQP bool) func(*settings) {
 	return func(s *settings) {
 		rights := &s.MRAccess
@@ -17,9 +17,10 @@ func without(right string, ofQP bool) func(*settings) {
 	}
 }
 
-// refused is a case in which a request is answered with a NAK that ends the connection, and nothing is changed. Requests that
-// are to be accepted may come before.
-func refused(id, statement, source string, syndrome uint8, request func(*qp) (before []*wire.Packet, bad *wire.Packet), change ...func(*settings)) entry {
+// refused returns a case in which a request is answered with a NAK that ends the connection, and
+// changes no memory. Valid requests may precede it.
+func refused(id, statement, source string, syndrome uint8, request func(*qp) (before []*wire.Packet, bad *wire.Packet),
+	change ...func(*settings)) entry {
 	return entry{id, statement, source, func(t *tester) {
 		q := t.rc(change...)
 		before, bad := request(q)
@@ -36,12 +37,12 @@ func refused(id, statement, source string, syndrome uint8, request func(*qp) (be
 	}}
 }
 
-// only is a request without others before.
+// only returns a request without requests before it.
 func only(f func(*qp) *wire.Packet) func(*qp) ([]*wire.Packet, *wire.Packet) {
 	return func(q *qp) ([]*wire.Packet, *wire.Packet) { return nil, f(q) }
 }
 
-// here is where requests that are refused aim at.
+// here is the target offset of refused requests.
 const here = 8192
 
 var (
@@ -99,7 +100,8 @@ var refusals = []entry{
 			p.RETH.Addr = 1<<64 - 32
 			return p
 		})),
-	refused("RANGE-LENGTH", "The first packet of a WRITE whose whole length does not fit in the region is answered with a NAK, remote access error.",
+	refused("RANGE-LENGTH",
+		"The first packet of a WRITE whose whole length does not fit in the region is answered with a NAK, remote access error.",
 		accessClause, access, only(func(q *qp) *wire.Packet { return q.rdma(wire.RCWriteFirst, here, memory, pattern(mtu, 1)) })),
 	refused("RANGE-READ", "A READ that ends behind the region is answered with a NAK, remote access error.", accessClause, access,
 		only(func(q *qp) *wire.Packet { return q.read(memory-63, 64) })),
@@ -147,7 +149,10 @@ var refusals = []entry{
 			return sending(q), q.packet(wire.RCWriteLast, pattern(8, 1))
 		}),
 	refused("LENGTH-FIRST-SHORT", "A first packet shorter than the path MTU is answered with a NAK, invalid request.",
-		"IBTA Vol 1 §9.7.4.1", invalid, only(func(q *qp) *wire.Packet { return q.rdma(wire.RCWriteFirst, here, 2*mtu, pattern(mtu-4, 1)) })),
+		"IBTA Vol 1 §9.7.4.1", invalid, only(func(q *qp) *wire.Packet {
+			return q.rdma(wire.RCWriteFirst, here, 2*mtu,
+				pattern(mtu-4, 1))
+		})),
 	refused("LENGTH-MIDDLE-SHORT", "A middle packet shorter than the path MTU is answered with a NAK, invalid request.",
 		"IBTA Vol 1 §9.7.4.1", invalid, func(q *qp) ([]*wire.Packet, *wire.Packet) {
 			first := q.rdma(wire.RCWriteFirst, 0, 3*mtu, pattern(mtu, 1))

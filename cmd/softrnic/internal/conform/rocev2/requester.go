@@ -5,19 +5,20 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
 
-// patient is a QP of the target that repeats nothing by itself while a case lasts.
+// patient makes the target's timeout longer than a case.
 func patient(s *settings) { s.Timeout = 20 }
 
-// theirs is memory of the tester's that requests of the target name. There is none: the tester looks at the packets.
+// The tester's memory that requests of the target name. It does not exist: the tester checks the
+// packets.
 const (
 	theirAddr = 0x123456789abcd000
 	theirKey  = 0x00c0ffee
 )
 
-// theirImm are the immediate data of the target's requests, if they have any.
+// theirImm is the immediate data of the target's requests, if they have any.
 const theirImm = 0x0a0b0c0d
 
-// post has the target post a request of length bytes.
+// post makes the target post a request of length bytes.
 func (q *qp) post(opcode string, length int, change ...func(*control.Send)) {
 	s := control.Send{Opcode: opcode, RemoteAddr: theirAddr, RKey: theirKey, Imm: theirImm}
 	for _, f := range change {
@@ -26,13 +27,13 @@ func (q *qp) post(opcode string, length int, change ...func(*control.Send)) {
 	q.t.do(&control.Request{Op: control.PostSend, QP: q.handle, WRID: 3, Length: length, Send: &s})
 }
 
-// answer is a response of the tester to the request with a PSN.
+// answer returns a response of the tester to the request with a PSN.
 func (q *qp) answer(syndrome uint8, psn, msn uint32) *wire.Packet {
 	return &wire.Packet{BTH: wire.BTH{Opcode: wire.RCAck, PKey: wire.DefaultPKey, DestQP: q.num, PSN: psn, MigReq: true},
 		AETH: wire.AETH{Syndrome: syndrome, MSN: msn}}
 }
 
-// ends is a case in which an answer to a WRITE completes it with a status.
+// ends returns a case in which an answer to a WRITE completes it with a status.
 func ends(id, statement string, syndrome uint8, status string) entry {
 	return entry{id, statement, "IBTA Vol 1 §9.9.2", func(t *tester) {
 		q := t.rc(patient)
@@ -76,12 +77,13 @@ var requester = []entry{
 		r := t.reply().opcode(wire.RCWriteOnly)
 		equal(r, "reserved 7", r.Reserved7, 0, "%#x")
 	}},
-	{"REQ-MIGRATION", "A request of a connection without an alternate path has MigReq set: it is in the state Migrated.", migrated, func(t *tester) {
-		q := t.rc(patient)
-		q.post("RDMA_WRITE", 8)
-		r := t.reply().opcode(wire.RCWriteOnly)
-		equal(r, "MigReq", r.MigReq, true, "%v")
-	}},
+	{"REQ-MIGRATION", "A request of a connection without an alternate path has MigReq set: it is in the state Migrated.", migrated,
+		func(t *tester) {
+			q := t.rc(patient)
+			q.post("RDMA_WRITE", 8)
+			r := t.reply().opcode(wire.RCWriteOnly)
+			equal(r, "MigReq", r.MigReq, true, "%v")
+		}},
 	{"REQ-READ-PSN", "The request behind a READ leaves out the PSNs of the READ's response.", "IBTA Vol 1 §9.7.1", func(t *tester) {
 		q := t.rc(patient)
 		q.post("RDMA_READ", 2*mtu+8)

@@ -8,8 +8,9 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
 
-// requests is what a requester writes in its packets, and when it sends them. The layout of the headers is public in Wireshark's
-// dissector and in rdma-core's headers, which name the sections of §9.2 and §9.3.
+// requests has the cases of a requester's packets: their fields and when they are sent. The layout
+// of the headers is public in Wireshark's dissector and in rdma-core's headers, which name the
+// sections of §9.2 and §9.3.
 var requests = []entry{
 	{"REQ-ACKREQ", "The last packet of a request behind which there is none asks for an acknowledgement.", suite.Observed, func(t *tester) {
 		q := t.rc(patient)
@@ -36,23 +37,25 @@ var requests = []entry{
 		r := t.reply().opcode(wire.RCSendOnly)
 		equal(r, "solicited", r.Solicited, true, "%v")
 	}},
-	{"REQ-WRITE-RETH", "The RETH of a WRITE has the address, the R_Key and the whole length of the request.", "IBTA Vol 1 §9.3.3", func(t *tester) {
-		q := t.rc(patient)
-		q.post("RDMA_WRITE", mtu+8)
-		t.reply().opcode(wire.RCWriteFirst).reth(theirAddr, mtu+8)
-	}},
+	{"REQ-WRITE-RETH", "The RETH of a WRITE has the address, the R_Key and the whole length of the request.", "IBTA Vol 1 §9.3.3",
+		func(t *tester) {
+			q := t.rc(patient)
+			q.post("RDMA_WRITE", mtu+8)
+			t.reply().opcode(wire.RCWriteFirst).reth(theirAddr, mtu+8)
+		}},
 	{"REQ-READ-RETH", "The RETH of a READ has the address, the R_Key and the length of the request.", "IBTA Vol 1 §9.3.3", func(t *tester) {
 		q := t.rc(patient)
 		q.post("RDMA_READ", 2*mtu+8)
 		t.reply().opcode(wire.RCReadRequest).reth(theirAddr, 2*mtu+8)
 	}},
-	{"REQ-SWAP-ETH", "The AtomicETH of CMP_SWAP has the address, the R_Key, the swap and the compare data.", "IBTA Vol 1 §9.3.5", func(t *tester) {
-		q := t.rc(patient)
-		q.post("CMP_SWAP", 8, func(s *control.Send) { s.CompareAdd, s.Swap = 0x1111222233334444, 0x5555666677778888 })
-		r := t.reply().opcode(wire.RCCmpSwap).atomic()
-		equal(r, "swap or add data", r.AtomicETH.Swap, 0x5555666677778888, "%#x")
-		equal(r, "compare data", r.AtomicETH.Compare, 0x1111222233334444, "%#x")
-	}},
+	{"REQ-SWAP-ETH", "The AtomicETH of CMP_SWAP has the address, the R_Key, the swap and the compare data.", "IBTA Vol 1 §9.3.5",
+		func(t *tester) {
+			q := t.rc(patient)
+			q.post("CMP_SWAP", 8, func(s *control.Send) { s.CompareAdd, s.Swap = 0x1111222233334444, 0x5555666677778888 })
+			r := t.reply().opcode(wire.RCCmpSwap).atomic()
+			equal(r, "swap or add data", r.AtomicETH.Swap, 0x5555666677778888, "%#x")
+			equal(r, "compare data", r.AtomicETH.Compare, 0x1111222233334444, "%#x")
+		}},
 	{"REQ-ADD-ETH", "The AtomicETH of FETCH_ADD has the address, the R_Key, and what is to be added in the place of the swap data.",
 		"IBTA Vol 1 §9.3.5", func(t *tester) {
 			q := t.rc(patient)
@@ -100,7 +103,7 @@ func (r *reply) reth(addr uint64, length uint32) {
 	equal(r, "length", r.RETH.Length, length, "%d")
 }
 
-// atomic checks what an atomic request names.
+// atomic checks the address and R_Key of an atomic request.
 func (r *reply) atomic() *reply {
 	// The AtomicETH has the address and the R_Key where the RETH has them.
 	equal(r, "address", r.AtomicETH.Addr, theirAddr, "%#x")
@@ -108,14 +111,15 @@ func (r *reply) atomic() *reply {
 	return r
 }
 
-// retries is what a requester does without an answer, or with one that refuses.
+// retries has the cases of a requester without an answer or with a NAK.
 var retries = []entry{
-	{"REQ-RETRY-EXHAUSTED", "A request that is never answered completes with a retry error.", "IBTA Vol 1 §9.7.6.1.3, C9-140", func(t *tester) {
-		q := t.rc()
-		q.post("RDMA_WRITE", 8)
-		t.reply().opcode(wire.RCWriteOnly)
-		is(t, "the completion's status", q.completion().Status, "RETRY_EXC_ERR")
-	}},
+	{"REQ-RETRY-EXHAUSTED", "A request that is never answered completes with a retry error.", "IBTA Vol 1 §9.7.6.1.3, C9-140",
+		func(t *tester) {
+			q := t.rc()
+			q.post("RDMA_WRITE", 8)
+			t.reply().opcode(wire.RCWriteOnly)
+			is(t, "the completion's status", q.completion().Status, "RETRY_EXC_ERR")
+		}},
 	{"REQ-RETRY-COUNT", "A request is repeated no less often than retry_cnt says.", "IBTA Vol 1 §9.7.6.1.3", func(t *tester) {
 		q := t.rc(func(s *settings) { s.Retry = 3 })
 		q.post("RDMA_WRITE", 8)
@@ -128,29 +132,31 @@ var retries = []entry{
 		q.post("RDMA_WRITE", 8)
 		t.reply().opcode(wire.RCWriteOnly)
 		is(t, "the completion's status", q.completion().Status, "RETRY_EXC_ERR")
-		t.sync(func(*reply) {}) // repetitions
+		t.sync(func(*reply) {}) // retransmissions
 		q.post("RDMA_WRITE", 8)
 		t.silent()
 	}},
-	{"REQ-RNR-WAIT", "A SEND that is answered with an RNR NAK is not repeated before its timer has run out.", "IBTA Vol 1 §9.7.5.2.8", func(t *tester) {
-		const timer = 26 // 81.92 ms
-		q := t.rc(patient)
-		q.post("SEND", 8)
-		t.reply().opcode(wire.RCSendOnly)
-		asked := time.Now()
-		t.send(q.answer(wire.RNRNak|timer, theirPSN, 0))
-		t.reply().opcode(wire.RCSendOnly)
-		is(t, "that the time has passed", time.Since(asked) >= wire.RNRTimer(timer), true)
-	}},
-	{"REQ-RNR-FOREVER", "With an rnr_retry of 7 a SEND is repeated however often it is answered with an RNR NAK.", suite.Observed, func(t *tester) {
-		q := t.rc(patient, func(s *settings) { s.RNRRetry = 7 })
-		q.post("SEND", 8)
-		for range 9 {
+	{"REQ-RNR-WAIT", "A SEND that is answered with an RNR NAK is not repeated before its timer has run out.", "IBTA Vol 1 §9.7.5.2.8",
+		func(t *tester) {
+			const timer = 26 // 81.92 ms
+			q := t.rc(patient)
+			q.post("SEND", 8)
+			t.reply().opcode(wire.RCSendOnly)
+			asked := time.Now()
+			t.send(q.answer(wire.RNRNak|timer, theirPSN, 0))
+			t.reply().opcode(wire.RCSendOnly)
+			is(t, "that the time has passed", time.Since(asked) >= wire.RNRTimer(timer), true)
+		}},
+	{"REQ-RNR-FOREVER", "With an rnr_retry of 7 a SEND is repeated however often it is answered with an RNR NAK.", suite.Observed,
+		func(t *tester) {
+			q := t.rc(patient, func(s *settings) { s.RNRRetry = 7 })
+			q.post("SEND", 8)
+			for range 9 {
+				t.reply().opcode(wire.RCSendOnly).psn(theirPSN)
+				t.send(q.answer(wire.RNRNak|1, theirPSN, 0))
+			}
 			t.reply().opcode(wire.RCSendOnly).psn(theirPSN)
-			t.send(q.answer(wire.RNRNak|1, theirPSN, 0))
-		}
-		t.reply().opcode(wire.RCSendOnly).psn(theirPSN)
-	}},
+		}},
 	{"REQ-RNR-BEHIND", "What is behind a SEND that is answered with an RNR NAK is sent again behind it.", suite.Observed, func(t *tester) {
 		q := t.rc(patient)
 		q.post("SEND", 8)
@@ -216,15 +222,16 @@ var retries = []entry{
 		q.none()
 		q.state("RTS")
 	}},
-	{"REQ-ACK-COALESCED", "An acknowledgement completes the requests before the one that it names, too.", "IBTA Vol 1 §9.7.5.1.2", func(t *tester) {
-		q := t.rc(patient)
-		q.post("RDMA_WRITE", 8)
-		q.post("RDMA_WRITE", 8)
-		t.reply().opcode(wire.RCWriteOnly)
-		t.reply().opcode(wire.RCWriteOnly)
-		t.send(q.answer(wire.AckUnlimited, theirPSN+1, 2))
-		is(t, "the completions' statuses", q.completions(2), "SUCCESS SUCCESS")
-	}},
+	{"REQ-ACK-COALESCED", "An acknowledgement completes the requests before the one that it names, too.", "IBTA Vol 1 §9.7.5.1.2",
+		func(t *tester) {
+			q := t.rc(patient)
+			q.post("RDMA_WRITE", 8)
+			q.post("RDMA_WRITE", 8)
+			t.reply().opcode(wire.RCWriteOnly)
+			t.reply().opcode(wire.RCWriteOnly)
+			t.send(q.answer(wire.AckUnlimited, theirPSN+1, 2))
+			is(t, "the completions' statuses", q.completions(2), "SUCCESS SUCCESS")
+		}},
 	{"REQ-ACK-PKEY", "An acknowledgement of another partition completes nothing.", "IBTA Vol 1 §9.6.1, §10.9", func(t *tester) {
 		q := t.rc(patient)
 		q.post("RDMA_WRITE", 8)

@@ -6,21 +6,22 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
 
-// readResponse is one packet of a READ's response.
+// readResponse returns one packet of a READ response.
 func (q *qp) readResponse(op wire.Opcode, psn uint32, data []byte) *wire.Packet {
 	p := q.answer(wire.AckUnlimited, psn, 1)
 	p.Opcode, p.Payload, p.Pad = op, data, wire.PadLen(len(data))
 	return p
 }
 
-// atomicResponse is an atomic's response.
+// atomicResponse returns the response to an atomic.
 func (q *qp) atomicResponse(psn uint32, original uint64) *wire.Packet {
 	p := q.answer(wire.AckUnlimited, psn, 1)
 	p.Opcode, p.AtomicAckETH.Orig = wire.RCAtomicAck, original
 	return p
 }
 
-// reading has the target READ length bytes, and its request go out. What the READ may change is filled before.
+// reading makes the target post a READ of length bytes and waits for the request. The destination
+// is filled before.
 func reading(t *tester, length int, change ...func(*settings)) *qp {
 	q := t.rc(append([]func(*settings){patient}, change...)...)
 	q.put(0, pattern(4096, 0x55))
@@ -29,14 +30,16 @@ func reading(t *tester, length int, change ...func(*settings)) *qp {
 	return q
 }
 
-// unmoved checks that a response has neither completed the READ nor changed what is behind its first n bytes.
+// unmoved checks that a response has neither completed the READ nor changed memory behind its first
+// n bytes.
 func (q *qp) unmoved(n int) {
-	q.t.sync(func(*reply) {}) // it may ask again
+	q.t.sync(func(*reply) {}) // it may retransmit the request
 	q.none()
 	q.holds(n, pattern(4096, 0x55)[n:])
 }
 
-// unlucky checks that a response has not completed its request with success. It may have ended the connection, or be dropped.
+// unlucky checks that a response has not completed its request with success. The target may drop it
+// or end the connection.
 func (q *qp) unlucky() {
 	q.t.sync(func(*reply) {})
 	for _, c := range q.t.do(&control.Request{Op: control.Poll, QP: q.handle}).Completions {
@@ -45,7 +48,7 @@ func (q *qp) unlucky() {
 	is(q.t, "that the bytes around the region are intact", q.t.do(&control.Request{Op: control.Guard, QP: q.handle}).Intact, true)
 }
 
-// swapping has the target post an atomic, and its request go out.
+// swapping makes the target post an atomic and waits for the request.
 func swapping(t *tester) *qp {
 	q := t.rc(patient)
 	q.put(0, pattern(4096, 0x55))
@@ -54,22 +57,25 @@ func swapping(t *tester) *qp {
 	return q
 }
 
-// responses is what a requester makes of the responses to READs and atomics.
+// responses has the cases of responses to READs and atomics.
 var responses = []entry{
 	{"REQ-READ-LONG", "The packets of a READ response are placed one behind the other.", "IBTA Vol 1 §9.4.4", func(t *tester) {
 		q, data := reading(t, 2*mtu+8), pattern(2*mtu+8, 3)
-		t.send(q.readResponse(wire.RCReadResponseFirst, theirPSN, data[:mtu]), q.readResponse(wire.RCReadResponseMiddle, theirPSN+1, data[mtu:2*mtu]),
+		t.send(q.readResponse(wire.RCReadResponseFirst, theirPSN, data[:mtu]),
+			q.readResponse(wire.RCReadResponseMiddle, theirPSN+1, data[mtu:2*mtu]),
 			q.readResponse(wire.RCReadResponseLast, theirPSN+2, data[2*mtu:]))
 		is(t, "the completion's status", q.completion().Status, "SUCCESS")
 		q.holds(0, data)
 	}},
 	{"REQ-READ-GAP", "A READ of whose response a packet is missing is not complete.", "IBTA Vol 1 §9.4.4", func(t *tester) {
 		q, data := reading(t, 2*mtu+8), pattern(2*mtu+8, 3)
-		t.send(q.readResponse(wire.RCReadResponseFirst, theirPSN, data[:mtu]), q.readResponse(wire.RCReadResponseLast, theirPSN+2, data[2*mtu:]))
+		t.send(q.readResponse(wire.RCReadResponseFirst, theirPSN, data[:mtu]),
+			q.readResponse(wire.RCReadResponseLast, theirPSN+2, data[2*mtu:]))
 		t.sync(func(*reply) {})
 		q.none()
 	}},
-	{"REQ-READ-AGAIN", "What is missing of a READ's response is requested again, at the PSN and the address from which on it is missing.", suite.Observed,
+	{"REQ-READ-AGAIN", "What is missing of a READ's response is requested again, at the PSN and the address from which on it is missing.",
+		suite.Observed,
 		func(t *tester) {
 			q, data := reading(t, 2*mtu+8, func(s *settings) { s.Timeout, s.Retry = 17, 3 }), pattern(2*mtu+8, 3) // half a second: a busy tester answers within it
 			t.send(q.readResponse(wire.RCReadResponseFirst, theirPSN, data[:mtu]))
@@ -87,32 +93,36 @@ var responses = []entry{
 		t.sendRaw(d)
 		q.unmoved(0)
 	}},
-	{"REQ-READ-DUPLICATE", "A READ response that comes again, when its READ is complete, changes nothing.", suite.Observed, func(t *tester) {
-		q := reading(t, 8)
-		t.send(q.readResponse(wire.RCReadResponseOnly, theirPSN, pattern(8, 3)))
-		is(t, "the completion's status", q.completion().Status, "SUCCESS")
-		t.send(q.readResponse(wire.RCReadResponseOnly, theirPSN, pattern(8, 4)))
-		q.t.others()
-		q.none()
-		q.holds(0, pattern(8, 3))
-	}},
-	{"REQ-READ-SHORT", "A READ response with fewer bytes than were requested does not complete the READ with success.", suite.Observed, func(t *tester) {
-		q := reading(t, 64)
-		t.send(q.readResponse(wire.RCReadResponseOnly, theirPSN, pattern(32, 3)))
-		q.unlucky()
-	}},
+	{"REQ-READ-DUPLICATE", "A READ response that comes again, when its READ is complete, changes nothing.", suite.Observed,
+		func(t *tester) {
+			q := reading(t, 8)
+			t.send(q.readResponse(wire.RCReadResponseOnly, theirPSN, pattern(8, 3)))
+			is(t, "the completion's status", q.completion().Status, "SUCCESS")
+			t.send(q.readResponse(wire.RCReadResponseOnly, theirPSN, pattern(8, 4)))
+			q.t.others()
+			q.none()
+			q.holds(0, pattern(8, 3))
+		}},
+	{"REQ-READ-SHORT", "A READ response with fewer bytes than were requested does not complete the READ with success.", suite.Observed,
+		func(t *tester) {
+			q := reading(t, 64)
+			t.send(q.readResponse(wire.RCReadResponseOnly, theirPSN, pattern(32, 3)))
+			q.unlucky()
+		}},
 	{"REQ-READ-MORE", "Of a READ response with more bytes than were requested, no more are placed.", suite.Observed, func(t *tester) {
 		q := reading(t, 8)
 		t.send(q.readResponse(wire.RCReadResponseOnly, theirPSN, pattern(64, 3)))
 		t.sync(func(*reply) {})
 		q.holds(8, pattern(4096, 0x55)[8:])
 	}},
-	{"REQ-READ-MIDDLE-SHORT", "A middle packet of a READ response that is shorter than the path MTU does not let the READ succeed.", suite.Observed, func(t *tester) {
-		q, data := reading(t, 2*mtu+8), pattern(2*mtu+8, 3)
-		t.send(q.readResponse(wire.RCReadResponseFirst, theirPSN, data[:mtu]), q.readResponse(wire.RCReadResponseMiddle, theirPSN+1, data[mtu:2*mtu-4]),
-			q.readResponse(wire.RCReadResponseLast, theirPSN+2, data[2*mtu:]))
-		q.unlucky()
-	}},
+	{"REQ-READ-MIDDLE-SHORT", "A middle packet of a READ response that is shorter than the path MTU does not let the READ succeed.",
+		suite.Observed, func(t *tester) {
+			q, data := reading(t, 2*mtu+8), pattern(2*mtu+8, 3)
+			t.send(q.readResponse(wire.RCReadResponseFirst, theirPSN, data[:mtu]),
+				q.readResponse(wire.RCReadResponseMiddle, theirPSN+1, data[mtu:2*mtu-4]),
+				q.readResponse(wire.RCReadResponseLast, theirPSN+2, data[2*mtu:]))
+			q.unlucky()
+		}},
 	{"REQ-READ-ACK", "An acknowledgement without data does not complete a READ.", suite.Observed, func(t *tester) {
 		q := reading(t, 8)
 		t.send(q.answer(wire.AckUnlimited, theirPSN, 1))
@@ -135,12 +145,13 @@ var responses = []entry{
 		t.send(q.readResponse(wire.RCReadResponseOnly, theirPSN+1, pattern(8, 3)))
 		is(t, "the completions' statuses", q.completions(2), "SUCCESS SUCCESS")
 	}},
-	{"REQ-ATOMIC-RESPONSE", "The original value in an atomic's response is placed in the memory of the atomic.", "IBTA Vol 1 §9.4.5", func(t *tester) {
-		q := swapping(t)
-		t.send(q.atomicResponse(theirPSN, 0x0102030405060708))
-		is(t, "the completion's status", q.completion().Status, "SUCCESS")
-		q.holds(0, word(0x0102030405060708))
-	}},
+	{"REQ-ATOMIC-RESPONSE", "The original value in an atomic's response is placed in the memory of the atomic.", "IBTA Vol 1 §9.4.5",
+		func(t *tester) {
+			q := swapping(t)
+			t.send(q.atomicResponse(theirPSN, 0x0102030405060708))
+			is(t, "the completion's status", q.completion().Status, "SUCCESS")
+			q.holds(0, word(0x0102030405060708))
+		}},
 	{"REQ-ATOMIC-UNSENT", "An atomic's response of a PSN that was not requested changes nothing.", suite.Observed, func(t *tester) {
 		q := swapping(t)
 		t.send(q.atomicResponse(theirPSN+5, 0x0102030405060708))
@@ -152,15 +163,16 @@ var responses = []entry{
 		q.unlucky()
 		q.holds(0, pattern(8, 0x55))
 	}},
-	{"REQ-ATOMIC-DUPLICATE", "An atomic's response that comes again, when the atomic is complete, changes nothing.", suite.Observed, func(t *tester) {
-		q := swapping(t)
-		t.send(q.atomicResponse(theirPSN, 7))
-		is(t, "the completion's status", q.completion().Status, "SUCCESS")
-		t.send(q.atomicResponse(theirPSN, 9))
-		t.others()
-		q.none()
-		q.holds(0, word(7))
-	}},
+	{"REQ-ATOMIC-DUPLICATE", "An atomic's response that comes again, when the atomic is complete, changes nothing.", suite.Observed,
+		func(t *tester) {
+			q := swapping(t)
+			t.send(q.atomicResponse(theirPSN, 7))
+			is(t, "the completion's status", q.completion().Status, "SUCCESS")
+			t.send(q.atomicResponse(theirPSN, 9))
+			t.others()
+			q.none()
+			q.holds(0, word(7))
+		}},
 	{"REQ-ATOMIC-READ", "The response of a READ does not complete an atomic with success.", suite.Observed, func(t *tester) {
 		q := swapping(t)
 		t.send(q.readResponse(wire.RCReadResponseOnly, theirPSN, pattern(8, 3)))

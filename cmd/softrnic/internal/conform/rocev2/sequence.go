@@ -31,23 +31,25 @@ var sequence = []entry{
 		q.holds(0, make([]byte, 8))
 		q.state("RTS")
 	}},
-	{"PSN-GAP-ONCE", "While the expected request is missing, a gap is answered with one NAK only.", "IBTA Vol 1 §9.7.5.1.2", func(t *tester) {
-		q := t.rc()
-		q.psn++
-		t.send(q.write(0, pattern(8, 1)))
-		t.reply().nak(wire.NakPSNSeq, firstPSN)
-		t.send(q.write(8, pattern(8, 1)))
-		t.silent()
-	}},
-	{"PSN-GAP-MENDED", "When the expected request comes after a NAK, it is executed and acknowledged.", "IBTA Vol 1 §9.7.5.1.2", func(t *tester) {
-		q := t.rc()
-		missing := q.write(0, pattern(8, 1))
-		t.send(q.write(8, pattern(8, 2)))
-		t.reply().nak(wire.NakPSNSeq, firstPSN)
-		t.send(missing)
-		t.reply().ack(firstPSN).msn(1)
-		q.holds(0, pattern(8, 1))
-	}},
+	{"PSN-GAP-ONCE", "While the expected request is missing, a gap is answered with one NAK only.", "IBTA Vol 1 §9.7.5.1.2",
+		func(t *tester) {
+			q := t.rc()
+			q.psn++
+			t.send(q.write(0, pattern(8, 1)))
+			t.reply().nak(wire.NakPSNSeq, firstPSN)
+			t.send(q.write(8, pattern(8, 1)))
+			t.silent()
+		}},
+	{"PSN-GAP-MENDED", "When the expected request comes after a NAK, it is executed and acknowledged.", "IBTA Vol 1 §9.7.5.1.2",
+		func(t *tester) {
+			q := t.rc()
+			missing := q.write(0, pattern(8, 1))
+			t.send(q.write(8, pattern(8, 2)))
+			t.reply().nak(wire.NakPSNSeq, firstPSN)
+			t.send(missing)
+			t.reply().ack(firstPSN).msn(1)
+			q.holds(0, pattern(8, 1))
+		}},
 	{"PSN-GAP-AGAIN", "After a gap was mended, the next one is answered with a NAK of its own.", "IBTA Vol 1 §9.7.5.1.2", func(t *tester) {
 		q := t.rc()
 		missing := q.write(0, pattern(8, 1))
@@ -153,23 +155,24 @@ var sequence = []entry{
 		t.send(q.write(0, pattern(8, 1)))
 		t.reply().nak(wire.NakPSNSeq, firstPSN+1).msn(1)
 	}},
-	{"ACK-COALESCED", "The last of several requests, which alone asks, is acknowledged for all of them.", "IBTA Vol 1 §9.7.5.1.2", func(t *tester) {
-		q := t.rc()
-		var all []*wire.Packet
-		for i := range 3 {
-			p := q.write(8*i, pattern(8, byte(i)))
-			p.AckReq = i == 2
-			all = append(all, p)
-		}
-		t.send(all...)
-		for {
-			// Acknowledgements that nobody has asked for may come before.
-			r := t.reply().opcode(wire.RCAck)
-			if r.PSN == firstPSN+2 || r.PSN < firstPSN || r.PSN > firstPSN+2 {
-				r.ack(firstPSN + 2).msn(3)
-				break
+	{"ACK-COALESCED", "The last of several requests, which alone asks, is acknowledged for all of them.", "IBTA Vol 1 §9.7.5.1.2",
+		func(t *tester) {
+			q := t.rc()
+			var all []*wire.Packet
+			for i := range 3 {
+				p := q.write(8*i, pattern(8, byte(i)))
+				p.AckReq = i == 2
+				all = append(all, p)
 			}
-		}
-		q.holds(16, pattern(8, 2))
-	}},
+			t.send(all...)
+			for {
+				// Unsolicited acknowledgements may come before.
+				r := t.reply().opcode(wire.RCAck)
+				if r.PSN == firstPSN+2 || r.PSN < firstPSN || r.PSN > firstPSN+2 {
+					r.ack(firstPSN + 2).msn(3)
+					break
+				}
+			}
+			q.holds(16, pattern(8, 2))
+		}},
 }

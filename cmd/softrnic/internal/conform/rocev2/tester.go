@@ -1,4 +1,4 @@
-// Package rocev2 is the conformance cases of RoCEv2.
+// Package rocev2 has the conformance cases of RoCEv2.
 package rocev2
 
 import (
@@ -15,18 +15,18 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
 
-// Env is the target, and the way to it.
+// Env is the target and the network to it.
 type Env struct {
 	Peer    *peer.Peer
 	Control *control.Client
-	Wait    time.Duration // for what must come
-	Quiet   time.Duration // for what must not come, after the target has answered something later
+	Wait    time.Duration // for packets that must come
+	Quiet   time.Duration // for packets that must not come, after the target has answered a later request
 
-	qpn    uint32 // the last QP number of this end
-	canary *qp    // tells that the target has dealt with what was sent before
+	qpn    uint32 // the last QP number of the tester
+	canary *qp    // its answer shows that the target has handled all earlier packets
 }
 
-// Terms of the cases' QPs, unless a case says otherwise.
+// Default parameters of the cases' QPs.
 const (
 	mtu      = 1024
 	memory   = 16 << 10 // bytes of a QP's region
@@ -37,34 +37,34 @@ const (
 	theirQKey = 0x11223344 // of the target's QPs for datagrams
 )
 
-// tester is a case that is running against a target.
+// tester is a running case.
 type tester struct {
 	*suite.T
 	*Env
-	replies int // that have arrived for the case's QPs
+	replies int // replies received for the case's QPs
 	probing bool
 	qps     []*qp
-	manages func(packet []byte) bool // tells whether a packet to QP 1 is the case's, if it is about connections
+	manages func(packet []byte) bool // reports whether a packet to QP 1 belongs to the case; nil if the case has no CM
 }
 
-// qp is a QP of the target, and the numbers of this end's.
+// qp is a QP of the target, with the numbers of the tester's QP.
 type qp struct {
 	t        *tester
 	handle   int
 	num, own uint32
-	psn      uint32 // the next request's
+	psn      uint32 // of the next request
 	addr     uint64
 	rkey     uint32
 }
 
-// settings are what a QP is made with.
+// settings are the parameters of a QP.
 type settings struct {
 	control.Create
 	control.Connect
-	ByCM bool // connected by the connection manager, not as Connect says
+	ByCM bool // connected by the connection manager, not by Connect
 }
 
-// do asks the target for something. A case cannot go on without it.
+// do sends a request to the target. If it fails, the case ends.
 func (t *tester) do(r *control.Request) control.Reply {
 	reply, err := t.Control.Do(r)
 	if err != nil {
@@ -73,7 +73,7 @@ func (t *tester) do(r *control.Request) control.Reply {
 	return reply
 }
 
-// rc makes a QP that has all rights, as changed by change.
+// rc creates a QP with all rights, changed by change.
 func (t *tester) rc(change ...func(*settings)) *qp {
 	all := []string{"remote_write", "remote_read", "remote_atomic"}
 	s := settings{control.Create{Type: "RC", Memory: memory, QPAccess: all, MRAccess: all},
@@ -96,10 +96,10 @@ func (t *tester) rc(change ...func(*settings)) *qp {
 	return q
 }
 
-// ud has the target make a QP for datagrams.
+// ud makes the target create a UD QP.
 func ud(s *settings) { s.Type, s.QKey, s.QPAccess, s.MRAccess = "UD", theirQKey, nil, nil }
 
-// packet is a request at the next PSN.
+// packet returns a request at the next PSN.
 func (q *qp) packet(op wire.Opcode, payload []byte) *wire.Packet {
 	p := &wire.Packet{BTH: wire.BTH{Opcode: op, PKey: wire.DefaultPKey, DestQP: q.num, PSN: q.psn, Pad: wire.PadLen(len(payload)),
 		AckReq: true, MigReq: true}, Payload: payload}
@@ -107,19 +107,19 @@ func (q *qp) packet(op wire.Opcode, payload []byte) *wire.Packet {
 	return p
 }
 
-// rdma is a request at the next PSN that names length bytes of the region from off on.
+// rdma returns a request at the next PSN for length bytes of the region from off on.
 func (q *qp) rdma(op wire.Opcode, off int, length int, payload []byte) *wire.Packet {
 	p := q.packet(op, payload)
 	p.RETH = wire.RETH{Addr: q.addr + uint64(off), RKey: q.rkey, Length: uint32(length)}
 	return p
 }
 
-// write is a WRITE of one packet.
+// write returns a WRITE of one packet.
 func (q *qp) write(off int, data []byte) *wire.Packet {
 	return q.rdma(wire.RCWriteOnly, off, len(data), data)
 }
 
-// read is a READ request; it takes a PSN for each packet of the response.
+// read returns a READ request. It takes a PSN for each packet of the response.
 func (q *qp) read(off, length int) *wire.Packet {
 	p := q.rdma(wire.RCReadRequest, off, length, nil)
 	if n := (length + mtu - 1) / mtu; n > 1 {
@@ -128,7 +128,7 @@ func (q *qp) read(off, length int) *wire.Packet {
 	return p
 }
 
-// atomic is an atomic request.
+// atomic returns an atomic request.
 func (q *qp) atomic(op wire.Opcode, off int, compare, swap uint64) *wire.Packet {
 	p := q.packet(op, nil)
 	p.AtomicETH = wire.AtomicETH{Addr: q.addr + uint64(off), RKey: q.rkey, Swap: swap, Compare: compare}
@@ -159,7 +159,8 @@ type reply struct {
 	icrc   bool
 }
 
-// next is the next packet for one of the case's QPs, or the canary's answer to a probe, whose number is 0.
+// next returns the next packet for one of the case's QPs, or the canary's answer to a probe, which
+// has number 0.
 func (t *tester) next(wait time.Duration) (*reply, bool) {
 	for end := time.Now().Add(wait); ; {
 		d, ok := t.Peer.Next(time.Until(end))
@@ -173,11 +174,12 @@ func (t *tester) next(wait time.Duration) (*reply, bool) {
 				return r, true
 			}
 		}
-		if !slices.ContainsFunc(t.qps, func(q *qp) bool { return q.own == dest }) && (dest != mad.QPN || t.manages == nil || !t.manages(b)) {
+		if !slices.ContainsFunc(t.qps, func(q *qp) bool { return q.own == dest }) &&
+			(dest != mad.QPN || t.manages == nil || !t.manages(b)) {
 			continue
 		}
 		t.replies++
-		if m := t.Mutate; m != nil && m.Drop && t.replies >= m.Reply { // what is repeated is lost again
+		if m := t.Mutate; m != nil && m.Drop && t.replies >= m.Reply { // retransmissions are dropped too
 			continue
 		} else if m != nil && !m.Drop && m.Reply == t.replies {
 			d = alter(d, m.Field)
@@ -226,14 +228,14 @@ func (r *reply) msn(want uint32) *reply {
 	return r
 }
 
-// ack is a positive acknowledgement of everything to psn.
+// ack checks that the reply acknowledges all PSNs up to psn.
 func (r *reply) ack(psn uint32) *reply {
 	r.opcode(wire.RCAck).psn(psn)
 	equal(r, "syndrome", r.AETH.Type(), wire.SyndromeACK, "%#x")
 	return r
 }
 
-// nak is a negative acknowledgement with a syndrome, of psn.
+// nak checks that the reply is a NAK with a syndrome and psn.
 func (r *reply) nak(syndrome uint8, psn uint32) *reply {
 	r.opcode(wire.RCAck)
 	equal(r, "syndrome", r.AETH.Syndrome, syndrome, "%#x")
@@ -250,16 +252,18 @@ func (r *reply) payload(want []byte) *reply {
 
 func head(b []byte) []byte { return b[:min(len(b), 32)] }
 
-// alter is a datagram with another value in a field, and otherwise right.
+// alter returns a valid datagram with another value in a field.
 func alter(d peer.Datagram, field string) peer.Datagram {
 	d = bytes.Clone(d)
 	at := map[string]struct {
 		offset int
 		bits   byte
 	}{"opcode": {0, 1}, "version": {1, 1}, "pad": {1, 0x10}, "P_Key": {3, 1}, "reserved 6": {4, 1},
-		"AckReq": {8, 0x80}, "MigReq": {1, 0x40}, "syndrome's highest bit": {12, 0x80}, "reserved 7": {8, 0x2d}, "PSN": {11, 1}, "syndrome": {12, 0x61}, "credits": {12, 1}, "MSN": {15, 1}, "original value": {23, 1},
-		"solicited": {1, 0x80}, "BECN": {4, 0x40}, "destination QP": {7, 1}, "immediate data": {15, 1}, "immediate data of a WRITE": {31, 1},
-		"address": {19, 1}, "R_Key": {23, 1}, "length": {27, 1}, "swap or add data": {31, 1}, "compare data": {39, 1},
+		"AckReq": {8, 0x80}, "MigReq": {1, 0x40}, "syndrome's highest bit": {12, 0x80}, "reserved 7": {8, 0x2d}, "PSN": {11, 1},
+		"syndrome": {12, 0x61}, "credits": {12, 1}, "MSN": {15, 1}, "original value": {23, 1},
+		"solicited": {1, 0x80}, "BECN": {4, 0x40}, "destination QP": {7, 1}, "immediate data": {15, 1},
+		"immediate data of a WRITE": {31, 1},
+		"address":                   {19, 1}, "R_Key": {23, 1}, "length": {27, 1}, "swap or add data": {31, 1}, "compare data": {39, 1},
 		"Q_Key": {15, 1}, "source QP": {19, 1}, "transaction ID": {35, 1}, "MAD attribute": {37, 0x40}, "communication IDs": {51, 1},
 		"reason": {55, 1}, "DREQ's QPN": {54, 1}, "service ID": {59, 1}, "REP's QPN": {58, 1}, "responder resources": {68, 1},
 		"initiator depth": {69, 1}, "MAD": {80, 1}, "REP's private data": {80, 1}, "IP CM header": {203, 1}}
@@ -283,7 +287,7 @@ func alter(d peer.Datagram, field string) peer.Datagram {
 	return d
 }
 
-// silent waits until the target has dealt with what was sent, and fails if there was an answer.
+// silent waits until the target has handled all sent packets, and fails if there was an answer.
 func (t *tester) silent() {
 	if t.Check(0, "silence") {
 		t.Peer.Deliver(t.Peer.Make(&wire.Packet{BTH: wire.BTH{Opcode: wire.RCAck, DestQP: t.qps[0].own, PSN: firstPSN}}))
@@ -293,7 +297,8 @@ func (t *tester) silent() {
 	})
 }
 
-// sync waits until the target has dealt with what was sent before; others is called with what comes meanwhile.
+// sync waits until the target has handled all packets sent before. others is called with replies
+// received meanwhile.
 func (t *tester) sync(others func(*reply)) {
 	if t.canary == nil {
 		maker := &tester{Env: t.Env}
@@ -317,7 +322,7 @@ func (t *tester) sync(others func(*reply)) {
 	}
 }
 
-// is compares something that the target shows through its control connection.
+// is compares a value that the target reports through its control connection.
 func is[V comparable](t *tester, what string, got, want V) { suite.Is(t.T, what, got, want) }
 
 // holds compares a part of the region.
@@ -329,7 +334,7 @@ func (q *qp) holds(off int, want []byte) {
 	}
 }
 
-// put writes to the region, as a local program does.
+// put writes to the region as a local program.
 func (q *qp) put(off int, data []byte) {
 	q.t.do(&control.Request{Op: control.Write, QP: q.handle, Offset: off, Data: data})
 }
@@ -376,7 +381,7 @@ func (q *qp) intact() {
 	is(q.t, "that the bytes around the region are intact", q.t.do(&control.Request{Op: control.Guard, QP: q.handle}).Intact, true)
 }
 
-// pattern is n bytes that differ from those of another seed.
+// pattern returns n bytes that depend on seed.
 func pattern(n int, seed byte) []byte {
 	b := make([]byte, n)
 	for i := range b {

@@ -1,4 +1,4 @@
-// Package suite is what a conformance case is, and how one is run and judged.
+// Package suite defines conformance cases, and runs and judges them.
 package suite
 
 import (
@@ -9,29 +9,30 @@ import (
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/peer"
 )
 
-// Observed is the Source of a statement that no public text makes: what the implementations that are known do.
+// Observed is the Source of a statement without a public text. It describes the behaviour of known
+// implementations.
 const Observed = "observed behaviour"
 
-// Case is one statement, and what shows whether a target keeps to it.
+// Case is one statement with a check of a target's conformance.
 type Case struct {
 	ID        string
 	Statement string
-	Source    string // the clause or the RFC's section that says so, or Observed
-	Harmful   string // which known target does not survive the case, or nothing
+	Source    string // the clause or RFC section with the statement, or Observed
+	Harmful   string // the known targets that the case crashes, or ""
 	Run       func(*T)
 }
 
 // Verdict is the outcome of a case.
 type Verdict string
 
-// The verdicts. Skip is of a case that cannot be judged here, for a reason that is not the target's fault.
+// The verdicts. Skip is for a case that cannot be judged, without a fault of the target.
 const (
 	Pass Verdict = "PASS"
 	Fail Verdict = "FAIL"
 	Skip Verdict = "SKIP"
 )
 
-// Result is a case that was run.
+// Result is the result of a case.
 type Result struct {
 	ID        string        `json:"id"`
 	Statement string        `json:"statement"`
@@ -44,57 +45,59 @@ type Result struct {
 	Checks    []Check       `json:"-"`
 }
 
-// Packet is one that was sent or came back, from the IP header on.
+// Packet is a sent or received packet, from the IP header on.
 type Packet struct {
 	Time time.Time     `json:"time"`
 	Sent bool          `json:"sent"`
 	Data peer.Datagram `json:"data"`
 }
 
-// Check is a comparison that the verdict rests on: of a field of a reply, or of something else that the target shows.
+// Check is a comparison that the verdict depends on: of a field of a reply, or of another value
+// that the target reports.
 type Check struct {
-	Reply int    // which reply of the target, from 1 on; 0 for what is no reply
-	Field string // what was compared
+	Reply int    // number of the target's reply, from 1 on; 0: not a reply
+	Field string // name of the compared value
 }
 
-// Mutation is an alteration of what the target shows, by which a test has a case fail: it alters what a check compares, or
-// drops the reply.
+// Mutation is an alteration of a target's behaviour with which a test makes a case fail. It alters
+// a compared value or drops a reply.
 type Mutation struct {
 	Check
-	Number int // of the check among those of the case, from 1 on; used for what is no reply
+	Number int // number of the check in the case, from 1 on; used if it is not of a reply
 	Drop   bool
 }
 
-// T is a case that is running. Its methods are called on the goroutine that runs the case.
+// T is a running case. Its methods are called on the goroutine that runs the case.
 type T struct {
 	Mutate *Mutation // nil outside tests
 	checks []Check
 	defers []func()
 }
 
-// verdict is what a case ends with early.
+// verdict is the panic value that ends a case early.
 type verdict struct {
 	Verdict
 	reason string
 }
 
-// Failf ends the case: the target does not keep to the statement.
+// Failf ends the case: the target does not conform to the statement.
 func (t *T) Failf(format string, args ...any) { panic(verdict{Fail, fmt.Sprintf(format, args...)}) }
 
 // Skipf ends the case without a judgement.
 func (t *T) Skipf(format string, args ...any) { panic(verdict{Skip, fmt.Sprintf(format, args...)}) }
 
-// Cleanup has f called when the case has ended, the last first.
+// Cleanup registers f to be called after the case, in reverse order.
 func (t *T) Cleanup(f func()) { t.defers = append(t.defers, f) }
 
-// Check notes a comparison, and tells whether the value that the target shows is to be altered before it. That of a reply's
-// field is altered when the reply arrives.
+// Check records a comparison, and reports whether the target's value is to be altered before it. A
+// field of a reply is altered when the reply is received.
 func (t *T) Check(reply int, field string) (alter bool) {
 	t.checks = append(t.checks, Check{reply, field})
 	return t.Mutate != nil && reply == 0 && t.Mutate.Reply == 0 && t.Mutate.Number == len(t.checks)
 }
 
-// Judge runs the case, with m altering what the target shows if it is not nil. The packets are the caller's to add.
+// Judge runs the case with the mutation m, unless it is nil. The caller adds the packets to the
+// result.
 func (c *Case) Judge(m *Mutation) (r Result) {
 	t := &T{Mutate: m}
 	r = c.result(Pass, "")
@@ -118,14 +121,14 @@ func (c *Case) Judge(m *Mutation) (r Result) {
 	return r
 }
 
-// NotRun is the result of a case that is not run.
+// NotRun returns the result of a case that is not run.
 func (c *Case) NotRun(reason string) Result { return c.result(Skip, reason) }
 
 func (c *Case) result(v Verdict, reason string) Result {
 	return Result{ID: c.ID, Statement: c.Statement, Source: c.Source, Harmful: c.Harmful, Verdict: v, Reason: reason}
 }
 
-// Is compares something that the target shows, other than a field of a reply.
+// Is compares a value that the target reports, other than a field of a reply.
 func Is[V comparable](t *T, what string, got, want V) {
 	if t.Check(0, what) {
 		got = another(got)
@@ -135,7 +138,7 @@ func Is[V comparable](t *T, what string, got, want V) {
 	}
 }
 
-// another is a value other than v, which is a string, a bool or an integer.
+// another returns a value other than v, which is a string, a bool or an integer.
 func another[V comparable](v V) V {
 	switch a := reflect.ValueOf(&v).Elem(); a.Kind() {
 	case reflect.String:
