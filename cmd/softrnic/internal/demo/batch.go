@@ -12,11 +12,12 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// operation is an operation and how it completes.
+// operation is an operation with its completions.
 type operation struct {
 	opcode verbs.WROpcode
 	sent   verbs.WCOpcode // at A
-	// receives: the message consumes a receive at B, which completes with received.
+	// receives reports whether the message consumes a receive at B. The receive completes with
+	// received.
 	receives bool
 	received verbs.WCOpcode
 }
@@ -35,8 +36,8 @@ func (op *operation) atomic() bool {
 	return op.opcode == verbs.AtomicCmpAndSwp || op.opcode == verbs.AtomicFetchAndAdd
 }
 
-// missing reports whether a transport lacks the operation. Immediate data of iWARP is a message of its own (RFC 7306), which can
-// follow a WRITE but not be part of a SEND.
+// missing reports whether a transport lacks the operation. Over iWARP, immediate data is a separate
+// message (RFC 7306). It can follow a WRITE but not be part of a SEND.
 func (op *operation) missing(t verbs.Transport) bool {
 	return t == verbs.IWARP && op.opcode == verbs.SendWithImm
 }
@@ -45,7 +46,7 @@ func (op *operation) immediate() bool {
 	return op.opcode == verbs.SendWithImm || op.opcode == verbs.RDMAWriteWithImm
 }
 
-// sizes are the message sizes that the operation is run with.
+// sizes returns the message sizes of the operation.
 func (op *operation) sizes(all []int) []int {
 	if op.atomic() {
 		return []int{8}
@@ -53,7 +54,8 @@ func (op *operation) sizes(all []int) []int {
 	return all
 }
 
-// batches is one operation with one message size. Message i of a batch uses the i-th slot of both buffers.
+// batches runs one operation with one message size. Message i of a batch uses the i-th slot of both
+// buffers.
 type batches struct {
 	*pair
 	transport verbs.Transport
@@ -63,11 +65,11 @@ type batches struct {
 
 	sends []*verbs.SendWR
 	recvs []*verbs.RecvWR
-	want  [][sha256.Size]byte // of each message at its destination
+	want  [][sha256.Size]byte // of each message
 	wcs   []verbs.WC
 }
 
-// measure runs op for twice the given time, once for latency and once for throughput.
+// measure runs op twice for the given time, once for latency and once for throughput.
 func (p *pair) measure(ctx context.Context, t verbs.Transport, op operation, size int, each time.Duration) (result, error) {
 	result := result{Operation: op.opcode.String(), Size: size}
 	if t == verbs.IWARP {
@@ -98,7 +100,7 @@ func (p *pair) measure(ctx context.Context, t verbs.Transport, op operation, siz
 	p50 := latencies[len(latencies)/2]
 	result.P50 = float64(p50.Nanoseconds()) / 1e3
 
-	// If even one message takes long, because the link is bad, a whole window would take too long.
+	// On a bad link a single message takes long, and a whole window would take too long.
 	window := min(len(r.sends), 1+int(8*each/max(p50, 1)))
 	var bits, nanoseconds float64
 	err := repeat(window, func(t time.Duration) {
@@ -123,7 +125,7 @@ func (p *pair) newRun(t verbs.Transport, op operation, size int) *batches {
 	for i := range window {
 		remote := p.b.mr.Addr() + uint64(i*size)
 		if op.atomic() {
-			remote = p.b.mr.Addr() // all atomics are on one word
+			remote = p.b.mr.Addr() // all atomics use one word
 		}
 		r.sends = append(r.sends, &verbs.SendWR{ID: uint64(i), Opcode: op.opcode, Flags: verbs.SendSignaled,
 			SGList: []verbs.SGE{p.a.mr.SGE(i*size, size)}, RemoteAddr: remote, RKey: p.b.mr.RKey()})
@@ -132,8 +134,8 @@ func (p *pair) newRun(t verbs.Transport, op operation, size int) *batches {
 	return r
 }
 
-// batch sends n messages and waits until all are complete. It returns how long that took and how many are at their
-// destination as they were sent.
+// batch sends n messages and waits until all are complete. It returns the time that took, and the
+// number of messages with correct data at their destination.
 func (r *batches) batch(ctx context.Context, n int) (took time.Duration, verified int, err error) {
 	last := r.prepare(n)
 	if r.op.receives {
@@ -146,7 +148,8 @@ func (r *batches) batch(ctx context.Context, n int) (took time.Duration, verifie
 	if err := qp.PostSend(r.sends[:n]...); err != nil {
 		return 0, 0, err
 	}
-	// Over iWARP a WRITE completes when TCP has taken it. A READ of no bytes, posted behind it, completes when it has arrived.
+	// Over iWARP a WRITE completes when TCP has accepted it. A READ of zero bytes, posted behind
+	// it, completes when the WRITE has arrived.
 	if r.transport == verbs.IWARP && r.op.opcode == verbs.RDMAWrite {
 		requests++
 		if err := qp.PostSend(&verbs.SendWR{ID: uint64(n), Opcode: verbs.RDMARead, Flags: verbs.SendSignaled,
@@ -164,7 +167,7 @@ func (r *batches) batch(ctx context.Context, n int) (took time.Duration, verifie
 	if err == nil && r.op.receives {
 		err = r.b.complete(ctx, r.wcs[:n], r.checkReceived)
 		if r.transport == verbs.IWARP {
-			took = time.Since(start) // that TCP has taken it does not mean that it has arrived
+			took = time.Since(start) // the WRITE arrives later than TCP accepts it
 		}
 	}
 	if err != nil {
@@ -177,7 +180,7 @@ func (r *batches) batch(ctx context.Context, n int) (took time.Duration, verifie
 	return took, verified, nil
 }
 
-// verify returns how many of the messages are right at their destination.
+// verify returns the number of messages with correct data at their destination.
 func (r *batches) verify(n int) (verified int) {
 	for i := range n {
 		if sha256.Sum256(slot(r.destination(), i, r.size)) == r.want[i] {
@@ -187,7 +190,7 @@ func (r *batches) verify(n int) (verified int) {
 	return verified
 }
 
-// complete waits for one completion for each of wcs; they must come in the order of posting.
+// complete waits for one completion for each of wcs. They must be in posting order.
 func (end *side) complete(ctx context.Context, wcs []verbs.WC, check func(i int, wc *verbs.WC) error) error {
 	for have := 0; have < len(wcs); {
 		n, err := end.cq.Wait(ctx, wcs[have:])
@@ -218,8 +221,8 @@ func (r *batches) checkReceived(i int, wc *verbs.WC) error {
 	return nil
 }
 
-// prepare makes new random data for n messages and notes what must arrive. For atomics it returns what must be in the
-// word at B in the end.
+// prepare generates random data for n messages and records the expected data. For atomics it
+// returns the expected final value of the word at B.
 func (r *batches) prepare(n int) (last uint64) {
 	if r.op.atomic() {
 		return r.prepareAtomics(n)
@@ -238,7 +241,8 @@ func (r *batches) prepare(n int) (last uint64) {
 	return 0
 }
 
-// prepareAtomics makes a chain of atomics: each must find, and bring back to A, the value that the one before it left.
+// prepareAtomics prepares a chain of atomics. Each must return the value that the one before it has
+// stored.
 func (r *batches) prepareAtomics(n int) (last uint64) {
 	last = r.rand.Uint64()
 	binary.NativeEndian.PutUint64(r.b.mr.Buf(), last)
@@ -257,7 +261,7 @@ func (r *batches) prepareAtomics(n int) (last uint64) {
 	return last
 }
 
-// destination is the buffer that messages arrive in.
+// destination returns the buffer that messages are placed in.
 func (r *batches) destination() []byte {
 	if r.op.atomic() || r.op.opcode == verbs.RDMARead {
 		return r.a.mr.Buf()

@@ -1,4 +1,5 @@
-// Package demo is `softrnic demo`: every RDMA operation between two nodes of this process, with its data verified.
+// Package demo is `softrnic demo`: it runs every RDMA operation between two nodes of this process
+// and verifies the data.
 package demo
 
 import (
@@ -65,7 +66,7 @@ type result struct {
 type report struct {
 	PathMTU  int      `json:"path_mtu"`
 	Results  []result `json:"results"`
-	Verified bool     `json:"verified"` // everything
+	Verified bool     `json:"verified"` // all data is correct
 }
 
 // Validate implements kong's check after parsing.
@@ -104,7 +105,7 @@ func (c *Command) Run(ctx context.Context, e *cli.Env) (err error) {
 	return err
 }
 
-// rows is the number of results that there will be.
+// rows returns the number of expected results.
 func (c *Command) rows() (n int) {
 	for _, op := range operations {
 		n += len(ways) * len(op.sizes(c.Size))
@@ -112,7 +113,7 @@ func (c *Command) rows() (n int) {
 	return n
 }
 
-// way is how messages go, which is a group of columns of the table.
+// way is a path of messages. Each has a group of columns in the table.
 type way struct {
 	name      string
 	transport verbs.Transport // of the QPs
@@ -125,7 +126,7 @@ var ways = []way{
 	{perf.OverNothing, verbs.RoCEv2, true},
 }
 
-// runAll makes the table. It ends with the first row that fails, which is in the table too.
+// runAll produces the table. It ends with the first row that fails, which is included.
 func (c *Command) runAll(ctx context.Context, pairs *pairs, bar *progressbar.ProgressBar) (results []result, err error) {
 	defer func() { _ = bar.Exit() }()
 	for _, op := range operations {
@@ -214,10 +215,11 @@ func (r *report) printTotals(w io.Writer) {
 		}
 		fmt.Fprintf(w, "%-20s all %d messages verified, in %d packets%s\n", way.name+":", messages, packets, of)
 	}
-	fmt.Fprintln(w, "Direct is what nodes of one process do unless packets are forced: with pipe.FramesOnly, or in softrnic perf with --packets.")
+	fmt.Fprintln(w, "Direct is what nodes of one process do unless packets are forced: with pipe.FramesOnly, or in softrnic perf with "+
+		"--packets.")
 }
 
-// cells are the cells of one way in a row.
+// cells returns the cells of one way in a row.
 func (r *result) cells() table.Row {
 	switch {
 	case r.Missing:

@@ -39,8 +39,8 @@ func checkDemo(t *testing.T, code int, r report, stderr string, rows, mtu int) {
 		if row.Messages < 2 || row.Verified != row.Messages || row.P50 <= 0 || row.Size > 0 && row.Gbps <= 0 {
 			t.Errorf("%+v", row)
 		}
-		// Over a wire protocol there are as many packets as the data takes, and more; the direct way has none, but perhaps some
-		// with which the stacks look for each other.
+		// Over a wire protocol there are at least as many packets as the data needs. The direct
+		// path has none, except for neighbour discovery of the stacks.
 		linkMTU := map[int]uint64{1024: 1500, 4096: 4200}[mtu]
 		few := row.Packets*linkMTU < uint64(row.Messages*row.Size) || row.Packets == 0
 		if direct := row.Transport == "in process, direct"; direct && row.Packets > 20 || !direct && few {
@@ -67,7 +67,8 @@ func TestDemoOnABadLinkIntoACapture(t *testing.T) {
 	}
 }
 
-// TestDemoSaysWhatIsWrong: on a link that loses everything the first row fails, which the table and the exit code show.
+// TestDemoSaysWhatIsWrong: on a link that loses all packets the first row fails, as the table and
+// the exit code show.
 func TestDemoSaysWhatIsWrong(t *testing.T) {
 	t.Parallel()
 	code, r, stderr := runDemo(t, "--size=8", "--impair=loss=100%")
@@ -83,7 +84,7 @@ func TestDemoSaysWhatIsWrong(t *testing.T) {
 	}
 }
 
-// TestDemoNoticesWrongData changes a byte behind the transport's back.
+// TestDemoNoticesWrongData changes a byte of received data.
 func TestDemoNoticesWrongData(t *testing.T) {
 	p, err := newPair(&cli.Env{Stdout: io.Discard, Stderr: io.Discard}, &Command{}, false)
 	if err != nil {

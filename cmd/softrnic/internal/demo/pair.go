@@ -16,8 +16,8 @@ import (
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/completion"
 )
 
-// Sizes of the demo: each side registers minBuffer bytes (or one message, if that is more), and at most window
-// messages are outstanding.
+// Sizes of the demo. Each side registers minBuffer bytes, or one message if that is larger. At most
+// window messages are outstanding.
 const (
 	minBuffer = 8 << 20
 	window    = 128
@@ -28,7 +28,7 @@ const (
 type pair struct {
 	a, b *side
 	mtu  verbs.MTU
-	// accepting is B's listener for iWARP, which is connected when it is first used.
+	// accepting is B's listener for iWARP. The connection is made when it is first used.
 	accepting *rdmacm.Listener
 }
 
@@ -43,7 +43,7 @@ type side struct {
 	gid  verbs.GIDEntry
 }
 
-// on is the QP of a transport. Both have the same PD and CQ.
+// on returns the QP of a transport. Both QPs have the same PD and CQ.
 func (end *side) on(t verbs.Transport) *verbs.QP {
 	if t == verbs.IWARP {
 		return end.conn.QP()
@@ -51,7 +51,7 @@ func (end *side) on(t verbs.Transport) *verbs.QP {
 	return end.qp
 }
 
-// pairs are two pairs: one on a switch made with pipe.FramesOnly, and one whose messages go direct.
+// pairs are two pairs: one on a switch with pipe.FramesOnly, and one with the direct path.
 type pairs struct{ wire, direct *pair }
 
 func newPairs(e *cli.Env, c *Command) (*pairs, error) {
@@ -109,17 +109,18 @@ func newPair(e *cli.Env, c *Command, direct bool) (p *pair, err error) {
 		return p, err
 	}
 	p.mtu = port.ActiveMTU
-	// Two processes would exchange these over a socket.
+	// Two processes would exchange these parameters over a socket.
 	if err := p.a.connect(p.b.gid.GID, p.b.qp.Num(), p.mtu); err != nil {
 		return p, err
 	}
 	return p, p.b.connect(p.a.gid.GID, p.a.qp.Num(), p.mtu)
 }
 
-// qpCap is the size of the QPs: one request more than a batch has messages, for the READ behind it (see batches.batch).
+// qpCap has the sizes of the QPs. There is one request more than messages in a batch, for the READ
+// behind it (see batches.batch).
 var qpCap = verbs.QPCap{MaxSendWR: window + 1, MaxRecvWR: window, MaxSendSGE: 1, MaxRecvSGE: 1}
 
-// connectIWARP connects the two sides over iWARP, if they are not connected.
+// connectIWARP connects the two sides over iWARP, unless they are connected.
 func (p *pair) connectIWARP(ctx context.Context) (err error) {
 	if p.accepting != nil {
 		return nil
@@ -175,7 +176,7 @@ func newSide(e *cli.Env, addr string, flags node.LinkFlags, buffer int) (end *si
 		verbs.QPAttrState|verbs.QPAttrPKeyIndex|verbs.QPAttrPort|verbs.QPAttrAccessFlags)
 }
 
-// connect brings the QP to RTS. Both sides start at PSN 0.
+// connect moves the QP to RTS. Both sides start at PSN 0.
 func (end *side) connect(gid verbs.GID, qpn uint32, mtu verbs.MTU) error {
 	device := end.node.Dev.QueryDevice()
 	if err := end.qp.Modify(&verbs.QPAttr{
@@ -190,14 +191,14 @@ func (end *side) connect(gid verbs.GID, qpn uint32, mtu verbs.MTU) error {
 	}
 	return end.qp.Modify(&verbs.QPAttr{
 		QPState: verbs.StateRTS, SQPSN: 0,
-		Timeout:  14, // 67 ms: as ibv_rc_pingpong has it
+		Timeout:  14, // 67 ms, as in ibv_rc_pingpong
 		RetryCnt: 7, RNRRetry: 7,
 		MaxRDAtomic: uint8(min(device.MaxQPInitRDAtom, 128)),
 	}, verbs.QPAttrState|verbs.QPAttrTimeout|verbs.QPAttrRetryCnt|verbs.QPAttrRNRRetry|verbs.QPAttrSQPSN|
 		verbs.QPAttrMaxQPRDAtomic)
 }
 
-// Close destroys what newPair has made, also if it failed midway.
+// Close destroys the objects of newPair, even if it has failed midway.
 func (p *pair) Close() error {
 	var err error
 	if p.accepting != nil {
@@ -206,7 +207,7 @@ func (p *pair) Close() error {
 	return errors.Join(err, p.a.Close(), p.b.Close())
 }
 
-// Close destroys what newSide has made, also if it failed midway.
+// Close destroys the objects of newSide, even if it has failed midway.
 func (end *side) Close() error {
 	if end == nil {
 		return nil

@@ -1,4 +1,4 @@
-// Package devinfo is `softrnic devinfo`: it describes a node's device as ibv_devinfo does.
+// Package devinfo is `softrnic devinfo`: it prints a node's device as ibv_devinfo does.
 package devinfo
 
 import (
@@ -23,7 +23,7 @@ type Command struct {
 	node.Flags
 }
 
-// Run prints.
+// Run prints the devices.
 func (c *Command) Run(e *cli.Env) error {
 	all, err := c.Each()
 	if err != nil {
@@ -96,7 +96,7 @@ func describe(dev *verbs.Device) (*description, error) {
 	return d, nil
 }
 
-// onInterface says which of the machine's interfaces the device is on, and why.
+// onInterface adds the machine's interface that the device is on, and the reason.
 func (d *description) onInterface(name, why string) {
 	text := name
 	if why != "" {
@@ -187,7 +187,7 @@ func portFields(port uint8, p *verbs.PortAttr) []field {
 	}
 }
 
-// What the codes of ibv_port_attr mean.
+// The meanings of the codes of ibv_port_attr.
 var (
 	vls    = map[uint8]string{1: "1", 2: "2", 3: "4", 4: "8", 5: "15"}
 	widths = map[uint8]string{1: "1X", 2: "4X", 4: "8X", 8: "12X", 16: "2X"}
@@ -201,7 +201,7 @@ func guid(g uint64) string {
 	return fmt.Sprintf("%04x:%04x:%04x:%04x", g>>48, g>>32&0xffff, g>>16&0xffff, g&0xffff)
 }
 
-// print writes the description as ibv_devinfo lays it out.
+// print writes the description in the layout of ibv_devinfo.
 func (d *description) print(w io.Writer, verbose bool) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "hca_id:\t%v\n", d.device[0].value)
@@ -242,7 +242,7 @@ func (f field) print(b *strings.Builder, tabs, column int, verbose bool) {
 	fmt.Fprintf(b, "%s%s:%s%s\n", strings.Repeat("\t", tabs), f.name, strings.Repeat("\t", (column-at+7)/8), text)
 }
 
-// json is the description as an object with the names as keys.
+// json returns the description as an object with the names as keys.
 func (d *description) json() map[string]any {
 	object := func(fields []field) map[string]any {
 		m := make(map[string]any, len(fields))

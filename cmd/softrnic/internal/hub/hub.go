@@ -1,4 +1,4 @@
-// Package hub is `softrnic hub`: what shares the machine's addresses between processes.
+// Package hub is `softrnic hub`, which shares the machine's addresses between processes.
 package hub
 
 import (
@@ -43,7 +43,7 @@ func (c *Command) Validate() error {
 	return nil
 }
 
-// Run serves until ctx ends, which is no error.
+// Run serves until ctx ends, and then returns nil.
 func (c *Command) Run(ctx context.Context, e *cli.Env) error {
 	log := slog.New(slog.NewTextHandler(e.Stderr, &slog.HandlerOptions{Level: c.Log}))
 	cfg := hub.Config{Directory: c.Directory, Classifier: rdmatransport.NewClassifier(), Idle: c.Idle, Log: log}

@@ -6,7 +6,7 @@ import (
 	"github.com/softrnic/softrnic/stack/kernel/hub"
 )
 
-// collector is what a hub counts, for Prometheus.
+// collector exports a hub's counters to Prometheus.
 type collector hub.Counters
 
 func desc(name, help string) *prometheus.Desc {
@@ -30,7 +30,8 @@ func (*collector) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(clientsDesc, prometheus.GaugeValue, float64(c.Clients.Load()))
-	for d, n := range map[*prometheus.Desc]uint64{receivedDesc: c.Received.Load(), bytesDesc: c.Bytes.Load(), droppedDesc: c.Dropped.Load()} {
+	for d, n := range map[*prometheus.Desc]uint64{receivedDesc: c.Received.Load(), bytesDesc: c.Bytes.Load(),
+		droppedDesc: c.Dropped.Load()} {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n))
 	}
 }

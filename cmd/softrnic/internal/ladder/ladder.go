@@ -1,6 +1,6 @@
-// Package ladder draws what two ends of a connection send each other as a sequence diagram: a vertical line for each end, time
-// from top to bottom, and an arrow for each packet. What a person looks for stands out: packets that are repeated, negative
-// acknowledgements, gaps and silences.
+// Package ladder draws the packets of a connection as a sequence diagram: a vertical line for each
+// end, time from top to bottom, and an arrow for each packet. Retransmissions, negative
+// acknowledgements, gaps and silences are highlighted.
 package ladder
 
 import (
@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Kind is what an arrow stands for. It has a colour, and a word in the legend.
+// Kind is the kind of packet that an arrow shows. It has a colour and a word in the legend.
 type Kind uint8
 
 const (
@@ -18,27 +18,28 @@ const (
 	Repeated        // a packet that was sent before
 	Negative        // a NAK, a reject, a Terminate
 	NotReady        // an RNR NAK
-	Management      // the set-up of a connection and its end
+	Management      // set-up and end of a connection
 	kinds
 )
 
 // Packet is one packet.
 type Packet struct {
-	Number    int           // in the capture; 0 if it has none
+	Number    int           // in the capture; 0: none
 	Time      time.Duration // since the beginning of the capture
 	FromLeft  bool
 	Kind      Kind
 	Operation string // such as "SEND Middle"
-	// Group is what consecutive packets of one direction and kind that share an arrow have in common, such as "SEND".
+	// Group is the label of an arrow that consecutive packets of one direction and kind share, such
+	// as "SEND".
 	Group string
-	// Sequence is the packet's number in the order of its direction, such as "PSN 5"; of packets that share an arrow, the first
-	// and the last are shown.
+	// Sequence is the packet's sequence number in its direction, such as "PSN 5". An arrow of
+	// several packets shows the first and the last.
 	Sequence string
-	Detail   string // the rest of what its arrow says; a packet that has one has an arrow of its own
-	Remark   string // what it answers or repeats, beside the arrow
-	Missing  string // what is missing before it
+	Detail   string // the rest of the arrow's label; a packet with a Detail does not share an arrow
+	Remark   string // the packet that it answers or retransmits, shown beside the arrow
+	Missing  string // packets missing before it
 	Wrong    []string
-	Title    string // what is shown when the mouse is on the arrow
+	Title    string // tooltip of the arrow
 }
 
 // Chart is one connection.
@@ -46,32 +47,32 @@ type Chart struct {
 	Title       string
 	Left, Right string // the names of the two ends
 	Packets     []Packet
-	Omitted     int // packets that are not in Packets
+	Omitted     int // number of packets that are not in Packets
 }
 
-// MaxRows is how many rows of a chart are drawn.
+// MaxRows is the most rows of a chart.
 const MaxRows = 500
 
-// row is one arrow, or what stands in the place of one.
+// row is one arrow or its replacement.
 type row struct {
-	silence time.Duration // how long nothing was sent before it, if that is long
+	silence time.Duration // the time without packets before it, if long
 	first   Packet
 	last    Packet
 	count   int
-	mixed   bool // the packets have several operations
+	mixed   bool // the packets have different operations
 }
 
-// joined says whether p belongs to the arrow of the packets before it.
+// joined reports whether p shares the arrow of the packets before it.
 func (r *row) joined(p *Packet, silence time.Duration) bool {
 	f := &r.first
 	return silence == 0 && f.FromLeft == p.FromLeft && f.Kind == p.Kind && f.Group == p.Group && p.Group != "" &&
 		f.Detail == "" && p.Detail == "" && p.Missing == "" && len(f.Wrong) == 0 && len(p.Wrong) == 0 && f.Kind != Management
 }
 
-// together is how many packets have to follow each other to share an arrow.
+// together is the least number of consecutive packets that share an arrow.
 const together = 4
 
-// rows are the rows of a chart.
+// rows returns the rows of a chart.
 func (c *Chart) rows() (rows []row, more int) {
 	long := c.longSilence()
 	var runs []row
@@ -113,7 +114,8 @@ func (c *Chart) rows() (rows []row, more int) {
 	return rows, 0
 }
 
-// longSilence is the time between two packets from which on a chart says so: twenty times what is usual in it.
+// longSilence returns the least time between two packets that a chart shows as a silence: twenty
+// times the usual time.
 func (c *Chart) longSilence() time.Duration {
 	var between []time.Duration
 	for i := 1; i < len(c.Packets); i++ {

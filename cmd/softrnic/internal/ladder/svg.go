@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Where things stand, in pixels.
+// Positions and sizes in pixels.
 const (
 	width   = 1180
 	timeAt  = 118 // the right end of the times
@@ -19,8 +19,9 @@ const (
 	top     = 96 // of a chart's first row
 	rowStep = 34
 	lineGap = 15
-	slope   = 9 // how far an arrow goes down
-	// letters is how many of a label's letters there is room for on an arrow, and of a remark's beside it.
+	slope   = 9 // vertical extent of an arrow
+	// labelLetters and noteLetters are the most letters of an arrow's label and of a remark beside
+	// it.
 	labelLetters, noteLetters = 92, 54
 )
 
@@ -48,7 +49,8 @@ func SVG(w io.Writer, charts []Chart) error {
 		y = charts[i].draw(&body, y)
 	}
 	out := bufio.NewWriter(w)
-	fmt.Fprintf(out, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d">`+"\n<style>%s", width, y+8, width, y+8, style)
+	fmt.Fprintf(out, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d">`+"\n<style>%s", width, y+8,
+		width, y+8, style)
 	for _, k := range []Kind{Repeated, Negative, NotReady} {
 		fmt.Fprintf(out, ".kind%d { fill: %s; font-weight: bold }\n", k, looks[k].colour)
 	}
@@ -64,7 +66,8 @@ func SVG(w io.Writer, charts []Chart) error {
 
 // HTML writes a page with the charts.
 func HTML(w io.Writer, title string, charts []Chart) error {
-	if _, err := fmt.Fprintf(w, "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<title>%s</title>\n<h1 style=\"font-family: sans-serif\">%s</h1>\n",
+	if _, err := fmt.Fprintf(w,
+		"<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<title>%s</title>\n<h1 style=\"font-family: sans-serif\">%s</h1>\n",
 		html.EscapeString(title), html.EscapeString(title)); err != nil {
 		return err
 	}
@@ -75,11 +78,12 @@ func HTML(w io.Writer, title string, charts []Chart) error {
 	return err
 }
 
-// marks defines the heads of arrows.
+// marks defines the arrow heads.
 func marks(w io.Writer) {
 	fmt.Fprint(w, "<defs>")
 	for k, l := range looks {
-		fmt.Fprintf(w, `<marker id="head%d" viewBox="0 0 10 10" refX="9" refY="5" markerUnits="userSpaceOnUse" markerWidth="11" markerHeight="11" orient="auto"><path d="M0 0L10 5L0 10z" fill="%s"/></marker>`, k, l.colour)
+		fmt.Fprintf(w,
+			`<marker id="head%d" viewBox="0 0 10 10" refX="9" refY="5" markerUnits="userSpaceOnUse" markerWidth="11" markerHeight="11" orient="auto"><path d="M0 0L10 5L0 10z" fill="%s"/></marker>`, k, l.colour)
 	}
 	fmt.Fprintln(w, "</defs>")
 }
@@ -88,7 +92,7 @@ func text(w io.Writer, class string, x, y int, s string) {
 	fmt.Fprintf(w, `<text class="%s" x="%d" y="%d">%s</text>`+"\n", class, x, y, html.EscapeString(s))
 }
 
-// draw draws a chart from y on and returns where it ends.
+// draw draws a chart from y on and returns its end.
 func (c *Chart) draw(w *strings.Builder, y int) int {
 	rows, more := c.rows()
 	more += c.Omitted
@@ -113,7 +117,8 @@ func (c *Chart) draw(w *strings.Builder, y int) int {
 	return at + 28
 }
 
-// legend names the colours of the kinds that the chart has, and says how many packets there are of each, and how many gaps.
+// legend draws the colours of the chart's kinds, with the number of packets of each, and the number
+// of gaps.
 func (c *Chart) legend(w io.Writer, y int) {
 	var has [kinds]int
 	gaps := 0
@@ -143,12 +148,13 @@ func (c *Chart) legend(w io.Writer, y int) {
 	}
 }
 
-// draw draws a row and returns where the next one begins.
+// draw draws a row and returns the start of the next one.
 func (r *row) draw(w io.Writer, y int) int {
 	middle := (leftAt + rightAt) / 2
 	if r.silence > 0 {
 		for _, x := range []int{leftAt, rightAt} {
-			fmt.Fprintf(w, `<rect x="%d" y="%d" width="8" height="18" fill="white"/><path d="M%d %dl6 4l-12 5l6 5" stroke="#999" stroke-width="2" fill="none"/>`, x-4, y-2, x, y-2)
+			fmt.Fprintf(w,
+				`<rect x="%d" y="%d" width="8" height="18" fill="white"/><path d="M%d %dl6 4l-12 5l6 5" stroke="#999" stroke-width="2" fill="none"/>`, x-4, y-2, x, y-2)
 		}
 		text(w, "silence", middle, y+12, "nothing for "+span(r.silence))
 		y += 30
@@ -159,7 +165,8 @@ func (r *row) draw(w io.Writer, y int) int {
 	}
 	if m := r.first.Missing; m != "" {
 		stop := (from + 2*to) / 3
-		fmt.Fprintf(w, `<line x1="%d" y1="%d" x2="%d" y2="%d" stroke="#b00020" stroke-width="1.5" stroke-dasharray="2 4"/>`, from, y+12, stop, y+18)
+		fmt.Fprintf(w, `<line x1="%d" y1="%d" x2="%d" y2="%d" stroke="#b00020" stroke-width="1.5" stroke-dasharray="2 4"/>`, from, y+12,
+			stop, y+18)
 		fmt.Fprintf(w, `<path d="M%d %dl12 12m0 -12l-12 12" stroke="#b00020" stroke-width="2.5"/>`, stop-6, y+12)
 		text(w, "missing", middle, y+6, short(m+" missing", labelLetters))
 		y += rowStep
@@ -175,16 +182,18 @@ func (r *row) draw(w io.Writer, y int) int {
 	}
 	fmt.Fprintf(w, `<g><title>%s</title>`, html.EscapeString(r.first.Title))
 	text(w, "time", timeAt, y+14, clock(r.first.Time))
-	if r.count > 1 { // a band as high as the time it took is not to scale, but shows that it is many
-		fmt.Fprintf(w, `<line x1="%d" y1="%d" x2="%d" y2="%d" stroke="%s" stroke-width="9" stroke-opacity="0.25"/>`, from, y+12, to, y+12+slope, l.colour)
+	if r.count > 1 { // a band shows that there are several packets; its height is not to scale
+		fmt.Fprintf(w, `<line x1="%d" y1="%d" x2="%d" y2="%d" stroke="%s" stroke-width="9" stroke-opacity="0.25"/>`, from, y+12, to,
+			y+12+slope, l.colour)
 	}
 	dash := ""
 	if l.dash != "" {
 		dash = ` stroke-dasharray="` + l.dash + `"`
 	}
-	fmt.Fprintf(w, `<line x1="%d" y1="%d" x2="%d" y2="%d" stroke="%s" stroke-width="2"%s marker-end="url(#head%d)"/>`, from, y+12, to, y+12+slope, l.colour, dash, r.first.Kind)
+	fmt.Fprintf(w, `<line x1="%d" y1="%d" x2="%d" y2="%d" stroke="%s" stroke-width="2"%s marker-end="url(#head%d)"/>`, from, y+12, to,
+		y+12+slope, l.colour, dash, r.first.Kind)
 	label := "label"
-	if k := r.first.Kind; k == Repeated || k == Negative || k == NotReady { // what a person looks for has its colour in words too
+	if k := r.first.Kind; k == Repeated || k == Negative || k == NotReady { // highlighted kinds have their name in the label too
 		label = fmt.Sprintf("label kind%d", k)
 	}
 	text(w, label, middle, y+6, short(r.label(), labelLetters))
@@ -223,7 +232,7 @@ func (r *row) label() string {
 	return s
 }
 
-// notes are the lines beside the arrow.
+// notes returns the lines beside the arrow.
 func (r *row) notes() (notes, wrong []string) {
 	f := &r.first
 	number := ""
@@ -273,7 +282,7 @@ func wrap(s string, n int) (lines []string) {
 	return lines
 }
 
-// clock is a time in the column of times.
+// clock formats a time for the column of times.
 func clock(d time.Duration) string {
 	if d < time.Second {
 		return fmt.Sprintf("%.3f ms", float64(d)/1e6)
@@ -281,7 +290,7 @@ func clock(d time.Duration) string {
 	return fmt.Sprintf("%.6f s", d.Seconds())
 }
 
-// span is how long something took, with three digits.
+// span formats a duration with three digits.
 func span(d time.Duration) string {
 	switch {
 	case d < time.Microsecond:

@@ -1,4 +1,5 @@
-// Package mckey is `softrnic mckey`: it sends datagrams to a multicast group, or receives them, as librdmacm's mckey does.
+// Package mckey is `softrnic mckey`: it sends datagrams to a multicast group or receives them, as
+// librdmacm's mckey does.
 package mckey
 
 import (
@@ -17,7 +18,7 @@ import (
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/completion"
 )
 
-// Command is mckey: its options, defaults, and its bytes on the wire.
+// Command is mckey, with its options, defaults, and bytes on the wire.
 type Command struct {
 	Group  node.IPAddr `short:"m" required:"" placeholder:"GROUP" help:"Multicast address, IPv4 or IPv6."`
 	Sender bool        `short:"s" help:"Send to the group. Without it, receive from it."`
@@ -36,7 +37,7 @@ mckey (from rdmacm-utils); receivers first.
   mckey -m 239.1.2.3 -b 10.0.0.1 -s                                              on the Linux machine`
 }
 
-// settle is how long a sender waits, as mckey does, until switches know the members of the group.
+// settle is how long a sender waits for switches to learn the members of the group, as in mckey.
 const settle = time.Second
 
 // Validate implements kong's check after parsing.
@@ -94,7 +95,7 @@ type member struct {
 	ah *verbs.AH
 }
 
-// join makes the QP, posts its receives, and joins.
+// join creates the QP, posts its receives, and joins the group.
 func (m *member) join(ctx context.Context, n *node.Node) (err error) {
 	if m.pd, err = n.Dev.AllocPD(); err != nil {
 		return err
@@ -128,7 +129,7 @@ func (m *member) join(ctx context.Context, n *node.Node) (err error) {
 	return err
 }
 
-// Close destroys what join has made, also if it failed midway.
+// Close destroys the objects of join, even if it has failed midway.
 func (m *member) Close() error {
 	var errs []error
 	if m.id != nil {

@@ -1,4 +1,4 @@
-// Package nc is `softrnic nc`: a byte pipe over an rsocket, as nc(1) is over TCP.
+// Package nc is `softrnic nc`: a byte pipe over an rsocket, like nc(1) over TCP.
 package nc
 
 import (
@@ -23,7 +23,7 @@ import (
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/relay"
 )
 
-// Command is nc over RDMA: its options.
+// Command is nc over RDMA, with its options.
 type Command struct {
 	Peer []string `arg:"" name:"host-port" placeholder:"[HOST] PORT" help:"HOST PORT to connect to. With -l: PORT, or HOST PORT, to listen on."`
 
@@ -71,7 +71,7 @@ func (c *Command) Validate() error {
 	return nil
 }
 
-// addr is what the arguments say.
+// addr returns the address in the arguments.
 func (c *Command) addr() string {
 	host := ""
 	if len(c.Peer) == 2 {
@@ -80,7 +80,7 @@ func (c *Command) addr() string {
 	return net.JoinHostPort(host, c.Peer[len(c.Peer)-1])
 }
 
-// Run connects or listens, and copies.
+// Run connects or listens, and copies data.
 func (c *Command) Run(ctx context.Context, e *cli.Env) error {
 	return c.RunNodeForPeer(ctx, e, func(ctx context.Context, n *node.Node) error {
 		cfg := &rsocket.Config{Transport: c.Transport.Transport}
@@ -101,7 +101,7 @@ func (c *Command) Run(ctx context.Context, e *cli.Env) error {
 	})
 }
 
-// serve takes one connection, or with -k one after the other.
+// serve accepts one connection, or with -k one after the other.
 func (c *Command) serve(ctx context.Context, e *cli.Env, n *node.Node, cfg *rsocket.Config) (err error) {
 	l, err := rsocket.Listen(n.Dev, c.addr(), cfg)
 	if err != nil {
@@ -145,14 +145,14 @@ func (c *Command) talk(ctx context.Context, e *cli.Env, conn *rsocket.Conn) erro
 	defer context.AfterFunc(ctx, hangUp)()
 
 	sent := make(chan error, 1)
-	go func() { // reading standard input cannot be interrupted: nobody waits for it who has reason to end
+	go func() { // reading standard input cannot be interrupted, so this goroutine may outlive talk
 		err := c.send(e, conn)
-		if sent <- err; err != nil { // what the peer has got must not look whole
+		if sent <- err; err != nil { // the peer must not take partial data for the whole
 			closing.Do(func() { relay.Abort(conn) })
 		}
 	}()
 	_, err := conn.WriteTo(e.Stdout)
-	// A peer that has gone altogether, and not ended its half only, takes no more input.
+	// A peer that has closed the connection, and not only its half, accepts no more input.
 	gone := conn.Ready()&rsocket.HungUp != 0
 	if err == nil && !gone && !(c.Listen && isTerminal(e.Stdin)) {
 		select {
@@ -161,7 +161,7 @@ func (c *Command) talk(ctx context.Context, e *cli.Env, conn *rsocket.Conn) erro
 		}
 	} else if err != nil {
 		select {
-		case sending := <-sent: // may be why
+		case sending := <-sent: // may be the cause
 			err = cmp.Or(sending, err)
 		default:
 		}
@@ -173,7 +173,7 @@ func (c *Command) talk(ctx context.Context, e *cli.Env, conn *rsocket.Conn) erro
 	return errors.Join(err, closed)
 }
 
-// send sends standard input. That the peer has ended altogether meanwhile is no error: it wanted no more.
+// send sends standard input. It is no error if the peer has closed the connection meanwhile.
 func (c *Command) send(e *cli.Env, conn *rsocket.Conn) error {
 	if e.Stdin != nil && !c.NoInput && !c.Keep {
 		if _, err := conn.ReadFrom(e.Stdin); errors.Is(err, syscall.EPIPE) {

@@ -28,7 +28,8 @@ func text(n int, seed byte) []byte {
 	return b
 }
 
-// What goes into either end comes out of the other, and both end when both inputs have ended.
+// TestBothWays: the input of each end is the output of the other, and both end when both inputs
+// have ended.
 func TestBothWays(t *testing.T) {
 	for _, transport := range []string{"rocev2", "iwarp"} {
 		lan := new(pipe.Switch)
@@ -42,12 +43,13 @@ func TestBothWays(t *testing.T) {
 			}
 		}
 		if s.Out.String() != string(to) || c.Out.String() != string(from) {
-			t.Errorf("%s: %d bytes of %d arrived, and %d of %d, or other ones", transport, len(s.Out.String()), len(to), len(c.Out.String()), len(from))
+			t.Errorf("%s: %d bytes of %d arrived, and %d of %d, or other ones", transport, len(s.Out.String()), len(to),
+				len(c.Out.String()), len(from))
 		}
 	}
 }
 
-// After the end of its input the client still gets what the server sends.
+// TestHalfClose: after the end of its input, the client still receives.
 func TestHalfClose(t *testing.T) {
 	lan := new(pipe.Switch)
 	r, answer := io.Pipe()
@@ -63,27 +65,29 @@ func TestHalfClose(t *testing.T) {
 	}
 }
 
-// With -k one connection comes after the other, until it is interrupted.
+// TestKeep: with -k the server accepts one connection after the other until it is interrupted.
 func TestKeep(t *testing.T) {
 	lan := new(pipe.Switch)
 	s := program.StartWith(t, lan, strings.NewReader("not sent"), "nc -lkv 7471 --addr 10.0.0.1/24")
 	s.Await(t, &s.Err, "listening on")
-	// Each client has an address of its own: one on a pipe has another MAC than the last, which the
-	// server would still send its REP to.
+	// Each client has its own address. On a pipe each has another MAC, and the server would send
+	// its REP to the previous one.
 	for i, say := range []string{"one\n", "two\n", "three\n"} {
 		c := program.StartWith(t, lan, strings.NewReader(say), fmt.Sprintf("nc 10.0.0.1 7471 --addr 10.0.0.%d/24", 2+i))
 		if code := c.Wait(t); code != cli.ExitOK || c.Out.String() != "" {
 			t.Errorf("exit code %d, stdout %q: %s", code, &c.Out, &c.Err)
 		}
-		s.Await(t, &s.Out, say) // a client ends when the server's device has all, which then is still to be printed
+		s.Await(t, &s.Out, say) // a client ends when the server's device has all data, which may not yet be printed
 	}
 	s.Stop()
-	if code := s.Wait(t); code != cli.ExitFailed || s.Out.String() != "one\ntwo\nthree\n" || !strings.Contains(s.Err.String(), "interrupted") {
+	if code := s.Wait(t); code != cli.ExitFailed || s.Out.String() != "one\ntwo\nthree\n" ||
+		!strings.Contains(s.Err.String(), "interrupted") {
 		t.Errorf("exit code %d, stdout %q: %s", code, &s.Out, &s.Err)
 	}
 }
 
-// Whoever waits for input that does not come can be interrupted, and the peer hears of it.
+// TestInterrupted: a command that waits for input can be interrupted, and the peer's connection
+// ends.
 func TestInterrupted(t *testing.T) {
 	lan := new(pipe.Switch)
 	endless, _ := io.Pipe()
@@ -101,7 +105,7 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// A client does not wait for input that nobody takes any more.
+// TestPeerGone: a client does not wait for input after the peer has closed the connection.
 func TestPeerGone(t *testing.T) {
 	lan := new(pipe.Switch)
 	endless, w := io.Pipe()
@@ -138,7 +142,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// Input that cannot be read ends both sides with an error: the other must not take what it has got for the whole, nor wait for the rest.
+// TestInputFails: a read error of the input ends both sides with an error. The other side must not
+// take partial data for the whole, nor wait for the rest.
 func TestInputFails(t *testing.T) {
 	lan := new(pipe.Switch)
 	s := program.StartWith(t, lan, nil, "nc -l -v 7471 --addr 10.0.0.1/24")

@@ -1,4 +1,4 @@
-// Package output is how commands write: files of results, progress bars and sizes.
+// Package output writes files of results, progress bars and sizes for commands.
 package output
 
 import (
@@ -7,11 +7,11 @@ import (
 	"os"
 )
 
-// File is a file for a result. It is opened before the work begins, so that a user who may not write it is told at once, and
-// written when the result is there. Until then it keeps what it had.
+// File is a file for a result. It is opened before the work begins, so that a missing permission is
+// reported at once. It is written when the result is known, and keeps its old content until then.
 type File struct {
 	*os.File
-	made bool // by Open
+	made bool // created by Open
 }
 
 func Open(name string) (*File, error) {
@@ -35,7 +35,7 @@ func (o *File) Replace(b []byte) error {
 	return errors.Join(err, o.Close())
 }
 
-// Discard closes the file and leaves it as it was before Open; a file that Open made is removed.
+// Discard closes the file unchanged. If Open has created the file, it is removed.
 func (o *File) Discard() error {
 	err := o.Close()
 	if o.made {

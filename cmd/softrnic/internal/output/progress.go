@@ -9,7 +9,7 @@ import (
 	"golang.org/x/term"
 )
 
-// NewProgress makes a progress bar that shows only on a terminal.
+// NewProgress returns a progress bar that is shown only on a terminal.
 func NewProgress(w io.Writer, steps int) *progressbar.ProgressBar {
 	f, ok := w.(*os.File)
 	visible := ok && term.IsTerminal(int(f.Fd()))
@@ -18,7 +18,7 @@ func NewProgress(w io.Writer, steps int) *progressbar.ProgressBar {
 		progressbar.OptionSetPredictTime(false), progressbar.OptionShowCount())
 }
 
-// Size writes n bytes in the largest unit that divides it.
+// Size formats n bytes in the largest unit that divides it.
 func Size(n int) string {
 	switch {
 	case n >= 1<<20 && n%(1<<20) == 0:

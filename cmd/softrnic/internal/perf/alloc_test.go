@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// The measuring loops, and what is below them, allocate nothing for a message. The race detector makes
-// sync.Pool forget on purpose.
+// TestPerfAllocatesNothing: the measuring loops and the code below them allocate nothing per
+// message. The test does not run with the race detector, which empties sync.Pool on purpose.
 func TestPerfAllocatesNothing(t *testing.T) {
 	allocations := func(args string, iters int) uint64 {
 		var before, after runtime.MemStats

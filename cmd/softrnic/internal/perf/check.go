@@ -11,7 +11,7 @@ import (
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/output"
 )
 
-// Bounds of a measurement. A server refuses what is beyond them.
+// Limits of a measurement, which a server enforces.
 const (
 	maxSize   = 1 << 28
 	maxDepth  = 1 << 14
@@ -66,12 +66,13 @@ func (c *Command) Validate(kctx *kong.Context) error {
 	return c.checkPlans(given)
 }
 
-// checkConnect is the part of Validate for the operation connect.
+// checkConnect returns the part of Validate for the operation connect.
 func (c *Command) checkConnect(given func(flag string) bool) error {
 	if c.Metric != metricRate {
 		return fmt.Errorf("connect has rate only, which times each connection too: there is no connect %s", c.Metric)
 	}
-	for _, flag := range []string{"size", "all", "depth", "qps", "bidirectional", "cq-mod", "post-list", "buffer", "wait", "verify", "tcp", "kernel-tcp", "report"} {
+	for _, flag := range []string{"size", "all", "depth", "qps", "bidirectional", "cq-mod", "post-list", "buffer", "wait", "verify",
+		"tcp", "kernel-tcp", "report"} {
 		if given(flag) {
 			return fmt.Errorf("connect sends nothing, on one connection at a time for each of --threads: leave out --%s", flag)
 		}
@@ -79,7 +80,7 @@ func (c *Command) checkConnect(given func(flag string) bool) error {
 	return nil
 }
 
-// checkPlans is the part of Validate that refuses flags whose value the measurements would not have.
+// checkPlans returns the part of Validate that refuses flags that the measurements would ignore.
 func (c *Command) checkPlans(given func(flag string) bool) error {
 	if c.Op == opAtomic && (c.All || slices.ContainsFunc(c.Size, func(n int) bool { return n != 8 })) {
 		return errors.New("atomics are of 8 bytes: leave out --size and --all")
@@ -88,7 +89,7 @@ func (c *Command) checkPlans(given func(flag string) bool) error {
 	for i := range plans {
 		p := &plans[i]
 		if p.Metric != plans[0].Metric {
-			break // latencies of a report, which are of one message whatever the bandwidths are of
+			break // the latencies of a report always use one message
 		}
 		for _, f := range []struct {
 			flag       string
@@ -102,9 +103,11 @@ func (c *Command) checkPlans(given func(flag string) bool) error {
 			case f.flag == "threads":
 				return fmt.Errorf("--threads %d: each has QPs of its own, and there are %d: give --qps %d or more", f.asked, c.QPs, f.asked)
 			case f.flag == "depth":
-				return fmt.Errorf("--depth %d: with --verify there is room for %d messages of %s: give no more", f.asked, f.got, output.Size(p.Size))
+				return fmt.Errorf("--depth %d: with --verify there is room for %d messages of %s: give no more", f.asked, f.got,
+					output.Size(p.Size))
 			default:
-				return fmt.Errorf("--%s %d: there are never more than %d messages outstanding (--depth): give no more", f.flag, f.asked, p.Depth)
+				return fmt.Errorf("--%s %d: there are never more than %d messages outstanding (--depth): give no more", f.flag, f.asked,
+					p.Depth)
 			}
 		}
 		if p.Metric == metricLat && c.Bidirectional {

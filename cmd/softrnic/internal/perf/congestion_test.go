@@ -8,14 +8,15 @@ import (
 	"github.com/softrnic/softrnic/cmd/internal/cli"
 )
 
-// TestCongestion: with --congestion, packets that a queue marks are answered with notifications, which slow the sender down;
-// without it nothing is marked. Both sides are in a VLAN.
+// TestCongestion: with --congestion, packets that a queue marks are answered with CNPs, which slow
+// down the sender. Without it no packet is marked. Both sides are in a VLAN.
 func TestCongestion(t *testing.T) {
 	t.Parallel()
 	for _, on := range []bool{false, true} {
 		t.Run(fmt.Sprint(on), func(t *testing.T) {
 			t.Parallel()
-			args := "perf write bw --loopback --iters 50 --warmup 1ms --link pipe,vlan=7 --impair out.rate=100mbit,out.ecn=10kb --log-level debug --counters"
+			args := "perf write bw --loopback --iters 50 --warmup 1ms --link pipe,vlan=7 --impair out.rate=100mbit,out.ecn=10kb " +
+				"--log-level debug --counters"
 			if on {
 				args += " --congestion"
 			}

@@ -12,7 +12,7 @@ import (
 	"github.com/softrnic/softrnic/cmd/internal/node"
 )
 
-// connects is a side that makes connections and ends them, as librdmacm's cmtime does.
+// connects is a side that makes and ends connections, as librdmacm's cmtime does.
 type connects struct {
 	node     *node.Node
 	plan     *plan
@@ -45,7 +45,7 @@ func (c *connects) lanes() (all []lane) {
 	return all
 }
 
-// config is that of all connections. Nothing is sent on their QPs.
+// config returns the configuration of all connections. Nothing is sent on their QPs.
 func (c *connects) config() *rdmacm.Config {
 	return &rdmacm.Config{Transport: c.plan.transport(), PD: c.pd, SendCQ: c.cq, RecvCQ: c.cq,
 		Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}}
@@ -56,7 +56,7 @@ func (c *connects) listen() (err error) {
 	return err
 }
 
-// accept and dial do nothing: the lanes connect.
+// accept does nothing: the lanes connect.
 func (c *connects) accept(context.Context) error { return nil }
 
 func (c *connects) dial(_ context.Context, server netip.AddrPort) error {
@@ -90,11 +90,11 @@ func (c *connects) Close() error {
 	return errors.Join(errs...)
 }
 
-// connectLane is a goroutine that connects, or accepts.
+// connectLane is a goroutine that connects or accepts.
 type connectLane struct {
 	side    *connects
 	metered *meter
-	made    int64 // connections, since the side was made
+	made    int64 // connections since the side was created
 }
 
 func (l *connectLane) meter() *meter { return l.metered }
@@ -140,7 +140,8 @@ func (l *connectLane) connect(phase *phase) error {
 	return nil
 }
 
-// accept takes connections until the peer has made all of its own. Each ends when the peer ends it.
+// accept accepts connections until the peer has made all of its connections. The peer ends each
+// connection.
 func (l *connectLane) accept(phase *phase) error {
 	var open sync.WaitGroup
 	defer open.Wait()

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// cpuTime is what this process has used, in user mode and in the kernel.
+// cpuTime returns the CPU time of this process, in user mode and in the kernel.
 func cpuTime() time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {

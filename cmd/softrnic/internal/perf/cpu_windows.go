@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// cpuTime is what this process has used, in user mode and in the kernel.
+// cpuTime returns the CPU time of this process, in user mode and in the kernel.
 func cpuTime() time.Duration {
 	var created, exited, kernel, user syscall.Filetime
 	self, err := syscall.GetCurrentProcess()

@@ -9,7 +9,7 @@ import (
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/completion"
 )
 
-// rdmaLane is the QPs of one goroutine, and the CQ that they share.
+// rdmaLane has the QPs of one goroutine and the CQ that they share.
 type rdmaLane struct {
 	side    *rdma
 	cq      *completion.Waiter
@@ -19,7 +19,7 @@ type rdmaLane struct {
 
 	phase   *phase
 	ctx     context.Context // phase.untilSent, then phase.ctx
-	flushed int             // flushes completed
+	flushed int             // completed flushes
 }
 
 func (l *rdmaLane) meter() *meter { return l.metered }
@@ -41,7 +41,7 @@ func (l *rdmaLane) over(peerSent []int64) error {
 	for _, q := range l.qps {
 		n := peerSent[q.index]
 		if l.side.plan.Metric == metricLat && l.side.plan.Op == opWrite {
-			n = q.posted // as many as in the other direction
+			n = q.posted // as many as sent in the other direction
 		}
 		if err := q.verifyMemory(n); err != nil {
 			return err
@@ -60,7 +60,7 @@ func (l *rdmaLane) run(phase *phase) error {
 		}
 		return phase.sent()
 	case plan.Metric == metricLat && plan.Op == opSend, plan.Metric == metricLat && plan.Op == opWrite:
-		if err := phase.sent(); err != nil { // the caller need not know
+		if err := phase.sent(); err != nil { // the error ends the phase, not the caller
 			return err
 		}
 		return l.pong()
@@ -75,11 +75,11 @@ func (l *rdmaLane) run(phase *phase) error {
 	return l.receive()
 }
 
-// wait waits for a completion, or until the peer has said how many messages it sent.
+// wait waits for a completion, or until the peer has announced its number of messages.
 func (l *rdmaLane) wait() error {
 	n, err := l.cq.Wait(l.ctx, l.wcs)
 	if err != nil && errors.Is(err, context.Canceled) && l.ctx != l.phase.ctx && l.phase.ctx.Err() == nil {
-		l.ctx = l.phase.ctx // the peer has said it
+		l.ctx = l.phase.ctx // the peer has announced it
 		return nil
 	}
 	if err != nil {
@@ -115,8 +115,8 @@ func (l *rdmaLane) take(n int) error {
 	return nil
 }
 
-// send keeps all QPs busy, for as many messages or as long as the phase says, and receives meanwhile. It reads the clock at
-// completions, not for each message.
+// send keeps all QPs busy for the phase's number of messages or duration, and receives meanwhile.
+// It reads the clock at completions, not for each message.
 func (l *rdmaLane) send() error {
 	for _, q := range l.qps {
 		q.begin(l.phase.iters)
@@ -150,7 +150,7 @@ func (l *rdmaLane) send() error {
 	return nil
 }
 
-// flush waits until all that was sent is at its destination, where completions do not say so.
+// flush waits until all messages have arrived, if completions do not guarantee that.
 func (l *rdmaLane) flush() error {
 	plan := l.side.plan
 	if plan.Over != OverIWARP || plan.Op != opSend && plan.Op != opWrite {
@@ -174,7 +174,7 @@ func (l *rdmaLane) flushAll() error {
 	return nil
 }
 
-// receive waits until all that the peer has sent is here, where there is something to wait for.
+// receive waits until all messages of the peer have arrived, if the operation allows it.
 func (l *rdmaLane) receive() error {
 	if l.side.plan.Op != opSend || l.side.plan.Metric == metricLat || l.side.client && !l.side.plan.Bidirectional {
 		return nil
@@ -187,7 +187,7 @@ func (l *rdmaLane) receive() error {
 	return nil
 }
 
-// received reports whether the peer has said how many messages it sent, and all of them have arrived.
+// received reports whether the peer has announced its number of messages and all have arrived.
 func (l *rdmaLane) received() bool {
 	counts := l.phase.peerSent.Load()
 	if counts == nil {
@@ -201,7 +201,7 @@ func (l *rdmaLane) received() bool {
 	return true
 }
 
-// ping makes exchanges of one message, and records how long each takes.
+// ping exchanges single messages and records the time of each exchange.
 func (l *rdmaLane) ping() error {
 	q := l.qps[0]
 	q.begin(0)
@@ -209,7 +209,7 @@ func (l *rdmaLane) ping() error {
 	for first, last := q.posted, l.metered.elapsed(); ; {
 		if l.phase.iters > 0 && q.posted-first == l.phase.iters || l.phase.iters == 0 && last >= l.phase.duration {
 			l.metered.stop()
-			if l.side.plan.onePlace() { // when this is complete on both sides, all of the message whose last byte changed has arrived
+			if l.side.plan.onePlace() { // when this has completed on both sides, the whole message whose last byte has changed has arrived
 				return l.flushAll()
 			}
 			return nil
@@ -237,7 +237,7 @@ func (l *rdmaLane) ping() error {
 	}
 }
 
-// pong answers each message with one.
+// pong answers each message with a message.
 func (l *rdmaLane) pong() error {
 	q := l.qps[0]
 	q.begin(0)
@@ -277,13 +277,14 @@ func (l *rdmaLane) sendOne(q *queuePair) error {
 	return nil
 }
 
-// expected reports whether the peer may still send: pings until it has said how many there were, and a pong for each ping.
+// expected reports whether the peer may still send: pings until it has announced their number, and
+// a pong for each ping.
 func (l *rdmaLane) expected(q *queuePair) bool {
 	counts := l.phase.peerSent.Load()
 	return l.side.client || counts == nil || q.posted < (*counts)[0]
 }
 
-// awaitMessage waits for the SEND that answers, or precedes, the one sent last.
+// awaitMessage waits for the SEND that answers or precedes the last one sent.
 func (l *rdmaLane) awaitMessage(q *queuePair) error {
 	want := q.posted
 	if !l.side.client {
@@ -297,7 +298,7 @@ func (l *rdmaLane) awaitMessage(q *queuePair) error {
 	return nil
 }
 
-// awaitByte is awaitMessage for WRITEs: it looks at the memory.
+// awaitByte is awaitMessage for WRITEs: it polls the memory.
 func (l *rdmaLane) awaitByte(q *queuePair) error {
 	want := byte(q.posted)
 	if !l.side.client {
@@ -305,7 +306,7 @@ func (l *rdmaLane) awaitByte(q *queuePair) error {
 	}
 	last := q.slot(0)[q.plan.Size-1:]
 	for spins := 0; peek(last) != want; spins++ {
-		n, err := l.cq.Poll(l.wcs) // without polling, nothing may be received
+		n, err := l.cq.Poll(l.wcs) // the device may only receive when polled
 		if err == nil {
 			err = l.take(n)
 		}

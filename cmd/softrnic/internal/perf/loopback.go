@@ -13,21 +13,22 @@ import (
 	"github.com/softrnic/softrnic/cmd/internal/status"
 )
 
-// With --loopback both sides are in this process, where messages can go two ways: in packets, as between machines, or
-// direct, from memory to memory (see link.Shared). Two nodes on a switch made with pipe.FramesOnly exchange packets; two nodes on
-// any other switch find each other and go direct. Two QPs of one node always go direct.
+// With --loopback both sides are in this process. Messages can take two paths: in packets, as
+// between machines, or direct, from memory to memory (see link.Shared). Two nodes on a switch with
+// pipe.FramesOnly exchange packets. Two nodes on any other switch use the direct path, as do two
+// QPs of one node.
 
 // oneNode reports whether --loopback connects two QPs of one node.
 func (c *Command) oneNode() bool { return c.OneDevice || c.Link.Medium != "pipe" }
 
-// ways says whether to measure what goes in packets, and what goes direct.
+// ways reports whether to measure messages in packets and on the direct path.
 func (c *Command) ways() (packets, direct bool) {
 	switch {
 	case !c.Loopback:
 		return true, false
 	case c.oneNode():
 		return false, true
-	case c.Op == opConnect: // rdma_cm has no other way
+	case c.Op == opConnect: // rdma_cm always uses packets
 		return true, false
 	case c.Packets || c.Direct:
 		return c.Packets, c.Direct
@@ -35,7 +36,8 @@ func (c *Command) ways() (packets, direct bool) {
 	return true, c.Capture == "" && c.Impair == nil
 }
 
-// checkWays is the part of Validate for the flags that choose between packets and direct.
+// checkWays returns the part of Validate for the flags that choose between packets and the direct
+// path.
 func (c *Command) checkWays() error {
 	switch {
 	case (c.Packets || c.Direct) && !c.Loopback:
@@ -62,13 +64,13 @@ func (c *Command) checkWays() error {
 	return nil
 }
 
-// loopbackPair is both sides of --loopback, in packets or direct.
+// loopbackPair has both sides of --loopback, in packets or direct.
 type loopbackPair struct {
 	*session
-	ending []func() error // in reverse
+	ending []func() error // called in reverse order
 }
 
-// add has softrnic top show a node, and close end it.
+// add publishes a node for softrnic top. close ends it.
 func (p *loopbackPair) add(n *node.Node) {
 	stop := status.PublishNode(n, 0)
 	p.ending = append(p.ending, func() error { stop(); return n.Close() })
@@ -76,7 +78,7 @@ func (p *loopbackPair) add(n *node.Node) {
 
 // loopback measures with both sides in this process.
 func (c *Command) loopback(ctx context.Context, e *cli.Env, report *report) (err error) {
-	pairs := map[bool]*loopbackPair{} // by direct
+	pairs := map[bool]*loopbackPair{} // keyed by direct
 	defer func() {
 		for _, p := range pairs {
 			err = errors.Join(err, p.close(err))
@@ -95,7 +97,7 @@ func (c *Command) loopback(ctx context.Context, e *cli.Env, report *report) (err
 	})
 }
 
-// pair makes a client that is connected to its server. p.close ends what it has made, also if it returns an error.
+// pair creates a client connected to its server. p.close ends them, even after an error.
 func (c *Command) pair(ctx context.Context, e *cli.Env, direct bool, p *loopbackPair) error {
 	var opts []pipe.Option
 	if !direct {
@@ -119,7 +121,8 @@ func (c *Command) pair(ctx context.Context, e *cli.Env, direct bool, p *loopback
 		if at, err = neighbour(at); err != nil {
 			return err
 		}
-		serverFlags := node.Flags{Link: c.Link, Addr: []node.CIDR{at}, Congestion: c.Congestion, ByDelay: c.ByDelay, Window: c.Window, Selective: c.Selective,
+		serverFlags := node.Flags{Link: c.Link, Addr: []node.CIDR{at}, Congestion: c.Congestion, ByDelay: c.ByDelay, Window: c.Window,
+			Selective: c.Selective,
 			LongFPDUs: c.LongFPDUs, MPA: c.MPA, Counters: c.Counters, Trace: c.Trace, LinkFlags: node.LinkFlags{MTU: c.MTU, Log: c.Log}}
 		if server, err = serverFlags.Open(on); err != nil {
 			return err
@@ -144,8 +147,8 @@ func (c *Command) pair(ctx context.Context, e *cli.Env, direct bool, p *loopback
 	return err
 }
 
-// close ends all that pair has made. failed is the error that made the caller end, or nil; if there is one, errors of the server
-// follow from it and are not returned.
+// close ends the client and server of pair. failed is the caller's error or nil. If there is one,
+// it causes errors of the server, which are not returned.
 func (p *loopbackPair) close(failed error) error {
 	var errs []error
 	if p.session != nil {
@@ -160,7 +163,7 @@ func (p *loopbackPair) close(failed error) error {
 	return errors.Join(errs...)
 }
 
-// neighbour is an address of the same network for another host.
+// neighbour returns the address of another host in the same network.
 func neighbour(c node.CIDR) (node.CIDR, error) {
 	for _, a := range []netip.Addr{c.Addr().Next(), c.Addr().Prev()} {
 		p := netip.PrefixFrom(a, c.Bits())
@@ -171,7 +174,7 @@ func neighbour(c node.CIDR) (node.CIDR, error) {
 	return node.CIDR{}, fmt.Errorf("--addr %v: the network has no address for the other node: give a shorter prefix, such as /24", c.Prefix)
 }
 
-// edge reports whether p is the first address of an IPv4 network, which is the network's own, or the last, its broadcast address.
+// edge reports whether p is the network address or the broadcast address of an IPv4 network.
 func edge(p netip.Prefix) bool {
 	return p.Addr().Is4() && p.Bits() < 31 && (p.Addr() == p.Masked().Addr() || !p.Contains(p.Addr().Next()))
 }

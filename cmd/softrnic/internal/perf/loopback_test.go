@@ -16,8 +16,8 @@ import (
 	"github.com/softrnic/softrnic/cmd/internal/status"
 )
 
-// TestPerfWays: perf --loopback measures each wire protocol in packets, and direct, by default; flags choose one. The packets
-// counted show that the labels are true.
+// TestPerfWays: perf --loopback by default measures each wire protocol in packets and on the direct
+// path. Flags choose one. The packet counts match the labels.
 func TestPerfWays(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ args, overs string }{
@@ -45,7 +45,8 @@ func TestPerfWays(t *testing.T) {
 	}
 }
 
-// TestPerfTables: the printed tables have the labels and packets too, and say how to measure in packets only.
+// TestPerfTables: the printed tables have the labels and packet counts, and a hint to measure
+// packets only.
 func TestPerfTables(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ args, row string }{
@@ -56,7 +57,8 @@ func TestPerfTables(t *testing.T) {
 		if code != cli.ExitOK || stderr != "" || !found || !strings.Contains(wire, "(RoCEv2)\n") || !strings.Contains(wire, "Path MTU") {
 			t.Fatalf("%s: exit code %d, stderr %q, stdout:\n%s", c.args, code, stderr, stdout)
 		}
-		if !strings.Contains(direct, "QPs             : RoCEv2 (--packets has all go in packets)\n") || strings.Contains(direct, "Path MTU") {
+		if !strings.Contains(direct, "QPs             : RoCEv2 (--packets has all go in packets)\n") ||
+			strings.Contains(direct, "Path MTU") {
 			t.Errorf("%s: the direct way's heading:\n%s", c.args, direct)
 		}
 		for _, table := range []string{wire, direct} {
@@ -78,7 +80,7 @@ func TestPerfTables(t *testing.T) {
 	}
 }
 
-// Errors begin with what was being measured.
+// TestPerfPlanString: errors begin with the measurement.
 func TestPerfPlanString(t *testing.T) {
 	for want, p := range map[string]plan{
 		"write bw over RoCEv2, 64 KiB":      {Op: opWrite, Metric: metricBW, Over: OverRoCE, Size: 64 << 10},
@@ -102,22 +104,27 @@ func TestPerfLoopbackAddresses(t *testing.T) {
 		if (err != nil) != (want == "") || err == nil && got.String() != want {
 			t.Errorf("next to %s: %v, %v; want %s", given, got, err, want)
 		}
-		code, _, stderr := program.Run(t.Context(), nil, "perf", "write", "bw", "--loopback", "--direct", "--iters", "5", "--warmup", "0", "--addr", given)
-		if (code != cli.ExitOK) != (want == "") || code != cli.ExitOK && !strings.Contains(stderr, "--addr "+given+": the network has no address for the other node") {
+		code, _, stderr := program.Run(t.Context(), nil, "perf", "write", "bw", "--loopback", "--direct", "--iters", "5", "--warmup", "0",
+			"--addr", given)
+		if (code != cli.ExitOK) != (want == "") || code != cli.ExitOK &&
+			!strings.Contains(stderr, "--addr "+given+": the network has no address for the other node") {
 			t.Errorf("--addr %s: exit code %d, stderr %q", given, code, stderr)
 		}
 	}
 }
 
-// A client that is interrupted writes the results that it has, as JSON and as a page, and that some are missing.
+// TestPerfInterruptedKeepsResults: an interrupted client writes its results as JSON and as a page,
+// and reports that some are missing.
 func TestPerfInterruptedKeepsResults(t *testing.T) {
 	t.Parallel()
 	page := filepath.Join(t.TempDir(), "report.html")
 	lan := new(pipe.Switch)
 	s := program.Start(t, lan, "perf write bw --addr 10.0.0.1/24")
 	s.Await(t, &s.Out, "Waiting for a client")
-	p := program.Start(t, lan, "perf write bw 10.0.0.1 --addr 10.0.0.2/24 --json --report "+page+" --duration 20ms --warmup 0"+strings.Repeat(" --size 64 --size 128", 250))
-	s.Await(t, &s.Out, " 128 ") // then the client has 64
+	p := program.Start(t, lan,
+		"perf write bw 10.0.0.1 --addr 10.0.0.2/24 --json --report "+page+" --duration 20ms --warmup 0"+
+			strings.Repeat(" --size 64 --size 128", 250))
+	s.Await(t, &s.Out, " 128 ") // then the client has the result for 64
 	p.Stop()
 	if code := p.Wait(t); code != cli.ExitFailed || !strings.Contains(p.Err.String(), "interrupted") {
 		t.Errorf("exit code %d: %s", code, &p.Err)
@@ -131,12 +138,14 @@ func TestPerfInterruptedKeepsResults(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	b, err := os.ReadFile(page)
-	if text := string(b); err != nil || !strings.Contains(text, "<dt>Incomplete</dt><dd>interrupted</dd>") || strings.Count(text, "<svg") != 1 {
+	if text := string(b); err != nil || !strings.Contains(text, "<dt>Incomplete</dt><dd>interrupted</dd>") ||
+		strings.Count(text, "<svg") != 1 {
 		t.Errorf("%v; the page:\n%s", err, text)
 	}
 }
 
-// The file of a report is opened before anything is measured, and is left as it was if nothing is measured.
+// TestPerfReportFile: the report's file is opened before the first measurement, and keeps its
+// content if nothing is measured.
 func TestPerfReportFile(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -161,9 +170,11 @@ func TestPerfReportFile(t *testing.T) {
 	if files, err := os.ReadDir(dir); err != nil || len(files) != 1 {
 		t.Errorf("%v, %v", files, err)
 	}
-	code, _, stderr := program.Run(t.Context(), nil, strings.Fields("perf write lat --loopback --direct --iters 5 --warmup 1ms --size 8 --report "+kept+" --transport iwarp --json")...)
+	code, _, stderr := program.Run(t.Context(), nil,
+		strings.Fields("perf write lat --loopback --direct --iters 5 --warmup 1ms --size 8 --report "+kept+" --transport iwarp --json")...)
 	b, err := os.ReadFile(kept)
-	if text := string(b); code != cli.ExitOK || err != nil || !strings.HasPrefix(text, "<!DOCTYPE html>") || !strings.HasSuffix(text, "</html>\n") ||
+	if text := string(b); code != cli.ExitOK || err != nil || !strings.HasPrefix(text, "<!DOCTYPE html>") ||
+		!strings.HasSuffix(text, "</html>\n") ||
 		strings.Contains(text, "RoCEv2 latency") || !strings.Contains(text, "in process, direct latency") {
 		t.Errorf("exit code %d, stderr %q, %v; the page:\n%s", code, stderr, err, text)
 	}

@@ -7,18 +7,18 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// meterSlice is the shortest time over which a bandwidth can be the peak.
+// meterSlice is the shortest time over which the peak bandwidth is measured.
 const meterSlice = 10 * time.Millisecond
 
-// meter counts what one lane sends.
+// meter counts the messages of one lane.
 type meter struct {
 	began    time.Time
 	now      time.Duration // time of the last completion, since the start
 	took     time.Duration
 	messages int64
 	verified int64
-	latency  *hdrhistogram.Histogram // nanoseconds; nil if that is not measured
-	halves   bool                    // half of the time measured is recorded
+	latency  *hdrhistogram.Histogram // nanoseconds; nil if latency is not measured
+	halves   bool                    // half of the measured time is recorded
 
 	sliceBegan    time.Duration
 	sliceMessages int64
@@ -36,10 +36,10 @@ func newMeter(p *plan) *meter {
 
 func (m *meter) start() { m.began = time.Now() }
 
-// elapsed is the time since the start.
+// elapsed returns the time since the start.
 func (m *meter) elapsed() time.Duration { return time.Since(m.began) }
 
-// add counts messages that are complete.
+// add counts completed messages.
 func (m *meter) add(messages int64) {
 	m.messages += messages
 	m.sliceMessages += messages
@@ -56,10 +56,10 @@ func (m *meter) record(d time.Duration) {
 	if m.halves {
 		d /= 2
 	}
-	_ = m.latency.RecordValue(min(max(int64(d), 1), int64(time.Minute))) // it is in range
+	_ = m.latency.RecordValue(min(max(int64(d), 1), int64(time.Minute))) // the value is in range
 }
 
-// runtimeMallocs is the number of objects that this process has allocated.
+// runtimeMallocs returns the number of objects that this process has allocated.
 func runtimeMallocs() uint64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)

@@ -1,8 +1,10 @@
-// Package perf is `softrnic perf`: it measures bandwidth, latency and message rate as perftest does.
+// Package perf is `softrnic perf`: it measures bandwidth, latency and message rate, as perftest
+// does.
 //
-// Two sides agree on a plan (plan.go) over a control connection (session.go) and make lanes, one a thread: of QPs (rdma.go,
-// lane.go, qp.go), of TCP connections (tcp.go), or of connections being set up (connect.go). Each lane has a meter (meter.go);
-// the result of all of them (result.go) is printed, and plotted in a report (report.go, plot.go).
+// Two sides agree on a plan (plan.go) over a control connection (session.go). They create lanes,
+// one per thread: of QPs (rdma.go, lane.go, qp.go), of TCP connections (tcp.go), or of connections
+// being set up (connect.go). Each lane has a meter (meter.go). The result of all lanes (result.go)
+// is printed and plotted in a report (report.go, plot.go).
 package perf
 
 import (
@@ -88,13 +90,15 @@ measurement. --packets leaves the direct way out.
 --verify checks every message of send, read and atomic, and of write what is in the memory in the end.`
 }
 
-// Run measures, or serves one client.
+// Run measures or serves one client.
 func (c *Command) Run(ctx context.Context, e *cli.Env) (err error) {
 	if c.Link.Medium == "pipe" && e.LAN == nil && !c.Loopback {
-		return cli.Usagef("perf needs a peer, and no other program can be on a pipe: give --loopback, or --link kernel, shm, stream:PATH, tap:NAME or packet:INTERFACE")
+		return cli.Usagef("perf needs a peer, and no other program can be on a pipe: give --loopback, or --link kernel, shm, " +
+			"stream:PATH, tap:NAME or packet:INTERFACE")
 	}
 	if c.Link.Medium == "kernel" && c.Loopback {
-		return cli.Usagef("--loopback --link kernel: run two, a server with --link kernel:lo --addr 127.0.0.1, and its client with --link kernel:lo --addr 127.0.0.2 127.0.0.1")
+		return cli.Usagef("--loopback --link kernel: run two, a server with --link kernel:lo --addr 127.0.0.1, and its client with " +
+			"--link kernel:lo --addr 127.0.0.2 127.0.0.1")
 	}
 	report, err := newReport(c, e)
 	if err != nil {
@@ -119,7 +123,7 @@ func (c *Command) Run(ctx context.Context, e *cli.Env) (err error) {
 	})
 }
 
-// startProfile profiles the CPU until stop.
+// startProfile profiles the CPU until stop is called.
 func startProfile(file string) (stop func() error, err error) {
 	f, err := os.Create(file)
 	if err != nil {
@@ -138,7 +142,7 @@ func startProfile(file string) (stop func() error, err error) {
 	}, nil
 }
 
-// serve waits for one client and does what it asks for.
+// serve waits for one client and makes its measurements.
 func (c *Command) serve(ctx context.Context, e *cli.Env, n *node.Node, report *report) error {
 	c.HintWithoutAddr(n)
 	l, err := n.Host.ListenStream(netip.AddrPortFrom(netip.Addr{}, c.Port))
@@ -153,7 +157,7 @@ func (c *Command) serve(ctx context.Context, e *cli.Env, n *node.Node, report *r
 	return serve(ctx, n, l, report.add)
 }
 
-// client measures between a node and a server elsewhere.
+// client measures between a node and a remote server.
 func (c *Command) client(ctx context.Context, e *cli.Env, n *node.Node, report *report) (err error) {
 	server, err := n.Resolve(ctx, c.Server)
 	if err != nil {
@@ -167,7 +171,7 @@ func (c *Command) client(ctx context.Context, e *cli.Env, n *node.Node, report *
 	return c.measure(ctx, e, report, func(*plan) (*session, error) { return peer, nil })
 }
 
-// session is the connection of a client, at node, with its server.
+// session is a client's connection to its server.
 type session struct {
 	node   *node.Node
 	server netip.Addr
@@ -184,13 +188,14 @@ func dial(ctx context.Context, n *node.Node, server netip.Addr, port uint16) (*s
 	return &session{node: n, server: server, ctl: ctl, stop: ctl.interrupt(ctx)}, nil
 }
 
-// Close tells the server that there is no more to measure.
+// Close ends the session with the server.
 func (p *session) Close() error {
 	p.stop()
 	return p.ctl.Close()
 }
 
-// measure makes all measurements that the command line asks for, as the client. peerFor returns the server for one of them.
+// measure makes all measurements of the command line as the client. peerFor returns the server for
+// one of them.
 func (c *Command) measure(ctx context.Context, e *cli.Env, report *report, peerFor func(*plan) (*session, error)) error {
 	plans := c.plans()
 	progress := e.Stderr
@@ -217,7 +222,7 @@ func (c *Command) measure(ctx context.Context, e *cli.Env, report *report, peerF
 	return nil
 }
 
-// plans are the measurements to make, in order.
+// plans returns the measurements in order.
 func (c *Command) plans() (all []plan) {
 	metrics := []string{c.Metric}
 	if c.Report != "" && c.Metric == metricLat {
@@ -253,7 +258,7 @@ func (c *Command) plans() (all []plan) {
 	for _, metric := range metrics {
 		for _, w := range ways {
 			if c.Op == opAtomic && metric != metricLat && isStream(w.over) {
-				continue // nothing to compare with
+				continue // there is nothing to compare with
 			}
 			for _, size := range c.sizes(metric) {
 				p := c.plan(metric, w.over, size)
@@ -265,7 +270,7 @@ func (c *Command) plans() (all []plan) {
 	return all
 }
 
-// overs are the wire protocols that the command line asks for.
+// overs returns the wire protocols of the command line.
 func (c *Command) overs() (all []string) {
 	for _, t := range c.Transport {
 		if name := t.String(); !slices.Contains(all, name) {
@@ -281,7 +286,7 @@ func (c *Command) overs() (all []string) {
 	return []string{OverRoCE}
 }
 
-// sizes are the message sizes of a metric.
+// sizes returns the message sizes of a metric.
 func (c *Command) sizes(metric string) []int {
 	switch {
 	case c.Op == opAtomic:

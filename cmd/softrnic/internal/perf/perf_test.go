@@ -35,7 +35,7 @@ func runPerf(t *testing.T, args string) *report {
 	return &r
 }
 
-// checkRow checks a row of so many messages.
+// checkRow checks a row for a number of messages.
 func checkRow(t *testing.T, row *result, op, metric string, size int, messages int64) {
 	t.Helper()
 	if row.Operation != op || row.Metric != metric || row.Size != size || row.Iterations != messages || row.Seconds <= 0 ||
@@ -56,7 +56,7 @@ func checkRow(t *testing.T, row *result, op, metric string, size int, messages i
 	}
 }
 
-// overs are the labels of the results, in order and each once.
+// overs returns the labels of the results, in order and each once.
 func (r *report) overs() string {
 	var all []string
 	for _, row := range r.Results {
@@ -67,8 +67,8 @@ func (r *report) overs() string {
 	return strings.Join(all, "; ")
 }
 
-// checkTraffic checks, of a row of --loopback, that what is labelled with a wire protocol has gone in its packets, each byte of
-// it, and what is labelled as direct without.
+// checkTraffic checks a row of --loopback: all bytes of a row with a wire protocol's label were
+// sent in its packets, and those of a direct row without packets.
 func checkTraffic(t *testing.T, row *result) {
 	t.Helper()
 	if row.Packets == nil {
@@ -77,7 +77,7 @@ func checkTraffic(t *testing.T, row *result) {
 	packets, bytes := *row.Packets, uint64(row.Iterations)*uint64(row.Size)
 	switch row.Over {
 	case "in process, direct":
-		// The sides arrange the measurement in packets.
+		// The control connection uses packets.
 		if row.Without < uint64(row.Iterations) || packets > 100 {
 			t.Errorf("%d messages, of which %d without packets, and %d packets: %+v", row.Iterations, row.Without, packets, row)
 		}
@@ -116,7 +116,8 @@ func TestPerf(t *testing.T) {
 	}
 }
 
-// Several QPs on several threads, in both directions, with sizes, --cq-mod and --post-list that do not divide evenly.
+// TestPerfManyWays: several QPs on several threads, in both directions, with sizes, --cq-mod and
+// --post-list that do not divide evenly.
 func TestPerfManyWays(t *testing.T) {
 	t.Parallel()
 	for _, args := range []string{
@@ -186,9 +187,10 @@ func TestPerfConnect(t *testing.T) {
 	}
 }
 
-// TestPerfCounters: --counters adds to stderr what each side has counted, and leaves stdout alone.
+// TestPerfCounters: --counters prints each side's counters to stderr, and does not change stdout.
 func TestPerfCounters(t *testing.T) {
-	code, stdout, stderr := program.Run(t.Context(), nil, strings.Fields("perf send bw --loopback --impair seed=1 --iters 300 --warmup 1ms --json --counters")...)
+	code, stdout, stderr := program.Run(t.Context(), nil,
+		strings.Fields("perf send bw --loopback --impair seed=1 --iters 300 --warmup 1ms --json --counters")...)
 	if code != cli.ExitOK || !json.Valid([]byte(stdout)) {
 		t.Fatalf("exit code %d, stderr %q, stdout:\n%s", code, stderr, stdout)
 	}
@@ -218,7 +220,7 @@ func TestPerfAllSizes(t *testing.T) {
 	}
 }
 
-// A server and a client on one switch, and what perftest's users look for in the output.
+// TestPerfServer: a server and a client on one switch. The output has what perftest's users expect.
 func TestPerfServer(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ args, title string }{
@@ -228,7 +230,8 @@ func TestPerfServer(t *testing.T) {
 		lan := new(pipe.Switch)
 		s := program.Start(t, lan, "perf send bw --addr 10.0.0.1/24")
 		s.Await(t, &s.Out, "Waiting for a client")
-		p := program.Start(t, lan, "perf "+c.args+" 10.0.0.1 --kernel-tcp 127.0.0.1 --addr 10.0.0.2/24 --iters 50 --warmup 1ms --size 64 --size 9000")
+		p := program.Start(t, lan,
+			"perf "+c.args+" 10.0.0.1 --kernel-tcp 127.0.0.1 --addr 10.0.0.2/24 --iters 50 --warmup 1ms --size 64 --size 9000")
 		if code := p.Wait(t); code != cli.ExitOK {
 			t.Fatalf("client exits with %d: %s", code, &p.Err)
 		}
@@ -244,7 +247,7 @@ func TestPerfServer(t *testing.T) {
 	}
 }
 
-// What each side says of its own process is its own.
+// TestPerfServerCPU: each side reports the CPU time of its own process.
 func TestPerfServerCPU(t *testing.T) {
 	lan := new(pipe.Switch)
 	s := program.Start(t, lan, "perf send bw --addr 10.0.0.1/24 --json --log-level debug")
@@ -262,12 +265,13 @@ func TestPerfServerCPU(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if c, s := client.Results[0], server.Results[0]; s.CPUPerGB != c.PeerCPUPerGB || s.PeerCPUPerGB != c.CPUPerGB || s.CPUSeconds == c.CPUSeconds {
+	if c, s := client.Results[0], server.Results[0]; s.CPUPerGB != c.PeerCPUPerGB || s.PeerCPUPerGB != c.CPUPerGB ||
+		s.CPUSeconds == c.CPUSeconds {
 		t.Errorf("the client says %+v, the server %+v", c, s)
 	}
 }
 
-// If one side is interrupted, the other side ends too, and says why.
+// TestPerfInterrupted: if one side is interrupted, the other side ends too and reports the reason.
 func TestPerfInterrupted(t *testing.T) {
 	t.Parallel()
 	for _, who := range []string{"client", "server"} {
@@ -275,7 +279,8 @@ func TestPerfInterrupted(t *testing.T) {
 			lan := new(pipe.Switch)
 			s := program.Start(t, lan, "perf send bw --addr 10.0.0.1/24")
 			s.Await(t, &s.Out, "Waiting for a client")
-			p := program.Start(t, lan, "perf "+args+" 10.0.0.1 --addr 10.0.0.2/24 --duration 20ms --warmup 0s"+strings.Repeat(" --size 64", 500))
+			p := program.Start(t, lan,
+				"perf "+args+" 10.0.0.1 --addr 10.0.0.2/24 --duration 20ms --warmup 0s"+strings.Repeat(" --size 64", 500))
 			p.Await(t, &p.Out, " 64 ")
 			stopped, other := p, s
 			if who == "server" {
@@ -285,7 +290,7 @@ func TestPerfInterrupted(t *testing.T) {
 			if code := stopped.Wait(t); code != cli.ExitFailed || !strings.Contains(stopped.Err.String(), "interrupted") {
 				t.Errorf("%s: the %s exits with %d: %s", args, who, code, &stopped.Err)
 			}
-			// To a server it may look like the end of the list.
+			// A server may take it for the end of the measurements.
 			if code := other.Wait(t); who == "server" && code != cli.ExitFailed || strings.Count(other.Err.String(), "\n") > 1 {
 				t.Errorf("%s: the other of the %s exits with %d: %s", args, who, code, &other.Err)
 			}
@@ -321,10 +326,11 @@ func TestPerfUsage(t *testing.T) {
 		"perf send bw --loopback -n 0":                   "--iters 0: give 1 to",
 		"perf send bw --loopback --cq-mod 0":             "--cq-mod 0: give 1 to",
 		"perf send bw --loopback --port 0":               "--port: 0: give 1 to 65535",
-		// What would not be done as it says is not done.
-		"perf atomic bw --loopback --size 16":                        "atomics are of 8 bytes",
-		"perf atomic bw --loopback --all":                            "atomics are of 8 bytes",
-		"perf write bw --loopback --threads 8 --qps 1":               "--threads 8: each has QPs of its own, and there are 1: give --qps 8 or more",
+		// Flags that would be ignored are refused.
+		"perf atomic bw --loopback --size 16": "atomics are of 8 bytes",
+		"perf atomic bw --loopback --all":     "atomics are of 8 bytes",
+		"perf write bw --loopback --threads 8 --qps 1": "--threads 8: each has QPs of its own, and there are 1: give " +
+			"--qps 8 or more",
 		"perf write bw --loopback --threads 8":                       "give --qps 8 or more",
 		"perf write bw --loopback --depth 8 --cq-mod 9":              "--cq-mod 9: there are never more than 8 messages outstanding",
 		"perf write bw --loopback --post-list 129":                   "--post-list 129: there are never more than 128 messages outstanding",
@@ -416,7 +422,8 @@ func TestPerfReport(t *testing.T) {
 	}
 }
 
-// servePerfOn is a server on a switch, and the control connection of a client that a test plays.
+// servePerfOn starts a server on a switch, and returns the control connection of a client that the
+// test plays.
 func servePerfOn(t *testing.T) (ctl *control, served chan error) {
 	t.Helper()
 	lan := new(pipe.Switch)
@@ -447,7 +454,8 @@ func servePerfOn(t *testing.T) (ctl *control, served chan error) {
 	return newControl(conn), served
 }
 
-// The server ends with an error, which it also sends, if a client sends what softrnic perf never sends.
+// TestPerfHostileClient: the server ends with an error, which it also sends, if a client sends an
+// invalid message.
 func TestPerfHostileClient(t *testing.T) {
 	planWith := func(change func(*plan)) string {
 		p := (&Command{Op: opSend, Depth: 8, QPs: 1, Threads: 1, PostList: 1, Wait: completion.Adaptive}).plan(metricBW, OverRoCE, 64)
@@ -480,7 +488,7 @@ func TestPerfHostileClient(t *testing.T) {
 	} {
 		ctl, served := servePerfOn(t)
 		if _, err := ctl.conn.Write([]byte(c.says)); err != nil {
-			t.Logf("%s: %v", what, err) // the server may have hung up already
+			t.Logf("%s: %v", what, err) // the server may already have closed the connection
 		}
 		if c.want == "" {
 			_ = ctl.conn.Close()
@@ -495,7 +503,7 @@ func TestPerfHostileClient(t *testing.T) {
 	}
 }
 
-// TestPerfNoticesWrongData changes a byte behind the transport's back.
+// TestPerfNoticesWrongData changes a byte of received data.
 func TestPerfNoticesWrongData(t *testing.T) {
 	f := node.Flags{Addr: []node.CIDR{{Prefix: netip.MustParsePrefix("10.0.0.1/24")}}}
 	n, err := f.Open(&cli.Env{Stdout: io.Discard, Stderr: io.Discard})
@@ -504,7 +512,8 @@ func TestPerfNoticesWrongData(t *testing.T) {
 	}
 	defer n.Close()
 	for op, sent := range map[string]int64{opSend: 1, opWrite: 50, opRead: 1} {
-		p := (&Command{Op: op, Depth: 4, QPs: 2, Threads: 1, PostList: 1, Wait: completion.Adaptive, Verify: true}).plan(metricBW, OverRoCE, 100)
+		p := (&Command{Op: op, Depth: 4, QPs: 2, Threads: 1, PostList: 1, Wait: completion.Adaptive, Verify: true}).plan(metricBW,
+			OverRoCE, 100)
 		r, err := newRDMA(n, &p, true)
 		if err != nil {
 			t.Fatal(err)
@@ -520,7 +529,7 @@ func TestPerfNoticesWrongData(t *testing.T) {
 		if check() == nil {
 			t.Errorf("%s: what did not come is taken for right", op)
 		}
-		for k := range uint64(sent) { // as the transport does it
+		for k := range uint64(sent) { // as the transport does
 			copy(q.slot(k%uint64(p.rxSlots())), r.peer[p.block()+int(k)%p.txSlots()*p.stride():])
 		}
 		if err := check(); err != nil {
@@ -559,7 +568,7 @@ func TestBareNumberOfSeconds(t *testing.T) {
 	}
 }
 
-// --sockets measures rsockets over each wire protocol, behind the others.
+// TestSockets: --sockets also measures rsockets over each wire protocol, last.
 func TestSockets(t *testing.T) {
 	t.Parallel()
 	for _, metric := range []string{"bw --bidirectional --qps 2", "lat"} {

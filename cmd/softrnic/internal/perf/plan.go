@@ -19,7 +19,7 @@ import (
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/output"
 )
 
-// Operations, metrics, and what a measurement goes over.
+// Operations, metrics and protocols of a measurement.
 const (
 	opSend, opWrite, opRead, opAtomic = "send", "write", "read", "atomic"
 	opConnect                         = "connect"
@@ -30,13 +30,13 @@ const (
 
 	overSockets, overIWARPSockets = "rsockets, RoCEv2", "rsockets, iWARP"
 
-	// overNothing labels results of messages that went direct, over no wire protocol.
+	// overNothing labels results of the direct path, without a wire protocol.
 	OverNothing = "in process, direct"
 )
 
 var OverRoCE, OverIWARP = verbs.RoCEv2.String(), verbs.IWARP.String()
 
-// operations are the operations' work requests, and their names in perftest's headings.
+// operations are the operations' work requests and their names in perftest's headings.
 var operations = map[string]struct {
 	opcode verbs.WROpcode
 	title  string
@@ -50,24 +50,24 @@ var operations = map[string]struct {
 // maxTime bounds a measurement.
 const maxTime = 24 * time.Hour
 
-// plan is one measurement, as the client tells it to the server.
+// plan is one measurement, as the client sends it to the server.
 type plan struct {
 	Op, Metric, Over string
-	Direct           bool // messages go without packets; Over is the transport of the QPs
+	Direct           bool // messages use the direct path; Over is the transport of the QPs
 	Size, Depth      int
 	QPs, Threads     int
 	CQMod, PostList  int
 	Bidirectional    bool
 	Verify           bool
-	Buffer           int  // bytes of slots of each kind, or one slot if that is more
+	Buffer           int  // bytes of slots of each kind, at least one slot
 	Mapped           bool // the memory is registered with RegMapping
 	Wait             completion.Waiting
-	Iters            int64         // on each QP; 0: for Duration
+	Iters            int64         // for each QP; 0: for Duration
 	Duration, Warmup time.Duration // nanoseconds
-	Kernel           netip.Addr    // where the server listens, if Over is the kernel's TCP
+	Kernel           netip.Addr    // the server's listening address if Over is the kernel's TCP
 }
 
-// check checks a plan that another program has sent.
+// check checks a plan that a peer has sent.
 func (p *plan) check() error {
 	for _, f := range []struct {
 		name           string
@@ -114,7 +114,7 @@ func (p *plan) check() error {
 	return nil
 }
 
-// over is the label of a result.
+// over returns the label of a result.
 func (p *plan) over() string {
 	if p.Direct {
 		return OverNothing
@@ -122,7 +122,7 @@ func (p *plan) over() string {
 	return p.Over
 }
 
-// String says what is measured.
+// String describes the measurement.
 func (p *plan) String() string {
 	s := fmt.Sprintf("%s %s over %s", p.Op, p.Metric, p.over())
 	switch {
@@ -141,25 +141,26 @@ func (p *plan) transport() verbs.Transport {
 	return verbs.RoCEv2
 }
 
-// stream tells whether messages are bytes of a stream, of TCP or rsockets.
+// stream reports whether messages are bytes of a stream, of TCP or rsockets.
 func (p *plan) stream() bool { return isStream(p.Over) }
 
 func isStream(over string) bool { return over == overTCP || over == overKernel || isSocket(over) }
 
 func isSocket(over string) bool { return over == overSockets || over == overIWARPSockets }
 
-// A side's memory is, for each QP, slots to send from and then slots to receive into, one message each; both sides have
-// the same. Without verification there are as few as fit Buffer, by default a page as in perftest: many messages share one.
+// A side's memory has, for each QP, slots to send from and then slots to receive into, one message
+// each. Both sides have the same layout. Without verification there are only as many slots as fit
+// Buffer, by default a page as in perftest, and many messages share a slot.
 const (
 	verifyBuffer = 64 << 20
 	plainBuffer  = 4 << 10
 )
 
-// stride is the distance between slots in bytes, so that they share no cache line.
+// stride returns the distance between slots in bytes. Slots share no cache line.
 func (p *plan) stride() int { return (max(p.Size, 1) + 63) &^ 63 }
 
-// txSlots is the number of slots to send from. If data is verified, it has no divisor in common with rxSlots, so that a slot
-// always receives other data than it has.
+// txSlots returns the number of slots to send from. If data is verified, it is coprime to rxSlots,
+// so that a slot always receives new data.
 func (p *plan) txSlots() int {
 	if p.Verify && !p.onePlace() {
 		return p.rxSlots() + 1
@@ -167,7 +168,7 @@ func (p *plan) txSlots() int {
 	return p.rxSlots()
 }
 
-// rxSlots is the number of slots to receive into.
+// rxSlots returns the number of slots to receive into.
 func (p *plan) rxSlots() int {
 	switch {
 	case p.onePlace():
@@ -178,11 +179,12 @@ func (p *plan) rxSlots() int {
 	return max(1, p.Buffer/p.stride())
 }
 
-// onePlace reports whether the receiver polls one place in its memory until it changes.
+// onePlace reports whether the receiver polls one place in its memory for a change.
 func (p *plan) onePlace() bool { return p.Metric == metricLat && p.Op == opWrite }
 
-// receives is the number of receives posted: twice as many as the sender may have messages outstanding, and those for credits. A
-// ping-pong has no credits, and posts receives in batches, so that not every answer waits for the posting of one.
+// receives returns the number of posted receives: twice the sender's outstanding messages, plus
+// those for credits. A ping-pong has no credits. It posts receives in batches, so that not every
+// answer waits for a post.
 func (p *plan) receives() int {
 	if p.Metric == metricLat {
 		return 32
@@ -190,15 +192,16 @@ func (p *plan) receives() int {
 	return 2*p.Depth + creditsInFlight
 }
 
-// creditsInFlight is an upper bound of the credits on their way.
+// creditsInFlight is an upper bound of the credits in flight.
 const creditsInFlight = 4
 
-// block is the memory of one QP.
+// block returns the size of the memory of one QP.
 func (p *plan) block() int { return (p.txSlots() + p.rxSlots()) * p.stride() }
 
 func (p *plan) memory() int64 { return int64(p.QPs) * int64(p.block()) }
 
-// What the sides tell each other, over TCP on the nodes' own stacks, each message a line of JSON:
+// The messages of the control connection, over TCP on the nodes' own stacks. Each is a line of
+// JSON:
 //
 //	client                                           server
 //	  Plan ─────────────────────────────────────────►
@@ -216,24 +219,24 @@ type message struct {
 	Plan   *plan   `json:",omitempty"`
 	Offer  *offer  `json:",omitempty"`
 	Ready  bool    `json:",omitempty"`
-	Sent   []int64 `json:",omitempty"` // messages on each QP since it was made
+	Sent   []int64 `json:",omitempty"` // messages on each QP since it was created
 	Done   bool    `json:",omitempty"`
 	Result *result `json:",omitempty"`
 	Error  string  `json:",omitempty"`
 }
 
-// offer is where a side is: a server's port, and the memory.
+// offer has the address of a side: a server's port, and the memory.
 type offer struct {
 	Port uint16
 	Addr uint64
 	RKey uint32
-	Seed uint64 // of the data that the side sends
+	Seed uint64 // seed of the data that the side sends
 }
 
-// maxLine is the longest line, in bytes: Sent of maxQPs.
+// maxLine is the longest line in bytes: Sent of maxQPs.
 const maxLine = 1 << 20
 
-// control is the connection that a measurement is arranged over. One goroutine may receive, any may send.
+// control is the control connection of a measurement. One goroutine may receive, any may send.
 type control struct {
 	conn net.Conn
 	in   *bufio.Scanner
@@ -247,15 +250,16 @@ func newControl(conn net.Conn) *control {
 	return &control{conn: conn, in: in, out: json.NewEncoder(conn)}
 }
 
-// linger is how long a side that ends waits for the other side to notice, because its node may be closed right after.
-const linger = time.Second
+// closeWait is how long a side that ends waits for the peer to close its side, as its node may be
+// closed right after.
+const closeWait = time.Second
 
-// interrupt ends receive when ctx ends, until stop is called.
+// interrupt makes receive return when ctx ends, until stop is called.
 func (c *control) interrupt(ctx context.Context) (stop func() bool) {
 	return context.AfterFunc(ctx, func() { _ = c.conn.SetReadDeadline(time.Unix(1, 0)) })
 }
 
-// report sends err to the peer, if it is not nil, and makes receive return soon.
+// report sends err to the peer, unless it is nil, and makes receive return soon.
 func (c *control) report(err error) error {
 	if err == nil {
 		return nil
@@ -264,7 +268,7 @@ func (c *control) report(err error) error {
 	if errors.Is(err, context.Canceled) {
 		says = "interrupted"
 	}
-	_ = c.conn.SetWriteDeadline(time.Now().Add(linger))
+	_ = c.conn.SetWriteDeadline(time.Now().Add(closeWait))
 	_ = c.send(&message{Error: says})
 	c.finish()
 	return err
@@ -274,7 +278,7 @@ func (c *control) finish() {
 	if half, ok := c.conn.(interface{ CloseWrite() error }); ok {
 		_ = half.CloseWrite()
 	}
-	_ = c.conn.SetReadDeadline(time.Now().Add(linger))
+	_ = c.conn.SetReadDeadline(time.Now().Add(closeWait))
 }
 
 // Close waits a little for the peer to close its side.
@@ -293,8 +297,8 @@ func (c *control) send(m *message) error {
 	return nil
 }
 
-// receive waits for a message. The error is io.EOF if the peer has closed the connection, and what it says if it sends
-// an Error.
+// receive waits for a message. The error is io.EOF if the peer has closed the connection, or the
+// peer's Error.
 func (c *control) receive() (*message, error) {
 	if !c.in.Scan() {
 		if err := c.in.Err(); err != nil {

@@ -20,7 +20,7 @@ import (
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/output"
 )
 
-// colours are the colours of the lines, in the order of the legend.
+// colours are the colours of the lines in the order of the legend.
 var colours = []struct {
 	over   string
 	colour color.RGBA
@@ -33,12 +33,12 @@ var colours = []struct {
 	{overKernel, color.RGBA{0x6b, 0x6f, 0x76, 0xff}, []vg.Length{2, 3}},
 }
 
-// has reports whether there are latencies, or bandwidths.
+// has reports whether there are latencies or, if latency is false, bandwidths.
 func (r *report) has(latency bool) bool {
 	return slices.ContainsFunc(r.Results, func(row *result) bool { return (row.Metric == metricLat) == latency })
 }
 
-// direct reports whether there are results of messages that went direct.
+// direct reports whether there are results of the direct path.
 func (r *report) direct() bool {
 	return slices.ContainsFunc(r.Results, func(row *result) bool { return row.Over == OverNothing })
 }
@@ -50,7 +50,7 @@ func (r *report) plotBandwidth() (template.HTML, error) {
 	}
 	p := newPlot("Message size", "Bandwidth [Gb/s]")
 	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, plot.TickerFunc(sizeTicks)
-	if r.direct() { // it is so much faster that the other lines would all lie at the bottom
+	if r.direct() { // the direct path is so much faster that all other lines would lie at the bottom
 		p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, plot.TickerFunc(decimalTicks)
 	} else {
 		p.Y.Min = 0
@@ -64,15 +64,15 @@ func (r *report) plotBandwidth() (template.HTML, error) {
 	if err != nil {
 		return "", err
 	}
-	if p.X.Min == p.X.Max { // one size
+	if p.X.Min == p.X.Max { // a single size
 		p.X.Min, p.X.Max = p.X.Min/2, p.X.Max*2
 	}
 	p.Y.Max *= 1.05
 	return svg(p)
 }
 
-// plotLatency plots latency by percentile, of the smallest message, on an axis that stretches the highest percentiles. It is
-// empty if there are no latencies.
+// plotLatency plots latency by percentile, of the smallest message, on an axis that stretches the
+// highest percentiles. It is empty if there are no latencies.
 func (r *report) plotLatency() (template.HTML, error) {
 	if !r.has(true) {
 		return "", nil
@@ -123,7 +123,7 @@ func newPlot(x, y string) *plot.Plot {
 	return p
 }
 
-// lines adds a line for each protocol, of the points of its rows.
+// lines adds a line for each protocol through the points of its rows.
 func (r *report) lines(p *plot.Plot, points bool, of func(*result) plotter.XYs) error {
 	for _, c := range colours {
 		var xys plotter.XYs
@@ -176,7 +176,7 @@ func percentileTicks(least, most float64) (ticks []plot.Tick) {
 	return ticks
 }
 
-// decimalTicks are 1, 2 and 5 of each decade.
+// decimalTicks returns ticks at 1, 2 and 5 of each decade.
 func decimalTicks(least, most float64) (ticks []plot.Tick) {
 	for e := int(math.Floor(math.Log10(least))); math.Pow10(e) <= most; e++ {
 		for _, m := range []float64{1, 2, 5} {
@@ -188,10 +188,10 @@ func decimalTicks(least, most float64) (ticks []plot.Tick) {
 	return ticks
 }
 
-// svgProlog matches what an SVG file has and an SVG element inside a page does not.
+// svgProlog matches the parts of an SVG file that an SVG element inside a page lacks.
 var svgProlog = regexp.MustCompile(`(?s)^.*?(<svg)|\s+xmlns(:\w+)?="[^"]*"`)
 
-// svg draws a plot, to be put into a page.
+// svg draws a plot for a page.
 func svg(p *plot.Plot) (template.HTML, error) {
 	const width, height = 9 * vg.Inch, 4.5 * vg.Inch
 	c := vgsvg.New(width, height)

@@ -9,8 +9,9 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// queuePair is one QP of a measurement. Messages are counted from 0. Message k goes from slot k modulo txSlots of the side that
-// has the data to slot k modulo rxSlots of the other side; a SEND goes to the slot that the receive request names.
+// queuePair is one QP of a measurement. Messages are counted from 0. Message k is sent from slot k
+// modulo txSlots of the side that has the data to slot k modulo rxSlots of the other side. A SEND
+// is placed in the slot of the receive request.
 type queuePair struct {
 	lane  *rdmaLane
 	plan  *plan
@@ -22,25 +23,25 @@ type queuePair struct {
 	peerTx, peerRx uint64
 	peerRKey       uint32
 	stride         uint64
-	txEnd, rxEnd   uint64 // bytes of slots
+	txEnd, rxEnd   uint64 // sizes of all slots in bytes
 
-	// As sender.
-	txAt, rxAt uint64 // offsets of the next message's slots
-	posted     int64  // messages, since the QP was made
-	completed  int64  // as far as signalled completions show
-	tail       int64  // unsignalled messages behind the last signalled one
-	goal       int64  // value of posted to end with; 0: until the lane ends
-	closed     bool   // nothing more is to be posted
-	credits    int64  // messages that the peer has receives for
+	// The sender's state.
+	txAt, rxAt uint64 // slot offsets of the next message
+	posted     int64  // messages since the QP was created
+	completed  int64  // messages known to be complete by signalled completions
+	tail       int64  // unsignalled messages after the last signalled one
+	goal       int64  // final value of posted; 0: until the lane ends
+	closed     bool   // no more messages are posted
+	credits    int64  // messages for which the peer has receives
 	wrs        []*verbs.SendWR
-	extra      verbs.SendWR // a credit or a flush
+	extra      verbs.SendWR // request for a credit or a flush
 
-	// As receiver.
-	received int64 // messages
-	consumed int64 // receives, by messages and credits
-	owed     int64 // messages received and not credited
-	unposted int   // receives consumed and not posted again
-	recvs    []*verbs.RecvWR
+	// The receiver's state.
+	received   int64 // messages
+	consumed   int64 // receives consumed by messages and credits
+	uncredited int64 // received messages without credit
+	unposted   int   // consumed receives that are not reposted
+	recvs      []*verbs.RecvWR
 }
 
 // Work request IDs: the kind, then the QP's index in its lane (16 bits), then a count (40 bits).
@@ -65,7 +66,7 @@ func newQueuePair(l *rdmaLane, index int, qp *verbs.QP) *queuePair {
 		q.wrs = append(q.wrs, &verbs.SendWR{Opcode: operations[p.Op].opcode, SGList: []verbs.SGE{q.tx}, CompareAdd: 1})
 	}
 	if p.Op != opSend {
-		q.credits = 1 << 62 // the operation takes no receives at the peer
+		q.credits = 1 << 62 // the operation consumes no receives at the peer
 		return q
 	}
 	for range max(1, min(16, p.receives()/4)) {
@@ -78,8 +79,8 @@ func (q *queuePair) id(kind uint64) uint64 {
 	return kind<<kindShift | uint64(q.index/q.plan.Threads)<<indexShift
 }
 
-// meet sets where the peer's memory is.
-func (q *queuePair) meet(peer *offer) {
+// setPeer sets the address of the peer's memory.
+func (q *queuePair) setPeer(peer *offer) {
 	q.peerTx = peer.Addr + uint64(q.index*q.plan.block())
 	q.peerRx = q.peerTx + uint64(q.plan.txSlots()*q.plan.stride())
 	q.peerRKey = peer.RKey
@@ -93,8 +94,8 @@ func (q *queuePair) begin(iters int64) {
 	}
 }
 
-// post posts as many messages as there is room for, at most PostList, and returns how many. With stop, a QP
-// without a goal posts one more at most, the last.
+// post posts as many messages as there is room for, at most PostList, and returns their number.
+// With stop, a QP without a goal posts at most one last message.
 func (q *queuePair) post(stop bool) (int, error) {
 	if q.closed {
 		return 0, nil
@@ -108,7 +109,7 @@ func (q *queuePair) post(stop bool) (int, error) {
 	case q.goal > 0:
 		n = min(n, q.goal-q.posted)
 	case stop:
-		n = min(n, 1) // one more, which is signalled, so that those before it complete
+		n = min(n, 1) // the last is signalled, so that all earlier messages complete
 	}
 	if n <= 0 {
 		return 0, nil
@@ -120,7 +121,7 @@ func (q *queuePair) post(stop bool) (int, error) {
 	return int(n), q.qp.PostSend(q.wrs[:n]...)
 }
 
-// next makes wr the next message.
+// next sets wr to the next message.
 func (q *queuePair) next(wr *verbs.SendWR, last bool) {
 	tx, rx := q.txAt, q.rxAt
 	if q.txAt += q.stride; q.txAt == q.txEnd {
@@ -138,7 +139,7 @@ func (q *queuePair) next(wr *verbs.SendWR, last bool) {
 	case verbs.RDMARead:
 		wr.SGList[0].Addr, wr.RemoteAddr = q.rx.Addr+rx, q.peerTx+tx
 	case verbs.AtomicFetchAndAdd:
-		wr.SGList[0].Addr, wr.RemoteAddr = q.tx.Addr+tx, q.peerRx // all atomics are on one word
+		wr.SGList[0].Addr, wr.RemoteAddr = q.tx.Addr+tx, q.peerRx // all atomics use one word
 	}
 	q.posted++
 	q.tail++
@@ -151,7 +152,8 @@ func (q *queuePair) next(wr *verbs.SendWR, last bool) {
 	}
 }
 
-// complete notes the completion of a signalled message, and returns how many messages are complete with it.
+// complete records the completion of a signalled message, and returns the number of messages that
+// it completes.
 func (q *queuePair) complete(count uint64) (int64, error) {
 	n := int64((count - uint64(q.completed)) & countMask)
 	if q.plan.Verify {
@@ -165,11 +167,12 @@ func (q *queuePair) complete(count uint64) (int64, error) {
 	return n, nil
 }
 
-// idle reports whether all messages posted are complete.
+// idle reports whether all posted messages are complete.
 func (q *queuePair) idle() bool { return q.closed && q.completed == q.posted }
 
-// flush posts a READ, which completes when all that was sent before it is at its destination. Over iWARP the completion of a
-// WRITE or SEND says only that the stream has taken it. The bytes that are read are not used.
+// flush posts a READ, which completes when all earlier messages have arrived. Over iWARP the
+// completion of a WRITE or SEND only means that the stream has accepted it. The data of the READ is
+// not used.
 func (q *queuePair) flush() error {
 	q.extra = verbs.SendWR{ID: q.id(flushed), Opcode: verbs.RDMARead, Flags: verbs.SendSignaled,
 		SGList:     append(q.extra.SGList[:0], q.lane.side.mr.SGE(int(q.plan.memory())+q.index, 1)),
@@ -194,7 +197,7 @@ func (q *queuePair) postFirst() error {
 	return err
 }
 
-// receive notes the completion of a receive.
+// receive handles the completion of a receive.
 func (q *queuePair) receive(wc *verbs.WC) error {
 	slot := uint64(q.consumed) % uint64(q.plan.rxSlots())
 	q.consumed++
@@ -202,7 +205,7 @@ func (q *queuePair) receive(wc *verbs.WC) error {
 	switch {
 	case wc.ByteLen == 0:
 		q.credits += int64(q.plan.Depth)
-		return q.postRecvs() // at once: no credit of ours counts on the receives that credits take
+		return q.postRecvs() // at once: our credits do not count the receives that credits consume
 	case int(wc.ByteLen) != q.plan.Size:
 		return fmt.Errorf("message %d on QP %d has %d bytes, want %d", q.received, q.index, wc.ByteLen, q.plan.Size)
 	}
@@ -212,20 +215,20 @@ func (q *queuePair) receive(wc *verbs.WC) error {
 		}
 	}
 	q.received++
-	q.owed++
+	q.uncredited++
 	if err := q.repost(); err != nil {
 		return err
 	}
-	if q.owed-int64(q.unposted) < int64(q.plan.Depth) || q.plan.Metric == metricLat {
+	if q.uncredited-int64(q.unposted) < int64(q.plan.Depth) || q.plan.Metric == metricLat {
 		return nil
 	}
-	// A message of no bytes tells the peer that it may send Depth more.
-	q.owed -= int64(q.plan.Depth)
+	// A message of zero bytes gives the peer Depth credits.
+	q.uncredited -= int64(q.plan.Depth)
 	q.extra = verbs.SendWR{ID: q.id(creditSent), Opcode: verbs.Send, Flags: verbs.SendSignaled}
 	return q.qp.PostSend(&q.extra)
 }
 
-// repost posts the consumed receives again when there are some.
+// repost reposts consumed receives once there are several.
 func (q *queuePair) repost() error {
 	if q.unposted < len(q.recvs) {
 		return nil
@@ -243,7 +246,7 @@ func (q *queuePair) postRecvs() error {
 	return q.qp.PostRecv(q.recvs[:n]...)
 }
 
-// slot is the memory of one of the slots that messages arrive in.
+// slot returns the memory of a receive slot.
 func (q *queuePair) slot(i uint64) []byte {
 	b, _ := q.lane.side.mr.Bytes(q.rx.Addr+i*q.stride, uint64(q.plan.Size))
 	return b
@@ -259,7 +262,7 @@ func (q *queuePair) verify(slot, k uint64) error {
 	return nil
 }
 
-// verifyCompleted verifies what message k, a READ or an atomic, has brought here.
+// verifyCompleted verifies the result of message k, a READ or an atomic.
 func (q *queuePair) verifyCompleted(k uint64) error {
 	switch q.plan.Op {
 	case opRead:
@@ -274,7 +277,7 @@ func (q *queuePair) verifyCompleted(k uint64) error {
 	return nil
 }
 
-// verifyMemory verifies what the peer's WRITEs or atomics, of which there were sent, have left here.
+// verifyMemory verifies the memory after sent WRITEs or atomics of the peer.
 func (q *queuePair) verifyMemory(sent int64) error {
 	switch q.plan.Op {
 	case opWrite:
@@ -294,7 +297,8 @@ func (q *queuePair) verifyMemory(sent int64) error {
 	return nil
 }
 
-// verifyPing verifies the last WRITE of a ping-pong: slot 0, except its last byte, which counts the messages.
+// verifyPing verifies the last WRITE of a ping-pong: slot 0 except its last byte, which counts the
+// messages.
 func (q *queuePair) verifyPing(sent int64) error {
 	if sent == 0 {
 		return nil

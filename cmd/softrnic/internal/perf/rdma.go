@@ -26,7 +26,7 @@ type rdma struct {
 	ways     []*rdmaLane
 	listener *rdmacm.Listener
 	seed     uint64
-	// peer has the data that the peer sends, if data is verified. It is laid out as the local memory is.
+	// peer has the peer's data if data is verified, in the layout of the local memory.
 	peer []byte
 }
 
@@ -40,7 +40,7 @@ func newRDMA(n *node.Node, p *plan, client bool) (r *rdma, err error) {
 	if r.pd, err = n.Dev.AllocPD(); err != nil {
 		return r, err
 	}
-	buf := touched(int(p.memory()) + p.QPs) // and one byte a QP for flushes
+	buf := touched(int(p.memory()) + p.QPs) // plus one byte per QP for flushes
 	p.fill(buf, r.seed)
 	const access = verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic
 	register := r.pd.RegMR
@@ -52,7 +52,7 @@ func newRDMA(n *node.Node, p *plan, client bool) (r *rdma, err error) {
 	}
 	for i := range p.Threads {
 		l := &rdmaLane{side: r, wcs: make([]verbs.WC, pollBatch), metered: newMeter(p)}
-		// Sends, credits sent, a flush, and receives.
+		// Sends, sent credits, a flush, and receives.
 		qps := (p.QPs - i + p.Threads - 1) / p.Threads
 		if l.cq, err = completion.NewWaiter(n.Dev, qps*(p.Depth+2*creditsInFlight+p.receives()), p.Wait); err != nil {
 			return r, err
@@ -62,11 +62,11 @@ func newRDMA(n *node.Node, p *plan, client bool) (r *rdma, err error) {
 	return r, nil
 }
 
-// pollBatch is the number of completions to take at a time.
+// pollBatch is the most completions of a poll.
 const pollBatch = 64
 
-// touched returns n bytes of memory that has been written to. Memory that was never written to is one page of zeros, which is
-// always in the cache.
+// touched returns n bytes of memory that has been written. Memory that was never written maps to a
+// single page of zeros, which is always in the cache.
 func touched(n int) []byte {
 	b := make([]byte, n)
 	for i := 0; i < n; i += os.Getpagesize() {
@@ -75,7 +75,7 @@ func touched(n int) []byte {
 	return b
 }
 
-// fill fills the slots that a side sends from, with random data if data is verified.
+// fill fills a side's send slots, with random data if data is verified.
 func (p *plan) fill(buf []byte, seed uint64) {
 	if !p.Verify || p.Op == opAtomic {
 		return
@@ -126,11 +126,12 @@ func (r *rdma) dial(ctx context.Context, server netip.AddrPort) (err error) {
 	return nil
 }
 
-// lane is the lane of the i-th QP, and qp the QP.
+// lane and qp return the lane of the i-th QP and the QP.
 func (r *rdma) lane(i int) *rdmaLane { return r.ways[i%len(r.ways)] }
 func (r *rdma) qp(i int) *queuePair  { return r.lane(i).qps[i/len(r.ways)] }
 
-// config is the configuration of the i-th connection, whose QP becomes part of its lane when it is made.
+// config returns the configuration of the i-th connection. Its QP is added to its lane when it is
+// created.
 func (r *rdma) config(i int) *rdmacm.Config {
 	p, l := r.plan, r.lane(i)
 	size := verbs.QPCap{MaxSendWR: p.Depth + 2*creditsInFlight, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}
@@ -162,14 +163,14 @@ func (r *rdma) prepare(peer *offer) {
 	}
 	for _, l := range r.ways {
 		for _, q := range l.qps {
-			q.meet(peer)
+			q.setPeer(peer)
 		}
 	}
 }
 
 func (r *rdma) gone() <-chan struct{} { return r.qp(0).conn.Done() }
 
-// Close destroys what newRDMA has made, also if it failed midway.
+// Close destroys the objects of newRDMA, even if it has failed midway.
 func (r *rdma) Close() error {
 	var errs []error
 	for _, l := range r.ways {

@@ -21,21 +21,22 @@ var pageTemplate = template.Must(template.New("report").Funcs(template.FuncMap{
 	"unit":  func(v float64) string { return fmt.Sprintf("%.3g", v) },
 }).Parse(page))
 
-// table is the rows of one metric over one protocol.
+// table has the rows of one metric over one protocol.
 type table struct {
 	Title   string
 	Latency bool
-	Counted bool // its rows have numbers of packets
+	Counted bool // its rows have packet counts
 	Rows    []tableRow
 }
 
 type tableRow struct {
 	*result
-	// Ratio is to the stack's own TCP: of bandwidths, or of median latencies. Empty without.
+	// Ratio is the ratio of the bandwidth or median latency to that of the stack's own TCP. It is
+	// empty without TCP.
 	Ratio string
 }
 
-// writePage writes the report: one page that needs nothing else.
+// writePage writes the report as a self-contained page.
 func (r *report) writePage(c *Command) error {
 	bandwidth, err := r.plotBandwidth()
 	if err != nil {
@@ -75,7 +76,7 @@ func (r *report) writePage(c *Command) error {
 	return r.page.Replace(page.Bytes())
 }
 
-// args is the command line, in short.
+// args returns a short form of the command line.
 func (c *Command) args() []string {
 	args := []string{"perf", c.Op, c.Metric}
 	if c.Server != "" {
@@ -88,7 +89,8 @@ func (c *Command) args() []string {
 		flag   string
 		v, def any
 	}{
-		{"one-device", c.OneDevice, false}, {"packets", c.Packets, false}, {"direct", c.Direct, false}, {"depth", c.Depth, 128}, {"qps", c.QPs, 1}, {"threads", c.Threads, 1},
+		{"one-device", c.OneDevice, false}, {"packets", c.Packets, false}, {"direct", c.Direct, false}, {"depth", c.Depth, 128},
+		{"qps", c.QPs, 1}, {"threads", c.Threads, 1},
 		{"duration", c.Duration, time.Duration(0)}, {"iters", c.Iters, int64(0)}, {"warmup", c.Warmup, 100 * time.Millisecond},
 		{"bidirectional", c.Bidirectional, false}, {"cq-mod", c.CQMod, 0}, {"post-list", c.PostList, 1},
 		{"verify", c.Verify, false}, {"mtu", c.MTU, 0},
@@ -102,7 +104,7 @@ func (c *Command) args() []string {
 	return args
 }
 
-// tables are the results, grouped as they were measured.
+// tables returns the results, grouped as measured.
 func (r *report) tables() (all []table) {
 	for i, row := range r.Results {
 		if i == 0 || r.Results[i-1].Over != row.Over || r.Results[i-1].Metric != row.Metric {
@@ -118,7 +120,7 @@ func (r *report) tables() (all []table) {
 	return all
 }
 
-// ratio compares a row with that of the stack's TCP.
+// ratio compares a row with the row of the stack's TCP.
 func (r *report) ratio(row *result) string {
 	for _, o := range r.Results {
 		switch {

@@ -16,7 +16,7 @@ import (
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/output"
 )
 
-// result is the result of one measurement, which is a line of the table.
+// result is the result of one measurement, a line of the table.
 type result struct {
 	Operation     string   `json:"operation"`
 	Metric        string   `json:"metric"`
@@ -40,13 +40,13 @@ type result struct {
 	PeerAllocs    float64  `json:"peer_allocations_per_message,omitempty"` // of the other process, if there is one
 	Latency       *latency `json:"latency_us,omitempty"`
 
-	// With --loopback: packets on the link between the nodes during the measurement, in both directions (nil for the kernel's
-	// TCP), and messages that the client sent without packets.
+	// With --loopback: the packets on the link between the nodes during the measurement, in both
+	// directions (nil for the kernel's TCP), and the client's messages on the direct path.
 	Packets *uint64 `json:"packets,omitempty"`
 	Without uint64  `json:"messages_without_packets,omitempty"`
 }
 
-// latency has times in microseconds.
+// latency has latencies in microseconds.
 type latency struct {
 	Min     float64 `json:"min"`
 	Max     float64 `json:"max"`
@@ -55,7 +55,7 @@ type latency struct {
 	Stdev   float64 `json:"stdev"`
 	P99     float64 `json:"p99"`
 	P999    float64 `json:"p99_9"`
-	// Distribution has the latency that a percentage of the messages does not exceed.
+	// Distribution has latency percentiles.
 	Distribution []percentile `json:"distribution"`
 }
 
@@ -64,7 +64,7 @@ type percentile struct {
 	Latency float64 `json:"us"`
 }
 
-// result is the result of what this side has sent.
+// result returns the result of this side's messages.
 func (s *side) result(cpu time.Duration, mallocs uint64) *result {
 	p := s.plan
 	r := &result{Operation: p.Op, Metric: p.Metric, Over: p.over(), Size: p.Size, QPs: p.QPs, Depth: p.Depth,
@@ -99,7 +99,7 @@ func (s *side) result(cpu time.Duration, mallocs uint64) *result {
 	return r
 }
 
-// merge adds what the peer has measured. shared means that both sides are in one process.
+// merge adds the peer's measurements. shared means that both sides are in one process.
 func (r *result) merge(peer *result, shared bool) {
 	r.Verified += peer.Verified
 	if r.Metric != metricLat {
@@ -116,7 +116,7 @@ func (r *result) merge(peer *result, shared bool) {
 	}
 	gb := float64(r.Iterations) * float64(r.Size) / 1e9
 	if r.Metric == metricLat && (r.Operation == opSend || r.Operation == opWrite) {
-		gb *= 2 // the data goes there and back
+		gb *= 2 // the data is sent there and back
 	}
 	if gb == 0 {
 		return
@@ -127,7 +127,8 @@ func (r *result) merge(peer *result, shared bool) {
 	}
 }
 
-// asSeenBy makes the client's result the server's: what is said of this process is then true of the server's, which measured own.
+// asSeenBy converts the client's result to the server's view. own has the server's measurements of
+// its own process.
 func (r *result) asSeenBy(own *result) {
 	r.CPUSeconds, r.Mallocs = own.CPUSeconds, own.Mallocs
 	r.CPUPerGB, r.PeerCPUPerGB = r.PeerCPUPerGB, r.CPUPerGB
@@ -150,11 +151,11 @@ type report struct {
 	PathMTU int       `json:"path_mtu"`
 	Results []*result `json:"results"`
 
-	// Error says why there are no more results, if a measurement has failed.
+	// Error is the error of a failed measurement, after which there are no results.
 	Error string `json:"error,omitempty"`
 
 	device  string       // of the next results
-	howElse string       // to measure than direct
+	howElse string       // hint to measure other paths than direct
 	table   io.Writer    // nil: none
 	page    *output.File // nil: none
 }
@@ -190,7 +191,7 @@ func (r *report) on(n *node.Node) {
 
 const rule = "---------------------------------------------------------------------------------------------------------------"
 
-// add adds a result, and prints its line of a table like perftest's, which has one more column.
+// add adds a result and prints its line in a table like perftest's, with one more column.
 func (r *report) add(row *result) {
 	var last *result
 	if n := len(r.Results); n > 0 {
@@ -225,7 +226,7 @@ func (r *report) add(row *result) {
 	fmt.Fprintln(r.table, strings.TrimRight(line, " "))
 }
 
-// heading begins a table.
+// heading prints the heading of a table.
 func (r *report) heading(row *result) {
 	kind := "BW"
 	if row.Metric == metricLat {
@@ -256,7 +257,8 @@ func (r *report) heading(row *result) {
 	case row.Operation == opConnect:
 		columns = " #connections  #/sec         t_min[usec]   t_typical[usec] t_max[usec]   99% percentile[usec]  99.9% percentile[usec]"
 	case row.Metric == metricLat:
-		columns = " #bytes    #iterations   t_min[usec]   t_max[usec]   t_typical[usec] t_avg[usec]   t_stdev[usec] 99% percentile[usec]  99.9% percentile[usec]"
+		columns = " #bytes    #iterations   t_min[usec]   t_max[usec]   t_typical[usec] t_avg[usec]   t_stdev[usec] 99% " +
+			"percentile[usec]  99.9% percentile[usec]"
 	}
 	if row.Packets != nil {
 		columns += " #packets"
@@ -264,7 +266,7 @@ func (r *report) heading(row *result) {
 	fmt.Fprintln(r.table, columns)
 }
 
-// title is the heading of a table; a stream has no operations.
+// title returns the title of a table. A stream has no operations.
 func (row *result) title(kind string) string {
 	if isStream(row.Over) {
 		return row.Over + " " + kind + " Test"
@@ -275,7 +277,8 @@ func (row *result) title(kind string) string {
 	return fmt.Sprintf("%s %s Test (%s)", operations[row.Operation].title, kind, row.Over)
 }
 
-// finish writes what is not written line by line. failed is the error of the measurement that failed, or nil.
+// finish writes the results that are not written line by line. failed is the error of the failed
+// measurement, or nil.
 func (r *report) finish(c *Command, e *cli.Env, failed error) (err error) {
 	if failed != nil {
 		r.Error = strings.ReplaceAll(failed.Error(), "\n", "; ")

@@ -17,12 +17,13 @@ import (
 	"github.com/softrnic/softrnic/cmd/internal/node"
 )
 
-// errDisconnected ends a measurement whose peer has disconnected and given no reason for disconnectWait.
+// errDisconnected ends a measurement if the peer has disconnected and not sent a reason within
+// disconnectWait.
 var errDisconnected = errors.New("the peer has disconnected")
 
 const disconnectWait = 2 * time.Second
 
-// runClient makes one measurement. shared says that the server is in this process too.
+// runClient makes one measurement. shared means that the server is in this process.
 func runClient(ctx context.Context, n *node.Node, server netip.Addr, ctl *control, p *plan, shared bool) (r *result, err error) {
 	if err := p.check(); err != nil {
 		return nil, err
@@ -65,8 +66,8 @@ func runClient(ctx context.Context, n *node.Node, server netip.Addr, ctl *contro
 	return own, ctl.send(&message{Result: own})
 }
 
-// serve waits on l, which it closes, for one client and makes the measurements that it asks for. add is called with the client's
-// results.
+// serve waits on l, which it closes, for one client and makes the client's measurements. add is
+// called with the client's results.
 func serve(ctx context.Context, n *node.Node, l net.Listener, add func(*result)) error {
 	stop := node.CloseWhenDone(ctx, l)
 	conn, err := l.Accept()
@@ -99,7 +100,7 @@ func serve(ctx context.Context, n *node.Node, l net.Listener, add func(*result))
 	}
 }
 
-// answer is the server's part of one measurement. It returns the client's result.
+// answer returns the server's part of one measurement. It returns the client's result.
 func answer(ctx context.Context, n *node.Node, ctl *control, p *plan) (r *result, err error) {
 	if err := p.check(); err != nil {
 		return nil, err
@@ -115,7 +116,7 @@ func answer(ctx context.Context, n *node.Node, ctl *control, p *plan) (r *result
 	if err := ctl.send(&message{Offer: side.offer()}); err != nil {
 		return nil, err
 	}
-	// A client that fails to connect says so here.
+	// A client that fails to connect reports it here.
 	said := make(chan error, 1)
 	accepting, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -155,7 +156,7 @@ func answer(ctx context.Context, n *node.Node, ctl *control, p *plan) (r *result
 	return m.Result, nil
 }
 
-// play is what both sides do once they are connected: they warm up, then measure.
+// play runs the warm-up and the measurement on both sides once they are connected.
 func (s *side) play(ctx context.Context, ctl *control) (*result, error) {
 	if s.plan.Warmup > 0 {
 		if err := s.run(ctx, ctl, &phase{duration: s.plan.Warmup}); err != nil {
@@ -180,8 +181,8 @@ func (s *side) play(ctx context.Context, ctl *control) (*result, error) {
 	return r, nil
 }
 
-// traffic is the number of packets on the node's link, if they are counted, and of messages that the node has sent without
-// packets.
+// traffic returns the number of packets on the node's link, if counted, and the number of the
+// node's messages on the direct path.
 func (s *side) traffic() (packets, without uint64) {
 	if s.node.Wire == nil {
 		return 0, 0
@@ -200,14 +201,16 @@ type side struct {
 
 // ends are the QPs or streams of one side.
 type ends interface {
-	// listen and accept are the server's, dial is the client's.
+	// listen and accept are called on the server, dial on the client.
 	listen() error
 	accept(ctx context.Context) error
 	dial(ctx context.Context, server netip.AddrPort) error
-	// offer is what the peer must know of this side. prepare is called with the peer's offer.
+	// offer returns the parameters of this side for the peer. prepare is called with the peer's
+	// offer.
 	offer() *offer
 	prepare(*offer)
-	// gone is closed when the peer has ended one of the connections. It is nil if nothing tells.
+	// gone is closed when the peer has ended one of the connections. It is nil if that is not
+	// detected.
 	gone() <-chan struct{}
 	Close() error
 }
@@ -216,10 +219,10 @@ type ends interface {
 type lane interface {
 	// run sends and receives until the phase is over.
 	run(*phase) error
-	// over is called when all that the peer has sent on each connection has arrived. It returns an error if the data is not what
-	// was sent.
+	// over is called when all messages of the peer have arrived. It returns an error if the data is
+	// wrong.
 	over(peerSent []int64) error
-	// done is called when the peer has received all that this side sent, too.
+	// done is called when the peer has received all messages of this side.
 	done()
 	// sent adds the number of messages sent on each connection.
 	sent(counts []int64)
@@ -247,7 +250,7 @@ func newSide(n *node.Node, p *plan, client bool) (*side, error) {
 	return &side{ends, n, p, ends.lanes()}, nil
 }
 
-// sent is what this side has sent on each connection since it was made.
+// sent returns the number of messages on each connection since it was created.
 func (s *side) sent() []int64 {
 	counts := make([]int64, s.plan.QPs)
 	for _, l := range s.lanes {
@@ -258,19 +261,19 @@ func (s *side) sent() []int64 {
 
 // phase is the warm-up or the measurement.
 type phase struct {
-	iters    int64 // on each QP; 0: for duration
+	iters    int64 // for each QP; 0: for duration
 	duration time.Duration
 
 	ctx context.Context
-	// untilSent also ends when the peer has said how many messages it sent.
+	// untilSent also ends when the peer has announced its number of messages.
 	untilSent context.Context
 	peerSent  atomic.Pointer[[]int64]
 	sending   atomic.Int32 // lanes that still send
-	announce  func() error // called when the last lane has sent everything
-	mallocs   uint64       // objects that this process allocated while the lanes ran
+	announce  func() error // called when the last lane has sent all messages
+	mallocs   uint64       // objects allocated by this process while the lanes ran
 }
 
-// sent is called by a lane that has sent everything.
+// sent is called by a lane that has sent all messages.
 func (p *phase) sent() error {
 	if p.sending.Add(-1) == 0 {
 		return p.announce()
@@ -278,7 +281,7 @@ func (p *phase) sent() error {
 	return nil
 }
 
-// run runs all lanes, until both sides have received everything.
+// run runs all lanes until both sides have received all messages.
 func (s *side) run(ctx context.Context, ctl *control, p *phase) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -295,7 +298,7 @@ func (s *side) run(ctx context.Context, ctl *control, p *phase) error {
 	p.sending.Store(int32(len(s.lanes)))
 	p.announce = func() error { return ctl.send(&message{Sent: s.sent()}) }
 
-	hear := func() { // a peer that has disconnected says why over the control connection
+	awaitReason := func() { // a peer that has disconnected sends the reason over the control connection
 		select {
 		case <-ctx.Done():
 		case <-time.After(disconnectWait):
@@ -318,15 +321,15 @@ func (s *side) run(ctx context.Context, ctl *control, p *phase) error {
 		lanes.Go(func() {
 			err := l.run(p)
 			if failed := (*verbs.WCError)(nil); errors.As(err, &failed) && failed.Status == verbs.WCWRFlushErr {
-				hear()
+				awaitReason()
 			}
 			fail(err)
 		})
 	}
-	go func() { // a lane that waits for memory to change does not learn of a disconnection otherwise
+	go func() { // a lane that polls memory does not detect a disconnection itself
 		select {
 		case <-s.gone():
-			if hear(); ctx.Err() == nil {
+			if awaitReason(); ctx.Err() == nil {
 				fail(errDisconnected)
 			}
 		case <-ctx.Done():

@@ -17,7 +17,8 @@ import (
 	"github.com/softrnic/softrnic/cmd/internal/node"
 )
 
-// tcp is a side with connections of TCP or rsockets in place of QPs, to compare with. A message is a number of bytes of the stream.
+// tcp is a side with TCP connections or rsockets in place of QPs, for comparison. A message is a
+// number of bytes of the stream.
 type tcp struct {
 	node     *node.Node
 	plan     *plan
@@ -60,7 +61,7 @@ func (t *tcp) accept(ctx context.Context) error {
 		if err != nil {
 			return node.Cause(ctx, err)
 		}
-		// The connections may arrive in another order than they were dialled in.
+		// The connections may be accepted in another order than they were dialled.
 		var index [4]byte
 		stop := node.CloseWhenDone(ctx, conn)
 		_, err = io.ReadFull(conn, index[:])
@@ -97,7 +98,8 @@ func (t *tcp) dial(ctx context.Context, server netip.AddrPort) (err error) {
 	return nil
 }
 
-// dialSocket is rsocket.Dial without a *rsocket.Conn of nil in a net.Conn.
+// dialSocket is rsocket.Dial. On an error it returns a nil net.Conn, not one that holds a nil
+// *rsocket.Conn.
 func dialSocket(ctx context.Context, n *node.Node, server netip.AddrPort, cfg *rsocket.Config) (net.Conn, error) {
 	c, err := rsocket.Dial(ctx, n.Dev, server.String(), cfg)
 	if err != nil {
@@ -106,7 +108,8 @@ func dialSocket(ctx context.Context, n *node.Node, server netip.AddrPort, cfg *r
 	return c, nil
 }
 
-// sockets are the options of rsockets: those of librdmacm, but for larger buffers, as TCP's too grow to what the link needs.
+// sockets returns the options of rsockets: librdmacm's with larger buffers, as TCP's buffers also
+// grow to the size that the link needs.
 func (p *plan) sockets() *rsocket.Config {
 	return &rsocket.Config{Transport: p.transport(), SendBuffer: socketBuffer, RecvBuffer: socketBuffer}
 }
@@ -150,7 +153,7 @@ type tcpLane struct {
 	conn    net.Conn
 	metered *meter
 
-	written int64 // messages, since the connection was made
+	written int64 // messages since the connection was made
 	read    int64 // bytes
 }
 
@@ -162,7 +165,7 @@ func (l *tcpLane) sent(counts []int64) { counts[l.index] = l.written }
 
 func (l *tcpLane) over([]int64) error { return nil }
 
-// done stops the clock, because only now has the peer received everything.
+// done stops the clock, as only now the peer has received all messages.
 func (l *tcpLane) done() {
 	if l.metered.messages > 0 && l.metered.latency == nil {
 		l.metered.stop()
@@ -170,7 +173,8 @@ func (l *tcpLane) done() {
 }
 
 func (l *tcpLane) run(phase *phase) error {
-	// A call that blocks in the connection returns when the peer has said how many messages it sent, and when the phase ends.
+	// A blocked call of the connection returns when the peer has announced its number of messages,
+	// and when the phase ends.
 	wake := func() { _ = l.conn.SetReadDeadline(time.Unix(1, 0)) }
 	defer context.AfterFunc(phase.untilSent, wake)()
 	defer context.AfterFunc(phase.ctx, func() { _ = l.conn.SetDeadline(time.Unix(1, 0)) })()
@@ -212,10 +216,11 @@ func (l *tcpLane) send(phase *phase) error {
 	return nil
 }
 
-// receive reads until all that the peer sent has arrived. It reads into the slots that a QP would receive into, in turn.
+// receive reads until all messages of the peer have arrived. It reads into the receive slots of a
+// QP in turn.
 func (l *tcpLane) receive(phase *phase) error {
 	plan := l.side.plan
-	most := max(plan.Size, 64<<10) // at a time
+	most := max(plan.Size, 64<<10) // bytes per read
 	b := touched(max(plan.rxSlots()*plan.stride(), most))
 	for at := 0; ; {
 		counts := phase.peerSent.Load()

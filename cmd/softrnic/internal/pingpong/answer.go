@@ -11,11 +11,12 @@ import (
 	"github.com/softrnic/softrnic/cmd/internal/node"
 )
 
-// exchangeTimeout bounds how long a client may take to say where its QP is.
+// exchangeTimeout bounds how long a client may take to send the address of its QP.
 const exchangeTimeout = 10 * time.Second
 
-// Answer is the server of one ibv_rc_pingpong, whose connection it closes: it sends messages of at most maxSize bytes
-// back until none has come for the time idle, and returns how many there were. The path MTU is in bytes.
+// Answer returns the server of one ibv_rc_pingpong, whose connection it closes. It echoes messages
+// of at most maxSize bytes until none was received for idle, and returns their number. The path MTU
+// is in bytes.
 func Answer(ctx context.Context, n *node.Node, conn net.Conn, maxSize, mtu int, idle time.Duration) (messages int, err error) {
 	p, err := newPinger(n, &flags{IBPort: 1, Size: maxSize, RxDepth: 64}, rcKind(mtu))
 	if err != nil {
@@ -36,10 +37,10 @@ func Answer(ctx context.Context, n *node.Node, conn net.Conn, maxSize, mtu int, 
 	return p.echo(ctx, idle)
 }
 
-// echo sends back each message that it receives. It ends when no message has come for a time, because clients do not say that
-// they end, and returns the number of messages.
+// echo sends back each received message. It ends when no message was received for patience, as
+// clients do not announce their end, and returns the number of messages.
 func (p *pinger) echo(ctx context.Context, patience time.Duration) (messages int, err error) {
-	var owed []int // lengths of messages to be sent when the one before is complete
+	var owed []int // lengths of messages to send when the previous one has completed
 	sending := false
 	for {
 		idle, cancel := context.WithTimeout(ctx, patience)

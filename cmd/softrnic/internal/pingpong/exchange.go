@@ -15,7 +15,7 @@ import (
 	"github.com/softrnic/softrnic/cmd/internal/node"
 )
 
-// The ibv_*_pingpong programs tell each other over TCP where their QPs are:
+// The ibv_*_pingpong programs exchange the addresses of their QPs over TCP:
 //
 //	client                                         server
 //	  dest ───────────────────────────────────────►
@@ -24,15 +24,15 @@ import (
 //	  "done" ─────────────────────────────────────►
 //	connects its QP
 //
-// Each is text with its terminating NUL, in one write: that is how the peer reads it. ibv_srq_pingpong has many dests
-// each way.
+// Each message is text with its terminating NUL. It is sent in one write, as the peer reads it in
+// one read. ibv_srq_pingpong sends many dests each way.
 
 // destLen is the length of a dest on the wire.
 const destLen = len("0000:000000:000000:00000000000000000000000000000000\x00")
 
 const done = "done\x00"
 
-// dest is where a QP is to be found.
+// dest is the address of a QP.
 type dest struct {
 	lid uint16
 	qpn uint32 // 24 bits
@@ -40,7 +40,8 @@ type dest struct {
 	gid verbs.GID
 }
 
-// String is how ibv_*_pingpong prints it. IPv4 is shown as the mapped address that it is.
+// String formats a dest as ibv_*_pingpong prints it. An IPv4 address is printed as a mapped
+// address.
 func (d dest) String() string {
 	return fmt.Sprintf("LID 0x%04x, QPN 0x%06x, PSN 0x%06x, GID %s", d.lid, d.qpn, d.psn, netip.AddrFrom16(d.gid))
 }
@@ -58,7 +59,7 @@ func parseDest(b []byte) (dest, error) {
 	return dest{lid: lid, qpn: n[0], psn: n[1], gid: gid}, nil
 }
 
-// parseFields parses the text of an address, of length bytes: a LID, numbers of 24 bits, and a GID.
+// parseFields parses the text of an address, of length bytes: a LID, 24-bit numbers, and a GID.
 func parseFields(b []byte, length int, n []uint32) (lid uint16, gid verbs.GID, err error) {
 	bad := func(what string) (uint16, verbs.GID, error) {
 		return 0, gid, fmt.Errorf("the peer sent %q: %s (is it an ibv_*_pingpong?)", b, what)
@@ -122,8 +123,8 @@ func readDests(r io.Reader, n int) (dests []dest, err error) {
 	return dests, nil
 }
 
-// clientExchange sends the addresses of the local QPs to the server, and returns those of the server's QPs, of which there are
-// as many.
+// clientExchange sends the addresses of the local QPs to the server, and returns those of as many
+// server QPs.
 func clientExchange(ctx context.Context, n *node.Node, server netip.AddrPort, local []dest) ([]dest, error) {
 	conn, err := n.Host.DialStream(ctx, netip.AddrPort{}, server)
 	if err != nil {
@@ -144,8 +145,8 @@ func clientExchange(ctx context.Context, n *node.Node, server netip.AddrPort, lo
 	return remote, nil
 }
 
-// serverExchange waits on l, which it closes, for one client. connect is called with the addresses of the client's n QPs, and
-// returns those of this side.
+// serverExchange waits on l, which it closes, for one client. connect is called with the addresses
+// of the client's n QPs, and returns those of the local QPs.
 func serverExchange(ctx context.Context, l net.Listener, n int, connect func([]dest) ([]dest, error)) error {
 	stop := node.CloseWhenDone(ctx, l)
 	conn, err := l.Accept()
@@ -157,7 +158,7 @@ func serverExchange(ctx context.Context, l net.Listener, n int, connect func([]d
 	return answerExchange(ctx, conn, n, connect)
 }
 
-// answerExchange is the server's side on a connection, which it closes.
+// answerExchange returns the server's side on a connection, which it closes.
 func answerExchange(ctx context.Context, conn net.Conn, n int, connect func([]dest) ([]dest, error)) error {
 	defer conn.Close()
 	defer node.CloseWhenDone(ctx, conn)()

@@ -10,8 +10,8 @@ import (
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/completion"
 )
 
-// Work request IDs, which are also bits of what a QP waits for. The ID of a receive has the number of its place above these
-// bits.
+// Work request IDs, which are also the bits of a QP's pending completions. The ID of a receive has
+// the number of its place above these bits.
 const (
 	pingRecv = 1 << iota
 	pingSend
@@ -23,17 +23,17 @@ const (
 // pingQKey is the Q_Key of ibv_ud_pingpong.
 const pingQKey = 0x11111111
 
-// kind says in what one ping-pong differs from the others.
+// kind has the parameters in which the ping-pongs differ.
 type kind struct {
 	qpType  verbs.QPType
 	pathMTU int // 0 for UD
 	numQP   int
-	shared  bool // one receive queue
-	dests   int  // how many addresses are sent to the peer, which may be more than there are QPs
+	shared  bool // one shared receive queue
+	dests   int  // number of addresses sent to the peer, which may exceed the number of QPs
 	filler  byte // value of all bytes in the buffer, except the first of each page with -c
 }
 
-// header is what comes before the message in the buffer.
+// header returns the number of bytes before the message in the buffer.
 func (k *kind) header() int {
 	if k.qpType == verbs.UD {
 		return verbs.GRHLen
@@ -78,7 +78,8 @@ func newPinger(n *node.Node, c *flags, k kind) (p *pinger, err error) {
 	if p.pd, err = n.Dev.AllocPD(); err != nil {
 		return p, err
 	}
-	// QPs that share a receive queue fill its buffers at the same time: each has one of its own, behind what is sent.
+	// QPs that share a receive queue fill its buffers at the same time. Each has its own buffer,
+	// behind the send buffer.
 	places := 1
 	if k.shared {
 		places += c.RxDepth
@@ -123,7 +124,7 @@ func newPinger(n *node.Node, c *flags, k kind) (p *pinger, err error) {
 	return p, p.postRecvs(c.RxDepth)
 }
 
-// Close destroys what newPinger and connect have made, also if they failed midway.
+// Close destroys the objects of newPinger and connect, even if they have failed midway.
 func (p *pinger) Close() error {
 	errs := []error{p.destroyQPs()}
 	if p.srq != nil {
@@ -153,7 +154,7 @@ func (p *pinger) destroyQPs() error {
 	return errors.Join(errs...)
 }
 
-// takes says which attributes QPs of a type have.
+// takes has the attributes of each QP type.
 var takes = map[verbs.QPType]verbs.QPAttrMask{
 	verbs.RC: ^verbs.QPAttrQKey,
 	verbs.UC: ^(verbs.QPAttrQKey | verbs.QPAttrMaxDestRDAtomic | verbs.QPAttrMinRNRTimer | verbs.QPAttrTimeout |
@@ -161,14 +162,14 @@ var takes = map[verbs.QPType]verbs.QPAttrMask{
 	verbs.UD: verbs.QPAttrPKeyIndex | verbs.QPAttrPort | verbs.QPAttrQKey | verbs.QPAttrSQPSN,
 }
 
-// modify moves a QP to a state, with those of the attributes that its type has.
+// modify moves a QP to a state, with the attributes that its type has.
 func (p *pinger) modify(qp *verbs.QP, attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	return qp.Modify(&attr, verbs.QPAttrState|mask&takes[p.qpType])
 }
 
 var errNoGID = errors.New("the peer named no GID, and RoCE needs one: start it with -g INDEX (its ibv_devinfo -v lists them)")
 
-// connect brings the QPs to RTS.
+// connect moves the QPs to RTS.
 func (p *pinger) connect(remote []dest) error {
 	p.remote = remote
 	for i, qp := range p.qps {
@@ -201,13 +202,13 @@ func (p *pinger) connect(remote []dest) error {
 	return nil
 }
 
-// place is the number of bytes of a place: header and message.
+// place returns the size of a place in bytes: header and message.
 func (p *pinger) place() int { return p.header() + p.Size }
 
-// message is the message in a place.
+// message returns the message in a place.
 func (p *pinger) message(place int) []byte { return p.mr.Buf()[place*p.place()+p.header():][:p.Size] }
 
-// received makes the place of a completed receive free.
+// received frees the place of a completed receive.
 func (p *pinger) received(wc *verbs.WC) { p.free = append(p.free, int(wc.WRID>>pingPlace)) }
 
 // postSend sends size bytes on the i-th QP.

@@ -1,4 +1,5 @@
-// Package pingpong is `softrnic pingpong`: the ibv_*_pingpong programs of libibverbs, and what they say to each other over TCP.
+// Package pingpong is `softrnic pingpong`: the ibv_*_pingpong programs of libibverbs, with their
+// exchange over TCP.
 package pingpong
 
 import (
@@ -26,7 +27,7 @@ type Command struct {
 	XSRQ xsrqCommand `cmd:"" name:"xsrq" help:"Over XRC, whose messages name the receive queue, like ibv_xsrq_pingpong."`
 }
 
-// flags are the options, defaults, output and bytes on the wire that all ibv_*_pingpong have in common.
+// flags are the options and defaults that all ibv_*_pingpong share.
 type flags struct {
 	Server string `arg:"" optional:"" help:"Address or name of the server. Without it, be the server and wait for a client."`
 
@@ -43,14 +44,15 @@ type flags struct {
 	running.Flags
 }
 
-// pathMTU is the option of the ping-pongs that are connected.
+// pathMTU is the option of the connected ping-pongs.
 type pathMTU struct {
 	PathMTU int `short:"m" name:"path-mtu" default:"1024" enum:"256,512,1024,2048,4096" placeholder:"BYTES" help:"Path MTU: 256, 512, 1024, 2048 or 4096; the same on both sides. Default: 1024."`
 }
 
 const pathMTUHelp = "\n\nThe path MTU must fit both links: 4096 needs an MTU of about 4200."
 
-// help is the help of the ping-pong of a service. gid are the options with which the real program names a device and its GID.
+// help returns the help of the ping-pong of a service. gid has the options with which the original
+// program selects a device and GID.
 func help(service, what, gid string) string {
 	return fmt.Sprintf(`Server and client send %[1]s back and forth. Either may be the real ibv_%[2]s_pingpong (from
 ibverbs-utils), which needs -g with the index of a GID of the same family.
@@ -59,7 +61,7 @@ ibverbs-utils), which needs -g with the index of a GID of the same family.
   ibv_%[2]s_pingpong %-60[3]son the Linux machine`, what, service, gid+" 10.0.0.9")
 }
 
-// rxeGID is what help says of rxe.
+// rxeGID has the options for rxe in help.
 const rxeGID = "-d rxe0 -g 1"
 
 // Validate implements kong's check after parsing.
@@ -76,7 +78,7 @@ func (c *flags) Validate() error {
 	return nil
 }
 
-// run plays.
+// run runs the ping-pong.
 func (c *flags) run(ctx context.Context, e *cli.Env, k kind) error {
 	return c.RunNodeForPeer(ctx, e, func(ctx context.Context, n *node.Node) error { return c.pingpong(ctx, e, n, k) })
 }
@@ -91,7 +93,7 @@ func (c *flags) pingpong(ctx context.Context, e *cli.Env, n *node.Node, k kind) 
 	}
 	defer func() { err = errors.Join(err, p.Close()) }()
 
-	if err := p.meet(ctx, e); err != nil {
+	if err := p.exchange(ctx, e); err != nil {
 		return err
 	}
 	start := time.Now()
@@ -111,8 +113,8 @@ func (c *flags) pingpong(ctx context.Context, e *cli.Env, n *node.Node, k kind) 
 	return nil
 }
 
-// meet exchanges addresses with the peer and connects the QPs.
-func (p *pinger) meet(ctx context.Context, e *cli.Env) error {
+// exchange exchanges addresses with the peer and connects the QPs.
+func (p *pinger) exchange(ctx context.Context, e *cli.Env) error {
 	say := func(whose string, dests []dest) {
 		for i := range p.qps {
 			fmt.Fprintf(e.Text(), "  %-15s %v\n", whose+" address:", dests[i])
@@ -122,7 +124,7 @@ func (p *pinger) meet(ctx context.Context, e *cli.Env) error {
 		if err := p.choose(netip.Addr{}); err != nil {
 			return err
 		}
-		// A client may connect as soon as it sees this.
+		// A client may connect as soon as this is printed.
 		l, err := p.node.Host.ListenStream(netip.AddrPortFrom(netip.Addr{}, p.Port))
 		if err != nil {
 			return err
@@ -166,7 +168,7 @@ func (p *pinger) choose(to netip.Addr) (err error) {
 	return nil
 }
 
-// chosenGID is the GID with this index, or if index is nil the GID for a peer at to.
+// chosenGID returns the GID with an index, or the GID for a peer at to if index is nil.
 func chosenGID(n *node.Node, port uint8, index *uint8, to netip.Addr) (verbs.GIDEntry, error) {
 	if index != nil {
 		return n.Dev.QueryGID(port, int(*index))
@@ -174,16 +176,16 @@ func chosenGID(n *node.Node, port uint8, index *uint8, to netip.Addr) (verbs.GID
 	return n.GID(port, to)
 }
 
-// play bounces the message until both directions have carried it --iters times, on all QPs together.
+// play sends the message back and forth, --iters times in each direction on all QPs together.
 func (p *pinger) play(ctx context.Context) error {
 	if p.Server != "" && p.Chk {
 		markPages(p.message(0), os.Getpagesize())
 	}
-	pending := map[uint32]int{} // what each QP waits for
+	pending := map[uint32]int{} // pending completions of each QP
 	for i, qp := range p.qps {
 		pending[qp.Num()] = pingRecv
 		if p.Server == "" {
-			continue // the client serves
+			continue // the client sends first
 		}
 		if err := p.postSend(i, p.Size); err != nil {
 			return err
@@ -228,17 +230,17 @@ func (p *pinger) play(ctx context.Context) error {
 	return nil
 }
 
-// filler is the byte that all but ibv_srq_pingpong fill the buffer with.
+// filler is the byte in the buffers of all ping-pongs except ibv_srq_pingpong.
 const filler = 0x7b
 
-// markPages makes the first byte of each page 0, as a client with -c does before it sends.
+// markPages sets the first byte of each page to 0, as a client with -c does before it sends.
 func markPages(buf []byte, pageSize int) {
 	for i := 0; i < len(buf); i += pageSize {
 		buf[i] = 0
 	}
 }
 
-// checkPages finds the first page that is not as markPages and the filler left it.
+// checkPages checks that each page is as markPages and the filler left it.
 func checkPages(buf []byte, pageSize int, filler byte) error {
 	for i, b := range buf {
 		want := filler

@@ -18,7 +18,7 @@ import (
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/clitest"
 )
 
-// startServer runs a server of the reliable ping-pong, and returns when it has said its address.
+// startServer starts a server of the RC ping-pong, and returns when it has printed its address.
 func startServer(ctx context.Context, lan *pipe.Switch, args ...string) <-chan clitest.Outcome {
 	return startPingpong(ctx, lan, append([]string{"rc"}, args...)...)
 }
@@ -52,7 +52,7 @@ func checkPingpong(t *testing.T, o clitest.Outcome, size, iters int) (local, rem
 	return at["local"], at["remote"]
 }
 
-// TestPingpongRoCEv1 plays each ping-pong over RoCE v1; the other side must choose it too.
+// TestPingpongRoCEv1 runs each ping-pong over RoCE v1. The other side must choose it too.
 func TestPingpongRoCEv1(t *testing.T) {
 	for _, service := range []string{"rc", "uc", "ud", "srq"} {
 		t.Run(service, func(t *testing.T) {
@@ -93,7 +93,7 @@ func TestPingpongRC(t *testing.T) {
 	}
 }
 
-// TestPingpongServices plays the ping-pongs other than rc.
+// TestPingpongServices runs the ping-pongs other than rc.
 func TestPingpongServices(t *testing.T) {
 	t.Parallel()
 	for _, service := range []string{"uc -s 1", "uc -s 100000", "uc -s 5000 -m 4096", "ud -s 1", "ud -s 4096", "ud",
@@ -130,7 +130,7 @@ func TestPingpongTooLargeForADatagram(t *testing.T) {
 	}
 }
 
-// TestPingpongServerFollowsTheClientsFamily has a server whose first address is of the other family.
+// TestPingpongServerFollowsTheClientsFamily uses a server whose first address has the other family.
 func TestPingpongServerFollowsTheClientsFamily(t *testing.T) {
 	lan := new(pipe.Switch)
 	server := startServer(t.Context(), lan, "-n10", "--addr", "10.0.0.1/24", "--addr", "fd00::1/64")
@@ -170,7 +170,7 @@ func TestPingpongRefusals(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if test.want == "" { // noticed when it meets its peer
+			if test.want == "" { // detected in the exchange with the peer
 				go func() {
 					defer cancel()
 					o := <-startServer(ctx, lan, "--addr", "10.0.0.3/24", "10.0.0.2")
@@ -235,7 +235,7 @@ func checkInterrupted(t *testing.T, o clitest.Outcome) {
 	}
 }
 
-// dialServer connects to the server's TCP port from a node that is 10.0.0.2.
+// dialServer connects to the server's TCP port from a node with address 10.0.0.2.
 func dialServer(t *testing.T, lan *pipe.Switch) io.ReadWriter {
 	t.Helper()
 	f := node.Flags{Addr: []node.CIDR{{Prefix: netip.MustParsePrefix("10.0.0.2/24")}}}

@@ -28,7 +28,7 @@ func (c *rc) Validate() error {
 	return c.flags.Validate()
 }
 
-// Run plays.
+// Run runs the ping-pong.
 func (c *rc) Run(ctx context.Context, e *cli.Env) error { return c.run(ctx, e, rcKind(c.PathMTU)) }
 
 func rcKind(pathMTU int) kind {

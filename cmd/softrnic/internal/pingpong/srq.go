@@ -16,7 +16,8 @@ type srq struct {
 	NumQP int `short:"q" name:"num-qp" default:"16" help:"QPs; the same on both sides. Default: 16."`
 }
 
-// srqDests is how many addresses ibv_srq_pingpong tells, whatever number of QPs it has: the rest are zeros.
+// srqDests is the number of addresses that ibv_srq_pingpong sends for any number of QPs. Unused
+// ones are zeros.
 const srqDests = 256
 
 // Help implements kong.HelpProvider.
@@ -38,7 +39,7 @@ func (c *srq) Validate() error {
 	return nil
 }
 
-// Run plays.
+// Run runs the ping-pong.
 func (c *srq) Run(ctx context.Context, e *cli.Env) error {
 	return c.run(ctx, e, kind{qpType: verbs.RC, pathMTU: c.PathMTU, numQP: c.NumQP, shared: true, dests: srqDests})
 }

@@ -18,7 +18,7 @@ func (*ud) Help() string {
 A datagram must fit the path MTU of both links: 1024 at an MTU of 1500, 4096 at 4200. When one is lost, it hangs.`
 }
 
-// Run plays.
+// Run runs the ping-pong.
 func (c *ud) Run(ctx context.Context, e *cli.Env) error {
 	return c.run(ctx, e, kind{qpType: verbs.UD, numQP: 1, dests: 1, filler: filler})
 }

@@ -60,7 +60,7 @@ func (c *xsrqCommand) Validate() error {
 	return nil
 }
 
-// Run plays.
+// Run runs the ping-pong.
 func (c *xsrqCommand) Run(ctx context.Context, e *cli.Env) error {
 	return c.RunNodeForPeer(ctx, e, func(ctx context.Context, n *node.Node) error { return c.play(ctx, e, n) })
 }
@@ -76,11 +76,11 @@ func (c *xsrqCommand) play(ctx context.Context, e *cli.Env, n *node.Node) (err e
 	defer func() { err = errors.Join(err, x.Close()) }()
 	defer context.AfterFunc(ctx, x.hangUp)()
 
-	meet := x.meetClients
+	exchange := x.acceptClients
 	if c.Server != "" {
-		meet = x.meetServer
+		exchange = x.connectServer
 	}
-	for _, step := range []func(context.Context, *cli.Env) error{meet, x.play, x.part} {
+	for _, step := range []func(context.Context, *cli.Env) error{exchange, x.play, x.finish} {
 		if err := step(ctx, e); err != nil {
 			return node.Cause(ctx, err)
 		}
@@ -89,8 +89,9 @@ func (c *xsrqCommand) play(ctx context.Context, e *cli.Env, n *node.Node) (err e
 	return nil
 }
 
-// The programs tell each other over TCP where their QPs are. A program that is done says so, and keeps its QPs until the other
-// says so too, because the server sends to one client through the QPs of another.
+// The programs exchange the addresses of their QPs over TCP. A program that has finished sends END,
+// and keeps its QPs until it has received END: the server sends to one client through the QPs of
+// another.
 //
 //	client                                         server
 //	  xrcDest ────────────────────────────────────►
@@ -99,22 +100,22 @@ func (c *xsrqCommand) play(ctx context.Context, e *cli.Env, n *node.Node) (err e
 //	  "END" ──────────────────────────────────────►
 //	  ◄──────────────────────────────────────── "END"    to all, when all have said it
 //
-// Each is text with its terminating NUL.
+// Each message is text with its terminating NUL.
 
 const xrcDestLen = len("0000:000000:000000:000000:000000:00000000000000000000000000000000\x00")
 
 const xrcEnd = "END\x00"
 
-// xrcDest is where an XRC_RECV QP, an XRC_SEND QP and an XRC SRQ are to be found.
+// xrcDest has the numbers of an XRC_RECV QP, an XRC_SEND QP and an XRC SRQ, and their GID.
 type xrcDest struct {
 	lid              uint16
 	recvQPN, sendQPN uint32
-	psn              uint32 // of what sendQPN sends
+	psn              uint32 // the first PSN of sendQPN
 	srqn             uint32
 	gid              verbs.GID
 }
 
-// String is how ibv_xsrq_pingpong prints it.
+// String formats an xrcDest as ibv_xsrq_pingpong prints it.
 func (d xrcDest) String() string {
 	return fmt.Sprintf("LID %04x, QPN RECV %06x SEND %06x, PSN %06x, SRQN %06x, GID %s", d.lid, d.recvQPN, d.sendQPN, d.psn, d.srqn,
 		netip.AddrFrom16(d.gid))
@@ -141,8 +142,8 @@ func readXRCDest(r io.Reader) (xrcDest, error) {
 	return parseXRCDest(b)
 }
 
-// meetServer connects to the server.
-func (x *xsrq) meetServer(ctx context.Context, e *cli.Env) error {
+// connectServer exchanges addresses with the server and connects to it.
+func (x *xsrq) connectServer(ctx context.Context, e *cli.Env) error {
 	server, err := x.node.Resolve(ctx, x.Server)
 	if err != nil {
 		return err
@@ -154,15 +155,15 @@ func (x *xsrq) meetServer(ctx context.Context, e *cli.Env) error {
 	if err := x.callers.add(conn); err != nil {
 		return err
 	}
-	local, err := x.tell(e, conn, server)
+	local, err := x.sendDest(e, conn, server)
 	if err != nil {
 		return err
 	}
-	return x.learn(e, conn, func(xrcDest) (xrcDest, error) { return local, nil })
+	return x.receiveDest(e, conn, func(xrcDest) (xrcDest, error) { return local, nil })
 }
 
-// meetClients waits for all clients, one after the other.
-func (x *xsrq) meetClients(ctx context.Context, e *cli.Env) error {
+// acceptClients exchanges addresses with all clients, one after the other.
+func (x *xsrq) acceptClients(ctx context.Context, e *cli.Env) error {
 	l, err := x.node.Host.ListenStream(netip.AddrPortFrom(netip.Addr{}, x.Port))
 	if err != nil {
 		return err
@@ -178,15 +179,16 @@ func (x *xsrq) meetClients(ctx context.Context, e *cli.Env) error {
 		if err := x.callers.add(conn); err != nil {
 			return err
 		}
-		if err := x.learn(e, conn, func(remote xrcDest) (xrcDest, error) { return x.tell(e, conn, remote.gid.Addr()) }); err != nil {
+		send := func(remote xrcDest) (xrcDest, error) { return x.sendDest(e, conn, remote.gid.Addr()) }
+		if err := x.receiveDest(e, conn, send); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// tell sends the address of this side's QPs to the next peer, whose IP address is to.
-func (x *xsrq) tell(e *cli.Env, conn net.Conn, to netip.Addr) (local xrcDest, err error) {
+// sendDest sends the address of the local QPs to the next peer, at IP address to.
+func (x *xsrq) sendDest(e *cli.Env, conn net.Conn, to netip.Addr) (local xrcDest, err error) {
 	if x.gid, err = chosenGID(x.node, x.IBPort, x.GIDIdx, to); err != nil {
 		return local, err
 	}
@@ -199,8 +201,8 @@ func (x *xsrq) tell(e *cli.Env, conn net.Conn, to netip.Addr) (local xrcDest, er
 	return local, nil
 }
 
-// learn receives the address of the next peer's QPs, and connects to them.
-func (x *xsrq) learn(e *cli.Env, conn net.Conn, tell func(remote xrcDest) (xrcDest, error)) error {
+// receiveDest receives the address of the next peer's QPs and connects to them.
+func (x *xsrq) receiveDest(e *cli.Env, conn net.Conn, send func(remote xrcDest) (xrcDest, error)) error {
 	remote, err := readXRCDest(conn)
 	if err != nil {
 		return err
@@ -209,22 +211,22 @@ func (x *xsrq) learn(e *cli.Env, conn net.Conn, tell func(remote xrcDest) (xrcDe
 	if remote.gid == (verbs.GID{}) {
 		return errNoGID
 	}
-	local, err := tell(remote)
+	local, err := send(remote)
 	if err != nil {
 		return err
 	}
 	return x.connect(local, remote)
 }
 
-// part ends the ping-pong: it returns when all peers are done, because nothing may be destroyed before.
-func (x *xsrq) part(ctx context.Context, e *cli.Env) error {
-	say := func(conn net.Conn) error {
+// finish returns when all peers have finished, as no object may be destroyed before.
+func (x *xsrq) finish(ctx context.Context, e *cli.Env) error {
+	sendEnd := func(conn net.Conn) error {
 		if _, err := conn.Write([]byte(xrcEnd)); err != nil {
 			return fmt.Errorf("send %q: %w", xrcEnd, err)
 		}
 		return nil
 	}
-	hear := func(conn net.Conn) error {
+	awaitEnd := func(conn net.Conn) error {
 		b := make([]byte, len(xrcEnd))
 		if _, err := io.ReadFull(conn, b); err != nil {
 			return fmt.Errorf("wait for the peer's %q: %w", xrcEnd, err)
@@ -234,9 +236,9 @@ func (x *xsrq) part(ctx context.Context, e *cli.Env) error {
 		}
 		return nil
 	}
-	steps := []func(net.Conn) error{hear, say}
+	steps := []func(net.Conn) error{awaitEnd, sendEnd}
 	if x.Server != "" {
-		steps = []func(net.Conn) error{say, hear}
+		steps = []func(net.Conn) error{sendEnd, awaitEnd}
 	}
 	for _, step := range steps {
 		for _, conn := range x.callers.conns {

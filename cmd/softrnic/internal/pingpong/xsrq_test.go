@@ -55,8 +55,8 @@ func TestPingpongXSRQ(t *testing.T) {
 	}
 }
 
-// xsrqHost plays the clients of one host as ibv_xsrq_pingpong does: each has an SRQ in the domain that all of them share,
-// and says and reads what scanf and printf of that program's formats would.
+// xsrqHost plays the clients of one host as ibv_xsrq_pingpong does. Each has an SRQ in a shared XRC
+// domain, and reads and writes the formats of that program's scanf and printf.
 type xsrqHost struct {
 	t    *testing.T
 	node *node.Node
@@ -107,7 +107,7 @@ func try[T any](v T, err error) func(*testing.T) T {
 	}
 }
 
-// client makes a client, not connected.
+// client creates a client that is not connected.
 func (h *xsrqHost) client(size int) *xsrqClient {
 	t, dev := h.t, h.node.Dev
 	c := &xsrqClient{host: h}
@@ -122,10 +122,12 @@ func (h *xsrqHost) client(size int) *xsrqClient {
 	closing(t, c.srq.Destroy)
 	c.recv = try(h.xrcd.CreateQP(&verbs.QPInitAttr{Type: verbs.XRCRecv}))(t)
 	closing(t, c.recv.Destroy)
-	c.send = try(pd.CreateQP(&verbs.QPInitAttr{Type: verbs.XRCSend, SendCQ: c.sendCQ.CQ, Cap: verbs.QPCap{MaxSendWR: 100, MaxSendSGE: 1}}))(t)
+	c.send = try(pd.CreateQP(&verbs.QPInitAttr{Type: verbs.XRCSend, SendCQ: c.sendCQ.CQ,
+		Cap: verbs.QPCap{MaxSendWR: 100, MaxSendSGE: 1}}))(t)
 	closing(t, c.send.Destroy)
 	for _, qp := range []*verbs.QP{c.recv, c.send} {
-		try(0, qp.Modify(&verbs.QPAttr{QPState: verbs.StateInit, PortNum: 1}, verbs.QPAttrState|verbs.QPAttrPKeyIndex|verbs.QPAttrPort|verbs.QPAttrAccessFlags))(t)
+		try(0, qp.Modify(&verbs.QPAttr{QPState: verbs.StateInit, PortNum: 1},
+			verbs.QPAttrState|verbs.QPAttrPKeyIndex|verbs.QPAttrPort|verbs.QPAttrAccessFlags))(t)
 	}
 	c.postRecv()
 	return c
@@ -135,12 +137,13 @@ func (c *xsrqClient) postRecv() {
 	try(0, c.srq.PostRecv(&verbs.RecvWR{SGList: []verbs.SGE{c.mr.SGE(0, c.mr.Length()/2)}}))(c.host.t)
 }
 
-// connect meets the server, whose address comes in one piece of 66 bytes.
+// connect exchanges addresses with the server, which sends its address in one piece of 66 bytes.
 func (c *xsrqClient) connect(server netip.AddrPort) {
 	t := c.host.t
 	c.conn = try(c.host.node.Host.DialStream(t.Context(), netip.AddrPort{}, server))(t)
 	const psn = 0xfffffe // wraps
-	fmt.Fprintf(c.conn, "%04x:%06x:%06x:%06x:%06x:%32s\x00", 0, c.recv.Num(), c.send.Num(), psn, c.srq.Num(), "00000000000000000000ffff0a000002")
+	fmt.Fprintf(c.conn, "%04x:%06x:%06x:%06x:%06x:%32s\x00", 0, c.recv.Num(), c.send.Num(), psn, c.srq.Num(),
+		"00000000000000000000ffff0a000002")
 	msg := make([]byte, 66)
 	try(io.ReadFull(c.conn, msg))(t)
 	if !regexp.MustCompile(`^0000(:[0-9a-f]{6}){4}:00000000000000000000ffff0a000001\x00$`).Match(msg) {
@@ -153,7 +156,8 @@ func (c *xsrqClient) connect(server netip.AddrPort) {
 		SGIDIndex: uint8(try(c.host.node.GID(1, server.Addr()))(t).Index)}}
 	const toRTR = verbs.QPAttrState | verbs.QPAttrAV | verbs.QPAttrPathMTU | verbs.QPAttrDestQPN | verbs.QPAttrRQPSN
 	const toRTS = verbs.QPAttrState | verbs.QPAttrTimeout | verbs.QPAttrSQPSN
-	rtr := verbs.QPAttr{QPState: verbs.StateRTR, DestQPNum: c.theirSend, PathMTU: verbs.MTU1024, RQPSN: theirPSN, MinRNRTimer: 12, AHAttr: way}
+	rtr := verbs.QPAttr{QPState: verbs.StateRTR, DestQPNum: c.theirSend, PathMTU: verbs.MTU1024, RQPSN: theirPSN, MinRNRTimer: 12,
+		AHAttr: way}
 	rts := verbs.QPAttr{QPState: verbs.StateRTS, Timeout: 14, SQPSN: psn, RetryCnt: 7, RNRRetry: 7}
 	try(0, c.recv.Modify(&rtr, toRTR|verbs.QPAttrMaxDestRDAtomic|verbs.QPAttrMinRNRTimer))(t)
 	try(0, c.recv.Modify(&rts, toRTS))(t)
@@ -162,7 +166,7 @@ func (c *xsrqClient) connect(server netip.AddrPort) {
 	try(0, c.send.Modify(&rts, toRTS|verbs.QPAttrRetryCnt|verbs.QPAttrRNRRetry|verbs.QPAttrMaxQPRDAtomic))(t)
 }
 
-// play answers the messages that come, by whichever QP of the host, and returns the numbers of these QPs.
+// play answers messages received on any QP of the host, and returns the numbers of these QPs.
 func (c *xsrqClient) play(ctx context.Context, tests int) (through []uint32, err error) {
 	var wcs [1]verbs.WC
 	for i := range tests {
@@ -183,11 +187,13 @@ func (c *xsrqClient) play(ctx context.Context, tests int) (through []uint32, err
 	return through, err
 }
 
-// TestPingpongXSRQClients: one host with several clients, whose messages come through the QPs of all in turn.
+// TestPingpongXSRQClients: one host with several clients. Their messages are received on the QPs of
+// all clients in turn.
 func TestPingpongXSRQClients(t *testing.T) {
 	const clients, tests, size = 3, 7, 3000
 	lan := new(pipe.Switch)
-	server := startPingpong(t.Context(), lan, "xsrq", "-c", fmt.Sprint(clients), "-n", fmt.Sprint(tests), "-s", fmt.Sprint(size), "--addr", "10.0.0.1/24")
+	server := startPingpong(t.Context(), lan, "xsrq", "-c", fmt.Sprint(clients), "-n", fmt.Sprint(tests), "-s", fmt.Sprint(size),
+		"--addr", "10.0.0.1/24")
 	h := newXSRQHost(t, lan)
 	var all []*xsrqClient
 	for range clients {
@@ -222,7 +228,7 @@ func TestPingpongXSRQClients(t *testing.T) {
 			}
 		}
 	}
-	for _, c := range all { // each says that it is done, and the server only when all are
+	for _, c := range all { // each sends END, and the server sends it when all have
 		try(c.conn.Write([]byte("END\x00")))(t)
 	}
 	for _, c := range all {
@@ -263,7 +269,7 @@ func TestPingpongXSRQRefusals(t *testing.T) {
 
 func TestPingpongXSRQInterrupted(t *testing.T) {
 	const dest = "0000:000001:000002:000003:000004:00000000000000000000ffff0a000002\x00"
-	for _, said := range []string{"", dest[:5], dest} { // it waits for a client, for what that says, for a message
+	for _, said := range []string{"", dest[:5], dest} { // it waits for a client, for the client's address, for a message
 		ctx, cancel := context.WithCancel(t.Context())
 		lan := new(pipe.Switch)
 		server := startPingpong(ctx, lan, "xsrq", "-n1", "--addr", "10.0.0.1/24")

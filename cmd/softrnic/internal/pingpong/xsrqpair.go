@@ -13,12 +13,13 @@ import (
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/completion"
 )
 
-// xsrq is one side of an XRC ping-pong: for each peer a QP to send with and one to receive with, and one SRQ.
+// xsrq is one side of an XRC ping-pong. It has a send QP and a receive QP for each peer, and one
+// SRQ.
 type xsrq struct {
 	*xsrqCommand
 	node             *node.Node
 	pd               *verbs.PD
-	mr               *verbs.MR // places: one that is sent from, and one for each receive
+	mr               *verbs.MR // places: one to send from, and one for each receive
 	cq               *completion.Waiter
 	xrcd             *verbs.XRCD
 	srq              *verbs.SRQ
@@ -28,14 +29,14 @@ type xsrq struct {
 	callers          callers
 
 	sent []int // messages to each peer
-	due  []int // peers that wait for one
-	busy int   // messages that are not acknowledged
+	due  []int // peers that wait for a message
+	busy int   // outstanding messages
 }
 
-// xsrqDepth is how many messages may be without acknowledgement. A peer waits for each answer, so there are few.
+// xsrqDepth is the most outstanding messages. There are few, as a peer waits for each answer.
 const xsrqDepth = 512
 
-// The work request ID of a send; those of receives are their place, from 1 on.
+// xsrqSend is the work request ID of a send. That of a receive is its place, from 1 on.
 const xsrqSend = 0
 
 func newXSRQ(n *node.Node, c *xsrqCommand) (x *xsrq, err error) {
@@ -61,7 +62,8 @@ func newXSRQ(n *node.Node, c *xsrqCommand) (x *xsrq, err error) {
 	if x.xrcd, err = n.Dev.OpenXRCD(nil, 0); err != nil {
 		return x, err
 	}
-	if x.srq, err = x.pd.CreateSRQ(&verbs.SRQInitAttr{Attr: verbs.SRQAttr{MaxWR: c.Clients, MaxSGE: 1}, XRCD: x.xrcd, CQ: x.cq.CQ}); err != nil {
+	if x.srq, err = x.pd.CreateSRQ(&verbs.SRQInitAttr{Attr: verbs.SRQAttr{MaxWR: c.Clients, MaxSGE: 1}, XRCD: x.xrcd,
+		CQ: x.cq.CQ}); err != nil {
 		return x, err
 	}
 	for range c.Clients {
@@ -77,7 +79,7 @@ func newXSRQ(n *node.Node, c *xsrqCommand) (x *xsrq, err error) {
 	return x, nil
 }
 
-// createQPs makes the QPs for one peer.
+// createQPs creates the QPs for one peer.
 func (x *xsrq) createQPs() error {
 	const mask = verbs.QPAttrState | verbs.QPAttrPKeyIndex | verbs.QPAttrPort | verbs.QPAttrAccessFlags
 	r, err := x.xrcd.CreateQP(&verbs.QPInitAttr{Type: verbs.XRCRecv})
@@ -97,7 +99,7 @@ func (x *xsrq) createQPs() error {
 	return s.Modify(&verbs.QPAttr{QPState: verbs.StateInit, PortNum: x.IBPort}, mask)
 }
 
-// connect brings the QPs for the next peer to RTS.
+// connect moves the QPs for the next peer to RTS.
 func (x *xsrq) connect(local, remote xrcDest) error {
 	i := len(x.remote)
 	x.remote = append(x.remote, remote)
@@ -123,9 +125,10 @@ func (x *xsrq) connect(local, remote xrcDest) error {
 	return s.Modify(&attr, toRTS|verbs.QPAttrRetryCnt|verbs.QPAttrRNRRetry|verbs.QPAttrMaxQPRDAtomic)
 }
 
-// play answers each message of each peer until it has received NumTests from each. The server sends the first one.
+// play answers each message of each peer until it has received NumTests from each. The server sends
+// the first one.
 func (x *xsrq) play(ctx context.Context, _ *cli.Env) error {
-	index := make(map[uint32]int, x.Clients) // a client also receives through the QPs of other clients, which are not here
+	index := make(map[uint32]int, x.Clients) // a client also receives on the QPs of other clients, which are not in this process
 	for i, qp := range x.recvQPs {
 		index[qp.Num()] = i
 		if x.Server == "" {
@@ -161,7 +164,7 @@ func (x *xsrq) play(ctx context.Context, _ *cli.Env) error {
 	return nil
 }
 
-// send sends the messages that are due, as far as the send queues have room. The QPs take turns in carrying messages to a peer.
+// send sends due messages while the send queues have room. The QPs take turns in sending to a peer.
 func (x *xsrq) send() error {
 	for ; len(x.due) > 0 && x.busy < xsrqDepth; x.due = x.due[1:] {
 		to := x.due[0]
@@ -180,10 +183,10 @@ func (x *xsrq) postRecv(place uint64) error {
 	return x.srq.PostRecv(&verbs.RecvWR{ID: place, SGList: []verbs.SGE{x.mr.SGE(int(place)*x.Size, x.Size)}})
 }
 
-// hangUp closes the connections, so that nothing waits for the peers.
+// hangUp closes the connections, so that no call waits for the peers.
 func (x *xsrq) hangUp() { x.callers.close() }
 
-// Close destroys what newXSRQ and connect have made, also if they failed midway.
+// Close destroys the objects of newXSRQ and connect, even if they have failed midway.
 func (x *xsrq) Close() error {
 	x.hangUp()
 	var errs []error

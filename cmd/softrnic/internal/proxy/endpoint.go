@@ -17,7 +17,7 @@ import (
 	"github.com/softrnic/softrnic/cmd/internal/node"
 )
 
-// Endpoint is a side of the proxy, as the command line has it: PROTOCOL[+tls]:HOST:PORT.
+// Endpoint is a side of the proxy on the command line: PROTOCOL[+tls]:HOST:PORT.
 type Endpoint struct {
 	transport *verbs.Transport // nil: TCP
 	tls       bool
@@ -53,20 +53,21 @@ func (p *Endpoint) host() string {
 	return host
 }
 
-// name is what the endpoint is called with the address that it has.
+// name returns the endpoint's name with its actual address.
 func (p *Endpoint) name(addr net.Addr) string {
 	protocol, _, _ := strings.Cut(p.text, ":")
 	return protocol + ":" + addr.String()
 }
 
-// keepAlive is after how long of silence an rsocket asks whether its peer is there. Go has TCP ask after 15 seconds.
+// keepAlive is the idle time before an rsocket sends a keepalive probe. Go's default for TCP is 15
+// seconds too.
 const keepAlive = 15 * time.Second
 
 func (p *Endpoint) config() *rsocket.Config {
 	return &rsocket.Config{Transport: *p.transport, KeepAlive: keepAlive}
 }
 
-// listen listens for connections, without their TLS.
+// listen listens for connections, without TLS.
 func (p *Endpoint) listen(ctx context.Context, n *node.Node) (net.Listener, error) {
 	if p.transport == nil {
 		return new(net.ListenConfig).Listen(ctx, "tcp", p.addr)
@@ -74,7 +75,7 @@ func (p *Endpoint) listen(ctx context.Context, n *node.Node) (net.Listener, erro
 	return rsocket.Listen(n.Dev, p.addr, p.config())
 }
 
-// dial connects, and does TLS where the endpoint has it.
+// dial connects, with TLS if the endpoint has it.
 func (p *Endpoint) dial(ctx context.Context, n *node.Node, cfg *tls.Config) (conn net.Conn, err error) {
 	if p.transport == nil {
 		conn, err = new(net.Dialer).DialContext(ctx, "tcp", p.addr)
@@ -91,7 +92,8 @@ func (p *Endpoint) dial(ctx context.Context, n *node.Node, cfg *tls.Config) (con
 	return secure, nil
 }
 
-// dialRsocket is rsocket.Dial without a *rsocket.Conn of nil in a net.Conn.
+// dialRsocket is rsocket.Dial. On an error it returns a nil net.Conn, not one that holds a nil
+// *rsocket.Conn.
 func dialRsocket(ctx context.Context, dev *verbs.Device, addr string, cfg *rsocket.Config) (net.Conn, error) {
 	c, err := rsocket.Dial(ctx, dev, addr, cfg)
 	if err != nil {
@@ -100,7 +102,7 @@ func dialRsocket(ctx context.Context, dev *verbs.Device, addr string, cfg *rsock
 	return c, nil
 }
 
-// tlsConfigs are those of both sides; nil for one without TLS.
+// tlsConfigs returns the configurations of both sides. That of a side without TLS is nil.
 func (c *Command) tlsConfigs() (server, client *tls.Config, err error) {
 	if c.From.tls {
 		cert, err := tls.LoadX509KeyPair(c.Cert, c.Key)

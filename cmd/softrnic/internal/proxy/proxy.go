@@ -1,4 +1,5 @@
-// Package proxy is `softrnic proxy`: it passes on connections between TCP and rsockets, and between rsockets of two wire protocols.
+// Package proxy is `softrnic proxy`: it forwards connections between TCP and rsockets, and between
+// rsockets of two wire protocols.
 package proxy
 
 import (
@@ -17,7 +18,7 @@ import (
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/relay"
 )
 
-// Command is the proxy: its options.
+// Command is the proxy, with its options.
 type Command struct {
 	From Endpoint `arg:"" placeholder:"FROM" help:"Where to listen: tcp, rocev2 or iwarp, then +tls or nothing, then :HOST:PORT or :PORT. TCP is the machine's own, the other two are the node's."`
 	To   Endpoint `arg:"" placeholder:"TO" help:"Where to connect to, for each connection that comes: likewise, with HOST."`
@@ -70,7 +71,7 @@ func (c *Command) Validate() error {
 	return nil
 }
 
-// Run passes connections on until ctx ends, which is no error.
+// Run forwards connections until ctx ends, and then returns nil.
 func (c *Command) Run(ctx context.Context, e *cli.Env) error {
 	server, client, err := c.tlsConfigs()
 	if err != nil {
@@ -92,7 +93,7 @@ func (c *Command) Run(ctx context.Context, e *cli.Env) error {
 	})
 }
 
-// proxy is one that runs.
+// proxy is a running proxy.
 type proxy struct {
 	*Command
 	node           *node.Node
@@ -102,7 +103,7 @@ type proxy struct {
 	work           sync.WaitGroup
 }
 
-// serve accepts until ctx ends, and then waits for the end of all connections.
+// serve accepts connections until ctx ends, and then waits for the end of all connections.
 func (p *proxy) serve(ctx context.Context, l net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var closing sync.Once
@@ -134,7 +135,7 @@ func (p *proxy) accept(ctx context.Context, l net.Listener) error {
 		case errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ECONNABORTED):
 			<-p.slots
 			p.node.Log.Warn("a connection could not be accepted", "error", err)
-			select { // what is there to be accepted stays there
+			select { // pending connections stay in the backlog
 			case <-time.After(acceptPause):
 			case <-ctx.Done():
 			}
@@ -155,8 +156,9 @@ func (p *proxy) accept(ctx context.Context, l net.Listener) error {
 
 const acceptPause = 100 * time.Millisecond
 
-// pass passes one connection on, until both halves have ended. If one fails, or the proxy ends, both sides get an error in place of
-// an end of the stream: what was passed on must not look whole.
+// pass forwards one connection until both halves have ended. If one fails or the proxy ends, both
+// sides get an error instead of an end of the stream, so that they do not take partial data for the
+// whole.
 func (p *proxy) pass(ctx context.Context, raw net.Conn) (err error) {
 	near := raw
 	defer func() { _ = near.Close() }()

@@ -47,7 +47,7 @@ func ok(t *testing.T, err error) {
 	}
 }
 
-// start starts a proxy, and returns it and the address that it listens on.
+// start starts a proxy, and returns it with its listening address.
 func start(t *testing.T, lan *pipe.Switch, args string) (p *clitest.Command, addr string) {
 	t.Helper()
 	p = program.Start(t, lan, "proxy "+args)
@@ -70,7 +70,7 @@ func stop(t *testing.T, ps ...*clitest.Command) {
 	}
 }
 
-// echo is a TCP server that sends back what it gets, and ends when its client does.
+// echo starts a TCP server that echoes data and ends with its client. It returns the address.
 func echo(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -91,7 +91,7 @@ func echo(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// device is a node of the test's own.
+// device returns the device of a node of the test.
 func device(t *testing.T, lan *pipe.Switch, addr string) *verbs.Device {
 	t.Helper()
 	host, err := netstack.New(lan.Port(), netstack.Addr(addr))
@@ -105,7 +105,7 @@ func device(t *testing.T, lan *pipe.Switch, addr string) *verbs.Device {
 	return dev
 }
 
-// bounce sends bytes to an echo, ends its half, and compares what comes back.
+// bounce sends bytes to an echo server, closes its half, and compares the received bytes.
 func bounce(c net.Conn, n int) error {
 	defer c.Close()
 	data := make([]byte, n)
@@ -122,7 +122,8 @@ func bounce(c net.Conn, n int) error {
 	return err
 }
 
-// TestChain: TCP to RoCEv2, RoCEv2 to iWARP, iWARP to TCP: many connections at once, both halves of each.
+// TestChain: TCP to RoCEv2, RoCEv2 to iWARP, iWARP to TCP, with many connections at once and both
+// halves of each.
 func TestChain(t *testing.T) {
 	lan := new(pipe.Switch)
 	last, _ := start(t, lan, "--addr 10.0.0.3/24 iwarp:7473 tcp:"+echo(t))
@@ -159,7 +160,7 @@ func TestChain(t *testing.T) {
 	stop(t, first, middle, last)
 }
 
-// scrape is what a command answers Prometheus.
+// scrape returns a command's metrics.
 func scrape(t *testing.T, p *clitest.Command) string {
 	t.Helper()
 	m := regexp.MustCompile(`http://\S+/metrics`).FindString(p.Err.String())
@@ -171,7 +172,7 @@ func scrape(t *testing.T, p *clitest.Command) string {
 	return string(b)
 }
 
-// certificate makes one that has signed itself, for a name, and returns its files.
+// certificate creates a self-signed certificate for a name and returns its files.
 func certificate(t *testing.T, name string) (cert, key string, pool *x509.CertPool) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -195,14 +196,17 @@ func certificate(t *testing.T, name string) (cert, key string, pool *x509.CertPo
 	return cert, key, pool
 }
 
-// TestTLS: plain TCP becomes TLS over RoCEv2, which becomes plain TCP again; who shows no certificate is refused.
+// TestTLS: plain TCP becomes TLS over RoCEv2, which becomes plain TCP again. A client without a
+// certificate is refused.
 func TestTLS(t *testing.T) {
 	lan := new(pipe.Switch)
 	cert, key, pool := certificate(t, "far.example")
 	clientCert, clientKey, _ := certificate(t, "near.example")
-	last, _ := start(t, lan, fmt.Sprintf("--addr 10.0.0.2/24 rocev2+tls:7472 tcp:%s --cert %s --key %s --client-ca %s", echo(t), cert, key, clientCert))
-	first, addr := start(t, lan, fmt.Sprintf("--addr 10.0.0.1/24 tcp:127.0.0.1:0 rocev2+tls:10.0.0.2:7472 --ca %s --server-name far.example --cert %s --key %s",
-		cert, clientCert, clientKey))
+	last, _ := start(t, lan, fmt.Sprintf("--addr 10.0.0.2/24 rocev2+tls:7472 tcp:%s --cert %s --key %s --client-ca %s", echo(t), cert,
+		key, clientCert))
+	first, addr := start(t, lan,
+		fmt.Sprintf("--addr 10.0.0.1/24 tcp:127.0.0.1:0 rocev2+tls:10.0.0.2:7472 --ca %s --server-name far.example --cert %s --key %s",
+			cert, clientCert, clientKey))
 	c, err := net.Dial("tcp", addr)
 	ok(t, err)
 	ok(t, bounce(c, 300_000))
@@ -225,7 +229,8 @@ func TestTLS(t *testing.T) {
 	stop(t, first, last)
 }
 
-// TestAbort: a connection that fails on one side does not look as if it had ended on the other.
+// TestAbort: if a connection fails on one side, the other side gets an error, not the end of the
+// stream.
 func TestAbort(t *testing.T) {
 	lan := new(pipe.Switch)
 	for _, transport := range []string{"rocev2", "iwarp"} {
@@ -253,14 +258,14 @@ func TestAbort(t *testing.T) {
 			t.Errorf("%s: Read: %v", transport, err)
 		}
 		c.Close()
-		// Nor when the proxy is interrupted.
+		// The same holds if the proxy is interrupted.
 		c, err = rsocket.Dial(t.Context(), dev, "10.0.0.1:7471", cfg)
 		ok(t, err)
 		far, err = l.Accept()
 		ok(t, err)
 		_, err = c.Write(b)
 		ok(t, err)
-		_, err = io.ReadFull(far, b) // now it is passed on
+		_, err = io.ReadFull(far, b) // now the connection is forwarded
 		ok(t, err)
 		stop(t, p)
 		ok(t, far.SetReadDeadline(time.Now().Add(20*time.Second)))
@@ -278,10 +283,12 @@ func TestAbort(t *testing.T) {
 	}
 }
 
-// TestNobodyThere: a connection that cannot be passed on is ended, counted and logged, and the proxy goes on.
-func TestNobodyThere(t *testing.T) {
+// TestUnreachable: a connection that cannot be forwarded is closed, counted and logged, and the
+// proxy continues.
+func TestUnreachable(t *testing.T) {
 	lan := new(pipe.Switch)
-	p, addr := start(t, lan, "--addr 10.0.0.1/24 tcp:127.0.0.1:0 rocev2:10.0.0.9:7472 -w 100ms --limit 1 --metrics 127.0.0.1:0 --log-level info")
+	p, addr := start(t, lan,
+		"--addr 10.0.0.1/24 tcp:127.0.0.1:0 rocev2:10.0.0.9:7472 -w 100ms --limit 1 --metrics 127.0.0.1:0 --log-level info")
 	for range 2 {
 		c, err := net.DialTimeout("tcp", addr, 20*time.Second)
 		ok(t, err)

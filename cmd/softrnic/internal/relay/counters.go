@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Counters are what a command counts of the connections that it passes on, for Prometheus.
+// Counters count the connections that a command forwards, for Prometheus.
 type Counters struct {
 	Open                                 atomic.Int64
 	Accepted, Failed, ToBytes, FromBytes atomic.Uint64
@@ -14,7 +14,7 @@ type Counters struct {
 	open, accepted, failed, bytes *prometheus.Desc
 }
 
-// NewCounters makes counters whose names begin with softrnic_ and the command's name.
+// NewCounters returns counters whose names begin with softrnic_ and the command's name.
 func NewCounters(command string) *Counters {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("softrnic_"+command+"_"+name, help, labels, nil)

@@ -8,8 +8,8 @@ import (
 	"github.com/softrnic/softrnic/verbs/rsocket"
 )
 
-// pump copies from src to dst until src ends, says so to dst, and counts the bytes. A side that is an rsocket gives its own buffer to
-// the other's Write or Read.
+// pump copies from src to dst until src ends, closes dst for writing, and counts the bytes. An
+// rsocket passes its own buffer to the other side's Write or Read.
 func pump(dst, src net.Conn, n *atomic.Uint64) error {
 	var err error
 	if from, ok := src.(*rsocket.Conn); ok {
@@ -47,5 +47,5 @@ func (c countingReader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// onlyReader hides a WriterTo, which for TCP would look for ways that a countingWriter does not have.
+// onlyReader hides TCP's WriterTo, whose fast paths a countingWriter does not support.
 type onlyReader struct{ io.Reader }

@@ -1,4 +1,4 @@
-// Package relay passes the bytes of a connection on to another.
+// Package relay forwards the bytes of one connection to another.
 package relay
 
 import (
@@ -10,8 +10,9 @@ import (
 	"github.com/softrnic/softrnic/verbs/rsocket"
 )
 
-// Relay passes on what comes from either of two connections to the other, until both halves have ended. If one fails, or ctx ends,
-// both get an error in place of an end of the stream: what was passed on must not look whole. The caller closes them.
+// Relay forwards data between two connections in both directions until both halves have ended. If
+// one fails or ctx ends, both get an error instead of an end of the stream, so that partial data is
+// not taken for the whole. The caller closes the connections.
 func (c *Counters) Relay(ctx context.Context, near, far net.Conn) error {
 	defer context.AfterFunc(ctx, func() { Abort(near); Abort(far) })()
 	c.Open.Add(1)
@@ -33,7 +34,7 @@ func (c *Counters) Relay(ctx context.Context, near, far net.Conn) error {
 	return err
 }
 
-// Abort ends a connection so that its peer gets an error.
+// Abort closes a connection so that its peer gets an error.
 func Abort(c net.Conn) {
 	switch c := c.(type) {
 	case *tls.Conn:

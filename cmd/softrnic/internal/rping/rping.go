@@ -19,7 +19,7 @@ import (
 	"github.com/softrnic/softrnic/cmd/internal/running"
 )
 
-// Command is rping: its options, defaults, output, and its bytes on the wire.
+// Command is rping, with its options, defaults, output, and bytes on the wire.
 type Command struct {
 	Server bool `short:"s" xor:"side" help:"Be the server."`
 	Client bool `short:"c" xor:"side" help:"Be the client; needs -a."`
@@ -47,13 +47,15 @@ func (*Command) Help() string {
   rping -c -a 10.0.0.9 -v -C 10                                           on the Linux machine`
 }
 
-// Bounds of a ping's size: room for its first words and its NUL, and less than the 64 KiB that rping serves with.
+// Limits of a ping's size. It has room for the first words and the NUL, and is below the 64 KiB of
+// rping's server.
 const (
 	minPing = 26
 	maxPing = 1<<16 - 1
 )
 
-// AfterApply is the check after parsing: the name Validate, which kong knows too, is a flag here.
+// AfterApply implements kong's check after parsing. The method cannot be named Validate, as that is
+// a flag.
 func (c *Command) AfterApply() error {
 	switch {
 	case !c.Server && !c.Client:
@@ -68,7 +70,7 @@ func (c *Command) AfterApply() error {
 	return nil
 }
 
-// Run pings, or answers.
+// Run runs the client or the server.
 func (c *Command) Run(ctx context.Context, e *cli.Env) error {
 	if c.Debug {
 		c.Log = slog.LevelDebug
@@ -98,7 +100,8 @@ func (c *Command) ping(ctx context.Context, e *cli.Env, n *node.Node) (err error
 	return sayDisconnect(e.Stderr, "client", s.client(ctx, c, e.Text()))
 }
 
-// sayDisconnect prints that the peer has disconnected if that is err, which then is no error.
+// sayDisconnect returns nil and prints a message if err is the peer's disconnection, and else
+// returns err.
 func sayDisconnect(w io.Writer, side string, err error) error {
 	if errors.Is(err, errDisconnected) {
 		fmt.Fprintf(w, "%s DISCONNECT EVENT...\n", side)
@@ -149,7 +152,7 @@ func (c *Command) serve(ctx context.Context, e *cli.Env, n *node.Node) error {
 
 const Backlog = 1024
 
-// connParam has the parameters that rping connects with.
+// connParam returns rping's connection parameters.
 func connParam() *rdmacm.ConnParam {
 	return &rdmacm.ConnParam{ResponderResources: 1, InitiatorDepth: 1, RetryCount: 7, RNRRetryCount: 7}
 }

@@ -33,7 +33,8 @@ func TestRping(t *testing.T) {
 				t.Errorf("server exits with %d: %s", code, &s.Err)
 			}
 			pings := strings.Split(strings.TrimSpace(p.Out.String()), "\n")
-			if len(pings) != 5 || len(pings[4]) != len("ping data: ")+size-1 || !strings.HasPrefix(pings[4], "ping data: rdma-ping-4: EFGH") {
+			if len(pings) != 5 || len(pings[4]) != len("ping data: ")+size-1 ||
+				!strings.HasPrefix(pings[4], "ping data: rdma-ping-4: EFGH") {
 				t.Errorf("client prints %.200q", pings)
 			}
 			if want := strings.ReplaceAll(p.Out.String(), "ping data", "server ping data"); s.Out.String() != want {
@@ -43,7 +44,8 @@ func TestRping(t *testing.T) {
 	}
 }
 
-// TestRpingMemoryGone: a client whose memory cannot be read, and that then disconnects, is told of both.
+// TestRpingMemoryGone: if a client's memory cannot be read and it then disconnects, both are
+// reported.
 func TestRpingMemoryGone(t *testing.T) {
 	lan := new(pipe.Switch)
 	server := program.Start(t, lan, "rping -s -d --addr 10.0.0.1/24")
@@ -80,7 +82,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// If one side is interrupted, the other side exits with status 0.
+// TestRpingInterrupted: if one side is interrupted, the other side exits with status 0.
 func TestRpingInterrupted(t *testing.T) {
 	for _, who := range []string{"client", "server"} {
 		lan := new(pipe.Switch)

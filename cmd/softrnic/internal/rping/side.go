@@ -16,7 +16,7 @@ import (
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/completion"
 )
 
-// What the two sides of an rping say to each other:
+// The messages between the two sides of an rping:
 //
 //	client                                         server
 //	  SEND where the source is ───────────────────►
@@ -27,8 +27,8 @@ import (
 //	  ◄───────────────────────────── SEND "go ahead"
 //	and again.
 
-// advert is the message that names a buffer: address (8 bytes), rkey (4), length (4), each big-endian. "Go ahead" is
-// one with nothing in it.
+// advert is the message with the address of a buffer: address (8 bytes), rkey (4), length (4), each
+// big-endian. "Go ahead" is an advert of zeros.
 type advert struct {
 	addr uint64
 	rkey uint32
@@ -50,11 +50,11 @@ func parseAdvert(b []byte) (advert, error) {
 	return advert{binary.BigEndian.Uint64(b), binary.BigEndian.Uint32(b[8:]), binary.BigEndian.Uint32(b[12:])}, nil
 }
 
-// errDisconnected is returned when the peer has disconnected, which is how a client ends.
+// errDisconnected is returned when the peer has disconnected, as a client does at its end.
 var errDisconnected = errors.New("the peer has disconnected")
 
-// Goodbye reports whether err is only that the peer has disconnected. It is false if a work request failed before, as when a
-// peer is killed whose memory goes before its connection.
+// Goodbye reports whether err is only the peer's disconnection. It returns false if a work request
+// failed before, as when the memory of a killed peer is freed before its connection ends.
 func Goodbye(err error) bool {
 	var failed *verbs.WCError
 	return errors.Is(err, errDisconnected) && !errors.As(err, &failed)
@@ -67,15 +67,15 @@ type side struct {
 	cq   *completion.Waiter
 	conn *rdmacm.Conn
 
-	messages *verbs.MR // what is received, then what is sent
+	messages *verbs.MR // received messages, then sent messages
 	source   *verbs.MR // the client's text
-	sink     *verbs.MR // where it comes back to, and where the server keeps it
+	sink     *verbs.MR // the client's destination of the text, and the server's buffer
 
-	adverts []advert // received, and not handled yet
-	done    [4]int   // completions by opcode, not yet waited for
+	adverts []advert // received and not yet handled
+	done    [4]int   // completions by opcode that were not yet waited for
 }
 
-// newSide makes what a connection needs; size 0 leaves the buffers to be made later.
+// newSide creates the objects of a connection. If size is 0, the buffers are created later.
 func newSide(dev *verbs.Device, size int, log *slog.Logger) (s *side, err error) {
 	s = &side{log: log}
 	defer func() {
@@ -101,7 +101,7 @@ func newSide(dev *verbs.Device, size int, log *slog.Logger) (s *side, err error)
 
 const depth = 16
 
-// config adds to a Config what makes the QP this side's.
+// config adds this side's QP to a Config.
 func (s *side) config(cfg *rdmacm.Config) *rdmacm.Config {
 	cfg.PD, cfg.SendCQ, cfg.RecvCQ = s.pd, s.cq.CQ, s.cq.CQ
 	cfg.Cap = verbs.QPCap{MaxSendWR: depth, MaxRecvWR: 2, MaxSendSGE: 1, MaxRecvSGE: 1}
@@ -109,7 +109,7 @@ func (s *side) config(cfg *rdmacm.Config) *rdmacm.Config {
 	return cfg
 }
 
-// Close disconnects, and destroys what newSide has made, also if it failed midway.
+// Close disconnects and destroys the objects of newSide, even if it has failed midway.
 func (s *side) Close() error {
 	var errs []error
 	if s.conn != nil {
@@ -148,10 +148,10 @@ func (s *side) post(wr *verbs.SendWR) error {
 	return s.ended(s.conn.QP().PostSend(wr))
 }
 
-// disconnectWait is how long after the QP has gone to ERR its disconnection may be reported.
+// disconnectWait is how long after the QP's transition to ERR its disconnection may be reported.
 const disconnectWait = 2 * time.Second
 
-// disconnected is errDisconnected if the peer has disconnected.
+// disconnected returns errDisconnected if the peer has disconnected, and else nil.
 func (s *side) disconnected() error {
 	select {
 	case <-s.conn.Done():
@@ -174,7 +174,7 @@ func (s *side) poll(ctx context.Context) error {
 	var wcs [4]verbs.WC
 	n, err := s.cq.Wait(ctx, wcs[:])
 	if failed := (*verbs.WCError)(nil); errors.As(err, &failed) {
-		// The QP is flushed before the peer's goodbye is an event.
+		// The QP is flushed before the event of the disconnection.
 		select {
 		case <-s.conn.Done():
 		case <-ctx.Done():
@@ -219,7 +219,7 @@ func (s *side) receive(ctx context.Context) (advert, error) {
 	return a, nil
 }
 
-// carry posts a request and waits until it is carried out.
+// carry posts a request and waits for its completion.
 func (s *side) carry(ctx context.Context, wr *verbs.SendWR, op verbs.WCOpcode) error {
 	if err := s.post(wr); err != nil {
 		return err
@@ -233,7 +233,7 @@ func (s *side) carry(ctx context.Context, wr *verbs.SendWR, op verbs.WCOpcode) e
 	return nil
 }
 
-// client pings --count times, or without end if that is 0.
+// client pings --count times, or forever if it is 0.
 func (s *side) client(ctx context.Context, c *Command, w io.Writer) error {
 	source, sink := s.source.Buf(), s.sink.Buf()
 	for ping := 0; c.Count == 0 || ping < c.Count; ping++ {
@@ -256,7 +256,8 @@ func (s *side) client(ctx context.Context, c *Command, w io.Writer) error {
 	return nil
 }
 
-// pingText writes the n-th ping: its number, then letters that start one further each time, and a NUL.
+// pingText writes the n-th ping: its number, then letters whose first one advances with n, and a
+// NUL.
 func pingText(b []byte, n int) {
 	const first, last = 'A', 'z'
 	at := copy(b, fmt.Sprintf("rdma-ping-%d: ", n))
@@ -266,13 +267,13 @@ func pingText(b []byte, n int) {
 	b[len(b)-1] = 0
 }
 
-// upToNUL is b up to its first NUL.
+// upToNUL returns b up to its first NUL.
 func upToNUL(b []byte) []byte {
 	t, _, _ := bytes.Cut(b, []byte{0})
 	return t
 }
 
-// server answers pings until the peer has enough, and counts them.
+// server answers pings until the peer disconnects, and returns their number.
 func (s *side) server(ctx context.Context, w io.Writer) (pings int, err error) {
 	for ; ; pings++ {
 		a, err := s.receive(ctx)
@@ -305,7 +306,7 @@ func (s *side) server(ctx context.Context, w io.Writer) (pings int, err error) {
 	}
 }
 
-// grow makes the server's buffer hold size bytes.
+// grow enlarges the server's buffer to size bytes.
 func (s *side) grow(size uint32) (err error) {
 	switch {
 	case size < 1 || size > maxPing:
@@ -322,7 +323,7 @@ func (s *side) grow(size uint32) (err error) {
 	return err
 }
 
-// Answer accepts a client and answers its pings. It ends with errDisconnected if all went well.
+// Answer accepts a client and answers its pings. On success it returns errDisconnected.
 func Answer(ctx context.Context, r *rdmacm.Request, w io.Writer, log *slog.Logger) (pings int, err error) {
 	s, err := newSide(r.Device(), 0, log)
 	if err != nil {

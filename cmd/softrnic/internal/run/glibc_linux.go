@@ -12,12 +12,13 @@ import (
 	"github.com/softrnic/softrnic/cmd/internal/dropin"
 )
 
-// refuseMusl returns an error if the program's dynamic linker is musl's, which cannot load the libraries: it would name
-// a missing symbol, and not the reason. Scripts and programs that cannot be read are not looked into.
+// refuseMusl returns an error if the program's dynamic linker is musl's, which cannot load the
+// libraries. musl's own error would only name a missing symbol. Scripts and unreadable programs are
+// not checked.
 func refuseMusl(program string) error {
 	file, err := exec.LookPath(program)
 	if err != nil {
-		return nil // exec says so
+		return nil // exec reports the error
 	}
 	if linker := linkerOf(file); strings.HasPrefix(path.Base(linker), "ld-musl-") {
 		return fmt.Errorf("%s is built for musl (%s): the drop-in libraries need glibc %s or later", file, linker, dropin.OldestGlibc)
@@ -25,7 +26,8 @@ func refuseMusl(program string) error {
 	return nil
 }
 
-// linkerOf is the dynamic linker of a program; "" of others, of scripts, and of what cannot be read.
+// linkerOf returns the dynamic linker of a program, or "" for static programs, scripts, and
+// unreadable files.
 func linkerOf(file string) string {
 	f, err := elf.Open(file)
 	if err != nil {
@@ -44,7 +46,8 @@ func linkerOf(file string) string {
 	return ""
 }
 
-// missingProviders are the directories of those vendors' libraries that the dynamic linker does not find by itself.
+// missingProviders returns the directories of the vendors' libraries that the dynamic linker does
+// not find.
 func missingProviders(libs string) (dirs []string) {
 	linker := linkerOf("/bin/sh")
 	if linker == "" {
@@ -60,6 +63,6 @@ func missingProviders(libs string) (dirs []string) {
 	return dirs
 }
 
-// linkerFindsNone is the exit status of glibc's dynamic linker with --verify for a library that it cannot load; it is 2 for one that
-// it can, and that is no program.
+// linkerFindsNone is the exit status of glibc's dynamic linker with --verify for a library that it
+// cannot load. The status for a loadable library is 2, as it is not a program.
 const linkerFindsNone = 1

@@ -14,11 +14,11 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/metrics"
 )
 
-// programs is a collector of what the devices of the program's processes count, which it asks them for. A process that has ended
-// is not in it any more.
+// programs is a collector of the device counters of the program's processes, which it queries.
+// Ended processes are not included.
 type programs struct{ log *slog.Logger }
 
-// Describe implements prometheus.Collector: the processes are not known before they are asked.
+// Describe implements prometheus.Collector. The processes are not known in advance.
 func (programs) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
@@ -29,12 +29,13 @@ func (p programs) Collect(ch chan<- prometheus.Metric) {
 	}
 	for _, n := range nodes {
 		if n.Run == os.Getpid() {
-			prometheus.WrapCollectorWith(prometheus.Labels{"pid": strconv.Itoa(n.PID)}, metrics.NewSnapshotCollector(n.Snapshot)).Collect(ch)
+			prometheus.WrapCollectorWith(prometheus.Labels{"pid": strconv.Itoa(n.PID)},
+				metrics.NewSnapshotCollector(n.Snapshot)).Collect(ch)
 		}
 	}
 }
 
-// serveMetrics answers Prometheus on --metrics, until the function that it returns is called.
+// serveMetrics serves Prometheus on --metrics until stop is called.
 func (c *Command) serveMetrics(e *cli.Env) (stop func(), err error) {
 	level := slog.LevelWarn
 	if c.Log != nil {

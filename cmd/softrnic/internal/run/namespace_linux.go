@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ownNamespaces has a child begin in a mount namespace of its own, with the capability to mount. Who has that capability already
-// keeps all others too: a user namespace would take them, and with it there is one user only. Others get a user namespace,
-// in which they are the same user.
+// ownNamespaces starts a child in a new mount namespace with the capability to mount. A user with
+// that capability needs no user namespace, which would remove other capabilities and have a single
+// user. Other users get a user namespace, in which they are the same user.
 func ownNamespaces() *syscall.SysProcAttr {
 	if hasCapability(unix.CAP_SYS_ADMIN) {
 		return &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
@@ -32,7 +32,7 @@ func hasCapability(number uint) bool {
 	return err == nil && caps&(1<<number) != 0
 }
 
-// effectiveCapabilities is a bit for each of this process's capabilities.
+// effectiveCapabilities returns a bit for each of this process's capabilities.
 func effectiveCapabilities() (uint64, error) {
 	var data [2]unix.CapUserData
 	if err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &data[0]); err != nil {
@@ -41,18 +41,19 @@ func effectiveCapabilities() (uint64, error) {
 	return uint64(data[1].Effective)<<32 | uint64(data[0].Effective), nil
 }
 
-// The directories that get entries, below the directory that describe fills.
+// The directories that get entries, below the directory of describe.
 const (
 	sysClass = "sys/class"
 	dev      = "dev"
 )
 
-// tryMounts is the value of --inside with which runInside only finds out whether it may mount.
+// tryMounts is the value of --inside with which runInside only checks whether it may mount.
 const tryMounts = "-"
 
-// runInside mounts what describe has made, gives up the capability that the user namespace gave, and runs the program.
+// runInside mounts the files of describe, drops the capability of the user namespace, and runs the
+// program.
 func (c *Command) runInside() error {
-	// Nothing that is mounted here is to be seen outside. A new user namespace has that by itself.
+	// Mounts here must not be visible outside. A new user namespace guarantees that itself.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
 		return fmt.Errorf("keep mounts inside: %w", err)
 	}
@@ -64,22 +65,23 @@ func (c *Command) runInside() error {
 			return fmt.Errorf("%s: %w (--sysfs off does without)", d, err)
 		}
 	}
-	// The namespace has a copy: so nothing is left if the command that made it is killed.
+	// The namespace has a copy, so that no files are left if the command that created them is
+	// killed.
 	if err := os.RemoveAll(c.Inside); err != nil {
 		return err
 	}
-	runtime.LockOSThread() // exec keeps what this thread has
+	runtime.LockOSThread() // exec keeps this thread's attributes
 	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil {
 		return fmt.Errorf("drop capabilities: %w", err)
 	}
-	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil { // which wait has set for the first thread only
+	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil { // wait has set it for the first thread only
 		return fmt.Errorf("end with the command: %w", err)
 	}
 	return c.exec(os.Environ())
 }
 
-// addTo gives dir the entries of from besides its own. A directory of the kernel's takes no new entries: so dir becomes a file
-// system of its own, in which each entry is the old one, or a copy of the new.
+// addTo adds the entries of from to dir. A kernel directory accepts no new entries. So dir becomes
+// a new file system, in which each entry is an old one or a copy of a new one.
 func (c *Command) addTo(dir, from string) (err error) {
 	old, err := os.MkdirTemp(c.Inside, "old")
 	if err != nil {
@@ -88,7 +90,7 @@ func (c *Command) addTo(dir, from string) (err error) {
 	if err := unix.Mount(dir, old, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
 		return fmt.Errorf("bind %s: %w", dir, err)
 	}
-	// Or what is below it would be removed with what describe has made.
+	// Otherwise the files below it would be removed with those of describe.
 	defer func() { err = errors.Join(err, unix.Unmount(old, unix.MNT_DETACH)) }()
 	if err := unix.Mount("softrnic", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NOEXEC, "mode=755"); err != nil {
 		return fmt.Errorf("mount a tmpfs on %s: %w", dir, err)
@@ -108,7 +110,7 @@ func (c *Command) addTo(dir, from string) (err error) {
 	return nil
 }
 
-// mirror makes to the same as from. The error is os.ErrExist if there is something already.
+// mirror creates to as a mirror of from. The error is os.ErrExist if to exists.
 func mirror(from, to string) error {
 	info, err := os.Lstat(from)
 	switch {

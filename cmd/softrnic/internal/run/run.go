@@ -1,4 +1,5 @@
-// Package run is `softrnic run`: it runs a program that was written for libibverbs and librdmacm on the drop-in libraries.
+// Package run is `softrnic run`: it runs a program for libibverbs and librdmacm with the drop-in
+// libraries.
 package run
 
 import (
@@ -87,7 +88,7 @@ func (c *Command) Validate() error {
 	return err
 }
 
-// settings are the variables of the environment that the flags stand for.
+// settings returns the environment variables that the flags stand for.
 func (c *Command) settings() map[string]string {
 	s := map[string]string{}
 	if c.Log != nil {
@@ -101,7 +102,8 @@ func (c *Command) settings() map[string]string {
 			addrs = append(addrs, a.Addr().String())
 		}
 	}
-	for name, value := range map[string]string{"SOFTRNIC_LINK": c.Link, "SOFTRNIC_ADDR": strings.Join(addrs, ","), "SOFTRNIC_DEVICE": c.Device, "SOFTRNIC_SPEED": c.Speed, "SOFTRNIC_WIDTH": c.Width} {
+	for name, value := range map[string]string{"SOFTRNIC_LINK": c.Link, "SOFTRNIC_ADDR": strings.Join(addrs, ","),
+		"SOFTRNIC_DEVICE": c.Device, "SOFTRNIC_SPEED": c.Speed, "SOFTRNIC_WIDTH": c.Width} {
 		if value != "" {
 			s[name] = value
 		}
@@ -128,7 +130,7 @@ func (c *Command) getenv(name string) string {
 	return os.Getenv(name)
 }
 
-// libraries is the directory of the libraries, and command the file of this command.
+// libraries returns the directory of the libraries and the file of this command.
 func (c *Command) libraries() (dir, command string, err error) {
 	if command, err = os.Executable(); err != nil {
 		return "", "", err
@@ -138,7 +140,9 @@ func (c *Command) libraries() (dir, command string, err error) {
 	}
 	if dir = c.Libs; dir == "" {
 		if dir = dropin.LibrariesBeside(filepath.Dir(command)); dir == "" {
-			return "", "", fmt.Errorf("%s is neither beside %s nor in ../%s: go run ./cmd/libsoftrnic/build -prefix DIR builds and installs it with this command, and --libs says where it is", dropin.Libraries[0], command, dropin.LibDir)
+			return "", "",
+				fmt.Errorf("%s is neither beside %s nor in ../%s: go run ./cmd/libsoftrnic/build -prefix DIR builds and installs it "+
+					"with this command, and --libs says where it is", dropin.Libraries[0], command, dropin.LibDir)
 		}
 	}
 	if dir, err = filepath.Abs(dir); err != nil {
@@ -152,15 +156,15 @@ func (c *Command) libraries() (dir, command string, err error) {
 	return dir, command, nil
 }
 
-// environment is that of the program, which finds libraries in dirs first.
+// environment returns the program's environment, in which libraries in dirs come first.
 func (c *Command) environment(dirs []string, command string) []string {
 	set := c.settings()
 	set["SOFTRNIC_COMMAND"], set["LD_LIBRARY_PATH"] = command, strings.Join(dirs, ":")
 	return environ(set)
 }
 
-// environ is this process's environment with other values of some variables. Those of LD_PRELOAD and LD_LIBRARY_PATH come before what
-// is there.
+// environ returns this process's environment with some variables set. LD_PRELOAD and
+// LD_LIBRARY_PATH are prepended to existing values.
 func environ(set map[string]string) (env []string) {
 	for _, e := range os.Environ() {
 		if name, _, _ := strings.Cut(e, "="); set[name] == "" {

@@ -19,7 +19,8 @@ import (
 	"github.com/softrnic/softrnic/cmd/internal/dropin"
 )
 
-// Run runs the program in place of this one, or in a mount namespace of its own, which this process waits for.
+// Run executes the program in place of this one, or runs it in a new mount namespace and waits for
+// it.
 func (c *Command) Run(ctx context.Context, e *cli.Env) error {
 	if c.Inside != "" {
 		return c.runInside()
@@ -93,14 +94,14 @@ func (c *Command) exec(env []string) error {
 	return notRun(err)
 }
 
-// The exit statuses that shells have for a program that cannot be run.
+// The exit statuses of shells for a program that cannot be run.
 const (
 	statusNotExecutable = 126
 	statusNotFound      = 127
-	statusSignal        = 128 // and the number of the signal
+	statusSignal        = 128 // plus the number of the signal
 )
 
-// notRun says on stderr why a program was not run, and returns the exit status for that.
+// notRun prints the reason why a program was not run to stderr, and returns the exit status.
 func notRun(err error) error {
 	fmt.Fprintln(os.Stderr, "softrnic:", err)
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, exec.ErrNotFound) {
@@ -109,8 +110,8 @@ func notRun(err error) error {
 	return cli.ExitStatus(statusNotExecutable)
 }
 
-// losesByUnsharing returns an error if the program has rights here that it has not in a namespace of its own: as root in a container,
-// who may do much, but not mount.
+// losesByUnsharing returns an error if the program has rights that it would lose in a new
+// namespace, as root in a container who may not mount.
 func losesByUnsharing() error {
 	switch caps, err := effectiveCapabilities(); {
 	case err != nil:
@@ -121,7 +122,7 @@ func losesByUnsharing() error {
 	return nil
 }
 
-// mayUnshare returns nil if this user may make a mount namespace, and mount in it.
+// mayUnshare returns nil if this user may create a mount namespace and mount in it.
 func mayUnshare() error {
 	cmd := exec.Command("/proc/self/exe", "run", "--inside", tryMounts, "--", "true")
 	cmd.SysProcAttr = ownNamespaces()
@@ -131,14 +132,14 @@ func mayUnshare() error {
 	return nil
 }
 
-// unshared runs this command again, in namespaces of its own.
+// unshared runs this command again in new namespaces.
 func (c *Command) unshared(e *cli.Env, command, tree string, env []string) error {
 	cmd := exec.Command(command, append([]string{"run", "--inside", tree, "--"}, c.Program...)...)
 	cmd.Env, cmd.SysProcAttr = env, ownNamespaces()
 	return wait(e, cmd)
 }
 
-// preloaded runs the program with the library that shows it the files of tree.
+// preloaded runs the program with the preloaded library that shows it the files of tree.
 func (c *Command) preloaded(e *cli.Env, libs, tree string, env []string) error {
 	preload := filepath.Join(libs, dropin.SysfsLibrary)
 	var own []string
@@ -162,7 +163,8 @@ func (c *Command) spawn(e *cli.Env, env []string) error {
 	return wait(e, cmd)
 }
 
-// inForeground reports whether this process and its program are the foreground of their terminal, which sends SIGINT and SIGQUIT to both.
+// inForeground reports whether this process and its program are in the foreground of their
+// terminal, which then sends SIGINT and SIGQUIT to both.
 func inForeground() bool {
 	tty, err := os.Open("/dev/tty")
 	if err != nil {
@@ -173,13 +175,14 @@ func inForeground() bool {
 	return err == nil && group == unix.Getpgrp()
 }
 
-// wait runs a command and returns its exit status. Signals are passed on, and if this process is killed, the command is, too.
+// wait runs a command and returns its exit status. It forwards signals. If this process is killed,
+// the command is killed too.
 func wait(e *cli.Env, cmd *exec.Cmd) error {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
 	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
-	runtime.LockOSThread() // the kernel takes the end of the thread that has started the command for the end of this process
+	runtime.LockOSThread() // the parent death signal is sent when the thread that started the command ends
 	defer runtime.UnlockOSThread()
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, e.Stdout, e.Stderr
 	signals := make(chan os.Signal, 8)
@@ -193,7 +196,7 @@ func wait(e *cli.Env, cmd *exec.Cmd) error {
 	for {
 		select {
 		case s := <-signals:
-			if s != syscall.SIGINT && s != syscall.SIGQUIT || !inForeground() { // else a terminal has sent it to the program, too
+			if s != syscall.SIGINT && s != syscall.SIGQUIT || !inForeground() { // else the terminal has also sent it to the program
 				_ = cmd.Process.Signal(s)
 			}
 		case err := <-ended:

@@ -8,7 +8,7 @@ import (
 	"github.com/softrnic/softrnic/cmd/internal/cli"
 )
 
-// Run says that it cannot.
+// Run returns an error.
 func (c *Command) Run(*cli.Env) error {
 	_, _, _ = c.libraries, c.environment, c.getenv
 	return errors.New("the drop-in libraries are for Linux only")

@@ -13,14 +13,14 @@ import (
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/sockets"
 )
 
-// withSockets runs the program with the library that asks this command before it connects and listens, and waits until nobody needs
-// this command any more.
+// withSockets runs the program with the preloaded library for sockets, whose agent is this command.
+// It waits until the agent is no longer needed.
 func (c *Command) withSockets(ctx context.Context, e *cli.Env, cfg dropin.Config, libs, command string) error {
 	env := *e
 	env.Command = command
 	counters := relay.NewCounters("sockets")
 	flags := running.Flags{Flags: cfg.Rails[0].Flags, Metrics: c.Metrics, Collector: counters}
-	// The program decides when to end at a signal, which it is sent.
+	// Signals are forwarded to the program, which decides when to end.
 	return flags.RunNodeForPeer(context.WithoutCancel(ctx), &env, func(_ context.Context, n *node.Node) (err error) {
 		agent, err := sockets.New(n, sockets.Config{Transports: cfg.Transports, Wait: c.Wait, Counters: counters})
 		if err != nil {

@@ -15,10 +15,10 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// files are the contents of files by their paths. The kernel's end with a line feed, which is left out here.
+// files has the contents of files by path, without the line feed at the end.
 type files map[string]string
 
-// describe makes, below root, what the kernel has of RDMA devices in sysfs and in /dev.
+// describe creates, below root, the files that the kernel has for RDMA devices in sysfs and /dev.
 func describe(e *cli.Env, cfg *dropin.Config, command, root string) error {
 	env := *e
 	env.Command = command
@@ -40,8 +40,8 @@ func describe(e *cli.Env, cfg *dropin.Config, command, root string) error {
 	return nil
 }
 
-// describeRail adds the files of a rail's devices to all, and makes their entries of /dev. For that it opens the node that the
-// program will open, or at least looks at what it will be; the counters are those of this moment.
+// describeRail adds the files of a rail's devices to all, and creates their entries of /dev. It
+// opens the node that the program will open, or only describes it. The counters are a snapshot.
 func describeRail(env *cli.Env, r *dropin.Rail, root string, all files, devices *int) (err error) {
 	flags := r.Flags
 	flags.Describe = true
@@ -68,7 +68,7 @@ func describeRail(env *cli.Env, r *dropin.Rail, root string, all files, devices 
 		maps.Copy(all, files{
 			sysClass + "/infiniband_verbs/" + uverbs + "/ibdev":       d.name,
 			sysClass + "/infiniband_verbs/" + uverbs + "/abi_version": "1",
-			sysClass + "/infiniband_verbs/" + uverbs + "/dev":         fmt.Sprintf("231:%d", 192+*devices), // as Linux numbers them
+			sysClass + "/infiniband_verbs/" + uverbs + "/dev":         fmt.Sprintf("231:%d", 192+*devices), // numbered as in Linux
 		})
 		if err := device(filepath.Join(root, dev, "infiniband"), uverbs); err != nil {
 			return err
@@ -85,8 +85,8 @@ func write(file, text string) error {
 	return os.WriteFile(file, []byte(text), 0o444)
 }
 
-// device makes a symbolic link to the null device, as nobody without privileges can make a device: programs only look whether it is
-// a character device, and open it.
+// device creates a symbolic link to the null device, as only a privileged user can create a device.
+// Programs only check for a character device and open it.
 func device(dir, name string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -98,7 +98,7 @@ func guid(g uint64) string {
 	return fmt.Sprintf("%04x:%04x:%04x:%04x", g>>48, g>>32&0xffff, g>>16&0xffff, g&0xffff)
 }
 
-// gid is a GID as sysfs has it.
+// gid formats a GID as in sysfs.
 func gid(g verbs.GID) string {
 	s := ""
 	for i := 0; i < len(g); i += 2 {
@@ -110,10 +110,10 @@ func gid(g verbs.GID) string {
 	return s
 }
 
-// generations are what the kernel calls the speeds of a lane.
+// generations are the kernel's names of lane speeds.
 var generations = map[uint8]string{2: " DDR", 4: " QDR", 8: " FDR10", 16: " FDR", 32: " EDR", 64: " HDR", 128: " NDR"}
 
-// deviceFiles are the files of one of the two devices that a node is.
+// deviceFiles returns the files of one of a node's two devices.
 func deviceFiles(n *node.Node, name string, iwarp bool) (files, error) {
 	a := n.Dev.QueryDevice()
 	p, err := n.Dev.QueryPort(1)
@@ -126,22 +126,26 @@ func deviceFiles(n *node.Node, name string, iwarp bool) (files, error) {
 	}
 	gbps, lanes := p.Rate()
 	netdev := n.Host.NICs()[0].Name()
-	kind, nodeGUID, types := "1: CA", a.NodeGUID, map[verbs.GIDType]string{verbs.GIDTypeRoCEv1: "IB/RoCE v1", verbs.GIDTypeRoCEv2: "RoCE v2"}
+	kind, nodeGUID, types := "1: CA", a.NodeGUID, map[verbs.GIDType]string{verbs.GIDTypeRoCEv1: "IB/RoCE v1",
+		verbs.GIDTypeRoCEv2: "RoCE v2"}
 	if iwarp {
-		kind, nodeGUID = "4: RNIC", nodeGUID^1 // as the libraries have it
+		kind, nodeGUID = "4: RNIC", nodeGUID^1 // as in the libraries
 		mac := verbs.GIDEntry{NetDev: netdev}
 		copy(mac.GID[:], n.Host.NICs()[0].MAC())
 		table, types, p.PKeyTblLen = []verbs.GIDEntry{mac}, map[verbs.GIDType]string{0: "IB/RoCE v1"}, 1
 	}
 	f := files{
 		"node_type": kind, "node_guid": guid(nodeGUID), "sys_image_guid": guid(a.SysImageGUID), "fw_ver": a.FWVer,
-		"node_desc": name, "hw_rev": fmt.Sprintf("%#x", a.HWVer), "device/vendor": fmt.Sprintf("%#06x", a.VendorID), "device/device": fmt.Sprintf("%#06x", a.VendorPartID),
+		"node_desc": name, "hw_rev": fmt.Sprintf("%#x", a.HWVer), "device/vendor": fmt.Sprintf("%#06x", a.VendorID),
+		"device/device":    fmt.Sprintf("%#06x", a.VendorPartID),
 		"device/numa_node": "-1", "device/infiniband/" + name + "/node_guid": guid(nodeGUID),
-		"ports/1/state": fmt.Sprintf("%d: %v", p.State, p.State), "ports/1/phys_state": "5: LinkUp", "ports/1/lid": "0x0", "ports/1/sm_lid": "0x0", "ports/1/sm_sl": "0",
-		"ports/1/lid_mask_count": "0", "ports/1/link_layer": "Ethernet", "ports/1/cap_mask": fmt.Sprintf("0x%08x", p.PortCapFlags), "ports/1/pkeys/0": "0xffff",
-		"ports/1/rate": fmt.Sprintf("%g Gb/sec (%dX%s)", gbps, lanes, generations[p.ActiveSpeed]),
+		"ports/1/state": fmt.Sprintf("%d: %v", p.State, p.State), "ports/1/phys_state": "5: LinkUp", "ports/1/lid": "0x0",
+		"ports/1/sm_lid": "0x0", "ports/1/sm_sl": "0",
+		"ports/1/lid_mask_count": "0", "ports/1/link_layer": "Ethernet", "ports/1/cap_mask": fmt.Sprintf("0x%08x", p.PortCapFlags),
+		"ports/1/pkeys/0": "0xffff",
+		"ports/1/rate":    fmt.Sprintf("%g Gb/sec (%dX%s)", gbps, lanes, generations[p.ActiveSpeed]),
 	}
-	// Programs ask the kernel for the addresses of the interface that they find here.
+	// Programs query the kernel for the addresses of this interface.
 	if _, err := net.InterfaceByName(netdev); err == nil {
 		f["device/net/"+netdev+"/dev_port"] = "0"
 	}

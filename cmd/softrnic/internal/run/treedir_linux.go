@@ -9,11 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// treePattern names the directories that describe fills.
+// treePattern is the name pattern of describe's directories.
 const treePattern = "softrnic-run*"
 
-// newTree makes a directory for describe. As long as this process has it, it is locked: another one removes those that are not, which
-// are of processes that were killed.
+// newTree creates a directory for describe and locks it while this process exists. Other processes
+// remove directories without a lock, which killed processes have left.
 func newTree() (dir string, remove func(), err error) {
 	removeLeft()
 	for {
@@ -22,20 +22,22 @@ func newTree() (dir string, remove func(), err error) {
 		}
 		f, err := lockTree(dir)
 		if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, os.ErrNotExist) {
-			continue // somebody has taken it for one that was left, and removes it
+			continue // another process has removed it before it was locked
 		}
-		// A program that gives up its privileges still reads it, where a library shows it. There is nothing secret in it.
+		// A program that drops its privileges still reads it through the preloaded library. It has
+		// no secrets.
 		if err := os.Chmod(dir, 0o755); err != nil {
 			return "", nil, errors.Join(err, f.Close())
 		}
-		return dir, func() { // without a lock where the file system has none, and nobody removes the directory
+		return dir, func() { // if the file system has no locks, no process removes the directory
 			_ = os.RemoveAll(dir)
 			_ = f.Close()
 		}, nil
 	}
 }
 
-// lockTree locks a directory. The error is EWOULDBLOCK or os.ErrNotExist if another process has it locked, or has removed it.
+// lockTree locks a directory. The error is EWOULDBLOCK if another process has locked it, and
+// os.ErrNotExist if one has removed it.
 func lockTree(dir string) (*os.File, error) {
 	f, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -57,7 +59,7 @@ func lockTree(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// removeLeft removes the directories of this user's processes that were killed.
+// removeLeft removes the directories of this user's killed processes.
 func removeLeft() {
 	dirs, err := filepath.Glob(filepath.Join(os.TempDir(), treePattern))
 	if err != nil {

@@ -25,7 +25,7 @@ import (
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/rping"
 )
 
-// Command is a node that answers the tests of other machines in a lab.
+// Command is a node that serves tests of other machines in a lab.
 type Command struct {
 	RpingPort    uint16           `type:"port" default:"7174" help:"Port of rping. Default: 7174."`
 	PingpongPort uint16           `type:"port" default:"18515" help:"TCP port of ibv_rc_pingpong. Default: 18515."`
@@ -57,12 +57,13 @@ func (c *Command) Validate() error {
 		return fmt.Errorf("--max-size %d: give 1 to %d", c.MaxSize, 1<<30)
 	}
 	if c.PingpongPort == c.RpingPort && slices.Contains(c.Transport, node.Transport{Transport: verbs.IWARP}) {
-		return fmt.Errorf("--pingpong-port %d is --rping-port too: over iWARP rping needs a TCP port of its own: give another", c.PingpongPort)
+		return fmt.Errorf("--pingpong-port %d is --rping-port too: over iWARP rping needs a TCP port of its own: give another",
+			c.PingpongPort)
 	}
 	return nil
 }
 
-// Run serves until ctx ends, which is no error.
+// Run serves until ctx ends, and then returns nil.
 func (c *Command) Run(ctx context.Context, e *cli.Env) error {
 	c.Log = min(c.Log, slog.LevelInfo)
 	return c.RunNodeForPeer(ctx, e, c.serve)
@@ -99,13 +100,13 @@ func (c *Command) serve(ctx context.Context, n *node.Node) error {
 	}
 	s.work.Wait()
 	n.Log.Info("stopped")
-	if ctx.Err() == nil { // it ended by itself
+	if ctx.Err() == nil { // it has ended by itself
 		err = context.Cause(serving)
 	}
 	return errors.Join(err, rping.Close())
 }
 
-// listenConform listens for softrnic conform, if that was asked for.
+// listenConform listens for softrnic conform if the flags say so.
 func (c *Command) listenConform(n *node.Node) (net.Listener, error) {
 	if !c.Conform {
 		return nil, nil
@@ -123,7 +124,7 @@ func (c *Command) listenConform(n *node.Node) (net.Listener, error) {
 	return l, nil
 }
 
-// server is a node that serves.
+// server is a serving node.
 type server struct {
 	*Command
 	node *node.Node

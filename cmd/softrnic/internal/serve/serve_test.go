@@ -13,7 +13,7 @@ import (
 	"github.com/softrnic/softrnic/link/pipe"
 )
 
-// program has the commands of the clients too.
+// program includes the commands of the clients.
 var program = clitest.Program(func() any {
 	return new(struct {
 		Serve    Command          `cmd:""`
@@ -36,7 +36,8 @@ func TestServeUsage(t *testing.T) {
 	}
 }
 
-// TestServe: one serve answers many rpings and ping-pongs at once, logs each, and exits with status 0 when interrupted.
+// TestServe: a server answers many rpings and ping-pongs at once, logs each, and exits with status
+// 0 when interrupted.
 func TestServe(t *testing.T) {
 	lan := new(pipe.Switch)
 	s := program.Start(t, lan, "serve --addr 10.0.0.1/24 --addr fd00::1/64 --counters")
@@ -45,7 +46,8 @@ func TestServe(t *testing.T) {
 	for i := range 4 {
 		transport := []string{"rocev2", "iwarp"}[i%2]
 		clients.Go(func() {
-			p := program.Start(t, lan, fmt.Sprintf("rping -c -V -C 20 -S 5000 -a 10.0.0.1 --addr 10.0.0.%d/24 --transport %s", 10+i, transport))
+			p := program.Start(t, lan, fmt.Sprintf("rping -c -V -C 20 -S 5000 -a 10.0.0.1 --addr 10.0.0.%d/24 --transport %s", 10+i,
+				transport))
 			if code := p.Wait(t); code != cli.ExitOK {
 				t.Errorf("rping exits with %d: %s", code, &p.Err)
 			}

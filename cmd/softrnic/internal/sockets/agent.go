@@ -1,9 +1,10 @@
 //go:build linux
 
-// Package sockets carries the TCP connections of a program over RDMA, as rsockets. libsoftrnic-sockets.so, which is loaded into the
-// program, asks an Agent before it connects or listens. Where the other side speaks rsockets, the agent connects to that, and to the
-// program by the machine's loopback interface, and passes the bytes on; the program's own socket stays what it was. Where it does not,
-// the program connects by TCP itself.
+// Package sockets carries the TCP connections of a program over RDMA as rsockets.
+// libsoftrnic-sockets.so is preloaded into the program. It sends a request to an Agent before the
+// program connects or listens. If the peer has an rsocket, the agent connects to it, and to the
+// program over the loopback interface, and forwards the bytes. The program's socket remains a
+// kernel socket. Otherwise the program connects over TCP itself.
 package sockets
 
 import (
@@ -27,58 +28,60 @@ import (
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/relay"
 )
 
-// Config says how an agent connects.
+// Config is the configuration of an agent.
 type Config struct {
-	// Transports are the wire protocols to listen for. Connections are made over the first. On the machine's own stack iWARP is not
-	// among them: it would need the TCP ports that the program has.
+	// Transports are the wire protocols to listen for. Connections are made over the first. On the
+	// machine's own stack iWARP is not used, as it needs the program's TCP ports.
 	Transports []verbs.Transport
-	// Wait is how long to wait for an rsocket to answer before TCP is used.
+	// Wait is how long to wait for an rsocket's answer before TCP is used.
 	Wait time.Duration
 	// Counters count the connections.
 	Counters *relay.Counters
 }
 
-// Agent answers the library in a program's processes.
+// Agent serves the preloaded library in a program's processes.
 type Agent struct {
 	cfg   Config
 	node  *node.Node
 	log   *slog.Logger
 	token [tokenLen]byte
 	l     *net.UnixListener
-	slots chan struct{} // for requests that have not come yet
+	slots chan struct{} // slots of connections without a request yet
 
-	undelivered chan struct{} // a place for each connection that has come over RDMA, and that the program does not have
-	accepted    chan struct{} // a place for each that has come, until it has ended
+	undelivered chan struct{} // a slot for each connection accepted over RDMA and not yet by the program
+	accepted    chan struct{} // a slot for each connection accepted over RDMA, until it ends
 
 	ctx    context.Context
 	cancel context.CancelFunc
-	work   sync.WaitGroup // whoever answers, accepts or passes on
+	work   sync.WaitGroup // goroutines that answer, accept or forward
 
 	mu        sync.Mutex
-	names     map[ends]ends                  // what a connection of the program is called where it is passed on to, by its own addresses
-	bound     recent[uint64, netip.AddrPort] // what a socket is bound to over RDMA, by its cookie
+	names     map[ends]ends                  // addresses of a connection over RDMA, by its local addresses
+	bound     recent[uint64, netip.AddrPort] // RDMA address of a bound socket, by its cookie
 	listeners map[netip.AddrPort]*listener
-	silent    recent[netip.Addr, time.Time] // hosts that did not answer, and until when they are not asked again
-	pending   map[uint64]struct{}           // sockets that wait for their connection, by their cookies
-	failures  recent[uint64, failure]       // sockets that waited in vain
+	silent    recent[netip.Addr, time.Time] // hosts that did not answer, and until when they are not tried again
+	pending   map[uint64]struct{}           // sockets with a pending connection, by cookie
+	failures  recent[uint64, failure]       // sockets whose connection has failed, by cookie
 }
 
 // ends are the addresses of a connection.
 type ends struct{ local, peer netip.AddrPort }
 
-// New makes an agent for a node, which outlives it.
+// New returns an agent for a node. The node outlives the agent.
 func New(n *node.Node, cfg Config) (*Agent, error) {
 	if n.OnMachinesStack() {
 		cfg.Transports = slices.DeleteFunc(slices.Clone(cfg.Transports), func(t verbs.Transport) bool { return t == verbs.IWARP })
 	}
 	if len(cfg.Transports) == 0 {
-		return nil, errors.New("iWARP over the machine's own sockets would need the TCP ports that the program has: use RoCEv2, or another link")
+		return nil, errors.New("iWARP over the machine's own sockets would need the TCP ports that the program has: use RoCEv2, or " +
+			"another link")
 	}
 	a := &Agent{
 		cfg: cfg, node: n, log: n.Log, slots: make(chan struct{}, maxUnread),
 		undelivered: make(chan struct{}, maxUndelivered), accepted: make(chan struct{}, maxAccepted),
 		names: map[ends]ends{}, bound: newRecent[uint64, netip.AddrPort](maxRecent), listeners: map[netip.AddrPort]*listener{},
-		silent: newRecent[netip.Addr, time.Time](maxRecent), pending: map[uint64]struct{}{}, failures: newRecent[uint64, failure](maxRecent),
+		silent: newRecent[netip.Addr, time.Time](maxRecent), pending: map[uint64]struct{}{},
+		failures: newRecent[uint64, failure](maxRecent),
 	}
 	_, _ = rand.Read(a.token[:])
 	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: "@softrnic-sockets-" + rand.Text(), Net: "unixpacket"})
@@ -92,13 +95,14 @@ func New(n *node.Node, cfg Config) (*Agent, error) {
 	return a, nil
 }
 
-// Env is the value of SOFTRNIC_SOCKETS for the program. The name is in the abstract namespace, so that it is there in chroots and for
-// other users that the program becomes; the token is what others do not know.
+// Env returns the value of SOFTRNIC_SOCKETS for the program. The socket's name is in the abstract
+// namespace, so that it is reachable from chroots and after a change of user. The token keeps out
+// other processes.
 func (a *Agent) Env() string {
 	return a.l.Addr().String()[1:] + ":" + hex.EncodeToString(a.token[:])
 }
 
-// Close ends all connections that are passed on.
+// Close ends all forwarded connections.
 func (a *Agent) Close() error {
 	a.cancel()
 	err := a.l.Close()
@@ -111,8 +115,8 @@ func (a *Agent) Close() error {
 	return err
 }
 
-// Drain waits until nobody listens any more, and no connection is made or passed on, or until ctx ends: what the program has started may go on
-// when it has ended itself.
+// Drain waits until no socket listens and no connection is pending or forwarded, or until ctx ends.
+// Processes that the program has started may continue after its end.
 func (a *Agent) Drain(ctx context.Context) {
 	for a.busy() {
 		select {
@@ -139,7 +143,7 @@ func (a *Agent) serve() {
 				_ = c.Close()
 			}
 			return
-		case err != nil: // too many files are open: what is to be accepted stays there
+		case err != nil: // too many open files: pending connections stay in the backlog
 			<-a.slots
 			a.log.Warn("a request of the program could not be taken", "error", err)
 			time.Sleep(watchInterval)
@@ -161,25 +165,27 @@ func (a *Agent) serve() {
 	}
 }
 
-// Who connects may be another user, without the token: so many wait at most, and a request must come in so long.
+// Limits of connections without a request, as any user may connect: their number, and the time for
+// the request.
 const (
 	maxUnread      = 256
 	requestTimeout = time.Second
 )
 
-// Bounds on what peers, and the program, can have the agent keep.
+// Limits of the state that peers and the program can create.
 const (
-	// maxUndelivered and maxAccepted are how many connections that have come over RDMA wait for the program, whose own queue is full,
-	// and how many there are. Beyond, none is accepted: the peers wait in the rsocket's backlog, or are refused.
+	// maxUndelivered bounds the connections accepted over RDMA that wait for the program, whose
+	// backlog is full. maxAccepted bounds all accepted connections. Beyond, peers wait in the
+	// rsocket's backlog or are refused.
 	maxUndelivered = 128
 	maxAccepted    = 16384
-	// maxPending is how many sockets of the program wait for a connection. Beyond, TCP makes it.
+	// maxPending is the most sockets of the program with a pending connection. Beyond, TCP is used.
 	maxPending = 1024
-	// maxRecent is how many sockets that are bound, or whose connect has failed, and how many silent hosts are remembered.
+	// maxRecent is the most bound sockets, failed connects, and silent hosts that are kept.
 	maxRecent = 4096
 )
 
-// do does what a request asks for, and returns its answer.
+// do handles a request and returns its answer.
 func (a *Agent) do(r *request) (status int32, name netip.AddrPort) {
 	if p, err := unix.GetsockoptInt(r.socket, unix.SOL_SOCKET, unix.SO_PROTOCOL); err != nil || p != unix.IPPROTO_TCP {
 		return declined, name
@@ -200,7 +206,7 @@ func (a *Agent) do(r *request) (status int32, name netip.AddrPort) {
 	return declined, name
 }
 
-// named answers what a socket's address is over RDMA.
+// named returns a socket's address over RDMA.
 func (a *Agent) named(r *request) (status int32, name netip.AddrPort) {
 	e := ends{localOf(r.socket), peerOf(r.socket)}
 	cookie := cookieOf(r.socket)
@@ -217,14 +223,15 @@ func (a *Agent) named(r *request) (status int32, name netip.AddrPort) {
 	return declined, name
 }
 
-// passOn passes a connection on to one that the program has, until both have ended, and then calls ended. The program calls its own e.
-func (a *Agent) passOn(program, far net.Conn, e ends, ended func()) {
+// forward forwards between a connection and the program's connection with the addresses e, until
+// both have ended, and then calls ended.
+func (a *Agent) forward(program, far net.Conn, e ends, ended func()) {
 	a.work.Go(func() {
 		defer ended()
 		defer func() {
 			_ = far.Close()
 			a.forgetNames(e)
-			_ = program.Close() // from now on another connection may have the ports of e
+			_ = program.Close() // from now on another connection may reuse the ports of e
 		}()
 		if err := a.cfg.Counters.Relay(a.ctx, program, far); err != nil && a.ctx.Err() == nil {
 			a.cfg.Counters.Failed.Add(1)
@@ -233,7 +240,7 @@ func (a *Agent) passOn(program, far net.Conn, e ends, ended func()) {
 	})
 }
 
-// remember notes what a connection is called where it is passed on to.
+// remember records the addresses of a connection over RDMA.
 func (a *Agent) remember(e ends, far net.Conn) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -246,7 +253,7 @@ func (a *Agent) forgetNames(e ends) {
 	delete(a.names, e)
 }
 
-// parse is the address of an rsocket or of TCP.
+// parse returns the address of an rsocket or of TCP.
 func parse(addr net.Addr) netip.AddrPort {
 	p, _ := netip.ParseAddrPort(addr.String())
 	return netip.AddrPortFrom(p.Addr().Unmap(), p.Port())

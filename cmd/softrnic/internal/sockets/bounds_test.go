@@ -18,7 +18,8 @@ import (
 	"github.com/softrnic/softrnic/verbs/rsocket"
 )
 
-// TestRecent: so many entries at most, of which the oldest make room, whatever is deleted meanwhile.
+// TestRecent: the number of entries is bounded, and the oldest are dropped, whatever is deleted
+// meanwhile.
 func TestRecent(t *testing.T) {
 	r := newRecent[int, int](10)
 	r.put(-1, 1)
@@ -45,7 +46,8 @@ func TestRecent(t *testing.T) {
 	}
 }
 
-// TestFailedConnects: of sockets that were bound or did not connect, and are closed, the agent keeps so many at most.
+// TestFailedConnects: the agent keeps a bounded number of closed sockets that were bound or failed
+// to connect.
 func TestFailedConnects(t *testing.T) {
 	a, _, _ := newAgent(t, nil)
 	for range maxRecent + 200 {
@@ -68,8 +70,8 @@ func TestFailedConnects(t *testing.T) {
 	}
 }
 
-// TestUndelivered: of connections that the program does not accept, the agent takes so many at most, and the program's next ones come when
-// it accepts again.
+// TestUndelivered: the agent accepts a bounded number of connections that the program does not
+// accept. When the program accepts again, it gets the next ones.
 func TestUndelivered(t *testing.T) {
 	const many = maxUndelivered + 100
 	lan, err := pipe.New()
@@ -94,7 +96,7 @@ func TestUndelivered(t *testing.T) {
 	a.bound.put(cookieOf(program), netip.AddrPortFrom(netip.MustParseAddr("10.0.0.1"), at.Port()))
 	a.mu.Unlock()
 	a.listen(program)
-	if err := unix.Listen(program, 0); err != nil { // it has room for one
+	if err := unix.Listen(program, 0); err != nil { // a backlog of one
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -115,7 +117,7 @@ func TestUndelivered(t *testing.T) {
 	for len(a.undelivered) < maxUndelivered && ctx.Err() == nil {
 		time.Sleep(time.Millisecond)
 	}
-	if n := a.cfg.Counters.Accepted.Load(); n > maxUndelivered+2 { // and what the kernel's queue has
+	if n := a.cfg.Counters.Accepted.Load(); n > maxUndelivered+2 { // plus those in the kernel's backlog
 		t.Errorf("the agent has taken %d connections", n)
 	}
 	for before := a.cfg.Counters.Accepted.Load(); a.cfg.Counters.Accepted.Load() <= before && ctx.Err() == nil; {

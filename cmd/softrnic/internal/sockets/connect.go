@@ -18,18 +18,19 @@ import (
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/relay"
 )
 
-// silence is how long a host is not asked again for an rsocket that has not answered.
+// silence is how long a host that has not answered is not tried again.
 const silence = time.Minute
 
-// keepAlive is after how long of silence an rsocket asks whether its peer is there. Go has TCP ask after 15 seconds.
+// keepAlive is the idle time before an rsocket sends a keepalive probe. Go's default for TCP is 15
+// seconds too.
 const keepAlive = 15 * time.Second
 
-// connect connects a program's socket to an address: the status is done, declined, or an errno where there is no other way. A socket that
-// does not wait is done when it is pending.
+// connect connects a program's socket to an address. The status is done, declined, or an errno if
+// TCP is no alternative. For a nonblocking socket the status is done once it is pending.
 func (a *Agent) connect(socket int, to netip.AddrPort) int32 {
 	cookie := cookieOf(socket)
 	if err := a.failed(cookie); err != declined {
-		return err // as the kernel has a second connect say how the first has ended
+		return err // as in the kernel, a second connect returns the result of the first
 	}
 	if a.isPending(cookie) || peerOf(socket).IsValid() || !to.IsValid() || to.Addr().IsUnspecified() || a.isSilent(to.Addr()) {
 		return declined
@@ -46,18 +47,18 @@ func (a *Agent) connect(socket int, to netip.AddrPort) int32 {
 		a.log.Warn("a connection of the program could not be joined to that over RDMA", "to", to, "error", err)
 		a.forgetNames(e)
 		relay.Abort(rdma)
-		if e.local.IsValid() { // the socket has connected, and cannot do so again
+		if e.local.IsValid() { // the socket is connected and cannot connect again
 			return errnoOf(err, syscall.ECONNABORTED)
 		}
 		return declined
 	}
 	a.log.Info("a connection of the program goes over RDMA", "to", to, "from", rdma.LocalAddr())
 	a.unbind(cookie)
-	a.passOn(program, rdma, e, func() {})
+	a.forward(program, rdma, e, func() {})
 	return done
 }
 
-// dialRDMA connects to an rsocket. If that fails, the status is as of connect.
+// dialRDMA connects to an rsocket. If that fails, status is as for connect.
 func (a *Agent) dialRDMA(to, from netip.AddrPort) (rdma net.Conn, status int32) {
 	ctx, cancel := context.WithTimeout(a.ctx, a.cfg.Wait)
 	defer cancel()
@@ -84,7 +85,8 @@ func (a *Agent) dialRDMA(to, from netip.AddrPort) (rdma net.Conn, status int32) 
 	return nil, declined
 }
 
-// source is the address that the program has bound a socket to, as far as the node has it. The port is the node's to choose.
+// source returns the address that the program has bound a socket to, if the node has it. The node
+// chooses the port.
 func (a *Agent) source(socket int, to netip.AddrPort) netip.AddrPort {
 	at := localOf(socket)
 	cookie := cookieOf(socket)
@@ -99,14 +101,14 @@ func (a *Agent) source(socket int, to netip.AddrPort) netip.AddrPort {
 	return netip.AddrPortFrom(at.Addr(), 0)
 }
 
-// unbind forgets what a socket was bound to: it has the names of its connection now.
+// unbind forgets a socket's bound address once it has the addresses of its connection.
 func (a *Agent) unbind(cookie uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.bound.delete(cookie)
 }
 
-// isSilent reports whether a host did not answer lately.
+// isSilent reports whether a host has recently not answered.
 func (a *Agent) isSilent(addr netip.Addr) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -124,11 +126,12 @@ func (a *Agent) setSilent(addr netip.Addr) {
 	a.silent.put(addr, time.Now().Add(silence))
 }
 
-// joinTimeout is how long a connection over the loopback interface may take.
+// joinTimeout bounds a connect over the loopback interface.
 const joinTimeout = 5 * time.Second
 
-// join connects a program's socket to this process, by the loopback interface. before is called with the addresses of the
-// socket before the program can use it. e.local is valid if the socket has connected.
+// join connects a program's socket to this process over the loopback interface. before is called
+// with the socket's addresses before the program can use it. e.local is valid if the socket is
+// connected.
 func join(socket int, before func(ends)) (conn *net.TCPConn, e ends, err error) {
 	domain, err := unix.GetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_DOMAIN)
 	if err != nil {
@@ -146,7 +149,7 @@ func join(socket int, before func(ends)) (conn *net.TCPConn, e ends, err error) 
 	e.local = localOf(socket)
 	before(e)
 	_ = l.SetDeadline(time.Now().Add(joinTimeout))
-	for { // any process of this machine may connect to a port
+	for { // any local process may connect to the port
 		conn, err := l.AcceptTCP()
 		if err != nil {
 			return nil, e, err
@@ -158,7 +161,7 @@ func join(socket int, before func(ends)) (conn *net.TCPConn, e ends, err error) 
 	}
 }
 
-// loopbackOf is the address of the loopback interface that a socket of a domain can connect to.
+// loopbackOf returns the loopback address to which a socket of a domain can connect.
 func loopbackOf(socket, domain int) netip.Addr {
 	if domain == unix.AF_INET6 {
 		if only, _ := unix.GetsockoptInt(socket, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY); only != 0 || isIPv6(localOf(socket)) {
@@ -171,7 +174,7 @@ func loopbackOf(socket, domain int) netip.Addr {
 // isIPv6 reports whether a socket was bound to an IPv6 address.
 func isIPv6(a netip.AddrPort) bool { return a.Addr().Is6() && !a.Addr().IsUnspecified() }
 
-// sockaddr is an address for a socket of a domain.
+// sockaddr returns an address for a socket of a domain.
 func sockaddr(domain int, a netip.AddrPort) unix.Sockaddr {
 	if domain == unix.AF_INET {
 		return &unix.SockaddrInet4{Port: int(a.Port()), Addr: a.Addr().As4()}

@@ -23,21 +23,22 @@ import (
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/relay"
 )
 
-// listener is an rsocket that listens as sockets of the program do.
+// listener is a listening rsocket for listening sockets of the program.
 type listener struct {
 	l       *rsocket.Listener
-	sockets map[uint64]*listening // by their inodes
-	to      netip.AddrPort        // where the program accepts
+	sockets map[uint64]*listening // by inode
+	to      netip.AddrPort        // address at which the program accepts
 }
 
-// listening is a socket of the program's that listens, or is about to.
+// listening is a socket of the program that listens or is about to.
 type listening struct {
 	since  time.Time
-	seen   bool   // it has listened
+	seen   bool   // it was seen to listen
 	cookie uint64 // as in Agent.bound
 }
 
-// bind binds a program's socket to an address that only the node has: the machine has the loopback address in place of it.
+// bind binds a program's socket to an address that only the node has. In the kernel the socket is
+// bound to the loopback address instead.
 func (a *Agent) bind(socket int, to netip.AddrPort) int32 {
 	if !slices.Contains(a.node.Addrs(), to.Addr()) {
 		return declined
@@ -63,7 +64,8 @@ func (a *Agent) bind(socket int, to netip.AddrPort) int32 {
 	return done
 }
 
-// listen has an rsocket listen where a program's socket does, or is about to. Without one, the program has TCP alone.
+// listen creates a listening rsocket for a program's socket that listens or is about to. If that
+// fails, the program has only TCP.
 func (a *Agent) listen(socket int) {
 	at := localOf(socket)
 	cookie := cookieOf(socket)
@@ -148,12 +150,12 @@ func (a *Agent) accept(at netip.AddrPort, l *listener) {
 			}
 			a.confirm(l)
 			a.log.Info("a connection to the program has come over RDMA", "at", at, "from", c.RemoteAddr())
-			a.passOn(program, c, e, func() { <-a.accepted })
+			a.forward(program, c, e, func() { <-a.accepted })
 		})
 	}
 }
 
-// take takes a place; false if the agent ends before there is one.
+// take takes a slot. It returns false if the agent ends before there is one.
 func (a *Agent) take(places chan struct{}) bool {
 	select {
 	case places <- struct{}{}:
@@ -183,7 +185,8 @@ func (a *Agent) deliver(l *listener, rdma net.Conn) (conn *net.TCPConn, e ends, 
 	}
 }
 
-// dial connects to where the program accepts. What the connection is called over RDMA is known before the program has it.
+// dial connects to the program's listening address. The addresses over RDMA are recorded before the
+// program can accept the connection.
 func (a *Agent) dial(ctx context.Context, to netip.AddrPort, rdma net.Conn) (conn *net.TCPConn, e ends, err error) {
 	d := net.Dialer{Control: func(_, _ string, raw syscall.RawConn) error {
 		var bound error
@@ -206,7 +209,8 @@ func (a *Agent) dial(ctx context.Context, to netip.AddrPort, rdma net.Conn) (con
 	return c.(*net.TCPConn), e, nil
 }
 
-// How often it is looked whether the program still listens, and how long it may take to begin.
+// How often the agent checks whether the program still listens, and how long the program may take
+// to listen.
 const (
 	watchInterval = 500 * time.Millisecond
 	listenTimeout = 2 * time.Second
@@ -224,7 +228,7 @@ func (a *Agent) mayListen(l *listener) bool {
 	return false
 }
 
-// confirm looks whether the sockets of a listener listen that have not been seen to: one does.
+// confirm checks which of a listener's sockets listen, after a connect has succeeded.
 func (a *Agent) confirm(l *listener) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -236,7 +240,8 @@ func (a *Agent) confirm(l *listener) {
 	}
 }
 
-// watch ends listeners whose sockets of the program have ended, and forgets failures that nobody asks for.
+// watch ends listeners whose sockets are closed, and forgets failures that were not queried in
+// time.
 func (a *Agent) watch() {
 	for {
 		select {
@@ -253,7 +258,7 @@ func (a *Agent) watch() {
 	}
 }
 
-// end ends the listeners whose sockets are not among those that listen. a.mu is held.
+// end ends the listeners without a listening socket. a.mu is held.
 func (a *Agent) end() {
 	inodes, err := listeningInodes()
 	if err != nil {
@@ -278,7 +283,8 @@ func (a *Agent) end() {
 	}
 }
 
-// listeningInodes are the inodes of the machine's sockets that listen for TCP (proc(5), /proc/net/tcp).
+// listeningInodes returns the inodes of the machine's listening TCP sockets (proc(5),
+// /proc/net/tcp).
 func listeningInodes() (map[uint64]bool, error) {
 	const listen = "0A"
 	all := map[uint64]bool{}

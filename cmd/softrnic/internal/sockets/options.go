@@ -11,12 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// option is one of a socket whose value is a number.
+// option is an integer option of a socket.
 type option struct{ level, name int }
 
-// copied are the options that another socket must have to do on the network what the program's would. Those of calls (SO_RCVTIMEO),
-// of one end of the loopback connection (TCP_NODELAY, SO_LINGER: what comes from there is passed on at once, and a reset as one), and
-// SO_BINDTODEVICE, with which a socket is left to TCP in the first place, are not among them.
+// copied are the options that are copied to another socket, so that it behaves on the network like
+// the program's. Options of calls (SO_RCVTIMEO) are not copied. Nor are TCP_NODELAY and SO_LINGER,
+// as data and resets of the loopback connection are forwarded at once, nor SO_BINDTODEVICE, as such
+// a socket always uses TCP.
 var copied = []option{
 	{unix.SOL_SOCKET, unix.SO_KEEPALIVE}, {unix.SOL_SOCKET, unix.SO_PRIORITY}, {unix.SOL_SOCKET, unix.SO_MARK},
 	{unix.SOL_SOCKET, unix.SO_DONTROUTE}, {unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE},
@@ -26,22 +27,22 @@ var copied = []option{
 	{unix.IPPROTO_IPV6, unix.IPV6_TCLASS}, {unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS}, {unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER},
 }
 
-// copiedEarly are those that matter before a connection is made, or that the kernel tells otherwise once it is being made.
+// copiedEarly are the options that matter before a connect, or whose value changes with it.
 var copiedEarly = []option{
 	{unix.SOL_SOCKET, unix.SO_REUSEADDR}, {unix.SOL_SOCKET, unix.SO_REUSEPORT},
 	{unix.IPPROTO_IP, unix.IP_FREEBIND}, {unix.IPPROTO_IP, unix.IP_TRANSPARENT},
 	{unix.IPPROTO_TCP, unix.TCP_SYNCNT}, {unix.IPPROTO_TCP, unix.TCP_MAXSEG}, {unix.IPPROTO_TCP, unix.TCP_WINDOW_CLAMP},
 }
 
-// setup is what a program has set of a socket before it connects.
+// setup has the options that a program has set before connect.
 type setup struct {
-	bound      netip.AddrPort // not valid, or of port 0, if the program leaves it to the kernel
+	bound      netip.AddrPort // not valid, or with port 0, if the kernel chooses
 	early      map[option]int
-	buffers    [2]int // SO_SNDBUF and SO_RCVBUF as set; 0: the kernel's to choose
+	buffers    [2]int // SO_SNDBUF and SO_RCVBUF as set; 0: the kernel chooses
 	congestion string
 }
 
-// setupOf reads what a program has set of a socket that does not connect yet.
+// setupOf reads the options of a socket before its connect.
 func setupOf(socket int) setup {
 	s := setup{bound: localOf(socket), early: map[option]int{}}
 	for _, o := range copiedEarly {
@@ -52,7 +53,7 @@ func setupOf(socket int) setup {
 	if locked, err := unix.GetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_BUF_LOCK); err == nil {
 		for i, name := range [...]int{unix.SO_SNDBUF, unix.SO_RCVBUF} { // SOCK_SNDBUF_LOCK is 1, SOCK_RCVBUF_LOCK 2
 			if v, err := unix.GetsockoptInt(socket, unix.SOL_SOCKET, name); err == nil && locked>>i&1 != 0 {
-				s.buffers[i] = v / 2 // the kernel doubles what is set
+				s.buffers[i] = v / 2 // the kernel doubles the value
 			}
 		}
 	}
@@ -60,8 +61,8 @@ func setupOf(socket int) setup {
 	return s
 }
 
-// dialer connects as a program's socket would that was set up so, with what it has been set to since. The socket has the port that it
-// is bound to, too, which the other shares.
+// dialer returns a dialer that connects as a socket with this setup would, with later changes of
+// its options. The program's socket shares its bound port with the new one.
 func (s *setup) dialer(socket int) *net.Dialer {
 	d := &net.Dialer{KeepAlive: -1}
 	local := net.TCPAddrFromAddrPort(s.bound)
@@ -81,7 +82,7 @@ func (s *setup) dialer(socket int) *net.Dialer {
 	return d
 }
 
-// apply sets a new socket up, before it is bound.
+// apply sets up a new socket before it is bound.
 func (s *setup) apply(socket, fd int) error {
 	for _, o := range copiedEarly {
 		if v, ok := s.early[o]; ok {
@@ -100,7 +101,7 @@ func (s *setup) apply(socket, fd int) error {
 	if s.bound.Port() == 0 {
 		return nil
 	}
-	// Two sockets may have a port if both are set so and none listens.
+	// Two sockets may share a port if both have the options and neither listens.
 	for _, fd := range [...]int{socket, fd} {
 		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
 			return err
@@ -109,7 +110,7 @@ func (s *setup) apply(socket, fd int) error {
 	return nil
 }
 
-// restore gives the program's socket back what it was set to before apply.
+// restore restores the options of the program's socket from before apply.
 func (s *setup) restore(socket int) {
 	o := option{unix.SOL_SOCKET, unix.SO_REUSEADDR}
 	if v, ok := s.early[o]; ok {
@@ -117,7 +118,7 @@ func (s *setup) restore(socket int) {
 	}
 }
 
-// copyOptions sets those options of a socket that can be set at any time to what they are of another.
+// copyOptions copies the options that can be set at any time to another socket.
 func copyOptions(from, to int) {
 	for _, o := range copied {
 		if v, err := unix.GetsockoptInt(from, o.level, o.name); err == nil {
@@ -126,8 +127,8 @@ func copyOptions(from, to int) {
 	}
 }
 
-// set sets an option that differs. Where the kernel does not let this process, or the socket's family has no such option, it stays as
-// it is: the connection is worth more.
+// set sets an option that differs. It ignores errors, such as a missing permission or an option of
+// another family, so that the connection is made nevertheless.
 func set(fd int, o option, v int) {
 	if is, err := unix.GetsockoptInt(fd, o.level, o.name); err == nil && is != v {
 		_ = unix.SetsockoptInt(fd, o.level, o.name, v)

@@ -14,7 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestFallbackAsSetUp: where a socket that does not wait gets its connection by TCP, that has the port and the options of the socket.
+// TestFallbackAsSetUp: if a nonblocking socket gets its connection over TCP, the connection has the
+// socket's port and options.
 func TestFallbackAsSetUp(t *testing.T) {
 	addr, token := startAgent(t)
 	l, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
@@ -81,7 +82,7 @@ func TestFallbackAsSetUp(t *testing.T) {
 	}
 }
 
-// socketBetween finds the socket of this process that is connected from an address to another.
+// socketBetween returns the socket of this process that is connected from one address to another.
 func socketBetween(t *testing.T, from, to netip.AddrPort) int {
 	t.Helper()
 	files, err := os.ReadDir("/proc/self/fd")

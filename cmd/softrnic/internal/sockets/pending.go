@@ -15,20 +15,22 @@ import (
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/relay"
 )
 
-// A socket of the program that does not wait is pending while its connection is made: it has sent a SYN, over the loopback interface, to a
-// listener that drops it, as its queue is full. When the connection is there, over RDMA or by TCP, this process connects from the listener's port to
-// that of the socket. So both have sent a SYN to the other, which is a connection (RFC 9293 §3.5), and only now the socket is writable.
+// A nonblocking socket of the program is pending while its connection is made. It has sent a SYN
+// over the loopback interface to a listener that drops it, as its backlog is full. When the
+// connection over RDMA or TCP is made, this process connects from the listener's port to the
+// socket's port. This is a simultaneous open (RFC 9293 §3.5), and only now the socket becomes
+// writable.
 
-// failure is why a pending socket did not get its connection.
+// failure is the reason why the connection of a pending socket has failed.
 type failure struct {
 	errno int32
-	until time.Time // when it is forgotten
+	until time.Time // expiry
 }
 
-// failureTime is how long a failure is remembered.
+// failureTime is how long a failure is kept.
 const failureTime = time.Minute
 
-// begin begins to connect a socket that does not wait.
+// begin starts to connect a nonblocking socket.
 func (a *Agent) begin(socket int, cookie uint64, to netip.AddrPort) (status int32) {
 	if !a.addPending(cookie) {
 		return declined
@@ -57,7 +59,7 @@ func (a *Agent) begin(socket int, cookie uint64, to netip.AddrPort) (status int3
 			a.mu.Lock()
 			a.failures.put(cookie, failure{status, time.Now().Add(failureTime)})
 			a.mu.Unlock()
-			_ = unix.Shutdown(own, unix.SHUT_RDWR) // for the program it is reset
+			_ = unix.Shutdown(own, unix.SHUT_RDWR) // the program sees a reset
 		} else {
 			a.unbind(cookie)
 		}
@@ -68,8 +70,8 @@ func (a *Agent) begin(socket int, cookie uint64, to netip.AddrPort) (status int3
 	return done
 }
 
-// finish makes the connection that a held socket waits for, and passes it on. By TCP it has what the program has bound that socket to and
-// set of it.
+// finish makes the connection of a held socket and forwards it. Over TCP the connection has the
+// socket's bound address and options.
 func (a *Agent) finish(h *held, to, from netip.AddrPort, socket int, set *setup) int32 {
 	far, status := a.dialRDMA(to, from)
 	if status == declined {
@@ -80,7 +82,7 @@ func (a *Agent) finish(h *held, to, from netip.AddrPort, socket int, set *setup)
 			return errnoOf(err, syscall.ETIMEDOUT)
 		}
 		if raw, err := far.(*net.TCPConn).SyscallConn(); err == nil {
-			_ = raw.Control(func(fd uintptr) { copyOptions(socket, int(fd)) }) // what was set meanwhile
+			_ = raw.Control(func(fd uintptr) { copyOptions(socket, int(fd)) }) // options set meanwhile
 		}
 	} else if far == nil {
 		return status
@@ -89,23 +91,23 @@ func (a *Agent) finish(h *held, to, from netip.AddrPort, socket int, set *setup)
 	}
 	a.remember(h.ends, far)
 	program, err := h.open(a.ctx)
-	if err != nil { // the program does not wait any more
+	if err != nil { // the program no longer waits
 		a.log.Debug("a connection of the program has come too late", "to", to, "error", err)
 		a.forgetNames(h.ends)
 		relay.Abort(far)
 		return errnoOf(err, syscall.ECONNABORTED)
 	}
-	a.passOn(program, far, h.ends, func() {})
+	a.forward(program, far, h.ends, func() {})
 	return done
 }
 
 // held is a pending socket.
 type held struct {
-	ends             ends // the socket's own, and the listener's
-	listener, filler int  // descriptors; the filler is the one connection that the listener's queue has room for
+	ends             ends // the addresses of the socket and of the listener
+	listener, filler int  // descriptors; the filler is the one connection in the listener's backlog
 }
 
-// hold has a socket wait for a connection.
+// hold makes a socket pending.
 func hold(socket int) (h *held, err error) {
 	domain, err := unix.GetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_DOMAIN)
 	if err != nil {
@@ -139,7 +141,8 @@ func hold(socket int) (h *held, err error) {
 		return nil, err
 	}
 	h.ends.peer = localOf(h.listener)
-	if err = unix.Connect(h.filler, sockaddr(family, h.ends.peer)); err != nil && !errors.Is(err, unix.EINPROGRESS) { // somebody else was faster
+	// EINPROGRESS is expected. Otherwise another process was faster.
+	if err = unix.Connect(h.filler, sockaddr(family, h.ends.peer)); err != nil && !errors.Is(err, unix.EINPROGRESS) {
 		return nil, err
 	}
 	if err = unix.Connect(socket, sockaddr(domain, h.ends.peer)); !errors.Is(err, unix.EINPROGRESS) {
@@ -157,7 +160,7 @@ func (h *held) close() {
 	}
 }
 
-// open connects the socket to this process.
+// open completes the connection of the socket to this process.
 func (h *held) open(ctx context.Context) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, joinTimeout)
 	defer cancel()
@@ -169,12 +172,12 @@ func (h *held) open(ctx context.Context) (net.Conn, error) {
 	return d.DialContext(ctx, "tcp", h.ends.local.String())
 }
 
-// sharePort lets sockets of this user have the same port.
+// sharePort lets sockets of this user share the port.
 func sharePort(fd int) error {
 	return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
 }
 
-// addPending notes that a socket waits; false if too many do.
+// addPending records a pending socket. It returns false if there are too many.
 func (a *Agent) addPending(cookie uint64) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -198,7 +201,8 @@ func (a *Agent) isPending(cookie uint64) bool {
 	return ok
 }
 
-// failed says once why a socket did not get its connection: an errno, or declined if nothing of it is known.
+// failed returns and clears the errno of a socket's failed connection, or declined if there is
+// none.
 func (a *Agent) failed(cookie uint64) int32 {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -210,7 +214,7 @@ func (a *Agent) failed(cookie uint64) int32 {
 	return f.errno
 }
 
-// forgetFailures forgets those that nobody has asked for. a.mu is held.
+// forgetFailures drops expired failures. a.mu is held.
 func (a *Agent) forgetFailures() {
 	for cookie, f := range a.failures.of {
 		if time.Now().After(f.until) {
@@ -219,7 +223,7 @@ func (a *Agent) forgetFailures() {
 	}
 }
 
-// cookieOf is what the kernel calls a socket, and no other ever.
+// cookieOf returns the kernel's cookie of a socket, which is never reused.
 func cookieOf(socket int) uint64 {
 	cookie, _ := unix.GetsockoptUint64(socket, unix.SOL_SOCKET, unix.SO_COOKIE)
 	return cookie

@@ -2,25 +2,25 @@
 
 package sockets
 
-// recent is a map of at most so many entries: the oldest make room. It is for what is known of the program's sockets, of which nobody
-// says that they are closed, and of hosts, of which there may be any number.
+// recent is a map of bounded size that drops the oldest entries. It is for the program's sockets,
+// whose close is not reported, and for hosts, of which there may be any number.
 type recent[K comparable, V any] struct {
 	most  int
 	of    map[K]V
-	order []K // the oldest first; of keys that were deleted, too
+	order []K // oldest first; includes deleted keys
 }
 
 func newRecent[K comparable, V any](most int) recent[K, V] {
 	return recent[K, V]{most: most, of: map[K]V{}}
 }
 
-// get is the value of a key, if there is one.
+// get returns the value of a key, if there is one.
 func (r *recent[K, V]) get(k K) (v V, ok bool) {
 	v, ok = r.of[k]
 	return v, ok
 }
 
-// put makes an entry, or changes it.
+// put adds or changes an entry.
 func (r *recent[K, V]) put(k K, v V) {
 	if _, there := r.of[k]; !there {
 		for len(r.of) >= r.most {
@@ -37,7 +37,7 @@ func (r *recent[K, V]) delete(k K) {
 	for len(r.order) > 0 && !r.has(r.order[0]) {
 		r.order = r.order[1:]
 	}
-	if len(r.order) > 2*r.most { // one old entry may stay before many that were deleted
+	if len(r.order) > 2*r.most { // many deleted keys may follow one old entry
 		kept := make([]K, 0, r.most)
 		seen := make(map[K]bool, r.most)
 		for _, o := range r.order {

@@ -13,8 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A request is one packet on a connection of its own, with the socket that it is about, and so is the answer. cmd/libsockets has the
-// same in C: numbers are in the order of bytes of the machine, addresses and ports in the network's.
+// A request is one packet on a new connection, and carries the socket that it concerns. The answer
+// is one packet too. cmd/libsockets has the same definitions in C. Integers are in host byte order,
+// addresses and ports in network byte order.
 //
 //	request: token [16], operation uint32, name
 //	answer:  status int32, name
@@ -37,10 +38,10 @@ const (
 	opFailure
 )
 
-// What an answer says besides an errno.
+// Statuses of an answer other than an errno.
 const (
 	done     = 0
-	declined = -1 // do as without RDMA
+	declined = -1 // proceed without RDMA
 )
 
 type request struct {
@@ -52,7 +53,7 @@ type request struct {
 // readRequest reads the request of a connection, whose socket the caller closes.
 func readRequest(c *net.UnixConn, token [tokenLen]byte) (r request, err error) {
 	var b [requestLen + 1]byte
-	oob := make([]byte, unix.CmsgSpace(4*4)) // more than one descriptor is an error, but not one that is kept
+	oob := make([]byte, unix.CmsgSpace(4*4)) // room for several descriptors, which are an error and must be closed
 	n, oobn, _, _, err := c.ReadMsgUnix(b[:], oob)
 	if err != nil {
 		return r, err
@@ -82,7 +83,7 @@ func readRequest(c *net.UnixConn, token [tokenLen]byte) (r request, err error) {
 	return request{operation(binary.NativeEndian.Uint32(b[tokenLen:])), getName(b[tokenLen+4:]), sockets[0]}, nil
 }
 
-// answer is what a request gets: done, declined or an errno.
+// answer encodes an answer: done, declined or an errno.
 func answer(status int32, name netip.AddrPort) []byte {
 	b := make([]byte, answerLen)
 	binary.NativeEndian.PutUint32(b, uint32(status))
@@ -116,7 +117,8 @@ func putName(b []byte, a netip.AddrPort) {
 	}
 }
 
-// addrPort is the address in a sockaddr, without a mapping of IPv4; not valid for what is not IP.
+// addrPort returns the address in a sockaddr, with a mapped IPv4 address as IPv4. It is not valid
+// for other families.
 func addrPort(sa unix.Sockaddr) netip.AddrPort {
 	switch sa := sa.(type) {
 	case *unix.SockaddrInet4:
@@ -133,7 +135,7 @@ func addrPort(sa unix.Sockaddr) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// localOf and peerOf are the addresses of a socket; not valid if it has none.
+// localOf and peerOf return the addresses of a socket, or an invalid address if there is none.
 func localOf(socket int) netip.AddrPort {
 	sa, err := unix.Getsockname(socket)
 	if err != nil {
@@ -150,7 +152,7 @@ func peerOf(socket int) netip.AddrPort {
 	return addrPort(sa)
 }
 
-// errnoOf is the errno that an error wraps, or otherwise.
+// errnoOf returns the errno that an error wraps, or else otherwise.
 func errnoOf(err error, otherwise syscall.Errno) int32 {
 	var errno syscall.Errno
 	if errors.As(err, &errno) && errno != 0 {

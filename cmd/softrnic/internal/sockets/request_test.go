@@ -24,14 +24,15 @@ import (
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/relay"
 )
 
-// startAgent starts an agent whose node is alone, and returns the address of its socket and its token.
+// startAgent starts an agent whose node has no peer, and returns the address of its socket and its
+// token.
 func startAgent(tb testing.TB) (addr string, token []byte) {
 	tb.Helper()
 	_, addr, token = newAgent(tb, nil)
 	return addr, token
 }
 
-// newAgent starts an agent whose node is on a switch; nil: alone.
+// newAgent starts an agent whose node is on a switch. If lan is nil, the node has no peer.
 func newAgent(tb testing.TB, lan *pipe.Switch) (a *Agent, addr string, token []byte) {
 	tb.Helper()
 	var f node.Flags
@@ -64,7 +65,7 @@ func newAgent(tb testing.TB, lan *pipe.Switch) (a *Agent, addr string, token []b
 	return a, "@" + name, token
 }
 
-// ask sends a packet with descriptors, and returns the answer, of which there is none if the packet is refused.
+// ask sends a packet with descriptors and returns the answer, or nil if the packet is refused.
 func ask(tb testing.TB, addr string, packet []byte, fds ...int) []byte {
 	tb.Helper()
 	c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: addr, Net: "unixpacket"})
@@ -84,7 +85,7 @@ func ask(tb testing.TB, addr string, packet []byte, fds ...int) []byte {
 	return b[:max(n, 0)]
 }
 
-// socket makes a socket of IPv4.
+// socket creates an IPv4 socket.
 func socket(tb testing.TB, kind int) int {
 	tb.Helper()
 	fd, err := unix.Socket(unix.AF_INET, kind|unix.SOCK_CLOEXEC, 0)
@@ -95,7 +96,7 @@ func socket(tb testing.TB, kind int) int {
 	return fd
 }
 
-// connectTo is a request to connect to an address.
+// connectTo returns a request to connect to an address.
 func connectTo(token []byte, to string) []byte {
 	b := append(bytes.Clone(token), make([]byte, requestLen-tokenLen)...)
 	binary.NativeEndian.PutUint32(b[tokenLen:], uint32(opConnect))
@@ -103,7 +104,7 @@ func connectTo(token []byte, to string) []byte {
 	return b
 }
 
-// TestRefusedRequests: who does not know the token, or sends something else than a request, gets no answer, and others do.
+// TestRefusedRequests: a wrong token or an invalid request gets no answer. A valid request does.
 func TestRefusedRequests(t *testing.T) {
 	addr, token := startAgent(t)
 	tcp, udp := socket(t, unix.SOCK_STREAM), socket(t, unix.SOCK_DGRAM)
@@ -123,12 +124,13 @@ func TestRefusedRequests(t *testing.T) {
 	if got := ask(t, addr, right, udp); !bytes.Equal(got, answer(declined, netip.AddrPort{})) {
 		t.Errorf("a UDP socket: %x", got)
 	}
-	if got := ask(t, addr, right, tcp); !bytes.Equal(got, answer(int32(unix.ETIMEDOUT), netip.AddrPort{})) && !bytes.Equal(got, answer(int32(unix.EHOSTUNREACH), netip.AddrPort{})) {
+	if got := ask(t, addr, right, tcp); !bytes.Equal(got, answer(int32(unix.ETIMEDOUT), netip.AddrPort{})) &&
+		!bytes.Equal(got, answer(int32(unix.EHOSTUNREACH), netip.AddrPort{})) {
 		t.Errorf("to nobody: %x", got)
 	}
 }
 
-// FuzzRequest: whatever follows the token, there is one answer.
+// FuzzRequest: any packet with the token gets one answer.
 func FuzzRequest(f *testing.F) {
 	addr, token := startAgent(f)
 	for op := opConnect; op <= opLocal+1; op++ {

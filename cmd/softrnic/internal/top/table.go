@@ -12,24 +12,24 @@ import (
 	"github.com/softrnic/softrnic/cmd/internal/status"
 )
 
-// row is a queue pair and what it has done since the look before.
+// row is a queue pair with its rates since the previous sample.
 type row struct {
 	pid    int
 	qp     status.QP
 	tx, rx float64 // bits per second
 	pkts   float64 // per second, both ways
-	busy   float64 // what rows are ordered by
-	once   bool    // it was looked at once only: there are no rates
+	busy   float64 // sort key
+	once   bool    // there is only one sample: no rates
 }
 
-// key is what a queue pair is known by from look to look.
+// key identifies a queue pair across samples.
 type key struct {
 	pid    int
 	device string
 	num    uint32
 }
 
-// rows compares two looks.
+// rows returns the rows of two samples.
 func rows(before, now []status.Node) []row {
 	type past struct {
 		node status.Node
@@ -69,7 +69,7 @@ func rows(before, now []status.Node) []row {
 	return all
 }
 
-// rate is how a rate is shown.
+// rate formats a rate.
 func (r *row) rate(format string, v float64) string {
 	if r.once {
 		return "-"
@@ -77,10 +77,11 @@ func (r *row) rate(format string, v float64) string {
 	return fmt.Sprintf(format, v)
 }
 
-// dispensable are the columns that a narrow screen does without, in this order.
+// dispensable are the columns that are left out on a narrow screen, in this order.
 var dispensable = []string{"PROTOCOL", "PEER'S QP", "TYPE", "PKT/s", "STATE", "PID"}
 
-// renderTable renders the nodes and their queue pairs, the busiest first, on a screen of a width and height; 0 is without bound.
+// renderTable renders the nodes and their queue pairs, the busiest first, for a screen of a width
+// and height. 0 is unlimited.
 func renderTable(before, now []status.Node, width, height int) string {
 	var b strings.Builder
 	for _, n := range now {
@@ -92,7 +93,8 @@ func renderTable(before, now []status.Node, width, height int) string {
 	t.SetStyle(table.StyleLight)
 	t.Style().Options = table.OptionsNoBordersAndSeparators
 	t.Style().Format.Header = text.FormatDefault
-	header := table.Row{"PID", "QP", "TYPE", "PROTOCOL", "STATE", "PEER", "PEER'S QP", "SQ", "RQ", "TX Mb/s", "RX Mb/s", "PKT/s", "RETRY", "RNR", "DUP"}
+	header := table.Row{"PID", "QP", "TYPE", "PROTOCOL", "STATE", "PEER", "PEER'S QP", "SQ", "RQ", "TX Mb/s", "RX Mb/s", "PKT/s", "RETRY",
+		"RNR", "DUP"}
 	t.AppendHeader(header)
 	var columns []table.ColumnConfig
 	for i := range header {
@@ -112,7 +114,8 @@ func renderTable(before, now []status.Node, width, height int) string {
 		if r.qp.DestQPNum != 0 {
 			dest = fmt.Sprintf("%#x", r.qp.DestQPNum)
 		}
-		t.AppendRow(table.Row{r.pid, fmt.Sprintf("%#x", r.qp.Num), r.qp.Type, r.qp.Transport, r.qp.State, r.qp.Peer, dest, r.qp.Sends, r.qp.Recvs,
+		t.AppendRow(table.Row{r.pid, fmt.Sprintf("%#x", r.qp.Num), r.qp.Type, r.qp.Transport, r.qp.State, r.qp.Peer, dest, r.qp.Sends,
+			r.qp.Recvs,
 			r.rate("%.1f", r.tx/1e6), r.rate("%.1f", r.rx/1e6), r.rate("%.0f", r.pkts),
 			c["completer_retry_err"] + c["selective_repeats"], c["rcvd_rnr_err"], c["duplicate_request"]})
 	}
@@ -132,7 +135,7 @@ func renderTable(before, now []status.Node, width, height int) string {
 	return b.String()
 }
 
-// clip cuts a line to a width; 0 is without bound.
+// clip truncates a line to a width. 0 is unlimited.
 func clip(line string, width int) string {
 	if width == 0 {
 		return strings.TrimRight(line, " ")

@@ -1,4 +1,4 @@
-// Package top is `softrnic top`: what the queue pairs of running nodes do.
+// Package top is `softrnic top`: it shows the activity of the queue pairs of running nodes.
 package top
 
 import (
@@ -49,10 +49,10 @@ func (c *Command) Validate() error {
 	return nil
 }
 
-// errNone is the error where there is nothing to show.
+// errNone is the error if there is no node.
 var errNone = errors.New("no node of this user runs here: start one, such as softrnic serve")
 
-// Run shows nodes until ctx ends, which is no error, or c.Count looks are taken.
+// Run shows nodes until ctx ends, and then returns nil, or until c.Count samples are shown.
 func (c *Command) Run(ctx context.Context, e *cli.Env) error {
 	nodes, err := status.Nodes(ctx, c.PID)
 	switch {
@@ -69,7 +69,7 @@ func (c *Command) Run(ctx context.Context, e *cli.Env) error {
 	return c.print(ctx, e.Stdout, nodes)
 }
 
-// print writes one look after another.
+// print writes one sample after another.
 func (c *Command) print(ctx context.Context, w io.Writer, before []status.Node) error {
 	for looks := 0; c.Count == 0 || looks < c.Count; looks++ {
 		select {
@@ -84,7 +84,7 @@ func (c *Command) print(ctx context.Context, w io.Writer, before []status.Node) 
 		case err != nil:
 			return err
 		case len(now) == 0:
-			return nil // they have ended
+			return nil // all nodes have ended
 		}
 		if c.JSON {
 			for _, n := range now {
@@ -120,7 +120,7 @@ type screen struct {
 	err           error
 }
 
-// looked is the message that the nodes were asked again.
+// looked is the message with a new sample of the nodes.
 type looked struct {
 	nodes []status.Node
 	err   error

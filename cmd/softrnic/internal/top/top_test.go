@@ -23,7 +23,7 @@ var program = clitest.Program(func() any {
 	})
 })
 
-// TestTop shows the node of this process, and none when that has ended.
+// TestTop shows the node of this process, and no node after its end.
 func TestTop(t *testing.T) {
 	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
 	if code, _, stderr := program.Run(t.Context(), nil, "top"); code != cli.ExitFailed || !strings.Contains(stderr, errNone.Error()) {
@@ -56,12 +56,14 @@ func TestTop(t *testing.T) {
 		}
 	}
 	code, stdout, stderr := program.Run(t.Context(), nil, "top", "--count", "2", "--interval", "10ms")
-	if code != cli.ExitOK || strings.Count(stdout, "RoCEv2") != 2 || strings.Count(stdout, "iWARP") != 2 || strings.Count(stdout, "RESET") != 4 {
+	if code != cli.ExitOK || strings.Count(stdout, "RoCEv2") != 2 || strings.Count(stdout, "iWARP") != 2 ||
+		strings.Count(stdout, "RESET") != 4 {
 		t.Errorf("exit code %d: %s%s", code, stdout, stderr)
 	}
 	code, stdout, stderr = program.Run(t.Context(), nil, "top", "--count", "1", "--interval", "10ms", "--json")
 	var n status.Node
-	if err := json.Unmarshal([]byte(stdout), &n); code != cli.ExitOK || err != nil || len(n.QPs) != 2 || n.Device != dev.Name() || n.Resources.QP != 2 {
+	if err := json.Unmarshal([]byte(stdout), &n); code != cli.ExitOK || err != nil || len(n.QPs) != 2 || n.Device != dev.Name() ||
+		n.Resources.QP != 2 {
 		t.Errorf("exit code %d, %v: %s%s", code, err, stdout, stderr)
 	}
 	stop()
@@ -70,14 +72,16 @@ func TestTop(t *testing.T) {
 	}
 }
 
-// TestRates: the rates are those between two looks, the busiest QP is first, and no line is wider than the screen.
+// TestRates: the rates are those between two samples, the busiest QP is first, and no line is wider
+// than the screen.
 func TestRates(t *testing.T) {
 	began := time.Unix(0, 0)
 	look := func(seconds int, sent, packets, fpdus uint64) []status.Node {
-		return []status.Node{{PID: 7, Addrs: []string{"10.0.0.1"}, Snapshot: verbs.Snapshot{Device: "softrnic0"}, Link: "pipe", Time: began.Add(time.Duration(seconds) * time.Second), QPs: []status.QP{
-			{Num: 1, State: "RTS", Counters: map[string]uint64{"sent_bytes": sent, "sent_pkts": packets, "completer_retry_err": 3}},
-			{Num: 2, State: "RTS", Counters: map[string]uint64{"iwarp_rcv_bytes": fpdus}},
-		}}}
+		return []status.Node{{PID: 7, Addrs: []string{"10.0.0.1"}, Snapshot: verbs.Snapshot{Device: "softrnic0"}, Link: "pipe",
+			Time: began.Add(time.Duration(seconds) * time.Second), QPs: []status.QP{
+				{Num: 1, State: "RTS", Counters: map[string]uint64{"sent_bytes": sent, "sent_pkts": packets, "completer_retry_err": 3}},
+				{Num: 2, State: "RTS", Counters: map[string]uint64{"iwarp_rcv_bytes": fpdus}},
+			}}}
 	}
 	before, now := look(0, 1000, 10, 0), look(2, 2_001_000, 2010, 4_000_000)
 	all := rows(before, now)
@@ -90,13 +94,15 @@ func TestRates(t *testing.T) {
 		}
 	}
 	before[0].QPs[0].Peer, now[0].QPs[0].Peer = "10.0.0.2", "10.0.0.2"
-	if table := renderTable(before, now, 80, 24); !strings.Contains(table, "PEER") || !strings.Contains(table, "RETRY  RNR  DUP") || strings.Contains(table, "PROTOCOL") {
+	if table := renderTable(before, now, 80, 24); !strings.Contains(table, "PEER") || !strings.Contains(table, "RETRY  RNR  DUP") ||
+		strings.Contains(table, "PROTOCOL") {
 		t.Errorf("80 columns:\n%s", table)
 	}
 	if table := renderTable(now, now, 0, 0); strings.Contains(table, "0.0 ") || strings.Count(table, " - ") != 6 {
 		t.Errorf("the first look has no rates:\n%s", table)
 	}
-	if table := renderTable(before, now, 0, 0); !strings.Contains(table, "PROTOCOL") || !strings.Contains(table, "8.0") || !strings.Contains(table, "16.0") {
+	if table := renderTable(before, now, 0, 0); !strings.Contains(table, "PROTOCOL") || !strings.Contains(table, "8.0") ||
+		!strings.Contains(table, "16.0") {
 		t.Error(table)
 	}
 }

@@ -77,7 +77,8 @@ var responses = []entry{
 	{"REQ-READ-AGAIN", "What is missing of a READ's response is requested again, at the PSN and the address from which on it is missing.",
 		suite.Observed,
 		func(t *tester) {
-			q, data := reading(t, 2*mtu+8, func(s *settings) { s.Timeout, s.Retry = 17, 3 }), pattern(2*mtu+8, 3) // half a second: a busy tester answers within it
+			// The timeout of half a second is enough for a busy tester.
+			q, data := reading(t, 2*mtu+8, func(s *settings) { s.Timeout, s.Retry = 17, 3 }), pattern(2*mtu+8, 3)
 			t.send(q.readResponse(wire.RCReadResponseFirst, theirPSN, data[:mtu]))
 			t.reply().opcode(wire.RCReadRequest).psn(theirPSN+1).reth(theirAddr+mtu, mtu+8)
 		}},
