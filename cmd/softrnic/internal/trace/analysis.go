@@ -11,7 +11,7 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
 
-// counts is what a capture has.
+// counts has the counts of a capture.
 type counts struct {
 	Packets   int `json:"packets"`
 	RoCE      int `json:"roce"`
@@ -22,28 +22,31 @@ type counts struct {
 	Wrong     int `json:"wrong"`    // findings
 	Doubtful  int `json:"doubtful"` // findings
 	Offloaded int `json:"offloaded"`
-	Reordered int `json:"reordered"` // packets that came behind later ones
+	Reordered int `json:"reordered"` // packets captured after later ones
 
 	Superframes int `json:"superframes"` // of several RoCE packets each
-	Cut         int `json:"cut"`         // of them, those that the capture does not have to their end
-	Dropped     int `json:"dropped"`     // by the kernel, before this program saw them
+	Cut         int `json:"cut"`         // superframes truncated by the capture
+	Dropped     int `json:"dropped"`     // dropped by the kernel before they were read
 }
 
-// output takes what an analysis finds, in order.
+// output receives the results of an analysis in order.
 type output interface {
-	// packet is called for each packet; the event is valid until it returns.
+	// packet is called for each packet. The event is valid until it returns.
 	packet(a *analysis, e *event)
 	// late is called with a finding about an earlier packet.
 	late(a *analysis, w *flow, f finding)
-	// statistics and streamStatistics are called when a flow or a TCP connection of iWARP ends or is forgotten.
+	// statistics and streamStatistics are called when a flow or a TCP connection of iWARP ends or
+	// is evicted.
 	statistics(a *analysis, w *flow)
 	streamStatistics(a *analysis, s *stream)
 }
 
-// clockSkew is how far times may go back: a capture that has several queues or interfaces does not sort its packets.
+// clockSkew is how far times may go back, as a capture of several queues or interfaces is not
+// sorted.
 const clockSkew = int64(10 * time.Millisecond)
 
-// analysis follows the connections of a capture. Its memory has a bound: each of its tables has, and what each entry keeps.
+// analysis follows the connections of a capture. Its memory is bounded, as each of its tables and
+// each entry is.
 type analysis struct {
 	out    output
 	detail bool // the output needs descriptions
@@ -54,7 +57,7 @@ type analysis struct {
 	frame  frame
 	packet wire.Packet
 	ev     event
-	open   bool // ev is that of a packet that is being looked at
+	open   bool // ev is the event of the current packet
 	copied bool // the packet is a copy of another
 
 	flows         map[flowKey]*flow
@@ -69,14 +72,15 @@ type analysis struct {
 	speakers      map[speakerKey]*speaker
 	exchanges     map[exchangeKey]*exchange
 	streams       map[streamKey]*stream
-	buffered      int // bytes of TCP streams that wait for others
+	buffered      int // bytes of TCP streams received out of order
 	scratch       []byte
 	segment0      int                   // the length of the packets of the last superframe
-	header        [48]byte              // that of a packet of a superframe
+	header        [48]byte              // the header of a packet of a superframe
 	totals        map[pair]acknowledged // at the end
 }
 
-// acknowledged counts packets that asked for an acknowledgement and had one of their own, or one that a later packet shares.
+// acknowledged counts packets that requested an acknowledgement and got their own, or shared that
+// of a later packet.
 type acknowledged struct{ own, shared int }
 
 func newAnalysis(out output, detail bool) *analysis {
@@ -84,7 +88,7 @@ func newAnalysis(out output, detail bool) *analysis {
 		speakers: map[speakerKey]*speaker{}, exchanges: map[exchangeKey]*exchange{}, streams: map[streamKey]*stream{}}
 }
 
-// read looks at all packets of a source.
+// read analyses all packets of a source.
 func (a *analysis) read(src source, stop func() bool) error {
 	segmented, _ := src.(interface{ segment() int })
 	for !stop() {
@@ -100,7 +104,9 @@ func (a *analysis) read(src source, stop func() bool) error {
 		if l, ok := src.(interface{ dropped() int }); ok {
 			if n := l.dropped(); n > 0 {
 				a.counts.Dropped += n
-				a.report(note, nil, a.counts.Packets, "before this packet the kernel has dropped %d, which this program was too slow for: what is missing from now on is DOUBTFUL", n)
+				a.report(note, nil, a.counts.Packets,
+					"before this packet the kernel has dropped %d, which this program was too slow for: what is missing from now on "+
+						"is DOUBTFUL", n)
 			}
 		}
 		if a.begin.IsZero() {
@@ -118,10 +124,11 @@ func (a *analysis) read(src source, stop func() bool) error {
 	return nil
 }
 
-// look looks at one packet.
+// look analyses one packet.
 func (a *analysis) look(f *frame) {
 	findings := a.ev.findings[:0]
-	a.ev = event{number: f.number, time: f.time, src: f.src, dst: f.dst, sport: f.srcPort, dport: f.dstPort, bytes: f.length, findings: findings}
+	a.ev = event{number: f.number, time: f.time, src: f.src, dst: f.dst, sport: f.srcPort, dport: f.dstPort, bytes: f.length,
+		findings: findings}
 	a.open, a.copied = true, false
 	if f.time < a.now {
 		if a.now-f.time > clockSkew {
@@ -157,7 +164,7 @@ func (a *analysis) look(f *frame) {
 	a.open = false
 }
 
-// roce looks at a RoCE packet.
+// roce analyses a RoCE packet.
 func (a *analysis) roce(f *frame) {
 	a.ev.roce = true
 	b := f.payload
@@ -166,7 +173,7 @@ func (a *analysis) roce(f *frame) {
 			a.ev.operation = "cut"
 			return
 		}
-		// The headers tell as much as if all were there.
+		// The headers suffice, even without the payload.
 		if len(a.scratch) < f.length {
 			a.scratch = make([]byte, max(f.length, 1<<16))
 		}
@@ -204,7 +211,7 @@ func (a *analysis) roce(f *frame) {
 		}
 		a.report(damage, nil, f.number, "the ICRC is wrong")
 		a.ev.flow = a.flows[flowKey{f.src, f.dst, p.DestQP}]
-		return // as a receiver does
+		return // a receiver drops it too
 	}
 	if len(f.wrong) > 0 {
 		return
@@ -237,7 +244,7 @@ func (a *analysis) roce(f *frame) {
 		a.ev.knownFrom, a.ev.from = true, w.peer.qp
 	}
 	switch {
-	case a.copied: // named already; what it would repeat is not looked for
+	case a.copied: // already reported; no original is searched
 		w.stats.Repeated++
 	case info.Request():
 		a.ev.class = request
@@ -291,7 +298,7 @@ func nakName(syndrome uint8) string {
 	return fmt.Sprintf("%#02x", syndrome)
 }
 
-// end says what is open at the end of the capture.
+// end reports what is open at the end of the capture.
 func (a *analysis) end() {
 	flows := make([]*flow, 0, len(a.flows))
 	for _, w := range a.flows {

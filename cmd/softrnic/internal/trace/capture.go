@@ -14,23 +14,24 @@ import (
 )
 
 const (
-	// maxRecord is the longest packet that a capture may have, in bytes. A link's frame has at most 64 KiB and its headers.
+	// maxRecord is the longest packet of a capture in bytes. A frame of a link has at most 64 KiB
+	// plus headers.
 	maxRecord = 1 << 18
-	// maxBetween is how many bytes of a capture may pass without a packet.
+	// maxBetween is the most bytes of a capture between two packets.
 	maxBetween = 1 << 24
-	// maxKept is how many interfaces, and how many names of addresses, a pcapng file may have. pcapgo keeps them.
+	// maxKept is the most interfaces and names of addresses of a pcapng file, which pcapgo keeps.
 	maxKept = 1 << 12
-	// readAhead is how many bytes are read from a file at once.
+	// readAhead is the read size of a file in bytes.
 	readAhead = 1 << 20
 )
 
-// source is where packets come from. The bytes are valid until the next call.
+// source is a source of packets. The bytes are valid until the next call.
 type source interface {
 	next() (data []byte, info gopacket.CaptureInfo, link layers.LinkType, err error)
 }
 
-// A leash is a reader of which only so many bytes may be read until it is lengthened. It bounds what a record's header can make
-// pcapgo read and keep.
+// A leash is a reader with a limit that can be raised. It bounds the bytes that a record's header
+// can make pcapgo read and keep.
 type leash struct {
 	r    io.Reader
 	left int
@@ -47,8 +48,8 @@ func (l *leash) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// open reads the beginning of a capture, which is pcapng if it starts with a section header block, or else pcap; either may be
-// compressed by gzip.
+// open reads the beginning of a capture. It is pcapng if it starts with a section header block, and
+// else pcap. Either may be compressed by gzip.
 func open(r io.Reader) (source, error) {
 	l := &leash{r, maxBetween}
 	b := bufio.NewReaderSize(l, readAhead)
@@ -73,8 +74,8 @@ func open(r io.Reader) (source, error) {
 		if err != nil {
 			return nil, err
 		}
-		p.SetSnaplen(maxRecord) // some writers keep to no length, or give 0
-		// The upper bits of the field say whether frames have a frame check sequence.
+		p.SetSnaplen(maxRecord) // some writers exceed the length or give 0
+		// The upper bits of the field describe the frame check sequence.
 		if link := p.LinkType() & 0xffff; !readable(link) {
 			return nil, notReadable(link)
 		}
@@ -87,7 +88,8 @@ func open(r io.Reader) (source, error) {
 	return &ngSource{r: p, l: l}, nil
 }
 
-// unleashed reads what has been buffered, and then the rest without a leash: what is compressed is measured when it is unpacked.
+// unleashed reads the buffered bytes, and then the rest without a leash. Compressed data is limited
+// after decompression.
 type unleashed struct {
 	buffered *bufio.Reader
 	rest     io.Reader

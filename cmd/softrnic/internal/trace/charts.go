@@ -18,7 +18,7 @@ import (
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/ladder"
 )
 
-// maxDrawn is how many packets are kept for the ladders.
+// maxDrawn is the most packets that are kept for the ladders.
 const maxDrawn = 1 << 14
 
 // drawn is a packet for a ladder.
@@ -30,7 +30,7 @@ type drawn struct {
 	stream   *stream
 }
 
-// charts collects the packets of which ladders are drawn.
+// charts collects the packets for ladders.
 type charts struct {
 	packets []drawn
 	omitted int
@@ -69,7 +69,7 @@ func (c *charts) add(e *event) {
 		p.Detail = e.about
 		if e.class == management {
 			p.Sequence = ""
-		} else if e.roce { // its name says more than Acknowledge
+		} else if e.roce { // its name is more specific than Acknowledge
 			p.Operation, p.Detail, _ = strings.Cut(e.about, ", ")
 			p.Group = p.Operation
 		}
@@ -87,7 +87,7 @@ func (c *charts) add(e *event) {
 	c.packets = append(c.packets, drawn{p, e.src, e.dst, e.flow, e.exchange, e.stream})
 }
 
-// late adds a finding to a packet that was added before.
+// late adds a finding to an earlier packet.
 func (c *charts) late(f finding) {
 	if i, ok := c.byNum[f.Packet]; ok && f.Level != note {
 		p := &c.packets[i].packet
@@ -95,7 +95,7 @@ func (c *charts) late(f finding) {
 	}
 }
 
-// connection is what a chart is of: the flow of a connection, a TCP connection, or two nodes.
+// connection is the subject of a chart: the flow of a connection, a TCP connection, or two nodes.
 type connection struct {
 	flow   *flow
 	stream *stream
@@ -117,7 +117,7 @@ func (d *drawn) connection() connection {
 	return connection{nodes: pair{d.src, d.dst}}
 }
 
-// charts are the ladders, a connection each, in the order in which they begin.
+// charts returns the ladders, one for each connection, in the order of their first packets.
 func (c *charts) charts() []ladder.Chart {
 	order := map[connection]int{}
 	var all []ladder.Chart
@@ -163,8 +163,8 @@ type Packet struct {
 	Data []byte // from the IP header on
 }
 
-// Draw draws a sequence diagram of each connection of packets, as SVG. It says nothing about what may be wrong with them. If there is
-// no packet of RDMA among them, nothing is written.
+// Draw draws a sequence diagram of each connection of packets as SVG, without findings. If there is
+// no RDMA packet, it writes nothing.
 func Draw(w io.Writer, packets []Packet) error {
 	c := new(charts)
 	a := newAnalysis(&printer{out: bufio.NewWriter(io.Discard), chart: c}, true)
@@ -177,7 +177,7 @@ func Draw(w io.Writer, packets []Packet) error {
 	return c.draw(w, false, "")
 }
 
-// ipPackets is a source of packets that are there.
+// ipPackets is a source of given packets.
 type ipPackets struct{ left []Packet }
 
 func (s *ipPackets) next() ([]byte, gopacket.CaptureInfo, layers.LinkType, error) {
@@ -189,7 +189,7 @@ func (s *ipPackets) next() ([]byte, gopacket.CaptureInfo, layers.LinkType, error
 	return p.Data, gopacket.CaptureInfo{Timestamp: p.Time, CaptureLength: len(p.Data), Length: len(p.Data)}, layers.LinkTypeRaw, nil
 }
 
-// write draws the ladders to a file, an HTML page if its name ends so and SVG otherwise.
+// write draws the ladders to a file: an HTML page if the name says so, and else SVG.
 func (c *charts) write(name, title string) (err error) {
 	f, err := os.Create(name)
 	if err != nil {

@@ -6,17 +6,18 @@ import (
 	"net/netip"
 )
 
-// A verdict is what a TCP or UDP checksum says of the packet.
+// A verdict is the result of checking a TCP or UDP checksum.
 type verdict uint8
 
 const (
 	absent    verdict = iota // UDP: the field is zero
-	right                    // it is that of the packet
-	offloaded                // it is that of the pseudo header alone: the sender's interface was to finish it (CHECKSUM_PARTIAL)
+	right                    // it matches the packet
+	offloaded                // it covers only the pseudo header: checksum offload (CHECKSUM_PARTIAL)
 	damaged
 )
 
-// add adds b, in words of 16 bits, to the ones' complement sum s, which is not yet folded. Only the last piece may have an odd length.
+// add adds b in 16-bit words to the unfolded ones' complement sum s. Only the last piece may have
+// an odd length.
 func add(s uint64, b []byte) uint64 {
 	var c uint64
 	for len(b) >= 32 {
@@ -39,7 +40,7 @@ func add(s uint64, b []byte) uint64 {
 	return s + c
 }
 
-// fold makes 16 bits of a sum.
+// fold folds a sum to 16 bits.
 func fold(s uint64) uint16 {
 	s = s>>32 + s&0xffffffff
 	s = s>>32 + s&0xffffffff
@@ -48,8 +49,8 @@ func fold(s uint64) uint16 {
 	return uint16(s)
 }
 
-// transportChecksum judges the checksum of a TCP segment or UDP datagram, whose field is at offset at (RFC 9293 §3.1, RFC 768,
-// RFC 8200 §8.1).
+// transportChecksum checks the checksum of a TCP segment or UDP datagram. Its field is at offset at
+// (RFC 9293 §3.1, RFC 768, RFC 8200 §8.1).
 func transportChecksum(src, dst netip.Addr, proto uint8, b []byte, at int) verdict {
 	field := binary.BigEndian.Uint16(b[at:])
 	if field == 0 && proto == protoUDP {

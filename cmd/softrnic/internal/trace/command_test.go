@@ -27,7 +27,8 @@ func file(t *testing.T, name string) string {
 	return path
 }
 
-// TestExitStatus: a capture in which something is wrong is an error that says how much; one in which nothing is, is none.
+// TestExitStatus: a capture with findings is an error with their number. A correct capture is no
+// error.
 func TestExitStatus(t *testing.T) {
 	path := file(t, "wire/rc-send")
 	var out bytes.Buffer
@@ -59,7 +60,7 @@ func TestExitStatus(t *testing.T) {
 	}
 }
 
-// TestNarrowed: --qp, --from and --to choose the packets that are shown, and --errors those with something wrong.
+// TestNarrowed: --qp, --from and --to select packets, and --errors selects those with findings.
 func TestNarrowed(t *testing.T) {
 	packets := records(t, captured(t)["wire/rc-srq"])
 	lines := func(c *Command) (n int) {
@@ -74,18 +75,20 @@ func TestNarrowed(t *testing.T) {
 	all := lines(new(Command))
 	one := lines(&Command{QP: []uint32{0x14}})
 	early, late := lines(&Command{To: 104 * time.Millisecond}), lines(&Command{From: 104*time.Millisecond + 1})
-	if all != 72 || one != 18 || early == 0 || late == 0 || early+late != all || lines(&Command{Errors: true}) != 0 || lines(&Command{Stats: true}) != 0 {
+	if all != 72 || one != 18 || early == 0 || late == 0 || early+late != all || lines(&Command{Errors: true}) != 0 ||
+		lines(&Command{Stats: true}) != 0 {
 		t.Errorf("%d packets in all, %d of QP 0x14, %d early, %d late", all, one, early, late)
 	}
 }
 
-// TestLine: a line says whose a packet is, what it does, and what it answers.
+// TestLine: a line has a packet's source, operation, and the packet that it answers.
 func TestLine(t *testing.T) {
 	_, out := traced(t, new(Command), records(t, captured(t)["wire/cm-rping"]))
 	for _, want := range []string{
 		"     1 0.000000 10.77.0.2 > 10.77.0.3 QP 0x1 > 0x1 PSN 4 REQ, ",
 		"     5 1.277126 10.77.0.3 > 10.77.0.2 QP 0x1d > 0x1d PSN 6911390 RC Acknowledge, MSN 1, answers 4 after 518µs\n",
-		"     7 1.282100 10.77.0.2 > 10.77.0.3 QP 0x1d > 0x1d PSN 2551640 RC READ Response Only, message 1 packet 1, 64 bytes, MSN 1, answers 6 after 634µs\n",
+		"     7 1.282100 10.77.0.2 > 10.77.0.3 QP 0x1d > 0x1d PSN 2551640 RC READ Response Only, message 1 packet 1, 64 bytes, MSN 1, " +
+			"answers 6 after 634µs\n",
 	} {
 		head, tail, _ := strings.Cut(want, "PSN")
 		_, tail, _ = strings.Cut(strings.TrimLeft(tail, " 0123456789"), " ")
@@ -99,7 +102,7 @@ func TestLine(t *testing.T) {
 	}
 }
 
-// TestJSON: each packet is an object, and the counts and statistics are the last.
+// TestJSON: each packet is an object. The last object has the counts and statistics.
 func TestJSON(t *testing.T) {
 	_, out := traced(t, &Command{JSON: true}, records(t, captured(t)["wire/rc-rnr"]))
 	d := json.NewDecoder(strings.NewReader(out))
@@ -135,18 +138,20 @@ func TestJSON(t *testing.T) {
 	}
 }
 
-// TestLadder: a ladder is well-formed, and shows what a person looks for.
+// TestLadder: a ladder is well-formed and shows losses and retransmissions.
 func TestLadder(t *testing.T) {
 	captures := captured(t)
-	// Of "perf send bw --size 5000 -n 20" with "--mtu 1500 --impair loss=3%,seed=6", captured behind the losses.
+	// Of "perf send bw --size 5000 -n 20" with "--mtu 1500 --impair loss=3%,seed=6", captured after
+	// the losses.
 	lossy, err := os.ReadFile("testdata/lossy.pcapng.gz")
 	if err != nil {
 		t.Fatal(err)
 	}
 	captures["lossy"] = lossy
 	for name, want := range map[string][]string{
-		"wire/rc-rnr":    {"RNR NAK", "sent again", "nothing for", "36 × RC SEND Only, PSN 3936031 to 3936066"},
-		"lossy":          {"PSN 7448259 is missing", "NAK PSN sequence error, PSN 7448259, MSN 6", "6 × RC SEND, PSN 7448259 to 7448264", "271 × sent again", "20 × gap"},
+		"wire/rc-rnr": {"RNR NAK", "sent again", "nothing for", "36 × RC SEND Only, PSN 3936031 to 3936066"},
+		"lossy": {"PSN 7448259 is missing", "NAK PSN sequence error, PSN 7448259, MSN 6", "6 × RC SEND, PSN 7448259 to 7448264",
+			"271 × sent again", "20 × gap"},
 		"wire/cm-reject": {"REQ, ", "REJ, ", "nobody listens"},
 		"wire/cm-rping":  {"REQ, ", "REP, ", "RTU, ", "DREQ, ", "RC READ Response Only", "10.77.0.2 QP 0x1d and 10.77.0.3 QP 0x1d"},
 		"rdmap/rping":    {"MPA request, revision", "MPA reply", "RDMA Read Request", "TCP FIN"},
@@ -175,7 +180,7 @@ func TestLadder(t *testing.T) {
 	}
 }
 
-// rc are packets of one connection for tests.
+// rc has the packets of a test's connection.
 type rc struct {
 	t       *testing.T
 	ids     [2]uint16
@@ -183,7 +188,7 @@ type rc struct {
 	packets []record
 }
 
-// send adds a packet of a side after some time.
+// send adds a packet of a side after a time.
 func (c *rc) send(side int, after time.Duration, p *wire.Packet) {
 	src, dst := alice, bob
 	p.DestQP = 0x21
@@ -200,14 +205,15 @@ func (c *rc) send(side int, after time.Duration, p *wire.Packet) {
 }
 
 func (c *rc) request(after time.Duration, psn uint32, op wire.Opcode, bytes int) {
-	c.send(0, after, &wire.Packet{BTH: wire.BTH{Opcode: op, PSN: psn, AckReq: op.Info().Last()}, Payload: make([]byte, bytes), RETH: wire.RETH{Length: uint32(bytes)}})
+	c.send(0, after, &wire.Packet{BTH: wire.BTH{Opcode: op, PSN: psn, AckReq: op.Info().Last()}, Payload: make([]byte, bytes),
+		RETH: wire.RETH{Length: uint32(bytes)}})
 }
 
 func (c *rc) answer(after time.Duration, psn uint32, syndrome uint8, msn uint32) {
 	c.send(1, after, &wire.Packet{BTH: wire.BTH{Opcode: wire.RCAck, PSN: psn}, AETH: wire.AETH{Syndrome: syndrome, MSN: msn}})
 }
 
-// TestFaults: what contradicts the protocol is named, with the packet that shows it.
+// TestFaults: a violation of the protocol is reported with the packet that shows it.
 func TestFaults(t *testing.T) {
 	const us, ack = time.Microsecond, wire.AckUnlimited
 	tests := map[string]struct {
@@ -290,7 +296,8 @@ func TestFaults(t *testing.T) {
 		}, "WRONG packet 2: 512 bytes of payload; the path MTU is 1024"},
 		"a WRITE of another length": {func(c *rc) {
 			c.request(0, 5, wire.RCWriteOnly, 8)
-			c.send(0, us, &wire.Packet{BTH: wire.BTH{Opcode: wire.RCWriteOnly, PSN: 6}, Payload: make([]byte, 8), RETH: wire.RETH{Length: 12}})
+			c.send(0, us, &wire.Packet{BTH: wire.BTH{Opcode: wire.RCWriteOnly, PSN: 6}, Payload: make([]byte, 8),
+				RETH: wire.RETH{Length: 12}})
 		}, "WRONG packet 2: a WRITE whose RETH says another length than its packets have"},
 		"two NAKs that are both followed": {func(c *rc) {
 			for i := range uint32(4) {
@@ -325,7 +332,7 @@ func TestFaults(t *testing.T) {
 		"packets that come long behind others, and are repeated": {func(c *rc) {
 			c.request(us, 0, wire.RCSendOnly, 8)
 			c.request(us, 37, wire.RCSendOnly, 8)
-			c.request(us, 5, wire.RCSendOnly, 8) // its place and that of 37 are one in 16 and in 32
+			c.request(us, 5, wire.RCSendOnly, 8) // it shares its ring slot with 37, for rings of 16 and 32
 			c.answer(us, 1, wire.NakPSNSeq, 0)
 			for i := range uint32(37) {
 				c.request(us, 1+i, wire.RCSendOnly, 8)

@@ -11,24 +11,25 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
 
-// maxExchanges is how many communication IDs are remembered.
+// maxExchanges is the most communication IDs that are kept.
 const maxExchanges = 1 << 14
 
-// exchangeKey is a communication ID of the node that chose it; SIDR's request IDs are others.
+// exchangeKey is a communication ID with the node that chose it. SIDR's request IDs are a separate
+// space.
 type exchangeKey struct {
 	node netip.Addr
 	id   uint32
 	sidr bool
 }
 
-// seen is when a message came first.
+// seen has the time of a message's first packet.
 type seen struct {
 	number int
 	time   int64
 	count  int
 }
 
-// exchange is how CM makes a connection and ends it (IBTA Vol 1 §12.9).
+// exchange is the CM exchange of a connection, from set-up to end (IBTA Vol 1 §12.9).
 type exchange struct {
 	order             int
 	active, passive   netip.Addr
@@ -38,7 +39,7 @@ type exchange struct {
 	passivePSN        uint32
 	ackTimeout        int64
 	mtu               int
-	messages          [2][16]seen // of the active and the passive side, by attribute, less that of the REQ
+	messages          [2][16]seen // of the active and the passive side, indexed by attribute minus that of the REQ
 	activeID          uint32
 	active2, passive2 *flow // the flows of the two sides
 	last              int64
@@ -46,7 +47,7 @@ type exchange struct {
 
 func (x *exchange) at(side int, t mad.Attr) *seen { return &x.messages[side][(t-mad.AttrREQ)&15] }
 
-// side is 0 if a message with that communication ID comes from the active side.
+// side returns 0 if a message with a communication ID is from the active side.
 func (x *exchange) side(src netip.Addr, local uint32) int {
 	if src == x.active && (local == x.activeID || x.active != x.passive) {
 		return 0
@@ -54,7 +55,7 @@ func (x *exchange) side(src netip.Addr, local uint32) int {
 	return 1
 }
 
-// has is when a message came first, from either side; its count is 0 if it did not.
+// has returns when a message was first seen, from either side. The count is 0 if it was not.
 func (x *exchange) has(t mad.Attr) *seen {
 	s, o := x.at(0, t), x.at(1, t)
 	if s.count == 0 || o.count > 0 && o.number < s.number {
@@ -63,7 +64,7 @@ func (x *exchange) has(t mad.Attr) *seen {
 	return s
 }
 
-// manage looks at a management datagram.
+// manage analyses a management datagram.
 func (a *analysis) manage(f *frame, p *wire.Packet) {
 	h, data, err := mad.Parse(p.Payload)
 	if err != nil {
@@ -102,7 +103,7 @@ func (a *analysis) manage(f *frame, p *wire.Packet) {
 		s.count++
 		a.ev.repeats = s.number
 		a.ev.why = fmt.Sprintf("%v after it was sent first", since(f.time-s.time))
-		// CM's timers are of milliseconds at least.
+		// CM's timers are at least milliseconds.
 		if f.time-s.time < int64(time.Millisecond) {
 			a.report(wrong, nil, f.number, "%v again after %v: no timer of CM's is as short", h.Attr, since(f.time-s.time))
 		}
@@ -159,7 +160,7 @@ func (a *analysis) describe(format string, args ...any) {
 	}
 }
 
-// otherQP is the QP of the side that src is not.
+// otherQP returns the QP of the side other than src.
 func (x *exchange) otherQP(src netip.Addr) uint32 {
 	switch src {
 	case x.active:
@@ -170,7 +171,7 @@ func (x *exchange) otherQP(src netip.Addr) uint32 {
 	return 0
 }
 
-// exchangeOf finds the exchange that a message belongs to, and adds what it tells of IDs.
+// exchangeOf returns the exchange of a message, and adds the message's IDs to it.
 func (a *analysis) exchangeOf(f *frame, m mad.Message, t mad.Attr, local, remote uint32) *exchange {
 	sidr := t == mad.AttrSIDRREQ || t == mad.AttrSIDRREP
 	mine, theirs := exchangeKey{f.src, local, sidr}, exchangeKey{f.dst, remote, sidr}
@@ -182,7 +183,7 @@ func (a *analysis) exchangeOf(f *frame, m mad.Message, t mad.Attr, local, remote
 		}
 		return x
 	}
-	if sidr { // its answer has the request's ID only
+	if sidr { // the answer only has the request's ID
 		x = a.exchanges[theirs]
 		mine = theirs
 	} else if y := a.exchanges[theirs]; y != nil && remote != 0 {
@@ -218,7 +219,7 @@ func (a *analysis) newExchange(k exchangeKey, f *frame) *exchange {
 	return x
 }
 
-// answered notes which of the messages this one answers.
+// answered records which of the messages this one answers.
 func (a *analysis) answered(x *exchange, f *frame, to ...mad.Attr) {
 	var s *seen
 	for _, t := range to {
@@ -239,7 +240,7 @@ func (a *analysis) answered(x *exchange, f *frame, to ...mad.Attr) {
 	a.ev.answers, a.ev.since = s.number, f.time-s.time
 }
 
-// setUp makes the two flows of a connection one, and begins them anew if the QPs were used before.
+// setUp connects the two flows of a connection, and resets them if the QPs were used before.
 func (a *analysis) setUp(x *exchange) {
 	out := a.flowOf(flowKey{x.active, x.passive, x.passiveQP}, a.now)
 	in := a.flowOf(flowKey{x.passive, x.active, x.activeQP}, a.now)
@@ -289,7 +290,7 @@ func reasonName(r mad.Reason) string {
 	return fmt.Sprintf("reason %d", r)
 }
 
-// endExchange says what an exchange leaves open.
+// endExchange reports what an exchange leaves open.
 func (a *analysis) endExchange(x *exchange) {
 	if !x.active.IsValid() {
 		return
@@ -304,7 +305,8 @@ func (a *analysis) endExchange(x *exchange) {
 	for _, t := range []struct {
 		ask     mad.Attr
 		answers []mad.Attr
-	}{{mad.AttrREQ, []mad.Attr{mad.AttrREP, mad.AttrREJ}}, {mad.AttrDREQ, []mad.Attr{mad.AttrDREP}}, {mad.AttrSIDRREQ, []mad.Attr{mad.AttrSIDRREP}}} {
+	}{{mad.AttrREQ, []mad.Attr{mad.AttrREP, mad.AttrREJ}}, {mad.AttrDREQ, []mad.Attr{mad.AttrDREP}},
+		{mad.AttrSIDRREQ, []mad.Attr{mad.AttrSIDRREP}}} {
 		s := x.has(t.ask)
 		if s.count == 0 || slices.ContainsFunc(t.answers, func(m mad.Attr) bool { return x.has(m).count > 0 }) {
 			continue

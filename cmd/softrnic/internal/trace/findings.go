@@ -5,17 +5,18 @@ import (
 	"net/netip"
 )
 
-// level is how sure it is that something is wrong.
+// level is the certainty of a finding.
 type level uint8
 
 const (
-	// wrong: the packets contradict the protocol, a checksum or each other, or one that must have been there is not in the capture.
+	// wrong: the packets violate the protocol, a checksum is wrong, or a packet is missing from the
+	// capture.
 	wrong level = iota
-	// doubtful: the packets are right, but follow another pattern than the sender's others, as when one is missing.
+	// doubtful: the packets are valid, but break the sender's pattern, as if one is missing.
 	doubtful
-	// note: something was not checked, or packets have changed places, which a network may do.
+	// note: something was not checked, or packets were reordered, as networks do.
 	note
-	// damage is wrong too, whatever may be missing.
+	// damage is wrong even if packets may be missing from the capture.
 	damage
 )
 
@@ -24,20 +25,20 @@ func (l level) String() string { return [...]string{"WRONG", "DOUBTFUL", "NOTE"}
 // MarshalText implements encoding.TextMarshaler.
 func (l level) MarshalText() ([]byte, error) { return []byte(l.String()), nil }
 
-// finding says what was found, and which packet shows it.
+// finding is a finding with the packet that shows it.
 type finding struct {
 	Level  level  `json:"level"`
 	Packet int    `json:"packet"`
 	Text   string `json:"text"`
 }
 
-// report notes a finding. It belongs to the line of the packet that is being looked at, or has a line of its own if it is about
-// an earlier one. w is the flow that it is about, or nil.
+// report records a finding. It is added to the line of the current packet, or has its own line if
+// it concerns an earlier one. w is its flow, or nil.
 func (a *analysis) report(l level, w *flow, packet int, format string, args ...any) {
 	switch {
 	case l == damage:
 		l = wrong
-	case l == wrong && a.counts.Dropped+a.counts.Cut > 0: // it may be for want of what was dropped, or cut off
+	case l == wrong && a.counts.Dropped+a.counts.Cut > 0: // dropped or truncated packets may be the cause
 		l = doubtful
 	}
 	f := finding{Level: l, Packet: packet, Text: fmt.Sprintf(format, args...)}
@@ -48,7 +49,8 @@ func (a *analysis) report(l level, w *flow, packet int, format string, args ...a
 	a.out.late(a, w, f)
 }
 
-// reordered notes that a packet has come behind later ones of its sender. A network may do that.
+// reordered records that a packet was captured after later ones of its sender, as networks may
+// reorder.
 func (a *analysis) reordered(w *flow, packet int, format string, args ...any) {
 	a.counts.Reordered++
 	if w != nil {
@@ -61,14 +63,14 @@ func (a *analysis) reordered(w *flow, packet int, format string, args ...any) {
 	a.report(l, w, packet, "reordered: "+format, args...)
 }
 
-// event is what is known of one packet when it was looked at.
+// event has the results of one packet's analysis.
 type event struct {
 	number    int
 	time      int64
 	src, dst  netip.Addr
 	sport     uint16
 	dport     uint16
-	shown     bool // it is a packet of RDMA, which has a line even if nothing is wrong with it
+	shown     bool // an RDMA packet, which has a line even without findings
 	flow      *flow
 	exchange  *exchange
 	stream    *stream
@@ -78,19 +80,19 @@ type event struct {
 	psn       uint32
 	operation string
 	class     class
-	message   uint32 // number, from 1; 0 if it is none's
+	message   uint32 // number, from 1; 0: none
 	place     uint32 // of the packet within the message, from 1
 	bytes     int
 	about     string
 	answers   int   // the packet that this one answers
 	since     int64 // and the time since that
-	repeats   int   // the packet that this one repeats
+	repeats   int   // the packet that this one retransmits
 	why       string
-	missing   string // what is missing before it
+	missing   string // packets missing before it
 	findings  []finding
 }
 
-// class is what kind of packet it is, for the ladder.
+// class is the kind of packet for the ladder.
 type class uint8
 
 const (

@@ -8,23 +8,24 @@ import (
 )
 
 const (
-	// maxFlows is how many flows are followed at a time. Those that were silent longest make room for others.
+	// maxFlows is the most flows at a time. Those idle longest are evicted.
 	maxFlows = 1 << 15
-	// firstRing is how many of a flow's packets are remembered at first, and maxRing at most.
+	// firstRing is the initial size of a flow's ring of packets, and maxRing the largest.
 	firstRing, maxRing = 16, 1 << 13
-	// maxRemembered is how many packets all flows together remember beyond firstRing.
+	// maxRemembered is the most packets that all flows together keep beyond firstRing.
 	maxRemembered = 1 << 20
-	// maxMissing is how many gaps of a flow are remembered, and READs that await their response.
+	// maxMissing is the most gaps of a flow, and the most READs without a response, that are kept.
 	maxMissing = 64
 )
 
-// flowKey is all packets from one address to one QP.
+// flowKey identifies the packets from one address to one QP.
 type flowKey struct {
 	src, dst netip.Addr
 	qp       uint32
 }
 
-// flow is what one side of a connection sends: as a requester, and in answer to the other side's requests.
+// flow has the packets of one side of a connection: its requests, and its responses to the other
+// side's requests.
 type flow struct {
 	flowKey
 	order     int   // of appearance
@@ -37,7 +38,7 @@ type flow struct {
 	rsp       responder
 	stats     statistics
 
-	disordered bool // packets of it have changed places
+	disordered bool // its packets were reordered
 }
 
 func (w *flow) String() string {
@@ -47,7 +48,7 @@ func (w *flow) String() string {
 	return fmt.Sprintf("%v to %v QP %#x", w.src, w.dst, w.qp)
 }
 
-// root is the same for both directions of a connection.
+// root returns the same flow for both directions of a connection.
 func (w *flow) root() *flow {
 	if w.peer != nil && w.peer.order < w.order {
 		return w.peer
@@ -55,7 +56,7 @@ func (w *flow) root() *flow {
 	return w
 }
 
-// sure is the level of what is wrong, unless packets of the connection have changed places where this does not show.
+// sure returns wrong, or a lower level if reordering of the connection's packets may be the cause.
 func (w *flow) sure() level {
 	if w.disordered || w.peer != nil && w.peer.disordered {
 		return doubtful
@@ -100,7 +101,7 @@ func (a *analysis) connect(w, o *flow) {
 	a.paired(o)
 }
 
-// paired takes a flow off the list of those whose other direction is not known.
+// paired removes a flow from the list of flows with an unknown other direction.
 func (a *analysis) paired(w *flow) {
 	k := pair{w.src, w.dst}
 	list := a.unpaired[k]
@@ -118,8 +119,8 @@ func (a *analysis) paired(w *flow) {
 	}
 }
 
-// requesterOf finds whose requests a response answers, where CM has not told: those of the only flow in the other direction that
-// has sent the PSN.
+// requesterOf returns the flow whose requests a response answers if CM did not reveal it: the only
+// flow in the other direction that has sent the PSN.
 func (a *analysis) requesterOf(w *flow, psn uint32) *flow {
 	var found *flow
 	list := a.unpaired[pair{w.dst, w.src}]
@@ -146,7 +147,7 @@ func (a *analysis) requesterOf(w *flow, psn uint32) *flow {
 	return found
 }
 
-// makeRoom forgets a quarter of the flows: those that were silent longest.
+// makeRoom evicts the quarter of the flows that were idle longest.
 func (a *analysis) makeRoom() {
 	oldest, newest := int64(1<<62), int64(-1<<62)
 	for _, w := range a.flows {
@@ -163,7 +164,7 @@ func (a *analysis) makeRoom() {
 	}
 }
 
-// forget finishes a flow and drops it.
+// forget finishes a flow and removes it.
 func (a *analysis) forget(w *flow) {
 	a.finish(w)
 	a.out.statistics(a, w)

@@ -25,14 +25,14 @@ const (
 	etherRoCEv1 = 0x8915
 )
 
-// kind is what a packet is, as far as its headers in front of RoCE or iWARP say.
+// kind is the kind of a packet by its headers below RoCE or iWARP.
 type kind uint8
 
 const (
-	other    kind = iota // neither of the below
-	broken               // headers that contradict themselves; wrong says how
-	fragment             // a part of an IP packet
-	roce                 // header and payload are those of a RoCE packet
+	other    kind = iota // none of those below
+	broken               // inconsistent headers; see wrong
+	fragment             // an IP fragment
+	roce                 // a RoCE packet in header and payload
 	datagram             // UDP to another port
 	segment              // TCP
 )
@@ -41,7 +41,7 @@ const (
 type frame struct {
 	number int   // from 1
 	time   int64 // nanoseconds since the first packet
-	cut    bool  // the capture has only the packet's beginning
+	cut    bool  // truncated by the capture
 
 	kind      kind
 	v1        bool // RoCE v1: Ethernet and a GRH instead of IP and UDP
@@ -50,17 +50,17 @@ type frame struct {
 	id        uint16
 	srcPort   uint16
 	dstPort   uint16
-	header    []byte // IP and UDP headers; nil if the IP header has options or extensions, which the ICRC leaves open
+	header    []byte // IP and UDP headers; nil with IP options or extensions, for which the ICRC is not defined
 	payload   []byte // behind the UDP or TCP header
 	length    int    // bytes of the payload on the wire
-	cuts      int    // of so many bytes each of UDP payload are the packets that an interface is to cut it into; 0: that is not known
+	cuts      int    // bytes of UDP payload per packet in segmentation offload; 0: not known
 	checksum  verdict
 	tcp       tcpHeader
-	wrong     []string // what is wrong with the headers and their checksums
-	unchecked bool     // something is there that is not checked: the packet is cut, a fragment, or has IP options
+	wrong     []string // errors of the headers and checksums
+	unchecked bool     // not everything is checked: the packet is truncated, a fragment, or has IP options
 }
 
-// tcpHeader is the part of a TCP header that matters here.
+// tcpHeader has the relevant fields of a TCP header.
 type tcpHeader struct {
 	seq, ack             uint32
 	syn, fin, rst, acked bool
@@ -75,7 +75,7 @@ func (f *frame) bad(what string) {
 	f.wrong = append(f.wrong, what)
 }
 
-// decode reads the headers of a packet. What it does not know is kind other.
+// decode reads the headers of a packet. Unknown packets have kind other.
 func (f *frame) decode(link layers.LinkType, b []byte) {
 	*f = frame{number: f.number, time: f.time, cut: f.cut, wrong: f.wrong[:0]}
 	switch link {
@@ -99,7 +99,7 @@ func (f *frame) decode(link layers.LinkType, b []byte) {
 	f.unchecked = f.unchecked || f.cut && (f.kind == roce || f.kind == segment)
 }
 
-// readable says whether decode knows packets of that link type.
+// readable reports whether decode supports a link type.
 func readable(link layers.LinkType) bool {
 	switch link {
 	case layers.LinkTypeEthernet, layers.LinkTypeRaw, 12, layers.LinkTypeIPv4, layers.LinkTypeIPv6, layers.LinkTypeNull,
@@ -145,7 +145,8 @@ func (f *frame) ip(b []byte) {
 	}
 }
 
-// notEtherType looks whether an unknown type is one bit away from that of IP, and what follows is IP with a checksum that is right, or offloaded.
+// notEtherType checks whether an unknown type differs in one bit from that of IP, and an IP packet
+// with a right or offloaded checksum follows.
 func (f *frame) notEtherType(t uint16, b []byte) {
 	for _, is := range []uint16{etherIPv4, etherIPv6} {
 		if d := t ^ is; d&(d-1) == 0 {
@@ -175,7 +176,7 @@ func (f *frame) ipv4(b []byte) {
 		f.bad("IP version is not 4")
 	case n < 20 || n > len(b):
 		f.bad("the IPv4 header length is impossible")
-	case binary.BigEndian.Uint16(b[10:]) != 0 && fold(add(0, b[:n])) != 0xffff: // 0: left to the interface
+	case binary.BigEndian.Uint16(b[10:]) != 0 && fold(add(0, b[:n])) != 0xffff: // 0: offloaded
 		f.bad("the IPv4 header checksum is wrong")
 	case total < n || total > len(b) && !f.cut:
 		f.bad("the IPv4 total length is beyond the packet, or less than the header")
@@ -218,14 +219,14 @@ func (f *frame) ipv6(b []byte) {
 		return
 	}
 	if f.transport(proto, header, b, n); f.kind == other && !f.cut {
-		// The one field of IPv6 that no checksum covers and that decides how the rest is read.
+		// No checksum covers this IPv6 field, which determines how the rest is decoded.
 		if d := proto ^ protoTCP; d&(d-1) == 0 && len(b) >= 20 && transportChecksum(f.src, f.dst, protoTCP, b, 16) != damaged {
 			f.bad("the IPv6 next header is not TCP's, but what follows is a TCP segment")
 		}
 	}
 }
 
-// transport reads the TCP or UDP header at the beginning of b; n is how many bytes b had on the wire.
+// transport reads the TCP or UDP header at the beginning of b. n is the length of b on the wire.
 func (f *frame) transport(proto uint8, ip, b []byte, n int) {
 	switch proto {
 	case protoUDP:
@@ -252,7 +253,7 @@ func (f *frame) udp(ip, b []byte, n int) {
 		}
 	}
 	f.payload, f.length = b[8:], n-8
-	// The headers are adjacent in the packet, unless there is something between them.
+	// The headers are adjacent unless there are options or extensions between them.
 	if len(ip) == 20 || len(ip) == 40 {
 		f.header = ip[:len(ip)+8]
 	} else if ip != nil || !f.src.Is4() {
@@ -295,7 +296,7 @@ func (f *frame) segment(b []byte, n int) {
 	f.payload, f.length = b[h:], n-h
 }
 
-// options reads the timestamp and whether there are SACK blocks.
+// options reads the timestamp, and whether there are SACK blocks.
 func (t *tcpHeader) options(o []byte) {
 	for len(o) > 0 {
 		switch {
@@ -315,7 +316,7 @@ func (t *tcpHeader) options(o []byte) {
 	}
 }
 
-// grh reads the header of RoCE v1, which is laid out as that of IPv6.
+// grh reads the GRH of RoCE v1, which has the layout of an IPv6 header.
 func (f *frame) grh(b []byte) {
 	if len(b) < wire.GRHLen {
 		f.bad("shorter than a GRH")

@@ -21,20 +21,22 @@ import (
 )
 
 const (
-	// liveBuffer is how many bytes of packets the kernel is asked to keep. Its default, 208 KiB, holds three superframes.
+	// liveBuffer is the requested receive buffer in bytes. The kernel's default, 208 KiB, holds
+	// three superframes.
 	liveBuffer = 64 << 20
 	// vnetHeader is the size of struct virtio_net_hdr, which precedes each frame.
 	vnetHeader = 10
-	// askDropped is how many packets are read between two questions for what was dropped, where so much is in front of a drop.
+	// askDropped is how many packets are read between two queries of the drop counter. A full
+	// buffer holds more packets.
 	askDropped = 64
 )
 
-// live is what passes through an interface, from a packet socket. pcapgo's has neither a larger buffer nor virtio-net headers,
-// which tell how an interface is to cut a superframe.
+// live captures packets of an interface with a packet socket. pcapgo's socket has no larger buffer,
+// and no virtio-net headers, which give the segment size of a superframe.
 type live struct {
 	f       *os.File
 	conn    syscall.RawConn
-	receive func(fd uintptr) bool // as one value, which is not allocated each time
+	receive func(fd uintptr) bool // one func value, to avoid an allocation per call
 	b       []byte
 	control [8]uint64
 	msg     unix.Msghdr
@@ -42,14 +44,14 @@ type live struct {
 	n       int
 	errno   syscall.Errno
 
-	cuts    int // where an interface is to cut the last frame: bytes of UDP payload
-	ask     int // how many packets are read between questions for what was dropped
+	cuts    int // segment size of the last frame in bytes of UDP payload
+	ask     int // packets until the next query of the drop counter
 	asked   int
-	refused int // frames that have no virtio-net header
+	refused int // frames refused for lack of a virtio-net header
 	closed  atomic.Bool
 }
 
-// listen opens an interface. It sees all packets of it, whoever they are for.
+// listen opens an interface and captures all its packets.
 func listen(l *node.LinkSpec) (*live, error) {
 	name, err := l.Interface()
 	if err != nil {
@@ -83,7 +85,7 @@ func listen(l *node.LinkSpec) (*live, error) {
 	return s, nil
 }
 
-// prepare sets a packet socket up. It receives nothing before it is bound, which is last.
+// prepare sets up a packet socket. It binds the socket last, so that it receives nothing before.
 func prepare(fd int, intf *net.Interface) error {
 	if err := unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_VNET_HDR, 1); err != nil {
 		return fmt.Errorf("PACKET_VNET_HDR: %w", err)
@@ -92,7 +94,7 @@ func prepare(fd int, intf *net.Interface) error {
 		return fmt.Errorf("SO_TIMESTAMPNS: %w", err)
 	}
 	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, liveBuffer) != nil { // needs CAP_NET_ADMIN
-		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, liveBuffer) // as much as the system's bound allows
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, liveBuffer) // up to the system's limit
 	}
 	if intf.Flags&net.FlagLoopback != 0 {
 		if err := onceOnLoopback(fd); err != nil {
@@ -107,7 +109,7 @@ func prepare(fd int, intf *net.Interface) error {
 	return unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: proto, Ifindex: intf.Index})
 }
 
-// onceOnLoopback drops one of the two copies of each packet of the loopback interface: that of its sender.
+// onceOnLoopback drops the sender's copy of each packet on the loopback interface.
 func onceOnLoopback(fd int) error {
 	p, err := bpf.Assemble([]bpf.Instruction{
 		bpf.LoadExtension{Num: bpf.ExtType},
@@ -122,13 +124,14 @@ func onceOnLoopback(fd int) error {
 	for i, o := range p {
 		filter[i] = unix.SockFilter{Code: o.Op, Jt: o.Jt, Jf: o.Jf, K: o.K}
 	}
-	if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(p)), Filter: &filter[0]}); err != nil {
+	if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
+		&unix.SockFprog{Len: uint16(len(p)), Filter: &filter[0]}); err != nil {
 		return fmt.Errorf("SO_ATTACH_FILTER: %w", err)
 	}
 	return nil
 }
 
-// dropped is how many packets the kernel has dropped since the last call, for want of room, or did not give out.
+// dropped returns the number of packets that the kernel has dropped or refused since the last call.
 func (l *live) dropped() int {
 	n := l.refused
 	l.refused = 0
@@ -144,32 +147,34 @@ func (l *live) dropped() int {
 	return n
 }
 
-// segment is how many bytes of UDP payload each packet has that an interface is to cut from the last frame; 0: it is not to.
+// segment returns the segment size of the last frame in bytes of UDP payload, or 0 if it is not to
+// be segmented.
 func (l *live) segment() int { return l.cuts }
 
-// close ends a call of next, and the capture.
+// close ends a call of next and the capture.
 func (l *live) close() {
 	l.closed.Store(true)
 	_ = l.f.Close() // nothing was written
 }
 
-// recvmsg is recvmsg(2); false if there is nothing yet.
+// recvmsg is recvmsg(2). It returns false if there is no packet yet.
 func (l *live) recvmsg(fd uintptr) bool {
 	l.iov = unix.Iovec{Base: &l.b[0]}
 	l.iov.SetLen(len(l.b))
 	l.msg = unix.Msghdr{Iov: &l.iov, Control: (*byte)(unsafe.Pointer(&l.control))}
 	l.msg.SetIovlen(1)
 	l.msg.SetControllen(int(unsafe.Sizeof(l.control)))
-	n, _, errno := unix.Syscall(unix.SYS_RECVMSG, fd, uintptr(unsafe.Pointer(&l.msg)), unix.MSG_TRUNC) // n is that of the whole
+	n, _, errno := unix.Syscall(unix.SYS_RECVMSG, fd, uintptr(unsafe.Pointer(&l.msg)), unix.MSG_TRUNC) // n is the full length
 	l.n, l.errno = int(n), errno
 	return errno != unix.EAGAIN
 }
 
-// timestamp is when the kernel got the packet.
+// timestamp returns when the kernel received the packet.
 func (l *live) timestamp() time.Time {
 	control := unsafe.Pointer(&l.control)
 	h := (*unix.Cmsghdr)(control)
-	if int(l.msg.Controllen) < unix.CmsgSpace(int(unsafe.Sizeof(unix.Timespec{}))) || h.Level != unix.SOL_SOCKET || h.Type != unix.SO_TIMESTAMPNS {
+	if int(l.msg.Controllen) < unix.CmsgSpace(int(unsafe.Sizeof(unix.Timespec{}))) || h.Level != unix.SOL_SOCKET ||
+		h.Type != unix.SO_TIMESTAMPNS {
 		return time.Now()
 	}
 	return time.Unix((*unix.Timespec)(unsafe.Add(control, unix.CmsgLen(0))).Unix())
@@ -179,11 +184,11 @@ func (l *live) next() ([]byte, gopacket.CaptureInfo, layers.LinkType, error) {
 	for {
 		err := l.conn.Read(l.receive)
 		switch {
-		case l.closed.Load(), l.errno == unix.ENETDOWN: // or the interface is gone
+		case l.closed.Load(), l.errno == unix.ENETDOWN: // or the interface was removed
 			return nil, gopacket.CaptureInfo{}, 0, io.EOF
 		case err != nil:
 			return nil, gopacket.CaptureInfo{}, 0, err
-		case l.errno == unix.EINVAL: // a superframe of a kind that virtio-net has not: the kernel has dropped it
+		case l.errno == unix.EINVAL: // a superframe of a kind that virtio-net lacks; the kernel has dropped it
 			l.refused++
 			continue
 		case l.errno != 0:
@@ -196,6 +201,7 @@ func (l *live) next() ([]byte, gopacket.CaptureInfo, layers.LinkType, error) {
 			l.cuts = int(binary.NativeEndian.Uint16(l.b[4:]))
 		}
 		data := l.b[vnetHeader:min(l.n, len(l.b))]
-		return data, gopacket.CaptureInfo{Timestamp: l.timestamp(), CaptureLength: len(data), Length: l.n - vnetHeader}, layers.LinkTypeEthernet, nil
+		return data, gopacket.CaptureInfo{Timestamp: l.timestamp(), CaptureLength: len(data), Length: l.n - vnetHeader},
+			layers.LinkTypeEthernet, nil
 	}
 }

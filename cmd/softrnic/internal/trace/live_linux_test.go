@@ -18,7 +18,8 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
 
-// counted has the frames of RoCE alone, and ends the capture behind so many: the kernel sends some of its own on a new interface.
+// counted passes only RoCE frames and ends the capture after a number of them, as the kernel sends
+// its own packets on a new interface.
 type counted struct {
 	*live
 	left int
@@ -30,14 +31,16 @@ func (c *counted) next() (data []byte, info gopacket.CaptureInfo, link layers.Li
 	}
 	for {
 		data, info, link, err = c.live.next()
-		if err != nil || len(data) > 14+20+4 && binary.BigEndian.Uint16(data[12:]) == 0x0800 && binary.BigEndian.Uint16(data[14+20+2:]) == 4791 {
+		if err != nil || len(data) > 14+20+4 && binary.BigEndian.Uint16(data[12:]) == 0x0800 &&
+			binary.BigEndian.Uint16(data[14+20+2:]) == 4791 {
 			c.left--
 			return data, info, link, err
 		}
 	}
 }
 
-// TestLive: a superframe on an interface is taken apart by what its virtio-net header says, also where its first packet is damaged.
+// TestLive: a superframe on an interface is segmented by its virtio-net header, even if its first
+// packet is damaged.
 func TestLive(t *testing.T) {
 	linktest.Namespace(t)
 	linktest.Veth(t, 4200)
@@ -76,7 +79,8 @@ func TestLive(t *testing.T) {
 		t.Fatal(err)
 	}
 	out := b.String()
-	if a.counts.RoCE != 6 || a.counts.Superframes != 2 || a.counts.Wrong != 2 || a.counts.Dropped != 0 || !strings.Contains(out, "WRONG packet 2: the ICRC is wrong") {
+	if a.counts.RoCE != 6 || a.counts.Superframes != 2 || a.counts.Wrong != 2 || a.counts.Dropped != 0 ||
+		!strings.Contains(out, "WRONG packet 2: the ICRC is wrong") {
 		t.Errorf("%+v\n%s", a.counts, out)
 	}
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
 
-// listed are the names on the list of what nothing covers: what is behind "- " up to the colon.
+// listed returns the names in the list of uncovered fields: the text between "- " and the colon.
 func listed() map[string]bool {
 	all := map[string]bool{}
 	for line := range strings.Lines(uncovered) {
@@ -30,13 +30,14 @@ func listed() map[string]bool {
 	return all
 }
 
-// part is a stretch of a packet's bytes.
+// part is a range of a packet's bytes.
 type part struct {
 	name string
 	n    int // bytes; −1: the rest
 }
 
-// fieldOf names the field that a byte of an Ethernet frame is in. It does not use what it tests.
+// fieldOf returns the name of the field of a byte in an Ethernet frame. It does not use the tested
+// code.
 func fieldOf(b []byte, at int) string {
 	parts := []part{{"Ethernet addresses", 12}, {"EtherType", 2}}
 	ip := b[14:]
@@ -57,10 +58,12 @@ func fieldOf(b []byte, at int) string {
 	var f frame
 	f.decode(layers.LinkTypeEthernet, b)
 	if udp {
-		parts = append(parts, part{"UDP ports and length", 6}, part{"UDP checksum", 2}, part{"BTH", 4}, part{"BTH byte 4", 1}, part{"BTH and behind", end - (len(b) - len(l4)) - 8 - 5})
+		parts = append(parts, part{"UDP ports and length", 6}, part{"UDP checksum", 2}, part{"BTH", 4}, part{"BTH byte 4", 1},
+			part{"BTH and behind", end - (len(b) - len(l4)) - 8 - 5})
 	} else if f.checksum == offloaded {
 		n := int(l4[12]>>4) * 4
-		parts = append(parts, part{"TCP header with an offloaded checksum", 16}, part{"TCP checksum", 2}, part{"TCP header with an offloaded checksum", n - 18},
+		parts = append(parts, part{"TCP header with an offloaded checksum", 16}, part{"TCP checksum", 2},
+			part{"TCP header with an offloaded checksum", n - 18},
 			part{"TCP payload with an offloaded checksum", end - (len(b) - len(l4)) - n})
 	} else {
 		parts = append(parts, part{"TCP", end - (len(b) - len(l4))})
@@ -75,13 +78,14 @@ func fieldOf(b []byte, at int) string {
 	return "?"
 }
 
-// conversation is what a packet is one of: a direction of a connection, or what a UD QP sends.
+// conversation returns the conversation of a packet: a direction of a connection, or the packets of
+// a UD QP.
 func conversation(b []byte) string {
 	var f frame
 	f.decode(layers.LinkTypeEthernet, b)
 	var p wire.Packet
 	if f.kind != roce || p.Parse(f.payload) != nil {
-		return fmt.Sprint(f.src, f.dst, f.srcPort, f.dstPort, f.tcp.rst) // a reset ends what is before it
+		return fmt.Sprint(f.src, f.dst, f.srcPort, f.dstPort, f.tcp.rst) // a reset ends the conversation before it
 	}
 	if p.Opcode.Transport() == wire.UD {
 		return fmt.Sprint(f.src, "UD", p.DETH.SrcQP)
@@ -92,7 +96,8 @@ func conversation(b []byte) string {
 	return fmt.Sprint(f.src, f.dst, p.DestQP, "answers")
 }
 
-// neighbours are the numbers of the packets before and behind packet i of the same conversation; −1: there is none.
+// neighbours returns the numbers of the packets before and after packet i in its conversation; −1:
+// none.
 func neighbours(all []record, i int) (before, behind int) {
 	c := conversation(all[i].data)
 	before, behind = -1, -1
@@ -109,7 +114,8 @@ func neighbours(all []record, i int) (before, behind int) {
 	return before, behind
 }
 
-// special is what of the list a packet is, or "" if nothing: then it is to be noticed that it is missing or there twice.
+// special returns the name of a packet in the list, or "". The loss or copy of a packet not in the
+// list must be reported.
 func special(all []record, i int) string {
 	var f frame
 	f.decode(layers.LinkTypeEthernet, all[i].data)
@@ -120,7 +126,8 @@ func special(all []record, i int) string {
 		for k := range all[:i] {
 			var g frame
 			g.decode(layers.LinkTypeEthernet, all[k].data)
-			if g.kind == segment && g.src == f.src && g.srcPort == f.srcPort && g.dstPort == f.dstPort && g.length > 0 && g.tcp.seq == f.tcp.seq {
+			if g.kind == segment && g.src == f.src && g.srcPort == f.srcPort && g.dstPort == f.dstPort && g.length > 0 &&
+				g.tcp.seq == f.tcp.seq {
 				return "a TCP segment that came again"
 			}
 		}
@@ -163,7 +170,7 @@ func special(all []record, i int) string {
 	return ""
 }
 
-// lastRequest is the PSN of the last request to one address from another.
+// lastRequest returns the PSN of the last request to one address from another.
 func lastRequest(all []record, to, from netip.Addr) (psn uint32, ok bool) {
 	for _, r := range all {
 		var f frame
@@ -176,13 +183,14 @@ func lastRequest(all []record, to, from netip.Addr) (psn uint32, ok bool) {
 	return psn, ok
 }
 
-// original is a capture without a change.
+// original is an unchanged capture.
 type original struct {
 	packets []record
-	of      []int // the connection that each packet is of, in both directions
+	of      []int // connection of each packet, for both directions
 }
 
-// originalOf connects the two directions as the trace of the capture as it is does, which TestCapturesAreRight judges.
+// originalOf pairs the two directions as the trace of the unchanged capture does, which
+// TestCapturesAreRight checks.
 func originalOf(t *testing.T, packets []record) *original {
 	seen := look(t, packets)
 	o := &original{packets: packets, of: make([]int, len(packets))}
@@ -207,11 +215,11 @@ func originalOf(t *testing.T, packets []record) *original {
 	return o
 }
 
-// sight is an output that keeps what was found.
+// sight is an output that keeps the findings.
 type sight struct {
 	events   []event
 	findings []finding
-	missing  []finding // what lines say to be missing, on its way, as it came when it was asked for
+	missing  []finding // packets that lines report as lost and retransmitted
 }
 
 func (s *sight) packet(_ *analysis, e *event) {
@@ -235,17 +243,18 @@ func look(t *testing.T, packets []record) *sight {
 
 // mutant is a capture with one change.
 type mutant struct {
-	what      string // what was done
-	field     string // what of the list it may be
-	end       bool   // at an end of the capture: nothing of the conversation is before or behind it
+	what      string // description of the change
+	field     string // its name in the list, if any
+	end       bool   // it is the first or last packet of its conversation
 	packets   []record
-	at        []int  // the numbers of the packets that are named, if the change is
-	next      []int  // those of the next ones of the connection in either direction, where it may show only then
-	gone      []byte // the packet that is missing
+	at        []int  // numbers of the packets that may be named in a finding
+	next      []int  // numbers of the next packets of the connection in either direction, which may be named instead
+	gone      []byte // the removed packet
 	exchanged bool
 }
 
-// named says how the findings name the change, or "" if they do not. That packets were reordered is a name for no other change.
+// named returns the finding that names the change, or "". A finding of reordering only names a
+// reordering.
 func (m *mutant) named(s *sight) string {
 	how := ""
 	for _, x := range s.findings {
@@ -273,7 +282,8 @@ var (
 	missingIDs   = regexp.MustCompile(`skips (\d+) from 0x([0-9a-f]+) on`)
 )
 
-// missing says whether a finding names a packet as missing: by its PSN, its sequence number or its IPv4 identification.
+// missing reports whether a finding names a packet as missing by its PSN, sequence number or IPv4
+// identification.
 func missing(text string, packet []byte) bool {
 	var f frame
 	f.decode(layers.LinkTypeEthernet, packet)
@@ -309,7 +319,7 @@ func mutate(r *rand.Rand, name string, o *original) mutant {
 	i := r.IntN(len(all))
 	before, behind := neighbours(all, i)
 	m := mutant{packets: slices.Clone(all), end: before < 0 || behind < 0}
-	of, shown, mutated := slices.Clone(o.of), i, i // shown: the last packet that is another
+	of, shown, mutated := slices.Clone(o.of), i, i // shown: the last changed packet
 	switch kind := r.IntN(5); kind {
 	case 0, 1:
 		bit := r.IntN(len(all[i].data) * 8)
@@ -368,7 +378,8 @@ func mutate(r *rand.Rand, name string, o *original) mutant {
 	return m
 }
 
-// nextOf are the numbers of the first packets of a connection from packet i on, in either direction.
+// nextOf returns the numbers of the first packets of a connection from packet i on, in either
+// direction.
 func nextOf(packets []record, of []int, connection, i int) (numbers []int) {
 	var from []netip.Addr
 	for ; i < len(packets) && len(from) < 2; i++ {
@@ -384,8 +395,9 @@ func nextOf(packets []record, of []int, connection, i int) (numbers []int) {
 	return numbers
 }
 
-// TestMutations: a flipped bit, and a packet that is removed, copied, or has changed places with the next one of its
-// conversation, is named in any capture, but for fields that are on the written list, and at the ends of a capture.
+// TestMutations: a flipped bit, and a packet that is removed, copied, or swapped with the next one
+// of its conversation, is reported in any capture. Exceptions are the fields in the list, and the
+// ends of a capture.
 func TestMutations(t *testing.T) {
 	captures := captured(t)
 	names := slices.Sorted(maps.Keys(captures))
@@ -419,21 +431,23 @@ func TestMutations(t *testing.T) {
 	t.Logf("result: %d mutations: named %v; on the list %v", runs, named, listedAs)
 }
 
-// TestCopiesAndLosses: what thousands of mutations once left unnoticed.
+// TestCopiesAndLosses: mutations that were once not reported.
 func TestCopiesAndLosses(t *testing.T) {
 	captures := captured(t)
-	// The first packet of a response that comes for the second time, before its request comes for the third.
+	// The first packet of a response sent for the second time, before the third copy of its
+	// request.
 	all := records(t, captures["wire/rc-read"])
 	if _, out := traced(t, new(Command), slices.Delete(all, 167, 168)); !strings.Contains(out, "PSN 16459835 is missing\n") {
 		t.Errorf("a packet of a repeated response removed:\n%s", out)
 	}
-	// Packets that come again: what shows that one of them is missing names it.
+	// Retransmitted packets: the finding about a missing one names it.
 	for _, x := range []struct {
 		capture string
 		packet  int
 		want    string
 	}{
-		{"wire/rc-send-mtu4096", 24, "DOUBTFUL packet 24: repeats from PSN 13243900, though no acknowledgement ends before it: PSN 13243899 is not repeated"},
+		{"wire/rc-send-mtu4096", 24,
+			"DOUBTFUL packet 24: repeats from PSN 13243900, though no acknowledgement ends before it: PSN 13243899 is not repeated"},
 		{"wire/rc-send-mtu4096", 26, "DOUBTFUL packet 26: PSN 13243901 is not repeated with those before and behind"},
 		{"wire/rc-send-mtu4096", 38, "acknowledges PSN 6914887 again, and what was repeated ends before it: PSN 6914887 is missing"},
 		{"wire/rc-write", 263, "acknowledges PSN 10374060 more often than packets came again: PSN 10374043 is missing before packet 263"},
@@ -446,11 +460,12 @@ func TestCopiesAndLosses(t *testing.T) {
 			t.Errorf("%s, packet %d removed: no %q in\n%s", x.capture, x.packet, x.want, out)
 		}
 	}
-	// A TCP segment behind the next one; IPv6 has no identification to tell by.
+	// A TCP segment swapped with the next one. IPv6 has no identification.
 	all = records(t, captures["rdmap/rping6"])
 	c := all[13]
 	c.info.Timestamp = all[15].info.Timestamp
-	if a, out := traced(t, new(Command), slices.Insert(all, 16, c)); a.counts.Doubtful != 1 || !strings.Contains(out, "DOUBTFUL packet 17: repeats packet 14 ") {
+	if a, out := traced(t, new(Command), slices.Insert(all, 16, c)); a.counts.Doubtful != 1 ||
+		!strings.Contains(out, "DOUBTFUL packet 17: repeats packet 14 ") {
 		t.Errorf("a segment copied: %+v\n%s", a.counts, out)
 	}
 }

@@ -8,47 +8,49 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
 
-// An IPv4 sender that counts its packets in the identification shows what nothing else may show: that an acknowledgement is
-// missing which a later one includes, that one packet is there twice, or that two changed places which have no order of their
-// own. Linux counts the UDP packets from one address to another, and those of each TCP connection; other senders count those of
-// a port, or not at all (RFC 6864). So a packet that does not fit is no more than a doubt, and only if nearly all others fit.
+// The IPv4 identification of a sender that counts its packets can show what no other field shows: a
+// missing acknowledgement that a later one includes, a duplicate packet, or the reordering of
+// unordered packets. Linux counts the UDP packets from one address to another, and those of each
+// TCP connection. Other senders count those of a port, or do not count (RFC 6864). So a packet that
+// does not fit is only doubtful, and only if nearly all others fit.
 
 const (
-	// maxSenders is how many senders' identifications are followed at a time.
+	// maxSenders is the most senders whose identifications are followed at a time.
 	maxSenders = 1 << 14
-	// leastMSS is the least that a TCP segment of several carries.
+	// leastMSS is the smallest segment size of a segmented TCP superframe.
 	leastMSS = 1200
-	// remembered is how many of a sender's last packets a copy is looked for among.
+	// remembered is the number of a sender's last packets that are searched for a copy.
 	remembered = 32
-	// burst is the time within which Linux surely counts by one for UDP: between ticks of its clock it adds a random number. The
-	// shortest tick is 1 ms; a capture's times are not those of the sender.
+	// burst is the time within which Linux counts by one for UDP. Across ticks of its clock it adds
+	// a random number. The shortest tick is 1 ms, and a capture's times differ from the sender's.
 	burst = int64(100 * time.Microsecond)
 )
 
-// few is up to how far an identification may be ahead for packets to be missing: a sender that skips more has taken them for packets
-// that it did not send.
+// few is the largest step of an identification that is taken for missing packets. A sender that
+// skips more has used the numbers for packets outside the capture.
 const few = 3
 
-// most is how many packets that do not fit are doubted: more of them are a habit of the sender.
+// most is the largest number of packets that do not fit and are reported. With more, the sender
+// counts in another way.
 const most = 3
 
 type senderKey struct {
 	src, dst     netip.Addr
 	proto        uint8
-	ports        bool // packets of these ports, or of all
+	ports        bool // the packets of these ports; else of all ports
 	sport, dport uint16
 }
 
-// sender is what one address sends to another, or one of its ports.
+// sender has the packets from one address, or from one of its ports, to another address.
 type sender struct {
 	order   int
 	last    uint16
 	time    int64
 	began   bool
-	span    int // how far the last packet may have counted
-	good    int // packets that were next
+	span    int // the step that the last packet may have counted
+	good    int // packets with the next number
 	skips   int
-	skipped []skip // the first of those
+	skipped []skip // the first skips
 	backs   int
 	back    []skip
 	recent  [remembered]uint64 // identification and check value of the last packets
@@ -59,10 +61,10 @@ type sender struct {
 type skip struct {
 	number int
 	n      int
-	from   uint32 // the first that is missing: the PSN of a UD QP, or an identification
+	from   uint32 // the first missing PSN of a UD QP, or identification
 }
 
-// follow looks at the identification of a packet; check is its ICRC, or what is in a TCP header.
+// follow checks the identification of a packet. check is its ICRC or a value of its TCP header.
 func (a *analysis) follow(f *frame, check uint32) {
 	if !f.counts {
 		return
@@ -98,13 +100,14 @@ func (a *analysis) senderOf(cache int, k senderKey) *sender {
 	return s
 }
 
-// copy says whether the packet is one of the last ones once more.
+// copy reports whether the packet is a copy of one of the last packets.
 func (a *analysis) copy(s *sender, f *frame, check uint32) bool {
 	mark := uint64(f.id)<<32 | uint64(check)
-	if s.began && int16(f.id-s.last) <= 0 { // what counts on is no copy
+	if s.began && int16(f.id-s.last) <= 0 { // a higher number is not a copy
 		for i, m := range s.recent {
 			if m == mark && s.numbers[i] != 0 {
-				a.report(wrong, nil, f.number, "the same packet as %d, with the same identification %#04x: it was duplicated on its way", s.numbers[i], f.id)
+				a.report(wrong, nil, f.number, "the same packet as %d, with the same identification %#04x: it was duplicated on its way",
+					s.numbers[i], f.id)
 				a.copied = true
 				return true
 			}
@@ -115,7 +118,7 @@ func (a *analysis) copy(s *sender, f *frame, check uint32) bool {
 	return false
 }
 
-// identification looks whether a packet's is the next one.
+// identification checks whether a packet's identification is the next one.
 func (s *sender) identification(f *frame, connection bool) {
 	d := int(int16(f.id - s.last))
 	switch {
@@ -126,7 +129,7 @@ func (s *sender) identification(f *frame, connection bool) {
 		if s.backs++; len(s.back) < most {
 			s.back = append(s.back, skip{number: f.number, n: -d})
 		}
-		if d > -64 { // a packet that changed its place, and not the beginning of another count
+		if d > -64 { // a reordered packet, not the beginning of a new count
 			return
 		}
 	case d <= few && (connection || f.time-s.time < burst):
@@ -137,13 +140,13 @@ func (s *sender) identification(f *frame, connection bool) {
 		s.good++
 	}
 	s.last, s.time, s.began = f.id, f.time, true
-	s.span = (f.length + leastMSS - 1) / leastMSS // of what the interface cuts into segments, each counts
+	s.span = (f.length + leastMSS - 1) / leastMSS // each segment of a superframe counts
 }
 
-// judgeAll says what identifications show, when all are known, and forgets them. Of UDP it goes by what fits better: that a sender
-// counts the packets to one address, or those of a port.
+// judgeAll reports the findings of all identifications at the end. For UDP it chooses the better
+// fit: a count per destination address, or per port.
 func (a *analysis) judgeAll() {
-	type fit struct{ bad, by int } // how many packets do not fit, by ports and in all
+	type fit struct{ bad, by int } // numbers of packets that do not fit, per port and in all
 	fits := map[pair]fit{}
 	var all []senderKey
 	for k, s := range a.senders {
@@ -172,7 +175,9 @@ func (a *analysis) judgeAll() {
 func (a *analysis) judge(s *sender) {
 	if s.skips <= most && s.skips*4 <= s.good {
 		for _, x := range s.skipped {
-			a.report(doubtful, nil, x.number, "the IPv4 identification skips %d from %#04x on before it, where the sender's %d others count by one: packets are missing", x.n, x.from, s.good)
+			a.report(doubtful, nil, x.number,
+				"the IPv4 identification skips %d from %#04x on before it, where the sender's %d others count by one: packets are "+
+					"missing", x.n, x.from, s.good)
 		}
 	}
 	if s.backs <= most && s.backs*4 <= s.good {
@@ -199,7 +204,8 @@ type speakerKey struct {
 	qp  uint32
 }
 
-// unreliable looks at the PSN of a UD packet. Its sender counts them whatever their destination (IBTA Vol 1 §9.8.3).
+// unreliable checks the PSN of a UD packet. Its sender counts packets to all destinations (IBTA Vol
+// 1 §9.8.3).
 func (a *analysis) unreliable(f *frame, p *wire.Packet) {
 	k := speakerKey{f.src, p.DETH.SrcQP}
 	s := a.speakers[k]
@@ -228,7 +234,8 @@ func (a *analysis) unreliable(f *frame, p *wire.Packet) {
 		a.reordered(nil, f.number, "PSN %d of QP %#x comes behind PSN %d of packet %d", p.PSN, k.qp, wire.PSNAdd(s.next, 1<<24-1), s.number)
 		return
 	case !a.copied:
-		a.report(wrong, nil, f.number, "PSN %d of QP %#x comes again or late: packet %d had PSN %d", p.PSN, k.qp, s.number, wire.PSNAdd(s.next, 1<<24-1))
+		a.report(wrong, nil, f.number, "PSN %d of QP %#x comes again or late: packet %d had PSN %d", p.PSN, k.qp, s.number,
+			wire.PSNAdd(s.next, 1<<24-1))
 		return
 	default:
 		return
@@ -239,7 +246,7 @@ func (a *analysis) unreliable(f *frame, p *wire.Packet) {
 	s.stats.Bytes += uint64(len(p.Payload))
 }
 
-// late takes a PSN that was left out off those that are missing, if it is the first or the last of them.
+// late removes a PSN from the missing ones if it is the first or last of a range.
 func (s *speaker) late(psn uint32) bool {
 	for i := range s.skipped {
 		x := &s.skipped[i]
@@ -259,12 +266,14 @@ func (s *speaker) late(psn uint32) bool {
 	return false
 }
 
-// judgeSpeaker says which packets of a UD QP are missing, unless so many are that it must have sent them elsewhere.
+// judgeSpeaker reports the missing packets of a UD QP. If there are many, the QP has sent them to
+// other destinations.
 func (a *analysis) judgeSpeaker(k speakerKey, s *speaker) {
 	if s.gaps*2 > s.good {
 		return
 	}
 	for _, x := range s.skipped {
-		a.report(wrong, nil, x.number, "%s missing before packet %d of UD QP %#x of %v", psns(x.from, wire.PSNAdd(x.from, uint32(x.n-1))), x.number, k.qp, k.src)
+		a.report(wrong, nil, x.number, "%s missing before packet %d of UD QP %#x of %v", psns(x.from, wire.PSNAdd(x.from, uint32(x.n-1))),
+			x.number, k.qp, k.src)
 	}
 }

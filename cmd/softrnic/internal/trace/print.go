@@ -9,14 +9,14 @@ import (
 	"text/tabwriter"
 )
 
-// filter says which packets are wanted.
+// filter selects packets.
 type filter struct {
 	qps      []uint32
 	from, to int64 // nanoseconds
 	numbers  [2]int
 }
 
-// inTime says whether a packet's time is wanted.
+// inTime reports whether a packet is in the selected time.
 func (t *filter) inTime(e *event) bool {
 	if e.time < t.from || t.to > 0 && e.time > t.to {
 		return false
@@ -28,7 +28,7 @@ func (t *filter) inTime(e *event) bool {
 	return true
 }
 
-// in says whether a packet is of what is wanted.
+// in reports whether a packet is selected.
 func (t *filter) in(e *event) bool {
 	if len(t.qps) == 0 {
 		return true
@@ -59,19 +59,19 @@ func (t *filter) late(w *flow, f finding) bool {
 	return w == nil
 }
 
-// printer writes what an analysis finds, as lines or as JSON.
+// printer writes the results of an analysis, as lines or as JSON.
 type printer struct {
 	out     *bufio.Writer
 	filter  filter
-	packets bool // a line for each packet, and not only for those with findings
+	packets bool // print a line for each packet, not only for those with findings
 	json    bool
 	chart   *charts // nil without a ladder
 	rows    []row
-	hidden  int          // rows that are not kept
-	flush   func() error // after each line; nil if it is enough at the end
+	hidden  int          // number of rows that are not kept
+	flush   func() error // called after each line; nil: flush only at the end
 }
 
-// maxStatistics is how many directions have a row at the end.
+// maxStatistics is the most directions with a row at the end.
 const maxStatistics = 1 << 12
 
 func (p *printer) count(a *analysis, f finding) {
@@ -168,7 +168,7 @@ func (p *printer) line(e *event) {
 	}
 }
 
-// remark says what a packet answers or repeats.
+// remark returns which packet a packet answers or retransmits.
 func (e *event) remark() string {
 	s := ""
 	if e.answers > 0 {
@@ -213,7 +213,8 @@ func (p *printer) encode(e *event) {
 		Missing   string     `json:"missing,omitempty"`
 		Findings  []finding  `json:"findings,omitempty"`
 	}
-	v := packet{Number: e.number, Time: float64(e.time) / 1e9, Src: e.src, Dst: e.dst, SrcPort: e.sport, DstPort: e.dport, Protocol: "other",
+	v := packet{Number: e.number, Time: float64(e.time) / 1e9, Src: e.src, Dst: e.dst, SrcPort: e.sport, DstPort: e.dport,
+		Protocol:  "other",
 		Operation: e.operation, Class: classNames[e.class], Message: e.message, Place: e.place, Bytes: e.bytes, About: e.about,
 		Answers: e.answers, Since: float64(e.since) / 1e9, Repeats: e.repeats, Why: e.why, Missing: e.missing, Findings: e.findings}
 	if e.roce {
@@ -230,7 +231,7 @@ func (p *printer) encode(e *event) {
 	_ = json.NewEncoder(p.out).Encode(v) // bufio keeps the error
 }
 
-// row is the statistics of one direction of a connection.
+// row has the statistics of one direction of a connection.
 type row struct {
 	Connection string  `json:"connection"`
 	Packets    uint64  `json:"packets"`
@@ -327,7 +328,8 @@ func table(out io.Writer, rows []row) {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "\npackets\tmessages\tbytes\tGbit/s\trepeated\tlost\tNAK\tRNR\ttimeouts\tround trip: least\tmedian\t99 %\t")
 	for _, r := range rows {
-		fmt.Fprintf(w, "%d\t%d\t%d\t%.3g\t%d\t%d\t%d\t%d\t%d\t%s\t%s\t%s\t%s\n", r.Packets, r.Messages, r.Bytes, r.Gbits, r.Repeated, r.Lost,
+		fmt.Fprintf(w, "%d\t%d\t%d\t%.3g\t%d\t%d\t%d\t%d\t%d\t%s\t%s\t%s\t%s\n", r.Packets, r.Messages, r.Bytes, r.Gbits, r.Repeated,
+			r.Lost,
 			r.NAKs, r.RNRs, r.Timeouts, seconds(r.Shortest), seconds(r.Median), seconds(r.High), r.Connection)
 	}
 	_ = w.Flush() // bufio keeps the error

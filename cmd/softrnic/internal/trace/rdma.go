@@ -8,14 +8,14 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/iwarp/rdmap"
 )
 
-// maxReads is how many READs and atomics of one direction are remembered until they are answered.
+// maxReads is the most READs and atomics of one direction that are kept until they are answered.
 const maxReads = 1 << 10
 
-// rdma is the DDP segments and RDMAP messages of one direction.
+// rdma is the state of the DDP segments and RDMAP messages of one direction.
 type rdma struct {
 	queues     [rdmap.Queues]ddp.Queue
 	reads      []readRequest // of this side, without an answer
-	tagged     bool          // a tagged message has begun and not ended
+	tagged     bool          // within a tagged message
 	op         rdmap.Opcode
 	stag       uint32
 	to         uint64
@@ -35,7 +35,7 @@ type readRequest struct {
 	got    uint32
 }
 
-// direction is what the receiver of FPDUs calls.
+// direction receives the ULPDUs of one direction.
 type direction struct {
 	a    *analysis
 	s    *stream
@@ -43,7 +43,7 @@ type direction struct {
 	n    int // of the segment's FPDUs
 }
 
-// fpdus looks at the next bytes of FPDUs.
+// fpdus analyses the next bytes of FPDUs.
 func (a *analysis) fpdus(s *stream, side int, b []byte) {
 	h := &s.half[side]
 	d := direction{a: a, s: s, side: side}
@@ -60,14 +60,14 @@ func (a *analysis) fpdus(s *stream, side int, b []byte) {
 	}
 }
 
-// say adds a message to what the packet's line says.
+// say adds a message to the packet's line.
 func (d *direction) say(format string, args ...any) {
 	if d.n++; d.a.detail && d.n <= 3 {
 		d.a.ev.operation = join(d.a.ev.operation, fmt.Sprintf(format, args...))
 	}
 }
 
-// ULPDU looks at one DDP segment (RFC 5041 §4) and the RDMAP message that it is a part of (RFC 5040 §4).
+// ULPDU analyses one DDP segment (RFC 5041 §4) and its RDMAP message (RFC 5040 §4).
 func (d *direction) ULPDU(b []byte) error {
 	r := &d.s.half[d.side].rdma
 	if r.terminated != 0 {
@@ -98,9 +98,11 @@ func (d *direction) taggedSegment(b []byte) error {
 	if err != nil {
 		return err
 	}
-	// The segments of a tagged message follow each other, with nothing tagged between them of this direction (RFC 5041 §5.2).
+	// The segments of a tagged message are consecutive among the tagged segments of a direction
+	// (RFC 5041 §5.2).
 	if r.tagged && r.op == op && (h.STag != r.stag || h.TO != r.to) {
-		d.a.report(wrong, nil, d.a.ev.number, "a segment of %v at STag %#x, offset %#x: the message goes on at STag %#x, offset %#x", op, h.STag, h.TO, r.stag, r.to)
+		d.a.report(wrong, nil, d.a.ev.number, "a segment of %v at STag %#x, offset %#x: the message goes on at STag %#x, offset %#x", op,
+			h.STag, h.TO, r.stag, r.to)
 	}
 	r.tagged, r.op, r.stag, r.to = !h.Last, op, h.STag, h.TO+uint64(len(payload))
 	d.a.ev.class = request
@@ -117,8 +119,8 @@ func (d *direction) taggedSegment(b []byte) error {
 	return nil
 }
 
-// readResponse checks a segment against the oldest READ of the other side: responses come in the order of the requests, to the
-// sink that they name (RFC 5040 §4.4, §5.2).
+// readResponse checks a segment against the oldest READ of the other side. Responses are in the
+// order of the requests, with the sink of the request (RFC 5040 §4.4, §5.2).
 func (d *direction) readResponse(h *ddp.Tagged, n int) {
 	a := d.a
 	a.ev.class = response
@@ -132,7 +134,8 @@ func (d *direction) readResponse(h *ddp.Tagged, n int) {
 	q := &other.reads[0]
 	a.ev.answers, a.ev.since = q.number, a.ev.time-q.time
 	if q.size > 0 && (h.STag != q.stag || h.TO != q.to+uint64(q.got)) {
-		a.report(wrong, nil, a.ev.number, "the response to the READ of packet %d goes on at STag %#x, offset %#x, where %#x, %#x is next", q.number, h.STag, h.TO, q.stag, q.to+uint64(q.got))
+		a.report(wrong, nil, a.ev.number, "the response to the READ of packet %d goes on at STag %#x, offset %#x, where %#x, %#x is next",
+			q.number, h.STag, h.TO, q.stag, q.to+uint64(q.got))
 	}
 	q.got += uint32(n)
 	if h.Last || q.got >= q.size {
@@ -207,7 +210,7 @@ func (d *direction) untaggedSegment(b []byte) error {
 	return nil
 }
 
-// await remembers a request until its answer comes.
+// await keeps a request until its answer.
 func (d *direction) await(q readRequest) {
 	r := &d.s.half[d.side].rdma
 	q.number, q.time = d.a.ev.number, d.a.ev.time

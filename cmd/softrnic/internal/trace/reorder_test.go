@@ -21,8 +21,8 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// disorder is a conversation in virtual time on a network that reorders in both directions, as it is captured on either side, on the
-// network and at the host.
+// disorder runs a conversation in virtual time on a network that reorders in both directions. It is
+// captured on either side, on the network and at the host.
 func disorder(t *testing.T, seed uint64) (captures [4]bytes.Buffer) {
 	must := func(err error) {
 		if err != nil {
@@ -83,7 +83,8 @@ func disorder(t *testing.T, seed uint64) (captures [4]bytes.Buffer) {
 		if r.IntN(4) == 0 && seed%2 == 0 {
 			op = verbs.RDMARead
 		}
-		must(qp.PostSend(&verbs.SendWR{Opcode: op, Flags: verbs.SendSignaled, SGList: []verbs.SGE{mrs[0].SGE(0, n)}, RemoteAddr: mrs[1].Addr(), RKey: mrs[1].RKey()}))
+		must(qp.PostSend(&verbs.SendWR{Opcode: op, Flags: verbs.SendSignaled, SGList: []verbs.SGE{mrs[0].SGE(0, n)},
+			RemoteAddr: mrs[1].Addr(), RKey: mrs[1].RKey()}))
 		if r.IntN(3) == 0 {
 			time.Sleep(time.Duration(r.IntN(300)) * time.Microsecond)
 		}
@@ -113,10 +114,10 @@ func disorder(t *testing.T, seed uint64) (captures [4]bytes.Buffer) {
 	return captures
 }
 
-// TestDisorder: whatever is reordered in both directions, what a requester repeats is not wrong, nor is anything of WRITEs alone, which
-// are those of odd seeds.
+// TestDisorder: with reordering in both directions, retransmissions of a requester are not reported
+// as wrong. Neither is anything for WRITEs alone, which odd seeds use.
 func TestDisorder(t *testing.T) {
-	first, seeds, repeated, reordered := uint64(155), uint64(35), 0, 0 // which come to all that the first 200 come to
+	first, seeds, repeated, reordered := uint64(155), uint64(35), 0, 0 // which cover all that the first 200 cover
 	switch {
 	case os.Getenv("SOFTRNIC_LONG") != "":
 		first, seeds = 0, 1000
@@ -124,7 +125,7 @@ func TestDisorder(t *testing.T) {
 		first, seeds = 0, 200
 	}
 	if raceEnabled {
-		seeds = 20 // of which each takes a second
+		seeds = 20 // each takes a second
 	}
 	for seed := first; seed < first+seeds; seed++ {
 		var captures [4]bytes.Buffer

@@ -8,7 +8,7 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
 
-// repeated looks at a packet whose PSN is not new.
+// repeated analyses a packet whose PSN is not new.
 func (a *analysis) repeated(w *flow, f *frame, p *wire.Packet) {
 	q := &w.req
 	w.stats.Repeated++
@@ -64,7 +64,8 @@ func (a *analysis) repeated(w *flow, f *frame, p *wire.Packet) {
 	q.resume, q.resuming = wire.PSNAdd(p.PSN, span), true
 }
 
-// late takes those of a packet's PSN on out of gaps; false if it is in none of them. It takes so many PSNs; 0: not known.
+// late removes a packet's span of PSNs from gaps. It returns false if they are in no gap. A span of
+// 0 is not known.
 func late(gaps []gap, psn, span uint32) (rest []gap, is bool) {
 	for _, g := range gaps {
 		if wire.PSNDiff(psn, g.from) < 0 || wire.PSNDiff(psn, g.to) > 0 {
@@ -82,11 +83,11 @@ func late(gaps []gap, psn, span uint32) (rest []gap, is bool) {
 	return rest, is
 }
 
-// reason finds out what asked for a packet again. A requester goes back to what was asked for and repeats what it has sent from
-// there on, until something else is asked for.
+// reason finds the cause of a retransmission. A requester goes back to the requested PSN and
+// retransmits from there on, until another PSN is requested.
 func (a *analysis) reason(w *flow, f *frame, p *wire.Packet, s *sent) {
 	q := &w.req
-	marked := p.Reserved7 != 0 // it repeats what is missing alone
+	marked := p.Reserved7 != 0 // selective retransmission
 	k := &q.asked
 	if k.until > f.time && p.PSN == k.psn && k.open {
 		a.report(wrong, w, f.number, "the RNR NAK of packet %d asked for %v, but PSN %d comes again after %v", k.number,
@@ -96,7 +97,7 @@ func (a *analysis) reason(w *flow, f *frame, p *wire.Packet, s *sent) {
 	due, isDue := q.due(p.PSN, f.time)
 	if q.resuming && wire.PSNDiff(p.PSN, q.resume) >= 0 && (s == nil || s.last < q.run) {
 		if k.open && p.PSN == k.psn {
-			k.met = true // or it was on its way before its sender saw what asks for it, and comes once more
+			k.served = true // or it was in flight before its sender got the request, and is sent once more
 		}
 		if k.open && q.run > k.number && p.PSN != k.psn {
 			k.open = false
@@ -107,7 +108,7 @@ func (a *analysis) reason(w *flow, f *frame, p *wire.Packet, s *sent) {
 	}
 	silence, late := q.timedOut(f, s, p.PSN)
 	switch {
-	case isDue && (p.PSN != k.psn || !k.open): // and what k asks for comes later, or came on the way
+	case isDue && (p.PSN != k.psn || !k.open): // the PSN of k comes later, or was in flight
 		a.ev.why, q.why, q.run = due.why, due.why, f.number
 		return
 	case k.open && (wire.PSNDiff(p.PSN, k.psn) >= 0 || !late):
@@ -141,12 +142,12 @@ func (a *analysis) reason(w *flow, f *frame, p *wire.Packet, s *sent) {
 		return
 	case s == nil:
 		a.report(w.sure(), w, f.number, "PSN %d comes again, and nothing asked for it", p.PSN)
-		q.why, q.run = "and nothing asked for it", f.number // nor for those that follow
+		q.why, q.run = "and nothing asked for it", f.number // nor for the following ones
 		return
 	default:
 		l := wrong
 		if slices.ContainsFunc(q.waiting, func(r awaited) bool { return r.next > 0 && wire.PSNDiff(p.PSN, r.psn) >= 0 }) {
-			l = doubtful // behind where this was captured, packets of the response may have been lost or changed places
+			l = doubtful // packets of the response may have been lost or reordered after the point of capture
 		}
 		a.report(l, w, f.number, "repeats packet %d, and nothing asked for it", s.number)
 		q.why, q.run = "and nothing asked for it", f.number
@@ -154,16 +155,16 @@ func (a *analysis) reason(w *flow, f *frame, p *wire.Packet, s *sent) {
 	}
 	a.ev.why = q.why
 	if q.why != k.why {
-		q.why = "after a timeout" // of those that follow
+		q.why = "after a timeout" // the reason of the following ones
 	}
 	k.open, q.run = false, f.number
 }
 
-// timedOut says whether so much time has passed since a packet was sent that its sender's timer may have sent it again. A timer
-// that runs since before an answer came is slower than one that runs since.
+// timedOut reports whether enough time has passed since a packet was sent for a retransmission
+// timeout. The least time is longer if the timer was started before an answer.
 func (q *requester) timedOut(f *frame, s *sent, psn uint32) (silence int64, is bool) {
 	switch {
-	case s == nil: // so many came behind it that it is forgotten
+	case s == nil: // evicted by later packets
 		return 0, wire.PSNDiff(psn, q.una) < 0
 	case q.heard > s.time || wire.PSNDiff(psn, q.una) < 0:
 		return f.time - s.time, f.time-s.time >= slowTimeout
@@ -171,7 +172,8 @@ func (q *requester) timedOut(f *frame, s *sent, psn uint32) (silence int64, is b
 	return f.time - s.time, f.time-s.time >= leastTimeout
 }
 
-// incomplete notes that packets of a response were passed over, which asks for the request again (IBTA Vol 1 §9.7.5.1.3).
+// incomplete records that packets of a response were skipped, which implies a retransmission of the
+// request (IBTA Vol 1 §9.7.5.1.3).
 func (q *requester) incomplete(g gap, now int64) {
 	if len(q.unread) < maxMissing {
 		q.unread = append(q.unread, g)
@@ -183,15 +185,15 @@ func (q *requester) incomplete(g gap, now int64) {
 	}
 }
 
-// leftOut notes the PSNs between those that were repeated and to, unless they are acknowledged. They may have been lost once more,
-// and then come again.
+// leftOut records the PSNs between the retransmitted ones and to, unless they are acknowledged.
+// They may have been lost again, and are then sent once more.
 func (a *analysis) leftOut(q *requester, f *frame, p *wire.Packet, to uint32) {
 	from := max24(q.resume, q.una)
 	if wire.PSNDiff(to, q.una) < 0 {
 		switch before := q.at(wire.PSNAdd(to, 1<<24-1)); {
-		case before == nil: // too long ago; what else does not fit tells
+		case before == nil: // too long ago; other checks report it
 			q.leap = gap{q.resume, wire.PSNAdd(to, 1<<24-1), f.number, q.epoch}
-		case !q.mayBegin(to): // its sender knows of no acknowledgement that ends before it
+		case !q.mayBegin(to): // its sender has no acknowledgement that ends before it
 			from = q.resume
 		}
 	}
@@ -202,7 +204,8 @@ func (a *analysis) leftOut(q *requester, f *frame, p *wire.Packet, to uint32) {
 	}
 }
 
-// mayBegin says whether a requester may repeat from a PSN on: all before it was acknowledged when it did. What is not known may be.
+// mayBegin reports whether a requester may retransmit from a PSN on: all earlier PSNs must have
+// been acknowledged. If that is not known, it may.
 func (q *requester) mayBegin(psn uint32) bool {
 	before := q.at(wire.PSNAdd(psn, 1<<24-1))
 	return before == nil || before.own || before.span != 1 || psn == q.first
@@ -229,20 +232,21 @@ func max24(x, y uint32) uint32 {
 	return y
 }
 
-// filled takes a packet that was missing out of gap i.
+// filled removes a packet that was missing from gap i.
 func (a *analysis) filled(w *flow, f *frame, p *wire.Packet, i int) {
 	q := &w.req
 	g := q.missing[i]
-	inRun := q.resuming && p.PSN == q.resume // one of those that are repeated was missing before
+	inRun := q.resuming && p.PSN == q.resume // one of the retransmitted packets was missing before
 	if g.epoch == q.epoch && !inRun && (f.time-max(q.heard, 0) < leastTimeout || w.transport == wire.UC) {
 		a.reordered(w, f.number, "PSN %d comes behind PSN %d of packet %d", p.PSN, wire.PSNAdd(g.to, 1), g.number)
 	} else if g.epoch == q.epoch && !inRun {
 		w.disordered = true
-		a.report(doubtful, w, f.number, "PSN %d comes behind PSN %d of packet %d, and nothing has asked for it", p.PSN, wire.PSNAdd(g.to, 1), g.number)
+		a.report(doubtful, w, f.number, "PSN %d comes behind PSN %d of packet %d, and nothing has asked for it", p.PSN,
+			wire.PSNAdd(g.to, 1), g.number)
 		a.ev.why = "it was missing"
 	} else {
 		a.ev.why = q.asked.why
-		w.stats.Lost++ // or it is late, and comes once more: what was asked for stays open
+		w.stats.Lost++ // or it is late and is sent once more: the request stays open
 	}
 	q.missing = append(q.missing[:i], q.missing[i+1:]...)
 	if g.from != p.PSN && len(q.missing) < maxMissing {
@@ -258,17 +262,18 @@ func (a *analysis) filled(w *flow, f *frame, p *wire.Packet, i int) {
 	if end := wire.PSNAdd(p.PSN, span-1); wire.PSNDiff(g.to, end) > 0 && len(q.missing) < maxMissing {
 		q.missing = append(q.missing, gap{wire.PSNAdd(end, 1), g.to, g.number, g.epoch})
 	}
-	a.remember(q, sent{number: f.number, first: f.time, time: f.time, psn: p.PSN, span: span, last: f.number, op: p.Opcode, ackReq: p.AckReq, again: true})
+	a.remember(q, sent{number: f.number, first: f.time, time: f.time, psn: p.PSN, span: span, last: f.number, op: p.Opcode,
+		ackReq: p.AckReq, again: true})
 	if inRun {
 		q.resume = wire.PSNAdd(p.PSN, span)
-	} else if q.asked.open && p.PSN == q.asked.psn { // unless it is late, and comes once more
+	} else if q.asked.open && p.PSN == q.asked.psn { // unless it is late and is sent once more
 		q.resume, q.resuming, q.run, q.why = wire.PSNAdd(p.PSN, span), true, f.number, q.asked.why
 	}
 	w.stats.Bytes += uint64(len(p.Payload))
 }
 
-// askedAgain notes that a READ or an atomic was repeated, perhaps from a packet in the middle of its response on. It returns how
-// many PSNs it takes.
+// askedAgain records a retransmitted READ or atomic, perhaps from the middle of its response on. It
+// returns its number of PSNs.
 func (a *analysis) askedAgain(q *requester, f *frame, p *wire.Packet) uint32 {
 	span := uint32(1)
 	for i := range q.waiting {
@@ -292,9 +297,10 @@ func (a *analysis) askedAgain(q *requester, f *frame, p *wire.Packet) uint32 {
 		r := &q.waiting[i]
 		found = found || uint32(wire.PSNDiff(p.PSN, r.psn)) < max(r.span, 1)
 	}
-	if !found { // its response had come, and comes again
+	if !found { // its response was complete and is sent again
 		q.makeRoom()
-		q.waiting = append(q.waiting, awaited{number: f.number, time: f.time, psn: p.PSN, span: span, length: p.RETH.Length, op: p.Opcode, again: true})
+		q.waiting = append(q.waiting, awaited{number: f.number, time: f.time, psn: p.PSN, span: span, length: p.RETH.Length, op: p.Opcode,
+			again: true})
 	}
 	return span
 }

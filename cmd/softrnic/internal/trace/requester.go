@@ -9,70 +9,70 @@ import (
 )
 
 const (
-	// leastTimeout is the shortest time after which a repeated packet is taken for a timeout or a probe. Retransmission timers
-	// of RNICs are longer.
+	// leastTimeout is the shortest time after which a retransmission is attributed to a timeout or
+	// a probe. Retransmission timers of RNICs are longer.
 	leastTimeout = int64(100 * time.Microsecond)
-	// slowTimeout is that for packets behind which answers came, or which are acknowledged.
+	// slowTimeout is that for packets followed by answers, and for acknowledged packets.
 	slowTimeout = int64(4 * time.Millisecond)
-	// maxJump is the number of PSNs from which on a gap is taken for a new connection.
+	// maxJump is the least gap in PSNs that is taken for a new connection.
 	maxJump = 1 << 20
 )
 
-// sent is a request packet that was seen. An acknowledged one is remembered until its place is needed.
+// sent is a captured request packet. An acknowledged one is kept until its slot is reused.
 type sent struct {
-	number  int   // of the packet, when it was first seen
-	first   int64 // when that was
-	time    int64 // when it was last seen
+	number  int   // number of its first copy
+	first   int64 // its time
+	time    int64 // time of its last copy
 	psn     uint32
-	span    uint32 // PSNs that it takes: those of the response, if it is a READ; 0 if that is not known
+	span    uint32 // number of its PSNs, for a READ those of the response; 0: not known
 	message uint32
 	place   uint32
-	last    int // the packet when it was last seen
+	last    int // number of its last copy
 	op      wire.Opcode
 	ackReq  bool
-	again   bool   // it was repeated
+	again   bool   // it was retransmitted
 	own     bool   // there was an acknowledgement of this PSN
-	times   uint32 // how often it came again
+	times   uint32 // number of its retransmissions
 }
 
-// awaited is a request that has a response of its own, until the response is complete.
+// awaited is a request with a response, until the response is complete.
 type awaited struct {
 	number  int
 	time    int64
 	psn     uint32
 	span    uint32 // 0: not known
 	length  uint32
-	next    uint32 // of the PSNs of the span, the one whose response comes next
-	restart uint32 // where the response begins to a request that was repeated
+	next    uint32 // the PSN of the next response packet
+	restart uint32 // the first PSN of the response to a retransmitted request
 	op      wire.Opcode
 	again   bool
-	runs    int // how often the response may begin again
+	runs    int // number of times that the response may be restarted
 }
 
-// gap is PSNs that were not seen.
+// gap is a range of PSNs that were not captured.
 type gap struct {
-	from, to uint32 // both included
-	number   int    // of the packet behind it
+	from, to uint32 // inclusive
+	number   int    // number of the packet after it
 	epoch    uint32
 }
 
-// ask is why packets are to be repeated.
+// ask is a reason for retransmissions.
 type ask struct {
 	why    string
 	psn    uint32
 	number int
 	time   int64
 	until  int64 // RNR: not before
-	open   bool  // repeating has not begun yet
-	met    bool  // what it asks for has come
+	open   bool  // retransmission has not begun
+	served bool  // the requested packet was captured
 	nak    bool
-	began  int64 // when repeating began, unless it is open
+	began  int64 // time of the first retransmission, unless open
 }
 
-// maxAsks is how many of those that asked last are remembered.
+// maxAsks is the number of latest asks that are kept.
 const maxAsks = 64
 
-// ask notes that packets are asked for again.
+// ask records a reason for retransmissions.
 func (q *requester) ask(k ask) {
 	q.epoch++
 	if len(q.asks) == maxAsks {
@@ -81,7 +81,7 @@ func (q *requester) ask(k ask) {
 	q.asks = append(q.asks, k)
 }
 
-// due takes the first ask for exactly that PSN that nothing was repeated for yet.
+// due returns the first open ask for exactly a PSN.
 func (q *requester) due(psn uint32, now int64) (k ask, is bool) {
 	for i := range q.asks {
 		if k := &q.asks[i]; k.psn == psn && k.open {
@@ -92,15 +92,17 @@ func (q *requester) due(psn uint32, now int64) (k ask, is bool) {
 	return k, false
 }
 
-// owed says whether a packet has come again less often than it, or one before it, was asked for. Its sender repeats it once for
-// each, and where packets are reordered, those that are repeated for one ask are seen among those for another.
+// owed reports whether a packet was retransmitted less often than it, or an earlier one, was asked
+// for. Its sender retransmits it once for each ask. With reordering, the retransmissions for
+// several asks are mixed.
 func (q *requester) owed(s *sent, psn uint32) bool {
 	if len(q.asks) == maxAsks && s.first <= q.asks[0].time {
-		return true // as far as is remembered
+		return true // as far as known
 	}
 	n := uint32(0)
 	for _, k := range q.asks {
-		// What was new when repeating began may have been sent before, and an ask is seen before its receiver has it.
+		// A packet that was new when retransmission began may have been sent before: an ask is
+		// captured before the sender gets it.
 		if wire.PSNDiff(psn, k.psn) >= 0 && (k.open || k.began > s.first-slowTimeout) {
 			n++
 		}
@@ -108,62 +110,63 @@ func (q *requester) owed(s *sent, psn uint32) bool {
 	return s.times < n
 }
 
-// ref is a packet to name later.
+// ref is a packet for a later finding.
 type ref struct {
 	number int
 	psn    uint32
 }
 
-// requester is what a flow's requests show. PSNs before una are acknowledged, next is that of the next new packet.
+// requester is the state of a flow's requests. PSNs before una are acknowledged. next is the PSN of
+// the next new packet.
 type requester struct {
 	began     bool
-	bySetUp   bool // CM told the first PSN
+	bySetUp   bool // CM gave the first PSN
 	una, next uint32
 	first     uint32
 	ring      []sent
-	lastRead  int // index in waiting + 1 of a READ that came last and whose span is not known
+	lastRead  int // index in waiting + 1 of the last READ, if its span is not known
 	mtu       int
 
 	message   uint32
 	place     uint32
 	inMessage bool
-	lost      bool // the beginning of the message was not seen
+	lost      bool // the beginning of the message was not captured
 	writing   bool
-	left      int64 // bytes of a WRITE that are to come; −1: not known
+	left      int64 // remaining bytes of a WRITE; −1: not known
 
 	missing []gap
 	waiting []awaited
-	unread  []gap // PSNs whose responses were passed over
-	reread  []gap // and those that were, of a response that came again
-	leap    gap   // the last that were left out among repeated ones that are no longer remembered
-	skipped []gap // PSNs that were left out where others were repeated
+	unread  []gap // PSNs of skipped responses
+	reread  []gap // and of skipped retransmitted responses
+	leap    gap   // the last gap among retransmissions that are no longer kept
+	skipped []gap // PSNs skipped among retransmissions
 
-	epoch     uint32 // counts what asked for packets again
-	asked     ask    // the last that did
-	asks      []ask  // the last ones
-	resuming  bool   // the last packet was repeated
-	resume    uint32 // the PSN behind it
-	run       int    // the packet with which repeating began
+	epoch     uint32 // number of asks
+	asked     ask    // the last ask
+	asks      []ask  // the latest asks
+	resuming  bool   // the last packet was a retransmission
+	resume    uint32 // the PSN after it
+	run       int    // the packet with which retransmission began
 	why       string
-	replays   int // repeated packets that were not answered yet
-	stale     int // repeated packets that were acknowledged before they came again
-	again     int // and acknowledgements of them
+	replays   int // retransmitted packets without an answer
+	stale     int // retransmissions of acknowledged packets
+	again     int // acknowledgements of those
 	againPSN  uint32
-	heard     int64 // when the last answer came
+	heard     int64 // time of the last answer
 	timeout   int64 // by CM; 0: not known
 	lastNAK   uint32
 	hasNAK    bool
 	done      uint32 // messages before una
 	base      uint32 // MSN before the first message
 	msnKnown  bool
-	midway    []ref // where repeating began though what is before it was not acknowledged apart
-	overruns  []ref // responses that came more often than they were asked for
-	own       int   // packets that asked for an acknowledgement and had one of their own
-	shared    int   // or had it from that of a later one
+	midway    []ref // starts of retransmission whose earlier PSNs were not acknowledged separately
+	overruns  []ref // responses sent more often than requested
+	own       int   // packets that requested an acknowledgement and got their own
+	shared    int   // packets that shared the acknowledgement of a later one
 	sharedRef []ref
 }
 
-// at is what is remembered of the packet with that PSN.
+// at returns the kept packet with a PSN, or nil.
 func (q *requester) at(psn uint32) *sent {
 	if len(q.ring) == 0 {
 		return nil
@@ -174,12 +177,12 @@ func (q *requester) at(psn uint32) *sent {
 	return nil
 }
 
-// remember makes room for a packet.
+// remember makes room for a packet and adds it.
 func (a *analysis) remember(q *requester, s sent) *sent {
 	if len(q.ring) == 0 {
 		q.ring = make([]sent, firstRing)
 	}
-	for n := len(q.ring); n < maxRing && a.remembered < maxRemembered; n *= 2 { // until it and a later one have a place each
+	for n := len(q.ring); n < maxRing && a.remembered < maxRemembered; n *= 2 { // until no later packet shares its slot
 		old := &q.ring[s.psn&uint32(n-1)]
 		if old.number == 0 || wire.PSNDiff(old.psn, q.una) < 0 || old.psn == s.psn {
 			break
@@ -198,7 +201,7 @@ func (a *analysis) remember(q *requester, s sent) *sent {
 	return p
 }
 
-// request looks at a request packet of RC, XRC or UC.
+// request analyses a request packet of RC, XRC or UC.
 func (a *analysis) request(w *flow, f *frame, p *wire.Packet) {
 	q := &w.req
 	if !q.began {
@@ -211,7 +214,8 @@ func (a *analysis) request(w *flow, f *frame, p *wire.Packet) {
 	a.settle(q, p.PSN)
 	ahead := wire.PSNDiff(p.PSN, q.next)
 	if ahead >= maxJump || ahead <= -maxJump {
-		a.report(doubtful, w, f.number, "PSN %d is %d away from the expected %d: taken for a new connection of this QP", p.PSN, ahead, q.next)
+		a.report(doubtful, w, f.number, "PSN %d is %d away from the expected %d: taken for a new connection of this QP", p.PSN, ahead,
+			q.next)
 		a.finish(w)
 		a.remembered -= max(len(q.ring)-firstRing, 0)
 		*q = requester{began: true, first: p.PSN, next: p.PSN, una: p.PSN, lost: !p.Opcode.Info().First(), mtu: q.mtu, timeout: q.timeout}
@@ -230,7 +234,7 @@ func (a *analysis) request(w *flow, f *frame, p *wire.Packet) {
 	a.inOrder(w, f, p)
 }
 
-// gapBefore notes that PSNs are missing before a new packet.
+// gapBefore records that PSNs are missing before a new packet.
 func (a *analysis) gapBefore(w *flow, f *frame, p *wire.Packet) {
 	q := &w.req
 	to := wire.PSNAdd(p.PSN, 1<<24-1)
@@ -253,7 +257,7 @@ func psns(from, to uint32) string {
 	return fmt.Sprintf("PSNs %d to %d are", from, to)
 }
 
-// settle finds out how many PSNs the READ took that came last, if that is not known, from the PSN behind it.
+// settle derives the span of the last READ, if not known, from the PSN after it.
 func (a *analysis) settle(q *requester, psn uint32) {
 	if q.lastRead == 0 {
 		return
@@ -280,12 +284,12 @@ func (a *analysis) settle(q *requester, psn uint32) {
 	q.lastRead = 0
 }
 
-// packets is how many packets a message of n bytes has.
+// packets returns the number of packets of a message of n bytes.
 func packets(n uint32, mtu int) uint32 {
 	return max((n+uint32(mtu)-1)/uint32(mtu), 1)
 }
 
-// span notes how many PSNs a READ takes.
+// span records the number of PSNs of a READ.
 func (a *analysis) span(q *requester, r *awaited, n uint32) {
 	r.span = n
 	if s := q.at(r.psn); s != nil {
@@ -296,7 +300,7 @@ func (a *analysis) span(q *requester, r *awaited, n uint32) {
 	}
 }
 
-// inOrder looks at a packet with the next PSN.
+// inOrder analyses a packet with the next PSN.
 func (a *analysis) inOrder(w *flow, f *frame, p *wire.Packet) {
 	q := &w.req
 	info := p.Opcode.Info()
@@ -329,7 +333,8 @@ func (a *analysis) inOrder(w *flow, f *frame, p *wire.Packet) {
 	}
 }
 
-// place checks that a packet may follow the one before it in its message, and how long it is (IBTA Vol 1 §9.7.2.1, §9.8).
+// place checks that a packet may follow the previous one in its message, and its length (IBTA Vol 1
+// §9.7.2.1, §9.8).
 func (a *analysis) place(w *flow, f *frame, p *wire.Packet) {
 	q := &w.req
 	info := p.Opcode.Info()

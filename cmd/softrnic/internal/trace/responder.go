@@ -6,15 +6,16 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
 
-// responder is what a flow's answers show.
+// responder is the state of a flow's answers.
 type responder struct {
-	last   uint32 // PSN of the last packet of a READ's response
-	within bool   // which was not the response's last
+	last   uint32 // PSN of the last packet of a READ response
+	within bool   // the response is not complete
 	began  bool
-	orphan ref // the first answer whose request is not known
+	orphan ref // the first answer without a known request
 }
 
-// answer looks at a response of RC or XRC: an acknowledgement, a NAK, a packet of a READ's response, or that of an atomic.
+// answer analyses a response of RC or XRC: an acknowledgement, a NAK, or a packet of the response
+// to a READ or an atomic.
 func (a *analysis) answer(w *flow, f *frame, p *wire.Packet) {
 	o := w.peer
 	if o == nil {
@@ -43,7 +44,7 @@ func (a *analysis) answer(w *flow, f *frame, p *wire.Packet) {
 	}
 }
 
-// acknowledgement looks at an ACK or a NAK (IBTA Vol 1 §9.7.5.1).
+// acknowledgement analyses an ACK or a NAK (IBTA Vol 1 §9.7.5.1).
 func (a *analysis) acknowledgement(w, o *flow, f *frame, p *wire.Packet, before int64) {
 	q := &o.req
 	a.ev.class = acknowledgement
@@ -68,14 +69,18 @@ func (a *analysis) acknowledgement(w, o *flow, f *frame, p *wire.Packet, before 
 					return
 				}
 				if s := q.at(p.PSN); q.run != 0 && wire.PSNDiff(p.PSN, q.resume) >= 0 && s != nil && s.number < q.run {
-					a.report(w.sure(), w, f.number, "acknowledges PSN %d again, and what was repeated ends before it: %s missing, or the acknowledgement came twice", p.PSN, psns(q.resume, p.PSN))
+					a.report(w.sure(), w, f.number,
+						"acknowledges PSN %d again, and what was repeated ends before it: %s missing, or the acknowledgement came twice",
+						p.PSN, psns(q.resume, p.PSN))
 					return
 				}
 				if g := q.leap; g.number != 0 && g.number >= q.run {
-					a.report(wrong, w, f.number, "acknowledges PSN %d more often than packets came again: %s missing before packet %d", p.PSN, psns(g.from, g.to), g.number)
+					a.report(wrong, w, f.number, "acknowledges PSN %d more often than packets came again: %s missing before packet %d",
+						p.PSN, psns(g.from, g.to), g.number)
 					return
 				}
-				a.report(w.sure(), w, f.number, "acknowledges PSN %d again, and nothing was repeated: all up to %d are acknowledged", p.PSN, wire.PSNAdd(q.una, 1<<24-1))
+				a.report(w.sure(), w, f.number, "acknowledges PSN %d again, and nothing was repeated: all up to %d are acknowledged",
+					p.PSN, wire.PSNAdd(q.una, 1<<24-1))
 				return
 			}
 			q.replays--
@@ -85,9 +90,10 @@ func (a *analysis) acknowledgement(w, o *flow, f *frame, p *wire.Packet, before 
 			return
 		}
 		k := &q.asked
-		unmet := q.hasNAK && k.nak && k.open && !k.met
-		if unmet && wire.PSNDiff(p.PSN, k.psn) >= 0 {
-			a.report(doubtful, w, f.number, "acknowledges PSN %d, for which the NAK of packet %d has asked and which has not come again", k.psn, k.number)
+		unserved := q.hasNAK && k.nak && k.open && !k.served
+		if unserved && wire.PSNDiff(p.PSN, k.psn) >= 0 {
+			a.report(doubtful, w, f.number, "acknowledges PSN %d, for which the NAK of packet %d has asked and which has not come again",
+				k.psn, k.number)
 			k.open = false
 		}
 		a.acknowledge(w, o, f, p.PSN, true)
@@ -97,14 +103,14 @@ func (a *analysis) acknowledgement(w, o *flow, f *frame, p *wire.Packet, before 
 	if old {
 		if q.replays == 0 {
 			l := w.sure()
-			if s := q.at(p.PSN); s != nil && s.again { // it was missing, so that the NAK may be late
+			if s := q.at(p.PSN); s != nil && s.again { // it was missing, and the NAK may be late
 				l = doubtful
 			}
 			a.report(l, w, f.number, "a NAK of PSN %d, which is acknowledged", p.PSN)
 		} else {
 			q.replays--
 		}
-		// Its requester may hear it before what acknowledges that.
+		// Its requester may receive it before the acknowledgement.
 		q.ask(ask{why: "after a NAK", psn: p.PSN, number: f.number, time: f.time, open: true})
 		return
 	}
@@ -138,7 +144,8 @@ func (a *analysis) acknowledgement(w, o *flow, f *frame, p *wire.Packet, before 
 	q.ask(q.asked)
 }
 
-// acknowledge notes that all up to psn have arrived. own says whether psn itself is acknowledged by what is there for it.
+// acknowledge records that all packets up to psn have arrived. own means that psn has its own
+// acknowledgement.
 func (a *analysis) acknowledge(w, o *flow, f *frame, psn uint32, own bool) {
 	q := &o.req
 	for i := 0; i < len(q.missing); {
@@ -151,7 +158,8 @@ func (a *analysis) acknowledge(w, o *flow, f *frame, psn uint32, own bool) {
 		if wire.PSNDiff(to, psn) > 0 {
 			to = psn
 		}
-		a.report(wrong, o, g.number, "%s missing before packet %d, and acknowledged in packet %d: the capture does not have all packets", psns(g.from, to), g.number, f.number)
+		a.report(wrong, o, g.number, "%s missing before packet %d, and acknowledged in packet %d: the capture does not have all packets",
+			psns(g.from, to), g.number, f.number)
 		if to == g.to {
 			q.missing = append(q.missing[:i], q.missing[i+1:]...)
 		} else {
@@ -167,7 +175,7 @@ func (a *analysis) acknowledge(w, o *flow, f *frame, psn uint32, own bool) {
 		s := q.at(q.una)
 		if s == nil {
 			q.msnKnown = false
-			if n > maxRing { // a gap that is longer than what is remembered
+			if n > maxRing { // the gap is larger than the ring
 				q.una = wire.PSNAdd(psn, 1)
 				break
 			}
@@ -202,7 +210,8 @@ func (a *analysis) acknowledge(w, o *flow, f *frame, psn uint32, own bool) {
 	}
 }
 
-// passedOver notes that something behind a READ or an atomic is acknowledged, so that its response must have come.
+// passedOver records that a packet after a READ or an atomic is acknowledged, so that the response
+// must have been sent.
 func (a *analysis) passedOver(q *requester, s *sent, psn uint32, own bool) {
 	for i := range q.waiting {
 		r := &q.waiting[i]
@@ -219,7 +228,7 @@ func (a *analysis) passedOver(q *requester, s *sent, psn uint32, own bool) {
 	}
 }
 
-// sequence checks the MSN: it counts the messages that are complete (IBTA Vol 1 §9.7.7.1).
+// sequence checks the MSN, which counts completed messages (IBTA Vol 1 §9.7.7.1).
 func (a *analysis) sequence(w, o *flow, f *frame, p *wire.Packet) {
 	q := &o.req
 	msn := (q.base + q.done) & 0xffffff
@@ -229,7 +238,7 @@ func (a *analysis) sequence(w, o *flow, f *frame, p *wire.Packet) {
 	q.base, q.msnKnown = (p.AETH.MSN-q.done)&0xffffff, true
 }
 
-// responded looks at a packet of a READ's response, or that of an atomic.
+// responded analyses a packet of the response to a READ or an atomic.
 func (a *analysis) responded(w, o *flow, f *frame, p *wire.Packet) {
 	q := &o.req
 	a.ev.class = response
@@ -296,14 +305,14 @@ func (a *analysis) responded(w, o *flow, f *frame, p *wire.Packet) {
 	a.forgetAnswered(q)
 }
 
-// responseOrder checks that a packet of a response is the next one, and its opcode and length.
+// responseOrder checks that a packet is the next one of its response, and its opcode and length.
 func (a *analysis) responseOrder(w, o *flow, f *frame, p *wire.Packet, r *awaited, at uint32) {
 	q := &o.req
 	info := p.Opcode.Info()
 	repeated := r.again && info.Read() && w.rsp.began && at <= r.next
 	jumps := info.First() == w.rsp.within || !info.First() && p.PSN != wire.PSNAdd(w.rsp.last, 1)
 	if repeated && jumps {
-		if from := wire.PSNAdd(w.rsp.last, 1); wire.PSNDiff(p.PSN, from) > 0 { // perhaps it is asked for once more
+		if from := wire.PSNAdd(w.rsp.last, 1); wire.PSNDiff(p.PSN, from) > 0 { // it may be requested once more
 			a.ev.missing = psns(from, wire.PSNAdd(p.PSN, 1<<24-1))
 			w.stats.Gaps++
 		}
@@ -351,16 +360,18 @@ func (a *analysis) responseOrder(w, o *flow, f *frame, p *wire.Packet, r *awaite
 		a.report(wrong, w, f.number, "%v is packet %d of %d of the response to packet %d", p.Opcode, at+1, r.span, r.number)
 	case q.mtu != 0 && !info.Last() && len(p.Payload) != q.mtu,
 		q.mtu != 0 && last && uint32(len(p.Payload)) != r.length-min(r.length, (r.span-1)*uint32(q.mtu)):
-		a.report(wrong, w, f.number, "%d bytes in packet %d of %d of the response to a READ of %d; the path MTU is %d", len(p.Payload), at+1, r.span, r.length, q.mtu)
+		a.report(wrong, w, f.number, "%d bytes in packet %d of %d of the response to a READ of %d; the path MTU is %d", len(p.Payload),
+			at+1, r.span, r.length, q.mtu)
 	}
 }
 
-// keptAnswered is how many requests are remembered whose response is complete: it may be asked for again.
+// keptAnswered is the number of requests with a complete response that are kept, as they may be
+// retransmitted.
 const keptAnswered = 32
 
 func (r *awaited) complete() bool { return r.span != 0 && r.next >= r.span }
 
-// forgetAnswered drops requests whose response is complete.
+// forgetAnswered drops requests with a complete response.
 func (a *analysis) forgetAnswered(q *requester) {
 	n := 0
 	for n < len(q.waiting)-keptAnswered && q.waiting[n].complete() {
@@ -391,31 +402,36 @@ func (q *requester) makeRoom() {
 	q.waiting = q.waiting[:n]
 }
 
-// finish says what a flow leaves open.
+// finish reports what a flow leaves open.
 func (a *analysis) finish(w *flow) {
 	q := &w.req
 	for _, g := range q.missing {
-		a.report(wrong, w, g.number, "%s missing before packet %d, and came neither later nor was acknowledged", psns(g.from, g.to), g.number)
+		a.report(wrong, w, g.number, "%s missing before packet %d, and came neither later nor was acknowledged", psns(g.from, g.to),
+			g.number)
 	}
 	for _, g := range q.unread {
-		a.report(w.sure(), w, g.number, "the response of %s missing (packet %d shows it), and was not asked for again", psns(g.from, g.to), g.number)
+		a.report(w.sure(), w, g.number, "the response of %s missing (packet %d shows it), and was not asked for again",
+			psns(g.from, g.to), g.number)
 	}
 	for _, r := range exceptions(q.overruns) {
 		a.report(doubtful, w, r.number, "the response of PSN %d comes more often than its request: a request is missing", r.psn)
 	}
 	for _, r := range exceptions(q.midway) {
 		before := wire.PSNAdd(r.psn, 1<<24-1)
-		a.report(doubtful, w, r.number, "repeats from PSN %d, though no acknowledgement ends before it: %s not repeated (packet %d)", r.psn, psns(before, before), r.number)
+		a.report(doubtful, w, r.number, "repeats from PSN %d, though no acknowledgement ends before it: %s not repeated (packet %d)",
+			r.psn, psns(before, before), r.number)
 	}
 	for _, g := range exceptions(q.reread) {
-		a.report(doubtful, w, g.number, "the response goes from PSN %d to %d (packet %d): packets are missing", wire.PSNAdd(g.from, 1<<24-1), g.to, g.number)
+		a.report(doubtful, w, g.number, "the response goes from PSN %d to %d (packet %d): packets are missing",
+			wire.PSNAdd(g.from, 1<<24-1), g.to, g.number)
 	}
 	a.reportLeftOut(w, 0, true)
 	q.missing, q.unread, q.reread, q.overruns, q.midway = nil, nil, nil, nil, nil
-	if q.asked.open && !q.asked.met && q.asked.nak && !w.closed() {
+	if q.asked.open && !q.asked.served && q.asked.nak && !w.closed() {
 		wait := max(int64(time.Second), 4*(q.asked.until-q.asked.time))
 		if a.now-q.asked.time > wait {
-			a.report(wrong, w, q.asked.number, "the NAK of PSN %d in packet %d was not followed by what it asks for", q.asked.psn, q.asked.number)
+			a.report(wrong, w, q.asked.number, "the NAK of PSN %d in packet %d was not followed by what it asks for", q.asked.psn,
+				q.asked.number)
 		}
 		q.asked.open = false
 	}
@@ -429,12 +445,15 @@ func (a *analysis) finish(w *flow) {
 		}
 	}
 	if missing := q.stale - q.again; missing > 0 && q.again >= 4 && missing*4 <= q.again && missing <= most {
-		a.report(doubtful, w, w.lastSeen, "of the packets that came again, %d have no acknowledgement, as %d others have: PSN %d is not acknowledged as often", missing, q.again, q.againPSN)
+		a.report(doubtful, w, w.lastSeen,
+			"of the packets that came again, %d have no acknowledgement, as %d others have: PSN %d is not acknowledged as often", missing,
+			q.again, q.againPSN)
 	}
 	q.own, q.shared, q.sharedRef, q.stale, q.again = 0, 0, nil, 0, 0
 }
 
-// exceptions are the elements of a list if they are few, and none if they are a habit.
+// exceptions returns the elements of a list if they are few, and none if they are the sender's
+// habit.
 func exceptions[T any](list []T) []T {
 	if len(list) > most {
 		return nil
@@ -442,5 +461,5 @@ func exceptions[T any](list []T) []T {
 	return list
 }
 
-// closed says whether CM has ended the connection.
+// closed reports whether CM has ended the connection.
 func (w *flow) closed() bool { return w.stats.closed }

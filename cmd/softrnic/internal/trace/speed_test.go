@@ -18,7 +18,7 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
 
-// ethernet makes the frame of a RoCEv2 packet over IPv4.
+// ethernet returns the frame of a RoCEv2 packet over IPv4.
 func ethernet(src, dst netip.Addr, id uint16, p *wire.Packet) []byte {
 	b := make([]byte, 14+20+8+p.Size())
 	copy(b, []byte{2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0})
@@ -39,7 +39,8 @@ func ethernet(src, dst netip.Addr, id uint16, p *wire.Packet) []byte {
 
 var alice, bob = netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
 
-// transfer is a capture of messages of n packets with so many bytes each on a number of QPs, with an acknowledgement of each.
+// transfer returns a capture of messages on a number of QPs. Each has n packets of size bytes and
+// an acknowledgement.
 func transfer(t testing.TB, qps, messages, n, size int) []byte {
 	t.Helper()
 	var file bytes.Buffer
@@ -75,10 +76,12 @@ func transfer(t testing.TB, qps, messages, n, size int) []byte {
 			case i == n-1:
 				op = wire.RCSendLast
 			}
-			write(0, &wire.Packet{BTH: wire.BTH{Opcode: op, PKey: wire.DefaultPKey, DestQP: uint32(0x100 + q), PSN: wire.PSNAdd(uint32(q)<<16, psn[q]), AckReq: i == n-1}, Payload: payload})
+			write(0, &wire.Packet{BTH: wire.BTH{Opcode: op, PKey: wire.DefaultPKey, DestQP: uint32(0x100 + q),
+				PSN: wire.PSNAdd(uint32(q)<<16, psn[q]), AckReq: i == n-1}, Payload: payload})
 			psn[q]++
 		}
-		write(1, &wire.Packet{BTH: wire.BTH{Opcode: wire.RCAck, PKey: wire.DefaultPKey, DestQP: uint32(0x200 + q), PSN: wire.PSNAdd(uint32(q)<<16, psn[q]-1)},
+		write(1, &wire.Packet{BTH: wire.BTH{Opcode: wire.RCAck, PKey: wire.DefaultPKey, DestQP: uint32(0x200 + q),
+			PSN: wire.PSNAdd(uint32(q)<<16, psn[q]-1)},
 			AETH: wire.AETH{Syndrome: wire.AckUnlimited, MSN: uint32(m/qps + 1)}})
 	}
 	return file.Bytes()
@@ -103,10 +106,12 @@ func benchmark(b *testing.B, capture []byte, packets int) {
 // BenchmarkLarge: statistics of packets of 4 KiB. The goal is 1 GB/s on one core.
 func BenchmarkLarge(b *testing.B) { benchmark(b, transfer(b, 8, 1000, 16, 4096), 17000) }
 
-// BenchmarkSmall: statistics of packets of 8 bytes and their acknowledgements. The goal is a million packets a second on one core.
+// BenchmarkSmall: statistics of packets of 8 bytes and their acknowledgements. The goal is a
+// million packets a second on one core.
 func BenchmarkSmall(b *testing.B) { benchmark(b, transfer(b, 8, 20000, 1, 8), 40000) }
 
-// TestMemory: what is kept does not grow with a capture, nor with how many QPs and connections are in it.
+// TestMemory: memory does not grow with the length of a capture or its number of QPs and
+// connections.
 func TestMemory(t *testing.T) {
 	small, large := transfer(t, 4, 1000, 4, 64), transfer(t, 4, 10000, 4, 64)
 	var kept [2]uint64
@@ -129,12 +134,13 @@ func TestMemory(t *testing.T) {
 		t.Errorf("%d bytes are kept of a capture of %d, %d of one of %d", kept[0], len(small), kept[1], len(large))
 	}
 
-	// Each packet is of another QP, so that nothing is ever answered.
-	a := newAnalysis(nobody{}, false)
+	// Each packet is of another QP, and none is ever answered.
+	a := newAnalysis(discard{}, false)
 	for i := range maxFlows * 2 {
 		f := &a.frame
 		f.number, f.time = i+1, int64(i)*1000
-		f.decode(layers.LinkTypeEthernet, ethernet(alice, bob, uint16(i+1), &wire.Packet{BTH: wire.BTH{Opcode: wire.RCSendOnly, DestQP: uint32(i), PSN: uint32(i)}}))
+		f.decode(layers.LinkTypeEthernet, ethernet(alice, bob, uint16(i+1),
+			&wire.Packet{BTH: wire.BTH{Opcode: wire.RCSendOnly, DestQP: uint32(i), PSN: uint32(i)}}))
 		a.look(f)
 	}
 	if len(a.flows) > maxFlows || len(a.unpaired) > 1 || len(a.unpaired[pair{alice, bob}]) > maxFlows {
@@ -142,15 +148,15 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// nobody is an output that drops everything.
-type nobody struct{}
+// discard is an output that drops all results.
+type discard struct{}
 
-func (nobody) packet(*analysis, *event)            {}
-func (nobody) late(*analysis, *flow, finding)      {}
-func (nobody) statistics(*analysis, *flow)         {}
-func (nobody) streamStatistics(*analysis, *stream) {}
+func (discard) packet(*analysis, *event)            {}
+func (discard) late(*analysis, *flow, finding)      {}
+func (discard) statistics(*analysis, *flow)         {}
+func (discard) streamStatistics(*analysis, *stream) {}
 
-// FuzzCapture: whatever is in a file, it is read to its end or refused, and everything that can be printed and drawn of it is.
+// FuzzCapture: any file is read to its end or refused, and its packets are printed and drawn.
 func FuzzCapture(f *testing.F) {
 	for _, capture := range captured(f) {
 		f.Add(capture[:min(len(capture), 4096)])
@@ -162,7 +168,7 @@ func FuzzCapture(f *testing.F) {
 		}
 		p := &printer{out: bufio.NewWriter(io.Discard), packets: true, chart: new(charts)}
 		a := newAnalysis(p, true)
-		_ = a.read(src, func() bool { return false }) // what is refused is an error
+		_ = a.read(src, func() bool { return false }) // an error if it is refused
 		p.summary(a)
 		if err := p.chart.draw(io.Discard, true, "fuzz"); err != nil {
 			t.Fatal(err)

@@ -9,7 +9,8 @@ import (
 
 var requestKey, replyKey = []byte("MPA ID Req Frame"), []byte("MPA ID Rep Frame")
 
-// startUp looks at the first bytes of a direction: MPA's request or reply (RFC 5044 §7.1), or something else.
+// startUp analyses the first bytes of a direction: MPA's request or reply (RFC 5044 §7.1), or
+// another protocol.
 func (a *analysis) startUp(s *stream, side int, b []byte) {
 	h, o := &s.half[side], &s.half[1-side]
 	h.held0 = append(h.held0, b...)

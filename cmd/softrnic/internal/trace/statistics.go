@@ -11,12 +11,12 @@ import (
 type statistics struct {
 	Packets  uint64
 	Wire     uint64 // bytes of all packets, with their IP headers and without Ethernet's
-	Bytes    uint64 // of payload, repeated packets not counted
+	Bytes    uint64 // of payload, without retransmissions
 	Messages uint64
-	Repeated uint64 // packets that came again
-	Lost     uint64 // packets that were missing, and came when they were asked for
+	Repeated uint64 // retransmitted packets
+	Lost     uint64 // packets that were missing and then retransmitted
 	Gaps     uint64
-	NAKs     uint64 // that answered this direction's requests
+	NAKs     uint64 // answers to this direction's requests
 	RNRs     uint64
 	Timeouts uint64
 	Marked   uint64 // CE, or CNPs
@@ -26,7 +26,7 @@ type statistics struct {
 	shortest int64
 }
 
-// Round trips are kept with one digit: 2 KiB for each direction.
+// Round trips are kept with one significant digit, in 2 KiB for each direction.
 const longestTrip = int64(100 * time.Second)
 
 func (s *statistics) roundTrip(ns int64) {
@@ -38,10 +38,10 @@ func (s *statistics) roundTrip(ns int64) {
 		s.shortest = math.MaxInt64
 	}
 	s.shortest = min(s.shortest, ns)
-	_ = s.trips.RecordValue(min(max(ns, 100), longestTrip)) // always within its limits
+	_ = s.trips.RecordValue(min(max(ns, 100), longestTrip)) // always within the limits
 }
 
-// trip is the quantile of the round trips, or 0 if there was none.
+// trip returns a quantile of the round trips, or 0 if there was none.
 func (s *statistics) trip(q float64) time.Duration {
 	if s.trips == nil {
 		return 0
@@ -49,7 +49,7 @@ func (s *statistics) trip(q float64) time.Duration {
 	return time.Duration(s.trips.ValueAtQuantile(q))
 }
 
-// gbits is a rate in Gbit/s.
+// gbits returns a rate in Gbit/s.
 func gbits(bytes uint64, ns int64) float64 {
 	if ns <= 0 {
 		return 0

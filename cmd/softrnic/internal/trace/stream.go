@@ -11,18 +11,18 @@ import (
 )
 
 const (
-	// maxStreams is how many TCP connections are followed at a time.
+	// maxStreams is the most TCP connections that are followed at a time.
 	maxStreams = 1 << 12
-	// maxEarly is how many bytes of one direction may wait for those in front of them, and maxBuffered those of all.
+	// maxEarly is the most out-of-order bytes of one direction, and maxBuffered those of all.
 	maxEarly, maxBuffered = 1 << 19, 1 << 26
-	// leastTCP is the shortest time in which TCP repeats something that nobody asked for. Linux's timers have two ticks of a
-	// millisecond at least. It is also longer than the clock of the timestamps takes to count on.
+	// leastTCP is the shortest retransmission timeout of TCP. Linux's timers take at least two
+	// ticks of a millisecond. It is also longer than a tick of the timestamp clock.
 	leastTCP = int64(2 * time.Millisecond)
-	// leastSYN is that for a SYN, whose timer is a second.
+	// leastSYN is the shortest one of a SYN, whose timer is a second.
 	leastSYN = int64(800 * time.Millisecond)
 )
 
-// streamKey is a TCP connection; low is the lesser of its ends.
+// streamKey identifies a TCP connection. low is the lesser of its ends.
 type streamKey struct{ low, high netip.AddrPort }
 
 // stream is a TCP connection.
@@ -30,30 +30,30 @@ type stream struct {
 	streamKey
 	order int
 	last  int64
-	half  [2]half // what low sends, and what high sends
+	half  [2]half // segments of low, and of high
 	iwarp bool
 	plain bool // it does not begin with MPA
 }
 
-// phase is how far the bytes of one direction are understood.
+// phase is the decoding state of one direction.
 type phase uint8
 
 const (
 	awaitsFrame phase = iota // MPA's request or reply
-	awaitsReply              // its own frame is there, the other one is not
+	awaitsReply              // its own frame was captured, the other was not
 	framed                   // FPDUs
-	unfollowed               // not MPA, or bytes of it are missing
+	unfollowed               // not MPA, or bytes are missing
 )
 
-// early is a segment behind bytes that were not seen.
+// early is an out-of-order segment.
 type early struct {
 	seq    uint32
 	b      []byte
-	fin    bool // the end of the stream is behind it
+	fin    bool // it ends with a FIN
 	number int
 }
 
-// sentSegment is a segment with bytes that was seen.
+// sentSegment is a captured segment with payload.
 type sentSegment struct {
 	header tcpHeader
 	length int
@@ -64,37 +64,37 @@ type sentSegment struct {
 // half is one direction of a TCP connection.
 type half struct {
 	began     bool
-	next      uint32 // the sequence number behind all that was seen without a gap
-	high      uint32 // the greatest that was seen
-	number    int    // the last packet with bytes
+	next      uint32 // sequence number after the bytes captured without a gap
+	high      uint32 // highest sequence number
+	number    int    // last packet with payload
 	time      int64  // when that was
 	sentStamp uint32 // and its timestamp
-	syn       uint32 // the sequence number of the SYN, and its packet
+	syn       uint32 // sequence number of the SYN, and its packet
 	synAt     int
 	fin       bool
 	early     []early
 	held      int
-	holeAt    int64 // when the gap was seen
+	holeAt    int64 // when the gap was detected
 
 	acked    bool
-	ack      uint32 // the last acknowledgement that this side sent
+	ack      uint32 // last acknowledgement of this side
 	window   uint16
-	asked    int // how often this side has asked for something again: duplicate acknowledgements, SACKs
-	askedAt  int // that of the other side when the gap came up
+	asked    int // number of retransmission requests of this side: duplicate acknowledgements, SACKs
+	askedAt  int // asked of the other side when the gap was detected
 	stamp    uint32
 	stamped  bool
 	recent   [8]sentSegment // the last ones
 	recentAt int
 	header   tcpHeader // of the last packet
-	others   uint64    // how many packets the other side had sent then
+	others   uint64    // number of the other side's packets then
 	ackedBy  int       // the last packet with an acknowledgement
 	lastSeen int       // the last packet
 	trip     uint32
-	tripTime int64 // when trip was sent; 0: none is under way
+	tripTime int64 // when the segment of trip was sent; 0: no measurement
 
 	phase    phase
 	frame    mpa.Frame
-	held0    []byte // of a frame that is not complete, or of FPDUs before the reply
+	held0    []byte // bytes of an incomplete frame, or of FPDUs before the reply
 	receiver mpa.Receiver
 	rdma     rdma
 	stats    statistics
@@ -117,7 +117,7 @@ func (s *stream) ends(side int) (from, to netip.AddrPort) {
 	return s.high, s.low
 }
 
-// segment looks at a TCP segment.
+// segment analyses a TCP segment.
 func (a *analysis) segment(f *frame) {
 	k, side := keyOf(f)
 	s := a.streams[k]
@@ -125,7 +125,7 @@ func (a *analysis) segment(f *frame) {
 		h := &s.half[side]
 		otherStart := h.began && f.tcp.seq+1 != h.next
 		over := h.fin || s.half[1-side].fin || f.time-s.last > int64(time.Second)
-		if otherStart && over { // the same ports are used again
+		if otherStart && over { // the ports are reused
 			a.endStream(s)
 			s = nil
 		}
@@ -189,8 +189,8 @@ func join(s, t string) string {
 	return s + ", " + t
 }
 
-// same looks whether a segment is the one before it once more, where the sender does not count its packets. A second
-// acknowledgement of the same bytes answers something.
+// same checks whether a segment is a copy of the previous one if the sender does not count its
+// packets. A second acknowledgement of the same bytes is an answer.
 func (a *analysis) same(h, o *half, f *frame) {
 	plain := !f.counts && f.length == 0 && !f.tcp.sack && !f.tcp.rst
 	otherSilent := h.others == o.stats.Packets && h.stats.Packets > 1
@@ -200,8 +200,8 @@ func (a *analysis) same(h, o *half, f *frame) {
 	h.header, h.others, h.lastSeen = f.tcp, o.stats.Packets, f.number
 }
 
-// copyOf looks whether a segment is one of the last of its side once more. What TCP repeats has the time at which it does as its
-// timestamp (RFC 7323 §4.1), so that the network has copied what comes with an old one.
+// copyOf checks whether a segment is a copy of one of its side's last segments. A retransmission
+// has a new timestamp (RFC 7323 §4.1), so a segment with an old one is a copy of the network.
 func (a *analysis) copyOf(h *half, f *frame) {
 	if !f.tcp.stamped {
 		return
@@ -222,7 +222,7 @@ func (a *analysis) copyOf(h *half, f *frame) {
 	h.recentAt = (h.recentAt + 1) % len(h.recent)
 }
 
-// times looks at the timestamp, which never goes back within what one side sends (RFC 7323 §4.1).
+// times checks that the timestamps of one side do not go back (RFC 7323 §4.1).
 func (a *analysis) times(h *half, f *frame) {
 	if !f.tcp.stamped || f.tcp.rst {
 		return
@@ -234,7 +234,7 @@ func (a *analysis) times(h *half, f *frame) {
 	h.stamp, h.stamped = f.tcp.stamp, true
 }
 
-// acknowledges looks at the acknowledgement that a segment carries.
+// acknowledges analyses the acknowledgement of a segment.
 func (a *analysis) acknowledges(s *stream, side int, f *frame) {
 	h, o := &s.half[side], &s.half[1-side]
 	if !f.tcp.acked || f.tcp.rst {
@@ -253,7 +253,7 @@ func (a *analysis) acknowledges(s *stream, side int, f *frame) {
 	h.acked, h.ack, h.window, h.ackedBy = true, ack, f.tcp.window, f.number
 	if !o.began {
 		o.began, o.next, o.high = true, ack, ack
-		if !f.tcp.syn { // what was sent before is not in the capture
+		if !f.tcp.syn { // earlier segments are not in the capture
 			o.phase = unfollowed
 		}
 		return
@@ -266,14 +266,17 @@ func (a *analysis) acknowledges(s *stream, side int, f *frame) {
 		return
 	}
 	if int32(ack-o.high) > 0 || len(o.early) == 0 {
-		a.report(wrong, nil, f.number, "acknowledges %d bytes that the capture does not have: from sequence number %d on", ack-o.next, o.next)
+		a.report(wrong, nil, f.number, "acknowledges %d bytes that the capture does not have: from sequence number %d on", ack-o.next,
+			o.next)
 	} else {
-		a.report(wrong, nil, f.number, "acknowledges bytes of which %d are missing in front of packet %d, from sequence number %d on: the capture does not have all packets", a.hole(o), o.early[0].number, o.next)
+		a.report(wrong, nil, f.number,
+			"acknowledges bytes of which %d are missing in front of packet %d, from sequence number %d on: the capture does not have "+
+				"all packets", a.hole(o), o.early[0].number, o.next)
 	}
 	a.skip(s, 1-side, ack)
 }
 
-// hole is how many bytes are missing in front of the first that came early.
+// hole returns the number of bytes missing before the first out-of-order segment.
 func (a *analysis) hole(h *half) uint32 {
 	if len(h.early) == 0 {
 		return 0
@@ -281,7 +284,7 @@ func (a *analysis) hole(h *half) uint32 {
 	return h.early[0].seq - h.next
 }
 
-// skip goes on behind bytes that are acknowledged and were not seen.
+// skip continues after bytes that are acknowledged and were not captured.
 func (a *analysis) skip(s *stream, side int, ack uint32) {
 	h := &s.half[side]
 	if !s.plain && h.phase != unfollowed {
@@ -303,7 +306,7 @@ func (a *analysis) skip(s *stream, side int, ack uint32) {
 	}
 }
 
-// drop takes the first segment off those that came early.
+// drop removes the first out-of-order segment.
 func (a *analysis) drop(h *half) {
 	n := len(h.early[0].b)
 	h.held -= n
@@ -312,7 +315,7 @@ func (a *analysis) drop(h *half) {
 	h.early = h.early[1:]
 }
 
-// bytes looks at what a segment carries.
+// bytes analyses the payload of a segment.
 func (a *analysis) bytes(s *stream, side int, f *frame) {
 	h, o := &s.half[side], &s.half[1-side]
 	n := uint32(f.length)
@@ -365,7 +368,8 @@ func (a *analysis) bytes(s *stream, side int, f *frame) {
 			case o.asked == 0 && f.time-h.time < leastTCP:
 				a.report(wrong, nil, f.number, "repeats %d bytes, and nothing asked for them", n)
 			case f.tcp.stamped && f.tcp.stamp == h.sentStamp && f.time-h.time >= leastTCP:
-				a.report(doubtful, nil, f.number, "repeats %d bytes %v after packet %d, with the same timestamp: a copy", n, since(f.time-h.time), h.number)
+				a.report(doubtful, nil, f.number, "repeats %d bytes %v after packet %d, with the same timestamp: a copy", n,
+					since(f.time-h.time), h.number)
 			}
 		}
 		return
@@ -416,7 +420,7 @@ func (a *analysis) bytes(s *stream, side int, f *frame) {
 	}
 }
 
-// keep keeps a segment behind a gap, if there is room.
+// keep keeps an out-of-order segment if there is room.
 func (a *analysis) keep(h *half, f *frame, seq uint32) {
 	if h.held+len(f.payload) > maxEarly || a.buffered+len(f.payload) > maxBuffered || len(h.early) > 1<<10 || f.cut {
 		if h.phase != unfollowed {
@@ -435,7 +439,7 @@ func (a *analysis) keep(h *half, f *frame, seq uint32) {
 	a.buffered += len(f.payload)
 }
 
-// deliver takes the next bytes of a direction.
+// deliver analyses the next bytes of a direction.
 func (a *analysis) deliver(s *stream, side int, b []byte) {
 	h := &s.half[side]
 	h.stats.Bytes += uint64(len(b))
@@ -453,12 +457,13 @@ func (a *analysis) deliver(s *stream, side int, b []byte) {
 	}
 }
 
-// endStream says what a TCP connection leaves open, and forgets it.
+// endStream reports what a TCP connection leaves open, and removes it.
 func (a *analysis) endStream(s *stream) {
 	for side := range s.half {
 		h := &s.half[side]
 		if len(h.early) > 0 {
-			a.report(wrong, nil, h.early[0].number, "%d bytes are missing before packet %d, from sequence number %d on, and do not come", a.hole(h), h.early[0].number, h.next)
+			a.report(wrong, nil, h.early[0].number, "%d bytes are missing before packet %d, from sequence number %d on, and do not come",
+				a.hole(h), h.early[0].number, h.next)
 		}
 		for len(h.early) > 0 {
 			a.drop(h)
@@ -470,7 +475,7 @@ func (a *analysis) endStream(s *stream) {
 	delete(a.streams, s.streamKey)
 }
 
-// makeStreamRoom forgets a quarter of the TCP connections: those that were silent longest.
+// makeStreamRoom evicts the quarter of the TCP connections that were idle longest.
 func (a *analysis) makeStreamRoom() {
 	all := a.sortedStreams()
 	slices.SortStableFunc(all, func(x, y *stream) int { return int(min(max(x.last-y.last, -1), 1)) })

@@ -6,17 +6,18 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
 
-// A capture of a sender's own interface, or of a TAP or veth, has superframes: several datagrams of one size, but for the last, in
-// one frame that an interface is to cut (UDP segmentation offload). Nothing in the frame says how long a datagram is, but the ICRC
-// of the first one does: it is right for one length only.
+// A capture of a sender's own interface, or of a TAP or veth, has superframes (UDP segmentation
+// offload): one frame with several datagrams of the same size, except for the last. The frame does
+// not give the size. The ICRC of the first datagram does: it is right for one length only.
 
 const (
-	// leastPacket and mostPacket bound what a RoCE packet has behind the UDP header, in bytes.
+	// leastPacket and mostPacket bound the UDP payload of a RoCE packet in bytes.
 	leastPacket = wire.BTHLen + wire.ICRCLen
 	mostPacket  = wire.MaxHeaderLen + 4096 + wire.ICRCLen
 )
 
-// superframe looks at each packet of a superframe but the last, which it makes the frame. It returns false if the frame is none.
+// superframe analyses each packet of a superframe except the last, which it stores in the frame. It
+// returns false if the frame is not a superframe.
 func (a *analysis) superframe(f *frame) bool {
 	n := a.segmentLength(f)
 	if n == 0 {
@@ -40,13 +41,14 @@ func (a *analysis) superframe(f *frame) bool {
 		a.roce(f)
 		a.out.packet(a, &a.ev)
 		findings := a.ev.findings[:0]
-		a.ev = event{number: f.number, time: f.time, src: f.src, dst: f.dst, sport: f.srcPort, dport: f.dstPort, shown: true, roce: true, findings: findings}
+		a.ev = event{number: f.number, time: f.time, src: f.src, dst: f.dst, sport: f.srcPort, dport: f.dstPort, shown: true, roce: true,
+			findings: findings}
 		a.copied = false
 	}
 }
 
-// cutSuperframe looks at the packets of a superframe that the capture does not have to its end, as far as each is there whole. It
-// returns false if the frame is none, as far as can be told.
+// cutSuperframe analyses the complete packets of a truncated superframe. It returns false if the
+// frame is not known to be a superframe.
 func (a *analysis) cutSuperframe(f *frame) bool {
 	if f.header == nil {
 		return false
@@ -56,7 +58,8 @@ func (a *analysis) cutSuperframe(f *frame) bool {
 		return false
 	}
 	if a.counts.Cut++; a.counts.Cut == 1 {
-		a.report(note, nil, f.number, "a frame of several packets, of which the capture does not have all: what is missing from now on is DOUBTFUL")
+		a.report(note, nil, f.number,
+			"a frame of several packets, of which the capture does not have all: what is missing from now on is DOUBTFUL")
 	}
 	if n == 0 || len(f.payload) < n {
 		a.counts.Superframes++
@@ -69,16 +72,17 @@ func (a *analysis) cutSuperframe(f *frame) bool {
 	return true
 }
 
-// endless says whether a packet is not its message's last and has as much payload as a path MTU allows, so that it is a single one.
+// endless reports whether a packet is not the last of its message and its payload is a full path
+// MTU, so that it is a single packet.
 func endless(p *wire.Packet) bool {
 	info, n := p.Opcode.Info(), len(p.Payload)
 	return info.HasPayload() && !info.Last() && isMTU(n)
 }
 
-// isMTU says whether a path MTU may be n bytes.
+// isMTU reports whether a path MTU may be n bytes.
 func isMTU(n int) bool { return n >= 256 && n <= 4096 && n&(n-1) == 0 }
 
-// segmentLength is how long the packets of a superframe are; 0: it is none.
+// segmentLength returns the length of the packets of a superframe, or 0 if the frame is not one.
 func (a *analysis) segmentLength(f *frame) int {
 	if f.v1 || f.length < 2*leastPacket {
 		return 0
@@ -99,18 +103,20 @@ func (a *analysis) segmentLength(f *frame) int {
 	return 0
 }
 
-// fits says whether the ICRC is right of the first n bytes as a packet.
+// fits reports whether the ICRC is right for the first n bytes as a packet.
 func (a *analysis) fits(f *frame, n int) bool {
 	return n >= leastPacket && wire.CheckICRC(a.headerOf(f.header, f.id, n), f.payload[:n])
 }
 
-// counting says whether the packets of a superframe count on in the IPv4 identification. Linux's do.
+// counting reports whether the packets of a superframe increment the IPv4 identification, as
+// Linux's do.
 func (a *analysis) counting(f *frame, n int) bool {
 	b := f.payload[n:min(2*n, len(f.payload))]
 	return len(b) < leastPacket || !wire.CheckICRC(a.headerOf(f.header, f.id, len(b)), b)
 }
 
-// headerOf is the IP and UDP header of a packet of n bytes that was cut from a superframe. It is valid until the next call.
+// headerOf returns the IP and UDP headers of a packet of n bytes of a superframe. They are valid
+// until the next call.
 func (a *analysis) headerOf(header []byte, id uint16, n int) []byte {
 	h := a.header[:copy(a.header[:], header)]
 	if h[0]>>4 == 4 {

@@ -11,7 +11,7 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
 
-// joined is packets of one size, but for the last, as one frame that an interface is to cut.
+// joined returns packets of the same size, except for the last, as one superframe.
 func joined(packets []record) record {
 	const headers = 14 + 20 + 8
 	first := packets[0]
@@ -28,7 +28,7 @@ func joined(packets []record) record {
 	return first
 }
 
-// TestSuperframe: a frame of several packets is looked at as these, and one of them that is damaged is found.
+// TestSuperframe: each packet of a superframe is analysed, and a damaged one is found.
 func TestSuperframe(t *testing.T) {
 	c := &rc{t: t}
 	for i := range uint32(3) {
@@ -51,7 +51,7 @@ func TestSuperframe(t *testing.T) {
 	}
 }
 
-// TestReordered: packets that the network has given another order are named, and wrong only if that is asked for.
+// TestReordered: reordered packets are reported, and are wrong only with --in-order.
 func TestReordered(t *testing.T) {
 	const us = time.Microsecond
 	for name, packets := range map[string]func(c *rc){
@@ -76,7 +76,8 @@ func TestReordered(t *testing.T) {
 		c := &rc{t: t}
 		packets(c)
 		a, out := traced(t, new(Command), c.packets)
-		if a.counts.Wrong+a.counts.Doubtful != 0 || a.counts.Reordered != 1 || !strings.Contains(out, "NOTE packet") || !strings.Contains(out, "reordered: ") {
+		if a.counts.Wrong+a.counts.Doubtful != 0 || a.counts.Reordered != 1 || !strings.Contains(out, "NOTE packet") ||
+			!strings.Contains(out, "reordered: ") {
 			t.Errorf("%s: %+v\n%s", name, a.counts, out)
 		}
 		if a, out = traced(t, &Command{Order: true}, c.packets); a.counts.Wrong != 1 {
@@ -85,11 +86,13 @@ func TestReordered(t *testing.T) {
 	}
 }
 
-// TestCutSuperframe: of a superframe that the capture cuts, the packets that are there whole are looked at; it is not taken for one.
+// TestCutSuperframe: the complete packets of a truncated superframe are analysed, and it is not
+// taken for a single packet.
 func TestCutSuperframe(t *testing.T) {
 	c := &rc{t: t}
 	for i := range uint32(5) {
-		c.request(0, 5+i, []wire.Opcode{wire.RCSendFirst, wire.RCSendMiddle, wire.RCSendMiddle, wire.RCSendMiddle, wire.RCSendLast}[i], 1024)
+		c.request(0, 5+i, []wire.Opcode{wire.RCSendFirst, wire.RCSendMiddle, wire.RCSendMiddle, wire.RCSendMiddle, wire.RCSendLast}[i],
+			1024)
 	}
 	c.answer(10*time.Microsecond, 9, wire.AckUnlimited, 1)
 	c.request(time.Microsecond, 10, wire.RCSendOnly, 1024)
@@ -106,14 +109,15 @@ func TestCutSuperframe(t *testing.T) {
 			t.Errorf("%d bytes: %+v\n%s", test.captured, a.counts, out)
 		}
 	}
-	// A single packet that is cut stays one.
+	// A truncated single packet is not taken for a superframe.
 	for _, captured := range []int{80, 500, 1000} {
 		packets := slices.Clone(c.packets)
 		for i := range packets {
 			n := min(captured, len(packets[i].data))
 			packets[i].data, packets[i].info.CaptureLength = packets[i].data[:n], n
 		}
-		if a, out := traced(t, new(Command), packets); a.counts.Wrong+a.counts.Doubtful+a.counts.Superframes != 0 || strings.Count(out, "RC SEND") != 6 {
+		if a, out := traced(t, new(Command), packets); a.counts.Wrong+a.counts.Doubtful+a.counts.Superframes != 0 ||
+			strings.Count(out, "RC SEND") != 6 {
 			t.Errorf("cut at %d: %+v\n%s", captured, a.counts, out)
 		}
 	}

@@ -1,4 +1,5 @@
-// Package trace is softrnic trace: it follows the RDMA connections of a capture, RoCE's and iWARP's, and says what is wrong with them.
+// Package trace is softrnic trace: it follows the RoCE and iWARP connections of a capture and
+// reports errors.
 package trace
 
 import (
@@ -33,15 +34,19 @@ type Command struct {
 //go:embed uncovered.txt
 var uncovered string
 
-// Help implements kong's interface for what --help says beyond the flags.
+// Help implements kong.HelpProvider.
 func (*Command) Help() string {
-	return "Every packet has a line: addresses, QPs, PSN, operation, its message and its place in that, what it answers, and how long that took. " +
-		"WRONG are packets that contradict a checksum, the protocol or each other, and packets that must have been there and are not in the capture: " +
-		"the exit status is 1. DOUBTFUL is what is right and yet another pattern than the sender's other packets have, as when one is missing. " +
-		"A NOTE says that a packet was reordered, as networks do.\n\n" + strings.ReplaceAll(uncovered, "\n- ", "\n\n- ") // each a paragraph: otherwise they run together
+	return "Every packet has a line: addresses, QPs, PSN, operation, its message and its place in that, what it answers, and how long " +
+		"that took. " +
+		"WRONG are packets that contradict a checksum, the protocol or each other, and packets that must have been there and are not " +
+		"in the capture: " +
+		"the exit status is 1. DOUBTFUL is what is right and yet another pattern than the sender's other packets have, as when one is " +
+		"missing. " +
+		"A NOTE says that a packet was reordered, as networks " +
+		"do.\n\n" + strings.ReplaceAll(uncovered, "\n- ", "\n\n- ") // one paragraph each
 }
 
-// Run prints the packets, what is wrong, and statistics.
+// Run prints the packets, findings and statistics.
 func (c *Command) Run(ctx context.Context, e *cli.Env) error {
 	if (c.File == "") == (c.Link == nil) {
 		return cli.Usagef("give a file, or --link")
@@ -84,7 +89,7 @@ func (c *Command) Run(ctx context.Context, e *cli.Env) error {
 	return nil
 }
 
-// trace follows a source to its end and prints what it finds.
+// trace analyses a source to its end and prints the results.
 func (c *Command) trace(ctx context.Context, src source, w io.Writer, name string) (*analysis, error) {
 	p := &printer{out: bufio.NewWriterSize(w, 1<<16), packets: !c.Errors && !c.Stats, json: c.JSON,
 		filter: filter{qps: c.QP, from: int64(c.From), to: int64(c.To)}}

@@ -15,7 +15,7 @@ import (
 	"github.com/gopacket/gopacket/pcapgo"
 )
 
-// captured are the project's captures of what kernels said to each other, by the names of their files.
+// captured returns the project's captures between kernels, by file name.
 func captured(t testing.TB) map[string][]byte {
 	t.Helper()
 	all := map[string][]byte{}
@@ -49,7 +49,7 @@ type record struct {
 	data []byte
 }
 
-// records are the packets of a capture, which is of Ethernet.
+// records returns the packets of an Ethernet capture.
 func records(t testing.TB, capture []byte) (all []record) {
 	t.Helper()
 	src, err := open(bytes.NewReader(capture))
@@ -68,7 +68,7 @@ func records(t testing.TB, capture []byte) (all []record) {
 	}
 }
 
-// sequence is a source of packets that are there.
+// sequence is a source of given packets.
 type sequence struct {
 	records []record
 	link    layers.LinkType
@@ -94,13 +94,14 @@ func traced(t testing.TB, c *Command, packets []record) (*analysis, string) {
 	return a, out.String()
 }
 
-// TestCapturesAreRight: nothing is wrong in what kernels sent each other, nor does it look so, and each packet is followed.
+// TestCapturesAreRight: captures between kernels have no findings, and each packet is analysed.
 func TestCapturesAreRight(t *testing.T) {
 	roce, iwarp := 0, 0
 	for name, capture := range captured(t) {
 		a, out := traced(t, &Command{}, records(t, capture))
 		c := a.counts
-		if c.Wrong != 0 || c.Doubtful != 0 || c.Unchecked != 0 || c.Packets != c.RoCE+c.IWARP+c.TCP || !strings.Contains(out, "nothing is wrong\n") {
+		if c.Wrong != 0 || c.Doubtful != 0 || c.Unchecked != 0 || c.Packets != c.RoCE+c.IWARP+c.TCP ||
+			!strings.Contains(out, "nothing is wrong\n") {
 			t.Errorf("%s: %+v\n%s", name, c, out)
 		}
 		if strings.Contains(out, "does not have") || strings.Contains(out, "not followed") {
@@ -116,7 +117,8 @@ func TestCapturesAreRight(t *testing.T) {
 	}
 }
 
-// TestFormats: the same packets are read from pcap of either byte order and resolution, from pcapng, and compressed.
+// TestFormats: the same packets are read from pcap of either byte order and resolution, from
+// pcapng, and from compressed files.
 func TestFormats(t *testing.T) {
 	packets := records(t, captured(t)["wire/rc-send"])
 	_, want := traced(t, &Command{}, packets)
@@ -148,7 +150,8 @@ func TestFormats(t *testing.T) {
 	if _, err := z.Write(ng.Bytes()); err != nil || z.Close() != nil {
 		t.Fatal(err)
 	}
-	for name, b := range map[string][]byte{"microseconds": micro.Bytes(), "nanoseconds": nano.Bytes(), "pcapng": ng.Bytes(), "gzip": zipped.Bytes()} {
+	for name, b := range map[string][]byte{"microseconds": micro.Bytes(), "nanoseconds": nano.Bytes(), "pcapng": ng.Bytes(),
+		"gzip": zipped.Bytes()} {
 		src, err := open(bytes.NewReader(b))
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -161,7 +164,8 @@ func TestFormats(t *testing.T) {
 	}
 }
 
-// TestHostileRecord: what a header claims is not allocated, and a capture that ends in the middle of a packet is an error.
+// TestHostileRecord: memory is not allocated by a header's length alone, and a truncated file is an
+// error.
 func TestHostileRecord(t *testing.T) {
 	var file bytes.Buffer
 	if err := pcapgo.NewWriter(&file).WriteFileHeader(0xffffffff, layers.LinkTypeEthernet); err != nil {
@@ -177,7 +181,8 @@ func TestHostileRecord(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err = new(Command).trace(context.Background(), src, io.Discard, name); err == nil || !strings.Contains(err.Error(), "after packet 0") {
+		if _, err = new(Command).trace(context.Background(), src, io.Discard, name); err == nil ||
+			!strings.Contains(err.Error(), "after packet 0") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
