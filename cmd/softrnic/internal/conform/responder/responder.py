@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The responder of softrnic conform for any RDMA device: hardware, rxe, siw, or SoftRNIC's own libibverbs.so.1.
+"""The responder of softrnic conform for any RDMA device: hardware, rxe, siw, or SoftRNIC's libibverbs.so.1.
 
 It needs pyverbs (Debian's python3-pyverbs) and, on the machine of the device:
 
@@ -54,13 +54,13 @@ STATES = {0: "RESET", 1: "INIT", 2: "RTR", 3: "RTS", 4: "SQD", 5: "SQE", 6: "ERR
 
 
 def gid_of(addr):
-    """The GID of an IP address."""
+    """Return the GID of an IP address."""
     a = ipaddress.ip_address(addr)
     return ipaddress.IPv6Address(b"\0" * 10 + b"\xff\xff" + a.packed) if a.version == 4 else a
 
 
 def gids(context):
-    """The RoCEv2 GIDs of port 1 by index."""
+    """Return the RoCEv2 GIDs of port 1 by index."""
     found = {}
     for entry in context.query_gid_table(256):
         gid = ipaddress.IPv6Address(entry.gid_str())
@@ -70,7 +70,7 @@ def gids(context):
 
 
 def is_iwarp(context):
-    """Whether a device's connections are TCP's, by the transport that sysfs has as its node type, RNIC."""
+    """Report whether a device is an RNIC (iWARP) by its node type in sysfs."""
     with open("/sys/class/infiniband/%s/node_type" % name_of(context)) as f:
         return f.read().startswith("4")
 
@@ -80,7 +80,7 @@ def name_of(context):
 
 
 def addresses(context):
-    """The IP addresses of port 1: none of an RNIC whose network interface is not this machine's, as SoftRNIC's own."""
+    """Return the IP addresses of port 1; none if an RNIC's interface is not this machine's, as with SoftRNIC."""
     if not is_iwarp(context):
         return [gid.ipv4_mapped or gid for gid in gids(context).values()]
     interface = interface_of(context)
@@ -97,7 +97,7 @@ SIOCGIFADDR = 0x8915
 
 
 def interface_of(context):
-    """The network interface of port 1 of an RNIC, whose GID begins with its MAC address, or nothing."""
+    """Return the interface of port 1 of an RNIC, whose GID begins with its MAC address; empty if none."""
     with open("/sys/class/infiniband/%s/ports/1/gids/0" % name_of(context)) as f:
         mac = bytes.fromhex(f.read().strip().replace(":", ""))[:6]
     for interface in os.listdir("/sys/class/net"):
@@ -108,7 +108,7 @@ def interface_of(context):
 
 
 class ConnParam(ctypes.Structure):
-    """struct rdma_conn_param of librdmacm; pyverbs' has no private data."""
+    """struct rdma_conn_param of librdmacm. That of pyverbs lacks private data."""
     _fields_ = [("data", ctypes.c_void_p), ("data_len", ctypes.c_uint8), ("responder_resources", ctypes.c_uint8), ("initiator_depth", ctypes.c_uint8),
                 ("flow_control", ctypes.c_uint8), ("retry_count", ctypes.c_uint8), ("rnr_retry_count", ctypes.c_uint8), ("srq", ctypes.c_uint8),
                 ("qp_num", ctypes.c_uint32)]
@@ -141,7 +141,7 @@ def sockaddr(addr):
 
 
 class Connection:
-    """What rdma_cm has of a pair."""
+    """The rdma_cm state of a pair."""
 
     def __init__(self, pair):
         self.pair, self.ids, self.current = pair, [], None
@@ -189,7 +189,7 @@ class Connection:
                          0, 7, 7, 0, self.pair.qp.qp_num)
 
     def event(self, wait):
-        """The next event as the tester is told it, or nothing."""
+        """Return the next event as a reply to the tester; empty if there is none."""
         if not select.select([self.channel[0]], [], [], wait)[0]:
             return {}
         event = ctypes.POINTER(Event)()
@@ -222,7 +222,7 @@ class Connection:
         self.permit()
 
     def permit(self):
-        """Gives a QP that rdma_cm has moved the rights that it was to have. If the peer was quick, it has ended already."""
+        """Set the rights of a QP that rdma_cm has moved. A fast peer may already have ended the connection."""
         if self.pair.iwarp:
             attr = QPAttr()
             attr.qp_access_flags = self.pair.rights
@@ -236,7 +236,7 @@ class Connection:
         check(cm.rdma_reject(self.current, data, len(data)))
 
     def move(self, reads_in, reads_out):
-        """Moves the QP to RTR and RTS, as rdma_cm says."""
+        """Move the QP to RTR and RTS with the attributes of rdma_cm."""
         attr = self.attr(e.IBV_QPS_RTR)
         attr.max_dest_rd_atomic = reads_in
         self.pair.qp.modify(attr, e.IBV_QP_STATE | e.IBV_QP_AV | e.IBV_QP_PATH_MTU | e.IBV_QP_DEST_QPN | e.IBV_QP_RQ_PSN |
@@ -247,7 +247,7 @@ class Connection:
                             e.IBV_QP_MAX_QP_RD_ATOMIC)
 
     def attr(self, state):
-        """What rdma_init_qp_attr makes of struct ibv_qp_attr, whose fields are at these offsets wherever pointers have 64 bits."""
+        """Return the result of rdma_init_qp_attr. The offsets in struct ibv_qp_attr hold for 64-bit pointers."""
         raw, mask = ctypes.create_string_buffer(256), ctypes.c_int()
         struct.pack_into("=I", raw, 0, state)
         check(cm.rdma_init_qp_attr(self.current, raw, ctypes.byref(mask)))
@@ -264,7 +264,7 @@ class Connection:
 
 
 class Pair:
-    """A QP with a CQ and a region of its own."""
+    """A QP with its own CQ and region."""
 
     def __init__(self, context, pd, create):
         self.context, self.open, self.connection = context, [], None
@@ -305,7 +305,7 @@ class Pair:
             obj.close()
 
     def manage(self, op, r):
-        """Does what a request of rdma_cm's asks for."""
+        """Handle a request for rdma_cm."""
         c = r.get("cm") or {}
         if op in ("listen", "dial"):
             if self.connection:
@@ -360,7 +360,7 @@ class Pair:
         self.qp.modify(attr, mask)
 
     def place(self, offset, length):
-        """Where a part of the region is in memory."""
+        """Return the address of a part of the region."""
         if offset < 0 or length < 0 or offset + length > self.length:
             raise ValueError("offset %d, length %d: the region has %d bytes" % (offset, length, self.length))
         return len(GUARD) + offset
@@ -415,7 +415,7 @@ def completion(wc):
 
 
 class Session:
-    """What one connection has made."""
+    """The objects of one connection."""
 
     def __init__(self, context, token):
         self.context, self.token, self.pd, self.pairs, self.made = context, token, None, {}, 0
