@@ -8,7 +8,7 @@ import (
 )
 
 // event is a line of go test -json.
-type event struct{ Action, Package, Test string }
+type event struct{ Action, Package, Test, Output string }
 
 // eachEvent calls f with each event of go test -json.
 func eachEvent(r io.Reader, f func(event)) error {

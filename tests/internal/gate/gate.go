@@ -24,10 +24,13 @@ func System(t testing.TB) {
 	}
 }
 
+// OfLongRun is the reason with which Long skips a test.
+const OfLongRun = "a test that takes long: .ci/run long"
+
 // Long skips a test that belongs to the long run.
 func Long(t testing.TB) {
 	t.Helper()
 	if !InLong() {
-		t.Skip("a test that takes long: .ci/run long")
+		t.Skip(OfLongRun)
 	}
 }
