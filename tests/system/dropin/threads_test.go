@@ -133,9 +133,10 @@ func TestDestroyedTwice(t *testing.T) {
 	}
 }
 
-// TestExitAtOnce: a process whose threads are in any call exits with its status, and soon. So does one whose handler of a signal
-// calls exit in the middle of a call: the engine gets 2 s then, and 12 s otherwise, of which it gives peers 10. Over sockets, where calls enter the engine most, four
-// processes in ten waited for 12 s.
+// TestExitAtOnce: a process whose threads are in any call exits with its status, and soon. So does
+// one whose signal handler calls exit in the middle of a call. The process waits for the engine for
+// 2 s then, and for 12 s otherwise, of which the engine gives peers 10. Over sockets, where calls
+// enter the engine most, four processes in ten waited for 12 s.
 func TestExitAtOnce(t *testing.T) {
 	gate.System(t)
 	for _, test := range []struct {
