@@ -11,6 +11,7 @@ import (
 
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/clitest"
 	"github.com/softrnic/softrnic/stack/kernel/hub"
+	"github.com/softrnic/softrnic/stack/stacktest"
 )
 
 // TestMain runs softrnic hub if a node has started this program as a hub.
@@ -69,6 +70,7 @@ func TestShared(t *testing.T) {
 			}
 		}
 	}
+	stacktest.IPv6Loopback(t)
 	const six = " --link kernel:lo --addr ::1" // a single address: two processes need a hub
 	for _, c := range []struct{ server, says, client string }{
 		{"pingpong rc -c -n 50", "local address", "pingpong rc -c -n 50 ::1"},

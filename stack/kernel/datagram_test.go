@@ -15,6 +15,7 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/stack/kernel"
+	"github.com/softrnic/softrnic/stack/stacktest"
 )
 
 // got is a received datagram.
@@ -424,6 +425,7 @@ func TestPoll(t *testing.T) {
 
 // TestNIC checks the properties of the loopback.
 func TestNIC(t *testing.T) {
+	stacktest.IPv6Loopback(t)
 	h := must(kernel.New(kernel.Addr("127.0.0.1"), kernel.Addr("::1")))(t)
 	defer h.Close()
 	n := h.NICs()[0]

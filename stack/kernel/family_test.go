@@ -12,12 +12,14 @@ import (
 
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/stack/kernel"
+	"github.com/softrnic/softrnic/stack/stacktest"
 )
 
 // TestListenFamily checks that two listeners can share a port, one for each IP version, and that
 // each gets its own connections; a third listener for both is refused. A host without an address of
 // a version may still listen for it.
 func TestListenFamily(t *testing.T) {
+	stacktest.IPv6Loopback(t)
 	h, err := kernel.New(kernel.Interface("lo"), kernel.Addr("127.0.0.3"), kernel.Addr("::1"))
 	if errors.Is(err, syscall.EADDRNOTAVAIL) && os.Getenv("CI") == "" {
 		t.Skip("lo has no ::1")

@@ -19,6 +19,7 @@ import (
 
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/stack/kernel"
+	"github.com/softrnic/softrnic/stack/stacktest"
 )
 
 func must[T any](v T, err error) func(testing.TB) T {
@@ -35,6 +36,9 @@ func must[T any](v T, err error) func(testing.TB) T {
 // address.
 func newHost(t testing.TB, addr string) *kernel.Host {
 	t.Helper()
+	if addr == "::1" {
+		stacktest.IPv6Loopback(t)
+	}
 	h, err := kernel.New(kernel.Interface("lo"), kernel.Addr(addr))
 	for give := time.Now().Add(20 * time.Second); errors.Is(err, syscall.EADDRINUSE) && time.Now().Before(give); {
 		time.Sleep(50 * time.Millisecond)

@@ -25,6 +25,7 @@ import (
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/stack/kernel"
 	"github.com/softrnic/softrnic/stack/kernel/hub"
+	"github.com/softrnic/softrnic/stack/stacktest"
 )
 
 // The environment of processes that tests start: their role and their directory.
@@ -242,6 +243,9 @@ func (e *end) id() uint64  { return uint64(e.port.Numbers().CommIDs.Base) + 7 }
 func TestSharedAddress(t *testing.T) {
 	for _, addr := range []string{"127.31.0.1", "::1"} {
 		t.Run(addr, func(t *testing.T) {
+			if addr == "::1" {
+				stacktest.IPv6Loopback(t)
+			}
 			dir, s := directory(t), &starter{t: t}
 			a, b, c := join(t, dir, addr, s.start), join(t, dir, addr, s.start), join(t, dir, addr, s.start)
 			if s.n != 1 {

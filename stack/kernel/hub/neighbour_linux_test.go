@@ -13,6 +13,7 @@ import (
 
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/stack/kernel/hub"
+	"github.com/softrnic/softrnic/stack/stacktest"
 )
 
 // direct returns a path to a QP of another host.
@@ -51,6 +52,9 @@ func (e *end) on(p stack.Path, messages ...[]byte) {
 func TestRings(t *testing.T) {
 	for _, addrs := range [][2]string{{"127.31.0.10", "127.31.0.10"}, {"127.31.0.10", "127.31.0.11"}, {"::1", "::1"}} {
 		t.Run(addrs[0]+" to "+addrs[1], func(t *testing.T) {
+			if addrs[0] == "::1" {
+				stacktest.IPv6Loopback(t)
+			}
 			dir, s := directory(t), &starter{t: t}
 			a, b := join(t, dir, addrs[0], s.start), join(t, dir, addrs[1], s.start)
 			onA, onB := a.direct(addrs[0], addrs[1], b.qpn()), b.direct(addrs[1], addrs[0], a.qpn())
