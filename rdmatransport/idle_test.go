@@ -111,7 +111,7 @@ func TestIdleStreams(t *testing.T) {
 	const some = 60
 	n := stacktest.Size(some, some, 20_040) // ends
 	nodes := idlePair(t, inFrames)
-	before := runtime.NumGoroutine()
+	before := fewestGoroutines()
 	settled := func(when string) {
 		t.Helper()
 		for give := time.Now().Add(20 * time.Second); runtime.NumGoroutine() > before+n/10; time.Sleep(time.Millisecond) {
@@ -144,6 +144,18 @@ func TestIdleStreams(t *testing.T) {
 	for _, c := range conns {
 		noError(t, c.Close())
 	}
+}
+
+// fewestGoroutines is the number of goroutines when those of earlier tests have ended.
+func fewestGoroutines() int {
+	n := runtime.NumGoroutine()
+	for same := 0; same < 5; same++ {
+		time.Sleep(20 * time.Millisecond)
+		if now := runtime.NumGoroutine(); now != n {
+			n, same = now, 0
+		}
+	}
+	return n
 }
 
 // memory is the memory in use: heap and stacks.
