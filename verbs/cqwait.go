@@ -53,7 +53,7 @@ func (cq *CQ) Wait(ctx context.Context, wcs []WC) (int, error) {
 	var failed error
 	n, err = wakeup.Wait(ctx, notifier, func() (n int, ok, more bool) {
 		if n, failed = cq.Poll(wcs); n > 0 || failed != nil {
-			return n, true, true // other waiters check for themselves
+			return n, true, cq.pollReady.Load() != 0 // more completions, or an error for all waiters
 		}
 		cq.dev.prov.EndProgress()
 		return 0, false, false
