@@ -77,8 +77,8 @@ func TestConnectDuringFlood(t *testing.T) {
 	}
 }
 
-// BenchmarkConnectDuringFlood is TestConnectDuringFlood in real time, after 10 s of the flood. It reports how many REQs a
-// second there were, and how long the slowest of four connects took.
+// BenchmarkConnectDuringFlood is TestConnectDuringFlood in real time, after 10 s of the flood. It
+// reports how many REQs a second there were, and how long the slowest of four connects took.
 func BenchmarkConnectDuringFlood(b *testing.B) {
 	for range b.N {
 		f := connectDuringFlood(b, [4]byte{172, 16, 0, 0}, 10*time.Second)

@@ -173,8 +173,8 @@ func TestKilledAtOnce(t *testing.T) {
 	})
 }
 
-// ends calls f with many processes that end in a way of testdata/stress.c, one after the other, over a link of
-// stressed. Then another works, and leaves no file.
+// ends calls f with many processes that end in a way of testdata/stress.c, one after the other,
+// over a link of stressed. Then another works, and leaves no file.
 func ends(t *testing.T, how string, link, system, long int, f func(t *testing.T, cmd *exec.Cmd, r *rand.Rand)) {
 	t.Helper()
 	program := compile(t, "stress")
