@@ -8,11 +8,11 @@ import (
 	"testing"
 	"time"
 
+	roce "github.com/softrnic/softrnic/internal/rdmatransport/wire"
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/rdmatransport"
 	config "github.com/softrnic/softrnic/rdmatransport/roce"
-	roce "github.com/softrnic/softrnic/rdmatransport/roce/wire"
 	"github.com/softrnic/softrnic/verbs"
 )
 

@@ -18,19 +18,27 @@ import (
 
 const module = "github.com/softrnic/softrnic"
 
-// mayImport says which top-level directories the packages below each one may import; cmd and tests anything.
+// mayImport lists the layers that the packages of each layer may import; cmd and tests may import anything. Packages of a
+// layer are below the directory of its name and, if applications must not see them, below internal.
 var mayImport = map[string][]string{
-	"link":          {"link"},
-	"stack":         {"stack", "link"},
-	"verbs":         {"verbs"},
-	"rdmatransport": {"rdmatransport", "verbs", "stack"},
+	"idle":          {},
+	"link":          {"link", "idle"},
+	"stack":         {"stack", "link", "idle"},
+	"verbs":         {"verbs", "idle"},
+	"rdmatransport": {"rdmatransport", "verbs", "stack", "idle"},
+}
+
+// layer returns the layer of a package, given its path from the module's root.
+func layer(name string) string {
+	top, _, _ := strings.Cut(strings.TrimPrefix(name, "internal/"), "/")
+	return top
 }
 
 // gVisor is what only package netstack is made of; the tests below these directories compare with it.
 const gVisor = "gvisor.dev/gvisor"
 
 var (
-	gVisorUsers   = []string{"stack/netstack", "link/linktest"}
+	gVisorUsers   = []string{"stack/netstack", "internal/link/linktest"}
 	gVisorTesters = []string{"stack", "link", "tests"}
 )
 
@@ -44,8 +52,7 @@ type pkg struct {
 }
 
 func (p *pkg) top() string {
-	top, _, _ := strings.Cut(strings.TrimPrefix(p.ImportPath, module+"/"), "/")
-	return top
+	return layer(strings.TrimPrefix(p.ImportPath, module+"/"))
 }
 
 func modulePackages(t *testing.T) (all []pkg) {
@@ -74,7 +81,7 @@ func TestImports(t *testing.T) {
 		allowed, limited := mayImport[p.top()]
 		for _, i := range p.Imports { // tests may also import what they need for a peer
 			if own, ok := strings.CutPrefix(i, module+"/"); ok && limited {
-				if top, _, _ := strings.Cut(own, "/"); !slices.Contains(allowed, top) {
+				if !slices.Contains(allowed, layer(own)) {
 					t.Errorf("%s imports %s: packages in %s may import %v", p.ImportPath, i, p.top(), allowed)
 				}
 			}
@@ -116,7 +123,7 @@ func TestTopLevel(t *testing.T) {
 		t.Fatal(err)
 	}
 	known := []string{"go.mod", "go.sum", "README.md", "LICENSE", "ARCHITECTURE.md", "CONTRIBUTING.md", "PROTOCOL.md", "SECURITY.md", "CHANGELOG.md",
-		"link", "stack", "rdmatransport", "verbs", "cmd", "tests"}
+		"link", "stack", "rdmatransport", "verbs", "internal", "cmd", "tests"}
 	for _, e := range entries {
 		// What the README's go build leaves there is no source.
 		name := e.Name()

@@ -205,7 +205,7 @@ static inline __attribute__((always_inline)) int nothing_to_poll(struct cq *q)
 // One in POLLS_PER_YIELD empty polls that entered the engine yields the processor to another
 // thread, of the peer or the engine. After YIELDING such polls, a millisecond or more after the
 // last completion, polls no longer yield. One sleeps now and then, even if the engine does not: see
-// package link/idle.
+// package internal/idle.
 #define POLLS_PER_YIELD 8
 #define YIELDING 8192 // polls that enter the engine
 

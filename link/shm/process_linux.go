@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/softrnic/softrnic/link/ring"
+	"github.com/softrnic/softrnic/internal/link/ring"
 )
 
 // Limits for one other process: its connections, as it may have several links, and the bytes that

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/softrnic/softrnic/stack/kernel/internal/rxsocket"
+	"github.com/softrnic/softrnic/internal/stack/rxsocket"
 )
 
 // outConn is a socket for sending.

@@ -13,8 +13,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/softrnic/softrnic/internal/stack/rxsocket"
 	"github.com/softrnic/softrnic/stack"
-	"github.com/softrnic/softrnic/stack/kernel/internal/rxsocket"
 )
 
 // nic is the host's interface.

@@ -5,8 +5,8 @@ import (
 	"log/slog"
 	"net/netip"
 
+	"github.com/softrnic/softrnic/internal/stack/hub"
 	"github.com/softrnic/softrnic/stack"
-	"github.com/softrnic/softrnic/stack/kernel/hub"
 )
 
 // Sharing configures how a host shares its addresses. The zero Sharing needs a running hub.

@@ -61,7 +61,7 @@ var mutations = []mutation{
 	{"an error of the LLP raises an event", "rdmatransport/internal/iwarp/receiver.go", "\t\tq.h.Event(asyncEvent(err))\n", "\t\t_ = asyncEvent\n", "rdmatransport/internal/iwarp/...", ""},
 	{"a capture that has failed is not written on", "link/capture/capture.go", "if l.err != nil || l.closed {\n\t\t\treturn", "if l.closed {\n\t\t\treturn", "link/capture", ""},
 	{"a checksum begins behind the Ethernet header", "link/internal/vnet/header.go", "f.ChecksumStart < link.EthernetHeaderLen || ", "", "link/internal/vnet", ""},
-	{"clients of a hub that was killed start the next", "stack/kernel/hub/client_linux.go", "\t\t\tstarted, err = c.start()\n", "\t\t\tstarted, err = nil, nil\n", "stack/kernel/hub", "TestKilledHub"},
+	{"clients of a hub that was killed start the next", "internal/stack/hub/client_linux.go", "\t\t\tstarted, err = c.start()\n", "\t\t\tstarted, err = nil, nil\n", "internal/stack/hub", "TestKilledHub"},
 	{"a Terminate message waits for room", iwarp + "sender.go", "\t\t\tq.finish()\n\t\t\treturn\n", "\t\t\treturn\n", "rdmatransport/internal/iwarp", "TestNothingAfterTerminate"},
 	{"a stream that refuses what was gathered is lost", iwarp + "output.go", "if _, err := q.sendCoalesced(); err != nil {", "if _, err := q.sendCoalesced(); err != nil && false {", "rdmatransport/internal/iwarp", "TestStreamLost"},
 	{"a READ that siw blames is found by its memory", iwarp + "terminate.go", "wr.Opcode == verbs.RDMARead && wr.RKey", "false && wr.RKey", "rdmatransport/internal/iwarp", "TestTerminateReceived"},
@@ -73,9 +73,9 @@ var mutations = []mutation{
 	{"serve sets up MPA as it is told: client-server", "cmd/internal/node/node.go", "m.NoPeerToPeer = true", "m.NoPeerToPeer = false", "cmd/softrnic/internal/conform", "TestSetUps"},
 	{"what the dead have claimed is removed", "link/shm/segment_linux.go", "\t\t\tremoveStaleClaim(s.config.dir, path)\n", "", "link/shm", "TestKilled"},
 	{"a lost connection is reported after one half has ended", "verbs/rsocket/progress.go", "c.writeShut && c.peerShut:", "c.writeShut || c.peerShut:", "rdmatransport/internal/iwarp", "TestSocketMatrix"},
-	{"the hub speaks for clients that were killed", "stack/kernel/hub/relay_linux.go", "\tr.classifier.Died(n)\n", "", "stack/kernel/hub", "TestSuccessorIsPatient"},
-	{"the hub closes what a client that was killed had", "stack/kernel/hub/serve_linux.go", "\t\t_ = conn.Close()\n\t\ts.mu.Lock()\n\t\tdefer s.mu.Unlock()\n\t\tdelete(s.conns, conn)\n", "", "stack/kernel/hub", "TestKilledClients"},
-	{"a service is one client's", "stack/kernel/hub/relay_linux.go", "case o.uses > 0 && overlap(o.Service, s):", "case false && overlap(o.Service, s):", "stack/kernel/hub", "TestSharedAddress"},
+	{"the hub speaks for clients that were killed", "internal/stack/hub/relay_linux.go", "\tr.classifier.Died(n)\n", "", "internal/stack/hub", "TestSuccessorIsPatient"},
+	{"the hub closes what a client that was killed had", "internal/stack/hub/serve_linux.go", "\t\t_ = conn.Close()\n\t\ts.mu.Lock()\n\t\tdefer s.mu.Unlock()\n\t\tdelete(s.conns, conn)\n", "", "internal/stack/hub", "TestKilledClients"},
+	{"a service is one client's", "internal/stack/hub/relay_linux.go", "case o.uses > 0 && overlap(o.Service, s):", "case false && overlap(o.Service, s):", "internal/stack/hub", "TestSharedAddress"},
 	{"a checksum ends within the frame", "link/internal/vnet/header.go", "|| int(f.ChecksumStart)+int(f.ChecksumOffset)+2 > len(data)", "", "link/internal/vnet", ""},
 }
 

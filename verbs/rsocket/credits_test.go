@@ -6,7 +6,7 @@ import (
 	"io"
 	"testing"
 
-	"github.com/softrnic/softrnic/stack/stacktest"
+	"github.com/softrnic/softrnic/internal/stack/stacktest"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rsocket"
 )

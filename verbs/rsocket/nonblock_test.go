@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/softrnic/softrnic/stack/stacktest"
+	"github.com/softrnic/softrnic/internal/stack/stacktest"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rsocket"
 )

@@ -18,7 +18,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/softrnic/softrnic/stack/stacktest"
+	"github.com/softrnic/softrnic/internal/stack/stacktest"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rsocket"
 )

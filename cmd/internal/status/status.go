@@ -17,7 +17,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/softrnic/softrnic/link/userdir"
+	"github.com/softrnic/softrnic/internal/link/userdir"
 	"github.com/softrnic/softrnic/verbs"
 )
 

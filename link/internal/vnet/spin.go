@@ -5,8 +5,8 @@ package vnet
 import (
 	"time"
 
+	"github.com/softrnic/softrnic/internal/idle"
 	"github.com/softrnic/softrnic/link"
-	"github.com/softrnic/softrnic/link/idle"
 )
 
 // spin decides what the link's goroutine does after a read that found nothing: yield to other

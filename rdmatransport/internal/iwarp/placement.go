@@ -7,9 +7,9 @@ import (
 	"encoding/binary"
 	"errors"
 
+	"github.com/softrnic/softrnic/internal/rdmatransport/ddp"
+	"github.com/softrnic/softrnic/internal/rdmatransport/rdmap"
 	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
-	"github.com/softrnic/softrnic/rdmatransport/iwarp/ddp"
-	"github.com/softrnic/softrnic/rdmatransport/iwarp/rdmap"
 	"github.com/softrnic/softrnic/verbs"
 )
 

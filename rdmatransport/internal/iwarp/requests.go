@@ -3,9 +3,9 @@ package iwarp
 // Send path: each kind of work request is sent, and completed.
 
 import (
+	"github.com/softrnic/softrnic/internal/rdmatransport/ddp"
+	"github.com/softrnic/softrnic/internal/rdmatransport/rdmap"
 	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
-	"github.com/softrnic/softrnic/rdmatransport/iwarp/ddp"
-	"github.com/softrnic/softrnic/rdmatransport/iwarp/rdmap"
 	"github.com/softrnic/softrnic/verbs"
 )
 

@@ -3,8 +3,8 @@ package iwarp
 // Set-up, peer-to-peer mode: the message that allows the responder to send.
 
 import (
-	"github.com/softrnic/softrnic/rdmatransport/iwarp/ddp"
-	"github.com/softrnic/softrnic/rdmatransport/iwarp/rdmap"
+	"github.com/softrnic/softrnic/internal/rdmatransport/ddp"
+	"github.com/softrnic/softrnic/internal/rdmatransport/rdmap"
 )
 
 // sendRTR sends the ready-to-receive message, for which the responder waits before it sends (RFC

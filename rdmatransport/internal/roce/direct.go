@@ -21,10 +21,10 @@ import (
 	"sync"
 	"unsafe"
 
+	"github.com/softrnic/softrnic/internal/rdmatransport/prefetch"
+	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
 	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
-	"github.com/softrnic/softrnic/rdmatransport/internal/prefetch"
 	"github.com/softrnic/softrnic/rdmatransport/internal/roce/send"
-	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/verbs"
 )

@@ -4,13 +4,13 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/softrnic/softrnic/internal/rdmatransport/mad"
+	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
 	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
 	engine "github.com/softrnic/softrnic/rdmatransport/internal/roce"
 	"github.com/softrnic/softrnic/rdmatransport/internal/roce/cm"
 	"github.com/softrnic/softrnic/rdmatransport/internal/timers"
 	"github.com/softrnic/softrnic/rdmatransport/roce"
-	"github.com/softrnic/softrnic/rdmatransport/roce/cm/mad"
-	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 	"github.com/softrnic/softrnic/stack"
 )
 

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
 	"github.com/softrnic/softrnic/rdmatransport/internal/roce/receive"
 	"github.com/softrnic/softrnic/rdmatransport/internal/roce/send"
-	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 	"github.com/softrnic/softrnic/verbs"
 )
 

@@ -4,8 +4,8 @@ package roce
 // one that received the acknowledgement that opened the window. (IBTA Vol 1 §9.7.3, §9.7.5)
 
 import (
+	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
 	"github.com/softrnic/softrnic/rdmatransport/internal/roce/send"
-	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 	"github.com/softrnic/softrnic/verbs"
 )
 

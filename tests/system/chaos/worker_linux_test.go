@@ -16,11 +16,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/softrnic/softrnic/internal/stack/hub"
 	"github.com/softrnic/softrnic/link/shm"
 	"github.com/softrnic/softrnic/rdmatransport"
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/stack/kernel"
-	"github.com/softrnic/softrnic/stack/kernel/hub"
 	"github.com/softrnic/softrnic/stack/netstack"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"

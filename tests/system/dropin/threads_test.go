@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/softrnic/softrnic/stack/stacktest"
+	"github.com/softrnic/softrnic/internal/stack/stacktest"
 	"github.com/softrnic/softrnic/tests/internal/gate"
 )
 

@@ -8,8 +8,8 @@ import (
 	"os"
 	"testing"
 
-	"github.com/softrnic/softrnic/link/linktest"
-	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
+	"github.com/softrnic/softrnic/internal/link/linktest"
+	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
 )
 
 // lost tells whether a ping-pong that did not end, over a service that repeats nothing, waits for a message that was lost beyond

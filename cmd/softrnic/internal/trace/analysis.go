@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
+	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
 )
 
 // counts has the counts of a capture.

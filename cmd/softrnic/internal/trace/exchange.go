@@ -7,8 +7,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/softrnic/softrnic/rdmatransport/roce/cm/mad"
-	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
+	"github.com/softrnic/softrnic/internal/rdmatransport/mad"
+	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
 )
 
 // maxExchanges is the most communication IDs that are kept.

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/softrnic/softrnic/rdmatransport/iwarp/mpa"
+	"github.com/softrnic/softrnic/internal/rdmatransport/mpa"
 )
 
 const (

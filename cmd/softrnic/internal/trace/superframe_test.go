@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
+	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
 )
 
 // joined returns packets of the same size, except for the last, as one superframe.

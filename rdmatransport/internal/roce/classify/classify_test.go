@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/softrnic/softrnic/internal/rdmatransport/mad"
+	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
 	"github.com/softrnic/softrnic/rdmatransport/internal/roce/classify"
-	"github.com/softrnic/softrnic/rdmatransport/roce/cm/mad"
-	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 	"github.com/softrnic/softrnic/stack"
 )
 

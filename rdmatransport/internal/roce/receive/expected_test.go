@@ -3,7 +3,7 @@ package receive
 import (
 	"testing"
 
-	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
+	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
 )
 
 func TestMarking(t *testing.T) {

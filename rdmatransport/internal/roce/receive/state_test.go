@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/softrnic/softrnic/rdmatransport/internal/roce/sacktest"
+	"github.com/softrnic/softrnic/internal/rdmatransport/sacktest"
+	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
 	"github.com/softrnic/softrnic/rdmatransport/internal/roce/send"
-	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
 
 const (

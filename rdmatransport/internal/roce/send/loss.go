@@ -3,7 +3,7 @@ package send
 import (
 	"math/bits"
 
-	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
+	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
 )
 
 // overtaken reports whether a transmission counts as lost. It does if one sent LossEvidence later

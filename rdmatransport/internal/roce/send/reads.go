@@ -1,6 +1,6 @@
 package send
 
-import "github.com/softrnic/softrnic/rdmatransport/roce/wire"
+import "github.com/softrnic/softrnic/internal/rdmatransport/wire"
 
 // reads holds the bounds of outstanding request packets of READs, atomics and the like. A READ is
 // repeated with the same bounds, as the responder recognizes duplicates by them.

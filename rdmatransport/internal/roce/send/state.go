@@ -25,7 +25,7 @@ import (
 	"math/bits"
 	"time"
 
-	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
+	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
 	"github.com/softrnic/softrnic/rdmatransport/trace"
 )
 

@@ -3,8 +3,8 @@ package iwarp
 import (
 	"encoding/binary"
 
-	"github.com/softrnic/softrnic/rdmatransport/iwarp/ddp"
-	"github.com/softrnic/softrnic/rdmatransport/iwarp/rdmap"
+	"github.com/softrnic/softrnic/internal/rdmatransport/ddp"
+	"github.com/softrnic/softrnic/internal/rdmatransport/rdmap"
 )
 
 // atomic returns an atomic request on the word at off of the region.

@@ -83,8 +83,8 @@ func TestDistinct(t *testing.T) { conformtest.Distinct(t, iwarp.Cases(nil)) }
 // wire protocols.
 func TestWithoutEngines(t *testing.T) {
 	conformtest.WithoutEngines(t, func(own string) bool {
-		return strings.HasPrefix(own, "link") || strings.HasPrefix(own, "stack") || own == "rdmatransport/roce/wire" ||
-			own == "rdmatransport/crc" ||
-			own == "rdmatransport/internal/prefetch" || strings.HasPrefix(own, "rdmatransport/iwarp/")
+		return strings.HasPrefix(own, "link") || strings.HasPrefix(own, "stack") || own == "internal/rdmatransport/wire" ||
+			own == "internal/rdmatransport/crc" ||
+			own == "internal/rdmatransport/prefetch" || strings.HasPrefix(own, "rdmatransport/iwarp/")
 	})
 }

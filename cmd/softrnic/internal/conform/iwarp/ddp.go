@@ -2,8 +2,8 @@ package iwarp
 
 import (
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/control"
-	"github.com/softrnic/softrnic/rdmatransport/iwarp/ddp"
-	"github.com/softrnic/softrnic/rdmatransport/iwarp/rdmap"
+	"github.com/softrnic/softrnic/internal/rdmatransport/ddp"
+	"github.com/softrnic/softrnic/internal/rdmatransport/rdmap"
 )
 
 // taggedCause and untaggedCause return DDP's error types with a code (RFC 5041 §7.2).

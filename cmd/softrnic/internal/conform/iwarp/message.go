@@ -4,8 +4,8 @@ import (
 	"bytes"
 	"encoding/binary"
 
-	"github.com/softrnic/softrnic/rdmatransport/iwarp/ddp"
-	"github.com/softrnic/softrnic/rdmatransport/iwarp/rdmap"
+	"github.com/softrnic/softrnic/internal/rdmatransport/ddp"
+	"github.com/softrnic/softrnic/internal/rdmatransport/rdmap"
 )
 
 // Opcodes of RDMAP (RFC 5040 §4.1, RFC 7306 §4.1).

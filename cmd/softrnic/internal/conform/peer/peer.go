@@ -10,8 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
 	"github.com/softrnic/softrnic/link"
-	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
 
 // Lengths and offsets of a datagram's headers in bytes: Ethernet, IPv4 without options, UDP.

@@ -78,7 +78,7 @@ func TestDistinct(t *testing.T) { conformtest.Distinct(t, rocev2.Cases(nil)) }
 // TestWithoutEngines: of our packages, the tester imports only links and the transports' headers.
 func TestWithoutEngines(t *testing.T) {
 	conformtest.WithoutEngines(t, func(own string) bool {
-		return strings.HasPrefix(own, "link") || own == "rdmatransport/roce/wire" || own == "rdmatransport/crc" ||
-			own == "rdmatransport/roce/cm/mad"
+		return strings.HasPrefix(own, "link") || own == "internal/rdmatransport/wire" || own == "internal/rdmatransport/crc" ||
+			own == "internal/rdmatransport/mad"
 	})
 }

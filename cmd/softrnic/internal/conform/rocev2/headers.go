@@ -2,7 +2,7 @@ package rocev2
 
 import (
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/suite"
-	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
+	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
 )
 
 // migrated is the source of the rule that MigReq is set in all packets of a connection that is not

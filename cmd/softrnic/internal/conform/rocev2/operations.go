@@ -3,7 +3,7 @@ package rocev2
 import (
 	"encoding/binary"
 
-	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
+	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
 )
 
 // word returns a 64-bit integer as in the target's memory. The target is assumed to have this

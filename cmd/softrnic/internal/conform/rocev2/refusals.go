@@ -3,7 +3,7 @@ package rocev2
 import (
 	"slices"
 
-	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
+	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
 )
 
 // without removes a right from the region or from the queue pair.

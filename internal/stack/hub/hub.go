@@ -1,0 +1,128 @@
+// Package hub lets many processes share the machine's addresses for RoCE packets. A hub is a
+// process that owns UDP port 4791 of these addresses. Its clients are the processes that send and
+// receive. Linux only.
+//
+//	err := hub.Serve(ctx, hub.Config{Classifier: rdmatransport.NewClassifier()}) // or: softrnic hub
+//	host, err := kernel.New(kernel.Shared())                                     // in each client
+//
+// A client leases a range of QP numbers and one of communication IDs, and registers the services
+// that it listens for. The hub copies each datagram into memory of the destination client. A client
+// sends from its own sockets. Two clients with connected QPs share memory that the hub arranges,
+// and their packets bypass the hub and the kernel.
+//
+// # Access
+//
+// A hub belongs to one user and one network namespace. It is found in a directory of mode 0700 (see
+// [Directory]) whose owner is checked. The users at both ends of a connection are checked too. A
+// client's crash or garbage harms only that client.
+//
+// # The end of a hub
+//
+// One hub at a time holds the lock in the directory. It keeps its leases in a file there, for its
+// successor. A client whose hub is gone starts another if it can. It presents the secret of its
+// lease, and gets the same numbers again. Meanwhile it receives nothing, as if its cable were
+// unplugged.
+package hub
+
+import (
+	"errors"
+	"log/slog"
+	"net/netip"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"github.com/softrnic/softrnic/internal/link/userdir"
+	"github.com/softrnic/softrnic/stack"
+)
+
+// Config configures [Serve]. Only Classifier is required.
+type Config struct {
+	Directory  string           // "" means Directory
+	Classifier stack.Classifier // parses the packets
+	// Addrs are addresses that the hub owns even if no client requests them, with a zone if
+	// they are link-local.
+	Addrs []netip.Addr
+	// Idle is how long the hub runs without clients; 0 means forever.
+	Idle time.Duration
+	// Quarantine is how long the numbers of a departed client are not leased again while others
+	// are left; 0 means two minutes.
+	Quarantine time.Duration
+	// Reclaim is how long clients of a killed hub have to connect to its successor; 0 means ten
+	// seconds. Those that do not are considered dead, unless their processes are visibly alive:
+	// then they have two minutes.
+	Reclaim time.Duration
+	Log     *slog.Logger // nil: no log
+	// Counters are updated by the hub, if not nil.
+	Counters *Counters
+}
+
+// Counters are the counters of a hub.
+type Counters struct {
+	Clients  atomic.Int64  // present clients
+	Received atomic.Uint64 // datagrams; those that arrived as one (GRO) count once
+	Bytes    atomic.Uint64 // payload bytes
+	Dropped  atomic.Uint64 // datagrams, and records of clients, without a destination
+}
+
+const (
+	defaultQuarantine = 2 * time.Minute
+	defaultReclaim    = 10 * time.Second
+)
+
+// ErrRunning is wrapped by Serve's error if a hub is running already.
+var ErrRunning = errors.New("a hub is running already")
+
+// Directory returns the directory of the hub of this user and this network namespace: hub-N, with
+// the number of the namespace, in $XDG_RUNTIME_DIR/softrnic. If that variable is not set, it is in
+// softrnic-UID in the directory for temporary files.
+func Directory() string { return filepath.Join(userdir.Default(), "hub-"+namespace()) }
+
+// Files in the directory.
+const (
+	lockName   = "lock"   // locked by the hub; contains its process ID
+	startName  = "start"  // locked by a client that starts a hub
+	socketName = "socket" // the hub's listening socket
+	leasesName = "leases" // the leases
+)
+
+// QPNs are leased in slots of 2^slotBits. A client has 2^n consecutive slots, beginning at a
+// multiple of 2^n. Communication IDs are leased in slots of 2^commBits, one for each client. QPNs
+// 0, 1 and 0xffffff and communication ID 0 are never leased.
+const (
+	slotBits     = 16
+	commBits     = 20
+	qpnSlots     = 1 << (24 - slotBits) // the first and the last are not leased
+	commSlots    = 1 << (32 - commBits) // the first is not leased
+	maxLeaseBits = 5                    // largest n
+)
+
+// span is the slots of a client: the first QPN slot and their number as a power of two, and the
+// communication ID slot.
+type span struct {
+	qpnSlot, commSlot uint32
+	bits              uint8
+}
+
+// isValid reports whether a client can have these slots.
+func (s span) isValid() bool {
+	n := uint32(1) << min(s.bits, maxLeaseBits)
+	qpns := s.bits <= maxLeaseBits && s.qpnSlot%n == 0 && s.qpnSlot > 0 && s.qpnSlot < qpnSlots-n
+	return qpns && s.commSlot > 0 && s.commSlot < commSlots
+}
+
+// overlaps reports whether two spans have a slot in common.
+func (s span) overlaps(o span) bool {
+	return s.commSlot == o.commSlot || s.qpnSlot < o.qpnSlot+1<<o.bits && o.qpnSlot < s.qpnSlot+1<<s.bits
+}
+
+func (s span) numbers() stack.Numbers {
+	return stack.Numbers{
+		QPNs:    qpns(s.qpnSlot, s.bits),
+		CommIDs: stack.Range{Base: s.commSlot << commBits, Mask: 1<<commBits - 1},
+	}
+}
+
+func qpns(slot uint32, bits uint8) stack.Range {
+	return stack.Range{Base: slot << slotBits, Mask: 1<<(slotBits+bits) - 1}
+}

@@ -1,0 +1,59 @@
+package hub
+
+import (
+	"net"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/softrnic/softrnic/internal/stack/rxsocket"
+	"github.com/softrnic/softrnic/stack"
+)
+
+// outlet is a socket that the hub sends from at one of its addresses.
+type hubSocket struct {
+	conn *net.UDPConn
+	port uint16
+}
+
+// outletOf opens the socket of an address on first use. mu is held.
+func (r *relay) socketOf(a netip.Addr) (*hubSocket, error) {
+	if o := r.sockets[a]; o != nil {
+		return o, nil
+	}
+	conn, _, err := rxsocket.Bind(netip.AddrPortFrom(a, 0), func(fd uintptr, v4 bool) error {
+		if v4 {
+			return unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO)
+		}
+		return unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_DO)
+	})
+	if err != nil {
+		return nil, err
+	}
+	o := &hubSocket{conn, uint16(conn.LocalAddr().(*net.UDPAddr).Port)}
+	r.sockets[a] = o
+	r.senders[netip.AddrPortFrom(a, o.port)] = nil
+	return o, nil
+}
+
+// maxSent is the largest payload of the hub's datagrams, in bytes.
+const maxSent = 1024
+
+// send implements [stack.SendFunc]. mu is held. A datagram to one of the hub's own addresses passes
+// the kernel too, and comes back.
+func (r *relay) send(to stack.PathAttr, n int, fill func(header, payload []byte)) {
+	if n <= 0 || n > maxSent || to.Src.Is4() != to.Dst.Is4() {
+		return
+	}
+	o, err := r.socketOf(to.Src)
+	if err != nil {
+		return
+	}
+	// The kernel sets the traffic class and the TTL, which the ICRC does not cover.
+	var head [rxsocket.MaxHeader]byte
+	header := head[:rxsocket.PutHeader(head[:], to.Src, to.Dst, o.port, 0, 64)]
+	stack.PutLengths(header, n)
+	payload := make([]byte, n)
+	fill(header, payload)
+	_, _ = o.conn.WriteToUDPAddrPort(payload, netip.AddrPortFrom(to.Dst, stack.RoCEPort)) // lost packets are retransmitted
+}

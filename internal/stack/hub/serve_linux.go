@@ -1,0 +1,599 @@
+package hub
+
+// Design of the hub.
+//
+// An alternative would be SO_REUSEPORT with a BPF program that selects the socket by destination
+// QPN, so that each process reads its own socket. The hub would create the sockets, one for each
+// lease. It would keep a duplicate of each, so that their order never changes, lock them with
+// SO_LOCK_FILTER, and pass them to the clients. On Linux 6.18 the lock only keeps a client from
+// attaching another program to its socket:
+//   - The client can detach the program (SO_DETACH_REUSEPORT_BPF). It then received 15 of
+//     40 datagrams for another client.
+//   - Any process of the user can open one more socket in the group and attach a program to
+//     it. All 40 datagrams arrived there.
+//   - A socket that a client connects to a peer receives all datagrams from that peer's port,
+//     whatever the program says.
+//
+// Besides, GRO joins datagrams by addresses and ports. One superframe may then be for several
+// processes. One of them would have to pass the others' datagrams on, and could forge them. MADs
+// also need a reader that knows the connections of all processes.
+//
+// The cost of the hub: a plain receiver of superframes of 60 KiB over lo, with three busy threads
+// on two processors, was measured. With another thread's recvmmsg and a copy it reached 0.51 of the
+// throughput of its own socket (0.37 to 0.70 in eight interleaved runs). RDMA does more work for
+// each byte than this receiver, so its loss is smaller. If hub and client share one processor, most
+// of the time was lost in waiting for each other. Therefore waiting clients yield (package ring),
+// and the hub's sockets use direct waits (package rxsocket).
+//
+// Reception. A goroutine for each address reads its socket with recvmmsg, up to eight superframes
+// at a time. The classifier names the destination of each datagram. Consecutive datagrams for the
+// same client are copied into its ring as one record, with the addresses that the kernel reported.
+// The hub checks the ICRCs of superframes before it copies. The client then uses the data in place,
+// without another copy for the check. Finally the client is woken if it sleeps. If the ring has no
+// room, the record is lost and counted: no client can make the hub wait. The client has created and
+// sealed the ring's memory. The hub writes there and reads one index, which it checks (see package
+// ring).
+//
+// Locks. relay.mu is held while arrivals are delivered, and while the ownership of numbers changes;
+// no slow operation runs under it. server.mu guards the rest: leases and their file, sockets, and
+// connections.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/softrnic/softrnic/internal/link/ring"
+	"github.com/softrnic/softrnic/internal/link/userdir"
+	"github.com/softrnic/softrnic/internal/stack/rxsocket"
+)
+
+// Limits for clients.
+const (
+	maxConns         = 512 // connections, including those without a hello
+	maxPerProcess    = 16  // clients in one process
+	maxSilent        = 32  // connections of one process without a hello
+	maxUnknown       = 256 // the same for all processes without a visible PID, for example in other containers
+	maxAddrs         = 256 // addresses of a client
+	maxServices      = 4096
+	maxSourceSockets = 8 * maxAddrs // sockets that a client sends from
+)
+
+// helloTimeout is how long the other side may take to send its hello.
+const helloTimeout = 2 * time.Second
+
+type server struct {
+	cfg      Config
+	listener *net.UnixListener
+	lock     *os.File
+	relay    *relay
+	began    time.Time
+	work     sync.WaitGroup
+	direct   rxsocket.DirectWait // of the sockets
+
+	mu       sync.Mutex
+	closed   bool
+	leases   *leases
+	conns    map[*net.UnixConn]bool
+	silent   map[int32]int // connections without a hello, by process
+	members  map[*member]bool
+	idle     time.Time // since when there are no members
+	complete time.Time // when clients of an earlier hub were last missing, or the first look
+	sockets  map[netip.Addr]*listening
+	pairings map[pairKey]*pairing
+	serial   uint32 // of the last pairing
+}
+
+// listening is a receiving socket of the hub.
+type listening struct {
+	*rxsocket.Socket
+	users int
+}
+
+// Serve runs a hub until ctx ends or the idle time has passed, neither of which is an error. The
+// error wraps [ErrRunning] if a hub of this user is running already.
+func Serve(ctx context.Context, cfg Config) error {
+	if cfg.Classifier == nil {
+		return errors.New("hub: a Config without a Classifier: give rdmatransport.NewClassifier()")
+	}
+	if cfg.Directory == "" {
+		cfg.Directory = Directory()
+	}
+	if cfg.Quarantine == 0 {
+		cfg.Quarantine = defaultQuarantine
+	}
+	if cfg.Reclaim == 0 {
+		cfg.Reclaim = defaultReclaim
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if err := serveDirectory(ctx, cfg); err != nil {
+		return fmt.Errorf("hub: %w", err)
+	}
+	return nil
+}
+
+func serveDirectory(ctx context.Context, cfg Config) error {
+	if err := userdir.Make(cfg.Directory); err != nil {
+		return err
+	}
+	lock, err := os.OpenFile(filepath.Join(cfg.Directory, lockName), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	defer lock.Close() // last, because the successor starts then
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
+		return fmt.Errorf("%s: %w", cfg.Directory, ErrRunning)
+	} else if err != nil {
+		return fmt.Errorf("%s: %w", lock.Name(), err)
+	}
+	if err := errors.Join(lock.Truncate(0), os.WriteFile(lock.Name(), fmt.Appendln(nil, os.Getpid()), 0o600)); err != nil { // for people
+		return err
+	}
+	if cfg.Counters == nil {
+		cfg.Counters = new(Counters)
+	}
+	s := &server{cfg: cfg, lock: lock, began: time.Now(), relay: newRelay(cfg.Classifier, cfg.Counters),
+		conns: map[*net.UnixConn]bool{}, silent: map[int32]int{}, members: map[*member]bool{}, idle: time.Now(),
+		sockets: map[netip.Addr]*listening{}, pairings: map[pairKey]*pairing{}, serial: rand.Uint32()}
+	if s.leases, err = loadLeases(filepath.Join(cfg.Directory, leasesName)); err != nil {
+		return err
+	}
+	s.leases.owned = s.owns
+	for _, l := range s.leases.missing() {
+		s.relay.classifier.Leased(l.numbers())
+		s.relay.patient = true
+	}
+	if err := s.open(); err != nil {
+		s.close()
+		return err
+	}
+	cfg.Log.Info("the hub is up", "directory", cfg.Directory)
+	s.work.Go(func() { userdir.Accept(s.listener, s.accept) })
+	s.untilIdle(ctx)
+	s.close()
+	cfg.Log.Info("the hub ends", "dropped", cfg.Counters.Dropped.Load())
+	return nil
+}
+
+// open opens the sockets of the hub's own addresses, and the listening socket for clients. After an
+// error the caller closes them.
+func (s *server) open() (err error) {
+	for _, a := range s.cfg.Addrs {
+		if err := s.listen(a.WithZone(""), a.Zone()); err != nil {
+			return err
+		}
+	}
+	path := filepath.Join(s.cfg.Directory, socketName)
+	if len(path) > userdir.MaxPath {
+		return fmt.Errorf("the path %s has %d bytes, but a unix socket allows %d: give a shorter directory",
+			path, len(path), userdir.MaxPath)
+	}
+	_ = os.Remove(path) // left by an earlier hub
+	s.listener, err = net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
+	if err == nil {
+		s.listener.SetUnlinkOnClose(false)
+	}
+	return err
+}
+
+// owns reports whether the lock in the directory is this hub's. Somebody may have removed the
+// directory, as the end of a session does, and another hub may have created it again.
+func (s *server) owns() bool {
+	is, err := os.Stat(filepath.Join(s.cfg.Directory, lockName))
+	own, err2 := s.lock.Stat()
+	return err == nil && err2 == nil && os.SameFile(is, own)
+}
+
+// untilIdle performs periodic work until the hub should end.
+func (s *server) untilIdle(ctx context.Context) {
+	reclaim := time.After(s.cfg.Reclaim)
+	tick := time.NewTimer(0)
+	defer tick.Stop()
+	for {
+		again := s.relay.sendDue()
+		s.settle()
+		s.relay.forgetSenders(time.Now())
+		s.mu.Lock()
+		unused := len(s.conns) == 0 && len(s.leases.missing()) == 0 && again == 0
+		idle := unused && s.cfg.Idle > 0 && time.Since(s.idle) >= s.cfg.Idle
+		s.mu.Unlock()
+		if idle {
+			return
+		}
+		wait := time.Second
+		if again > 0 {
+			wait = min(wait, again)
+		}
+		if s.cfg.Idle > 0 {
+			wait = min(wait, s.cfg.Idle)
+		}
+		tick.Reset(wait)
+		select {
+		case <-ctx.Done():
+			return
+		case <-reclaim:
+			if s.dropMissing() {
+				reclaim = time.After(min(s.cfg.Reclaim, time.Second))
+			}
+		case <-s.relay.wake:
+		case <-tick.C:
+		}
+	}
+}
+
+// settleTime is how long clients of an earlier hub have to restore their registrations, once all
+// have connected. It is a variable for tests.
+var settleTime = time.Second
+
+// settle ends the patience of a hub that has succeeded another. Until the clients have restored
+// their registrations, the hub does not know which numbers are unused, and refuses nothing. Peers
+// retransmit.
+func (s *server) settle() {
+	now := time.Now() // read once: this process may get no CPU time between two reads
+	s.mu.Lock()
+	if len(s.leases.missing()) > 0 || s.complete.IsZero() {
+		s.complete = now
+	}
+	settled := now.Sub(s.complete) >= settleTime
+	s.mu.Unlock()
+	if settled {
+		s.relay.mu.Lock()
+		s.relay.patient = false
+		s.relay.mu.Unlock()
+	}
+}
+
+// maxReclaim is how long a missing client of an earlier hub is awaited if its process is alive, as
+// it may get no CPU time. After that it has most likely ceased to be a client.
+const maxReclaim = 2 * time.Minute
+
+// dropMissing declares missing clients of an earlier hub dead, unless their processes are alive. It
+// reports whether there are such.
+func (s *server) dropMissing() (alive bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, l := range s.leases.missing() {
+		if l.holder.isAlive() && time.Since(s.began) < maxReclaim {
+			alive = true
+			continue
+		}
+		s.cfg.Log.Info("a client of the previous hub has not come back", "QPNs", fmt.Sprintf("%#x", l.numbers().QPNs.Base))
+		s.leases.end(l, time.Now())
+		s.endPairs(l.qpnSlot)
+		s.relay.died(l.numbers())
+	}
+	return alive
+}
+
+func (s *server) close() {
+	s.mu.Lock()
+	s.closed = true
+	if s.listener != nil {
+		_ = s.listener.Close()
+		if s.owns() {
+			_ = os.Remove(filepath.Join(s.cfg.Directory, socketName))
+		}
+	}
+	for c := range s.conns {
+		_ = c.Close()
+	}
+	sockets := s.sockets
+	s.sockets = map[netip.Addr]*listening{}
+	s.mu.Unlock()
+	for _, in := range sockets {
+		in.Close()
+	}
+	s.work.Wait()
+	for _, p := range s.pairings { // the pairs outlive the hub
+		_ = unix.Close(p.fd)
+	}
+	s.relay.close()
+}
+
+// accept serves a connection, unless there are too many. The limit per process keeps one from
+// shutting out the others.
+func (s *server) accept(conn *net.UnixConn) {
+	peer, err := userdir.Credentials(conn)
+	if err != nil {
+		_ = conn.Close()
+		return
+	}
+	most := maxSilent
+	if peer.Pid == 0 {
+		most = maxUnknown
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || len(s.conns) >= maxConns || s.silent[peer.Pid] >= most {
+		_ = conn.Close()
+		return
+	}
+	s.conns[conn] = true
+	s.silent[peer.Pid]++
+	s.work.Go(func() { s.talk(conn, peer) })
+}
+
+// talk serves one connection.
+func (s *server) talk(conn *net.UnixConn, peer *unix.Ucred) {
+	defer func() {
+		_ = conn.Close()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.conns, conn)
+	}()
+	m, err := s.handshake(conn, peer)
+	s.mu.Lock()
+	if s.silent[peer.Pid]--; s.silent[peer.Pid] == 0 {
+		delete(s.silent, peer.Pid)
+	}
+	s.mu.Unlock()
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return // its hello may have been in time while this process got no CPU time: the client tries again
+	}
+	if err != nil {
+		if !isAbsent(err) { // the client has left, or only checked for a hub
+			s.cfg.Log.Warn("a process was refused as a client", "error", err)
+		}
+		w := welcome{err: err}
+		_, _ = conn.Write(w.encode())
+		return
+	}
+	defer s.remove(m)
+	w := welcome{secret: m.lease.secret, span: m.lease.span}
+	if _, err := conn.Write(w.encode()); err != nil {
+		return
+	}
+	b := make([]byte, requestLen+1)
+	for {
+		n, fds, err := ring.Receive(conn, b)
+		if err != nil || n == 0 {
+			ring.CloseAll(fds)
+			return
+		}
+		r, err := decodeRequest(b[:n])
+		if err == nil && r.hasSocket() != (len(fds) == 1) {
+			err = fmt.Errorf("a request of kind %d with %d descriptors", r.kind, len(fds))
+		}
+		var a answer
+		if err == nil {
+			a = answer{r.number, s.do(m, &r, fds)}
+		}
+		ring.CloseAll(fds)
+		if err != nil {
+			s.cfg.Log.Warn("a client is disconnected", "pid", m.pid, "error", err)
+			return
+		}
+		if err := m.tell(a.encode()); err != nil {
+			return // it does not read its answers
+		}
+	}
+}
+
+// handshake makes a process with a valid hello a client.
+func (s *server) handshake(conn *net.UnixConn, peer *unix.Ucred) (*member, error) {
+	if err := ownUser(conn); err != nil {
+		return nil, err
+	}
+	if err := conn.SetReadDeadline(time.Now().Add(helloTimeout)); err != nil {
+		return nil, err
+	}
+	var h hello
+	memory, err := ring.ReceiveMemory(conn, func(b []byte) (_ int, err error) {
+		if len(b) == 0 {
+			return 0, errGone
+		}
+		h, err = decodeHello(b)
+		return h.ring, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	m, err := newMember(conn, memory, peer.Pid)
+	if err == nil {
+		err = conn.SetReadDeadline(time.Time{})
+	}
+	if err == nil {
+		err = s.add(m, &h)
+	}
+	if err != nil {
+		_ = unix.Munmap(memory)
+		return nil, err
+	}
+	return m, nil
+}
+
+// ownUser returns an error if the peer process belongs to another user.
+func ownUser(conn *net.UnixConn) error {
+	cred, err := userdir.Credentials(conn)
+	if err == nil && int(cred.Uid) != os.Geteuid() {
+		err = fmt.Errorf("the process at the other end is of user %d, and this of %d: a hub is for one user: %w",
+			cred.Uid, os.Geteuid(), unix.EPERM)
+	}
+	return err
+}
+
+// add gives a client a lease.
+func (s *server) add(m *member, h *hello) (err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	same := 0
+	for o := range s.members {
+		if o.pid == m.pid {
+			same++
+		}
+	}
+	switch {
+	case s.closed:
+		return net.ErrClosed
+	case same >= maxPerProcess:
+		return fmt.Errorf("process %d has %d clients already: %w", m.pid, same, unix.EAGAIN)
+	}
+	if m.lease, err = s.leases.take(h.secret, h.bits, processOf(m.pid), time.Now(), s.cfg.Quarantine); err != nil {
+		return err
+	}
+	m.numbers = m.lease.numbers()
+	s.members[m] = true
+	s.cfg.Counters.Clients.Add(1)
+	s.relay.add(m)
+	s.cfg.Log.Debug("a client has joined", "pid", m.pid, "QPNs", fmt.Sprintf("%#x", m.lease.numbers().QPNs.Base))
+	return nil
+}
+
+// remove ends a client's registrations.
+func (s *server) remove(m *member) {
+	s.relay.remove(m) // its ring is not used from now on
+	_ = unix.Munmap(m.memory)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.members, m)
+	s.cfg.Counters.Clients.Add(-1)
+	for a := range m.addrs {
+		s.release(a)
+	}
+	if len(s.members) == 0 {
+		s.idle = time.Now()
+	}
+	if s.closed {
+		return // the successor keeps the lease
+	}
+	s.leases.end(m.lease, time.Now())
+	s.endPairs(m.lease.qpnSlot)
+	s.relay.died(m.lease.numbers())
+	s.cfg.Log.Debug("a client has left", "pid", m.pid, "QPNs", fmt.Sprintf("%#x", m.lease.numbers().QPNs.Base), "dropped", m.dropped)
+}
+
+// do performs a client's request. fds came with the request.
+func (s *server) do(m *member, r *request, fds []int) error {
+	switch r.kind {
+	case addAddr:
+		return s.addAddr(m, r.addr, r.zone)
+	case dropAddr:
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.relay.dropAddr(m, r.addr) {
+			s.release(r.addr)
+			s.endPairs(m.lease.qpnSlot) // they are requested again, without this address
+		}
+	case serve:
+		return s.relay.serve(m, r.service)
+	case endServe:
+		s.relay.endServe(m, r.service)
+	case addSourceSocket:
+		from, err := sender(fds[0])
+		if err != nil {
+			return err
+		}
+		return s.relay.addSender(m, from)
+	case pair:
+		return s.pair(m, r.own, r.addr, r.qpn)
+	case unpair:
+		s.unpair(m, r.serial)
+	case keepPair:
+		return s.keepPair(m, r.qpn, r.serial, fds[0])
+	}
+	return nil
+}
+
+// sender returns the address and port of a UDP socket. The owner of a descriptor owns the address
+// and port, because no other socket can be bound to them.
+func sender(fd int) (from netip.AddrPort, err error) {
+	protocol, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PROTOCOL)
+	if err != nil || protocol != unix.IPPROTO_UDP {
+		return from, fmt.Errorf("the descriptor is not a UDP socket: %w", unix.EINVAL)
+	}
+	if elsewhere(fd) {
+		return from, fmt.Errorf("the socket is of another network namespace: %w", unix.EINVAL)
+	}
+	at, err := unix.Getsockname(fd)
+	if err != nil {
+		return from, err
+	}
+	switch at := at.(type) {
+	case *unix.SockaddrInet4:
+		return netip.AddrPortFrom(netip.AddrFrom4(at.Addr), uint16(at.Port)), nil
+	case *unix.SockaddrInet6:
+		return netip.AddrPortFrom(netip.AddrFrom16(at.Addr).Unmap(), uint16(at.Port)), nil
+	}
+	return from, fmt.Errorf("the socket has no IP address: %w", unix.EINVAL)
+}
+
+// elsewhere reports whether a socket belongs to another network namespace than this process, as far
+// as the kernel tells (since Linux 5.14).
+func elsewhere(fd int) bool {
+	own, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return true
+	}
+	defer unix.Close(own)
+	here, err := unix.GetsockoptUint64(own, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+	if err != nil {
+		return false
+	}
+	there, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+	return err != nil || here != there
+}
+
+// addAddr lets a client receive at an address.
+func (s *server) addAddr(m *member, a netip.Addr, zone string) error {
+	if !a.IsValid() || a.IsMulticast() {
+		return fmt.Errorf("%v is not the address of a host: %w", a, unix.EINVAL)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.closed:
+		return net.ErrClosed
+	case m.addrs[a]:
+		return nil
+	case len(m.addrs) >= maxAddrs:
+		return fmt.Errorf("a client has at most %d addresses: %w", maxAddrs, unix.ENOSPC)
+	}
+	if err := s.listen(a, zone); err != nil {
+		return err
+	}
+	s.relay.addAddr(m, a)
+	return nil
+}
+
+// listen opens the socket of an address, unless it is open, and counts its users. mu is held, or
+// the hub has not started yet.
+func (s *server) listen(a netip.Addr, zone string) (err error) {
+	in := s.sockets[a]
+	if in == nil {
+		in = &listening{}
+		if in.Socket, err = rxsocket.Open(a, zone, &arrivals{relay: s.relay, dst: a}); err != nil {
+			return err
+		}
+		s.sockets[a] = in
+		s.relay.setOwn(a, true)
+		s.work.Go(func() { in.RunDirectWait(&s.direct) })
+		s.cfg.Log.Debug("an address is served", "addr", a)
+	}
+	in.users++
+	return nil
+}
+
+// release closes the socket of an address after its last user. mu is held.
+func (s *server) release(a netip.Addr) {
+	in := s.sockets[a]
+	if in == nil {
+		return
+	}
+	if in.users--; in.users == 0 {
+		delete(s.sockets, a)
+		s.relay.setOwn(a, false)
+		in.Close()
+	}
+}
