@@ -1,7 +1,7 @@
 package rdmatransport
 
 import (
-	"github.com/softrnic/softrnic/rdmatransport/internal/roce/classify"
+	"github.com/softrnic/softrnic/rdmatransport/internal/rocetransport/classify"
 	"github.com/softrnic/softrnic/stack"
 )
 

@@ -11,8 +11,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/softrnic/softrnic/rdmatransport/internal/roce"
-	"github.com/softrnic/softrnic/rdmatransport/internal/roce/cm"
+	"github.com/softrnic/softrnic/rdmatransport/internal/rocetransport"
+	"github.com/softrnic/softrnic/rdmatransport/internal/rocetransport/cm"
 	"github.com/softrnic/softrnic/rdmatransport/internal/timers"
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/verbs"
@@ -31,7 +31,7 @@ func (p *provider) newCM(rand io.Reader, ids stack.Range) *cm.Manager {
 		Shared:           p.sharedAt,
 		GUID:             eui64(p.nics[0].MAC()),
 		AckDelay:         ackDelay,
-		MaxDepth:         roce.MaxReadAtomic,
+		MaxDepth:         rocetransport.MaxReadAtomic,
 		GIDIndex:         func(port uint8, a netip.Addr) int { return slices.Index(gids(p.nics[port-1]), a) },
 		MTU:              func(port uint8) verbs.MTU { return activeMTU(p.nics[port-1]) },
 		BeforeDisconnect: p.roce.SendDelayed,

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/softrnic/softrnic/internal/rdmatransport/mad"
-	roce "github.com/softrnic/softrnic/internal/rdmatransport/wire"
+	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/impair"
 	"github.com/softrnic/softrnic/link/pipe"
@@ -26,14 +26,14 @@ func requestFrame(b []byte, to [6]byte, src netip.Addr, port uint16, id uint32) 
 	dst := netip.MustParseAddr("10.0.0.1")
 	req := mad.REQ{
 		LocalCommID: id, ServiceID: mad.ServiceID(uint16(rdmacm.TCP), port), LocalCAGUID: uint64(id) << 8, LocalQPN: id&0xffff + 0x10000,
-		ResponderResources: 1, InitiatorDepth: 1, RemoteResponseTimeout: 20, LocalResponseTimeout: 20, RetryCount: 7, PKey: roce.DefaultPKey,
+		ResponderResources: 1, InitiatorDepth: 1, RemoteResponseTimeout: 20, LocalResponseTimeout: 20, RetryCount: 7, PKey: wire.DefaultPKey,
 		MTU: 3, MaxCMRetries: 15, RNRRetryCount: 7,
 		Primary:     mad.Path{LocalLID: 0xffff, RemoteLID: 0xffff, LocalGID: src.As16(), RemoteGID: dst.As16(), HopLimit: 64, AckTimeout: 19},
 		PrivateData: (&mad.IPCM{Src: src, SrcPort: 40000, Dst: dst}).Append(nil),
 	}
 	var m [mad.Size]byte
 	mad.Encode(&m, uint64(id), &req)
-	p := roce.Packet{BTH: roce.BTH{Opcode: roce.UDSendOnly, PKey: roce.DefaultPKey, DestQP: mad.QPN, PSN: id & 0xffffff}, DETH: roce.DETH{QKey: mad.QKey, SrcQP: mad.QPN}, Payload: m[:]}
+	p := wire.Packet{BTH: wire.BTH{Opcode: wire.UDSendOnly, PKey: wire.DefaultPKey, DestQP: mad.QPN, PSN: id & 0xffffff}, DETH: wire.DETH{QKey: mad.QKey, SrcQP: mad.QPN}, Payload: m[:]}
 	const headers = 14 + 20 + 8
 	b = b[:headers+p.Size()]
 	copy(b, to[:])

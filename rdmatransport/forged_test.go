@@ -8,11 +8,11 @@ import (
 	"testing"
 	"time"
 
-	roce "github.com/softrnic/softrnic/internal/rdmatransport/wire"
+	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/rdmatransport"
-	config "github.com/softrnic/softrnic/rdmatransport/roce"
+	"github.com/softrnic/softrnic/rdmatransport/roce"
 	"github.com/softrnic/softrnic/verbs"
 )
 
@@ -27,7 +27,7 @@ func TestForgedBesideDirect(t *testing.T) {
 func forgeBesideDirect(t *testing.T, selective bool) {
 	lan := new(pipe.Switch)
 	var macs []net.HardwareAddr
-	e := &newEnds(t, setting{transport: verbs.RoCEv2, devices: 2, lan: lan, opts: []rdmatransport.Option{rdmatransport.RoCE(config.Config{SelectiveRepeat: selective})}, wrap: func(l link.Link) link.Link {
+	e := &newEnds(t, setting{transport: verbs.RoCEv2, devices: 2, lan: lan, opts: []rdmatransport.Option{rdmatransport.RoCE(roce.Config{SelectiveRepeat: selective})}, wrap: func(l link.Link) link.Link {
 		macs = append(macs, l.MAC())
 		return l
 	}}, testMemory).side
@@ -39,9 +39,9 @@ func forgeBesideDirect(t *testing.T, selective bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var mark roce.Mark
+	var mark wire.Mark
 	if selective {
-		mark = roce.MarkOf(from.Num(), to.Num(), attr.RQPSN)
+		mark = wire.MarkOf(from.Num(), to.Num(), attr.RQPSN)
 	}
 	rnd := rand.New(rand.NewPCG(1, 2))
 	forge := func() {
@@ -49,9 +49,9 @@ func forgeBesideDirect(t *testing.T, selective bool) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p := roce.Packet{BTH: roce.BTH{Opcode: roce.RCWriteOnly, PKey: roce.DefaultPKey, DestQP: to.Num(), AckReq: rnd.IntN(2) == 0,
-			PSN: roce.PSNAdd(attr.RQPSN, 1+rnd.Uint32N(1000)), Reserved7: mark.Newest()}}
-		p.RETH = roce.RETH{Addr: e[1].mr.Addr(), RKey: e[1].mr.RKey(), Length: 64}
+		p := wire.Packet{BTH: wire.BTH{Opcode: wire.RCWriteOnly, PKey: wire.DefaultPKey, DestQP: to.Num(), AckReq: rnd.IntN(2) == 0,
+			PSN: wire.PSNAdd(attr.RQPSN, 1+rnd.Uint32N(1000)), Reserved7: mark.Newest()}}
+		p.RETH = wire.RETH{Addr: e[1].mr.Addr(), RKey: e[1].mr.RKey(), Length: 64}
 		p.Payload = make([]byte, 64)
 		if rnd.IntN(2) == 0 {
 			p.Reserved7 = mark.Again()

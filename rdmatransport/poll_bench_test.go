@@ -14,11 +14,11 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// wire is a link to another of its kind that costs next to nothing: what remains is the cost of
+// fastLink is a link to another of its kind that costs next to nothing: what remains is the cost of
 // everything above.
-type wire struct {
+type fastLink struct {
 	mac    net.HardwareAddr
-	other  *wire
+	other  *fastLink
 	polled atomic.Bool // only Poll receives
 	recv   link.Receiver
 	quit   chan struct{}
@@ -32,20 +32,20 @@ type wire struct {
 	frames    [1]link.Frame
 }
 
-func newWire() (a, b *wire) {
-	a = &wire{mac: net.HardwareAddr{2, 0, 0, 0, 0, 1}, quit: make(chan struct{}), done: make(chan struct{})}
-	b = &wire{mac: net.HardwareAddr{2, 0, 0, 0, 0, 2}, quit: make(chan struct{}), done: make(chan struct{})}
+func newFastLinks() (a, b *fastLink) {
+	a = &fastLink{mac: net.HardwareAddr{2, 0, 0, 0, 0, 1}, quit: make(chan struct{}), done: make(chan struct{})}
+	b = &fastLink{mac: net.HardwareAddr{2, 0, 0, 0, 0, 2}, quit: make(chan struct{}), done: make(chan struct{})}
 	a.other, b.other = b, a
 	return a, b
 }
 
-func (w *wire) Name() string            { return "wire" }
-func (w *wire) MAC() net.HardwareAddr   { return w.mac }
-func (w *wire) MTU() int                { return 1500 }
-func (w *wire) Offloads() link.Offloads { return link.Offloads{USO: true, Checksum: true} }
-func (w *wire) EndPoll()                {}
+func (w *fastLink) Name() string            { return "wire" }
+func (w *fastLink) MAC() net.HardwareAddr   { return w.mac }
+func (w *fastLink) MTU() int                { return 1500 }
+func (w *fastLink) Offloads() link.Offloads { return link.Offloads{USO: true, Checksum: true} }
+func (w *fastLink) EndPoll()                {}
 
-func (w *wire) Attach(recv link.Receiver) {
+func (w *fastLink) Attach(recv link.Receiver) {
 	w.recv = recv
 	go func() {
 		defer close(w.done)
@@ -62,13 +62,13 @@ func (w *wire) Attach(recv link.Receiver) {
 	}()
 }
 
-func (w *wire) Close() error {
+func (w *fastLink) Close() error {
 	close(w.quit)
 	<-w.done
 	return nil
 }
 
-func (w *wire) Write(frames []link.Frame) (int, error) {
+func (w *fastLink) Write(frames []link.Frame) (int, error) {
 	o := w.other
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -89,12 +89,12 @@ func (w *wire) Write(frames []link.Frame) (int, error) {
 	return len(frames), nil
 }
 
-func (w *wire) Poll() bool {
+func (w *fastLink) Poll() bool {
 	w.polled.Store(true)
 	return w.receive(true)
 }
 
-func (w *wire) receive(polled bool) bool {
+func (w *fastLink) receive(polled bool) bool {
 	if !w.receiving.TryLock() {
 		return false
 	}
@@ -122,8 +122,8 @@ func BenchmarkPolledPingPong(b *testing.B) {
 	var qp [2]*verbs.QP
 	var cq [2]*verbs.CQ
 	var mr [2]*verbs.MR
-	var links [2]*wire
-	links[0], links[1] = newWire()
+	var links [2]*fastLink
+	links[0], links[1] = newFastLinks()
 	var cfg [2]*rdmacm.Config
 	for i := range dev {
 		host, err := netstack.New(links[i], netstack.Addr([]string{"10.0.0.1/24", "10.0.0.2/24"}[i]))

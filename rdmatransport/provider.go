@@ -9,11 +9,11 @@ import (
 	"slices"
 	"sync/atomic"
 
-	"github.com/softrnic/softrnic/rdmatransport/internal/iwarp"
+	"github.com/softrnic/softrnic/rdmatransport/internal/iwarptransport"
 	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
 	"github.com/softrnic/softrnic/rdmatransport/internal/raw"
-	"github.com/softrnic/softrnic/rdmatransport/internal/roce"
-	"github.com/softrnic/softrnic/rdmatransport/internal/roce/cm"
+	"github.com/softrnic/softrnic/rdmatransport/internal/rocetransport"
+	"github.com/softrnic/softrnic/rdmatransport/internal/rocetransport/cm"
 	"github.com/softrnic/softrnic/rdmatransport/internal/timers"
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/verbs"
@@ -43,8 +43,8 @@ type provider struct {
 	nics    []stack.NIC
 	regions *memory.Regions
 	timers  *timers.Queue
-	roce    *roce.Engine
-	iwarp   *iwarp.Engine
+	roce    *rocetransport.Engine
+	iwarp   *iwarptransport.Engine
 	raw     *raw.Engine
 	cm      *cm.Manager
 	traced  traceQueue
@@ -83,8 +83,8 @@ func newProvider(host stack.Network, opts ...Option) (*provider, error) {
 		return nil, err
 	}
 	p := &provider{name: c.name, rate: c.port, nics: nics, regions: memory.NewRegions(c.rand), timers: timers.New()}
-	p.iwarp = iwarp.New(host, c.iwarp, p.regions, p.timers, c.rand, p.iwarpRoute, numbers.QPNs, p.hasQP)
-	p.roce = roce.New(p.nics, c.roce, p.regions, p.timers, c.rand, numbers.QPNs, p.hasQP)
+	p.iwarp = iwarptransport.New(host, c.iwarp, p.regions, p.timers, c.rand, p.iwarpRoute, numbers.QPNs, p.hasQP)
+	p.roce = rocetransport.New(p.nics, c.roce, p.regions, p.timers, c.rand, numbers.QPNs, p.hasQP)
 	if c.trace != nil {
 		p.traced.sink = c.trace
 		p.iwarp.SetTrace(p.traced.add)
@@ -123,9 +123,9 @@ func (p *provider) QueryDevice() verbs.DeviceAttr {
 		MaxMR:           maxMR,
 		MaxMW:           maxMW,
 		MaxPD:           1 << 20,
-		MaxQPRDAtom:     roce.MaxReadAtomic,
-		MaxResRDAtom:    roce.MaxReadAtomic * maxQP,
-		MaxQPInitRDAtom: roce.MaxReadAtomic,
+		MaxQPRDAtom:     rocetransport.MaxReadAtomic,
+		MaxResRDAtom:    rocetransport.MaxReadAtomic * maxQP,
+		MaxQPInitRDAtom: rocetransport.MaxReadAtomic,
 		AtomicCap:       verbs.AtomicGlob,
 		MaxSRQ:          maxQP,
 		MaxSRQWR:        maxQueue,
@@ -138,7 +138,7 @@ func (p *provider) QueryDevice() verbs.DeviceAttr {
 		MaxTotalMcastQPAttach: maxMcastGroup * maxMcastAttach,
 
 		PacketPacing: verbs.PacketPacingCaps{
-			RateLimitMin: 1, RateLimitMax: roce.MaxRateLimit,
+			RateLimitMin: 1, RateLimitMax: rocetransport.MaxRateLimit,
 			SupportedQPTs: 1<<verbs.RC | 1<<verbs.UC | 1<<verbs.UD | 1<<verbs.XRCSend | 1<<verbs.XRCRecv,
 		},
 
@@ -175,7 +175,7 @@ func (p *provider) QueryPort(port uint8) (verbs.PortAttr, error) {
 		MaxMTU:    verbs.MTU4096,
 		ActiveMTU: activeMTU(nic),
 		GIDTblLen: gidTable,
-		MaxMsgSz:  roce.MaxMessage,
+		MaxMsgSz:  rocetransport.MaxMessage,
 		// As in IBTA Vol 1 §14.2.5.6 these saturate. They count for all ports.
 		BadPKeyCntr:  uint32(min(p.roce.Counters.BadPKey.Load(), 0xffff)),
 		QKeyViolCntr: uint32(min(p.roce.Counters.QKeyViolations.Load(), 0xffff)),
@@ -234,7 +234,7 @@ func (p *provider) notify(t verbs.AsyncEventType, port uint8) {
 
 // activeMTU returns the largest path MTU of an interface.
 func activeMTU(nic stack.NIC) verbs.MTU {
-	return max(verbs.MTUFor(nic.MTU()-roce.Overhead), verbs.MTU256)
+	return max(verbs.MTUFor(nic.MTU()-rocetransport.Overhead), verbs.MTU256)
 }
 
 func (p *provider) nic(port uint8) (stack.NIC, error) {

@@ -88,17 +88,17 @@ func (s *source) file(pos token.Pos) string { return filepath.Base(s.fset.Positi
 
 // fileOrder is the files of packages from the top: each may use what those below it declare.
 var fileOrder = map[string][]string{
-	"rdmatransport/internal/roce": {
+	"rdmatransport/internal/rocetransport": {
 		"receive.go", "identification.go", "gsi.go", "multicast.go", "qp.go", "delayed.go", "timer.go", "hostleft.go", "unlock.go", "ud.go", "uc.go", "completer.go",
 		"requester.go", "direct.go", "responder.go", "flush.go", "deferred.go", "response.go", "local.go", "outcome.go",
 		"xrc.go", "notification.go", "packet.go", "path.go", "backpressure.go", "bydelay.go", "pacing.go", "trace.go", "engine.go", "opcodes.go", "dcqcn.go", "counters.go", "params.go",
 	},
-	"rdmatransport/internal/roce/send": {
+	"rdmatransport/internal/rocetransport/send": {
 		"next.go", "retransmit.go", "acknowledge.go", "selective.go", "state.go", "trace.go", "mode.go", "window.go", "delay.go", "basertt.go", "congestion.go",
 		"ackfreq.go", "loss.go", "scoreboard.go", "queue.go", "flight.go", "credits.go", "reads.go", "rtt.go", "rttsamples.go", "alarm.go",
 		"probe.go", "retry.go", "cork.go", "params.go",
 	},
-	"rdmatransport/internal/roce/receive": {
+	"rdmatransport/internal/rocetransport/receive": {
 		"request.go", "respond.go", "state.go", "verdict.go", "rnr.go", "early.go", "store.go", "expected.go", "acks.go",
 		"history.go", "pending.go", "pace.go", "params.go",
 	},
@@ -153,7 +153,7 @@ func declared(obj types.Object) bool {
 
 // stateOf is the packages whose state has owners, and the type that all of it hangs from.
 var stateOf = map[string]string{
-	"rdmatransport/internal/roce/send": "State", "rdmatransport/internal/roce/receive": "State", "rdmatransport/internal/iwarp": "sender",
+	"rdmatransport/internal/rocetransport/send": "State", "rdmatransport/internal/rocetransport/receive": "State", "rdmatransport/internal/iwarptransport": "sender",
 }
 
 // A field of what is known of sending or of receiving is written in the file that declares it, and nowhere else.

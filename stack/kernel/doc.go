@@ -35,7 +35,7 @@
 //
 // Receiving: [stack.Datagram].IDGuessed is set, and the identification in the header counts from 0
 // in each superframe. If a packet's ICRC is valid for that, as with packets of this package, the
-// check is complete. Linux's rxe counts identifications for each destination. Then package roce
+// check is complete. Linux's rxe counts identifications for each destination. Then the RoCE engine
 // computes the identification from the ICRC (wire.SolveID). It accepts the result if it is near the
 // peer's last one (package ipid). The last one advances only when a packet's ICRC, addresses, QP
 // number and PSN are all valid. IPv6 has no identification.

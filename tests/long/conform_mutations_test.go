@@ -11,8 +11,8 @@ const (
 	conformRoCE  = "cmd/softrnic/internal/conform/rocev2"
 	conformIWARP = "cmd/softrnic/internal/conform/iwarp"
 
-	roce  = "rdmatransport/internal/roce/"
-	iwarp = "rdmatransport/internal/iwarp/"
+	roce  = "rdmatransport/internal/rocetransport/"
+	iwarp = "rdmatransport/internal/iwarptransport/"
 )
 
 // breaches take rules of the wire protocols out of the engines, which the cases of softrnic conform have to notice.

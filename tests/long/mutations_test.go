@@ -22,10 +22,10 @@ type mutation struct {
 }
 
 const (
-	roceDirect  = "rdmatransport/internal/roce/direct.go"
-	iwarpDirect = "rdmatransport/internal/iwarp/direct.go"
-	roceReceive = "rdmatransport/internal/roce/receive/"
-	roceSend    = "rdmatransport/internal/roce/send/"
+	roceDirect  = "rdmatransport/internal/rocetransport/direct.go"
+	iwarpDirect = "rdmatransport/internal/iwarptransport/direct.go"
+	roceReceive = "rdmatransport/internal/rocetransport/receive/"
+	roceSend    = "rdmatransport/internal/rocetransport/send/"
 )
 
 var mutations = []mutation{
@@ -41,38 +41,38 @@ var mutations = []mutation{
 	{"a SEND with a bad lkey takes no receive request from an SRQ", roceDirect, "if p.direct&sharedReceives != 0 && !memory.Sound(wr, q.message(wr.SGList), off, n) {\n\t\treturn false\n\t}\n\trecv", "recv", "rdmatransport", "TestDirect"},
 	{"nor over iWARP", iwarpDirect, "p.srq && !memory.Sound(wr, q.message(wr.SGList), off, n) {\n\t\treturn false\n\t}\n\trecv", "false {\n\t\treturn false\n\t}\n\trecv", "rdmatransport", "TestDirect"},
 	{"a message is moved in parts", "rdmatransport/internal/memory/direct.go", "HoldMost = 1 << 20", "HoldMost = 1 << 40", "rdmatransport", "TestDirect"},
-	{"a READ takes the PSNs of its responses", roceReceive + "store.go", "\t\tk.remove(psn & k.mask)\n", "", "rdmatransport/internal/roce/receive", ""},
-	{"the number of stores of early packets is bounded", roceReceive + "store.go", "if s.inUse.Add(1) > MaxStores {", "if s.inUse.Add(1) < 0 {", "rdmatransport/internal/roce/receive", ""},
-	{"the number of repeated READs that wait is bounded", roceReceive + "pending.go", "if r.replay && len(p.queue) >= 2*int(limit)+maxReplays {", "if false {", "rdmatransport/internal/roce/receive", ""},
+	{"a READ takes the PSNs of its responses", roceReceive + "store.go", "\t\tk.remove(psn & k.mask)\n", "", "rdmatransport/internal/rocetransport/receive", ""},
+	{"the number of stores of early packets is bounded", roceReceive + "store.go", "if s.inUse.Add(1) > MaxStores {", "if s.inUse.Add(1) < 0 {", "rdmatransport/internal/rocetransport/receive", ""},
+	{"the number of repeated READs that wait is bounded", roceReceive + "pending.go", "if r.replay && len(p.queue) >= 2*int(limit)+maxReplays {", "if false {", "rdmatransport/internal/rocetransport/receive", ""},
 	{"a lost packet takes itself out of the window", roceSend + "selective.go", "s.setWindow(s.window.onLoss(lost))", "_ = lost", roceSend, ""},
 	{"what a selective acknowledgement had no room to tell of is not lost", roceSend + "loss.go", "if b.truncated && ", "if false && ", roceSend, ""},
 	{"what an RNR NAK names in a recovery is sent again", roceSend + "acknowledge.go", "s.board.forget(psn) // the peer keeps what comes behind it", "_ = psn", roceSend, ""},
-	{"an atomic's address is a multiple of 8, whatever its memory's is", "rdmatransport/internal/roce/deferred.go", "a.Addr%8 != 0 || ", "", "rdmatransport/internal/roce", ""},
+	{"an atomic's address is a multiple of 8, whatever its memory's is", "rdmatransport/internal/rocetransport/deferred.go", "a.Addr%8 != 0 || ", "", "rdmatransport/internal/rocetransport", ""},
 	{"and where it is moved", roceDirect, "wr.RemoteAddr%8 == 0 && ", "", "rdmatransport", "TestDirect"},
-	{"and over iWARP", "rdmatransport/internal/iwarp/placement.go", "h.TO%8 != 0 || ", "", "rdmatransport", "TestDirect"},
+	{"and over iWARP", "rdmatransport/internal/iwarptransport/placement.go", "h.TO%8 != 0 || ", "", "rdmatransport", "TestDirect"},
 	{"Dealloc of a window waits", "verbs/mw.go", "\tmw.pd.quiesce(nil)\n", "", "verbs", ""},
 	{"an XRC SRQ leaves the QPs that use it", "verbs/xrc.go", "\t\t\tqp.rq.reset()\n", "", "verbs", "TestXRCSRQGoes"},
 	{"a listener's port is released", "verbs/rdmacm/port.go", "\tt.remove(b)\n\tt.mu.Unlock()\n", "\tt.mu.Unlock()\n", "verbs/rdmacm", ""},
 	{"another ephemeral port is tried", "verbs/rdmacm/port.go", "if b == nil || !b.ephemeral ||", "if true ||", "verbs/rdmacm", ""},
 	{"a second event wakes another goroutine", "verbs/rdmacm/channel.go", "return e, true, len(c.events) > 0", "return e, true, false", "verbs/rdmacm", ""},
 	{"events of a listener's requests move with it", "verbs/rdmacm/id.go", "defer to.add(child.ch.removeID(child)...)", "child.ch.removeID(child)", "verbs/rdmacm", ""},
-	{"a QP that the application made is flushed by a reset", "rdmatransport/internal/iwarp/receiver.go", "q.failQP() // posted requests can no longer be sent", "_ = q", "rdmatransport/internal/iwarp", "TestOwnQPFlushed"},
-	{"an idle stream gives its receive memory back", "rdmatransport/internal/iwarp/receiver.go", "\t\tc.deframer.Release()\n", "", "rdmatransport/internal/iwarp/...", ""},
-	{"an error of the LLP raises an event", "rdmatransport/internal/iwarp/receiver.go", "\t\tq.h.Event(asyncEvent(err))\n", "\t\t_ = asyncEvent\n", "rdmatransport/internal/iwarp/...", ""},
+	{"a QP that the application made is flushed by a reset", "rdmatransport/internal/iwarptransport/receiver.go", "q.failQP() // posted requests can no longer be sent", "_ = q", "rdmatransport/internal/iwarptransport", "TestOwnQPFlushed"},
+	{"an idle stream gives its receive memory back", "rdmatransport/internal/iwarptransport/receiver.go", "\t\tc.deframer.Release()\n", "", "rdmatransport/internal/iwarptransport/...", ""},
+	{"an error of the LLP raises an event", "rdmatransport/internal/iwarptransport/receiver.go", "\t\tq.h.Event(asyncEvent(err))\n", "\t\t_ = asyncEvent\n", "rdmatransport/internal/iwarptransport/...", ""},
 	{"a capture that has failed is not written on", "link/capture/capture.go", "if l.err != nil || l.closed {\n\t\t\treturn", "if l.closed {\n\t\t\treturn", "link/capture", ""},
 	{"a checksum begins behind the Ethernet header", "link/internal/vnet/header.go", "f.ChecksumStart < link.EthernetHeaderLen || ", "", "link/internal/vnet", ""},
 	{"clients of a hub that was killed start the next", "internal/stack/hub/client_linux.go", "\t\t\tstarted, err = c.start()\n", "\t\t\tstarted, err = nil, nil\n", "internal/stack/hub", "TestKilledHub"},
-	{"a Terminate message waits for room", iwarp + "sender.go", "\t\t\tq.finish()\n\t\t\treturn\n", "\t\t\treturn\n", "rdmatransport/internal/iwarp", "TestNothingAfterTerminate"},
-	{"a stream that refuses what was gathered is lost", iwarp + "output.go", "if _, err := q.sendCoalesced(); err != nil {", "if _, err := q.sendCoalesced(); err != nil && false {", "rdmatransport/internal/iwarp", "TestStreamLost"},
-	{"a READ that siw blames is found by its memory", iwarp + "terminate.go", "wr.Opcode == verbs.RDMARead && wr.RKey", "false && wr.RKey", "rdmatransport/internal/iwarp", "TestTerminateReceived"},
+	{"a Terminate message waits for room", iwarp + "sender.go", "\t\t\tq.finish()\n\t\t\treturn\n", "\t\t\treturn\n", "rdmatransport/internal/iwarptransport", "TestNothingAfterTerminate"},
+	{"a stream that refuses what was gathered is lost", iwarp + "output.go", "if _, err := q.sendCoalesced(); err != nil {", "if _, err := q.sendCoalesced(); err != nil && false {", "rdmatransport/internal/iwarptransport", "TestStreamLost"},
+	{"a READ that siw blames is found by its memory", iwarp + "terminate.go", "wr.Opcode == verbs.RDMARead && wr.RKey", "false && wr.RKey", "rdmatransport/internal/iwarptransport", "TestTerminateReceived"},
 	{"a flood leaves a peer time to answer", roce + "cm/params.go", "maxHeld = 16384", "maxHeld = 512", "rdmatransport", "TestConnectDuringFlood"},
 	{"a QP in ERR flushes its receives", "verbs/complete.go", "for qp.rq.len() > 0 {", "for false {", "tests/conformance", "TestPeerKilled"},
 	{"a peer that is silent is given up", roceSend + "retry.go", "if r.timeouts >= limit {", "if false {", "tests/conformance", "TestPeerKilled"},
-	{"a message over XRC has the number of its SRQ", "rdmatransport/internal/roce/xrc.go", "\tr.srqn = p.XRCETH.SRQ\n", "", "cmd/softrnic/internal/pingpong", "TestPingpongXSRQ"},
+	{"a message over XRC has the number of its SRQ", "rdmatransport/internal/rocetransport/xrc.go", "\tr.srqn = p.XRCETH.SRQ\n", "", "cmd/softrnic/internal/pingpong", "TestPingpongXSRQ"},
 	{"serve sets up MPA as it is told: markers", "cmd/internal/node/node.go", "m.Markers = true", "m.Markers = false", "cmd/softrnic/internal/conform", "TestSetUps"},
 	{"serve sets up MPA as it is told: client-server", "cmd/internal/node/node.go", "m.NoPeerToPeer = true", "m.NoPeerToPeer = false", "cmd/softrnic/internal/conform", "TestSetUps"},
 	{"what the dead have claimed is removed", "link/shm/segment_linux.go", "\t\t\tremoveStaleClaim(s.config.dir, path)\n", "", "link/shm", "TestKilled"},
-	{"a lost connection is reported after one half has ended", "verbs/rsocket/progress.go", "c.writeShut && c.peerShut:", "c.writeShut || c.peerShut:", "rdmatransport/internal/iwarp", "TestSocketMatrix"},
+	{"a lost connection is reported after one half has ended", "verbs/rsocket/progress.go", "c.writeShut && c.peerShut:", "c.writeShut || c.peerShut:", "rdmatransport/internal/iwarptransport", "TestSocketMatrix"},
 	{"the hub speaks for clients that were killed", "internal/stack/hub/relay_linux.go", "\tr.classifier.Died(n)\n", "", "internal/stack/hub", "TestSuccessorIsPatient"},
 	{"the hub closes what a client that was killed had", "internal/stack/hub/serve_linux.go", "\t\t_ = conn.Close()\n\t\ts.mu.Lock()\n\t\tdefer s.mu.Unlock()\n\t\tdelete(s.conns, conn)\n", "", "internal/stack/hub", "TestKilledClients"},
 	{"a service is one client's", "internal/stack/hub/relay_linux.go", "case o.uses > 0 && overlap(o.Service, s):", "case false && overlap(o.Service, s):", "internal/stack/hub", "TestSharedAddress"},

@@ -296,7 +296,7 @@ func (l *dropinLab) run(t *testing.T, f foreign, client bool) {
 		t.Errorf("the drop-in device carried %d bytes, want %d at least: %v", sum, f.bytes, c)
 	}
 	// After more than 256 packets that were lost in a row one is refused, as a socket does not tell its identification
-	// (rdmatransport/internal/roce/ipid), and is counted as damaged.
+	// (rdmatransport/internal/rocetransport/ipid), and is counted as damaged.
 	if n, lost := c["icrc_errors"], l.lost(t)-before; n > lost {
 		t.Errorf("icrc_errors is %d, and %d packets were lost for want of room", n, lost)
 	}

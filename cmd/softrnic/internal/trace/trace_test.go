@@ -19,8 +19,8 @@ import (
 func captured(t testing.TB) map[string][]byte {
 	t.Helper()
 	all := map[string][]byte{}
-	for _, dir := range []string{"roce/wire", "roce/cm/mad", "iwarp/rdmap"} {
-		files, err := filepath.Glob("../../../../rdmatransport/" + dir + "/testdata/*.pcap.gz")
+	for _, dir := range []string{"wire", "mad", "rdmap"} {
+		files, err := filepath.Glob("../../../../internal/rdmatransport/" + dir + "/testdata/*.pcap.gz")
 		if err != nil || len(files) == 0 {
 			t.Fatalf("no captures of %s: %v", dir, err)
 		}
@@ -37,7 +37,7 @@ func captured(t testing.TB) map[string][]byte {
 			if err != nil {
 				t.Fatal(err)
 			}
-			all[filepath.Base(filepath.Dir(dir+"/x"))+"/"+strings.TrimSuffix(filepath.Base(name), ".pcap.gz")] = b
+			all[dir+"/"+strings.TrimSuffix(filepath.Base(name), ".pcap.gz")] = b
 		}
 	}
 	return all

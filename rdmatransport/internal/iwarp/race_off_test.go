@@ -1,5 +1,0 @@
-//go:build !race
-
-package iwarp_test
-
-const raceEnabled = false

@@ -1,0 +1,378 @@
+package iwarptransport
+
+// In-process path. If both ends of a connection are in this process, with nothing in between that
+// inspects the stream (see stack.Stream), messages can be moved directly: from memory to memory,
+// under the locks of both QPs. Both QPs count the message as if its segments had been sent and
+// received. This requires that everything sent through the stream before has been received, so that
+// no message overtakes another, and that the request has no error. A request goes through the
+// stream if its key is invalid, its memory faults, or its receive request is not posted. So does
+// MPA's set-up.
+//
+// The locks are held for memory.HoldMost bytes, and longer only if nothing waits for them. A longer
+// message is moved in parts. Between two parts, both QPs are in the state as if the segments of
+// these parts had been sent. A change of a QP or its memory in the middle of a message thus has the
+// same result as with segments. Keys are looked up for each part, and a message that cannot be
+// moved any more continues through the stream.
+//
+// A goroutine that posts moves everything that it posted. Others, such as TCP's, have other work:
+// they move one part, and start a goroutine for the rest.
+
+import (
+	"net/netip"
+	"sync"
+
+	"github.com/softrnic/softrnic/internal/rdmatransport/rdmap"
+	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
+	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// endpoints holds the connections of this process with a QP whose peer may be in this process and
+// is not known yet.
+var endpoints = struct {
+	mu       sync.Mutex // innermost lock
+	unpaired map[endpoint]*conn
+}{unpaired: map[endpoint]*conn{}}
+
+// endpoint is one end of a TCP connection; nic has the local address.
+type endpoint struct {
+	nic           stack.NIC
+	local, remote netip.AddrPort
+}
+
+// pair connects the two ends of a connection if both are in this process.
+func (c *conn) pair() {
+	far := c.stream.LocalNIC()
+	nics := c.e.net.NICs()
+	if far == nil || c.port < 1 || int(c.port) > len(nics) {
+		return
+	}
+	here := endpoint{nics[c.port-1], addrPort(c.stream.LocalAddr()), addrPort(c.stream.RemoteAddr())}
+	there := endpoint{far, here.remote, here.local}
+	endpoints.mu.Lock()
+	defer endpoints.mu.Unlock()
+	other := endpoints.unpaired[there]
+	if other == nil {
+		c.unpaired = &here
+		endpoints.unpaired[here] = c
+		return
+	}
+	delete(endpoints.unpaired, there)
+	other.unpaired = nil
+	c.peerConn.Store(other)
+	other.peerConn.Store(c)
+}
+
+// unpair reverts pair.
+func (c *conn) unpair() {
+	endpoints.mu.Lock()
+	if c.unpaired != nil && endpoints.unpaired[*c.unpaired] == c {
+		delete(endpoints.unpaired, *c.unpaired)
+	}
+	c.unpaired = nil
+	endpoints.mu.Unlock()
+	if other := c.peerConn.Swap(nil); other != nil {
+		other.peerConn.CompareAndSwap(c, nil)
+	}
+}
+
+// resumeTransmit sends requests that waited until the peer had received everything sent before.
+func (c *conn) resumeTransmit() {
+	q := c.qp
+	q.h.Lock()
+	defer q.h.Unlock()
+	if q.conn == c {
+		q.transmit()
+	}
+}
+
+// sendDirect moves requests directly, from the next one on, as far as possible. It returns done if
+// it has moved some, or if the queue may have changed, and wait if the next request has to wait. If
+// neither is set, the next request goes through the stream. The QP may have been unlocked
+// meanwhile.
+func (q *qp) sendDirect() (done, wait bool) {
+	c := q.conn
+	switch {
+	case c.peerConn.Load() == nil:
+		return false, false
+	case q.moving:
+		return false, true
+	}
+	q.moving = true
+	end := q.tx.cursor.first + uint64(q.h.SendLen())
+	rest := q.moveSome(c)
+	if rest >= directMore {
+		rest = q.moveRest(rest, end)
+	}
+	q.moving = rest == directDeferred
+	return rest <= directRetry, rest >= directWaits
+}
+
+// moveRest continues after moveSome. A goroutine that posts moves the requests before number end,
+// which it has posted itself. Requests that others post meanwhile are left to another goroutine.
+func (q *qp) moveRest(rest directResult, end uint64) directResult {
+	posted := q.posting
+	for rest >= directMore {
+		if !posted || q.tx.cursor.first >= end {
+			go q.moveDeferred()
+			return directDeferred
+		}
+		if rest == directContended {
+			q.h.Yield()
+		}
+		c := q.conn
+		if c == nil || !q.mayMove() {
+			return directRetry
+		}
+		rest = q.moveSome(c)
+	}
+	return rest
+}
+
+// moveDeferred moves the rest after moveRest, on another goroutine.
+func (q *qp) moveDeferred() {
+	q.h.Lock()
+	defer q.h.Unlock()
+	q.moving = false
+	q.transmitPosted()
+}
+
+// directResult says how to continue with the rest of the send queue.
+type directResult uint8
+
+const (
+	directDone      directResult = iota
+	directRetry                  // the queue may have changed: check again
+	directStream                 // the next request goes through the stream
+	directWaits                  // the next request waits
+	directDeferred               // another goroutine moves the rest
+	directMore                   // more can be moved
+	directContended              // more can be moved, but one of the locks has a waiter
+)
+
+// moveSome moves requests while it may hold both locks. q has something to send on c.
+func (q *qp) moveSome(c *conn) directResult {
+	d := c.peerConn.Load()
+	if d == nil || c.stream.LocalNIC() == nil || d.stream.LocalNIC() == nil {
+		return directStream
+	}
+	p, t := d.qp, &q.tx
+	kept := q.h.LockPeer(p.h)
+	defer q.h.UnlockPeer(p.h)
+	if !kept && (q.conn != c || !q.mayMove()) {
+		return directRetry
+	}
+	paired := p.conn == d && d.peerConn.Load() == c
+	inRTS := p.h.State() == verbs.StateRTS && q.h.State() == verbs.StateRTS
+	switch {
+	case !paired, !inRTS, p.tx.lifecycle.ended(), !p.rx.allowed && !d.mayReceive():
+		return directStream
+	case !t.cursor.atOldest() || t.reads.rtr:
+		return directWaits // transmit is called when that changes
+	case c.sent != d.received:
+		d.peerWaits = true
+		return directWaits
+	}
+	p.rx.allowed, p.rx.gotFPDU = true, true
+	if p.tx.lifecycle.is(awaitingPeer) { // like an FPDU, this allows p to send
+		p.tx.lifecycle.on(onPeerFPDU)
+		go d.resumeTransmit()
+	}
+	for moved := uint64(0); q.h.SendLen() > 0; {
+		if moved >= memory.HoldMost {
+			if q.h.Wanted() || p.h.Wanted() {
+				return directContended
+			}
+			return directMore
+		}
+		wr := q.h.Send(0)
+		switch {
+		case t.responses.n > 0 && !t.cursor.is(partlyMoved):
+			return directRetry // responses go first: one may have just become due
+		case isRead(wr.Opcode) && c.received != d.sent:
+			return directWaits // the response must not overtake what the peer sent before
+		}
+		n, ok := q.moveNext(p, wr)
+		if !ok {
+			return directStream
+		}
+		moved += max(n, memory.HoldLeast)
+	}
+	return directDone
+}
+
+// mayMove reports whether the next request can be sent now, and no part of it went through the
+// stream.
+func (q *qp) mayMove() bool {
+	t := &q.tx
+	return t.lifecycle.is(open) && !t.output.full && t.cursor.mayMove() && t.cursor.unsent(q.h.SendLen()) > 0
+}
+
+// moveNext moves the message of the next request, wr, or its next part to p, and returns its size.
+// If ok is false, nothing has changed, and the message must go through the stream.
+func (q *qp) moveNext(p *qp, wr *verbs.PostedSend) (moved uint64, ok bool) {
+	t := &q.tx
+	n := wr.Length() - t.cursor.off
+	last := n <= memory.HoldMost
+	if !last {
+		n = memory.HoldMost
+	}
+	var response uint32 // bytes of the response
+	if wr.Fault() != verbs.WCSuccess {
+		return 0, false
+	}
+	switch wr.Opcode {
+	case verbs.Send, verbs.SendWithInv:
+		ok = q.moveSend(p, wr, n)
+	case verbs.RDMAWrite, verbs.RDMAWriteWithImm:
+		ok = q.moveWrite(p, wr, n)
+	case verbs.RDMARead:
+		response = uint32(wr.Length())
+		ok = q.moveRead(p, wr, n)
+	case verbs.AtomicCmpAndSwp, verbs.AtomicFetchAndAdd:
+		last, response = true, 8
+		ok = q.moveAtomic(p, wr)
+	}
+	switch {
+	case !ok:
+		return 0, false
+	case !last:
+		q.movedPart(p, wr.Opcode, t.cursor.off+n)
+		return n, true
+	}
+	t.cursor.moved()
+	q.direct++
+	if isSend(wr.Opcode) || wr.Opcode == verbs.RDMAWriteWithImm {
+		q.completeBoth(p, wr)
+	} else {
+		q.h.CompleteSend(verbs.WCSuccess, response)
+	}
+	return n, true
+}
+
+// completeBoth completes a moved request and the peer's receive request.
+func (q *qp) completeBoth(p *qp, wr *verbs.PostedSend) {
+	wc := verbs.WC{Opcode: verbs.WCRecv, ByteLen: uint32(wr.Length())}
+	switch wr.Opcode {
+	case verbs.SendWithInv:
+		wc.Flags, wc.InvalidatedRKey = verbs.WCWithInv, wr.InvalidateRKey
+	case verbs.RDMAWriteWithImm:
+		wc.Opcode, wc.Flags, wc.ImmData = verbs.WCRecvRDMAWithImm, verbs.WCWithImm, wr.ImmData
+	}
+	solicited := wr.Flags&verbs.SendSolicited != 0
+	q.countMessage(p, rdmap.QueueSend)
+	q.h.CompleteSend(verbs.WCSuccess, 0)
+	p.h.CompleteRecv(&wc, solicited) // last, so that a waiting application finds the locks free
+}
+
+// movedPart records that off bytes of the next message, but not all of it, are moved.
+func (q *qp) movedPart(p *qp, op verbs.WROpcode, off uint64) {
+	t := &q.tx
+	t.cursor.movedTo(off)
+	switch {
+	case op == verbs.RDMARead:
+		t.reads.place(off)
+	case isSend(op):
+		p.rx.queues[rdmap.QueueSend].SkipTo(uint32(off))
+	default:
+		p.rx.writeBytes = off
+	}
+}
+
+// message returns the memory of a scatter/gather list of q.
+func (q *qp) message(list []verbs.SGE) memory.Message {
+	return memory.Message{Regions: q.e.regions, PD: q.h.PD(), List: list}
+}
+
+// destination returns the memory of a receive request of q.
+func (q *qp) destination(recv *verbs.PostedRecv) memory.Message {
+	return memory.Message{Regions: q.e.regions, PD: q.h.RecvPD(), List: recv.SGList}
+}
+
+// moveSend places n bytes of a SEND in the peer's oldest receive request.
+func (q *qp) moveSend(p *qp, wr *verbs.PostedSend, n uint64) bool {
+	length, off := wr.Length(), q.tx.cursor.off
+	if length > MaxMessage || p.srq && !memory.Sound(wr, q.message(wr.SGList), off, n) {
+		return false
+	}
+	recv := p.h.Recv()
+	if recv == nil || length > recv.Length() || !memory.Copy(p.destination(recv), q.message(wr.SGList), wr, off, n) {
+		return false
+	}
+	return wr.Opcode == verbs.Send || off+n < length || p.invalidate(wr.InvalidateRKey)
+}
+
+// countMessage counts a message on a DDP queue as sent by q and received by p.
+func (q *qp) countMessage(p *qp, queue int) {
+	q.tx.numbers.advance(queue)
+	p.rx.queues[queue].Skip()
+}
+
+// moveWrite places n bytes of a WRITE in its remote memory.
+func (q *qp) moveWrite(p *qp, wr *verbs.PostedSend, n uint64) bool {
+	off := q.tx.cursor.off
+	if n > 0 && p.h.Attr().QPAccessFlags&verbs.AccessRemoteWrite == 0 {
+		return false
+	}
+	to, denial := p.e.regions.Remote(p.h, wr.RKey, wr.RemoteAddr+off, n, verbs.AccessRemoteWrite)
+	if denial != memory.Allowed {
+		return false
+	}
+	last, imm := off+n == wr.Length(), wr.Opcode == verbs.RDMAWriteWithImm
+	if imm && last {
+		unsound := p.srq && !memory.Sound(wr, q.message(wr.SGList), off, n)
+		if unsound || p.h.Recv() == nil {
+			return false
+		}
+	}
+	if !memory.Write(wr, q.message(wr.SGList), to, off) {
+		return false
+	}
+	if last {
+		p.rx.writeBytes, p.rx.lastWrite = 0, off+n
+		if imm {
+			p.rx.lastWrite = 0
+		}
+	}
+	return true
+}
+
+// allowReads reports whether both sides allow READs and atomics.
+func (q *qp) allowReads(p *qp) bool { return q.conn.ord > 0 && p.tx.responses.depth > 0 }
+
+// moveRead reads n bytes of a READ from its remote memory.
+func (q *qp) moveRead(p *qp, wr *verbs.PostedSend, n uint64) bool {
+	length, off := wr.Length(), q.tx.cursor.off
+	if off == 0 && (!q.allowReads(p) || n > 0 && p.h.Attr().QPAccessFlags&verbs.AccessRemoteRead == 0) {
+		return false
+	}
+	if off == 0 && n < length { // a Read Request covers the whole message
+		if _, denial := p.e.regions.Remote(p.h, wr.RKey, wr.RemoteAddr, length, verbs.AccessRemoteRead); denial != memory.Allowed {
+			return false
+		}
+	}
+	from, denial := p.e.regions.Remote(p.h, wr.RKey, wr.RemoteAddr+off, n, verbs.AccessRemoteRead)
+	if denial != memory.Allowed || !memory.Read(q.message(wr.SGList), from, off) {
+		return false
+	}
+	if off+n == length {
+		q.countMessage(p, rdmap.QueueReadRequest)
+		q.tx.reads.moved()
+	}
+	return true
+}
+
+// moveAtomic executes an atomic.
+func (q *qp) moveAtomic(p *qp, wr *verbs.PostedSend) bool {
+	if !q.allowReads(p) {
+		return false
+	}
+	word, err := p.atomicWord(&rdmap.AtomicRequestHeader{STag: wr.RKey, TO: wr.RemoteAddr})
+	if err != nil || !memory.Atomic(wr, q.message(wr.SGList), word) {
+		return false
+	}
+	q.countMessage(p, rdmap.QueueReadRequest)
+	q.tx.reads.moved()
+	p.countMessage(q, rdmap.QueueAtomicResponse)
+	return true
+}

@@ -1,0 +1,382 @@
+package iwarptransport
+
+// Set-up, responder. Until the application has answered a connection request, it may come from an
+// attacker. These connections are therefore limited in number, memory, and time until the request
+// arrives. (RFC 5044 §7.1.2, RFC 5042 §6.4)
+
+import (
+	"container/list"
+	"errors"
+	"io"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/softrnic/softrnic/internal/rdmatransport/mpa"
+	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/rdmacm"
+)
+
+// listener accepts connections for one address. At most maxStarting of them have not sent their
+// request, and at most backlog requests wait for the application. Each has a receive buffer of
+// setupBuffer bytes.
+type listener struct {
+	e       *Engine
+	h       rdmacm.Handler
+	tcp     net.Listener
+	backlog int
+	tos     uint8
+	done    chan struct{} // closed when no more are accepted
+
+	mu       sync.Mutex
+	closed   bool
+	starting list.List          // of stack.Stream, oldest first: no request has arrived, or it is rejected for lack of room
+	waiting  map[*conn]struct{} // requests not yet answered by the application
+
+	sequencer sequencer[netip.Addr] // requests not yet reported, by source address
+}
+
+// Listen accepts connection requests; see rdmacm.Provider.
+func (e *Engine) Listen(attr *rdmacm.ListenAttr, h rdmacm.Handler) (io.Closer, error) {
+	if attr.Space != rdmacm.TCP && attr.Space != rdmacm.IB {
+		return nil, verbs.Errorf(verbs.ErrNotSupported, "listen", "port space %v over iWARP", attr.Space)
+	}
+	listen := e.net.ListenStream
+	if f, ok := e.net.(stack.FamilyListener); ok && attr.AFOnly {
+		listen = f.ListenFamily
+	}
+	tcp, err := listen(attr.Addr)
+	if err != nil {
+		return nil, err
+	}
+	tcp.SetReadBuffer(setupBuffer)
+	l := &listener{
+		e: e, h: h, tcp: tcp, backlog: max(attr.Backlog, 1), tos: attr.TOS, done: make(chan struct{}),
+		waiting: map[*conn]struct{}{},
+	}
+	e.mu.Lock()
+	e.listeners[l] = struct{}{}
+	e.mu.Unlock()
+	go l.accept()
+	return l, nil
+}
+
+// Close stops listening. An unanswered request that the application has stays. rdma_cm closes the
+// connections of requests that it has not delivered.
+func (l *listener) Close() error {
+	err := l.tcp.Close()
+	<-l.done
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
+	for at := l.starting.Front(); at != nil; at = at.Next() {
+		at.Value.(stack.Stream).Abort()
+	}
+	l.removeIfDone()
+	return err
+}
+
+// removeIfDone removes the listener from the engine if it is closed and has no unanswered requests.
+// l.mu is held.
+func (l *listener) removeIfDone() {
+	if l.closed && len(l.waiting) == 0 {
+		l.e.mu.Lock()
+		delete(l.e.listeners, l)
+		l.e.mu.Unlock()
+	}
+}
+
+// closeAll is Close, and also closes the connections of all unanswered requests.
+func (l *listener) closeAll() {
+	_ = l.Close()
+	l.mu.Lock()
+	waiting := slices.Collect(maps.Keys(l.waiting))
+	l.mu.Unlock()
+	for _, c := range waiting {
+		c.Close()
+	}
+}
+
+func (l *listener) accept() {
+	defer close(l.done)
+	for {
+		c, err := l.tcp.Accept()
+		if err != nil {
+			return
+		}
+		at := l.addStarting(c.(stack.Stream))
+		t := l.sequencer.enter(addrPort(c.RemoteAddr()).Addr())
+		l.e.work.Go(func() {
+			defer t.done()
+			l.start(at, t)
+		})
+	}
+}
+
+// addStarting adds a new connection to those without a request. If there are too many, the oldest
+// is reset. The request of a real peer arrives within a round trip, so old ones are more likely an
+// attack.
+func (l *listener) addStarting(stream stack.Stream) *list.Element {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.starting.Len() >= maxStarting {
+		l.starting.Remove(l.starting.Front()).(stack.Stream).Abort()
+	}
+	return l.starting.PushBack(stream)
+}
+
+// start waits for the request of a new connection and reports it in order. It then reads the stream
+// to its end.
+func (l *listener) start(at *list.Element, t *ticket[netip.Addr]) {
+	stream := at.Value.(stack.Stream)
+	stream.SetTOS(l.tos)
+	_ = stream.SetDeadline(time.Now().Add(requestTimeout))
+	c, request, err := l.readRequest(stream)
+	if err != nil || !l.admit(c, at) {
+		t.done()
+		l.e.Counters.ConnectsRefused.Add(1)
+		if err == nil {
+			c.rejectFull()
+		}
+		stream.Abort()
+		l.mu.Lock()
+		l.starting.Remove(at)
+		l.mu.Unlock()
+		return
+	}
+	_ = stream.SetDeadline(time.Time{})
+	t.wait(reportWait)
+	c.report(request)
+	t.done()
+	c.waitReadable()
+}
+
+// readRequest waits for the request of a stream, and returns its connection and the event that
+// reports it.
+func (l *listener) readRequest(stream stack.Stream) (*conn, *rdmacm.ConnEvent, error) {
+	f, err := readFrame(stream, false)
+	if err != nil {
+		return nil, nil, err
+	}
+	local, remote := addrPort(stream.LocalAddr()), addrPort(stream.RemoteAddr())
+	if !remote.IsValid() {
+		return nil, nil, net.ErrClosed // the stream has ended, and has no addresses any more
+	}
+	route, err := l.e.route(local.Addr(), remote.Addr())
+	if err != nil {
+		return nil, nil, err
+	}
+	c := &conn{
+		e: l.e, h: l.h, peer: route.Dst, port: route.Port, stream: stream, request: &request{f, l}, revision: f.Revision, state: requested,
+	}
+	c.ird, c.ord = MaxReads, MaxReads
+	if f.HasEnhanced {
+		// The peer's ORD limits the local IRD, and its IRD the local ORD.
+		c.ird, c.ord = depth(f.Enhanced.ORD), depth(f.Enhanced.IRD)
+	}
+	c.ordLimit = c.ord
+	return c, &rdmacm.ConnEvent{
+		Type: rdmacm.ConnectRequest, Route: route, LocalPort: local.Port(), RemotePort: remote.Port(),
+		Param: rdmacm.ConnParam{
+			PrivateData: f.PrivateData, ResponderResources: c.ird, InitiatorDepth: c.ord,
+		},
+	}, nil
+}
+
+// admit adds a request to the backlog. It returns false if that is full.
+func (l *listener) admit(c *conn, at *list.Element) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed || len(l.waiting) >= l.backlog {
+		return false
+	}
+	l.starting.Remove(at)
+	l.waiting[c] = struct{}{}
+	return true
+}
+
+// rejectFull rejects a request if the backlog is full. It lets the peer close first, so that
+// TIME-WAIT is not on this side, but waits no longer than for a request.
+func (c *conn) rejectFull() {
+	f := c.reply(nil)
+	f.Rejected, f.Reserved = true, 0
+	if writeFrame(c.stream, f) == nil {
+		_, _ = c.stream.Read(make([]byte, 1))
+	}
+}
+
+// readReady is called after each waitReadable. It reads the stream if a QP has it. Otherwise the
+// peer has closed the connection after its request, or violated the rule that it may send nothing
+// before the reply (RFC 5044 §7.1.2).
+func (c *conn) readReady() {
+	defer c.e.work.Done()
+	c.mu.Lock()
+	q := c.qp
+	lost := q == nil && c.state == requested
+	if lost {
+		c.onPeerClosed()
+	}
+	c.mu.Unlock()
+	switch {
+	case q != nil:
+		q.read(c)
+	case lost:
+		c.stream.Abort()
+	}
+}
+
+// onPeerClosed ends a request whose peer has not waited for the answer. c.mu is held.
+func (c *conn) onPeerClosed() {
+	c.state, c.peerClosed = over, true
+	c.leaveBacklog()
+	c.emit(&rdmacm.ConnEvent{Type: rdmacm.ConnectError, Status: -int(syscall.ECONNRESET)})
+}
+
+// depth returns the peer's IRD or ORD, limited to the device's.
+func depth(n uint16) uint8 {
+	if n == mpa.NoNegotiation {
+		return MaxReads
+	}
+	return uint8(min(n, MaxReads))
+}
+
+// addrPort returns an address of a stream. It is invalid if the stream has ended.
+func addrPort(a net.Addr) netip.AddrPort {
+	tcp, ok := a.(*net.TCPAddr)
+	if !ok {
+		return netip.AddrPort{}
+	}
+	ap := tcp.AddrPort()
+	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
+}
+
+// leaveBacklog removes the connection's request from the backlog when it is answered or has ended.
+func (c *conn) leaveBacklog() {
+	if c.request != nil {
+		l := c.request.listener
+		l.mu.Lock()
+		delete(l.waiting, c)
+		l.removeIfDone()
+		l.mu.Unlock()
+	}
+}
+
+// Accept implements rdmacm.ProviderConn. The QP already has the stream, so that it receives what
+// the peer sends after the reply.
+func (c *conn) Accept(p *rdmacm.ConnParam, _ uint32) error {
+	if err := c.accept(p); err != nil {
+		return err
+	}
+	if c.e.config.SendFirst {
+		c.qp.sendFirst(c)
+	}
+	return nil
+}
+
+func (c *conn) accept(p *rdmacm.ConnParam) error {
+	const op = "accept"
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.expect(op, requested); err != nil {
+		return err
+	}
+	if c.qp == nil {
+		return verbs.Errorf(verbs.ErrInvalid, op, "no QP has the connection's stream")
+	}
+	f := c.reply(p.PrivateData)
+	if err := writeFrame(c.stream, f); err != nil {
+		return err
+	}
+	c.leaveBacklog()
+	c.request, c.state = nil, established
+	c.emit(&rdmacm.ConnEvent{Type: rdmacm.Established})
+	return nil
+}
+
+// reply returns the frame that accepts.
+func (c *conn) reply(privateData []byte) *mpa.Frame {
+	request := &c.request.frame
+	f := &mpa.Frame{
+		Reply: true, Markers: c.e.config.Markers, CRC: c.crc(), Revision: request.Revision,
+		HasEnhanced: request.HasEnhanced, PrivateData: privateData,
+	}
+	if c.agreesLongFPDUs() {
+		f.Reserved = longFPDUReply
+	}
+	if !f.HasEnhanced {
+		return f
+	}
+	theirs, ours := &request.Enhanced, &f.Enhanced
+	ours.IRD, ours.ORD = uint16(c.ird), uint16(c.ord)
+	if theirs.ORD == mpa.NoNegotiation {
+		ours.IRD = mpa.NoNegotiation
+	}
+	if theirs.IRD == mpa.NoNegotiation {
+		ours.ORD = mpa.NoNegotiation
+	}
+	if ours.PeerToPeer = theirs.PeerToPeer; ours.PeerToPeer {
+		// The device supports every kind of ready-to-receive message; one must be chosen.
+		ours.RDMARead = c.rtrIsRead()
+		ours.ZeroLengthSend = theirs.ZeroLengthSend && !theirs.RDMARead && !theirs.RDMAWrite
+		ours.RDMAWrite = !ours.RDMARead && !ours.ZeroLengthSend
+	}
+	return f
+}
+
+// agreesLongFPDUs reports whether FPDUs may be longer than a TCP segment, as the peer's request
+// asks.
+func (c *conn) agreesLongFPDUs() bool {
+	f := &c.request.frame
+	return c.e.config.LongFPDUs && f.Revision != mpa.Revision1 && f.Reserved&longFPDURequest != 0
+}
+
+// rtrIsRead reports whether the ready-to-receive message will be a READ, which counts in the IRD.
+func (c *conn) rtrIsRead() bool {
+	e := &c.request.frame.Enhanced
+	return c.request.frame.HasEnhanced && e.PeerToPeer && e.RDMARead && !e.RDMAWrite
+}
+
+// crc reports whether FPDUs have CRCs, which is so if either side requires them.
+func (c *conn) crc() bool { return c.request.frame.CRC || !c.e.config.NoCRC }
+
+// Reject implements rdmacm.ProviderConn.
+func (c *conn) Reject(privateData []byte) error {
+	const op = "reject"
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.qp != nil && !c.peerClosed:
+		return verbs.Errorf(verbs.ErrInvalid, op, "QP %#x has the connection's stream", c.qp.num)
+	case c.state == responded:
+		c.terminateSetup(mpa.ErrLocalCatastrophic)
+	default:
+		if err := c.expect(op, requested); err != nil {
+			return err
+		}
+		if err := c.sendReject(privateData); err != nil {
+			return err
+		}
+		c.leaveBacklog()
+	}
+	c.state = over
+	return nil
+}
+
+// sendReject sends the reply that rejects, and closes the stream.
+func (c *conn) sendReject(privateData []byte) error {
+	f := c.reply(privateData)
+	f.Rejected, f.Reserved = true, 0
+	if err := writeFrame(c.stream, f); err != nil {
+		if !errors.Is(err, verbs.ErrInvalid) {
+			c.stream.Abort()
+		}
+		return err
+	}
+	_ = c.stream.Close()
+	return nil
+}

@@ -1,0 +1,153 @@
+package iwarptransport
+
+// Send path: prepared segments go to the stream. Small FPDUs are coalesced, as many as fit in one
+// piece.
+
+import (
+	"bytes"
+	"errors"
+	"sync"
+
+	"github.com/softrnic/softrnic/stack"
+)
+
+// output coalesces small FPDUs before they go to the stream, and tracks whether the stream has
+// room. FPDUs in it count as sent, and nothing overtakes them.
+type output struct {
+	buf  *[stack.MaxPiece]byte // nil if n is 0
+	n    int32                 // bytes of buf
+	full bool                  // the stream has no room
+}
+
+// outputs are buffers for QPs with several small FPDUs to send.
+var outputs = sync.Pool{New: func() any { return new([stack.MaxPiece]byte) }}
+
+// bytes returns the coalesced FPDUs.
+func (o *output) bytes() []byte {
+	if o.n == 0 {
+		return nil
+	}
+	return o.buf[:o.n]
+}
+
+// extend returns the next n bytes of memory, for the caller to fill.
+func (o *output) extend(n int) []byte {
+	if o.buf == nil {
+		o.buf = outputs.Get().(*[stack.MaxPiece]byte)
+	}
+	b := o.buf[o.n : int(o.n)+n]
+	o.n += int32(n)
+	return b
+}
+
+// clear drops the coalesced FPDUs and releases the memory.
+func (o *output) clear() {
+	if o.buf != nil {
+		outputs.Put(o.buf)
+	}
+	o.buf, o.n = nil, 0
+}
+
+func (o *output) reset() { *o = output{} }
+
+// onRoom records that the stream has room again.
+func (o *output) onRoom() { o.full = false }
+
+// retract releases the last n bytes of extend.
+func (o *output) retract(n int) {
+	if o.n -= int32(n); o.n == 0 {
+		o.clear()
+	}
+}
+
+// WritePiece implements stack.PieceWriter: coalesced FPDUs first, then the prepared segment.
+func (q *qp) WritePiece(b []byte) bool {
+	n := copy(b, q.tx.output.bytes())
+	return n == len(b) || q.tx.segment.encodeFPDU(&q.conn.framer, b[n:])
+}
+
+// send sends the prepared segment. It returns false if the stream has no room or is gone, or if the
+// segment's memory faults, which is recorded in the segment.
+func (q *qp) send() bool {
+	ok, err := q.sendSegment()
+	switch {
+	case errors.Is(err, stack.ErrNotFilled):
+		q.tx.segment.onFault()
+	case err != nil:
+		q.streamLost(err)
+	}
+	return ok && err == nil
+}
+
+// sendSegment passes the prepared segment to the stream, or coalesces it if there is more to send.
+// ok is false if the stream has no room.
+func (q *qp) sendSegment() (ok bool, err error) {
+	t, c := &q.tx, q.conn
+	defer t.segment.release()
+	size := c.framer.Size(t.segment.ulpdu())
+	if t.output.n > 0 && int(t.output.n)+size > c.piece {
+		if ok, err = q.sendCoalesced(); !ok {
+			return ok, err
+		}
+	}
+	if size <= smallFPDU && size < c.piece && q.moreBehind() {
+		if !t.segment.encodeFPDU(&c.framer, t.output.extend(size)) {
+			t.output.retract(size)
+			return false, stack.ErrNotFilled
+		}
+		c.sent += uint64(size)
+		return true, nil
+	}
+	if ok, err = q.sendPiece(int(t.output.n) + size); ok {
+		c.sent += uint64(size)
+	}
+	return ok, err
+}
+
+// moreBehind reports whether there is more to send behind the prepared segment, of its message or
+// of another.
+func (q *qp) moreBehind() bool {
+	return q.tx.segment.more || q.tx.cursor.unsent(q.h.SendLen()) > 1 || q.tx.responses.n > 1
+}
+
+// flush sends the coalesced FPDUs.
+func (q *qp) flush() {
+	if _, err := q.sendCoalesced(); err != nil {
+		q.streamLost(err)
+	}
+}
+
+// sendCoalesced passes the coalesced FPDUs, if any, to the stream.
+func (q *qp) sendCoalesced() (ok bool, err error) {
+	if q.tx.output.n == 0 {
+		return true, nil
+	}
+	return q.sendPiece(int(q.tx.output.n))
+}
+
+// sendPiece has the stream take size bytes from Fill.
+func (q *qp) sendPiece(size int) (ok bool, err error) {
+	o := &q.tx.output
+	if ok, err = q.conn.stream.Send(size, q); ok {
+		o.clear()
+	}
+	o.full = !ok && err == nil
+	return ok, err
+}
+
+// takeCoalesced returns a copy of the coalesced FPDUs, and empties the output.
+func (o *output) takeCoalesced() []byte {
+	b := bytes.Clone(o.bytes())
+	o.clear()
+	return b
+}
+
+// maxULPDU returns the longest ULPDU that may be sent now. If FPDUs may be longer than a TCP
+// segment, it is the rest of a piece behind the coalesced FPDUs, unless that is small.
+func (q *qp) maxULPDU() int {
+	c := q.conn
+	if left := c.piece - int(q.tx.output.n) - mpaOverhead; c.mulpdu > left && left > smallFPDU {
+		return left
+	}
+	return c.mulpdu
+}

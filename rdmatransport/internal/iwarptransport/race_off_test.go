@@ -1,0 +1,5 @@
+//go:build !race
+
+package iwarptransport_test
+
+const raceEnabled = false

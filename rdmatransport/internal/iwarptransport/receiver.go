@@ -1,0 +1,213 @@
+package iwarptransport
+
+// Receive path: the only goroutine of a QP passes bytes from TCP's buffers to MPA's receiver, which
+// calls placement.go for each segment. The QP's lock is held once for all available bytes. The
+// goroutine ends when the stream is idle, and further bytes start another.
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"time"
+
+	"github.com/softrnic/softrnic/internal/rdmatransport/ddp"
+	"github.com/softrnic/softrnic/internal/rdmatransport/mpa"
+	"github.com/softrnic/softrnic/internal/rdmatransport/rdmap"
+	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// errEarly ends a connection whose initiator sends FPDUs before it has received the reply.
+var errEarly = errors.New("iwarp: an FPDU before the reply")
+
+// waitReadable has readReady called on a goroutine when the stream is readable, has ended, or its
+// read deadline has passed.
+func (c *conn) waitReadable() {
+	c.e.work.Add(1)
+	if c.onReadable == nil {
+		c.onReadable = c.readReady
+	}
+	if p, ok := c.stream.(stack.ReadNotifier); ok {
+		p.NotifyReadable(c.onReadable)
+		return
+	}
+	go func() {
+		_ = c.stream.Wait() // the next call returns the same error
+		c.readReady()
+	}()
+}
+
+// read runs until the stream is idle or ends. On a new stream it runs once, for all available
+// bytes.
+func (q *qp) read(c *conn) {
+	_, parks := c.stream.(stack.ReadNotifier)
+	for {
+		err := c.stream.Wait()
+		if err == nil {
+			var awaited *conn
+			if awaited, err = q.receive(c); awaited != nil {
+				awaited.resumeTransmit()
+			}
+			c.reads++
+		} else if isTimeout(err) {
+			switch q.onIdleTimeout(c) {
+			case busy:
+				err = nil
+			case idle:
+				c.reads, err = 0, nil
+			}
+		}
+		if err != nil {
+			q.streamEnded(c, err)
+			return
+		}
+		if parks && c.reads < readerThreshold {
+			c.waitReadable()
+			return
+		}
+	}
+}
+
+// receive handles available bytes of the stream, and sends what became due. It returns the peer's
+// connection if that is in this process and waits until everything it sent is received.
+func (q *qp) receive(c *conn) (awaited *conn, err error) {
+	q.h.Lock()
+	defer q.h.Unlock()
+	c.handled, c.fault = 0, nil
+	err = c.stream.Receive(c)
+	if c.peerWaits {
+		awaited, c.peerWaits = c.peerConn.Load(), false
+	}
+	switch {
+	case q.conn != c || q.tx.lifecycle.ended():
+	case c.fault != nil:
+		q.failReceive(c)
+	default:
+		q.startIdleTimer(c)
+		q.transmit()
+	}
+	return awaited, err
+}
+
+// Consume implements stack.Consumer: it places the segments in b. The QP is locked.
+func (c *conn) Consume(b []byte) bool {
+	q := c.qp
+	c.handled += len(b)
+	if q.conn != c || q.tx.lifecycle.ended() {
+		return c.handled < maxReceive // this side has closed the stream: further data is discarded (RFC 5040 §6.2)
+	}
+	if !q.rx.allowed {
+		if !c.mayReceive() {
+			c.fault = errEarly
+			return false
+		}
+		q.rx.allowed = true
+	}
+	c.received += uint64(len(b))
+	if c.fault = c.deframer.Feed(b, q); c.fault != nil {
+		q.rx.ulpdu = bytes.Clone(q.rx.ulpdu) // failReceive quotes it when b is no longer valid
+	}
+	return c.fault == nil && c.handled < maxReceive
+}
+
+// failReceive ends the connection because of an error in received data.
+func (q *qp) failReceive(c *conn) {
+	err := c.fault
+	switch {
+	case err == errEarly:
+		q.fail(err, nil)
+		return
+	case errors.Is(err, mpa.ErrCRC):
+		q.e.Counters.CRCErrors.Add(1)
+	case errors.Is(err, errTerminated):
+		q.closeStream()
+		q.failQP()
+		return
+	}
+	if !q.rx.reported {
+		q.h.Event(asyncEvent(err))
+	}
+	q.fail(err, q.rx.ulpdu)
+}
+
+// startIdleTimer has the reader wake up after a while: an idle stream has no goroutine, and
+// releases the memory in which the receiver assembles FPDUs.
+func (q *qp) startIdleTimer(c *conn) {
+	c.active = true
+	if !c.idleTimer && (c.reads+1 >= readerThreshold || c.deframer.Held() > 0) {
+		c.idleTimer = true
+		_ = c.stream.SetReadDeadline(time.Now().Add(idleTimeout))
+	}
+}
+
+// idleness is the state of a stream at its read deadline.
+type idleness uint8
+
+const (
+	lingered idleness = iota // this side has closed it: the deadline was that of linger
+	busy                     // data has arrived since the last time
+	idle                     // no data has arrived
+)
+
+// onIdleTimeout releases the receiver's memory if no data has arrived since startIdleTimer.
+func (q *qp) onIdleTimeout(c *conn) idleness {
+	q.h.Lock()
+	defer q.h.Unlock()
+	if q.conn != c || q.tx.lifecycle.ended() {
+		return lingered
+	}
+	var deadline time.Time
+	found := idle
+	if c.active {
+		deadline = time.Now().Add(idleTimeout)
+		found = busy
+	} else {
+		c.deframer.Release()
+	}
+	c.active, c.idleTimer = false, c.active
+	_ = c.stream.SetReadDeadline(deadline)
+	return found
+}
+
+// asyncEvent returns the event for an error of the peer that no completion reports.
+func asyncEvent(err error) verbs.AsyncEventType {
+	switch c, _ := rdmap.CauseOf(err); {
+	case c.Layer == rdmap.LayerLLP:
+		return verbs.EventQPFatal
+	case c.Layer == rdmap.LayerDDP && c.Type == uint8(ddp.TaggedError),
+		c.Layer == rdmap.LayerRDMA && c.Type == rdmap.TypeRemoteProtection:
+		return verbs.EventQPAccessErr
+	}
+	return verbs.EventQPReqErr
+}
+
+// streamEnded is called once, when the reader reaches the end of the stream or an error.
+func (q *qp) streamEnded(c *conn, err error) {
+	q.h.Lock()
+	if q.conn == c {
+		if !errors.Is(err, io.EOF) || c.deframer.Pending() > 0 {
+			q.e.Counters.StreamsLost.Add(1)
+			q.traceLost(err)
+		}
+		q.detach()
+		if q.h.State() == verbs.StateRTS {
+			q.failQP() // posted requests can no longer be sent
+		}
+	}
+	q.h.Unlock()
+	_ = c.stream.Close()
+	c.streamEnded()
+}
+
+// streamLost ends the connection when a write to the stream fails. The reader will get the same
+// error.
+func (q *qp) streamLost(err error) {
+	q.conn.stream.Abort()
+	if q.h.State() != verbs.StateRTS {
+		return // the QP is about to enter RTS, and the reader will end the connection then
+	}
+	q.e.Counters.StreamsLost.Add(1)
+	q.traceLost(err)
+	q.detach()
+	q.failQP()
+}

@@ -1,0 +1,283 @@
+package iwarptransport
+
+// Send path: each kind of work request is sent, and completed.
+
+import (
+	"github.com/softrnic/softrnic/internal/rdmatransport/ddp"
+	"github.com/softrnic/softrnic/internal/rdmatransport/rdmap"
+	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// sendRequest sends the next segment of the send queue, if that is allowed.
+func (q *qp) sendRequest() bool {
+	t := &q.tx
+	if t.cursor.unsent(q.h.SendLen()) == 0 {
+		return false
+	}
+	if t.cursor.mayMove() {
+		if done, wait := q.sendDirect(); done || wait {
+			return done
+		}
+		t.cursor.useStream()
+	}
+	wr := q.h.Send(t.cursor.index(t.cursor.next))
+	if t.cursor.is(notStarted) && wr.Flags&verbs.SendFence != 0 && len(t.reads.list) > 0 {
+		return false
+	}
+	if wr.Fault() != verbs.WCSuccess {
+		return q.executeLocal(wr)
+	}
+	switch wr.Opcode {
+	case verbs.BindMW, verbs.LocalInv:
+		return q.executeLocal(wr)
+	case verbs.RDMARead, verbs.AtomicCmpAndSwp, verbs.AtomicFetchAndAdd:
+		if t.reads.outstanding() >= int(q.conn.ord) {
+			return q.refuseRead()
+		}
+		return q.sendRead(wr)
+	case verbs.RDMAWrite, verbs.RDMAWriteWithImm:
+		if t.cursor.is(beforeImmediate) {
+			return q.sendImmediate(wr)
+		}
+		return q.sendWrite(wr)
+	}
+	return q.sendSend(wr)
+}
+
+// isRead reports whether the peer responds to an operation, as for READs and atomics.
+func isRead(op verbs.WROpcode) bool {
+	return op == verbs.RDMARead || op == verbs.AtomicCmpAndSwp || op == verbs.AtomicFetchAndAdd
+}
+
+func isSend(op verbs.WROpcode) bool { return op == verbs.Send || op == verbs.SendWithInv }
+
+func isWrite(op verbs.WROpcode) bool { return op == verbs.RDMAWrite || op == verbs.RDMAWriteWithImm }
+
+// inWrite reports whether a part of a WRITE's data is sent.
+func (q *qp) inWrite() bool {
+	c := &q.tx.cursor
+	return c.inData() && isWrite(q.h.Send(c.index(c.next)).Opcode)
+}
+
+// executeLocal binds or invalidates a window, or fails a request with a known fault. Nothing is
+// sent. A failed request waits until it is the oldest.
+func (q *qp) executeLocal(wr *verbs.PostedSend) bool {
+	c := &q.tx.cursor
+	status := c.refusal()
+	switch {
+	case status != verbs.WCSuccess:
+	case wr.Fault() != verbs.WCSuccess:
+		status = wr.Fault()
+	case wr.Opcode == verbs.BindMW:
+		status = q.e.regions.Bind(q.h, wr.Bind)
+	case q.e.regions.InvalidateWindow(q.h, wr.InvalidateRKey) != memory.Allowed:
+		status = verbs.WCMWBindErr // the name for Memory Management Operation Error
+	}
+	if status == verbs.WCSuccess {
+		q.requestSent(true)
+		return true
+	}
+	c.refuse(status)
+	if c.atOldest() {
+		q.failRequest(c.next, status)
+		q.fail(rdmap.LocalCatastrophic, nil)
+	}
+	return false
+}
+
+// refuseRead fails the next request, a READ, on a stream with an ORD of 0: it would wait forever.
+// On other streams it waits until fewer are outstanding.
+func (q *qp) refuseRead() bool {
+	if c := &q.tx.cursor; q.conn.ord == 0 && c.atOldest() {
+		q.failRequest(c.next, verbs.WCLocQPOpErr)
+		q.fail(rdmap.LocalCatastrophic, nil)
+	}
+	return false
+}
+
+// sendPayload sends the segment with the next n bytes of a request's message. It returns false if
+// it could not, or the memory may not be used.
+func (q *qp) sendPayload(wr *verbs.PostedSend, n int) bool {
+	c, s := &q.tx.cursor, &q.tx.segment
+	if inline := wr.Inline(); inline != nil {
+		s.add(inline[c.off:c.off+uint64(n)], false)
+		return q.send()
+	}
+	status := s.gather(q.e.regions, q.h.PD(), wr.SGList, c.off, n)
+	if status == verbs.WCSuccess {
+		if q.send() {
+			return true
+		}
+		if !s.faulted {
+			return false
+		}
+		status = verbs.WCLocProtErr
+	}
+	// Earlier requests may still complete, so the request fails when it is the oldest. If a part of
+	// it is sent, it cannot wait.
+	if c.atOldest() || !c.is(notStarted) {
+		q.failRequest(c.next, status)
+		q.fail(rdmap.LocalCatastrophic, nil)
+	}
+	return false
+}
+
+// sendSend sends one segment of a SEND.
+func (q *qp) sendSend(wr *verbs.PostedSend) bool {
+	t := &q.tx
+	op := rdmap.Send
+	solicited := wr.Flags&verbs.SendSolicited != 0
+	switch {
+	case wr.Opcode == verbs.SendWithInv && solicited:
+		op = rdmap.SendSEInvalidate
+	case wr.Opcode == verbs.SendWithInv:
+		op = rdmap.SendInvalidate
+	case solicited:
+		op = rdmap.SendSE
+	}
+	off := t.cursor.off
+	n, last := ddp.Segment(uint32(wr.Length()), uint32(off), ddp.UntaggedLen, q.maxULPDU())
+	h := ddp.Untagged{
+		Last: last, RsvdULP: op.Control(), QN: rdmap.QueueSend, MSN: t.numbers.next(rdmap.QueueSend), MO: uint32(off),
+	}
+	if op.Info().Invalidate {
+		h.Invalidate = wr.InvalidateRKey
+	}
+	t.segment.untagged(&h)
+	if !q.sendPayload(wr, n) {
+		return false
+	}
+	if !last {
+		t.cursor.advance(uint64(n))
+		return true
+	}
+	t.numbers.advance(rdmap.QueueSend)
+	q.requestSent(true)
+	return true
+}
+
+// sendWrite sends one segment of a WRITE.
+func (q *qp) sendWrite(wr *verbs.PostedSend) bool {
+	t := &q.tx
+	if t.responses.inData() {
+		return false
+	}
+	off := t.cursor.off
+	n, last := ddp.Segment(uint32(wr.Length()), uint32(off), ddp.TaggedLen, q.maxULPDU())
+	t.segment.tagged(&ddp.Tagged{Last: last, RsvdULP: rdmap.Write.Control(), STag: wr.RKey, TO: wr.RemoteAddr + off})
+	if wr.Opcode == verbs.RDMAWriteWithImm {
+		t.segment.beforeImmediate()
+	}
+	if !q.sendPayload(wr, n) {
+		return false
+	}
+	switch {
+	case !last:
+		t.cursor.advance(uint64(n))
+	case wr.Opcode == verbs.RDMAWriteWithImm:
+		t.cursor.advanceToImmediate()
+	default:
+		q.requestSent(true)
+	}
+	return true
+}
+
+// sendImmediate sends the immediate data of a WRITE, a separate message. verbs' four bytes are the
+// low half of RFC 7306's eight.
+func (q *qp) sendImmediate(wr *verbs.PostedSend) bool {
+	t := &q.tx
+	op := rdmap.ImmediateData
+	if wr.Flags&verbs.SendSolicited != 0 {
+		op = rdmap.ImmediateDataSE
+	}
+	t.segment.untagged(&ddp.Untagged{
+		Last: true, RsvdULP: op.Control(), QN: rdmap.QueueSend, MSN: t.numbers.next(rdmap.QueueSend),
+	})
+	rdmap.PutImmediate(t.segment.rdmapHeader(rdmap.ImmediateLen), uint64(wr.ImmData))
+	if !q.send() {
+		return false
+	}
+	t.numbers.advance(rdmap.QueueSend)
+	q.requestSent(true)
+	return true
+}
+
+// sendRead sends the request of a READ or an atomic.
+func (q *qp) sendRead(wr *verbs.PostedSend) bool {
+	t := &q.tx
+	op := rdmap.AtomicRequest
+	if wr.Opcode == verbs.RDMARead {
+		op = rdmap.ReadRequest
+	}
+	t.segment.untagged(&ddp.Untagged{
+		Last: true, RsvdULP: op.Control(), QN: rdmap.QueueReadRequest, MSN: t.numbers.next(rdmap.QueueReadRequest),
+	})
+	switch body := t.segment.rdmapHeader(op.Info().HeaderLen); wr.Opcode {
+	case verbs.RDMARead:
+		off := t.cursor.off // the bytes moved directly
+		h := rdmap.ReadRequestHeader{
+			SinkSTag: q.conn.sink, SinkTO: off, Size: uint32(wr.Length() - off), SourceSTag: wr.RKey, SourceTO: wr.RemoteAddr + off,
+		}
+		h.Encode(body)
+	case verbs.AtomicFetchAndAdd:
+		h := rdmap.AtomicRequestHeader{
+			Code: rdmap.FetchAdd, ID: t.reads.nextID, STag: wr.RKey, TO: wr.RemoteAddr,
+			Data: wr.CompareAdd, CompareMask: ^uint64(0),
+		}
+		h.Encode(body)
+	default:
+		h := rdmap.AtomicRequestHeader{
+			Code: rdmap.CmpSwap, ID: t.reads.nextID, STag: wr.RKey, TO: wr.RemoteAddr,
+			Data: wr.Swap, Mask: ^uint64(0), CompareData: wr.CompareAdd, CompareMask: ^uint64(0),
+		}
+		h.Encode(body)
+	}
+	if !q.send() {
+		return false
+	}
+	t.numbers.advance(rdmap.QueueReadRequest)
+	t.reads.sent(t.cursor.next)
+	q.requestSent(false)
+	return true
+}
+
+// requestSent moves to the next request. A request without a response is done: TCP delivers it, or
+// the stream breaks.
+func (q *qp) requestSent(done bool) {
+	q.tx.cursor.step(done)
+	q.completeDone()
+}
+
+// completeDone completes finished requests in order.
+func (q *qp) completeDone() {
+	for q.tx.cursor.oldestDone() {
+		wr := q.h.Send(0)
+		n := uint32(0)
+		if wr.Opcode == verbs.RDMARead {
+			n = uint32(wr.Length())
+		} else if wr.Opcode == verbs.AtomicCmpAndSwp || wr.Opcode == verbs.AtomicFetchAndAdd {
+			n = 8
+		}
+		q.completeOldest(verbs.WCSuccess, n)
+	}
+}
+
+// completeOldest completes the oldest request.
+func (q *qp) completeOldest(status verbs.WCStatus, byteLen uint32) {
+	q.tx.cursor.completeOldest()
+	q.h.CompleteSend(status, byteLen)
+}
+
+// failRequest completes request n with an error, and earlier ones too, as their responses will not
+// arrive.
+func (q *qp) failRequest(n uint64, status verbs.WCStatus) {
+	for c := &q.tx.cursor; c.first < n; {
+		if c.isDone(c.first) {
+			q.completeOldest(verbs.WCSuccess, 0)
+		} else {
+			q.completeOldest(verbs.WCWRFlushErr, 0)
+		}
+	}
+	q.completeOldest(status, 0)
+}

@@ -1,0 +1,183 @@
+package iwarptransport
+
+// Send path of responses to the peer's READs and atomics, in the order of the requests (RFC 5040
+// §5.5, RFC 7306 §5).
+
+import (
+	"github.com/softrnic/softrnic/internal/rdmatransport/ddp"
+	"github.com/softrnic/softrnic/internal/rdmatransport/rdmap"
+	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// response is the unsent part of the response to one request.
+type response struct {
+	atomic   bool
+	done     bool                      // of an atomic: it was executed
+	begun    bool                      // of a READ: a part of it is sent
+	read     rdmap.ReadRequestHeader   // of a READ: the unsent part
+	update   rdmap.AtomicRequestHeader // of an atomic: the request
+	previous uint64                    // of an atomic: the previous content of memory
+	ddp      [ddp.UntaggedLen]byte     // the request's DDP header, to be quoted in a Terminate
+}
+
+// responses is a ring of at most depth responses; depth is the IRD.
+type responses struct {
+	ring         []response // nil before the first: most QPs never receive a READ
+	depth        uint8
+	head, n      uint8
+	responseNext bool // the next segment is one of a response
+}
+
+// reset empties the ring, and sets its depth.
+func (r *responses) reset(depth uint8) { *r = responses{depth: depth} }
+
+// pushRead queues the response to a READ with the DDP header at the start of b. It returns false if
+// the peer exceeds the IRD.
+func (r *responses) pushRead(b []byte, h *rdmap.ReadRequestHeader) bool {
+	p := r.push(b)
+	if p != nil {
+		p.read = *h
+	}
+	return p != nil
+}
+
+// pushAtomic is pushRead for an atomic.
+func (r *responses) pushAtomic(b []byte, h *rdmap.AtomicRequestHeader) bool {
+	p := r.push(b)
+	if p != nil {
+		p.atomic, p.update = true, *h
+	}
+	return p != nil
+}
+
+// push takes the next slot; nil if there is none.
+func (r *responses) push(b []byte) *response {
+	if r.n == r.depth {
+		return nil
+	}
+	if r.ring == nil {
+		r.ring = make([]response, r.depth)
+	}
+	p := &r.ring[(int(r.head)+int(r.n))%len(r.ring)]
+	*p = response{}
+	copy(p.ddp[:], b)
+	r.n++
+	return p
+}
+
+// oldest returns the next response to be sent. There must be one.
+func (r *responses) oldest() *response { return &r.ring[r.head] }
+
+// inData reports whether a part of a READ response's data is sent.
+func (r *responses) inData() bool { return r.n > 0 && r.oldest().begun }
+
+// alternate alternates between responses and requests.
+func (r *responses) alternate() { r.responseNext = !r.responseNext }
+
+func (r *responses) pop() {
+	r.head = uint8((int(r.head) + 1) % len(r.ring))
+	r.n--
+}
+
+// sendResponse sends the next segment of the oldest response, if there is one.
+func (q *qp) sendResponse() bool {
+	t := &q.tx
+	if t.responses.n == 0 {
+		return false
+	}
+	w := t.responses.oldest()
+	if w.atomic {
+		if err := q.executeAtomic(w); err != nil {
+			q.failResponse(w, err)
+			return false
+		}
+		t.segment.untagged(&ddp.Untagged{
+			Last: true, RsvdULP: rdmap.AtomicResponse.Control(),
+			QN: rdmap.QueueAtomicResponse, MSN: t.numbers.next(rdmap.QueueAtomicResponse),
+		})
+		h := rdmap.AtomicResponseHeader{ID: w.update.ID, Original: w.previous}
+		h.Encode(t.segment.rdmapHeader(rdmap.AtomicResponseLen))
+		if !q.send() {
+			return false
+		}
+		t.numbers.advance(rdmap.QueueAtomicResponse)
+		t.responses.pop()
+		return true
+	}
+	if q.inWrite() {
+		return false
+	}
+	n, last := ddp.Segment(w.read.Size, 0, ddp.TaggedLen, q.maxULPDU())
+	// The source is looked up for every segment: memory that was deregistered meanwhile is not
+	// sent.
+	from, denial := q.e.regions.Remote(q.h, w.read.SourceSTag, w.read.SourceTO, uint64(n), verbs.AccessRemoteRead)
+	if denial != memory.Allowed {
+		q.failResponse(w, remoteCause(denial))
+		return false
+	}
+	t.segment.tagged(&ddp.Tagged{
+		Last: last, RsvdULP: rdmap.ReadResponse.Control(), STag: w.read.SinkSTag, TO: w.read.SinkTO,
+	})
+	if n > 0 {
+		t.segment.add(from.Bytes())
+	}
+	if !q.send() {
+		if t.segment.faulted {
+			q.failResponse(w, rdmap.OperationError)
+		}
+		return false
+	}
+	w.begun = true
+	w.read.Advance(uint32(n))
+	if last {
+		t.responses.pop()
+	}
+	return true
+}
+
+// executeAtomic executes an atomic once, when its response is next, so that earlier READs return
+// the previous content of memory.
+func (q *qp) executeAtomic(w *response) error {
+	if w.done {
+		return nil
+	}
+	word, err := q.atomicWord(&w.update)
+	if err != nil {
+		return err
+	}
+	found, ok := word.Update(w.update.Apply)
+	if !ok {
+		return rdmap.OperationError
+	}
+	w.previous, w.done = found, true
+	return nil
+}
+
+// failResponse ends the connection if an accepted request can no longer be answered.
+func (q *qp) failResponse(w *response, err error) {
+	var bad [ddp.UntaggedLen + rdmap.AtomicRequestLen]byte
+	n := copy(bad[:], w.ddp[:])
+	if w.atomic {
+		w.update.Encode(bad[n:])
+		n += rdmap.AtomicRequestLen
+	} else {
+		w.read.Encode(bad[n:])
+		n += rdmap.ReadRequestLen
+	}
+	q.h.Event(asyncEvent(err)) // no completion reports it
+	q.fail(err, bad[:n])
+}
+
+// remoteCause returns the RDMAP cause for a denied access (RFC 5040 §4.8).
+func remoteCause(d memory.Denial) rdmap.Cause {
+	switch d {
+	case memory.UnknownKey:
+		return rdmap.InvalidSTag
+	case memory.OtherPD:
+		return rdmap.STagNotAssociated
+	case memory.NoRight:
+		return rdmap.AccessViolation
+	}
+	return rdmap.BoundsViolation
+}

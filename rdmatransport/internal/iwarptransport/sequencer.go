@@ -1,0 +1,66 @@
+package iwarptransport
+
+// Order of connections. Programs open several connections to a peer and identify them by the order
+// in which its rdma_cm reports them, as perftest's -q does. Each is set up on its own goroutine; a
+// sequencer keeps the order.
+
+import (
+	"sync"
+	"time"
+)
+
+// sequencer keeps an order, by key.
+type sequencer[K comparable] struct {
+	mu   sync.Mutex
+	last map[K]*ticket[K]
+}
+
+// ticket is a position in the order.
+type ticket[K comparable] struct {
+	of    *sequencer[K]
+	key   K
+	prev  *ticket[K] // nil if there is none
+	ended chan struct{}
+}
+
+// enter takes the position behind all others.
+func (o *sequencer[K]) enter(key K) *ticket[K] {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.last == nil {
+		o.last = map[K]*ticket[K]{}
+	}
+	t := &ticket[K]{of: o, key: key, prev: o.last[key], ended: make(chan struct{})}
+	o.last[key] = t
+	return t
+}
+
+// wait waits until the previous ticket is done, but at most for the given time, as it may be slow.
+func (t *ticket[K]) wait(most time.Duration) {
+	if t.prev == nil {
+		return
+	}
+	timer := time.NewTimer(most)
+	defer timer.Stop()
+	select {
+	case <-t.prev.ended:
+	case <-timer.C:
+	}
+	t.prev = nil
+}
+
+// done releases the ticket. It may be called again.
+func (t *ticket[K]) done() {
+	t.of.mu.Lock()
+	defer t.of.mu.Unlock()
+	select {
+	case <-t.ended:
+		return
+	default:
+	}
+	close(t.ended)
+	t.prev = nil // to free all earlier tickets
+	if t.of.last[t.key] == t {
+		delete(t.of.last, t.key)
+	}
+}

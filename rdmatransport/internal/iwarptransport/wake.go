@@ -1,0 +1,66 @@
+package iwarptransport
+
+// Wake-up of an initiator's peer. When siw accepts, it gives its socket to the QP only after it has
+// sent its reply. Bytes that arrive earlier do not wake it. It then sleeps with the first FPDUs in
+// its receive buffer until more bytes arrive. Therefore, if nothing arrives from the peer,
+// zero-length RDMA Writes are sent, which are always allowed and change nothing.
+
+import (
+	"time"
+
+	"github.com/softrnic/softrnic/rdmatransport/internal/timers"
+)
+
+// waker sends these WRITEs until the peer sends something. The interval doubles each time.
+type waker struct {
+	q         *qp
+	c         *conn
+	timer     timers.Timer
+	after     time.Duration
+	remaining int  // WRITEs left to send
+	sendFirst bool // the first timer lets the responder send first
+}
+
+// wakePeer starts to wake the peer, unless it sends something soon.
+func (q *qp) wakePeer(c *conn) {
+	(&waker{q: q, c: c, after: firstWakeWrite, remaining: maxWakeWrites}).start()
+}
+
+// sendFirst lets the responder send if the initiator does not for a while. It waits because siw, as
+// the initiator, aborts the connection if there is data behind the reply when it reads that.
+func (q *qp) sendFirst(c *conn) {
+	(&waker{q: q, c: c, after: sendFirstDelay, remaining: maxWakeWrites, sendFirst: true}).start()
+}
+
+func (n *waker) start() {
+	n.timer.Init(n.onTimer)
+	n.arm()
+}
+
+func (n *waker) arm() { n.q.e.timers.Arm(&n.timer, time.Now().Add(n.after)) }
+
+// onTimer runs when the timer fires.
+func (n *waker) onTimer() {
+	q := n.q
+	q.h.Lock()
+	defer q.h.Unlock()
+	t := &q.tx
+	switch {
+	case q.conn != n.c, t.lifecycle.ended():
+	case n.sendFirst && t.lifecycle.is(awaitingPeer):
+		n.sendFirst, n.after = false, firstWakeWrite
+		t.lifecycle.on(onPeerFPDU)
+		q.transmit()
+		n.arm()
+	case !n.sendFirst && !q.rx.gotFPDU:
+		// In the middle of a message, the rest of it wakes the peer.
+		if t.lifecycle.is(open) && t.cursor.is(notStarted) {
+			t.lifecycle.scheduleRTR(rtrWrite)
+			q.transmit()
+		}
+		if n.remaining--; n.remaining > 0 {
+			n.after *= 2
+			n.arm()
+		}
+	}
+}

@@ -1,0 +1,180 @@
+package rocetransport
+
+// Deferred requests, which are executed when their response is due. A FLUSH to persistent memory
+// runs on its own goroutine, because nothing else may wait for a file's device. Atomics and ATOMIC
+// WRITEs behind it wait for it, and are executed in order.
+
+import (
+	"sync"
+
+	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
+	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
+	"github.com/softrnic/softrnic/rdmatransport/internal/rocetransport/receive"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// deferred is a request to be executed before its response is sent. It is the Owner of that
+// response. The QP's lock protects it.
+type deferred struct {
+	pd *verbs.PD // XRC: PD of the request's SRQ
+
+	// FLUSH: the region, and the bytes to be made persistent.
+	file    *verbs.MR
+	bytes   []byte
+	started bool
+
+	// Or an atomic or ATOMIC WRITE, with the arguments of modifyWord.
+	op   wire.Opcode
+	word wire.AtomicETH
+	need verbs.Access
+}
+
+// deferWork accepts a request and defers it until its response is due.
+func (q *qp) deferWork(kind receive.Kind, d *deferred) {
+	d.pd = q.resp.pd
+	q.answer(receive.Response{Kind: kind, Deferred: true, Owner: d})
+}
+
+// modifyWord executes an atomic, or an ATOMIC WRITE of the value Swap. It is deferred if earlier
+// requests are.
+func (q *qp) modifyWord(kind receive.Kind, op wire.Opcode, a *wire.AtomicETH, need verbs.Access) bool {
+	word, nak, status := q.word(a, need)
+	if nak != 0 {
+		return q.refuse(nak, status)
+	}
+	if q.receiving.Defers() {
+		q.deferWork(kind, &deferred{op: op, word: *a, need: need})
+		return false
+	}
+	orig, ok := modify(word, op, a)
+	if !ok {
+		return q.refuse(wire.NakRemoteOperational, verbs.WCRemOpErr)
+	}
+	q.answer(receive.Response{Kind: kind, Orig: orig})
+	return false
+}
+
+// word returns the eight bytes that a request modifies, or the error.
+func (q *qp) word(a *wire.AtomicETH, need verbs.Access) (word memory.Span, nak uint8, status verbs.WCStatus) {
+	word, ok := q.region(a.RKey, a.Addr, 8, need)
+	switch { // an unaligned address is an invalid request, whatever the key
+	case a.Addr%8 != 0 || ok && !word.Aligned():
+		return word, wire.NakInvalidRequest, verbs.WCRemInvReqErr
+	case !ok:
+		return word, wire.NakRemoteAccess, verbs.WCRemAccessErr
+	}
+	return word, 0, verbs.WCSuccess
+}
+
+// modify modifies a word, and returns its previous value for an atomic. ok is false if the memory
+// faults.
+func modify(word memory.Span, op wire.Opcode, a *wire.AtomicETH) (orig uint64, ok bool) {
+	switch op {
+	case wire.RCCmpSwap:
+		return word.CompareSwap(a.Compare, a.Swap)
+	case wire.RCFetchAdd:
+		return word.FetchAdd(a.Swap)
+	}
+	return 0, word.Store(a.Swap)
+}
+
+// executeDeferred executes the deferred request of the pending response. It returns false if that
+// takes time or has ended the connection.
+func (q *qp) executeDeferred(r *receive.Response) bool {
+	d := r.Owner.(*deferred)
+	if d.file != nil {
+		if !d.started {
+			d.started = true
+			q.e.flushes.add(q, d)
+		}
+		return false
+	}
+	q.resp.pd = d.pd
+	word, nak, status := q.word(&d.word, d.need)
+	if nak != 0 {
+		return q.failPending(nak, r.PSN, status)
+	}
+	orig, ok := modify(word, d.op, &d.word)
+	if !ok {
+		return q.failPending(wire.NakRemoteOperational, r.PSN, verbs.WCRemOpErr)
+	}
+	q.receiving.OnDeferredExecuted(orig)
+	return true
+}
+
+// flushes holds the FLUSHes of a device that are executed by, or wait for, one of maxFlushes
+// goroutines. A goroutine exists only while it has work. A QP has at most one FLUSH here.
+type flushes struct {
+	mu      sync.Mutex // innermost lock
+	queue   []flush
+	running int
+}
+
+type flush struct {
+	q *qp
+	d *deferred
+}
+
+func (f *flushes) add(q *qp, d *deferred) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.queue = append(f.queue, flush{q, d})
+	if f.running < maxFlushes {
+		f.running++
+		go f.run()
+	}
+}
+
+// run executes FLUSHes in order until there are none left.
+func (f *flushes) run() {
+	for {
+		f.mu.Lock()
+		if len(f.queue) == 0 {
+			f.queue = nil
+			f.running--
+			f.mu.Unlock()
+			return
+		}
+		next := f.queue[0]
+		f.queue[0] = flush{}
+		f.queue = f.queue[1:]
+		f.mu.Unlock()
+		next.execute()
+	}
+}
+
+// persist is replaced by tests with slow devices.
+var persist = (*verbs.RegisteredMR).Persist
+
+func (f flush) execute() {
+	q, d := f.q, f.d
+	q.h.Lock()
+	awaited := q.awaits(d)
+	q.h.Unlock()
+	if !awaited {
+		return
+	}
+	err := persist((*verbs.RegisteredMR)(d.file), d.bytes) // neither field changes before the FLUSH is over
+	q.h.Lock()
+	switch {
+	case !q.awaits(d):
+		q.h.Unlock()
+		return
+	case err != nil:
+		q.failPending(wire.NakRemoteOperational, q.receiving.Pending().PSN, verbs.WCRemOpErr)
+	default:
+		q.receiving.OnDeferredExecuted(0)
+		d.file, d.bytes = nil, nil // the history keeps d for a while
+	}
+	q.unlock()
+}
+
+// awaits reports whether d is still the oldest pending response. It is not if the QP was reset or
+// has failed meanwhile.
+func (q *qp) awaits(d *deferred) bool {
+	if q.destroyed || !receives(q.h.State()) {
+		return false
+	}
+	r := q.receiving.Pending()
+	return r != nil && r.Deferred && r.Owner == any(d)
+}

@@ -1,0 +1,186 @@
+// Package rocetransport is the engine of RoCEv2 and RoCE v1: it turns the work requests of QPs into packets,
+// and packets into completions. The public package roce has its configuration, and documents the
+// supported features.
+//
+// Send path: verbs locks the QP and calls PostSend. Package send selects the packets of each
+// request, and requester.go writes them into frames of packet.go.
+//
+// Receive path: receive.go checks the ICRC, with identification.go if the network stack does not
+// see IP headers, and finds the QP. Requests go to responder.go, which has package receive classify
+// them and reports their results to it. response.go sends the responses and acknowledgements that
+// are then due. Acknowledgements and responses go to completer.go, which reports them to package
+// send. outcome.go completes work requests or fails the QP. When the QP is unlocked, unlock.go
+// sends packets that became due. timer.go handles later deadlines, and delayed.go delays packets
+// that may share a frame.
+//
+// Package send has all send state: the cursor in the queue, packets in flight, losses, the window,
+// credits and timeouts. Package receive has all receive state: the expected PSN, NAKs that are due,
+// early packets, and responses. pacing.go limits a QP to its rate, which dcqcn.go computes from the
+// CNPs of notification.go. deferred.go executes slow requests. uc.go and ud.go have the unreliable
+// services, and multicast.go multicast datagrams. direct.go moves messages without packets if both
+// QPs are in one process. qp.go creates QPs and handles their state transitions, trace.go traces
+// them, and engine.go has the types of an engine and a QP.
+//
+// A QP's state is only accessed under its lock, on the goroutine with the work: the application's
+// for posts, the link's for packets, and the timer queue's for timeouts.
+package rocetransport
+
+import (
+	"io"
+	"time"
+
+	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
+	"github.com/softrnic/softrnic/rdmatransport/internal/keys"
+	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
+	"github.com/softrnic/softrnic/rdmatransport/internal/rocetransport/ipid"
+	"github.com/softrnic/softrnic/rdmatransport/internal/rocetransport/receive"
+	"github.com/softrnic/softrnic/rdmatransport/internal/rocetransport/send"
+	"github.com/softrnic/softrnic/rdmatransport/internal/timers"
+	"github.com/softrnic/softrnic/rdmatransport/roce"
+	"github.com/softrnic/softrnic/rdmatransport/trace"
+	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// qpnBits is the width of a QP number. Numbers 0 and 1 are the management QPs, and 0xffffff is
+// multicast.
+const qpnBits = 24
+
+// Engine is the RoCE part of a device.
+type Engine struct {
+	Counters Counters
+
+	nics    []stack.NIC
+	regions *memory.Regions
+	timers  *timers.Queue
+	qps     *keys.Table[qp]
+	env     send.Env // of QPs without tracing
+	gsi     GSI
+	groups  groups
+	delayed delayed
+	flushes flushes
+
+	trace     trace.Sink  // nil: off
+	dcqcn     *roce.DCQCN // nil: off
+	selective bool        // packets of reliable connections are marked (wire.Mark)
+
+	ids        ipid.Peers // IPv4 identifications computed from ICRCs
+	strictICRC bool       // identifications are not computed
+
+	shared  receive.Shared // of all QPs
+	byDelay *byDelay       // nil without congestion control by delay
+}
+
+// New starts an engine on every NIC. QP numbers are drawn from qpns with rand, except those that
+// taken reports as used by another transport.
+func New(nics []stack.NIC, cfg roce.Config, regions *memory.Regions, queue *timers.Queue, rand io.Reader,
+	qpns stack.Range, taken func(qpn uint32) bool) *Engine {
+	e := &Engine{
+		nics:    nics,
+		regions: regions,
+		timers:  queue,
+		qps:     keys.NewRange[qp](qpns.Base, qpns.Mask, rand, func(n uint32) bool { return n <= 1 || n == multicastQPN || taken(n) }),
+	}
+	e.env.Clock = queue.Now
+	e.shared.Clock = queue.Now
+	e.selective, e.strictICRC = cfg.SelectiveRepeat, cfg.StrictICRC
+	if cfg.ByDelay != nil {
+		e.byDelay = newByDelay(cfg.ByDelay)
+	}
+	e.shared.Window = send.WindowOf(cfg.Window)
+	if cfg.DCQCN != nil {
+		e.dcqcn = withDefaults(*cfg.DCQCN)
+	}
+	e.gsi.e = e
+	e.delayed.timer.Init(e.sendDelayed)
+	for i, nic := range nics {
+		port := uint8(i + 1)
+		enginePorts.Store(nic, &enginePort{e, nic, port})
+		if datagrams := nic.Datagrams(); datagrams != nil {
+			datagrams.Receive(func(d *stack.Datagram) { e.receive(port, d) })
+		}
+	}
+	return e
+}
+
+// HasQP reports whether a QP number is in use.
+func (e *Engine) HasQP(qpn uint32) bool { return e.qps.Get(qpn) != nil }
+
+// Close stops reception. All QPs are destroyed by then.
+func (e *Engine) Close() {
+	for _, nic := range e.nics {
+		if s := enginePortOf(nic); s != nil && s.e == e {
+			enginePorts.CompareAndDelete(nic, s)
+		}
+		if datagrams := nic.Datagrams(); datagrams != nil {
+			datagrams.Receive(nil)
+		}
+	}
+}
+
+// now returns the monotonic time since the device was opened.
+func (e *Engine) now() time.Duration { return e.timers.Now() }
+
+// sends reports whether a QP sends requests in a state.
+func sends(s verbs.QPState) bool { return s == verbs.StateRTS || s == verbs.StateSQD }
+
+// receives reports whether a QP accepts packets in a state.
+func receives(s verbs.QPState) bool { return s >= verbs.StateRTR && s <= verbs.StateSQE }
+
+// qp is the provider's part of a QP. The QP's lock protects it.
+type qp struct {
+	// The fields that a peer in the same process writes, or reads for each message, share no cache
+	// line with the others.
+	receiving receive.State
+	resp      responder
+	recvs     uint64
+	num       uint32
+	dest      uint32 // the peer's QP number
+	mtu       uint32 // path MTU in bytes of payload
+	port      uint8
+	service   wire.Transport
+	kind      verbs.QPType
+	blockSelf bool // QPInitAttr.BlockSelfMcastLB
+	destroyed bool
+	direct    directFlags
+
+	mark wire.Mark // of this QP's requests; 0 if they are not marked
+
+	hasBacklog bool // path is a stack.Backlogged
+	paired     bool // this QP and the one at peerPort are each other's peers
+	isDelayed  bool // it is on the engine's stack of delayed QPs
+	posted     bool // requests were posted since an application last polled
+
+	e        *Engine
+	h        verbs.QPHandle
+	path     stack.Path
+	ends     *stack.Ends // of path
+	peerPort *enginePort // the port that path leads to, if in this process
+	pairedQP *qp         // the QP at peerPort, if paired
+
+	sending    send.State  // of the reliable services
+	unreliable *unreliable // of the unreliable services, otherwise nil
+
+	out   stack.Sender // packets to be sent before the lock is released; nil if there are none
+	timer timers.Timer
+	stats *stats // see count
+
+	pace   *pacer    // nil: no limit
+	notify *notifier // nil: no ECN
+
+	nextDelayed *qp // next QP on the engine's stack of delayed QPs
+}
+
+// reliable reports whether the service has acknowledgements.
+func (q *qp) reliable() bool { return q.service == wire.RC || q.service == wire.XRC }
+
+// draining reports whether no new request may be started.
+func (q *qp) draining() bool { return q.h.State() == verbs.StateSQD }
+
+// begun reports whether a request is started.
+func (q *qp) begun() bool {
+	if u := q.unreliable; u != nil {
+		return u.packet != 0
+	}
+	return q.sending.Begun()
+}

@@ -1,0 +1,52 @@
+package rocetransport
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// Control path: a host has left the network.
+
+// hostLeftGrace is how long outstanding requests wait after their host has left, before they fail.
+// Two programs often end at about the same time, with requests that no longer matter. The grace
+// period lets them end first. On hardware, requests fail only when their retries are exhausted.
+const hostLeftGrace = 500 * time.Millisecond
+
+// HostLeft fails the requests that are outstanding at a host that has left, before their retries
+// are exhausted. A QP without requests learns of it from the connection manager or from the next
+// request.
+func (e *Engine) HostLeft(addr netip.Addr) {
+	type waiting struct {
+		q         *qp
+		dest, una uint32
+	}
+	var affected []waiting
+	for _, q := range e.qps.All() {
+		q.h.Lock()
+		if q.awaitsHost(addr) {
+			affected = append(affected, waiting{q, q.dest, q.sending.Una()})
+		}
+		q.h.Unlock()
+	}
+	if len(affected) == 0 {
+		return
+	}
+	time.AfterFunc(hostLeftGrace, func() {
+		for _, w := range affected {
+			q := w.q
+			q.h.Lock()
+			if q.awaitsHost(addr) && q.dest == w.dest && q.sending.Una() == w.una { // not those of a new host at the address
+				q.e.Counters.RetryExceeded.Add(1)
+				q.failSend(verbs.WCRetryExcErr)
+			}
+			q.unlock()
+		}
+	})
+}
+
+// awaitsHost reports whether the QP, which is locked, has requests outstanding at a host.
+func (q *qp) awaitsHost(addr netip.Addr) bool {
+	return !q.destroyed && q.reliable() && sends(q.h.State()) && q.h.SendLen() > 0 && q.path != nil && q.path.Ends().Dst == addr
+}

@@ -1,0 +1,222 @@
+package receive
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/softrnic/softrnic/internal/rdmatransport/sacktest"
+	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
+	"github.com/softrnic/softrnic/rdmatransport/internal/rocetransport/send"
+)
+
+const (
+	testMTU  = 1024
+	testSpan = 2 * send.DefaultWindow / testMTU
+)
+
+// write returns a packet of a WRITE.
+func write(psn uint32) *wire.Packet {
+	return &wire.Packet{
+		BTH: wire.BTH{Opcode: wire.RCWriteMiddle, PSN: psn}, Payload: bytes.Repeat([]byte{byte(psn)}, testMTU),
+	}
+}
+
+func newStore(t *testing.T, expected uint32) *store {
+	t.Helper()
+	return new(stores).get(expected, testMTU, send.DefaultWindow, time.Minute)
+}
+
+// keptBehind returns the distances in a selective acknowledgement.
+func (k *store) keptBehind(expected uint32) string {
+	return fmt.Sprint(sacktest.Distances(k.sack(expected)))
+}
+
+func TestStoreAdds(t *testing.T) {
+	type step struct {
+		p             *wire.Packet
+		gap, tell, ok bool
+	}
+	other := write(12)
+	other.Payload[5]++
+	asks, marked := write(12), write(12)
+	asks.AckReq, marked.Reserved7 = true, 9
+	shorter := write(12)
+	shorter.Payload = shorter.Payload[:1020]
+	last := write(12)
+	last.Opcode = wire.RCWriteLast
+	first, elsewhere := write(12), write(12)
+	first.Opcode, elsewhere.Opcode, elsewhere.RETH.Addr = wire.RCWriteFirst, wire.RCWriteFirst, 4096
+	for _, c := range []struct {
+		name  string
+		steps []step
+		sack  string
+	}{
+		{"one gap", []step{{write(11), true, false, true}, {write(12), false, false, true}}, "[1 2]"},
+		{"two gaps", []step{{write(11), true, false, true}, {write(14), true, false, true}}, "[1 4]"},
+		{"the gap between is filled", []step{{write(13), true, false, true}, {write(12), false, false, true}}, "[2 3]"},
+		{"the same twice", []step{{write(12), true, false, true}, {write(12), false, false, true}}, "[2]"},
+		{"it asks", []step{{asks, true, true, true}}, "[2]"},
+		{"the same with another mark, and it asks now", []step{{marked, true, false, true}, {asks, false, true, true}}, "[2]"},
+		{"another payload", []step{{write(12), true, false, true}, {other, false, false, false}}, "[2]"},
+		{"another opcode", []step{{write(12), true, false, true}, {last, false, false, false}}, "[2]"},
+		{"another address", []step{{first, true, false, true}, {elsewhere, false, false, false}}, "[2]"},
+		{"far apart", []step{{write(210), true, false, true}, {write(12), false, false, true}}, "[2 200]"},
+		{"another length", []step{{write(12), true, false, true}, {shorter, false, false, false}}, "[2]"},
+	} {
+		k := newStore(t, 10)
+		for i, s := range c.steps {
+			if gap, tell, ok := k.add(s.p); gap != s.gap || tell != s.tell || ok != s.ok {
+				t.Errorf("%s: packet %d: gap %v, tell %v, ok %v", c.name, i, gap, tell, ok)
+			}
+		}
+		if got := k.keptBehind(10); got != c.sack {
+			t.Errorf("%s: %s, want %s", c.name, got, c.sack)
+		}
+	}
+}
+
+// The first report follows soon after a gap, later ones at intervals.
+func TestStoreTells(t *testing.T) {
+	k := newStore(t, 10)
+	var told []uint32
+	for psn := uint32(11); psn < 60; psn++ {
+		if _, tell, _ := k.add(write(psn)); tell {
+			told = append(told, psn)
+		}
+	}
+	first := uint32(11 + send.LossEvidence - 1)
+	if want := fmt.Sprint([]uint32{first, first + sackEvery, first + 2*sackEvery}); fmt.Sprint(told) != want {
+		t.Errorf("told at %v, want %v", told, want)
+	}
+}
+
+// Packets leave the store in order. PSN 10 was expected.
+func TestStoreNext(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		expected uint32   // after 10 was executed
+		keep     []uint32 // before
+		take     []uint32
+		left     int
+	}{
+		{"all", 11, []uint32{11, 12, 13}, []uint32{11, 12, 13}, 0},
+		{"up to the next gap", 11, []uint32{11, 13}, []uint32{11}, 1},
+		{"the next is missing, too", 11, []uint32{12}, nil, 1},
+		{"10 found no receive request", 10, []uint32{11}, nil, 1},
+		{"10 was a READ of 4", 14, []uint32{11, 12, 14, 15}, []uint32{14, 15}, 0},
+		{"10 was a READ longer than the span", 10 + 2*testSpan, []uint32{11, 12}, nil, 0},
+	} {
+		k := newStore(t, 10)
+		for _, psn := range c.keep {
+			k.add(write(psn))
+		}
+		k.begin(10)
+		var took []uint32
+		var p wire.Packet
+		for next := c.expected; k.next(next, &p); next++ {
+			if p.PSN != next || !bytes.Equal(p.Payload, write(next).Payload) {
+				t.Errorf("%s: %d is %d, %d bytes", c.name, next, p.PSN, len(p.Payload))
+			}
+			took = append(took, p.PSN)
+		}
+		if fmt.Sprint(took) != fmt.Sprint(c.take) || k.count != c.left {
+			t.Errorf("%s: %v, and %d are left", c.name, took, k.count)
+		}
+		if k.extend(time.Hour); (k.deadline == time.Hour) != (c.expected != 10) {
+			t.Errorf("%s: the deadline is %v", c.name, k.deadline)
+		}
+	}
+}
+
+// Packets of the whole span fit, also where PSNs wrap, and none beyond it.
+func TestStoreSpan(t *testing.T) {
+	const expected = 1<<24 - 100
+	for _, c := range []struct {
+		window uint32
+		span   uint32
+	}{{128 << 10, 256}, {send.DefaultWindow, 1024}, {send.MaxWindow, 32768}} {
+		fit := func(p *wire.Packet, d uint32, mtu uint32) bool { return fits(p, int32(d), mtu, c.window) }
+		if p := write(0); !fit(p, c.span-1, testMTU) || fit(p, c.span, testMTU) || fit(p, 1, testMTU-HeaderRoom) {
+			t.Error("what fits is another thing")
+		}
+		k := new(stores).get(expected, testMTU, c.window, time.Minute)
+		for d := uint32(1); d < c.span; d++ {
+			k.add(write(wire.PSNAdd(expected, d)))
+		}
+		if got := sacktest.Distances(k.sack(expected)); len(got) != int(c.span-1) || got[0] != 1 || got[c.span-2] != c.span-1 {
+			t.Errorf("window %d: it tells of %d packets, want %d", c.window, len(got), c.span-1)
+		}
+		k.begin(expected)
+		var p wire.Packet
+		for d := uint32(1); d < c.span; d++ {
+			if psn := wire.PSNAdd(expected, d); !k.next(psn, &p) || p.PSN != psn {
+				t.Fatalf("%d is missing", d)
+			}
+		}
+		if k.count != 0 {
+			t.Error(k.count, "are left")
+		}
+	}
+}
+
+// A selective acknowledgement fits into a packet, whatever is missing. The first gaps have
+// priority.
+func TestSackFits(t *testing.T) {
+	const expected = 1<<24 - 100
+	for _, c := range []struct {
+		mtu, every uint32 // one of this many packets is missing
+		told       uint32 // at least
+		all        bool
+	}{
+		{1024, 100, 0, true}, {1024, 70, 0, true}, {1024, 3, 512 * 15, false}, {4096, 3, 0, true},
+		{256, 1000, 0, true}, {256, 100, 64 * 100, false}, {256, 3, 128 * 15, false},
+	} {
+		k := new(stores).get(expected, c.mtu, send.MaxWindow, time.Minute)
+		window := send.Window(send.MaxWindow, c.mtu)
+		var want []uint32
+		for d := uint32(1); d < window; d++ {
+			if d%c.every != 0 {
+				p := write(wire.PSNAdd(expected, d))
+				p.Payload = p.Payload[:4]
+				k.add(p)
+				want = append(want, d)
+			}
+		}
+		sack := k.sack(expected)
+		n, all := sack.Covered()
+		if len(sack) > int(c.mtu) || all != c.all || n < c.told {
+			t.Errorf("path MTU %d, one of %d missing: %d bytes tell of %d packets (all: %v)", c.mtu, c.every, len(sack), n, all)
+		}
+		if got := sacktest.Distances(sack); len(got) > len(want) || !slices.Equal(got, want[:len(got)]) || all && len(got) != len(want) {
+			t.Errorf("path MTU %d, one of %d missing: it tells of %d packets, of %d", c.mtu, c.every, len(got), len(want))
+		}
+		if allocs := testing.AllocsPerRun(10, func() { k.sack(expected) }); allocs != 0 {
+			t.Errorf("%v allocations", allocs)
+		}
+	}
+}
+
+// The number of stores is bounded, and a store is empty when it is taken.
+func TestStores(t *testing.T) {
+	var s stores
+	var all []*store
+	for range MaxStores {
+		all = append(all, s.get(10, testMTU, send.DefaultWindow, 0))
+	}
+	if all[MaxStores-1] == nil || s.get(10, testMTU, send.DefaultWindow, 0) != nil {
+		t.Fatal("there are not", MaxStores)
+	}
+	all[0].add(write(11))
+	all[0].setReported()
+	s.put(all[0])
+	k := s.get(10, testMTU, send.DefaultWindow, 0)
+	if k == nil || k.count != 0 || k.reported {
+		t.Fatal("not a new store")
+	}
+	if k.add(write(12)); k.keptBehind(10) != "[2]" {
+		t.Errorf("it keeps %s", k.keptBehind(10))
+	}
+}

@@ -1,0 +1,181 @@
+package rocetransport
+
+// Send and receive path of unreliable datagrams. A work request is one packet, sent and completed
+// at once on the posting goroutine. A received datagram is placed behind its network header, or
+// silently dropped. (IBTA Vol 1 §9.8.3, A17.4.5)
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
+	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// ownQKey is the bit of a work request's Q_Key that selects the QP's own (IBTA Vol 1 §10.2.5).
+const ownQKey = 1 << 31
+
+// address is the provider's part of an address handle.
+type address struct {
+	path    stack.Path
+	backlog stack.Backlogged // path, or nil if it has none
+}
+
+// CreateAH creates the provider's part of an address handle.
+func (e *Engine) CreateAH(attr *verbs.AHAttr) (verbs.ProviderAH, error) {
+	if attr.PortNum < 1 || int(attr.PortNum) > len(e.nics) {
+		return nil, fmt.Errorf("port %d: %w", attr.PortNum, verbs.ErrInvalid)
+	}
+	nic := e.nics[attr.PortNum-1]
+	path, err := openPath(nic, attr.PortNum, attr, 0, flowPort(&attr.GRH))
+	if err != nil {
+		return nil, err
+	}
+	return &address{path, backlogged(path)}, nil
+}
+
+// Destroy implements verbs.ProviderAH.
+func (a *address) Destroy() { a.path.Close() }
+
+// flowPort returns the UDP source port of an address handle, which any QP may use. It is derived
+// from the flow label, folded as in Linux, or from the destination if there is none.
+func flowPort(grh *verbs.GRH) uint16 {
+	if l := grh.FlowLabel; l != 0 {
+		return 0xc000 | uint16(l&0x3fff^l>>14)
+	}
+	return sourcePort(uint32(grh.SGIDIndex), binary.BigEndian.Uint32(grh.DGID[12:]))
+}
+
+// sendDatagrams sends posted requests.
+func (q *qp) sendDatagrams() {
+	for q.h.SendLen() > 0 && !q.draining() && !q.blockedBy(q.h.AH(q.h.Send(0).AH).(*address).backlog) && q.rateAllows() {
+		if status := q.sendDatagram(q.h.Send(0)); status != verbs.WCSuccess {
+			q.h.CompleteSend(status, 0)
+			q.traceState(q.h.State(), verbs.StateSQE)
+			q.h.FailSend()
+			return
+		}
+		q.count().sends++
+		q.h.CompleteSend(verbs.WCSuccess, 0)
+	}
+}
+
+// sendDatagram sends one datagram. If the path cannot take it, it is lost, as it could be on the
+// network.
+func (q *qp) sendDatagram(wr *verbs.PostedSend) verbs.WCStatus {
+	if s := wr.Fault(); s != verbs.WCSuccess {
+		return s
+	}
+	n := int(wr.Length())
+	p := wire.Packet{
+		BTH: wire.BTH{
+			Opcode: wire.UDSendOnly, Solicited: wr.Flags&verbs.SendSolicited != 0, DestQP: wr.RemoteQPN, PSN: q.unreliable.psn,
+		},
+		DETH: wire.DETH{QKey: wr.RemoteQKey, SrcQP: q.num},
+		Imm:  wr.ImmData,
+	}
+	if wr.Opcode == verbs.SendWithImm {
+		p.Opcode = wire.UDSendOnlyImm
+	}
+	if wr.RemoteQKey&ownQKey != 0 {
+		p.DETH.QKey = q.h.Attr().QKey
+	}
+	q.unreliable.psn = wire.PSNAdd(q.unreliable.psn, 1)
+	header, b := q.packet(q.h.AH(wr.AH).(*address).path, &p, n)
+	if b == nil {
+		return verbs.WCSuccess
+	}
+	h := p.EncodeHeader(b)
+	if data := wr.Inline(); data != nil {
+		copy(b[h:], data)
+		q.seal(header, b)
+		return verbs.WCSuccess
+	}
+	var i icrc
+	sum := i.begin(header, b[:h])
+	if status := q.e.regions.Gather(b[h:h+n], q.h.PD(), wr.SGList, 0, sum); status != verbs.WCSuccess {
+		q.out.Drop()
+		return status
+	}
+	q.sealCopied(header, b, h+n, sum)
+	return verbs.WCSuccess
+}
+
+// receiveDatagram places a datagram in the next receive request.
+func (q *qp) receiveDatagram(d *stack.Datagram, p *wire.Packet) {
+	c := &q.e.Counters
+	switch {
+	case p.Opcode.Transport() != wire.UD || !p.Opcode.Info().Known():
+		c.Malformed.Add(1)
+		return
+	case p.DETH.QKey != q.h.Attr().QKey:
+		c.QKeyViolations.Add(1)
+		return
+	}
+	if !d.Dst.IsMulticast() { // multicast is counted once, not per QP
+		q.count().rcvdPkts++
+	}
+	wr := q.h.Recv()
+	switch {
+	case wr == nil:
+		c.NoReceive.Add(1)
+		return
+	case verbs.GRHLen+uint64(len(p.Payload)) > wr.Length():
+		c.TooLong.Add(1) // the receive request waits for a datagram that fits
+		return
+	}
+	wc := verbs.WC{
+		Opcode: verbs.WCRecv, Flags: verbs.WCGRH, ByteLen: uint32(verbs.GRHLen + len(p.Payload)), SrcQP: p.DETH.SrcQP,
+		SL: uint8(d.TCI >> 13), CVLAN: d.TCI,
+	}
+	switch {
+	case d.V1:
+	case d.Dst.Is4():
+		wc.NetworkHdrType = verbs.NetworkHdrIPv4
+	default:
+		wc.NetworkHdrType = verbs.NetworkHdrIPv6
+	}
+	if p.Opcode.Info().HasImmDt() {
+		wc.Flags |= verbs.WCWithImm
+		wc.ImmData = p.Imm
+	}
+	wc.Status = q.scatterDatagram(d, p, wr)
+	q.h.CompleteRecv(&wc, p.Solicited)
+	if wc.Status != verbs.WCSuccess {
+		q.fail()
+		return
+	}
+	q.recvs++
+	q.count().rcvdBytes += uint64(len(p.Payload))
+}
+
+// scatterDatagram places the network header and the payload. An IPv4 header takes the last 20 of
+// the 40 bytes.
+func (q *qp) scatterDatagram(d *stack.Datagram, p *wire.Packet, wr *verbs.PostedRecv) verbs.WCStatus {
+	var grh [verbs.GRHLen]byte
+	ip := d.Header
+	if !d.V1 {
+		ip = ip[:len(ip)-8] // without UDP
+	}
+	copy(grh[verbs.GRHLen-len(ip):], ip)
+	if len(ip) == 20 && (d.SegmentSize < len(d.Payload) || ip[10]|ip[11] == 0) {
+		putChecksum(grh[20:]) // a superframe's header has the checksum of all of it, and a socket's has none
+	}
+	status := q.e.regions.Scatter(grh[:], q.h.RecvPD(), wr.SGList, 0)
+	if status == verbs.WCSuccess {
+		status = q.e.regions.Scatter(p.Payload, q.h.RecvPD(), wr.SGList, verbs.GRHLen)
+	}
+	return status
+}
+
+// putChecksum sets an IPv4 header's checksum.
+func putChecksum(ip []byte) {
+	ip[10], ip[11] = 0, 0
+	var sum uint32
+	for i := 0; i < 20; i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(ip[i:]))
+	}
+	sum = sum>>16 + sum&0xffff
+	binary.BigEndian.PutUint16(ip[10:], ^uint16(sum>>16+sum))
+}

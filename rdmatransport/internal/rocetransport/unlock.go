@@ -1,0 +1,109 @@
+package rocetransport
+
+import (
+	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
+	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// End of the send and receive paths: packets that became due while the QP was locked are sent
+// before it is unlocked, in as few frames as possible.
+
+// unlock sends due packets and unlocks the QP.
+func (q *qp) unlock() {
+	if s := q.h.State(); !q.destroyed && receives(s) {
+		if q.reliable() {
+			q.respond()
+		}
+		if sends(s) {
+			q.send()
+		}
+	}
+	q.flush()
+	q.h.Unlock()
+}
+
+// unlockReceived is unlock after the packets of a datagram. If an application received the datagram
+// by polling, it will soon post or poll again. An acknowledgement and small requests then wait for
+// its next post (see delayed.go). Otherwise only the timer would send them, so they are sent at
+// once.
+func (q *qp) unlockReceived(d *stack.Datagram) {
+	if d.Polled {
+		q.unlockPolled()
+	} else {
+		q.unlock()
+	}
+}
+
+func (q *qp) unlockPolled() {
+	if s := q.h.State(); !q.destroyed && receives(s) {
+		delay := q.mayDelayAck()
+		switch {
+		case delay:
+			q.e.delay(q)
+		case q.reliable():
+			q.respond()
+		}
+		if sends(s) && !(s == verbs.StateRTS && q.staysCorked()) {
+			q.send()
+		}
+		if delay && q.out != nil && q.h.State() == s {
+			q.respond() // an open frame has room for it
+		}
+	}
+	q.flush()
+	q.h.Unlock()
+}
+
+// sendPosted is sendPending on a goroutine that serves only this QP.
+func (q *qp) sendPosted() {
+	q.direct |= posting
+	q.sendPending()
+	q.direct &^= posting
+}
+
+// sendPending sends everything that may be sent. The QP stays locked.
+func (q *qp) sendPending() {
+	s := q.h.State()
+	if q.destroyed || !receives(s) {
+		return
+	}
+	if sends(s) {
+		q.send()
+	}
+	if q.reliable() && !q.destroyed && q.h.State() == s { // false if a request could not be sent
+		q.respond()
+	}
+	q.flush()
+	if q.isDelayed && q.e.delayed.remove(q) { // nothing is delayed any more
+		q.isDelayed, q.posted = false, false
+	}
+}
+
+// send sends posted requests, as the service allows.
+func (q *qp) send() {
+	switch q.service {
+	case wire.RC, wire.XRC:
+		q.transmit()
+	case wire.UC:
+		q.sendMessages()
+	case wire.UD:
+		q.sendDatagrams()
+	}
+	if !q.destroyed && q.draining() && !q.begun() {
+		q.h.Drained()
+	}
+}
+
+// flush sends the packets gathered while the QP was locked. It sets the timer afterwards, so that
+// the peer does not wait for that.
+func (q *qp) flush() {
+	if q.out != nil {
+		q.out.Flush()
+		q.out = nil
+	}
+	if q.reliable() {
+		q.sending.SetAlarm(sends(q.h.State()))
+	}
+	q.arm()
+}
