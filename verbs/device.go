@@ -27,6 +27,7 @@ type Device struct {
 	srqNum                       uint32 // the number of the last XRC SRQ
 	defaultPD                    *PD    // nil before the first call of DefaultPD
 	closed                       bool
+	beforeMapped                 func() // of BeforeMappedAccess
 
 	// latencyMu is taken before QP locks.
 	latencyMu sync.Mutex
@@ -82,6 +83,18 @@ func (d *Device) QueryGID(port uint8, index int) (GIDEntry, error) {
 		}
 	}
 	return GIDEntry{}, Errorf(ErrInvalid, "query GID", "port %d has %d GIDs, but none with index %d", port, len(table), index)
+}
+
+// BeforeMappedAccess registers a function f that the device calls before it accesses memory of
+// RegMapping or RegFile, which may fault. f applies to regions that are registered from now on.
+//
+// The Go runtime needs its handlers of SIGSEGV and SIGBUS to turn a fault into an error. In a
+// program with C code that has replaced these handlers, f restores them. f is called with a QP
+// locked, at least once per message, so it must be fast and must not call methods of this package.
+func (d *Device) BeforeMappedAccess(f func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.beforeMapped = f
 }
 
 // HWCounters returns a snapshot of the device's counters by name. Linux has them in the directories

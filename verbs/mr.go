@@ -14,6 +14,7 @@ type MR struct {
 	dev        *Device
 	kind       mrKind
 	file       *mapping // of kind mrFile
+	before     func()   // of Device.BeforeMappedAccess when the region was registered, or nil
 	region     atomic.Pointer[region]
 	lkey, rkey atomic.Uint32
 	boundMWs   atomic.Int32 // memory windows bound to it, or mrDeregistered or mrReregistering
@@ -118,6 +119,7 @@ func (pd *PD) register(op string, kind mrKind, file *mapping, buf []byte, addr u
 		return nil, err
 	}
 	pd.mrs++
+	mr.before = d.beforeMapped
 	d.mu.Unlock()
 
 	mr.region.Store(r)
@@ -297,19 +299,4 @@ func (mr *MR) release() {
 	d.mrs--
 	mr.PD().mrs--
 	d.mu.Unlock()
-}
-
-// beforeGuard is the function of BeforeGuard, or nil.
-var beforeGuard atomic.Pointer[func()]
-
-// BeforeGuard registers a function f that is called before each access to memory of RegMapping and
-// RegFile, which may fault. The Go runtime needs its handlers of SIGSEGV and SIGBUS to turn a fault
-// into an error. In a program with C code that has replaced these handlers, f restores them. f is
-// called with locks held, once per copied message. A nil f ends the calls.
-func BeforeGuard(f func()) {
-	if f == nil {
-		beforeGuard.Store(nil)
-		return
-	}
-	beforeGuard.Store(&f)
 }

@@ -330,7 +330,7 @@ func (qp *QP) gather(data []byte, list []SGE) error {
 				e.Length, mr.Length(), mr.Addr())
 		}
 		to := data[:len(b)]
-		if !(*RegisteredMR)(mr).MayFault() {
+		if !(*RegisteredMR)(mr).BeginAccess() {
 			copy(to, b)
 		} else if !copyGuarded(to, b) {
 			return Errorf(ErrInvalid, qp.op("post send to"), "inline SGE %d: the memory at %#x faults", i, e.Addr)

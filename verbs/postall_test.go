@@ -136,8 +136,8 @@ func TestRegMappingIOVA(t *testing.T) {
 	r := newMWRig(t)
 	buf := make([]byte, 16)
 	mr := must(r.pd.RegMappingIOVA(buf, 1<<40, verbs.AccessLocalWrite))(t)
-	if b, ok := mr.Bytes(1<<40+4, 8); !ok || &b[0] != &buf[4] || !registered(mr).MayFault() {
-		t.Errorf("Bytes is %v, MayFault %v", ok, registered(mr).MayFault())
+	if b, ok := mr.Bytes(1<<40+4, 8); !ok || &b[0] != &buf[4] || !registered(mr).BeginAccess() {
+		t.Errorf("Bytes is %v, BeginAccess %v", ok, registered(mr).BeginAccess())
 	}
 	check(t, mr.Dereg())
 

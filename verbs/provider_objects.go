@@ -16,14 +16,9 @@ import (
 //	defer verbs.EndGuard(verbs.BeginGuard(), &ok, mem)
 //
 // and sets ok to true at its end. If an access to mem faults before, ok stays false. Every other
-// panic continues, including a fault at another address. Memory of a region with
-// RegisteredMR.MayFault must be accessed only in such a function.
-func BeginGuard() (panics bool) {
-	if before := beforeGuard.Load(); before != nil {
-		(*before)()
-	}
-	return debug.SetPanicOnFault(true)
-}
+// panic continues, including a fault at another address. Memory for which RegisteredMR.BeginAccess
+// has returned true must be accessed only in such a function.
+func BeginGuard() (panics bool) { return debug.SetPanicOnFault(true) }
 
 // EndGuard must be deferred itself: see BeginGuard.
 func EndGuard(panics bool, ok *bool, mem ...[]byte) {
@@ -63,9 +58,19 @@ type RegisteredMR MR
 // Null reports whether the region is a null MR (see AllocNullMR).
 func (mr *RegisteredMR) Null() bool { return mr.kind == mrNull }
 
-// MayFault reports whether an access to the region's memory may fault, because the region is of
-// RegMapping or RegFile: see BeginGuard.
-func (mr *RegisteredMR) MayFault() bool { return mr.kind == mrMapped || mr.kind == mrFile }
+// BeginAccess reports whether an access to the region's memory may fault, because the region is of
+// RegMapping or RegFile: see BeginGuard. A provider calls it each time that it has locked a QP and
+// is about to access the memory for it. If the memory may fault, BeginAccess calls the function of
+// [Device.BeforeMappedAccess].
+func (mr *RegisteredMR) BeginAccess() (mayFault bool) {
+	if mr.kind != mrMapped && mr.kind != mrFile {
+		return false
+	}
+	if mr.before != nil {
+		mr.before()
+	}
+	return true
+}
 
 // AddWindow counts one more memory window that is bound to the region. The region cannot be
 // deregistered until RemoveWindow. AddWindow returns false if the region is deregistered or being

@@ -97,7 +97,8 @@ func TestNullMR(t *testing.T) {
 	check(t, mr.Dereg())
 }
 
-// TestInlineFault: a request whose inline data faults is rejected.
+// TestInlineFault: a request whose inline data faults is rejected. The function of
+// BeforeMappedAccess is called before each copy.
 func TestInlineFault(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("there is no mmap on this system")
@@ -113,9 +114,11 @@ func TestInlineFault(t *testing.T) {
 			t.Errorf("offset %d, length %d: %v", c.off, c.n, err)
 		}
 	}
+	var calls int
+	r.dev.BeforeMappedAccess(func() { calls++ })
 	mr := must(r.pd.RegFile(f, 0, int(2*page), verbs.AccessLocalWrite))(t)
-	if !registered(mr).MayFault() {
-		t.Error("MayFault is false for a mapping")
+	if !registered(mr).BeginAccess() {
+		t.Error("BeginAccess is false for a mapping")
 	}
 	if err := mr.Rereg(verbs.ReregTranslation, nil, make([]byte, 1), 0); !errors.Is(err, verbs.ErrInvalid) {
 		t.Errorf("got %v", err)
@@ -126,6 +129,9 @@ func TestInlineFault(t *testing.T) {
 	}
 	check(t, post())
 	check(t, f.Truncate(page))
+	if calls != 2 { // of BeginAccess above, and of the post
+		t.Errorf("the function was called %d times, want 2", calls)
+	}
 	if err := post(); !errors.Is(err, verbs.ErrInvalid) || !strings.Contains(err.Error(), "faults") {
 		t.Errorf("got %v", err)
 	}

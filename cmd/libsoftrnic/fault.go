@@ -12,8 +12,8 @@ import (
 	"sync/atomic"
 	"syscall"
 
+	"github.com/softrnic/softrnic/cmd/internal/node"
 	"github.com/softrnic/softrnic/cmd/libsoftrnic/internal/ticks"
-	"github.com/softrnic/softrnic/verbs"
 )
 
 // faults keeps Go's handlers of SIGSEGV and SIGBUS in front of the program's. A program may install
@@ -31,13 +31,16 @@ var faults struct {
 // the sender's time.
 const handlerInterval = ticks.Second / 5000 // 0.2 ms or less
 
-func initFaultHandlers() {
+// initFaultHandlers makes the devices check the handlers before they access the program's memory.
+func initFaultHandlers(nodes []*node.Node) {
 	C.fault_init()
-	verbs.BeforeGuard(func() {
-		if now := ticks.Now(); now-faults.checked.Load() > handlerInterval {
-			checkFaults(now)
-		}
-	})
+	for _, n := range nodes {
+		n.Dev.BeforeMappedAccess(func() {
+			if now := ticks.Now(); now-faults.checked.Load() > handlerInterval {
+				checkFaults(now)
+			}
+		})
+	}
 }
 
 func checkFaults(now uint64) {

@@ -98,7 +98,7 @@ func (s *state) doOpen() (err error) {
 			s.ends = append(s.ends, status.PublishNode(n, s.cfg.Run))
 		}
 	}
-	initFaultHandlers()
+	initFaultHandlers(s.nodes)
 	return nil
 }
 

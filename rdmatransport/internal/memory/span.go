@@ -6,7 +6,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// Span is memory to which access was granted. It is valid while the QP's lock is held.
+// Span is memory to which access was granted, and which is accessed now. It is valid while the QP's lock is held.
 type Span struct {
 	b    []byte
 	kind kind
@@ -24,7 +24,7 @@ const (
 var zeros [64 << 10]byte
 
 func spanOf(mr *verbs.MR, b []byte) Span {
-	if registered(mr).MayFault() {
+	if registered(mr).BeginAccess() {
 		return Span{b, mapped}
 	}
 	return Span{b, plain}

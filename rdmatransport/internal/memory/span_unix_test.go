@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
 	"github.com/softrnic/softrnic/verbs"
 )
 
@@ -91,5 +92,54 @@ func TestVanishes(t *testing.T) {
 	protect(unix.PROT_READ | unix.PROT_WRITE)
 	if !gather(len(b), 0) || !bytes.Equal(there, b) {
 		t.Error("the memory is there again, and cannot be copied")
+	}
+}
+
+// TestBeforeMappedAccess: the function of Device.BeforeMappedAccess is called before each access to
+// mapped memory of a region that was registered since, and for no other region.
+func TestBeforeMappedAccess(t *testing.T) {
+	r, pd, _ := setup(t, nil)
+	buf := make([]byte, 64)
+	earlier, err := pd.RegMapping(buf, all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var calls int
+	pd.Device().BeforeMappedAccess(func() { calls++ })
+	plain, err := pd.RegMR(buf, all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mapped, err := pd.RegMapping(buf, all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var qp verbs.QPHandle
+	data := make([]byte, 8)
+	for name, access := range map[string]func(mr *verbs.MR) bool{
+		"gather": func(mr *verbs.MR) bool {
+			return r.Gather(data, pd, []verbs.SGE{mr.SGE(0, 8)}, 0, nil) == verbs.WCSuccess
+		},
+		"scatter": func(mr *verbs.MR) bool {
+			return r.Scatter(data, pd, []verbs.SGE{mr.SGE(0, 8)}, 0) == verbs.WCSuccess
+		},
+		"remote write": func(mr *verbs.MR) bool {
+			s, denial := r.RemoteIn(pd, qp, mr.RKey(), mr.Addr(), 8, verbs.AccessRemoteWrite)
+			return denial == memory.Allowed && s.Write(data)
+		},
+		"atomic": func(mr *verbs.MR) bool {
+			s, denial := r.RemoteIn(pd, qp, mr.RKey(), mr.Addr(), 8, verbs.AccessRemoteAtomic)
+			return denial == memory.Allowed && s.Store(1)
+		},
+	} {
+		for _, c := range []struct {
+			region string
+			mr     *verbs.MR
+			want   int
+		}{{"registered earlier", earlier, 0}, {"of Go", plain, 0}, {"mapped", mapped, 1}} {
+			if calls = 0; !access(c.mr) || calls != c.want {
+				t.Errorf("%s, memory %s: called %d times, want %d", name, c.region, calls, c.want)
+			}
+		}
 	}
 }
