@@ -11,7 +11,6 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/softrnic/softrnic/cmd/internal/cli"
-	"github.com/softrnic/softrnic/cmd/softrnic/internal/bridge"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/demo"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/devinfo"
@@ -24,27 +23,28 @@ import (
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/rping"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/run"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/serve"
+	ethswitch "github.com/softrnic/softrnic/cmd/softrnic/internal/switch"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/top"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/trace"
 )
 
 // commands is the command line.
 type commands struct {
-	Demo     demo.Command     `cmd:"" help:"Run every RDMA operation between two nodes in this process, and verify the data. Start here."`
-	Devinfo  devinfo.Command  `cmd:"" help:"Describe a node's RDMA device and its GIDs, like ibv_devinfo."`
-	Pingpong pingpong.Command `cmd:"" help:"Bounce messages between two nodes, either of which may be the real ibv_*_pingpong."`
-	Rping    rping.Command    `cmd:"" help:"Ping over an rdma_cm connection with RDMA READ and WRITE; either side may be the real rping."`
-	Mckey    mckey.Command    `cmd:"" help:"Send to a multicast group, or receive from it; others in it may be the real mckey."`
-	Nc       nc.Command       `cmd:"" help:"Pipe bytes over RDMA, like nc; either side may be a program that uses rsockets."`
-	Proxy    proxy.Command    `cmd:"" help:"Pass connections on between TCP and RDMA, and between RoCEv2 and iWARP, with TLS where that is wanted."`
-	Perf     perf.Command     `cmd:"" help:"Measure bandwidth, latency or message rate between two nodes, like perftest's ib_write_bw and its kin."`
-	Serve    serve.Command    `cmd:"" help:"Be a lab node that answers ping, ibv_rc_pingpong and rping until stopped."`
-	Switch   bridge.Command   `cmd:"" help:"Be an Ethernet switch between virtual machines, nodes and TAP interfaces; without TAP it needs no privileges."`
-	Conform  conform.Command  `cmd:"" help:"Test, statement by statement, whether an RDMA device keeps to the protocol."`
-	Trace    trace.Command    `cmd:"" help:"Follow the RDMA connections of a capture or an interface, say what is wrong with them, and draw them."`
-	Top      top.Command      `cmd:"" help:"Show what the queue pairs of running nodes do, like top."`
-	Hub      hub.Command      `cmd:"" help:"Share this machine's addresses between nodes of --link kernel --shared, which start it by themselves."`
-	Run      run.Command      `cmd:"" help:"Run a program that was written for libibverbs or librdmacm, such as ib_write_bw, on SoftRNIC."`
+	Demo     demo.Command      `cmd:"" help:"Run every RDMA operation between two nodes in this process, and verify the data. Start here."`
+	Devinfo  devinfo.Command   `cmd:"" help:"Describe a node's RDMA device and its GIDs, like ibv_devinfo."`
+	Pingpong pingpong.Command  `cmd:"" help:"Bounce messages between two nodes, either of which may be the real ibv_*_pingpong."`
+	Rping    rping.Command     `cmd:"" help:"Ping over an rdma_cm connection with RDMA READ and WRITE; either side may be the real rping."`
+	Mckey    mckey.Command     `cmd:"" help:"Send to a multicast group, or receive from it; others in it may be the real mckey."`
+	Nc       nc.Command        `cmd:"" help:"Pipe bytes over RDMA, like nc; either side may be a program that uses rsockets."`
+	Proxy    proxy.Command     `cmd:"" help:"Pass connections on between TCP and RDMA, and between RoCEv2 and iWARP, with TLS where that is wanted."`
+	Perf     perf.Command      `cmd:"" help:"Measure bandwidth, latency or message rate between two nodes, like perftest's ib_write_bw and its kin."`
+	Serve    serve.Command     `cmd:"" help:"Be a lab node that answers ping, ibv_rc_pingpong and rping until stopped."`
+	Switch   ethswitch.Command `cmd:"" help:"Be an Ethernet switch between virtual machines, nodes and TAP interfaces; without TAP it needs no privileges."`
+	Conform  conform.Command   `cmd:"" help:"Test, statement by statement, whether an RDMA device keeps to the protocol."`
+	Trace    trace.Command     `cmd:"" help:"Follow the RDMA connections of a capture or an interface, say what is wrong with them, and draw them."`
+	Top      top.Command       `cmd:"" help:"Show what the queue pairs of running nodes do, like top."`
+	Hub      hub.Command       `cmd:"" help:"Share this machine's addresses between nodes of --link kernel --shared, which start it by themselves."`
+	Run      run.Command       `cmd:"" help:"Run a program that was written for libibverbs or librdmacm, such as ib_write_bw, on SoftRNIC."`
 
 	Version kong.VersionFlag `help:"Print the version and exit."`
 }

@@ -1,4 +1,4 @@
-package bridge
+package ethswitch
 
 import (
 	"bytes"
@@ -16,7 +16,7 @@ import (
 func TestTAP(t *testing.T) {
 	linktest.Namespace(t)
 	linktest.TUN(t)
-	b, hosts := newBridge(t, 1)
+	b, hosts := newSwitch(t, 1)
 	l, err := tap.Open("t0", tap.MTU(4200))
 	if err != nil {
 		t.Fatal(err)

@@ -1,4 +1,4 @@
-package bridge
+package ethswitch
 
 import (
 	"bytes"
@@ -22,14 +22,14 @@ import (
 
 var broadcast = net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 
-// host is a host on a cable to a bridge.
+// host is a host on a cable to a switch.
 type host struct {
 	*stream.Link
 	got <-chan link.Frame // of linktest's kinds
 }
 
-// newBridge makes a bridge with a host at each of n ports.
-func newBridge(t *testing.T, n int) (*Bridge, []host) {
+// newSwitch makes a switch with a host at each of n ports.
+func newSwitch(t *testing.T, n int) (*Switch, []host) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "s")
 	if err != nil {
@@ -91,7 +91,7 @@ func (h host) expect(t *testing.T, f link.Frame) {
 // TestLearns: frames for an address go to every port until it is known, and then only to its port.
 // A host that moves is found again. No frame returns to its ingress port.
 func TestLearns(t *testing.T) {
-	_, hosts := newBridge(t, 3)
+	_, hosts := newSwitch(t, 3)
 	a, b, c := hosts[0], hosts[1], hosts[2]
 	f := linktest.Plain(b.MAC(), a.MAC(), 50, "to b, who is not known")
 	a.send(t, f)
@@ -128,7 +128,7 @@ func TestLearns(t *testing.T) {
 
 // TestPortGoes: addresses behind a removed port are forgotten.
 func TestPortGoes(t *testing.T) {
-	b, hosts := newBridge(t, 3)
+	b, hosts := newSwitch(t, 3)
 	f := linktest.Plain(broadcast, hosts[1].MAC(), 50, "here I am")
 	hosts[1].send(t, f)
 	hosts[0].expect(t, f)
@@ -190,9 +190,9 @@ func TestNoLoop(t *testing.T) {
 	})
 }
 
-// TestForgedProbe: a host that sends a bridge's probes can only block its own port.
+// TestForgedProbe: a host that sends a switch's probes can only block its own port.
 func TestForgedProbe(t *testing.T) {
-	b, hosts := newBridge(t, 3)
+	b, hosts := newSwitch(t, 3)
 	for number := range uint32(5) {
 		forged := b.probe.frame(int(number))
 		hosts[1].send(t, link.Frame{Data: forged})
@@ -229,7 +229,7 @@ func (l *goneLink) Close() error {
 // TestLinkGoneBeforeAdd: a link that was removed between its opening and Add is closed and not
 // added.
 func TestLinkGoneBeforeAdd(t *testing.T) {
-	b, _ := newBridge(t, 0)
+	b, _ := newSwitch(t, 0)
 	l, err := stream.Open(filepath.Join(t.TempDir(), "s"), stream.Listening())
 	if err != nil {
 		t.Fatal(err)
@@ -346,7 +346,7 @@ func BenchmarkForward(b *testing.B) {
 
 // TestMetrics: frames and bytes are counted at ingress and egress ports.
 func TestMetrics(t *testing.T) {
-	b, hosts := newBridge(t, 2)
+	b, hosts := newSwitch(t, 2)
 	f := linktest.Plain(broadcast, hosts[0].MAC(), 50, "hello")
 	hosts[0].send(t, f)
 	hosts[1].expect(t, f)

@@ -1,4 +1,4 @@
-package bridge
+package ethswitch
 
 import (
 	"bytes"
@@ -10,11 +10,11 @@ import (
 )
 
 // A probe detects loops: two ports that are connected to each other, or to the same segment,
-// forward a broadcast frame in a loop. A bridge periodically sends a probe from each port. A port
+// forward a broadcast frame in a loop. A switch periodically sends a probe from each port. A port
 // that receives a probe of a port with a lower or equal number is blocked for a while.
 //
 // The frame is sent to the multicast address for loopback assistance with the EtherType of the
-// Ethernet configuration testing protocol, as by other switches. Its payload is the bridge's random
+// Ethernet configuration testing protocol, as by other switches. Its payload is the switch's random
 // number and the port's number. A host that forges such frames can only block its own port.
 type probe [16]byte
 
@@ -30,7 +30,7 @@ const (
 // two switches with two connections do not unblock their ports at the same time.
 const blockTime = 10 * time.Second
 
-// is reports whether a frame is a probe of this bridge.
+// is reports whether a frame is a probe of this switch.
 func (p *probe) is(frame []byte) bool {
 	return len(frame) >= probePortAt+4 && binary.BigEndian.Uint16(frame[12:]) == probeType &&
 		bytes.Equal(frame[probeAt:probePortAt], p[:])
@@ -46,41 +46,41 @@ func (p *probe) frame(number int) []byte {
 	return b[:probeLen]
 }
 
-// probePorts sends probes until the bridge is closed.
-func (b *Bridge) probePorts() {
+// probePorts sends probes until the switch is closed.
+func (s *Switch) probePorts() {
 	tick := time.NewTicker(probeInterval)
 	defer tick.Stop()
 	for {
 		select {
-		case <-b.stop:
+		case <-s.stop:
 			return
 		case <-tick.C:
-			for _, p := range b.snapshot() {
-				b.sendProbe(p)
+			for _, p := range s.snapshot() {
+				s.sendProbe(p)
 			}
 		}
 	}
 }
 
-func (b *Bridge) sendProbe(p *port) {
-	_, _ = p.link.Write([]link.Frame{{Data: b.probe.frame(p.number)}}) // a port that refuses frames is not part of a loop
+func (s *Switch) sendProbe(p *port) {
+	_, _ = p.link.Write([]link.Frame{{Data: s.probe.frame(p.number)}}) // a port that refuses frames is not part of a loop
 }
 
-// onProbe handles a probe of this bridge that a port has received.
-func (b *Bridge) onProbe(p *port, frame []byte, now time.Time) {
+// onProbe handles a probe of this switch that a port has received.
+func (s *Switch) onProbe(p *port, frame []byte, now time.Time) {
 	from := binary.BigEndian.Uint32(frame[probePortAt:])
 	if uint64(from) > uint64(p.number) {
-		b.sendProbe(p) // blocks the other port
+		s.sendProbe(p) // blocks the other port
 		return
 	}
 	until := now.Add(blockTime + rand.N(blockTime)).UnixNano()
 	if p.blocked.Swap(until) == 0 {
-		b.log.Warn("a port is blocked, as what is sent there comes back: look for a second connection",
+		s.log.Warn("a port is blocked, as what is sent there comes back: look for a second connection",
 			"port", p.number, "link", p.link.Name(), "sent from port", from)
 	}
-	b.mu.Lock()
-	b.table.forget(p)
-	b.mu.Unlock()
+	s.mu.Lock()
+	s.table.forget(p)
+	s.mu.Unlock()
 }
 
 // isBlocked reports whether the port is blocked now.

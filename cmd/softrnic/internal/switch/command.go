@@ -1,4 +1,4 @@
-package bridge
+package ethswitch
 
 import (
 	"context"
@@ -48,8 +48,8 @@ func (c *Command) Validate() error {
 // Run forwards frames until ctx ends, and then returns nil.
 func (c *Command) Run(ctx context.Context, e *cli.Env) (err error) {
 	log := slog.New(slog.NewTextHandler(e.Stderr, &slog.HandlerOptions{Level: c.Log}))
-	b := New(log)
-	stop, err := running.ServeMetrics(c.Metrics, b, log)
+	s := New(log)
+	stop, err := running.ServeMetrics(c.Metrics, s, log)
 	if err != nil {
 		return err
 	}
@@ -61,7 +61,7 @@ func (c *Command) Run(ctx context.Context, e *cli.Env) (err error) {
 			err = errors.Join(err, l.Close())
 		}
 		accepting.Wait()
-		err = errors.Join(err, b.Close())
+		err = errors.Join(err, s.Close())
 	}()
 	for i := range c.Port {
 		spec := &c.Port[i]
@@ -69,7 +69,7 @@ func (c *Command) Run(ctx context.Context, e *cli.Env) (err error) {
 		if !listens {
 			l, err := spec.OpenPort(c.MTU)
 			if err == nil {
-				err = b.Add(l)
+				err = s.Add(l)
 			}
 			if err != nil {
 				return err
@@ -85,7 +85,7 @@ func (c *Command) Run(ctx context.Context, e *cli.Env) (err error) {
 			return err
 		}
 		listeners = append(listeners, l)
-		accepting.Go(func() { accept(b, l, log) })
+		accepting.Go(func() { accept(s, l, log) })
 		log.Info("listening", "address", address)
 	}
 	<-ctx.Done()
@@ -96,14 +96,14 @@ func (c *Command) Run(ctx context.Context, e *cli.Env) (err error) {
 const acceptPause = 100 * time.Millisecond
 
 // accept adds each connection as a port until the listener is closed.
-func accept(b *Bridge, ln *stream.Listener, log *slog.Logger) {
+func accept(s *Switch, ln *stream.Listener, log *slog.Logger) {
 	for {
 		l, err := ln.Accept()
 		switch {
 		case errors.Is(err, net.ErrClosed):
 			return
 		case err == nil:
-			err = b.Add(l)
+			err = s.Add(l)
 		}
 		if err != nil {
 			log.Warn("a connection is no port", "address", ln.Addr(), "error", err)

@@ -1,5 +1,5 @@
-// Package bridge is `softrnic switch`: a learning Ethernet bridge (IEEE 802.1D) between links.
-package bridge
+// Package ethswitch is `softrnic switch`: a learning Ethernet bridge (IEEE 802.1D) between links.
+package ethswitch
 
 import (
 	"crypto/rand"
@@ -14,10 +14,10 @@ import (
 	"github.com/softrnic/softrnic/link"
 )
 
-// Bridge forwards frames between its ports. A frame for an address that was seen as a source goes
-// to the port where it was seen. All others go to every port except their ingress port. Bridge
+// Switch forwards frames between its ports. A frame for an address that was seen as a source goes
+// to the port where it was seen. All others go to every port except their ingress port. Switch
 // forwards superframes whole if the links on both sides support them, and changes no frame.
-type Bridge struct {
+type Switch struct {
 	log   *slog.Logger
 	probe probe
 	stop  chan struct{}
@@ -30,10 +30,10 @@ type Bridge struct {
 	table  table
 }
 
-// maxPorts is the most ports that a bridge has at a time.
+// maxPorts is the most ports that a switch has at a time.
 const maxPorts = 256
 
-// port is a link that belongs to a bridge.
+// port is a link that belongs to a switch.
 type port struct {
 	link    link.Link
 	number  int
@@ -46,97 +46,97 @@ type port struct {
 	blocked atomic.Int64 // until when the port is blocked, in Unix nanoseconds; 0: not blocked
 }
 
-// New returns a bridge without ports. It logs added and removed ports to log.
-func New(log *slog.Logger) *Bridge {
-	b := &Bridge{log: log, stop: make(chan struct{}), table: newTable()}
-	_, _ = rand.Read(b.probe[:]) // never fails
-	b.work.Go(b.probePorts)
-	return b
+// New returns a switch without ports. It logs added and removed ports to log.
+func New(log *slog.Logger) *Switch {
+	s := &Switch{log: log, stop: make(chan struct{}), table: newTable()}
+	_, _ = rand.Read(s.probe[:]) // never fails
+	s.work.Go(s.probePorts)
+	return s
 }
 
-// Add adds an unattached link as a port. The bridge closes the link when the bridge is closed, when
+// Add adds an unattached link as a port. The switch closes the link when the switch is closed, when
 // the link is removed, or if Add returns an error.
-func (b *Bridge) Add(l link.Link) error {
-	b.mu.Lock()
-	if b.closed || len(b.ports) == maxPorts {
-		full := len(b.ports)
-		b.mu.Unlock()
+func (s *Switch) Add(l link.Link) error {
+	s.mu.Lock()
+	if s.closed || len(s.ports) == maxPorts {
+		full := len(s.ports)
+		s.mu.Unlock()
 		return errors.Join(fmt.Errorf("the switch is closed, or all its ports are taken: it has %d, and may have %d", full, maxPorts),
 			l.Close())
 	}
-	b.made++
-	p := &port{link: l, number: b.made}
-	b.ports = append(slices.Clone(b.ports), p)
-	b.mu.Unlock()
-	b.log.Info("port added", "port", p.number, "link", l.Name(), "state", link.StateOf(l))
-	link.Watch(l, func() { b.stateChanged(p) })
+	s.made++
+	p := &port{link: l, number: s.made}
+	s.ports = append(slices.Clone(s.ports), p)
+	s.mu.Unlock()
+	s.log.Info("port added", "port", p.number, "link", l.Name(), "state", link.StateOf(l))
+	link.Watch(l, func() { s.stateChanged(p) })
 	if link.StateOf(l) == link.Removed { // before Watch
-		b.stateChanged(p)
+		s.stateChanged(p)
 	}
-	l.Attach(func(frames []link.Frame) { b.receive(p, frames) })
-	b.sendProbe(p)
+	l.Attach(func(frames []link.Frame) { s.receive(p, frames) })
+	s.sendProbe(p)
 	return nil
 }
 
 // stateChanged is called on a goroutine of p's link.
-func (b *Bridge) stateChanged(p *port) {
+func (s *Switch) stateChanged(p *port) {
 	state := link.StateOf(p.link)
-	b.log.Info("port changed", "port", p.number, "link", p.link.Name(), "state", state)
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	s.log.Info("port changed", "port", p.number, "link", p.link.Name(), "state", state)
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	switch state {
 	case link.Up:
 		return
 	case link.Removed:
-		if i := slices.Index(b.ports, p); i >= 0 && !b.closed {
-			b.ports = slices.Delete(slices.Clone(b.ports), i, i+1)
-			b.work.Go(func() { // Close waits for this goroutine
+		if i := slices.Index(s.ports, p); i >= 0 && !s.closed {
+			s.ports = slices.Delete(slices.Clone(s.ports), i, i+1)
+			s.work.Go(func() { // Close waits for this goroutine
 				if err := p.link.Close(); err != nil {
-					b.log.Warn("the link of a port did not close", "port", p.number, "error", err)
+					s.log.Warn("the link of a port did not close", "port", p.number, "error", err)
 				}
 			})
 		}
 	}
-	b.table.forget(p) // the next host there may have other addresses
+	s.table.forget(p) // the next host there may have other addresses
 }
 
 // Close closes all links.
-func (b *Bridge) Close() error {
-	b.mu.Lock()
-	ports := b.ports
-	if !b.closed {
-		close(b.stop)
+func (s *Switch) Close() error {
+	s.mu.Lock()
+	ports := s.ports
+	if !s.closed {
+		close(s.stop)
 	}
-	b.closed, b.ports = true, nil
-	b.mu.Unlock()
+	s.closed, s.ports = true, nil
+	s.mu.Unlock()
 	var err error
 	for _, p := range ports {
 		err = errors.Join(err, p.link.Close())
 		if d := p.dropped.Load(); d > 0 {
-			b.log.Warn("frames did not fit through a port", "port", p.number, "link", p.link.Name(), "mtu", p.link.MTU(), "frames", d)
+			s.log.Warn("frames did not fit through a port", "port", p.number, "link", p.link.Name(), "mtu", p.link.MTU(), "frames", d)
 		}
 	}
-	b.work.Wait()
+	s.work.Wait()
 	return err
 }
 
 // snapshot returns the current ports.
-func (b *Bridge) snapshot() []*port {
-	b.mu.RLock()
-	defer b.mu.RUnlock()
-	return b.ports
+func (s *Switch) snapshot() []*port {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.ports
 }
 
 // batchFrames is the most frames that are looked up under one lock.
 const batchFrames = 64
 
 // receive forwards frames received on a port.
-func (b *Bridge) receive(from *port, frames []link.Frame) {
+func (s *Switch) receive(from *port, frames []link.Frame) {
 	for len(frames) > batchFrames {
-		b.receiveBatch(from, frames[:batchFrames])
+		s.receiveBatch(from, frames[:batchFrames])
 		frames = frames[batchFrames:]
 	}
-	b.receiveBatch(from, frames)
+	s.receiveBatch(from, frames)
 }
 
 // The destinations of a frame without a single egress port.
@@ -145,41 +145,41 @@ var (
 	nowhere    = new(port)
 )
 
-func (b *Bridge) receiveBatch(from *port, frames []link.Frame) {
+func (s *Switch) receiveBatch(from *port, frames []link.Frame) {
 	count(frames, &from.received, &from.receivedBytes)
 	now := time.Now()
 	var to [batchFrames]*port
 	unknown := false // a source address is missing from the table or stale
-	b.mu.RLock()
-	ports := b.ports
+	s.mu.RLock()
+	ports := s.ports
 	blocked := from.isBlocked(now)
 	for i := range frames {
 		data := frames[i].Data
 		switch {
-		case len(data) < link.EthernetHeaderLen, ofLink(data), b.probe.is(data):
+		case len(data) < link.EthernetHeaderLen, ofLink(data), s.probe.is(data):
 			to[i] = nowhere
 			continue
 		case blocked:
 			to[i] = nowhere
 			continue
 		}
-		unknown = unknown || !b.table.fresh(source(data), from, now)
+		unknown = unknown || !s.table.fresh(source(data), from, now)
 		to[i] = everywhere
-		if p := b.table.find(destination(data), now); p != nil {
+		if p := s.table.find(destination(data), now); p != nil {
 			to[i] = p
 		}
 		if to[i] == from { // source and destination are behind the same port
 			to[i] = nowhere
 		}
 	}
-	b.mu.RUnlock()
+	s.mu.RUnlock()
 	for i := range frames {
-		if b.probe.is(frames[i].Data) {
-			b.onProbe(from, frames[i].Data, now)
+		if s.probe.is(frames[i].Data) {
+			s.onProbe(from, frames[i].Data, now)
 		}
 	}
 	if unknown {
-		b.learn(from, frames, now)
+		s.learn(from, frames, now)
 	}
 	for first := 0; first < len(frames); {
 		next := first + 1
@@ -202,15 +202,15 @@ func (b *Bridge) receiveBatch(from *port, frames []link.Frame) {
 }
 
 // learn adds the source addresses of frames to the table.
-func (b *Bridge) learn(from *port, frames []link.Frame, now time.Time) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if !slices.Contains(b.ports, from) {
+func (s *Switch) learn(from *port, frames []link.Frame, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !slices.Contains(s.ports, from) {
 		return // the port was just removed
 	}
 	for i := range frames {
-		if data := frames[i].Data; len(data) >= link.EthernetHeaderLen && !ofLink(data) && !b.probe.is(data) {
-			b.table.learn(source(data), from, now)
+		if data := frames[i].Data; len(data) >= link.EthernetHeaderLen && !ofLink(data) && !s.probe.is(data) {
+			s.table.learn(source(data), from, now)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package bridge
+package ethswitch
 
 import (
 	"strconv"
@@ -19,15 +19,15 @@ var (
 )
 
 // Describe implements prometheus.Collector.
-func (b *Bridge) Describe(ch chan<- *prometheus.Desc) {
+func (s *Switch) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{receivedDesc, receivedBytesDesc, sentDesc, sentBytesDesc, droppedDesc} {
 		ch <- d
 	}
 }
 
 // Collect implements prometheus.Collector.
-func (b *Bridge) Collect(ch chan<- prometheus.Metric) {
-	for _, p := range b.snapshot() {
+func (s *Switch) Collect(ch chan<- prometheus.Metric) {
+	for _, p := range s.snapshot() {
 		counter := func(d *prometheus.Desc, n uint64) {
 			ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), strconv.Itoa(p.number), p.link.Name())
 		}
