@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// TestPublicTypes: what a public package exports names no type of an internal package, which its users could not make.
+// TestPublicTypes: the exported API of a public package uses no type of an internal package. A user
+// could not create such a type.
 func TestPublicTypes(t *testing.T) {
 	var dirs []string
 	for _, p := range modulePackages(t) {
@@ -30,10 +31,10 @@ func TestPublicTypes(t *testing.T) {
 	}
 }
 
-// internal tells whether a package is not public.
+// internal reports whether a package is not public.
 func internal(dir string) bool { return strings.Contains("/"+dir+"/", "/internal/") }
 
-// exports is an exported object and, of a type, its exported fields and methods.
+// exports returns an exported object and, for a type, its exported fields and methods.
 func exports(obj types.Object) []types.Object {
 	all := []types.Object{obj}
 	if _, ok := obj.(*types.TypeName); !ok {
@@ -66,7 +67,8 @@ func exports(obj types.Object) []types.Object {
 	return shown
 }
 
-// internalType is the first type of an internal package of this module that t is made of, or "".
+// internalType returns the first type of an internal package of this module that is part of t, or
+// "".
 func internalType(t types.Type) string {
 	switch t := t.(type) {
 	case *types.Alias:

@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// TestGates: no test of the whole system runs because somebody typed go test ./...: its first statement keeps it out.
+// TestGates: go test ./... runs no test of the whole system, because the first statement of each
+// such test skips it.
 func TestGates(t *testing.T) {
 	var files []string
 	for _, dir := range []string{"system/*", "system/interop/peer"} {

@@ -1,4 +1,5 @@
-// Package tests holds what no single package can: here, that the packages are laid out as ARCHITECTURE.md says.
+// Package tests has the tests that concern all packages: here, that the layout is as
+// ARCHITECTURE.md describes it.
 package tests
 
 import (
@@ -18,8 +19,9 @@ import (
 
 const module = "github.com/softrnic/softrnic"
 
-// mayImport lists the layers that the packages of each layer may import; cmd and tests may import anything. Packages of a
-// layer are below the directory of its name and, if applications must not see them, below internal.
+// mayImport lists the layers that each layer may import; cmd and tests may import anything. The
+// packages of a layer are below the directory of its name and, if applications must not see them,
+// below internal.
 var mayImport = map[string][]string{
 	"idle":          {},
 	"link":          {"link", "idle"},
@@ -34,7 +36,7 @@ func layer(name string) string {
 	return top
 }
 
-// gVisor is what only package netstack is made of; the tests below these directories compare with it.
+// gVisor may be imported by gVisorUsers only. Tests of the layers in gVisorTesters compare with it.
 const gVisor = "gvisor.dev/gvisor"
 
 var (
@@ -79,7 +81,7 @@ func modulePackages(t *testing.T) (all []pkg) {
 func TestImports(t *testing.T) {
 	for _, p := range modulePackages(t) {
 		allowed, limited := mayImport[p.top()]
-		for _, i := range p.Imports { // tests may also import what they need for a peer
+		for _, i := range p.Imports { // tests may also import packages for a peer
 			if own, ok := strings.CutPrefix(i, module+"/"); ok && limited {
 				if !slices.Contains(allowed, layer(own)) {
 					t.Errorf("%s imports %s: packages in %s may import %v", p.ImportPath, i, p.top(), allowed)
@@ -95,7 +97,7 @@ func TestImports(t *testing.T) {
 	}
 }
 
-// TestLinkedWithoutGVisor: a program whose stack is the kernel's, or its own, links no gVisor.
+// TestLinkedWithoutGVisor: a program with the kernel's stack, or its own, links no gVisor.
 func TestLinkedWithoutGVisor(t *testing.T) {
 	cmd := exec.Command("go", "list", "-deps", "./rdmatransport", "./stack/kernel", "./link/tap", "./link/packet", "./link/pipe", "./link/stream", "./link/shm", "./link/impair", "./link/vlan")
 	cmd.Dir = ".."
@@ -125,7 +127,7 @@ func TestTopLevel(t *testing.T) {
 	known := []string{"go.mod", "go.sum", "README.md", "LICENSE", "ARCHITECTURE.md", "CONTRIBUTING.md", "PROTOCOL.md", "SECURITY.md", "CHANGELOG.md",
 		"link", "stack", "rdmatransport", "verbs", "internal", "cmd", "tests"}
 	for _, e := range entries {
-		// What the README's go build leaves there is no source.
+		// The binary that the README's go build leaves is not source.
 		name := e.Name()
 		built := !e.IsDir() && strings.TrimSuffix(name, ".exe") == "softrnic"
 		if !built && !strings.HasPrefix(name, ".") && !slices.Contains(known, name) {
@@ -134,7 +136,7 @@ func TestTopLevel(t *testing.T) {
 	}
 }
 
-// A file that is longer holds two things. Tests of one thing may take more room than the thing.
+// A longer file holds two things. Tests may be longer.
 const maxLines = 600
 
 func TestFileLengths(t *testing.T) {

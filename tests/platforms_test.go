@@ -10,8 +10,8 @@ import (
 	"github.com/softrnic/softrnic/tests/internal/gate"
 )
 
-// TestPlatforms: all packages and their tests pass the type checker on each platform. That takes a tenth of the time of go
-// vet, which would compile them; the long run vets them.
+// TestPlatforms: all packages and their tests pass the type checker on each platform. That takes a
+// tenth of the time of go vet, which would compile them. The long run vets them.
 func TestPlatforms(t *testing.T) {
 	gate.System(t)
 	for _, platform := range []string{"linux/386", "linux/arm", "linux/arm64", "darwin/arm64", "freebsd/amd64", "windows/amd64"} {

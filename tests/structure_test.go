@@ -1,7 +1,7 @@
 package tests
 
-// How the files of a package hang together: what is held here is that a reader who goes through them from the top meets
-// nothing before it is used, and that what a field holds is decided in one file.
+// These tests check how the files of a package depend on each other. A reader can read the files in
+// the stated order, since few references run back. The value of each field is decided in one file.
 
 import (
 	"bytes"
@@ -23,7 +23,7 @@ import (
 	"testing"
 )
 
-// source is a package, type-checked.
+// source is a type-checked package.
 type source struct {
 	dir   string // from the module's root
 	fset  *token.FileSet
@@ -32,7 +32,8 @@ type source struct {
 	pkg   *types.Package
 }
 
-// load type-checks packages of this module, without their tests, by the export data that the go command has.
+// load type-checks packages of this module without their tests, with the export data of the go
+// command.
 func load(t *testing.T, dirs ...string) (all []*source) {
 	t.Helper()
 	args := []string{"list", "-export", "-deps", "-json=ImportPath,Export,Dir,GoFiles"}
@@ -83,10 +84,11 @@ func load(t *testing.T, dirs ...string) (all []*source) {
 	return all
 }
 
-// file is the name of the file that something stands in.
+// file returns the name of the file of a position.
 func (s *source) file(pos token.Pos) string { return filepath.Base(s.fset.Position(pos).Filename) }
 
-// fileOrder is the files of packages from the top: each may use what those below it declare.
+// fileOrder lists the files of packages from the top: each may use declarations of the files below
+// it.
 var fileOrder = map[string][]string{
 	"rdmatransport/internal/rocetransport": {
 		"receive.go", "identification.go", "gsi.go", "multicast.go", "qp.go", "delayed.go", "timer.go", "hostleft.go", "unlock.go", "ud.go", "uc.go", "completer.go",
@@ -107,7 +109,7 @@ var fileOrder = map[string][]string{
 // back is the share of references between files that may run back up.
 const back = 0.20
 
-// References between files are counted once for each pair of them.
+// References between two files are counted once.
 func TestFileOrder(t *testing.T) {
 	for _, s := range load(t, slices.Sorted(maps.Keys(fileOrder))...) {
 		order := fileOrder[s.dir]
@@ -140,7 +142,7 @@ func TestFileOrder(t *testing.T) {
 	}
 }
 
-// declared tells whether an object is of a package, or a field or method, and no local variable.
+// declared reports whether an object is a package-level object, a field or a method.
 func declared(obj types.Object) bool {
 	if v, ok := obj.(*types.Var); ok && v.IsField() {
 		return true
@@ -151,12 +153,12 @@ func declared(obj types.Object) bool {
 	return obj.Parent() == obj.Pkg().Scope()
 }
 
-// stateOf is the packages whose state has owners, and the type that all of it hangs from.
+// stateOf lists the packages whose state has owners, and the type that contains all of it.
 var stateOf = map[string]string{
 	"rdmatransport/internal/rocetransport/send": "State", "rdmatransport/internal/rocetransport/receive": "State", "rdmatransport/internal/iwarptransport": "sender",
 }
 
-// A field of what is known of sending or of receiving is written in the file that declares it, and nowhere else.
+// A field of the sending or receiving state is written only in the file that declares it.
 func TestFieldsHaveOwners(t *testing.T) {
 	for _, s := range load(t, slices.Sorted(maps.Keys(stateOf))...) {
 		owned := map[*types.TypeName]bool{}
@@ -173,7 +175,7 @@ func TestFieldsHaveOwners(t *testing.T) {
 					}
 				case *ast.IncDecStmt:
 					s.checkWrite(t, n.X, owned)
-				case *ast.UnaryExpr: // the address of a field that has no owner of its own
+				case *ast.UnaryExpr: // the address of a field whose type has no owner
 					if sel, ok := n.X.(*ast.SelectorExpr); ok && n.Op == token.AND && s.owner(s.info.TypeOf(sel), owned) == nil {
 						s.checkWrite(t, n.X, owned)
 					}
@@ -188,7 +190,7 @@ func TestFieldsHaveOwners(t *testing.T) {
 	}
 }
 
-// own collects the struct types of the package that a type is made of.
+// own collects the struct types of the package that are part of a type.
 func (s *source) own(of types.Type, owned map[*types.TypeName]bool) {
 	switch of := of.(type) {
 	case *types.Named:
@@ -207,7 +209,7 @@ func (s *source) own(of types.Type, owned map[*types.TypeName]bool) {
 	}
 }
 
-// owner is the owned type that a type is, nil if it is none.
+// owner returns the type's name if it is an owned type, or nil.
 func (s *source) owner(of types.Type, owned map[*types.TypeName]bool) *types.TypeName {
 	if named, ok := of.(*types.Named); ok && owned[named.Obj()] {
 		return named.Obj()
@@ -215,8 +217,8 @@ func (s *source) owner(of types.Type, owned map[*types.TypeName]bool) *types.Typ
 	return nil
 }
 
-// checkWrite complains about an expression that is written to outside its file: a field, or all of a struct that is not a
-// local variable.
+// checkWrite reports a write outside the file that declares the target: a field, or a whole struct
+// that is not a local variable.
 func (s *source) checkWrite(t *testing.T, to ast.Expr, owned map[*types.TypeName]bool) {
 	t.Helper()
 	here := s.file(to.Pos())

@@ -53,7 +53,7 @@ func main() {
 	}
 }
 
-// compare runs the benchmarks of the commits that args name and prints how they differ.
+// compare runs the benchmarks of the commits in args and prints the differences.
 func compare(ctx context.Context, o *options, args []string, stdout, stderr io.Writer) (err error) {
 	if len(args) > 2 {
 		return fmt.Errorf("%d arguments: give at most a base and a head", len(args))
@@ -81,7 +81,7 @@ func compare(ctx context.Context, o *options, args []string, stdout, stderr io.W
 				return err
 			}
 			defer func() {
-				// Interrupted or not: the context is not for this.
+				// The context may have ended already: remove the worktree anyway.
 				err = errors.Join(err, run(context.Background(), ".", stderr, stderr, "git", "worktree", "remove", "--force", s.tree))
 			}()
 		}
@@ -97,11 +97,11 @@ func compare(ctx context.Context, o *options, args []string, stdout, stderr io.W
 	return run(ctx, ".", stdout, stderr, "go", "run", benchstat, "base="+sides[0].results, "head="+sides[1].results)
 }
 
-// side is one of the two.
+// side is one of the two commits.
 type side struct {
 	name    string
 	commit  string // "": the working tree
-	tree    string // where it is
+	tree    string // its directory
 	results string // file
 }
 

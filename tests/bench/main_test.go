@@ -14,8 +14,8 @@ import (
 	"github.com/softrnic/softrnic/tests/internal/gate"
 )
 
-// TestCompare has a repository whose last commit made its benchmark allocate twice as much. It needs git, and benchstat, which the go
-// command fetches and compiles.
+// TestCompare uses a repository whose last commit doubles the allocations of its benchmark. It
+// needs git, and benchstat, which the go command fetches and compiles.
 func TestCompare(t *testing.T) {
 	gate.System(t)
 	t.Chdir(t.TempDir())
@@ -46,7 +46,7 @@ func TestCompare(t *testing.T) {
 	if err := compare(t.Context(), o, nil, &stdout, &stderr); err != nil {
 		t.Fatalf("%v: %s", err, &stderr)
 	}
-	// The runtime's own few bytes may be in it.
+	// A few bytes of the runtime may be included.
 	doubled := regexp.MustCompile(`\+(99\.9|100\.0)\d%`)
 	if out := stdout.String(); !strings.Contains(out, "base") || !strings.Contains(out, "head") || !doubled.MatchString(out) {
 		t.Errorf("stdout:\n%s", out)

@@ -6,7 +6,7 @@ import (
 	"github.com/softrnic/softrnic/tests/internal/gate"
 )
 
-// The suite's own tests, in which it is run against our node.
+// The suite's own tests, which run it against our node.
 const (
 	conformRoCE  = "cmd/softrnic/internal/conform/rocev2"
 	conformIWARP = "cmd/softrnic/internal/conform/iwarp"
@@ -15,7 +15,8 @@ const (
 	iwarp = "rdmatransport/internal/iwarptransport/"
 )
 
-// breaches take rules of the wire protocols out of the engines, which the cases of softrnic conform have to notice.
+// breaches remove rules of the wire protocols from the engines. The cases of softrnic conform must
+// notice.
 var breaches = []mutation{
 	{"no First packet within a WRITE", roce + "responder.go", "return info.Write() && !info.First()", "return info.Write()", conformRoCE, "TestOurs"},
 	{"no First packet within a SEND", roce + "responder.go", "return info.Send() && !info.First()", "return info.Send()", conformRoCE, "TestOurs"},
@@ -89,7 +90,7 @@ var breaches = []mutation{
 	{"the IRD is the peer's ORD", iwarp + "listen.go", "depth(f.Enhanced.ORD), depth(f.Enhanced.IRD)", "depth(f.Enhanced.IRD), depth(f.Enhanced.ORD)", conformIWARP, "TestOurs"},
 }
 
-// TestConformMutations: the conformance suite notices each rule that is taken out of the engines.
+// TestConformMutations: the conformance suite notices each rule that is removed from the engines.
 func TestConformMutations(t *testing.T) {
 	gate.Long(t)
 	takeOut(t, breaches, "-once")

@@ -75,7 +75,8 @@ func run(names []string) error {
 	return nil
 }
 
-// currentCommit is the commit of the tree, its results apart; "+" follows where the tree has other changes.
+// currentCommit returns the commit of the tree. "+" follows if the tree has changes other than
+// results.
 func currentCommit() (string, error) {
 	git := func(args ...string) (string, error) {
 		out, err := exec.Command("git", append(args, "--", ".", ":!"+resultsFile)...).Output()
@@ -95,10 +96,10 @@ func currentCommit() (string, error) {
 	return commit, err
 }
 
-// numbers finds the lines of a log in which a test says what it has measured.
+// numbers matches the lines of a log in which a test reports its measurements.
 var numbers = regexp.MustCompile(`(?m)^\s+\w+\.go:\d+: result: (.*)$`)
 
-// timedOut is the exit code of timeout(1) where the time was over.
+// timedOut is the exit code of timeout(1) after a timeout.
 const timedOut = 124
 
 // run runs the line's command and returns its row.

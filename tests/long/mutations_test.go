@@ -13,12 +13,12 @@ import (
 	"github.com/softrnic/softrnic/tests/internal/gate"
 )
 
-// A mutation takes a rule out of the code: with it, the tests of a package must fail.
+// A mutation removes a rule from the code. The tests of a package must then fail.
 type mutation struct {
 	rule     string
 	file     string
-	old, new string // text of the file; old is in it once
-	pkg, run string // the package whose tests fail, and which of them
+	old, new string // text of the file; old occurs in it once
+	pkg, run string // the package whose tests fail, and a pattern of those tests
 }
 
 const (
@@ -79,13 +79,13 @@ var mutations = []mutation{
 	{"a checksum ends within the frame", "link/internal/vnet/header.go", "|| int(f.ChecksumStart)+int(f.ChecksumOffset)+2 > len(data)", "", "link/internal/vnet", ""},
 }
 
-// TestMutations: the tests notice each rule that is taken out.
+// TestMutations: the tests notice each rule that is removed.
 func TestMutations(t *testing.T) {
 	gate.Long(t)
 	takeOut(t, mutations)
 }
 
-// TestRulesAreThere: each rule that a mutation takes out is where its list says, so that the long run finds it.
+// TestRulesAreThere: the text of each mutation is in its file, so that the long run finds it.
 func TestRulesAreThere(t *testing.T) {
 	for _, m := range slices.Concat(mutations, breaches) {
 		if _, text := m.source(t); strings.Count(text, m.old) != 1 {
@@ -94,7 +94,7 @@ func TestRulesAreThere(t *testing.T) {
 	}
 }
 
-// source is the file that a mutation changes: its absolute path, and its text.
+// source returns the absolute path and the text of the file that a mutation changes.
 func (m *mutation) source(t *testing.T) (path, text string) {
 	t.Helper()
 	path, err := filepath.Abs(filepath.Join("../..", m.file))
@@ -108,10 +108,10 @@ func (m *mutation) source(t *testing.T) (path, text string) {
 	return path, string(b)
 }
 
-// takeOut takes out one rule after the other. args are for the tests that must fail then.
+// takeOut removes one rule after the other. args are for the tests that must fail.
 func takeOut(t *testing.T, mutations []mutation, args ...string) {
 	tried, noticed := 0, 0
-	sound := make(map[string]bool) // the tests that pass as long as no rule is taken out
+	sound := make(map[string]bool) // the tests that pass without any mutation
 	for _, m := range mutations {
 		t.Run(m.rule, func(t *testing.T) {
 			path, text := m.source(t)
@@ -150,10 +150,11 @@ func takeOut(t *testing.T, mutations []mutation, args ...string) {
 	t.Logf("result: %d of %d rules that were taken out are noticed", noticed, tried)
 }
 
-// failedTest is a test within another that has failed.
+// failedTest matches a subtest that has failed.
 var failedTest = regexp.MustCompile(`(?m)^ +--- FAIL: (\S+)`)
 
-// test runs the tests that must fail without the rule, with some more flags for the go command, and arguments for the tests.
+// test runs the tests that must fail without the rule, with additional flags for the go command and
+// arguments for the tests.
 func (m *mutation) test(t *testing.T, flags, args []string) (out []byte, err error) {
 	line := slices.Concat([]string{"test"}, flags, []string{"-failfast", "-timeout", "3m", "-run", m.run, "./" + m.pkg}, args)
 	cmd := exec.CommandContext(t.Context(), "go", line...)

@@ -14,7 +14,8 @@ var (
 	function = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
 )
 
-// TestPlanNames: a line whose tests have another name or place would run nothing, and pass.
+// TestPlanNames: the tests of each line exist. A line with a wrong name or package would run
+// nothing, and pass.
 func TestPlanNames(t *testing.T) {
 	plan, err := readPlan("plan")
 	if err != nil {
@@ -37,7 +38,7 @@ func TestPlanNames(t *testing.T) {
 	}
 }
 
-// testsOf are the names of the tests of packages.
+// testsOf returns the names of the tests of packages.
 func testsOf(t *testing.T, packages []string) (names []string) {
 	t.Helper()
 	for _, p := range packages {

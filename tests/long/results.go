@@ -17,7 +17,8 @@ type line struct {
 	command string
 }
 
-// readPlan reads lines of three fields: a name, a time limit, and a command, which is the rest of the line.
+// readPlan reads lines of three fields: a name, a time limit, and a command, which is the rest of
+// the line.
 func readPlan(name string) (plan []line, err error) {
 	text, err := os.ReadFile(name)
 	if err != nil {
@@ -59,7 +60,7 @@ behind the commit stands for a tree with changes that were not committed.
 `
 )
 
-// readResults reads the table, which need not be there.
+// readResults reads the table. A missing file is an empty table.
 func readResults() (map[string]result, error) {
 	results := make(map[string]result)
 	text, err := os.ReadFile(resultsFile)
@@ -84,7 +85,7 @@ func readResults() (map[string]result, error) {
 	return results, nil
 }
 
-// writeResults writes the table, in the order of the plan; a line that has not run has no row.
+// writeResults writes the table in the order of the plan, without lines that have not run.
 func writeResults(plan []line, results map[string]result) error {
 	var b strings.Builder
 	b.WriteString(heading)

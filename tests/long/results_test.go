@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestPlan: each line of the plan has a name of its own.
+// TestPlan: each line of the plan has its own name.
 func TestPlan(t *testing.T) {
 	plan, err := readPlan("plan")
 	if err != nil || len(plan) == 0 {
@@ -21,7 +21,8 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// TestResults: what was written is what is read, but for lines that are no longer in the plan.
+// TestResults: results that were written are read again, except for lines that are no longer in the
+// plan.
 func TestResults(t *testing.T) {
 	t.Chdir(t.TempDir())
 	if err := os.MkdirAll(directory, 0o755); err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/softrnic/softrnic/tests/internal/gate"
 )
 
-// runsc is gVisor's sandbox, of the version that go.mod has, made where it is not there yet. With cgo it would not work: the C
-// library makes system calls of its own, which runsc forbids itself.
+// runsc builds gVisor's sandbox, in the version of go.mod, if it does not exist yet. It is built
+// without cgo: the C library makes system calls that runsc does not permit itself.
 func runsc(t *testing.T) string {
 	t.Helper()
 	version, err := exec.Command("go", "list", "-m", "-f", "{{.Version}}", "gvisor.dev/gvisor").Output()
@@ -41,9 +41,10 @@ func runsc(t *testing.T) string {
 	return program
 }
 
-// TestSandbox: two processes in a gVisor sandbox, each on the sockets of its kernel, over its loopback interface.
+// TestSandbox: two processes in a gVisor sandbox, each on the sockets of its kernel, over the
+// loopback interface.
 func TestSandbox(t *testing.T) {
-	gate.Long(t) // to build the sandbox takes minutes
+	gate.Long(t) // building the sandbox takes minutes
 	sandbox := runsc(t)
 	program := filepath.Join(t.TempDir(), "softrnic")
 	if out, err := exec.Command("go", "build", "-o", program, "github.com/softrnic/softrnic/cmd/softrnic").CombinedOutput(); err != nil {

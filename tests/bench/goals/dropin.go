@@ -2,7 +2,8 @@
 
 package main
 
-// The drop-in libraries: what calls of libibverbs cost, and Debian's perftest compared with softrnic perf on the same link.
+// The drop-in libraries: the cost of calls of libibverbs, and Debian's perftest compared with
+// softrnic perf on the same link.
 
 import (
 	"bytes"
@@ -41,8 +42,8 @@ func (l *lab) dropin(ctx context.Context) error {
 	return nil
 }
 
-// startProgram starts a program on the libraries, with a node of its own. On sockets it is set as softrnic perf is, which
-// onLoopback gives selective.
+// startProgram starts a program on the libraries, with its own node. On sockets the node uses
+// selective repeat, as softrnic perf does in onLoopback.
 func (l *lab) startProgram(ctx context.Context, on side, link, addr string, stdout, stderr io.Writer, args ...string) (*exec.Cmd, error) {
 	env := []string{"LD_LIBRARY_PATH=" + l.libs, "SOFTRNIC_LINK=" + link, "SOFTRNIC_ADDR=" + addr}
 	if strings.HasPrefix(link, "kernel:") {
@@ -51,12 +52,12 @@ func (l *lab) startProgram(ctx context.Context, on side, link, addr string, stdo
 	return l.start(ctx, l.inside, on, stdout, stderr, "env", append(env, args...)...)
 }
 
-// figure is the number that testdata/figures.c prints.
+// figure returns the number that testdata/figures.c prints.
 func (l *lab) figure(ctx context.Context, args ...string) (float64, error) {
 	if err := l.dropin(ctx); err != nil {
 		return 0, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, programTimeout)
 	defer cancel()
 	var stdout, stderr bytes.Buffer
 	cmd, err := l.startProgram(ctx, both, "shm:figures", "10.9.0.1/24", &stdout, &stderr, append([]string{l.figures}, args...)...)
@@ -81,7 +82,8 @@ func costs(what string, goal float64, unit string, args ...string) *experiment {
 	}}
 }
 
-// dropinLink is a link between two processes, for perftest, which finds its peer by TCP on the loopback interface, and for perf.
+// dropinLink is a link between two processes. perftest's client reaches its server by TCP on the
+// loopback interface.
 type dropinLink struct {
 	name  string
 	link  string
@@ -100,7 +102,8 @@ var dropinLinks = []dropinLink{
 		}},
 }
 
-// perftest runs a tool of perftest and returns a column of the last line of numbers that its client prints.
+// perftest runs a tool of perftest and returns a column of the last line of numbers that its client
+// prints.
 func (l *lab) perftest(ctx context.Context, on dropinLink, column int, args ...string) (float64, error) {
 	return l.perftestOn(ctx, [2]side{client, server}, on, column, args...)
 }
@@ -109,7 +112,7 @@ func (l *lab) perftestOn(ctx context.Context, sides [2]side, on dropinLink, colu
 	if err := l.dropin(ctx); err != nil {
 		return 0, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, programTimeout)
 	defer cancel()
 	args = append(args, "-d", "softrnic0", "-x", "1", "-F")
 	var out [2]bytes.Buffer
@@ -119,7 +122,7 @@ func (l *lab) perftestOn(ctx context.Context, sides [2]side, on dropinLink, colu
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- s.Wait() }()
-	time.Sleep(300 * time.Millisecond) // until it listens; perftest's client does not try twice
+	time.Sleep(300 * time.Millisecond) // until it listens; perftest's client does not retry
 	c, err := l.startProgram(ctx, sides[client], on.link, on.addrs[client], &out[1], &out[1], append(args, "127.0.0.1")...)
 	if err == nil {
 		err = c.Wait()
@@ -144,7 +147,7 @@ func (l *lab) perftestOn(ctx context.Context, sides [2]side, on dropinLink, colu
 	return strconv.ParseFloat(fields[column], 64)
 }
 
-// numbers is a line of perftest's table.
+// numbers matches a line of perftest's table.
 var numbers = regexp.MustCompile(`(?m)^[ \t]*\d+[ \t]+\d+[ \t\d.]*$`)
 
 // Columns of perftest's tables.
@@ -188,7 +191,7 @@ func eventLatency() *experiment {
 	on := dropinLinks[0]
 	r := &row{What: "ib_send_lat 8 bytes with events, " + on.name + ", half round trip", Goal: 15, AtMost: true, Unit: "µs", only: true}
 	return &experiment{[]*row{r}, func(ctx context.Context, l *lab) error {
-		// Who has one processor looks for no events before it sleeps.
+		// With one processor, it does not poll for events before it sleeps.
 		v, err := l.perftestOn(ctx, [2]side{both, both}, on, typicalMicro, "ib_send_lat", "-e", "-s", "8", "-n", "5000")
 		if err == nil {
 			r.add(v)
@@ -197,7 +200,7 @@ func eventLatency() *experiment {
 	}}
 }
 
-// dropinExperiments are all of them.
+// dropinExperiments returns all experiments of this file.
 func dropinExperiments() []*experiment {
 	all := []*experiment{
 		costs("poll of an empty CQ", 10, "ns", "poll"),

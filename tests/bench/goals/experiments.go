@@ -10,14 +10,15 @@ import (
 	"strings"
 )
 
-// Sizes of the bandwidth rows, in bytes, and the memory that messages go round in on either side, as the yardstick's do.
+// Message sizes of the bandwidth rows in bytes, and the memory on either side that messages use in
+// turn. The yardstick uses the same.
 const (
 	small, large = 64 << 10, 1 << 20
 	memory       = 16 << 20
 )
 
-// pathMTU is a RoCE path MTU, the link MTU that has room for it, the packets that a superframe holds, and the goals of messages of 64 KiB
-// and 1 MiB.
+// pathMTU is a RoCE path MTU, the link MTU with room for it, the packets of a superframe, and the
+// goals of messages of 64 KiB and 1 MiB.
 type pathMTU struct {
 	payload, link, packets int
 	goals                  [2]float64
@@ -25,7 +26,8 @@ type pathMTU struct {
 
 var pathMTUs = []pathMTU{{1024, 1500, 62, [2]float64{1, 1.2}}, {4096, 4200, 15, [2]float64{0.95, 1.25}}}
 
-// path is where data goes: the links of client and server, and the yardstick's command for the same.
+// path is a path between two nodes: the links of client and server, and the yardstick's command for
+// the same path.
 type path struct {
 	name      string
 	links     [2]string
@@ -33,7 +35,7 @@ type path struct {
 	mtu       func(l *lab, mtu int) (flags []string, err error)
 }
 
-// tapMTU gives TAP interfaces their MTU when they are made.
+// tapMTU returns the flag that creates TAP interfaces with an MTU.
 func tapMTU(_ *lab, mtu int) ([]string, error) { return []string{"--mtu", strconv.Itoa(mtu)}, nil }
 
 const tap0, tap1 = "tap:rnic0,bridge=" + bridge, "tap:rnic1,bridge=" + bridge
@@ -44,7 +46,7 @@ var (
 		func(l *lab, mtu int) ([]string, error) { return nil, l.setMTU(mtu) }}
 )
 
-// experiments are all of them, in the order of the table.
+// experiments returns all experiments, in the order of the table.
 func experiments() (all []*experiment) {
 	add := func(group string, e *experiment) {
 		for _, r := range e.rows {
@@ -135,7 +137,7 @@ func experiments() (all []*experiment) {
 	return all
 }
 
-// bandwidthRows are the rows of an operation's two sizes.
+// bandwidthRows returns the rows of an operation's two sizes.
 func bandwidthRows(op, where, against string, goals [2]float64) []*row {
 	var rows []*row
 	for i, size := range []string{"64 KiB", "1 MiB"} {
@@ -145,11 +147,12 @@ func bandwidthRows(op, where, against string, goals [2]float64) []*row {
 	return rows
 }
 
-// bothSizes are perf's flags for them.
+// bothSizes are perf's flags for the two sizes.
 var bothSizes = []string{"--size", strconv.Itoa(small), "--size", strconv.Itoa(large), "--buffer", strconv.Itoa(memory)}
 
-// from has the yardstick send where an operation's data comes from. It is not only fair: where a kernel that allocates
-// frames on one processor and frees them on another is made to do it the other way round, both are slow for a while.
+// from returns the yardstick's flag that makes it send on the side where an operation's data comes
+// from. If the direction changes between runs, the kernel frees frames on another processor than
+// before, and both programs are slow for a while.
 func from(op string) []string {
 	data := client
 	if op == "read" {
@@ -158,10 +161,10 @@ func from(op string) []string {
 	return []string{"-cpu", strconv.Itoa(int(data))}
 }
 
-// perFrame is what the yardstick does where it is given -work.
+// perFrame is the yardstick's work with -work.
 const perFrame = "superframes + ICRC + copies"
 
-// superframes compares an operation with frames of many packets that cost ICRCs and copies.
+// superframes compares an operation with frames of many packets, with ICRCs and copies.
 func superframes(p path, m pathMTU, op string) *experiment {
 	rows := bandwidthRows(op, fmt.Sprintf("RoCEv2, %s, path MTU %d", p.name, m.payload), perFrame, m.goals)
 	if p.name == overTAP.name && op == "write" {
@@ -171,13 +174,13 @@ func superframes(p path, m pathMTU, op string) *experiment {
 	return ofSuperframes(rows, p, m, op)
 }
 
-// mapped registers the memory as that of C programs is.
+// mapped registers memory in the way that C programs do.
 func mapped(m pathMTU, op string) *experiment {
 	rows := bandwidthRows(op, fmt.Sprintf("RoCEv2, TAP, path MTU %d, mapped memory", m.payload), perFrame, m.goals)
 	return ofSuperframes(rows, overTAP, m, op, "--mapped")
 }
 
-// withoutAVX512 has SoftRNIC use AVX2. The yardstick, which knows nothing of package crc, keeps what it has.
+// withoutAVX512 limits SoftRNIC to AVX2. The yardstick does not use package crc and has no limit.
 func withoutAVX512(m pathMTU, op string) *experiment {
 	rows := bandwidthRows(op, fmt.Sprintf("RoCEv2, TAP, path MTU %d, without AVX-512", m.payload), perFrame, [2]float64{0.9, 1})
 	e := ofSuperframes(rows, overTAP, m, op)
@@ -190,7 +193,7 @@ func withoutAVX512(m pathMTU, op string) *experiment {
 	return e
 }
 
-// ofSuperframes measures what the rows of superframes are about. The flags are more for the client of perf.
+// ofSuperframes measures the rows of superframes. The flags are added to those of perf's client.
 func ofSuperframes(rows []*row, p path, m pathMTU, op string, more ...string) *experiment {
 	return &experiment{rows, func(ctx context.Context, l *lab) error {
 		y, err := l.yardstick(ctx, slices.Concat(p.yardstick, from(op), []string{"-work",
@@ -217,7 +220,8 @@ func ofSuperframes(rows []*row, p path, m pathMTU, op string, more ...string) *e
 	}}
 }
 
-// singlePackets has the side that data goes to take one packet a frame, and compares with a write a packet.
+// singlePackets limits the receiving side to one packet per frame, and compares with one write per
+// packet.
 func singlePackets(m pathMTU, op string) *experiment {
 	rows := bandwidthRows(op, fmt.Sprintf("RoCEv2, TAP, path MTU %d, to a peer without superframes", m.payload), "one write a packet", [2]float64{0.85, 0.85})
 	links, receiver := overTAP.links, 1
@@ -246,8 +250,8 @@ func singlePackets(m pathMTU, op string) *experiment {
 	}}
 }
 
-// iwarp compares an operation with the TCP of the same stack over the same devices. Who reads from TCP sleeps until there is
-// something, and so does who waits for completions.
+// iwarp compares an operation with the TCP of the same stack over the same devices. Both sides
+// sleep while they wait: for TCP data, and for completions.
 func iwarp(mtu int, op string) *experiment {
 	rows := bandwidthRows(op, fmt.Sprintf("iWARP with CRC, TAP with TSO, MTU %d", mtu), "the stack's TCP", [2]float64{0.95, 0.95})
 	return &experiment{rows, func(ctx context.Context, l *lab) error {
@@ -266,7 +270,7 @@ func iwarp(mtu int, op string) *experiment {
 	}}
 }
 
-// inProcess compares with a copy of as much memory.
+// inProcess compares with a copy of the same amount of memory.
 func inProcess(transport string, bytes int) *experiment {
 	r := &row{What: fmt.Sprintf("WRITE 64 KiB, in process, direct, of %s QPs, %d KiB on each side", transport, bytes>>10), Goal: 0.7, Unit: "Gbit/s",
 		Against: "one memory copy"}
@@ -327,10 +331,10 @@ func latencyOverTAP() *experiment {
 	}}
 }
 
-// overShm is a segment of its own in memory that the two processes share.
+// overShm is a shared-memory segment for the two processes only.
 const overShm = "shm:goals"
 
-// bandwidthFlags are perf's for WRITE 64 KiB.
+// bandwidthFlags are perf's flags for WRITE 64 KiB.
 var bandwidthFlags = []string{"write", "bw", "--size", strconv.Itoa(small), "--buffer", strconv.Itoa(memory)}
 
 // shmBandwidth compares with TAP at the same path MTU.
@@ -341,7 +345,7 @@ func shmBandwidth(m pathMTU) *experiment {
 	})
 }
 
-// shmOfRing compares with a ring in memory that two threads copy to and from.
+// shmOfRing compares with a ring in memory: one thread copies to it, another from it.
 func shmOfRing(m pathMTU) *experiment {
 	r := &row{What: fmt.Sprintf("WRITE 64 KiB, RoCEv2, shm, path MTU %d, both copies", m.payload), Goal: 0.5, Unit: "Gbit/s", Against: "a bare ring"}
 	return &experiment{[]*row{r}, func(ctx context.Context, l *lab) error {
@@ -358,7 +362,8 @@ func shmOfRing(m pathMTU) *experiment {
 	}}
 }
 
-// socketBandwidth compares with TAP at the same MTU: a veth pair between two namespaces is as many devices as TAP and bridge.
+// socketBandwidth compares with TAP at the same MTU. A veth pair between two namespaces has as many
+// devices as TAP and bridge.
 func socketBandwidth(m pathMTU) *experiment {
 	r := &row{What: fmt.Sprintf("WRITE 64 KiB, RoCEv2, the kernel's sockets, veth, path MTU %d", m.payload), Goal: 0.9, Unit: "Gbit/s", Against: "TAP's"}
 	return bandwidthOfTAP(r, m, func(ctx context.Context, l *lab) ([]perfResult, error) {
@@ -372,7 +377,7 @@ func socketBandwidth(m pathMTU) *experiment {
 // measurement is a run of perf.
 type measurement func(context.Context, *lab) ([]perfResult, error)
 
-// gbps and halfTrip are the figures of a run that can be compared.
+// gbps and halfTrip return the comparable figures of a run.
 func gbps(p *perfResult) float64     { return p.Gbps }
 func halfTrip(p *perfResult) float64 { return p.Latency.Typical }
 
@@ -392,7 +397,7 @@ func compare(r *row, figure func(*perfResult) float64, measure, with measurement
 	}}
 }
 
-// bandwidthOfTAP compares what measure measures with TAP's.
+// bandwidthOfTAP compares a measurement with TAP.
 func bandwidthOfTAP(r *row, m pathMTU, measure measurement) *experiment {
 	return compare(r, gbps, measure, func(ctx context.Context, l *lab) ([]perfResult, error) {
 		return l.between(ctx, overTAP.links, []string{"--mtu", strconv.Itoa(m.link)}, bandwidthFlags...)
@@ -415,7 +420,7 @@ func socketLatency() *experiment {
 	})
 }
 
-// latencyOfTAP compares what measure measures with TAP's.
+// latencyOfTAP compares a measurement with TAP.
 func latencyOfTAP(r *row, measure measurement) *experiment {
 	return compare(r, halfTrip, measure, func(ctx context.Context, l *lab) ([]perfResult, error) {
 		return l.between(ctx, [2]string{tap0 + ",wait=poll", tap1 + ",wait=poll"}, polling, "send", "lat")
@@ -434,7 +439,8 @@ func latencyInProcess(transport string) *experiment {
 	}}
 }
 
-// lossy compares with the same path, in one process and 100 µs long each way, when nothing is lost.
+// lossy compares with the same path without loss. The path is in one process and has 100 µs each
+// way.
 func lossy(op, percent, peer string, flags ...string) *experiment {
 	r := &row{What: fmt.Sprintf("%s 64 KiB, RoCEv2, delay 100 µs, %s %% loss %s", strings.ToUpper(op), percent, peer), Goal: 0.7, Unit: "Gbit/s",
 		Against: "without loss"}
@@ -452,11 +458,11 @@ func lossy(op, percent, peer string, flags ...string) *experiment {
 	}}
 }
 
-// allocations looks at all that is allocated in both sides' processes, the runtime's own for its collections and timers
-// included: a path that allocates for each message has 1 or more. It is the steady state that counts: between processes,
-// long messages are sent four times, and the fourth is looked at, as gVisor's pools of buffers grow to the most that was
-// ever under way, a few hundred; and for twice as long, so that what a measurement itself needs, some 20 objects, is
-// little beside the messages.
+// allocations measures all allocations of both processes, including those of the runtime for
+// collections and timers. A path that allocates for each message has 1 or more. The steady state
+// counts. So between processes long messages are sent four times and the fourth run is measured:
+// gVisor's pools of buffers grow to the maximum that was in flight, a few hundred. The time is
+// doubled, so that the 20 or so objects of a measurement itself do not matter.
 func allocations() (all []*experiment) {
 	steady := func(ctx context.Context, l *lab, p path, args []string) ([]perfResult, error) {
 		long := strconv.Itoa(small)

@@ -2,7 +2,7 @@
 
 package main
 
-// Nodes that share an address by way of a hub, compared with nodes that have addresses of their own.
+// Nodes that share an address through a hub, compared with nodes that have their own addresses.
 
 import (
 	"bufio"
@@ -18,10 +18,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// withHub starts a hub in a namespace, on the processor of a side, and ends it when f has returned. Other nodes in the namespace
-// would join it.
+// withHub starts a hub in a namespace on a side's processor, and stops it when f has returned.
+// Other nodes in the namespace would use it.
 func (l *lab) withHub(ctx context.Context, in netns.NsHandle, on side, f func() error) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*patience)
+	ctx, cancel := context.WithTimeout(ctx, 2*programTimeout)
 	defer cancel()
 	says, stderr, err := os.Pipe()
 	if err != nil {
@@ -55,7 +55,7 @@ func (l *lab) withHub(ctx context.Context, in netns.NsHandle, on side, f func() 
 
 var shared = []string{"--shared"}
 
-// throughHubs runs perf between two namespaces, in each of which a hub hands on what comes.
+// throughHubs runs perf between two namespaces with a hub in each.
 func (l *lab) throughHubs(ctx context.Context, args ...string) (p []perfResult, err error) {
 	err = l.withHub(ctx, l.inside, client, func() error {
 		return l.withHub(ctx, l.beyond, server, func() error {
@@ -76,7 +76,7 @@ var (
 	sharedAddrs = [2]string{"127.0.0.1", "127.0.0.1"}
 )
 
-// underOneHub runs perf between two nodes of one hub, whose packets need not pass it.
+// underOneHub runs perf between two nodes of one hub, whose packets need not pass through it.
 func (l *lab) underOneHub(ctx context.Context, args ...string) (p []perfResult, err error) {
 	err = l.withHub(ctx, l.inside, client, func() error {
 		p, err = l.onLoopback(ctx, sharedAddrs, shared, args...)
@@ -97,7 +97,7 @@ func hubBandwidth(m pathMTU) *experiment {
 	})
 }
 
-// latencyArgs have perf measure half round trips, polling.
+// latencyArgs are perf's arguments for half round trips, polling.
 var latencyArgs = append([]string{"send", "lat"}, polling...)
 
 func hubLatency() *experiment {
@@ -119,7 +119,7 @@ func besideHubLatency() *experiment {
 	return besideHub(r, halfTrip, latencyArgs)
 }
 
-// besideHub compares two nodes of one hub with two that have an address each.
+// besideHub compares two nodes of one hub with two nodes that have an address each.
 func besideHub(r *row, figure func(*perfResult) float64, args []string) *experiment {
 	return compare(r, figure,
 		func(ctx context.Context, l *lab) ([]perfResult, error) { return l.underOneHub(ctx, args...) },

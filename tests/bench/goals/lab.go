@@ -24,8 +24,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What is in the namespace: a bridge for TAPs, a veth pair for packet sockets, and one end of another that leads to a second
-// namespace, for the kernel's own sockets: within one namespace the kernel would not use the pair.
+// The namespace has a bridge for TAPs and a veth pair for packet sockets. Another veth pair leads
+// to a second namespace, for the kernel's own sockets: within one namespace the kernel would not
+// use the pair.
 const (
 	bridge    = "br0"
 	bridgeMTU = 9000
@@ -33,20 +34,21 @@ const (
 
 var veths, sockets = [2]string{"v0", "v1"}, [2]string{"k0", "k1"}
 
-// lab is where the programs run: network namespaces without a name, that end with this process and theirs.
+// lab is the environment of the programs: network namespaces without a name, which end with this
+// process and its children.
 type lab struct {
 	inside    netns.NsHandle
 	beyond    netns.NsHandle // for servers on the kernel's sockets
 	dir       string         // of the programs
 	softrnic  string
 	yard      string
-	libs      string // directory of the drop-in libraries; made when they are first needed
+	libs      string // directory of the drop-in libraries; created on first use
 	figures   string // testdata/figures.c, built
 	duration  time.Duration
 	pprof     string
 	profiling bool
-	env       []string // more for the programs
-	anywhere  bool     // programs may use all processors, whichever their side
+	env       []string // additional environment of the programs
+	anywhere  bool     // programs may use all processors, whatever their side
 }
 
 func newLab(ctx context.Context, o *options) (l *lab, err error) {
@@ -76,13 +78,13 @@ func newLab(ctx context.Context, o *options) (l *lab, err error) {
 	made := make(chan error)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		made <- l.furnish()
+		made <- l.createNamespaces()
 	}()
 	return l, <-made
 }
 
-// build builds those programs that the flags do not name. Who measures at real-time priority names them all, as a compiler at
-// that priority may keep the processors to itself for ever.
+// build builds the programs that no flag names. At real-time priority, name all of them: a compiler
+// at that priority may occupy the processors forever.
 func (l *lab) build(ctx context.Context) error {
 	root, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", module).Output()
 	if err != nil {
@@ -106,14 +108,14 @@ func (l *lab) build(ctx context.Context) error {
 
 const module = "github.com/softrnic/softrnic"
 
-// furnish makes the namespaces, on a thread that nobody else uses again.
-func (l *lab) furnish() (err error) {
+// createNamespaces creates the namespaces, on a thread that is not reused.
+func (l *lab) createNamespaces() (err error) {
 	for _, ns := range []*netns.NsHandle{&l.beyond, &l.inside} {
 		if *ns, err = netns.New(); err != nil {
 			return fmt.Errorf("make a network namespace: %w", err)
 		}
 	}
-	// The kernel is to send nothing of its own.
+	// The kernel must not send packets of its own.
 	if err := os.WriteFile("/proc/sys/net/ipv6/conf/default/disable_ipv6", []byte("1"), 0); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
@@ -164,7 +166,7 @@ func up(name string) error {
 	return netlink.LinkSetUp(l)
 }
 
-// do calls f on a thread that is in a namespace, as is what f starts.
+// do calls f on a thread in a namespace. Programs that f starts are there too.
 func do(in netns.NsHandle, f func() error) error {
 	runtime.LockOSThread()
 	outside, err := netns.Get()
@@ -184,12 +186,12 @@ func do(in netns.NsHandle, f func() error) error {
 	return err
 }
 
-// setMTU changes that of the veth pair for packet sockets.
+// setMTU sets the MTU of the veth pair for packet sockets.
 func (l *lab) setMTU(mtu int) error {
 	return do(l.inside, func() error { return errors.Join(setMTU(veths[0], mtu), setMTU(veths[1], mtu)) })
 }
 
-// setSocketMTU changes that of the pair between the namespaces.
+// setSocketMTU sets the MTU of the pair between the namespaces.
 func (l *lab) setSocketMTU(mtu int) error {
 	return errors.Join(
 		do(l.inside, func() error { return setMTU(sockets[0], mtu) }),
@@ -204,7 +206,7 @@ func setMTU(name string, mtu int) error {
 	return err
 }
 
-// Close removes what there is besides the namespace.
+// Close removes everything except the namespace.
 func (l *lab) Close() error {
 	var errs []error
 	for _, ns := range []*netns.NsHandle{&l.inside, &l.beyond} {
@@ -218,10 +220,10 @@ func (l *lab) Close() error {
 	return errors.Join(errs...)
 }
 
-// patience bounds one run of a program.
-const patience = 30 * time.Second
+// programTimeout limits one run of a program.
+const programTimeout = 30 * time.Second
 
-// side is which processors a program may use.
+// side selects the processors of a program.
 type side int
 
 const (
@@ -230,20 +232,20 @@ const (
 	both               // any
 )
 
-// start starts a program in a namespace; it is killed when ctx ends, or this program.
+// start starts a program in a namespace. It is killed when ctx or this program ends.
 func (l *lab) start(ctx context.Context, in netns.NsHandle, on side, stdout, stderr io.Writer, program string, args ...string) (*exec.Cmd, error) {
 	if l.anywhere {
 		on = both
 	}
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Stdout, cmd.Stderr = stdout, stderr
-	cmd.Env = append(append(os.Environ(), l.env...), "XDG_RUNTIME_DIR="+filepath.Join(l.dir, "run")) // for segments in shared memory
+	cmd.Env = append(append(os.Environ(), l.env...), "XDG_RUNTIME_DIR="+filepath.Join(l.dir, "run")) // for shared-memory segments
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}                                            // ^C is for this program
 	return cmd, do(in, func() error { return startOn(on, cmd) })
 }
 
-// startOn starts a program on a side's processor, which is where the yardstick has that side. The thread must be the
-// caller's own.
+// startOn starts a program on a side's processor, as the yardstick does. The caller must have
+// locked its thread.
 func startOn(on side, cmd *exec.Cmd) (err error) {
 	if on == both {
 		return cmd.Start()
@@ -260,9 +262,9 @@ func startOn(on side, cmd *exec.Cmd) (err error) {
 	return cmd.Start()
 }
 
-// output runs a program to its end and decodes the JSON that it prints.
+// output runs a program and decodes the JSON that it prints.
 func (l *lab) output(ctx context.Context, on side, into any, program string, args ...string) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, programTimeout)
 	defer cancel()
 	var stdout, stderr bytes.Buffer
 	cmd, err := l.start(ctx, l.inside, on, &stdout, &stderr, program, args...)
@@ -278,7 +280,7 @@ func (l *lab) output(ctx context.Context, on side, into any, program string, arg
 	return nil
 }
 
-// yardstickResult is what tests/bench/yardstick prints.
+// yardstickResult is the output of tests/bench/yardstick.
 type yardstickResult struct {
 	Gbps     float64 `json:"gbit_per_second"`
 	CPUPerGB float64 `json:"cpu_seconds_per_gb"`
@@ -325,7 +327,7 @@ func (l *lab) perf(ctx context.Context, on side, server string, args []string) (
 	return r.Results, err
 }
 
-// profile is the flag that has a side profiled, if that is to be.
+// profile returns the flag that profiles a side, if profiling is on.
 func (l *lab) profile(who string, args []string) []string {
 	if !l.profiling || l.pprof == "" {
 		return nil
@@ -339,13 +341,13 @@ func (l *lab) profile(who string, args []string) []string {
 	return []string{"--pprof", filepath.Join(l.pprof, name+"."+who+".pprof")}
 }
 
-// between runs softrnic perf in two processes, client and server, each with its processor and its link; flags are those of
-// both nodes.
+// between runs softrnic perf in two processes, client and server, each with its own processor and
+// link. Both nodes have the flags.
 func (l *lab) between(ctx context.Context, links [2]string, flags []string, args ...string) ([]perfResult, error) {
 	return l.run(ctx, l.inside, links, [2]string{"10.88.0.1/24", "10.88.0.2/24"}, flags, args...)
 }
 
-// selective is for nodes on sockets, which lose packets when a buffer in the kernel is full.
+// selective is for nodes on sockets: they lose packets when a buffer in the kernel is full.
 const selective = "--selective-repeat"
 
 // overSockets does the same on the kernel's own sockets, in two namespaces.
@@ -353,13 +355,13 @@ func (l *lab) overSockets(ctx context.Context, flags []string, args ...string) (
 	return l.run(ctx, l.beyond, [2]string{"kernel:" + sockets[0], "kernel:" + sockets[1]}, socketAddrs, append(slices.Clone(flags), selective), args...)
 }
 
-// socketAddrs are the kernel's in the two namespaces. It answers for its address on the bridge too, so that the nodes there have
-// others.
+// socketAddrs are the kernel's addresses in the two namespaces. The kernel also answers for its
+// address on the bridge, so the nodes there have others.
 var socketAddrs = [2]string{"10.89.0.1/24", "10.89.0.2/24"}
 
-// run has the server in a namespace, and the client in the lab's.
+// run runs the server in the given namespace, and the client in the lab's.
 func (l *lab) run(ctx context.Context, in netns.NsHandle, links, addrs [2]string, flags []string, args ...string) (_ []perfResult, err error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, programTimeout)
 	defer cancel()
 	out, stdout, err := os.Pipe()
 	if err != nil {
@@ -384,7 +386,7 @@ func (l *lab) run(ctx context.Context, in netns.NsHandle, links, addrs [2]string
 		}
 	}()
 	lines := bufio.NewScanner(out)
-	if !lines.Scan() { // it says that it waits
+	if !lines.Scan() { // its message when it waits
 		return nil, fmt.Errorf("%s ends: %s", strings.Join(cmd.Args, " "), bytes.TrimSpace(stderr.Bytes()))
 	}
 	go func() { _, _ = io.Copy(io.Discard, out) }()

@@ -73,7 +73,7 @@ func main() {
 	}
 }
 
-// measure measures what o asks for. A goal that is missed is no error.
+// measure runs the measurements that o selects. A missed goal is no error.
 func measure(ctx context.Context, o *options, stdout, stderr io.Writer) (err error) {
 	wanted, err := regexp.Compile(o.run)
 	if err != nil {
@@ -95,7 +95,7 @@ func measure(ctx context.Context, o *options, stdout, stderr io.Writer) (err err
 		defer func() { err = errors.Join(err, lab.Close()) }()
 		for range o.runs {
 			for _, e := range chosen {
-				if ctx.Err() == nil { // or what there is is printed
+				if ctx.Err() == nil { // print what has been measured
 					e.run(ctx, lab, o.rounds, stderr)
 				}
 			}
@@ -108,7 +108,7 @@ func measure(ctx context.Context, o *options, stdout, stderr io.Writer) (err err
 	return print(stdout, rows, o)
 }
 
-// choose keeps the rows that are wanted, and the experiments that have any.
+// choose returns the selected rows, and the experiments that have any of them.
 func choose(all []*experiment, wanted *regexp.Regexp) (chosen []*experiment) {
 	for _, e := range all {
 		var rows []*row
@@ -147,7 +147,7 @@ func print(w io.Writer, rows []*row, o *options) error {
 	return err
 }
 
-// summarise keeps the worst row of each group, and says how many it is the worst of.
+// summarise keeps the worst row of each group, and states the number of rows in the group.
 func summarise(rows []*row) (worst []*row) {
 	number := map[string]int{}
 	for _, r := range rows {

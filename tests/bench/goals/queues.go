@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// queues compares two queues of a link with one. Both programs may use all processors, so that what a queue more gains is not
-// a processor: with two processors, on which each program has a thread that sends and one that receives anyway, no more
-// than the same can be hoped for.
+// queues compares two queues of a link with one. Both programs may use all processors, so that an
+// additional queue does not add a processor. With two processors, each program already uses both,
+// with a thread that sends and one that receives. The best possible result is then 1.
 func queues(p path, op, metric string) *experiment {
 	size, unit := "64 KiB", "Gbit/s"
 	args := []string{op, metric, "--qps", "4", "--threads", "2", "--size", strconv.Itoa(small), "--buffer", strconv.Itoa(memory / 4)}

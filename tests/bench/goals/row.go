@@ -11,12 +11,12 @@ import (
 	"time"
 )
 
-// row is a goal, and the samples that tell whether it is met.
+// row is a goal and the samples that decide whether it is reached.
 type row struct {
-	Group   string  `json:"group"` // whose line of the summary it is part of
+	Group   string  `json:"group"` // the line of the summary to which the row belongs
 	What    string  `json:"what"`
-	Goal    float64 `json:"goal"`    // of the ratio, or of SoftRNIC's own figure where there is no yardstick
-	AtMost  bool    `json:"at_most"` // the goal is a most, not a least
+	Goal    float64 `json:"goal"`    // of the ratio, or of SoftRNIC's own figure without a yardstick
+	AtMost  bool    `json:"at_most"` // the goal is an upper bound
 	Unit    string  `json:"unit"`    // of the samples
 	Against string  `json:"against,omitempty"`
 
@@ -26,25 +26,25 @@ type row struct {
 	Measured float64   `json:"measured"`
 	Met      bool      `json:"met"`
 	Failed   string    `json:"failed,omitempty"`
-	Runs     []float64 `json:"runs"` // what each run measured; all else is of the worst
-	// only is whether the figure is compared with nothing.
+	Runs     []float64 `json:"runs"` // the result of each run; the other fields are those of the worst
+	// only reports that the figure is not compared with anything.
 	only bool
 }
 
-// add takes in a sample.
+// add adds a sample.
 func (r *row) add(softrnic float64, yardstick ...float64) {
 	r.SoftRNIC = append(r.SoftRNIC, softrnic)
 	r.Yardstick = append(r.Yardstick, yardstick...)
 }
 
-// begin begins a run without samples, and returns what there was before.
+// begin begins a run without samples, and returns the row as it was.
 func (r *row) begin() (before row) {
 	before = *r
 	r.SoftRNIC, r.Yardstick, r.Failed = nil, nil, ""
 	return before
 }
 
-// end ends a run. If one before was worse, that is what counts.
+// end ends a run. The row keeps the worse of this run and the previous ones.
 func (r *row) end(before *row) {
 	r.conclude()
 	r.Runs = append(r.Runs, r.Measured)
@@ -99,7 +99,7 @@ func (r *row) measuredText() string {
 	return text
 }
 
-// worse tells whether r is further from its goal than o, which has the same.
+// worse reports whether r is further from its goal than o, which has the same goal.
 func (r *row) worse(o *row) bool {
 	if r.verdict() == "failed" || o.verdict() == "failed" {
 		return r.verdict() == "failed"
@@ -116,7 +116,7 @@ func (r *row) yardstickText() string {
 	return figure(r.Yardstick, r.Unit)
 }
 
-// figure is the median with its unit.
+// figure returns the median with its unit.
 func figure(samples []float64, unit string) string {
 	if len(samples) == 0 {
 		return ""
@@ -136,13 +136,14 @@ func (r *row) verdict() string {
 	return "missed"
 }
 
-// experiment is what fills some rows: once through SoftRNIC and its yardstick, as often as there are rounds.
+// experiment fills some rows: each round measures SoftRNIC and its yardstick once.
 type experiment struct {
 	rows  []*row
 	round func(ctx context.Context, l *lab) error
 }
 
-// run runs it. What fails is said in place of a verdict, and does not keep others from being measured.
+// run runs an experiment. A failure takes the place of the verdict and does not stop other
+// experiments.
 func (e *experiment) run(ctx context.Context, l *lab, rounds int, progress io.Writer) {
 	began := time.Now()
 	var before []row

@@ -2,7 +2,7 @@
 
 package main
 
-// rsockets, compared with the QPs below them on the same link, and with the kernel's TCP there.
+// rsockets, compared with the QPs below them on the same link, and with the kernel's TCP on it.
 
 import (
 	"context"
@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// socketLink is where rsockets are measured.
+// socketLink is a link on which rsockets are measured.
 type socketLink struct {
 	name string
 	run  func(ctx context.Context, l *lab, args ...string) ([]perfResult, error)
@@ -29,7 +29,7 @@ var socketLinks = []socketLink{
 	}},
 }
 
-// rsockets are the experiments of all links.
+// rsockets returns the experiments of all links.
 func rsockets() (all []*experiment) {
 	for _, transport := range []string{"RoCEv2", "iWARP"} {
 		flags := []string{"--sockets", "--transport", strings.ToLower(transport)}
@@ -40,7 +40,8 @@ func rsockets() (all []*experiment) {
 	return all
 }
 
-// socketWrites compares writes of 64 KiB with the QP's WRITE. On the kernel's sockets the kernel's TCP is beside them.
+// socketWrites compares writes of 64 KiB with the QP's WRITE, and on the kernel's sockets also with
+// the kernel's TCP.
 func socketWrites(on socketLink, transport string, flags []string) *experiment {
 	what := fmt.Sprintf("rsocket, writes of 64 KiB, %s, %s", transport, on.name)
 	rows := []*row{{What: what, Goal: 0.8, Unit: "Gbit/s", Against: "the QP's WRITE"}}
@@ -62,7 +63,8 @@ func socketWrites(on socketLink, transport string, flags []string) *experiment {
 	}}
 }
 
-// socketTrip compares half a round trip of 8 bytes with that of the QP's SEND, both waiting as they do by default.
+// socketTrip compares half a round trip of 8 bytes with that of the QP's SEND. Both wait in their
+// default way.
 func socketTrip(on socketLink, transport string, flags []string) *experiment {
 	r := &row{What: fmt.Sprintf("rsocket, 8 bytes, half round trip, %s, %s", transport, on.name), Goal: 1.5, AtMost: true, Unit: "µs", Against: "the QP's SEND"}
 	return &experiment{[]*row{r}, func(ctx context.Context, l *lab) error {

@@ -12,13 +12,13 @@ import (
 )
 
 const (
-	underWay   = 32     // messages, however many QPs there are
-	perRound   = 20_000 // messages that are measured of each count in a round …
-	beforehand = 2_000  // … after so many that are not
+	underWay   = 32     // messages of a round, for any number of QPs
+	perRound   = 20_000 // measured messages of each count in a round …
+	beforehand = 2_000  // … after this many that are not measured
 	message    = 8      // bytes
 )
 
-// active prints what a WRITE of 8 bytes takes, in frames and directly, where n QPs are used in turn.
+// active prints the time of a WRITE of 8 bytes, in frames and directly, with n QPs used in turn.
 func active(o *options) error {
 	most := o.qps
 	if most == 0 {
@@ -61,7 +61,7 @@ func active(o *options) error {
 	return w.Flush()
 }
 
-// ring is QPs that are used in turn.
+// ring is a set of QPs that are used in turn.
 type ring struct {
 	cq      *verbs.CQ
 	qps     []*verbs.QP
@@ -69,10 +69,10 @@ type ring struct {
 	posted  int
 	wr      verbs.SendWR
 	wcs     []verbs.WC
-	samples []float64 // ns a message
+	samples []float64 // ns per message
 }
 
-// newRing connects n QPs of the first node with as many of the second.
+// newRing connects n QPs of the first node with n of the second.
 func newRing(nodes [2]*node, n int) (*ring, error) {
 	local, err := nodes[0].pd.RegMR(make([]byte, message), 0)
 	if err != nil {
@@ -96,7 +96,7 @@ func newRing(nodes [2]*node, n int) (*ring, error) {
 	return r, nil
 }
 
-// round sends on the QPs that are next and takes a sample.
+// round sends on the next QPs and adds a sample.
 func (r *ring) round() error {
 	if err := r.send(beforehand); err != nil {
 		return err

@@ -18,13 +18,14 @@ import (
 )
 
 const (
-	setups   = 4000 // connections of a sample
-	atOnce   = 32   // that are set up at a time
+	setups   = 4000 // connections per sample
+	atOnce   = 32   // concurrent set-ups
 	listenAt = "10.0.0.2:7471"
 )
 
-// connect prints how many connections are set up in a second: rdmacm.Dial on one node and Accept on the other, QPs included;
-// and, to compare with, how many TCP connections of the stack.
+// connect prints how many connections are set up per second, including their QPs: rdmacm.Dial on
+// one node and Accept on the other. For comparison it also prints the number of TCP connections of
+// the stack.
 func connect(o *options) error {
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "\tset up a second\tclosed a second\tCPU µs to set up\tto close\t")
@@ -33,7 +34,7 @@ func connect(o *options) error {
 		listen func(nodes [2]*node) (*ways, error)
 	}
 	for _, way := range []way{{"RoCEv2", cmWays(verbs.RoCEv2)}, {"iWARP", cmWays(verbs.IWARP)}, {"TCP", tcpWays}} {
-		var up, down [2][]float64 // a second, CPU µs of both sides
+		var up, down [2][]float64 // per second, CPU µs of both sides
 		for range o.rounds {
 			nodes, err := newNodes(true, 1)
 			if err != nil {
@@ -52,14 +53,14 @@ func connect(o *options) error {
 	return w.Flush()
 }
 
-// ways are how to dial and to accept.
+// ways are functions that dial and accept.
 type ways struct {
 	listener io.Closer
 	dial     func(context.Context) (io.Closer, error)
 	accept   func(context.Context) (io.Closer, error)
 }
 
-// cmWays are those of rdma_cm.
+// cmWays returns the ways of rdma_cm.
 func cmWays(transport verbs.Transport) func([2]*node) (*ways, error) {
 	return func(nodes [2]*node) (*ways, error) {
 		config := func(n *node) *rdmacm.Config {
@@ -79,7 +80,7 @@ func cmWays(transport verbs.Transport) func([2]*node) (*ways, error) {
 	}
 }
 
-// tcpWays are those of the stack's TCP.
+// tcpWays returns the ways of the stack's TCP.
 func tcpWays(nodes [2]*node) (*ways, error) {
 	at := netip.MustParseAddrPort(listenAt)
 	l, err := nodes[1].host.ListenStream(at)
@@ -94,7 +95,8 @@ func tcpWays(nodes [2]*node) (*ways, error) {
 	}, nil
 }
 
-// dials sets connections up and closes them, and returns how many of either a second, and what CPU time each took.
+// dials sets connections up and closes them. It returns the rates per second of both, and the CPU
+// time of each.
 func dials(nodes [2]*node, listen func([2]*node) (*ways, error)) (up, down [2]float64, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -141,7 +143,7 @@ func dials(nodes [2]*node, listen func([2]*node) (*ways, error)) (up, down [2]fl
 	for k := range atOnce {
 		all.Go(func() {
 			for i := k; i < len(conns); i += atOnce {
-				_ = conns[i].Close() // an error is that the peer was faster
+				_ = conns[i].Close() // an error means that the peer was faster
 			}
 		})
 	}
@@ -149,7 +151,7 @@ func dials(nodes [2]*node, listen func([2]*node) (*ways, error)) (up, down [2]fl
 	return up, from.rate(), nil
 }
 
-// moment is a time, and the CPU time that this process had used then.
+// moment is a time, and the CPU time that this process had used by then.
 type moment struct {
 	time time.Time
 	cpu  time.Duration
@@ -161,7 +163,7 @@ func now() moment {
 	return moment{time.Now(), time.Duration(u.Utime.Nano() + u.Stime.Nano())}
 }
 
-// rate is what a connection has taken since: how many a second, and the CPU time of each in µs.
+// rate returns the connections per second since m, and the CPU time of each in µs.
 func (m moment) rate() [2]float64 {
 	to := now()
 	return [2]float64{setups / to.time.Sub(m.time).Seconds(), float64((to.cpu - m.cpu).Microseconds()) / setups}

@@ -18,12 +18,12 @@ import (
 // forEach is how long a goroutine sends in a round.
 const forEach = 100 * time.Millisecond
 
-// loads are what each goroutine does, on a QP and a CQ of its own.
+// loads are the work of each goroutine, on its own QP and CQ.
 var loads = []struct {
 	what   string
-	alone  bool // UC, whose frames the link discards: the work of a sender, up to the link
+	alone  bool // UC, whose frames the link discards: only the sender's work, up to the link
 	size   int  // of a WRITE, in bytes
-	memory int  // that WRITEs go round in, on either side
+	memory int  // on either side, which WRITEs use in turn
 }{
 	{"direct", false, 8, 4 << 10},
 	{"direct", false, 64 << 10, 64 << 10},
@@ -33,8 +33,9 @@ var loads = []struct {
 	{"sender alone", true, 64 << 10, 16 << 20},
 }
 
-// cores prints what one goroutine and several, up to one a processor, do in the same time, all on one device and each on a device of
-// its own, which shows what it costs to share one. The CPU time of a message says the same where the processors are not idle.
+// cores prints the work of one goroutine and of several, up to one per processor, in the same time.
+// They use one device, or a device each, which shows the cost of sharing a device. The CPU time of
+// a message shows the same where the processors are not idle.
 func cores(o *options) error {
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "\tbytes\tmemory\tgoroutines\tdevices\ta second\tof one's\tCPU ns each\tof one's\t")
@@ -57,7 +58,7 @@ func cores(o *options) error {
 			}
 		}
 		for _, t := range teams {
-			t.discard.Store(l.alone) // the peers have met
+			t.discard.Store(l.alone) // the peers have resolved each other's address
 		}
 		for range o.rounds {
 			for _, t := range teams {
@@ -75,18 +76,18 @@ func cores(o *options) error {
 	return w.Flush()
 }
 
-// team is writers that write at the same time.
+// team is a set of writers that write at the same time.
 type team struct {
 	devices int // of the writers
 	discard atomic.Bool
 	nodes   [][2]*node // a device, and its peer
 	writers []*writer
 
-	rates []float64 // messages a second of all together
-	cpu   []float64 // ns of the process for a message
+	rates []float64 // messages per second of all writers
+	cpu   []float64 // CPU ns of the process per message
 }
 
-// discarding is a link that loses IP packets while it is told to.
+// discarding is a link that discards IP packets while on is set.
 type discarding struct {
 	link.Link
 	on *atomic.Bool
@@ -129,7 +130,7 @@ func (t *team) join(nodes [2]*node, alone bool, size, memory int) error {
 	}
 	kind := verbs.RC
 	if alone {
-		if err := meet(own); err != nil {
+		if err := resolve(own); err != nil {
 			return err
 		}
 		kind = verbs.UC
@@ -140,8 +141,8 @@ func (t *team) join(nodes [2]*node, alone bool, size, memory int) error {
 	return err
 }
 
-// meet has two nodes learn each other's Ethernet address.
-func meet(nodes [2]*node) error {
+// resolve lets two nodes learn each other's Ethernet address.
+func resolve(nodes [2]*node) error {
 	r, err := newRing(nodes, 1)
 	if err != nil {
 		return err
@@ -149,7 +150,7 @@ func meet(nodes [2]*node) error {
 	return r.send(1)
 }
 
-// round has all of them write, and takes a sample.
+// round runs all writers and adds a sample.
 func (t *team) round() error {
 	var ready, done sync.WaitGroup
 	begin := make(chan struct{})
@@ -185,7 +186,7 @@ type writer struct {
 	cq            *verbs.CQ
 	local, remote *verbs.MR
 	wr            verbs.SendWR
-	sge           [1]verbs.SGE // wr's
+	sge           [1]verbs.SGE // the SGE of wr
 	wcs           []verbs.WC
 	size, memory  int
 	at            int // in memory
@@ -194,7 +195,7 @@ type writer struct {
 	_ [64]byte // keeps writers in different cache lines
 }
 
-// write writes until the time has come, underWay messages at a time.
+// write writes until the given time, with underWay messages in flight.
 func (w *writer) write(until time.Time) error {
 	w.wr.SGList = w.sge[:]
 	for time.Now().Before(until) {

@@ -12,7 +12,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// idle prints what QPs take that are connected, in pairs, and do nothing.
+// idle prints the memory of connected QPs, in pairs, that do nothing.
 func idle(o *options) error {
 	n := o.qps
 	if n == 0 {
@@ -30,7 +30,7 @@ func idle(o *options) error {
 		}
 	}
 	made := time.Since(start)
-	// The queues that were asked for: one request with one SGE each way.
+	// The queues as requested: one request with one SGE in each direction.
 	const queues = unsafe.Sizeof(verbs.SendWR{}) + unsafe.Sizeof(verbs.RecvWR{}) + 2*unsafe.Sizeof(verbs.SGE{})
 	each := float64(inUse()-before) / float64(n)
 	start = time.Now()
@@ -50,10 +50,10 @@ func idle(o *options) error {
 	return nil
 }
 
-// inUse is the memory in use: heap and stacks.
+// inUse returns the memory in use: heap and stacks.
 func inUse() uint64 {
 	runtime.GC()
-	runtime.GC() // what pools held
+	runtime.GC() // memory held by pools
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return m.HeapAlloc + m.StackInuse

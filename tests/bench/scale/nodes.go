@@ -21,8 +21,8 @@ type node struct {
 	gid  verbs.GID
 }
 
-// framed is a link that does not say what its medium is, so that nodes of one process do not find each other: all that goes
-// through it goes in frames.
+// framed hides the medium of a link, so that nodes of one process do not find each other and all
+// data goes in frames.
 type framed struct{ link.Link }
 
 // newNodes opens two nodes on one network, in frames or directly. cqe is the size of their CQs.
@@ -35,7 +35,7 @@ func newNodes(frames bool, cqe int) (nodes [2]*node, err error) {
 	}, cqe)
 }
 
-// newNodesOn opens them on what wrap makes of the network's ports.
+// newNodesOn opens them on the network's ports, which wrap may replace.
 func newNodesOn(wrap func(link.Link) link.Link, cqe int) (nodes [2]*node, err error) {
 	lan := new(pipe.Switch)
 	for i := range nodes {
@@ -66,7 +66,7 @@ func newNode(port link.Link, addr string, cqe int) (*node, error) {
 	return n, err
 }
 
-// withCQ is the same node with another CQ for the QPs that are made from now on.
+// withCQ returns the same node with a new CQ for QPs created from now on.
 func (n *node) withCQ(cqe int) (*node, error) {
 	cq, err := n.dev.CreateCQ(cqe, nil)
 	if err != nil {
@@ -77,10 +77,11 @@ func (n *node) withCQ(cqe int) (*node, error) {
 	return &other, nil
 }
 
-// pair makes a QP on each node, RC or UC, connected with each other. depth is that of the send queues.
+// pair creates a QP on each node, RC or UC, and connects the two. depth is the size of the send
+// queues.
 func pair(nodes [2]*node, kind verbs.QPType, depth int) (qps [2]*verbs.QP, err error) {
 	const psn = 0x123456
-	var toReceive, toSend verbs.QPAttrMask // what RC needs beyond UC
+	var toReceive, toSend verbs.QPAttrMask // attributes that RC needs beyond UC's
 	if kind == verbs.RC {
 		toReceive = verbs.QPAttrMaxDestRDAtomic | verbs.QPAttrMinRNRTimer
 		toSend = verbs.QPAttrTimeout | verbs.QPAttrRetryCnt | verbs.QPAttrRNRRetry | verbs.QPAttrMaxQPRDAtomic

@@ -10,20 +10,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mtu lets every packet pass that is measured.
+// mtu has room for every measured packet.
 const mtu = 9000
 
-// openTAPs makes both sides' TAP interfaces.
+// openTAPs creates the TAP interfaces of both sides.
 func openTAPs(bridge string) (ends [2]int, err error) {
 	for side := range ends {
 		if ends[side], err = openTAP(side, bridge); err != nil {
 			return ends, err
 		}
 	}
-	return ends, meet(ends)
+	return ends, learnPorts(ends)
 }
 
-// openTAP makes a side's TAP interface and puts it into a bridge. It goes with the process.
+// openTAP creates a side's TAP interface and adds it to a bridge. It disappears with the process.
 func openTAP(side int, bridge string) (fd int, err error) {
 	name := fmt.Sprintf("yard%d", side)
 	if fd, err = unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0); err != nil {
@@ -65,7 +65,7 @@ func openPackets(names []string) (ends [2]int, err error) {
 			return ends, fmt.Errorf("packet socket on %s: %w", name, err)
 		}
 	}
-	return ends, meet(ends)
+	return ends, learnPorts(ends)
 }
 
 func openPacket(name string) (fd int, err error) {
@@ -95,8 +95,8 @@ func openPacket(name string) (fd int, err error) {
 	return fd, unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: index})
 }
 
-// meet sends a frame each way, so that a bridge knows where the sides are, and waits until it has come.
-func meet(ends [2]int) error {
+// learnPorts sends a frame each way and waits for it, so that a bridge knows the port of each side.
+func learnPorts(ends [2]int) error {
 	buf := make([]byte, 1<<16)
 	for _, from := range []int{1, 0, 1} { // the first is flooded
 		if _, err := unix.Write(ends[from], frame(from, 64, 1)); err != nil {
@@ -121,17 +121,17 @@ func meet(ends [2]int) error {
 	return nil
 }
 
-// pin keeps the calling thread on a CPU, where there are several.
+// pin binds the calling thread to a CPU, if there are several.
 func pin(cpu int) {
 	var set unix.CPUSet
 	set.Set(cpu)
 	_ = unix.SchedSetaffinity(0, &set) // without it the figures are a little worse
 }
 
-// yield lets another thread have the CPU.
+// yield lets another thread use the CPU.
 func yield() { _, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
 
-// cpuSeconds is what this process has used, in user mode and in the kernel.
+// cpuSeconds returns the CPU time of this process, in user mode and in the kernel.
 func cpuSeconds() float64 {
 	var u unix.Rusage
 	if unix.Getrusage(unix.RUSAGE_SELF, &u) != nil {

@@ -21,11 +21,11 @@ const (
 
 const rocePort = 4791
 
-// macs are those of the two sides.
+// macs are the addresses of the two sides.
 var macs = [2][6]byte{{2, 0, 0, 0, 0x59, 1}, {2, 0, 0, 0, 0x59, 2}}
 
-// frame makes one from a side to the other, behind a virtio-net header: IPv4, UDP to RoCE's port, and so many segments
-// of zeros. More than one make it a superframe.
+// frame creates a frame from one side to the other, with a virtio-net header: IPv4, UDP to RoCE's
+// port, and segments of zeros. With more than one segment it is a superframe.
 func frame(from, segment, segments int) []byte {
 	b := make([]byte, headerLen+segment*segments)
 	vnet, eth := b[:vnetLen], b[vnetLen:]
@@ -45,7 +45,7 @@ func frame(from, segment, segments int) []byte {
 	binary.BigEndian.PutUint16(udp, 49152)
 	binary.BigEndian.PutUint16(udp[2:], rocePort)
 	binary.BigEndian.PutUint16(udp[4:], uint16(len(udp)))
-	// The pseudo header's part of the checksum; the kernel adds the rest where it must.
+	// The pseudo header's part of the checksum; the kernel adds the rest if needed.
 	pseudo := append(append([]byte{0, 17}, ip[12:20]...), udp[4:6]...)
 	binary.BigEndian.PutUint16(udp[6:], sum(pseudo))
 	const needsChecksum, gsoUDP = 1, 5
@@ -60,7 +60,7 @@ func frame(from, segment, segments int) []byte {
 	return b
 }
 
-// sum is the ones' complement sum of an even number of bytes.
+// sum returns the ones' complement sum of an even number of bytes.
 func sum(b []byte) uint16 {
 	var s, carry uint64
 	for ; len(b) > 0; b = b[2:] {
@@ -72,7 +72,8 @@ func sum(b []byte) uint16 {
 	return uint16(s)
 }
 
-// payload is what a frame carries to a side behind UDP, and the size of its segments; nil if it is some other frame.
+// payload returns the UDP payload of a frame to a side, and the size of its segments. It returns
+// nil for any other frame.
 func payload(b []byte, to int) (data []byte, segment int) {
 	if len(b) <= headerLen || [6]byte(b[vnetLen:]) != macs[to] {
 		return nil, 0

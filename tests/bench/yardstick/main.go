@@ -23,7 +23,7 @@ import (
 	"time"
 )
 
-// result is what is printed; what was not measured is left out.
+// result is the output; what was not measured is omitted.
 type result struct {
 	Gbps     float64 `json:"gbit_per_second,omitempty"` // of payload, at the receiver
 	CPUPerGB float64 `json:"cpu_seconds_per_gb,omitempty"`
@@ -66,7 +66,7 @@ func run(args []string) (*result, error) {
 		return nil, fmt.Errorf("unknown argument %q", fs.Arg(0))
 	}
 	t.memory = *memory
-	// Threads that wait in the kernel must not keep others from running.
+	// Threads that wait in the kernel must not stop others from running.
 	runtime.GOMAXPROCS(max(4, runtime.NumCPU()))
 	switch args[0] {
 	case "tap":

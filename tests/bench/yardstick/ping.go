@@ -13,10 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pingSize is what a frame has behind UDP, so that it is of 64 bytes.
+// pingSize is the UDP payload of a frame of 64 bytes.
 const pingSize = 64 - (headerLen - vnetLen)
 
-// spinFor is how long a side asks for a frame before it sleeps.
+// spinFor is how long a side polls for a frame before it sleeps.
 const spinFor = 50 * time.Microsecond
 
 // ping sends a frame to another process, which returns it, and so on.
@@ -59,7 +59,7 @@ func ping(bridge string, messages int) (_ *result, err error) {
 			if ok {
 				break
 			}
-			if time.Since(began) > 5*time.Second { // the other was not there yet
+			if time.Since(began) > 5*time.Second { // the other process did not exist yet
 				return nil, fmt.Errorf("no answer to frame %d", i)
 			}
 		}
@@ -97,7 +97,7 @@ func pinger(side int, bridge string) (fd int, err error) {
 	return fd, unix.SetNonblock(fd, true)
 }
 
-// await reads until there is a frame for a side: it asks again and again, and yields in between, then sleeps.
+// await reads until there is a frame for a side. It polls and yields, then sleeps.
 func await(fd, side int, buf []byte, timeout time.Duration) (bool, error) {
 	began := time.Now()
 	for {

@@ -9,20 +9,20 @@ import (
 	"time"
 )
 
-// ringLen is how much memory a ring has: as much as those of SoftRNIC.
+// ringLen is the memory of a ring, equal to that of SoftRNIC's rings.
 const ringLen = 4 << 20
 
-// ring is memory that one thread writes to and another reads from.
+// ring is memory with one producer thread and one consumer thread.
 type ring struct {
 	slots   []byte
-	written atomic.Uint64 // slots, in all; a cache line each
+	written atomic.Uint64 // slots, in total; a cache line each
 	_       [56]byte
 	read    atomic.Uint64
 	_       [56]byte
 }
 
-// throughRing copies from one region to a ring and from there to another, on two threads with a processor each. They never end: the
-// process does.
+// throughRing copies from one region to a ring and from the ring to another region, on two threads
+// with a processor each. The threads never end: the process does.
 func throughRing(bytes, size int, warmup, duration time.Duration) (*result, error) {
 	r := &ring{slots: pattern(max(ringLen, 2*size))}
 	from, to := memory{bytes: pattern(bytes)}, memory{bytes: pattern(bytes)}
@@ -60,7 +60,7 @@ func throughRing(bytes, size int, warmup, duration time.Duration) (*result, erro
 	return &result{Gbps: copied * 8 / 1e9 / time.Since(began).Seconds(), CPUPerGB: (cpuSeconds() - cpu) / (copied / 1e9)}, nil
 }
 
-// rest lets another thread have the processor, once in so many spins.
+// rest yields the processor, once in a number of spins.
 func rest(spins int) {
 	if spins%256 == 0 {
 		yield()

@@ -16,14 +16,14 @@ import (
 	"github.com/softrnic/softrnic/link"
 )
 
-// traffic is what one thread sends and another receives.
+// traffic is sent by one thread and received by another.
 type traffic struct {
 	payload, packets int
 	work             bool
 	window, memory   int
 	cpu              int // the sender's
 
-	// Packets, in all; a cache line each.
+	// Packets, in total; a cache line each.
 	sent     atomic.Uint64
 	_        [56]byte
 	received atomic.Uint64
@@ -32,7 +32,7 @@ type traffic struct {
 	failed   atomic.Pointer[error]
 }
 
-// segment is what a packet has behind UDP.
+// segment returns the UDP payload of a packet.
 func (t *traffic) segment() int { return bthLen + t.payload + icrcLen }
 
 func (t *traffic) check() error {
@@ -48,7 +48,7 @@ func (t *traffic) check() error {
 	return nil
 }
 
-// measure runs both threads and looks how far they come. They never end: the process does.
+// measure runs both threads and measures their progress. The threads never end: the process does.
 func (t *traffic) measure(ends [2]int, warmup, duration time.Duration) (*result, error) {
 	for i, f := range []func(fd int) error{t.send, t.receive} {
 		go func() {
@@ -74,10 +74,10 @@ func (t *traffic) measure(ends [2]int, warmup, duration time.Duration) (*result,
 	return &result{Gbps: bytes * 8 / 1e9 / took.Seconds(), CPUPerGB: cpu / (bytes / 1e9), Lost: t.lost.Load()}, nil
 }
 
-// patience is how long the sender waits for what is in flight before it takes it for lost.
-const patience = 20 * time.Millisecond
+// lossTimeout is how long the sender waits for packets in flight before it counts them as lost.
+const lossTimeout = 20 * time.Millisecond
 
-// send writes frames, as fast as the window lets it.
+// send writes frames as fast as the window permits.
 func (t *traffic) send(fd int) error {
 	f := frame(0, t.segment(), t.packets)
 	from := memory{bytes: pattern(t.memory)}
@@ -92,7 +92,7 @@ func (t *traffic) send(fd int) error {
 			yield()
 			if now := t.received.Load(); now != seen || since.IsZero() {
 				seen, since = now, time.Now()
-			} else if time.Since(since) > patience {
+			} else if time.Since(since) > lossTimeout {
 				t.lost.Store(t.sent.Load() - now)
 			}
 		}
@@ -126,7 +126,7 @@ func (t *traffic) receive(fd int) error {
 		}
 		data, segment := payload(buf[:n], 1)
 		if segment != t.segment() {
-			continue // some other
+			continue // any other frame
 		}
 		packets := len(data) / segment
 		for ; t.work && len(data) >= segment; data = data[segment:] {
@@ -142,12 +142,12 @@ func (t *traffic) receive(fd int) error {
 
 var maskedHeaders [48]byte
 
-// icrc costs what an ICRC costs: of the masked headers, then of the data.
+// icrc does the work of an ICRC: over the masked headers, then over the data.
 func icrc(data []byte) uint32 {
 	return crc32.Update(crc32.ChecksumIEEE(maskedHeaders[:]), crc32.IEEETable, data)
 }
 
-// memory is walked through from the beginning to the end, again and again.
+// memory is used from the beginning to the end, again and again.
 type memory struct {
 	bytes []byte
 	pos   int
@@ -162,7 +162,7 @@ func (m *memory) next(n int) []byte {
 	return b
 }
 
-// pattern is memory that is there: written to.
+// pattern returns memory that has been written to, so that it is present.
 func pattern(n int) []byte {
 	b := make([]byte, n)
 	for i := range b {

@@ -10,10 +10,10 @@ import (
 	"testing"
 )
 
-// InSystem says whether this is the system run or the long run.
+// InSystem reports whether this is the system run or the long run.
 func InSystem() bool { return os.Getenv("SOFTRNIC_SYSTEM") != "" || InLong() }
 
-// InLong says whether this is the long run.
+// InLong reports whether this is the long run.
 func InLong() bool { return os.Getenv("SOFTRNIC_LONG") != "" }
 
 // System skips a test of the whole system in every other run.
