@@ -1,12 +1,13 @@
-// Command bench compares the benchmarks of two commits: it runs each in a git worktree of its own, in turn so that what
-// else the machine does meets both, and has benchstat print what changed.
+// Command bench compares the benchmarks of two commits. It runs each in a git worktree of its own,
+// in turn, so that other load of the machine affects both. benchstat prints the changes.
 //
 // Usage:
 //
 //	go run ./tests/bench [flags] [BASE [HEAD]]
 //
-// BASE is a commit, by default HEAD~1; without HEAD, the working tree as it is. Both columns of the result and their
-// ratio are benchstat's; "~" is no difference beyond the noise. Quote ratios of one run only.
+// BASE is a commit, by default HEAD~1. Without HEAD, the working tree is compared as it is. Both
+// columns of the result and their ratio are benchstat's; "~" is no difference beyond the noise.
+// Quote only ratios of one run.
 //
 //	go run ./tests/bench                                  # the last commit and what is not committed
 //	go run ./tests/bench -bench Superframe -pkg ./rdmatransport/internal/rocetransport main

@@ -15,8 +15,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestAtomicsAddUp: many connections and local code add to one word over a bad network. Every addition counts once,
-// and no two see the same value.
+// TestAtomicsAddUp: many connections and local code add to one word over a bad network. Every
+// addition counts once, and no two see the same value.
 func TestAtomicsAddUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const qps, adds, depth = 8, 200, 4

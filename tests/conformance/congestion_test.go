@@ -14,7 +14,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// bottleneck is the queue of a switch before a port of 1 Gbit/s, which two hosts of 1 Gbit/s send to, in virtual time.
+// bottleneck is a switch port of 1 Gbit/s with a queue, to which two hosts of 1 Gbit/s send, in
+// virtual time.
 type bottleneck struct {
 	control *roce.DCQCN
 	got     [2]int // bytes of each flow
@@ -28,11 +29,12 @@ var bottleneckQueue = impair.Direction{
 	Rate: bottleneckRate, Queue: 400e3, ECN: impair.ECN{Min: 20e3, Max: 200e3}, Delay: 10 * time.Microsecond,
 }
 
-// underWay is how many messages each flow keeps outstanding. The smaller number is enough for half of the link; but the two flows
-// have unequal parts of a queue that overflows, and lose unequal parts.
-var underWay = [2]int{16, 3}
+// inFlight is the number of outstanding messages of each flow. The smaller number is enough for
+// half of the link. But in a queue that overflows, flows of unequal size lose unequal shares.
+var inFlight = [2]int{16, 3}
 
-// run has both hosts WRITE to the third for as long as both do, or has that READ from them. The second begins late.
+// run lets both hosts WRITE to the third, or lets the third READ from both, as long as both are
+// active. The second begins late.
 func (b *bottleneck) run(t *testing.T, code verbs.WROpcode) {
 	const late, settle, measured, size = 20 * time.Millisecond, 100 * time.Millisecond, 200 * time.Millisecond, 64 << 10
 	synctest.Test(t, func(t *testing.T) {
@@ -48,11 +50,11 @@ func (b *bottleneck) run(t *testing.T, code verbs.WROpcode) {
 		for i := range nodes {
 			nodes[i] = newNode(t, cable{lan.Port()}, options, fmt.Sprintf("10.0.0.%d/24", i+1))
 			nodes[i].findNeighbour(third.gids[1].GID.Addr())
-			near, far := nodes[i], third
+			poster, peer := nodes[i], third
 			if code == verbs.RDMARead {
-				near, far = third, nodes[i]
+				poster, peer = third, nodes[i]
 			}
-			for j, n := range []*node{near, far} {
+			for j, n := range []*node{poster, peer} {
 				flows[i][j] = n.newEndpoint(smallCap)
 				mr[i][j] = n.reg(make([]byte, size), allAccess)
 			}
@@ -63,7 +65,7 @@ func (b *bottleneck) run(t *testing.T, code verbs.WROpcode) {
 				time.Sleep(time.Duration(i) * late)
 				wr := verbs.SendWR{Opcode: code, Flags: verbs.SendSignaled, RemoteAddr: mr[i][1].Addr(), RKey: mr[i][1].RKey(),
 					SGList: []verbs.SGE{mr[i][0].SGE(0, size)}}
-				result <- flows[i][0].keepBusy(&wr, underWay[i], func() bool {
+				result <- flows[i][0].keepBusy(&wr, inFlight[i], func() bool {
 					now := time.Since(begin)
 					if now >= settle && now < settle+measured {
 						b.got[i] += size
@@ -90,11 +92,11 @@ func (b *bottleneck) run(t *testing.T, code verbs.WROpcode) {
 	t.Logf("control %v: %d and %d bytes, %+v, %d CNPs", b.control != nil, b.got[0], b.got[1], b.queue, b.cnps)
 }
 
-// share is the share of the first flow in the throughput of both.
+// share returns the first flow's share of the total throughput.
 func (b *bottleneck) share() float64 { return float64(b.got[0]) / float64(b.got[0]+b.got[1]) }
 
-// keepBusy has n requests like wr under way, until one is complete and more says that it is enough; then it waits for the
-// others.
+// keepBusy keeps n requests like wr in flight until more returns false, which is called for each
+// completion. It then waits for the remaining requests.
 func (e *endpoint) keepBusy(wr *verbs.SendWR, n int, more func() bool) error {
 	var wcs [16]verbs.WC
 	for posted, done, stop := 0, 0, false; !stop || done < posted; {
@@ -118,8 +120,8 @@ func (e *endpoint) keepBusy(wr *verbs.SendWR, n int, more func() bool) error {
 	return nil
 }
 
-// TestCongestion: two connections whose packets meet in a queue share its throughput fairly, and keep it from overflowing, if they
-// control congestion. If they do not, it overflows, and the shares are unequal.
+// TestCongestion: two connections through one queue share its throughput fairly and do not overflow
+// it, with congestion control. Without it the queue overflows and the shares are unequal.
 func TestCongestion(t *testing.T) {
 	for _, code := range []verbs.WROpcode{verbs.RDMAWrite, verbs.RDMARead} {
 		t.Run(code.String(), func(t *testing.T) {

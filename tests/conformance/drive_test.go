@@ -10,8 +10,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// driver is the application on one node: it posts its flow's requests and the receives for the peer's, and checks
-// every completion as it comes.
+// driver is the application on one node: it posts its flow's requests and the receives for the
+// peer's, and checks every completion.
 type driver struct {
 	*endpoint
 	t       *testing.T
@@ -22,10 +22,10 @@ type driver struct {
 	model   *model
 	mem     memory
 	mrs     [areas]*verbs.MR
-	scratch *verbs.MR // inline data comes from here and is scribbled over at once
+	scratch *verbs.MR // source of inline data, overwritten immediately after posting
 	slow    bool      // receives are posted late
 
-	posted, done         int // of out.ops; done counts those before the last completion, unsignalled ones too
+	posted, done         int // of out.ops; done counts those before the last completion, including unsignalled ones
 	recvPosted, recvDone int // of in.recvs
 	succeeded            int // ops before the one that failed
 	recvSucceeded        int
@@ -69,7 +69,7 @@ func (d *driver) tearDown() {
 	d.destroy()
 }
 
-// run works until stop; then the QP is taken to ERR and what is left must be flushed.
+// run works until stop. Then it takes the QP to ERR, and the remaining requests must be flushed.
 func (d *driver) run(stop context.Context) {
 	var wcs [16]verbs.WC
 	for stop.Err() == nil && !d.t.Failed() {
@@ -114,7 +114,7 @@ func (d *driver) try(err error) {
 	}
 }
 
-// postSends posts what there is room for, or less and returns true.
+// postSends posts as many requests as there is room for. If it stops earlier, it returns true.
 func (d *driver) postSends() (more bool) {
 	if d.status != verbs.WCSuccess {
 		return false
@@ -271,7 +271,7 @@ func (d *driver) checkRecv(wc *verbs.WC, i int) {
 	}
 }
 
-// inPlace checks that effects on the driver's own memory are there at completion.
+// inPlace checks that effects on the driver's own memory are visible at completion.
 func (d *driver) inPlace(effects []effect, o *op) {
 	for _, e := range effects {
 		if got := d.mem[e.area][e.off : e.off+len(e.data)]; !bytes.Equal(got, e.data) {
@@ -280,8 +280,8 @@ func (d *driver) inPlace(effects []effect, o *op) {
 	}
 }
 
-// verify compares all memory that the driver's flow touches with the model, at the end. Where a request failed, those
-// from it on may have been executed or not, in order.
+// verify compares all memory that the driver's flow touches with the model, at the end. After a
+// failed request, later requests may have been executed, in order.
 func (d *driver) verify() {
 	if d.status == verbs.WCSuccess {
 		d.equal(&d.mem, sink)
@@ -306,7 +306,7 @@ func (d *driver) verify() {
 	for i := range d.out.ops[:d.succeeded] {
 		local.apply(d.out.ops[i].localEffects)
 	}
-	for i := d.succeeded; i < len(d.out.ops); i++ { // answers are placed as they come, also behind one that is missing
+	for i := d.succeeded; i < len(d.out.ops); i++ { // responses are placed on arrival, even behind a missing one
 		possible(&local, d.out.ops[i].localEffects, &d.mem, sink)
 	}
 	for i := executed; i < len(d.out.ops); i++ {
@@ -320,7 +320,8 @@ func (d *driver) verify() {
 	}
 }
 
-// possible makes want what mem is where the effects explain it: byte by byte, or as a whole for atomics.
+// possible sets want to mem where the effects explain its content: byte by byte, or as a whole for
+// atomics.
 func possible(want *memory, effects []effect, mem *memory, a area) {
 	for _, e := range effects {
 		if e.area != a {

@@ -19,21 +19,21 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// crossing is flows from several hosts that meet in the queue of one switch port, on paths of 10 ms, in virtual time. They begin one
-// after the other.
+// crossing is a set of flows from several hosts through the queue of one switch port, on paths of
+// 10 ms, in virtual time. The flows begin one after the other.
 type crossing struct {
 	flows   int
-	rate    int64 // bits of frame a second
+	rate    int64 // bits of frames per second
 	config  roce.Config
 	queue   impair.Counters
-	share   float64     // of the rate that is user data, while it is measured
-	jain    float64     // Jain's index of the flows' shares of that
-	samples [][]float64 // Mbit/s of each flow, each sampling period
-	lost    uint64      // packets for which the queue had no room, while it is measured
+	share   float64     // share of user data in the rate, during the measurement
+	jain    float64     // Jain's index of the flows' shares
+	samples [][]float64 // Mbit/s of each flow in each sampling period
+	lost    uint64      // packets that overflowed the queue, during the measurement
 	err     error       // of a flow that failed
 }
 
-// jain is 1 where all are equal, and 1/n where one has all.
+// jain returns 1 if all values are equal, and 1/n if all but one are zero.
 func jain(x []float64) float64 {
 	sum, squares := 0.0, 0.0
 	for _, v := range x {
@@ -56,18 +56,18 @@ func (c *crossing) run(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := new(pipe.Switch)
 		options := []rdmatransport.Option{rdmatransport.RoCE(c.config)}
-		meet := impair.Direction{Rate: c.rate, Queue: 2 * bdp, ECN: impair.ECN{Min: bdp / 20, Max: bdp / 2}, Delay: 5 * time.Millisecond, Limit: 1 << 20}
+		queued := impair.Direction{Rate: c.rate, Queue: 2 * bdp, ECN: impair.ECN{Min: bdp / 20, Max: bdp / 2}, Delay: 5 * time.Millisecond, Limit: 1 << 20}
 		back := impair.Direction{Delay: 5 * time.Millisecond, Limit: 1 << 20}
-		port := must(impair.New(lan.Port(), impair.Config{Seed: 1, In: meet, Out: back}))(t)
+		port := must(impair.New(lan.Port(), impair.Config{Seed: 1, In: queued, Out: back}))(t)
 		far := newNode(t, port, options, "10.0.0.100/24")
-		var near []*node
+		var senders []*node
 		for i := range min(hosts, c.flows) {
 			n := newNode(t, cable{lan.Port()}, options, fmt.Sprintf("10.0.0.%d/24", i+1))
 			n.findNeighbour(far.gids[1].GID.Addr())
-			near = append(near, n)
+			senders = append(senders, n)
 		}
-		regions := make([]*verbs.MR, len(near))
-		for i, n := range near {
+		regions := make([]*verbs.MR, len(senders))
+		for i, n := range senders {
 			regions[i] = n.reg(make([]byte, size), allAccess)
 		}
 		to := far.reg(make([]byte, size), allAccess)
@@ -82,7 +82,7 @@ func (c *crossing) run(t *testing.T) {
 		got := make([]float64, c.flows)
 		recent := make([]atomic.Int64, c.flows)
 		for i := range ends {
-			ends[i] = [2]*endpoint{near[i%len(near)].newEndpoint(deep), far.newEndpoint(smallCap)}
+			ends[i] = [2]*endpoint{senders[i%len(senders)].newEndpoint(deep), far.newEndpoint(smallCap)}
 			connect(ends[i][0], ends[i][1], terms)
 		}
 		start, result := time.Now(), make(chan error, c.flows)
@@ -90,7 +90,7 @@ func (c *crossing) run(t *testing.T) {
 			go func() {
 				time.Sleep(time.Duration(i) * settle / 2 / time.Duration(c.flows)) // they begin one after the other
 				wr := verbs.SendWR{Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: to.Addr(), RKey: to.RKey(),
-					SGList: []verbs.SGE{regions[i%len(near)].SGE(0, size)}}
+					SGList: []verbs.SGE{regions[i%len(senders)].SGE(0, size)}}
 				result <- ends[i][0].keepBusy(&wr, depth, func() bool {
 					at := time.Since(start)
 					if recent[i].Add(size); at >= settle && at < settle+measured {
@@ -131,7 +131,7 @@ func (c *crossing) run(t *testing.T) {
 				e.destroy()
 			}
 		}
-		for i, n := range near {
+		for i, n := range senders {
 			ok(t, regions[i].Dereg())
 			n.close()
 		}
@@ -140,8 +140,8 @@ func (c *crossing) run(t *testing.T) {
 	})
 }
 
-// TestFairness: connections that control congestion by delay have equal shares of a queue on a long path, which does not
-// overflow. What others do there is reported.
+// TestFairness: connections that control congestion by delay get equal shares of a queue on a long
+// path, and do not overflow it. The results of other controls are reported.
 func TestFairness(t *testing.T) {
 	controls := []control{byDelay}
 	if gate.InLong() {

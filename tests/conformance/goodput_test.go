@@ -25,7 +25,7 @@ type lossy struct {
 	counters [2]map[string]uint64
 }
 
-// run has each end stream 64 MiB to the other, or read them from there.
+// run lets each end send 64 MiB to the other, or READ them from it.
 func (l *lossy) run(t *testing.T, code verbs.WROpcode) {
 	size := l.size
 	count := 64 << 20 / size
@@ -48,7 +48,7 @@ func (l *lossy) run(t *testing.T, code verbs.WROpcode) {
 		c := defaultTerms()
 		c.mtu = verbs.MTU4096
 		connect(ends[0], ends[1], c)
-		const depth = 16 // with less, the messages behind a loss are all that is posted: they complete in order
+		const depth = 16 // with fewer, all posted messages would wait behind a loss, since they complete in order
 		l.elapsed = streams(t, ends, mr, code, depth, count, size)
 		for i, e := range ends {
 			l.counters[i] = e.dev.HWCounters()
@@ -64,13 +64,15 @@ func (l *lossy) run(t *testing.T, code verbs.WROpcode) {
 	t.Logf("loss %v: %.2f Gbit/s each way, %d packets with data; %v", l.loss, float64(count*size*8)/1e3/float64(l.elapsed.Microseconds()), l.sent.Load(), l.counters)
 }
 
-// TestGoodput: how much throughput a loss of 1 % costs with selective repeat, and a loss of 0.1 % with go-back-N.
+// TestGoodput: the throughput lost to 1 % loss with selective repeat, and to 0.1 % loss with
+// go-back-N.
 func TestGoodput(t *testing.T) {
 	for _, code := range []verbs.WROpcode{verbs.RDMAWrite, verbs.Send, verbs.RDMARead} {
 		for _, goBackN := range []bool{false, true} {
 			name, loss, repeated, least := "selective", 0.01, 1.05, 0.7
 			if goBackN {
-				// A last packet that is lost costs 20 ms (a probe), and all takes 70: there are one or two of some 70 losses.
+				// The loss of a last packet costs 20 ms (a probe) of 70 ms in total. Of some 70
+				// losses one or two are of a last packet.
 				name, loss, repeated, least = "go back N", 0.001, 1.2, 0.4
 			}
 			for _, size := range []int{64 << 10, 1 << 20} {

@@ -14,10 +14,10 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// Each test here is of a vulnerability or defect that other software RDMA has or had.
+// Each test here covers a vulnerability or defect that other software RDMA has or had.
 
-// TestKeysCannotBeGuessed: keys and QP numbers are random in all of their bits. Keys made of an index and 8 random bits can be
-// found by trying.
+// TestKeysCannotBeGuessed: keys and QP numbers are random in all bits. Keys made of an index and 8
+// random bits can be found by trying.
 func TestKeysCannotBeGuessed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, new(pipe.Switch).Port(), nil, "10.0.0.1/24")
@@ -39,18 +39,18 @@ func TestKeysCannotBeGuessed(t *testing.T) {
 			defer e.destroy()
 		}
 		random(t, "lkey", lkeys, 32)
-		random(t, "rkey", rkeys, 31) // the top bit tells windows
+		random(t, "rkey", rkeys, 31) // the top bit distinguishes windows
 		random(t, "QPN", qpns, 24)
 	})
 }
 
-// random fails where numbers of the given width repeat, have a bit that is not even, or resemble their predecessors.
-// A true random source fails less than once in a million runs.
+// random fails if numbers of the given width repeat, have a biased bit, or resemble their
+// predecessors. A true random source fails less than once in a million runs.
 func random(t *testing.T, what string, numbers []uint32, width int) {
 	t.Helper()
 	seen := map[uint32]bool{}
 	var ones [32]int
-	changed, near := 0, 0
+	changed, similar := 0, 0
 	for i, n := range numbers {
 		if seen[n] || n == 0 {
 			t.Errorf("%s %#x was given twice, or is 0", what, n)
@@ -65,7 +65,7 @@ func random(t *testing.T, what string, numbers []uint32, width int) {
 		last := numbers[i-1]
 		changed += bits.OnesCount32(n ^ last)
 		if n>>8 == last>>8 || n&0xffff == last&0xffff || n-last < 256 || last-n < 256 {
-			near++
+			similar++
 		}
 	}
 	n := len(numbers)
@@ -78,8 +78,8 @@ func random(t *testing.T, what string, numbers []uint32, width int) {
 	if mean := (n - 1) * width / 2; changed < mean-6*isqrt(mean) || changed > mean+6*isqrt(mean) {
 		t.Errorf("%s: %d bits change from one to the next, %d are due", what, changed, mean)
 	}
-	if near > 8 {
-		t.Errorf("%s: %d of %d resemble the one before", what, near, n)
+	if similar > 8 {
+		t.Errorf("%s: %d of %d resemble the one before", what, similar, n)
 	}
 }
 
@@ -90,10 +90,10 @@ func isqrt(n int) (r int) {
 	return r
 }
 
-// TestRangesThatWrap: an address and a length whose sum passes 2^64 must not count as inside.
+// TestRangesThatWrap: an address and a length whose sum exceeds 2^64 must not count as inside.
 func TestRangesThatWrap(t *testing.T) {
 	const size = 4096
-	const top = ^uint64(0) - size + 1 // a region that ends where the address space does
+	const top = ^uint64(0) - size + 1 // a region that ends at the end of the address space
 	for _, c := range []struct {
 		name string
 		base uint64
@@ -194,7 +194,7 @@ func TestRNRTimerHonoured(t *testing.T) {
 	}
 }
 
-// TestRNRRetriesEnd: rnr_retry times the wait, then RNR_RETRY_EXC_ERR.
+// TestRNRRetriesEnd: after rnr_retry waits the request fails with RNR_RETRY_EXC_ERR.
 func TestRNRRetriesEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		attempts := 0
@@ -217,7 +217,8 @@ func TestRNRRetriesEnd(t *testing.T) {
 	})
 }
 
-// TestLostAtomicAcknowledgement: if the response to an atomic is lost, it is sent again, and the atomic is not executed again.
+// TestLostAtomicAcknowledgement: a lost response to an atomic is sent again, without another
+// execution.
 func TestLostAtomicAcknowledgement(t *testing.T) {
 	for _, lost := range []int{1, 3} {
 		t.Run(fmt.Sprint(lost), func(t *testing.T) {
@@ -249,8 +250,8 @@ func TestLostAtomicAcknowledgement(t *testing.T) {
 	}
 }
 
-// TestMemoryChangesBetweenAttempts: the ICRC of a repeated packet is that of the bytes in it, also if the memory has changed since
-// the packet was sent first.
+// TestMemoryChangesBetweenAttempts: the ICRC of a repeated packet matches its bytes, even if the
+// memory has changed since the first attempt.
 func TestMemoryChangesBetweenAttempts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var p *pair
@@ -269,7 +270,7 @@ func TestMemoryChangesBetweenAttempts(t *testing.T) {
 			bSends: []impair.Rule{drop(t, "ack", 1, 5)},
 		})
 		defer p.close()
-		for _, g := range p.b.gids { // packets that wait for an address would leave elsewhere than under the QP's lock
+		for _, g := range p.b.gids { // packets that wait for address resolution are sent outside the QP's lock
 			p.a.findNeighbour(g.GID.Addr())
 		}
 		p.a.post(&verbs.SendWR{ID: 1, Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled,

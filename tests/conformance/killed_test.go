@@ -14,7 +14,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// requests is n requests of one kind, IDs from 1 on, of which none but the last is signalled.
+// requests returns n requests of one kind with IDs from 1. Only the last is signalled.
 func (p *pair) requests(code verbs.WROpcode, n, size int) []*verbs.SendWR {
 	if code == verbs.AtomicCmpAndSwp || code == verbs.AtomicFetchAndAdd {
 		size = 8
@@ -28,7 +28,8 @@ func (p *pair) requests(code verbs.WROpcode, n, size int) []*verbs.SendWR {
 	return wrs
 }
 
-// TestPeerKilled: if a peer falls silent in the middle of a transfer, its QPs fail after their retries, whatever was outstanding.
+// TestPeerKilled: if a peer falls silent during a transfer, its QPs fail after their retries, with
+// any outstanding requests.
 func TestPeerKilled(t *testing.T) {
 	for _, code := range []verbs.WROpcode{verbs.Send, verbs.SendWithImm, verbs.RDMAWrite, verbs.RDMAWriteWithImm,
 		verbs.RDMARead, verbs.AtomicCmpAndSwp, verbs.AtomicFetchAndAdd} {
@@ -43,7 +44,7 @@ func peerKilled(t *testing.T, code verbs.WROpcode) {
 	var p *pair
 	var died time.Time
 	seen := 0
-	// The peer dies while it answers: nothing more goes out.
+	// The peer dies before it responds: it sends nothing more.
 	fall := impair.Rule{Action: impair.Drop, Count: -1, Match: func(frame []byte) bool {
 		if roce := must(impair.Class("roce"))(t); !roce(frame) {
 			return !died.IsZero()
@@ -72,7 +73,7 @@ func peerKilled(t *testing.T, code verbs.WROpcode) {
 	if died.IsZero() || first.Status != verbs.WCRetryExcErr {
 		t.Fatalf("WR %d: %v, want RETRY_EXC_ERR", first.WRID, first.Status)
 	}
-	// Six times unanswered. IBTA lets a timeout of T last up to 4T.
+	// Six unanswered timeouts. The IBTA permits a timeout of T to last up to 4T.
 	const timeout = 4096 * time.Nanosecond << 14
 	if took < 5*timeout || took > 6*4*timeout {
 		t.Errorf("given up after %v, want about %v", took, 6*timeout)
@@ -89,7 +90,7 @@ func peerKilled(t *testing.T, code verbs.WROpcode) {
 	if e, err := p.a.dev.GetAsyncEvent(ctx); err == nil {
 		t.Errorf("event %v: the completion tells all", e.Type)
 	}
-	// What is posted from now on is flushed at once.
+	// Requests posted from now on are flushed immediately.
 	p.a.post(&verbs.SendWR{ID: 300, Opcode: verbs.RDMAWrite})
 	p.a.flushed(300, 300)
 	p.b.toErr()
@@ -106,14 +107,15 @@ func (e *endpoint) flushed(from, to uint64) {
 	}
 }
 
-// poll polls all completions that there are.
+// poll polls all available completions.
 func (e *endpoint) poll() []verbs.WC {
 	e.t.Helper()
 	wcs := make([]verbs.WC, e.cq.Cap())
 	return wcs[:must(e.cq.Poll(wcs))(e.t)]
 }
 
-// TestNothingStaysBehind kills and closes nodes again and again, and checks that no goroutine and no memory of them is left.
+// TestNothingStaysBehind kills and closes nodes repeatedly, and checks that none of their
+// goroutines and memory remain.
 func TestNothingStaysBehind(t *testing.T) {
 	bothWays(t, nothingStaysBehind)
 }
@@ -132,7 +134,7 @@ func nothingStaysBehind(t *testing.T, direct bool) {
 		p.a.succeed(1)
 		wrs := p.requests(verbs.RDMAWrite, 8, 1<<20)
 		p.a.post(wrs...)
-		ok(t, port.Close()) // silently
+		ok(t, port.Close()) // without notice
 		last := verbs.WC{}
 		for last.WRID != 8 {
 			last = p.a.next()
@@ -150,7 +152,7 @@ func nothingStaysBehind(t *testing.T, direct bool) {
 	inVirtualTime(cycles)
 	const mayGrow = cycles * 64 << 10
 	goroutinesAfter, heapAfter := settled()
-	// What moves in the background, and gVisor's goroutines, end a little later.
+	// Background work and gVisor's goroutines end a little later.
 	for give := time.Now().Add(20 * time.Second); (goroutinesAfter > goroutines || int64(heapAfter)-int64(heap) > mayGrow) && time.Now().Before(give); {
 		time.Sleep(10 * time.Millisecond)
 		goroutinesAfter, heapAfter = settled()
@@ -164,7 +166,8 @@ func nothingStaysBehind(t *testing.T, direct bool) {
 	}
 }
 
-// settled is the number of goroutines and the bytes of live heap once what was closed has ended.
+// settled returns the number of goroutines and the bytes of live heap after everything closed has
+// ended.
 func settled() (goroutines int, heap uint64) {
 	var m runtime.MemStats
 	for range 4 { // finalizers, pools
@@ -175,7 +178,7 @@ func settled() (goroutines int, heap uint64) {
 	return runtime.NumGoroutine(), m.HeapAlloc
 }
 
-// TestChurn makes and destroys thousands of objects while others are in use.
+// TestChurn creates and destroys thousands of objects while others are in use.
 func TestChurn(t *testing.T) {
 	bothWays(t, churns)
 }
@@ -243,7 +246,8 @@ func churn(n *node, rounds int) error {
 	return nil
 }
 
-// TestDeregDuringTraffic: once Dereg has returned, neither WRITEs of the peer nor responses to READs touch the memory any more.
+// TestDeregDuringTraffic: after Dereg has returned, neither WRITEs of the peer nor responses to
+// READs access the memory.
 func TestDeregDuringTraffic(t *testing.T) {
 	rounds := 16
 	if gate.InSystem() && !raceEnabled {
@@ -307,7 +311,8 @@ func deregDuringTraffic(t *testing.T, code verbs.WROpcode, want verbs.WCStatus, 
 	}
 }
 
-// TestBlockingCallsReturn: calls that wait for an object return when it is destroyed, and destroying objects under load ends.
+// TestBlockingCallsReturn: calls that wait for an object return when it is destroyed, and
+// destroying objects under load ends.
 func TestBlockingCallsReturn(t *testing.T) {
 	bothWays(t, func(t *testing.T, direct bool) {
 		synctest.Test(t, func(t *testing.T) { blockingCallsReturn(t, direct) })
@@ -331,7 +336,8 @@ func blockingCallsReturn(t *testing.T, direct bool) {
 	if err := <-got; err == nil {
 		t.Error("GetEvent returned an event of a destroyed channel")
 	}
-	// Two QPs that send to each other are destroyed from both sides at once, with their answers under way.
+	// Two QPs that send to each other are destroyed by both sides at once, with responses in
+	// flight.
 	p.a.post(p.requests(verbs.RDMAWrite, 32, pairMemory)...)
 	p.a.post(p.requests(verbs.RDMARead, 32, pairMemory)...)
 	destroyed := make(chan error, 2)

@@ -24,18 +24,19 @@ import (
 
 // longPath is a path with a round trip of 10 ms, in virtual time.
 type longPath struct {
-	rate   int64 // bits of frame a second
+	rate   int64 // bits of frames per second
 	loss   float64
 	mtu    verbs.MTU
 	code   verbs.WROpcode
 	config roce.Config
-	share  float64 // of the rate that is user data
+	share  float64 // share of user data in the rate
 }
 
-// bdp is how many bytes such a path takes in a round trip.
+// bdp returns the bandwidth-delay product of such a path in bytes.
 func bdp(rate int64) int { return int(rate / 8 / 100) }
 
-// run has one end move data for a second, behind a tenth in which the connection begins.
+// run lets one end move data for a second, after a tenth of a second in which the connection
+// starts.
 func (l *longPath) run(t *testing.T) {
 	const size, depth = 1 << 20, 32
 	const begin, measured = 100 * time.Millisecond, time.Second
@@ -87,7 +88,7 @@ func (l *longPath) run(t *testing.T) {
 	})
 }
 
-// receive posts a receive request for each that is complete.
+// receive posts a receive request for each completed one.
 func (e *endpoint) receive(ctx context.Context, to verbs.SGE) error {
 	var wcs [16]verbs.WC
 	for {
@@ -103,21 +104,21 @@ func (e *endpoint) receive(ctx context.Context, to verbs.SGE) error {
 	}
 }
 
-// drain takes out what completed with the end of a QP.
+// drain takes the completions of a QP that has ended.
 func drain(t *testing.T, e *endpoint) {
 	var wcs [64]verbs.WC
 	for must(e.cq.Poll(wcs[:]))(t) > 0 {
 	}
 }
 
-// control is how a connection finds its window.
+// control is a way for a connection to determine its window.
 type control struct {
 	name   string
 	config func(rate int64) roce.Config
 }
 
 var (
-	// byWindow is a window of twice what the path takes.
+	// byWindow is a window of twice the bandwidth-delay product.
 	byWindow = control{"window", func(rate int64) roce.Config {
 		return roce.Config{SelectiveRepeat: true, Window: 2 * bdp(rate)}
 	}}
@@ -129,7 +130,8 @@ var (
 	}}
 )
 
-// TestLongPath: a connection uses a path of 10 ms, also one that loses packets, whether it is told a window or finds it.
+// TestLongPath: a connection fills a path of 10 ms, with and without loss, with a configured or a
+// computed window.
 func TestLongPath(t *testing.T) {
 	report := newReport(t, "By delay, a connection that loses a packet while it begins goes on more slowly: at 10 Gbit/s and path MTU 1024 that takes most of the second that is\nmeasured, and no share is asked for in these rows.\n\n"+
 		"| operation | rate | path MTU | loss | window of twice the path's | by delay |\n|---|---|---|---|---|---|\n")
@@ -137,11 +139,11 @@ func TestLongPath(t *testing.T) {
 	for _, code := range []verbs.WROpcode{verbs.RDMAWrite, verbs.Send, verbs.RDMARead} {
 		var row []*plot.Plot
 		for _, rate := range []int64{1e9, 10e9} {
-			shares := map[string]plotter.XYs{} // of the rate, by loss in the order of losses
+			shares := map[string]plotter.XYs{} // share of the rate for each of losses
 			for _, mtu := range []verbs.MTU{verbs.MTU1024, verbs.MTU4096} {
 				for i, loss := range losses {
 					inSystem := mtu == verbs.MTU4096 && rate == 1e9 ||
-						mtu == verbs.MTU1024 && rate == 10e9 && loss == 0.001 && code == verbs.RDMAWrite // the most packets
+						mtu == verbs.MTU1024 && rate == 10e9 && loss == 0.001 && code == verbs.RDMAWrite // maximum number of packets
 					usual := mtu == verbs.MTU4096 && rate == 1e9 && loss == 0.001
 					if !usual && !gate.InLong() && (!inSystem || !gate.InSystem() || raceEnabled) {
 						continue
@@ -155,7 +157,8 @@ func TestLongPath(t *testing.T) {
 							report.printf(" | %.2f", l.share)
 							line := fmt.Sprintf("%s, path MTU %v", c.name, mtu)
 							shares[line] = append(shares[line], plotter.XY{X: float64(i), Y: l.share})
-							// Most of the second passes until the window is large enough: the first loss ends its doubling.
+							// The window needs most of the second to grow: the first loss ends its
+							// doubling.
 							growing := c.name == byDelay.name && mtu == verbs.MTU1024 && rate == 10e9 && loss > 0
 							if least := map[float64]float64{0: 0.9, 0.0001: 0.8, 0.001: 0.8}[loss]; l.share < least && !growing {
 								t.Errorf("%.3f of the rate, want %v", l.share, least)
@@ -175,7 +178,7 @@ func TestLongPath(t *testing.T) {
 
 var losses = []float64{0, 0.0001, 0.001, 0.01}
 
-// plotShares draws what of the rate is used against the loss.
+// plotShares draws the used share of the rate against the loss.
 func plotShares(t *testing.T, title string, shares map[string]plotter.XYs) *plot.Plot {
 	p := plot.New()
 	p.Title.Text, p.X.Label.Text, p.Y.Label.Text, p.Y.Min, p.Y.Max = title, "loss", "of the rate", 0, 1

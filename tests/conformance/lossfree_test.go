@@ -12,9 +12,9 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestNothingSentTwice moves data both ways at once, in real time and as fast as possible. Nothing is lost, so no timeout may fire,
-// and no packet may be repeated but as a probe of a peer that is late; without selective repeat, a probe may make its sender go
-// back once.
+// TestNothingSentTwice moves data both ways at once, in real time and as fast as possible. Nothing
+// is lost, so no timeout may fire. A packet may be repeated only as a probe of a late peer. Without
+// selective repeat, a probe may make its sender go back once.
 func TestNothingSentTwice(t *testing.T) {
 	const size = 1 << 20
 	count := 32
@@ -55,7 +55,7 @@ func TestNothingSentTwice(t *testing.T) {
 	}
 }
 
-// checkRepeated reads from the counters of e that its peer and itself have repeated nothing but for probes.
+// checkRepeated checks with the counters of e that e and its peer have repeated only probes.
 func checkRepeated(t *testing.T, e, peer *endpoint, selective bool) {
 	t.Helper()
 	probes, asked := e.counter("tail_probes"), peer.counter("tail_probes")
@@ -76,11 +76,11 @@ func checkRepeated(t *testing.T, e, peer *endpoint, selective bool) {
 	}
 }
 
-// firstRecvs are posted before the peer begins, which would get RNR NAKs otherwise.
+// firstRecvs are posted before the peer begins, to avoid RNR NAKs.
 const firstRecvs = 32
 
-// streams has both ends stream to each other, each from and to its region, with up to depth messages posted at a time, and
-// returns how long that takes.
+// streams lets both ends stream to each other, from region to region, with up to depth messages
+// posted. It returns the duration.
 func streams(t *testing.T, ends [2]*endpoint, mr [2]*verbs.MR, code verbs.WROpcode, depth, count, size int) time.Duration {
 	for i, e := range ends {
 		for range firstRecvs {
@@ -97,7 +97,8 @@ func streams(t *testing.T, ends [2]*endpoint, mr [2]*verbs.MR, code verbs.WROpco
 	return time.Since(start)
 }
 
-// stream sends count messages from the first half of mine to the second half of theirs, and receives as many.
+// stream sends count messages from the first half of mine to the second half of theirs, and
+// receives as many.
 func (e *endpoint) stream(code verbs.WROpcode, depth, count, size int, mine, theirs *verbs.MR) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

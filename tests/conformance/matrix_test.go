@@ -1,5 +1,5 @@
-// Package conformance tests, through verbs, what an application may rely on, between two nodes on a network that loses, repeats,
-// reorders, delays and damages packets. Time is virtual.
+// Package conformance tests, through verbs, the guarantees to an application, between two nodes.
+// The network loses, repeats, reorders, delays and damages packets. Time is virtual.
 package conformance
 
 import (
@@ -69,7 +69,7 @@ func (s *scenario) String() string {
 		s.terms.sides[1].rd, s.shapes[0].ops, s.shapes[1].ops, s.slow)
 }
 
-// tally counts what happened in a run of the matrix, which shows whether it tests anything.
+// tally counts events of a run of the matrix. It shows whether the run tests anything.
 var tally struct{ runs, failed, retries, duplicates, outOfSeq, rnr, badICRC, ops atomic.Uint64 }
 
 // TestMatrix runs mixed work in both directions over every kind of bad network. Data must be right, completions must come once
@@ -86,7 +86,8 @@ func TestMatrix(t *testing.T) {
 	}
 }
 
-// TestMatrixDirect runs the same work where no packets are needed, except that a receive may not be posted yet.
+// TestMatrixDirect runs the same work on the direct path. Packets are needed only if a receive is
+// not posted yet.
 func TestMatrixDirect(t *testing.T) {
 	stacktest.Seeds(t, seeds(80, 400), runSeedDirect)
 	if ops, n := without.ops.Load(), without.packets.Load(); n < ops*9/10 {
@@ -94,7 +95,7 @@ func TestMatrixDirect(t *testing.T) {
 	}
 }
 
-// without counts the messages of TestMatrixDirect, and how many of them went without packets.
+// without counts the messages of TestMatrixDirect, and those of them that went without packets.
 var without struct{ ops, packets atomic.Uint64 }
 
 // seeds is n, in the system run another number, and with -race a quarter of that. All of
@@ -189,14 +190,14 @@ func (s *scenario) run(t *testing.T, r *rand.Rand) {
 	}
 }
 
-// device has the options of a node's device. In every third scenario one of the devices, or both, uses go-back-N, and does not mark
-// its packets.
+// device returns the options of a node's device. In every third scenario one or both devices use
+// go-back-N and do not mark their packets.
 func (s *scenario) device(key [32]byte) []rdmatransport.Option {
 	goBackN := s.seed%3 == 0 && (s.seed/3%3 == 2 || s.seed/3%3 == uint64(key[0]))
 	return []rdmatransport.Option{rdmatransport.Rand(rand.NewChaCha8(key)), rdmatransport.RoCE(roce.Config{SelectiveRepeat: !goBackN})}
 }
 
-// patience is how long a connection may take in virtual time. Retries on a bad network take minutes.
+// patience is the maximum virtual time of a connection. Retries on a bad network take minutes.
 const patience = time.Hour
 
 // judge checks how the connection ended, and adds to the tally.

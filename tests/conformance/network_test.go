@@ -10,19 +10,19 @@ import (
 	"github.com/softrnic/softrnic/link/impair"
 )
 
-// network is how bad the network of a scenario is, each way.
+// network describes the impairments of a scenario's network in each direction.
 type network struct {
 	ways    [2]impair.Direction
 	seed    uint64
-	timeout uint8 // the local ACK timeout that suits it
-	direct  bool  // there is none: both nodes' memory is in one process
+	timeout uint8 // the matching local ACK timeout
+	direct  bool  // no network: the memory of both nodes is in one process
 }
 
-// drawNetwork goes through the kinds of trouble seed by seed, alone and all together.
+// drawNetwork selects the impairments by seed: each one alone, and all together.
 func drawNetwork(seed uint64, r *rand.Rand) network {
 	n := network{seed: seed, timeout: 14}
 	kind := seed % 8
-	both := r.IntN(4) > 0 // else one way only
+	both := r.IntN(4) > 0 // otherwise one direction only
 	for i := range n.ways {
 		w := &n.ways[i]
 		is := func(k uint64) bool { return kind == k || kind == 7 && r.IntN(3) == 0 }
@@ -63,13 +63,13 @@ func drawNetwork(seed uint64, r *rand.Rand) network {
 	return n
 }
 
-// impair impairs what node i sends, as the network says.
+// impair applies the network's impairments to the packets that node i sends.
 func (n *network) impair(t *testing.T, l link.Link, i int) link.Link {
 	switch {
 	case n.direct:
 		return l
 	case n.clean():
-		return cable{l} // superframes arrive as they are
+		return cable{l} // superframes arrive whole
 	}
 	return must(impair.New(l, impair.Config{Seed: n.seed<<1 | uint64(i), Out: n.ways[i]}))(t)
 }

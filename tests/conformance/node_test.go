@@ -22,7 +22,7 @@ type node struct {
 	gids []verbs.GIDEntry
 }
 
-// newNode makes a node on l.
+// newNode creates a node on l.
 func newNode(t *testing.T, l link.Link, device []rdmatransport.Option, addrs ...string) *node {
 	t.Helper()
 	var opts []netstack.Option
@@ -31,7 +31,7 @@ func newNode(t *testing.T, l link.Link, device []rdmatransport.Option, addrs ...
 	}
 	n := &node{t: t}
 	n.host = must(netstack.New(l, opts...))(t)
-	t.Cleanup(func() { // where the test failed before close
+	t.Cleanup(func() { // if the test failed before close
 		if n.dev != nil {
 			_ = n.dev.Provider().Close()
 		}
@@ -45,7 +45,7 @@ func newNode(t *testing.T, l link.Link, device []rdmatransport.Option, addrs ...
 	return n
 }
 
-// close closes everything; every object must be destroyed by then.
+// close closes everything. Every object must have been destroyed.
 func (n *node) close() {
 	n.t.Helper()
 	ok(n.t, n.pd.Dealloc())
@@ -59,7 +59,7 @@ func (n *node) reg(buf []byte, access verbs.Access) *verbs.MR {
 	return must(n.pd.RegMR(buf, access))(n.t)
 }
 
-// counter is one of the device's counters.
+// counter returns one of the device's counters.
 func (n *node) counter(name string) uint64 {
 	n.t.Helper()
 	v, found := n.dev.HWCounters()[name]
@@ -79,7 +79,7 @@ type endpoint struct {
 
 var smallCap = verbs.QPCap{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 4, MaxRecvSGE: 4, MaxInlineData: 64}
 
-// newEndpoint makes a QP of the given size with one CQ that holds what both queues can bring.
+// newEndpoint creates a QP of the given size, with one CQ that has room for both queues.
 func (n *node) newEndpoint(c verbs.QPCap) *endpoint {
 	n.t.Helper()
 	e := &endpoint{node: n}
@@ -120,7 +120,7 @@ func (e *endpoint) wait(ctx context.Context, wcs []verbs.WC) (int, error) {
 	}
 }
 
-// next is the next completion. The test fails if none comes in a minute.
+// next returns the next completion. The test fails if none comes in a minute.
 func (e *endpoint) next() verbs.WC {
 	e.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -132,7 +132,7 @@ func (e *endpoint) next() verbs.WC {
 	return wc[0]
 }
 
-// none fails if a completion is there.
+// none fails if there is a completion.
 func (e *endpoint) none() {
 	e.t.Helper()
 	var wc [1]verbs.WC
@@ -141,7 +141,7 @@ func (e *endpoint) none() {
 	}
 }
 
-// succeed polls the next completion, which must be this one.
+// succeed polls the next completion, which must be the given one.
 func (e *endpoint) succeed(id uint64) verbs.WC {
 	e.t.Helper()
 	wc := e.next()
@@ -152,7 +152,7 @@ func (e *endpoint) succeed(id uint64) verbs.WC {
 	return wc
 }
 
-// side is what one end of a connection chooses.
+// side has the parameters of one end of a connection.
 type side struct {
 	psn        uint32
 	rd         uint8 // READs and atomics outstanding as requester
@@ -162,10 +162,10 @@ type side struct {
 	rnrRetries uint8
 }
 
-// terms are what both ends of a connection agree on.
+// terms are the parameters that both ends of a connection share.
 type terms struct {
 	mtu   verbs.MTU
-	gid   uint8 // from roce.V1Index on, of RoCE v1
+	gid   uint8 // RoCE v1 from roce.V1Index on
 	sides [2]side
 }
 
@@ -235,8 +235,8 @@ func must[T any](v T, err error) func(*testing.T) T {
 	}
 }
 
-// findNeighbour pings until an answer comes: address resolution has fewer retries than a connection, and frames that
-// carry it no checksum of their own.
+// findNeighbour pings until a reply comes. Address resolution has fewer retries than a connection,
+// and its frames have no checksum of their own.
 func (n *node) findNeighbour(addr netip.Addr) {
 	n.t.Helper()
 	for range 100 {

@@ -11,8 +11,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// An outcome is a WC status or an asynchronous event: the test that brings it about, as file.Function below the
-// repository's root, or why nothing can.
+// An outcome belongs to a WC status or an asynchronous event. It names the test that produces it,
+// as file.Function below the repository's root, or the reason why nothing can.
 type outcome struct{ test, none string }
 
 func from(test string) outcome { return outcome{test: test} }
@@ -75,8 +75,8 @@ var eventFrom = map[verbs.AsyncEventType]outcome{
 	verbs.EventWQFatal:          never("work queues without a QP, which the device has not"),
 }
 
-// TestOutcomes fails if a status or an event has neither a test nor a reason, or a test that is not there or does not
-// speak of it.
+// TestOutcomes fails if a status or an event has neither a test nor a reason. It also fails if the
+// test does not exist or does not mention the name.
 func TestOutcomes(t *testing.T) {
 	for s := verbs.WCStatus(0); !strings.HasPrefix(s.String(), "invalid"); s++ {
 		o, found := statusFrom[s]

@@ -10,7 +10,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// pair is two connected endpoints, each with one region.
+// pair is two connected endpoints with one region each.
 type pair struct {
 	lan  *pipe.Switch
 	a, b *endpoint
@@ -22,7 +22,7 @@ type pair struct {
 type pairOptions struct {
 	cap    verbs.QPCap
 	terms  func(*terms)
-	aSends []impair.Rule // what happens to the packets that a sends
+	aSends []impair.Rule // impairments of packets that a sends
 	bSends []impair.Rule
 	direct bool // no packets where they are not needed
 	nodes  []rdmatransport.Option
@@ -50,7 +50,7 @@ func newPair(t *testing.T, o pairOptions) *pair {
 // cable is a link that does not implement link.Shared, so that all messages go in frames.
 type cable struct{ link.Link }
 
-// bothWays runs a test in packets and direct, which must make no difference.
+// bothWays runs a test in packets and on the direct path. Both must have the same result.
 func bothWays(t *testing.T, f func(t *testing.T, direct bool)) {
 	for _, direct := range []bool{false, true} {
 		t.Run(map[bool]string{false: "packets", true: "direct"}[direct], func(t *testing.T) { f(t, direct) })
@@ -80,13 +80,13 @@ func (p *pair) close() {
 	}
 }
 
-// drop is a rule that loses count packets of a class, from the nth on.
+// drop returns a rule that drops count packets of a class, beginning with the nth.
 func drop(t *testing.T, class string, nth, count int) impair.Rule {
 	t.Helper()
 	return impair.Rule{Match: must(impair.Class(class))(t), Nth: nth, Count: count, Action: impair.Drop}
 }
 
-// see is a rule that does nothing but call f with each packet of a class.
+// see returns a rule that only calls f with each packet of a class.
 func see(t *testing.T, class string, f func(frame []byte)) impair.Rule {
 	t.Helper()
 	match := must(impair.Class(class))(t)

@@ -12,11 +12,11 @@ import (
 type area uint8
 
 const (
-	source   area = iota // never written: what is sent, and what the peer READs
+	source   area = iota // never written: data for SENDs, WRITEs and the peer's READs
 	target               // the peer WRITEs and READs it
 	counters             // the peer's atomics; words of 8 bytes
-	sink                 // where READs and atomics put what they bring
-	inbox                // where SENDs arrive
+	sink                 // results of READs and atomics
+	inbox                // received SENDs
 	areas
 )
 
@@ -36,7 +36,7 @@ type piece struct {
 	off, n int
 }
 
-// op is one send work request and all that it must bring about.
+// op is a send work request and all its expected effects.
 type op struct {
 	code   verbs.WROpcode
 	flags  verbs.SendFlags
@@ -52,7 +52,7 @@ type op struct {
 	localEffects, remoteEffects []effect
 }
 
-// effect is what memory holds afterwards.
+// effect is the expected content of memory.
 type effect struct {
 	area area
 	off  int
@@ -69,13 +69,14 @@ type recvOp struct {
 	hasImm bool
 }
 
-// flow is the work of one direction: what the requester does, and what the responder must have posted for it.
+// flow is the work of one direction: the requester's operations, and the responder's receives for
+// them.
 type flow struct {
 	ops   []op
 	recvs []recvOp
 }
 
-// shape bounds the work that is planned.
+// shape limits the planned work.
 type shape struct {
 	mtu        int
 	ops        int
@@ -83,10 +84,10 @@ type shape struct {
 	sendSGE    int
 	recvSGE    int
 	inline     int // max_inline_data
-	rd         int // READs and atomics may be planned if it is not 0
+	rd         int // if 0, no READs and atomics are planned
 	unsignaled bool
 	fences     bool
-	large      int // how many messages of up to 300 KB
+	large      int // number of messages of up to 300 KB
 }
 
 // memory is the contents of a node's areas.
@@ -98,8 +99,8 @@ const (
 	counterSize = 64
 )
 
-// model is a node's memory before the work and after what is planned of it. Sink and inbox grow with the plan; gaps
-// in them hold random bytes that nothing may change.
+// model is a node's memory before the work and after the planned work. Sink and inbox grow with the
+// plan. The gaps in them hold random bytes that must not change.
 type model struct{ start, now memory }
 
 func newModel(r *rand.Rand) *model {
@@ -142,7 +143,7 @@ type planner struct {
 	theirs     *model // the responder's
 	flow       flow
 	large      int
-	targetRead bool // a READ of target may not be complete: who writes there must wait for it
+	targetRead bool // a READ of target may be incomplete: a WRITE there must wait for it
 }
 
 func (p *planner) plan() *flow {
@@ -150,7 +151,7 @@ func (p *planner) plan() *flow {
 	for range p.shape.ops {
 		p.add()
 	}
-	// A queue of unsignalled requests must not fill up, and the last must be known to be done.
+	// Unsignalled requests must not fill the queue, and the completion of the last must be known.
 	since := 0
 	for i := range p.flow.ops {
 		o := &p.flow.ops[i]
@@ -212,7 +213,7 @@ func (p *planner) size() int {
 	return p.r.IntN(2 * mtu)
 }
 
-// data plans a SEND or WRITE, with immediate data or without.
+// data plans a SEND or WRITE, with or without immediate data.
 func (p *planner) data(o *op) {
 	o.length = p.size()
 	if p.shape.inline > 0 && p.r.IntN(4) == 0 {
@@ -227,7 +228,7 @@ func (p *planner) data(o *op) {
 	switch o.code {
 	case verbs.RDMAWrite, verbs.RDMAWriteWithImm:
 		if p.targetRead && o.length > 0 {
-			// A READ that is asked for again would see this WRITE.
+			// A repeated READ would see this WRITE.
 			o.flags |= verbs.SendFence
 			p.targetRead = false
 		}
@@ -316,7 +317,7 @@ func (p *planner) cut(n, sges int) []int {
 	return lengths
 }
 
-// pieces is a list of n bytes from anywhere in an area.
+// pieces returns a list of n bytes from random places of an area.
 func (p *planner) pieces(a area, n, sges int) []piece {
 	var list []piece
 	for _, l := range p.cut(n, sges) {
@@ -325,7 +326,7 @@ func (p *planner) pieces(a area, n, sges int) []piece {
 	return list
 }
 
-// grow is a list of n new bytes at the end of an area, in random order and with gaps between.
+// grow returns a list of n new bytes at the end of an area, in random order and with gaps.
 func (p *planner) grow(m *model, a area, n, sges int) []piece {
 	lengths := p.cut(n, sges)
 	list := make([]piece, len(lengths))

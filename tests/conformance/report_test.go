@@ -16,7 +16,8 @@ import (
 	"github.com/softrnic/softrnic/tests/internal/gate"
 )
 
-// report is a table of results. With SOFTRNIC_REPORT=1 its test writes it to the directory reports, in the long run.
+// report is a table of results. With SOFTRNIC_REPORT=1 its test writes it to the directory reports,
+// in the long run.
 type report struct {
 	strings.Builder
 	wanted bool
@@ -36,7 +37,7 @@ func (r *report) write(t *testing.T, name string) {
 	}
 }
 
-// draw writes plots as one picture, if the report is wanted.
+// draw writes plots as one picture, if the report is enabled.
 func (r *report) draw(t *testing.T, name string, plots [][]*plot.Plot) {
 	if !r.wanted {
 		return

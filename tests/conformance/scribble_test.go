@@ -2,7 +2,7 @@
 
 package conformance
 
-// The application races with the device here on purpose, which the race detector would report.
+// The application deliberately races with the device here, which the race detector would report.
 
 import (
 	"bytes"
@@ -12,8 +12,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestMemoryChangesWhileSent: the application writes to memory while it is being sent. What arrives is a mixture of old and new
-// bytes, and no packet is dropped for a wrong ICRC.
+// TestMemoryChangesWhileSent: the application writes to memory while it is being sent. The receiver
+// gets a mixture of old and new bytes, and drops no packet for a wrong ICRC.
 func TestMemoryChangesWhileSent(t *testing.T) {
 	bothWays(t, memoryChangesWhileSent)
 }

@@ -3,9 +3,9 @@
 //	go run ./tests/long           all lines
 //	go run ./tests/long NAME…     these lines
 //
-// It writes RESULTS.md beside the plan: a row for each line with the commit, the verdict and the numbers of the last run. A
-// line that has passed on this commit is left out, so the same command resumes a run that was interrupted. The output of each
-// line is in tests/long/NAME.log, which git ignores.
+// It writes RESULTS.md beside the plan: a row for each line with the commit, the verdict and the
+// numbers of the last run. A line that has passed on this commit is skipped, so the same command
+// resumes an interrupted run. The output of each line is in tests/long/NAME.log, which git ignores.
 package main
 
 import (

@@ -1,20 +1,21 @@
 //go:build linux
 
-// Command goals measures SoftRNIC against what the machine can do, and prints a table: what was measured, the goal, and
-// what came of it. It runs softrnic perf and tests/bench/yardstick in turn, in a network namespace of its own that
-// leaves nothing behind, and compares the medians. It needs root, and an otherwise idle machine.
+// Command goals compares SoftRNIC with the limits of the machine. It prints a table of measurements,
+// goals and results. It runs softrnic perf and tests/bench/yardstick in turn and compares the
+// medians. Both run in a network namespace of their own, which leaves nothing behind. The command
+// needs root and an otherwise idle machine.
 //
 // Usage:
 //
 //	go build -o goals ./tests/bench/goals && sudo ./goals [flags]
 //
-//	sudo go run ./tests/bench/goals                             # all of it: minutes
-//	sudo go run ./tests/bench/goals -run 'WRITE 64 KiB.*TAP'    # some rows
-//	sudo go run ./tests/bench/goals -summary                    # the worst of what is much the same
-//	sudo go run ./tests/bench/goals -list                       # which there are
-//	sudo go run ./tests/bench/goals -runs 3                     # all of it three times; the worst counts
-//	sudo go run ./tests/bench/goals -rounds 9 -json             # with every sample
-//	sudo go run ./tests/bench/goals -run 'TAP.*1024' -pprof dir # with CPU profiles of softrnic's sides
+//	sudo go run ./tests/bench/goals                          # all rows: minutes
+//	sudo go run ./tests/bench/goals -run 'WRITE 64 KiB.*TAP' # some rows
+//	sudo go run ./tests/bench/goals -summary                 # the worst row of each group
+//	sudo go run ./tests/bench/goals -list                    # prints the rows only
+//	sudo go run ./tests/bench/goals -runs 3                  # three runs; the worst counts
+//	sudo go run ./tests/bench/goals -rounds 9 -json          # with every sample
+//	sudo go run ./tests/bench/goals -run 'TAP' -pprof dir    # with CPU profiles of softrnic
 package main
 
 import (
@@ -53,17 +54,17 @@ type options struct {
 func main() {
 	var o options
 	flag.StringVar(&o.run, "run", ".", "measure the rows that match this regular expression")
-	flag.IntVar(&o.rounds, "rounds", 5, "how often to measure each; the medians count")
-	flag.IntVar(&o.runs, "runs", 1, "how often to measure all rows in turn; of each the worst run counts")
-	flag.DurationVar(&o.duration, "duration", 300*time.Millisecond, "how long to measure each time")
+	flag.IntVar(&o.rounds, "rounds", 5, "measurements of each row; the medians count")
+	flag.IntVar(&o.runs, "runs", 1, "runs over all rows; the worst run of each row counts")
+	flag.DurationVar(&o.duration, "duration", 300*time.Millisecond, "duration of each measurement")
 	flag.BoolVar(&o.json, "json", false, "print JSON, with every sample")
-	flag.BoolVar(&o.summary, "summary", false, "of rows that are much the same print the worst only")
+	flag.BoolVar(&o.summary, "summary", false, "print only the worst row of each group")
 	flag.BoolVar(&o.list, "list", false, "only print what would be measured")
 	flag.StringVar(&o.pprof, "pprof", "", "write CPU profiles of softrnic's last round of each measurement into this directory")
-	flag.StringVar(&o.softrnic, "softrnic", "", "measure this program; by default that of the working tree, built here")
-	flag.StringVar(&o.yard, "yardstick", "", "compare with this program; by default tests/bench/yardstick of the working tree, built here")
-	flag.StringVar(&o.libs, "libs", "", "measure the drop-in libraries in this directory; by default those of the working tree, built here")
-	flag.StringVar(&o.figures, "figures", "", "tests/bench/goals/testdata/figures.c, compiled; by default compiled here")
+	flag.StringVar(&o.softrnic, "softrnic", "", "softrnic program; default: built from the working tree")
+	flag.StringVar(&o.yard, "yardstick", "", "yardstick program; default: built from tests/bench/yardstick of the working tree")
+	flag.StringVar(&o.libs, "libs", "", "directory of the drop-in libraries; default: built from the working tree")
+	flag.StringVar(&o.figures, "figures", "", "program compiled from tests/bench/goals/testdata/figures.c; default: compiled here")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -80,7 +81,7 @@ func measure(ctx context.Context, o *options, stdout, stderr io.Writer) (err err
 		return fmt.Errorf("-run: %w", err)
 	}
 	if o.rounds < 1 || o.runs < 1 || o.duration <= 0 || flag.NArg() > 0 {
-		return fmt.Errorf("-rounds %d, -runs %d, -duration %v, %d arguments: give at least one round, one run, some time, no argument",
+		return fmt.Errorf("-rounds %d, -runs %d, -duration %v, %d arguments: -rounds and -runs must be at least 1 and -duration positive, without arguments",
 			o.rounds, o.runs, o.duration, flag.NArg())
 	}
 	chosen := choose(experiments(), wanted)

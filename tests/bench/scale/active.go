@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	underWay   = 32     // messages of a round, for any number of QPs
+	inFlight   = 32     // messages, for any number of QPs
 	perRound   = 20_000 // measured messages of each count in a round …
 	beforehand = 2_000  // … after this many that are not measured
 	message    = 8      // bytes
@@ -27,12 +27,12 @@ func active(o *options) error {
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "\tQPs\tns a message\tof 1 QP\tof 32 QPs\t")
 	for _, way := range []string{"in frames", "direct"} {
-		nodes, err := newNodes(way == "in frames", underWay)
+		nodes, err := newNodes(way == "in frames", inFlight)
 		if err != nil {
 			return err
 		}
 		var rings []*ring
-		for _, n := range []int{1, underWay, 100, 1000, 10_000, 100_000} {
+		for _, n := range []int{1, inFlight, 100, 1000, 10_000, 100_000} {
 			if n > most {
 				break
 			}
@@ -52,7 +52,7 @@ func active(o *options) error {
 		for _, r := range rings {
 			each := median(r.samples)
 			fmt.Fprintf(w, "%s\t%d\t%.0f\t%.2f\t", way, len(r.qps), each, each/median(rings[0].samples))
-			if len(r.qps) >= underWay {
+			if len(r.qps) >= inFlight {
 				fmt.Fprintf(w, "%.2f", each/median(rings[1].samples))
 			}
 			fmt.Fprintln(w, "\t")
@@ -82,12 +82,12 @@ func newRing(nodes [2]*node, n int) (*ring, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &ring{cq: nodes[0].cq, wcs: make([]verbs.WC, underWay), wr: verbs.SendWR{
+	r := &ring{cq: nodes[0].cq, wcs: make([]verbs.WC, inFlight), wr: verbs.SendWR{
 		Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled,
 		SGList: []verbs.SGE{local.SGE(0, message)}, RemoteAddr: remote.Addr(), RKey: remote.RKey(),
 	}}
 	for range n {
-		qps, err := pair(nodes, verbs.RC, (underWay+n-1)/n)
+		qps, err := pair(nodes, verbs.RC, (inFlight+n-1)/n)
 		if err != nil {
 			return nil, err
 		}
@@ -116,7 +116,7 @@ func (r *ring) send(n int) error {
 		if r.at++; r.at == len(r.qps) {
 			r.at = 0
 		}
-		for r.posted++; r.posted == underWay; {
+		for r.posted++; r.posted == inFlight; {
 			if err := r.take(); err != nil {
 				return err
 			}

@@ -106,7 +106,7 @@ func (t *team) open(alone bool) error {
 	if alone {
 		wrap = func(l link.Link) link.Link { return discarding{l, &t.discard} }
 	}
-	nodes, err := newNodesOn(wrap, underWay)
+	nodes, err := newNodesOn(wrap, inFlight)
 	t.nodes = append(t.nodes, nodes)
 	return err
 }
@@ -116,7 +116,7 @@ func (t *team) join(nodes [2]*node, alone bool, size, memory int) error {
 	var own [2]*node
 	for i, n := range nodes {
 		var err error
-		if own[i], err = n.withCQ(underWay); err != nil {
+		if own[i], err = n.withCQ(inFlight); err != nil {
 			return err
 		}
 	}
@@ -135,8 +135,8 @@ func (t *team) join(nodes [2]*node, alone bool, size, memory int) error {
 		}
 		kind = verbs.UC
 	}
-	qps, err := pair(own, kind, underWay)
-	t.writers = append(t.writers, &writer{qp: qps[0], cq: own[0].cq, local: local, remote: remote, wcs: make([]verbs.WC, underWay),
+	qps, err := pair(own, kind, inFlight)
+	t.writers = append(t.writers, &writer{qp: qps[0], cq: own[0].cq, local: local, remote: remote, wcs: make([]verbs.WC, inFlight),
 		wr: verbs.SendWR{Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled, RKey: remote.RKey()}, size: size, memory: memory})
 	return err
 }
@@ -195,18 +195,18 @@ type writer struct {
 	_ [64]byte // keeps writers in different cache lines
 }
 
-// write writes until the given time, with underWay messages in flight.
+// write writes until the given time, with inFlight messages in flight.
 func (w *writer) write(until time.Time) error {
 	w.wr.SGList = w.sge[:]
 	for time.Now().Before(until) {
-		for range underWay {
+		for range inFlight {
 			w.sge[0], w.wr.RemoteAddr = w.local.SGE(w.at, w.size), w.remote.Addr()+uint64(w.at)
 			if err := w.qp.PostSend(&w.wr); err != nil {
 				return err
 			}
 			w.at = (w.at + w.size) % w.memory
 		}
-		for left := underWay; left > 0; {
+		for left := inFlight; left > 0; {
 			n, err := w.cq.Poll(w.wcs)
 			if err != nil {
 				return err
@@ -218,7 +218,7 @@ func (w *writer) write(until time.Time) error {
 			}
 			left -= n
 		}
-		w.written += underWay
+		w.written += inFlight
 	}
 	return nil
 }

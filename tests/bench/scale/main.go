@@ -1,16 +1,16 @@
 //go:build linux
 
-// Command scale measures what many QPs and connections of one process cost.
+// Command scale measures the cost of many QPs and connections in one process.
 //
 // Usage:
 //
-//	go run ./tests/bench/scale active    # the time of a message against the number of QPs that are used in turn
-//	go run ./tests/bench/scale idle      # the memory and time of a million QPs that are connected and do nothing
-//	go run ./tests/bench/scale connect   # connections that are set up and closed in a second
-//	go run ./tests/bench/scale cores     # messages a second, and CPU time each, of one goroutine and of one a processor
+//	go run ./tests/bench/scale active    # time of a message against the number of QPs in use
+//	go run ./tests/bench/scale idle      # memory and time of a million idle connected QPs
+//	go run ./tests/bench/scale connect   # connections set up and closed per second
+//	go run ./tests/bench/scale cores     # messages per second on one processor and on all
 //
-// Figures are medians of rounds, in which all counts are measured in turn, so that what else the machine does meets all. Two
-// nodes are in this process, on a link of memory.
+// Figures are medians of rounds. Each round measures all counts in turn, so that other load of the
+// machine affects all of them. Two nodes are in this process, on a link in memory.
 package main
 
 import (

@@ -1,10 +1,10 @@
 //go:build linux
 
-// Command yardstick measures what the machine itself can do on the paths that SoftRNIC takes, with nothing of SoftRNIC
-// in it: bare system calls, checksums and copies. tests/bench/goals runs it beside softrnic perf. It prints one line of
-// JSON.
+// Command yardstick measures the limits of the machine on SoftRNIC's paths, without any code of
+// SoftRNIC: bare system calls, checksums and copies. tests/bench/goals runs it beside softrnic perf.
+// It prints one line of JSON.
 //
-// Usage, as root, but for copy and ring, in a network namespace that has what is named:
+// Usage (except for copy and ring, as root in a network namespace with the named interfaces):
 //
 //	yardstick tap -bridge br0       two TAP interfaces in a bridge, a thread writes and another reads
 //	yardstick packet -on v0,v1      the same with packet sockets on the two ends of a veth pair

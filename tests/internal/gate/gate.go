@@ -1,8 +1,9 @@
-// Package gate keeps each test in the run that it belongs to. There are three:
+// Package gate assigns each test to one of three runs:
 //
-//   - go test ./... needs Go alone, and changes nothing of the machine.
-//   - The system run, go run ./tests/system, sets SOFTRNIC_SYSTEM. It installs Debian packages and boots virtual machines.
-//   - The long run, .ci/run long, sets SOFTRNIC_LONG. It takes hours, and is part of no other run.
+//   - go test ./... needs only Go and does not change the machine.
+//   - The system run, go run ./tests/system, sets SOFTRNIC_SYSTEM. It installs Debian packages and
+//     boots virtual machines.
+//   - The long run, .ci/run long, sets SOFTRNIC_LONG. It takes hours, and no other run includes it.
 package gate
 
 import (
@@ -20,12 +21,12 @@ func InLong() bool { return os.Getenv("SOFTRNIC_LONG") != "" }
 func System(t testing.TB) {
 	t.Helper()
 	if !InSystem() {
-		t.Skip("a test of the whole system: go run ./tests/system")
+		t.Skip("this test belongs to the system run: go run ./tests/system")
 	}
 }
 
 // OfLongRun is the reason with which Long skips a test.
-const OfLongRun = "a test that takes long: .ci/run long"
+const OfLongRun = "this test belongs to the long run: .ci/run long"
 
 // Long skips a test that belongs to the long run.
 func Long(t testing.TB) {
