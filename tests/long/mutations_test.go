@@ -73,7 +73,7 @@ var mutations = []mutation{
 	{"serve sets up MPA as it is told: client-server", "cmd/internal/node/node.go", "m.NoPeerToPeer = true", "m.NoPeerToPeer = false", "cmd/softrnic/internal/conform", "TestSetUps"},
 	{"what the dead have claimed is removed", "link/shm/segment_linux.go", "\t\t\tremoveStaleClaim(s.config.dir, path)\n", "", "link/shm", "TestKilled"},
 	{"a lost connection is reported after one half has ended", "verbs/rsocket/progress.go", "c.writeShut && c.peerShut:", "c.writeShut || c.peerShut:", "rdmatransport/internal/iwarptransport", "TestSocketMatrix"},
-	{"the hub speaks for clients that were killed", "internal/stack/hub/relay_linux.go", "\tr.classifier.Died(n)\n", "", "internal/stack/hub", "TestSuccessorIsPatient"},
+	{"the hub speaks for clients that were killed", "internal/stack/hub/relay_linux.go", "\tr.classifier.Died(n)\n", "", "internal/stack/hub", "TestSuccessorWaits"},
 	{"the hub closes what a client that was killed had", "internal/stack/hub/serve_linux.go", "\t\t_ = conn.Close()\n\t\ts.mu.Lock()\n\t\tdefer s.mu.Unlock()\n\t\tdelete(s.conns, conn)\n", "", "internal/stack/hub", "TestKilledClients"},
 	{"a service is one client's", "internal/stack/hub/relay_linux.go", "case o.uses > 0 && overlap(o.Service, s):", "case false && overlap(o.Service, s):", "internal/stack/hub", "TestSharedAddress"},
 	{"a checksum ends within the frame", "link/internal/vnet/header.go", "|| int(f.ChecksumStart)+int(f.ChecksumOffset)+2 > len(data)", "", "link/internal/vnet", ""},

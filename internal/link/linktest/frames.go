@@ -99,7 +99,7 @@ func Receive(l link.Link) <-chan link.Frame {
 	return c
 }
 
-// Queues tests links with several queues, the two ends of one medium. b receives on several queues
+// Queues tests two links of one medium that have several queues. b receives on several queues
 // concurrently. Each frame arrives once, superframes arrive uncut, and each flow stays in order.
 func Queues(t *testing.T, a, b interface {
 	link.Link

@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestIdlePollsSleep checks that a poller sleeps once its polls have long found nothing. Yielding
-// is not enough: the kernel may choose the yielding thread again and starve the processes that fill
-// the rings.
+// TestIdlePollsSleep checks that a poller sleeps when its polls have found nothing for long.
+// Yielding is not enough: the kernel may choose the yielding thread again and starve the processes
+// that fill the rings.
 func TestIdlePollsSleep(t *testing.T) {
 	old := runtime.GOMAXPROCS(runtime.NumCPU() + 1) // so that the runtime has no reason to put this thread to sleep
 	defer runtime.GOMAXPROCS(old)

@@ -41,7 +41,7 @@ func put(t testing.TB, p *Producer, f link.Frame) bool {
 	return ok
 }
 
-// take takes the next frame; false if there is none.
+// take takes the next frame. It returns false if there is none.
 func take(t testing.TB, c *Consumer) (f link.Frame, ok bool) {
 	t.Helper()
 	n, err := c.Next()
@@ -62,8 +62,8 @@ func payload(seed, n int) []byte {
 	return b
 }
 
-// TestFrames checks that frames of all lengths, in pieces and with all fields, come out as they
-// went in, also when the ring wraps.
+// TestFrames checks that frames of all lengths, in pieces and with all fields, come out unchanged,
+// also when the ring wraps.
 func TestFrames(t *testing.T) {
 	_, p, c := pair(t, MinLen)
 	lengths := []int{14, 31, 32, 33, 60, 1514, 4214, 9000, 65535, MaxFrame}
@@ -82,13 +82,13 @@ func TestFrames(t *testing.T) {
 		p.Publish()
 		g, ok := take(t, c)
 		if !ok || !bytes.Equal(g.Data, data) {
-			t.Fatalf("frame %d of %d bytes came as %d bytes", i, len(data), len(g.Data))
+			t.Fatalf("frame %d of %d bytes arrived as %d bytes", i, len(data), len(g.Data))
 		}
 		f.Data, f.More, g.Data = nil, nil, nil
 		if f.Segmentation != g.Segmentation || f.SegmentSize != g.SegmentSize || f.HeaderLen != g.HeaderLen ||
 			f.NeedsChecksum != g.NeedsChecksum || f.ChecksumStart != g.ChecksumStart || f.ChecksumOffset != g.ChecksumOffset ||
 			f.ChecksumValid != g.ChecksumValid || g.Polled || g.TCI != 0 {
-			t.Fatalf("frame %d came as %+v, want %+v", i, g, f)
+			t.Fatalf("frame %d arrived as %+v, want %+v", i, g, f)
 		}
 		c.Release()
 	}

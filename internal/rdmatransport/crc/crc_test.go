@@ -36,7 +36,7 @@ func check(t *testing.T, src []byte, shift int, crc uint32) {
 			clear(dst[:done])
 			for i, v := range room {
 				if v != 0xa5 && (i < guard+shift || i >= guard+shift+done) {
-					t.Fatalf("%s, %v, %d bytes: byte %d beside the destination was written", name, with, len(src), i-guard-shift)
+					t.Fatalf("%s, %v, %d bytes: byte %d next to the destination was written", name, with, len(src), i-guard-shift)
 				}
 			}
 		}
@@ -57,8 +57,8 @@ func random(n int) []byte {
 	return b
 }
 
-// TestLengths: what TestEveryLength does not have: CRCs that go on, and each length's every
-// implementation through Update and Copy.
+// TestLengths checks CRCs that continue an earlier one, and Update and Copy at each length.
+// TestEveryLength does neither.
 func TestLengths(t *testing.T) {
 	b := random(64<<10 + 64)
 	r := rand.New(rand.NewPCG(1, 2))
@@ -76,9 +76,9 @@ func TestLengths(t *testing.T) {
 	}
 }
 
-// TestEveryLength: every length to 64 KiB, at alignments of source and destination that change from
-// one to the next; in emulation, which is slow, every 61st, which has all the remainders of a
-// register and all alignments too.
+// TestEveryLength checks every length to 64 KiB, with alignments of source and destination that
+// change from one length to the next. In emulation, which is slow, it checks every 61st. Those have
+// all remainders of a register and all alignments too.
 func TestEveryLength(t *testing.T) {
 	const longest, guard = 64 << 10, 64
 	step := 1
@@ -92,7 +92,8 @@ func TestEveryLength(t *testing.T) {
 			if _, done := p.copy(with, 0, room, b[:1024], 0); done == 0 {
 				continue // hash/crc32 would be compared with itself
 			}
-			var want, upTo [64]uint32 // by the source's alignment: hash/crc32's, of so many bytes
+			// By the source's alignment: the CRC of hash/crc32, and the bytes it covers.
+			var want, upTo [64]uint32
 			for n := 0; n <= longest; n += step {
 				from, to := n%64, (n*37+n/64)%64
 				want[from] = crc32.Update(want[from], p.table, b[from:][upTo[from]:n])
@@ -114,7 +115,7 @@ func TestEveryLength(t *testing.T) {
 					t.Fatalf("%s, %v, %d bytes at %d to %d: copied wrongly", name, with, n, from, to)
 				}
 				if !bytes.Equal(before, fence) || !bytes.Equal(after, fence) {
-					t.Fatalf("%s, %v, %d bytes at %d to %d: what is beside the destination was written", name, with, n, from, to)
+					t.Fatalf("%s, %v, %d bytes at %d to %d: bytes next to the destination were written", name, with, n, from, to)
 				}
 			}
 		}
@@ -133,7 +134,8 @@ func FuzzCRC(f *testing.F) {
 	})
 }
 
-// TestChoose: the best is taken, or what is asked for if it is there.
+// TestChoose checks that the best implementation is chosen, or the requested one if it is
+// available.
 func TestChoose(t *testing.T) {
 	all := []Instructions{Standard, AVX2, AVX512}
 	for name, want := range map[string]Instructions{"": AVX512, "avx2": AVX2, "standard": Standard, "crc32": AVX512} {
@@ -143,7 +145,8 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// Benchmark compares on memory that the caches do not hold, as packets find the user's.
+// Benchmark works on memory that is not in the caches, as the user's memory is not when packets
+// arrive.
 func Benchmark(b *testing.B) {
 	user := random(32 << 20)
 	frame := make([]byte, 72<<10)

@@ -46,7 +46,7 @@ func TestUntagged(t *testing.T) {
 	}
 }
 
-// TestReservedBits: they are zero unless asked for, and not checked.
+// TestReservedBits checks that reserved bits are sent as 0 by default, and ignored when received.
 func TestReservedBits(t *testing.T) {
 	tagged, _, err := ddp.ParseTagged(append([]byte{0xfd}, make([]byte, 13)...))
 	if err != nil || tagged.Reserved != 0xf || !tagged.Last {
@@ -69,7 +69,7 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-// TestShort: a segment less than its header, 0 bytes included, is an error and nothing worse.
+// TestShort checks that a segment shorter than its header is an error, 0 bytes included.
 func TestShort(t *testing.T) {
 	for n := range ddp.UntaggedLen {
 		b := bytes.Repeat([]byte{0x41}, n)
@@ -104,7 +104,7 @@ func TestTOWrap(t *testing.T) {
 	}
 }
 
-// TestSegmentExamples: RFC 5041 §5.2's own.
+// TestSegmentExamples checks the example of RFC 5041 §5.2.
 func TestSegmentExamples(t *testing.T) {
 	for _, test := range []struct {
 		header, first, second int
@@ -120,7 +120,8 @@ func TestSegmentExamples(t *testing.T) {
 	}
 }
 
-// TestSegments: all of a message is cut up, no segment beyond MULPDU, one of them last.
+// TestSegments checks that a whole message is cut, into segments within the MULPDU of which only
+// one has the L bit.
 func TestSegments(t *testing.T) {
 	for _, header := range []int{ddp.TaggedLen, ddp.UntaggedLen} {
 		for _, mulpdu := range []int{header + 1, 128, 1442, 64768} {
@@ -142,7 +143,7 @@ func TestSegments(t *testing.T) {
 				}
 				wantCount, wantTotal := ddp.Segments(size, header, mulpdu)
 				if off != uint64(size) || count != wantCount || total != wantTotal {
-					t.Errorf("size %d, MULPDU %d: %d bytes in %d segments, %d with headers; Segments says %d, %d",
+					t.Errorf("size %d, MULPDU %d: %d bytes in %d segments, %d with headers; Segments returns %d, %d",
 						size, mulpdu, off, count, total, wantCount, wantTotal)
 				}
 			}
@@ -150,7 +151,7 @@ func TestSegments(t *testing.T) {
 	}
 }
 
-// TestQueue: segments in order, and nothing else.
+// TestQueue checks that a queue accepts segments in order only.
 func TestQueue(t *testing.T) {
 	var q ddp.Queue
 	for i, step := range []struct {
@@ -167,7 +168,7 @@ func TestQueue(t *testing.T) {
 		{msn: 1, n: 10, want: ddp.ErrInvalidMO}, // again
 		{msn: 1, mo: 9, n: 1, want: ddp.ErrInvalidMO},
 		{msn: 1, mo: 11, n: 1, want: ddp.ErrInvalidMO},
-		{msn: 2, n: 10, want: ddp.ErrMSNRange}, // before the first is whole
+		{msn: 2, n: 10, want: ddp.ErrMSNRange}, // before the first is complete
 		{msn: 1, mo: 10, n: 5, last: true},
 		{msn: 1, mo: 15, last: true, want: ddp.ErrMSNRange},
 		{msn: 2, last: true, first: true}, // empty
@@ -182,11 +183,11 @@ func TestQueue(t *testing.T) {
 		}
 	}
 	if q.MSN() != 5 {
-		t.Errorf("awaits MSN %d, want 5", q.MSN())
+		t.Errorf("expects MSN %d, want 5", q.MSN())
 	}
 }
 
-// TestQueueTooLong: no message goes beyond what its offset can say.
+// TestQueueTooLong checks that a message is rejected if its offset would overflow.
 func TestQueueTooLong(t *testing.T) {
 	var q ddp.Queue
 	const n = 1 << 16
@@ -205,12 +206,12 @@ func TestQueueTooLong(t *testing.T) {
 	}
 }
 
-// TestMSNWraps: to 0 after 2^32-1 (RFC 5041 §4.3).
+// TestMSNWraps checks that the MSN wraps to 0 after 2^32-1 (RFC 5041 §4.3).
 func TestMSNWraps(t *testing.T) {
 	q := ddp.QueueAt(math.MaxUint32)
 	for _, msn := range []uint32{math.MaxUint32, 0, 1} {
 		if q.MSN() != msn {
-			t.Fatalf("awaits MSN %d, want %d", q.MSN(), msn)
+			t.Fatalf("expects MSN %d, want %d", q.MSN(), msn)
 		}
 		if _, err := q.Accept(&ddp.Untagged{MSN: msn, Last: true}, 0); err != nil {
 			t.Fatal(err)
@@ -218,7 +219,7 @@ func TestMSNWraps(t *testing.T) {
 	}
 }
 
-// TestNumbers: RFC 5041 §7.2.
+// TestNumbers checks the names of the errors of RFC 5041 §7.2.
 func TestNumbers(t *testing.T) {
 	for _, test := range []struct {
 		err  *ddp.Error

@@ -24,7 +24,7 @@ func ExampleSegment() {
 	// c1 00 00 00 ab cd 00 00 00 00 00 00 1a d4 and 228 bytes
 }
 
-// What a receiver does with a segment: which of the two headers it has, then that header.
+// A receiver checks which of the two headers a segment has, and parses it.
 func ExampleParseUntagged() {
 	sent := ddp.Untagged{Last: true, QN: 0, MSN: 1}
 	b := append(make([]byte, ddp.UntaggedLen), "hello"...)

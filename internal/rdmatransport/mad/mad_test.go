@@ -20,7 +20,7 @@ import (
 
 const firstAttr, lastAttr = mad.AttrREQ, mad.AttrAPR
 
-// captured calls f with each management datagram in testdata: what two kernels said to each other.
+// captured calls f with each MAD in testdata, captured between two Linux kernels.
 func captured(t testing.TB, f func(file string, src, dst netip.Addr, b []byte)) {
 	t.Helper()
 	files, err := filepath.Glob("testdata/*.pcap.gz")
@@ -54,7 +54,7 @@ func captured(t testing.TB, f func(file string, src, dst netip.Addr, b []byte)) 
 	}
 }
 
-func TestCapturesComeBackByteForByte(t *testing.T) {
+func TestCapturesEncodeToSameBytes(t *testing.T) {
 	seen := map[mad.Attr]int{}
 	captured(t, func(file string, src, dst netip.Addr, b []byte) {
 		h, data, err := mad.Parse(b)
@@ -84,7 +84,7 @@ func TestCapturesComeBackByteForByte(t *testing.T) {
 	}
 }
 
-// checkREQ compares a kernel's REQ with what rdma_cm is known to put there.
+// checkREQ checks the fields of a kernel's REQ that rdma_cm fills in.
 func checkREQ(t *testing.T, m *mad.REQ, src, dst netip.Addr) {
 	t.Helper()
 	if m.RemoteResponseTimeout != 20 || m.LocalResponseTimeout != 20 || m.MaxCMRetries != 15 || m.PKey != 0xffff ||
@@ -99,18 +99,18 @@ func checkREQ(t *testing.T, m *mad.REQ, src, dst netip.Addr) {
 		t.Errorf("IP CM header %+v, %v", ip, err)
 	}
 	if !bytes.Equal(ip.Append(nil), m.PrivateData[:mad.IPCMLen]) {
-		t.Error("the IP CM header changed on its way")
+		t.Error("the IP CM header encodes to other bytes")
 	}
 }
 
-// TestFieldsDoNotOverlap sets every field of every message to random values of its width and reads
+// TestFieldsDoNotOverlap sets every field of every message to random values of its width, and reads
 // them back.
 func TestFieldsDoNotOverlap(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for a := firstAttr; a <= lastAttr; a++ {
 		for range 200 {
-			// All bits of the datagram at random: what Decode gives is random within each field's
-			// width.
+			// All bits of the datagram are random, so that Decode returns random values within each
+			// field's width.
 			var b, again [mad.Size]byte
 			for i := range b {
 				b[i] = byte(rng.Uint32())
@@ -139,7 +139,7 @@ func TestParseErrors(t *testing.T) {
 		}
 	}
 	if _, _, err := mad.Parse(append(b[:], 0)); !errors.Is(err, mad.ErrLength) {
-		t.Errorf("a byte too many: %v", err)
+		t.Errorf("one byte too long: %v", err)
 	}
 	for i := range 4 {
 		c := b

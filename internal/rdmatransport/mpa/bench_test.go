@@ -7,7 +7,7 @@ import (
 	"github.com/softrnic/softrnic/internal/rdmatransport/mpa"
 )
 
-// BenchmarkSender sends memory that the caches do not hold, as the user's seldom is.
+// BenchmarkSender sends memory that is not in the caches, as user memory rarely is.
 func BenchmarkSender(b *testing.B) {
 	user := make([]byte, 32<<20)
 	for i := range user {
@@ -48,7 +48,7 @@ func BenchmarkReceiver(b *testing.B) {
 				s := mpa.NewSender(c)
 				n := c.MaxULPDU(1448)
 				var stream []byte
-				for len(stream)%512 != 0 || len(stream) == 0 { // so that it can be fed again and again
+				for len(stream)%512 != 0 || len(stream) == 0 { // so that it can be fed repeatedly
 					stream = frame(b, &s, stream, make([]byte, n))
 				}
 				r := mpa.NewReceiver(c)

@@ -42,7 +42,7 @@ func Example() {
 	// ULPDU "and the second one"
 }
 
-// The reply with which a responder accepts, and wants CRCs.
+// The reply of a responder that accepts and uses CRCs.
 func ExampleFrame() {
 	f := mpa.Frame{Reply: true, CRC: true, Revision: 1, PrivateData: []byte("welcome")}
 	b := make([]byte, f.Len())

@@ -13,7 +13,7 @@ import (
 	"github.com/softrnic/softrnic/internal/rdmatransport/mpa"
 )
 
-// collector keeps copies of what it is given.
+// collector keeps copies of the ULPDUs that it gets.
 type collector struct {
 	ulpdus [][]byte
 	fail   error
@@ -29,7 +29,7 @@ var configs = []mpa.Config{{}, {CRC: true}, {Markers: true}, {Markers: true, CRC
 // frame appends the FPDU of ulpdu to stream.
 func frame(t testing.TB, s *mpa.Sender, stream, ulpdu []byte) []byte {
 	size := s.Size(len(ulpdu))
-	// What is there before must not show, and what is behind must stay.
+	// The FPDU must overwrite the buffer's old content, and nothing after the FPDU.
 	room := bytes.Repeat([]byte{0xa5}, size+8)
 	s.Begin(room[:size], len(ulpdu))
 	header := min(len(ulpdu), 14)
@@ -37,7 +37,7 @@ func frame(t testing.TB, s *mpa.Sender, stream, ulpdu []byte) []byte {
 	s.Add(ulpdu[header:])
 	s.End()
 	if string(room[size:]) != strings.Repeat("\xa5", 8) {
-		t.Fatal("written behind the FPDU")
+		t.Fatal("written after the FPDU")
 	}
 	return append(stream, room[:size]...)
 }
@@ -50,7 +50,7 @@ func noise(r *rand.Rand, n int) []byte {
 	return b
 }
 
-// reference makes the stream of ulpdus octet by octet, straight from RFC 5044 §4.
+// reference builds the stream of ulpdus byte by byte, as RFC 5044 §4 specifies it.
 func reference(c mpa.Config, ulpdus [][]byte) (stream []byte) {
 	for _, u := range ulpdus {
 		content := binary.BigEndian.AppendUint16(nil, uint16(len(u)))
@@ -83,7 +83,7 @@ func reference(c mpa.Config, ulpdus [][]byte) (stream []byte) {
 	return stream
 }
 
-// TestExamples: the two annotated dumps of RFC 5044 §4.4, with their CRCs.
+// TestExamples checks the two annotated dumps of RFC 5044 §4.4, with their CRCs.
 func TestExamples(t *testing.T) {
 	send := func(msn byte, n int) []byte {
 		u := make([]byte, 18+n)
@@ -101,7 +101,8 @@ func TestExamples(t *testing.T) {
 	}
 
 	s = mpa.NewSender(c)
-	stream := frame(t, &s, nil, send(1, 492-4-2-18-4)) // 492 octets in the stream, the marker among them
+	// 492 octets in the stream, including the marker.
+	stream := frame(t, &s, nil, send(1, 492-4-2-18-4))
 	if len(stream) != 0x1ec {
 		t.Fatalf("first FPDU has %#x octets, want 0x1ec", len(stream))
 	}
@@ -119,13 +120,12 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// TestFormat: FPDUs are what the RFC says octet by octet, with every length and a marker at every
-// place in them.
+// TestFormat compares FPDUs with reference, for every length and with a marker at every position.
 func TestFormat(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for _, c := range configs {
 		for n := range 1100 {
-			// The first FPDU puts the second at each multiple of 4 behind a marker in turn.
+			// The first FPDU moves the second to each multiple of 4 after a marker in turn.
 			ulpdus := [][]byte{noise(random, 4*(n%130)+n/130), noise(random, n), noise(random, n%7)}
 			s := mpa.NewSender(c)
 			var stream []byte
@@ -139,12 +139,13 @@ func TestFormat(t *testing.T) {
 	}
 }
 
-// TestLargest: the greatest ULPDUs the RFC allows, and the greatest the field can say.
+// TestLargest checks the largest ULPDUs that the RFC allows, and the largest that the length field
+// can express.
 func TestLargest(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for _, c := range configs {
 		ulpdus := [][]byte{noise(random, mpa.MaxMULPDU), noise(random, 10), noise(random, mpa.MaxMULPDU)}
-		if !c.Markers { // beyond 64768 a marker cannot point back so far
+		if !c.Markers { // beyond 64768 a marker's pointer would overflow
 			ulpdus = append(ulpdus, noise(random, 65535))
 		}
 		stream := reference(c, ulpdus)
@@ -160,7 +161,7 @@ func TestLargest(t *testing.T) {
 	}
 }
 
-// receive feeds stream in pieces as next says, and wants ulpdus of it.
+// receive feeds the stream in pieces whose sizes next returns, and expects the ulpdus.
 func receive(t *testing.T, c mpa.Config, stream []byte, ulpdus [][]byte, next func() int) {
 	t.Helper()
 	var h collector
@@ -185,7 +186,7 @@ func receive(t *testing.T, c mpa.Config, stream []byte, ulpdus [][]byte, next fu
 	}
 }
 
-// TestCuts: however TCP cuts the stream, the same ULPDUs come out.
+// TestCuts checks that the same ULPDUs arrive, however TCP cuts the stream.
 func TestCuts(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	for _, c := range configs {
@@ -210,7 +211,7 @@ func TestCuts(t *testing.T) {
 	}
 }
 
-// TestInPlace: a ULPDU that came whole is handed over where it lies.
+// TestInPlace checks that a ULPDU that arrived in one piece is passed on without a copy.
 func TestInPlace(t *testing.T) {
 	for _, c := range configs {
 		ulpdu := bytes.Repeat([]byte{7}, 400)
@@ -232,8 +233,8 @@ type handler func(b []byte) error
 
 func (f handler) ULPDU(b []byte) error { return f(b) }
 
-// TestWrongCRC: no bit of an FPDU can turn without notice, except where it makes the FPDU longer
-// than what came.
+// TestWrongCRC flips each bit of an FPDU. None passes unnoticed, unless the FPDU becomes longer
+// than the received bytes.
 func TestWrongCRC(t *testing.T) {
 	for _, c := range configs[1:] {
 		if !c.CRC {
@@ -251,7 +252,7 @@ func TestWrongCRC(t *testing.T) {
 			r := mpa.NewReceiver(c)
 			err := r.Feed(b, &h)
 			if len(h.ulpdus) != 0 {
-				t.Fatalf("bit %d: handed over", bit)
+				t.Fatalf("bit %d: accepted", bit)
 			}
 			if waits := bit/8 == length || bit/8 == length+1; !waits && err != mpa.ErrCRC {
 				t.Fatalf("bit %d: %v", bit, err)
@@ -260,14 +261,16 @@ func TestWrongCRC(t *testing.T) {
 	}
 }
 
-// TestUncheckedCRC: when none was agreed, the field may hold anything (RFC 5044 §4.1).
+// TestUncheckedCRC checks that the CRC field may have any value if CRCs were not negotiated (RFC
+// 5044 §4.1).
 func TestUncheckedCRC(t *testing.T) {
 	stream := reference(mpa.Config{}, [][]byte{{1, 2, 3}})
 	copy(stream[len(stream)-4:], "any!")
 	receive(t, mpa.Config{}, stream, [][]byte{{1, 2, 3}}, func() int { return 5 })
 }
 
-// TestIgnored: pad, reserved marker bits and the low bits of FPDUPTR count for the CRC only.
+// TestIgnored checks that the pad, reserved marker bits and the low bits of FPDUPTR only matter to
+// the CRC.
 func TestIgnored(t *testing.T) {
 	ulpdu := bytes.Repeat([]byte{7}, 601)
 	c := mpa.Config{Markers: true, CRC: true}
@@ -279,8 +282,8 @@ func TestIgnored(t *testing.T) {
 	receive(t, c, stream, [][]byte{ulpdu}, func() int { return len(stream) })
 }
 
-// TestWrongMarker: a marker that points elsewhere, under a right CRC, is an error; and nothing
-// comes after an error.
+// TestWrongMarker checks that a wrong marker pointer under a valid CRC is an error, and that no
+// ULPDU follows an error.
 func TestWrongMarker(t *testing.T) {
 	ulpdus := [][]byte{{1}, bytes.Repeat([]byte{7}, 1200), {2}}
 	for _, c := range []mpa.Config{{Markers: true}, {Markers: true, CRC: true}} {
@@ -309,7 +312,7 @@ func TestWrongMarker(t *testing.T) {
 					}
 				}
 				if err := r.Feed(good, &h); err != mpa.ErrMarker {
-					t.Errorf("marker at %d says %#x: %v", at, wrong, err)
+					t.Errorf("marker at %d with %#x: %v", at, wrong, err)
 				}
 				if want := min(at, 1); len(h.ulpdus) != want {
 					t.Errorf("marker at %d wrong: %d ULPDUs, want %d", at, len(h.ulpdus), want)
@@ -319,7 +322,8 @@ func TestWrongMarker(t *testing.T) {
 	}
 }
 
-// TestHandlerError: the handler's error comes back, then and ever after, and no ULPDU with it.
+// TestHandlerError checks that the handler's error is returned by this and all later calls, and
+// that no more ULPDUs are passed on.
 func TestHandlerError(t *testing.T) {
 	stop := errors.New("stop")
 	h := collector{fail: stop}
@@ -335,8 +339,8 @@ func TestHandlerError(t *testing.T) {
 	}
 }
 
-// TestClaims: a peer that claims much and sends little does not make the Receiver hold much; and
-// what is held for an idle stream can be let go.
+// TestClaims checks that the Receiver allocates for received bytes rather than for announced ones,
+// and that Release frees its memory while the stream is idle.
 func TestClaims(t *testing.T) {
 	r := mpa.NewReceiver(mpa.Config{CRC: true})
 	if err := r.Feed([]byte{0xff, 0xff, 1, 2, 3}, &collector{}); err != nil {
@@ -364,8 +368,8 @@ func TestClaims(t *testing.T) {
 	}
 }
 
-// TestMaxULPDU: RFC 5044 §4.5, at its own bounds; and what it gives fits the segment wherever
-// markers fall.
+// TestMaxULPDU checks the results of RFC 5044 §4.5 at its bounds, and that an FPDU of that size
+// fits into the segment wherever its markers are.
 func TestMaxULPDU(t *testing.T) {
 	markers, none := mpa.Config{Markers: true}, mpa.Config{}
 	for _, test := range []struct {
@@ -384,7 +388,7 @@ func TestMaxULPDU(t *testing.T) {
 	for _, c := range configs {
 		for emss := 160; emss < 3000; emss++ {
 			s := mpa.NewSender(c)
-			for range 130 { // every place behind a marker
+			for range 130 { // every position after a marker
 				if n := s.Size(c.MaxULPDU(emss)); n > emss {
 					t.Fatalf("%+v EMSS %d: MULPDU %d takes %d bytes", c, emss, c.MaxULPDU(emss), n)
 				}

@@ -24,7 +24,7 @@ const (
 	replyKey   = "4d504120494420526570204672616d65"
 )
 
-// TestFrames: frames are these bytes, and these bytes those frames.
+// TestFrames checks that frames encode to these bytes, and that the bytes parse to the frames.
 func TestFrames(t *testing.T) {
 	for _, test := range []struct {
 		f    mpa.Frame
@@ -56,8 +56,8 @@ func TestFrames(t *testing.T) {
 	}
 }
 
-// TestIncremental: a reader that follows FrameLen never takes a byte behind the frame, and knows
-// too little for short.
+// TestIncremental checks that a reader that follows FrameLen reads no byte after the frame, and
+// that an incomplete frame is ErrShort.
 func TestIncremental(t *testing.T) {
 	f := mpa.Frame{Revision: 2, HasEnhanced: true, PrivateData: []byte("hello")}
 	b := make([]byte, f.Len())
@@ -96,7 +96,7 @@ func TestBadFrames(t *testing.T) {
 	}
 }
 
-func TestFramesNotMade(t *testing.T) {
+func TestInvalidFramesAreNotEncoded(t *testing.T) {
 	big := make([]byte, 1000)
 	for _, f := range []mpa.Frame{
 		{Revision: 1, PrivateData: make([]byte, 513)},
@@ -104,15 +104,15 @@ func TestFramesNotMade(t *testing.T) {
 		{Revision: 1, HasEnhanced: true},
 	} {
 		if n, err := f.Encode(big); err == nil {
-			t.Errorf("%d bytes of private data, revision %d: made, %d bytes", len(f.PrivateData), f.Revision, n)
+			t.Errorf("%d bytes of private data, revision %d: no error, %d bytes", len(f.PrivateData), f.Revision, n)
 		}
 	}
 	f := mpa.Frame{Revision: 2, HasEnhanced: true, PrivateData: make([]byte, 508)}
 	if n, err := f.Encode(big); err != nil || n != mpa.MaxFrameLen {
-		t.Errorf("greatest frame: %d bytes, %v", n, err)
+		t.Errorf("largest frame: %d bytes, %v", n, err)
 	}
 	if _, err := f.Encode(big[:100]); err == nil {
-		t.Error("made into too little room")
+		t.Error("no error for a buffer that is too short")
 	}
 }
 

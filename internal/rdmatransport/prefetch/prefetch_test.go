@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestNowhere: the prefetched addresses may not be mapped, and memory does not change.
+// TestNowhere checks that prefetching addresses that are not mapped does no harm, and that memory
+// does not change.
 func TestNowhere(t *testing.T) {
 	b := bytes.Repeat([]byte{7}, 4096)
 	for _, ahead := range []int{0, 64, 1 << 20, 1 << 30, -1 << 30} {

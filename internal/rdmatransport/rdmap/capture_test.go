@@ -28,8 +28,8 @@ func (d direction) reverse() direction {
 	return direction{d.network.Reverse(), d.transport.Reverse()}
 }
 
-// halves are the streams of a file, each with the segments' bytes in the order of their sequence
-// numbers.
+// halves returns the streams of a file, each with the segments' bytes in the order of their
+// sequence numbers.
 func halves(t *testing.T, file string) map[direction][]byte {
 	t.Helper()
 	segments := make(map[direction][]*layers.TCP)
@@ -69,12 +69,12 @@ func halves(t *testing.T, file string) map[direction][]byte {
 	return streams
 }
 
-// reader follows one direction: it parses what comes, and sends the same again.
+// reader follows one direction. It parses the stream and encodes it again.
 type reader struct {
 	t      *testing.T
 	seen   map[rdmap.Opcode]int
 	sender mpa.Sender
-	again  []byte // what we should have sent
+	again  []byte // the stream as this implementation sends it
 	queues [rdmap.Queues]ddp.Queue
 	fpdus  int
 }
@@ -144,8 +144,8 @@ func (r *reader) ULPDU(b []byte) error {
 	return nil
 }
 
-// TestCaptures: what two siw say to each other parses to the last byte, every segment is the one
-// that its queue awaits, and we would have sent the same bytes; however the stream is cut.
+// TestCaptures checks captures of siw, however the stream is cut. All bytes parse, each segment is
+// the one that its queue expects, and encoding gives the same bytes.
 func TestCaptures(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.pcap.gz")
 	if err != nil || len(files) == 0 {
@@ -158,7 +158,7 @@ func TestCaptures(t *testing.T) {
 			for d, stream := range streams {
 				request, n, err := mpa.Parse(stream)
 				if errors.Is(err, mpa.ErrKey) || err == mpa.ErrShort || request.Reply {
-					continue // the tools' own, or the other direction
+					continue // the tools' own connection, or the other direction
 				}
 				if err != nil {
 					t.Fatal(err)
@@ -170,15 +170,15 @@ func TestCaptures(t *testing.T) {
 				}
 				again := make([]byte, n+m)
 				if k, err := request.Encode(again); k != n || err != nil || !bytes.Equal(again[:n], stream[:n]) {
-					t.Fatalf("request encodes to %x, %v; was %x", again[:n], err, stream[:n])
+					t.Fatalf("request encodes to %x, %v; want %x", again[:n], err, stream[:n])
 				}
 				if k, err := reply.Encode(again); k != m || err != nil || !bytes.Equal(again[:m], answer[:m]) {
-					t.Fatalf("reply encodes to %x, %v; was %x", again[:m], err, answer[:m])
+					t.Fatalf("reply encodes to %x, %v; want %x", again[:m], err, answer[:m])
 				}
 				t.Logf("%v request %+v reply %+v", d.transport, request, reply)
 				config := mpa.Config{CRC: request.CRC || reply.CRC}
 				if config.CRC || request.Markers || reply.Markers {
-					t.Error("CRCs or markers where none are known to be: adapt README.md")
+					t.Error("unexpected CRCs or markers: update testdata/README.md")
 				}
 				for _, half := range [][]byte{stream[n:], answer[m:]} {
 					for _, chunk := range []int{len(half), 1, 1448, -1} {
@@ -197,7 +197,7 @@ func TestCaptures(t *testing.T) {
 	t.Logf("seen: %v", all)
 }
 
-// withoutPads makes pads zero: siw leaves what was in its memory there, which we must not.
+// withoutPads sets pads to zero. siw sends stale memory there; this implementation must not.
 func withoutPads(stream []byte) []byte {
 	stream = bytes.Clone(stream)
 	for at := 0; at < len(stream); {
@@ -209,7 +209,7 @@ func withoutPads(stream []byte) []byte {
 	return stream
 }
 
-// follow reads one direction in pieces of chunk bytes, or random ones if negative.
+// follow reads one direction in pieces of chunk bytes, or of random sizes if chunk is negative.
 func follow(t *testing.T, stream []byte, config mpa.Config, chunk int, all map[rdmap.Opcode]int) {
 	t.Helper()
 	seen := make(map[rdmap.Opcode]int)
@@ -230,7 +230,7 @@ func follow(t *testing.T, stream []byte, config mpa.Config, chunk int, all map[r
 		t.Errorf("%d bytes after the last FPDU", receiver.Pending())
 	}
 	if !bytes.Equal(r.again, withoutPads(stream)) {
-		t.Error("the same again is not the same bytes")
+		t.Error("encoding gives other bytes")
 	}
 	for op, n := range seen {
 		all[op] += n

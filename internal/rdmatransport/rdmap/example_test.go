@@ -29,7 +29,8 @@ func ExampleReadRequestHeader() {
 		return
 	}
 	r, err := rdmap.ParseReadRequest(payload)
-	fmt.Printf("%v: %d bytes from STag %d, TO %#x, to STag %d, TO %#x, %v\n", op, r.Size, r.SourceSTag, r.SourceTO, r.SinkSTag, r.SinkTO, err)
+	fmt.Printf("%v: %d bytes from STag %d, TO %#x, to STag %d, TO %#x, %v\n",
+		op, r.Size, r.SourceSTag, r.SourceTO, r.SinkSTag, r.SinkTO, err)
 	// Output:
 	// RDMA Read Request: 4096 bytes from STag 2, TO 0x1000, to STag 1, TO 0x2000, <nil>
 }

@@ -23,7 +23,7 @@ func bin(t testing.TB, s string) []byte {
 	return b
 }
 
-// TestOpcodes: RFC 5040 figures 4 and 5, RFC 7306 figures 2 and 3.
+// TestOpcodes checks RFC 5040 figures 4 and 5, and RFC 7306 figures 2 and 3.
 func TestOpcodes(t *testing.T) {
 	for number, want := range []rdmap.Info{
 		{"RDMA Write", true, 0, true, 0, false, false},
@@ -63,7 +63,7 @@ func TestOpcodes(t *testing.T) {
 	}
 }
 
-// TestControl: every control byte.
+// TestControl checks every control byte.
 func TestControl(t *testing.T) {
 	for c := range 256 {
 		op, err := rdmap.ParseControl(byte(c))
@@ -139,7 +139,7 @@ func TestImmediate(t *testing.T) {
 	}
 }
 
-// TestLengths: a message longer or shorter than its header is none.
+// TestLengths checks that a message longer or shorter than its header is rejected.
 func TestLengths(t *testing.T) {
 	for n := range 100 {
 		b := make([]byte, n)
@@ -154,13 +154,13 @@ func TestLengths(t *testing.T) {
 			{4, func() error { _, err := rdmap.ParseTerminate(b); return err }},
 		} {
 			if err := test.parse(); (n == test.want) != (err == nil) || err != nil && err != rdmap.ErrLen {
-				t.Errorf("%d bytes where %d belong: %v", n, test.want, err)
+				t.Errorf("%d bytes, want %d: %v", n, test.want, err)
 			}
 		}
 	}
 }
 
-// TestFetchAdd: against the RFC's definition bit by bit (RFC 7306 §5.1.1).
+// TestFetchAdd compares FetchAdd with the RFC's definition, bit by bit (RFC 7306 §5.1.1).
 func TestFetchAdd(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 1))
 	for i := range 10000 {
@@ -200,8 +200,8 @@ func TestCmpSwap(t *testing.T) {
 	}
 }
 
-// TestCauses: the numbers of RFC 5040 figure 9, RFC 5041 §7.2, RFC 5044 §8 and RFC 6581 §8, each
-// with a name of its own.
+// TestCauses checks the codes of RFC 5040 figure 9, RFC 5041 §7.2, RFC 5044 §8 and RFC 6581 §8, and
+// that each has a name of its own.
 func TestCauses(t *testing.T) {
 	seen := make(map[string]bool)
 	for _, test := range []struct {
@@ -254,7 +254,7 @@ func TestCauses(t *testing.T) {
 	}
 	for _, c := range []rdmap.Cause{{Layer: 3}, {Layer: 2, Type: 1}, {Layer: 0, Type: 3}, {Layer: 0, Type: 1, Code: 5}} {
 		if name := c.String(); !strings.Contains(name, "0x") {
-			t.Errorf("%+v, which no RFC has, is called %q", c, name)
+			t.Errorf("%+v, which no RFC defines, is called %q", c, name)
 		}
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/softrnic/softrnic/internal/rdmatransport/rdmap"
 )
 
-// segment is a DDP segment of op with n bytes behind the header.
+// segment returns a DDP segment of op with n bytes after the header.
 func segment(op rdmap.Opcode, n int) []byte {
 	if op.Info().Tagged {
 		h := ddp.Tagged{Last: true, RsvdULP: op.Control(), STag: 7, TO: 8}
@@ -26,7 +26,7 @@ func segment(op rdmap.Opcode, n int) []byte {
 	return b
 }
 
-// TestQuote: which headers go with which error (RFC 5040 figure 10).
+// TestQuote checks which headers are quoted for which error (RFC 5040 figure 10).
 func TestQuote(t *testing.T) {
 	cause := func(err error) rdmap.Cause {
 		c, ok := rdmap.CauseOf(err)
@@ -87,8 +87,9 @@ func TestQuote(t *testing.T) {
 	}
 }
 
-// TestSwapped: siw on a little-endian machine says that a SEND with invalidate named a wrong STag:
-// the bits the wrong way round, and a Read Request announced that is not there.
+// TestSwapped parses a Terminate of siw on a little-endian machine, for a SEND with invalidate that
+// named a wrong STag. Its bits are in the wrong order, and it announces a Read Request header that
+// is missing.
 func TestSwapped(t *testing.T) {
 	b := append(bin(t, "1000 0700 0012"), segment(rdmap.SendInvalidate, 0)...)
 	h, err := rdmap.ParseTerminate(b)
@@ -103,7 +104,7 @@ func TestSwapped(t *testing.T) {
 	}
 }
 
-// TestCutTerminate: what a peer fails to quote does not hide the cause.
+// TestCutTerminate checks that the cause is parsed even if quoted headers are missing.
 func TestCutTerminate(t *testing.T) {
 	h := rdmap.AccessViolation.Quote(segment(rdmap.ReadRequest, 28))
 	b := make([]byte, h.Len())

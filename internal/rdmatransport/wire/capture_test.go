@@ -37,8 +37,7 @@ func captures(t testing.TB) []string {
 	return files
 }
 
-// TestCaptures: what rxe sends parses, has the ICRC that it should have, and is what we would have
-// sent.
+// TestCaptures checks that packets of rxe parse, have a valid ICRC, and encode to the same bytes.
 func TestCaptures(t *testing.T) {
 	seen := make(map[wire.Opcode]int)
 	for _, file := range captures(t) {
@@ -47,7 +46,7 @@ func TestCaptures(t *testing.T) {
 			if len(frames) == 0 {
 				t.Fatal("no RoCE frames")
 			}
-			var p wire.Packet // used again and again, as a receiver does
+			var p wire.Packet // reused, as by a receiver
 			for i, f := range frames {
 				if err := p.Parse(f.payload); err != nil {
 					t.Fatalf("frame %d: %v", i, err)
@@ -57,10 +56,10 @@ func TestCaptures(t *testing.T) {
 					t.Errorf("frame %d (%v): wrong ICRC", i, p.Opcode)
 				}
 				if p.Size() != len(f.payload) {
-					t.Fatalf("frame %d (%v): Size %d, is %d", i, p.Opcode, p.Size(), len(f.payload))
+					t.Fatalf("frame %d (%v): Size is %d, want %d", i, p.Opcode, p.Size(), len(f.payload))
 				}
 				if got := encode(&p, f.header); !bytes.Equal(got, f.payload) {
-					t.Errorf("frame %d (%v): encoded again\n%x\nwas\n%x", i, p.Opcode, got, f.payload)
+					t.Errorf("frame %d (%v): encoded again\n%x\nwant\n%x", i, p.Opcode, got, f.payload)
 				}
 			}
 		})
@@ -78,7 +77,7 @@ func TestCaptures(t *testing.T) {
 	}
 }
 
-// encode fills the packet's bytes with something else first: every one must be written.
+// encode fills the buffer with other bytes first, because every byte must be written.
 func encode(p *wire.Packet, header []byte) []byte {
 	b := bytes.Repeat([]byte{0xa5}, p.Size())
 	p.Encode(header, b)

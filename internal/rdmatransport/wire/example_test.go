@@ -7,7 +7,7 @@ import (
 	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
 )
 
-// udp4 is an IPv4 and a UDP header for n bytes of RoCEv2.
+// udp4 returns an IPv4 and a UDP header for n bytes of RoCEv2.
 func udp4(n int) []byte {
 	h := []byte{
 		0x45, 0, 0, 0, 0, 1, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, // IPv4, DF
@@ -18,7 +18,7 @@ func udp4(n int) []byte {
 	return h
 }
 
-// A WRITE of five bytes in one packet, as it stands behind the UDP header.
+// A WRITE of five bytes in one packet, from the BTH on.
 func ExamplePacket_Encode() {
 	p := wire.Packet{
 		BTH:     wire.BTH{Opcode: wire.RCWriteOnly, PKey: wire.DefaultPKey, DestQP: 0x12, PSN: 7, AckReq: true, Pad: wire.PadLen(5)},
@@ -36,8 +36,7 @@ func ExamplePacket_Encode() {
 	// payload "hello", 3 bytes of pad, ICRC 0f bc 09 78
 }
 
-// What a program that reads packets does with each: the checksum first, then the headers that the
-// opcode has.
+// A program that reads packets checks the ICRC first, and then looks at the headers of the opcode.
 func ExamplePacket_Parse() {
 	ack := wire.Packet{
 		BTH:  wire.BTH{Opcode: wire.RCAck, PKey: wire.DefaultPKey, DestQP: 0x34, PSN: 7},

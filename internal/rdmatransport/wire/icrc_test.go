@@ -9,8 +9,8 @@ import (
 	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
 )
 
-// bitwise is the ICRC straight from its definition, one bit at a time: masked lists the bytes, and
-// which of their bits, that count as ones.
+// bitwise computes the ICRC from its definition, bit by bit. masked lists the bytes that have bits
+// which count as ones, and these bits.
 func bitwise(header, b []byte) uint32 {
 	masked := map[int]byte{len(header) + 4: 0xff}
 	if len(header) != wire.GRHLen { // the UDP checksum
@@ -40,11 +40,11 @@ func bitwise(header, b []byte) uint32 {
 	return ^crc
 }
 
-// headerLens are those of IPv4 and UDP, of IPv6 and UDP, and of a GRH.
+// headerLens are the lengths of IPv4 and UDP, of IPv6 and UDP, and of a GRH.
 var headerLens = []int{28, 48, wire.GRHLen}
 
-// datagram makes a header of h bytes with something in every field, and a SEND Only of n payload
-// bytes.
+// datagram returns a header of h bytes with every field set, and a SEND Only with n bytes of
+// payload.
 func datagram(h, n int) (header, payload []byte) {
 	header = make([]byte, h)
 	for i := range header {
@@ -78,7 +78,7 @@ func TestICRCOfEveryLength(t *testing.T) {
 	}
 }
 
-// TestICRCCovers flips every bit of a packet: those that routers may change must not matter, all
+// TestICRCCovers flips every bit of a packet. Bits that routers may change must not matter, and all
 // others must.
 func TestICRCCovers(t *testing.T) {
 	free := map[int]map[int]byte{
@@ -116,8 +116,8 @@ func TestCheckICRCOfNonsense(t *testing.T) {
 	}
 }
 
-// TestRunICRC: packets behind one header have the ICRCs of packets alone, whatever else follows
-// what.
+// TestRunICRC checks that packets with a common header have the same ICRCs as single packets, in
+// any order of opcodes and QPs.
 func TestRunICRC(t *testing.T) {
 	for _, h := range headerLens {
 		r := rand.New(rand.NewPCG(1, uint64(h)))
@@ -143,20 +143,20 @@ func TestRunICRC(t *testing.T) {
 			pkt := append(bytes.Clone(b[:n]), 0, 0, 0, 0)
 			wire.PutSum(pkt, want)
 			if !run.Check(header, pkt) {
-				t.Fatalf("header of %d, packet %d: Check refuses it", h, i)
+				t.Fatalf("header of %d, packet %d: Check rejects it", h, i)
 			}
 			pkt[r.IntN(4)+8] ^= 1 << r.IntN(8)
 			if run.Check(header, pkt) {
-				t.Fatalf("header of %d, packet %d: Check takes another PSN", h, i)
+				t.Fatalf("header of %d, packet %d: Check accepts another PSN", h, i)
 			}
 			if run.Check(header, pkt[:r.IntN(wire.BTHLen+4)]) {
-				t.Fatalf("header of %d, packet %d: Check takes what is too short", h, i)
+				t.Fatalf("header of %d, packet %d: Check accepts a packet that is too short", h, i)
 			}
 		}
 	}
 }
 
-// putLengths has the header say that n bytes are behind it.
+// putLengths sets the header's length fields for n bytes of payload.
 func putLengths(header []byte, n int) {
 	switch len(header) {
 	case 28:

@@ -8,15 +8,15 @@ import (
 	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
 )
 
-// TestSolveIDOfCaptures: the identification is found of each IPv4 packet that Linux's rxe has sent,
-// whatever is guessed, and whatever the fields are that the ICRC does not cover.
+// TestSolveIDOfCaptures checks that SolveID finds the identification of each IPv4 packet in the
+// captures of rxe, for any guess and any values of the fields that the ICRC does not cover.
 func TestSolveIDOfCaptures(t *testing.T) {
 	solved := 0
 	for _, file := range captures(t) {
 		for _, f := range captured(t, file) {
 			if len(f.header) != 28 {
 				if _, ok := wire.SolveID(f.header, f.payload); ok {
-					t.Errorf("%s: an IPv6 header has no identification, and one was found", file)
+					t.Errorf("%s: found an identification in an IPv6 header", file)
 				}
 				continue
 			}
@@ -26,7 +26,7 @@ func TestSolveIDOfCaptures(t *testing.T) {
 				binary.BigEndian.PutUint16(h[4:], guess)
 				h[1], h[8], h[10], h[11], h[26], h[27] = 7, 9, 1, 2, 3, 4
 				if id, ok := wire.SolveID(h, f.payload); !ok || id != want {
-					t.Fatalf("%s: with %#x guessed: %#x, %t, want %#x", file, guess, id, ok, want)
+					t.Fatalf("%s: guess %#x: %#x, %t, want %#x", file, guess, id, ok, want)
 				}
 			}
 			solved++
@@ -38,7 +38,7 @@ func TestSolveIDOfCaptures(t *testing.T) {
 	t.Logf("%d packets", solved)
 }
 
-// ipv4Header is the header of a datagram of n bytes.
+// ipv4Header returns the header of a datagram of n bytes.
 func ipv4Header(n int, id uint16) []byte {
 	h := make([]byte, 28)
 	h[0], h[6], h[9] = 0x45, 0x40, 17
@@ -51,7 +51,8 @@ func ipv4Header(n int, id uint16) []byte {
 	return h
 }
 
-// TestSolveIDOfEachLength: from the shortest packet to the longest that IPv4 carries.
+// TestSolveIDOfEachLength checks all lengths, from the shortest packet to the longest that IPv4
+// carries.
 func TestSolveIDOfEachLength(t *testing.T) {
 	lengths := []int{16, 17, 18, 19, 20, 243, 244, 245, 499, 500, 501, 1040, 4112, 9000, 65503, 65506, 65507}
 	for _, n := range lengths {
@@ -65,12 +66,12 @@ func TestSolveIDOfEachLength(t *testing.T) {
 	}
 	for _, n := range []int{0, 3, 4, 15, 65508, 1 << 17} {
 		if id, ok := wire.SolveID(ipv4Header(n, 0), make([]byte, n)); ok {
-			t.Errorf("of %d bytes, which is no packet: ID %#x", n, id)
+			t.Errorf("%d bytes, too few for a packet: ID %#x", n, id)
 		}
 	}
 }
 
-// TestSolveIDOfDamage: a packet with one flipped bit is right under no identification.
+// TestSolveIDOfDamage checks that a packet with one flipped bit is valid under no identification.
 func TestSolveIDOfDamage(t *testing.T) {
 	const n = 80
 	pkt := make([]byte, n)
@@ -78,7 +79,7 @@ func TestSolveIDOfDamage(t *testing.T) {
 	damaged := 0
 	for bit := 0; bit < 8*n; bit++ {
 		if bit/8 == 4 {
-			continue // what the ICRC does not cover
+			continue // not covered by the ICRC
 		}
 		pkt[bit/8] ^= 1 << (bit % 8)
 		if _, ok := wire.SolveID(ipv4Header(n, 0), pkt); ok {
@@ -87,11 +88,12 @@ func TestSolveIDOfDamage(t *testing.T) {
 		pkt[bit/8] ^= 1 << (bit % 8)
 	}
 	if damaged > 0 {
-		t.Errorf("%d packets with a flipped bit have an identification under which they are right", damaged)
+		t.Errorf("%d packets with a flipped bit are valid under some identification", damaged)
 	}
 }
 
-// FuzzSolveID: whatever is found makes the ICRC right; and where it is right, it is found.
+// FuzzSolveID checks that an identification that SolveID finds makes the ICRC valid, and that
+// SolveID finds it where there is one.
 func FuzzSolveID(f *testing.F) {
 	f.Add(uint16(0), uint16(0x1234), []byte("twelve bytes, and some"), uint32(0))
 	f.Add(uint16(7), uint16(7), make([]byte, 12), uint32(1))
@@ -112,7 +114,7 @@ func FuzzSolveID(f *testing.F) {
 		binary.BigEndian.PutUint16(h[4:], got)
 		switch {
 		case ok && !wire.CheckICRC(h, pkt):
-			t.Fatalf("under ID %#x, which was found, the ICRC is wrong", got)
+			t.Fatalf("the ICRC is wrong under ID %#x, which SolveID found", got)
 		case len(body) >= wire.BTHLen && damage == 0 && (!ok || got != id):
 			t.Fatalf("found %#x, %t, want %#x", got, ok, id)
 		}

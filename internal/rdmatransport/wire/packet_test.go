@@ -15,7 +15,7 @@ import (
 
 var header4 = append([]byte{0x45, 0, 0, 0, 0, 1, 0x40, 0, 64, 17}, make([]byte, 18)...)
 
-// full has a value in every field.
+// full returns a packet with a value in every field.
 func full(o wire.Opcode, payload int) *wire.Packet {
 	p := &wire.Packet{
 		BTH: wire.BTH{
@@ -40,7 +40,8 @@ func full(o wire.Opcode, payload int) *wire.Packet {
 	return p
 }
 
-// TestOpcodes: the headers of each opcode, in their order, byte by byte (IBTA Vol 1 table 38).
+// TestOpcodes checks the headers of each opcode and their order, byte by byte (IBTA Vol 1 table
+// 38).
 func TestOpcodes(t *testing.T) {
 	const (
 		deth    = "b1b2b3b4b5b6b7b8"
@@ -62,7 +63,7 @@ func TestOpcodes(t *testing.T) {
 		0x26: reth, 0x27: nothing, 0x28: nothing, 0x29: imm, 0x2a: reth, 0x2b: reth + imm,
 		0x64: deth, 0x65: deth + imm, 0x81: nothing,
 	}
-	for o, x := range want { // XRC's are RC's, and requests have an XRCETH first
+	for o, x := range want { // XRC's are those of RC, and requests have an XRCETH first
 		if o < 0x1e {
 			if o < 0x0d || o > 0x12 {
 				x = "e1e2e3e4" + x
@@ -103,7 +104,7 @@ func TestOpcodes(t *testing.T) {
 	}
 }
 
-// TestInfo: what an opcode's name says and what its properties say are the same.
+// TestInfo checks that an opcode's properties agree with its name.
 func TestInfo(t *testing.T) {
 	for i := range 256 {
 		o := wire.Opcode(i)
@@ -116,7 +117,8 @@ func TestInfo(t *testing.T) {
 			has("FLUSH") || has("ATOMIC WRITE")
 		response := has("Response") || has("Acknowledge")
 		got := []bool{
-			info.Send(), info.Write() || info.AtomicWrite(), info.Read(), info.Atomic() || info.AtomicWrite(), info.Flush(), info.First(), info.Last(), info.Only(),
+			info.Send(), info.Write() || info.AtomicWrite(), info.Read(), info.Atomic() || info.AtomicWrite(), info.Flush(),
+			info.First(), info.Last(), info.Only(),
 			info.Request(), info.Response(), info.HasImmDt(), info.HasIETH(),
 		}
 		want := []bool{
@@ -198,8 +200,8 @@ func TestPSN(t *testing.T) {
 	}
 }
 
-// TestCredits: 0 and 1, then alternately the power of two and one and a half of it, up to 32,768;
-// 31 is none.
+// TestCredits checks that codes 0 and 1 stand for themselves. The rest alternate between a power of
+// two and 1.5 times that power, up to 32,768. Code 31 is invalid.
 func TestCredits(t *testing.T) {
 	want := []uint32{0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096,
 		6144, 8192, 12288, 16384, 24576, 32768}
@@ -212,8 +214,8 @@ func TestCredits(t *testing.T) {
 	}
 }
 
-// TestRNRTimer: the table is 10 µs, then alternately the power of two and one and a half of it; 0
-// is the longest.
+// TestRNRTimer checks that the table is 10 µs and then alternates between a power of two and 1.5
+// times that power. Code 0 is the longest.
 func TestRNRTimer(t *testing.T) {
 	for code, want := range map[uint8]time.Duration{
 		0: 655360 * time.Microsecond, 1: 10 * time.Microsecond, 2: 20 * time.Microsecond, 3: 30 * time.Microsecond,
@@ -231,8 +233,8 @@ func TestRNRTimer(t *testing.T) {
 	}
 }
 
-// FuzzParse: nothing panics, and what parses encodes to the same bytes, but for the pad and the
-// ICRC, which are ours.
+// FuzzParse checks that nothing panics, and that a parsed packet encodes to the same bytes except
+// for the pad and the ICRC.
 func FuzzParse(f *testing.F) {
 	for o := range 256 {
 		f.Add(encode(full(wire.Opcode(o), 7), header4))
@@ -303,8 +305,8 @@ func BenchmarkCheckICRC(b *testing.B) {
 	}
 }
 
-// BenchmarkHeaderICRC is a BTH and what the headers add to the ICRC, of a packet alone and of one
-// that follows others of its kind.
+// BenchmarkHeaderICRC measures a BTH and the headers' part of the ICRC, for a single packet and for
+// one that follows others of its kind.
 func BenchmarkHeaderICRC(b *testing.B) {
 	for _, ip := range []int{20, 40} {
 		header, data := datagram(ip+8, 0)
@@ -327,8 +329,9 @@ func BenchmarkHeaderICRC(b *testing.B) {
 	}
 }
 
-// TestParseInPlace: in memory that changes, a packet is what it was when its headers were copied;
-// it says the same as Parse, its data stays where it is, and any other payload is a copy.
+// TestParseInPlace checks a packet in memory that changes later. The packet keeps the values of the
+// headers when they were copied, which equal those of Parse. Its data stays in place, and any other
+// payload is copied.
 func TestParseInPlace(t *testing.T) {
 	var scratch wire.Scratch
 	for i := range 256 {
@@ -352,7 +355,7 @@ func TestParseInPlace(t *testing.T) {
 			errWant, err := want.Parse(b), q.ParseInPlace(b, &scratch)
 			if len(b) > len(scratch) && !data {
 				if err == nil {
-					t.Errorf("%v with %d bytes of payload was taken", o, payload)
+					t.Errorf("%v with %d bytes of payload was accepted", o, payload)
 				}
 				continue
 			}
@@ -387,7 +390,8 @@ func TestParseInPlace(t *testing.T) {
 	}
 }
 
-// TestSequence: what follows a packet is the same with the next PSN, of 24 bits, and nothing else.
+// TestSequence checks that only a packet that is the same except for the next PSN, of 24 bits,
+// follows a packet.
 func TestSequence(t *testing.T) {
 	first := wire.BTH{Opcode: wire.RCWriteMiddle, PKey: wire.DefaultPKey, DestQP: 0x123456, PSN: 0xfffffe, Reserved7: 0x55}
 	var b [wire.BTHLen]byte

@@ -11,8 +11,8 @@ import (
 	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
 )
 
-// TestSackPayload: only a marked acknowledgement may have one, of items that are as they have to
-// be.
+// TestSackPayload checks that only a marked acknowledgement may have a payload, and that the
+// payload's items must be valid.
 func TestSackPayload(t *testing.T) {
 	one, long := []uint16{0x4001, 0}, make([]uint16, wire.MaxSackLen/2)
 	for i := range long {
@@ -31,9 +31,10 @@ func TestSackPayload(t *testing.T) {
 		{wire.RCAck, 7, []uint16{0, 0}, nil},
 		{wire.RCAck, 7, []uint16{3, 0x4001, 0x8000, 0xffff}, nil},
 		{wire.RCAck, 7, []uint16{0x7fff, 0x3fff, 0x7fff, 0x7fff, 3, 0}, nil},
-		{wire.RCAck, 7, []uint16{0x7fff, 0x3fff, 0x7fff, 0x7fff, 4, 0}, wire.ErrPayload}, // of more than 65,535
+		// More than 65,535 packets.
+		{wire.RCAck, 7, []uint16{0x7fff, 0x3fff, 0x7fff, 0x7fff, 4, 0}, wire.ErrPayload},
 		{wire.RCAck, 7, []uint16{0x4000, 0}, wire.ErrPayload},
-		{wire.RCAck, 7, []uint16{0, 0x4001}, wire.ErrPayload}, // behind the end
+		{wire.RCAck, 7, []uint16{0, 0x4001}, wire.ErrPayload}, // nothing may follow the end
 		{wire.RCAck, 7, append(long, 1, 1), wire.ErrPayload},
 		{wire.Opcode(wire.UC)<<5 | wire.RCAck, 7, one, wire.ErrOpcode},
 		{wire.RCAck, 0, one, wire.ErrPayload},
@@ -56,7 +57,7 @@ func items(all ...uint16) (b []byte) {
 	return b
 }
 
-// TestSack: what is on the wire, and what it tells.
+// TestSack checks the encoding of selective acknowledgements.
 func TestSack(t *testing.T) {
 	run := func(from, n uint32) (all []uint32) {
 		for i := range n {
@@ -71,8 +72,8 @@ func TestSack(t *testing.T) {
 	}{
 		{"the next", run(1, 1), []uint16{0x4001, 0}},
 		{"a run", run(1, 1000), []uint16{0x4000 | 1000, 0}},
-		{"behind a gap", run(101, 7), []uint16{100, 0x4007, 0, 0}},
-		{"one gap in much", slices.Concat(run(1, 100), run(102, 100)), []uint16{0x4064, 0xfffe, 0x4000 | 86, 0}},
+		{"after a gap", run(101, 7), []uint16{100, 0x4007, 0, 0}},
+		{"one gap in a long run", slices.Concat(run(1, 100), run(102, 100)), []uint16{0x4064, 0xfffe, 0x4000 | 86, 0}},
 		{"one by one", []uint32{1, 3, 4, 20}, []uint16{0x800d, 0x8010, 0, 0}},
 		{"across words", slices.Concat(run(1, 60), run(70, 100)), []uint16{0x4000 | 60, 0xfe00, 0x4000 | 94, 0}},
 		{"longer than an item", run(1, 16384), []uint16{0x7fff, 0x4001, 0, 0}},
@@ -83,16 +84,16 @@ func TestSack(t *testing.T) {
 			t.Errorf("%s: %x, want %x", c.name, []byte(s), items(c.want...))
 		}
 		if got := sacktest.Distances(s); !slices.Equal(got, c.distances) {
-			t.Errorf("%s: it tells of %d, want %d", c.name, len(got), len(c.distances))
+			t.Errorf("%s: it covers %d packets, want %d", c.name, len(got), len(c.distances))
 		}
 		if _, all := s.Covered(); !all {
-			t.Errorf("%s: it has no end", c.name)
+			t.Errorf("%s: it is not complete", c.name)
 		}
 	}
 }
 
-// FuzzSack: what is told of packets is what they are, of all if there is room; and what parses
-// tells of packets in order.
+// FuzzSack checks that an encoded acknowledgement matches the packets, and covers all of them if
+// there is room. It also checks that a parsed one lists packets in ascending order.
 func FuzzSack(f *testing.F) {
 	f.Add([]byte{1, 2, 3}, uint32(20), uint16(8))
 	f.Add(bytes.Repeat([]byte{0xff, 0xff, 0xfe}, 1000), uint32(20000), uint16(256))
@@ -104,54 +105,54 @@ func FuzzSack(f *testing.F) {
 		kept := append(bytes.Clone(b), make([]byte, 1<<12+16)...)
 		s := wire.AppendSack(nil, int(room), n, func(i uint32) uint64 {
 			if i >= n {
-				t.Fatalf("packet %d of %d is asked for", i, n)
+				t.Fatalf("packet %d of %d was requested", i, n)
 			}
 			w := binary.LittleEndian.Uint64(kept[i/8:])>>(i%8) | uint64(kept[i/8+8])<<(64-i%8)
 			return w
 		})
 		if len(s) > int(room) {
-			t.Fatalf("%d bytes in %d", len(s), room)
+			t.Fatalf("%d bytes, more than the limit of %d", len(s), room)
 		}
-		told := parsed(t, s)
+		seen := parsed(t, s)
 		length, all := s.Covered()
 		if !all && len(s) < int(room) {
 			t.Fatal("there is room for more")
 		}
 		for d := uint32(1); d <= n && (all || d <= length); d++ {
-			if want := kept[(d-1)/8]>>((d-1)%8)&1 != 0; told[d] != want {
-				t.Fatalf("packet %d: %v, want %v", d, told[d], want)
+			if want := kept[(d-1)/8]>>((d-1)%8)&1 != 0; seen[d] != want {
+				t.Fatalf("packet %d: %v, want %v", d, seen[d], want)
 			}
 		}
-		for d := range told {
+		for d := range seen {
 			if d > n {
-				t.Fatalf("it tells of packet %d of %d", d, n)
+				t.Fatalf("it covers packet %d of %d", d, n)
 			}
 		}
 	})
 }
 
-// parsed is what a selective acknowledgement tells of, if it parses.
+// parsed returns the packets in a selective acknowledgement. It returns nil if it does not parse.
 func parsed(t *testing.T, b []byte) map[uint32]bool {
 	p := wire.Packet{BTH: wire.BTH{Opcode: wire.RCAck, Reserved7: 7}, Payload: b}
 	if len(b)%4 != 0 || p.Parse(encode(&p, header4)) != nil {
 		return nil
 	}
-	told, last := map[uint32]bool{}, uint32(0)
+	seen, last := map[uint32]bool{}, uint32(0)
 	length, _ := wire.Sack(p.Payload).Covered()
 	for d, n := range wire.Sack(p.Payload).All {
 		if d <= last || n == 0 || d+n-1 > length || length > 1<<16-1 {
-			t.Fatalf("%x: %d packets from %d on, behind %d, and it tells of %d", b, n, d, last, length)
+			t.Fatalf("%x: %d packets from %d on, after %d, and the length is %d", b, n, d, last, length)
 		}
 		last = d + n - 1
 		for i := range n {
-			told[d+i] = true
+			seen[d+i] = true
 		}
 	}
-	return told
+	return seen
 }
 
-// TestMark: each connection has two values, never zero, and different ones mostly have different
-// ones.
+// TestMark checks that each connection has two values, which are never zero, and that different
+// connections mostly have different values.
 func TestMark(t *testing.T) {
 	const n = 1 << 14
 	count := map[uint8]int{}
@@ -163,7 +164,7 @@ func TestMark(t *testing.T) {
 		count[m.Newest()]++
 	}
 	if m := wire.MarkOf(0x10000, 0x20000, 0xabcdef); m != 118 {
-		t.Errorf("mark %d", m) // as PROTOCOL.md has it
+		t.Errorf("mark %d", m) // as in PROTOCOL.md
 	}
 	for v, k := range count {
 		if k > 3*n/127 {

@@ -20,11 +20,12 @@ import (
 // attack performs the actions of hostile processes. Its methods report whether the hub accepted
 // them.
 type attack struct {
-	t             *testing.T
-	r             *rand.Rand
-	dir           string
-	out, stranger *net.UDPConn // connected to the hub; out belongs to a hostile client, stranger to nobody
-	victim        *victimProcess
+	t   *testing.T
+	r   *rand.Rand
+	dir string
+	// Connected to the hub; out belongs to a hostile client, unknown to no client.
+	out, unknown *net.UDPConn
+	victim       *victimProcess
 }
 
 // nonsense sends an invalid hello to the hub, with descriptors.
@@ -93,7 +94,7 @@ func (x *attack) scribble() bool {
 	return true
 }
 
-// requests makes requests without end, also for the victim's services, and does not read the
+// requests makes requests continuously, also for the victim's services, and does not read the
 // answers.
 func (x *attack) requests() bool {
 	h := joinHostile(x.t, x.dir)
@@ -217,11 +218,11 @@ func (x *attack) claim() bool {
 		return false
 	}
 	to := byte(x.victim.slot)
-	for _, c := range []*net.UDPConn{x.out, x.stranger} {
+	for _, c := range []*net.UDPConn{x.out, x.unknown} {
 		_, _ = c.Write([]byte{to, claim, to})
 	}
-	_, _ = x.stranger.Write([]byte{to, plain})
-	_, _ = x.stranger.Write(datagram(nil, to, x.r.Uint64N(1000)))
+	_, _ = x.unknown.Write([]byte{to, plain})
+	_, _ = x.unknown.Write(datagram(nil, to, x.r.Uint64N(1000)))
 	_, _ = x.out.Write([]byte{to, plain}) // a valid datagram
 	return true
 }

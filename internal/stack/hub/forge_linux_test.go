@@ -19,8 +19,8 @@ import (
 )
 
 // TestHostileNeighbour checks that records in a client's ring are attributed to that client,
-// whatever they say. A client that writes garbage into its ring, or sends garbage, does not harm
-// other rings: each datagram of a well-behaved client arrives once, unmodified and in order.
+// whatever they contain. A client that writes or sends garbage does not disturb other rings: each
+// datagram of a well-behaved client arrives once, unmodified and in order.
 func TestHostileNeighbour(t *testing.T) {
 	var work sync.WaitGroup
 	dir, end := hubHere(t, &work)

@@ -58,7 +58,7 @@ func TestHostile(t *testing.T) {
 	x := &attack{t: t, r: rand.New(rand.NewPCG(13, 5)), dir: dir, victim: startVictim(t, dir)}
 	var err error
 	at := net.UDPAddr{IP: net.ParseIP(hostileAddr), Port: stack.RoCEPort}
-	for _, c := range []**net.UDPConn{&x.out, &x.stranger} {
+	for _, c := range []**net.UDPConn{&x.out, &x.unknown} {
 		if *c, err = net.DialUDP("udp", &net.UDPAddr{IP: at.IP}, &at); err != nil {
 			t.Fatal(err)
 		}

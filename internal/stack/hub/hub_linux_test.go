@@ -340,12 +340,12 @@ func TestForged(t *testing.T) {
 	if g := b.next(); g.SrcQPNs != (stack.Range{}) {
 		t.Errorf("a MAD, which the hub has checked, is from %v", g.SrcQPNs)
 	}
-	stranger, err := net.DialUDP("udp", &net.UDPAddr{IP: net.ParseIP(addr)}, &net.UDPAddr{IP: net.ParseIP(addr), Port: stack.RoCEPort})
+	unknown, err := net.DialUDP("udp", &net.UDPAddr{IP: net.ParseIP(addr)}, &net.UDPAddr{IP: net.ParseIP(addr), Port: stack.RoCEPort})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer stranger.Close()
-	if _, err := stranger.Write(message(stack.TargetQPN, b.qpn(), 64, 0)); err != nil {
+	defer unknown.Close()
+	if _, err := unknown.Write(message(stack.TargetQPN, b.qpn(), 64, 0)); err != nil {
 		t.Fatal(err)
 	}
 	b.nothing()
@@ -361,7 +361,7 @@ func TestForged(t *testing.T) {
 	ran := make(chan bool)
 	go func() { c.Run(); close(ran) }()
 	defer func() { c.Close(); <-ran }()
-	raw, err := stranger.SyscallConn()
+	raw, err := unknown.SyscallConn()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -502,8 +502,8 @@ func TestIdle(t *testing.T) {
 	}
 }
 
-// TestRemovedDirectory: the end of a hub whose directory was removed does not change what another hub
-// has in the directory of that name.
+// TestRemovedDirectory checks that a hub whose directory was removed changes nothing in a new
+// directory of the same name when it ends.
 func TestRemovedDirectory(t *testing.T) {
 	dir := directory(t)
 	serve := func() (end func()) {
@@ -533,7 +533,7 @@ func TestRemovedDirectory(t *testing.T) {
 	endSecond := serve()
 	endFirst()
 	if !hub.Running(dir) {
-		t.Error("the end of a hub whose directory was removed has removed the socket of the next")
+		t.Error("a hub whose directory was removed has removed the socket of the next hub")
 	}
 	endSecond()
 	if _, err := os.Stat(filepath.Join(dir, "socket")); !errors.Is(err, fs.ErrNotExist) {

@@ -73,8 +73,9 @@ func (c *Client) answer() {
 	c.mu.Unlock()
 }
 
-// TestEndsWithoutAnswer checks that requests that end something, and those for rings, fail if the
-// hub does not answer, also during another request, and that the hub gets the former later.
+// TestEndsWithoutAnswer checks requests that end something, and requests for rings. They fail if
+// the hub does not answer, also while another request waits. The hub gets requests of the first
+// kind later.
 func TestEndsWithoutAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newSilentHub(t)
@@ -109,8 +110,8 @@ func TestEndsWithoutAnswer(t *testing.T) {
 	})
 }
 
-// TestFullSocket checks that with a stopped hub and a full socket, requests that end something fail
-// as without an answer, and reach the hub when it reads again. Other requests wait.
+// TestFullSocket stops the hub and fills its socket. Requests that end something fail as without an
+// answer, and reach the hub when it reads again. Other requests wait.
 func TestFullSocket(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newSilentHub(t)
@@ -149,7 +150,7 @@ func TestFullSocket(t *testing.T) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if len(c.owed) != 2 || c.owed[0].kind != endServe {
-			t.Errorf("requests are still owed: %v", c.owed)
+			t.Errorf("requests are still pending: %v", c.owed)
 		}
 		close(c.ended)
 	})

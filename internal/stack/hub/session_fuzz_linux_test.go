@@ -76,8 +76,8 @@ func FuzzSession(f *testing.F) {
 				break
 			}
 		}
-		// They may have what the other client requests, which is then refused, until they
-		// leave.
+		// They may have resources that the other client requests. That request is refused until
+		// they leave.
 		mine := stack.Service{Addr: own, ID: 0xffff, Mask: 0xffff}
 		err := victim.Serve(mine)
 		if err != nil && !errors.Is(err, unix.EADDRINUSE) {

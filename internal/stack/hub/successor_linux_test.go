@@ -28,10 +28,9 @@ func (r refuser) SendDue(int64, stack.SendFunc) (again int64) {
 func (r refuser) Leased(stack.Numbers)                           { r.leased.Add(1) }
 func (r refuser) Refuse([]byte, *stack.Datagram, stack.SendFunc) { r.refused.Add(1) }
 
-// TestSuccessorIsPatient checks that a hub that succeeds another refuses nothing before all clients
-// of its predecessor have connected or are declared dead, which does not happen to living
-// processes.
-func TestSuccessorIsPatient(t *testing.T) {
+// TestSuccessorWaits checks that a hub refuses nothing before all clients of its predecessor have
+// connected or are declared dead. Living processes are not declared dead.
+func TestSuccessorWaits(t *testing.T) {
 	const addr = "127.31.0.9"
 	t.Cleanup(hub.SetSettleTime(time.Nanosecond))
 	dir, s := directory(t), &starter{t: t}
@@ -90,7 +89,7 @@ func TestSuccessorIsPatient(t *testing.T) {
 	if err := late.Process.Signal(unix.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the one that was stopped is back", func() bool { return e.echo(addr, late, 100, 100*time.Millisecond) })
+	await(t, "the stopped client is back", func() bool { return e.echo(addr, late, 100, 100*time.Millisecond) })
 	await(t, "unserved requests are refused", func() bool {
 		e.send(addr, addr, ask)
 		return classifier.refused.Load() > 0

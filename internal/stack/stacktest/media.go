@@ -23,7 +23,7 @@ import (
 )
 
 // InSystem reports whether this is the system run or the long run, which tests/internal/gate
-// describes. Tests then do everything that they can: all media, many seeds.
+// describes. Tests then cover everything: all media, many seeds.
 func InSystem() bool { return os.Getenv("SOFTRNIC_SYSTEM") != "" || os.Getenv("SOFTRNIC_LONG") != "" }
 
 // Size returns the size of a test: by default, in the system run, and in the long run.
@@ -73,7 +73,7 @@ var Direct = Medium{"direct", false, onLinks(func(*testing.T) [2]link.Link {
 	return [2]link.Link{lan.Port(), lan.Port()}
 })}
 
-// Media are all media that this system and this user have. A test of time, of packets or of a
+// Media are all media that this system and this user have. A test of timing, of packets or of a
 // single link or stack creates its own network.
 var Media = slices.Concat([]Medium{
 	Direct,

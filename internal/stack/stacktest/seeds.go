@@ -8,12 +8,12 @@ import (
 )
 
 var (
-	seedFlag  = flag.Uint64("seed", 0, "run this seed alone, of a test that draws from seeds")
-	seedsFlag = flag.Int("seeds", 0, "run so many seeds, of a test that draws from seeds; 0: as many as the test says")
+	seedFlag  = flag.Uint64("seed", 0, "run only this seed, in tests that use seeds")
+	seedsFlag = flag.Int("seeds", 0, "number of seeds to run, in tests that use seeds; 0: the test's own number")
 )
 
-// Seeds runs f in virtual time with n seeds, which begin with 1, beside each other, or as the flags
-// say. It returns how many there were. A seed fixes what f draws from it, and not how goroutines
+// Seeds runs f in virtual time with the seeds 1 to n, in parallel, or as the flags require. It
+// returns their number. A seed determines the random values that f draws, but not how goroutines
 // interleave.
 func Seeds(t *testing.T, n int, f func(t *testing.T, seed uint64)) int {
 	t.Helper()
@@ -30,7 +30,7 @@ func Seeds(t *testing.T, n int, f func(t *testing.T, seed uint64)) int {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) { f(t, first+i) })
 				if t.Failed() {
-					t.Logf("again: go test -run '^%s$' -seed %d", test, first+i)
+					t.Logf("repeat with: go test -run '^%s$' -seed %d", test, first+i)
 				}
 			})
 		}

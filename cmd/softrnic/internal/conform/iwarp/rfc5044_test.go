@@ -95,7 +95,7 @@ var rfc5044 = []requirement{
 	{"7.1.1", 1, "private data of another length, or beyond 512 bytes, close the connection, with an error",
 		by("mpa.TestBadFrames", "iwarp.TestMalformedRequest", "iwarp.TestMalformedReply"),
 		seen("MPA-REQUEST-PRIVATE-LONG", "INIT-REPLY-PRIVATE-LONG")},
-	{"7.1.1", 1, "private data have at most 512 bytes", by("mpa.TestFramesNotMade"), seen("MPA-REPLY-PRIVATE-MOST")},
+	{"7.1.1", 1, "private data have at most 512 bytes", by("mpa.TestInvalidFramesAreNotEncoded"), seen("MPA-REPLY-PRIVATE-MOST")},
 
 	{"7.1.2", 1, "an initiator sends a valid request", by("iwarp.TestSetup"), seen("INIT-KEY", "INIT-WAITS")},
 	{"7.1.2", 1, "a responder waits for a valid request", by("iwarp.TestMalformedRequest", "iwarp.TestSetupTimeout"),

@@ -8,7 +8,7 @@ var rfc6581 = []requirement{
 	{"6", 1, "reserved bits are sent as zero", by("mpa.TestFrames", "iwarp.TestReservedBits"),
 		seen("MPA-REPLY-RESERVED", "MPA-REPLY-RESERVED-SET", "INIT-RESERVED")},
 	{"6", 1, "and not checked", by("mpa.TestFrames", "iwarp.TestReservedBits"), seen("MPA-REQUEST-RESERVED", "INIT-REPLY-RESERVED")},
-	{"6", 1, "the revision is 2 where the frame is enhanced", by("mpa.TestFrames", "mpa.TestFramesNotMade"),
+	{"6", 1, "the revision is 2 where the frame is enhanced", by("mpa.TestFrames", "mpa.TestInvalidFramesAreNotEncoded"),
 		seen("INIT-REVISION", "ENH-REVISION")},
 	{"6", 1, "revision 1 is accepted still", by("iwarp.TestRevision1"), seen("MPA-REPLY-REVISION1")},
 	{"6", 1, "with S set, private data begin with enhanced data", by("mpa.TestFrames", "mpa.TestBadFrames"),
