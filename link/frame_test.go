@@ -21,7 +21,7 @@ func TestValidate(t *testing.T) {
 		ok   bool
 	}{
 		{"MTU", link.Frame{Data: make([]byte, 1514)}, link.Offloads{}, true},
-		{"tag beside the MTU", link.Frame{Data: append(tag, make([]byte, 1502)...)}, link.Offloads{}, true},
+		{"tag in addition to the MTU", link.Frame{Data: append(tag, make([]byte, 1502)...)}, link.Offloads{}, true},
 		{"tag over MTU", link.Frame{Data: append(tag, make([]byte, 1503)...)}, link.Offloads{}, false},
 		{"tagged superframe of 64 KiB", with(super(65535-28, 1472), func(f *link.Frame) {
 			f.SetTagged(f.AppendTagged(nil, len(f.Data), 5))
@@ -43,7 +43,7 @@ func TestValidate(t *testing.T) {
 		{"64 KiB", super(65535-28, 1000), all, true},
 		{"over 64 KiB", super(65536-28, 1000), all, false},
 		{"segments over MTU", super(4000, 1473), all, false},
-		{"segments of nothing", super(4000, 0), all, false},
+		{"segments of 0 bytes", super(4000, 0), all, false},
 		{"header beyond data", with(super(4000, 1000), func(f *link.Frame) { f.HeaderLen = 5000 }), all, false},
 		{"no checksum", with(super(4000, 1000), func(f *link.Frame) { f.NeedsChecksum = false }), all, false},
 		{"partial checksum", with(super(100, 0), func(f *link.Frame) { f.Segmentation = 0 }), all, true},

@@ -62,7 +62,8 @@ func FuzzPackets(f *testing.F) {
 			return
 		}
 		if payload != len(data)-int(h) || n != (payload+int(size)-1)/int(size) {
-			t.Errorf("%d packets with %d bytes of payload from %d behind %d in segments of %d", n, payload, len(data), h, size)
+			t.Errorf("%d packets with %d bytes of payload, from %d bytes with %d of headers in segments of %d",
+				n, payload, len(data), h, size)
 		}
 	})
 }

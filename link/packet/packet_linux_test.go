@@ -74,7 +74,7 @@ func TestSuperframeCrossesVethUncut(t *testing.T) {
 	}
 	got := <-rb
 	if got.Segmentation != link.UDP || got.SegmentSize != 4112 || got.HeaderLen != 42 || !bytes.Equal(got.Data[42:], f.Data[42:]) {
-		t.Errorf("received %d bytes, segmentation %d of %d behind %d", len(got.Data), got.Segmentation, got.SegmentSize, got.HeaderLen)
+		t.Errorf("received %d bytes, segmentation %d of %d after %d", len(got.Data), got.Segmentation, got.SegmentSize, got.HeaderLen)
 	}
 }
 

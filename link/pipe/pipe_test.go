@@ -203,7 +203,7 @@ func TestClose(t *testing.T) {
 		close(gate)
 		<-closed
 		b.Close()
-		write(t, a, frame(b.MAC(), a.MAC(), "to a port that is gone"))
+		write(t, a, frame(b.MAC(), a.MAC(), "to a closed port"))
 		a.Close() // never attached
 		if _, err := a.Write([]link.Frame{frame(b.MAC(), a.MAC(), "x")}); !errors.Is(err, net.ErrClosed) {
 			t.Errorf("Write after Close = %v, want net.ErrClosed", err)

@@ -9,7 +9,7 @@ import (
 	"github.com/softrnic/softrnic/internal/link/ring"
 )
 
-// shown returns what C code reads in the memory of Arrivals: whether the state is known, and
+// shown returns what C code reads from the memory of Arrivals: whether the state is known, and
 // whether frames have arrived.
 func shown(b []byte) (known, arrived bool) {
 	word := func(at int) uint32 { return (*atomic.Uint32)(unsafe.Pointer(&b[at])).Load() }
@@ -22,8 +22,8 @@ func shown(b []byte) (known, arrived bool) {
 	return pages != 0, arrived
 }
 
-// TestArrivals checks that a frame shows from its Write to its reception, and that peers that have
-// left show nothing.
+// TestArrivals checks that a frame is shown as arrived from its Write to its reception, and that
+// peers that have left show nothing.
 func TestArrivals(t *testing.T) {
 	dir := directory(t)
 	a := join(t, dir)
@@ -43,7 +43,7 @@ func TestArrivals(t *testing.T) {
 	expectShown("a peer", true, false)
 	f := linktest.Plain(a.MAC(), b.MAC(), 100, "a frame")
 	send(t, b, f)
-	if known, arrived := shown(memory); !known || !arrived { // nobody receives yet
+	if known, arrived := shown(memory); !known || !arrived { // nothing has received it yet
 		t.Errorf("after Write: known %v, arrived %v", known, arrived)
 	}
 	got := linktest.Receive(a)

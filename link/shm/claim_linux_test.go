@@ -157,7 +157,7 @@ func TestRefusalIsLogged(t *testing.T) {
 	log := new(logBuffer)
 	join(t, dir, Logger(slog.New(slog.NewTextHandler(log, nil))))
 	for range 5 {
-		c := stranger(t, dir, []byte("nonsense"))
+		c := dialRaw(t, dir, []byte("nonsense"))
 		_, _ = c.Read(make([]byte, 100))
 		_, _ = c.Read(make([]byte, 100))
 		c.Close()
@@ -168,8 +168,8 @@ func TestRefusalIsLogged(t *testing.T) {
 	}
 }
 
-// TestBothConnect checks that two processes that connect to each other keep the same connection, in
-// whatever order the four ends become ready.
+// TestBothConnect checks two processes that connect to each other. Both keep the same connection,
+// in whatever order the four ends become ready.
 func TestBothConnect(t *testing.T) {
 	orders := permutations([]int{0, 1, 2, 3})
 	for _, swapped := range []bool{false, true} {
@@ -238,11 +238,11 @@ func TestSwitch(t *testing.T) {
 	await(t, "three are connected", func() bool { return len(a.Peers()) == 2 && len(b.Peers()) == 2 && len(sw.Peers()) == 2 })
 	toA, toB, toSwitch := linktest.Receive(a), linktest.Receive(b), linktest.Receive(sw)
 	far := linktest.Plain(net.HardwareAddr{2, 9, 9, 9, 9, 9}, a.MAC(), 50, "far away")
-	near := linktest.Plain(b.MAC(), a.MAC(), 50, "near")
-	send(t, a, near, far, near)
+	toPeer := linktest.Plain(b.MAC(), a.MAC(), 50, "to b")
+	send(t, a, toPeer, far, toPeer)
 	expect(t, toSwitch, far)
-	expect(t, toB, near)
-	expect(t, toB, near)
+	expect(t, toB, toPeer)
+	expect(t, toB, toPeer)
 	back := linktest.Plain(a.MAC(), net.HardwareAddr{2, 9, 9, 9, 9, 9}, 50, "back")
 	send(t, sw, back)
 	expect(t, toA, back)

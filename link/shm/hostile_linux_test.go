@@ -102,7 +102,7 @@ func (h *hostile) misbehave(victim [6]byte) {
 		put(h.out, tailAt, h.r.Uint64()>>h.r.IntN(64))
 		put(h.in, headAt, h.r.Uint64()>>h.r.IntN(64))
 		h.ring()
-	case 2: // a flood of records, empty or with garbage, behind a moving index
+	case 2: // a flood of records, empty or with garbage, before a moving index
 		for i := range uint64(400) {
 			n := uint32(32 * (1 + h.r.IntN(60)))
 			rec := h.out[recordsAt+int(i*1920%(ring.MinLen-4096)):]
@@ -198,10 +198,10 @@ func TestNeverDrained(t *testing.T) {
 	}
 }
 
-// TestHostile checks that two processes are not disturbed by hostile ones, which write anything
-// into their rings, modify it between check and use, try to truncate their memory and send
-// descriptors by the thousand. Each frame arrives once, in order and unmodified, and no resources
-// leak. With SOFTRNIC_LONG it runs for a minute.
+// TestHostile checks that hostile processes do not disturb two others. The hostile ones write
+// anything into their rings, and modify it between check and use. They try to truncate their
+// memory, and send descriptors by the thousand. Each frame arrives once, in order and unmodified,
+// and no resources leak. With SOFTRNIC_LONG it runs for a minute.
 func TestHostile(t *testing.T) {
 	duration := 200 * time.Millisecond
 	switch {

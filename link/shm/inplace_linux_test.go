@@ -2,7 +2,6 @@ package shm
 
 import (
 	"bytes"
-	"encoding/binary"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -101,8 +100,8 @@ func TestInPlace(t *testing.T) {
 	await(t, "the frame is counted as malformed", func() bool { return c.Malformed() == 1 })
 }
 
-// TestReservationOutlivesPair checks that memory stays mapped while a frame is built in it, though
-// the pair has ended.
+// TestReservationOutlivesPair checks that memory stays mapped while a frame is built in it, even
+// after the pair has ended.
 func TestReservationOutlivesPair(t *testing.T) {
 	dir := directory(t)
 	a, b := join(t, dir), join(t, dir)
@@ -123,65 +122,13 @@ func TestReservationOutlivesPair(t *testing.T) {
 	await(t, "the fourth is unmapped", func() bool { _, m := descriptorsOpen(t); return m == before-4 })
 }
 
-// TestPollingStartsAndStops checks that each frame arrives once, in order and in one call at a
-// time, whether the host polls, has just stopped or has never polled. A frame that Poll receives is
-// marked Polled.
+// TestPollingStartsAndStops checks reception by polling, by the link's goroutine, and changes between
+// the two.
 func TestPollingStartsAndStops(t *testing.T) {
 	dir := directory(t)
 	a, b := join(t, dir), join(t, dir)
 	await(t, "two are connected", func() bool { return len(a.Peers()) == 1 && len(b.Peers()) == 1 })
-	if a.Poll() {
-		t.Error("Poll before Attach received something")
-	}
-	var busy, polling atomic.Bool
-	var got, polled atomic.Uint32
-	poll := func() {
-		polling.Store(true)
-		b.Poll()
-		polling.Store(false)
-	}
-	arrived := make(chan uint32, 1)
-	b.Attach(func(frames []link.Frame) {
-		if busy.Swap(true) {
-			t.Error("concurrent calls of the receiver")
-		}
-		for _, f := range frames {
-			n := binary.BigEndian.Uint32(f.Data[14:])
-			if n != got.Load() {
-				t.Errorf("frame %d, want %d", n, got.Load())
-			}
-			if f.Polled {
-				polled.Add(1)
-				if !polling.Load() {
-					t.Error("a frame is marked Polled outside of Poll")
-				}
-			}
-			got.Add(1)
-			busy.Store(false) // the reader of the frame may poll at once
-			arrived <- n
-			busy.Store(true)
-		}
-		busy.Store(false)
-	})
-	f := linktest.Plain(b.MAC(), a.MAC(), 50, "")
-	for i := range uint32(2000) {
-		binary.BigEndian.PutUint32(f.Data[14:], i)
-		if i%3 == 1 { // polls that end before the frame
-			poll()
-			poll()
-			b.EndPoll()
-		}
-		send(t, a, f)
-		if i%3 == 2 { // polls that receive the frame, or stop without EndPoll
-			for n := uint32(0); n < i%7 && got.Load() == i; n++ {
-				poll()
-			}
-		}
-		<-arrived
-	}
-	if polled.Load() == 0 {
-		t.Error("no Poll has received a frame")
-	}
+	linktest.Polling(t, a, b, 2000)
 }
 
 // TestPollersEndAtOnce checks that a frame arrives if one of two pollers calls EndPoll while the
@@ -193,7 +140,7 @@ func TestPollersEndAtOnce(t *testing.T) {
 	arrived := make(chan struct{}, 1)
 	b.Attach(func([]link.Frame) { arrived <- struct{}{} })
 	f := linktest.Plain(b.MAC(), a.MAC(), 50, "")
-	patience := time.NewTimer(0)
+	timeout := time.NewTimer(0)
 	for i := range 10_000 {
 		var pollers sync.WaitGroup
 		for range 2 {
@@ -204,11 +151,11 @@ func TestPollersEndAtOnce(t *testing.T) {
 		}
 		pollers.Wait()
 		send(t, a, f)
-		patience.Reset(5 * time.Second)
+		timeout.Reset(5 * time.Second)
 		select {
 		case <-arrived:
-		case <-patience.C:
-			t.Fatalf("frame %d has not arrived: nobody receives", i)
+		case <-timeout.C:
+			t.Fatalf("frame %d has not arrived: neither poller nor the link's goroutine receives", i)
 		}
 	}
 }
@@ -251,35 +198,7 @@ func TestCloseWhilePolled(t *testing.T) {
 	for range 20 {
 		a := join(t, dir)
 		await(t, "two are connected", func() bool { return len(a.Peers()) == 1 && len(b.Peers()) == 1 })
-		var closed atomic.Bool
-		a.Attach(func([]link.Frame) {
-			if closed.Load() {
-				t.Error("received after Close")
-			}
-		})
-		stop, done := make(chan struct{}), make(chan struct{})
-		go func() {
-			defer close(done)
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-					a.Poll()
-				}
-			}
-		}()
-		send(t, b, linktest.Plain(a.MAC(), b.MAC(), 50, ""))
-		if err := a.Close(); err != nil {
-			t.Error(err)
-		}
-		closed.Store(true)
-		if a.Poll() {
-			t.Error("Poll after Close received something")
-		}
-		a.EndPoll()
-		close(stop)
-		<-done
+		linktest.CloseWhilePolled(t, a, func() { send(t, b, linktest.Plain(a.MAC(), b.MAC(), 50, "")) })
 		await(t, "one process is left", func() bool { return len(b.Peers()) == 0 })
 	}
 }

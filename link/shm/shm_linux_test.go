@@ -385,8 +385,8 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// stranger connects to a link's socket, and sends a hello with descriptors.
-func stranger(t *testing.T, dir string, message []byte, fds ...int) *net.UnixConn {
+// dialRaw connects to a link's socket, and sends a hello with descriptors.
+func dialRaw(t *testing.T, dir string, message []byte, fds ...int) *net.UnixConn {
 	t.Helper()
 	entries, err := os.ReadDir(filepath.Join(dir, "shm-x"))
 	if err != nil || len(entries) == 0 {
@@ -442,7 +442,7 @@ func TestHostileHello(t *testing.T) {
 	unclaimed, nowhere := good, good
 	unclaimed.mac[5], nowhere.id[5] = 2, 2
 	memfd := func(size int64, flags, seals int) int {
-		fd, err := unix.MemfdCreate("stranger", flags|unix.MFD_CLOEXEC)
+		fd, err := unix.MemfdCreate("hello", flags|unix.MFD_CLOEXEC)
 		if err == nil {
 			err = unix.Ftruncate(fd, size)
 		}
@@ -460,7 +460,8 @@ func TestHostileHello(t *testing.T) {
 	if err != nil || file.Truncate(size) != nil {
 		t.Fatal(err)
 	}
-	defer file.Close() // kept open: its descriptor is used below, which the collector does not see
+	// Kept open: the test uses its descriptor, which the garbage collector does not see.
+	defer file.Close()
 	null, err := os.Open("/dev/null")
 	if err != nil {
 		t.Fatal(err)
@@ -500,7 +501,7 @@ func TestHostileHello(t *testing.T) {
 		"a file":             {good.encode(), []int{int(file.Fd())}},
 		"a device":           {good.encode(), []int{int(null.Fd())}},
 	} {
-		c := stranger(t, dir, test.message, test.fds...)
+		c := dialRaw(t, dir, test.message, test.fds...)
 		_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
 		b := make([]byte, 100)
 		n, err := 1, error(nil)
@@ -519,7 +520,7 @@ func TestHostileHello(t *testing.T) {
 
 	// The valid hello makes a peer, until its ring is corrupt.
 	l.Attach(func([]link.Frame) {})
-	c := stranger(t, dir, good.encode(), sealed)
+	c := dialRaw(t, dir, good.encode(), sealed)
 	defer c.Close()
 	out, err := ring.ReceiveMemory(c, func(b []byte) (int, error) {
 		theirs, err := decodeHello(b)
@@ -607,8 +608,8 @@ func BenchmarkLink(b *testing.B) {
 	}
 }
 
-// TestDirectoryElsewhere checks that no segment is created behind a symbolic link in place of the
-// parent directory.
+// TestDirectoryElsewhere checks that Open does not follow a symbolic link in place of the parent
+// directory.
 func TestDirectoryElsewhere(t *testing.T) {
 	elsewhere, place := t.TempDir(), filepath.Join(t.TempDir(), "link")
 	if err := os.Symlink(elsewhere, place); err != nil {

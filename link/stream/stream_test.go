@@ -291,7 +291,7 @@ func TestStalled(t *testing.T) {
 			t.Fatal(err)
 		}
 		if written++; written > 100_000 {
-			t.Fatal("no frame was dropped, though nobody reads")
+			t.Fatal("no frame was dropped, although the peer does not read")
 		}
 	}
 	for i := range written - 1 {
@@ -361,7 +361,7 @@ func TestAbandonedSocket(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := stream.Open(path); err == nil || !strings.Contains(err.Error(), "nobody listens") {
-		t.Errorf("Open of a socket that nobody listens on: %v", err)
+		t.Errorf("Open of a socket without a listener: %v", err)
 	}
 	open(t, path, stream.Listening())
 

@@ -86,7 +86,7 @@ func TestSuperframeCrossesBridgeUncut(t *testing.T) {
 		got := <-rb
 		if !bytes.Equal(got.Data[got.HeaderLen:], f.Data[f.HeaderLen:]) || got.Segmentation != link.UDP ||
 			got.SegmentSize != 4112 || got.HeaderLen != f.HeaderLen {
-			t.Errorf("IPv6 %t: received %d bytes, segmentation %d of %d behind %d; sent %d of 4112 behind %d", v6,
+			t.Errorf("IPv6 %t: received %d bytes, segmentation %d of %d after %d; sent %d of 4112 after %d", v6,
 				len(got.Data), got.Segmentation, got.SegmentSize, got.HeaderLen, len(f.Data), f.HeaderLen)
 		}
 		if err := got.Validate(4200, b.Offloads()); err != nil {

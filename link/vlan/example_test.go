@@ -24,11 +24,11 @@ func ExampleNew() {
 	a, b := host("10.0.0.1/24"), host("10.0.0.2/24")
 	_, err := a.Ping(context.Background(), netip.MustParseAddr("10.0.0.2"))
 	check(err)
-	fmt.Println(a.NICs()[0].Name(), "and", b.NICs()[0].Name(), "hear each other")
+	fmt.Println(a.NICs()[0].Name(), "and", b.NICs()[0].Name(), "reach each other")
 	check(a.Close())
 	check(b.Close())
 	// Output:
-	// pipe0.5 and pipe1.5 hear each other
+	// pipe0.5 and pipe1.5 reach each other
 }
 
 func check(err error) {

@@ -69,10 +69,10 @@ func pair(t testing.TB) (a, b stack.Stream) {
 	return connect(t, newHost(t, "127.0.0.1"), newHost(t, "127.0.0.2"), "127.0.0.2")
 }
 
-// filler writes bytes that continue where the last piece ended.
-type filler struct{ next byte }
+// sequence writes bytes that continue where the last piece ended.
+type sequence struct{ next byte }
 
-func (f *filler) WritePiece(b []byte) bool {
+func (f *sequence) WritePiece(b []byte) bool {
 	for i := range b {
 		b[i] = f.next
 		f.next++
@@ -122,7 +122,7 @@ func TestStreamCarriesPieces(t *testing.T) {
 	failed := make(chan error, 1)
 	go func() {
 		rnd := rand.New(rand.NewPCG(1, 2))
-		var f filler
+		var f sequence
 		for sent := 0; sent < total; {
 			n := min(1+rnd.IntN(stack.MaxPiece), total-sent)
 			if ok, err := a.Send(n, unable{}); ok || err != nil && !errors.Is(err, stack.ErrNotFilled) {
@@ -164,8 +164,8 @@ func TestStreamCarriesPieces(t *testing.T) {
 	if c.n != total || c.bad {
 		t.Errorf("%d bytes of %d arrived, damaged: %t", c.n, total, c.bad)
 	}
-	if _, err := a.Send(1, new(filler)); !errors.Is(err, syscall.EPIPE) {
-		t.Errorf("Send behind CloseWrite: %v, want EPIPE", err)
+	if _, err := a.Send(1, new(sequence)); !errors.Is(err, syscall.EPIPE) {
+		t.Errorf("Send after CloseWrite: %v, want EPIPE", err)
 	}
 }
 
@@ -173,15 +173,14 @@ func TestStreamCarriesPieces(t *testing.T) {
 func TestSendOfWrongSize(t *testing.T) {
 	a, _ := pair(t)
 	for _, n := range []int{-1, 0, stack.MaxPiece + 1} {
-		f := filler{next: 7}
+		f := sequence{next: 7}
 		if ok, err := a.Send(n, &f); ok || err == nil || f.next != 7 {
 			t.Errorf("a piece of %d bytes: %t, %v", n, ok, err)
 		}
 	}
 }
 
-// TestConsumerStops checks that data that a Consumer did not want stays for the next Receive and
-// for Read.
+// TestConsumerStops checks that data that a Consumer left stays for the next Receive and for Read.
 func TestConsumerStops(t *testing.T) {
 	a, b := pair(t)
 	sent := bytes.Repeat([]byte("0123456789"), 20000)
@@ -189,7 +188,7 @@ func TestConsumerStops(t *testing.T) {
 	if err := b.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	first := taker{}
+	first := oneBuffer{}
 	if err := b.Receive(&first); err != nil {
 		t.Fatal(err)
 	}
@@ -208,10 +207,10 @@ func TestConsumerStops(t *testing.T) {
 	}
 }
 
-// taker consumes one buffer.
-type taker struct{ got []byte }
+// oneBuffer consumes one buffer.
+type oneBuffer struct{ got []byte }
 
-func (t *taker) Consume(b []byte) bool {
+func (t *oneBuffer) Consume(b []byte) bool {
 	t.got = append(t.got, b...)
 	return false
 }
@@ -225,7 +224,7 @@ func TestWaitPastDeadline(t *testing.T) {
 		t.Fatalf("%v, want a timeout", err)
 	}
 	b.SetReadDeadline(time.Time{})
-	if ok, err := a.Send(5, new(filler)); !ok || err != nil {
+	if ok, err := a.Send(5, new(sequence)); !ok || err != nil {
 		t.Fatal(ok, err)
 	}
 	var c checker
@@ -254,7 +253,7 @@ func TestAbortResets(t *testing.T) {
 	if err := <-waits; !errors.Is(err, net.ErrClosed) {
 		t.Errorf("the waiting call: %v, want net.ErrClosed", err)
 	}
-	if _, err := a.Send(1, new(filler)); !errors.Is(err, net.ErrClosed) {
+	if _, err := a.Send(1, new(sequence)); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("Send: %v, want net.ErrClosed", err)
 	}
 	if err := b.Wait(); err != nil {
@@ -269,7 +268,7 @@ func TestAbortResets(t *testing.T) {
 // slow peer.
 func TestCloseDelivers(t *testing.T) {
 	a, b := pair(t)
-	var f filler
+	var f sequence
 	total := 0
 	for {
 		ok, err := a.Send(stack.MaxPiece, &f)
@@ -306,7 +305,7 @@ func TestCloseDelivers(t *testing.T) {
 // TestWriteStaysBehindPieces checks that Write waits until Send's data is written.
 func TestWriteStaysBehindPieces(t *testing.T) {
 	a, b := pair(t)
-	var f filler
+	var f sequence
 	total := 0
 	for ok := true; ok; {
 		var err error
@@ -323,7 +322,8 @@ func TestWriteStaysBehindPieces(t *testing.T) {
 		_, err := a.Write(last)
 		wrote <- errors.Join(err, a.CloseWrite())
 	}()
-	time.Sleep(20 * time.Millisecond) // so that Write is called while pieces wait; otherwise the test would show nothing
+	// So that Write is called while pieces wait; otherwise the test checks nothing.
+	time.Sleep(20 * time.Millisecond)
 	all := must(io.ReadAll(b))(t)
 	if err := <-wrote; err != nil {
 		t.Fatal(err)
@@ -334,7 +334,7 @@ func TestWriteStaysBehindPieces(t *testing.T) {
 	}
 }
 
-// TestCallOnAnswer checks that OnRoom's function is called though nothing is unanswered.
+// TestCallOnAnswer checks that OnRoom's function is called even if nothing is unanswered.
 func TestCallOnAnswer(t *testing.T) {
 	a, _ := pair(t)
 	called := make(chan struct{}, 8)
@@ -354,7 +354,7 @@ func TestDialErrors(t *testing.T) {
 		laddr, raddr string
 		want         error
 	}{
-		{"nobody listens", "", "127.0.0.1:1", syscall.ECONNREFUSED},
+		{"no listener", "", "127.0.0.1:1", syscall.ECONNREFUSED},
 		{"an address that is not the host's", "127.0.0.9:0", "127.0.0.1:1", syscall.EADDRNOTAVAIL},
 		{"no route to the other family", "", "[2001:db8::1]:1", syscall.ENETUNREACH},
 	} {

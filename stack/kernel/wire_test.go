@@ -86,9 +86,9 @@ func TestOtherAddress(t *testing.T) {
 	}
 }
 
-// TestOnWire checks that a host which sees IP headers accepts the kernel's packets, and that its
-// packets, with a counter as identification, are accepted here. So frames have the headers that
-// their ICRC covers.
+// TestOnWire exchanges packets between the kernel's stack and a host that sees IP headers, in both
+// directions. The host uses a counter as identification. Both check that the headers are those that
+// the ICRC covers.
 func TestOnWire(t *testing.T) {
 	if !inNamespace(t) {
 		return
@@ -103,9 +103,9 @@ func TestOnWire(t *testing.T) {
 	}
 	far := must(netstack.New(must(packet.Open("v1"))(t), netstack.Addr("10.7.0.2/24"), netstack.Addr("fd07::2/64")))(t)
 	t.Cleanup(func() { far.Close() })
-	near := must(kernel.New(kernel.Interface("v0"), kernel.Addr("10.7.0.1"), kernel.Addr("fd07::1")))(t)
-	t.Cleanup(func() { near.Close() })
-	a := open(t, near)
+	local := must(kernel.New(kernel.Interface("v0"), kernel.Addr("10.7.0.1"), kernel.Addr("fd07::1")))(t)
+	t.Cleanup(func() { local.Close() })
+	a := open(t, local)
 	b := must(rdmatransport.Open(far))(t)
 	t.Cleanup(func() { b.Close() })
 
@@ -442,7 +442,7 @@ func TestMissedChanges(t *testing.T) {
 		c = <-seen
 	}
 	check(netlink.LinkSetDown(v1))
-	for i := range 1000 { // nobody reads
+	for i := range 1000 { // no reader
 		check(netlink.AddrAdd(v0, addr("10.7.0.9")))
 		check(netlink.AddrDel(v0, addr("10.7.0.9")))
 		check(netlink.LinkSetMTU(v0, 1400+i%2))
@@ -496,9 +496,9 @@ func TestForgedIdentifications(t *testing.T) {
 	tap := &snoopLink{Link: must(packet.Open("v1"))(t), header: make(chan []byte, 1)}
 	far := must(netstack.New(tap, netstack.Addr("10.7.0.2/24")))(t)
 	t.Cleanup(func() { far.Close() })
-	near := must(kernel.New(kernel.Interface("v0"), kernel.Addr("10.7.0.1")))(t)
-	t.Cleanup(func() { near.Close() })
-	a, b := open(t, near), must(rdmatransport.Open(far))(t)
+	local := must(kernel.New(kernel.Interface("v0"), kernel.Addr("10.7.0.1")))(t)
+	t.Cleanup(func() { local.Close() })
+	a, b := open(t, local), must(rdmatransport.Open(far))(t)
 	t.Cleanup(func() { b.Close() })
 	onB, onA := dialRC(t, b, a, "10.7.0.1", verbs.RoCEv2)
 	x, y := newEnd(t, onB, 4096), newEnd(t, onA, 4096)

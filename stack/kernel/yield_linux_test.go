@@ -7,7 +7,7 @@ import (
 )
 
 // TestPollersYield checks that with GOMAXPROCS 1 pollers let the goroutines of streams receive.
-// Otherwise those would run only every 10 ms, which is some thousands of polls.
+// Otherwise these run only every 10 ms, which is some thousands of polls.
 func TestPollersYield(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	from, to := newHost(t, "127.0.0.1"), newHost(t, "127.0.0.2")
@@ -22,7 +22,7 @@ func TestPollersYield(t *testing.T) {
 			came.Add(int64(c.n))
 		}
 	}()
-	const messages, patience = 50, 200
+	const messages, maxPolls = 50, 200
 	late, nic := 0, to.NICs()[0]
 	for n := range int64(messages) {
 		if _, err := a.Write([]byte{1}); err != nil {
@@ -34,12 +34,12 @@ func TestPollersYield(t *testing.T) {
 				runtime.Gosched()
 			}
 		}
-		if polls > patience {
+		if polls > maxPolls {
 			late++
 		}
 	}
 	nic.EndPoll()
 	if late > messages/2 {
-		t.Errorf("%d of %d messages arrived after more than %d polls", late, messages, patience)
+		t.Errorf("%d of %d messages arrived after more than %d polls", late, messages, maxPolls)
 	}
 }

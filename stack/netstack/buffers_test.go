@@ -37,7 +37,7 @@ func fillBuffers(t *testing.T, s stack.Stream) (n int) {
 		}
 		more, err := s.Write(zeros[:])
 		if n += more; err == nil {
-			t.Error("64 MiB fitted into buffers that nobody reads")
+			t.Error("64 MiB fitted into buffers without a reader")
 		}
 		if more == 0 || err == nil {
 			return n
@@ -229,7 +229,7 @@ func TestListenerCloseResetsUnaccepted(t *testing.T) {
 	}
 }
 
-// gap is a link that, once armed, loses the second segment with data: the sender may have to wait
+// gap is a link that, once armed, loses the second segment with data. The sender may have to wait
 // for the first acknowledgement before it sends more. The link has no offloads, because one
 // superframe could be all that the peer sends. The other host's link must have none either.
 type gap struct {
@@ -353,8 +353,8 @@ func TestTCPMemoryOfIdleConnections(t *testing.T) {
 	}
 }
 
-// TestTCPMemoryIsShared checks that connections that begin when others have half of the memory
-// eventually get an equal share, though none of the others ends.
+// TestTCPMemoryIsShared checks connections that begin when others have half of the memory. They
+// eventually get an equal share, even if none of the others ends.
 func TestTCPMemoryIsShared(t *testing.T) {
 	t.Parallel()
 	const conns, memory = 6, 16 << 20
@@ -395,7 +395,7 @@ func TestTCPMemoryIsShared(t *testing.T) {
 	wantMemory(t, 0, l.a, l.b)
 }
 
-// TestTCPMemoryBoundsTheHeap checks that data which many peers leave unread, or send with gaps,
+// TestTCPMemoryBoundsTheHeap checks that data that many peers leave unread, or send with gaps,
 // takes no more memory than the option allows.
 func TestTCPMemoryBoundsTheHeap(t *testing.T) {
 	const conns, memory = 32, 8 << 20

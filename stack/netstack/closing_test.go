@@ -95,7 +95,7 @@ func closeBoth(t *testing.T, first, second stack.Stream) {
 	first.Close()
 }
 
-// transfer sends n bytes, faster than the clock that chooses initial sequence numbers.
+// transfer sends n bytes. It is faster than the clock that chooses initial sequence numbers.
 func transfer(t *testing.T, from, to stack.Stream, n int) {
 	t.Helper()
 	go func() {
@@ -270,7 +270,7 @@ func TestStreamLinger(t *testing.T) {
 	give := time.Now().Add(20 * time.Second)
 	for left := heap() - before; left > held/8; left = heap() - before { // ending goroutines may hold some memory briefly
 		if time.Now().After(give) {
-			t.Fatalf("the heap grew by %d bytes, and is still %d larger", held, left)
+			t.Fatalf("the heap grew by %d bytes, and is still %d bytes larger", held, left)
 		}
 	}
 }
@@ -369,9 +369,9 @@ func TestNoKeepAliveInTimeWait(t *testing.T) {
 	peer.Abort()
 }
 
-// TestSYNInTimeWaitDoesNotBlock sends a SYN to a connection in TIME-WAIT, while another goroutine
+// TestSYNInTimeWaitDoesNotBlock sends a SYN to a connection in TIME-WAIT while another goroutine
 // holds its lock and requests gVisor's connection table. gVisor holds the table's lock when it
-// passes the SYN on. If the SYN waited for the connection's lock, both would deadlock.
+// passes the SYN on. A deadlock results if the SYN waits for the connection's lock.
 func TestSYNInTimeWaitDoesNotBlock(t *testing.T) {
 	l := newLane(t)
 	a, b := l.dial(4000)
@@ -410,19 +410,19 @@ func TestSYNInTimeWaitDoesNotBlock(t *testing.T) {
 	dial := func(from string, to uint16) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		// Nobody listens any more, so that this always fails.
+		// There is no listener any more, so this always fails.
 		_, _ = l.a.DialStream(ctx, netip.MustParseAddrPort(from), netip.AddrPortFrom(netip.MustParseAddr("10.0.0.2"), to))
 	}
 	go dial("10.0.0.1:4000", 7471)
 	<-syn
 	go dial("10.0.0.1:0", next)
 
-	// A failed test would hang while closing the hosts: only a panic ends the deadlock.
+	// A failed test would hang while closing the hosts. Only a panic ends the deadlock.
 	const deadlock = "deadlock: the SYN waits for the connection in TIME-WAIT, and that for the SYN"
 	hung := time.AfterFunc(10*time.Second, func() { panic(deadlock) })
 	defer hung.Stop()
 	// gVisor calls the consumer with b locked. The dial requests the table to find b's ports.
-	if err := b.Receive(takerFunc(func([]byte) bool {
+	if err := b.Receive(consumerFunc(func([]byte) bool {
 		close(locked)
 		<-passed // never happens if the SYN waits for the lock
 		_, err := l.b.DialStream(t.Context(), netip.MustParseAddrPort("10.0.0.2:7471"), netip.MustParseAddrPort("10.0.0.1:4000"))
@@ -436,6 +436,6 @@ func TestSYNInTimeWaitDoesNotBlock(t *testing.T) {
 	b.Close()
 }
 
-type takerFunc func([]byte) bool
+type consumerFunc func([]byte) bool
 
-func (f takerFunc) Consume(b []byte) bool { return f(b) }
+func (f consumerFunc) Consume(b []byte) bool { return f(b) }

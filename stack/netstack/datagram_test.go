@@ -269,7 +269,7 @@ func TestCut(t *testing.T) {
 				want[0] = 1056 + 62
 			}
 			if !slices.Equal(got, want) {
-				t.Errorf("frames of %v bytes behind their headers, want %v", got, want)
+				t.Errorf("frames of %v bytes after their headers, want %v", got, want)
 			}
 			if !slices.Equal(out.skew, make([]int, 4)) {
 				t.Errorf("superframes' data begins %v bytes after a cache line boundary", out.skew)

@@ -27,9 +27,9 @@ func (f *departingLink) WatchDepartures(left func(mac [6]byte)) { f.left = left 
 func TestDeparture(t *testing.T) {
 	t.Parallel()
 	lan := new(pipe.Switch)
-	near, far := &departingLink{Link: lan.Port()}, lan.Port()
+	local, far := &departingLink{Link: lan.Port()}, lan.Port()
 	var hosts [2]*netstack.Host
-	for i, l := range []link.Link{near, far} {
+	for i, l := range []link.Link{local, far} {
 		h, err := netstack.New(l, netstack.Addr([]string{"10.0.0.1/24", "10.0.0.2/24"}[i]))
 		if err != nil {
 			t.Fatal(err)
@@ -43,9 +43,9 @@ func TestDeparture(t *testing.T) {
 		t.Fatal(err)
 	}
 	// connect makes a connection of which one of three bytes has been read.
-	connect := func() (near, far stack.Stream) {
+	connect := func() (local, far stack.Stream) {
 		t.Helper()
-		near, err := hosts[0].DialStream(t.Context(), netip.AddrPort{}, addr)
+		local, err := hosts[0].DialStream(t.Context(), netip.AddrPort{}, addr)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -53,34 +53,34 @@ func TestDeparture(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { near.Abort() })
+		t.Cleanup(func() { local.Abort() })
 		far = c.(stack.Stream)
 		if _, err := far.Write([]byte("END")); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := near.Read(make([]byte, 1)); err != nil {
+		if _, err := local.Read(make([]byte, 1)); err != nil {
 			t.Fatal(err)
 		}
-		return near, far
+		return local, far
 	}
 	ended, peer := connect()
 	if err := peer.Close(); err != nil {
 		t.Fatal(err)
 	}
-	silent, _ := connect()
+	idle, _ := connect()
 	unacknowledged, _ := connect()
 
 	far.SetCarrier(false)
 	if _, err := unacknowledged.Write([]byte("anybody there?")); err != nil {
 		t.Fatal(err)
 	}
-	near.left([6]byte(far.MAC()))
+	local.left([6]byte(far.MAC()))
 	for _, test := range []struct {
 		name string
 		conn stack.Stream
 		want error
 	}{
-		{"silent", silent, syscall.ETIMEDOUT},
+		{"idle", idle, syscall.ETIMEDOUT},
 		{"unacknowledged", unacknowledged, syscall.ETIMEDOUT},
 		{"ended", ended, nil}, // after the others have timed out
 	} {

@@ -36,7 +36,7 @@ func TestLocalNIC(t *testing.T) {
 	nicA, nicB := a.NICs()[0], b.NICs()[0]
 	want("to itself", own, nicA)
 	want("on one switch", p, nicB)
-	want("behind a gateway", routed, nil)
+	want("over a gateway", routed, nil)
 	want("of nobody", third, nil)
 
 	if err := b.Interfaces()[0].AddAddr("10.0.0.3/24"); err != nil {
@@ -50,12 +50,12 @@ func TestLocalNIC(t *testing.T) {
 	}
 	want("of the other host", third, c.NICs()[0])
 	c.Close()
-	want("of a host that is closed", third, nil)
+	want("of a closed host", third, nil)
 
 	port.Close()
-	want("behind a link that is closed", p, nil)
+	want("over a closed link", p, nil)
 	a.Close()
-	want("on a host that is closed", own, nil)
+	want("on a closed host", own, nil)
 }
 
 // TestFramesOnly checks that hosts on a switch with FramesOnly are not local to each other; a host
@@ -101,8 +101,8 @@ func TestLocalNICOfVLAN(t *testing.T) {
 	}
 }
 
-// TestWrappedLinksAreNotLocal checks that hosts behind a wrapper exchange frames, because it
-// records, drops or delays them.
+// TestWrappedLinksAreNotLocal checks that hosts with a wrapped link exchange frames, because the
+// wrapper records, drops or delays them.
 func TestWrappedLinksAreNotLocal(t *testing.T) {
 	for name, wrap := range map[string]func(link.Link) (link.Link, error){
 		"capture": func(l link.Link) (link.Link, error) { return capture.New(l, io.Discard) },

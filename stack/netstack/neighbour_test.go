@@ -50,8 +50,8 @@ func TestMulticastPath(t *testing.T) {
 	})
 }
 
-// TestUnresolvedNeighbour sends to a silent address. A bounded number of frames waits, and is lost
-// when resolution fails. The path works as soon as somebody answers.
+// TestUnresolvedNeighbour sends to an address without a host. A bounded number of frames waits, and
+// is lost when resolution fails. The path works as soon as a host answers.
 func TestUnresolvedNeighbour(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := new(pipe.Switch)

@@ -48,7 +48,7 @@ func TestNotifyReadable(t *testing.T) {
 				case <-time.After(10 * time.Second):
 					t.Fatal("not called")
 				}
-				a.Abort() // notifies nobody, as nobody waits
+				a.Abort() // no call, because there is no waiting function
 				select {
 				case <-calls:
 					t.Error("called again")
@@ -70,7 +70,7 @@ func TestNotifyReadableAgain(t *testing.T) {
 	got := 0
 	var read func()
 	read = func() {
-		if err := a.Receive(takerFunc(func(b []byte) bool { got += len(b); return true })); err != nil {
+		if err := a.Receive(consumerFunc(func(b []byte) bool { got += len(b); return true })); err != nil {
 			t.Error(err)
 		}
 		if got == n {

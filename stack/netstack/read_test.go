@@ -18,14 +18,14 @@ import (
 	"github.com/softrnic/softrnic/stack/netstack"
 )
 
-// taker consumes at most most bytes at a time.
-type taker struct {
+// limited consumes at most most bytes at a time.
+type limited struct {
 	got   []byte
 	calls int
 	most  int
 }
 
-func (k *taker) Consume(b []byte) bool {
+func (k *limited) Consume(b []byte) bool {
 	k.calls++
 	k.got = append(k.got, b...)
 	return k.most == 0 || len(k.got) < k.most
@@ -33,7 +33,7 @@ func (k *taker) Consume(b []byte) bool {
 
 func TestStreamReceive(t *testing.T) {
 	a, b := streams(t, 9000, 9000)
-	k := &taker{}
+	k := &limited{}
 	if err := b.Receive(k); err != nil || k.calls != 0 {
 		t.Fatalf("Receive of nothing: %d calls, %v", k.calls, err)
 	}
@@ -48,7 +48,7 @@ func TestStreamReceive(t *testing.T) {
 	}
 
 	const pieces, size = 10, 60_000
-	var f, want filler
+	var f, want sequence
 	for range pieces {
 		if ok, err := a.Send(size, &f); !ok || err != nil {
 			t.Fatal(ok, err)
@@ -90,7 +90,7 @@ func TestStreamReceive(t *testing.T) {
 // data: a peer that keeps sending must not delay a reader that waits for the close.
 func TestStreamDeadlineBeforeData(t *testing.T) {
 	a, b := streams(t, 9000, 9000)
-	if ok, err := a.Send(100, &filler{}); !ok || err != nil {
+	if ok, err := a.Send(100, &sequence{}); !ok || err != nil {
 		t.Fatal(ok, err)
 	}
 	if err := b.Wait(); err != nil {
@@ -143,7 +143,7 @@ func TestStreamUnanswered(t *testing.T) {
 	w.held.Lock() // nothing arrives from the peer
 	const pieces = 3
 	for range pieces {
-		if ok, err := a.Send(8, &filler{}); !ok || err != nil {
+		if ok, err := a.Send(8, &sequence{}); !ok || err != nil {
 			t.Fatal(ok, err)
 		}
 	}
@@ -165,7 +165,7 @@ func TestStreamUnanswered(t *testing.T) {
 	}
 	a.CallOnAnswer()
 	wait()
-	if ok, err := b.Send(8, &filler{}); !ok || err != nil {
+	if ok, err := b.Send(8, &sequence{}); !ok || err != nil {
 		t.Fatal(ok, err)
 	}
 }

@@ -114,7 +114,7 @@ func TestRoCEv1Paths(t *testing.T) {
 			"239.1.2.3":        {1, 0, 0x5e, 1, 2, 3},
 			"ff05::1:2:3":      {0x33, 0x33, 0, 2, 0, 3},
 			"fe80::ff:fe00:99": {2, 0, 0, 0, 0, 0x99},
-			"fe80::99":         nil, // nobody answers
+			"fe80::99":         nil, // no answer
 		} {
 			watch.mu.Lock()
 			watch.sent = nil

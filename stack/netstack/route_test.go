@@ -48,7 +48,7 @@ func TestResolveWaits(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
 		if err := a.Resolve(ctx, a4, b4); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("nobody there: %v", err)
+			t.Errorf("without a neighbour: %v", err)
 		}
 		done := make(chan error)
 		go func() { done <- a.Resolve(t.Context(), a4, b4) }()
@@ -63,7 +63,7 @@ func TestResolveWaits(t *testing.T) {
 	})
 }
 
-// TestJoin checks that routers and switches are told about joining and leaving a group.
+// TestJoin checks that a host notifies routers and switches when it joins or leaves a group.
 func TestJoin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := new(pipe.Switch)

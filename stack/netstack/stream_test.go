@@ -113,10 +113,10 @@ type mtuLink struct {
 
 func (l mtuLink) MTU() int { return l.mtu }
 
-// filler writes a running count.
-type filler struct{ next byte }
+// sequence writes a running count.
+type sequence struct{ next byte }
 
-func (f *filler) WritePiece(b []byte) bool {
+func (f *sequence) WritePiece(b []byte) bool {
 	for i := range b {
 		b[i] = f.next
 		f.next++
@@ -144,7 +144,7 @@ func TestStreamSendNeverWaits(t *testing.T) {
 		}
 	})
 	const piece, total = 50_000, 400
-	var f filler
+	var f sequence
 	sent, full := 0, false
 	for ; sent < total; sent++ {
 		if ok, err := a.Send(piece, unable{}); ok || err != nil && !errors.Is(err, stack.ErrNotFilled) {
@@ -160,11 +160,11 @@ func TestStreamSendNeverWaits(t *testing.T) {
 		}
 	}
 	if !full {
-		t.Fatalf("%d bytes fitted into buffers that nobody reads", total*piece)
+		t.Fatalf("%d bytes fitted into buffers without a reader", total*piece)
 	}
 	read := make(chan error, 1)
 	go func() {
-		var want filler
+		var want sequence
 		got, expect := make([]byte, piece), make([]byte, piece)
 		for range total {
 			if _, err := io.ReadFull(b, got); err != nil {
@@ -234,7 +234,7 @@ func TestStreamPieceInOneFrame(t *testing.T) {
 		t.Fatal("the link does not segment")
 	}
 	for range 20 { // the windows must open
-		if ok, err := a.Send(stack.MaxPiece, &filler{}); !ok || err != nil {
+		if ok, err := a.Send(stack.MaxPiece, &sequence{}); !ok || err != nil {
 			t.Fatal(ok, err)
 		}
 		if _, err := io.ReadFull(b, make([]byte, stack.MaxPiece)); err != nil {
@@ -305,7 +305,7 @@ func TestStreamSmallWrites(t *testing.T) {
 		before := w.sent.Load()
 		inPieces(8)(p)
 		if n := w.sent.Load() - before; n == 0 || n > 100 {
-			t.Errorf("%d frames sent for %d small writes that nothing answered", n, len(p)/8)
+			t.Errorf("%d frames sent for %d unanswered small writes", n, len(p)/8)
 		}
 	}, 2000*8)
 	// After an answer of the peer, small writes are sent at once again.
@@ -336,12 +336,12 @@ func TestStreamMSS(t *testing.T) {
 func TestStreamRefusesPiecesOfWrongSize(t *testing.T) {
 	a, _ := streams(t, 1500, 1500)
 	for _, n := range []int{-1, 0, stack.MaxPiece + 1} {
-		if ok, err := a.Send(n, &filler{}); ok || err == nil {
+		if ok, err := a.Send(n, &sequence{}); ok || err == nil {
 			t.Errorf("Send of %d bytes: %v, %v", n, ok, err)
 		}
 	}
 	a.Abort()
-	if ok, err := a.Send(1, &filler{}); ok || err == nil {
+	if ok, err := a.Send(1, &sequence{}); ok || err == nil {
 		t.Errorf("Send after Abort: %v, %v", ok, err)
 	}
 }
@@ -356,7 +356,7 @@ func BenchmarkStreamSend(b *testing.B) {
 		default:
 		}
 	})
-	f := &filler{}
+	f := &sequence{}
 	b.ReportAllocs()
 	b.SetBytes(8192)
 	for b.Loop() {
@@ -373,7 +373,7 @@ func BenchmarkStreamSend(b *testing.B) {
 	}
 }
 
-// TestStreamReset checks that a reader learns by an errno what ended its stream.
+// TestStreamReset checks that a reader gets an errno that tells why the stream ended.
 func TestStreamReset(t *testing.T) {
 	a, b := streams(t, 1500, 1500)
 	b.Abort()

@@ -104,8 +104,8 @@ func (l askLittle) Attach(recv link.Receiver) {
 	})
 }
 
-// TestStreamLeastMSS checks that a peer that requests too small segments gets segments of the least
-// size that every host accepts, whichever side dials.
+// TestStreamLeastMSS checks a peer that requests too small segments. It gets segments of the least
+// size that every host accepts, from either side of the connection.
 func TestStreamLeastMSS(t *testing.T) {
 	for _, asks := range []int{0, 1} {
 		lan := new(pipe.Switch)

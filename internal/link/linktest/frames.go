@@ -101,10 +101,7 @@ func Receive(l link.Link) <-chan link.Frame {
 
 // Queues tests two links of one medium that have several queues. b receives on several queues
 // concurrently. Each frame arrives once, superframes arrive uncut, and each flow stays in order.
-func Queues(t *testing.T, a, b interface {
-	link.Link
-	link.Poller
-}) {
+func Queues(t *testing.T, a, b pollingLink) {
 	t.Helper()
 	const flows, each = 16, 100
 	var mu sync.Mutex

@@ -37,7 +37,7 @@ func TestEncodeDecode(t *testing.T) {
 	}
 }
 
-// TestDecodeChecksumBounds checks that a partial checksum is accepted only behind the Ethernet
+// TestDecodeChecksumBounds checks that a partial checksum is accepted only after the Ethernet
 // header and within the frame.
 func TestDecodeChecksumBounds(t *testing.T) {
 	const length = 60
@@ -45,9 +45,11 @@ func TestDecodeChecksumBounds(t *testing.T) {
 		start, offset uint16
 		ok            bool
 	}{
-		{14, 0, true}, {34, 6, true}, {34, 24, true}, {58, 0, true}, {14, 44, true}, // the checksum may be the last two bytes
+		// The checksum may be the last two bytes.
+		{14, 0, true}, {34, 6, true}, {34, 24, true}, {58, 0, true}, {14, 44, true},
 		{13, 6, false}, {0, 0, false}, // in the Ethernet header
-		{34, 25, false}, {59, 0, false}, {14, 45, false}, {60, 0, false}, // one byte beyond the frame, and more
+		// One byte beyond the frame, and more.
+		{34, 25, false}, {59, 0, false}, {14, 45, false}, {60, 0, false},
 		{0xffff, 0xffff, false}, {0xffff, 15, false}, {14, 0xffff, false}, // sums that overflow 16 bits
 	} {
 		var h [HeaderLen]byte
@@ -59,8 +61,8 @@ func TestDecodeChecksumBounds(t *testing.T) {
 	}
 }
 
-// TestDecodeHeaderBounds checks that a superframe with an incomplete transport header is not taken
-// for one.
+// TestDecodeHeaderBounds checks that a frame with an incomplete transport header is not decoded as
+// a superframe.
 func TestDecodeHeaderBounds(t *testing.T) {
 	for _, tc := range []struct {
 		segmentation link.Segmentation

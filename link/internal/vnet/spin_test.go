@@ -77,8 +77,8 @@ func TestSpin(t *testing.T) {
 	}
 }
 
-// TestSpinAdapts checks that rare frames soon find the goroutine asleep, and that frequent frames
-// make it spin again.
+// TestSpinAdapts checks that the goroutine soon sleeps when frames are rare, and spins again when
+// they are frequent.
 func TestSpinAdapts(t *testing.T) {
 	const us = time.Microsecond
 	var s spin
