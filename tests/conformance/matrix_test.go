@@ -72,10 +72,12 @@ func (s *scenario) String() string {
 // tally counts events of a run of the matrix. It shows whether the run tests anything.
 var tally struct{ runs, failed, retries, duplicates, outOfSeq, rnr, badICRC, ops atomic.Uint64 }
 
-// TestMatrix runs mixed work in both directions over every kind of bad network. Data must be right, completions must come once
-// and in order, and atomics must be executed once. A connection may fail only if the network is bad enough.
+// TestMatrix runs mixed work in both directions over every kind of bad network. Data must be right,
+// completions must come once and in order, and atomics must be executed once. A connection may fail
+// only if the network is bad enough.
 //
-// A seed fixes the work, the network's choices and all random numbers. It does not fix how goroutines interleave.
+// A seed fixes the work, the network's choices and all random numbers. It does not fix how
+// goroutines interleave.
 func TestMatrix(t *testing.T) {
 	stacktest.Seeds(t, seeds(160, 1000), runSeed)
 	t.Logf("result: %d seeds, %d requests: %d connections failed, %d retries, %d duplicate and %d out-of-sequence requests, %d RNR, %d wrong ICRCs",

@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// packages are the Debian packages that the tests need. Those of the virtual machines are fetched, not installed, by
-// tests/system/interop/peer.
+// packages are the Debian packages that the tests need. tests/system/interop/peer fetches those of
+// the virtual machines, without installing them.
 var packages = strings.Fields(`
 	gcc libc6-dev libibverbs-dev librdmacm-dev
 	ibverbs-utils perftest rdmacm-utils qperf python3-pyverbs
@@ -22,12 +22,12 @@ var packages = strings.Fields(`
 	iperf3 netperf curl nginx-light openssh-client openssh-server postgresql redis-server socat prometheus
 `)
 
-// missingPackages are those of packages that are not installed.
+// missingPackages returns the packages that are not installed.
 func missingPackages() (missing []string, err error) {
 	if _, err := exec.LookPath("apt-get"); err != nil {
 		return nil, fmt.Errorf("needs a Debian system: %w", err)
 	}
-	// dpkg-query fails where it does not know one of them, and still prints the others.
+	// dpkg-query fails if it does not know one of them, and still prints the others.
 	out, err := exec.Command("dpkg-query", append([]string{"-W", "-f", "${db:Status-Status} ${Package}\n"}, packages...)...).Output()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
@@ -77,7 +77,8 @@ Pin-Priority: -1
 `
 )
 
-// addNonFree has apt-get find netperf, which is in Debian's component non-free, and nothing else of that component.
+// addNonFree makes apt-get find netperf, which is in Debian's component non-free, and nothing else
+// of that component.
 func addNonFree() error {
 	files, err := filepath.Glob("/etc/apt/sources.list.d/*")
 	if err != nil {

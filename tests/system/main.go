@@ -1,13 +1,14 @@
-// Command system runs the tests of the whole system: against live kernels, with programs that were not written for SoftRNIC,
-// with processes that are killed, and the tests of all packages at full size.
+// Command system runs the tests of the whole system: against live kernels, with unmodified
+// programs, with killed processes, and the tests of all packages at full size.
 //
-//	go run ./tests/system            says what it will install and do, asks, and runs everything
+//	go run ./tests/system            prints what it will install and do, asks, and runs everything
 //	go run ./tests/system -y         does not ask
 //	go run ./tests/system -list      prints the steps
 //	go run ./tests/system -y STEP…   only these steps
 //	go run ./tests/system -y -run REGEXP STEP…   only these tests of them
 //
-// It needs root, Debian, and /dev/net/tun. No test is skipped, those of the long run apart: a test that cannot run fails.
+// It needs root, Debian, and /dev/net/tun. Only tests of the long run are skipped: any other test
+// that cannot run fails.
 package main
 
 import (

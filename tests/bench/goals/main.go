@@ -1,9 +1,9 @@
 //go:build linux
 
-// Command goals compares SoftRNIC with the limits of the machine. It prints a table of measurements,
-// goals and results. It runs softrnic perf and tests/bench/yardstick in turn and compares the
-// medians. Both run in a network namespace of their own, which leaves nothing behind. The command
-// needs root and an otherwise idle machine.
+// Command goals compares SoftRNIC with the limits of the machine. It prints a table of
+// measurements, goals and results. It runs softrnic perf and tests/bench/yardstick in turn and
+// compares the medians. Both run in a network namespace of their own, which leaves nothing behind.
+// The command needs root and an otherwise idle machine.
 //
 // Usage:
 //

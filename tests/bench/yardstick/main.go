@@ -1,8 +1,8 @@
 //go:build linux
 
 // Command yardstick measures the limits of the machine on SoftRNIC's paths, without any code of
-// SoftRNIC: bare system calls, checksums and copies. tests/bench/goals runs it beside softrnic perf.
-// It prints one line of JSON.
+// SoftRNIC: bare system calls, checksums and copies. tests/bench/goals runs it beside softrnic
+// perf. It prints one line of JSON.
 //
 // Usage (except for copy and ring, as root in a network namespace with the named interfaces):
 //

@@ -1,2 +1,2 @@
-// Package chaos holds tests in which processes are killed at random moments.
+// Package chaos has tests in which processes are killed at random moments.
 package chaos

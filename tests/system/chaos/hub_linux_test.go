@@ -14,10 +14,11 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestHub: processes that share one address through a hub are killed at random moments, while they connect to, and send to, others
-// that are under load, and the hub is killed, too. The data of every other pair is right, and comes once and in order; no
-// memory and no number is left. Most pairs have rings with each other; what the last one or two send passes the hub.
-// SOFTRNIC_LONG: 1,000 processes and the hub 100 times, with 16 others; else 10 and 2, with 6.
+// TestHub kills processes that share one address through a hub, at random moments. They connect and
+// send to other processes, which are under load. The hub is killed, too. The data of every other
+// pair must be right, and arrive once and in order. No memory and no QP number may be left. Most
+// pairs have rings with each other; the last one or two send through the hub. With SOFTRNIC_LONG it
+// kills 1,000 processes and the hub 100 times, beside 16 others; otherwise 10 and 2, beside 6.
 func TestHub(t *testing.T) {
 	gate.System(t)
 	dir := filepath.Join(directory(t), "hub")
@@ -35,14 +36,14 @@ func TestHub(t *testing.T) {
 		}
 	})
 	await(t, "the hub has a ring for each process that lives", func() bool { return server.rings() == len(l.all()) })
-	l.ringsEach(3) // one with the hub that there is, and two with the other of the pair
+	l.ringsEach(3) // one with the hub, and two with the other process of the pair
 	await(t, "the lease of each process that was killed has ended", func() bool { return leased(t, dir) == len(l.all()) })
 	l.end()
 	await(t, "no ring is left", func() bool { return server.rings() == 0 })
 	await(t, "no lease is left", func() bool { return leased(t, dir) == 0 })
 }
 
-// startHub starts a hub, and waits until it is there.
+// startHub starts a hub, and waits until it is ready.
 func startHub(t *testing.T, dir string) *process {
 	t.Helper()
 	p := start(t, "hub", dir)
@@ -50,7 +51,7 @@ func startHub(t *testing.T, dir string) *process {
 	return p
 }
 
-// leased is how many leases have not ended, by the hub's own records.
+// leased returns the number of leases that have not ended, from the hub's own records.
 func leased(t *testing.T, dir string) (n int) {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join(dir, "leases"))

@@ -44,7 +44,7 @@ func start(t *testing.T, task ...string) *process {
 	return p
 }
 
-// line is the next that the process prints.
+// line returns the next line that the process prints.
 func (p *process) line() string {
 	p.t.Helper()
 	if !p.lines.Scan() {
@@ -58,7 +58,7 @@ func (p *process) kill() {
 	_ = p.cmd.Wait()
 }
 
-// rings is how many rings are in the memory of a process.
+// rings returns the number of rings in the memory of a process.
 func (p *process) rings() int {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", p.cmd.Process.Pid))
 	if err != nil {
@@ -67,7 +67,7 @@ func (p *process) rings() int {
 	return bytes.Count(b, []byte("memfd:softrnic-ring"))
 }
 
-// long is n, or many if the long tests run.
+// long returns n, or many in the long run.
 func long(n, many int) int {
 	if os.Getenv("SOFTRNIC_LONG") != "" {
 		return many
@@ -75,7 +75,7 @@ func long(n, many int) int {
 	return n
 }
 
-// await waits until something is so.
+// await waits until ok returns true.
 func await(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
@@ -85,7 +85,7 @@ func await(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// directory is one for sockets, whose paths must be short, until the end of the test.
+// directory creates a directory for sockets, with a short path, until the end of the test.
 func directory(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "c")
@@ -96,19 +96,19 @@ func directory(t *testing.T) string {
 	return dir
 }
 
-// setting is where processes send to each other.
+// setting describes how processes reach each other.
 type setting struct {
 	medium, dir string
-	// server, client and victim are addresses: of each pair of processes that lives, and of those that are killed.
+	// Addresses of the servers and clients of the pairs, and of the processes that are killed.
 	server, client func(i int) string
 	victim         string
-	// transports are what the pairs connect over, in turn. Who is killed connects over what its server does.
+	// The pairs use these transports in turn. A killed process uses that of its server.
 	transports []verbs.Transport
-	// without is how many pairs, the last ones, have no rings with each other: what they send passes the hub.
+	// The last pairs, this many, have no rings with each other: their data passes through the hub.
 	without int
 }
 
-// load is processes that send to others.
+// load is a set of processes that send to others.
 type load struct {
 	setting
 	t                *testing.T
@@ -138,13 +138,13 @@ func (s setting) start(t *testing.T, pairs int) *load {
 	return l
 }
 
-// transport is that of a pair.
+// transport returns the transport of a pair.
 func (l *load) transport(i int) string { return l.transports[i%len(l.transports)].String() }
 
-// at is where a server listens.
+// at returns the address and port of a server.
 func (l *load) at(i int) string { return fmt.Sprintf("%s:%d", l.server(i), service+i) }
 
-// killSome kills processes, and calls after, if it is not nil, after each of them, the first being number 1.
+// killSome kills n processes. It calls after, if not nil, after each of them, with numbers from 1.
 func (l *load) killSome(n int, after func(k int)) {
 	l.t.Helper()
 	for k := 1; k <= n; k++ {
@@ -158,7 +158,8 @@ func (l *load) killSome(n int, after func(k int)) {
 	}
 }
 
-// ringsEach waits until each process has so many rings in its memory, and those of pairs without rings with each other one, the hub's.
+// ringsEach waits until each process has the wanted number of rings in its memory. A process of a
+// pair without rings has one, the hub's.
 func (l *load) ringsEach(want int) {
 	l.t.Helper()
 	await(l.t, fmt.Sprintf("each process has %d rings", want), func() bool {
@@ -178,7 +179,7 @@ func (l *load) ringsEach(want int) {
 	})
 }
 
-// all are the processes.
+// all returns the processes.
 func (l *load) all() []*process {
 	return append(l.servers[:len(l.servers):len(l.servers)], l.clients...)
 }
@@ -188,7 +189,7 @@ func (l *load) killOne() {
 	l.t.Helper()
 	to := l.random.IntN(len(l.servers))
 	v := start(l.t, "victim", l.medium, l.dir, l.transport(to), l.victim, l.at(to))
-	if l.random.IntN(4) > 0 { // else while it joins
+	if l.random.IntN(4) > 0 { // otherwise it is killed while it joins
 		if line := v.line(); line != "up" {
 			l.t.Fatal(line)
 		}
@@ -197,7 +198,7 @@ func (l *load) killOne() {
 	v.kill()
 }
 
-// end ends the load, and sees that each message came once, in order and as it was sent.
+// end ends the load, and checks that each message came once, in order and unchanged.
 func (l *load) end() {
 	l.t.Helper()
 	for i, c := range l.clients {

@@ -11,22 +11,22 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestShm: processes on a segment in shared memory are killed at random moments, while they connect to, and send to, others
-// that are under load, over RoCEv2 and iWARP. The data of every other pair is right, and comes once and in order; no file and no
-// memory is left.
-// SOFTRNIC_LONG: 1,000 are killed, with 16 others; else 12, with 8.
+// TestShm kills processes on a segment in shared memory at random moments. They connect and send to
+// other processes, which are under load, over RoCEv2 and iWARP. The data of every other pair must
+// be right, and arrive once and in order. No file and no memory may be left. With SOFTRNIC_LONG it
+// kills 1,000 processes beside 16 others; otherwise 12 beside 8.
 func TestShm(t *testing.T) {
 	gate.System(t)
 	dir := directory(t)
 	l := setting{
-		medium: "shm", dir: dir, victim: "10.1.100.1", // free at once when one is killed
+		medium: "shm", dir: dir, victim: "10.1.100.1", // free immediately when one is killed
 		server: func(i int) string { return fmt.Sprintf("10.1.%d.1", i) }, client: func(i int) string { return fmt.Sprintf("10.1.%d.2", i) },
 		transports: []verbs.Transport{verbs.RoCEv2, verbs.IWARP},
 	}.start(t, long(4, 8))
 	l.killSome(long(12, 1000), nil)
-	l.ringsEach(2 * (len(l.all()) - 1)) // two for each other process that lives
+	l.ringsEach(2 * (len(l.all()) - 1)) // two for each other live process
 	l.end()
-	segment, err := shm.Open(segmentName, shm.Directory(dir)) // whoever joins cleans up
+	segment, err := shm.Open(segmentName, shm.Directory(dir)) // the next process to join cleans up
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,8 +26,9 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// workerEnv holds what a process that a test starts is to do: "server MEDIUM DIRECTORY TRANSPORT ADDRESS:PORT", "client
-// MEDIUM DIRECTORY TRANSPORT ADDRESS SERVER:PORT", the same with "victim", or "hub DIRECTORY". The medium is shm, hub or withoutRings.
+// workerEnv holds the task of a process that a test starts: "server MEDIUM DIRECTORY TRANSPORT
+// ADDRESS:PORT", "client MEDIUM DIRECTORY TRANSPORT ADDRESS SERVER:PORT", the same with "victim",
+// or "hub DIRECTORY". The medium is shm, hub or withoutRings.
 const workerEnv = "SOFTRNIC_CHAOS_WORKER"
 
 func TestMain(m *testing.M) {
@@ -44,7 +45,7 @@ func TestMain(m *testing.M) {
 const (
 	segmentName = "chaos"
 	service     = 7471     // of the first server
-	depth       = 16       // receive requests, and SENDs under way
+	depth       = 16       // receive requests, and SENDs in flight
 	largest     = 40 << 10 // bytes of a message
 )
 
@@ -82,7 +83,7 @@ func worker(task []string) (err error) {
 	}
 	defer func() { err = errors.Join(err, mr.Dereg()) }()
 	stop := make(chan struct{})
-	go func() { // the end of stdin is the end
+	go func() { // the end of stdin ends the client
 		_, _ = bufio.NewReader(os.Stdin).ReadByte()
 		close(stop)
 	}()
@@ -96,14 +97,15 @@ func worker(task []string) (err error) {
 		return err
 	}
 	err = errors.Join(client(c, mr, stop, role == "client"), c.Close())
-	// The connection's data pass through memory: there may be no hub now, which is needed to say that it ends.
+	// The data of the connection passes through memory. Without a hub, which may be down, the
+	// disconnection is not sent.
 	said, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	return errors.Join(err, dev.Shutdown(said))
 }
 
-// awaitActive waits until the device's port is active, at most ten seconds: a process that ends waits for a hub of its own, and then
-// for two seconds for its peer's.
+// awaitActive waits until the device's port is active, at most ten seconds. A process that ends
+// waits for its own hub, and then two seconds for that of its peer.
 func awaitActive(dev *verbs.Device) {
 	for range 1000 {
 		if p, err := dev.QueryPort(1); err != nil || p.State == verbs.PortActive {
@@ -119,7 +121,7 @@ func open(medium, dir, addr string) (interface {
 	io.Closer
 }, error) {
 	if medium == "hub" || medium == withoutRings {
-		start := func(string) error { return nil } // the test does
+		start := func(string) error { return nil } // the test starts it
 		h, err := kernel.New(kernel.Addr(addr), kernel.Shared(kernel.Sharing{Directory: dir, Start: start}))
 		if medium == "hub" || err != nil {
 			return h, err
@@ -133,7 +135,8 @@ func open(medium, dir, addr string) (interface {
 	return netstack.New(l, netstack.Addr(addr+"/16"))
 }
 
-// withoutRings is a hub whose client does not say for which QPs its paths are, and so has no rings with other clients.
+// withoutRings is a hub whose client does not name the QPs of its paths, and so has no rings with
+// other clients.
 const withoutRings = "withoutRings"
 
 type ringless struct{ *kernel.Host }
@@ -162,7 +165,8 @@ func (p ringlessPort) Path(a stack.PathAttr) (stack.Path, error) {
 	return p.DatagramPort.Path(a)
 }
 
-// fill writes message n: its number, its length and what follows from the number. One of length 0 is the last.
+// fill writes message n: its number, and content derived from the number. A message of length 0 is
+// the last.
 func fill(b []byte, n uint64) {
 	binary.BigEndian.PutUint64(b, n)
 	r := rand.NewPCG(n, 1)
@@ -171,10 +175,10 @@ func fill(b []byte, n uint64) {
 	}
 }
 
-// length is that of message n.
+// length returns the length of message n.
 func length(n uint64) int { return 16 + int(n*7919%(largest-16))&^7 }
 
-// taken polls a CQ. It returns how many completions there were, which must be good.
+// taken polls a CQ. It returns the number of completions, which must be successful.
 func taken(cq *verbs.CQ) (int, error) {
 	var wc [depth]verbs.WC
 	n, err := cq.Poll(wc[:])
@@ -186,8 +190,8 @@ func taken(cq *verbs.CQ) (int, error) {
 	return n, err
 }
 
-// client sends messages until stop, and then an empty one. No more than depth are sent that the server has not answered: iWARP has
-// nothing that would hold back a message for which there is no receive request.
+// client sends messages until stop, and then an empty one. At most depth messages are without an
+// answer of the server: iWARP has no flow control for messages without a receive request.
 func client(c *rdmacm.Conn, mr *verbs.MR, stop <-chan struct{}, says bool) error {
 	for range depth {
 		if err := c.QP().PostRecv(&verbs.RecvWR{}); err != nil {
@@ -199,7 +203,7 @@ func client(c *rdmacm.Conn, mr *verbs.MR, stop <-chan struct{}, says bool) error
 	}
 	b := mr.Buf()
 	var sent, done, answered int
-	// wait waits until so many at most are not sent, or not answered.
+	// wait waits until at most most messages are without completion or answer.
 	wait := func(most int) error {
 		for sent-min(done, answered) > most {
 			n, err := taken(c.QP().SendCQ())
@@ -245,11 +249,11 @@ func client(c *rdmacm.Conn, mr *verbs.MR, stop <-chan struct{}, says bool) error
 	}
 }
 
-// receiver is a connection to a server, and where its messages are received.
+// receiver is a connection to a server, with the memory for its messages.
 type receiver struct {
 	c       *rdmacm.Conn
 	mr      *verbs.MR
-	answers int // under way
+	answers int // in flight
 }
 
 // prepare posts the receive requests, before the peer can send.
@@ -268,7 +272,7 @@ func (r *receiver) post(slot uint64) error {
 	return r.c.QP().PostRecv(&verbs.RecvWR{ID: slot, SGList: []verbs.SGE{r.mr.SGE(int(slot)*largest, largest)}})
 }
 
-// answer tells the client that a message has been received, and that another may come.
+// answer reports to the client that a message has been received and that it may send another.
 func (r *receiver) answer() error {
 	err := r.c.QP().PostSend(&verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendSignaled})
 	for r.answers++; r.answers >= depth && err == nil; {
@@ -289,7 +293,8 @@ func (r *receiver) answered() error {
 
 func (r *receiver) close() error { return errors.Join(r.c.Close(), r.mr.Dereg()) }
 
-// receive answers each message, when see has looked at it, until see returns false, or something is wrong.
+// receive calls see for each message and answers the message. It ends when see returns false or
+// with an error.
 func (r *receiver) receive(see func(b []byte) (bool, error)) error {
 	b := r.mr.Buf()
 	var wc [depth]verbs.WC
@@ -323,8 +328,9 @@ func (r *receiver) receive(see func(b []byte) (bool, error)) error {
 	}
 }
 
-// serve receives the messages of its client, which is the first to connect, and sees that each comes once, in order and as it
-// was sent. Of others, which may be killed at any time, it takes what comes.
+// serve receives the messages of its client, which is the first to connect, and checks that each
+// comes once, in order and unchanged. It accepts any messages of other clients, which may be killed
+// at any time.
 func serve(dev *verbs.Device, cfg *rdmacm.Config, at string) error {
 	prepared := make(chan *receiver, 1024)
 	cfg.Prepare = func(c *rdmacm.Conn) error {
@@ -344,7 +350,7 @@ func serve(dev *verbs.Device, cfg *rdmacm.Config, at string) error {
 		cancel()
 		victims.Wait()
 		_ = l.Close()
-		for len(prepared) > 0 { // for those that were killed while they connected
+		for len(prepared) > 0 { // of processes that were killed while they connected
 			_ = (<-prepared).mr.Dereg()
 		}
 	}()
@@ -362,7 +368,7 @@ func serve(dev *verbs.Device, cfg *rdmacm.Config, at string) error {
 				continue // it was killed while it connected
 			}
 			r := <-prepared
-			for r.c != v { // of one that was killed while it connected
+			for r.c != v { // of a process that was killed while it connected
 				_ = r.mr.Dereg()
 				r = <-prepared
 			}

@@ -14,16 +14,17 @@ import (
 	"github.com/softrnic/softrnic/tests/internal/gate"
 )
 
-// installed is where Debian has the libraries that ours stand in for.
+// installed is the directory of Debian's libraries, which ours replace.
 const installed = "/usr/lib/x86_64-linux-gnu"
 
-// symbol is a name that a library exports, with its version. A hidden version is not that which a linker chooses.
+// symbol is an exported name of a library, with its version. A linker does not choose a hidden
+// version.
 type symbol struct {
 	name, version string
 	hidden        bool
 }
 
-// exports are the symbols that a library defines, but for those that stand for the versions themselves.
+// exports returns the symbols that a library defines, except for those of the versions themselves.
 func exports(t *testing.T, file string) map[symbol]elf.SymType {
 	t.Helper()
 	f, err := elf.Open(file)
@@ -44,7 +45,8 @@ func exports(t *testing.T, file string) map[symbol]elf.SymType {
 	return all
 }
 
-// Every symbol of the installed libraries is in ours, with the same version, and the same default.
+// Our libraries have every symbol of the installed libraries, with the same version and the same
+// default.
 func TestSymbolsOfInstalledLibrary(t *testing.T) {
 	gate.System(t)
 	dir := build(t)
@@ -64,7 +66,7 @@ func TestSymbolsOfInstalledLibrary(t *testing.T) {
 	}
 }
 
-// Binaries that were built with releases other than the installed one find their symbols: testdata/symbols.txt has them all. Some
+// Binaries built with other releases find their symbols: testdata/symbols.txt lists them all. Some
 // builds of rdma-core have the private version 50, with the functions of 34.
 func TestSymbolsOfOtherReleases(t *testing.T) {
 	gate.System(t)
@@ -103,7 +105,7 @@ func TestSymbolsOfOtherReleases(t *testing.T) {
 
 func mapHas(m map[symbol]elf.SymType, s symbol) bool { _, ok := m[s]; return ok }
 
-// The engine exports what it must, and its own Go runtime's symbols are not taken for others'.
+// The engine exports what it must, and its Go runtime's symbols do not collide with others.
 func TestEngineExports(t *testing.T) {
 	gate.System(t)
 	f, err := elf.Open(filepath.Join(build(t), "libsoftrnic.so"))
@@ -166,7 +168,8 @@ func TestOldestGlibc(t *testing.T) {
 	}
 }
 
-// The compiler notices when the engine's description of a structure differs from that of the installed headers.
+// The compiler reports it if the engine's description of a structure differs from the installed
+// headers.
 func TestLayoutIsChecked(t *testing.T) {
 	gate.System(t)
 	needs(t, "/usr/bin/gcc", "gcc")

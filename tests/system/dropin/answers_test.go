@@ -9,8 +9,8 @@ import (
 	"github.com/softrnic/softrnic/tests/internal/gate"
 )
 
-// TestAnswers runs testdata/answers.c, which says what it tests, within a process and over shared memory. Most of it was found by
-// suites that others have written: SUITES.md.
+// TestAnswers runs testdata/answers.c, which describes its checks, within a process and over shared
+// memory. Most of them come from test suites of others: SUITES.md.
 func TestAnswers(t *testing.T) {
 	gate.System(t)
 	onLinks(t, compile(t, "answers"), func(link string, command func(args ...string) *exec.Cmd) {

@@ -20,7 +20,7 @@ import (
 	"github.com/softrnic/softrnic/tests/system/internal/programs"
 )
 
-// Addresses of the daemons, and of the commands.
+// Addresses of the daemons and of the commands.
 const (
 	cephMon    = "127.18.10.1"
 	cephMgr    = "127.18.10.2"
@@ -28,9 +28,9 @@ const (
 	cephClient = "127.18.10.4"
 )
 
-// cephConf is for one monitor, one manager and one OSD in memory, which talk to each other over RDMA alone: Ceph's messenger connects by
-// rdma_cm, or opens a TCP connection for what both sides must know of each other's QP, and passes all else over the QP. The buffers are fewer than by
-// default, where each process registers 4 GiB.
+// cephConf is for one monitor, one manager and one OSD in memory, which communicate by RDMA only.
+// Ceph's messenger connects by rdma_cm, or exchanges the QPs' parameters over TCP. All other data
+// passes through the QP. It has fewer buffers than by default, where each process registers 4 GiB.
 const cephConf = `[global]
 fsid = 6b1a7b0e-6f0c-4f55-8a7e-2f6a60f3c1de
 mon host = [v2:` + cephMon + `:3300]
@@ -67,12 +67,12 @@ osd data = DIR/osd
 type ceph struct {
 	ctx       context.Context
 	dir       string
-	transport string // as SOFTRNIC_TRANSPORT has it
+	transport string // value of SOFTRNIC_TRANSPORT
 }
 
-// TestCeph: a monitor, a manager and an OSD of Ceph, and clients, are on the drop-in libraries, each with an address of its own, and
-// talk over RDMA. What is put comes back as it was, rados bench writes and reads, and the OSD's messenger says how much has passed
-// over RDMA.
+// TestCeph runs a monitor, a manager and an OSD of Ceph, and clients, on the drop-in libraries,
+// each with its own address, over RDMA. Objects come back unchanged, rados bench writes and reads,
+// and the OSD's messenger counts the bytes over RDMA.
 func TestCeph(t *testing.T) {
 	gate.Long(t)
 	for _, name := range []string{"ceph-mon", "ceph-mgr", "ceph-osd", "rados"} {
@@ -164,7 +164,7 @@ func (c *ceph) test(t *testing.T, over, conf string) {
 	}
 }
 
-// command returns a command of the cluster's, whose device has an address.
+// command returns a command of the cluster, whose device has an address.
 func (c *ceph) command(t *testing.T, addr string, line ...string) *exec.Cmd {
 	t.Helper()
 	cmd := runner(c.ctx, t, c.dir, "--link kernel:lo --no-shared --addr "+addr, line...)
@@ -172,7 +172,7 @@ func (c *ceph) command(t *testing.T, addr string, line ...string) *exec.Cmd {
 	return cmd
 }
 
-// do runs a command to its end, and returns what it has printed.
+// do runs a command to its end, and returns its output.
 func (c *ceph) do(t *testing.T, addr string, line ...string) string {
 	t.Helper()
 	cmd := c.command(t, addr, line...)
@@ -198,7 +198,8 @@ func (c *ceph) daemon(t *testing.T, addr, line string) {
 	})
 }
 
-// messenger returns what the OSD's messenger has counted: bytes sent and received over RDMA, and completions with errors.
+// messenger returns counters of the OSD's messenger: bytes sent and received over RDMA, and
+// completions with errors.
 func (c *ceph) messenger(t *testing.T) (sent, received, errors uint64) {
 	t.Helper()
 	sockets, err := filepath.Glob(filepath.Join(c.dir, "osd.0.*.asok"))

@@ -17,17 +17,17 @@ import (
 	"github.com/softrnic/softrnic/tests/system/internal/programs"
 )
 
-// cmProgram is a pair of programs that find each other with librdmacm. SERVER and CLIENT stand for the addresses of the two.
+// cmProgram is a pair of programs that use librdmacm. SERVER and CLIENT stand for their addresses.
 type cmProgram struct {
 	server, client string
-	bytes          uint64 // at least, that each side's device sends and receives in all
-	roceOnly       bool   // for what iWARP does not have
-	connections    int    // that each side has
+	bytes          uint64 // minimum that each side's device sends and receives in total
+	roceOnly       bool   // uses features that iWARP lacks
+	connections    int    // of each side
 	endless        bool   // the server does not end by itself
-	clients        int    // how many run in turn; 0 is one
-	port           int    // of TCP, that the server listens on when it is ready, if it does not use librdmacm before
-	early          string // what the client says if it came before the server listened, and is to be run again
-	unpaced        string // what it says if it has sent more than the peer had receives for, which over iWARP ends the connection: again too
+	clients        int    // number of runs in turn; 0 is one
+	port           int    // TCP port on which a ready server listens, for a server that does not use librdmacm first
+	early          string // the client's message if the server did not listen yet; the client is run again
+	unpaced        string // the client's message if it sent more than the peer had receives for, which ends an iWARP connection; it is run again
 }
 
 var cmPrograms = []cmProgram{
@@ -49,9 +49,10 @@ func TestConnectionManager(t *testing.T) {
 	runAll(t, cmPrograms)
 }
 
-// TestQperf runs qperf's tests that use librdmacm, with SOFTRNIC_LONG all of them: without it qperf addresses a peer by its LID
-// alone, which there is not over Ethernet. It has one host name for TCP and RDMA, and so needs the machine's addresses. Its server
-// tells the client the port before it listens there, and ends when the client tells it to quit.
+// TestQperf runs qperf's tests that use librdmacm, in the long run all of them. Without librdmacm,
+// qperf addresses a peer by its LID alone, which does not exist over Ethernet. qperf uses one host
+// name for TCP and RDMA, so it needs the machine's addresses. Its server sends the port to the
+// client before it listens there, and ends on the client's request.
 func TestQperf(t *testing.T) {
 	gate.System(t)
 	needs(t, "/usr/bin/qperf", "qperf")
@@ -62,7 +63,7 @@ func TestQperf(t *testing.T) {
 	}
 	for _, test := range tests {
 		p := cmProgram{server: "qperf", client: "qperf SERVER -t 1 -cm 1 " + test + " quit", bytes: 10000, port: 19765, early: "Event rejected"}
-		if test == "rc_bw" || test == "rc_bi_bw" { // its side that receives may get no processor for a while
+		if test == "rc_bw" || test == "rc_bi_bw" { // the receiving side may get no processor for a while
 			p.unpaced = "WR flush failure"
 		}
 		list = append(list, p)
@@ -70,12 +71,12 @@ func TestQperf(t *testing.T) {
 	runOver(t, links[1:], list)
 }
 
-// runAll runs programs over each link, with each wire protocol that they know.
+// runAll runs programs over each link, with each wire protocol that they support.
 func runAll(t *testing.T, list []cmProgram) { runOver(t, links, list) }
 
-// runOver runs programs over the links, with each wire protocol that they know.
+// runOver runs programs over the links, with each wire protocol that they support.
 func runOver(t *testing.T, over []endpoints, list []cmProgram) {
-	build(t) // which takes minutes on a busy machine: before the time of a program begins
+	build(t) // may take minutes on a busy machine: before the time of a program begins
 	for i, p := range list {
 		media := mediaOf(over, &p)
 		for j, m := range media {
@@ -90,7 +91,7 @@ func runOver(t *testing.T, over []endpoints, list []cmProgram) {
 	}
 }
 
-// mediaOf are the links, with each wire protocol that a program knows.
+// mediaOf returns the links, with each wire protocol that a program supports.
 func mediaOf(over []endpoints, p *cmProgram) (media []cmMedium) {
 	for _, link := range over {
 		media = append(media, cmMedium{link, "roce", "RoCEv2"})
@@ -107,7 +108,8 @@ func (p *cmProgram) runOn(t *testing.T, m cmMedium) {
 	p.runWith(t, m, [2][]string{})
 }
 
-// runWith runs the programs on a medium, the server and the client with more in their environments.
+// runWith runs the programs on a medium, with additional environments for the server and the
+// client.
 func (p *cmProgram) runWith(t *testing.T, m cmMedium, env [2][]string) {
 	t.Helper()
 	server, client := m.pair(t)
@@ -131,7 +133,7 @@ func (p *cmProgram) runWith(t *testing.T, m cmMedium, env [2][]string) {
 // cmMedium is a link and a wire protocol.
 type cmMedium struct {
 	endpoints
-	transport string // as SOFTRNIC_TRANSPORT has it
+	transport string // value of SOFTRNIC_TRANSPORT
 	called    string
 }
 
@@ -152,7 +154,7 @@ func TestListenerOfBothTransports(t *testing.T) {
 	}
 }
 
-// again tells whether the client is to be run again, by what it has said.
+// again reports whether the client is to be run again, given its output.
 func (p *cmProgram) again(said string, client *node) bool {
 	return p.early != "" && strings.Contains(said, p.early) ||
 		p.unpaced != "" && strings.Contains(said, p.unpaced) && slices.Contains(client.env, "SOFTRNIC_TRANSPORT=iwarp")

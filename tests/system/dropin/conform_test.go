@@ -17,9 +17,10 @@ import (
 	"github.com/softrnic/softrnic/tests/system/internal/proc"
 )
 
-// TestConform: responder.py, which ships for kernel devices and hardware, runs on the drop-in libraries, and by it softrnic conform finds
-// that these keep to all statements. What is skipped: without --congestion there are no congestion notifications, rdma_cm's interface in C
-// has no more than 255 bytes of private data, and seven cases of iWARP take another set-up.
+// TestConform runs responder.py, which ships for kernel devices and hardware, on the drop-in
+// libraries. softrnic conform finds that they conform to all statements. Some cases are skipped.
+// Without --congestion there are no congestion notifications. rdma_cm in C has at most 255 bytes of
+// private data. Seven iWARP cases need another set-up.
 func TestConform(t *testing.T) {
 	gate.System(t)
 	needs(t, "/usr/lib/python3/dist-packages/pyverbs", "python3-pyverbs")

@@ -12,7 +12,8 @@ import (
 	"github.com/softrnic/softrnic/tests/internal/gate"
 )
 
-// TestContract runs testdata/contract.c, which says what it tests. What a medium cannot do is listed.
+// TestContract runs testdata/contract.c, which describes its checks. Exceptions of a medium are
+// listed.
 func TestContract(t *testing.T) {
 	gate.System(t)
 	program := compile(t, "contract")

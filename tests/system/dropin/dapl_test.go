@@ -13,12 +13,13 @@ import (
 	"github.com/softrnic/softrnic/tests/system/internal/programs"
 )
 
-// TestDAPL runs the programs of uDAPL, over its provider that connects by rdma_cm (cma) and the one that has a TCP connection for that
-// (scm). dtest, dtestsrq and dapltest -V check the data themselves.
+// TestDAPL runs the programs of uDAPL, over its provider that connects by rdma_cm (cma) and the one
+// that uses a TCP connection for it (scm). dtest, dtestsrq and dapltest -V check the data
+// themselves.
 func TestDAPL(t *testing.T) {
 	gate.Long(t)
 	needs(t, "/usr/bin/dtest", "dapl2-utils")
-	const port = 15828 // where the server first tells the client more, over TCP
+	const port = 15828 // if the server first sends information to the client over TCP
 	for _, p := range []cmProgram{
 		{server: "dtest -P cma -B 20 -b 100000", client: "dtest -P cma -B 20 -b 100000 -h SERVER", bytes: 20 * 100000, port: port},
 		{server: "dtest -P cma -W -D -B 20 -b 100000", client: "dtest -P cma -W -D -B 20 -b 100000 -h SERVER", bytes: 20 * 100000, port: port},
@@ -31,7 +32,7 @@ func TestDAPL(t *testing.T) {
 	} {
 		over := links
 		if p.port != 0 && strings.Contains(p.client, "SERVER") {
-			over = links[1:] // which has TCP
+			over = links[1:] // over TCP
 		}
 		for _, m := range mediaOf(over, &p) {
 			t.Run(strings.Join([]string{m.link, m.transport, p.client}, " "), func(t *testing.T) {
@@ -42,7 +43,8 @@ func TestDAPL(t *testing.T) {
 	}
 }
 
-// registries are what the two sides of a medium add to their environments, so that uDAPL finds their devices.
+// registries returns what the two sides of a medium add to their environments, so that uDAPL finds
+// their devices.
 func registries(t *testing.T, m cmMedium) (env [2][]string) {
 	t.Helper()
 	dir := shared(t)

@@ -15,7 +15,8 @@ import (
 	"github.com/softrnic/softrnic/tests/internal/gate"
 )
 
-// TestDebianPackage makes the package, unpacks it, and runs a program with what was in it. It needs a tool from the Go module proxy.
+// TestDebianPackage builds the package, unpacks it, and runs a program with its content. It needs a
+// tool from the Go module proxy.
 func TestDebianPackage(t *testing.T) {
 	gate.System(t)
 	needs(t, "/usr/bin/dpkg-deb", "dpkg")

@@ -10,7 +10,7 @@ import (
 	"github.com/softrnic/softrnic/tests/system/internal/programs"
 )
 
-// TestDiags: ibstat and ibstatus, which read what the kernel says of devices, see the device.
+// TestDiags: ibstat and ibstatus, which read the kernel's description of devices, see the device.
 func TestDiags(t *testing.T) {
 	gate.Long(t)
 	needs(t, "/usr/sbin/ibstat", "infiniband-diags")

@@ -1,7 +1,7 @@
 //go:build linux && amd64
 
-// Package dropin runs programs that were written for libibverbs, as Debian has them, on the drop-in libraries, as a user
-// without privileges.
+// Package dropin runs Debian's programs for libibverbs on the drop-in libraries, as a user without
+// privileges.
 package dropin
 
 import (
@@ -31,11 +31,13 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// turn tells whether program i runs over medium j of n: with SOFTRNIC_LONG each over all of them, else each over the next.
+// turn reports whether program i runs over medium j of n. In the long run each program runs over
+// all media, otherwise each over the next one.
 func turn(i, j, n int) bool { return os.Getenv("SOFTRNIC_LONG") != "" || i%n == j }
 
-// patience is how long a pair of programs may take. Before each of the 23 sizes of -a, perftest measures the frequency of the
-// processor for a quarter of a second of its time, on both sides.
+// patience returns the time limit of a pair of programs. Before each of the 23 sizes of -a,
+// perftest measures the frequency of the processor for a quarter of a second of CPU time, on both
+// sides.
 func patience() time.Duration {
 	if os.Getenv("SOFTRNIC_LONG") != "" {
 		return 4 * time.Minute
@@ -54,7 +56,7 @@ func needs(t *testing.T, file, pkg string) {
 	}
 }
 
-// build builds the libraries and returns their directory, which everybody may read.
+// build builds the libraries and returns their directory, which every user may read.
 func build(t *testing.T) string {
 	t.Helper()
 	needs(t, "/usr/bin/gcc", "gcc")
@@ -67,10 +69,11 @@ func build(t *testing.T) string {
 	return dir
 }
 
-// nobody is who programs are run as if the test has privileges to drop.
+// nobody is the user of programs if the test has privileges to drop.
 const nobody = 65534
 
-// shared returns a directory that nobody else than nobody, or the user without privileges who runs the test, may write to.
+// shared returns a directory that only nobody may write to, or the unprivileged user who runs the
+// test.
 func shared(t *testing.T) string {
 	t.Helper()
 	build(t) // before the test's time limits begin
@@ -87,7 +90,7 @@ func shared(t *testing.T) string {
 	return dir
 }
 
-// node is a process with a device of its own.
+// node is a process with its own device.
 type node struct {
 	env      []string
 	counters string // the file
@@ -106,7 +109,7 @@ func (n *node) program(ctx context.Context, t *testing.T, name string, args ...s
 	return cmd
 }
 
-// counted returns what the node's processes have counted.
+// counted returns the counters of the node's processes.
 func (n *node) counted(t *testing.T) map[string]uint64 {
 	t.Helper()
 	sum, err := programs.Counted(n.counters)
@@ -116,10 +119,10 @@ func (n *node) counted(t *testing.T) map[string]uint64 {
 	return sum
 }
 
-// endpoints are a link between two processes, and the addresses of the two.
+// endpoints are a link between two processes, and the addresses of both.
 type endpoints struct {
 	link, server, client string
-	env                  []string // what else the environment has
+	env                  []string // additional environment
 }
 
 var links = []endpoints{
@@ -127,7 +130,7 @@ var links = []endpoints{
 	{link: "kernel:lo", server: "127.18.0.1", client: "127.18.0.2"},
 }
 
-// name is what the table of programs calls the link.
+// name returns the link's name in the table of programs.
 func (l endpoints) name() string {
 	if strings.HasPrefix(l.link, "shm") {
 		return "shared memory"
@@ -153,7 +156,8 @@ func (l endpoints) pair(t *testing.T) (server, client *node) {
 	return of("server", l.server), of("client", l.client)
 }
 
-// run runs a server and, when it listens on a TCP port of the machine, a client, and returns what they said.
+// run runs a server and, when it listens on a TCP port of the machine, a client, and returns their
+// output.
 func run(t *testing.T, server, client *exec.Cmd, port int) (said string) {
 	t.Helper()
 	var out [2]bytes.Buffer
@@ -179,7 +183,8 @@ func run(t *testing.T, server, client *exec.Cmd, port int) (said string) {
 	return said
 }
 
-// listens waits until a socket listens on a TCP port, without connecting to it: a program may take one connection only.
+// listens waits until a socket listens on a TCP port, without connecting to it: a program may
+// accept one connection only.
 func listens(port int, ended <-chan error) error { return listensAt("self", port, ended) }
 
 // listensAt is listens in the network namespace of a process.

@@ -15,16 +15,17 @@ import (
 	"github.com/softrnic/softrnic/tests/system/internal/programs"
 )
 
-// fioDepth is how many blocks each side has.
+// fioDepth is the number of blocks of each side.
 const fioDepth = 16
 
-// TestFio runs fio's RDMA engine: RDMA WRITE, RDMA READ, and SEND. With SOFTRNIC_LONG 1 GiB, on each link and over both transports.
+// TestFio runs fio's RDMA engine: RDMA WRITE, RDMA READ, and SEND. In the long run it moves 1 GiB,
+// on each link and over both transports.
 //
-// fio itself checks the data of SENDs alone, at the receiver. For the others the blocks of both sides are files that they map
-// (--iomem), and are compared here.
+// fio itself checks only the data of SENDs, at the receiver. For the others, the blocks of both
+// sides are files that fio maps (--iomem), and are compared here.
 //
-// fio gives up at the first SEND for which there is no receive request (its rnr_retry is 0), and posts receive requests again in
-// its own time. So the server has one for each block from the start.
+// fio fails at the first SEND without a receive request, since its rnr_retry is 0, and posts
+// receive requests again in its own time. So the server has one for each block from the start.
 func TestFio(t *testing.T) {
 	gate.System(t)
 	needs(t, "/usr/bin/fio", "fio")
@@ -64,7 +65,7 @@ func TestFio(t *testing.T) {
 	}
 }
 
-// blocks are the memory of one side of fio: a file, which fio removes.
+// blocks is the memory of one side of fio: a file, which fio removes.
 type blocks struct {
 	*os.File
 	size uint64
@@ -90,7 +91,7 @@ func newBlocks(t *testing.T, size uint64) *blocks {
 	return b
 }
 
-// sums are the checksums of the blocks.
+// sums returns the checksums of the blocks.
 func (b *blocks) sums(t *testing.T) (list [][sha256.Size]byte) {
 	t.Helper()
 	block := make([]byte, b.size)
@@ -103,8 +104,8 @@ func (b *blocks) sums(t *testing.T) (list [][sha256.Size]byte) {
 	return list
 }
 
-// carriedTo checks that each block of to is one of b's, or has not been written: fio takes the remote block of each operation at
-// random, and a few get none.
+// carriedTo checks that each block of to is one of b's, or has not been written. fio selects the
+// remote block of each operation at random, and a few are never used.
 func (b *blocks) carriedTo(t *testing.T, to *blocks) {
 	t.Helper()
 	is := map[[sha256.Size]byte]bool{}

@@ -10,9 +10,10 @@ import (
 	"github.com/softrnic/softrnic/tests/internal/gate"
 )
 
-// TestInterfaces: on a machine with several interfaces a program's devices are on that of the default route, or else on one with a global
-// address, not on the first, which has a link-local one. With one flag there are devices of each interface with a global address, which two
-// programs share. devinfo says which interface it is, and why.
+// TestInterfaces: a program's devices are on the interface of the default route, or else on one
+// with a global address. The first interface, which has a link-local address, is not used. With one
+// flag there are devices of each interface with a global address, shared by two programs. devinfo
+// reports the interface and the reason.
 func TestInterfaces(t *testing.T) {
 	gate.System(t)
 	needs(t, "/usr/bin/ibv_devices", "ibverbs-utils")

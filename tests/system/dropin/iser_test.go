@@ -18,9 +18,9 @@ import (
 	"github.com/softrnic/softrnic/tests/system/internal/programs"
 )
 
-// TestISER: tgtd exports a file over iSER, and initiators of libiscsi in another network namespace, iscsi-inq and qemu's tools, use
-// it: a file system is copied there and back. tgtd listens at the same port for IPv4 and for IPv6. libiscsi's iSER moves at most
-// 256 KiB in a command, so that what is copied is cut into pieces.
+// TestISER: tgtd exports a file over iSER. Initiators of libiscsi in another network namespace,
+// iscsi-inq and qemu's tools, copy a file system there and back. tgtd listens on the same port for
+// IPv4 and IPv6. libiscsi's iSER moves at most 256 KiB per command, so the copy is cut into pieces.
 func TestISER(t *testing.T) {
 	gate.System(t)
 	needs(t, "/usr/sbin/tgtd", "tgt")
@@ -79,7 +79,7 @@ func TestISER(t *testing.T) {
 	}
 	tgtadm := func(args string) { t.Helper(); do(0, strings.Fields("tgtadm --lld iser --mode "+args)...) }
 	for try := 0; at(0, strings.Fields("tgtadm --lld iser --mode target --op new --tid 1 --targetname "+target)...).Run() != nil; try++ {
-		if try == 100 { // tgtd takes commands soon after it listens
+		if try == 100 { // tgtd accepts commands soon after it listens
 			t.Fatal("tgtd does not take a target")
 		}
 		time.Sleep(100 * time.Millisecond)

@@ -16,9 +16,10 @@ import (
 	"github.com/softrnic/softrnic/tests/system/internal/programs"
 )
 
-// TestLibfabric runs libfabric's own tools over its verbs provider, between two network namespaces: fi_info shows the device with
-// connections, datagrams and messages without a connection, and fi_pingpong checks the data that it exchanges over both kinds of
-// messages. Both its sides are given -c: who checks compares with what only a peer that checks sends.
+// TestLibfabric runs libfabric's own tools over its verbs provider, between two network namespaces.
+// fi_info shows the device with connections, datagrams and messages without a connection.
+// fi_pingpong checks its data over both kinds of messages. Both sides get -c, because only a side
+// that checks sends the data that the other side checks.
 func TestLibfabric(t *testing.T) {
 	gate.System(t)
 	needs(t, "/usr/bin/fi_pingpong", "libfabric-bin")
@@ -39,7 +40,7 @@ func TestLibfabric(t *testing.T) {
 	}
 	const (
 		port  = 47592                                         // fi_pingpong's
-		bytes = 10 * (64 + 256 + 1024 + 4096 + 1<<16 + 1<<20) // that a side sends, and receives
+		bytes = 10 * (64 + 256 + 1024 + 4096 + 1<<16 + 1<<20) // that a side sends and receives
 	)
 	for i, p := range [][]string{{"-p", "verbs", "-e", "msg", "-c"}, {"-p", "verbs;ofi_rxm", "-e", "rdm", "-c"}} {
 		t.Run(strings.Join(p, " "), func(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 	"github.com/softrnic/softrnic/tests/internal/gate"
 )
 
-// hugePages reserves huge pages for the test. It returns why it could not, or "".
+// hugePages reserves huge pages for the test. It returns the reason if it could not, or "".
 func hugePages(t *testing.T, n int) string {
 	t.Helper()
 	const file = "/proc/sys/vm/nr_hugepages"
@@ -38,7 +38,7 @@ func hugePages(t *testing.T, n int) string {
 	return ""
 }
 
-// TestMemory runs testdata/memory.c, which says what it tests, over both links.
+// TestMemory runs testdata/memory.c, which describes its checks, over both links.
 func TestMemory(t *testing.T) {
 	gate.System(t)
 	program := compile(t, "memory")

@@ -16,7 +16,8 @@ import (
 	"github.com/softrnic/softrnic/tests/system/internal/proc"
 )
 
-// TestRunMetrics: Prometheus finds the queue pairs of a program that was run with --metrics, whether its devices are shown in /sys or not.
+// TestRunMetrics: Prometheus finds the queue pairs of a program run with --metrics, whether its
+// devices are shown in /sys or not.
 func TestRunMetrics(t *testing.T) {
 	gate.System(t)
 	needs(t, "/usr/bin/ibv_rc_pingpong", "ibverbs-utils")

@@ -16,8 +16,9 @@ import (
 	"github.com/softrnic/softrnic/tests/system/internal/programs"
 )
 
-// mpi runs testdata/mpi.c over UCX and over libfabric, with two and four ranks which share an address, or have one each on shared memory: softrnic run
-// is in front of mpirun. Without SOFTRNIC_LONG it is one row of Open MPI over UCX.
+// mpi runs testdata/mpi.c over UCX and over libfabric, with two and four ranks. The ranks share an
+// address, or have one each on shared memory, where softrnic run is in front of mpirun. Outside the
+// long run it is one row of Open MPI over UCX.
 func mpi(t *testing.T) {
 	long := os.Getenv("SOFTRNIC_LONG") != ""
 	for _, m := range []struct {
@@ -40,7 +41,7 @@ func mpi(t *testing.T) {
 			for _, tls := range m.transports {
 				for _, ranks := range []int{2, 4} {
 					for over, flags := range map[string]string{"sockets": "--link kernel:lo --addr 127.18.3.1 --shared", "shared memory": "--link shm:mpi"} {
-						if tls == "" && over == "sockets" { // libfabric passes over addresses of the loopback interface
+						if tls == "" && over == "sockets" { // libfabric skips addresses of the loopback interface
 							continue
 						}
 						if !long && (tls != "rc_v" || ranks != 2 || over != "shared memory") {
@@ -61,10 +62,11 @@ func mpi(t *testing.T) {
 	}
 }
 
-// mpirun runs an MPI program of some ranks over one of UCX's transports alone, and sees that the device has carried its data.
+// mpirun runs an MPI program with a number of ranks over one of UCX's transports only, and checks
+// that the device has carried its data.
 func mpirun(t *testing.T, flags string, ranks int, tls string, program []string) {
 	t.Helper()
-	const bytes = 16 << 20 // that a rank sends and receives, at least
+	const bytes = 16 << 20 // minimum that a rank sends and receives
 	command(t)             // before the time begins
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()

@@ -20,10 +20,11 @@ import (
 	"github.com/softrnic/softrnic/tests/system/internal/programs"
 )
 
-// network is two network namespaces with a cable between them, as two containers have them: each has an IPv4 address,
-// which the names server.test and client.test stand for in both, and an IPv6 one.
+// network is a pair of network namespaces connected by a cable, like two containers. Each has an
+// IPv6 address and an IPv4 address. The names server.test and client.test stand for the IPv4
+// addresses in both.
 type network struct {
-	enter []string // the command that enters the namespaces of a process, but for its number
+	enter []string // the command that enters the namespaces of a process, without its number
 	pids  [2]string
 	dirs  [2]string // XDG_RUNTIME_DIR of each
 }
@@ -31,8 +32,8 @@ type network struct {
 // addresses of the two.
 var addresses = [2]string{"10.44.0.1", "10.44.0.2"}
 
-// setUp makes the namespaces. It says its own process, in the server's, and another in the client's, and stays until its
-// standard input ends.
+// setUp creates the namespaces. It prints the number of its own process, in the server's
+// namespaces, and of another in the client's. It ends with its standard input.
 const setUp = `set -e
 mount --bind "$0" /etc/hosts
 unshare --net sleep infinity & other=$!
@@ -46,8 +47,8 @@ nsenter --net --target $other sh -ec 'ip link set lo up; ip address add 10.44.0.
 echo $$ $other
 read end || kill $other`
 
-// newNetwork makes the namespaces as a user without privileges, or where such a user may make none, as root. Either way what
-// enters them is a user without privileges.
+// newNetwork creates the namespaces as an unprivileged user or, if such a user may create none, as
+// root. Commands in them run as an unprivileged user in both cases.
 func newNetwork(t *testing.T) *network {
 	t.Helper()
 	needs(t, "/usr/sbin/ip", "iproute2")
@@ -94,10 +95,10 @@ func newNetwork(t *testing.T) *network {
 	return w
 }
 
-// user is who runs a command.
+// user is the user of a command.
 type user struct{ attr *syscall.SysProcAttr }
 
-// asNobody is a user without privileges.
+// asNobody returns a user without privileges.
 func asNobody() user {
 	if os.Getuid() != 0 {
 		return user{}
@@ -105,7 +106,7 @@ func asNobody() user {
 	return user{&syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}}
 }
 
-// try tells whether a command succeeds.
+// try reports whether a command succeeds.
 func (u user) try(cmd *exec.Cmd) bool {
 	cmd.SysProcAttr = u.attr
 	return cmd.Run() == nil
@@ -123,13 +124,13 @@ func (w *network) command(ctx context.Context, side int, args ...string) *exec.C
 	return cmd
 }
 
-// endOthers kills the processes that are in a process's network namespace but for itself, and for who made it: the hub, which
-// stays for a while for the next program.
+// endOthers kills the hub, which stays for a while for the next program: it kills all processes in
+// the network namespace of a process, except for that process and its creator.
 func endOthers(t *testing.T, pid string) {
 	t.Helper()
 	namespace, err := os.Readlink("/proc/" + pid + "/ns/net")
 	if err != nil {
-		return // it has not been made
+		return // it has not been created
 	}
 	all, err := filepath.Glob("/proc/[0-9]*/ns/net")
 	if err != nil {
@@ -146,9 +147,9 @@ func endOthers(t *testing.T, pid string) {
 	}
 }
 
-// TestNamespaces: programs under softrnic run in two network namespaces, without capabilities, on the addresses that the
-// namespaces have, reach each other by host name, or IPv6 address: through a hub in each, as is the default, and on sockets of their
-// own.
+// TestNamespaces: programs under softrnic run in two network namespaces, without capabilities,
+// reach each other by host name or IPv6 address. They use the addresses of the namespaces, through
+// a hub in each, as by default, and on their own sockets.
 func TestNamespaces(t *testing.T) {
 	gate.System(t)
 	needs(t, "/usr/bin/rping", "rdmacm-utils")
@@ -163,7 +164,7 @@ func TestNamespaces(t *testing.T) {
 	}
 	for i, p := range []struct {
 		server, client, transport, link string
-		bytes                           uint64 // that cross the cable at least
+		bytes                           uint64 // minimum that crosses the cable
 	}{
 		{"rping -s -a server.test -v -V -C 20 -S 1000", "rping -c -a server.test -I client.test -v -V -C 20 -S 1000", "roce", "", 2 * 20 * 1000},
 		{"rping -s -a server.test -v -V -C 20 -S 1000", "rping -c -a server.test -v -V -C 20 -S 1000", "iwarp", "", 2 * 20 * 1000},
@@ -202,7 +203,8 @@ func TestNamespaces(t *testing.T) {
 	}
 }
 
-// carried sees that the devices of both sides have carried so many bytes at least, by the files of what they have counted.
+// carried checks with the counter files that the devices of both sides have carried at least the
+// given number of bytes.
 func carried(t *testing.T, counters [2]string, bytes uint64) {
 	t.Helper()
 	for side, file := range counters {

@@ -14,7 +14,8 @@ import (
 	"github.com/softrnic/softrnic/tests/system/internal/programs"
 )
 
-// perftest is one of perftest's tools with its options, and how many bytes at least cross the link.
+// perftest is one of perftest's tools with its options, and the minimum number of bytes that cross
+// the link.
 type perftest struct {
 	args  string
 	bytes uint64
@@ -47,9 +48,10 @@ var perftestsOverCM = []perftest{
 	{"ib_atomic_bw -n 500", 500 * 8},
 }
 
-// allPerftests are the tools with each of their options: WRITE has no events, the latency tests have one QP and one direction and
-// no choice of units, and atomic operations have one size. ib_send_bw waits for every message for ever, and with UC and UD it
-// sends them without waiting for the receiver: over sockets they must fit into the buffer of one.
+// allPerftests returns the tools with each of their options. WRITE has no events. The latency tests
+// have one QP, one direction and no choice of units, and atomic operations have one size.
+// ib_send_bw waits for every message without a timeout. With UC and UD it does not wait for the
+// receiver, so over sockets the messages must fit into a socket's buffer.
 func allPerftests() (list []perftest) {
 	const sizes = 8 << 20 // the largest of -a
 	for _, tool := range []struct {
@@ -71,7 +73,7 @@ func allPerftests() (list []perftest) {
 			unanswered := tool.name == "ib_send_bw" && strings.Contains(options, "-c U")
 			switch {
 			case unanswered && strings.Contains(options, "-a"):
-				n, bytes = 20, 1024 // which is the largest of UD
+				n, bytes = 20, 1024 // the largest of UD
 			case unanswered:
 				n, bytes, options = 100, 1024, "-s 1024 "+options
 			case strings.Contains(options, "-a"):
@@ -83,7 +85,7 @@ func allPerftests() (list []perftest) {
 	return list
 }
 
-// withAll adds allPerftests with SOFTRNIC_LONG.
+// withAll adds allPerftests in the long run.
 func withAll(always []perftest) []perftest {
 	list := slices.Clone(always)
 	if os.Getenv("SOFTRNIC_LONG") == "" {
@@ -97,10 +99,10 @@ func withAll(always []perftest) []perftest {
 	return list
 }
 
-// roceOnly tells whether the options ask for what iWARP does not have.
+// roceOnly reports whether the options use features that iWARP lacks.
 func (p perftest) roceOnly() bool { return strings.Contains(p.args, "-c U") }
 
-// TestPerftest runs perftest's tools, which tell each other their QPs over TCP.
+// TestPerftest runs perftest's tools, which exchange their QPs over TCP.
 func TestPerftest(t *testing.T) {
 	gate.System(t)
 	needs(t, "/usr/bin/ib_write_bw", "perftest")
@@ -127,16 +129,17 @@ func TestPerftest(t *testing.T) {
 	}
 }
 
-// TestPerftestOverCM runs perftest's tools with -R: one connection for their own messages, and then others for the test, for
-// which the server makes a second listener. A client that came between the two would be rejected, and ib_write_bw of perftest 4.5 then
-// crashes: it goes on with an rdma_cm_id that it has destroyed. So the first listener is retained (cmd/libsoftrnic/cmretain.go).
+// TestPerftestOverCM runs perftest's tools with -R: one connection for their own messages, and then
+// others for the test, for which the server creates a second listener. A client that connected
+// between the two would be rejected, and ib_write_bw of perftest 4.5 would crash: it continues to
+// use a destroyed rdma_cm_id. So the first listener is retained (cmd/libsoftrnic/cmretain.go).
 func TestPerftestOverCM(t *testing.T) {
 	gate.System(t)
 	needs(t, "/usr/bin/ib_write_bw", "perftest")
 	var list []cmProgram
 	for _, p := range withAll(perftestsOverCM) {
 		if strings.Contains(p.args, "-c UC") {
-			continue // "UC is not supported in librdmacm", says perftest
+			continue // perftest: "UC is not supported in librdmacm"
 		}
 		list = append(list, cmProgram{server: p.args + " -R -F", client: p.args + " -R -F SERVER", bytes: p.bytes, roceOnly: p.roceOnly()})
 	}

@@ -15,7 +15,8 @@ import (
 	"github.com/softrnic/softrnic/tests/system/internal/programs"
 )
 
-// pingpongs are Debian's ibv_*_pingpong with their options, and how many bytes at least go each way.
+// pingpongs are Debian's ibv_*_pingpong with their options, and the minimum number of bytes in each
+// direction.
 var pingpongs = []struct {
 	args  string
 	bytes uint64
@@ -42,12 +43,12 @@ var pingpongs = []struct {
 	{"ibv_xsrq_pingpong -e -o", 5 * 4096},
 }
 
-// freePort is the TCP port of the next ping-pong, on which its two sides tell each other their QPs.
+// freePort is the TCP port of the next ping-pong, on which its two sides exchange their QPs.
 var freePort = 28515
 
 var portMu sync.Mutex
 
-// nextPort is freePort for tests that run in parallel.
+// nextPort returns and increments freePort, for tests that run in parallel.
 func nextPort() int {
 	portMu.Lock()
 	defer portMu.Unlock()
@@ -122,7 +123,7 @@ func TestDevinfo(t *testing.T) {
 	}
 }
 
-// TestOneProcess runs testdata/oneprocess.c, which says what it tests.
+// TestOneProcess runs testdata/oneprocess.c, which describes its checks.
 func TestOneProcess(t *testing.T) {
 	gate.System(t)
 	dir := build(t)

@@ -16,16 +16,16 @@ import (
 	"github.com/softrnic/softrnic/tests/internal/gate"
 )
 
-// providers are the vendors' libraries that there are stand-ins for, and the versions that their symbols have.
+// providers are the vendors' libraries with stand-ins here, and the versions of their symbols.
 var providers = map[string]string{"libmlx5.so.1": "MLX5_", "libefa.so.1": "EFA_"}
 
-// standIn is the file of one of providers.
+// standIn returns the file of one of providers.
 func standIn(t *testing.T, lib string) string {
 	return filepath.Join(build(t), strings.TrimSuffix(lib, ".so.1"), lib)
 }
 
-// The stand-ins have every symbol that the installed perftest and UCX ask the vendors' libraries for, and every one of the installed
-// libraries, with their versions.
+// The stand-ins have every symbol that the installed perftest and UCX need from the vendors'
+// libraries, and every symbol of the installed libraries, with their versions.
 func TestSymbolsOfProviders(t *testing.T) {
 	gate.System(t)
 	for lib, prefix := range providers {
@@ -68,7 +68,8 @@ func TestSymbolsOfProviders(t *testing.T) {
 	}
 }
 
-// hide runs a command as nobody in a mount namespace where the directory of libraries lacks the vendors'. $0 is an empty directory.
+// hide runs a command as nobody in a mount namespace where the library directory lacks the vendors'
+// libraries. $0 is an empty directory.
 const hide = `set -e
 mkdir "$0/old" "$0/new"
 mount --bind /usr/lib/x86_64-linux-gnu "$0/old"
@@ -77,8 +78,8 @@ rm "$0"/new/libmlx5* "$0"/new/libefa*
 mount --bind "$0/new" /usr/lib/x86_64-linux-gnu
 `
 
-// TestAbsentProviders: where a machine lacks the libraries of vendors, programs that are linked against them find ours, and run; where
-// it has them, they find those.
+// TestAbsentProviders: programs that are linked against vendors' libraries run with the stand-ins
+// if the machine lacks these libraries. Otherwise they use the installed ones.
 func TestAbsentProviders(t *testing.T) {
 	gate.System(t)
 	needs(t, "/usr/bin/ib_write_bw", "perftest")

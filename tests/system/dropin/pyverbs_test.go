@@ -19,10 +19,12 @@ import (
 	"github.com/softrnic/softrnic/tests/system/internal/programs"
 )
 
-// pyverbsTests is where Debian's package python3-pyverbs has the tests of rdma-core, some of them compressed.
+// pyverbsTests is the directory of rdma-core's tests in Debian's package python3-pyverbs, some of
+// them compressed.
 const pyverbsTests = "/usr/share/doc/rdma-core/tests"
 
-// pyverbsModules are those of its tests that are not of one vendor's devices. Those of few are run by default.
+// pyverbsModules are its test modules that are not for one vendor's devices. The modules of
+// fewPyverbsModules run by default.
 var (
 	pyverbsModules = []string{
 		"test_addr", "test_atomic", "test_cq", "test_cq_events", "test_cqex", "test_cuda_dmabuf", "test_device", "test_flow", "test_fork",
@@ -32,7 +34,7 @@ var (
 	fewPyverbsModules = []string{"test_cqex", "test_device", "test_mr", "test_qp", "test_qpex"}
 )
 
-// expected is how a test of pyverbs ends that does not end with ok, and why.
+// expected is the result of a test of pyverbs that does not end with ok, and the reason.
 type expected struct{ result, reason string }
 
 // pyverbsExpected reads testdata/pyverbs.txt.
@@ -51,9 +53,9 @@ func pyverbsExpected(t *testing.T) map[string]expected {
 	return of
 }
 
-// TestPyverbs runs the tests of pyverbs, those of all modules with SOFTRNIC_LONG, over sockets of the loopback interface,
-// as some ask the kernel for the address of the device's interface. Each must end as testdata/pyverbs.txt says, or with ok if it
-// does not name it.
+// TestPyverbs runs the tests of pyverbs, in the long run those of all modules. It uses sockets of
+// the loopback interface, as some tests ask the kernel for the address of the device's interface.
+// Each must end as testdata/pyverbs.txt says, or with ok if it is not listed.
 func TestPyverbs(t *testing.T) {
 	gate.System(t)
 	const args = "--link kernel:lo --addr 127.18.0.3 --sysfs on"
@@ -120,7 +122,7 @@ func TestPyverbs(t *testing.T) {
 	}
 }
 
-// saveCounts writes how many tests of each module have passed to the README.
+// saveCounts writes the number of passed tests of each module to the README.
 func saveCounts(t *testing.T, counts string) {
 	t.Helper()
 	text, err := os.ReadFile("README.md")
@@ -136,7 +138,7 @@ func saveCounts(t *testing.T, counts string) {
 	}
 }
 
-// unpackPyverbs copies the tests of pyverbs to a directory, and what runs them beside it.
+// unpackPyverbs copies the tests of pyverbs to a directory, with their runner.
 func unpackPyverbs(t *testing.T, to string) {
 	t.Helper()
 	if err := os.MkdirAll(to, 0o755); err != nil {

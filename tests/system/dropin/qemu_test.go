@@ -23,11 +23,13 @@ import (
 	"github.com/softrnic/softrnic/tests/system/internal/programs"
 )
 
-// TestQEMU migrates a running machine between two QEMUs over RDMA, there and back, and compares its memory and its registers, which
-// are the same on both sides when a migration has ended. Meanwhile the guest, testdata/guest.S, writes to its memory without end.
-// Before that, a migration is cancelled, after which the machine runs where it was.
+// TestQEMU migrates a running machine between two QEMUs over RDMA, there and back. It compares
+// memory and registers, which are equal on both sides after a migration. Meanwhile the guest,
+// testdata/guest.S, writes to its memory without end. Before that, a migration is cancelled, and
+// the machine continues where it was.
 //
-// With SOFTRNIC_LONG this is over each link and both transports, with rdma-pin-all and without, and the machine has 512 MiB.
+// In the long run this is over each link and both transports, with and without rdma-pin-all, and
+// the machine has 512 MiB.
 func TestQEMU(t *testing.T) {
 	gate.System(t)
 	needs(t, "/usr/bin/qemu-system-x86_64", "qemu-system-x86")
@@ -54,7 +56,7 @@ func TestQEMU(t *testing.T) {
 	}
 }
 
-// guestWrites is how much memory the guest writes to, from guestBegin.
+// guestWrites is the memory that the guest writes to, from guestBegin.
 const guestWrites, guestBegin = 8 << 20, 1 << 20
 
 // migration is a machine that moves between the two sides of a link.
@@ -71,9 +73,10 @@ type migration struct {
 func newMigration(t *testing.T, m cmMedium, memory uint64, pinAll bool) *migration {
 	t.Helper()
 	dir := shared(t)
-	// QEMU 7.2 misses what TCG writes during a migration if the memory is a multiple of 256 KiB: it clears the bits of dirty pages
-	// 64 at a time, and lets TCG go on as if they were set. This was seen with RDMA: QEMU itself said that it had sent nothing while
-	// the machine stood still (downtime-bytes is 0), and the destination had what was sent before.
+	// QEMU 7.2 misses writes of TCG during a migration if the memory is a multiple of 256 KiB. It
+	// clears the bits of dirty pages 64 at a time, and lets TCG continue as if they were set. It
+	// was seen with RDMA: QEMU reported that it had sent nothing while the machine was stopped
+	// (downtime-bytes is 0), and the destination had the data sent before.
 	memory += 8 << 10
 	g := &migration{dir: dir, medium: m, memory: memory, pinAll: pinAll, firmware: filepath.Join(dir, "firmware"), fill: filepath.Join(dir, "fill")}
 	out, err := exec.Command("gcc", "-nostdlib", "-static", fmt.Sprint("-DSIZE=", guestWrites), "-Wl,-Ttext=0,--oformat=binary,--build-id=none",
@@ -81,7 +84,7 @@ func newMigration(t *testing.T, m cmMedium, memory uint64, pinAll bool) *migrati
 	if err != nil {
 		t.Fatalf("gcc: %v\n%s", err, out)
 	}
-	fill := make([]byte, memory/2) // the upper half; below it most is zero
+	fill := make([]byte, memory/2) // the upper half; most of the lower half is zero
 	_, _ = rand.Read(fill)         // never fails
 	if err := os.WriteFile(g.fill, fill, 0o644); err != nil {
 		t.Fatal(err)
@@ -98,7 +101,7 @@ func (g *migration) thereAndBack(t *testing.T) {
 	a.moves(t)
 
 	b := g.incoming(t, 1)
-	a.do(t, "migrate-set-parameters", map[string]any{"max-bandwidth": g.memory / 16}) // bytes a second
+	a.do(t, "migrate-set-parameters", map[string]any{"max-bandwidth": g.memory / 16}) // bytes per second
 	a.migrate(t, b)
 	a.reaches(t, "active", g.memory/64, 0)
 	a.do(t, "migrate_cancel", nil)
@@ -115,7 +118,7 @@ func (g *migration) thereAndBack(t *testing.T) {
 	g.moved(t, b, a2)
 }
 
-// moved migrates the machine, compares what both sides have, and has the machine go on.
+// moved migrates the machine, compares both sides, and continues the machine.
 func (g *migration) moved(t *testing.T, from, to *machine) {
 	t.Helper()
 	was := from.number(t)
@@ -123,7 +126,7 @@ func (g *migration) moved(t *testing.T, from, to *machine) {
 	from.reaches(t, "active", g.memory/2, 3)
 	from.do(t, "migrate-set-parameters", map[string]any{"downtime-limit": 20_000}) // ms
 	from.reaches(t, "completed", g.memory/2, 4)
-	for to.status(t) != "paused" { // the destination has loaded what came last
+	for to.status(t) != "paused" { // the destination has loaded the last data
 		if g.ctx.Err() != nil {
 			t.Fatalf("the destination is %s, want paused:\n%s", to.status(t), to.said.String())
 		}
@@ -180,7 +183,7 @@ type machine struct {
 	answers  *json.Decoder
 }
 
-// start starts a QEMU at a side.
+// start starts a QEMU on a side.
 func (g *migration) start(t *testing.T, side int, args ...string) *machine {
 	t.Helper()
 	g.started++
@@ -247,7 +250,7 @@ func (g *migration) incoming(t *testing.T, side int) *machine {
 
 func (m *machine) uri() string { return "rdma:" + m.addr + ":4444" }
 
-// do gives a command to the QEMU, and returns what it answers.
+// do sends a command to the QEMU, and returns the response.
 func (m *machine) do(t *testing.T, command string, arguments map[string]any) json.RawMessage {
 	t.Helper()
 	if arguments == nil {
@@ -277,16 +280,16 @@ func (m *machine) do(t *testing.T, command string, arguments map[string]any) jso
 	}
 }
 
-// migrate begins the migration to another QEMU, which does not end before the limit of the time that the machine stands still for it
-// is raised: the guest writes faster than that.
+// migrate begins the migration to another QEMU. It does not end before the limit of the machine's
+// downtime is raised: the guest writes faster than the limit permits.
 func (m *machine) migrate(t *testing.T, to *machine) {
 	t.Helper()
 	m.do(t, "migrate-set-parameters", map[string]any{"downtime-limit": 1}) // ms
 	m.do(t, "migrate", map[string]any{"uri": to.uri()})
 }
 
-// reaches waits until a migration has a status, has moved some bytes, and has gone over the memory some times. One
-// that is to be active may be completed.
+// reaches waits until a migration has a status, has moved a number of bytes, and has passed over
+// the memory a number of times. If the status is active, it may be completed.
 func (m *machine) reaches(t *testing.T, status string, bytes, times uint64) {
 	t.Helper()
 	for {
@@ -312,7 +315,7 @@ func (m *machine) reaches(t *testing.T, status string, bytes, times uint64) {
 	}
 }
 
-// status is that of the machine: running, paused, inmigrate, ….
+// status returns the status of the machine: running, paused, inmigrate, ….
 func (m *machine) status(t *testing.T) string {
 	t.Helper()
 	var is struct{ Status string }
@@ -332,7 +335,7 @@ func (m *machine) moves(t *testing.T) {
 	}
 }
 
-// number is the one that the guest has written to the first of its memory.
+// number returns the number that the guest has written to the first word of its memory.
 func (m *machine) number(t *testing.T) uint32 {
 	t.Helper()
 	return binary.LittleEndian.Uint32(m.read(t, guestBegin, 4))

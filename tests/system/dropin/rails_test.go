@@ -15,8 +15,8 @@ import (
 	"github.com/softrnic/softrnic/tests/system/internal/programs"
 )
 
-// TestRails runs testdata/rails.c, which loads libibverbs.so as NCCL does, over four rails: each has a link, an address and a
-// device of its own.
+// TestRails runs testdata/rails.c, which loads libibverbs.so as NCCL does, over four rails. Each
+// has its own link, address and device.
 func TestRails(t *testing.T) {
 	gate.System(t)
 	const rails = 4
@@ -54,8 +54,8 @@ func TestRails(t *testing.T) {
 	}
 }
 
-// TestDevicesOfRails: programs see the devices of all rails, under the names that were given, and
-// first of each rail the one that rdma_cm connects over.
+// TestDevicesOfRails: programs see the devices of all rails, under the configured names. The first
+// device of each rail is the one that rdma_cm uses.
 func TestDevicesOfRails(t *testing.T) {
 	gate.System(t)
 	needs(t, "/usr/bin/ibv_devices", "ibverbs-utils")

@@ -17,9 +17,10 @@ import (
 	"github.com/softrnic/softrnic/tests/system/internal/programs"
 )
 
-// rawEthernets are perftest's tools for raw packet QPs with their options, and how many frames at least the server's QPs receive.
-// The last of them makes flows and destroys them, and has one side. perftest 4.5 itself keeps two others from running:
-// raw_ethernet_burst_lat sets a limit of the rate and then refuses it, and with -e nobody asks for the first event.
+// rawEthernets are perftest's tools for raw packet QPs with their options, and the minimum number
+// of frames that the server's QPs receive. The last one has one side, which creates flows and
+// destroys them. Two others do not work in perftest 4.5. raw_ethernet_burst_lat sets a rate limit
+// and then refuses it, and with -e nothing requests the first event.
 var rawEthernets = []struct {
 	args   string
 	frames uint64
@@ -31,7 +32,8 @@ var rawEthernets = []struct {
 	{"raw_ethernet_fs_rate -n 100", 0, false},
 }
 
-// TestRawEthernet runs perftest's tools that exchange frames of Ethernet, over shared memory: sockets have none.
+// TestRawEthernet runs perftest's tools that exchange Ethernet frames, over shared memory: sockets
+// have no frames.
 func TestRawEthernet(t *testing.T) {
 	gate.System(t)
 	needs(t, "/usr/bin/raw_ethernet_bw", "perftest")
@@ -46,7 +48,8 @@ func TestRawEthernet(t *testing.T) {
 			defer cancel()
 			server, client := pair(t, 0)
 			macs := map[*node]string{server: mac(t, server), client: mac(t, client)}
-			// stdbuf has the program write line by line: where it writes the head of its table, it is ready to receive.
+			// stdbuf makes the program write line by line. When it prints the head of its table, it
+			// is ready to receive.
 			side := func(n, peer *node, role, options string) []string {
 				return append(strings.Fields("-oL "+options), "-d", "softrnic0", "--"+role, "-B", macs[n], "-E", macs[peer])
 			}
@@ -76,7 +79,7 @@ func TestRawEthernet(t *testing.T) {
 	}
 }
 
-// mac is the MAC address of a node's device, which its link-local address is made of.
+// mac returns the MAC address of a node's device, from its link-local address.
 func mac(t *testing.T, n *node) string {
 	t.Helper()
 	out, err := n.program(t.Context(), t, "ibv_devinfo", "-v", "-d", "softrnic0").CombinedOutput()

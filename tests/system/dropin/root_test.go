@@ -14,7 +14,7 @@ import (
 	"github.com/softrnic/softrnic/tests/internal/gate"
 )
 
-// asRoot returns softrnic run with arguments, as root, with the directory of a root's session.
+// asRoot returns softrnic run with arguments, as root, with root's runtime directory.
 func asRoot(ctx context.Context, t *testing.T, dir, args string, program ...string) *exec.Cmd {
 	t.Helper()
 	cmd := runner(ctx, t, dir, args, program...)
@@ -22,7 +22,7 @@ func asRoot(ctx context.Context, t *testing.T, dir, args string, program ...stri
 	return cmd
 }
 
-// rootDir is a directory of root's, which others may enter and not write to.
+// rootDir creates a directory of root's, which others may enter but not write to.
 func rootDir(t *testing.T) string {
 	t.Helper()
 	if os.Getuid() != 0 || exec.Command("unshare", "--mount", "true").Run() != nil {
@@ -32,15 +32,15 @@ func rootDir(t *testing.T) string {
 	if err := os.Chown(dir, 0, 0); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chmod(dir, 0o700); err != nil { // as XDG_RUNTIME_DIR is
+	if err := os.Chmod(dir, 0o700); err != nil { // as XDG_RUNTIME_DIR
 		t.Fatal(err)
 	}
 	return dir
 }
 
-// TestRunRoot: a program that root runs keeps root's rights, however it sees its devices: a daemon locks memory, takes huge pages and
-// raw sockets, gives files to others, drops its privileges for good, and uses RDMA before and after that. Nothing that was mounted
-// for it is to be seen outside.
+// TestRunRoot: a program that root runs keeps root's rights, in all ways of showing its devices. A
+// daemon locks memory, takes huge pages and raw sockets, gives files to others, drops its
+// privileges, and uses RDMA before and after that. Mounts for it are not visible outside.
 func TestRunRoot(t *testing.T) {
 	gate.System(t)
 	dir := rootDir(t)
@@ -49,7 +49,7 @@ func TestRunRoot(t *testing.T) {
 		t.Log("without huge pages:", why)
 		huge = "0"
 	}
-	tmp := t.TempDir() // which everybody may write to, as /tmp is
+	tmp := t.TempDir() // any user may write to it, as to /tmp
 	if err := os.Chmod(tmp, 0o777|os.ModeSticky); err != nil {
 		t.Fatal(err)
 	}
@@ -84,8 +84,8 @@ func TestRunRoot(t *testing.T) {
 	}
 }
 
-// TestRunRootNamespaces: who has CAP_SYS_ADMIN has a mount namespace of its own alone; who has other capabilities and not that one gets
-// no user namespace, where it would have none.
+// TestRunRootNamespaces: a user with CAP_SYS_ADMIN gets only a mount namespace. A user with other
+// capabilities gets no user namespace, in which it would have none.
 func TestRunRootNamespaces(t *testing.T) {
 	gate.System(t)
 	needs(t, "/usr/bin/setpriv", "util-linux")

@@ -29,9 +29,9 @@ import (
 	"github.com/softrnic/softrnic/verbs/rsocket"
 )
 
-// rsocketPrograms are those of rdmacm-utils: each rstream first sends 16 bytes each way, and then what its options say, both ways one
-// after the other; udpong's server returns what it gets, with -T e. Without that its client may have sent all of it by UDP before the
-// server's answer tells it what QP there is.
+// rsocketPrograms are those of rdmacm-utils. Each rstream first sends 16 bytes each way, and then
+// the data of its options, both ways one after the other. udpong's server returns messages with -T
+// e. Without it, the client may send all messages by UDP, before the server's answer names the QP.
 var rsocketPrograms = []cmProgram{
 	{server: "rstream -b SERVER -S 64 -C 500 -T v", client: "rstream -s SERVER -S 64 -C 500 -T v", bytes: 2 * 500 * 64},
 	{server: "rstream -b SERVER -S 65536 -C 20 -T b -T v", client: "rstream -s SERVER -S 65536 -C 20 -T b -T v", bytes: 2 * 20 * 65536},
@@ -53,20 +53,22 @@ func TestRsocketPrograms(t *testing.T) {
 	runAll(t, rsocketPrograms)
 }
 
-// rsocketIPv6 have -f ipv6, which says what the addresses are. rcopy takes none of IPv6, and its server listens for IPv4 alone.
+// rsocketIPv6 have -f ipv6, the family of the addresses. rcopy does not support it, and its server
+// listens on IPv4 only.
 var rsocketIPv6 = []cmProgram{
 	{server: "rstream -b SERVER -f ipv6 -S 4096 -C 50 -T v", client: "rstream -s SERVER -f ipv6 -S 4096 -C 50 -T v", bytes: 2 * 50 * 4096},
 	{server: "riostream -b SERVER -f ipv6 -S 4096 -C 50 -T v", client: "riostream -s SERVER -f ipv6 -S 4096 -C 50 -T v", bytes: 2 * 50 * 4096},
 }
 
-// TestRsocketProgramsIPv6 is over shared memory; TestNamespaces has the kernel's sockets, on addresses that there are not here.
+// TestRsocketProgramsIPv6 uses shared memory. TestNamespaces uses the kernel's sockets, on
+// addresses that do not exist here.
 func TestRsocketProgramsIPv6(t *testing.T) {
 	gate.System(t)
 	needs(t, "/usr/bin/rstream", "rdmacm-utils")
 	runOver(t, []endpoints{{link: "shm:pair", server: "fd00:9::1/64", client: "fd00:9::2/64"}}, rsocketIPv6)
 }
 
-// TestRcopy: rcopy copies a file, to memory that its server has mapped.
+// TestRcopy: rcopy copies a file to memory that its server has mapped.
 func TestRcopy(t *testing.T) {
 	gate.System(t)
 	needs(t, "/usr/bin/rcopy", "rdmacm-utils")
@@ -88,7 +90,7 @@ func TestRcopy(t *testing.T) {
 	}
 }
 
-// TestRsockets runs testdata/rsockets.c, which says what it tests.
+// TestRsockets runs testdata/rsockets.c, which describes its checks.
 func TestRsockets(t *testing.T) {
 	gate.System(t)
 	program := compile(t, "rsockets")
@@ -112,8 +114,9 @@ func TestRsockets(t *testing.T) {
 	}
 }
 
-// TestCloseListener: rclose of a listener whose connections nobody has accepted, and whose peers have fallen silent, takes as long as that
-// of one of them, not of all: a second of SO_LINGER, and two for the peer to answer the disconnection.
+// TestCloseListener: rclose of a listener with unaccepted connections of silent peers takes as long
+// as that of one connection: a second of SO_LINGER, and two for the peer's response to the
+// disconnection.
 func TestCloseListener(t *testing.T) {
 	gate.System(t)
 	program := compile(t, "rsockets")
@@ -149,7 +152,8 @@ func TestCloseListener(t *testing.T) {
 	<-ended
 }
 
-// TestRsocketDefaults: the files in /etc/rdma/rsocket say what new rsockets have. The program has an /etc of its own, with nothing else.
+// TestRsocketDefaults: the files in /etc/rdma/rsocket set the defaults of new rsockets. The program
+// has its own /etc, with nothing else.
 func TestRsocketDefaults(t *testing.T) {
 	gate.System(t)
 	as := asNobody()
@@ -178,7 +182,8 @@ func TestRsocketDefaults(t *testing.T) {
 	}
 }
 
-// What udpong's messages begin with; then the number of the client, a sequence number, and in the fifth to eighth byte the answer to udpongEnd.
+// Constants of udpong's messages. A message begins with one of them, then the number of the client,
+// and a sequence number. Bytes 5 to 8 have the response to udpongEnd.
 const (
 	udpongLogin = 0
 	udpongStart = 1
@@ -212,8 +217,8 @@ func packetConn(t *testing.T, addr string) (*verbs.Device, *rsocket.PacketConn) 
 	return dev, c
 }
 
-// TestUdpongAndGo: udpong's client on the drop-in libraries, and rsocket.PacketConn in place of its server, which says how many messages have
-// come to it, and returns each with -T e.
+// TestUdpongAndGo: udpong's client on the drop-in libraries, with rsocket.PacketConn as udpong's
+// server. The server returns the number of received messages, and each message with -T e.
 func TestUdpongAndGo(t *testing.T) {
 	gate.System(t)
 	needs(t, "/usr/bin/udpong", "rdmacm-utils")
@@ -260,7 +265,7 @@ func TestUdpongAndGo(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	if n := <-echoed; n < count { // it sends again what is not answered in a millisecond
+	if n := <-echoed; n < count { // it repeats messages that are not answered within a millisecond
 		t.Errorf("%d messages have come, not %d\n%s", n, count, out)
 	}
 	counters, err := dev.PortCounters(1)
@@ -272,7 +277,8 @@ func TestUdpongAndGo(t *testing.T) {
 	}
 }
 
-// TestGoAndUdpong is the other way round: rsocket.PacketConn in place of udpong's client, which sends again what is not answered.
+// TestGoAndUdpong is the reverse: rsocket.PacketConn as udpong's client, which repeats unanswered
+// messages.
 func TestGoAndUdpong(t *testing.T) {
 	gate.System(t)
 	needs(t, "/usr/bin/udpong", "rdmacm-utils")

@@ -39,8 +39,8 @@ func runner(ctx context.Context, t *testing.T, dir, args string, program ...stri
 	return cmd
 }
 
-// TestRun: a program sees the devices where the kernel would have them, has no more privileges than before, and its exit
-// status is that of softrnic run.
+// TestRun: a program sees the devices in the kernel's places, has no more privileges than before,
+// and its exit status is that of softrnic run.
 func TestRun(t *testing.T) {
 	gate.System(t)
 	needs(t, "/usr/bin/ibv_devinfo", "ibverbs-utils")
@@ -78,7 +78,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestRunPreload: where a user may make no mount namespace, a library before the C library shows the devices.
+// TestRunPreload: if a user may create no mount namespace, a preloaded library shows the devices.
 func TestRunPreload(t *testing.T) {
 	gate.System(t)
 	dir := shared(t)
@@ -106,7 +106,7 @@ func TestRunPreload(t *testing.T) {
 	}
 }
 
-// TestRunPreloadFortified: what _FORTIFY_SOURCE makes of realpath sees the devices, too.
+// TestRunPreloadFortified: calls of realpath compiled with _FORTIFY_SOURCE see the devices, too.
 func TestRunPreloadFortified(t *testing.T) {
 	gate.System(t)
 	dir := shared(t)
@@ -128,14 +128,14 @@ func TestRunPreloadFortified(t *testing.T) {
 	}
 }
 
-// A program that is built for musl is refused, with the reason.
+// A program built for musl is refused, with the reason.
 func TestRunRefusesMusl(t *testing.T) {
 	gate.System(t)
 	dir := shared(t)
 	program := filepath.Join(dir, "musl")
 	source := exec.Command("gcc", "-x", "c", "-o", program, "-Wl,--dynamic-linker=/lib/ld-musl-x86_64.so.1", "-")
 	source.Stdin = strings.NewReader("int main(void) { return 0; }")
-	build(t) // skips the test where there is no gcc
+	build(t) // skips the test without gcc
 	if out, err := source.CombinedOutput(); err != nil {
 		t.Fatalf("gcc: %v\n%s", err, out)
 	}
@@ -146,7 +146,8 @@ func TestRunRefusesMusl(t *testing.T) {
 	}
 }
 
-// TestRunSignals: SIGINT and SIGQUIT that somebody sends to softrnic run, and no terminal to both, reach the program.
+// TestRunSignals: SIGINT and SIGQUIT reach the program, sent to softrnic run alone or by a terminal
+// to both.
 func TestRunSignals(t *testing.T) {
 	gate.System(t)
 	dir := shared(t)
@@ -178,8 +179,8 @@ func TestRunSignals(t *testing.T) {
 	}
 }
 
-// TestRunKilled: a program does not outlive softrnic run, and of what describes its devices nothing is left in a mount namespace,
-// and elsewhere nothing when the next softrnic run begins.
+// TestRunKilled: a program does not outlive softrnic run. The description of its devices is gone:
+// at once in a mount namespace, otherwise when the next softrnic run begins.
 func TestRunKilled(t *testing.T) {
 	gate.System(t)
 	dir := shared(t)
@@ -223,7 +224,7 @@ func TestRunKilled(t *testing.T) {
 			t.Errorf("%v is left where a program may still need it; want one directory", left)
 		}
 	}
-	// One run leaves alone what another has, and removes what a killed one had.
+	// One run keeps the files of another, and removes those of a killed one.
 	program := `cat /sys/class/infiniband/softrnic0/ports/1/state; test -n "$1" && exec "$@"`
 	command := command(t)
 	out, err := runner(t.Context(), t, dir, "--link pipe --sysfs preload", "sh", "-c", program+"; ls "+dir, "sh",
@@ -236,7 +237,7 @@ func TestRunKilled(t *testing.T) {
 	}
 }
 
-// TestRunLog: a flag says what the libraries log, and where there is none the environment does.
+// TestRunLog: a flag sets the log level of the libraries, or else the environment does.
 func TestRunLog(t *testing.T) {
 	gate.System(t)
 	dir := shared(t)
@@ -249,9 +250,9 @@ func TestRunLog(t *testing.T) {
 	}
 }
 
-// TestRunSelectiveRepeat: a program with --selective-repeat repeats lost packets alone. The other side is the command's own rping,
-// with the flag too, whose link loses packets; not ping-pong, whose sides end without telling each other, so that the one whose last
-// acknowledgement is lost has no peer any more.
+// TestRunSelectiveRepeat: a program with --selective-repeat repeats only lost packets. The peer is
+// the command's own rping, with the same flag, on a link that loses packets. It is not ping-pong:
+// its sides end without notice, and a side whose last acknowledgement is lost has no peer left.
 func TestRunSelectiveRepeat(t *testing.T) {
 	gate.System(t)
 	needs(t, "/usr/bin/rping", "rdmacm-utils")
@@ -284,7 +285,8 @@ func TestRunSelectiveRepeat(t *testing.T) {
 	}
 }
 
-// TestRunShared: two programs have one address, also of an interface that is named, through the hub, which the first of them starts.
+// TestRunShared: two programs share one address, also of a named interface, through the hub, which
+// the first of them starts.
 func TestRunShared(t *testing.T) {
 	gate.System(t)
 	needs(t, "/usr/bin/ibv_rc_pingpong", "ibverbs-utils")

@@ -24,21 +24,21 @@ import (
 	"github.com/softrnic/softrnic/tests/system/internal/programs"
 )
 
-// socketProgram is a server and its clients that know nothing of RDMA, whose TCP connections softrnic run --sockets carries. In what
-// they are given SERVER is the server's address, NET its network, and DIR a directory of the user's own, in which data is DATA bytes at
-// random.
+// socketProgram is a server and its clients without RDMA, whose TCP connections softrnic run
+// --sockets carries. In their arguments SERVER is the server's address, NET its network, and DIR a
+// directory of the user. DIR has the file data with DATA random bytes.
 type socketProgram struct {
-	name    string            // as the table of programs has it: the server, and with what
-	program string            // that must be there
-	pkg     string            // which is in this package
+	name    string            // the server and its means, as in the table of programs
+	program string            // required file
+	pkg     string            // package of this file
 	files   map[string]string // to write to DIR
 	before  []string          // commands to run first
 	server  string            // a command
 	clients []string          // commands, in turn
-	copy    string            // what must be the same as data then
+	copy    string            // file that must then equal data
 	says    []string          // of the clients
 	check   func(dir string) error
-	bytes   uint64 // at least, that each side's device carries
+	bytes   uint64 // minimum that each side's device carries
 }
 
 const dataLen = 8 << 20
@@ -51,13 +51,14 @@ var socketPrograms = []socketProgram{
 		clients: []string{"iperf3 -c SERVER -n 20M -P 3 -R -J --logfile DIR/report"}, check: iperf3Received(20 << 20), bytes: 20 << 20,
 	},
 	{
-		// It forks for each client, and listens anew for the connection that is measured.
+		// It forks for each client, and listens again for the measured connection.
 		name: "netserver with netperf", program: "/usr/bin/netserver", pkg: "netperf", server: "netserver -D -4 -L SERVER -p 12866",
 		clients: []string{"netperf -4 -H SERVER -p 12866 -t TCP_STREAM -l -20000000", "netperf -4 -H SERVER -p 12866 -t TCP_RR -l -500"},
 		says:    []string{"TCP STREAM TEST", "TCP REQUEST/RESPONSE TEST"}, bytes: 20_000_000,
 	},
 	{
-		// Its workers are forked after it listens and daemonizes; they wait with epoll, and send files with sendfile.
+		// Its workers are forked after it listens and daemonizes; they wait with epoll, and send
+		// files with sendfile.
 		name: "nginx with curl", program: "/usr/sbin/nginx", pkg: "nginx-light",
 		files: map[string]string{"nginx.conf": `worker_processes 2; pid DIR/pid; error_log DIR/log; events {}
 http { access_log off; sendfile on; client_body_temp_path DIR/1; proxy_temp_path DIR/2; fastcgi_temp_path DIR/3; uwsgi_temp_path DIR/4;
@@ -81,7 +82,8 @@ scgi_temp_path DIR/5; server { listen SERVER:8080; root DIR; location = /who { r
 		copy: "copy", says: []string{`"SET"`, `"GET"`}, bytes: 2*2000*1000 + 2*dataLen,
 	},
 	{
-		// It forks for each connection, and runs a program whose input and output are the connection.
+		// It forks for each connection, and runs a program whose input and output are the
+		// connection.
 		name: "socat TCP-LISTEN, TCP", program: "/usr/bin/socat", pkg: "socat",
 		server:  "socat -t 30 TCP-LISTEN:7001,bind=SERVER,reuseaddr,fork EXEC:/bin/cat",
 		clients: []string{"/bin/sh -c socat\u00a0-t\u00a030\u00a0-\u00a0TCP:SERVER:7001\u00a0<DIR/data\u00a0>DIR/copy"},
@@ -100,7 +102,7 @@ scgi_temp_path DIR/5; server { listen SERVER:8080; root DIR; location = /who { r
 		copy:    "copy", bytes: 2 * dataLen,
 	},
 	{
-		// It forks for each connection, and only lets in who comes from the right network.
+		// It forks for each connection, and accepts only clients of the right network.
 		name: "postgres with pgbench", program: postgres + "postgres", pkg: "postgresql",
 		files:  map[string]string{"hba": "host all all NET trust\n"},
 		before: []string{postgres + "initdb -D DIR/db -U postgres --no-sync"},
@@ -113,7 +115,7 @@ scgi_temp_path DIR/5; server { listen SERVER:8080; root DIR; location = /who { r
 	},
 }
 
-// iperf3Received looks in iperf3's report whether so many bytes have arrived.
+// iperf3Received checks in iperf3's report that the given number of bytes has arrived.
 func iperf3Received(bytes uint64) func(dir string) error {
 	return func(dir string) error {
 		text, err := os.ReadFile(filepath.Join(dir, "report"))
@@ -137,7 +139,7 @@ func iperf3Received(bytes uint64) func(dir string) error {
 
 func TestSocketPrograms(t *testing.T) {
 	gate.System(t)
-	t.Setenv("PATH", filepath.Clean(postgres)+":"+os.Getenv("PATH")) // where the table looks for programs
+	t.Setenv("PATH", filepath.Clean(postgres)+":"+os.Getenv("PATH")) // search path of the table of programs
 	media := []cmMedium{{links[0], "roce", "RoCEv2"}, {links[0], "iwarp", "iWARP"}, {links[1], "roce", "RoCEv2"}}
 	for i, p := range socketPrograms {
 		for j, m := range media {
@@ -170,7 +172,7 @@ func (p *socketProgram) run(t *testing.T, m cmMedium) {
 		network = "127.0.0.0/8"
 	}
 	fill := strings.NewReplacer("SERVER", address, "CLIENT", clientAddress, "NET", network, "DIR", dir).Replace
-	// words are those of a command, in which a space that does not separate is not breaking.
+	// words returns those of a command. A no-break space does not separate words.
 	words := func(line string) (args []string) {
 		for _, arg := range strings.Fields(strings.ReplaceAll(line, "\u00a0", "\x00")) {
 			args = append(args, strings.Trim(fill(strings.ReplaceAll(arg, "\x00", " ")), "'"))
@@ -222,7 +224,7 @@ func (p *socketProgram) run(t *testing.T, m cmMedium) {
 			t.Fatalf("%s: %v\n%s\n%s:\n%s", line, err, out, p.server, said.String())
 		}
 	}
-	select { // some end by themselves, or were told to
+	select { // some end by themselves, or on request
 	case <-ended:
 	case <-time.After(100 * time.Millisecond):
 		_ = s.Process.Signal(syscall.SIGTERM)
@@ -254,8 +256,8 @@ func (p *socketProgram) run(t *testing.T, m cmMedium) {
 	}
 }
 
-// TestSockets runs testdata/sockets.py, which says what it does, with a server and a client that are both, or of which one is, run by
-// softrnic run --sockets: where the other side has no RDMA, TCP is used.
+// TestSockets runs testdata/sockets.py, which describes its checks, with a server and a client. One
+// or both are run by softrnic run --sockets. If the other side has no RDMA, they use TCP.
 func TestSockets(t *testing.T) {
 	gate.System(t)
 	const python = "/usr/bin/python3"
@@ -302,7 +304,7 @@ func TestSockets(t *testing.T) {
 			}
 			wait := "20s"
 			if !test.server {
-				wait = "200ms" // nobody will answer
+				wait = "200ms" // nothing answers
 			}
 			s := on(server, test.server, wait, "server", address, "7481")
 			said, ended := proc.Start(t, s)
@@ -333,8 +335,9 @@ func TestSockets(t *testing.T) {
 	}
 }
 
-// TestSocketsSilentHost: a host that does not answer over RDMA keeps no program waiting that does not want to: TCP follows when the time is
-// over, and where there is none, or the program's addresses are of nodes alone, the program is told so.
+// TestSocketsSilentHost: a nonblocking program does not wait for a host that does not answer over
+// RDMA. After the timeout TCP is used. If TCP gets no answer either, or the addresses are of nodes
+// only, the program gets an error.
 func TestSocketsSilentHost(t *testing.T) {
 	gate.System(t)
 	const python, wait = "/usr/bin/python3", "4s"
@@ -376,7 +379,8 @@ func TestSocketsSilentHost(t *testing.T) {
 	}
 }
 
-// TestSocketsInterrupted: a connect that waits returns at a signal, though neither RDMA nor TCP has an answer: after the time that RDMA has.
+// TestSocketsInterrupted: a signal interrupts a waiting connect that gets no answer over RDMA or
+// TCP, after the timeout of RDMA.
 func TestSocketsInterrupted(t *testing.T) {
 	gate.System(t)
 	const python = "/usr/bin/python3"
@@ -386,7 +390,7 @@ func TestSocketsInterrupted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A listener with one connection that nobody accepts answers no other.
+	// A listener with an unaccepted connection answers no other.
 	l, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)

@@ -21,13 +21,13 @@ import (
 	"github.com/softrnic/softrnic/tests/internal/gate"
 )
 
-// stressed are the links that testdata/stress.c runs over, with the device's address. Over a pipe a poll never enters the engine;
-// over sockets it does, and sleeps now and then.
+// stressed are the links for testdata/stress.c, with the device's address. Over a pipe a poll never
+// enters the engine; over sockets it does, and sleeps occasionally.
 var stressed = []struct{ name, link, addr string }{
 	{"pipe", "pipe", "10.9.0.1"}, {"shared memory", "shm:stress", "10.9.0.1"}, {"sockets", "kernel:lo", "127.18.9.1"},
 }
 
-// seedOf is what a test's random numbers begin with: SOFTRNIC_SEED, or another each time, which the log has.
+// seedOf returns the seed of a test: SOFTRNIC_SEED, or a random one, which is logged.
 func seedOf(t *testing.T) int {
 	t.Helper()
 	seed := rand.IntN(1 << 20)
@@ -41,7 +41,7 @@ func seedOf(t *testing.T) int {
 	return seed
 }
 
-// count is how much of something there is in the system run and in the long run.
+// count returns a number for the system run or for the long run.
 func count(system, long int) string { return strconv.Itoa(stacktest.Size(system, system, long)) }
 
 // stress runs testdata/stress.c over each link.
@@ -63,20 +63,22 @@ func stress(t *testing.T, args ...string) {
 	}
 }
 
-// TestCancelled: threads that are cancelled in any call leave no lock, lose no event of others, and no memory.
+// TestCancelled: threads that are cancelled in any call leave no locks and leak no memory, and
+// other threads lose no events.
 func TestCancelled(t *testing.T) {
 	gate.System(t)
 	stress(t, "cancel", count(300, 10000))
 }
 
-// cancels are the functions that the libraries of C call and by which a thread may be cancelled (pthreads(7)): each where no lock is held
-// and nothing is lost, or where cancellation is disabled.
+// cancels are the cancellation points (pthreads(7)) that the libraries of C call. Each call holds
+// no lock and loses nothing, or runs with cancellation disabled.
 var cancels = map[string]string{
 	"libibverbs.so.1": "close dlopen fclose fopen fprintf fread nanosleep pthread_cond_wait pthread_timedjoin_np read write",
 	"librdmacm.so.1":  "close getaddrinfo poll pthread_cond_wait read sleep write",
 }
 
-// TestCancellationPoints: a library that calls another such function has somebody look at where.
+// TestCancellationPoints: a new cancellation point in a library makes this test fail, so that its
+// place is checked.
 func TestCancellationPoints(t *testing.T) {
 	gate.System(t)
 	points := strings.Fields(`accept accept4 aio_suspend clock_nanosleep close connect creat fclose fcntl64 fdatasync fgets fflush fopen fopen64 fprintf
@@ -102,14 +104,15 @@ func TestCancellationPoints(t *testing.T) {
 	}
 }
 
-// TestForked: a child of a process whose threads are in any call gets ENODEV, or finds nothing. No call hangs.
+// TestForked: a child of a process with threads in any call gets ENODEV, or finds nothing. No call
+// hangs.
 func TestForked(t *testing.T) {
 	gate.System(t)
 	stress(t, "fork", count(60, 1000))
 }
 
-// TestInterrupted: handlers of signals, installed without a stack of their own, interrupt any call; signals that the program has blocked
-// stay so, and Go's threads take none.
+// TestInterrupted: signal handlers without their own stack interrupt any call. Signals that the
+// program has blocked stay blocked, and Go's threads take none.
 func TestInterrupted(t *testing.T) {
 	gate.System(t)
 	stress(t, "signal", count(3, 300))
@@ -121,7 +124,7 @@ func TestCallsAtOnce(t *testing.T) {
 	stress(t, "run", count(3, 300))
 }
 
-// TestDestroyedTwice runs testdata/twice.c, which says what it tests.
+// TestDestroyedTwice runs testdata/twice.c, which describes its checks.
 func TestDestroyedTwice(t *testing.T) {
 	gate.System(t)
 	program := compile(t, "twice")
@@ -133,15 +136,15 @@ func TestDestroyedTwice(t *testing.T) {
 	}
 }
 
-// TestExitAtOnce: a process whose threads are in any call exits with its status, and soon. So does
-// one whose signal handler calls exit in the middle of a call. The process waits for the engine for
-// 2 s then, and for 12 s otherwise, of which the engine gives peers 10. Over sockets, where calls
-// enter the engine most, four processes in ten waited for 12 s.
+// TestExitAtOnce: a process with threads in any call exits soon and with its status. So does one
+// whose signal handler calls exit during a call: the process then waits 2 s for the engine.
+// Otherwise it waits up to 12 s, of which the engine gives peers 10. Without the shorter limit,
+// four in ten processes waited for 12 s over sockets, whose calls enter the engine most often.
 func TestExitAtOnce(t *testing.T) {
 	gate.System(t)
 	for _, test := range []struct {
 		how   string
-		link  int // of stressed
+		link  int // index in stressed
 		long  int // processes in the long run
 		limit time.Duration
 	}{{"exit", 1, 1000, 15 * time.Second}, {"exit-in-call", 2, 300, 12 * time.Second}} {
@@ -158,7 +161,8 @@ func TestExitAtOnce(t *testing.T) {
 	}
 }
 
-// TestKilledAtOnce: a process that is killed in any call does not harm the next with its address.
+// TestKilledAtOnce: a process that is killed in any call does not affect the next process with its
+// address.
 func TestKilledAtOnce(t *testing.T) {
 	gate.System(t)
 	ends(t, "exit", 1, 8, 1000, func(t *testing.T, cmd *exec.Cmd, r *rand.Rand) {
@@ -173,8 +177,8 @@ func TestKilledAtOnce(t *testing.T) {
 	})
 }
 
-// ends calls f with many processes that end in a way of testdata/stress.c, one after the other,
-// over a link of stressed. Then another works, and leaves no file.
+// ends calls f with many processes, one after the other, over a link of stressed. Each ends in a
+// way of testdata/stress.c. Then another one works, and leaves no file.
 func ends(t *testing.T, how string, link, system, long int, f func(t *testing.T, cmd *exec.Cmd, r *rand.Rand)) {
 	t.Helper()
 	program := compile(t, "stress")
@@ -208,9 +212,10 @@ func ends(t *testing.T, how string, link, system, long int, f func(t *testing.T,
 	}
 }
 
-// TestSanitized runs testdata/stress.c and twice.c with the libraries of C built for AddressSanitizer and ThreadSanitizer. Both see what
-// these libraries and the programs do, and not into the engine, which is Go's: go test -race is for that. AddressSanitizer takes what a
-// thread has left on its stack that was cancelled for a mistake, and so does not look at stacks there.
+// TestSanitized runs testdata/stress.c and twice.c with the libraries of C built for
+// AddressSanitizer and ThreadSanitizer. Both see these libraries and the programs, but not the
+// engine, which is Go: go test -race covers it. AddressSanitizer reports the stack contents of a
+// cancelled thread as errors, so its stack checks are off.
 func TestSanitized(t *testing.T) {
 	gate.System(t)
 	run, cancel, twice := []string{"stress", "run", count(3, 300)}, []string{"stress", "cancel", count(60, 1000)}, []string{"twice", count(30, 1000)}
@@ -226,7 +231,8 @@ func TestSanitized(t *testing.T) {
 	}
 }
 
-// suppressions are what ThreadSanitizer sees wrong: it does not know that Go has closed a descriptor whose number is used again.
+// suppressions are false reports of ThreadSanitizer: it does not know that Go has closed a
+// descriptor whose number is reused.
 const suppressions = "race:descriptors\n"
 
 func sanitized(t *testing.T, flags string, what [][]string) {

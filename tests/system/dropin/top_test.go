@@ -15,7 +15,8 @@ import (
 	"github.com/softrnic/softrnic/tests/system/internal/proc"
 )
 
-// TestRunTop: softrnic top shows the queue pair of a program that was run with --top, and none of one that was not.
+// TestRunTop: softrnic top shows the queue pair of a program run with --top, and none of one run
+// without it.
 func TestRunTop(t *testing.T) {
 	gate.System(t)
 	needs(t, "/usr/bin/ibv_rc_pingpong", "ibverbs-utils")

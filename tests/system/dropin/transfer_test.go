@@ -20,15 +20,17 @@ type transfer struct {
 	server string // the last argument of each
 	client string
 	status int    // of the client
-	says   string // what the client says
-	deaf   bool   // the server may not hear of the end
+	says   string // the client's output
+	mayMissEnd   bool   // the server may not learn of the end
 	kill   string // the side that is killed when the client writes, or ""
 }
 
-// atOnce is long beside what a peer takes to hear of the end, and short beside the timeouts by which it would hear in the end.
+// atOnce is longer than the time in which a peer is notified of the end, and shorter than the
+// timeouts by which it would detect it.
 const atOnce = 5 * time.Second
 
-// run runs a transfer. It fails if a side does not end, or if the server does not hear at once of the end of the client.
+// run runs a transfer. It fails if a side does not end, or if the server is not notified
+// immediately of the client's end.
 func (x transfer) run(t *testing.T, program string, link endpoints, transport string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -68,14 +70,14 @@ func (x transfer) run(t *testing.T, program string, link endpoints, transport st
 	if !strings.Contains(out.String(), x.says) {
 		t.Errorf("the client does not say %q", x.says)
 	}
-	if x.deaf {
+	if x.mayMissEnd {
 		_ = s.Process.Kill()
 	}
 	err = <-ended
-	if after := time.Since(left); after > atOnce && !x.deaf && x.kill != "server" {
+	if after := time.Since(left); after > atOnce && !x.mayMissEnd && x.kill != "server" {
 		t.Errorf("the server ended %v after the client, want %v at most", after.Round(time.Millisecond), atOnce)
 	}
-	if heard := err == nil && strings.Contains(said.String(), "disconnected"); !heard && !x.deaf && x.kill != "server" {
+	if notified := err == nil && strings.Contains(said.String(), "disconnected"); !notified && !x.mayMissEnd && x.kill != "server" {
 		t.Errorf("the server: %v; it does not hear of the end of the connection", err)
 	}
 	t.Logf("the server ended %v after the client", time.Since(left).Round(time.Millisecond))
@@ -84,7 +86,7 @@ func (x transfer) run(t *testing.T, program string, link endpoints, transport st
 	}
 }
 
-// transfers calls f with each link, and more, and each wire protocol.
+// transfers calls f with each link, with additional ones, and with each wire protocol.
 func transfers(t *testing.T, f func(t *testing.T, program string, link endpoints, transport string), more ...endpoints) {
 	program := compile(t, "transfer")
 	for _, link := range slices.Concat(links, more) {
@@ -94,22 +96,23 @@ func transfers(t *testing.T, f func(t *testing.T, program string, link endpoints
 	}
 }
 
-// TestExitInTransfer: a program exits in the middle of a transfer, from main or from the handler of a signal that has
-// interrupted it anywhere, also within a call of the libraries. It ends with its status, and if it was not interrupted, its
-// peer hears of it.
+// TestExitInTransfer: a program exits during a transfer, from main or from a signal handler that
+// has interrupted it anywhere, even within a call of the libraries. It ends with its status. If it
+// was not interrupted, its peer is notified.
 func TestExitInTransfer(t *testing.T) {
 	gate.System(t)
 	transfers(t, func(t *testing.T, program string, link endpoints, transport string) {
 		transfer{client: "exit", status: 7}.run(t, program, link, transport)
-		// A thread that is interrupted while it has what the last words need, such as a ring of link shm, does not give it back.
+		// A thread that is interrupted while it holds something needed for the disconnection, such
+		// as a ring of link shm, does not release it.
 		for range 2 {
-			transfer{client: "signal", status: 7, deaf: true}.run(t, program, link, transport)
+			transfer{client: "signal", status: 7, mayMissEnd: true}.run(t, program, link, transport)
 		}
 	})
 }
 
-// TestUnmappedUnderPeer: a program unmaps memory that it has registered while another process writes to it. The writer gets
-// an error, and the connection ends.
+// TestUnmappedUnderPeer: a program unmaps registered memory while another process writes to it. The
+// writer gets an error, and the connection ends.
 func TestUnmappedUnderPeer(t *testing.T) {
 	gate.System(t)
 	transfers(t, func(t *testing.T, program string, link endpoints, transport string) {
@@ -117,9 +120,9 @@ func TestUnmappedUnderPeer(t *testing.T) {
 	})
 }
 
-// TestPeerKilled: the peer of a program that is killed gets an error, on shared memory and through
-// the hub at once, on sockets when its retries are over. One that only waits hears of it at once,
-// but for sockets without a hub, where nobody can tell.
+// TestPeerKilled: the peer of a killed program gets an error: immediately on shared memory and
+// through a hub, after its retries on sockets. A peer that only waits is notified immediately,
+// except on sockets without a hub, where nothing detects the end.
 func TestPeerKilled(t *testing.T) {
 	gate.System(t)
 	hub := endpoints{
@@ -134,7 +137,7 @@ func TestPeerKilled(t *testing.T) {
 	}, hub)
 }
 
-// TestConnectionManagerCalls runs testdata/cm.c, which says what it tests.
+// TestConnectionManagerCalls runs testdata/cm.c, which describes its checks.
 func TestConnectionManagerCalls(t *testing.T) {
 	gate.System(t)
 	program := compile(t, "cm")

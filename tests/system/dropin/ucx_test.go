@@ -16,9 +16,10 @@ import (
 	"github.com/softrnic/softrnic/tests/system/internal/programs"
 )
 
-// TestUCX runs UCX's own tools under softrnic run: ucx_info shows the RoCE device with both transports of plain verbs, and
-// ucx_perftest moves messages over each, between two processes; then MPI programs run over UCX. With SOFTRNIC_LONG all of
-// that runs over each link, else one row over each, and one of Open MPI.
+// TestUCX runs UCX's own tools under softrnic run. ucx_info shows the RoCE device with both
+// transports of plain verbs, and ucx_perftest moves messages over each, between two processes. Then
+// MPI programs run over UCX. In the long run all of that runs over each link, otherwise one row
+// over each, and one of Open MPI.
 func TestUCX(t *testing.T) {
 	gate.System(t)
 	needs(t, "/usr/bin/ucx_perftest", "ucx-utils")
@@ -37,7 +38,7 @@ func TestUCX(t *testing.T) {
 			}
 			for j, p := range []struct {
 				tls, args string
-				bytes     uint64 // that a side's device sends and receives, at least
+				bytes     uint64 // minimum that a side's device sends and receives
 			}{
 				{"ud_v", "-t tag_lat -n 1000 -w 10", 2 * 1000 * 8},
 				{"rc_v", "-t tag_bw -s 65536 -n 500 -w 10", 500 * 65536},
@@ -60,7 +61,7 @@ func TestUCX(t *testing.T) {
 	mpi(t)
 }
 
-// ucxPerftest runs ucx_perftest between two processes over one of UCX's transports alone.
+// ucxPerftest runs ucx_perftest between two processes over one of UCX's transports only.
 func ucxPerftest(t *testing.T, link endpoints, dir, tls string, args []string, bytes uint64) {
 	t.Helper()
 	command(t) // before the time begins

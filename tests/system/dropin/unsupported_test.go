@@ -16,7 +16,8 @@ import (
 	"github.com/softrnic/softrnic/tests/internal/gate"
 )
 
-// TestUnsupported runs testdata/unsupported.c, which says what it tests, for all that is declared to fail in cmd.
+// TestUnsupported runs testdata/unsupported.c, which describes its checks, for all functions that
+// are declared to fail in cmd.
 func TestUnsupported(t *testing.T) {
 	gate.System(t)
 	program := compile(t, "unsupported")
@@ -33,7 +34,8 @@ func TestUnsupported(t *testing.T) {
 	}
 }
 
-// unsupported are the functions of the libraries that always fail, as testdata/unsupported.c wants them.
+// unsupported returns the functions of the libraries that always fail, in the format of
+// testdata/unsupported.c.
 func unsupported(t *testing.T) (names []string) {
 	t.Helper()
 	source := func(file string) string {
@@ -70,7 +72,7 @@ func unsupported(t *testing.T) (names []string) {
 	names = append(names, "null:ibv_register_driver@IBVERBS_1.1"+nosys)
 	for _, m := range regexp.MustCompile(`(?m)^PUBLIC (void \*|int )(\w+)\(void\) \{ return (\w+)`).FindAllStringSubmatch(source("libibverbs/unsupported.c"), -1) {
 		kind := map[string]string{"void *": "null", "int ": "errno"}[m[1]]
-		if strings.HasSuffix(m[2], "_fd") { // a descriptor, in place of which there is -1
+		if strings.HasSuffix(m[2], "_fd") { // a descriptor; -1 takes its place
 			kind = "minus"
 		}
 		names = append(names, kind+":"+m[2])

@@ -19,7 +19,7 @@ import (
 	"github.com/softrnic/softrnic/tests/system/interop/peer"
 )
 
-// captured is a link whose frames wellFormed looks at when the test has ended and closed it.
+// captured returns a link whose frames wellFormed checks after the test has closed it.
 func captured(t *testing.T, l link.Link) link.Link {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "capture.pcapng")
@@ -31,8 +31,8 @@ func captured(t *testing.T, l link.Link) link.Link {
 	return c
 }
 
-// captureDir is a directory of captures that wellFormed looks at together when the test has ended: tshark takes its
-// time to start.
+// captureDir returns a directory of captures that wellFormed checks together at the end of the
+// test, since tshark starts slowly.
 func captureDir(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -46,11 +46,12 @@ func captureDir(t *testing.T) string {
 	return dir
 }
 
-// wellFormed checks captures of SoftRNIC's links: there are RoCEv2 packets in each, both ways in all, every one has a right
-// ICRC and tshark takes it for what it is, and tshark finds nothing malformed.
+// wellFormed checks captures of SoftRNIC's links. Each has RoCEv2 packets, and all together have
+// some in both directions. Every packet has a correct ICRC, tshark recognises it, and reports
+// nothing malformed.
 func wellFormed(t *testing.T, files ...string) {
 	t.Helper()
-	if t.Skipped() { // before anything was said
+	if t.Skipped() { // before any packets
 		return
 	}
 	if _, err := exec.LookPath("tshark"); err != nil {
@@ -82,7 +83,8 @@ func wellFormed(t *testing.T, files ...string) {
 	dissect(t, all.Name(), totalIn+totalOut)
 }
 
-// checkICRCs counts the packets to UDP port 4791 that SoftRNIC received and sent, whose ICRCs must be right.
+// checkICRCs counts the packets to UDP port 4791 that SoftRNIC received and sent, whose ICRCs must
+// be correct.
 func checkICRCs(t *testing.T, pcapng []byte) (in, out int) {
 	t.Helper()
 	for n, frame := range linktest.Frames(t, bytes.NewReader(pcapng)) {
@@ -127,8 +129,8 @@ func roce(frame []byte) (headers, payload []byte, ok bool) {
 	return ip[:length], ip[length:end], true
 }
 
-// tsharkArgs keep tshark from two errors of its own: RoCEv2 over IPv6 rightly has no UDP checksum (IBTA A17.3.1), and
-// the tests' payload is nothing that a protocol above could be guessed from.
+// tsharkArgs avoid two false reports of tshark. RoCEv2 over IPv6 has no UDP checksum (IBTA
+// A17.3.1), and no upper protocol can be guessed from the tests' payload.
 var tsharkArgs = func() []string {
 	args := []string{"-n", "-o", "udp.ignore_ipv6_zero_checksum:TRUE"}
 	for _, guess := range []string{"drbd", "fcoib", "infiniband_sdp", "iser", "lnet", "nvme-rdma", "rpcordma", "smb_direct", "smc"} {
@@ -137,7 +139,7 @@ var tsharkArgs = func() []string {
 	return args
 }()
 
-// tshark is what it prints of a capture.
+// tshark returns its output for a capture.
 func tshark(t *testing.T, file string, args ...string) string {
 	t.Helper()
 	var warnings strings.Builder
@@ -150,10 +152,10 @@ func tshark(t *testing.T, file string, args ...string) string {
 	return string(out)
 }
 
-// tsharkError is the severity of what tshark finds malformed or wrong, as it prints that: PI_ERROR.
+// tsharkError is the severity of malformed or wrong packets in tshark's output: PI_ERROR.
 const tsharkError = "8388608"
 
-// dissect has tshark look at every packet, of which so many are RoCEv2.
+// dissect lets tshark dissect every packet, of which the given number are RoCEv2.
 func dissect(t *testing.T, file string, packets int) {
 	t.Helper()
 	args := []string{"-T", "fields", "-E", "separator=|"}

@@ -17,8 +17,8 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// cmtime does what cmtime of librdmacm does, with package rdmacm: it takes many connections through each step together, and
-// measures how long that takes.
+// cmtime does what cmtime of librdmacm does, with package rdmacm: it takes many connections through
+// each step together, and measures the time.
 type cmtime struct {
 	cmProgram
 	transport verbs.Transport
@@ -34,7 +34,7 @@ func newCMTime(t *testing.T, l cmLab) *cmtime {
 	return &cmtime{newCMProgram(t, l.dev), l.transport, nil, make(map[string]time.Duration)}
 }
 
-// step begins a step on every connection, and waits until each has had the event, if there is one to come.
+// step begins a step on every connection, and waits until each has the event, if the step has one.
 func (c *cmtime) step(ctx context.Context, name string, begin func(*rdmacm.ID) error, event ...rdmacm.EventType) error {
 	started := time.Now()
 	began := make(chan error, 1)
@@ -106,7 +106,7 @@ func (c *cmtime) connect(ctx context.Context, server netip.AddrPort, connections
 	return c.step(ctx, "disconnect", (*rdmacm.ID).Disconnect, rdmacm.Disconnected)
 }
 
-// serve is the server; it listens already. It ends when as many connections have come and gone.
+// serve is the server; it listens already. It ends when all connections have been made and closed.
 func (c *cmtime) serve(ctx context.Context, connections int) (err error) {
 	defer func() {
 		if e := c.step(ctx, "destroy", (*rdmacm.ID).Destroy); e != nil {
@@ -135,7 +135,7 @@ func (c *cmtime) serve(ctx context.Context, connections int) (err error) {
 	return nil
 }
 
-// cmtimePerConnection is the time that a step took for each connection, as cmtime prints it.
+// cmtimePerConnection is the time of a step for each connection, as cmtime prints it.
 func cmtimePerConnection(t *testing.T, output, step string) time.Duration {
 	t.Helper()
 	for line := range strings.Lines(output) {
@@ -154,7 +154,7 @@ func TestCMTime(t *testing.T) {
 	gate.System(t)
 	const connections = 1000
 	linux := cmPeer(t, 2, verbs.RoCEv2)
-	lab := cmLab{linux, openSoftRNIC(t, openTAP(t, linux.Netns)).(softrnic).dev, verbs.RoCEv2} // not captured: it takes time
+	lab := cmLab{linux, openSoftRNIC(t, openTAP(t, linux.Netns)).(softrnic).dev, verbs.RoCEv2} // not captured: a capture takes time
 	lab.eachFamily(t, func(t *testing.T, p cmPair) {
 		t.Run("client", func(t *testing.T) {
 			c := newCMTime(t, p.cmLab)
@@ -163,7 +163,7 @@ func TestCMTime(t *testing.T) {
 			})
 			t.Logf("connect: %v a connection", c.took["connect"]/connections)
 		})
-		t.Run("the kernel with itself", func(t *testing.T) { // to compare with
+		t.Run("the kernel with itself", func(t *testing.T) { // for comparison
 			ctx, cancel := context.WithTimeout(t.Context(), cmPatience)
 			defer cancel()
 			serving := p.startServer(t, fmt.Sprintf("cmtime -b %v", p.there))

@@ -13,8 +13,9 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// TestHeldRequests: the kernel's connection manager answers the DREQ by which a listener asks it whether it is there, so that more of its
-// connections come at a time than a listener takes of strangers.
+// TestHeldRequests: a listener checks with a DREQ that the kernel's connection manager exists,
+// which answers it. So the kernel can have more pending connections than the backlog for unverified
+// requesters.
 func TestHeldRequests(t *testing.T) {
 	gate.System(t)
 	const connections = 8

@@ -16,7 +16,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// interruption is an endless rping between softrnic and the kernel, of which one side is stopped in the middle.
+// interruption is an endless rping between softrnic and the kernel, of which one side is stopped
+// during the transfer.
 type interruption struct {
 	cmPair
 	program string // softrnic
@@ -33,7 +34,7 @@ func (i interruption) softrnic(ctx context.Context, t *testing.T, args string) *
 		strings.ToLower(i.transport.String()), i.peer.Netns.Bridge, softrnicMAC, i.peer.MTU, cidr, args))...))
 }
 
-// clientAndServer starts the two, and returns when they ping.
+// clientAndServer starts both sides, and returns when they ping.
 func (i interruption) clientAndServer(ctx context.Context, t *testing.T, kernelServes bool) (ours *process, kernels *control.Process) {
 	t.Helper()
 	if kernelServes {
@@ -63,8 +64,8 @@ func TestRpingInterrupted(t *testing.T) {
 	testRpingInterrupted(t, verbs.RoCEv2)
 }
 
-// There is no cmtime over siw: in Linux 6.1 a connection that goes before siw has taken in the client's first FPDU makes
-// iw_cm crash (a BUG: CLOSE before ESTABLISHED).
+// There is no cmtime over siw: in Linux 6.1 iw_cm crashes if a connection ends before siw has
+// received the client's first FPDU (a BUG: CLOSE before ESTABLISHED).
 func TestIWARPRpingInterrupted(t *testing.T) {
 	gate.System(t)
 	testRpingInterrupted(t, verbs.IWARP)
@@ -87,7 +88,7 @@ func testRpingInterrupted(t *testing.T, transport verbs.Transport) {
 				if err := kernels.Kill(); err != nil {
 					t.Fatal(err)
 				}
-				// Linux takes a killed program's memory away first, and then its connection.
+				// Linux frees a killed program's memory first, and then closes its connection.
 				if err := <-ours.ended; err != nil && !strings.Contains(ours.stderr.String(), "REM_ACCESS_ERR") {
 					t.Errorf("softrnic: %v\n%s", err, tailOf(ours.stderr.String(), 2000))
 				}
@@ -105,7 +106,8 @@ func testRpingInterrupted(t *testing.T, transport verbs.Transport) {
 					t.Fatal(err)
 				}
 				<-ours.ended
-				// It is told, and ends; rping itself was seen to hang in its clean-up, with the event printed.
+				// It is notified and ends; rping itself was seen to hang in its clean-up, after it
+				// printed the event.
 				want := kernelIs + " DISCONNECT EVENT"
 				for lines := bufio.NewScanner(kernels); lines.Scan() && !strings.Contains(lines.Text(), want); {
 				}
@@ -123,5 +125,5 @@ func testRpingInterrupted(t *testing.T, transport verbs.Transport) {
 	})
 }
 
-// tailOf is the end of a text.
+// tailOf returns the end of a text.
 func tailOf(s string, n int) string { return s[max(0, len(s)-n):] }

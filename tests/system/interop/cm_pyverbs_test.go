@@ -21,7 +21,8 @@ type cmHandshake struct {
 	client, server rdmacm.ConnParam
 }
 
-// Of private data 56 and 196 bytes are the most that fit. Depths are powers of two, which rxe makes of others.
+// At most 56 and 196 bytes of private data fit. rxe rounds depths to powers of two, so they are
+// powers of two.
 var cmHandshakes = []cmHandshake{{
 	"no private data",
 	rdmacm.ConnParam{ResponderResources: 1, InitiatorDepth: 1, RetryCount: 7, RNRRetryCount: 7},
@@ -39,7 +40,8 @@ func counting(n int) (b []byte) {
 	return b
 }
 
-// received are the parameters of the other side as a side receives them, with private data padded as on the wire.
+// received returns a side's parameters as the other side receives them, with private data padded as
+// on the wire.
 func (h *cmHandshake) received(p *rdmacm.ConnParam, room int) rdmacm.ConnParam {
 	return rdmacm.ConnParam{
 		PrivateData:        append(bytes.Clone(p.PrivateData), make([]byte, room-len(p.PrivateData))...),
@@ -47,8 +49,8 @@ func (h *cmHandshake) received(p *rdmacm.ConnParam, room int) rdmacm.ConnParam {
 	}
 }
 
-// told checks the parameters that SoftRNIC received.
-func (h *cmHandshake) told(t *testing.T, got, want rdmacm.ConnParam) {
+// checkParam checks the parameters that SoftRNIC received.
+func (h *cmHandshake) checkParam(t *testing.T, got, want rdmacm.ConnParam) {
 	t.Helper()
 	if !bytes.Equal(got.PrivateData, want.PrivateData) {
 		t.Errorf("SoftRNIC is told private data\n%x, want\n%x", got.PrivateData, want.PrivateData)
@@ -70,12 +72,12 @@ func (h *cmHandshake) qpHas(t *testing.T, where string, got, want verbs.QPAttr) 
 	}
 }
 
-// ofConn are the attributes of the kernel's QP.
+// ofConn returns the attributes of the kernel's QP.
 func ofConn(p *rdmacm.ConnParam) verbs.QPAttr {
 	return verbs.QPAttr{MaxDestRDAtomic: p.ResponderResources, MaxRDAtomic: p.InitiatorDepth, RetryCnt: p.RetryCount, RNRRetry: p.RNRRetryCount}
 }
 
-// clientQP are the attributes of the client's QP. The server decides the depths.
+// clientQP returns the attributes of the client's QP. The server decides the depths.
 func (h *cmHandshake) clientQP() verbs.QPAttr {
 	return verbs.QPAttr{
 		MaxDestRDAtomic: h.server.InitiatorDepth, MaxRDAtomic: h.server.ResponderResources,
@@ -123,12 +125,12 @@ func (h *cmHandshake) dial(t *testing.T, p cmPair, linux pyverbs.CM) conns {
 	if want := h.received(&h.client, cmREQRoom).PrivateData; !bytes.Equal(c.there.Param.PrivateData, want) {
 		t.Errorf("kernel: private data\n%x, want\n%x", c.there.Param.PrivateData, want)
 	}
-	// Its application has made the QP ready before it says what it wants.
+	// The application prepares the QP before it passes its parameters.
 	h.qpHas(t, "kernel", ofConn(&c.there.Param), verbs.QPAttr{
 		MaxDestRDAtomic: h.client.InitiatorDepth, MaxRDAtomic: h.client.ResponderResources,
 		RetryCnt: h.client.RetryCount, RNRRetry: h.client.RNRRetryCount,
 	})
-	h.told(t, c.here.Peer(), h.received(&h.server, cmREPRoom))
+	h.checkParam(t, c.here.Peer(), h.received(&h.server, cmREPRoom))
 	attr, _, err := c.here.QP().Query(0)
 	if err != nil {
 		t.Fatal(err)
@@ -165,7 +167,7 @@ func (h *cmHandshake) accept(t *testing.T, p cmPair, linux pyverbs.CM) conns {
 		t.Fatal(err)
 	}
 	closing(t, c.here.Close)
-	h.told(t, asked, h.received(&h.client, cmREQRoom))
+	h.checkParam(t, asked, h.received(&h.client, cmREQRoom))
 	attr, _, err := c.here.QP().Query(0)
 	if err != nil {
 		t.Fatal(err)
@@ -181,7 +183,7 @@ func (h *cmHandshake) accept(t *testing.T, p cmPair, linux pyverbs.CM) conns {
 	return c
 }
 
-// sides are the two ends for the operations.
+// sides returns the two ends for the operations.
 func (c conns) sides(t *testing.T) (here, there *side) {
 	c.pd.qps = append(c.pd.qps, c.here.QP())
 	return &side{pd: c.pd, qp: softrnicQP{QP: c.here.QP(), t: t}},
@@ -202,7 +204,8 @@ func (c conns) move(t *testing.T, requester, responder *side, sizes ...int) {
 	}
 }
 
-// TestConnectedPyverbs connects to a script over rdma_cm, moves data on the connection, and disconnects.
+// TestConnectedPyverbs connects to a script over rdma_cm, moves data on the connection, and
+// disconnects.
 func TestConnectedPyverbs(t *testing.T) {
 	gate.System(t)
 	openCM(t, verbs.RoCEv2).eachFamily(t, func(t *testing.T, p cmPair) {
@@ -231,7 +234,7 @@ func TestConnectedPyverbs(t *testing.T) {
 	})
 }
 
-// kernelDisconnects checks that what is posted is flushed.
+// kernelDisconnects checks that posted requests are flushed.
 func (c conns) kernelDisconnects(t *testing.T) {
 	t.Helper()
 	const receives = 3

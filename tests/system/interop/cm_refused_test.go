@@ -17,17 +17,19 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// cmHost is one side of a connection that is not established: the rdma_cm of a kernel, or of SoftRNIC.
+// cmHost is one side of a connection that is not established: the rdma_cm of a kernel, or of
+// SoftRNIC.
 type cmHost interface {
-	// attempt connects, and returns the events up to the one that says how it ended.
+	// attempt connects, and returns the events up to the final one.
 	attempt(t *testing.T, space rdmacm.PortSpace, to netip.AddrPort, privateData []byte) []pyverbs.Event
-	// listen starts a listener that ends with the test; what it returns waits for a request and answers it.
+	// listen starts a listener that ends with the test. The returned function waits for a request
+	// and answers it.
 	listen(t *testing.T, space rdmacm.PortSpace, at netip.AddrPort) func(refusal) pyverbs.Event
 }
 
 // refusal is how a listener refuses a request.
 type refusal struct {
-	drop        bool // destroy the ID instead of an answer
+	drop        bool // destroy the ID without an answer
 	privateData []byte
 }
 
@@ -124,9 +126,9 @@ func (s softrnicCM) listen(t *testing.T, space rdmacm.PortSpace, at netip.AddrPo
 type cmRefusal struct {
 	name        string
 	space       rdmacm.PortSpace
-	to          func(netip.Addr) netip.Addr // where to, if not to the listener's address
+	to          func(netip.Addr) netip.Addr // destination other than the listener's address
 	privateData []byte                      // of the client
-	listens     rdmacm.PortSpace            // where, if anybody does
+	listens     rdmacm.PortSpace            // port space of the listener, if there is one
 	refusal     *refusal                    // if the request arrives
 }
 
@@ -175,7 +177,7 @@ func (r *cmRefusal) run(t *testing.T, client, server cmHost, at netip.Addr) (eve
 	return append(events, <-requests...)
 }
 
-// TestRefusedConnections compares the events of connections that are not established with those between two kernels.
+// TestRefusedConnections compares the events of refused connections with those between two kernels.
 func TestRefusedConnections(t *testing.T) {
 	gate.System(t)
 	peers := peer.Boot(t, peer.Config{ID: 2}, peer.Config{ID: 3})

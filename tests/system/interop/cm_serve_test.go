@@ -37,7 +37,7 @@ type serving struct {
 	mu      sync.Mutex
 	changed sync.Cond
 	over    bool
-	logged  map[string]int // how often, by message
+	logged  map[string]int // number of log lines, by message
 	unusual []string       // lines of other messages
 }
 
@@ -113,7 +113,7 @@ func (s *serving) await(message string, times int) {
 	}
 }
 
-// rss is the process's resident memory, in bytes.
+// rss returns the process's resident memory in bytes.
 func (s *serving) rss() int {
 	s.t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.cmd.Process.Pid))
@@ -131,7 +131,7 @@ func (s *serving) rss() int {
 	return 0
 }
 
-// quit ends the process and returns how many goroutines it had.
+// quit ends the process and returns its number of goroutines.
 func (s *serving) quit() (goroutines int) {
 	s.t.Helper()
 	if err := s.cmd.Process.Signal(syscall.SIGQUIT); err != nil {
@@ -139,21 +139,22 @@ func (s *serving) quit() (goroutines int) {
 	}
 	<-s.ended
 	for _, line := range s.unusual {
-		if strings.HasPrefix(line, "goroutine ") && !strings.Contains(line, "[GC worker") { // those come when there is work
+		if strings.HasPrefix(line, "goroutine ") && !strings.Contains(line, "[GC worker") { // goroutines that are started on demand
 			goroutines++
 		}
 	}
 	return goroutines
 }
 
-// pinger opens and closes connections to softrnic, many at a time, and takes the first step of an rping on each.
+// pinger opens and closes connections to softrnic, many at a time, and does the first step of an
+// rping on each.
 type pinger struct {
 	t    *testing.T
 	dev  *verbs.Device
 	pd   *verbs.PD
-	text *verbs.MR // what the peer READs
-	tell *verbs.MR // where that is, as rping says it
-	said *verbs.MR // what is received
+	text *verbs.MR // memory that the peer READs
+	tell *verbs.MR // its address, in rping's format
+	said *verbs.MR // received message
 }
 
 func newPinger(t *testing.T, dev *verbs.Device) *pinger {
@@ -178,7 +179,8 @@ func newPinger(t *testing.T, dev *verbs.Device) *pinger {
 	return p
 }
 
-// each calls a function for each of n connections, for as many at a time as the queue of a TAP has room for.
+// each calls a function for each of n connections. The number of concurrent calls fits the queue of
+// a TAP.
 func (p *pinger) each(n int, f func(int) error) {
 	p.t.Helper()
 	errs, slots := make([]error, n), make(chan struct{}, 100)
@@ -215,7 +217,8 @@ func (p *pinger) open(addr netip.AddrPort, n int) []*rdmacm.Conn {
 	return conns
 }
 
-// ping checks that the other end of every connection is alive: it READs the memory that it is told of, and says so.
+// ping checks that the other end of every connection is alive: it READs the memory that ping names,
+// and answers.
 func (p *pinger) ping(conns []*rdmacm.Conn) {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.t.Context(), cmPatience)
@@ -237,8 +240,8 @@ func (p *pinger) close(conns []*rdmacm.Conn) {
 	p.each(len(conns), func(i int) error { return conns[i].Close() })
 }
 
-// TestManyConnections opens and closes many connections to one process, again and again. It checks that the process keeps neither
-// memory nor goroutines of them.
+// TestManyConnections opens and closes many connections to one process, again and again. It checks
+// that none of their memory and goroutines remain in the process.
 func TestManyConnections(t *testing.T) {
 	gate.System(t)
 	const (
@@ -266,21 +269,22 @@ func TestManyConnections(t *testing.T) {
 		memory = append(memory, s.rss()>>20)
 	}
 	t.Logf("resident memory of the server by round, MiB: %v", memory)
-	// What its collector makes of the memory is its own affair, but a connection here costs some 10 KiB.
+	// The garbage collector may keep some memory, but a connection here costs some 10 KiB.
 	if early, late := slices.Max(memory[:rounds/2]), slices.Max(memory[rounds/2:]); late > 2*early {
 		t.Errorf("the server's memory has grown from %d MiB to %d", early, late)
 	}
 
-	// The kernel's own, to the same server.
+	// The kernel's own connections, to the same server.
 	for i, addr := range servingAddrs {
 		peers[0].Run(t, fmt.Sprintf("cmtime -s %v -p %d -c %d", addr, servingPort, ofKernel))
 		s.await("done", rounds*connections+(i+1)*ofKernel)
 	}
-	// The runtime has some that come and go; one left by a connection in a thousand would be twenty.
+	// The runtime has some goroutines that come and go. A leak of one goroutine per 1,000
+	// connections would be twenty.
 	if left := s.quit(); left > idle+10 {
 		t.Errorf("the server has %d goroutines when all is over, %d at the beginning", left, idle)
 	}
-	// Tables keep the room that they had: less than 100 bytes a connection.
+	// Tables keep their size: less than 100 bytes per connection.
 	const room = rounds * connections * 250
 	for deadline := time.Now().Add(patience); runtime.NumGoroutine() > goroutines || liveHeap() > heap+room; runtime.Gosched() {
 		if time.Now().After(deadline) { // time wait is over by then
@@ -300,7 +304,7 @@ func TestManyConnections(t *testing.T) {
 	t.Logf("a connection took %v, between two kernels (emulated, unless there is KVM) %v: 1/%.1f", ours, theirs, float64(theirs)/float64(ours))
 }
 
-// liveHeap is how many bytes this process has in use.
+// liveHeap returns the bytes that this process has in use.
 func liveHeap() uint64 {
 	runtime.GC()
 	var m runtime.MemStats

@@ -16,14 +16,16 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// cmLab is where rdma_cm is tested: a SoftRNIC device in the network of a peer whose rdma_cm uses the same transport.
+// cmLab is an environment for rdma_cm: a SoftRNIC device in the network of a peer whose rdma_cm
+// uses the same transport.
 type cmLab struct {
 	peer      *peer.Peer
 	dev       *verbs.Device
 	transport verbs.Transport
 }
 
-// openCM opens a SoftRNIC device on a TAP beside a peer, until the test ends. What it sends is captured and looked at.
+// openCM opens a SoftRNIC device on a TAP beside a peer, until the test ends. Its packets are
+// captured and checked.
 func openCM(t *testing.T, transport verbs.Transport) cmLab {
 	t.Helper()
 	capturing := captured
@@ -34,7 +36,7 @@ func openCM(t *testing.T, transport verbs.Transport) cmLab {
 	return cmLab{p, openSoftRNIC(t, capturing(t, openTAP(t, p.Netns))).(softrnic).dev, transport}
 }
 
-// cmPeer boots a peer whose rdma_cm uses the transport: it prefers rxe0 wherever that is.
+// cmPeer boots a peer whose rdma_cm uses the transport: it prefers rxe0 if that exists.
 func cmPeer(t *testing.T, id int, transport verbs.Transport) *peer.Peer {
 	t.Helper()
 	if transport == verbs.RoCEv2 {
@@ -45,7 +47,7 @@ func cmPeer(t *testing.T, id int, transport verbs.Transport) *peer.Peer {
 	return p
 }
 
-// useTransport has a peer have rxe0, or siw0, and not the other.
+// useTransport makes a peer have rxe0 or siw0, and not the other.
 func useTransport(t *testing.T, p *peer.Peer, transport verbs.Transport) {
 	t.Helper()
 	if transport == verbs.IWARP {
@@ -67,10 +69,11 @@ func (l cmLab) eachFamily(t *testing.T, f func(t *testing.T, p cmPair)) {
 	t.Run("IPv6", func(t *testing.T) { f(t, cmPair{l, softrnicAddr6, l.peer.Addr6()}) })
 }
 
-// cmPatience is how long the two programs of a test may take together, on a peer that is emulated.
+// cmPatience is the time limit of the two programs of a test, on an emulated peer.
 const cmPatience = 2 * time.Minute
 
-// kernelServes starts a server in the peer, and calls client when it listens. The server must end well by itself.
+// kernelServes starts a server in the peer, and calls client when it listens. The server must end
+// by itself with success.
 func (p cmPair) kernelServes(t *testing.T, command string, client func(ctx context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), cmPatience)
@@ -102,7 +105,8 @@ func (p cmPair) endlessKernelServes(t *testing.T, command string, client func(ct
 	}
 }
 
-// startServer starts a server in the peer, which is killed when the test ends at the latest, and waits until it listens.
+// startServer starts a server in the peer and waits until it listens. It is killed when the test
+// ends, at the latest.
 func (p cmPair) startServer(t *testing.T, command string) *control.Process {
 	t.Helper()
 	serving, err := p.peer.Start(command)
@@ -120,7 +124,8 @@ func untilListens(command string) string {
 	return fmt.Sprintf("until rdma resource show cm_id | grep -q 'LISTEN.* comm %s '; do sleep 0.05; done", name)
 }
 
-// kernelConnects runs a client in the peer against a server that listens already. Both must end well.
+// kernelConnects runs a client in the peer against a server that listens already. Both must end
+// with success.
 func (p cmPair) kernelConnects(t *testing.T, command string, server func(ctx context.Context) error) (output string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), cmPatience)
@@ -160,7 +165,7 @@ func newCMProgram(t *testing.T, dev *verbs.Device) cmProgram {
 	return cmProgram{dev, ch}
 }
 
-// createID makes an ID for a transport, until the test ends or it is destroyed.
+// createID creates an ID for a transport, until the test ends or it is destroyed.
 func (p cmProgram) createID(space rdmacm.PortSpace, transport verbs.Transport, context any) (*rdmacm.ID, error) {
 	id, err := p.ch.CreateID(space, context)
 	if err != nil {
@@ -169,7 +174,7 @@ func (p cmProgram) createID(space rdmacm.PortSpace, transport verbs.Transport, c
 	return id, id.SetTransports(transport)
 }
 
-// listen makes a listener that ends with the test.
+// listen creates a listener that ends with the test.
 func (p cmProgram) listen(t *testing.T, space rdmacm.PortSpace, transport verbs.Transport, addr netip.AddrPort) *rdmacm.ID {
 	t.Helper()
 	id, err := p.createID(space, transport, nil)
@@ -186,7 +191,7 @@ func (p cmProgram) listen(t *testing.T, space rdmacm.PortSpace, transport verbs.
 	return id
 }
 
-// events hands events to a function until it has had enough, and acknowledges them.
+// events passes events to a function until it returns false, and acknowledges them.
 func (p cmProgram) events(ctx context.Context, handle func(*rdmacm.Event) (enough bool, err error)) error {
 	for {
 		e, err := p.ch.GetEvent(ctx)

@@ -15,8 +15,8 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// cmatose does what ucmatose does, on this package's own API: it makes connections, sends messages over all of them,
-// the server's first, and disconnects, the server first.
+// cmatose does what ucmatose does, with package rdmacm: it opens connections and sends messages
+// over all of them, the server's first. Then it disconnects, the server first.
 type cmatose struct {
 	cmProgram
 	transport                   verbs.Transport
@@ -55,7 +55,7 @@ func (c *cmatose) newNode(id *rdmacm.ID) *cmatoseNode {
 	return n
 }
 
-// prepare makes the QP of a node and posts its receives.
+// prepare creates the QP of a node and posts its receives.
 func (c *cmatose) prepare(n *cmatoseNode) (err error) {
 	if n.pd, err = n.id.Device().AllocPD(); err != nil {
 		return err
@@ -87,7 +87,7 @@ func (n *cmatoseNode) destroy() error {
 	return errors.Join(errs...)
 }
 
-// handle takes any event of either side.
+// handle handles any event of either side.
 func (c *cmatose) handle(e *rdmacm.Event) error {
 	n, _ := e.ID.Context().(*cmatoseNode)
 	switch e.Type {
@@ -113,7 +113,7 @@ func (c *cmatose) handle(e *rdmacm.Event) error {
 	return e.Err()
 }
 
-// until handles events until it is so on every connection.
+// until handles events until the condition holds on every connection.
 func (c *cmatose) until(ctx context.Context, what string, so func(*cmatoseNode) bool) error {
 	count := func() (n int) {
 		for _, node := range c.nodes {
@@ -169,7 +169,7 @@ func (c *cmatose) complete(ctx context.Context, queue func(*verbs.QP) *verbs.CQ)
 	return nil
 }
 
-// awaitWC waits for one completion of a CQ that has a channel for itself.
+// awaitWC waits for one completion of a CQ with its own channel.
 func awaitWC(ctx context.Context, cq *verbs.CQ) (verbs.WC, error) {
 	var wcs [1]verbs.WC
 	for {

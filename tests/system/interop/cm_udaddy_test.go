@@ -16,8 +16,8 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// udaddy does what udaddy of librdmacm does, with package rdmacm: it resolves the server's port for each of its QPs, and sends
-// datagrams, which the server answers with as many.
+// udaddy does what udaddy of librdmacm does, with package rdmacm: it resolves the server's port for
+// each of its QPs, and sends datagrams. The server answers each.
 type udaddy struct {
 	cmProgram
 	connections, messages, size int
@@ -56,7 +56,7 @@ func (u *udaddy) newNode(id *rdmacm.ID) *udaddyNode {
 	return n
 }
 
-// prepare makes the QP of a node and posts its receives.
+// prepare creates the QP of a node and posts its receives.
 func (u *udaddy) prepare(n *udaddyNode) (err error) {
 	if n.pd, err = n.id.Device().AllocPD(); err != nil {
 		return err
@@ -70,7 +70,7 @@ func (u *udaddy) prepare(n *udaddyNode) (err error) {
 		return err
 	}
 	for i := range u.messages {
-		at := (1 + i) * u.room() // behind what is sent
+		at := (1 + i) * u.room() // behind the sent data
 		if err := n.id.QP().PostRecv(&verbs.RecvWR{ID: uint64(at), SGList: []verbs.SGE{n.mr.SGE(at, u.room())}}); err != nil {
 			return err
 		}
@@ -78,7 +78,7 @@ func (u *udaddy) prepare(n *udaddyNode) (err error) {
 	return nil
 }
 
-// room is the bytes of a receive.
+// room returns the size of a receive in bytes.
 func (u *udaddy) room() int { return verbs.GRHLen + u.size }
 
 func (n *udaddyNode) destroy() error {
@@ -109,7 +109,7 @@ func (u *udaddy) send() error {
 	return nil
 }
 
-// receive waits for all messages of all nodes. A node that does not know where to send answers the first.
+// receive waits for all messages of all nodes. A node without a destination answers the first.
 func (u *udaddy) receive(ctx context.Context) error {
 	for i, n := range u.nodes {
 		for done := range u.messages {

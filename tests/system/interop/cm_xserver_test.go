@@ -15,8 +15,8 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// TestXServer plays with rdma_xserver and rdma_xclient of librdmacm, over RC: rxe has no XRC. The client sends 16 bytes,
-// and the server disconnects.
+// TestXServer runs against rdma_xserver and rdma_xclient of librdmacm, over RC: rxe has no XRC. The
+// client sends 16 bytes, and the server disconnects.
 func TestXServer(t *testing.T) {
 	gate.System(t)
 	const size = 16
@@ -76,8 +76,9 @@ func TestXServer(t *testing.T) {
 	})
 }
 
-// TestXServerXRC: the kernel recognises that SoftRNIC's request is for XRC. A listener for XRC_RECV QPs gets no event for a
-// request for RC. For a request for XRC it gets one, and ends, because rxe has no XRC domains.
+// TestXServerXRC: the kernel recognises that SoftRNIC's request is for XRC. A listener for XRC_RECV
+// QPs gets no event for an RC request. For an XRC request it gets one, and ends, because rxe has no
+// XRC domains.
 func TestXServerXRC(t *testing.T) {
 	gate.System(t)
 	l := openCM(t, verbs.RoCEv2)

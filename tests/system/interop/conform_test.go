@@ -17,11 +17,12 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// fewCases are those that are run without SOFTRNIC_LONG.
+// fewCases are the cases outside the long run.
 var fewCases = map[string]string{"rxe": "PSN-GAP-*", "siw": "DDP-TAGGED-*"}
 
-// TestConform has softrnic conform test rxe and siw, through the responder for kernel devices. What departs from the statements is what
-// the reports in tests/conformance/reports say; with SOFTRNIC_LONG all cases are run, twice, and SOFTRNIC_REPORT=1 writes the reports.
+// TestConform runs softrnic conform on rxe and siw, through the responder for kernel devices.
+// Deviations from the statements must equal the reports in tests/conformance/reports. In the long
+// run all cases run, twice, and SOFTRNIC_REPORT=1 writes the reports.
 func TestConform(t *testing.T) {
 	gate.System(t)
 	t.Run("rxe", func(t *testing.T) { testConform(t, verbs.RoCEv2, "rxe") })
@@ -73,10 +74,11 @@ func testConform(t *testing.T, transport verbs.Transport, driver string) {
 	}
 }
 
-// conformResult is a verdict of softrnic conform, or CRASH where the peer's kernel has not survived the case.
+// conformResult is a verdict of softrnic conform, or CRASH if the case crashed the peer's kernel.
 type conformResult struct{ ID, Verdict, Statement, Reason, Harmful string }
 
-// judged runs the cases that only names, or all: the target has to survive them. Then it runs those that are skipped as harmful.
+// judged runs the cases of only, or all. The target must survive them. Then it runs the cases that
+// are skipped as harmful.
 func judged(t *testing.T, transport verbs.Transport, driver string, only []string) []conformResult {
 	t.Helper()
 	p := cmPeer(t, 2, transport)
@@ -85,7 +87,7 @@ func judged(t *testing.T, transport verbs.Transport, driver string, only []strin
 		p.Kill()
 		t.Fatalf("%s does not survive %s, which is not known as harmful", driver, stopped)
 	}
-	p.Run(t, "ibv_devinfo -d "+driver+"0") // it has taken no harm
+	p.Run(t, "ibv_devinfo -d "+driver+"0") // it still works
 	for i, r := range results {
 		if r.Harmful == "" {
 			continue
@@ -101,7 +103,7 @@ func judged(t *testing.T, transport verbs.Transport, driver string, only []strin
 	return results
 }
 
-// conform runs softrnic conform against a peer until it has been through, or the target has stopped answering.
+// conform runs softrnic conform against a peer, until it ends or the target stops answering.
 func conform(t *testing.T, p *peer.Peer, transport verbs.Transport, driver string, only []string) (results []conformResult, stopped string) {
 	t.Helper()
 	script, err := os.ReadFile("../../../cmd/softrnic/internal/conform/responder/responder.py")
@@ -132,7 +134,7 @@ func conform(t *testing.T, p *peer.Peer, transport verbs.Transport, driver strin
 	cmd.Env = append(os.Environ(), "SOFTRNIC_CONFORM_TOKEN="+token)
 	var out, errs strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &errs
-	err = cmd.Run() // fails where cases fail
+	err = cmd.Run() // fails if cases fail
 	var report struct {
 		Results []conformResult
 		Stopped string

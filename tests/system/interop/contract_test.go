@@ -15,8 +15,9 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestContractOfLinux runs the program of TestContract in tests/system/dropin on rxe. It differs from SoftRNIC in the lines of
-// testdata/contract_rxe.txt there; SOFTRNIC_REPORT=1 writes them.
+// TestContractOfLinux runs the program of TestContract in tests/system/dropin on rxe.
+// testdata/contract_rxe.txt in that directory lists the differences to SoftRNIC; SOFTRNIC_REPORT=1
+// writes it.
 func TestContractOfLinux(t *testing.T) {
 	gate.System(t)
 	p := cmPeer(t, 2, verbs.RoCEv2)

@@ -18,10 +18,10 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// counters are values by the names of rxe's hw_counters, or what has been added to them.
+// counters are values by the names of rxe's hw_counters, or their increments.
 type counters map[string]uint64
 
-// since is what has been added.
+// since returns the increments.
 func (c counters) since(before counters) counters {
 	d := make(counters)
 	for name, n := range c {
@@ -30,7 +30,7 @@ func (c counters) since(before counters) counters {
 	return d
 }
 
-// String is what is not zero.
+// String returns the counters that are not zero.
 func (c counters) String() string {
 	var b strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(c)) {
@@ -41,13 +41,13 @@ func (c counters) String() string {
 	return strings.TrimSpace(b.String())
 }
 
-// books are what a SoftRNIC and a peer's rxe count of the traffic between them.
+// books has the counters of SoftRNIC and of a peer's rxe for the traffic between them.
 type books struct {
 	t          *testing.T
 	here       softrnic
 	linux      kernel
 	link       *impair.Link // SoftRNIC's
-	ours, rxes counters     // when they were opened, and so are these of link
+	ours, rxes counters     // initial values, like those of link
 	in, out    impair.Counters
 }
 
@@ -59,8 +59,9 @@ func openBooks(t *testing.T, here, linux device, l *impair.Link) *books {
 	return b
 }
 
-// balance waits until check finds nothing wrong with what was counted, by rxe's names only, and either has received what the
-// other sent: the last of it may be on its way, and the kernel's counters are those of a while ago.
+// balance waits until check accepts the increments of rxe's counters on both sides, and each side
+// has received what the other sent. The last packets may be in flight, and the kernel's counters
+// may be old.
 func (b *books) balance(check func(ours, rxes counters) error) {
 	b.t.Helper()
 	for end := time.Now().Add(patience); ; {
@@ -85,7 +86,8 @@ func (b *books) balance(check func(ours, rxes counters) error) {
 	}
 }
 
-// packets checks that what one has sent the other has received, but for what the link did to it.
+// packets checks that each side has received the packets of the other, except for the link's
+// impairments.
 func (b *books) packets(ours, rxes counters) error {
 	in, out := b.link.Counters()
 	for _, way := range []struct {
@@ -104,21 +106,23 @@ func (b *books) packets(ours, rxes counters) error {
 	return nil
 }
 
-// countedExchange is traffic between a requester and a responder, and what either is to count of it, whoever it is.
+// countedExchange is traffic between a requester and a responder, and the expected counters of
+// either role.
 type countedExchange struct {
 	name string
 	path path
-	bad  impair.Direction // of the link, either way
+	bad  impair.Direction // of the link, in both directions
 	run  func(o *operation)
-	// often names a counter of the requester that depends on time, but is not 0. It is n; where there is none, n is 0.
+	// often names a counter of the requester that depends on time, but is not 0. n is its value, or
+	// 0 without such a counter.
 	often                string
 	requester, responder func(n uint64) counters
-	// asRxe is what rxe counts differently as the requester. why says why.
+	// asRxe has the counters that differ for rxe as the requester, and why has the reason.
 	asRxe counters
 	why   string
 }
 
-// check compares what was counted with what should be, the requester doing differently in some.
+// check compares the increments with the expected ones. The requester differs in some.
 func (e countedExchange) check(requester, responder, differently counters) error {
 	n := requester[e.often]
 	if e.often != "" && n == 0 {
@@ -135,9 +139,9 @@ func (e countedExchange) check(requester, responder, differently counters) error
 	return nil
 }
 
-// are tells what is not as wanted. What is not named there must be 0, but for packets, as acknowledgements may be put
-// together and some be on their way in vain, and ack_deferred, which is how often rxe's completer had not got round to an
-// acknowledgement when the next came.
+// are reports the first unexpected counter. A counter that is not named there must be 0, with two
+// exceptions. Packets vary, as acknowledgements may be combined or superfluous. ack_deferred counts
+// how often an acknowledgement arrived before rxe's completer had handled the previous one.
 func (c counters) are(want counters) error {
 	for _, name := range slices.Sorted(maps.Keys(c)) {
 		n, named := want[name]
@@ -150,15 +154,15 @@ func (c counters) are(want counters) error {
 
 func countedExchanges(t *testing.T) []countedExchange {
 	calm := usual
-	calm.timeout = 21 // 8.6 s: that no slow machine makes one
+	calm.timeout = 21 // 8.6 s: even a slow machine does not reach it
 	late := calm
 	late.minRNRTimer = 24 // 41 ms
 	never := calm
 	never.rnrRetry = 2
 	unanswered := usual
 	unanswered.timeout = 16 // 0.27 s
-	unheard := usual
-	unheard.timeout, unheard.retryCnt = 13, 2 // 34 ms
+	impatient := usual
+	impatient.timeout, impatient.retryCnt = 13, 2 // 34 ms
 
 	rule := func(action impair.Action, class string, nth int) impair.Rule {
 		match, err := impair.Class(class)
@@ -170,7 +174,7 @@ func countedExchanges(t *testing.T) []countedExchange {
 	rules := func(r ...impair.Rule) impair.Direction { return impair.Direction{Rules: r} }
 	all := rule(impair.Drop, "write", 1)
 	all.Count = -1
-	// one does one request, with a receive for a SEND that is to do well.
+	// one does one request, with a receive for a SEND that is to succeed.
 	one := func(opcode verbs.WROpcode, size int, want verbs.WCStatus) func(o *operation) {
 		return func(o *operation) {
 			o.t.Helper()
@@ -251,7 +255,7 @@ func countedExchanges(t *testing.T) []countedExchange {
 			requester: always(counters{"sent_pkts": 2, "rdma_sends": 1}),
 			responder: always(counters{"rcvd_pkts": 4, "duplicate_request": 2, "rdma_recvs": 1}),
 		}, {
-			name: "nothing_arrives", path: unheard, bad: rules(all),
+			name: "nothing_arrives", path: impatient, bad: rules(all),
 			run:       one(verbs.RDMAWrite, 16, verbs.WCRetryExcErr),
 			requester: always(counters{"sent_pkts": 3, "completer_retry_err": 2, "retry_exceeded_err": 1}),
 			responder: always(counters{}),
@@ -259,9 +263,9 @@ func countedExchanges(t *testing.T) []countedExchange {
 	}
 }
 
-// TestCounters has SoftRNIC and rxe do the same exchanges with each other, in both roles: in the same role, they count the
-// same. rxe counts all traffic of its device, so the peer is one whose rdma_cm nothing but this test uses: that would repeat
-// messages to hosts that are gone.
+// TestCounters lets SoftRNIC and rxe do the same exchanges with each other, in both roles. In the
+// same role, they count the same. rxe counts all traffic of its device, so only this test uses the
+// peer's rdma_cm: it would repeat messages to hosts that have ended.
 func TestCounters(t *testing.T) {
 	gate.System(t)
 	p := peer.Boot(t, peer.Config{ID: 2, MTU: 4200})[0]

@@ -13,12 +13,12 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// device is the device of one side of a test: the kernel's in a peer, or SoftRNIC. Its methods that return no error end the test
-// if they fail.
+// device is the device of one side of a test: the kernel's in a peer, or SoftRNIC. Methods without
+// an error result end the test if they fail.
 type device interface {
 	GIDs() []netip.Addr
 	allocPD() domain
-	// in is the same device for a subtest's use.
+	// in returns the same device for use in a subtest.
 	in(t *testing.T) device
 }
 
@@ -28,7 +28,8 @@ type domain interface {
 	allocMW(verbs.MWType) window
 }
 
-// memory is an MR and its memory. Fill writes bytes that depend on the seed only, and are the same on every device.
+// memory is an MR and its memory. Fill writes bytes that depend only on the seed, the same on every
+// device.
 type memory interface {
 	Length() int
 	Addr() uint64
@@ -46,7 +47,8 @@ type window interface {
 	Dealloc()
 }
 
-// queuePair is an RC QP with a CQ for each queue. Polling returns when n completions have come or the timeout is over.
+// queuePair is an RC QP with a CQ for each queue. Polling returns when n completions have arrived
+// or the timeout is over.
 type queuePair interface {
 	Num() uint32
 	Modify(*verbs.QPAttr, verbs.QPAttrMask) error
@@ -91,8 +93,8 @@ type side struct {
 	qp  queuePair
 }
 
-// newSide makes a PD and a QP on a device, to be connected by an address of that device. The QP is in RESET, and
-// destroyed when the test ends.
+// newSide creates a PD and a QP on a device, to be connected by an address of that device. The QP
+// is in RESET, and destroyed when the test ends.
 func newSide(t *testing.T, dev device, gid netip.Addr) *side {
 	dev = dev.in(t)
 	pd := dev.allocPD()
@@ -101,16 +103,16 @@ func newSide(t *testing.T, dev device, gid netip.Addr) *side {
 	return &side{dev: dev, gid: gid, pd: pd, qp: qp}
 }
 
-// path has the attributes that both ends of a connection have.
+// path has the attributes that both ends of a connection share.
 type path struct {
 	mtu         verbs.MTU
-	psn         uint32       // of the requester's first packet; the other way it is one more
+	psn         uint32       // of the requester's first packet; the other direction begins with the next
 	access      verbs.Access // of the responder's QP
-	timeout     uint8        // as in verbs.QPAttr, and so are the others
+	timeout     uint8        // as in verbs.QPAttr, like the others
 	retryCnt    uint8
 	rnrRetry    uint8
 	minRNRTimer uint8
-	rdAtomic    uint8 // what the requester may have outstanding, and the responder takes
+	rdAtomic    uint8 // limit of the requester's outstanding requests, and of the responder
 }
 
 const allAccess = verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic
@@ -165,5 +167,5 @@ func (s *side) modify(t *testing.T, peer *side, p path, sqPSN, rqPSN uint32, acc
 	}
 }
 
-// patience is how long a test waits for something that must come. It is long enough for a busy machine.
+// patience is the time limit for an expected event. It is long enough for a busy machine.
 const patience = 30 * time.Second

@@ -21,44 +21,48 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// foreign is a program that was written for libibverbs, which runs unmodified on the drop-in libraries on one side, and on the
-// kernel's device on the other. SERVER stands for the server's address, and OWN for the own one.
-type foreign struct {
+// debianProgram is a program written for libibverbs. It runs unmodified on the drop-in libraries on
+// one side, and on the kernel's device on the other. SERVER stands for the server's address, and
+// OWN for the own one.
+type debianProgram struct {
 	server, client string
 	transport      verbs.Transport
-	device         bool   // it is told the device and the GID
-	port           int    // of TCP, where its two sides meet; else by rdma_cm
-	group          string // that the server receives from, and is not connected
+	device         bool   // it has options for the device and the GID
+	port           int    // TCP port on which its two sides meet; without one they use rdma_cm
+	group          string // that the server receives from without a connection
 	endless        bool   // the server does not end by itself
-	tcp            string // what has the side on SoftRNIC use TCP, which softrnic run --sockets carries; the other side uses rsockets
-	preload        bool   // the other side uses TCP as well, which librspreload.so makes rsockets
-	bytes          uint64 // that the drop-in device sends and receives at least
-	connections    int    // that it has
-	both           bool   // it has both roles without SOFTRNIC_LONG, too
+	tcp            string // options for TCP on SoftRNIC's side, which softrnic run --sockets carries; the other side uses rsockets
+	preload        bool   // the other side uses TCP as well, which librspreload.so turns into rsockets
+	bytes          uint64 // minimum that the drop-in device sends and receives
+	connections    int    // of the drop-in device
+	both           bool   // it runs in both roles even outside the long run
 }
 
-// foreigns are the programs; with SOFTRNIC_LONG all of them. Of UC and UD the tests wait for each answer, and RC's timeout is four
-// seconds: a machine that is emulated loses much, and is slow. Of the ping-pongs that is half a second, so that both sides sleep
-// until there is a completion (-e). rxe has no XRC, which ibv_xsrq_pingpong is for, and siw neither datagrams nor atomics. qperf's
-// tests without rdma_cm, all those of UC and UD, address a peer by its LID alone, which no device has over Ethernet; of its tests over
-// iWARP all others need what siw has not: a QP that cannot send or cannot receive, or a WRITE with immediate data. rstream's clients
-// that poll (-T a) fail where the server has ended before they look for the last bytes: Linux's rpoll then says POLLHUP too.
-func foreigns() (list []foreign) {
+// debianPrograms returns the programs, in the long run all of them. With UC and UD the tests wait
+// for each answer, and RC's timeout is four seconds, because an emulated machine is slow and loses
+// many packets. The ping-pongs' timeout is half a second, so both sides sleep until there is a
+// completion (-e). rxe has no XRC, which ibv_xsrq_pingpong needs. siw has no datagrams and no
+// atomics. qperf's tests without rdma_cm, including all of UC and UD, address a peer by its LID
+// alone, which no device has over Ethernet. Its other iWARP tests need features that siw lacks: a
+// QP that cannot send or cannot receive, or a WRITE with immediate data. rstream's polling clients
+// (-T a) fail if the server ends before they poll for the last bytes: Linux's rpoll then also
+// returns POLLHUP.
+func debianPrograms() (list []debianProgram) {
 	const roce, iwarp = verbs.RoCEv2, verbs.IWARP
 	perftest := func(transport verbs.Transport, bytes uint64, args string) {
-		f := foreign{server: args + " -F", client: args + " -F SERVER", transport: transport, bytes: bytes}
+		f := debianProgram{server: args + " -F", client: args + " -F SERVER", transport: transport, bytes: bytes}
 		if !strings.Contains(args, " -R") {
 			f.device, f.port = true, 18515
 		}
 		list = append(list, f)
 	}
 	pingpong := func(bytes uint64, args string) {
-		list = append(list, foreign{server: args, client: args + " SERVER", transport: roce, bytes: bytes, device: true, port: 18515})
+		list = append(list, debianProgram{server: args, client: args + " SERVER", transport: roce, bytes: bytes, device: true, port: 18515})
 	}
 	mckey := func(args string) {
 		const group = "239.7.7.7"
 		args = "mckey -m " + group + " " + args
-		list = append(list, foreign{server: args + " -b OWN", client: args + " -s -b OWN", transport: roce, bytes: 20 * 500, group: group})
+		list = append(list, debianProgram{server: args + " -b OWN", client: args + " -s -b OWN", transport: roce, bytes: 20 * 500, group: group})
 	}
 	qperf := func(transport verbs.Transport, tests ...string) {
 		for _, test := range tests {
@@ -66,7 +70,7 @@ func foreigns() (list []foreign) {
 			if strings.HasSuffix(test, "_bw") {
 				bytes = 5 * 65536
 			}
-			list = append(list, foreign{
+			list = append(list, debianProgram{
 				server: "qperf", client: "qperf SERVER -t 1 -cm 1 " + test + " quit", transport: transport, bytes: bytes, port: 19765,
 			})
 		}
@@ -76,30 +80,30 @@ func foreigns() (list []foreign) {
 	perftest(roce, 50*2, "ib_send_lat -n 50 -c UD")
 	perftest(roce, 50*8, "ib_atomic_lat -n 50 -u 20")
 	for _, transport := range []verbs.Transport{roce, iwarp} {
-		list = append(list, foreign{server: "rping -s -a OWN -v -C 20 -S 1000", client: "rping -c -a SERVER -v -V -C 20 -S 1000", transport: transport, bytes: 2 * 20 * 1000})
+		list = append(list, debianProgram{server: "rping -s -a OWN -v -C 20 -S 1000", client: "rping -c -a SERVER -v -V -C 20 -S 1000", transport: transport, bytes: 2 * 20 * 1000})
 	}
 	for _, transport := range []verbs.Transport{roce, iwarp} {
 		for _, name := range []string{"rstream -b", "riostream -b"} {
 			for _, opts := range []string{" -S 4096 -C 50 -T v", " -S 65536 -C 10 -T b -T v"} { // 400 or 1280 KiB
-				list = append(list, foreign{
+				list = append(list, debianProgram{
 					server: name + " OWN" + opts, client: strings.Replace(name, "-b", "-s", 1) + " SERVER" + opts,
 					transport: transport, bytes: 400 << 10,
 				})
 			}
 		}
 		const polls = "rstream -b OWN -S 4096 -C 50 -T v"
-		list = append(list, foreign{server: polls + " -T a", client: "rstream -s SERVER -S 4096 -C 50 -T v", transport: transport, bytes: 400 << 10})
+		list = append(list, debianProgram{server: polls + " -T a", client: "rstream -s SERVER -S 4096 -C 50 -T v", transport: transport, bytes: 400 << 10})
 	}
 	for _, test := range []struct{ opts, tcp string }{{" -S 4096 -C 50 -T b", " -T s"}, {" -S 1048576 -C 2 -T n -T v", " -T f"}} { // forks as a server
-		list = append(list, foreign{server: "rstream -b OWN" + test.opts, client: "rstream -s SERVER" + test.opts, transport: roce, tcp: test.tcp, bytes: 400 << 10})
+		list = append(list, debianProgram{server: "rstream -b OWN" + test.opts, client: "rstream -s SERVER" + test.opts, transport: roce, tcp: test.tcp, bytes: 400 << 10})
 	}
-	list = append(list, foreign{
+	list = append(list, debianProgram{
 		server: "rstream -b OWN -S 4096 -C 50 -T v", client: "rstream -s SERVER -S 4096 -C 50 -T v", transport: roce, tcp: " -T s", preload: true, bytes: 400 << 10,
 	})
 	list = append(list,
-		foreign{server: "ucmatose -b OWN -c 4 -C 20 -S 1000", client: "ucmatose -s SERVER -c 4 -C 20 -S 1000", bytes: 2 * 4 * 20 * 1000},
-		foreign{server: "udaddy -b OWN -C 5 -S 500", client: "udaddy -s SERVER -C 5 -S 500", bytes: 2 * 5 * 500},
-		foreign{server: "rdma_server -s OWN", client: "rdma_client -s SERVER", bytes: 2 * 16},
+		debianProgram{server: "ucmatose -b OWN -c 4 -C 20 -S 1000", client: "ucmatose -s SERVER -c 4 -C 20 -S 1000", bytes: 2 * 4 * 20 * 1000},
+		debianProgram{server: "udaddy -b OWN -C 5 -S 500", client: "udaddy -s SERVER -C 5 -S 500", bytes: 2 * 5 * 500},
+		debianProgram{server: "rdma_server -s OWN", client: "rdma_client -s SERVER", bytes: 2 * 16},
 	)
 	pingpong(2*20*10000, "ibv_rc_pingpong -e -c -n 20 -s 10000")
 	pingpong(2*20*4096, "ibv_uc_pingpong -e -c -n 20")
@@ -153,24 +157,25 @@ func foreigns() (list []foreign) {
 	perftest(iwarp, 50*65536, "ib_read_bw -n 50 -R")
 	for _, transport := range []verbs.Transport{roce, iwarp} {
 		for _, opts := range []string{" -S 64 -C 3000 -T b", " -S 1048576 -C 4 -T n -T v", " -S 1048576 -C 4 -T r -T v", " -S 1000 -C 200 -T b -k 1"} {
-			list = append(list, foreign{server: "rstream -b OWN" + opts, client: "rstream -s SERVER" + opts, transport: transport, bytes: 2 * 3000 * 64})
+			list = append(list, debianProgram{server: "rstream -b OWN" + opts, client: "rstream -s SERVER" + opts, transport: transport, bytes: 2 * 3000 * 64})
 		}
 	}
 	return append(list,
-		foreign{server: "cmtime -b OWN -c 10", client: "cmtime -s SERVER -c 10", endless: true, connections: 10},
-		foreign{server: "rdma_xserver -c r", client: "rdma_xclient -s SERVER -c r", bytes: 2 * 16},
+		debianProgram{server: "cmtime -b OWN -c 10", client: "cmtime -s SERVER -c 10", endless: true, connections: 10},
+		debianProgram{server: "rdma_xserver -c r", client: "rdma_xclient -s SERVER -c r", bytes: 2 * 16},
 	)
 }
 
-// TestDropin: unmodified programs of Debian's on the drop-in libraries, as nobody, on the machine's own sockets, with rxe or siw on
-// the other side. With SOFTRNIC_LONG each has both roles, else most have the other's than the one before.
+// TestDropin runs Debian's unmodified programs on the drop-in libraries, as nobody, on the
+// machine's own sockets, with rxe or siw on the other side. In the long run each has both roles;
+// otherwise most have the role that the previous one did not have.
 func TestDropin(t *testing.T) {
 	gate.System(t)
 	saveTable(t)
 	l := dropinLab{libs: buildLibraries(t)}
 	for _, l.transport = range []verbs.Transport{verbs.RoCEv2, verbs.IWARP} {
 		l.peer = cmPeer(t, 2, l.transport)
-		for i, f := range foreigns() {
+		for i, f := range debianPrograms() {
 			if f.transport != l.transport {
 				continue
 			}
@@ -198,7 +203,7 @@ func TestDropin(t *testing.T) {
 	}
 }
 
-// saveTable adds what a test has recorded to the table of programs.
+// saveTable adds the recorded runs of a test to the table of programs.
 func saveTable(t *testing.T) {
 	t.Helper()
 	t.Cleanup(func() {
@@ -219,7 +224,7 @@ func buildLibraries(t *testing.T) string {
 	return dir
 }
 
-// forNobody returns a new directory that programs may use that run as nobody.
+// forNobody returns a new directory for programs that run as nobody.
 func forNobody(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "dropin")
@@ -233,22 +238,23 @@ func forNobody(t *testing.T) string {
 	return dir
 }
 
-// dropinLab is a peer, and the drop-in libraries on the sockets of the machine that the peer's network is on.
+// dropinLab is a peer, and the drop-in libraries on the sockets of the machine in the peer's
+// network.
 type dropinLab struct {
 	peer      *peer.Peer
 	libs      string
 	transport verbs.Transport
 }
 
-// against is what the table of programs calls the peer's device.
+// against returns the name of the peer's device in the table of programs.
 func (l *dropinLab) against() string {
 	return map[verbs.Transport]string{verbs.RoCEv2: "rxe", verbs.IWARP: "siw"}[l.transport]
 }
 
 var dropinAddr = netip.MustParseAddr("10.77.0.1")
 
-// run runs both sides of a program, the client being on the drop-in libraries or in the peer.
-func (l *dropinLab) run(t *testing.T, f foreign, client bool) {
+// run runs both sides of a program. The client is on the drop-in libraries or in the peer.
+func (l *dropinLab) run(t *testing.T, f debianProgram, client bool) {
 	ctx, cancel := context.WithTimeout(t.Context(), cmPatience)
 	defer cancel()
 	here, there, counters := f.client, f.server, filepath.Join(forNobody(t), "counters")
@@ -285,7 +291,7 @@ func (l *dropinLab) run(t *testing.T, f foreign, client bool) {
 	if got, err := programs.Connected(counters+".trace", "RoCE"); f.connections > 0 && (err != nil || got != f.connections) {
 		t.Errorf("%d connections, want %d (%v)", got, f.connections, err)
 	}
-	if t.Failed() || f.endless && !client { // which was interrupted, and has not said what it counted
+	if t.Failed() || f.endless && !client { // it was interrupted, and has not written its counters
 		return
 	}
 	c, err := programs.Counted(counters)
@@ -295,15 +301,15 @@ func (l *dropinLab) run(t *testing.T, f foreign, client bool) {
 	if sum := 4*(c["port_xmit_data"]+c["port_rcv_data"]) + c["iwarp_xmit_bytes"] + c["iwarp_rcv_bytes"]; sum < f.bytes {
 		t.Errorf("the drop-in device carried %d bytes, want %d at least: %v", sum, f.bytes, c)
 	}
-	// After more than 256 packets that were lost in a row one is refused, as a socket does not tell its identification
-	// (rdmatransport/internal/rocetransport/ipid), and is counted as damaged.
+	// After more than 256 packets lost in a row, one is refused and counted as damaged: a socket
+	// does not report its identification (rdmatransport/internal/rocetransport/ipid).
 	if n, lost := c["icrc_errors"], l.lost(t)-before; n > lost {
 		t.Errorf("icrc_errors is %d, and %d packets were lost for want of room", n, lost)
 	}
 }
 
-// lost is how many packets this machine has had no room for: in queues of its processors (the second column of
-// /proc/net/softnet_stat), and in UDP sockets of the network namespace.
+// lost returns the number of packets that this machine has dropped: in queues of its processors
+// (the second column of /proc/net/softnet_stat), and in UDP sockets of the network namespace.
 func (l *dropinLab) lost(t *testing.T) (n uint64) {
 	t.Helper()
 	out, err := l.peer.Netns.Command(t.Context(), "cat", "/proc/net/softnet_stat", "/proc/net/snmp").Output()
@@ -333,17 +339,19 @@ func (l *dropinLab) lost(t *testing.T) (n uint64) {
 	return n
 }
 
-// rejected tells whether a client says that it was rejected. perftest's server with -R destroys its listener after a first
-// connection, and makes another, for which its client does not wait; nor does that of qperf, which is told where the server is
-// going to listen. Such a client may come again, of qperf's to the same server.
+// rejected reports whether a client says that it was rejected. perftest's server with -R destroys
+// its listener after a first connection and creates another, and its client does not wait for that.
+// qperf's client does not wait for the listener either. Such a client may retry; qperf's server
+// stays the same.
 func rejected(said string) bool {
 	return strings.Contains(said, "RDMA_CM_EVENT_REJECTED") || strings.Contains(said, "Event rejected")
 }
 
-// clientHere runs the server in the peer, and the client here. It returns false if the client was rejected and may come again, or if siw
-// has reset the stream when rstream's server had sent all: it closes its socket with the client's last credits unread, and TCP then
-// drops what is still to be sent (RFC 1122 §4.2.2.13).
-func (l *dropinLab) clientHere(ctx context.Context, t *testing.T, f foreign, there string, start func() *process, again bool) bool {
+// clientHere runs the server in the peer, and the client here. It returns false if the client was
+// rejected and may retry. It also returns false if siw has reset the stream after rstream's server
+// had sent all: that server closes its socket with the client's last credits unread, and TCP then
+// drops unsent data (RFC 1122 §4.2.2.13).
+func (l *dropinLab) clientHere(ctx context.Context, t *testing.T, f debianProgram, there string, start func() *process, again bool) bool {
 	t.Helper()
 	serving, err := l.peer.Start(there)
 	if err != nil {
@@ -387,10 +395,11 @@ func (l *dropinLab) clientHere(ctx context.Context, t *testing.T, f foreign, the
 	return true
 }
 
-// serverHere runs the client in the peer, when the server here listens. It returns false if siw has failed the client's last SEND
-// and the client may come again: siw does so (IBV_WC_LOC_QP_OP_ERR) though it has sent all of it, if the peer has received it,
-// answered and closed the connection before siw looks whether it is open. perftest's server ends at once after such a SEND.
-func (l *dropinLab) serverHere(ctx context.Context, t *testing.T, f foreign, there string, p *process, again bool) bool {
+// serverHere runs the client in the peer, when the server here listens. It returns false if siw has
+// failed the client's last SEND and the client may retry. siw does so (IBV_WC_LOC_QP_OP_ERR) if the
+// peer has received the SEND, answered and closed the connection before siw checks that it is open.
+// perftest's server ends immediately after such a SEND.
+func (l *dropinLab) serverHere(ctx context.Context, t *testing.T, f debianProgram, there string, p *process, again bool) bool {
 	t.Helper()
 	switch {
 	case f.port != 0:
@@ -407,7 +416,7 @@ func (l *dropinLab) serverHere(ctx context.Context, t *testing.T, f foreign, the
 		out, code, err = l.peer.Exec(ctx, there)
 	}
 	if again && code != 0 && l.transport == verbs.IWARP && strings.Contains(out, "Bad wc status 2\n") {
-		p.wait(t) // the server has received all that was sent
+		p.wait(t) // the server has received everything
 		return t.Failed()
 	}
 	if err != nil || code != 0 {
@@ -425,7 +434,7 @@ func (l *dropinLab) serverHere(ctx context.Context, t *testing.T, f foreign, the
 	return true
 }
 
-// withDevice tells a program its device and its GID.
+// withDevice adds options for the device and its GID to a command.
 func withDevice(command, device string, gid int) string {
 	name, args, _ := strings.Cut(command, " ")
 	option := "-x"
@@ -435,7 +444,7 @@ func withDevice(command, device string, gid int) string {
 	return fmt.Sprintf("%s -d %s %s %d %s", name, device, option, gid, args)
 }
 
-// dropin is a command line on the drop-in libraries, as nobody.
+// dropin returns a command line on the drop-in libraries, as nobody.
 func (l *dropinLab) dropin(ctx context.Context, t *testing.T, line, counters string) *exec.Cmd {
 	t.Helper()
 	program, args, _ := strings.Cut(line, " ")
@@ -446,7 +455,7 @@ func (l *dropinLab) dropin(ctx context.Context, t *testing.T, line, counters str
 	cmd := l.peer.Netns.Command(ctx, "setpriv", asNobody(path, args)...)
 	cmd.Env = []string{
 		"PATH=/usr/bin:/bin:/usr/sbin:/sbin", "LD_LIBRARY_PATH=" + l.libs, "SOFTRNIC_LINK=kernel:" + l.peer.Netns.Bridge, "SOFTRNIC_SHARED=0", "SOFTRNIC_ADDR=" + dropinAddr.String(),
-		// perftest takes the first device for what rdma_cm will connect over, and its two sides must agree.
+		// perftest assumes that rdma_cm uses the first device, and its two sides must agree.
 		map[verbs.Transport]string{verbs.RoCEv2: "SOFTRNIC_DEVICE=softrnic0,", verbs.IWARP: "SOFTRNIC_DEVICE=,softrnic0"}[l.transport],
 		"SOFTRNIC_COUNTERS=" + counters, "SOFTRNIC_TRACE=" + counters + ".trace", "SOFTRNIC_LOG=debug",
 	}
@@ -458,15 +467,16 @@ func untilListensOn(port int) string {
 	return fmt.Sprintf("until ss -Hltn sport = :%d | grep -q .; do sleep 0.05; done", port)
 }
 
-// untilAttached waits, in a peer, until a QP is attached to a group: rxe has its interface receive then what is for the MAC address
-// of the group, as IPv6 has it (RFC 2464 §7).
+// untilAttached waits, in a peer, until a QP is attached to a group: rxe then makes its interface
+// receive the group's MAC address, in IPv6's form (RFC 2464 §7).
 func untilAttached(group string) string {
 	b := netip.MustParseAddr(group).As4()
 	return fmt.Sprintf("until ip maddr show dev eth0 | grep -q 33:33:%02x:%02x:%02x:%02x; do sleep 0.05; done", b[0], b[1], b[2], b[3])
 }
 
-// qperfByLID: qperf's tests of UC and UD do not take -cm, and so address the peer by its LID. The kernel's device and the drop-in one
-// refuse that alike: over Ethernet an address has a GID.
+// qperfByLID: qperf's tests of UC and UD do not support -cm, and so address the peer by its LID.
+// The kernel's device and the drop-in device refuse that in the same way: over Ethernet an address
+// has a GID.
 func (l *dropinLab) qperfByLID(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), cmPatience)
 	defer cancel()
@@ -492,7 +502,8 @@ func (l *dropinLab) qperfByLID(t *testing.T) {
 	}
 }
 
-// awaitPort waits until a program on the drop-in libraries listens on a TCP port, where the two sides meet.
+// awaitPort waits until a program on the drop-in libraries listens on the TCP port on which the two
+// sides meet.
 func (l *dropinLab) awaitPort(t *testing.T, p *process, port int) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -16,26 +16,28 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// errorCase is one request that goes wrong, and a SEND behind it.
+// errorCase is one request that fails, and a SEND behind it.
 //
-// The responder has posted three receives, 1 to 3 (but see posted). The requester posts 1, what is tried, and right
-// behind it 2, a sound SEND of 16 bytes, fenced, so that it does not overtake what is found wrong only in the answer;
-// when both have completed, 3, another.
+// The responder has posted three receives, 1 to 3 (but see posted). The requester posts 1, the
+// failing request. Directly behind it is 2, a valid SEND of 16 bytes, fenced, so that it does not
+// overtake an error that only the response reveals. After both completions it posts 3, another
+// SEND.
 type errorCase struct {
 	name    string
 	path    path         // the zero value: usual
 	local   verbs.Access // of the requester's memory, of 4096 bytes; 0: all
 	remote  verbs.Access // of the responder's memory, of 4096 bytes; 0: all
-	room    verbs.Access // of the memory that receives are for, of 4096 bytes; 0: all
+	room    verbs.Access // of the receives' memory, of 4096 bytes; 0: all
 	recvLen int          // room of the first receive; 0: all 4096
 	posted  receives
-	// request makes what is tried. other is memory of the responder's in another PD than its QP's.
+	// request returns the failing request. other is the responder's memory in another PD than its
+	// QP's.
 	request func(local, remote, other memory) verbs.SendWR
 	// recv changes the responder's first receive.
 	recv func(wr *verbs.RecvWR)
 	want outcome // with rxe on both sides
-	// asRequester and asResponder are what comes instead where SoftRNIC has that part and goes by the book, or by what
-	// hardware does, rather than by rxe. why says why.
+	// asRequester and asResponder are the outcomes if SoftRNIC has that role and follows the
+	// specification or hardware instead of rxe. why has the reason.
 	asRequester, asResponder *outcome
 	why                      string
 }
@@ -45,15 +47,15 @@ type receives int
 
 const (
 	postedFirst receives = iota
-	postedLate           // when what is tried has waited for them
+	postedLate           // after the failing request has waited for them
 	postedNever
 )
 
 // outcome is the outcome of an errorCase.
 type outcome struct {
-	refused              bool             // by PostSend, with EINVAL: then there is nothing else
-	sends                []verbs.WCStatus // of the requests that completed, in order
-	recvs                []verbs.WCStatus // of the receives that completed, in order
+	refused              bool             // by PostSend, with EINVAL; then nothing else happens
+	sends                []verbs.WCStatus // of the completed requests, in order
+	recvs                []verbs.WCStatus // of the completed receives, in order
 	requester, responder verbs.QPState
 }
 
@@ -68,7 +70,7 @@ func (o outcome) equal(p outcome) bool {
 	return o.refused == p.refused && slices.Equal(o.sends, p.sends) && slices.Equal(o.recvs, p.recvs) && o.requester == p.requester && o.responder == p.responder
 }
 
-// try runs the case between two devices and checks what comes of it.
+// try runs the case between two devices and checks the outcome.
 func (c errorCase) try(t *testing.T, requester, responder *side, want outcome) {
 	t.Helper()
 	if got := c.run(t, requester, responder, want); !got.equal(want) {
@@ -76,7 +78,7 @@ func (c errorCase) try(t *testing.T, requester, responder *side, want outcome) {
 	}
 }
 
-// run waits for as many completions as are wanted, and then a while for more, of which there must be none.
+// run waits for the expected completions, and then for a while checks that there are no more.
 func (c errorCase) run(t *testing.T, requester, responder *side, want outcome) outcome {
 	t.Helper()
 	p := c.path
@@ -137,7 +139,7 @@ func (c errorCase) run(t *testing.T, requester, responder *side, want outcome) o
 	}
 	await(&sent, requester.qp.PollSend, len(want.sends))
 	await(&received, responder.qp.PollRecv, len(want.recvs))
-	// More than is wanted would come at about the same time.
+	// Unexpected completions would arrive at about the same time.
 	sent = append(sent, requester.qp.PollSend(8, 50*time.Millisecond)...)
 	received = append(received, responder.qp.PollRecv(8, 5*time.Millisecond)...)
 
@@ -177,7 +179,8 @@ func TestKernelErrors(t *testing.T) {
 	}
 }
 
-// TestErrors checks that the outcomes are the same where SoftRNIC is one of the sides, unless the errorCase says otherwise.
+// TestErrors checks that the outcomes are the same with SoftRNIC as one of the sides, unless the
+// errorCase says otherwise.
 func TestErrors(t *testing.T) {
 	gate.System(t)
 	p := peer.Boot(t, peer.Config{ID: 2})[0]

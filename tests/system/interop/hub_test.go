@@ -16,7 +16,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// cmReceived is how many connection management messages of a kind the peer's rxe has received.
+// cmReceived returns the number of connection management messages of a kind that the peer's rxe has
+// received.
 func cmReceived(t *testing.T, p *peer.Peer, kind string) int {
 	t.Helper()
 	n, err := strconv.Atoi(strings.TrimSpace(p.Run(t, "cat /sys/class/infiniband/rxe0/ports/1/cm_rx_msgs/"+kind)))
@@ -26,8 +27,9 @@ func cmReceived(t *testing.T, p *peer.Peer, kind string) int {
 	return n
 }
 
-// TestHubKilled: processes as nobody have one address through a hub, and each a connection to rxe. One is killed: rxe gets a DREQ
-// for its connection, and the others go on. What rxe asks for and nobody serves is refused.
+// TestHubKilled: processes as nobody share one address through a hub, and each has a connection to
+// rxe. One is killed: rxe gets a DREQ for its connection, and the others continue. A request of rxe
+// without a listener is rejected.
 func TestHubKilled(t *testing.T) {
 	gate.System(t)
 	l := socketsLab{program: buildSoftRNIC(t), peer: cmPeer(t, 2, verbs.RoCEv2)}

@@ -19,10 +19,11 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestISER: tgtd on the drop-in libraries exports a disk over iSER, and the kernel's initiator, ib_iser, logs in over rxe or siw. It
-// mounts the file system on the disk, reads a file there and writes another.
+// TestISER: tgtd on the drop-in libraries exports a disk over iSER, and the kernel's initiator,
+// ib_iser, logs in over rxe or siw. It mounts the file system on the disk, reads a file and writes
+// another.
 func TestISER(t *testing.T) {
-	gate.Long(t) // an emulated machine takes its time for SCSI
+	gate.Long(t) // SCSI is slow on an emulated machine
 	saveTable(t)
 	libs := buildLibraries(t)
 	for _, transport := range []verbs.Transport{verbs.RoCEv2, verbs.IWARP} {
@@ -91,7 +92,7 @@ func (l *dropinLab) iser(t *testing.T) {
 			}
 		}
 	}
-	tgtadm("target --op new --tid 1 --targetname "+iserTarget, untilDone) // tgtd takes commands soon after it has begun
+	tgtadm("target --op new --tid 1 --targetname "+iserTarget, untilDone) // tgtd accepts commands soon after it starts
 	tgtadm("logicalunit --op new --tid 1 --lun 1 -b "+disk, once)
 	tgtadm("target --op bind --tid 1 -I ALL", once) // over iSER, tgtd wants both
 	tgtadm("target --op bind --tid 1 -Q "+iserInitiator, once)
@@ -111,7 +112,7 @@ func (l *dropinLab) iser(t *testing.T) {
 		"kill -0 $(cat /run/iscsid.pid) || iscsid",
 		node + " -o new -I iser",
 		node + " --login",
-		// The disk comes a moment after the session.
+		// The disk appears a moment after the session.
 		"for try in $(seq 300); do for d in /sys/block/sd*; do [ -e $d ] && disk=/dev/${d##*/}; done; [ -b \"$disk\" ] && break; sleep 0.1; done",
 		"cat /sys/class/scsi_host/host*/proc_name",
 		"mount -t ext4 $disk /mnt",
@@ -132,9 +133,9 @@ func (l *dropinLab) iser(t *testing.T) {
 		t.Errorf("what the peer has written is not what it has read: %d bytes, want %d (%v)", len(got), len(want), err)
 	}
 	if l.transport == verbs.IWARP {
-		return // tgtd waits for TIMEWAIT_EXIT, which iWARP has not, and does not end: nobody says what was counted
+		return // tgtd waits for TIMEWAIT_EXIT, which iWARP lacks, and does not end, so it writes no counters
 	}
-	// tgtd forgets the session when the connection has been through time wait, and ends by no signal but SIGKILL.
+	// tgtd forgets the session after the connection's time wait, and ends only on SIGKILL.
 	tgtadm("target --op delete --tid 1", untilDone)
 	tgtadm("system --op delete", once)
 	tgtd.wait(t)

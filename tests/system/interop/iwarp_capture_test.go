@@ -27,7 +27,7 @@ import (
 	"github.com/softrnic/softrnic/tests/system/interop/peer"
 )
 
-// captureTo is a link whose frames go to a file too.
+// captureTo returns a link whose frames also go to a file.
 func captureTo(t *testing.T, file string, l link.Link) link.Link {
 	t.Helper()
 	c, err := capture.Create(l, file)
@@ -37,7 +37,7 @@ func captureTo(t *testing.T, file string, l link.Link) link.Link {
 	return c
 }
 
-// capturedIWARP is a link whose frames wellFormedIWARP looks at when the test has ended and closed it.
+// capturedIWARP returns a link whose frames wellFormedIWARP checks after the test has closed it.
 func capturedIWARP(t *testing.T, l link.Link) link.Link {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "capture.pcapng")
@@ -49,7 +49,7 @@ func capturedIWARP(t *testing.T, l link.Link) link.Link {
 type iwarpConn struct {
 	request, reply mpa.Frame
 	crc            bool
-	halves         [2]iwarpHalf // what the initiator sent, and what the responder did
+	halves         [2]iwarpHalf // sent by the initiator, and by the responder
 }
 
 // iwarpHalf is one direction.
@@ -61,8 +61,8 @@ type iwarpHalf struct {
 	fpdus      int
 }
 
-// readIWARP reassembles every TCP connection of a pcapng file and reads it as iWARP. All of each must be sound, its
-// CRCs included; only what is cut off by a RST may end in the middle.
+// readIWARP reassembles every TCP connection of a pcapng file and parses it as iWARP. Everything
+// must be valid, including the CRCs. Only a RST may end a connection within a message.
 func readIWARP(t *testing.T, pcapng []byte) []*iwarpConn {
 	t.Helper()
 	var conns []*iwarpConn
@@ -70,7 +70,7 @@ func readIWARP(t *testing.T, pcapng []byte) []*iwarpConn {
 	for _, data := range linktest.Frames(t, bytes.NewReader(pcapng)) {
 		p := gopacket.NewPacket(data, layers.LinkTypeEthernet, gopacket.Default)
 		tcp, ok := p.TransportLayer().(*layers.TCP)
-		if !ok || !bytes.Equal(data[:6], softrnicMAC) && !bytes.Equal(data[6:12], softrnicMAC) { // a bridge floods others'
+		if !ok || !bytes.Equal(data[:6], softrnicMAC) && !bytes.Equal(data[6:12], softrnicMAC) { // a bridge floods frames of others
 			continue
 		}
 		flow := p.NetworkLayer().NetworkFlow()
@@ -100,12 +100,13 @@ func readIWARP(t *testing.T, pcapng []byte) []*iwarpConn {
 	return conns
 }
 
-// stream puts the segments together; cut tells that a RST is among them or that some are missing behind the end.
+// stream joins the segments. cut reports that a RST is among them or that some are missing at the
+// end.
 func (h *iwarpHalf) stream(t *testing.T) (stream []byte) {
 	t.Helper()
 	i := slices.IndexFunc(h.segments, func(s *layers.TCP) bool { return s.SYN })
 	if i < 0 {
-		return nil // refused, or nobody there
+		return nil // refused, or no host
 	}
 	first := h.segments[i].Seq + 1
 	data := slices.DeleteFunc(slices.Clone(h.segments), func(s *layers.TCP) bool { return len(s.Payload) == 0 || s.RST })
@@ -146,7 +147,7 @@ func (c *iwarpConn) read(t *testing.T) {
 	}
 	c.crc = c.request.CRC || c.reply.CRC
 	for i, stream := range streams {
-		// Each side says what it wants to receive.
+		// Each side announces what it wants to receive.
 		r := mpa.NewReceiver(mpa.Config{Markers: frames[1-i].Markers, CRC: c.crc})
 		h := &c.halves[i]
 		if err := r.Feed(stream, h); err != nil {
@@ -193,8 +194,8 @@ func (h *iwarpHalf) ULPDU(b []byte) error {
 	return nil
 }
 
-// wellFormedIWARP checks captures of SoftRNIC's links: every stream is sound, and so tshark finds it. It returns the
-// connections.
+// wellFormedIWARP checks captures of SoftRNIC's links: every stream is valid, also for tshark. It
+// returns the connections.
 func wellFormedIWARP(t *testing.T, files ...string) (conns []*iwarpConn) {
 	t.Helper()
 	if _, err := exec.LookPath("tshark"); err != nil {
@@ -222,14 +223,15 @@ func wellFormedIWARP(t *testing.T, files ...string) (conns []*iwarpConn) {
 	return conns
 }
 
-// dissectIWARP has tshark read a capture of so many FPDUs, so many of them with CRCs. Where there are markers tshark 4.0
-// takes each TCP segment for one FPDU: it does not find every one, and looks for the CRC at the end of a segment that has
-// a part of the next behind it, and for the rest where none is. Then it is asked only for what else is malformed.
+// dissectIWARP makes tshark read a capture with the given numbers of FPDUs and of FPDUs with CRCs.
+// With markers, tshark 4.0 takes each TCP segment for one FPDU. It misses FPDUs, and reads the CRC
+// at the end of a segment even if that holds a part of the next FPDU. With markers only other
+// malformed packets are checked.
 func dissectIWARP(t *testing.T, file string, fpdus, crcs int, markers bool) {
 	t.Helper()
 	args := []string{"-n", "-2", "-r", file, "-o", "tcp.reassemble_out_of_order:TRUE", "-V", "-O", "iwarp_mpa,iwarp_ddp_rdmap",
-		"-o", "tcp.try_heuristic_first:TRUE"} // an ephemeral port may be some protocol's registered one
-	for _, guess := range []string{"rpcordma", "smb_direct", "nvme-rdma", "iser", "lnet", "ceph"} { // above RDMAP there is nothing
+		"-o", "tcp.try_heuristic_first:TRUE"} // an ephemeral port may be the registered port of another protocol
+	for _, guess := range []string{"rpcordma", "smb_direct", "nvme-rdma", "iser", "lnet", "ceph"} { // there is nothing above RDMAP
 		args = append(args, "--disable-protocol", guess)
 	}
 	out, err := exec.Command("tshark", args...).Output()

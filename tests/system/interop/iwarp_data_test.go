@@ -92,7 +92,8 @@ func depths(in, out uint8) *rdmacm.ConnParam {
 	return &rdmacm.ConnParam{ResponderResources: in, InitiatorDepth: out, RetryCount: 7, RNRRetryCount: 7}
 }
 
-// moveAll moves every kind of message that siw has, both ways, the connection's initiator first.
+// moveAll moves every kind of message that siw supports, both ways, the connection's initiator
+// first.
 func (c conns) moveAll(t *testing.T, initiator, responder *side, sizes []int) {
 	t.Helper()
 	for _, way := range [][2]*side{{initiator, responder}, {responder, initiator}} {
@@ -113,7 +114,8 @@ func (c conns) moveAll(t *testing.T, initiator, responder *side, sizes []int) {
 	}
 }
 
-// TestIWARPData moves data between SoftRNIC and a script on siw, over what the two can agree on.
+// TestIWARPData moves data between SoftRNIC and a script on siw, with all features that both
+// support.
 func TestIWARPData(t *testing.T) {
 	gate.System(t)
 	for _, agreement := range []struct {
@@ -150,7 +152,7 @@ func TestIWARPData(t *testing.T) {
 	}
 }
 
-// TestIWARPDepths connects with depths that differ, and READs more at once than either has.
+// TestIWARPDepths connects with different depths, and posts more READs at once than either permits.
 func TestIWARPDepths(t *testing.T) {
 	gate.System(t)
 	l := openIWARP(t, capturedIWARP, iwarp.Config{})
@@ -175,7 +177,7 @@ func TestIWARPDepths(t *testing.T) {
 	}
 }
 
-// readMany posts READs until the send queue is full; each must bring what it names.
+// readMany posts READs until the send queue is full. Each must return the named data.
 func readMany(t *testing.T, requester, responder *side) {
 	t.Helper()
 	const reads, n = 12, 3000

@@ -17,26 +17,29 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// iwarpError is one request because of which the responder terminates the stream. Before it the responder has posted two
-// receives of 64 bytes (but see noRecv), and the requester two of none.
+// iwarpError is one request for which the responder terminates the stream. Before it the responder
+// has posted two receives of 64 bytes (but see noRecv), and the requester two of none.
 type iwarpError struct {
 	name    string
 	remote  verbs.Access // of the responder's memory, of 4096 bytes; 0: all
 	noRecv  bool
 	request func(local, remote, other memory) verbs.SendWR
-	// terminate is what the RFCs name.
+	// terminate is the Terminate that the RFCs name.
 	terminate error
-	// sent is how siw's request completes: what TCP has carried is complete. received is how the responder's receives do.
+	// sent is the completion of siw's request: it completes when TCP has carried it. received are
+	// those of the responder's receives.
 	sent     verbs.WCStatus
 	received []verbs.WCStatus
-	// readBySIW is how a READ that siw is to answer completes; what siw has posted is not flushed.
+	// readBySIW is the completion of a READ that siw responds to; siw's posted requests are not
+	// flushed.
 	readBySIW *verbs.WCStatus
-	// siwTerminate is what siw names, if otherwise.
+	// siwTerminate is siw's Terminate, if different.
 	siwTerminate error
 }
 
-// siw of Linux 6.1 departs from the RFCs in places. It does not check the right to read. It finds the other errors of a READ when
-// it is about to respond, and does not flush its receives. For a SEND that is too long it reports that there is no buffer.
+// siw of Linux 6.1 deviates from the RFCs. It does not check the right to read. It detects the
+// other errors of a READ when it is about to respond, and does not flush its receives. For a SEND
+// that is too long it reports that there is no buffer.
 func iwarpErrors() (cases []iwarpError) {
 	both := []verbs.WCStatus{flushed, flushed}
 	for _, op := range []struct {
@@ -142,7 +145,7 @@ func (c iwarpError) run(t *testing.T, requester, responder *side) {
 	case ours:
 		request(c.sent)
 	default:
-		request(c.sent, locQPOp) // to siw what is answered by a Terminate at once has failed to be sent
+		request(c.sent, locQPOp) // for siw, a request that is answered immediately by a Terminate has failed to be sent
 	}
 	receives("requester", requester.qp, []verbs.WCStatus{flushed, flushed})
 	if !ours || c.readBySIW == nil {
@@ -150,12 +153,12 @@ func (c iwarpError) run(t *testing.T, requester, responder *side) {
 	}
 }
 
-// TestIWARPErrors checks that streams end as the RFCs demand, with siw on either side.
+// TestIWARPErrors checks that streams end as the RFCs require, with siw on either side.
 func TestIWARPErrors(t *testing.T) {
 	gate.System(t)
 	file := filepath.Join(t.TempDir(), "capture.pcapng")
 	cases := iwarpErrors()
-	began := false // not where there is no peer
+	began := false // not without a peer
 	ran := t.Run("streams", func(t *testing.T) {
 		l := openIWARP(t, func(t *testing.T, l link.Link) link.Link { return captureTo(t, file, l) }, iwarp.Config{})
 		began = true

@@ -13,8 +13,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestIWARPInvalidate: siw has no windows, but uses SoftRNIC's, and each takes away with a message what the other opened:
-// siw lets its regions be invalidated.
+// TestIWARPInvalidate: siw has no windows, but uses SoftRNIC's. Each side invalidates with a
+// message what the other has opened: siw allows the invalidation of its regions.
 func TestIWARPInvalidate(t *testing.T) {
 	gate.System(t)
 	l := openIWARP(t, capturedIWARP, iwarp.Config{})

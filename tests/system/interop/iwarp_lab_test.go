@@ -11,7 +11,7 @@ import (
 	"github.com/softrnic/softrnic/tests/system/internal/proc"
 )
 
-// process is a program that runs, and its output.
+// process is a running program and its output.
 type process struct {
 	cmd    *exec.Cmd
 	stdout bytes.Buffer

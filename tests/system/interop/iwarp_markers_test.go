@@ -20,8 +20,8 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// TestIWARPMarkers runs every operation between two SoftRNICs on TAP interfaces, with markers in either direction and without,
-// because siw has no markers. tshark dissects the packets.
+// TestIWARPMarkers runs every operation between two SoftRNICs on TAP interfaces, with and without
+// markers in either direction, because siw has no markers. tshark dissects the packets.
 func TestIWARPMarkers(t *testing.T) {
 	gate.System(t)
 	n := cmPeer(t, 2, verbs.IWARP).Netns

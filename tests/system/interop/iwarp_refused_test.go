@@ -20,7 +20,8 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// TestIWARPRefused makes connections to and from siw for which there is no listener, or which the listener rejects.
+// TestIWARPRefused makes connections to and from siw without a listener, or with a listener that
+// rejects them.
 func TestIWARPRefused(t *testing.T) {
 	gate.System(t)
 	l := openIWARP(t, capturedIWARP, iwarp.Config{})
@@ -87,7 +88,7 @@ func TestIWARPRefused(t *testing.T) {
 				}
 			}()
 			events := linux.In(t).Attempt(rdmacm.TCP, netip.AddrPortFrom(p.here, port), []byte("please"))
-			// siw keeps the private data of a rejection to itself.
+			// siw hides the private data of a rejection.
 			if e := events[len(events)-1]; e.Type != rdmacm.Rejected || e.Status != -int(syscall.ECONNRESET) {
 				t.Errorf("siw: %+v", events)
 			}
@@ -127,7 +128,7 @@ func TestIWARPRefused(t *testing.T) {
 	})
 }
 
-// TestIWARPCut kills one side in the middle of a transfer: the process that holds siw's QP, then SoftRNIC's.
+// TestIWARPCut kills one side during a transfer: the process that holds siw's QP, then SoftRNIC's.
 func TestIWARPCut(t *testing.T) {
 	gate.System(t)
 	l := openIWARP(t, capturedIWARP, iwarp.Config{})
@@ -154,7 +155,7 @@ func TestIWARPCut(t *testing.T) {
 		closing(t, c.here.Close)
 		here, there := c.sides(t)
 		local, remote := here.pd.regMR(iwarpRoom, allAccess), there.pd.regMR(iwarpRoom, allAccess)
-		if err := there.qp.PostSend(&verbs.SendWR{Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled, // it speaks first
+		if err := there.qp.PostSend(&verbs.SendWR{Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled, // it sends first
 			SGList: []verbs.SGE{remote.SGE(0, 1)}, RemoteAddr: local.Addr(), RKey: local.RKey()}); err != nil {
 			t.Fatal(err)
 		}
@@ -184,14 +185,14 @@ func TestIWARPCut(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), cmPatience)
 		defer cancel()
 		client := startProcess(t, killedNode(ctx, p.peer, program, "-c -a "+p.there.String()+" -p 7175 -v -d"))
-		// A connection that ends before siw has taken in the client's first FPDU crashes Linux 6.1 (a BUG in iw_cm: CLOSE
-		// before ESTABLISHED); an answer tells that it has.
+		// A connection that ends before siw has received the client's first FPDU crashes Linux 6.1
+		// (a BUG in iw_cm: CLOSE before ESTABLISHED). A response shows that siw has received it.
 		client.await(t, "msg=received")
 		if err := client.cmd.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
 		<-client.ended
-		// siw's side is there for the next.
+		// siw's side is ready for the next connection.
 		again := startProcess(t, killedNode(ctx, p.peer, program, "-c -a "+p.there.String()+" -p 7175 -v -C 10"))
 		again.wait(t)
 		if n := strings.Count(again.stdout.String(), "ping data: "); n != 10 {

@@ -91,7 +91,8 @@ func TestIWARPRping(t *testing.T) {
 	}
 }
 
-// In ucmatose the server sends first, which needs peer-to-peer mode; a client on siw does not ask for it.
+// In ucmatose the server sends first, which needs peer-to-peer mode; a client on siw does not
+// request it.
 func TestIWARPUcmatose(t *testing.T) {
 	gate.System(t)
 	p := cmPeer(t, 2, verbs.IWARP)

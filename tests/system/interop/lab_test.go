@@ -14,7 +14,8 @@ import (
 	"github.com/softrnic/softrnic/tests/system/interop/peer"
 )
 
-// TestKernelAgainstKernel runs ping-pongs between two kernels. If this test fails, so do all others here.
+// TestKernelAgainstKernel runs ping-pongs between two kernels. If this test fails, so do all others
+// here.
 func TestKernelAgainstKernel(t *testing.T) {
 	gate.System(t)
 	for _, mtu := range []struct{ link, path int }{{1500, 1024}, {4200, 4096}} {
@@ -33,7 +34,7 @@ func TestKernelAgainstKernel(t *testing.T) {
 					t.Fatal(err)
 				}
 				server.Run(t, untilPingpongListens)
-				// The server listens on IPv4 alone, so that is what the two exchange their numbers over.
+				// The server listens on IPv4 only, so the two exchange their numbers over IPv4.
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
 				out, code, err := client.Exec(ctx, pingpong(client)+" "+server.Addr4().String())
@@ -51,7 +52,7 @@ func TestKernelAgainstKernel(t *testing.T) {
 // untilPingpongListens waits, in a peer, for a server of ibv_rc_pingpong.
 const untilPingpongListens = "until ss -Hltn sport = :18515 | grep -q .; do sleep 0.05; done"
 
-// gidIndex finds an address in the GID table of a peer's rxe0.
+// gidIndex returns the index of an address in the GID table of a peer's rxe0.
 func gidIndex(t *testing.T, p *peer.Peer, addr netip.Addr) int {
 	t.Helper()
 	b := addr.As16()

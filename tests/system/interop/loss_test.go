@@ -11,8 +11,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestLoss loses packets between SoftRNIC and rxe, in both directions: whoever has to repeat something does, and the
-// data is right.
+// TestLoss loses packets between SoftRNIC and rxe, in both directions. The lost packets are
+// repeated, and the data is correct.
 func TestLoss(t *testing.T) {
 	gate.System(t)
 	p := peer.Boot(t, peer.Config{ID: 2})[0]
@@ -50,7 +50,7 @@ func TestLoss(t *testing.T) {
 	}
 }
 
-// dropping loses the nth packet of a class.
+// dropping drops the nth packet of a class.
 func dropping(t *testing.T, class string, nth int) impair.Direction {
 	t.Helper()
 	match, err := impair.Class(class)
@@ -75,8 +75,9 @@ func overLoss(t *testing.T, requester, responder *side) {
 	}
 }
 
-// TestLostTwice loses a packet to rxe, which tells of the gap, and its repetition, of which rxe tells no more. Nothing but
-// a probe shows it before the timeout, and that is longer than the test waits.
+// TestLostTwice loses a packet to rxe, which reports the gap, and its repetition, of which rxe
+// sends no second report. Only a probe reveals it before the timeout, and the timeout is longer
+// than the test waits.
 func TestLostTwice(t *testing.T) {
 	gate.System(t)
 	p := peer.Boot(t, peer.Config{ID: 2})[0]

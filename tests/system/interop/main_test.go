@@ -11,7 +11,7 @@ import (
 	"github.com/softrnic/softrnic/tests/system/interop/peer"
 )
 
-// TestMain has the peers booted in about the order in which tests want them.
+// TestMain boots the peers in about the order in which tests need them.
 func TestMain(m *testing.M) {
 	code := peer.Main(m,
 		peer.Config{ID: 2}, peer.Config{ID: 52}, peer.Config{ID: 3}, peer.Config{ID: 2, MTU: 4200}, peer.Config{ID: 4}, peer.Config{ID: 3, MTU: 4200},

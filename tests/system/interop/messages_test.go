@@ -23,14 +23,15 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// messagesEnv has the test binary be SoftRNIC's side of TestSocketsMessages. It holds "client" or "server", the number of the
-// transport, the own address, and the peer's.
+// messagesEnv makes the test binary SoftRNIC's side of TestSocketsMessages. It holds "client" or
+// "server", the number of the transport, the own address, and the peer's.
 const messagesEnv = "SOFTRNIC_INTEROP_MESSAGES"
 
-// TestSocketsMessages: 100,000 messages each way between the machine's own sockets, as nobody, and rxe or siw, in both roles, or a
-// few where time is short: the peer's CPU is emulated. They are ucmatose's, which posts many at once, and sends each way in turn.
-// There are few connections, so that not more than 256 packets in a row are lost where a side is slow: of those behind such a gap,
-// one has no identification that can be told from damage.
+// TestSocketsMessages sends 100,000 messages each way between the machine's own sockets, as nobody,
+// and rxe or siw, in both roles. Outside the long run there are fewer: the peer's CPU is emulated.
+// The messages are ucmatose's, which posts many at once, and sends each way in turn. There are few
+// connections, so that at most 256 packets in a row are lost if a side is slow. After a larger gap,
+// one packet has an identification that cannot be distinguished from damage.
 func TestSocketsMessages(t *testing.T) {
 	gate.System(t)
 	connections, messages, limit := 4, 500, 2*time.Minute
@@ -91,8 +92,9 @@ func TestSocketsMessages(t *testing.T) {
 	}
 }
 
-// undamaged runs a program of each side, and checks that not one packet had a wrong ICRC: softrnic has counted none, and rxe has
-// received all packets that came as far as its machine's UDP. (Not all do: the emulated machine is slow.)
+// undamaged runs a program of each side, and checks that no packet had a wrong ICRC. softrnic has
+// counted none. rxe has received all packets that reached the UDP layer of its machine. The
+// emulated machine is slow, so some do not reach it.
 func (l socketsLab) undamaged(t *testing.T, run func(t *testing.T) *process) {
 	t.Helper()
 	delivered, received := l.delivered(t), l.rxeReceived(t)
@@ -100,16 +102,16 @@ func (l socketsLab) undamaged(t *testing.T, run func(t *testing.T) *process) {
 	if t.Failed() {
 		return
 	}
-	p.unharmed(t)
+	p.noDamage(t)
 	delivered, received = l.delivered(t)-delivered, l.rxeReceived(t)-received
 	t.Logf("%d packets sent, %d delivered to rxe's machine, %d received by rxe; %d received here", p.count("sent_pkts"), delivered, received, p.count("rcvd_pkts"))
-	const others = 20 // packets of IP that are none of RoCE: neighbours, groups
+	const others = 20 // IP packets that are not RoCE: neighbours, groups
 	if received == 0 || received > delivered || delivered > received+others {
 		t.Errorf("of %d packets rxe has received %d", delivered, received)
 	}
 }
 
-// delivered is how many packets the peer's IP has handed on.
+// delivered returns the number of packets that the peer's IP layer has delivered.
 func (l socketsLab) delivered(t *testing.T) uint64 {
 	t.Helper()
 	command := "awk '/^Ip:/ && n++ { print $10 }' /proc/net/snmp"
@@ -123,7 +125,7 @@ func (l socketsLab) delivered(t *testing.T) uint64 {
 	return n
 }
 
-// testBinary copies the test binary to where nobody can run it.
+// testBinary copies the test binary to a place where nobody can run it.
 func testBinary(t *testing.T) string {
 	t.Helper()
 	b, err := os.ReadFile("/proc/self/exe")
@@ -137,7 +139,8 @@ func testBinary(t *testing.T) string {
 	return program
 }
 
-// exchangeMessages is ucmatose, on the machine's own sockets. It writes the device's counters to standard error in the end.
+// exchangeMessages is ucmatose, on the machine's own sockets. At the end it writes the device's
+// counters to standard error.
 func exchangeMessages(t *testing.T, task string, connections, messages int, limit time.Duration) {
 	var role, addr, peerAddr string
 	var number int
@@ -151,7 +154,7 @@ func exchangeMessages(t *testing.T, task string, connections, messages int, limi
 	}
 	closing(t, host.Close)
 	options := []rdmatransport.Option{rdmatransport.IWARP(iwarp.Config{SendFirst: true})}
-	if transport == verbs.IWARP { // few events, of which the end of a stream says why
+	if transport == verbs.IWARP { // few events, of which the end of a stream has the reason
 		options = append(options, rdmatransport.Trace(trace.Logger(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})))))
 	}
 	dev, err := rdmatransport.Open(host, options...)

@@ -20,7 +20,8 @@ import (
 	"github.com/softrnic/softrnic/tests/internal/gate"
 )
 
-// TestPrometheus has Debian's Prometheus scrape a node that receives WRITEs, and promtool look at what it says.
+// TestPrometheus: Debian's Prometheus scrapes a node that receives WRITEs, and promtool checks its
+// output.
 func TestPrometheus(t *testing.T) {
 	gate.System(t)
 	program := buildSoftRNIC(t)
@@ -64,12 +65,12 @@ func TestPrometheus(t *testing.T) {
 	for _, p := range []*process{sender, receiver, prometheus} {
 		_ = p.cmd.Process.Signal(os.Interrupt)
 	}
-	<-sender.ended // it did not come to its end
+	<-sender.ended // it did not end by itself
 	<-receiver.ended
 	prometheus.wait(t)
 }
 
-// unusedPort is an address of this machine with a TCP port that nobody listens on.
+// unusedPort returns an address of this machine with an unused TCP port.
 func unusedPort(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

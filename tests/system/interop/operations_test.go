@@ -17,11 +17,11 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// room is how much memory operate needs on each side for all but large messages.
+// room is the memory that operate needs on each side, except for large messages.
 const room = 100_000
 
-// operate runs every operation from one side to the other, with messages of these sizes, and checks that both sides then have
-// the same data. The PSN wraps meanwhile.
+// operate runs every operation from one side to the other, with messages of these sizes. It checks
+// that both sides then have the same data. The PSN wraps during the run.
 func operate(t *testing.T, requester, responder *side, mtu verbs.MTU, sizes ...int) {
 	t.Helper()
 	p := usual
@@ -46,7 +46,7 @@ func operate(t *testing.T, requester, responder *side, mtu verbs.MTU, sizes ...i
 // transfers are the operations that move a message.
 var transfers = []verbs.WROpcode{verbs.Send, verbs.SendWithImm, verbs.RDMAWrite, verbs.RDMAWriteWithImm, verbs.RDMARead}
 
-// thirtyTwo lengths, as many as a list may have on either device.
+// thirtyTwo lengths, the maximum of a list on either device.
 var thirtyTwo = func() (lengths []int) {
 	for i := range 32 {
 		lengths = append(lengths, i*97%331)
@@ -160,7 +160,7 @@ func (o *operation) transfer(opcode verbs.WROpcode, n int) {
 	}
 }
 
-// arrived waits until a WRITE has arrived, which is known when a SEND behind it is received.
+// arrived waits until a WRITE has arrived. A SEND behind it shows that.
 func (o *operation) arrived(opcode verbs.WROpcode) {
 	o.t.Helper()
 	if !o.posted || opcode != verbs.RDMAWrite {
@@ -173,8 +173,8 @@ func (o *operation) arrived(opcode verbs.WROpcode) {
 	o.received(what, verbs.WCRecv)
 }
 
-// scatter moves a message that lies in pieces of these lengths at the requester. If the operation consumes a receive, it lies in
-// pieces of the same lengths in reverse order at the responder.
+// scatter moves a message in pieces of these lengths at the requester. If the operation consumes a
+// receive, the responder has pieces of the same lengths in reverse order.
 func (o *operation) scatter(opcode verbs.WROpcode, lengths ...int) {
 	o.t.Helper()
 	what := fmt.Sprintf("%v in %d pieces", opcode, len(lengths))
@@ -226,7 +226,7 @@ func (o *operation) scatter(opcode verbs.WROpcode, lengths ...int) {
 	}
 }
 
-// inline posts inline data, and changes the memory right afterwards.
+// inline posts inline data, and changes the memory immediately afterwards.
 func (o *operation) inline(opcode verbs.WROpcode) {
 	o.t.Helper()
 	what := fmt.Sprintf("inline %v", opcode)
@@ -278,7 +278,8 @@ func (o *operation) outstanding() {
 	}
 }
 
-// atomics: the values are in the machines' own byte order, which is little-endian wherever this runs.
+// atomics checks all atomics. Their values are in the machines' byte order, which is little-endian
+// on all test machines.
 func (o *operation) atomics() {
 	o.t.Helper()
 	for _, a := range []struct {
@@ -326,7 +327,7 @@ func (o *operation) lateReceive() {
 // sizes of messages over a path MTU of 1024.
 var sizes = []int{16, 0, 1, 1023, 1024, 1025, 4096, 100_000, 1 << 20}
 
-// TestKernelOperations runs operate between two kernels, which shows that it asks for nothing that rxe does not do.
+// TestKernelOperations runs operate between two kernels. This shows that rxe supports all of it.
 func TestKernelOperations(t *testing.T) {
 	gate.System(t)
 	peers := peer.Boot(t, peer.Config{ID: 2}, peer.Config{ID: 3})
@@ -367,7 +368,8 @@ func TestOperations(t *testing.T) {
 	}
 }
 
-// TestLargestMessages moves 8 MiB at a time, the most that rxe takes, and checks that few packets are sent twice.
+// TestLargestMessages moves 8 MiB at a time, rxe's maximum, and checks that few packets are sent
+// twice.
 func TestLargestMessages(t *testing.T) {
 	gate.System(t)
 	const size = 8 << 20
@@ -382,8 +384,9 @@ func TestLargestMessages(t *testing.T) {
 			switch {
 			case !slices.Contains(sends, opcode):
 			case opcode == verbs.RDMARead:
-				// Nothing acknowledges READ responses, and an emulated peer takes them in slower than they come: it asks for
-				// the rest again: up to 3.7 packets for one were seen, mostly less than two.
+				// READ responses are not acknowledged, and an emulated peer handles them slower
+				// than they arrive. It requests the rest again: up to 3.7 packets per needed one
+				// were seen, usually less than two.
 				most = size / 1024 * 4
 			default:
 				most = size / 1024 * 3 / 2

@@ -23,7 +23,7 @@ import (
 	"github.com/softrnic/softrnic/tests/system/interop/peer"
 )
 
-// wiretap has the packets that one peer sends another, captured where the first is connected to the bridge.
+// wiretap has the packets that one peer sends another, captured at the first one's bridge port.
 type wiretap struct {
 	link link.Link
 
@@ -32,8 +32,8 @@ type wiretap struct {
 	faults  []string
 }
 
-// listenIn starts one, that captures to a file too.
-func listenIn(t *testing.T, from, to *peer.Peer, file string) *wiretap {
+// openWiretap starts a wiretap that also captures to a file.
+func openWiretap(t *testing.T, from, to *peer.Peer, file string) *wiretap {
 	t.Helper()
 	w := &wiretap{}
 	if err := from.Netns.Do(func() error {
@@ -50,7 +50,7 @@ func listenIn(t *testing.T, from, to *peer.Peer, file string) *wiretap {
 	return w
 }
 
-// take reads RoCEv2 packets as SoftRNIC does.
+// take parses RoCEv2 packets as SoftRNIC does.
 func (w *wiretap) take(frames []link.Frame) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -72,10 +72,11 @@ func (w *wiretap) take(frames []link.Frame) {
 	}
 }
 
-// stop ends the listening when packets of n PSNs at least have come, or have faults; they are the test's then.
+// stop ends the capture when packets of at least n PSNs, or faults, have arrived. The test may then
+// use both.
 func (w *wiretap) stop(t *testing.T, n int) {
 	t.Helper()
-	heard := func() int {
+	arrived := func() int {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		psns := make(map[uint32]struct{})
@@ -84,7 +85,7 @@ func (w *wiretap) stop(t *testing.T, n int) {
 		}
 		return len(psns) + len(w.faults)
 	}
-	for end := time.Now().Add(patience); heard() < n && time.Now().Before(end); {
+	for end := time.Now().Add(patience); arrived() < n && time.Now().Before(end); {
 		time.Sleep(10 * time.Millisecond)
 	}
 	if err := w.link.Close(); err != nil {
@@ -97,7 +98,7 @@ func (w *wiretap) stop(t *testing.T, n int) {
 
 var perftestLocal = regexp.MustCompile(`local address: LID 0000 QPN 0x([0-9a-f]+) PSN 0x([0-9a-f]+)`)
 
-// perftestAddress is the address of a QP as perftest prints it.
+// perftestAddress matches the address of a QP as perftest prints it.
 func perftestAddress(t *testing.T, output string) (qpn, psn uint32) {
 	t.Helper()
 	m := perftestLocal.FindStringSubmatch(output)
@@ -111,7 +112,8 @@ func perftestAddress(t *testing.T, output string) (qpn, psn uint32) {
 	return uint32(n[0]), uint32(n[1])
 }
 
-// TestPerftestPackets: what ib_send_bw sends over each service is what SoftRNIC's parser reads, and tshark.
+// TestPerftestPackets: SoftRNIC's parser and tshark parse the packets of ib_send_bw over each
+// service.
 func TestPerftestPackets(t *testing.T) {
 	gate.System(t)
 	peers := peer.Boot(t, peer.Config{ID: 2}, peer.Config{ID: 3})
@@ -132,8 +134,8 @@ func TestPerftestPackets(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%s/%d", c.service, c.size), func(t *testing.T) {
 			dir := t.TempDir()
-			there := listenIn(t, client, server, filepath.Join(dir, "there"))
-			back := listenIn(t, server, client, filepath.Join(dir, "back"))
+			there := openWiretap(t, client, server, filepath.Join(dir, "there"))
+			back := openWiretap(t, server, client, filepath.Join(dir, "back"))
 			run := func(p *peer.Peer) string {
 				return fmt.Sprintf("ib_send_bw -d rxe0 -F -e -c %s -s %d -n %d -x %d -m 1024 -r 256", c.service, c.size, iters, gidIndex(t, p, p.Addr4()))
 			}
@@ -183,7 +185,7 @@ func TestPerftestPackets(t *testing.T) {
 				seen++
 			}
 			if seen != iters*n {
-				t.Errorf("%d packets are heard, want %d", seen, iters*n)
+				t.Errorf("%d packets are psns, want %d", seen, iters*n)
 			}
 			acks := slices.ContainsFunc(back.packets, func(p wire.Packet) bool { return p.Opcode == wire.RCAck })
 			if acks != (c.service == "RC") || !acks && len(back.packets) > 0 {

@@ -12,9 +12,9 @@ import (
 	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
 )
 
-// lost tells whether a ping-pong that did not end, over a service that repeats nothing, waits for a message that was lost beyond
-// SoftRNIC's link, as an emulated machine may lose one: of all that SoftRNIC had to send, every packet is in the link's capture, and of
-// what it waits for one is not. The client sends first.
+// lost reports whether a ping-pong over an unreliable service hangs because a message was lost
+// beyond SoftRNIC's link, as an emulated machine may lose one. Every packet that SoftRNIC had to
+// send is in the link's capture, and a packet that it waits for is missing. The client sends first.
 func (p pingpong) lost(ctx context.Context, t *testing.T, client bool) bool {
 	t.Helper()
 	if ctx.Err() != context.DeadlineExceeded || p.service != "uc" && p.service != "ud" {
@@ -33,12 +33,13 @@ func (p pingpong) lost(ctx context.Context, t *testing.T, client bool) bool {
 	return out >= owed
 }
 
-// messagesOf counts the messages over unreliable services of which a capture has all packets, in order.
+// messagesOf counts the messages over unreliable services of which a capture has all packets, in
+// order.
 func messagesOf(t *testing.T, pcapng []byte) (in, out int) {
 	t.Helper()
 	type stream struct {
 		messages int
-		whole    bool   // the message that is open, so far
+		whole    bool   // the open message, so far
 		psn      uint32 // of the next packet
 	}
 	var came, went stream

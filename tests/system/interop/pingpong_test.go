@@ -44,7 +44,8 @@ func (p pingpong) String() string {
 	return fmt.Sprintf("%s,MTU=%d,size=%d", family, p.mtu, p.size)
 }
 
-// addrs are the addresses that the QPs use, of either family; addrs4 are the IPv4 addresses of the TCP connection.
+// addrs returns the addresses that the QPs use, of either family; addrs4 returns the IPv4 addresses
+// of the TCP connection.
 func (p pingpong) addrs() (here, there netip.Addr, cidr string) {
 	switch {
 	case !p.ipv6:
@@ -69,8 +70,8 @@ func (p pingpong) iters() int {
 	return 20
 }
 
-// kernel sleeps until there is a completion (-e): on an emulated CPU, polling for it takes the time that rxe itself needs
-// to answer within the half second of retries that these programs have.
+// kernel sleeps until there is a completion (-e). On an emulated CPU, polling would take the time
+// that rxe needs to answer within these programs' half second of retries.
 func (p pingpong) kernel() string {
 	return fmt.Sprintf("ibv_%s_pingpong -e %s -d rxe0 -g %d", p.service, strings.Join(p.args(), " "), p.gid)
 }
@@ -78,7 +79,7 @@ func (p pingpong) kernel() string {
 // args are the arguments of both sides.
 func (p pingpong) args() []string {
 	args := []string{"-c", "-n", fmt.Sprint(p.iters()), "-s", fmt.Sprint(p.size)}
-	if p.service != "ud" { // a datagram is what fits the link
+	if p.service != "ud" { // a datagram fits the link
 		args = append(args, "-m", fmt.Sprint(p.mtu))
 	}
 	if p.service == "srq" && p.size >= 65536 { // all QPs send at once, and the emulated CPU has to answer in 67 ms
@@ -90,13 +91,14 @@ func (p pingpong) args() []string {
 	return args
 }
 
-// softrnic prepares the command, which is interrupted when ctx ends, so that its capture is whole; an empty server makes it the server.
+// softrnic prepares the command, which is interrupted when ctx ends, so that its capture is
+// complete. An empty server makes it the server.
 func (p pingpong) softrnic(ctx context.Context, t *testing.T, server string) *exec.Cmd {
 	t.Helper()
 	_, _, cidr := p.addrs()
 	args := slices.Concat([]string{"pingpong", p.service}, p.args(), []string{
 		"--link", p.link, "--mac", softrnicMAC.String(), "--addr", cidr})
-	if p.ipv6 { // the kernel's server meets its clients on IPv4 only, and its GID is IPv6 all the same
+	if p.ipv6 { // the kernel's server listens on IPv4 only, even with an IPv6 GID
 		_, _, meet := p.addrs4()
 		args = append(args, "--addr", meet, "-g", "1")
 	}
@@ -113,7 +115,7 @@ func (p pingpong) softrnic(ctx context.Context, t *testing.T, server string) *ex
 	return cmd
 }
 
-// capture is the file of what passes SoftRNIC's link at this try, or at the first.
+// capture is the file with the packets of SoftRNIC's link at this attempt, or at the first.
 func (p pingpong) capture(t *testing.T) string {
 	name := filepath.Join(p.captures, strings.ReplaceAll(t.Name(), "/", ","))
 	if p.try > 1 {
@@ -122,7 +124,7 @@ func (p pingpong) capture(t *testing.T) string {
 	return name
 }
 
-// tries has a ping-pong with rxe tried again, at most twice, when it ends as rxeRepeats or lost says.
+// tries repeats a ping-pong with rxe, at most twice, if it ends as rxeRepeats or lost describe.
 func tries(t *testing.T, try func() (again bool)) {
 	t.Helper()
 	for range 3 {
@@ -149,7 +151,8 @@ func exitOf(ctx context.Context, program *control.Process) chan exit {
 	return c
 }
 
-// ended judges how the kernel's ping-pong ends when softrnic's has ended; again if it does not, as rxe repeats.
+// ended checks how the kernel's ping-pong ends after softrnic's has ended. It returns true if it
+// does not end because rxe repeats.
 func ended(t *testing.T, p *peer.Peer, program *control.Process, exited chan exit) (again bool) {
 	t.Helper()
 	var e exit
@@ -167,9 +170,10 @@ func ended(t *testing.T, p *peer.Peer, program *control.Process, exited chan exi
 	return false
 }
 
-// rxeRepeats tells whether rxe repeats a request to a QP that is no more. An acknowledgement that comes while it is about to repeat the
-// request is dropped by rxe, which an emulated CPU does without any loss when 67 ms are not enough; and it takes the seven
-// retries of these programs for as many as there are. A peer that has ended meanwhile, as the last ping-pong allows, never answers.
+// rxeRepeats reports whether rxe repeats a request to a QP that no longer exists. rxe drops an
+// acknowledgement that arrives while it is about to repeat the request. On an emulated CPU this
+// happens without loss, if 67 ms are not enough. rxe treats the seven retries of these programs as
+// unlimited. The last ping-pong allows the peer to end, and a peer that has ended never answers.
 func rxeRepeats(t *testing.T, p *peer.Peer) bool {
 	t.Helper()
 	retries := func() (n int) {
@@ -292,7 +296,7 @@ func TestPingpong(t *testing.T) {
 	})
 }
 
-// TestPingpongServices is the ping-pongs of the other services.
+// TestPingpongServices runs the ping-pongs of the other services.
 func TestPingpongServices(t *testing.T) {
 	gate.System(t)
 	pingpongLabs(t, func(run pingpong) {

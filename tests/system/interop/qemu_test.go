@@ -16,8 +16,8 @@ import (
 	"github.com/softrnic/softrnic/tests/internal/gate"
 )
 
-// TestQEMU: frames pass through a QEMU that has no machine, only a hub between two streams. It listens on one of them, and
-// connects to the other.
+// TestQEMU: frames pass through a QEMU without a machine, which is only a hub between two streams.
+// It listens on one of them, and connects to the other.
 func TestQEMU(t *testing.T) {
 	gate.System(t)
 	qemu, err := exec.LookPath("qemu-system-x86_64")
@@ -87,7 +87,7 @@ func TestQEMU(t *testing.T) {
 	want(link.Up)
 	var b *stream.Link
 	for deadline := time.Now().Add(20 * time.Second); b == nil; time.Sleep(time.Millisecond) {
-		// QEMU opens its sockets by threads of their own, and may not have got there.
+		// QEMU opens its sockets on its own threads, and may not have done so yet.
 		if b, err = stream.Open(paths[1], stream.MTU(4200)); err != nil && time.Now().After(deadline) {
 			t.Fatal(err)
 		}
@@ -95,7 +95,8 @@ func TestQEMU(t *testing.T) {
 	defer b.Close()
 	toB := linktest.Receive(b)
 	for i := range 100 {
-		// QEMU drops what is for b until it has accepted b's connection, and then it reads what b has sent: so b is first.
+		// QEMU drops packets to b until it has accepted b's connection, and then it reads b's
+		// packets: so b is first.
 		f := linktest.Plain(a.MAC(), b.MAC(), 46+i*41, "to a")
 		if _, err := b.Write([]link.Frame{f}); err != nil {
 			t.Fatal(err)

@@ -21,8 +21,8 @@ import (
 	"github.com/softrnic/softrnic/verbs/rsocket"
 )
 
-// rcopy copies a file from here to the peer and back: on each side rcopy of rdmacm-utils, here on the drop-in libraries. The server maps
-// memory that the client writes to.
+// rcopy copies a file from here to the peer and back with rcopy of rdmacm-utils on each side, here
+// on the drop-in libraries. The server maps memory that the client writes to.
 func (l *dropinLab) rcopy(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), cmPatience)
 	defer cancel()
@@ -70,14 +70,14 @@ func (l *dropinLab) rcopy(t *testing.T) {
 // rcopyHeader is struct msg_hdr of rcopy, whose fields have the machine's byte order.
 type rcopyHeader struct {
 	Version, Command uint8
-	Len              uint16 // of the header and what follows it
+	Len              uint16 // of the header and the following data
 	Data             uint32
 	ID               uint64
 }
 
 const (
 	rcopyLen   = 16 // of a header
-	rcopyOpen  = 1  // Data: the mode of the file; its path follows, ended by a zero
+	rcopyOpen  = 1  // Data is the mode of the file; its path and a zero follow
 	rcopyClose = 2
 	rcopyWrite = 3 // the length of the file follows, in 8 bytes, and later the file
 	rcopyResp  = 0x80
@@ -114,7 +114,7 @@ func rcopySend(c net.Conn, path string, data []byte) error {
 	return request(rcopyClose, 0, nil, nil)
 }
 
-// rcopyReceive is rcopy's server, for one file; it returns what it was to be called, and what was in it.
+// rcopyReceive is rcopy's server, for one file; it returns the name and the content of the file.
 func rcopyReceive(c net.Conn) (path string, data []byte, err error) {
 	for _, want := range []uint8{rcopyOpen, rcopyWrite, rcopyClose} {
 		var h rcopyHeader
@@ -156,7 +156,7 @@ func TestIWARPRcopy(t *testing.T) {
 	testRcopy(t, verbs.IWARP)
 }
 
-// testRcopy: a file goes to the kernel's rcopy, in both roles, and comes back the same.
+// testRcopy: a file goes to the kernel's rcopy, in both roles, and comes back unchanged.
 func testRcopy(t *testing.T, transport verbs.Transport) {
 	const port, file = 7427, "/tmp/rcopied"
 	lab := openCM(t, transport)

@@ -16,7 +16,8 @@ const (
 	rnrExc    = verbs.WCRNRRetryExcErr
 )
 
-// failsRemotely is the outcome where both QPs fail: the request completes with status, the first receive with recv.
+// failsRemotely is the outcome if both QPs fail: the request completes with status, the first
+// receive with recv.
 func failsRemotely(status, recv verbs.WCStatus) outcome {
 	return outcome{
 		sends: []verbs.WCStatus{status, flushed, flushed}, recvs: []verbs.WCStatus{recv, flushed, flushed},
@@ -24,12 +25,12 @@ func failsRemotely(status, recv verbs.WCStatus) outcome {
 	}
 }
 
-// failsHere is the outcome where the requester alone finds that something is wrong.
+// failsHere is the outcome if only the requester detects the error.
 func failsHere(status verbs.WCStatus) outcome {
 	return outcome{sends: []verbs.WCStatus{status, flushed, flushed}, requester: verbs.StateErr, responder: verbs.StateRTS}
 }
 
-// succeeds is the outcome where nothing is wrong, and so many of the requests take a receive.
+// succeeds is the outcome without an error, if the given number of requests consume a receive.
 func succeeds(receives int) outcome {
 	return outcome{
 		sends: []verbs.WCStatus{ok, ok, ok}, recvs: []verbs.WCStatus{ok, ok, ok}[:receives],
@@ -37,7 +38,7 @@ func succeeds(receives int) outcome {
 	}
 }
 
-// refused is the outcome where posting the request fails.
+// refused is the outcome if posting the request fails.
 var refused = outcome{refused: true}
 
 // noSuchLKey is the outcome of a SEND or WRITE whose lkey does not exist.
@@ -48,11 +49,12 @@ var noSuchLKey = errorCase{
 
 func instead(o outcome) *outcome { return &o }
 
-// remoteOp is a kind of request that names remote memory. Unless a case changes it, it is for that memory's beginning.
+// remoteOp is a kind of request with remote memory. Unless a case changes it, the address is the
+// beginning of that memory.
 type remoteOp struct {
 	name   string
 	opcode verbs.WROpcode
-	right  verbs.Access // that it needs of the remote memory and QP
+	right  verbs.Access // needed right of the remote memory and QP
 	length int
 	align  int // of its remote address
 }
@@ -71,7 +73,7 @@ type trial struct {
 	local, remote, other memory
 }
 
-// request makes a sound request of the kind, changed.
+// request returns a valid request of the kind, changed.
 func (op remoteOp) request(change func(trial)) func(local, remote, other memory) verbs.SendWR {
 	return func(local, remote, other memory) verbs.SendWR {
 		wr := verbs.SendWR{
@@ -85,10 +87,12 @@ func (op remoteOp) request(change func(trial)) func(local, remote, other memory)
 	}
 }
 
-// rxeReference has the outcome of each case between two kernels. It was recorded with TestKernelErrors, between two machines with
-// Debian's Linux 6.1.192 (rxe) and rdma-core 44. The test confirms it in each run.
+// rxeReference has the outcome of each case between two kernels. It was recorded with
+// TestKernelErrors, between two machines with Debian's Linux 6.1.192 (rxe) and rdma-core 44. The
+// test confirms it in each run.
 //
-// Where rxe departs from the IBTA specification SoftRNIC does not follow it. Those cases have an asRequester or asResponder.
+// SoftRNIC follows the IBTA specification where rxe does not. Those cases have an asRequester or
+// asResponder.
 func rxeReference() (cases []errorCase) {
 	for _, op := range remoteOps {
 		cases = append(cases, op.remoteErrors()...)
@@ -101,7 +105,7 @@ func rxeReference() (cases []errorCase) {
 func (op remoteOp) remoteErrors() []errorCase {
 	denied := failsRemotely(remAccess, flushed)
 	if op.opcode == verbs.RDMAWriteWithImm {
-		denied = failsRemotely(remAccess, remAccess) // it fails with the receive in hand
+		denied = failsRemotely(remAccess, remAccess) // it fails after it has consumed the receive
 	}
 	withoutRight := usual
 	withoutRight.access &^= op.right
@@ -191,7 +195,7 @@ func (op remoteOp) named(cases []errorCase) []errorCase {
 	return cases
 }
 
-// receiveErrors are errors of SEND, whose receive request is missing, too short or wrong.
+// receiveErrors are errors of SEND whose receive request is missing, too short or wrong.
 func receiveErrors() []errorCase {
 	send := func(offset, n int) func(local, remote, other memory) verbs.SendWR {
 		return func(local, _, _ memory) verbs.SendWR {

@@ -20,9 +20,10 @@ import (
 	"github.com/softrnic/softrnic/verbs/rsocket"
 )
 
-// riostream is one run of riostream of rdmacm-utils, and what it expects of the other side: each has a buffer mapped at offset 0. After 16
-// bytes each way by the stream, they write in turn to the other's buffer, count times, the last time with bytes that count up from 0
-// (-T v) and a last byte that counts the turns, for which the other looks.
+// riostream is one run of riostream of rdmacm-utils, and its requirements for the other side. Each
+// side has a buffer mapped at offset 0. After 16 bytes each way by the stream, the sides write in
+// turn to the other's buffer, count times. The last write has bytes that count up from 0 (-T v),
+// and a last byte that counts the turns, for which the other side waits.
 type riostream struct {
 	opts        string
 	size, count int
@@ -38,7 +39,7 @@ func (r riostream) args() string {
 func (r riostream) run(ctx context.Context, c *rsocket.Conn, server bool) error {
 	buf := make([]byte, r.size)
 	last := (*uint32)(unsafe.Pointer(&buf[r.size-4]))
-	marker := func() byte { // the peer writes it while this looks
+	marker := func() byte { // the peer writes it during this check
 		word := atomic.LoadUint32(last)
 		return (*[4]byte)(unsafe.Pointer(&word))[3]
 	}
@@ -73,7 +74,7 @@ func (r riostream) run(ctx context.Context, c *rsocket.Conn, server bool) error 
 				select {
 				case <-ctx.Done():
 					return fmt.Errorf("turn %d has not come: %w", turn, ctx.Err())
-				case <-time.After(time.Millisecond): // what was placed with the last byte is there by then, too
+				case <-time.After(time.Millisecond): // the data before the last byte is complete by then
 				}
 			}
 			if want := counted(&in); !bytes.Equal(buf[:r.size-1], want) {
@@ -144,8 +145,8 @@ func testRiostream(t *testing.T, transport verbs.Transport) {
 	}
 }
 
-// Linux's own datagram sockets do not work over rxe: the address handle that rconnect makes has no GRH, which the kernel refuses. If this
-// fails, udpong can be tested against Linux.
+// Linux's own datagram sockets do not work over rxe: the address handle that rconnect creates has
+// no GRH, which the kernel refuses. If this test fails, udpong can be tested against Linux.
 func TestUdpongOfLinux(t *testing.T) {
 	gate.System(t)
 	p := cmPeer(t, 2, verbs.RoCEv2)

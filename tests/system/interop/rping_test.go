@@ -20,8 +20,9 @@ import (
 // untilRpingListens waits, in a peer, for a server of rdma_cm.
 const untilRpingListens = "until rdma resource show cm_id | grep -q 'state LISTEN'; do sleep 0.05; done"
 
-// rpingClient runs a command with rping -c in a peer. When all is done, rping's main thread closes the channel on which another
-// may wait for events; that one then ends the process with 255 (rping.c, cm_thread), which is not a failure.
+// rpingClient runs a command with rping -c in a peer. At the end, rping's main thread closes the
+// channel on which another thread may wait for events. That thread then ends the process with 255
+// (rping.c, cm_thread), which is not a failure.
 func rpingClient(ctx context.Context, p *peer.Peer, command string) (out string, code int, err error) {
 	out, code, err = p.Exec(ctx, command)
 	if code == 255 && strings.HasSuffix(out, "client DISCONNECT EVENT...\nrdma_get_cm_event: Bad file descriptor\n") {
@@ -125,7 +126,8 @@ func (r rping) server(t *testing.T) {
 	}
 }
 
-// awaited is output that tells when a text is in it. (It is no bytes.Buffer, whose ReadFrom would pass Write by.)
+// awaited is output that reports when it contains a text. (It is no bytes.Buffer, whose ReadFrom
+// would bypass Write.)
 type awaited struct {
 	said bytes.Buffer
 	text string
@@ -143,7 +145,7 @@ func (a *awaited) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// String is for when the program has ended.
+// String may be called when the program has ended.
 func (a *awaited) String() string { return a.said.String() }
 
 func TestRping(t *testing.T) {

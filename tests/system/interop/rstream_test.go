@@ -15,8 +15,8 @@ import (
 	"github.com/softrnic/softrnic/verbs/rsocket"
 )
 
-// rstream is one run of rstream of rdmacm-utils, and what it expects of the other side: 16 bytes each way, and then so many
-// times so many bytes each way, which count up from 0 (-T v).
+// rstream is one run of rstream of rdmacm-utils, and its requirements for the other side: 16 bytes
+// each way, and then count times size bytes each way, which count up from 0 (-T v).
 type rstream struct {
 	opts        string
 	size, count int

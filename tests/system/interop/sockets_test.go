@@ -28,8 +28,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// socketsLab is a peer and softrnic on the sockets of the machine that the peer's network is on. softrnic runs as nobody: it is
-// on the bridge's own addresses.
+// socketsLab is a peer, and softrnic on the sockets of the machine in the peer's network. softrnic
+// runs as nobody, on the bridge's own addresses.
 type socketsLab struct {
 	peer    *peer.Peer
 	program string // softrnic
@@ -40,7 +40,7 @@ func (l socketsLab) String() string {
 	return fmt.Sprintf("%s,MTU=%d", map[bool]string{false: "IPv4", true: "IPv6"}[l.ipv6], l.peer.MTU)
 }
 
-// addrs are those of the QPs; the programs meet on IPv4.
+// addrs returns those of the QPs; the programs connect over IPv4.
 func (l socketsLab) addrs() (here, there netip.Addr) {
 	if l.ipv6 {
 		return netip.MustParseAddr("fd77::1"), l.peer.Addr6()
@@ -59,8 +59,8 @@ func (l socketsLab) softrnic(ctx context.Context, t *testing.T, args string) *pr
 	return startProcess(t, l.peer.Netns.Command(ctx, "setpriv", asNobody(l.program, args)...))
 }
 
-// runtimeDirectoryOfNobody has programs that run as nobody meet in a directory of the test's own, whose path is short, as those of
-// sockets must be.
+// runtimeDirectoryOfNobody sets a directory of the test for programs that run as nobody. Its path
+// is short, since it holds sockets.
 func runtimeDirectoryOfNobody(t *testing.T) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "n")
@@ -74,12 +74,12 @@ func runtimeDirectoryOfNobody(t *testing.T) {
 	t.Setenv("XDG_RUNTIME_DIR", dir)
 }
 
-// asNobody are setpriv's arguments that run a program as nobody, without capabilities.
+// asNobody returns setpriv's arguments that run a program as nobody, without capabilities.
 func asNobody(program, args string) []string {
 	return append([]string{"--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs", "--bounding-set=-all", program}, strings.Fields(args)...)
 }
 
-// count reads a counter that --counters has printed; 0 if it is not there.
+// count reads a counter that --counters has printed; 0 if it is missing.
 func (p *process) count(name string) uint64 {
 	m := regexp.MustCompile(`\b` + name + ` +(\d+)`).FindStringSubmatch(p.stderr.String())
 	if m == nil {
@@ -89,8 +89,8 @@ func (p *process) count(name string) uint64 {
 	return n
 }
 
-// unharmed checks that no packet was received with a wrong ICRC.
-func (p *process) unharmed(t *testing.T) {
+// noDamage checks that no packet was received with a wrong ICRC.
+func (p *process) noDamage(t *testing.T) {
 	t.Helper()
 	for _, name := range []string{"icrc_errors", "malformed_packets"} {
 		if n := p.count(name); n != 0 {
@@ -99,7 +99,8 @@ func (p *process) unharmed(t *testing.T) {
 	}
 }
 
-// rxeReceived is how many packets the peer's rxe has received whose ICRC was right: it counts no others.
+// rxeReceived returns the number of packets with a correct ICRC that the peer's rxe has received:
+// it counts no others.
 func (l socketsLab) rxeReceived(t *testing.T) uint64 {
 	t.Helper()
 	n, err := strconv.ParseUint(strings.TrimSpace(l.peer.Run(t, "cat /sys/class/infiniband/rxe0/ports/1/hw_counters/rcvd_pkts")), 10, 64)
@@ -109,16 +110,17 @@ func (l socketsLab) rxeReceived(t *testing.T) uint64 {
 	return n
 }
 
-// booked runs a program of each side, and checks that not one packet had a wrong ICRC: softrnic has counted none, and rxe has
-// received all that softrnic has sent. (A server of ours may end before the last that rxe sends.)
-func (l socketsLab) booked(t *testing.T, run func(t *testing.T) (p *process, again bool)) (again bool) {
+// counted runs a program of each side, and checks that no packet had a wrong ICRC. softrnic has
+// counted none, and rxe has received all packets that softrnic has sent. A server of ours may end
+// before rxe's last packet arrives.
+func (l socketsLab) counted(t *testing.T, run func(t *testing.T) (p *process, again bool)) (again bool) {
 	t.Helper()
 	received := l.rxeReceived(t)
 	p, again := run(t)
 	if again || t.Failed() {
 		return again
 	}
-	p.unharmed(t)
+	p.noDamage(t)
 	if n := p.count("icrc_id_solved"); l.ipv6 && n != 0 || !l.ipv6 && n == 0 {
 		t.Errorf("%d identifications were solved", n)
 	}
@@ -134,7 +136,7 @@ func (l socketsLab) booked(t *testing.T, run func(t *testing.T) (p *process, aga
 	}
 }
 
-// pingpong runs both sides of a ping-pong, softrnic being the client or the server.
+// pingpong runs both sides of a ping-pong, with softrnic as the client or the server.
 func (l socketsLab) pingpong(service, args string, client bool) func(t *testing.T) (p *process, again bool) {
 	return func(t *testing.T) (p *process, again bool) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -168,7 +170,7 @@ func (l socketsLab) pingpong(service, args string, client bool) func(t *testing.
 	}
 }
 
-// awaitListening waits until softrnic listens at a TCP port.
+// awaitListening waits until softrnic listens on a TCP port.
 func (l socketsLab) awaitListening(ctx context.Context, t *testing.T, port string) {
 	t.Helper()
 	for {
@@ -183,7 +185,7 @@ func (l socketsLab) awaitListening(ctx context.Context, t *testing.T, port strin
 	}
 }
 
-// labs runs f for both IP versions.
+// socketsLabs runs f for both IP versions.
 func socketsLabs(t *testing.T, mtu int, f func(l socketsLab)) {
 	l := socketsLab{program: buildSoftRNIC(t), peer: peer.Boot(t, peer.Config{ID: 2, MTU: mtu})[0]}
 	for _, l.ipv6 = range []bool{false, true} {
@@ -191,7 +193,8 @@ func socketsLabs(t *testing.T, mtu int, f func(l socketsLab)) {
 	}
 }
 
-// TestSocketsPingpong: each ping-pong against rxe, from the machine's own sockets, as nobody, in either role.
+// TestSocketsPingpong runs each ping-pong against rxe, from the machine's own sockets, as nobody,
+// in either role.
 func TestSocketsPingpong(t *testing.T) {
 	gate.System(t)
 	for _, mtu := range []struct{ link, path int }{{1500, 1024}, {4200, 4096}} {
@@ -213,10 +216,10 @@ func TestSocketsPingpong(t *testing.T) {
 						run := l.pingpong(c.service, c.args, client)
 						tries(t, func() (again bool) {
 							if c.service != "srq" {
-								return l.booked(t, run)
+								return l.counted(t, run)
 							}
-							p, again := run(t) // the program of rxe may end before the last packets come, which are then for no QP
-							p.unharmed(t)
+							p, again := run(t) // the program of rxe may end before the last packets arrive, which then have no QP
+							p.noDamage(t)
 							return again
 						})
 					})
@@ -226,7 +229,8 @@ func TestSocketsPingpong(t *testing.T) {
 	}
 }
 
-// TestSocketsRping: rping over rxe and over siw, from the machine's own sockets, as nobody, in both roles.
+// TestSocketsRping: rping over rxe and over siw, from the machine's own sockets, as nobody, in both
+// roles.
 func TestSocketsRping(t *testing.T) {
 	gate.System(t)
 	program := buildSoftRNIC(t)
@@ -268,7 +272,7 @@ func TestSocketsRping(t *testing.T) {
 	}
 }
 
-// rpings checks what a program that has run 50 rpings has printed.
+// rpings checks the output of a program that has run 50 rpings.
 func (p *process) rpings(t *testing.T) {
 	t.Helper()
 	if n := bytes.Count(p.stdout.Bytes(), []byte("ping data: rdma-ping-")); n != 50 {
@@ -279,8 +283,8 @@ func (p *process) rpings(t *testing.T) {
 	}
 }
 
-// TestSocketsIdentification: what leaves the machine's sockets has DF and, in IPv4, an identification of 0, or, where a superframe
-// was cut, 0, 1, 2, …; and ICRCs that are right with it.
+// TestSocketsIdentification: packets from the machine's sockets have DF. In IPv4 they have an
+// identification of 0 or, from a segmented superframe, 0, 1, 2, …. Their ICRCs are correct for it.
 func TestSocketsIdentification(t *testing.T) {
 	gate.System(t)
 	socketsLabs(t, 1500, func(l socketsLab) {
@@ -301,7 +305,7 @@ func TestSocketsIdentification(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer unix.Close(fd)
-			p, _ := l.pingpong("rc", "-n 50 -s 100000 -m 1024", true)(t) // what has left counts, whether rxe ends or not
+			p, _ := l.pingpong("rc", "-n 50 -s 100000 -m 1024", true)(t) // sent packets count, whether rxe ends or not
 			singles, superframes := 0, 0
 			last, most := 0, 0 // identifications
 			b := make([]byte, 1<<17)
@@ -344,13 +348,13 @@ func TestSocketsIdentification(t *testing.T) {
 	})
 }
 
-// TestSocketsTaken: where rxe has the port of all addresses, the error says so, and what to do.
+// TestSocketsTaken: if rxe has the port of all addresses, the error says so, and names a remedy.
 func TestSocketsTaken(t *testing.T) {
 	gate.System(t)
 	p := peer.Boot(t, peer.Config{ID: 2})[0]
 	program := filepath.Join(t.TempDir(), "softrnic")
 	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", program, "github.com/softrnic/softrnic/cmd/softrnic")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0") // the peer's C library is another
+	build.Env = append(os.Environ(), "CGO_ENABLED=0") // the peer has another C library
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
@@ -361,7 +365,7 @@ func TestSocketsTaken(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute) // the build may take longer
 	defer cancel()
 	const there = "/tmp/softrnic"
-	var packed bytes.Buffer // the way there is slow
+	var packed bytes.Buffer // the copy is slow
 	z := gzip.NewWriter(&packed)
 	if _, err := z.Write(b); err != nil {
 		t.Fatal(err)

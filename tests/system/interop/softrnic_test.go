@@ -34,7 +34,7 @@ const (
 var (
 	softrnicAddr4 = netip.MustParsePrefix(softrnicCIDR4).Addr()
 	softrnicAddr6 = netip.MustParsePrefix(softrnicCIDR6).Addr()
-	// One MAC for all, so that no neighbour remembers another.
+	// One MAC for all, so that no neighbour caches another.
 	softrnicMAC = net.HardwareAddr{0x02, 0, 0, 0x77, 0, 100}
 )
 
@@ -135,8 +135,9 @@ type softrnicMemory struct {
 	domain *softrnicDomain
 }
 
-// inOrder orders f, for Go's race detector, after what peers did to the memory before it and before what they do after it. Nothing
-// else does, because a peer's WRITE or READ completes at the peer only. QPs are locked while they access memory.
+// inOrder orders f, for Go's race detector, after the peers' earlier accesses to the memory and
+// before their later ones. Nothing else does, because a peer's WRITE or READ completes only at the
+// peer. QPs are locked while they access memory.
 func (m softrnicMemory) inOrder(f func()) {
 	passLocks := func() {
 		for _, qp := range m.domain.qps {
@@ -179,7 +180,7 @@ func (d *softrnicDomain) createQP(size verbs.QPCap) queuePair {
 	return softrnicQP{qp, d.t}
 }
 
-// createCQ makes a CQ with a completion channel of its own.
+// createCQ creates a CQ with its own completion channel.
 func (d *softrnicDomain) createCQ(size int) *verbs.CQ {
 	channel, err := d.dev.CreateCompChannel()
 	if err != nil {
@@ -273,8 +274,8 @@ func poll(t *testing.T, cq *verbs.CQ, n int, timeout time.Duration) []verbs.WC {
 	}
 }
 
-// buildSoftRNIC builds the program, which is removed with the test. A test that can have no peer here is skipped before, because
-// then there may be no way to build either.
+// buildSoftRNIC builds the program, which is removed with the test. A test without peers is skipped
+// before the build, since a build may be impossible there.
 func buildSoftRNIC(t *testing.T) string {
 	t.Helper()
 	peer.Boot(t)

@@ -14,13 +14,14 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// streamLab is a peer whose network is a unix socket of QEMU's, and softrnic, as nobody, at the other end.
+// streamLab is a peer whose network is a unix socket of QEMU, and softrnic, as nobody, at the other
+// end.
 type streamLab struct {
 	peer    *peer.Peer
 	program string
 }
 
-// command is the program, with the node's flags behind args.
+// command returns the program, with the node's flags behind args.
 func (l streamLab) command(ctx context.Context, args string) *exec.Cmd {
 	args += fmt.Sprintf(" --counters --link stream:%s --addr %s --mtu %d", l.peer.Socket(), softrnicCIDR4, l.peer.MTU)
 	return exec.CommandContext(ctx, "setpriv", asNobody(l.program, args)...)
@@ -41,8 +42,8 @@ func newStreamLab(t *testing.T, transport verbs.Transport) streamLab {
 	return l
 }
 
-// TestStreamPingpong: a ping-pong of each QP type that rxe has, and mckey in both roles, with rxe in a virtual machine and without
-// privileges on this side. It has no XRC.
+// TestStreamPingpong runs a ping-pong of each QP type that rxe has, and mckey in both roles, with
+// rxe in a virtual machine and without privileges on this side. rxe has no XRC.
 func TestStreamPingpong(t *testing.T) {
 	gate.System(t)
 	l := newStreamLab(t, verbs.RoCEv2)
@@ -62,7 +63,7 @@ func TestStreamPingpong(t *testing.T) {
 			l.peer.Run(t, untilPingpongListens)
 			p := l.softrnic(ctx, t, fmt.Sprintf("pingpong %s -c %s %v", service, args, l.peer.Addr4()))
 			p.wait(t)
-			p.unharmed(t)
+			p.noDamage(t)
 			if code, err := serving.Wait(ctx); err != nil || code != 0 {
 				t.Errorf("ibv_%s_pingpong: exit status %d, %v\n%s", service, code, err, serving.Output())
 			}
@@ -114,7 +115,8 @@ func (l streamLab) mckeyReceives(t *testing.T) {
 	}
 }
 
-// TestStreamRping: rping over rxe and over siw in a virtual machine, in both roles, without privileges on this side.
+// TestStreamRping: rping over rxe and over siw in a virtual machine, in both roles, without
+// privileges on this side.
 func TestStreamRping(t *testing.T) {
 	gate.System(t)
 	for _, transport := range []verbs.Transport{verbs.RoCEv2, verbs.IWARP} {

@@ -16,9 +16,10 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestSwitch: two virtual machines, whose networks are unix sockets of QEMU's, and a node on a segment in shared memory are on one
-// switch; switch and node are nobody's. At the same time each machine talks to the node, and one to the other: rping over rxe
-// and over siw, and ping-pongs over rxe.
+// TestSwitch connects three nodes to one switch: two virtual machines, whose networks are unix
+// sockets of QEMU, and a node on a segment in shared memory. Switch and node run as nobody. At the
+// same time, each machine communicates with the node, and one with the other: rping over rxe and
+// over siw, and ping-pongs over rxe.
 func TestSwitch(t *testing.T) {
 	gate.System(t)
 	program := buildSoftRNIC(t)
@@ -44,7 +45,7 @@ func TestSwitch(t *testing.T) {
 					t.Errorf("peer %d: %s: exit status %d, %v\n%.2000s", p.ID, command, code, err, out)
 				}
 			}
-			// serves runs a client of the second peer's against a server of the first's.
+			// serves runs a client of the second peer against a server of the first.
 			serves := func(server, listens, client string) {
 				serving, err := peers[0].Start(server)
 				if err != nil {
@@ -81,7 +82,7 @@ func TestSwitch(t *testing.T) {
 				t.Fatal(err)
 			}
 			<-node.ended
-			node.unharmed(t)
+			node.noDamage(t)
 			if transport == verbs.RoCEv2 && node.count("rcvd_pkts") == 0 {
 				t.Errorf("the node has received no packets:\n%s", tailOf(node.stderr.String(), 2000))
 			}

@@ -53,8 +53,8 @@ func newVLAN(t *testing.T, p *peer.Peer, id int) *vlanNet {
 
 var vlanMedia = map[string]func(*testing.T, *peer.Netns) link.Link{"tap": openTAP, "packet": openPacket}
 
-// TestVLAN: the Linux network stack and a host in the same VLAN ping each other and transfer much data both ways. A ping
-// from another VLAN, or without a VLAN, gets no answer.
+// TestVLAN: the Linux network stack and a host in the same VLAN ping each other and transfer much
+// data both ways. A ping from another VLAN, or without a VLAN, gets no answer.
 func TestVLAN(t *testing.T) {
 	gate.System(t)
 	const size = 4 << 20
@@ -92,7 +92,7 @@ func TestVLAN(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				// The peer gets a file, says what it is, and sends it back.
+				// The peer receives a file, prints its checksum, and sends it back.
 				ended := make(chan error, 1)
 				go func() { ended <- serveSum(l, data) }()
 				out := p.Run(t, fmt.Sprintf("nc %v 7000 </dev/null >/tmp/got && md5sum /tmp/got && nc %v 7000 </tmp/got", addr, addr))
@@ -111,7 +111,8 @@ func TestVLAN(t *testing.T) {
 	}
 }
 
-// serveSum sends data to the first client that connects, and receives the same data from the second.
+// serveSum sends data to the first client that connects, and receives the same data from the
+// second.
 func serveSum(l net.Listener, data []byte) error {
 	c, err := l.Accept()
 	if err != nil {
@@ -134,7 +135,8 @@ func serveSum(l net.Listener, data []byte) error {
 	return err
 }
 
-// checkTags has tshark print fields of the packets that a filter passes: each must be one of want, and each of want be there.
+// checkTags makes tshark print fields of the packets that pass a filter. The printed values must be
+// exactly those of want.
 func checkTags(t *testing.T, file, filter string, fields []string, want map[string]bool) {
 	t.Helper()
 	args := []string{"-Y", filter, "-T", "fields", "-E", "separator=|"}
@@ -156,8 +158,8 @@ func checkTags(t *testing.T, file, filter string, fields []string, want map[stri
 	}
 }
 
-// TestVLANPingpong: rxe's ping-pongs with a device in the VLAN, at path MTU 4096, whose packets have the service level as
-// priority.
+// TestVLANPingpong: rxe's ping-pongs with a device in the VLAN, at path MTU 4096. The packets have
+// the service level as priority.
 func TestVLANPingpong(t *testing.T) {
 	gate.System(t)
 	program, captures := buildSoftRNIC(t), captureDir(t)
@@ -178,7 +180,7 @@ func TestVLANPingpong(t *testing.T) {
 				for side, f := range map[string]func(*testing.T){"client": run.client, "server": run.server} {
 					t.Run(fmt.Sprintf("%s/%s/%s/%v", medium.name, run.service, side, run), func(t *testing.T) {
 						f(t)
-						file := run.capture(t) // of the first try
+						file := run.capture(t) // of the first attempt
 						checkTags(t, file, "infiniband.bth", []string{"eth.src", "vlan.id", "vlan.priority"}, map[string]bool{
 							softrnicMAC.String() + "|5|3": true, p.MAC().String() + "|5|2": true})
 					})

@@ -16,27 +16,29 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// windowCase is what a user of remote memory does through a window that its owner opens, and takes away.
+// windowCase is a sequence of accesses to remote memory through a window. The owner binds and
+// invalidates the window.
 type windowCase struct {
 	name   string
 	kind   verbs.MWType
 	region verbs.Access // of the memory under the window; 0: AccessLocalWrite|AccessMWBind
 	script func(w *windowing)
-	want   []string // what windowing writes down, with rxe on both sides
-	// asUser and asOwner are what comes instead where SoftRNIC has that part and goes by the book rather than by rxe. why
-	// says why.
+	want   []string // windowing's log, with rxe on both sides
+	// asUser and asOwner are the logs if SoftRNIC has that role and follows the specification
+	// instead of rxe. why has the reason.
 	asUser, asOwner []string
 	why             string
 }
 
-// windowing is a windowCase that runs: two connected sides, and memory of the owner's under a window. Each operation
-// adds a line to log that says how its request completed, and checks the data if it did well.
+// windowing is a running windowCase: two connected sides, and memory of the owner under a window.
+// Each operation adds a line with the completion of its request to log. After a success it also
+// checks the data.
 type windowing struct {
 	t             *testing.T
 	user, owner   *side
 	local, region memory
 	w             window
-	at            uint64 // where the user sees the window's first byte
+	at            uint64 // the window's first byte, as the user addresses it
 	siw           bool   // the owner is siw
 	id            uint64
 	log           []string
@@ -50,7 +52,7 @@ const (
 	remote    = verbs.AccessRemoteRead | verbs.AccessRemoteWrite | verbs.AccessRemoteAtomic
 )
 
-// newWindowing makes memory for two connected sides.
+// newWindowing creates memory for two connected sides.
 func newWindowing(t *testing.T, user, owner *side, access verbs.Access) *windowing {
 	t.Helper()
 	region := owner.pd.regMR(8192, access)
@@ -58,7 +60,7 @@ func newWindowing(t *testing.T, user, owner *side, access verbs.Access) *windowi
 		at: region.Addr() + windowOff}
 }
 
-// try runs the case between two devices and checks what comes of it.
+// try runs the case between two devices and checks the outcome.
 func (c windowCase) try(t *testing.T, user, owner *side, want []string) {
 	t.Helper()
 	connect(t, user, owner, usual)
@@ -68,11 +70,11 @@ func (c windowCase) try(t *testing.T, user, owner *side, want []string) {
 	}
 	w := newWindowing(t, user, owner, access)
 	w.w = owner.pd.allocMW(c.kind)
-	defer w.dealloc() // before the QP goes: rxe waits for its windows, for most of a minute
+	defer w.dealloc() // before the QP is destroyed: rxe waits for its windows, for most of a minute
 	c.script(w)
 	states := func() string { return fmt.Sprintf("user %v, owner %v", user.qp.State(), owner.qp.State()) }
 	for end := time.Now().Add(patience); states() != want[len(want)-1] && time.Now().Before(end); {
-		time.Sleep(10 * time.Millisecond) // rxe answers first and fails then
+		time.Sleep(10 * time.Millisecond) // rxe responds first and fails then
 	}
 	if got := append(w.log, states()); !slices.Equal(got, want) {
 		t.Errorf("got\n\t%s\nwant\n\t%s", strings.Join(got, "\n\t"), strings.Join(want, "\n\t"))
@@ -83,7 +85,7 @@ func (w *windowing) note(format string, args ...any) {
 	w.log = append(w.log, fmt.Sprintf(format, args...))
 }
 
-// done logs how the last request completed, and reports whether it succeeded.
+// done logs the completion of the last request, and reports whether it succeeded.
 func (w *windowing) done(what string, s *side) bool {
 	w.t.Helper()
 	wcs := s.qp.PollSend(1, patience)
@@ -98,7 +100,7 @@ func (w *windowing) done(what string, s *side) bool {
 	return wcs[0].Status == ok
 }
 
-// bind binds the window, to all that it may cover.
+// bind binds the window to all memory that it may cover.
 func (w *windowing) bind(access verbs.Access) { w.bindTo(windowOff, windowLen, access) }
 
 func (w *windowing) bindTo(off, n int, access verbs.Access) {
@@ -111,7 +113,7 @@ func (w *windowing) bindTo(off, n int, access verbs.Access) {
 	w.done("bind", w.owner)
 }
 
-// use carries out an operation on n bytes, off bytes into the window.
+// use executes an operation on n bytes, off bytes into the window.
 func (w *windowing) use(opcode verbs.WROpcode, off, n int) {
 	w.useBy(w.user, w.w.RKey(), opcode, off, n)
 }
@@ -145,7 +147,7 @@ func (w *windowing) useBy(user *side, rkey uint32, opcode verbs.WROpcode, off, n
 	}
 }
 
-// dealloc ends the window, if it is still there.
+// dealloc ends the window, if it still exists.
 func (w *windowing) dealloc() {
 	if w.w != nil {
 		w.w.Dealloc()
@@ -163,7 +165,7 @@ func (w *windowing) invalidateHere(rkey uint32) {
 	w.done("LOCAL_INV", w.owner)
 }
 
-// invalidateThere has the user invalidate an rkey, with a SEND with invalidate.
+// invalidateThere makes the user invalidate an rkey, with a SEND with invalidate.
 func (w *windowing) invalidateThere(rkey uint32) {
 	w.t.Helper()
 	w.id++
@@ -187,9 +189,9 @@ func (w *windowing) invalidateThere(rkey uint32) {
 	told, is := verbs.WCWithInv, rkey
 	switch _, ours := w.owner.qp.(softrnicQP); {
 	case w.siw:
-		told, is = 0, 0 // siw tells applications nothing of it
+		told, is = 0, 0 // siw does not report it to applications
 	case !ours:
-		told = verbs.WCIPCsumOK // rxe tells them what the flag is inside the kernel
+		told = verbs.WCIPCsumOK // rxe returns the flag's value inside the kernel
 	}
 	if wc.Status == ok && (wc.WRID != 99 || wc.Opcode != verbs.WCRecv || wc.ByteLen != 3000 || wc.Flags&^verbs.WCGRH != told ||
 		wc.InvalidatedRKey != is || w.region.Digest(4096, 3000) != w.local.Digest(0, 3000)) {
@@ -215,7 +217,7 @@ const (
 	bothFailed = "user ERR, owner ERR"
 )
 
-// windowReference has the outcomes between two kernels, as rxeReference has.
+// windowReference has the outcomes between two kernels, like rxeReference.
 func windowReference() (cases []windowCase) {
 	for _, kind := range []verbs.MWType{window1, window2} {
 		for _, c := range []windowCase{
@@ -371,7 +373,7 @@ func windowReference() (cases []windowCase) {
 				w.use(verbs.RDMARead, 0, 16)
 			}},
 	)
-	// rxe acknowledges what it then fails over.
+	// rxe acknowledges a request on which it then fails.
 	acknowledged := []string{bound, "SEND_WITH_INV: SUCCESS", "RECV: REM_INV_REQ_ERR", "user RTS, owner ERR"}
 	refused := []string{bound, "SEND_WITH_INV: REM_ACCESS_ERR", "RECV: REM_INV_REQ_ERR", bothFailed}
 	for _, c := range []windowCase{
@@ -394,7 +396,7 @@ func windowReference() (cases []windowCase) {
 	return cases
 }
 
-// notInvalidated is what comes of a LOCAL_INV that SoftRNIC refuses.
+// notInvalidated is the outcome of a LOCAL_INV that SoftRNIC refuses.
 var notInvalidated = []string{"bind: SUCCESS", "LOCAL_INV: MW_BIND_ERR", "user RTS, owner ERR"}
 
 const whyNotInvalidated = "a refused invalidation is a memory management operation error, which verbs call MW_BIND_ERR (IBTA Vol 1 §11.6.2)"
@@ -415,7 +417,8 @@ func TestKernelWindows(t *testing.T) {
 	}
 }
 
-// TestWindows checks that the outcomes are the same where SoftRNIC is one of the sides, unless the windowCase says otherwise.
+// TestWindows checks that the outcomes are the same with SoftRNIC as one of the sides, unless the
+// windowCase says otherwise.
 func TestWindows(t *testing.T) {
 	gate.System(t)
 	p := peer.Boot(t, peer.Config{ID: 2})[0]

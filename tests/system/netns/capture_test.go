@@ -19,8 +19,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestCapture records all operations on every medium: Wireshark finds nothing malformed and a BTH in each packet to
-// port 4791, and every ICRC is right.
+// TestCapture records all operations on every medium. Wireshark finds nothing malformed and a BTH
+// in each packet to port 4791, and every ICRC is correct.
 func TestCapture(t *testing.T) {
 	gate.System(t)
 	tshark := needTshark(t)
@@ -54,7 +54,7 @@ func TestCapture(t *testing.T) {
 	}
 }
 
-// needTshark is where tshark is; without it the test is skipped.
+// needTshark returns the path of tshark. Without tshark the test is skipped.
 func needTshark(t *testing.T) string {
 	t.Helper()
 	tshark, err := exec.LookPath("tshark")
@@ -86,9 +86,9 @@ func record(t *testing.T, m medium, gid int, file string) {
 	for _, size := range []int{1, 1024, 1025, 100_001} {
 		for _, code := range []verbs.WROpcode{verbs.RDMAWrite, verbs.RDMARead, verbs.Send} {
 			a.scramble()
-			data := a.mr.Buf()[:count*size] // all that is sent
+			data := a.mr.Buf()[:count*size] // all data that is sent
 			for i := range data {
-				data[i] |= 0xf0 // an EtherType that Wireshark does not know, where a SEND's padding makes it look for one
+				data[i] |= 0xf0 // Wireshark would look for an EtherType in a SEND's padding; it does not know this one
 			}
 			transfer(a, b, code, count, size)
 		}
@@ -158,7 +158,7 @@ func unreliable(a, b *node, gid int) {
 	}
 }
 
-// checkICRCs counts the packets to UDP port 4791, whose ICRCs must be right.
+// checkICRCs counts the packets to UDP port 4791, whose ICRCs must be correct.
 func checkICRCs(t *testing.T, file string) (roce int) {
 	t.Helper()
 	f, err := os.Open(file)
@@ -187,8 +187,8 @@ func checkICRCs(t *testing.T, file string) (roce int) {
 	return roce
 }
 
-// tsharkArgs keep Wireshark from guessing protocols above in payload that is random: some guesses read behind the end
-// of a short SEND. RoCEv2 over IPv6 has no UDP checksum.
+// tsharkArgs keep Wireshark from guessing upper protocols in random payload: some guesses read
+// beyond the end of a short SEND. RoCEv2 over IPv6 has no UDP checksum.
 var tsharkArgs = func() []string {
 	args := []string{"-n", "-o", "ip.check_checksum:TRUE", "-o", "udp.check_checksum:TRUE", "-o", "udp.ignore_ipv6_zero_checksum:TRUE"}
 	for _, guess := range []string{"drbd", "fcoib", "infiniband_sdp", "iser", "lnet", "nvme-rdma", "rpcordma", "smb_direct", "smc"} {
@@ -197,12 +197,13 @@ var tsharkArgs = func() []string {
 	return args
 }()
 
-// fields are what dissect counts.
+// fields are the fields that dissect counts.
 var fields = []string{"_ws.malformed", "infiniband.grh", "infiniband.bth", "infiniband.deth", "infiniband.invariant.crc", "infiniband.reth.va",
 	"infiniband.aeth.msn", "infiniband.atomiceth.cmpdt", "infiniband.atomicacketh.origremdt", "infiniband.immdt",
 	"vlan.id", "ip.checksum.status", "udp.checksum.status", "icmpv6.checksum.status"}
 
-// dissect has tshark count the packets that have each of fields, of checksum states those that are wrong.
+// dissect makes tshark count the packets that have each of fields and, of checksum states, those
+// that are wrong.
 func dissect(t *testing.T, tshark, file string) map[string]int {
 	t.Helper()
 	args := append(slices.Clone(tsharkArgs), "-r", file, "-T", "fields", "-E", "separator=|")

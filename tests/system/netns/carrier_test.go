@@ -26,7 +26,8 @@ const (
 	linkUp   = 5
 )
 
-// awaitPort waits for an event of a port, and checks that the port is in the state that the event says. It ignores other events.
+// awaitPort waits for an event of a port, and checks that the port is in the event's state. It
+// ignores other events.
 func (n *node) awaitPort(want verbs.AsyncEventType, phys uint8) {
 	n.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
@@ -54,7 +55,7 @@ func (n *node) awaitPort(want verbs.AsyncEventType, phys uint8) {
 	}
 }
 
-// set brings an interface up or down, as ip link set does.
+// set brings an interface up or down, like ip link set.
 func set(t *testing.T, name string, up bool) {
 	t.Helper()
 	change := netlink.LinkSetDown
@@ -66,7 +67,7 @@ func set(t *testing.T, name string, up bool) {
 	}
 }
 
-// writes does one small WRITE, and returns how it ended.
+// writes does one small WRITE, and returns its status.
 func (n *node) writes(peer *node) verbs.WCStatus {
 	n.t.Helper()
 	n.ok(n.qp.PostSend(&verbs.SendWR{Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled,
@@ -83,7 +84,7 @@ func (n *node) writes(peer *node) verbs.WCStatus {
 	return 0
 }
 
-// again makes new QPs on nodes whose QPs have failed.
+// again creates new QPs on nodes whose QPs have failed.
 func again(a, b *node, timeout uint8) {
 	for _, n := range []*node{a, b} {
 		n.ok(n.qp.Modify(&verbs.QPAttr{QPState: verbs.StateReset}, verbs.QPAttrState))
@@ -97,8 +98,8 @@ func again(a, b *node, timeout uint8) {
 	}
 }
 
-// TestCarrier takes the carrier of links away and brings it back. The ports must go down and up, requests meanwhile must fail with
-// RETRY_EXC_ERR, and afterwards they must succeed.
+// TestCarrier takes the carrier of links away and restores it. The ports must go down and up.
+// Requests must fail with RETRY_EXC_ERR while they are down, and succeed afterwards.
 func TestCarrier(t *testing.T) {
 	gate.System(t)
 	type effect struct {
@@ -160,8 +161,8 @@ func TestCarrier(t *testing.T) {
 	}
 }
 
-// TestRemoval deletes the interface of a node. Its port must go down, if it was not down before, and its device must raise
-// DEVICE_FATAL.
+// TestRemoval deletes the interface of a node. Its port must go down, unless it was down before,
+// and its device must raise DEVICE_FATAL.
 func TestRemoval(t *testing.T) {
 	gate.System(t)
 	for _, m := range []struct {

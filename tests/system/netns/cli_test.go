@@ -20,7 +20,7 @@ import (
 	"github.com/softrnic/softrnic/tests/system/internal/proc"
 )
 
-// softrnic gives the test the program, and a network namespace in which it runs what it starts.
+// softrnic returns the program, and creates a network namespace for the test's programs.
 func softrnic(t *testing.T) (program string) {
 	t.Helper()
 	linktest.Root(t)
@@ -33,7 +33,7 @@ func softrnic(t *testing.T) (program string) {
 	return program
 }
 
-// build makes the program, once for all tests, in buildDir.
+// build builds the program, once for all tests, in buildDir.
 var build = sync.OnceValues(func() (program string, err error) {
 	if buildDir, err = os.MkdirTemp("", "softrnic"); err != nil {
 		return "", err
@@ -55,7 +55,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// running is a program and what it writes to both outputs.
+// running is a program and its output.
 type running struct {
 	*proc.Output
 	t     *testing.T
@@ -83,7 +83,7 @@ func (r *running) await(what string) {
 	}
 }
 
-// exit is the exit code, of a program that ends by itself.
+// exit returns the exit code of a program that ends by itself.
 func (r *running) exit() int {
 	r.t.Helper()
 	select {
@@ -96,7 +96,8 @@ func (r *running) exit() int {
 	}
 }
 
-// TestProgramWithoutItsInterface: programs that wait for peers on an interface that is deleted say so, and end.
+// TestProgramWithoutItsInterface: programs that wait for peers on an interface report its deletion,
+// and end.
 func TestProgramWithoutItsInterface(t *testing.T) {
 	gate.System(t)
 	program := softrnic(t)
@@ -127,7 +128,8 @@ func TestProgramWithoutItsInterface(t *testing.T) {
 	}
 }
 
-// TestProgramLeavesInterface: no command changes an interface that existed before, not even for a while.
+// TestProgramLeavesInterface: no command changes an interface that existed before, not even
+// temporarily.
 func TestProgramLeavesInterface(t *testing.T) {
 	gate.System(t)
 	program := softrnic(t)
@@ -139,7 +141,7 @@ func TestProgramLeavesInterface(t *testing.T) {
 	if err := netlink.LinkSetMaster(linktest.Interface(t, "rnic0"), linktest.Interface(t, "br1")); err != nil {
 		t.Fatal(err)
 	}
-	// Every change of an interface is told.
+	// Every change of an interface is reported.
 	changes, quit := make(chan netlink.LinkUpdate, 100), make(chan struct{})
 	defer close(quit)
 	if err := netlink.LinkSubscribe(changes, quit); err != nil {
@@ -157,7 +159,7 @@ func TestProgramLeavesInterface(t *testing.T) {
 		t.Errorf("MTU, bridge and flags were %d, %d, %#x and are %d, %d, %#x", before.MTU, before.MasterIndex, before.RawFlags, at.MTU, at.MasterIndex, at.RawFlags)
 	}
 	for len(changes) > 0 {
-		// To attach to it, and to let go, is told too.
+		// Attaching to it and detaching are reported too.
 		if at := (<-changes).Attrs(); at.Name == "rnic0" && (at.MTU != before.MTU || at.MasterIndex != before.MasterIndex) {
 			t.Errorf("meanwhile it had MTU %d and was in %d", at.MTU, at.MasterIndex)
 		}

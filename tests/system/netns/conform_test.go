@@ -13,7 +13,8 @@ import (
 	"github.com/softrnic/softrnic/tests/internal/gate"
 )
 
-// TestConformNetns: conform --netns makes its namespace, as root and as somebody else, tests a node in it, and leaves nothing.
+// TestConformNetns: conform --netns creates its namespace, as root and as another user, tests a
+// node in it, and leaves nothing.
 func TestConformNetns(t *testing.T) {
 	gate.System(t)
 	program := softrnic(t)
@@ -47,10 +48,12 @@ func TestConformNetns(t *testing.T) {
 	}
 }
 
-// skipped is how many cases a node is not judged by as it is: those of another set-up of iWARP.
+// skipped is the number of cases that do not apply to a default node: those of another set-up of
+// iWARP.
 var skipped = map[string]string{"rocev2": "0 skipped", "iwarp": "7 skipped"}
 
-// TestConformOverSockets: a node on the kernel's own sockets, which nobody has started, keeps to all statements too.
+// TestConformOverSockets: a node on the kernel's own sockets, run by nobody, conforms to all
+// statements too.
 func TestConformOverSockets(t *testing.T) {
 	gate.System(t)
 	m := newMachines(t)
@@ -68,7 +71,7 @@ func TestConformOverSockets(t *testing.T) {
 	serving.stop()
 }
 
-// stop ends a program that ends when it is told to.
+// stop ends a program that runs until it is stopped.
 func (r *running) stop() {
 	r.t.Helper()
 	if err := r.cmd.Process.Signal(syscall.SIGTERM); err != nil || r.exit() != 0 {

@@ -20,8 +20,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestCNPDissected: with a queue that marks every packet that waits, Wireshark dissects the congestion notification packets, and
-// finds nothing wrong with them.
+// TestCNPDissected: a queue marks every packet that waits. Wireshark dissects the congestion
+// notification packets, and finds nothing wrong with them.
 func TestCNPDissected(t *testing.T) {
 	gate.System(t)
 	tshark := needTshark(t)

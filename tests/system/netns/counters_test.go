@@ -15,7 +15,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestPortCounters: the counters of both ports say what a capture has.
+// TestPortCounters: the counters of both ports equal those of a capture.
 func TestPortCounters(t *testing.T) {
 	gate.System(t)
 	for _, m := range []medium{media[0], media[2]} {
@@ -57,7 +57,7 @@ func TestPortCounters(t *testing.T) {
 
 type captureTraffic struct{ packets, bytes uint64 }
 
-// roceTraffic is the IPv4 packets to port 4791 from mac, and those from others.
+// roceTraffic returns the IPv4 packets to port 4791 from mac, and those from others.
 func roceTraffic(t *testing.T, file io.Reader, mac [6]byte) (out, in captureTraffic) {
 	t.Helper()
 	for _, b := range linktest.Frames(t, file) {

@@ -1,6 +1,7 @@
 //go:build linux
 
-// Package netns tests two nodes over the kernel's own media, in network namespaces that the tests make.
+// Package netns tests two nodes over the kernel's own media, in network namespaces that the tests
+// create.
 package netns
 
 import (
@@ -18,17 +19,17 @@ import (
 // MTU that leaves room for a path MTU of 4096.
 const mtu = 4200
 
-// medium makes two links that reach each other.
+// medium creates two connected links.
 type medium struct {
 	name string
-	uso  bool // superframes cross it whole
-	vlan bool // the nodes are in one
+	uso  bool // superframes cross it unsegmented
+	vlan bool // the nodes are in a VLAN
 	open func(t testing.TB) [2]link.Link
 }
 
 const vlanID = 5
 
-// node is the link of a node on the medium.
+// node returns the link of a node on the medium.
 func (m *medium) node(t testing.TB, l link.Link) link.Link {
 	t.Helper()
 	if !m.vlan {
@@ -59,7 +60,7 @@ func singles(t testing.TB) [2]link.Link {
 	return [2]link.Link{single{ls[0]}, single{ls[1]}}
 }
 
-// taps are two TAP interfaces in a bridge.
+// taps creates two TAP interfaces in a bridge.
 func taps(t testing.TB, opts ...tap.Option) (ls [2]link.Link) {
 	t.Helper()
 	linktest.TUN(t)
@@ -74,7 +75,7 @@ func taps(t testing.TB, opts ...tap.Option) (ls [2]link.Link) {
 	return ls
 }
 
-// packets are packet sockets on the two ends of a veth pair.
+// packets opens packet sockets on the two ends of a veth pair.
 func packets(t testing.TB) (ls [2]link.Link) {
 	t.Helper()
 	linktest.Veth(t, mtu)
@@ -95,8 +96,8 @@ func (single) Offloads() link.Offloads { return link.Offloads{} }
 
 var addrs = [2][]string{{"10.7.0.1/24", "2001:db8:7::1/64"}, {"10.7.0.2/24", "2001:db8:7::2/64"}}
 
-// TestEndToEnd moves data over each medium and each IP version. It checks that the data arrives, that next to nothing is sent
-// twice, and that superframes cross where they can.
+// TestEndToEnd moves data over each medium and each IP version. It checks that the data arrives,
+// that next to nothing is sent twice, and that superframes cross if the medium permits.
 func TestEndToEnd(t *testing.T) {
 	gate.System(t)
 	for _, m := range media {
@@ -112,12 +113,12 @@ func TestEndToEnd(t *testing.T) {
 					t.Logf("%v: %.1f Gbit/s", code, rate)
 				}
 				for i, n := range []*node{a, b} {
-					// A peer that is scheduled late may be asked again.
+					// A peer that is scheduled late may be probed.
 					asked := []*node{b, a}[i].dev.HWCounters()["tail_probes"]
 					for name, v := range n.dev.HWCounters() {
 						switch name {
 						case "duplicate_request":
-							if v > asked+4 { // a machine that is busy elsewhere looks like loss
+							if v > asked+4 { // a busy machine looks like loss
 								t.Errorf("%d duplicate requests, and %d probes, though nothing was lost", v, asked)
 							}
 						case "completer_retry_err":

@@ -32,7 +32,7 @@ type node struct {
 	qp   *verbs.QP
 }
 
-// newNode makes a node on l. It is closed when the test ends.
+// newNode creates a node on l. It is closed when the test ends.
 func newNode(t testing.TB, l link.Link, addrs ...string) *node {
 	t.Helper()
 	return newNodeWith(t, l, nil, addrs...)
@@ -80,8 +80,8 @@ func (n *node) ok(err error) {
 	}
 }
 
-// connect takes both QPs to RTS between the addresses of this GID index. The local ACK timeout is a second: it is for
-// losses, not for a busy machine.
+// connect takes both QPs to RTS between the addresses of this GID index. The local ACK timeout is a
+// second: it is for losses, not for a busy machine.
 func connect(a, b *node, gid int, mtu verbs.MTU) {
 	for _, e := range [2][2]*node{{a, b}, {b, a}} {
 		n, peer := e[0], e[1]
@@ -130,7 +130,8 @@ func (n *node) wait() verbs.WC {
 	}
 }
 
-// transfer moves count messages of an operation from or to b's memory, verifies them, and returns the payload rate.
+// transfer moves count messages of an operation from or to b's memory, verifies them, and returns
+// the payload rate.
 func transfer(a, b *node, code verbs.WROpcode, count, size int) (gbits float64) {
 	a.t.Helper()
 	slots := memory / size
@@ -158,14 +159,14 @@ func transfer(a, b *node, code verbs.WROpcode, count, size int) (gbits float64) 
 		}
 	}
 	gbits = float64(count) * float64(size) * 8 / 1e9 / time.Since(start).Seconds()
-	_ = b.qp.State() // takes the lock under which the peer's data came: the race detector cannot see the way through the kernel
+	_ = b.qp.State() // takes the lock under which the peer's data arrived: the race detector cannot see the order through the kernel
 	if n := min(count, slots) * size; !bytes.Equal(a.mr.Buf()[:n], b.mr.Buf()[:n]) {
 		a.t.Errorf("%v: the data differ", code)
 	}
 	return gbits
 }
 
-// scramble gives the node's memory new contents, before a READ into it or a WRITE from it.
+// scramble gives the node's memory new content, before a READ into it or a WRITE from it.
 func (n *node) scramble() {
 	var seed [32]byte
 	copy(seed[:], n.mr.Buf())

@@ -26,7 +26,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// rawQP is a raw packet QP of a node with a CQ of its own and memory for its frames.
+// rawQP is a raw packet QP of a node with its own CQ and memory for its frames.
 type rawQP struct {
 	n  *node
 	cq *verbs.CQ
@@ -39,7 +39,7 @@ const (
 	slots = 512
 )
 
-// newRaw makes a QP in RTS with all receives posted.
+// newRaw creates a QP in RTS with all receives posted.
 func (n *node) newRaw() *rawQP {
 	n.t.Helper()
 	r := &rawQP{n: n}
@@ -74,7 +74,7 @@ func (r *rawQP) flow(attr verbs.FlowAttr) {
 	r.n.ok(err)
 }
 
-// next is the next frame received, or nil if none comes within the time.
+// next returns the next received frame, or nil if none comes within the time.
 func (r *rawQP) next(within time.Duration) []byte {
 	r.n.t.Helper()
 	var wc [1]verbs.WC
@@ -109,7 +109,8 @@ func (r *rawQP) send(frame []byte) {
 		SGList: []verbs.SGE{r.mr.SGE(slots*slot, cut), r.mr.SGE(slots*slot+cut, len(frame)-cut)}}))
 }
 
-// onTAP is a node whose neighbour is the kernel of the test's namespace, at 10.7.0.9 on interface rnic0.
+// onTAP returns a node whose neighbour is the kernel of the test's namespace, at 10.7.0.9 on
+// interface rnic0.
 func onTAP(t *testing.T, opts ...tap.Option) (*node, *netlink.Tuntap) {
 	t.Helper()
 	linktest.TUN(t)
@@ -132,8 +133,8 @@ func onTAP(t *testing.T, opts ...tap.Option) (*node, *netlink.Tuntap) {
 	return newNode(t, l, "10.7.0.1/24"), kernel.(*netlink.Tuntap)
 }
 
-// ping sends an ICMP echo request of n bytes of data from the kernel's stack, which resolves the address, and tells
-// whether the answer came, with the same data.
+// ping sends an ICMP echo request with n bytes of data from the kernel's stack, which resolves the
+// address. It reports whether a reply with the same data arrived.
 func ping(t *testing.T, to string, n int, within time.Duration) bool {
 	t.Helper()
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_RAW, syscall.IPPROTO_ICMP)
@@ -172,12 +173,12 @@ func ping(t *testing.T, to string, n int, within time.Duration) bool {
 
 var broadcast = [6]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 
-// arpFlow gives a QP a copy of the ARP that is for all or for the interface.
+// arpFlow gives a QP a copy of ARP packets to the broadcast address or the interface.
 var arpFlow = verbs.FlowAttr{Flags: verbs.FlowDontTrap, Specs: []verbs.FlowSpec{
 	&verbs.FlowSpecEth{Val: verbs.FlowEthFilter{EtherType: 0x0806}, Mask: verbs.FlowEthFilter{EtherType: 0xffff}},
 }}
 
-// to4 is a flow of what is for an IPv4 address.
+// to4 is a flow of packets to an IPv4 address.
 func to4(addr string) verbs.FlowAttr {
 	return verbs.FlowAttr{Specs: []verbs.FlowSpec{
 		&verbs.FlowSpecEth{Val: verbs.FlowEthFilter{EtherType: 0x0800}, Mask: verbs.FlowEthFilter{EtherType: 0xffff}},
@@ -186,7 +187,7 @@ func to4(addr string) verbs.FlowAttr {
 	}}
 }
 
-// arp makes an ARP packet over Ethernet.
+// arp builds an ARP packet over Ethernet.
 func arp(op uint16, dst, src net.HardwareAddr, srcIP, dstIP string) []byte {
 	b := append(append([]byte(nil), dst...), src...)
 	b = append(b, 8, 6, 0, 1, 8, 0, 6, 4)
@@ -199,8 +200,8 @@ func arp(op uint16, dst, src net.HardwareAddr, srcIP, dstIP string) []byte {
 	return append(append(b, target...), net.ParseIP(dstIP).To4()...)
 }
 
-// TestRawAnswersPing: a raw packet QP answers the kernel's pings to an address that the node does not have, while the node
-// answers those to its own.
+// TestRawAnswersPing: a raw packet QP answers the kernel's pings to an address that the node does
+// not have, while the node answers those to its own.
 func TestRawAnswersPing(t *testing.T) {
 	gate.System(t)
 	const addr = "10.7.0.77"
@@ -241,7 +242,7 @@ func TestRawAnswersPing(t *testing.T) {
 						src := [4]byte(f[26:30])
 						copy(f[26:], f[30:34])
 						copy(f[30:], src[:])
-						f[34] = 0 // echo reply: the checksum grows by what the type lost
+						f[34] = 0 // echo reply: the checksum grows by the decrease of the type
 						binary.BigEndian.PutUint16(f[36:], onesAdd(binary.BigEndian.Uint16(f[36:]), 0x0800))
 						r.send(f)
 					}
@@ -264,8 +265,9 @@ func onesAdd(a, b uint16) uint16 {
 	return uint16(s + s>>16)
 }
 
-// TestRawSteering: the kernel answers an ARP request of a raw packet QP. The node does not get what a normal flow takes, and the
-// default flow gets what neither takes. A sniffer gets all of it, and tshark finds nothing wrong in that.
+// TestRawSteering: the kernel answers an ARP request of a raw packet QP. The node does not get the
+// packets of a normal flow, and the default flow gets those that neither takes. A sniffer gets all
+// of them, and tshark finds nothing wrong.
 func TestRawSteering(t *testing.T) {
 	gate.System(t)
 	tshark := needTshark(t)
@@ -327,7 +329,7 @@ func TestRawSteering(t *testing.T) {
 	checkSniffed(t, tshark, sniffer)
 }
 
-// checkSniffed has tshark dissect what a sniffer saw of the echoes of TestRawSteering.
+// checkSniffed makes tshark dissect the frames of a sniffer during the echoes of TestRawSteering.
 func checkSniffed(t *testing.T, tshark string, sniffer *rawQP) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "sniffed.pcap")
@@ -366,7 +368,8 @@ func checkSniffed(t *testing.T, tshark string, sniffer *rawQP) {
 			arps++
 		}
 	}
-	// Requests of 32 to 36 bytes; replies from the node to 32, 34 and 36. ARP from the raw QP and the answer, at least.
+	// Requests of 32 to 36 bytes; replies from the node to 32, 34 and 36. ARP from the raw QP and
+	// the reply, at least.
 	if requests != 5 || replies != 3 || arps < 2 {
 		t.Errorf("the sniffer saw %d echo requests, %d replies and %d of ARP", requests, replies, arps)
 	}

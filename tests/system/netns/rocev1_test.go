@@ -15,8 +15,9 @@ import (
 	"github.com/softrnic/softrnic/tests/internal/gate"
 )
 
-// TestRoCEv1 records all operations of RC, and SENDs of UC and UD, over RoCE v1 on every medium: Wireshark takes every
-// frame for what it is and finds nothing malformed, and every ICRC is that of the specification.
+// TestRoCEv1 records all operations of RC, and SENDs of UC and UD, over RoCE v1 on every medium.
+// Wireshark dissects every frame and finds nothing malformed, and every ICRC is that of the
+// specification.
 func TestRoCEv1(t *testing.T) {
 	gate.System(t)
 	tshark := needTshark(t)
@@ -45,9 +46,10 @@ func TestRoCEv1(t *testing.T) {
 	}
 }
 
-// checkV1 counts the frames of RoCE v1, whose ICRCs must be what IBTA Vol 1 §7.8.1 and annex A16 say: the CRC of Ethernet
-// over 8 bytes of ones for the LRH that is not there, the GRH with traffic class, flow label and hop limit made ones, the
-// BTH with its reserved byte 4 made ones, and all the rest, sent with the lowest byte first. No frame may be RoCEv2.
+// checkV1 counts the frames of RoCE v1, whose ICRCs must be those of IBTA Vol 1 §7.8.1 and annex
+// A16. This is the CRC of Ethernet, sent with the lowest byte first, over four parts: 8 bytes of
+// ones for the missing LRH; the GRH with traffic class, flow label and hop limit set to ones; the
+// BTH with its reserved byte 4 set to ones; and the rest. No frame may be RoCEv2.
 func checkV1(t *testing.T, file string) (frames int) {
 	t.Helper()
 	f, err := os.Open(file)

@@ -21,7 +21,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// services makes QPs of every type on both nodes.
+// services creates QPs of every type on both nodes.
 type services struct {
 	*node
 	pd   *verbs.PD
@@ -80,8 +80,9 @@ func (n *node) rts(qp, peer *verbs.QP, av verbs.AHAttr) {
 	n.ok(qp.Modify(attr, mask))
 }
 
-// TestServiceLevel: in a VLAN, Wireshark sees the service level of each QP's address vector as priority, and its traffic
-// class as DSCP, on all that the QP sends, answers too; CNPs have those of their own.
+// TestServiceLevel: in a VLAN, Wireshark sees the service level of each QP's address vector as
+// priority, and its traffic class as DSCP, on all packets of the QP, including responses. CNPs have
+// their own.
 func TestServiceLevel(t *testing.T) {
 	gate.System(t)
 	tshark := needTshark(t)
@@ -102,7 +103,7 @@ func TestServiceLevel(t *testing.T) {
 			a := newServices(newNodeWith(t, m.node(t, taken), device, addrs[0]...))
 			b := newServices(newNodeWith(t, m.node(t, lan.Port()), device, addrs[1]...))
 
-			// b asks, a answers: priorities 1 to 5 and DSCPs 11 to 15 that way, 6 and 16 back.
+			// b requests, a responds: priorities 1 to 5 and DSCPs 11 to 15 that way, 6 and 16 back.
 			const back = 6
 			sl := map[verbs.QPType]uint8{verbs.RC: 1, verbs.UC: 2, verbs.UD: 3, verbs.XRCSend: 4}
 			av := func(to *services, sl uint8) verbs.AHAttr {

@@ -16,8 +16,9 @@ import (
 	"github.com/softrnic/softrnic/tests/internal/gate"
 )
 
-// TestUnprivilegedSockets: nc and proxy as nobody, without capabilities, in two network namespaces, over the kernel's own sockets and
-// over shared memory: bytes from one nc to the other, and a TCP client of one namespace that reaches a TCP server of the other.
+// TestUnprivilegedSockets runs nc and proxy as nobody, without capabilities, in two network
+// namespaces, over the kernel's own sockets and over shared memory. Bytes go from one nc to the
+// other, and a TCP client of one namespace reaches a TCP server of the other.
 func TestUnprivilegedSockets(t *testing.T) {
 	gate.System(t)
 	m := newMachines(t)
@@ -76,7 +77,7 @@ func TestUnprivilegedSockets(t *testing.T) {
 	}
 }
 
-// echo is a TCP server in a namespace that sends back what it gets, until the end of the test.
+// echo is a TCP server in a namespace that returns its input, until the end of the test.
 func (m *machines) echo(i int, addr string) string {
 	m.t.Helper()
 	m.enter(i)
@@ -115,7 +116,7 @@ func (m *machines) dial(i int, addr string) *net.TCPConn {
 	return c
 }
 
-// bounce sends bytes to an echo, ends its half, and compares what comes back.
+// bounce sends bytes to an echo server, ends its half, and compares the received bytes.
 func bounce(c *net.TCPConn) error {
 	defer c.Close()
 	data := make([]byte, 1<<20)

@@ -15,8 +15,8 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// TestTypeOfService: Wireshark sees the type of service that each side of an iWARP connection has set on all that it sends
-// once TCP's connection is there.
+// TestTypeOfService: each side of an iWARP connection sets a type of service. Wireshark sees it on
+// all packets of the side after TCP's handshake.
 func TestTypeOfService(t *testing.T) {
 	gate.System(t)
 	tshark := needTshark(t)

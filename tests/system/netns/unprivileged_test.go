@@ -20,7 +20,8 @@ import (
 	"github.com/softrnic/softrnic/tests/internal/gate"
 )
 
-// machines are two network namespaces with a cable between them, v0 in the first and v1 in the second.
+// machines is a pair of network namespaces with a cable between them, v0 in the first and v1 in the
+// second.
 type machines struct {
 	t       *testing.T
 	program string
@@ -66,7 +67,7 @@ func newMachines(t *testing.T) *machines {
 	return m
 }
 
-// enter has this thread be in one of the namespaces. It goes with the goroutine.
+// enter moves this thread to one of the namespaces. The thread ends with the goroutine.
 func (m *machines) enter(i int) {
 	m.t.Helper()
 	runtime.LockOSThread()
@@ -88,7 +89,7 @@ func (m *machines) startWith(i int, stdin io.Reader, args string) *running {
 	return startCommand(m.t, cmd)
 }
 
-// runtimeDir gives the programs of a test a directory of nobody's in $XDG_RUNTIME_DIR.
+// runtimeDir sets a directory of nobody's in $XDG_RUNTIME_DIR for the programs of a test.
 func runtimeDir(t *testing.T) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "r") // a socket's path is short
@@ -102,7 +103,8 @@ func runtimeDir(t *testing.T) {
 	t.Setenv("XDG_RUNTIME_DIR", dir)
 }
 
-// loopback gives lo of the first namespace more addresses, and a route by which it receives what is sent to the groups of IPv6.
+// loopback adds addresses to lo of the first namespace, and a route by which it receives packets to
+// the groups of IPv6.
 func (m *machines) loopback(cidrs ...string) {
 	m.t.Helper()
 	m.enter(0)
@@ -122,9 +124,11 @@ func (m *machines) loopback(cidrs ...string) {
 	}
 }
 
-// TestUnprivileged: commands as nobody, without capabilities, over IPv4 and IPv6: each ping-pong, rping over both protocols, perf, mckey
-// and serve. Programs in two network namespaces reach each other by the kernel's own sockets, by a segment in shared memory and by a
-// switch that is nobody's and whose ports are connections to a unix socket; programs in one by the kernel's sockets on lo.
+// TestUnprivileged runs commands as nobody, without capabilities, over IPv4 and IPv6: each
+// ping-pong, rping over both protocols, perf, mckey and serve. Programs in two network namespaces
+// communicate by the kernel's own sockets, by a segment in shared memory, and by an unprivileged
+// switch whose ports are connections to a unix socket. Programs in one namespace use the kernel's
+// sockets on lo.
 func TestUnprivileged(t *testing.T) {
 	gate.System(t)
 	m := newMachines(t)
@@ -149,7 +153,7 @@ func TestUnprivileged(t *testing.T) {
 		servers [2]string // addresses, of either family
 		client  int       // its namespace; the server's is the first
 		node    [2]string // the flags of the server's node, and of the client's
-		strict  string    // each ICRC is to be right as it is, without a search for the IPv4 identification
+		strict  string    // each ICRC must be correct as it is, without a search for the IPv4 identification
 	}{
 		{"kernel", veth, 1, [2]string{" --link kernel:v0", " --link kernel" /* the interface that is not the loopback */}, "--strict-icrc"},
 		{"lo", [2]string{"127.7.0.1", "2001:db8:8::1"}, 0, [2]string{" --link kernel:lo --addr 127.7.0.1 --addr 2001:db8:8::1",

@@ -11,7 +11,7 @@ import (
 	"github.com/softrnic/softrnic/tests/internal/gate"
 )
 
-// TestTags: frames arrive with their VLAN tags, whatever the kernel does with these on the way.
+// TestTags: frames arrive with their VLAN tags, in all ways in which the kernel handles these.
 func TestTags(t *testing.T) {
 	gate.System(t)
 	for _, m := range media {
@@ -35,7 +35,7 @@ func TestTags(t *testing.T) {
 			for _, tags := range [][]byte{
 				{}, {0x81, 0, 0x60, 6}, {0x81, 0, 0x60, 0}, {0x88, 0xa8, 0, 6, 0x81, 0, 0xe0, 5}, {0x81, 0, 0, 6, 0x81, 0, 0, 5},
 			} {
-				for _, n := range []int{46, 300, mtu - len(tags)/8*8} { // of packet; one tag of 802.1Q is beside the MTU
+				for _, n := range []int{46, 300, mtu - len(tags)/8*8} { // of packet; one tag of 802.1Q is not counted in the MTU
 					f := append(append(append(bytes.Clone(ls[1].MAC()), ls[0].MAC()...), tags...), 0x88, 0xb5)
 					for i := range n {
 						f = append(f, byte(i))

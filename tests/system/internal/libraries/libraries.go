@@ -10,10 +10,10 @@ import (
 	"sync"
 )
 
-// Variable is the environment variable that names a directory which Build has filled before.
+// Variable is the environment variable with a directory that Build has already filled.
 const Variable = "SOFTRNIC_DROPIN"
 
-// Build makes a directory that every user may read, with the libraries and the program softrnic.
+// Build creates a directory that every user may read, with the libraries and the program softrnic.
 func Build() (dir string, err error) {
 	if dir, err = os.MkdirTemp("", "softrnic-dropin"); err != nil {
 		return "", err
@@ -40,9 +40,10 @@ func Build() (dir string, err error) {
 	return dir, nil
 }
 
-var own string // the directory that this process has made
+var own string // the directory that this process has created
 
-// Directory returns the directory that Variable names; without it, the one that the first call builds.
+// Directory returns the directory that Variable names, or else the directory that the first call
+// builds.
 var Directory = sync.OnceValues(func() (dir string, err error) {
 	if dir := os.Getenv(Variable); dir != "" {
 		return dir, nil

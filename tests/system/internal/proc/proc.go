@@ -1,4 +1,4 @@
-// Package proc starts programs for tests, which wait for what the programs say.
+// Package proc starts programs for tests and waits for their output.
 package proc
 
 import (
@@ -11,14 +11,14 @@ import (
 	"time"
 )
 
-// patience is how long a program may take to say something.
+// patience is the time limit of WaitFor.
 const patience = time.Minute
 
-// Output is what a program has written. The zero Output is empty.
+// Output is the output of a program. The zero Output is empty.
 type Output struct {
 	mu   sync.Mutex
 	buf  bytes.Buffer
-	more chan struct{} // closed by the next Write; nil if nobody waits
+	more chan struct{} // closed by the next Write; nil if nothing waits
 }
 
 func (o *Output) Write(b []byte) (int, error) {
@@ -36,7 +36,7 @@ func (o *Output) String() string {
 	return text
 }
 
-// look is what there is, and what is closed when there is more.
+// look returns the output, and a channel that is closed when there is more.
 func (o *Output) look() (text string, more <-chan struct{}) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -47,7 +47,7 @@ func (o *Output) look() (text string, more <-chan struct{}) {
 }
 
 // WaitFor waits until a program has written a text. It fails after a minute, or if the program ends
-// before: ended, which has room for an element, has one then, and keeps it.
+// earlier. ended has a buffer for one element, receives it when the program ends, and keeps it.
 func (o *Output) WaitFor(text string, ended chan error) error {
 	late := time.After(patience)
 	for {
@@ -69,8 +69,8 @@ func (o *Output) WaitFor(text string, ended chan error) error {
 	}
 }
 
-// Start starts a program. said is what it writes to whichever of standard output and standard error
-// is nil; ended has an element when it has ended.
+// Start starts a program. said receives standard output and standard error, unless they are set
+// already. ended receives an element when the program has ended.
 func Start(t testing.TB, cmd *exec.Cmd) (said *Output, ended chan error) {
 	t.Helper()
 	said, ended = new(Output), make(chan error, 1)

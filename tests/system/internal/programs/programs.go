@@ -1,8 +1,9 @@
-// Package programs keeps the table of programs that were written for libibverbs and librdmacm and were seen to run on the drop-in
-// libraries. Tests that run such programs say so with Ran. Where SOFTRNIC_TABLE is set, Save adds what has passed or failed to
-// table.json, and writes the table of tests/system/dropin/PROGRAMS.md anew:
+// Package programs keeps the table of programs written for libibverbs and librdmacm that were seen
+// to run on the drop-in libraries. Tests that run such programs call Ran. If SOFTRNIC_TABLE is set,
+// Save adds the results to table.json, and rewrites the table of tests/system/dropin/PROGRAMS.md:
 //
-//	SOFTRNIC_TABLE=1 SOFTRNIC_LONG=1 go test ./tests/system/dropin ./tests/system/interop -run 'TestDropin|TestPingpong|TestPerftest|TestConnectionManager|TestQperf|TestFio'
+//	SOFTRNIC_TABLE=1 SOFTRNIC_LONG=1 go test ./tests/system/dropin ./tests/system/interop \
+//	    -run 'TestDropin|TestPingpong|TestPerftest|TestConnectionManager|TestQperf|TestFio'
 package programs
 
 import (
@@ -21,7 +22,7 @@ import (
 	"testing"
 )
 
-// Run is a program that was run.
+// Run is one run of a program.
 type Run struct {
 	Program string `json:"program"`
 	Package string `json:"package"` // of Debian, with its version
@@ -30,7 +31,7 @@ type Run struct {
 	Passed  bool   `json:"passed"`
 }
 
-// page is the file that shows the table to readers, seen from the directory of this package.
+// page is the file that shows the table to readers, relative to the directory of this package.
 const page = "../../dropin/PROGRAMS.md"
 
 var (
@@ -38,7 +39,7 @@ var (
 	runs []Run
 )
 
-// Ran has the outcome of a test recorded, in which a command line is run over a link.
+// Ran records the outcome of a test that runs a command line over a link.
 func Ran(t testing.TB, command, over string) {
 	if os.Getenv("SOFTRNIC_TABLE") == "" {
 		return
@@ -54,7 +55,7 @@ func Ran(t testing.TB, command, over string) {
 	})
 }
 
-// debian is the package that a program is in, and its version.
+// debian returns the package of a program, and its version.
 func debian(program string) string {
 	file, err := exec.LookPath(program)
 	if err != nil {
@@ -72,7 +73,7 @@ func debian(program string) string {
 	return string(out)
 }
 
-// Save adds what was recorded to the table. directory is that of this package, below which nothing is but the table.
+// Save adds the recorded runs to the table. directory is that of this package.
 func Save(directory string) error {
 	mu.Lock()
 	defer mu.Unlock()
@@ -132,7 +133,7 @@ func load(directory string) (all []Run, err error) {
 	return all, nil
 }
 
-// Replace puts a table into a text in Markdown, between the lines that say who writes it.
+// Replace replaces the table in a Markdown text, between the lines that name its writer.
 func Replace(text, writer, table string) (string, error) {
 	begin, end := "<!-- The table is written by "+writer+". -->\n", "<!-- So far the table. -->\n"
 	before, rest, ok := strings.Cut(text, begin)
@@ -143,8 +144,8 @@ func Replace(text, writer, table string) (string, error) {
 	return before + begin + table + end + after, nil
 }
 
-// render returns the table in Markdown: a line for each program. What ran between two processes of one machine, with rxe and with
-// siw, which are another machine's, is in columns of its own.
+// render returns the table in Markdown: a line for each program. There are columns for runs between
+// two processes of one machine, with rxe, and with siw, both of another machine.
 func render(all []Run) string {
 	var b strings.Builder
 	b.WriteString("| program | package | two processes of one machine | rxe | siw | result |\n|---|---|---|---|---|---|\n")
@@ -168,7 +169,8 @@ func render(all []Run) string {
 	return b.String()
 }
 
-// column is the cell of runs with a peer, or with none: for each set of media, the options that ran over all of them.
+// column returns the cell of runs with a peer, or with none: for each set of media, the options
+// that ran over all of them.
 func column(runs []Run, peer string) string {
 	over := map[string][]string{} // of each program's options
 	var options []string          // in order
@@ -211,10 +213,11 @@ func column(runs []Run, peer string) string {
 	return strings.Join(cells, "<br>")
 }
 
-// media names a set of links with their wire protocols: "shared memory and sockets (RoCEv2, iWARP)".
+// media names a set of links with their wire protocols: "shared memory and sockets (RoCEv2,
+// iWARP)".
 func media(list []string) string {
 	slices.Sort(list)
-	protocols := map[string][]string{} // of a link, and what is said behind it
+	protocols := map[string][]string{} // of a link, and its suffix
 	var links []string
 	for _, m := range list {
 		link, rest, ok := strings.Cut(m, " (")
@@ -243,7 +246,7 @@ func media(list []string) string {
 	return strings.Join(said, "; ")
 }
 
-// fold lists options: "[-R]" is with and without, and what all of them begin with is said once.
+// fold lists options. "[-R]" means with and without -R, and a common prefix appears once.
 func fold(options []string) string {
 	var list [][]string
 	if i := slices.Index(options, ""); i > 0 {
@@ -280,8 +283,9 @@ func fold(options []string) string {
 	return strings.Join(said, ", ")
 }
 
-// shorten leaves out the options that do not say what is tested: how many messages there are, where the server is, how long a
-// lost packet is waited for, that nobody is to be warned of the processor's frequency, and how fio's sides find each other.
+// shorten omits options that do not identify the test: the number of messages, the server's
+// address, the timeout of a lost packet, the option against warnings about the processor's
+// frequency, and the way in which fio's sides find each other.
 func shorten(options string) string {
 	var kept []string
 	fields := strings.Fields(options)
@@ -299,7 +303,8 @@ func shorten(options string) string {
 	return strings.Join(kept, " ")
 }
 
-// Counted is the sum of what processes have counted whose SOFTRNIC_COUNTERS was this file.
+// Counted returns the sum of the counters that processes wrote to this file, their
+// SOFTRNIC_COUNTERS.
 func Counted(file string) (map[string]uint64, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -318,7 +323,8 @@ func Counted(file string) (map[string]uint64, error) {
 	return sum, nil
 }
 
-// Connected tells how many connections of a wire protocol, RoCE or iWARP, a process has had whose SOFTRNIC_TRACE was this file.
+// Connected returns the number of connections of a wire protocol, RoCE or iWARP, in this file, the
+// SOFTRNIC_TRACE of a process.
 func Connected(file, transport string) (n int, err error) {
 	text, err := os.ReadFile(file)
 	if err != nil {

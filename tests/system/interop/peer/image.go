@@ -24,7 +24,7 @@ var imageScript []byte
 //go:embed init.sh
 var initScript []byte
 
-// image is what a peer boots from.
+// image is the boot image of a peer.
 type image struct {
 	dir string // holds kernel and initramfs
 	kvm bool   // whether it boots under KVM here
@@ -33,8 +33,9 @@ type image struct {
 func (i *image) kernel() string    { return filepath.Join(i.dir, "kernel") }
 func (i *image) initramfs() string { return filepath.Join(i.dir, "initramfs") }
 
-// findImage returns the image in the user's cache, made first if it is not there. The directory is named after all
-// that goes into it but Debian's packages; one process at a time makes one, the others wait.
+// findImage returns the image in the user's cache, and creates it if it does not exist. The
+// directory is named after all its inputs except Debian's packages. One process at a time creates
+// an image, the others wait.
 func findImage() (*image, error) {
 	user, err := os.UserCacheDir()
 	if err != nil {
@@ -96,10 +97,10 @@ func buildAgent(work string) ([]byte, error) {
 	return os.ReadFile(file)
 }
 
-// tools are the programs that tests run on this machine, and Debian's packages that have them.
+// tools are the programs that tests run on this machine, and their Debian packages.
 var tools = map[string]string{qemu: "qemu-system-x86", "ip": "iproute2", "tshark": "tshark"}
 
-// installTools installs those that are missing.
+// installTools installs the missing ones.
 func installTools() error {
 	var missing []string
 	for program, pkg := range tools {
@@ -146,7 +147,7 @@ func (i *image) make(work string) error {
 	if err := os.Mkdir(i.dir, 0o755); err != nil {
 		return err
 	}
-	for _, name := range []string{"kernel", "initramfs"} { // initramfs last: it is what marks the image as complete
+	for _, name := range []string{"kernel", "initramfs"} { // initramfs last: it marks the image as complete
 		if err := os.Rename(filepath.Join(work, name), filepath.Join(i.dir, name)); err != nil {
 			return err
 		}
@@ -154,8 +155,8 @@ func (i *image) make(work string) error {
 	return nil
 }
 
-// probeKVM tells whether this kernel runs under KVM here. That /dev/kvm opens does not say so: nested inside some
-// hypervisors a guest hangs. The answer is kept for as long as this machine stays up.
+// probeKVM reports whether this kernel runs under KVM here. Opening /dev/kvm does not show it: in
+// some nested hypervisors a guest hangs. The result is cached until the machine restarts.
 func (i *image) probeKVM() bool {
 	f, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0)
 	if err != nil {
@@ -170,7 +171,7 @@ func (i *image) probeKVM() bool {
 	if b, err := os.ReadFile(known); err == nil && bytes.HasPrefix(b, boot) {
 		return bytes.HasSuffix(b, []byte("yes"))
 	}
-	// Without a root file system the kernel panics as soon as it is up, and qemu ends.
+	// Without a root file system the kernel panics as soon as it has started, and qemu ends.
 	ctx, cancel := context.WithTimeout(context.Background(), 6*time.Second)
 	defer cancel()
 	answer := "no"
@@ -182,7 +183,7 @@ func (i *image) probeKVM() bool {
 	return answer == "yes"
 }
 
-// tail is the last n lines of b.
+// tail returns the last n lines of b.
 func tail(b []byte, n int) string {
 	lines := strings.Split(strings.TrimRight(string(b), "\n"), "\n")
 	return strings.Join(lines[max(0, len(lines)-n):], "\n")

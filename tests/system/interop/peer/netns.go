@@ -22,8 +22,8 @@ import (
 
 const netnsPrefix = "softrnic-test-"
 
-// Netns is a network namespace with a bridge in it, br0, that has the addresses 10.77.0.1/24 and fd77::1/64. It, the
-// processes in it and Dir are removed when this process ends, however it ends.
+// Netns is a network namespace with a bridge in it, br0, that has the addresses 10.77.0.1/24 and
+// fd77::1/64. The namespace, its processes and Dir are removed when this process ends, in any way.
 type Netns struct {
 	Name   string
 	Bridge string
@@ -32,7 +32,7 @@ type Netns struct {
 	Dir string
 
 	reaper *exec.Cmd
-	leash  io.Closer // the reaper's input: it acts when this closes
+	reaperInput  io.Closer // the reaper's input: the reaper acts when it closes
 	veths  atomic.Int32
 }
 
@@ -44,8 +44,8 @@ func newNetns(mtu int) (*Netns, error) {
 		return nil, err
 	}
 	n.reaper = exec.Command("sh", "-c", "cat >/dev/null; "+removal(n.Name)+"; rm -rf "+n.Dir)
-	n.reaper.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that ^C leaves it alive
-	if n.leash, err = n.reaper.StdinPipe(); err != nil {
+	n.reaper.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that ^C does not reach it
+	if n.reaperInput, err = n.reaper.StdinPipe(); err != nil {
 		return nil, err
 	}
 	if err := n.reaper.Start(); err != nil {
@@ -70,12 +70,12 @@ func newNetns(mtu int) (*Netns, error) {
 	return n, nil
 }
 
-// removal is the shell command that removes a namespace with all that runs in it.
+// removal returns the shell command that removes a namespace with all its processes.
 func removal(name string) string {
 	return fmt.Sprintf("for p in $(ip netns pids %s); do kill -9 $p; done; ip netns del %s", name, name)
 }
 
-// removeStale removes the namespaces of processes that are gone and whose reaper was killed too.
+// removeStale removes the namespaces of processes that have ended and whose reaper was killed too.
 var removeStale = sync.OnceFunc(func() {
 	entries, err := os.ReadDir("/run/netns")
 	if err != nil {
@@ -91,7 +91,7 @@ var removeStale = sync.OnceFunc(func() {
 })
 
 func (n *Netns) close() {
-	_ = n.leash.Close()
+	_ = n.reaperInput.Close()
 	_ = n.reaper.Wait()
 }
 
@@ -100,12 +100,12 @@ func (n *Netns) ip(args string) error {
 	return run("ip", append([]string{"-n", n.Name}, strings.Fields(args)...)...)
 }
 
-// Command is exec.CommandContext for a program that is to run in the namespace.
+// Command is exec.CommandContext for a program in the namespace.
 func (n *Netns) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	return exec.CommandContext(ctx, "ip", append([]string{"netns", "exec", n.Name, name}, args...)...)
 }
 
-// Do calls f on a thread that is in the namespace, as are the sockets and devices that f opens.
+// Do calls f on a thread in the namespace. Sockets and devices that f opens are in it too.
 func (n *Netns) Do(f func() error) error {
 	inside, err := os.Open("/run/netns/" + n.Name)
 	if err != nil {
@@ -125,15 +125,15 @@ func (n *Netns) Do(f func() error) error {
 	}
 	err = f()
 	if back := unix.Setns(int(outside.Fd()), unix.CLONE_NEWNET); back != nil {
-		// The thread stays locked: no other goroutine must get it.
+		// The thread stays locked: no other goroutine may get it.
 		return errors.Join(err, fmt.Errorf("leave network namespace %s: %w", n.Name, back))
 	}
 	runtime.UnlockOSThread()
 	return err
 }
 
-// Veth makes a pair of virtual Ethernet devices, one end of it in the bridge, and returns the other's name. It has no
-// address and lives until the test ends.
+// Veth creates a pair of virtual Ethernet devices, one end of it in the bridge, and returns the
+// other's name. It has no address and lives until the test ends.
 func (n *Netns) Veth(t testing.TB) string {
 	t.Helper()
 	i := n.veths.Add(1)
@@ -155,7 +155,7 @@ func (n *Netns) Veth(t testing.TB) string {
 	return free
 }
 
-// run runs a command and makes an error of what it says.
+// run runs a command and returns its output as an error if it fails.
 func run(name string, args ...string) error {
 	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
 		return fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, strings.TrimSpace(string(out)))

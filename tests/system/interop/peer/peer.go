@@ -1,11 +1,12 @@
 //go:build linux
 
-// Package peer boots Linux machines with the kernel's own software RDMA devices, for tests to talk to.
+// Package peer boots Linux machines with the kernel's own software RDMA devices, as peers of tests.
 //
-// A peer is Debian's kernel under qemu with rxe0 (RoCEv2) on its interface eth0, the module siw (iWARP), and perftest,
-// rdmacm-utils, ibverbs-utils, pyverbs, open-iscsi and tcpdump. It runs in software emulation wherever KVM does not work: never
-// take a time from it. Its interface is a port of the bridge of a [Netns]; commands reach it beside the network, so it
-// can be spoken to whatever becomes of that.
+// A peer is Debian's kernel under qemu with rxe0 (RoCEv2) on its interface eth0, the module siw
+// (iWARP), and perftest, rdmacm-utils, ibverbs-utils, pyverbs, open-iscsi and tcpdump. It runs in
+// software emulation if KVM does not work: do not measure times on it. Its interface is a port of
+// the bridge of a [Netns]. Commands do not use the network, so they work even if the network does
+// not.
 package peer
 
 import (
@@ -26,17 +27,18 @@ import (
 
 const qemu = "qemu-system-x86_64"
 
-// Config says which peer is wanted.
+// Config is the configuration of a peer.
 type Config struct {
-	// ID, 2 to 99, makes the addresses 10.77.0.ID and fd77::ID (in decimal digits).
+	// ID, 2 to 99, determines the addresses 10.77.0.ID and fd77::ID (in decimal digits).
 	ID int
-	// MTU of the interface, bytes; 0 means 1500. Peers of the same MTU share a namespace. Path MTU 4096 needs 4200.
+	// MTU of the interface, bytes; 0 means 1500. Peers of the same MTU share a namespace. Path MTU
+	// 4096 needs 4200.
 	MTU int
-	// Stream has the interface on a unix socket, Peer.Socket, and not on the namespace's bridge.
+	// Stream puts the interface on a unix socket, Peer.Socket, and not on the namespace's bridge.
 	Stream bool
 }
 
-// whole is the configuration with the default MTU filled in.
+// whole returns the configuration with the default MTU filled in.
 func (c Config) whole() Config {
 	if c.MTU == 0 {
 		c.MTU = 1500
@@ -64,11 +66,11 @@ func (p *Peer) Addr6() netip.Addr { return netip.MustParseAddr("fd77::" + strcon
 // MAC is the Ethernet address of the peer's interface.
 func (p *Peer) MAC() net.HardwareAddr { return net.HardwareAddr{0x52, 0x54, 0, 0x77, 0, byte(p.ID)} }
 
-// Socket is where QEMU listens for the other end of the interface's cable, with Config.Stream. Every user may connect. When
-// that end is gone, another may come.
+// Socket is the address on which QEMU listens for the other end of the interface's cable, with
+// Config.Stream. Every user may connect. After that end has closed, another may connect.
 func (p *Peer) Socket() string { return fmt.Sprintf("%s/peer%d.net", p.Netns.Dir, p.ID) }
 
-// boot starts the machine and waits until it takes commands.
+// boot starts the machine and waits until it accepts commands.
 func boot(ctx context.Context, cfg Config, img *image, netns *Netns) (*Peer, error) {
 	name := fmt.Sprintf("peer%d", cfg.ID)
 	p := &Peer{
@@ -103,8 +105,9 @@ func boot(ctx context.Context, cfg Config, img *image, netns *Netns) (*Peer, err
 	if img.kvm {
 		accel = "kvm"
 	}
-	// Neighbours are asked from the link-local address. Until that is known to be nobody else's, for a second or two, the
-	// kernel asks none, and a QP to an IPv6 address cannot be connected.
+	// Neighbours are resolved from the link-local address. For a second or two, until duplicate
+	// address detection ends, the kernel resolves none, and a QP to an IPv6 address cannot be
+	// connected.
 	const noDAD = "sysctl.net.ipv6.conf.default.accept_dad=0"
 	args := []string{
 		"-accel", accel, "-cpu", "max", "-smp", "2", "-m", "1536",
@@ -153,7 +156,7 @@ func boot(ctx context.Context, cfg Config, img *image, netns *Netns) (*Peer, err
 	return p, nil
 }
 
-// ended tells whether the machine is gone.
+// ended reports whether the machine has ended.
 func (p *Peer) ended() bool {
 	select {
 	case <-p.gone:
@@ -163,7 +166,7 @@ func (p *Peer) ended() bool {
 	}
 }
 
-// Console is the end of what the peer's kernel has said.
+// Console returns the end of the peer's kernel log.
 func (p *Peer) Console() string {
 	b, err := os.ReadFile(p.console)
 	if err != nil {
@@ -175,8 +178,8 @@ func (p *Peer) Console() string {
 // Start starts a shell command in the peer.
 func (p *Peer) Start(command string) (*control.Process, error) { return p.client.Start(command) }
 
-// Exec runs a shell command in the peer; output is what it wrote to standard output and standard error. If ctx ends
-// first, the command is killed.
+// Exec runs a shell command in the peer; output is its standard output and standard error. If ctx
+// ends first, the command is killed.
 func (p *Peer) Exec(ctx context.Context, command string) (output string, code int, err error) {
 	process, err := p.Start(command)
 	if err != nil {
@@ -227,7 +230,7 @@ func (p *Peer) Put(ctx context.Context, path string, data []byte) error {
 	return nil
 }
 
-// Kill takes the peer's power away. The next Boot of its Config starts another.
+// Kill powers the peer off. The next Boot of its Config starts another.
 func (p *Peer) Kill() {
 	forget(p)
 	_ = p.kill()

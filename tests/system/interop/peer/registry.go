@@ -16,7 +16,8 @@ import (
 	"github.com/softrnic/softrnic/tests/internal/gate"
 )
 
-// registry holds what the test binary has running: peers and namespaces are made when first asked for and shared.
+// registry has the running peers and namespaces of the test binary. They are created on first use
+// and shared.
 var registry = struct {
 	sync.Mutex
 	netns map[int]*Netns // by MTU
@@ -29,8 +30,9 @@ type entry struct {
 	err  error
 }
 
-// Main is TestMain's body: it runs the tests, removes everything, and returns the exit code. If all tests are to run, the peers of the given
-// configurations are booted one after the other while the first tests run, as a boot keeps one processor busy for long.
+// Main is TestMain's body: it runs the tests, removes everything, and returns the exit code. If all
+// tests run, the peers of the given configurations are booted one after the other during the first
+// tests, as a boot keeps one processor busy for long.
 func Main(m *testing.M, ahead ...Config) (code int) {
 	flag.Parse()
 	if all := flag.Lookup("test.run").Value.String() == "" && flag.Lookup("test.list").Value.String() == ""; all && !testing.Short() && gate.InSystem() && mayBoot() == nil {
@@ -44,7 +46,7 @@ func Main(m *testing.M, ahead ...Config) (code int) {
 	return code
 }
 
-// bootAhead boots peers. What goes wrong is for the test that wants the peer.
+// bootAhead boots peers. Errors are reported to the test that uses the peer.
 func bootAhead(configs []Config) {
 	img, err := onceImage()
 	if err != nil {
@@ -58,9 +60,9 @@ func bootAhead(configs []Config) {
 	}
 }
 
-// Boot returns the test binary's peers of the given configurations, booted first where they are not up, or have crashed:
-// Linux 6.1 was seen to, with siw. It skips the test where there can be none, or fails it if the environment says CI. If
-// the test fails, it logs the consoles.
+// Boot returns the test binary's peers of the given configurations. It boots those that do not run
+// yet or have crashed: Linux 6.1 was seen to, with siw. It skips the test if peers are impossible
+// here, or fails it if the environment has CI. If the test fails, it logs the consoles.
 func Boot(t testing.TB, configs ...Config) []*Peer {
 	t.Helper()
 	img := need(t)
@@ -76,7 +78,7 @@ func Boot(t testing.TB, configs ...Config) []*Peer {
 		if err != nil {
 			t.Fatal(err)
 		}
-		bury(t, cfg)
+		removeCrashed(t, cfg)
 		e := entryOf(cfg)
 		wg.Go(func() { peers[i], errs[i] = e.boot(cfg, img, netns) })
 	}
@@ -120,7 +122,7 @@ func entryOf(cfg Config) *entry {
 	return e
 }
 
-// boot boots the peer, unless it was booted before, or waits until who boots it has.
+// boot boots the peer, unless it was booted before. It waits for a boot in progress.
 func (e *entry) boot(cfg Config, img *image, netns *Netns) (*Peer, error) {
 	e.once.Do(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
@@ -133,8 +135,8 @@ func (e *entry) boot(cfg Config, img *image, netns *Netns) (*Peer, error) {
 	return e.peer, e.err
 }
 
-// bury removes a peer that has crashed.
-func bury(t testing.TB, cfg Config) {
+// removeCrashed removes a peer that has crashed.
+func removeCrashed(t testing.TB, cfg Config) {
 	registry.Lock()
 	var p *Peer
 	if e := registry.peers[cfg]; e != nil {
@@ -170,7 +172,8 @@ func need(t testing.TB) *image {
 	return img
 }
 
-// Unavailable ends a test for want of what this machine lacks: it is skipped, or fails if the environment says CI.
+// Unavailable ends a test because this machine lacks something: the test is skipped, or fails if
+// the environment has CI.
 func Unavailable(t testing.TB, err error) {
 	t.Helper()
 	if os.Getenv("CI") != "" {
@@ -179,7 +182,7 @@ func Unavailable(t testing.TB, err error) {
 	t.Skip(err)
 }
 
-// mayBoot asks for no program but apt-get, which brings the others.
+// mayBoot requires only apt-get, which installs the other programs.
 func mayBoot() error {
 	if runtime.GOARCH != "amd64" {
 		return fmt.Errorf("the Linux peer is an amd64 machine, this is %s", runtime.GOARCH)

@@ -16,8 +16,8 @@ import (
 //go:embed cm.py
 var cmDriver []byte
 
-// CM is the rdma_cm of a kernel, over one of its devices. As those of Device, its methods are for the test's own
-// goroutine; they wait for the peer.
+// CM is the rdma_cm of a kernel, over one of its devices. Like those of Device, its methods are for
+// the test's own goroutine; they wait for the peer.
 type CM struct{ *Device }
 
 // OpenCM starts rdma_cm in a peer, until the test ends.
@@ -26,7 +26,7 @@ func OpenCM(t testing.TB, p *peer.Peer, device string) CM {
 	return CM{start(t, p, "cm.py", device)}
 }
 
-// In is as of Device.
+// In is like that of Device.
 func (c CM) In(t testing.TB) CM { return CM{c.Device.In(t)} }
 
 // Listener is a listener in the TCP port space.
@@ -49,11 +49,12 @@ func (l *Listener) Close() {
 	l.c.must("unlisten", arguments{"listener": l.id}, nil)
 }
 
-// Conn is a connection. Its QP was not made by rdma_cm, but by the application, and destroying it ends the connection.
+// Conn is a connection. The application, not rdma_cm, created its QP, and destroying the QP ends
+// the connection.
 type Conn struct {
 	PD *PD
 	QP *QP
-	// Param is the private data of the peer, and what the QP has been given.
+	// Param is the private data of the peer, and the attributes of the QP.
 	Param rdmacm.ConnParam
 
 	c CM
@@ -109,7 +110,7 @@ func (c CM) bytes(text string) []byte {
 	return b
 }
 
-// Disconnect disconnects, and does not wait.
+// Disconnect disconnects without waiting.
 func (c *Conn) Disconnect() {
 	c.c.t.Helper()
 	c.c.must("disconnect", arguments{"conn": c.QP.id}, nil)
@@ -128,7 +129,7 @@ type Event struct {
 	PrivateData string // in hexadecimal
 }
 
-// Attempt tries to connect, without a QP, and returns the events up to the one that says how it ended.
+// Attempt tries to connect, without a QP, and returns the events up to the final one.
 func (c CM) Attempt(space rdmacm.PortSpace, addr netip.AddrPort, privateData []byte) (events []Event) {
 	c.t.Helper()
 	c.must("attempt", arguments{"space": space, "addr": addr.Addr(), "port": addr.Port(),

@@ -1,7 +1,7 @@
 //go:build linux
 
-// Package pyverbs gives a test the verbs of a kernel device in a peer, in the terms of package verbs. A script in the
-// peer carries out what it says, a command at a time.
+// Package pyverbs gives a test the verbs of a kernel device in a peer, with the types of package
+// verbs. A script in the peer executes one command at a time.
 package pyverbs
 
 import (
@@ -22,8 +22,8 @@ import (
 //go:embed driver.py
 var driver []byte
 
-// Device is a kernel RDMA device, open. What cannot fail in a sound test ends the test where it does; what a test may
-// want to see fail returns an error with the errno. It is for the test's own goroutine.
+// Device is an open kernel RDMA device. Methods that must succeed in a valid test end the test if
+// they fail. Others return an error with the errno. It is for the test's own goroutine.
 type Device struct {
 	t       testing.TB
 	process *control.Process
@@ -57,7 +57,7 @@ func start(t testing.TB, p *peer.Peer, script, name string) *Device {
 	return d
 }
 
-// In returns the same device for a subtest's use: what fails then ends that.
+// In returns the same device for a subtest: failures then end the subtest.
 func (d *Device) In(t testing.TB) *Device {
 	sub := *d
 	sub.t = t
@@ -66,7 +66,7 @@ func (d *Device) In(t testing.TB) *Device {
 
 type arguments map[string]any
 
-// call carries out a command. The error is what the device said; anything else ends the test.
+// call executes a command. The error is the device's; any other failure ends the test.
 func (d *Device) call(op string, args arguments, result any) error {
 	d.t.Helper()
 	command := arguments{"op": op}
@@ -110,7 +110,7 @@ func (d *Device) answer(result any) error {
 	return nil
 }
 
-// must is call for what has to succeed.
+// must is call for a command that must succeed.
 func (d *Device) must(op string, args arguments, result any) {
 	d.t.Helper()
 	if err := d.call(op, args, result); err != nil {
@@ -118,7 +118,7 @@ func (d *Device) must(op string, args arguments, result any) {
 	}
 }
 
-// GIDs is the GID table, as addresses; IPv4 ones as such.
+// GIDs returns the GID table as addresses, IPv4 addresses as such.
 func (d *Device) GIDs() []netip.Addr {
 	d.t.Helper()
 	var gids []netip.Addr
@@ -129,7 +129,7 @@ func (d *Device) GIDs() []netip.Addr {
 	return gids
 }
 
-// Counters is a snapshot of port 1's hw_counters by name, 10 ms old at most.
+// Counters is a snapshot of port 1's hw_counters by name, at most 10 ms old.
 func (d *Device) Counters() map[string]uint64 {
 	d.t.Helper()
 	var counters map[string]uint64
@@ -143,7 +143,7 @@ type PD struct {
 	id int
 }
 
-// AllocPD makes a protection domain.
+// AllocPD allocates a protection domain.
 func (d *Device) AllocPD() *PD {
 	d.t.Helper()
 	pd := &PD{d: d}
@@ -151,7 +151,7 @@ func (d *Device) AllocPD() *PD {
 	return pd
 }
 
-// MR is a memory region with memory of its own.
+// MR is a memory region with its own memory.
 type MR struct {
 	d          *Device
 	id, length int
@@ -171,7 +171,7 @@ func (pd *PD) RegMR(length int, access verbs.Access) *MR {
 	return &MR{d: pd.d, id: made.ID, length: length, addr: made.Addr, lkey: made.LKey, rkey: made.RKey}
 }
 
-// Length, Addr, LKey and RKey are as in verbs.MR, and so is SGE.
+// Length, Addr, LKey, RKey and SGE are as in verbs.MR.
 func (mr *MR) Length() int  { return mr.length }
 func (mr *MR) Addr() uint64 { return mr.addr }
 func (mr *MR) LKey() uint32 { return mr.lkey }
@@ -180,7 +180,7 @@ func (mr *MR) SGE(off, n int) verbs.SGE {
 	return verbs.SGE{Addr: mr.addr + uint64(off), Length: uint32(n), LKey: mr.lkey}
 }
 
-// Write puts data into the memory.
+// Write writes data into the memory.
 func (mr *MR) Write(off int, data []byte) {
 	mr.d.t.Helper()
 	mr.d.must("write", arguments{"mr": mr.id, "offset": off, "data": data}, nil)
@@ -193,7 +193,8 @@ func (mr *MR) Read(off, n int) (data []byte) {
 	return data
 }
 
-// Fill writes n bytes that look random but are made from a seed: SHAKE128 of its eight bytes, big-endian.
+// Fill writes n bytes that look random but are derived from a seed: SHAKE128 of its eight bytes,
+// big-endian.
 func (mr *MR) Fill(off, n int, seed uint64) {
 	mr.d.t.Helper()
 	mr.d.must("fill", arguments{"mr": mr.id, "offset": off, "length": n, "seed": seed}, nil)
@@ -213,7 +214,7 @@ type MW struct {
 	rkey uint32
 }
 
-// AllocMW makes a window that is not bound.
+// AllocMW allocates a window that is not bound.
 func (pd *PD) AllocMW(kind verbs.MWType) *MW {
 	pd.d.t.Helper()
 	var made struct {
@@ -240,15 +241,15 @@ func (qp *QP) BindMW(mw *MW, id uint64, mr *MR, off, n int, access verbs.Access)
 		"access": access}, &mw.rkey)
 }
 
-// QP is an RC QP whose queues have a CQ each.
+// QP is an RC QP with a CQ for each queue.
 type QP struct {
 	d   *Device
 	id  int
 	num uint32
 }
 
-// CreateQP makes a QP in state RESET. A kernel device may make its queues larger than asked for. Its CQs are as large
-// as the queues.
+// CreateQP creates a QP in state RESET. A kernel device may make its queues larger than requested.
+// Its CQs are as large as the queues.
 func (pd *PD) CreateQP(size verbs.QPCap) *QP {
 	pd.d.t.Helper()
 	var made struct {
@@ -298,13 +299,13 @@ func (qp *QP) PostRecv(wrs ...*verbs.RecvWR) error {
 	return nil
 }
 
-// PollSend polls the send CQ until n completions have come or the timeout is over.
+// PollSend polls the send CQ until n completions have arrived or the timeout is over.
 func (qp *QP) PollSend(n int, timeout time.Duration) []verbs.WC {
 	qp.d.t.Helper()
 	return qp.poll(0, n, timeout)
 }
 
-// PollRecv polls the receive CQ until n completions have come or the timeout is over.
+// PollRecv polls the receive CQ until n completions have arrived or the timeout is over.
 func (qp *QP) PollRecv(n int, timeout time.Duration) []verbs.WC {
 	qp.d.t.Helper()
 	return qp.poll(1, n, timeout)

@@ -1,7 +1,7 @@
 //go:build linux
 
-// The agent runs in the peer and does what the tests say over the virtio serial port with the name that is its only
-// constant.
+// The agent runs in the peer and executes the commands of the tests over a virtio serial port. The
+// port's name is its only constant.
 package main
 
 import (
@@ -33,7 +33,7 @@ func run() error {
 	return control.Serve(f)
 }
 
-// port finds the device of a virtio serial port by its name, as udev would have linked it.
+// port finds the device of a virtio serial port by its name, which udev would link.
 func port(name string) (string, error) {
 	files, err := filepath.Glob("/sys/class/virtio-ports/*/name")
 	if err != nil {

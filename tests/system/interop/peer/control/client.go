@@ -14,7 +14,7 @@ import (
 // Client starts processes where [Serve] runs. Its methods may be called from any goroutine.
 type Client struct {
 	stream io.ReadWriteCloser
-	ready  chan struct{} // closed when the server has said that it serves
+	ready  chan struct{} // closed when the server has reported that it serves
 	done   chan struct{} // closed when the stream has ended
 
 	sending sync.Mutex
@@ -26,7 +26,7 @@ type Client struct {
 	err       error // why the stream ended
 }
 
-// NewClient speaks to the server at the other end of stream, which the client closes.
+// NewClient communicates with the server at the other end of stream, which the client closes.
 func NewClient(stream io.ReadWriteCloser) *Client {
 	c := &Client{
 		stream:    stream,
@@ -51,7 +51,7 @@ func (c *Client) Ready(ctx context.Context) error {
 	}
 }
 
-// Close ends the stream: processes that still run are lost sight of.
+// Close ends the stream. The client loses contact with running processes.
 func (c *Client) Close() error {
 	err := c.stream.Close()
 	<-c.done
@@ -118,8 +118,8 @@ func (c *Client) Start(command string) (*Process, error) {
 	return p, c.send(message{ID: p.id, Run: command})
 }
 
-// Process is a command that was started. It is a reader of the output (standard output and standard error as they
-// come) and a writer to the standard input.
+// Process is a started command. It is a reader of the output (standard output and standard error,
+// as they arrive) and a writer to the standard input.
 type Process struct {
 	client *Client
 	id     uint64
@@ -152,7 +152,7 @@ func (p *Process) end(code int, err error) {
 	close(p.done)
 }
 
-// Read returns output as it comes, from the beginning; io.EOF after the end.
+// Read returns output as it arrives, from the beginning; io.EOF after the end.
 func (p *Process) Read(b []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -170,7 +170,7 @@ func (p *Process) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// Output is all output until now.
+// Output returns all output so far.
 func (p *Process) Output() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -191,11 +191,11 @@ func (p *Process) Write(b []byte) (int, error) {
 // Close ends the process's standard input.
 func (p *Process) Close() error { return p.client.send(message{ID: p.id, InEnd: true}) }
 
-// Kill sends SIGKILL to the process's group. The end of it is for Wait.
+// Kill sends SIGKILL to the process's group. Wait waits for the end.
 func (p *Process) Kill() error { return p.client.send(message{ID: p.id, Kill: true}) }
 
-// Wait waits for the end and returns the exit status (128 + the signal's number if one ended it). An error says that
-// there is no status: the context ended, or the machine did.
+// Wait waits for the end and returns the exit status (128 + the signal's number after a signal). An
+// error means that there is no status: the context ended, or the machine did.
 func (p *Process) Wait(ctx context.Context) (int, error) {
 	select {
 	case <-p.done:

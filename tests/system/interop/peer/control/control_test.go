@@ -109,20 +109,20 @@ func TestBackgroundChildDoesNotHoldUpTheEnd(t *testing.T) {
 	wait(t, start(t, p.client, "kill "+strings.TrimSpace(p.Output())))
 }
 
-// A process may end while what it has said last cannot be sent yet: machines stand still for a while.
+// A process may end while its last output cannot be sent yet: machines may stall for a while.
 func TestOutputOutlivesItsProcess(t *testing.T) {
 	here, there := net.Pipe()
 	go func() { _ = Serve(&stalling{ReadWriter: there}) }()
 	c := NewClient(here)
 	t.Cleanup(func() { _ = c.Close() })
-	const n = 60_000 // which a pipe has room for
+	const n = 60_000 // a pipe has room for it
 	p := start(t, c, fmt.Sprintf("head -c %d /dev/zero", n))
 	if code := wait(t, p); code != 0 || len(p.Output()) != n {
 		t.Errorf("exit status %d, %d bytes of output, want %d", code, len(p.Output()), n)
 	}
 }
 
-// stalling is a stream whose second message is taken late.
+// stalling is a stream whose second message is accepted late.
 type stalling struct {
 	io.ReadWriter
 	messages int

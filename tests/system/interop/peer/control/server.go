@@ -13,7 +13,8 @@ import (
 	"time"
 )
 
-// Serve runs what the client at the other end of stream asks for, until the stream ends; that is its error.
+// Serve executes the requests of the client at the other end of stream, until the stream ends. It
+// returns the stream's error.
 func Serve(stream io.ReadWriter) error {
 	s := &server{out: json.NewEncoder(stream), processes: make(map[uint64]*served)}
 	s.send(message{Ready: true})
@@ -58,7 +59,7 @@ func (s *server) handle(m message) {
 	if p == nil {
 		return // it has ended meanwhile
 	}
-	// A process that does not read what it is sent holds up the others: the tests' inputs are small.
+	// A process that does not read its input delays the others: the tests' inputs are small.
 	if len(m.In) > 0 {
 		_, _ = p.stdin.Write(m.In)
 	}
@@ -89,14 +90,14 @@ func (s *server) run(id uint64, command string) {
 		s.mu.Lock()
 		delete(s.processes, id)
 		s.mu.Unlock()
-		// A background child may keep the output open: what is in it is all that is waited for.
+		// A background child may keep the output open: wait only for the data in it.
 		_ = output.SetReadDeadline(time.Now())
 		<-copied
 		s.send(message{ID: id, Done: true, Code: exitCode(p.cmd)})
 	}()
 }
 
-// startCommand starts a command in a process group of its own.
+// startCommand starts a command in its own process group.
 func startCommand(command string) (p *served, output *os.File, err error) {
 	cmd := exec.Command("/bin/sh", "-c", command)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -117,7 +118,8 @@ func startCommand(command string) (p *served, output *os.File, err error) {
 	return &served{cmd, stdin}, output, nil
 }
 
-// copy sends and closes a process's output: up to its end, or all that is there when the read deadline has come.
+// copy sends and closes a process's output: up to its end, or all available data at the read
+// deadline.
 func (s *server) copy(id uint64, output *os.File) {
 	defer output.Close()
 	b := make([]byte, 32<<10)
@@ -136,7 +138,8 @@ func (s *server) copy(id uint64, output *os.File) {
 	}
 }
 
-// readAvailable reads what is there, and takes the read deadline away; an error says that nothing is.
+// readAvailable reads the available data, and removes the read deadline. An error means that there
+// is none.
 func readAvailable(f *os.File, b []byte) (n int, err error) {
 	conn, err := f.SyscallConn()
 	if err != nil {

@@ -15,7 +15,8 @@ import (
 	"github.com/softrnic/softrnic/tests/internal/gate"
 )
 
-// compile compiles a program of testdata, and returns its file. Functions of libc that the program has itself are the libraries' too.
+// compile compiles a program of testdata, and returns its file. Functions of libc that the program
+// defines replace those of the libraries.
 func compile(t *testing.T, name string) string {
 	t.Helper()
 	program := filepath.Join(build(t), name)
@@ -25,7 +26,8 @@ func compile(t *testing.T, name string) string {
 	return program
 }
 
-// onLinks calls f with a command of a program's, within a process and over shared memory.
+// onLinks calls f with a function that creates commands of a program, within a process and over
+// shared memory.
 func onLinks(t *testing.T, program string, f func(link string, command func(args ...string) *exec.Cmd)) {
 	t.Helper()
 	for _, link := range []string{"pipe", "shm:" + filepath.Base(program)} {
@@ -37,7 +39,8 @@ func onLinks(t *testing.T, program string, f func(link string, command func(args
 	}
 }
 
-// TestSignals runs testdata/signals.c, which says what it tests; and a program that ends by its own fault ends as any other.
+// TestSignals runs testdata/signals.c, which describes its checks. A program that crashes ends with
+// its signal, as without the libraries.
 func TestSignals(t *testing.T) {
 	gate.System(t)
 	onLinks(t, compile(t, "signals"), func(link string, command func(args ...string) *exec.Cmd) {
@@ -54,7 +57,7 @@ func TestSignals(t *testing.T) {
 	})
 }
 
-// TestTwoCQs runs testdata/twocqs.c, which says what it tests.
+// TestTwoCQs runs testdata/twocqs.c, which describes its checks.
 func TestTwoCQs(t *testing.T) {
 	gate.System(t)
 	onLinks(t, compile(t, "twocqs"), func(link string, command func(args ...string) *exec.Cmd) {
@@ -64,11 +67,11 @@ func TestTwoCQs(t *testing.T) {
 	})
 }
 
-// TestClumsy runs testdata/clumsy.c, which says what it tests.
-func TestClumsy(t *testing.T) {
+// TestMisuse runs testdata/misuse.c, which describes its checks.
+func TestMisuse(t *testing.T) {
 	gate.System(t)
-	program := compile(t, "clumsy")
-	for _, link := range []string{"pipe", "shm:clumsy"} {
+	program := compile(t, "misuse")
+	for _, link := range []string{"pipe", "shm:misuse"} {
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		defer cancel()
 		n, _ := pair(t, 0)
@@ -79,7 +82,7 @@ func TestClumsy(t *testing.T) {
 	}
 }
 
-// filesIn are the files in a directory, and below.
+// filesIn returns the files in a directory and below.
 func filesIn(t *testing.T, dir string) map[string]bool {
 	t.Helper()
 	files := map[string]bool{}
