@@ -3,6 +3,8 @@ package verbs
 import (
 	"sync"
 	"sync/atomic"
+
+	"github.com/softrnic/softrnic/internal/idle"
 )
 
 // CQInitAttr has the options of CreateCQ (ibv_cq_init_attr_ex).
@@ -67,9 +69,8 @@ type CQ struct {
 
 	events eventCounts // asynchronous ones
 
-	pollReady    *atomic.Uint32 // equal to ready
-	emptyPolls   atomic.Uint32  // consecutive empty Polls
-	selfProgress atomic.Bool    // the last series of empty Polls ended without a call of Progress
+	pollReady *atomic.Uint32 // equal to ready
+	progress  idle.Progress
 
 	// ownReady is the target of ready without CQInitAttr.Ready. It has its own cache line, so that
 	// polling an empty CQ does not slow down the goroutines that add completions.
@@ -201,16 +202,16 @@ func (cq *CQ) poll(wcs []WC, stamps []stamp) (int, error) {
 	n, err := cq.take(wcs, stamps)
 	progress := false
 	if n == 0 && err == nil && len(wcs) > 0 {
-		progress = cq.wantsProgress(cq.emptyPolls.Load() + 1)
+		progress = cq.wantsProgress()
 		if progress && cq.dev.prov.Progress() {
 			n, err = cq.take(wcs, stamps)
 		}
 		if n == 0 {
-			cq.emptyPolls.Add(1)
+			cq.progress.Empty()
 		}
 	}
 	if n > 0 {
-		cq.endEmptyPolls(progress)
+		cq.progress.Found(progress)
 	}
 	return n, err
 }
@@ -237,29 +238,15 @@ func (cq *CQ) take(wcs []WC, stamps []stamp) (int, error) {
 	return n, nil
 }
 
-// selfProgressInterval is the number of empty Polls per call of Progress where completions arrive
-// without Progress.
-const selfProgressInterval = 128
-
-// wantsProgress reports whether an empty Poll calls Progress. emptyPolls is the number of
-// consecutive empty Polls.
-func (cq *CQ) wantsProgress(emptyPolls uint32) bool {
-	if cq.selfProgress.Load() && emptyPolls%selfProgressInterval != 0 {
-		return false
+// wantsProgress reports whether an empty Poll calls Progress.
+func (cq *CQ) wantsProgress() bool {
+	switch cq.wait {
+	case WaitPoll:
+		return cq.progress.Due(1)
+	case WaitAdaptive:
+		return cq.progress.Due(2)
 	}
-	return cq.wait == WaitPoll || cq.wait == WaitAdaptive && emptyPolls > 1
-}
-
-// endEmptyPolls ends a series of empty Polls. progress reports whether the last of them called
-// Progress.
-func (cq *CQ) endEmptyPolls(progress bool) {
-	if cq.emptyPolls.Load() == 0 {
-		return
-	}
-	cq.emptyPolls.Store(0)
-	if cq.selfProgress.Load() == progress {
-		cq.selfProgress.Store(!progress)
-	}
+	return false
 }
 
 // pop moves the len(wcs) oldest completions to wcs, and their timestamps to stamps unless it is
@@ -350,7 +337,7 @@ func (cq *CQ) arm(op string, solicitedOnly bool) error {
 	if cq.n > 0 {
 		cq.ready.Store(1) // the next Poll must see completions whose push has not set ready yet
 	}
-	cq.emptyPolls.Store(0)
+	cq.progress.Restart()
 	was := cq.armed.Load()
 	if was == disarmed {
 		cq.moderation.count = 0

@@ -4,34 +4,22 @@ import (
 	"context"
 	"time"
 
+	"github.com/softrnic/softrnic/internal/idle"
 	"github.com/softrnic/softrnic/verbs/internal/wakeup"
-)
-
-// With WaitAdaptive, CQ.Wait polls for minSpin before it sleeps. This is a few round trips: a
-// ping-pong rarely pays the cost of a wakeup, and an idle program uses no CPU time. A Wait that is
-// woken soon after it went to sleep doubles the polling time of the next, up to maxSpin. Otherwise,
-// two programs that wait for each other would both sleep in each round trip.
-const (
-	minSpin = 50 * time.Microsecond
-	maxSpin = time.Millisecond
-	// clockInterval is the number of Polls between checks of the clock or the context.
-	clockInterval = 8
-	// maxSpins ends the polling where time stands still, as in a bubble of testing/synctest.
-	maxSpins = 1 << 15
 )
 
 // waiters is the shared state of the calls of CQ.Wait that sleep.
 type waiters struct {
 	notifier *wakeup.Notifier
 	n        int
-	spinFor  time.Duration // before the next sleep
+	spin     idle.Spin
 }
 
 // Wait waits until the CQ has completions, and moves up to len(wcs) of them to wcs, oldest first.
 // It returns their number, which is at least 1. It does not use a completion channel.
-// CQInitAttr.Wait selects how it waits: WaitAdaptive polls for 50 µs to 1 ms and then sleeps,
-// WaitEvent sleeps immediately, and WaitPoll never sleeps. WC.Err reports whether a work request
-// has failed.
+// CQInitAttr.Wait selects how it waits: WaitAdaptive polls for up to 1 ms, if that has paid
+// recently, and then sleeps; WaitEvent sleeps immediately, and WaitPoll never sleeps. WC.Err
+// reports whether a work request has failed.
 //
 // The error is that of ctx, ErrCQOverrun or ErrDestroyed, as of Poll, or ErrInvalid if wcs is
 // empty. Several goroutines may wait for one CQ: each completion wakes one of them.
@@ -79,14 +67,14 @@ func (cq *CQ) spin(ctx context.Context, wcs []WC) (n int, err error) {
 			return n, err
 		}
 		switch {
-		case spins%clockInterval != 0:
+		case spins%idle.PollsPerClock != 0:
 		case cq.wait == WaitPoll:
 			if err := ctx.Err(); err != nil {
 				return 0, wrap("wait for completions", err)
 			}
 		case began.IsZero():
 			spinFor, began = cq.spinTime(), time.Now()
-		case time.Since(began) > spinFor || spins > maxSpins:
+		case time.Since(began) > spinFor || spins > idle.MaxSpins:
 			return 0, nil
 		}
 	}
@@ -97,9 +85,9 @@ func (cq *CQ) spinTime() time.Duration {
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
 	if cq.waiters == nil {
-		return minSpin
+		return idle.CQWaiter.First
 	}
-	return cq.waiters.spinFor
+	return cq.waiters.spin.Time()
 }
 
 // beginSleep makes add notify sleeping waiters.
@@ -107,7 +95,7 @@ func (cq *CQ) beginSleep() *wakeup.Notifier {
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
 	if cq.waiters == nil {
-		cq.waiters = &waiters{notifier: wakeup.New(), spinFor: minSpin}
+		cq.waiters = &waiters{notifier: wakeup.New(), spin: idle.Spin{Spinner: &idle.CQWaiter}}
 	}
 	cq.waiters.n++
 	if cq.n > 0 {
@@ -120,11 +108,6 @@ func (cq *CQ) beginSleep() *wakeup.Notifier {
 func (cq *CQ) endSleep(slept time.Duration) {
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
-	w := cq.waiters
-	w.n--
-	if slept < maxSpin {
-		w.spinFor = min(2*w.spinFor, maxSpin)
-	} else {
-		w.spinFor = minSpin
-	}
+	cq.waiters.n--
+	cq.waiters.spin.Slept(slept)
 }

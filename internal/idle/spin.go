@@ -1,36 +1,58 @@
 package idle
 
-// AdaptiveSpin decides whether to spin before a sleep, from the results of earlier spins. Spinning
-// does not pay where frames arrive seldom, or where their sender needs this processor. The zero
-// value spins. Only one goroutine at a time may call its methods.
-type AdaptiveSpin struct {
-	empty  int // spins since the last that found something; at most maxEmptySpins
-	sleeps int // sleeps since the last spin
+import "time"
+
+// Spin decides for how long a goroutine spins before it sleeps, from the results of earlier spins
+// and sleeps. Only one goroutine at a time may call its methods.
+//
+// Spinning does not pay where something comes seldom, or where its sender needs this processor. A
+// reader, which is told only the results of spins, gives up after some that found nothing, and
+// tries again now and then. A waiter is told how long it slept: after a short sleep the next spin
+// is twice as long, and after a long sleep it is half as long, down to none.
+type Spin struct {
+	*Spinner
+	time   time.Duration // of the next spin, if adapted
+	known  bool          // time is set
+	empty  int           // consecutive spins that found nothing, at most GiveUp
+	sleeps int           // sleeps since the last spin
 }
 
-const (
-	maxEmptySpins = 4
-	retryInterval = 32 // once spins find nothing, one sleep in retryInterval is preceded by a spin
-)
-
-// ShouldSpin reports whether to spin before this sleep.
-func (v *AdaptiveSpin) ShouldSpin() bool {
-	if v.empty < maxEmptySpins {
-		return true
+// Time returns how long to spin before this sleep, or 0 to sleep at once.
+func (s *Spin) Time() time.Duration {
+	if s.GiveUp > 0 && s.empty >= s.GiveUp {
+		if s.sleeps++; s.sleeps < s.RetryInterval {
+			return 0
+		}
+		s.sleeps = 0
 	}
-	v.sleeps++
-	if v.sleeps >= retryInterval {
-		v.sleeps = 0
-		return true
+	if s.known {
+		return s.time
 	}
-	return false
+	return s.First
 }
 
 // Spun records the result of a spin.
-func (v *AdaptiveSpin) Spun(found bool) {
+func (s *Spin) Spun(found bool) {
 	if found {
-		v.empty = 0
-	} else {
-		v.empty = min(v.empty+1, maxEmptySpins)
+		s.empty = 0
+	} else if s.empty < s.GiveUp {
+		s.empty++
+	}
+}
+
+// Slept records how long the goroutine slept after its spin.
+func (s *Spin) Slept(d time.Duration) {
+	was := s.First
+	if s.known {
+		was = s.time
+	}
+	s.known = true
+	switch {
+	case d < s.ShortSleep:
+		s.time = min(max(2*was, s.First), s.Longest)
+	case was < s.First/8:
+		s.time = 0
+	default:
+		s.time = was / 2
 	}
 }

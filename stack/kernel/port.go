@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/softrnic/softrnic/internal/idle"
 	"github.com/softrnic/softrnic/internal/stack/rxsocket"
 	"github.com/softrnic/softrnic/stack"
 )
@@ -28,17 +29,13 @@ const (
 // until the socket accepts data again.
 const sendTimeout = 250 * time.Millisecond
 
-// birth is before the program's start, so that no later time is 0. Times are relative to it,
-// because the wall clock may be set back.
-var birth = time.Now().Add(-1)
-
 // port is the interface's datagram port. It receives on UDP port 4791 of each address, with one
 // socket each, and sends from a few sockets on other ports.
 type port struct {
 	nic      *nic
 	in       atomic.Pointer[[]*socket] // of addresses and groups; replaced under mu, never modified
 	segments atomic.Bool               // the kernel cuts superframes
-	polled   atomic.Int64              // time of the last Poll, relative to birth; 0 before the first Poll and after EndPoll
+	watch    idle.SharedWatch
 	closed   atomic.Bool
 	readers  sync.WaitGroup
 	senders  sync.Pool
@@ -253,7 +250,7 @@ func (p *port) Receive(f func(*stack.Datagram)) {
 
 // poll receives pending datagrams of each address.
 func (p *port) poll() (any bool) {
-	p.polled.Store(int64(time.Since(birth)))
+	p.watch.Poll()
 	for _, in := range *p.in.Load() {
 		if in.Poll() {
 			any = true
@@ -267,7 +264,7 @@ func (p *port) poll() (any bool) {
 
 // endPoll makes the readers receive again.
 func (p *port) endPoll() {
-	if p.polled.Swap(0) == 0 {
+	if !p.watch.End() {
 		return
 	}
 	for _, in := range *p.in.Load() {
@@ -276,12 +273,6 @@ func (p *port) endPoll() {
 	if p.shared != nil {
 		p.shared.EndPoll()
 	}
-}
-
-// isPolled reports whether the port was polled within the last millisecond.
-func (p *port) isPolled() bool {
-	polled := p.polled.Load()
-	return polled != 0 && int64(time.Since(birth))-polled < int64(time.Millisecond)
 }
 
 func (p *port) close() {

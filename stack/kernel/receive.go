@@ -36,7 +36,7 @@ func (in *socket) Deliver(a *rxsocket.Arrival, polled bool) {
 }
 
 // Polled implements [rxsocket.Receiver].
-func (in *socket) Polled() bool { return in.port.isPolled() }
+func (in *socket) Polled() bool { return in.port.watch.Polled() }
 
 // delivery converts the arrivals of one source to datagrams, and passes them to the receiver, one
 // at a time.

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/softrnic/softrnic/internal/idle"
 )
 
 // yielder lets the goroutines of streams run while an application polls with GOMAXPROCS 1. Go's
@@ -24,11 +26,6 @@ type yielder struct {
 	epoll int        // has the streams' sockets; -1: none
 	timer *time.Timer
 }
-
-const (
-	pollsPerCheck = 4 // one empty poll in so many checks the sockets
-	maxYieldTime  = 100 * time.Microsecond
-)
 
 func newYielder() *yielder {
 	g := &yielder{ran: make(chan struct{}, 1), timer: time.NewTimer(0)}
@@ -54,7 +51,7 @@ func (g *yielder) removed() { g.streams.Add(-1) }
 
 // emptyPoll is called by a poll that has found nothing.
 func (g *yielder) emptyPoll() {
-	if g.streams.Load() == 0 || g.empty.Add(1)%pollsPerCheck != 0 || runtime.GOMAXPROCS(0) > 1 || !g.mu.TryLock() {
+	if g.streams.Load() == 0 || g.empty.Add(1)%idle.PollsPerStreamCheck != 0 || runtime.GOMAXPROCS(0) > 1 || !g.mu.TryLock() {
 		return
 	}
 	defer g.mu.Unlock()
@@ -67,7 +64,7 @@ func (g *yielder) emptyPoll() {
 	default:
 	}
 	g.waiting.Store(true)
-	g.timer.Reset(maxYieldTime)
+	g.timer.Reset(idle.StreamWait)
 	select {
 	case <-g.ran:
 	case <-g.timer.C:

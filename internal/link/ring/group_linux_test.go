@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/softrnic/softrnic/internal/idle"
 )
 
 // TestIdlePollsSleep checks that a poller sleeps when its polls have found nothing for long.
@@ -31,14 +33,14 @@ func TestIdlePollsSleep(t *testing.T) {
 		min, max int64 // sleeps: a signal may end one early, and others may put the thread to sleep
 	}{
 		{"at first", true, time.Hour, 0, polls / 100},
-		{"later", true, 1, 2, polls / hubPollsPerYield},
-		{"later, without a hub", false, 1, 2, polls / pollsPerYield},
+		{"later", true, 1, 2, polls / int64(idle.Hub.PollsPerYield)},
+		{"later, without a hub", false, 1, 2, polls / int64(idle.Ring.PollsPerYield)},
 	} {
 		g := NewGroup()
-		g.backoff.After = c.after
 		if c.hub {
 			g.SetHub()
 		}
+		g.poller.SleepAfter(c.after)
 		before := sleeps()
 		for range polls {
 			g.Poll()

@@ -34,10 +34,6 @@ const (
 	maxHeaders = link.EthernetHeaderLen + 40 + 8
 )
 
-// spinTime is how long a pair's goroutine spins before it sleeps, where idle.AdaptiveSpin says that
-// spinning pays.
-const spinTime = 50 * time.Microsecond
-
 // Pair is two rings between this process and another, one in each direction, and their connection.
 // The connection carries wakeups: messages of one byte, sent only if the ring says that the peer
 // sleeps. The end of the connection ends the pair; the kernel closes it when a process dies, at
@@ -277,12 +273,8 @@ func (p *Pair) serve(recv link.Receiver, onMessage func(message []byte, fds []in
 	}
 	p.receiving.Unlock()
 	messages := newMessageReader(p.conn, p.raw, onMessage)
-	var (
-		taken    int
-		fresh    bool      // frames were received since the goroutine last spun or slept
-		until    time.Time // when to stop spinning; zero: not spinning
-		adaptive idle.AdaptiveSpin
-	)
+	taken := 0
+	reader := idle.NewReader(p.group.spinner, idle.WaitAdaptive)
 	for !p.ended.Load() {
 		p.receiving.Lock()
 		n, err := p.receive(false)
@@ -292,34 +284,20 @@ func (p *Pair) serve(recv link.Receiver, onMessage func(message []byte, fds []in
 		}
 		p.flushWaiting()
 		wait := true
-		if p.group.isPolled() {
-			until = time.Time{}
-		} else {
-			switch {
-			case n > 0:
-				if !until.IsZero() {
-					adaptive.Spun(true)
-				}
-				fresh, until = true, time.Time{}
-				taken += n
-				wait = false
-			case fresh && adaptive.ShouldSpin():
-				fresh, until = false, time.Now().Add(spinTime)
-				continue
-			case !until.IsZero() && time.Now().Before(until):
-				p.group.yield()
-				continue
-			case !p.sleeps():
-				continue
-			case !until.IsZero():
-				adaptive.Spun(false)
-				until = time.Time{}
-			}
+		switch {
+		case p.group.isPolled():
+			reader.Stop()
+		case n > 0:
+			reader.Received(false)
+			taken += n
+			wait = false
+		case !reader.Empty() || !p.sleeps():
+			continue
 		}
 		if wait || onMessage != nil && taken >= messageInterval { // otherwise messages would wait for the stream of frames to end
 			taken = 0
 			if wait {
-				idle.YieldGoroutines()
+				idle.YieldBeforeSleep()
 			}
 			// A wakeup from the peer, the end of the connection or handOver's deadline
 			// ends the wait.
@@ -332,6 +310,7 @@ func (p *Pair) serve(recv link.Receiver, onMessage func(message []byte, fds []in
 		}
 		if !wait {
 			runtime.Gosched() // goroutines that the frames have woken run first
+			reader.Yielded()
 			continue
 		}
 		p.receiving.Lock()

@@ -53,6 +53,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/softrnic/softrnic/internal/idle"
 	"github.com/softrnic/softrnic/internal/link/ring"
 	"github.com/softrnic/softrnic/internal/link/userdir"
 	"github.com/softrnic/softrnic/internal/stack/rxsocket"
@@ -79,7 +80,7 @@ type server struct {
 	relay    *relay
 	began    time.Time
 	work     sync.WaitGroup
-	direct   rxsocket.DirectWait // of the sockets
+	direct   idle.DirectWait // of the sockets
 
 	mu       sync.Mutex
 	closed   bool

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/softrnic/softrnic/internal/idle"
 	"github.com/softrnic/softrnic/stack"
 )
 
@@ -21,7 +22,7 @@ func (c counter) Deliver(a *Arrival, _ bool) { c.got <- len(a.Payload) }
 // to them.
 func runDirectWait(t testing.TB, addrs ...string) (got chan int, to []*net.UDPConn) {
 	t.Helper()
-	e := &DirectWait{}
+	e := &idle.DirectWait{}
 	got = make(chan int, 64)
 	for _, a := range addrs {
 		s, err := Open(netip.MustParseAddr(a), "", counter{got})
@@ -63,31 +64,10 @@ func TestDirectWait(t *testing.T) {
 						t.Fatalf("datagram %d did not arrive", i)
 					}
 					if i%20 == 19 {
-						time.Sleep(2 * directWaitTime) // the scheduler waits for the next one
+						time.Sleep(2 * idle.DirectWaitTime) // the scheduler waits for the next one
 					}
 				}
 			})
-		}
-	}
-}
-
-// TestDirectWaitLeavesProcessors checks that waiting sockets leave a P to others, unless there is
-// one socket and one P.
-func TestDirectWaitLeavesProcessors(t *testing.T) {
-	old := runtime.GOMAXPROCS(0)
-	defer runtime.GOMAXPROCS(old)
-	for _, c := range []struct {
-		procs          int
-		sockets, waits int32
-	}{{1, 1, 1}, {1, 2, 0}, {2, 1, 1}, {2, 3, 1}, {3, 3, 2}, {8, 3, 3}} {
-		runtime.GOMAXPROCS(c.procs)
-		e := &DirectWait{}
-		e.sockets.Store(c.sockets)
-		for range c.sockets {
-			e.begin()
-		}
-		if got := e.waiting.Load(); got != c.waits {
-			t.Errorf("%d processors, %d sockets: %d wait, want %d", c.procs, c.sockets, got, c.waits)
 		}
 	}
 }

@@ -54,10 +54,10 @@ type batch struct {
 	polledN int              // result of pollNow
 
 	waiter     epollWaiter
-	adaptive   idle.AdaptiveSpin
-	direct     *DirectWait   // nil: Go's scheduler waits for datagrams
-	pauseTimer *time.Timer   // ends pause
-	pollEnded  chan struct{} // has an element after EndPoll
+	reader     *idle.Reader
+	direct     *idle.DirectWait // nil: Go's scheduler waits for datagrams
+	pauseTimer *time.Timer      // ends pause
+	pollEnded  chan struct{}    // has an element after EndPoll
 }
 
 func (s *Socket) init(conn *net.UDPConn) error {
@@ -71,6 +71,7 @@ func (s *Socket) init(conn *net.UDPConn) error {
 		_ = f.Close()
 		return err
 	}
+	b.reader = idle.NewReader(&idle.SocketReader, idle.WaitAdaptive)
 	b.pollNow = func(fd uintptr) { b.polledN = s.receive(fd, true) }
 	b.buf = new([receiveBatch][1 << 16]byte)
 	b.pauseTimer, b.pollEnded = time.NewTimer(0), make(chan struct{}, 1)
@@ -155,13 +156,14 @@ func (s *Socket) Run() {
 			waiter.disarm(epoll)
 			for !s.ended.Load() {
 				if s.receiver.Polled() {
+					s.batch.reader.Stop()
 					s.pause()
 					continue
 				}
 				s.mu.Lock()
 				n := s.receive(fd, false)
 				s.mu.Unlock()
-				if n < receiveBatch && !s.batch.direct.await(fd) && n == 0 && !s.spin(fd) {
+				if s.sleeps(fd, n) {
 					waiter.arm(epoll, fd)
 					return false
 				}
@@ -169,6 +171,19 @@ func (s *Socket) Run() {
 			return true
 		})
 	})
+}
+
+// sleeps reports whether Run should sleep after n datagrams of one call.
+func (s *Socket) sleeps(fd uintptr, n int) bool {
+	b := &s.batch
+	if b.direct != nil {
+		return n < receiveBatch && !awaitDirectly(b.direct, fd) && n == 0
+	}
+	if n > 0 {
+		b.reader.Received(false)
+		return false
+	}
+	return b.reader.Empty()
 }
 
 // Close ends reception. The kernel closes the socket a moment later, when Run has returned.
@@ -179,7 +194,7 @@ func (s *Socket) Close() {
 }
 
 // pauseTime is how long Run pauses before it checks whether an application still polls.
-var pauseTime = time.Millisecond
+var pauseTime = idle.PollTimeout
 
 // pause waits for pauseTime or EndPoll.
 func (s *Socket) pause() {

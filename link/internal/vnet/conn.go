@@ -28,13 +28,12 @@ type Conn struct {
 	stop     event         // set by Close: wakes goroutines that wait for a descriptor
 	closing  chan struct{} // closed by Close
 
-	started    atomic.Bool
-	closed     atomic.Bool
-	err        error         // result of Close
-	done       chan struct{} // closed when Close has finished
-	emptyPolls atomic.Uint32 // polls that found nothing
-	nextQueue  atomic.Uint32 // index of the queue that the next Poll begins with
-	backoff    idle.Backoff  // since when no poll has found anything
+	started   atomic.Bool
+	closed    atomic.Bool
+	err       error         // result of Close
+	done      chan struct{} // closed when Close has finished
+	poller    idle.Poller
+	nextQueue atomic.Uint32 // index of the queue that the next Poll begins with
 
 	writing sync.RWMutex // held for reading by writers; Close locks it to close the descriptors
 	senders sync.Pool    // of *sender
@@ -57,6 +56,7 @@ func NewBareConn(fd int, name string, mtu func() int, wait link.Wait) (*Conn, er
 }
 
 func newConn(c *Conn, fds []int) (*Conn, error) {
+	c.poller.Init(idle.Device)
 	c.stop, c.closing, c.done = noEvent, make(chan struct{}), make(chan struct{})
 	c.senders.New = func() any { return newSender(c) }
 	for _, fd := range fds {
@@ -113,10 +113,6 @@ func (c *Conn) Attach(recv link.Receiver) {
 	}
 }
 
-// One empty poll in pollsPerYield yields the thread. A yield takes longer than an empty read: with
-// 1, the median of half a round trip over TAP was a twelfth longer.
-const pollsPerYield = 32
-
 // Poll implements link.Poller.
 func (c *Conn) Poll() bool {
 	any, first := false, 0
@@ -126,13 +122,10 @@ func (c *Conn) Poll() bool {
 	for i := range c.queues {
 		any = c.queues[(first+i)%len(c.queues)].poll() || any
 	}
-	switch {
-	case any:
-		c.backoff.Reset()
-	case c.backoff.Idle():
-		c.backoff.Sleep()
-	case c.emptyPolls.Add(1)%pollsPerYield == 0:
-		idle.YieldThread()
+	if any {
+		c.poller.Found()
+	} else {
+		c.poller.Empty()
 	}
 	return any
 }

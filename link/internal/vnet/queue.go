@@ -3,7 +3,6 @@
 package vnet
 
 import (
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,26 +21,16 @@ type queue struct {
 	aux  *auxdata // nil: VLAN tags are in the frames
 	done chan struct{}
 
-	polling    atomic.Uint32 // notPolled, polled or pollStale
+	watch      idle.Watch
 	standingBy atomic.Bool
 	wake       chan struct{} // ends a standBy
 
-	mu         sync.Mutex // held by the receiver
-	recv       link.Receiver
-	arena      []byte
-	frames     []link.Frame
-	limit      int    // most frames in the next batch
-	emptyReads uint32 // reads that found nothing
-	oneP       bool   // GOMAXPROCS is 1
+	mu     sync.Mutex // held by the receiver
+	recv   link.Receiver
+	arena  []byte
+	frames []link.Frame
+	limit  int // most frames in the next batch
 }
-
-// Values of queue.polling. A polling application sets polled. The link's goroutine changes polled
-// to pollStale, and if no poll has happened by its next look, it receives again.
-const (
-	notPolled = iota
-	polled
-	pollStale
-)
 
 // A batch is the frames that are read before they are passed on together. The arena has room for
 // many small frames, but for one superframe only, which is best processed while it is in the cache.
@@ -51,25 +40,6 @@ const (
 	largest     = HeaderLen + link.EthernetHeaderLen + 2*link.TagLen + link.MaxSuperframe
 	arenaLen    = largest + 32<<10
 	batchFrames = 64
-)
-
-// One empty read in readsPerGosched yields to other goroutines; between superframes it is one yield
-// per goschedInterval. Each runtime.Gosched may wake a thread that looks for work, which takes a
-// processor from another program. With GOMAXPROCS 1 no thread is woken, and nothing else lets other
-// goroutines run, so it is one read in readsPerGoschedOneP.
-const (
-	readsPerGosched     = 512
-	readsPerGoschedOneP = 4
-	goschedInterval     = 500 * time.Microsecond
-)
-
-// The link's goroutine spins for spinTime after traffic, where idle.AdaptiveSpin says that spinning
-// pays. While an application polls, the goroutine sleeps. It wakes every pollTimeout to see whether
-// the application still polls; that is longer than an application is usually busy between two
-// polls.
-const (
-	spinTime    = 50 * time.Microsecond
-	pollTimeout = time.Millisecond
 )
 
 func newQueue(c *Conn, fd int) *queue {
@@ -84,7 +54,6 @@ func newQueue(c *Conn, fd int) *queue {
 func (q *queue) start(recv link.Receiver) {
 	q.mu.Lock()
 	q.recv = recv
-	q.oneP = runtime.GOMAXPROCS(0) == 1
 	q.mu.Unlock()
 	go q.serve()
 }
@@ -93,42 +62,31 @@ func (q *queue) start(recv link.Receiver) {
 func (q *queue) serve() {
 	defer close(q.done)
 	c := q.conn
-	var s spin
-	alarm := time.NewTimer(pollTimeout)
+	reader := idle.NewReader(&idle.DeviceReader, idle.Wait(c.wait))
+	alarm := time.NewTimer(idle.PollTimeout)
 	defer alarm.Stop()
 	for !c.closed.Load() {
 		q.mu.Lock()
 		busy, err := q.deliver(q.read())
-		bulk, yieldDue := q.bulk(), !busy && q.yieldDue()
+		bulk := q.bulk()
 		q.mu.Unlock()
 		switch {
 		case err != nil:
 			return
 		case busy:
-			s.received(bulk)
+			reader.Received(bulk)
 			continue
-		case q.polling.Load() != notPolled:
+		case q.watch.Polled():
 			q.standBy(alarm)
-			s.stop()
+			reader.Stop()
 			continue
 		}
-		now := time.Now()
-		s.empty(now)
-		switch {
-		case s.yieldDue(now, c.wait):
-			s.yielded(now)
-			runtime.Gosched()
-		case c.wait == link.WaitPoll || c.wait == link.WaitAdaptive && s.spinning(now):
-			if yieldDue {
-				runtime.Gosched()
-			}
-			idle.YieldThread()
-		default:
-			s.sleep()
-			idle.YieldGoroutines()
-			if await(q.fd, unix.POLLIN, c.stop) != nil {
-				return
-			}
+		if !reader.Empty() {
+			continue
+		}
+		idle.YieldBeforeSleep()
+		if await(q.fd, unix.POLLIN, c.stop) != nil {
+			return
 		}
 	}
 }
@@ -136,12 +94,15 @@ func (q *queue) serve() {
 // standBy sleeps while applications poll: waking up for each frame that they receive would only
 // disturb them.
 func (q *queue) standBy(alarm *time.Timer) {
-	for q.polling.CompareAndSwap(polled, pollStale) {
-		// endPoll clears polling, and then reads standingBy. One of the two goroutines sees
-		// the other's store.
+	for {
+		if polls, _ := q.watch.Look(); !polls {
+			return
+		}
+		// endPoll ends the watch, and then reads standingBy. One of the two goroutines sees the
+		// other's store.
 		q.standingBy.Store(true)
-		if q.polling.Load() != notPolled {
-			alarm.Reset(pollTimeout)
+		if q.watch.Polled() {
+			alarm.Reset(idle.PollTimeout)
 			select {
 			case <-q.wake:
 			case <-q.conn.closing:
@@ -151,11 +112,10 @@ func (q *queue) standBy(alarm *time.Timer) {
 		}
 		q.standingBy.Store(false)
 	}
-	q.polling.CompareAndSwap(pollStale, notPolled)
 }
 
 func (q *queue) endPoll() {
-	if q.polling.Swap(notPolled) != notPolled && q.standingBy.Load() {
+	if q.watch.End() && q.standingBy.Load() {
 		select {
 		case q.wake <- struct{}{}:
 		default:
@@ -165,9 +125,7 @@ func (q *queue) endPoll() {
 
 // poll receives unless another goroutine is receiving.
 func (q *queue) poll() bool {
-	if q.polling.Load() != polled { // a store would take the cache line from other pollers
-		q.polling.Store(polled)
-	}
+	q.watch.Poll()
 	if !q.mu.TryLock() {
 		return false
 	}
@@ -176,18 +134,8 @@ func (q *queue) poll() bool {
 		q.frames[i].Polled = true
 	}
 	busy, _ := q.deliver(err)
-	yieldDue := !busy && q.yieldDue()
 	q.mu.Unlock()
-	if yieldDue {
-		runtime.Gosched()
-	}
 	return busy
-}
-
-// yieldDue reports whether other goroutines should run after a read that found nothing. q.mu is
-// held.
-func (q *queue) yieldDue() bool {
-	return q.emptyReads%readsPerGosched == 0 || q.oneP && q.emptyReads%readsPerGoschedOneP == 0
 }
 
 // deliver passes on the frames that read has found. It returns false if there were none. err is
@@ -204,10 +152,6 @@ func (q *queue) deliver(err error) (bool, error) {
 	case nil:
 		return true, nil // the bytes that were read are not a frame
 	case unix.EAGAIN:
-		q.emptyReads++
-		if q.emptyReads%readsPerGosched == 0 {
-			q.oneP = runtime.GOMAXPROCS(0) == 1 // it may change
-		}
 		return false, nil
 	case unix.EINTR, unix.ENETDOWN, unix.ENOBUFS: // ENETDOWN: the interface may come up again
 		return true, nil

@@ -3,9 +3,6 @@
 package vnet
 
 import (
-	"runtime"
-	"sync"
-	"sync/atomic"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -26,43 +23,6 @@ func pair(t *testing.T, wait link.Wait) (c *Conn, far int) {
 	}
 	t.Cleanup(func() { _ = c.Close() })
 	return c, fds[1]
-}
-
-// TestOneProcessor checks that with GOMAXPROCS 1 a goroutine that waits for frames without sleeping
-// lets other goroutines run. It may be the link's goroutine or a polling application's.
-func TestOneProcessor(t *testing.T) {
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-	for name, polls := range map[string]bool{"link": false, "application": true} {
-		t.Run(name, func(t *testing.T) {
-			c, _ := pair(t, link.WaitPoll)
-			c.Attach(func([]link.Frame) {})
-			var over atomic.Bool
-			var polling sync.WaitGroup
-			if polls {
-				polling.Go(func() {
-					for !over.Load() {
-						c.Poll()
-					}
-				})
-			}
-			q := c.queues[0]
-			empty := func() uint32 {
-				q.mu.Lock()
-				defer q.mu.Unlock()
-				return q.emptyReads
-			}
-			const turns = 100
-			before := empty()
-			for range turns {
-				runtime.Gosched()
-			}
-			if n := empty() - before; n > 20*turns {
-				t.Errorf("%d empty reads while another goroutine ran %d times", n, turns)
-			}
-			over.Store(true)
-			polling.Wait()
-		})
-	}
 }
 
 // TestFullArena checks that a read which fills the arena, or ends in its last bytes, is too long to

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/softrnic/softrnic/internal/idle"
 	"github.com/softrnic/softrnic/rdmatransport/internal/rocetransport/send"
 	"github.com/softrnic/softrnic/rdmatransport/internal/timers"
 )
@@ -34,7 +35,7 @@ func (e *Engine) delay(q *qp) {
 func (e *Engine) delayAgain(q *qp) {
 	e.delayed.push(q)
 	if !e.delayed.timer.Armed() {
-		e.timers.Arm(&e.delayed.timer, time.Now().Add(maxDelay))
+		e.timers.Arm(&e.delayed.timer, time.Now().Add(idle.PollTimeout))
 	}
 }
 

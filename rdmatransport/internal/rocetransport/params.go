@@ -12,10 +12,6 @@ const (
 	// its own thread.
 	maxFlushes = 8
 
-	// maxDelay is how long a request or acknowledgement is delayed if there is no poll and no
-	// packet.
-	maxDelay = time.Millisecond
-
 	// windowPause is the pause between two windows of an unreliable connection, in which other
 	// goroutines run. Nothing is acknowledged, so nothing else paces it.
 	windowPause = 200 * time.Microsecond

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/completion"
+	"github.com/softrnic/softrnic/internal/idle"
 )
 
 // peek reads a byte that the device may write concurrently. The receiver of a WRITE without
@@ -24,8 +25,7 @@ func (q *queuePair) mark() {
 }
 
 const (
-	spinsBetween = 8                     // polls of memory per call of the scheduler
-	pause        = 50 * time.Microsecond // pause of a side after 10,000 polls without a message
+	spinsBetween = 8 // polls of memory per call of the scheduler
 )
 
 // relax is called by a loop that polls memory. It sometimes yields to other goroutines, and after a
@@ -36,6 +36,6 @@ func relax(spins int, how completion.Waiting) {
 	case spins < 10_000 || how == completion.Poll:
 		runtime.Gosched()
 	default:
-		time.Sleep(pause)
+		time.Sleep(idle.SleepTime)
 	}
 }

@@ -1,0 +1,127 @@
+package idle
+
+import "time"
+
+// The parameters of the idle policy. README.md has the measurement behind each number, and where
+// the decision is made.
+
+// PollTimeout is how long an application that does not poll is still assumed to poll. It is longer
+// than an application is usually busy between two polls. Until then, the goroutines of media leave
+// reception to the application, and delayed packets wait for its next poll.
+const PollTimeout = time.Millisecond
+
+// A poller that has found nothing for BackoffAfter sleeps for SleepTime at a time, at most once in
+// SleepInterval. The kernel's timer slack doubles SleepTime, so an idle poller polls for half of
+// the time.
+const (
+	BackoffAfter  = time.Millisecond
+	SleepTime     = 50 * time.Microsecond
+	SleepInterval = 200 * time.Microsecond
+)
+
+// Medium has the parameters of an application that polls a medium.
+type Medium struct {
+	// One empty poll in PollsPerYield yields the thread (sched_yield).
+	PollsPerYield uint32
+	// One empty poll in PollsPerGosched yields to other goroutines. It is one in PollsPerGoschedOneP
+	// with GOMAXPROCS 1, because then nothing else lets them run. PollsPerGosched is a multiple of
+	// PollsPerYield.
+	PollsPerGosched, PollsPerGoschedOneP uint32
+	// YieldBoth says that a poll that yields to goroutines may yield the thread too, because the
+	// sender often needs this processor.
+	YieldBoth bool
+}
+
+// The media that an application polls.
+var (
+	Device = Medium{PollsPerYield: 32, PollsPerGosched: 512, PollsPerGoschedOneP: 4, YieldBoth: true} // TAP, AF_PACKET
+	Ring   = Medium{PollsPerYield: 32, PollsPerGosched: 4096, PollsPerGoschedOneP: 32}                // shared memory
+	Hub    = Medium{PollsPerYield: 8, PollsPerGosched: 4096, PollsPerGoschedOneP: 8, YieldBoth: true} // rings that a hub fills
+)
+
+// Yield selects what a goroutine does between two reads while it spins.
+type Yield uint8
+
+const (
+	YieldNothing    Yield = iota // read again at once
+	YieldThread                  // sched_yield
+	YieldGoroutines              // runtime.Gosched
+	YieldBoth                    // runtime.Gosched and, with GOMAXPROCS 1, sched_yield
+)
+
+// Spinner has the parameters of a goroutine that spins before it sleeps.
+type Spinner struct {
+	First   time.Duration // spinning time before the first sleep, and after a long sleep
+	Longest time.Duration // spinning time after several sleeps shorter than ShortSleep, each of which doubles it
+	// ShortSleep is the time below which a sleep was too short: a longer spin would have found
+	// something. 0: the spinning time does not change.
+	ShortSleep time.Duration
+	Yield      Yield // of a Reader
+	// Parks says that the goroutine sleeps in Go's scheduler, which lets others run. It need not yield
+	// to them first.
+	Parks bool
+	// After GiveUp spins in a row that found nothing, only one sleep in RetryInterval is preceded by
+	// a spin. 0: never.
+	GiveUp, RetryInterval int
+}
+
+// The goroutines that spin.
+var (
+	DeviceReader = Spinner{First: 50 * time.Microsecond, Yield: YieldThread, GiveUp: 4, RetryInterval: 32} // of TAP and AF_PACKET
+	RingReader   = Spinner{First: 50 * time.Microsecond, Yield: YieldGoroutines, GiveUp: 4, RetryInterval: 32}
+	HubReader    = Spinner{First: 50 * time.Microsecond, Yield: YieldBoth, GiveUp: 4, RetryInterval: 32}
+	SocketReader = Spinner{First: 20 * time.Microsecond, Parks: true, GiveUp: 4, RetryInterval: 32}
+	CQWaiter     = Spinner{First: 50 * time.Microsecond, Longest: time.Millisecond, ShortSleep: time.Millisecond}
+)
+
+const (
+	// GoschedInterval is the time between yields to other goroutines while superframes arrive.
+	GoschedInterval = 500 * time.Microsecond
+	// ReadsPerGosched and ReadsPerGoschedOneP are like Medium's, for a reader that spins or never
+	// sleeps.
+	ReadsPerGosched     = 512
+	ReadsPerGoschedOneP = 4
+
+	// DirectWaitTime is how long a socket of [DirectWait] waits in the kernel before it leaves
+	// waiting to Go's scheduler.
+	DirectWaitTime = 2 * time.Millisecond
+
+	// With GOMAXPROCS 1, one empty poll in PollsPerStreamCheck looks for TCP streams whose goroutines
+	// should run, and then waits for one of them for up to StreamWait.
+	PollsPerStreamCheck = 4
+	StreamWait          = 100 * time.Microsecond
+
+	// PollsPerOwnProgress is the number of empty polls of a CQ per call of Progress where
+	// completions arrive without Progress, as from QPs of the same process.
+	PollsPerOwnProgress = 128
+	// PollsPerClock is the number of polls of CQ.Wait between checks of the clock.
+	PollsPerClock = 8
+	// MaxSpins ends the spinning of CQ.Wait where time stands still, as in a bubble of
+	// testing/synctest.
+	MaxSpins = 1 << 15
+)
+
+// C has the parameters of the drop-in libraries, whose polls are C code in front of the engine.
+var C = struct {
+	// One empty poll in PollsPerCall enters the engine. It is one in PollsPerCallSoon for the first
+	// CallsSoon such polls after a completion, or for CallsSoonArrivals of them where the CQ sees
+	// packets arrive without a call.
+	PollsPerCall, PollsPerCallSoon, CallsSoon, CallsSoonArrivals uint32
+	// One call in CallsPerYield that finds nothing yields the thread; in the first CallsSoon it is
+	// one in CallsPerYieldSoon. After CallsBeforeSleep, about a millisecond, it sleeps instead, as
+	// pollers of rings do, but SleepInterval is longer, as the engine may sleep too.
+	CallsPerYield, CallsPerYieldSoon, CallsBeforeSleep uint32
+	SleepInterval                                      time.Duration
+	// Channel spins for events.
+	Channel Spinner
+	// PollsPerSpinYield is the number of calls per check of the clock while Channel spins.
+	CallsPerClock uint32
+	// EventsBeforePoll is the number of consecutive events that were pending when the program asked
+	// for them, after which it is assumed to wait in poll or epoll.
+	EventsBeforePoll uint32
+}{
+	PollsPerCall: 256, PollsPerCallSoon: 16, CallsSoon: 128, CallsSoonArrivals: 4,
+	CallsPerYield: 8, CallsPerYieldSoon: 32, CallsBeforeSleep: 8192, SleepInterval: 400 * time.Microsecond,
+	Channel:       Spinner{First: 50 * time.Microsecond, Longest: 200 * time.Microsecond, ShortSleep: 200 * time.Microsecond},
+	CallsPerClock: 4, EventsBeforePoll: 4,
+}
