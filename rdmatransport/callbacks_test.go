@@ -118,7 +118,7 @@ func callBack(t *testing.T, transport verbs.Transport, packets bool) {
 		}
 		hosts[i], err = netstack.New(medium, netstack.Addr(addr))
 		ok(t, err)
-		devs[i], err = rdmatransport.Open(hosts[i], rdmatransport.Trace(func(trace.Event) { c.call("trace") }))
+		devs[i], err = rdmatransport.Open(hosts[i], &rdmatransport.Config{Trace: func(trace.Event) { c.call("trace") }})
 		ok(t, err)
 		devs[i].OnAsyncEvent(func(int) { c.call("asynchronous event") })
 		_, err = devs[i].Watch(func(verbs.AsyncEventType, uint8) { c.call("watch") })

@@ -16,7 +16,7 @@ func TestPortEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := new(pipe.Switch)
 		cable := lan.Port()
-		a, b := newStationOn(t, cable, "10.0.0.1/24"), newStation(t, lan, "10.0.0.2/24")
+		a, b := newStationOn(t, cable, "10.0.0.1/24", nil), newStation(t, lan, "10.0.0.2/24")
 		conn, _ := dial(a, b, verbs.RoCEv2, nil)
 		local, remote := a.reg(make([]byte, 8), everyAccess), b.reg(make([]byte, 8), everyAccess)
 		for i := range 2 {
@@ -60,7 +60,7 @@ func TestDisconnectWithoutCable(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				lan := new(pipe.Switch)
 				cable, far := lan.Port(), lan.Port()
-				a, b := newStationOn(t, cable, "10.0.0.1/24"), newStationOn(t, far, "10.0.0.2/24")
+				a, b := newStationOn(t, cable, "10.0.0.1/24", nil), newStationOn(t, far, "10.0.0.2/24", nil)
 				conn, peer := dial(a, b, verbs.RoCEv2, nil)
 				cable.SetCarrier(false)
 				far.SetCarrier(late == 0)

@@ -51,7 +51,7 @@ func newCMNode(t testing.TB, l link.Link, addrs ...string) *cmNode {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dev, err := rdmatransport.Open(host)
+	dev, err := rdmatransport.Open(host, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -251,7 +251,7 @@ func isRoCE(f []byte) bool {
 // TestConnectToOneself: the two ends of a connection may be on one device.
 func TestConnectToOneself(t *testing.T) {
 	overAll(t, func(t *testing.T, m medium, transport verbs.Transport) {
-		a, _ := m.stations(t)
+		a, _ := m.stations(t, nil)
 		x, y := dial(a, a, transport, nil)
 		bothWays(t, x, y)
 		ok(t, x.Close())
@@ -290,7 +290,7 @@ func TestEventsOfBothEnds(t *testing.T) {
 // TestNobodyListens: a request that nobody listens for is refused.
 func TestNobodyListens(t *testing.T) {
 	overMedia(t, func(t *testing.T, m medium) {
-		a, b := m.stations(t)
+		a, b := m.stations(t, nil)
 		both(t, func(t *testing.T, transport verbs.Transport) {
 			if _, err := rdmacm.Dial(within(t), a.dev, b.at(cmPort), &rdmacm.Config{Transport: transport}); !errors.Is(err, syscall.ECONNREFUSED) {
 				t.Errorf("a connection: %v, want ECONNREFUSED", err)
@@ -318,7 +318,7 @@ func TestRoute(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer host.Close()
-	dev := must(rdmatransport.Open(host))(t)
+	dev := must(rdmatransport.Open(host, nil))(t)
 	defer dev.Close()
 	p := dev.Provider().(rdmacm.Provider)
 	for _, tc := range []struct {

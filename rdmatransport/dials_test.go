@@ -24,7 +24,7 @@ func TestRedialIWARP(t *testing.T) {
 }
 
 func redial(t *testing.T, m medium, transport verbs.Transport) {
-	a, b := m.stations(t)
+	a, b := m.stations(t, nil)
 	l := must(rdmacm.Listen(b.dev, b.at(7471), &rdmacm.Config{Transport: transport, PD: b.pd}))(t)
 	defer l.Close()
 	from, to := a.reg(make([]byte, 1<<20), everyAccess), b.reg(make([]byte, 1<<20), everyAccess)

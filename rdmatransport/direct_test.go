@@ -597,7 +597,7 @@ func TestDirectDereg(t *testing.T) {
 
 // TestDirectToOneself: a QP that is its own peer.
 func TestDirectToOneself(t *testing.T) {
-	dev := newDevice(t, new(pipe.Switch).Port(), "10.0.0.1")
+	dev := newDevice(t, new(pipe.Switch).Port(), "10.0.0.1", nil)
 	pd, err := dev.AllocPD()
 	check(err)
 	cq, err := dev.CreateCQ(64, nil)

@@ -26,7 +26,7 @@ type setting struct {
 	lan  *pipe.Switch                  // nil: a new one
 	conn func(i int, c *rdmacm.Config) // changes how an end is connected, or nil
 	devs []*device                     // nil: new ones
-	opts []rdmatransport.Option        // of new devices
+	cfg  *rdmatransport.Config         // of new devices
 }
 
 // device is an open device, with what it is made of.
@@ -72,14 +72,14 @@ type end struct {
 }
 
 // newDevice opens a device, which is closed at the end of the test.
-func newDevice(t testing.TB, l link.Link, addr string, opts ...rdmatransport.Option) *device {
+func newDevice(t testing.TB, l link.Link, addr string, cfg *rdmatransport.Config) *device {
 	t.Helper()
 	host, err := netstack.New(l, netstack.Addr(addr+"/24"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	d := &device{addr: addr, handles: new(handles)}
-	if d.handles.Provider, err = rdmatransport.NewProvider(host, opts...); err != nil {
+	if d.handles.Provider, err = rdmatransport.NewProvider(host, cfg); err != nil {
 		t.Fatal(err)
 	}
 	if d.Device, err = verbs.Open(d.handles); err != nil {
@@ -106,7 +106,7 @@ func newEnds(t testing.TB, s setting, size int) *ends {
 		if s.wrap != nil {
 			l = s.wrap(l)
 		}
-		e.devs = append(e.devs, newDevice(t, l, fmt.Sprintf("10.0.0.%d", i+1), s.opts...))
+		e.devs = append(e.devs, newDevice(t, l, fmt.Sprintf("10.0.0.%d", i+1), s.cfg))
 	}
 	config := func(i int) *rdmacm.Config {
 		dev := e.devs[i%s.devices]

@@ -36,7 +36,7 @@ func TestErrorsDoNotStutter(t *testing.T) {
 	host, err := netstack.New(new(pipe.Switch).Port(), netstack.Addr("10.0.0.1/24"))
 	check(err)
 	defer host.Close()
-	dev, err := rdmatransport.Open(host)
+	dev, err := rdmatransport.Open(host, nil)
 	check(err)
 	pd, err := dev.AllocPD()
 	check(err)

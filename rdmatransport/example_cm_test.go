@@ -18,7 +18,7 @@ func Example_connect() {
 	device := func(addr string) *verbs.Device {
 		host, err := netstack.New(lan.Port(), netstack.Addr(addr))
 		check(err)
-		dev, err := rdmatransport.Open(host)
+		dev, err := rdmatransport.Open(host, nil)
 		check(err)
 		return dev
 	}

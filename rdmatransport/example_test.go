@@ -23,10 +23,10 @@ type node struct {
 	buf []byte
 }
 
-func newNode(lan *pipe.Switch, addr string, opts ...rdmatransport.Option) *node {
+func newNode(lan *pipe.Switch, addr string, cfg *rdmatransport.Config) *node {
 	host, err := netstack.New(lan.Port(), netstack.Addr(addr))
 	check(err)
-	dev, err := rdmatransport.Open(host, opts...)
+	dev, err := rdmatransport.Open(host, cfg)
 	check(err)
 	pd, err := dev.AllocPD()
 	check(err)
@@ -67,7 +67,7 @@ func (n *node) connect(peer *node) {
 // value.
 func Example() {
 	lan := new(pipe.Switch)
-	a, b := newNode(lan, "10.0.0.1/24"), newNode(lan, "10.0.0.2/24")
+	a, b := newNode(lan, "10.0.0.1/24", nil), newNode(lan, "10.0.0.2/24", nil)
 	a.connect(b)
 	b.connect(a)
 
@@ -89,7 +89,7 @@ func Example() {
 }
 
 // A device whose QPs are traced to log/slog, at level debug.
-func ExampleTrace() {
+func ExampleConfig_trace() {
 	logger := slog.New(slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{
 		Level: slog.LevelDebug,
 		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
@@ -100,7 +100,7 @@ func ExampleTrace() {
 		},
 	}))
 	lan := new(pipe.Switch)
-	a, b := newNode(lan, "10.0.0.1/24", rdmatransport.Trace(trace.Logger(logger))), newNode(lan, "10.0.0.2/24")
+	a, b := newNode(lan, "10.0.0.1/24", &rdmatransport.Config{Trace: trace.Logger(logger)}), newNode(lan, "10.0.0.2/24", nil)
 	a.connect(b)
 	check(a.dev.Shutdown(context.Background())) // has all written
 	// Output:

@@ -6,6 +6,6 @@ import "github.com/softrnic/softrnic/stack"
 type Provider = *provider
 
 // NewProvider makes a provider and leaves it to the test to open it.
-func NewProvider(host stack.Network, opts ...Option) (Provider, error) {
-	return newProvider(host, opts...)
+func NewProvider(host stack.Network, cfg *Config) (Provider, error) {
+	return newProvider(host, cfg)
 }

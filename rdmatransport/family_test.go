@@ -13,7 +13,7 @@ func TestListenFamilies(t *testing.T) { overMedia(t, listenFamilies) }
 
 func listenFamilies(t *testing.T, m medium) {
 	hostA, hostB := m.hosts(t)
-	sides := [2]*station{stationOf(t, hostA.Host, hostA.Addr), stationOf(t, hostB.Host, hostB.Addr)}
+	sides := [2]*station{stationOf(t, hostA.Host, hostA.Addr, nil), stationOf(t, hostB.Host, hostB.Addr, nil)}
 	const port = "7471"
 	both := &rdmacm.Config{Transports: []verbs.Transport{verbs.RoCEv2, verbs.IWARP}, AFOnly: true}
 	four := must(rdmacm.Listen(sides[1].dev, "0.0.0.0:"+port, both))(t)

@@ -109,7 +109,7 @@ func connectDuringFlood(t testing.TB, base [4]byte, after time.Duration) (f floo
 	// A round trip to the peer takes 20 ms: 2000 REQs.
 	far := must(impair.New(lan.Port(), impair.Config{In: impair.Direction{Delay: 10 * time.Millisecond}, Out: impair.Direction{Delay: 10 * time.Millisecond}}))(t)
 	peer := must(netstack.New(far, netstack.Addr("10.0.0.2/8")))(t)
-	dev, from := must(rdmatransport.Open(host))(t), must(rdmatransport.Open(peer))(t)
+	dev, from := must(rdmatransport.Open(host, nil))(t), must(rdmatransport.Open(peer, nil))(t)
 	defer func() {
 		ok(t, dev.Close())
 		ok(t, from.Close())

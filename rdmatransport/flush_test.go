@@ -20,7 +20,7 @@ func TestFlush(t *testing.T) {
 }
 
 func flush(t *testing.T, m medium) {
-	a, b := m.stations(t)
+	a, b := m.stations(t, nil)
 	qa, _ := dial(a, b, verbs.RoCEv2, nil)
 	am := a.reg(make([]byte, 8192), everyAccess)
 	f := must(os.Create(filepath.Join(t.TempDir(), "log")))(t)

@@ -69,7 +69,7 @@ func TestGIDTable(t *testing.T) {
 func TestGIDTypesDiffer(t *testing.T) { overMedia(t, gidTypesDiffer) }
 
 func gidTypesDiffer(t *testing.T, m medium) {
-	a, b := m.stations(t)
+	a, b := m.stations(t, nil)
 	for _, tc := range []struct {
 		gids [2]uint8
 		want verbs.WCStatus

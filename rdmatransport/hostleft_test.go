@@ -25,7 +25,7 @@ func TestDeparture(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := new(pipe.Switch)
 		near, far := &departures{Link: lan.Port()}, lan.Port()
-		devs := [2]*device{newDevice(t, near, "10.0.0.1"), newDevice(t, cable{far}, "10.0.0.2")}
+		devs := [2]*device{newDevice(t, near, "10.0.0.1", nil), newDevice(t, cable{far}, "10.0.0.2", nil)}
 		var cqs [2]*verbs.CQ
 		var mrs [2]*verbs.MR
 		var qps [2][3]*verbs.QP

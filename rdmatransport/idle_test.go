@@ -202,7 +202,7 @@ func idlePair(tb testing.TB, wrap func(link.Link) link.Link) (nodes [2]idleNode)
 // open opens the device on a host.
 func (n *idleNode) open(tb testing.TB, h stacktest.Host) {
 	tb.Cleanup(func() { _ = h.Close() })
-	n.dev = made(rdmatransport.Open(h))(tb)
+	n.dev = made(rdmatransport.Open(h, nil))(tb)
 	n.pd = made(n.dev.AllocPD())(tb)
 	n.cq = made(n.dev.CreateCQ(4, nil))(tb)
 	n.gid = made(n.dev.QueryGID(1, 1))(tb).GID

@@ -33,7 +33,7 @@ func newIWARPPair(t *testing.T, m medium, cfgA, cfgB iwarp.Config, size int) *iw
 	t.Helper()
 	hostA, hostB := m.hosts(t)
 	device := func(host stacktest.End, cfg iwarp.Config) *verbs.Device {
-		dev, err := rdmatransport.Open(host.Host, rdmatransport.IWARP(cfg))
+		dev, err := rdmatransport.Open(host.Host, &rdmatransport.Config{IWARP: cfg})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -260,7 +260,7 @@ func sharedByBothTransports(t *testing.T, m medium) {
 		})
 		return e
 	}
-	stationA, stationB := m.stations(t)
+	stationA, stationB := m.stations(t, nil)
 	a, b := open(stationA), open(stationB)
 	config := func(e *end) *rdmacm.Config {
 		return &rdmacm.Config{

@@ -24,7 +24,7 @@ func TestDestroyListenerDuringDials(t *testing.T) {
 		if m.Name == direct.Name {
 			rounds = stacktest.Size(25, 50, 10_000)
 		}
-		a, b := m.stations(t)
+		a, b := m.stations(t, nil)
 		dialling, stop := context.WithCancel(t.Context())
 		var dials sync.WaitGroup
 		defer dials.Wait()
@@ -81,7 +81,7 @@ func TestDestroyListenerDuringDials(t *testing.T) {
 // that nobody has taken is rejected.
 func TestRequestOutlivesListener(t *testing.T) {
 	overAll(t, func(t *testing.T, m medium, transport verbs.Transport) {
-		a, b := m.stations(t)
+		a, b := m.stations(t, nil)
 		l := must(rdmacm.Listen(b.dev, b.at(7471), &rdmacm.Config{Transport: transport}))(t)
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
@@ -114,7 +114,7 @@ func TestRequestOutlivesListener(t *testing.T) {
 // closed.
 func TestCloseListenerDuringAccept(t *testing.T) {
 	overAll(t, func(t *testing.T, m medium, transport verbs.Transport) {
-		s, _ := m.stations(t)
+		s, _ := m.stations(t, nil)
 		for range stacktest.Size(100, 200, 200) {
 			l := must(rdmacm.Listen(s.dev, ":0", &rdmacm.Config{Transport: transport}))(t)
 			accepted := make(chan error, 1)

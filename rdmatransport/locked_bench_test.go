@@ -15,7 +15,7 @@ import (
 // locked to its thread, as one that C calls is: with a Poll that makes the device progress, and so
 // yields; with one that does not; at CQInitAttr.Ready. 0 allocs/op.
 func BenchmarkPollLocked(b *testing.B) {
-	dev := newDevice(b, new(pipe.Switch).Port(), "10.0.0.1").Device
+	dev := newDevice(b, new(pipe.Switch).Port(), "10.0.0.1", nil).Device
 	var wcs [16]verbs.WC
 	for name, wait := range map[string]verbs.Wait{"WaitPoll": verbs.WaitPoll, "WaitEvent": verbs.WaitEvent} {
 		b.Run(name, func(b *testing.B) {
@@ -49,7 +49,7 @@ func BenchmarkPollLocked(b *testing.B) {
 // worst, in µs, and how often more than 2 ms.
 func BenchmarkPollersStall(b *testing.B) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
-	dev := newDevice(b, new(pipe.Switch).Port(), "10.0.0.1").Device
+	dev := newDevice(b, new(pipe.Switch).Port(), "10.0.0.1", nil).Device
 	var stop atomic.Bool
 	var pollers sync.WaitGroup
 	for range 4 {

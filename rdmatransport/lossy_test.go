@@ -28,7 +28,7 @@ func BenchmarkLossyWrite(b *testing.B) {
 				return bad
 			}
 			e := newEnds(b, setting{transport: verbs.RoCEv2, devices: 2, wrap: wrap,
-				opts: []rdmatransport.Option{rdmatransport.RoCE(roce.Config{SelectiveRepeat: c.selective})}}, workingSet)
+				cfg: &rdmatransport.Config{RoCE: roce.Config{SelectiveRepeat: c.selective}}}, workingSet)
 			wr := &verbs.SendWR{Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled, RKey: e.side[1].mr.RKey(),
 				SGList: make([]verbs.SGE, 1)}
 			posted := 0

@@ -33,10 +33,10 @@ func overAll(t *testing.T, f func(t *testing.T, m medium, transport verbs.Transp
 }
 
 // stations makes two stations on a network of their own, until the end of the test.
-func (m medium) stations(t *testing.T, opts ...rdmatransport.Option) (a, b *station) {
+func (m medium) stations(t *testing.T, cfg *rdmatransport.Config) (a, b *station) {
 	t.Helper()
 	hostA, hostB := m.hosts(t)
-	return stationOf(t, hostA.Host, hostA.Addr, opts...), stationOf(t, hostB.Host, hostB.Addr, opts...)
+	return stationOf(t, hostA.Host, hostA.Addr, cfg), stationOf(t, hostB.Host, hostB.Addr, cfg)
 }
 
 // hosts makes two hosts on a network of their own.
@@ -45,11 +45,11 @@ func (m medium) hosts(t *testing.T) (a, b stacktest.End) {
 	return m.Hosts(t, rdmatransport.NewClassifier)
 }
 
-func stationOf(t *testing.T, h stacktest.Host, addr netip.Addr, opts ...rdmatransport.Option) *station {
+func stationOf(t *testing.T, h stacktest.Host, addr netip.Addr, cfg *rdmatransport.Config) *station {
 	t.Helper()
 	s := &station{t: t, addr: addr, network: h}
 	s.host, _ = h.(*netstack.Host)
-	s.dev = must(rdmatransport.Open(h, opts...))(t)
+	s.dev = must(rdmatransport.Open(h, cfg))(t)
 	s.pd = must(s.dev.AllocPD())(t)
 	t.Cleanup(func() {
 		s.pd.Dealloc()

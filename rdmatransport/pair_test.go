@@ -37,13 +37,13 @@ type station struct {
 
 func newStation(t *testing.T, lan *pipe.Switch, addr string) *station {
 	t.Helper()
-	return newStationOn(t, lan.Port(), addr)
+	return newStationOn(t, lan.Port(), addr, nil)
 }
 
-func newStationOn(t *testing.T, port link.Link, addr string, opts ...rdmatransport.Option) *station {
+func newStationOn(t *testing.T, port link.Link, addr string, cfg *rdmatransport.Config) *station {
 	t.Helper()
 	host := must(netstack.New(port, netstack.Addr(addr)))(t)
-	return stationOf(t, host, netip.MustParsePrefix(addr).Addr(), opts...)
+	return stationOf(t, host, netip.MustParsePrefix(addr).Addr(), cfg)
 }
 
 // at is an address to dial the station at.

@@ -157,7 +157,7 @@ func TestPlaced(t *testing.T) {
 				if bare[i] {
 					on = whole{on}
 				}
-				stations[i] = newStationOn(t, on, []string{"10.0.0.1/24", "10.0.0.2/24"}[i])
+				stations[i] = newStationOn(t, on, []string{"10.0.0.1/24", "10.0.0.2/24"}[i], nil)
 			}
 			both(t, func(t *testing.T, transport verbs.Transport) { exchange(t, stations[0], stations[1], transport) })
 			for i, l := range links {
@@ -181,7 +181,7 @@ func TestPlaced(t *testing.T) {
 // it sends, and nothing else: headers that were checked are those that are acted on.
 func TestPlacedChanges(t *testing.T) {
 	links := segment(t, 2)
-	a := newStationOn(t, links[0], "10.0.0.1/24")
+	a := newStationOn(t, links[0], "10.0.0.1/24", nil)
 	stop := make(chan struct{})
 	var spoiling, spoiled atomic.Int64
 	w := &watched{Link: links[1]}
@@ -210,7 +210,7 @@ func TestPlacedChanges(t *testing.T) {
 			}
 		}
 	}()
-	b := newStationOn(t, w, "10.0.0.2/24")
+	b := newStationOn(t, w, "10.0.0.2/24", nil)
 	around := make([]byte, 1<<20)
 	for i := range around {
 		around[i] = 0xa5
@@ -256,7 +256,7 @@ func TestPlacedChanges(t *testing.T) {
 // nothing is lost.
 func TestCrowded(t *testing.T) {
 	links := segment(t, 2)
-	a := newStationOn(t, links[0], "10.0.0.1/24")
+	a := newStationOn(t, links[0], "10.0.0.1/24", nil)
 	stuck := make(chan struct{})
 	w := &watched{Link: links[1]}
 	var closed atomic.Bool
@@ -265,7 +265,7 @@ func TestCrowded(t *testing.T) {
 			<-stuck
 		}
 	}
-	b := newStationOn(t, w, "10.0.0.2/24")
+	b := newStationOn(t, w, "10.0.0.2/24", nil)
 	const conns, size = 64, 1 << 20
 	mrA, mrB := a.reg(make([]byte, size), everyAccess), b.reg(make([]byte, size), everyAccess)
 	var qps []*rdmacm.Conn

@@ -131,7 +131,7 @@ func BenchmarkPolledPingPong(b *testing.B) {
 			b.Fatal(err)
 		}
 		b.Cleanup(func() { host.Close() })
-		if dev[i], err = rdmatransport.Open(host); err != nil {
+		if dev[i], err = rdmatransport.Open(host, nil); err != nil {
 			b.Fatal(err)
 		}
 		pd, err := dev[i].AllocPD()

@@ -2,7 +2,6 @@ package rdmatransport
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/binary"
 	"fmt"
 	"net/netip"
@@ -61,12 +60,13 @@ const (
 )
 
 // newProvider creates the provider for Open.
-func newProvider(host stack.Network, opts ...Option) (*provider, error) {
-	c := config{rand: rand.Reader, port: verbs.PortAttr{ActiveWidth: 2, ActiveSpeed: 4}}
-	for _, o := range opts {
-		if err := o(&c); err != nil {
-			return nil, err
-		}
+func newProvider(host stack.Network, cfg *Config) (*provider, error) {
+	c, rate, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	if err := rocetransport.CheckConfig(&c.RoCE); err != nil {
+		return nil, verbs.Errorf(verbs.ErrInvalid, opOpen, "RoCE.%v", err)
 	}
 	if host == nil {
 		return nil, verbs.Errorf(verbs.ErrInvalid, opOpen, "the host is nil: give a stack.Network, such as a *netstack.Host")
@@ -75,23 +75,23 @@ func newProvider(host stack.Network, opts ...Option) (*provider, error) {
 	if n := len(nics); n < 1 || n > maxPorts {
 		return nil, verbs.Errorf(verbs.ErrInvalid, opOpen, "the host has %d interfaces, and a device 1 to %d ports", n, maxPorts)
 	}
-	if c.name == "" {
-		c.name = fmt.Sprintf("softrnic%d", opened.Add(1)-1)
+	if c.Name == "" {
+		c.Name = fmt.Sprintf("softrnic%d", opened.Add(1)-1)
 	}
 	numbers, err := numbersOf(nics)
 	if err != nil {
 		return nil, err
 	}
-	p := &provider{name: c.name, rate: c.port, nics: nics, regions: memory.NewRegions(c.rand), timers: timers.New()}
-	p.iwarp = iwarptransport.New(host, c.iwarp, p.regions, p.timers, c.rand, p.iwarpRoute, numbers.QPNs, p.hasQP)
-	p.roce = rocetransport.New(p.nics, c.roce, p.regions, p.timers, c.rand, numbers.QPNs, p.hasQP)
-	if c.trace != nil {
-		p.traced.sink = c.trace
+	p := &provider{name: c.Name, rate: rate, nics: nics, regions: memory.NewRegions(c.Rand), timers: timers.New()}
+	p.iwarp = iwarptransport.New(host, c.IWARP, p.regions, p.timers, c.Rand, p.iwarpRoute, numbers.QPNs, p.hasQP)
+	p.roce = rocetransport.New(p.nics, c.RoCE, p.regions, p.timers, c.Rand, numbers.QPNs, p.hasQP)
+	if c.Trace != nil {
+		p.traced.sink = c.Trace
 		p.iwarp.SetTrace(p.traced.add)
 		p.roce.SetTrace(p.traced.add)
 	}
-	p.raw = raw.New(p.nics, p.regions, c.rand, numbers.QPNs, p.hasQP)
-	p.cm = p.newCM(c.rand, numbers.CommIDs)
+	p.raw = raw.New(p.nics, p.regions, c.Rand, numbers.QPNs, p.hasQP)
+	p.cm = p.newCM(c.Rand, numbers.CommIDs)
 	return p, nil
 }
 

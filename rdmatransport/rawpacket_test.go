@@ -492,7 +492,7 @@ func BenchmarkRaw(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		dev, err := rdmatransport.Open(host)
+		dev, err := rdmatransport.Open(host, nil)
 		if err != nil {
 			b.Fatal(err)
 		}

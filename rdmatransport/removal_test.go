@@ -57,7 +57,7 @@ func TestLinkRemoved(t *testing.T) {
 	links := []*removable{{Link: lan.Port()}, {Link: lan.Port()}}
 	host := must(netstack.New(links[0], netstack.Addr("10.0.0.1/24"), netstack.AddNIC(links[1], netstack.Addr("10.1.0.1/24"))))(t)
 	defer host.Close()
-	dev := must(rdmatransport.Open(host))(t)
+	dev := must(rdmatransport.Open(host, nil))(t)
 	defer dev.Close()
 	var ids []*rdmacm.ID
 	for _, addr := range []string{"10.0.0.1:1", "10.1.0.1:1"} {
@@ -89,7 +89,7 @@ func TestLinkRemoved(t *testing.T) {
 // TestHostClosed: the end of a host is that of the device on it, and its peers are told.
 func TestHostClosed(t *testing.T) {
 	overAll(t, func(t *testing.T, m medium, transport verbs.Transport) {
-		a, b := m.stations(t)
+		a, b := m.stations(t, nil)
 		conn, peer := dial(a, b, transport, nil)
 		ok(t, b.network.Close())
 		for _, c := range []*rdmacm.Conn{conn, peer} {
@@ -146,7 +146,7 @@ func TestShutdownWithoutLink(t *testing.T) {
 		lan := new(pipe.Switch)
 		cable := lan.Port()
 		l := &removable{Link: cable}
-		a, b := newStation(t, lan, "10.0.0.1/24"), newStationOn(t, l, "10.0.0.2/24")
+		a, b := newStation(t, lan, "10.0.0.1/24"), newStationOn(t, l, "10.0.0.2/24", nil)
 		dial(a, b, verbs.RoCEv2, nil)
 		cable.SetCarrier(false)
 		l.remove()

@@ -210,7 +210,7 @@ func TestSharedDeath(t *testing.T) {
 			}
 			time.Sleep(time.Millisecond)
 		}
-		fresh := stationOf(t, s.sharer(), a1.addr)
+		fresh := stationOf(t, s.sharer(), a1.addr, nil)
 		if n := fresh.network.(*sharer).numbers; n == dead.numbers {
 			t.Errorf("numbers %+v again", n)
 		}
@@ -311,7 +311,7 @@ func TestSharedNumbers(t *testing.T) {
 		for _, n := range numbers {
 			nics = append(nics, &sharedNIC{h.NICs()[0], &sharer{DatagramPort: h.NICs()[0].Datagrams(), numbers: n}})
 		}
-		dev, err := rdmatransport.Open(&apart{h, nics})
+		dev, err := rdmatransport.Open(&apart{h, nics}, nil)
 		if err == nil {
 			ok(t, dev.Close())
 		}
@@ -333,7 +333,7 @@ func TestSharedNumbers(t *testing.T) {
 		}
 	}
 	s := share(t, h)
-	a := stationOf(t, s.sharer(), netip.MustParseAddr("10.0.0.1"))
+	a := stationOf(t, s.sharer(), netip.MustParseAddr("10.0.0.1"), nil)
 	var nums []uint32
 	for range 100 {
 		for _, x := range []struct {

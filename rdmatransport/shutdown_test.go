@@ -41,7 +41,7 @@ func flushed(t *testing.T, cq *verbs.CQ, id uint64) {
 // goroutines.
 func TestShutdown(t *testing.T) {
 	overAll(t, func(t *testing.T, m medium, transport verbs.Transport) {
-		a, b := m.stations(t)
+		a, b := m.stations(t, nil)
 		conn, peer := dial(a, b, transport, nil)
 		ok(t, peer.QP().PostRecv(&verbs.RecvWR{ID: 7}))
 		ok(t, conn.QP().PostRecv(&verbs.RecvWR{ID: 8}))
@@ -132,7 +132,7 @@ func TestShutdownOverBadNetwork(t *testing.T) {
 				bad := must(impair.New(lan.Port(), impair.Config{Out: impair.Direction{Rules: []impair.Rule{{
 					Match: func(f []byte) bool { return shut.Load() && isRoCE(f) }, Count: c.lost, Action: impair.Drop,
 				}}}}))(t)
-				a, b := newStation(t, lan, "10.0.0.1/24"), newStationOn(t, bad, "10.0.0.2/24")
+				a, b := newStation(t, lan, "10.0.0.1/24"), newStationOn(t, bad, "10.0.0.2/24", nil)
 				conn, peer := dial(a, b, verbs.RoCEv2, nil)
 				shut.Store(true)
 				start := time.Now()
@@ -162,7 +162,7 @@ func TestShutdownOverBadNetwork(t *testing.T) {
 func TestShutdownWaitsForData(t *testing.T) {
 	lan := new(pipe.Switch)
 	far := must(impair.New(lan.Port(), impair.Config{Out: impair.Direction{Delay: 50 * time.Millisecond}}))(t)
-	a, b := newStation(t, lan, "10.0.0.1/24"), newStationOn(t, far, "10.0.0.2/24")
+	a, b := newStation(t, lan, "10.0.0.1/24"), newStationOn(t, far, "10.0.0.2/24", nil)
 	conn, peer := dial(a, b, verbs.IWARP, nil)
 	from, to := b.reg(make([]byte, 1<<16), everyAccess), a.reg(make([]byte, 1<<16), everyAccess)
 	ok(t, conn.QP().PostRecv(&verbs.RecvWR{ID: 1, SGList: []verbs.SGE{to.SGE(0, 1<<16)}}))
@@ -184,7 +184,7 @@ func TestShutdownWaitsForData(t *testing.T) {
 func TestProviderClosed(t *testing.T) { overMedia(t, providerClosed) }
 
 func providerClosed(t *testing.T, m medium) {
-	s, _ := m.stations(t)
+	s, _ := m.stations(t, nil)
 	id := must(rdmacm.CreateSyncID(rdmacm.TCP, s.dev))(t)
 	ok(t, id.Listen(1))
 	ok(t, s.dev.Provider().Close())

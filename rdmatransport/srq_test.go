@@ -14,7 +14,7 @@ func TestSRQAcrossTransports(t *testing.T) { overMedia(t, srqAcrossTransports) }
 
 func srqAcrossTransports(t *testing.T, m medium) {
 	const size = 4096 // several packets
-	a, b := m.stations(t)
+	a, b := m.stations(t, nil)
 	out := a.reg(make([]byte, size), everyAccess)
 	buf := make([]byte, 8*size)
 	in := b.reg(buf, verbs.AccessLocalWrite)

@@ -14,7 +14,7 @@ func TestSRQOfAnotherPD(t *testing.T) {
 	overAll(t, func(t *testing.T, m medium, transport verbs.Transport) {
 		const size = 4096 // several packets
 		for _, own := range []bool{true, false} {
-			a, b := m.stations(t)
+			a, b := m.stations(t, nil)
 			out := a.reg(make([]byte, size), everyAccess)
 			pd := must(b.dev.AllocPD())(t)
 			t.Cleanup(func() { ok(t, pd.Dealloc()) })

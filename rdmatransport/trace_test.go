@@ -98,9 +98,9 @@ func newTraced(t *testing.T, rules ...impair.Rule) *traced {
 	x := &traced{t: t, ta: tracer{added: make(chan struct{}, 1)}, tb: tracer{added: make(chan struct{}, 1)}}
 	lan := new(pipe.Switch)
 	bad := must(impair.New(lan.Port(), impair.Config{Out: impair.Direction{Rules: rules}}))(t)
-	selective := rdmatransport.RoCE(roce.Config{SelectiveRepeat: true})
-	x.a = newStationOn(t, bad, "10.0.0.1/24", selective, rdmatransport.Trace(x.ta.sink))
-	x.b = newStationOn(t, lan.Port(), "10.0.0.2/24", selective, rdmatransport.Trace(x.tb.sink))
+	selective := roce.Config{SelectiveRepeat: true}
+	x.a = newStationOn(t, bad, "10.0.0.1/24", &rdmatransport.Config{RoCE: selective, Trace: x.ta.sink})
+	x.b = newStationOn(t, lan.Port(), "10.0.0.2/24", &rdmatransport.Config{RoCE: selective, Trace: x.tb.sink})
 	return x
 }
 
@@ -266,7 +266,7 @@ func TestTraceIWARP(t *testing.T) {
 func TestTraceNil(t *testing.T) {
 	host := must(netstack.New(new(pipe.Switch).Port(), netstack.Addr("10.0.0.1/24")))(t)
 	defer host.Close()
-	_, err := rdmatransport.Open(host, rdmatransport.Trace(nil))
+	_, err := rdmatransport.Open(host, &rdmatransport.Config{Trace: nil})
 	if !errors.Is(err, verbs.ErrInvalid) || !strings.Contains(fmt.Sprint(err), "sink") {
 		t.Errorf("error %v", err)
 	}

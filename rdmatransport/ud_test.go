@@ -34,7 +34,7 @@ const (
 
 func newUDNode(t *testing.T, end stacktest.End, qps int) *udNode {
 	t.Helper()
-	node := &udNode{End: end, t: t, dev: must(rdmatransport.Open(end.Host))(t)}
+	node := &udNode{End: end, t: t, dev: must(rdmatransport.Open(end.Host, nil))(t)}
 	node.pd = must(node.dev.AllocPD())(t)
 	node.mr = must(node.pd.RegMR(make([]byte, qps*udDepth*udSlot), verbs.AccessLocalWrite))(t)
 	for i := range qps {
@@ -285,7 +285,7 @@ func TestMulticastV1(t *testing.T) {
 // medium.
 func TestReplyToDatagram(t *testing.T) {
 	overMedia(t, func(t *testing.T, m medium) {
-		a, b := m.stations(t)
+		a, b := m.stations(t, nil)
 		from, to := udEnd(t, a), udEnd(t, b)
 		check := func(err error) {
 			t.Helper()

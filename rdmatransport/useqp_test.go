@@ -16,7 +16,7 @@ func TestDestroyIDOfConnection(t *testing.T) { overMedia(t, destroyIDOfConnectio
 func destroyIDOfConnection(t *testing.T, m medium) {
 	for transport, want := range map[verbs.Transport]verbs.QPState{verbs.RoCEv2: verbs.StateRTS, verbs.IWARP: verbs.StateErr} {
 		t.Run(transport.String(), func(t *testing.T) {
-			a, b := m.stations(t)
+			a, b := m.stations(t, nil)
 			l := must(rdmacm.Listen(b.dev, b.at(7471), &rdmacm.Config{Transport: transport, PD: b.pd}))(t)
 			defer l.Close()
 			go func() {
@@ -54,7 +54,7 @@ func destroyIDOfConnection(t *testing.T, m medium) {
 func TestDestroyIDOfPast(t *testing.T) { overMedia(t, destroyIDOfPast) }
 
 func destroyIDOfPast(t *testing.T, m medium) {
-	a, b := m.stations(t)
+	a, b := m.stations(t, nil)
 	l := must(rdmacm.Listen(b.dev, b.at(7471), &rdmacm.Config{Transport: verbs.IWARP, PD: b.pd}))(t)
 	defer l.Close()
 	go func() {

@@ -22,7 +22,7 @@ type windowPair struct {
 
 func newWindowPair(t *testing.T, m medium, transport verbs.Transport) *windowPair {
 	p := &windowPair{t: t}
-	p.a, p.b = m.stations(t)
+	p.a, p.b = m.stations(t, nil)
 	p.am = p.a.reg(make([]byte, 8192), everyAccess)
 	p.bm = p.b.reg(make([]byte, 8192), verbs.AccessLocalWrite|verbs.AccessMWBind)
 	p.qa, p.qb = dial(p.a, p.b, transport, nil)

@@ -36,7 +36,7 @@ func resolved(t *testing.T, ctx context.Context, space rdmacm.PortSpace, from, t
 func TestXRCOverCM(t *testing.T) { overMedia(t, xrcOverCM) }
 
 func xrcOverCM(t *testing.T, m medium) {
-	a, b := m.stations(t)
+	a, b := m.stations(t, nil)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	l := listenIB(t, b)
@@ -131,7 +131,7 @@ func xrcOverCM(t *testing.T, m medium) {
 func TestXRCPortSpace(t *testing.T) { overMedia(t, xrcPortSpace) }
 
 func xrcPortSpace(t *testing.T, m medium) {
-	a, b := m.stations(t)
+	a, b := m.stations(t, nil)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	c := resolved(t, ctx, rdmacm.TCP, a, b)
@@ -159,7 +159,7 @@ func xrcPortSpace(t *testing.T, m medium) {
 func TestSRQOfID(t *testing.T) { overMedia(t, srqOfID) }
 
 func srqOfID(t *testing.T, m medium) {
-	a, b := m.stations(t)
+	a, b := m.stations(t, nil)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	c := resolved(t, ctx, rdmacm.TCP, a, b)

@@ -47,7 +47,7 @@ type xrcSRQ struct {
 
 func newXRCLab(t *testing.T, m medium, pairs, srqs int) *xrcLab {
 	x := &xrcLab{t: t}
-	x.a, x.b = m.stations(t)
+	x.a, x.b = m.stations(t, nil)
 	x.am = x.a.reg(make([]byte, 1<<16), everyAccess)
 	x.sends = x.a.cq()
 	x.domain = must(x.b.dev.OpenXRCD(nil, 0))(t)

@@ -93,7 +93,7 @@ var fileOrder = map[string][]string{
 	"rdmatransport/internal/rocetransport": {
 		"receive.go", "identification.go", "gsi.go", "multicast.go", "qp.go", "delayed.go", "timer.go", "hostleft.go", "unlock.go", "ud.go", "uc.go", "completer.go",
 		"requester.go", "direct.go", "responder.go", "flush.go", "deferred.go", "response.go", "local.go", "outcome.go",
-		"xrc.go", "notification.go", "packet.go", "path.go", "backpressure.go", "bydelay.go", "pacing.go", "trace.go", "engine.go", "opcodes.go", "dcqcn.go", "counters.go", "params.go",
+		"xrc.go", "notification.go", "packet.go", "path.go", "backpressure.go", "bydelay.go", "pacing.go", "trace.go", "engine.go", "opcodes.go", "config.go", "dcqcn.go", "counters.go", "params.go",
 	},
 	"rdmatransport/internal/rocetransport/send": {
 		"next.go", "retransmit.go", "acknowledge.go", "selective.go", "state.go", "trace.go", "mode.go", "window.go", "delay.go", "basertt.go", "congestion.go",

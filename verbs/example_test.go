@@ -16,7 +16,7 @@ import (
 func openDevice() (dev *verbs.Device, closeAll func()) {
 	host, err := netstack.New(new(pipe.Switch).Port(), netstack.Addr("10.0.0.1/24"))
 	fatal(err)
-	dev, err = rdmatransport.Open(host, rdmatransport.Name("softrnic0"))
+	dev, err = rdmatransport.Open(host, &rdmatransport.Config{Name: "softrnic0"})
 	fatal(err)
 	return dev, func() {
 		fatal(dev.Close())

@@ -62,6 +62,7 @@ func TestErrorsAreOneLineWithTheirExitCode(t *testing.T) {
 		{"demo --time soon", 2, `--time: "soon" is no time: give one such as 500ms, 5s or 2m; a bare number is of seconds`},
 		{"demo --impair loss=200%", 2, "200%"},
 		{"devinfo --window 131071", 2, "--window: 131071: give 131072 to 16777216"},
+		{"devinfo --window 200000", 2, "--window: 200000: give a power of two, such as 262144"},
 		{"demo --mtu 100", 2, "--mtu: 100: give 1280 to 65535"},
 		{"demo --capture " + filepath.Join(dir, "no", "such"), 1, "softrnic: capture of pipe0: open "},
 		{"devinfo --link wire", 2, "pipe, shm[:NAME], stream:PATH"},

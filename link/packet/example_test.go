@@ -21,7 +21,7 @@ func ExampleOpen() {
 		log.Fatal(err)
 	}
 	defer host.Close()
-	dev, err := rdmatransport.Open(host)
+	dev, err := rdmatransport.Open(host, nil)
 	if err != nil {
 		log.Fatal(err)
 	}

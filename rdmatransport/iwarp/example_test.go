@@ -19,12 +19,12 @@ func ExampleConfig() {
 		log.Fatal(err)
 	}
 	defer host.Close()
-	dev, err := rdmatransport.Open(host, rdmatransport.IWARP(iwarp.Config{Revision: 1, NoCRC: true}))
+	dev, err := rdmatransport.Open(host, &rdmatransport.Config{IWARP: iwarp.Config{Revision: 1, NoCRC: true}})
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer dev.Close()
-	_, err = rdmatransport.Open(host, rdmatransport.IWARP(iwarp.Config{Revision: 7}))
+	_, err = rdmatransport.Open(host, &rdmatransport.Config{IWARP: iwarp.Config{Revision: 7}})
 	fmt.Println(err)
 	// Output:
 	// open device: iWARP: MPA revision 7: give 1, 2, or 0 for 2 and then 1

@@ -11,7 +11,7 @@
 // This package is only needed for a configuration other than the default, which is passed when the
 // device is opened:
 //
-//	dev, err := rdmatransport.Open(host, rdmatransport.IWARP(iwarp.Config{NoCRC: true}))
+//	dev, err := rdmatransport.Open(host, &rdmatransport.Config{IWARP: iwarp.Config{NoCRC: true}})
 //
 // # Supported features
 //
@@ -43,8 +43,8 @@
 //
 // # Monitoring
 //
-// The documentation of package rdmatransport lists the counters. rdmatransport.Trace sets a
-// function to be called for the set-up and the end of each stream.
+// The documentation of package rdmatransport lists the counters. rdmatransport.Config.Trace is
+// a function to be called for the set-up and the end of each stream.
 package iwarp
 
 // Config configures the set-up of a device's connections. The zero Config is the default.

@@ -29,7 +29,7 @@ func Example() {
 	if err != nil {
 		panic(err)
 	}
-	dev, err := rdmatransport.Open(host)
+	dev, err := rdmatransport.Open(host, nil)
 	if err != nil {
 		panic(err)
 	}
@@ -50,7 +50,7 @@ func node(t *testing.T, l link.Link, addr string) *verbs.Device {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = host.Close() })
-	dev, err := rdmatransport.Open(host)
+	dev, err := rdmatransport.Open(host, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,9 +18,9 @@ func ExampleConfig() {
 		log.Fatal(err)
 	}
 	defer host.Close()
-	dev, err := rdmatransport.Open(host, rdmatransport.RoCE(roce.Config{
+	dev, err := rdmatransport.Open(host, &rdmatransport.Config{RoCE: roce.Config{
 		DCQCN: &roce.DCQCN{RPGMaxRate: 10e9}, // 10 Gbit/s; the other parameters have their defaults
-	}))
+	}})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -7,7 +7,7 @@
 // A16: EtherType 0x8915) without any configuration. A program passes a configuration other than the
 // default when it opens the device:
 //
-//	dev, err := rdmatransport.Open(host, rdmatransport.RoCE(roce.Config{DCQCN: &roce.DCQCN{}}))
+//	dev, err := rdmatransport.Open(host, &rdmatransport.Config{RoCE: roce.Config{DCQCN: &roce.DCQCN{}}})
 //
 // # Supported features
 //
@@ -36,8 +36,8 @@
 //
 // # Monitoring
 //
-// The documentation of package rdmatransport lists the counters. rdmatransport.Trace sets a
-// function to be called for each loss, timeout and change of state.
+// The documentation of package rdmatransport lists the counters. rdmatransport.Config.Trace is
+// a function to be called for each loss, timeout and change of state.
 package roce
 
 import "time"
@@ -57,9 +57,8 @@ type Config struct {
 	// §9.7), and reserved bits are zero.
 	SelectiveRepeat bool
 	// Window is the largest number of payload bytes that a reliable connection has in flight: a
-	// power of two, from 128 KiB to 16 MiB. Other values are rounded down to a power of two, and 0
-	// is 512 KiB. To use a path in full, it must be at least the bandwidth-delay product: 12.5 MB
-	// for 10 Gbit/s and 10 ms. With SelectiveRepeat, each of up to 64 connections keeps up to two
+	// power of two, from 128 KiB to 16 MiB; 0 is 512 KiB. To use a path in full, it must be at
+	// least the bandwidth-delay product: 12.5 MB for 10 Gbit/s and 10 ms. With SelectiveRepeat, each of up to 64 connections keeps up to two
 	// windows of packets behind a missing one: 2.2 GB in total for 16 MiB.
 	Window int
 	// DCQCN enables congestion control for connected QPs over RoCEv2. Packets allow switches to
@@ -81,13 +80,14 @@ type Config struct {
 
 // ByDelay has the parameters of congestion control by delay.
 type ByDelay struct {
-	// Queued is the number of packets that a connection keeps queued on its path; 0 is 2.
+	// Queued is the number of packets that a connection keeps queued on its path, up to 16384;
+	// 0 is 2.
 	Queued int
 }
 
 // DCQCN has the parameters of congestion control (Zhu et al., Congestion Control for Large-Scale
-// RDMA Deployments, SIGCOMM 2015), with mlx5's names. Rates are in bits per second. A zero or
-// negative parameter has its default, given at the end of each line.
+// RDMA Deployments, SIGCOMM 2015), with mlx5's names. Rates are in bits per second. A
+// parameter of zero has its default, given at the end of each line.
 //
 // The defaults are those of hardware, except for times of a few microseconds, which software cannot
 // keep. These are the publication's.

@@ -9,7 +9,7 @@ import (
 )
 
 // What Logger writes of an event. A device calls it with each event of its QPs, if it is opened
-// with the option rdmatransport.Trace(trace.Logger(logger)).
+// with rdmatransport.Config{Trace: trace.Logger(logger)}.
 func ExampleLogger() {
 	logger := slog.New(slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	sink := trace.Logger(logger)

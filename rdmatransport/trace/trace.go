@@ -3,7 +3,7 @@
 // work requests without problems cause no events, except [AlarmSet], which occurs with most
 // acknowledgements.
 //
-// [github.com/softrnic/softrnic/rdmatransport.Trace] opens a device with a [Sink], which is called
+// [github.com/softrnic/softrnic/rdmatransport.Config] has the [Sink] of a device, which is called
 // for each [Event]. [Logger] is a Sink that writes to log/slog. On a device without a Sink, an
 // event costs one comparison with nil.
 package trace

@@ -18,7 +18,7 @@ func Example() {
 		log.Fatal(err)
 	}
 	defer host.Close()
-	dev, err := rdmatransport.Open(host)
+	dev, err := rdmatransport.Open(host, nil)
 	if err != nil {
 		log.Fatal(err)
 	}

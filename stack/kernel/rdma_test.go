@@ -74,7 +74,7 @@ func (e *end) done(cq *verbs.CQ) verbs.WC {
 }
 
 func open(t testing.TB, h *kernel.Host) *verbs.Device {
-	dev := must(rdmatransport.Open(h))(t)
+	dev := must(rdmatransport.Open(h, nil))(t)
 	t.Cleanup(func() {
 		if err := dev.Close(); err != nil {
 			t.Error(err)

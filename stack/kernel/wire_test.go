@@ -106,7 +106,7 @@ func TestOnWire(t *testing.T) {
 	local := must(kernel.New(kernel.Interface("v0"), kernel.Addr("10.7.0.1"), kernel.Addr("fd07::1")))(t)
 	t.Cleanup(func() { local.Close() })
 	a := open(t, local)
-	b := must(rdmatransport.Open(far))(t)
+	b := must(rdmatransport.Open(far, nil))(t)
 	t.Cleanup(func() { b.Close() })
 
 	for _, c := range []struct {
@@ -498,7 +498,7 @@ func TestForgedIdentifications(t *testing.T) {
 	t.Cleanup(func() { far.Close() })
 	local := must(kernel.New(kernel.Interface("v0"), kernel.Addr("10.7.0.1")))(t)
 	t.Cleanup(func() { local.Close() })
-	a, b := open(t, local), must(rdmatransport.Open(far))(t)
+	a, b := open(t, local), must(rdmatransport.Open(far, nil))(t)
 	t.Cleanup(func() { b.Close() })
 	onB, onA := dialRC(t, b, a, "10.7.0.1", verbs.RoCEv2)
 	x, y := newEnd(t, onB, 4096), newEnd(t, onA, 4096)

@@ -39,7 +39,7 @@ func (b *bottleneck) run(t *testing.T, code verbs.WROpcode) {
 	const late, settle, measured, size = 20 * time.Millisecond, 100 * time.Millisecond, 200 * time.Millisecond, 64 << 10
 	synctest.Test(t, func(t *testing.T) {
 		lan := new(pipe.Switch)
-		options := []rdmatransport.Option{rdmatransport.RoCE(roce.Config{DCQCN: b.control, SelectiveRepeat: true})}
+		options := &rdmatransport.Config{RoCE: roce.Config{DCQCN: b.control, SelectiveRepeat: true}}
 		port := must(impair.New(lan.Port(), impair.Config{Seed: 1, In: bottleneckQueue}))(t)
 		third := newNode(t, port, options, "10.0.0.3/24")
 		var nodes [2]*node

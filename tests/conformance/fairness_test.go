@@ -55,7 +55,7 @@ func (c *crossing) run(t *testing.T) {
 	bdp := bdp(c.rate)
 	synctest.Test(t, func(t *testing.T) {
 		lan := new(pipe.Switch)
-		options := []rdmatransport.Option{rdmatransport.RoCE(c.config)}
+		options := &rdmatransport.Config{RoCE: c.config}
 		queued := impair.Direction{Rate: c.rate, Queue: 2 * bdp, ECN: impair.ECN{Min: bdp / 20, Max: bdp / 2}, Delay: 5 * time.Millisecond, Limit: 1 << 20}
 		back := impair.Direction{Delay: 5 * time.Millisecond, Limit: 1 << 20}
 		port := must(impair.New(lan.Port(), impair.Config{Seed: 1, In: queued, Out: back}))(t)

@@ -39,7 +39,7 @@ func (l *lossy) run(t *testing.T, code verbs.WROpcode) {
 				bad.Rules = append(bad.Rules, see(t, class, func([]byte) { l.sent.Add(1) }))
 			}
 			bottom := must(impair.New(lan.Port(), impair.Config{Seed: uint64(i) + 1, Out: bad}))(t)
-			n := newNode(t, bottom, []rdmatransport.Option{rdmatransport.RoCE(roce.Config{SelectiveRepeat: !l.goBackN})},
+			n := newNode(t, bottom, &rdmatransport.Config{RoCE: roce.Config{SelectiveRepeat: !l.goBackN}},
 				fmt.Sprintf("10.0.0.%d/24", i+1))
 			ends[i] = n.newEndpoint(smallCap)
 			mr[i] = n.reg(make([]byte, 2*size), allAccess)

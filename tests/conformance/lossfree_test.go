@@ -32,7 +32,7 @@ func TestNothingSentTwice(t *testing.T) {
 								c.sides[i].timeout = 21 // nine seconds: for losses, not for a busy machine
 							}
 						},
-						nodes: []rdmatransport.Option{rdmatransport.RoCE(roce.Config{SelectiveRepeat: selective})},
+						nodes: &rdmatransport.Config{RoCE: roce.Config{SelectiveRepeat: selective}},
 					})
 					defer p.close()
 					mr := [2]*verbs.MR{p.a.reg(make([]byte, 2*size), allAccess), p.b.reg(make([]byte, 2*size), allAccess)}

@@ -194,9 +194,9 @@ func (s *scenario) run(t *testing.T, r *rand.Rand) {
 
 // device returns the options of a node's device. In every third scenario one or both devices use
 // go-back-N and do not mark their packets.
-func (s *scenario) device(key [32]byte) []rdmatransport.Option {
+func (s *scenario) device(key [32]byte) *rdmatransport.Config {
 	goBackN := s.seed%3 == 0 && (s.seed/3%3 == 2 || s.seed/3%3 == uint64(key[0]))
-	return []rdmatransport.Option{rdmatransport.Rand(rand.NewChaCha8(key)), rdmatransport.RoCE(roce.Config{SelectiveRepeat: !goBackN})}
+	return &rdmatransport.Config{Rand: rand.NewChaCha8(key), RoCE: roce.Config{SelectiveRepeat: !goBackN}}
 }
 
 // patience is the maximum virtual time of a connection. Retries on a bad network take minutes.

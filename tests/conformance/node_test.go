@@ -23,7 +23,7 @@ type node struct {
 }
 
 // newNode creates a node on l.
-func newNode(t *testing.T, l link.Link, device []rdmatransport.Option, addrs ...string) *node {
+func newNode(t *testing.T, l link.Link, device *rdmatransport.Config, addrs ...string) *node {
 	t.Helper()
 	var opts []netstack.Option
 	for _, a := range addrs {
@@ -39,7 +39,7 @@ func newNode(t *testing.T, l link.Link, device []rdmatransport.Option, addrs ...
 			_ = n.host.Close()
 		}
 	})
-	n.dev = must(rdmatransport.Open(n.host, device...))(t)
+	n.dev = must(rdmatransport.Open(n.host, device))(t)
 	n.pd = must(n.dev.AllocPD())(t)
 	n.gids = must(n.dev.GIDTable(1))(t)
 	return n

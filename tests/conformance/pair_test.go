@@ -25,7 +25,7 @@ type pairOptions struct {
 	aSends []impair.Rule // impairments of packets that a sends
 	bSends []impair.Rule
 	direct bool // no packets where they are not needed
-	nodes  []rdmatransport.Option
+	nodes  *rdmatransport.Config
 }
 
 const pairMemory = 64 << 10

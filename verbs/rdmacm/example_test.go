@@ -19,7 +19,7 @@ import (
 func openDevice(lan *pipe.Switch, addr string) *verbs.Device {
 	host, err := netstack.New(lan.Port(), netstack.Addr(addr))
 	fatal(err)
-	dev, err := rdmatransport.Open(host)
+	dev, err := rdmatransport.Open(host, nil)
 	fatal(err)
 	return dev
 }

@@ -18,7 +18,7 @@ func TestKernelDatagrams(t *testing.T) {
 	for i, addr := range []string{"127.30.0.1", "127.30.0.2"} {
 		host, err := kernel.New(kernel.Addr(addr))
 		ok(t, err)
-		dev, err := rdmatransport.Open(host)
+		dev, err := rdmatransport.Open(host, nil)
 		ok(t, err)
 		udp, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.ParseIP(addr)})
 		ok(t, err)

@@ -30,7 +30,7 @@ func newNode(t testing.TB, port link.Link, addrs ...netstack.Option) *node {
 	t.Helper()
 	host, err := netstack.New(port, addrs...)
 	ok(t, err)
-	dev, err := rdmatransport.Open(host)
+	dev, err := rdmatransport.Open(host, nil)
 	ok(t, err)
 	t.Cleanup(func() {
 		if r := dev.Resources(); r.QP != 0 || r.CQ != 0 || r.MR != 0 || r.PD > 1 || r.AH != 0 {

@@ -25,7 +25,7 @@ func Example_http() {
 		if err != nil {
 			log.Fatal(err)
 		}
-		dev, err := rdmatransport.Open(host)
+		dev, err := rdmatransport.Open(host, nil)
 		if err != nil {
 			log.Fatal(err)
 		}

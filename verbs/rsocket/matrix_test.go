@@ -97,7 +97,7 @@ func runSeed(t *testing.T, seed uint64) {
 		ok(t, err)
 		host, err := netstack.New(l, netstack.Addr(addr))
 		ok(t, err)
-		dev, err := rdmatransport.Open(host)
+		dev, err := rdmatransport.Open(host, nil)
 		ok(t, err)
 		return dev, func() {
 			dev.Close()

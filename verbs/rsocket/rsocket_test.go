@@ -29,7 +29,7 @@ func open(t *testing.T, port link.Link, addr string, opts ...netstack.Option) *v
 	t.Helper()
 	host, err := netstack.New(port, append(opts, netstack.Addr(addr))...)
 	ok(t, err)
-	dev, err := rdmatransport.Open(host)
+	dev, err := rdmatransport.Open(host, nil)
 	ok(t, err)
 	t.Cleanup(func() {
 		dev.Close()
@@ -67,7 +67,7 @@ func devices(t *testing.T, m stacktest.Medium) (to, from *verbs.Device, at netip
 	var devs [2]*verbs.Device
 	a, b := m.Hosts(t, rdmatransport.NewClassifier)
 	for i, end := range []stacktest.End{a, b} {
-		dev, err := rdmatransport.Open(end.Host)
+		dev, err := rdmatransport.Open(end.Host, nil)
 		ok(t, err)
 		t.Cleanup(func() {
 			dev.Close()

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/bits"
 	"reflect"
 	"runtime"
 	"runtime/debug"
@@ -154,7 +155,7 @@ var mappers = kong.OptionFunc(func(k *kong.Kong) error {
 	return errors.Join(
 		kong.TypeMapper(reflect.TypeFor[time.Duration](), kong.MapperFunc(decodeDuration)).Apply(k),
 		kong.NamedMapper("port", between(1, 1<<16-1, "")).Apply(k),
-		kong.NamedMapper("window", between(128<<10, 16<<20, " bytes")).Apply(k),
+		kong.NamedMapper("window", kong.MapperFunc(decodeWindow)).Apply(k),
 		kong.NamedMapper("mtu",
 			between(link.MinMTU, link.MaxSuperframe, " bytes: 1500 for a RoCE path MTU of 1024, 4200 for 4096")).Apply(k),
 	)
@@ -175,6 +176,15 @@ func between(least, most int64, remark string) kong.MapperFunc {
 		target.Set(reflect.ValueOf(n).Convert(target.Type()))
 		return nil
 	}
+}
+
+// decodeWindow parses a RoCE window: a power of two.
+func decodeWindow(ctx *kong.DecodeContext, target reflect.Value) error {
+	err := between(128<<10, 16<<20, " bytes, a power of two")(ctx, target)
+	if n := target.Int(); err == nil && n&(n-1) != 0 {
+		err = fmt.Errorf("%d: give a power of two, such as %d", n, 1<<bits.Len64(uint64(n)))
+	}
+	return err
 }
 
 // decodeDuration parses a duration in Go's syntax, or a number of seconds as in perftest's -D.

@@ -44,7 +44,7 @@ type Flags struct {
 	Shared     bool     `group:"node" help:"With --link kernel: share its addresses with other processes of this user, through a hub (softrnic hub --help), which is started if there is none. Without it a node has its addresses for itself, unless a hub has them. Linux only."`
 	Congestion bool     `group:"node" help:"RoCEv2: control congestion (DCQCN): packets may be marked by the network (ECN), and connections whose packets are slow down. Default: off."`
 	ByDelay    bool     `group:"node" name:"congestion-by-delay" help:"RoCEv2: control congestion by the delay of packets, which needs nothing of the network. For long paths. Default: off."`
-	Window     int      `group:"node" type:"window" placeholder:"BYTES" help:"RoCEv2: bytes that a reliable connection has in flight at most, from 131072 to 16777216; the power of two below counts; a long path needs its rate times its round trip. Default: 524288."`
+	Window     int      `group:"node" type:"window" placeholder:"BYTES" help:"RoCEv2: bytes that a reliable connection has in flight at most: a power of two from 131072 to 16777216; a long path needs its rate times its round trip. Default: 524288."`
 	Selective  bool     `group:"node" name:"selective-repeat" help:"RoCEv2: repeat lost packets alone towards other SoftRNICs that were given this too. They recognise each other by reserved bits of the BTH, which are zero otherwise. Default: off, everything from a lost packet on is repeated, as the IBTA has it."`
 	LongFPDUs  bool     `group:"node" name:"long-fpdus" help:"iWARP: FPDUs may be longer than a TCP segment, where the links of both nodes segment TCP and the peer is a SoftRNIC that was given this too. They recognise each other by reserved bits of MPA's frames, which are zero otherwise. Default: off, an FPDU fits in a segment, as RFC 5044 has it."`
 	MPA        mpaSetUp `group:"node" name:"mpa" placeholder:"SET-UP" help:"iWARP: how connections are set up: no-crc (FPDUs have no CRCs where the peer needs none either), markers (asks the peer for them), revision1 (requests are RFC 5044's, not RFC 6581's), client-server (requests do not ask for peer-to-peer mode), or several, as no-crc,markers. Default: none of these."`
@@ -203,18 +203,15 @@ func (f *Flags) Open(e *cli.Env) (*Node, error) {
 	}
 	mpa := f.MPA.Config
 	mpa.LongFPDUs = f.LongFPDUs
-	device := []rdmatransport.Option{rdmatransport.RoCE(cfg), rdmatransport.IWARP(mpa)}
-	if f.Rate.Gbps != 0 {
-		device = append(device, rdmatransport.Rate(f.Rate.Gbps, f.Rate.Lanes))
-	}
+	device := &rdmatransport.Config{RoCE: cfg, IWARP: mpa, Rate: rdmatransport.Rate(f.Rate)}
 	if f.Trace != "" {
 		if n.trace, err = os.OpenFile(f.Trace, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o666); err != nil {
 			return nil, errors.Join(fmt.Errorf("--trace: %w", err), n.Host.Close())
 		}
 		n.traced = cli.NewChecked(n.trace)
-		device = append(device, rdmatransport.Trace(n.tracer()))
+		device.Trace = n.tracer()
 	}
-	if n.Dev, err = rdmatransport.Open(n.Host, device...); err != nil {
+	if n.Dev, err = rdmatransport.Open(n.Host, device); err != nil {
 		err = errors.Join(err, n.Host.Close())
 		if n.trace != nil {
 			err = errors.Join(err, n.trace.Close())

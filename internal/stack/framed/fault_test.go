@@ -42,7 +42,7 @@ func openNode(t *testing.T, addr string, bad impair.Config, strict bool) (*verbs
 		l, err = impair.New(m, bad)
 		return l, err
 	}, framed.SingleDatagramFrames()))(t)
-	dev := must(rdmatransport.Open(host, rdmatransport.RoCE(roce.Config{StrictICRC: strict})))(t)
+	dev := must(rdmatransport.Open(host, &rdmatransport.Config{RoCE: roce.Config{StrictICRC: strict}}))(t)
 	t.Cleanup(func() {
 		if err := errors.Join(dev.Close(), host.Close()); err != nil {
 			t.Error(err)

@@ -51,11 +51,16 @@ type node struct {
 	recvLen  int
 }
 
-func newNode(t testing.TB, n *network, addr string, size int, cfg iwarp.Config, opts ...rdmatransport.Option) *node {
+func newNode(t testing.TB, n *network, addr string, size int, cfg iwarp.Config) *node {
+	t.Helper()
+	return newNodeWith(t, n, addr, size, &rdmatransport.Config{IWARP: cfg})
+}
+
+func newNodeWith(t testing.TB, n *network, addr string, size int, cfg *rdmatransport.Config) *node {
 	t.Helper()
 	d := &node{t: t, net: n, host: n.host(addr)}
 	d.cap = verbs.QPCap{MaxSendWR: 256, MaxRecvWR: 256, MaxSendSGE: 8, MaxRecvSGE: 8, MaxInlineData: 256}
-	dev, err := rdmatransport.Open(d.host, append(opts, rdmatransport.IWARP(cfg))...)
+	dev, err := rdmatransport.Open(d.host, cfg)
 	must(t, err)
 	d.dev = dev
 	d.pd, err = dev.AllocPD()

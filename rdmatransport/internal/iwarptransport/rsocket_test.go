@@ -41,7 +41,7 @@ func (m *socketMatrix) run() {
 	m.net.mayHarm(2000) // not before the set-up
 	var devs []*verbs.Device
 	for _, addr := range []string{nodeAddr, peerAddr} {
-		dev, err := rdmatransport.Open(m.net.host(addr), rdmatransport.IWARP(m.net.config()))
+		dev, err := rdmatransport.Open(m.net.host(addr), &rdmatransport.Config{IWARP: m.net.config()})
 		must(t, err)
 		defer func() { must(t, dev.Close()) }()
 		devs = append(devs, dev)

@@ -401,7 +401,7 @@ func TestSetupLocalError(t *testing.T) {
 	t.Run("no random numbers", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			random := &source{}
-			d := newNode(t, &network{}, nodeAddr, 4096, iwarp.Config{}, rdmatransport.Rand(random))
+			d := newNodeWith(t, &network{}, nodeAddr, 4096, &rdmatransport.Config{Rand: random})
 			p, wait := d.dialling()
 			p.frame()
 			random.dry = true

@@ -4,6 +4,7 @@ package rocetransport
 // address share its measurement.
 
 import (
+	"cmp"
 	"net/netip"
 	"sync"
 
@@ -28,7 +29,7 @@ type baseRTT struct {
 const defaultQueued = 2
 
 func newByDelay(cfg *roce.ByDelay) *byDelay {
-	return &byDelay{minQueued: float64(positive(cfg.Queued, defaultQueued)), baseRTTs: make(map[netip.Addr]*baseRTT)}
+	return &byDelay{minQueued: float64(cmp.Or(cfg.Queued, defaultQueued)), baseRTTs: make(map[netip.Addr]*baseRTT)}
 }
 
 // get returns the state of an address, with a reference for the caller.

@@ -5,38 +5,31 @@ package rocetransport
 // the rate increase is that of IEEE 802.1Qau)
 
 import (
+	"cmp"
 	"math"
 	"time"
 
 	"github.com/softrnic/softrnic/rdmatransport/roce"
 )
 
-// positive returns v, or the default.
-func positive[T int | int64 | uint8 | time.Duration](v, def T) T {
-	if v <= 0 {
-		return def
-	}
-	return v
-}
-
 // withDefaults fills in unset fields.
 func withDefaults(c roce.DCQCN) *roce.DCQCN {
-	c.RPGMaxRate = positive(c.RPGMaxRate, 40e9)
-	c.RPGMinRate = positive(c.RPGMinRate, 1e6)
-	c.RPGAIRate = positive(c.RPGAIRate, 5e6)
-	c.RPGHAIRate = positive(c.RPGHAIRate, 50e6)
-	c.RPGTimeReset = positive(c.RPGTimeReset, 300*time.Microsecond)
-	c.RPGByteReset = positive(c.RPGByteReset, 32767)
-	c.RPGThreshold = positive(c.RPGThreshold, 1)
-	c.RPGGD = positive(c.RPGGD, 11)
-	c.RPGMinDecFac = positive(c.RPGMinDecFac, 50)
-	c.DCETCPG = positive(c.DCETCPG, 4)
-	c.DCETCPRTT = positive(c.DCETCPRTT, 55*time.Microsecond)
-	c.RateReduceMonitorPeriod = positive(c.RateReduceMonitorPeriod, 50*time.Microsecond)
-	c.InitialAlphaValue = positive(c.InitialAlphaValue, 1023)
-	c.CNPDSCP = positive(c.CNPDSCP, 48)
-	c.CNP802PPrio = positive(c.CNP802PPrio, 6)
-	c.MinTimeBetweenCNPs = positive(c.MinTimeBetweenCNPs, 50*time.Microsecond)
+	c.RPGMaxRate = cmp.Or(c.RPGMaxRate, 40e9)
+	c.RPGMinRate = cmp.Or(c.RPGMinRate, 1e6)
+	c.RPGAIRate = cmp.Or(c.RPGAIRate, 5e6)
+	c.RPGHAIRate = cmp.Or(c.RPGHAIRate, 50e6)
+	c.RPGTimeReset = cmp.Or(c.RPGTimeReset, 300*time.Microsecond)
+	c.RPGByteReset = cmp.Or(c.RPGByteReset, 32767)
+	c.RPGThreshold = cmp.Or(c.RPGThreshold, 1)
+	c.RPGGD = cmp.Or(c.RPGGD, 11)
+	c.RPGMinDecFac = cmp.Or(c.RPGMinDecFac, 50)
+	c.DCETCPG = cmp.Or(c.DCETCPG, 4)
+	c.DCETCPRTT = cmp.Or(c.DCETCPRTT, 55*time.Microsecond)
+	c.RateReduceMonitorPeriod = cmp.Or(c.RateReduceMonitorPeriod, 50*time.Microsecond)
+	c.InitialAlphaValue = cmp.Or(c.InitialAlphaValue, 1023)
+	c.CNPDSCP = cmp.Or(c.CNPDSCP, 48)
+	c.CNP802PPrio = cmp.Or(c.CNP802PPrio, 6)
+	c.MinTimeBetweenCNPs = cmp.Or(c.MinTimeBetweenCNPs, 50*time.Microsecond)
 	return &c
 }
 

@@ -26,6 +26,7 @@
 package rocetransport
 
 import (
+	"cmp"
 	"io"
 	"time"
 
@@ -87,7 +88,7 @@ func New(nics []stack.NIC, cfg roce.Config, regions *memory.Regions, queue *time
 	if cfg.ByDelay != nil {
 		e.byDelay = newByDelay(cfg.ByDelay)
 	}
-	e.shared.Window = send.WindowOf(cfg.Window)
+	e.shared.Window = uint32(cmp.Or(cfg.Window, send.DefaultWindow))
 	if cfg.DCQCN != nil {
 		e.dcqcn = withDefaults(*cfg.DCQCN)
 	}

@@ -52,7 +52,7 @@ func newNode(port link.Link, addr string, cqe int) (*node, error) {
 	if n.host, err = netstack.New(port, netstack.Addr(addr), netstack.TCPMemory(16<<30)); err != nil {
 		return nil, err
 	}
-	if n.dev, err = rdmatransport.Open(n.host); err != nil {
+	if n.dev, err = rdmatransport.Open(n.host, nil); err != nil {
 		return nil, err
 	}
 	if n.pd, err = n.dev.AllocPD(); err != nil {

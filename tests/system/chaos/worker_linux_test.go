@@ -63,7 +63,7 @@ func worker(task []string) (err error) {
 	if err != nil {
 		return err
 	}
-	dev, err := rdmatransport.Open(host)
+	dev, err := rdmatransport.Open(host, nil)
 	if err != nil {
 		return err
 	}

@@ -200,7 +200,7 @@ func packetConn(t *testing.T, addr string) (*verbs.Device, *rsocket.PacketConn) 
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { host.Close() })
-	dev, err := rdmatransport.Open(host)
+	dev, err := rdmatransport.Open(host, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

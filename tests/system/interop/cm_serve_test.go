@@ -252,7 +252,7 @@ func TestManyConnections(t *testing.T) {
 	program := buildSoftRNIC(t)
 	idle := startServing(t, program, peers[0].Netns).quit()
 
-	dev := openSoftRNIC(t, openTAP(t, peers[0].Netns)).(softrnic).dev
+	dev := openSoftRNIC(t, openTAP(t, peers[0].Netns), nil).(softrnic).dev
 	s := startServing(t, program, peers[0].Netns)
 	p := newPinger(t, dev)
 	goroutines, heap := runtime.NumGoroutine(), liveHeap()

@@ -33,7 +33,7 @@ func openCM(t *testing.T, transport verbs.Transport) cmLab {
 		capturing = capturedIWARP
 	}
 	p := cmPeer(t, 2, transport)
-	return cmLab{p, openSoftRNIC(t, capturing(t, openTAP(t, p.Netns))).(softrnic).dev, transport}
+	return cmLab{p, openSoftRNIC(t, capturing(t, openTAP(t, p.Netns)), nil).(softrnic).dev, transport}
 }
 
 // cmPeer boots a peer whose rdma_cm uses the transport: it prefers rxe0 if that exists.

@@ -274,7 +274,7 @@ func TestCounters(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return l, openSoftRNIC(t, l)
+		return l, openSoftRNIC(t, l, nil)
 	}
 	linux := openKernel(t, p)
 	for _, e := range countedExchanges(t) {

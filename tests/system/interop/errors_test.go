@@ -184,7 +184,7 @@ func TestKernelErrors(t *testing.T) {
 func TestErrors(t *testing.T) {
 	gate.System(t)
 	p := peer.Boot(t, peer.Config{ID: 2})[0]
-	linux, here := openKernel(t, p), openSoftRNIC(t, captured(t, openTAP(t, p.Netns)))
+	linux, here := openKernel(t, p), openSoftRNIC(t, captured(t, openTAP(t, p.Netns)), nil)
 	for _, c := range rxeReference() {
 		name := strings.ReplaceAll(c.name, " ", "_")
 		want := func(instead *outcome) outcome {

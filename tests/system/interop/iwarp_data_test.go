@@ -24,7 +24,7 @@ var siwCap = verbs.QPCap{MaxSendWR: 16, MaxRecvWR: 16, MaxSendSGE: 6, MaxRecvSGE
 func openIWARP(t *testing.T, wrap func(*testing.T, link.Link) link.Link, config iwarp.Config) cmLab {
 	t.Helper()
 	p := cmPeer(t, 2, verbs.IWARP)
-	dev := openSoftRNIC(t, wrap(t, openTAP(t, p.Netns)), rdmatransport.IWARP(config)).(softrnic).dev
+	dev := openSoftRNIC(t, wrap(t, openTAP(t, p.Netns)), &rdmatransport.Config{IWARP: config}).(softrnic).dev
 	return cmLab{p, dev, verbs.IWARP}
 }
 

@@ -36,7 +36,7 @@ func TestIWARPMarkers(t *testing.T) {
 	} {
 		file := filepath.Join(t.TempDir(), "capture.pcapng")
 		if !t.Run(agreement.name, func(t *testing.T) {
-			here := openSoftRNIC(t, captureTo(t, file, openTAP(t, n)), rdmatransport.IWARP(agreement.a))
+			here := openSoftRNIC(t, captureTo(t, file, openTAP(t, n)), &rdmatransport.Config{IWARP: agreement.a})
 			other := openSecond(t, n, agreement.b)
 			exchange(t, here, other)
 		}) {
@@ -79,7 +79,7 @@ func openSecond(t *testing.T, n *peer.Netns, config iwarp.Config) softrnic {
 		t.Fatal(err)
 	}
 	closing(t, host.Close)
-	dev, err := rdmatransport.Open(host, rdmatransport.IWARP(config))
+	dev, err := rdmatransport.Open(host, &rdmatransport.Config{IWARP: config})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -36,7 +36,7 @@ func TestLoss(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			here := openSoftRNIC(t, captured(t, l))
+			here := openSoftRNIC(t, captured(t, l), nil)
 			t.Run("requester", func(t *testing.T) {
 				overLoss(t, newSide(t, here, softrnicAddr4), newSide(t, linux, p.Addr4()))
 			})
@@ -101,7 +101,7 @@ func TestLostTwice(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	here := openSoftRNIC(t, captured(t, l))
+	here := openSoftRNIC(t, captured(t, l), nil)
 	patient := usual
 	patient.timeout = 24 // 69 s
 	o := newOperation(t, newSide(t, here, softrnicAddr4), newSide(t, linux, p.Addr4()), patient, 200_000)

@@ -153,11 +153,11 @@ func exchangeMessages(t *testing.T, task string, connections, messages int, limi
 		t.Fatal(err)
 	}
 	closing(t, host.Close)
-	options := []rdmatransport.Option{rdmatransport.IWARP(iwarp.Config{SendFirst: true})}
+	cfg := &rdmatransport.Config{IWARP: iwarp.Config{SendFirst: true}}
 	if transport == verbs.IWARP { // few events, of which the end of a stream has the reason
-		options = append(options, rdmatransport.Trace(trace.Logger(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})))))
+		cfg.Trace = trace.Logger(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})))
 	}
-	dev, err := rdmatransport.Open(host, options...)
+	dev, err := rdmatransport.Open(host, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -352,7 +352,7 @@ func TestOperations(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := peer.Boot(t, peer.Config{ID: 2, MTU: c.mtu})[0]
-			linux, here := openKernel(t, p), openSoftRNIC(t, captured(t, c.open(t, p.Netns)))
+			linux, here := openKernel(t, p), openSoftRNIC(t, captured(t, c.open(t, p.Netns)), nil)
 			for _, addrs := range []struct {
 				family      string
 				here, there netip.Addr
@@ -374,7 +374,7 @@ func TestLargestMessages(t *testing.T) {
 	gate.System(t)
 	const size = 8 << 20
 	p := peer.Boot(t, peer.Config{ID: 2})[0]
-	linux, here := openKernel(t, p), openSoftRNIC(t, openTAP(t, p.Netns)).(softrnic)
+	linux, here := openKernel(t, p), openSoftRNIC(t, openTAP(t, p.Netns), nil).(softrnic)
 	run := func(t *testing.T, requester, responder *side, sends []verbs.WROpcode) {
 		o := newOperation(t, requester, responder, usual, size)
 		for _, opcode := range transfers {

@@ -45,14 +45,14 @@ type softrnic struct {
 }
 
 // openSoftRNIC opens a device behind a link, until the test ends.
-func openSoftRNIC(t *testing.T, l link.Link, opts ...rdmatransport.Option) device {
+func openSoftRNIC(t *testing.T, l link.Link, cfg *rdmatransport.Config) device {
 	t.Helper()
 	host, err := netstack.New(l, netstack.Addr(softrnicCIDR4), netstack.Addr(softrnicCIDR6))
 	if err != nil {
 		t.Fatal(err)
 	}
 	closing(t, host.Close)
-	dev, err := rdmatransport.Open(host, opts...)
+	dev, err := rdmatransport.Open(host, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -422,7 +422,7 @@ func TestKernelWindows(t *testing.T) {
 func TestWindows(t *testing.T) {
 	gate.System(t)
 	p := peer.Boot(t, peer.Config{ID: 2})[0]
-	linux, here := openKernel(t, p), openSoftRNIC(t, captured(t, openTAP(t, p.Netns)))
+	linux, here := openKernel(t, p), openSoftRNIC(t, captured(t, openTAP(t, p.Netns)), nil)
 	for _, c := range windowReference() {
 		want := func(instead []string) []string {
 			if instead == nil {

@@ -37,7 +37,7 @@ func TestCNPDissected(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			device := []rdmatransport.Option{rdmatransport.RoCE(roce.Config{DCQCN: &roce.DCQCN{}})}
+			device := &rdmatransport.Config{RoCE: roce.Config{DCQCN: &roce.DCQCN{}}}
 			a, b := newNodeWith(t, taken, device, addrs[0]...), newNodeWith(t, lan.Port(), device, addrs[1]...)
 			connect(a, b, gid, verbs.MTU1024)
 			transfer(b, a, verbs.RDMAWrite, 4, 100_000)

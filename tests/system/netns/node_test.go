@@ -39,7 +39,7 @@ func newNode(t testing.TB, l link.Link, addrs ...string) *node {
 }
 
 // newNodeWith is newNode with options of the device.
-func newNodeWith(t testing.TB, l link.Link, device []rdmatransport.Option, addrs ...string) *node {
+func newNodeWith(t testing.TB, l link.Link, device *rdmatransport.Config, addrs ...string) *node {
 	t.Helper()
 	var opts []netstack.Option
 	for _, a := range addrs {
@@ -49,7 +49,7 @@ func newNodeWith(t testing.TB, l link.Link, device []rdmatransport.Option, addrs
 	var err error
 	n.host, err = netstack.New(l, opts...)
 	n.ok(err)
-	n.dev, err = rdmatransport.Open(n.host, device...)
+	n.dev, err = rdmatransport.Open(n.host, device)
 	n.ok(err)
 	t.Cleanup(func() {
 		n.ok(n.dev.Provider().Close())

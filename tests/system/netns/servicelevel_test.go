@@ -99,7 +99,7 @@ func TestServiceLevel(t *testing.T) {
 				t.Fatal(err)
 			}
 			m := medium{vlan: true}
-			device := []rdmatransport.Option{rdmatransport.RoCE(roce.Config{DCQCN: &roce.DCQCN{CNP802PPrio: 7, CNPDSCP: 40}})}
+			device := &rdmatransport.Config{RoCE: roce.Config{DCQCN: &roce.DCQCN{CNP802PPrio: 7, CNPDSCP: 40}}}
 			a := newServices(newNodeWith(t, m.node(t, taken), device, addrs[0]...))
 			b := newServices(newNodeWith(t, m.node(t, lan.Port()), device, addrs[1]...))
 

@@ -96,7 +96,7 @@ func device(t *testing.T, lan *pipe.Switch, addr string) *verbs.Device {
 	t.Helper()
 	host, err := netstack.New(lan.Port(), netstack.Addr(addr))
 	ok(t, err)
-	dev, err := rdmatransport.Open(host)
+	dev, err := rdmatransport.Open(host, nil)
 	ok(t, err)
 	t.Cleanup(func() {
 		dev.Close()

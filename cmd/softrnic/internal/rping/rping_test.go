@@ -53,7 +53,7 @@ func TestRpingMemoryGone(t *testing.T) {
 	host, err := netstack.New(lan.Port(), netstack.Addr("10.0.0.2/24"))
 	must(t, err)
 	defer host.Close()
-	dev, err := rdmatransport.Open(host)
+	dev, err := rdmatransport.Open(host, nil)
 	must(t, err)
 	client, err := newSide(dev, 64, slog.New(slog.DiscardHandler))
 	must(t, err)

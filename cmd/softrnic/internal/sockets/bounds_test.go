@@ -83,7 +83,7 @@ func TestUndelivered(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dev, err := rdmatransport.Open(host)
+	dev, err := rdmatransport.Open(host, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

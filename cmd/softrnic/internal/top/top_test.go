@@ -34,7 +34,7 @@ func TestTop(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = host.Close() }()
-	dev, err := rdmatransport.Open(host)
+	dev, err := rdmatransport.Open(host, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -54,7 +54,7 @@ func disorder(t *testing.T, seed uint64) (captures [4]bytes.Buffer) {
 		host, err := netstack.New(l, netstack.Addr(addr))
 		must(err)
 		hosts[i] = host
-		devs[i], err = rdmatransport.Open(host)
+		devs[i], err = rdmatransport.Open(host, nil)
 		must(err)
 		pd, err := devs[i].DefaultPD()
 		must(err)

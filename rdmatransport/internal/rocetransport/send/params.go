@@ -1,17 +1,14 @@
 package send
 
-import (
-	"math/bits"
-	"time"
-)
+import "time"
 
 // The tunables of sending. The exported ones also bound the receive state.
 const (
-	// DefaultWindow is the default limit of payload bytes in flight. A device may set leastWindow
-	// to MaxWindow instead. Each is a power of two. A window must cover the path's bandwidth-delay
+	// DefaultWindow is the default limit of payload bytes in flight. A device may set
+	// LeastWindow to MaxWindow instead. Each is a power of two. A window must cover the path's bandwidth-delay
 	// product, and fit the queues on the path: a TAP holds 1,000 frames by default.
 	DefaultWindow = 512 << 10
-	leastWindow   = 128 << 10
+	LeastWindow   = 128 << 10
 	MaxWindow     = 16 << 20
 	// MinWindow is the smallest window, in packets, under loss.
 	MinWindow = 8
@@ -46,12 +43,3 @@ func Window(bytes, mtu uint32) uint32 { return bytes / max(mtu, 1<<10) }
 // Span returns the largest distance, in packets, between una and the newest PSN sent. It is a
 // window, and another one while a gap is filled.
 func Span(window uint32) uint32 { return 2 * window }
-
-// WindowOf returns the window in bytes for a configured size: DefaultWindow for 0, otherwise
-// rounded down to a power of two and clamped.
-func WindowOf(bytes int) uint32 {
-	if bytes <= 0 {
-		return DefaultWindow
-	}
-	return 1 << (bits.Len(uint(max(leastWindow, min(bytes, MaxWindow)))) - 1)
-}

@@ -25,7 +25,7 @@ func serve(t *testing.T) (*verbs.Device, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dev, err := rdmatransport.Open(host)
+	dev, err := rdmatransport.Open(host, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,60 @@
+package rdmatransport
+
+import (
+	"crypto/rand"
+	"io"
+
+	"github.com/softrnic/softrnic/rdmatransport/iwarp"
+	"github.com/softrnic/softrnic/rdmatransport/roce"
+	"github.com/softrnic/softrnic/rdmatransport/trace"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// Config configures a device. The zero Config has useful defaults.
+type Config struct {
+	// Name is the device's name. "" means softrnic0, softrnic1, … in the order in which the process
+	// opens devices.
+	Name string
+	// RoCE configures RoCEv2 and RoCE v1.
+	RoCE roce.Config
+	// IWARP configures iWARP.
+	IWARP iwarp.Config
+	// Rate is the rate that ports report. It does not affect the speed of sending.
+	Rate Rate
+	// Trace is called for events of the device's QPs: changes of state, losses, timeouts, the set-up
+	// and the end of iWARP streams. [trace.Logger] is a sink that writes to log/slog. With nil,
+	// tracing is off.
+	Trace trace.Sink
+	// Rand is the source of memory keys and QP numbers, which peers must not be able to guess. Nil
+	// means crypto/rand. Only tests have a use for another.
+	Rand io.Reader
+}
+
+// Rate is a port's rate, as in [verbs.PortAttr.SetRate]. The zero Rate means 40 Gbit/s over 4 lanes.
+type Rate struct {
+	Gbps  float64
+	Lanes int // 0: the usual number for the rate
+}
+
+// withDefaults returns cfg, which may be nil, with defaults in place of zero values, and the port's
+// attributes of its rate. It returns an error if a value is out of bounds; RoCE's are checked by the
+// engine.
+func (cfg *Config) withDefaults() (c Config, port verbs.PortAttr, err error) {
+	if cfg != nil {
+		c = *cfg
+	}
+	if c.Rand == nil {
+		c.Rand = rand.Reader
+	}
+	if c.Rate == (Rate{}) {
+		c.Rate = Rate{Gbps: 40, Lanes: 4}
+	}
+	if err := port.SetRate(c.Rate.Gbps, c.Rate.Lanes); err != nil {
+		return c, port, verbs.Errorf(verbs.ErrInvalid, opOpen, "Rate: %v", err)
+	}
+	if c.IWARP.Revision > 2 {
+		return c, port, verbs.Errorf(verbs.ErrInvalid, opOpen,
+			"IWARP.Revision %d: give an MPA revision, 1 or 2, or 0 for 2 and then 1", c.IWARP.Revision)
+	}
+	return c, port, nil
+}
