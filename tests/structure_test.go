@@ -153,6 +153,32 @@ func declared(obj types.Object) bool {
 	return obj.Parent() == obj.Pkg().Scope()
 }
 
+// A RoCE QP is unlocked by unlockOnly and sendAndUnlock. A plain Unlock would not say whether due packets are sent first.
+func TestUnlock(t *testing.T) {
+	const dir, name = "rdmatransport/internal/rocetransport", "unlockOnly"
+	s := load(t, dir)[0]
+	found := false
+	for _, f := range s.files {
+		for _, d := range f.Decls {
+			ast.Inspect(d, func(n ast.Node) bool {
+				sel, ok := n.(*ast.SelectorExpr)
+				if !ok || sel.Sel.Name != "Unlock" || !strings.HasSuffix(s.info.TypeOf(sel.X).String(), "verbs.QPHandle") {
+					return true
+				}
+				if fn, ok := d.(*ast.FuncDecl); ok && fn.Name.Name == name {
+					found = true
+				} else {
+					t.Errorf("%v: call unlockOnly or sendAndUnlock", s.fset.Position(sel.Pos()))
+				}
+				return true
+			})
+		}
+	}
+	if !found {
+		t.Errorf("%s has no %s", dir, name)
+	}
+}
+
 // stateOf lists the packages whose state has owners, and the type that contains all of it.
 var stateOf = map[string]string{
 	"rdmatransport/internal/rocetransport/send": "State", "rdmatransport/internal/rocetransport/receive": "State", "rdmatransport/internal/iwarptransport": "sender",

@@ -9,18 +9,9 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// sendRequest sends the next segment of the send queue, if that is allowed.
+// sendRequest sends the next segment of the next request through the stream, if that is allowed.
 func (q *qp) sendRequest() bool {
 	t := &q.tx
-	if t.cursor.unsent(q.h.SendLen()) == 0 {
-		return false
-	}
-	if t.cursor.mayMove() {
-		if done, wait := q.sendDirect(); done || wait {
-			return done
-		}
-		t.cursor.useStream()
-	}
 	wr := q.h.Send(t.cursor.index(t.cursor.next))
 	if t.cursor.is(notStarted) && wr.Flags&verbs.SendFence != 0 && len(t.reads.list) > 0 {
 		return false

@@ -105,11 +105,21 @@ func (q *qp) mayCork() bool {
 	return t.lifecycle.is(open) && idle && t.cursor.is(notStarted) && t.cursor.unsent(q.h.SendLen()) > 0
 }
 
-// sendOne sends the next segment of a response or of a request. It returns false if it did not, or
-// ended the connection.
+// sendOne sends the next segment of a response or of a request, or moves requests directly. It
+// returns false if it did not, or ended the connection.
 func (q *qp) sendOne(response bool) bool {
 	if response {
 		return q.sendResponse()
+	}
+	c := &q.tx.cursor
+	if c.unsent(q.h.SendLen()) == 0 {
+		return false
+	}
+	if c.mayMove() {
+		if done, wait := q.sendDirect(); done || wait {
+			return done
+		}
+		c.useStream()
 	}
 	return q.sendRequest()
 }

@@ -113,7 +113,7 @@ func (e *Engine) Snapshot() map[string]uint64 {
 			total.direct += s.direct
 		}
 		recvs += q.recvs
-		q.h.Unlock()
+		q.unlockOnly()
 	}
 	return map[string]uint64{
 		"sent_pkts":                  total.sentPkts,

@@ -150,7 +150,7 @@ func (f flush) execute() {
 	q, d := f.q, f.d
 	q.h.Lock()
 	awaited := q.awaits(d)
-	q.h.Unlock()
+	q.unlockOnly()
 	if !awaited {
 		return
 	}
@@ -158,7 +158,7 @@ func (f flush) execute() {
 	q.h.Lock()
 	switch {
 	case !q.awaits(d):
-		q.h.Unlock()
+		q.unlockOnly()
 		return
 	case err != nil:
 		q.failPending(wire.NakRemoteOperational, q.receiving.Pending().PSN, verbs.WCRemOpErr)
@@ -166,7 +166,7 @@ func (f flush) execute() {
 		q.receiving.OnDeferredExecuted(0)
 		d.file, d.bytes = nil, nil // the history keeps d for a while
 	}
-	q.unlock()
+	q.sendAndUnlock()
 }
 
 // awaits reports whether d is still the oldest pending response. It is not if the QP was reset or

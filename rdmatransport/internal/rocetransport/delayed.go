@@ -70,7 +70,7 @@ func (e *Engine) sendDelayed() {
 		next := q.nextDelayed
 		q.h.Lock()
 		q.sendDelayed()
-		q.h.Unlock()
+		q.unlockOnly()
 		q = next
 	}
 }
@@ -91,7 +91,7 @@ func (e *Engine) sendDelayedUnlessPosted() (sent bool) {
 			q.sendDelayed()
 			sent = true
 		}
-		q.h.Unlock()
+		q.unlockOnly()
 		q = next
 	}
 	return sent

@@ -187,7 +187,7 @@ func (q *qp) moveMore(rest remainder, end uint32) remainder {
 // moveInBackground moves the rest after sendDirect.
 func (q *qp) moveInBackground() {
 	q.h.Lock()
-	defer q.h.Unlock()
+	defer q.unlockOnly()
 	q.direct &^= moving
 	q.sendPosted()
 }

@@ -172,6 +172,10 @@ type qp struct {
 	nextDelayed *qp // next QP on the engine's stack of delayed QPs
 }
 
+// unlockOnly unlocks the QP and sends nothing. It is for callers that only looked at the QP, or that
+// have sent what was due. All others call sendAndUnlock.
+func (q *qp) unlockOnly() { q.h.Unlock() }
+
 // reliable reports whether the service has acknowledgements.
 func (q *qp) reliable() bool { return q.service == wire.RC || q.service == wire.XRC }
 

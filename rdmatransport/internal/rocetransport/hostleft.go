@@ -28,7 +28,7 @@ func (e *Engine) HostLeft(addr netip.Addr) {
 		if q.awaitsHost(addr) {
 			affected = append(affected, waiting{q, q.dest, q.sending.Una()})
 		}
-		q.h.Unlock()
+		q.unlockOnly()
 	}
 	if len(affected) == 0 {
 		return
@@ -41,7 +41,7 @@ func (e *Engine) HostLeft(addr netip.Addr) {
 				q.e.Counters.RetryExceeded.Add(1)
 				q.failSend(verbs.WCRetryExcErr)
 			}
-			q.unlock()
+			q.sendAndUnlock()
 		}
 	})
 }

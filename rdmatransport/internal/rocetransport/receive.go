@@ -51,7 +51,7 @@ func (e *Engine) receive(port uint8, d *stack.Datagram) {
 		}
 		if pkt.DestQP == mad.QPN || pkt.DestQP == multicastQPN {
 			if held != nil { // these functions lock QPs themselves
-				held.unlockReceived(d)
+				held.sendAndUnlockReceived(d)
 				held = nil
 			}
 			if pkt.DestQP == mad.QPN {
@@ -68,7 +68,7 @@ func (e *Engine) receive(port uint8, d *stack.Datagram) {
 		}
 		if q != held {
 			if held != nil {
-				held.unlockReceived(d)
+				held.sendAndUnlockReceived(d)
 			}
 			q.h.Lock()
 			held = q
@@ -87,7 +87,7 @@ func (e *Engine) receive(port uint8, d *stack.Datagram) {
 		}
 	}
 	if held != nil {
-		held.unlockReceived(d)
+		held.sendAndUnlockReceived(d)
 	}
 	if scratch != nil {
 		scratches.Put(scratch)

@@ -9,13 +9,9 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// transmit sends what the window, the peer's resources and fences allow.
+// transmit sends in packets what the window, the peer's resources and fences allow.
 func (q *qp) transmit() {
 	s := &q.sending
-	if !q.sendDirect() {
-		s.Uncork()
-		return
-	}
 	if q.h.SendLen() == 0 {
 		return
 	}

@@ -10,13 +10,13 @@ func (q *qp) expired() {
 	q.h.Lock()
 	s := q.h.State()
 	if q.destroyed || !receives(s) {
-		q.h.Unlock()
+		q.unlockOnly()
 		return
 	}
 	now := q.e.now()
 	if q.due() > now { // the reason for the timer is no longer due
 		q.arm()
-		q.h.Unlock()
+		q.unlockOnly()
 		return
 	}
 	q.receiving.OnAlarm(now)
@@ -29,7 +29,7 @@ func (q *qp) expired() {
 	if sends(s) {
 		q.act(q.sending.OnAlarm(now))
 	}
-	q.unlock()
+	q.sendAndUnlock()
 }
 
 // due returns the earliest deadline, 0 if there is none.

@@ -9,8 +9,8 @@ import (
 // End of the send and receive paths: packets that became due while the QP was locked are sent
 // before it is unlocked, in as few frames as possible.
 
-// unlock sends due packets and unlocks the QP.
-func (q *qp) unlock() {
+// sendAndUnlock sends due packets and unlocks the QP.
+func (q *qp) sendAndUnlock() {
 	if s := q.h.State(); !q.destroyed && receives(s) {
 		if q.reliable() {
 			q.respond()
@@ -20,22 +20,24 @@ func (q *qp) unlock() {
 		}
 	}
 	q.flush()
-	q.h.Unlock()
+	q.unlockOnly()
 }
 
-// unlockReceived is unlock after the packets of a datagram. If an application received the datagram
-// by polling, it will soon post or poll again. An acknowledgement and small requests then wait for
-// its next post (see delayed.go). Otherwise only the timer would send them, so they are sent at
-// once.
-func (q *qp) unlockReceived(d *stack.Datagram) {
+// sendAndUnlockReceived is sendAndUnlock after the packets of a datagram. If an application received
+// the datagram by polling, it will soon post or poll again. An acknowledgement and small requests
+// then wait for its next post (see delayed.go). Otherwise only the timer would send them, so they
+// are sent at once.
+func (q *qp) sendAndUnlockReceived(d *stack.Datagram) {
 	if d.Polled {
-		q.unlockPolled()
+		q.delayAndUnlock()
 	} else {
-		q.unlock()
+		q.sendAndUnlock()
 	}
 }
 
-func (q *qp) unlockPolled() {
+// delayAndUnlock delays what may wait for the application's next post, sends the rest, and unlocks
+// the QP.
+func (q *qp) delayAndUnlock() {
 	if s := q.h.State(); !q.destroyed && receives(s) {
 		delay := q.mayDelayAck()
 		switch {
@@ -52,7 +54,7 @@ func (q *qp) unlockPolled() {
 		}
 	}
 	q.flush()
-	q.h.Unlock()
+	q.unlockOnly()
 }
 
 // sendPosted is sendPending on a goroutine that serves only this QP.
@@ -84,7 +86,11 @@ func (q *qp) sendPending() {
 func (q *qp) send() {
 	switch q.service {
 	case wire.RC, wire.XRC:
-		q.transmit()
+		if q.sendDirect() {
+			q.transmit()
+		} else {
+			q.sending.Uncork()
+		}
 	case wire.UC:
 		q.sendMessages()
 	case wire.UD:
