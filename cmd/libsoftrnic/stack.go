@@ -161,12 +161,12 @@ func (s *state) shutdown() error {
 			devices = append(devices, n.Dev)
 		}
 		if err := dropin.AppendCounters(s.cfg.Counters, devices...); err != nil {
-			fmt.Fprintln(os.Stderr, "softrnic:", err)
+			s.notWritten(err)
 		}
 	}
 	for _, n := range s.nodes {
 		if err := n.TraceErr(); err != nil {
-			fmt.Fprintln(os.Stderr, "softrnic:", err)
+			s.notWritten(err)
 		}
 	}
 	for _, end := range s.ends {
@@ -177,6 +177,15 @@ func (s *state) shutdown() error {
 	}
 	all.Wait()
 	return errors.Join(errs...)
+}
+
+// notWritten reports that the trace or the counters could not be written: to the program's user,
+// and to softrnic run if that waits for the program.
+func (s *state) notWritten(err error) {
+	fmt.Fprintln(os.Stderr, "softrnic:", err)
+	if s.cfg.Whole != "" {
+		_ = os.Truncate(s.cfg.Whole, 0) // that also works on a full disk
+	}
 }
 
 // guid returns the device's GUID in network byte order. The iWARP and RoCE devices of a stack have

@@ -40,6 +40,8 @@ import (
 //	SOFTRNIC_TOP     1: softrnic top of the same user shows the program's queue pairs
 //	SOFTRNIC_RUN     the process ID of the softrnic run --metrics that reads the counters of the
 //	                 program's devices
+//	SOFTRNIC_WHOLE   a file of the softrnic run that waits for the program. It is emptied if the
+//	                 trace or the counters could not be written
 //	SOFTRNIC_COMMAND the file of the command softrnic, which starts the hub. Default: beside the
 //	                 libraries, in ../../bin, or in PATH
 //	SOFTRNIC_CONFIG  a file with lines of these variables, such as SOFTRNIC_LINK=shm. The
@@ -62,6 +64,7 @@ type Config struct {
 	Counters   string
 	Top        bool
 	Run        int    // SOFTRNIC_RUN
+	Whole      string // SOFTRNIC_WHOLE
 	Command    string // SOFTRNIC_COMMAND
 }
 
@@ -131,6 +134,7 @@ func FromEnv(getenv func(string) string) (c Config, err error) {
 	c.Transports, err = transports(getenv("SOFTRNIC_TRANSPORT"))
 	c.Counters, c.Command, c.Top = getenv("SOFTRNIC_COUNTERS"), getenv("SOFTRNIC_COMMAND"), getenv("SOFTRNIC_TOP") == "1"
 	c.Run, _ = strconv.Atoi(getenv("SOFTRNIC_RUN"))
+	c.Whole = getenv("SOFTRNIC_WHOLE")
 	return c, err
 }
 

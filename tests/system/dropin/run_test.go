@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -37,6 +38,37 @@ func runner(ctx context.Context, t *testing.T, dir, args string, program ...stri
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 	}
 	return cmd
+}
+
+// TestRunFullDisk: softrnic run fails if a process of the program could not write its trace or its
+// counters, and not otherwise.
+func TestRunFullDisk(t *testing.T) {
+	gate.System(t)
+	needs(t, "/usr/bin/ibv_rc_pingpong", "ibverbs-utils")
+	dir := shared(t)
+	trace := filepath.Join(dir, "trace")
+	for _, c := range []struct {
+		args, env, program string
+		status             int
+	}{
+		{"--trace " + trace, "", "true", 0},
+		{"--sysfs off --trace /dev/full", "", "true", 1},
+		{"--trace /dev/full", "", "true", 1},
+		{"--sysfs preload", "SOFTRNIC_TRACE=/dev/full", "true", 1},
+		{"", "SOFTRNIC_COUNTERS=/dev/full", "true", 1},
+		{"--trace /dev/full", "", "exit 3", 3},
+	} {
+		// There is no server: the client's QP goes to INIT, and the client fails.
+		cmd := runner(t.Context(), t, dir, "--link pipe --addr 10.9.0.1/24 "+c.args, "sh", "-c", "ibv_rc_pingpong -p 1 127.0.0.1; "+c.program)
+		cmd.Env = append(cmd.Env, c.env)
+		out, _ := cmd.CombinedOutput()
+		if status := cmd.ProcessState.ExitCode(); status != c.status || strings.Contains(string(out), "no space left on device") != (c.status != 0) {
+			t.Errorf("%s %s, and %s: exit status %d, want %d\n%s", c.args, c.env, c.program, status, c.status, out)
+		}
+	}
+	if b, err := os.ReadFile(trace); err != nil || !strings.Contains(string(b), "INIT") {
+		t.Errorf("trace: %v\n%s", err, b)
+	}
 }
 
 // TestRun: a program sees the devices in the kernel's places, has no more privileges than before,

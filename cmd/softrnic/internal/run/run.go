@@ -32,6 +32,7 @@ type Command struct {
 	Log     *slog.Level   `name:"log-level" placeholder:"LEVEL" help:"What the libraries log to stderr: debug, info, warn or error. Default: warn."`
 	Top     bool          `help:"Let softrnic top of this user show the program's queue pairs."`
 	Metrics string        `placeholder:"HOST:PORT" help:"Answer Prometheus on this address of the machine's own, http://HOST:PORT/metrics, as serve --metrics does, for each process of the program that uses RDMA. The label pid tells these apart; a device has both protocols of a rail."`
+	Trace   string        `type:"path" placeholder:"FILE" help:"Append what happens to the queue pairs of the program's processes to this file, as --trace of the other commands. If the file cannot be written, as on a full disk, the exit status is 1 at least."`
 	Inside  string        `hidden:"" help:"The directory of what to mount; for this command's own use."`
 
 	Program []string `arg:"" passthrough:"" help:"The program and its arguments."`
@@ -58,8 +59,8 @@ statically, those in Go, and io_uring. This command ends when the program has, n
 
 The same without softrnic run: LD_LIBRARY_PATH is the directory of the libraries, with its libmlx5 and libefa if the machine
 lacks these, and SOFTRNIC_LINK, SOFTRNIC_ADDR (with commas), SOFTRNIC_SHARED (1 or 0), SOFTRNIC_SELECTIVE_REPEAT (1), SOFTRNIC_TOP (1),
-SOFTRNIC_DEVICE, SOFTRNIC_SPEED, SOFTRNIC_WIDTH and SOFTRNIC_LOG are the flags; SOFTRNIC_TRANSPORT (roce, iwarp, or both in an order) is
-what rdma_cm connects over, and whose device is listed first, SOFTRNIC_TRACE a file for what happens to queue pairs. SOFTRNIC_CONFIG names a file with lines of these.
+SOFTRNIC_DEVICE, SOFTRNIC_SPEED, SOFTRNIC_WIDTH, SOFTRNIC_TRACE and SOFTRNIC_LOG are the flags; SOFTRNIC_TRANSPORT (roce, iwarp, or both in an order) is
+what rdma_cm connects over, and whose device is listed first. SOFTRNIC_CONFIG names a file with lines of these.
 
 Up to 8 rails, each with a link, addresses and devices of its own: SOFTRNIC_LINK, SOFTRNIC_ADDR and SOFTRNIC_DEVICE then have a
 part for each, separated by semicolons. One link is that of all rails, and one device name that ends in a number counts up:
@@ -103,7 +104,7 @@ func (c *Command) settings() map[string]string {
 		}
 	}
 	for name, value := range map[string]string{"SOFTRNIC_LINK": c.Link, "SOFTRNIC_ADDR": strings.Join(addrs, ","),
-		"SOFTRNIC_DEVICE": c.Device, "SOFTRNIC_SPEED": c.Speed, "SOFTRNIC_WIDTH": c.Width} {
+		"SOFTRNIC_DEVICE": c.Device, "SOFTRNIC_SPEED": c.Speed, "SOFTRNIC_WIDTH": c.Width, "SOFTRNIC_TRACE": c.Trace} {
 		if value != "" {
 			s[name] = value
 		}

@@ -21,7 +21,7 @@ import (
 
 // Run executes the program in place of this one, or runs it in a new mount namespace and waits for
 // it.
-func (c *Command) Run(ctx context.Context, e *cli.Env) error {
+func (c *Command) Run(ctx context.Context, e *cli.Env) (err error) {
 	if c.Inside != "" {
 		return c.runInside()
 	}
@@ -45,6 +45,16 @@ func (c *Command) Run(ctx context.Context, e *cli.Env) error {
 		return err
 	}
 	defer stop()
+	stays := c.Metrics != "" // beside the program
+	if cfg.Counters != "" || cfg.Rails[0].Flags.Trace != "" {
+		written, remove, failed := newWhole()
+		if failed != nil {
+			return failed
+		}
+		defer remove()
+		defer func() { err = written.or(err) }()
+		stays, env = true, append(env, "SOFTRNIC_WHOLE="+string(written))
+	}
 	describable := true
 	for _, r := range cfg.Rails {
 		if m := r.Flags.Link.Medium; m != "kernel" && m != "shm" && m != "pipe" {
@@ -55,7 +65,7 @@ func (c *Command) Run(ctx context.Context, e *cli.Env) error {
 		}
 	}
 	if c.Sysfs == "off" || !describable {
-		if c.Metrics != "" {
+		if stays {
 			return c.spawn(e, env)
 		}
 		return c.exec(env)
