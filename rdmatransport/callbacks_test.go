@@ -76,9 +76,9 @@ func (c *calledBack) useDevice(d *verbs.Device) {
 		_ = d.Resources()
 		if pd, err := d.AllocPD(); err == nil {
 			if mr, err := pd.RegMR(make([]byte, 8), verbs.AccessLocalWrite); err == nil {
-				_ = mr.Dereg()
+				_ = mr.Close()
 			}
-			_ = pd.Dealloc()
+			_ = pd.Close()
 		}
 	})
 }
@@ -158,10 +158,10 @@ func callBack(t *testing.T, transport verbs.Transport, packets bool) {
 			if _, err := ch.TryGetEvent(); err == nil {
 				ok(t, cq.AckEvents(1))
 			}
-			_ = cq.RequestNotify(false)
+			_ = cq.ReqNotify(false)
 			_, _ = cq.Poll(make([]verbs.WC, 2))
 		})
-		ok(t, cq.RequestNotify(false))
+		ok(t, cq.ReqNotify(false))
 		ok(t, id.CreateQP(nil, &verbs.QPInitAttr{SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 1024, MaxRecvWR: 1024, MaxSendSGE: 1, MaxRecvSGE: 1}}))
 		return cq, ch
 	}
@@ -230,11 +230,11 @@ func callBack(t *testing.T, transport verbs.Transport, packets bool) {
 		return c.count("rdma_cm event") > before && c.count("watch") > 0 && c.count("asynchronous event") > 0
 	})
 	for _, id := range []*rdmacm.ID{from, to, l} {
-		ok(t, id.Destroy())
+		ok(t, id.Close())
 	}
 	for _, ch := range chs {
 		ch.OnEvent(nil)
-		ok(t, ch.Destroy())
+		ok(t, ch.Close())
 	}
 	for _, kind := range []string{"trace", "asynchronous event", "watch", "rdma_cm event", "completion event", "socket ready"} {
 		if c.count(kind) == 0 {

@@ -297,7 +297,7 @@ func TestNobodyListens(t *testing.T) {
 			}
 		})
 		u := resolved(t, within(t), rdmacm.UDP, a, b)
-		defer u.Destroy()
+		defer u.Close()
 		ok(t, u.CreateQP(a.pd, &verbs.QPInitAttr{Type: verbs.UD, Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1}}))
 		var e *rdmacm.EventError
 		if err := u.Connect(within(t), nil); !errors.As(err, &e) || e.Type != rdmacm.Unreachable || e.Status != 1 {

@@ -24,7 +24,7 @@ func foreign(t testing.TB, e *end, n int, v byte) *verbs.MR {
 	}
 	mr, err := e.mr.PD().RegMapping(b, iwarpAccess)
 	noError(t, err)
-	t.Cleanup(func() { noError(t, errors.Join(mr.Dereg(), unix.Munmap(b))) })
+	t.Cleanup(func() { noError(t, errors.Join(mr.Close(), unix.Munmap(b))) })
 	return mr
 }
 

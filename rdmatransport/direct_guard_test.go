@@ -68,7 +68,7 @@ func TestDirectGuards(t *testing.T) {
 					a.to(t, b.device, b.qp, impatient)
 					b.to(t, a.device, a.qp, nil)
 					a.fails(t, verbs.RDMAWrite, 8, b, verbs.WCSuccess)
-					ok(t, b.qp.Destroy())
+					ok(t, b.qp.Close())
 					a.fails(t, verbs.RDMAWrite, 8, b, verbs.WCRetryExcErr)
 				})
 			})
@@ -128,7 +128,7 @@ func TestDirectAtomicAlignment(t *testing.T) {
 				e := &newEnds(t, s, 64).side
 				buf := make([]byte, 64)
 				mr := must(e[1].mr.PD().RegMRIOVA(buf, c.iova, iwarpAccess))(t)
-				defer func() { ok(t, mr.Dereg()) }()
+				defer func() { ok(t, mr.Close()) }()
 				e[0].post(t, &verbs.SendWR{Opcode: verbs.AtomicFetchAndAdd, Flags: verbs.SendSignaled,
 					SGList: []verbs.SGE{e[0].mr.SGE(0, 8)}, RemoteAddr: c.addr, RKey: mr.RKey(), CompareAdd: 7})
 				status, value := verbs.WCRemInvReqErr, uint64(0)
@@ -185,7 +185,7 @@ func (e *mwEnd) letsGo(t *testing.T, to *mwEnd) bool {
 		posted <- e.qp.PostSend(&verbs.SendWR{ID: 1, Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled,
 			SGList: []verbs.SGE{e.mr.SGE(0, 8)}, RemoteAddr: to.mr.Addr(), RKey: to.mr.RKey()})
 	}()
-	for !lock.Wanted() {
+	for !lock.Contended() {
 		runtime.Gosched()
 	}
 	go func() { drained <- e.qp.Modify(&verbs.QPAttr{QPState: verbs.StateSQD}, verbs.QPAttrState) }()
@@ -196,7 +196,7 @@ func (e *mwEnd) letsGo(t *testing.T, to *mwEnd) bool {
 			free = true
 		default:
 			runtime.Gosched()
-			if own.Wanted() { // Modify waits for the sender, which waits for the peer; or is about to go on
+			if own.Contended() { // Modify waits for the sender, which waits for the peer; or is about to go on
 				blocked++
 			}
 		}
@@ -237,12 +237,12 @@ func TestDirectReadOrder(t *testing.T) {
 		}
 		e := &newEnds(t, s, 64).side
 		a, b := &e[0], &e[1]
-		t.Cleanup(func() { ok(t, errors.Join(a.Conn.Close(), srq.Destroy())) })
+		t.Cleanup(func() { ok(t, errors.Join(a.Conn.Close(), srq.Close())) })
 		mapped, err := b.mr.PD().RegMapping(make([]byte, 8), iwarpAccess) // no SRQ's request is taken directly for what may fault
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer func() { ok(t, mapped.Dereg()) }()
+		defer func() { ok(t, mapped.Close()) }()
 		for i := range uint64(200) {
 			ok(t, srq.PostRecv(&verbs.RecvWR{SGList: []verbs.SGE{a.mr.SGE(0, 8)}}))
 			binary.NativeEndian.PutUint64(mapped.Buf(), i)
@@ -272,7 +272,7 @@ func TestDirectSharedReceives(t *testing.T) {
 			a, b := newStation(t, lan, "10.0.0.1/24"), newStation(t, lan, "10.0.0.2/24")
 			out, in := a.reg(make([]byte, 64), everyAccess), b.reg(make([]byte, 64), verbs.AccessLocalWrite)
 			srq := must(b.pd.CreateSRQ(&verbs.SRQInitAttr{Attr: verbs.SRQAttr{MaxWR: 8, MaxSGE: 1}}))(t)
-			t.Cleanup(func() { ok(t, srq.Destroy()) })
+			t.Cleanup(func() { ok(t, srq.Close()) })
 			ok(t, srq.PostRecv(&verbs.RecvWR{ID: 7, SGList: []verbs.SGE{in.SGE(0, 64)}}))
 			shared := func(c *rdmacm.Config) { c.SRQ = srq }
 			bad, _ := dial(a, b, transport, shared)

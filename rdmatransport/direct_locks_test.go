@@ -38,7 +38,7 @@ func (e *end) postBatch(t *testing.T, to *end, f func() error) (wait func()) {
 			t.Error(err)
 		}
 	})
-	for !lock.Wanted() {
+	for !lock.Contended() {
 		runtime.Gosched()
 	}
 	calling.Go(func() {
@@ -92,19 +92,19 @@ func TestDirectLetsOthersIn(t *testing.T) {
 			"CQ.Poll":     func() error { _, err := b.cq.Poll(b.wcs[:]); return err },
 			"MR.Rereg":    func() error { return other.Rereg(verbs.ReregAccess, nil, nil, verbs.AccessLocalWrite) },
 			"HWCounters":  func() error { b.HWCounters(); return nil },
-			"MW.Dealloc": func() error {
+			"MW.Close": func() error {
 				mw, err := b.mr.PD().AllocMW(verbs.MWType2)
 				if err != nil {
 					return err
 				}
-				return mw.Dealloc()
+				return mw.Close()
 			},
-			"RegMR and Dereg": func() error {
+			"RegMR and Close": func() error {
 				mr, err := b.mr.PD().RegMR(make([]byte, 64), 0)
 				if err != nil {
 					return err
 				}
-				return mr.Dereg()
+				return mr.Close()
 			},
 		}
 		for name, call := range calls {
@@ -124,7 +124,7 @@ func TestDirectLetsOthersIn(t *testing.T) {
 				t.Errorf("%s waits for all that was posted", name)
 			}
 		}
-		if err := other.Dereg(); err != nil {
+		if err := other.Close(); err != nil {
 			t.Error(err)
 		}
 		if b.direct()+a.direct() < batchLen*uint64(len(calls)) {
@@ -144,7 +144,7 @@ func TestDirectDestroyIn(t *testing.T) {
 			s.devs = pair.devs
 			a, b := &pair.side[0], &pair.side[1]
 			wait := a.postBatch(t, b, func() error {
-				err := b.QP().Destroy()
+				err := b.QP().Close()
 				n = a.through(t)
 				return err
 			})
@@ -152,7 +152,7 @@ func TestDirectDestroyIn(t *testing.T) {
 			ok(t, a.QP().Modify(&verbs.QPAttr{QPState: verbs.StateErr}, verbs.QPAttrState))
 		}
 		if n == batchLen {
-			t.Error("Destroy waits for all that was posted")
+			t.Error("Close waits for all that was posted")
 		}
 	})
 }
@@ -218,7 +218,7 @@ func TestDirectLeavesReceiverAlone(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				t.Cleanup(func() { mr.Dereg() })
+				t.Cleanup(func() { mr.Close() })
 				return mr
 			}
 			onA, onB := fileOf(a), fileOf(b) // an atomic whose result goes where it may fault does not go the direct way

@@ -73,7 +73,7 @@ func newMidway(t *testing.T, s setting, op verbs.WROpcode, givesUp bool) *midway
 			t.Fatal(err)
 		}
 		t.Cleanup(func() {
-			if err := big.Dereg(); err != nil && !errors.Is(err, verbs.ErrDestroyed) {
+			if err := big.Close(); err != nil && !errors.Is(err, verbs.ErrClosed) {
 				t.Error(err)
 			}
 		})
@@ -100,7 +100,7 @@ func (e *end) newQP(t *testing.T) *verbs.QP {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := qp.Destroy(); err != nil && !errors.Is(err, verbs.ErrDestroyed) {
+		if err := qp.Close(); err != nil && !errors.Is(err, verbs.ErrClosed) {
 			t.Error(err)
 		}
 	})
@@ -190,7 +190,7 @@ func (m *midway) run(happen func() error) (inTime bool) {
 	b.Lock()
 	var posted error
 	busy.Go(func() { posted = m.a.qp.PostSend(small(1), long, small(3)) })
-	for !b.Wanted() {
+	for !b.Contended() {
 		runtime.Gosched()
 	}
 	happening.Go(func() {
@@ -224,7 +224,7 @@ func (m *midway) run(happen func() error) (inTime bool) {
 	if busy.Wait(); inTime {
 		m.got = m.got[1:]
 	}
-	if posted != nil && (inTime || !errors.Is(posted, verbs.ErrDestroyed)) {
+	if posted != nil && (inTime || !errors.Is(posted, verbs.ErrClosed)) {
 		m.Error(posted)
 	}
 	return inTime
@@ -234,7 +234,7 @@ func (m *midway) run(happen func() error) (inTime bool) {
 func (m *midway) end() {
 	m.Helper()
 	for _, e := range []*mwEnd{m.a, m.b} {
-		if err := e.qp.Destroy(); err != nil && !errors.Is(err, verbs.ErrDestroyed) {
+		if err := e.qp.Close(); err != nil && !errors.Is(err, verbs.ErrClosed) {
 			m.Error(err)
 		}
 	}
@@ -369,7 +369,7 @@ func TestDirectMidway(t *testing.T) {
 	}{
 		{
 			"the memory that the peer named is deregistered", ops{write, writeImm, read},
-			func(m *midway) error { return m.b.big.Dereg() },
+			func(m *midway) error { return m.b.big.Close() },
 			func(m *midway) string {
 				if !m.awaitErr(m.b) {
 					return told(m)
@@ -381,13 +381,13 @@ func TestDirectMidway(t *testing.T) {
 		},
 		{
 			"own memory is deregistered", ops{send, write, writeImm, read},
-			func(m *midway) error { return m.a.big.Dereg() },
+			func(m *midway) error { return m.a.big.Close() },
 			told,
 			"2 LOC_PROT_ERR, 3 WR_FLUSH_ERR, ", "2 LOC_PROT_ERR, 3 WR_FLUSH_ERR, ", "", "",
 		},
 		{
 			"the memory of the receive request is deregistered", ops{send},
-			func(m *midway) error { return m.b.big.Dereg() },
+			func(m *midway) error { return m.b.big.Close() },
 			func(m *midway) string {
 				m.awaitErr(m.b)
 				return told(m)
@@ -411,7 +411,7 @@ func TestDirectMidway(t *testing.T) {
 		},
 		{
 			"the peer is destroyed", ops{send, write, writeImm, read},
-			func(m *midway) error { return m.b.qp.Destroy() },
+			func(m *midway) error { return m.b.qp.Close() },
 			func(m *midway) string { return m.sent(2) },
 			"2 RETRY_EXC_ERR, 3 WR_FLUSH_ERR, ", flushed, "none", "",
 		},
@@ -423,7 +423,7 @@ func TestDirectMidway(t *testing.T) {
 		},
 		{
 			"the sender is destroyed", ops{send, write, writeImm, read},
-			func(m *midway) error { return m.a.qp.Destroy() },
+			func(m *midway) error { return m.a.qp.Close() },
 			func(m *midway) string { return "nothing, " + m.received() },
 			"nothing, ", "nothing, ", "", "",
 		},
@@ -451,7 +451,7 @@ func TestDirectMidway(t *testing.T) {
 				defer b.Unlock()
 				flow, err := m.raw.qp.CreateFlow(&verbs.FlowAttr{Type: verbs.FlowSniffer, Port: 1})
 				if err == nil {
-					m.Cleanup(func() { ok(m.T, flow.Destroy()) })
+					m.Cleanup(func() { ok(m.T, flow.Close()) })
 				}
 				return err
 			},

@@ -193,14 +193,14 @@ func runScript(t *testing.T, set setting, work func(*script)) string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { mr.Dereg() })
+		t.Cleanup(func() { mr.Close() })
 		return mr
 	}
 	other, err := e[1].PD().Device().AllocPD()
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { other.Dealloc() })
+	t.Cleanup(func() { other.Close() })
 	s.readOnly, s.foreign = region(e[1].PD(), verbs.AccessRemoteRead), region(other, iwarpAccess)
 	s.constant = region(e[0].PD(), 0)
 	before := s.a.direct()
@@ -532,7 +532,7 @@ func TestDirectDestroyed(t *testing.T) {
 			for range round * 10 {
 				_ = e[0].QP().State()
 			}
-			if err := e[round%2].QP().Destroy(); err != nil {
+			if err := e[round%2].QP().Close(); err != nil {
 				t.Error(err)
 			}
 			gone.Store(true)
@@ -541,7 +541,7 @@ func TestDirectDestroyed(t *testing.T) {
 	})
 }
 
-// TestDirectDereg: once Dereg has returned, no byte of the memory is written any more, by whichever
+// TestDirectDereg: once Close has returned, no byte of the memory is written any more, by whichever
 // side.
 func TestDirectDereg(t *testing.T) {
 	everyWay(t, func(t *testing.T, s setting) {
@@ -581,7 +581,7 @@ func TestDirectDereg(t *testing.T) {
 			for range round {
 				_ = e[1].QP().State()
 			}
-			if err := victim.Dereg(); err != nil {
+			if err := victim.Close(); err != nil {
 				t.Fatal(err)
 			}
 			for i := range victim.Buf() {
@@ -624,7 +624,7 @@ func TestDirectToOneself(t *testing.T) {
 	if string(buf[16:23]) != "oneself" || string(buf[32:39]) != "oneself" {
 		t.Errorf("memory is %q", buf)
 	}
-	for _, f := range []func() error{qp.Destroy, mr.Dereg, cq.Destroy, pd.Dealloc} {
+	for _, f := range []func() error{qp.Close, mr.Close, cq.Close, pd.Close} {
 		check(f())
 	}
 }

@@ -27,7 +27,7 @@ func (l polledLink) Attach(recv link.Receiver) {
 func TestDisconnectAfterReceive(t *testing.T) {
 	for name, end := range map[string]func(e *end) error{
 		"disconnect": func(e *end) error { return e.ID().Disconnect() },
-		"destroy":    func(e *end) error { return e.ID().Destroy() },
+		"destroy":    func(e *end) error { return e.ID().Close() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

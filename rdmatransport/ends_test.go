@@ -157,7 +157,7 @@ func newEnds(t testing.TB, s setting, size int) *ends {
 		for i := range e.side {
 			s := &e.side[i]
 			pd := s.mr.PD()
-			for _, f := range []func() error{s.cq.Destroy, s.mr.Dereg, pd.Dealloc} {
+			for _, f := range []func() error{s.cq.Close, s.mr.Close, pd.Close} {
 				if err := f(); err != nil {
 					t.Error(err)
 				}

@@ -54,7 +54,7 @@ func Example_connect() {
 	wc := wait(a.RecvCQ())
 	fmt.Println(wc.Status, string(buf[:wc.ByteLen]))
 
-	check(mr.Dereg())
+	check(mr.Close())
 	check(b.Close())
 	<-a.Done()
 	fmt.Println(a.QP().State())

@@ -27,7 +27,7 @@ func flush(t *testing.T, m medium) {
 	defer f.Close()
 	ok(t, f.Truncate(8192))
 	bm := must(b.pd.RegFile(f, 0, 8192, everyAccess|verbs.AccessFlushGlobal|verbs.AccessFlushPersistent))(t)
-	defer bm.Dereg()
+	defer bm.Close()
 	copy(am.Buf(), "recorded")
 	binary.NativeEndian.PutUint64(am.Buf()[4096:], 8)
 

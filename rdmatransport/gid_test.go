@@ -81,9 +81,9 @@ func gidTypesDiffer(t *testing.T, m medium) {
 			cqs[i] = must(s.dev.CreateCQ(8, &verbs.CQInitAttr{Channel: ch}))(t)
 			qps[i] = must(s.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, SendCQ: cqs[i], RecvCQ: cqs[i], Cap: verbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4}}))(t)
 			defer func() {
-				ok(t, qps[i].Destroy())
-				ok(t, cqs[i].Destroy())
-				ok(t, ch.Destroy())
+				ok(t, qps[i].Close())
+				ok(t, cqs[i].Close())
+				ok(t, ch.Close())
 			}()
 		}
 		rts := verbs.QPAttr{QPState: verbs.StateRTS, Timeout: 10, RetryCnt: 1, MaxRDAtomic: 1}

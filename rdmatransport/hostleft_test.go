@@ -38,11 +38,11 @@ func TestDeparture(t *testing.T) {
 			}
 			t.Cleanup(func() {
 				for _, qp := range qps[i] {
-					ok(t, qp.Destroy())
+					ok(t, qp.Close())
 				}
-				ok(t, mrs[i].Dereg())
-				ok(t, cqs[i].Destroy())
-				ok(t, pd.Dealloc())
+				ok(t, mrs[i].Close())
+				ok(t, cqs[i].Close())
+				ok(t, pd.Close())
 			})
 		}
 		for j := range qps[0] {

@@ -84,11 +84,11 @@ func newIWARPPair(t *testing.T, m medium, cfgA, cfgB iwarp.Config, size int) *iw
 		p.b.Close()
 		l.Close()
 		for _, mr := range []*verbs.MR{p.mrA, p.mrB} {
-			if err := mr.Dereg(); err != nil {
+			if err := mr.Close(); err != nil {
 				t.Error(err)
 			}
 			pd := mr.PD()
-			if err := pd.Dealloc(); err != nil {
+			if err := pd.Close(); err != nil {
 				t.Error(err)
 			}
 			if err := pd.Device().Close(); err != nil {
@@ -114,7 +114,7 @@ func poll(t *testing.T, cq *verbs.CQ) verbs.WC {
 		case n == 1:
 			return wc[0]
 		case !armed:
-			err = cq.RequestNotify(false) // and poll once more
+			err = cq.ReqNotify(false) // and poll once more
 		default:
 			if _, err = cq.Channel().GetEvent(ctx); err == nil {
 				err = cq.AckEvents(1)
@@ -442,13 +442,13 @@ func iwarpInvalidateShared(t *testing.T, m medium) {
 		if shared {
 			want = verbs.StateErr
 			qp := must(p.mrB.PD().CreateQP(&verbs.QPInitAttr{Type: verbs.RC, SendCQ: p.b.SendCQ(), RecvCQ: p.b.RecvCQ(), Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1}}))(t)
-			defer func() { ok(t, qp.Destroy()) }()
+			defer func() { ok(t, qp.Close()) }()
 		}
 		ok(t, p.b.QP().PostRecv(&verbs.RecvWR{}))
 		ok(t, p.a.QP().PostSend(&verbs.SendWR{Opcode: verbs.SendWithInv, Flags: verbs.SendSignaled, InvalidateRKey: mr.RKey()}))
 		if wc := poll(t, p.b.RecvCQ()); (wc.Status == verbs.WCSuccess) != !shared || p.b.QP().State() != want {
 			t.Errorf("shared %t: %v, and the QP is in %v, want %v", shared, wc.Status, p.b.QP().State(), want)
 		}
-		defer func() { ok(t, mr.Dereg()) }()
+		defer func() { ok(t, mr.Close()) }()
 	}
 }

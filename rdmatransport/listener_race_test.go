@@ -16,7 +16,7 @@ import (
 )
 
 // TestDestroyListenerDuringDials destroys one listener after the other while peers go on dialling:
-// neither Destroy nor the GetRequest that waits may fail or hang, whatever the two and the provider
+// neither Close nor the GetRequest that waits may fail or hang, whatever the two and the provider
 // are doing just then.
 func TestDestroyListenerDuringDials(t *testing.T) {
 	overAll(t, func(t *testing.T, m medium, transport verbs.Transport) {
@@ -54,7 +54,7 @@ func TestDestroyListenerDuringDials(t *testing.T) {
 						ended <- err
 						return
 					}
-					if err := r.Destroy(); err != nil {
+					if err := r.Close(); err != nil {
 						t.Error(err)
 					}
 				}
@@ -62,16 +62,16 @@ func TestDestroyListenerDuringDials(t *testing.T) {
 			// At random: if an event chose the moment, most of the ways in which the two meet would
 			// not be tried.
 			time.Sleep(time.Duration(rand.IntN(3000)) * time.Microsecond)
-			if err := l.Destroy(); err != nil {
+			if err := l.Close(); err != nil {
 				t.Fatalf("round %d: %v", round, err)
 			}
 			select {
 			case err := <-ended:
-				if !errors.Is(err, verbs.ErrDestroyed) {
+				if !errors.Is(err, verbs.ErrClosed) {
 					t.Fatalf("round %d: GetRequest: %v", round, err)
 				}
 			case <-time.After(20 * time.Second):
-				t.Fatalf("round %d: GetRequest still waits after Destroy", round)
+				t.Fatalf("round %d: GetRequest still waits after Close", round)
 			}
 		}
 	})
@@ -123,7 +123,7 @@ func TestCloseListenerDuringAccept(t *testing.T) {
 				accepted <- err
 			}()
 			ok(t, l.Close())
-			if err := <-accepted; !errors.Is(err, verbs.ErrDestroyed) {
+			if err := <-accepted; !errors.Is(err, verbs.ErrClosed) {
 				t.Fatal(err)
 			}
 		}

@@ -20,7 +20,7 @@ func BenchmarkPollLocked(b *testing.B) {
 	for name, wait := range map[string]verbs.Wait{"WaitPoll": verbs.WaitPoll, "WaitEvent": verbs.WaitEvent} {
 		b.Run(name, func(b *testing.B) {
 			cq := made(dev.CreateCQ(16, &verbs.CQInitAttr{Wait: wait}))(b)
-			defer cq.Destroy()
+			defer cq.Close()
 			runtime.LockOSThread()
 			defer runtime.UnlockOSThread()
 			b.ReportAllocs()
@@ -34,7 +34,7 @@ func BenchmarkPollLocked(b *testing.B) {
 	b.Run("Ready", func(b *testing.B) {
 		var ready atomic.Uint32
 		cq := made(dev.CreateCQ(16, &verbs.CQInitAttr{Wait: verbs.WaitEvent, Ready: &ready}))(b)
-		defer cq.Destroy()
+		defer cq.Close()
 		b.ReportAllocs()
 		for b.Loop() {
 			if ready.Load() != 0 {
@@ -55,7 +55,7 @@ func BenchmarkPollersStall(b *testing.B) {
 	for range 4 {
 		cq := made(dev.CreateCQ(16, &verbs.CQInitAttr{Wait: verbs.WaitPoll}))(b)
 		pollers.Go(func() {
-			defer cq.Destroy()
+			defer cq.Close()
 			runtime.LockOSThread()
 			defer runtime.UnlockOSThread()
 			var wcs [16]verbs.WC

@@ -52,7 +52,7 @@ func stationOf(t *testing.T, h stacktest.Host, addr netip.Addr, cfg *rdmatranspo
 	s.dev = must(rdmatransport.Open(h, cfg))(t)
 	s.pd = must(s.dev.AllocPD())(t)
 	t.Cleanup(func() {
-		s.pd.Dealloc()
+		s.pd.Close()
 		s.dev.Close()
 		h.Close()
 	})

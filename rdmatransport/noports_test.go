@@ -65,7 +65,7 @@ func TestStackWithoutPorts(t *testing.T) {
 			t.Errorf("GID %d is of %v, which is Ethernet frames", e.Index, e.Type)
 		}
 	}
-	for _, err := range []error{cq.Destroy(), pd.Dealloc()} {
+	for _, err := range []error{cq.Close(), pd.Close()} {
 		if err != nil {
 			t.Error(err)
 		}

@@ -83,8 +83,8 @@ func TestOpenRefuses(t *testing.T) {
 	if err := dev.Close(); err != nil {
 		t.Error(err)
 	}
-	if err := dev.Shutdown(t.Context()); !errors.Is(err, verbs.ErrDestroyed) {
-		t.Errorf("Shutdown of a closed device: %v, want ErrDestroyed", err)
+	if err := dev.Shutdown(t.Context()); !errors.Is(err, verbs.ErrClosed) {
+		t.Errorf("Shutdown of a closed device: %v, want ErrClosed", err)
 	}
 }
 

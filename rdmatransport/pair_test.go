@@ -54,7 +54,7 @@ func (s *station) reg(buf []byte, access verbs.Access) *verbs.MR {
 	s.t.Helper()
 	mr := must(s.pd.RegMR(buf, access))(s.t)
 	s.t.Cleanup(func() {
-		if err := mr.Dereg(); err != nil && !errors.Is(err, verbs.ErrDestroyed) {
+		if err := mr.Close(); err != nil && !errors.Is(err, verbs.ErrClosed) {
 			s.t.Error(err)
 		}
 	})

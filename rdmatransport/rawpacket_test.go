@@ -54,7 +54,7 @@ func newRawEnd(t testing.TB, pd *verbs.PD, dev *verbs.Device, slot int, srq *ver
 		fatal(r.qp.Modify(&verbs.QPAttr{QPState: s}, verbs.QPAttrState))
 	}
 	t.Cleanup(func() {
-		if err := errors.Join(r.qp.Destroy(), r.mr.Dereg(), r.cq.Destroy(), ch.Destroy()); err != nil {
+		if err := errors.Join(r.qp.Close(), r.mr.Close(), r.cq.Close(), ch.Close()); err != nil {
 			t.Error(err)
 		}
 	})
@@ -74,7 +74,7 @@ func (r *rawEnd) flow(attr verbs.FlowAttr) *verbs.Flow {
 		r.t.Fatal(err)
 	}
 	r.t.Cleanup(func() {
-		if err := f.Destroy(); err != nil && !errors.Is(err, verbs.ErrDestroyed) {
+		if err := f.Close(); err != nil && !errors.Is(err, verbs.ErrClosed) {
 			r.t.Error(err)
 		}
 	})
@@ -308,7 +308,7 @@ func TestRawFlows(t *testing.T) {
 	vlan5 := &verbs.FlowSpecEth{Val: verbs.FlowEthFilter{EtherType: testType, VLANTag: 5},
 		Mask: verbs.FlowEthFilter{EtherType: 0xffff, VLANTag: 0x0fff}}
 	counters := must(s.dev.CreateCounters())(t)
-	t.Cleanup(func() { ok(t, counters.Destroy()) })
+	t.Cleanup(func() { ok(t, counters.Close()) })
 	ok(t, counters.AttachPoint(verbs.CounterBytes, 0))
 	ok(t, counters.AttachPoint(verbs.CounterPackets, 2))
 	ext := &verbs.FlowSpecIPv4Ext{Val: verbs.FlowIPv4ExtFilter{TOS: 0x20, TTL: 9, Proto: 17, Flags: 2},
@@ -377,7 +377,7 @@ func TestRawFlows(t *testing.T) {
 	if got := s.dev.HWCounters()["raw_dropped_by_flow"]; got != 1 {
 		t.Errorf("%d frames dropped by a flow", got)
 	}
-	if err := counters.Destroy(); !errors.Is(err, verbs.ErrBusy) {
+	if err := counters.Close(); !errors.Is(err, verbs.ErrBusy) {
 		t.Errorf("counters in use: %v", err)
 	}
 }
@@ -459,7 +459,7 @@ func TestRawSnifferSeesRoCE(t *testing.T) {
 			ports[p[29]-1]++ // by the source address
 		}
 	}
-	ok(t, f.Destroy())
+	ok(t, f.Close())
 	write()
 	if got := a.dev.HWCounters()["direct_msgs"]; got != direct+1 {
 		t.Errorf("%d messages without packets, want %d", got, direct+1)
@@ -472,7 +472,7 @@ func TestRawSRQ(t *testing.T) {
 	s := newStation(t, lan, "10.0.0.1/24")
 	w := newWirePort(t, lan)
 	srq := must(s.pd.CreateSRQ(&verbs.SRQInitAttr{Attr: verbs.SRQAttr{MaxWR: 4, MaxSGE: 2}}))(t)
-	t.Cleanup(func() { ok(t, srq.Destroy()) })
+	t.Cleanup(func() { ok(t, srq.Close()) })
 	r := newRawEnd(t, s.pd, s.dev, 256, srq)
 	r.flow(verbs.FlowAttr{Specs: []verbs.FlowSpec{ethType(testType)}})
 	ok(t, srq.PostRecv(r.request(3)))
@@ -501,7 +501,7 @@ func BenchmarkRaw(b *testing.B) {
 			b.Fatal(err)
 		}
 		b.Cleanup(func() {
-			if err := errors.Join(pd.Dealloc(), dev.Close(), host.Close()); err != nil {
+			if err := errors.Join(pd.Close(), dev.Close(), host.Close()); err != nil {
 				b.Error(err)
 			}
 		})

@@ -62,7 +62,7 @@ func TestLinkRemoved(t *testing.T) {
 	var ids []*rdmacm.ID
 	for _, addr := range []string{"10.0.0.1:1", "10.1.0.1:1"} {
 		id := must(rdmacm.CreateSyncID(rdmacm.TCP, dev))(t)
-		defer id.Destroy()
+		defer id.Close()
 		ok(t, id.Bind(netip.MustParseAddrPort(addr)))
 		ids = append(ids, id.ID)
 	}
@@ -74,7 +74,7 @@ func TestLinkRemoved(t *testing.T) {
 		t.Errorf("the port has %v", table)
 	}
 	other := must(rdmacm.CreateSyncID(rdmacm.TCP, dev))(t)
-	defer other.Destroy()
+	defer other.Close()
 	if err := other.Bind(netip.MustParseAddrPort("10.0.0.1:2")); !errors.Is(err, syscall.EADDRNOTAVAIL) {
 		t.Errorf("Bind to the address of the link that is gone: %v", err)
 	}
@@ -117,7 +117,7 @@ func TestAddrRemoved(t *testing.T) {
 		ids := map[string]*rdmacm.SyncID{}
 		for _, addr := range []string{"10.0.0.2:1", "10.0.0.3:1", "0.0.0.0:2"} {
 			id := must(rdmacm.CreateSyncID(rdmacm.TCP, b.dev))(t)
-			defer id.Destroy()
+			defer id.Close()
 			ok(t, id.SetTransports(transport))
 			ok(t, id.Bind(netip.MustParseAddrPort(addr)))
 			ok(t, id.Listen(1))

@@ -54,8 +54,8 @@ func bothWays(t *testing.T, on ...*rdmacm.Conn) {
 		if !bytes.Equal(in.Buf(), out.Buf()) {
 			t.Fatal("what arrived is not what was sent")
 		}
-		ok(t, in.Dereg())
-		ok(t, out.Dereg())
+		ok(t, in.Close())
+		ok(t, out.Close())
 	}
 }
 
@@ -83,7 +83,7 @@ func TestSharedAddress(t *testing.T) {
 func (s *station) bound(space rdmacm.PortSpace, addr string) (*rdmacm.SyncID, error) {
 	s.t.Helper()
 	id := must(rdmacm.CreateSyncID(space, s.dev))(s.t)
-	s.t.Cleanup(func() { _ = id.Destroy() })
+	s.t.Cleanup(func() { _ = id.Close() })
 	ok(s.t, id.SetTransports(verbs.RoCEv2))
 	return id, id.Bind(netip.MustParseAddrPort(addr))
 }
@@ -101,19 +101,19 @@ func TestSharedPorts(t *testing.T) {
 				}
 			}
 			must(a2.bound(space, a2.at(7472)))(t)
-			ok(t, first.Destroy())
+			ok(t, first.Close())
 			second := must(a2.bound(space, here))(t)
 			ok(t, second.Listen(0))
 			if _, err := a1.bound(space, "0.0.0.0:7471"); !errors.Is(err, syscall.EADDRINUSE) {
 				t.Errorf("%v: a port that another process listens on: %v, want EADDRINUSE", space, err)
 			}
-			ok(t, second.Destroy())
+			ok(t, second.Close())
 		}
 		// One that may be reused is in use when somebody listens.
 		var ids []*rdmacm.SyncID
 		for _, a := range []*station{a1, a2} {
 			id := must(rdmacm.CreateSyncID(rdmacm.TCP, a.dev))(t)
-			defer id.Destroy()
+			defer id.Close()
 			ok(t, id.SetTransports(verbs.RoCEv2))
 			ok(t, id.SetReuseAddr(true))
 			ok(t, id.Bind(netip.MustParseAddrPort(here)))
@@ -252,7 +252,7 @@ func TestSharedDatagrams(t *testing.T) {
 					t.Errorf("resolved QPN %#x, it is %#x", to.QPNum, server.QP().Num())
 				}
 				for _, id := range []*rdmacm.SyncID{client, server, listener} {
-					ok(t, id.Destroy())
+					ok(t, id.Close())
 				}
 			}
 		}
@@ -342,8 +342,8 @@ func TestSharedNumbers(t *testing.T) {
 		}{{verbs.RC, verbs.RoCEv2}, {verbs.RC, verbs.IWARP}, {verbs.RawPacket, 0}} {
 			cq := must(a.dev.CreateCQ(1, nil))(t)
 			qp := must(a.pd.CreateQP(&verbs.QPInitAttr{Type: x.kind, Transport: x.transport, SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1}}))(t)
-			defer cq.Destroy()
-			defer qp.Destroy()
+			defer cq.Close()
+			defer qp.Close()
 			if n := qp.Num(); slices.Contains(nums, n) || !a.network.(*sharer).numbers.QPNs.Contains(n) {
 				t.Fatalf("QPN %#x of %v over %v: it was another's, or is not leased", n, x.kind, x.transport)
 			}

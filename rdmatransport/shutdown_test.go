@@ -49,7 +49,7 @@ func TestShutdown(t *testing.T) {
 		// A QP that rdma_cm knows nothing of.
 		own := must(b.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, Transport: transport, SendCQ: peer.SendCQ(), RecvCQ: peer.SendCQ(),
 			Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}}))(t)
-		defer own.Destroy()
+		defer own.Close()
 		attr, mask := verbs.QPAttr{QPState: verbs.StateInit, PortNum: 1}, verbs.QPAttrState|verbs.QPAttrPKeyIndex|verbs.QPAttrPort|verbs.QPAttrAccessFlags
 		if transport == verbs.IWARP {
 			mask &^= verbs.QPAttrPKeyIndex
@@ -191,5 +191,5 @@ func providerClosed(t *testing.T, m medium) {
 	if e := cmEvent(t, id.ID); e != rdmacm.DeviceRemoval {
 		t.Errorf("%v, want DEVICE_REMOVAL", e)
 	}
-	ok(t, id.Destroy())
+	ok(t, id.Close())
 }

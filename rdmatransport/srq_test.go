@@ -19,7 +19,7 @@ func srqAcrossTransports(t *testing.T, m medium) {
 	buf := make([]byte, 8*size)
 	in := b.reg(buf, verbs.AccessLocalWrite)
 	srq := must(b.pd.CreateSRQ(&verbs.SRQInitAttr{Attr: verbs.SRQAttr{MaxWR: 8, MaxSGE: 1, Limit: 4}}))(t)
-	t.Cleanup(func() { ok(t, srq.Destroy()) })
+	t.Cleanup(func() { ok(t, srq.Close()) })
 	for i := range 8 {
 		ok(t, srq.PostRecv(&verbs.RecvWR{ID: uint64(i), SGList: []verbs.SGE{in.SGE(i*size, size)}}))
 	}

@@ -17,11 +17,11 @@ func TestSRQOfAnotherPD(t *testing.T) {
 			a, b := m.stations(t, nil)
 			out := a.reg(make([]byte, size), everyAccess)
 			pd := must(b.dev.AllocPD())(t)
-			t.Cleanup(func() { ok(t, pd.Dealloc()) })
+			t.Cleanup(func() { ok(t, pd.Close()) })
 			in := must(pd.RegMR(make([]byte, size), verbs.AccessLocalWrite))(t)
 			ofQP := b.reg(make([]byte, size), verbs.AccessLocalWrite)
 			srq := must(pd.CreateSRQ(&verbs.SRQInitAttr{Attr: verbs.SRQAttr{MaxWR: 8, MaxSGE: 1}}))(t)
-			t.Cleanup(func() { ok(t, srq.Destroy()) })
+			t.Cleanup(func() { ok(t, srq.Close()) })
 			x, y := dial(a, b, transport, func(c *rdmacm.Config) { c.SRQ = srq })
 			buf, want := in, verbs.WCSuccess
 			if !own {
@@ -33,7 +33,7 @@ func TestSRQOfAnotherPD(t *testing.T) {
 			if wc := poll(t, y.QP().RecvCQ()); wc.WRID != 1 || wc.Status != want || own && in.Buf()[size-1] != 7 || ofQP.Buf()[size-1] != 0 {
 				t.Errorf("a region of the SRQ's PD: %v: %+v, want %v", own, wc, want)
 			}
-			ok(t, in.Dereg())
+			ok(t, in.Close())
 		}
 	})
 }
@@ -44,11 +44,11 @@ func TestRawSRQOfAnotherPD(t *testing.T) {
 	s := newStation(t, lan, "10.0.0.1/24")
 	w := newWirePort(t, lan)
 	pd := must(s.dev.AllocPD())(t)
-	t.Cleanup(func() { ok(t, pd.Dealloc()) })
+	t.Cleanup(func() { ok(t, pd.Close()) })
 	mr := must(pd.RegMR(make([]byte, 256), verbs.AccessLocalWrite))(t)
-	t.Cleanup(func() { ok(t, mr.Dereg()) })
+	t.Cleanup(func() { ok(t, mr.Close()) })
 	srq := must(pd.CreateSRQ(&verbs.SRQInitAttr{Attr: verbs.SRQAttr{MaxWR: 4, MaxSGE: 1}}))(t)
-	t.Cleanup(func() { ok(t, srq.Destroy()) })
+	t.Cleanup(func() { ok(t, srq.Close()) })
 	r := newRawEnd(t, s.pd, s.dev, 256, srq)
 	r.flow(verbs.FlowAttr{Specs: []verbs.FlowSpec{ethType(testType)}})
 	ok(t, srq.PostRecv(&verbs.RecvWR{ID: 3, SGList: []verbs.SGE{mr.SGE(0, 256)}}))

@@ -52,14 +52,14 @@ func newUDNode(t *testing.T, end stacktest.End, qps int) *udNode {
 	}
 	t.Cleanup(func() {
 		for _, ah := range node.ahs {
-			ok(t, ah.Destroy())
+			ok(t, ah.Close())
 		}
 		for _, qp := range node.qps {
-			ok(t, qp.Destroy())
-			ok(t, qp.SendCQ().Destroy())
+			ok(t, qp.Close())
+			ok(t, qp.SendCQ().Close())
 		}
-		ok(t, node.mr.Dereg())
-		ok(t, node.pd.Dealloc())
+		ok(t, node.mr.Close())
+		ok(t, node.pd.Close())
 		ok(t, node.dev.Close())
 		ok(t, node.Host.Close())
 	})
@@ -172,7 +172,7 @@ func exchangeDatagrams(t *testing.T, m medium, six, v1 bool) {
 		}
 		c.to.send(c.qp, back, d.wc.SrcQP, "thanks")
 		a.expect(0, "thanks")
-		ok(t, back.Destroy())
+		ok(t, back.Close())
 	}
 }
 
@@ -222,7 +222,7 @@ func TestDatagramBatch(t *testing.T) {
 		if wc := completion(t, a.qps[0].SendCQ()); wc.Status != verbs.WCSuccess {
 			t.Error(wc.Status)
 		}
-		ok(t, mr.Dereg())
+		ok(t, mr.Close())
 	})
 }
 
@@ -314,7 +314,7 @@ func TestReplyToDatagram(t *testing.T) {
 		if err != nil || attr.GRH.DGID != verbs.GIDFromAddr(a.addr) {
 			t.Errorf("a reply goes to %v, %v; want %v", attr.GRH.DGID.Addr(), err, a.addr)
 		}
-		check(ah.Destroy())
+		check(ah.Close())
 	})
 }
 
@@ -329,7 +329,7 @@ func udEnd(t *testing.T, s *station) (e struct {
 	e.qp = must(s.pd.CreateQP(&verbs.QPInitAttr{
 		Type: verbs.UD, SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1},
 	}))(t)
-	t.Cleanup(func() { e.qp.Destroy(); e.mr.Dereg(); cq.Destroy() })
+	t.Cleanup(func() { e.qp.Close(); e.mr.Close(); cq.Close() })
 	for _, step := range []struct {
 		attr verbs.QPAttr
 		mask verbs.QPAttrMask

@@ -34,7 +34,7 @@ func destroyIDOfConnection(t *testing.T, m medium) {
 			ok(t, id.UseQP(qp))
 			ok(t, qp.PostRecv(&verbs.RecvWR{}))
 			ok(t, id.Connect(t.Context(), nil))
-			ok(t, id.Destroy())
+			ok(t, id.Close())
 			if s := qp.State(); s != want {
 				t.Errorf("the QP is in %v, want %v", s, want)
 			}
@@ -43,8 +43,8 @@ func destroyIDOfConnection(t *testing.T, m medium) {
 					t.Errorf("the receive request completes with %v", wc.Status)
 				}
 			}
-			ok(t, qp.Destroy())
-			ok(t, cq.Destroy())
+			ok(t, qp.Close())
+			ok(t, cq.Close())
 		})
 	}
 }
@@ -84,11 +84,11 @@ func destroyIDOfPast(t *testing.T, m medium) {
 	ok(t, past.Disconnect(t.Context()))
 	ok(t, qp.Modify(&verbs.QPAttr{QPState: verbs.StateReset}, verbs.QPAttrState))
 	id := connect()
-	ok(t, past.Destroy())
+	ok(t, past.Close())
 	if s := qp.State(); s != verbs.StateRTS {
 		t.Errorf("the QP is in %v, want RTS: its connection is another", s)
 	}
-	ok(t, id.Destroy())
-	ok(t, qp.Destroy())
-	ok(t, cq.Destroy())
+	ok(t, id.Close())
+	ok(t, qp.Close())
+	ok(t, cq.Close())
 }

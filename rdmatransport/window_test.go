@@ -41,7 +41,7 @@ func (p *windowPair) do(c *rdmacm.Conn, wr *verbs.SendWR) verbs.WCStatus {
 func (p *windowPair) bound(n uint64, access verbs.Access) *verbs.MW {
 	p.t.Helper()
 	mw := must(p.b.pd.AllocMW(verbs.MWType2))(p.t)
-	p.t.Cleanup(func() { _ = mw.Dealloc() })
+	p.t.Cleanup(func() { _ = mw.Close() })
 	p.rebind(mw, n, access)
 	return mw
 }
@@ -73,7 +73,7 @@ func TestWindows(t *testing.T) {
 		if s := p.read(mw.RKey(), 4000); s != verbs.WCSuccess || string(p.am.Buf()[:18]) != "through the window" {
 			t.Errorf("%v, %q", s, p.am.Buf()[:18])
 		}
-		if err := p.bm.Dereg(); !errors.Is(err, verbs.ErrBusy) {
+		if err := p.bm.Close(); !errors.Is(err, verbs.ErrBusy) {
 			t.Errorf("got %v, want ErrBusy", err)
 		}
 
@@ -91,12 +91,12 @@ func TestWindows(t *testing.T) {
 		if s := p.read(mw.RKey(), 10); s != verbs.WCSuccess || string(p.am.Buf()[:10]) != "0123456789" {
 			t.Errorf("%v, %q", s, p.am.Buf()[:10]) // the READ is behind the WRITE
 		}
-		ok(t, one.Dealloc())
-		ok(t, mw.Dealloc())
+		ok(t, one.Close())
+		ok(t, mw.Close())
 		if s := p.read(mw.RKey(), 1); s != verbs.WCRemAccessErr {
 			t.Errorf("through a window that is gone: %v", s)
 		}
-		ok(t, p.bm.Dereg())
+		ok(t, p.bm.Close())
 	})
 }
 
@@ -169,7 +169,7 @@ func TestLocalFailures(t *testing.T) {
 		}{
 			{verbs.WCMWBindErr, func(p *windowPair) *verbs.SendWR {
 				mw := must(p.b.pd.AllocMW(verbs.MWType2))(t)
-				t.Cleanup(func() { _ = mw.Dealloc() })
+				t.Cleanup(func() { _ = mw.Close() })
 				return &verbs.SendWR{Opcode: verbs.BindMW, Bind: &verbs.MWBind{MW: mw, RKey: verbs.IncRKey(mw.RKey()),
 					MWBindInfo: verbs.MWBindInfo{MR: p.bm, Addr: p.bm.Addr(), Length: 8193}}}
 			}},
@@ -205,7 +205,7 @@ func TestFaults(t *testing.T) {
 		defer f.Close()
 		ok(s.t, f.Truncate(int64(2*page)))
 		mr := must(s.pd.RegFile(f, 0, 2*page, everyAccess))(s.t)
-		s.t.Cleanup(func() { ok(s.t, mr.Dereg()) })
+		s.t.Cleanup(func() { ok(s.t, mr.Close()) })
 		ok(s.t, f.Truncate(int64(page)))
 		return mr
 	}

@@ -118,13 +118,13 @@ func xrcOverCM(t *testing.T, m medium) {
 		<-clients[i].Ended()
 		_ = clients[i].Disconnect(ctx) // an answer, if it is not given already
 		ok(t, <-ended)
-		ok(t, clients[i].Destroy())
+		ok(t, clients[i].Close())
 	}
-	ok(t, bm.Dereg())
+	ok(t, bm.Close())
 	for _, s := range servers {
-		ok(t, s.Destroy())
+		ok(t, s.Close())
 	}
-	ok(t, l.Destroy())
+	ok(t, l.Close())
 }
 
 // TestXRCPortSpace: a listener of port space TCP has no XRC, and neither have its IDs.
@@ -135,7 +135,7 @@ func xrcPortSpace(t *testing.T, m medium) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	c := resolved(t, ctx, rdmacm.TCP, a, b)
-	defer c.Destroy()
+	defer c.Close()
 	for _, err := range []error{
 		c.CreateQP(nil, &verbs.QPInitAttr{Type: verbs.XRCSend, Cap: verbs.QPCap{MaxSendWR: 1}}), c.CreateXRCQP(nil),
 	} {
@@ -144,7 +144,7 @@ func xrcPortSpace(t *testing.T, m medium) {
 		}
 	}
 	x := resolved(t, ctx, rdmacm.IB, a, b)
-	defer x.Destroy()
+	defer x.Close()
 	if err := x.CreateQP(nil, &verbs.QPInitAttr{Type: verbs.XRCRecv}); !errors.Is(err, verbs.ErrInvalid) {
 		t.Errorf("CreateQP of an XRC_RECV QP: %v", err)
 	}
@@ -171,13 +171,13 @@ func srqOfID(t *testing.T, m medium) {
 	if c.QP().SRQ() != c.SRQ() {
 		t.Error("the QP has another SRQ")
 	}
-	if err := c.DestroySRQ(); !errors.Is(err, verbs.ErrBusy) {
+	if err := c.CloseSRQ(); !errors.Is(err, verbs.ErrBusy) {
 		t.Errorf("an SRQ in use is destroyed: %v", err)
 	}
-	ok(t, c.DestroyQP())
-	ok(t, c.DestroySRQ())
+	ok(t, c.CloseQP())
+	ok(t, c.CloseSRQ())
 	if c.SRQ() != nil {
 		t.Error("the SRQ is still there")
 	}
-	ok(t, c.Destroy())
+	ok(t, c.Close())
 }

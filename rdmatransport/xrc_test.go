@@ -20,9 +20,9 @@ func (s *station) gidIndex() uint8 {
 func (s *station) cq() *verbs.CQ {
 	s.t.Helper()
 	ch := must(s.dev.CreateCompChannel())(s.t)
-	s.t.Cleanup(func() { ok(s.t, ch.Destroy()) })
+	s.t.Cleanup(func() { ok(s.t, ch.Close()) })
 	cq := must(s.dev.CreateCQ(256, &verbs.CQInitAttr{Channel: ch}))(s.t)
-	s.t.Cleanup(func() { ok(s.t, cq.Destroy()) })
+	s.t.Cleanup(func() { ok(s.t, cq.Close()) })
 	return cq
 }
 
@@ -65,11 +65,11 @@ func newXRCLab(t *testing.T, m medium, pairs, srqs int) *xrcLab {
 func (x *xrcLab) srq(domain *verbs.XRCD) *xrcSRQ {
 	t := x.t
 	pd := must(x.b.dev.AllocPD())(t)
-	t.Cleanup(func() { ok(t, pd.Dealloc()) })
+	t.Cleanup(func() { ok(t, pd.Close()) })
 	s := &xrcSRQ{cq: x.b.cq(), mr: must(pd.RegMR(make([]byte, 1<<16), everyAccess))(t)}
-	t.Cleanup(func() { ok(t, s.mr.Dereg()) })
+	t.Cleanup(func() { ok(t, s.mr.Close()) })
 	s.SRQ = must(pd.CreateSRQ(&verbs.SRQInitAttr{Attr: verbs.SRQAttr{MaxWR: 64, MaxSGE: 2}, XRCD: domain, CQ: s.cq}))(t)
-	t.Cleanup(func() { ok(t, s.Destroy()) })
+	t.Cleanup(func() { ok(t, s.Close()) })
 	return s
 }
 
@@ -78,7 +78,7 @@ func (x *xrcLab) connect() {
 	t := x.t
 	i := must(x.a.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.XRCSend, SendCQ: x.sends, Cap: verbs.QPCap{MaxSendWR: 64, MaxSendSGE: 2}}))(t)
 	g := must(x.domain.CreateQP(&verbs.QPInitAttr{Type: verbs.XRCRecv}))(t)
-	t.Cleanup(func() { ok(t, i.Destroy()); ok(t, g.Destroy()) })
+	t.Cleanup(func() { ok(t, i.Close()); ok(t, g.Close()) })
 	const (
 		toInit = verbs.QPAttrState | verbs.QPAttrPKeyIndex | verbs.QPAttrPort | verbs.QPAttrAccessFlags
 		toRTR  = verbs.QPAttrState | verbs.QPAttrAV | verbs.QPAttrPathMTU | verbs.QPAttrDestQPN | verbs.QPAttrRQPSN
@@ -228,7 +228,7 @@ func xrcRefused(t *testing.T, m medium) {
 		}, verbs.WCRemAccessErr},
 		{"SRQ that is gone", func(x *xrcLab) verbs.SendWR {
 			s := must(x.b.pd.CreateSRQ(&verbs.SRQInitAttr{Attr: verbs.SRQAttr{MaxWR: 1}, XRCD: x.domain, CQ: x.srqs[0].cq}))(x.t)
-			ok(x.t, s.Destroy())
+			ok(x.t, s.Close())
 			return verbs.SendWR{Opcode: verbs.Send, RemoteSRQN: s.Num()}
 		}, verbs.WCRemAccessErr},
 		{"memory of another SRQ's PD", func(x *xrcLab) verbs.SendWR {

@@ -29,7 +29,7 @@ func (pd *PD) CreateAH(attr *AHAttr) (*AH, error) {
 	d.mu.Lock()
 	if pd.dead {
 		d.mu.Unlock()
-		return nil, Errorf(ErrDestroyed, op, "the PD is deallocated")
+		return nil, Errorf(ErrClosed, op, "the PD is closed")
 	}
 	if err := d.reserve(op, &d.ahs, d.attr.MaxAH, "MaxAH"); err != nil {
 		d.mu.Unlock()
@@ -60,7 +60,7 @@ func (pd *PD) CreateAHFromWC(port uint8, wc *WC, grh []byte) (*AH, error) {
 // Query returns the attributes that the handle was created with.
 func (ah *AH) Query() (AHAttr, error) {
 	if ah.dead.Load() {
-		return AHAttr{}, Errorf(ErrDestroyed, "query AH", "it is destroyed")
+		return AHAttr{}, Errorf(ErrClosed, "query AH", "it is closed")
 	}
 	return ah.attr, nil
 }
@@ -68,11 +68,12 @@ func (ah *AH) Query() (AHAttr, error) {
 // PD returns the protection domain.
 func (ah *AH) PD() *PD { return ah.pd }
 
-// Destroy destroys the handle. Datagrams of work requests that are still in a send queue with it
-// may be lost; new work requests with it are rejected.
-func (ah *AH) Destroy() error {
+// Close destroys the handle (ibv_destroy_ah). Datagrams of work requests that are still in a send
+// queue with it may be lost; new work requests with it are rejected. The error is ErrClosed after
+// the first Close.
+func (ah *AH) Close() error {
 	if ah.dead.Swap(true) {
-		return Errorf(ErrDestroyed, "destroy AH", "it is already destroyed")
+		return Errorf(ErrClosed, "close AH", "it is already closed")
 	}
 	ah.prov.Destroy()
 	ah.release()

@@ -46,20 +46,20 @@ func TestAH(t *testing.T) {
 	if got := must(ahs[0].Query())(t); got != attr {
 		t.Errorf("queried %+v", got)
 	}
-	check(t, r.qp.Destroy())
-	if err := r.pd.Dealloc(); !errors.Is(err, verbs.ErrBusy) {
+	check(t, r.qp.Close())
+	if err := r.pd.Close(); !errors.Is(err, verbs.ErrBusy) {
 		t.Errorf("PD with AHs: %v", err)
 	}
 	for _, ah := range ahs {
-		check(t, ah.Destroy())
-		if err := ah.Destroy(); !errors.Is(err, verbs.ErrDestroyed) {
+		check(t, ah.Close())
+		if err := ah.Close(); !errors.Is(err, verbs.ErrClosed) {
 			t.Errorf("destroyed twice: %v", err)
 		}
 	}
-	if _, err := ahs[0].Query(); !errors.Is(err, verbs.ErrDestroyed) {
+	if _, err := ahs[0].Query(); !errors.Is(err, verbs.ErrClosed) {
 		t.Errorf("query: %v", err)
 	}
-	check(t, r.pd.Dealloc())
+	check(t, r.pd.Close())
 }
 
 // grh4 returns the bytes that arrive before an IPv4 datagram from src to the rig's address.
@@ -90,7 +90,7 @@ func TestAHFromWC(t *testing.T) {
 	if got := must(ah.Query())(t); got != attr {
 		t.Errorf("the handle has %+v, want %+v", got, attr)
 	}
-	check(t, ah.Destroy())
+	check(t, ah.Close())
 
 	bad := grh4("10.0.0.7")
 	bad[30]++ // the checksum
@@ -221,7 +221,7 @@ func TestMcastLimits(t *testing.T) {
 	refused(qps[2].AttachMcast(group(3)), "MaxMcastGrp of 2")
 	check(t, qps[0].DetachMcast(group(2)))
 	check(t, qps[2].AttachMcast(group(3)))
-	if err := qps[2].Destroy(); !errors.Is(err, verbs.ErrBusy) {
+	if err := qps[2].Close(); !errors.Is(err, verbs.ErrBusy) {
 		t.Errorf("destroy: %v", err)
 	}
 	if err := r.qp.AttachMcast(group(1)); !errors.Is(err, verbs.ErrInvalid) {

@@ -25,7 +25,7 @@ func TestPollAfterArming(t *testing.T) {
 		if c.before {
 			r.cq.Add(&verbs.WC{})
 		}
-		check(t, r.cq.RequestNotify(false))
+		check(t, r.cq.ReqNotify(false))
 		if c.before {
 			poll(1)
 		}
@@ -70,7 +70,7 @@ func TestPollOrEvent(t *testing.T) {
 		if got += k; k > 0 {
 			continue
 		}
-		if err := r.cq.RequestNotify(false); err != nil {
+		if err := r.cq.ReqNotify(false); err != nil {
 			t.Fatal(err)
 		}
 		if k = poll(); k > 0 {

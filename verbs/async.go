@@ -80,18 +80,18 @@ func (c *eventCounts) full() bool {
 }
 
 // GetAsyncEvent waits for the device's next asynchronous event, and acknowledges it. The error is
-// the context's, or ErrDestroyed when the device is closed. Events of a destroyed object are
+// the context's, or ErrClosed when the device is closed. Events of a destroyed object are
 // dropped.
 //
 // Unlike in libibverbs, the object of the event may therefore be destroyed before the program has
-// handled the event. Methods of a destroyed object return ErrDestroyed. TryGetAsyncEvent does not
+// handled the event. Methods of a destroyed object return ErrClosed. TryGetAsyncEvent does not
 // acknowledge.
 func (d *Device) GetAsyncEvent(ctx context.Context) (AsyncEvent, error) {
 	const op = "get async event"
 	e, err := wakeup.Wait(ctx, d.events.notifier, func() (AsyncEvent, bool, bool) { return d.events.take(false) })
 	switch {
 	case err == wakeup.ErrClosed:
-		return e, Errorf(ErrDestroyed, op, "%s is closed", d.Name())
+		return e, Errorf(ErrClosed, op, "%s is closed", d.Name())
 	case err != nil:
 		return e, wrap(op, err)
 	}
@@ -102,16 +102,16 @@ func (d *Device) GetAsyncEvent(ctx context.Context) (AsyncEvent, error) {
 var errNoAsyncEvent error = &Error{Op: "get async event", Err: ErrAgain}
 
 // TryGetAsyncEvent returns the device's next asynchronous event, which must be acknowledged with
-// Ack: Destroy of the event's QP, CQ or SRQ waits for that (ibv_get_async_event on a descriptor
+// Ack: Close of the event's QP, CQ or SRQ waits for that (ibv_get_async_event on a descriptor
 // with O_NONBLOCK). If there is no event, the error is ErrAgain, after Close of the device
-// ErrDestroyed.
+// ErrClosed.
 func (d *Device) TryGetAsyncEvent() (AsyncEvent, error) {
 	e, ok, _ := d.events.take(true)
 	switch {
 	case ok:
 		return e, nil
 	case d.events.notifier.Closed():
-		return e, Errorf(ErrDestroyed, "get async event", "%s is closed", d.Name())
+		return e, Errorf(ErrClosed, "get async event", "%s is closed", d.Name())
 	}
 	return e, errNoAsyncEvent
 }

@@ -69,7 +69,7 @@ func fastPaths(t testing.TB) map[string]func() {
 			}
 		},
 		"NotifyEvent": func() {
-			ok(r.cq.RequestNotify(false))
+			ok(r.cq.ReqNotify(false))
 			ok(r.qp.PostSend(&verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendSignaled}))
 			cq, err := r.ch.GetEvent(t.Context())
 			ok(err)
@@ -120,7 +120,7 @@ func BenchmarkDestroy(b *testing.B) {
 				b.StopTimer()
 				qp := create()
 				b.StartTimer()
-				check(b, qp.Destroy())
+				check(b, qp.Close())
 				delete(r.l.qps, qp.Num())
 			}
 		})

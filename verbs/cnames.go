@@ -24,12 +24,12 @@ package verbs
 //	ibv_node_type_str, ibv_port_state_str,              NodeType.String, PortState.String, AsyncEventType.String
 //	ibv_event_type_str
 //	ibv_get_async_event, ibv_ack_async_event            Device.GetAsyncEvent, Device.TryGetAsyncEvent, AsyncEvent.Ack
-//	ibv_alloc_pd, ibv_dealloc_pd                        Device.AllocPD, PD.Dealloc
-//	ibv_alloc_td, ibv_dealloc_td                        Device.AllocTD, TD.Dealloc
-//	ibv_alloc_parent_domain                             PD.AllocParentDomain, ParentDomain.Dealloc
+//	ibv_alloc_pd, ibv_dealloc_pd                        Device.AllocPD, PD.Close
+//	ibv_alloc_td, ibv_dealloc_td                        Device.AllocTD, TD.Close
+//	ibv_alloc_parent_domain                             PD.AllocParentDomain, ParentDomain.Close
 //	ibv_open_xrcd, ibv_close_xrcd, ibv_open_qp          Device.OpenXRCD, XRCD.Close, XRCD.OpenQP
 //	ibv_get_srq_num, ibv_wr_set_xrc_srqn                SRQ.Num, SendWR.RemoteSRQN
-//	ibv_reg_mr, ibv_reg_mr_iova, ibv_reg_mr_iova2,      PD.RegMR, PD.RegMRIOVA, MR.Dereg
+//	ibv_reg_mr, ibv_reg_mr_iova, ibv_reg_mr_iova2,      PD.RegMR, PD.RegMRIOVA, MR.Close
 //	ibv_dereg_mr
 //	ibv_rereg_mr, ibv_alloc_null_mr                     MR.Rereg, PD.AllocNullMR
 //	ibv_reg_dmabuf_mr                                   none: there is no other device to share memory with;
@@ -37,15 +37,15 @@ package verbs
 //	ibv_advise_mr                                       none: the device has no page tables to prefetch into
 //	ibv_alloc_dm, ibv_free_dm, ibv_reg_dm_mr,           none: a software device has no memory of its own
 //	ibv_memcpy_to_dm, ibv_memcpy_from_dm
-//	ibv_alloc_mw, ibv_dealloc_mw, ibv_bind_mw,          PD.AllocMW, MW.Dealloc, QP.BindMW, IncRKey
+//	ibv_alloc_mw, ibv_dealloc_mw, ibv_bind_mw,          PD.AllocMW, MW.Close, QP.BindMW, IncRKey
 //	ibv_inc_rkey
-//	ibv_create_comp_channel, ibv_destroy_comp_channel   Device.CreateCompChannel, CompChannel.Destroy
+//	ibv_create_comp_channel, ibv_destroy_comp_channel   Device.CreateCompChannel, CompChannel.Close
 //	ibv_get_cq_event, ibv_ack_cq_events                 CompChannel.GetEvent, CompChannel.TryGetEvent,
 //	                                                    CQ.AckEvents
-//	ibv_create_cq, ibv_create_cq_ex, ibv_destroy_cq     Device.CreateCQ, CQ.Destroy
+//	ibv_create_cq, ibv_create_cq_ex, ibv_destroy_cq     Device.CreateCQ, CQ.Close
 //	ibv_resize_cq, ibv_modify_cq                        CQ.Resize, CQ.Modify
 //	ibv_cq_ex_to_cq, ibv_qp_to_qp_ex                    none: there is one kind of each
-//	ibv_poll_cq, ibv_req_notify_cq                      CQ.Poll, CQ.RequestNotify
+//	ibv_poll_cq, ibv_req_notify_cq                      CQ.Poll, CQ.ReqNotify
 //	ibv_start_poll, ibv_next_poll, ibv_end_poll         CQ.StartPoll, Poller.Next, Poller.End
 //	ibv_wc_read_completion_ts,                          Poller.CompletionTS, Poller.CompletionWallclock
 //	ibv_wc_read_completion_wallclock_ns
@@ -59,10 +59,10 @@ package verbs
 //	ibv_wc_read_cvlan, ibv_wc_read_flow_tag             WC.CVLAN, WC.FlowTag
 //	ibv_wc_read_tm_info                                 none: no provider has tag matching
 //	ibv_wc_status_str                                   WCStatus.Description, WCStatus.String
-//	ibv_create_srq, ibv_create_srq_ex, ibv_destroy_srq  PD.CreateSRQ, SRQ.Destroy
+//	ibv_create_srq, ibv_create_srq_ex, ibv_destroy_srq  PD.CreateSRQ, SRQ.Close
 //	ibv_modify_srq, ibv_query_srq, ibv_post_srq_recv    SRQ.Modify, SRQ.Query, SRQ.PostRecv
 //	ibv_post_srq_ops                                    none: no provider has tag matching
-//	ibv_create_qp, ibv_create_qp_ex, ibv_destroy_qp     PD.CreateQP, QP.Destroy
+//	ibv_create_qp, ibv_create_qp_ex, ibv_destroy_qp     PD.CreateQP, QP.Close
 //	ibv_is_qpt_supported                                none: CreateQP says so with ErrNotSupported
 //	ibv_modify_qp, ibv_query_qp                         QP.Modify, QP.Query
 //	ibv_modify_qp_rate_limit                            QPAttr.RateLimit
@@ -81,7 +81,7 @@ package verbs
 //	ibv_wr_set_inline_data_list
 //	ibv_wr_set_ud_addr                                  SendWR.AH, SendWR.RemoteQPN, SendWR.RemoteQKey
 //	ibv_wr_send_tso                                     none: no provider has TSO of raw packets
-//	ibv_create_ah, ibv_destroy_ah                       PD.CreateAH, AH.Destroy
+//	ibv_create_ah, ibv_destroy_ah                       PD.CreateAH, AH.Close
 //	ibv_init_ah_from_wc, ibv_create_ah_from_wc          Device.InitAHFromWC, PD.CreateAHFromWC
 //	ibv_resolve_eth_l2_from_gid                         none: a provider resolves neighbours itself
 //	ibv_flow_label_to_udp_sport                         none: a provider chooses the source port
@@ -90,11 +90,11 @@ package verbs
 //	ibv_create_wq, ibv_destroy_wq, ibv_modify_wq,       none: no provider has RSS
 //	ibv_post_wq_recv, ibv_create_rwq_ind_table,
 //	ibv_destroy_rwq_ind_table
-//	ibv_create_flow, ibv_destroy_flow                   QP.CreateFlow, Flow.Destroy
+//	ibv_create_flow, ibv_destroy_flow                   QP.CreateFlow, Flow.Close
 //	ibv_create_flow_action_esp,                         none: no provider has IPsec offload
 //	ibv_modify_flow_action_esp,
 //	ibv_destroy_flow_action
-//	ibv_create_counters, ibv_destroy_counters,          Device.CreateCounters, Counters.Destroy,
+//	ibv_create_counters, ibv_destroy_counters,          Device.CreateCounters, Counters.Close,
 //	ibv_attach_counters_point_flow, ibv_read_counters   Counters.AttachPoint, Counters.Read
 //
 // Structures of verbs.h:
@@ -152,18 +152,18 @@ package verbs
 //
 // Functions and structures of rdma_cma.h and rdma_verbs.h:
 //
-//	rdma_create_event_channel,                          rdmacm.CreateEventChannel, rdmacm.EventChannel.Destroy
+//	rdma_create_event_channel,                          rdmacm.CreateEventChannel, rdmacm.EventChannel.Close
 //	rdma_destroy_event_channel
 //	rdma_get_cm_event, rdma_ack_cm_event,               rdmacm.EventChannel.GetEvent, rdmacm.EventChannel.TryGetEvent,
 //	rdma_event_str                                      rdmacm.Event.Ack, rdmacm.EventType.String
 //	rdma_get_devices, rdma_free_devices                 rdmacm.EventChannel.Devices
-//	rdma_create_id, rdma_destroy_id, rdma_migrate_id    rdmacm.EventChannel.CreateID, rdmacm.ID.Destroy,
+//	rdma_create_id, rdma_destroy_id, rdma_migrate_id    rdmacm.EventChannel.CreateID, rdmacm.ID.Close,
 //	                                                    rdmacm.ID.Migrate
 //	rdma_create_ep, rdma_destroy_ep                     rdmacm.Dial, rdmacm.Listen, rdmacm.Conn.Close
 //	rdma_getaddrinfo, rdma_freeaddrinfo                 rdmacm.LookupHost
 //	rdma_bind_addr, rdma_listen, rdma_get_request       rdmacm.ID.Bind, rdmacm.ID.Listen, rdmacm.SyncID.GetRequest
 //	rdma_resolve_addr, rdma_resolve_route               rdmacm.ID.ResolveAddr, rdmacm.ID.ResolveRoute
-//	rdma_create_qp, rdma_create_qp_ex,                  rdmacm.ID.CreateQP, rdmacm.ID.CreateXRCQP, rdmacm.ID.DestroyQP,
+//	rdma_create_qp, rdma_create_qp_ex,                  rdmacm.ID.CreateQP, rdmacm.ID.CreateXRCQP, rdmacm.ID.CloseQP,
 //	rdma_destroy_qp, rdma_init_qp_attr                  rdmacm.ID.QPAttr
 //	rdma_connect, rdma_establish, rdma_accept,          rdmacm.ID.Connect, rdmacm.ID.Establish, rdmacm.ID.Accept,
 //	rdma_reject                                         rdmacm.ID.Reject
@@ -176,9 +176,9 @@ package verbs
 //	rdma_leave_multicast
 //	rdma_get_remote_ece, rdma_set_local_ece,            none: no provider has options for ECE
 //	rdma_reject_ece
-//	rdma_create_srq, rdma_create_srq_ex,                rdmacm.ID.CreateSRQ, rdmacm.ID.DestroySRQ, rdmacm.Config.SRQ
+//	rdma_create_srq, rdma_create_srq_ex,                rdmacm.ID.CreateSRQ, rdmacm.ID.CloseSRQ, rdmacm.Config.SRQ
 //	rdma_destroy_srq
-//	rdma_reg_msgs, rdma_reg_read, rdma_reg_write,       PD.RegMR, MR.Dereg
+//	rdma_reg_msgs, rdma_reg_read, rdma_reg_write,       PD.RegMR, MR.Close
 //	rdma_dereg_mr
 //	rdma_post_send, rdma_post_sendv,                    QP.PostSend
 //	rdma_post_ud_send, rdma_post_read,

@@ -36,7 +36,7 @@ func (d *Device) CreateCompChannel() (*CompChannel, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
-		return nil, Errorf(ErrDestroyed, op, "%s is closed", d.Name())
+		return nil, Errorf(ErrClosed, op, "%s is closed", d.Name())
 	}
 	d.channels++
 	c := &CompChannel{dev: d, notifier: wakeup.New()}
@@ -45,13 +45,13 @@ func (d *Device) CreateCompChannel() (*CompChannel, error) {
 }
 
 // GetEvent waits for the next event and returns its CQ. Each event must be acknowledged with
-// CQ.AckEvents. The error is the context's, or ErrDestroyed.
+// CQ.AckEvents. The error is the context's, or ErrClosed.
 func (c *CompChannel) GetEvent(ctx context.Context) (*CQ, error) {
 	const op = "get completion event"
 	cq, err := wakeup.Wait(ctx, c.notifier, c.take)
 	switch {
 	case err == wakeup.ErrClosed:
-		return nil, Errorf(ErrDestroyed, op, "the completion channel is destroyed")
+		return nil, Errorf(ErrClosed, op, "the completion channel is closed")
 	case err != nil:
 		return nil, wrap(op, err)
 	}
@@ -69,7 +69,7 @@ func (c *CompChannel) TryGetEvent() (*CQ, error) {
 	case cq != nil:
 		return cq, nil
 	case c.notifier.Closed():
-		return nil, Errorf(ErrDestroyed, "get completion event", "the completion channel is destroyed")
+		return nil, Errorf(ErrClosed, "get completion event", "the completion channel is closed")
 	}
 	return nil, errNoCompEvent
 }
@@ -88,7 +88,7 @@ func (c *CompChannel) TryGetEvent() (*CQ, error) {
 // run on the device's goroutine. Calls for one channel are made one at a time, in the order of the
 // changes. When OnEvent returns, the previous function is not running and will not be called.
 //
-// With OnEvent, the device does not notice when the program sleeps. RequestNotify therefore makes
+// With OnEvent, the device does not notice when the program sleeps. ReqNotify therefore makes
 // the device progress by itself from then on (see [Wait]). CQ.Arm does not.
 func (c *CompChannel) OnEvent(f func(n int)) {
 	c.mu.Lock()
@@ -141,14 +141,14 @@ func (c *CompChannel) report() {
 	c.reporting = false
 }
 
-// Destroy destroys the channel; calls of GetEvent return. It fails with ErrBusy while CQs use the
-// channel.
-func (c *CompChannel) Destroy() error {
-	const op = "destroy completion channel"
+// Close destroys the channel (ibv_destroy_comp_channel); calls of GetEvent return. The error is
+// ErrBusy while CQs use the channel, and ErrClosed after the first Close.
+func (c *CompChannel) Close() error {
+	const op = "close completion channel"
 	c.dev.mu.Lock()
 	defer c.dev.mu.Unlock()
 	if c.dead {
-		return Errorf(ErrDestroyed, op, "it is already destroyed")
+		return Errorf(ErrClosed, op, "it is already closed")
 	}
 	if c.cqs > 0 {
 		return Errorf(ErrBusy, op, "%d CQs use it", c.cqs)

@@ -16,7 +16,7 @@ type CQInitAttr struct {
 	Timestamps bool         // for Poller.CompletionTS and CompletionWallclock
 	// Ready, if not nil, is a word that is 1 while Poll may return a completion or an error, and 0
 	// otherwise. A program can see from it that the CQ is empty without a call. It may be C memory,
-	// so that C code in front of a Go program can read it. Only the CQ writes to it, until Destroy
+	// so that C code in front of a Go program can read it. Only the CQ writes to it, until Close
 	// has returned. Like Poll with WaitEvent, reading it does not make the device progress: see
 	// Device.Progress.
 	Ready *atomic.Uint32
@@ -41,7 +41,7 @@ type Wait uint8
 
 const (
 	// WaitAdaptive makes progress from the second consecutive empty Poll on, so that the Poll
-	// between RequestNotify and GetEvent does not. Where completions arrive without Progress, as
+	// between ReqNotify and GetEvent does not. Where completions arrive without Progress, as
 	// from QPs of the same process, it does so only once in many empty Polls.
 	WaitAdaptive Wait = iota
 	// WaitEvent never makes progress. It is for programs that sleep in CQ.Wait or GetEvent, or that
@@ -130,7 +130,7 @@ func (d *Device) CreateCQ(cqe int, attr *CQInitAttr) (*CQ, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if ch != nil && ch.dead {
-		return nil, Errorf(ErrDestroyed, op, "Channel is destroyed")
+		return nil, Errorf(ErrClosed, op, "Channel is closed")
 	}
 	if err := d.reserve(op, &d.cqs, d.attr.MaxCQ, "MaxCQ"); err != nil {
 		return nil, err
@@ -190,7 +190,7 @@ func (cq *CQ) Resize(cqe int) error {
 }
 
 // Poll moves up to len(wcs) completions from the queue to wcs, oldest first. It returns their
-// number, which is 0 when the queue is empty. The error is ErrDestroyed, or ErrCQOverrun when an
+// number, which is 0 when the queue is empty. The error is ErrClosed, or ErrCQOverrun when an
 // overrun queue is empty.
 //
 // Poll of an empty CQ may make the device progress: see [Wait].
@@ -291,19 +291,19 @@ func (cq *CQ) dropQP(qpn uint32) {
 func (cq *CQ) check(op string) error {
 	switch {
 	case cq.destroyed:
-		return Errorf(ErrDestroyed, op, "the CQ is destroyed")
+		return Errorf(ErrClosed, op, "the CQ is closed")
 	case cq.overrun && cq.n == 0:
 		return Errorf(ErrCQOverrun, op, "its %d entries were not polled in time, and later completions are lost", len(cq.ring))
 	}
 	return nil
 }
 
-// RequestNotify arms the CQ (ibv_req_notify_cq): its channel gets one event when the next
+// ReqNotify arms the CQ (ibv_req_notify_cq): its channel gets one event when the next
 // completion is added. With solicitedOnly, only a failed completion counts, or one of a receive
 // request whose sender set SendSolicited. Completions that are already in the queue cause no event,
-// so poll once more after RequestNotify. When both kinds are requested, any completion causes the
+// so poll once more after ReqNotify. When both kinds are requested, any completion causes the
 // event.
-func (cq *CQ) RequestNotify(solicitedOnly bool) error {
+func (cq *CQ) ReqNotify(solicitedOnly bool) error {
 	const op = "request notify"
 	if cq.channel == nil {
 		return Errorf(ErrInvalid, op, "the CQ has no completion channel")
@@ -317,7 +317,7 @@ func (cq *CQ) RequestNotify(solicitedOnly bool) error {
 	return nil
 }
 
-// Arm is like RequestNotify, for a program that uses OnEvent and continues to call Poll or
+// Arm is like ReqNotify, for a program that uses OnEvent and continues to call Poll or
 // Device.Progress. Such a program calls Device.EndProgress itself before it sleeps.
 func (cq *CQ) Arm(solicitedOnly bool) error {
 	const op = "arm"
@@ -327,7 +327,7 @@ func (cq *CQ) Arm(solicitedOnly bool) error {
 	return cq.arm(op, solicitedOnly)
 }
 
-// arm is the part of RequestNotify that holds mu.
+// arm is the part of ReqNotify that holds mu.
 func (cq *CQ) arm(op string, solicitedOnly bool) error {
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
@@ -369,17 +369,18 @@ func (cq *CQ) AckEvents(n int) error {
 	return nil
 }
 
-// Destroy destroys the CQ. It fails with ErrBusy while a QP uses the CQ. It drops the events that
-// GetEvent or TryGetEvent has not returned. It waits until the others are acknowledged, and also
-// the asynchronous events that TryGetAsyncEvent returned.
-func (cq *CQ) Destroy() error {
-	const op = "destroy CQ"
+// Close destroys the CQ (ibv_destroy_cq). It drops the events that GetEvent or TryGetEvent has not
+// returned. It waits until the others are acknowledged, and also the asynchronous events that
+// TryGetAsyncEvent returned. The error is ErrBusy while a QP or an SRQ uses the CQ, and ErrClosed
+// after the first Close.
+func (cq *CQ) Close() error {
+	const op = "close CQ"
 	d := cq.dev
 	d.mu.Lock()
 	if cq.dead || cq.users > 0 {
 		defer d.mu.Unlock()
 		if cq.dead {
-			return Errorf(ErrDestroyed, op, "the CQ is already destroyed")
+			return Errorf(ErrClosed, op, "the CQ is already closed")
 		}
 		return Errorf(ErrBusy, op, "%d work queues of QPs use it", cq.users)
 	}

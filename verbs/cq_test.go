@@ -41,7 +41,7 @@ func TestNotify(t *testing.T) {
 	const any, solicited = false, true
 	type step func(*testing.T, *rig)
 	arm := func(solicitedOnly bool) step {
-		return func(t *testing.T, r *rig) { check(t, r.cq.RequestNotify(solicitedOnly)) }
+		return func(t *testing.T, r *rig) { check(t, r.cq.ReqNotify(solicitedOnly)) }
 	}
 	recv := func(sol bool) step { return func(t *testing.T, r *rig) { r.recv(t, verbs.WCSuccess, sol) } }
 	failed := func(t *testing.T, r *rig) { r.recv(t, verbs.WCLocLenErr, false) }
@@ -88,7 +88,7 @@ func TestGetEventWaits(t *testing.T) {
 		r := newRig(t)
 		r.moveTo(t, verbs.StateRTS)
 		other := must(r.dev.CreateCQ(1, &verbs.CQInitAttr{Channel: r.ch}))(t)
-		check(t, r.cq.RequestNotify(false))
+		check(t, r.cq.ReqNotify(false))
 
 		got := make(chan *verbs.CQ)
 		for range 2 {
@@ -103,10 +103,10 @@ func TestGetEventWaits(t *testing.T) {
 			t.Fatal("event of another CQ")
 		}
 
-		// Destroy waits for the acknowledgement.
-		check(t, r.qp.Destroy())
+		// Close waits for the acknowledgement.
+		check(t, r.qp.Close())
 		destroyed := make(chan error, 1)
-		go func() { destroyed <- r.cq.Destroy() }()
+		go func() { destroyed <- r.cq.Close() }()
 		synctest.Wait()
 		select {
 		case err := <-destroyed:
@@ -119,16 +119,16 @@ func TestGetEventWaits(t *testing.T) {
 		check(t, r.cq.AckEvents(1))
 		check(t, <-destroyed)
 
-		if err := r.ch.Destroy(); !errors.Is(err, verbs.ErrBusy) {
+		if err := r.ch.Close(); !errors.Is(err, verbs.ErrBusy) {
 			t.Errorf("channel in use: %v", err)
 		}
-		check(t, other.Destroy())
-		check(t, r.ch.Destroy())
+		check(t, other.Close())
+		check(t, r.ch.Close())
 		if cq := <-got; cq != nil {
-			t.Error("a waiting GetEvent returned a CQ after Destroy")
+			t.Error("a waiting GetEvent returned a CQ after Close")
 		}
-		if _, err := r.ch.GetEvent(t.Context()); !errors.Is(err, verbs.ErrDestroyed) {
-			t.Errorf("got %v, want ErrDestroyed", err)
+		if _, err := r.ch.GetEvent(t.Context()); !errors.Is(err, verbs.ErrClosed) {
+			t.Errorf("got %v, want ErrClosed", err)
 		}
 	})
 }
@@ -142,17 +142,17 @@ func TestDestroyedCQLeavesNoEvent(t *testing.T) {
 	attr := steps[verbs.StateInit]
 	attr.QPState = verbs.StateInit
 	check(t, qp2.Modify(&attr, verbs.QPAttrState|needs[verbs.StateInit]))
-	check(t, r.cq.RequestNotify(false))
-	check(t, second.RequestNotify(false))
+	check(t, r.cq.ReqNotify(false))
+	check(t, second.ReqNotify(false))
 	r.recv(t, verbs.WCSuccess, false)
 	check(t, qp2.PostRecv(&verbs.RecvWR{}))
 	check(t, qp2.Modify(&verbs.QPAttr{QPState: verbs.StateErr}, verbs.QPAttrState))
-	check(t, qp2.Destroy())
-	check(t, second.Destroy())
+	check(t, qp2.Close())
+	check(t, second.Close())
 	if !r.event(t) || r.event(t) {
 		t.Error("want exactly the event of the remaining CQ")
 	}
-	if _, err := second.Poll(make([]verbs.WC, 1)); !errors.Is(err, verbs.ErrDestroyed) {
+	if _, err := second.Poll(make([]verbs.WC, 1)); !errors.Is(err, verbs.ErrClosed) {
 		t.Errorf("poll of a destroyed CQ: %v", err)
 	}
 }
@@ -189,9 +189,9 @@ func TestOverrun(t *testing.T) {
 	(&rig{qp: other}).moveTo(t, verbs.StateRTS)
 	wr := &verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendSignaled}
 	check(t, r.qp.PostSend(wr, wr))
-	check(t, r.cq.RequestNotify(true))
+	check(t, r.cq.ReqNotify(true))
 	check(t, r.qp.PostSend(wr))
-	check(t, r.cq.RequestNotify(false))
+	check(t, r.cq.ReqNotify(false))
 	check(t, r.qp.PostSend(wr, wr)) // two lost
 	if !r.event(t) {
 		t.Error("an armed CQ generated no event when it overran")
@@ -205,7 +205,7 @@ func TestOverrun(t *testing.T) {
 			t.Errorf("got %v, want ErrCQOverrun", err)
 		}
 	}
-	if err := r.cq.RequestNotify(false); !errors.Is(err, verbs.ErrCQOverrun) {
+	if err := r.cq.ReqNotify(false); !errors.Is(err, verbs.ErrCQOverrun) {
 		t.Errorf("arming: %v", err)
 	}
 	e := must(r.dev.GetAsyncEvent(t.Context()))(t)
@@ -229,15 +229,15 @@ func TestDestroyedCQLeavesNoAsyncEvent(t *testing.T) {
 	r.moveTo(t, verbs.StateRTS)
 	wr := &verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendSignaled}
 	check(t, r.qp.PostSend(wr, wr))
-	check(t, r.qp.Destroy())
-	check(t, r.cq.Destroy())
+	check(t, r.qp.Close())
+	check(t, r.cq.Close())
 	noEvent(t, r.dev)
 }
 
 func TestNotifyNeedsChannel(t *testing.T) {
 	r := newRig(t)
 	cq := must(r.dev.CreateCQ(1, nil))(t)
-	if err := cq.RequestNotify(false); !errors.Is(err, verbs.ErrInvalid) {
+	if err := cq.ReqNotify(false); !errors.Is(err, verbs.ErrInvalid) {
 		t.Errorf("got %v", err)
 	}
 	if err := cq.AckEvents(0); !errors.Is(err, verbs.ErrInvalid) {

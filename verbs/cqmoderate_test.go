@@ -25,7 +25,7 @@ func TestModerationByCount(t *testing.T) {
 	check(t, r.cq.Modify(verbs.CQModeration{Count: 3}))
 	var next uint64
 	for round := range 3 {
-		check(t, r.cq.RequestNotify(false))
+		check(t, r.cq.ReqNotify(false))
 		r.fillCQ(t, &next, 2)
 		if n := r.events(t); n != 0 {
 			t.Errorf("round %d: %d events after 2 completions", round, n)
@@ -36,7 +36,7 @@ func TestModerationByCount(t *testing.T) {
 		}
 		pollAll(t, r.cq)
 	}
-	check(t, r.cq.RequestNotify(false))
+	check(t, r.cq.ReqNotify(false))
 	r.fillCQ(t, &next, 1)
 	check(t, r.cq.Modify(verbs.CQModeration{}))
 	if n := r.events(t); n != 1 {
@@ -51,7 +51,7 @@ func TestModerationByTime(t *testing.T) {
 		check(t, r.cq.Modify(verbs.CQModeration{Count: 10, Period: 100 * time.Microsecond}))
 		var next uint64
 		for range 2 {
-			check(t, r.cq.RequestNotify(false))
+			check(t, r.cq.ReqNotify(false))
 			time.Sleep(time.Millisecond) // the period starts with the first completion
 			if n := r.events(t); n != 0 {
 				t.Errorf("%d events without a completion", n)
@@ -71,7 +71,7 @@ func TestModerationByTime(t *testing.T) {
 			if n := r.events(t); n != 0 {
 				t.Errorf("%d events of a CQ that is not armed", n)
 			}
-			check(t, r.cq.RequestNotify(false))
+			check(t, r.cq.ReqNotify(false))
 			r.fillCQ(t, &next, 10)
 			if n := r.events(t); n != 1 {
 				t.Errorf("%d events after Count completions, want 1", n)
@@ -79,10 +79,10 @@ func TestModerationByTime(t *testing.T) {
 			pollAll(t, r.cq)
 		}
 		// A delayed event is dropped with its CQ.
-		check(t, r.cq.RequestNotify(false))
+		check(t, r.cq.ReqNotify(false))
 		r.fillCQ(t, &next, 1)
-		check(t, r.qp.Destroy())
-		check(t, r.cq.Destroy())
+		check(t, r.qp.Close())
+		check(t, r.cq.Close())
 		time.Sleep(time.Millisecond)
 		if n := r.events(t); n != 0 {
 			t.Errorf("%d events of a destroyed CQ", n)

@@ -21,7 +21,7 @@ type waiters struct {
 // recently, and then sleeps; WaitEvent sleeps immediately, and WaitPoll never sleeps. WC.Err
 // reports whether a work request has failed.
 //
-// The error is that of ctx, ErrCQOverrun or ErrDestroyed, as of Poll, or ErrInvalid if wcs is
+// The error is that of ctx, ErrCQOverrun or ErrClosed, as of Poll, or ErrInvalid if wcs is
 // empty. Several goroutines may wait for one CQ: each completion wakes one of them.
 func (cq *CQ) Wait(ctx context.Context, wcs []WC) (int, error) {
 	const op = "wait for completions"

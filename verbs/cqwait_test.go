@@ -65,7 +65,7 @@ func TestWait(t *testing.T) {
 	}
 }
 
-// TestWaitOfMany: each completion wakes one of the goroutines that wait for a CQ, and Destroy
+// TestWaitOfMany: each completion wakes one of the goroutines that wait for a CQ, and Close
 // wakes all of them.
 func TestWaitOfMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -86,10 +86,10 @@ func TestWaitOfMany(t *testing.T) {
 				t.Errorf("%+v, want 1 completion", got)
 			}
 		}
-		check(t, cq.Destroy())
+		check(t, cq.Close())
 		for range 3 {
-			if got := <-ended; !errors.Is(got.err, verbs.ErrDestroyed) {
-				t.Errorf("%+v after Destroy", got)
+			if got := <-ended; !errors.Is(got.err, verbs.ErrClosed) {
+				t.Errorf("%+v after Close", got)
 			}
 		}
 	})

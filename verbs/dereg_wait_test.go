@@ -15,7 +15,7 @@ func TestWaitsForAccess(t *testing.T) {
 	target := r.l.qps[must(domain.CreateQP(&verbs.QPInitAttr{Type: verbs.XRCRecv}))(t).Num()]
 	other := must(r.dev.AllocPD())(t) // the PD of an SRQ, whose regions the target uses
 	srq := must(other.CreateSRQ(&verbs.SRQInitAttr{Attr: verbs.SRQAttr{MaxWR: 1, MaxSGE: 1}, XRCD: domain, CQ: r.cq}))(t)
-	defer srq.Destroy()
+	defer srq.Close()
 	for _, qp := range []*loopQP{r.lq, target} {
 		pd := r.pd
 		if qp == target {
@@ -25,10 +25,10 @@ func TestWaitsForAccess(t *testing.T) {
 		mw1, mw2 := must(pd.AllocMW(verbs.MWType1))(t), must(pd.AllocMW(verbs.MWType2))(t)
 		dereg, rereg := region(), region()
 		for name, end := range map[string]func() error{
-			"MR.Dereg":             dereg.Dereg,
-			"MR.Rereg":             func() error { return rereg.Rereg(verbs.ReregAccess, nil, nil, 0) },
-			"MW.Dealloc of type 1": mw1.Dealloc,
-			"MW.Dealloc of type 2": mw2.Dealloc,
+			"MR.Close":           dereg.Close,
+			"MR.Rereg":           func() error { return rereg.Rereg(verbs.ReregAccess, nil, nil, 0) },
+			"MW.Close of type 1": mw1.Close,
+			"MW.Close of type 2": mw2.Close,
 		} {
 			qp.Lock()
 			done := make(chan error)
@@ -39,24 +39,24 @@ func TestWaitsForAccess(t *testing.T) {
 					qp.Unlock()
 					t.Fatalf("%s returned (%v) while a QP was locked", name, err)
 				default:
-					waits = qp.Wanted()
+					waits = qp.Contended()
 				}
 			}
 			qp.Unlock()
 			check(t, <-done)
 		}
-		check(t, rereg.Dereg())
+		check(t, rereg.Close())
 	}
 }
 
-// TestYield: Wanted reports a goroutine that waits for the lock, and Yield lets this goroutine take
+// TestYield: Contended reports a goroutine that waits for the lock, and Yield lets this goroutine take
 // it.
 func TestYield(t *testing.T) {
 	r := newRig(t)
 	r.lq.Lock()
 	defer r.lq.Unlock()
-	if r.lq.Wanted() {
-		t.Error("Wanted without a waiting goroutine")
+	if r.lq.Contended() {
+		t.Error("Contended without a waiting goroutine")
 	}
 	for range 100 {
 		in := false
@@ -69,7 +69,7 @@ func TestYield(t *testing.T) {
 		// This may take a millisecond: until then, other goroutines may take a sync.Mutex before a
 		// woken one.
 		for deadline := time.Now().Add(10 * time.Second); !in; {
-			for !r.lq.Wanted() && !in {
+			for !r.lq.Contended() && !in {
 				r.lq.Unlock() // the goroutine may be between its two calls
 				r.lq.Lock()
 			}

@@ -131,7 +131,7 @@ func (d *Device) Progress() bool { return !d.ended.Load() && d.prov.Progress() }
 
 // EndProgress announces that the program will not call Progress or Poll again soon: the device
 // makes progress by itself from now on. [CompChannel.GetEvent] and TryGetEvent do the same if there
-// is no event, and RequestNotify if OnEvent was called.
+// is no event, and ReqNotify if OnEvent was called.
 func (d *Device) EndProgress() {
 	if !d.ended.Load() {
 		d.prov.EndProgress()
@@ -153,13 +153,13 @@ func (d *Device) Shutdown(ctx context.Context) error {
 	closed := d.closed
 	d.mu.Unlock()
 	if closed {
-		return Errorf(ErrDestroyed, op, "%s is already closed", d.Name())
+		return Errorf(ErrClosed, op, "%s is already closed", d.Name())
 	}
 	return wrapNonNil(op, d.prov.Shutdown(ctx))
 }
 
-// Close closes the device. It fails with ErrBusy while objects are left on it, other than the
-// default PD.
+// Close closes the device (ibv_close_device). The error is ErrBusy while objects are left on it,
+// other than the default PD; ErrClosed after the first Close; or that of the provider.
 func (d *Device) Close() error {
 	const op = "close device"
 	if err := d.markClosed(op); err != nil {
@@ -181,7 +181,7 @@ func (d *Device) markClosed(op string) error {
 	}
 	switch {
 	case d.closed:
-		return Errorf(ErrDestroyed, op, "%s is already closed", d.Name())
+		return Errorf(ErrClosed, op, "%s is already closed", d.Name())
 	case pds+d.cqs+d.channels+len(d.xrcds) > 0:
 		return Errorf(ErrBusy, op, "%d PDs, %d CQs, %d completion channels and %d XRC domains are left",
 			pds, d.cqs, d.channels, len(d.xrcds))
@@ -199,7 +199,7 @@ func (d *Device) markClosed(op string) error {
 // reserve counts a new object, if the device is open and below its limit. d.mu is held.
 func (d *Device) reserve(op string, count *int, limit int, limitName string) error {
 	if d.closed {
-		return Errorf(ErrDestroyed, op, "%s is closed", d.Name())
+		return Errorf(ErrClosed, op, "%s is closed", d.Name())
 	}
 	if *count >= limit {
 		return Errorf(ErrNoMemory, op, "the device has reached its %s of %d", limitName, limit)

@@ -95,19 +95,19 @@ func (d *Device) AllocTD() (*TD, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
-		return nil, Errorf(ErrDestroyed, op, "%s is closed", d.Name())
+		return nil, Errorf(ErrClosed, op, "%s is closed", d.Name())
 	}
 	return &TD{dev: d}, nil
 }
 
-// Dealloc deallocates the domain. It fails with ErrBusy while a parent domain uses it.
-func (td *TD) Dealloc() error {
-	const op = "deallocate TD"
+// Close deallocates the domain. It fails with ErrBusy while a parent domain uses it.
+func (td *TD) Close() error {
+	const op = "close TD"
 	td.dev.mu.Lock()
 	defer td.dev.mu.Unlock()
 	switch {
 	case td.dead:
-		return Errorf(ErrDestroyed, op, "it is already deallocated")
+		return Errorf(ErrClosed, op, "it is already closed")
 	case td.users > 0:
 		return Errorf(ErrBusy, op, "%d parent domains use it", td.users)
 	}
@@ -129,11 +129,11 @@ func (pd *PD) AllocParentDomain(td *TD) (*ParentDomain, error) {
 	defer pd.dev.mu.Unlock()
 	switch {
 	case pd.dead:
-		return nil, Errorf(ErrDestroyed, op, "the PD is deallocated")
+		return nil, Errorf(ErrClosed, op, "the PD is closed")
 	case td != nil && td.dev != pd.dev:
 		return nil, Errorf(ErrInvalid, op, "the TD is of another device")
 	case td != nil && td.dead:
-		return nil, Errorf(ErrDestroyed, op, "the TD is deallocated")
+		return nil, Errorf(ErrClosed, op, "the TD is closed")
 	case td != nil:
 		td.users++
 	}
@@ -144,13 +144,13 @@ func (pd *PD) AllocParentDomain(td *TD) (*ParentDomain, error) {
 // PD returns the PD in which its objects are created.
 func (p *ParentDomain) PD() *PD { return p.pd }
 
-// Dealloc deallocates the domain. Objects that were created in its PD stay.
-func (p *ParentDomain) Dealloc() error {
+// Close deallocates the domain. Objects that were created in its PD stay.
+func (p *ParentDomain) Close() error {
 	d := p.pd.dev
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if p.dead {
-		return Errorf(ErrDestroyed, "deallocate parent domain", "it is already deallocated")
+		return Errorf(ErrClosed, "close parent domain", "it is already closed")
 	}
 	p.dead = true
 	p.pd.parents--

@@ -39,8 +39,8 @@ func TestECE(t *testing.T) {
 	if err := r.qp.SetECE(verbs.ECE{Options: 1}); !errors.Is(err, verbs.ErrNotSupported) {
 		t.Errorf("got %v", err)
 	}
-	check(t, r.qp.Destroy())
-	if err := r.qp.SetECE(verbs.ECE{}); !errors.Is(err, verbs.ErrDestroyed) {
+	check(t, r.qp.Close())
+	if err := r.qp.SetECE(verbs.ECE{}); !errors.Is(err, verbs.ErrClosed) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -55,18 +55,18 @@ func TestDomains(t *testing.T) {
 	if p.PD() != r.pd {
 		t.Error("another PD")
 	}
-	check(t, r.qp.Destroy())
-	for _, err := range []error{td.Dealloc(), r.pd.Dealloc()} {
+	check(t, r.qp.Close())
+	for _, err := range []error{td.Close(), r.pd.Close()} {
 		if !errors.Is(err, verbs.ErrBusy) {
 			t.Errorf("got %v, want ErrBusy", err)
 		}
 	}
-	check(t, p.Dealloc())
-	check(t, td.Dealloc())
-	check(t, r.pd.Dealloc())
-	for _, err := range []error{p.Dealloc(), td.Dealloc(), func() error { _, err := r.pd.AllocParentDomain(nil); return err }()} {
-		if !errors.Is(err, verbs.ErrDestroyed) {
-			t.Errorf("got %v, want ErrDestroyed", err)
+	check(t, p.Close())
+	check(t, td.Close())
+	check(t, r.pd.Close())
+	for _, err := range []error{p.Close(), td.Close(), func() error { _, err := r.pd.AllocParentDomain(nil); return err }()} {
+		if !errors.Is(err, verbs.ErrClosed) {
+			t.Errorf("got %v, want ErrClosed", err)
 		}
 	}
 }

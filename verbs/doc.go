@@ -8,7 +8,7 @@
 //	        │      └─ QP ─┬─ send queue ──────┐
 //	        │             └─ receive queue ──┐│ completions
 //	        ├─ CQ ◄──────────────────────────┴┘
-//	        └─ CompChannel ◄── events of CQs for which RequestNotify was called
+//	        └─ CompChannel ◄── events of CQs for which ReqNotify was called
 //
 // An application registers memory, connects a QP, posts work requests, and waits for or polls their
 // completions in a CQ. To connect a QP, it moves the QP from RESET through INIT and RTR to RTS,
@@ -50,7 +50,7 @@
 //
 // Differences from libibverbs: inline data is passed as a slice, or needs an lkey like other data.
 // A Go program cannot access memory by its address alone. Queues have exactly the requested sizes,
-// except for MaxInlineData. Methods of a destroyed object return [ErrDestroyed]. GetAsyncEvent
+// except for MaxInlineData. Methods of a destroyed object return [ErrClosed]. GetAsyncEvent
 // acknowledges the event that it returns. [Device.PortCounters] and [Device.HWCounters] return the
 // counters that Linux has in /sys/class/infiniband. [Device.Shutdown] does what a kernel does for a
 // process that exits.

@@ -16,7 +16,7 @@ var (
 	ErrQueueFull    error = &errorKind{"queue full", syscall.ENOMEM}
 	ErrCQOverrun    error = &errorKind{"completion queue overrun", syscall.EOVERFLOW}
 	ErrTimedOut     error = &errorKind{"timed out", syscall.ETIMEDOUT}
-	ErrDestroyed    error = &errorKind{"object destroyed", syscall.ENOENT}
+	ErrClosed       error = &errorKind{"object closed", syscall.ENOENT}
 	ErrAgain        error = &errorKind{"no event is pending", syscall.EAGAIN}
 )
 

@@ -73,11 +73,11 @@ func Example() {
 			}
 		}
 	}
-	fatal(ah.Destroy())
-	fatal(qp.Destroy())
-	fatal(cq.Destroy())
-	fatal(mr.Dereg())
-	fatal(pd.Dealloc())
+	fatal(ah.Close())
+	fatal(qp.Close())
+	fatal(cq.Close())
+	fatal(mr.Close())
+	fatal(pd.Close())
 	// Output:
 	// work request 1: SUCCESS: hello
 }

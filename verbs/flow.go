@@ -282,13 +282,14 @@ func clone[T any, P interface {
 	return P(&c)
 }
 
-// Destroy destroys the flow (ibv_destroy_flow). Frames that are being received may still complete.
-func (f *Flow) Destroy() error {
+// Close destroys the flow (ibv_destroy_flow). Frames that are being received may still complete.
+// The error is ErrClosed after the first Close.
+func (f *Flow) Close() error {
 	qp := f.qp
 	qp.modifying.Lock()
 	defer qp.modifying.Unlock()
 	if f.prov == nil {
-		return Errorf(ErrDestroyed, qp.op("destroy flow of"), "it is already destroyed")
+		return Errorf(ErrClosed, qp.op("close flow of"), "it is already closed")
 	}
 	f.prov.Destroy()
 	f.prov = nil

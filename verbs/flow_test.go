@@ -29,7 +29,7 @@ func TestFlow(t *testing.T) {
 	}
 	counters := must(r.dev.CreateCounters())(t)
 	gone := must(r.dev.CreateCounters())(t)
-	check(t, gone.Destroy())
+	check(t, gone.Close())
 	elsewhere := must(newRig(t).dev.CreateCounters())(t)
 	specs := func(s ...verbs.FlowSpec) verbs.FlowAttr { return verbs.FlowAttr{Port: 1, Specs: s} }
 	count := func(c *verbs.Counters) verbs.FlowSpec { return &verbs.FlowSpecCounterAction{Counters: c} }
@@ -53,10 +53,10 @@ func TestFlow(t *testing.T) {
 	rejected("nil pointer", qp, verbs.ErrInvalid, specs((*verbs.FlowSpecTCP)(nil)))
 	rejected("no counters", qp, verbs.ErrInvalid, specs(count(nil)))
 	rejected("another device's counters", qp, verbs.ErrInvalid, specs(count(elsewhere)))
-	rejected("destroyed counters", qp, verbs.ErrDestroyed, specs(count(gone)))
+	rejected("destroyed counters", qp, verbs.ErrClosed, specs(count(gone)))
 
 	r.l.onFlow = func() error {
-		for what, err := range map[string]error{"destroy": counters.Destroy(), "attach to": counters.AttachPoint(verbs.CounterBytes, 0)} {
+		for what, err := range map[string]error{"destroy": counters.Close(), "attach to": counters.AttachPoint(verbs.CounterBytes, 0)} {
 			if !errors.Is(err, verbs.ErrBusy) {
 				t.Errorf("%s counters while a flow with them is being created: %v", what, err)
 			}
@@ -73,7 +73,7 @@ func TestFlow(t *testing.T) {
 	if got := r.l.flow.Specs[1].(*verbs.FlowSpecIPv4); r.l.flow.Priority != 3 || got.Val.DstIP[0] != 0 {
 		t.Errorf("the provider has %+v", r.l.flow)
 	}
-	for what, destroy := range map[string]func() error{"QP": qp.Destroy, "counters": counters.Destroy} {
+	for what, destroy := range map[string]func() error{"QP": qp.Close, "counters": counters.Close} {
 		if err := destroy(); !errors.Is(err, verbs.ErrBusy) {
 			t.Errorf("%s with a flow: %v", what, err)
 		}
@@ -81,12 +81,12 @@ func TestFlow(t *testing.T) {
 	if err := counters.AttachPoint(verbs.CounterBytes, 0); !errors.Is(err, verbs.ErrBusy) {
 		t.Errorf("attach to counters in use: %v", err)
 	}
-	check(t, f.Destroy())
-	if err := f.Destroy(); !errors.Is(err, verbs.ErrDestroyed) || r.l.flow != nil {
+	check(t, f.Close())
+	if err := f.Close(); !errors.Is(err, verbs.ErrClosed) || r.l.flow != nil {
 		t.Errorf("twice: %v", err)
 	}
-	check(t, counters.Destroy())
-	check(t, qp.Destroy())
+	check(t, counters.Close())
+	check(t, qp.Close())
 }
 
 // TestCounters: Read returns the attached counters by index.
@@ -107,9 +107,9 @@ func TestCounters(t *testing.T) {
 	if !slices.Equal(got, []uint64{120, 0, 2, 0}) {
 		t.Errorf("read %d", got)
 	}
-	check(t, c.Destroy())
-	for _, err := range []error{c.Destroy(), c.Read(got), c.AttachPoint(0, 0)} {
-		if !errors.Is(err, verbs.ErrDestroyed) {
+	check(t, c.Close())
+	for _, err := range []error{c.Close(), c.Read(got), c.AttachPoint(0, 0)} {
+		if !errors.Is(err, verbs.ErrClosed) {
 			t.Errorf("got %v", err)
 		}
 	}

@@ -32,7 +32,7 @@ func (d *Device) CreateCounters() (*Counters, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
-		return nil, Errorf(ErrDestroyed, op, "%s is closed", d.Name())
+		return nil, Errorf(ErrClosed, op, "%s is closed", d.Name())
 	}
 	return &Counters{dev: d}, nil
 }
@@ -48,7 +48,7 @@ func (c *Counters) AttachPoint(counter CounterDescription, index int) error {
 	defer c.dev.mu.Unlock()
 	switch {
 	case c.dead:
-		return Errorf(ErrDestroyed, op, "they are destroyed")
+		return Errorf(ErrClosed, op, "they are closed")
 	case counter > CounterBytes:
 		return Errorf(ErrInvalid, op, "description %d is neither CounterPackets nor CounterBytes", counter)
 	case c.flows > 0:
@@ -70,7 +70,7 @@ func (c *Counters) Read(values []uint64) error {
 	c.dev.mu.Lock()
 	defer c.dev.mu.Unlock()
 	if c.dead {
-		return Errorf(ErrDestroyed, op, "they are destroyed")
+		return Errorf(ErrClosed, op, "they are closed")
 	}
 	if len(values) < len(c.points) {
 		return Errorf(ErrInvalid, op, "values has length %d, but the highest attached index is %d", len(values), len(c.points)-1)
@@ -87,14 +87,15 @@ func (c *Counters) Read(values []uint64) error {
 	return nil
 }
 
-// Destroy destroys the counters. It fails with ErrBusy while a flow uses them.
-func (c *Counters) Destroy() error {
-	const op = "destroy counters"
+// Close destroys the counters (ibv_destroy_counters). The error is ErrBusy while a flow uses them,
+// and ErrClosed after the first Close.
+func (c *Counters) Close() error {
+	const op = "close counters"
 	c.dev.mu.Lock()
 	defer c.dev.mu.Unlock()
 	switch {
 	case c.dead:
-		return Errorf(ErrDestroyed, op, "they are already destroyed")
+		return Errorf(ErrClosed, op, "they are already closed")
 	case c.flows > 0:
 		return Errorf(ErrBusy, op, "%d flows use them", c.flows)
 	}
@@ -114,7 +115,7 @@ func (f *Flow) useCounters(op string, specs []FlowSpec) error {
 			continue
 		}
 		if a.Counters.dead {
-			return Errorf(ErrDestroyed, op, "Specs[%d].Counters is destroyed", i)
+			return Errorf(ErrClosed, op, "Specs[%d].Counters is closed", i)
 		}
 		counters = append(counters, a.Counters)
 	}

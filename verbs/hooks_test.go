@@ -58,7 +58,7 @@ func waitsForAck(t *testing.T, what string, destroy, ack func() error) {
 	synctest.Wait()
 	select {
 	case err := <-done:
-		t.Fatalf("%s: Destroy returned %v before the event was acknowledged", what, err)
+		t.Fatalf("%s: Close returned %v before the event was acknowledged", what, err)
 	default:
 	}
 	check(t, ack())
@@ -68,7 +68,7 @@ func waitsForAck(t *testing.T, what string, destroy, ack func() error) {
 // complete adds a completion to the rig's CQ, which is armed for it.
 func (r *rig) complete(t *testing.T) {
 	t.Helper()
-	check(t, r.cq.RequestNotify(false))
+	check(t, r.cq.ReqNotify(false))
 	check(t, r.qp.PostSend(&verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendSignaled}))
 }
 
@@ -95,14 +95,14 @@ func TestCompChannelOnEvent(t *testing.T) {
 	r.ch.OnEvent(other.add)
 	other.want(t, "one event is left", 1)
 	check(t, r.cq.AckEvents(2))
-	check(t, r.qp.Destroy())
-	check(t, r.cq.Destroy())
+	check(t, r.qp.Close())
+	check(t, r.cq.Close())
 	other.want(t, "the CQ is destroyed", 0)
 	hook.want(t, "replaced", 3)
 	_, err = r.ch.TryGetEvent()
 	wantAgain(t, err)
-	check(t, r.ch.Destroy())
-	if _, err := r.ch.TryGetEvent(); !errors.Is(err, verbs.ErrDestroyed) {
+	check(t, r.ch.Close())
+	if _, err := r.ch.TryGetEvent(); !errors.Is(err, verbs.ErrClosed) {
 		t.Errorf("TryGetEvent of a destroyed channel: %v", err)
 	}
 }
@@ -143,24 +143,24 @@ func TestOnEventUnlocked(t *testing.T) {
 		}
 	})
 	r.complete(t)
-	if n := r.l.endedProgress.Load(); n != 1 { // by RequestNotify in complete
+	if n := r.l.endedProgress.Load(); n != 1 { // by ReqNotify in complete
 		t.Errorf("EndProgress was called %d times, want 1: Arm is for programs that continue to poll", n)
 	}
 	check(t, r.qp.PostSend(&verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendSignaled})) // armed by Arm
 }
 
 // TestHookEndsProgress: a program that waits for its hook sleeps without a call of GetEvent.
-// RequestNotify and a TryGetEvent without an event therefore call EndProgress.
+// ReqNotify and a TryGetEvent without an event therefore call EndProgress.
 func TestHookEndsProgress(t *testing.T) {
 	r := newRig(t)
-	check(t, r.cq.RequestNotify(false))
+	check(t, r.cq.ReqNotify(false))
 	if n := r.l.endedProgress.Load(); n != 0 {
-		t.Errorf("without a hook, RequestNotify called EndProgress %d times", n)
+		t.Errorf("without a hook, ReqNotify called EndProgress %d times", n)
 	}
 	r.ch.OnEvent(func(int) {})
-	check(t, r.cq.RequestNotify(false))
+	check(t, r.cq.ReqNotify(false))
 	if n := r.l.endedProgress.Load(); n != 1 {
-		t.Errorf("with a hook, RequestNotify called EndProgress %d times", n)
+		t.Errorf("with a hook, ReqNotify called EndProgress %d times", n)
 	}
 	_, err := r.ch.TryGetEvent()
 	wantAgain(t, err)
@@ -169,7 +169,7 @@ func TestHookEndsProgress(t *testing.T) {
 	}
 }
 
-// TestTryGetEventIsAcknowledged: Destroy of a CQ waits for the acknowledgement of events that
+// TestTryGetEventIsAcknowledged: Close of a CQ waits for the acknowledgement of events that
 // TryGetEvent returned.
 func TestTryGetEventIsAcknowledged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -177,8 +177,8 @@ func TestTryGetEventIsAcknowledged(t *testing.T) {
 		r.moveTo(t, verbs.StateRTS)
 		r.complete(t)
 		cq := must(r.ch.TryGetEvent())(t)
-		check(t, r.qp.Destroy())
-		waitsForAck(t, "CQ", r.cq.Destroy, func() error { return cq.AckEvents(1) })
+		check(t, r.qp.Close())
+		waitsForAck(t, "CQ", r.cq.Close, func() error { return cq.AckEvents(1) })
 	})
 }
 
@@ -203,7 +203,7 @@ func TestOnAsyncEvent(t *testing.T) {
 	if err := e.Ack(); !errors.Is(err, verbs.ErrInvalid) {
 		t.Errorf("acknowledged twice: %v", err)
 	}
-	check(t, r.qp.Destroy())
+	check(t, r.qp.Close())
 	hook.want(t, "one was taken, another dropped with its QP", 2)
 	e = must(r.dev.TryGetAsyncEvent())(t)
 	if e != (verbs.AsyncEvent{Type: verbs.EventPortErr, Port: 1}) {
@@ -217,16 +217,16 @@ func TestOnAsyncEvent(t *testing.T) {
 	hook.want(t, "OnAsyncEvent(nil)", 2)
 	must(r.dev.TryGetAsyncEvent())(t)
 
-	check(t, r.cq.Destroy())
-	check(t, r.ch.Destroy())
-	check(t, r.pd.Dealloc())
+	check(t, r.cq.Close())
+	check(t, r.ch.Close())
+	check(t, r.pd.Close())
 	check(t, r.dev.Close())
-	if _, err := r.dev.TryGetAsyncEvent(); !errors.Is(err, verbs.ErrDestroyed) {
+	if _, err := r.dev.TryGetAsyncEvent(); !errors.Is(err, verbs.ErrClosed) {
 		t.Errorf("TryGetAsyncEvent of a closed device: %v", err)
 	}
 }
 
-// TestDestroyWaitsForAsyncAck: Destroy of the object of an event that TryGetAsyncEvent returned
+// TestDestroyWaitsForAsyncAck: Close of the object of an event that TryGetAsyncEvent returned
 // waits for Ack; after GetAsyncEvent it does not.
 func TestDestroyWaitsForAsyncAck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -257,11 +257,11 @@ func TestDestroyWaitsForAsyncAck(t *testing.T) {
 					t.Fatalf("an event without a known object: %+v", e)
 				}
 			}
-			check(t, qps[1].Destroy())
+			check(t, qps[1].Close())
 			for i, c := range []struct {
 				what    string
 				destroy func() error
-			}{{"QP", qps[0].Destroy}, {"SRQ", srq.Destroy}, {"CQ", cq.Destroy}} {
+			}{{"QP", qps[0].Close}, {"SRQ", srq.Close}, {"CQ", cq.Close}} {
 				if ackedByGet {
 					check(t, c.destroy())
 				} else {
@@ -284,7 +284,7 @@ func TestTryGetAllocatesNothing(t *testing.T) {
 	if n := testing.AllocsPerRun(100, func() {
 		_, _ = r.ch.TryGetEvent()
 		_, _ = r.dev.TryGetAsyncEvent()
-		_ = r.cq.RequestNotify(false)
+		_ = r.cq.ReqNotify(false)
 		_ = r.qp.PostSend(wr)
 		if cq, err := r.ch.TryGetEvent(); err == nil {
 			_ = cq.AckEvents(1)
@@ -330,7 +330,7 @@ func TestReady(t *testing.T) {
 	if n := r.l.progressed.Load(); n != 0 {
 		t.Errorf("Poll with WaitEvent called Progress %d times", n)
 	}
-	check(t, cq.Destroy())
+	check(t, cq.Close())
 	want("destroyed: Poll returns an error", 1)
 }
 

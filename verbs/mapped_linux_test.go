@@ -39,7 +39,7 @@ func TestRegMappingFaults(t *testing.T) {
 			t.Errorf("%s: %v", c.name, err)
 		}
 		if mr != nil {
-			check(t, mr.Dereg())
+			check(t, mr.Close())
 		}
 	}
 	mr := must(r.pd.RegMapping(pages[:2*page], 0))(t)

@@ -73,7 +73,7 @@ func (pd *PD) RegMRIOVA(buf []byte, addr uint64, access Access) (*MR, error) {
 // RegMapping registers memory that is not Go's: memory mapped by a system call, or memory that C
 // code owns. A work request that accesses a page that does not exist fails, with WCLocProtErr on
 // this side and WCRemOpErr at a peer. An example is a page after the end of a truncated file. The
-// caller keeps the memory mapped until Dereg returns.
+// caller keeps the memory mapped until Close returns.
 //
 // On Linux, RegMapping fails with syscall.EFAULT if the memory is not mapped or not readable, or
 // with AccessLocalWrite not writable. With AccessOnDemand it may be mapped later.
@@ -112,7 +112,7 @@ func (pd *PD) register(op string, kind mrKind, file *mapping, buf []byte, addr u
 	d.mu.Lock()
 	if pd.dead {
 		d.mu.Unlock()
-		return nil, Errorf(ErrDestroyed, op, "the PD is deallocated")
+		return nil, Errorf(ErrClosed, op, "the PD is closed")
 	}
 	if err := d.reserve(op, &d.mrs, d.attr.MaxMR, "MaxMR"); err != nil {
 		d.mu.Unlock()
@@ -261,11 +261,11 @@ func (mr *MR) SGE(off, n int) SGE {
 	return SGE{Addr: mr.Addr() + uint64(off), Length: length, LKey: mr.LKey()}
 }
 
-// Dereg deregisters the region (ibv_dereg_mr). When it returns, the memory is no longer accessed,
-// and work requests that still use the region fail. Dereg fails with ErrBusy while memory windows
-// are bound to the region.
-func (mr *MR) Dereg() error {
-	if err := mr.excludeWindows("deregister MR", mrDeregistered); err != nil {
+// Close deregisters the region (ibv_dereg_mr). When it returns, the memory is no longer accessed,
+// and work requests that still use the region fail. The error is ErrBusy while memory windows are
+// bound to the region or Rereg runs, ErrClosed after the first Close, or that of unmapping a file.
+func (mr *MR) Close() error {
+	if err := mr.excludeWindows("close MR", mrDeregistered); err != nil {
 		return err
 	}
 	mr.revokeKeys()
@@ -284,7 +284,7 @@ func (mr *MR) excludeWindows(op string, state int32) error {
 	}
 	switch n := mr.boundMWs.Load(); n {
 	case mrDeregistered:
-		return Errorf(ErrDestroyed, op, "lkey %#x is already deregistered", mr.LKey())
+		return Errorf(ErrClosed, op, "lkey %#x is already closed", mr.LKey())
 	case mrReregistering:
 		return Errorf(ErrBusy, op, "lkey %#x is being reregistered", mr.LKey())
 	default:

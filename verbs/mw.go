@@ -53,7 +53,7 @@ func (pd *PD) AllocMW(t MWType) (*MW, error) {
 	d.mu.Lock()
 	if pd.dead {
 		d.mu.Unlock()
-		return nil, Errorf(ErrDestroyed, op, "the PD is deallocated")
+		return nil, Errorf(ErrClosed, op, "the PD is closed")
 	}
 	if err := d.reserve(op, &d.mws, d.attr.MaxMW, "MaxMW"); err != nil {
 		d.mu.Unlock()
@@ -80,11 +80,11 @@ func (mw *MW) Type() MWType { return mw.typ }
 // PD returns the protection domain.
 func (mw *MW) PD() *PD { return mw.pd }
 
-// Dealloc deallocates the window, bound or not (ibv_dealloc_mw). When it returns, its rkey no
-// longer gives access.
-func (mw *MW) Dealloc() error {
+// Close deallocates the window, bound or not (ibv_dealloc_mw). When it returns, its rkey no longer
+// gives access. The error is ErrClosed after the first Close.
+func (mw *MW) Close() error {
 	if mw.dead.Swap(true) {
-		return Errorf(ErrDestroyed, "deallocate MW", "rkey %#x is already deallocated", mw.RKey())
+		return Errorf(ErrClosed, "close MW", "rkey %#x is already closed", mw.RKey())
 	}
 	mw.pd.dev.prov.DeallocMW(mw)
 	mw.pd.quiesce(nil)
@@ -127,7 +127,7 @@ func (qp *QP) checkBind(wr *SendWR) (*MWBind, error) {
 	case b == nil || b.MW == nil:
 		return nil, Errorf(ErrInvalid, qp.op(what), "BIND_MW without Bind or Bind.MW")
 	case b.MW.dead.Load():
-		return nil, Errorf(ErrDestroyed, qp.op(what), "the MW is deallocated")
+		return nil, Errorf(ErrClosed, qp.op(what), "the MW is closed")
 	case b.MR == nil && (b.MW.typ != MWType1 || b.Length > 0):
 		return nil, Errorf(ErrInvalid, qp.op(what), "BIND_MW of %d bytes without an MR", b.Length)
 	case b.MR != nil && b.MR.dev != qp.pd.dev || b.MW.pd.dev != qp.pd.dev:

@@ -33,19 +33,19 @@ func TestMWObjects(t *testing.T) {
 	if mws[1].Type() != verbs.MWType2 || mws[1].PD() != r.pd {
 		t.Error("wrong attributes")
 	}
-	check(t, r.qp.Destroy())
-	if err := r.pd.Dealloc(); !errors.Is(err, verbs.ErrBusy) {
+	check(t, r.qp.Close())
+	if err := r.pd.Close(); !errors.Is(err, verbs.ErrBusy) {
 		t.Errorf("got %v, want ErrBusy", err)
 	}
 	for _, mw := range mws {
-		check(t, mw.Dealloc())
-		if err := mw.Dealloc(); !errors.Is(err, verbs.ErrDestroyed) {
+		check(t, mw.Close())
+		if err := mw.Close(); !errors.Is(err, verbs.ErrClosed) {
 			t.Errorf("twice: %v", err)
 		}
 	}
-	check(t, r.pd.Dealloc())
-	if _, err := r.pd.AllocMW(1); !errors.Is(err, verbs.ErrDestroyed) {
-		t.Errorf("got %v, want ErrDestroyed", err)
+	check(t, r.pd.Close())
+	if _, err := r.pd.AllocMW(1); !errors.Is(err, verbs.ErrClosed) {
+		t.Errorf("got %v, want ErrClosed", err)
 	}
 }
 
@@ -127,14 +127,14 @@ func TestPostBindRejects(t *testing.T) {
 	foreign := must(other.pd.RegMR(make([]byte, 64), verbs.AccessMWBind))(t)
 	one, two := must(r.pd.AllocMW(verbs.MWType1))(t), must(r.pd.AllocMW(verbs.MWType2))(t)
 	dead := must(r.pd.AllocMW(verbs.MWType2))(t)
-	check(t, dead.Dealloc())
+	check(t, dead.Close())
 	for _, c := range []struct {
 		want string
 		wr   verbs.SendWR
 	}{
 		{"without Bind", verbs.SendWR{}},
 		{"type 1", verbs.SendWR{Bind: &verbs.MWBind{MW: one}}},
-		{"deallocated", verbs.SendWR{Bind: &verbs.MWBind{MW: dead}}},
+		{"closed", verbs.SendWR{Bind: &verbs.MWBind{MW: dead}}},
 		{"without an MR", verbs.SendWR{Bind: &verbs.MWBind{MW: two, RKey: two.RKey()}}},
 		{"another device", verbs.SendWR{Bind: &verbs.MWBind{MW: two, RKey: two.RKey(), MWBindInfo: verbs.MWBindInfo{MR: foreign}}}},
 		{"LOCAL_WRITE", verbs.SendWR{Bind: &verbs.MWBind{MW: two, RKey: two.RKey(), MWBindInfo: verbs.MWBindInfo{MR: mr,

@@ -107,7 +107,7 @@ func TestErrnos(t *testing.T) {
 	for kind, errno := range map[error]syscall.Errno{
 		verbs.ErrInvalid: syscall.EINVAL, verbs.ErrNoMemory: syscall.ENOMEM, verbs.ErrBusy: syscall.EBUSY,
 		verbs.ErrNotSupported: syscall.EOPNOTSUPP, verbs.ErrQueueFull: syscall.ENOMEM,
-		verbs.ErrCQOverrun: syscall.EOVERFLOW, verbs.ErrTimedOut: syscall.ETIMEDOUT, verbs.ErrDestroyed: syscall.ENOENT,
+		verbs.ErrCQOverrun: syscall.EOVERFLOW, verbs.ErrTimedOut: syscall.ETIMEDOUT, verbs.ErrClosed: syscall.ENOENT,
 	} {
 		err := fmt.Errorf("outer: %w", verbs.Errorf(kind, "create QP", "MaxSGE %d", 33))
 		var got syscall.Errno

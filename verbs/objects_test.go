@@ -52,23 +52,23 @@ func TestTeardown(t *testing.T) {
 	gone := func(what string, f func() error) {
 		t.Helper()
 		check(t, f())
-		if err := f(); !errors.Is(err, verbs.ErrDestroyed) {
-			t.Errorf("%s twice: got %v, want ErrDestroyed", what, err)
+		if err := f(); !errors.Is(err, verbs.ErrClosed) {
+			t.Errorf("%s twice: got %v, want ErrClosed", what, err)
 		}
 	}
 	busy("device", r.dev.Close)
-	busy("PD", r.pd.Dealloc)
-	busy("CQ", r.cq.Destroy)
-	busy("channel", r.ch.Destroy)
-	gone("QP", r.qp.Destroy)
+	busy("PD", r.pd.Close)
+	busy("CQ", r.cq.Close)
+	busy("channel", r.ch.Close)
+	gone("QP", r.qp.Close)
 	if !r.lq.destroyed {
 		t.Error("the provider's QP is not destroyed")
 	}
-	busy("PD with an MR", r.pd.Dealloc)
-	gone("MR", mr.Dereg)
-	gone("PD", r.pd.Dealloc)
-	gone("CQ", r.cq.Destroy)
-	gone("channel", r.ch.Destroy)
+	busy("PD with an MR", r.pd.Close)
+	gone("MR", mr.Close)
+	gone("PD", r.pd.Close)
+	gone("CQ", r.cq.Close)
+	gone("channel", r.ch.Close)
 	gone("device", r.dev.Close)
 
 	for what, err := range map[string]error{
@@ -85,8 +85,8 @@ func TestTeardown(t *testing.T) {
 		}(),
 		"event": func() error { _, err := r.dev.GetAsyncEvent(t.Context()); return err }(),
 	} {
-		if !errors.Is(err, verbs.ErrDestroyed) {
-			t.Errorf("%s: got %v, want ErrDestroyed", what, err)
+		if !errors.Is(err, verbs.ErrClosed) {
+			t.Errorf("%s: got %v, want ErrClosed", what, err)
 		}
 	}
 }
@@ -96,13 +96,13 @@ func TestEitherCQIsBusy(t *testing.T) {
 	send, recv := must(r.dev.CreateCQ(1, nil))(t), must(r.dev.CreateCQ(1, nil))(t)
 	qp := must(r.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, SendCQ: send, RecvCQ: recv}))(t)
 	for _, cq := range []*verbs.CQ{send, recv} {
-		if err := cq.Destroy(); !errors.Is(err, verbs.ErrBusy) {
+		if err := cq.Close(); !errors.Is(err, verbs.ErrBusy) {
 			t.Errorf("got %v, want ErrBusy", err)
 		}
 	}
-	check(t, qp.Destroy())
-	check(t, send.Destroy())
-	check(t, recv.Destroy())
+	check(t, qp.Close())
+	check(t, send.Close())
+	check(t, recv.Close())
 }
 
 func TestLimits(t *testing.T) {
@@ -220,7 +220,7 @@ func TestEmptyRegion(t *testing.T) {
 		}
 		check(t, mr.Rereg(verbs.ReregTranslation, nil, buf, 0))
 		check(t, mr.Rereg(verbs.ReregTranslation, nil, nil, 0))
-		check(t, mr.Dereg())
+		check(t, mr.Close())
 	}
 }
 
@@ -263,7 +263,7 @@ func TestMRRange(t *testing.T) {
 }
 
 // TestDeregWaits: an access that looked up the region before deregistration, under its QP's lock,
-// ends before Dereg returns.
+// ends before Close returns.
 func TestDeregWaits(t *testing.T) {
 	r := newRig(t)
 	mr := must(r.pd.RegMR(make([]byte, 1), verbs.AccessLocalWrite))(t)
@@ -273,17 +273,17 @@ func TestDeregWaits(t *testing.T) {
 		go r.lq.locked(func() {
 			close(running)
 			for range 1000 {
-				mr.Buf()[0]++ // the race detector reports it if Dereg does not wait
+				mr.Buf()[0]++ // the race detector reports it if Close does not wait
 				runtime.Gosched()
 			}
 			done.Store(true)
 		})
 		<-running
 	}
-	check(t, mr.Dereg())
+	check(t, mr.Close())
 	mr.Buf()[0] = 0
 	if !done.Load() {
-		t.Error("Dereg returned while the region was in use")
+		t.Error("Close returned while the region was in use")
 	}
 }
 
@@ -310,7 +310,7 @@ func TestAsyncEvents(t *testing.T) {
 		t.Errorf("%d events kept, want 16", kept)
 	}
 	r.lq.locked(func() { r.lq.Event(verbs.EventCommEst) })
-	check(t, r.qp.Destroy())
+	check(t, r.qp.Close())
 	noEvent(t, r.dev)
 	r.lq = r.l.qps[other.Num()]
 	r.lq.locked(func() { r.lq.Event(verbs.EventQPAccessErr) })
@@ -344,7 +344,7 @@ func TestAsyncEventsOfMany(t *testing.T) {
 	}
 	destroyed := 0
 	for qp := range waiting { // in another order
-		check(t, qp.Destroy())
+		check(t, qp.Close())
 		delete(waiting, qp)
 		if destroyed++; destroyed == 10 {
 			break
@@ -364,7 +364,7 @@ func TestAsyncEventsOfMany(t *testing.T) {
 		if e.Type != verbs.EventQPLastWQEReached || !waiting[e.QP] {
 			t.Fatalf("unexpected %v of a QP", e.Type)
 		}
-		check(t, e.QP.Destroy())
+		check(t, e.QP.Close())
 		delete(waiting, e.QP)
 	}
 	if ports != 1024 || len(waiting) > 0 {
@@ -372,9 +372,9 @@ func TestAsyncEventsOfMany(t *testing.T) {
 	}
 	hook.want(t, "events that were taken", taken)
 	for qp := range waiting {
-		check(t, qp.Destroy())
+		check(t, qp.Close())
 	}
-	check(t, srq.Destroy())
+	check(t, srq.Close())
 }
 
 // TestAsyncEventsOfDestroyed: events of destroyed objects use no memory, even after an event that
@@ -394,7 +394,7 @@ func TestAsyncEventsOfDestroyed(t *testing.T) {
 		qp := must(r.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, SendCQ: r.cq, RecvCQ: r.cq}))(t)
 		lq := r.l.qps[qp.Num()]
 		lq.locked(func() { lq.Event(verbs.EventCommEst) })
-		check(t, qp.Destroy())
+		check(t, qp.Close())
 		delete(r.l.qps, qp.Num())
 	}
 	if grown := heap() - before; grown > limit {
@@ -435,7 +435,7 @@ func TestAsyncEventsOfSurvivors(t *testing.T) {
 			}
 			order(destroyed)
 			for _, qp := range destroyed {
-				check(t, qp.Destroy())
+				check(t, qp.Close())
 			}
 			for _, what := range types {
 				for i, qp := range survivors {

@@ -108,7 +108,7 @@ type SendFlags uint8
 const (
 	SendFence     SendFlags = 1 << 0 // start after earlier READs and atomics are complete
 	SendSignaled  SendFlags = 1 << 1 // generate a work completion
-	SendSolicited SendFlags = 1 << 2 // set the solicited event bit: see CQ.RequestNotify
+	SendSolicited SendFlags = 1 << 2 // set the solicited event bit: see CQ.ReqNotify
 	SendInline    SendFlags = 1 << 3 // copy the data when the request is posted
 
 	sendFlagsKnown = SendFence | SendSignaled | SendSolicited | SendInline

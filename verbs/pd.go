@@ -60,21 +60,22 @@ func (d *Device) allocPD() (*PD, error) {
 // Device returns the PD's device.
 func (pd *PD) Device() *Device { return pd.dev }
 
-// Dealloc deallocates the PD (ibv_dealloc_pd). It fails with ErrBusy while the PD has objects.
-func (pd *PD) Dealloc() error {
-	const op = "deallocate PD"
+// Close deallocates the PD (ibv_dealloc_pd). The error is ErrBusy while the PD has objects, or if it
+// is the default PD, and ErrClosed after the first Close.
+func (pd *PD) Close() error {
+	const op = "close PD"
 	pd.dev.mu.Lock()
 	defer pd.dev.mu.Unlock()
 	if pd == pd.dev.defaultPD {
-		return Errorf(ErrBusy, op, "the default PD is deallocated by Close of the device")
+		return Errorf(ErrBusy, op, "the default PD is closed by Close of the device")
 	}
 	return pd.dealloc(op)
 }
 
-// dealloc is Dealloc for any PD, including the default one. dev.mu is held.
+// dealloc is Close of any PD, including the default one. dev.mu is held.
 func (pd *PD) dealloc(op string) error {
 	if pd.dead {
-		return Errorf(ErrDestroyed, op, "the PD is already deallocated")
+		return Errorf(ErrClosed, op, "the PD is already closed")
 	}
 	if pd.parents > 0 {
 		return Errorf(ErrBusy, op, "%d parent domains are left", pd.parents)

@@ -54,9 +54,9 @@ func TestPoller(t *testing.T) {
 		if !p.Next() || p.CompletionTS() != 0 || !p.CompletionWallclock().IsZero() {
 			t.Error("a CQ without timestamps has some")
 		}
-		check(t, r.qp.Destroy())
-		check(t, r.cq.Destroy())
-		if p.Next() || !errors.Is(p.End(), verbs.ErrDestroyed) {
+		check(t, r.qp.Close())
+		check(t, r.cq.Close())
+		if p.Next() || !errors.Is(p.End(), verbs.ErrClosed) {
 			t.Errorf("a destroyed CQ: %v", p.End())
 		}
 	})

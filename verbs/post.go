@@ -5,7 +5,7 @@ package verbs
 // SQD the requests wait for RTS; in ERR and SQE they are flushed; before RTS they are rejected.
 //
 // The first request that is rejected ends the call with a *PostError. It wraps ErrQueueFull,
-// ErrInvalid, ErrNotSupported (no QP of this transport supports the opcode) or ErrDestroyed. The
+// ErrInvalid, ErrNotSupported (no QP of this transport supports the opcode) or ErrClosed. The
 // lkeys and ranges of a scatter/gather list are checked when the request is executed, or by
 // PostSend for SendInline, which copies the data. As on hardware, two further errors occur only
 // when a request is executed. WCLocQPOpErr is the error of an opcode that RC supports but UC or UD
@@ -275,7 +275,7 @@ func (qp *QP) checkDatagram(wr *SendWR) error {
 	case wr.AH == nil:
 		return Errorf(ErrInvalid, qp.op(what), "AH is nil: a UD QP's request needs an address handle")
 	case wr.AH.dead.Load():
-		return Errorf(ErrDestroyed, qp.op(what), "the AH is destroyed")
+		return Errorf(ErrClosed, qp.op(what), "the AH is closed")
 	case wr.AH.pd.dev != qp.pd.dev:
 		return Errorf(ErrInvalid, qp.op(what), "the AH is of another device")
 	case wr.AH.attr.PortNum != qp.attr.PortNum:

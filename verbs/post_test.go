@@ -119,8 +119,8 @@ func TestPostStates(t *testing.T) {
 	post(verbs.StateRTS, nil, nil)
 	r.moveTo(t, verbs.StateErr)
 	post(verbs.StateErr, nil, nil)
-	check(t, r.qp.Destroy())
-	post(verbs.StateErr, verbs.ErrDestroyed, verbs.ErrDestroyed)
+	check(t, r.qp.Close())
+	post(verbs.StateErr, verbs.ErrClosed, verbs.ErrClosed)
 }
 
 func TestQueueFull(t *testing.T) {
@@ -204,7 +204,7 @@ func TestInlineOfDeregisteredRegion(t *testing.T) {
 	mr := must(r.pd.RegMR(make([]byte, 8), 0))(t)
 	wr := &verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendInline, SGList: []verbs.SGE{mr.SGE(0, 8)}}
 	check(t, r.qp.PostSend(wr))
-	check(t, mr.Dereg())
+	check(t, mr.Close())
 	if err := r.qp.PostSend(wr); !errors.Is(err, verbs.ErrInvalid) {
 		t.Errorf("got %v, want ErrInvalid", err)
 	}

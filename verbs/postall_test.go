@@ -139,7 +139,7 @@ func TestRegMappingIOVA(t *testing.T) {
 	if b, ok := mr.Bytes(1<<40+4, 8); !ok || &b[0] != &buf[4] || !registered(mr).BeginAccess() {
 		t.Errorf("Bytes is %v, BeginAccess %v", ok, registered(mr).BeginAccess())
 	}
-	check(t, mr.Dereg())
+	check(t, mr.Close())
 
 	none := must(r.pd.RegMappingIOVA(buf[:0], 0, verbs.AccessLocalWrite))(t)
 	if b, ok := none.Bytes(0, 0); !ok || len(b) != 0 {
@@ -151,5 +151,5 @@ func TestRegMappingIOVA(t *testing.T) {
 	if err := none.Rereg(verbs.ReregAccess, nil, nil, 0); err != nil {
 		t.Error(err)
 	}
-	check(t, none.Dereg())
+	check(t, none.Close())
 }

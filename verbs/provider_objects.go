@@ -95,7 +95,7 @@ func (mr *RegisteredMR) HasWindows() bool { return mr.boundMWs.Load() > 0 }
 
 // Persist writes b, which is a part of a region of RegFile, to the file, and returns when it would
 // survive a loss of power. The duration depends on the file's storage. The caller need not hold a
-// lock: Dereg waits for Persist. After Dereg the error is ErrDestroyed.
+// lock: Close waits for Persist. After Close the error is ErrClosed.
 func (mr *RegisteredMR) Persist(b []byte) error {
 	const op = "persist"
 	if mr.file == nil {
@@ -105,7 +105,7 @@ func (mr *RegisteredMR) Persist(b []byte) error {
 	defer mr.file.mu.RUnlock()
 	switch {
 	case mr.file.unmapped:
-		return Errorf(ErrDestroyed, op, "lkey %#x is deregistered", (*MR)(mr).LKey())
+		return Errorf(ErrClosed, op, "lkey %#x is closed", (*MR)(mr).LKey())
 	case len(b) == 0:
 		return nil
 	}

@@ -47,18 +47,18 @@ func (h QPHandle) UnlockPeer(peer QPHandle) {
 	qp.mu.Unlock()
 }
 
-// TellLater makes the functions of CompChannel.OnEvent run on goroutines of their own until
-// UnlockLater. It is for callers that hold locks of their own.
-func (h QPHandle) TellLater() { h.qp.reportFlags |= reportsDeferred }
+// DeferEvents makes the functions of CompChannel.OnEvent run on goroutines of their own until
+// UnlockDeferred. It is for callers that hold locks of their own.
+func (h QPHandle) DeferEvents() { h.qp.reportFlags |= reportsDeferred }
 
-// UnlockLater unlocks the QP after TellLater.
-func (h QPHandle) UnlockLater() { h.qp.unlockDeferred() }
+// UnlockDeferred unlocks the QP after DeferEvents.
+func (h QPHandle) UnlockDeferred() { h.qp.unlockDeferred() }
 
 // Unlock unlocks the QP.
 func (h QPHandle) Unlock() { h.qp.unlock() }
 
-// Wanted reports whether another goroutine waits for the QP's lock. The QP need not be locked.
-func (h QPHandle) Wanted() bool { return h.qp.waiting.Load() > 0 }
+// Contended reports whether another goroutine waits for the QP's lock. The QP need not be locked.
+func (h QPHandle) Contended() bool { return h.qp.waiting.Load() > 0 }
 
 // Yield unlocks the QP, lets goroutines run that wait for its lock, and locks it again. The state
 // of the QP may have changed meanwhile, and the QP may have been destroyed.

@@ -34,7 +34,7 @@ type QP struct {
 	attr        QPAttr
 	init        qpInit
 
-	modifying sync.Mutex    // held by Modify, AttachMcast, DetachMcast, CreateFlow and Destroy; taken before mu
+	modifying sync.Mutex    // held by Modify, AttachMcast, DetachMcast, CreateFlow and Close; taken before mu
 	groups    map[GID]uint8 // the ports of the attached multicast groups; protected by modifying
 	flows     int32         // protected by modifying
 
@@ -184,15 +184,15 @@ func (pd *PD) acquireQP(op string, attr *QPInitAttr) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if pd.dead {
-		return Errorf(ErrDestroyed, op, "the PD is deallocated")
+		return Errorf(ErrClosed, op, "the PD is closed")
 	}
 	for _, cq := range [...]*CQ{attr.SendCQ, attr.RecvCQ} {
 		if cq != nil && cq.dead {
-			return Errorf(ErrDestroyed, op, "a CQ is destroyed")
+			return Errorf(ErrClosed, op, "a CQ is closed")
 		}
 	}
 	if attr.SRQ != nil && attr.SRQ.dead {
-		return Errorf(ErrDestroyed, op, "the SRQ is destroyed")
+		return Errorf(ErrClosed, op, "the SRQ is closed")
 	}
 	if err := d.reserve(op, &d.qps, d.attr.MaxQP, "MaxQP"); err != nil {
 		return err
@@ -315,11 +315,11 @@ func (qp *QP) Query(QPAttrMask) (QPAttr, QPInitAttr, error) {
 	return attr, init, nil
 }
 
-// Destroy destroys the QP (ibv_destroy_qp). Posted work requests are dropped without completion;
-// completions in a CQ stay. Destroy fails with ErrBusy while the QP is attached to a multicast
-// group or has a flow. Queued asynchronous events of the QP are dropped. Destroy waits until those
-// that TryGetAsyncEvent returned are acknowledged.
-func (qp *QP) Destroy() error {
+// Close destroys the QP (ibv_destroy_qp). Posted work requests are dropped without completion;
+// completions in a CQ stay. Queued asynchronous events of the QP are dropped. Close waits until
+// those that TryGetAsyncEvent returned are acknowledged. The error is ErrBusy while the QP is
+// attached to a multicast group or has a flow, and ErrClosed after the first Close.
+func (qp *QP) Close() error {
 	if qp.xrcd != nil && qp.handleCount.Add(-1) > 0 {
 		return nil
 	}
@@ -331,18 +331,18 @@ func (qp *QP) Destroy() error {
 	return nil
 }
 
-// destroy is the part of Destroy that holds the QP's locks.
+// destroy is the part of Close that holds the QP's locks.
 func (qp *QP) destroy() error {
 	qp.modifying.Lock()
 	defer qp.modifying.Unlock()
 	if n := len(qp.groups); n > 0 {
-		return Errorf(ErrBusy, qp.op("destroy"), "it is attached to %d multicast groups", n)
+		return Errorf(ErrBusy, qp.op("close"), "it is attached to %d multicast groups", n)
 	}
 	if qp.flows > 0 {
-		return Errorf(ErrBusy, qp.op("destroy"), "it has %d flows", qp.flows)
+		return Errorf(ErrBusy, qp.op("close"), "it has %d flows", qp.flows)
 	}
 	qp.lock()
-	if err := qp.alive("destroy"); err != nil {
+	if err := qp.alive("close"); err != nil {
 		qp.mu.Unlock()
 		return err
 	}
@@ -359,7 +359,7 @@ func (qp *QP) op(what string) string { return fmt.Sprintf("%s QP %#x", what, qp.
 // alive returns an error if the QP is destroyed.
 func (qp *QP) alive(what string) error {
 	if qp.destroyed {
-		return Errorf(ErrDestroyed, qp.op(what), "it is destroyed")
+		return Errorf(ErrClosed, qp.op(what), "it is closed")
 	}
 	return nil
 }

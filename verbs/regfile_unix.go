@@ -13,7 +13,7 @@ import (
 
 // RegFile maps length bytes of a file, and registers them as RegMapping does. offset must be a
 // multiple of the page size. Writes change the file, and need AccessLocalWrite and a file that is
-// open for writing. Dereg unmaps the file. f may be closed as soon as RegFile returns.
+// open for writing. Close unmaps the file. f may be closed as soon as RegFile returns.
 func (pd *PD) RegFile(f *os.File, offset int64, length int, access Access) (*MR, error) {
 	const op = "register file"
 	switch page := os.Getpagesize(); {
@@ -32,7 +32,7 @@ func (pd *PD) RegFile(f *os.File, offset int64, length int, access Access) (*MR,
 	if err != nil {
 		return nil, &Error{Op: op, Detail: f.Name() + ": " + err.Error(), Err: err}
 	}
-	file := &mapping{unmap: func() error { return wrapNonNil("deregister MR", syscall.Munmap(b)) }}
+	file := &mapping{unmap: func() error { return wrapNonNil("close MR", syscall.Munmap(b)) }}
 	mr, err := pd.register(op, mrFile, file, b, addressOf(b, access), access)
 	if err != nil {
 		_ = syscall.Munmap(b)

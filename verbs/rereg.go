@@ -98,7 +98,7 @@ func (mr *MR) move(op string, from, to *PD) error {
 	mr.dev.mu.Lock()
 	defer mr.dev.mu.Unlock()
 	if to.dead {
-		return Errorf(ErrDestroyed, op, "the PD is deallocated")
+		return Errorf(ErrClosed, op, "the PD is closed")
 	}
 	from.mrs--
 	to.mrs++

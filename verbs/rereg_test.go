@@ -52,24 +52,24 @@ func TestRereg(t *testing.T) {
 	if mr.PD() != other || mr.Addr() != 0 || mr.Access() != verbs.AccessZeroBased || mr.Length() != 128 {
 		t.Errorf("%d bytes at %#x, %v", mr.Length(), mr.Addr(), mr.Access())
 	}
-	check(t, r.qp.Destroy())
-	check(t, r.pd.Dealloc()) // the region is no longer in it
-	if err := other.Dealloc(); !errors.Is(err, verbs.ErrBusy) {
+	check(t, r.qp.Close())
+	check(t, r.pd.Close()) // the region is no longer in it
+	if err := other.Close(); !errors.Is(err, verbs.ErrBusy) {
 		t.Errorf("got %v, want ErrBusy", err)
 	}
 	if !registered(mr).AddWindow() {
 		t.Fatal("AddWindow failed")
 	}
-	for what, err := range map[string]error{"Dereg": mr.Dereg(), "Rereg": mr.Rereg(verbs.ReregAccess, nil, nil, 0)} {
+	for what, err := range map[string]error{"Close": mr.Close(), "Rereg": mr.Rereg(verbs.ReregAccess, nil, nil, 0)} {
 		if !errors.Is(err, verbs.ErrBusy) || !strings.Contains(err.Error(), "1 memory windows") {
 			t.Errorf("%s: got %v, want ErrBusy", what, err)
 		}
 	}
 	registered(mr).RemoveWindow()
-	check(t, mr.Dereg())
-	check(t, other.Dealloc())
-	if err := mr.Rereg(verbs.ReregAccess, nil, nil, 0); !errors.Is(err, verbs.ErrDestroyed) {
-		t.Errorf("got %v, want ErrDestroyed", err)
+	check(t, mr.Close())
+	check(t, other.Close())
+	if err := mr.Rereg(verbs.ReregAccess, nil, nil, 0); !errors.Is(err, verbs.ErrClosed) {
+		t.Errorf("got %v, want ErrClosed", err)
 	}
 	if registered(mr).AddWindow() {
 		t.Error("AddWindow of a deregistered region succeeded")
@@ -94,7 +94,7 @@ func TestNullMR(t *testing.T) {
 			t.Errorf("inline data of a null MR: %x", got)
 		}
 	})
-	check(t, mr.Dereg())
+	check(t, mr.Close())
 }
 
 // TestInlineFault: a request whose inline data faults is rejected. The function of
@@ -135,10 +135,10 @@ func TestInlineFault(t *testing.T) {
 	if err := post(); !errors.Is(err, verbs.ErrInvalid) || !strings.Contains(err.Error(), "faults") {
 		t.Errorf("got %v", err)
 	}
-	check(t, mr.Dereg())
+	check(t, mr.Close())
 }
 
-// TestPersist: Dereg waits for running calls of Persist, and later calls fail.
+// TestPersist: Close waits for running calls of Persist, and later calls fail.
 func TestPersist(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("there is no mmap on this system")
@@ -152,7 +152,7 @@ func TestPersist(t *testing.T) {
 	if err := registered(plain).Persist(plain.Buf()); !errors.Is(err, verbs.ErrInvalid) {
 		t.Errorf("memory without a file: %v", err)
 	}
-	check(t, plain.Dereg())
+	check(t, plain.Close())
 	for range 20 {
 		mr := must(r.pd.RegFile(f, 0, size, verbs.AccessLocalWrite))(t)
 		b := mr.Buf()[5000:10_000]
@@ -169,9 +169,9 @@ func TestPersist(t *testing.T) {
 			}
 		}()
 		<-begun
-		check(t, mr.Dereg())
-		if err := <-ended; !errors.Is(err, verbs.ErrDestroyed) {
-			t.Fatalf("Persist during Dereg: %v", err)
+		check(t, mr.Close())
+		if err := <-ended; !errors.Is(err, verbs.ErrClosed) {
+			t.Fatalf("Persist during Close: %v", err)
 		}
 	}
 }

@@ -56,11 +56,11 @@ func TestLatency(t *testing.T) {
 		if s, err := qp.Stats(); err != nil || s.State != verbs.StateRTS || s.Sends != 0 || s.SendsCompleted.Count != 2 {
 			t.Errorf("%+v, %v", s, err)
 		}
-		if err := qp.Destroy(); err != nil {
+		if err := qp.Close(); err != nil {
 			t.Fatal(err)
 		}
 		check()
-		if _, err := qp.Stats(); !errors.Is(err, verbs.ErrDestroyed) {
+		if _, err := qp.Stats(); !errors.Is(err, verbs.ErrClosed) {
 			t.Error(err)
 		}
 	})

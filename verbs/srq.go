@@ -82,10 +82,10 @@ func (pd *PD) CreateSRQ(attr *SRQInitAttr) (*SRQ, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if attr.XRCD != nil && (attr.XRCD.openCount == 0 || attr.CQ.dead) {
-		return nil, Errorf(ErrDestroyed, op, "XRCD or CQ is destroyed")
+		return nil, Errorf(ErrClosed, op, "XRCD or CQ is closed")
 	}
 	if pd.dead {
-		return nil, Errorf(ErrDestroyed, op, "the PD is deallocated")
+		return nil, Errorf(ErrClosed, op, "the PD is closed")
 	}
 	if err := d.reserve(op, &d.srqs, d.attr.MaxSRQ, "MaxSRQ"); err != nil {
 		return nil, err
@@ -183,17 +183,17 @@ func (s *SRQ) PostRecv(wrs ...*RecvWR) error {
 	return nil
 }
 
-// Destroy destroys the SRQ (ibv_destroy_srq). It fails with ErrBusy while a QP uses the SRQ. Posted
-// requests are dropped without completion. Destroy waits until asynchronous events of the SRQ that
-// TryGetAsyncEvent returned are acknowledged.
-func (s *SRQ) Destroy() error {
-	const op = "destroy SRQ"
+// Close destroys the SRQ (ibv_destroy_srq). Posted requests are dropped without completion. Close
+// waits until asynchronous events of the SRQ that TryGetAsyncEvent returned are acknowledged. The
+// error is ErrBusy while a QP uses the SRQ, and ErrClosed after the first Close.
+func (s *SRQ) Close() error {
+	const op = "close SRQ"
 	d := s.pd.dev
 	d.mu.Lock()
 	if s.dead || s.users > 0 {
 		defer d.mu.Unlock()
 		if s.dead {
-			return Errorf(ErrDestroyed, op, "it is already destroyed")
+			return Errorf(ErrClosed, op, "it is already closed")
 		}
 		return Errorf(ErrBusy, op, "%d QPs use it", s.users)
 	}
@@ -222,7 +222,7 @@ func (s *SRQ) Destroy() error {
 // alive returns an error if the SRQ is destroyed.
 func (s *SRQ) alive(op string) error {
 	if s.destroyed {
-		return Errorf(ErrDestroyed, op, "it is destroyed")
+		return Errorf(ErrClosed, op, "it is closed")
 	}
 	return nil
 }

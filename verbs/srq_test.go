@@ -198,8 +198,8 @@ func TestSRQObjects(t *testing.T) {
 	if foreignQP.SRQ() != srq || foreignQP.PD() != other {
 		t.Error("wrong attributes of a QP with an SRQ of another PD")
 	}
-	check(t, foreignQP.Destroy())
-	check(t, other.Dealloc())
+	check(t, foreignQP.Close())
+	check(t, other.Close())
 	foreign := newRig(t)
 	init2 := &verbs.QPInitAttr{Type: verbs.RC, SendCQ: foreign.cq, RecvCQ: foreign.cq, SRQ: srq}
 	if _, err := foreign.pd.CreateQP(init2); !errors.Is(err, verbs.ErrInvalid) {
@@ -209,25 +209,25 @@ func TestSRQObjects(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	qp := must(r.pd.CreateQP(init))(t)
-	if err := srq.Destroy(); !errors.Is(err, verbs.ErrBusy) {
+	if err := srq.Close(); !errors.Is(err, verbs.ErrBusy) {
 		t.Errorf("got %v, want ErrBusy", err)
 	}
-	check(t, qp.Destroy())
-	check(t, r.qp.Destroy())
-	if err := r.pd.Dealloc(); !errors.Is(err, verbs.ErrBusy) {
+	check(t, qp.Close())
+	check(t, r.qp.Close())
+	if err := r.pd.Close(); !errors.Is(err, verbs.ErrBusy) {
 		t.Errorf("got %v, want ErrBusy", err)
 	}
 	check(t, srq.Modify(&verbs.SRQAttr{Limit: 1}, verbs.SRQLimit))
-	check(t, srq.Destroy())
+	check(t, srq.Close())
 	noEvent(t, r.dev) // its events are dropped
-	check(t, r.pd.Dealloc())
+	check(t, r.pd.Close())
 	for what, err := range map[string]error{
-		"destroy": srq.Destroy(), "post": srq.PostRecv(&verbs.RecvWR{}), "modify": srq.Modify(&verbs.SRQAttr{}, 0),
+		"destroy": srq.Close(), "post": srq.PostRecv(&verbs.RecvWR{}), "modify": srq.Modify(&verbs.SRQAttr{}, 0),
 		"query": func() error { _, err := srq.Query(); return err }(),
 		"QP":    func() error { _, err := r.pd.CreateQP(init); return err }(),
 	} {
-		if !errors.Is(err, verbs.ErrDestroyed) {
-			t.Errorf("%s: got %v, want ErrDestroyed", what, err)
+		if !errors.Is(err, verbs.ErrClosed) {
+			t.Errorf("%s: got %v, want ErrClosed", what, err)
 		}
 	}
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // TestPollProgress checks the number of Progress calls in three empty Polls, and in two after
-// RequestNotify. It also checks that GetEvent calls EndProgress before it sleeps.
+// ReqNotify. It also checks that GetEvent calls EndProgress before it sleeps.
 func TestPollProgress(t *testing.T) {
 	for _, c := range []struct {
 		wait                 verbs.Wait
@@ -39,9 +39,9 @@ func TestPollProgress(t *testing.T) {
 		if n := polls(3, 1); n != c.unarmed {
 			t.Errorf("wait %d: %d of 3 Polls called Progress, want %d", c.wait, n, c.unarmed)
 		}
-		check(t, cq.RequestNotify(false))
+		check(t, cq.ReqNotify(false))
 		if n := polls(2, 1); n != c.armed {
-			t.Errorf("wait %d: %d of 2 Polls after RequestNotify called Progress, want %d", c.wait, n, c.armed)
+			t.Errorf("wait %d: %d of 2 Polls after ReqNotify called Progress, want %d", c.wait, n, c.armed)
 		}
 		if l.endedProgress.Load() != 0 {
 			t.Errorf("wait %d: EndProgress was called before the application slept", c.wait)

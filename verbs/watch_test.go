@@ -68,10 +68,10 @@ func TestCloseIsWatched(t *testing.T) {
 		t.Errorf("Close with a PD left: %v", err)
 	}
 	events.want(t, "still open")
-	check(t, pd.Dealloc())
+	check(t, pd.Close())
 	check(t, dev.Close())
 	events.want(t, "closed", verbs.AsyncEvent{Type: verbs.EventDeviceFatal})
-	if _, err := dev.GetAsyncEvent(t.Context()); !errors.Is(err, verbs.ErrDestroyed) {
+	if _, err := dev.GetAsyncEvent(t.Context()); !errors.Is(err, verbs.ErrClosed) {
 		t.Errorf("GetAsyncEvent: %v", err)
 	}
 }

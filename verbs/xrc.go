@@ -41,7 +41,7 @@ func (d *Device) OpenXRCD(f *os.File, flag int) (*XRCD, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
-		return nil, Errorf(ErrDestroyed, op, "%s is closed", d.Name())
+		return nil, Errorf(ErrClosed, op, "%s is closed", d.Name())
 	}
 	for y := range d.xrcds {
 		if f != nil && y.file != nil && os.SameFile(y.file, x.file) {
@@ -65,8 +65,8 @@ func (d *Device) OpenXRCD(f *os.File, flag int) (*XRCD, error) {
 // Device returns the domain's device.
 func (x *XRCD) Device() *Device { return x.dev }
 
-// Close undoes one OpenXRCD (ibv_close_xrcd). The last Close fails with ErrBusy while the domain
-// has QPs or SRQs.
+// Close undoes one OpenXRCD (ibv_close_xrcd). The error of the last Close is ErrBusy while the
+// domain has QPs or SRQs. Afterwards it is ErrClosed.
 func (x *XRCD) Close() error {
 	const op = "close XRCD"
 	d := x.dev
@@ -74,7 +74,7 @@ func (x *XRCD) Close() error {
 	defer d.mu.Unlock()
 	switch {
 	case x.openCount == 0:
-		return Errorf(ErrDestroyed, op, "it is already closed")
+		return Errorf(ErrClosed, op, "it is already closed")
 	case x.openCount == 1 && x.pd.nqps+x.nsrqs > 0:
 		return Errorf(ErrBusy, op, "%d QPs and %d SRQs are left", x.pd.nqps, x.nsrqs)
 	}
@@ -101,7 +101,7 @@ func (x *XRCD) CreateQP(attr *QPInitAttr) (*QP, error) {
 }
 
 // OpenQP returns the domain's XRC_RECV QP with the given number (ibv_open_qp). The QP is destroyed
-// when QP.Destroy has been called for CreateQP and for each OpenQP.
+// when QP.Close has been called for CreateQP and for each OpenQP.
 func (x *XRCD) OpenQP(num uint32) (*QP, error) {
 	x.pd.qpsMu.Lock()
 	defer x.pd.qpsMu.Unlock()

@@ -34,17 +34,17 @@ func TestXRCD(t *testing.T) {
 		t.Errorf("another domain's QP: %v", err)
 	}
 	check(t, y.Close())
-	check(t, qp.Destroy())
+	check(t, qp.Close())
 	if err := x.Close(); !errors.Is(err, verbs.ErrBusy) {
 		t.Errorf("with a QP: %v", err)
 	}
-	check(t, qp.Destroy())
-	if err := qp.Destroy(); !errors.Is(err, verbs.ErrDestroyed) {
+	check(t, qp.Close())
+	if err := qp.Close(); !errors.Is(err, verbs.ErrClosed) {
 		t.Errorf("destroyed three times: %v", err)
 	}
 	check(t, x.Close())
 	check(t, z.Close())
-	if err := x.Close(); !errors.Is(err, verbs.ErrDestroyed) {
+	if err := x.Close(); !errors.Is(err, verbs.ErrClosed) {
 		t.Errorf("closed too many times: %v", err)
 	}
 	for _, a := range []*verbs.QPInitAttr{{Type: verbs.XRCRecv}, {Type: verbs.XRCSend, SendCQ: r.cq, RecvCQ: r.cq}} {
@@ -71,7 +71,7 @@ func TestXRCSRQGoes(t *testing.T) {
 			t.Fatal("the QP gets no request")
 		}
 	})
-	check(t, gone.Destroy())
+	check(t, gone.Close())
 	target.locked(func() {
 		switch {
 		case target.SelectSRQ(gone.Num()) != nil:
@@ -90,7 +90,7 @@ func TestXRCSRQGoes(t *testing.T) {
 }
 
 // TestOpenQPRaces: QPs are opened while others are created and destroyed. A QP that OpenQP returns
-// exists until its Destroy.
+// exists until its Close.
 func TestOpenQPRaces(t *testing.T) {
 	r := newRig(t)
 	x := must(r.dev.OpenXRCD(nil, 0))(t)
@@ -100,7 +100,7 @@ func TestOpenQPRaces(t *testing.T) {
 		for num := range nums {
 			for range 2 { // while it is destroyed
 				if qp, err := x.OpenQP(num); err == nil {
-					if qp.State() != verbs.StateReset || qp.Destroy() != nil {
+					if qp.State() != verbs.StateReset || qp.Close() != nil {
 						t.Error("an opened QP is destroyed")
 					}
 				}
@@ -110,7 +110,7 @@ func TestOpenQPRaces(t *testing.T) {
 	for range 200 {
 		qp := must(x.CreateQP(&verbs.QPInitAttr{Type: verbs.XRCRecv}))(t)
 		nums <- qp.Num()
-		check(t, qp.Destroy())
+		check(t, qp.Close())
 	}
 	close(nums)
 	<-done

@@ -63,7 +63,7 @@ func srCMCreateChannel(h *C.uint32_t, fdOut *C.int) C.int {
 	}
 	fd, err := newEventfd()
 	if err != nil {
-		_ = v.Destroy()
+		_ = v.Close()
 		return errno(err)
 	}
 	v.OnEvent(fd.add)
@@ -76,10 +76,10 @@ func srCMDestroyChannel(h C.uint32_t) C.int {
 	return errno(cmChannels.remove(uint32(h), func(ch *cmChannel) error {
 		for _, s := range cmIDs.all() {
 			if id := s.current(); id.Channel() == ch.EventChannel {
-				_ = id.Destroy() // its handle remains until C destroys the ID
+				_ = id.Close() // its handle remains until C destroys the ID
 			}
 		}
-		if err := ch.Destroy(); err != nil {
+		if err := ch.Close(); err != nil {
 			return err
 		}
 		ch.OnEvent(nil)
@@ -100,7 +100,7 @@ func srCMCreateID(ch C.uint32_t, cookie C.uint64_t, space C.int, h *C.uint32_t) 
 	}
 	if len(s.transports) > 0 {
 		if err := s.SetTransports(s.transports...); err != nil {
-			_ = s.Destroy()
+			_ = s.Close()
 			return errno(err)
 		}
 	}
@@ -128,7 +128,7 @@ func srCMDestroyID(h C.uint32_t, events *C.uint32_t) C.int {
 	return errno(cmIDs.remove(uint32(h), func(s *cmID) error {
 		from := s.current().Channel()
 		if !retained.retain(s) {
-			if err := s.Destroy(); err != nil {
+			if err := s.Close(); err != nil {
 				stacks.logError(err) // the ID is destroyed nevertheless
 			}
 		}

@@ -156,7 +156,7 @@ func srCMGetEvent(h C.uint32_t, newCookie C.uint64_t, out *C.struct_sr_cm_event)
 		out.id, out.listen_id, out.handle = newCookie, C.uint64_t(s.cookie), C.uint32_t(cmIDs.add(child))
 	}
 	setEventParam(out, e)
-	s.reported.Add(1) // before Ack, as Destroy waits for Ack and then returns the number
+	s.reported.Add(1) // before Ack, as Close waits for Ack and then returns the number
 	_ = e.Ack()
 	stacks.log.Load().Debug("rdma_cm event", "event", e.Type, "status", e.Status, "local", e.ID.LocalAddr(), "peer", e.ID.PeerAddr())
 	return 0

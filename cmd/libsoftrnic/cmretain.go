@@ -81,7 +81,7 @@ func (l *retainedListeners) listenForDatagrams(addr netip.AddrPort) {
 		err = id.Listen(minBacklog)
 	}
 	if err != nil {
-		_ = id.Destroy()
+		_ = id.Close()
 		return
 	}
 	l.add(id)
@@ -113,7 +113,7 @@ func (l *retainedListeners) destroy(matches func(*rdmacm.ID) bool) {
 	})
 	l.mu.Unlock()
 	for _, id := range destroyed {
-		if err := id.Destroy(); err != nil {
+		if err := id.Close(); err != nil {
 			stacks.logError(err)
 		}
 	}
@@ -128,7 +128,7 @@ func (s *cmID) bind(addr netip.AddrPort) error {
 			old := s.ID
 			s.replace(id, old.Channel())
 			id.SetContext(s)
-			return old.Destroy()
+			return old.Close()
 		}
 	}
 	err := s.Bind(addr)
@@ -179,7 +179,7 @@ func (s *cmID) unreuse() error {
 		return err
 	}
 	s.replace(id, nil)
-	if err := listener.Destroy(); err != nil {
+	if err := listener.Close(); err != nil {
 		return err
 	}
 	if err := id.SetTransports(s.transports...); err != nil {

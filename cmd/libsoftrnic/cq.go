@@ -48,7 +48,7 @@ func srCreateChannel(ctx C.uint32_t, events, h *C.uint32_t, fdOut *C.int) C.int 
 	}
 	fd, err := newEventfd()
 	if err != nil {
-		_ = v.Destroy()
+		_ = v.Close()
 		return errno(err)
 	}
 	v.OnEvent(func(n int) {
@@ -62,7 +62,7 @@ func srCreateChannel(ctx C.uint32_t, events, h *C.uint32_t, fdOut *C.int) C.int 
 //export srDestroyChannel
 func srDestroyChannel(h C.uint32_t) C.int {
 	return errno(channels.remove(uint32(h), func(ch *channel) error {
-		if err := ch.Destroy(); err != nil {
+		if err := ch.Close(); err != nil {
 			return err
 		}
 		ch.OnEvent(nil)
@@ -81,7 +81,7 @@ func srGetCQEvent(h C.uint32_t, of **C.struct_sr_events) C.int {
 		return errnoQuietly(err)
 	}
 	*of = q.Context().(*object).events
-	atomic.AddUint32((*uint32)(&(*of).comp), 1) // before AckEvents, as Destroy waits for it
+	atomic.AddUint32((*uint32)(&(*of).comp), 1) // before AckEvents, as Close waits for it
 	_ = q.AckEvents(1)
 	return 0
 }
@@ -140,7 +140,7 @@ func srReqNotifyCQ(h C.uint32_t, solicitedOnly, sleeps C.int) C.int {
 	case q == nil:
 		return notFound
 	case sleeps != 0:
-		return errno(q.RequestNotify(solicitedOnly != 0))
+		return errno(q.ReqNotify(solicitedOnly != 0))
 	}
 	return errno(q.Arm(solicitedOnly != 0))
 }
@@ -148,7 +148,7 @@ func srReqNotifyCQ(h C.uint32_t, solicitedOnly, sleeps C.int) C.int {
 //export srDestroyCQ
 func srDestroyCQ(h C.uint32_t) C.int {
 	return errno(cqs.remove(uint32(h), func(q *cq) error {
-		if err := q.Destroy(); err != nil {
+		if err := q.Close(); err != nil {
 			return err
 		}
 		q.discardEvents()

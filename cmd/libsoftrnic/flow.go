@@ -42,7 +42,7 @@ func srCreateFlow(h C.uint32_t, a *C.struct_sr_flow_attr, out *C.uint32_t) C.int
 }
 
 //export srDestroyFlow
-func srDestroyFlow(h C.uint32_t) C.int { return errno(flows.remove(uint32(h), (*verbs.Flow).Destroy)) }
+func srDestroyFlow(h C.uint32_t) C.int { return errno(flows.remove(uint32(h), (*verbs.Flow).Close)) }
 
 // The types of specs (enum ibv_flow_spec_type).
 const (

@@ -43,7 +43,7 @@ func srAllocPD(ctx C.uint32_t, h *C.uint32_t) C.int {
 
 //export srDeallocPD
 func srDeallocPD(h C.uint32_t) C.int {
-	return errno(pds.remove(uint32(h), func(p *pd) error { return p.Dealloc() }))
+	return errno(pds.remove(uint32(h), func(p *pd) error { return p.Close() }))
 }
 
 // bytesAt returns memory of C as a slice. The memory may not be mapped, so it is only accessed
@@ -161,7 +161,7 @@ func srAdviseMR(p C.uint32_t, list *C.struct_sr_sge, n C.uint32_t) C.int {
 }
 
 //export srDeregMR
-func srDeregMR(h C.uint32_t) C.int { return errno(regions.remove(uint32(h), (*verbs.MR).Dereg)) }
+func srDeregMR(h C.uint32_t) C.int { return errno(regions.remove(uint32(h), (*verbs.MR).Close)) }
 
 //export srAllocMW
 func srAllocMW(p C.uint32_t, t C.int, h, rkey *C.uint32_t) C.int {
@@ -181,7 +181,7 @@ func srAllocMW(p C.uint32_t, t C.int, h, rkey *C.uint32_t) C.int {
 }
 
 //export srDeallocMW
-func srDeallocMW(h C.uint32_t) C.int { return errno(windows.remove(uint32(h), (*verbs.MW).Dealloc)) }
+func srDeallocMW(h C.uint32_t) C.int { return errno(windows.remove(uint32(h), (*verbs.MW).Close)) }
 
 // mrOnlyAccess are access flags that do not apply to a QP or a memory window. Kernel drivers ignore
 // them there, as some programs pass the flags of their region.

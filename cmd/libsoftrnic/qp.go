@@ -297,7 +297,7 @@ func setQPAttr(a *C.struct_sr_qp_attr, v *verbs.QPAttr) {
 //export srDestroyQP
 func srDestroyQP(h C.uint32_t) C.int {
 	return errno(qps.remove(uint32(h), func(q *qp) error {
-		if err := q.Destroy(); err != nil {
+		if err := q.Close(); err != nil {
 			return err
 		}
 		if s, ok := q.Context().(*sharedQP); ok {
@@ -376,7 +376,7 @@ func srQuerySRQ(h C.uint32_t, a *C.struct_sr_srq_attr) C.int {
 //export srDestroySRQ
 func srDestroySRQ(h C.uint32_t) C.int {
 	return errno(srqs.remove(uint32(h), func(s *srq) error {
-		if err := s.Destroy(); err != nil {
+		if err := s.Close(); err != nil {
 			return err
 		}
 		s.discardEvents()
@@ -428,7 +428,7 @@ func srCreateAH(p C.uint32_t, a *C.struct_sr_ah_attr, h *C.uint32_t) C.int {
 }
 
 //export srDestroyAH
-func srDestroyAH(h C.uint32_t) C.int { return errno(ahs.remove(uint32(h), (*verbs.AH).Destroy)) }
+func srDestroyAH(h C.uint32_t) C.int { return errno(ahs.remove(uint32(h), (*verbs.AH).Close)) }
 
 //export srInitAH
 func srInitAH(dev, port C.int, wc *C.struct_sr_wc, grh unsafe.Pointer, a *C.struct_sr_ah_attr) C.int {

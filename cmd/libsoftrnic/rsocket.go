@@ -272,7 +272,7 @@ func srRsClose(h C.uint32_t) C.int {
 			stacks.logFailure(packets.Close())
 		}
 		if bound != nil {
-			stacks.logFailure(bound.Destroy())
+			stacks.logFailure(bound.Close())
 		}
 		return nil
 	}))

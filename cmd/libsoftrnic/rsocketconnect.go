@@ -47,7 +47,7 @@ func (s *rsock) bind(a netip.AddrPort) error {
 		err = id.Bind(a)
 	}
 	if err != nil {
-		return errors.Join(err, id.Destroy())
+		return errors.Join(err, id.Close())
 	}
 	s.bound, s.local = id, netip.AddrPortFrom(a.Addr(), id.LocalAddr().Port())
 	return nil
@@ -58,7 +58,7 @@ func (s *rsock) bind(a netip.AddrPort) error {
 func (s *rsock) unbind() (dev *verbs.Device) {
 	if s.bound != nil {
 		dev = s.bound.Device()
-		stacks.logFailure(s.bound.Destroy())
+		stacks.logFailure(s.bound.Close())
 		s.bound = nil
 	}
 	return dev
@@ -279,7 +279,7 @@ func dial(ctx context.Context, devs []*verbs.Device, to netip.AddrPort, cfg *rso
 			err = id.ResolveAddr(ctx, cfg.LocalAddr, to)
 		}
 		dev = id.Device()
-		if err = errors.Join(err, id.Destroy()); err != nil {
+		if err = errors.Join(err, id.Close()); err != nil {
 			return nil, err
 		}
 	}

@@ -130,7 +130,7 @@ func TestRDMA(t *testing.T) {
 				const size = 1 << 20
 				a, b := newEnd(t, onA, size), newEnd(t, onB, size)
 				t.Cleanup(func() {
-					if err := errors.Join(a.mr.Dereg(), b.mr.Dereg()); err != nil {
+					if err := errors.Join(a.mr.Close(), b.mr.Close()); err != nil {
 						t.Error(err)
 					}
 				})

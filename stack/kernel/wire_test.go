@@ -124,7 +124,7 @@ func TestOnWire(t *testing.T) {
 				onA, onB := dialRC(t, c.from, c.to, c.addr, transport)
 				x, y := newEnd(t, onA, 1<<20), newEnd(t, onB, 1<<20)
 				t.Cleanup(func() {
-					if err := errors.Join(x.mr.Dereg(), y.mr.Dereg()); err != nil {
+					if err := errors.Join(x.mr.Close(), y.mr.Close()); err != nil {
 						t.Error(err)
 					}
 				})
@@ -503,7 +503,7 @@ func TestForgedIdentifications(t *testing.T) {
 	onB, onA := dialRC(t, b, a, "10.7.0.1", verbs.RoCEv2)
 	x, y := newEnd(t, onB, 4096), newEnd(t, onA, 4096)
 	t.Cleanup(func() {
-		if err := errors.Join(x.mr.Dereg(), y.mr.Dereg()); err != nil {
+		if err := errors.Join(x.mr.Close(), y.mr.Close()); err != nil {
 			t.Error(err)
 		}
 	})

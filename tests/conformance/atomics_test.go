@@ -63,7 +63,7 @@ func TestAtomicsAddUp(t *testing.T) {
 					}
 					found(binary.NativeEndian.Uint64(results.Buf()[8*(wc[0].WRID%depth):]))
 				}
-				if err := results.Dereg(); err != nil {
+				if err := results.Close(); err != nil {
 					t.Error(err)
 				}
 			})
@@ -84,7 +84,7 @@ func TestAtomicsAddUp(t *testing.T) {
 		for _, e := range ends {
 			e.destroy()
 		}
-		ok(t, shared.Dereg())
+		ok(t, shared.Close())
 		n[0].close()
 		n[1].close()
 	})

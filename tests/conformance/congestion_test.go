@@ -82,7 +82,7 @@ func (b *bottleneck) run(t *testing.T, code verbs.WROpcode) {
 			for j := range flows[i] {
 				flows[i][j].toErr()
 				flows[i][j].poll()
-				ok(t, mr[i][j].Dereg())
+				ok(t, mr[i][j].Close())
 				flows[i][j].destroy()
 			}
 			nodes[i].close()

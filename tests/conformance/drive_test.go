@@ -63,9 +63,9 @@ func (d *driver) reg2(buf []byte, addr uint64, access verbs.Access) *verbs.MR {
 
 func (d *driver) tearDown() {
 	for _, mr := range d.mrs {
-		ok(d.t, mr.Dereg())
+		ok(d.t, mr.Close())
 	}
-	ok(d.t, d.scratch.Dereg())
+	ok(d.t, d.scratch.Close())
 	d.destroy()
 }
 

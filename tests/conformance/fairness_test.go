@@ -132,10 +132,10 @@ func (c *crossing) run(t *testing.T) {
 			}
 		}
 		for i, n := range senders {
-			ok(t, regions[i].Dereg())
+			ok(t, regions[i].Close())
 			n.close()
 		}
-		ok(t, to.Dereg())
+		ok(t, to.Close())
 		far.close()
 	})
 }

@@ -56,7 +56,7 @@ func (l *lossy) run(t *testing.T, code verbs.WROpcode) {
 		for i, e := range ends {
 			e.toErr()
 			e.poll()
-			ok(t, mr[i].Dereg())
+			ok(t, mr[i].Close())
 			e.destroy()
 			e.close()
 		}

@@ -28,7 +28,7 @@ func TestKeysCannotBeGuessed(t *testing.T) {
 		for range count {
 			mr := n.reg(buf, allAccess)
 			lkeys, rkeys = append(lkeys, mr.LKey()), append(rkeys, mr.RKey())
-			defer func() { ok(t, mr.Dereg()) }()
+			defer func() { ok(t, mr.Close()) }()
 			if mr.LKey() == mr.RKey() {
 				t.Errorf("lkey and rkey are both %#x", mr.LKey())
 			}
@@ -137,7 +137,7 @@ func TestRangesThatWrap(t *testing.T) {
 					if wc := p.a.next(); wc.Status != want(bad) {
 						t.Errorf("%v, want %v", wc.Status, want(bad))
 					}
-					ok(t, mr.Dereg())
+					ok(t, mr.Close())
 				}
 				bothWays(t, func(t *testing.T, direct bool) {
 					synctest.Test(t, func(t *testing.T) { test(t, direct) })

@@ -237,7 +237,7 @@ func churn(n *node, rounds int) error {
 				return err
 			}
 		}
-		for _, f := range []func() error{qp.Destroy, cq.Destroy, mr.Dereg, pd.Dealloc} {
+		for _, f := range []func() error{qp.Close, cq.Close, mr.Close, pd.Close} {
 			if err := f(); err != nil {
 				return fmt.Errorf("round %d: %w", i, err)
 			}
@@ -246,7 +246,7 @@ func churn(n *node, rounds int) error {
 	return nil
 }
 
-// TestDeregDuringTraffic: after Dereg has returned, neither WRITEs of the peer nor responses to
+// TestDeregDuringTraffic: after Close has returned, neither WRITEs of the peer nor responses to
 // READs access the memory.
 func TestDeregDuringTraffic(t *testing.T) {
 	rounds := 16
@@ -289,7 +289,7 @@ func deregDuringTraffic(t *testing.T, code verbs.WROpcode, want verbs.WCStatus, 
 	for i := range taken {
 		p.a.succeed(uint64(i))
 	}
-	ok(t, victim.Dereg())
+	ok(t, victim.Close())
 	buf := victim.Buf()
 	for i := range buf {
 		buf[i] = 2
@@ -306,7 +306,7 @@ func deregDuringTraffic(t *testing.T, code verbs.WROpcode, want verbs.WCStatus, 
 	}
 	for _, m := range []*verbs.MR{from, to} {
 		if m != victim {
-			ok(t, m.Dereg())
+			ok(t, m.Close())
 		}
 	}
 }
@@ -332,7 +332,7 @@ func blockingCallsReturn(t *testing.T, direct bool) {
 		got <- err
 	}()
 	synctest.Wait()
-	ok(t, ch.Destroy())
+	ok(t, ch.Close())
 	if err := <-got; err == nil {
 		t.Error("GetEvent returned an event of a destroyed channel")
 	}
@@ -342,16 +342,16 @@ func blockingCallsReturn(t *testing.T, direct bool) {
 	p.a.post(p.requests(verbs.RDMARead, 32, pairMemory)...)
 	destroyed := make(chan error, 2)
 	for _, e := range []*endpoint{p.a, p.b} {
-		go func() { destroyed <- e.qp.Destroy() }()
+		go func() { destroyed <- e.qp.Close() }()
 	}
 	ok(t, <-destroyed)
 	ok(t, <-destroyed)
 	for _, e := range []*endpoint{p.a, p.b} {
-		ok(t, e.cq.Destroy())
-		ok(t, e.ch.Destroy())
+		ok(t, e.cq.Close())
+		ok(t, e.ch.Close())
 	}
-	ok(t, p.am.Dereg())
-	ok(t, p.bm.Dereg())
+	ok(t, p.am.Close())
+	ok(t, p.bm.Close())
 	p.a.close()
 	p.b.close()
 	if err := <-got; err == nil {

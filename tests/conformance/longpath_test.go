@@ -81,7 +81,7 @@ func (l *longPath) run(t *testing.T) {
 		for i, e := range ends {
 			e.toErr()
 			drain(t, e)
-			ok(t, mr[i].Dereg())
+			ok(t, mr[i].Close())
 			e.destroy()
 			e.close()
 		}

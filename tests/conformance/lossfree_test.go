@@ -47,7 +47,7 @@ func TestNothingSentTwice(t *testing.T) {
 						e.poll()
 					}
 					for _, m := range mr {
-						ok(t, m.Dereg())
+						ok(t, m.Close())
 					}
 				})
 			}

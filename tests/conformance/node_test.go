@@ -48,7 +48,7 @@ func newNode(t *testing.T, l link.Link, device *rdmatransport.Config, addrs ...s
 // close closes everything. Every object must have been destroyed.
 func (n *node) close() {
 	n.t.Helper()
-	ok(n.t, n.pd.Dealloc())
+	ok(n.t, n.pd.Close())
 	ok(n.t, n.dev.Close())
 	ok(n.t, n.host.Close())
 	*n = node{}
@@ -93,9 +93,9 @@ func (n *node) newEndpoint(c verbs.QPCap) *endpoint {
 
 func (e *endpoint) destroy() {
 	e.t.Helper()
-	ok(e.t, e.qp.Destroy())
-	ok(e.t, e.cq.Destroy())
-	ok(e.t, e.ch.Destroy())
+	ok(e.t, e.qp.Close())
+	ok(e.t, e.cq.Close())
+	ok(e.t, e.ch.Close())
 }
 
 // wait sleeps until there is a completion, and polls at most len(wcs).
@@ -104,7 +104,7 @@ func (e *endpoint) wait(ctx context.Context, wcs []verbs.WC) (int, error) {
 		if n, err := e.cq.Poll(wcs); n > 0 || err != nil {
 			return n, err
 		}
-		if err := e.cq.RequestNotify(false); err != nil {
+		if err := e.cq.ReqNotify(false); err != nil {
 			return 0, err
 		}
 		if n, err := e.cq.Poll(wcs); n > 0 || err != nil {

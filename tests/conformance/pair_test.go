@@ -71,7 +71,7 @@ func (o *pairOptions) link(t *testing.T, l link.Link, rules []impair.Rule) link.
 func (p *pair) close() {
 	p.a.t.Helper()
 	for _, m := range []*verbs.MR{p.am, p.bm} {
-		ok(p.a.t, m.Dereg())
+		ok(p.a.t, m.Close())
 	}
 	for _, e := range []*endpoint{p.a, p.b} {
 		e.none()

@@ -50,7 +50,7 @@ var mutations = []mutation{
 	{"an atomic's address is a multiple of 8, whatever its memory's is", "rdmatransport/internal/rocetransport/deferred.go", "a.Addr%8 != 0 || ", "", "rdmatransport/internal/rocetransport", ""},
 	{"and where it is moved", roceDirect, "wr.RemoteAddr%8 == 0 && ", "", "rdmatransport", "TestDirect"},
 	{"and over iWARP", "rdmatransport/internal/iwarptransport/placement.go", "h.TO%8 != 0 || ", "", "rdmatransport", "TestDirect"},
-	{"Dealloc of a window waits", "verbs/mw.go", "\tmw.pd.quiesce(nil)\n", "", "verbs", ""},
+	{"Close of a window waits", "verbs/mw.go", "\tmw.pd.quiesce(nil)\n", "", "verbs", ""},
 	{"an XRC SRQ leaves the QPs that use it", "verbs/xrc.go", "\t\t\tqp.rq.reset()\n", "", "verbs", "TestXRCSRQGoes"},
 	{"a listener's port is released", "verbs/rdmacm/port.go", "\tt.remove(b)\n\tt.mu.Unlock()\n", "\tt.mu.Unlock()\n", "verbs/rdmacm", ""},
 	{"another ephemeral port is tried", "verbs/rdmacm/port.go", "if b == nil || !b.ephemeral ||", "if true ||", "verbs/rdmacm", ""},

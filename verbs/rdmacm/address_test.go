@@ -28,7 +28,7 @@ func TestResolveAddrAgain(t *testing.T) {
 			b.fake.resolve = nil
 			must(t, resolve())
 			b.next(rdmacm.AddrResolved)
-			must(t, id.Destroy())
+			must(t, id.Close())
 		}
 	})
 }

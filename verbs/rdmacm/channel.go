@@ -48,7 +48,7 @@ func provider(d *verbs.Device) Provider { return d.Provider().(Provider) }
 func (c *EventChannel) Devices() []*verbs.Device { return slices.Clone(c.devs) }
 
 // GetEvent waits for the next event and returns it (rdma_get_cm_event). Each event must be
-// acknowledged with Event.Ack. The error is the context's, or ErrDestroyed.
+// acknowledged with Event.Ack. The error is the context's, or ErrClosed.
 func (c *EventChannel) GetEvent(ctx context.Context) (*Event, error) {
 	const op = "get event"
 	e, err := c.TryGetEvent()
@@ -93,7 +93,7 @@ func (c *EventChannel) endWait() {
 }
 
 func errChannelDestroyed(op string) error {
-	return verbs.Errorf(verbs.ErrDestroyed, op, "the event channel is destroyed")
+	return verbs.Errorf(verbs.ErrClosed, op, "the event channel is closed")
 }
 
 // errNoEvent is the most frequent error of TryGetEvent, allocated once.
@@ -132,18 +132,18 @@ func (c *EventChannel) OnEvent(f func(n int)) {
 }
 
 // WaitOnEvent waits until the function of OnEvent has been called for all changes so far, such as
-// the events that [ID.Destroy] dropped. That function must not call WaitOnEvent.
+// the events that [ID.Close] dropped. That function must not call WaitOnEvent.
 func (c *EventChannel) WaitOnEvent() { c.onEvent.Wait() }
 
-// Destroy destroys the channel (rdma_destroy_event_channel); calls of GetEvent return. It fails
-// with ErrBusy while the channel has IDs.
-func (c *EventChannel) Destroy() error {
-	const op = "destroy event channel"
+// Close destroys the channel (rdma_destroy_event_channel); calls of GetEvent return. The error is
+// ErrBusy while the channel has IDs, and ErrClosed after the first Close.
+func (c *EventChannel) Close() error {
+	const op = "close event channel"
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
 	case c.ids < 0:
-		return verbs.Errorf(verbs.ErrDestroyed, op, "it is already destroyed")
+		return verbs.Errorf(verbs.ErrClosed, op, "it is already closed")
 	case c.ids > 0:
 		return verbs.Errorf(verbs.ErrBusy, op, "%d IDs use it", c.ids)
 	}

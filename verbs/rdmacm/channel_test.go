@@ -13,7 +13,7 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// Destroy waits for the acknowledgement of events that GetEvent has returned, and drops the others.
+// Close waits for the acknowledgement of events that GetEvent has returned, and drops the others.
 func TestDestroyWaitsForAck(t *testing.T) {
 	bubble(t, func(t *testing.T, a, b *end) {
 		l, s, c := connected(a, b)
@@ -25,19 +25,19 @@ func TestDestroyWaitsForAck(t *testing.T) {
 
 		var acked bool
 		done := make(chan error)
-		go func() { done <- s.Destroy() }()
+		go func() { done <- s.Close() }()
 		synctest.Wait()
 		select {
 		case <-done:
-			t.Fatal("Destroy did not wait for the event")
+			t.Fatal("Close did not wait for the event")
 		default:
 		}
-		wantErr(t, s.Disconnect(), verbs.ErrDestroyed)
+		wantErr(t, s.Disconnect(), verbs.ErrClosed)
 		must(t, ev.Ack())
 		acked = true
 		must(t, <-done)
 		if !acked {
-			t.Error("Destroy returned before Ack")
+			t.Error("Close returned before Ack")
 		}
 		wantErr(t, ev.Ack(), syscall.EINVAL)
 		b.close(c)
@@ -52,7 +52,7 @@ func TestDestroyDropsEvents(t *testing.T) {
 		c := b.resolve(rdmacm.TCP, v4A+":7471")
 		must(t, c.Connect(nil))
 		synctest.Wait()
-		must(t, l.Destroy())
+		must(t, l.Close())
 		a.noEvent()
 		b.next(rdmacm.Rejected)
 		b.close(c)
@@ -63,16 +63,16 @@ func TestDestroyDropsEvents(t *testing.T) {
 func TestChannelDestroyed(t *testing.T) {
 	bubble(t, func(t *testing.T, a, b *end) {
 		id := a.id(rdmacm.TCP)
-		wantErr(t, a.ch.Destroy(), syscall.EBUSY)
+		wantErr(t, a.ch.Close(), syscall.EBUSY)
 		got := make(chan error)
 		go func() { _, err := a.ch.GetEvent(context.Background()); got <- err }()
 		synctest.Wait()
-		must(t, id.Destroy())
-		must(t, a.ch.Destroy())
-		wantErr(t, <-got, verbs.ErrDestroyed)
-		wantErr(t, a.ch.Destroy(), verbs.ErrDestroyed)
+		must(t, id.Close())
+		must(t, a.ch.Close())
+		wantErr(t, <-got, verbs.ErrClosed)
+		wantErr(t, a.ch.Close(), verbs.ErrClosed)
 		_, err := a.ch.CreateID(rdmacm.TCP, nil)
-		wantErr(t, err, verbs.ErrDestroyed)
+		wantErr(t, err, verbs.ErrClosed)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		_, err = b.ch.GetEvent(ctx)
@@ -128,10 +128,10 @@ func TestMigrate(t *testing.T) {
 
 		wantErr(t, s.Migrate(t.Context(), nil), syscall.EINVAL)
 		wantErr(t, s.Migrate(t.Context(), b.ch), syscall.EINVAL)
-		must(t, a.ch.Destroy())
-		wantErr(t, s.Migrate(t.Context(), a.ch), verbs.ErrDestroyed)
-		must(t, s.Destroy())
-		wantErr(t, s.Migrate(t.Context(), to), verbs.ErrDestroyed)
+		must(t, a.ch.Close())
+		wantErr(t, s.Migrate(t.Context(), a.ch), verbs.ErrClosed)
+		must(t, s.Close())
+		wantErr(t, s.Migrate(t.Context(), to), verbs.ErrClosed)
 	})
 }
 
@@ -166,8 +166,8 @@ func TestTwoEventsWakeTwoGoroutines(t *testing.T) {
 		for range 2 {
 			<-got
 		}
-		must(t, s.Destroy())
-		must(t, to.Destroy())
+		must(t, s.Close())
+		must(t, to.Close())
 		b.close(c)
 		a.close(l)
 	})
@@ -183,21 +183,21 @@ func TestMigrateMovesRequests(t *testing.T) {
 		synctest.Wait()
 		must(t, stays.Connect(nil))
 		synctest.Wait()
-		must(t, gone.Destroy()) // the sender cancels its request
+		must(t, gone.Close()) // the sender cancels its request
 		synctest.Wait()
 
 		to, err := rdmacm.CreateEventChannel(a.dev)
 		must(t, err)
 		must(t, l.Migrate(t.Context(), to))
 		request := next(t, to, rdmacm.ConnectRequest)
-		must(t, stays.Destroy())
+		must(t, stays.Close())
 		if ev := next(t, to, rdmacm.Rejected); ev.ID != request.ID {
 			t.Error("REJECTED is for another ID than the request's")
 		}
-		must(t, request.ID.Destroy())
+		must(t, request.ID.Close())
 		a.noEvent()
-		must(t, l.Destroy())
-		must(t, to.Destroy())
+		must(t, l.Close())
+		must(t, to.Close())
 		b.close()
 		a.close()
 	})
@@ -250,18 +250,18 @@ func TestPorts(t *testing.T) {
 			ids = append(ids, id)
 		}
 		wantErr(t, ids[14].Listen(1), syscall.EADDRINUSE) // another ID shares the port
-		must(t, ids[15].Destroy())
+		must(t, ids[15].Close())
 		must(t, ids[14].Listen(1))
 		id, err := bind(rdmacm.TCP, v4A+":105", reuse)
 		wantErr(t, err, syscall.EADDRINUSE)
-		must(t, id.Destroy())
-		must(t, ids[14].Destroy())
+		must(t, id.Close())
+		must(t, ids[14].Close())
 		a.close(append(ids[:14], ids[16:]...)...)
 
 		// Another device has ports of its own, and released ports are free.
 		id, err = bind2(b, v4B+":100")
 		must(t, err)
-		must(t, id.Destroy())
+		must(t, id.Close())
 		id, err = bind2(b, v4B+":100")
 		must(t, err)
 		b.close(id)
@@ -308,7 +308,7 @@ func TestBacklog(t *testing.T) {
 		if ev := b.next(rdmacm.Rejected); ev.ID != ids[2] || ev.Status != rdmacm.RejectNoResources {
 			t.Errorf("the wrong one is rejected, with %d", ev.Status)
 		}
-		must(t, l.Destroy())
+		must(t, l.Close())
 		b.close(ids...)
 		a.close()
 	})
@@ -339,7 +339,7 @@ func TestListenScope(t *testing.T) {
 			} else if ev := a.next(c.want); ev.ListenID != c.l {
 				t.Errorf("%s came to the wrong listener", c.to)
 			} else {
-				must(t, ev.ID.Destroy())
+				must(t, ev.ID.Close())
 				b.next(rdmacm.Rejected)
 			}
 		}
@@ -369,7 +369,7 @@ func TestTransports(t *testing.T) {
 				t.Errorf("transports %v and %v, want %v", got.Transport(), id.Transport(), tr)
 			} else {
 				ids = append(ids, id)
-				must(t, got.Destroy())
+				must(t, got.Close())
 				b.next(rdmacm.Rejected)
 			}
 		}

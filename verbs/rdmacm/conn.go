@@ -79,7 +79,7 @@ type Conn struct {
 	peer ConnParam
 
 	close sync.Once
-	err   error // of Close
+	err   error // of Close and CloseContext
 }
 
 // newConn creates the QP of an ID and calls cfg.Prepare.
@@ -146,7 +146,7 @@ func dial(ctx context.Context, dev *verbs.Device, to netip.AddrPort, cfg *Config
 		if qp := id.QP(); qp != nil { // removes its completions from the CQs, which the QP for the next address uses too
 			_ = qp.Modify(&verbs.QPAttr{QPState: verbs.StateReset}, verbs.QPAttrState)
 		}
-		err = errors.Join(err, id.Destroy())
+		err = errors.Join(err, id.Close())
 	}()
 	if err := errors.Join(id.SetTOS(cfg.TOS), id.SetTransports(cfg.transports()...)); err != nil {
 		return nil, err
@@ -200,20 +200,29 @@ func (c *Conn) PeerAddr() netip.AddrPort { return c.id.PeerAddr() }
 // Done returns a channel that is closed when either side has ended the connection.
 func (c *Conn) Done() <-chan struct{} { return c.id.Ended() }
 
-// closeTimeout bounds the time that Close waits for the peer to confirm the disconnection. The
-// provider then continues without Close.
+// closeTimeout bounds the time that Close waits for the peer to confirm the disconnection.
 const closeTimeout = 2 * time.Second
 
-// Close disconnects, which flushes the posted work requests. It waits up to 2 seconds for the peer,
-// and destroys the objects that Dial or Accept created. Events of CQs that they created must be
-// acknowledged before. Every call returns the error of the first one.
+// Close is CloseContext with a timeout of 2 seconds.
 func (c *Conn) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	return c.CloseContext(ctx)
+}
+
+// CloseContext disconnects, which flushes the posted work requests (rdma_disconnect). It waits for
+// the peer's confirmation or until ctx ends. The provider then continues to retransmit by itself.
+// CloseContext always destroys the objects that Dial or Accept created. Before that it waits,
+// without regard to ctx, until events of CQs that they created are acknowledged.
+//
+// The end of ctx is no error. The error is that of closing an object, such as ErrBusy if a QP of
+// the application uses a CQ of the Conn. Only the first call of Close or CloseContext has an
+// effect, and the others wait for it and return its error.
+func (c *Conn) CloseContext(ctx context.Context) error {
 	c.close.Do(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
-		defer cancel()
 		id := newSyncID(c.id, c.ch)
 		_ = id.Disconnect(ctx) // it fails if the connection has ended, or the peer does not answer
-		c.err = id.Destroy()
+		c.err = id.Close()
 	})
 	return c.err
 }

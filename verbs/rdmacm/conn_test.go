@@ -56,7 +56,7 @@ func TestSyncID(t *testing.T) {
 			must(t, s.Accept(ctx, nil))
 			<-s.Ended()
 			must(t, s.ID.Disconnect())
-			must(t, s.Destroy())
+			must(t, s.Close())
 		})
 		c, err := rdmacm.CreateSyncID(rdmacm.TCP, b)
 		must(t, err)
@@ -66,8 +66,8 @@ func TestSyncID(t *testing.T) {
 		must(t, c.Connect(ctx, &rdmacm.ConnParam{PrivateData: []byte("hello")}))
 		must(t, c.Disconnect(ctx))
 		work.Wait()
-		must(t, c.Destroy())
-		must(t, l.Destroy())
+		must(t, c.Close())
+		must(t, l.Close())
 		checkEmpty(t, a, b)
 	})
 }
@@ -82,7 +82,7 @@ func TestSyncIDInterrupted(t *testing.T) {
 		id, err := rdmacm.CreateSyncID(rdmacm.TCP, a)
 		must(t, err)
 		wantErr(t, id.ResolveAddr(ctx, netip.AddrPort{}, netip.MustParseAddrPort(v4B+":1")), context.DeadlineExceeded)
-		must(t, id.Destroy())
+		must(t, id.Close())
 
 		lis, err := rdmacm.CreateSyncID(rdmacm.TCP, b)
 		must(t, err)
@@ -90,9 +90,9 @@ func TestSyncIDInterrupted(t *testing.T) {
 		done := make(chan error)
 		go func() { _, err := lis.GetRequest(context.Background()); done <- err }()
 		synctest.Wait()
-		must(t, lis.Destroy())
-		wantErr(t, <-done, verbs.ErrDestroyed)
-		wantErr(t, lis.Destroy(), verbs.ErrDestroyed)
+		must(t, lis.Close())
+		wantErr(t, <-done, verbs.ErrClosed)
+		wantErr(t, lis.Close(), verbs.ErrClosed)
 		checkEmpty(t, a, b)
 	})
 }
@@ -163,9 +163,64 @@ func TestDialListen(t *testing.T) {
 		}
 		must(t, l.Close())
 		_, err = l.Accept(ctx)
-		wantErr(t, err, verbs.ErrDestroyed)
+		wantErr(t, err, verbs.ErrClosed)
 		checkEmpty(t, a, b)
 	})
+}
+
+// TestCloseContext: CloseContext waits for the peer's confirmation until its context ends, and then
+// closes the objects of the Conn nevertheless. Close waits for two seconds.
+func TestCloseContext(t *testing.T) {
+	for name, c := range map[string]struct {
+		answers bool
+		close   func(t *testing.T, c *rdmacm.Conn) error
+		want    time.Duration
+	}{
+		"the peer answers": {true, func(t *testing.T, c *rdmacm.Conn) error { return c.CloseContext(t.Context()) }, 0},
+		"a deadline": {false, func(t *testing.T, c *rdmacm.Conn) error {
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			defer cancel()
+			return c.CloseContext(ctx)
+		}, 100 * time.Millisecond},
+		"a context that has ended": {false, func(t *testing.T, c *rdmacm.Conn) error {
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			return c.CloseContext(ctx)
+		}, 0},
+		"Close": {false, func(t *testing.T, c *rdmacm.Conn) error { return c.Close() }, 2 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a, b, lan := pair(t)
+				l, err := rdmacm.Listen(a, v4A+":7471", nil)
+				must(t, err)
+				var s *rdmacm.Conn
+				var accepted sync.WaitGroup
+				accepted.Go(func() {
+					s, err = l.Accept(t.Context())
+					must(t, err)
+				})
+				conn, err := rdmacm.Dial(t.Context(), b, v4A+":7471", nil)
+				must(t, err)
+				accepted.Wait()
+				lan.devs[0].loseDREQ = !c.answers
+				start := time.Now()
+				must(t, c.close(t, conn))
+				if took := time.Since(start); took != c.want {
+					t.Errorf("took %v, want %v", took, c.want)
+				}
+				if r := b.Resources(); r.QP+r.CQ+r.CompChannel != 0 {
+					t.Errorf("objects are left: %+v", r)
+				}
+				must(t, conn.Close())
+				if took := time.Since(start); took != c.want {
+					t.Errorf("a second Close waited until %v, want %v", took, c.want)
+				}
+				must(t, s.Close())
+				must(t, l.Close())
+			})
+		})
+	}
 }
 
 // An ephemeral port in use is replaced if the application does not know it yet. A port that the
@@ -213,7 +268,7 @@ func TestEphemeralPortInUseIsReplaced(t *testing.T) {
 		must(t, err)
 		must(t, id.Bind(netip.MustParseAddrPort(v4A+":0"))) // the application may have announced the port
 		wantErr(t, id.Listen(1), syscall.EADDRINUSE)
-		must(t, id.Destroy())
+		must(t, id.Close())
 
 		// No port is still reserved.
 		ch, err := rdmacm.CreateEventChannel(a)
@@ -226,9 +281,9 @@ func TestEphemeralPortInUseIsReplaced(t *testing.T) {
 			ids = append(ids, id)
 		}
 		for _, id := range ids {
-			must(t, id.Destroy())
+			must(t, id.Close())
 		}
-		must(t, ch.Destroy())
+		must(t, ch.Close())
 		checkEmpty(t, a, b)
 	})
 }
@@ -356,9 +411,9 @@ func TestConcurrentCalls(t *testing.T) {
 						if rand.IntN(4) == 0 {
 							server.Go(func() { _ = id.Disconnect() })
 						}
-						server.Go(func() { <-id.Ended(); _ = id.Destroy() })
+						server.Go(func() { <-id.Ended(); _ = id.Close() })
 						if rand.IntN(8) == 0 {
-							server.Go(func() { _ = id.Destroy() })
+							server.Go(func() { _ = id.Close() })
 						}
 					case rdmacm.Disconnected, rdmacm.Rejected:
 						_ = id.Disconnect()
@@ -379,7 +434,7 @@ func TestConcurrentCalls(t *testing.T) {
 					clients.Go(func() { _ = c.ID().Disconnect() })
 					clients.Go(func() { _ = c.ID().Notify() })
 					if rand.IntN(4) == 0 {
-						clients.Go(func() { _ = c.ID().Destroy() })
+						clients.Go(func() { _ = c.ID().Close() })
 					}
 				}
 			})
@@ -387,9 +442,9 @@ func TestConcurrentCalls(t *testing.T) {
 		clients.Wait()
 		time.Sleep(time.Hour)
 		stop()
-		must(t, l.Destroy())
+		must(t, l.Close())
 		server.Wait()
-		must(t, ch.Destroy())
+		must(t, ch.Close())
 		checkEmpty(t, a, b)
 	})
 }
@@ -415,7 +470,7 @@ func TestRequestsOfPeersThatDisconnect(t *testing.T) {
 						return
 					}
 					<-r.Ended()
-					must(t, r.Destroy())
+					must(t, r.Close())
 				}
 			})
 		}
@@ -425,7 +480,7 @@ func TestRequestsOfPeersThatDisconnect(t *testing.T) {
 		synctest.Wait()
 		stop()
 		work.Wait()
-		must(t, l.Destroy())
+		must(t, l.Close())
 		checkEmpty(t, a, b)
 	})
 }
@@ -438,7 +493,7 @@ func requestAndLeave(t *testing.T, dev *verbs.Device, to string) error {
 	must(t, c.ResolveAddr(t.Context(), netip.AddrPort{}, netip.MustParseAddrPort(to)))
 	must(t, c.ResolveRoute(t.Context()))
 	must(t, c.ID.Connect(nil))
-	return c.Destroy()
+	return c.Close()
 }
 
 // A request whose peer disconnects before GetEvent has returned it is removed from the channel;
@@ -460,7 +515,7 @@ func TestUndeliveredRequestsAreDiscarded(t *testing.T) {
 			t.Errorf("request %v, %v of a peer that has disconnected", r, err)
 		}
 		// The IDs are destroyed too, because the channel cannot be destroyed before them.
-		must(t, l.Destroy())
+		must(t, l.Close())
 		checkEmpty(t, a, b)
 	})
 	synctest.Test(t, func(t *testing.T) {
@@ -480,16 +535,16 @@ func TestUndeliveredRequestsAreDiscarded(t *testing.T) {
 		must(t, err)
 		id := e.ID
 		must(t, e.Ack())
-		must(t, c.Destroy())
+		must(t, c.Close())
 		e, err = ch.GetEvent(t.Context())
 		must(t, err)
 		if e.ID != id || e.Err() == nil {
 			t.Errorf("event %v", e.Type)
 		}
 		must(t, e.Ack())
-		must(t, id.Destroy())
-		must(t, l.Destroy())
-		must(t, ch.Destroy())
+		must(t, id.Close())
+		must(t, l.Close())
+		must(t, ch.Close())
 		checkEmpty(t, a, b)
 	})
 }

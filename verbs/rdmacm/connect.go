@@ -126,9 +126,9 @@ func endsConnection(t EventType) bool {
 // discardUndelivered, peers that connect and disconnect repeatedly would fill the channel of a slow
 // application.
 //
-// An undelivered request is in the channel, or the listener's Destroy has it and destroys the ID
+// An undelivered request is in the channel, or the listener's Close has it and destroys the ID
 // too. Migrate cannot have it, because the listener is locked. The removed request counts as
-// unacknowledged until the ID is destroyed. Destroy of the listener, and then Destroy of the
+// unacknowledged until the ID is destroyed. Close of the listener, and then Close of the
 // channel, therefore wait for it.
 func (a *acceptor) discardUndelivered(child *ID) bool {
 	var request *Event
@@ -142,7 +142,7 @@ func (a *acceptor) discardUndelivered(child *ID) bool {
 	child.mu.Unlock()
 	a.listener.mu.Unlock()
 	if request != nil {
-		_ = child.Destroy()
+		_ = child.Close()
 		_ = request.Ack()
 	}
 	return undelivered
@@ -358,7 +358,7 @@ func (id *ID) Establish() error {
 }
 
 // Disconnect ends a connection and moves the QP to ERR (rdma_disconnect). Both sides get
-// Disconnected. The side whose peer has disconnected then calls Disconnect or Destroy too. As in
+// Disconnected. The side whose peer has disconnected then calls Disconnect or Close too. As in
 // Linux, Disconnect does nothing and returns nil if the connection has ended or this side is
 // already ending it. If the connection is accepted and not established yet, Disconnect only moves
 // the QP to ERR.

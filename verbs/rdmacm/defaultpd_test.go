@@ -35,8 +35,8 @@ func TestDefaultPD(t *testing.T) {
 				t.Error("the second connection has another default PD")
 			}
 			must(t, c.Close())
-			if err := pd.Dealloc(); !errors.Is(err, verbs.ErrBusy) {
-				t.Errorf("Dealloc: %v", err)
+			if err := pd.Close(); !errors.Is(err, verbs.ErrBusy) {
+				t.Errorf("Close: %v", err)
 			}
 			synctest.Wait()
 		}
@@ -44,9 +44,9 @@ func TestDefaultPD(t *testing.T) {
 		if err := b.Close(); !errors.Is(err, verbs.ErrBusy) {
 			t.Errorf("Close with a region left: %v", err)
 		}
-		must(t, mr.Dereg())
+		must(t, mr.Close())
 		checkEmpty(t, a, b)
-		if _, err := b.DefaultPD(); !errors.Is(err, verbs.ErrDestroyed) {
+		if _, err := b.DefaultPD(); !errors.Is(err, verbs.ErrClosed) {
 			t.Errorf("DefaultPD of a closed device: %v", err)
 		}
 	})

@@ -42,7 +42,7 @@ func types(events []*rdmacm.Event, id *rdmacm.ID) (t []rdmacm.EventType) {
 }
 
 // When a device fails, each of its IDs gets DeviceRemoval once, in any state. An ID without a
-// device does not. Peers get the same messages as from Destroy, posted work requests are flushed,
+// device does not. Peers get the same messages as from Close, posted work requests are flushed,
 // and the ID can only be destroyed.
 func TestDeviceRemoval(t *testing.T) {
 	bubble(t, func(t *testing.T, a, b *end) {
@@ -129,7 +129,7 @@ func TestDeviceRemoval(t *testing.T) {
 func TestDeviceRemovalAfterFlush(t *testing.T) {
 	bubble(t, func(t *testing.T, a, b *end) {
 		l, s, c := connected(a, b)
-		must(t, l.Destroy())
+		must(t, l.Close())
 		flushed := false
 		a.fake.modifies = func(to verbs.QPState) {
 			if to != verbs.StateErr || flushed {
@@ -196,9 +196,9 @@ func TestListenerOutlivesDevice(t *testing.T) {
 				t.Error("DEVICE_REMOVAL of an unknown ID")
 			}
 		}
-		must(t, s.Destroy())
-		must(t, l.Destroy())
-		must(t, ch.Destroy())
+		must(t, s.Close())
+		must(t, l.Close())
+		must(t, ch.Close())
 		must(t, d1.Close())
 		must(t, d2.Close())
 		b.close(c, refused)
@@ -222,7 +222,7 @@ func TestFailedListenerWatchesNoDevice(t *testing.T) {
 		e := &end{T: t, ch: ch}
 		e.noEvent()
 		must(t, l.SetTransports(verbs.RoCEv2))
-		must(t, l.Destroy())
+		must(t, l.Close())
 	})
 }
 
@@ -238,14 +238,14 @@ func TestDestroyedIDIsFreed(t *testing.T) {
 		id, err := ch.CreateID(rdmacm.TCP, nil)
 		must(t, err)
 		must(t, id.Bind(netip.MustParseAddrPort(v4A+":0")))
-		must(t, id.Destroy())
+		must(t, id.Close())
 		return weak.Make(id)
 	}()
 	runtime.GC()
 	if freed.Value() != nil {
 		t.Error("the destroyed ID is still referenced")
 	}
-	must(t, keeps.Destroy())
+	must(t, keeps.Close())
 }
 
 // Closing a device raises DeviceRemoval for its IDs too.
@@ -259,8 +259,8 @@ func TestDeviceClosed(t *testing.T) {
 			t.Errorf("%d listeners are left on the closed device", n)
 		}
 		a.fake.mu.Unlock()
-		must(t, l.Destroy())
-		must(t, a.ch.Destroy())
+		must(t, l.Close())
+		must(t, a.ch.Close())
 	})
 }
 
@@ -298,7 +298,7 @@ func TestWaitingCallsEndWithDevice(t *testing.T) {
 		wantErr(t, err, syscall.ENODEV)
 		_, err = listener.Accept(t.Context())
 		wantErr(t, err, syscall.ENODEV)
-		must(t, sync1.Destroy())
+		must(t, sync1.Close())
 		must(t, listener.Close())
 		_, err = listener.Accept(t.Context())
 		if err == nil {
@@ -386,9 +386,9 @@ func TestMigrateMovesRequestEvents(t *testing.T) {
 		if got := types(events, request); !slices.Equal(got, want) {
 			t.Errorf("events of the request: %v, want %v", got, want)
 		}
-		must(t, request.Destroy())
-		must(t, l.Destroy())
-		must(t, to.Destroy())
-		must(t, c.Destroy())
+		must(t, request.Close())
+		must(t, l.Close())
+		must(t, to.Close())
+		must(t, c.Close())
 	})
 }

@@ -107,9 +107,9 @@ func qp(t *testing.T, id *rdmacm.ID) *verbs.QP {
 func (e *end) close(ids ...*rdmacm.ID) {
 	e.Helper()
 	for _, id := range ids {
-		must(e, id.Destroy())
+		must(e, id.Close())
 	}
-	must(e, e.ch.Destroy())
+	must(e, e.ch.Close())
 	must(e, e.dev.Close())
 	synctest.Wait() // requests that were in flight when their listener was closed
 	e.fake.mu.Lock()

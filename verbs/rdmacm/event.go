@@ -72,7 +72,7 @@ type Event struct {
 }
 
 // Ack acknowledges an event that GetEvent or TryGetEvent returned (rdma_ack_cm_event). Every event
-// must be acknowledged: Destroy of the ID waits for it. For a ConnectRequest, Destroy of the
+// must be acknowledged: Close of the ID waits for it. For a ConnectRequest, Close of the
 // listener waits. The event's fields stay valid.
 func (e *Event) Ack() error {
 	if e.acked.Swap(true) {
@@ -82,7 +82,7 @@ func (e *Event) Ack() error {
 	return nil
 }
 
-// owner returns the ID whose Destroy waits for the event. For a ConnectRequest that is the
+// owner returns the ID whose Close waits for the event. For a ConnectRequest that is the
 // listener.
 func (e *Event) owner() *ID {
 	if e.ListenID != nil {

@@ -91,8 +91,8 @@ func ExampleEventChannel() {
 	c := <-accepted
 	fatal(id.Disconnect())
 	await()
-	fatal(id.Destroy())
-	fatal(ch.Destroy())
+	fatal(id.Close())
+	fatal(ch.Close())
 	fatal(c.Close())
 	fatal(l.Close())
 	// Output:
@@ -134,8 +134,8 @@ func ExampleEventChannel_OnEvent() {
 			done = true
 		}
 	}
-	fatal(id.Destroy())
-	fatal(ch.Destroy())
+	fatal(id.Close())
+	fatal(ch.Close())
 	// Output:
 	// RDMA_CM_EVENT_ADDR_RESOLVED
 }

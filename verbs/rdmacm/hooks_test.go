@@ -10,7 +10,7 @@ import (
 )
 
 // TestOnEvent: the hook is called for each event that is added, or dropped because its ID was
-// destroyed or migrated. TryGetEvent returns these events. Destroy waits for the acknowledgement of
+// destroyed or migrated. TryGetEvent returns these events. Close waits for the acknowledgement of
 // events that TryGetEvent has returned.
 func TestOnEvent(t *testing.T) {
 	bubble(t, func(t *testing.T, a, b *end) {
@@ -58,25 +58,25 @@ func TestOnEvent(t *testing.T) {
 
 		e := take(rdmacm.ConnectRequest)
 		done := make(chan error, 1)
-		go func() { done <- l.Destroy() }()
+		go func() { done <- l.Close() }()
 		synctest.Wait()
 		select {
 		case <-done:
-			t.Error("Destroy of the listener did not wait for the event")
+			t.Error("Close of the listener did not wait for the event")
 		default:
 		}
 		want("the listener is destroyed", 0)
 		must(t, e.Ack())
 		must(t, <-done)
 		a.ch.OnEvent(nil)
-		must(t, e.ID.Destroy())
-		must(t, a.ch.Destroy())
+		must(t, e.ID.Close())
+		must(t, a.ch.Close())
 		_, err = a.ch.TryGetEvent()
-		wantErr(t, err, verbs.ErrDestroyed)
+		wantErr(t, err, verbs.ErrClosed)
 	})
 }
 
-// TestWaitOnEvent: when WaitOnEvent returns, the hook has been called for the events that Destroy
+// TestWaitOnEvent: when WaitOnEvent returns, the hook has been called for the events that Close
 // dropped.
 func TestWaitOnEvent(t *testing.T) {
 	bubble(t, func(t *testing.T, a, b *end) {
@@ -87,7 +87,7 @@ func TestWaitOnEvent(t *testing.T) {
 		synctest.Wait()
 		b.ch.WaitOnEvent()
 		before := pending
-		must(t, id.Destroy())
+		must(t, id.Close())
 		b.ch.WaitOnEvent()
 		if pending != before-1 {
 			t.Errorf("the sum of the hook's numbers is %d, and was %d before an event was dropped", pending, before)

@@ -15,8 +15,8 @@ import (
 // ID is a communication identifier: one end of a connection, before and after it is established, or
 // a listener (rdma_cm_id). Its methods return immediately, and their outcome arrives as an event in
 // its channel; those of SyncID wait for it. Any number of goroutines may use an ID. A method that
-// is not allowed in the ID's state returns ErrInvalid and changes nothing. After Destroy it returns
-// ErrDestroyed.
+// is not allowed in the ID's state returns ErrInvalid and changes nothing. After Close it returns
+// ErrClosed.
 type ID struct {
 	signals signals
 
@@ -123,7 +123,7 @@ const (
 )
 
 var stateNames = [...]string{"idle", "bound", "resolving an address", "address resolved", "route resolved", "listening",
-	"connecting or connected", "requested by the peer", "accepted", "rejected", "on a device that was removed", "destroyed"}
+	"connecting or connected", "requested by the peer", "accepted", "rejected", "on a device that was removed", "closed"}
 
 func (s state) String() string { return stateNames[s] }
 
@@ -154,7 +154,7 @@ func (id *ID) lock(op string, allowed ...state) error {
 	switch {
 	case id.state == destroyed:
 		id.mu.Unlock()
-		return verbs.Errorf(verbs.ErrDestroyed, op, "the ID is destroyed")
+		return verbs.Errorf(verbs.ErrClosed, op, "the ID is closed")
 	case id.state == deviceRemoved && len(allowed) > 0:
 		id.mu.Unlock()
 		return errDeviceGone(op)
@@ -165,14 +165,17 @@ func (id *ID) lock(op string, allowed ...state) error {
 	return nil
 }
 
-// Destroy destroys the ID, its QP and SRQ, and what CreateQP and CreateSRQ created with them
+// Close destroys the ID, its QP and SRQ, and what CreateQP and CreateSRQ created with them
 // (rdma_destroy_id, rdma_destroy_ep). It ends a connection or rejects a request. Events that
-// GetEvent has not returned are dropped, and requests among them are rejected. Destroy waits until
+// GetEvent has not returned are dropped, and requests among them are rejected. Close waits until
 // the other events are acknowledged. The IDs of requests that GetEvent has returned are not
-// affected. If UseQP gave an iWARP QP to a connected ID, Destroy moves the QP to ERR. Destroy does
+// affected. If UseQP gave an iWARP QP to a connected ID, Close moves the QP to ERR. Close does
 // not change other QPs that the application owns.
-func (id *ID) Destroy() error {
-	const op = "destroy ID"
+//
+// The error is ErrClosed after the first Close. It is ErrBusy if a QP or a CQ that the ID created
+// is still used, for example by a QP of the application; the ID is closed nevertheless.
+func (id *ID) Close() error {
+	const op = "close ID"
 	if err := id.lock(op); err != nil {
 		return err
 	}
@@ -213,7 +216,7 @@ func (id *ID) Destroy() error {
 	ports.release(id.bound)
 	for _, e := range ch.removeID(id) {
 		if e.ListenID == id {
-			err = errors.Join(err, e.ID.Destroy())
+			err = errors.Join(err, e.ID.Close())
 		}
 	}
 	_ = id.signals.waitAcked(context.Background())

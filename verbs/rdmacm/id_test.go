@@ -312,7 +312,7 @@ func TestNotify(t *testing.T) {
 	}
 }
 
-// A call in a state that does not allow it is EINVAL and changes nothing; after Destroy it is
+// A call in a state that does not allow it is EINVAL and changes nothing; after Close it is
 // ENOENT.
 func TestWrongState(t *testing.T) {
 	there := netip.MustParseAddrPort(v4A + ":7471")
@@ -323,7 +323,7 @@ func TestWrongState(t *testing.T) {
 		"ResolveHost":  func(id *rdmacm.ID) error { return id.ResolveHost(netip.AddrPort{}, there.String(), 0) },
 		"ResolveRoute": (*rdmacm.ID).ResolveRoute,
 		"CreateQP":     func(id *rdmacm.ID) error { return id.CreateQP(nil, &verbs.QPInitAttr{}) },
-		"DestroyQP":    (*rdmacm.ID).DestroyQP,
+		"CloseQP":      (*rdmacm.ID).CloseQP,
 		"Connect":      func(id *rdmacm.ID) error { return id.Connect(nil) },
 		"Accept":       func(id *rdmacm.ID) error { return id.Accept(nil) },
 		"Reject":       func(id *rdmacm.ID) error { return id.Reject(nil) },
@@ -346,7 +346,7 @@ func TestWrongState(t *testing.T) {
 		must(t, up.Connect(nil))
 		request := a.next(rdmacm.ConnectRequest).ID
 		gone := b.id(rdmacm.TCP)
-		must(t, gone.Destroy())
+		must(t, gone.Close())
 		for _, c := range []struct {
 			name    string
 			id      *rdmacm.ID
@@ -369,14 +369,14 @@ func TestWrongState(t *testing.T) {
 			}
 		}
 		for name, call := range calls {
-			if err := call(gone); !errors.Is(err, verbs.ErrDestroyed) {
-				t.Errorf("destroyed: %s: %v, want ErrDestroyed", name, err)
+			if err := call(gone); !errors.Is(err, verbs.ErrClosed) {
+				t.Errorf("destroyed: %s: %v, want ErrClosed", name, err)
 			}
 		}
-		wantErr(t, gone.Destroy(), verbs.ErrDestroyed)
+		wantErr(t, gone.Close(), verbs.ErrClosed)
 		must(t, request.Accept(nil)) // the failed calls changed nothing
 		b.next(rdmacm.ConnectResponse)
-		must(t, waiting.Destroy())
+		must(t, waiting.Close())
 	})
 }
 
@@ -397,7 +397,7 @@ func TestBadArguments(t *testing.T) {
 		wantErr(t, id.SetAckTimeout(32), syscall.EINVAL)
 		wantErr(t, id.SetTransports(), syscall.EINVAL)
 		wantErr(t, id.JoinMulticast(netip.MustParseAddr(v4A)), syscall.EINVAL)
-		must(t, id.Destroy())
+		must(t, id.Close())
 
 		id = b.resolve(rdmacm.TCP, v4A+":1")
 		wantErr(t, id.CreateQP(nil, nil), syscall.EINVAL)
@@ -406,7 +406,7 @@ func TestBadArguments(t *testing.T) {
 		pd, err := a.dev.AllocPD()
 		must(t, err)
 		wantErr(t, id.CreateQP(pd, &verbs.QPInitAttr{}), syscall.EINVAL)
-		must(t, pd.Dealloc())
+		must(t, pd.Close())
 		wantErr(t, id.CreateQP(nil, &verbs.QPInitAttr{Cap: verbs.QPCap{MaxSendSGE: 99}}), syscall.EINVAL)
 		if id.QP() != nil {
 			t.Error("the ID has a QP after CreateQP failed")
@@ -416,7 +416,7 @@ func TestBadArguments(t *testing.T) {
 		wantErr(t, id.Connect(&rdmacm.ConnParam{ResponderResources: maxDepth + 1}), syscall.EINVAL)
 		wantErr(t, id.Connect(&rdmacm.ConnParam{InitiatorDepth: maxDepth + 1}), syscall.EINVAL)
 		wantErr(t, id.Connect(&rdmacm.ConnParam{RetryCount: 8}), syscall.EINVAL)
-		must(t, id.DestroyQP())
+		must(t, id.CloseQP())
 		b.close(id)
 		a.close()
 	})
@@ -448,7 +448,7 @@ func TestMulticast(t *testing.T) {
 		group := netip.MustParseAddr("239.0.0.7")
 		must(t, id.Bind(netip.MustParseAddrPort("0.0.0.0:0")))
 		wantErr(t, id.JoinMulticast(group), syscall.EINVAL) // on no particular device
-		must(t, id.Destroy())
+		must(t, id.Close())
 		id = b.id(rdmacm.UDP)
 		must(t, id.Bind(netip.MustParseAddrPort(v4B+":0")))
 		must(t, id.JoinMulticast(group))
@@ -481,13 +481,13 @@ func TestMulticastQP(t *testing.T) {
 		}
 		id := joined()
 		b.next(rdmacm.MulticastJoin)
-		wantErr(t, id.QP().Destroy(), syscall.EBUSY)
+		wantErr(t, id.QP().Close(), syscall.EBUSY)
 		must(t, id.LeaveMulticast(group))
 		wantErr(t, id.QP().DetachMcast(verbs.GIDFromAddr(group)), syscall.EINVAL)
 		must(t, id.JoinMulticast(group))
 		b.next(rdmacm.MulticastJoin)
-		must(t, id.DestroyQP())
-		must(t, id.Destroy())
+		must(t, id.CloseQP())
+		must(t, id.Close())
 
 		id = joined()
 		b.next(rdmacm.MulticastJoin)

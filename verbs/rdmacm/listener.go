@@ -49,7 +49,7 @@ func Listen(dev *verbs.Device, addr string, cfg *Config) (*Listener, error) {
 		err = l.id.listen(l.cfg.Backlog, true)
 	}
 	if err != nil {
-		return nil, errors.Join(err, l.id.Destroy())
+		return nil, errors.Join(err, l.id.Close())
 	}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	return l, nil
@@ -69,7 +69,7 @@ func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
 	case c := <-l.conns:
 		return c, nil
 	case <-l.ctx.Done():
-		return nil, verbs.Errorf(verbs.ErrDestroyed, op, "the listener is closed")
+		return nil, verbs.Errorf(verbs.ErrClosed, op, "the listener is closed")
 	case <-l.ended:
 		return nil, &verbs.Error{Op: op, Err: l.err}
 	case <-ctx.Done():
@@ -123,11 +123,11 @@ func (l *Listener) Request(ctx context.Context) (*Request, error) {
 }
 
 // Close closes the listener, and the connections and requests that Accept or Request has not
-// returned. Returned ones are not affected.
+// returned. Returned ones are not affected. The error is that of ID.Close.
 func (l *Listener) Close() error {
 	l.accepting.Do(func() {}) // no later Accept starts it
 	l.cancel()
-	err := l.id.Destroy()
+	err := l.id.Close()
 	l.goroutines.Wait()
 	return err
 }
@@ -164,12 +164,12 @@ func (r *Request) Accept(ctx context.Context, cfg *Config) (*Conn, error) {
 		err = r.id.Accept(ctx, cfg.param())
 	}
 	if err != nil {
-		return nil, errors.Join(err, r.id.Destroy())
+		return nil, errors.Join(err, r.id.Close())
 	}
 	return c, nil
 }
 
 // Reject rejects the request. The peer's *EventError has the private data.
 func (r *Request) Reject(privateData []byte) error {
-	return errors.Join(r.id.Reject(privateData), r.id.Destroy())
+	return errors.Join(r.id.Reject(privateData), r.id.Close())
 }

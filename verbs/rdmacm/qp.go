@@ -2,6 +2,7 @@ package rdmacm
 
 import (
 	"errors"
+	"io"
 	"slices"
 
 	"github.com/softrnic/softrnic/verbs"
@@ -16,10 +17,8 @@ type resources struct {
 	appOwned bool // UseQP was called, and the application destroys the QP
 	failed   bool // the QP was moved to ERR
 	srq      *verbs.SRQ
-	created  []destroyer // CQs, completion channels and the use of the default XRC domain, oldest first
+	created  []io.Closer // CQs, completion channels and the use of the default XRC domain, oldest first
 }
-
-type destroyer interface{ Destroy() error }
 
 // CreateQP creates the ID's QP and moves it to INIT, a UD QP to RTS (rdma_create_qp). The ID must
 // be bound to a device.
@@ -94,7 +93,7 @@ func (id *ID) CreateXRCQP(x *verbs.XRCD) error {
 
 // UseQP makes a QP that the application has created the ID's QP. The ID moves it through its states
 // like a QP from CreateQP. If it is in RESET, UseQP moves it to INIT, or to RTS if its type is UD.
-// DestroyQP, Destroy of the ID and UseQP(nil) only end its use, and the application then destroys
+// CloseQP, Close of the ID and UseQP(nil) only end its use, and the application then destroys
 // it. A QP that is then given to another ID belongs to that ID only. UseQP is for programs that
 // create QPs before the ID is known, or keep a structure of their own for each QP.
 func (id *ID) UseQP(qp *verbs.QP) error {
@@ -105,7 +104,7 @@ func (id *ID) UseQP(qp *verbs.QP) error {
 		}
 		defer id.mu.Unlock()
 		if id.qp != nil && !id.qp.appOwned {
-			return verbs.Errorf(verbs.ErrInvalid, op, "the ID has a QP from CreateQP; use DestroyQP")
+			return verbs.Errorf(verbs.ErrInvalid, op, "the ID has a QP from CreateQP; use CloseQP")
 		}
 		id.detachGroups()
 		id.qp.releaseQP(id)
@@ -267,10 +266,12 @@ func (id *ID) ownQP() *verbs.QP {
 	return id.qp.qp
 }
 
-// DestroyQP destroys the QP, and the objects that CreateQP created with it (rdma_destroy_qp). Like
-// CQ.Destroy, it waits until the events of CQs that CreateQP created are acknowledged.
-func (id *ID) DestroyQP() error {
-	const op = "destroy QP"
+// CloseQP destroys the QP, and the objects that CreateQP created with it (rdma_destroy_qp). Close of
+// the ID does so too; CloseQP is for an ID that continues, with another QP or without one. Like
+// CQ.Close, it waits until the events of CQs that CreateQP created are acknowledged. The error is
+// ErrInvalid without a QP, or that of closing an object.
+func (id *ID) CloseQP() error {
+	const op = "close QP"
 	if err := id.lock(op); err != nil {
 		return err
 	}
@@ -292,17 +293,17 @@ func (r *resources) destroy() error {
 	}
 	var errs []error
 	if r.qp != nil && !r.appOwned {
-		if err := r.qp.Destroy(); !errors.Is(err, verbs.ErrDestroyed) {
+		if err := r.qp.Close(); !errors.Is(err, verbs.ErrClosed) {
 			errs = append(errs, err)
 		}
 	}
 	if r.srq != nil {
-		if err := r.srq.Destroy(); !errors.Is(err, verbs.ErrDestroyed) {
+		if err := r.srq.Close(); !errors.Is(err, verbs.ErrClosed) {
 			errs = append(errs, err)
 		}
 	}
 	for _, d := range slices.Backward(r.created) {
-		errs = append(errs, d.Destroy())
+		errs = append(errs, d.Close())
 	}
 	return errors.Join(errs...)
 }

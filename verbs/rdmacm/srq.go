@@ -71,10 +71,11 @@ func (id *ID) SRQ() *verbs.SRQ {
 	})
 }
 
-// DestroySRQ destroys the SRQ, and the objects that CreateSRQ created with it (rdma_destroy_srq).
-// It fails with ErrBusy while a QP uses the SRQ. It waits for acknowledgements as DestroyQP does.
-func (id *ID) DestroySRQ() error {
-	const op = "destroy SRQ"
+// CloseSRQ destroys the SRQ, and the objects that CreateSRQ created with it (rdma_destroy_srq), as
+// Close of the ID does too. It waits for acknowledgements as CloseQP does. The error is ErrBusy
+// while a QP uses the SRQ, ErrInvalid without an SRQ, or that of closing an object.
+func (id *ID) CloseSRQ() error {
+	const op = "close SRQ"
 	if err := id.lock(op); err != nil {
 		return err
 	}
@@ -83,7 +84,7 @@ func (id *ID) DestroySRQ() error {
 		id.mu.Unlock()
 		return verbs.Errorf(verbs.ErrInvalid, op, "the ID has no SRQ")
 	}
-	if err := r.srq.Destroy(); err != nil && !errors.Is(err, verbs.ErrDestroyed) {
+	if err := r.srq.Close(); err != nil && !errors.Is(err, verbs.ErrClosed) {
 		id.mu.Unlock()
 		return err
 	}

@@ -22,8 +22,8 @@ func TestSRQ(t *testing.T) {
 			if got := id.QP().RecvCQ().Cap(); got < size {
 				t.Errorf("the receive CQ has room for %d, the SRQ for %d", got, size)
 			}
-			must(t, id.DestroyQP())
-			must(t, id.DestroySRQ())
+			must(t, id.CloseQP())
+			must(t, id.CloseSRQ())
 			b.close(id)
 			a.close()
 		})
@@ -58,8 +58,8 @@ func TestSRQ(t *testing.T) {
 			must(t, c.Close())
 			synctest.Wait()
 			must(t, l.Close())
-			must(t, there.Destroy())
-			must(t, here.Destroy())
+			must(t, there.Close())
+			must(t, here.Close())
 			checkEmpty(t, a, b)
 		})
 	})

@@ -13,7 +13,7 @@ import (
 
 // SyncID is an ID whose methods wait for their outcome (rdma_create_id without a channel). If ctx
 // ends first, its error is returned. The ID should then be destroyed, because the operation may
-// continue. Destroy makes waiting methods return.
+// continue. Close makes waiting methods return.
 //
 // Methods without an event as their outcome, such as Bind, Listen, CreateQP and Reject, are those
 // of ID.
@@ -70,16 +70,16 @@ func (s *SyncID) Migrate(ctx context.Context, to *EventChannel) (*ID, error) {
 	if err := s.ID.Migrate(ctx, to); err != nil {
 		return nil, err
 	}
-	return s.ID, s.ch.Destroy()
+	return s.ID, s.ch.Close()
 }
 
-// Destroy is ID.Destroy.
-func (s *SyncID) Destroy() error {
-	if err := s.ID.Destroy(); err != nil {
-		_ = s.ch.Destroy() // fails too if the ID was destroyed before
+// Close is ID.Close (rdma_destroy_id of an ID without a channel).
+func (s *SyncID) Close() error {
+	if err := s.ID.Close(); err != nil {
+		_ = s.ch.Close() // fails too if the ID was destroyed before
 		return err
 	}
-	return s.ch.Destroy()
+	return s.ch.Close()
 }
 
 // Event returns the event that the last call waited for, which has the peer's parameters. For an ID
@@ -189,13 +189,13 @@ func (s *SyncID) GetRequest(ctx context.Context) (*SyncID, error) {
 		return nil, err
 	}
 	ch := &EventChannel{devs: s.ch.devs}
-	// The request's ID is still in the listener's channel. Destroy of the listener destroys that
+	// The request's ID is still in the listener's channel. Close of the listener destroys that
 	// channel after all events are acknowledged. The event is therefore acknowledged after the ID
 	// has left the channel.
 	err = e.ID.Migrate(ctx, ch)
 	_ = e.Ack()
 	if err != nil {
-		return nil, errors.Join(err, e.ID.Destroy())
+		return nil, errors.Join(err, e.ID.Close())
 	}
 	r := newSyncID(e.ID, ch)
 	r.last = e

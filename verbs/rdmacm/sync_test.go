@@ -10,7 +10,7 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// TestDestroyDuringGetRequest destroys a listener while requests arrive and are taken. Destroy must
+// TestDestroyDuringGetRequest destroys a listener while requests arrive and are taken. Close must
 // succeed and end the waiting GetRequest, at whatever point of GetRequest it runs. The test runs in
 // real time, so that the scheduler chooses this point.
 func TestDestroyDuringGetRequest(t *testing.T) {
@@ -37,7 +37,7 @@ func TestDestroyDuringGetRequest(t *testing.T) {
 				if taken++; n == 0 {
 					close(first)
 				}
-				if err := r.Destroy(); err != nil {
+				if err := r.Close(); err != nil {
 					t.Error(err)
 				}
 			}
@@ -50,14 +50,14 @@ func TestDestroyDuringGetRequest(t *testing.T) {
 			conns = append(conns, c)
 		}
 		<-first
-		if err := l.Destroy(); err != nil {
+		if err := l.Close(); err != nil {
 			t.Fatalf("round %d: %v", round, err)
 		}
 		select {
 		case err := <-ended:
-			wantErr(t, err, verbs.ErrDestroyed)
+			wantErr(t, err, verbs.ErrClosed)
 		case <-time.After(20 * time.Second):
-			t.Fatalf("round %d: GetRequest still waits after Destroy", round)
+			t.Fatalf("round %d: GetRequest still waits after Close", round)
 		}
 		for _, c := range conns {
 			c.Close()

@@ -24,8 +24,8 @@ func ownQP(e *end, typ verbs.QPType) *verbs.QP {
 func destroy(t *testing.T, qps ...*verbs.QP) {
 	t.Helper()
 	for _, q := range qps {
-		must(t, q.Destroy())
-		must(t, q.SendCQ().Destroy())
+		must(t, q.Close())
+		must(t, q.SendCQ().Close())
 	}
 }
 
@@ -66,7 +66,7 @@ func TestUseQP(t *testing.T) {
 		state(cq, verbs.StateErr)
 		a.next(rdmacm.Disconnected)
 		state(sq, verbs.StateErr)
-		must(t, s.DestroyQP())
+		must(t, s.CloseQP())
 		must(t, c.UseQP(nil))
 		destroy(t, sq, cq)
 		b.close(c, idle)
@@ -82,7 +82,7 @@ func TestUseQP(t *testing.T) {
 		}
 		must(t, id.JoinMulticast(netip.MustParseAddr("239.0.0.7")))
 		b.next(rdmacm.MulticastJoin)
-		wantErr(t, q.Destroy(), syscall.EBUSY)
+		wantErr(t, q.Close(), syscall.EBUSY)
 		must(t, id.UseQP(nil)) // detaches it from the group
 		destroy(t, q)
 		b.close(id)

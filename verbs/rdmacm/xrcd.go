@@ -64,5 +64,5 @@ func (r *resources) useXRCD(d *verbs.Device) (*verbs.XRCD, error) {
 // xrcdUse is the use of the default domain of a device.
 type xrcdUse struct{ dev *verbs.Device }
 
-// Destroy implements destroyer.
-func (u xrcdUse) Destroy() error { return defaultXRCDs.put(u.dev) }
+// Close implements io.Closer.
+func (u xrcdUse) Close() error { return defaultXRCDs.put(u.dev) }

@@ -95,17 +95,17 @@ func (c *Conn) release() error {
 	c.mu.Unlock()
 	for _, mr := range []*verbs.MR{c.in.mr, c.in.messagesMR, c.out.mr, c.out.listMR} {
 		if mr != nil {
-			errs = append(errs, mr.Dereg())
+			errs = append(errs, mr.Close())
 		}
 	}
 	if c.cq != nil {
-		errs = append(errs, c.cq.Destroy())
+		errs = append(errs, c.cq.Close())
 	}
 	if c.ch != nil {
-		errs = append(errs, c.ch.Destroy())
+		errs = append(errs, c.ch.Close())
 	}
 	if c.pd != nil {
-		errs = append(errs, c.pd.Dealloc())
+		errs = append(errs, c.pd.Close())
 	}
 	return errors.Join(errs...)
 }
@@ -221,8 +221,9 @@ func (c *Conn) disconnect() error {
 	return c.control(ctrlDisconnect)
 }
 
-// Close ends both halves, and waits up to Config.Linger for the peer to acknowledge the written
-// data. It then frees the connection. Calls of Read and Write return net.ErrClosed.
+// Close ends both halves (rclose), and waits up to Config.Linger for the peer to acknowledge the
+// written data. It then frees the connection. Calls of Read and Write return net.ErrClosed, as does
+// a second Close. Another error is that of closing an object of the connection.
 func (c *Conn) Close() error {
 	first := false
 	c.closing.Do(func() { first, c.closeErr = true, c.close() })

@@ -189,19 +189,19 @@ func (c *PacketConn) release() error {
 	errs = append(errs, c.peers.destroy())
 	c.mu.Unlock()
 	if c.qp != nil {
-		errs = append(errs, c.qp.Destroy())
+		errs = append(errs, c.qp.Close())
 	}
 	if c.cq != nil {
-		errs = append(errs, c.cq.Destroy())
+		errs = append(errs, c.cq.Close())
 	}
 	if c.ch != nil {
-		errs = append(errs, c.ch.Destroy())
+		errs = append(errs, c.ch.Close())
 	}
 	if c.mr != nil {
-		errs = append(errs, c.mr.Dereg())
+		errs = append(errs, c.mr.Close())
 	}
 	if c.pd != nil {
-		errs = append(errs, c.pd.Dealloc())
+		errs = append(errs, c.pd.Close())
 	}
 	return errors.Join(errs...)
 }

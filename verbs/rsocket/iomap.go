@@ -101,8 +101,9 @@ func (c *Conn) Map(b []byte, offset int64) (*Mapping, error) {
 	return m, nil
 }
 
-// Close ends the mapping. The peer gets no message: if it still writes to the mapping, the
-// connection fails.
+// Close ends the mapping (riounmap). The peer gets no message: if it still writes to the mapping,
+// the connection fails. Close returns net.ErrClosed after the first Close, or after Close of the
+// Conn.
 func (m *Mapping) Close() error {
 	c := m.c
 	c.mu.Lock()
@@ -119,7 +120,7 @@ func (m *Mapping) Close() error {
 			break
 		}
 	}
-	return m.mr.Dereg()
+	return m.mr.Close()
 }
 
 // release ends the remaining mappings. mu is held.
@@ -128,7 +129,7 @@ func (maps *iomaps) release() error {
 	for _, m := range maps.own {
 		if m != nil {
 			m.closed = true
-			errs = append(errs, m.mr.Dereg())
+			errs = append(errs, m.mr.Close())
 		}
 	}
 	maps.own, maps.pending = nil, nil

@@ -133,7 +133,7 @@ func (l *Listener) AcceptContext(ctx context.Context) (*Conn, error) {
 func (l *Listener) Addr() net.Addr { return Addr{l.l.Addr().String()} }
 
 // Close closes the listener, and connections that Accept has not returned. Other connections are
-// not affected.
+// not affected. A second Close returns net.ErrClosed.
 func (l *Listener) Close() (err error) {
 	first := false
 	l.closing.Do(func() {

@@ -49,7 +49,7 @@ func (s *peers) get(addr netip.AddrPort) *peer {
 		delete(s.known, old.addr)
 		old.evicted = true
 		if old.ah != nil {
-			_ = old.ah.Destroy() // an error would have no consequence
+			_ = old.ah.Close() // an error would have no consequence
 		}
 	}
 	if s.known == nil {
@@ -65,7 +65,7 @@ func (s *peers) destroy() error {
 	var errs []error
 	for _, e := range s.known {
 		if p := e.Value.(*peer); p.ah != nil {
-			errs = append(errs, p.ah.Destroy())
+			errs = append(errs, p.ah.Close())
 		}
 	}
 	s.known = nil
@@ -139,7 +139,7 @@ func (c *PacketConn) resolve(p *peer) {
 	switch {
 	case err != nil:
 	case c.closed || p.evicted:
-		_ = ah.Destroy() // an error would have no consequence
+		_ = ah.Close() // an error would have no consequence
 	default:
 		p.ah, p.source = ah, netip.AddrPortFrom(source, c.local.Port())
 	}
@@ -153,7 +153,7 @@ func (c *PacketConn) route(to netip.AddrPort) (ah *verbs.AH, source netip.Addr, 
 	if err != nil {
 		return nil, source, err
 	}
-	defer func() { err = errors.Join(err, id.Destroy()) }()
+	defer func() { err = errors.Join(err, id.Close()) }()
 	var from netip.AddrPort
 	if !c.local.Addr().IsUnspecified() {
 		from = netip.AddrPortFrom(c.local.Addr(), 0)

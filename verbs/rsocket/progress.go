@@ -71,7 +71,7 @@ func (c *Conn) pollCQ(arm bool) bool {
 func serveCQ(ctx context.Context, ch *verbs.CompChannel, cq *verbs.CQ, handle func([]verbs.WC)) error {
 	var wcs [32]verbs.WC
 	for {
-		if cq.RequestNotify(false) != nil {
+		if cq.ReqNotify(false) != nil {
 			return nil
 		}
 		for {

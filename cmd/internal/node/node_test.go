@@ -91,7 +91,7 @@ func TestNodeTrace(t *testing.T) {
 		}
 		err = qp.Modify(&verbs.QPAttr{QPState: verbs.StateInit, PortNum: 1},
 			verbs.QPAttrState|verbs.QPAttrPKeyIndex|verbs.QPAttrPort|verbs.QPAttrAccessFlags)
-		if err = errors.Join(err, qp.Destroy(), cq.Destroy(), pd.Dealloc(), n.Close()); err != nil {
+		if err = errors.Join(err, qp.Close(), cq.Close(), pd.Close(), n.Close()); err != nil {
 			t.Fatal(err)
 		}
 	}

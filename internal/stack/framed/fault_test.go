@@ -147,7 +147,7 @@ func faults(t *testing.T, a, b *verbs.Device, other string, seed uint64) {
 	x, y := ends[0], ends[1]
 	defer func() {
 		for _, s := range ends {
-			if err := errors.Join(s.mr.Dereg(), s.Conn.Close()); err != nil {
+			if err := errors.Join(s.mr.Close(), s.Conn.Close()); err != nil {
 				t.Error(err)
 			}
 		}

@@ -62,7 +62,7 @@ func TestOperations(t *testing.T) {
 				clear(d.buf)
 				extra := d.register(make([]byte, 8), allRights)
 				must(t, s.qp.PostRecv(&verbs.RecvWR{ID: uint64(i), SGList: []verbs.SGE{d.mr.SGE(5, size/2), d.mr.SGE(100_010, size)}}))
-				must(t, d.rcq.RequestNotify(true))
+				must(t, d.rcq.ReqNotify(true))
 				p.msn[rdmap.QueueSend]++
 				msg := ddp.Untagged{MSN: p.msn[rdmap.QueueSend]}
 				if op.Info().Invalidate {
@@ -653,7 +653,7 @@ func TestInvalidate(t *testing.T) {
 		bubble(t, &network{}, 4096, func(t *testing.T, d *node) {
 			mr := d.register(make([]byte, 64), allRights)
 			s := d.dial(reply())
-			must(t, mr.Dereg())
+			must(t, mr.Close())
 			refused(t, s, mr.RKey())
 		})
 	})
@@ -677,8 +677,8 @@ func TestInvalidate(t *testing.T) {
 			mr, err := pd.RegMR(make([]byte, 64), allRights)
 			must(t, err)
 			refused(t, d.dial(reply()), mr.RKey())
-			must(t, mr.Dereg())
-			must(t, pd.Dealloc())
+			must(t, mr.Close())
+			must(t, pd.Close())
 		})
 	})
 	t.Run("shared with another stream", func(t *testing.T) {
@@ -754,7 +754,7 @@ func TestDeregisteredWhileSent(t *testing.T) {
 				&verbs.SendWR{ID: 3, Opcode: verbs.Send},
 			)
 			synctest.Wait()
-			must(t, mr.Dereg())
+			must(t, mr.Close())
 			for m := s.p.next(); m.op != rdmap.Terminate; m = s.p.next() {
 			}
 			s.p.closed()

@@ -180,7 +180,7 @@ func (q *qp) moveSome(c *conn) directResult {
 	}
 	for moved := uint64(0); q.h.SendLen() > 0; {
 		if moved >= memory.HoldMost {
-			if q.h.Wanted() || p.h.Wanted() {
+			if q.h.Contended() || p.h.Contended() {
 				return directContended
 			}
 			return directMore

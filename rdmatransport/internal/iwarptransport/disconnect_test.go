@@ -22,7 +22,7 @@ func TestPostAfterDisconnect(t *testing.T) {
 		p.write(encode(t, reply()))
 		must(t, id.connected())
 		must(t, id.createQP(d))
-		defer id.qp.Destroy()
+		defer id.qp.Close()
 		for _, to := range []verbs.QPState{verbs.StateInit, verbs.StateRTS} {
 			attr, mask, err := id.QPAttr(to)
 			must(t, err)
@@ -58,7 +58,7 @@ func TestClosedBeforeEstablish(t *testing.T) {
 		p.s.Close()
 		must(t, id.connected())
 		must(t, id.createQP(d))
-		defer id.qp.Destroy()
+		defer id.qp.Close()
 		bring := func(to verbs.QPState) {
 			attr, mask, err := id.QPAttr(to)
 			must(t, err)
@@ -97,17 +97,17 @@ func TestOwnQPFlushed(t *testing.T) {
 					} else {
 						l, err := rdmacm.CreateSyncID(rdmacm.TCP, d.dev)
 						must(t, err)
-						defer l.Destroy()
+						defer l.Close()
 						must(t, l.SetTransports(verbs.IWARP))
 						must(t, l.Bind(netip.MustParseAddrPort(nodeAddr+nodePort)))
 						must(t, l.Listen(1))
 						p = dialNode(t, d.net, request())
 						x.SyncID, err = l.GetRequest(t.Context())
 						must(t, err)
-						defer x.SyncID.Destroy()
+						defer x.SyncID.Close()
 					}
 					must(t, x.createQP(d))
-					defer x.qp.Destroy()
+					defer x.qp.Close()
 					for _, to := range []verbs.QPState{verbs.StateInit, verbs.StateRTS} {
 						attr, mask, err := x.QPAttr(to)
 						must(t, err)

@@ -126,8 +126,8 @@ func TestRemoteErrors(t *testing.T) {
 				e.elsewhere, err = pd.RegMR(far, allRights)
 				must(t, err)
 				defer func() {
-					must(t, e.elsewhere.Dereg())
-					must(t, pd.Dealloc())
+					must(t, e.elsewhere.Close())
+					must(t, pd.Close())
 				}()
 				d.recvs, d.recvLen = 1, recvLen
 				e.session = d.dial(reply())
@@ -208,7 +208,7 @@ func TestRemoteErrors(t *testing.T) {
 			s := d.dial(reply())
 			s.p.send(s.p.readRequest(rdmap.ReadRequestHeader{SinkSTag: 5, SinkTO: 1000, Size: 50_000, SourceSTag: mr.RKey(), SourceTO: mr.Addr()}))
 			synctest.Wait()
-			must(t, mr.Dereg())
+			must(t, mr.Close())
 			n := 0
 			for {
 				m := s.p.next()
@@ -685,7 +685,7 @@ func TestStreamLost(t *testing.T) {
 		if wcs := drain(t, d.rcq); len(wcs) != 1 || wcs[0].Status != verbs.WCWRFlushErr {
 			t.Errorf("%+v", wcs)
 		}
-		must(t, id.qp.Destroy())
+		must(t, id.qp.Close())
 	})
 }
 
@@ -715,13 +715,13 @@ func TestCloseGraceful(t *testing.T) {
 					case "ERR":
 						must(t, s.qp.Modify(&verbs.QPAttr{QPState: verbs.StateErr}, verbs.QPAttrState))
 					case "destroy":
-						must(t, s.conn.ID().DestroyQP())
+						must(t, s.conn.ID().CloseQP())
 					}
 					if how != "destroy" {
 						s.statuses(d.rcq, verbs.WCWRFlushErr)
 						s.post(&verbs.SendWR{ID: 0, Opcode: verbs.Send})
 						s.statuses(d.scq, verbs.WCWRFlushErr)
-					} else if err := s.qp.PostSend(&verbs.SendWR{}); !errors.Is(err, verbs.ErrDestroyed) {
+					} else if err := s.qp.PostSend(&verbs.SendWR{}); !errors.Is(err, verbs.ErrClosed) {
 						t.Errorf("post: %v", err)
 					}
 					if n := len(s.p.message(rdmap.Send)); n != 100_000 {

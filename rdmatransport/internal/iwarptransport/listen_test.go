@@ -49,8 +49,8 @@ func TestListenerPort(t *testing.T) {
 		if err := id.Listen(0); !errors.Is(err, verbs.ErrNotSupported) {
 			t.Errorf("listen: %v", err)
 		}
-		must(t, share().Destroy())
-		must(t, id.Destroy())
+		must(t, share().Close())
+		must(t, id.Close())
 	})
 }
 
@@ -73,6 +73,6 @@ func TestDeviceClosedWhileListening(t *testing.T) {
 		if err := silent.closed(); err == io.EOF || time.Since(start) != 0 {
 			t.Errorf("after %v: %v", time.Since(start), err)
 		}
-		_ = id.Destroy()
+		_ = id.Close()
 	})
 }

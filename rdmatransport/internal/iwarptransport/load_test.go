@@ -121,7 +121,7 @@ func TestConnectionsLeaveNothing(t *testing.T) {
 				_ = c.QP().PostSend(&verbs.SendWR{Opcode: verbs.Send}, &verbs.SendWR{Opcode: verbs.RDMARead})
 				switch i % 4 {
 				case 0:
-					_ = c.ID().DestroyQP()
+					_ = c.ID().CloseQP()
 				case 1:
 					_ = c.QP().Modify(&verbs.QPAttr{QPState: verbs.StateReset}, verbs.QPAttrState)
 				case 2:

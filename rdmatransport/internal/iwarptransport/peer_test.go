@@ -91,11 +91,11 @@ func (d *node) register(b []byte, access verbs.Access) *verbs.MR {
 func (d *node) close() {
 	t := d.t
 	for _, mr := range d.regions {
-		if err := mr.Dereg(); err != nil && !errors.Is(err, verbs.ErrDestroyed) {
+		if err := mr.Close(); err != nil && !errors.Is(err, verbs.ErrClosed) {
 			t.Error(err)
 		}
 	}
-	for _, f := range []func() error{d.pd.Dealloc, d.scq.Destroy, d.rcq.Destroy, d.events.Destroy, d.dev.Close} {
+	for _, f := range []func() error{d.pd.Close, d.scq.Close, d.rcq.Close, d.events.Close, d.dev.Close} {
 		if err := f(); err != nil {
 			t.Error(err)
 		}

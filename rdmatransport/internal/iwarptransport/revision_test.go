@@ -159,11 +159,11 @@ func TestRevisionRetryGivenUp(t *testing.T) {
 		if f := second.frame(); f.Revision != 1 {
 			t.Errorf("request %+v", f)
 		}
-		must(t, id.Destroy())
+		must(t, id.Close())
 		if err := second.closed(); err == io.EOF {
 			t.Error("closed in order")
 		}
-		if err := id.connected(); !errors.Is(err, verbs.ErrDestroyed) {
+		if err := id.connected(); !errors.Is(err, verbs.ErrClosed) {
 			t.Errorf("error %v", err)
 		}
 	})

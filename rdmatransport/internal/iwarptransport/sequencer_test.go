@@ -71,7 +71,7 @@ func testOrderOfRequests(t *testing.T) {
 			e := take(0, rdmacm.ConnectRequest)
 			came = append(came, e.Param.PrivateData[0])
 			must(t, e.ID.Reject(nil))
-			must(t, e.ID.Destroy())
+			must(t, e.ID.Close())
 		}
 		for i, c := range came {
 			if int(c) != i {
@@ -82,12 +82,12 @@ func testOrderOfRequests(t *testing.T) {
 			take(1, rdmacm.Rejected)
 		}
 		for i, id := range ids {
-			must(t, id.Destroy())
-			must(t, qps[i].qp.Destroy())
+			must(t, id.Close())
+			must(t, qps[i].qp.Close())
 		}
 	}
-	must(t, l.Destroy())
+	must(t, l.Close())
 	for i := range ch {
-		must(t, ch[i].Destroy())
+		must(t, ch[i].Close())
 	}
 }

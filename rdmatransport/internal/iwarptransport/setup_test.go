@@ -356,7 +356,7 @@ func (d *node) dialID(t *testing.T) (*dialledID, *peer) {
 	t.Helper()
 	id, err := rdmacm.CreateSyncID(rdmacm.TCP, d.dev)
 	must(t, err)
-	t.Cleanup(func() { id.Destroy() })
+	t.Cleanup(func() { id.Close() })
 	must(t, id.SetTransports(verbs.IWARP))
 	to := netip.MustParseAddrPort(peerAddr + nodePort)
 	l, err := d.net.host(peerAddr).ListenStream(to)
@@ -381,7 +381,7 @@ func TestSetupLocalError(t *testing.T) {
 	}
 	for name, giveUp := range map[string]func(*dialledID) error{
 		"rejected":  func(x *dialledID) error { return x.Reject(nil) },
-		"destroyed": func(x *dialledID) error { return x.Destroy() },
+		"destroyed": func(x *dialledID) error { return x.Close() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -465,7 +465,7 @@ func TestResponderWaits(t *testing.T) {
 			d := newNode(t, &network{}, nodeAddr, 4096, iwarp.Config{})
 			l, err := rdmacm.CreateSyncID(rdmacm.TCP, d.dev)
 			must(t, err)
-			defer l.Destroy()
+			defer l.Close()
 			must(t, l.SetTransports(verbs.IWARP))
 			must(t, l.Bind(netip.MustParseAddrPort(nodeAddr+nodePort)))
 			must(t, l.Listen(4))
@@ -474,11 +474,11 @@ func TestResponderWaits(t *testing.T) {
 			p.write(encode(t, request()))
 			r, err := l.GetRequest(t.Context())
 			must(t, err)
-			defer r.Destroy()
+			defer r.Close()
 			// The application modifies the QP itself, and is slow to accept.
 			id := &dialledID{SyncID: r}
 			must(t, id.createQP(d))
-			defer id.qp.Destroy()
+			defer id.qp.Close()
 			for _, to := range []verbs.QPState{verbs.StateInit, verbs.StateRTS} {
 				attr, mask, err := r.QPAttr(to)
 				must(t, err)

@@ -126,15 +126,15 @@ func TestRequestAbandonedInHand(t *testing.T) {
 					if _, _, err := id.QPAttr(verbs.StateRTS); !errors.Is(err, syscall.ECONNRESET) {
 						t.Errorf("QP attributes: %v", err)
 					}
-					must(t, x.qp.Destroy())
-					must(t, id.Destroy())
+					must(t, x.qp.Close())
+					must(t, id.Close())
 					must(t, other.Reject(nil))
 					if !next.frame().Rejected {
 						t.Error("accepted")
 					}
-					must(t, other.Destroy())
-					must(t, l.Destroy())
-					must(t, ch.Destroy())
+					must(t, other.Close())
+					must(t, l.Close())
+					must(t, ch.Close())
 				})
 			})
 		}

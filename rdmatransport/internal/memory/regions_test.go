@@ -182,7 +182,7 @@ func TestLocalProtection(t *testing.T) {
 	}
 	gone := register(t, pd, buf, all)
 	stale := gone.SGE(0, 10)
-	if err := gone.Dereg(); err != nil {
+	if err := gone.Close(); err != nil {
 		t.Fatal(err)
 	}
 	const ok, prot = verbs.WCSuccess, verbs.WCLocProtErr
@@ -234,7 +234,7 @@ func TestRemote(t *testing.T) {
 	mr := register(t, pd, buf, all)
 	reader := register(t, pd, buf, verbs.AccessRemoteRead)
 	gone := register(t, pd, buf, all)
-	if err := gone.Dereg(); err != nil {
+	if err := gone.Close(); err != nil {
 		t.Fatal(err)
 	}
 	const write, read = verbs.AccessRemoteWrite, verbs.AccessRemoteRead

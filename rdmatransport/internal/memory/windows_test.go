@@ -33,7 +33,7 @@ func TestBindRefuses(t *testing.T) {
 	readOnly := register(t, pd, make([]byte, 100), verbs.AccessMWBind)
 	foreign := register(t, other, make([]byte, 100), verbs.AccessLocalWrite|verbs.AccessMWBind)
 	gone := register(t, pd, make([]byte, 100), verbs.AccessLocalWrite|verbs.AccessMWBind)
-	if err := gone.Dereg(); err != nil {
+	if err := gone.Close(); err != nil {
 		t.Fatal(err)
 	}
 	null, err := pd.AllocNullMR()
@@ -72,7 +72,7 @@ func TestBindRefuses(t *testing.T) {
 		if s := bindTo(r, qp, mw, key, readOnly, 0, 100, read); s != verbs.WCSuccess {
 			t.Errorf("%v: %v", typ, s)
 		}
-		if err := mw.Dealloc(); err != nil {
+		if err := mw.Close(); err != nil {
 			t.Fatal(err)
 		}
 		if s := bindTo(r, qp, mw, key+1, mr, 0, 100, write); s != verbs.WCMWBindErr {
@@ -80,7 +80,7 @@ func TestBindRefuses(t *testing.T) {
 		}
 	}
 	for _, mr := range []*verbs.MR{mr, noBind, readOnly, foreign} { // nothing holds them
-		if err := mr.Dereg(); err != nil {
+		if err := mr.Close(); err != nil {
 			t.Error(err)
 		}
 	}
@@ -131,7 +131,7 @@ func TestThroughWindow(t *testing.T) {
 					t.Errorf("%v, %s: not the bytes named", typ, c.name)
 				}
 			}
-			if err := mw.Dealloc(); err != nil {
+			if err := mw.Close(); err != nil {
 				t.Fatal(err)
 			}
 			if _, d := r.Remote(qp, key, base, 1, read); d != memory.UnknownKey {
@@ -139,7 +139,7 @@ func TestThroughWindow(t *testing.T) {
 			}
 		}
 	}
-	if err := mr.Dereg(); err != nil {
+	if err := mr.Close(); err != nil {
 		t.Error(err)
 	}
 }
@@ -169,7 +169,7 @@ func TestWindowLife(t *testing.T) {
 	k := one.RKey()
 	bind(one, k+1, a, 100, verbs.WCSuccess)
 	opens("bound", k+1, a, true)
-	if err := a.Dereg(); err == nil {
+	if err := a.Close(); err == nil {
 		t.Error("a region with a window went")
 	}
 	bind(one, k+2, b, 100, verbs.WCSuccess)
@@ -217,7 +217,7 @@ func TestWindowLife(t *testing.T) {
 		t.Error(d)
 	}
 	for _, mr := range []*verbs.MR{a, b} {
-		if err := mr.Dereg(); err != nil {
+		if err := mr.Close(); err != nil {
 			t.Error(err)
 		}
 	}

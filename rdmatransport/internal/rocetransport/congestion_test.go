@@ -214,7 +214,7 @@ func TestRateLimit(t *testing.T) {
 			wr := r.wr(1, verbs.Send, 1024)
 			if c.service == verbs.UD {
 				ah := must(r.pd.CreateAH(&verbs.AHAttr{IsGlobal: true, PortNum: 1, GRH: verbs.GRH{DGID: verbs.GIDFromAddr(r.them), SGIDIndex: 1}}))
-				defer ah.Destroy()
+				defer ah.Close()
 				wr.AH, wr.RemoteQPN, wr.RemoteQKey = ah, peerQPN, qkey
 			}
 			for range 60 {

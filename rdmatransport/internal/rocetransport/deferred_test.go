@@ -46,7 +46,7 @@ func flushing(t *testing.T, name string, c config, f func(t *testing.T, d *disk)
 		}
 		d.file = must(r.pd.RegFile(f1, 0, 1<<16, c.access))
 		f(t, d)
-		if err := d.file.Dereg(); err != nil {
+		if err := d.file.Close(); err != nil {
 			t.Error(err)
 		}
 	})
@@ -115,7 +115,7 @@ func TestSlowFlush(t *testing.T) {
 		d.give(d.flush(0))
 		slow := d.qp
 		d.createQP()
-		defer slow.Destroy()
+		defer slow.Close()
 		d.connect()
 		d.give(d.req(wire.RCWriteOnly, 0, fill(8, 1), d.at(0, 8), ackReq), add(d, 1))
 		d.take()
@@ -137,7 +137,7 @@ func TestSlowFlush(t *testing.T) {
 		p := add(d, 1)
 		p.AtomicETH.Addr, p.AtomicETH.RKey = gone.Addr(), gone.RKey()
 		d.give(d.flush(0), p, d.req(wire.RCReadRequest, 2, nil, d.at(0, 8)))
-		if err := gone.Dereg(); err != nil {
+		if err := gone.Close(); err != nil {
 			t.Fatal(err)
 		}
 		d.ends(nil)
@@ -165,7 +165,7 @@ func TestSlowFlush(t *testing.T) {
 		"reset": func(d *disk) { d.modify(verbs.StateReset); d.connect() },
 		"error": func(d *disk) { d.modify(verbs.StateErr); d.modify(verbs.StateReset); d.connect() },
 		"destroyed": func(d *disk) {
-			if err := d.qp.Destroy(); err != nil {
+			if err := d.qp.Close(); err != nil {
 				d.t.Fatal(err)
 			}
 			d.createQP()
@@ -217,7 +217,7 @@ func TestSlowFlush(t *testing.T) {
 		const n = 3 * rocetransport.MaxFlushes
 		for i := range n {
 			if i > 0 {
-				defer d.qp.Destroy()
+				defer d.qp.Close()
 				d.createQP()
 				d.connect()
 			}
@@ -238,7 +238,7 @@ func TestSlowFlush(t *testing.T) {
 	flushing(t, "many QPs, one reset", c, func(t *testing.T, d *disk) {
 		for i := range rocetransport.MaxFlushes + 1 {
 			if i > 0 {
-				defer d.qp.Destroy()
+				defer d.qp.Close()
 				d.createQP()
 				d.connect()
 			}

@@ -109,9 +109,9 @@ func (q *qp) sendDelayed() {
 func (e *Engine) SendDelayed(qpn uint32) {
 	if q := e.qps.Get(qpn); q != nil {
 		q.h.Lock()
-		q.h.TellLater() // the connection manager is locked
+		q.h.DeferEvents() // the connection manager is locked
 		q.sendPending()
-		q.h.UnlockLater()
+		q.h.UnlockDeferred()
 	}
 }
 

@@ -79,7 +79,7 @@ func TestTimerWhileSendingDelayed(t *testing.T) {
 		r.createQP()
 		r.connect()
 		defer func() {
-			if err := a.Destroy(); err != nil {
+			if err := a.Close(); err != nil {
 				t.Error(err)
 			}
 		}()
@@ -128,7 +128,7 @@ func TestDelayedAck(t *testing.T) {
 		"ERR":    {func(r *rig) { r.modify(verbs.StateErr) }, []string{"ack 0 msn 1"}},
 		"RESET":  {func(r *rig) { r.modify(verbs.StateReset) }, []string{"ack 0 msn 1"}},
 		"destroy": {func(r *rig) {
-			if err := r.qp.Destroy(); err != nil {
+			if err := r.qp.Close(); err != nil {
 				r.t.Error(err)
 			}
 		}, []string{"ack 0 msn 1"}},

@@ -234,7 +234,7 @@ func (q *qp) moveSome() remainder {
 	}
 	for moved := uint64(0); q.h.SendLen() > 0; {
 		if moved >= memory.HoldMost {
-			if q.h.Wanted() || p.h.Wanted() {
+			if q.h.Contended() || p.h.Contended() {
 				return moreLeftContended
 			}
 			return moreLeft

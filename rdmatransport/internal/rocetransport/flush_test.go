@@ -204,7 +204,7 @@ func TestFlushFile(t *testing.T) {
 		if err := mr.Rereg(verbs.ReregAccess, nil, nil, allAccess); err != nil {
 			t.Error(err)
 		}
-		if err := mr.Dereg(); err != nil {
+		if err := mr.Close(); err != nil {
 			t.Error(err)
 		}
 	})

@@ -502,7 +502,7 @@ func TestStoresBounded(t *testing.T) {
 		}
 		for _, r.qp = range qps[1:] {
 			rigs.Delete(r.qp.Num())
-			if err := r.qp.Destroy(); err != nil {
+			if err := r.qp.Close(); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -124,7 +124,7 @@ func TestBesideUnreliable(t *testing.T) {
 				r.port.receive(d)
 			}
 		}
-		if err := other.Destroy(); err != nil {
+		if err := other.Close(); err != nil {
 			t.Error(err)
 		}
 		r.qp = reliable

@@ -168,7 +168,7 @@ func newRig(t testing.TB, c config) *rig {
 	t.Cleanup(func() {
 		rigs.CompareAndDelete(r.qp.Num(), r)
 		r.guards()
-		if err := r.qp.Destroy(); err != nil && !errors.Is(err, verbs.ErrDestroyed) {
+		if err := r.qp.Close(); err != nil && !errors.Is(err, verbs.ErrClosed) {
 			t.Error(err)
 		}
 		if r.port.paths != 0 {

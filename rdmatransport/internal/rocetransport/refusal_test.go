@@ -55,7 +55,7 @@ func TestRefusals(t *testing.T) {
 	})
 	gone := rkey(func(r *rig) uint32 {
 		mr := must(r.pd.RegMR(r.buf, allAccess))
-		if err := mr.Dereg(); err != nil {
+		if err := mr.Close(); err != nil {
 			panic(err)
 		}
 		return mr.RKey()
@@ -228,7 +228,7 @@ func TestDeregisteredMidMessage(t *testing.T) {
 	bubble(t, config{}, func(r *rig) {
 		mr := must(r.pd.RegMR(r.buf, allAccess))
 		r.give(r.req(wire.RCWriteFirst, 0, fill(1024, 1), reth(mr.Addr(), mr.RKey(), 3072)))
-		if err := mr.Dereg(); err != nil {
+		if err := mr.Close(); err != nil {
 			t.Fatal(err)
 		}
 		was := bytes.Clone(r.buf)
@@ -247,7 +247,7 @@ func TestDeregisteredMidMessage(t *testing.T) {
 		if burst == 0 || burst >= 2048 {
 			t.Fatalf("%d responses at once", burst)
 		}
-		if err := mr.Dereg(); err != nil {
+		if err := mr.Close(); err != nil {
 			t.Fatal(err)
 		}
 		sleep(1e9)

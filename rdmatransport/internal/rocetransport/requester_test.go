@@ -597,7 +597,7 @@ func TestLocalProtection(t *testing.T) {
 		if n := len(r.take()); n != 512 {
 			t.Fatalf("%d packets", n)
 		}
-		if err := mr.Dereg(); err != nil {
+		if err := mr.Close(); err != nil {
 			t.Fatal(err)
 		}
 		r.give(r.ack(100))

@@ -105,7 +105,7 @@ func TestReadAgain(t *testing.T) {
 		p := r.req(wire.RCReadRequest, 0, nil, reth(mr.Addr(), mr.RKey(), n))
 		r.give(p)
 		r.take()
-		if err := mr.Dereg(); err != nil {
+		if err := mr.Close(); err != nil {
 			t.Fatal(err)
 		}
 		r.give(p)
@@ -344,7 +344,7 @@ func TestLongRead(t *testing.T) {
 			case "RESET":
 				r.modify(verbs.StateReset)
 			default:
-				if err := r.qp.Destroy(); err != nil {
+				if err := r.qp.Close(); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -26,7 +26,7 @@ func TestReadFaults(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer func() { _, _ = mr.Dereg(), unix.Munmap(b) }()
+			defer func() { _, _ = mr.Close(), unix.Munmap(b) }()
 			if err := unix.Mprotect(b[gone*page:], unix.PROT_NONE); err != nil {
 				t.Fatal(err)
 			}

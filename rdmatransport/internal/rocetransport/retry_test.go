@@ -480,7 +480,7 @@ func TestLateTimer(t *testing.T) {
 		r.qp = must(r.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, Transport: verbs.RoCEv2, SendCQ: r.scq, RecvCQ: r.rcq,
 			Cap: verbs.QPCap{MaxSendWR: 1, MaxSendSGE: 1}}))
 		r.connect()
-		defer slow.Destroy()
+		defer slow.Close()
 		if err := slow.PostSend(r.wr(1, verbs.RDMAWrite, 4)); err != nil {
 			t.Fatal(err)
 		}

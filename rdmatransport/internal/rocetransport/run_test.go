@@ -36,7 +36,7 @@ func TestRun(t *testing.T) {
 		{"longer than it says", func(*rig, *stack.Datagram, []byte) {}, func(n int) int { return n / 2 }, verbs.StateErr},
 		{"no longer than what has come", func(*rig, *stack.Datagram, []byte) {}, func(n int) int { return n - 256 }, verbs.StateErr},
 		{"of a region that is gone", func(r *rig, _ *stack.Datagram, _ []byte) {
-			if err := r.mr.Dereg(); err != nil {
+			if err := r.mr.Close(); err != nil {
 				t.Fatal(err)
 			}
 		}, whole, verbs.StateErr},

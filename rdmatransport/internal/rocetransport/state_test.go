@@ -78,7 +78,7 @@ func TestDestroyedInFlight(t *testing.T) {
 	bubble(t, config{timeout: 10, retry: 7}, func(r *rig) {
 		r.post(r.wr(1, verbs.RDMARead, 3000))
 		r.take()
-		if err := r.qp.Destroy(); err != nil {
+		if err := r.qp.Close(); err != nil {
 			t.Fatal(err)
 		}
 		was := bytes.Clone(r.buf)

@@ -34,7 +34,7 @@ func (r *rig) ah(to netip.Addr) *verbs.AH {
 		r.t.Fatal(err)
 	}
 	r.t.Cleanup(func() {
-		if err := ah.Destroy(); err != nil && !errors.Is(err, verbs.ErrDestroyed) {
+		if err := ah.Close(); err != nil && !errors.Is(err, verbs.ErrClosed) {
 			r.t.Error(err)
 		}
 	})
@@ -70,7 +70,7 @@ func TestDatagramOut(t *testing.T) {
 	})
 	run(t, "what cannot be posted", udConfig, func(t *testing.T, r *rig) {
 		ah, gone := r.ah(r.them), r.ah(r.them)
-		if err := gone.Destroy(); err != nil {
+		if err := gone.Close(); err != nil {
 			t.Fatal(err)
 		}
 		r.c.size = 8192
@@ -80,7 +80,7 @@ func TestDatagramOut(t *testing.T) {
 			set  func(*verbs.SendWR)
 		}{
 			{verbs.ErrInvalid, "AH is nil", func(w *verbs.SendWR) { w.AH = nil }},
-			{verbs.ErrDestroyed, "the AH is destroyed", func(w *verbs.SendWR) { w.AH = gone }},
+			{verbs.ErrClosed, "the AH is closed", func(w *verbs.SendWR) { w.AH = gone }},
 			{verbs.ErrInvalid, "RemoteQPN 0x1000000", func(w *verbs.SendWR) { w.RemoteQPN = 1 << 24 }},
 			{verbs.ErrNotSupported, "Opcode ATOMIC_WRITE is not for UD", func(w *verbs.SendWR) { w.Opcode = verbs.AtomicWrite }},
 		} {
@@ -97,7 +97,7 @@ func TestDatagramOut(t *testing.T) {
 		pd := must(r.dev.AllocPD())
 		foreign := must(pd.CreateAH(&verbs.AHAttr{IsGlobal: true, PortNum: 1,
 			GRH: verbs.GRH{DGID: verbs.GIDFromAddr(r.them), SGIDIndex: 1}}))
-		if err := pd.Dealloc(); !errors.Is(err, verbs.ErrBusy) {
+		if err := pd.Close(); !errors.Is(err, verbs.ErrBusy) {
 			t.Errorf("a PD with an AH: %v", err)
 		}
 		r.c.size = 8192
@@ -122,10 +122,10 @@ func TestDatagramOut(t *testing.T) {
 			r.state(verbs.StateSQE)
 			r.modify(verbs.StateRTS)
 		}
-		if err := foreign.Destroy(); err != nil {
+		if err := foreign.Close(); err != nil {
 			t.Error(err)
 		}
-		if err := pd.Dealloc(); err != nil {
+		if err := pd.Close(); err != nil {
 			t.Error(err)
 		}
 	})
@@ -278,7 +278,7 @@ func TestMulticast(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() {
-			if err := qp.Destroy(); !errors.Is(err, verbs.ErrBusy) {
+			if err := qp.Close(); !errors.Is(err, verbs.ErrBusy) {
 				t.Errorf("an attached QP was destroyed: %v", err)
 			}
 			if err := qp.DetachMcast(gid); err != nil {
@@ -294,7 +294,7 @@ func TestMulticast(t *testing.T) {
 		other := must(r.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.UD, SendCQ: r.scq, RecvCQ: must(r.dev.CreateCQ(8, nil)),
 			Cap: verbs.QPCap{MaxRecvWR: 8, MaxRecvSGE: 1}}))
 		t.Cleanup(func() {
-			if err := other.Destroy(); err != nil {
+			if err := other.Close(); err != nil {
 				t.Error(err)
 			}
 			if r.port.joins[group4] != 0 {

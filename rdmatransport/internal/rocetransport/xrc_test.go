@@ -102,10 +102,10 @@ func TestXRCTarget(t *testing.T) {
 		if err := r.xrcd.Close(); err == nil {
 			t.Error("a domain in use was closed")
 		}
-		if err := x.srq[0].Destroy(); err != nil {
+		if err := x.srq[0].Close(); err != nil {
 			t.Error(err)
 		}
-		if err := x.cq[0].Destroy(); err != nil {
+		if err := x.cq[0].Close(); err != nil {
 			t.Error(err)
 		}
 		r.giveBytes("a200 ffff 00Q 80000006 00%06x 01020304", n[0])

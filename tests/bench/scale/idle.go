@@ -38,7 +38,7 @@ func idle(o *options) error {
 	collection := time.Since(start)
 	start = time.Now()
 	for _, p := range qps {
-		if err := errors.Join(p[0].Destroy(), p[1].Destroy()); err != nil {
+		if err := errors.Join(p[0].Close(), p[1].Close()); err != nil {
 			return err
 		}
 	}

@@ -72,7 +72,7 @@ func worker(task []string) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, pd.Dealloc()) }()
+	defer func() { err = errors.Join(err, pd.Close()) }()
 	cfg := &rdmacm.Config{Transport: transport, PD: pd, Cap: verbs.QPCap{MaxSendWR: 2 * depth, MaxRecvWR: 2 * depth, MaxSendSGE: 1, MaxRecvSGE: 1}}
 	if role == "server" {
 		return serve(dev, cfg, at)
@@ -81,7 +81,7 @@ func worker(task []string) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, mr.Dereg()) }()
+	defer func() { err = errors.Join(err, mr.Close()) }()
 	stop := make(chan struct{})
 	go func() { // the end of stdin ends the client
 		_, _ = bufio.NewReader(os.Stdin).ReadByte()
@@ -291,7 +291,7 @@ func (r *receiver) answered() error {
 	return nil
 }
 
-func (r *receiver) close() error { return errors.Join(r.c.Close(), r.mr.Dereg()) }
+func (r *receiver) close() error { return errors.Join(r.c.Close(), r.mr.Close()) }
 
 // receive calls see for each message and answers the message. It ends when see returns false or
 // with an error.
@@ -351,7 +351,7 @@ func serve(dev *verbs.Device, cfg *rdmacm.Config, at string) error {
 		victims.Wait()
 		_ = l.Close()
 		for len(prepared) > 0 { // of processes that were killed while they connected
-			_ = (<-prepared).mr.Dereg()
+			_ = (<-prepared).mr.Close()
 		}
 	}()
 	if _, err := l.Accept(ctx); err != nil {
@@ -369,7 +369,7 @@ func serve(dev *verbs.Device, cfg *rdmacm.Config, at string) error {
 			}
 			r := <-prepared
 			for r.c != v { // of a process that was killed while it connected
-				_ = r.mr.Dereg()
+				_ = r.mr.Close()
 				r = <-prepared
 			}
 			victims.Go(func() {

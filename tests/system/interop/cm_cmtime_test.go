@@ -76,7 +76,7 @@ var minimal = verbs.QPInitAttr{Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxS
 // connect is the client.
 func (c *cmtime) connect(ctx context.Context, server netip.AddrPort, connections int) (err error) {
 	defer func() {
-		if e := c.step(ctx, "destroy", (*rdmacm.ID).Destroy); e != nil {
+		if e := c.step(ctx, "destroy", (*rdmacm.ID).Close); e != nil {
 			err = errors.Join(err, e)
 		}
 	}()
@@ -109,7 +109,7 @@ func (c *cmtime) connect(ctx context.Context, server netip.AddrPort, connections
 // serve is the server; it listens already. It ends when all connections have been made and closed.
 func (c *cmtime) serve(ctx context.Context, connections int) (err error) {
 	defer func() {
-		if e := c.step(ctx, "destroy", (*rdmacm.ID).Destroy); e != nil {
+		if e := c.step(ctx, "destroy", (*rdmacm.ID).Close); e != nil {
 			err = errors.Join(err, e)
 		}
 	}()

@@ -90,7 +90,7 @@ func (s softrnicCM) attempt(t *testing.T, space rdmacm.PortSpace, to netip.AddrP
 	}); err != nil {
 		t.Error(err)
 	}
-	if err := id.Destroy(); err != nil {
+	if err := id.Close(); err != nil {
 		t.Error(err)
 	}
 	return events
@@ -114,7 +114,7 @@ func (s softrnicCM) listen(t *testing.T, space rdmacm.PortSpace, at netip.AddrPo
 			t.Error(err)
 		}
 		if id != nil {
-			if err := id.Destroy(); err != nil {
+			if err := id.Close(); err != nil {
 				t.Error(err)
 			}
 		}

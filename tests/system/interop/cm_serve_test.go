@@ -163,7 +163,7 @@ func newPinger(t *testing.T, dev *verbs.Device) *pinger {
 	if err != nil {
 		t.Fatal(err)
 	}
-	closing(t, pd.Dealloc)
+	closing(t, pd.Close)
 	p := &pinger{t: t, dev: dev, pd: pd}
 	for mr, access := range map[**verbs.MR]verbs.Access{
 		&p.text: verbs.AccessRemoteRead, &p.tell: 0, &p.said: verbs.AccessLocalWrite,
@@ -171,7 +171,7 @@ func newPinger(t *testing.T, dev *verbs.Device) *pinger {
 		if *mr, err = pd.RegMR(make([]byte, 64), access); err != nil {
 			t.Fatal(err)
 		}
-		closing(t, (*mr).Dereg)
+		closing(t, (*mr).Close)
 	}
 	binary.BigEndian.PutUint64(p.tell.Buf(), p.text.Addr())
 	binary.BigEndian.PutUint32(p.tell.Buf()[8:], p.text.RKey())

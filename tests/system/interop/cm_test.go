@@ -161,7 +161,7 @@ func newCMProgram(t *testing.T, dev *verbs.Device) cmProgram {
 	if err != nil {
 		t.Fatal(err)
 	}
-	closing(t, ch.Destroy)
+	closing(t, ch.Close)
 	return cmProgram{dev, ch}
 }
 
@@ -181,7 +181,7 @@ func (p cmProgram) listen(t *testing.T, space rdmacm.PortSpace, transport verbs.
 	if err != nil {
 		t.Fatal(err)
 	}
-	closing(t, id.Destroy)
+	closing(t, id.Close)
 	if err := id.Bind(addr); err != nil {
 		t.Fatal(err)
 	}

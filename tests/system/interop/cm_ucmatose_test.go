@@ -77,12 +77,12 @@ func (c *cmatose) prepare(n *cmatoseNode) (err error) {
 }
 
 func (n *cmatoseNode) destroy() error {
-	errs := []error{n.id.Destroy()}
+	errs := []error{n.id.Close()}
 	if n.mr != nil {
-		errs = append(errs, n.mr.Dereg())
+		errs = append(errs, n.mr.Close())
 	}
 	if n.pd != nil {
-		errs = append(errs, n.pd.Dealloc())
+		errs = append(errs, n.pd.Close())
 	}
 	return errors.Join(errs...)
 }
@@ -173,7 +173,7 @@ func (c *cmatose) complete(ctx context.Context, queue func(*verbs.QP) *verbs.CQ)
 func awaitWC(ctx context.Context, cq *verbs.CQ) (verbs.WC, error) {
 	var wcs [1]verbs.WC
 	for {
-		if err := cq.RequestNotify(false); err != nil {
+		if err := cq.ReqNotify(false); err != nil {
 			return wcs[0], err
 		}
 		if n, err := cq.Poll(wcs[:]); n == 1 || err != nil {

@@ -82,15 +82,15 @@ func (u *udaddy) prepare(n *udaddyNode) (err error) {
 func (u *udaddy) room() int { return verbs.GRHLen + u.size }
 
 func (n *udaddyNode) destroy() error {
-	errs := []error{n.id.Destroy()}
+	errs := []error{n.id.Close()}
 	if n.ah != nil {
-		errs = append(errs, n.ah.Destroy())
+		errs = append(errs, n.ah.Close())
 	}
 	if n.mr != nil {
-		errs = append(errs, n.mr.Dereg())
+		errs = append(errs, n.mr.Close())
 	}
 	if n.pd != nil {
-		errs = append(errs, n.pd.Dealloc())
+		errs = append(errs, n.pd.Close())
 	}
 	return errors.Join(errs...)
 }

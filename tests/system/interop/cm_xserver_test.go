@@ -93,7 +93,7 @@ func TestXServerXRC(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer id.Destroy()
+		defer id.Close()
 		if err := id.ResolveAddr(ctx, netip.AddrPort{}, netip.AddrPortFrom(p.there, 7471)); err != nil {
 			t.Fatal(err)
 		}

@@ -111,7 +111,7 @@ func (s softrnic) allocPD() domain {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	closing(s.t, pd.Dealloc)
+	closing(s.t, pd.Close)
 	return &softrnicDomain{softrnic: s, pd: pd}
 }
 
@@ -126,7 +126,7 @@ func (d *softrnicDomain) regMR(length int, access verbs.Access) memory {
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	closing(d.t, mr.Dereg)
+	closing(d.t, mr.Close)
 	return softrnicMemory{mr, d}
 }
 
@@ -186,12 +186,12 @@ func (d *softrnicDomain) createCQ(size int) *verbs.CQ {
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	closing(d.t, channel.Destroy)
+	closing(d.t, channel.Close)
 	cq, err := d.dev.CreateCQ(size, &verbs.CQInitAttr{Channel: channel})
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	closing(d.t, cq.Destroy)
+	closing(d.t, cq.Close)
 	return cq
 }
 
@@ -209,7 +209,7 @@ type softrnicWindow struct {
 }
 
 func (w softrnicWindow) Dealloc() {
-	if err := w.MW.Dealloc(); err != nil {
+	if err := w.MW.Close(); err != nil {
 		w.t.Error(err)
 	}
 }
@@ -231,7 +231,7 @@ func (q softrnicQP) bindMW(w window, id uint64, m memory, off, n int, access ver
 
 // Destroy leaves the CQs to the end of the test.
 func (q softrnicQP) Destroy() {
-	if err := q.QP.Destroy(); err != nil {
+	if err := q.QP.Close(); err != nil {
 		q.t.Error(err)
 	}
 }
@@ -252,7 +252,7 @@ func poll(t *testing.T, cq *verbs.CQ, n int, timeout time.Duration) []verbs.WC {
 	defer cancel()
 	wcs := make([]verbs.WC, n)
 	for have := 0; ; {
-		if err := cq.RequestNotify(false); err != nil {
+		if err := cq.ReqNotify(false); err != nil {
 			t.Fatal(err)
 		}
 		got, err := cq.Poll(wcs[have:])

@@ -153,7 +153,7 @@ func unreliable(a, b *node, gid int) {
 			a.t.Errorf("%v: %+v", service, wc)
 		}
 		for i, n := range []*node{a, b} {
-			n.ok(qps[i].Destroy())
+			n.ok(qps[i].Close())
 		}
 	}
 }

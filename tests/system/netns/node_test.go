@@ -114,7 +114,7 @@ func (n *node) wait() verbs.WC {
 		got, err := n.cq.Poll(wc[:])
 		n.ok(err)
 		if got == 0 {
-			n.ok(n.cq.RequestNotify(false))
+			n.ok(n.cq.ReqNotify(false))
 			got, err = n.cq.Poll(wc[:])
 			n.ok(err)
 		}

@@ -298,7 +298,7 @@ func TestRawSteering(t *testing.T) {
 	if f := steals.next(time.Second); f == nil || len(f) != 14+28+33 {
 		t.Errorf("steered: %x", f)
 	}
-	n.ok(stolen.Destroy())
+	n.ok(stolen.Close())
 	if !ping(t, "10.7.0.1", 34, 5*time.Second) {
 		t.Error("the node does not answer though the flow is gone")
 	}

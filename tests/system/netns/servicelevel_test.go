@@ -152,7 +152,7 @@ func TestServiceLevel(t *testing.T) {
 			if wc := a.wait(); wc.SL != 3 || wc.CVLAN != 3<<13|vlanID {
 				t.Errorf("a datagram came with service level %d and tag %#x", wc.SL, wc.CVLAN)
 			}
-			b.ok(ah.Destroy())
+			b.ok(ah.Close())
 			for deadline := time.Now().Add(10 * time.Second); a.dev.HWCounters()["np_cnp_sent"] == 0 && time.Now().Before(deadline); {
 				post(verbs.RC, verbs.RDMAWrite, 100_000)
 			}

@@ -34,7 +34,7 @@ func NewWaiter(dev *verbs.Device, cqe int, how Waiting) (*Waiter, error) {
 }
 
 // Close destroys the CQ. No QP may use it.
-func (w *Waiter) Close() error { return w.CQ.Destroy() }
+func (w *Waiter) Close() error { return w.CQ.Close() }
 
 // Wait waits for completions and returns the number stored in wcs, at least one. If a work request
 // has failed, the error is a *verbs.WCError.

@@ -217,16 +217,16 @@ func (end *side) Close() error {
 		errs = append(errs, end.conn.Close())
 	}
 	if end.qp != nil {
-		errs = append(errs, end.qp.Destroy())
+		errs = append(errs, end.qp.Close())
 	}
 	if end.cq != nil {
 		errs = append(errs, end.cq.Close())
 	}
 	if end.mr != nil {
-		errs = append(errs, end.mr.Dereg())
+		errs = append(errs, end.mr.Close())
 	}
 	if end.pd != nil {
-		errs = append(errs, end.pd.Dealloc())
+		errs = append(errs, end.pd.Close())
 	}
 	if end.node != nil {
 		errs = append(errs, end.node.Close())

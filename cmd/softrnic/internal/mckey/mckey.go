@@ -133,19 +133,19 @@ func (m *member) join(ctx context.Context, n *node.Node) (err error) {
 func (m *member) Close() error {
 	var errs []error
 	if m.id != nil {
-		errs = append(errs, m.id.Destroy())
+		errs = append(errs, m.id.Close())
 	}
 	if m.ah != nil {
-		errs = append(errs, m.ah.Destroy())
+		errs = append(errs, m.ah.Close())
 	}
 	if m.cq != nil {
 		errs = append(errs, m.cq.Close())
 	}
 	if m.mr != nil {
-		errs = append(errs, m.mr.Dereg())
+		errs = append(errs, m.mr.Close())
 	}
 	if m.pd != nil {
-		errs = append(errs, m.pd.Dealloc())
+		errs = append(errs, m.pd.Close())
 	}
 	return errors.Join(errs...)
 }

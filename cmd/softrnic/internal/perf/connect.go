@@ -82,10 +82,10 @@ func (c *connects) Close() error {
 		errs = append(errs, c.listener.Close())
 	}
 	if c.cq != nil {
-		errs = append(errs, c.cq.Destroy())
+		errs = append(errs, c.cq.Close())
 	}
 	if c.pd != nil {
-		errs = append(errs, c.pd.Dealloc())
+		errs = append(errs, c.pd.Close())
 	}
 	return errors.Join(errs...)
 }

@@ -187,10 +187,10 @@ func (r *rdma) Close() error {
 		errs = append(errs, l.cq.Close())
 	}
 	if r.mr != nil {
-		errs = append(errs, r.mr.Dereg())
+		errs = append(errs, r.mr.Close())
 	}
 	if r.pd != nil {
-		errs = append(errs, r.pd.Dealloc())
+		errs = append(errs, r.pd.Close())
 	}
 	return errors.Join(errs...)
 }

@@ -128,19 +128,19 @@ func newPinger(n *node.Node, c *flags, k kind) (p *pinger, err error) {
 func (p *pinger) Close() error {
 	errs := []error{p.destroyQPs()}
 	if p.srq != nil {
-		errs = append(errs, p.srq.Destroy())
+		errs = append(errs, p.srq.Close())
 	}
 	if p.ah != nil {
-		errs = append(errs, p.ah.Destroy())
+		errs = append(errs, p.ah.Close())
 	}
 	if p.cq != nil {
 		errs = append(errs, p.cq.Close())
 	}
 	if p.mr != nil {
-		errs = append(errs, p.mr.Dereg())
+		errs = append(errs, p.mr.Close())
 	}
 	if p.pd != nil {
-		errs = append(errs, p.pd.Dealloc())
+		errs = append(errs, p.pd.Close())
 	}
 	return errors.Join(errs...)
 }
@@ -148,7 +148,7 @@ func (p *pinger) Close() error {
 func (p *pinger) destroyQPs() error {
 	var errs []error
 	for _, qp := range p.qps {
-		errs = append(errs, qp.Destroy())
+		errs = append(errs, qp.Close())
 	}
 	p.qps = nil
 	return errors.Join(errs...)

@@ -112,19 +112,19 @@ func (h *xsrqHost) client(size int) *xsrqClient {
 	t, dev := h.t, h.node.Dev
 	c := &xsrqClient{host: h}
 	pd := try(dev.AllocPD())(t)
-	closing(t, pd.Dealloc)
+	closing(t, pd.Close)
 	c.mr = try(pd.RegMR(make([]byte, 2*size), verbs.AccessLocalWrite))(t)
-	closing(t, c.mr.Dereg)
+	closing(t, c.mr.Close)
 	c.sendCQ, c.recvCQ = try(completion.NewWaiter(dev, 1, completion.Event))(t), try(completion.NewWaiter(dev, 1, completion.Event))(t)
 	closing(t, c.sendCQ.Close)
 	closing(t, c.recvCQ.Close)
 	c.srq = try(pd.CreateSRQ(&verbs.SRQInitAttr{Attr: verbs.SRQAttr{MaxWR: 1, MaxSGE: 1}, XRCD: h.xrcd, CQ: c.recvCQ.CQ}))(t)
-	closing(t, c.srq.Destroy)
+	closing(t, c.srq.Close)
 	c.recv = try(h.xrcd.CreateQP(&verbs.QPInitAttr{Type: verbs.XRCRecv}))(t)
-	closing(t, c.recv.Destroy)
+	closing(t, c.recv.Close)
 	c.send = try(pd.CreateQP(&verbs.QPInitAttr{Type: verbs.XRCSend, SendCQ: c.sendCQ.CQ,
 		Cap: verbs.QPCap{MaxSendWR: 100, MaxSendSGE: 1}}))(t)
-	closing(t, c.send.Destroy)
+	closing(t, c.send.Close)
 	for _, qp := range []*verbs.QP{c.recv, c.send} {
 		try(0, qp.Modify(&verbs.QPAttr{QPState: verbs.StateInit, PortNum: 1},
 			verbs.QPAttrState|verbs.QPAttrPKeyIndex|verbs.QPAttrPort|verbs.QPAttrAccessFlags))(t)

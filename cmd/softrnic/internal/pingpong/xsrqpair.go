@@ -191,10 +191,10 @@ func (x *xsrq) Close() error {
 	x.hangUp()
 	var errs []error
 	for _, qp := range append(x.sendQPs, x.recvQPs...) {
-		errs = append(errs, qp.Destroy())
+		errs = append(errs, qp.Close())
 	}
 	if x.srq != nil {
-		errs = append(errs, x.srq.Destroy())
+		errs = append(errs, x.srq.Close())
 	}
 	if x.xrcd != nil {
 		errs = append(errs, x.xrcd.Close())
@@ -203,10 +203,10 @@ func (x *xsrq) Close() error {
 		errs = append(errs, x.cq.Close())
 	}
 	if x.mr != nil {
-		errs = append(errs, x.mr.Dereg())
+		errs = append(errs, x.mr.Close())
 	}
 	if x.pd != nil {
-		errs = append(errs, x.pd.Dealloc())
+		errs = append(errs, x.pd.Close())
 	}
 	return errors.Join(errs...)
 }

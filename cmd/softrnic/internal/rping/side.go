@@ -120,11 +120,11 @@ func (s *side) Close() error {
 	}
 	for _, mr := range []*verbs.MR{s.messages, s.source, s.sink} {
 		if mr != nil {
-			errs = append(errs, mr.Dereg())
+			errs = append(errs, mr.Close())
 		}
 	}
 	if s.pd != nil {
-		errs = append(errs, s.pd.Dealloc())
+		errs = append(errs, s.pd.Close())
 	}
 	return errors.Join(errs...)
 }
@@ -314,7 +314,7 @@ func (s *side) grow(size uint32) (err error) {
 	case s.sink != nil && s.sink.Length() >= int(size):
 		return nil
 	case s.sink != nil:
-		err = s.sink.Dereg()
+		err = s.sink.Close()
 		s.sink = nil
 	}
 	if err == nil {

@@ -104,7 +104,7 @@ func disorder(t *testing.T, seed uint64) (captures [4]bytes.Buffer) {
 	must(peer.Close())
 	must(l.Close())
 	for i := range devs {
-		must(mrs[i].Dereg())
+		must(mrs[i].Close())
 		devs[i].Close()
 		must(hosts[i].Close())
 	}

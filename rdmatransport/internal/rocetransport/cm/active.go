@@ -34,7 +34,7 @@ func (m *Manager) Connect(attr *rdmacm.ConnectAttr, h rdmacm.Handler) (rdmacm.Pr
 	m.mu.Lock()
 	defer m.unlockAndDeliverLater()
 	if m.closed {
-		return nil, verbs.Errorf(verbs.ErrDestroyed, opConnect, "the device is closed")
+		return nil, verbs.Errorf(verbs.ErrClosed, opConnect, "the device is closed")
 	}
 	route := attr.Route
 	route.Src, route.Dst = route.Src.Unmap().WithZone(""), route.Dst.Unmap().WithZone("")

@@ -181,7 +181,7 @@ func (c *conn) arm(d time.Duration) {
 // stateError returns the error of a call in the wrong state.
 func (c *conn) stateError(op string, want string) error {
 	if c.closed {
-		return verbs.Errorf(verbs.ErrDestroyed, op, "the connection is closed")
+		return verbs.Errorf(verbs.ErrClosed, op, "the connection is closed")
 	}
 	return verbs.Errorf(verbs.ErrInvalid, op, "the connection to %v is %v; want it %s",
 		c.dst(), c.state, want)

@@ -57,7 +57,7 @@ func (m *Manager) addListener(op string, l *listener, attr *rdmacm.ListenAttr) e
 	m.mu.Lock()
 	defer m.unlockAndDeliverLater()
 	if m.closed {
-		return verbs.Errorf(verbs.ErrDestroyed, op, "the device is closed")
+		return verbs.Errorf(verbs.ErrClosed, op, "the device is closed")
 	}
 	for _, o := range m.listeners[l.serviceID] {
 		if o.addr == l.addr || o.any() && l.any() && (o.v4 && l.v4 || o.v6 && l.v6) {

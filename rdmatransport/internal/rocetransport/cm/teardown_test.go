@@ -317,7 +317,7 @@ func (r *rig) forgotten(c rdmacm.ProviderConn) {
 	c.Close()
 	for what, err := range map[string]error{"Establish": c.Establish(), "Disconnect": c.Disconnect(),
 		"Reject": c.Reject(nil), "Accept": c.Accept(acceptParam(), 0), "Notify": c.Notify()} {
-		if !errors.Is(err, verbs.ErrDestroyed) {
+		if !errors.Is(err, verbs.ErrClosed) {
 			r.t.Errorf("%s after Close: %v", what, err)
 		}
 	}

@@ -137,7 +137,7 @@ func (q *queuePair) nextEvent(wait time.Duration) (reply control.Reply, err erro
 	case err != nil:
 		return reply, err
 	case ev.Type == rdmacm.ConnectRequest && q.cm.id != nil: // not the tester's
-		return reply, ev.ID.Destroy()
+		return reply, ev.ID.Close()
 	case ev.Type == rdmacm.ConnectRequest:
 		q.cm.id = ev.ID
 		if err := ev.ID.UseQP(q.qp); err != nil {
@@ -166,8 +166,8 @@ func (q *queuePair) setAccess() error {
 func (c *connection) destroy() (err error) {
 	for _, id := range []*rdmacm.ID{c.id, c.listener} {
 		if id != nil {
-			err = errors.Join(err, id.Destroy())
+			err = errors.Join(err, id.Close())
 		}
 	}
-	return errors.Join(err, c.events.Destroy())
+	return errors.Join(err, c.events.Close())
 }

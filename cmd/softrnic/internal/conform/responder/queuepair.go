@@ -228,18 +228,18 @@ func (q *queuePair) destroy() (err error) {
 		err = q.cm.destroy()
 	}
 	if q.qp != nil {
-		err = errors.Join(err, q.qp.Destroy())
+		err = errors.Join(err, q.qp.Close())
 	}
 	if q.cq != nil {
-		err = errors.Join(err, q.cq.Destroy())
+		err = errors.Join(err, q.cq.Close())
 	}
 	if q.mr != nil {
-		if e := q.mr.Dereg(); !errors.Is(e, verbs.ErrDestroyed) {
+		if e := q.mr.Close(); !errors.Is(e, verbs.ErrClosed) {
 			err = errors.Join(err, e)
 		}
 	}
 	if q.pd != nil {
-		err = errors.Join(err, q.pd.Dealloc())
+		err = errors.Join(err, q.pd.Close())
 	}
 	return err
 }

@@ -79,7 +79,7 @@ func (s *session) end() {
 		_ = q.destroy()
 	}
 	if s.pd != nil {
-		_ = s.pd.Dealloc()
+		_ = s.pd.Close()
 	}
 }
 
