@@ -4,18 +4,7 @@
 #include "front.h"
 #include <fcntl.h>
 #include <sched.h>
-#include <time.h>
 #include <unistd.h>
-
-// How long a thread spins for an event before it sleeps, in nanoseconds. After a short sleep the
-// next spin is longer. After a long sleep it is shorter, and in the end there is none.
-#define FIRST_SPIN 50000
-#define LONGEST_SPIN 200000
-#define SHORT_SLEEP 200000
-
-// After so many events that were pending when the program asked for them, it is assumed to wait in
-// poll or epoll.
-#define PATIENCE 4
 
 PUBLIC struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *c)
 {
@@ -29,9 +18,7 @@ PUBLIC struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *c)
 		return fail_null(err);
 	}
 	ch->ibv.context = c;
-	cpu_set_t cpus;
-	ch->may_spin = sched_getaffinity(0, sizeof cpus, &cpus) || CPU_COUNT(&cpus) > 1; // with one processor, the peer may need it
-	ch->spin = ch->may_spin ? FIRST_SPIN : 0;
+	start_channel_idle(&ch->idle, &((struct device *)c->device)->sr.idle);
 	return &ch->ibv;
 }
 
@@ -49,31 +36,19 @@ PUBLIC int ibv_destroy_comp_channel(struct ibv_comp_channel *v)
 	return 0;
 }
 
-int waits_in_get(struct ibv_comp_channel *ch)
-{
-	return __atomic_load_n(&((struct comp_channel *)ch)->patience, __ATOMIC_RELAXED) > 0;
-}
-
 static int event_pending(struct comp_channel *ch)
 {
 	return __atomic_load_n(&ch->events, __ATOMIC_ACQUIRE) != __atomic_load_n(&ch->taken, __ATOMIC_RELAXED);
 }
 
-static int64_t now(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec * 1000000000ll + t.tv_nsec;
-}
-
-// spin makes the device progress until an event is pending or ch->spin has passed. It returns 0 or
-// an errno.
+// spin makes the device progress until an event is pending or the time to spin has passed. It
+// returns 0 or an errno.
 static int spin(struct comp_channel *ch, uint32_t context)
 {
-	int64_t ns = __atomic_load_n(&ch->spin, __ATOMIC_RELAXED), began = now();
+	int64_t ns = spin_time(&ch->idle), began = now();
 	enter_engine();
 	while (now() - began < ns)
-		for (int i = 0; i < 4; i++) {
+		for (uint32_t i = 0; i < ch->idle.policy->calls_per_clock; i++) {
 			int busy, err = engine->progress(context, &busy);
 			if (err || event_pending(ch))
 				return err;
@@ -93,13 +68,11 @@ static int take_event(struct comp_channel *ch)
 	if (engine_missing())
 		return minus_one(ENODEV);
 	if (event_pending(ch)) {
-		int patience = __atomic_load_n(&ch->patience, __ATOMIC_RELAXED);
-		if (patience > 0)
-			__atomic_store_n(&ch->patience, patience - 1, __ATOMIC_RELAXED);
+		asked_for_event(&ch->idle, 1);
 	} else {
 		int flags = fcntl(ch->ibv.fd, F_GETFL);
 		if (!(flags & O_NONBLOCK)) {
-			__atomic_store_n(&ch->patience, PATIENCE, __ATOMIC_RELAXED);
+			asked_for_event(&ch->idle, 0);
 			int err = spin(ch, context);
 			if (err)
 				return minus_one(err);
@@ -115,14 +88,8 @@ static int take_event(struct comp_channel *ch)
 	if (read_event(ch->ibv.fd))
 		return -1;
 	__atomic_add_fetch(&ch->taken, 1, __ATOMIC_RELAXED);
-	if (slept && ch->may_spin) {
-		int64_t longest = ch->spin;
-		if (now() - began > SHORT_SLEEP)
-			longest = longest < FIRST_SPIN / 8 ? 0 : longest / 2;
-		else
-			longest = longest < FIRST_SPIN ? FIRST_SPIN : longest * 2 < LONGEST_SPIN ? longest * 2 : LONGEST_SPIN;
-		__atomic_store_n(&ch->spin, longest, __ATOMIC_RELAXED);
-	}
+	if (slept)
+		channel_slept(&ch->idle, now() - began);
 	return 0;
 }
 

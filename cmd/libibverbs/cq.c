@@ -1,7 +1,6 @@
 // Completion queues.
 #include "front.h"
 #include <sched.h>
-#include <time.h>
 
 PUBLIC void ibv_ack_cq_events(struct ibv_cq *cq, unsigned int n)
 {
@@ -19,7 +18,7 @@ static struct cq *create_cq(struct ibv_context *c, int cqe, void *cq_context, st
 	if (!q)
 		return NULL;
 	memset(q, 0, sizeof *q);
-	q->interval = ((struct device *)c->device)->sr.progress_interval;
+	start_idle(q, &((struct device *)c->device)->sr.idle);
 	q->arrivals = ((struct device *)c->device)->sr.arrivals;
 	q->stamped = !!(wc_flags & ~(uint64_t)IBV_WC_STANDARD_FLAGS);
 	uint32_t channel = ch ? ((struct comp_channel *)ch)->handle : 0;
@@ -155,20 +154,7 @@ PUBLIC int ibv_destroy_cq(struct ibv_cq *cq)
 
 int req_notify_cq(struct ibv_cq *cq, int solicited_only)
 {
-	return fail(engine->req_notify_cq(cq->handle, solicited_only, !cq->channel || !waits_in_get(cq->channel)));
-}
-
-// A program that has had a completion often waits for the next. For a while, more of its polls
-// enter the engine than progress_interval of struct sr_device says. This costs nothing in a program
-// that polls for long, and saves others up to a microsecond. The while is short if the CQ sees
-// packets arrive: the engine then only has to send delayed packets.
-#define SOON_INTERVAL 16
-#define SOON_POLLS 128 // polls that enter the engine
-#define SHORT_POLLS 4
-
-static inline int arrivals_known(struct cq *q)
-{
-	return q->arrivals && __atomic_load_n(&q->arrivals->pages, __ATOMIC_RELAXED);
+	return fail(engine->req_notify_cq(cq->handle, solicited_only, !cq->channel || !waits_in_get(&((struct comp_channel *)cq->channel)->idle)));
 }
 
 // arrived reports whether packets have arrived that the engine has not taken.
@@ -196,43 +182,10 @@ static inline __attribute__((always_inline)) int nothing_to_poll(struct cq *q)
 	unsigned int empty = __atomic_load_n(&q->empty, __ATOMIC_RELAXED) + 1;
 	if (q->arrivals && empty >= __atomic_load_n(&q->check_from, __ATOMIC_RELAXED) && arrived(q->arrivals))
 		return 0;
-	if (empty == __atomic_load_n(&q->interval, __ATOMIC_RELAXED))
+	if (empty == __atomic_load_n(&q->polls_per_call, __ATOMIC_RELAXED))
 		empty = 0;
 	__atomic_store_n(&q->empty, empty, __ATOMIC_RELAXED);
 	return empty != 0;
-}
-
-// One in POLLS_PER_YIELD empty polls that entered the engine yields the processor to another
-// thread, of the peer or the engine. After YIELDING such polls, a millisecond or more after the
-// last completion, polls no longer yield. One sleeps now and then, even if the engine does not: see
-// package internal/idle.
-#define POLLS_PER_YIELD 8
-#define YIELDING 8192 // polls that enter the engine
-
-// The idle action of an empty poll, after it has unlocked the CQ. A thread that sleeps may be
-// cancelled.
-enum idle_action { NONE, YIELD, SLEEP };
-
-// sleep_due reports whether a poll is to sleep: only if none has done so a moment ago. The lock is
-// held.
-static int sleep_due(struct cq *q)
-{
-	struct timespec now;
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	double at = now.tv_sec * 1e6 + now.tv_nsec * 1e-3; // µs
-	if (at - q->slept_at < 300)
-		return 0;
-	q->slept_at = at + 100;
-	return 1;
-}
-
-static void idle(enum idle_action action)
-{
-	static const struct timespec nap = {0, 50000};
-	if (action == YIELD)
-		sched_yield();
-	else if (action == SLEEP)
-		nanosleep(&nap, NULL);
 }
 
 // refill takes a batch of completions from the engine. The lock is held and the CQ is empty. It
@@ -248,20 +201,11 @@ static int refill(struct cq *q, enum idle_action *p)
 		o ? o->wc : NULL, &others);
 	end_taking(q, got);
 	unlock_pair(q, o, others);
-	unsigned int interval = ((struct device *)q->ibv.context->device)->sr.progress_interval;
 	__atomic_store_n(&q->empty, 0, __ATOMIC_RELAXED);
-	if (got) {
-		__atomic_store_n(&q->interval, interval < SOON_INTERVAL ? interval : SOON_INTERVAL, __ATOMIC_RELAXED);
-		__atomic_store_n(&q->check_from, 0, __ATOMIC_RELAXED);
-		q->empty_calls = 0;
-		return err;
-	}
-	unsigned int empty_calls = ++q->empty_calls, soon = arrivals_known(q) ? SHORT_POLLS : SOON_POLLS;
-	__atomic_store_n(&q->check_from, SOON_INTERVAL, __ATOMIC_RELAXED);
-	if (empty_calls >= soon)
-		__atomic_store_n(&q->interval, interval, __ATOMIC_RELAXED);
-	if (empty_calls % (empty_calls < SOON_POLLS && soon == SOON_POLLS ? SOON_POLLS / 4 : POLLS_PER_YIELD) == 0)
-		*p = empty_calls < YIELDING ? YIELD : sleep_due(q) ? SLEEP : NONE;
+	if (got)
+		end_idle(q);
+	else
+		*p = empty_call(q);
 	return err;
 }
 
@@ -289,7 +233,7 @@ static __attribute__((noinline)) int poll(struct cq *q, int n, struct ibv_wc *wc
 	pthread_mutex_unlock(&q->lock);
 	if (k)
 		return k; // without idling: a thread that were cancelled now would lose them
-	idle(p);
+	idle(q, p);
 	return err ? minus_one(err) : 0;
 }
 
@@ -298,9 +242,6 @@ int poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc)
 	struct cq *q = (struct cq *)cq;
 	return nothing_to_poll(q) ? 0 : poll(q, n, wc);
 }
-
-// One in so many posts asks for completions even though the last such post returned none.
-#define POSTS_PER_TRY 64
 
 // The most data of a post that takes completions, in bytes: other threads that poll the CQ wait
 // while it is copied.
@@ -311,7 +252,7 @@ struct cq *take_with_post(struct qp *q, struct ibv_send_wr *wr)
 	struct cq *cq = (struct cq *)q->ibv.qp_base.send_cq;
 	unsigned int n = __atomic_load_n(&q->empty_posts, __ATOMIC_RELAXED);
 	if (n) {
-		__atomic_store_n(&q->empty_posts, (n + 1) % POSTS_PER_TRY, __ATOMIC_RELAXED);
+		__atomic_store_n(&q->empty_posts, (n + 1) % cq->policy->posts_per_take, __ATOMIC_RELAXED);
 		return NULL;
 	}
 	if (!cq || cq->stamped || !wr || wr->next || wr->num_sge > 1 || (wr->num_sge == 1 && wr->sg_list && wr->sg_list->length > SMALL))
@@ -384,7 +325,7 @@ static int start_poll(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr)
 	int err = current(q, &p);
 	if (err) {
 		unlock(&q->lock);
-		idle(p);
+		idle(q, p);
 	}
 	return err;
 }

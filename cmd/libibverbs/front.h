@@ -91,21 +91,23 @@ static inline struct context *to_context(struct ibv_context *c)
 	return (struct context *)((char *)c - offsetof(struct context, ex.context));
 }
 
+// What the threads that wait for a channel's events have seen; see idle.c.
+struct channel_idle {
+	const struct sr_idle *policy; // the device's
+	int may_spin;
+	uint32_t assumed; // > 0: the program is assumed to wait in ibv_get_cq_event
+	int64_t spin;     // how long a thread spins for an event before it sleeps, in nanoseconds
+};
+
 struct comp_channel {
 	struct ibv_comp_channel ibv;
 	struct life life;
 	uint32_t handle;
-	int may_spin;
-	int patience;    // > 0: the program is assumed to wait in ibv_get_cq_event
-	int64_t spin;    // how long a thread spins for an event before it sleeps, in nanoseconds
+	struct channel_idle idle;
 	uint32_t taken;  // events read from the descriptor
 	uint32_t events  // events ever added, less those dropped; written by the engine
 		__attribute__((aligned(64)));
 };
-
-// waits_in_get reports whether the program waits for a channel's events in ibv_get_cq_event, not in
-// poll or epoll.
-int waits_in_get(struct ibv_comp_channel *ch);
 
 // The most completions that a CQ takes from the engine at once.
 #define CQ_BATCH 16
@@ -116,15 +118,16 @@ struct cq {
 		__attribute__((aligned(64)));
 	unsigned int empty    // consecutive empty polls since the last one that entered the engine
 		__attribute__((aligned(64)));
-	unsigned int interval; // one in so many polls of the empty CQ enters the engine
+	unsigned int polls_per_call; // one in so many polls of the empty CQ enters the engine
 	unsigned int check_from; // the number of empty polls after which a poll checks arrivals
+	const struct sr_idle *policy; // the device's
 	struct sr_arrivals *arrivals; // the device's
 	struct sr_events events;
 	struct life life;
 	struct ibv_context *made_by;
 	pthread_mutex_t lock;    // guards the fields below; held between start_poll and end_poll
 	unsigned int empty_calls; // consecutive empty polls that entered the engine
-	double slept_at;         // when a poll last slept, in µs
+	int64_t slept_at;        // when a poll last began to sleep
 	int at, n;               // completions [at, n) are taken from the engine and not yet polled
 	int taking;              // a call of the engine is taking completions; n is not yet updated
 	struct sr_wc wc[CQ_BATCH];
@@ -143,7 +146,7 @@ struct qp {
 	int sq_sig_all;
 	int flags;            // for post_send
 	struct ibv_context *made_by;
-	unsigned int empty_posts; // consecutive posts that returned no completions, modulo POSTS_PER_TRY
+	unsigned int empty_posts; // consecutive posts that returned no completions, modulo posts_per_take
 	pthread_mutex_t list; // held between wr_start and wr_complete
 	int n, room, error;   // requests in wrs and room for them; the first error since wr_start
 	struct ibv_send_wr *wrs;
@@ -274,6 +277,23 @@ void pair_cqs(struct ibv_cq *a, struct ibv_cq *b);
 // The QP is in RESET.
 void drop_completions(struct ibv_cq *cq, uint32_t qp_num);
 int req_notify_cq(struct ibv_cq *cq, int solicited_only);
+
+// The idle policy: idle.c.
+
+// The action of an empty poll, after it has unlocked the CQ. A thread that sleeps may be cancelled.
+enum idle_action { NONE, YIELD, SLEEP };
+
+int64_t now(void); // CLOCK_MONOTONIC, in nanoseconds
+void start_idle(struct cq *q, const struct sr_idle *policy);
+void end_idle(struct cq *q);
+enum idle_action empty_call(struct cq *q);
+void idle(struct cq *q, enum idle_action action);
+void start_channel_idle(struct channel_idle *ch, const struct sr_idle *policy);
+int waits_in_get(const struct channel_idle *ch);
+void asked_for_event(struct channel_idle *ch, int pending);
+int64_t spin_time(const struct channel_idle *ch);
+void channel_slept(struct channel_idle *ch, int64_t ns);
+
 int post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad);
 int post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
 int post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);

@@ -13,6 +13,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/softrnic/softrnic/internal/idle"
 	"github.com/softrnic/softrnic/verbs"
 )
 
@@ -35,8 +36,9 @@ func srOpen(list *C.struct_sr_device, n *C.int) C.int {
 		if d.transport == verbs.IWARP {
 			out[i].node_type, out[i].transport = C.int(verbs.NodeRNIC), 1
 		}
+		out[i].idle = idleParameters()
 		if !d.receivesOnItsOwn() {
-			out[i].progress_interval = progressInterval
+			out[i].idle.polls_per_call = C.uint32_t(idle.C.PollsPerCall)
 			out[i].arrivals = d.arrivals()
 		}
 		setString(out[i].name[:], d.name)

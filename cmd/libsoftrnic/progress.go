@@ -10,12 +10,23 @@ import "C"
 import (
 	"runtime"
 	"sync"
+
+	"github.com/softrnic/softrnic/internal/idle"
 )
 
-// progressInterval is the progress_interval of softrnic.h: one in so many polls of an empty CQ
-// enters the engine. A polling loop takes some nanoseconds, and a call of Progress a microsecond or
-// less.
-const progressInterval = 256
+// idleParameters returns the idle policy of a device whose own threads receive.
+func idleParameters() C.struct_sr_idle {
+	p := &idle.C
+	return C.struct_sr_idle{
+		polls_per_call_soon: C.uint32_t(p.PollsPerCallSoon), calls_soon: C.uint32_t(p.CallsSoon),
+		calls_soon_arrivals: C.uint32_t(p.CallsSoonArrivals), calls_per_yield: C.uint32_t(p.CallsPerYield),
+		calls_per_yield_soon: C.uint32_t(p.CallsPerYieldSoon), calls_before_sleep: C.uint32_t(p.CallsBeforeSleep),
+		sleep: C.uint32_t(idle.SleepTime), sleep_interval: C.uint32_t(p.SleepInterval),
+		first_spin: C.uint32_t(p.Channel.First), longest_spin: C.uint32_t(p.Channel.Longest),
+		short_sleep: C.uint32_t(p.Channel.ShortSleep), calls_per_clock: C.uint32_t(p.CallsPerClock),
+		events_before_poll: C.uint32_t(p.EventsBeforePoll), posts_per_take: C.uint32_t(p.PostsPerTake),
+	}
+}
 
 // threads counts the program's threads that call the engine often.
 //

@@ -22,6 +22,18 @@
 // The most devices of a process.
 #define SR_MAX_DEVICES 16
 
+// The parameters of a device's idle policy: the variable C of package internal/idle, which explains
+// them. Times are in nanoseconds.
+struct sr_idle {
+	uint32_t polls_per_call; // 0: no poll enters the engine, as the device's own threads are as fast
+	uint32_t polls_per_call_soon, calls_soon, calls_soon_arrivals;
+	uint32_t calls_per_yield, calls_per_yield_soon, calls_before_sleep;
+	uint32_t sleep, sleep_interval;
+	uint32_t first_spin, longest_spin, short_sleep, calls_per_clock;
+	uint32_t events_before_poll;
+	uint32_t posts_per_take;
+};
+
 // A device, for struct ibv_device.
 struct sr_device {
 	char name[64];
@@ -29,9 +41,7 @@ struct sr_device {
 	int node_type;     // enum ibv_node_type: 1 is a CA (RoCE), 4 an RNIC (iWARP)
 	int transport;     // enum ibv_transport_type: 0 is InfiniBand (RoCE), 1 iWARP
 	char netdev[32];   // the network interface
-	// One in so many polls of an empty CQ enters the engine and makes the device progress. 0: none,
-	// as the device's own threads are as fast.
-	int progress_interval;
+	struct sr_idle idle;
 	// If not NULL, shows whether a call of the engine would find packets that have arrived.
 	struct sr_arrivals *arrivals;
 };

@@ -114,14 +114,16 @@ var C = struct {
 	SleepInterval                                      time.Duration
 	// Channel spins for events.
 	Channel Spinner
-	// PollsPerSpinYield is the number of calls per check of the clock while Channel spins.
+	// CallsPerClock is the number of calls per check of the clock while Channel spins.
 	CallsPerClock uint32
 	// EventsBeforePoll is the number of consecutive events that were pending when the program asked
 	// for them, after which it is assumed to wait in poll or epoll.
 	EventsBeforePoll uint32
+	// One post in PostsPerTake takes completions although the last such post found none.
+	PostsPerTake uint32
 }{
 	PollsPerCall: 256, PollsPerCallSoon: 16, CallsSoon: 128, CallsSoonArrivals: 4,
 	CallsPerYield: 8, CallsPerYieldSoon: 32, CallsBeforeSleep: 8192, SleepInterval: 400 * time.Microsecond,
 	Channel:       Spinner{First: 50 * time.Microsecond, Longest: 200 * time.Microsecond, ShortSleep: 200 * time.Microsecond},
-	CallsPerClock: 4, EventsBeforePoll: 4,
+	CallsPerClock: 4, EventsBeforePoll: 4, PostsPerTake: 64,
 }

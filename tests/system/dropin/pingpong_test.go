@@ -30,7 +30,7 @@ var pingpongs = []struct {
 	{"ibv_rc_pingpong -n 200 -c -O", 200 * 4096},
 	{"ibv_rc_pingpong -n 200 -c -o -P", 200 * 4096},
 	{"ibv_rc_pingpong -n 200 -c -t", 200 * 4096},
-	{"ibv_rc_pingpong -n 200 -c -N -e -t", 200 * 4096},
+	{"ibv_rc_pingpong -n 200 -c -N -t", 200 * 4096},
 	{"ibv_rc_pingpong -n 200 -c -N -j", 200 * 4096},
 	{"ibv_uc_pingpong -n 200", 200 * 4096},
 	{"ibv_uc_pingpong -n 200 -c -e", 200 * 4096},
