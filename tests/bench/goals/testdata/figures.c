@@ -1,7 +1,9 @@
-// What calls of libibverbs cost, in one process: figures poll | write | stall SECONDS. It prints one number: nanoseconds of a poll of
-// an empty CQ; nanoseconds of an RDMA WRITE of 8 bytes, from ibv_post_send until ibv_poll_cq has its completion; or, of four threads
-// that poll CQs, the longest time in milliseconds that a thread was away from the processor of its own accord within a poll. (It
-// may also have been preempted, by other programs or by the other threads where there are fewer processors: that is not counted.)
+// The cost of calls of libibverbs, in one process: figures poll | write | stall SECONDS. It prints
+// one number. poll: nanoseconds of a poll of an empty CQ. write: nanoseconds of an RDMA WRITE of 8
+// bytes, from ibv_post_send until ibv_poll_cq returns its completion. stall: four threads poll CQs,
+// and the number is the longest time in milliseconds for which a thread gave up the processor
+// within a poll. Preemption, by other programs or, with fewer processors, by the other threads, is
+// not counted.
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdio.h>
@@ -28,7 +30,7 @@ static double now(void)
 	return t.tv_sec * 1e9 + t.tv_nsec;
 }
 
-// least is the least nanoseconds a turn of ten tries.
+// least returns the least nanoseconds per turn of ten tries.
 static double least(void (*f)(int turns, void *arg), int turns, void *arg)
 {
 	double best = 0;
@@ -79,9 +81,11 @@ static void connect_qp(struct ibv_qp *qp, uint32_t peer)
 		.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = peer, .max_dest_rd_atomic = 1, .min_rnr_timer = 12,
 		.ah_attr = {.is_global = 1, .port_num = 1, .grh = {.dgid = gid, .sgid_index = 1, .hop_limit = 1}},
 	};
-	CHECK(!ibv_modify_qp(qp, &rtr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
+	CHECK(!ibv_modify_qp(qp, &rtr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+		IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
 	struct ibv_qp_attr rts = {.qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 1};
-	CHECK(!ibv_modify_qp(qp, &rts, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC));
+	CHECK(!ibv_modify_qp(qp, &rts, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
+		IBV_QP_MAX_QP_RD_ATOMIC));
 }
 
 static double write_of_8_bytes(struct ibv_cq *cq)
@@ -96,7 +100,8 @@ static double write_of_8_bytes(struct ibv_cq *cq)
 	connect_qp(a, b->qp_num);
 	connect_qp(b, a->qp_num);
 	struct ibv_sge sge = {(uintptr_t)memory, 8, mr->lkey};
-	struct write w = {cq, a, {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED, .wr.rdma = {(uintptr_t)memory + 8, mr->rkey}}};
+	struct write w = {cq, a, {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED,
+		.wr.rdma = {(uintptr_t)memory + 8, mr->rkey}}};
 	return least(post_and_poll, 20000, &w);
 }
 

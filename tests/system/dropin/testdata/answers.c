@@ -1,11 +1,11 @@
-// What is answered to a program that asks for what cannot be done, or is done in a way of its own. It ends with 1 at the first answer
-// that is not the kernel's and the hardware's.
+// Answers to requests that cannot be executed, or that are answered in a special way. The program
+// exits with 1 at the first answer that differs from that of the kernel and of hardware.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <dlfcn.h>
 #include "loopback.h"
 
-// The answers of a call whose result is an errno, and of one that makes something.
+// The results of a call that returns an errno, and of a call that creates an object.
 #define ANSWERS(err, x) CHECK((x) == (err))
 #define MAKES_NONE(err, x) CHECK(!(x) && errno == (err))
 
@@ -20,11 +20,12 @@ static enum ibv_wc_status send_one(struct loopback *l, struct ibv_send_wr *wr)
 
 static struct ibv_send_wr bind_of(struct loopback *l, struct ibv_mw *mw, uint32_t rkey, struct ibv_mr *mr)
 {
-	return (struct ibv_send_wr){.opcode = IBV_WR_BIND_MW, .bind_mw = {.mw = mw, .rkey = rkey, .bind_info = {mr, (uintptr_t)l->memory + 4096, 4096, IBV_ACCESS_REMOTE_READ}}};
+	return (struct ibv_send_wr){.opcode = IBV_WR_BIND_MW, .bind_mw = {.mw = mw, .rkey = rkey,
+		.bind_info = {mr, (uintptr_t)l->memory + 4096, 4096, IBV_ACCESS_REMOTE_READ}}};
 }
 
-// A window of type 2 takes the lower 8 bits of the key that is asked for, and mw->rkey is its key, however it is posted. Regions and
-// windows are those of their keys.
+// A window of type 2 takes the lower 8 bits of the requested key. mw->rkey is its key, with either
+// way of posting. A key identifies its region or window.
 static void windows(void)
 {
 	struct loopback l;
@@ -48,8 +49,9 @@ static void windows(void)
 	mr->handle ^= 0x5eadbeef;
 	mw->handle ^= 0x5eadbeef;
 
-	// A list that is refused at its second request has bound the first's.
-	struct ibv_send_wr inv = {.opcode = IBV_WR_LOCAL_INV, .invalidate_rkey = mw->rkey}, again = bind_of(&l, mw, 9, mr), none = {.opcode = (enum ibv_wr_opcode)99};
+	// A list that is refused at its second request has executed the bind of the first.
+	struct ibv_send_wr inv = {.opcode = IBV_WR_LOCAL_INV, .invalidate_rkey = mw->rkey}, again = bind_of(&l, mw, 9, mr),
+		none = {.opcode = (enum ibv_wr_opcode)99};
 	CHECK(send_one(&l, &inv) == IBV_WC_SUCCESS);
 	again.next = &none;
 	again.send_flags = IBV_SEND_SIGNALED;
@@ -57,14 +59,15 @@ static void windows(void)
 
 	// The owner of the window is qp; its peer reads through it.
 	struct ibv_sge sge = {(uintptr_t)l.memory, 8, l.mr->lkey};
-	struct ibv_send_wr read = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_READ, .send_flags = IBV_SEND_SIGNALED, .wr.rdma = {(uintptr_t)l.memory + 4096, mw->rkey}};
+	struct ibv_send_wr read = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_READ, .send_flags = IBV_SEND_SIGNALED,
+		.wr.rdma = {(uintptr_t)l.memory + 4096, mw->rkey}};
 	CHECK(!ibv_post_send(l.peer, &read, &bad) && wait_for(l.cq).status == IBV_WC_SUCCESS);
 	CHECK(ibv_bind_mw(l.qp, mw, &b) == EINVAL);
 	CHECK(!ibv_dealloc_mw(mw) && !ibv_dealloc_mw(one) && !ibv_dereg_mr(mr));
 	loopback_close(&l);
 }
 
-// A handle of nothing is ENOENT, and so is an object of another context.
+// An unknown handle is ENOENT, and so is an object of another context.
 static void gone(void)
 {
 	struct ibv_context *other = ibv_open_device(ctx->device);
@@ -119,11 +122,14 @@ static void gone(void)
 	MAKES_NONE(ENOENT, ibv_create_qp(pd, &qa));
 	CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_PD, otherPD, NULL, 0, 0) == IBV_REREG_MR_ERR_INPUT && errno == ENOENT);
 
-	CHECK(!ibv_destroy_qp(qp) && !ibv_destroy_ah(ah) && !ibv_destroy_srq(srq) && !ibv_destroy_srq(otherSRQ) && !ibv_dealloc_mw(mw) && !ibv_dereg_mr(mr));
-	CHECK(!ibv_destroy_cq(cq) && !ibv_destroy_cq(otherCQ) && !ibv_dealloc_pd(spare) && !ibv_dealloc_pd(otherPD) && !ibv_close_device(other));
+	CHECK(!ibv_destroy_qp(qp) && !ibv_destroy_ah(ah) && !ibv_destroy_srq(srq) && !ibv_destroy_srq(otherSRQ) && !ibv_dealloc_mw(mw) &&
+		!ibv_dereg_mr(mr));
+	CHECK(!ibv_destroy_cq(cq) && !ibv_destroy_cq(otherCQ) && !ibv_dealloc_pd(spare) && !ibv_dealloc_pd(otherPD) &&
+		!ibv_close_device(other));
 }
 
-// Regions of nothing there are; regions of what the process may not use there are not, unless the pages may come later.
+// Empty regions are valid. Regions of memory that the process may not access are invalid, unless
+// the pages may appear later.
 static void regions(void)
 {
 	char *page = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -144,7 +150,7 @@ static void regions(void)
 	CHECK(!munmap(page, 4096));
 }
 
-// Datagrams and atomics whose fault is found when they are carried out.
+// Datagrams and atomics whose error is detected during execution.
 static void faults(void)
 {
 	static const struct {
@@ -171,7 +177,8 @@ static void faults(void)
 		CHECK(ah);
 		ah->handle ^= 0x5eadbeef; // the address is in the structure
 		struct ibv_sge sge = {(uintptr_t)l.memory, ud[i].length, l.mr->lkey};
-		struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = ud[i].op, .send_flags = IBV_SEND_SIGNALED, .wr.ud = {ah, 0xff000000 | qp->qp_num, 5}}, *bad;
+		struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = ud[i].op, .send_flags = IBV_SEND_SIGNALED,
+			.wr.ud = {ah, 0xff000000 | qp->qp_num, 5}}, *bad;
 		CHECK(!ibv_post_send(qp, &wr, &bad));
 		CHECK(wait_for(l.cq).status == ud[i].want);
 		ah->handle ^= 0x5eadbeef;
@@ -193,14 +200,16 @@ static void faults(void)
 		struct ibv_mr *mr = ibv_reg_mr(pd, l.memory, 8192, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_ATOMIC);
 		CHECK(mr);
 		struct ibv_sge sge = {(uintptr_t)l.memory, atomic[i].length, mr->lkey};
-		struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_ATOMIC_FETCH_AND_ADD, .wr.atomic = {.remote_addr = (uintptr_t)l.memory + 4096 + atomic[i].off, .compare_add = 1, .rkey = mr->rkey ^ atomic[i].key}};
+		struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_ATOMIC_FETCH_AND_ADD,
+			.wr.atomic = {.remote_addr = (uintptr_t)l.memory + 4096 + atomic[i].off, .compare_add = 1, .rkey = mr->rkey ^ atomic[i].key}};
 		CHECK(send_one(&l, &wr) == atomic[i].want);
 		CHECK(!ibv_dereg_mr(mr));
 		loopback_close(&l);
 	}
 }
 
-// The two sides of a refused WRITE with immediate data; and an SRQ of another PD, whose buffers are of that PD.
+// The two sides of a refused WRITE with immediate data, and an SRQ of another PD, whose buffers
+// belong to that PD.
 static void receives(void)
 {
 	struct loopback l;
@@ -208,7 +217,8 @@ static void receives(void)
 	struct ibv_recv_wr recv = {.wr_id = 12}, *bad_recv;
 	CHECK(!ibv_post_recv(l.peer, &recv, &bad_recv));
 	struct ibv_sge sge = {(uintptr_t)l.memory, 8, l.mr->lkey};
-	struct ibv_send_wr wr = {.wr_id = 13, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE_WITH_IMM, .wr.rdma = {(uintptr_t)l.memory, l.mr->rkey ^ 1}}, *bad;
+	struct ibv_send_wr wr = {.wr_id = 13, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE_WITH_IMM,
+		.wr.rdma = {(uintptr_t)l.memory, l.mr->rkey ^ 1}}, *bad;
 	CHECK(!ibv_post_send(l.qp, &wr, &bad));
 	for (int i = 0; i < 2; i++) {
 		struct ibv_wc wc = wait_for(l.cq);
@@ -226,7 +236,8 @@ static void receives(void)
 	CHECK(qp);
 	connect_qp(qp, qp->qp_num);
 	static char buf[64];
-	struct ibv_mr *own = ibv_reg_mr(pd, buf, sizeof buf, IBV_ACCESS_LOCAL_WRITE), *of_srq = ibv_reg_mr(other, buf, sizeof buf, IBV_ACCESS_LOCAL_WRITE);
+	struct ibv_mr *own = ibv_reg_mr(pd, buf, sizeof buf, IBV_ACCESS_LOCAL_WRITE),
+		*of_srq = ibv_reg_mr(other, buf, sizeof buf, IBV_ACCESS_LOCAL_WRITE);
 	CHECK(own && of_srq);
 	struct ibv_sge from = {(uintptr_t)buf, 8, own->lkey}, to = {(uintptr_t)buf + 32, 8, of_srq->lkey};
 	struct ibv_recv_wr r = {.wr_id = 1, .sg_list = &to, .num_sge = 1};
@@ -239,7 +250,8 @@ static void receives(void)
 		struct ibv_wc wc = wait_for(cq);
 		CHECK(wc.status == (wc.wr_id == 1 ? IBV_WC_LOC_PROT_ERR : IBV_WC_WR_FLUSH_ERR)); // it is the QP's own request
 	}
-	CHECK(!ibv_destroy_qp(qp) && !ibv_destroy_srq(srq) && !ibv_destroy_cq(cq) && !ibv_dereg_mr(own) && !ibv_dereg_mr(of_srq) && !ibv_dealloc_pd(other));
+	CHECK(!ibv_destroy_qp(qp) && !ibv_destroy_srq(srq) && !ibv_destroy_cq(cq) && !ibv_dereg_mr(own) && !ibv_dereg_mr(of_srq) &&
+		!ibv_dealloc_pd(other));
 }
 
 // The attributes of RC that programs set on an XRC QP of one side.
@@ -248,7 +260,8 @@ static void xrc(void)
 	struct ibv_cq *cq = ibv_create_cq(ctx, 4, NULL, NULL, 0);
 	struct ibv_xrcd_init_attr xa = {.comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS, .fd = -1};
 	struct ibv_xrcd *x = ibv_open_xrcd(ctx, &xa);
-	struct ibv_qp_init_attr_ex sa = {.qp_type = IBV_QPT_XRC_SEND, .send_cq = cq, .cap = {4, 0, 1, 0, 0}, .comp_mask = IBV_QP_INIT_ATTR_PD, .pd = pd};
+	struct ibv_qp_init_attr_ex sa = {.qp_type = IBV_QPT_XRC_SEND, .send_cq = cq, .cap = {4, 0, 1, 0, 0}, .comp_mask = IBV_QP_INIT_ATTR_PD,
+		.pd = pd};
 	struct ibv_qp_init_attr_ex ra = {.qp_type = IBV_QPT_XRC_RECV, .comp_mask = IBV_QP_INIT_ATTR_XRCD, .xrcd = x};
 	CHECK(cq && x);
 	struct ibv_qp *send = ibv_create_qp_ex(ctx, &sa), *recv = ibv_create_qp_ex(ctx, &ra);
@@ -258,7 +271,7 @@ static void xrc(void)
 	CHECK(!ibv_destroy_qp(send) && !ibv_destroy_qp(recv) && !ibv_close_xrcd(x) && !ibv_destroy_cq(cq));
 }
 
-// ibv_next_poll that has found nothing finds what comes later.
+// After ibv_next_poll has found nothing, it finds later completions.
 static void polls_again(void)
 {
 	struct ibv_cq_init_attr_ex ca = {.cqe = 16};
@@ -266,7 +279,8 @@ static void polls_again(void)
 	CHECK(x);
 	struct loopback l = {.cq = ibv_cq_ex_to_cq(x)};
 	struct ibv_qp_init_attr a = {.send_cq = l.cq, .recv_cq = l.cq, .cap = {8, 8, 1, 1, 0}, .qp_type = IBV_QPT_RC};
-	CHECK((l.qp = ibv_create_qp(pd, &a)) && (l.memory = calloc(1, 8192)) && (l.mr = ibv_reg_mr(pd, l.memory, 8192, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)));
+	CHECK((l.qp = ibv_create_qp(pd, &a)) && (l.memory = calloc(1, 8192)) &&
+		(l.mr = ibv_reg_mr(pd, l.memory, 8192, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)));
 	connect_qp(l.qp, l.qp->qp_num);
 	struct ibv_poll_cq_attr pa = {0};
 	double t = now();
@@ -286,7 +300,8 @@ static void polls_again(void)
 	free(l.memory);
 }
 
-// What later releases of libibverbs have: their functions are looked up by name, as the installed headers may be without them.
+// Functions of later releases of libibverbs. They are looked up by name, since the installed
+// headers may lack them.
 static void *later(const char *name)
 {
 	void *f = dlsym(RTLD_DEFAULT, name);
@@ -296,7 +311,8 @@ static void *later(const char *name)
 	return f;
 }
 
-// A buffer of the library's, and regions of it: one carries data, and what is not within the buffer and its PD is EINVAL.
+// A buffer of the library, and regions of it. One region carries data. A region outside the buffer
+// or its PD is EINVAL.
 static void buffers(void)
 {
 	struct init { size_t length; int access; uint64_t comp_mask, iova; void *addr; int fd; uint64_t fd_offset; void *dmah, *buf; };
@@ -309,7 +325,8 @@ static void buffers(void)
 	const int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
 	struct loopback l;
 	loopback_open(&l);
-	// A parent domain may ask for memory that devices reach in confidential computing; here that is all memory.
+	// A parent domain may request memory that devices reach in confidential computing; here that is
+	// all memory.
 	struct ibv_parent_domain_init_attr attr = {.pd = pd, .comp_mask = 4};
 	struct ibv_pd *parent = ibv_alloc_parent_domain(ctx, &attr);
 	CHECK(parent);
@@ -335,7 +352,7 @@ static void buffers(void)
 		MAKES_NONE(EINVAL, reg_buf(pds[i], buf, m + 1, size, access));
 		MAKES_NONE(EINVAL, reg_buf(pds[i], buf, m - 1, 1, access));
 		MAKES_NONE(EINVAL, reg_buf(pds[i], buf, m + 1, SIZE_MAX, access));
-		in.comp_mask = BUF; // at which address?
+		in.comp_mask = BUF; // without an address
 		MAKES_NONE(EINVAL, reg_ex(pds[i], &in));
 		in.comp_mask = ADDR | BUF | FD;
 		MAKES_NONE(EINVAL, reg_ex(pds[i], &in));
@@ -356,7 +373,7 @@ static void buffers(void)
 	loopback_close(&l);
 }
 
-// The speed of a port in units of 100 Mbit/s is that of its lanes together.
+// The speed of a port in units of 100 Mbit/s is that of all its lanes.
 static void speed(void)
 {
 	int (*query)(struct ibv_context *, uint32_t, uint64_t *) = later("ibv_query_port_speed");
@@ -369,7 +386,7 @@ static void speed(void)
 	ANSWERS(EINVAL, query(ctx, 257, &units));
 }
 
-// A device with ATOMIC WRITE has it for regions with on-demand paging, too.
+// A device with ATOMIC WRITE supports it for regions with on-demand paging, too.
 static void paging(void)
 {
 	struct ibv_device_attr_ex attr;

@@ -1,4 +1,5 @@
-// All calls of the libraries, in groups that a thread can make again and again while others make them too. stress.c says what for.
+// All calls of the libraries, in groups that a thread can repeat while other threads make them too.
+// See stress.c.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -24,11 +25,11 @@ static int leaving;
 
 #include "loopback.h"
 
-int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, size_t size); // that no header has
+int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, size_t size); // in no header
 
 static char *own; // the device's address
 
-// What is shared by all threads.
+// Objects that all threads share.
 static struct loopback common;
 static struct ibv_comp_channel *common_channel;
 static struct ibv_cq *common_events; // of the channel
@@ -36,7 +37,8 @@ static struct ibv_srq *common_srq;
 static struct rdma_event_channel *common_cm;
 static int common_rsocket;
 
-// What a thread has made and is to destroy, also when it is cancelled. destroy may be called again after it was cancelled itself.
+// Objects that a thread has created and must destroy, even if it is cancelled. destroy may be
+// called again after it was cancelled itself.
 struct held {
 	void (*destroy)(void *);
 	void *object;
@@ -46,7 +48,7 @@ static __thread struct held held[64];
 static __thread int holds;
 static __thread unsigned int seed;
 
-// What the threads call: the number of a group and 1; -1: nothing yet; 0: there is no thread.
+// The call of each thread: the number of a group and 1; -1: nothing yet; 0: there is no thread.
 #define MOST 32
 static int called[MOST];
 
@@ -71,7 +73,7 @@ static void drop_all(void *unused)
 
 static int any(int n) { return rand_r(&seed) % n; }
 
-// Destroyers, which must succeed: nobody else has the objects.
+// Destroyers, which must succeed: no other thread has the objects.
 #define DESTROYER(name, type, call) \
 	static void name(void *v) \
 	{ \
@@ -145,11 +147,12 @@ static void memory(void)
 	HOLD(ibv_create_ah(p, &ah), end_ah);
 }
 
-// write_and_poll writes over the QPs of all threads. The completions go to whoever polls.
+// write_and_poll writes over the QPs of all threads. Any thread that polls gets the completions.
 static void write_and_poll(void)
 {
 	struct ibv_sge sge = {(uintptr_t)common.memory, 64, common.mr->lkey};
-	struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED, .wr.rdma = {(uintptr_t)common.memory + 4096, common.mr->rkey}}, *bad;
+	struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED,
+		.wr.rdma = {(uintptr_t)common.memory + 4096, common.mr->rkey}}, *bad;
 	struct ibv_wc wc[4];
 	for (int i = 0; i < 20; i++) {
 		ibv_post_send(common.qp, &wr, &bad); // there may be no room
@@ -158,7 +161,7 @@ static void write_and_poll(void)
 	}
 }
 
-// poll_long polls as a program does that has nothing else to do.
+// poll_long polls like a program that has nothing else to do.
 static void poll_long(void)
 {
 	struct ibv_wc wc;
@@ -170,14 +173,15 @@ static struct ibv_qp *connected(struct ibv_cq *cq, struct ibv_srq *srq)
 {
 	struct ibv_qp_init_attr_ex a = {
 		.send_cq = cq, .recv_cq = cq, .srq = srq, .cap = {16, 16, 1, 1, 64}, .qp_type = IBV_QPT_RC, .pd = pd,
-		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, .send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_RDMA_WRITE,
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+			.send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_RDMA_WRITE,
 	};
 	struct ibv_qp *qp = HOLD(ibv_create_qp_ex(ctx, &a), end_qp);
 	connect_qp(qp, qp->qp_num); // to itself
 	return qp;
 }
 
-// transfer has all of its own: an extended CQ, an SRQ, a QP.
+// transfer has its own objects: an extended CQ, an SRQ, a QP.
 static void transfer(void)
 {
 	struct ibv_cq_init_attr_ex ca = {.cqe = 32, .wc_flags = any(2) ? IBV_WC_EX_WITH_COMPLETION_TIMESTAMP : IBV_WC_EX_WITH_BYTE_LEN};
@@ -192,7 +196,7 @@ static void transfer(void)
 	struct ibv_sge sge = {(uintptr_t)common.memory, 64, common.mr->lkey};
 	struct ibv_recv_wr rr = {.sg_list = &sge, .num_sge = 1}, *bad;
 	CHECK(!ibv_post_srq_recv(srq, &rr, &bad));
-	ibv_post_srq_recv(common_srq, &rr, &bad); // which has room for some
+	ibv_post_srq_recv(common_srq, &rr, &bad); // it has room for some
 	ibv_wr_start(q);
 	q->wr_id = 1;
 	q->wr_flags = IBV_SEND_SIGNALED;
@@ -243,7 +247,8 @@ static void datagrams(void)
 	CHECK(!ibv_get_srq_num(srq, &num) && num);
 }
 
-// events waits for one of a CQ. With late it destroys the CQ before it acknowledges it, which waits until the thread is cancelled.
+// events waits for an event of a CQ. With late it destroys the CQ before it acknowledges it, which
+// waits until the thread is cancelled.
 static void events_of(int late)
 {
 	struct ibv_comp_channel *ch = HOLD(ibv_create_comp_channel(ctx), end_channel);
@@ -253,7 +258,8 @@ static void events_of(int late)
 	void *context;
 	for (int i = 0; i < 5; i++) {
 		struct ibv_sge sge = {(uintptr_t)common.memory, 8, common.mr->lkey};
-		struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED, .wr.rdma = {(uintptr_t)common.memory, common.mr->rkey}}, *bad;
+		struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED,
+			.wr.rdma = {(uintptr_t)common.memory, common.mr->rkey}}, *bad;
 		CHECK(!ibv_req_notify_cq(cq, 0) && !ibv_post_send(qp, &wr, &bad));
 		int got;
 		while ((got = ibv_get_cq_event(ch, &of, &context)) && errno == EINTR)
@@ -264,7 +270,7 @@ static void events_of(int late)
 			drop(mark);
 			while (ibv_poll_cq(cq, 1, &wc) > 0)
 				;
-			hold(cq, ack_cq); // before its destruction, which then goes on
+			hold(cq, ack_cq); // before its destruction, which then continues
 			CHECK(!ibv_destroy_cq(cq) && !"acknowledged");
 		}
 		ibv_ack_cq_events(cq, 1);
@@ -309,7 +315,8 @@ static void wait_rsocket(void)
 		rrecv(common_rsocket, &c, 1, 0);
 }
 
-// take_cm takes the next event of a channel. Of a connection between two IDs that goes wrong it says so.
+// take_cm takes the next event of a channel. It returns an error for a connection between two IDs
+// that fails.
 static enum rdma_cm_event_type take_cm(struct rdma_event_channel *ch, struct rdma_cm_id **id)
 {
 	struct rdma_cm_event *e;
@@ -462,7 +469,7 @@ static int stop;
 
 static void end_call(void *call) { __atomic_store_n((int *)call, 0, __ATOMIC_RELAXED); }
 
-// call_groups calls groups at random until it is to stop, or is cancelled.
+// call_groups calls random groups until it is stopped or cancelled.
 static inline void call_groups(unsigned int first, int endless)
 {
 	int *call = called, none = 0;

@@ -1,4 +1,5 @@
-// What librdmacm promises and its example programs do not ask for. It ends with 1 at the first thing that is not so.
+// Guarantees of librdmacm that its example programs do not use. The program exits with 1 at the
+// first failed check.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -7,7 +8,7 @@
 #include <rdma/rdma_cma.h>
 #include "loopback.h"
 
-// overwrite fills what the allocator gives again of memory that was freed.
+// overwrite fills memory that was freed and that the allocator returns again.
 static void overwrite(void)
 {
 	static char *block[64];
@@ -19,7 +20,8 @@ static void overwrite(void)
 	}
 }
 
-// A thread that uses an object once more, which another thread has just destroyed, gets an error: rping's threads do.
+// A thread that uses an object which another thread has just destroyed gets an error. rping's
+// threads do this.
 static void destroyed(void)
 {
 	struct rdma_event_channel *ch = rdma_create_event_channel();
@@ -69,7 +71,7 @@ static struct sockaddr *address(const char *host, int port)
 		} \
 	} while (0)
 
-// take takes the next event of a channel, which is to be of one type, and acknowledges it.
+// take takes the next event of a channel, which must be of the given type, and acknowledges it.
 static int take(struct rdma_event_channel *ch, enum rdma_cm_event_type type, struct rdma_cm_id **id)
 {
 	struct rdma_cm_event *e;
@@ -84,7 +86,7 @@ static int take(struct rdma_event_channel *ch, enum rdma_cm_event_type type, str
 	return status;
 }
 
-// What is out of place has the errno that the kernel gives.
+// Misplaced calls return the kernel's errno.
 static void refused(void)
 {
 	struct rdma_event_channel *ch = rdma_create_event_channel();
@@ -133,7 +135,8 @@ static struct rdma_cm_id *connect_to(struct rdma_event_channel *ch, int port)
 	return id;
 }
 
-// The descriptor of a channel tells poll whether there is an event, and O_NONBLOCK does not wait for one.
+// poll reports an event on the descriptor of a channel, and with O_NONBLOCK a call does not wait
+// for one.
 static void nonblocking(void)
 {
 	struct rdma_event_channel *ch = rdma_create_event_channel();
@@ -148,10 +151,10 @@ static void nonblocking(void)
 	CHECK(!rdma_resolve_addr(id, NULL, address(OWN, 7003), 10000) && poll(&fd, 1, 10000) == 1);
 	CHECK(!take(ch, RDMA_CM_EVENT_ADDR_RESOLVED, NULL) && poll(&fd, 1, 0) == 0);
 	FAILS(rdma_get_cm_event(ch, &e), EAGAIN);
-	// An event that nobody takes goes with its ID.
+	// An event that is not taken disappears with its ID.
 	CHECK(!rdma_resolve_route(id, 10000) && poll(&fd, 1, 10000) == 1 && !rdma_destroy_id(id) && poll(&fd, 1, 0) == 0);
 	CHECK(!fcntl(ch->fd, F_SETFL, flags));
-	// Nobody listens.
+	// There is no listener.
 	id = connect_to(ch, 7004);
 	CHECK(take(ch, RDMA_CM_EVENT_REJECTED, NULL));
 	rdma_destroy_qp(id);
@@ -168,7 +171,7 @@ static void *destroy(void *id)
 	return NULL;
 }
 
-// rdma_destroy_id waits until the events of the ID that were taken are acknowledged.
+// rdma_destroy_id waits until the taken events of the ID are acknowledged.
 static void acknowledgements(void)
 {
 	struct rdma_event_channel *ch = rdma_create_event_channel();
@@ -223,13 +226,14 @@ static void *connect_often(void *v)
 	return NULL;
 }
 
-// Many threads, each with a channel of its own, connect to one listener of the process.
+// Many threads, each with its own channel, connect to one listener of the process.
 static void threads(void)
 {
 	struct rdma_event_channel *ch = rdma_create_event_channel();
 	struct rdma_cm_id *listener;
 	pthread_t server, client[THREADS];
-	CHECK(!rdma_create_id(ch, &listener, NULL, RDMA_PS_TCP) && !rdma_bind_addr(listener, address(OWN, 7006)) && !rdma_listen(listener, THREADS));
+	CHECK(!rdma_create_id(ch, &listener, NULL, RDMA_PS_TCP) && !rdma_bind_addr(listener, address(OWN, 7006)) &&
+		!rdma_listen(listener, THREADS));
 	CHECK(!pthread_create(&server, NULL, serve, ch));
 	for (int i = 0; i < THREADS; i++)
 		CHECK(!pthread_create(&client[i], NULL, connect_often, NULL));
@@ -239,7 +243,8 @@ static void threads(void)
 	rdma_destroy_event_channel(ch);
 }
 
-// A listener may go on for a moment after it was destroyed. Who binds an ID to its address has one like any other.
+// A listener may live for a moment after its destruction. An ID that is bound to its address has
+// one like any other.
 static void after_listener(void)
 {
 	struct rdma_event_channel *ch = rdma_create_event_channel();

@@ -1,5 +1,6 @@
-// What the manual pages of libibverbs promise of events, SRQs, XRC, extended CQs, counters, flows, memory windows of type 1, address
-// handles and multicast. Each promise has a line: "ok", "BAD" with what came instead, or "none" where the device has no such object.
+// Guarantees of libibverbs's manual pages about events, SRQs, XRC, extended CQs, counters, flows,
+// memory windows of type 1, address handles and multicast. Each has a line: "ok", "BAD" with the
+// actual result, or "none" if the device lacks the object.
 #define _GNU_SOURCE
 #include "loopback.h"
 #include <arpa/inet.h>
@@ -17,7 +18,8 @@ static void say(const char *result, const char *promise, long got, int error)
 	fflush(stdout);
 }
 
-// PROMISE judges an expression, which may use got, the number that is printed if it is false.
+// PROMISE checks an expression. The expression may use got, the number that is printed if it is
+// false.
 #define PROMISE(text, value, condition) \
 	do { \
 		errno = 0; \
@@ -29,7 +31,8 @@ static void say(const char *result, const char *promise, long got, int error)
 
 static int unsupported(int error) { return error == EOPNOTSUPP || error == ENOSYS || error == EPROTONOSUPPORT; }
 
-// none says that the device lacks what a group of promises is about, or that making it failed otherwise.
+// none reports that the device lacks the objects of a group of promises, or that their creation
+// failed otherwise.
 static void none(const char *what)
 {
 	say(unsupported(errno) ? "none" : "BAD", what, 0, errno);
@@ -41,7 +44,8 @@ static int readable(int fd, int milliseconds)
 	return poll(&p, 1, milliseconds);
 }
 
-// next_event returns the type of the next asynchronous event, acknowledged, or -1 if none comes within two seconds.
+// next_event returns the type of the next asynchronous event, acknowledged, or -1 if none arrives
+// within two seconds.
 static int next_event(struct ibv_async_event *event)
 {
 	if (readable(ctx->async_fd, 2000) != 1 || ibv_get_async_event(ctx, event))
@@ -92,18 +96,21 @@ static void completion_events(void)
 	connect_qp(peer, qp->qp_num);
 
 	PROMISE("a completion channel that has CQs is busy", ibv_destroy_comp_channel(channel), got == EBUSY);
-	PROMISE("a comp_vector beyond num_comp_vectors is refused", ibv_create_cq(ctx, 16, NULL, channel, ctx->num_comp_vectors), !got && error == EINVAL);
+	PROMISE("a comp_vector beyond num_comp_vectors is refused", ibv_create_cq(ctx, 16, NULL, channel, ctx->num_comp_vectors), !got &&
+		error == EINVAL);
 	PROMISE("a CQ of more than max_cqe entries is refused", ibv_create_cq(ctx, 1 << 30, NULL, NULL, 0), !got && error == EINVAL);
 	PROMISE("a CQ of 0 entries is refused", ibv_create_cq(ctx, 0, NULL, NULL, 0), !got && error == EINVAL);
 
-	CHECK(!ibv_req_notify_cq(recv_cq, 1) && !post_recv(peer, l.mr, 1, 64) && !post_recv(peer, l.mr, 2, 64) && !post_recv(peer, l.mr, 3, 64));
+	CHECK(!ibv_req_notify_cq(recv_cq, 1) && !post_recv(peer, l.mr, 1, 64) && !post_recv(peer, l.mr, 2, 64) &&
+		!post_recv(peer, l.mr, 3, 64));
 	CHECK(!post_send(qp, l.mr, 1, 8, IBV_SEND_SIGNALED) && wait_for(send_cq).status == IBV_WC_SUCCESS);
 	PROMISE("a SEND that is not solicited raises no event of a CQ that waits for solicited ones", readable(channel->fd, 200), got == 0);
 	CHECK(!post_send(qp, l.mr, 2, 8, IBV_SEND_SIGNALED | IBV_SEND_SOLICITED) && wait_for(send_cq).status == IBV_WC_SUCCESS);
 	PROMISE("a solicited SEND raises one", readable(channel->fd, 2000), got == 1);
 	struct ibv_cq *cq = NULL;
 	void *cq_context = NULL;
-	PROMISE("ibv_get_cq_event returns the CQ and its context", ibv_get_cq_event(channel, &cq, &cq_context), !got && cq == recv_cq && cq_context == &context);
+	PROMISE("ibv_get_cq_event returns the CQ and its context", ibv_get_cq_event(channel, &cq, &cq_context), !got && cq == recv_cq &&
+		cq_context == &context);
 	CHECK(!post_send(qp, l.mr, 3, 8, IBV_SEND_SIGNALED | IBV_SEND_SOLICITED) && wait_for(send_cq).status == IBV_WC_SUCCESS);
 	PROMISE("a request for notification serves once", readable(channel->fd, 200), got == 0);
 	CHECK(!ibv_req_notify_cq(send_cq, 1));
@@ -114,7 +121,8 @@ static void completion_events(void)
 		ibv_ack_cq_events(cq, 1);
 	int flags = fcntl(channel->fd, F_GETFL);
 	fcntl(channel->fd, F_SETFL, flags | O_NONBLOCK);
-	PROMISE("ibv_get_cq_event of a descriptor that does not block is EAGAIN", ibv_get_cq_event(channel, &cq, &cq_context), got == -1 && error == EAGAIN);
+	PROMISE("ibv_get_cq_event of a descriptor that does not block is EAGAIN", ibv_get_cq_event(channel, &cq, &cq_context), got == -1 &&
+		error == EAGAIN);
 	fcntl(channel->fd, F_SETFL, flags);
 
 	CHECK(!ibv_destroy_qp(peer) && !ibv_destroy_qp(qp));
@@ -139,13 +147,14 @@ static void async_events(void)
 	drop_events();
 	int flags = fcntl(ctx->async_fd, F_GETFL);
 	fcntl(ctx->async_fd, F_SETFL, flags | O_NONBLOCK);
-	PROMISE("ibv_get_async_event of a descriptor that does not block is EAGAIN", ibv_get_async_event(ctx, &event), got == -1 && error == EAGAIN);
+	PROMISE("ibv_get_async_event of a descriptor that does not block is EAGAIN", ibv_get_async_event(ctx, &event), got == -1 &&
+		error == EAGAIN);
 	fcntl(ctx->async_fd, F_SETFL, flags);
 
 	struct loopback l;
 	loopback_open(&l);
 	loopback_write(&l, (uintptr_t)l.memory, l.mr->lkey, (uintptr_t)l.memory, l.mr->rkey ^ 0x5a5a00, 8);
-	PROMISE("a WRITE to a key that is none ends with REM_ACCESS_ERR", wait_for(l.cq).status, got == IBV_WC_REM_ACCESS_ERR);
+	PROMISE("a WRITE to an unknown key ends with REM_ACCESS_ERR", wait_for(l.cq).status, got == IBV_WC_REM_ACCESS_ERR);
 	PROMISE("and the responder's QP has QP_ACCESS_ERR", next_event(&event), got == IBV_EVENT_QP_ACCESS_ERR && event.element.qp == l.peer);
 	struct ibv_qp_attr attr;
 	struct ibv_qp_init_attr init;
@@ -178,7 +187,8 @@ static void shared_receives(void)
 		loopback_close(&l);
 		return;
 	}
-	PROMISE("ibv_query_srq tells at least what was asked for", ibv_query_srq(srq, &attr), !got && attr.max_wr >= 16 && attr.max_sge >= 1 && attr.srq_limit == 0);
+	PROMISE("ibv_query_srq returns at least the requested sizes", ibv_query_srq(srq, &attr), !got && attr.max_wr >= 16 &&
+		attr.max_sge >= 1 && attr.srq_limit == 0);
 	uint32_t most = attr.max_wr;
 	struct ibv_srq_attr wrong = {.srq_limit = most + 1};
 	PROMISE("a limit above max_wr is refused", ibv_modify_srq(srq, &wrong, IBV_SRQ_LIMIT), got == EINVAL);
@@ -193,13 +203,16 @@ static void shared_receives(void)
 	connect_qp(peer, qp->qp_num);
 	PROMISE("an SRQ that a QP uses is busy", ibv_destroy_srq(srq), got == EBUSY);
 	PROMISE("ibv_post_recv to a QP of an SRQ is refused", post_recv(peer, l.mr, 1, 64), got == EINVAL);
-	PROMISE("ibv_query_qp tells the SRQ", ({ struct ibv_qp_attr q; struct ibv_qp_init_attr i; ibv_query_qp(peer, &q, IBV_QP_STATE, &i) ? 0 : i.srq == srq; }), got == 1);
+	PROMISE("ibv_query_qp returns the SRQ", ({ struct ibv_qp_attr q; struct ibv_qp_init_attr i; ibv_query_qp(peer, &q, IBV_QP_STATE, &i)
+		? 0 : i.srq == srq; }), got == 1);
 
 	for (uint32_t i = 0; i < most; i++)
 		CHECK(!post_srq(srq, l.mr, i));
 	struct ibv_sge sge = {(uintptr_t)l.memory, 64, l.mr->lkey};
-	struct ibv_recv_wr second = {.wr_id = 102, .sg_list = &sge, .num_sge = 1}, first = {.wr_id = 101, .next = &second, .sg_list = &sge, .num_sge = 1}, *bad = NULL;
-	PROMISE("a full SRQ refuses, and bad_wr is the first that it refused", ibv_post_srq_recv(srq, &first, &bad), got == ENOMEM && bad == &first);
+	struct ibv_recv_wr second = {.wr_id = 102, .sg_list = &sge, .num_sge = 1},
+		first = {.wr_id = 101, .next = &second, .sg_list = &sge, .num_sge = 1}, *bad = NULL;
+	PROMISE("a full SRQ refuses, and bad_wr is the first that it refused", ibv_post_srq_recv(srq, &first, &bad), got == ENOMEM &&
+		bad == &first);
 	struct ibv_sge many[2] = {sge, sge};
 	struct ibv_recv_wr wide = {.sg_list = many, .num_sge = 1000};
 	PROMISE("more SGEs than max_sge are refused", ibv_post_srq_recv(srq, &wide, &bad), got == EINVAL || got == ENOMEM);
@@ -210,13 +223,16 @@ static void shared_receives(void)
 	PROMISE("a limit can be set", ibv_modify_srq(srq, &limit, IBV_SRQ_LIMIT), got == 0);
 	CHECK(!post_send(qp, l.mr, 1, 8, 0));
 	struct ibv_wc wc = wait_for(l.cq);
-	PROMISE("requests are taken in their order, and the completion names the QP", wc.wr_id, got == 0 && wc.qp_num == peer->qp_num && wc.byte_len == 8);
-	PROMISE("below its limit the SRQ has SRQ_LIMIT_REACHED", next_event(&event), got == IBV_EVENT_SRQ_LIMIT_REACHED && event.element.srq == srq);
+	PROMISE("requests are taken in their order, and the completion names the QP", wc.wr_id, got == 0 && wc.qp_num == peer->qp_num &&
+		wc.byte_len == 8);
+	PROMISE("below its limit the SRQ has SRQ_LIMIT_REACHED", next_event(&event), got == IBV_EVENT_SRQ_LIMIT_REACHED &&
+		event.element.srq == srq);
 	PROMISE("after which the limit is 0", ibv_query_srq(srq, &attr), !got && attr.srq_limit == 0);
 	CHECK(!post_send(qp, l.mr, 2, 8, 0) && wait_for(l.cq).wr_id == 1);
 	PROMISE("and no other event comes", readable(ctx->async_fd, 200), got == 0);
 	CHECK(!to_error(peer));
-	PROMISE("a QP of an SRQ in ERR has QP_LAST_WQE_REACHED", next_event(&event), got == IBV_EVENT_QP_LAST_WQE_REACHED && event.element.qp == peer);
+	PROMISE("a QP of an SRQ in ERR has QP_LAST_WQE_REACHED", next_event(&event), got == IBV_EVENT_QP_LAST_WQE_REACHED &&
+		event.element.qp == peer);
 	CHECK(!ibv_destroy_qp(peer) && !ibv_destroy_qp(qp));
 	PROMISE("an SRQ with requests in it can be destroyed", ibv_destroy_srq(srq), got == 0);
 	loopback_close(&l);
@@ -234,12 +250,15 @@ static void xrc(void)
 	}
 	struct loopback l;
 	loopback_open(&l);
-	struct ibv_srq_init_attr_ex sa = {.attr = {.max_wr = 16, .max_sge = 1}, .comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ | IBV_SRQ_INIT_ATTR_PD, .srq_type = IBV_SRQT_XRC, .pd = pd, .xrcd = xrcd, .cq = l.cq};
+	struct ibv_srq_init_attr_ex sa = {.attr = {.max_wr = 16, .max_sge = 1},
+		.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ | IBV_SRQ_INIT_ATTR_PD,
+		.srq_type = IBV_SRQT_XRC, .pd = pd, .xrcd = xrcd, .cq = l.cq};
 	struct ibv_srq *srq = ibv_create_srq_ex(ctx, &sa);
 	uint32_t number = 0;
 	PROMISE("an XRC SRQ has a number", srq ? ibv_get_srq_num(srq, &number) : -1, got == 0);
 	struct ibv_qp_init_attr_ex ra = {.qp_type = IBV_QPT_XRC_RECV, .comp_mask = IBV_QP_INIT_ATTR_XRCD, .xrcd = xrcd};
-	struct ibv_qp_init_attr_ex se = {.qp_type = IBV_QPT_XRC_SEND, .send_cq = l.cq, .cap = {8, 0, 1, 0, 0}, .comp_mask = IBV_QP_INIT_ATTR_PD, .pd = pd};
+	struct ibv_qp_init_attr_ex se = {.qp_type = IBV_QPT_XRC_SEND, .send_cq = l.cq, .cap = {8, 0, 1, 0, 0}, .comp_mask = IBV_QP_INIT_ATTR_PD,
+		.pd = pd};
 	struct ibv_qp *receiver = ibv_create_qp_ex(ctx, &ra), *sender = ibv_create_qp_ex(ctx, &se);
 	CHECK(srq && receiver && sender);
 	PROMISE("a domain that has an SRQ is busy", ibv_close_xrcd(xrcd), got == EBUSY);
@@ -247,15 +266,18 @@ static void xrc(void)
 	connect_qp(sender, receiver->qp_num);
 	CHECK(!post_srq(srq, l.mr, 7));
 	struct ibv_sge sge = {(uintptr_t)l.memory + 4096, 8, l.mr->lkey};
-	struct ibv_send_wr wr = {.wr_id = 8, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED, .qp_type.xrc.remote_srqn = number}, *bad;
+	struct ibv_send_wr wr = {.wr_id = 8, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED,
+		.qp_type.xrc.remote_srqn = number}, *bad;
 	CHECK(!ibv_post_send(sender, &wr, &bad));
 	struct ibv_wc one = wait_for(l.cq), two = wait_for(l.cq), *received = one.opcode & IBV_WC_RECV ? &one : &two;
 	PROMISE("a SEND arrives in the SRQ that it names", received->wr_id, got == 7 && received->status == IBV_WC_SUCCESS);
 	PROMISE("and its completion has the number of the receiver's QP", received->qp_num, got == receiver->qp_num);
-	struct ibv_qp_open_attr oa = {.comp_mask = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE, .qp_num = receiver->qp_num, .xrcd = xrcd, .qp_type = IBV_QPT_XRC_RECV};
+	struct ibv_qp_open_attr oa = {.comp_mask = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE,
+		.qp_num = receiver->qp_num, .xrcd = xrcd, .qp_type = IBV_QPT_XRC_RECV};
 	struct ibv_qp *shared = ibv_open_qp(ctx, &oa);
 	PROMISE("ibv_open_qp finds the receiver's QP by its number", shared ? shared->qp_num : 0, shared && got == receiver->qp_num);
-	PROMISE("and it lives until both are destroyed", !shared || ibv_destroy_qp(shared) || post_srq(srq, l.mr, 9) || ibv_post_send(sender, &wr, &bad) || wait_for(l.cq).status || wait_for(l.cq).status, got == 0);
+	PROMISE("and it lives until both are destroyed", !shared || ibv_destroy_qp(shared) || post_srq(srq, l.mr, 9) ||
+		ibv_post_send(sender, &wr, &bad) || wait_for(l.cq).status || wait_for(l.cq).status, got == 0);
 	oa.qp_num = 0xfffff0;
 	PROMISE("a number that no QP of the domain has is refused", ibv_open_qp(ctx, &oa), !got && (error == EINVAL || error == ENOENT));
 	CHECK(!ibv_destroy_qp(sender) && !ibv_destroy_qp(receiver) && !ibv_destroy_srq(srq));
@@ -265,7 +287,8 @@ static void xrc(void)
 
 static void extended_cq(void)
 {
-	struct ibv_cq_init_attr_ex attr = {.cqe = 16, .wc_flags = IBV_WC_EX_WITH_BYTE_LEN | IBV_WC_EX_WITH_IMM | IBV_WC_EX_WITH_QP_NUM | IBV_WC_EX_WITH_SRC_QP};
+	struct ibv_cq_init_attr_ex attr = {.cqe = 16,
+		.wc_flags = IBV_WC_EX_WITH_BYTE_LEN | IBV_WC_EX_WITH_IMM | IBV_WC_EX_WITH_QP_NUM | IBV_WC_EX_WITH_SRC_QP};
 	errno = 0;
 	struct ibv_cq_ex *ex = ibv_create_cq_ex(ctx, &attr);
 	if (!ex) {
@@ -290,7 +313,8 @@ static void extended_cq(void)
 	PROMISE("ibv_start_poll of an empty CQ is ENOENT", ibv_start_poll(ex, &pa), got == ENOENT);
 	CHECK(!post_recv(peer, l.mr, 21, 64));
 	struct ibv_sge sge = {(uintptr_t)l.memory, 24, l.mr->lkey};
-	struct ibv_send_wr wr = {.wr_id = 22, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND_WITH_IMM, .send_flags = 0, .imm_data = htonl(0x01020304)}, *bad;
+	struct ibv_send_wr wr = {.wr_id = 22, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND_WITH_IMM, .send_flags = 0,
+		.imm_data = htonl(0x01020304)}, *bad;
 	CHECK(!ibv_post_send(qp, &wr, &bad));
 	double begun = now();
 	int r;
@@ -298,8 +322,10 @@ static void extended_cq(void)
 		CHECK(now() - begun < 20);
 	CHECK(!r);
 	PROMISE("wr_id and status are in the CQ", ex->wr_id, got == 21 && ex->status == IBV_WC_SUCCESS);
-	PROMISE("the opcode, the length and the QP are read", ibv_wc_read_byte_len(ex), got == 24 && ibv_wc_read_opcode(ex) == IBV_WC_RECV && ibv_wc_read_qp_num(ex) == peer->qp_num);
-	PROMISE("immediate data and their flag are read", ntohl(ibv_wc_read_imm_data(ex)), got == 0x01020304 && ibv_wc_read_wc_flags(ex) & IBV_WC_WITH_IMM);
+	PROMISE("the opcode, the length and the QP are read", ibv_wc_read_byte_len(ex), got == 24 && ibv_wc_read_opcode(ex) == IBV_WC_RECV &&
+		ibv_wc_read_qp_num(ex) == peer->qp_num);
+	PROMISE("immediate data and their flag are read", ntohl(ibv_wc_read_imm_data(ex)), got == 0x01020304 &&
+		ibv_wc_read_wc_flags(ex) & IBV_WC_WITH_IMM);
 	PROMISE("ibv_next_poll without another completion is ENOENT", ibv_next_poll(ex), got == ENOENT);
 	ibv_end_poll(ex);
 	CHECK(!post_recv(peer, l.mr, 23, 64));
@@ -327,7 +353,8 @@ static void windows(void)
 	struct ibv_mr *mr = ibv_reg_mr(pd, memory, 8192, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND);
 	CHECK(mr);
 	uint32_t before = mw->rkey;
-	struct ibv_mw_bind bind = {.wr_id = 31, .send_flags = IBV_SEND_SIGNALED, .bind_info = {.mr = mr, .addr = (uintptr_t)memory, .length = 4096, .mw_access_flags = IBV_ACCESS_REMOTE_WRITE}};
+	struct ibv_mw_bind bind = {.wr_id = 31, .send_flags = IBV_SEND_SIGNALED,
+		.bind_info = {.mr = mr, .addr = (uintptr_t)memory, .length = 4096, .mw_access_flags = IBV_ACCESS_REMOTE_WRITE}};
 	PROMISE("ibv_bind_mw is posted, and the window's key is another", ibv_bind_mw(l.peer, mw, &bind), !got && mw->rkey != before);
 	struct ibv_wc wc = wait_for(l.cq);
 	PROMISE("it completes as BIND_MW", wc.opcode, got == IBV_WC_BIND_MW && wc.status == IBV_WC_SUCCESS && wc.wr_id == 31);
@@ -337,7 +364,8 @@ static void windows(void)
 	struct ibv_mw_bind wrong = bind;
 	wrong.bind_info.mr = l.mr;
 	wrong.bind_info.addr = (uintptr_t)l.memory;
-	PROMISE("a region without MW_BIND is refused", ({ int r = ibv_bind_mw(l.peer, mw, &wrong); r ? r : wait_for(l.cq).status == IBV_WC_SUCCESS ? 0 : EINVAL; }), got != 0);
+	PROMISE("a region without MW_BIND is refused", ({ int r = ibv_bind_mw(l.peer, mw, &wrong); r
+		? r : wait_for(l.cq).status == IBV_WC_SUCCESS ? 0 : EINVAL; }), got != 0);
 	loopback_close(&l);
 
 	loopback_open(&l); // the refused bind may have ended the connection
@@ -348,11 +376,13 @@ static void windows(void)
 
 	loopback_open(&l);
 	CHECK(!ibv_bind_mw(l.peer, mw, &bind) && wait_for(l.cq).status == IBV_WC_SUCCESS);
-	struct ibv_mw_bind nothing = {.wr_id = 32, .send_flags = IBV_SEND_SIGNALED, .bind_info = {.mr = mr, .addr = (uintptr_t)memory, .length = 0}};
+	struct ibv_mw_bind nothing = {.wr_id = 32, .send_flags = IBV_SEND_SIGNALED,
+		.bind_info = {.mr = mr, .addr = (uintptr_t)memory, .length = 0}};
 	uint32_t bound = mw->rkey;
-	PROMISE("a bind of no bytes ends the binding", ibv_bind_mw(l.peer, mw, &nothing) ? -1 : (long)wait_for(l.cq).status, got == IBV_WC_SUCCESS);
+	PROMISE("a bind of no bytes ends the binding", ibv_bind_mw(l.peer, mw, &nothing) ? -1 : (long)wait_for(l.cq).status,
+		got == IBV_WC_SUCCESS);
 	loopback_write(&l, (uintptr_t)l.memory, l.mr->lkey, (uintptr_t)memory, bound, 64);
-	PROMISE("after which the key is none", wait_for(l.cq).status, got == IBV_WC_REM_ACCESS_ERR);
+	PROMISE("after which the key is invalid", wait_for(l.cq).status, got == IBV_WC_REM_ACCESS_ERR);
 	PROMISE("a window can be deallocated", ibv_dealloc_mw(mw), got == 0);
 	PROMISE("and then its region be deregistered", ibv_dereg_mr(mr), got == 0);
 	free(memory);
@@ -365,7 +395,8 @@ static struct ibv_qp *datagrams(struct ibv_cq *cq, uint32_t qkey)
 	struct ibv_qp_init_attr attr = {.send_cq = cq, .recv_cq = cq, .cap = {8, 8, 1, 1, 0}, .qp_type = IBV_QPT_UD};
 	struct ibv_qp *qp = ibv_create_qp(pd, &attr);
 	CHECK(qp);
-	struct ibv_qp_attr init = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = qkey}, rtr = {.qp_state = IBV_QPS_RTR}, rts = {.qp_state = IBV_QPS_RTS};
+	struct ibv_qp_attr init = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = qkey}, rtr = {.qp_state = IBV_QPS_RTR},
+		rts = {.qp_state = IBV_QPS_RTS};
 	CHECK(!ibv_modify_qp(qp, &init, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY));
 	CHECK(!ibv_modify_qp(qp, &rtr, IBV_QP_STATE) && !ibv_modify_qp(qp, &rts, IBV_QP_STATE | IBV_QP_SQ_PSN));
 	return qp;
@@ -396,12 +427,15 @@ static void address_handles(void)
 	struct ibv_qp *from = datagrams(l.cq, 0x1111), *to = datagrams(l.cq, 0x2222);
 	CHECK(!post_recv(to, l.mr, 42, 64) && !send_datagram(from, l.mr, ah, to->qp_num, 0x2222));
 	struct ibv_wc wc = wait_for(l.cq);
-	PROMISE("a datagram has 40 bytes more, its sender and the flag GRH", wc.byte_len, got == 56 && wc.src_qp == from->qp_num && wc.wc_flags & IBV_WC_GRH);
+	PROMISE("a datagram has 40 bytes more, its sender and the flag GRH", wc.byte_len, got == 56 && wc.src_qp == from->qp_num &&
+		wc.wc_flags & IBV_WC_GRH);
 	struct ibv_ah_attr back;
 	memset(&back, 0, sizeof back);
-	PROMISE("ibv_init_ah_from_wc finds the sender's address", ibv_init_ah_from_wc(ctx, 1, &wc, (struct ibv_grh *)l.memory, &back), !got && back.is_global && !memcmp(&back.grh.dgid, &gid, sizeof gid));
+	PROMISE("ibv_init_ah_from_wc finds the sender's address", ibv_init_ah_from_wc(ctx, 1, &wc, (struct ibv_grh *)l.memory, &back), !got &&
+		back.is_global && !memcmp(&back.grh.dgid, &gid, sizeof gid));
 	struct ibv_ah *answer = ibv_create_ah_from_wc(pd, &wc, (struct ibv_grh *)l.memory, 1);
-	PROMISE("and ibv_create_ah_from_wc a handle that reaches it", answer ? post_recv(from, l.mr, 43, 64) || send_datagram(to, l.mr, answer, wc.src_qp, 0x1111) || wait_for(l.cq).wr_id != 43 : -1, got == 0);
+	PROMISE("and ibv_create_ah_from_wc a handle that reaches it", answer ? post_recv(from, l.mr, 43, 64) ||
+		send_datagram(to, l.mr, answer, wc.src_qp, 0x1111) || wait_for(l.cq).wr_id != 43 : -1, got == 0);
 	CHECK(!post_recv(to, l.mr, 44, 64) && !send_datagram(from, l.mr, ah, to->qp_num, 0x3333));
 	usleep(200000);
 	struct ibv_wc none;
@@ -418,8 +452,8 @@ static void multicast(void)
 	union ibv_gid group = {.raw = {[10] = 0xff, [11] = 0xff, [12] = 239, [13] = 83, [14] = 7, [15] = 9}};
 	struct ibv_qp *qp = datagrams(l.cq, 0x1111);
 	PROMISE("a connected QP joins no group", ibv_attach_mcast(l.qp, &group, 0), got == EINVAL);
-	PROMISE("an address that is no group's is refused", ibv_attach_mcast(qp, &gid, 0), got == EINVAL);
-	PROMISE("a QP leaves no group that it has not joined", ibv_detach_mcast(qp, &group, 0), got == EINVAL || got == ENOENT);
+	PROMISE("an address that is not a group's is refused", ibv_attach_mcast(qp, &gid, 0), got == EINVAL);
+	PROMISE("a QP cannot leave a group that it has not joined", ibv_detach_mcast(qp, &group, 0), got == EINVAL || got == ENOENT);
 	PROMISE("a datagram QP joins", ibv_attach_mcast(qp, &group, 0), got == 0);
 	PROMISE("twice, too", ibv_attach_mcast(qp, &group, 0), got == 0);
 	struct ibv_ah_attr attr = {.is_global = 1, .port_num = 1, .grh = {.dgid = group, .sgid_index = 1, .hop_limit = 1}};
@@ -450,9 +484,10 @@ static void flows(void)
 		struct ibv_flow_spec_eth eth;
 	} rule = {
 		.attr = {.type = IBV_FLOW_ATTR_NORMAL, .size = sizeof rule, .num_of_specs = 1, .port = 1},
-		.eth = {.type = IBV_FLOW_SPEC_ETH, .size = sizeof rule.eth, .val.dst_mac = {2, 0, 0, 0, 0, 1}, .mask.dst_mac = {255, 255, 255, 255, 255, 255}},
+		.eth = {.type = IBV_FLOW_SPEC_ETH, .size = sizeof rule.eth, .val.dst_mac = {2, 0, 0, 0, 0, 1},
+			.mask.dst_mac = {255, 255, 255, 255, 255, 255}},
 	};
-	PROMISE("a flow leads to no connected QP", ibv_create_flow(l.qp, &rule.attr), !got);
+	PROMISE("a flow to a connected QP is refused", ibv_create_flow(l.qp, &rule.attr), !got);
 	struct ibv_qp_init_attr attr = {.send_cq = l.cq, .recv_cq = l.cq, .cap = {8, 8, 1, 1, 0}, .qp_type = IBV_QPT_RAW_PACKET};
 	errno = 0;
 	struct ibv_qp *raw = ibv_create_qp(pd, &attr);
@@ -462,7 +497,7 @@ static void flows(void)
 		struct ibv_qp_attr init = {.qp_state = IBV_QPS_INIT, .port_num = 1};
 		CHECK(!ibv_modify_qp(raw, &init, IBV_QP_STATE | IBV_QP_PORT));
 		struct ibv_flow *flow = ibv_create_flow(raw, &rule.attr);
-		PROMISE("a flow leads to a raw packet QP", flow != NULL, got == 1);
+		PROMISE("a flow to a raw packet QP is accepted", flow != NULL, got == 1);
 		rule.attr.num_of_specs = 200;
 		PROMISE("more specifications than there is room for are refused", ibv_create_flow(raw, &rule.attr), !got && error == EINVAL);
 		rule.attr.num_of_specs = 1;
@@ -497,7 +532,7 @@ static const struct {
 	{"flows", flows}, {"counters", counters},
 };
 
-// Each group has a process of its own, so that one that hangs or ends leaves the others alone.
+// Each group has its own process, so that a group that hangs or crashes does not affect the others.
 int main(void)
 {
 	for (size_t i = 0; i < sizeof groups / sizeof *groups; i++) {

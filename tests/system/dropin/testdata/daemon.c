@@ -1,5 +1,6 @@
-// A daemon that begins as root: it takes memory, sockets and files that are root's only, goes to the background, becomes nobody, and
-// uses RDMA. With "before" it opens the device as root, with "after" as nobody. It ends with 1 at the first thing that is not so.
+// A daemon that starts as root. It allocates memory, sockets and files that only root may, goes to
+// the background, becomes nobody, and uses RDMA. With "before" it opens the device as root, with
+// "after" as nobody. It exits with 1 at the first failed check.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <grp.h>
@@ -34,7 +35,7 @@ int main(int argc, char **argv)
 
 	char *memory = mmap(NULL, locked, PROT_READ | PROT_WRITE, MAP_ANONYMOUS | MAP_PRIVATE, -1, 0);
 	struct rlimit little = {64 << 10, 64 << 10};
-	CHECK(!setrlimit(RLIMIT_MEMLOCK, &little)); // which does not bind who has CAP_IPC_LOCK
+	CHECK(!setrlimit(RLIMIT_MEMLOCK, &little)); // it does not apply with CAP_IPC_LOCK
 	CHECK(memory != MAP_FAILED && !mlock(memory, locked));
 	char *pages = NULL;
 	if (huge_pages) {

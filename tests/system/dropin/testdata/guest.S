@@ -1,6 +1,7 @@
 /*
- * The firmware of the machine that TestQEMU migrates, and all that runs in it: it writes a number to every 64th byte of SIZE bytes
- * from 1 MiB, then the next number, and so on. It is 64 KiB, whose last bytes are the last of the processor's 32-bit addresses.
+ * The firmware and only program of the machine that TestQEMU migrates. It writes a number to every
+ * 64th byte of SIZE bytes from 1 MiB, then the next number, and so on. It has 64 KiB, whose last bytes
+ * are the last of the processor's 32-bit addresses.
  */
 	.globl	_start
 	.code16

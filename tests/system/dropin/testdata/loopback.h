@@ -1,4 +1,4 @@
-// What the programs of this directory share: a device, and two RC QPs of one process that are connected to each other.
+// Shared by the programs of this directory: a device, and two connected RC QPs of one process.
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -35,7 +35,7 @@ static inline void device_open(void)
 	int n;
 	struct ibv_device **list = ibv_get_device_list(&n);
 	CHECK(list && n > 0);
-	int roce = 0; // not the one of iWARP, which comes first if SOFTRNIC_TRANSPORT says so
+	int roce = 0; // not the iWARP device, which comes first with SOFTRNIC_TRANSPORT
 	while (roce < n && list[roce]->transport_type != IBV_TRANSPORT_IB)
 		roce++;
 	CHECK(roce < n && (ctx = ibv_open_device(list[roce])));
@@ -45,18 +45,22 @@ static inline void device_open(void)
 
 static inline void connect_qp(struct ibv_qp *qp, uint32_t peer)
 {
-	struct ibv_qp_attr init = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC};
+	struct ibv_qp_attr init = {.qp_state = IBV_QPS_INIT, .port_num = 1,
+		.qp_access_flags = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC};
 	CHECK(!ibv_modify_qp(qp, &init, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
 	struct ibv_qp_attr rtr = {
 		.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = peer, .max_dest_rd_atomic = 1, .min_rnr_timer = 12,
 		.ah_attr = {.is_global = 1, .port_num = 1, .grh = {.dgid = gid, .sgid_index = 1, .hop_limit = 1}},
 	};
-	CHECK(!ibv_modify_qp(qp, &rtr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
+	CHECK(!ibv_modify_qp(qp, &rtr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+		IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
 	struct ibv_qp_attr rts = {.qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 1};
-	CHECK(!ibv_modify_qp(qp, &rts, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC));
+	CHECK(!ibv_modify_qp(qp, &rts, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
+		IBV_QP_MAX_QP_RD_ATOMIC));
 }
 
-// struct loopback is a QP that posts, with its CQ, the QP that it is connected to, and 8 KiB of registered memory.
+// struct loopback is a QP that posts, with its CQ, the QP that it is connected to, and 8 KiB of
+// registered memory.
 struct loopback {
 	struct ibv_cq *cq;
 	struct ibv_qp *qp, *peer;
@@ -79,7 +83,8 @@ static inline void loopback_open(struct loopback *l)
 static inline void loopback_write(struct loopback *l, uint64_t from, uint32_t lkey, uint64_t to, uint32_t rkey, uint32_t length)
 {
 	struct ibv_sge sge = {from, length, lkey};
-	struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED, .wr.rdma = {to, rkey}}, *bad;
+	struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED,
+		.wr.rdma = {to, rkey}}, *bad;
 	CHECK(!ibv_post_send(l->qp, &wr, &bad));
 }
 

@@ -1,5 +1,6 @@
-// Two processes write to and read from each other's memory of every kind that a program may register, and compare what comes. The
-// first argument is a directory for files. It ends with 1 at the first thing that is not so, and says which kinds there are not.
+// Two processes write to and read from each other's memory of every kind that a program may
+// register, and compare the data. The first argument is a directory for files. The program exits
+// with 1 at the first failed check, and prints the kinds that are missing.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <sys/wait.h>
@@ -10,7 +11,7 @@
 static const char *dir;
 static int to_peer, from_peer;
 
-// A kind of memory, and the descriptor of what is behind it, or -1.
+// A kind of memory, and the descriptor behind it, or -1.
 struct kind {
 	const char *name;
 	void *(*map)(int *fd);
@@ -43,17 +44,18 @@ static void *memfd(int *fd)
 
 static const struct kind kinds[] = {
 	{"heap", heap}, {"MAP_PRIVATE", private_anonymous}, {"MAP_SHARED", shared_anonymous}, {"MAP_SHARED of a file", shared_file},
-	{"MAP_PRIVATE of a file", private_file}, {"MAP_SHARED of a memfd", memfd}, {"MAP_HUGETLB", huge}, {"MAP_HUGETLB and MAP_SHARED", shared_huge},
+	{"MAP_PRIVATE of a file", private_file}, {"MAP_SHARED of a memfd", memfd}, {"MAP_HUGETLB", huge},
+		{"MAP_HUGETLB and MAP_SHARED", shared_huge},
 };
 
-// tell sends something to the peer, and hear receives it.
-static void tell(const void *v, size_t n) { CHECK(write(to_peer, v, n) == (ssize_t)n); }
-static void hear(void *v, size_t n) { CHECK(read(from_peer, v, n) == (ssize_t)n); }
+// send_to_peer sends data to the peer, and receive_from_peer receives it.
+static void send_to_peer(const void *v, size_t n) { CHECK(write(to_peer, v, n) == (ssize_t)n); }
+static void receive_from_peer(void *v, size_t n) { CHECK(read(from_peer, v, n) == (ssize_t)n); }
 
 static void exchange(const void *ours, void *theirs, size_t n)
 {
-	tell(ours, n);
-	hear(theirs, n);
+	send_to_peer(ours, n);
+	receive_from_peer(theirs, n);
 }
 
 static void fill(uint32_t *m, uint32_t seed)
@@ -68,7 +70,7 @@ static void compare(const uint32_t *m, uint32_t seed)
 		CHECK(m[i] == (seed + i) * 2654435761u);
 }
 
-// compare_behind sees that what was written to a shared mapping is in what is mapped.
+// compare_behind checks that data written to a shared mapping is in the mapped file.
 static void compare_behind(int fd, uint32_t seed)
 {
 	static uint32_t copy[SIZE / 4];
@@ -132,18 +134,18 @@ int main(int argc, char **argv)
 		} else if (child) {
 			fill(m, seed);
 			transfer(qp, cq, IBV_WR_RDMA_WRITE, mr, theirs.addr, theirs.rkey);
-			tell(&done, 1);
-			hear(&done, 1); // it has compared, and has other content now
+			send_to_peer(&done, 1);
+			receive_from_peer(&done, 1); // it has compared, and has other content now
 			transfer(qp, cq, IBV_WR_RDMA_READ, mr, theirs.addr, theirs.rkey);
 			compare(m, seed + 7);
 			compare_behind(fd, seed + 7);
 			printf("%s: passed\n", kinds[k].name);
 		} else {
-			hear(&done, 1);
+			receive_from_peer(&done, 1);
 			compare(m, seed);
 			compare_behind(fd, seed);
 			fill(m, seed + 7);
-			tell(&done, 1);
+			send_to_peer(&done, 1);
 		}
 		exchange(&done, &done, 1);
 		if (mr)

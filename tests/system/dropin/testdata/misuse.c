@@ -1,4 +1,4 @@
-// What a clumsy program does, in one process. It ends with 1 at the first thing that is not so.
+// Misuse of the libraries, in one process. The program exits with 1 at the first failed check.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -13,7 +13,7 @@
 
 #define THREADS 64
 
-// Each of many threads uses a QP of its own.
+// Each of many threads uses its own QP.
 static void *use_one(void *v)
 {
 	long seed = (long)v;
@@ -45,7 +45,7 @@ static void *take_events(void *v)
 	struct ibv_cq *cq;
 	void *context;
 	(void)v;
-	for (;;) { // until the channel says that it is over
+	for (;;) { // until the channel is closed
 		if (ibv_get_cq_event(channel, &cq, &context))
 			return NULL;
 		if (context == channel) { // the last
@@ -71,7 +71,7 @@ static void write_nothing(struct ibv_qp *qp)
 	CHECK(!ibv_post_send(qp, &wr, &bad));
 }
 
-// CQs are destroyed with events that nobody has read, and while another thread takes them.
+// CQs are destroyed with unread events, and while another thread takes them.
 static void events(void)
 {
 	CHECK((channel = ibv_create_comp_channel(ctx)));
@@ -93,7 +93,7 @@ static void events(void)
 		struct ibv_qp *qp = self_connected(cq);
 		write_nothing(qp);
 		CHECK(wait_for(cq).status == IBV_WC_SUCCESS);
-		CHECK(!ibv_destroy_qp(qp) && !ibv_destroy_cq(cq)); // waits for the acknowledgement of what was taken
+		CHECK(!ibv_destroy_qp(qp) && !ibv_destroy_cq(cq)); // waits for the acknowledgement of taken events
 	}
 	struct ibv_cq *last = ibv_create_cq(ctx, 16, channel, channel, 0);
 	CHECK(last && !ibv_req_notify_cq(last, 0));
@@ -102,15 +102,17 @@ static void events(void)
 	CHECK(!pthread_join(t, NULL) && !ibv_destroy_qp(qp) && !ibv_destroy_cq(last) && !ibv_destroy_comp_channel(channel));
 }
 
-// Arguments that make no sense have an errno.
+// Invalid arguments have an errno.
 static void nonsense(void)
 {
 	struct loopback l;
 	loopback_open(&l);
-	struct ibv_sge far = {(uintptr_t)l.memory, 8193, l.mr->lkey}, wrap = {UINT64_MAX - 4, 64, l.mr->lkey}, other = {(uintptr_t)l.memory, 8, l.mr->lkey ^ 0xff};
+	struct ibv_sge far = {(uintptr_t)l.memory, 8193, l.mr->lkey}, wrap = {UINT64_MAX - 4, 64, l.mr->lkey},
+		other = {(uintptr_t)l.memory, 8, l.mr->lkey ^ 0xff};
 	struct ibv_sge *bad_sges[] = {&far, &wrap, &other};
 	for (int i = 0; i < 3; i++) {
-		struct ibv_send_wr wr = {.sg_list = bad_sges[i], .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED, .wr.rdma = {(uintptr_t)l.memory, l.mr->rkey}}, *bad;
+		struct ibv_send_wr wr = {.sg_list = bad_sges[i], .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED,
+			.wr.rdma = {(uintptr_t)l.memory, l.mr->rkey}}, *bad;
 		if (!ibv_post_send(l.qp, &wr, &bad))
 			CHECK(wait_for(l.cq).status == IBV_WC_LOC_PROT_ERR);
 		loopback_close(&l);
@@ -150,7 +152,8 @@ static struct ibv_xrcd *open_xrcd(int fd, int oflags)
 	return ibv_open_xrcd(ctx, &a);
 }
 
-// An XRC domain is opened as it must be, with the errno of ib_uverbs_open_xrcd in Linux otherwise.
+// An XRC domain is opened with the right flags, or the call has the errno of ib_uverbs_open_xrcd in
+// Linux.
 static void xrc_domains(void)
 {
 	char name[] = "/tmp/xrcd.XXXXXX";
@@ -177,7 +180,7 @@ static struct ibv_srq *create_srq(struct ibv_pd *p)
 	return srq;
 }
 
-// reach_limit has an event of an SRQ's limit, as it has no requests at all.
+// reach_limit gets an event of an SRQ's limit, since the SRQ has no requests.
 static void reach_limit(struct ibv_srq *srq)
 {
 	struct ibv_srq_attr a = {.srq_limit = 1};
@@ -190,7 +193,8 @@ static void wait_async(struct ibv_context *c)
 	CHECK(poll(&fd, 1, 10000) == 1);
 }
 
-// A device is closed while it has SRQs. What has the number of its descriptor then is nobody's but the program's.
+// A device is closed while it has SRQs. Only the program uses the number of its descriptor
+// afterwards.
 static void closed_device(void)
 {
 	int pair[2];
@@ -207,7 +211,7 @@ static void closed_device(void)
 	CHECK(!ibv_close_device(other) && dup2(pair[0], fd) == fd && write(pair[1], "8 bytes.", 8) == 8);
 	reach_limit(late);
 	reach_limit(ours);
-	wait_async(ctx); // which is told after the other one would be
+	wait_async(ctx); // reported after the other one would be
 	CHECK(!ibv_get_async_event(ctx, &e) && e.element.srq == ours);
 	ibv_ack_async_event(&e);
 	CHECK(!ibv_destroy_srq(early) && !ibv_destroy_srq(late) && !ibv_destroy_srq(ours) && !ibv_dealloc_pd(p));
@@ -219,7 +223,8 @@ static void closed_device(void)
 
 static void *destroy_srq(void *srq) { return (void *)(intptr_t)ibv_destroy_srq(srq); }
 
-// A thread is late with an SRQ that another one is destroying: it does not reach a new one in its place.
+// A thread uses an SRQ late, while another one destroys it. It does not reach a new SRQ in its
+// place.
 static void late_call(void)
 {
 	struct ibv_srq *old = create_srq(pd), *new[32];
@@ -228,7 +233,7 @@ static void late_call(void)
 	pthread_t t;
 	void *err;
 	reach_limit(old);
-	CHECK(!ibv_get_async_event(ctx, &e) && !pthread_create(&t, NULL, destroy_srq, old)); // which waits for the acknowledgement
+	CHECK(!ibv_get_async_event(ctx, &e) && !pthread_create(&t, NULL, destroy_srq, old)); // waits for the acknowledgement
 	double began = now();
 	while (!ibv_query_srq(old, &a))
 		CHECK(now() - began < 10);
@@ -241,7 +246,7 @@ static void late_call(void)
 		CHECK(!ibv_destroy_srq(new[i]));
 }
 
-// A child that waits for events has ENODEV, and takes none of the parent's.
+// A child that waits for events gets ENODEV, and takes none of the parent's.
 static void child_waits(void)
 {
 	struct ibv_srq *srq = create_srq(pd);
@@ -276,7 +281,8 @@ static void *take_routes(void *rounds)
 		CHECK(!rdma_get_cm_event(cm_events, &e) && !e->status);
 		struct rdma_cm_id *id = e->id;
 		enum rdma_cm_event_type type = e->event;
-		CHECK(type == RDMA_CM_EVENT_ADDR_RESOLVED || (type == RDMA_CM_EVENT_ROUTE_RESOLVED && id->route.num_paths == 1 && id->route.path_rec->mtu));
+		CHECK(type == RDMA_CM_EVENT_ADDR_RESOLVED || (type == RDMA_CM_EVENT_ROUTE_RESOLVED && id->route.num_paths == 1 &&
+			id->route.path_rec->mtu));
 		if (type == RDMA_CM_EVENT_ADDR_RESOLVED)
 			CHECK(!sem_post(id->context));
 		CHECK(!rdma_ack_cm_event(e));
@@ -305,7 +311,7 @@ static void routes(void)
 	rdma_destroy_event_channel(cm_events);
 }
 
-// Closing the library does no harm, though its threads go on.
+// Closing the library is harmless, though its threads continue.
 static void dl_close(void)
 {
 	void *lib = dlopen("libibverbs.so.1", RTLD_NOW);
@@ -318,7 +324,7 @@ int main(void)
 {
 	setvbuf(stdout, NULL, _IONBF, 0);
 	device_open();
-	CHECK(signal(SIGSTKFLT, SIG_DFL) != SIG_ERR); // as who resets the actions of all signals
+	CHECK(signal(SIGSTKFLT, SIG_DFL) != SIG_ERR); // like a program that resets the actions of all signals
 	nonsense();
 	xrc_domains();
 	closed_device();

@@ -13,10 +13,10 @@ static void fail(const char *what, size_t at)
 	MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
-// word is what a message has at a place.
+// word returns the content of a message at a place.
 static uint32_t word(int from, int round, size_t at) { return 2654435761u * (uint32_t)at + (uint32_t)(from * 1000 + round); }
 
-// around sends messages of some bytes around the ring of ranks.
+// around sends messages around the ring of ranks.
 static void around(size_t bytes, int rounds)
 {
 	size_t words = bytes / 4;

@@ -1,4 +1,5 @@
-// Two QPs of one process: what libibverbs promises and ping-pongs do not ask for. It ends with 1 at the first thing that is not so.
+// Two QPs of one process: guarantees of libibverbs that ping-pongs do not use. The program exits
+// with 1 at the first failed check.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -34,15 +35,18 @@ static double now(void)
 
 static void connect_qp(struct ibv_qp *qp, uint32_t peer)
 {
-	struct ibv_qp_attr init = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC};
+	struct ibv_qp_attr init = {.qp_state = IBV_QPS_INIT, .port_num = 1,
+		.qp_access_flags = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC};
 	CHECK(!ibv_modify_qp(qp, &init, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
 	struct ibv_qp_attr rtr = {
 		.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = peer, .max_dest_rd_atomic = 1, .min_rnr_timer = 12,
 		.ah_attr = {.is_global = 1, .port_num = 1, .grh = {.dgid = gid, .sgid_index = 1, .hop_limit = 1, .flow_label = 0xffffffff}},
 	};
-	CHECK(!ibv_modify_qp(qp, &rtr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
+	CHECK(!ibv_modify_qp(qp, &rtr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+		IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
 	struct ibv_qp_attr rts = {.qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 1};
-	CHECK(!ibv_modify_qp(qp, &rts, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC));
+	CHECK(!ibv_modify_qp(qp, &rts, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
+		IBV_QP_MAX_QP_RD_ATOMIC));
 	CHECK(qp->state == IBV_QPS_RTS);
 }
 
@@ -57,7 +61,7 @@ static struct ibv_wc wait_for(struct ibv_cq *cq)
 	return wc;
 }
 
-// regions are of device memory, of all memory, and changed.
+// regions of device memory, of all memory, and changed regions.
 static void regions(void)
 {
 	struct ibv_device_attr_ex ex;
@@ -69,7 +73,7 @@ static void regions(void)
 	connect_qp(a, b->qp_num);
 	connect_qp(b, a->qp_num);
 
-	// A WRITE from anywhere to device memory, whose regions count from 0.
+	// A WRITE from any memory to device memory, whose regions count from 0.
 	struct ibv_alloc_dm_attr da = {.length = ex.max_dm_size + 4};
 	CHECK(!ibv_alloc_dm(ctx, &da));
 	da.length = 4096;
@@ -82,12 +86,13 @@ static void regions(void)
 	CHECK(all && !all->addr && all->length == SIZE_MAX);
 	char *text = strdup("from anywhere"), got[16];
 	struct ibv_sge from = {(uintptr_t)text, 14, all->lkey};
-	struct ibv_send_wr wr = {.wr_id = 1, .sg_list = &from, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED, .wr.rdma = {8, md->rkey}}, *bad;
+	struct ibv_send_wr wr = {.wr_id = 1, .sg_list = &from, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED,
+		.wr.rdma = {8, md->rkey}}, *bad;
 	CHECK(!ibv_post_send(a, &wr, &bad) && wait_for(cq).status == IBV_WC_SUCCESS);
 	CHECK(!ibv_memcpy_from_dm(got, dm, 1024 + 8, 16) && !strcmp(got, text));
 	CHECK(ibv_memcpy_from_dm(got, dm, 1, 4) == EINVAL && ibv_memcpy_from_dm(got, dm, 4096 - 8, 16) == EINVAL);
 
-	// No device memory is a region too, of which nobody reaches a byte.
+	// Device memory of length 0 is a region too, without an accessible byte.
 	struct ibv_mr *none = ibv_reg_dm_mr(pd, dm, 1024, 0, IBV_ACCESS_ZERO_BASED | IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
 	struct ibv_mr *empty = ibv_reg_mr(pd, text, 0, 0);
 	CHECK(none && !none->length && empty && !ibv_dereg_mr(empty));
@@ -100,7 +105,7 @@ static void regions(void)
 	connect_qp(a, b->qp_num);
 	connect_qp(b, a->qp_num);
 
-	// Keys survive a change of access, which counts at once.
+	// Keys survive a change of access, which takes effect immediately.
 	uint32_t rkey = md->rkey;
 	CHECK(!ibv_rereg_mr(md, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, IBV_ACCESS_ZERO_BASED | IBV_ACCESS_LOCAL_WRITE) && md->rkey == rkey);
 	CHECK(!ibv_post_send(a, &wr, &bad) && wait_for(cq).status == IBV_WC_REM_ACCESS_ERR);
@@ -115,7 +120,8 @@ static void regions(void)
 	CHECK(!ibv_destroy_qp(a) && !ibv_destroy_qp(b) && !ibv_destroy_cq(cq) && !ibv_dereg_mr(all) && !ibv_dereg_mr(md) && !ibv_free_dm(dm));
 }
 
-// datagrams come with the type of their network header in wc.sl, as RoCEv2 devices have it, and can be answered.
+// Datagrams have the type of their network header in wc.sl, as with RoCEv2 devices, and can be
+// answered.
 static void datagrams(void)
 {
 	static const struct { int index, sl; } gids[] = {{0, 8 | 1}, {1, 8 | 2}}; // the link-local IPv6 address, and the IPv4 address
@@ -123,7 +129,8 @@ static void datagrams(void)
 	struct ibv_qp_init_attr ia = {.send_cq = cq, .recv_cq = cq, .cap = {8, 8, 1, 1, 0}, .qp_type = IBV_QPT_UD};
 	struct ibv_qp *qp = ibv_create_qp(pd, &ia);
 	CHECK(cq && qp);
-	struct ibv_qp_attr init = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = 7}, rtr = {.qp_state = IBV_QPS_RTR}, rts = {.qp_state = IBV_QPS_RTS};
+	struct ibv_qp_attr init = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = 7}, rtr = {.qp_state = IBV_QPS_RTR},
+		rts = {.qp_state = IBV_QPS_RTS};
 	CHECK(!ibv_modify_qp(qp, &init, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY));
 	CHECK(!ibv_modify_qp(qp, &rtr, IBV_QP_STATE) && !ibv_modify_qp(qp, &rts, IBV_QP_STATE | IBV_QP_SQ_PSN));
 	char buf[64];
@@ -154,7 +161,7 @@ int main(void)
 {
 	int n;
 	setvbuf(stdout, NULL, _IONBF, 0);
-	// A child of a fork before anything of RDMA was used has it, too.
+	// A child of a fork before any use of RDMA has it, too.
 	pid_t child = fork();
 	if (!child) {
 		struct ibv_device **l = ibv_get_device_list(&n);
@@ -176,7 +183,8 @@ int main(void)
 	struct ibv_device_attr_ex ex;
 	CHECK(!ibv_query_device_ex(ctx, NULL, &ex) && ex.orig_attr.max_qp > 0);
 
-	// Two RC QPs, the second with the extended interface, each with a CQ; the first CQ has a channel.
+	// Two RC QPs, the second with the extended interface, each with a CQ; the first CQ has a
+	// channel.
 	struct ibv_comp_channel *ch = ibv_create_comp_channel(ctx);
 	CHECK(ch);
 	struct ibv_cq *cq = ibv_create_cq(ctx, 64, &n, ch, 0);
@@ -189,7 +197,8 @@ int main(void)
 	CHECK(a && ia.cap.max_inline_data >= 64);
 	struct ibv_qp_init_attr_ex xa = {
 		.send_cq = ibv_cq_ex_to_cq(cqx), .recv_cq = ibv_cq_ex_to_cq(cqx), .cap = {32, 32, 4, 4, 64}, .qp_type = IBV_QPT_RC, .pd = pd,
-		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, .send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_RDMA_WRITE,
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+			.send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_RDMA_WRITE,
 	};
 	struct ibv_qp *b = ibv_create_qp_ex(ctx, &xa);
 	CHECK(b && ibv_qp_to_qp_ex(b) && !ibv_qp_to_qp_ex(a));
@@ -199,7 +208,8 @@ int main(void)
 	// Memory on the heap and the stack.
 	char *heap = malloc(1 << 16), stack[4096];
 	memset(heap, 7, 1 << 16);
-	struct ibv_mr *mh = ibv_reg_mr(pd, heap, 1 << 16, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC);
+	struct ibv_mr *mh = ibv_reg_mr(pd, heap, 1 << 16,
+		IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC);
 	struct ibv_mr *ms = ibv_reg_mr(pd, stack, sizeof stack, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);
 	CHECK(mh && ms && mh->addr == heap && mh->length == 1 << 16);
 
@@ -207,7 +217,8 @@ int main(void)
 	CHECK(!ibv_req_notify_cq(cq, 0));
 	char words[2][4] = {"abc", "def"};
 	struct ibv_sge pieces[2] = {{(uintptr_t)words[0], 3, 0}, {(uintptr_t)words[1], 4, 0}};
-	struct ibv_send_wr wr = {.wr_id = 5, .sg_list = pieces, .num_sge = 2, .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED | IBV_SEND_INLINE, .wr.rdma = {(uintptr_t)stack, ms->rkey}}, *bad;
+	struct ibv_send_wr wr = {.wr_id = 5, .sg_list = pieces, .num_sge = 2, .opcode = IBV_WR_RDMA_WRITE,
+		.send_flags = IBV_SEND_SIGNALED | IBV_SEND_INLINE, .wr.rdma = {(uintptr_t)stack, ms->rkey}}, *bad;
 	CHECK(!ibv_post_send(a, &wr, &bad));
 	struct pollfd fd = {ch->fd, POLLIN, 0};
 	CHECK(poll(&fd, 1, 10000) == 1);
@@ -224,7 +235,8 @@ int main(void)
 	// An atomic.
 	*(uint64_t *)heap = 41;
 	struct ibv_sge eight = {(uintptr_t)heap + 64, 8, mh->lkey};
-	struct ibv_send_wr add = {.wr_id = 6, .sg_list = &eight, .num_sge = 1, .opcode = IBV_WR_ATOMIC_FETCH_AND_ADD, .send_flags = IBV_SEND_SIGNALED, .wr.atomic = {.remote_addr = (uintptr_t)heap, .rkey = mh->rkey, .compare_add = 1}};
+	struct ibv_send_wr add = {.wr_id = 6, .sg_list = &eight, .num_sge = 1, .opcode = IBV_WR_ATOMIC_FETCH_AND_ADD,
+		.send_flags = IBV_SEND_SIGNALED, .wr.atomic = {.remote_addr = (uintptr_t)heap, .rkey = mh->rkey, .compare_add = 1}};
 	CHECK(!ibv_post_send(a, &add, &bad));
 	wc = wait_for(cq);
 	CHECK(wc.status == IBV_WC_SUCCESS && *(uint64_t *)heap == 42 && *(uint64_t *)(heap + 64) == 41);
@@ -250,7 +262,8 @@ int main(void)
 	int err;
 	while ((err = ibv_start_poll(cqx, &pa)) == ENOENT)
 		CHECK(now() - t < 10);
-	CHECK(!err && cqx->wr_id == 7 && cqx->status == IBV_WC_SUCCESS && ibv_wc_read_opcode(cqx) == IBV_WC_RDMA_WRITE && ibv_wc_read_completion_ts(cqx));
+	CHECK(!err && cqx->wr_id == 7 && cqx->status == IBV_WC_SUCCESS && ibv_wc_read_opcode(cqx) == IBV_WC_RDMA_WRITE &&
+		ibv_wc_read_completion_ts(cqx));
 	while ((err = ibv_next_poll(cqx)) == ENOENT && now() - t < 10) {
 		ibv_end_poll(cqx);
 		while ((err = ibv_start_poll(cqx, &pa)) == ENOENT)
@@ -267,7 +280,7 @@ int main(void)
 	ibv_wr_set_inline_data(bx, heap, 1000);
 	CHECK(ibv_wr_complete(bx) == EINVAL);
 
-	// What is refused is named by bad_wr, and what is before it is posted.
+	// bad_wr names the refused request, and the requests before it are posted.
 	struct ibv_send_wr wrong = wr;
 	wr.next = &wrong;
 	wrong.opcode = 77;
@@ -275,7 +288,7 @@ int main(void)
 	wr.next = NULL;
 	CHECK(wait_for(cq).status == IBV_WC_SUCCESS);
 
-	// What there is not says so.
+	// Missing features are reported.
 	errno = 0;
 	CHECK(!ibv_reg_dmabuf_mr(pd, 0, 4096, 0, 0, 0) && errno == EOPNOTSUPP);
 	CHECK(ibv_dealloc_pd(pd) == EBUSY);
@@ -292,19 +305,21 @@ int main(void)
 	}
 	CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
 
-	// Memory that is gone under the device. It is not unmapped: the engine might get its place for memory of its own.
+	// Memory that becomes inaccessible under the device. It is not unmapped: the engine might get
+	// its place for its own memory.
 	char *map = mmap(NULL, 1 << 16, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	struct ibv_mr *mm = ibv_reg_mr(pd, map, 1 << 16, IBV_ACCESS_LOCAL_WRITE);
 	CHECK(mm && !mprotect(map, 1 << 16, PROT_NONE));
 	struct ibv_sge gone = {(uintptr_t)map, 64, mm->lkey};
-	struct ibv_send_wr from = {.wr_id = 9, .sg_list = &gone, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED, .wr.rdma = {(uintptr_t)stack, ms->rkey}};
+	struct ibv_send_wr from = {.wr_id = 9, .sg_list = &gone, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED,
+		.wr.rdma = {(uintptr_t)stack, ms->rkey}};
 	CHECK(!ibv_post_send(a, &from, &bad));
 	CHECK(wait_for(cq).status == IBV_WC_LOC_PROT_ERR);
 
 	regions();
 	datagrams();
 
-	// An empty poll, for who reads the log.
+	// An empty poll, for a reader of the log.
 	struct ibv_wc none[4];
 	t = now();
 	for (int i = 0; i < 1000000; i++)

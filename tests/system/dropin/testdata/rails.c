@@ -1,13 +1,14 @@
-// A program that is not linked to libibverbs, as NCCL's network plugin is not: it loads the library, and takes the functions by
-// their names and versions.
+// A program that is not linked to libibverbs, like NCCL's network plugin. It loads the library, and
+// looks the functions up by their names and versions.
 //
-//	rails PORT PREFIX RAILS MIB             receives; the two meet on a TCP port of 127.0.0.1
+//	rails PORT PREFIX RAILS MIB             receives; both sides use a TCP port of 127.0.0.1
 //	rails PORT PREFIX RAILS MIB 127.0.0.1   sends
 //
-// It uses the devices whose names begin with PREFIX, of which there have to be RAILS, with an RC QP on each. The receiver
-// writes to the sender's memory that there is room for a message. Each rail carries a part of it by RDMA WRITE, and the
-// number of the message as immediate data. The receiver then reads one byte over a QP that is connected to itself, as one that
-// receives into a GPU's memory does, and compares the whole message. It ends with 1 at the first thing that is not so.
+// It uses the devices whose names begin with PREFIX, which must be RAILS, with an RC QP on each.
+// The receiver writes to the sender's memory when there is room for a message. Each rail carries a
+// part of it by RDMA WRITE, and the number of the message as immediate data. The receiver then
+// reads one byte over a QP that is connected to itself, like a receiver with a GPU's memory, and
+// compares the whole message. It exits with 1 at the first failed check.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <dlfcn.h>
@@ -112,7 +113,7 @@ static void load(void)
 	CHECK(!v.fork_init());
 }
 
-// What a side tells the other of a rail.
+// Parameters of a rail, which the sides exchange.
 struct address {
 	union ibv_gid gid;
 	uint32_t qpn, flush_qpn;
@@ -131,14 +132,15 @@ static struct rail {
 } rails[MAX_RAILS];
 
 static char *message;
-static volatile uint64_t credits[MAX_RAILS]; // in the sender: the number of the message that there is room for
+static volatile uint64_t credits[MAX_RAILS]; // in the sender: the number of the message for which there is room
 
 static struct ibv_qp *make_qp(struct rail *r)
 {
 	struct ibv_qp_init_attr a = {.send_cq = r->cq, .recv_cq = r->cq, .cap = {64, 64, 1, 1, 64}, .qp_type = IBV_QPT_RC};
 	struct ibv_qp *qp = v.create_qp(r->pd, &a);
 	CHECK(qp);
-	struct ibv_qp_attr init = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ};
+	struct ibv_qp_attr init = {.qp_state = IBV_QPS_INIT, .port_num = 1,
+		.qp_access_flags = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ};
 	CHECK(!v.modify_qp(qp, &init, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
 	return qp;
 }
@@ -149,9 +151,11 @@ static void connect_qp(struct rail *r, struct ibv_qp *qp, const union ibv_gid *g
 		.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = qpn, .max_dest_rd_atomic = 1, .min_rnr_timer = 12,
 		.ah_attr = {.is_global = 1, .port_num = 1, .grh = {.dgid = *gid, .sgid_index = r->gid, .hop_limit = 255}},
 	};
-	CHECK(!v.modify_qp(qp, &rtr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
+	CHECK(!v.modify_qp(qp, &rtr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
+		IBV_QP_MIN_RNR_TIMER));
 	struct ibv_qp_attr rts = {.qp_state = IBV_QPS_RTS, .timeout = 20, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 1};
-	CHECK(!v.modify_qp(qp, &rts, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC));
+	CHECK(!v.modify_qp(qp, &rts, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
+		IBV_QP_MAX_QP_RD_ATOMIC));
 }
 
 static int open_rails(const char *prefix)
@@ -181,7 +185,8 @@ static int open_rails(const char *prefix)
 		for (int k = 0; k < count; k++)
 			CHECK(memcmp(&rails[k].own.gid, &r->own.gid, 16));
 		CHECK((r->pd = v.alloc_pd(r->ctx)) && (r->cq = v.create_cq(r->ctx, 256, NULL, NULL, 0)));
-		CHECK((r->mr = v.reg_mr_iova2(r->pd, message, MESSAGE, (uintptr_t)message, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_RELAXED_ORDERING)));
+		CHECK((r->mr = v.reg_mr_iova2(r->pd, message, MESSAGE, (uintptr_t)message,
+			IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_RELAXED_ORDERING)));
 		CHECK((r->credit = v.reg_mr(r->pd, (void *)&credits[count], 8, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)));
 		CHECK(!v.reg_dmabuf_mr(r->pd, 0, 4096, 0, -1, IBV_ACCESS_LOCAL_WRITE) && (errno == EOPNOTSUPP || errno == EPROTONOSUPPORT));
 		r->qp = make_qp(r);
@@ -194,7 +199,7 @@ static int open_rails(const char *prefix)
 	return count;
 }
 
-static int meet(int port, const char *host)
+static int open_stream(int port, const char *host)
 {
 	struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
 	int s = socket(AF_INET, SOCK_STREAM, 0), one = 1, c;
@@ -242,8 +247,10 @@ static void send_message(uint32_t m, int n)
 		while (credits[k] != m)
 			CHECK(time(NULL) - began < 60);
 		struct ibv_sge sge = {(uintptr_t)message + k * part, part, r->mr->lkey};
-		struct ibv_send_wr last = {.opcode = IBV_WR_RDMA_WRITE_WITH_IMM, .imm_data = htonl(m), .send_flags = IBV_SEND_SIGNALED, .wr.rdma = {r->peer.addr, r->peer.rkey}};
-		struct ibv_send_wr data = {.next = &last, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE, .wr.rdma = {r->peer.addr + k * part, r->peer.rkey}};
+		struct ibv_send_wr last = {.opcode = IBV_WR_RDMA_WRITE_WITH_IMM, .imm_data = htonl(m), .send_flags = IBV_SEND_SIGNALED,
+			.wr.rdma = {r->peer.addr, r->peer.rkey}};
+		struct ibv_send_wr data = {.next = &last, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,
+			.wr.rdma = {r->peer.addr + k * part, r->peer.rkey}};
 		post(r, r->qp, &data);
 	}
 	for (int k = 0; k < n; k++)
@@ -258,7 +265,8 @@ static void receive_message(uint32_t m, int n)
 		CHECK(!ibv_post_recv(r->qp, &recv, &bad));
 		uint64_t credit = m;
 		struct ibv_sge sge = {(uintptr_t)&credit, sizeof credit, 0};
-		struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_INLINE | IBV_SEND_SIGNALED, .wr.rdma = {r->peer.addr, r->peer.rkey}};
+		struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,
+			.send_flags = IBV_SEND_INLINE | IBV_SEND_SIGNALED, .wr.rdma = {r->peer.addr, r->peer.rkey}};
 		post(r, r->qp, &wr);
 	}
 	for (int k = 0; k < n; k++) {
@@ -270,7 +278,8 @@ static void receive_message(uint32_t m, int n)
 			CHECK(wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM && wc.wc_flags & IBV_WC_WITH_IMM && ntohl(wc.imm_data) == m && wc.wr_id == m);
 		}
 		struct ibv_sge sge = {(uintptr_t)&credits[k], 1, r->credit->lkey};
-		struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_READ, .send_flags = IBV_SEND_SIGNALED, .wr.rdma = {(uintptr_t)message, r->mr->rkey}};
+		struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_READ, .send_flags = IBV_SEND_SIGNALED,
+			.wr.rdma = {(uintptr_t)message, r->mr->rkey}};
 		post(r, r->flush, &wr);
 		CHECK(wait_for(r).opcode == IBV_WC_RDMA_READ);
 	}
@@ -289,7 +298,7 @@ int main(int argc, char **argv)
 	load();
 	int n = open_rails(argv[2]), s;
 	CHECK(n == atoi(argv[3]));
-	s = meet(atoi(argv[1]), host);
+	s = open_stream(atoi(argv[1]), host);
 	for (int k = 0; k < n; k++) {
 		struct rail *r = &rails[k];
 		r->own.addr = host ? (uintptr_t)&credits[k] : (uintptr_t)message;

@@ -1,6 +1,7 @@
-// Rsockets whose two ends are in one process: what they do where sockets would wait, refuse or end, with errno as rsocket(7) and
-// socket(7) have it. The first argument is an address of the device's; with "datagrams" behind it these are tested, too, with
-// "defaults" the files of defaults alone, and with "close" and "connect" what TestCloseListener says.
+// Rsockets with both ends in one process: their behaviour where sockets would wait, refuse or end,
+// with errno as in rsocket(7) and socket(7). The first argument is an address of the device. A
+// second argument adds or selects tests: "datagrams" adds datagrams, "defaults" selects the files
+// of defaults, "close" and "connect" select those of TestCloseListener.
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -45,7 +46,7 @@ static int tcp_state(int s)
 	struct tcp_info i = {.tcpi_rtt = 1};
 	socklen_t n = sizeof i;
 	OK(!rgetsockopt(s, IPPROTO_TCP, TCP_INFO, &i, &n) && n == sizeof i && i.tcpi_snd_mss >= 256 && !i.tcpi_rtt);
-	n = 1; // a program of another time asks for less
+	n = 1; // a program built with older headers asks for less
 	OK(!rgetsockopt(s, IPPROTO_TCP, TCP_INFO, &i, &n) && n == 1);
 	return i.tcpi_state;
 }
@@ -117,7 +118,8 @@ static void set_timeout(int s, int name, long usec)
 	OK(!rgetsockopt(s, SOL_SOCKET, name, &got, &n) && n == sizeof got && !got.tv_sec && got.tv_usec == usec);
 }
 
-// test_timeouts has calls that wait give up: a reader, an accept, and a writer whose peer does not read. Then the peer reads all.
+// test_timeouts has calls that time out: a reader, an accept, and a writer whose peer does not
+// read. Then the peer reads all data.
 static void test_timeouts(int l, int c, int s)
 {
 	static char much[1 << 20], b[1 << 16];
@@ -141,7 +143,7 @@ static void test_timeouts(int l, int c, int s)
 		sent -= n;
 	}
 	OK(rsend(s, "ab", 2, 0) == 2 && ready(c, POLLIN, -1) == POLLIN);
-	OK(rrecv(c, b, 3, MSG_WAITALL) == 2); // what there was at the end of the time
+	OK(rrecv(c, b, 3, MSG_WAITALL) == 2); // the data at the end of the timeout
 	set_timeout(c, SO_RCVTIMEO, 0);
 	set_timeout(c, SO_SNDTIMEO, 0);
 	set_timeout(l, SO_RCVTIMEO, 0);
@@ -160,7 +162,7 @@ static int listen_somewhere(void)
 	return s;
 }
 
-// connected makes a connection whose client does not wait.
+// connected creates a connection whose client does not wait.
 static void connected(int l, int *client, int *server)
 {
 	struct sockaddr_in peer;
@@ -215,14 +217,15 @@ static void test_stream(int c, int s)
 	while (ready(c, POLLIN, 20))
 		rread(c, b, sizeof b);
 
-	// A blocking reader, and one that waits for a pipe, too.
+	// A blocking reader, and one that also waits for a pipe.
 	OK(!pthread_create(&t, NULL, write_later, &c));
 	OK(rread(s, b, sizeof b) == 5 && !memcmp(b, "later", 5));
 	OK(!pthread_join(t, NULL));
 	int p[2];
 	OK(!pipe(p));
 	OK(!pthread_create(&t, NULL, write_later, &c));
-	struct pollfd fds[] = {{.fd = p[0], .events = POLLIN}, {.fd = s, .events = POLLIN}, {.fd = -1, .events = POLLIN}, {.fd = p[1], .events = 0}};
+	struct pollfd fds[] = {{.fd = p[0], .events = POLLIN}, {.fd = s, .events = POLLIN}, {.fd = -1, .events = POLLIN},
+		{.fd = p[1], .events = 0}};
 	OK(rpoll(fds, 4, -1) == 1 && !fds[0].revents && fds[1].revents == POLLIN && !fds[2].revents && !fds[3].revents);
 	OK(!pthread_join(t, NULL));
 	OK(write(p[1], "x", 1) == 1);
@@ -252,7 +255,7 @@ static void test_stream(int c, int s)
 	close(p[1]);
 }
 
-// test_end has the client send more than all buffers hold, and end.
+// test_end: the client sends more than all buffers hold, and ends.
 static void test_end(int c, int s)
 {
 	static char b[1 << 20];
@@ -271,7 +274,7 @@ static void test_end(int c, int s)
 	OK(rread(s, b, 1) == 0);
 	OK(ready(s, POLLIN, -1) == POLLIN);
 	FAILS(rwrite(c, b, 1), EPIPE);
-	OK(rwrite(s, "answer", 6) == 6); // the other half goes on
+	OK(rwrite(s, "answer", 6) == 6); // the other half continues
 	OK(rrecv(c, b, 6, MSG_WAITALL) == 6);
 	OK(!rclose(s));
 	OK(rread(c, b, 1) == 0);
@@ -298,7 +301,7 @@ static int port_of(int s)
 	return a.sin_port;
 }
 
-// test_bound: what could not listen or connect keeps its address. addr is one that nobody listens at.
+// test_bound: a socket that could not listen or connect keeps its address. addr has no listener.
 static void test_bound(void)
 {
 	struct sockaddr_in nobody = addr;
@@ -318,7 +321,8 @@ static void test_bound(void)
 	addr = nobody;
 }
 
-// test_no_descriptor: who has none to sleep on is told so, and others still sleep and wake. A listener is never writable.
+// test_no_descriptor: a call without a descriptor to sleep on fails, and others still sleep and
+// wake. A listener is never writable.
 static void test_no_descriptor(int l)
 {
 	struct pollfd p = {.fd = l, .events = POLLOUT};
@@ -371,7 +375,8 @@ static void test_datagrams(void)
 		OK(rsendto(x, "hello", 5, 0, (struct sockaddr *)&b, sizeof b) == 5);
 		OK(rrecv(y, buf, 1, MSG_TRUNC) == 5);
 		OK(rsendto(x, "hello", 5, 0, (struct sockaddr *)&b, sizeof b) == 5);
-		OK(rrecvmsg(y, &m, 0) == 4 && m.msg_flags == MSG_TRUNC && !memcmp(buf, "he", 2) && !memcmp(buf + 10, "ll", 2) && from.sin_port == a.sin_port);
+		OK(rrecvmsg(y, &m, 0) == 4 && m.msg_flags == MSG_TRUNC && !memcmp(buf, "he", 2) && !memcmp(buf + 10, "ll", 2) &&
+			from.sin_port == a.sin_port);
 	}
 	OK(!rconnect(y, (struct sockaddr *)&a, sizeof a) && rsend(y, buf, 0, 0) == 0 && rread(x, buf, sizeof buf) == 0);
 	OK(!rshutdown(y, SHUT_RDWR) && rread(y, buf, sizeof buf) == 0);
@@ -379,7 +384,8 @@ static void test_datagrams(void)
 	OK(!rclose(x) && !rclose(y));
 }
 
-// test_defaults: those of the files in /etc/rdma/rsocket that TestRsocketDefaults has made hold, and else those of rsockets.
+// test_defaults: values of the files in /etc/rdma/rsocket, which TestRsocketDefaults creates,
+// apply. Otherwise those of rsockets do.
 static void test_defaults(void)
 {
 	int s = rsocket(AF_INET, SOCK_STREAM, 0);
@@ -390,7 +396,7 @@ static void test_defaults(void)
 	OK(!rclose(s));
 }
 
-// close_listener ends a listener, when something comes from standard input, and says how long that takes.
+// close_listener closes a listener after input on standard input, and prints the duration.
 static void close_listener(void)
 {
 	struct linger linger = {.l_onoff = 1, .l_linger = 1};
@@ -407,7 +413,7 @@ static void close_listener(void)
 	printf("closed in %ld s\n", (long)(ended.tv_sec - began.tv_sec));
 }
 
-// hold_connections makes connections to a port, and keeps them.
+// hold_connections opens connections to a port, and keeps them.
 static void hold_connections(int port)
 {
 	addr.sin_port = htons(port);

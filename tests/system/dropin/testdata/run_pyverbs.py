@@ -1,5 +1,5 @@
-# Runs tests of pyverbs: run_pyverbs.py DIRECTORY MODULES DEVICE GID. DIRECTORY has the package "tests" of rdma-core. Each test is
-# a line "result test reason" on stdout.
+# Runs tests of pyverbs: run_pyverbs.py DIRECTORY MODULES DEVICE GID. DIRECTORY has the package
+# "tests" of rdma-core. Each test prints a line "result test reason" on stdout.
 import sys
 import unittest
 

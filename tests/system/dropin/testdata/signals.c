@@ -1,5 +1,5 @@
-// The program's signals stay its own, and memory that is unmapped under the device is an error whoever has the handlers of
-// SIGSEGV and SIGBUS. It ends with 1 at the first thing that is not so.
+// The program's signals stay its own. Memory that is unmapped under the device is an error,
+// whichever handlers SIGSEGV and SIGBUS have. The program exits with 1 at the first failed check.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -37,7 +37,7 @@ static void jump(int sig, siginfo_t *info, void *context)
 
 static void jump_simply(int sig) { jump(sig, NULL, NULL); }
 
-// rest sleeps for some µs: usleep ends with the first signal, which here is one of a timer.
+// rest sleeps for some µs. usleep would end with the first signal, here one of a timer.
 static void rest(int us)
 {
 	for (double end = now() + us * 1e-6; now() < end;)
@@ -46,7 +46,8 @@ static void rest(int us)
 
 static struct sigaction previous;
 
-// restore_previous does what Python's faulthandler does: it reports, and leaves the rest to the handler before it.
+// restore_previous does what Python's faulthandler does: it reports, and restores the previous
+// handler.
 static void restore_previous(int sig)
 {
 	caught++;
@@ -71,7 +72,7 @@ static int own_fault(void)
 	return caught - before;
 }
 
-// gone posts a WRITE from memory that is unmapped, and one to it: each fails, and nothing else happens.
+// gone posts a WRITE from unmapped memory, and one to it. Each fails, and nothing else happens.
 static void gone(const char *when)
 {
 	struct loopback l;
@@ -91,14 +92,15 @@ static void gone(const char *when)
 	loopback_write(&l, (uintptr_t)map, mr->lkey, (uintptr_t)l.memory, l.mr->rkey, 64);
 	s = wait_for(l.cq).status;
 	if (s != IBV_WC_LOC_PROT_ERR || caught != before) {
-		printf("%s: a WRITE from memory that is gone: %s; the program's handler was called %d times\n", when, ibv_wc_status_str(s), caught - before);
+		printf("%s: a WRITE from memory that is gone: %s; the program's handler was called %d times\n", when, ibv_wc_status_str(s),
+			caught - before);
 		exit(1);
 	}
 	CHECK(!ibv_dereg_mr(mr) && !munmap(map, 1 << 16));
 	loopback_close(&l);
 }
 
-// A file that is cut short is SIGBUS.
+// A truncated file is SIGBUS.
 static void cut(void)
 {
 	struct loopback l;
@@ -114,7 +116,7 @@ static void cut(void)
 	loopback_close(&l);
 }
 
-// die is the end of the program, by its own fault, which a shell must see as such.
+// die ends the program by its own fault, which a shell must see as such.
 static void die(void)
 {
 	on(SIGSEGV, SIG_DFL, 0);
@@ -136,7 +138,7 @@ int main(int argc, char **argv)
 		die();
 	on(SIGALRM, count, SA_ONSTACK | SA_RESTART);
 	on(SIGPROF, count, SA_ONSTACK | SA_RESTART);
-	CHECK(own_fault() == 1); // the handler that was there before
+	CHECK(own_fault() == 1); // the previous handler
 	gone("with a handler from before");
 
 	struct itimerval often = {{0, 1000}, {0, 1000}}, never = {{0, 0}, {0, 0}};
@@ -148,7 +150,7 @@ int main(int argc, char **argv)
 	gone("with a handler from later");
 	cut();
 	CHECK(own_fault() == 1);
-	// One that has the previous one called, and one that is the previous one again.
+	// One handler calls the previous one, and one is the previous one again.
 	on(SIGSEGV, jump_simply, 0);
 	rest(5000);
 	gone("with a third handler");
@@ -175,7 +177,8 @@ int main(int argc, char **argv)
 		CHECK(wait_for(l.cq).status == IBV_WC_SUCCESS);
 	}
 	CHECK(!setitimer(ITIMER_REAL, &never, NULL) && !setitimer(ITIMER_PROF, &never, NULL));
-	printf("SIGALRM %d, SIGPROF %d, SIGURG %d, on the alternate stack %d, on another thread %d\n", alarmed, profiled, urgent, on_stack, elsewhere);
+	printf("SIGALRM %d, SIGPROF %d, SIGURG %d, on the alternate stack %d, on another thread %d\n", alarmed, profiled, urgent, on_stack,
+		elsewhere);
 	CHECK(urgent == 100 && alarmed > 10 && profiled > 10 && !elsewhere && on_stack == alarmed + profiled + urgent);
 	loopback_close(&l);
 	return 0;

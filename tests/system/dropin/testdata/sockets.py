@@ -1,4 +1,4 @@
-"""What programs do with TCP sockets: the server of each case runs in one process, the client in another.
+"""Typical uses of TCP sockets. The server of each case runs in one process, the client in another.
 
     sockets.py server ADDRESS PORT
     sockets.py client ADDRESS PORT OWN_ADDRESS [refused | silent PATIENCE [REFUSED_ADDRESS] | interrupted]
@@ -27,7 +27,7 @@ def read_all(conn):
         got += some
 
 
-# Servers: each has the connection, and ends it.
+# Servers: each gets the connection, and closes it.
 
 def echo(conn):
     conn.sendall(read_all(conn))
@@ -70,7 +70,7 @@ def tell_names(conn):
     conn.sendall(repr((conn.getsockname()[:2], conn.getpeername()[:2])).encode())
 
 
-# Clients: each has a socket that is not connected.
+# Clients: each gets a socket that is not connected.
 
 def connect(s):
     s.connect((address, port))
@@ -100,7 +100,7 @@ def without_waiting(s):
 
 
 def begin(s, to):
-    """A connection without waiting: how long that takes."""
+    """Starts a nonblocking connection. Returns the duration of the call."""
     s.setblocking(False)
     before = time.monotonic()
     assert s.connect_ex(to) == errno.EINPROGRESS
@@ -108,7 +108,7 @@ def begin(s, to):
 
 
 def outcome(s):
-    """How it ends, by poll and SO_ERROR."""
+    """Returns how the connection attempt ends, by poll and SO_ERROR."""
     poll = select.poll()
     poll.register(s.fileno(), select.POLLOUT)
     assert poll.poll(60000), "it does not become writable"
@@ -116,7 +116,7 @@ def outcome(s):
 
 
 def silent(to, patience):
-    """A host that does not answer over RDMA stops no loop, and the socket is only writable when it has an outcome."""
+    """A host without an answer over RDMA does not block. The socket is writable only with an outcome."""
     with socket.socket(family) as s:
         took = begin(s, to)
         assert took < patience / 2, took
@@ -213,7 +213,7 @@ elif sys.argv[5:] == ["refused"]:
         begin(s, (address, port))
         assert outcome(s) == errno.ECONNREFUSED
         assert s.getsockname()[0] == sys.argv[4], s.getsockname()
-    with socket.socket(family) as s:  # the second connect says it
+    with socket.socket(family) as s: # the second connect reports it
         begin(s, (address, port))
         poll = select.poll()
         poll.register(s.fileno(), 0)

@@ -1,4 +1,4 @@
-// Many threads make all calls of the libraries (calls.h) while something happens to them:
+// Many threads make all calls of the libraries (calls.h) during one of these events:
 //
 //	stress ADDR SEED run SECONDS     nothing
 //	stress ADDR SEED cancel N        N threads are cancelled, one after the other, anywhere
@@ -7,7 +7,8 @@
 //	stress ADDR SEED exit            the process exits with 7
 //	stress ADDR SEED exit-in-call    a handler of a signal that interrupts a call exits with 7
 //
-// It ends with 1 at the first thing that is not so. A call that does not return in HUNG seconds ends it with SIGALRM.
+// The program exits with 1 at the first failed check. A call that does not return in HUNG seconds
+// ends it with SIGALRM.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <malloc.h>
@@ -79,7 +80,7 @@ static int descriptors(void)
 	return n;
 }
 
-// still_polls: whoever was cancelled has left no lock, and no event of the others is lost.
+// still_polls: a cancelled thread has left no lock, and no event of the others is lost.
 static void still_polls(void)
 {
 	struct ibv_wc wc;
@@ -93,7 +94,7 @@ static void cancel(int n)
 {
 	size_t bytes = 0;
 	int fds = 0;
-	pthread_t others[2]; // so that there is somebody to wait for a lock
+	pthread_t others[2]; // so that a thread waits for a lock
 	for (int i = 0; i < 2; i++)
 		start(&others[i], caller, -1 - i);
 	for (int i = 0; i < n; i++) {
@@ -113,11 +114,13 @@ static void cancel(int n)
 		join(others[i]);
 	long more = (long)mallinfo2().uordblks - (long)bytes, per = more / (n - n / 4);
 	printf("%d threads cancelled: %ld more bytes in use than after a quarter of them, %d descriptors more\n", n, more, descriptors() - fds);
-	// Some hundred destroyed objects of each kind are kept for a while. After a quarter of many threads there are as many.
+	// Some hundred destroyed objects of each kind are kept for a while. After a quarter of many
+	// threads the number is constant.
 	CHECK(descriptors() <= fds + 4 && (more < (n < 4000 ? 2 << 20 : 1 << 18) || per < 8));
 }
 
-// A child has no device: what it calls gives ENODEV, or finds nothing. It returns the number of the first call that does not.
+// A child has no device: its calls return ENODEV, or find nothing. It returns the number of the
+// first call that does not.
 #define CHILD(call) \
 	do { \
 		line = __LINE__; \
@@ -233,7 +236,7 @@ static void forks(int n)
 static __thread int of_program;
 static long handled, elsewhere;
 
-// handle needs a stack as printf does, which was not made for it.
+// handle needs a stack like that of printf, which was not created for it.
 static void handle(int sig)
 {
 	char b[16384];
@@ -264,7 +267,7 @@ static void *signalled_caller(void *v)
 	return caller(v);
 }
 
-// reset takes the handlers from signals that nobody uses, as programs do which set all to what they know.
+// reset sets default handlers for unused signals, like programs that reset all signals.
 static void *reset(void *unused)
 {
 	(void)unused;
@@ -274,12 +277,13 @@ static void *reset(void *unused)
 		signal(SIGSTKFLT, SIG_IGN);
 		for (int sig = SIGRTMIN + 1; sig < SIGRTMAX; sig++)
 			signal(sig, SIG_DFL);
-		CHECK(!setuid(getuid())); // by a signal to each thread, Go's too
+		CHECK(!setuid(getuid())); // by a signal to each thread, including Go's
 	}
 	return NULL;
 }
 
-// blocks reports whether a thread has blocked what the program may use of the signals that Go unblocks.
+// blocks reports whether a thread has blocked those signals that Go unblocks and the program may
+// use.
 static int blocks(const char *tid)
 {
 	const unsigned long long want = 1ull << (SIGCHLD - 1) | 1ull << (SIGPROF - 1) | 1ull << (SIGSTKFLT - 1) | 1ull << (34 - 1);
@@ -294,7 +298,8 @@ static int blocks(const char *tid)
 	return !line || (strtoull(line + strlen("SigBlk:"), NULL, 16) & want) == want; // without a line it has ended
 }
 
-// gos_threads_block checks every thread but the first two, which are the program's, when all have begun.
+// gos_threads_block checks every thread except the first two, which are the program's, when all
+// have started.
 static void gos_threads_block(const char *mine, const char *early)
 {
 	for (int tries = 0, open = 1; open; tries++) {
@@ -388,7 +393,7 @@ int main(int argc, char **argv)
 	pthread_t early;
 	if (!strcmp(what, "signal")) // also while the engine is loaded
 		CHECK(!pthread_create(&early, NULL, early_reset, NULL));
-	// Signals that the program has blocked stay so in every thread that calls.
+	// Signals that the program has blocked stay blocked in every thread that makes calls.
 	sigset_t mask, after;
 	sigemptyset(&mask);
 	sigaddset(&mask, SIGCHLD);

@@ -1,13 +1,13 @@
-// One side of a transfer, which something happens to:
+// One side of a transfer with an event:
 //
-//	transfer server ADDR PORT         takes a connection, and waits for its end
-//	transfer server ADDR PORT unmap   unmaps the memory that the client writes to, and waits for the end of the connection
-//	transfer client ADDR PORT exit    writes to the server's memory, and exits in the middle, with status 7
-//	transfer client ADDR PORT signal  the same from the handler of a signal, wherever that interrupts the program
-//	transfer client ADDR PORT error   writes until a write fails, says how, and waits for the end of the connection
-//	transfer client ADDR PORT fail    writes until a write fails, says how, and exits
+//	transfer server ADDR PORT         accepts a connection, and waits for its end
+//	transfer server ADDR PORT unmap   also unmaps the memory that the client writes to
+//	transfer client ADDR PORT exit    writes to the server's memory, and exits with status 7
+//	transfer client ADDR PORT signal  the same, from a signal handler
+//	transfer client ADDR PORT error   writes until a write fails, prints how, waits for the end
+//	transfer client ADDR PORT fail    writes until a write fails, prints how, and exits
 //
-// It ends with 1 at the first thing that is not so.
+// The program exits with 1 at the first failed check.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <sys/time.h>
@@ -17,7 +17,7 @@
 #define SIZE (1 << 20)
 #define DEPTH 16
 
-// Where the client writes; the private data of the server's answer.
+// Target of the client's writes: the private data of the server's answer.
 struct target {
 	uint64_t addr;
 	uint32_t rkey;
@@ -26,7 +26,7 @@ struct target {
 static struct rdma_event_channel *channel;
 static struct rdma_cm_id *conn;
 
-// take takes the next event, which is to be of one type.
+// take takes the next event, which must be of the given type.
 static struct rdma_cm_event *take(enum rdma_cm_event_type type)
 {
 	struct rdma_cm_event *e;
@@ -123,7 +123,8 @@ static void client(struct sockaddr *addr, const char *how)
 			exit(7);
 		if (posted - done < DEPTH) {
 			struct ibv_sge sge = {(uintptr_t)mr->addr, SIZE, mr->lkey};
-			struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED, .wr.rdma = {t.addr, t.rkey}}, *bad;
+			struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED,
+				.wr.rdma = {t.addr, t.rkey}}, *bad;
 			CHECK(!ibv_post_send(conn->qp, &wr, &bad));
 			posted++;
 		}

@@ -1,8 +1,9 @@
-// Several threads destroy an object at once. One succeeds. The others get an error, those of the kernel, and nothing is freed twice.
+// Several threads destroy an object at once. One succeeds. The others get the kernel's errors, and
+// nothing is freed twice.
 //
 //	twice ADDR N
 //
-// It ends with 1 at the first thing that is not so.
+// The program exits with 1 at the first failed check.
 #define _GNU_SOURCE
 #include "calls.h"
 
@@ -11,7 +12,7 @@
 static pthread_barrier_t together;
 static int (*destroy)(void *);
 static void *object;
-static int loser1, loser2; // what those may get who do not succeed
+static int loser1, loser2; // permitted errors of the threads that fail
 static const char *name;
 static int won;
 
@@ -51,7 +52,7 @@ static void at_once(const char *what, void *o, int (*f)(void *), int err1, int e
 	}
 }
 
-// result is the errno of a call that returns -1, and otherwise what it returns.
+// result is the errno of a call that returns -1, and otherwise its return value.
 static int result(int got) { return got == -1 ? errno : got; }
 
 #define F(name, call) \
@@ -71,7 +72,7 @@ F(close_domain, ibv_close_xrcd(v))
 F(destroy_id, rdma_destroy_id(v))
 F(close_rsocket, rclose((intptr_t)v))
 
-// Functions that return nothing: the first that is done has succeeded.
+// Functions without a result: the first to finish has succeeded.
 static int once;
 
 #define V(name, call) \

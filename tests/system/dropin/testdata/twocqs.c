@@ -1,12 +1,13 @@
-// A QP with a CQ for each queue, both polled by one thread; that of the receive queue is destroyed while the thread polls the other, and
-// there is a new one for the next QP. It ends with 1 at the first thing that is not so.
+// A QP with a CQ for each queue, both polled by one thread. The CQ of the receive queue is
+// destroyed while the thread polls the other, and the next QP has a new one. The program exits with
+// 1 at the first failed check.
 #include <pthread.h>
 #include <stdint.h>
 #include "loopback.h"
 
-#define ROUNDS 1000 // more than objects are kept when they have been destroyed
+#define ROUNDS 1000 // more than the destroyed objects that are kept
 
-// CQs are in pages of their own, which are not used again, so that who looks at one that has been freed gets SIGSEGV.
+// CQs are in their own pages, which are not reused, so that access to a freed CQ raises SIGSEGV.
 #define PAGES 8192
 #define OBJECTS (ROUNDS + 16)
 
@@ -33,7 +34,7 @@ void free(void *p)
 }
 
 static struct ibv_cq *send_cq, *recv_cq;
-static int round_begun, round_seen; // by the main thread, and by the one that polls
+static int round_begun, round_seen; // by the main thread, and by the polling thread
 
 // poll_both takes a completion of each of the two CQs of every round.
 static void *poll_both(void *unused)
@@ -49,7 +50,8 @@ static void *poll_both(void *unused)
 			int n = ibv_poll_cq(send_cq, 1, &wc);
 			CHECK(!n || (n == 1 && !sent++ && wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_SEND && wc.wr_id == 2 * (uint64_t)i));
 			n = ibv_poll_cq(recv_cq, 1, &wc);
-			CHECK(!n || (n == 1 && !received++ && wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_RECV && wc.wr_id == 2 * (uint64_t)i + 1));
+			CHECK(!n || (n == 1 && !received++ && wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_RECV && wc.wr_id == 2 * (uint64_t)i +
+				1));
 		}
 		for (int k = 0; k < 1000; k++) // some of which call the engine
 			CHECK(!ibv_poll_cq(k % 2 ? send_cq : recv_cq, 1, &wc));
@@ -75,7 +77,8 @@ int main(void)
 		connect_qp(qp, qp->qp_num); // to itself
 		struct ibv_sge sge = {(uintptr_t)memory, 8, mr->lkey};
 		struct ibv_recv_wr recv = {.wr_id = 2 * i + 1, .sg_list = &sge, .num_sge = 1}, *bad_recv;
-		struct ibv_send_wr send = {.wr_id = 2 * i, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED}, *bad;
+		struct ibv_send_wr send = {.wr_id = 2 * i, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED},
+			*bad;
 		CHECK(!ibv_post_recv(qp, &recv, &bad_recv));
 		__atomic_store_n(&round_begun, i, __ATOMIC_RELEASE);
 		CHECK(!ibv_post_send(qp, &send, &bad));

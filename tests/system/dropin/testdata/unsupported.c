@@ -1,6 +1,7 @@
-// What is not supported fails, with the errno that the manual pages name. The arguments are functions without a declaration in the
-// installed headers, or without one at all: KIND:NAME[@VERSION], where KIND is what it returns in an error: "errno", "null" or "minus"
-// for -1, and with a colon more an errno other than EOPNOTSUPP. It ends with 1 at the first thing that is not so.
+// Unsupported functions fail with the errno of the manual pages. The arguments are functions that
+// the installed headers do not declare: KIND:NAME[@VERSION]. KIND is the result of an error:
+// "errno", "null" or "minus" for -1. An errno other than EOPNOTSUPP follows after another colon.
+// The program exits with 1 at the first failed check.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <rdma/rdma_cma.h>
@@ -18,13 +19,14 @@ static void by_name(char *arg)
 	char *version = name;
 	int err = number ? atoi(number) : EOPNOTSUPP;
 	name = strsep(&version, "@");
-	void *lib = dlopen(strncmp(name, "rdma_", 5) && strncmp(name, "repoll_", 7) ? "libibverbs.so.1" : "librdmacm.so.1", RTLD_NOW | RTLD_NOLOAD);
+	void *lib = dlopen(strncmp(name, "rdma_", 5) && strncmp(name, "repoll_", 7) ? "libibverbs.so.1" : "librdmacm.so.1",
+		RTLD_NOW | RTLD_NOLOAD);
 	CHECK(lib);
 	void *f = version ? dlvsym(lib, name, version) : dlsym(lib, name);
 	if (!f)
 		printf("there is no %s %s\n", name, version ? version : "");
 	CHECK(f);
-	long got = -2; // what is wanted
+	long got = -2; // the expected result
 	errno = 0;
 	if (!strcmp(kind, "null"))
 		got = (long)((void *(*)(void))f)() ? -1 : -2;
@@ -39,7 +41,8 @@ static void by_name(char *arg)
 	CHECK(got == -2 && errno == err);
 }
 
-// The functions of verbs.h whose operation no device here has, and arguments that ask for what none has.
+// The functions of verbs.h whose operation no device here supports, and arguments for missing
+// features.
 static void verbs(void)
 {
 	struct loopback l;
@@ -74,7 +77,9 @@ static void verbs(void)
 	CHECK(srq);
 	ERRNO(ibv_post_srq_ops(srq, &op, &bad_op), EOPNOTSUPP);
 	CHECK(!ibv_destroy_srq(srq));
-	struct ibv_srq_init_attr_ex tag = {.attr = {1, 1, 0}, .comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_CQ | IBV_SRQ_INIT_ATTR_TM, .srq_type = IBV_SRQT_TM, .pd = pd, .cq = l.cq, .tm_cap = {1, 1}};
+	struct ibv_srq_init_attr_ex tag = {.attr = {1, 1, 0},
+		.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_CQ | IBV_SRQ_INIT_ATTR_TM, .srq_type = IBV_SRQT_TM,
+		.pd = pd, .cq = l.cq, .tm_cap = {1, 1}};
 	NONE(ibv_create_srq_ex(ctx, &tag), EOPNOTSUPP);
 
 	NONE(ibv_import_device(0), EOPNOTSUPP);
@@ -98,7 +103,8 @@ static void verbs(void)
 	NONE(ibv_create_cq_ex(ctx, &cq), EOPNOTSUPP);
 	cq = (struct ibv_cq_init_attr_ex){.cqe = 1, .comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS, .flags = IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN};
 	NONE(ibv_create_cq_ex(ctx, &cq), EOPNOTSUPP);
-	struct ibv_qp_init_attr_ex qp = {.send_cq = l.cq, .recv_cq = l.cq, .cap = {1, 1, 1, 1, 0}, .qp_type = IBV_QPT_RC, .pd = pd, .comp_mask = IBV_QP_INIT_ATTR_PD};
+	struct ibv_qp_init_attr_ex qp = {.send_cq = l.cq, .recv_cq = l.cq, .cap = {1, 1, 1, 1, 0}, .qp_type = IBV_QPT_RC, .pd = pd,
+		.comp_mask = IBV_QP_INIT_ATTR_PD};
 	struct ibv_qp_init_attr_ex segmenting = qp, hashing = qp, striping = qp, own = qp, segmenting_later = qp;
 	segmenting.comp_mask |= IBV_QP_INIT_ATTR_MAX_TSO_HEADER;
 	segmenting.max_tso_header = 64;
@@ -128,7 +134,8 @@ static void connections(void)
 	MINUS(rdma_set_option(id, RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, path, sizeof path), ENOSYS);
 	MINUS(rdma_set_option(id, RDMA_OPTION_ID, 77, path, 4), ENOSYS);
 	struct sockaddr to = {0};
-	struct rdma_cm_join_mc_attr_ex join = {.comp_mask = RDMA_CM_JOIN_MC_ATTR_ADDRESS | RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS, .join_flags = RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER, .addr = &to};
+	struct rdma_cm_join_mc_attr_ex join = {.comp_mask = RDMA_CM_JOIN_MC_ATTR_ADDRESS | RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS,
+		.join_flags = RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER, .addr = &to};
 	MINUS(rdma_join_multicast_ex(id, &join, NULL), EOPNOTSUPP);
 	CHECK(!rdma_destroy_id(id));
 	rdma_destroy_event_channel(ch);

@@ -1,6 +1,7 @@
 #!/bin/bash
-# Makes the peer's kernel and initramfs, files `kernel` and `initramfs`, in the current directory.
-# Arguments: the agent's binary, and the init script. Needs root and a Debian amd64 with its apt sources.
+# Creates the peer's kernel and initramfs, files `kernel` and `initramfs`, in the current directory.
+# Arguments: the agent's binary, and the init script. Needs root and a Debian amd64 with its apt
+# sources.
 set -euo pipefail
 agent=$1 init=$2
 export DEBIAN_FRONTEND=noninteractive LC_ALL=C
@@ -12,7 +13,7 @@ kernel=$(apt-cache depends linux-image-amd64 | sed -n 's/^ *Depends: linux-image
 source=linux-source-${kernel%%.[0-9]*-*}
 apt-cache show "$source" >/dev/null 2>&1 || source=linux-source-$(cut -d. -f1,2 <<<"$kernel")
 
-# On this machine: only what builds the image and runs it.
+# On this machine: only the tools that build and run the image.
 aptget install qemu-system-x86 iproute2 cpio kmod gcc make libelf-dev "linux-headers-$kernel" "$source"
 
 # Debian's kernel and modules, without their maintainer scripts.
@@ -20,14 +21,15 @@ aptget download "linux-image-$kernel"
 dpkg-deb -x linux-image-*.deb unpacked
 mv unpacked/boot/vmlinuz-* kernel
 
-# Debian leaves siw out of its kernel: build it from Debian's own source against Debian's own headers.
+# Debian's kernel lacks siw: build it from Debian's own source against Debian's own headers.
 siw=drivers/infiniband/sw/siw
 tar -xf "/usr/src/$source.tar.xz" "$source/$siw"
 make -s -C "/usr/src/linux-headers-$kernel" M="$PWD/$source/$siw" CONFIG_RDMA_SIW=m modules
 cp "$source/$siw/siw.ko" "unpacked/lib/modules/$kernel/kernel/"
 depmod -b unpacked "$kernel"
 
-# The userland: packages with all they depend on, as if nothing were installed here, unpacked into a tree.
+# The userland: packages with all their dependencies, as if nothing were installed here, unpacked
+# into a tree.
 mkdir -p debs/partial root/{etc,proc,sys,dev,tmp,run,root,usr/{bin,sbin,lib,lib64}}
 : >nothing-installed
 aptget -o Dir::State::status="$PWD/nothing-installed" -o Dir::Cache::archives="$PWD/debs" -o Debug::NoLocking=1 \
@@ -49,7 +51,8 @@ chroot root python3 -m compileall -q usr/lib/python3 usr/lib/python3.11 >/dev/nu
 printf 'root:x:0:0:root:/root:/bin/sh\n' >root/etc/passwd
 printf '127.0.0.1 localhost\n' >root/etc/hosts
 
-modules=(virtio_pci virtio_net virtio_console crc32_generic crc32-pclmul crc32c_generic crc32c-intel rdma_rxe siw rdma_ucm ib_umad 8021q ib_iser sd_mod ext4)
+modules=(virtio_pci virtio_net virtio_console crc32_generic crc32-pclmul crc32c_generic crc32c-intel
+  rdma_rxe siw rdma_ucm ib_umad 8021q ib_iser sd_mod ext4)
 for module in "${modules[@]}"; do
   modprobe -d "$PWD/unpacked" -S "$kernel" --show-depends "$module" | sed -n 's/^insmod \([^ ]*\).*/\1/p'
 done | sort -u | while read -r file; do
@@ -61,6 +64,6 @@ depmod -b root "$kernel"
 
 install -m 755 "$agent" root/bin/agent
 install -m 755 "$init" root/init
-# Not compressed: emulation would spend longer on inflating it than on reading it.
+# Not compressed: under emulation, inflating takes longer than reading.
 (cd root && find . -print0 | cpio --null --create --format=newc --quiet) >initramfs
 rm -rf root debs unpacked "$source" nothing-installed linux-image-*.deb

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The peer's process 1: devices and addresses, then the agent for as long as it runs.
+# The peer's process 1: it sets up devices and addresses, then runs the agent.
 export PATH=/usr/bin:/usr/sbin HOME=/root
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys

@@ -1,4 +1,6 @@
-"""The driver with rdma_cm besides: a listener and connections, whose QPs are pyverbs' own and go by number as in driver.py."""
+"""The driver with rdma_cm: a listener and connections. Their QPs are those of pyverbs, named by number
+as in driver.py.
+"""
 import ctypes
 import ipaddress
 import signal
@@ -12,12 +14,12 @@ from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 
 import driver
 
-IWARP = open("/sys/class/infiniband/%s/node_type" % driver.context.name).read().startswith("4:")  # an RNIC
-EVENT_TIMEOUT = 60  # seconds; the machine may be slow
+IWARP = open("/sys/class/infiniband/%s/node_type" % driver.context.name).read().startswith("4:") # an RNIC
+EVENT_TIMEOUT = 60 # seconds; the machine may be slow
 
 
 class Endpoint:
-    """An ID with a channel of its own, and the QP that belongs to it."""
+    """An ID with its own channel, and its QP."""
 
     def __init__(self, cmid=None, channel=None):
         self.channel = channel or CMEventChannel()
@@ -62,7 +64,7 @@ class Endpoint:
                 "RNRRetryCount": attr.rnr_retry}
 
     def close(self):
-        """The QP's MRs go with the PD, which is the context's and stays."""
+        """The QP's MRs belong to the context's PD, which remains."""
         self.qp.close()
         for cq in self.cqs:
             cq.close()
@@ -153,7 +155,7 @@ class Raw:
             raise OSError(ctypes.get_errno(), name)
 
     def next(self):
-        """The next event: its ID, and what to report of it."""
+        """The next event: its ID, and the reported fields."""
         event = ctypes.POINTER(Event)()
         signal.alarm(EVENT_TIMEOUT)
         self.call("get_cm_event", self.channel, ctypes.byref(event))
@@ -178,11 +180,11 @@ def sockaddr(addr, port):
 
 
 def attempt(space, addr, port, private_data):
-    """Connects, and returns the events up to the one that says how it ended. siw says it at once, if nobody listens."""
+    """Connects, and returns the events up to the final one. Without a listener siw fails at once."""
     raw, events = Raw(space), []
     data = bytes.fromhex(private_data)
     number = 0x123
-    if IWARP:  # needs a QP that exists
+    if IWARP: # needs an existing QP
         pair = driver.Pair(driver.PD(driver.context), 1, 1, 1, 0)
         pair.qp.modify(QPAttr(qp_state=e.IBV_QPS_INIT, port_num=1), e.IBV_QP_STATE | e.IBV_QP_ACCESS_FLAGS)
         number = pair.qp.qp_num
@@ -212,7 +214,7 @@ def listen_raw(space, addr, port):
 
 
 def reject(listener, private_data):
-    """Rejects the next request; without private data (None) it destroys the ID instead. Returns the request."""
+    """Rejects the next request, or destroys its ID if there is no private data. Returns the request."""
     request, event = driver.objects[listener].next()
     request = ctypes.c_void_p(request)
     if private_data is not None:

@@ -1,8 +1,9 @@
-"""Verbs on a kernel device by command: a JSON object a line on standard input, its answer a line on standard output.
+"""Verbs on a kernel device by command. Each line of standard input is a JSON object, and each line of
+standard output the answer to one.
 
 A command is {"op": function, argument: value, ...}, the answer {"result": ...} or {"error": text, "errno": number}.
-PDs, MRs and QPs go by the numbers that their making returned. Work requests, attributes and completions have the field
-names of Go's package verbs; enumerations and flags are numbers, in both the same.
+PDs, MRs and QPs are named by the numbers that their creation returned. Work requests, attributes and
+completions have the field names of Go's package verbs. Enumerations and flags have the same numbers.
 """
 import base64
 import hashlib
@@ -56,7 +57,7 @@ def gids():
 
 
 def counters():
-    """Those of the device, by name. The kernel keeps what was read for 10 ms."""
+    """The counters of the device, by name. The kernel caches them for 10 ms."""
     folder = "/sys/class/infiniband/%s/ports/1/hw_counters/" % sys.argv[1]
     found = {}
     for name in os.listdir(folder):
@@ -81,7 +82,7 @@ def alloc_mw(pd, kind):
 
 
 def bind_mw(qp, mw, wr_id, mr, offset, length, access):
-    """Posts the binding of a window, and returns the rkey that it is to have."""
+    """Posts the binding of a window, and returns its new rkey."""
     qp, mw, mr = objects[qp].qp, objects[mw], objects[mr]
     info = MWBindInfo(mr, mr.buf + offset, length, access)
     if mw.type == e.IBV_MW_TYPE_1:
@@ -142,7 +143,7 @@ def state(qp):
 
 
 def sg_list(wr):
-    """pyverbs will not take an empty list: one of nothing comes to the same."""
+    """pyverbs refuses an empty list. A list with an empty entry has the same effect."""
     sges = [SGE(sge["Addr"], sge["Length"], sge["LKey"]) for sge in wr["SGList"] or []] or [SGE(0, 0, 0)]
     return {"num_sge": len(sges), "sg": sges}
 
@@ -152,8 +153,8 @@ def post_send(qp, wr):
     sges = {} if opcode == e.IBV_WR_LOCAL_INV else sg_list(wr)
     request = SendWR(wr_id=wr["ID"], opcode=opcode, send_flags=wr["Flags"], **sges)
     if opcode in (e.IBV_WR_LOCAL_INV, e.IBV_WR_SEND_WITH_INV):
-        request.imm_data = wr["InvalidateRKey"]  # a union
-        request.set_wr_rdma(wr["InvalidateRKey"], 0)  # where siw's library takes it from
+        request.imm_data = wr["InvalidateRKey"] # a union
+        request.set_wr_rdma(wr["InvalidateRKey"], 0) # siw's library reads it from there
     if opcode in (e.IBV_WR_SEND_WITH_IMM, e.IBV_WR_RDMA_WRITE_WITH_IMM):
         request.imm_data = socket.htonl(wr["ImmData"])
     if opcode in (e.IBV_WR_ATOMIC_CMP_AND_SWP, e.IBV_WR_ATOMIC_FETCH_AND_ADD):
@@ -174,7 +175,7 @@ def completion(wc):
 
 
 def poll(qp, queue, n, timeout):
-    """Up to n completions of queue 0 (send) or 1 (receive): fewer when the timeout, in seconds, is over before."""
+    """Up to n completions of queue 0 (send) or 1 (receive), fewer after the timeout in seconds."""
     end, found = time.monotonic() + timeout, []
     while len(found) < n:
         found += map(completion, objects[qp].cqs[queue].poll(n - len(found))[1])
@@ -194,7 +195,7 @@ def answer(command):
         return {"result": COMMANDS[command.pop("op")](**command)}
     except PyverbsRDMAError as error:
         return {"error": str(error), "errno": error.error_code or 0}
-    except Exception as error:  # a mistake in the command: its sender reads it
+    except Exception as error: # a mistake in the command: its sender reads it
         return {"error": "%s: %s" % (type(error).__name__, error), "errno": 0}
 
 
