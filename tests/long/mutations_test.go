@@ -22,6 +22,7 @@ type mutation struct {
 }
 
 const (
+	directPath  = "rdmatransport/internal/direct/"
 	roceDirect  = "rdmatransport/internal/rocetransport/direct.go"
 	iwarpDirect = "rdmatransport/internal/iwarptransport/direct.go"
 	roceReceive = "rdmatransport/internal/rocetransport/receive/"
@@ -38,9 +39,8 @@ var mutations = []mutation{
 	{"MaxRDAtomic bounds READs that are moved", roceDirect, "q.h.Attr().MaxRDAtomic > 0 && ", "", "rdmatransport", "TestDirect"},
 	{"MaxDestRDAtomic bounds READs that are moved", roceDirect, "p.receiving.Limit() > 0 && ", "", "rdmatransport", "TestDirect"},
 	{"no READ overtakes what the peer has sent, over iWARP", iwarpDirect, "case isRead(wr.Opcode) && c.received != d.sent:", "case false && c.received != d.sent:", "rdmatransport", "TestDirect"},
-	{"a SEND with a bad lkey takes no receive request from an SRQ", roceDirect, "if p.direct&sharedReceives != 0 && !memory.Sound(wr, q.message(wr.SGList), off, n) {\n\t\treturn false\n\t}\n\trecv", "recv", "rdmatransport", "TestDirect"},
-	{"nor over iWARP", iwarpDirect, "p.srq && !memory.Sound(wr, q.message(wr.SGList), off, n) {\n\t\treturn false\n\t}\n\trecv", "false {\n\t\treturn false\n\t}\n\trecv", "rdmatransport", "TestDirect"},
-	{"a message is moved in parts", "rdmatransport/internal/memory/direct.go", "HoldMost = 1 << 20", "HoldMost = 1 << 40", "rdmatransport", "TestDirect"},
+	{"a SEND with a bad lkey takes no receive request from an SRQ", directPath + "pair.go", "\tif x.SharedReceives && !memory.Sound(wr, x.own(wr), off, n) {\n\t\treturn nil\n\t}\n", "", "rdmatransport", "TestDirect"},
+	{"a message is moved in parts", directPath + "direct.go", "maxPart = 1 << 20", "maxPart = 1 << 40", "rdmatransport", "TestDirect"},
 	{"a READ takes the PSNs of its responses", roceReceive + "store.go", "\t\tk.remove(psn & k.mask)\n", "", "rdmatransport/internal/rocetransport/receive", ""},
 	{"the number of stores of early packets is bounded", roceReceive + "store.go", "if s.inUse.Add(1) > MaxStores {", "if s.inUse.Add(1) < 0 {", "rdmatransport/internal/rocetransport/receive", ""},
 	{"the number of repeated READs that wait is bounded", roceReceive + "pending.go", "if r.replay && len(p.queue) >= 2*int(limit)+maxReplays {", "if false {", "rdmatransport/internal/rocetransport/receive", ""},

@@ -8,20 +8,17 @@ package iwarptransport
 // stream if its key is invalid, its memory faults, or its receive request is not posted. So does
 // MPA's set-up.
 //
-// The locks are held for memory.HoldMost bytes, and longer only if nothing waits for them. A longer
-// message is moved in parts. Between two parts, both QPs are in the state as if the segments of
-// these parts had been sent. A change of a QP or its memory in the middle of a message thus has the
-// same result as with segments. Keys are looked up for each part, and a message that cannot be
-// moved any more continues through the stream.
-//
-// A goroutine that posts moves everything that it posted. Others, such as TCP's, have other work:
-// they move one part, and start a goroutine for the rest.
+// Package direct decides who moves messages and for how long the locks are held. A long message is
+// moved in parts. Between two parts, both QPs are in the state as if the segments of these parts had
+// been sent. Keys are looked up for each part, and a message that cannot be moved any more continues
+// through the stream.
 
 import (
 	"net/netip"
 	"sync"
 
 	"github.com/softrnic/softrnic/internal/rdmatransport/rdmap"
+	"github.com/softrnic/softrnic/rdmatransport/internal/direct"
 	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/verbs"
@@ -95,110 +92,74 @@ func (q *qp) sendDirect() (done, wait bool) {
 	switch {
 	case c.peerConn.Load() == nil:
 		return false, false
-	case q.moving:
+	case q.mover.Moving():
 		return false, true
 	}
-	q.moving = true
-	end := q.tx.cursor.first + uint64(q.h.SendLen())
-	rest := q.moveSome(c)
-	if rest >= directMore {
-		rest = q.moveRest(rest, end)
+	r := q.mover.Move(q, q.h)
+	return r <= direct.Changed, r >= direct.Waits
+}
+
+// Oldest, MoveSome, Flush, MayContinue and SendAll implement direct.QP.
+func (q *qp) Oldest() uint32 { return uint32(q.tx.cursor.first) }
+
+func (q *qp) Flush() {} // the stream has its own buffer
+
+func (q *qp) SendAll() { q.transmitPosted() }
+
+func (q *qp) MayContinue() direct.Result {
+	if q.conn == nil || !q.mayMove() {
+		return direct.Changed
 	}
-	q.moving = rest == directDeferred
-	return rest <= directRetry, rest >= directWaits
+	return direct.More
 }
 
-// moveRest continues after moveSome. A goroutine that posts moves the requests before number end,
-// which it has posted itself. Requests that others post meanwhile are left to another goroutine.
-func (q *qp) moveRest(rest directResult, end uint64) directResult {
-	posted := q.posting
-	for rest >= directMore {
-		if !posted || q.tx.cursor.first >= end {
-			go q.moveDeferred()
-			return directDeferred
-		}
-		if rest == directContended {
-			q.h.Yield()
-		}
-		c := q.conn
-		if c == nil || !q.mayMove() {
-			return directRetry
-		}
-		rest = q.moveSome(c)
-	}
-	return rest
-}
-
-// moveDeferred moves the rest after moveRest, on another goroutine.
-func (q *qp) moveDeferred() {
-	q.h.Lock()
-	defer q.h.Unlock()
-	q.moving = false
-	q.transmitPosted()
-}
-
-// directResult says how to continue with the rest of the send queue.
-type directResult uint8
-
-const (
-	directDone      directResult = iota
-	directRetry                  // the queue may have changed: check again
-	directStream                 // the next request goes through the stream
-	directWaits                  // the next request waits
-	directDeferred               // another goroutine moves the rest
-	directMore                   // more can be moved
-	directContended              // more can be moved, but one of the locks has a waiter
-)
-
-// moveSome moves requests while it may hold both locks. q has something to send on c.
-func (q *qp) moveSome(c *conn) directResult {
+// MoveSome is called while the QP has something to send.
+func (q *qp) MoveSome() direct.Result {
+	c := q.conn
 	d := c.peerConn.Load()
 	if d == nil || c.stream.LocalNIC() == nil || d.stream.LocalNIC() == nil {
-		return directStream
+		return direct.Wire
 	}
 	p, t := d.qp, &q.tx
 	kept := q.h.LockPeer(p.h)
 	defer q.h.UnlockPeer(p.h)
 	if !kept && (q.conn != c || !q.mayMove()) {
-		return directRetry
+		return direct.Changed
 	}
 	paired := p.conn == d && d.peerConn.Load() == c
 	inRTS := p.h.State() == verbs.StateRTS && q.h.State() == verbs.StateRTS
 	switch {
 	case !paired, !inRTS, p.tx.lifecycle.ended(), !p.rx.allowed && !d.mayReceive():
-		return directStream
+		return direct.Wire
 	case !t.cursor.atOldest() || t.reads.rtr:
-		return directWaits // transmit is called when that changes
+		return direct.Waits // transmit is called when that changes
 	case c.sent != d.received:
 		d.peerWaits = true
-		return directWaits
+		return direct.Waits
 	}
 	p.rx.allowed, p.rx.gotFPDU = true, true
 	if p.tx.lifecycle.is(awaitingPeer) { // like an FPDU, this allows p to send
 		p.tx.lifecycle.on(onPeerFPDU)
 		go d.resumeTransmit()
 	}
-	for moved := uint64(0); q.h.SendLen() > 0; {
-		if moved >= memory.HoldMost {
-			if q.h.Contended() || p.h.Contended() {
-				return directContended
-			}
-			return directMore
+	for hold := direct.NewHold(q.h, p.h); q.h.SendLen() > 0; {
+		if r := hold.Over(); r != direct.Done {
+			return r
 		}
 		wr := q.h.Send(0)
 		switch {
 		case t.responses.n > 0 && !t.cursor.is(partlyMoved):
-			return directRetry // responses go first: one may have just become due
+			return direct.Changed // responses go first: one may have just become due
 		case isRead(wr.Opcode) && c.received != d.sent:
-			return directWaits // the response must not overtake what the peer sent before
+			return direct.Waits // the response must not overtake what the peer sent before
 		}
 		n, ok := q.moveNext(p, wr)
 		if !ok {
-			return directStream
+			return direct.Wire
 		}
-		moved += max(n, memory.HoldLeast)
+		hold.Add(n)
 	}
-	return directDone
+	return direct.Done
 }
 
 // mayMove reports whether the next request can be sent now, and no part of it went through the
@@ -212,11 +173,7 @@ func (q *qp) mayMove() bool {
 // If ok is false, nothing has changed, and the message must go through the stream.
 func (q *qp) moveNext(p *qp, wr *verbs.PostedSend) (moved uint64, ok bool) {
 	t := &q.tx
-	n := wr.Length() - t.cursor.off
-	last := n <= memory.HoldMost
-	if !last {
-		n = memory.HoldMost
-	}
+	n, last := direct.Part(wr.Length() - t.cursor.off)
 	var response uint32 // bytes of the response
 	if wr.Fault() != verbs.WCSuccess {
 		return 0, false
@@ -279,24 +236,16 @@ func (q *qp) movedPart(p *qp, op verbs.WROpcode, off uint64) {
 	}
 }
 
-// message returns the memory of a scatter/gather list of q.
-func (q *qp) message(list []verbs.SGE) memory.Message {
-	return memory.Message{Regions: q.e.regions, PD: q.h.PD(), List: list}
-}
-
-// destination returns the memory of a receive request of q.
-func (q *qp) destination(recv *verbs.PostedRecv) memory.Message {
-	return memory.Message{Regions: q.e.regions, PD: q.h.RecvPD(), List: recv.SGList}
+// with returns what copies data between q and p.
+func (q *qp) with(p *qp) direct.Pair {
+	return direct.Pair{From: q.h, To: p.h, Source: q.e.regions, Target: p.e.regions, SharedReceives: p.srq}
 }
 
 // moveSend places n bytes of a SEND in the peer's oldest receive request.
 func (q *qp) moveSend(p *qp, wr *verbs.PostedSend, n uint64) bool {
 	length, off := wr.Length(), q.tx.cursor.off
-	if length > MaxMessage || p.srq && !memory.Sound(wr, q.message(wr.SGList), off, n) {
-		return false
-	}
-	recv := p.h.Recv()
-	if recv == nil || length > recv.Length() || !memory.Copy(p.destination(recv), q.message(wr.SGList), wr, off, n) {
+	x := q.with(p)
+	if length > MaxMessage || !x.Send(wr, off, n) {
 		return false
 	}
 	return wr.Opcode == verbs.Send || off+n < length || p.invalidate(wr.InvalidateRKey)
@@ -315,22 +264,13 @@ func (q *qp) moveWrite(p *qp, wr *verbs.PostedSend, n uint64) bool {
 		return false
 	}
 	to, denial := p.e.regions.Remote(p.h, wr.RKey, wr.RemoteAddr+off, n, verbs.AccessRemoteWrite)
-	if denial != memory.Allowed {
+	x := q.with(p)
+	if denial != memory.Allowed || !x.Write(wr, to, off, n) {
 		return false
 	}
-	last, imm := off+n == wr.Length(), wr.Opcode == verbs.RDMAWriteWithImm
-	if imm && last {
-		unsound := p.srq && !memory.Sound(wr, q.message(wr.SGList), off, n)
-		if unsound || p.h.Recv() == nil {
-			return false
-		}
-	}
-	if !memory.Write(wr, q.message(wr.SGList), to, off) {
-		return false
-	}
-	if last {
+	if off+n == wr.Length() {
 		p.rx.writeBytes, p.rx.lastWrite = 0, off+n
-		if imm {
+		if wr.Opcode == verbs.RDMAWriteWithImm {
 			p.rx.lastWrite = 0
 		}
 	}
@@ -352,7 +292,8 @@ func (q *qp) moveRead(p *qp, wr *verbs.PostedSend, n uint64) bool {
 		}
 	}
 	from, denial := p.e.regions.Remote(p.h, wr.RKey, wr.RemoteAddr+off, n, verbs.AccessRemoteRead)
-	if denial != memory.Allowed || !memory.Read(q.message(wr.SGList), from, off) {
+	x := q.with(p)
+	if denial != memory.Allowed || !x.Read(wr, from, off) {
 		return false
 	}
 	if off+n == length {
@@ -368,7 +309,8 @@ func (q *qp) moveAtomic(p *qp, wr *verbs.PostedSend) bool {
 		return false
 	}
 	word, err := p.atomicWord(&rdmap.AtomicRequestHeader{STag: wr.RKey, TO: wr.RemoteAddr})
-	if err != nil || !memory.Atomic(wr, q.message(wr.SGList), word) {
+	x := q.with(p)
+	if err != nil || !x.Atomic(wr, word) {
 		return false
 	}
 	q.countMessage(p, rdmap.QueueReadRequest)

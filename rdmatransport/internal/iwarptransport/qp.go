@@ -8,6 +8,7 @@ import (
 
 	"github.com/softrnic/softrnic/internal/rdmatransport/ddp"
 	"github.com/softrnic/softrnic/internal/rdmatransport/rdmap"
+	"github.com/softrnic/softrnic/rdmatransport/internal/direct"
 	"github.com/softrnic/softrnic/verbs"
 )
 
@@ -19,8 +20,7 @@ type qp struct {
 	depth uint32 // of the send queue
 	srq   bool   // receive requests come from an SRQ
 
-	posting bool // the goroutine with the lock posts requests: it may take time to move messages directly
-	moving  bool // sendDirect is running, and may have released the lock: no other goroutine moves anything
+	mover direct.Mover
 
 	conn *conn // nil before RTS and after the end of the stream
 
@@ -105,9 +105,9 @@ func (q *qp) PostSend() { q.transmitPosted() }
 
 // transmitPosted is transmit on a goroutine that has nothing else to do.
 func (q *qp) transmitPosted() {
-	q.posting = true
+	q.mover.SetPosting(true)
 	q.transmit()
-	q.posting = false
+	q.mover.SetPosting(false)
 }
 
 // PostRecv implements verbs.ProviderQP.

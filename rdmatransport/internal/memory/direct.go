@@ -11,14 +11,6 @@ import (
 // false, the request must be sent as packets, and the responses report the error. This includes
 // memory that faults: bytes copied before the fault are copied again.
 
-const (
-	// HoldMost is how many bytes are moved between two QPs of this process before others may take
-	// their locks. That takes 0.1 to 0.2 ms. It is a multiple of every path MTU.
-	HoldMost = 1 << 20
-	// HoldLeast is the smallest size that a message counts for.
-	HoldLeast = 1 << 10
-)
-
 // Message is the memory of a scatter/gather list under a protection domain of one device.
 type Message struct {
 	Regions *Regions

@@ -37,7 +37,7 @@ func TestQPsShareNoCacheLine(t *testing.T) {
 	}
 	runtime.KeepAlive(kept)
 	var q qp
-	if written, own := unsafe.Offsetof(q.direct), unsafe.Offsetof(q.sending); written/line >= own/line {
+	if written, own := unsafe.Offsetof(q.mover), unsafe.Offsetof(q.sending); written/line >= own/line {
 		t.Errorf("what a peer writes ends at %d, in the line where sending begins at %d", written, own)
 	}
 }

@@ -8,14 +8,10 @@ package rocetransport
 // protocol then handles the error. Later requests wait for the end of that, and are moved directly
 // again.
 //
-// The locks are held for memory.HoldMost bytes, and longer only if nothing waits for them. A longer
-// message is moved in parts of whole packets. After each part, both QPs are in the state as if
-// exactly these packets had been exchanged. A change of a QP or its memory in the middle of a
-// message thus has the same result as with packets. Keys are looked up for each part, and if a part
-// cannot be moved, the message continues in packets.
-//
-// A goroutine that posts moves everything that it posted. A goroutine that serves other QPs,
-// because it receives or runs timers, holds the locks once, and leaves the rest to a new goroutine.
+// Package direct decides who moves messages and for how long the locks are held. A long message is
+// moved in parts of whole packets. After each part, both QPs are in the state as if exactly these
+// packets had been exchanged. Keys are looked up for each part, and if a part cannot be moved, the
+// message continues in packets.
 
 import (
 	"sync"
@@ -23,7 +19,7 @@ import (
 
 	"github.com/softrnic/softrnic/internal/rdmatransport/prefetch"
 	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
-	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
+	"github.com/softrnic/softrnic/rdmatransport/internal/direct"
 	"github.com/softrnic/softrnic/rdmatransport/internal/rocetransport/send"
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/verbs"
@@ -44,16 +40,6 @@ func enginePortOf(nic stack.NIC) *enginePort {
 	at, _ := s.(*enginePort)
 	return at
 }
-
-// directFlags is the state of sendDirect.
-type directFlags uint8
-
-const (
-	moving         directFlags = 1 << iota // messages are being moved, even while the QP is not locked; nothing else may send
-	posting                                // the goroutine with the lock serves only this QP
-	resumed                                // PostSend is called by Modify, from SQD to RTS
-	sharedReceives                         // receive requests come from an SRQ
-)
 
 // peer returns the QP that packets would reach, or nil if it is not in this process. It is not
 // locked, and may be destroyed. Paired QPs are cached: with many QPs, each table lookup is a cache
@@ -143,72 +129,37 @@ func (q *qp) movedBytes() uint64 { return uint64(q.sending.Moved()) * uint64(q.m
 // may unlock the QP temporarily.
 func (q *qp) sendDirect() bool {
 	switch {
-	case q.direct&moving != 0:
+	case q.mover.Moving():
 		return false
 	case q.h.SendLen() == 0 || !q.sending.Quiescent() || q.draining():
 		return true
 	}
-	q.direct |= moving
-	end := q.sending.Oldest() + uint32(q.h.SendLen())
-	rest := q.moveSome()
-	if rest >= moreLeft {
-		rest = q.moveMore(rest, end)
-	}
-	if rest != leftToBackground {
-		q.direct &^= moving
-	}
-	return rest == packetsLeft
+	return q.mover.Move(q, q.h) == direct.Wire
 }
 
-// moveMore continues after moveSome, up to the request with number end, if this goroutine serves
-// only this QP. Requests that others post meanwhile are left to another goroutine.
-func (q *qp) moveMore(rest remainder, end uint32) remainder {
-	posted := q.direct&posting != 0
-	for rest >= moreLeft {
-		if !posted || int32(q.sending.Oldest()-end) >= 0 {
-			go q.moveInBackground()
-			return leftToBackground
-		}
-		if rest == moreLeftContended {
-			q.flush()
-			q.h.Yield()
-		}
-		switch {
-		case q.destroyed || !sends(q.h.State()):
-			return nothingLeft
-		case q.draining():
-			return packetsLeft
-		}
-		rest = q.moveSome()
+// Oldest, MoveSome, Flush, MayContinue and SendAll implement direct.QP.
+func (q *qp) Oldest() uint32 { return q.sending.Oldest() }
+
+func (q *qp) Flush() { q.flush() }
+
+func (q *qp) SendAll() { q.sendPosted() }
+
+func (q *qp) MayContinue() direct.Result {
+	switch {
+	case q.destroyed || !sends(q.h.State()):
+		return direct.Done
+	case q.draining():
+		return direct.Wire
 	}
-	return rest
+	return direct.More
 }
 
-// moveInBackground moves the rest after sendDirect.
-func (q *qp) moveInBackground() {
-	q.h.Lock()
-	defer q.unlockOnly()
-	q.direct &^= moving
-	q.sendPosted()
-}
-
-// remainder describes the rest of the send queue.
-type remainder uint8
-
-const (
-	nothingLeft       remainder = iota // or the QP no longer sends
-	packetsLeft                        // the oldest request must be sent in packets
-	leftToBackground                   // another goroutine moves the rest
-	moreLeft                           // more requests can be moved
-	moreLeftContended                  // the same, with a waiter on one of the locks
-)
-
-// moveSome moves messages while it holds both locks once. The QP is in RTS.
-func (q *qp) moveSome() remainder {
+// MoveSome is called in RTS.
+func (q *qp) MoveSome() direct.Result {
 	p := q.peer()
 	if p == nil {
 		q.pair(nil, false)
-		return packetsLeft
+		return direct.Wire
 	}
 	if p != q {
 		kept := q.h.LockPeer(p.h)
@@ -216,36 +167,33 @@ func (q *qp) moveSome() remainder {
 		switch {
 		case kept:
 		case q.destroyed || !sends(q.h.State()):
-			return nothingLeft
+			return direct.Done
 		case q.draining() || q.peer() != p:
-			return packetsLeft
+			return direct.Wire
 		}
 	}
 	q.pair(p, q.pairsWith(p))
 	s := &p.resp
 	switch {
 	case !q.paired || !p.receiving.Quiescent(q.sending.Una()):
-		return packetsLeft
+		return direct.Wire
 	case q.sending.Moved() == 0 && s.message != noMessage || q.sending.Moved() != 0 && !q.peerInSync(p):
-		return packetsLeft
+		return direct.Wire
 	}
 	if p.receiving.DropContradicted() { // packets that p kept are not from q, which has none in flight
 		p.e.Counters.Suspect.Add(1)
 	}
-	for moved := uint64(0); q.h.SendLen() > 0; {
-		if moved >= memory.HoldMost {
-			if q.h.Contended() || p.h.Contended() {
-				return moreLeftContended
-			}
-			return moreLeft
+	for hold := direct.NewHold(q.h, p.h); q.h.SendLen() > 0; {
+		if r := hold.Over(); r != direct.Done {
+			return r
 		}
 		n, ok := q.moveNext(p)
 		if !ok {
-			return packetsLeft
+			return direct.Wire
 		}
-		moved += max(n, memory.HoldLeast)
+		hold.Add(n)
 	}
-	return nothingLeft
+	return direct.Done
 }
 
 // moveNext moves the message of the oldest request, or its next part, to p, and returns its size.
@@ -256,11 +204,7 @@ func (q *qp) moveNext(p *qp) (moved uint64, ok bool) {
 		return 0, q.moveLocal(wr)
 	}
 	off := q.movedBytes()
-	n := wr.Length() - off
-	last := n <= memory.HoldMost
-	if !last {
-		n = memory.HoldMost
-	}
+	n, last := direct.Part(wr.Length() - off)
 	packets := uint32(1)
 	if n > uint64(q.mtu) {
 		packets = q.packets(uint32(n))
@@ -347,24 +291,15 @@ func (q *qp) moveLocal(wr *verbs.PostedSend) bool {
 	return true
 }
 
-// message returns the memory of a scatter/gather list of q.
-func (q *qp) message(list []verbs.SGE) memory.Message {
-	return memory.Message{Regions: q.e.regions, PD: q.h.PD(), List: list}
-}
-
-// destination returns the memory of a receive request of q.
-func (q *qp) destination(recv *verbs.PostedRecv) memory.Message {
-	return memory.Message{Regions: q.e.regions, PD: q.h.RecvPD(), List: recv.SGList}
+// with returns what copies data between q and p.
+func (q *qp) with(p *qp) direct.Pair {
+	return direct.Pair{From: q.h, To: p.h, Source: q.e.regions, Target: p.e.regions, SharedReceives: p.sharedReceives}
 }
 
 // moveSend places n bytes of a SEND, from offset off on, in the peer's oldest receive request.
 func (q *qp) moveSend(p *qp, wr *verbs.PostedSend, off, n uint64) bool {
-	if p.direct&sharedReceives != 0 && !memory.Sound(wr, q.message(wr.SGList), off, n) {
-		return false
-	}
-	recv := p.h.Recv()
-	return recv != nil && wr.Length() <= recv.Length() &&
-		memory.Copy(p.destination(recv), q.message(wr.SGList), wr, off, n)
+	x := q.with(p)
+	return x.Send(wr, off, n)
 }
 
 // moveWrite places n bytes of a WRITE, from offset off on, in its remote memory.
@@ -378,16 +313,8 @@ func (q *qp) moveWrite(p *qp, wr *verbs.PostedSend, off, n uint64) bool {
 		}
 	}
 	to, ok := p.region(wr.RKey, wr.RemoteAddr+off, n, verbs.AccessRemoteWrite)
-	if !ok {
-		return false
-	}
-	if wr.Opcode == verbs.RDMAWriteWithImm && off+n == wr.Length() {
-		unsound := p.direct&sharedReceives != 0 && !memory.Sound(wr, q.message(wr.SGList), off, n)
-		if unsound || p.h.Recv() == nil {
-			return false
-		}
-	}
-	return memory.Write(wr, q.message(wr.SGList), to, off)
+	x := q.with(p)
+	return ok && x.Write(wr, to, off, n)
 }
 
 // readable reports whether both sides allow READs and atomics.
@@ -401,7 +328,8 @@ func (q *qp) moveRead(p *qp, wr *verbs.PostedSend, off, n uint64) bool {
 		return false
 	}
 	from, ok := p.region(wr.RKey, wr.RemoteAddr+off, n, verbs.AccessRemoteRead)
-	return ok && memory.Read(q.message(wr.SGList), from, off)
+	x := q.with(p)
+	return ok && x.Read(wr, from, off)
 }
 
 // moveAtomic executes an atomic.
@@ -410,5 +338,6 @@ func (q *qp) moveAtomic(p *qp, wr *verbs.PostedSend) bool {
 		return false
 	}
 	word, ok := p.region(wr.RKey, wr.RemoteAddr, 8, verbs.AccessRemoteAtomic)
-	return ok && wr.RemoteAddr%8 == 0 && word.Aligned() && memory.Atomic(wr, q.message(wr.SGList), word)
+	x := q.with(p)
+	return ok && wr.RemoteAddr%8 == 0 && word.Aligned() && x.Atomic(wr, word)
 }

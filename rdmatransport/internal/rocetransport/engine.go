@@ -31,6 +31,7 @@ import (
 	"time"
 
 	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
+	"github.com/softrnic/softrnic/rdmatransport/internal/direct"
 	"github.com/softrnic/softrnic/rdmatransport/internal/keys"
 	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
 	"github.com/softrnic/softrnic/rdmatransport/internal/rocetransport/ipid"
@@ -143,7 +144,10 @@ type qp struct {
 	kind      verbs.QPType
 	blockSelf bool // QPInitAttr.BlockSelfMcastLB
 	destroyed bool
-	direct    directFlags
+	mover     direct.Mover
+
+	resumed        bool // PostSend is called by Modify, from SQD to RTS
+	sharedReceives bool // receive requests come from an SRQ
 
 	mark wire.Mark // of this QP's requests; 0 if they are not marked
 

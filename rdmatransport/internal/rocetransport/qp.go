@@ -14,10 +14,7 @@ import (
 
 // CreateQP creates a QP in state RESET with a random number.
 func (e *Engine) CreateQP(h verbs.QPHandle, attr *verbs.QPInitAttr) (verbs.ProviderQP, uint32, error) {
-	q := &qp{e: e, h: h, kind: attr.Type, blockSelf: attr.BlockSelfMcastLB}
-	if attr.SRQ != nil {
-		q.direct |= sharedReceives
-	}
+	q := &qp{e: e, h: h, kind: attr.Type, blockSelf: attr.BlockSelfMcastLB, sharedReceives: attr.SRQ != nil}
 	switch attr.Type {
 	case verbs.RC, verbs.XRCSend, verbs.XRCRecv:
 		q.service = wire.RC
@@ -69,9 +66,7 @@ func (q *qp) Modify(from, to verbs.QPState, attr *verbs.QPAttr, mask verbs.QPAtt
 		q.limit(attr.RateLimit)
 	}
 	q.sending.SetLimits(q.limits(attr, mask))
-	if q.direct &^= resumed; from == verbs.StateSQD && to == verbs.StateRTS {
-		q.direct |= resumed
-	}
+	q.resumed = from == verbs.StateSQD && to == verbs.StateRTS
 	switch {
 	case to == verbs.StateReset:
 		q.reset()
@@ -212,8 +207,8 @@ func (q *qp) PostSend() {
 	case q.reliable() && q.mayCork():
 		q.posted = true
 		q.e.delay(q)
-	case q.direct&resumed != 0: // other calls of Modify wait for this one
-		q.direct &^= resumed
+	case q.resumed: // other calls of Modify wait for this one
+		q.resumed = false
 		q.sendPending()
 	default:
 		q.sendPosted()

@@ -59,9 +59,9 @@ func (q *qp) delayAndUnlock() {
 
 // sendPosted is sendPending on a goroutine that serves only this QP.
 func (q *qp) sendPosted() {
-	q.direct |= posting
+	q.mover.SetPosting(true)
 	q.sendPending()
-	q.direct &^= posting
+	q.mover.SetPosting(false)
 }
 
 // sendPending sends everything that may be sent. The QP stays locked.
