@@ -9,9 +9,9 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestAtomicAnswers: what an atomic is answered whose list is not one piece of 8 bytes, or whose
-// address is not aligned. Nothing is modified by one that fails, and what was posted before it is
-// carried out.
+// TestAtomicAnswers checks the outcome of an atomic whose list is not one piece of 8 bytes, or
+// whose address is not aligned. A failed atomic modifies nothing, and requests posted before it are
+// executed.
 func TestAtomicAnswers(t *testing.T) {
 	overAll(t, func(t *testing.T, m medium, transport verbs.Transport) {
 		for _, op := range []verbs.WROpcode{verbs.AtomicFetchAndAdd, verbs.AtomicCmpAndSwp} {
@@ -48,7 +48,7 @@ func TestAtomicAnswers(t *testing.T) {
 							CompareAdd: 5, Swap: 10},
 					))
 					if wc := poll(t, p.qa.QP().SendCQ()); wc.WRID != 1 || wc.Status != verbs.WCSuccess {
-						t.Errorf("what was before it: %+v", wc)
+						t.Errorf("the request before it: %+v", wc)
 					}
 					want := c.want
 					if transport == verbs.IWARP {
@@ -62,10 +62,10 @@ func TestAtomicAnswers(t *testing.T) {
 					if wc.WRID != 2 || wc.Status != want {
 						t.Errorf("%+v, want %v", wc, want)
 					}
-					// The other side's goroutine has modified the word, and a machine's sockets
-					// order nothing for the race detector.
+					// The other side's goroutine has modified the word. Sockets do not order memory
+					// accesses for the race detector.
 					if got, was := (*atomic.Uint64)(unsafe.Pointer(&memory[0])).Load(), binary.NativeEndian.Uint64(p.am.Buf()[64:]); got != word || was != found {
-						t.Errorf("the word is %d and was %d, want %d and %d", got, was, word, found)
+						t.Errorf("the word is %d and the old value %d, want %d and %d", got, was, word, found)
 					}
 				})
 			}

@@ -18,22 +18,22 @@ import (
 	"github.com/softrnic/softrnic/verbs/rsocket"
 )
 
-// calledBack counts calls of one kind of callback, and does in each of them what the application
-// might. A lock that is held where the application is called back makes the test hang.
+// calledBack counts the calls of each kind of callback. In each call it does what an application
+// might do. If the library holds a lock during a callback, the test hangs.
 type calledBack struct {
 	mu    sync.Mutex
 	does  []func()
 	calls map[string]*atomic.Int32
 }
 
-// add has all callbacks do something more.
+// add makes all callbacks call f too.
 func (c *calledBack) add(f func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.does = append(c.does, f)
 }
 
-// call is what the callback of a kind does.
+// call is the body of a callback of this kind.
 func (c *calledBack) call(kind string) {
 	c.mu.Lock()
 	does, n := c.does, c.calls[kind]
@@ -48,8 +48,8 @@ func (c *calledBack) call(kind string) {
 	}
 }
 
-// useID and useDevice have all callbacks call the methods of a device, and those of an ID and its
-// objects that change nothing that the test waits for.
+// useID and useDevice make all callbacks call the methods of a device, or of an ID and its objects.
+// They use methods that change nothing on which the test depends.
 func (c *calledBack) useID(id *rdmacm.ID) {
 	c.add(func() {
 		id.SetContext(id.Context())
@@ -62,7 +62,7 @@ func (c *calledBack) useID(id *rdmacm.ID) {
 		}
 		_, _, _ = qp.Query(verbs.QPAttrState | verbs.QPAttrCap)
 		_ = qp.State()
-		_ = qp.Modify(&verbs.QPAttr{QPState: verbs.StateInit}, verbs.QPAttrState) // which is refused
+		_ = qp.Modify(&verbs.QPAttr{QPState: verbs.StateInit}, verbs.QPAttrState) // is refused
 		_ = qp.PostSend(&verbs.SendWR{ID: 99, Opcode: verbs.RDMAWrite})
 		_ = qp.PostRecv(&verbs.RecvWR{ID: 99})
 	})
@@ -83,9 +83,9 @@ func (c *calledBack) useDevice(d *verbs.Device) {
 	})
 }
 
-// TestCallbacks: every function of the application is called back with no lock of the library's
-// held: it calls the objects that the callback is about, and others, over both protocols, with
-// packets and in memory, when connections are made, when they end, and when the device is removed.
+// TestCallbacks checks that the library holds no lock when it calls functions of the application.
+// They call the objects of the callback, and others. The test runs over both protocols, with
+// packets and in memory. It establishes connections, ends them, and removes the device.
 func TestCallbacks(t *testing.T) {
 	for _, transport := range []verbs.Transport{verbs.RoCEv2, verbs.IWARP} {
 		for name, sniffed := range map[string]bool{"in memory": false, "packets": true} {
@@ -114,7 +114,8 @@ func callBack(t *testing.T, transport verbs.Transport, packets bool) {
 	for i, addr := range []string{"10.0.0.1/24", "10.0.0.2/24"} {
 		var medium link.Link = lan.Port()
 		if packets {
-			medium = struct{ link.Link }{medium} // which does not say that it shares a medium with another of this process
+			// Hides that the link shares a medium with another link of this process.
+			medium = struct{ link.Link }{medium}
 		}
 		hosts[i], err = netstack.New(medium, netstack.Addr(addr))
 		ok(t, err)
@@ -128,7 +129,7 @@ func callBack(t *testing.T, transport verbs.Transport, packets bool) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Second)
 	defer cancel()
 
-	// Two IDs with QPs of their own CQs, whose channels call back.
+	// Two IDs whose QPs have their own CQs, with channels that call back.
 	var chs [2]*rdmacm.EventChannel
 	for i, d := range devs {
 		chs[i], err = rdmacm.CreateEventChannel(d)
@@ -191,7 +192,8 @@ func callBack(t *testing.T, transport verbs.Transport, packets bool) {
 	next(1, rdmacm.Established)
 	next(0, rdmacm.Established)
 	for i := range 8 {
-		until(ctx, t, func() bool { // what callbacks have posted may fill the queue for a moment
+		// Requests that callbacks posted may fill the queue for a moment.
+		until(ctx, t, func() bool {
 			return from.QP().PostSend(&verbs.SendWR{ID: uint64(i), Opcode: verbs.Send, Flags: verbs.SendSignaled | verbs.SendSolicited}) == nil
 		})
 	}
@@ -222,7 +224,7 @@ func callBack(t *testing.T, transport verbs.Transport, packets bool) {
 	ok(t, accepted.Close())
 	ok(t, sl.Close())
 
-	// The end: one side's device is removed, with what is posted on it.
+	// One side's device is removed while requests are posted on it.
 	before = c.count("rdma_cm event")
 	ok(t, hosts[0].Close())
 	next(0, rdmacm.DeviceRemoval)
@@ -238,7 +240,7 @@ func callBack(t *testing.T, transport verbs.Transport, packets bool) {
 	}
 	for _, kind := range []string{"trace", "asynchronous event", "watch", "rdma_cm event", "completion event", "socket ready"} {
 		if c.count(kind) == 0 {
-			t.Errorf("%s: nothing was called back", kind)
+			t.Errorf("%s: no callback was called", kind)
 		}
 	}
 	_ = hosts[1].Close()
@@ -253,12 +255,12 @@ func (c *calledBack) count(kind string) int32 {
 	return 0
 }
 
-// until waits until something is so.
+// until waits until the condition is true.
 func until(ctx context.Context, t *testing.T, so func() bool) {
 	t.Helper()
 	for !so() {
 		if ctx.Err() != nil {
-			t.Fatal("it does not come to that")
+			t.Fatal("timeout")
 		}
 		time.Sleep(time.Millisecond)
 	}

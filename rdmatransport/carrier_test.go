@@ -9,9 +9,9 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// A port goes down when its cable is pulled. Nothing is delivered while it is down, not even
-// directly, and messages under way continue when it is up again. Time is virtual: the QP's timeout
-// is seconds.
+// TestPortEvents pulls a port's cable. While the port is down nothing is delivered, in memory
+// either. Messages in flight continue when it is up again. Time is virtual: the QP's timeout is
+// seconds.
 func TestPortEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := new(pipe.Switch)
@@ -51,9 +51,9 @@ func TestPortEvents(t *testing.T) {
 	})
 }
 
-// A disconnect that nobody has heard of, as the cable was pulled, is repeated when the cable is
-// there again, and a second later if the peer's cable was pulled too. The connection manager's own
-// time is four seconds.
+// TestDisconnectWithoutCable disconnects while the cable is pulled. The disconnect is repeated when
+// the cable is plugged in again, or a second later if the peer's cable was pulled too. The
+// connection manager's own timeout is four seconds.
 func TestDisconnectWithoutCable(t *testing.T) {
 	for name, late := range map[string]time.Duration{"one side": 0, "both sides": time.Second / 2} {
 		t.Run(name, func(t *testing.T) {
@@ -69,7 +69,7 @@ func TestDisconnectWithoutCable(t *testing.T) {
 				time.Sleep(time.Second)
 				select {
 				case <-peer.Done():
-					t.Fatal("the peer knows without a cable")
+					t.Fatal("the peer was notified without a cable")
 				default:
 				}
 				cable.SetCarrier(true)
@@ -78,7 +78,7 @@ func TestDisconnectWithoutCable(t *testing.T) {
 				back := time.Now()
 				<-peer.Done()
 				if took := time.Since(back); took > time.Second {
-					t.Errorf("the peer knows %v after the cable is back", took)
+					t.Errorf("the peer is notified %v after the cable is plugged in", took)
 				}
 				ok(t, <-closed)
 			})

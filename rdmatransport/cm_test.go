@@ -23,12 +23,12 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// These tests are of two devices that connect over a network; what each does with messages that no
-// device sends is tested in package cm.
+// These tests connect two devices over a network. Package cm tests the reactions to messages that
+// no device sends.
 
 const cmPort = 7174
 
-// cmNode is a device with an application behind its connection manager.
+// cmNode is a device with an application that uses its connection manager.
 type cmNode struct {
 	t    testing.TB
 	host *netstack.Host
@@ -62,7 +62,7 @@ func newCMNode(t testing.TB, l link.Link, addrs ...string) *cmNode {
 		},
 		rdmacm.ConnectResponse: func(e *rdmacm.ConnEvent) error { return e.Conn.Establish() },
 		rdmacm.Disconnected: func(e *rdmacm.ConnEvent) error {
-			_ = e.Conn.Disconnect() // an error for the side that began
+			_ = e.Conn.Disconnect() // an error on the side that disconnected first
 			return nil
 		},
 	}
@@ -113,7 +113,7 @@ func (n *cmNode) connect(space rdmacm.PortSpace, dst string, localPort uint16) r
 	return c
 }
 
-// got are the types of a connection's events.
+// got returns the types of a connection's events.
 func (n *cmNode) got(c rdmacm.ProviderConn) string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -135,8 +135,8 @@ const (
 	passiveLife = "RDMA_CM_EVENT_CONNECT_REQUEST 0\nRDMA_CM_EVENT_ESTABLISHED 0\nRDMA_CM_EVENT_DISCONNECTED 0\nRDMA_CM_EVENT_TIMEWAIT_EXIT 0\n"
 )
 
-// TestConnectionsUnderLoss: a fifth of all frames lost, ARP and neighbour discovery included. Every
-// connection comes up on both sides and goes down on both, whichever ends it.
+// TestConnectionsUnderLoss loses a fifth of all frames, including ARP and neighbour discovery.
+// Every connection is established on both sides and ends on both, whichever side ends it.
 func TestConnectionsUnderLoss(t *testing.T) {
 	stacktest.Seeds(t, stacktest.Size(60, 300, 300), func(t *testing.T, seed uint64) {
 		lan := new(pipe.Switch)
@@ -166,7 +166,7 @@ func TestConnectionsUnderLoss(t *testing.T) {
 		}
 		for i, c := range b.all() {
 			if i%2 == 0 {
-				_ = c.Disconnect() // sometimes both at once
+				_ = c.Disconnect() // sometimes both at the same time
 			}
 		}
 		time.Sleep(5 * time.Minute)
@@ -190,18 +190,18 @@ func TestConnectionsUnderLoss(t *testing.T) {
 	})
 }
 
-// TestSilence: the peer vanishes at each point of a connection's life; within the timeouts the
-// application hears of it.
-func TestSilence(t *testing.T) {
+// TestPeerVanishes makes the peer vanish in each state of a connection. The application is notified
+// within the timeouts.
+func TestPeerVanishes(t *testing.T) {
 	timedOut := -int(syscall.ETIMEDOUT)
 	gone := fmt.Sprintf("RDMA_CM_EVENT_UNREACHABLE %d\n", timedOut)
 	for name, tc := range map[string]struct {
-		loseIn, loseOut bool   // what the active side does not get, does not get away
+		loseIn, loseOut bool   // what the active side does not receive, or cannot send
 		active, passive string // their events
 	}{
 		"no REQ": {loseOut: true, active: gone},
 		"no REP": {loseIn: true, active: gone,
-			// It gives up first, and is asked once more.
+			// It gives up first, and is called once more.
 			passive: "RDMA_CM_EVENT_CONNECT_REQUEST 0\n" + gone + "RDMA_CM_EVENT_CONNECT_REQUEST 0\nRDMA_CM_EVENT_REJECTED 4\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -243,12 +243,12 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// isRoCE tells whether an IPv4 frame is a datagram to port 4791.
+// isRoCE reports whether an IPv4 frame is a datagram to port 4791.
 func isRoCE(f []byte) bool {
 	return len(f) > 42 && f[12] == 8 && f[13] == 0 && f[23] == 17 && f[36] == 4791>>8 && f[37] == 4791&0xff
 }
 
-// TestConnectToOneself: the two ends of a connection may be on one device.
+// TestConnectToOneself checks that both ends of a connection may be on one device.
 func TestConnectToOneself(t *testing.T) {
 	overAll(t, func(t *testing.T, m medium, transport verbs.Transport) {
 		a, _ := m.stations(t, nil)
@@ -260,7 +260,8 @@ func TestConnectToOneself(t *testing.T) {
 	})
 }
 
-// TestEventsOfBothEnds: a connection to oneself has the events of either end, up to TIMEWAIT_EXIT.
+// TestEventsOfBothEnds checks that a connection to oneself has the events of both ends, up to
+// TIMEWAIT_EXIT.
 func TestEventsOfBothEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newCMNode(t, new(pipe.Switch).Port(), "10.0.0.1/24")
@@ -287,8 +288,8 @@ func TestEventsOfBothEnds(t *testing.T) {
 	})
 }
 
-// TestNobodyListens: a request that nobody listens for is refused.
-func TestNobodyListens(t *testing.T) {
+// TestNoListener checks that a request without a listener is rejected.
+func TestNoListener(t *testing.T) {
 	overMedia(t, func(t *testing.T, m medium) {
 		a, b := m.stations(t, nil)
 		both(t, func(t *testing.T, transport verbs.Transport) {
@@ -392,7 +393,7 @@ func TestResolve(t *testing.T) {
 				t.Errorf("%s: %v", dst, err)
 			}
 		}
-		// Somebody who comes later is found.
+		// A host that joins later is found.
 		r, err := a.p.Route(verbs.RoCEv2, netip.Addr{}, netip.MustParseAddr("10.0.0.4"))
 		if err != nil {
 			t.Fatal(err)
@@ -437,7 +438,8 @@ func TestJoinMulticast(t *testing.T) {
 	})
 }
 
-// BenchmarkConnect is the life of a connection between two devices in one process: five messages.
+// BenchmarkConnect establishes and ends a connection between two devices in one process, which
+// takes five messages.
 func BenchmarkConnect(b *testing.B) {
 	lan := new(pipe.Switch)
 	client, server := newCMNode(b, lan.Port(), "10.0.0.1/24"), newCMNode(b, lan.Port(), "10.0.0.2/24")

@@ -12,13 +12,13 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// TestRedial: a new connection over RoCE from the port of one that has just ended is there at once,
-// whoever closed that.
+// TestRedial checks that a new connection over RoCE from the port of a connection that has just
+// ended is established at once, whichever side closed the first.
 func TestRedial(t *testing.T) {
 	overMedia(t, func(t *testing.T, m medium) { redial(t, m, verbs.RoCEv2) })
 }
 
-// TestRedialIWARP: so is one over iWARP.
+// TestRedialIWARP is TestRedial over iWARP.
 func TestRedialIWARP(t *testing.T) {
 	overMedia(t, func(t *testing.T, m medium) { redial(t, m, verbs.IWARP) })
 }
@@ -63,8 +63,8 @@ func redial(t *testing.T, m medium, transport verbs.Transport) {
 	}
 }
 
-// TestDials: no dial fails, however many connections there were before over each protocol, and they
-// leave nothing behind.
+// TestDials checks that no dial fails after many earlier connections over each protocol, and that
+// connections leak nothing.
 func TestDials(t *testing.T) {
 	n := stacktest.Size(250, 1000, 100_000)
 	both(t, func(t *testing.T, transport verbs.Transport) {
@@ -108,7 +108,7 @@ func TestDials(t *testing.T) {
 		}
 		// TCP keeps up to 8192 connections in TIME-WAIT on each host.
 		if grown, most := memory()-before, min(n, 1024)*16<<10+2*min(n, 8192)*10<<10; grown > most {
-			t.Errorf("%d bytes more than before, want at most %d", grown, most)
+			t.Errorf("the heap grew by %d bytes, want at most %d", grown, most)
 		}
 	})
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// foreign registers memory that is not Go's, filled with v, and returns it.
-func foreign(t testing.TB, e *end, n int, v byte) *verbs.MR {
+// mapped registers memory outside the Go heap, filled with v, and returns it.
+func mapped(t testing.TB, e *end, n int, v byte) *verbs.MR {
 	t.Helper()
 	b, err := unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 	noError(t, err)
@@ -28,20 +28,20 @@ func foreign(t testing.TB, e *end, n int, v byte) *verbs.MR {
 	return mr
 }
 
-// vanish makes the memory fault from an offset on, as if it had been unmapped there.
-func vanish(t testing.TB, mr *verbs.MR, from int) {
+// unmap makes accesses from an offset on fault, as if the memory had been unmapped there.
+func unmap(t testing.TB, mr *verbs.MR, from int) {
 	t.Helper()
 	noError(t, unix.Mprotect(mr.Buf()[from:], unix.PROT_NONE))
 }
 
-// TestDirectForeign: what C code or a system call has mapped is moved directly, as Go's memory is,
-// on either side.
-func TestDirectForeign(t *testing.T) {
+// TestDirectMapped checks that memory of C code or of a system call is copied directly, like Go's
+// memory, on either side.
+func TestDirectMapped(t *testing.T) {
 	everyWay(t, func(t *testing.T, s setting) {
 		const size = 64 << 10
 		e := &newEnds(t, s, size).side
 		a, b := &e[0], &e[1]
-		onA, onB := foreign(t, a, size, 1), foreign(t, b, size, 2)
+		onA, onB := mapped(t, a, size, 1), mapped(t, b, size, 2)
 		half := []verbs.SGE{onA.SGE(0, size/2), onA.SGE(size/2, size/2)}
 		before, posted := a.direct(), uint64(0)
 		for _, list := range [][]verbs.SGE{{onA.SGE(0, size)}, half} {
@@ -63,7 +63,8 @@ func TestDirectForeign(t *testing.T) {
 				if op == verbs.Send {
 					b.take(t)
 				}
-				if s.wrap == nil && !bytes.Equal(from, to) { // in packets, the peer may be placing it yet
+				// In packets, the peer may still be placing it.
+				if s.wrap == nil && !bytes.Equal(from, to) {
 					t.Errorf("%v from %d pieces: the memory differs", op, len(list))
 				}
 			}
@@ -74,15 +75,14 @@ func TestDirectForeign(t *testing.T) {
 	})
 }
 
-// TestDirectFault: memory that is not there any more, from the middle of a long message on, fails
-// the request that needs it as it does in packets, and leaves both QPs in order: what is posted
-// behind it is flushed.
+// TestDirectFault unmaps memory from the middle of a long message on. The request that needs it
+// fails as in packets. Both QPs stay consistent, and requests posted after it are flushed.
 func TestDirectFault(t *testing.T) {
 	const size, there, whole = 4 << 20, 2<<20 + 64<<10, 2 << 20
 	for _, c := range []struct {
 		name   string
 		op     verbs.WROpcode
-		onA    bool // it is a's memory that vanishes; a posts
+		onA    bool // a's memory is unmapped; a posts
 		status []verbs.WCStatus
 	}{
 		{"WRITE from it", verbs.RDMAWrite, true, []verbs.WCStatus{verbs.WCLocProtErr}},
@@ -96,13 +96,13 @@ func TestDirectFault(t *testing.T) {
 			twoNodes(t, func(t *testing.T, s setting) {
 				e := &newEnds(t, s, size).side
 				a, b := &e[0], &e[1]
-				onA, onB := a.mr, b.mr // the other side's memory is Go's
+				onA, onB := a.mr, b.mr // the other side's memory is on the Go heap
 				if c.onA {
-					onA = foreign(t, a, size, 2)
-					vanish(t, onA, there)
+					onA = mapped(t, a, size, 2)
+					unmap(t, onA, there)
 				} else {
-					onB = foreign(t, b, size, 2)
-					vanish(t, onB, there)
+					onB = mapped(t, b, size, 2)
+					unmap(t, onB, there)
 				}
 				if c.op == verbs.Send {
 					noError(t, b.QP().PostRecv(&verbs.RecvWR{ID: 9, SGList: []verbs.SGE{onB.SGE(0, size)}}))
@@ -111,7 +111,8 @@ func TestDirectFault(t *testing.T) {
 					RemoteAddr: onB.Addr(), RKey: onB.RKey()})
 				allowed := c.status
 				if s.transport == verbs.IWARP && !c.onA && c.op != verbs.RDMARead {
-					allowed = append(slices.Clone(allowed), verbs.WCSuccess, verbs.WCWRFlushErr) // TCP may have taken all of it
+					// TCP may have accepted all of it.
+					allowed = append(slices.Clone(allowed), verbs.WCSuccess, verbs.WCWRFlushErr)
 				}
 				if wc := a.next(t); wc.WRID != 1 || !slices.Contains(allowed, wc.Status) {
 					t.Errorf("WR %d: %v, want one of %v", wc.WRID, wc.Status, allowed)
@@ -130,31 +131,33 @@ func TestDirectFault(t *testing.T) {
 				if c.op == verbs.RDMARead {
 					from, to = to, from
 				}
-				if s.wrap == nil && !bytes.Equal(from[:whole], to[:whole]) { // in whole parts; packets may still be on their way
-					t.Error("what was there before the fault was not moved")
+				// In whole parts; packets may still be in flight.
+				if s.wrap == nil && !bytes.Equal(from[:whole], to[:whole]) {
+					t.Error("the data before the fault was not copied")
 				}
-				a.QP().Modify(&verbs.QPAttr{QPState: verbs.StateErr}, verbs.QPAttrState) // where TCP has taken the message
+				// For the case that TCP has accepted the message.
+				a.QP().Modify(&verbs.QPAttr{QPState: verbs.StateErr}, verbs.QPAttrState)
 				a.post(t, &verbs.SendWR{ID: 2, Opcode: c.op, Flags: verbs.SendSignaled})
 				if wc := a.next(t); wc.WRID != 2 || wc.Status != verbs.WCWRFlushErr {
-					t.Errorf("behind it: WR %d, %v", wc.WRID, wc.Status)
+					t.Errorf("after it: WR %d, %v", wc.WRID, wc.Status)
 				}
 			})
 		})
 	}
 }
 
-// TestDirectFaultAnyTime: memory may vanish while both sides write to each other's, at any time: no
-// request completes with anything but an error that memory explains, and the process goes on.
+// TestDirectFaultAnyTime unmaps memory at any time, while both sides write to each other's.
+// Requests fail only with errors of memory, and the process continues.
 func TestDirectFaultAnyTime(t *testing.T) {
 	twoNodes(t, func(t *testing.T, s setting) {
 		const size = 4 << 20
 		for range stacktest.Size(2, 5, 5) {
 			e := &newEnds(t, s, 8).side
-			onA, onB := foreign(t, &e[0], size, 1), foreign(t, &e[1], size, 2)
+			onA, onB := mapped(t, &e[0], size, 1), mapped(t, &e[1], size, 2)
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
-				vanish(t, onB, size/2)
+				unmap(t, onB, size/2)
 			}()
 			for i := range 4 {
 				e[0].post(t, &verbs.SendWR{ID: uint64(i), Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled, SGList: []verbs.SGE{onA.SGE(0, size)},
@@ -171,11 +174,11 @@ func TestDirectFaultAnyTime(t *testing.T) {
 	})
 }
 
-// BenchmarkDirectForeign is BenchmarkDirectWrite with memory that is not Go's on both sides. 0
+// BenchmarkDirectMapped is BenchmarkDirectWrite with memory outside the Go heap on both sides. 0
 // allocs/op.
-func BenchmarkDirectForeign(b *testing.B) {
+func BenchmarkDirectMapped(b *testing.B) {
 	e := &newEnds(b, setting{transport: verbs.RoCEv2, devices: 2}, 8).side
-	onA, onB := foreign(b, &e[0], 4096, 1), foreign(b, &e[1], 4096, 2)
+	onA, onB := mapped(b, &e[0], 4096, 1), mapped(b, &e[1], 4096, 2)
 	wr := &verbs.SendWR{Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled, SGList: []verbs.SGE{onA.SGE(0, 8)},
 		RemoteAddr: onB.Addr(), RKey: onB.RKey()}
 	b.ReportAllocs()

@@ -12,12 +12,12 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// A message with something wrong is not moved directly: it fails as it does in packets.
+// An invalid message is not copied directly. It fails as in packets.
 
-// impatient gives up after 67 ms, without a second try.
-func impatient(a *verbs.QPAttr) { a.Timeout, a.RetryCnt = 14, 0 }
+// shortTimeout gives up after 67 ms, without a retry.
+func shortTimeout(a *verbs.QPAttr) { a.Timeout, a.RetryCnt = 14, 0 }
 
-// guarded has two ends with a QP each that is not connected yet.
+// guarded returns two ends with a QP each that is not connected yet.
 func guarded(t *testing.T, s setting, f func(a, b *mwEnd)) {
 	t.Helper()
 	pair := newEnds(t, s, 8192)
@@ -29,7 +29,7 @@ func guarded(t *testing.T, s setting, f func(a, b *mwEnd)) {
 	f(e[0], e[1])
 }
 
-// inVirtualTime is guarded, in virtual time.
+// inVirtualTime is guarded in virtual time.
 func inVirtualTime(t *testing.T, s setting, f func(t *testing.T, a, b *mwEnd)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -37,7 +37,7 @@ func inVirtualTime(t *testing.T, s setting, f func(t *testing.T, a, b *mwEnd)) {
 	})
 }
 
-// fails posts a request from a to b, which must end with a status.
+// fails posts a request from a to b, which must complete with this status.
 func (e *mwEnd) fails(t *testing.T, op verbs.WROpcode, n int, to *mwEnd, want verbs.WCStatus) {
 	t.Helper()
 	err := e.qp.PostSend(&verbs.SendWR{ID: 1, Opcode: op, Flags: verbs.SendSignaled, SGList: []verbs.SGE{e.mr.SGE(0, n)},
@@ -50,22 +50,22 @@ func (e *mwEnd) fails(t *testing.T, op verbs.WROpcode, n int, to *mwEnd, want ve
 	}
 }
 
-// TestDirectGuards: between QPs whose attributes do not match nothing is moved directly. Time is
-// virtual.
+// TestDirectGuards checks that nothing is copied directly between QPs whose attributes do not
+// match. Time is virtual.
 func TestDirectGuards(t *testing.T) {
 	for _, w := range ways {
 		w.setting.transport = verbs.RoCEv2
 		t.Run(w.name, func(t *testing.T) {
 			t.Run("the peer is connected to another QP", func(t *testing.T) {
 				inVirtualTime(t, w.setting, func(t *testing.T, a, b *mwEnd) {
-					a.to(t, b.device, b.qp, impatient)
+					a.to(t, b.device, b.qp, shortTimeout)
 					b.to(t, a.device, a.newQP(t), nil)
 					a.fails(t, verbs.RDMAWrite, 8, b, verbs.WCRetryExcErr)
 				})
 			})
 			t.Run("the peer is destroyed after a message", func(t *testing.T) {
 				inVirtualTime(t, w.setting, func(t *testing.T, a, b *mwEnd) {
-					a.to(t, b.device, b.qp, impatient)
+					a.to(t, b.device, b.qp, shortTimeout)
 					b.to(t, a.device, a.qp, nil)
 					a.fails(t, verbs.RDMAWrite, 8, b, verbs.WCSuccess)
 					ok(t, b.qp.Close())
@@ -74,7 +74,7 @@ func TestDirectGuards(t *testing.T) {
 			})
 			t.Run("the peer is connected to another QP after a message", func(t *testing.T) {
 				inVirtualTime(t, w.setting, func(t *testing.T, a, b *mwEnd) {
-					a.to(t, b.device, b.qp, impatient)
+					a.to(t, b.device, b.qp, shortTimeout)
 					b.to(t, a.device, a.qp, nil)
 					a.fails(t, verbs.RDMAWrite, 8, b, verbs.WCSuccess)
 					ok(t, b.qp.Modify(&verbs.QPAttr{QPState: verbs.StateReset}, verbs.QPAttrState))
@@ -109,9 +109,9 @@ func TestDirectGuards(t *testing.T) {
 	}
 }
 
-// TestDirectAtomicAlignment: an atomic needs an address that is a multiple of 8, and memory at such
-// an address. A region that is registered at an address of the application's choice may have one
-// without the other. (IBTA Vol 1 §9.4.5, RFC 7306 §8.2)
+// TestDirectAtomicAlignment checks atomics on unaligned memory. An atomic needs an address that is
+// a multiple of 8, and memory at such an address. A region that is registered at an address of the
+// application's choice may have only one of the two. (IBTA Vol 1 §9.4.5, RFC 7306 §8.2)
 func TestDirectAtomicAlignment(t *testing.T) {
 	everyWay(t, func(t *testing.T, s setting) {
 		for _, c := range []struct {
@@ -142,21 +142,21 @@ func TestDirectAtomicAlignment(t *testing.T) {
 					t.Errorf("the memory has %d, want %d", got, value)
 				}
 				if n := e[0].direct(); c.aligned && s.wrap == nil && n == 0 {
-					t.Error("an atomic that is in order went in packets")
+					t.Error("a valid atomic was sent in packets")
 				}
 			})
 		}
 	})
 }
 
-// TestDirectSecondLook: a sender that has to unlock its own QP to lock both then checks again what
-// may have changed meanwhile.
-func TestDirectSecondLook(t *testing.T) {
+// TestDirectChecksAgain checks a sender that has to unlock its own QP before it can lock both. It
+// then checks again everything that may have changed meanwhile.
+func TestDirectChecksAgain(t *testing.T) {
 	for _, w := range ways[1:] {
 		s := w.setting
 		s.transport = verbs.RoCEv2 // iWARP has no SQD
 		waited := false
-		for range 10 { // locks are taken in one order: of two QPs one has to let go
+		for range 10 { // QPs are locked in one order, so one of two senders has to unlock
 			guarded(t, s, func(a, b *mwEnd) {
 				if waited {
 					return
@@ -164,19 +164,19 @@ func TestDirectSecondLook(t *testing.T) {
 				a.to(t, b.device, b.qp, nil)
 				b.to(t, a.device, a.qp, nil)
 				for _, e := range [][2]*mwEnd{{a, b}, {b, a}} {
-					waited = e[0].letsGo(t, e[1]) || waited
+					waited = e[0].sendDuringSQD(t, e[1]) || waited
 				}
 			})
 		}
 		if !waited {
-			t.Errorf("%s: no sender has let its lock go", w.name)
+			t.Errorf("%s: no sender has released its lock", w.name)
 		}
 	}
 }
 
-// letsGo posts a WRITE while the peer is locked, and has e go to SQD meanwhile; false if e holds
-// its lock all the time.
-func (e *mwEnd) letsGo(t *testing.T, to *mwEnd) bool {
+// sendDuringSQD posts a WRITE while the peer is locked, and moves e to SQD meanwhile. It returns
+// false if e holds its lock all the time.
+func (e *mwEnd) sendDuringSQD(t *testing.T, to *mwEnd) bool {
 	t.Helper()
 	lock := to.handles.of(to.qp)
 	lock.Lock()
@@ -196,7 +196,9 @@ func (e *mwEnd) letsGo(t *testing.T, to *mwEnd) bool {
 			free = true
 		default:
 			runtime.Gosched()
-			if own.Contended() { // Modify waits for the sender, which waits for the peer; or is about to go on
+			if own.Contended() { // Modify waits for the sender, which waits for the peer; or the sender is about to
+			// continue.
+			if own.Wanted() {
 				blocked++
 			}
 		}
@@ -208,7 +210,7 @@ func (e *mwEnd) letsGo(t *testing.T, to *mwEnd) bool {
 	ok(t, errors.Join(err, <-posted))
 	if free {
 		if n := e.poll(t); n > 0 {
-			t.Errorf("a request is carried out in SQD: %v", e.wcs[0].Status)
+			t.Errorf("a request is executed in SQD: %v", e.wcs[0].Status)
 		}
 	}
 	ok(t, e.qp.Modify(&verbs.QPAttr{QPState: verbs.StateRTS}, verbs.QPAttrState))
@@ -218,9 +220,9 @@ func (e *mwEnd) letsGo(t *testing.T, to *mwEnd) bool {
 	return free
 }
 
-// TestDirectReadOrder: over iWARP, whose stream keeps the order, a READ completes only after the
-// SENDs that the peer sent before its answer have been placed, even if these were not moved
-// directly.
+// TestDirectReadOrder checks a READ over iWARP, where the stream keeps the order. The READ
+// completes only after the SENDs that the peer sent before its answer have been placed, even if
+// these were not copied directly.
 func TestDirectReadOrder(t *testing.T) {
 	everyWay(t, func(t *testing.T, s setting) {
 		if s.transport != verbs.IWARP {
@@ -238,7 +240,8 @@ func TestDirectReadOrder(t *testing.T) {
 		e := &newEnds(t, s, 64).side
 		a, b := &e[0], &e[1]
 		t.Cleanup(func() { ok(t, errors.Join(a.Conn.Close(), srq.Close())) })
-		mapped, err := b.mr.PD().RegMapping(make([]byte, 8), iwarpAccess) // no SRQ's request is taken directly for what may fault
+		// A request of the SRQ is not used directly for memory that may fault.
+		mapped, err := b.mr.PD().RegMapping(make([]byte, 8), iwarpAccess)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -247,7 +250,7 @@ func TestDirectReadOrder(t *testing.T) {
 			ok(t, srq.PostRecv(&verbs.RecvWR{SGList: []verbs.SGE{a.mr.SGE(0, 8)}}))
 			binary.NativeEndian.PutUint64(mapped.Buf(), i)
 			b.post(t, &verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendSignaled, SGList: []verbs.SGE{mapped.SGE(0, 8)}})
-			b.take(t) // TCP has the SEND: posted alone, it might be sent after the answer
+			b.take(t) // TCP has the SEND; posted alone, it might be sent after the answer
 			a.post(t, &verbs.SendWR{Opcode: verbs.RDMARead, Flags: verbs.SendSignaled, SGList: []verbs.SGE{a.mr.SGE(8, 8)},
 				RemoteAddr: b.mr.Addr() + 8, RKey: b.mr.RKey()})
 			for read := false; !read; {
@@ -257,14 +260,14 @@ func TestDirectReadOrder(t *testing.T) {
 				}
 			}
 			if got := binary.NativeEndian.Uint64(a.mr.Buf()); got != i {
-				t.Fatalf("a READ completes before SEND %d, behind %d", i, got)
+				t.Fatalf("a READ completes before SEND %d, after %d", i, got)
 			}
 		}
 	})
 }
 
-// TestDirectSharedReceives: a SEND that fails at its sender takes no receive request from those
-// that others share.
+// TestDirectSharedReceives checks that a SEND that fails at its sender uses no receive request of
+// an SRQ.
 func TestDirectSharedReceives(t *testing.T) {
 	for _, transport := range transports {
 		t.Run(transport.String(), func(t *testing.T) {

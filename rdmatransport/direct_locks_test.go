@@ -10,13 +10,13 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// Messages are moved directly under the locks of both QPs. Who waits for one of these locks must
-// not have to wait until all messages are moved.
+// Messages are copied directly with the locks of both QPs held. A goroutine that waits for one of
+// these locks must not wait until all messages are copied.
 
-// batchLen messages of longMessage bytes are posted at once. The locks are taken anew for each.
+// batchLen messages of longMessage bytes are posted together. The locks are taken again for each.
 const batchLen, longMessage = 24, 1 << 20
 
-// batch is WRITEs of longMessage bytes, whose numbers are from first on.
+// batch returns WRITEs of longMessage bytes, numbered from first on.
 func (e *end) batch(to *end, first uint64) (wrs []*verbs.SendWR) {
 	for i := range uint64(batchLen) {
 		wrs = append(wrs, &verbs.SendWR{ID: first + i, Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled,
@@ -25,9 +25,9 @@ func (e *end) batch(to *end, first uint64) (wrs []*verbs.SendWR) {
 	return wrs
 }
 
-// postBatch has a batch posted, and f called when that has got as far as to wait for the peer's
-// lock, by a goroutine that waits for it too. It returns when f does; wait returns when PostSend
-// does.
+// postBatch posts a batch. Once PostSend waits for the peer's lock, another goroutine waits for
+// that lock too and then calls f. postBatch returns when f has returned. wait returns when PostSend
+// has returned.
 func (e *end) postBatch(t *testing.T, to *end, f func() error) (wait func()) {
 	t.Helper()
 	var posting, calling sync.WaitGroup
@@ -57,8 +57,8 @@ func (e *end) postBatch(t *testing.T, to *end, f func() error) (wait func()) {
 	return posting.Wait
 }
 
-// through is how many completions there are, which must be good.
-func (e *end) through(t *testing.T) int {
+// completed returns the number of completions. All must be successful.
+func (e *end) completed(t *testing.T) int {
 	t.Helper()
 	n := 0
 	for k := -1; k != 0; n += k {
@@ -72,9 +72,9 @@ func (e *end) through(t *testing.T) int {
 	return n
 }
 
-// TestDirectLetsOthersIn: no call on the passive side waits until all messages that the other side
-// has posted are moved.
-func TestDirectLetsOthersIn(t *testing.T) {
+// TestDirectPassiveCalls checks that no call on the passive side waits until all messages that the
+// other side has posted are copied.
+func TestDirectPassiveCalls(t *testing.T) {
 	over(t, ways[1:], func(t *testing.T, s setting) {
 		e := &newEnds(t, s, longMessage).side
 		a, b := &e[0], &e[1]
@@ -109,11 +109,12 @@ func TestDirectLetsOthersIn(t *testing.T) {
 		}
 		for name, call := range calls {
 			n := batchLen
-			for try := 0; try < 20 && n == batchLen; try++ { // the call may come before the messages, or late
+			// The call may come before the messages, or too late.
+			for try := 0; try < 20 && n == batchLen; try++ {
 				n = 0
 				wait := a.postBatch(t, b, func() error {
 					err := call()
-					n = a.through(t)
+					n = a.completed(t)
 					return err
 				})
 				k := n
@@ -121,7 +122,7 @@ func TestDirectLetsOthersIn(t *testing.T) {
 				}
 			}
 			if n == batchLen {
-				t.Errorf("%s waits for all that was posted", name)
+				t.Errorf("%s waits for all posted messages", name)
 			}
 		}
 		if err := other.Close(); err != nil {
@@ -133,9 +134,9 @@ func TestDirectLetsOthersIn(t *testing.T) {
 	})
 }
 
-// TestDirectDestroyIn: a passive QP can be destroyed before all messages that the other side has
-// posted are moved.
-func TestDirectDestroyIn(t *testing.T) {
+// TestDirectPassiveDestroy checks that a passive QP can be destroyed before all messages that the
+// other side has posted are copied.
+func TestDirectPassiveDestroy(t *testing.T) {
 	over(t, ways[1:2], func(t *testing.T, s setting) {
 		s.lan = new(pipe.Switch)
 		n := batchLen
@@ -145,21 +146,21 @@ func TestDirectDestroyIn(t *testing.T) {
 			a, b := &pair.side[0], &pair.side[1]
 			wait := a.postBatch(t, b, func() error {
 				err := b.QP().Close()
-				n = a.through(t)
+				n = a.completed(t)
 				return err
 			})
 			wait()
 			ok(t, a.QP().Modify(&verbs.QPAttr{QPState: verbs.StateErr}, verbs.QPAttrState))
 		}
 		if n == batchLen {
-			t.Error("Close waits for all that was posted")
+			t.Error("Close waits for all posted messages")
 		}
 	})
 }
 
-// TestDirectOtherPosters: a goroutine that posts while another's messages are moved does not wait
-// for them, and the other's PostSend returns when its own messages are moved. All complete in the
-// order in which they were posted.
+// TestDirectOtherPosters checks that a goroutine that posts while another's messages are copied
+// does not wait for them. The other's PostSend returns when its own messages are copied. All
+// complete in the order in which they were posted.
 func TestDirectOtherPosters(t *testing.T) {
 	for _, transport := range transports {
 		t.Run(transport.String(), func(t *testing.T) {
@@ -194,19 +195,19 @@ func TestDirectOtherPosters(t *testing.T) {
 				}
 			}
 			if !posted {
-				t.Error("PostSend waits for what another goroutine has posted before")
+				t.Error("PostSend waits for earlier messages of another goroutine")
 			}
 			if !returned {
-				t.Error("PostSend goes on with what other goroutines post")
+				t.Error("PostSend continues with messages of other goroutines")
 			}
 		})
 	}
 }
 
-// TestDirectLeavesReceiverAlone: a goroutine that receives the packet after which a long queue can
-// be moved directly does not move all of it: that port, or connection, would receive nothing
-// meanwhile.
-func TestDirectLeavesReceiverAlone(t *testing.T) {
+// TestDirectDoesNotBlockReceiver checks the goroutine that receives the last packet before a long
+// queue can be copied directly. It does not copy the whole queue, because its port or connection
+// would receive nothing meanwhile.
+func TestDirectDoesNotBlockReceiver(t *testing.T) {
 	twoAtOnce(t)
 	for _, transport := range transports {
 		t.Run(transport.String(), func(t *testing.T) {
@@ -221,7 +222,8 @@ func TestDirectLeavesReceiverAlone(t *testing.T) {
 				t.Cleanup(func() { mr.Close() })
 				return mr
 			}
-			onA, onB := fileOf(a), fileOf(b) // an atomic whose result goes where it may fault does not go the direct way
+			// An atomic whose result is in memory that may fault is sent in packets.
+			onA, onB := fileOf(a), fileOf(b)
 			var wrs []*verbs.SendWR
 			for i := range batchLen {
 				wr := &verbs.SendWR{ID: uint64(i), Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled,
@@ -232,12 +234,12 @@ func TestDirectLeavesReceiverAlone(t *testing.T) {
 				wrs = append(wrs, wr)
 			}
 			in := false
-			for try := 0; try < 100 && !in; try++ { // others may have the processors
+			for try := 0; try < 100 && !in; try++ { // other goroutines may have the processors
 				if err := a.QP().PostSend(wrs...); err != nil {
 					t.Fatal(err)
 				}
 				n := 0
-				for n < 2 { // the second is one of those that the end of the first has let go
+				for n < 2 { // the second is one of those that waited for the first
 					n += a.take(t)
 				}
 				if n < batchLen {
@@ -246,7 +248,7 @@ func TestDirectLeavesReceiverAlone(t *testing.T) {
 					if wc := b.next(t); wc.WRID != 100 || wc.Status != verbs.WCSuccess {
 						t.Fatalf("%+v", wc)
 					}
-					n += a.through(t)
+					n += a.completed(t)
 				}
 				in = n < batchLen
 				for n < batchLen {
@@ -254,14 +256,14 @@ func TestDirectLeavesReceiverAlone(t *testing.T) {
 				}
 			}
 			if !in {
-				t.Error("an atomic's packets wait for all that was posted")
+				t.Error("an atomic's packets wait for all posted messages")
 			}
 		})
 	}
 }
 
-// TestDirectBothLong has long messages move both ways at once, posted by two goroutines on each
-// side.
+// TestDirectBothLong copies long messages in both directions at the same time, posted by two
+// goroutines on each side.
 func TestDirectBothLong(t *testing.T) {
 	everyWay(t, func(t *testing.T, s setting) {
 		const size, count = 5<<19 + 1000, 3
@@ -308,11 +310,11 @@ func TestDirectBothLong(t *testing.T) {
 			mine, theirs := e[i].mr.Buf(), e[1-i].mr.Buf()
 			for _, to := range []int{2, 3} {
 				if !bytes.Equal(mine[to*size:(to+1)*size], theirs[:size]) {
-					t.Errorf("end %d: a SEND brought other data", i)
+					t.Errorf("end %d: a SEND has other data", i)
 				}
 			}
 			if s.transport == verbs.RoCEv2 && !bytes.Equal(mine[4*size:5*size], theirs[size:2*size]) {
-				t.Errorf("end %d: a WRITE brought other data", i)
+				t.Errorf("end %d: a WRITE has other data", i)
 			}
 		}
 		if got[0] != 2*count || got[1] != 2*count {

@@ -17,11 +17,11 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// A long message is moved in parts, and between two parts anything may happen to either side. The
+// A long message is copied in parts. Between two parts anything may happen to either side. The
 // outcome is the same as in packets.
 
-// severalParts is the length of a message that moves in parts. One in packets takes a while if it
-// has more than TCP has in its buffers. bigBuffers are a's and b's memory.
+// severalParts is the length of a message that is copied in parts. A message in packets takes a
+// while if it is longer than TCP's buffers. bigBuffers are the memory of a and b.
 const (
 	severalParts = 4 << 20
 	beyondTCP    = 24 << 20
@@ -34,27 +34,27 @@ var bigBuffers = sync.OnceValue(func() (b [2][]byte) {
 	return b
 })
 
-// midway is a connection whose sides have a long message between them.
+// midway is a connection with a long message in progress.
 type midway struct {
 	*testing.T
 	setting
 	a, b *mwEnd
 	op   verbs.WROpcode
 	size int        // of the long message
-	got  []verbs.WC // completions of a's, to be looked at
-	tcp  bool       // what fails may have completed well before: TCP had taken it
-	raw  *rawEnd    // of b's device, for who wants to look at packets
+	got  []verbs.WC // completions of a that are not checked yet
+	tcp  bool       // a request that fails may have completed earlier, because TCP had accepted it
+	raw  *rawEnd    // of b's device, for tests that look at packets
 }
 
-// mwEnd is an end with a region that the long message is for.
+// mwEnd is an end with a region for the long message.
 type mwEnd struct {
 	*end
 	qp  *verbs.QP
 	big *verbs.MR
 }
 
-// newMidway connects two QPs. RoCE's are not connected by rdma_cm, whose timeouts are long: if a is
-// to give up, it has one of 67 ms, and no retry.
+// newMidway connects two QPs. For RoCE it does not use rdma_cm, whose timeouts are long. If givesUp
+// is set, a has a timeout of 67 ms and no retry.
 func newMidway(t *testing.T, s setting, op verbs.WROpcode, givesUp bool) *midway {
 	t.Helper()
 	m := &midway{T: t, setting: s, op: op, size: severalParts}
@@ -91,7 +91,7 @@ func newMidway(t *testing.T, s setting, op verbs.WROpcode, givesUp bool) *midway
 	return m
 }
 
-// newQP makes another QP beside an end's own.
+// newQP creates another QP like an end's own.
 func (e *end) newQP(t *testing.T) *verbs.QP {
 	t.Helper()
 	qp, err := e.mr.PD().CreateQP(&verbs.QPInitAttr{Type: verbs.RC, Transport: verbs.RoCEv2, SendCQ: e.cq, RecvCQ: e.cq,
@@ -107,14 +107,14 @@ func (e *end) newQP(t *testing.T) *verbs.QP {
 	return qp
 }
 
-// to connects a QP of e's with another as change says.
+// to connects a QP of e with another, with the attributes that change modifies.
 func (e *mwEnd) to(t *testing.T, dev *device, peer *verbs.QP, change func(*verbs.QPAttr)) {
 	t.Helper()
 	connectQP(t, e.device, e.qp, dev, peer, change)
 }
 
-// connectQP takes a QP from RESET to RTS, with first PSN 100 both ways, path MTU 1024 and 16 READs,
-// except for what change, which may be nil, makes other.
+// connectQP moves a QP from RESET to RTS, with first PSN 100 in both directions, path MTU 1024 and
+// 16 READs. change may modify these attributes, and may be nil.
 func connectQP(t *testing.T, dev *device, qp *verbs.QP, peerDev *device, peer *verbs.QP, change func(*verbs.QPAttr)) {
 	t.Helper()
 	const init = verbs.QPAttrState | verbs.QPAttrPKeyIndex | verbs.QPAttrPort | verbs.QPAttrAccessFlags
@@ -140,7 +140,7 @@ func connectQP(t *testing.T, dev *device, qp *verbs.QP, peerDev *device, peer *v
 	}
 }
 
-// gidIndex is that of the device's address for RoCEv2.
+// gidIndex returns the index of the device's address for RoCEv2.
 func (d *device) gidIndex(t *testing.T) uint8 {
 	t.Helper()
 	table, err := d.GIDTable(1)
@@ -159,16 +159,16 @@ func (d *device) gid(t *testing.T) verbs.GID {
 	return table[d.gidIndex(t)].GID
 }
 
-// twoAtOnce has two goroutines run at once until the end of the test, also where there is one
+// twoAtOnce lets two goroutines run at the same time until the end of the test, even with one
 // processor.
 func twoAtOnce(t *testing.T) {
 	before := runtime.GOMAXPROCS(max(2, runtime.GOMAXPROCS(0)))
 	t.Cleanup(func() { runtime.GOMAXPROCS(before) })
 }
 
-// run posts a WRITE of 8 bytes, the long message and another WRITE, numbers 1 to 3, and has
-// something happen in the middle of the long one. It returns when PostSend does; inTime tells
-// whether it was the middle.
+// run posts a WRITE of 8 bytes, the long message and another WRITE, numbered 1 to 3. It calls
+// happen in the middle of the long message, and returns when PostSend has returned. inTime reports
+// whether it was in the middle.
 func (m *midway) run(happen func() error) (inTime bool) {
 	m.Helper()
 	small := func(id uint64) *verbs.SendWR {
@@ -183,8 +183,8 @@ func (m *midway) run(happen func() error) (inTime bool) {
 	case verbs.RDMAWriteWithImm:
 		ok(m.T, m.b.qp.PostRecv(&verbs.RecvWR{ID: 9}))
 	}
-	// PostSend waits for b's lock, or who receives its packets, and what happens then waits for it
-	// too. So the first part of the long message goes before, and no other.
+	// PostSend, or the goroutine that receives its packets, waits for b's lock. happen waits for
+	// the lock after it. So only the first part of the long message is copied before happen.
 	var busy, happening sync.WaitGroup
 	b := m.b.handles.of(m.b.qp)
 	b.Lock()
@@ -197,8 +197,8 @@ func (m *midway) run(happen func() error) (inTime bool) {
 		b.Lock()
 		//lint:ignore SA2001 it is enough to have had the lock after the sender
 		b.Unlock()
-		// In packets, a may not know yet that number 1 has arrived. (A goroutine that is not the
-		// test's cannot end it.)
+		// In packets, a may not know yet that number 1 has arrived. (Only the test's goroutine may
+		// call Fatal.)
 		var err error
 		n, packets := 0, m.wrap != nil
 		for deadline := time.Now().Add(time.Minute); packets && n == 0 && err == nil && time.Now().Before(deadline); runtime.Gosched() {
@@ -217,7 +217,7 @@ func (m *midway) run(happen func() error) (inTime bool) {
 	happening.Wait()
 	n := m.a.poll(m.T)
 	m.got = append(m.got, m.a.wcs[:n]...)
-	inTime = len(m.got) > 0 && m.got[0].Status == verbs.WCSuccess // number 1, before
+	inTime = len(m.got) > 0 && m.got[0].Status == verbs.WCSuccess // number 1 completed before
 	for _, wc := range m.got {
 		inTime = inTime && (wc.WRID != 2 || wc.Status != verbs.WCSuccess)
 	}
@@ -230,7 +230,7 @@ func (m *midway) run(happen func() error) (inTime bool) {
 	return inTime
 }
 
-// end ends both QPs: nothing touches the buffers any more, which the next connection has again.
+// end destroys both QPs, so that nothing accesses the buffers, which the next connection uses.
 func (m *midway) end() {
 	m.Helper()
 	for _, e := range []*mwEnd{m.a, m.b} {
@@ -247,8 +247,8 @@ func fillWith(b []byte, seed byte) {
 	}
 }
 
-// sent is a's next n completions.
-func (m *midway) sent(n int) (told string) {
+// sent returns a's next n completions.
+func (m *midway) sent(n int) (list string) {
 	m.Helper()
 	for len(m.got) < n {
 		m.got = append(m.got, m.a.next(m.T))
@@ -257,14 +257,14 @@ func (m *midway) sent(n int) (told string) {
 		if m.tcp && wc.Status == verbs.WCSuccess {
 			wc.Status = verbs.WCWRFlushErr
 		}
-		told += fmt.Sprintf("%d %v, ", wc.WRID, wc.Status)
+		list += fmt.Sprintf("%d %v, ", wc.WRID, wc.Status)
 	}
 	m.got = m.got[n:]
-	return told
+	return list
 }
 
-// received is what becomes of b's receive request, if there is one, at the latest when b goes to
-// ERR.
+// received returns the completion of b's receive request, if there is one. It moves b to ERR if the
+// request has not completed.
 func (m *midway) received() string {
 	m.Helper()
 	if m.op != verbs.Send && m.op != verbs.RDMAWriteWithImm {
@@ -277,22 +277,22 @@ func (m *midway) received() string {
 	return fmt.Sprintf("b %v, ", m.b.next(m.T).Status)
 }
 
-// arrived waits until b has the long message, and tells what becomes of its receive request.
+// arrived waits until b has the long message, and returns the completion of its receive request.
 func (m *midway) arrived() string {
 	m.Helper()
 	if m.op == verbs.Send || m.op == verbs.RDMAWriteWithImm {
 		return fmt.Sprintf("b %v, ", m.b.next(m.T).Status)
 	}
-	if m.transport == verbs.IWARP { // a READ is answered behind what was written before
+	if m.transport == verbs.IWARP { // a READ is answered after earlier writes
 		ok(m.T, m.a.qp.PostSend(&verbs.SendWR{ID: 4, Opcode: verbs.RDMARead, Flags: verbs.SendSignaled}))
-		if told := m.sent(1); told != "4 SUCCESS, " {
-			return told
+		if list := m.sent(1); list != "4 SUCCESS, " {
+			return list
 		}
 	}
 	return ""
 }
 
-// event is the next one of an end's QP.
+// event returns the next event of an end's QP.
 func (m *midway) event(e *mwEnd) string {
 	m.Helper()
 	ctx, cancel := context.WithTimeout(m.Context(), time.Minute)
@@ -308,8 +308,8 @@ func (m *midway) event(e *mwEnd) string {
 	}
 }
 
-// awaitErr waits until an end's QP has gone to ERR; false if the long message was a READ, and its
-// responses had left before.
+// awaitErr waits until an end's QP is in ERR. It returns false if the long message was a READ whose
+// responses were sent before.
 func (m *midway) awaitErr(e *mwEnd) bool {
 	m.Helper()
 	for deadline := time.Now().Add(time.Minute); e.qp.State() != verbs.StateErr; {
@@ -331,12 +331,12 @@ func toErr(e *mwEnd) error {
 	return e.qp.Modify(&verbs.QPAttr{QPState: verbs.StateErr}, verbs.QPAttrState)
 }
 
-const sentInSQD = "something is sent in SQD"
+const sentInSQD = "a request is sent in SQD"
 
-// late tells whether an outcome that was not wanted shows that what happened was late, though the
-// long message had not completed. The responses of a READ may have been on their way already. In
-// packets, so may all of the message be: then the peer has received it, and what was posted behind
-// it was sent before SQD.
+// late reports whether an unexpected outcome is explained by happen having been called too late,
+// though the long message had not completed. The responses of a READ may have been in flight
+// already. In packets, the whole message may have been in flight. Then the peer has received it,
+// and the requests after it were sent before SQD.
 func (m *midway) late(got, want string) bool {
 	switch {
 	case m.op == verbs.RDMARead && got == "2 SUCCESS, 3 SUCCESS, ":
@@ -348,7 +348,7 @@ func (m *midway) late(got, want string) bool {
 	return strings.HasSuffix(got, received) && !strings.HasSuffix(want, received) || strings.HasSuffix(got, sentInSQD)
 }
 
-// TestDirectMidway has something happen in the middle of a long message.
+// TestDirectMidway calls happen functions in the middle of a long message.
 func TestDirectMidway(t *testing.T) {
 	twoAtOnce(t)
 	const (
@@ -356,25 +356,27 @@ func TestDirectMidway(t *testing.T) {
 		flushed                     = "2 WR_FLUSH_ERR, 3 WR_FLUSH_ERR, "
 	)
 	type ops []verbs.WROpcode
-	// a's and b's receive's completions
-	told := func(m *midway) string { return m.sent(2) + m.received() }
+	// the completions of a, and of b's receive request
+	outcome := func(m *midway) string { return m.sent(2) + m.received() }
 	for _, c := range []struct {
 		name        string
 		ops         ops
 		happen      func(m *midway) error
 		outcome     func(m *midway) string
-		roce, iwarp string // the outcome, but for b's receive request; "" is not tried
-		received    string // b's receive request; "" is WR_FLUSH_ERR, and SUCCESS says that the data is to be right
-		iwarpRead   string // if it is another than iwarp
+		roce, iwarp string // the outcome, without b's receive request; "" skips the transport
+		// Completion of b's receive request; "" is WR_FLUSH_ERR; SUCCESS also requires the right
+		// data.
+		received  string
+		iwarpRead string // if it differs from iwarp
 	}{
 		{
-			"the memory that the peer named is deregistered", ops{write, writeImm, read},
+			"the peer's memory is deregistered", ops{write, writeImm, read},
 			func(m *midway) error { return m.b.big.Close() },
 			func(m *midway) string {
 				if !m.awaitErr(m.b) {
-					return told(m)
+					return outcome(m)
 				}
-				return m.event(m.b) + told(m)
+				return m.event(m.b) + outcome(m)
 			},
 			"QP_ACCESS_ERR, 2 REM_ACCESS_ERR, 3 WR_FLUSH_ERR, ", "QP_ACCESS_ERR, " + flushed, "",
 			"QP_ACCESS_ERR, 2 REM_ACCESS_ERR, 3 WR_FLUSH_ERR, ",
@@ -382,7 +384,7 @@ func TestDirectMidway(t *testing.T) {
 		{
 			"own memory is deregistered", ops{send, write, writeImm, read},
 			func(m *midway) error { return m.a.big.Close() },
-			told,
+			outcome,
 			"2 LOC_PROT_ERR, 3 WR_FLUSH_ERR, ", "2 LOC_PROT_ERR, 3 WR_FLUSH_ERR, ", "", "",
 		},
 		{
@@ -390,23 +392,23 @@ func TestDirectMidway(t *testing.T) {
 			func(m *midway) error { return m.b.big.Close() },
 			func(m *midway) string {
 				m.awaitErr(m.b)
-				return told(m)
+				return outcome(m)
 			},
 			"2 REM_OP_ERR, 3 WR_FLUSH_ERR, ", flushed, "LOC_PROT_ERR", "",
 		},
 		{
-			"the peer takes the right away", ops{write, writeImm},
+			"the peer withdraws the access right", ops{write, writeImm},
 			func(m *midway) error { return m.b.qp.Modify(&verbs.QPAttr{}, verbs.QPAttrAccessFlags) },
 			func(m *midway) string {
 				m.awaitErr(m.b)
-				return told(m)
+				return outcome(m)
 			},
 			"2 REM_INV_REQ_ERR, 3 WR_FLUSH_ERR, ", flushed, "", "",
 		},
 		{
 			"the peer goes to ERR", ops{send, write, writeImm, read},
 			func(m *midway) error { return toErr(m.b) },
-			told,
+			outcome,
 			"2 RETRY_EXC_ERR, 3 WR_FLUSH_ERR, ", flushed, "", "",
 		},
 		{
@@ -418,7 +420,7 @@ func TestDirectMidway(t *testing.T) {
 		{
 			"the sender goes to ERR", ops{send, write, writeImm, read},
 			func(m *midway) error { return toErr(m.a) },
-			told,
+			outcome,
 			flushed, flushed, "", "",
 		},
 		{
@@ -434,20 +436,20 @@ func TestDirectMidway(t *testing.T) {
 					verbs.QPAttrState|verbs.QPAttrEnSQDAsyncNotify)
 			},
 			func(m *midway) string {
-				told := m.sent(1) + m.event(m.a)
+				outcome := m.sent(1) + m.event(m.a)
 				if m.a.poll(m.T) > 0 || len(m.got) > 0 {
-					return told + sentInSQD
+					return outcome + sentInSQD
 				}
 				ok(m.T, m.a.qp.Modify(&verbs.QPAttr{QPState: verbs.StateRTS}, verbs.QPAttrState))
-				return told + m.sent(1) + m.arrived()
+				return outcome + m.sent(1) + m.arrived()
 			},
 			"2 SUCCESS, SQ_DRAINED, 3 SUCCESS, ", "", "SUCCESS", "",
 		},
 		{
-			"somebody begins to look at packets", ops{send, write, writeImm, read},
+			"packet capture begins", ops{send, write, writeImm, read},
 			func(m *midway) error {
 				b := m.b.handles.of(m.b.qp)
-				b.Lock() // nothing moves meanwhile
+				b.Lock() // nothing is copied meanwhile
 				defer b.Unlock()
 				flow, err := m.raw.qp.CreateFlow(&verbs.FlowAttr{Type: verbs.FlowSniffer, Port: 1})
 				if err == nil {
@@ -475,7 +477,7 @@ func TestDirectMidway(t *testing.T) {
 					if (op == send || op == writeImm) && c.received != "none" {
 						want += fmt.Sprintf("b %s, ", cmp.Or(c.received, "WR_FLUSH_ERR"))
 					}
-					for range 30 { // what happens may come before, or too late
+					for range 30 { // the call may come before the message, or too late
 						m := newMidway(t, s, op, strings.Contains(want, "RETRY_EXC_ERR"))
 						m.tcp = s.transport == verbs.IWARP && op != read && c.received != "SUCCESS"
 						from, to := m.a.big.Buf(), m.b.big.Buf()
@@ -503,7 +505,7 @@ func TestDirectMidway(t *testing.T) {
 						}
 						return
 					}
-					t.Error("it always happens before or behind the message")
+					t.Error("it always happens before or after the message")
 				})
 			})
 		}

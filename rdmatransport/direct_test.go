@@ -23,10 +23,10 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// Messages that are moved directly between two QPs of one process must differ from those in packets
-// in nothing but speed.
+// Messages that are copied directly between two QPs of one process must differ from messages in
+// packets in their speed only.
 
-// cable is a link that does not say what its medium is: all that goes through it goes in frames.
+// cable is a link that hides its medium, so that all data passes in frames.
 type cable struct{ link.Link }
 
 func inFrames(l link.Link) link.Link { return cable{l} }
@@ -36,7 +36,7 @@ type way struct {
 	setting
 }
 
-// ways are how two ends may reach each other.
+// ways are the ways in which two ends may reach each other.
 var ways = []way{
 	{"packets", setting{devices: 2, wrap: inFrames}},
 	{"two nodes", setting{devices: 2}},
@@ -50,7 +50,7 @@ func everyWay(t *testing.T, f func(t *testing.T, s setting)) {
 	over(t, ways, f)
 }
 
-// twoNodes runs a test over both transports, in packets and without.
+// twoNodes runs a test over both transports, in packets and directly.
 func twoNodes(t *testing.T, f func(t *testing.T, s setting)) {
 	over(t, ways[:2], f)
 }
@@ -66,7 +66,7 @@ func over(t *testing.T, ways []way, f func(t *testing.T, s setting)) {
 	}
 }
 
-// direct is how many messages an end's device, of whatever transport, has sent without packets.
+// direct returns how many messages an end's device has sent without packets.
 func (e *end) direct() uint64 {
 	c := e.HWCounters()
 	return c["direct_msgs"] + c["iwarp_direct_msgs"]
@@ -74,8 +74,8 @@ func (e *end) direct() uint64 {
 
 const testMemory = 1 << 20
 
-// TestDirectSemantics does the same work in packets and directly, and compares completions, events
-// and memory on both sides.
+// TestDirectSemantics executes the same work in packets and directly, and compares completions,
+// events and memory on both sides.
 func TestDirectSemantics(t *testing.T) {
 	type act func(s *script)
 	send := func(op verbs.WROpcode, n int, change ...func(*verbs.SendWR)) act {
@@ -86,31 +86,31 @@ func TestDirectSemantics(t *testing.T) {
 		verbs.AtomicFetchAndAdd, verbs.AtomicCmpAndSwp}
 	data := all[:4]
 	cases := map[string][]act{
-		"no such rkey":                  {send(verbs.RDMAWrite, 10), send(verbs.RDMAWrite, 10, func(wr *verbs.SendWR) { wr.RKey ^= 1 })},
-		"no right":                      {func(s *script) { s.remote = s.readOnly }, send(verbs.RDMARead, 100), send(verbs.RDMAWrite, 100)},
-		"another PD's":                  {func(s *script) { s.remote = s.foreign }, send(verbs.RDMAWrite, 100)},
-		"another PD's, to be read":      {func(s *script) { s.remote = s.foreign }, send(verbs.RDMARead, 100)},
-		"beyond the region":             {send(verbs.RDMAWrite, 100, func(wr *verbs.SendWR) { wr.RemoteAddr += testMemory - 99 })},
-		"beyond the region, to be read": {send(verbs.RDMARead, 100, func(wr *verbs.SendWR) { wr.RemoteAddr += testMemory - 99 })},
-		"no bytes to nowhere":           {send(verbs.RDMAWrite, 0, func(wr *verbs.SendWR) { wr.RKey, wr.RemoteAddr = 1, 1 })},
-		"own lkey":                      {send(verbs.RDMAWrite, 10), send(verbs.RDMAWrite, 10, func(wr *verbs.SendWR) { wr.SGList[0].LKey ^= 1 })},
+		"no such rkey":                        {send(verbs.RDMAWrite, 10), send(verbs.RDMAWrite, 10, func(wr *verbs.SendWR) { wr.RKey ^= 1 })},
+		"no right":                            {func(s *script) { s.remote = s.readOnly }, send(verbs.RDMARead, 100), send(verbs.RDMAWrite, 100)},
+		"another PD's":                        {func(s *script) { s.remote = s.otherPD }, send(verbs.RDMAWrite, 100)},
+		"READ from another PD":                {func(s *script) { s.remote = s.otherPD }, send(verbs.RDMARead, 100)},
+		"beyond the region":                   {send(verbs.RDMAWrite, 100, func(wr *verbs.SendWR) { wr.RemoteAddr += testMemory - 99 })},
+		"READ beyond the region":              {send(verbs.RDMARead, 100, func(wr *verbs.SendWR) { wr.RemoteAddr += testMemory - 99 })},
+		"no bytes to an unregistered address": {send(verbs.RDMAWrite, 0, func(wr *verbs.SendWR) { wr.RKey, wr.RemoteAddr = 1, 1 })},
+		"own lkey":                            {send(verbs.RDMAWrite, 10), send(verbs.RDMAWrite, 10, func(wr *verbs.SendWR) { wr.SGList[0].LKey ^= 1 })},
 		"own lkey, second": {send(verbs.RDMAWrite, 10, func(wr *verbs.SendWR) {
 			wr.SGList = append(wr.SGList, wr.SGList[0])
 			wr.SGList[1].LKey ^= 1
 		})},
-		"read into what may not be written":   {func(s *script) { s.local = s.constant }, send(verbs.RDMARead, 10)},
-		"atomic into what may not be written": {func(s *script) { s.local = s.constant }, send(verbs.AtomicFetchAndAdd, 8)},
-		"atomic where it is not aligned":      {send(verbs.AtomicFetchAndAdd, 8, func(wr *verbs.SendWR) { wr.RemoteAddr += 4 })},
-		"atomic without the right":            {func(s *script) { s.remote = s.readOnly }, send(verbs.AtomicFetchAndAdd, 8)},
-		"too long for the receive":            {recv(99), send(verbs.Send, 100)},
-		"receive of another's memory": {func(s *script) {
+		"READ into read-only memory":       {func(s *script) { s.local = s.constant }, send(verbs.RDMARead, 10)},
+		"atomic into read-only memory":     {func(s *script) { s.local = s.constant }, send(verbs.AtomicFetchAndAdd, 8)},
+		"atomic on an unaligned address":   {send(verbs.AtomicFetchAndAdd, 8, func(wr *verbs.SendWR) { wr.RemoteAddr += 4 })},
+		"atomic without the right":         {func(s *script) { s.remote = s.readOnly }, send(verbs.AtomicFetchAndAdd, 8)},
+		"too long for the receive request": {recv(99), send(verbs.Send, 100)},
+		"receive request with memory of another PD": {func(s *script) {
 			sge := s.b.mr.SGE(0, 100)
 			sge.LKey ^= 1
 			s.recv(sge)
 		}, send(verbs.Send, 100)},
 	}
 	for _, op := range []verbs.WROpcode{verbs.RDMAWrite, verbs.RDMARead, verbs.AtomicFetchAndAdd} {
-		cases[fmt.Sprintf("%v that the QP does not let in", op)] = []act{send(op, 8), func(s *script) {
+		cases[fmt.Sprintf("%v that the QP does not allow", op)] = []act{send(op, 8), func(s *script) {
 			if err := s.b.QP().Modify(&verbs.QPAttr{}, verbs.QPAttrAccessFlags); err != nil {
 				s.t.Fatal(err)
 			}
@@ -143,7 +143,7 @@ func TestDirectSemantics(t *testing.T) {
 	for name, acts := range cases {
 		for _, transport := range transports {
 			t.Run(fmt.Sprintf("%s/%v", name, transport), func(t *testing.T) {
-				t.Parallel() // each waits for events that do not come
+				t.Parallel() // each waits until no more events arrive
 				var want string
 				for _, w := range ways {
 					w.setting.transport = transport
@@ -165,18 +165,18 @@ func TestDirectSemantics(t *testing.T) {
 	}
 }
 
-// script is work from a to b, and what is seen of it.
+// script performs work from a to b, and records the outcome.
 type script struct {
-	t                 *testing.T
-	a, b              *end
-	transport         verbs.Transport
-	local, remote     *verbs.MR
-	readOnly, foreign *verbs.MR // of b
-	constant          *verbs.MR // of a
-	posted            int
-	ids               uint64
-	told              strings.Builder
-	failed            bool
+	t                *testing.T
+	a, b             *end
+	transport        verbs.Transport
+	local, remote    *verbs.MR
+	readOnly, otherPD *verbs.MR // of b
+	constant         *verbs.MR // of a
+	posted           int
+	ids              uint64
+	outcome          strings.Builder
+	failed           bool
 }
 
 func runScript(t *testing.T, set setting, work func(*script)) string {
@@ -201,17 +201,17 @@ func runScript(t *testing.T, set setting, work func(*script)) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { other.Close() })
-	s.readOnly, s.foreign = region(e[1].PD(), verbs.AccessRemoteRead), region(other, iwarpAccess)
+	s.readOnly, s.otherPD = region(e[1].PD(), verbs.AccessRemoteRead), region(other, iwarpAccess)
 	s.constant = region(e[0].PD(), 0)
 	before := s.a.direct()
 	work(s)
 	for i := range e {
-		fmt.Fprintf(&s.told, "%c: %v, memory %x\n", 'a'+i, e[i].QP().State(), crc32.ChecksumIEEE(e[i].mr.Buf()))
+		fmt.Fprintf(&s.outcome, "%c: %v, memory %x\n", 'a'+i, e[i].QP().State(), crc32.ChecksumIEEE(e[i].mr.Buf()))
 	}
 	if n := s.a.direct() - before; set.wrap != nil && n > 0 || set.wrap == nil && !s.failed && n < uint64(s.posted) {
 		t.Errorf("%d of %d messages went without packets", n, s.posted)
 	}
-	return s.told.String()
+	return s.outcome.String()
 }
 
 // recv posts a receive on b.
@@ -223,7 +223,7 @@ func (s *script) recv(list ...verbs.SGE) {
 	}
 }
 
-// send posts one request on a and waits for all that comes of it.
+// send posts one request on a, and waits for its completions and events.
 func (s *script) send(op verbs.WROpcode, n int, changes ...func(*verbs.SendWR)) {
 	s.t.Helper()
 	if s.failed || op == verbs.SendWithImm && s.transport == verbs.IWARP {
@@ -254,8 +254,8 @@ func (s *script) send(op verbs.WROpcode, n int, changes ...func(*verbs.SendWR)) 
 	if good {
 		return
 	}
-	// The connection ends: all else that is told is that. RoCE's responder does not hear of what
-	// its requester did wrong.
+	// The connection ends, and nothing else is recorded. RoCE's responder gets no message about an
+	// error of its requester.
 	s.failed = true
 	for i, e := range []*end{s.a, s.b} {
 		if i == 1 && s.transport == verbs.RoCEv2 && wc.Status == verbs.WCLocProtErr {
@@ -282,9 +282,9 @@ func (s *script) send(op verbs.WROpcode, n int, changes ...func(*verbs.SendWR)) 
 	s.events()
 }
 
-// events are what the devices report, which may be one.
+// events records the events of both devices, which may be one device.
 func (s *script) events() {
-	var told []string
+	var outcome []string
 	for _, e := range []*end{s.a, s.b} {
 		for {
 			ctx, cancel := context.WithTimeout(s.t.Context(), 10*time.Millisecond)
@@ -297,15 +297,15 @@ func (s *script) events() {
 			if ev.QP == s.b.QP() {
 				who = "b"
 			}
-			told = append(told, fmt.Sprintf("%s: event %v\n", who, ev.Type))
+			outcome = append(outcome, fmt.Sprintf("%s: event %v\n", who, ev.Type))
 		}
 	}
-	slices.Sort(told)
-	s.told.WriteString(strings.Join(told, ""))
+	slices.Sort(outcome)
+	s.outcome.WriteString(strings.Join(outcome, ""))
 }
 
-// arrived tells whether the peer took a WRITE, whose completion does not say so: a READ behind it
-// is answered or not.
+// arrived reports whether the peer accepted a WRITE, whose completion does not tell. A READ after
+// it is answered only if it did.
 func (s *script) arrived() bool {
 	s.ids++
 	s.posted++
@@ -318,16 +318,16 @@ func (s *script) arrived() bool {
 }
 
 func (s *script) tell(who string, wc *verbs.WC) {
-	fmt.Fprintf(&s.told, "%s: %d %v", who, wc.WRID, wc.Status)
+	fmt.Fprintf(&s.outcome, "%s: %d %v", who, wc.WRID, wc.Status)
 	if wc.Status == verbs.WCSuccess {
-		fmt.Fprintf(&s.told, " %v %d %v %d", wc.Opcode, wc.ByteLen, wc.Flags, wc.ImmData)
+		fmt.Fprintf(&s.outcome, " %v %d %v %d", wc.Opcode, wc.ByteLen, wc.Flags, wc.ImmData)
 	}
-	s.told.WriteByte('\n')
+	s.outcome.WriteByte('\n')
 }
 
-// TestDirectNotReady: a SEND that finds no receive request is sent in packets and answered by RNR
-// NAKs until there is one. Those behind it stay behind it. After that messages are moved directly
-// again.
+// TestDirectNotReady checks a SEND without a receive request. It is sent in packets and answered by
+// RNR NAKs until there is one. The requests after it stay in order. After that messages are copied
+// directly again.
 func TestDirectNotReady(t *testing.T) {
 	e := &newEnds(t, setting{transport: verbs.RoCEv2, devices: 2}, testMemory).side
 	const n = 20
@@ -340,7 +340,8 @@ func TestDirectNotReady(t *testing.T) {
 		for i := range n {
 			recvs = append(recvs, &verbs.RecvWR{ID: uint64(i), SGList: []verbs.SGE{e[1].mr.SGE(i, 1)}})
 		}
-		if err := e[1].QP().PostRecv(recvs...); err != nil { // at once: none that is asked for again finds only some
+		// Together, so that no retry finds only some of them.
+		if err := e[1].QP().PostRecv(recvs...); err != nil {
 			t.Fatal(err)
 		}
 		for i := range n {
@@ -359,7 +360,7 @@ func TestDirectNotReady(t *testing.T) {
 	}
 }
 
-// TestDirectSeen: messages go in packets while somebody captures them.
+// TestDirectSeen checks that messages are sent in packets while packets are captured.
 func TestDirectSeen(t *testing.T) {
 	for _, transport := range transports {
 		t.Run(transport.String(), func(t *testing.T) {
@@ -377,21 +378,21 @@ func TestDirectSeen(t *testing.T) {
 				return c
 			}}, testMemory).side
 			for i := range e {
-				copy(e[i].mr.Buf(), "to be seen on the wire")
+				copy(e[i].mr.Buf(), "visible on the wire")
 				e[i].post(t, &verbs.SendWR{Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled, SGList: []verbs.SGE{e[i].mr.SGE(0, 22)},
 					RemoteAddr: e[1-i].mr.Addr() + 100, RKey: e[1-i].mr.RKey()})
 				e[i].take(t)
 				if e[i].direct() != 0 {
-					t.Errorf("end %d: a message went without packets", i)
+					t.Errorf("end %d: a message was sent without packets", i)
 				}
 			}
 		})
 	}
 }
 
-// TestDirectBothBusy sends numbered messages both ways at once, with WRITEs between them, on
-// several pairs of the same devices. RoCE's receivers may not be ready, so that packets and none
-// take turns.
+// TestDirectBothBusy sends numbered messages in both directions at the same time, with WRITEs
+// between them, on several pairs of the same devices. RoCE's receivers may not be ready, so that
+// messages alternate between packets and memory.
 func TestDirectBothBusy(t *testing.T) {
 	everyWay(t, func(t *testing.T, s setting) {
 		const pairs = 3
@@ -410,7 +411,8 @@ func TestDirectBothBusy(t *testing.T) {
 		}
 		for i := range all {
 			e := &all[i].side
-			var taken [2]atomic.Int64 // messages that each end has taken, and posted a receive for
+			// Messages that each end has received and posted a receive for.
+			var taken [2]atomic.Int64
 			for i := range e {
 				wg.Go(func() {
 					if err := e[i].exchange(&e[1-i], messages, s.transport == verbs.IWARP, &taken[i], &taken[1-i]); err != nil {
@@ -423,11 +425,11 @@ func TestDirectBothBusy(t *testing.T) {
 	})
 }
 
-// window is how many receives an end of exchange has posted.
+// window is the number of receives that an end of exchange has posted.
 const window = 32
 
-// exchange sends n numbered messages, each behind a WRITE of its number, and takes as many, looking
-// at both.
+// exchange sends n numbered messages, each after a WRITE of its number. It receives as many, and
+// checks both.
 func (e *end) exchange(peer *end, n int, credit bool, taken, peerTaken *atomic.Int64) error {
 	const slot = 64
 	recv := func(i int) error {
@@ -443,8 +445,7 @@ func (e *end) exchange(peer *end, n int, credit bool, taken, peerTaken *atomic.I
 	deadline := time.Now().Add(time.Minute)
 	out := e.mr.Buf()[testMemory/2:]
 	for done < n || got < n {
-		// A slot is written again when the peer has taken what was in it, so that the race detector
-		// agrees.
+		// A slot is written again once the peer has read it, so that there is no data race.
 		for ; sent < n && sent-done < 16 && int64(sent) < peerTaken.Load() && (credit || sent-done < 16); sent++ {
 			binary.LittleEndian.PutUint64(out[sent%window*slot:], uint64(sent))
 			mine := []verbs.SGE{e.mr.SGE(testMemory/2+sent%window*slot, 8)}
@@ -466,7 +467,7 @@ func (e *end) exchange(peer *end, n int, credit bool, taken, peerTaken *atomic.I
 			}
 			if wc.WRID&1 == 0 {
 				if wc.WRID>>1 != uint64(done) {
-					return fmt.Errorf("send %d completes where %d is next", wc.WRID>>1, done)
+					return fmt.Errorf("send %d completes, want %d", wc.WRID>>1, done)
 				}
 				done++
 				continue
@@ -474,7 +475,7 @@ func (e *end) exchange(peer *end, n int, credit bool, taken, peerTaken *atomic.I
 			at := got % window * slot
 			number, written := binary.LittleEndian.Uint64(e.mr.Buf()[at:]), binary.LittleEndian.Uint64(e.mr.Buf()[window*slot+at:])
 			if wc.WRID>>1 != uint64(got) || number != uint64(got) || written != uint64(got) {
-				return fmt.Errorf("receive %d: message %d, behind WRITE %d, where %d is next", wc.WRID>>1, number, written, got)
+				return fmt.Errorf("receive %d: message %d after WRITE %d, want %d", wc.WRID>>1, number, written, got)
 			}
 			got++
 			if err := recv(got + window - 1); err != nil {
@@ -492,8 +493,8 @@ func (e *end) exchange(peer *end, n int, credit bool, taken, peerTaken *atomic.I
 	return nil
 }
 
-// TestDirectDestroyed: QPs are destroyed while both sides send to each other; nothing hangs, and
-// nothing is left.
+// TestDirectDestroyed destroys QPs while both sides send to each other. Nothing hangs, and nothing
+// leaks.
 func TestDirectDestroyed(t *testing.T) {
 	everyWay(t, func(t *testing.T, s setting) {
 		rounds := stacktest.Size(8, 20, 20)
@@ -520,7 +521,7 @@ func TestDirectDestroyed(t *testing.T) {
 								t.Error(err)
 							}
 							if n > 0 && e[i].wcs[0].Status != verbs.WCSuccess {
-								return // the other is gone
+								return // the other is destroyed
 							}
 							if n == 0 {
 								break
@@ -541,8 +542,7 @@ func TestDirectDestroyed(t *testing.T) {
 	})
 }
 
-// TestDirectDereg: once Close has returned, no byte of the memory is written any more, by whichever
-// side.
+// TestDirectDereg Close that neither side writes to the memory after Dereg has returned.
 func TestDirectDereg(t *testing.T) {
 	everyWay(t, func(t *testing.T, s setting) {
 		rounds := stacktest.Size(8, 30, 30)
@@ -551,7 +551,7 @@ func TestDirectDereg(t *testing.T) {
 			pair := newEnds(t, s, testMemory)
 			s.devs = pair.devs
 			e := &pair.side
-			// What a reads, or b is written, goes to the victim.
+			// a's READs, or WRITEs to b, access the victim.
 			victimOf, op := &e[1], verbs.RDMAWrite
 			if round%2 == 1 {
 				victimOf, op = &e[0], verbs.RDMARead
@@ -595,7 +595,7 @@ func TestDirectDereg(t *testing.T) {
 	})
 }
 
-// TestDirectToOneself: a QP that is its own peer.
+// TestDirectToOneself connects a QP to itself.
 func TestDirectToOneself(t *testing.T) {
 	dev := newDevice(t, new(pipe.Switch).Port(), "10.0.0.1", nil)
 	pd, err := dev.AllocPD()

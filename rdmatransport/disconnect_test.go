@@ -8,8 +8,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// polledLink passes frames on as a link does whose frames an application receives by polling, which
-// may put an acknowledgement off until the application posts or polls again.
+// polledLink passes frames on like a link that the application polls. An acknowledgement may be
+// delayed until the application posts or polls again.
 type polledLink struct{ link.Link }
 
 func (l polledLink) Attach(recv link.Receiver) {
@@ -21,9 +21,9 @@ func (l polledLink) Attach(recv link.Receiver) {
 	})
 }
 
-// TestDisconnectAfterReceive: who has received the last message may disconnect or destroy at once,
-// and the peer's SEND is complete all the same: its acknowledgement does not come after the end of
-// the connection.
+// TestDisconnectAfterReceive checks that a receiver of the last message may disconnect or destroy
+// its QP at once. The peer's SEND still completes: the acknowledgement comes before the end of the
+// connection.
 func TestDisconnectAfterReceive(t *testing.T) {
 	for name, end := range map[string]func(e *end) error{
 		"disconnect": func(e *end) error { return e.ID().Disconnect() },

@@ -17,10 +17,10 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// setting is where two ends of a connection are.
+// setting describes two ends of a connection.
 type setting struct {
 	transport verbs.Transport
-	devices   int // 1: both ends are of the same device
+	devices   int // 1: both ends are on one device
 
 	wrap func(link.Link) link.Link     // around each device's link, or nil
 	lan  *pipe.Switch                  // nil: a new one
@@ -29,15 +29,15 @@ type setting struct {
 	cfg  *rdmatransport.Config         // of new devices
 }
 
-// device is an open device, with what it is made of.
+// device is an open device with its network.
 type device struct {
 	*verbs.Device
 	handles *handles
 	addr    string
 }
 
-// handles is a provider that tells the handles of its QPs: a test locks a QP with one to decide who
-// comes next.
+// handles is a provider that records the handles of its QPs. A test locks a QP with its handle to
+// determine the order of others.
 type handles struct {
 	rdmatransport.Provider
 	made sync.Map // QP number → verbs.QPHandle
@@ -51,7 +51,7 @@ func (h *handles) CreateQP(qp verbs.QPHandle, attr *verbs.QPInitAttr) (verbs.Pro
 	return p, num, err
 }
 
-// of is the handle of a QP.
+// of returns the handle of a QP.
 func (h *handles) of(qp *verbs.QP) verbs.QPHandle {
 	v, _ := h.made.Load(qp.Num())
 	return v.(verbs.QPHandle)
@@ -167,11 +167,11 @@ func newEnds(t testing.TB, s setting, size int) *ends {
 	return e
 }
 
-// touched is memory that has pages of its own: what was never written is one page of zeros, always
-// in the cache.
+// touched returns memory whose pages are all backed. Pages that were never written all map to one
+// page of zeros, which is always in the cache.
 func touched(n int) []byte { return bytes.Repeat([]byte{1}, n) }
 
-// poll takes what completions there are.
+// poll returns the available completions.
 func (e *end) poll(t testing.TB) int {
 	n, err := e.cq.Poll(e.wcs[:])
 	if err != nil {
@@ -180,7 +180,8 @@ func (e *end) poll(t testing.TB) int {
 	return n
 }
 
-// take polls until there is a completion, and returns how many; they must be good.
+// take polls until there is a completion, and returns the number of completions. All must be
+// successful.
 func (e *end) take(t testing.TB) int {
 	for spins := 1; ; spins++ {
 		n := e.poll(t)
@@ -198,8 +199,8 @@ func (e *end) take(t testing.TB) int {
 	}
 }
 
-// next is the next completion. It leaves the processor to others when there is none for long, and
-// lets virtual time go on.
+// next returns the next completion. While there is none for long, it yields the processor and lets
+// virtual time advance.
 func (e *end) next(t testing.TB) verbs.WC {
 	t.Helper()
 	var wc [1]verbs.WC

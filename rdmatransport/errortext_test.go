@@ -13,9 +13,8 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// stutter returns the part of an error's text that says again what a part before it has said; "" if
-// there is none.
-func stutter(text string) string {
+// repeated returns the part of an error's text that repeats an earlier part, or "".
+func repeated(text string) string {
 	parts := strings.Split(text, ": ")
 	for i, p := range parts {
 		for _, before := range parts[:i] {
@@ -27,10 +26,10 @@ func stutter(text string) string {
 	return ""
 }
 
-// TestErrorsDoNotStutter makes the errors that a provider returns to verbs and rdmacm, which add
+// TestErrorsDoNotRepeat checks the errors that a provider returns to verbs and rdmacm, which add
 // the operation.
-func TestErrorsDoNotStutter(t *testing.T) {
-	if s := stutter("modify QP 0x11: modify QP: no stream"); s != "modify QP" {
+func TestErrorsDoNotRepeat(t *testing.T) {
+	if s := repeated("modify QP 0x11: modify QP: no stream"); s != "modify QP" {
 		t.Fatalf("the test finds %q", s)
 	}
 	host, err := netstack.New(new(pipe.Switch).Port(), netstack.Addr("10.0.0.1/24"))
@@ -93,11 +92,11 @@ func TestErrorsDoNotStutter(t *testing.T) {
 	made := 0
 	for what, err := range errs {
 		if err == nil {
-			continue // the other transport's
+			continue // of the other transport
 		}
 		made++
 		t.Logf("%s: %v", what, err)
-		if s := stutter(err.Error()); s != "" {
+		if s := repeated(err.Error()); s != "" {
 			t.Errorf("%s: %q says %q twice", what, err, s)
 		}
 	}

@@ -24,10 +24,11 @@ func Example_connect() {
 	}
 	server, client := device("10.0.0.1/24"), device("10.0.0.2/24")
 
-	buf := make([]byte, 64) // of the server
+	buf := make([]byte, 64) // the server's buffer
 	l, err := rdmacm.Listen(server, ":7471", &rdmacm.Config{
 		PrivateData: []byte("welcome"),
-		Prepare: func(c *rdmacm.Conn) error { // the first receive is there before the peer can send
+		// The first receive is posted before the peer can send.
+		Prepare: func(c *rdmacm.Conn) error {
 			mr, err := c.PD().RegMR(buf, verbs.AccessLocalWrite)
 			if err != nil {
 				return err

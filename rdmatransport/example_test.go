@@ -43,11 +43,12 @@ func newNode(lan *pipe.Switch, addr string, cfg *rdmatransport.Config) *node {
 	return n
 }
 
-// connect takes a QP to RTS, as two programs do that told each other their QP numbers, PSNs and
-// GIDs.
+// connect moves a QP to RTS. Two programs would exchange their QP numbers, PSNs and GIDs first.
 func (n *node) connect(peer *node) {
-	const psn = 0x123456              // the same both ways, to be brief; applications draw it at random
-	gids, err := peer.dev.GIDTable(1) // GID 0 is the link-local address, GID 1 what Addr gave
+	// The same in both directions, for brevity; applications choose it at random.
+	const psn = 0x123456
+	// GID 0 is the link-local address, GID 1 the address from Addr.
+	gids, err := peer.dev.GIDTable(1)
 	check(err)
 	check(n.qp.Modify(&verbs.QPAttr{QPState: verbs.StateInit, PortNum: 1, QPAccessFlags: verbs.AccessRemoteWrite},
 		verbs.QPAttrState|verbs.QPAttrPKeyIndex|verbs.QPAttrPort|verbs.QPAttrAccessFlags))
@@ -63,7 +64,7 @@ func (n *node) connect(peer *node) {
 		verbs.QPAttrMaxQPRDAtomic))
 }
 
-// Two nodes on one in-process switch. A writes into B's memory and tells it so with an immediate
+// Two nodes on one in-process switch. A writes into B's memory, and notifies it with an immediate
 // value.
 func Example() {
 	lan := new(pipe.Switch)
@@ -94,7 +95,7 @@ func ExampleConfig_trace() {
 		Level: slog.LevelDebug,
 		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 			if a.Key == slog.TimeKey || a.Key == "qpn" {
-				return slog.Attr{} // these differ from run to run
+				return slog.Attr{} // these differ between runs
 			}
 			return a
 		},
@@ -102,7 +103,7 @@ func ExampleConfig_trace() {
 	lan := new(pipe.Switch)
 	a, b := newNode(lan, "10.0.0.1/24", &rdmatransport.Config{Trace: trace.Logger(logger)}), newNode(lan, "10.0.0.2/24", nil)
 	a.connect(b)
-	check(a.dev.Shutdown(context.Background())) // has all written
+	check(a.dev.Shutdown(context.Background())) // has written all events
 	// Output:
 	// level=DEBUG msg="QP state" transport=RoCE from=RESET to=INIT
 	// level=DEBUG msg="QP state" transport=RoCE from=INIT to=RTR

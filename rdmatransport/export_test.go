@@ -2,7 +2,7 @@ package rdmatransport
 
 import "github.com/softrnic/softrnic/stack"
 
-// Provider is what Open opens, for tests that wrap it.
+// Provider is the type of the provider that Open creates, for tests that wrap it.
 type Provider = *provider
 
 // NewProvider makes a provider and leaves it to the test to open it.

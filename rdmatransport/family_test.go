@@ -7,8 +7,8 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// TestListenFamilies: two listeners have one port, each for one version of IP
-// (RDMA_OPTION_ID_AFONLY) and both transports, and get the requests of their own.
+// TestListenFamilies checks two listeners with one port, one for each IP version
+// (RDMA_OPTION_ID_AFONLY) and both transports. Each gets the requests of its version.
 func TestListenFamilies(t *testing.T) { overMedia(t, listenFamilies) }
 
 func listenFamilies(t *testing.T, m medium) {

@@ -21,7 +21,7 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// requestFrame is a frame with a REQ from an address to 10.0.0.1.
+// requestFrame builds a frame with a REQ from an address to 10.0.0.1.
 func requestFrame(b []byte, to [6]byte, src netip.Addr, port uint16, id uint32) []byte {
 	dst := netip.MustParseAddr("10.0.0.1")
 	req := mad.REQ{
@@ -57,9 +57,9 @@ func requestFrame(b []byte, to [6]byte, src netip.Addr, port uint16, id uint32) 
 	return b
 }
 
-// TestConnectDuringFlood: while 100,000 REQs a second come from random sources, of sources behind a
-// router and of the network itself, a peer that is there connects without a repeated message, and
-// what is kept of the others is bounded. Time is virtual.
+// TestConnectDuringFlood floods a listener with 100,000 REQs a second from random sources, which
+// are behind a router or on the network itself. A real peer connects without a repeated message,
+// and the state kept for the flood is bounded. Time is virtual.
 func TestConnectDuringFlood(t *testing.T) {
 	for name, base := range map[string][4]byte{"behind a router": {172, 16, 0, 0}, "of the network": {10, 0, 0, 0}} {
 		t.Run(name, func(t *testing.T) {
@@ -70,7 +70,7 @@ func TestConnectDuringFlood(t *testing.T) {
 					t.Errorf("a connect took %v", f.slowest)
 				}
 				if f.qps > 128+1 || f.held < uint64(f.sent)*9/10 {
-					t.Errorf("%d QPs, want the backlog's and the peer's at most; %d of %d REQs were held", f.qps, f.held, f.sent)
+					t.Errorf("%d QPs, want at most those of the backlog and the peer; %d of %d REQs were held", f.qps, f.held, f.sent)
 				}
 			})
 		})
@@ -78,7 +78,7 @@ func TestConnectDuringFlood(t *testing.T) {
 }
 
 // BenchmarkConnectDuringFlood is TestConnectDuringFlood in real time, after 10 s of the flood. It
-// reports how many REQs a second there were, and how long the slowest of four connects took.
+// reports the number of REQs per second, and the time of the slowest of four connects.
 func BenchmarkConnectDuringFlood(b *testing.B) {
 	for range b.N {
 		f := connectDuringFlood(b, [4]byte{172, 16, 0, 0}, 10*time.Second)
@@ -94,8 +94,8 @@ type flood struct {
 	lasted  time.Duration // how long they were sent
 	held    uint64        // REQs beyond the backlog
 	slowest time.Duration // connect
-	qps     int           // that are left
-	heap    int           // bytes of the heap more than before
+	qps     int           // left at the end
+	heap    int           // growth of the heap in bytes
 }
 
 // connectDuringFlood connects four times after some time of a flood whose sources begin with base.

@@ -10,8 +10,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestFlush writes data into a file of a peer as a database would: a WRITE of the data, a FLUSH,
-// and then an ATOMIC WRITE of a pointer to it.
+// TestFlush writes data into a peer's file as a database does: a WRITE of the data, a FLUSH, and an
+// ATOMIC WRITE of a pointer to it.
 func TestFlush(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("there is no mmap on this system")

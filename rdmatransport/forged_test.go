@@ -16,8 +16,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestForgedBesideDirect: packets that a third party sends in the name of a peer in the same
-// process, ahead of what the peer has sent, do not bring the two to exchange packets.
+// TestForgedBesideDirect checks packets that a third party forges in the name of a peer in the same
+// process, with PSNs that the peer has not used yet. The two must not switch to packets.
 func TestForgedBesideDirect(t *testing.T) {
 	for _, selective := range []bool{false, true} {
 		t.Run(fmt.Sprint("selective repeat ", selective), func(t *testing.T) { forgeBesideDirect(t, selective) })
@@ -84,10 +84,10 @@ func forgeBesideDirect(t *testing.T, selective bool) {
 		for range forged {
 			forge()
 		}
-		// They come before the message, or one may be in its turn.
+		// They arrive before the message, or one of them may have the next PSN.
 		for deadline := time.Now().Add(10 * time.Second); e[1].HWCounters()["rcvd_pkts"] < before+uint64(i+1)*forged; {
 			if e[1].poll(t); time.Now().After(deadline) {
-				t.Fatal("not all packets arrive")
+				t.Fatal("not all packets have arrived")
 			}
 		}
 		e[0].mr.Buf()[100] = byte(i)
@@ -103,7 +103,7 @@ func forgeBesideDirect(t *testing.T, selective bool) {
 	}
 	for i, b := range e[1].mr.Buf()[:64] {
 		if b != 1 {
-			t.Fatalf("byte %d is %d: somebody else's packet was executed", i, b)
+			t.Fatalf("byte %d is %d: a forged packet was executed", i, b)
 		}
 	}
 	if s := to.State(); s != verbs.StateRTS {

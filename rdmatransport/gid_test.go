@@ -10,8 +10,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestGIDChange: an address keeps its index, the GID of a removed address cannot be used, and each
-// change raises an event.
+// TestGIDChange checks that an address keeps its index, that the GID of a removed address cannot be
+// used, and that each change raises an event.
 func TestGIDChange(t *testing.T) {
 	s := newStation(t, new(pipe.Switch), "10.0.0.1/24")
 	n := s.host.Interfaces()[0]
@@ -36,12 +36,12 @@ func TestGIDChange(t *testing.T) {
 	}
 	_, err := s.pd.CreateAH(&verbs.AHAttr{PortNum: 1, IsGlobal: true, GRH: verbs.GRH{DGID: third.GID, SGIDIndex: 2}})
 	if !errors.Is(err, verbs.ErrInvalid) {
-		t.Errorf("from the hole: %v", err)
+		t.Errorf("with the GID of a removed address: %v", err)
 	}
 }
 
-// TestGIDTable: addresses have the same indices for RoCEv2 as with rxe, and for RoCE v1 indices
-// that are 128 higher.
+// TestGIDTable checks that addresses have the same indices for RoCEv2 as with rxe, and for RoCE v1
+// indices that are 128 higher.
 func TestGIDTable(t *testing.T) {
 	s := newStation(t, new(pipe.Switch), "10.0.0.1/24")
 	n := s.host.Interfaces()[0]
@@ -64,8 +64,8 @@ func TestGIDTable(t *testing.T) {
 	}
 }
 
-// TestGIDTypesDiffer: a QP receives nothing from a peer that uses the other version of RoCE, in
-// packets or directly.
+// TestGIDTypesDiffer checks that a QP receives nothing from a peer that uses the other version of
+// RoCE, in packets or directly.
 func TestGIDTypesDiffer(t *testing.T) { overMedia(t, gidTypesDiffer) }
 
 func gidTypesDiffer(t *testing.T, m medium) {

@@ -10,7 +10,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// departures is a link that tells of departures when the test says so.
+// departures is a link that reports departures on the test's request.
 type departures struct {
 	link.Link
 	left func(mac [6]byte)
@@ -18,9 +18,9 @@ type departures struct {
 
 func (d *departures) WatchDepartures(left func(mac [6]byte)) { d.left = left }
 
-// TestDeparture: requests to a host that has left fail half a second later, long before their
-// retries are over. A QP without requests stays as it was, and so does one whose requests were
-// answered in that half second.
+// TestDeparture checks that requests to a host that has left fail half a second later, long before
+// their retries are exhausted. A QP without requests does not change, and neither does a QP whose
+// requests were answered within that half second.
 func TestDeparture(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := new(pipe.Switch)
@@ -74,14 +74,14 @@ func TestDeparture(t *testing.T) {
 			}
 		}
 
-		// The host leaves, and another is at its address before half a second is over: one request
-		// is repeated to it, and answered.
+		// The host leaves, and another takes its address within half a second. One request is
+		// retransmitted to it, and answered.
 		far.SetCarrier(false)
 		write(answered)
 		near.left([6]byte(far.MAC()))
 		far.SetCarrier(true)
 		if wc, _ := next(); wc.Status != verbs.WCSuccess {
-			t.Errorf("the request of which the peer was away for a moment: %v", wc.Status)
+			t.Errorf("the request whose peer was away for a moment: %v", wc.Status)
 		}
 
 		far.SetCarrier(false)

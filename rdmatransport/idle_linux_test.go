@@ -13,24 +13,24 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// QPs on the machine's sockets share them: however many there are, and though each has sent, two
-// hosts have a few sockets and threads. So have two behind one address, that lease as many numbers
-// of a hub. In the long run there are a hundred thousand.
+// QPs on the kernel's sockets share them. Two hosts have a few sockets and threads, for any number
+// of QPs that have sent. The same holds for two hosts at one address, which lease their numbers
+// from a hub. In the long run there are a hundred thousand QPs.
 func TestSocketsOfIdleQPs(t *testing.T) {
 	n := stacktest.Size(200, 2000, idleQPs)
 	t.Run("alone", func(t *testing.T) {
-		// A host has one socket to receive from, with an epoll instance that says when there is
-		// something, eight to send from and one of netlink; the runtime has a few files of its own.
+		// A host has one socket to receive from, with an epoll instance. It has eight to send from,
+		// and one of netlink. The runtime has a few files of its own.
 		idleOnSockets(t, n, 2*(2+8+1)+6, func() stacktest.Host { return stacktest.OnLoopback(t).Host })
 	})
 	t.Run("hub", func(t *testing.T) {
 		dir := stacktest.Hub(t, rdmatransport.NewClassifier)
 		addr := fmt.Sprintf("127.%d.%d.%d", 1+rand.N(254), rand.N(255), 1+rand.N(254))
 		// A host has one socket of the hub, one of the other host, eight to send from and one of
-		// netlink; the hub has those of both, one for itself, one to receive from with its epoll
-		// instance, and one of the connection between them.
+		// netlink. The hub has those of both, and one for itself. It also has one to receive from
+		// with its epoll instance, and one of the connection between them.
 		idleOnSockets(t, n, 2*(1+1+8+1)+2+4+6, func() stacktest.Host {
-			wait := func(string) error { return nil } // the hub is about to be there
+			wait := func(string) error { return nil } // the hub is about to start
 			h, err := kernel.New(kernel.Addr(addr), kernel.Shared(kernel.Sharing{Directory: dir, QPs: n, Start: wait}))
 			noError(t, err)
 			return h
@@ -38,8 +38,7 @@ func TestSocketsOfIdleQPs(t *testing.T) {
 	})
 }
 
-// idleOnSockets has n QPs of two hosts send to each other, and sees that at most so many files were
-// opened.
+// idleOnSockets lets n QPs of two hosts send to each other, and checks how many files were opened.
 func idleOnSockets(t *testing.T, n, most int, open func() stacktest.Host) {
 	files, threads := entriesOf(t, "/proc/self/fd"), entriesOf(t, "/proc/self/task")
 	var nodes [2]idleNode
@@ -57,9 +56,9 @@ func idleOnSockets(t *testing.T, n, most int, open func() stacktest.Host) {
 		}
 	}
 	files, threads = entriesOf(t, "/proc/self/fd")-files, entriesOf(t, "/proc/self/task")-threads
-	t.Logf("result: %d QPs: %d files and %d threads more", n, files, threads)
+	t.Logf("result: %d QPs: %d additional files and %d threads", n, files, threads)
 	if files > most {
-		t.Errorf("%d files were opened for %d QPs, at most %d were to be", files, n, most)
+		t.Errorf("%d files were opened for %d QPs, want at most %d", files, n, most)
 	}
 	if threads > 16 {
 		t.Errorf("%d threads were started for %d QPs", threads, n)
@@ -81,7 +80,7 @@ func completed(t *testing.T, cq *verbs.CQ) verbs.WCStatus {
 	return 0
 }
 
-// entriesOf counts those of a directory.
+// entriesOf returns the number of entries in a directory.
 func entriesOf(t *testing.T, dir string) int {
 	t.Helper()
 	entries, err := os.ReadDir(dir)

@@ -21,18 +21,18 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// idleQPs is how many a process may well have; of those over TCP, fewer, as each has a TCP
-// endpoint.
+// idleQPs is a realistic number of QPs for a process. With iWARP there are fewer, because each has
+// a TCP endpoint.
 const (
 	idleQPs     = 100_000
 	idleStreams = 2_000
 )
 
-// entries is the memory of the queues that the QPs here ask for: one request with one SGE each way.
+// entries is the memory of the queues of these QPs: one request with one SGE in each direction.
 const entries = int(unsafe.Sizeof(verbs.SendWR{}) + unsafe.Sizeof(verbs.RecvWR{}) + 2*unsafe.Sizeof(verbs.SGE{}))
 
-// BenchmarkIdleQPs connects RC QPs in pairs and lets them idle: how much memory each takes, and how
-// much of that is not the queues that were asked for; over iWARP, nor the TCP connection.
+// BenchmarkIdleQPs connects RC QPs in pairs and leaves them idle. It reports the memory of each,
+// and the part that is neither the requested queues nor the TCP connection.
 func BenchmarkIdleQPs(b *testing.B) {
 	b.Run("RoCEv2", func(b *testing.B) {
 		for b.Loop() {
@@ -54,8 +54,8 @@ func BenchmarkIdleQPs(b *testing.B) {
 	})
 }
 
-// idleStream is how much memory an end of an iWARP connection takes, and how much of that is
-// neither its queues nor the stack's TCP.
+// idleStream returns the memory of an end of an iWARP connection, and the part that is neither its
+// queues nor the stack's TCP.
 func idleStream(tb testing.TB) (each, beyond int) {
 	nodes := idlePair(tb, nil)
 	before := memory()
@@ -69,44 +69,45 @@ func idleStream(tb testing.TB) (each, beyond int) {
 	return each, each - entries - tcp
 }
 
-// An idle QP takes 1 KiB beyond its queues, and a cache line, which keeps what it writes apart from
-// what others write; of the million there are in the long run, a little more, as the tables of
+// An idle QP takes 1 KiB in addition to its queues, and a cache line that separates its writes from
+// others'. With a million QPs, in the long run, each takes slightly more, because the tables of
 // their numbers are emptier.
 func TestIdleQPs(t *testing.T) {
 	n, most := stacktest.Size(10_000, 10_000, 1_000_000), stacktest.Size(1024, 1024, 1056)+64
 	each := 0
-	for try := 0; try == 0 || try < 3 && each >= most; try++ { // something else of the test binary may be in between
+	// Another test's goroutine may run in between.
+	for try := 0; try == 0 || try < 3 && each >= most; try++ {
 		nodes := idlePair(t, nil)
 		before := memory()
 		qps := connectedQPs(t, &nodes, n)
 		each = (memory()-before)/n - entries
-		t.Logf("result: %d QPs: %d bytes each beyond the queues", n, each)
+		t.Logf("result: %d QPs: %d bytes each in addition to the queues", n, each)
 		runtime.KeepAlive(qps)
 	}
 	if each >= most {
-		t.Errorf("that is not less than %d", most)
+		t.Errorf("want less than %d", most)
 	}
 }
 
-// An end of an idle iWARP connection takes 2 KiB beyond its queues and the stack's TCP.
+// An end of an idle iWARP connection takes 2 KiB in addition to its queues and the stack's TCP.
 func TestIdleStreamMemory(t *testing.T) {
 	most := 2048
-	if raceEnabled { // which takes memory too
+	if raceEnabled { // the race detector takes memory too
 		most *= 2
 	}
 	beyond := most
-	for try := 0; try < 3 && beyond >= most; try++ { // something else of the test binary may be in between
+	for try := 0; try < 3 && beyond >= most; try++ { // another test's goroutine may run in between
 		var each int
 		each, beyond = idleStream(t)
-		t.Logf("result: idle iWARP: %d bytes each, %d beyond queues and TCP", each, beyond)
+		t.Logf("result: idle iWARP: %d bytes each, %d in addition to queues and TCP", each, beyond)
 	}
 	if beyond >= most {
-		t.Errorf("that is not less than %d", most)
+		t.Errorf("want less than %d", most)
 	}
 }
 
-// An idle iWARP connection has no goroutine, neither at first nor after it was used. In the long
-// run there are 10,000.
+// An idle iWARP connection has no goroutine, before or after it was used. In the long run there are
+// 10,000.
 func TestIdleStreams(t *testing.T) {
 	const some = 60
 	n := stacktest.Size(some, some, 20_040) // ends
@@ -116,7 +117,7 @@ func TestIdleStreams(t *testing.T) {
 		t.Helper()
 		for give := time.Now().Add(20 * time.Second); runtime.NumGoroutine() > before+n/10; time.Sleep(time.Millisecond) {
 			if time.Now().After(give) {
-				t.Fatalf("%s: %d goroutines more for %d ends of connections", when, runtime.NumGoroutine()-before, n)
+				t.Fatalf("%s: %d additional goroutines for %d ends of connections", when, runtime.NumGoroutine()-before, n)
 			}
 		}
 	}
@@ -124,7 +125,8 @@ func TestIdleStreams(t *testing.T) {
 	settled("connected")
 	for group := range slices.Chunk(conns, some) {
 		give := time.Now().Add(20 * time.Second)
-		for k := 0; k < 20*some || runtime.NumGoroutine() < before+some/2 && time.Now().Before(give); k++ { // so often that each reader stays for a while
+		// So often that each reader's goroutine stays for a while.
+		for k := 0; k < 20*some || runtime.NumGoroutine() < before+some/2 && time.Now().Before(give); k++ {
 			i := k % some
 			c := group[i]
 			noError(t, group[i^1].QP().PostRecv(&verbs.RecvWR{}))
@@ -137,7 +139,7 @@ func TestIdleStreams(t *testing.T) {
 			}
 		}
 		if runtime.NumGoroutine() < before+some/2 {
-			t.Errorf("only %d goroutines more while %d ends are in use", runtime.NumGoroutine()-before, some)
+			t.Errorf("only %d additional goroutines while %d ends are in use", runtime.NumGoroutine()-before, some)
 		}
 	}
 	settled("idle again")
@@ -146,7 +148,7 @@ func TestIdleStreams(t *testing.T) {
 	}
 }
 
-// fewestGoroutines is the number of goroutines when those of earlier tests have ended.
+// fewestGoroutines returns the number of goroutines after those of earlier tests have ended.
 func fewestGoroutines() int {
 	n := runtime.NumGoroutine()
 	for same := 0; same < 5; same++ {
@@ -158,16 +160,16 @@ func fewestGoroutines() int {
 	return n
 }
 
-// memory is the memory in use: heap and stacks.
+// memory returns the memory in use: heap and stacks.
 func memory() int {
 	runtime.GC()
-	runtime.GC() // what pools held
+	runtime.GC() // frees what pools held
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int(m.HeapAlloc + m.StackInuse)
 }
 
-// idleMemory is memory when goroutines that have something to do for a moment have ended.
+// idleMemory returns the memory in use after short-lived goroutines have ended.
 func idleMemory() int {
 	for n := runtime.NumGoroutine() + 1; n > runtime.NumGoroutine(); time.Sleep(100 * time.Millisecond) {
 		n = runtime.NumGoroutine()
@@ -184,7 +186,7 @@ type idleNode struct {
 	gid  verbs.GID
 }
 
-// idlePair is two devices on one network. wrap, if not nil, is put around their links.
+// idlePair creates two devices on one network. wrap, if not nil, wraps their links.
 func idlePair(tb testing.TB, wrap func(link.Link) link.Link) (nodes [2]idleNode) {
 	lan := new(pipe.Switch)
 	for i := range nodes {
@@ -224,10 +226,10 @@ func noError(tb testing.TB, err error) {
 	}
 }
 
-// idleCap is one request with one SGE each way.
+// idleCap has one request with one SGE in each direction.
 var idleCap = verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}
 
-// connectedQPs makes RoCEv2 QPs on two devices that are connected in pairs.
+// connectedQPs creates RoCEv2 QPs on two devices, connected in pairs.
 func connectedQPs(tb testing.TB, nodes *[2]idleNode, n int) (qps []*verbs.QP) {
 	const psn = 0x123456
 	for len(qps) < n {
@@ -252,7 +254,7 @@ func connectedQPs(tb testing.TB, nodes *[2]idleNode, n int) (qps []*verbs.QP) {
 	return qps
 }
 
-// connectedConns makes as many connected iWARP QPs, in pairs.
+// connectedConns creates connected iWARP QPs, in pairs.
 func connectedConns(b testing.TB, nodes *[2]idleNode, n int) (conns []*rdmacm.Conn) {
 	config := func(n *idleNode) *rdmacm.Config {
 		return &rdmacm.Config{Transport: verbs.IWARP, PD: n.pd, SendCQ: n.cq, RecvCQ: n.cq, Cap: idleCap}
@@ -271,8 +273,8 @@ func connectedConns(b testing.TB, nodes *[2]idleNode, n int) (conns []*rdmacm.Co
 	return conns
 }
 
-// connectedStreams makes as many ends of TCP connections, over which a few bytes have gone either
-// way, as MPA's request and reply do.
+// connectedStreams creates ends of TCP connections. A few bytes have been sent in each direction,
+// like MPA's request and reply.
 func connectedStreams(tb testing.TB, nodes *[2]idleNode, n int) (ends []net.Conn) {
 	l := made(nodes[1].host.ListenStream(netip.MustParseAddrPort("10.0.0.2:9")))(tb)
 	defer l.Close()

@@ -20,7 +20,7 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// iwarpPair is two connected iWARP QPs on two devices of one switch.
+// iwarpPair has two connected iWARP QPs on two devices of one switch.
 type iwarpPair struct {
 	a, b       *rdmacm.Conn
 	mrA, mrB   *verbs.MR
@@ -114,7 +114,7 @@ func poll(t *testing.T, cq *verbs.CQ) verbs.WC {
 		case n == 1:
 			return wc[0]
 		case !armed:
-			err = cq.ReqNotify(false) // and poll once more
+			err = cq.ReqNotify(false) // and poll again
 		default:
 			if _, err = cq.Channel().GetEvent(ctx); err == nil {
 				err = cq.AckEvents(1)
@@ -127,17 +127,17 @@ func poll(t *testing.T, cq *verbs.CQ) verbs.WC {
 	}
 }
 
-// TestIWARPOperations: every operation, over every agreement that MPA can come to.
+// TestIWARPOperations checks every operation, with every combination of negotiated MPA options.
 func TestIWARPOperations(t *testing.T) { overMedia(t, iwarpOperations) }
 
 func iwarpOperations(t *testing.T, m medium) {
 	for name, cfg := range map[string][2]iwarp.Config{
-		"default":         {},
-		"markers":         {{Markers: true}, {Markers: true}},
-		"markers one way": {{Markers: true}, {}},
-		"no CRC":          {{NoCRC: true}, {NoCRC: true}},
-		"revision 1":      {{Revision: 1}, {}},
-		"no RTR":          {{NoPeerToPeer: true}, {}},
+		"default":                  {},
+		"markers":                  {{Markers: true}, {Markers: true}},
+		"markers in one direction": {{Markers: true}, {}},
+		"no CRC":                   {{NoCRC: true}, {NoCRC: true}},
+		"revision 1":               {{Revision: 1}, {}},
+		"no RTR":                   {{NoPeerToPeer: true}, {}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			const size = 1 << 20
@@ -231,8 +231,8 @@ func iwarpOperations(t *testing.T, m medium) {
 	}
 }
 
-// TestSharedByBothTransports: a RoCEv2 QP and an iWARP QP of one device share PD, MR and CQs; one
-// listener takes both.
+// TestSharedByBothTransports checks that a RoCEv2 QP and an iWARP QP of one device share PD, MR and
+// CQs, and that one listener accepts both.
 func TestSharedByBothTransports(t *testing.T) { overMedia(t, sharedByBothTransports) }
 
 func sharedByBothTransports(t *testing.T, m medium) {
@@ -294,7 +294,8 @@ func sharedByBothTransports(t *testing.T, m medium) {
 		}
 	}
 
-	// One CQ has the completions of both: a.cq those of all requests, b.cq those of the receives.
+	// One CQ has the completions of both transports: a.cq those of all requests, b.cq those of the
+	// receives.
 	rand.Read(a.buf[:size])
 	byQP := map[uint32]verbs.Transport{}
 	at := map[verbs.Transport]int{verbs.RoCEv2: 1, verbs.IWARP: 2} // places in b's region
@@ -346,8 +347,8 @@ func sharedByBothTransports(t *testing.T, m medium) {
 	}
 }
 
-// A responder that breaks a connection off over MPA's revision is asked again from the same address
-// and port, which the ID is bound to.
+// A responder that closes a connection because of MPA's revision gets a second request, from the
+// same address and port. The ID is bound to them.
 func TestRevisionRetriedFromTheSamePort(t *testing.T) {
 	for name, refuse := range map[string]func(stack.Stream){
 		"RST": stack.Stream.Abort,
@@ -402,9 +403,9 @@ func TestRevisionRetriedFromTheSamePort(t *testing.T) {
 	}
 }
 
-// TestIWARPAnswerToDirect: without peer-to-peer mode, the accepting side may send after its first
-// received message, even if that message was moved directly. It must send at once, without the
-// wake-ups every 50 ms.
+// TestIWARPAnswerToDirect checks an accepting side without peer-to-peer mode. It may send after its
+// first received message, even if that message was copied directly. It must send at once, without
+// waiting for the periodic wakeup every 50 ms.
 func TestIWARPAnswerToDirect(t *testing.T) {
 	late := 0
 	const tries = 5
@@ -426,12 +427,12 @@ func TestIWARPAnswerToDirect(t *testing.T) {
 		}
 	}
 	if late == tries {
-		t.Error("the answer always waits for a wake-up")
+		t.Error("the answer always waits for a periodic wakeup")
 	}
 }
 
-// TestIWARPInvalidateShared: a peer of iWARP may not invalidate a region whose PD has QPs of RoCE
-// too.
+// TestIWARPInvalidateShared checks that an iWARP peer may not invalidate a region whose PD has RoCE
+// QPs too.
 func TestIWARPInvalidateShared(t *testing.T) { overMedia(t, iwarpInvalidateShared) }
 
 func iwarpInvalidateShared(t *testing.T, m medium) {

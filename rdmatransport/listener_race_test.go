@@ -15,9 +15,8 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// TestDestroyListenerDuringDials destroys one listener after the other while peers go on dialling:
-// neither Close nor the GetRequest that waits may fail or hang, whatever the two and the provider
-// are doing just then.
+// TestDestroyListenerDuringDials destroys one listener after another while peers dial. Neither
+// neither Close nor the waiting GetRequest may fail or hang, in any interleaving with the provider.
 func TestDestroyListenerDuringDials(t *testing.T) {
 	overAll(t, func(t *testing.T, m medium, transport verbs.Transport) {
 		rounds := stacktest.Size(25, 50, 1000)
@@ -59,8 +58,7 @@ func TestDestroyListenerDuringDials(t *testing.T) {
 					}
 				}
 			}()
-			// At random: if an event chose the moment, most of the ways in which the two meet would
-			// not be tried.
+			// At random times. Waiting for a certain event would leave out most interleavings.
 			time.Sleep(time.Duration(rand.IntN(3000)) * time.Microsecond)
 			if err := l.Close(); err != nil {
 				t.Fatalf("round %d: %v", round, err)
@@ -77,8 +75,8 @@ func TestDestroyListenerDuringDials(t *testing.T) {
 	})
 }
 
-// A request that the application has taken outlives the listener: it can still be accepted. One
-// that nobody has taken is rejected.
+// A request that GetRequest has returned outlives the listener, and can still be accepted. Other
+// requests are rejected.
 func TestRequestOutlivesListener(t *testing.T) {
 	overAll(t, func(t *testing.T, m medium, transport verbs.Transport) {
 		a, b := m.stations(t, nil)
@@ -101,7 +99,7 @@ func TestRequestOutlivesListener(t *testing.T) {
 		second := dial()
 		ok(t, l.Close())
 		if err := <-second; !errors.Is(err, syscall.ECONNREFUSED) {
-			t.Errorf("dial that nobody takes: %v", err)
+			t.Errorf("dial that is not accepted: %v", err)
 		}
 		c := must(r.Accept(ctx, nil))(t)
 		<-c.Done()
@@ -110,7 +108,7 @@ func TestRequestOutlivesListener(t *testing.T) {
 	})
 }
 
-// TestCloseListenerDuringAccept: an Accept that begins while the listener is closed says that it is
+// TestCloseListenerDuringAccept checks that an Accept during Close reports that the listener is
 // closed.
 func TestCloseListenerDuringAccept(t *testing.T) {
 	overAll(t, func(t *testing.T, m medium, transport verbs.Transport) {

@@ -11,9 +11,9 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// BenchmarkPollLocked is a look at an empty CQ on a network in memory, by a goroutine that is
-// locked to its thread, as one that C calls is: with a Poll that makes the device progress, and so
-// yields; with one that does not; at CQInitAttr.Ready. 0 allocs/op.
+// BenchmarkPollLocked polls an empty CQ on a network in memory, on a goroutine that is locked to
+// its thread, like one that C calls. It measures a Poll that calls Progress, and so yields, one
+// that does not, and a read of CQInitAttr.Ready. 0 allocs/op.
 func BenchmarkPollLocked(b *testing.B) {
 	dev := newDevice(b, new(pipe.Switch).Port(), "10.0.0.1", nil).Device
 	var wcs [16]verbs.WC
@@ -44,9 +44,9 @@ func BenchmarkPollLocked(b *testing.B) {
 	})
 }
 
-// BenchmarkPollersStall has four goroutines, each locked to its thread, poll empty CQs of one
-// device on two processors, while another wakes up every 100 µs. It reports how late that was at
-// worst, in µs, and how often more than 2 ms.
+// BenchmarkPollersStall polls empty CQs of one device on four goroutines, each locked to its
+// thread, with two processors. Another goroutine wakes up every 100 µs. It reports the largest
+// delay of a wakeup in µs, and how many delays were longer than 2 ms.
 func BenchmarkPollersStall(b *testing.B) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
 	dev := newDevice(b, new(pipe.Switch).Port(), "10.0.0.1", nil).Device

@@ -11,8 +11,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// BenchmarkLossyWrite keeps 16 WRITEs posted over a link that loses packets, both ways: goodput,
-// and allocations, which are all the link's: impair copies each packet.
+// BenchmarkLossyWrite keeps 16 WRITEs posted over a link that loses packets in both directions. It
+// reports goodput and allocations. All allocations are the link's: impair copies each packet.
 func BenchmarkLossyWrite(b *testing.B) {
 	const size, depth = 64 << 10, 16
 	for _, c := range []struct {
@@ -44,7 +44,7 @@ func BenchmarkLossyWrite(b *testing.B) {
 					posted -= e.side[0].take(b)
 				}
 			}
-			write(200) // pools fill
+			write(200) // fills pools
 			counters := e.devs[0].HWCounters
 			sent := counters()["sent_pkts"]
 			b.SetBytes(size)

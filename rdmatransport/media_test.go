@@ -11,21 +11,21 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// medium is a stack and what is below it.
+// medium is a stack on a link.
 type medium struct{ stacktest.Medium }
 
-// direct has messages copied from memory to memory.
+// direct copies messages from memory to memory.
 var direct = medium{stacktest.Direct}
 
-// TestMedia: what does not run over the media is in the list, with a reason.
+// TestMedia checks that tests that do not run over the media are in the list, with a reason.
 func TestMedia(t *testing.T) { stacktest.CheckList(t, "overMedia", "overAll") }
 
-// overMedia runs a test over the media of the run, beside other tests.
+// overMedia runs a test over the selected media, in parallel with other tests.
 func overMedia(t *testing.T, f func(t *testing.T, m medium)) {
 	stacktest.Over(t, func(t *testing.T, m stacktest.Medium) { f(t, medium{m}) })
 }
 
-// overAll runs a test over the media of the run and with both transports, beside other tests.
+// overAll runs a test over the selected media and both transports, in parallel with other tests.
 func overAll(t *testing.T, f func(t *testing.T, m medium, transport verbs.Transport)) {
 	overMedia(t, func(t *testing.T, m medium) {
 		both(t, func(t *testing.T, transport verbs.Transport) { f(t, m, transport) })
@@ -39,7 +39,7 @@ func (m medium) stations(t *testing.T, cfg *rdmatransport.Config) (a, b *station
 	return stationOf(t, hostA.Host, hostA.Addr, cfg), stationOf(t, hostB.Host, hostB.Addr, cfg)
 }
 
-// hosts makes two hosts on a network of their own.
+// hosts creates two hosts on a network of their own.
 func (m medium) hosts(t *testing.T) (a, b stacktest.End) {
 	t.Helper()
 	return m.Hosts(t, rdmatransport.NewClassifier)
@@ -59,9 +59,9 @@ func stationOf(t *testing.T, h stacktest.Host, addr netip.Addr, cfg *rdmatranspo
 	return s
 }
 
-// settle orders what this goroutine does with memory that a peer reaches through qp, before and
-// after: the race detector does not see that what came through the kernel, or through shared
-// memory, was sent before it came.
+// settle orders this goroutine's accesses to memory with those of a peer through qp, before and
+// after. The race detector does not see that data over the kernel or shared memory was sent before
+// it was received.
 func settle(t *testing.T, qp *verbs.QP) {
 	t.Helper()
 	if _, _, err := qp.Query(0); err != nil { // takes the QP's lock, as reception does
@@ -69,7 +69,7 @@ func settle(t *testing.T, qp *verbs.QP) {
 	}
 }
 
-// eventually tells whether a condition comes true within twenty seconds.
+// eventually reports whether a condition becomes true within twenty seconds.
 func eventually(is func() bool) bool {
 	for end := time.Now().Add(20 * time.Second); !is(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {

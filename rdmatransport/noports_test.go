@@ -14,7 +14,7 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// streamsOnly is a host whose stack has TCP, and no ports for RoCE packets and raw frames.
+// streamsOnly is a host whose stack has TCP, but no ports for RoCE packets and raw frames.
 type streamsOnly struct{ *netstack.Host }
 
 func (h streamsOnly) NICs() (nics []stack.NIC) {
@@ -29,8 +29,8 @@ type portless struct{ stack.NIC }
 func (portless) Datagrams() stack.DatagramPort { return nil }
 func (portless) Frames() stack.FramePort       { return nil }
 
-// TestStackWithoutPorts: over a stack that has streams only, iWARP works; RoCE and raw packets are
-// errors that say so.
+// TestStackWithoutPorts checks a stack that has streams only. iWARP works; RoCE and raw packets
+// return errors with the reason.
 func TestStackWithoutPorts(t *testing.T) {
 	var lan pipe.Switch
 	var devs []*verbs.Device
@@ -48,7 +48,7 @@ func TestStackWithoutPorts(t *testing.T) {
 	refused := func(what string, err error) {
 		t.Helper()
 		if !errors.Is(err, verbs.ErrNotSupported) || !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), "network stack carries no") {
-			t.Errorf("%s: %v, want an error that it is not supported", what, err)
+			t.Errorf("%s: %v, want ErrNotSupported with the reason", what, err)
 		}
 	}
 	pd := must(devs[0].AllocPD())(t)
@@ -80,7 +80,7 @@ func TestStackWithoutPorts(t *testing.T) {
 		c, err := rdmacm.Dial(t.Context(), devs[0], "10.0.0.2:7471", &rdmacm.Config{Transport: transport})
 		switch transport {
 		case verbs.RoCEv2:
-			refused("a connection over RoCE", err)
+			refused("connection over RoCE", err)
 		case verbs.IWARP:
 			if err != nil {
 				t.Fatal(err)
@@ -91,7 +91,7 @@ func TestStackWithoutPorts(t *testing.T) {
 					t.Error(err)
 				}
 			case <-time.After(20 * time.Second):
-				t.Fatal("nothing is accepted")
+				t.Fatal("no connection was accepted")
 			}
 		}
 		if err := l.Close(); err != nil {

@@ -67,7 +67,7 @@ func TestOpenRefuses(t *testing.T) {
 	} {
 		dev, err := rdmatransport.Open(c.host, c.cfg)
 		if !errors.Is(err, verbs.ErrInvalid) || dev != nil {
-			t.Errorf("%v, %v; want an error that says %q", dev, err, c.want)
+			t.Errorf("%v, %v; want an error with %q", dev, err, c.want)
 			continue
 		}
 		for _, w := range []string{c.want, c.help, "open device: "} {

@@ -18,14 +18,14 @@ import (
 
 const everyAccess = verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic
 
-// both runs a test over either transport.
+// both runs a test over both transports.
 func both(t *testing.T, f func(t *testing.T, transport verbs.Transport)) {
 	for _, transport := range []verbs.Transport{verbs.RoCEv2, verbs.IWARP} {
 		t.Run(transport.String(), func(t *testing.T) { f(t, transport) })
 	}
 }
 
-// station is a device with a PD, on a network of the test's.
+// station is a device with a PD, on a network of the test.
 type station struct {
 	t       *testing.T
 	addr    netip.Addr
@@ -46,7 +46,7 @@ func newStationOn(t *testing.T, port link.Link, addr string, cfg *rdmatransport.
 	return stationOf(t, host, netip.MustParsePrefix(addr).Addr(), cfg)
 }
 
-// at is an address to dial the station at.
+// at returns an address at which others dial the station.
 func (s *station) at(port uint16) string { return netip.AddrPortFrom(s.addr, port).String() }
 
 // reg registers memory until the end of the test.
@@ -61,8 +61,8 @@ func (s *station) reg(buf []byte, access verbs.Access) *verbs.MR {
 	return mr
 }
 
-// dial connects a with b over one transport, until the end of the test. change, which may be nil,
-// sets what b's QP is made with.
+// dial connects a with b over one transport, until the end of the test. change modifies the
+// attributes of b's QP, and may be nil.
 func dial(a, b *station, transport verbs.Transport, change func(*rdmacm.Config)) (onA, onB *rdmacm.Conn) {
 	t := a.t
 	t.Helper()
@@ -92,7 +92,7 @@ func dial(a, b *station, transport verbs.Transport, change func(*rdmacm.Config))
 	return onA, onB
 }
 
-// event is the device's next asynchronous event.
+// event returns the device's next asynchronous event.
 func (s *station) event() verbs.AsyncEvent {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), 20*time.Second)
@@ -100,7 +100,7 @@ func (s *station) event() verbs.AsyncEvent {
 	return must(s.dev.GetAsyncEvent(ctx))(s.t)
 }
 
-// must passes a value on if there was no error.
+// must returns v, and ends the test on an error.
 func must[T any](v T, err error) func(testing.TB) T {
 	return func(t testing.TB) T {
 		t.Helper()

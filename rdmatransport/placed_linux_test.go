@@ -19,10 +19,10 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// segment joins a segment of the test's own so often.
+// segment joins a segment of the test n times.
 func segment(t testing.TB, n int) (links []*shm.Link) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "s") // the path of a socket is short
+	dir, err := os.MkdirTemp("", "s") // the path of a socket must be short
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,15 +44,16 @@ func segment(t testing.TB, n int) (links []*shm.Link) {
 			return links
 		}
 		if time.Now().After(deadline) {
-			t.Fatal("not all have met")
+			t.Fatal("not all are connected")
 		}
 	}
 }
 
-// watched is a link whose frames to port 4791 are counted as they are received, and may be changed.
+// watched is a link that counts received frames to port 4791, and may change them.
 type watched struct {
 	*shm.Link
-	complete, without, inPlace atomic.Int64 // frames with ICRCs, frames without, how many of these were in place
+	// Frames with ICRCs, frames without, and how many of the latter were in place.
+	complete, without, inPlace atomic.Int64
 	change                     func(*link.Frame)
 }
 
@@ -77,11 +78,10 @@ func (w *watched) Attach(recv link.Receiver) {
 	})
 }
 
-// whole is a link that hides that it is a link.InPlaceLink, as link/capture and link/impair do.
+// whole hides that a link is a link.InPlaceLink, like link/capture and link/impair.
 type whole struct{ link.Link }
 
-// exchange sends messages of many lengths by WRITE, SEND and READ from a to b, and sees that the
-// data is right.
+// exchange sends messages of many lengths from a to b by WRITE, SEND and READ, and checks the data.
 func exchange(t *testing.T, a, b *station, transport verbs.Transport) {
 	t.Helper()
 	const size = 300 << 10
@@ -117,14 +117,16 @@ func exchange(t *testing.T, a, b *station, transport verbs.Transport) {
 			for i := range from {
 				from[i], to[i] = byte(r.Uint32()), byte(r.Uint32())
 			}
-			onB.QP().State() // what b's goroutine does comes later; of memory that processes share the race detector knows nothing
+			// Orders b's accesses; the race detector does not see accesses to shared memory.
+			onB.QP().State()
 			wr := &verbs.SendWR{Opcode: op, Flags: verbs.SendSignaled, SGList: []verbs.SGE{mrA.SGE(0, n)}, RemoteAddr: mrB.Addr(), RKey: mrB.RKey()}
 			if op == verbs.Send {
 				ok(t, onB.QP().PostRecv(&verbs.RecvWR{SGList: []verbs.SGE{mrB.SGE(0, n)}}))
 			}
 			ok(t, onA.QP().PostSend(wr))
 			wait(onA, false)
-			if op != verbs.Send { // an iWARP WRITE is complete when it is sent; and b's memory is the test's again
+			// An iWARP WRITE completes when it is sent; after this the test may use b's memory.
+			if op != verbs.Send {
 				ok(t, onB.QP().PostRecv(&verbs.RecvWR{}))
 				ok(t, onA.QP().PostSend(&verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendSignaled}))
 				wait(onA, false)
@@ -144,8 +146,8 @@ func spoil(b []byte, r *rand.Rand) {
 	b[r.IntN(len(b))] = byte(r.Uint32())
 }
 
-// TestPlaced: between hosts on a segment in shared memory packets have no ICRC, and the long ones
-// are read where they are; where one side does not know of that, both get complete packets.
+// TestPlaced checks packets between hosts on a segment in shared memory. They have no ICRC, and
+// long ones are read in place. If one side does not support that, both sides get complete packets.
 func TestPlaced(t *testing.T) {
 	for name, bare := range map[string][2]bool{"both": {}, "one side": {true, false}, "none": {true, true}} {
 		t.Run(name, func(t *testing.T) {
@@ -162,7 +164,8 @@ func TestPlaced(t *testing.T) {
 			both(t, func(t *testing.T, transport verbs.Transport) { exchange(t, stations[0], stations[1], transport) })
 			for i, l := range links {
 				complete, without, inPlace := l.complete.Load(), l.without.Load(), l.inPlace.Load()
-				right := without > 4*complete && inPlace > 0 // complete before the peer's address is known, and while its ring is full
+				// Complete before the peer's address is known, and while its ring is full.
+				right := without > 4*complete && inPlace > 0
 				if bare[0] {
 					right = complete > 0 && without+inPlace == 0
 				}
@@ -177,8 +180,8 @@ func TestPlaced(t *testing.T) {
 	}
 }
 
-// TestPlacedChanges: a sender that changes packets while they are received can spoil the data that
-// it sends, and nothing else: headers that were checked are those that are acted on.
+// TestPlacedChanges checks a sender that changes packets while they are received. It can corrupt
+// only the data that it sends. The receiver acts on the headers that it has checked.
 func TestPlacedChanges(t *testing.T) {
 	links := segment(t, 2)
 	a := newStationOn(t, links[0], "10.0.0.1/24", nil)
@@ -194,7 +197,7 @@ func TestPlacedChanges(t *testing.T) {
 			spoiling.Add(1)
 		}
 	}
-	go func() { // as another process would
+	go func() { // like another process
 		defer close(done)
 		r := rand.New(rand.NewPCG(5, 6))
 		for {
@@ -243,7 +246,7 @@ func TestPlacedChanges(t *testing.T) {
 	<-done
 	for i, v := range slices.Concat(around[:256<<10], around[512<<10:]) {
 		if v != 0xa5 {
-			t.Fatalf("byte %d beside the region was written", i)
+			t.Fatalf("byte %d outside of the region was written", i)
 		}
 	}
 	t.Logf("%d frames in place, %d changes", spoiling.Load(), spoiled.Load())
@@ -252,9 +255,9 @@ func TestPlacedChanges(t *testing.T) {
 	}
 }
 
-// TestCrowded: a process that takes nothing for a while has many connections wait for it, and
-// nothing is lost.
-func TestCrowded(t *testing.T) {
+// TestManyWaitForRoom checks that many connections can wait for a process that receives nothing for
+// a while, and that no frame is lost.
+func TestManyWaitForRoom(t *testing.T) {
 	links := segment(t, 2)
 	a := newStationOn(t, links[0], "10.0.0.1/24", nil)
 	stuck := make(chan struct{})
@@ -278,7 +281,7 @@ func TestCrowded(t *testing.T) {
 		ok(t, c.QP().PostSend(&verbs.SendWR{Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled, SGList: []verbs.SGE{mrA.SGE(0, size)}, RemoteAddr: mrB.Addr(), RKey: mrB.RKey()}))
 	}
 	if n := links[0].Backlog([6]byte(links[1].MAC())); n < 1<<20 {
-		t.Errorf("%d bytes wait for room: the test is of no use", n)
+		t.Errorf("only %d bytes wait for room: the test checks nothing", n)
 	}
 	close(stuck)
 	deadline := time.Now().Add(20 * time.Second)
@@ -287,7 +290,7 @@ func TestCrowded(t *testing.T) {
 		for n := 0; n == 0; {
 			n = must(c.QP().SendCQ().Poll(wc[:]))(t)
 			if n == 0 && time.Now().After(deadline) {
-				t.Fatalf("connection %d waits for ever", i)
+				t.Fatalf("connection %d still waits", i)
 			}
 		}
 		if wc[0].Status != verbs.WCSuccess {

@@ -14,8 +14,8 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// fastLink is a link to another of its kind that costs next to nothing: what remains is the cost of
-// everything above.
+// fastLink is a link to another fastLink that costs next to nothing. What remains is the cost of
+// all layers above.
 type fastLink struct {
 	mac    net.HardwareAddr
 	other  *fastLink
@@ -26,7 +26,7 @@ type fastLink struct {
 
 	receiving sync.Mutex
 	mu        sync.Mutex
-	queue     [64][]byte // what has arrived: n frames from at on
+	queue     [64][]byte // received frames: n from at on
 	kinds     [64]link.Frame
 	at, n     int
 	frames    [1]link.Frame
@@ -114,9 +114,9 @@ func (w *fastLink) receive(polled bool) bool {
 	return true
 }
 
-// BenchmarkPolledPingPong is 8 bytes by SEND there and back, over RoCE and a link that costs
-// nothing, both sides by the goroutine that polls: an op is two messages, in frames that take each
-// other's acknowledgement along. 0 allocs/op.
+// BenchmarkPolledPingPong exchanges 8 bytes by SEND in both directions, over RoCE and a link
+// without cost. One goroutine polls both sides. An op is two messages, whose frames carry each
+// other's acknowledgement. 0 allocs/op.
 func BenchmarkPolledPingPong(b *testing.B) {
 	var dev [2]*verbs.Device
 	var qp [2]*verbs.QP

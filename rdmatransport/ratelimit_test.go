@@ -7,8 +7,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestRateLimitInProcess: what has a limit goes in packets even where it need not, whoever of the
-// two has it.
+// TestRateLimitInProcess checks that messages are sent in packets if either QP has a rate limit.
 func TestRateLimitInProcess(t *testing.T) {
 	lan := new(pipe.Switch)
 	a, b := newStation(t, lan, "10.0.0.1/24"), newStation(t, lan, "10.0.0.2/24")
@@ -27,6 +26,6 @@ func TestRateLimitInProcess(t *testing.T) {
 		return a.dev.HWCounters()["direct_msgs"] > before
 	}
 	if !direct(0, 0) || direct(1e6, 0) || direct(0, 1e6) || !direct(0, 0) {
-		t.Error("a limit is not kept, or others are slowed down")
+		t.Error("a limit is not respected, or other QPs are slowed down")
 	}
 }

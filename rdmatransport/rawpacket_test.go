@@ -15,7 +15,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// rawEnd is a raw packet QP with receives of slot bytes posted.
+// rawEnd is a raw packet QP with posted receives of slot bytes.
 type rawEnd struct {
 	t    testing.TB
 	qp   *verbs.QP
@@ -61,7 +61,7 @@ func newRawEnd(t testing.TB, pd *verbs.PD, dev *verbs.Device, slot int, srq *ver
 	return r
 }
 
-// request is a receive request for slot i, in two pieces.
+// request returns a receive request for slot i, in two pieces.
 func (r *rawEnd) request(i int) *verbs.RecvWR {
 	return &verbs.RecvWR{ID: uint64(i), SGList: []verbs.SGE{r.mr.SGE(i*r.slot, 20), r.mr.SGE(i*r.slot+20, r.slot-20)}}
 }
@@ -81,7 +81,7 @@ func (r *rawEnd) flow(attr verbs.FlowAttr) *verbs.Flow {
 	return f
 }
 
-// got are the receive completions that are there, and how the frames begin behind their Ethernet
+// got returns the available receive completions, and how the frames begin after their Ethernet
 // headers.
 func (r *rawEnd) got() (ids []byte) {
 	r.t.Helper()
@@ -105,7 +105,7 @@ func (r *rawEnd) got() (ids []byte) {
 	}
 }
 
-// wirePort is a port of the network for the test to send and see frames.
+// wirePort is a port of the network through which the test sends and sees frames.
 type wirePort struct {
 	*pipe.Port
 	seen chan []byte
@@ -125,7 +125,7 @@ func newWirePort(t testing.TB, lan *pipe.Switch) *wirePort {
 	return w
 }
 
-// put sends frames, which are looked at in the same order.
+// put sends frames, which are received in the same order.
 func (w *wirePort) put(t testing.TB, frames ...[]byte) {
 	t.Helper()
 	batch := make([]link.Frame, len(frames))
@@ -137,13 +137,13 @@ func (w *wirePort) put(t testing.TB, frames ...[]byte) {
 	}
 }
 
-// frame makes an Ethernet frame whose last byte is id.
+// frame returns an Ethernet frame whose last byte is id.
 func frame(dst, src []byte, etherType uint16, id byte, rest ...byte) []byte {
 	b := binary.BigEndian.AppendUint16(append(bytes.Clone(dst), src...), etherType)
 	return append(append(b, rest...), id)
 }
 
-// udp4 is an IPv4 packet with UDP ports and id as its data; without checksums.
+// udp4 returns an IPv4 packet with UDP ports and id as its data, without checksums.
 func udp4(src, dst [4]byte, srcPort, dstPort uint16, id byte) []byte {
 	b := []byte{0x45, 0x20, 0, 29, 0, 0, 0x40, 0, 9, 17, 0, 0}
 	b = append(append(b, src[:]...), dst[:]...)
@@ -162,9 +162,9 @@ func ethType(v uint16) verbs.FlowSpec {
 	return &verbs.FlowSpecEth{Val: verbs.FlowEthFilter{EtherType: v}, Mask: verbs.FlowEthFilter{EtherType: 0xffff}}
 }
 
-// TestRawSend: frames go as they are, gathered or inline, padded to Ethernet's least length; a
-// length that no frame has is an error. A tag is beside the MTU. They are no RoCE packets, which
-// the port counts.
+// TestRawSend checks that frames are sent unmodified, gathered or inline, and padded to Ethernet's
+// minimum. Invalid lengths are errors. A tag does not count towards the MTU. The frames do not
+// count as RoCE packets of the port.
 func TestRawSend(t *testing.T) {
 	lan := must(pipe.New(pipe.MTU(1500)))(t)
 	s := newStation(t, lan, "10.0.0.1/24")
@@ -232,7 +232,8 @@ func TestRawSend(t *testing.T) {
 	}
 	for range len(w.seen) {
 		f := <-w.seen
-		if e := binary.BigEndian.Uint16(f[12:]); e == testType || e == vlanType { // else it is of the host itself
+		// Otherwise it is of the host itself.
+		if e := binary.BigEndian.Uint16(f[12:]); e == testType || e == vlanType {
 			t.Errorf("a failed request sent %x", f)
 		}
 	}
@@ -247,8 +248,8 @@ func TestRawSend(t *testing.T) {
 	}
 }
 
-// TestRawReceiveErrors: without a request a frame is lost and counted; one that is too long for its
-// request ends the QP.
+// TestRawReceiveErrors checks that a frame without a receive request is lost and counted. A frame
+// that is too long for its request moves the QP to ERR.
 func TestRawReceiveErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := new(pipe.Switch)
@@ -280,7 +281,7 @@ func TestRawReceiveErrors(t *testing.T) {
 			t.Errorf("too long: %+v", wc)
 		}
 		if wc := poll(t, r.cq); wc.WRID != 1 || wc.Status != verbs.WCWRFlushErr {
-			t.Errorf("behind it: %+v", wc)
+			t.Errorf("after it: %+v", wc)
 		}
 		if got := r.qp.State(); got != verbs.StateErr {
 			t.Errorf("the QP is in %v", got)
@@ -292,7 +293,7 @@ func TestRawReceiveErrors(t *testing.T) {
 	})
 }
 
-// TestRawFlows: which of several flows has a frame.
+// TestRawFlows checks which of several flows gets a frame.
 func TestRawFlows(t *testing.T) {
 	lan := new(pipe.Switch)
 	s := newStation(t, lan, "10.0.0.1/24")
@@ -318,7 +319,7 @@ func TestRawFlows(t *testing.T) {
 		1:  {Priority: 4, Specs: []verbs.FlowSpec{from(7), port(7)}},
 		2:  {Priority: 5, Specs: []verbs.FlowSpec{port(7)}}, // the same as 0
 		3:  {Priority: 1, Flags: verbs.FlowDontTrap, Specs: []verbs.FlowSpec{port(7)}},
-		4:  {Priority: 6, Specs: []verbs.FlowSpec{port(7)}}, // never its turn
+		4:  {Priority: 6, Specs: []verbs.FlowSpec{port(7)}}, // never reached
 		5:  {Specs: []verbs.FlowSpec{port(8), &verbs.FlowSpecActionTag{TagID: 0xabc}, &verbs.FlowSpecCounterAction{Counters: counters}}},
 		6:  {Specs: []verbs.FlowSpec{port(9), &verbs.FlowSpecCounterAction{Counters: counters}, &verbs.FlowSpecActionDrop{}}},
 		7:  {Specs: []verbs.FlowSpec{vlan5}},
@@ -334,7 +335,7 @@ func TestRawFlows(t *testing.T) {
 		r.flow(attr)
 		ends = append(ends, r)
 	}
-	all := newRawEnd(t, s.pd, s.dev, 2048, nil) // has the mark that ends the test
+	all := newRawEnd(t, s.pd, s.dev, 2048, nil) // gets the mark that ends the test
 	all.flow(verbs.FlowAttr{Specs: []verbs.FlowSpec{ethType(testType + 1)}})
 	own, far := [4]byte{10, 0, 0, 1}, [4]byte{10, 0, 0, 7}
 	ip := func(src, dst [4]byte, dstPort uint16, id byte) []byte {
@@ -375,15 +376,15 @@ func TestRawFlows(t *testing.T) {
 		t.Errorf("counters %d, of frames of %d bytes", values, one)
 	}
 	if got := s.dev.HWCounters()["raw_dropped_by_flow"]; got != 1 {
-		t.Errorf("%d frames dropped by a flow", got)
+		t.Errorf("a flow dropped %d frames", got)
 	}
 	if err := counters.Close(); !errors.Is(err, verbs.ErrBusy) {
 		t.Errorf("counters in use: %v", err)
 	}
 }
 
-// TestRawSuperframes: flows and sniffers see the packets that a superframe is on the wire, whole
-// ones.
+// TestRawSuperframes checks that flows and sniffers get the complete packets into which a
+// superframe is cut on the wire.
 func TestRawSuperframes(t *testing.T) {
 	lan := new(pipe.Switch)
 	s := newStation(t, lan, "10.0.0.1/24")
@@ -395,7 +396,7 @@ func TestRawSuperframes(t *testing.T) {
 	var ends []*rawEnd
 	for _, attr := range []verbs.FlowAttr{
 		{Specs: []verbs.FlowSpec{port(6)}},
-		{Flags: verbs.FlowDontTrap, Specs: []verbs.FlowSpec{port(7)}}, // which nobody takes
+		{Flags: verbs.FlowDontTrap, Specs: []verbs.FlowSpec{port(7)}}, // takes no frames
 		{Type: verbs.FlowSniffer},
 	} {
 		r := newRawEnd(t, s.pd, s.dev, 2048, nil)
@@ -427,8 +428,8 @@ func TestRawSuperframes(t *testing.T) {
 	}
 }
 
-// TestRawSnifferSeesRoCE: between two nodes of a pipe, whose messages would not be packets
-// otherwise.
+// TestRawSnifferSeesRoCE runs between two nodes of a pipe, whose messages are not packets without a
+// sniffer.
 func TestRawSnifferSeesRoCE(t *testing.T) {
 	lan := new(pipe.Switch)
 	a, b := newStation(t, lan, "10.0.0.1/24"), newStation(t, lan, "10.0.0.2/24")
@@ -446,17 +447,17 @@ func TestRawSnifferSeesRoCE(t *testing.T) {
 	write()
 	direct := a.dev.HWCounters()["direct_msgs"]
 	if direct == 0 {
-		t.Error("the first WRITE went in packets")
+		t.Error("the first WRITE was sent in packets")
 	}
 	r := newRawEnd(t, b.pd, b.dev, 2048, nil)
 	f := r.flow(verbs.FlowAttr{Type: verbs.FlowSniffer})
 	write()
 	var ports [2]int
-	for ports[0] == 0 || ports[1] == 0 { // there and back
+	for ports[0] == 0 || ports[1] == 0 { // in both directions
 		wc := poll(t, r.cq)
 		p := r.mr.Buf()[int(wc.WRID)*r.slot:][:wc.ByteLen]
 		if len(p) > 42 && binary.BigEndian.Uint16(p[36:]) == 4791 {
-			ports[p[29]-1]++ // by the source address
+			ports[p[29]-1]++ // distinguished by the source address
 		}
 	}
 	ok(t, f.Close())
@@ -466,7 +467,7 @@ func TestRawSnifferSeesRoCE(t *testing.T) {
 	}
 }
 
-// TestRawSRQ: a raw packet QP takes its requests from an SRQ.
+// TestRawSRQ checks that a raw packet QP takes its requests from an SRQ.
 func TestRawSRQ(t *testing.T) {
 	lan := new(pipe.Switch)
 	s := newStation(t, lan, "10.0.0.1/24")
@@ -482,7 +483,7 @@ func TestRawSRQ(t *testing.T) {
 	}
 }
 
-// BenchmarkRaw is a frame from one QP to another over a pipe. 0 allocs/op.
+// BenchmarkRaw sends a frame from one QP to another over a pipe. 0 allocs/op.
 func BenchmarkRaw(b *testing.B) {
 	lan := new(pipe.Switch)
 	var ends [2]*rawEnd

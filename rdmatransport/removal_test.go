@@ -18,7 +18,7 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// cmEvent is the next event of an ID, which must be alone in its channel.
+// cmEvent returns the next event of an ID, which must be the only ID of its channel.
 func cmEvent(t *testing.T, id *rdmacm.ID) rdmacm.EventType {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -49,8 +49,8 @@ func (l *removable) remove() {
 	l.changed()
 }
 
-// TestLinkRemoved: when one of its links is removed, a device has one port less, and IDs with that
-// port's address get ADDR_CHANGE; when the last one is removed, the device has gone, and all IDs
+// TestLinkRemoved removes the links of a device. The device then has one port less, and IDs with
+// that port's address get ADDR_CHANGE. When the last link is removed, the device fails, and all IDs
 // get DEVICE_REMOVAL.
 func TestLinkRemoved(t *testing.T) {
 	lan := new(pipe.Switch)
@@ -76,7 +76,7 @@ func TestLinkRemoved(t *testing.T) {
 	other := must(rdmacm.CreateSyncID(rdmacm.TCP, dev))(t)
 	defer other.Close()
 	if err := other.Bind(netip.MustParseAddrPort("10.0.0.1:2")); !errors.Is(err, syscall.EADDRNOTAVAIL) {
-		t.Errorf("Bind to the address of the link that is gone: %v", err)
+		t.Errorf("Bind to the address of the removed link: %v", err)
 	}
 	links[1].remove()
 	for _, id := range ids {
@@ -86,7 +86,7 @@ func TestLinkRemoved(t *testing.T) {
 	}
 }
 
-// TestHostClosed: the end of a host is that of the device on it, and its peers are told.
+// TestHostClosed checks that closing a host ends its device, and notifies the peers.
 func TestHostClosed(t *testing.T) {
 	overAll(t, func(t *testing.T, m medium, transport verbs.Transport) {
 		a, b := m.stations(t, nil)
@@ -96,7 +96,7 @@ func TestHostClosed(t *testing.T) {
 			select {
 			case <-c.Done():
 			case <-time.After(20 * time.Second):
-				t.Error("a connection is not over")
+				t.Error("a connection has not ended")
 			}
 		}
 		if e := cmEvent(t, peer.ID()); e != rdmacm.DeviceRemoval {
@@ -105,8 +105,8 @@ func TestHostClosed(t *testing.T) {
 	})
 }
 
-// TestAddrRemoved: both ends of a connection and a listener whose address is taken from the host
-// are told so, and nobody else.
+// TestAddrRemoved removes an address from the host. Both ends of a connection and a listener with
+// that address get an event, and no others do.
 func TestAddrRemoved(t *testing.T) {
 	both(t, func(t *testing.T, transport verbs.Transport) {
 		lan := new(pipe.Switch)
@@ -136,11 +136,13 @@ func TestAddrRemoved(t *testing.T) {
 				t.Errorf("%v to an ID at %v", e.Type, id.LocalAddr())
 			}
 		}
-		ok(t, nic.AddAddr("10.0.0.2/24")) // the connection is alive again, and Close finds it so
+		// The connection works again, so that Close ends it in order.
+		ok(t, nic.AddAddr("10.0.0.2/24"))
 	})
 }
 
-// TestShutdownWithoutLink: a device whose links are all removed does not wait for its peers.
+// TestShutdownWithoutLink checks that Shutdown does not wait for peers if all links of the device
+// are removed.
 func TestShutdownWithoutLink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := new(pipe.Switch)

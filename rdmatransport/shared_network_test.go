@@ -15,43 +15,43 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// sharing shares one host between several devices, as a hub shares one between processes: it hands
-// what arrives to whom rdmatransport's Classifier says. All is in this process, and all goes
-// through the host, so that what is tested with it is the part that rdmatransport has in a hub.
+// sharing shares one host between several devices, like a hub between processes. It passes
+// datagrams to the device that rdmatransport's Classifier chooses. Everything is in this process
+// and uses the host, so the tests cover the part of a hub that is in rdmatransport.
 type sharing struct {
 	t    *testing.T
 	host stacktest.Host
 	nic  stack.NIC
-	busy int // how many more services are another process's
+	busy int // number of further services that another process has
 
-	// from, unless it is nil, is whose QPNs datagrams to a sharer come from, if they come from the
-	// same address.
+	// from, if not nil, returns the owner of the QPNs in datagrams to a sharer from the same
+	// address.
 	from atomic.Pointer[func(to *sharer) stack.Range]
 
 	mu         sync.Mutex
 	classifier stack.Classifier
-	sharers    []*sharer // in the order they came, those that died too
+	sharers    []*sharer // in the order of their creation, including dead ones
 	speak      *time.Timer
 	paths      map[netip.Addr]stack.Path
 	ended      bool
 }
 
-// sharer is a host as one of the devices sees it.
+// sharer is the host as seen by one of the devices.
 type sharer struct {
 	stacktest.Host
 	stack.DatagramPort
 	s        *sharing
 	numbers  stack.Numbers
 	dead     bool            // under s.mu
-	services []stack.Service // under s.mu; those that ended stay at the end of it
-	serving  int             // how many of them have not
+	services []stack.Service // under s.mu; ended services remain at the end
+	serving  int             // number of services that have not ended
 	mu       sync.RWMutex    // held while receiver runs
 	receiver func(*stack.Datagram)
 }
 
 var _ stack.Shared = (*sharer)(nil)
 
-// sharedNIC is the host's interface as a sharer has it.
+// sharedNIC is the host's interface as seen by a sharer.
 type sharedNIC struct {
 	stack.NIC
 	port *sharer
@@ -63,7 +63,7 @@ func (n *sharedNIC) Watch(func(stack.Change))      {}
 // share shares a host until the end of the test.
 func share(t *testing.T, h stacktest.Host) *sharing {
 	s := &sharing{t: t, host: h, nic: h.NICs()[0], classifier: rdmatransport.NewClassifier(), paths: map[netip.Addr]stack.Path{}}
-	s.speak = time.AfterFunc(time.Hour, s.speakNow)
+	s.speak = time.AfterFunc(time.Hour, s.sendDue)
 	s.nic.Datagrams().Receive(s.receive)
 	t.Cleanup(func() {
 		s.mu.Lock()
@@ -79,7 +79,7 @@ func share(t *testing.T, h stacktest.Host) *sharing {
 	return s
 }
 
-// sharer makes one more.
+// sharer creates another sharer.
 func (s *sharing) sharer() *sharer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -95,13 +95,13 @@ func (s *sharing) sharer() *sharer {
 func (c *sharer) NICs() []stack.NIC      { return []stack.NIC{&sharedNIC{c.s.nic, c}} }
 func (c *sharer) Numbers() stack.Numbers { return c.numbers }
 
-// Close is the orderly end of a process, which the hub takes like any other.
+// Close is an orderly end of the process. The hub treats it like any other end.
 func (c *sharer) Close() error {
 	c.die()
 	return nil
 }
 
-// die ends the process: nothing leaves it or reaches it any more.
+// die ends the process. It sends and receives nothing any more.
 func (c *sharer) die() {
 	c.Receive(nil)
 	c.s.mu.Lock()
@@ -120,22 +120,22 @@ func (c *sharer) Receive(f func(*stack.Datagram)) {
 	c.mu.Unlock()
 }
 
-// Sender returns one of nothing once the process is dead.
+// Sender returns a sender that sends nothing once the process is dead.
 func (c *sharer) Sender() stack.Sender {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
 	if c.dead {
-		return silence{}
+		return nullSender{}
 	}
 	return c.DatagramPort.Sender()
 }
 
-type silence struct{}
+type nullSender struct{}
 
-func (silence) Datagram(stack.Path, int) (header, payload []byte) { return nil, nil }
-func (silence) Drop()                                             {}
-func (silence) Cut()                                              {}
-func (silence) Flush()                                            {}
+func (nullSender) Datagram(stack.Path, int) (header, payload []byte) { return nil, nil }
+func (nullSender) Drop()                                             {}
+func (nullSender) Cut()                                              {}
+func (nullSender) Flush()                                            {}
 
 func (c *sharer) Serve(v stack.Service) error {
 	c.s.mu.Lock()
@@ -166,7 +166,7 @@ func (c *sharer) EndServe(v stack.Service) {
 	}
 }
 
-// serves tells whether it serves a service at an address, or ended did.
+// serves reports whether the sharer serves a service at an address, or has ended one.
 func (c *sharer) serves(id uint64, at netip.Addr, ended bool) bool {
 	services := c.services[:c.serving]
 	if ended {
@@ -177,7 +177,7 @@ func (c *sharer) serves(id uint64, at netip.Addr, ended bool) bool {
 	})
 }
 
-// owner is whom a datagram is for, or nil.
+// owner returns the sharer of a datagram, or nil.
 func (s *sharing) owner(to stack.Target, at netip.Addr) *sharer {
 	for _, ended := range []bool{false, true} {
 		for _, c := range s.sharers {
@@ -191,7 +191,7 @@ func (s *sharing) owner(to stack.Target, at netip.Addr) *sharer {
 	return nil
 }
 
-// receive hands on an arrival: the segments in a row that are for the same sharer as one.
+// receive passes on received datagrams. Consecutive segments for the same sharer stay together.
 func (s *sharing) receive(d *stack.Datagram) {
 	var run *stack.Datagram
 	var to *sharer
@@ -234,7 +234,7 @@ func (c *sharer) deliver(d *stack.Datagram) {
 	}
 }
 
-// classify finds whom a segment is for; if it is nobody's, it may be answered.
+// classify finds the sharer of a segment. If there is none, the hub may answer it.
 func (s *sharing) classify(payload []byte, d *stack.Datagram) *sharer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -247,8 +247,8 @@ func (s *sharing) classify(payload []byte, d *stack.Datagram) *sharer {
 	return c
 }
 
-// speakNow says what is due for the dead.
-func (s *sharing) speakNow() {
+// sendDue sends the messages that are due for dead processes.
+func (s *sharing) sendDue() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
@@ -267,7 +267,7 @@ func (s *sharing) send(to stack.PathAttr, n int, fill func(header, payload []byt
 	if p == nil {
 		var err error
 		if p, err = s.nic.Datagrams().Path(to); err != nil {
-			s.t.Errorf("path for the dead: %v", err)
+			s.t.Errorf("path for a dead process: %v", err)
 			return
 		}
 		s.paths[to.Dst] = p
@@ -279,14 +279,14 @@ func (s *sharing) send(to stack.PathAttr, n int, fill func(header, payload []byt
 	out.Flush()
 }
 
-// shared makes two stations that share an address, and one at another.
+// shared creates two stations that share an address, and one at another address.
 func (m medium) shared(t *testing.T) (a1, a2, b *station, s *sharing) {
 	hostA, hostB := m.hosts(t)
 	s = share(t, hostA.Host)
 	return stationOf(t, s.sharer(), hostA.Addr, nil), stationOf(t, s.sharer(), hostA.Addr, nil), stationOf(t, hostB.Host, hostB.Addr, nil), s
 }
 
-// within is a context that ends when a test has taken too long.
+// within returns a context with the time limit of a test.
 func within(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	t.Cleanup(cancel)

@@ -34,7 +34,7 @@ func overShared(t *testing.T, f func(t *testing.T, a1, a2, b *station, s *sharin
 	}
 }
 
-// bothWays sends a message each way.
+// bothWays sends a message in each direction.
 func bothWays(t *testing.T, on ...*rdmacm.Conn) {
 	t.Helper()
 	for i, c := range on {
@@ -52,14 +52,14 @@ func bothWays(t *testing.T, on ...*rdmacm.Conn) {
 		}
 		settle(t, peer.QP())
 		if !bytes.Equal(in.Buf(), out.Buf()) {
-			t.Fatal("what arrived is not what was sent")
+			t.Fatal("the received data differs")
 		}
 		ok(t, in.Close())
 		ok(t, out.Close())
 	}
 }
 
-// Two devices at one address connect to a peer, to each other, and are connected to.
+// Two devices at one address connect to a peer and to each other, and accept connections.
 func TestSharedAddress(t *testing.T) {
 	overShared(t, func(t *testing.T, a1, a2, b *station, s *sharing) {
 		both(t, func(t *testing.T, transport verbs.Transport) {
@@ -79,7 +79,7 @@ func TestSharedAddress(t *testing.T) {
 	})
 }
 
-// bound makes an ID in a port space and binds it.
+// bound creates an ID in a port space and binds it.
 func (s *station) bound(space rdmacm.PortSpace, addr string) (*rdmacm.SyncID, error) {
 	s.t.Helper()
 	id := must(rdmacm.CreateSyncID(space, s.dev))(s.t)
@@ -88,8 +88,8 @@ func (s *station) bound(space rdmacm.PortSpace, addr string) (*rdmacm.SyncID, er
 	return id, id.Bind(netip.MustParseAddrPort(addr))
 }
 
-// A port is for one process, from when it is bound on. One that nobody asked for is another if it
-// is in use.
+// A port belongs to one process from Bind on. An ephemeral port that is in use is replaced by
+// another.
 func TestSharedPorts(t *testing.T) {
 	overShared(t, func(t *testing.T, a1, a2, b *station, s *sharing) {
 		here := a1.at(7471)
@@ -109,7 +109,7 @@ func TestSharedPorts(t *testing.T) {
 			}
 			ok(t, second.Close())
 		}
-		// One that may be reused is in use when somebody listens.
+		// A port with SetReuseAddr is in use once there is a listener.
 		var ids []*rdmacm.SyncID
 		for _, a := range []*station{a1, a2} {
 			id := must(rdmacm.CreateSyncID(rdmacm.TCP, a.dev))(t)
@@ -144,8 +144,8 @@ func TestSharedPorts(t *testing.T) {
 	})
 }
 
-// Two processes listen: each gets its own requests. Where nobody listens, a request is refused at
-// once.
+// Two processes listen, and each gets its own requests. Without a listener, a request is rejected
+// at once.
 func TestSharedListeners(t *testing.T) {
 	overShared(t, func(t *testing.T, a1, a2, b *station, s *sharing) {
 		ctx := within(t)
@@ -153,7 +153,7 @@ func TestSharedListeners(t *testing.T) {
 			for _, from := range []*station{b, a1} {
 				_, err := rdmacm.Dial(ctx, from.dev, to, &rdmacm.Config{Transport: verbs.RoCEv2, PD: from.pd})
 				if !errors.Is(err, syscall.ECONNREFUSED) {
-					t.Errorf("%v to %s: %v, want a refusal", from.addr, to, err)
+					t.Errorf("%v to %s: %v, want a rejection", from.addr, to, err)
 				}
 			}
 		}
@@ -164,15 +164,15 @@ func TestSharedListeners(t *testing.T) {
 				ok(t, c.Close())
 				<-onA.Done()
 				if _, err := rdmacm.Dial(ctx, b.dev, a.at(port), &rdmacm.Config{Transport: verbs.RoCEv2, PD: b.pd}); !errors.Is(err, syscall.ECONNREFUSED) {
-					t.Errorf("to a listener that is closed: %v, want a refusal", err)
+					t.Errorf("to a closed listener: %v, want a rejection", err)
 				}
 			}
 		}
 	})
 }
 
-// A process dies: the peers of its connections are told, at once, and those of others notice
-// nothing. The dead one's port is free.
+// A process dies. The peers of its connections are notified at once, and other processes get no
+// event. Its port becomes free.
 func TestSharedDeath(t *testing.T) {
 	overShared(t, func(t *testing.T, a1, a2, b *station, s *sharing) {
 		ctx := within(t)
@@ -186,7 +186,7 @@ func TestSharedDeath(t *testing.T) {
 		defer l.Close()
 		dead := a1.network.(*sharer)
 		dead.die()
-		for what, c := range map[string]*rdmacm.Conn{"that it made": onB1, "that was made to it": onB2, "within the address": neighbour} {
+		for what, c := range map[string]*rdmacm.Conn{"dialled by it": onB1, "accepted by it": onB2, "between sharers": neighbour} {
 			select {
 			case <-c.Done():
 			case <-ctx.Done():
@@ -197,7 +197,7 @@ func TestSharedDeath(t *testing.T) {
 		l2 := must(rdmacm.Listen(a2.dev, a2.at(7471), &rdmacm.Config{Transport: verbs.RoCEv2, PD: a2.pd}))(t)
 		ok(t, l2.Close())
 		_ = onA1
-		// All has been answered, so that nothing is left to say.
+		// All messages have been answered, so nothing more is due.
 		for {
 			s.mu.Lock()
 			again := s.classifier.SendDue(time.Since(began).Nanoseconds(), s.send)
@@ -212,15 +212,16 @@ func TestSharedDeath(t *testing.T) {
 		}
 		fresh := stationOf(t, s.sharer(), a1.addr, nil)
 		if n := fresh.network.(*sharer).numbers; n == dead.numbers {
-			t.Errorf("numbers %+v again", n)
+			t.Errorf("numbers %+v were leased again", n)
 		}
 		x, y := dial(fresh, b, verbs.RoCEv2, nil)
 		bothWays(t, x, y)
-		ok(t, a1.dev.Provider().Close()) // else its connections would be closed in order, to peers that do not hear of it
+		// Otherwise its connections are closed in order, and the peers do not answer.
+		ok(t, a1.dev.Provider().Close())
 	})
 }
 
-// The QP behind a port is resolved, and the datagram goes to it.
+// The QP of a port is resolved, and the datagram arrives there.
 func TestSharedDatagrams(t *testing.T) {
 	overShared(t, func(t *testing.T, a1, a2, b *station, s *sharing) {
 		ctx := within(t)
@@ -259,8 +260,8 @@ func TestSharedDatagrams(t *testing.T) {
 	})
 }
 
-// A process that sends to a connection of two others is not heard, though it has the right address,
-// QPN and PSN.
+// A process sends to a connection of two others. Its packets are dropped, although they have the
+// right address, QPN and PSN.
 func TestSharedForger(t *testing.T) {
 	overShared(t, func(t *testing.T, a1, a2, b *station, s *sharing) {
 		x, y := dial(a1, a2, verbs.RoCEv2, nil)
@@ -276,7 +277,7 @@ func TestSharedForger(t *testing.T) {
 		}
 		var wc [1]verbs.WC
 		if n := must(y.QP().RecvCQ().Poll(wc[:]))(t); n != 0 {
-			t.Error("a third's message was received")
+			t.Error("a third process's message was received")
 		}
 		right := func(to *sharer) stack.Range {
 			if to == a2.network {
@@ -295,13 +296,13 @@ func TestSharedForger(t *testing.T) {
 	})
 }
 
-// apart is a host with several interfaces that say what numbers they have.
-type apart struct {
+// numbered is a host with several interfaces with given numbers.
+type numbered struct {
 	stack.Network
 	nics []stack.NIC
 }
 
-func (a *apart) NICs() []stack.NIC { return a.nics }
+func (a *numbered) NICs() []stack.NIC { return a.nics }
 
 func TestSharedNumbers(t *testing.T) {
 	h := must(netstack.New(new(pipe.Switch).Port(), netstack.Addr("10.0.0.1/24")))(t)
@@ -345,7 +346,7 @@ func TestSharedNumbers(t *testing.T) {
 			defer cq.Close()
 			defer qp.Close()
 			if n := qp.Num(); slices.Contains(nums, n) || !a.network.(*sharer).numbers.QPNs.Contains(n) {
-				t.Fatalf("QPN %#x of %v over %v: it was another's, or is not leased", n, x.kind, x.transport)
+				t.Fatalf("QPN %#x of %v over %v: it was used by another sharer, or is not leased", n, x.kind, x.transport)
 			}
 			nums = append(nums, qp.Num())
 		}

@@ -16,7 +16,7 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// completion is the CQ's next one.
+// completion returns the CQ's next completion.
 func completion(t *testing.T, cq *verbs.CQ) verbs.WC {
 	t.Helper()
 	var wc [1]verbs.WC
@@ -29,7 +29,7 @@ func completion(t *testing.T, cq *verbs.CQ) verbs.WC {
 	return wc[0]
 }
 
-// flushed fails the test unless the CQ's next completion is that of a request that was flushed.
+// flushed fails the test unless the CQ's next completion is that of a flushed request.
 func flushed(t *testing.T, cq *verbs.CQ, id uint64) {
 	t.Helper()
 	if wc := completion(t, cq); wc.WRID != id || wc.Status != verbs.WCWRFlushErr {
@@ -37,8 +37,8 @@ func flushed(t *testing.T, cq *verbs.CQ, id uint64) {
 	}
 }
 
-// TestShutdown: all that a program has left open ends at once for its peers, and for its own
-// goroutines.
+// TestShutdown checks that everything that a program has left open ends at once, for its peers and
+// for its own goroutines.
 func TestShutdown(t *testing.T) {
 	overAll(t, func(t *testing.T, m medium, transport verbs.Transport) {
 		a, b := m.stations(t, nil)
@@ -46,7 +46,7 @@ func TestShutdown(t *testing.T) {
 		ok(t, peer.QP().PostRecv(&verbs.RecvWR{ID: 7}))
 		ok(t, conn.QP().PostRecv(&verbs.RecvWR{ID: 8}))
 
-		// A QP that rdma_cm knows nothing of.
+		// A QP that is not known to rdma_cm.
 		own := must(b.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, Transport: transport, SendCQ: peer.SendCQ(), RecvCQ: peer.SendCQ(),
 			Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}}))(t)
 		defer own.Close()
@@ -57,7 +57,7 @@ func TestShutdown(t *testing.T) {
 		ok(t, own.Modify(&attr, mask))
 		ok(t, own.PostRecv(&verbs.RecvWR{ID: 9}))
 
-		// Two listeners: a request that one of them has is not answered, the other waits for some.
+		// Two listeners: one has an unanswered request, the other waits for requests.
 		cfg := &rdmacm.Config{Transport: transport}
 		asked := must(rdmacm.Listen(b.dev, ":7471", cfg))(t)
 		served := must(rdmacm.Listen(b.dev, ":7472", cfg))(t)
@@ -89,14 +89,14 @@ func TestShutdown(t *testing.T) {
 			select {
 			case <-c.Done():
 			case <-ctx.Done():
-				t.Fatal("the connection is not over")
+				t.Fatal("the connection has not ended")
 			}
 		}
 		flushed(t, conn.RecvCQ(), 8)
 		flushed(t, peer.RecvCQ(), 7)
 		flushed(t, peer.SendCQ(), 9)
 		if err := <-refused; !errors.Is(err, syscall.ECONNREFUSED) {
-			t.Errorf("the dial that nobody had accepted: %v", err)
+			t.Errorf("the dial that was not accepted: %v", err)
 		}
 		if _, err := request.Accept(ctx, cfg); !errors.Is(err, syscall.ENODEV) {
 			t.Errorf("Accept of a request: %v", err)
@@ -111,18 +111,18 @@ func TestShutdown(t *testing.T) {
 			t.Errorf("%v, want DEVICE_FATAL", e.Type)
 		}
 		work.Wait()
-		ok(t, b.dev.Shutdown(ctx)) // there is nothing left to do
+		ok(t, b.dev.Shutdown(ctx)) // there is nothing left to end
 		for _, l := range []*rdmacm.Listener{asked, served} {
 			ok(t, l.Close())
 		}
 	})
 }
 
-// TestShutdownOverBadNetwork: the peer's end of a connection is over at once, although the first
-// message that says so was lost; and one that is not there any more does not hold up the program.
+// TestShutdownOverBadNetwork checks that the peer's end of a connection ends at once, even if the
+// first disconnect message was lost. A vanished peer does not delay the program.
 func TestShutdownOverBadNetwork(t *testing.T) {
 	for name, c := range map[string]struct {
-		lost int // of the frames that b sends from then on, -1: all
+		lost int // number of frames lost of those that b sends from then on; -1: all
 		told bool
 	}{"DREQ lost": {1, true}, "peer gone": {-1, false}} {
 		t.Run(name, func(t *testing.T) {
@@ -145,11 +145,11 @@ func TestShutdownOverBadNetwork(t *testing.T) {
 				select {
 				case <-conn.Done():
 					if !c.told {
-						t.Error("the peer knows")
+						t.Error("the peer has been notified")
 					}
 				default:
 					if c.told {
-						t.Error("the peer does not know")
+						t.Error("the peer has not been notified")
 					}
 				}
 			})
@@ -157,8 +157,8 @@ func TestShutdownOverBadNetwork(t *testing.T) {
 	}
 }
 
-// TestShutdownWaitsForData: what has completed over iWARP reaches the peer, although the program's
-// host is gone as soon as Shutdown returns. TCP needs real time.
+// TestShutdownWaitsForData checks that data of completed iWARP requests reaches the peer, even if
+// the program's host is closed as soon as Shutdown returns. TCP needs real time.
 func TestShutdownWaitsForData(t *testing.T) {
 	lan := new(pipe.Switch)
 	far := must(impair.New(lan.Port(), impair.Config{Out: impair.Direction{Delay: 50 * time.Millisecond}}))(t)
@@ -180,7 +180,8 @@ func TestShutdownWaitsForData(t *testing.T) {
 	}
 }
 
-// TestProviderClosed: closing the provider of an open device ends what is on the device.
+// TestProviderClosed checks that closing the provider of an open device ends all objects of the
+// device.
 func TestProviderClosed(t *testing.T) { overMedia(t, providerClosed) }
 
 func providerClosed(t *testing.T, m medium) {

@@ -8,8 +8,8 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// TestSRQAcrossTransports: QPs of both protocols take their receives from one SRQ, and the limit
-// event comes.
+// TestSRQAcrossTransports checks that QPs of both protocols take their receives from one SRQ, and
+// that the limit event is raised.
 func TestSRQAcrossTransports(t *testing.T) { overMedia(t, srqAcrossTransports) }
 
 func srqAcrossTransports(t *testing.T, m medium) {
@@ -39,7 +39,7 @@ func srqAcrossTransports(t *testing.T, m medium) {
 			t.Fatalf("message %d: %+v", n, wc)
 		}
 		if got := buf[int(n)*size:][:size]; !bytes.Equal(got, out.Buf()) {
-			t.Errorf("message %d: not the data", n)
+			t.Errorf("message %d: other data", n)
 		}
 		poll(t, from[i].QP().SendCQ())
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// TestSRQOfAnotherPD: a receive request of an SRQ names regions of the SRQ's PD, and not of the PD
-// of the QP that takes it.
+// TestSRQOfAnotherPD checks that a receive request of an SRQ uses regions of the SRQ's PD, rather
+// than of the QP's PD.
 func TestSRQOfAnotherPD(t *testing.T) {
 	overAll(t, func(t *testing.T, m medium, transport verbs.Transport) {
 		const size = 4096 // several packets
@@ -38,7 +38,7 @@ func TestSRQOfAnotherPD(t *testing.T) {
 	})
 }
 
-// TestRawSRQOfAnotherPD is the same for a raw packet QP.
+// TestRawSRQOfAnotherPD is TestSRQOfAnotherPD for a raw packet QP.
 func TestRawSRQOfAnotherPD(t *testing.T) {
 	lan := new(pipe.Switch)
 	s := newStation(t, lan, "10.0.0.1/24")
@@ -58,8 +58,9 @@ func TestRawSRQOfAnotherPD(t *testing.T) {
 	}
 }
 
-// TestWriteWithImmRefused: the requester learns that the peer's memory does not allow the access,
-// and the receive request that the immediate data has taken, that its own does not.
+// TestWriteWithImmRefused checks the errors of a WRITE with immediate that the peer's memory does
+// not allow. The requester gets the remote error, and the receive request completes with the local
+// one.
 func TestWriteWithImmRefused(t *testing.T) {
 	overMedia(t, func(t *testing.T, m medium) {
 		for name, refuse := range map[string]func(p *windowPair, wr *verbs.SendWR){

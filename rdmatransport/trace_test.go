@@ -39,7 +39,7 @@ func (r *tracer) sink(e trace.Event) {
 	}
 }
 
-// take returns the events of a QP since it was last called, in words, without those of some types.
+// take returns the events of a QP since the last call, as text, without events of certain types.
 // PSNs count from first.
 func (r *tracer) take(qpn, first uint32, without ...trace.Type) (lines []string) {
 	r.mu.Lock()
@@ -73,7 +73,7 @@ func (r *tracer) take(qpn, first uint32, without ...trace.Type) (lines []string)
 	return lines
 }
 
-// takeUntil returns the events of a QP up to a certain one, or what there is after ten seconds.
+// takeUntil returns the events of a QP up to a certain one, or all events after ten seconds.
 func (r *tracer) takeUntil(last string, qpn uint32) (lines []string) {
 	for timeout := time.After(10 * time.Second); !slices.Contains(lines, last); {
 		select {
@@ -86,8 +86,7 @@ func (r *tracer) takeUntil(last string, qpn uint32) (lines []string) {
 	return lines
 }
 
-// traced is two stations whose events are kept. The packets that the first one sends meet the
-// rules.
+// traced has two stations with recorded events. The rules apply to the first one's packets.
 type traced struct {
 	t      *testing.T
 	a, b   *station
@@ -126,8 +125,8 @@ func (x *traced) wants(got []string, want ...string) {
 	}
 }
 
-// pair connects the stations, and returns their QPs, the first PSN of a's, and a WRITE of 16
-// packets. What was traced by then is forgotten.
+// pair connects the stations. It returns their QPs, the first PSN of a, and a WRITE of 16 packets.
+// Events until then are dropped.
 func (x *traced) pair(transport verbs.Transport) (conn, peer *rdmacm.Conn, first uint32, wr *verbs.SendWR) {
 	x.t.Helper()
 	conn, peer = dial(x.a, x.b, transport, nil)
@@ -143,17 +142,17 @@ func (x *traced) pair(transport verbs.Transport) (conn, peer *rdmacm.Conn, first
 	}
 }
 
-// forget drops what was traced.
+// forget drops the recorded events.
 func (x *traced) forget() {
 	synctest.Wait()
 	x.ta.take(0, 0)
 	x.tb.take(0, 0)
 }
 
-// class is packets of a class of impair's.
+// class is a rule for packets of a class of package impair.
 func class(t *testing.T, name string) func([]byte) bool { return must(impair.Class(name))(t) }
 
-// Lost packets of WRITEs, as both sides trace them.
+// Lost packets of WRITEs, as traced by both sides.
 func TestTraceLoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := newTraced(t, impair.Rule{Match: class(t, "write"), Nth: 3}, impair.Rule{Match: class(t, "write"), Nth: 33},
@@ -174,7 +173,7 @@ func TestTraceLoss(t *testing.T) {
 			"NAK received: 2 PSN sequence error", "send mode: gone back to in order")
 		x.wants(x.tb.take(peer.QP().Num(), first), "NAK sent: 2 PSN sequence error", "NAK sent: 2 PSN sequence error")
 
-		// The peer keeps what comes behind the next gap.
+		// The peer keeps packets that arrive after the next gap.
 		x.forget()
 		ok(t, conn.QP().PostSend(wr))
 		if wc := x.completion(conn.SendCQ()); wc.Status != verbs.WCSuccess {
@@ -185,7 +184,7 @@ func TestTraceLoss(t *testing.T) {
 			"NAK received: 18 PSN sequence error", "window: 80", "send mode: in order to selective", "packets lost: 1 from 18", "window: 79",
 			"NAK received: 18 PSN sequence error", "window: 93", "send mode: selective to in order")
 
-		// The last packet of the third WRITE is lost, so that the peer sees no gap.
+		// The last packet of the third WRITE is lost, so the peer sees no gap.
 		x.forget()
 		ok(t, conn.QP().PostSend(wr))
 		if wc := x.completion(conn.SendCQ()); wc.Status != verbs.WCSuccess {
@@ -198,7 +197,7 @@ func TestTraceLoss(t *testing.T) {
 	})
 }
 
-// A peer that is no longer heard: timeouts, and the end of the QP.
+// A peer becomes unreachable: timeouts, and the end of the QP.
 func TestTraceTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := newTraced(t, impair.Rule{Match: class(t, "write"), Count: -1})
@@ -216,7 +215,7 @@ func TestTraceTimeout(t *testing.T) {
 	})
 }
 
-// A SEND that finds no receive request.
+// A SEND without a receive request.
 func TestTraceRNR(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := newTraced(t)
@@ -238,7 +237,7 @@ func TestTraceRNR(t *testing.T) {
 	})
 }
 
-// An iWARP connection from its set-up to a Terminate message, and one that nobody accepts.
+// An iWARP connection from its setup to a Terminate message, and one that is not accepted.
 func TestTraceIWARP(t *testing.T) {
 	x := newTraced(t)
 	conn, peer, _, wr := x.pair(verbs.IWARP)
@@ -256,13 +255,13 @@ func TestTraceIWARP(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	if _, err := rdmacm.Dial(ctx, x.a.dev, "10.0.0.2:1", &rdmacm.Config{Transport: verbs.IWARP, PD: x.a.pd}); err == nil {
-		t.Error("connected with nobody")
+		t.Error("connected without a listener")
 	}
 	const refused = "MPA failed: dial tcp 10.0.0.2:1: connection refused"
 	x.wants(x.ta.takeUntil(refused, 0), refused)
 }
 
-// A sink that is nil is a mistake, and named.
+// A nil sink is an error that names it.
 func TestTraceNil(t *testing.T) {
 	host := must(netstack.New(new(pipe.Switch).Port(), netstack.Addr("10.0.0.1/24")))(t)
 	defer host.Close()

@@ -14,7 +14,7 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// udNode is a host with UD QPs, all of one Q_Key, that have posted receive requests.
+// udNode is a host with UD QPs, all with one Q_Key, that have posted receive requests.
 type udNode struct {
 	stacktest.End
 	t   *testing.T
@@ -23,7 +23,7 @@ type udNode struct {
 	mr  *verbs.MR
 	qps []*verbs.QP
 	ahs []*verbs.AH
-	v1  bool // RoCE v1, for what ah makes
+	v1  bool // RoCE v1, for address handles from ah
 }
 
 const (
@@ -66,14 +66,14 @@ func newUDNode(t *testing.T, end stacktest.End, qps int) *udNode {
 	return node
 }
 
-// udNodes are two on a network of their own.
+// udNodes creates two nodes on a network of their own.
 func udNodes(t *testing.T, m medium, qpsA, qpsB int) (a, b *udNode) {
 	t.Helper()
 	hostA, hostB := m.hosts(t)
 	return newUDNode(t, hostA, qpsA), newUDNode(t, hostB, qpsB)
 }
 
-// at is the node's IPv6 address, or its IPv4 address.
+// at returns the node's IPv6 or IPv4 address.
 func (n *udNode) at(six bool) netip.Addr {
 	if six {
 		return n.Addr6
@@ -81,7 +81,7 @@ func (n *udNode) at(six bool) netip.Addr {
 	return n.Addr
 }
 
-// ah leads to an address of the lan.
+// ah returns an address handle for an address of the LAN.
 func (n *udNode) ah(to netip.Addr) *verbs.AH {
 	n.t.Helper()
 	kind := verbs.GIDTypeRoCEv2
@@ -112,7 +112,7 @@ func (n *udNode) send(i int, ah *verbs.AH, qpn uint32, text string) {
 		RemoteQPN: qpn, RemoteQKey: udQKey, InlineData: []byte(text)}))
 }
 
-// datagram is one that was received: from its GRH on, and with its completion.
+// datagram is a received datagram from its GRH on, with its completion.
 type datagram struct {
 	buf []byte
 	wc  verbs.WC
@@ -120,7 +120,7 @@ type datagram struct {
 
 func (d *datagram) text() string { return string(d.buf[verbs.GRHLen:]) }
 
-// expect waits until QP i has received some texts, in any order; another one fails the test.
+// expect waits until QP i has received these texts, in any order. Any other text fails the test.
 func (n *udNode) expect(i int, texts ...string) (all []datagram) {
 	n.t.Helper()
 	var got []string
@@ -150,8 +150,8 @@ func (n *udNode) expect(i int, texts ...string) (all []datagram) {
 	return all
 }
 
-// exchangeDatagrams sends datagrams and answers each by what came with it: to another host, to
-// another QP of the device and to the QP itself.
+// exchangeDatagrams sends datagrams to another host, to another QP of the device and to the QP
+// itself. Each is answered with an address handle from its completion.
 func exchangeDatagrams(t *testing.T, m medium, six, v1 bool) {
 	a, b := udNodes(t, m, 2, 1)
 	a.v1, b.v1 = v1, v1
@@ -168,7 +168,7 @@ func exchangeDatagrams(t *testing.T, m medium, six, v1 bool) {
 		}
 		back := must(c.to.pd.CreateAHFromWC(1, &d.wc, d.buf))(t)
 		if attr, _ := back.Query(); attr.GRH.DGID.Addr() != a.at(six) || (attr.GRH.SGIDIndex >= roce.V1Index) != v1 {
-			t.Errorf("%s: the way back leads to %v from GID %d", c.name, attr.GRH.DGID.Addr(), attr.GRH.SGIDIndex)
+			t.Errorf("%s: the answer is sent to %v from GID %d", c.name, attr.GRH.DGID.Addr(), attr.GRH.SGIDIndex)
 		}
 		c.to.send(c.qp, back, d.wc.SrcQP, "thanks")
 		a.expect(0, "thanks")
@@ -181,12 +181,12 @@ func TestDatagrams(t *testing.T) {
 	overMedia(t, func(t *testing.T, m medium) { exchangeDatagrams(t, m, false, false) })
 }
 
-// TestDatagramsIPv6 does over IPv6.
+// TestDatagramsIPv6 is TestDatagrams over IPv6.
 func TestDatagramsIPv6(t *testing.T) {
 	overMedia(t, func(t *testing.T, m medium) { exchangeDatagrams(t, m, true, false) })
 }
 
-// TestDatagramsV1 does over RoCE v1, between GIDs of either family.
+// TestDatagramsV1 is TestDatagrams over RoCE v1, between GIDs of both families.
 func TestDatagramsV1(t *testing.T) {
 	overMedia(t, func(t *testing.T, m medium) {
 		for _, six := range []bool{false, true} {
@@ -195,7 +195,7 @@ func TestDatagramsV1(t *testing.T) {
 	})
 }
 
-// TestDatagramBatch sends equal datagrams in one call: they go as a superframe and arrive as
+// TestDatagramBatch sends equal datagrams in one call. They are sent as a superframe and arrive as
 // datagrams.
 func TestDatagramBatch(t *testing.T) {
 	overMedia(t, func(t *testing.T, m medium) {
@@ -226,14 +226,14 @@ func TestDatagramBatch(t *testing.T) {
 	})
 }
 
-// multicast: every attached QP of every host gets a copy, the sender's too unless it does not want
-// its own.
+// multicast checks that every attached QP of every host gets a copy. The sender gets one too,
+// unless it blocks its own.
 func multicast(t *testing.T, m medium, group string, v1 bool) {
 	a, b := udNodes(t, m, 2, 2)
 	a.v1, b.v1 = v1, v1
 	to := netip.MustParseAddr(group)
-	// say sends to the group, and then to each QP, so that one which was not to get the text is
-	// seen to have got it.
+	// say sends to the group and then to each QP. The second message shows if a QP has got an
+	// unwanted copy.
 	say := func(from *udNode, qp int, text string, toA0, toA1, toB0, toB1 bool) {
 		t.Helper()
 		from.send(qp, from.ah(to), 0xffffff, text)
@@ -248,7 +248,7 @@ func multicast(t *testing.T, m medium, group string, v1 bool) {
 		}
 	}
 	gid := verbs.GIDFromAddr(to)
-	say(a, 0, "nobody is in", false, false, false, false)
+	say(a, 0, "no members", false, false, false, false)
 	ok(t, b.qps[0].AttachMcast(gid))
 	say(a, 0, "one is", false, false, true, false)
 	for _, qp := range []*verbs.QP{a.qps[0], a.qps[1], b.qps[1]} {
@@ -259,8 +259,8 @@ func multicast(t *testing.T, m medium, group string, v1 bool) {
 	for _, qp := range []*verbs.QP{a.qps[0], a.qps[1], b.qps[0], b.qps[1]} {
 		ok(t, qp.DetachMcast(gid))
 	}
-	say(a, 0, "all are out", false, false, false, false)
-	say(a, 0, "still", false, false, false, false) // what has come late
+	say(a, 0, "all have left", false, false, false, false)
+	say(a, 0, "late copies", false, false, false, false) // detects late copies
 }
 
 // TestMulticast sends to groups of IPv4.
@@ -273,7 +273,7 @@ func TestMulticastIPv6(t *testing.T) {
 	overMedia(t, func(t *testing.T, m medium) { multicast(t, m, "ff05::7", false) })
 }
 
-// TestMulticastV1 sends over RoCE v1 to groups of either family.
+// TestMulticastV1 sends over RoCE v1 to groups of both families.
 func TestMulticastV1(t *testing.T) {
 	overMedia(t, func(t *testing.T, m medium) {
 		multicast(t, m, "239.7.8.9", true)
@@ -281,8 +281,8 @@ func TestMulticastV1(t *testing.T) {
 	})
 }
 
-// TestReplyToDatagram: what stands before a datagram in its buffer says whom to reply to, on every
-// medium.
+// TestReplyToDatagram checks that the GRH in a datagram's buffer gives the address for the reply,
+// on every medium.
 func TestReplyToDatagram(t *testing.T) {
 	overMedia(t, func(t *testing.T, m medium) {
 		a, b := m.stations(t, nil)
@@ -312,13 +312,13 @@ func TestReplyToDatagram(t *testing.T) {
 		settle(t, to.qp)
 		attr, err := b.dev.InitAHFromWC(1, &wc[0], to.mr.Buf()[:verbs.GRHLen])
 		if err != nil || attr.GRH.DGID != verbs.GIDFromAddr(a.addr) {
-			t.Errorf("a reply goes to %v, %v; want %v", attr.GRH.DGID.Addr(), err, a.addr)
+			t.Errorf("a reply is sent to %v, %v; want %v", attr.GRH.DGID.Addr(), err, a.addr)
 		}
 		check(ah.Close())
 	})
 }
 
-// udEnd is a UD QP in RTS, and memory.
+// udEnd creates a UD QP in RTS, and memory.
 func udEnd(t *testing.T, s *station) (e struct {
 	qp *verbs.QP
 	mr *verbs.MR

@@ -16,9 +16,9 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// heapInUse is what is on the heap, in bytes, when the collector has done what it can.
+// heapInUse returns the bytes in use on the heap after garbage collection.
 func heapInUse() int {
-	for range 3 { // pools give up what they hold only gradually
+	for range 3 { // pools release their memory gradually
 		runtime.GC()
 	}
 	var m runtime.MemStats
@@ -26,11 +26,11 @@ func heapInUse() int {
 	return int(m.HeapAlloc)
 }
 
-// Many unknown peers cost an iWARP listener little, whatever they send. They keep nobody else out,
-// unless their requests fill the backlog, and when they have gone, in order or not, nothing of them
-// is left. In the long run there are a thousand.
+// Many unknown peers cost an iWARP listener little, whatever they send. They do not keep other
+// peers out, unless their requests fill the backlog. When they have left, in order or not, nothing
+// of them remains. In the long run there are a thousand.
 func TestUnansweredRequests(t *testing.T) {
-	const mostEach, mostLeft = 64 << 10, 8 << 20 // of the heap, in bytes
+	const mostEach, mostLeft = 64 << 10, 8 << 20 // heap, in bytes
 	peers := stacktest.Size(200, 200, 1000)
 	f := mpa.Frame{CRC: true, Revision: 2, HasEnhanced: true, Enhanced: mpa.Enhanced{IRD: 16, ORD: 16}}
 	request := make([]byte, f.Len())
@@ -38,8 +38,8 @@ func TestUnansweredRequests(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		sent []byte
-		more []byte // what the peer then tries to get rid of
-		full bool   // the backlog is
+		more []byte // data that the peer then tries to send
+		full bool   // the backlog is full
 	}{
 		{name: "half a request", sent: request[:18]},
 		{name: "request", sent: request, full: true},
@@ -50,7 +50,7 @@ func TestUnansweredRequests(t *testing.T) {
 			a, b := newStation(t, lan, "10.0.0.1/24"), newStation(t, lan, "10.0.0.2/24")
 			l := must(rdmacm.Listen(b.dev, ":7471", &rdmacm.Config{Transport: verbs.IWARP, Backlog: peers}))(t)
 			defer l.Close()
-			// reach dials, and expects the request to be the first that the application gets.
+			// reach dials, and expects its request to be the first that the application gets.
 			reach := func() {
 				t.Helper()
 				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -76,7 +76,7 @@ func TestUnansweredRequests(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			reach() // what is made once, is made
+			reach() // allocates what is allocated once
 
 			goroutines, before := runtime.NumGoroutine(), heapInUse()
 			streams := make([]stack.Stream, peers)
@@ -91,7 +91,7 @@ func TestUnansweredRequests(t *testing.T) {
 						}
 						streams[i] = s
 						_, _ = s.Write(c.sent)
-						_, _ = s.Write(c.more) // what does not go out stays in the send buffer, for the test to pay
+						_, _ = s.Write(c.more) // unsent data remains in the test's send buffer
 					}
 				})
 			}

@@ -8,9 +8,9 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// TestDestroyIDOfConnection: who destroys the ID of a connection keeps the QP that was given to it.
-// One of iWARP is in ERR then, as its stream is gone, and what was posted to it is flushed; one of
-// RoCE has only lost who manages it.
+// TestDestroyIDOfConnection checks that destroying the ID of a connection keeps the QP that UseQP
+// assigned to it. An iWARP QP is then in ERR, because its stream is closed, and its requests are
+// flushed. A RoCE QP stays as it is, without an ID.
 func TestDestroyIDOfConnection(t *testing.T) { overMedia(t, destroyIDOfConnection) }
 
 func destroyIDOfConnection(t *testing.T, m medium) {
@@ -49,9 +49,9 @@ func destroyIDOfConnection(t *testing.T, m medium) {
 	}
 }
 
-// TestDestroyIDOfPast: who destroys the ID of a connection that has ended does nothing to the QP,
-// which has another by then.
-func TestDestroyIDOfPast(t *testing.T) { overMedia(t, destroyIDOfPast) }
+// TestDestroyIDOfEndedConnection checks that destroying the ID of an ended connection does not
+// affect the QP, which has a new connection by then.
+func TestDestroyIDOfEndedConnection(t *testing.T) { overMedia(t, destroyIDOfPast) }
 
 func destroyIDOfPast(t *testing.T, m medium) {
 	a, b := m.stations(t, nil)
@@ -86,7 +86,7 @@ func destroyIDOfPast(t *testing.T, m medium) {
 	id := connect()
 	ok(t, past.Close())
 	if s := qp.State(); s != verbs.StateRTS {
-		t.Errorf("the QP is in %v, want RTS: its connection is another", s)
+		t.Errorf("the QP is in %v, want RTS: it has a new connection", s)
 	}
 	ok(t, id.Close())
 	ok(t, qp.Close())

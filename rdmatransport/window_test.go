@@ -12,7 +12,7 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// windowPair is two connected stations; b has a region that peers reach only through windows.
+// windowPair has two connected stations. b has a region that peers access through windows only.
 type windowPair struct {
 	t      *testing.T
 	a, b   *station
@@ -29,7 +29,7 @@ func newWindowPair(t *testing.T, m medium, transport verbs.Transport) *windowPai
 	return p
 }
 
-// do posts a request and returns how it ended.
+// do posts a request and returns its status.
 func (p *windowPair) do(c *rdmacm.Conn, wr *verbs.SendWR) verbs.WCStatus {
 	p.t.Helper()
 	wr.Flags |= verbs.SendSignaled
@@ -37,7 +37,7 @@ func (p *windowPair) do(c *rdmacm.Conn, wr *verbs.SendWR) verbs.WCStatus {
 	return poll(p.t, c.QP().SendCQ()).Status
 }
 
-// bound is a window of b's QP over n bytes of its region.
+// bound returns a window of b's QP over n bytes of its region.
 func (p *windowPair) bound(n uint64, access verbs.Access) *verbs.MW {
 	p.t.Helper()
 	mw := must(p.b.pd.AllocMW(verbs.MWType2))(p.t)
@@ -46,7 +46,7 @@ func (p *windowPair) bound(n uint64, access verbs.Access) *verbs.MW {
 	return mw
 }
 
-// rebind binds a window with the next of its keys, of which the upper 24 bits are left out.
+// rebind binds a window with its next key, whose upper 24 bits are left out.
 func (p *windowPair) rebind(mw *verbs.MW, n uint64, access verbs.Access) {
 	p.t.Helper()
 	s := p.do(p.qb, &verbs.SendWR{Opcode: verbs.BindMW, Bind: &verbs.MWBind{MW: mw, RKey: verbs.IncRKey(mw.RKey()) & 0xff,
@@ -56,14 +56,14 @@ func (p *windowPair) rebind(mw *verbs.MW, n uint64, access verbs.Access) {
 	}
 }
 
-// read reads n bytes through an rkey of b's, and tells how that ended.
+// read reads n bytes through an rkey of b, and returns the status.
 func (p *windowPair) read(rkey uint32, n int) verbs.WCStatus {
 	p.t.Helper()
 	return p.do(p.qa, &verbs.SendWR{Opcode: verbs.RDMARead, RemoteAddr: p.bm.Addr(), RKey: rkey, SGList: []verbs.SGE{p.am.SGE(0, n)}})
 }
 
-// TestWindows: peers can use the memory that a window is bound to, whatever its type, and a region
-// with a window cannot be deregistered.
+// TestWindows checks that peers can use the memory of a window of either type. A region with a
+// window cannot be deregistered.
 func TestWindows(t *testing.T) {
 	overAll(t, func(t *testing.T, m medium, transport verbs.Transport) {
 		p := newWindowPair(t, m, transport)
@@ -89,19 +89,19 @@ func TestWindows(t *testing.T) {
 			t.Error(s)
 		}
 		if s := p.read(mw.RKey(), 10); s != verbs.WCSuccess || string(p.am.Buf()[:10]) != "0123456789" {
-			t.Errorf("%v, %q", s, p.am.Buf()[:10]) // the READ is behind the WRITE
+			t.Errorf("%v, %q", s, p.am.Buf()[:10]) // the READ follows the WRITE
 		}
 		ok(t, one.Close())
 		ok(t, mw.Close())
 		if s := p.read(mw.RKey(), 1); s != verbs.WCRemAccessErr {
-			t.Errorf("through a window that is gone: %v", s)
+			t.Errorf("through a deallocated window: %v", s)
 		}
 		ok(t, p.bm.Close())
 	})
 }
 
-// TestInvalidateLocally: LOCAL_INV takes its turn between the requests around it, and another bind
-// opens the window again.
+// TestInvalidateLocally checks that LOCAL_INV is executed in order with the requests around it, and
+// that another bind makes the window usable again.
 func TestInvalidateLocally(t *testing.T) {
 	overAll(t, func(t *testing.T, m medium, transport verbs.Transport) {
 		p := newWindowPair(t, m, transport)
@@ -128,8 +128,8 @@ func TestInvalidateLocally(t *testing.T) {
 	})
 }
 
-// TestInvalidateRemotely: SEND with Invalidate takes the window away before the receiver knows of
-// the message.
+// TestInvalidateRemotely checks that SEND with Invalidate invalidates the window before the
+// receiver gets the message.
 func TestInvalidateRemotely(t *testing.T) {
 	overAll(t, func(t *testing.T, m medium, transport verbs.Transport) {
 		p := newWindowPair(t, m, transport)
@@ -143,11 +143,11 @@ func TestInvalidateRemotely(t *testing.T) {
 		if wc.Status != verbs.WCSuccess || wc.WRID != 9 || wc.ByteLen != 3000 || wc.Flags != verbs.WCWithInv || wc.InvalidatedRKey != old {
 			t.Errorf("got %+v", wc)
 		}
-		p.rebind(mw, 100, verbs.AccessRemoteRead) // only what is not bound can be
+		p.rebind(mw, 100, verbs.AccessRemoteRead) // only an unbound window can be bound
 		if s := p.read(mw.RKey(), 100); s != verbs.WCSuccess {
 			t.Error(s)
 		}
-		// What cannot be invalidated ends the connection, on both sides.
+		// An invalid invalidation ends the connection, on both sides.
 		ok(t, p.qb.QP().PostRecv(&verbs.RecvWR{ID: 10, SGList: []verbs.SGE{p.bm.SGE(0, 8192)}}))
 		ok(t, p.qa.QP().PostSend(&verbs.SendWR{Opcode: verbs.SendWithInv, InvalidateRKey: old, Flags: verbs.SendSignaled}))
 		if wc := poll(t, p.qb.QP().RecvCQ()); wc.Status != verbs.WCRemInvReqErr || wc.WRID != 10 {
@@ -159,8 +159,8 @@ func TestInvalidateRemotely(t *testing.T) {
 	})
 }
 
-// TestLocalFailures: an invalid bind or invalidation fails as a work request, after those before it
-// have completed.
+// TestLocalFailures checks that an invalid bind or invalidation fails as a work request, after
+// earlier requests have completed.
 func TestLocalFailures(t *testing.T) {
 	overAll(t, func(t *testing.T, m medium, transport verbs.Transport) {
 		for _, c := range []struct {
@@ -193,7 +193,7 @@ func TestLocalFailures(t *testing.T) {
 	})
 }
 
-// TestFaults: memory that was unmapped fails the work request that needs it, at either end, and
+// TestFaults checks that unmapped memory fails the work request that needs it, at either end, and
 // does not crash the process.
 func TestFaults(t *testing.T) {
 	if runtime.GOOS == "windows" {
@@ -215,7 +215,7 @@ func TestFaults(t *testing.T) {
 			run  func(p *windowPair) verbs.WCStatus
 			want verbs.WCStatus
 		}{
-			{"what is there", func(p *windowPair) verbs.WCStatus {
+			{"mapped part", func(p *windowPair) verbs.WCStatus {
 				mr := faulty(p.b)
 				copy(p.am.Buf(), "a file")
 				wr := verbs.SendWR{Opcode: verbs.RDMAWrite, RemoteAddr: mr.Addr(), RKey: mr.RKey(), SGList: []verbs.SGE{p.am.SGE(0, 6)}}
@@ -240,7 +240,7 @@ func TestFaults(t *testing.T) {
 				return p.do(p.qa, &verbs.SendWR{Opcode: verbs.RDMARead, RemoteAddr: mr.Addr() + uint64(page), RKey: mr.RKey(),
 					SGList: []verbs.SGE{p.am.SGE(0, 100)}})
 			}, verbs.WCRemOpErr},
-			{"atomic on it", func(p *windowPair) verbs.WCStatus {
+			{"atomic", func(p *windowPair) verbs.WCStatus {
 				mr := faulty(p.b)
 				return p.do(p.qa, &verbs.SendWR{Opcode: verbs.AtomicFetchAndAdd, RemoteAddr: mr.Addr() + uint64(page), RKey: mr.RKey(),
 					SGList: []verbs.SGE{p.am.SGE(0, 8)}})
@@ -250,7 +250,7 @@ func TestFaults(t *testing.T) {
 				s := p.do(p.qa, &verbs.SendWR{Opcode: verbs.RDMAWrite, RemoteAddr: mr.Addr() + uint64(page), RKey: mr.RKey(),
 					SGList: []verbs.SGE{p.am.SGE(0, 100)}})
 				if transport == verbs.IWARP && s == verbs.WCSuccess {
-					return verbs.WCRemOpErr // TCP took it: only an event tells
+					return verbs.WCRemOpErr // TCP accepted it: only an event reports the failure
 				}
 				return s
 			}, verbs.WCRemOpErr},
@@ -275,9 +275,9 @@ func TestFaults(t *testing.T) {
 	})
 }
 
-// TestMemoryCapabilities: MEM_MGT_EXTENSIONS stands for fast registration, local invalidation of
-// regions and SEND with invalidate together, the base memory management extensions. Without the
-// first it is not reported.
+// TestMemoryCapabilities checks that MEM_MGT_EXTENSIONS is not reported. It stands for fast
+// registration, local invalidation of regions and SEND with invalidate together (the base memory
+// management extensions), and the first is missing.
 func TestMemoryCapabilities(t *testing.T) {
 	s := newStation(t, new(pipe.Switch), "10.0.0.1/24")
 	const windows = verbs.DeviceMemWindow | verbs.DeviceMemWindowType2B
@@ -285,6 +285,6 @@ func TestMemoryCapabilities(t *testing.T) {
 	case flags&verbs.DeviceMemMgtExtensions != 0:
 		t.Errorf("%v: no work request registers memory", flags)
 	case flags&windows != windows:
-		t.Errorf("%v: windows are there", flags)
+		t.Errorf("%v: windows are supported", flags)
 	}
 }

@@ -22,7 +22,7 @@ func listenIB(t *testing.T, s *station) *rdmacm.SyncID {
 	return l
 }
 
-// resolved is an ID that is about to connect.
+// resolved returns an ID that is ready to connect.
 func resolved(t *testing.T, ctx context.Context, space rdmacm.PortSpace, from, to *station) *rdmacm.SyncID {
 	t.Helper()
 	id := must(rdmacm.CreateSyncID(space, from.dev))(t)
@@ -31,8 +31,8 @@ func resolved(t *testing.T, ctx context.Context, space rdmacm.PortSpace, from, t
 	return id
 }
 
-// TestXRCOverCM is rdma_xserver and rdma_xclient, with two clients whose targets share an SRQ: the
-// number of it is in the private data.
+// TestXRCOverCM works like rdma_xserver and rdma_xclient, with two clients whose targets share an
+// SRQ. The private data contains its number.
 func TestXRCOverCM(t *testing.T) { overMedia(t, xrcOverCM) }
 
 func xrcOverCM(t *testing.T, m medium) {
@@ -48,12 +48,12 @@ func xrcOverCM(t *testing.T, m medium) {
 			return nil, err
 		}
 		if id.QPType() != verbs.XRCRecv {
-			t.Errorf("a peer asks for %v", id.QPType())
+			t.Errorf("a peer requests %v", id.QPType())
 		}
 		if err := id.CreateXRCQP(nil); err != nil {
 			return nil, err
 		}
-		if srq == nil { // of the first connection, and of the domain that all share
+		if srq == nil { // of the first connection and of the domain, shared by all
 			if err := id.CreateSRQ(nil, &verbs.SRQInitAttr{Attr: verbs.SRQAttr{MaxWR: 8, MaxSGE: 1}}); err != nil {
 				return nil, err
 			}
@@ -86,7 +86,7 @@ func xrcOverCM(t *testing.T, m medium) {
 			t.Errorf("the server gets %v", e.Type)
 		}
 		if attr, _, err := s.id.QP().Query(verbs.QPAttrMaxDestRDAtomic); err != nil || attr.MaxDestRDAtomic != 2 {
-			t.Errorf("the target takes %d READs, %v", attr.MaxDestRDAtomic, err)
+			t.Errorf("the target accepts %d READs, %v", attr.MaxDestRDAtomic, err)
 		}
 		if c.QP().State() != verbs.StateRTS || s.id.QP().State() != verbs.StateRTS {
 			t.Errorf("the initiator is %v, the target %v", c.QP().State(), s.id.QP().State())
@@ -116,7 +116,7 @@ func xrcOverCM(t *testing.T, m medium) {
 		ended := make(chan error, 1)
 		go func() { ended <- servers[i].Disconnect(ctx) }()
 		<-clients[i].Ended()
-		_ = clients[i].Disconnect(ctx) // an answer, if it is not given already
+		_ = clients[i].Disconnect(ctx) // an answer, unless it was already given
 		ok(t, <-ended)
 		ok(t, clients[i].Close())
 	}
@@ -127,7 +127,7 @@ func xrcOverCM(t *testing.T, m medium) {
 	ok(t, l.Close())
 }
 
-// TestXRCPortSpace: a listener of port space TCP has no XRC, and neither have its IDs.
+// TestXRCPortSpace checks that listeners of port space TCP and their IDs do not support XRC.
 func TestXRCPortSpace(t *testing.T) { overMedia(t, xrcPortSpace) }
 
 func xrcPortSpace(t *testing.T, m medium) {
@@ -155,7 +155,7 @@ func xrcPortSpace(t *testing.T, m medium) {
 	}
 }
 
-// TestSRQOfID: the QP of an ID takes its receives from the ID's SRQ.
+// TestSRQOfID checks that the QP of an ID takes its receives from the ID's SRQ.
 func TestSRQOfID(t *testing.T) { overMedia(t, srqOfID) }
 
 func srqOfID(t *testing.T, m medium) {
@@ -177,7 +177,7 @@ func srqOfID(t *testing.T, m medium) {
 	ok(t, c.CloseQP())
 	ok(t, c.CloseSRQ())
 	if c.SRQ() != nil {
-		t.Error("the SRQ is still there")
+		t.Error("the SRQ still exists")
 	}
 	ok(t, c.Close())
 }

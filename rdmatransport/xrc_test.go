@@ -9,14 +9,14 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// gidIndex is that of the station's address.
+// gidIndex returns the index of the station's address.
 func (s *station) gidIndex() uint8 {
 	s.t.Helper()
 	table := must(s.dev.GIDTable(1))(s.t)
 	return uint8(table[slices.IndexFunc(table, func(e verbs.GIDEntry) bool { return e.GID.Addr() == s.addr })].Index)
 }
 
-// cq makes a CQ with a channel, until the end of the test.
+// cq creates a CQ with a channel, until the end of the test.
 func (s *station) cq() *verbs.CQ {
 	s.t.Helper()
 	ch := must(s.dev.CreateCompChannel())(s.t)
@@ -26,8 +26,8 @@ func (s *station) cq() *verbs.CQ {
 	return cq
 }
 
-// xrcLab is two stations: a has initiators, b targets and SRQs in one domain. Each SRQ has a PD, a
-// CQ and a region.
+// xrcLab has two stations: a has initiators, b has targets and SRQs in one domain. Each SRQ has a
+// PD, a CQ and a region.
 type xrcLab struct {
 	t          *testing.T
 	a, b       *station
@@ -61,7 +61,7 @@ func newXRCLab(t *testing.T, m medium, pairs, srqs int) *xrcLab {
 	return x
 }
 
-// srq makes an SRQ of a domain.
+// srq creates an SRQ of a domain.
 func (x *xrcLab) srq(domain *verbs.XRCD) *xrcSRQ {
 	t := x.t
 	pd := must(x.b.dev.AllocPD())(t)
@@ -73,7 +73,7 @@ func (x *xrcLab) srq(domain *verbs.XRCD) *xrcSRQ {
 	return s
 }
 
-// connect makes an initiator and a target.
+// connect creates an initiator and a target.
 func (x *xrcLab) connect() {
 	t := x.t
 	i := must(x.a.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.XRCSend, SendCQ: x.sends, Cap: verbs.QPCap{MaxSendWR: 64, MaxSendSGE: 2}}))(t)
@@ -109,7 +109,7 @@ func (x *xrcLab) connect() {
 	x.initiators, x.targets = append(x.initiators, i), append(x.targets, g)
 }
 
-// do posts a request and returns how it ended.
+// do posts a request and returns its status.
 func (x *xrcLab) do(initiator int, wr verbs.SendWR) verbs.WCStatus {
 	settle(x.t, x.targets[initiator])
 	defer settle(x.t, x.targets[initiator])
@@ -127,7 +127,7 @@ func (x *xrcLab) fill(off, n int, seed byte) []byte {
 	return b
 }
 
-// TestXRC: any initiator reaches any SRQ of the domain, and the memory of that SRQ's PD.
+// TestXRC checks that any initiator reaches any SRQ of the domain, and the memory of that SRQ's PD.
 func TestXRC(t *testing.T) { overMedia(t, anyInitiatorReachesAnySRQ) }
 
 func anyInitiatorReachesAnySRQ(t *testing.T, m medium) {
@@ -165,14 +165,14 @@ func anyInitiatorReachesAnySRQ(t *testing.T, m medium) {
 				}
 			}
 			if !bytes.Equal(x.am.Buf()[8192:8192+3000], want) || !bytes.Equal(x.am.Buf()[16384:16384+8], want[:8]) {
-				t.Error("what was written is not what is read")
+				t.Error("the data read differs from the data written")
 			}
 		}
 	}
 }
 
-// TestXRCSharedSRQ: two initiators whose messages, of several packets, come to one SRQ at the same
-// time, in the order of each.
+// TestXRCSharedSRQ sends messages of several packets from two initiators to one SRQ at the same
+// time. Those of each arrive in order.
 func TestXRCSharedSRQ(t *testing.T) { overMedia(t, twoInitiatorsShareSRQ) }
 
 func twoInitiatorsShareSRQ(t *testing.T, m medium) {
@@ -195,7 +195,7 @@ func twoInitiatorsShareSRQ(t *testing.T, m medium) {
 			t.Fatalf("message %d: %+v, or other data", i, wc)
 		}
 		came[wc.QPNum]++
-		if i < messages/2 { // the rest comes late, and the initiators wait
+		if i < messages/2 { // the rest is posted late, and the initiators wait
 			ok(t, s.PostRecv(&verbs.RecvWR{ID: wc.WRID, SGList: []verbs.SGE{s.mr.SGE(int(wc.WRID)*n, n)}}))
 		}
 	}
@@ -206,12 +206,12 @@ func twoInitiatorsShareSRQ(t *testing.T, m medium) {
 	}
 	for _, qp := range x.targets {
 		if came[qp.Num()] != messages/2 {
-			t.Errorf("%d messages came through QP %#x", came[qp.Num()], qp.Num())
+			t.Errorf("%d messages arrived at QP %#x", came[qp.Num()], qp.Num())
 		}
 	}
 }
 
-// TestXRCRefused: what fails an initiator and its target, and not another's.
+// TestXRCRefused checks errors that fail an initiator and its target, but no other initiator.
 func TestXRCRefused(t *testing.T) { overMedia(t, xrcRefused) }
 
 func xrcRefused(t *testing.T, m medium) {
@@ -226,7 +226,7 @@ func xrcRefused(t *testing.T, m medium) {
 			x.t.Cleanup(func() { ok(x.t, other.Close()) })
 			return verbs.SendWR{Opcode: verbs.Send, RemoteSRQN: x.srq(other).Num()}
 		}, verbs.WCRemAccessErr},
-		{"SRQ that is gone", func(x *xrcLab) verbs.SendWR {
+		{"destroyed SRQ", func(x *xrcLab) verbs.SendWR {
 			s := must(x.b.pd.CreateSRQ(&verbs.SRQInitAttr{Attr: verbs.SRQAttr{MaxWR: 1}, XRCD: x.domain, CQ: x.srqs[0].cq}))(x.t)
 			ok(x.t, s.Close())
 			return verbs.SendWR{Opcode: verbs.Send, RemoteSRQN: s.Num()}
@@ -246,7 +246,7 @@ func xrcRefused(t *testing.T, m medium) {
 				t.Errorf("%v, want %v", st, c.want)
 			}
 			for i, want := range []verbs.QPState{verbs.StateErr, verbs.StateRTS} {
-				// The target is in error soon after its answer.
+				// The target enters ERR soon after its answer.
 				if a := x.initiators[i].State(); a != want || !eventually(func() bool { return x.targets[i].State() == want }) {
 					b := x.targets[i].State()
 					t.Errorf("initiator %d is %v, its target %v, want %v", i, a, b, want)

@@ -10,8 +10,8 @@ import (
 	"github.com/softrnic/softrnic/stack/netstack"
 )
 
-// A device whose iWARP connections use revision 1 of MPA (RFC 5044) and do without CRCs if the peer
-// does. Applications use this package for its configuration; what they do with the device is in
+// A device whose iWARP connections use revision 1 of MPA (RFC 5044), and use no CRCs if the peer
+// agrees. Applications need this package for its configuration only. They use the device with
 // packages verbs and rdmacm.
 func ExampleConfig() {
 	host, err := netstack.New(new(pipe.Switch).Port(), netstack.Addr("10.0.0.1/24"))

@@ -39,7 +39,7 @@ func Example() {
 	// http.ListenAndServe("localhost:9477", nil)
 }
 
-// cable is a link that does not implement link.Shared, so that all messages go in frames.
+// cable is a link that does not implement link.Shared, so that all messages are sent in frames.
 type cable struct{ link.Link }
 
 // node opens a device.
@@ -57,7 +57,7 @@ func node(t *testing.T, l link.Link, addr string) *verbs.Device {
 	return dev
 }
 
-// value is that of a metric, whose name is followed by its labels.
+// value returns the value of a metric. The name is followed by its labels.
 func value(t *testing.T, c prometheus.Collector, metric string) (v float64) {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry()
@@ -81,8 +81,8 @@ func value(t *testing.T, c prometheus.Collector, metric string) (v float64) {
 	return 0
 }
 
-// TestCollector moves data in packets and directly, and finds it in the metrics and in what the QP
-// tells of itself.
+// TestCollector sends data in packets and directly, and checks the metrics and the QP's own
+// counters.
 func TestCollector(t *testing.T) {
 	const size, count = 10_000, 5
 	for _, transport := range []verbs.Transport{verbs.RoCEv2, verbs.IWARP} {
@@ -168,8 +168,8 @@ func TestCollector(t *testing.T) {
 						t.Errorf("%v", s.Counters)
 					}
 				default:
-					// A WRITE over iWARP completes when TCP has it, so the peer may still be
-					// receiving.
+					// A WRITE over iWARP completes when TCP has accepted it, so the peer may still
+					// be receiving.
 					for late := time.After(10 * time.Second); peer.Counters["iwarp_rcv_bytes"] < s.Counters["iwarp_xmit_bytes"]; peer, _ = a.QP().Stats() {
 						select {
 						case <-late:
@@ -193,7 +193,7 @@ func TestCollector(t *testing.T) {
 	}
 }
 
-// TestDashboard: what the Grafana dashboard asks for is there.
+// TestDashboard checks that the metrics used by the Grafana dashboard exist.
 func TestDashboard(t *testing.T) {
 	dashboard, err := os.ReadFile("grafana.json")
 	if err != nil {
@@ -224,6 +224,6 @@ func TestDashboard(t *testing.T) {
 		}
 	}
 	if asked < 20 {
-		t.Errorf("%d metrics are asked for", asked)
+		t.Errorf("the dashboard uses %d metrics", asked)
 	}
 }

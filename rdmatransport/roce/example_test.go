@@ -11,7 +11,7 @@ import (
 )
 
 // A device whose connections slow down when the network marks their packets (DCQCN). Applications
-// use this package for its configuration; what they do with the device is in package verbs.
+// need this package for its configuration only. They use the device with package verbs.
 func ExampleConfig() {
 	host, err := netstack.New(new(pipe.Switch).Port(), netstack.Addr("10.0.0.1/24"))
 	if err != nil {

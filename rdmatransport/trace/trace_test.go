@@ -11,7 +11,7 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/trace"
 )
 
-// every is an event of each type, with all fields set, and what Logger writes of it behind the
+// every has an event of each type, with all fields set, and the output of Logger after the
 // transport and the QP.
 var every = map[trace.Type]string{
 	trace.QPState:               `"QP state" transport=RoCE qpn=0x11 from=A to=B`,
@@ -56,7 +56,7 @@ func TestLogger(t *testing.T) {
 			t.Errorf("%v:\n\t%s\nwant\n\t%s", of, strings.TrimSpace(out.String()), want)
 		}
 	}
-	// Every type is there, with a name.
+	// All types have a name.
 	const unknown = "unknown event"
 	for of := range trace.Type(len(every)) + 2 {
 		if _, ok := every[of]; ok == (of.String() == unknown) {
