@@ -167,16 +167,16 @@ func TestDirectSemantics(t *testing.T) {
 
 // script performs work from a to b, and records the outcome.
 type script struct {
-	t                *testing.T
-	a, b             *end
-	transport        verbs.Transport
-	local, remote    *verbs.MR
+	t                 *testing.T
+	a, b              *end
+	transport         verbs.Transport
+	local, remote     *verbs.MR
 	readOnly, otherPD *verbs.MR // of b
-	constant         *verbs.MR // of a
-	posted           int
-	ids              uint64
-	outcome          strings.Builder
-	failed           bool
+	constant          *verbs.MR // of a
+	posted            int
+	ids               uint64
+	outcome           strings.Builder
+	failed            bool
 }
 
 func runScript(t *testing.T, set setting, work func(*script)) string {

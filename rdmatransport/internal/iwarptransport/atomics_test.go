@@ -89,7 +89,8 @@ func TestAtomicAlignment(t *testing.T) {
 			})
 		}
 	}
-	// An aligned offset in a region at an odd address is not aligned in either sense.
+	// An aligned offset in a region at an odd address has neither an aligned address nor aligned
+	// memory.
 	bubble(t, &network{}, 4096, func(t *testing.T, d *node) {
 		mr, err := d.pd.RegMRIOVA(d.buf[4:4000], 0x1000, allRights)
 		must(t, err)

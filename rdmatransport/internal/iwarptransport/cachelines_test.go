@@ -9,7 +9,7 @@ import (
 )
 
 // No two QPs may share a cache line that different processors write. Objects of one size are
-// adjacent, so a hundred of them show it.
+// adjacent, so a hundred of them suffice for the test.
 func TestQPsShareNoCacheLine(t *testing.T) {
 	const line = 64
 	owners := make(map[uintptr]int)

@@ -12,7 +12,7 @@ import (
 // corking returns a connection whose peer acknowledges nothing unless the test allows it, and a
 // function that posts n WRITEs of 8 bytes, one by one, each to a different address.
 func corking(t *testing.T, n *network) (x, y *session, s *stream, write func(n int)) {
-	n.mute = true
+	n.noAcks = true
 	a, b := newNode(t, n, nodeAddr, 1<<17, iwarp.Config{}), newNode(t, n, peerAddr, 1<<17, iwarp.Config{})
 	x, y = pair(a, b)
 	copy(x.buf, pattern(3, len(x.buf)))
@@ -34,15 +34,15 @@ func corking(t *testing.T, n *network) (x, y *session, s *stream, write func(n i
 func TestSmallRequestsAreCorked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x, y, s, write := corking(t, &network{offloaded: true})
-		before := s.hear()
+		before := s.acknowledge()
 		write(20)
 		if n := len(x.wcs(x.scq)); n == 0 || n >= 20 {
-			t.Fatalf("%d of 20 requests complete, though the peer is silent: want some", n)
+			t.Fatalf("%d of 20 requests complete without an acknowledgement, want some", n)
 		}
-		sent := s.hear()
+		sent := s.acknowledge()
 		synctest.Wait()
-		if s.hear() != sent+1 {
-			t.Errorf("the requests that waited left in %d pieces, want 1", s.hear()-sent)
+		if s.acknowledge() != sent+1 {
+			t.Errorf("the corked requests were sent in %d pieces, want 1", s.acknowledge()-sent)
 		}
 		if sent-before >= 20 {
 			t.Errorf("%d pieces before that", sent-before)
@@ -52,7 +52,7 @@ func TestSmallRequestsAreCorked(t *testing.T) {
 			t.Error("data differ")
 		}
 
-		before = s.hear()
+		before = s.acknowledge()
 		write(256) // the queue is full
 		if n := len(x.wcs(x.scq)); n < 256 {
 			write(256 - n)
@@ -60,19 +60,19 @@ func TestSmallRequestsAreCorked(t *testing.T) {
 		if n := len(x.wcs(x.scq)); n == 0 {
 			t.Error("nothing of a full queue was sent")
 		}
-		if n := s.hear() - before; n > 10 {
-			t.Errorf("a full queue left in %d pieces", n)
+		if n := s.acknowledge() - before; n > 10 {
+			t.Errorf("a full queue was sent in %d pieces", n)
 		}
 	})
 }
 
 // Corked requests are sent when the application disconnects, even if the stream has no room at that
 // time.
-func TestCorkedRequestsGoBeforeTheEnd(t *testing.T) {
+func TestCorkedRequestsAreSentBeforeTheEnd(t *testing.T) {
 	for _, buffer := range []int{1 << 20, 150} {
 		synctest.Test(t, func(t *testing.T) {
 			x, y, s, write := corking(t, &network{offloaded: true, buffer: buffer})
-			s.hear()
+			s.acknowledge()
 			write(20)
 			synctest.Wait()
 			must(t, x.conn.ID().Disconnect())
@@ -141,14 +141,14 @@ func TestSegmentsOfOneMessageShareAPiece(t *testing.T) {
 				if op == verbs.RDMARead {
 					x, y = y, x // the responder's pieces are counted
 				}
-				before := s.hear()
+				before := s.acknowledge()
 				x.post(&verbs.SendWR{
 					Opcode: op, Flags: verbs.SendSignaled, SGList: []verbs.SGE{x.mr.SGE(0, size)}, RKey: y.mr.RKey(), RemoteAddr: y.mr.Addr(),
 				})
 				synctest.Wait()
 				x.statuses(x.scq, verbs.WCSuccess)
-				if pieces := s.hear() - before; pieces != 1 {
-					t.Errorf("it leaves in %d pieces, want 1", pieces)
+				if pieces := s.acknowledge() - before; pieces != 1 {
+					t.Errorf("it is sent in %d pieces, want 1", pieces)
 				}
 			})
 		})

@@ -34,10 +34,10 @@ func TestCursor(t *testing.T) {
 			place{next: 1, oldestDone: true, unsent: 3, mayMove: true}},
 		{"a request with a response", steps(step(false)), place{next: 1, unsent: 3, mayMove: true}},
 		{"its response", steps(step(false), responded(0)), place{next: 1, oldestDone: true, unsent: 3, mayMove: true}},
-		{"a request behind it is done before it", steps(step(false), step(true)), place{next: 2, unsent: 2, mayMove: true}},
+		{"a request after it completes before it", steps(step(false), step(true)), place{next: 2, unsent: 2, mayMove: true}},
 		{"complete one", steps(step(true), step(false), complete), place{first: 1, next: 2, unsent: 3, mayMove: true}},
 		{"complete two", steps(step(true), step(true), complete, complete), place{first: 2, next: 2, unsent: 4, mayMove: true}},
-		{"what is remembered of a request does not outlive it",
+		{"the state of a request does not outlive it",
 			steps(step(true), complete, step(true), complete, step(true), complete, step(true), complete),
 			place{first: 4, next: 4, unsent: 4, mayMove: true}},
 		{"the data of a WRITE with immediate data", steps(advance(100), (*cursor).advanceToImmediate),
@@ -45,11 +45,11 @@ func TestCursor(t *testing.T) {
 		{"a WRITE of no bytes with immediate data", steps((*cursor).advanceToImmediate), place{progress: beforeImmediate, unsent: 4}},
 		{"and the immediate data", steps((*cursor).advanceToImmediate, step(true)),
 			place{next: 1, oldestDone: true, unsent: 3, mayMove: true}},
-		{"a part that was moved directly", steps(movedTo(1000)), place{off: 1000, progress: partlyMoved, unsent: 4, mayMove: true, inData: true}},
+		{"a part that was copied directly", steps(movedTo(1000)), place{off: 1000, progress: partlyMoved, unsent: 4, mayMove: true, inData: true}},
 		{"and the rest", steps(movedTo(1000), (*cursor).moved), place{first: 1, next: 1, unsent: 4, mayMove: true}},
 		{"the rest goes through the stream", steps(movedTo(1000), (*cursor).useStream), place{off: 1000, progress: inMessage, unsent: 4, inData: true}},
 		{"all of it goes through the stream", steps((*cursor).useStream), place{unsent: 4, mayMove: true}},
-		{"a segment behind a part that was moved directly", steps(movedTo(1000), (*cursor).useStream, advance(10)),
+		{"a segment after a part that was copied directly", steps(movedTo(1000), (*cursor).useStream, advance(10)),
 			place{off: 1010, progress: inMessage, unsent: 4, inData: true}},
 		{"a new stream", steps(step(true), advance(10), (*cursor).reset), place{unsent: 4, mayMove: true}},
 	} {
@@ -85,7 +85,7 @@ func TestCursorRemembersRefusals(t *testing.T) {
 	}
 	c.step(true)
 	if got := c.refusal(); got != verbs.WCSuccess {
-		t.Errorf("the request behind it: %v", got)
+		t.Errorf("the request after it: %v", got)
 	}
 	c.refuse(verbs.WCLocQPOpErr)
 	c.reset()

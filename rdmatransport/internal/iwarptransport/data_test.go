@@ -204,7 +204,7 @@ func TestOrder(t *testing.T) {
 					t.Fatalf("completed %v; want %v", got, ids)
 				}
 			}
-			completed(0, 1) // all behind the READ wait for it
+			completed(0, 1) // requests after the READ wait for it
 			s.p.send(responseSegment(reads[0].SinkSTag, reads[0].SinkTO, false, pattern(1, 32)))
 			completed()
 			s.p.send(responseSegment(reads[0].SinkSTag, reads[0].SinkTO+32, true, pattern(2, 32)))
@@ -212,7 +212,7 @@ func TestOrder(t *testing.T) {
 			clearWord := bytes.Clone(d.buf[64:72])
 			completed()
 			if !bytes.Equal(clearWord, make([]byte, 8)) {
-				t.Error("an atomic's result is there before its response")
+				t.Error("an atomic has a result before its response")
 			}
 			s.p.send(s.p.atomicResponse(rdmap.AtomicResponseHeader{ID: atomics[0].ID, Original: 41}))
 			completed(4, 5)
@@ -252,8 +252,8 @@ func TestOrder(t *testing.T) {
 		})
 	})
 	t.Run("responder", func(t *testing.T) {
-		// The stream has little room, so that responses queue up: a READ returns the memory from
-		// before the atomic behind it.
+		// The stream has little room, so that responses queue up. A READ returns the memory as it
+		// was before the atomic that follows it.
 		bubble(t, &network{buffer: 4000}, 1<<16, func(t *testing.T, d *node) {
 			s := d.dial(reply())
 			p := s.p
@@ -472,8 +472,8 @@ func TestCompletion(t *testing.T) {
 				m := s.p.next()
 				n += len(m.payload)
 				if wcs := s.wcs(d.scq); len(wcs) > 0 {
-					if n < 50_000-2*8000 { // in the stream, and read from it
-						t.Errorf("%v: complete when %d bytes had gone out", op, n)
+					if n < 50_000-2*8000 { // still in the stream
+						t.Errorf("%v: complete after %d bytes were sent", op, n)
 					}
 					return
 				}
@@ -519,7 +519,7 @@ func TestReadDepth(t *testing.T) {
 			s.statuses(d.scq, make([]verbs.WCStatus, 9)...)
 		})
 	})
-	t.Run("ours, none agreed", func(t *testing.T) {
+	t.Run("our own, without negotiation", func(t *testing.T) {
 		bubble(t, &network{}, 4096, func(t *testing.T, d *node) {
 			f := reply()
 			f.Enhanced.IRD = 0
@@ -547,7 +547,7 @@ func TestReadDepth(t *testing.T) {
 					synctest.Wait()
 				}
 				if more > 0 {
-					// The Terminate waits for room behind data already sent.
+					// The Terminate waits for room after data that was already sent.
 					var m message
 					for m = p.next(); m.op == rdmap.ReadResponse; m = p.next() {
 					}
@@ -667,7 +667,7 @@ func TestInvalidate(t *testing.T) {
 			refused(t, s, mr.RKey())
 		})
 	})
-	t.Run("never there", func(t *testing.T) {
+	t.Run("never existed", func(t *testing.T) {
 		bubble(t, &network{}, 4096, func(t *testing.T, d *node) { refused(t, d.dial(reply()), 0x1234) })
 	})
 	t.Run("of another PD", func(t *testing.T) {
@@ -687,11 +687,11 @@ func TestInvalidate(t *testing.T) {
 			s, other := d.dial(reply()), d.dial(reply())
 			refused(t, s, mr.RKey())
 			// It is still valid, and only the other stream has it now.
-			other.p.send(writeSegment(mr.RKey(), mr.Addr(), []byte("still here")))
+			other.p.send(writeSegment(mr.RKey(), mr.Addr(), []byte("still valid")))
 			other.recv(0, 0, 64)
 			other.p.send(other.p.invalidating(rdmap.SendInvalidate, mr.RKey(), nil))
 			other.statuses(d.rcq, verbs.WCSuccess)
-			if got := string(mr.Buf()[:10]); got != "still here" {
+			if got := string(mr.Buf()[:10]); got != "still valid" {
 				t.Errorf("%q", got)
 			}
 		})
@@ -741,7 +741,7 @@ func TestTaggedMessagesDoNotMix(t *testing.T) {
 }
 
 // A message whose memory is deregistered when half of it is sent fails at once, because nothing
-// could be sent behind it.
+// could be sent after it.
 func TestDeregisteredWhileSent(t *testing.T) {
 	for _, op := range []verbs.WROpcode{verbs.Send, verbs.RDMAWrite} {
 		bubble(t, &network{buffer: 3000}, 4096, func(t *testing.T, d *node) {
@@ -791,7 +791,7 @@ func TestUnexpectedMSNAndMO(t *testing.T) {
 				s.p.terminated(causeOf(c.want))
 				s.over()
 				if !bytes.Equal(d.buf[1000:], make([]byte, 3096)) {
-					t.Error("data went beyond the receive")
+					t.Error("data was written beyond the receive")
 				}
 			})
 		})

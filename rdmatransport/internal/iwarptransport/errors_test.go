@@ -63,14 +63,14 @@ func TestRemoteErrors(t *testing.T) {
 		"write, invalid STag":     {func(e *env) []byte { return writeSegment(^e.mr.RKey(), e.mr.Addr(), []byte("x")) }, causeOf(ddp.ErrInvalidSTag), 0},
 		"write, the lkey as STag": {func(e *env) []byte { return writeSegment(e.mr.LKey(), e.mr.Addr(), []byte("x")) }, causeOf(ddp.ErrInvalidSTag), 0},
 		"write, another PD":       {func(e *env) []byte { return write(e, e.elsewhere, 0, 8) }, causeOf(ddp.ErrSTagNotAssociated), 0},
-		"write, no right":         {func(e *env) []byte { return write(e, e.readOnly, 0, 8) }, causeOf(ddp.ErrInvalidSTag), 0},
+		"write, no access right":  {func(e *env) []byte { return write(e, e.readOnly, 0, 8) }, causeOf(ddp.ErrInvalidSTag), 0},
 		"write, a byte below":     {func(e *env) []byte { return write(e, e.mr, -1, 8) }, causeOf(ddp.ErrBounds), 0},
 		"write, a byte beyond":    {func(e *env) []byte { return write(e, e.mr, len(e.buf)-7, 8) }, causeOf(ddp.ErrBounds), 0},
 		"write, TO wraps":         {func(e *env) []byte { return writeSegment(e.mr.RKey(), ^uint64(0)-3, pattern(1, 8)) }, causeOf(ddp.ErrTOWrap), 0},
 		"write, all of 64 bits":   {func(e *env) []byte { return writeSegment(e.mr.RKey(), ^uint64(0), pattern(1, 8)) }, causeOf(ddp.ErrTOWrap), 0},
 		"read, invalid STag":      {func(e *env) []byte { return e.p.readRequest(rdmap.ReadRequestHeader{Size: 1, SourceSTag: 3}) }, rdmap.InvalidSTag, 0},
 		"read, another PD":        {func(e *env) []byte { return read(e, e.elsewhere, 0, 8) }, rdmap.STagNotAssociated, 0},
-		"read, no right":          {func(e *env) []byte { return read(e, e.writeOnly, 0, 8) }, rdmap.AccessViolation, 0},
+		"read, no access right":   {func(e *env) []byte { return read(e, e.writeOnly, 0, 8) }, rdmap.AccessViolation, 0},
 		"read, a byte below":      {func(e *env) []byte { return read(e, e.mr, -1, 8) }, rdmap.BoundsViolation, 0},
 		"read, a byte beyond":     {func(e *env) []byte { return read(e, e.mr, len(e.buf)-7, 8) }, rdmap.BoundsViolation, 0},
 		"read, 4 GiB":             {func(e *env) []byte { return read(e, e.mr, 0, 1<<32-1) }, rdmap.BoundsViolation, 0},
@@ -88,7 +88,7 @@ func TestRemoteErrors(t *testing.T) {
 		"atomic, another PD": {func(e *env) []byte {
 			return e.p.atomicRequest(rdmap.AtomicRequestHeader{STag: e.elsewhere.RKey(), TO: e.elsewhere.Addr()})
 		}, rdmap.STagNotAssociated, 0},
-		"atomic, no right": {func(e *env) []byte {
+		"atomic, no access right": {func(e *env) []byte {
 			return e.p.atomicRequest(rdmap.AtomicRequestHeader{STag: e.writeOnly.RKey(), TO: e.writeOnly.Addr()})
 		}, rdmap.AccessViolation, 0},
 		"atomic, beyond": {func(e *env) []byte {
@@ -103,7 +103,7 @@ func TestRemoteErrors(t *testing.T) {
 		"send, MSN 0":             {func(e *env) []byte { return raw(ddp.Untagged{Last: true}, rdmap.Send, []byte("x")) }, causeOf(ddp.ErrMSNRange), 0},
 		"send, MSN 2 first":       {func(e *env) []byte { return raw(ddp.Untagged{Last: true, MSN: 2}, rdmap.Send, []byte("x")) }, causeOf(ddp.ErrMSNRange), 0},
 		"send, MO not 0":          {func(e *env) []byte { return raw(ddp.Untagged{Last: true, MSN: 1, MO: 4}, rdmap.Send, []byte("x")) }, causeOf(ddp.ErrInvalidMO), 0},
-		"send, MO near 4 GiB": {func(e *env) []byte {
+		"send, MO close to 4 GiB": {func(e *env) []byte {
 			return raw(ddp.Untagged{Last: true, MSN: 1, MO: 1<<32 - 1}, rdmap.Send, []byte("xx"))
 		}, causeOf(ddp.ErrInvalidMO), 0},
 		"send, too long by a byte": {func(e *env) []byte { return e.p.untagged(rdmap.Send, pattern(1, recvLen+1)) }, causeOf(ddp.ErrTooLong), verbs.WCLocLenErr},
@@ -304,10 +304,10 @@ func TestLocalErrors(t *testing.T) {
 		"a byte beyond": {func(d *node, _ *verbs.MR) *verbs.SendWR {
 			return &verbs.SendWR{Opcode: verbs.RDMAWrite, SGList: []verbs.SGE{d.mr.SGE(len(d.buf)-7, 8)}}
 		}, verbs.WCLocProtErr, false},
-		"read into what may not be written": {func(d *node, ro *verbs.MR) *verbs.SendWR {
+		"read into read-only memory": {func(d *node, ro *verbs.MR) *verbs.SendWR {
 			return &verbs.SendWR{Opcode: verbs.RDMARead, SGList: []verbs.SGE{ro.SGE(0, 8)}}
 		}, verbs.WCLocProtErr, true},
-		"atomic into what may not be written": {func(d *node, ro *verbs.MR) *verbs.SendWR {
+		"atomic into read-only memory": {func(d *node, ro *verbs.MR) *verbs.SendWR {
 			return &verbs.SendWR{Opcode: verbs.AtomicFetchAndAdd, SGList: []verbs.SGE{ro.SGE(0, 8)}}
 		}, verbs.WCLocProtErr, true},
 	} {
@@ -351,7 +351,7 @@ func TestLocalErrors(t *testing.T) {
 		})
 	})
 	// It fails in order: earlier outstanding requests are answered first.
-	t.Run("behind a read", func(t *testing.T) {
+	t.Run("after a read", func(t *testing.T) {
 		bubble(t, &network{}, 4096, func(t *testing.T, d *node) {
 			s := d.dial(reply())
 			s.post(
@@ -486,7 +486,7 @@ func TestNothingAfterTerminate(t *testing.T) {
 			s.over()
 		})
 	}
-	// A peer that reads nothing does not block the end forever.
+	// A peer that reads nothing does not block the end of the connection forever.
 	bubble(t, &network{buffer: 3000}, 1<<17, func(t *testing.T, d *node) {
 		s := d.dial(reply())
 		s.post(&verbs.SendWR{ID: 0, Opcode: verbs.Send, SGList: []verbs.SGE{d.mr.SGE(0, 1<<16)}})
@@ -520,12 +520,12 @@ func TestTerminateReceived(t *testing.T) {
 		h    func(first, second message) rdmap.TerminateHeader
 		want [3]verbs.WCStatus // READ, atomic, SEND
 	}{
-		"no reason":             {func(a, b message) rdmap.TerminateHeader { return rdmap.TerminateHeader{Cause: rdmap.LocalCatastrophic} }, [3]verbs.WCStatus{flush, flush, flush}},
-		"the first is denied":   {func(a, b message) rdmap.TerminateHeader { return quote(rdmap.InvalidSTag, a) }, [3]verbs.WCStatus{verbs.WCRemAccessErr, flush, flush}},
-		"the second is denied":  {func(a, b message) rdmap.TerminateHeader { return quote(rdmap.AccessViolation, b) }, [3]verbs.WCStatus{flush, verbs.WCRemAccessErr, flush}},
-		"the second is invalid": {func(a, b message) rdmap.TerminateHeader { return quote(rdmap.StreamCatastrophic, b) }, [3]verbs.WCStatus{flush, verbs.WCRemInvReqErr, flush}},
-		"it has no room":        {func(a, b message) rdmap.TerminateHeader { return quote(causeOf(ddp.ErrNoBuffer), b) }, [3]verbs.WCStatus{flush, verbs.WCRemOpErr, flush}},
-		"no quote":              {func(a, b message) rdmap.TerminateHeader { return rdmap.TerminateHeader{Cause: rdmap.BoundsViolation} }, [3]verbs.WCStatus{verbs.WCRemAccessErr, flush, flush}},
+		"no reason":                 {func(a, b message) rdmap.TerminateHeader { return rdmap.TerminateHeader{Cause: rdmap.LocalCatastrophic} }, [3]verbs.WCStatus{flush, flush, flush}},
+		"the first is denied":       {func(a, b message) rdmap.TerminateHeader { return quote(rdmap.InvalidSTag, a) }, [3]verbs.WCStatus{verbs.WCRemAccessErr, flush, flush}},
+		"the second is denied":      {func(a, b message) rdmap.TerminateHeader { return quote(rdmap.AccessViolation, b) }, [3]verbs.WCStatus{flush, verbs.WCRemAccessErr, flush}},
+		"the second is invalid":     {func(a, b message) rdmap.TerminateHeader { return quote(rdmap.StreamCatastrophic, b) }, [3]verbs.WCStatus{flush, verbs.WCRemInvReqErr, flush}},
+		"it has no receive request": {func(a, b message) rdmap.TerminateHeader { return quote(causeOf(ddp.ErrNoBuffer), b) }, [3]verbs.WCStatus{flush, verbs.WCRemOpErr, flush}},
+		"no quote":                  {func(a, b message) rdmap.TerminateHeader { return rdmap.TerminateHeader{Cause: rdmap.BoundsViolation} }, [3]verbs.WCStatus{verbs.WCRemAccessErr, flush, flush}},
 		"a send is blamed": {func(a, b message) rdmap.TerminateHeader {
 			return rdmap.CannotInvalidate.Quote(untaggedSegment(ddp.Untagged{Last: true, MSN: 1}, nil))
 		}, [3]verbs.WCStatus{flush, flush, flush}},
@@ -755,7 +755,7 @@ func TestCloseGraceful(t *testing.T) {
 			}
 		})
 	})
-	t.Run("RESET breaks it off", func(t *testing.T) {
+	t.Run("RESET aborts it", func(t *testing.T) {
 		bubble(t, &network{}, 4096, func(t *testing.T, d *node) {
 			d.recvs, d.recvLen = 1, 64
 			s := d.dial(reply())
@@ -767,7 +767,7 @@ func TestCloseGraceful(t *testing.T) {
 			<-s.conn.Done()
 		})
 	})
-	// A peer that does not close its half does not block the end forever.
+	// A peer that does not close its half does not block the end of the connection forever.
 	t.Run("one side only", func(t *testing.T) {
 		bubble(t, &network{}, 4096, func(t *testing.T, d *node) {
 			s := d.dial(reply())

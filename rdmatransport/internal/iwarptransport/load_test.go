@@ -258,9 +258,9 @@ func TestFlood(t *testing.T) {
 	})
 }
 
-// A peer that has requested many READs leaves in the middle: due responses are dropped with the
+// A peer that has requested many READs leaves in the middle. Due responses are dropped with the
 // stream.
-func TestPeerGoesWithResponsesDue(t *testing.T) {
+func TestPeerLeavesWithResponsesDue(t *testing.T) {
 	bubble(t, &network{buffer: 2000}, 1<<16, func(t *testing.T, d *node) {
 		var sessions []*session
 		for range 20 {

@@ -253,7 +253,7 @@ func (m *matrix) run() {
 				m.t.Fatal(err)
 			}
 		default:
-			m.t.Fatal("the work does not come to its end")
+			m.t.Fatal("the work does not complete")
 		}
 	}
 	for i, s := range m.sides {
@@ -287,7 +287,7 @@ func (m *matrix) ended() bool {
 func (m *matrix) check(s, other *matrixSide) {
 	t := m.t
 	if s.failed && !m.net.harmed.Load() {
-		t.Errorf("the connection failed, though the stream was not harmed: %v", s.wcs[s.scq])
+		t.Errorf("the connection failed, although the stream was not harmed: %v", s.wcs[s.scq])
 	}
 	next, failed := 0, false
 	for _, wc := range s.wcs[s.scq] {
@@ -321,11 +321,11 @@ func (m *matrix) check(s, other *matrixSide) {
 			break
 		}
 		if i >= len(other.sends) {
-			t.Fatalf("%d messages came, %d were sent", i+1, len(other.sends))
+			t.Fatalf("%d messages arrived, %d were sent", i+1, len(other.sends))
 		}
 		want := other.sent(other.sends[i])
 		if at := recvAt + i*mostBytes; int(wc.ByteLen) != len(want) || !bytes.Equal(s.buf[at:at+len(want)], want) {
-			t.Errorf("message %d is not what was sent", i)
+			t.Errorf("message %d differs", i)
 		}
 	}
 	added := uint64(0)
@@ -336,10 +336,10 @@ func (m *matrix) check(s, other *matrixSide) {
 		case verbs.RDMAWrite:
 			want, at := other.sent(wr), writtenAt+i*mostBytes
 			if whole := bytes.Equal(s.buf[at:at+len(want)], want); !whole && !other.failed && !s.failed {
-				t.Errorf("WRITE %d is not what was sent", i)
+				t.Errorf("WRITE %d differs", i)
 			}
 			if !bytes.Equal(s.buf[at+len(want):at+mostBytes], make([]byte, mostBytes-len(want))) {
-				t.Errorf("WRITE %d has changed more than it is long", i)
+				t.Errorf("WRITE %d has changed more bytes than its length", i)
 			}
 		}
 	}
@@ -347,7 +347,7 @@ func (m *matrix) check(s, other *matrixSide) {
 		t.Errorf("%d of %d atomics were executed", n, added)
 	}
 	if !bytes.Equal(s.buf[sourceAt:sourceAt+sourceLen], s.source) {
-		t.Error("memory has changed that nobody wrote to")
+		t.Error("memory without a WRITE has changed")
 	}
 }
 
@@ -357,7 +357,7 @@ func (m *matrix) checkAnswer(s, other *matrixSide, i int) {
 	case verbs.RDMARead:
 		n, from := lengthOf(wr), int(wr.RemoteAddr-other.node.regions[0].Addr())-sourceAt
 		if at := sinkAt + i*mostBytes; !bytes.Equal(s.buf[at:at+n], other.source[from:from+n]) {
-			m.t.Errorf("READ %d has not brought what is there", i)
+			m.t.Errorf("READ %d has other data", i)
 		}
 	case verbs.AtomicFetchAndAdd:
 		before := uint64(0)
@@ -367,7 +367,7 @@ func (m *matrix) checkAnswer(s, other *matrixSide, i int) {
 			}
 		}
 		if got := binary.NativeEndian.Uint64(s.buf[resultAt+8*i:]); got != before {
-			m.t.Errorf("atomic %d has brought %d, want %d", i, got, before)
+			m.t.Errorf("atomic %d has returned %d, want %d", i, got, before)
 		}
 	}
 }

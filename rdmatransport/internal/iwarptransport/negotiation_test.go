@@ -117,7 +117,7 @@ func TestReservedBits(t *testing.T) {
 			if got.Reserved != want {
 				t.Errorf("%+v: reserved bits %#x of the request", c, got.Reserved)
 			}
-			// siw returns a request's own bits: that is no agreement.
+			// siw returns a request's own bits, which is no agreement.
 			f := reply()
 			f.Reserved = 0x0d
 			p.write(encode(t, f))
@@ -274,7 +274,7 @@ func TestIRDORD(t *testing.T) {
 				s.started()
 				peer := s.conn.Peer()
 				if peer.InitiatorDepth != uint8(min(c.theirIRD, 128)) || peer.ResponderResources != uint8(min(c.theirORD, 128)) {
-					t.Errorf("the application is told %+v", peer)
+					t.Errorf("the application gets %+v", peer)
 				}
 				got := s.p.frame()
 				if !got.HasEnhanced || got.Enhanced.IRD != c.ird || got.Enhanced.ORD != c.ord {
@@ -312,12 +312,12 @@ func TestIRDORD(t *testing.T) {
 				s.started()
 				depths(t, s.qp, c.ird, c.ord)
 				if got := conn.Peer(); got.InitiatorDepth != uint8(c.theirIRD) || got.ResponderResources != uint8(c.theirORD) {
-					t.Errorf("the application is told %+v", got)
+					t.Errorf("the application gets %+v", got)
 				}
 			})
 		}
 	})
-	t.Run("too much is asked", func(t *testing.T) {
+	t.Run("too many requested", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			d := newNode(t, &network{}, nodeAddr, 4096, iwarp.Config{})
 			p, wait := d.dialling()
@@ -522,7 +522,7 @@ func TestRTR(t *testing.T) {
 	})
 }
 
-// With Config.SendFirst the responder sends first, but only after the peer had time to read the
+// With Config.SendFirst the responder sends first, but only after the peer has had time to read the
 // reply.
 func TestSendFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -531,7 +531,7 @@ func TestSendFirst(t *testing.T) {
 		s.post(&verbs.SendWR{Opcode: verbs.Send})
 		s.p.silent()
 		s.p.expect(rdmap.Send)
-		s.p.expect(rdmap.Write) // the peer may not have woken for that
+		s.p.expect(rdmap.Write) // the peer may not have been woken by it
 		s.p.send(writeSegment(0x1234, 0x5678, nil))
 		time.Sleep(time.Minute)
 		s.p.silent()

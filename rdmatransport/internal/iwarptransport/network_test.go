@@ -24,7 +24,7 @@ type network struct {
 	buffer    int                   // bytes that a stream holds in one direction; 0 is 1 MiB
 	offloaded bool                  // streams may send larger pieces
 	cut       func(avail int) int   // how many bytes one Read of a stream returns; nil is all
-	mute      bool                  // sent data is only acknowledged by stream.hear
+	noAcks    bool                  // sent data is only acknowledged by stream.acknowledge
 	stall     func() time.Duration  // how long received data is delayed, like after a retransmission of TCP; nil is no delay
 	damage    func(*stream, []byte) // called with each sent piece of a stream, and may change or abort it; nil does nothing
 
@@ -52,7 +52,7 @@ func (n *network) host(addr string) *host {
 type host struct {
 	net       *network
 	addr      netip.Addr
-	mute      bool                       // answers no connection attempt
+	noAcks    bool                       // does not answer connection attempts
 	listeners map[uint16]*streamListener // protected by net.mu
 }
 
@@ -79,7 +79,7 @@ func (h *host) DialStream(ctx context.Context, laddr, raddr netip.AddrPort) (sta
 	to := n.hosts[raddr.Addr()]
 	n.port++
 	local := netip.AddrPortFrom(h.addr, n.port)
-	if to != nil && to.mute {
+	if to != nil && to.noAcks {
 		n.mu.Unlock()
 		<-ctx.Done()
 		return nil, ctx.Err()
@@ -165,7 +165,7 @@ type stream struct {
 	writeBy       deadline
 	closed        bool // Close or Abort was called
 	pieces        int  // sent
-	unheard       int  // sent since the last call of hear
+	unacked       int  // sent since the last call of acknowledge
 
 	onRoom func()
 	room   chan struct{}
@@ -185,7 +185,7 @@ type direction struct {
 	r, w    int
 	fin     bool
 	bound   int     // bytes that the receiver accepts; 0 is the network's
-	starved *stream // the sender waits for room
+	waiting *stream // the sender that waits for room
 }
 
 func (d *direction) len() int { return d.w - d.r }
@@ -276,7 +276,7 @@ func (s *stream) Send(n int, fill stack.PieceWriter) (bool, error) {
 		return false, err
 	}
 	if d := s.out; d.len() > 0 && d.len()+n > s.limit(d) {
-		d.starved = s
+		d.waiting = s
 		return false, nil
 	}
 	b := s.out.space(n)
@@ -288,7 +288,7 @@ func (s *stream) Send(n int, fill stack.PieceWriter) (bool, error) {
 		s.net.damage(s, b)
 	}
 	s.pieces++
-	s.unheard++
+	s.unacked++
 	s.cond.Broadcast()
 	return true, nil
 }
@@ -312,8 +312,8 @@ func (s *stream) OnRoom(f func()) {
 
 // wake notifies the sender that waits for room. The link is locked.
 func (d *direction) wake() {
-	if s := d.starved; s != nil && s.room != nil {
-		d.starved = nil
+	if s := d.waiting; s != nil && s.room != nil {
+		d.waiting = nil
 		select {
 		case s.room <- struct{}{}:
 		default:
@@ -403,25 +403,25 @@ func (s *stream) Receive(take stack.Consumer) error {
 	return nil
 }
 
-// Unanswered implements stack.Stream: unless the network is mute, everything is acknowledged at
-// once.
+// Unanswered implements stack.Stream. Unless the network has noAcks set, all data is acknowledged
+// at once.
 func (s *stream) Unanswered() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.net.mute {
+	if !s.net.noAcks {
 		return 0
 	}
-	return s.unheard
+	return s.unacked
 }
 
-// CallOnAnswer implements stack.Stream: hear always calls the function.
+// CallOnAnswer implements stack.Stream. acknowledge always calls the function.
 func (s *stream) CallOnAnswer() {}
 
-// hear simulates an acknowledgement. It returns how many pieces were sent before.
-func (s *stream) hear() int {
+// acknowledge simulates an acknowledgement. It returns how many pieces were sent before.
+func (s *stream) acknowledge() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.unheard = 0
+	s.unacked = 0
 	s.room <- struct{}{}
 	return s.pieces
 }

@@ -180,7 +180,7 @@ func (d *node) dial(f mpa.Frame) *session {
 	return s
 }
 
-// dialling has the node dial, and returns the peer before it has read the request. wait waits for
+// dialling makes the node dial, and returns the peer before it has read the request. wait waits for
 // the result.
 func (d *node) dialling() (p *peer, wait func() (*rdmacm.Conn, error)) {
 	d.t.Helper()
@@ -282,8 +282,8 @@ func (s *session) statuses(cq *verbs.CQ, want ...verbs.WCStatus) []verbs.WC {
 	return wcs
 }
 
-// over checks the end of the connection: the QP in ERR, one Disconnected, and no goroutine with the
-// stream.
+// ended checks the end of the connection: the QP in ERR, one Disconnected, and no goroutine with
+// the stream.
 func (s *session) over() {
 	s.t.Helper()
 	s.p.s.Close()
@@ -440,7 +440,7 @@ func (p *peer) silent() {
 	var b [1]byte
 	var timeout net.Error
 	if n, err := p.s.Read(b[:]); n != 0 || len(p.got) != 0 || !errors.As(err, &timeout) || !timeout.Timeout() {
-		p.t.Fatalf("%d bytes and %d messages, %v; want silence", n, len(p.got), err)
+		p.t.Fatalf("%d bytes and %d messages, %v; want nothing", n, len(p.got), err)
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// server has the node dial it, with private data, and accepts any number of connections; err
+// server makes the node dial it, with private data, and accepts any number of connections. err
 // returns the result.
 func (d *node) server() (accept func() *peer, err func() error, conn func() *rdmacm.Conn) {
 	d.t.Helper()

@@ -38,7 +38,7 @@ type socketMatrix struct {
 
 func (m *socketMatrix) run() {
 	t, r := m.t, m.net.r
-	m.net.mayHarm(2000) // not before the set-up
+	m.net.mayHarm(2000) // not before the setup
 	var devs []*verbs.Device
 	for _, addr := range []string{nodeAddr, peerAddr} {
 		dev, err := rdmatransport.Open(m.net.host(addr), &rdmatransport.Config{IWARP: m.net.config()})

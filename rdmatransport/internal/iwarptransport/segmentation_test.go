@@ -87,8 +87,9 @@ func TestPeerSegmentsOfAnyLength(t *testing.T) {
 	}
 }
 
-// FuzzStream gives a QP with posted work any bytes of a peer after MPA's start-up, in any pieces:
-// as they are, or framed as FPDUs with valid CRCs, so that they reach the layers above.
+// FuzzStream passes arbitrary bytes of a peer to a QP with posted work after MPA's startup, in any
+// pieces. They are passed as they are, or framed as FPDUs with valid CRCs so that they reach the
+// layers above.
 func FuzzStream(f *testing.F) {
 	w := writeSegment(fuzzKey, 0, []byte("some bytes of a write"))
 	send := untaggedSegment(ddp.Untagged{Last: true, RsvdULP: rdmap.Send.Control(), MSN: 1}, []byte("and of a send"))
@@ -130,8 +131,9 @@ func FuzzStream(f *testing.F) {
 // fuzzKey stands for a valid key in a fuzzer's ULPDUs.
 const fuzzKey = 0x4b455921
 
-// fuzzStream: bit 0 of flags has the node request markers, bit 1 disables CRCs, bit 2 has the node
-// accept. With bit 3, data is ULPDUs, each with its length in two bytes before it.
+// fuzzStream runs one input. Bit 0 of flags makes the node request markers, bit 1 disables CRCs,
+// bit 2 makes the node accept. With bit 3, data is ULPDUs, each with its length in two bytes before
+// it.
 func fuzzStream(t *testing.T, flags, cut uint8, data []byte) {
 	n := &network{buffer: 4000}
 	if cut > 0 {

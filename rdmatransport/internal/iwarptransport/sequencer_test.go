@@ -13,9 +13,9 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// TestOrderOfRequests: connections that a program requests one after the other are reported to the
-// peer in that order, repeatedly. Time is virtual: on a busy machine, a late one would be
-// overtaken.
+// TestOrderOfRequests checks that connections which a program requests one after another are
+// reported to the peer in that order, repeatedly. Time is virtual: on a busy machine, a late one
+// would be overtaken.
 func TestOrderOfRequests(t *testing.T) { synctest.Test(t, testOrderOfRequests) }
 
 func testOrderOfRequests(t *testing.T) {
@@ -75,7 +75,7 @@ func testOrderOfRequests(t *testing.T) {
 		}
 		for i, c := range came {
 			if int(c) != i {
-				t.Fatal(fmt.Sprint("they came as ", came))
+				t.Fatal(fmt.Sprint("they arrived as ", came))
 			}
 		}
 		for range conns {

@@ -20,7 +20,7 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// Both sides send the frames of RFC 5044 §7.1.1, and only FPDUs behind them.
+// Both sides send the frames of RFC 5044 §7.1.1, and only FPDUs after them.
 func TestSetup(t *testing.T) {
 	t.Run("initiator", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
@@ -67,7 +67,7 @@ func TestSetup(t *testing.T) {
 			}
 			p.read(make([]byte, int(head[18])<<8+int(head[19])))
 			p.begin(false, false, true)
-			// Full operation starts right behind the frames: the QP is ready for the first FPDU.
+			// Full operation starts right after the frames: the QP is ready for the first FPDU.
 			p.send(p.untagged(rdmap.Send, []byte("first")))
 			s.statuses(d.rcq, verbs.WCSuccess)
 			p.silent()
@@ -128,10 +128,10 @@ func TestSetupTimeout(t *testing.T) {
 			})
 		})
 	}
-	t.Run("nobody answers", func(t *testing.T) {
+	t.Run("no answer", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			d := newNode(t, &network{}, nodeAddr, 4096, iwarp.Config{})
-			d.net.host(peerAddr).mute = true
+			d.net.host(peerAddr).noAcks = true
 			if _, err := rdmacm.Dial(context.Background(), d.dev, peerAddr+nodePort, d.config()); !errors.Is(err, syscall.ETIMEDOUT) {
 				t.Errorf("error %v", err)
 			}
@@ -146,7 +146,7 @@ func TestSetupTimeout(t *testing.T) {
 				}
 			})
 			d := newNode(t, &network{}, nodeAddr, 4096, iwarp.Config{})
-			d.net.host(peerAddr).mute = true
+			d.net.host(peerAddr).noAcks = true
 			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 			defer cancel()
 			if _, err := rdmacm.Dial(ctx, d.dev, peerAddr+nodePort, d.config()); !errors.Is(err, context.DeadlineExceeded) {
@@ -302,7 +302,7 @@ func TestReject(t *testing.T) {
 			p.closed()
 		})
 	})
-	t.Run("the peer goes", func(t *testing.T) {
+	t.Run("the peer leaves", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			d := newNode(t, &network{}, nodeAddr, 4096, iwarp.Config{})
 			p, wait := d.dialling()
@@ -313,7 +313,7 @@ func TestReject(t *testing.T) {
 			}
 		})
 	})
-	t.Run("nobody listens", func(t *testing.T) {
+	t.Run("no listener", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			d := newNode(t, &network{}, nodeAddr, 4096, iwarp.Config{})
 			d.net.host(peerAddr)

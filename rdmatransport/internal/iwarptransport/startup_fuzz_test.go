@@ -12,9 +12,9 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// FuzzStartUp has a peer send any bytes from the start to a node that listens or dials. The node's
-// application gets a connection or an error within MPA's timeout, a connection ends when the peer
-// leaves, nothing is left, and memory is bounded.
+// FuzzStartUp makes a peer send any bytes from the start to a node that listens or dials. The
+// node's application gets a connection or an error within MPA's timeout. A connection ends when the
+// peer leaves, nothing is left, and memory is bounded.
 func FuzzStartUp(f *testing.F) {
 	for _, dials := range []bool{false, true} {
 		for _, with := range []func(*mpa.Frame){
@@ -45,7 +45,7 @@ func FuzzStartUp(f *testing.F) {
 	})
 }
 
-// bounded fails a run that allocates more than a peer may cause with its bytes, even if it is freed
+// bounded fails a run that allocates more memory than the peer's bytes justify, even if it is freed
 // again.
 func bounded(t *testing.T, most uint64, run func()) {
 	t.Helper()
@@ -54,7 +54,7 @@ func bounded(t *testing.T, most uint64, run func()) {
 	run()
 	runtime.ReadMemStats(&after)
 	if n := after.TotalAlloc - before.TotalAlloc; n > most {
-		t.Errorf("%d bytes were allocated, and %d are the most", n, most)
+		t.Errorf("%d bytes were allocated, want at most %d", n, most)
 	}
 }
 
@@ -85,7 +85,7 @@ func fuzzStartUp(t *testing.T, dials bool, cut uint8, data []byte) {
 		wait = func() (*rdmacm.Conn, error) { <-done; return conn, err }
 	}
 	must(t, p.s.SetWriteDeadline(timeIn(1)))
-	_, _ = p.s.Write(data) // the node may already have refused it
+	_, _ = p.s.Write(data) // the node may already have rejected it
 	began := time.Now()
 	conn, err := wait()
 	if took := time.Since(began); took > time.Minute {

@@ -19,12 +19,12 @@ import (
 
 // leaving are the ways in which a peer ends an unanswered request.
 var leaving = map[string]func(p *peer){
-	"reset":               func(p *peer) { p.s.(*stream).Abort() },
-	"FIN":                 func(p *peer) { p.s.Close() },
-	"data, a byte":        func(p *peer) { p.write([]byte{0}) },
-	"data, all it can":    func(p *peer) { p.s.SetWriteDeadline(timeIn(1)); p.s.Write(make([]byte, 1<<20)) },
-	"data, a request":     func(p *peer) { p.write(encode(p.t, request())) },
-	"half close, no data": func(p *peer) { p.s.(*stream).CloseWrite() },
+	"reset":                     func(p *peer) { p.s.(*stream).Abort() },
+	"FIN":                       func(p *peer) { p.s.Close() },
+	"data, a byte":              func(p *peer) { p.write([]byte{0}) },
+	"data, as much as possible": func(p *peer) { p.s.SetWriteDeadline(timeIn(1)); p.s.Write(make([]byte, 1<<20)) },
+	"data, a request":           func(p *peer) { p.write(encode(p.t, request())) },
+	"half close, no data":       func(p *peer) { p.s.(*stream).CloseWrite() },
 }
 
 // Requests whose peers have left, or have sent too early, leave the backlog at once. The

@@ -49,12 +49,12 @@ func TestInsertGetDelete(t *testing.T) {
 		want[n] = &values[i]
 	}
 	if table.Len() != count || !maps.Equal(maps.Collect(table.All()), want) {
-		t.Fatal("All does not have what was inserted")
+		t.Fatal("All does not have the inserted values")
 	}
 	i := 0
 	for n, v := range want {
 		if table.Get(n) != v {
-			t.Fatalf("Get(%#x) is not what was inserted", n)
+			t.Fatalf("Get(%#x) is not the inserted value", n)
 		}
 		if i++; i%2 == 0 {
 			if table.Delete(n) != v || table.Delete(n) != nil || table.Get(n) != nil {
@@ -68,7 +68,7 @@ func TestInsertGetDelete(t *testing.T) {
 		want[insert(t, table, v)] = v
 	}
 	if table.Len() != len(want) || !maps.Equal(maps.Collect(table.All()), want) {
-		t.Fatal("All does not have what is left")
+		t.Fatal("All does not have the remaining values")
 	}
 	if table.Get(0) != nil || table.Delete(0) != nil {
 		t.Fatal("0 is there")
@@ -97,7 +97,7 @@ func TestFreedNumbersAreQuarantined(t *testing.T) {
 	for range 20_000 {
 		n := insert(t, table, new(int))
 		if i := slices.Index(freed, n); i >= 0 && len(freed)-i < 256 {
-			t.Fatalf("%d came back %d frees later", n, len(freed)-i)
+			t.Fatalf("%d was drawn again %d frees later", n, len(freed)-i)
 		}
 		table.Delete(n)
 		freed = append(freed, n)
@@ -105,7 +105,7 @@ func TestFreedNumbersAreQuarantined(t *testing.T) {
 	}
 }
 
-func TestNumbersComeBackIntact(t *testing.T) {
+func TestNumbersAreReused(t *testing.T) {
 	// With few numbers and many values, a number that returns must map to its new value.
 	table := keys.New[int](6, numbers(), nil)
 	live := make(map[uint32]*int)
@@ -113,7 +113,7 @@ func TestNumbersComeBackIntact(t *testing.T) {
 		if len(live) == 20 {
 			for n, v := range live {
 				if table.Delete(n) != v {
-					t.Fatalf("Delete(%d) is not what was inserted", n)
+					t.Fatalf("Delete(%d) is not the inserted value", n)
 				}
 				delete(live, n)
 				break
@@ -124,7 +124,7 @@ func TestNumbersComeBackIntact(t *testing.T) {
 		live[n] = v
 		for n, v := range live {
 			if table.Get(n) != v {
-				t.Fatalf("Get(%d) is not what was inserted", n)
+				t.Fatalf("Get(%d) is not the inserted value", n)
 			}
 		}
 	}
@@ -152,8 +152,8 @@ func TestInsertErrors(t *testing.T) {
 	}
 }
 
-// TestConcurrent: while numbers come and go and the slots grow, readers see the value of a number,
-// or none if it is deleted, and always those that stay.
+// TestConcurrent inserts and deletes numbers while the slots grow. Readers see the value of a
+// number, or none if it is deleted. Numbers that stay are always found.
 func TestConcurrent(t *testing.T) {
 	table := keys.New[uint32](16, nil, nil)
 	stay := make([]uint32, 100)
@@ -182,7 +182,7 @@ func TestConcurrent(t *testing.T) {
 				if mine = append(mine, n); len(mine) > 1000 {
 					table.Delete(mine[0])
 					if v := table.Get(mine[0]); v != nil && atomic.LoadUint32(v) == mine[0] {
-						t.Errorf("%#x is there after Delete", mine[0])
+						t.Errorf("%#x exists after Delete", mine[0])
 					}
 					mine = mine[1:]
 				}

@@ -55,7 +55,7 @@ func setup(t testing.TB, random io.Reader) (r *memory.Regions, pd, other *verbs.
 	return r, pds[0], pds[1]
 }
 
-// made is the handle of the last QP. The tests of this package do not run in parallel.
+// made returns the handle of the last QP. The tests of this package do not run in parallel.
 var made verbs.QPHandle
 
 // newQP creates a QP that has a PD and nothing else.
@@ -194,7 +194,7 @@ func TestLocalProtection(t *testing.T) {
 	}{
 		{"all of it", pd, mr.SGE(0, 100), ok, ok},
 		{"one byte too many", pd, mr.SGE(0, 101), prot, prot},
-		{"one byte behind", pd, mr.SGE(100, 1), prot, prot},
+		{"one byte after", pd, mr.SGE(100, 1), prot, prot},
 		{"one byte before", pd, mr.SGE(-1, 1), prot, prot},
 		{"address wraps", pd, verbs.SGE{Addr: 1<<64 - 1, Length: 1<<32 - 1, LKey: mr.LKey()}, prot, prot},
 		{"address 0", pd, verbs.SGE{Length: 1, LKey: mr.LKey()}, prot, prot},
@@ -204,12 +204,12 @@ func TestLocalProtection(t *testing.T) {
 		{"deregistered", pd, stale, prot, prot},
 		{"no local write", pd, readOnly.SGE(0, 1), ok, prot},
 		{"zero-based", pd, verbs.SGE{Addr: 99, Length: 1, LKey: zero.LKey()}, ok, ok},
-		{"zero-based, behind", pd, verbs.SGE{Addr: 100, Length: 1, LKey: zero.LKey()}, prot, prot},
+		{"zero-based, after the end", pd, verbs.SGE{Addr: 100, Length: 1, LKey: zero.LKey()}, prot, prot},
 		{"top of the address space", pd, top.SGE(99, 1), ok, ok},
 		{"beyond the address space", pd, top.SGE(99, 2), prot, prot},
 		{"nothing, of no region", other, verbs.SGE{Addr: 1}, ok, ok},
 	} {
-		// Also behind a valid SGE.
+		// Also after a valid SGE.
 		for _, sgl := range [][]verbs.SGE{{c.sge}, {readOnly.SGE(0, 3), c.sge}} {
 			if c.pd != pd && len(sgl) == 2 {
 				continue
@@ -251,7 +251,7 @@ func TestRemote(t *testing.T) {
 		{"all of it", pd, mr.RKey(), a, 100, write, true},
 		{"the last byte", pd, mr.RKey(), a + 99, 1, read, true},
 		{"one byte too many", pd, mr.RKey(), a, 101, write, false},
-		{"one byte behind", pd, mr.RKey(), a + 100, 1, write, false},
+		{"one byte after", pd, mr.RKey(), a + 100, 1, write, false},
 		{"one byte before", pd, mr.RKey(), a - 1, 1, write, false},
 		{"range wraps", pd, mr.RKey(), a + 1, 1<<64 - 1, write, false},
 		{"range wraps to the end", pd, mr.RKey(), a - 50, 1<<64 - 1, write, false},
@@ -273,7 +273,7 @@ func TestRemote(t *testing.T) {
 			t.Errorf("%s: %d bytes, %v", c.name, len(b), ok)
 		}
 		if ok && c.n > 0 && (&b[0] != &buf[c.addr-a] || cap(b) != len(b)) {
-			t.Errorf("%s: not exactly the bytes named", c.name)
+			t.Errorf("%s: other bytes than requested", c.name)
 		}
 	}
 }
@@ -429,7 +429,7 @@ func TestCopy(t *testing.T) {
 			clear(dst)
 			if !carry(memory.Message{Regions: rb, PD: pdb, List: list(to, out...)},
 				memory.Message{Regions: ra, PD: pda, List: list(from, in...)}) {
-				t.Errorf("%v to %v: refused", in, out)
+				t.Errorf("%v to %v: rejected", in, out)
 			}
 			if !bytes.Equal(dst[:700], src[:700]) || bytes.ContainsFunc(dst[700:], func(r rune) bool { return r != 0 }) {
 				t.Errorf("%v to %v: other bytes", in, out)
@@ -445,10 +445,10 @@ func TestCopy(t *testing.T) {
 		{"sink too short", memory.Message{Regions: rb, PD: pdb, List: list(to, 699)}, memory.Message{Regions: ra, PD: pda, List: list(from, 700)}},
 		{"key of the other device", good, memory.Message{Regions: rb, PD: pdb, List: list(from, 700)}},
 		{"sink of another PD", memory.Message{Regions: rb, PD: other, List: list(to, 700)}, memory.Message{Regions: ra, PD: pda, List: list(from, 700)}},
-		{"sink not to be written", memory.Message{Regions: rb, PD: pdb, List: list(readOnly, 700)}, memory.Message{Regions: ra, PD: pda, List: list(from, 700)}},
+		{"read-only sink", memory.Message{Regions: rb, PD: pdb, List: list(readOnly, 700)}, memory.Message{Regions: ra, PD: pda, List: list(from, 700)}},
 	} {
 		if carry(c.dst, c.src) {
-			t.Errorf("%s: not refused", c.name)
+			t.Errorf("%s: not rejected", c.name)
 		}
 	}
 }

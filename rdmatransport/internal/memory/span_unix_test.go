@@ -14,9 +14,9 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestVanishes: if memory is unmapped before or during a copy, in either direction and with or
-// without a CRC, only the copy ends. The bytes copied without a fault have the right CRC.
-func TestVanishes(t *testing.T) {
+// TestUnmappedDuringCopy unmaps memory before or during a copy, in either direction and with or
+// without a CRC. Only the copy ends. The bytes copied without a fault have the right CRC.
+func TestUnmappedDuringCopy(t *testing.T) {
 	const page, pages = 4096, 16
 	r, pd, _ := setup(t, nil)
 	b, err := unix.Mmap(-1, 0, pages*page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
@@ -40,7 +40,7 @@ func TestVanishes(t *testing.T) {
 		sum := uint32(7)
 		status := r.Gather(there[:n], pd, sgl, uint64(off), &sum)
 		if status == verbs.WCSuccess && sum != crc32.Update(7, crc32.IEEETable, there[:n]) {
-			t.Fatalf("%d bytes at %d: the CRC is not that of what was copied", n, off)
+			t.Fatalf("%d bytes at %d: the CRC is not that of the copied bytes", n, off)
 		}
 		if plain := r.Gather(there[:n], pd, sgl, uint64(off), nil); (plain != status) && off+n <= pages/2*page {
 			t.Fatalf("%d bytes at %d: %v with, %v without a CRC", n, off, status, plain)
@@ -87,11 +87,11 @@ func TestVanishes(t *testing.T) {
 	close(done)
 	wg.Wait()
 	if failed == 0 || copied == 0 {
-		t.Errorf("%d copies failed, %d did not: nothing happened in the middle", failed, copied)
+		t.Errorf("%d copies failed, %d did not: no copy failed in the middle", failed, copied)
 	}
 	protect(unix.PROT_READ | unix.PROT_WRITE)
 	if !gather(len(b), 0) || !bytes.Equal(there, b) {
-		t.Error("the memory is there again, and cannot be copied")
+		t.Error("the memory is mapped again, and cannot be copied")
 	}
 }
 

@@ -62,7 +62,7 @@ func TestBindRefuses(t *testing.T) {
 			{"one byte too many", mw, key, mr, 0, 101, write},
 			{"one byte before", mw, key, mr, 1<<64 - 1, 2, write},
 			{"a range that wraps", mw, key, mr, 1, 1<<64 - 1, write},
-			{"a region that is gone", mw, key, gone, 0, 100, write},
+			{"a deregistered region", mw, key, gone, 0, 100, write},
 			{"a null region", mw, key, null, 0, 1, read},
 		} {
 			if s := bindTo(r, qp, c.mw, c.rkey, c.mr, c.off, c.n, c.access); s != verbs.WCMWBindErr {
@@ -79,7 +79,7 @@ func TestBindRefuses(t *testing.T) {
 			t.Errorf("%v, gone: %v", typ, s)
 		}
 	}
-	for _, mr := range []*verbs.MR{mr, noBind, readOnly, foreign} { // nothing holds them
+	for _, mr := range []*verbs.MR{mr, noBind, readOnly, foreign} { // no window holds them
 		if err := mr.Close(); err != nil {
 			t.Error(err)
 		}
@@ -144,8 +144,8 @@ func TestThroughWindow(t *testing.T) {
 	}
 }
 
-// TestWindowLife: a window of type 1 may be bound again, one of type 2 must be invalidated by its
-// QP before.
+// TestWindowLife checks that a window of type 1 may be bound again, and that one of type 2 must be
+// invalidated by its QP first.
 func TestWindowLife(t *testing.T) {
 	r, pd, _ := setup(t, nil)
 	const read = verbs.AccessRemoteRead
@@ -170,7 +170,7 @@ func TestWindowLife(t *testing.T) {
 	bind(one, k+1, a, 100, verbs.WCSuccess)
 	opens("bound", k+1, a, true)
 	if err := a.Close(); err == nil {
-		t.Error("a region with a window went")
+		t.Error("a region with a window was deregistered")
 	}
 	bind(one, k+2, b, 100, verbs.WCSuccess)
 	opens("bound elsewhere", k+1, a, false)
@@ -246,10 +246,10 @@ func TestNullMR(t *testing.T) {
 		t.Fatal(s)
 	}
 	if string(mr.Buf()[:8]) != string(src[:8]) || string(mr.Buf()[8:16]) != string(src[8+n:]) {
-		t.Error("what surrounds a null region's part is wrong")
+		t.Error("the parts around a null region's part are wrong")
 	}
 	if s := r.Gather(got[:8], pd, sgl[1:2], 0, nil); s != verbs.WCSuccess || got[0] != 0 {
-		t.Error("a null region kept what it was given")
+		t.Error("a null region kept written data")
 	}
 	list, _, s := r.Pieces(nil, n, pd, sgl[1:2], 0)
 	total := 0

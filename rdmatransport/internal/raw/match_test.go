@@ -23,7 +23,8 @@ func all() (specs []verbs.FlowSpec) {
 	}
 }
 
-// FuzzMatch: no frame makes a matcher read beyond its end, and a match implies the spec's header.
+// FuzzMatch checks that no frame makes a matcher read beyond its end, and that a match implies the
+// spec's header.
 func FuzzMatch(f *testing.F) {
 	eth := []byte("\x02\x00\x00\x00\x00\x01\x02\x00\x00\x00\x00\x02")
 	ip4 := append([]byte("\x45\x00\x00\x1c\x00\x00\x40\x00\x40\x11\x00\x00\x0a\x00\x00\x01\x0a\x00\x00\x02"), make([]byte, 8)...)

@@ -12,7 +12,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestBadLink: two devices send all the time over a link that loses, duplicates and reorders
+// TestBadLink makes two devices send all the time over a link that loses, duplicates and reorders
 // packets. Everything arrives, once and in order, with selective repeat and with go-back-N.
 func TestBadLink(t *testing.T) {
 	for seed := range uint64(20) {
@@ -31,12 +31,12 @@ func TestBadLink(t *testing.T) {
 			}
 			for i, r := range l.ends {
 				if !bytes.Equal(r.buf, l.model[i]) {
-					t.Errorf("end %d has not the memory that it should have", i)
+					t.Errorf("end %d has other memory than expected", i)
 				}
 				r.state(verbs.StateRTS)
 			}
 			if c := a.dev.HWCounters(); l.percent > 0 && (c["completer_retry_err"]+c["selective_repeats"] == 0 || c["duplicate_request"] == 0) {
-				t.Errorf("nothing went wrong: %v", c)
+				t.Errorf("the link has harmed no packet: %v", c)
 			}
 		})
 	}
@@ -59,7 +59,7 @@ const (
 
 func (r *rig) slot(i, off, n int) []byte { return r.buf[i*slotSize+off:][:n] }
 
-// badLink is two ends and the link between them.
+// badLink has two ends and the link between them.
 type badLink struct {
 	t       *testing.T
 	rand    *rand.Rand
@@ -97,7 +97,7 @@ func (l *badLink) carry() (moved bool) {
 	return moved
 }
 
-// batch has both ends post requests, and carries packets until all are complete.
+// batch makes both ends post requests, and carries packets until all are complete.
 func (l *badLink) batch() {
 	t := l.t
 	var sent, received [2][]string
@@ -169,7 +169,7 @@ func (l *badLink) batch() {
 			break
 		}
 		if round > 100_000 {
-			t.Fatalf("it does not end: %v", l.ends[0].dev.HWCounters())
+			t.Fatalf("the batch does not complete: %v", l.ends[0].dev.HWCounters())
 		}
 	}
 	for i, r := range l.ends {

@@ -15,9 +15,9 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// icrc computes the ICRC of a packet behind IPv4 and UDP headers, bit by bit, as in IBTA A17.3.3.
-// The IPv4 fields TOS, TTL and checksum, the UDP checksum and the BTH's fifth byte count as ones,
-// behind eight bytes of ones.
+// icrc computes the ICRC of a packet after IPv4 and UDP headers, bit by bit, as in IBTA A17.3.3.
+// Eight bytes of ones precede the packet. The IPv4 fields TOS, TTL and checksum, the UDP checksum
+// and the BTH's fifth byte count as ones.
 func icrc(header, packet []byte) []byte {
 	all := append(bytes.Clone(header), packet...)
 	for _, i := range []int{1, 8, 10, 11, 26, 27, 28 + 4} {

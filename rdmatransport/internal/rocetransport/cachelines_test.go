@@ -9,8 +9,8 @@ import (
 )
 
 // No two QPs may share a cache line that different processors write. Objects of one size are
-// adjacent, so a hundred of them show it. The fields that a peer in this process writes must not
-// share a line with the send state.
+// adjacent, so a hundred of them suffice for the test. The fields that a peer in this process
+// writes must not share a line with the send state.
 func TestQPsShareNoCacheLine(t *testing.T) {
 	const line = 64
 	owners := make(map[uintptr]int)
@@ -38,6 +38,6 @@ func TestQPsShareNoCacheLine(t *testing.T) {
 	runtime.KeepAlive(kept)
 	var q qp
 	if written, own := unsafe.Offsetof(q.mover), unsafe.Offsetof(q.sending); written/line >= own/line {
-		t.Errorf("what a peer writes ends at %d, in the line where sending begins at %d", written, own)
+		t.Errorf("the fields that a peer writes end at %d, in the line where sending begins at %d", written, own)
 	}
 }

@@ -36,7 +36,7 @@ func (r *rig) counts(marked, sent, handled, ignored uint64) {
 	}
 }
 
-// TestNotify: marked packets are answered by CNPs, at a minimum interval.
+// TestNotify checks that marked packets are answered by CNPs, at a minimum interval.
 func TestNotify(t *testing.T) {
 	for service, op := range map[verbs.QPType]wire.Opcode{
 		verbs.RC: wire.RCWriteOnly, verbs.UC: wire.UCWriteOnly, verbs.XRCRecv: wire.RCWriteOnly | wire.Opcode(wire.XRC)<<5,
@@ -86,8 +86,8 @@ func TestNotify(t *testing.T) {
 	}
 }
 
-// TestCongestionOff: as on hardware, congestion control is off by default, and never applies to
-// datagrams.
+// TestCongestionOff checks that congestion control is off by default, as on hardware, and never
+// applies to datagrams.
 func TestCongestionOff(t *testing.T) {
 	for _, c := range []config{{}, {service: verbs.UC}, {service: verbs.UD}, {service: verbs.UD, dcqcn: &roce.DCQCN{}}} {
 		run(t, fmt.Sprintf("%v %v", c.service, c.dcqcn != nil), c, func(t *testing.T, r *rig) {
@@ -101,7 +101,7 @@ func TestCongestionOff(t *testing.T) {
 
 const megabit = 1_000_000
 
-// TestReaction: a connection sends at its full rate, at half of it after a CNP, and then recovers.
+// TestReaction checks the rate of a connection: full, half after a CNP, and then recovering.
 func TestReaction(t *testing.T) {
 	for _, service := range []verbs.QPType{verbs.RC, verbs.UC, verbs.XRCSend} {
 		// 1088 bytes per IPv4 packet: 8.704 ms at 1 Mbit/s.
@@ -140,7 +140,7 @@ func TestReaction(t *testing.T) {
 			r.give(r.cnp())
 			sleep(300 * time.Microsecond)
 			r.take()
-			// Half, and then half of the way back every 300 µs.
+			// Half, and then halfway back every 300 µs.
 			near("after a notification and 300 µs", rate(1), 100-(25*.3+12.5*.3+6.25*.3+3.1*.1))
 			rate(5)
 			near("in the end", rate(5), 100)
@@ -159,8 +159,8 @@ func TestReaction(t *testing.T) {
 	}
 }
 
-// TestPacedTimeout: a rate at which a window takes longer than the timeout is no loss, because a
-// waiting sender requests acknowledgements in between.
+// TestPacedTimeout checks that a rate at which a window takes longer than the timeout does not
+// count as a loss. A waiting sender requests acknowledgements in between.
 func TestPacedTimeout(t *testing.T) {
 	c := config{dcqcn: &roce.DCQCN{RPGMaxRate: megabit}, size: 64 << 10, timeout: 14, retry: 1}
 	bubble(t, c, func(r *rig) {
@@ -175,19 +175,19 @@ func TestPacedTimeout(t *testing.T) {
 		}
 		r.completions(r.scq, "1 SUCCESS RDMA_WRITE 0")
 		if n := r.counter("completer_retry_err") + r.counter("tail_probes"); n != 0 {
-			r.t.Errorf("%d packets were taken for lost", n)
+			r.t.Errorf("%d packets counted as lost", n)
 		}
 	})
 }
 
-// TestPacedResponses: READ responses are paced too.
+// TestPacedResponses checks that READ responses are paced too.
 func TestPacedResponses(t *testing.T) {
 	bubble(t, config{dcqcn: &roce.DCQCN{RPGMaxRate: megabit}, size: 64 << 10}, func(r *rig) {
 		r.give(r.req(wire.RCReadRequest, 0, nil, r.at(0, 64<<10)))
 		r.take()
 		sleep(87 * time.Millisecond)
 		if n := len(r.take()); n < 9 || n > 10 {
-			r.t.Errorf("%d responses in 87 ms, want one each 8.7 ms", n)
+			r.t.Errorf("%d responses in 87 ms, want one per 8.7 ms", n)
 		}
 		r.modify(verbs.StateErr)
 		sleep(time.Second)
@@ -197,8 +197,8 @@ func TestPacedResponses(t *testing.T) {
 	})
 }
 
-// TestRateLimit: QPAttr.RateLimit paces every service, with and without congestion control, until
-// it is removed.
+// TestRateLimit checks that QPAttr.RateLimit paces every service, with and without congestion
+// control, until it is removed.
 func TestRateLimit(t *testing.T) {
 	for _, c := range []config{
 		{}, {dcqcn: &roce.DCQCN{}}, {service: verbs.UC}, {service: verbs.UD}, {service: verbs.XRCSend},
@@ -222,7 +222,7 @@ func TestRateLimit(t *testing.T) {
 			}
 			sleep(87 * time.Millisecond) // a packet takes 8.7 ms
 			if n := len(r.take()); n < 9 || n > 11 {
-				t.Errorf("%d packets in 87 ms, want one each 8.7", n)
+				t.Errorf("%d packets in 87 ms, want one per 8.7 ms", n)
 			}
 			limit(0)
 			sleep(10 * time.Millisecond)
@@ -233,8 +233,8 @@ func TestRateLimit(t *testing.T) {
 	}
 }
 
-// FuzzCongestion: after any sequence of marks, CNPs and delays the rate is valid, and posted
-// requests arrive.
+// FuzzCongestion checks that after any sequence of marks, CNPs and delays the rate is valid, and
+// posted requests arrive.
 func FuzzCongestion(f *testing.F) {
 	random(f, 50, 100)
 	f.Fuzz(func(t *testing.T, data []byte) {

@@ -1,6 +1,6 @@
 package rocetransport_test
 
-// End-to-end flow control: a requester whose peer reports its receive requests.
+// End-to-end flow control of a requester whose peer reports its receive requests.
 
 import (
 	"testing"
@@ -10,7 +10,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// credit is an acknowledgement with a credit count code.
+// credit returns an acknowledgement with a credit count code.
 func (r *rig) credit(psn int, msn uint32, code uint8) wire.Packet {
 	p := r.resp(wire.RCAck, psn, code, nil)
 	p.AETH.MSN = msn
@@ -26,7 +26,7 @@ func TestCredits(t *testing.T) {
 		}
 		r.post(wrs...)
 	}
-	run(t, "none are given", c, func(t *testing.T, r *rig) {
+	run(t, "no credits", c, func(t *testing.T, r *rig) {
 		for i := range 3 {
 			sends(r, 2)
 			if n := len(r.take()); n != 2 {
@@ -35,7 +35,7 @@ func TestCredits(t *testing.T) {
 			r.give(r.ack(2*i + 1)) // its MSN is 0
 		}
 	})
-	run(t, "one goes beyond", c, func(t *testing.T, r *rig) {
+	run(t, "one beyond the limit", c, func(t *testing.T, r *rig) {
 		sends(r, 1)
 		r.take()
 		r.give(r.credit(0, 1, 1))
@@ -57,7 +57,7 @@ func TestCredits(t *testing.T) {
 		sends(r, 2)
 		r.expect("SEND Only 10 len 8", "SEND Only 11 len 8 ackreq")
 	})
-	run(t, "what takes no receive request", c, func(t *testing.T, r *rig) {
+	run(t, "operations without a receive request", c, func(t *testing.T, r *rig) {
 		sends(r, 1)
 		r.take()
 		r.give(r.credit(0, 1, 0))
@@ -83,7 +83,7 @@ func TestCredits(t *testing.T) {
 		r.post(r.wr(2, verbs.Send, 3000))
 		r.expect("SEND First 4 len 1024", "SEND Middle 5 len 1024", "SEND Last 6 len 952 ackreq")
 	})
-	run(t, "a long one is repeated", c, func(t *testing.T, r *rig) {
+	run(t, "a long one is retransmitted", c, func(t *testing.T, r *rig) {
 		sends(r, 1)
 		r.take()
 		r.give(r.credit(0, 1, 1))
@@ -94,8 +94,8 @@ func TestCredits(t *testing.T) {
 		all[2] += " ackreq"
 		r.expect(all...)
 	})
-	// Credits of a peer that make no sense only affect the use of its own receive queue.
-	run(t, "counts that make no sense", c, func(t *testing.T, r *rig) {
+	// Invalid credits of a peer only affect the use of its own receive queue.
+	run(t, "invalid counts", c, func(t *testing.T, r *rig) {
 		sends(r, 1)
 		r.take()
 		r.give(r.credit(0, 0x900000, 0))
@@ -105,9 +105,9 @@ func TestCredits(t *testing.T) {
 			r.give(r.credit(1+i, 0x900000, 0))
 		}
 	})
-	// If the last packet sent left the acknowledgement request to the next, and the window has no
-	// room for that.
-	run(t, "given too late", c, func(t *testing.T, r *rig) {
+	// The last packet sent left the acknowledgement request to the next one, for which the window
+	// has no room.
+	run(t, "credits arrive too late", c, func(t *testing.T, r *rig) {
 		r.post(r.wr(0, verbs.RDMAWrite, 7*1024))
 		for i := range 6 { // the window becomes 8 packets
 			r.give(r.nak(wire.NakPSNSeq, 1+i))

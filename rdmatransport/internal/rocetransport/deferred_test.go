@@ -63,7 +63,8 @@ func (d *disk) ends(err error) {
 	synctest.Wait()
 }
 
-// TestSlowFlush: meanwhile other QPs continue, and this one as far as the order allows.
+// TestSlowFlush checks that other QPs continue during a FLUSH, and this one as far as the order
+// allows.
 func TestSlowFlush(t *testing.T) {
 	c := config{destRD: 8, rqPSN: 0xfffffe}
 	add := func(d *disk, psn int) wire.Packet {
@@ -92,7 +93,7 @@ func TestSlowFlush(t *testing.T) {
 		sleep(time.Minute)
 		d.expect()
 		if d.buf[0] != 1 && d.buf[7] != 1 || d.buf[8] != 0 || d.started.Load() != 1 {
-			t.Fatalf("%x, %d calls: something has passed a FLUSH", d.buf[:16], d.started.Load())
+			t.Fatalf("%x, %d calls: a request has overtaken a FLUSH", d.buf[:16], d.started.Load())
 		}
 		d.ends(nil)
 		sent := d.expect("Only 1 msn 2 len 0", "ATOMIC Acknowledge 3 msn 4 orig 1", "Only 4 msn 5 len 0", "Only 5 msn 6 len 16")
@@ -132,7 +133,7 @@ func TestSlowFlush(t *testing.T) {
 		d.state(verbs.StateErr)
 		d.completions(d.rcq, "1 WR_FLUSH_ERR")
 	})
-	flushing(t, "an atomic behind it fails", c, func(t *testing.T, d *disk) {
+	flushing(t, "an atomic after it fails", c, func(t *testing.T, d *disk) {
 		gone := must(d.pd.RegMR(make([]byte, 64), allAccess))
 		p := add(d, 1)
 		p.AtomicETH.Addr, p.AtomicETH.RKey = gone.Addr(), gone.RKey()
@@ -144,8 +145,8 @@ func TestSlowFlush(t *testing.T) {
 		d.expect("Only 0 msn 1 len 0", "nak62 1 msn 3")
 		d.state(verbs.StateErr)
 	})
-	// A request in error is refused in order.
-	flushing(t, "a refusal behind it", c, func(t *testing.T, d *disk) {
+	// A request in error is rejected in order.
+	flushing(t, "a rejection after it", c, func(t *testing.T, d *disk) {
 		d.give(d.flush(0), d.req(wire.RCWriteOnly, 1, fill(8, 1), reth(d.mr.Addr(), d.mr.RKey()+1, 8)))
 		d.expect()
 		d.ends(nil)
@@ -194,11 +195,10 @@ func TestSlowFlush(t *testing.T) {
 		d.ends(errors.New("too late"))
 		d.expect()
 	})
-	// A FLUSH is never dropped as a repeated request, even if as many of these are queued as
-	// possible.
+	// A FLUSH is never dropped as a duplicate, even if as many of these are queued as possible.
 	all := c
 	all.destRD, all.mtu, all.size = 2, verbs.MTU256, 1<<20
-	flushing(t, "behind many that are repeated", all, func(t *testing.T, d *disk) {
+	flushing(t, "after many duplicates", all, func(t *testing.T, d *disk) {
 		d.give(d.req(wire.RCReadRequest, 0, nil, d.at(0, 100*256)), d.req(wire.RCReadRequest, 100, nil, d.at(0, 600*256)))
 		if n := len(d.take()); n >= 700 {
 			t.Fatal("nothing waits")

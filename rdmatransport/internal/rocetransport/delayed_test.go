@@ -9,8 +9,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestCorkedRequests: a small request posted while another is in flight is corked until one of
-// these events.
+// TestCorkedRequests checks that a small request posted while another is in flight is corked until
+// one of these events.
 func TestCorkedRequests(t *testing.T) {
 	for name, then := range map[string]func(r *rig){
 		"polls":           func(r *rig) { r.idle() },
@@ -34,7 +34,7 @@ func TestCorkedRequests(t *testing.T) {
 	}
 }
 
-// TestFullFrameIsNotCorked: requests that fill a frame are sent at once.
+// TestFullFrameIsNotCorked checks that requests that fill a frame are sent at once.
 func TestFullFrameIsNotCorked(t *testing.T) {
 	for _, n := range []int{8, 1024, 64 << 10} {
 		run(t, fmt.Sprint(n), config{batch: 62, maxWR: 128}, func(t *testing.T, r *rig) {
@@ -54,7 +54,7 @@ func TestFullFrameIsNotCorked(t *testing.T) {
 	}
 }
 
-// TestCorkedWhilePosting: polls between posts send nothing, if each finds a new post.
+// TestCorkedWhilePosting checks that polls between posts send nothing, if each finds a new post.
 func TestCorkedWhilePosting(t *testing.T) {
 	bubble(t, config{batch: 62}, func(r *rig) {
 		r.post(r.wr(0, verbs.RDMAWrite, 8))
@@ -71,8 +71,8 @@ func TestCorkedWhilePosting(t *testing.T) {
 	})
 }
 
-// TestTimerWhileSendingDelayed: requests of a QP with a post since the last poll stay corked, but
-// not forever, if the timer fires while the poll sends for another QP.
+// TestTimerWhileSendingDelayed checks a timer that fires while a poll sends for another QP.
+// Requests of a QP with a post since the last poll stay corked, but not forever.
 func TestTimerWhileSendingDelayed(t *testing.T) {
 	bubble(t, config{batch: 62}, func(r *rig) {
 		a := r.qp
@@ -108,8 +108,9 @@ func TestTimerWhileSendingDelayed(t *testing.T) {
 	})
 }
 
-// TestDelayedAck: an acknowledgement that becomes due inside a poll is sent with the application's
-// answer, by the next poll, by a timer before the requester's timeout, or before the QP ends.
+// TestDelayedAck checks when an acknowledgement that becomes due inside a poll is sent. It is sent
+// with the application's answer, by the next poll, by a timer before the requester's timeout, or
+// before the QP ends.
 func TestDelayedAck(t *testing.T) {
 	for name, tc := range map[string]struct {
 		then func(r *rig)

@@ -10,7 +10,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestSQD: started requests complete, with retransmissions; others wait; receiving continues.
+// TestSQD checks that started requests complete, with retransmissions, that others wait, and that
+// receiving continues.
 func TestSQD(t *testing.T) {
 	bubble(t, config{sigAll: true, timeout: 14, retry: 7}, func(r *rig) {
 		r.post(r.wr(1, verbs.Send, 8))
@@ -40,7 +41,7 @@ func TestSQD(t *testing.T) {
 				break
 			}
 			if e.Type == verbs.EventSQDrained {
-				r.t.Error("drained, and nothing is acknowledged")
+				r.t.Error("drained without an acknowledgement")
 			}
 		}
 		r.give(r.ack(0))
@@ -63,7 +64,8 @@ func TestSQD(t *testing.T) {
 	})
 }
 
-// TestPathInSQD: with a new address vector, congestion control forgets the old path.
+// TestPathInSQD checks that congestion control forgets the old path when the QP gets a new address
+// vector.
 func TestPathInSQD(t *testing.T) {
 	bubble(t, config{sigAll: true, timeout: 20, retry: 7, byDelay: &roce.ByDelay{}}, func(r *rig) {
 		send := func() (first int) { // packets of a SEND before the first acknowledgement
@@ -81,7 +83,7 @@ func TestPathInSQD(t *testing.T) {
 		const start = 16 // the initial window of a connection
 		send()
 		if grown := send(); grown <= start {
-			t.Fatalf("%d packets leave when all before were answered: the test is of no use", grown)
+			t.Fatalf("%d packets are sent after all earlier ones were answered: the test checks nothing", grown)
 		}
 		r.modify(verbs.StateSQD)
 		attr, _, err := r.qp.Query(verbs.QPAttrAV)
@@ -93,7 +95,7 @@ func TestPathInSQD(t *testing.T) {
 		}
 		r.modify(verbs.StateRTS)
 		if again := send(); again != start {
-			t.Errorf("%d packets leave on the new path, want %d", again, start)
+			t.Errorf("%d packets are sent on the new path, want %d", again, start)
 		}
 	})
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestFlushRequester: the packets sent; only the response acknowledges them, and each counts in
-// max_rd_atomic.
+// TestFlushRequester checks the packets sent. Only the response acknowledges them, and each counts
+// in max_rd_atomic.
 func TestFlushRequester(t *testing.T) {
 	c := config{goBackN: true, sqPSN: 0x000100, rd: 2, timeout: 14, retry: 7}
 	to := verbs.SendWR{RemoteAddr: 0x1122334455667788, RKey: 0xaabbccdd, Flags: verbs.SendSignaled}
@@ -52,7 +52,7 @@ func TestFlushRequester(t *testing.T) {
 		r.giveBytes("1000 ffff 00Q 00000101 1f000002") // the first answer is lost
 		r.completions(r.scq)
 		r.expectBytes(flushed, written)
-		r.giveBytes("1100 ffff 00Q 00000100 1f000001") // an ACK is no answer
+		r.giveBytes("1100 ffff 00Q 00000100 1f000001") // an ACK does not answer it
 		r.completions(r.scq)
 	})
 	run(t, "fence", c, func(t *testing.T, r *rig) {
@@ -81,7 +81,7 @@ func TestFlushRequester(t *testing.T) {
 	})
 }
 
-// TestFlushResponder: the answers; duplicates are answered but not executed again.
+// TestFlushResponder checks the answers. Duplicates are answered but not executed again.
 func TestFlushResponder(t *testing.T) {
 	bubble(t, config{goBackN: true, rqPSN: 0xfffffe, destRD: 2}, func(r *rig) {
 		at := r.mr.Addr() + 16
@@ -103,8 +103,8 @@ func TestFlushResponder(t *testing.T) {
 		// For a whole region, address and length are ignored.
 		r.giveBytes("1c00 ffff 00Q 80000000 00000011 ffffffffffffffff %08x ffffffff", r.mr.RKey())
 		r.expectBytes("1040 ffff 0000abcd 00000000 1f000003")
-		// A request older than the last max_dest_rd_atomic is no duplicate that its requester could
-		// wait for.
+		// A request older than the last max_dest_rd_atomic ones is no duplicate for which a
+		// requester could still wait.
 		r.giveBytes("1c00 ffff 00Q 80fffffe 00000001 %016x %08x %08x", at, r.mr.RKey(), 100)
 		r.expectBytes()
 		r.giveBytes("1c00 ffff 00Q 80000000 00000011 ffffffffffffffff %08x ffffffff", r.mr.RKey())
@@ -112,7 +112,7 @@ func TestFlushResponder(t *testing.T) {
 	})
 }
 
-// TestFlushRefused: the NAK for each error.
+// TestFlushRefused checks the NAK for each error.
 func TestFlushRefused(t *testing.T) {
 	const invalid, access = 0x61, 0x62
 	for _, x := range []struct {
@@ -125,19 +125,19 @@ func TestFlushRefused(t *testing.T) {
 		{"reserved placement", config{}, "1c00 ffff 00Q 80000000 00000005 A K 00000001", invalid},
 		{"reserved selectivity", config{}, "1c00 ffff 00Q 80000000 00000021 A K 00000001", invalid},
 		{"no resources", config{destRD: none}, "1c00 ffff 00Q 80000000 00000001 A K 00000001", invalid},
-		{"not the QP's right", config{access: allAccess &^ verbs.AccessFlushGlobal}, "1c00 ffff 00Q 80000000 00000001 A K 00000001", invalid},
-		{"not the region's right", config{mrAccess: allAccess &^ verbs.AccessFlushGlobal}, "1c00 ffff 00Q 80000000 00000001 A K 00000001", access},
-		{"not the region's right, as a whole", config{mrAccess: allAccess &^ verbs.AccessFlushGlobal}, "1c00 ffff 00Q 80000000 00000011 A K 00000001", access},
+		{"no access right of the QP", config{access: allAccess &^ verbs.AccessFlushGlobal}, "1c00 ffff 00Q 80000000 00000001 A K 00000001", invalid},
+		{"no access right of the region", config{mrAccess: allAccess &^ verbs.AccessFlushGlobal}, "1c00 ffff 00Q 80000000 00000001 A K 00000001", access},
+		{"no access right of the region, as a whole", config{mrAccess: allAccess &^ verbs.AccessFlushGlobal}, "1c00 ffff 00Q 80000000 00000011 A K 00000001", access},
 		{"persistence of ordinary memory", config{access: allAccess | verbs.AccessFlushPersistent}, "1c00 ffff 00Q 80000000 00000002 A K 00000001", access},
 		{"too long", config{}, "1c00 ffff 00Q 80000000 00000001 A K 00001001", access},
 		{"unknown key", config{}, "1c00 ffff 00Q 80000000 00000001 A 00000000 00000001", access},
-		{"unknown key of nothing", config{}, "1c00 ffff 00Q 80000000 00000001 A 00000000 00000000", access},
+		{"unknown key of 0 bytes", config{}, "1c00 ffff 00Q 80000000 00000001 A 00000000 00000000", access},
 		{"key of a window", config{}, "1c00 ffff 00Q 80000000 00000001 A ffffffff 00000001", access},
 		{"atomic write of 4 bytes", config{}, "1d00 ffff 00Q 80000000 A K 00000004 11111111", invalid},
 		{"atomic write of 16 bytes", config{}, "1d00 ffff 00Q 80000000 A K 00000010 11111111111111111111111111111111", invalid},
-		{"atomic write without right", config{access: allAccess &^ verbs.AccessRemoteWrite}, "1d00 ffff 00Q 80000000 A K 00000008 1111111111111111", invalid},
+		{"atomic write without access right", config{access: allAccess &^ verbs.AccessRemoteWrite}, "1d00 ffff 00Q 80000000 A K 00000008 1111111111111111", invalid},
 		{"atomic write without resources", config{destRD: none}, "1d00 ffff 00Q 80000000 A K 00000008 1111111111111111", invalid},
-		{"atomic write to what is only read", config{mrAccess: verbs.AccessRemoteRead}, "1d00 ffff 00Q 80000000 A K 00000008 1111111111111111", access},
+		{"atomic write to read-only memory", config{mrAccess: verbs.AccessRemoteRead}, "1d00 ffff 00Q 80000000 A K 00000008 1111111111111111", access},
 		{"atomic write across words", config{}, "1d00 ffff 00Q 80000000 B K 00000008 1111111111111111", invalid},
 		{"in a SEND", config{}, "0000 ffff 00Q 00000000", invalid},
 	} {
@@ -174,7 +174,7 @@ func TestFlushRefused(t *testing.T) {
 	}
 }
 
-// TestFlushFile: only a region of a file can be made persistent, in part and as a whole.
+// TestFlushFile checks that only a region of a file can be made persistent, in part and as a whole.
 func TestFlushFile(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("there is no mmap on this system")

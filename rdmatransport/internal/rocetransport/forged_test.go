@@ -1,6 +1,6 @@
 package rocetransport_test
 
-// Request packets that are not the peer's.
+// Forged request packets.
 
 import (
 	"bytes"
@@ -39,7 +39,7 @@ type forger struct {
 	sent int
 }
 
-// packet returns one that is 1 to 1023 PSNs behind the expected one.
+// packet returns a packet that is 1 to 1023 PSNs after the expected one.
 func (f *forger) packet() wire.Packet {
 	x := f.rand
 	op := []wire.Opcode{wire.RCSendOnly, wire.RCSendFirst, wire.RCSendMiddle, wire.RCSendLast, wire.RCWriteOnly, wire.RCWriteMiddle,
@@ -80,13 +80,13 @@ func (r *rig) keepsNothing() {
 	r.t.Helper()
 	for _, p := range r.take() {
 		if len(p.Payload) != 0 {
-			r.t.Fatalf("%s tells what is kept: %v", r.brief(&p), sacktest.Distances(p.Payload))
+			r.t.Fatalf("%s reports kept packets: %v", r.brief(&p), sacktest.Distances(p.Payload))
 		}
 	}
 }
 
-// TestForgedWithoutLoss: without a loss nothing is kept, and everything arrives as if there were no
-// forger.
+// TestForgedWithoutLoss checks that without a loss no packet is kept, and that everything arrives
+// as without a forger.
 func TestForgedWithoutLoss(t *testing.T) {
 	run(t, "idle", config{timeout: 14}, func(t *testing.T, r *rig) {
 		f := &forger{rig: r, rand: rand.New(rand.NewPCG(1, 1))}
@@ -112,7 +112,7 @@ func TestForgedWithoutLoss(t *testing.T) {
 		f := &forger{rig: r, rand: rand.New(rand.NewPCG(1, 2))}
 		for i := range forgeries() / 8 {
 			size := 4 * (1 + i%200)
-			if i%3 == 0 { // its receive request comes later, and it is retransmitted
+			if i%3 == 0 { // its receive request is posted later, and it is retransmitted
 				r.give(marked(r.req(wire.RCSendOnly, i, fill(size, byte(i)), ackReq))...)
 				f.give(2)
 				r.recv(uint64(i), 1024, 1024)
@@ -228,7 +228,7 @@ func (s *lossyStream) run(messages int, f func()) {
 	}
 }
 
-// TestForgedUnderLoss: if packets are lost and others kept behind them, everything arrives too.
+// TestForgedUnderLoss checks that everything arrives too if packets are lost and later ones kept.
 // After the forger stops, packets are kept again.
 func TestForgedUnderLoss(t *testing.T) {
 	for _, perMille := range []int{10, 30} {
@@ -245,14 +245,14 @@ func TestForgedUnderLoss(t *testing.T) {
 						s.run(100, func() { f.give(share) })
 					}
 					if s.to.counter("suspect_requests") == 0 {
-						t.Error("nothing is suspected")
+						t.Error("no packet is suspected")
 					}
 					s.run(100, nobody) // the last forged packet may be detected only now
 					sleep(20 * time.Second)
 					kept := from.counter("selective_repeats")
 					s.run(amount(300, 1000, 1000), nobody)
 					if most > 1 && from.counter("selective_repeats") == kept {
-						t.Error("nothing is kept any more")
+						t.Error("no packets are kept any more")
 					}
 				})
 			}
@@ -260,8 +260,8 @@ func TestForgedUnderLoss(t *testing.T) {
 	}
 }
 
-// TestContradictions: evidence that a packet is not the peer's drops all kept packets. The peer
-// goes back and is accepted. Nothing is kept for a while.
+// TestContradictions checks that evidence of a forged packet drops all kept packets. The peer goes
+// back, and its packets are accepted. No packets are kept for a while.
 func TestContradictions(t *testing.T) {
 	good, bad := fill(8, 1), fill(8, 0x66)
 	message := func(r *rig, psn int, data []byte) wire.Packet { return r.req(wire.RCSendOnly, psn, data, ackReq) }
@@ -278,7 +278,7 @@ func TestContradictions(t *testing.T) {
 		{"a second copy for another address",
 			func(r *rig) []wire.Packet { return again(r.req(wire.RCWriteOnly, 3, good, r.at(4096+8, 8))) }, []string{"nak60 2 msn 2"}},
 		{"the newest, before others", func(r *rig) []wire.Packet { return marked(message(r, 4, good)) }, []string{"nak60 2 msn 2"}},
-		{"the newest, in its turn", func(r *rig) []wire.Packet { return marked(message(r, 2, good)) }, []string{"ack 2 msn 3"}},
+		{"the newest, in order", func(r *rig) []wire.Packet { return marked(message(r, 2, good)) }, []string{"ack 2 msn 3"}},
 	} {
 		run(t, c.name, config{}, func(t *testing.T, r *rig) {
 			r.lossy(0)
@@ -286,14 +286,14 @@ func TestContradictions(t *testing.T) {
 			r.give(marked(write)...)
 			r.give(marked(message(r, 5, bad))...)
 			if sent := r.take(); len(sent) != 1 || len(sent[0].Payload) == 0 {
-				t.Fatalf("what is kept is not told: %v", sent)
+				t.Fatalf("kept packets are not reported: %v", sent)
 			}
 			for i := range 4 {
 				r.recv(uint64(i), 100*i, 8)
 			}
 			r.give(c.pkts(r)...)
 			if sent := r.expect(c.want...); len(sent[0].Payload) != 0 {
-				t.Errorf("what is kept is %x", sent[0].Payload)
+				t.Errorf("the kept packets are %x", sent[0].Payload)
 			}
 			// The peer goes back.
 			r.give(again(message(r, 2, good), write, message(r, 4, good))...)
@@ -308,7 +308,7 @@ func TestContradictions(t *testing.T) {
 			if n := r.counter("suspect_requests"); n != 1 {
 				t.Errorf("%d packets are suspected", n)
 			}
-			// Nothing is kept for a while.
+			// No packets are kept for a while.
 			r.lossy(6)
 			r.give(marked(r.nothing(9))...)
 			r.keepsNothing()
@@ -324,7 +324,7 @@ func TestContradictions(t *testing.T) {
 	}
 	// A forged packet in error does not end the connection, unless it has the expected PSN.
 	for _, peers := range []bool{false, true} {
-		run(t, fmt.Sprint("in error, the peer's: ", peers), config{}, func(t *testing.T, r *rig) {
+		run(t, fmt.Sprint("in error, from the peer: ", peers), config{}, func(t *testing.T, r *rig) {
 			r.lossy(0)
 			r.recv(0, 0, 8)
 			r.recv(1, 100, 8)
@@ -349,9 +349,9 @@ func TestContradictions(t *testing.T) {
 			r.state(verbs.StateRTS)
 		})
 	}
-	// The NAK does not replace the acknowledgement of earlier packets: the peer may have nothing
+	// The NAK does not replace the acknowledgement of earlier packets. The peer may have nothing
 	// more to send.
-	run(t, "in error, behind the last", config{}, func(t *testing.T, r *rig) {
+	run(t, "in error, after the last", config{}, func(t *testing.T, r *rig) {
 		r.lossy(0)
 		r.give(marked(r.req(wire.RCSendMiddle, 3, bad))...)
 		r.give(again(r.nothing(2))...)
@@ -360,7 +360,7 @@ func TestContradictions(t *testing.T) {
 		r.expect("ack 3 msn 4")
 	})
 	// Fields that may differ in a retransmission are no contradiction.
-	run(t, "the same again", config{}, func(t *testing.T, r *rig) {
+	run(t, "an equal copy", config{}, func(t *testing.T, r *rig) {
 		r.lossy(0)
 		p := r.req(wire.RCWriteOnly, 3, good, r.at(0, 8))
 		r.give(marked(p)...)
@@ -375,8 +375,8 @@ func TestContradictions(t *testing.T) {
 	})
 }
 
-// TestKeepTimeout: the missing packet must arrive within a second, or kept packets are dropped. A
-// peer with a report of them gets a NAK. The next gap is then a first loss.
+// TestKeepTimeout checks that kept packets are dropped if the missing packet does not arrive within
+// a second. A peer with a report of them gets a NAK. The next gap is then a first loss.
 func TestKeepTimeout(t *testing.T) {
 	bubble(t, config{timeout: 14}, func(r *rig) {
 		r.lossy(0)
@@ -387,13 +387,13 @@ func TestKeepTimeout(t *testing.T) {
 		r.expect()
 		sleep(time.Second)
 		if p := r.expect("nak60 2 msn 2")[0]; len(p.Payload) != 0 {
-			t.Errorf("what is kept is %x", p.Payload)
+			t.Errorf("the kept packets are %x", p.Payload)
 		}
 		want := bytes.Clone(r.buf)
 		r.give(again(r.nothing(2))...)
 		r.expect("ack 2 msn 3")
 		if !bytes.Equal(r.buf, want) {
-			t.Error("it was kept all the same")
+			t.Error("it was kept")
 		}
 	})
 	// Packets are kept as long as gaps are being filled.
@@ -411,7 +411,7 @@ func TestKeepTimeout(t *testing.T) {
 	})
 }
 
-// TestUnmarkedDropped: a peer that has marked one packet must mark all.
+// TestUnmarkedDropped checks that a peer that has marked one packet must mark all.
 func TestUnmarkedDropped(t *testing.T) {
 	bubble(t, config{}, func(r *rig) {
 		r.give(r.nothing(0)) // unmarked
@@ -433,8 +433,8 @@ func TestUnmarkedDropped(t *testing.T) {
 	})
 }
 
-// TestReadTakesPSNs: packets with the PSNs of a READ's responses are dropped, and do not affect
-// later ones.
+// TestReadTakesPSNs checks that packets with the PSNs of a READ's responses are dropped, and do not
+// affect later ones.
 func TestReadTakesPSNs(t *testing.T) {
 	bubble(t, config{}, func(r *rig) {
 		r.lossy(0)
@@ -448,7 +448,7 @@ func TestReadTakesPSNs(t *testing.T) {
 			t.Fatalf("%d answers, %v", len(sent), sent)
 		}
 		if got := sacktest.Distances(sent[4].Payload); !slices.Equal(got, []uint32{1}) {
-			t.Errorf("it says that it has %v", got)
+			t.Errorf("it reports %v", got)
 		}
 		r.give(again(r.nothing(7))...)
 		r.expect("ack 8 msn 6")
@@ -456,7 +456,7 @@ func TestReadTakesPSNs(t *testing.T) {
 		if !bytes.Equal(r.buf, want) {
 			t.Error("the data are wrong")
 		}
-		// The same a whole span of the store later.
+		// The same, a whole span of the store later.
 		for psn := 9; psn < 9+2048; psn++ {
 			r.give(marked(r.nothing(psn))...)
 		}
@@ -464,7 +464,8 @@ func TestReadTakesPSNs(t *testing.T) {
 	})
 }
 
-// TestStoresBounded: a device keeps packets for 64 QPs at a time, and the peers of others go back.
+// TestStoresBounded checks that a device keeps packets for 64 QPs at a time, and that the peers of
+// others go back.
 func TestStoresBounded(t *testing.T) {
 	const stores = 64
 	bubble(t, config{maxWR: 1}, func(r *rig) {
@@ -488,7 +489,7 @@ func TestStoresBounded(t *testing.T) {
 			r.qp = qps[i]
 			r.lossy(0)
 			if kept := gap(i, 2); kept != (i < stores) {
-				t.Errorf("QP %d keeps what is behind a gap: %v", i, kept)
+				t.Errorf("QP %d keeps packets after a gap: %v", i, kept)
 			}
 		}
 		r.qp = qps[0]
@@ -498,7 +499,7 @@ func TestStoresBounded(t *testing.T) {
 		r.give(again(r.nothing(2), r.nothing(3))...)
 		r.take()
 		if !gap(stores, 4) {
-			t.Error("a store that is free again is not taken")
+			t.Error("a free store is not used again")
 		}
 		for _, r.qp = range qps[1:] {
 			rigs.Delete(r.qp.Num())
@@ -510,18 +511,19 @@ func TestStoresBounded(t *testing.T) {
 	})
 }
 
-// TestNotReadyIsNoLoss: a retransmission because of a missing receive request counts as no loss.
+// TestNotReadyIsNoLoss checks that a retransmission because of a missing receive request does not
+// count as a loss.
 func TestNotReadyIsNoLoss(t *testing.T) {
 	send := func(r *rig, psn int) wire.Packet { return r.req(wire.RCSendOnly, psn, fill(8, 1), ackReq) }
 	plain := func(r *rig, want ...string) {
 		r.t.Helper()
 		for _, p := range r.expect(want...) {
 			if len(p.Payload) != 0 {
-				r.t.Errorf("what is kept is %x", p.Payload)
+				r.t.Errorf("the kept packets are %x", p.Payload)
 			}
 		}
 	}
-	run(t, "nothing was lost", config{}, func(t *testing.T, r *rig) {
+	run(t, "no loss", config{}, func(t *testing.T, r *rig) {
 		r.give(marked(send(r, 0), r.nothing(1), r.nothing(2))...)
 		r.expect("rnr12 0 msn 0")
 		r.recv(0, 0, 8)
@@ -530,14 +532,14 @@ func TestNotReadyIsNoLoss(t *testing.T) {
 		r.give(marked(r.nothing(2), r.nothing(4))...)
 		plain(r, "ack 2 msn 3", "nak60 3 msn 3")
 	})
-	run(t, "others were lost before", config{}, func(t *testing.T, r *rig) {
+	run(t, "earlier losses", config{}, func(t *testing.T, r *rig) {
 		r.lossy(0)
 		r.give(marked(send(r, 2))...)
 		r.give(marked(r.nothing(3), r.nothing(4))...)
 		plain(r, "rnr12 2 msn 2")
 	})
 	// It seems to be retransmitted because of later packets, which may be forged.
-	run(t, "its repetition seems to be lost", config{}, func(t *testing.T, r *rig) {
+	run(t, "its retransmission seems to be lost", config{}, func(t *testing.T, r *rig) {
 		r.give(marked(send(r, 0), r.nothing(1), r.nothing(2), r.nothing(3))...)
 		r.expect("rnr12 0 msn 0")
 		r.give(again(r.nothing(1))...)
@@ -550,8 +552,8 @@ func TestNotReadyIsNoLoss(t *testing.T) {
 	})
 }
 
-// TestForgedGap: a forged packet with a later PSN does not make the peer's packets before it count
-// as lost.
+// TestForgedGap checks that a forged packet with a later PSN does not make the peer's packets
+// before it count as lost.
 func TestForgedGap(t *testing.T) {
 	bubble(t, config{}, func(r *rig) {
 		send := r.req(wire.RCSendOnly, 0, fill(8, 1), ackReq)
@@ -564,14 +566,14 @@ func TestForgedGap(t *testing.T) {
 		r.give(marked(r.nothing(1), r.nothing(3))...)
 		for _, p := range r.expect("ack 0 msn 1", "ack 1 msn 2", "nak60 2 msn 2") {
 			if len(p.Payload) != 0 {
-				t.Errorf("what is kept is %x", p.Payload)
+				t.Errorf("the kept packets are %x", p.Payload)
 			}
 		}
 	})
 }
 
-// TestFirstLossTwice: if nothing is kept yet, and the NAK or the retransmission is lost, a probe of
-// the peer detects it.
+// TestFirstLossTwice checks the loss of the NAK or of the retransmission while no packets are kept.
+// A probe of the peer detects it.
 func TestFirstLossTwice(t *testing.T) {
 	run(t, "responder", config{}, func(t *testing.T, r *rig) {
 		r.give(marked(r.nothing(1))...)
@@ -601,7 +603,7 @@ func TestFirstLossTwice(t *testing.T) {
 		r.give(marked(r.nak(wire.NakPSNSeq, 1))...)
 		r.expect("WRITE First 1 len 1024 at 0+2048", "WRITE Last 2 len 1024 ackreq", "SEND Only 3 len 8 ackreq")
 	})
-	run(t, "told by somebody else", config{sqPSN: first, retry: 7}, func(t *testing.T, r *rig) {
+	run(t, "reported by a third party", config{sqPSN: first, retry: 7}, func(t *testing.T, r *rig) {
 		r.post(r.wr(2, verbs.RDMAWrite, 4*1024))
 		r.take()
 		p := r.sack(0, 1, 2, 3)

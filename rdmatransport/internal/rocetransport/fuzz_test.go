@@ -14,7 +14,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// script reads a fuzzer's bytes as decisions, and decides 0 after the end.
+// script reads a fuzzer's bytes as decisions, and returns 0 after the end.
 type script []byte
 
 func (s *script) more() bool { return len(*s) > 0 }
@@ -45,8 +45,8 @@ func random(f *testing.F, count, size int) {
 }
 
 // FuzzPackets is a peer that sends any sequence of valid packets to a QP with posted work. There is
-// no panic, no change outside of the regions that the peer may write, every request completes once
-// and in order, and memory is bounded.
+// no panic, and no change outside of the regions that the peer may write. Every request completes
+// once and in order, and memory is bounded.
 func FuzzPackets(f *testing.F) {
 	random(f, 100, 500)
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -54,7 +54,7 @@ func FuzzPackets(f *testing.F) {
 	})
 }
 
-// FuzzUCPackets is the same for an unreliable connection.
+// FuzzUCPackets is FuzzPackets for an unreliable connection.
 func FuzzUCPackets(f *testing.F) {
 	random(f, 100, 500)
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -62,7 +62,7 @@ func FuzzUCPackets(f *testing.F) {
 	})
 }
 
-// bounded fails a run that allocates more than a peer may cause with 200 packets, even if it is
+// bounded fails a run that allocates more memory than 200 packets of a peer justify, even if it is
 // freed again.
 func bounded(t *testing.T, most uint64, run func()) {
 	t.Helper()
@@ -71,7 +71,7 @@ func bounded(t *testing.T, most uint64, run func()) {
 	run()
 	runtime.ReadMemStats(&after)
 	if n := after.TotalAlloc - before.TotalAlloc; n > most {
-		t.Errorf("%d bytes were allocated, and %d are the most", n, most)
+		t.Errorf("%d bytes were allocated, want at most %d", n, most)
 	}
 }
 
@@ -139,7 +139,7 @@ const sends, recvs = 0, 1
 // begin records a new connection.
 func (z *fuzz) begin() {
 	z.request, z.response = 0, 0
-	if z.marks { // packets behind a gap may be kept
+	if z.marks { // packets after a gap may be kept
 		z.r.lossy(0)
 		z.request = 2
 	}
@@ -263,16 +263,16 @@ func (z *fuzz) sack(s *script) (sack wire.Sack) {
 	return sack
 }
 
-// completions checks completions: each request once and in order, no success behind an error, and
+// completions checks completions: each request once and in order, no success after an error, and
 // one error that is no flush.
 func (z *fuzz) completions() {
 	for i, cq := range []*verbs.CQ{z.r.scq, z.r.rcq} {
 		for _, wc := range poll(z.t, cq) {
 			switch {
 			case wc.WRID != z.complete[i]:
-				z.t.Fatalf("request %d completes, %d is next", wc.WRID, z.complete[i])
+				z.t.Fatalf("request %d completes, want %d", wc.WRID, z.complete[i])
 			case z.failed[i] && wc.Status == verbs.WCSuccess, z.cause[i] && wc.Status != verbs.WCWRFlushErr:
-				z.t.Fatalf("%v behind an error", wc.Status)
+				z.t.Fatalf("%v after an error", wc.Status)
 			}
 			z.complete[i]++
 			z.failed[i] = wc.Status != verbs.WCSuccess
@@ -298,8 +298,8 @@ func (z *fuzz) end() {
 	z.r.take()
 }
 
-// FuzzFrames gives frames of any bytes, in segments of any size. If the first byte is odd, every
-// segment is changed to be for the QP, with a valid ICRC.
+// FuzzFrames passes frames of arbitrary bytes, in segments of any size. If the first byte is odd,
+// every segment is changed to be for the QP, with a valid ICRC.
 func FuzzFrames(f *testing.F) {
 	random(f, 100, 60)
 	for op := range 256 {
@@ -341,7 +341,7 @@ func FuzzFrames(f *testing.F) {
 		r.take()
 		poll(t, r.rcq)
 		if !good && !bytes.Equal(r.buf, was) {
-			t.Error("a frame without a good ICRC has changed memory")
+			t.Error("a frame without a valid ICRC has changed memory")
 		}
 	})
 }

@@ -26,7 +26,7 @@ func gsiPort(t *testing.T) (*rocetransport.Engine, *port) {
 	return e, p
 }
 
-// mgmt is a packet to QP 1 as rxe sends it.
+// mgmt returns a packet to QP 1 as rxe sends it.
 func mgmt() wire.Packet {
 	return wire.Packet{
 		BTH:     wire.BTH{Opcode: wire.UDSendOnly, PKey: 0xffff, DestQP: 1, AckReq: true},

@@ -13,7 +13,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// unseen is a frame of one packet, with an identification that the stack has not seen.
+// unseen returns a frame of one packet, with an identification that the stack has not seen.
 func (r *rig) unseen(p wire.Packet, id uint16) *stack.Datagram {
 	d := &stack.Datagram{Src: r.them, Dst: r.us, SrcPort: 50000, SegmentSize: p.Size(), IDGuessed: true, Payload: make([]byte, p.Size())}
 	d.Header = make([]byte, headerLen(r.us))
@@ -23,7 +23,8 @@ func (r *rig) unseen(p wire.Packet, id uint16) *stack.Datagram {
 	return d
 }
 
-// giveUnseen gives the engine a WRITE with an identification, and returns whether it was refused.
+// giveUnseen passes a WRITE with an identification to the engine, and reports whether it was
+// refused.
 func (r *rig) giveUnseen(psn int, id uint16) (refused bool) {
 	before := r.counter("icrc_errors")
 	r.port.receive(r.unseen(r.req(wire.RCWriteOnly, psn, make([]byte, 64), r.at(0, 64)), id))
@@ -46,12 +47,12 @@ func TestUnseenIdentification(t *testing.T) {
 	}{
 		{"guessed right", false, 0, []event{{0, 0, false}, {1, 0, false}, {2, 0, false}}},
 		{"a counter", false, 3, []event{{0, 0xfffe, false}, {1, 0xffff, false}, {2, 0, false}, {3, 1, false}}},
-		{"far from the last", false, 1, []event{{0, 1000, false}, {1, 30000, true}, {1, 0, false}}},
+		{"far away from the last", false, 1, []event{{0, 1000, false}, {1, 30000, true}, {1, 0, false}}},
 		{"a jump", false, 3, []event{{0, 1000, false}, {1, 30000, true}, {1, 30001, false}, {2, 30002, false}, {3, 1001, true}}},
-		{"a packet with a wrong PSN is noted and does not move it", false, 4,
+		{"a packet with a wrong PSN is recorded, but does not advance the identification", false, 4,
 			[]event{{0, 1000, false}, {ahead, 1200, false}, {ahead, 1400, false}, {ahead, 1700, true}, {1, 1001, false}}},
-		{"nor is it a first one", false, 2, []event{{ahead, 30000, false}, {0, 1000, false}}},
-		{"nor does a duplicate", false, 4, []event{{0, 1000, false}, {0, 1200, false}, {0, 1400, false}, {0, 1700, true}, {1, 1001, false}}},
+		{"a packet with a wrong PSN is no first packet", false, 2, []event{{ahead, 30000, false}, {0, 1000, false}}},
+		{"a duplicate does not advance the identification", false, 4, []event{{0, 1000, false}, {0, 1200, false}, {0, 1400, false}, {0, 1700, true}, {1, 1001, false}}},
 		{"strict", true, 0, []event{{0, 1000, true}, {0, 64, true}, {0, 63, false}, {1, 0, false}}},
 	} {
 		run(t, c.name, config{goBackN: true, strictICRC: c.strict}, func(t *testing.T, r *rig) {
@@ -67,8 +68,8 @@ func TestUnseenIdentification(t *testing.T) {
 	}
 }
 
-// TestGRO: the kernel merges consecutive packets (GRO), single ones with identification 0 and parts
-// of superframes. None is refused.
+// TestGRO checks packets that the kernel has merged (GRO): single ones with identification 0, and
+// parts of superframes. None is refused.
 func TestGRO(t *testing.T) {
 	for _, strict := range []bool{false, true} {
 		for _, c := range []struct {
@@ -101,9 +102,9 @@ func TestGRO(t *testing.T) {
 	}
 }
 
-// TestBesideUnreliable: a peer also counts packets to QPs of other types. The occasional packets of
-// a reliable connection are accepted in between.
-func TestBesideUnreliable(t *testing.T) {
+// TestBetweenUnreliable checks a peer that also counts packets to QPs of other types. The occasional
+// packets of a reliable connection are accepted in between.
+func TestBetweenUnreliable(t *testing.T) {
 	bubble(t, config{goBackN: true}, func(r *rig) {
 		reliable := r.qp
 		r.c.service = verbs.UC
@@ -131,10 +132,10 @@ func TestBesideUnreliable(t *testing.T) {
 	})
 }
 
-// TestBesideRepeated: under heavy loss, a peer retransmits thousands of packets before it sends the
-// next one, or sends packets behind a gap. None is refused.
-func TestBesideRepeated(t *testing.T) {
-	for name, psn := range map[string]int{"duplicates": 0, "behind a gap": 50} {
+// TestBetweenRetransmissions checks a peer under heavy loss. It retransmits thousands of packets before it
+// sends the next one, or sends packets after a gap. None is refused.
+func TestBetweenRetransmissions(t *testing.T) {
+	for name, psn := range map[string]int{"duplicates": 0, "after a gap": 50} {
 		run(t, name, config{goBackN: true}, func(t *testing.T, r *rig) {
 			id := uint16(60000)
 			r.giveUnseen(0, id)
@@ -150,7 +151,7 @@ func TestBesideRepeated(t *testing.T) {
 	}
 }
 
-// TestUnseenResponses: responses advance the last identification too.
+// TestUnseenResponses checks that responses advance the last identification too.
 func TestUnseenResponses(t *testing.T) {
 	bubble(t, config{goBackN: true}, func(r *rig) {
 		for i := range 20 {
@@ -164,8 +165,8 @@ func TestUnseenResponses(t *testing.T) {
 	})
 }
 
-// TestUnseenDamage: if the peer counts, hardly any damaged packet is accepted, and none advances
-// the expected PSN.
+// TestUnseenDamage checks a peer that counts. Hardly any damaged packet is accepted, and none
+// advances the expected PSN.
 func TestUnseenDamage(t *testing.T) {
 	bubble(t, config{goBackN: true}, func(r *rig) {
 		rnd := rand.New(rand.NewPCG(3, 4))
@@ -189,8 +190,8 @@ func TestUnseenDamage(t *testing.T) {
 	})
 }
 
-// TestForgedIdentifications: packets with a valid ICRC, any identification and a wrong PSN do not
-// close the window for the peer.
+// TestForgedIdentifications checks that packets with a valid ICRC, any identification and a wrong
+// PSN do not close the window for the peer.
 func TestForgedIdentifications(t *testing.T) {
 	bubble(t, config{goBackN: true}, func(r *rig) {
 		rnd := rand.New(rand.NewPCG(5, 6))

@@ -268,7 +268,7 @@ func (r *rig) guards() {
 	r.t.Helper()
 	for i, b := range r.whole {
 		if b != guardVal && (i < guard || i >= guard+len(r.buf)) {
-			r.t.Fatalf("byte %d beside the region of %d bytes has changed", i-guard, len(r.buf))
+			r.t.Fatalf("byte %d outside of the region of %d bytes has changed", i-guard, len(r.buf))
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package rocetransport_test
 
-// A requester whose peer goes back, and has not answered for longer than usual. Time is virtual.
+// A requester whose peer uses go-back-N, and has not answered for longer than usual. Time is
+// virtual.
 
 import (
 	"testing"

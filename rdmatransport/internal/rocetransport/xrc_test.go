@@ -14,8 +14,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestXRCInitiator: each request names an SRQ; responses are RC's, with another service in their
-// opcode.
+// TestXRCInitiator checks that each request names an SRQ. Responses are those of RC, with another
+// service in their opcode.
 func TestXRCInitiator(t *testing.T) {
 	bubble(t, config{service: verbs.XRCSend, goBackN: true, sqPSN: 0x000100, rd: 4}, func(r *rig) {
 		copy(r.buf, "\x11\x22\x33\x44\x55\x66\x77\x88")
@@ -40,7 +40,7 @@ func TestXRCInitiator(t *testing.T) {
 	})
 }
 
-// xrcTarget is two SRQs of the QP's domain, each with its own region and PD.
+// xrcTarget has two SRQs of the QP's domain, each with its own region and PD.
 type xrcTarget struct {
 	*rig
 	srq [2]*verbs.SRQ
@@ -66,7 +66,8 @@ func (x *xrcTarget) recv(i int, id uint64) {
 	}
 }
 
-// TestXRCTarget: messages go to the SRQ that they name, and use the memory of its PD.
+// TestXRCTarget checks that messages arrive at the SRQ that they name, and use the memory of its
+// PD.
 func TestXRCTarget(t *testing.T) {
 	bubble(t, config{service: verbs.XRCRecv, goBackN: true, mtu: verbs.MTU256}, func(r *rig) {
 		x := newXRCTarget(r)
@@ -96,7 +97,7 @@ func TestXRCTarget(t *testing.T) {
 		r.giveBytes("%s", read[0])
 		r.expectBytes("b070 ffff 0000abcd 00000003 1f000003 aa000000", "b070 ffff 0000abcd 00000004 1f000004 bb000000",
 			"b070 ffff 0000abcd 00000003 1f000004 aa000000")
-		// An SRQ that is destroyed takes its open message along; the domain is closed last.
+		// A destroyed SRQ drops its open message. The domain is closed last.
 		x.recv(0, 9)
 		r.giveBytes("a000 ffff 00Q 00000005 00%06x %0512x", n[0], 5)
 		if err := r.xrcd.Close(); err == nil {
@@ -114,7 +115,8 @@ func TestXRCTarget(t *testing.T) {
 	})
 }
 
-// TestXRCRefused: an SRQ that is not in the domain, or memory of another PD, is an access error.
+// TestXRCRefused checks that an SRQ outside of the domain, or memory of another PD, is an access
+// error.
 func TestXRCRefused(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -137,7 +139,7 @@ func TestXRCRefused(t *testing.T) {
 			r.state(verbs.StateErr)
 		})
 	}
-	run(t, "another SRQ amid a message", config{service: verbs.XRCRecv, goBackN: true, mtu: verbs.MTU256}, func(t *testing.T, r *rig) {
+	run(t, "another SRQ within a message", config{service: verbs.XRCRecv, goBackN: true, mtu: verbs.MTU256}, func(t *testing.T, r *rig) {
 		x := newXRCTarget(r)
 		x.recv(0, 1)
 		x.recv(1, 2)
@@ -201,7 +203,7 @@ func fuzzXRC(t *testing.T, s script) {
 		for j, cq := range x.cq {
 			for _, wc := range poll(t, cq) {
 				if wc.WRID != complete[j] || wc.QPNum != r.qp.Num() {
-					t.Fatalf("SRQ %d: %+v completes, %d is next", j, wc, complete[j])
+					t.Fatalf("SRQ %d: %+v completes, want %d", j, wc, complete[j])
 				}
 				if complete[j]++; complete[j] > posted[j] {
 					t.Fatalf("SRQ %d: %d completions of %d receives", j, complete[j], posted[j])
@@ -216,7 +218,7 @@ func fuzzXRC(t *testing.T, s script) {
 	}
 }
 
-// TestXRCBadLink: over a link that loses, duplicates and reorders, everything arrives once and in
+// TestXRCBadLink checks a link that loses, duplicates and reorders. Everything arrives once and in
 // order, and lost packets are retransmitted one by one.
 func TestXRCBadLink(t *testing.T) {
 	for seed := range uint64(4) {
@@ -241,7 +243,7 @@ func TestXRCBadLink(t *testing.T) {
 				var wcs [8]verbs.WC
 				for done, rounds := 0, 0; done < len(wcs); rounds++ {
 					if rounds > 20000 {
-						t.Fatalf("it does not end: %v", a.dev.HWCounters())
+						t.Fatalf("the messages do not complete: %v", a.dev.HWCounters())
 					}
 					if !l.carry() {
 						sleep(100 * time.Microsecond)
@@ -260,7 +262,7 @@ func TestXRCBadLink(t *testing.T) {
 				}
 			}
 			if a.counter("selective_repeats") == 0 {
-				t.Error("nothing was repeated one by one")
+				t.Error("no packet was retransmitted alone")
 			}
 		})
 	}

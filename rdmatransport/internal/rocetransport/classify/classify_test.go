@@ -168,7 +168,7 @@ func TestDied(t *testing.T) {
 	c.Classify(madTo(own, &mad.DREQ{LocalCommID: 52, RemoteCommID: alice.CommIDs.Base + 5})) // ended
 	now := int64(time.Hour)
 	if again := c.SendDue(now, send); again != 0 || len(heard()) > 0 {
-		t.Errorf("speaks for the living, again after %d", again)
+		t.Errorf("messages for a living process, again after %d", again)
 	}
 	c.Died(alice)
 	tids := map[uint32]uint64{}
@@ -201,7 +201,7 @@ func TestDied(t *testing.T) {
 		now += again
 	}
 	if again := c.SendDue(now, send); again != 0 || len(heard()) > 0 {
-		t.Errorf("said 17 times, or again after %v", time.Duration(again))
+		t.Errorf("sent 17 times, or again after %v", time.Duration(again))
 	}
 }
 
@@ -219,13 +219,13 @@ func TestDiedIsAnswered(t *testing.T) {
 	c.Classify(b, &bad)
 	c.Classify(madTo(own, &mad.DREP{LocalCommID: 99, RemoteCommID: alice.CommIDs.Base + 1}))
 	if c.SendDue(5e9, send); len(heard()) != 3 {
-		t.Error("another's DREP counts")
+		t.Error("a DREP of another host counts")
 	}
 	c.Classify(b, d)
 	c.Classify(madTo(own, &mad.DREQ{LocalCommID: 10, RemoteCommID: alice.CommIDs.Base + 2})) // at the same time
 	c.Classify(madTo(own, &mad.REJ{LocalCommID: 11, RemoteCommID: alice.CommIDs.Base + 3}))
 	if again := c.SendDue(10e9, send); again != 0 || len(heard()) > 0 {
-		t.Errorf("speaks though all is said, again after %d", again)
+		t.Errorf("sends although nothing is due, again after %d", again)
 	}
 }
 
@@ -241,10 +241,10 @@ func TestRTUForDeadProcess(t *testing.T) {
 	c.Classify(b, d)
 	c.Refuse(b, d, send)
 	if len(heard()) > 0 {
-		t.Error("a RTU is answered at once")
+		t.Error("an RTU is answered at once")
 	}
 	if c.SendDue(2, send); len(heard()) != 1 {
-		t.Error("no DREQ after a RTU for a dead process")
+		t.Error("no DREQ after an RTU for a dead process")
 	}
 }
 
@@ -258,7 +258,7 @@ func TestLeasedAgain(t *testing.T) {
 	heard()
 	c.Leased(alice)
 	if again := c.SendDue(5e9, send); again != 0 || len(heard()) > 0 {
-		t.Error("speaks for numbers that somebody has")
+		t.Error("sends for numbers that are leased")
 	}
 	c.Died(alice)
 	if c.SendDue(6e9, send); len(heard()) > 0 {
@@ -275,7 +275,7 @@ func TestDamagedMADIgnored(t *testing.T) {
 	d.Header = header(peer, own, 0x1234, len(b)) // visible
 	d.IDGuessed = false
 	if got := c.Classify(b, d); got.Kind != stack.TargetCommID {
-		t.Errorf("%+v: its process is to count it", got)
+		t.Errorf("%+v: want its process to count it", got)
 	}
 	c.Refuse(b, d, send)
 	if len(heard()) > 0 {
@@ -283,7 +283,7 @@ func TestDamagedMADIgnored(t *testing.T) {
 	}
 	c.Died(alice)
 	if c.SendDue(1, send); len(heard()) > 0 {
-		t.Error("learns from a damaged MAD")
+		t.Error("records a damaged MAD")
 	}
 }
 
@@ -332,22 +332,22 @@ func TestVerify(t *testing.T) {
 	c := classify.New()
 	b, d := arrival(peer, own, &wire.Packet{BTH: wire.BTH{Opcode: wire.RCSendOnly, DestQP: 0x10001}, Payload: []byte("data")})
 	if c.Verify(b, d) {
-		t.Error("any identification is right")
+		t.Error("any identification is valid")
 	}
 	d.Header = header(peer, own, 0x1234, len(b))
 	if !c.Verify(b, d) {
-		t.Error("what was sent is wrong")
+		t.Error("a sent packet is invalid")
 	}
 	if c.Verify(b[:5], d) || c.Verify(nil, d) {
-		t.Error("a piece is right")
+		t.Error("a part is valid")
 	}
 	b[12] ^= 1
 	if c.Verify(b, d) {
-		t.Error("a damaged packet is right")
+		t.Error("a damaged packet is valid")
 	}
 }
 
-// A live process may have no hub for a moment: nothing else answers for it.
+// A living process may have no hub for a moment. Nothing else answers for it.
 func TestNoRefusalForLiveProcess(t *testing.T) {
 	c := classify.New()
 	send, heard := recorder(t)
@@ -357,7 +357,7 @@ func TestNoRefusalForLiveProcess(t *testing.T) {
 	} {
 		b, d := madTo(own, m)
 		if c.Refuse(b, d, send); len(heard()) > 0 {
-			t.Errorf("%v for a process that lives is answered", m.Attr())
+			t.Errorf("%v for a living process is answered", m.Attr())
 		}
 	}
 	c.Died(alice)

@@ -32,7 +32,7 @@ func TestConnect(t *testing.T) {
 		if got.LocalCommID == 0 || !equalREQ(got, want) {
 			t.Errorf("REQ\n%+v, want\n%+v", got, want)
 		}
-		r.say(tid, kernelREP(req))
+		r.receive(tid, kernelREP(req))
 		e := r.event(rdmacm.ConnectResponse, 0)
 		p := e.Param
 		if e.Conn != c || p.ResponderResources != 1 || p.InitiatorDepth != 6 || p.RNRRetryCount != 5 || p.QPNum != peerQPN ||
@@ -43,7 +43,7 @@ func TestConnect(t *testing.T) {
 			PathMTU: verbs.MTU1024, DestQPNum: peerQPN, RQPSN: req.StartingPSN, SQPSN: 0xdfd224,
 			MaxDestRDAtomic: 1, MaxRDAtomic: 6, Timeout: 19, RetryCnt: 7, RNRRetry: 5,
 		}, req.Primary.FlowLabel)
-		r.say(tid, kernelREP(req))
+		r.receive(tid, kernelREP(req))
 		if m, _ := next[*mad.MRA](r); m.About != mad.AnsweredREP || m.RemoteCommID != peerID || m.LocalCommID != req.LocalCommID {
 			t.Errorf("MRA %+v", m)
 		}
@@ -54,15 +54,15 @@ func TestConnect(t *testing.T) {
 			if m, s := next[*mad.RTU](r); m.LocalCommID != req.LocalCommID || m.RemoteCommID != peerID || s.tid != tid {
 				t.Errorf("RTU %+v", m)
 			}
-			r.quiet()
-			r.say(tid, kernelREP(req)) // the RTU was lost
+			r.nothing()
+			r.receive(tid, kernelREP(req)) // the RTU was lost
 		}
 		next[*mad.RTU](r)
 		if err := c.Establish(); !errors.Is(err, verbs.ErrInvalid) {
 			t.Errorf("Establish twice: %v", err)
 		}
 		time.Sleep(time.Hour)
-		r.quiet()
+		r.nothing()
 	})
 }
 
@@ -81,7 +81,7 @@ func TestREQWithoutREP(t *testing.T) {
 			if again, s := next[*mad.REQ](r); s.at != time.Duration(i+1)*6144*time.Millisecond || s.tid != tid || !equalREQ(*req, *again) {
 				t.Errorf("REQ %d at %v: %+v", i+2, s.at, again)
 			}
-			r.quiet()
+			r.nothing()
 		}
 		time.Sleep(6144 * time.Millisecond)
 		if rej, _ := next[*mad.REJ](r); rej.Reason != mad.Timeout || rej.LocalCommID != req.LocalCommID || rej.InfoLen != 8 ||
@@ -90,11 +90,11 @@ func TestREQWithoutREP(t *testing.T) {
 		}
 		r.event(rdmacm.Unreachable, timedOut)
 		// The peer has missed all messages: its REP arrives now.
-		r.say(tid, kernelREP(req))
+		r.receive(tid, kernelREP(req))
 		if rej, _ := next[*mad.REJ](r); rej.Reason != mad.InvalidCommID || rej.About != mad.AnsweredREP || rej.RemoteCommID != peerID {
 			t.Errorf("REJ %+v", rej)
 		}
-		r.quiet()
+		r.nothing()
 	})
 }
 
@@ -110,7 +110,7 @@ func TestAckTimeoutOption(t *testing.T) {
 		if req.Primary.AckTimeout != 16 { // the device's delay of 15, and 14 within half of it
 			t.Errorf("ACK timeout %d in the REQ", req.Primary.AckTimeout)
 		}
-		r.say(s.tid, kernelREP(req))
+		r.receive(s.tid, kernelREP(req))
 		r.event(rdmacm.ConnectResponse, 0)
 		if a, _, err := c.QPAttr(verbs.StateRTS); err != nil || a.Timeout != 14 {
 			t.Errorf("timeout %d, %v; want 14", a.Timeout, err)
@@ -122,22 +122,22 @@ func TestMRAForREQ(t *testing.T) {
 	bubble(t, func(r *rig) {
 		_, req, tid := r.asked()
 		mra := &mad.MRA{LocalCommID: peerID, RemoteCommID: req.LocalCommID, About: mad.AnsweredREQ, ServiceTimeout: 22}
-		r.say(tid+1, mra) // another transaction
-		r.sayFrom(third, tid, mra)
+		r.receive(tid+1, mra) // another transaction
+		r.receiveFrom(third, tid, mra)
 		time.Sleep(6145 * time.Millisecond)
 		next[*mad.REQ](r)
-		r.say(tid, mra)
+		r.receive(tid, mra)
 		time.Sleep(18 * time.Second) // 2^(22-8) + 2^(19-8) ms
-		r.quiet()
+		r.nothing()
 		time.Sleep(time.Second)
 		next[*mad.REQ](r)
-		mra.ServiceTimeout = 31 // two hours: cut to a minute
-		r.say(tid, mra)
+		mra.ServiceTimeout = 31 // two hours, limited to a minute
+		r.receive(tid, mra)
 		time.Sleep(70 * time.Second)
 		next[*mad.REQ](r)
-		r.say(tid, kernelREP(req))
+		r.receive(tid, kernelREP(req))
 		r.event(rdmacm.ConnectResponse, 0)
-		r.quiet()
+		r.nothing()
 	})
 }
 
@@ -150,40 +150,41 @@ func TestRejected(t *testing.T) {
 				{RemoteCommID: req.LocalCommID + 1, Reason: reason}, {RemoteCommID: 0, Reason: reason},
 				{RemoteCommID: req.LocalCommID, About: mad.AnsweredREP, Reason: reason},
 			} {
-				r.say(tid, forged)
+				r.receive(tid, forged)
 			}
-			r.say(tid+1, rej)
-			r.sayFrom(third, tid, rej)
-			r.quiet()
-			r.say(tid, rej)
+			r.receive(tid+1, rej)
+			r.receiveFrom(third, tid, rej)
+			r.nothing()
+			r.receive(tid, rej)
 			e := r.event(rdmacm.Rejected, int(reason))
 			if e.Conn != c || len(e.Param.PrivateData) != 148 || !bytes.HasPrefix(e.Param.PrivateData, []byte("no\x00")) {
 				t.Errorf("%+v", e.Param)
 			}
-			r.say(tid, rej)
+			r.receive(tid, rej)
 			c.Close()
 		}
 		time.Sleep(time.Hour)
-		r.quiet()
+		r.nothing()
 	})
 }
 
-// TestForgedREP: a REP counts only if it answers the REQ and comes from the host of the REQ.
+// TestForgedREP checks that a REP counts only if it answers the REQ and comes from the host of the
+// REQ.
 func TestForgedREP(t *testing.T) {
 	bubble(t, func(r *rig) {
 		_, req, tid := r.asked()
-		r.say(tid+1, kernelREP(req))
-		r.sayFrom(third, tid, kernelREP(req))
+		r.receive(tid+1, kernelREP(req))
+		r.receiveFrom(third, tid, kernelREP(req))
 		m := kernelREP(req)
 		m.LocalQPN = 1
-		r.say(tid, m)
-		r.quiet()
-		r.say(tid, kernelREP(req))
+		r.receive(tid, m)
+		r.nothing()
+		r.receive(tid, kernelREP(req))
 		r.event(rdmacm.ConnectResponse, 0)
 		m = kernelREP(req)
 		m.LocalCommID++
-		r.say(tid, m)
-		r.quiet()
+		r.receive(tid, m)
+		r.nothing()
 	})
 }
 
@@ -195,7 +196,7 @@ func TestRejectOfREP(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(r *rig) {
 				c, req, tid := r.asked()
-				r.say(tid, kernelREP(req))
+				r.receive(tid, kernelREP(req))
 				r.event(rdmacm.ConnectResponse, 0)
 				if err := refuse(c); err != nil {
 					t.Fatal(err)
@@ -205,9 +206,9 @@ func TestRejectOfREP(t *testing.T) {
 					t.Errorf("REJ %+v", rej)
 				}
 				if n := r.m.Len(); n != 0 {
-					t.Errorf("%d connections are remembered", n)
+					t.Errorf("%d connections are kept", n)
 				}
-				r.quiet()
+				r.nothing()
 			})
 		})
 	}
@@ -240,21 +241,21 @@ func TestConnectErrors(t *testing.T) {
 	})
 }
 
-// TestStaleREP: the peer answers with the QP of another connection.
+// TestStaleREP checks a REP with the QP of another connection.
 func TestStaleREP(t *testing.T) {
 	bubble(t, func(r *rig) {
 		_, oldID, _ := r.established()
 		_, req, tid := r.asked()
 		rep := kernelREP(req)
 		rep.LocalCommID++
-		r.say(tid, rep)
+		r.receive(tid, rep)
 		if rej, _ := next[*mad.REJ](r); rej.Reason != mad.StaleConnection || rej.About != mad.AnsweredREP {
 			t.Errorf("REJ %+v", rej)
 		}
 		if d, _ := next[*mad.DREQ](r); d.LocalCommID != oldID {
 			t.Errorf("DREQ %+v, want of the old connection %#x", d, oldID)
 		}
-		r.quiet()
+		r.nothing()
 	})
 }
 
@@ -276,18 +277,18 @@ func TestSIDR(t *testing.T) {
 			t.Errorf("SIDR_REQ %+v", m)
 		}
 		rep := &mad.SIDRREP{RequestID: m.RequestID, QPN: peerQPN, QKey: 0x1234567, ServiceID: m.ServiceID, PrivateData: []byte("ok")}
-		r.say(tid+1, rep)
-		r.sayFrom(third, tid, rep)
-		r.quiet()
-		r.say(tid, rep)
+		r.receive(tid+1, rep)
+		r.receiveFrom(third, tid, rep)
+		r.nothing()
+		r.receive(tid, rep)
 		e := r.event(rdmacm.Established, 0)
 		if u := e.UD; u.QPNum != peerQPN || u.QKey != 0x1234567 || u.AHAttr.GRH.DGID.Addr() != there || len(u.PrivateData) != 136 {
 			t.Errorf("%+v", u)
 		}
-		r.say(tid, rep)
+		r.receive(tid, rep)
 
 		m, tid = ask()
-		r.say(tid, &mad.SIDRREP{RequestID: m.RequestID, Status: mad.SIDRUnsupported})
+		r.receive(tid, &mad.SIDRREP{RequestID: m.RequestID, Status: mad.SIDRUnsupported})
 		r.event(rdmacm.Unreachable, 1)
 
 		ask()
@@ -299,10 +300,10 @@ func TestSIDR(t *testing.T) {
 		r.event(rdmacm.Unreachable, timedOut)
 
 		if n := r.m.Len(); n != 0 {
-			t.Errorf("%d connections are remembered", n)
+			t.Errorf("%d connections are kept", n)
 		}
 		time.Sleep(time.Hour)
-		r.quiet()
+		r.nothing()
 	})
 }
 
@@ -315,7 +316,7 @@ func kernelSIDRREQ(p uint16) *mad.SIDRREQ {
 func TestSIDRListener(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.listen(rdmacm.UDP, 2)
-		r.say(peerTID, kernelSIDRREQ(port))
+		r.receive(peerTID, kernelSIDRREQ(port))
 		e := r.event(rdmacm.ConnectRequest, 0)
 		if len(e.UD.PrivateData) != 180 || !bytes.HasPrefix(e.UD.PrivateData, []byte("who\x00")) || e.Dst != there ||
 			e.RemotePort != peerPort || e.LocalPort != port || e.UD.AHAttr.GRH.DGID.Addr() != there {
@@ -325,8 +326,8 @@ func TestSIDRListener(t *testing.T) {
 		if err != nil || a.QKey != 0x01234567 || mask != verbs.QPAttrState|verbs.QPAttrPKeyIndex|verbs.QPAttrPort|verbs.QPAttrQKey {
 			t.Errorf("INIT %+v, %v, %v", a, mask, err)
 		}
-		r.say(peerTID, kernelSIDRREQ(port)) // too early
-		r.quiet()
+		r.receive(peerTID, kernelSIDRREQ(port)) // too early
+		r.nothing()
 		p := acceptParam()
 		p.PrivateData = make([]byte, 137)
 		if err := e.Conn.Accept(p, 0); !errors.Is(err, verbs.ErrInvalid) {
@@ -342,11 +343,11 @@ func TestSIDRListener(t *testing.T) {
 				!bytes.Equal(m.PrivateData, p.PrivateData) {
 				t.Errorf("SIDR_REP %+v", m)
 			}
-			r.say(peerTID, kernelSIDRREQ(port)) // as if the answer had been lost
+			r.receive(peerTID, kernelSIDRREQ(port)) // as if the answer had been lost
 		}
 		next[*mad.SIDRREP](r)
 		// A new transaction with the same request ID is a new request.
-		r.say(peerTID+1, kernelSIDRREQ(port))
+		r.receive(peerTID+1, kernelSIDRREQ(port))
 		c := r.event(rdmacm.ConnectRequest, 0).Conn
 		e.Conn.Close()
 		if err := c.Reject([]byte("no")); err != nil {
@@ -355,11 +356,11 @@ func TestSIDRListener(t *testing.T) {
 		if m, _ := next[*mad.SIDRREP](r); m.Status != mad.SIDRReject || !bytes.HasPrefix(m.PrivateData, []byte("no\x00")) {
 			t.Errorf("SIDR_REP %+v", m)
 		}
-		r.say(peerTID, kernelSIDRREQ(port+1))
+		r.receive(peerTID, kernelSIDRREQ(port+1))
 		if m, _ := next[*mad.SIDRREP](r); m.Status != mad.SIDRUnsupported {
-			t.Errorf("nobody there: SIDR_REP %+v", m)
+			t.Errorf("no listener: SIDR_REP %+v", m)
 		}
-		r.quiet()
+		r.nothing()
 	})
 }
 
@@ -369,30 +370,30 @@ func TestSIDRBacklog(t *testing.T) {
 		for i := range 5 {
 			m := kernelSIDRREQ(port)
 			m.RequestID += uint32(i)
-			r.say(peerTID+uint64(i), m)
+			r.receive(peerTID+uint64(i), m)
 		}
 		a, b := r.event(rdmacm.ConnectRequest, 0).Conn, r.event(rdmacm.ConnectRequest, 0).Conn
 		for range 3 {
 			next[*mad.DREQ](r)
 		}
-		r.quiet()
+		r.nothing()
 		a.Close()
 		b.Close()
 		next[*mad.SIDRREP](r)
 		next[*mad.SIDRREP](r)
-		r.say(peerTID, kernelSIDRREQ(port))
+		r.receive(peerTID, kernelSIDRREQ(port))
 		r.event(rdmacm.ConnectRequest, 0)
-		r.quiet()
+		r.nothing()
 	})
 }
 
-// TestDepths: a QP gets no more depth than the device has, whatever the peer requests.
+// TestDepths checks that a QP gets no more depth than the device has, whatever the peer requests.
 func TestDepths(t *testing.T) {
 	bubble(t, func(r *rig) {
 		c, req, tid := r.asked()
 		rep := kernelREP(req)
 		rep.ResponderResources, rep.InitiatorDepth = 255, 200
-		r.say(tid, rep)
+		r.receive(tid, rep)
 		if p := r.event(rdmacm.ConnectResponse, 0).Param; p.ResponderResources != 200 || p.InitiatorDepth != 255 {
 			t.Errorf("response %+v", p)
 		}

@@ -23,8 +23,8 @@ func (r *rig) drain(limit time.Duration) <-chan error {
 	return done
 }
 
-// TestDrain: a program that exits waits until its peers know. DREQs without an answer are
-// retransmitted soon, also those of connections closed during Drain.
+// TestDrain checks that a program that exits waits until its peers have been notified. Unanswered
+// DREQs are retransmitted soon, also those of connections closed during Drain.
 func TestDrain(t *testing.T) {
 	bubble(t, func(r *rig) {
 		if err := <-r.drain(time.Hour); err != nil {
@@ -36,7 +36,7 @@ func TestDrain(t *testing.T) {
 		d, req, tid := r.asked()
 		rep := kernelREP(req)
 		rep.LocalCommID, rep.LocalQPN = peerID+1, peerQPN+1
-		r.say(tid, rep)
+		r.receive(tid, rep)
 		r.event(rdmacm.ConnectResponse, 0)
 		if err := d.Establish(); err != nil {
 			t.Fatal(err)
@@ -46,7 +46,7 @@ func TestDrain(t *testing.T) {
 		next[*mad.DREQ](r)
 		start := time.Now()
 		done := r.drain(time.Hour)
-		r.quiet()
+		r.nothing()
 		time.Sleep(100 * time.Millisecond)
 		m, _ := next[*mad.DREQ](r)
 		if m.RemoteCommID != peerID {
@@ -54,24 +54,25 @@ func TestDrain(t *testing.T) {
 		}
 		d.Close()
 		next[*mad.DREQ](r)
-		r.say(1, &mad.DREP{LocalCommID: peerID, RemoteCommID: id})
+		r.receive(1, &mad.DREP{LocalCommID: peerID, RemoteCommID: id})
 		synctest.Wait()
 		select {
 		case err := <-done:
-			t.Fatalf("Drain returned %v before the other connection's peer knew", err)
+			t.Fatalf("Drain returned %v before the other connection's peer was notified", err)
 		default:
 		}
 		time.Sleep(100 * time.Millisecond)
 		next[*mad.DREQ](r)
-		r.say(1, &mad.DREP{LocalCommID: peerID + 1, RemoteCommID: req.LocalCommID})
+		r.receive(1, &mad.DREP{LocalCommID: peerID + 1, RemoteCommID: req.LocalCommID})
 		if err := <-done; err != nil || time.Since(start) != 200*time.Millisecond {
 			t.Errorf("%v after %v, want nil after 200ms", err, time.Since(start))
 		}
-		r.quiet()
+		r.nothing()
 	})
 }
 
-// TestDrainEnds: silent peers delay Drain no longer than the context or sixteen DREQs.
+// TestDrainEnds checks that peers without an answer delay Drain no longer than the context or
+// sixteen DREQs.
 func TestDrainEnds(t *testing.T) {
 	bubble(t, func(r *rig) {
 		c, _ := r.passive()
@@ -94,8 +95,8 @@ func TestDrainEnds(t *testing.T) {
 	})
 }
 
-// TestDrainWithoutHub: DREQs do not count while the port has no hub, and are sent to the next hub
-// at once.
+// TestDrainWithoutHub checks that DREQs do not count while the port has no hub, and are sent to the
+// next hub at once.
 func TestDrainWithoutHub(t *testing.T) {
 	bubble(t, func(r *rig) {
 		c, id := r.passive()
@@ -115,7 +116,7 @@ func TestDrainWithoutHub(t *testing.T) {
 		r.carrierExpected.Store(false)
 		r.m.LinkUp(1)
 		next[*mad.DREQ](r)
-		r.say(1, &mad.DREP{LocalCommID: peerID, RemoteCommID: id})
+		r.receive(1, &mad.DREP{LocalCommID: peerID, RemoteCommID: id})
 		if err := <-done; err != nil {
 			t.Error(err)
 		}

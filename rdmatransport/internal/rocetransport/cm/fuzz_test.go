@@ -66,7 +66,7 @@ func play(t *testing.T, script []byte) {
 		p.witness.Close()
 		time.Sleep(3 * time.Hour)
 		if n := r.m.Len(); n != 0 {
-			t.Fatalf("%d connections are remembered hours after all were closed", n)
+			t.Fatalf("%d connections are kept hours after all were closed", n)
 		}
 	})
 }
@@ -112,7 +112,7 @@ func (p *player) begin() {
 		p.t.Fatal(err)
 	}
 	req := p.seen[0].m.(*mad.REQ)
-	p.sayFrom(friend, p.seen[0].tid, kernelREP(req))
+	p.receiveFrom(friend, p.seen[0].tid, kernelREP(req))
 	synctest.Wait()
 	if err := c.Establish(); err != nil {
 		p.t.Fatal(err)
@@ -169,7 +169,7 @@ func (p *player) step() {
 		if p.pick(4) > 0 {
 			tid = p.lastTID()
 		}
-		p.sayFrom(src, tid, p.message(src))
+		p.receiveFrom(src, tid, p.message(src))
 	case k == 9:
 		attr := connectAttr()
 		if p.pick(4) == 0 {

@@ -20,7 +20,7 @@ func TestAccept(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.listen(rdmacm.TCP, 10)
 		req := kernelREQ()
-		r.say(peerTID, req)
+		r.receive(peerTID, req)
 		e := r.event(rdmacm.ConnectRequest, 0)
 		if e.Src != here || e.Dst != there || e.LocalPort != port || e.RemotePort != peerPort || e.Port != 1 || e.GIDIndex != 1 {
 			t.Errorf("request from %v:%d to %v:%d, %+v", e.Dst, e.RemotePort, e.Src, e.LocalPort, e.Route)
@@ -43,11 +43,11 @@ func TestAccept(t *testing.T) {
 			PathMTU: verbs.MTU1024, DestQPNum: peerQPN, RQPSN: rep.StartingPSN, SQPSN: 0xa3f754,
 			MaxDestRDAtomic: 4, MaxRDAtomic: 2, Timeout: 19, RetryCnt: 7, RNRRetry: 6,
 		}, 0xfd265)
-		r.say(peerTID, &mad.RTU{LocalCommID: peerID, RemoteCommID: rep.LocalCommID})
+		r.receive(peerTID, &mad.RTU{LocalCommID: peerID, RemoteCommID: rep.LocalCommID})
 		r.event(rdmacm.Established, 0)
-		r.say(peerTID, &mad.RTU{LocalCommID: peerID, RemoteCommID: rep.LocalCommID})
+		r.receive(peerTID, &mad.RTU{LocalCommID: peerID, RemoteCommID: rep.LocalCommID})
 		time.Sleep(time.Hour)
-		r.quiet()
+		r.nothing()
 	})
 }
 
@@ -85,11 +85,11 @@ func checkQPAttr(t *testing.T, c rdmacm.ProviderConn, want verbs.QPAttr, flow ui
 func TestRepeatedREQ(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.listen(rdmacm.TCP, 10)
-		r.say(peerTID, kernelREQ())
+		r.receive(peerTID, kernelREQ())
 		c := r.event(rdmacm.ConnectRequest, 0).Conn
-		r.quiet() // a MRA is only sent after the second request
+		r.nothing() // an MRA is only sent after the second request
 		for range 3 {
-			r.say(peerTID, kernelREQ())
+			r.receive(peerTID, kernelREQ())
 			if m, s := next[*mad.MRA](r); m.About != mad.AnsweredREQ || m.RemoteCommID != peerID || m.ServiceTimeout != 24 ||
 				s.tid != peerTID {
 				t.Errorf("MRA %+v", m)
@@ -99,14 +99,14 @@ func TestRepeatedREQ(t *testing.T) {
 			t.Fatal(err)
 		}
 		first, _ := next[*mad.REP](r)
-		r.say(peerTID, kernelREQ())
+		r.receive(peerTID, kernelREQ())
 		if again, _ := next[*mad.REP](r); again.LocalCommID != first.LocalCommID || again.StartingPSN != first.StartingPSN {
 			t.Errorf("REP %+v, then %+v", first, again)
 		}
-		r.say(peerTID, &mad.RTU{LocalCommID: peerID, RemoteCommID: first.LocalCommID})
+		r.receive(peerTID, &mad.RTU{LocalCommID: peerID, RemoteCommID: first.LocalCommID})
 		r.event(rdmacm.Established, 0)
-		r.say(peerTID, kernelREQ()) // late
-		r.quiet()
+		r.receive(peerTID, kernelREQ()) // late
+		r.nothing()
 	})
 }
 
@@ -118,7 +118,7 @@ func TestREPWithoutRTU(t *testing.T) {
 			if again, s := next[*mad.REP](r); s.at != time.Duration(i+1)*4096*time.Millisecond || again.LocalCommID != rep.LocalCommID {
 				t.Errorf("REP %d at %v", i+2, s.at)
 			}
-			r.quiet()
+			r.nothing()
 		}
 		time.Sleep(4096 * time.Millisecond)
 		if rej, _ := next[*mad.REJ](r); rej.Reason != mad.Timeout || rej.RemoteCommID != peerID || rej.LocalCommID != rep.LocalCommID {
@@ -126,10 +126,10 @@ func TestREPWithoutRTU(t *testing.T) {
 		}
 		r.event(rdmacm.Unreachable, timedOut)
 		if n := r.m.Len(); n != 0 {
-			t.Errorf("%d connections are remembered", n)
+			t.Errorf("%d connections are kept", n)
 		}
 		time.Sleep(time.Hour)
-		r.quiet()
+		r.nothing()
 	})
 }
 
@@ -137,17 +137,17 @@ func TestMRAForREP(t *testing.T) {
 	bubble(t, func(r *rig) {
 		_, rep := r.accepted()
 		mra := &mad.MRA{LocalCommID: peerID, RemoteCommID: rep.LocalCommID, About: mad.AnsweredREP, ServiceTimeout: 24}
-		r.say(peerTID, mra)
-		r.say(peerTID, mra) // once is enough
+		r.receive(peerTID, mra)
+		r.receive(peerTID, mra) // once is enough
 		time.Sleep(67 * time.Second)
-		r.quiet()
+		r.nothing()
 		time.Sleep(time.Second)
 		if _, s := next[*mad.REP](r); s.at != 65536*time.Millisecond+2048*time.Millisecond {
 			t.Errorf("REP again at %v", s.at)
 		}
-		r.say(peerTID, &mad.RTU{LocalCommID: peerID, RemoteCommID: rep.LocalCommID})
+		r.receive(peerTID, &mad.RTU{LocalCommID: peerID, RemoteCommID: rep.LocalCommID})
 		r.event(rdmacm.Established, 0)
-		r.quiet()
+		r.nothing()
 	})
 }
 
@@ -158,19 +158,19 @@ func TestNotify(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.event(rdmacm.Established, 0)
-		r.say(peerTID, &mad.RTU{LocalCommID: peerID, RemoteCommID: rep.LocalCommID})
+		r.receive(peerTID, &mad.RTU{LocalCommID: peerID, RemoteCommID: rep.LocalCommID})
 		if err := c.Notify(); !errors.Is(err, syscall.EISCONN) {
 			t.Errorf("a second time: %v", err)
 		}
 		time.Sleep(time.Hour)
-		r.quiet()
+		r.nothing()
 	})
 }
 
 func TestReject(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.listen(rdmacm.TCP, 10)
-		r.say(peerTID, kernelREQ())
+		r.receive(peerTID, kernelREQ())
 		c := r.event(rdmacm.ConnectRequest, 0).Conn
 		if err := c.Reject(bytes.Repeat([]byte{7}, 149)); !errors.Is(err, verbs.ErrInvalid) {
 			t.Errorf("149 bytes: %v", err)
@@ -188,37 +188,37 @@ func TestReject(t *testing.T) {
 		}
 		c.Close()
 		if n := r.m.Len(); n != 0 {
-			t.Errorf("%d connections are remembered", n)
+			t.Errorf("%d connections are kept", n)
 		}
 		if r.paths.Load() != 1 { // the REJ may wait in it for neighbour resolution
 			t.Errorf("%d paths are kept, want that of the connection", r.paths.Load())
 		}
-		r.quiet()
+		r.nothing()
 	})
 }
 
-// TestRefused covers every reason to refuse a REQ without asking the application.
+// TestRefused covers every reason to reject a REQ without asking the application.
 func TestRefused(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(*mad.REQ)
 		want   mad.Reason
 	}{
-		"nobody listens":     {func(m *mad.REQ) { m.ServiceID++ }, mad.InvalidServiceID},
-		"other port space":   {func(m *mad.REQ) { m.ServiceID = mad.ServiceID(uint16(rdmacm.IB), port) }, mad.InvalidServiceID},
-		"listens elsewhere":  {func(m *mad.REQ) { m.ServiceID = mad.ServiceID(uint16(rdmacm.TCP), port+1) }, mad.InvalidServiceID},
-		"other address":      {func(m *mad.REQ) { m.ServiceID = mad.ServiceID(uint16(rdmacm.TCP), 99) }, mad.ConsumerDefined},
-		"datagram listener":  {func(m *mad.REQ) { m.ServiceID = mad.ServiceID(uint16(rdmacm.UDP), 98) }, mad.ConsumerDefined},
-		"IP CM version":      {func(m *mad.REQ) { m.PrivateData[0] = 0x10 }, mad.ConsumerDefined},
-		"IP version":         {func(m *mad.REQ) { m.PrivateData[1] = 0 }, mad.ConsumerDefined},
-		"IP CM source":       {func(m *mad.REQ) { m.PrivateData[19]++ }, mad.InvalidGID},
-		"IP CM destination":  {func(m *mad.REQ) { m.PrivateData[35]++ }, mad.InvalidGID},
-		"source GID":         {func(m *mad.REQ) { m.Primary.LocalGID[15]++ }, mad.InvalidGID},
-		"destination GID":    {func(m *mad.REQ) { m.Primary.RemoteGID[15]++ }, mad.InvalidGID},
-		"reserved transport": {func(m *mad.REQ) { m.ServiceType = 2 }, mad.InvalidTransportType},
-		"management QP":      {func(m *mad.REQ) { m.LocalQPN = 1 }, mad.NoQP},
-		"MTU 0":              {func(m *mad.REQ) { m.MTU = 0 }, mad.InvalidMTU},
-		"MTU 15":             {func(m *mad.REQ) { m.MTU = 15 }, mad.InvalidMTU},
-		"MTU of the peer":    {func(m *mad.REQ) { m.MTU = 5 }, mad.InvalidMTU},
+		"no listener":                 {func(m *mad.REQ) { m.ServiceID++ }, mad.InvalidServiceID},
+		"other port space":            {func(m *mad.REQ) { m.ServiceID = mad.ServiceID(uint16(rdmacm.IB), port) }, mad.InvalidServiceID},
+		"listener at another address": {func(m *mad.REQ) { m.ServiceID = mad.ServiceID(uint16(rdmacm.TCP), port+1) }, mad.InvalidServiceID},
+		"other address":               {func(m *mad.REQ) { m.ServiceID = mad.ServiceID(uint16(rdmacm.TCP), 99) }, mad.ConsumerDefined},
+		"datagram listener":           {func(m *mad.REQ) { m.ServiceID = mad.ServiceID(uint16(rdmacm.UDP), 98) }, mad.ConsumerDefined},
+		"IP CM version":               {func(m *mad.REQ) { m.PrivateData[0] = 0x10 }, mad.ConsumerDefined},
+		"IP version":                  {func(m *mad.REQ) { m.PrivateData[1] = 0 }, mad.ConsumerDefined},
+		"IP CM source":                {func(m *mad.REQ) { m.PrivateData[19]++ }, mad.InvalidGID},
+		"IP CM destination":           {func(m *mad.REQ) { m.PrivateData[35]++ }, mad.InvalidGID},
+		"source GID":                  {func(m *mad.REQ) { m.Primary.LocalGID[15]++ }, mad.InvalidGID},
+		"destination GID":             {func(m *mad.REQ) { m.Primary.RemoteGID[15]++ }, mad.InvalidGID},
+		"reserved transport":          {func(m *mad.REQ) { m.ServiceType = 2 }, mad.InvalidTransportType},
+		"management QP":               {func(m *mad.REQ) { m.LocalQPN = 1 }, mad.NoQP},
+		"MTU 0":                       {func(m *mad.REQ) { m.MTU = 0 }, mad.InvalidMTU},
+		"MTU 15":                      {func(m *mad.REQ) { m.MTU = 15 }, mad.InvalidMTU},
+		"MTU of the peer":             {func(m *mad.REQ) { m.MTU = 5 }, mad.InvalidMTU},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(r *rig) {
@@ -233,7 +233,7 @@ func TestRefused(t *testing.T) {
 				req := kernelREQ()
 				tc.change(req)
 				for range 2 {
-					r.say(peerTID, req)
+					r.receive(peerTID, req)
 					rej, s := next[*mad.REJ](r)
 					if rej.Reason != tc.want || rej.RemoteCommID != peerID || rej.About != mad.AnsweredREQ || s.tid != peerTID ||
 						s.to != there {
@@ -241,26 +241,26 @@ func TestRefused(t *testing.T) {
 					}
 				}
 				if n := r.m.Len(); n != 0 {
-					t.Errorf("%d connections are remembered", n)
+					t.Errorf("%d connections are kept", n)
 				}
-				r.quiet()
+				r.nothing()
 			})
 		})
 	}
 }
 
-// TestNoGID: no connection is possible to an address that is not in the GID table.
+// TestNoGID checks that no connection is possible to an address that is not in the GID table.
 func TestNoGID(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.gid = -1
 		r.listen(rdmacm.TCP, 10)
 		r.listen(rdmacm.UDP, 10)
-		r.say(peerTID, kernelREQ())
+		r.receive(peerTID, kernelREQ())
 		if rej, _ := next[*mad.REJ](r); rej.Reason != mad.InvalidGID {
 			t.Errorf("REJ %+v", rej)
 		}
-		r.say(peerTID, kernelSIDRREQ(port))
-		r.quiet()
+		r.receive(peerTID, kernelSIDRREQ(port))
+		r.nothing()
 		if n := r.m.Counters.Dropped.Load(); n != 1 {
 			t.Errorf("%d requests dropped, want 1", n)
 		}
@@ -272,7 +272,7 @@ func TestAlternatePathsAreRefused(t *testing.T) {
 		r.listen(rdmacm.TCP, 10)
 		req := kernelREQ()
 		req.Alternate = req.Primary
-		r.say(peerTID, req)
+		r.receive(peerTID, req)
 		c := r.event(rdmacm.ConnectRequest, 0).Conn
 		if err := c.Accept(acceptParam(), 0); err != nil {
 			t.Fatal(err)
@@ -281,21 +281,21 @@ func TestAlternatePathsAreRefused(t *testing.T) {
 		if rep.FailoverAccepted != 1 {
 			t.Errorf("failover accepted: %d, want 1, not supported", rep.FailoverAccepted)
 		}
-		r.say(peerTID, &mad.RTU{LocalCommID: peerID, RemoteCommID: rep.LocalCommID})
+		r.receive(peerTID, &mad.RTU{LocalCommID: peerID, RemoteCommID: rep.LocalCommID})
 		r.event(rdmacm.Established, 0)
 		lap := &mad.LAP{LocalCommID: peerID, RemoteCommID: rep.LocalCommID, RemoteQPN: ourQPN}
-		r.say(77, lap)
+		r.receive(77, lap)
 		if apr, s := next[*mad.APR](r); apr.Status != mad.APRUnsupported || apr.LocalCommID != rep.LocalCommID ||
 			apr.RemoteCommID != peerID || s.tid != 77 {
 			t.Errorf("APR %+v", apr)
 		}
 		lap.RemoteCommID++
-		r.say(78, lap)
+		r.receive(78, lap)
 		if apr, _ := next[*mad.APR](r); apr.Status != mad.APRInvalidCommID {
 			t.Errorf("APR %+v", apr)
 		}
-		r.say(79, &mad.APR{LocalCommID: peerID, RemoteCommID: rep.LocalCommID})
-		r.quiet()
+		r.receive(79, &mad.APR{LocalCommID: peerID, RemoteCommID: rep.LocalCommID})
+		r.nothing()
 	})
 }
 
@@ -303,19 +303,19 @@ func TestPeerGivesUp(t *testing.T) {
 	info := []byte{0x50, 0x54, 0, 0xff, 0xfe, 0x77, 0, 2} // peerGUID
 	bubble(t, func(r *rig) {
 		r.listen(rdmacm.TCP, 10)
-		r.say(peerTID, kernelREQ())
+		r.receive(peerTID, kernelREQ())
 		r.event(rdmacm.ConnectRequest, 0)
 		// The peer never got the local ID.
-		r.say(peerTID, &mad.REJ{LocalCommID: peerID, About: mad.AnsweredOther, Reason: mad.Timeout, InfoLen: 8, Info: info})
+		r.receive(peerTID, &mad.REJ{LocalCommID: peerID, About: mad.AnsweredOther, Reason: mad.Timeout, InfoLen: 8, Info: info})
 		r.event(rdmacm.Rejected, 4)
 		if n := r.m.Len(); n != 0 {
-			t.Errorf("%d connections are remembered", n)
+			t.Errorf("%d connections are kept", n)
 		}
 		// The same message from another peer is ignored.
-		r.say(peerTID, kernelREQ())
+		r.receive(peerTID, kernelREQ())
 		r.event(rdmacm.ConnectRequest, 0)
-		r.sayFrom(third, peerTID, &mad.REJ{LocalCommID: peerID, About: mad.AnsweredOther, Reason: mad.Timeout, InfoLen: 8, Info: info})
-		r.quiet()
+		r.receiveFrom(third, peerTID, &mad.REJ{LocalCommID: peerID, About: mad.AnsweredOther, Reason: mad.Timeout, InfoLen: 8, Info: info})
+		r.nothing()
 	})
 }
 
@@ -329,19 +329,19 @@ func TestBacklog(t *testing.T) {
 		}
 		var conns []rdmacm.ProviderConn
 		for i := range 2 {
-			r.say(peerTID, req(i))
+			r.receive(peerTID, req(i))
 			conns = append(conns, r.event(rdmacm.ConnectRequest, 0).Conn)
 		}
 		// Two more from validated peers are accepted, and no more.
 		for i := 5; i < 8; i++ {
-			r.say(peerTID, req(i))
+			r.receive(peerTID, req(i))
 			dreq, asked := next[*mad.DREQ](r)
-			r.say(asked.tid, &mad.DREP{LocalCommID: dreq.RemoteCommID, RemoteCommID: dreq.LocalCommID})
+			r.receive(asked.tid, &mad.DREP{LocalCommID: dreq.RemoteCommID, RemoteCommID: dreq.LocalCommID})
 			if i < 7 {
 				r.event(rdmacm.ConnectRequest, 0)
 			}
 		}
-		r.quiet() // dropped: the peer retransmits
+		r.nothing() // dropped: the peer retransmits
 		if n := r.m.Counters.Dropped.Load(); n != 1 {
 			t.Errorf("%d dropped", n)
 		}
@@ -349,19 +349,19 @@ func TestBacklog(t *testing.T) {
 			t.Fatal(err)
 		}
 		rep, _ := next[*mad.REP](r)
-		r.say(peerTID, req(2))
+		r.receive(peerTID, req(2))
 		next[*mad.DREQ](r) // its address is not validated
-		r.say(peerTID, &mad.RTU{LocalCommID: 100, RemoteCommID: rep.LocalCommID})
+		r.receive(peerTID, &mad.RTU{LocalCommID: 100, RemoteCommID: rep.LocalCommID})
 		r.event(rdmacm.Established, 0)
-		r.say(peerTID, req(2))
+		r.receive(peerTID, req(2))
 		r.event(rdmacm.ConnectRequest, 0)
 		conns[1].Close()
 		next[*mad.REJ](r)
-		r.say(peerTID, req(3))
+		r.receive(peerTID, req(3))
 		r.event(rdmacm.ConnectRequest, 0)
-		r.say(peerTID, req(4))
+		r.receive(peerTID, req(4))
 		next[*mad.DREQ](r)
-		r.quiet()
+		r.nothing()
 	})
 }
 
@@ -381,7 +381,7 @@ func TestListenErrors(t *testing.T) {
 			t.Errorf("port 0: %v", err)
 		}
 		if _, err := r.m.Listen(at("0.0.0.0:5"), r.handler); err != nil {
-			t.Errorf("all addresses beside one: %v", err)
+			t.Errorf("all addresses in addition to one: %v", err)
 		}
 		if _, err := r.m.Listen(at("[::]:5"), r.handler); !errors.Is(err, syscall.EADDRINUSE) {
 			t.Errorf("all addresses twice: %v", err)
@@ -394,7 +394,8 @@ func TestListenErrors(t *testing.T) {
 	})
 }
 
-// TestListenAFOnly: two listeners share a port, each for one IP version, and get only its requests.
+// TestListenAFOnly checks that two listeners share a port, each for one IP version, and get only
+// its requests.
 func TestListenAFOnly(t *testing.T) {
 	for _, order := range [][]string{{"0.0.0.0", "::"}, {"::", "0.0.0.0"}} {
 		bubble(t, func(r *rig) {
@@ -407,7 +408,9 @@ func TestListenAFOnly(t *testing.T) {
 			for _, addr := range order {
 				h := r.handler
 				if addr == "::" {
-					h = func(e *rdmacm.ConnEvent) { t.Errorf("%v: a request from %v came to the listener at ::", order, e.Dst) }
+					h = func(e *rdmacm.ConnEvent) {
+						t.Errorf("%v: a request from %v arrived at the listener at ::", order, e.Dst)
+					}
 				}
 				if err := listen(addr, true, h); err != nil {
 					t.Errorf("%v: listen at %s: %v", order, addr, err)
@@ -416,16 +419,16 @@ func TestListenAFOnly(t *testing.T) {
 					t.Errorf("%v: a second listener at %s: %v", order, addr, err)
 				}
 				if err := listen("::", false, h); !errors.Is(err, syscall.EADDRINUSE) {
-					t.Errorf("%v: a listener for both beside %s: %v", order, addr, err)
+					t.Errorf("%v: a listener for both in addition to %s: %v", order, addr, err)
 				}
 			}
-			r.say(peerTID, kernelREQ())
+			r.receive(peerTID, kernelREQ())
 			r.event(rdmacm.ConnectRequest, 0)
 		})
 	}
 }
 
-// TestFlood: requests from unvalidated peers need bounded memory.
+// TestFlood checks that requests from unvalidated peers need bounded memory.
 func TestFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 1)
@@ -438,10 +441,10 @@ func TestFlood(t *testing.T) {
 			ip := mad.IPCM{Src: src, Dst: here}
 			m.PrivateData = ip.Append(nil)
 			m.Primary.LocalGID, m.LocalCommID = src.As16(), uint32(i)
-			r.sayFrom(src, uint64(i), m)
+			r.receiveFrom(src, uint64(i), m)
 			m.ServiceID++ // no listener
-			r.sayFrom(src, uint64(i), m)
-			r.sayFrom(src, uint64(i), &mad.DREQ{LocalCommID: uint32(i), RemoteCommID: uint32(i)})
+			r.receiveFrom(src, uint64(i), m)
+			r.receiveFrom(src, uint64(i), &mad.DREQ{LocalCommID: uint32(i), RemoteCommID: uint32(i)})
 		}
 		synctest.Wait()
 		if r.m.Len() != 100 || len(r.events) != 100 || r.paths.Load() > 100+64 {
@@ -464,7 +467,7 @@ func TestFlood(t *testing.T) {
 			ip := mad.IPCM{Src: src, Dst: here}
 			m.PrivateData = ip.Append(nil)
 			m.Primary.LocalGID, m.ServiceID = src.As16(), mad.ServiceID(uint16(rdmacm.TCP), 99)
-			r.sayFrom(src, uint64(i), m)
+			r.receiveFrom(src, uint64(i), m)
 		}
 		if n := r.m.Len(); n != 100+1024 {
 			t.Errorf("%d connections, want 100 of a backlog of 100, and 1024 of the default", n)

@@ -54,7 +54,7 @@ type rig struct {
 	recv   func(*cm.Datagram)
 	start  time.Time
 	gid    int          // the index of the local address
-	paths  atomic.Int32 // open ones
+	paths  atomic.Int32 // open paths
 	mu     sync.Mutex   // protects the fields below
 	sent   []sent
 	events []rdmacm.ConnEvent
@@ -136,10 +136,10 @@ func decode(t testing.TB, b []byte) (mad.Header, mad.Message) {
 	return h, m
 }
 
-// say passes a message from the peer to the manager.
-func (r *rig) say(tid uint64, m mad.Message) { r.sayFrom(there, tid, m) }
+// receive passes a message from the peer to the manager.
+func (r *rig) receive(tid uint64, m mad.Message) { r.receiveFrom(there, tid, m) }
 
-func (r *rig) sayFrom(src netip.Addr, tid uint64, m mad.Message) {
+func (r *rig) receiveFrom(src netip.Addr, tid uint64, m mad.Message) {
 	var b [mad.Size]byte
 	mad.Encode(&b, tid, m)
 	r.recv(&cm.Datagram{Port: 1, Src: src, Dst: here, MAD: b[:]})
@@ -170,8 +170,8 @@ func next[T mad.Message](r *rig) (T, sent) {
 	return m, s
 }
 
-// quiet checks that nothing else was sent or reported.
-func (r *rig) quiet() {
+// nothing checks that nothing else was sent or reported.
+func (r *rig) nothing() {
 	r.t.Helper()
 	synctest.Wait()
 	r.mu.Lock()
@@ -233,11 +233,11 @@ func acceptParam() *rdmacm.ConnParam {
 		PrivateData: []byte("welcome")}
 }
 
-// accepted has a connection from the peer accepted, up to the REP.
+// accepted makes the application accept a connection from the peer, up to the REP.
 func (r *rig) accepted() (rdmacm.ProviderConn, *mad.REP) {
 	r.t.Helper()
 	r.listen(rdmacm.TCP, 10)
-	r.say(peerTID, kernelREQ())
+	r.receive(peerTID, kernelREQ())
 	c := r.event(rdmacm.ConnectRequest, 0).Conn
 	if err := c.Accept(acceptParam(), 0); err != nil {
 		r.t.Fatal(err)
@@ -250,7 +250,7 @@ func (r *rig) accepted() (rdmacm.ProviderConn, *mad.REP) {
 func (r *rig) passive() (c rdmacm.ProviderConn, id uint32) {
 	r.t.Helper()
 	c, rep := r.accepted()
-	r.say(peerTID, &mad.RTU{LocalCommID: peerID, RemoteCommID: rep.LocalCommID})
+	r.receive(peerTID, &mad.RTU{LocalCommID: peerID, RemoteCommID: rep.LocalCommID})
 	r.event(rdmacm.Established, 0)
 	return c, rep.LocalCommID
 }
@@ -287,7 +287,7 @@ func kernelREP(req *mad.REQ) *mad.REP {
 func (r *rig) established() (c rdmacm.ProviderConn, id uint32, tid uint64) {
 	r.t.Helper()
 	c, req, tid := r.asked()
-	r.say(tid, kernelREP(req))
+	r.receive(tid, kernelREP(req))
 	r.event(rdmacm.ConnectResponse, 0)
 	if err := c.Establish(); err != nil {
 		r.t.Fatal(err)

@@ -26,9 +26,9 @@ func TestDisconnect(t *testing.T) {
 		}
 		time.Sleep(4096 * time.Millisecond)
 		next[*mad.DREQ](r)
-		r.say(1, &mad.DREP{LocalCommID: peerID, RemoteCommID: id})
+		r.receive(1, &mad.DREP{LocalCommID: peerID, RemoteCommID: id})
 		r.event(rdmacm.Disconnected, 0)
-		r.say(1, &mad.DREP{LocalCommID: peerID, RemoteCommID: id})
+		r.receive(1, &mad.DREP{LocalCommID: peerID, RemoteCommID: id})
 		if err := c.Disconnect(); !errors.Is(err, verbs.ErrInvalid) {
 			t.Errorf("in time wait: %v", err)
 		}
@@ -36,13 +36,13 @@ func TestDisconnect(t *testing.T) {
 			t.Errorf("QPAttr in time wait: %v", err)
 		}
 		time.Sleep(timeWait - time.Nanosecond)
-		r.quiet()
+		r.nothing()
 		time.Sleep(time.Nanosecond)
 		r.event(rdmacm.TimewaitExit, 0)
 		if n := r.m.Len(); n != 0 {
-			t.Errorf("%d connections are remembered", n)
+			t.Errorf("%d connections are kept", n)
 		}
-		r.quiet()
+		r.nothing()
 	})
 }
 
@@ -50,10 +50,10 @@ func TestDisconnectedByPeer(t *testing.T) {
 	bubble(t, func(r *rig) {
 		c, id := r.passive()
 		dreq := &mad.DREQ{LocalCommID: peerID, RemoteCommID: id, RemoteQPN: ourQPN}
-		r.say(5, dreq)
+		r.receive(5, dreq)
 		r.event(rdmacm.Disconnected, 0)
-		r.say(6, dreq)
-		r.quiet()
+		r.receive(6, dreq)
+		r.nothing()
 		if err := c.Disconnect(); err != nil {
 			t.Fatal(err)
 		}
@@ -61,16 +61,16 @@ func TestDisconnectedByPeer(t *testing.T) {
 			if m, s := next[*mad.DREP](r); m.LocalCommID != id || m.RemoteCommID != peerID || s.tid != tid {
 				t.Errorf("DREP %+v", m)
 			}
-			r.say(tid+1, dreq) // the DREP was lost
+			r.receive(tid+1, dreq) // the DREP was lost
 		}
 		next[*mad.DREP](r)
 		time.Sleep(timeWait)
 		r.event(rdmacm.TimewaitExit, 0)
-		r.say(10, dreq) // already forgotten, but answered
+		r.receive(10, dreq) // the state is dropped already, but it is answered
 		if m, _ := next[*mad.DREP](r); m.LocalCommID != id || m.RemoteCommID != peerID {
 			t.Errorf("DREP %+v", m)
 		}
-		r.quiet()
+		r.nothing()
 	})
 }
 
@@ -82,53 +82,53 @@ func TestDREQWithoutDREP(t *testing.T) {
 		}
 		for range 16 {
 			next[*mad.DREQ](r)
-			r.quiet()
+			r.nothing()
 			time.Sleep(6144 * time.Millisecond)
 		}
 		r.event(rdmacm.Disconnected, timedOut)
 		time.Sleep(timeWait)
 		r.event(rdmacm.TimewaitExit, 0)
 		time.Sleep(time.Hour)
-		r.quiet()
+		r.nothing()
 	})
 }
 
-// TestLinkUp: unanswered messages are retransmitted when the link returns, once more after a
-// second, and then as usual.
+// TestLinkUp checks that unanswered messages are retransmitted when the link returns, once more
+// after a second, and then as usual.
 func TestLinkUp(t *testing.T) {
 	bubble(t, func(r *rig) {
 		c, id := r.passive()
 		r.m.LinkUp(1)
-		r.quiet()
+		r.nothing()
 		if err := c.Disconnect(); err != nil {
 			t.Fatal(err)
 		}
 		next[*mad.DREQ](r)
 		time.Sleep(time.Millisecond)
 		r.m.LinkUp(2) // another port
-		r.quiet()
+		r.nothing()
 		r.m.LinkUp(1)
 		for _, pause := range []time.Duration{time.Second, 4096 * time.Millisecond, 4096 * time.Millisecond} {
 			next[*mad.DREQ](r)
 			time.Sleep(pause - time.Nanosecond)
-			r.quiet()
+			r.nothing()
 			time.Sleep(time.Nanosecond)
 		}
 		next[*mad.DREQ](r)
-		r.say(1, &mad.DREP{LocalCommID: peerID, RemoteCommID: id})
+		r.receive(1, &mad.DREP{LocalCommID: peerID, RemoteCommID: id})
 		r.event(rdmacm.Disconnected, 0)
 		r.m.LinkUp(1)
-		r.quiet()
+		r.nothing()
 	})
 }
 
-// TestLinkUpAfterMRA: nothing is retransmitted to a peer that has asked for time.
+// TestLinkUpAfterMRA checks that nothing is retransmitted to a peer that has sent an MRA.
 func TestLinkUpAfterMRA(t *testing.T) {
 	bubble(t, func(r *rig) {
 		_, req, tid := r.asked()
-		r.say(tid, &mad.MRA{LocalCommID: peerID, RemoteCommID: req.LocalCommID, About: mad.AnsweredREQ, ServiceTimeout: 20})
+		r.receive(tid, &mad.MRA{LocalCommID: peerID, RemoteCommID: req.LocalCommID, About: mad.AnsweredREQ, ServiceTimeout: 20})
 		r.m.LinkUp(1)
-		r.quiet()
+		r.nothing()
 	})
 }
 
@@ -139,29 +139,29 @@ func TestBothDisconnect(t *testing.T) {
 			t.Fatal(err)
 		}
 		next[*mad.DREQ](r)
-		r.say(5, &mad.DREQ{LocalCommID: peerID, RemoteCommID: id, RemoteQPN: ourQPN})
+		r.receive(5, &mad.DREQ{LocalCommID: peerID, RemoteCommID: id, RemoteQPN: ourQPN})
 		if _, s := next[*mad.DREP](r); s.tid != 5 {
 			t.Errorf("transaction %d", s.tid)
 		}
 		r.event(rdmacm.Disconnected, 0)
-		r.say(1, &mad.DREP{LocalCommID: peerID, RemoteCommID: id})
+		r.receive(1, &mad.DREP{LocalCommID: peerID, RemoteCommID: id})
 		time.Sleep(time.Minute)
 		r.event(rdmacm.TimewaitExit, 0)
-		r.quiet()
+		r.nothing()
 	})
 }
 
-// TestForgedMessages: an established connection accepts only messages of its peer that name all of
-// its IDs.
+// TestForgedMessages checks that an established connection accepts only messages of its peer that
+// name all of its IDs.
 func TestForgedMessages(t *testing.T) {
 	bubble(t, func(r *rig) {
 		c, id := r.passive()
 		dreq := mad.DREQ{LocalCommID: peerID, RemoteCommID: id, RemoteQPN: ourQPN}
 		rej := mad.REJ{LocalCommID: peerID, RemoteCommID: id, Reason: mad.ConsumerDefined}
 		// From another address.
-		r.sayFrom(third, 1, &dreq)
-		r.sayFrom(third, 1, &rej)
-		r.sayFrom(third, 1, &mad.LAP{LocalCommID: peerID, RemoteCommID: id})
+		r.receiveFrom(third, 1, &dreq)
+		r.receiveFrom(third, 1, &rej)
+		r.receiveFrom(third, 1, &mad.LAP{LocalCommID: peerID, RemoteCommID: id})
 		if apr, s := next[*mad.APR](r); apr.Status != mad.APRInvalidCommID || s.to != third {
 			t.Errorf("%+v", apr)
 		}
@@ -177,56 +177,58 @@ func TestForgedMessages(t *testing.T) {
 			&mad.MRA{LocalCommID: peerID, RemoteCommID: id, ServiceTimeout: 20},
 			&mad.REP{LocalCommID: peerID, RemoteCommID: id, LocalQPN: peerQPN},
 		} {
-			r.say(1, m)
+			r.receive(1, m)
 		}
-		r.quiet()
+		r.nothing()
 		// Another host that claims the peer's QP and GUID gets a connection of its own.
 		m := kernelREQ()
 		ip := mad.IPCM{Src: third, Dst: here}
 		m.PrivateData, m.Primary.LocalGID = ip.Append(nil), third.As16()
-		r.sayFrom(third, 3, m)
+		r.receiveFrom(third, 3, m)
 		r.event(rdmacm.ConnectRequest, 0)
 		if _, _, err := c.QPAttr(verbs.StateRTS); err != nil {
 			t.Errorf("no longer established: %v", err)
 		}
-		r.quiet()
+		r.nothing()
 	})
 }
 
-// TestStaleConnection: the peer's QP requests a new connection, so the peer has lost the old one.
+// TestStaleConnection checks a new connection request of the peer's QP, which shows that the peer
+// has lost the old connection.
 func TestStaleConnection(t *testing.T) {
 	bubble(t, func(r *rig) {
 		c, id := r.passive()
 		m := kernelREQ()
 		m.LocalCommID++
-		r.say(peerTID+1, m)
+		r.receive(peerTID+1, m)
 		if rej, s := next[*mad.REJ](r); rej.Reason != mad.StaleConnection || rej.RemoteCommID != m.LocalCommID || s.tid != peerTID+1 {
 			t.Errorf("REJ %+v", rej)
 		}
 		if d, _ := next[*mad.DREQ](r); d.LocalCommID != id || d.RemoteCommID != peerID {
 			t.Errorf("DREQ %+v", d)
 		}
-		r.say(1, &mad.DREP{LocalCommID: peerID, RemoteCommID: id})
+		r.receive(1, &mad.DREP{LocalCommID: peerID, RemoteCommID: id})
 		if e := r.event(rdmacm.Disconnected, 0); e.Conn != c {
 			t.Error("disconnected: another connection")
 		}
-		r.say(peerTID+2, m) // now there is room
+		r.receive(peerTID+2, m) // now there is room
 		r.event(rdmacm.ConnectRequest, 0)
-		r.quiet()
+		r.nothing()
 	})
 }
 
 func TestREJOfEstablished(t *testing.T) {
 	bubble(t, func(r *rig) {
 		_, id := r.passive()
-		r.say(peerTID, &mad.REJ{LocalCommID: peerID, RemoteCommID: id, About: mad.AnsweredREP, Reason: mad.ConsumerDefined})
+		r.receive(peerTID, &mad.REJ{LocalCommID: peerID, RemoteCommID: id, About: mad.AnsweredREP, Reason: mad.ConsumerDefined})
 		r.event(rdmacm.Rejected, 28)
 		time.Sleep(time.Hour)
-		r.quiet()
+		r.nothing()
 	})
 }
 
-// TestClose: in each state the peer gets the right message, and nothing is reported.
+// TestClose checks that in each state the peer gets the right message, and that nothing is
+// reported.
 func TestClose(t *testing.T) {
 	t.Run("REQ sent", func(t *testing.T) {
 		bubble(t, func(r *rig) {
@@ -241,7 +243,7 @@ func TestClose(t *testing.T) {
 	t.Run("REQ received", func(t *testing.T) {
 		bubble(t, func(r *rig) {
 			r.listen(rdmacm.TCP, 1)
-			r.say(peerTID, kernelREQ())
+			r.receive(peerTID, kernelREQ())
 			c := r.event(rdmacm.ConnectRequest, 0).Conn
 			c.Close()
 			if rej, _ := next[*mad.REJ](r); rej.Reason != mad.ConsumerDefined || rej.About != mad.AnsweredREQ {
@@ -266,8 +268,8 @@ func TestClose(t *testing.T) {
 			c.Close()
 			next[*mad.DREQ](r)
 			time.Sleep(4096 * time.Millisecond)
-			next[*mad.DREQ](r) // the peer must be told
-			r.say(1, &mad.DREP{LocalCommID: peerID, RemoteCommID: id})
+			next[*mad.DREQ](r) // the peer must be notified
+			r.receive(1, &mad.DREP{LocalCommID: peerID, RemoteCommID: id})
 			r.forgotten(c)
 		})
 	})
@@ -285,7 +287,7 @@ func TestClose(t *testing.T) {
 	t.Run("disconnected by the peer", func(t *testing.T) {
 		bubble(t, func(r *rig) {
 			c, id := r.passive()
-			r.say(1, &mad.DREQ{LocalCommID: peerID, RemoteCommID: id, RemoteQPN: ourQPN})
+			r.receive(1, &mad.DREQ{LocalCommID: peerID, RemoteCommID: id, RemoteQPN: ourQPN})
 			r.event(rdmacm.Disconnected, 0)
 			c.Close()
 			next[*mad.DREP](r)
@@ -299,7 +301,7 @@ func TestClose(t *testing.T) {
 				t.Fatal(err)
 			}
 			next[*mad.DREQ](r)
-			r.say(1, &mad.DREP{LocalCommID: peerID, RemoteCommID: id})
+			r.receive(1, &mad.DREP{LocalCommID: peerID, RemoteCommID: id})
 			r.event(rdmacm.Disconnected, 0)
 			c.Close()
 			r.forgotten(c)
@@ -312,7 +314,7 @@ func (r *rig) forgotten(c rdmacm.ProviderConn) {
 	r.t.Helper()
 	synctest.Wait()
 	if n := r.m.Len(); n != 0 {
-		r.t.Errorf("%d connections are remembered", n)
+		r.t.Errorf("%d connections are kept", n)
 	}
 	c.Close()
 	for what, err := range map[string]error{"Establish": c.Establish(), "Disconnect": c.Disconnect(),
@@ -322,5 +324,5 @@ func (r *rig) forgotten(c rdmacm.ProviderConn) {
 		}
 	}
 	time.Sleep(time.Hour)
-	r.quiet()
+	r.nothing()
 }

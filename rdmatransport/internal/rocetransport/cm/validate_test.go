@@ -35,13 +35,13 @@ func (f *flood) send(n int) {
 		var src [4]byte
 		binary.BigEndian.PutUint32(src[:], f.rand.Uint32())
 		src[0] = 11
-		f.r.sayFrom(netip.AddrFrom4(src), uint64(f.n), unvalidatedREQ(netip.AddrFrom4(src), f.n))
+		f.r.receiveFrom(netip.AddrFrom4(src), uint64(f.n), unvalidatedREQ(netip.AddrFrom4(src), f.n))
 	}
 }
 
-// TestFloodStarvesNoPeer: 100,000 requests per second from random sources, with no answers, need
-// bounded memory. A real peer connects within two seconds, at any distance. That also holds for the
-// smallest backlog, and for an application that does not accept unvalidated requests.
+// TestFloodStarvesNoPeer sends 100,000 requests per second from random sources, without answers.
+// They need bounded memory. A real peer connects within two seconds, at any distance. That also
+// holds for the smallest backlog, and for an application that does not accept unvalidated requests.
 func TestFloodStarvesNoPeer(t *testing.T) {
 	for _, c := range []struct {
 		backlog   int
@@ -81,7 +81,7 @@ func TestFloodStarvesNoPeer(t *testing.T) {
 			for ms := range 2600 {
 				if ms == 500 {
 					asked = time.Now()
-					r.say(peerTID, kernelREQ())
+					r.receive(peerTID, kernelREQ())
 				}
 				f.send(100)
 				time.Sleep(time.Millisecond)
@@ -92,9 +92,9 @@ func TestFloodStarvesNoPeer(t *testing.T) {
 					answered++
 					switch m := said.m.(type) {
 					case *mad.DREQ:
-						r.say(said.tid, &mad.DREP{LocalCommID: m.RemoteCommID, RemoteCommID: m.LocalCommID})
+						r.receive(said.tid, &mad.DREP{LocalCommID: m.RemoteCommID, RemoteCommID: m.LocalCommID})
 					case *mad.REP:
-						r.say(said.tid, &mad.RTU{LocalCommID: peerID, RemoteCommID: m.LocalCommID})
+						r.receive(said.tid, &mad.RTU{LocalCommID: peerID, RemoteCommID: m.LocalCommID})
 					}
 					synctest.Wait()
 				}
@@ -104,7 +104,7 @@ func TestFloodStarvesNoPeer(t *testing.T) {
 				}
 			}
 			if established == 0 || established > 2*time.Second {
-				t.Errorf("%+v: the peer that is there has connected after %v", c, established)
+				t.Errorf("%+v: the real peer has connected after %v", c, established)
 			}
 			backlog := c.backlog
 			if backlog == 0 {
@@ -113,79 +113,81 @@ func TestFloodStarvesNoPeer(t *testing.T) {
 			if n, most := r.m.Len(), backlog+1; n > most || int(r.paths.Load()) > most+64 {
 				t.Errorf("%+v: %d connections and %d paths, want %d and 64 more at most", c, n, r.paths.Load(), most)
 			}
-			time.Sleep(5 * time.Minute) // all time out, except those that the application does not answer
+			// All time out, except those that the application has not answered.
+			time.Sleep(5 * time.Minute)
 		})
 	}
 }
 
-// TestHeldRequests: only the receiver of the DREQ can have a request accepted, and only once.
+// TestHeldRequests checks that only the receiver of the DREQ can have a request accepted, and only
+// once.
 func TestHeldRequests(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.listen(rdmacm.TCP, 1)
 		r.listen(rdmacm.UDP, 1)
-		r.say(peerTID, unvalidatedREQ(there, 1))
+		r.receive(peerTID, unvalidatedREQ(there, 1))
 		first := r.event(rdmacm.ConnectRequest, 0).Conn
-		r.say(peerTID+1, unvalidatedREQ(there, 2))
+		r.receive(peerTID+1, unvalidatedREQ(there, 2))
 		dreq, asked := next[*mad.DREQ](r)
 		if dreq.RemoteCommID != 2 {
 			t.Errorf("asked by %+v", dreq)
 		}
 		drep := &mad.DREP{LocalCommID: 2, RemoteCommID: dreq.LocalCommID}
-		r.sayFrom(third, asked.tid, drep)
-		r.say(asked.tid^1<<40, drep)
-		r.say(asked.tid+1, drep)
-		r.quiet()
-		r.say(asked.tid, drep)
+		r.receiveFrom(third, asked.tid, drep)
+		r.receive(asked.tid^1<<40, drep)
+		r.receive(asked.tid+1, drep)
+		r.nothing()
+		r.receive(asked.tid, drep)
 		if e := r.event(rdmacm.ConnectRequest, 0); e.RemotePort != peerPort || e.Dst != there {
 			t.Errorf("reported as %+v", e)
 		}
-		r.say(asked.tid, drep)
-		r.quiet()
+		r.receive(asked.tid, drep)
+		r.nothing()
 		if n := r.m.Counters.Held.Load(); n != 1 {
 			t.Errorf("%d held", n)
 		}
 		// The same in the UDP port space.
-		r.say(1, kernelSIDRREQ(port))
+		r.receive(1, kernelSIDRREQ(port))
 		r.event(rdmacm.ConnectRequest, 0)
 		other := kernelSIDRREQ(port)
 		other.RequestID++
-		r.say(2, other)
+		r.receive(2, other)
 		dreq, asked = next[*mad.DREQ](r)
-		r.say(asked.tid, &mad.DREP{LocalCommID: dreq.RemoteCommID, RemoteCommID: dreq.LocalCommID})
+		r.receive(asked.tid, &mad.DREP{LocalCommID: dreq.RemoteCommID, RemoteCommID: dreq.LocalCommID})
 		r.event(rdmacm.ConnectRequest, 0)
-		// A held request that the peer abandoned meanwhile is accepted like any other, and the
+		// A held request that the peer abandoned meanwhile is accepted like any other. Then the
 		// manager has room again.
 		first.Close()
 		next[*mad.REJ](r)
-		r.say(peerTID+2, unvalidatedREQ(there, 3))
+		r.receive(peerTID+2, unvalidatedREQ(there, 3))
 		r.event(rdmacm.ConnectRequest, 0)
-		r.quiet()
+		r.nothing()
 	})
 }
 
-// TestValidatedByPeer: a side that waits for the answer to its request answers a DREQ without a
-// connection from its peer, and continues to wait.
+// TestValidatedByPeer checks a side that waits for the answer to its request. It answers a DREQ
+// without a connection from its peer, and continues to wait.
 func TestValidatedByPeer(t *testing.T) {
 	bubble(t, func(r *rig) {
 		_, req, tid := r.asked()
 		dreq := &mad.DREQ{LocalCommID: 77, RemoteCommID: req.LocalCommID, RemoteQPN: req.LocalQPN}
 		ask := func() {
 			t.Helper()
-			r.say(5, dreq)
+			r.receive(5, dreq)
 			if drep, s := next[*mad.DREP](r); drep.RemoteCommID != 77 || drep.LocalCommID != dreq.RemoteCommID || s.tid != 5 {
 				t.Errorf("answered by %+v, transaction %d", drep, s.tid)
 			}
-			r.quiet()
+			r.nothing()
 		}
 		ask()
-		r.sayFrom(third, 5, dreq) // not the connection's peer
-		r.quiet()
-		r.say(tid, &mad.MRA{LocalCommID: peerID, RemoteCommID: req.LocalCommID, About: mad.AnsweredREQ, ServiceTimeout: 20})
+		r.receiveFrom(third, 5, dreq) // not the connection's peer
+		r.nothing()
+		r.receive(tid, &mad.MRA{LocalCommID: peerID, RemoteCommID: req.LocalCommID, About: mad.AnsweredREQ, ServiceTimeout: 20})
 		ask()
-		r.say(tid, kernelREP(req))
+		r.receive(tid, kernelREP(req))
 		r.event(rdmacm.ConnectResponse, 0)
-		r.say(5, dreq) // not any more: the connection has another ID at the peer
-		r.quiet()
+		r.receive(5, dreq) // no longer: the connection has another ID at the peer
+		r.nothing()
 
 		attr := connectAttr()
 		attr.Space, attr.QPType = rdmacm.UDP, verbs.UD

@@ -12,7 +12,7 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// raw calls do, which sends one message, and returns the bytes and the transaction ID of the
+// raw calls do, which sends one message. It returns the bytes and the transaction ID of the
 // message.
 func (r *rig) raw(do func() error) (tid uint64, message []byte) {
 	r.t.Helper()
@@ -47,8 +47,8 @@ func checkXRCAttr(t *testing.T, c rdmacm.ProviderConn, rtr, rts verbs.QPAttrMask
 	}
 }
 
-// TestXRCConnect: the bytes of a request (IBTA Vol 1 §12.6.5). The answer has the target's number
-// in the field of the EE context (§12.6.8, annex A14).
+// TestXRCConnect checks the bytes of a request (IBTA Vol 1 §12.6.5). The answer has the target's
+// number in the field of the EE context (§12.6.8, annex A14).
 func TestXRCConnect(t *testing.T) {
 	bubble(t, func(r *rig) {
 		attr := connectAttr()
@@ -78,9 +78,9 @@ func TestXRCConnect(t *testing.T) {
 		rep.LocalQPN, rep.LocalEECN, rep.SRQ, rep.InitiatorDepth = 0, peerQPN, true, 0
 		wrong := *rep
 		wrong.LocalQPN, wrong.LocalEECN = peerQPN, 0 // no target
-		r.say(tid, &wrong)
-		r.quiet()
-		r.say(tid, rep)
+		r.receive(tid, &wrong)
+		r.nothing()
+		r.receive(tid, rep)
 		e := r.event(rdmacm.ConnectResponse, 0)
 		if p := e.Param; p.QPNum != peerQPN || !p.SRQ || p.ResponderResources != 0 || p.InitiatorDepth != 6 {
 			t.Errorf("response %+v", p)
@@ -89,7 +89,7 @@ func TestXRCConnect(t *testing.T) {
 	})
 }
 
-// TestXRCAccept: the same on the passive side.
+// TestXRCAccept is TestXRCConnect on the passive side.
 func TestXRCAccept(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.listen(rdmacm.IB, 10)
@@ -97,7 +97,7 @@ func TestXRCAccept(t *testing.T) {
 		req.ServiceID = mad.ServiceID(uint16(rdmacm.IB), port)
 		req.ServiceType, req.ExtendedType = 3, 1
 		req.ResponderResources, req.RetryCount, req.RNRRetryCount = 0, 0, 0
-		r.say(peerTID, req)
+		r.receive(peerTID, req)
 		e := r.event(rdmacm.ConnectRequest, 0)
 		if e.QPType != verbs.XRCRecv || e.Param.ResponderResources != 5 || e.Param.InitiatorDepth != 0 {
 			t.Errorf("request for %v, %+v", e.QPType, e.Param)
@@ -116,7 +116,7 @@ func TestXRCAccept(t *testing.T) {
 	})
 }
 
-// TestXRCRefused: other extended transports are refused, and so is XRC in other port spaces.
+// TestXRCRefused checks that other extended transports are rejected, and XRC in other port spaces.
 func TestXRCRefused(t *testing.T) {
 	for _, c := range []struct {
 		space    rdmacm.PortSpace
@@ -126,11 +126,11 @@ func TestXRCRefused(t *testing.T) {
 			r.listen(c.space, 10)
 			req := kernelREQ()
 			req.ServiceID, req.ServiceType, req.ExtendedType = mad.ServiceID(uint16(c.space), port), 3, c.extended
-			r.say(peerTID, req)
+			r.receive(peerTID, req)
 			if rej, _ := next[*mad.REJ](r); rej.Reason != mad.InvalidTransportType {
 				t.Errorf("%v, type %d: REJ %+v", c.space, c.extended, rej)
 			}
-			r.quiet()
+			r.nothing()
 		})
 	}
 }

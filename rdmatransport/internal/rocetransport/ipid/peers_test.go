@@ -36,24 +36,24 @@ func TestAccept(t *testing.T) {
 		{"around the end of the numbers", []event{{none, 65530, false, true}, {none, 4, false, true}, {none, 65535, false, true}}},
 		{"a burst of loss costs one packet more", []event{
 			{none, 100, false, true}, {none, 101 + ipid.Ahead, false, false}, {none, 102 + ipid.Ahead, false, true}, {none, 103 + ipid.Ahead, false, true}}},
-		{"the counter starts anew", []event{{none, 100, false, true}, {none, 40000, false, false}, {none, 40001, false, true}, {none, 40002, false, true}, {none, 101, false, false}}},
+		{"the counter restarts", []event{{none, 100, false, true}, {none, 40000, false, false}, {none, 40001, false, true}, {none, 40002, false, true}, {none, 101, false, false}}},
 		{"damaged packets do not agree with each other", []event{
 			{none, 100, false, true}, {none, 40000, false, false}, {none, 20000, false, false}, {none, 50000, false, false}, {none, 101, false, true}}},
-		{"nor does the same one twice", []event{{none, 100, false, true}, {none, 40000, false, false}, {none, 40000, false, false}}},
-		{"a candidate is not remembered for long", []event{{none, 100, false, true}, {none, 40000, false, false}, {ipid.Probation + 1, 40001, false, false}}},
-		{"silence widens", []event{{none, 100, false, true}, {10 * second, 100 + ipid.Ahead + 10*ipid.PerSecond, false, true}}},
-		{"not by more", []event{{none, 100, false, true}, {10 * second, 101 + ipid.Ahead + 10*ipid.PerSecond, false, false}}},
-		{"it widens for what waited with the first", []event{
+		{"the same damaged packet twice does not agree either", []event{{none, 100, false, true}, {none, 40000, false, false}, {none, 40000, false, false}}},
+		{"a candidate is not kept for long", []event{{none, 100, false, true}, {none, 40000, false, false}, {ipid.Probation + 1, 40001, false, false}}},
+		{"idle time widens the window", []event{{none, 100, false, true}, {10 * second, 100 + ipid.Ahead + 10*ipid.PerSecond, false, true}}},
+		{"idle time does not widen it further", []event{{none, 100, false, true}, {10 * second, 101 + ipid.Ahead + 10*ipid.PerSecond, false, false}}},
+		{"it widens for packets that waited with the first", []event{
 			{none, 100, false, true}, {second, 101, false, true}, {ipid.Backlog, 101 + ipid.Ahead + ipid.PerSecond, false, true}}},
-		{"not by more for that", []event{{none, 100, false, true}, {second, 101, false, true}, {none, 102 + ipid.Ahead + ipid.PerSecond, false, false}}},
-		{"nor for longer", []event{{none, 100, false, true}, {second, 101, false, true}, {ipid.Backlog + 1, 101 + ipid.Ahead + ipid.PerSecond, false, false}}},
-		{"long silence allows any", []event{{none, 100, false, true}, {66 * second, 99 - ipid.Behind, false, true}}},
-		{"very long silence too", []event{{none, 100, false, true}, {200 * 365 * 24 * time.Hour, 99 - ipid.Behind, false, true}}},
+		{"it does not widen further for those", []event{{none, 100, false, true}, {second, 101, false, true}, {none, 102 + ipid.Ahead + ipid.PerSecond, false, false}}},
+		{"it does not widen for longer", []event{{none, 100, false, true}, {second, 101, false, true}, {ipid.Backlog + 1, 101 + ipid.Ahead + ipid.PerSecond, false, false}}},
+		{"a long idle time allows any", []event{{none, 100, false, true}, {66 * second, 99 - ipid.Behind, false, true}}},
+		{"so does a very long idle time", []event{{none, 100, false, true}, {200 * 365 * 24 * time.Hour, 99 - ipid.Behind, false, true}}},
 		{"a clock that goes back does not matter", []event{{none, 100, false, true}, {-time.Hour, 101, false, true}}},
-		{"a forgery does not move it", []event{
+		{"a forgery does not advance it", []event{
 			{none, 100, false, true}, {none, 100 + ipid.Ahead, true, true}, {none, 100 + 2*ipid.Ahead, true, false}, {none, 101, false, true}}},
-		{"two that agree do not either", []event{{none, 100, false, true}, {none, 40000, true, false}, {none, 40001, true, true}, {none, 101, false, true}}},
-		{"a forged first packet is not remembered", []event{{none, 40000, true, true}, {none, 100, false, true}, {none, 101, false, true}}},
+		{"two forgeries that agree do not either", []event{{none, 100, false, true}, {none, 40000, true, false}, {none, 40001, true, true}, {none, 101, false, true}}},
+		{"a forged first packet is not recorded", []event{{none, 40000, true, true}, {none, 100, false, true}, {none, 101, false, true}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var p ipid.Peers
@@ -72,7 +72,7 @@ func TestAccept(t *testing.T) {
 	}
 }
 
-// TestFloodOfForgeries: a peer that counts is never refused, whatever others forge.
+// TestFloodOfForgeries checks that a peer that counts is never refused, whatever others forge.
 func TestFloodOfForgeries(t *testing.T) {
 	var p ipid.Peers
 	rnd := rand.New(rand.NewPCG(1, 2))
@@ -91,14 +91,14 @@ func TestFloodOfForgeries(t *testing.T) {
 	}
 }
 
-// TestFewAccepted: the share of accepted random identifications, as damage causes them, is that in
-// PROTOCOL.md.
+// TestFewAccepted checks that the share of accepted random identifications, as damage causes them,
+// is that in PROTOCOL.md.
 func TestFewAccepted(t *testing.T) {
 	var p ipid.Peers
 	p.Advance(flow, 1000, start)
 	accepted := 0
 	for id := range 1 << 16 {
-		// In an order without two consecutive close ones.
+		// In an order in which no two consecutive ones are close.
 		if p.Accept(flow, uint16(id*40503), start) {
 			accepted++
 		}
@@ -108,8 +108,8 @@ func TestFewAccepted(t *testing.T) {
 	}
 }
 
-// TestBoundedPeers: the number of stored peers is bounded, and the most recently used ones are
-// kept.
+// TestBoundedPeers checks that the number of stored peers is bounded, and that the most recently
+// used ones are kept.
 func TestBoundedPeers(t *testing.T) {
 	var p ipid.Peers
 	nth := func(i int) ipid.Flow {
@@ -121,7 +121,7 @@ func TestBoundedPeers(t *testing.T) {
 		p.Advance(nth(0), 100, start)
 	}
 	if n := p.Len(); n != ipid.MaxPeers {
-		t.Fatalf("%d peers are remembered, want %d", n, ipid.MaxPeers)
+		t.Fatalf("%d peers are kept, want %d", n, ipid.MaxPeers)
 	}
 	for _, i := range []int{0, 3*ipid.MaxPeers - 1, 5*ipid.MaxPeers/2 + 1} {
 		if p.Accept(nth(i), 40000, start) {
@@ -129,12 +129,12 @@ func TestBoundedPeers(t *testing.T) {
 		}
 	}
 	if !p.Accept(nth(1), 40000, start) {
-		t.Error("the oldest peer is still remembered")
+		t.Error("the oldest peer is still kept")
 	}
 }
 
-// TestFlows: flows of one pair of addresses may have one counter or several; those of other pairs
-// do not count.
+// TestFlows checks that flows of one pair of addresses may have one counter or several. Those of
+// other pairs do not count.
 func TestFlows(t *testing.T) {
 	var p ipid.Peers
 	sibling, other := flow, flow
@@ -166,16 +166,16 @@ func TestFlows(t *testing.T) {
 	}
 }
 
-// TestBesideDatagrams: occasional packets are accepted between thousands of datagrams. Forged
-// datagrams cause no refusals, and nothing is recorded for an address without a reliable
+// TestBetweenDatagrams checks that occasional packets are accepted between thousands of datagrams.
+// Forged datagrams cause no refusals, and nothing is recorded for an address without a reliable
 // connection.
-func TestBesideDatagrams(t *testing.T) {
+func TestBetweenDatagrams(t *testing.T) {
 	var p ipid.Peers
 	other := flow
 	other.SrcPort++
 	p.Note(other, 5, start)
 	if p.Len() != 0 {
-		t.Error("datagrams alone are remembered")
+		t.Error("an address with datagrams only is recorded")
 	}
 	now, id := start, uint16(100)
 	p.Advance(flow, id, now)
@@ -187,7 +187,7 @@ func TestBesideDatagrams(t *testing.T) {
 		}
 		id++
 		if !p.Accept(flow, id, now) {
-			t.Fatalf("ID %d, behind datagrams, was refused", id)
+			t.Fatalf("ID %d, after datagrams, was refused", id)
 		}
 		p.Advance(flow, id, now)
 	}
@@ -197,7 +197,7 @@ func TestBesideDatagrams(t *testing.T) {
 		if rnd.IntN(8) == 0 {
 			id += uint16(1 + rnd.IntN(10))
 			if !p.Accept(flow, id, now) {
-				t.Fatalf("ID %d, between made-up datagrams, was refused", id)
+				t.Fatalf("ID %d, between forged datagrams, was refused", id)
 			}
 			p.Advance(flow, id, now)
 		}

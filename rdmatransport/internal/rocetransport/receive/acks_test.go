@@ -9,7 +9,7 @@ func TestAcks(t *testing.T) {
 		due, selective bool
 	}{
 		{"nothing", func(a *acks) {}, false, false},
-		{"executed, and nobody asks", func(a *acks) { a.executed(7) }, false, false},
+		{"executed without a request for an acknowledgement", func(a *acks) { a.executed(7) }, false, false},
 		{"asked for", func(a *acks) { a.executed(7); a.request() }, true, false},
 		{"a response acknowledges it", func(a *acks) { a.request(); a.cancel() }, false, false},
 		{"packets are kept", func(a *acks) { a.request(); a.setSelective(true) }, true, true},

@@ -26,8 +26,8 @@ func TestEarly(t *testing.T) {
 		{"the last was lost, and probed for", []step{{11, newest, false, true}, {11, again, false, true}, {10, again, true, true}}, now + lossPeriod},
 		{"the expected one was not sent yet", []step{{12, newest, false, true}, {10, newest, true, false}}, 0},
 		{"one between was not sent yet", []step{{15, newest, false, true}, {12, newest, false, false}}, 0},
-		{"one between is sent again", []step{{15, newest, false, true}, {12, again, false, true}}, 0},
-		{"the newest comes twice", []step{{15, newest, false, true}, {15, newest, false, true}}, 0},
+		{"one between is retransmitted", []step{{15, newest, false, true}, {12, again, false, true}}, 0},
+		{"the newest arrives twice", []step{{15, newest, false, true}, {15, newest, false, true}}, 0},
 		{"the expected one catches up", []step{{11, newest, false, true}, {11, newest, true, true}, {12, newest, true, true}}, 0},
 		{"not marked", []step{{11, newest, false, true}, {10, unmarked, true, true}}, 0},
 	} {
@@ -92,7 +92,7 @@ func TestEarlyForgets(t *testing.T) {
 		t.Error("a loss is remembered for", e.keepUntil-now)
 	}
 	if e.onTimeout(); e.mayKeep(now) {
-		t.Error("what was missing has not come, and packets may be kept")
+		t.Error("missing packets have not arrived, and packets may be kept")
 	}
 	lose(&e)
 	if e.suspect(now); e.mayKeep(now) {

@@ -16,12 +16,12 @@ func TestMarking(t *testing.T) {
 		want   marking
 		lacks  bool
 	}{
-		{"marks are not looked at", 0, false, 0, unmarked, false},
+		{"marks are not checked", 0, false, 0, unmarked, false},
 		{"not yet marked", mark, false, 0, unmarked, false},
 		{"another connection's mark", mark, true, 6, unmarked, true},
 		{"no mark from a peer that marks", mark, true, 0, unmarked, true},
 		{"newest", mark, true, mark.Newest(), newest, false},
-		{"sent again", mark, true, mark.Again(), again, false},
+		{"retransmitted", mark, true, mark.Again(), again, false},
 	} {
 		var e expected
 		e.init(0, c.mark)

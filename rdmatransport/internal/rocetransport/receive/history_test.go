@@ -16,10 +16,10 @@ func TestHistory(t *testing.T) {
 		{"fewer than may be outstanding", 4, 3, 4, 0, 0, 3},
 		{"the oldest is forgotten", 4, 6, 4, 0, 2, 6},
 		{"more are allowed", 4, 6, 6, 0, 2, 6},
-		{"and remembered", 4, 6, 6, 2, 2, 8},
+		{"and kept", 4, 6, 6, 2, 2, 8},
 		{"and forgotten in order", 4, 6, 6, 3, 3, 9},
 		{"fewer are allowed", 4, 6, 2, 0, 2, 6},
-		{"and as many remembered", 4, 6, 2, 1, 3, 7},
+		{"and as many kept", 4, 6, 2, 1, 3, 7},
 	} {
 		var h history
 		h.init(c.limit)

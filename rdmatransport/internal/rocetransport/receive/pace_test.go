@@ -16,7 +16,7 @@ func TestPace(t *testing.T) {
 		want    uint32
 	}{
 		{"a window or less", func(*pace) {}, window, window},
-		{"more than a window, of a peer that nobody knows", func(*pace) {}, window + 1, firstBurst},
+		{"more than a window, of an unknown peer", func(*pace) {}, window + 1, firstBurst},
 		{"after a loss", func(p *pace) { p.onLoss(1000, window) }, 1000, firstBurst / 2},
 		{"after a loss, a short one", func(p *pace) { p.onLoss(10, window) }, 10, window / 2},
 		{"after many losses", func(p *pace) {

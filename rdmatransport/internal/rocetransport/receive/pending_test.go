@@ -33,11 +33,11 @@ func TestPending(t *testing.T) {
 		original int
 	}{
 		{"in order", []*Response{response(1, 4), response(5, 1)}, "1+4 5+1", 2},
-		{"a repetition comes before", []*Response{response(5, 1), replay(1, 4)}, "1+4' 5+1", 1},
+		{"a duplicate comes before", []*Response{response(5, 1), replay(1, 4)}, "1+4' 5+1", 1},
 		{"over the end of PSNs", []*Response{response(0, 1), replay(1<<24-4, 4)}, fmt.Sprintf("%d+4' 0+1", 1<<24-4), 1},
-		{"in place of what it repeats", []*Response{response(1, 4), replay(3, 2)}, "3+2'", 0},
+		{"in place of the original", []*Response{response(1, 4), replay(3, 2)}, "3+2'", 0},
 		{"in place of several", []*Response{replay(1, 1), replay(2, 1), replay(3, 1), replay(2, 2)}, "1+1' 2+2'", 0},
-		{"beside its neighbours", []*Response{replay(1, 2), replay(5, 1), replay(3, 2)}, "1+2' 3+2' 5+1'", 0},
+		{"next to its neighbours", []*Response{replay(1, 2), replay(5, 1), replay(3, 2)}, "1+2' 3+2' 5+1'", 0},
 	} {
 		var p pending
 		p.init(4)
@@ -45,7 +45,7 @@ func TestPending(t *testing.T) {
 			p.insert(r, 4)
 		}
 		if p.String() != c.want || p.original() != c.original {
-			t.Errorf("%s: %v, %d not asked for again", c.name, &p, p.original())
+			t.Errorf("%s: %v, %d not requested again", c.name, &p, p.original())
 		}
 	}
 }
@@ -59,10 +59,10 @@ func TestPendingIsBounded(t *testing.T) {
 		p.insert(&Response{PSN: psn, Packets: 1, replay: true}, limit)
 	}
 	if len(p.queue) != 2*limit+maxReplays {
-		t.Errorf("%d repetitions", len(p.queue))
+		t.Errorf("%d duplicates", len(p.queue))
 	}
 	if p.insert(&Response{PSN: 2000, Packets: 1}, limit); p.original() != 1 {
-		t.Error("a new one is not taken")
+		t.Error("a new one is not accepted")
 	}
 }
 
@@ -84,7 +84,7 @@ func TestPendingCovers(t *testing.T) {
 	}
 	p.queue[1].executed(7)
 	if p.deferred() || p.queue[1].Orig != 7 {
-		t.Errorf("carried out: %+v", p.queue[1])
+		t.Errorf("executed: %+v", p.queue[1])
 	}
 }
 

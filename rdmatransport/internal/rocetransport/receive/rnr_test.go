@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// An RNR NAK of PSN 10 asked for a wait of one second from time 0. Which packets behind it prove
+// An RNR NAK of PSN 10 requested a wait of one second from time 0. Which packets after it prove
 // that 10 was retransmitted and lost?
 func TestRepeatedWithout(t *testing.T) {
 	type packet struct {

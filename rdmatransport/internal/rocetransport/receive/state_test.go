@@ -53,7 +53,7 @@ func (r *responder) expect(what string, got, want Outcome) {
 	}
 }
 
-// execute delivers and executes the expected packet, and all kept packets behind it. It returns
+// execute delivers and executes the expected packet, and all kept packets after it. It returns
 // their PSNs.
 func (r *responder) execute(came func(uint32) Outcome) string {
 	r.t.Helper()
