@@ -50,10 +50,10 @@ func (n *network) host(addr string) *host {
 
 // host implements stack.Network and its only NIC.
 type host struct {
-	net       *network
-	addr      netip.Addr
-	noAcks    bool                       // does not answer connection attempts
-	listeners map[uint16]*streamListener // protected by net.mu
+	net         *network
+	addr        netip.Addr
+	unreachable bool                       // does not answer connection attempts
+	listeners   map[uint16]*streamListener // protected by net.mu
 }
 
 func (h *host) NICs() []stack.NIC                                     { return []stack.NIC{h} }
@@ -79,7 +79,7 @@ func (h *host) DialStream(ctx context.Context, laddr, raddr netip.AddrPort) (sta
 	to := n.hosts[raddr.Addr()]
 	n.port++
 	local := netip.AddrPortFrom(h.addr, n.port)
-	if to != nil && to.noAcks {
+	if to != nil && to.unreachable {
 		n.mu.Unlock()
 		<-ctx.Done()
 		return nil, ctx.Err()

@@ -131,7 +131,7 @@ func TestSetupTimeout(t *testing.T) {
 	t.Run("no answer", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			d := newNode(t, &network{}, nodeAddr, 4096, iwarp.Config{})
-			d.net.host(peerAddr).noAcks = true
+			d.net.host(peerAddr).unreachable = true
 			if _, err := rdmacm.Dial(context.Background(), d.dev, peerAddr+nodePort, d.config()); !errors.Is(err, syscall.ETIMEDOUT) {
 				t.Errorf("error %v", err)
 			}
@@ -146,7 +146,7 @@ func TestSetupTimeout(t *testing.T) {
 				}
 			})
 			d := newNode(t, &network{}, nodeAddr, 4096, iwarp.Config{})
-			d.net.host(peerAddr).noAcks = true
+			d.net.host(peerAddr).unreachable = true
 			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 			defer cancel()
 			if _, err := rdmacm.Dial(ctx, d.dev, peerAddr+nodePort, d.config()); !errors.Is(err, context.DeadlineExceeded) {
