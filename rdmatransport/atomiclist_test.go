@@ -23,14 +23,21 @@ func TestAtomicAnswers(t *testing.T) {
 				want    verbs.WCStatus
 				byIWARP verbs.WCStatus
 			}{
-				{"one piece", func(mr *verbs.MR) []verbs.SGE { return []verbs.SGE{mr.SGE(64, 8)} }, 0, false, verbs.WCSuccess, verbs.WCSuccess},
-				{"two pieces", func(mr *verbs.MR) []verbs.SGE { return []verbs.SGE{mr.SGE(64, 3), mr.SGE(67, 5)} }, 0, false, verbs.WCSuccess, verbs.WCSuccess},
+				{"one piece", func(mr *verbs.MR) []verbs.SGE { return []verbs.SGE{mr.SGE(64, 8)} },
+					0, false, verbs.WCSuccess, verbs.WCSuccess},
+				{"two pieces", func(mr *verbs.MR) []verbs.SGE { return []verbs.SGE{mr.SGE(64, 3), mr.SGE(67, 5)} },
+					0, false, verbs.WCSuccess, verbs.WCSuccess},
 				{"no piece", func(*verbs.MR) []verbs.SGE { return nil }, 0, false, verbs.WCLocLenErr, verbs.WCLocLenErr},
-				{"4 bytes", func(mr *verbs.MR) []verbs.SGE { return []verbs.SGE{mr.SGE(64, 4)} }, 0, false, verbs.WCLocLenErr, verbs.WCLocLenErr},
-				{"9 bytes", func(mr *verbs.MR) []verbs.SGE { return []verbs.SGE{mr.SGE(64, 9)} }, 0, false, verbs.WCLocLenErr, verbs.WCLocLenErr},
-				{"unaligned", func(mr *verbs.MR) []verbs.SGE { return []verbs.SGE{mr.SGE(64, 8)} }, 4, false, verbs.WCRemInvReqErr, verbs.WCRemInvReqErr},
-				{"a bad key", func(mr *verbs.MR) []verbs.SGE { return []verbs.SGE{mr.SGE(64, 8)} }, 0, true, verbs.WCRemAccessErr, verbs.WCRemAccessErr},
-				{"unaligned, a bad key", func(mr *verbs.MR) []verbs.SGE { return []verbs.SGE{mr.SGE(64, 8)} }, 4, true, verbs.WCRemInvReqErr, verbs.WCRemInvReqErr},
+				{"4 bytes", func(mr *verbs.MR) []verbs.SGE { return []verbs.SGE{mr.SGE(64, 4)} }, 0,
+					false, verbs.WCLocLenErr, verbs.WCLocLenErr},
+				{"9 bytes", func(mr *verbs.MR) []verbs.SGE { return []verbs.SGE{mr.SGE(64, 9)} }, 0,
+					false, verbs.WCLocLenErr, verbs.WCLocLenErr},
+				{"unaligned", func(mr *verbs.MR) []verbs.SGE { return []verbs.SGE{mr.SGE(64, 8)} },
+					4, false, verbs.WCRemInvReqErr, verbs.WCRemInvReqErr},
+				{"a bad key", func(mr *verbs.MR) []verbs.SGE { return []verbs.SGE{mr.SGE(64, 8)} },
+					0, true, verbs.WCRemAccessErr, verbs.WCRemAccessErr},
+				{"unaligned, a bad key", func(mr *verbs.MR) []verbs.SGE { return []verbs.SGE{mr.SGE(64, 8)} },
+					4, true, verbs.WCRemInvReqErr, verbs.WCRemInvReqErr},
 			} {
 				t.Run(op.String()+"/"+c.name, func(t *testing.T) {
 					p := newWindowPair(t, m, transport)
@@ -44,7 +51,8 @@ func TestAtomicAnswers(t *testing.T) {
 					ok(t, p.qa.QP().PostSend(
 						&verbs.SendWR{ID: 1, Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled, SGList: []verbs.SGE{p.am.SGE(0, 8)},
 							RemoteAddr: target.Addr() + 56, RKey: target.RKey()},
-						&verbs.SendWR{ID: 2, Opcode: op, Flags: verbs.SendSignaled, SGList: c.list(p.am), RemoteAddr: target.Addr() + c.off, RKey: rkey,
+						&verbs.SendWR{ID: 2, Opcode: op, Flags: verbs.SendSignaled, SGList: c.list(p.am),
+							RemoteAddr: target.Addr() + c.off, RKey: rkey,
 							CompareAdd: 5, Swap: 10},
 					))
 					if wc := poll(t, p.qa.QP().SendCQ()); wc.WRID != 1 || wc.Status != verbs.WCSuccess {
@@ -64,7 +72,9 @@ func TestAtomicAnswers(t *testing.T) {
 					}
 					// The other side's goroutine has modified the word. Sockets do not order memory
 					// accesses for the race detector.
-					if got, was := (*atomic.Uint64)(unsafe.Pointer(&memory[0])).Load(), binary.NativeEndian.Uint64(p.am.Buf()[64:]); got != word || was != found {
+					got := (*atomic.Uint64)(unsafe.Pointer(&memory[0])).Load()
+					was := binary.NativeEndian.Uint64(p.am.Buf()[64:])
+					if got != word || was != found {
 						t.Errorf("the word is %d and the old value %d, want %d and %d", got, was, word, found)
 					}
 				})

@@ -163,7 +163,8 @@ func callBack(t *testing.T, transport verbs.Transport, packets bool) {
 			_, _ = cq.Poll(make([]verbs.WC, 2))
 		})
 		ok(t, cq.ReqNotify(false))
-		ok(t, id.CreateQP(nil, &verbs.QPInitAttr{SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 1024, MaxRecvWR: 1024, MaxSendSGE: 1, MaxRecvSGE: 1}}))
+		ok(t, id.CreateQP(nil, &verbs.QPInitAttr{SendCQ: cq, RecvCQ: cq,
+			Cap: verbs.QPCap{MaxSendWR: 1024, MaxRecvWR: 1024, MaxSendSGE: 1, MaxRecvSGE: 1}}))
 		return cq, ch
 	}
 	l, err := chs[0].CreateID(rdmacm.TCP, nil)
@@ -194,7 +195,8 @@ func callBack(t *testing.T, transport verbs.Transport, packets bool) {
 	for i := range 8 {
 		// Requests that callbacks posted may fill the queue for a moment.
 		until(ctx, t, func() bool {
-			return from.QP().PostSend(&verbs.SendWR{ID: uint64(i), Opcode: verbs.Send, Flags: verbs.SendSignaled | verbs.SendSolicited}) == nil
+			return from.QP().PostSend(&verbs.SendWR{ID: uint64(i), Opcode: verbs.Send,
+				Flags: verbs.SendSignaled | verbs.SendSolicited}) == nil
 		})
 	}
 	until(ctx, t, func() bool { return c.count("completion event") > 0 })

@@ -132,7 +132,8 @@ func (n *cmNode) all() []rdmacm.ProviderConn {
 
 const (
 	activeLife  = "RDMA_CM_EVENT_CONNECT_RESPONSE 0\nRDMA_CM_EVENT_DISCONNECTED 0\nRDMA_CM_EVENT_TIMEWAIT_EXIT 0\n"
-	passiveLife = "RDMA_CM_EVENT_CONNECT_REQUEST 0\nRDMA_CM_EVENT_ESTABLISHED 0\nRDMA_CM_EVENT_DISCONNECTED 0\nRDMA_CM_EVENT_TIMEWAIT_EXIT 0\n"
+	passiveLife = "RDMA_CM_EVENT_CONNECT_REQUEST 0\nRDMA_CM_EVENT_ESTABLISHED 0\n" +
+		"RDMA_CM_EVENT_DISCONNECTED 0\nRDMA_CM_EVENT_TIMEWAIT_EXIT 0\n"
 )
 
 // TestConnectionsUnderLoss loses a fifth of all frames, including ARP and neighbour discovery.
@@ -293,7 +294,8 @@ func TestNoListener(t *testing.T) {
 	overMedia(t, func(t *testing.T, m medium) {
 		a, b := m.stations(t, nil)
 		both(t, func(t *testing.T, transport verbs.Transport) {
-			if _, err := rdmacm.Dial(within(t), a.dev, b.at(cmPort), &rdmacm.Config{Transport: transport}); !errors.Is(err, syscall.ECONNREFUSED) {
+			_, err := rdmacm.Dial(within(t), a.dev, b.at(cmPort), &rdmacm.Config{Transport: transport})
+			if !errors.Is(err, syscall.ECONNREFUSED) {
 				t.Errorf("a connection: %v, want ECONNREFUSED", err)
 			}
 		})

@@ -160,7 +160,8 @@ func TestDirectFaultAnyTime(t *testing.T) {
 				unmap(t, onB, size/2)
 			}()
 			for i := range 4 {
-				e[0].post(t, &verbs.SendWR{ID: uint64(i), Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled, SGList: []verbs.SGE{onA.SGE(0, size)},
+				e[0].post(t, &verbs.SendWR{ID: uint64(i), Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled,
+					SGList:     []verbs.SGE{onA.SGE(0, size)},
 					RemoteAddr: onB.Addr(), RKey: onB.RKey()})
 			}
 			for i := range 4 {

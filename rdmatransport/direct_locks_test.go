@@ -273,7 +273,8 @@ func TestDirectBothLong(t *testing.T) {
 			for j := range count {
 				// Sent from the first two parts of an end's memory, received in the next, written
 				// to the last.
-				if err := e[i].QP().PostRecv(&verbs.RecvWR{ID: uint64(100 + j), SGList: []verbs.SGE{e[i].mr.SGE((2+j%2)*size, size)}}); err != nil {
+				if err := e[i].QP().PostRecv(&verbs.RecvWR{ID: uint64(100 + j),
+					SGList: []verbs.SGE{e[i].mr.SGE((2+j%2)*size, size)}}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -283,7 +284,8 @@ func TestDirectBothLong(t *testing.T) {
 			for k := range 2 {
 				wr := &verbs.SendWR{ID: uint64(k), Opcode: verbs.Send, Flags: verbs.SendSignaled, SGList: []verbs.SGE{e[i].mr.SGE(0, size)}}
 				if k == 1 {
-					wr = &verbs.SendWR{ID: uint64(k), Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled, SGList: []verbs.SGE{e[i].mr.SGE(size, size)},
+					wr = &verbs.SendWR{ID: uint64(k), Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled,
+						SGList:     []verbs.SGE{e[i].mr.SGE(size, size)},
 						RemoteAddr: e[1-i].mr.Addr() + 4*size, RKey: e[1-i].mr.RKey()}
 				}
 				busy.Go(func() {

@@ -86,14 +86,17 @@ func TestDirectSemantics(t *testing.T) {
 		verbs.AtomicFetchAndAdd, verbs.AtomicCmpAndSwp}
 	data := all[:4]
 	cases := map[string][]act{
-		"no such rkey":                        {send(verbs.RDMAWrite, 10), send(verbs.RDMAWrite, 10, func(wr *verbs.SendWR) { wr.RKey ^= 1 })},
-		"no right":                            {func(s *script) { s.remote = s.readOnly }, send(verbs.RDMARead, 100), send(verbs.RDMAWrite, 100)},
+		"no such rkey": {send(verbs.RDMAWrite, 10),
+			send(verbs.RDMAWrite, 10, func(wr *verbs.SendWR) { wr.RKey ^= 1 })},
+		"no right": {func(s *script) { s.remote = s.readOnly },
+			send(verbs.RDMARead, 100), send(verbs.RDMAWrite, 100)},
 		"another PD's":                        {func(s *script) { s.remote = s.otherPD }, send(verbs.RDMAWrite, 100)},
 		"READ from another PD":                {func(s *script) { s.remote = s.otherPD }, send(verbs.RDMARead, 100)},
 		"beyond the region":                   {send(verbs.RDMAWrite, 100, func(wr *verbs.SendWR) { wr.RemoteAddr += testMemory - 99 })},
 		"READ beyond the region":              {send(verbs.RDMARead, 100, func(wr *verbs.SendWR) { wr.RemoteAddr += testMemory - 99 })},
 		"no bytes to an unregistered address": {send(verbs.RDMAWrite, 0, func(wr *verbs.SendWR) { wr.RKey, wr.RemoteAddr = 1, 1 })},
-		"own lkey":                            {send(verbs.RDMAWrite, 10), send(verbs.RDMAWrite, 10, func(wr *verbs.SendWR) { wr.SGList[0].LKey ^= 1 })},
+		"own lkey": {send(verbs.RDMAWrite, 10),
+			send(verbs.RDMAWrite, 10, func(wr *verbs.SendWR) { wr.SGList[0].LKey ^= 1 })},
 		"own lkey, second": {send(verbs.RDMAWrite, 10, func(wr *verbs.SendWR) {
 			wr.SGList = append(wr.SGList, wr.SGList[0])
 			wr.SGList[1].LKey ^= 1
@@ -133,11 +136,13 @@ func TestDirectSemantics(t *testing.T) {
 			func(s *script) { clear(s.a.mr.Buf()[:40]) }, recv(100), send(op, 0, func(wr *verbs.SendWR) { wr.Flags |= verbs.SendInline }))
 		cut := func(wr *verbs.SendWR) {
 			g := wr.SGList[0]
-			wr.SGList = []verbs.SGE{{Addr: g.Addr, Length: 7, LKey: g.LKey}, {LKey: 1}, {Addr: g.Addr + 7, Length: g.Length - 7, LKey: g.LKey}}
+			wr.SGList = []verbs.SGE{{Addr: g.Addr, Length: 7, LKey: g.LKey}, {LKey: 1},
+				{Addr: g.Addr + 7, Length: g.Length - 7, LKey: g.LKey}}
 		}
 		lists = append(lists, func(s *script) {
 			s.recv(s.b.mr.SGE(testMemory/2, 1), s.b.mr.SGE(0, 0), s.b.mr.SGE(testMemory*3/4, 5000))
-		}, send(op, 5001, cut), func(s *script) { s.recv(s.b.mr.SGE(testMemory/2, 5001)) }, send(verbs.Send, 5001, cut), send(verbs.RDMARead, 5001, cut))
+		}, send(op, 5001, cut), func(s *script) { s.recv(s.b.mr.SGE(testMemory/2, 5001)) },
+			send(verbs.Send, 5001, cut), send(verbs.RDMARead, 5001, cut))
 	}
 	cases["everything"], cases["inline"], cases["lists"] = everything, inline, lists
 	for name, acts := range cases {
@@ -334,7 +339,8 @@ func TestDirectNotReady(t *testing.T) {
 	for round := range 3 {
 		for i := range n {
 			e[0].mr.Buf()[i] = byte(10*round + i)
-			e[0].post(t, &verbs.SendWR{ID: uint64(i), Opcode: verbs.Send, Flags: verbs.SendSignaled, SGList: []verbs.SGE{e[0].mr.SGE(i, 1)}})
+			e[0].post(t, &verbs.SendWR{ID: uint64(i), Opcode: verbs.Send, Flags: verbs.SendSignaled,
+				SGList: []verbs.SGE{e[0].mr.SGE(i, 1)}})
 		}
 		var recvs []*verbs.RecvWR
 		for i := range n {
@@ -450,7 +456,8 @@ func (e *end) exchange(peer *end, n int, credit bool, taken, peerTaken *atomic.I
 			binary.LittleEndian.PutUint64(out[sent%window*slot:], uint64(sent))
 			mine := []verbs.SGE{e.mr.SGE(testMemory/2+sent%window*slot, 8)}
 			err := e.QP().PostSend(
-				&verbs.SendWR{Opcode: verbs.RDMAWrite, SGList: mine, RemoteAddr: peer.mr.Addr() + uint64(window*slot+sent%window*slot), RKey: peer.mr.RKey()},
+				&verbs.SendWR{Opcode: verbs.RDMAWrite, SGList: mine,
+					RemoteAddr: peer.mr.Addr() + uint64(window*slot+sent%window*slot), RKey: peer.mr.RKey()},
 				&verbs.SendWR{ID: uint64(sent) << 1, Opcode: verbs.Send, Flags: verbs.SendSignaled, SGList: mine})
 			if err != nil {
 				return err

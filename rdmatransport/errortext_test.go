@@ -50,14 +50,16 @@ func TestErrorsDoNotRepeat(t *testing.T) {
 	check(err)
 	port := &verbs.QPAttr{QPState: verbs.StateInit, PortNum: 1}
 	check(qp.Modify(port, verbs.QPAttrState|verbs.QPAttrPort|verbs.QPAttrAccessFlags))
-	errs["iWARP QP without a stream"] = qp.Modify(&verbs.QPAttr{QPState: verbs.StateRTS, LLPStream: 1}, verbs.QPAttrState|verbs.QPAttrLLPStream)
+	errs["iWARP QP without a stream"] = qp.Modify(&verbs.QPAttr{QPState: verbs.StateRTS, LLPStream: 1},
+		verbs.QPAttrState|verbs.QPAttrLLPStream)
 	init.Transport = verbs.RoCEv2
 	qp, err = pd.CreateQP(&init)
 	check(err)
 	check(qp.Modify(port, verbs.QPAttrState|verbs.QPAttrPKeyIndex|verbs.QPAttrPort|verbs.QPAttrAccessFlags))
 	errs["RoCE QP with addresses of two IP versions"] = qp.Modify(&verbs.QPAttr{
 		QPState: verbs.StateRTR, PathMTU: verbs.MTU1024,
-		AHAttr: verbs.AHAttr{IsGlobal: true, PortNum: 1, GRH: verbs.GRH{DGID: verbs.GIDFromAddr(netip.MustParseAddr("2001:db8::1")), SGIDIndex: 1}},
+		AHAttr: verbs.AHAttr{IsGlobal: true, PortNum: 1,
+			GRH: verbs.GRH{DGID: verbs.GIDFromAddr(netip.MustParseAddr("2001:db8::1")), SGIDIndex: 1}},
 	}, verbs.QPAttrState|verbs.QPAttrAV|verbs.QPAttrPathMTU|verbs.QPAttrDestQPN|verbs.QPAttrRQPSN|
 		verbs.QPAttrMaxDestRDAtomic|verbs.QPAttrMinRNRTimer)
 
@@ -72,7 +74,8 @@ func TestErrorsDoNotRepeat(t *testing.T) {
 		for _, dst := range []string{"10.9.9.9:7471", "[2001:db8::1]:7471", "239.1.2.3:7471"} {
 			errs[name("resolve "+dst)] = id(rdmacm.TCP).ResolveAddr(netip.AddrPort{}, netip.MustParseAddrPort(dst), 0)
 		}
-		errs[name("resolve from another IP version")] = id(rdmacm.TCP).ResolveAddr(netip.MustParseAddrPort("10.0.0.1:0"), netip.MustParseAddrPort("[fe80::1]:7471"), 0)
+		errs[name("resolve from another IP version")] = id(rdmacm.TCP).ResolveAddr(netip.MustParseAddrPort("10.0.0.1:0"),
+			netip.MustParseAddrPort("[fe80::1]:7471"), 0)
 		_, errs[name("dial")] = rdmacm.Dial(t.Context(), dev, "10.9.9.9:7471", &rdmacm.Config{Transport: transport})
 		errs[name("listen in port space UDP")] = func() error {
 			l := id(rdmacm.UDP)

@@ -21,7 +21,8 @@ func listenFamilies(t *testing.T, m medium) {
 	six := must(rdmacm.Listen(sides[1].dev, "[::]:"+port, both))(t)
 	defer six.Close()
 	for _, transport := range both.Transports {
-		for to, l := range map[string]*rdmacm.Listener{hostB.Addr.String() + ":" + port: four, "[" + hostB.Addr6.String() + "]:" + port: six} {
+		for to, l := range map[string]*rdmacm.Listener{hostB.Addr.String() + ":" + port: four,
+			"[" + hostB.Addr6.String() + "]:" + port: six} {
 			accepted := make(chan *rdmacm.Conn)
 			go func() {
 				c, err := l.Accept(t.Context())

@@ -26,14 +26,17 @@ func requestFrame(b []byte, to [6]byte, src netip.Addr, port uint16, id uint32) 
 	dst := netip.MustParseAddr("10.0.0.1")
 	req := mad.REQ{
 		LocalCommID: id, ServiceID: mad.ServiceID(uint16(rdmacm.TCP), port), LocalCAGUID: uint64(id) << 8, LocalQPN: id&0xffff + 0x10000,
-		ResponderResources: 1, InitiatorDepth: 1, RemoteResponseTimeout: 20, LocalResponseTimeout: 20, RetryCount: 7, PKey: wire.DefaultPKey,
+		ResponderResources: 1, InitiatorDepth: 1, RemoteResponseTimeout: 20, LocalResponseTimeout: 20,
+		RetryCount: 7, PKey: wire.DefaultPKey,
 		MTU: 3, MaxCMRetries: 15, RNRRetryCount: 7,
-		Primary:     mad.Path{LocalLID: 0xffff, RemoteLID: 0xffff, LocalGID: src.As16(), RemoteGID: dst.As16(), HopLimit: 64, AckTimeout: 19},
+		Primary: mad.Path{LocalLID: 0xffff, RemoteLID: 0xffff, LocalGID: src.As16(), RemoteGID: dst.As16(),
+			HopLimit: 64, AckTimeout: 19},
 		PrivateData: (&mad.IPCM{Src: src, SrcPort: 40000, Dst: dst}).Append(nil),
 	}
 	var m [mad.Size]byte
 	mad.Encode(&m, uint64(id), &req)
-	p := wire.Packet{BTH: wire.BTH{Opcode: wire.UDSendOnly, PKey: wire.DefaultPKey, DestQP: mad.QPN, PSN: id & 0xffffff}, DETH: wire.DETH{QKey: mad.QKey, SrcQP: mad.QPN}, Payload: m[:]}
+	p := wire.Packet{BTH: wire.BTH{Opcode: wire.UDSendOnly, PKey: wire.DefaultPKey, DestQP: mad.QPN, PSN: id & 0xffffff},
+		DETH: wire.DETH{QKey: mad.QKey, SrcQP: mad.QPN}, Payload: m[:]}
 	const headers = 14 + 20 + 8
 	b = b[:headers+p.Size()]
 	copy(b, to[:])
@@ -107,7 +110,8 @@ func connectDuringFlood(t testing.TB, base [4]byte, after time.Duration) (f floo
 	host := must(netstack.New(port, netstack.Addr("10.0.0.1/8"), netstack.Gateway("10.255.255.254")))(t)
 	router := must(netstack.New(lan.Port(), netstack.Addr("10.255.255.254/8")))(t)
 	// A round trip to the peer takes 20 ms: 2000 REQs.
-	far := must(impair.New(lan.Port(), impair.Config{In: impair.Direction{Delay: 10 * time.Millisecond}, Out: impair.Direction{Delay: 10 * time.Millisecond}}))(t)
+	far := must(impair.New(lan.Port(), impair.Config{In: impair.Direction{Delay: 10 * time.Millisecond},
+		Out: impair.Direction{Delay: 10 * time.Millisecond}}))(t)
 	peer := must(netstack.New(far, netstack.Addr("10.0.0.2/8")))(t)
 	dev, from := must(rdmatransport.Open(host, nil))(t), must(rdmatransport.Open(peer, nil))(t)
 	defer func() {
@@ -143,7 +147,8 @@ func connectDuringFlood(t testing.TB, base [4]byte, after time.Duration) (f floo
 				t.Error(err)
 				return
 			}
-			if f.sent += burst; f.sent == 2000 { // more than a listener accepts of unvalidated peers
+			// More than a listener accepts of unvalidated peers.
+			if f.sent += burst; f.sent == 2000 {
 				close(taken)
 			}
 		}

@@ -54,7 +54,8 @@ func TestGIDTable(t *testing.T) {
 		t.Fatalf("%d entries", len(table))
 	}
 	for i, e := range table {
-		want := verbs.GIDEntry{GID: verbs.GIDFromAddr(addrs[i%roce.V1Index]), Index: i, PortNum: 1, Type: verbs.GIDTypeRoCEv2, NetDev: n.Name()}
+		want := verbs.GIDEntry{GID: verbs.GIDFromAddr(addrs[i%roce.V1Index]), Index: i, PortNum: 1,
+			Type: verbs.GIDTypeRoCEv2, NetDev: n.Name()}
 		if i >= roce.V1Index {
 			want.Type = verbs.GIDTypeRoCEv1
 		}
@@ -73,13 +74,15 @@ func gidTypesDiffer(t *testing.T, m medium) {
 	for _, tc := range []struct {
 		gids [2]uint8
 		want verbs.WCStatus
-	}{{[2]uint8{1, 1}, verbs.WCSuccess}, {[2]uint8{129, 129}, verbs.WCSuccess}, {[2]uint8{1, 129}, verbs.WCRetryExcErr}, {[2]uint8{129, 1}, verbs.WCRetryExcErr}} {
+	}{{[2]uint8{1, 1}, verbs.WCSuccess}, {[2]uint8{129, 129}, verbs.WCSuccess}, {[2]uint8{1, 129}, verbs.WCRetryExcErr},
+		{[2]uint8{129, 1}, verbs.WCRetryExcErr}} {
 		var qps [2]*verbs.QP
 		var cqs [2]*verbs.CQ
 		for i, s := range []*station{a, b} {
 			ch := must(s.dev.CreateCompChannel())(t)
 			cqs[i] = must(s.dev.CreateCQ(8, &verbs.CQInitAttr{Channel: ch}))(t)
-			qps[i] = must(s.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, SendCQ: cqs[i], RecvCQ: cqs[i], Cap: verbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4}}))(t)
+			qps[i] = must(s.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, SendCQ: cqs[i], RecvCQ: cqs[i],
+				Cap: verbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4}}))(t)
 			defer func() {
 				ok(t, qps[i].Close())
 				ok(t, cqs[i].Close())
@@ -93,11 +96,15 @@ func gidTypesDiffer(t *testing.T, m medium) {
 		for i, peer := range []*station{b, a} {
 			ok(t, qps[i].Modify(&verbs.QPAttr{QPState: verbs.StateInit, PortNum: 1},
 				verbs.QPAttrState|verbs.QPAttrPKeyIndex|verbs.QPAttrPort|verbs.QPAttrAccessFlags))
-			ok(t, qps[i].Modify(&verbs.QPAttr{QPState: verbs.StateRTR, PathMTU: verbs.MTU1024, DestQPNum: qps[1-i].Num(), MaxDestRDAtomic: 1,
-				AHAttr: verbs.AHAttr{IsGlobal: true, PortNum: 1, GRH: verbs.GRH{DGID: verbs.GIDFromAddr(peer.addr), SGIDIndex: tc.gids[i]}}},
-				verbs.QPAttrState|verbs.QPAttrAV|verbs.QPAttrPathMTU|verbs.QPAttrDestQPN|verbs.QPAttrRQPSN|verbs.QPAttrMaxDestRDAtomic|verbs.QPAttrMinRNRTimer))
+			ok(t, qps[i].Modify(&verbs.QPAttr{QPState: verbs.StateRTR, PathMTU: verbs.MTU1024,
+				DestQPNum: qps[1-i].Num(), MaxDestRDAtomic: 1,
+				AHAttr: verbs.AHAttr{IsGlobal: true, PortNum: 1,
+					GRH: verbs.GRH{DGID: verbs.GIDFromAddr(peer.addr), SGIDIndex: tc.gids[i]}}},
+				verbs.QPAttrState|verbs.QPAttrAV|verbs.QPAttrPathMTU|verbs.QPAttrDestQPN|
+					verbs.QPAttrRQPSN|verbs.QPAttrMaxDestRDAtomic|verbs.QPAttrMinRNRTimer))
 			ok(t, qps[i].Modify(&rts,
-				verbs.QPAttrState|verbs.QPAttrSQPSN|verbs.QPAttrTimeout|verbs.QPAttrRetryCnt|verbs.QPAttrRNRRetry|verbs.QPAttrMaxQPRDAtomic))
+				verbs.QPAttrState|verbs.QPAttrSQPSN|verbs.QPAttrTimeout|verbs.QPAttrRetryCnt|
+					verbs.QPAttrRNRRetry|verbs.QPAttrMaxQPRDAtomic))
 		}
 		ok(t, qps[1].PostRecv(&verbs.RecvWR{}))
 		ok(t, qps[0].PostSend(&verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendSignaled}))

@@ -34,7 +34,8 @@ func TestDeparture(t *testing.T) {
 			cqs[i] = must(d.CreateCQ(16, nil))(t)
 			mrs[i] = must(pd.RegMR(make([]byte, 8), everyAccess))(t)
 			for j := range qps[i] {
-				qps[i][j] = must(pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, SendCQ: cqs[i], RecvCQ: cqs[i], Cap: verbs.QPCap{MaxSendWR: 4, MaxSendSGE: 1}}))(t)
+				qps[i][j] = must(pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, SendCQ: cqs[i],
+					RecvCQ: cqs[i], Cap: verbs.QPCap{MaxSendWR: 4, MaxSendSGE: 1}}))(t)
 			}
 			t.Cleanup(func() {
 				for _, qp := range qps[i] {
@@ -89,7 +90,8 @@ func TestDeparture(t *testing.T) {
 		near.left([6]byte(far.MAC()))
 		wc, took := next()
 		if wc.Status != verbs.WCRetryExcErr || wc.QPNum != lost.Num() || took < 400*time.Millisecond || took > 600*time.Millisecond {
-			t.Errorf("%v of QP %d after %v, want %v of QP %d after half a second", wc.Status, wc.QPNum, took, verbs.WCRetryExcErr, lost.Num())
+			t.Errorf("%v of QP %d after %v, want %v of QP %d after half a second", wc.Status, wc.QPNum,
+				took, verbs.WCRetryExcErr, lost.Num())
 		}
 		for qp, want := range map[*verbs.QP]verbs.QPState{lost: verbs.StateErr, idle: verbs.StateRTS, answered: verbs.StateRTS} {
 			attr, _, err := qp.Query(verbs.QPAttrState)

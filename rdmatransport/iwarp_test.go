@@ -176,7 +176,8 @@ func iwarpOperations(t *testing.T, m medium) {
 						t.Fatalf("%s of %d bytes: data differ", what, n)
 					}
 				}
-				if err := p.b.QP().PostRecv(&verbs.RecvWR{ID: 1, SGList: []verbs.SGE{p.mrB.SGE(0, size)}}, &verbs.RecvWR{ID: 2}); err != nil {
+				if err := p.b.QP().PostRecv(&verbs.RecvWR{ID: 1, SGList: []verbs.SGE{p.mrB.SGE(0, size)}},
+					&verbs.RecvWR{ID: 2}); err != nil {
 					t.Fatal(err)
 				}
 				half := n / 2
@@ -414,7 +415,8 @@ func TestIWARPAnswerToDirect(t *testing.T) {
 		for _, c := range []*rdmacm.Conn{p.a, p.b} {
 			ok(t, c.QP().PostRecv(&verbs.RecvWR{}))
 		}
-		ok(t, p.b.QP().PostSend(&verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendSignaled})) // waits
+		// Waits.
+		ok(t, p.b.QP().PostSend(&verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendSignaled}))
 		began := time.Now()
 		ok(t, p.a.QP().PostSend(&verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendSignaled}))
 		for _, cq := range []*verbs.CQ{p.a.SendCQ(), p.b.SendCQ(), p.a.RecvCQ(), p.b.RecvCQ()} {
@@ -442,7 +444,8 @@ func iwarpInvalidateShared(t *testing.T, m medium) {
 		want := verbs.StateRTS
 		if shared {
 			want = verbs.StateErr
-			qp := must(p.mrB.PD().CreateQP(&verbs.QPInitAttr{Type: verbs.RC, SendCQ: p.b.SendCQ(), RecvCQ: p.b.RecvCQ(), Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1}}))(t)
+			qp := must(p.mrB.PD().CreateQP(&verbs.QPInitAttr{Type: verbs.RC, SendCQ: p.b.SendCQ(),
+				RecvCQ: p.b.RecvCQ(), Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1}}))(t)
 			defer func() { ok(t, qp.Close()) }()
 		}
 		ok(t, p.b.QP().PostRecv(&verbs.RecvWR{}))

@@ -47,15 +47,18 @@ func TestStackWithoutPorts(t *testing.T) {
 	}
 	refused := func(what string, err error) {
 		t.Helper()
-		if !errors.Is(err, verbs.ErrNotSupported) || !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), "network stack carries no") {
+		if !errors.Is(err, verbs.ErrNotSupported) || !errors.Is(err, errors.ErrUnsupported) ||
+			!strings.Contains(err.Error(), "network stack carries no") {
 			t.Errorf("%s: %v, want ErrNotSupported with the reason", what, err)
 		}
 	}
 	pd := must(devs[0].AllocPD())(t)
 	cq := must(devs[0].CreateCQ(4, nil))(t)
-	_, err := pd.CreateAH(&verbs.AHAttr{IsGlobal: true, PortNum: 1, GRH: verbs.GRH{DGID: must(devs[1].QueryGID(1, 1))(t).GID, SGIDIndex: 1}})
+	_, err := pd.CreateAH(&verbs.AHAttr{IsGlobal: true, PortNum: 1,
+		GRH: verbs.GRH{DGID: must(devs[1].QueryGID(1, 1))(t).GID, SGIDIndex: 1}})
 	refused("an address handle", err)
-	_, err = pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RawPacket, SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}})
+	_, err = pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RawPacket, SendCQ: cq, RecvCQ: cq,
+		Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}})
 	refused("a raw packet QP", err)
 	if a := devs[0].QueryDevice(); a.MaxRawEthyQP != 0 || a.DeviceCapFlags&(verbs.DeviceRawMulti|verbs.DeviceManagedFlowSteering) != 0 {
 		t.Errorf("%d raw packet QPs, flags %v", a.MaxRawEthyQP, a.DeviceCapFlags)

@@ -119,7 +119,8 @@ func exchange(t *testing.T, a, b *station, transport verbs.Transport) {
 			}
 			// Orders b's accesses; the race detector does not see accesses to shared memory.
 			onB.QP().State()
-			wr := &verbs.SendWR{Opcode: op, Flags: verbs.SendSignaled, SGList: []verbs.SGE{mrA.SGE(0, n)}, RemoteAddr: mrB.Addr(), RKey: mrB.RKey()}
+			wr := &verbs.SendWR{Opcode: op, Flags: verbs.SendSignaled, SGList: []verbs.SGE{mrA.SGE(0, n)},
+				RemoteAddr: mrB.Addr(), RKey: mrB.RKey()}
 			if op == verbs.Send {
 				ok(t, onB.QP().PostRecv(&verbs.RecvWR{SGList: []verbs.SGE{mrB.SGE(0, n)}}))
 			}
@@ -228,7 +229,8 @@ func TestPlacedChanges(t *testing.T) {
 	for !enough() {
 		onA, onB := dial(a, b, verbs.RoCEv2, nil)
 		for range 200 {
-			if onA.QP().PostSend(&verbs.SendWR{Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled, SGList: []verbs.SGE{from.SGE(0, 64<<10)}, RemoteAddr: inner.Addr(), RKey: inner.RKey()}) != nil {
+			if onA.QP().PostSend(&verbs.SendWR{Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled,
+				SGList: []verbs.SGE{from.SGE(0, 64<<10)}, RemoteAddr: inner.Addr(), RKey: inner.RKey()}) != nil {
 				break
 			}
 			var wc [1]verbs.WC
@@ -278,7 +280,8 @@ func TestManyWaitForRoom(t *testing.T) {
 	}
 	closed.Store(true)
 	for _, c := range qps {
-		ok(t, c.QP().PostSend(&verbs.SendWR{Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled, SGList: []verbs.SGE{mrA.SGE(0, size)}, RemoteAddr: mrB.Addr(), RKey: mrB.RKey()}))
+		ok(t, c.QP().PostSend(&verbs.SendWR{Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled,
+			SGList: []verbs.SGE{mrA.SGE(0, size)}, RemoteAddr: mrB.Addr(), RKey: mrB.RKey()}))
 	}
 	if n := links[0].Backlog([6]byte(links[1].MAC())); n < 1<<20 {
 		t.Errorf("only %d bytes wait for room: the test checks nothing", n)

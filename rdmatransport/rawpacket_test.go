@@ -405,7 +405,8 @@ func TestRawSuperframes(t *testing.T) {
 	}
 	data := bytes.Repeat([]byte{1, 2, 3, 4, 5}, 500)
 	for _, dstPort := range []uint16{6, 7} {
-		f := link.Frame{Data: append(frame(mac, w.MAC(), 0x0800, 0, udp4([4]byte{10, 0, 0, 7}, [4]byte{10, 0, 0, 1}, 5, dstPort, 0)...)[:42], data...),
+		f := link.Frame{Data: append(frame(mac, w.MAC(), 0x0800, 0,
+			udp4([4]byte{10, 0, 0, 7}, [4]byte{10, 0, 0, 1}, 5, dstPort, 0)...)[:42], data...),
 			Segmentation: link.UDP, SegmentSize: 1000, HeaderLen: 42, NeedsChecksum: true, ChecksumStart: 34, ChecksumOffset: 6}
 		if _, err := w.Write([]link.Frame{f}); err != nil {
 			t.Fatal(err)

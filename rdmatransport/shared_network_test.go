@@ -201,7 +201,8 @@ func (s *sharing) receive(d *stack.Datagram) {
 			to.deliver(run)
 			to, start = c, start+runLen(run)
 			r := stack.Datagram{
-				Src: d.Src, Dst: d.Dst, SrcPort: d.SrcPort, TrafficClass: d.TrafficClass, TCI: d.TCI, Polled: d.Polled, HopLimit: d.HopLimit,
+				Src: d.Src, Dst: d.Dst, SrcPort: d.SrcPort, TrafficClass: d.TrafficClass, TCI: d.TCI,
+				Polled: d.Polled, HopLimit: d.HopLimit,
 				Looped: d.Looped, IDGuessed: d.IDGuessed, NoICRC: d.NoICRC, InPlace: d.InPlace,
 				Header: slices.Clone(d.Header), SegmentSize: d.SegmentSize,
 			}

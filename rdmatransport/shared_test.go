@@ -44,7 +44,8 @@ func bothWays(t *testing.T, on ...*rdmacm.Conn) {
 			out.Buf()[j] = byte(j * (i + 3) >> 3)
 		}
 		ok(t, peer.QP().PostRecv(&verbs.RecvWR{SGList: []verbs.SGE{in.SGE(0, len(in.Buf()))}}))
-		ok(t, c.QP().PostSend(&verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendSignaled, SGList: []verbs.SGE{out.SGE(0, len(out.Buf()))}}))
+		ok(t, c.QP().PostSend(&verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendSignaled,
+			SGList: []verbs.SGE{out.SGE(0, len(out.Buf()))}}))
 		for _, cq := range []*verbs.CQ{c.QP().SendCQ(), peer.QP().RecvCQ()} {
 			if wc := poll(t, cq); wc.Status != verbs.WCSuccess {
 				t.Fatalf("%v", wc.Status)
@@ -163,7 +164,8 @@ func TestSharedListeners(t *testing.T) {
 				port := onA.LocalAddr().Port()
 				ok(t, c.Close())
 				<-onA.Done()
-				if _, err := rdmacm.Dial(ctx, b.dev, a.at(port), &rdmacm.Config{Transport: verbs.RoCEv2, PD: b.pd}); !errors.Is(err, syscall.ECONNREFUSED) {
+				_, err := rdmacm.Dial(ctx, b.dev, a.at(port), &rdmacm.Config{Transport: verbs.RoCEv2, PD: b.pd})
+				if !errors.Is(err, syscall.ECONNREFUSED) {
 					t.Errorf("to a closed listener: %v, want a rejection", err)
 				}
 			}
@@ -342,7 +344,8 @@ func TestSharedNumbers(t *testing.T) {
 			transport verbs.Transport
 		}{{verbs.RC, verbs.RoCEv2}, {verbs.RC, verbs.IWARP}, {verbs.RawPacket, 0}} {
 			cq := must(a.dev.CreateCQ(1, nil))(t)
-			qp := must(a.pd.CreateQP(&verbs.QPInitAttr{Type: x.kind, Transport: x.transport, SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1}}))(t)
+			qp := must(a.pd.CreateQP(&verbs.QPInitAttr{Type: x.kind, Transport: x.transport, SendCQ: cq,
+				RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1}}))(t)
 			defer cq.Close()
 			defer qp.Close()
 			if n := qp.Num(); slices.Contains(nums, n) || !a.network.(*sharer).numbers.QPNs.Contains(n) {

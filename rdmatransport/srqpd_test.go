@@ -30,7 +30,8 @@ func TestSRQOfAnotherPD(t *testing.T) {
 			ok(t, srq.PostRecv(&verbs.RecvWR{ID: 1, SGList: []verbs.SGE{buf.SGE(0, size)}}))
 			out.Buf()[size-1] = 7
 			ok(t, x.QP().PostSend(&verbs.SendWR{Opcode: verbs.Send, SGList: []verbs.SGE{out.SGE(0, size)}}))
-			if wc := poll(t, y.QP().RecvCQ()); wc.WRID != 1 || wc.Status != want || own && in.Buf()[size-1] != 7 || ofQP.Buf()[size-1] != 0 {
+			if wc := poll(t, y.QP().RecvCQ()); wc.WRID != 1 || wc.Status != want || own && in.Buf()[size-1] != 7 ||
+				ofQP.Buf()[size-1] != 0 {
 				t.Errorf("a region of the SRQ's PD: %v: %+v, want %v", own, wc, want)
 			}
 			ok(t, in.Close())
@@ -73,7 +74,8 @@ func TestWriteWithImmRefused(t *testing.T) {
 				p := newWindowPair(t, m, verbs.RoCEv2)
 				target := p.b.reg(make([]byte, 8192), everyAccess)
 				ok(t, p.qb.QP().PostRecv(&verbs.RecvWR{ID: 1}, &verbs.RecvWR{ID: 2}))
-				wr := &verbs.SendWR{Opcode: verbs.RDMAWriteWithImm, SGList: []verbs.SGE{p.am.SGE(0, 100)}, RemoteAddr: target.Addr(), RKey: target.RKey()}
+				wr := &verbs.SendWR{Opcode: verbs.RDMAWriteWithImm, SGList: []verbs.SGE{p.am.SGE(0, 100)},
+					RemoteAddr: target.Addr(), RKey: target.RKey()}
 				if name == "no right" || name == "window" {
 					wr.RemoteAddr = p.bm.Addr()
 				}

@@ -181,7 +181,8 @@ func TestTraceLoss(t *testing.T) {
 		}
 		synctest.Wait()
 		x.wants(x.ta.take(conn.QP().Num(), first, trace.AlarmSet),
-			"NAK received: 18 PSN sequence error", "window: 80", "send mode: in order to selective", "packets lost: 1 from 18", "window: 79",
+			"NAK received: 18 PSN sequence error", "window: 80", "send mode: in order to selective",
+			"packets lost: 1 from 18", "window: 79",
 			"NAK received: 18 PSN sequence error", "window: 93", "send mode: selective to in order")
 
 		// The last packet of the third WRITE is lost, so the peer sees no gap.

@@ -334,7 +334,8 @@ func udEnd(t *testing.T, s *station) (e struct {
 		attr verbs.QPAttr
 		mask verbs.QPAttrMask
 	}{
-		{verbs.QPAttr{QPState: verbs.StateInit, PortNum: 1, QKey: udQKey}, verbs.QPAttrState | verbs.QPAttrPKeyIndex | verbs.QPAttrPort | verbs.QPAttrQKey},
+		{verbs.QPAttr{QPState: verbs.StateInit, PortNum: 1, QKey: udQKey},
+			verbs.QPAttrState | verbs.QPAttrPKeyIndex | verbs.QPAttrPort | verbs.QPAttrQKey},
 		{verbs.QPAttr{QPState: verbs.StateRTR}, verbs.QPAttrState},
 		{verbs.QPAttr{QPState: verbs.StateRTS}, verbs.QPAttrState | verbs.QPAttrSQPSN},
 	} {

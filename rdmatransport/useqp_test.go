@@ -26,7 +26,8 @@ func destroyIDOfConnection(t *testing.T, m medium) {
 				}
 			}()
 			cq := must(a.dev.CreateCQ(4, nil))(t)
-			qp := must(a.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, Transport: transport, SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxRecvWR: 1}}))(t)
+			qp := must(a.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, Transport: transport, SendCQ: cq,
+				RecvCQ: cq, Cap: verbs.QPCap{MaxRecvWR: 1}}))(t)
 			id := must(rdmacm.CreateSyncID(rdmacm.TCP, a.dev))(t)
 			ok(t, id.SetTransports(transport))
 			ok(t, id.ResolveAddr(t.Context(), netip.AddrPort{}, netip.MustParseAddrPort(b.at(7471))))

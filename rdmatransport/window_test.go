@@ -108,7 +108,8 @@ func TestInvalidateLocally(t *testing.T) {
 		mw := p.bound(100, verbs.AccessRemoteRead)
 		old := mw.RKey()
 		ok(t, p.qb.QP().PostSend(
-			&verbs.SendWR{ID: 1, Opcode: verbs.RDMAWrite, RemoteAddr: p.am.Addr(), RKey: p.am.RKey(), SGList: []verbs.SGE{p.bm.SGE(0, 8192)}},
+			&verbs.SendWR{ID: 1, Opcode: verbs.RDMAWrite, RemoteAddr: p.am.Addr(), RKey: p.am.RKey(),
+				SGList: []verbs.SGE{p.bm.SGE(0, 8192)}},
 			&verbs.SendWR{ID: 2, Opcode: verbs.LocalInv, InvalidateRKey: old, Flags: verbs.SendSignaled},
 			&verbs.SendWR{ID: 3, Opcode: verbs.RDMAWrite, RemoteAddr: p.am.Addr(), RKey: p.am.RKey(), Flags: verbs.SendSignaled,
 				SGList: []verbs.SGE{p.bm.SGE(0, 8192)}},
@@ -136,7 +137,8 @@ func TestInvalidateRemotely(t *testing.T) {
 		mw := p.bound(100, verbs.AccessRemoteRead)
 		old := mw.RKey()
 		ok(t, p.qb.QP().PostRecv(&verbs.RecvWR{ID: 9, SGList: []verbs.SGE{p.bm.SGE(0, 8192)}}))
-		if s := p.do(p.qa, &verbs.SendWR{Opcode: verbs.SendWithInv, InvalidateRKey: old, SGList: []verbs.SGE{p.am.SGE(0, 3000)}}); s != verbs.WCSuccess {
+		if s := p.do(p.qa, &verbs.SendWR{Opcode: verbs.SendWithInv, InvalidateRKey: old,
+			SGList: []verbs.SGE{p.am.SGE(0, 3000)}}); s != verbs.WCSuccess {
 			t.Error(s)
 		}
 		wc := poll(t, p.qb.QP().RecvCQ())
@@ -222,7 +224,8 @@ func TestFaults(t *testing.T) {
 				if s := p.do(p.qa, &wr); s != verbs.WCSuccess {
 					return s
 				}
-				s := p.do(p.qa, &verbs.SendWR{Opcode: verbs.RDMARead, RemoteAddr: mr.Addr(), RKey: mr.RKey(), SGList: []verbs.SGE{p.am.SGE(100, 6)}})
+				s := p.do(p.qa, &verbs.SendWR{Opcode: verbs.RDMARead, RemoteAddr: mr.Addr(),
+					RKey: mr.RKey(), SGList: []verbs.SGE{p.am.SGE(100, 6)}})
 				if string(p.am.Buf()[100:106]) != "a file" {
 					p.t.Errorf("read %q", p.am.Buf()[100:106])
 				}

@@ -108,7 +108,8 @@ func xrcOverCM(t *testing.T, m medium) {
 			}
 		}
 		wc := poll(t, srq.CQ())
-		if wc.Status != verbs.WCSuccess || wc.WRID != uint64(i) || wc.QPNum != servers[i].QP().Num() || string(bm.Buf()[:22]) != "to whom it may concern" {
+		if wc.Status != verbs.WCSuccess || wc.WRID != uint64(i) || wc.QPNum != servers[i].QP().Num() ||
+			string(bm.Buf()[:22]) != "to whom it may concern" {
 			t.Errorf("%+v, %q", wc, bm.Buf()[:22])
 		}
 	}

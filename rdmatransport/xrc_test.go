@@ -185,7 +185,8 @@ func twoInitiatorsShareSRQ(t *testing.T, m medium) {
 	x.fill(0, n, 3)
 	for range messages / 2 {
 		for _, qp := range x.initiators {
-			ok(t, qp.PostSend(&verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendSignaled, RemoteSRQN: s.Num(), SGList: []verbs.SGE{x.am.SGE(0, n)}}))
+			ok(t, qp.PostSend(&verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendSignaled,
+				RemoteSRQN: s.Num(), SGList: []verbs.SGE{x.am.SGE(0, n)}}))
 		}
 	}
 	came := map[uint32]int{}
@@ -220,7 +221,8 @@ func xrcRefused(t *testing.T, m medium) {
 		wr   func(x *xrcLab) verbs.SendWR
 		want verbs.WCStatus
 	}{
-		{"unknown SRQ", func(x *xrcLab) verbs.SendWR { return verbs.SendWR{Opcode: verbs.Send, RemoteSRQN: 0xfffff0} }, verbs.WCRemAccessErr},
+		{"unknown SRQ", func(x *xrcLab) verbs.SendWR { return verbs.SendWR{Opcode: verbs.Send, RemoteSRQN: 0xfffff0} },
+			verbs.WCRemAccessErr},
 		{"SRQ of another domain", func(x *xrcLab) verbs.SendWR {
 			other := must(x.b.dev.OpenXRCD(nil, 0))(x.t)
 			x.t.Cleanup(func() { ok(x.t, other.Close()) })
@@ -233,7 +235,8 @@ func xrcRefused(t *testing.T, m medium) {
 		}, verbs.WCRemAccessErr},
 		{"memory of another SRQ's PD", func(x *xrcLab) verbs.SendWR {
 			mr := x.srqs[1].mr
-			return verbs.SendWR{Opcode: verbs.RDMAWrite, SGList: []verbs.SGE{x.am.SGE(0, 8)}, RemoteSRQN: x.srqs[0].Num(), RemoteAddr: mr.Addr(), RKey: mr.RKey()}
+			return verbs.SendWR{Opcode: verbs.RDMAWrite, SGList: []verbs.SGE{x.am.SGE(0, 8)},
+				RemoteSRQN: x.srqs[0].Num(), RemoteAddr: mr.Addr(), RKey: mr.RKey()}
 		}, verbs.WCRemAccessErr},
 		{"message too long", func(x *xrcLab) verbs.SendWR {
 			ok(x.t, x.srqs[0].PostRecv(&verbs.RecvWR{SGList: []verbs.SGE{x.srqs[0].mr.SGE(0, 10)}}))
@@ -254,7 +257,8 @@ func xrcRefused(t *testing.T, m medium) {
 			}
 			s := x.srqs[1]
 			ok(t, s.PostRecv(&verbs.RecvWR{SGList: []verbs.SGE{s.mr.SGE(0, 10)}}))
-			if st := x.do(1, verbs.SendWR{Opcode: verbs.Send, RemoteSRQN: s.Num(), SGList: []verbs.SGE{x.am.SGE(0, 10)}}); st != verbs.WCSuccess {
+			if st := x.do(1, verbs.SendWR{Opcode: verbs.Send, RemoteSRQN: s.Num(),
+				SGList: []verbs.SGE{x.am.SGE(0, 10)}}); st != verbs.WCSuccess {
 				t.Errorf("the other initiator: %v", st)
 			}
 			if wc := poll(t, s.cq); wc.Status != verbs.WCSuccess || wc.QPNum != x.targets[1].Num() {

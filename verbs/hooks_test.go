@@ -146,7 +146,8 @@ func TestOnEventUnlocked(t *testing.T) {
 	if n := r.l.endedProgress.Load(); n != 1 { // by ReqNotify in complete
 		t.Errorf("EndProgress was called %d times, want 1: Arm is for programs that continue to poll", n)
 	}
-	check(t, r.qp.PostSend(&verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendSignaled})) // armed by Arm
+	// Armed by Arm.
+	check(t, r.qp.PostSend(&verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendSignaled}))
 }
 
 // TestHookEndsProgress: a program that waits for its hook sleeps without a call of GetEvent.
@@ -233,7 +234,8 @@ func TestDestroyWaitsForAsyncAck(t *testing.T) {
 		for _, ackedByGet := range []bool{false, true} {
 			r, srq, qps, lqs := sharedRig(t, verbs.SRQAttr{MaxWR: 8, MaxSGE: 1})
 			cq := must(r.dev.CreateCQ(1, nil))(t)
-			check(t, srq.Modify(&verbs.SRQAttr{Limit: 1}, verbs.SRQLimit)) // raises SRQ_LIMIT_REACHED
+			// Raises SRQ_LIMIT_REACHED.
+			check(t, srq.Modify(&verbs.SRQAttr{Limit: 1}, verbs.SRQLimit))
 			lqs[0].locked(func() { lqs[0].Event(verbs.EventCommEst) })
 			for range 2 { // the second overruns it
 				cq.Push(&verbs.WC{})

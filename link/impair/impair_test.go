@@ -155,7 +155,8 @@ func TestRates(t *testing.T) {
 		{"dup=3%", 0.03, func(c Counters) uint64 { return c.Duplicated }},
 		{"corrupt=4%", 0.04, func(c Counters) uint64 { return c.Corrupted }},
 		{"reorder=5%,limit=100000", 0.05, func(c Counters) uint64 { return c.Reordered }},
-		{"burst=1%/24%", 0.04, func(c Counters) uint64 { return c.Lost }}, // 1/(1+24) of the time in the bad state
+		// 1/(1+24) of the time in the bad state.
+		{"burst=1%/24%", 0.04, func(c Counters) uint64 { return c.Lost }},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			l := newTestNet(t, parse(t, c.text+",seed=1"))

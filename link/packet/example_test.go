@@ -16,7 +16,8 @@ func ExampleOpen() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	host, err := netstack.New(l, netstack.Addr("10.0.0.9/24"), netstack.Gateway("10.0.0.254")) // owns the link
+	// Owns the link.
+	host, err := netstack.New(l, netstack.Addr("10.0.0.9/24"), netstack.Gateway("10.0.0.254"))
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -43,7 +43,8 @@ func TestClaims(t *testing.T) {
 	if err := a.Close(); err != nil {
 		t.Fatal(err)
 	}
-	join(t, dir, MAC(mac), Claim("10.0.0.1", "10.0.0.9", "fd00::1")) // the refused processes have claimed nothing
+	// The refused processes have claimed nothing.
+	join(t, dir, MAC(mac), Claim("10.0.0.1", "10.0.0.9", "fd00::1"))
 }
 
 // choice offers n names with addresses.

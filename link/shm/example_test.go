@@ -24,7 +24,8 @@ func ExampleOpen() {
 		if err != nil {
 			log.Fatal(err)
 		}
-		host, err := netstack.New(l, netstack.Addr(addr)) // owns the link; rdmatransport.Open makes an RDMA device of the host
+		// Owns the link; rdmatransport.Open makes an RDMA device of the host.
+		host, err := netstack.New(l, netstack.Addr(addr))
 		if err != nil {
 			log.Fatal(err)
 		}

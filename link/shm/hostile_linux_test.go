@@ -171,7 +171,8 @@ func TestNeverDrained(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := linktest.Plain(a.MAC(), h.own.mac[:], 15, "")
-	var filling sync.Mutex // this goroutine fills the ring first, and then the link's goroutine does
+	// This goroutine fills the ring first, and then the link's goroutine does.
+	var filling sync.Mutex
 	fill := func() {
 		filling.Lock()
 		defer filling.Unlock()
@@ -226,7 +227,8 @@ func TestHostile(t *testing.T) {
 				if len(f.More) > 0 {
 					data = append(bytes.Clone(data), f.More[0]...)
 				}
-				if len(data) < 60 || [6]byte(data[6:]) != [6]byte(a.MAC()) { // from a hostile process
+				// From a hostile process.
+				if len(data) < 60 || [6]byte(data[6:]) != [6]byte(a.MAC()) {
 					continue
 				}
 				want := super.Data

@@ -122,8 +122,8 @@ func TestReservationOutlivesPair(t *testing.T) {
 	await(t, "the fourth is unmapped", func() bool { _, m := descriptorsOpen(t); return m == before-4 })
 }
 
-// TestPollingStartsAndStops checks reception by polling, by the link's goroutine, and changes between
-// the two.
+// TestPollingStartsAndStops checks reception by polling, by the link's goroutine, and changes
+// between the two.
 func TestPollingStartsAndStops(t *testing.T) {
 	dir := directory(t)
 	a, b := join(t, dir), join(t, dir)

@@ -20,7 +20,8 @@ import (
 // socket returns the path of a unix socket that does not exist yet.
 func socket(t testing.TB) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "s") // t.TempDir is too long for a socket path if the test's name is long
+	// T.TempDir is too long for a socket path if the test's name is long.
+	dir, err := os.MkdirTemp("", "s")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -150,7 +150,8 @@ func BenchmarkSuperframes(b *testing.B) {
 				}
 			}()
 			defer stop.Store(true)
-			for tries := 0; got.Load() < size; tries++ { // until the bridge forwards and has learned the port
+			// Until the bridge forwards and has learned the port.
+			for tries := 0; got.Load() < size; tries++ {
 				if tries%1000 == 0 {
 					pair[1].send([]link.Frame{linktest.Plain(mac(1), mac(2), 50, "")})
 					pair[0].send(f)

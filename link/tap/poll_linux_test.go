@@ -7,8 +7,8 @@ import (
 	"github.com/softrnic/softrnic/link"
 )
 
-// TestPollingStartsAndStops checks reception by polling, by the link's goroutine, and changes between
-// the two.
+// TestPollingStartsAndStops checks reception by polling, by the link's goroutine, and changes
+// between the two.
 func TestPollingStartsAndStops(t *testing.T) {
 	for _, opts := range [][]Option{{Wait(link.WaitAdaptive)}, {Wait(link.WaitEvent)}, {Wait(link.WaitPoll)}, {NoOffloads()}} {
 		inNamespace(t)

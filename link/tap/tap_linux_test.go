@@ -291,7 +291,8 @@ func deviceMode(t *testing.T, mode uint32) {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		t.Fatal(err)
 	}
-	dir, err := os.MkdirTemp("", "tun") // not t.TempDir: at the end of the test this thread may belong to another user
+	// Not t.TempDir: at the end of the test this thread may belong to another user.
+	dir, err := os.MkdirTemp("", "tun")
 	if err != nil {
 		t.Fatal(err)
 	}

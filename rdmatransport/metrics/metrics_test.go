@@ -128,7 +128,8 @@ func TestCollector(t *testing.T) {
 				}
 				for range count {
 					if err := b.QP().PostSend(&verbs.SendWR{
-						Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled, SGList: []verbs.SGE{from.SGE(0, size)}, RemoteAddr: to.Addr(), RKey: to.RKey(),
+						Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled, SGList: []verbs.SGE{from.SGE(0, size)},
+						RemoteAddr: to.Addr(), RKey: to.RKey(),
 					}); err != nil {
 						t.Fatal(err)
 					}
@@ -147,7 +148,8 @@ func TestCollector(t *testing.T) {
 				if n := value(t, collector, "softrnic_qps{device="+client.Name()+",state=RTS,transport="+label+",type=RC}"); n != 1 {
 					t.Errorf("%v QPs", n)
 				}
-				if sent := value(t, collector, "node_infiniband_port_data_transmitted_bytes_total{device="+client.Name()+",port=1}"); (sent > size*count) != (transport == verbs.RoCEv2 && !direct) {
+				sent := value(t, collector, "node_infiniband_port_data_transmitted_bytes_total{device="+client.Name()+",port=1}")
+				if (sent > size*count) != (transport == verbs.RoCEv2 && !direct) {
 					t.Errorf("%v bytes in RoCE packets", sent)
 				}
 				s, err := b.QP().Stats()
@@ -160,7 +162,8 @@ func TestCollector(t *testing.T) {
 				}
 				switch {
 				case transport == verbs.RoCEv2:
-					if s.Counters["sent_bytes"] < size*count || peer.Counters["rcvd_bytes"] < size*count || (s.Counters["direct_msgs"] == count) != direct {
+					if s.Counters["sent_bytes"] < size*count || peer.Counters["rcvd_bytes"] < size*count ||
+						(s.Counters["direct_msgs"] == count) != direct {
 						t.Errorf("%v\n%v", s.Counters, peer.Counters)
 					}
 				case direct:
@@ -170,13 +173,15 @@ func TestCollector(t *testing.T) {
 				default:
 					// A WRITE over iWARP completes when TCP has accepted it, so the peer may still
 					// be receiving.
-					for late := time.After(10 * time.Second); peer.Counters["iwarp_rcv_bytes"] < s.Counters["iwarp_xmit_bytes"]; peer, _ = a.QP().Stats() {
+					late := time.After(10 * time.Second)
+					for peer.Counters["iwarp_rcv_bytes"] < s.Counters["iwarp_xmit_bytes"] {
 						select {
 						case <-late:
 							t.Fatalf("%v\n%v", s.Counters, peer.Counters)
 						default:
 							runtime.Gosched()
 						}
+						peer, _ = a.QP().Stats()
 					}
 					if s.Counters["iwarp_xmit_bytes"] <= size*count || s.Counters["iwarp_xmit_bytes"] != peer.Counters["iwarp_rcv_bytes"] {
 						t.Errorf("%v\n%v", s.Counters, peer.Counters)

@@ -55,7 +55,8 @@ func TestDisconnectWithoutHub(t *testing.T) {
 		defer cancel()
 		done <- leaves.Shutdown(ctx)
 	}()
-	const said = 22 // DREQs: more than are sent to a peer that does not answer, and longer than a stream waits
+	// DREQs: more than are sent to a peer that does not answer, and longer than a stream waits.
+	const said = 22
 	await("DREQs", func() bool { return leaves.HWCounters()["cm_tx_msgs_dreq"] > said })
 	end = serve()
 	defer end()

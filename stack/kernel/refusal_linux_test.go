@@ -72,7 +72,8 @@ func TestRefusedSuperframes(t *testing.T) {
 				}
 				s.Flush()
 			}
-			send(100, 100, 100, 100, 50, 200) // a superframe with a shorter last datagram, and a single datagram
+			// A superframe with a shorter last datagram, and a single datagram.
+			send(100, 100, 100, 100, 50, 200)
 			k := h.nic.Counters()
 			if port.segments.Load() == c.off || k.TxErrors != c.errors || k.TxDatagrams != c.sent {
 				t.Errorf("superframes: %t; %d datagrams sent, %d errors, want %d, %d",

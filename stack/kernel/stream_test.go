@@ -42,7 +42,8 @@ func newHost(t testing.TB, addr string) *kernel.Host {
 	h, err := kernel.New(kernel.Interface("lo"), kernel.Addr(addr))
 	for give := time.Now().Add(20 * time.Second); errors.Is(err, syscall.EADDRINUSE) && time.Now().Before(give); {
 		time.Sleep(50 * time.Millisecond)
-		h, err = kernel.New(kernel.Interface("lo"), kernel.Addr(addr)) // another package's tests use ::1
+		// Another package's tests use ::1.
+		h, err = kernel.New(kernel.Interface("lo"), kernel.Addr(addr))
 	}
 	if errors.Is(err, syscall.EADDRNOTAVAIL) && os.Getenv("CI") == "" {
 		t.Skipf("lo has no %s", addr)

@@ -247,7 +247,8 @@ func TestAddressesChange(t *testing.T) {
 	if !inNamespace(t) {
 		return
 	}
-	if err := netlink.LinkSetUp(linktest.Interface(t, "lo")); err != nil { // packets from the machine to itself use it
+	// Packets from the machine to itself use it.
+	if err := netlink.LinkSetUp(linktest.Interface(t, "lo")); err != nil {
 		t.Fatal(err)
 	}
 	linktest.Veth(t, 1500) // with link-local addresses that are tentative for a second or two
@@ -332,7 +333,8 @@ func TestAddressRemovedAndAdded(t *testing.T) {
 	if !inNamespace(t) {
 		return
 	}
-	if err := netlink.LinkSetUp(linktest.Interface(t, "lo")); err != nil { // packets from the machine to itself use it
+	// Packets from the machine to itself use it.
+	if err := netlink.LinkSetUp(linktest.Interface(t, "lo")); err != nil {
 		t.Fatal(err)
 	}
 	linktest.Veth(t, 1500)
@@ -438,7 +440,8 @@ func TestMissedChanges(t *testing.T) {
 		<-release
 	})
 	check(netlink.AddrAdd(v0, addr("10.7.0.2")))
-	for c := stack.LinkCameUp; c != stack.GIDsChanged; { // the link-local address may be ready first
+	// The link-local address may be ready first.
+	for c := stack.LinkCameUp; c != stack.GIDsChanged; {
 		c = <-seen
 	}
 	check(netlink.LinkSetDown(v1))

@@ -268,7 +268,8 @@ func TestStreamLinger(t *testing.T) {
 		a.Abort()
 	}
 	give := time.Now().Add(20 * time.Second)
-	for left := heap() - before; left > held/8; left = heap() - before { // ending goroutines may hold some memory briefly
+	// Ending goroutines may hold some memory briefly.
+	for left := heap() - before; left > held/8; left = heap() - before {
 		if time.Now().After(give) {
 			t.Fatalf("the heap grew by %d bytes, and is still %d bytes larger", held, left)
 		}

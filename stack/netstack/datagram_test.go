@@ -347,7 +347,8 @@ func TestIDWrap(t *testing.T) {
 			sizes := slices.Repeat([]int{20}, 1000)
 			wrapped := false
 			var next uint16
-			for i := range 140 { // twice through the IDs: the wrap falls between superframes at most once
+			// Twice through the IDs: the wrap falls between superframes at most once.
+			for i := range 140 {
 				in.packets = in.packets[:0]
 				headers := send(t, a, p, sizes...)
 				synctest.Wait()

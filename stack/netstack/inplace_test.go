@@ -72,7 +72,8 @@ func TestInPlaceOrder(t *testing.T) {
 	<-resolved
 	out.reset()
 	s := h.NICs()[0].Datagrams().Sender()
-	for _, size := range []int{1000, 1040, 1000, 1040} { // each begins a frame, as none may be longer than those before it
+	// Each begins a frame, as none may be longer than those before it.
+	for _, size := range []int{1000, 1040, 1000, 1040} {
 		if _, payload := s.Datagram(p, size); payload == nil {
 			t.Fatal("no datagram")
 		}

@@ -94,7 +94,8 @@ func (l askLittle) Attach(recv link.Receiver) {
 			ip := header.IPv4(b[14:])
 			if tcp := header.TCP(ip[20:]); ip.TransportProtocol() == header.TCPProtocolNumber && tcp.Flags()&header.TCPFlagSyn != 0 {
 				o := tcp.Options()
-				o[0], o[1], o[2], o[3] = header.TCPOptionMSS, 4, 0, 60 // gVisor's position of the option
+				// gVisor's position of the option.
+				o[0], o[1], o[2], o[3] = header.TCPOptionMSS, 4, 0, 60
 				tcp.SetChecksum(0)
 				sum := header.PseudoHeaderChecksum(header.TCPProtocolNumber, ip.SourceAddress(), ip.DestinationAddress(), uint16(len(tcp)))
 				tcp.SetChecksum(^tcp.CalculateChecksum(sum))

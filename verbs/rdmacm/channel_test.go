@@ -232,7 +232,8 @@ func TestPorts(t *testing.T) {
 			{rdmacm.TCP, "[::ffff:" + v4A + "]:102", nil, nil},
 			{rdmacm.TCP, v4A + ":102", nil, syscall.EADDRINUSE},
 			{rdmacm.TCP, "0.0.0.0:103", nil, nil},
-			{rdmacm.TCP, "[" + v6A + "]:103", nil, syscall.EADDRINUSE}, // the wildcard is for both families
+			// The wildcard is for both families.
+			{rdmacm.TCP, "[" + v6A + "]:103", nil, syscall.EADDRINUSE},
 			{rdmacm.TCP, "0.0.0.0:104", []func(*rdmacm.ID) error{own}, nil},
 			{rdmacm.TCP, "[::]:104", []func(*rdmacm.ID) error{own}, nil},
 			{rdmacm.TCP, "[::]:104", nil, syscall.EADDRINUSE},

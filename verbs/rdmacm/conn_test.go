@@ -266,7 +266,8 @@ func TestEphemeralPortInUseIsReplaced(t *testing.T) {
 		server.busy = 1
 		id, err := rdmacm.CreateSyncID(rdmacm.TCP, a)
 		must(t, err)
-		must(t, id.Bind(netip.MustParseAddrPort(v4A+":0"))) // the application may have announced the port
+		// The application may have announced the port.
+		must(t, id.Bind(netip.MustParseAddrPort(v4A+":0")))
 		wantErr(t, id.Listen(1), syscall.EADDRINUSE)
 		must(t, id.Close())
 

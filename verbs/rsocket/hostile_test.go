@@ -214,7 +214,8 @@ func TestHostileMessages(t *testing.T) {
 				ok(t, err)
 				act(r)
 				ok(t, victim.SetDeadline(time.Now().Add(20*time.Second)))
-				if name == "credits exceeded" { // the victim reads only after all messages have arrived
+				// The victim reads only after all messages have arrived.
+				if name == "credits exceeded" {
 					for victim.QP().State() == verbs.StateRTS {
 						time.Sleep(time.Millisecond)
 					}

@@ -107,7 +107,8 @@ func TestWritable(t *testing.T) {
 			ok(t, err)
 			total += n
 		}
-		for a.Ready()&rsocket.Writable != 0 { // and this side's buffer, part of which may still be in use
+		// And this side's buffer, part of which may still be in use.
+		for a.Ready()&rsocket.Writable != 0 {
 			n, err := a.TryWrite(make([]byte, 3000))
 			ok(t, err)
 			if total += n; total > 16<<10 {

@@ -14,7 +14,8 @@ import (
 // Yielding is not enough: the kernel may choose the yielding thread again and starve the processes
 // that fill the rings.
 func TestIdlePollsSleep(t *testing.T) {
-	old := runtime.GOMAXPROCS(runtime.NumCPU() + 1) // so that the runtime has no reason to put this thread to sleep
+	// So that the runtime has no reason to put this thread to sleep.
+	old := runtime.GOMAXPROCS(runtime.NumCPU() + 1)
 	defer runtime.GOMAXPROCS(old)
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

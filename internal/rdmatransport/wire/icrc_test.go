@@ -127,7 +127,8 @@ func TestRunICRC(t *testing.T) {
 			n := len(b) - 4
 			switch r.IntN(8) {
 			case 0:
-				b[r.IntN(8)] ^= byte(r.Uint32()) // another opcode, flag or QP; or the byte that counts as ones
+				// Another opcode, flag or QP; or the byte that counts as ones.
+				b[r.IntN(8)] ^= byte(r.Uint32())
 			case 1:
 				n = wire.BTHLen + r.IntN(n-wire.BTHLen+1)
 			}

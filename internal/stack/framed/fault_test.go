@@ -112,7 +112,8 @@ func TestFaults(t *testing.T) {
 				t.Error("the link has impaired no packet")
 			}
 			noticed := a.HWCounters()["icrc_errors"] + b.HWCounters()["icrc_errors"]
-			if flips := in.Corrupted + out.Corrupted; flips > 0 && noticed == 0 || noticed > 2*flips { // a packet may be sent twice
+			// A packet may be sent twice.
+			if flips := in.Corrupted + out.Corrupted; flips > 0 && noticed == 0 || noticed > 2*flips {
 				t.Errorf("%d bits were flipped, %d wrong ICRCs were counted", flips, noticed)
 			}
 		})

@@ -49,7 +49,8 @@ func TestHubWithoutProcessor(t *testing.T) {
 		if err := s.last.Process.Signal(unix.SIGSTOP); err != nil {
 			t.Fatal(err)
 		}
-		if err := unix.Waitid(unix.P_PID, s.last.Process.Pid, nil, unix.WSTOPPED, nil); err != nil { // all of its threads
+		// All of its threads.
+		if err := unix.Waitid(unix.P_PID, s.last.Process.Pid, nil, unix.WSTOPPED, nil); err != nil {
 			t.Fatal(err)
 		}
 		select {

@@ -292,7 +292,8 @@ func TestSharedAddress(t *testing.T) {
 					t.Errorf("service %+v, which another has: %v", taken, err)
 				}
 			}
-			if err := a.port.Serve(service); err != nil { // a second registration of one's own is allowed
+			// A second registration of one's own is allowed.
+			if err := a.port.Serve(service); err != nil {
 				t.Error(err)
 			}
 			c.send(addr, addr, message(stack.TargetService, 0x1034, 64, 0), message(stack.TargetService, 0x1134, 64, 0))

@@ -61,7 +61,8 @@ func TestRings(t *testing.T) {
 			await(t, "the clients have rings", func() bool { return a.isDirect(onA) && b.isDirect(onB) })
 			exchange := func(when string) {
 				t.Helper()
-				for _, n := range []int{20, 1000, 4000} { // small ones are copied, large ones are read in place
+				// Small ones are copied, large ones are read in place.
+				for _, n := range []int{20, 1000, 4000} {
 					var all [][]byte
 					for i := range 12 {
 						all = append(all, message(stack.TargetQPN, b.qpn(), n, byte(i)))
@@ -174,7 +175,8 @@ func TestRingsWhenBothHavePaths(t *testing.T) {
 	for i := range 60 {
 		a, b := join(t, dir, addr, s.start), join(t, dir, addr, s.start)
 		onA := a.direct(addr, addr, b.qpn())
-		time.Sleep(time.Duration(i%30) * 50 * time.Microsecond) // at any moment between the offer and its end
+		// At any moment between the offer and its end.
+		time.Sleep(time.Duration(i%30) * 50 * time.Microsecond)
 		onB := b.direct(addr, addr, a.qpn())
 		await(t, "the clients have rings", func() bool { return a.isDirect(onA) && b.isDirect(onB) })
 		onA.Close()

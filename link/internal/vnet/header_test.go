@@ -50,7 +50,8 @@ func TestDecodeChecksumBounds(t *testing.T) {
 		{13, 6, false}, {0, 0, false}, // in the Ethernet header
 		// One byte beyond the frame, and more.
 		{34, 25, false}, {59, 0, false}, {14, 45, false}, {60, 0, false},
-		{0xffff, 0xffff, false}, {0xffff, 15, false}, {14, 0xffff, false}, // sums that overflow 16 bits
+		// Sums that overflow 16 bits.
+		{0xffff, 0xffff, false}, {0xffff, 15, false}, {14, 0xffff, false},
 	} {
 		var h [HeaderLen]byte
 		encode(&h, &link.Frame{NeedsChecksum: true, ChecksumStart: tc.start, ChecksumOffset: tc.offset})

@@ -23,7 +23,8 @@ func TestAtomics(t *testing.T) {
 		{rdmap.AtomicRequestHeader{Code: rdmap.FetchAdd, Data: 1<<32 | 1, Mask: 1<<31 | 1<<63, CompareMask: all}, 0xffffffff, 1 << 32},
 		{rdmap.AtomicRequestHeader{Code: rdmap.CmpSwap, Data: 9, Mask: all, CompareData: 4, CompareMask: all}, 4, 9},
 		{rdmap.AtomicRequestHeader{Code: rdmap.CmpSwap, Data: 9, Mask: all, CompareData: 4, CompareMask: all}, 5, 5},
-		{rdmap.AtomicRequestHeader{Code: rdmap.CmpSwap, Data: 9, Mask: all}, 5, 9}, // an unconditional swap
+		// An unconditional swap.
+		{rdmap.AtomicRequestHeader{Code: rdmap.CmpSwap, Data: 9, Mask: all}, 5, 9},
 		{rdmap.AtomicRequestHeader{Code: rdmap.CmpSwap, Data: 0xff, Mask: 0x0f, CompareData: 0x1200, CompareMask: 0xff00}, 0x12ab, 0x12af},
 	} {
 		bubble(t, &network{}, 4096, func(t *testing.T, d *node) {

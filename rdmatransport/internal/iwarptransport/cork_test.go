@@ -143,7 +143,8 @@ func TestSegmentsOfOneMessageShareAPiece(t *testing.T) {
 				}
 				before := s.acknowledge()
 				x.post(&verbs.SendWR{
-					Opcode: op, Flags: verbs.SendSignaled, SGList: []verbs.SGE{x.mr.SGE(0, size)}, RKey: y.mr.RKey(), RemoteAddr: y.mr.Addr(),
+					Opcode: op, Flags: verbs.SendSignaled, SGList: []verbs.SGE{x.mr.SGE(0, size)},
+					RKey: y.mr.RKey(), RemoteAddr: y.mr.Addr(),
 				})
 				synctest.Wait()
 				x.statuses(x.scq, verbs.WCSuccess)

@@ -52,7 +52,8 @@ func TestOperations(t *testing.T) {
 				t.Errorf("WRITE: data right %v, completions %v", bytes.Equal(d.buf[7:7+size], data), wcs)
 			}
 
-			h := rdmap.ReadRequestHeader{SinkSTag: 0xabcdef01, SinkTO: 99, Size: uint32(size), SourceSTag: d.mr.RKey(), SourceTO: d.mr.Addr() + 7}
+			h := rdmap.ReadRequestHeader{SinkSTag: 0xabcdef01, SinkTO: 99, Size: uint32(size),
+				SourceSTag: d.mr.RKey(), SourceTO: d.mr.Addr() + 7}
 			p.send(p.readRequest(h))
 			if !bytes.Equal(p.message(rdmap.ReadResponse), data) || len(s.wcs(d.rcq)) != 0 {
 				t.Error("READ: data differ, or the application saw it")
@@ -116,11 +117,16 @@ func (s *session) exchange(o *session, size int) {
 		other := ends[1-i]
 		remote := func(at int) uint64 { return other.mr.Addr() + uint64(at) }
 		e.post(
-			&verbs.SendWR{ID: 0, Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled, SGList: []verbs.SGE{e.mr.SGE(source, size/2), e.mr.SGE(source+size/2, size-size/2)}, RemoteAddr: remote(written), RKey: other.mr.RKey()},
-			&verbs.SendWR{ID: 1, Opcode: verbs.RDMARead, Flags: verbs.SendSignaled, SGList: []verbs.SGE{e.mr.SGE(read, 1), e.mr.SGE(read+1, size-1)}, RemoteAddr: remote(source), RKey: other.mr.RKey()},
+			&verbs.SendWR{ID: 0, Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled,
+				SGList:     []verbs.SGE{e.mr.SGE(source, size/2), e.mr.SGE(source+size/2, size-size/2)},
+				RemoteAddr: remote(written), RKey: other.mr.RKey()},
+			&verbs.SendWR{ID: 1, Opcode: verbs.RDMARead, Flags: verbs.SendSignaled,
+				SGList: []verbs.SGE{e.mr.SGE(read, 1), e.mr.SGE(read+1, size-1)}, RemoteAddr: remote(source), RKey: other.mr.RKey()},
 			&verbs.SendWR{ID: 2, Opcode: verbs.Send, Flags: verbs.SendSignaled, SGList: []verbs.SGE{e.mr.SGE(source, 3000)}},
-			&verbs.SendWR{ID: 3, Opcode: verbs.Send, Flags: verbs.SendSignaled | verbs.SendInline | verbs.SendSolicited, SGList: []verbs.SGE{e.mr.SGE(source, 200)}},
-			&verbs.SendWR{ID: 4, Opcode: verbs.RDMAWriteWithImm, Flags: verbs.SendSignaled, ImmData: 0x01020304, SGList: []verbs.SGE{e.mr.SGE(source, 10)}, RemoteAddr: remote(written), RKey: other.mr.RKey()},
+			&verbs.SendWR{ID: 3, Opcode: verbs.Send, Flags: verbs.SendSignaled | verbs.SendInline | verbs.SendSolicited,
+				SGList: []verbs.SGE{e.mr.SGE(source, 200)}},
+			&verbs.SendWR{ID: 4, Opcode: verbs.RDMAWriteWithImm, Flags: verbs.SendSignaled,
+				ImmData: 0x01020304, SGList: []verbs.SGE{e.mr.SGE(source, 10)}, RemoteAddr: remote(written), RKey: other.mr.RKey()},
 		)
 	}
 	for i, e := range ends {
@@ -132,7 +138,8 @@ func (s *session) exchange(o *session, size int) {
 		}
 		want := pattern(1-i, size)
 		for what, got := range map[string][]byte{
-			"SEND": e.buf[:3000], "inline": e.buf[e.recvLen : e.recvLen+200], "WRITE": e.buf[written : written+size], "READ": e.buf[read : read+size],
+			"SEND": e.buf[:3000], "inline": e.buf[e.recvLen : e.recvLen+200], "WRITE": e.buf[written : written+size],
+			"READ": e.buf[read : read+size],
 		} {
 			if !bytes.Equal(got, want[:len(got)]) {
 				t.Errorf("%s: data differ", what)
@@ -156,7 +163,8 @@ func mixed(d *node) (wrs []*verbs.SendWR, ops []rdmap.Opcode) {
 		{verbs.SendWR{Opcode: verbs.RDMAWriteWithImm, SGList: sge(0, 10), ImmData: 5}, []rdmap.Opcode{rdmap.Write, rdmap.ImmediateData}},
 		{verbs.SendWR{Opcode: verbs.RDMARead, SGList: sge(128, 64)}, []rdmap.Opcode{rdmap.ReadRequest}},
 		{verbs.SendWR{Opcode: verbs.AtomicCmpAndSwp, SGList: sge(192, 8), CompareAdd: 1, Swap: 2}, []rdmap.Opcode{rdmap.AtomicRequest}},
-		{verbs.SendWR{Opcode: verbs.RDMAWriteWithImm, Flags: verbs.SendSolicited, SGList: sge(0, 10), ImmData: 5}, []rdmap.Opcode{rdmap.Write, rdmap.ImmediateDataSE}},
+		{verbs.SendWR{Opcode: verbs.RDMAWriteWithImm, Flags: verbs.SendSolicited, SGList: sge(0, 10), ImmData: 5},
+			[]rdmap.Opcode{rdmap.Write, rdmap.ImmediateDataSE}},
 		{verbs.SendWR{Opcode: verbs.SendWithInv, InvalidateRKey: 77}, []rdmap.Opcode{rdmap.SendInvalidate}},
 		{verbs.SendWR{Opcode: verbs.SendWithInv, Flags: verbs.SendSolicited, InvalidateRKey: 77}, []rdmap.Opcode{rdmap.SendSEInvalidate}},
 	} {
@@ -259,7 +267,8 @@ func TestOrder(t *testing.T) {
 			p := s.p
 			word := func(i int) uint64 { return d.mr.Addr() + uint64(8*i) }
 			read := func(i, n int) {
-				p.send(p.readRequest(rdmap.ReadRequestHeader{SinkSTag: uint32(i), Size: uint32(n), SourceSTag: d.mr.RKey(), SourceTO: word(0)}))
+				p.send(p.readRequest(rdmap.ReadRequestHeader{SinkSTag: uint32(i), Size: uint32(n),
+					SourceSTag: d.mr.RKey(), SourceTO: word(0)}))
 			}
 			add := func(id int) {
 				p.send(p.atomicRequest(rdmap.AtomicRequestHeader{
@@ -402,7 +411,8 @@ func TestWireFormat(t *testing.T) {
 				s.post(&verbs.SendWR{Opcode: verbs.RDMAWriteWithImm, ImmData: 0x0a0b0c0d, SGList: sge, RKey: stag, RemoteAddr: to})
 				tagged(rdmap.Write, stag, to)
 				untagged(rdmap.ImmediateData, 0, 7, 0, []byte{0, 0, 0, 0, 10, 11, 12, 13})
-				s.post(&verbs.SendWR{Opcode: verbs.RDMAWriteWithImm, Flags: verbs.SendSolicited, ImmData: 1, SGList: sge, RKey: stag, RemoteAddr: to})
+				s.post(&verbs.SendWR{Opcode: verbs.RDMAWriteWithImm, Flags: verbs.SendSolicited,
+					ImmData: 1, SGList: sge, RKey: stag, RemoteAddr: to})
 				tagged(rdmap.Write, stag, to)
 				untagged(rdmap.ImmediateDataSE, 0, 8, 0, []byte{0, 0, 0, 0, 0, 0, 0, 1})
 
@@ -430,8 +440,10 @@ func TestWireFormat(t *testing.T) {
 
 				// Atomics share the queue of requests; responses have their own.
 				s.post(
-					&verbs.SendWR{Opcode: verbs.AtomicFetchAndAdd, SGList: []verbs.SGE{d.mr.SGE(0, 8)}, CompareAdd: 5, RKey: stag, RemoteAddr: 64},
-					&verbs.SendWR{Opcode: verbs.AtomicCmpAndSwp, SGList: []verbs.SGE{d.mr.SGE(0, 8)}, CompareAdd: 5, Swap: 6, RKey: stag, RemoteAddr: 64},
+					&verbs.SendWR{Opcode: verbs.AtomicFetchAndAdd, SGList: []verbs.SGE{d.mr.SGE(0, 8)},
+						CompareAdd: 5, RKey: stag, RemoteAddr: 64},
+					&verbs.SendWR{Opcode: verbs.AtomicCmpAndSwp, SGList: []verbs.SGE{d.mr.SGE(0, 8)},
+						CompareAdd: 5, Swap: 6, RKey: stag, RemoteAddr: 64},
 				)
 				ids := map[uint32]bool{}
 				for i, want := range []rdmap.AtomicRequestHeader{
@@ -443,14 +455,16 @@ func TestWireFormat(t *testing.T) {
 					must(t, err)
 					ids[h.ID] = true
 					want.ID = h.ID
-					if h != want || m.untagged != (ddp.Untagged{Last: true, RsvdULP: rdmap.AtomicRequest.Control(), QN: 1, MSN: uint32(2 + i)}) {
+					if h != want || m.untagged != (ddp.Untagged{Last: true, RsvdULP: rdmap.AtomicRequest.Control(),
+						QN: 1, MSN: uint32(2 + i)}) {
 						t.Errorf("%+v, %+v", m.untagged, h)
 					}
 				}
 				if len(ids) != 2 {
 					t.Error("two atomics have one identifier")
 				}
-				p.send(p.atomicRequest(rdmap.AtomicRequestHeader{ID: 0xfeed, STag: d.mr.RKey(), TO: d.mr.Addr(), Data: 1, CompareMask: ^uint64(0)}))
+				p.send(p.atomicRequest(rdmap.AtomicRequestHeader{ID: 0xfeed, STag: d.mr.RKey(),
+					TO: d.mr.Addr(), Data: 1, CompareMask: ^uint64(0)}))
 				m = p.expect(rdmap.AtomicResponse)
 				r, err := rdmap.ParseAtomicResponse(m.payload)
 				must(t, err)
@@ -524,7 +538,8 @@ func TestReadDepth(t *testing.T) {
 			f := reply()
 			f.Enhanced.IRD = 0
 			s := d.dial(f)
-			s.post(&verbs.SendWR{ID: 0, Opcode: verbs.RDMARead, SGList: []verbs.SGE{d.mr.SGE(0, 8)}}, &verbs.SendWR{ID: 1, Opcode: verbs.Send})
+			s.post(&verbs.SendWR{ID: 0, Opcode: verbs.RDMARead, SGList: []verbs.SGE{d.mr.SGE(0, 8)}},
+				&verbs.SendWR{ID: 1, Opcode: verbs.Send})
 			s.statuses(d.scq, verbs.WCLocQPOpErr, verbs.WCWRFlushErr)
 			s.p.terminated(rdmap.LocalCatastrophic)
 			s.over()
@@ -540,7 +555,8 @@ func TestReadDepth(t *testing.T) {
 				p := s.p
 				for i := range 4 + more {
 					if i%2 == 0 {
-						p.send(p.readRequest(rdmap.ReadRequestHeader{SinkSTag: uint32(i), Size: 30_000, SourceSTag: d.mr.RKey(), SourceTO: d.mr.Addr()}))
+						p.send(p.readRequest(rdmap.ReadRequestHeader{SinkSTag: uint32(i), Size: 30_000,
+							SourceSTag: d.mr.RKey(), SourceTO: d.mr.Addr()}))
 					} else {
 						p.send(p.atomicRequest(rdmap.AtomicRequestHeader{ID: uint32(i), STag: d.mr.RKey(), TO: d.mr.Addr()}))
 					}
@@ -687,11 +703,11 @@ func TestInvalidate(t *testing.T) {
 			s, other := d.dial(reply()), d.dial(reply())
 			refused(t, s, mr.RKey())
 			// It is still valid, and only the other stream has it now.
-			other.p.send(writeSegment(mr.RKey(), mr.Addr(), []byte("still valid")))
+			other.p.send(writeSegment(mr.RKey(), mr.Addr(), []byte("still here")))
 			other.recv(0, 0, 64)
 			other.p.send(other.p.invalidating(rdmap.SendInvalidate, mr.RKey(), nil))
 			other.statuses(d.rcq, verbs.WCSuccess)
-			if got := string(mr.Buf()[:10]); got != "still valid" {
+			if got := string(mr.Buf()[:10]); got != "still here" {
 				t.Errorf("%q", got)
 			}
 		})

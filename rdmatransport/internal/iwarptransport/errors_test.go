@@ -48,43 +48,69 @@ func TestRemoteErrors(t *testing.T) {
 		want  rdmap.Cause
 		recv  verbs.WCStatus // of the posted receive; 0 is flushed
 	}{
-		"tagged, DDP version":      {func(e *env) []byte { return edit(write(e, e.mr, 0, 8), func(b []byte) { b[0] ^= 1 }) }, causeOf(ddp.ErrTaggedVersion), 0},
-		"untagged, DDP version":    {func(e *env) []byte { return edit(e.p.untagged(rdmap.Send, nil), func(b []byte) { b[0] ^= 3 }) }, causeOf(ddp.ErrUntaggedVersion), 0},
-		"tagged, RDMAP version":    {func(e *env) []byte { return edit(write(e, e.mr, 0, 8), func(b []byte) { b[1] ^= 0x40 }) }, rdmap.InvalidVersion, 0},
-		"untagged, RDMAP version":  {func(e *env) []byte { return edit(e.p.untagged(rdmap.Send, nil), func(b []byte) { b[1] ^= 0xc0 }) }, rdmap.InvalidVersion, 0},
-		"tagged, unknown opcode":   {func(e *env) []byte { return edit(write(e, e.mr, 0, 8), func(b []byte) { b[1] |= 0x0f }) }, rdmap.UnexpectedOpcode, 0},
-		"untagged, unknown opcode": {func(e *env) []byte { return edit(e.p.untagged(rdmap.Send, nil), func(b []byte) { b[1] |= 0x0c }) }, rdmap.UnexpectedOpcode, 0},
-		"tagged Send":              {func(e *env) []byte { return edit(write(e, e.mr, 0, 8), func(b []byte) { b[1] = rdmap.Send.Control() }) }, rdmap.UnexpectedOpcode, 0},
-		"untagged Write":           {func(e *env) []byte { return raw(ddp.Untagged{Last: true, MSN: 1}, rdmap.Write, nil) }, rdmap.UnexpectedOpcode, 0},
-		"Send on queue 1":          {func(e *env) []byte { return raw(ddp.Untagged{Last: true, QN: 1, MSN: 1}, rdmap.Send, nil) }, rdmap.UnexpectedOpcode, 0},
-		"Read Request on queue 0":  {func(e *env) []byte { return raw(ddp.Untagged{Last: true, MSN: 1}, rdmap.ReadRequest, readRequest) }, rdmap.UnexpectedOpcode, 0},
-		"Terminate on queue 0":     {func(e *env) []byte { return raw(ddp.Untagged{Last: true, MSN: 1}, rdmap.Terminate, make([]byte, 4)) }, rdmap.UnexpectedOpcode, 0},
+		"tagged, DDP version": {func(e *env) []byte { return edit(write(e, e.mr, 0, 8), func(b []byte) { b[0] ^= 1 }) },
+			causeOf(ddp.ErrTaggedVersion), 0},
+		"untagged, DDP version": {func(e *env) []byte { return edit(e.p.untagged(rdmap.Send, nil), func(b []byte) { b[0] ^= 3 }) },
+			causeOf(ddp.ErrUntaggedVersion), 0},
+		"tagged, RDMAP version": {func(e *env) []byte { return edit(write(e, e.mr, 0, 8), func(b []byte) { b[1] ^= 0x40 }) },
+			rdmap.InvalidVersion, 0},
+		"untagged, RDMAP version": {func(e *env) []byte { return edit(e.p.untagged(rdmap.Send, nil), func(b []byte) { b[1] ^= 0xc0 }) },
+			rdmap.InvalidVersion, 0},
+		"tagged, unknown opcode": {func(e *env) []byte { return edit(write(e, e.mr, 0, 8), func(b []byte) { b[1] |= 0x0f }) },
+			rdmap.UnexpectedOpcode, 0},
+		"untagged, unknown opcode": {func(e *env) []byte { return edit(e.p.untagged(rdmap.Send, nil), func(b []byte) { b[1] |= 0x0c }) },
+			rdmap.UnexpectedOpcode, 0},
+		"tagged Send": {func(e *env) []byte {
+			return edit(write(e, e.mr, 0, 8),
+				func(b []byte) { b[1] = rdmap.Send.Control() })
+		}, rdmap.UnexpectedOpcode, 0},
+		"untagged Write": {func(e *env) []byte { return raw(ddp.Untagged{Last: true, MSN: 1}, rdmap.Write, nil) },
+			rdmap.UnexpectedOpcode, 0},
+		"Send on queue 1": {func(e *env) []byte { return raw(ddp.Untagged{Last: true, QN: 1, MSN: 1}, rdmap.Send, nil) },
+			rdmap.UnexpectedOpcode, 0},
+		"Read Request on queue 0": {func(e *env) []byte {
+			return raw(ddp.Untagged{Last: true, MSN: 1},
+				rdmap.ReadRequest, readRequest)
+		}, rdmap.UnexpectedOpcode, 0},
+		"Terminate on queue 0": {func(e *env) []byte {
+			return raw(ddp.Untagged{Last: true, MSN: 1},
+				rdmap.Terminate, make([]byte, 4))
+		}, rdmap.UnexpectedOpcode, 0},
 
-		"write, invalid STag":     {func(e *env) []byte { return writeSegment(^e.mr.RKey(), e.mr.Addr(), []byte("x")) }, causeOf(ddp.ErrInvalidSTag), 0},
-		"write, the lkey as STag": {func(e *env) []byte { return writeSegment(e.mr.LKey(), e.mr.Addr(), []byte("x")) }, causeOf(ddp.ErrInvalidSTag), 0},
-		"write, another PD":       {func(e *env) []byte { return write(e, e.elsewhere, 0, 8) }, causeOf(ddp.ErrSTagNotAssociated), 0},
-		"write, no access right":  {func(e *env) []byte { return write(e, e.readOnly, 0, 8) }, causeOf(ddp.ErrInvalidSTag), 0},
-		"write, a byte below":     {func(e *env) []byte { return write(e, e.mr, -1, 8) }, causeOf(ddp.ErrBounds), 0},
-		"write, a byte beyond":    {func(e *env) []byte { return write(e, e.mr, len(e.buf)-7, 8) }, causeOf(ddp.ErrBounds), 0},
-		"write, TO wraps":         {func(e *env) []byte { return writeSegment(e.mr.RKey(), ^uint64(0)-3, pattern(1, 8)) }, causeOf(ddp.ErrTOWrap), 0},
-		"write, all of 64 bits":   {func(e *env) []byte { return writeSegment(e.mr.RKey(), ^uint64(0), pattern(1, 8)) }, causeOf(ddp.ErrTOWrap), 0},
-		"read, invalid STag":      {func(e *env) []byte { return e.p.readRequest(rdmap.ReadRequestHeader{Size: 1, SourceSTag: 3}) }, rdmap.InvalidSTag, 0},
-		"read, another PD":        {func(e *env) []byte { return read(e, e.elsewhere, 0, 8) }, rdmap.STagNotAssociated, 0},
-		"read, no access right":   {func(e *env) []byte { return read(e, e.writeOnly, 0, 8) }, rdmap.AccessViolation, 0},
-		"read, a byte below":      {func(e *env) []byte { return read(e, e.mr, -1, 8) }, rdmap.BoundsViolation, 0},
-		"read, a byte beyond":     {func(e *env) []byte { return read(e, e.mr, len(e.buf)-7, 8) }, rdmap.BoundsViolation, 0},
-		"read, 4 GiB":             {func(e *env) []byte { return read(e, e.mr, 0, 1<<32-1) }, rdmap.BoundsViolation, 0},
+		"write, invalid STag": {func(e *env) []byte { return writeSegment(^e.mr.RKey(), e.mr.Addr(), []byte("x")) },
+			causeOf(ddp.ErrInvalidSTag), 0},
+		"write, the lkey as STag": {func(e *env) []byte { return writeSegment(e.mr.LKey(), e.mr.Addr(), []byte("x")) },
+			causeOf(ddp.ErrInvalidSTag), 0},
+		"write, another PD":      {func(e *env) []byte { return write(e, e.elsewhere, 0, 8) }, causeOf(ddp.ErrSTagNotAssociated), 0},
+		"write, no access right": {func(e *env) []byte { return write(e, e.readOnly, 0, 8) }, causeOf(ddp.ErrInvalidSTag), 0},
+		"write, a byte below":    {func(e *env) []byte { return write(e, e.mr, -1, 8) }, causeOf(ddp.ErrBounds), 0},
+		"write, a byte beyond":   {func(e *env) []byte { return write(e, e.mr, len(e.buf)-7, 8) }, causeOf(ddp.ErrBounds), 0},
+		"write, TO wraps": {func(e *env) []byte { return writeSegment(e.mr.RKey(), ^uint64(0)-3, pattern(1, 8)) },
+			causeOf(ddp.ErrTOWrap), 0},
+		"write, all of 64 bits": {func(e *env) []byte { return writeSegment(e.mr.RKey(), ^uint64(0), pattern(1, 8)) },
+			causeOf(ddp.ErrTOWrap), 0},
+		"read, invalid STag": {func(e *env) []byte { return e.p.readRequest(rdmap.ReadRequestHeader{Size: 1, SourceSTag: 3}) },
+			rdmap.InvalidSTag, 0},
+		"read, another PD":      {func(e *env) []byte { return read(e, e.elsewhere, 0, 8) }, rdmap.STagNotAssociated, 0},
+		"read, no access right": {func(e *env) []byte { return read(e, e.writeOnly, 0, 8) }, rdmap.AccessViolation, 0},
+		"read, a byte below":    {func(e *env) []byte { return read(e, e.mr, -1, 8) }, rdmap.BoundsViolation, 0},
+		"read, a byte beyond":   {func(e *env) []byte { return read(e, e.mr, len(e.buf)-7, 8) }, rdmap.BoundsViolation, 0},
+		"read, 4 GiB":           {func(e *env) []byte { return read(e, e.mr, 0, 1<<32-1) }, rdmap.BoundsViolation, 0},
 		"read, TO wraps": {func(e *env) []byte {
 			return e.p.readRequest(rdmap.ReadRequestHeader{Size: 1<<32 - 1, SourceSTag: e.mr.RKey(), SourceTO: ^uint64(0) - 99})
 		}, rdmap.TOWrap, 0},
-		"read, short":           {func(e *env) []byte { return e.p.untagged(rdmap.ReadRequest, readRequest[:27]) }, rdmap.StreamCatastrophic, 0},
-		"read, long":            {func(e *env) []byte { return e.p.untagged(rdmap.ReadRequest, append(readRequest, 0)) }, rdmap.StreamCatastrophic, 0},
-		"read, in two segments": {func(e *env) []byte { return raw(ddp.Untagged{QN: 1, MSN: 1}, rdmap.ReadRequest, readRequest[:8]) }, rdmap.StreamCatastrophic, 0},
-		"read, empty":           {func(e *env) []byte { return e.p.untagged(rdmap.ReadRequest, nil) }, rdmap.StreamCatastrophic, 0},
+		"read, short": {func(e *env) []byte { return e.p.untagged(rdmap.ReadRequest, readRequest[:27]) },
+			rdmap.StreamCatastrophic, 0},
+		"read, long": {func(e *env) []byte { return e.p.untagged(rdmap.ReadRequest, append(readRequest, 0)) },
+			rdmap.StreamCatastrophic, 0},
+		"read, in two segments": {func(e *env) []byte { return raw(ddp.Untagged{QN: 1, MSN: 1}, rdmap.ReadRequest, readRequest[:8]) },
+			rdmap.StreamCatastrophic, 0},
+		"read, empty": {func(e *env) []byte { return e.p.untagged(rdmap.ReadRequest, nil) }, rdmap.StreamCatastrophic, 0},
 		"atomic, unknown code": {func(e *env) []byte {
 			return e.p.atomicRequest(rdmap.AtomicRequestHeader{Code: 1, STag: e.mr.RKey(), TO: e.mr.Addr()})
 		}, rdmap.UnexpectedOpcode, 0},
-		"atomic, invalid STag": {func(e *env) []byte { return e.p.atomicRequest(rdmap.AtomicRequestHeader{STag: 3, TO: e.mr.Addr()}) }, rdmap.InvalidSTag, 0},
+		"atomic, invalid STag": {func(e *env) []byte { return e.p.atomicRequest(rdmap.AtomicRequestHeader{STag: 3, TO: e.mr.Addr()}) },
+			rdmap.InvalidSTag, 0},
 		"atomic, another PD": {func(e *env) []byte {
 			return e.p.atomicRequest(rdmap.AtomicRequestHeader{STag: e.elsewhere.RKey(), TO: e.elsewhere.Addr()})
 		}, rdmap.STagNotAssociated, 0},
@@ -97,23 +123,36 @@ func TestRemoteErrors(t *testing.T) {
 		"atomic, TO wraps": {func(e *env) []byte {
 			return e.p.atomicRequest(rdmap.AtomicRequestHeader{STag: e.mr.RKey(), TO: ^uint64(0) - 3})
 		}, rdmap.TOWrap, 0},
-		"atomic, short":           {func(e *env) []byte { return e.p.untagged(rdmap.AtomicRequest, make([]byte, 51)) }, rdmap.StreamCatastrophic, 0},
-		"immediate data, 7 bytes": {func(e *env) []byte { return e.p.untagged(rdmap.ImmediateData, make([]byte, 7)) }, rdmap.StreamCatastrophic, 0},
-		"immediate data, 9 bytes": {func(e *env) []byte { return e.p.untagged(rdmap.ImmediateDataSE, make([]byte, 9)) }, rdmap.StreamCatastrophic, 0},
-		"send, MSN 0":             {func(e *env) []byte { return raw(ddp.Untagged{Last: true}, rdmap.Send, []byte("x")) }, causeOf(ddp.ErrMSNRange), 0},
-		"send, MSN 2 first":       {func(e *env) []byte { return raw(ddp.Untagged{Last: true, MSN: 2}, rdmap.Send, []byte("x")) }, causeOf(ddp.ErrMSNRange), 0},
-		"send, MO not 0":          {func(e *env) []byte { return raw(ddp.Untagged{Last: true, MSN: 1, MO: 4}, rdmap.Send, []byte("x")) }, causeOf(ddp.ErrInvalidMO), 0},
+		"atomic, short": {func(e *env) []byte { return e.p.untagged(rdmap.AtomicRequest, make([]byte, 51)) },
+			rdmap.StreamCatastrophic, 0},
+		"immediate data, 7 bytes": {func(e *env) []byte { return e.p.untagged(rdmap.ImmediateData, make([]byte, 7)) },
+			rdmap.StreamCatastrophic, 0},
+		"immediate data, 9 bytes": {func(e *env) []byte { return e.p.untagged(rdmap.ImmediateDataSE, make([]byte, 9)) },
+			rdmap.StreamCatastrophic, 0},
+		"send, MSN 0": {func(e *env) []byte { return raw(ddp.Untagged{Last: true}, rdmap.Send, []byte("x")) },
+			causeOf(ddp.ErrMSNRange), 0},
+		"send, MSN 2 first": {func(e *env) []byte { return raw(ddp.Untagged{Last: true, MSN: 2}, rdmap.Send, []byte("x")) },
+			causeOf(ddp.ErrMSNRange), 0},
+		"send, MO not 0": {func(e *env) []byte { return raw(ddp.Untagged{Last: true, MSN: 1, MO: 4}, rdmap.Send, []byte("x")) },
+			causeOf(ddp.ErrInvalidMO), 0},
 		"send, MO close to 4 GiB": {func(e *env) []byte {
 			return raw(ddp.Untagged{Last: true, MSN: 1, MO: 1<<32 - 1}, rdmap.Send, []byte("xx"))
 		}, causeOf(ddp.ErrInvalidMO), 0},
-		"send, too long by a byte": {func(e *env) []byte { return e.p.untagged(rdmap.Send, pattern(1, recvLen+1)) }, causeOf(ddp.ErrTooLong), verbs.WCLocLenErr},
-		"queue 4":                  {func(e *env) []byte { return raw(ddp.Untagged{Last: true, QN: 4, MSN: 1}, rdmap.Send, nil) }, causeOf(ddp.ErrInvalidQN), 0},
-		"queue 2^32-1":             {func(e *env) []byte { return raw(ddp.Untagged{Last: true, QN: 1<<32 - 1, MSN: 1}, rdmap.Send, nil) }, causeOf(ddp.ErrInvalidQN), 0},
-		"read response, no read":   {func(e *env) []byte { return responseSegment(e.mr.RKey(), e.mr.Addr(), true, []byte("x")) }, causeOf(ddp.ErrInvalidSTag), 0},
-		"atomic response, none":    {func(e *env) []byte { return e.p.atomicResponse(rdmap.AtomicResponseHeader{ID: 0}) }, rdmap.UnexpectedOpcode, 0},
-		"one byte":                 {func(e *env) []byte { return []byte{0xc1} }, causeOf(ddp.ErrShort), 0},
-		"tagged, 13 bytes":         {func(e *env) []byte { return write(e, e.mr, 0, 0)[:13] }, causeOf(ddp.ErrShort), 0},
-		"untagged, 17 bytes":       {func(e *env) []byte { return e.p.untagged(rdmap.Send, nil)[:17] }, causeOf(ddp.ErrShort), 0},
+		"send, too long by a byte": {func(e *env) []byte { return e.p.untagged(rdmap.Send, pattern(1, recvLen+1)) },
+			causeOf(ddp.ErrTooLong), verbs.WCLocLenErr},
+		"queue 4": {func(e *env) []byte { return raw(ddp.Untagged{Last: true, QN: 4, MSN: 1}, rdmap.Send, nil) },
+			causeOf(ddp.ErrInvalidQN), 0},
+		"queue 2^32-1": {func(e *env) []byte {
+			return raw(ddp.Untagged{Last: true, QN: 1<<32 - 1, MSN: 1},
+				rdmap.Send, nil)
+		}, causeOf(ddp.ErrInvalidQN), 0},
+		"read response, no read": {func(e *env) []byte { return responseSegment(e.mr.RKey(), e.mr.Addr(), true, []byte("x")) },
+			causeOf(ddp.ErrInvalidSTag), 0},
+		"atomic response, none": {func(e *env) []byte { return e.p.atomicResponse(rdmap.AtomicResponseHeader{ID: 0}) },
+			rdmap.UnexpectedOpcode, 0},
+		"one byte":           {func(e *env) []byte { return []byte{0xc1} }, causeOf(ddp.ErrShort), 0},
+		"tagged, 13 bytes":   {func(e *env) []byte { return write(e, e.mr, 0, 0)[:13] }, causeOf(ddp.ErrShort), 0},
+		"untagged, 17 bytes": {func(e *env) []byte { return e.p.untagged(rdmap.Send, nil)[:17] }, causeOf(ddp.ErrShort), 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, &network{}, 4096, func(t *testing.T, d *node) {
@@ -121,7 +160,8 @@ func TestRemoteErrors(t *testing.T) {
 				must(t, err)
 				far := make([]byte, 64)
 				e := &env{
-					readOnly: d.register(make([]byte, 64), verbs.AccessRemoteRead), writeOnly: d.register(make([]byte, 64), verbs.AccessLocalWrite|verbs.AccessRemoteWrite),
+					readOnly:  d.register(make([]byte, 64), verbs.AccessRemoteRead),
+					writeOnly: d.register(make([]byte, 64), verbs.AccessLocalWrite|verbs.AccessRemoteWrite),
 				}
 				e.elsewhere, err = pd.RegMR(far, allRights)
 				must(t, err)
@@ -143,7 +183,8 @@ func TestRemoteErrors(t *testing.T) {
 					}
 				}
 				isRead := len(ulpdu) == 18+28 && ulpdu[1] == rdmap.ReadRequest.Control()
-				if want := isRead && c.want.Layer == rdmap.LayerRDMA && c.want.Type == rdmap.TypeRemoteProtection; want != (h.RDMAHeader != nil) {
+				if want := isRead && c.want.Layer == rdmap.LayerRDMA &&
+					c.want.Type == rdmap.TypeRemoteProtection; want != (h.RDMAHeader != nil) {
 					t.Errorf("quotes the Read Request: %v", !want)
 				} else if want && !bytes.Equal(h.RDMAHeader, ulpdu[18:]) {
 					t.Errorf("quotes % x", h.RDMAHeader)
@@ -154,7 +195,8 @@ func TestRemoteErrors(t *testing.T) {
 				}
 				e.statuses(d.rcq, recv)
 				want := verbs.EventQPReqErr
-				if c.want.Layer == rdmap.LayerDDP && c.want.Type == 1 || c.want.Layer == rdmap.LayerRDMA && c.want.Type == rdmap.TypeRemoteProtection {
+				if c.want.Layer == rdmap.LayerDDP && c.want.Type == 1 ||
+					c.want.Layer == rdmap.LayerRDMA && c.want.Type == rdmap.TypeRemoteProtection {
 					want = verbs.EventQPAccessErr
 				}
 				e.event(c.recv == 0, want)
@@ -176,7 +218,8 @@ func TestRemoteErrors(t *testing.T) {
 			ulpdu  func(s *session) []byte
 			want   rdmap.Cause
 		}{
-			{allRights &^ verbs.AccessRemoteWrite, func(s *session) []byte { return writeSegment(s.mr.RKey(), s.mr.Addr(), []byte("x")) }, causeOf(ddp.ErrInvalidSTag)},
+			{allRights &^ verbs.AccessRemoteWrite,
+				func(s *session) []byte { return writeSegment(s.mr.RKey(), s.mr.Addr(), []byte("x")) }, causeOf(ddp.ErrInvalidSTag)},
 			{allRights &^ verbs.AccessRemoteRead, func(s *session) []byte {
 				return s.p.readRequest(rdmap.ReadRequestHeader{Size: 1, SourceSTag: s.mr.RKey(), SourceTO: s.mr.Addr()})
 			}, rdmap.AccessViolation},
@@ -206,7 +249,8 @@ func TestRemoteErrors(t *testing.T) {
 		bubble(t, &network{buffer: 5000}, 4096, func(t *testing.T, d *node) {
 			mr := d.register(pattern(1, 50_000), allRights)
 			s := d.dial(reply())
-			s.p.send(s.p.readRequest(rdmap.ReadRequestHeader{SinkSTag: 5, SinkTO: 1000, Size: 50_000, SourceSTag: mr.RKey(), SourceTO: mr.Addr()}))
+			s.p.send(s.p.readRequest(rdmap.ReadRequestHeader{SinkSTag: 5, SinkTO: 1000, Size: 50_000,
+				SourceSTag: mr.RKey(), SourceTO: mr.Addr()}))
 			synctest.Wait()
 			must(t, mr.Close())
 			n := 0
@@ -217,7 +261,8 @@ func TestRemoteErrors(t *testing.T) {
 					must(t, err)
 					q, err := rdmap.ParseReadRequest(h.RDMAHeader)
 					want := rdmap.ReadRequestHeader{
-						SinkSTag: 5, SinkTO: 1000 + uint64(n), Size: uint32(50_000 - n), SourceSTag: mr.RKey(), SourceTO: mr.Addr() + uint64(n),
+						SinkSTag: 5, SinkTO: 1000 + uint64(n), Size: uint32(50_000 - n), SourceSTag: mr.RKey(),
+						SourceTO: mr.Addr() + uint64(n),
 					}
 					if err != nil || h.Cause != rdmap.InvalidSTag || q != want {
 						t.Errorf("%v, %+v; want %+v", h.Cause, q, want)
@@ -242,18 +287,28 @@ func TestBadResponses(t *testing.T) {
 		"wrong STag": {verbs.RDMARead, func(s *session, m message) {
 			s.p.send(responseSegment(s.mr.RKey(), s.mr.Addr(), true, make([]byte, 8)))
 		}, causeOf(ddp.ErrInvalidSTag)},
-		"wrong TO": {verbs.RDMARead, func(s *session, m message) { s.p.send(responseSegment(sinkOf(s, m), 1, true, make([]byte, 8))) }, causeOf(ddp.ErrBounds)},
-		"longer":   {verbs.RDMARead, func(s *session, m message) { s.p.send(responseSegment(sinkOf(s, m), 0, true, make([]byte, 9))) }, causeOf(ddp.ErrBounds)},
+		"wrong TO": {verbs.RDMARead, func(s *session, m message) { s.p.send(responseSegment(sinkOf(s, m), 1, true, make([]byte, 8))) },
+			causeOf(ddp.ErrBounds)},
+		"longer": {verbs.RDMARead, func(s *session, m message) { s.p.send(responseSegment(sinkOf(s, m), 0, true, make([]byte, 9))) },
+			causeOf(ddp.ErrBounds)},
 		"longer later": {verbs.RDMARead, func(s *session, m message) {
 			s.p.segments(rdmap.ReadResponse, ddp.Untagged{}, sinkOf(s, m), 0, make([]byte, 12), 4)
 		}, causeOf(ddp.ErrBounds)},
-		"shorter":         {verbs.RDMARead, func(s *session, m message) { s.p.send(responseSegment(sinkOf(s, m), 0, true, make([]byte, 7))) }, causeOf(ddp.ErrBounds)},
-		"empty":           {verbs.RDMARead, func(s *session, m message) { s.p.send(responseSegment(sinkOf(s, m), 0, true, nil)) }, causeOf(ddp.ErrBounds)},
-		"not the last":    {verbs.RDMARead, func(s *session, m message) { s.p.send(responseSegment(sinkOf(s, m), 0, false, make([]byte, 8))) }, causeOf(ddp.ErrBounds)},
-		"an atomic's":     {verbs.RDMARead, func(s *session, m message) { s.p.send(s.p.atomicResponse(rdmap.AtomicResponseHeader{})) }, rdmap.UnexpectedOpcode},
-		"of another":      {verbs.AtomicFetchAndAdd, func(s *session, m message) { s.p.send(s.p.atomicResponse(rdmap.AtomicResponseHeader{ID: ^uint32(0)})) }, rdmap.UnexpectedOpcode},
-		"a READ's":        {verbs.AtomicFetchAndAdd, func(s *session, m message) { s.p.send(responseSegment(1, 0, true, make([]byte, 8))) }, causeOf(ddp.ErrInvalidSTag)},
-		"a READ's, empty": {verbs.AtomicFetchAndAdd, func(s *session, m message) { s.p.send(responseSegment(1, 0, true, nil)) }, causeOf(ddp.ErrInvalidSTag)},
+		"shorter": {verbs.RDMARead,
+			func(s *session, m message) { s.p.send(responseSegment(sinkOf(s, m), 0, true, make([]byte, 7))) }, causeOf(ddp.ErrBounds)},
+		"empty": {verbs.RDMARead, func(s *session, m message) { s.p.send(responseSegment(sinkOf(s, m), 0, true, nil)) },
+			causeOf(ddp.ErrBounds)},
+		"not the last": {verbs.RDMARead,
+			func(s *session, m message) { s.p.send(responseSegment(sinkOf(s, m), 0, false, make([]byte, 8))) }, causeOf(ddp.ErrBounds)},
+		"an atomic's": {verbs.RDMARead, func(s *session, m message) { s.p.send(s.p.atomicResponse(rdmap.AtomicResponseHeader{})) },
+			rdmap.UnexpectedOpcode},
+		"of another": {verbs.AtomicFetchAndAdd,
+			func(s *session, m message) { s.p.send(s.p.atomicResponse(rdmap.AtomicResponseHeader{ID: ^uint32(0)})) },
+			rdmap.UnexpectedOpcode},
+		"a READ's": {verbs.AtomicFetchAndAdd,
+			func(s *session, m message) { s.p.send(responseSegment(1, 0, true, make([]byte, 8))) }, causeOf(ddp.ErrInvalidSTag)},
+		"a READ's, empty": {verbs.AtomicFetchAndAdd, func(s *session, m message) { s.p.send(responseSegment(1, 0, true, nil)) },
+			causeOf(ddp.ErrInvalidSTag)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, &network{}, 4096, func(t *testing.T, d *node) {
@@ -520,12 +575,20 @@ func TestTerminateReceived(t *testing.T) {
 		h    func(first, second message) rdmap.TerminateHeader
 		want [3]verbs.WCStatus // READ, atomic, SEND
 	}{
-		"no reason":                 {func(a, b message) rdmap.TerminateHeader { return rdmap.TerminateHeader{Cause: rdmap.LocalCatastrophic} }, [3]verbs.WCStatus{flush, flush, flush}},
-		"the first is denied":       {func(a, b message) rdmap.TerminateHeader { return quote(rdmap.InvalidSTag, a) }, [3]verbs.WCStatus{verbs.WCRemAccessErr, flush, flush}},
-		"the second is denied":      {func(a, b message) rdmap.TerminateHeader { return quote(rdmap.AccessViolation, b) }, [3]verbs.WCStatus{flush, verbs.WCRemAccessErr, flush}},
-		"the second is invalid":     {func(a, b message) rdmap.TerminateHeader { return quote(rdmap.StreamCatastrophic, b) }, [3]verbs.WCStatus{flush, verbs.WCRemInvReqErr, flush}},
-		"it has no receive request": {func(a, b message) rdmap.TerminateHeader { return quote(causeOf(ddp.ErrNoBuffer), b) }, [3]verbs.WCStatus{flush, verbs.WCRemOpErr, flush}},
-		"no quote":                  {func(a, b message) rdmap.TerminateHeader { return rdmap.TerminateHeader{Cause: rdmap.BoundsViolation} }, [3]verbs.WCStatus{verbs.WCRemAccessErr, flush, flush}},
+		"no reason": {
+			func(a, b message) rdmap.TerminateHeader { return rdmap.TerminateHeader{Cause: rdmap.LocalCatastrophic} },
+			[3]verbs.WCStatus{flush, flush, flush}},
+		"the first is denied": {func(a, b message) rdmap.TerminateHeader { return quote(rdmap.InvalidSTag, a) },
+			[3]verbs.WCStatus{verbs.WCRemAccessErr, flush, flush}},
+		"the second is denied": {func(a, b message) rdmap.TerminateHeader { return quote(rdmap.AccessViolation, b) },
+			[3]verbs.WCStatus{flush, verbs.WCRemAccessErr, flush}},
+		"the second is invalid": {func(a, b message) rdmap.TerminateHeader { return quote(rdmap.StreamCatastrophic, b) },
+			[3]verbs.WCStatus{flush, verbs.WCRemInvReqErr, flush}},
+		"it has no receive request": {func(a, b message) rdmap.TerminateHeader { return quote(causeOf(ddp.ErrNoBuffer), b) },
+			[3]verbs.WCStatus{flush, verbs.WCRemOpErr, flush}},
+		"no quote": {
+			func(a, b message) rdmap.TerminateHeader { return rdmap.TerminateHeader{Cause: rdmap.BoundsViolation} },
+			[3]verbs.WCStatus{verbs.WCRemAccessErr, flush, flush}},
 		"a send is blamed": {func(a, b message) rdmap.TerminateHeader {
 			return rdmap.CannotInvalidate.Quote(untaggedSegment(ddp.Untagged{Last: true, MSN: 1}, nil))
 		}, [3]verbs.WCStatus{flush, flush, flush}},
@@ -545,7 +608,8 @@ func TestTerminateReceived(t *testing.T) {
 		"a segment, without a quote": {func(a, b message) rdmap.TerminateHeader {
 			return rdmap.TerminateHeader{Cause: causeOf(ddp.ErrInvalidSTag)}
 		}, [3]verbs.WCStatus{flush, flush, flush}},
-		"MPA": {func(a, b message) rdmap.TerminateHeader { return rdmap.TerminateHeader{Cause: causeOf(mpa.ErrCRC)} }, [3]verbs.WCStatus{flush, flush, flush}},
+		"MPA": {func(a, b message) rdmap.TerminateHeader { return rdmap.TerminateHeader{Cause: causeOf(mpa.ErrCRC)} },
+			[3]verbs.WCStatus{flush, flush, flush}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, &network{}, 4096, func(t *testing.T, d *node) {
@@ -594,7 +658,8 @@ func TestStreamLost(t *testing.T) {
 			bubble(t, &network{}, 4096, func(t *testing.T, d *node) {
 				d.recvs, d.recvLen = 1, 64
 				s := d.dial(reply())
-				s.post(&verbs.SendWR{ID: 0, Opcode: verbs.RDMARead, SGList: []verbs.SGE{d.mr.SGE(0, 8)}}, &verbs.SendWR{ID: 1, Opcode: verbs.Send})
+				s.post(&verbs.SendWR{ID: 0, Opcode: verbs.RDMARead, SGList: []verbs.SGE{d.mr.SGE(0, 8)}},
+					&verbs.SendWR{ID: 1, Opcode: verbs.Send})
 				s.p.expect(rdmap.ReadRequest)
 				s.p.expect(rdmap.Send)
 				end(s.p)
@@ -636,7 +701,8 @@ func TestStreamLost(t *testing.T) {
 				st.mu.Unlock()
 				var wrs []*verbs.SendWR
 				for i := range c.n {
-					wrs = append(wrs, &verbs.SendWR{ID: uint64(i), Opcode: c.first, SGList: []verbs.SGE{d.mr.SGE(0, 8)}, Flags: verbs.SendSignaled})
+					wrs = append(wrs, &verbs.SendWR{ID: uint64(i), Opcode: c.first,
+						SGList: []verbs.SGE{d.mr.SGE(0, 8)}, Flags: verbs.SendSignaled})
 				}
 				wrs[c.n-1].Flags |= c.last
 				s.post(wrs...)

@@ -35,7 +35,8 @@ func badStreams(t *testing.T, normal, system int, f func(t *testing.T, n *badNet
 			failures.Add(1)
 		}
 	})
-	t.Logf("result: %d seeds, %d requests or bytes, %d streams harmed, %d connections failed", seeds, work.Load(), harmed.Load(), failures.Load())
+	t.Logf("result: %d seeds, %d requests or bytes, %d streams harmed, %d connections failed", seeds,
+		work.Load(), harmed.Load(), failures.Load())
 	if n := int(failures.Load()); seeds >= 20 && (n < seeds/10 || n > seeds*2/3) {
 		t.Errorf("%d of %d connections failed", n, seeds)
 	}
@@ -160,7 +161,8 @@ func newMatrix(t *testing.T, n *badNetwork) *matrix {
 	sessions[0], sessions[1] = pair(a, b)
 	n.mayHarm(0)
 	for i, s := range sessions {
-		m.sides[i] = &matrixSide{session: s, r: rand.New(rand.NewPCG(n.seed, uint64(i))), source: bytes.Clone(s.buf[sourceAt : sourceAt+sourceLen])}
+		m.sides[i] = &matrixSide{session: s, r: rand.New(rand.NewPCG(n.seed, uint64(i))),
+			source: bytes.Clone(s.buf[sourceAt : sourceAt+sourceLen])}
 	}
 	for i, s := range m.sides {
 		s.plan(m.sides[1-i])

@@ -156,7 +156,8 @@ func TestReservedBits(t *testing.T) {
 		cfg        iwarp.Config
 	}{
 		{0x01, 0, iwarp.Config{LongFPDUs: true}}, {0x02, 0, iwarp.Config{LongFPDUs: true}}, {0x08, 0, iwarp.Config{LongFPDUs: true}},
-		{0x0b, 0, iwarp.Config{LongFPDUs: true}}, {0x04, 0x02, iwarp.Config{LongFPDUs: true}}, {0x04, 0, iwarp.Config{}}, {0x0f, 0, iwarp.Config{}},
+		{0x0b, 0, iwarp.Config{LongFPDUs: true}}, {0x04, 0x02, iwarp.Config{LongFPDUs: true}},
+		{0x04, 0, iwarp.Config{}}, {0x0f, 0, iwarp.Config{}},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			d := newNode(t, &network{offloaded: true}, nodeAddr, 1<<16, c.cfg)
@@ -293,7 +294,8 @@ func TestIRDORD(t *testing.T) {
 			{16, 16, 16, 16, 16, 16},
 			{16, 16, 3, 16, 16, 3},
 			{16, 16, 40, 4, 16, 16},
-			{4, 4, 4, 100, 100, 4}, // the peer wants more than was offered, and the device supports it
+			// The peer wants more than was offered, and the device supports it.
+			{4, 4, 4, 100, 100, 4},
 			{0, 0, 0, 0, 0, 0},
 		} {
 			synctest.Test(t, func(t *testing.T) {
@@ -414,7 +416,8 @@ func TestRTR(t *testing.T) {
 					t.Errorf("%+v", m)
 				}
 			}},
-			"any": {func(e *mpa.Enhanced) { e.RDMAWrite, e.RDMARead, e.ZeroLengthSend = true, true, true }, func(*testing.T, *peer, message) {}},
+			"any": {func(e *mpa.Enhanced) { e.RDMAWrite, e.RDMARead, e.ZeroLengthSend = true, true, true },
+				func(*testing.T, *peer, message) {}},
 		} {
 			t.Run(name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {

@@ -20,13 +20,15 @@ import (
 
 // network is a set of hosts that reach each other. Its fields are set before it is used.
 type network struct {
-	mss       int                   // of streams; 0 is 1460
-	buffer    int                   // bytes that a stream holds in one direction; 0 is 1 MiB
-	offloaded bool                  // streams may send larger pieces
-	cut       func(avail int) int   // how many bytes one Read of a stream returns; nil is all
-	noAcks    bool                  // sent data is only acknowledged by stream.acknowledge
-	stall     func() time.Duration  // how long received data is delayed, like after a retransmission of TCP; nil is no delay
-	damage    func(*stream, []byte) // called with each sent piece of a stream, and may change or abort it; nil does nothing
+	mss       int                 // of streams; 0 is 1460
+	buffer    int                 // bytes that a stream holds in one direction; 0 is 1 MiB
+	offloaded bool                // streams may send larger pieces
+	cut       func(avail int) int // how many bytes one Read of a stream returns; nil is all
+	noAcks    bool                // sent data is only acknowledged by stream.acknowledge
+	// How long received data is delayed, like after a retransmission of TCP; nil is no delay.
+	stall func() time.Duration
+	// Called with each sent piece of a stream, and may change or abort it; nil does nothing.
+	damage func(*stream, []byte)
 
 	mu    sync.Mutex
 	hosts map[netip.Addr]*host
@@ -213,7 +215,8 @@ func (n *network) pair(local, remote netip.AddrPort) (a, b *stream) {
 	l := &link{}
 	l.cond.L = &l.mu
 	x, y := &direction{}, &direction{}
-	a = &stream{link: l, net: n, local: net.TCPAddrFromAddrPort(local), remote: net.TCPAddrFromAddrPort(remote), in: x, out: y, done: make(chan struct{})}
+	a = &stream{link: l, net: n, local: net.TCPAddrFromAddrPort(local), remote: net.TCPAddrFromAddrPort(remote),
+		in: x, out: y, done: make(chan struct{})}
 	b = &stream{link: l, net: n, local: a.remote, remote: a.local, in: y, out: x, done: make(chan struct{})}
 	return a, b
 }

@@ -47,8 +47,9 @@ type node struct {
 	regions  []*verbs.MR
 	cap      verbs.QPCap       // of QPs
 	param    *rdmacm.ConnParam // of the node's own connections; nil for the defaults
-	recvs    int               // receives posted for a new connection, each of recvLen consecutive bytes of buf
-	recvLen  int
+	// Receives posted for a new connection, each of recvLen consecutive bytes of buf.
+	recvs   int
+	recvLen int
 }
 
 func newNode(t testing.TB, n *network, addr string, size int, cfg iwarp.Config) *node {

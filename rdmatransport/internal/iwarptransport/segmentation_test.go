@@ -64,7 +64,8 @@ func TestPeerSegmentsOfAnyLength(t *testing.T) {
 			for i := range 8 {
 				s.p.msn[rdmap.QueueSend]++
 				s.p.segments(rdmap.Send, ddp.Untagged{MSN: s.p.msn[rdmap.QueueSend]}, 0, 0, pattern(i, 500*i), 1+random.IntN(1000))
-				s.p.segments(rdmap.Write, ddp.Untagged{}, d.mr.RKey(), d.mr.Addr()+uint64(50_000+8000*i), pattern(100+i, 7000), 1+random.IntN(3000))
+				s.p.segments(rdmap.Write, ddp.Untagged{}, d.mr.RKey(), d.mr.Addr()+uint64(50_000+8000*i),
+					pattern(100+i, 7000), 1+random.IntN(3000))
 				want = append(want, verbs.WCSuccess)
 			}
 			s.p.s = whole.Conn
@@ -79,7 +80,8 @@ func TestPeerSegmentsOfAnyLength(t *testing.T) {
 			}
 			s.statuses(d.rcq, want...)
 			for i := range 8 {
-				if !bytes.Equal(d.buf[4000*i:4000*i+500*i], pattern(i, 500*i)) || !bytes.Equal(d.buf[50_000+8000*i:57_000+8000*i], pattern(100+i, 7000)) {
+				if !bytes.Equal(d.buf[4000*i:4000*i+500*i], pattern(i, 500*i)) ||
+					!bytes.Equal(d.buf[50_000+8000*i:57_000+8000*i], pattern(100+i, 7000)) {
 					t.Errorf("message %d: data differ", i)
 				}
 			}

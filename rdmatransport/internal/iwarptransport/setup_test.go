@@ -28,7 +28,8 @@ func TestSetup(t *testing.T) {
 			p, wait := d.dialling()
 			head := make([]byte, mpa.HeaderLen)
 			p.read(head)
-			if string(head[:16]) != "MPA ID Req Frame" || head[17] != 2 || head[16] != 0x50 { // CRC and S
+			// CRC and S.
+			if string(head[:16]) != "MPA ID Req Frame" || head[17] != 2 || head[16] != 0x50 {
 				t.Fatalf("request %x", head)
 			}
 			p.read(make([]byte, int(head[18])<<8+int(head[19])))

@@ -442,10 +442,13 @@ func TestCopy(t *testing.T) {
 		dst, src memory.Message
 	}{
 		{"source too short", good, memory.Message{Regions: ra, PD: pda, List: list(from, 699)}},
-		{"sink too short", memory.Message{Regions: rb, PD: pdb, List: list(to, 699)}, memory.Message{Regions: ra, PD: pda, List: list(from, 700)}},
+		{"sink too short", memory.Message{Regions: rb, PD: pdb, List: list(to, 699)},
+			memory.Message{Regions: ra, PD: pda, List: list(from, 700)}},
 		{"key of the other device", good, memory.Message{Regions: rb, PD: pdb, List: list(from, 700)}},
-		{"sink of another PD", memory.Message{Regions: rb, PD: other, List: list(to, 700)}, memory.Message{Regions: ra, PD: pda, List: list(from, 700)}},
-		{"read-only sink", memory.Message{Regions: rb, PD: pdb, List: list(readOnly, 700)}, memory.Message{Regions: ra, PD: pda, List: list(from, 700)}},
+		{"sink of another PD", memory.Message{Regions: rb, PD: other, List: list(to, 700)},
+			memory.Message{Regions: ra, PD: pda, List: list(from, 700)}},
+		{"read-only sink", memory.Message{Regions: rb, PD: pdb, List: list(readOnly, 700)},
+			memory.Message{Regions: ra, PD: pda, List: list(from, 700)}},
 	} {
 		if carry(c.dst, c.src) {
 			t.Errorf("%s: not rejected", c.name)

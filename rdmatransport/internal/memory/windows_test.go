@@ -8,7 +8,8 @@ import (
 )
 
 // bindTo tries to bind and returns the status.
-func bindTo(r *memory.Regions, qp verbs.QPHandle, mw *verbs.MW, rkey uint32, mr *verbs.MR, off, n uint64, access verbs.Access) verbs.WCStatus {
+func bindTo(r *memory.Regions, qp verbs.QPHandle, mw *verbs.MW, rkey uint32, mr *verbs.MR,
+	off, n uint64, access verbs.Access) verbs.WCStatus {
 	b := &verbs.MWBind{MW: mw, RKey: rkey, MWBindInfo: verbs.MWBindInfo{MR: mr, Length: n, Access: access}}
 	if mr != nil {
 		b.Addr = mr.Addr() + off
@@ -201,7 +202,8 @@ func TestWindowLife(t *testing.T) {
 		t.Errorf("twice: %v", d)
 	}
 	opens("invalidated", k+1, a, false)
-	bind(two, k+1, a, 100, verbs.WCSuccess) // the key is the caller's: it may be the window's previous one
+	// The key is the caller's: it may be the window's previous one.
+	bind(two, k+1, a, 100, verbs.WCSuccess)
 	opens("bound with the same key", k+1, a, true)
 	if d := r.InvalidateWindow(qp, k+1); d != memory.Allowed {
 		t.Error(d)

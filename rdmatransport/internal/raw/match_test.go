@@ -13,7 +13,8 @@ func all() (specs []verbs.FlowSpec) {
 	ports := verbs.FlowTCPUDPFilter{DstPort: 0xffff, SrcPort: 0xffff}
 	ip4 := [4]byte(ones(4))
 	return []verbs.FlowSpec{
-		&verbs.FlowSpecEth{Mask: verbs.FlowEthFilter{DstMAC: [6]byte(ones(6)), SrcMAC: [6]byte(ones(6)), EtherType: 0xffff, VLANTag: 0xffff}},
+		&verbs.FlowSpecEth{Mask: verbs.FlowEthFilter{DstMAC: [6]byte(ones(6)), SrcMAC: [6]byte(ones(6)),
+			EtherType: 0xffff, VLANTag: 0xffff}},
 		&verbs.FlowSpecIPv4{Mask: verbs.FlowIPv4Filter{SrcIP: ip4, DstIP: ip4}},
 		&verbs.FlowSpecIPv4Ext{Mask: verbs.FlowIPv4ExtFilter{SrcIP: ip4, DstIP: ip4, Proto: 255, TOS: 255, TTL: 255, Flags: 7}},
 		&verbs.FlowSpecIPv6{Mask: verbs.FlowIPv6Filter{SrcIP: [16]byte(ones(16)), DstIP: [16]byte(ones(16)), FlowLabel: 0xfffff,

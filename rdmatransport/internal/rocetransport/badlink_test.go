@@ -35,7 +35,8 @@ func TestBadLink(t *testing.T) {
 				}
 				r.state(verbs.StateRTS)
 			}
-			if c := a.dev.HWCounters(); l.percent > 0 && (c["completer_retry_err"]+c["selective_repeats"] == 0 || c["duplicate_request"] == 0) {
+			if c := a.dev.HWCounters(); l.percent > 0 &&
+				(c["completer_retry_err"]+c["selective_repeats"] == 0 || c["duplicate_request"] == 0) {
 				t.Errorf("the link has harmed no packet: %v", c)
 			}
 		})
@@ -61,12 +62,13 @@ func (r *rig) slot(i, off, n int) []byte { return r.buf[i*slotSize+off:][:n] }
 
 // badLink has two ends and the link between them.
 type badLink struct {
-	t       *testing.T
-	rand    *rand.Rand
-	ends    [2]*rig
-	model   [2][]byte        // the expected contents of their memories
-	late    [2][]wire.Packet // packets in flight from each end
-	percent int              // of the packets that are lost, and the same share each of duplicated and late ones
+	t     *testing.T
+	rand  *rand.Rand
+	ends  [2]*rig
+	model [2][]byte        // the expected contents of their memories
+	late  [2][]wire.Packet // packets in flight from each end
+	// Of the packets that are lost, and the same share each of duplicated and late ones.
+	percent int
 }
 
 // carry delivers packets of both ends. It returns false if there were none.

@@ -78,8 +78,10 @@ func BenchmarkPost(b *testing.B) {
 		{op: verbs.Send, n: 64, inline: true},
 		{op: verbs.RDMAWrite, n: 4 << 10},
 		{op: verbs.RDMAWrite, n: 64 << 10},
-		{op: verbs.RDMAWrite, n: 64 << 10, batch: 15},                     // superframes, as on TAP and AF_PACKET
-		{op: verbs.RDMAWrite, n: 64 << 10, batch: 62, mtu: verbs.MTU1024}, // the same with the default MTU
+		// Superframes, as on TAP and AF_PACKET.
+		{op: verbs.RDMAWrite, n: 64 << 10, batch: 15},
+		// The same with the default MTU.
+		{op: verbs.RDMAWrite, n: 64 << 10, batch: 62, mtu: verbs.MTU1024},
 	} {
 		name := fmt.Sprintf("%v %d", c.op, c.n)
 		if c.inline {

@@ -30,7 +30,8 @@ func (r *rig) cnp() wire.Packet {
 // counts checks the congestion counters.
 func (r *rig) counts(marked, sent, handled, ignored uint64) {
 	r.t.Helper()
-	got := [4]uint64{r.counter("np_ecn_marked_roce_packets"), r.counter("np_cnp_sent"), r.counter("rp_cnp_handled"), r.counter("rp_cnp_ignored")}
+	got := [4]uint64{r.counter("np_ecn_marked_roce_packets"), r.counter("np_cnp_sent"),
+		r.counter("rp_cnp_handled"), r.counter("rp_cnp_ignored")}
 	if got != [4]uint64{marked, sent, handled, ignored} {
 		r.t.Errorf("marked, CNPs sent, handled, ignored: %v, want %v", got, [4]uint64{marked, sent, handled, ignored})
 	}
@@ -75,7 +76,8 @@ func TestNotify(t *testing.T) {
 				after  time.Duration
 				marked bool
 				want   int
-			}{{0, false, 0}, {0, true, 1}, {0, true, 0}, {49 * time.Microsecond, true, 0}, {time.Microsecond, true, 1}, {time.Second, true, 1}, {time.Second, false, 0}} {
+			}{{0, false, 0}, {0, true, 1}, {0, true, 0}, {49 * time.Microsecond, true, 0},
+				{time.Microsecond, true, 1}, {time.Second, true, 1}, {time.Second, false, 0}} {
 				sleep(c.after)
 				if n := cnps(c.marked); n != c.want {
 					t.Errorf("step %d: %d CNPs, want %d", i, n, c.want)
@@ -213,7 +215,8 @@ func TestRateLimit(t *testing.T) {
 			limit(1000)
 			wr := r.wr(1, verbs.Send, 1024)
 			if c.service == verbs.UD {
-				ah := must(r.pd.CreateAH(&verbs.AHAttr{IsGlobal: true, PortNum: 1, GRH: verbs.GRH{DGID: verbs.GIDFromAddr(r.them), SGIDIndex: 1}}))
+				ah := must(r.pd.CreateAH(&verbs.AHAttr{IsGlobal: true, PortNum: 1,
+					GRH: verbs.GRH{DGID: verbs.GIDFromAddr(r.them), SGIDIndex: 1}}))
 				defer ah.Close()
 				wr.AH, wr.RemoteQPN, wr.RemoteQKey = ah, peerQPN, qkey
 			}

@@ -252,7 +252,8 @@ func (z *fuzz) respond(s *script) {
 // sack returns a selective acknowledgement with any items, usually with an end.
 func (z *fuzz) sack(s *script) (sack wire.Sack) {
 	for range s.n(17) {
-		sack = binary.BigEndian.AppendUint16(sack, choose[uint16](s, 1, 2, 3, 1<<14|1, 1<<14|2, 1<<14|5, 1<<15|1, 1<<15|0x2aaa, 1<<14|20, 1<<15-1, 1<<14, 1<<15))
+		sack = binary.BigEndian.AppendUint16(sack,
+			choose[uint16](s, 1, 2, 3, 1<<14|1, 1<<14|2, 1<<14|5, 1<<15|1, 1<<15|0x2aaa, 1<<14|20, 1<<15-1, 1<<14, 1<<15))
 	}
 	if s.n(4) != 0 {
 		sack = append(sack, 0, 0)

@@ -52,7 +52,8 @@ func TestUnseenIdentification(t *testing.T) {
 		{"a packet with a wrong PSN is recorded, but does not advance the identification", false, 4,
 			[]event{{0, 1000, false}, {ahead, 1200, false}, {ahead, 1400, false}, {ahead, 1700, true}, {1, 1001, false}}},
 		{"a packet with a wrong PSN is no first packet", false, 2, []event{{ahead, 30000, false}, {0, 1000, false}}},
-		{"a duplicate does not advance the identification", false, 4, []event{{0, 1000, false}, {0, 1200, false}, {0, 1400, false}, {0, 1700, true}, {1, 1001, false}}},
+		{"a duplicate does not advance the identification", false, 4,
+			[]event{{0, 1000, false}, {0, 1200, false}, {0, 1400, false}, {0, 1700, true}, {1, 1001, false}}},
 		{"strict", true, 0, []event{{0, 1000, true}, {0, 64, true}, {0, 63, false}, {1, 0, false}}},
 	} {
 		run(t, c.name, config{goBackN: true, strictICRC: c.strict}, func(t *testing.T, r *rig) {
@@ -102,8 +103,8 @@ func TestGRO(t *testing.T) {
 	}
 }
 
-// TestBetweenUnreliable checks a peer that also counts packets to QPs of other types. The occasional
-// packets of a reliable connection are accepted in between.
+// TestBetweenUnreliable checks a peer that also counts packets to QPs of other types. The
+// occasional packets of a reliable connection are accepted in between.
 func TestBetweenUnreliable(t *testing.T) {
 	bubble(t, config{goBackN: true}, func(r *rig) {
 		reliable := r.qp
@@ -132,8 +133,8 @@ func TestBetweenUnreliable(t *testing.T) {
 	})
 }
 
-// TestBetweenRetransmissions checks a peer under heavy loss. It retransmits thousands of packets before it
-// sends the next one, or sends packets after a gap. None is refused.
+// TestBetweenRetransmissions checks a peer under heavy loss. It retransmits thousands of packets
+// before it sends the next one, or sends packets after a gap. None is refused.
 func TestBetweenRetransmissions(t *testing.T) {
 	for name, psn := range map[string]int{"duplicates": 0, "after a gap": 50} {
 		run(t, name, config{goBackN: true}, func(t *testing.T, r *rig) {
@@ -174,7 +175,8 @@ func TestUnseenDamage(t *testing.T) {
 		for range forgeries() {
 			d := r.unseen(r.req(wire.RCWriteOnly, psn, make([]byte, 64), r.at(0, 64)), id)
 			for range 1 + rnd.IntN(4) {
-				d.Payload[len(d.Payload)-1-rnd.IntN(68)] ^= byte(1 + rnd.IntN(255)) // payload and ICRC
+				// Payload and ICRC.
+				d.Payload[len(d.Payload)-1-rnd.IntN(68)] ^= byte(1 + rnd.IntN(255))
 			}
 			r.port.receive(d)
 			if rnd.IntN(64) == 0 {

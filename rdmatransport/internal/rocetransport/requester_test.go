@@ -40,7 +40,8 @@ func TestPacketsOfOperations(t *testing.T) {
 		{verbs.SendWithImm, 2047, solicited,
 			[]string{"SEND First 0 len 1024", "SEND Last with Immediate 1 len 1023 imm 99 se ackreq"}},
 		{verbs.RDMAWrite, 0, signaled, []string{"WRITE Only 0 len 0 at 0+0 ackreq"}},
-		{verbs.RDMAWrite, 9, solicited, []string{"WRITE Only 0 len 9 at 0+9 ackreq"}}, // it completes no receive request
+		// It completes no receive request.
+		{verbs.RDMAWrite, 9, solicited, []string{"WRITE Only 0 len 9 at 0+9 ackreq"}},
 		{verbs.RDMAWrite, 9, inline, []string{"WRITE Only 0 len 9 at 0+9 ackreq"}},
 		{verbs.RDMAWrite, 2500, signaled,
 			[]string{"WRITE First 0 len 1024 at 0+2500", "WRITE Middle 1 len 1024", "WRITE Last 2 len 452 ackreq"}},
@@ -367,12 +368,13 @@ func TestFirstPacketAlone(t *testing.T) {
 		{verbs.RDMAWrite, 16, 15, 1}, {verbs.RDMAWrite, 31, 15, 1}, {verbs.RDMAWrite, 17, 15, 0}, {verbs.RDMAWrite, 15, 15, 0},
 		{verbs.RDMAWrite, 1, 15, 0}, {verbs.RDMAWrite, 16, 1, 0}, {verbs.RDMAWriteWithImm, 16, 15, 0}, {verbs.Send, 16, 15, 0},
 	} {
-		run(t, fmt.Sprintf("%v of %d, %d a frame", c.op, c.packets, c.batch), config{mtu: verbs.MTU4096, batch: c.batch, size: 1 << 18}, func(t *testing.T, r *rig) {
-			r.post(r.wr(1, c.op, c.packets*r.mtu()))
-			if r.port.cuts != c.cuts {
-				t.Errorf("%d frames were cut short, want %d", r.port.cuts, c.cuts)
-			}
-		})
+		run(t, fmt.Sprintf("%v of %d, %d a frame", c.op, c.packets, c.batch),
+			config{mtu: verbs.MTU4096, batch: c.batch, size: 1 << 18}, func(t *testing.T, r *rig) {
+				r.post(r.wr(1, c.op, c.packets*r.mtu()))
+				if r.port.cuts != c.cuts {
+					t.Errorf("%d frames were cut short, want %d", r.port.cuts, c.cuts)
+				}
+			})
 	}
 }
 
@@ -542,7 +544,8 @@ func TestLocalProtection(t *testing.T) {
 	}
 	bubble(t, config{sqPSN: first, timeout: 10, retry: 7}, func(r *rig) {
 		r.post(r.wr(1, verbs.Send, 8), bad(r, verbs.RDMAWrite), r.wr(3, verbs.Send, 8))
-		r.expect("SEND Only 0 len 8", "WRITE First 1 len 1024 at 0+2500", "SEND Only 0 len 8 ackreq") // there is no later request to ask
+		// There is no later request to ask.
+		r.expect("SEND Only 0 len 8", "WRITE First 1 len 1024 at 0+2500", "SEND Only 0 len 8 ackreq")
 		r.completions(r.scq)
 		r.state(verbs.StateRTS)
 		sleep(6e6) // retransmitted, except the lost ones

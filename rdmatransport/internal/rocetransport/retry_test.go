@@ -224,7 +224,8 @@ func TestRNRRetries(t *testing.T) {
 		r.take()
 		r.give(r.nak(wire.RNRNak|20, 0))
 		sleep(10 * time.Millisecond)
-		r.give(r.nak(wire.RNRNak|20, 0), r.nak(wire.NakPSNSeq, 0)) // these do not extend or end the wait
+		// These do not extend or end the wait.
+		r.give(r.nak(wire.RNRNak|20, 0), r.nak(wire.NakPSNSeq, 0))
 		r.expect()
 		sleep(time.Millisecond)
 		r.expect("SEND Only 0 len 8 ackreq")

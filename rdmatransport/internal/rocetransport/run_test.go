@@ -74,7 +74,8 @@ func TestRun(t *testing.T) {
 				}
 				r.give(r.req(wire.RCWriteLast, 1+middles, data[256*(1+middles):], ackReq))
 				e := effect{memory: string(r.buf), state: r.qp.State()}
-				if e.state == verbs.StateRTS { // packets behind an error in the same frame are counted
+				// Packets behind an error in the same frame are counted.
+				if e.state == verbs.StateRTS {
 					e.received = r.counter("rcvd_pkts")
 				}
 				if sent := r.take(); len(sent) > 0 {
@@ -107,7 +108,8 @@ func BenchmarkRun(b *testing.B) {
 		pkts = append(pkts, r.req(wire.RCWriteMiddle, 0, part))
 	}
 	frames := []*stack.Datagram{
-		r.frame(r.req(wire.RCWriteFirst, 0, part, r.at(0, (middles+2)*1024))), r.frame(pkts...), r.frame(r.req(wire.RCWriteLast, 0, part, ackReq)),
+		r.frame(r.req(wire.RCWriteFirst, 0, part, r.at(0, (middles+2)*1024))), r.frame(pkts...),
+		r.frame(r.req(wire.RCWriteLast, 0, part, ackReq)),
 	}
 	b.SetBytes((middles + 2) * 1024)
 	b.ReportAllocs()

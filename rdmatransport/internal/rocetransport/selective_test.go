@@ -249,9 +249,11 @@ func TestRetransmitsOnlyMissing(t *testing.T) {
 		r.expect("WRITE Middle 2 len 1024 ackreq")
 		r.give(r.sack(2, 1, 2, 4), r.sack(2, 1)) // nothing new
 		r.expect()
-		r.give(r.sack(2, 1, 2, 4, 5, 6, 7)) // SEND 9 has arrived, the last one except the retransmission
+		// SEND 9 has arrived, the last one except the retransmission.
+		r.give(r.sack(2, 1, 2, 4, 5, 6, 7))
 		r.expect("WRITE Middle 5 len 1024 ackreq")
-		r.give(r.sack(2, 1, 2, 3, 4, 5, 6, 7)) // the second retransmission has arrived, not the first
+		// The second retransmission has arrived, not the first.
+		r.give(r.sack(2, 1, 2, 3, 4, 5, 6, 7))
 		r.expect("WRITE Middle 2 len 1024 ackreq")
 		r.give(marked(r.ack(9))...)
 		r.completions(r.scq, "1 SUCCESS RDMA_WRITE 0", "2 SUCCESS SEND 0")
@@ -349,7 +351,8 @@ func TestNoAckReqInFlight(t *testing.T) {
 		fenced := r.wr(2, verbs.RDMAWrite, 60*1024)
 		fenced.Flags |= verbs.SendFence
 		r.post(r.wr(1, verbs.RDMAWrite, 2*1024), fenced)
-		r.expect("WRITE First 7 len 1024 at 0+2048", "WRITE Last 8 len 1024 ackreq", "WRITE First 9 len 1024 at 0+61440", "WRITE Middle 10 len 1024")
+		r.expect("WRITE First 7 len 1024 at 0+2048", "WRITE Last 8 len 1024 ackreq",
+			"WRITE First 9 len 1024 at 0+61440", "WRITE Middle 10 len 1024")
 		r.give(r.sack(7, 1)) // 8 requests one; 9 and 10 arrive too, without a request
 		sleep(time.Second)
 		if sent := r.take(); len(sent) == 0 || !sent[len(sent)-1].AckReq {
@@ -423,7 +426,8 @@ func TestRNRInRecovery(t *testing.T) {
 	})
 	run(t, "it was kept", c, func(t *testing.T, r *rig) {
 		post(r)
-		r.give(r.sack(0, 2, 3)) // the first READ's request is lost; kept packets are executed after it
+		// The first READ's request is lost; kept packets are executed after it.
+		r.give(r.sack(0, 2, 3))
 		r.take()
 		rnr(r)
 		sleep(11 * time.Millisecond)

@@ -120,7 +120,8 @@ func TestEvents(t *testing.T) {
 	}{
 		{"first request in RTR", config{stopAt: verbs.StateRTR},
 			func(r *rig) []wire.Packet {
-				return []wire.Packet{r.req(wire.RCWriteOnly, -1, nil), r.ack(0), r.req(wire.RCWriteOnly, 0, nil), r.req(wire.RCWriteOnly, 1, nil)}
+				return []wire.Packet{r.req(wire.RCWriteOnly, -1, nil), r.ack(0), r.req(wire.RCWriteOnly, 0, nil),
+					r.req(wire.RCWriteOnly, 1, nil)}
 			},
 			[]verbs.AsyncEventType{verbs.EventCommEst}},
 		{"first request in RTS", config{}, one(func(r *rig) wire.Packet { return r.req(wire.RCWriteOnly, 0, nil) }), nil},

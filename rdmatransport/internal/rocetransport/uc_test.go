@@ -188,7 +188,8 @@ func TestUCIn(t *testing.T) {
 
 	run(t, "WRITE", ucConfig, func(t *testing.T, r *rig) {
 		r.give(r.req(write[0], 0, full, r.at(0, 2*mtu+3)), r.req(write[1], 1, fill(mtu, 2)), r.req(write[2], 2, fill(3, 3)),
-			r.req(wire.UCWriteOnlyImm, 3, fill(4, 4), r.at(5000, 4), imm(1))) // no receive request: dropped
+			// No receive request: dropped.
+			r.req(wire.UCWriteOnlyImm, 3, fill(4, 4), r.at(5000, 4), imm(1)))
 		if !bytes.Equal(r.buf[:mtu], full) || !bytes.Equal(r.buf[mtu:2*mtu], fill(mtu, 2)) ||
 			!bytes.Equal(r.buf[2*mtu:2*mtu+3], fill(3, 3)) {
 			t.Error("not where it belongs")
@@ -221,7 +222,8 @@ func TestUCIn(t *testing.T) {
 		}
 	})
 	run(t, "a receive request at fault", ucConfig, func(t *testing.T, r *rig) {
-		if err := r.qp.PostRecv(&verbs.RecvWR{ID: 1, SGList: []verbs.SGE{{Addr: r.mr.Addr(), Length: 64, LKey: r.mr.LKey() + 1}}}); err != nil {
+		if err := r.qp.PostRecv(&verbs.RecvWR{ID: 1,
+			SGList: []verbs.SGE{{Addr: r.mr.Addr(), Length: 64, LKey: r.mr.LKey() + 1}}}); err != nil {
 			t.Fatal(err)
 		}
 		r.recv(2, 0, 64)

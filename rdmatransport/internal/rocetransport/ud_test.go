@@ -250,7 +250,8 @@ func TestDatagramIn(t *testing.T) {
 		}
 	})
 	run(t, "a receive request at fault", udConfig, func(t *testing.T, r *rig) {
-		if err := r.qp.PostRecv(&verbs.RecvWR{ID: 1, SGList: []verbs.SGE{{Addr: r.mr.Addr(), Length: 64, LKey: r.mr.LKey() + 1}}}); err != nil {
+		if err := r.qp.PostRecv(&verbs.RecvWR{ID: 1,
+			SGList: []verbs.SGE{{Addr: r.mr.Addr(), Length: 64, LKey: r.mr.LKey() + 1}}}); err != nil {
 			t.Fatal(err)
 		}
 		r.recv(2, 0, 64)
@@ -383,7 +384,8 @@ func FuzzDatagrams(f *testing.F) {
 					}
 					continue
 				}
-				p := r.req(choose(&s, wire.UDSendOnly, wire.UDSendOnlyImm, wire.UCSendOnly, wire.RCSendFirst, wire.Opcode(s.byte())), s.n(256), nil)
+				p := r.req(choose(&s, wire.UDSendOnly, wire.UDSendOnlyImm, wire.UCSendOnly, wire.RCSendFirst, wire.Opcode(s.byte())),
+					s.n(256), nil)
 				if p.Opcode.Info().HasPayload() {
 					p.Payload = fill(s.n(256), 1)
 					p.Pad = wire.PadLen(len(p.Payload))

@@ -171,7 +171,8 @@ func fuzzXRC(t *testing.T, s script) {
 	for i := 0; s.more() && i < 200; i++ {
 		switch s.n(8) {
 		case 0:
-			if j := s.n(2); x.srq[j].PostRecv(&verbs.RecvWR{ID: posted[j], SGList: []verbs.SGE{x.mem[j].SGE(0, choose(&s, 4096, 100, 0))}}) == nil {
+			if j := s.n(2); x.srq[j].PostRecv(&verbs.RecvWR{ID: posted[j],
+				SGList: []verbs.SGE{x.mem[j].SGE(0, choose(&s, 4096, 100, 0))}}) == nil {
 				posted[j]++
 			}
 		case 1:
@@ -188,7 +189,8 @@ func fuzzXRC(t *testing.T, s script) {
 				n = choose(&s, 256, 256, 8, 0, 1, 255, 257)
 			}
 			mr := choose(&s, x.mem[0], x.mem[1], readable, secret, stranger)
-			p := r.req(op, at, fill(n, byte(at)), reth(mr.Addr()+uint64(choose(&s, 0, 0, 8, 3841, -1)), mr.RKey(), choose(&s, uint32(n), 512, 4096, 1<<31)),
+			p := r.req(op, at, fill(n, byte(at)),
+				reth(mr.Addr()+uint64(choose(&s, 0, 0, 8, 3841, -1)), mr.RKey(), choose(&s, uint32(n), 512, 4096, 1<<31)),
 				func(p *wire.Packet) {
 					p.XRCETH.SRQ = choose(&s, x.srq[0].Num(), x.srq[0].Num(), x.srq[1].Num(), 0, 1<<24-1)
 					p.AtomicETH = wire.AtomicETH{Addr: mr.Addr(), RKey: mr.RKey(), Swap: 1}
@@ -233,7 +235,8 @@ func TestXRCBadLink(t *testing.T) {
 				b.recv(i%2, uint64(i))
 				copy(a.buf, fill(n, byte(i)))
 				for k := range 2 * 4 {
-					wr := &verbs.SendWR{ID: uint64(k), Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled, SGList: []verbs.SGE{a.mr.SGE(4000*(k%4), 4000)},
+					wr := &verbs.SendWR{ID: uint64(k), Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled,
+						SGList:     []verbs.SGE{a.mr.SGE(4000*(k%4), 4000)},
 						RemoteAddr: mem.Addr(), RKey: mem.RKey(), RemoteSRQN: srq.Num()}
 					if k == 7 {
 						wr.Opcode = verbs.Send

@@ -41,7 +41,8 @@ func header(src, dst netip.Addr, id uint16, n int) []byte {
 func arrival(src, dst netip.Addr, pkt *wire.Packet) ([]byte, *stack.Datagram) {
 	b := make([]byte, pkt.Size())
 	pkt.Encode(header(src, dst, 0x1234, len(b)), b) // the identification is not visible
-	return b, &stack.Datagram{Src: src, Dst: dst, SrcPort: 50000, Header: header(src, dst, 0, len(b)), Payload: b, SegmentSize: len(b), IDGuessed: true}
+	return b, &stack.Datagram{Src: src, Dst: dst, SrcPort: 50000, Header: header(src, dst, 0, len(b)),
+		Payload: b, SegmentSize: len(b), IDGuessed: true}
 }
 
 func madTo(dst netip.Addr, m mad.Message) ([]byte, *stack.Datagram) {
@@ -68,14 +69,16 @@ func recorder(t *testing.T) (stack.SendFunc, func() []sentMAD) {
 			h, b := header(to.Src, to.Dst, 0, n), make([]byte, n)
 			fill(h, b)
 			var pkt wire.Packet
-			if err := pkt.Parse(b); err != nil || !wire.CheckICRC(h, b) || pkt.DestQP != mad.QPN || pkt.DETH.SrcQP != mad.QPN || pkt.DETH.QKey != mad.QKey {
+			if err := pkt.Parse(b); err != nil || !wire.CheckICRC(h, b) || pkt.DestQP != mad.QPN ||
+				pkt.DETH.SrcQP != mad.QPN || pkt.DETH.QKey != mad.QKey {
 				t.Errorf("sent %+v, %v, or its ICRC is wrong", pkt, err)
 			}
 			head, data, err := mad.Parse(pkt.Payload)
 			if err != nil {
 				t.Fatal(err)
 			}
-			m := map[mad.Attr]mad.Message{mad.AttrREJ: &mad.REJ{}, mad.AttrDREQ: &mad.DREQ{}, mad.AttrDREP: &mad.DREP{}, mad.AttrSIDRREP: &mad.SIDRREP{}, mad.AttrAPR: &mad.APR{}}[head.Attr]
+			m := map[mad.Attr]mad.Message{mad.AttrREJ: &mad.REJ{}, mad.AttrDREQ: &mad.DREQ{},
+				mad.AttrDREP: &mad.DREP{}, mad.AttrSIDRREP: &mad.SIDRREP{}, mad.AttrAPR: &mad.APR{}}[head.Attr]
 			mad.Decode(data, m)
 			all = append(all, sentMAD{to, head.TID, m})
 		}, func() []sentMAD {
@@ -162,10 +165,13 @@ func TestDied(t *testing.T) {
 	c.Leased(alice)
 	connect(c, alice)
 	connect(c, bob)
-	c.Classify(madTo(own, &mad.RTU{LocalCommID: 50, RemoteCommID: alice.CommIDs.Base + 4})) // without a REQ
-	c.Classify(madTo(own, &mad.REP{LocalCommID: 51, RemoteCommID: 0xc00000}))               // without a process
+	// Without a REQ.
+	c.Classify(madTo(own, &mad.RTU{LocalCommID: 50, RemoteCommID: alice.CommIDs.Base + 4}))
+	// Without a process.
+	c.Classify(madTo(own, &mad.REP{LocalCommID: 51, RemoteCommID: 0xc00000}))
 	c.Classify(madTo(own, &mad.REP{LocalCommID: 52, RemoteCommID: alice.CommIDs.Base + 5}))
-	c.Classify(madTo(own, &mad.DREQ{LocalCommID: 52, RemoteCommID: alice.CommIDs.Base + 5})) // ended
+	// Ended.
+	c.Classify(madTo(own, &mad.DREQ{LocalCommID: 52, RemoteCommID: alice.CommIDs.Base + 5}))
 	now := int64(time.Hour)
 	if again := c.SendDue(now, send); again != 0 || len(heard()) > 0 {
 		t.Errorf("messages for a living process, again after %d", again)
@@ -222,7 +228,8 @@ func TestDiedIsAnswered(t *testing.T) {
 		t.Error("a DREP of another host counts")
 	}
 	c.Classify(b, d)
-	c.Classify(madTo(own, &mad.DREQ{LocalCommID: 10, RemoteCommID: alice.CommIDs.Base + 2})) // at the same time
+	// At the same time.
+	c.Classify(madTo(own, &mad.DREQ{LocalCommID: 10, RemoteCommID: alice.CommIDs.Base + 2}))
 	c.Classify(madTo(own, &mad.REJ{LocalCommID: 11, RemoteCommID: alice.CommIDs.Base + 3}))
 	if again := c.SendDue(10e9, send); again != 0 || len(heard()) > 0 {
 		t.Errorf("sends although nothing is due, again after %d", again)
@@ -292,7 +299,8 @@ func TestRefuse(t *testing.T) {
 	for _, x := range []struct{ m, want mad.Message }{
 		{&mad.REQ{LocalCommID: his, ServiceID: 5}, &mad.REJ{RemoteCommID: his, About: mad.AnsweredREQ, Reason: mad.InvalidServiceID}},
 		{&mad.SIDRREQ{RequestID: his, ServiceID: 5}, &mad.SIDRREP{RequestID: his, ServiceID: 5, Status: mad.SIDRUnsupported}},
-		{&mad.REP{LocalCommID: his, RemoteCommID: mine}, &mad.REJ{LocalCommID: mine, RemoteCommID: his, About: mad.AnsweredREP, Reason: mad.InvalidCommID}},
+		{&mad.REP{LocalCommID: his, RemoteCommID: mine},
+			&mad.REJ{LocalCommID: mine, RemoteCommID: his, About: mad.AnsweredREP, Reason: mad.InvalidCommID}},
 		{&mad.DREQ{LocalCommID: his, RemoteCommID: mine}, &mad.DREP{LocalCommID: mine, RemoteCommID: his}},
 		{&mad.LAP{LocalCommID: his, RemoteCommID: mine}, &mad.APR{LocalCommID: mine, RemoteCommID: his, Status: mad.APRInvalidCommID}},
 		{&mad.RTU{LocalCommID: his, RemoteCommID: mine}, nil},
@@ -382,7 +390,8 @@ func TestPermits(t *testing.T) {
 		"a REJ without an ID":  {permits(madTo(own, &mad.REJ{RemoteCommID: bob.CommIDs.Base})), true},
 		"a connection":         {permits(arrival(own, own, &wire.Packet{BTH: wire.BTH{Opcode: wire.RCAck, DestQP: 0x999}})), true},
 		"a MAD from a QP": {permits(arrival(own, own, &wire.Packet{
-			BTH: wire.BTH{Opcode: wire.UDSendOnly, PKey: 0xffff, DestQP: mad.QPN}, DETH: wire.DETH{QKey: mad.QKey, SrcQP: alice.QPNs.Base + 1},
+			BTH:  wire.BTH{Opcode: wire.UDSendOnly, PKey: 0xffff, DestQP: mad.QPN},
+			DETH: wire.DETH{QKey: mad.QKey, SrcQP: alice.QPNs.Base + 1},
 		})), false},
 		"nothing": {c.Permits(nil, alice), false},
 	} {
@@ -445,8 +454,10 @@ func TestManyConnections(t *testing.T) {
 
 func FuzzClassify(f *testing.F) {
 	for _, m := range []mad.Message{
-		&mad.REQ{LocalCommID: 9, ServiceID: 5, LocalQPN: 7}, &mad.REP{LocalCommID: 9, RemoteCommID: 0xa00001}, &mad.RTU{LocalCommID: 9, RemoteCommID: 0xa00002},
-		&mad.REJ{LocalCommID: 9}, &mad.MRA{}, &mad.DREQ{LocalCommID: 9, RemoteCommID: 0xa00001}, &mad.DREP{}, &mad.SIDRREQ{}, &mad.SIDRREP{}, &mad.LAP{}, &mad.APR{},
+		&mad.REQ{LocalCommID: 9, ServiceID: 5, LocalQPN: 7}, &mad.REP{LocalCommID: 9, RemoteCommID: 0xa00001},
+		&mad.RTU{LocalCommID: 9, RemoteCommID: 0xa00002},
+		&mad.REJ{LocalCommID: 9}, &mad.MRA{}, &mad.DREQ{LocalCommID: 9, RemoteCommID: 0xa00001},
+		&mad.DREP{}, &mad.SIDRREQ{}, &mad.SIDRREP{}, &mad.LAP{}, &mad.APR{},
 	} {
 		b, _ := madTo(own, m)
 		f.Add(b, uint8(1))

@@ -73,7 +73,8 @@ func TestFloodStarvesNoPeer(t *testing.T) {
 					established = time.Since(asked)
 				}
 			}
-			if _, err := r.m.Listen(&rdmacm.ListenAttr{Space: rdmacm.TCP, Addr: netip.AddrPortFrom(here, port), Backlog: c.backlog}, handler); err != nil {
+			attr := &rdmacm.ListenAttr{Space: rdmacm.TCP, Addr: netip.AddrPortFrom(here, port), Backlog: c.backlog}
+			if _, err := r.m.Listen(attr, handler); err != nil {
 				t.Fatal(err)
 			}
 			f := &flood{r: r, rand: rand.New(rand.NewPCG(1, 2))}

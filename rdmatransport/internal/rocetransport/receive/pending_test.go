@@ -93,7 +93,8 @@ func TestResponseNext(t *testing.T) {
 	r := Response{PSN: 1<<24 - 1, Packets: 2}
 	r.RETH.Addr, r.RETH.Length = 4096, 1500
 	first := r.First()
-	if r.next(1, 1024); !first || r.First() || r.PSN != 0 || r.Packets != 1 || r.RETH.Addr != 5120 || r.RETH.Length != 476 || r.total() != 2 {
+	if r.next(1, 1024); !first || r.First() || r.PSN != 0 || r.Packets != 1 || r.RETH.Addr != 5120 ||
+		r.RETH.Length != 476 || r.total() != 2 {
 		t.Errorf("%v then %+v", first, r)
 	}
 	if p := (Response{partial: true}); p.First() {

@@ -114,7 +114,8 @@ func (r *responder) owes(want string) {
 
 // request returns a request packet with an opcode.
 func request(op wire.Opcode, psn, length uint32) *wire.Packet {
-	return &wire.Packet{BTH: wire.BTH{Opcode: op, PSN: psn, Reserved7: testMark.Newest()}, RETH: wire.RETH{Addr: 4096, RKey: 7, Length: length}}
+	return &wire.Packet{BTH: wire.BTH{Opcode: op, PSN: psn, Reserved7: testMark.Newest()},
+		RETH: wire.RETH{Addr: 4096, RKey: 7, Length: length}}
 }
 
 // read delivers and accepts a READ of this many packets.

@@ -28,7 +28,8 @@ func TestByDelay(t *testing.T) {
 		do       func(c *ByDelay, trip func(n int, took time.Duration) uint32) uint32
 		min, max uint32
 	}{
-		{"it doubles while nothing is in the queue", func(_ *ByDelay, trip func(int, time.Duration) uint32) uint32 { return trip(5, 10*ms) }, 16 << 5, 16 << 5},
+		{"it doubles while nothing is in the queue",
+			func(_ *ByDelay, trip func(int, time.Duration) uint32) uint32 { return trip(5, 10*ms) }, 16 << 5, 16 << 5},
 		{"and falls half of the way to where what it keeps is there", func(_ *ByDelay, trip func(int, time.Duration) uint32) uint32 {
 			trip(6, 10*ms)        // 1,024
 			return trip(1, 20*ms) // to 512 and some 32

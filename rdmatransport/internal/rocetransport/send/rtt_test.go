@@ -14,10 +14,14 @@ func TestRTT(t *testing.T) {
 	}{
 		{"none measured", nil, 20 * ms}, // a share of the timeout
 		{"a short one", []time.Duration{ms}, least},
-		{"a long one", []time.Duration{40 * ms}, 120 * ms},                                     // 40 and four times half of it
-		{"a steady one", []time.Duration{40 * ms, 40 * ms, 40 * ms}, 85 * ms},                  // the variance falls by a quarter
-		{"a very steady one", append(make([]time.Duration, 0), repeat(40*ms, 60)...), 60 * ms}, // but half the trip is left
-		{"a longer one", []time.Duration{40 * ms, 80 * ms}, 145 * ms},                          // 45 + 4·25
+		// 40 and four times half of it.
+		{"a long one", []time.Duration{40 * ms}, 120 * ms},
+		// The variance falls by a quarter.
+		{"a steady one", []time.Duration{40 * ms, 40 * ms, 40 * ms}, 85 * ms},
+		// But half the trip is left.
+		{"a very steady one", append(make([]time.Duration, 0), repeat(40*ms, 60)...), 60 * ms},
+		// 45 + 4·25.
+		{"a longer one", []time.Duration{40 * ms, 80 * ms}, 145 * ms},
 		{"a probe", []time.Duration{40 * ms, -1}, 240 * ms},
 		{"a probe before any", []time.Duration{-1, -1}, 80 * ms},
 		{"a probe, then an answer", []time.Duration{40 * ms, -1, 40 * ms}, 100 * ms},

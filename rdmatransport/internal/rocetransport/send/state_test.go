@@ -252,7 +252,8 @@ func TestState(t *testing.T) {
 			if o != (Outcome{}) || !counts {
 				r.t.Errorf("%+v", o)
 			}
-			r.expect("0.2@2! 0.4@4!", Selective) // too few later packets have arrived for the others
+			// Too few later packets have arrived for the others.
+			r.expect("0.2@2! 0.4@4!", Selective)
 			if r.OnAck(12); r.Mode() != InOrder {
 				r.t.Errorf("%v", r.Mode())
 			}
