@@ -89,7 +89,7 @@ func Example() {
 	// SUCCESS RDMA_WRITE 1
 }
 
-// A device whose QPs are traced to log/slog, at level debug.
+// A device that traces its QPs to log/slog, at level debug.
 func ExampleConfig_trace() {
 	logger := slog.New(slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{
 		Level: slog.LevelDebug,

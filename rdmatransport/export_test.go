@@ -5,7 +5,7 @@ import "github.com/softrnic/softrnic/stack"
 // Provider is the type of the provider that Open creates, for tests that wrap it.
 type Provider = *provider
 
-// NewProvider makes a provider and leaves it to the test to open it.
+// NewProvider creates a provider that the test opens.
 func NewProvider(host stack.Network, cfg *Config) (Provider, error) {
 	return newProvider(host, cfg)
 }

@@ -27,10 +27,12 @@ func TestForgedBesideDirect(t *testing.T) {
 func forgeBesideDirect(t *testing.T, selective bool) {
 	lan := new(pipe.Switch)
 	var macs []net.HardwareAddr
-	e := &newEnds(t, setting{transport: verbs.RoCEv2, devices: 2, lan: lan, cfg: &rdmatransport.Config{RoCE: roce.Config{SelectiveRepeat: selective}}, wrap: func(l link.Link) link.Link {
+	wrap := func(l link.Link) link.Link {
 		macs = append(macs, l.MAC())
 		return l
-	}}, testMemory).side
+	}
+	e := &newEnds(t, setting{transport: verbs.RoCEv2, devices: 2, lan: lan, wrap: wrap,
+		cfg: &rdmatransport.Config{RoCE: roce.Config{SelectiveRepeat: selective}}}, testMemory).side
 	third := lan.Port()
 	defer third.Close()
 

@@ -32,7 +32,7 @@ func overAll(t *testing.T, f func(t *testing.T, m medium, transport verbs.Transp
 	})
 }
 
-// stations makes two stations on a network of their own, until the end of the test.
+// stations creates two stations on a network of their own, until the end of the test.
 func (m medium) stations(t *testing.T, cfg *rdmatransport.Config) (a, b *station) {
 	t.Helper()
 	hostA, hostB := m.hosts(t)

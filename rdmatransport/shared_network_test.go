@@ -284,7 +284,8 @@ func (s *sharing) send(to stack.PathAttr, n int, fill func(header, payload []byt
 func (m medium) shared(t *testing.T) (a1, a2, b *station, s *sharing) {
 	hostA, hostB := m.hosts(t)
 	s = share(t, hostA.Host)
-	return stationOf(t, s.sharer(), hostA.Addr, nil), stationOf(t, s.sharer(), hostA.Addr, nil), stationOf(t, hostB.Host, hostB.Addr, nil), s
+	return stationOf(t, s.sharer(), hostA.Addr, nil), stationOf(t, s.sharer(), hostA.Addr, nil),
+		stationOf(t, hostB.Host, hostB.Addr, nil), s
 }
 
 // within returns a context with the time limit of a test.

@@ -314,7 +314,7 @@ func TestSharedNumbers(t *testing.T) {
 		for _, n := range numbers {
 			nics = append(nics, &sharedNIC{h.NICs()[0], &sharer{DatagramPort: h.NICs()[0].Datagrams(), numbers: n}})
 		}
-		dev, err := rdmatransport.Open(&apart{h, nics}, nil)
+		dev, err := rdmatransport.Open(&numbered{h, nics}, nil)
 		if err == nil {
 			ok(t, dev.Close())
 		}

@@ -113,7 +113,8 @@ func TestReaderAdapts(t *testing.T) {
 			if got < c.min || got > c.most {
 				t.Errorf("%d frames, one per %v: %d spins, want %d to %d", c.frames, c.gap, got, c.min, c.most)
 			}
-			if want := map[bool]int{true: got, false: c.frames}[spinner.Parks]; yields < want || yields > want+5 { // one in ReadsPerGosched reads yields too
+			want := map[bool]int{true: got, false: c.frames}[spinner.Parks]
+			if yields < want || yields > want+5 { // one in ReadsPerGosched reads yields too
 				t.Errorf("%d frames, one per %v: %d yields, want %d", c.frames, c.gap, yields, want)
 			}
 		}

@@ -239,7 +239,8 @@ func TestSuperframes(t *testing.T) {
 func TestWrapFails(t *testing.T) {
 	end := stacktest.OnLoopback(t)
 	broken := errors.New("broken")
-	if h, err := framed.New(end.Host, func(m link.Link) (link.Link, error) { return nil, errors.Join(broken, m.Close()) }); h != nil || !errors.Is(err, broken) {
+	h, err := framed.New(end.Host, func(m link.Link) (link.Link, error) { return nil, errors.Join(broken, m.Close()) })
+	if h != nil || !errors.Is(err, broken) {
 		t.Errorf("%v, %v", h, err)
 	}
 	if err := end.Host.Close(); err != nil {

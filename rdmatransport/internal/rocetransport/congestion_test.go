@@ -244,8 +244,9 @@ func FuzzCongestion(f *testing.F) {
 		s := script(data)
 		synctest.Test(t, func(t *testing.T) {
 			r := newRig(t, config{size: 16 << 10, dcqcn: &roce.DCQCN{
-				RPGMaxRate: choose[int64](&s, 0, megabit, 10*megabit), RPGMinRate: choose[int64](&s, 0, megabit, 1), RPGAIRate: choose[int64](&s, 0, 1<<62),
-				DCETCPG: s.n(1025), RPGGD: s.n(15), RPGThreshold: s.n(6), RateToSetOnFirstCNP: choose[int64](&s, 0, 1, 1<<62),
+				RPGMaxRate: choose[int64](&s, 0, megabit, 10*megabit), RPGMinRate: choose[int64](&s, 0, megabit, 1),
+				RPGAIRate: choose[int64](&s, 0, 1<<62),
+				DCETCPG:   s.n(1025), RPGGD: s.n(15), RPGThreshold: s.n(6), RateToSetOnFirstCNP: choose[int64](&s, 0, 1, 1<<62),
 			}})
 			for s.more() {
 				switch s.n(4) {

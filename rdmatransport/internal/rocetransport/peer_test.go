@@ -142,7 +142,8 @@ func newRig(t testing.TB, c config) *rig {
 	r.port = &port{t: t, gids: []netip.Addr{linkLocal, us4, us6}, batch: c.batch, joins: map[netip.Addr]int{}}
 	r.port2 = &port{t: t, gids: []netip.Addr{linkLocal}}
 	r.dev = must(rdmatransport.Open(&host{ports: []*port{r.port, r.port2}},
-		&rdmatransport.Config{RoCE: roce.Config{SelectiveRepeat: !c.goBackN, DCQCN: c.dcqcn, ByDelay: c.byDelay, StrictICRC: c.strictICRC}}))
+		&rdmatransport.Config{RoCE: roce.Config{SelectiveRepeat: !c.goBackN, DCQCN: c.dcqcn,
+			ByDelay: c.byDelay, StrictICRC: c.strictICRC}}))
 	r.pd = must(r.dev.AllocPD())
 	r.scq = must(r.dev.CreateCQ(c.cqe, nil))
 	r.rcq = must(r.dev.CreateCQ(c.cqe, nil))
