@@ -196,9 +196,9 @@ func (e *mwEnd) sendDuringSQD(t *testing.T, to *mwEnd) bool {
 			free = true
 		default:
 			runtime.Gosched()
-			if own.Contended() { // Modify waits for the sender, which waits for the peer; or the sender is about to
+			// Modify waits for the sender, which waits for the peer, or the sender is about to
 			// continue.
-			if own.Wanted() {
+			if own.Contended() {
 				blocked++
 			}
 		}

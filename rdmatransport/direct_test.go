@@ -549,7 +549,7 @@ func TestDirectDestroyed(t *testing.T) {
 	})
 }
 
-// TestDirectDereg Close that neither side writes to the memory after Dereg has returned.
+// TestDirectDereg checks that neither side writes to the memory after MR.Close has returned.
 func TestDirectDereg(t *testing.T) {
 	everyWay(t, func(t *testing.T, s setting) {
 		rounds := stacktest.Size(8, 30, 30)

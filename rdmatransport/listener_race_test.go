@@ -16,7 +16,7 @@ import (
 )
 
 // TestDestroyListenerDuringDials destroys one listener after another while peers dial. Neither
-// neither Close nor the waiting GetRequest may fail or hang, in any interleaving with the provider.
+// Close nor the waiting GetRequest may fail or hang, in any interleaving with the provider.
 func TestDestroyListenerDuringDials(t *testing.T) {
 	overAll(t, func(t *testing.T, m medium, transport verbs.Transport) {
 		rounds := stacktest.Size(25, 50, 1000)
