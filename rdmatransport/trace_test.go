@@ -2,7 +2,6 @@ package rdmatransport_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -16,7 +15,6 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport"
 	"github.com/softrnic/softrnic/rdmatransport/roce"
 	"github.com/softrnic/softrnic/rdmatransport/trace"
-	"github.com/softrnic/softrnic/stack/netstack"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
@@ -260,14 +258,4 @@ func TestTraceIWARP(t *testing.T) {
 	}
 	const refused = "MPA failed: dial tcp 10.0.0.2:1: connection refused"
 	x.wants(x.ta.takeUntil(refused, 0), refused)
-}
-
-// A nil sink is an error that names it.
-func TestTraceNil(t *testing.T) {
-	host := must(netstack.New(new(pipe.Switch).Port(), netstack.Addr("10.0.0.1/24")))(t)
-	defer host.Close()
-	_, err := rdmatransport.Open(host, &rdmatransport.Config{Trace: nil})
-	if !errors.Is(err, verbs.ErrInvalid) || !strings.Contains(fmt.Sprint(err), "sink") {
-		t.Errorf("error %v", err)
-	}
 }
