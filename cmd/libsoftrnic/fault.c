@@ -27,7 +27,7 @@
 static const int signals[SIGNALS] = {SIGSEGV, SIGBUS};
 static struct sigaction before[SIGNALS]; // when the library was loaded
 static struct sigaction go[SIGNALS];     // Go's own
-static struct sigaction urgent_before;   // that of SIGURG
+static struct sigaction all_before[NSIG];
 static struct sigaction next[SIGNALS][LEVELS];
 static uintptr_t text, text_end; // the engine's code
 
@@ -36,7 +36,8 @@ __attribute__((constructor(101))) static void save_actions(void)
 {
 	for (int i = 0; i < SIGNALS; i++)
 		sigaction(signals[i], NULL, &before[i]);
-	sigaction(SIGURG, NULL, &urgent_before);
+	for (int sig = 1; sig < NSIG; sig++)
+		sigaction(sig, NULL, &all_before[sig]); // fails for two signals of the C library
 }
 
 static int in_engine(void *context)
@@ -70,13 +71,29 @@ static void pass_on(struct sigaction *a, int sig, siginfo_t *info, void *context
 	}
 }
 
+// occurs_again returns whether the instruction will fault again.
+static int occurs_again(int sig, siginfo_t *info)
+{
+	return info->si_code > 0 && !(sig == SIGBUS && info->si_code == BUS_MCEERR_AO);
+}
+
+// wants_own_stack returns whether a handler expects the stack of the interrupted thread. This one
+// runs on Go's alternate stack, which has 32 KiB and the program's memory below it.
+static int wants_own_stack(struct sigaction *a)
+{
+	return !(a->sa_flags & SA_ONSTACK) && a->sa_handler != SIG_DFL && a->sa_handler != SIG_IGN;
+}
+
 static void handle(int level, int sig, siginfo_t *info, void *context)
 {
 	int i = sig == SIGBUS;
+	struct sigaction *a = &next[i][level];
 	if (info->si_code > 0 && in_engine(context))
 		go[i].sa_sigaction(sig, info, context);
+	else if (occurs_again(sig, info) && wants_own_stack(a))
+		sigaction(sig, a, NULL); // the kernel calls it at the next fault, and fault_check installs this handler again
 	else
-		pass_on(&next[i][level], sig, info, context);
+		pass_on(a, sig, info, context);
 }
 
 #define HANDLER(level) \
@@ -144,6 +161,16 @@ static int find_text(struct dl_phdr_info *info, size_t size, void *arg)
 	return 0;
 }
 
+void fault_restore_stacks(void)
+{
+	for (int sig = 1; sig < NSIG; sig++) {
+		struct sigaction now, *old = &all_before[sig];
+		if (!(old->sa_flags & SA_ONSTACK) && !sigaction(sig, NULL, &now) && now.sa_handler == old->sa_handler &&
+		    now.sa_flags == (old->sa_flags | SA_ONSTACK))
+			sigaction(sig, old, NULL);
+	}
+}
+
 void fault_init(void)
 {
 	dl_iterate_phdr(find_text, NULL);
@@ -154,7 +181,7 @@ void fault_init(void)
 	}
 	// Go preempts its threads with SIGURG. The engine is built with asyncpreemptoff, which leaves
 	// SIGURG to the program.
-	sigaction(SIGURG, &urgent_before, NULL);
+	sigaction(SIGURG, &all_before[SIGURG], NULL);
 }
 
 int fault_check(void)

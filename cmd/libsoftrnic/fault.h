@@ -3,6 +3,11 @@
 #ifndef FAULT_H
 #define FAULT_H
 
+// fault_restore_stacks is called once, after Go has installed its handlers. Go adds SA_ONSTACK to
+// all others, and the threads that have called the engine have its alternate stack of 32 KiB. A
+// handler that needs more, as one that prints a backtrace, would overwrite Go's memory.
+void fault_restore_stacks(void);
+
 // fault_init is called once, after Go has installed its handlers.
 void fault_init(void);
 

@@ -3,6 +3,7 @@
 package main
 
 /*
+#include "fault.h"
 #include "softrnic.h"
 */
 import "C"
@@ -70,6 +71,7 @@ func (s *state) open() error {
 }
 
 func (s *state) doOpen() (err error) {
+	C.fault_restore_stacks()
 	if s.cfg, err = dropin.FromEnv(os.Getenv); err != nil {
 		return err
 	}

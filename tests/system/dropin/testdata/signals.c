@@ -62,6 +62,19 @@ static void on(int sig, void (*f)(int), int flags)
 	CHECK(!sigaction(sig, &a, NULL));
 }
 
+static char *volatile frame; // of the interrupted function
+
+// deep needs more than the stack of a signal, and must be on the interrupted thread's.
+static void deep(int sig)
+{
+	volatile char room[256 << 10];
+	memset((char *)room, sig, sizeof room);
+	if ((char *)room < frame && (char *)room > frame - (1 << 20))
+		caught++;
+	if (sig == SIGSEGV)
+		siglongjmp(back, 1);
+}
+
 static volatile char *volatile nowhere = (char *)16;
 
 static int own_fault(void)
@@ -70,6 +83,45 @@ static int own_fault(void)
 	if (!sigsetjmp(back, 1))
 		*nowhere = 1;
 	return caught - before;
+}
+
+static void call_engine(void)
+{
+	struct ibv_pd *own = ibv_alloc_pd(ctx);
+	CHECK(own && !ibv_dealloc_pd(own));
+}
+
+// on_own_stack raises signals in a thread that has called the engine. Their handlers were installed
+// before the engine was loaded, without SA_ONSTACK.
+static void *on_own_stack(void *arg)
+{
+	char here;
+	frame = &here;
+	call_engine();
+	int n = caught;
+	CHECK(!raise(SIGUSR1) && caught == n + 1);
+	struct sigaction a;
+	CHECK(!sigaction(SIGUSR1, NULL, &a) && !(a.sa_flags & SA_ONSTACK));
+	return arg;
+}
+
+static void *fault_on_own_stack(void *arg)
+{
+	char here;
+	frame = &here;
+	call_engine();
+	CHECK(own_fault() == 1);
+	return arg;
+}
+
+// in_thread runs f in a thread of its own, to which no timer's signal is delivered.
+static void in_thread(void *(*f)(void *))
+{
+	pthread_t t;
+	sigset_t timers, mask;
+	CHECK(!sigemptyset(&timers) && !sigaddset(&timers, SIGALRM) && !sigaddset(&timers, SIGPROF));
+	CHECK(!pthread_sigmask(SIG_BLOCK, &timers, &mask) && !pthread_create(&t, NULL, f, NULL) &&
+	      !pthread_sigmask(SIG_SETMASK, &mask, NULL) && !pthread_join(t, NULL));
 }
 
 // gone posts a WRITE from unmapped memory, and one to it. Each fails, and nothing else happens.
@@ -132,10 +184,12 @@ int main(int argc, char **argv)
 	stack_t stack = {.ss_sp = alternate, .ss_size = SIGSTKSZ};
 	CHECK(!sigaltstack(&stack, NULL));
 	on(SIGURG, count, SA_ONSTACK | SA_RESTART); // before the engine is loaded
+	on(SIGUSR1, deep, 0);
 	on(SIGSEGV, jump_simply, SA_NODEFER);
 	device_open();
 	if (argc > 1 && !strcmp(argv[1], "die"))
 		die();
+	in_thread(on_own_stack);
 	on(SIGALRM, count, SA_ONSTACK | SA_RESTART);
 	on(SIGPROF, count, SA_ONSTACK | SA_RESTART);
 	CHECK(own_fault() == 1); // the previous handler
@@ -150,6 +204,10 @@ int main(int argc, char **argv)
 	gone("with a handler from later");
 	cut();
 	CHECK(own_fault() == 1);
+	on(SIGSEGV, deep, SA_NODEFER);
+	rest(5000);
+	gone("with a handler of much stack");
+	in_thread(fault_on_own_stack);
 	// One handler calls the previous one, and one is the previous one again.
 	on(SIGSEGV, jump_simply, 0);
 	rest(5000);
