@@ -22,7 +22,7 @@ func mapped(t testing.TB, e *end, n int, v byte) *verbs.MR {
 	for i := range b {
 		b[i] = v
 	}
-	mr, err := e.mr.PD().RegMapping(b, iwarpAccess)
+	mr, err := e.mr.PD().RegMREx(&verbs.MRInitAttr{Buf: b, Access: iwarpAccess, Mapped: true})
 	noError(t, err)
 	t.Cleanup(func() { noError(t, errors.Join(mr.Close(), unix.Munmap(b))) })
 	return mr

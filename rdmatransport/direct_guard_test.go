@@ -127,7 +127,7 @@ func TestDirectAtomicAlignment(t *testing.T) {
 			t.Run(c.name, func(t *testing.T) {
 				e := &newEnds(t, s, 64).side
 				buf := make([]byte, 64)
-				mr := must(e[1].mr.PD().RegMRIOVA(buf, c.iova, iwarpAccess))(t)
+				mr := must(e[1].mr.PD().RegMREx(&verbs.MRInitAttr{Buf: buf, IOVA: new(c.iova), Access: iwarpAccess}))(t)
 				defer func() { ok(t, mr.Close()) }()
 				e[0].post(t, &verbs.SendWR{Opcode: verbs.AtomicFetchAndAdd, Flags: verbs.SendSignaled,
 					SGList: []verbs.SGE{e[0].mr.SGE(0, 8)}, RemoteAddr: c.addr, RKey: mr.RKey(), CompareAdd: 7})
@@ -241,7 +241,7 @@ func TestDirectReadOrder(t *testing.T) {
 		a, b := &e[0], &e[1]
 		t.Cleanup(func() { ok(t, errors.Join(a.Conn.Close(), srq.Close())) })
 		// A request of the SRQ is not used directly for memory that may fault.
-		mapped, err := b.mr.PD().RegMapping(make([]byte, 8), iwarpAccess)
+		mapped, err := b.mr.PD().RegMREx(&verbs.MRInitAttr{Buf: make([]byte, 8), Access: iwarpAccess, Mapped: true})
 		if err != nil {
 			t.Fatal(err)
 		}

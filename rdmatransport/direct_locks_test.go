@@ -215,7 +215,7 @@ func TestDirectDoesNotBlockReceiver(t *testing.T) {
 			e := &newEnds(t, setting{transport: transport, devices: 2}, longMessage).side
 			a, b := &e[0], &e[1]
 			fileOf := func(e *end) *verbs.MR {
-				mr, err := e.mr.PD().RegMapping(make([]byte, 64), iwarpAccess)
+				mr, err := e.mr.PD().RegMREx(&verbs.MRInitAttr{Buf: make([]byte, 64), Access: iwarpAccess, Mapped: true})
 				if err != nil {
 					t.Fatal(err)
 				}

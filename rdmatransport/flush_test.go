@@ -26,7 +26,9 @@ func flush(t *testing.T, m medium) {
 	f := must(os.Create(filepath.Join(t.TempDir(), "log")))(t)
 	defer f.Close()
 	ok(t, f.Truncate(8192))
-	bm := must(b.pd.RegFile(f, 0, 8192, everyAccess|verbs.AccessFlushGlobal|verbs.AccessFlushPersistent))(t)
+	bm := must(b.pd.RegMREx(&verbs.MRInitAttr{
+		File: f, FileLength: 8192, Access: everyAccess | verbs.AccessFlushGlobal | verbs.AccessFlushPersistent,
+	}))(t)
 	defer bm.Close()
 	copy(am.Buf(), "recorded")
 	binary.NativeEndian.PutUint64(am.Buf()[4096:], 8)

@@ -206,7 +206,7 @@ func TestFaults(t *testing.T) {
 		f := must(os.Create(filepath.Join(s.t.TempDir(), "f")))(s.t)
 		defer f.Close()
 		ok(s.t, f.Truncate(int64(2*page)))
-		mr := must(s.pd.RegFile(f, 0, 2*page, everyAccess))(s.t)
+		mr := must(s.pd.RegMREx(&verbs.MRInitAttr{File: f, FileLength: 2 * page, Access: everyAccess}))(s.t)
 		s.t.Cleanup(func() { ok(s.t, mr.Close()) })
 		ok(s.t, f.Truncate(int64(page)))
 		return mr

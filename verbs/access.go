@@ -14,7 +14,7 @@ const (
 	AccessOnDemand        Access = 1 << 6  // has no effect: every region supports on-demand paging
 	AccessHugeTLB         Access = 1 << 7  // has no effect
 	AccessFlushGlobal     Access = 1 << 8  // FLUSH with FlushGlobal
-	AccessFlushPersistent Access = 1 << 9  // FLUSH with FlushPersistent; only for regions of RegFile
+	AccessFlushPersistent Access = 1 << 9  // FLUSH with FlushPersistent; only for regions of a file
 	AccessRelaxedOrdering Access = 1 << 20 // has no effect
 
 	accessOptional = Access(0x3ff00000) // ignored by devices that do not support them (IBV_ACCESS_OPTIONAL_RANGE)

@@ -29,11 +29,11 @@ package verbs
 //	ibv_alloc_parent_domain                             PD.AllocParentDomain, ParentDomain.Close
 //	ibv_open_xrcd, ibv_close_xrcd, ibv_open_qp          Device.OpenXRCD, XRCD.Close, XRCD.OpenQP
 //	ibv_get_srq_num, ibv_wr_set_xrc_srqn                SRQ.Num, SendWR.RemoteSRQN
-//	ibv_reg_mr, ibv_reg_mr_iova, ibv_reg_mr_iova2,      PD.RegMR, PD.RegMRIOVA, MR.Close
+//	ibv_reg_mr, ibv_reg_mr_iova, ibv_reg_mr_iova2,      PD.RegMR, PD.RegMREx, MRInitAttr.IOVA, MR.Close
 //	ibv_dereg_mr
 //	ibv_rereg_mr, ibv_alloc_null_mr                     MR.Rereg, PD.AllocNullMR
 //	ibv_reg_dmabuf_mr                                   none: there is no other device to share memory with;
-//	                                                    PD.RegMapping registers memory that is not Go's
+//	                                                    MRInitAttr.Mapped is for memory that is not Go's
 //	ibv_advise_mr                                       none: the device has no page tables to prefetch into
 //	ibv_alloc_dm, ibv_free_dm, ibv_reg_dm_mr,           none: a software device has no memory of its own
 //	ibv_memcpy_to_dm, ibv_memcpy_from_dm

@@ -8,9 +8,9 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestRegMappingFaults: registration fails if the memory is not mapped or its protection does not
+// TestRegMappedFaults: registration fails if the memory is not mapped or its protection does not
 // allow the access.
-func TestRegMappingFaults(t *testing.T) {
+func TestRegMappedFaults(t *testing.T) {
 	r := newRig(t)
 	const page = 4096
 	pages := must(syscall.Mmap(-1, 0, 8*page, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_PRIVATE|syscall.MAP_ANON))(t)
@@ -34,7 +34,7 @@ func TestRegMappingFaults(t *testing.T) {
 		{"first byte inaccessible", 5*page - 1, 2, write, true},
 		{"after it", 5 * page, 3 * page, write, false},
 	} {
-		mr, err := r.pd.RegMapping(pages[c.from:][:c.n], c.access)
+		mr, err := r.pd.RegMREx(&verbs.MRInitAttr{Buf: pages[c.from:][:c.n], Access: c.access, Mapped: true})
 		if c.fault != errors.Is(err, syscall.EFAULT) || (err == nil) == c.fault {
 			t.Errorf("%s: %v", c.name, err)
 		}
@@ -42,7 +42,7 @@ func TestRegMappingFaults(t *testing.T) {
 			check(t, mr.Close())
 		}
 	}
-	mr := must(r.pd.RegMapping(pages[:2*page], 0))(t)
+	mr := must(r.pd.RegMREx(&verbs.MRInitAttr{Buf: pages[:2*page], Mapped: true}))(t)
 	if err := mr.Rereg(verbs.ReregTranslation, nil, pages[:5*page], 0); !errors.Is(err, syscall.EFAULT) || mr.Length() != 2*page {
 		t.Errorf("new memory: %v", err)
 	}

@@ -2,6 +2,7 @@ package verbs
 
 import (
 	"math"
+	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -32,12 +33,12 @@ type mrKind uint8
 
 const (
 	mrPlain  mrKind = iota
-	mrMapped        // of RegMapping: an access may fault
-	mrFile          // of RegFile: an access may fault
+	mrMapped        // MRInitAttr.Mapped was set: an access may fault
+	mrFile          // MRInitAttr.File was set: an access may fault
 	mrNull
 )
 
-// mapping is the mapped file of a region of RegFile.
+// mapping is the mapped file of a region of kind mrFile.
 type mapping struct {
 	mu       sync.RWMutex // read-locked while Persist runs
 	unmapped bool
@@ -58,32 +59,67 @@ const (
 	mrReregistering = -2
 )
 
-// RegMR registers buf (ibv_reg_mr). The region's address is that of the first byte of buf, or 0
-// with AccessZeroBased. AccessRemoteWrite and AccessRemoteAtomic need AccessLocalWrite. The keys of
-// an empty region give access to no memory.
+// MRInitAttr holds the attributes that RegMREx takes (ibv_mr_init_attr). The memory is Buf or a part
+// of File.
+type MRInitAttr struct {
+	Buf    []byte
+	Access Access
+	// IOVA is the region's address, which peers and SGEs use. If it is nil, the address is that of
+	// the memory's first byte, or 0 with AccessZeroBased.
+	IOVA *uint64
+	// Mapped is set if Buf is not Go's memory: memory mapped by a system call, or memory that C code
+	// owns. A work request that accesses a page that does not exist then fails, with WCLocProtErr on
+	// this side and WCRemOpErr at a peer. An example is a page after the end of a truncated file.
+	// The caller keeps the memory mapped until Close of the region returns.
+	//
+	// On Linux, RegMREx fails with syscall.EFAULT if the memory is not mapped or not readable, or
+	// with AccessLocalWrite not writable. With AccessOnDemand it may be mapped later.
+	Mapped bool
+	// File, if not nil, is the file of which RegMREx maps FileLength bytes from FileOffset on, a
+	// multiple of the page size. Buf is nil. Writes change the file, and need AccessLocalWrite and a
+	// file that is open for writing. Accesses fail as with Mapped if the file is truncated. File may
+	// be closed when RegMREx returns, and Close of the region unmaps it. Systems without mmap return
+	// ErrNotSupported.
+	File       *os.File
+	FileOffset int64
+	FileLength int
+}
+
+// RegMR registers buf (ibv_reg_mr), as RegMREx does with only Buf and Access: most regions need no
+// more. The region's address is that of the first byte of buf, or 0 with AccessZeroBased.
+// AccessRemoteWrite and AccessRemoteAtomic need AccessLocalWrite. The keys of an empty region give
+// access to no memory.
 func (pd *PD) RegMR(buf []byte, access Access) (*MR, error) {
-	return pd.RegMRIOVA(buf, addressOf(buf, access), access)
+	return pd.register(opRegister, mrPlain, nil, buf, addressOf(buf, access), access)
 }
 
-// RegMRIOVA registers buf at an address that the caller chooses (ibv_reg_mr_iova).
-func (pd *PD) RegMRIOVA(buf []byte, addr uint64, access Access) (*MR, error) {
-	return pd.register("register MR", mrPlain, nil, buf, addr, access)
+// RegMREx registers memory with all options (ibv_reg_mr_ex, ibv_reg_mr_iova).
+func (pd *PD) RegMREx(attr *MRInitAttr) (*MR, error) {
+	switch {
+	case attr == nil:
+		return nil, Errorf(ErrInvalid, opRegister, "no attributes")
+	case attr.File != nil && (attr.Buf != nil || attr.Mapped):
+		return nil, Errorf(ErrInvalid, opRegister, "File is set, and so is Buf or Mapped")
+	case attr.File != nil:
+		return pd.regFile(attr)
+	case attr.FileOffset != 0 || attr.FileLength != 0:
+		return nil, Errorf(ErrInvalid, opRegister, "FileOffset or FileLength is set, but File is nil")
+	}
+	kind := mrPlain
+	if attr.Mapped {
+		kind = mrMapped
+	}
+	return pd.register(opRegister, kind, nil, attr.Buf, attr.address(attr.Buf), attr.Access)
 }
 
-// RegMapping registers memory that is not Go's: memory mapped by a system call, or memory that C
-// code owns. A work request that accesses a page that does not exist fails, with WCLocProtErr on
-// this side and WCRemOpErr at a peer. An example is a page after the end of a truncated file. The
-// caller keeps the memory mapped until Close returns.
-//
-// On Linux, RegMapping fails with syscall.EFAULT if the memory is not mapped or not readable, or
-// with AccessLocalWrite not writable. With AccessOnDemand it may be mapped later.
-func (pd *PD) RegMapping(buf []byte, access Access) (*MR, error) {
-	return pd.RegMappingIOVA(buf, addressOf(buf, access), access)
-}
+const opRegister = "register MR"
 
-// RegMappingIOVA is like RegMapping, at an address that the caller chooses, as in RegMRIOVA.
-func (pd *PD) RegMappingIOVA(buf []byte, addr uint64, access Access) (*MR, error) {
-	return pd.register("register mapping", mrMapped, nil, buf, addr, access)
+// address returns the address of a region of the memory buf.
+func (attr *MRInitAttr) address(buf []byte) uint64 {
+	if attr.IOVA != nil {
+		return *attr.IOVA
+	}
+	return addressOf(buf, attr.Access)
 }
 
 // AllocNullMR allocates a null MR (ibv_alloc_null_mr), which has an lkey and no rkey. A write to
@@ -143,14 +179,14 @@ func (mr *MR) check(op string, r *region) error {
 	case access&(AccessRemoteWrite|AccessRemoteAtomic) != 0 && access&AccessLocalWrite == 0:
 		return Errorf(ErrInvalid, op, "access %v: REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE", access)
 	case access&AccessFlushPersistent != 0 && mr.kind != mrFile:
-		return Errorf(ErrInvalid, op, "access %v: only regions of RegFile can have FLUSH_PERSISTENT", access)
+		return Errorf(ErrInvalid, op, "access %v: only a region of a file can have FLUSH_PERSISTENT", access)
 	case access&AccessZeroBased != 0 && r.addr != 0:
 		return Errorf(ErrInvalid, op, "address %#x: a zero-based region has address 0", r.addr)
 	}
 	return nil
 }
 
-// checkMapped checks that the memory of RegMapping is mapped.
+// checkMapped checks that the memory of a region of kind mrMapped is mapped.
 func (mr *MR) checkMapped(op string, r *region) error {
 	write := r.access&AccessLocalWrite != 0
 	if mr.kind != mrMapped || r.access&AccessOnDemand != 0 || mapped(r.buf, write) {

@@ -193,7 +193,7 @@ func TestRegMRRejects(t *testing.T) {
 		{4, 0, verbs.AccessRemoteAtomic | verbs.AccessRemoteRead, verbs.ErrInvalid, "need LOCAL_WRITE"},
 		{4, 0, 1 << 15, verbs.ErrInvalid, "0x8000"},
 	} {
-		_, err := pd.RegMRIOVA(make([]byte, c.n), c.addr, c.access)
+		_, err := pd.RegMREx(&verbs.MRInitAttr{Buf: make([]byte, c.n), IOVA: new(c.addr), Access: c.access})
 		if !errors.Is(err, c.kind) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("got %v, want %v with %q", err, c.kind, c.want)
 		}
@@ -203,7 +203,7 @@ func TestRegMRRejects(t *testing.T) {
 		verbs.AccessOnDemand, verbs.AccessHugeTLB} {
 		must(pd.RegMR(make([]byte, 4), ok))(t)
 	}
-	must(pd.RegMRIOVA(make([]byte, 4), math.MaxUint64-3, 0))(t)
+	must(pd.RegMREx(&verbs.MRInitAttr{Buf: make([]byte, 4), IOVA: new(uint64(math.MaxUint64 - 3))}))(t)
 }
 
 // TestEmptyRegion: a region of 0 bytes has keys, and gives no access to adjacent bytes.
@@ -235,7 +235,7 @@ func TestMRRange(t *testing.T) {
 	if zero.Addr() != 0 {
 		t.Errorf("zero-based region at %#x", zero.Addr())
 	}
-	high := must(r.pd.RegMRIOVA(buf, math.MaxUint64-99, 0))(t)
+	high := must(r.pd.RegMREx(&verbs.MRInitAttr{Buf: buf, IOVA: new(uint64(math.MaxUint64 - 99))}))(t)
 	for _, mr := range []*verbs.MR{plain, zero, high} {
 		for _, c := range []struct {
 			off, n uint64

@@ -2,6 +2,7 @@ package verbs_test
 
 import (
 	"errors"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -132,16 +133,30 @@ func TestInlineData(t *testing.T) {
 	})
 }
 
-func TestRegMappingIOVA(t *testing.T) {
+func TestRegMREx(t *testing.T) {
 	r := newMWRig(t)
 	buf := make([]byte, 16)
-	mr := must(r.pd.RegMappingIOVA(buf, 1<<40, verbs.AccessLocalWrite))(t)
+	for _, c := range []struct {
+		attr *verbs.MRInitAttr
+		want string
+	}{
+		{nil, "no attributes"},
+		{&verbs.MRInitAttr{File: os.Stdin, FileLength: 1, Buf: buf}, "so is Buf or Mapped"},
+		{&verbs.MRInitAttr{File: os.Stdin, FileLength: 1, Mapped: true}, "so is Buf or Mapped"},
+		{&verbs.MRInitAttr{Buf: buf, FileLength: 1}, "File is nil"},
+		{&verbs.MRInitAttr{Buf: buf, FileOffset: 1}, "File is nil"},
+	} {
+		if _, err := r.pd.RegMREx(c.attr); !errors.Is(err, verbs.ErrInvalid) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%+v: %v, want %q", c.attr, err, c.want)
+		}
+	}
+	mr := must(r.pd.RegMREx(&verbs.MRInitAttr{Buf: buf, IOVA: new(uint64(1 << 40)), Access: verbs.AccessLocalWrite, Mapped: true}))(t)
 	if b, ok := mr.Bytes(1<<40+4, 8); !ok || &b[0] != &buf[4] || !registered(mr).BeginAccess() {
 		t.Errorf("Bytes is %v, BeginAccess %v", ok, registered(mr).BeginAccess())
 	}
 	check(t, mr.Close())
 
-	none := must(r.pd.RegMappingIOVA(buf[:0], 0, verbs.AccessLocalWrite))(t)
+	none := must(r.pd.RegMREx(&verbs.MRInitAttr{Buf: buf[:0], IOVA: new(uint64(0)), Access: verbs.AccessLocalWrite, Mapped: true}))(t)
 	if b, ok := none.Bytes(0, 0); !ok || len(b) != 0 {
 		t.Errorf("0 bytes of an empty region are %v, %v", b, ok)
 	}

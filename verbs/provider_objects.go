@@ -58,8 +58,8 @@ type RegisteredMR MR
 // Null reports whether the region is a null MR (see AllocNullMR).
 func (mr *RegisteredMR) Null() bool { return mr.kind == mrNull }
 
-// BeginAccess reports whether an access to the region's memory may fault, because the region is of
-// RegMapping or RegFile: see BeginGuard. A provider calls it each time that it has locked a QP and
+// BeginAccess reports whether an access to the region's memory may fault, because the region was
+// registered with MRInitAttr.Mapped or File: see BeginGuard. A provider calls it each time that it has locked a QP and
 // is about to access the memory for it. If the memory may fault, BeginAccess calls the function of
 // [Device.BeforeMappedAccess].
 func (mr *RegisteredMR) BeginAccess() (mayFault bool) {
@@ -93,13 +93,13 @@ func (mr *RegisteredMR) RemoveWindow() { mr.boundMWs.Add(-1) }
 // HasWindows reports whether memory windows are bound to the region.
 func (mr *RegisteredMR) HasWindows() bool { return mr.boundMWs.Load() > 0 }
 
-// Persist writes b, which is a part of a region of RegFile, to the file, and returns when it would
+// Persist writes b, which is a part of a region of a file, to the file, and returns when it would
 // survive a loss of power. The duration depends on the file's storage. The caller need not hold a
 // lock: Close waits for Persist. After Close the error is ErrClosed.
 func (mr *RegisteredMR) Persist(b []byte) error {
 	const op = "persist"
 	if mr.file == nil {
-		return Errorf(ErrInvalid, op, "lkey %#x is not of RegFile", (*MR)(mr).LKey())
+		return Errorf(ErrInvalid, op, "lkey %#x is not of a file", (*MR)(mr).LKey())
 	}
 	mr.file.mu.RLock()
 	defer mr.file.mu.RUnlock()

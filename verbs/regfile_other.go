@@ -2,11 +2,9 @@
 
 package verbs
 
-import "os"
-
-// RegFile is not supported on this system.
-func (pd *PD) RegFile(f *os.File, offset int64, length int, access Access) (*MR, error) {
-	return nil, Errorf(ErrNotSupported, "register file", "this system has no mmap")
+// regFile is not supported on this system.
+func (pd *PD) regFile(*MRInitAttr) (*MR, error) {
+	return nil, Errorf(ErrNotSupported, opRegister, "File is set, but this system has no mmap")
 }
 
 func syncMapping(b []byte) error { return ErrNotSupported }

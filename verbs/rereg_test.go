@@ -110,13 +110,13 @@ func TestInlineFault(t *testing.T) {
 	page := int64(os.Getpagesize())
 	check(t, f.Truncate(2*page))
 	for _, c := range []struct{ off, n int64 }{{1, page}, {0, 0}, {-page, page}, {0, -1}} {
-		if _, err := r.pd.RegFile(f, c.off, int(c.n), 0); !errors.Is(err, verbs.ErrInvalid) {
+		if _, err := r.pd.RegMREx(&verbs.MRInitAttr{File: f, FileOffset: c.off, FileLength: int(c.n)}); !errors.Is(err, verbs.ErrInvalid) {
 			t.Errorf("offset %d, length %d: %v", c.off, c.n, err)
 		}
 	}
 	var calls int
 	r.dev.BeforeMappedAccess(func() { calls++ })
-	mr := must(r.pd.RegFile(f, 0, int(2*page), verbs.AccessLocalWrite))(t)
+	mr := must(r.pd.RegMREx(&verbs.MRInitAttr{File: f, FileLength: int(2 * page), Access: verbs.AccessLocalWrite}))(t)
 	if !registered(mr).BeginAccess() {
 		t.Error("BeginAccess is false for a mapping")
 	}
@@ -154,7 +154,7 @@ func TestPersist(t *testing.T) {
 	}
 	check(t, plain.Close())
 	for range 20 {
-		mr := must(r.pd.RegFile(f, 0, size, verbs.AccessLocalWrite))(t)
+		mr := must(r.pd.RegMREx(&verbs.MRInitAttr{File: f, FileLength: size, Access: verbs.AccessLocalWrite}))(t)
 		b := mr.Buf()[5000:10_000]
 		check(t, registered(mr).Persist(nil))
 		check(t, registered(mr).Persist(b))

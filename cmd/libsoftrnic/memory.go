@@ -47,7 +47,7 @@ func srDeallocPD(h C.uint32_t) C.int {
 }
 
 // bytesAt returns memory of C as a slice. The memory may not be mapped, so it is only accessed
-// through regions of RegMapping.
+// through regions with MRInitAttr.Mapped.
 func bytesAt(op string, addr unsafe.Pointer, length C.size_t) ([]byte, error) {
 	if uint64(length) > math.MaxInt || length > 0 && uint64(uintptr(addr))+uint64(length)-1 < uint64(length)-1 {
 		return nil, verbs.Errorf(verbs.ErrInvalid, op, "length %d at %#x: a region is within the address space", uint64(length),
@@ -73,7 +73,7 @@ func srRegMR(p C.uint32_t, addr unsafe.Pointer, length C.size_t, iova C.uint64_t
 	if verbs.Access(access)&verbs.AccessZeroBased != 0 {
 		a = 0
 	}
-	mr, err := pd.RegMappingIOVA(buf, a, verbs.Access(access))
+	mr, err := pd.RegMREx(&verbs.MRInitAttr{Buf: buf, IOVA: &a, Access: verbs.Access(access), Mapped: true})
 	if err != nil {
 		return errno(err)
 	}

@@ -58,7 +58,7 @@ func (d *driver) setUp() {
 
 func (d *driver) reg2(buf []byte, addr uint64, access verbs.Access) *verbs.MR {
 	d.t.Helper()
-	return must(d.pd.RegMRIOVA(buf, addr, access))(d.t)
+	return must(d.pd.RegMREx(&verbs.MRInitAttr{Buf: buf, IOVA: new(addr), Access: access}))(d.t)
 }
 
 func (d *driver) tearDown() {

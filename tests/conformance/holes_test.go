@@ -132,7 +132,7 @@ func TestRangesThatWrap(t *testing.T) {
 					if remote {
 						owner = p.b
 					}
-					mr := must(owner.pd.RegMRIOVA(make([]byte, size), c.base, access))(t)
+					mr := must(owner.pd.RegMREx(&verbs.MRInitAttr{Buf: make([]byte, size), IOVA: new(c.base), Access: access}))(t)
 					p.a.post(wr(p, mr))
 					if wc := p.a.next(); wc.Status != want(bad) {
 						t.Errorf("%v, want %v", wc.Status, want(bad))

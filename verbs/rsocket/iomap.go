@@ -87,7 +87,9 @@ func (c *Conn) Map(b []byte, offset int64) (*Mapping, error) {
 	case m.index >= c.peer.iomaps:
 		err = verbs.Errorf(syscall.ENOMEM, op, "the peer supports %d mappings", c.peer.iomaps)
 	default:
-		m.mr, err = c.pd.RegMapping(b, verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
+		m.mr, err = c.pd.RegMREx(&verbs.MRInitAttr{
+			Buf: b, Mapped: true, Access: verbs.AccessLocalWrite | verbs.AccessRemoteWrite,
+		})
 	}
 	if err != nil {
 		return nil, c.opError(op, err)

@@ -93,7 +93,7 @@ func TestAtomicAlignment(t *testing.T) {
 	// An aligned offset in a region at an odd address has neither an aligned address nor aligned
 	// memory.
 	bubble(t, &network{}, 4096, func(t *testing.T, d *node) {
-		mr, err := d.pd.RegMRIOVA(d.buf[4:4000], 0x1000, allRights)
+		mr, err := d.pd.RegMREx(&verbs.MRInitAttr{Buf: d.buf[4:4000], IOVA: new(uint64(0x1000)), Access: allRights})
 		must(t, err)
 		d.regions = append(d.regions, mr)
 		s := d.dial(reply())

@@ -144,7 +144,7 @@ func fuzzStream(t *testing.T, flags, cut uint8, data []byte) {
 	d := newNode(t, n, nodeAddr, 1024, iwarp.Config{Markers: flags&1 != 0, NoCRC: flags&2 != 0})
 	d.recvs, d.recvLen = 4, 32
 	hidden := d.register(bytes.Repeat([]byte{0x5a}, 64), 0) // no peer has access to it
-	zero, err := d.pd.RegMRIOVA(d.buf, 0, allRights)
+	zero, err := d.pd.RegMREx(&verbs.MRInitAttr{Buf: d.buf, IOVA: new(uint64(0)), Access: allRights})
 	must(t, err)
 	d.regions = append(d.regions, zero)
 	var s *session

@@ -216,7 +216,7 @@ func (r *Regions) RemoteIn(pd *verbs.PD, qp verbs.QPHandle, rkey uint32, addr, n
 	return spanOf(mr, b), Allowed
 }
 
-// File returns the RegFile region of an rkey, and the bytes of a span granted for that rkey, to be
+// File returns the region of a file that an rkey names, and the bytes of a span granted for that rkey, to be
 // made persistent. It returns nil if the region is gone or the span is empty.
 func (r *Regions) File(rkey uint32, s Span) (mr *verbs.MR, b []byte) {
 	if len(s.b) == 0 {

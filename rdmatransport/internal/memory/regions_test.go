@@ -176,7 +176,7 @@ func TestLocalProtection(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	top, err := pd.RegMRIOVA(buf, 1<<64-100, verbs.AccessLocalWrite) // ends at 2^64
+	top, err := pd.RegMREx(&verbs.MRInitAttr{Buf: buf, IOVA: new(uint64(1<<64 - 100)), Access: verbs.AccessLocalWrite}) // ends at 2^64
 	if err != nil {
 		t.Fatal(err)
 	}

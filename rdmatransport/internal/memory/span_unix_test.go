@@ -25,7 +25,7 @@ func TestUnmappedDuringCopy(t *testing.T) {
 	}
 	defer func() { _ = unix.Munmap(b) }()
 	copy(b, pattern(len(b)))
-	mr, err := pd.RegMapping(b, verbs.AccessLocalWrite)
+	mr, err := pd.RegMREx(&verbs.MRInitAttr{Buf: b, Access: verbs.AccessLocalWrite, Mapped: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +100,7 @@ func TestUnmappedDuringCopy(t *testing.T) {
 func TestBeforeMappedAccess(t *testing.T) {
 	r, pd, _ := setup(t, nil)
 	buf := make([]byte, 64)
-	earlier, err := pd.RegMapping(buf, all)
+	earlier, err := pd.RegMREx(&verbs.MRInitAttr{Buf: buf, Access: all, Mapped: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +110,7 @@ func TestBeforeMappedAccess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	mapped, err := pd.RegMapping(buf, all)
+	mapped, err := pd.RegMREx(&verbs.MRInitAttr{Buf: buf, Access: all, Mapped: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -44,7 +44,7 @@ func flushing(t *testing.T, name string, c config, f func(t *testing.T, d *disk)
 		if err := f1.Truncate(1 << 16); err != nil {
 			t.Fatal(err)
 		}
-		d.file = must(r.pd.RegFile(f1, 0, 1<<16, c.access))
+		d.file = must(r.pd.RegMREx(&verbs.MRInitAttr{File: f1, FileLength: 1 << 16, Access: c.access}))
 		f(t, d)
 		if err := d.file.Close(); err != nil {
 			t.Error(err)

@@ -195,7 +195,7 @@ func TestFlushFile(t *testing.T) {
 		if err := f.Truncate(1 << 16); err != nil {
 			t.Fatal(err)
 		}
-		mr := must(r.pd.RegFile(f, 0, 1<<16, persistent))
+		mr := must(r.pd.RegMREx(&verbs.MRInitAttr{File: f, FileLength: 1 << 16, Access: persistent}))
 		r.giveBytes("0a00 ffff 00Q 00000000 %016x %08x 00000004 66696c65", mr.Addr()+5001, mr.RKey())
 		r.giveBytes("1c00 ffff 00Q 80000001 00000002 %016x %08x 00000004", mr.Addr()+5001, mr.RKey())
 		r.giveBytes("1c00 ffff 00Q 80000002 00000012 0000000000000000 %08x 00000000", mr.RKey())

@@ -151,7 +151,7 @@ func newRig(t testing.TB, c config) *rig {
 	r.buf = r.whole[guard : guard+c.size : guard+c.size]
 	r.paint()
 	if c.mrIOVAGiven {
-		r.mr = must(r.pd.RegMRIOVA(r.buf, c.mrIOVA, c.mrAccess))
+		r.mr = must(r.pd.RegMREx(&verbs.MRInitAttr{Buf: r.buf, IOVA: new(c.mrIOVA), Access: c.mrAccess}))
 	} else {
 		r.mr = must(r.pd.RegMR(r.buf, c.mrAccess))
 	}

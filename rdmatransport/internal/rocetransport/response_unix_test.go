@@ -22,7 +22,7 @@ func TestReadFaults(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			mr, err := r.pd.RegMapping(b, verbs.AccessRemoteRead)
+			mr, err := r.pd.RegMREx(&verbs.MRInitAttr{Buf: b, Access: verbs.AccessRemoteRead, Mapped: true})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -60,7 +60,7 @@ type plan struct {
 	Bidirectional    bool
 	Verify           bool
 	Buffer           int  // bytes of slots of each kind, at least one slot
-	Mapped           bool // the memory is registered with RegMapping
+	Mapped           bool // the memory is registered with MRInitAttr.Mapped
 	Wait             completion.Waiting
 	Iters            int64         // for each QP; 0: for Duration
 	Duration, Warmup time.Duration // nanoseconds

@@ -43,11 +43,7 @@ func newRDMA(n *node.Node, p *plan, client bool) (r *rdma, err error) {
 	buf := touched(int(p.memory()) + p.QPs) // plus one byte per QP for flushes
 	p.fill(buf, r.seed)
 	const access = verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic
-	register := r.pd.RegMR
-	if p.Mapped {
-		register = r.pd.RegMapping
-	}
-	if r.mr, err = register(buf, access); err != nil {
+	if r.mr, err = r.pd.RegMREx(&verbs.MRInitAttr{Buf: buf, Access: access, Mapped: p.Mapped}); err != nil {
 		return r, err
 	}
 	for i := range p.Threads {
