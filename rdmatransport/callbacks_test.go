@@ -60,7 +60,7 @@ func (c *calledBack) useID(id *rdmacm.ID) {
 		if qp == nil {
 			return
 		}
-		_, _, _ = qp.Query(verbs.QPAttrState | verbs.QPAttrCap)
+		_, _, _ = qp.Query()
 		_ = qp.State()
 		_ = qp.Modify(&verbs.QPAttr{QPState: verbs.StateInit}, verbs.QPAttrState) // is refused
 		_ = qp.PostSend(&verbs.SendWR{ID: 99, Opcode: verbs.RDMAWrite})

@@ -84,7 +84,7 @@ func TestDirectPassiveCalls(t *testing.T) {
 		}
 		calls := map[string]func() error{
 			"QP.State": func() error { b.QP().State(); return nil },
-			"QP.Query": func() error { _, _, err := b.QP().Query(0); return err },
+			"QP.Query": func() error { _, _, err := b.QP().Query(); return err },
 			"QP.Modify": func() error {
 				return b.QP().Modify(&verbs.QPAttr{QPAccessFlags: verbs.AccessRemoteWrite}, verbs.QPAttrAccessFlags)
 			},

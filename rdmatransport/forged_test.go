@@ -37,7 +37,7 @@ func forgeBesideDirect(t *testing.T, selective bool) {
 	defer third.Close()
 
 	to, from := e[1].QP(), e[0].QP()
-	attr, _, err := to.Query(verbs.QPAttrRQPSN)
+	attr, _, err := to.Query()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +47,7 @@ func forgeBesideDirect(t *testing.T, selective bool) {
 	}
 	rnd := rand.New(rand.NewPCG(1, 2))
 	forge := func() {
-		attr, _, err := to.Query(verbs.QPAttrRQPSN)
+		attr, _, err := to.Query()
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -94,7 +94,7 @@ func TestDeparture(t *testing.T) {
 				took, verbs.WCRetryExcErr, lost.Num())
 		}
 		for qp, want := range map[*verbs.QP]verbs.QPState{lost: verbs.StateErr, idle: verbs.StateRTS, answered: verbs.StateRTS} {
-			attr, _, err := qp.Query(verbs.QPAttrState)
+			attr, _, err := qp.Query()
 			if ok(t, err); attr.QPState != want {
 				t.Errorf("QP %d is in %v, want %v", qp.Num(), attr.QPState, want)
 			}

@@ -64,7 +64,7 @@ func stationOf(t *testing.T, h stacktest.Host, addr netip.Addr, cfg *rdmatranspo
 // it was received.
 func settle(t *testing.T, qp *verbs.QP) {
 	t.Helper()
-	if _, _, err := qp.Query(0); err != nil { // takes the QP's lock, as reception does
+	if _, _, err := qp.Query(); err != nil { // takes the QP's lock, as reception does
 		t.Fatal(err)
 	}
 }

@@ -129,7 +129,7 @@ func (x *traced) pair(transport verbs.Transport) (conn, peer *rdmacm.Conn, first
 	x.t.Helper()
 	conn, peer = dial(x.a, x.b, transport, nil)
 	if transport == verbs.RoCEv2 {
-		attr, _, err := conn.QP().Query(verbs.QPAttrSQPSN)
+		attr, _, err := conn.QP().Query()
 		ok(x.t, err)
 		first = attr.SQPSN
 	}

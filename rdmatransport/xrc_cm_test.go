@@ -85,7 +85,7 @@ func xrcOverCM(t *testing.T, m medium) {
 		if e := s.id.Event(); e.Type != rdmacm.Established {
 			t.Errorf("the server gets %v", e.Type)
 		}
-		if attr, _, err := s.id.QP().Query(verbs.QPAttrMaxDestRDAtomic); err != nil || attr.MaxDestRDAtomic != 2 {
+		if attr, _, err := s.id.QP().Query(); err != nil || attr.MaxDestRDAtomic != 2 {
 			t.Errorf("the target accepts %d READs, %v", attr.MaxDestRDAtomic, err)
 		}
 		if c.QP().State() != verbs.StateRTS || s.id.QP().State() != verbs.StateRTS {

@@ -65,9 +65,6 @@ func (ah *AH) Query() (AHAttr, error) {
 	return ah.attr, nil
 }
 
-// PD returns the protection domain.
-func (ah *AH) PD() *PD { return ah.pd }
-
 // Close destroys the handle (ibv_destroy_ah). Datagrams of work requests that are still in a send
 // queue with it may be lost; new work requests with it are rejected. The error is ErrClosed after
 // the first Close.

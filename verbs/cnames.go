@@ -20,13 +20,14 @@ package verbs
 //	ibv_query_port                                      Device.QueryPort
 //	ibv_query_gid, ibv_query_gid_ex,                    Device.QueryGID, Device.GIDTable
 //	ibv_query_gid_table
-//	ibv_query_pkey, ibv_get_pkey_index                  Device.QueryPKey, Device.PKeyIndex
+//	ibv_query_pkey                                      Device.QueryPKey
+//	ibv_get_pkey_index                                  none: Ethernet has one P_Key, at index 0
 //	ibv_node_type_str, ibv_port_state_str,              NodeType.String, PortState.String, AsyncEventType.String
 //	ibv_event_type_str
 //	ibv_get_async_event, ibv_ack_async_event            Device.GetAsyncEvent, Device.TryGetAsyncEvent, AsyncEvent.Ack
 //	ibv_alloc_pd, ibv_dealloc_pd                        Device.AllocPD, PD.Close
-//	ibv_alloc_td, ibv_dealloc_td                        Device.AllocTD, TD.Close
-//	ibv_alloc_parent_domain                             PD.AllocParentDomain, ParentDomain.Close
+//	ibv_alloc_td, ibv_dealloc_td,                       none: uncontended locks are cheap
+//	ibv_alloc_parent_domain
 //	ibv_open_xrcd, ibv_close_xrcd, ibv_open_qp          Device.OpenXRCD, XRCD.Close, XRCD.OpenQP
 //	ibv_get_srq_num, ibv_wr_set_xrc_srqn                SRQ.Num, SendWR.RemoteSRQN
 //	ibv_reg_mr, ibv_reg_mr_iova, ibv_reg_mr_iova2,      PD.RegMR, PD.RegMREx, MRInitAttr.IOVA, MR.Close
@@ -67,7 +68,7 @@ package verbs
 //	ibv_modify_qp, ibv_query_qp                         QP.Modify, QP.Query
 //	ibv_modify_qp_rate_limit                            QPAttr.RateLimit
 //	ibv_query_qp_data_in_order                          none: data is placed in the order in which packets arrive
-//	ibv_query_ece, ibv_set_ece                          QP.QueryECE, QP.SetECE
+//	ibv_query_ece, ibv_set_ece                          none: no provider has options
 //	ibv_post_send, ibv_post_recv                        QP.PostSend, QP.PostRecv
 //	ibv_wr_start, ibv_wr_complete, ibv_wr_abort         QP.PostSendAll
 //	ibv_wr_send, ibv_wr_send_imm, ibv_wr_send_inv       Send, SendWithImm, SendWithInv
@@ -106,7 +107,8 @@ package verbs
 //	ibv_odp_caps, ibv_cq_moderation_caps                ODPCaps, DeviceAttrEx.CQModeration
 //	ibv_gid, ibv_gid_entry                              GID, GIDEntry
 //	ibv_context_ops                                     Provider
-//	ibv_pd, ibv_td, ibv_td_init_attr,                   PD, TD, ParentDomain
+//	ibv_pd                                              PD
+//	ibv_td, ibv_td_init_attr,                           none: uncontended locks are cheap
 //	ibv_parent_domain_init_attr
 //	ibv_mr, ibv_mw, ibv_mw_bind, ibv_mw_bind_info       MR, MW, MWBind, MWBindInfo
 //	ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex,             CQ, CQInitAttr, Poller
@@ -117,11 +119,12 @@ package verbs
 //	ibv_qp_init_attr_ex
 //	ibv_qp_attr, ibv_qp_cap, ibv_qp_rate_limit_attr     QPAttr, QPCap, QPAttr.RateLimit
 //	ibv_sge, ibv_send_wr, ibv_recv_wr                   SGE, SendWR, RecvWR
-//	ibv_data_buf                                        none: SetInline takes a slice
+//	ibv_data_buf                                        none: InlineData is a slice
 //	ibv_srq, ibv_srq_attr, ibv_srq_init_attr,           SRQ, SRQAttr, SRQInitAttr
 //	ibv_srq_init_attr_ex
 //	ibv_ah, ibv_ah_attr, ibv_global_route, ibv_grh      AH, AHAttr, GRH, GRHLen
-//	ibv_async_event, ibv_ece                            AsyncEvent, ECE
+//	ibv_async_event                                     AsyncEvent
+//	ibv_ece                                             none: no provider has options
 //	ibv_xrcd                                            XRCD
 //	ibv_xrcd_init_attr, ibv_qp_open_attr                none: arguments of Device.OpenXRCD, XRCD.OpenQP
 //	ibv_alloc_dm_attr, ibv_dm                           none: a software device has no memory of its own

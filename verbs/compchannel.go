@@ -17,7 +17,6 @@ type CompChannel struct {
 	dead bool
 
 	notifier      *wakeup.Notifier
-	hasHook       atomic.Bool // onEvent is not nil
 	hasUnreported atomic.Bool // unreported is not 0
 
 	mu         sync.Mutex
@@ -88,12 +87,11 @@ func (c *CompChannel) TryGetEvent() (*CQ, error) {
 // run on the device's goroutine. Calls for one channel are made one at a time, in the order of the
 // changes. When OnEvent returns, the previous function is not running and will not be called.
 //
-// With OnEvent, the device does not notice when the program sleeps. ReqNotify therefore makes
-// the device progress by itself from then on (see [Wait]). CQ.Arm does not.
+// With OnEvent, the device does not notice when the program sleeps. The program therefore calls
+// Device.EndProgress before, or TryGetEvent, which does the same if there is no event.
 func (c *CompChannel) OnEvent(f func(n int)) {
 	c.mu.Lock()
 	c.onEvent = f
-	c.hasHook.Store(f != nil)
 	c.unreported = 0
 	pending := 0
 	for cq := c.head; cq != nil; cq = cq.next {

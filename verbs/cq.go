@@ -298,37 +298,15 @@ func (cq *CQ) check(op string) error {
 	return nil
 }
 
-// ReqNotify arms the CQ (ibv_req_notify_cq): its channel gets one event when the next
-// completion is added. With solicitedOnly, only a failed completion counts, or one of a receive
-// request whose sender set SendSolicited. Completions that are already in the queue cause no event,
-// so poll once more after ReqNotify. When both kinds are requested, any completion causes the
-// event.
+// ReqNotify arms the CQ (ibv_req_notify_cq): its channel gets one event when the next completion is
+// added. With solicitedOnly, only a failed completion counts, or one of a receive request whose
+// sender set SendSolicited. Completions that are already in the queue cause no event, so poll once
+// more after ReqNotify. When both kinds are requested, any completion causes the event.
 func (cq *CQ) ReqNotify(solicitedOnly bool) error {
 	const op = "request notify"
 	if cq.channel == nil {
 		return Errorf(ErrInvalid, op, "the CQ has no completion channel")
 	}
-	if err := cq.arm(op, solicitedOnly); err != nil {
-		return err
-	}
-	if cq.channel.hasHook.Load() {
-		cq.dev.prov.EndProgress() // the application may sleep without a call of take
-	}
-	return nil
-}
-
-// Arm is like ReqNotify, for a program that uses OnEvent and continues to call Poll or
-// Device.Progress. Such a program calls Device.EndProgress itself before it sleeps.
-func (cq *CQ) Arm(solicitedOnly bool) error {
-	const op = "arm"
-	if cq.channel == nil {
-		return Errorf(ErrInvalid, op, "the CQ has no completion channel")
-	}
-	return cq.arm(op, solicitedOnly)
-}
-
-// arm is the part of ReqNotify that holds mu.
-func (cq *CQ) arm(op string, solicitedOnly bool) error {
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
 	if err := cq.check(op); err != nil {

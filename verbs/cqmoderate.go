@@ -16,18 +16,18 @@ type CQModeration struct {
 
 // The largest values of CQModeration (ibv_cq_moderation_caps).
 const (
-	MaxCQCount  = math.MaxUint16
-	MaxCQPeriod = math.MaxUint16 * time.Microsecond
+	maxCQCount  = math.MaxUint16
+	maxCQPeriod = math.MaxUint16 * time.Microsecond
 )
 
 // Modify sets the CQ's moderation (ibv_modify_cq).
 func (cq *CQ) Modify(m CQModeration) error {
 	const op = "modify CQ"
-	if err := checkRange(op, "Count", m.Count, 0, MaxCQCount); err != nil {
+	if err := checkRange(op, "Count", m.Count, 0, maxCQCount); err != nil {
 		return err
 	}
-	if m.Period < 0 || m.Period > MaxCQPeriod {
-		return Errorf(ErrInvalid, op, "Period %v is not in 0–%v", m.Period, MaxCQPeriod)
+	if m.Period < 0 || m.Period > maxCQPeriod {
+		return Errorf(ErrInvalid, op, "Period %v is not in 0–%v", m.Period, maxCQPeriod)
 	}
 	if cq.channel == nil {
 		return Errorf(ErrInvalid, op, "the CQ has no completion channel, and therefore no events")

@@ -131,7 +131,7 @@ func (d *Device) Progress() bool { return !d.ended.Load() && d.prov.Progress() }
 
 // EndProgress announces that the program will not call Progress or Poll again soon: the device
 // makes progress by itself from now on. [CompChannel.GetEvent] and TryGetEvent do the same if there
-// is no event, and ReqNotify if OnEvent was called.
+// is no event.
 func (d *Device) EndProgress() {
 	if !d.ended.Load() {
 		d.prov.EndProgress()

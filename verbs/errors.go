@@ -15,7 +15,6 @@ var (
 	ErrNotSupported error = &errorKind{"not supported", syscall.EOPNOTSUPP}
 	ErrQueueFull    error = &errorKind{"queue full", syscall.ENOMEM}
 	ErrCQOverrun    error = &errorKind{"completion queue overrun", syscall.EOVERFLOW}
-	ErrTimedOut     error = &errorKind{"timed out", syscall.ETIMEDOUT}
 	ErrClosed       error = &errorKind{"object closed", syscall.ENOENT}
 	ErrAgain        error = &errorKind{"no event is pending", syscall.EAGAIN}
 )

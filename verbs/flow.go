@@ -297,6 +297,3 @@ func (f *Flow) Close() error {
 	qp.flows--
 	return nil
 }
-
-// QP returns the QP that receives the frames.
-func (f *Flow) QP() *QP { return f.qp }

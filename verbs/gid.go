@@ -16,9 +16,6 @@ func GIDFromAddr(a netip.Addr) GID { return a.As16() }
 // Addr returns the IP address. A mapped IPv4 address is returned as IPv4.
 func (g GID) Addr() netip.Addr { return netip.AddrFrom16(g).Unmap() }
 
-// IsV4Mapped reports whether the GID is a mapped IPv4 address.
-func (g GID) IsV4Mapped() bool { return netip.AddrFrom16(g).Is4In6() }
-
 // String formats the GID as ibv_devinfo and sysfs do: eight groups of four hexadecimal digits.
 func (g GID) String() string {
 	var b [39]byte

@@ -2,23 +2,20 @@ package verbs
 
 import "time"
 
-// LatencyBuckets is the number of classes of a [Latency].
-const LatencyBuckets = 24
-
-// Latency is a histogram of times. Class i counts times t with LatencyBound(i-1) ≤ t <
-// LatencyBound(i). The last class has no upper bound.
+// Latency is a histogram of times. Class i counts times t with Bound(i-1) ≤ t < Bound(i). The last
+// class has no upper bound.
 type Latency struct {
 	Count   uint64
 	Sum     time.Duration
-	Classes [LatencyBuckets]uint64
+	Classes [24]uint64
 }
 
-// LatencyBound returns the upper bound of a class: 1 µs, 2 µs, 4 µs and so on.
-func LatencyBound(i int) time.Duration { return time.Microsecond << i }
+// Bound returns the upper bound of a class: 1 µs, 2 µs, 4 µs and so on.
+func (*Latency) Bound(class int) time.Duration { return time.Microsecond << class }
 
 func (l *Latency) observe(d time.Duration) {
 	i := 0
-	for i < LatencyBuckets-1 && d >= LatencyBound(i) {
+	for i < len(l.Classes)-1 && d >= l.Bound(i) {
 		i++
 	}
 	l.Classes[i]++
@@ -26,8 +23,8 @@ func (l *Latency) observe(d time.Duration) {
 	l.Sum += d
 }
 
-// Add adds the times of another histogram.
-func (l *Latency) Add(o *Latency) {
+// add adds the times of another histogram.
+func (l *Latency) add(o *Latency) {
 	l.Count += o.Count
 	l.Sum += o.Sum
 	for i, n := range o.Classes {
@@ -37,7 +34,7 @@ func (l *Latency) Add(o *Latency) {
 
 // MeasureLatency makes QPs that are created from now on measure the latency of send requests, from
 // posting to completion with success or an error. Each QP measures one request at a time: while
-// that one is in flight, it measures no other.
+// that one is in flight, it measures no other. [Device.Snapshot] and [QP.Stats] return the latencies.
 func (d *Device) MeasureLatency() {
 	d.latencyMu.Lock()
 	defer d.latencyMu.Unlock()
@@ -46,9 +43,8 @@ func (d *Device) MeasureLatency() {
 	}
 }
 
-// Latencies returns the latencies of each wire protocol (see MeasureLatency), of existing and
-// destroyed QPs.
-func (d *Device) Latencies() map[Transport]Latency {
+// sumLatencies returns the latencies of each wire protocol, of existing and closed QPs.
+func (d *Device) sumLatencies() map[Transport]Latency {
 	sum := make(map[Transport]Latency)
 	d.latencyMu.Lock() // a QP destroyed meanwhile would be counted twice or not at all
 	defer d.latencyMu.Unlock()
@@ -59,7 +55,7 @@ func (d *Device) Latencies() map[Transport]Latency {
 		qp.lock()
 		if qp.measured {
 			l := sum[qp.init.Transport]
-			l.Add(&qp.extra.latency.Latency)
+			l.add(&qp.extra.latency.Latency)
 			sum[qp.init.Transport] = l
 		}
 		qp.mu.Unlock()
@@ -112,5 +108,5 @@ func (d *Device) keepLatency(qp *QP) {
 		l = new(Latency)
 		d.latencies[qp.init.Transport] = l
 	}
-	l.Add(&qp.extra.latency.Latency)
+	l.add(&qp.extra.latency.Latency)
 }

@@ -20,7 +20,7 @@ func TestFlowLabelHas20Bits(t *testing.T) {
 	if l := attr.AHAttr.GRH.FlowLabel; l != 0xffffffff {
 		t.Errorf("Modify has changed the caller's flow label to %#x", l)
 	}
-	got, _, err := r.qp.Query(0)
+	got, _, err := r.qp.Query()
 	check(t, err)
 	if l := got.AHAttr.GRH.FlowLabel; l != 0xfffff {
 		t.Errorf("flow label of the QP %#x, want 0xfffff", l)
@@ -38,7 +38,7 @@ func TestMaxInlineDataRoundedUp(t *testing.T) {
 	for _, c := range []struct{ sges, requested, want int }{{0, 0, 0}, {1, 0, 16}, {4, 1, 64}, {4, 64, 64}, {4, 65, 65}, {32, 0, 512}} {
 		r := newRigWith(t, verbs.QPCap{MaxSendWR: 4, MaxSendSGE: c.sges, MaxInlineData: c.requested}, 64)
 		r.moveTo(t, verbs.StateRTS)
-		_, init, err := r.qp.Query(0)
+		_, init, err := r.qp.Query()
 		check(t, err)
 		if init.Cap.MaxInlineData != c.want || init.Cap.MaxSendSGE != c.sges {
 			t.Errorf("%d SGEs and %d bytes requested: %+v, want %d bytes", c.sges, c.requested, init.Cap, c.want)

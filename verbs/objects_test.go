@@ -72,7 +72,7 @@ func TestTeardown(t *testing.T) {
 	gone("device", r.dev.Close)
 
 	for what, err := range map[string]error{
-		"query":    func() error { _, _, err := r.qp.Query(0); return err }(),
+		"query":    func() error { _, _, err := r.qp.Query(); return err }(),
 		"modify":   r.qp.Modify(&verbs.QPAttr{}, verbs.QPAttrState),
 		"register": func() error { _, err := r.pd.RegMR(make([]byte, 1), 0); return err }(),
 		"AllocPD":  func() error { _, err := r.dev.AllocPD(); return err }(),

@@ -13,10 +13,9 @@ type PD struct {
 
 	// protected by dev.mu
 	mrs, mws, nqps, srqs, ahs int
-	parents                   int // parent domains
 	dead                      bool
 
-	roceQPs atomic.Int32
+	qpsOf [IWARP + 1]atomic.Int32 // the number of QPs of each Transport
 
 	qpsMu      sync.Mutex // taken before QP locks
 	qps        map[*QP]struct{}
@@ -76,9 +75,6 @@ func (pd *PD) Close() error {
 func (pd *PD) dealloc(op string) error {
 	if pd.dead {
 		return Errorf(ErrClosed, op, "the PD is already closed")
-	}
-	if pd.parents > 0 {
-		return Errorf(ErrBusy, op, "%d parent domains are left", pd.parents)
 	}
 	if pd.mrs+pd.mws+pd.nqps+pd.srqs+pd.ahs > 0 {
 		return Errorf(ErrBusy, op, "%d MRs, %d MWs, %d QPs, %d SRQs and %d AHs are left", pd.mrs, pd.mws, pd.nqps, pd.srqs,

@@ -86,8 +86,8 @@ func (h QPHandle) RecvPD() *PD {
 	return h.qp.pd
 }
 
-// PDHasRoCE reports whether the PD has QPs of RoCE.
-func (h QPHandle) PDHasRoCE() bool { return h.qp.pd.roceQPs.Load() > 0 }
+// PDHasQPs reports whether the QP's PD has QPs of a transport. The QP need not be locked.
+func (h QPHandle) PDHasQPs(t Transport) bool { return h.qp.pd.qpsOf[t].Load() > 0 }
 
 // State returns the QP's state.
 func (h QPHandle) State() QPState { return h.qp.state }

@@ -201,9 +201,7 @@ func (pd *PD) acquireQP(op string, attr *QPInitAttr) error {
 		attr.SRQ.users++
 	}
 	pd.nqps++
-	if attr.Transport == RoCEv2 {
-		pd.roceQPs.Add(1)
-	}
+	pd.qpsOf[attr.Transport].Add(1)
 	for _, cq := range [...]*CQ{attr.SendCQ, attr.RecvCQ} {
 		if cq != nil {
 			cq.users++
@@ -228,9 +226,7 @@ func (qp *QP) release() {
 	d.mu.Lock()
 	d.qps--
 	pd.nqps--
-	if qp.init.Transport == RoCEv2 {
-		pd.roceQPs.Add(-1)
-	}
+	pd.qpsOf[qp.init.Transport].Add(-1)
 	if qp.init.SRQ != nil {
 		qp.init.SRQ.users--
 	}
@@ -299,9 +295,9 @@ func (qp *QP) State() QPState {
 	return qp.state
 }
 
-// Query returns the QP's attributes, and those that it was created with (ibv_query_qp). It ignores
-// the mask, and returns all attributes.
-func (qp *QP) Query(QPAttrMask) (QPAttr, QPInitAttr, error) {
+// Query returns the QP's attributes, and those that it was created with (ibv_query_qp, with all
+// bits of its mask).
+func (qp *QP) Query() (QPAttr, QPInitAttr, error) {
 	qp.lock()
 	defer qp.mu.Unlock()
 	if err := qp.alive("query"); err != nil {

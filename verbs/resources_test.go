@@ -42,12 +42,12 @@ func TestLatency(t *testing.T) {
 		complete(1)
 		check := func() {
 			t.Helper()
-			l := r.dev.Latencies()[verbs.RoCEv2]
+			l := r.dev.Snapshot().Latencies[verbs.RoCEv2]
 			if l.Count != 2 || l.Sum != 3*time.Millisecond+10*time.Microsecond {
 				t.Errorf("%d requests took %v", l.Count, l.Sum)
 			}
 			for i, n := range l.Classes {
-				if bound := verbs.LatencyBound(i); (n == 1) != (bound == 4096*time.Microsecond || bound == 16*time.Microsecond) {
+				if bound := l.Bound(i); (n == 1) != (bound == 4096*time.Microsecond || bound == 16*time.Microsecond) {
 					t.Errorf("%d in the class below %v", n, bound)
 				}
 			}

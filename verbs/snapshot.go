@@ -6,7 +6,7 @@ type Snapshot struct {
 	Device    string                `json:"device"`
 	Ports     []PortSnapshot        `json:"ports"`     // in the order of their numbers, from 1
 	Counters  map[string]uint64     `json:"counters"`  // HWCounters
-	Latencies map[Transport]Latency `json:"latencies"` // see MeasureLatency
+	Latencies map[Transport]Latency `json:"latencies"` // of existing and closed QPs: see MeasureLatency
 	Resources Resources             `json:"resources"`
 	QPKinds   []QPKind              `json:"qpKinds"`
 }
@@ -27,7 +27,7 @@ type QPKind struct {
 
 // Snapshot takes a snapshot of the device. It locks each QP for a moment.
 func (d *Device) Snapshot() Snapshot {
-	s := Snapshot{Device: d.Name(), Counters: d.HWCounters(), Latencies: d.Latencies(), Resources: d.Resources()}
+	s := Snapshot{Device: d.Name(), Counters: d.HWCounters(), Latencies: d.sumLatencies(), Resources: d.Resources()}
 	for port := uint8(1); port <= d.QueryDevice().PhysPortCnt; port++ {
 		attr, err := d.QueryPort(port)
 		if err != nil {

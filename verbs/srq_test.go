@@ -82,7 +82,7 @@ func TestSRQSharesInOrder(t *testing.T) {
 	if err := qps[0].PostRecv(&verbs.RecvWR{}); !errors.Is(err, verbs.ErrInvalid) || !strings.Contains(err.Error(), "SRQ") {
 		t.Errorf("posting to a QP that has an SRQ: %v", err)
 	}
-	if _, init, _ := qps[0].Query(0); init.SRQ != srq || init.Cap.MaxRecvWR != 0 {
+	if _, init, _ := qps[0].Query(); init.SRQ != srq || init.Cap.MaxRecvWR != 0 {
 		t.Errorf("got %+v", init)
 	}
 }

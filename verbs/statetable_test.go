@@ -220,7 +220,7 @@ func TestAlternatePath(t *testing.T) {
 	r.open(t, verbs.QPCap{}, 1)
 	r.moveTo(t, verbs.StateRTS)
 	check(t, r.qp.Modify(&verbs.QPAttr{Alt: alt, PathMigState: verbs.MigArmed}, mask))
-	if a, _, _ := r.qp.Query(0); a.Alt != alt || a.PathMigState != verbs.MigArmed {
+	if a, _, _ := r.qp.Query(); a.Alt != alt || a.PathMigState != verbs.MigArmed {
 		t.Errorf("got %+v", a)
 	}
 	for _, a := range []*verbs.QPAttr{{}, {Alt: alt, PathMigState: 3}} {
@@ -241,7 +241,7 @@ func TestDrained(t *testing.T) {
 		check(t, r.qp.PostSend(send))
 		check(t, r.qp.Modify(&verbs.QPAttr{QPState: verbs.StateSQD, EnSQDAsyncNotify: notify},
 			verbs.QPAttrState|verbs.QPAttrEnSQDAsyncNotify))
-		if a, _, _ := r.qp.Query(0); !a.SQDraining || a.EnSQDAsyncNotify != notify {
+		if a, _, _ := r.qp.Query(); !a.SQDraining || a.EnSQDAsyncNotify != notify {
 			t.Errorf("got %+v", a)
 		}
 		check(t, r.qp.PostSend(send))
@@ -251,7 +251,7 @@ func TestDrained(t *testing.T) {
 			r.lq.Drained()
 			r.lq.Drained()
 		})
-		if a, _, _ := r.qp.Query(0); a.SQDraining {
+		if a, _, _ := r.qp.Query(); a.SQDraining {
 			t.Error("SQDraining without requests in flight")
 		}
 		if notify {
@@ -277,7 +277,7 @@ func TestDrainingEndsInError(t *testing.T) {
 	check(t, r.qp.PostSend(&verbs.SendWR{Opcode: verbs.Send}))
 	check(t, r.qp.Modify(&verbs.QPAttr{QPState: verbs.StateSQD, EnSQDAsyncNotify: true}, verbs.QPAttrState|verbs.QPAttrEnSQDAsyncNotify))
 	check(t, r.qp.Modify(&verbs.QPAttr{QPState: verbs.StateErr}, verbs.QPAttrState))
-	if a, _, _ := r.qp.Query(0); a.SQDraining {
+	if a, _, _ := r.qp.Query(); a.SQDraining {
 		t.Error("SQDraining in ERR")
 	}
 	noEvent(t, r.dev)
@@ -287,7 +287,7 @@ func TestModifyWithoutTransition(t *testing.T) {
 	r := newRig(t)
 	r.moveTo(t, verbs.StateRTS)
 	check(t, r.qp.Modify(&verbs.QPAttr{MinRNRTimer: 30}, verbs.QPAttrMinRNRTimer))
-	attr, _, err := r.qp.Query(0)
+	attr, _, err := r.qp.Query()
 	check(t, err)
 	if attr.MinRNRTimer != 30 || attr.QPState != verbs.StateRTS {
 		t.Errorf("got MinRNRTimer %d in %v", attr.MinRNRTimer, attr.QPState)
@@ -355,7 +355,7 @@ func TestModifyRejectedByProvider(t *testing.T) {
 	if !errors.Is(err, r.lq.modifyErr) {
 		t.Errorf("got %v", err)
 	}
-	if a, _, _ := r.qp.Query(0); a.QPState != verbs.StateReset || a.PortNum != 0 {
+	if a, _, _ := r.qp.Query(); a.QPState != verbs.StateReset || a.PortNum != 0 {
 		t.Errorf("the QP changed: %+v", a)
 	}
 }
@@ -363,7 +363,7 @@ func TestModifyRejectedByProvider(t *testing.T) {
 func TestQuery(t *testing.T) {
 	r := newRig(t)
 	r.moveTo(t, verbs.StateRTS)
-	attr, init, err := r.qp.Query(verbs.QPAttrSQPSN)
+	attr, init, err := r.qp.Query()
 	check(t, err)
 	if attr.SQPSN != 0x111111 || attr.RQPSN != 0x222222 {
 		t.Errorf("PSNs are not the provider's: %#x, %#x", attr.SQPSN, attr.RQPSN)
@@ -375,7 +375,7 @@ func TestQuery(t *testing.T) {
 		t.Errorf("init attributes lost: %+v", init)
 	}
 	check(t, r.qp.Modify(&verbs.QPAttr{}, verbs.QPAttrState))
-	if attr, _, _ = r.qp.Query(0); attr.DestQPNum != 0 || attr.PortNum != 0 {
+	if attr, _, _ = r.qp.Query(); attr.DestQPNum != 0 || attr.PortNum != 0 {
 		t.Errorf("RESET keeps attributes: %+v", attr)
 	}
 }
@@ -400,7 +400,7 @@ func TestRateLimit(t *testing.T) {
 	r.moveTo(t, verbs.StateRTS)
 	for _, limit := range []uint32{10, 1000, 0} {
 		check(t, r.qp.Modify(&verbs.QPAttr{RateLimit: limit}, verbs.QPAttrRateLimit))
-		if a, _, _ := r.qp.Query(0); a.RateLimit != limit {
+		if a, _, _ := r.qp.Query(); a.RateLimit != limit {
 			t.Errorf("limit %d, want %d", a.RateLimit, limit)
 		}
 	}

@@ -132,7 +132,7 @@ func srCMDestroyID(h C.uint32_t, events *C.uint32_t) C.int {
 				stacks.logError(err) // the ID is destroyed nevertheless
 			}
 		}
-		from.WaitOnEvent() // then the descriptor no longer counts the ID's events
+		from.WaitCallbacks() // then the descriptor no longer counts the ID's events
 		*events = C.uint32_t(s.reported.Load())
 		return nil
 	}))
@@ -149,8 +149,8 @@ func srCMMigrateID(h, ch C.uint32_t, events *C.uint32_t) C.int {
 	} else if err := s.Migrate(background, to.EventChannel); err != nil {
 		return errno(err)
 	} else {
-		from.WaitOnEvent()
-		to.WaitOnEvent()
+		from.WaitCallbacks()
+		to.WaitCallbacks()
 	}
 	*events = C.uint32_t(s.reported.Load())
 	return 0

@@ -136,13 +136,14 @@ func srModifyCQ(h C.uint32_t, count, period C.int) C.int {
 //export srReqNotifyCQ
 func srReqNotifyCQ(h C.uint32_t, solicitedOnly, sleeps C.int) C.int {
 	q := cqs.get(uint32(h))
-	switch {
-	case q == nil:
+	if q == nil {
 		return notFound
-	case sleeps != 0:
-		return errno(q.ReqNotify(solicitedOnly != 0))
 	}
-	return errno(q.Arm(solicitedOnly != 0))
+	err := q.ReqNotify(solicitedOnly != 0)
+	if err == nil && sleeps != 0 {
+		q.Device().EndProgress()
+	}
+	return errno(err)
 }
 
 //export srDestroyCQ

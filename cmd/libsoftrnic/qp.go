@@ -258,7 +258,7 @@ func srQueryQP(h C.uint32_t, a *C.struct_sr_qp_attr) C.int {
 	if q == nil {
 		return notFound
 	}
-	v, _, err := q.Query(0)
+	v, _, err := q.Query()
 	if err != nil {
 		return errno(err)
 	}

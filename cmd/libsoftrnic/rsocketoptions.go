@@ -226,7 +226,7 @@ func (s *rsock) pendingError() int {
 // without one. mu is held.
 func (s *rsock) maxSegment() int {
 	if s.state == rsockConnected {
-		if attr, _, err := s.conn.QP().Query(verbs.QPAttrPathMTU); err == nil && attr.PathMTU.Bytes() > 0 {
+		if attr, _, err := s.conn.QP().Query(); err == nil && attr.PathMTU.Bytes() > 0 {
 			return attr.PathMTU.Bytes()
 		}
 	}

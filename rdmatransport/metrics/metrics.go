@@ -162,9 +162,9 @@ func (c *Collector) collect(ch chan<- prometheus.Metric, s *verbs.Snapshot) {
 	}
 	for transport, l := range s.Latencies {
 		classes, below := make(map[float64]uint64), uint64(0)
-		for i, n := range l.Classes[:verbs.LatencyBuckets-1] {
+		for i, n := range l.Classes[:len(l.Classes)-1] {
 			below += n
-			classes[verbs.LatencyBound(i).Seconds()] = below
+			classes[l.Bound(i).Seconds()] = below
 		}
 		ch <- prometheus.MustNewConstHistogram(latencyDesc, l.Count, l.Sum.Seconds(), classes, s.Device, label(transport))
 	}

@@ -49,7 +49,7 @@ func (e *end) postRecv() {
 // does not see that a packet is sent before it is received.
 func (e *end) settle() {
 	e.t.Helper()
-	if _, _, err := e.QP().Query(0); err != nil { // takes the QP's lock, as reception does
+	if _, _, err := e.QP().Query(); err != nil { // takes the QP's lock, as reception does
 		e.t.Fatal(err)
 	}
 }

@@ -131,9 +131,9 @@ func (c *EventChannel) OnEvent(f func(n int)) {
 	wait()
 }
 
-// WaitOnEvent waits until the function of OnEvent has been called for all changes so far, such as
-// the events that [ID.Close] dropped. That function must not call WaitOnEvent.
-func (c *EventChannel) WaitOnEvent() { c.onEvent.Wait() }
+// WaitCallbacks waits until the function of OnEvent has been called for all changes so far, such as
+// the events that [ID.Close] dropped. That function must not call WaitCallbacks.
+func (c *EventChannel) WaitCallbacks() { c.onEvent.Wait() }
 
 // Close destroys the channel (rdma_destroy_event_channel); calls of GetEvent return. The error is
 // ErrBusy while the channel has IDs, and ErrClosed after the first Close.

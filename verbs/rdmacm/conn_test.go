@@ -103,7 +103,7 @@ func TestSyncIDMigrate(t *testing.T) {
 		l, s, c := connected(a, b)
 		must(t, c.Disconnect())
 		synctest.Wait()
-		sync, err := s.Synchronous(t.Context())
+		sync, err := s.MigrateToSync(t.Context())
 		must(t, err)
 		a.noEvent()
 		id, err := sync.Migrate(t.Context(), a.ch)

@@ -76,19 +76,19 @@ func TestOnEvent(t *testing.T) {
 	})
 }
 
-// TestWaitOnEvent: when WaitOnEvent returns, the hook has been called for the events that Close
+// TestWaitCallbacks: when WaitCallbacks returns, the hook has been called for the events that Close
 // dropped.
-func TestWaitOnEvent(t *testing.T) {
+func TestWaitCallbacks(t *testing.T) {
 	bubble(t, func(t *testing.T, a, b *end) {
 		pending := 0
 		b.ch.OnEvent(func(n int) { pending += n })
 		id := b.resolve(rdmacm.TCP, v4A+":7471") // takes its events
 		must(t, id.Connect(nil))                 // without a listener, an event follows
 		synctest.Wait()
-		b.ch.WaitOnEvent()
+		b.ch.WaitCallbacks()
 		before := pending
 		must(t, id.Close())
-		b.ch.WaitOnEvent()
+		b.ch.WaitCallbacks()
 		if pending != before-1 {
 			t.Errorf("the sum of the hook's numbers is %d, and was %d before an event was dropped", pending, before)
 		}

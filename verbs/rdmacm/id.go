@@ -229,7 +229,7 @@ func (id *ID) Close() error {
 func (id *ID) Migrate(ctx context.Context, to *EventChannel) error {
 	const op = "migrate ID"
 	if to == nil {
-		return verbs.Errorf(verbs.ErrInvalid, op, "the event channel is nil; use Synchronous to make a SyncID of the ID")
+		return verbs.Errorf(verbs.ErrInvalid, op, "the event channel is nil; use MigrateToSync to make a SyncID of the ID")
 	}
 	if err := id.lock(op); err != nil {
 		return err

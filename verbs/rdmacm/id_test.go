@@ -50,7 +50,7 @@ func TestConnection(t *testing.T) {
 			}
 			sq := qp(t, s)
 			must(t, s.Accept(&rdmacm.ConnParam{PrivateData: []byte("pong"), ResponderResources: rdmacm.MaxDepth, InitiatorDepth: 2}))
-			if attr, _, _ := sq.Query(0); attr.QPState != verbs.StateRTS || attr.MaxDestRDAtomic != 5 || attr.MaxRDAtomic != 2 {
+			if attr, _, _ := sq.Query(); attr.QPState != verbs.StateRTS || attr.MaxDestRDAtomic != 5 || attr.MaxRDAtomic != 2 {
 				t.Errorf("accepted QP: %v, depths %d and %d, want RTS, 5, 2", attr.QPState, attr.MaxDestRDAtomic, attr.MaxRDAtomic)
 			}
 			if ev := b.next(rdmacm.Established); string(ev.Param.PrivateData) != "pong" || cq.State() != verbs.StateRTS {
@@ -93,7 +93,7 @@ func TestAcceptParametersOfRequest(t *testing.T) {
 		}
 		sq := qp(t, ev.ID)
 		must(t, ev.ID.Accept(&ev.Param))
-		if attr, _, _ := sq.Query(0); attr.MaxDestRDAtomic != maxDepth || attr.MaxRDAtomic != maxDepth {
+		if attr, _, _ := sq.Query(); attr.MaxDestRDAtomic != maxDepth || attr.MaxRDAtomic != maxDepth {
 			t.Errorf("the QP has depths %d and %d", attr.MaxDestRDAtomic, attr.MaxRDAtomic)
 		}
 		c.Close()

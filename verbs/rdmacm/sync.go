@@ -51,9 +51,9 @@ func CreateSyncID(space PortSpace, devs ...*verbs.Device) (*SyncID, error) {
 	return newSyncID(id, ch), nil
 }
 
-// Synchronous makes a SyncID of an ID (rdma_migrate_id without a channel). It waits for
+// MigrateToSync makes a SyncID of an ID (rdma_migrate_id without a channel). It waits for
 // acknowledgements as Migrate does.
-func (id *ID) Synchronous(ctx context.Context) (*SyncID, error) {
+func (id *ID) MigrateToSync(ctx context.Context) (*SyncID, error) {
 	ch, err := CreateEventChannel(id.Channel().devs...)
 	if err != nil {
 		return nil, err

@@ -23,8 +23,8 @@ type Conn struct {
 	cm     *rdmacm.Conn
 	qp     *verbs.QP
 	peer   connData
-	local  Addr
-	remote Addr
+	local  socketAddr
+	remote socketAddr
 
 	reading sync.Mutex // one reader at a time; taken before mu
 	writing sync.Mutex // one writer at a time; taken before mu
@@ -134,7 +134,7 @@ func (c *Conn) cmConfig() *rdmacm.Config {
 // start starts using a connection that rdma_cm has established.
 func (c *Conn) start(cm *rdmacm.Conn, peer *connData) {
 	c.cm, c.qp, c.peer = cm, cm.QP(), *peer
-	c.local, c.remote = Addr{cm.LocalAddr().String()}, Addr{cm.PeerAddr().String()}
+	c.local, c.remote = socketAddr{cm.LocalAddr().String()}, socketAddr{cm.PeerAddr().String()}
 	c.out.start(c)
 	ctx, cancel := context.WithCancel(context.Background())
 	c.cancel = cancel

@@ -30,5 +30,5 @@ func Dial(ctx context.Context, dev *verbs.Device, addr string, cfg *Config) (*Co
 }
 
 func dialError(addr string, err error) error {
-	return &net.OpError{Op: "dial", Net: "rsocket", Addr: Addr{addr}, Err: err}
+	return &net.OpError{Op: "dial", Net: "rsocket", Addr: socketAddr{addr}, Err: err}
 }

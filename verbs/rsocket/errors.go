@@ -14,14 +14,14 @@ func (protocolError) Unwrap() error { return syscall.EPROTO }
 
 var errProtocol error = protocolError{}
 
-// Addr is the address of a socket.
-type Addr struct{ text string }
+// socketAddr is the address of a socket.
+type socketAddr struct{ text string }
 
 // Network returns "rsocket".
-func (a Addr) Network() string { return "rsocket" }
+func (a socketAddr) Network() string { return "rsocket" }
 
 // String returns address and port, as netip.AddrPort does.
-func (a Addr) String() string { return a.text }
+func (a socketAddr) String() string { return a.text }
 
 // opError returns an error of a Conn's method with its addresses, as package net does.
 func (c *Conn) opError(op string, err error) error {

@@ -37,7 +37,7 @@ func Listen(dev *verbs.Device, addr string, cfg *Config) (*Listener, error) {
 		Transport: full.Transport, Transports: full.Transports, TOS: full.TOS, AFOnly: full.AFOnly, Backlog: full.Backlog,
 	})
 	if err != nil {
-		return nil, &net.OpError{Op: "listen", Net: "rsocket", Addr: Addr{addr}, Err: err}
+		return nil, &net.OpError{Op: "listen", Net: "rsocket", Addr: socketAddr{addr}, Err: err}
 	}
 	l := &Listener{
 		l: cm, conns: make(chan *Conn), slots: make(chan struct{}, 2*full.Backlog), ended: make(chan struct{}),
@@ -130,7 +130,7 @@ func (l *Listener) AcceptContext(ctx context.Context) (*Conn, error) {
 }
 
 // Addr returns the address and port that the listener is bound to.
-func (l *Listener) Addr() net.Addr { return Addr{l.l.Addr().String()} }
+func (l *Listener) Addr() net.Addr { return socketAddr{l.l.Addr().String()} }
 
 // Close closes the listener, and connections that Accept has not returned. Other connections are
 // not affected. A second Close returns net.ErrClosed.

@@ -47,7 +47,7 @@ func (c *Conn) pollCQ(arm bool) bool {
 			c.events.Add(-1)
 			_ = cq.AckEvents(1)
 		}
-		if c.cq.Arm(false) != nil {
+		if c.cq.ReqNotify(false) != nil {
 			return false
 		}
 	}

@@ -242,7 +242,7 @@ func TestRevision1(t *testing.T) {
 func TestIRDORD(t *testing.T) {
 	depths := func(t *testing.T, qp *verbs.QP, ird, ord uint8) {
 		t.Helper()
-		attr, _, err := qp.Query(0)
+		attr, _, err := qp.Query()
 		must(t, err)
 		if attr.MaxDestRDAtomic != ird || attr.MaxRDAtomic != ord {
 			t.Errorf("QP has IRD %d and ORD %d; want %d and %d", attr.MaxDestRDAtomic, attr.MaxRDAtomic, ird, ord)
@@ -378,7 +378,7 @@ func TestNoNegotiation(t *testing.T) {
 				f := reply()
 				f.Enhanced.IRD, f.Enhanced.ORD = ird, ord
 				s := d.dial(f)
-				attr, _, err := s.qp.Query(0)
+				attr, _, err := s.qp.Query()
 				must(t, err)
 				want := uint8(8)
 				if ird != mpa.NoNegotiation {

@@ -226,7 +226,7 @@ func (q *qp) invalidate(stag uint32) bool {
 	if q.e.regions.InvalidateWindow(q.h, stag) == memory.Allowed {
 		return true
 	}
-	return !q.h.PDHasRoCE() && !q.e.shared(q.h.PD()) && q.e.regions.Invalidate(q.h, stag) == memory.Allowed
+	return !q.h.PDHasQPs(verbs.RoCEv2) && !q.e.shared(q.h.PD()) && q.e.regions.Invalidate(q.h, stag) == memory.Allowed
 }
 
 // failRecv completes the oldest receive request with an error.

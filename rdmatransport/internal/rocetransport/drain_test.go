@@ -50,7 +50,7 @@ func TestSQD(t *testing.T) {
 		if err != nil || e.Type != verbs.EventSQDrained || e.QP != r.qp {
 			r.t.Errorf("got %+v, %v", e, err)
 		}
-		if a, _, _ := r.qp.Query(0); a.SQDraining || a.QPState != verbs.StateSQD {
+		if a, _, _ := r.qp.Query(); a.SQDraining || a.QPState != verbs.StateSQD {
 			r.t.Errorf("got %+v", a)
 		}
 		if err := r.qp.Modify(&verbs.QPAttr{QPState: verbs.StateRTS}, verbs.QPAttrState); err != nil {
@@ -86,7 +86,7 @@ func TestPathInSQD(t *testing.T) {
 			t.Fatalf("%d packets are sent after all earlier ones were answered: the test checks nothing", grown)
 		}
 		r.modify(verbs.StateSQD)
-		attr, _, err := r.qp.Query(verbs.QPAttrAV)
+		attr, _, err := r.qp.Query()
 		if err != nil {
 			t.Fatal(err)
 		}

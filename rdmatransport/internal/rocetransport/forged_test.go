@@ -50,7 +50,7 @@ func (f *forger) packet() wire.Packet {
 			n = 4 * x.IntN(f.mtu()/4)
 		}
 	}
-	attr, _, err := f.qp.Query(0)
+	attr, _, err := f.qp.Query()
 	if err != nil {
 		f.t.Fatal(err)
 	}

@@ -131,7 +131,7 @@ func (h *cmHandshake) dial(t *testing.T, p cmPair, linux pyverbs.CM) conns {
 		RetryCnt: h.client.RetryCount, RNRRetry: h.client.RNRRetryCount,
 	})
 	h.checkParam(t, c.here.Peer(), h.received(&h.server, cmREPRoom))
-	attr, _, err := c.here.QP().Query(0)
+	attr, _, err := c.here.QP().Query()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,7 +168,7 @@ func (h *cmHandshake) accept(t *testing.T, p cmPair, linux pyverbs.CM) conns {
 	}
 	closing(t, c.here.Close)
 	h.checkParam(t, asked, h.received(&h.client, cmREQRoom))
-	attr, _, err := c.here.QP().Query(0)
+	attr, _, err := c.here.QP().Query()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -189,7 +189,7 @@ func (q *queuePair) access(r *control.Request) (reply control.Reply, err error) 
 
 // settle takes the QP's lock, as reception does. Earlier writes of peers are then visible, also to
 // the race detector.
-func (q *queuePair) settle() { _, _, _ = q.qp.Query(0) }
+func (q *queuePair) settle() { _, _, _ = q.qp.Query() }
 
 // pause is the interval of polls of the CQ.
 const pause = 200 * time.Microsecond
