@@ -90,10 +90,26 @@ func (s *source) file(pos token.Pos) string { return filepath.Base(s.fset.Positi
 // fileOrder lists the files of packages from the top: each may use declarations of the files below
 // it.
 var fileOrder = map[string][]string{
+	"verbs": {
+		"provider_qp.go", "post.go", "ah.go", "mcast.go", "snapshot.go", "flush.go", "watch.go",
+		"provider_objects.go", "deviceex.go", "cqmoderate.go", "regfile_unix.go", "regfile_other.go", "qpmodify.go", "grh.go",
+		"poller.go", "flow.go", "cqwait.go", "rereg.go", "mw.go", "mr.go", "resources.go", "xrc.go",
+		"flowcounters.go", "qp.go", "complete.go", "srq.go", "compchannel.go", "statetable.go", "mapped_linux.go", "mapped_other.go",
+		"cq.go", "device.go", "provider.go", "queue.go", "wr.go", "opcode.go", "async.go", "qpattr.go", "gid.go",
+		"latency.go", "wc.go", "access.go", "pd.go", "errors.go", "attr.go",
+	},
+	"rdmatransport/internal/iwarptransport": {
+		"terminate.go", "rtr.go", "direct.go", "responses.go", "counters.go", "qp.go", "receiver.go",
+		"placement.go", "requests.go", "end.go", "pairing.go", "listen.go", "disconnect.go", "output.go",
+		"connect.go", "trace.go", "wake.go", "sender.go", "drain.go", "conn.go", "engine.go", "sequencer.go",
+		"state.go", "cursor.go", "params.go", "segment.go", "reads.go", "phase.go",
+	},
 	"rdmatransport/internal/rocetransport": {
-		"receive.go", "identification.go", "gsi.go", "multicast.go", "qp.go", "delayed.go", "timer.go", "hostleft.go", "unlock.go", "ud.go", "uc.go", "completer.go",
-		"requester.go", "direct.go", "responder.go", "flush.go", "deferred.go", "response.go", "local.go", "outcome.go",
-		"xrc.go", "notification.go", "packet.go", "path.go", "backpressure.go", "bydelay.go", "pacing.go", "trace.go", "engine.go", "opcodes.go", "config.go", "dcqcn.go", "counters.go", "params.go",
+		"hostleft.go", "multicast.go", "receive.go", "completer.go", "flush.go", "deferred.go", "qp.go",
+		"direct.go", "unlock.go", "uc.go", "ud.go", "delayed.go", "requester.go", "bydelay.go", "gsi.go",
+		"xrc.go", "response.go", "identification.go", "timer.go", "responder.go", "backpressure.go", "outcome.go",
+		"trace.go", "local.go", "config.go", "notification.go", "packet.go", "path.go", "pacing.go", "params.go",
+		"engine.go", "dcqcn.go", "opcodes.go", "counters.go",
 	},
 	"rdmatransport/internal/rocetransport/send": {
 		"next.go", "retransmit.go", "acknowledge.go", "selective.go", "state.go", "trace.go", "mode.go", "window.go", "delay.go", "basertt.go", "congestion.go",

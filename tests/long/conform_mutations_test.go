@@ -86,7 +86,7 @@ var breaches = []mutation{
 	{"a SEND needs a receive request", iwarp + "placement.go", "\tif wr == nil {\n\t\treturn ddp.ErrNoBuffer", "\tif wr == nil {\n\t\treturn nil", conformIWARP, "TestOurs"},
 	{"a READ over iWARP needs the QP's right", iwarp + "placement.go", "if q.h.Attr().QPAccessFlags&verbs.AccessRemoteRead == 0 {", "if false {", conformIWARP, "TestOurs"},
 	{"the MSN of an atomic's response", iwarp + "responses.go", "MSN: t.numbers.next(rdmap.QueueAtomicResponse)", "MSN: t.numbers.next(rdmap.QueueAtomicResponse) + 1", conformIWARP, "TestOurs"},
-	{"no CRC is checked that nobody needs", iwarp + "listen.go", "c.request.frame.CRC || !c.e.config.NoCRC", "true", conformIWARP, "TestOurs"},
+	{"no CRC is checked that nobody needs", iwarp + "conn.go", "c.request.frame.CRC || !c.e.config.NoCRC", "true", conformIWARP, "TestOurs"},
 	{"the IRD is the peer's ORD", iwarp + "listen.go", "depth(f.Enhanced.ORD), depth(f.Enhanced.IRD)", "depth(f.Enhanced.IRD), depth(f.Enhanced.ORD)", conformIWARP, "TestOurs"},
 }
 

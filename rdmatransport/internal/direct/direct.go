@@ -7,8 +7,8 @@
 // is moved in parts. A change of a QP or its memory between two parts thus has the same result as
 // between two packets.
 //
-// A goroutine that posts moves everything that it posted. A goroutine that serves other QPs, because
-// it receives or runs timers, holds the locks once, and leaves the rest to a new goroutine.
+// A goroutine that posts moves everything that it posted. A goroutine that serves other QPs,
+// because it receives or runs timers, holds the locks once, and leaves the rest to a new goroutine.
 package direct
 
 import "github.com/softrnic/softrnic/verbs"
@@ -66,8 +66,8 @@ func (m *Mover) SetPosting(on bool) {
 	}
 }
 
-// Move moves requests, from the oldest on, as far as possible. It may unlock the QP temporarily, and
-// returns no result above Deferred. Requests that others post meanwhile are left to another
+// Move moves requests, from the oldest on, as far as possible. It may unlock the QP temporarily,
+// and returns no result above Deferred. Requests that others post meanwhile are left to another
 // goroutine.
 func (m *Mover) Move(q QP, h verbs.QPHandle) Result {
 	*m |= moving

@@ -34,8 +34,8 @@ func (x *Pair) Send(wr *verbs.PostedSend, off, n uint64) bool {
 		memory.Copy(memory.Message{Regions: x.Target, PD: x.To.RecvPD(), List: recv.SGList}, x.own(wr), wr, off, n)
 }
 
-// Write places n bytes of a WRITE, from offset off on, in to. If the immediate data is due, a receive
-// request is needed.
+// Write places n bytes of a WRITE, from offset off on, in to. If the immediate data is due, a
+// receive request is needed.
 func (x *Pair) Write(wr *verbs.PostedSend, to memory.Span, off, n uint64) bool {
 	if wr.Opcode == verbs.RDMAWriteWithImm && off+n == wr.Length() && x.recv(wr, off, n) == nil {
 		return false

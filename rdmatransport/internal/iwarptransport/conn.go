@@ -250,74 +250,12 @@ func (c *conn) Establish() error {
 	return nil
 }
 
-// disconnected reports the end of an established connection. c.mu is held.
-func (c *conn) disconnected() {
-	c.state = over
-	c.emit(&rdmacm.ConnEvent{Type: rdmacm.Disconnected})
-}
-
 // Notify implements rdmacm.ProviderConn. It does nothing, because the reply establishes an iWARP
 // connection.
 func (c *conn) Notify() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.expect("notify", established)
-}
-
-// Disconnect implements rdmacm.ProviderConn. Posted requests stay queued until the QP enters ERR.
-func (c *conn) Disconnect() error {
-	c.mu.Lock()
-	state, q := c.state, c.qp
-	err := c.expect("disconnect", established)
-	c.mu.Unlock()
-	if state == over {
-		return nil
-	}
-	if err == nil {
-		q.disconnect(c)
-	}
-	return err
-}
-
-// streamEnded is called by the QP's reader at the end of the stream. A peer may accept, send and
-// close before the local application calls Establish. That is no connection failure, so
-// DISCONNECTED is reported after ESTABLISHED.
-func (c *conn) streamEnded() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	switch c.state {
-	case established:
-		c.disconnected()
-	case responded:
-		c.ended = true
-	case requested:
-		c.onPeerClosed()
-	default:
-		c.state = over
-	}
-}
-
-// Close implements rdmacm.ProviderConn.
-func (c *conn) Close() {
-	c.mu.Lock()
-	was, stream, q, cancel := c.state, c.stream, c.qp, c.cancel
-	c.state, c.closed = over, true
-	c.mu.Unlock()
-	c.leaveBacklog()
-	if cancel != nil {
-		cancel()
-	}
-	switch {
-	case stream == nil, was == over: // the stream is already closed
-	case was == requested:
-		_ = c.sendReject(nil)
-	case q != nil:
-		q.disconnect(c) // the reader closes it
-	case was == responded:
-		c.terminateSetup(mpa.ErrLocalCatastrophic)
-	default:
-		stream.Abort()
-	}
 }
 
 // readFrame reads an MPA request or reply frame from the stream, and nothing behind it.
@@ -350,3 +288,19 @@ func writeFrame(w io.Writer, f *mpa.Frame) error {
 	_, err := w.Write(b)
 	return err
 }
+
+// agreesLongFPDUs reports whether FPDUs may be longer than a TCP segment, as the peer's request
+// asks.
+func (c *conn) agreesLongFPDUs() bool {
+	f := &c.request.frame
+	return c.e.config.LongFPDUs && f.Revision != mpa.Revision1 && f.Reserved&longFPDURequest != 0
+}
+
+// rtrIsRead reports whether the ready-to-receive message will be a READ, which counts in the IRD.
+func (c *conn) rtrIsRead() bool {
+	e := &c.request.frame.Enhanced
+	return c.request.frame.HasEnhanced && e.PeerToPeer && e.RDMARead && !e.RDMAWrite
+}
+
+// crc reports whether FPDUs have CRCs, which is so if either side requires them.
+func (c *conn) crc() bool { return c.request.frame.CRC || !c.e.config.NoCRC }

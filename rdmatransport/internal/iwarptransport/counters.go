@@ -2,23 +2,7 @@ package iwarptransport
 
 import (
 	"net/netip"
-	"sync/atomic"
 )
-
-// Counters count rare events.
-type Counters struct {
-	TerminatesSent     atomic.Uint64
-	TerminatesReceived atomic.Uint64
-	StreamsLost        atomic.Uint64 // streams that ended without a Terminate or an orderly close
-	CRCErrors          atomic.Uint64
-	ConnectsRefused    atomic.Uint64 // connections refused before an application saw them
-	Revision1Retries   atomic.Uint64 // connections retried with MPA revision 1
-
-	direct atomic.Uint64 // messages moved directly, of destroyed QPs
-
-	// Bytes of FPDUs, of streams without a QP.
-	sent, received atomic.Uint64
-}
 
 // Snapshot returns all counters by name. It locks each QP in turn.
 func (e *Engine) Snapshot() map[string]uint64 {

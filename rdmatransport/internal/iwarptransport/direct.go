@@ -9,69 +9,16 @@ package iwarptransport
 // MPA's set-up.
 //
 // Package direct decides who moves messages and for how long the locks are held. A long message is
-// moved in parts. Between two parts, both QPs are in the state as if the segments of these parts had
-// been sent. Keys are looked up for each part, and a message that cannot be moved any more continues
-// through the stream.
+// moved in parts. Between two parts, both QPs are in the state as if the segments of these parts
+// had been sent. Keys are looked up for each part, and a message that cannot be moved any more
+// continues through the stream.
 
 import (
-	"net/netip"
-	"sync"
-
 	"github.com/softrnic/softrnic/internal/rdmatransport/rdmap"
 	"github.com/softrnic/softrnic/rdmatransport/internal/direct"
 	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
-	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/verbs"
 )
-
-// endpoints holds the connections of this process with a QP whose peer may be in this process and
-// is not known yet.
-var endpoints = struct {
-	mu       sync.Mutex // innermost lock
-	unpaired map[endpoint]*conn
-}{unpaired: map[endpoint]*conn{}}
-
-// endpoint is one end of a TCP connection; nic has the local address.
-type endpoint struct {
-	nic           stack.NIC
-	local, remote netip.AddrPort
-}
-
-// pair connects the two ends of a connection if both are in this process.
-func (c *conn) pair() {
-	far := c.stream.LocalNIC()
-	nics := c.e.net.NICs()
-	if far == nil || c.port < 1 || int(c.port) > len(nics) {
-		return
-	}
-	here := endpoint{nics[c.port-1], addrPort(c.stream.LocalAddr()), addrPort(c.stream.RemoteAddr())}
-	there := endpoint{far, here.remote, here.local}
-	endpoints.mu.Lock()
-	defer endpoints.mu.Unlock()
-	other := endpoints.unpaired[there]
-	if other == nil {
-		c.unpaired = &here
-		endpoints.unpaired[here] = c
-		return
-	}
-	delete(endpoints.unpaired, there)
-	other.unpaired = nil
-	c.peerConn.Store(other)
-	other.peerConn.Store(c)
-}
-
-// unpair reverts pair.
-func (c *conn) unpair() {
-	endpoints.mu.Lock()
-	if c.unpaired != nil && endpoints.unpaired[*c.unpaired] == c {
-		delete(endpoints.unpaired, *c.unpaired)
-	}
-	c.unpaired = nil
-	endpoints.mu.Unlock()
-	if other := c.peerConn.Swap(nil); other != nil {
-		other.peerConn.CompareAndSwap(c, nil)
-	}
-}
 
 // resumeTransmit sends requests that waited until the peer had received everything sent before.
 func (c *conn) resumeTransmit() {

@@ -1,10 +1,11 @@
-// Package iwarptransport is the engine of iWARP: RDMAP (RFC 5040, RFC 7306) over DDP (RFC 5041) over MPA
-// (RFC 5044, RFC 6581) over the stack's TCP. The public package iwarp has its configuration, and
-// documents the supported features. The formats and the framing of the layers are in packages below
-// that one.
+// Package iwarptransport is the engine of iWARP: RDMAP (RFC 5040, RFC 7306) over DDP (RFC 5041)
+// over MPA (RFC 5044, RFC 6581) over the stack's TCP. The public package iwarp has its
+// configuration, and documents the supported features. The formats and the framing of the layers
+// are in internal/rdmatransport.
 //
 // Set-up: connect.go and listen.go exchange MPA's request and reply frames on a TCP stream. verbs
-// passes the stream to the QP when it enters RTS.
+// passes the stream to the QP when it enters RTS (qp.go). disconnect.go and end.go end a connection
+// and a QP's stream.
 //
 // Send path: verbs locks the QP and calls PostSend. sender.go selects the next message by the phase
 // (phase.go), the position in the send queue (cursor.go) and the outstanding READs (reads.go).
@@ -15,7 +16,8 @@
 // Receive path: receiver.go runs on the only goroutine of a QP, which exists while the stream is
 // busy. MPA's receiver finds the segments in TCP's buffers, and placement.go checks and places
 // them. Responses to READs and atomics wait in responses.go for room in the stream. terminate.go
-// ends a stream after an error.
+// ends a stream after an error. If both ends are in this process, pairing.go finds the
+// other one, and direct.go moves messages without the stream.
 //
 // Lock order: QP, conn.mu, then listener.mu or the stream's own lock.
 package iwarptransport
@@ -26,6 +28,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/softrnic/softrnic/rdmatransport/internal/keys"
 	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
@@ -109,20 +112,17 @@ func (e *Engine) shared(pd *verbs.PD) bool {
 	return e.streams[pd] > 1
 }
 
-// CreateQP creates a QP in state RESET with a random number.
-func (e *Engine) CreateQP(h verbs.QPHandle, attr *verbs.QPInitAttr) (verbs.ProviderQP, uint32, error) {
-	if attr.Type != verbs.RC {
-		return nil, 0, verbs.Errorf(verbs.ErrNotSupported, "create QP", "QP type %v over iWARP", attr.Type)
-	}
-	q := &qp{e: e, h: h, depth: uint32(attr.Cap.MaxSendWR), srq: attr.SRQ != nil}
-	q.tx.init(attr.Cap.MaxSendWR)
-	num, err := e.qps.Insert(q)
-	if err != nil {
-		return nil, 0, verbs.Errorf(verbs.ErrNoMemory, "create QP", "%v", err)
-	}
-	q.num = num
-	if e.trace != nil {
-		q.tx.lifecycle.setTracer(q.tracePhase)
-	}
-	return q, num, nil
+// Counters count rare events.
+type Counters struct {
+	TerminatesSent     atomic.Uint64
+	TerminatesReceived atomic.Uint64
+	StreamsLost        atomic.Uint64 // streams that ended without a Terminate or an orderly close
+	CRCErrors          atomic.Uint64
+	ConnectsRefused    atomic.Uint64 // connections refused before an application saw them
+	Revision1Retries   atomic.Uint64 // connections retried with MPA revision 1
+
+	direct atomic.Uint64 // messages moved directly, of destroyed QPs
+
+	// Bytes of FPDUs, of streams without a QP.
+	sent, received atomic.Uint64
 }

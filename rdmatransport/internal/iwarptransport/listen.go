@@ -328,22 +328,6 @@ func (c *conn) reply(privateData []byte) *mpa.Frame {
 	return f
 }
 
-// agreesLongFPDUs reports whether FPDUs may be longer than a TCP segment, as the peer's request
-// asks.
-func (c *conn) agreesLongFPDUs() bool {
-	f := &c.request.frame
-	return c.e.config.LongFPDUs && f.Revision != mpa.Revision1 && f.Reserved&longFPDURequest != 0
-}
-
-// rtrIsRead reports whether the ready-to-receive message will be a READ, which counts in the IRD.
-func (c *conn) rtrIsRead() bool {
-	e := &c.request.frame.Enhanced
-	return c.request.frame.HasEnhanced && e.PeerToPeer && e.RDMARead && !e.RDMAWrite
-}
-
-// crc reports whether FPDUs have CRCs, which is so if either side requires them.
-func (c *conn) crc() bool { return c.request.frame.CRC || !c.e.config.NoCRC }
-
 // Reject implements rdmacm.ProviderConn.
 func (c *conn) Reject(privateData []byte) error {
 	const op = "reject"

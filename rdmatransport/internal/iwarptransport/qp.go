@@ -1,37 +1,28 @@
 package iwarptransport
 
-// Control path: the QP's state transitions, and the end of its stream.
+// Control path: QPs are created, and change their states.
 
 import (
-	"math/bits"
-	"time"
-
-	"github.com/softrnic/softrnic/internal/rdmatransport/ddp"
-	"github.com/softrnic/softrnic/internal/rdmatransport/rdmap"
-	"github.com/softrnic/softrnic/rdmatransport/internal/direct"
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// qp is the provider's part of a reliable connection over iWARP. The QP's lock protects it.
-type qp struct {
-	e     *Engine
-	h     verbs.QPHandle
-	num   uint32
-	depth uint32 // of the send queue
-	srq   bool   // receive requests come from an SRQ
-
-	mover direct.Mover
-
-	conn *conn // nil before RTS and after the end of the stream
-
-	tx sender
-	rx receiver
-
-	direct uint64 // messages moved directly
+// CreateQP creates a QP in state RESET with a random number.
+func (e *Engine) CreateQP(h verbs.QPHandle, attr *verbs.QPInitAttr) (verbs.ProviderQP, uint32, error) {
+	if attr.Type != verbs.RC {
+		return nil, 0, verbs.Errorf(verbs.ErrNotSupported, "create QP", "QP type %v over iWARP", attr.Type)
+	}
+	q := &qp{e: e, h: h, depth: uint32(attr.Cap.MaxSendWR), srq: attr.SRQ != nil}
+	q.tx.init(attr.Cap.MaxSendWR)
+	num, err := e.qps.Insert(q)
+	if err != nil {
+		return nil, 0, verbs.Errorf(verbs.ErrNoMemory, "create QP", "%v", err)
+	}
+	q.num = num
+	if e.trace != nil {
+		q.tx.lifecycle.setTracer(q.tracePhase)
+	}
+	return q, num, nil
 }
-
-// slots returns the smallest power of two that is at least n.
-func slots(n int) int { return 1 << bits.Len(uint(max(n, 1)-1)) }
 
 // Modify implements verbs.ProviderQP.
 func (q *qp) Modify(from, to verbs.QPState, attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
@@ -78,21 +69,6 @@ func (q *qp) attach(c *conn, attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	return nil
 }
 
-// detach takes the stream from the QP, and returns its connection, or nil if there is none.
-func (q *qp) detach() *conn {
-	c := q.conn
-	if c != nil {
-		q.conn = nil
-		q.tx.output.clear()
-		q.tx.lifecycle.on(onDetach)
-		c.unpair()
-		q.e.countStream(q.h.PD(), -1)
-		q.e.Counters.sent.Add(c.sent)
-		q.e.Counters.received.Add(c.received)
-	}
-	return c
-}
-
 // Query implements verbs.ProviderQP: IRD and ORD are those of the stream.
 func (q *qp) Query(attr *verbs.QPAttr) {
 	if c := q.conn; c != nil {
@@ -121,34 +97,6 @@ func (q *qp) Destroy() {
 	q.direct = 0
 }
 
-// abortStream resets the stream.
-func (q *qp) abortStream() {
-	if c := q.detach(); c != nil {
-		c.stream.Abort()
-	}
-}
-
-// closeStream closes the stream in an orderly way: its send buffer and the coalesced FPDUs are
-// still sent. The reader stays until the peer has closed too, or the linger time is over.
-func (q *qp) closeStream() {
-	c := q.conn
-	if c == nil {
-		return
-	}
-	c.linger()
-	if ok, err := q.sendCoalesced(); !ok && err == nil {
-		rest := q.tx.output.takeCoalesced()
-		q.e.work.Go(func() {
-			_ = c.stream.SetWriteDeadline(time.Now().Add(lingerTimeout))
-			_, _ = c.stream.Write(rest)
-			_ = c.stream.CloseWrite()
-		})
-	} else {
-		_ = c.stream.CloseWrite()
-	}
-	q.detach()
-}
-
 // disconnect sends posted requests, as far as the stream takes them, and closes c in an orderly way
 // if the QP still has it. The QP is not locked.
 func (q *qp) disconnect(c *conn) {
@@ -170,38 +118,4 @@ func (q *qp) resumeSending() {
 	}
 	q.tx.output.onRoom()
 	q.transmit()
-}
-
-// fail ends the connection after an error on this side: a Terminate message reports it to the peer,
-// and all posted requests are flushed. bad is the segment with the error, or nil.
-func (q *qp) fail(err error, bad []byte) {
-	if q.tx.lifecycle.ended() {
-		return
-	}
-	q.conn.linger()
-	q.terminate(err, bad)
-	q.failQP()
-}
-
-// failQP moves the QP to ERR.
-func (q *qp) failQP() {
-	q.traceState(q.h.State(), verbs.StateErr)
-	q.h.Fail()
-}
-
-// linger sets the peer's time to read everything and to close. The QP is locked, because its reader
-// sets the deadline too.
-func (c *conn) linger() {
-	_ = c.stream.SetReadDeadline(time.Now().Add(lingerTimeout))
-}
-
-// receiver is the receive state of a QP.
-type receiver struct {
-	queues     [rdmap.Queues]ddp.Queue
-	allowed    bool   // the peer may send FPDUs
-	gotFPDU    bool   // the peer has sent an FPDU
-	reported   bool   // a completion reports the error in ulpdu
-	writeBytes uint64 // placed bytes of the current RDMA Write message
-	lastWrite  uint64 // length of the last RDMA Write message, reported with immediate data that follows it
-	ulpdu      []byte // the current ULPDU
 }

@@ -198,16 +198,3 @@ func (q *qp) streamEnded(c *conn, err error) {
 	_ = c.stream.Close()
 	c.streamEnded()
 }
-
-// streamLost ends the connection when a write to the stream fails. The reader will get the same
-// error.
-func (q *qp) streamLost(err error) {
-	q.conn.stream.Abort()
-	if q.h.State() != verbs.StateRTS {
-		return // the QP is about to enter RTS, and the reader will end the connection then
-	}
-	q.e.Counters.StreamsLost.Add(1)
-	q.traceLost(err)
-	q.detach()
-	q.failQP()
-}

@@ -4,38 +4,6 @@ package iwarptransport
 // one FPDU each. This happens on the goroutine that posted or made them due. (RFC 5040 §5, RFC 5041
 // §5)
 
-// sender is the send state of a QP. Each field of its parts is written only in the file that
-// declares it.
-type sender struct {
-	cursor    cursor
-	lifecycle lifecycle
-	reads     reads
-	responses responses
-	numbers   messageNumbers
-	segment   segment
-	output    output
-}
-
-// init sets the largest number of posted requests.
-func (t *sender) init(depth int) { t.cursor.init(slots(depth)) }
-
-// reset clears the state: the QP has no stream.
-func (t *sender) reset() {
-	t.lifecycle.reset()
-	t.cursor.reset()
-	t.reads.reset()
-	t.responses.reset(0)
-	t.numbers.reset()
-	t.output.reset()
-}
-
-// begin starts sending on a stream.
-func (t *sender) begin(c *conn) {
-	t.reset()
-	t.responses.reset(c.ird)
-	t.lifecycle.begin(c.initiator, c.rtr)
-}
-
 // transmit sends what the stream has room for, unless it is corked. Requests and responses
 // alternate, segment by segment, so that neither waits for the whole message of the other. But a
 // tagged message is sent in full before the next tagged one begins: siw aborts a stream in which
@@ -122,4 +90,36 @@ func (q *qp) sendOne(response bool) bool {
 		c.useStream()
 	}
 	return q.sendRequest()
+}
+
+// sender is the send state of a QP. Each field of its parts is written only in the file that
+// declares it.
+type sender struct {
+	cursor    cursor
+	lifecycle lifecycle
+	reads     reads
+	responses responses
+	numbers   messageNumbers
+	segment   segment
+	output    output
+}
+
+// init sets the largest number of posted requests.
+func (t *sender) init(depth int) { t.cursor.init(slots(depth)) }
+
+// reset clears the state: the QP has no stream.
+func (t *sender) reset() {
+	t.lifecycle.reset()
+	t.cursor.reset()
+	t.reads.reset()
+	t.responses.reset(0)
+	t.numbers.reset()
+	t.output.reset()
+}
+
+// begin starts sending on a stream.
+func (t *sender) begin(c *conn) {
+	t.reset()
+	t.responses.reset(c.ird)
+	t.lifecycle.begin(c.initiator, c.rtr)
 }

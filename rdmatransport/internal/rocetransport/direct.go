@@ -28,13 +28,6 @@ import (
 // enginePorts maps the network interfaces of this process to engines: stack.NIC → *enginePort.
 var enginePorts sync.Map
 
-// enginePort is a port of an engine.
-type enginePort struct {
-	e    *Engine
-	nic  stack.NIC
-	port uint8
-}
-
 func enginePortOf(nic stack.NIC) *enginePort {
 	s, _ := enginePorts.Load(nic)
 	at, _ := s.(*enginePort)

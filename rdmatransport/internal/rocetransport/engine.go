@@ -1,6 +1,6 @@
-// Package rocetransport is the engine of RoCEv2 and RoCE v1: it turns the work requests of QPs into packets,
-// and packets into completions. The public package roce has its configuration, and documents the
-// supported features.
+// Package rocetransport is the engine of RoCEv2 and RoCE v1: it turns the work requests of QPs into
+// packets, and packets into completions. The public package roce has its configuration, and
+// documents the supported features.
 //
 // Send path: verbs locks the QP and calls PostSend. Package send selects the packets of each
 // request, and requester.go writes them into frames of packet.go.
@@ -19,7 +19,7 @@
 // CNPs of notification.go. deferred.go executes slow requests. uc.go and ud.go have the unreliable
 // services, and multicast.go multicast datagrams. direct.go moves messages without packets if both
 // QPs are in one process. qp.go creates QPs and handles their state transitions, trace.go traces
-// them, and engine.go has the types of an engine and a QP.
+// them, and engine.go has the types of an engine, of a QP, and of a QP's parts.
 //
 // A QP's state is only accessed under its lock, on the goroutine with the work: the application's
 // for posts, the link's for packets, and the timer queue's for timeouts.
@@ -176,8 +176,8 @@ type qp struct {
 	nextDelayed *qp // next QP on the engine's stack of delayed QPs
 }
 
-// unlockOnly unlocks the QP and sends nothing. It is for callers that only looked at the QP, or that
-// have sent what was due. All others call sendAndUnlock.
+// unlockOnly unlocks the QP and sends nothing. It is for callers that only looked at the QP, or
+// that have sent what was due. All others call sendAndUnlock.
 func (q *qp) unlockOnly() { q.h.Unlock() }
 
 // reliable reports whether the service has acknowledgements.
@@ -192,4 +192,51 @@ func (q *qp) begun() bool {
 		return u.packet != 0
 	}
 	return q.sending.Begun()
+}
+
+// pacer limits a QP's packets to a rate.
+type pacer struct {
+	limit   float64     // QPAttr.RateLimit in bits per second; 0 is none
+	react   *reaction   // nil without DCQCN
+	sending *send.State // provides the rate of a window; nil if a window is sent at once
+	baseRTT *baseRTT    // of sending
+
+	debt       float64 // bits sent by the time last beyond what the rate allowed; negative if fewer
+	last       time.Duration
+	wake       time.Duration // when the next packet may be sent, or the rate increases; 0 if nothing waits
+	nextAckReq time.Duration // the rate causes no acknowledgement request before this time
+}
+
+// unreliable is the send state of UC and UD.
+type unreliable struct {
+	psn    uint32        // of the next packet
+	packet uint32        // UC: index of the next packet in the oldest request
+	resume time.Duration // UC: end of the pause after a window; 0 if there is none
+
+	_ [48]byte // keeps different QPs in different cache lines
+}
+
+// responder is the state of the message that is being received. Acknowledgements and responses that
+// are due are in package receive.
+type responder struct {
+	placed     uint64    // bytes of the open message placed in its receive request, or at write.Addr
+	write      wire.RETH // of a WRITE
+	srqn       uint32    // XRC: the SRQ of the open message
+	message    msgKind   // the kind of the open message
+	taken      bool      // the message has taken a receive request
+	gotRequest bool      // a request was executed or refused
+	pd         *verbs.PD // XRC: PD of the SRQ of the current request or response
+}
+
+// notifier is a connection's notification point.
+type notifier struct {
+	path stack.Path    // of CNPs
+	next time.Duration // earliest time of the next CNP
+}
+
+// enginePort is a port of an engine.
+type enginePort struct {
+	e    *Engine
+	nic  stack.NIC
+	port uint8
 }

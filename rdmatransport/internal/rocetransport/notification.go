@@ -4,8 +4,6 @@ package rocetransport
 // (CNP), and a received CNP slows the QP down. (IBTA A17.9)
 
 import (
-	"time"
-
 	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/verbs"
@@ -17,12 +15,6 @@ const (
 	ecnCapable            = 2 // ECT(0)
 	congestionExperienced = 3
 )
-
-// notifier is a connection's notification point.
-type notifier struct {
-	path stack.Path    // of CNPs
-	next time.Duration // earliest time of the next CNP
-}
 
 // control sets up congestion control on a connection's new path. It returns a notifier, and sets
 // ECT(0) in ah, so that switches may mark the packets. RoCE v1 has no ECN.

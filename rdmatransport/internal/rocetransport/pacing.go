@@ -5,22 +5,7 @@ package rocetransport
 
 import (
 	"time"
-
-	"github.com/softrnic/softrnic/rdmatransport/internal/rocetransport/send"
 )
-
-// pacer limits a QP's packets to a rate.
-type pacer struct {
-	limit   float64     // QPAttr.RateLimit in bits per second; 0 is none
-	react   *reaction   // nil without DCQCN
-	sending *send.State // provides the rate of a window; nil if a window is sent at once
-	baseRTT *baseRTT    // of sending
-
-	debt       float64 // bits sent by the time last beyond what the rate allowed; negative if fewer
-	last       time.Duration
-	wake       time.Duration // when the next packet may be sent, or the rate increases; 0 if nothing waits
-	nextAckReq time.Duration // the rate causes no acknowledgement request before this time
-}
 
 // rate returns the rate in bits per second.
 func (p *pacer) rate() float64 {

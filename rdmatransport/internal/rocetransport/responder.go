@@ -12,18 +12,6 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// responder is the state of the message that is being received. Acknowledgements and responses that
-// are due are in package receive.
-type responder struct {
-	placed     uint64    // bytes of the open message placed in its receive request, or at write.Addr
-	write      wire.RETH // of a WRITE
-	srqn       uint32    // XRC: the SRQ of the open message
-	message    msgKind   // the kind of the open message
-	taken      bool      // the message has taken a receive request
-	gotRequest bool      // a request was executed or refused
-	pd         *verbs.PD // XRC: PD of the SRQ of the current request or response
-}
-
 // msgKind is the kind of a message of several packets.
 type msgKind uint8
 

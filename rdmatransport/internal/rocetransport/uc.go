@@ -5,21 +5,10 @@ package rocetransport
 // dropped. There are no acknowledgements. (IBTA Vol 1 §9.8.2)
 
 import (
-	"time"
-
 	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
 	"github.com/softrnic/softrnic/rdmatransport/internal/rocetransport/send"
 	"github.com/softrnic/softrnic/verbs"
 )
-
-// unreliable is the send state of UC and UD.
-type unreliable struct {
-	psn    uint32        // of the next packet
-	packet uint32        // UC: index of the next packet in the oldest request
-	resume time.Duration // UC: end of the pause after a window; 0 if there is none
-
-	_ [48]byte // keeps different QPs in different cache lines
-}
 
 // sendMessages sends posted requests, a window at a time. Nothing is acknowledged, so a pause after
 // each window lets other goroutines run.

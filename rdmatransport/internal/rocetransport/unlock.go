@@ -23,10 +23,10 @@ func (q *qp) sendAndUnlock() {
 	q.unlockOnly()
 }
 
-// sendAndUnlockReceived is sendAndUnlock after the packets of a datagram. If an application received
-// the datagram by polling, it will soon post or poll again. An acknowledgement and small requests
-// then wait for its next post (see delayed.go). Otherwise only the timer would send them, so they
-// are sent at once.
+// sendAndUnlockReceived is sendAndUnlock after the packets of a datagram. If an application
+// received the datagram by polling, it will soon post or poll again. An acknowledgement and small
+// requests then wait for its next post (see delayed.go). Otherwise only the timer would send them,
+// so they are sent at once.
 func (q *qp) sendAndUnlockReceived(d *stack.Datagram) {
 	if d.Polled {
 		q.delayAndUnlock()

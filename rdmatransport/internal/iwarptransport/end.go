@@ -1,0 +1,88 @@
+package iwarptransport
+
+// The end of a QP's stream: in an orderly way, by a reset, or after an error on this side.
+
+import (
+	"time"
+
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// detach takes the stream from the QP, and returns its connection, or nil if there is none.
+func (q *qp) detach() *conn {
+	c := q.conn
+	if c != nil {
+		q.conn = nil
+		q.tx.output.clear()
+		q.tx.lifecycle.on(onDetach)
+		c.unpair()
+		q.e.countStream(q.h.PD(), -1)
+		q.e.Counters.sent.Add(c.sent)
+		q.e.Counters.received.Add(c.received)
+	}
+	return c
+}
+
+// abortStream resets the stream.
+func (q *qp) abortStream() {
+	if c := q.detach(); c != nil {
+		c.stream.Abort()
+	}
+}
+
+// closeStream closes the stream in an orderly way: its send buffer and the coalesced FPDUs are
+// still sent. The reader stays until the peer has closed too, or the linger time is over.
+func (q *qp) closeStream() {
+	c := q.conn
+	if c == nil {
+		return
+	}
+	c.linger()
+	if ok, err := q.sendCoalesced(); !ok && err == nil {
+		rest := q.tx.output.takeCoalesced()
+		q.e.work.Go(func() {
+			_ = c.stream.SetWriteDeadline(time.Now().Add(lingerTimeout))
+			_, _ = c.stream.Write(rest)
+			_ = c.stream.CloseWrite()
+		})
+	} else {
+		_ = c.stream.CloseWrite()
+	}
+	q.detach()
+}
+
+// fail ends the connection after an error on this side: a Terminate message reports it to the peer,
+// and all posted requests are flushed. bad is the segment with the error, or nil.
+func (q *qp) fail(err error, bad []byte) {
+	if q.tx.lifecycle.ended() {
+		return
+	}
+	q.conn.linger()
+	q.terminate(err, bad)
+	q.failQP()
+}
+
+// failQP moves the QP to ERR.
+func (q *qp) failQP() {
+	q.traceState(q.h.State(), verbs.StateErr)
+	q.h.Fail()
+}
+
+// linger sets the peer's time to read everything and to close. The QP is locked, because its reader
+// sets the deadline too.
+func (c *conn) linger() {
+	_ = c.stream.SetReadDeadline(time.Now().Add(lingerTimeout))
+}
+
+// streamLost ends the connection when a write to the stream fails. The reader will get the same
+// error.
+func (q *qp) streamLost(err error) {
+	q.conn.stream.Abort()
+	if q.h.State() != verbs.StateRTS {
+		return // the QP is about to enter RTS, and the reader will end the connection then
+	}
+	q.e.Counters.StreamsLost.Add(1)
+	q.traceLost(err)
+	q.detach()
+	q.failQP()
+}
