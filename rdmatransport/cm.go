@@ -58,7 +58,7 @@ func (p *provider) Route(transport verbs.Transport, src, dst netip.Addr) (rdmacm
 	}
 	given := src.IsValid() && !src.IsUnspecified()
 	if given && src.Is4() != dst.Is4() {
-		return rdmacm.Route{}, verbs.Errorf(verbs.ErrInvalid, op, "source %v, destination %v: give two of one IP version", src, dst)
+		return rdmacm.Route{}, verbs.Errorf(verbs.ErrInvalid, op, "source %v, destination %v: must have the same IP version", src, dst)
 	}
 	var route rdmacm.Route
 	var errs []error

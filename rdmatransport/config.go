@@ -54,7 +54,7 @@ func (cfg *Config) withDefaults() (c Config, port verbs.PortAttr, err error) {
 	}
 	if c.IWARP.Revision > 2 {
 		return c, port, verbs.Errorf(verbs.ErrInvalid, opOpen,
-			"IWARP.Revision %d: give an MPA revision, 1 or 2, or 0 for 2 and then 1", c.IWARP.Revision)
+			"IWARP.Revision %d: must be an MPA revision, 1 or 2, or 0 for 2 and then 1", c.IWARP.Revision)
 	}
 	return c, port, nil
 }

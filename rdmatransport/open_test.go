@@ -50,7 +50,7 @@ func TestOpenRefuses(t *testing.T) {
 		{host, dcqcn(roce.DCQCN{RPGGD: -1}), "RoCE.DCQCN.RPGGD -1", "1 to"},
 		{host, dcqcn(roce.DCQCN{RPGMinDecFac: 101}), "RoCE.DCQCN.RPGMinDecFac 101", "1 to 100"},
 		{host, dcqcn(roce.DCQCN{DCETCPG: 1025}), "RoCE.DCQCN.DCETCPG 1025", "1 to 1024"},
-		{host, dcqcn(roce.DCQCN{DCETCPRTT: -1}), "RoCE.DCQCN.DCETCPRTT -1ns", "give 1ns to 1h0m0s"},
+		{host, dcqcn(roce.DCQCN{DCETCPRTT: -1}), "RoCE.DCQCN.DCETCPRTT -1ns", "must be 1ns to 1h0m0s"},
 		{host, dcqcn(roce.DCQCN{RateReduceMonitorPeriod: -1}), "RoCE.DCQCN.RateReduceMonitorPeriod -1ns", "1ns to 1h0m0s"},
 		{host, dcqcn(roce.DCQCN{InitialAlphaValue: 1025}), "RoCE.DCQCN.InitialAlphaValue 1025", "1 to 1024"},
 		{host, dcqcn(roce.DCQCN{RateToSetOnFirstCNP: -1}), "RoCE.DCQCN.RateToSetOnFirstCNP -1", "1 to"},

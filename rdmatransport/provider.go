@@ -69,7 +69,7 @@ func newProvider(host stack.Network, cfg *Config) (*provider, error) {
 		return nil, verbs.Errorf(verbs.ErrInvalid, opOpen, "RoCE.%v", err)
 	}
 	if host == nil {
-		return nil, verbs.Errorf(verbs.ErrInvalid, opOpen, "the host is nil: give a stack.Network, such as a *netstack.Host")
+		return nil, verbs.Errorf(verbs.ErrInvalid, opOpen, "the host is nil: must be a stack.Network, such as a *netstack.Host")
 	}
 	nics := host.NICs()
 	if n := len(nics); n < 1 || n > maxPorts {

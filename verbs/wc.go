@@ -151,7 +151,7 @@ var wcStatuses = [...]struct{ name, text string }{
 	WCInvEECStateErr:   {"INV_EEC_STATE_ERR", "the EE context is in the wrong state"},
 	WCFatalErr:         {"FATAL_ERR", "fatal device error"},
 	WCRespTimeoutErr:   {"RESP_TIMEOUT_ERR", "the response came too late"},
-	WCGeneralErr:       {"GENERAL_ERR", "an error that has no status of its own"},
+	WCGeneralErr:       {"GENERAL_ERR", "an error without its own status"},
 	WCTMErr:            {"TM_ERR", "tag matching failed"},
 	WCTMRndvIncomplete: {"TM_RNDV_INCOMPLETE", "the tag matching rendezvous must be completed by software"},
 }

@@ -95,7 +95,7 @@ func (x *XRCD) CreateQP(attr *QPInitAttr) (*QP, error) {
 		return nil, Errorf(ErrInvalid, op, "Type is %v over %v: an XRC domain has XRC_RECV QPs over %v only",
 			attr.Type, attr.Transport, RoCEv2)
 	case attr.SendCQ != nil || attr.RecvCQ != nil || attr.SRQ != nil || attr.Cap != QPCap{}:
-		return nil, Errorf(ErrInvalid, op, "an XRC_RECV QP has no CQs, no SRQ and no Cap of its own")
+		return nil, Errorf(ErrInvalid, op, "an XRC_RECV QP has no CQs, no SRQ and no Cap")
 	}
 	return x.pd.createQP(op, attr, x)
 }

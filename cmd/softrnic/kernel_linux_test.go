@@ -169,7 +169,7 @@ func TestKernelSocketsRefusals(t *testing.T) {
 	defer c.Close()
 	for args, wants := range map[string][]string{
 		"devinfo --link kernel:lo --addr 127.15.0.5": {"UDP port 4791 of 127.15.0.5 is in use",
-			"any of 127.0.0.0/8", "ss -ulpn sport = :4791", "give --shared (kernel.Shared) to both"},
+			"any of 127.0.0.0/8", "ss -ulpn sport = :4791", "use --shared (kernel.Shared) for both"},
 		"devinfo --link kernel --addr 192.0.2.77":                            {"192.0.2.77 is not an address of this machine", "127.0.0.1"},
 		"devinfo --link kernel:lo --addr 192.0.2.77":                         {"192.0.2.77 is not one of its addresses", "127.0.0.1"},
 		"devinfo --link kernel:nosuch0":                                      {"no interface nosuch0"},

@@ -36,12 +36,12 @@ type commands struct {
 	Rping    rping.Command     `cmd:"" help:"Ping over an rdma_cm connection with RDMA READ and WRITE; either side may be the real rping."`
 	Mckey    mckey.Command     `cmd:"" help:"Send to a multicast group, or receive from it; others in it may be the real mckey."`
 	Nc       nc.Command        `cmd:"" help:"Pipe bytes over RDMA, like nc; either side may be a program that uses rsockets."`
-	Proxy    proxy.Command     `cmd:"" help:"Pass connections on between TCP and RDMA, and between RoCEv2 and iWARP, with TLS where that is wanted."`
+	Proxy    proxy.Command     `cmd:"" help:"Forward connections between TCP and RDMA, and between RoCEv2 and iWARP, optionally with TLS."`
 	Perf     perf.Command      `cmd:"" help:"Measure bandwidth, latency or message rate between two nodes, like perftest's ib_write_bw and its kin."`
 	Serve    serve.Command     `cmd:"" help:"Be a lab node that answers ping, ibv_rc_pingpong and rping until stopped."`
 	Switch   ethswitch.Command `cmd:"" help:"Be an Ethernet switch between virtual machines, nodes and TAP interfaces; without TAP it needs no privileges."`
 	Conform  conform.Command   `cmd:"" help:"Test, statement by statement, whether an RDMA device keeps to the protocol."`
-	Trace    trace.Command     `cmd:"" help:"Follow the RDMA connections of a capture or an interface, say what is wrong with them, and draw them."`
+	Trace    trace.Command     `cmd:"" help:"Analyse the RDMA connections of a capture or an interface: report errors and draw sequence diagrams."`
 	Top      top.Command       `cmd:"" help:"Show what the queue pairs of running nodes do, like top."`
 	Hub      hub.Command       `cmd:"" help:"Share this machine's addresses between nodes of --link kernel --shared, which start it by themselves."`
 	Run      run.Command       `cmd:"" help:"Run a program that was written for libibverbs or librdmacm, such as ib_write_bw, on SoftRNIC."`

@@ -68,7 +68,7 @@ func Create(inner link.Link, path string) (*Link, error) {
 	}
 	info, err := f.Stat()
 	if err == nil && info.Mode().IsRegular() && info.Size() > 0 {
-		err = fmt.Errorf("%s is not empty (%d bytes; %w): remove it, or give another name", path, info.Size(), fs.ErrExist)
+		err = fmt.Errorf("%s is not empty (%d bytes; %w): remove it, or use another name", path, info.Size(), fs.ErrExist)
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("capture of %s: %w", inner.Name(), err), f.Close())

@@ -78,22 +78,22 @@ func (d *Direction) check() error {
 	}{{"Loss", d.Loss}, {"Duplicate", d.Duplicate}, {"Corrupt", d.Corrupt}, {"Reorder", d.Reorder},
 		{"Burst.Enter", d.Burst.Enter}, {"Burst.Leave", d.Burst.Leave}} {
 		if !(p.v >= 0 && p.v <= 1) { // also for NaN
-			return fmt.Errorf("probability %s is %v: give 0 to 1", p.name, p.v)
+			return fmt.Errorf("probability %s is %v: must be 0 to 1", p.name, p.v)
 		}
 	}
 	if d.Burst.Enter > 0 && d.Burst.Leave == 0 {
-		return errors.New("probability Burst.Leave is 0: the first burst would never end: give more than 0")
+		return errors.New("probability Burst.Leave is 0: the first burst would never end: must be more than 0")
 	}
 	if d.Delay < 0 || d.Jitter < 0 || d.Hold < 0 || d.Jitter > d.Delay {
-		return fmt.Errorf("times Delay %v, Jitter %v, Hold %v: give none below 0, and no more jitter than delay", d.Delay, d.Jitter, d.Hold)
+		return fmt.Errorf("times Delay %v, Jitter %v, Hold %v: must not be negative, and Jitter must not exceed Delay", d.Delay, d.Jitter, d.Hold)
 	}
 	if d.Rate < 0 || d.Limit < 0 {
-		return fmt.Errorf("limits Rate %d, Limit %d: give none below 0", d.Rate, d.Limit)
+		return fmt.Errorf("limits Rate %d, Limit %d: must not be negative", d.Rate, d.Limit)
 	}
 	e := d.ECN
 	belowZero := d.Queue < 0 || e.Min < 0 || e.Max < 0
 	if belowZero || e.Max != 0 && e.Max < e.Min {
-		return fmt.Errorf("queue of %d bytes, ECN from %d to %d: give none below 0, and to not below from", d.Queue, e.Min, e.Max)
+		return fmt.Errorf("queue of %d bytes, ECN from %d to %d: must not be negative, and to must not be below from", d.Queue, e.Min, e.Max)
 	}
 	if (d.Queue > 0 || d.ECN != ECN{}) && d.Rate == 0 {
 		return errors.New("a queue or ECN without Rate: set Rate, as packets wait for it only")

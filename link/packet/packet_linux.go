@@ -137,7 +137,7 @@ func (c *config) joinFanout(fds []int) error {
 			group = group&0xffff | kind<<16
 		}
 		if err != nil {
-			return c.explain("PACKET_FANOUT (give Queues(1) where the kernel is older than 6.0)", err)
+			return c.explain("PACKET_FANOUT (with kernels before 6.0, use Queues(1))", err)
 		}
 	}
 	return nil

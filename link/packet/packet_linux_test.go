@@ -110,8 +110,8 @@ func TestErrorsSuggestAFix(t *testing.T) {
 	}{
 		{"none0", InterfaceMAC(), nil, "no such interface"},
 		{"v0", MAC(net.HardwareAddr{1, 2, 3, 4, 5, 6}), nil, "not a unicast Ethernet address"},
-		{"v0", Queues(0), nil, "packet v0: 0 queues: give 1 to 16"},
-		{"v0", Wait(3), nil, "packet v0: wait 3: give link.WaitAdaptive"},
+		{"v0", Queues(0), nil, "packet v0: 0 queues: must be 1 to 16"},
+		{"v0", Wait(3), nil, "packet v0: wait 3: must be link.WaitAdaptive"},
 		{"lo", InterfaceMAC(), nil, "does not carry Ethernet"},
 		{"v0", InterfaceMAC(), func() { netlink.LinkSetMTU(linktest.Interface(t, "v0"), 1000) }, "ip link set dev v0 mtu 1500"},
 		{"v0", InterfaceMAC(), func() { netlink.LinkSetDown(linktest.Interface(t, "v0")) }, "ip link set dev v0 up"},

@@ -49,7 +49,7 @@ type config struct {
 func MTU(n int) Option {
 	return func(c *config) error {
 		if n < link.MinMTU || n > link.MaxSuperframe {
-			return fmt.Errorf("MTU %d: give %d to %d", n, link.MinMTU, link.MaxSuperframe)
+			return fmt.Errorf("MTU %d: must be %d to %d", n, link.MinMTU, link.MaxSuperframe)
 		}
 		c.mtu = n
 		return nil
@@ -107,7 +107,7 @@ func (s *Switch) PortWithMAC(mac net.HardwareAddr) (*Port, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ports().byMAC[[6]byte(mac)] != nil {
-		return nil, fmt.Errorf("pipe: MAC %v is taken by another port of this switch: give another, or use Port", mac)
+		return nil, fmt.Errorf("pipe: MAC %v is taken by another port of this switch: use another, or use Port", mac)
 	}
 	s.created++
 	return s.add([6]byte(mac)), nil

@@ -324,7 +324,7 @@ func TestOptions(t *testing.T) {
 		}
 	}
 	for _, n := range []int{-5, 0, link.MinMTU - 1, link.MaxSuperframe + 1, 1 << 20} {
-		want := fmt.Sprintf("pipe: MTU %d: give %d to %d", n, link.MinMTU, link.MaxSuperframe)
+		want := fmt.Sprintf("pipe: MTU %d: must be %d to %d", n, link.MinMTU, link.MaxSuperframe)
 		if _, err := New(MTU(n)); err == nil || err.Error() != want {
 			t.Errorf("MTU %d: %v, want %q", n, err, want)
 		}

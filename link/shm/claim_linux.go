@@ -28,7 +28,7 @@ const maxClaimRetries = 200
 // claim claims a name. The error wraps ErrClaimed if another process has claimed it.
 func claim(dir, name string) (*os.File, error) {
 	if name == "" || strings.ContainsAny(name, "/\x00") {
-		return nil, fmt.Errorf("cannot claim %q: give a name without '/'", name)
+		return nil, fmt.Errorf("cannot claim %q: the name must not contain '/'", name)
 	}
 	path := filepath.Join(dir, claimPrefix+name)
 	for try := 0; ; try++ {

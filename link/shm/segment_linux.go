@@ -162,7 +162,7 @@ func open(c *config) (medium, error) {
 	s.path = filepath.Join(c.dir, name)
 	temporary := filepath.Join(c.dir, socketPrefix+c.mac.String())
 	if len(s.path) > userdir.MaxPath {
-		err := fmt.Errorf("the path %s has %d bytes, but a unix socket allows %d: give a shorter directory or name",
+		err := fmt.Errorf("the path %s has %d bytes, but a unix socket allows %d: use a shorter directory or name",
 			s.path, len(s.path), userdir.MaxPath)
 		return nil, errors.Join(err, releaseClaims(s.claims))
 	}

@@ -85,7 +85,7 @@ func MAC(mac net.HardwareAddr) Option {
 func Ring(n int) Option {
 	return func(c *config) error {
 		if n < ring.MinLen || n > ring.MaxLen || n&(n-1) != 0 {
-			return fmt.Errorf("ring of %d bytes: give a power of two from %d to %d", n, ring.MinLen, ring.MaxLen)
+			return fmt.Errorf("ring of %d bytes: must be a power of two from %d to %d", n, ring.MinLen, ring.MaxLen)
 		}
 		c.ring = n
 		return nil
@@ -156,7 +156,7 @@ const maxName = 32
 func newConfig(name string, opts []Option) (*config, error) {
 	c := &config{mtu: DefaultMTU, ring: DefaultRing}
 	if name == "" || len(name) > maxName || strings.ContainsAny(name, "/\x00") || name[0] == '.' {
-		return nil, fmt.Errorf("shm: %q is not a segment name: give 1 to %d characters without '/' that do not begin with '.'",
+		return nil, fmt.Errorf("shm: %q is not a segment name: must be 1 to %d characters without '/' that do not begin with '.'",
 			name, maxName)
 	}
 	for _, o := range opts {

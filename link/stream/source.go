@@ -22,15 +22,15 @@ type address struct {
 func parse(s string) (address, error) {
 	if hostPort, ok := strings.CutPrefix(s, "tcp:"); ok {
 		if _, _, err := net.SplitHostPort(hostPort); err != nil {
-			return address{}, fmt.Errorf("stream: %q: give tcp:HOST:PORT, or the path of a unix socket", s)
+			return address{}, fmt.Errorf("stream: %q: must be tcp:HOST:PORT or the path of a unix socket", s)
 		}
 		return address{"tcp", hostPort}, nil
 	}
 	if s == "" {
-		return address{}, errors.New("stream: the address is empty: give the path of a unix socket, or tcp:HOST:PORT")
+		return address{}, errors.New("stream: the address is empty: must be the path of a unix socket, or tcp:HOST:PORT")
 	}
 	if len(s) > maxPath {
-		return address{}, fmt.Errorf("stream: path of %d bytes, but a unix socket allows %d: %q: give a shorter one",
+		return address{}, fmt.Errorf("stream: path of %d bytes, but a unix socket allows %d: %q: use a shorter one",
 			len(s), maxPath, s)
 	}
 	return address{"unix", s}, nil
@@ -53,7 +53,7 @@ func (a address) listen() (net.Listener, error) {
 	}
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, fmt.Errorf("stream: %w: another program listens there: give another address or connect to it", err)
+		return nil, fmt.Errorf("stream: %w: another program listens there: use another address or connect to it", err)
 	case err != nil:
 		return nil, fmt.Errorf("stream: %w", err)
 	}

@@ -112,7 +112,7 @@ func checkName(name string) error {
 	badLength := name == "" || len(name) > 15
 	isDirectory := name == "." || name == ".."
 	if badLength || isDirectory || strings.ContainsAny(name, "/ \t\n%:") {
-		return fmt.Errorf("tap: %q is not an interface name: give 1 to 15 characters without '/', ':', '%%' and spaces", name)
+		return fmt.Errorf("tap: %q is not an interface name: must be 1 to 15 characters without '/', ':', '%%' and spaces", name)
 	}
 	return nil
 }

@@ -116,7 +116,7 @@ func (c *config) attach() (fd int, o link.Offloads, err error) {
 	ifr.SetUint16(flags)
 	err = unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr)
 	if err == unix.EINVAL && c.Queues > 1 {
-		return -1, o, fmt.Errorf("tap %s: the interface has one queue (%w): have root create it with multi_queue, or give Queues(1)",
+		return -1, o, fmt.Errorf("tap %s: the interface has one queue (%w): have root create it with multi_queue, or use Queues(1)",
 			c.name, err)
 	}
 	if err == unix.EINVAL { // the interface was created with multi_queue

@@ -42,7 +42,7 @@ const MaxID = 4094
 // inner.
 func New(inner link.Link, id int) (*Link, error) {
 	if id < 1 || id > MaxID {
-		return nil, fmt.Errorf("vlan on %s: ID %d: give 1 to %d", inner.Name(), id, MaxID)
+		return nil, fmt.Errorf("vlan on %s: ID %d: must be 1 to %d", inner.Name(), id, MaxID)
 	}
 	l := &Link{inner: inner, id: uint16(id), name: fmt.Sprintf("%s.%d", inner.Name(), id)}
 	l.poller, _ = inner.(link.Poller)

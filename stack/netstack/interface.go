@@ -258,7 +258,7 @@ func (n *Interface) setGateway(gw netip.Addr) error {
 		return fmt.Errorf("gateway %v: %s is not in its network, but in %s", gw, n.Name(), n.networks(gw.Is4()))
 	}
 	if h.owner(gw) != nil {
-		return fmt.Errorf("gateway %v: that is the host's own address; give the router's", gw)
+		return fmt.Errorf("gateway %v: that is the host's own address; must be the router's", gw)
 	}
 	n.gateways = append(n.gateways, gw)
 	h.setRoutes()

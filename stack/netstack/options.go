@@ -49,7 +49,7 @@ func Gateway(ip string) Option {
 		a = a.Unmap().WithZone("")
 		for _, g := range c.cur.gateways {
 			if g.Is4() == a.Is4() {
-				return fmt.Errorf("gateway %v: %v is the gateway already; give one for each of IPv4 and IPv6", a, g)
+				return fmt.Errorf("gateway %v: %v is the gateway already; only one is allowed for each of IPv4 and IPv6", a, g)
 			}
 		}
 		c.cur.gateways = append(c.cur.gateways, a)

@@ -54,7 +54,7 @@ func (n *Interface) Source(dst netip.Addr) (src netip.Addr, direct bool, err err
 
 // noRoute returns the error for a destination without a route. host.mu is held.
 func (n *Interface) noRoute(dst netip.Addr) error {
-	return fmt.Errorf("no route to %v from %s (%s): give it a gateway or an address of that network: %w",
+	return fmt.Errorf("no route to %v from %s (%s): add a gateway or an address of that network: %w",
 		dst, n.Name(), n.networks(dst.Is4()), syscall.ENETUNREACH)
 }
 

@@ -57,7 +57,7 @@ func main() {
 // compare runs the benchmarks of the commits in args and prints the differences.
 func compare(ctx context.Context, o *options, args []string, stdout, stderr io.Writer) (err error) {
 	if len(args) > 2 {
-		return fmt.Errorf("%d arguments: give at most a base and a head", len(args))
+		return fmt.Errorf("%d arguments: must be at most a base and a head", len(args))
 	}
 	base := "HEAD~1"
 	if len(args) > 0 {

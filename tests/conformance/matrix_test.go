@@ -84,7 +84,7 @@ func TestMatrix(t *testing.T) {
 		tally.runs.Load(), tally.ops.Load(), tally.failed.Load(), tally.retries.Load(), tally.duplicates.Load(),
 		tally.outOfSeq.Load(), tally.rnr.Load(), tally.badICRC.Load())
 	if runs, failed := tally.runs.Load(), tally.failed.Load(); failed*100 > runs {
-		t.Errorf("%d of %d connections failed: retries give up too early", failed, runs)
+		t.Errorf("%d of %d connections failed: retries must be up too early", failed, runs)
 	}
 }
 

@@ -148,7 +148,7 @@ func LookupHost(ctx context.Context, hostport string) ([]netip.AddrPort, error) 
 	const op = "look up address"
 	host, service, err := net.SplitHostPort(hostport)
 	if err != nil {
-		return nil, verbs.Errorf(verbs.ErrInvalid, op, "%q: give host:port, [address]:port or :port", hostport)
+		return nil, verbs.Errorf(verbs.ErrInvalid, op, "%q: must be host:port, [address]:port or :port", hostport)
 	}
 	port, err := strconv.ParseUint(service, 10, 16)
 	if err != nil {

@@ -171,7 +171,7 @@ func between(least, most int64, remark string) kong.MapperFunc {
 		}
 		n, err := strconv.ParseInt(s, 10, 64)
 		if err != nil || n < least || n > most {
-			return fmt.Errorf("%s: give %d to %d%s", s, least, most, remark)
+			return fmt.Errorf("%s: must be %d to %d%s", s, least, most, remark)
 		}
 		target.Set(reflect.ValueOf(n).Convert(target.Type()))
 		return nil
@@ -182,7 +182,7 @@ func between(least, most int64, remark string) kong.MapperFunc {
 func decodeWindow(ctx *kong.DecodeContext, target reflect.Value) error {
 	err := between(128<<10, 16<<20, " bytes, a power of two")(ctx, target)
 	if n := target.Int(); err == nil && n&(n-1) != 0 {
-		err = fmt.Errorf("%d: give a power of two, such as %d", n, 1<<bits.Len64(uint64(n)))
+		err = fmt.Errorf("%d: must be a power of two, such as %d", n, 1<<bits.Len64(uint64(n)))
 	}
 	return err
 }
@@ -198,7 +198,7 @@ func decodeDuration(ctx *kong.DecodeContext, target reflect.Value) error {
 		d, err = time.ParseDuration(strconv.FormatFloat(seconds, 'f', -1, 64) + "s")
 	}
 	if err != nil {
-		return fmt.Errorf("%q is no time: give one such as 500ms, 5s or 2m; a bare number is of seconds", s)
+		return fmt.Errorf("%q is not a duration: must be like 500ms, 5s or 2m; a number without a unit is in seconds", s)
 	}
 	target.SetInt(int64(d))
 	return nil

@@ -95,14 +95,14 @@ func FromEnv(getenv func(string) string) (c Config, err error) {
 	n := max(len(links), len(addrs), len(devices))
 	switch {
 	case n > MaxRails:
-		return c, fmt.Errorf("SOFTRNIC_LINK, SOFTRNIC_ADDR, SOFTRNIC_DEVICE: %d rails: give up to %d", n, MaxRails)
+		return c, fmt.Errorf("SOFTRNIC_LINK, SOFTRNIC_ADDR, SOFTRNIC_DEVICE: %d rails: must be at most %d", n, MaxRails)
 	case len(links) > 1 && len(links) < n:
-		return c, fmt.Errorf("SOFTRNIC_LINK=%s: %d links for %d rails: give one, or one a rail", getenv("SOFTRNIC_LINK"), len(links), n)
+		return c, fmt.Errorf("SOFTRNIC_LINK=%s: %d links for %d rails: must be one, or one per rail", getenv("SOFTRNIC_LINK"), len(links), n)
 	case len(addrs) < n && addrs[0] != "":
-		return c, fmt.Errorf("SOFTRNIC_ADDR=%s: addresses of %d of %d rails: give those of all, or none", getenv("SOFTRNIC_ADDR"),
+		return c, fmt.Errorf("SOFTRNIC_ADDR=%s: addresses for %d of %d rails: must be for all rails or for none", getenv("SOFTRNIC_ADDR"),
 			len(addrs), n)
 	case len(devices) > 1 && len(devices) < n:
-		return c, fmt.Errorf("SOFTRNIC_DEVICE=%s: devices of %d of %d rails: give those of the first, or of all",
+		return c, fmt.Errorf("SOFTRNIC_DEVICE=%s: devices for %d of %d rails: must be for the first rail or for all",
 			getenv("SOFTRNIC_DEVICE"), len(devices), n)
 	}
 	rate, err := portRate(getenv("SOFTRNIC_SPEED"), getenv("SOFTRNIC_WIDTH"))
@@ -179,7 +179,7 @@ func flags(getenv func(string) string, link, addrs string) (f node.Flags, err er
 	}
 	for _, name := range []string{"SOFTRNIC_SHARED", "SOFTRNIC_SELECTIVE_REPEAT"} {
 		if v := getenv(name); v != "" && v != "0" && v != "1" {
-			return f, fmt.Errorf("%s=%s: give 1 or 0", name, v)
+			return f, fmt.Errorf("%s=%s: must be 1 or 0", name, v)
 		}
 	}
 	f.Selective = getenv("SOFTRNIC_SELECTIVE_REPEAT") == "1"
@@ -211,11 +211,11 @@ func portRate(speed, width string) (r node.Rate, err error) {
 		return r, nil
 	}
 	if r.Gbps, err = strconv.ParseFloat(speed, 64); err != nil {
-		return r, fmt.Errorf("SOFTRNIC_SPEED=%s, SOFTRNIC_WIDTH=%s: give a number of Gbit/s as the speed, such as 100", speed, width)
+		return r, fmt.Errorf("SOFTRNIC_SPEED=%s, SOFTRNIC_WIDTH=%s: the speed must be a number of Gbit/s, such as 100", speed, width)
 	}
 	if width != "" {
 		if r.Lanes, err = strconv.Atoi(width); err != nil || r.Lanes == 0 {
-			return r, fmt.Errorf("SOFTRNIC_WIDTH=%s: give a number of lanes: 1, 2, 4, 8 or 12", width)
+			return r, fmt.Errorf("SOFTRNIC_WIDTH=%s: must be a number of lanes: 1, 2, 4, 8 or 12", width)
 		}
 	}
 	if err := new(verbs.PortAttr).SetRate(r.Gbps, r.Lanes); err != nil {
@@ -257,12 +257,12 @@ func deviceNames(value string) (roce, iwarp string, err error) {
 	}
 	for _, name := range []string{roce, iwarp} {
 		if len(name) > 63 || strings.ContainsAny(name, "/, \t\n") {
-			return "", "", fmt.Errorf("SOFTRNIC_DEVICE=%s: %q is no name of a device: give up to 63 characters without slashes "+
+			return "", "", fmt.Errorf("SOFTRNIC_DEVICE=%s: %q is not a device name: must be 1 to 63 characters without slashes "+
 				"and spaces", value, name)
 		}
 	}
 	if roce == "" && iwarp == "" {
-		return "", "", fmt.Errorf("SOFTRNIC_DEVICE=%s: no name at all: give that of the RoCE device, of the iWARP device, or both", value)
+		return "", "", fmt.Errorf("SOFTRNIC_DEVICE=%s: no device name: must name the RoCE device, the iWARP device, or both", value)
 	}
 	return roce, iwarp, nil
 }
@@ -275,7 +275,7 @@ func transports(value string) (list []verbs.Transport, err error) {
 	for name := range strings.SplitSeq(value, ",") {
 		t, ok := map[string]verbs.Transport{"roce": verbs.RoCEv2, "iwarp": verbs.IWARP}[strings.TrimSpace(name)]
 		if !ok || slices.Contains(list, t) {
-			return nil, fmt.Errorf("SOFTRNIC_TRANSPORT=%s: give roce, iwarp, or both, separated by a comma", value)
+			return nil, fmt.Errorf("SOFTRNIC_TRANSPORT=%s: must be roce, iwarp, or both, separated by a comma", value)
 		}
 		list = append(list, t)
 	}
@@ -295,7 +295,7 @@ func withFile(getenv func(string) string, file string) (func(string) string, err
 		switch {
 		case line == "" || line[0] == '#':
 		case !ok || !strings.HasPrefix(name, "SOFTRNIC_"):
-			return nil, fmt.Errorf("SOFTRNIC_CONFIG=%s: %q is no line such as SOFTRNIC_LINK=shm", file, line)
+			return nil, fmt.Errorf("SOFTRNIC_CONFIG=%s: %q is not a line like SOFTRNIC_LINK=shm", file, line)
 		default:
 			values[name] = value
 		}

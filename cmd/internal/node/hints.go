@@ -29,7 +29,7 @@ func (f *Flags) warnKernelAddr(log *slog.Logger) {
 			ip, _ := netip.AddrFromSlice(own.IP)
 			for _, given := range f.Addr {
 				if given.Addr() == ip.Unmap() {
-					log.Warn("--addr is this machine's own address, for which its kernel answers: the node is another host, so give "+
+					log.Warn("--addr is this machine's own address, for which its kernel answers: the node is another host, so use "+
 						"it another address of the network",
 						"addr", given.Addr(), "interface", ifce.Name)
 				}
@@ -41,7 +41,7 @@ func (f *Flags) warnKernelAddr(log *slog.Logger) {
 // HintWithoutAddr warns if a server has only a link-local address, which its clients cannot know.
 func (f *Flags) HintWithoutAddr(n *Node) {
 	if len(f.Addr) == 0 && f.Link.Medium != "pipe" && f.Link.Medium != "kernel" && f.Link.Medium != "shm" {
-		n.Log.Warn("without --addr the node has a link-local address only: for others to reach it, give it one of the network, such "+
+		n.Log.Warn("without --addr the node has only a link-local address: for others to reach it, use an address of the network, such "+
 			"as --addr 10.0.0.9/24",
 			"addr", n.Host.NICs()[0].GIDs()[0])
 	}

@@ -16,7 +16,7 @@ import (
 // openKernel sets n.Host to a host on the machine's own sockets.
 func (f *Flags) openKernel(e *cli.Env, n *Node) error {
 	if f.Link.name == allInterfaces {
-		return cli.Usagef("--link kernel:%s: a node is on one interface: give its name. softrnic run has devices on each, and devinfo "+
+		return cli.Usagef("--link kernel:%s: a node is on one interface: use its name. softrnic run has devices on each, and devinfo "+
 			"shows them", allInterfaces)
 	}
 	opts := []kernel.Option{kernel.Logger(n.Log)}

@@ -53,7 +53,7 @@ func (s *LinkSpec) UnmarshalText(text []byte) error {
 	case main == "kernel": // package kernel chooses the interface
 	case medium == "pipe" && name == "", named:
 	default:
-		return fmt.Errorf("%q is no link: give %s", text, linkForms)
+		return fmt.Errorf("%q is not a link: must be %s", text, linkForms)
 	}
 	for opt := range strings.SplitSeq(rest, ",") {
 		key, value, _ := strings.Cut(opt, "=")
@@ -70,13 +70,13 @@ func (s *LinkSpec) UnmarshalText(text []byte) error {
 		case s.ofKernel() && key == "wait":
 			wait, ok := linkWaits[value]
 			if !ok {
-				return fmt.Errorf("%q: wait=%s: give adaptive, event or poll", text, value)
+				return fmt.Errorf("%q: wait=%s: must be adaptive, event or poll", text, value)
 			}
 			s.wait = wait
 		case s.ofKernel() && key == "queues":
 			n, err := strconv.Atoi(value)
 			if err != nil || n < 1 || n > tap.MaxQueues {
-				return fmt.Errorf("%q: queues=%s: give 1 to %d", text, value, tap.MaxQueues)
+				return fmt.Errorf("%q: queues=%s: must be 1 to %d", text, value, tap.MaxQueues)
 			}
 			s.queues = n
 		case medium == "kernel":
@@ -85,11 +85,11 @@ func (s *LinkSpec) UnmarshalText(text []byte) error {
 		case key == "vlan":
 			id, err := strconv.Atoi(value)
 			if err != nil || id < 1 || id > vlan.MaxID {
-				return fmt.Errorf("%q: vlan=%s: give 1 to %d", text, value, vlan.MaxID)
+				return fmt.Errorf("%q: vlan=%s: must be 1 to %d", text, value, vlan.MaxID)
 			}
 			s.vlan = id
 		default:
-			return fmt.Errorf("%q has an unknown option %q: give %s", text, opt, linkForms)
+			return fmt.Errorf("%q has an unknown option %q: must be %s", text, opt, linkForms)
 		}
 	}
 	return nil
@@ -102,7 +102,7 @@ func (s *LinkSpec) Listens() (address string, ok bool) { return s.name, s.listen
 // is none.
 func (s *LinkSpec) Interface() (string, error) {
 	if !s.ofKernel() {
-		return "", fmt.Errorf("%s has no interface of this machine: give packet:INTERFACE or tap:NAME", s.Medium)
+		return "", fmt.Errorf("%s has no interface of this machine: use packet:INTERFACE or tap:NAME", s.Medium)
 	}
 	return s.name, nil
 }
@@ -111,11 +111,11 @@ func (s *LinkSpec) Interface() (string, error) {
 func (s *LinkSpec) CheckPort() error {
 	switch {
 	case s.Medium == "pipe":
-		return errors.New("no other program can be on a pipe: give stream:PATH, shm or tap:NAME")
+		return errors.New("a pipe is within one process: use stream:PATH, shm or tap:NAME")
 	case s.Medium == "kernel":
-		return errors.New("the machine's own sockets carry no Ethernet frames: give stream:PATH, shm or tap:NAME")
+		return errors.New("the machine's own sockets carry no Ethernet frames: use stream:PATH, shm or tap:NAME")
 	case s.Medium == "packet":
-		return fmt.Errorf("%s:%s passes on what is for one address only: give stream:PATH, shm or tap:NAME", s.Medium, s.name)
+		return fmt.Errorf("%s:%s forwards frames to one address only: use stream:PATH, shm or tap:NAME", s.Medium, s.name)
 	case s.vlan != 0:
 		return fmt.Errorf("vlan=%d: a switch passes tags on as they are: leave it out", s.vlan)
 	}
@@ -244,7 +244,7 @@ func (s *LinkSpec) OpenRaw(lan *pipe.Switch, addr netip.Addr, mtu int) (link.Lin
 	mac := macFor(addr)
 	switch {
 	case s.Medium == "kernel":
-		return nil, errors.New("--link kernel: the machine's own sockets carry no Ethernet frames: give shm, stream:PATH, tap:NAME or " +
+		return nil, errors.New("--link kernel: the machine's own sockets carry no Ethernet frames: use shm, stream:PATH, tap:NAME or " +
 			"packet:INTERFACE")
 	case s.interfaceMAC:
 		mac = nil

@@ -37,7 +37,7 @@ import (
 
 // Flags describe a node. Each command that needs a node embeds them.
 type Flags struct {
-	Link       LinkSpec `group:"node" default:"pipe" placeholder:"LINK" help:"Ethernet link: pipe (inside this process), shm[:NAME] (Linux: memory shared with other processes of this user that give the same name; they find each other in $XDG_RUNTIME_DIR/softrnic, or without XDG_RUNTIME_DIR in softrnic-UID, with the user's number, in $TMPDIR or /tmp; elsewhere use stream or kernel), stream:PATH[,listen] (a unix socket, or tcp:HOST:PORT, to softrnic switch, another node or QEMU's -netdev stream, of whom one listens), tap:NAME[,bridge=BRIDGE][,offloads=off] (a TAP interface, made if it is not there, and used as it is if it is; offloads=off: one packet a frame), or packet:INTERFACE[,mac=interface] (AF_PACKET on an existing interface, with a MAC of its own or the interface's). TAP and AF_PACKET take wait=adaptive, event or poll (what the receiving thread does when idle) and queues=N (so many receiving threads), and each link vlan=ID (an 802.1Q VLAN of it; its priorities are service levels). Or kernel[:INTERFACE]: no Ethernet, but the machine's own UDP and TCP sockets and addresses, without privileges, and without raw packets and RoCE v1; without INTERFACE on that of the default route, or else on the first that has a global address. Default: pipe."`
+	Link       LinkSpec `group:"node" default:"pipe" placeholder:"LINK" help:"Ethernet link: pipe (inside this process), shm[:NAME] (Linux: memory shared with other processes of this user that use the same name; they find each other in $XDG_RUNTIME_DIR/softrnic, or without XDG_RUNTIME_DIR in softrnic-UID, with the user's number, in $TMPDIR or /tmp; elsewhere use stream or kernel), stream:PATH[,listen] (a unix socket, or tcp:HOST:PORT, to softrnic switch, another node or QEMU's -netdev stream, of whom one listens), tap:NAME[,bridge=BRIDGE][,offloads=off] (a TAP interface, made if it is not there, and used as it is if it is; offloads=off: one packet a frame), or packet:INTERFACE[,mac=interface] (AF_PACKET on an existing interface, with a MAC of its own or the interface's). TAP and AF_PACKET take wait=adaptive, event or poll (what the receiving thread does when idle) and queues=N (so many receiving threads), and each link vlan=ID (an 802.1Q VLAN of it; its priorities are service levels). Or kernel[:INTERFACE]: no Ethernet, but the machine's own UDP and TCP sockets and addresses, without privileges, and without raw packets and RoCE v1; without INTERFACE on that of the default route, or else on the first that has a global address. Default: pipe."`
 	Addr       []CIDR   `group:"node" sep:"none" placeholder:"CIDR" help:"IP address with prefix length, such as 10.0.0.9/24; repeatable. Each becomes a GID, from index 1 on; index 0 is the IPv6 link-local address. Default for shm: the first of 10.83.0.1 to .254 that is free; it is said on stderr. For RoCE v1 the same begin at index 128. With --link kernel it chooses among the machine's own addresses, whose prefix length may be left out; default there: all of the interface's."`
 	Gateway    []IPAddr `group:"node" sep:"none" placeholder:"IP" help:"Router to all other networks; one each for IPv4 and IPv6. Not with --link kernel."`
 	MAC        macAddr  `group:"node" placeholder:"MAC" help:"Ethernet address of the node. Default: made from the first --addr, so that neighbours who remember the node are right; without --addr, random. Not with --link kernel."`
@@ -67,7 +67,7 @@ type LinkFlags struct {
 	MTU     int        `group:"node" name:"mtu" type:"mtu" placeholder:"BYTES" help:"Largest IP packet on the link: 1500 for path MTU 1024, 4200 for 4096. Default: the link's own."`
 	Capture string     `group:"node" type:"path" placeholder:"FILE" help:"Write every frame to this pcapng file, for Wireshark or tshark. A file that has something in it is refused. With --impair they are those of the link: incoming ones before --impair has acted on them. With --link kernel these are the RoCE packets, as the kernel was given them or has passed them on, behind Ethernet addresses that are made up; TCP is not among them."`
 	Impair  *impairing `group:"node" placeholder:"SPEC" help:"Make the link bad, for example loss=1%,reorder=0.5%,delay=1ms±200us,seed=7. With --link kernel this is done to RoCE packets only."`
-	Log     slog.Level `group:"node" name:"log-level" default:"warn" placeholder:"LEVEL" help:"Log to stderr what is at least this important: debug, info, warn or error. Default: warn."`
+	Log     slog.Level `group:"node" name:"log-level" default:"warn" placeholder:"LEVEL" help:"Log messages of at least this level to stderr: debug, info, warn or error. Default: warn."`
 }
 
 // Host is the network stack of a node.
@@ -132,7 +132,7 @@ func (f *Flags) RunNode(ctx context.Context, e *cli.Env, do func(context.Context
 // RunNodeForPeer is RunNode for a command whose peer is another program.
 func (f *Flags) RunNodeForPeer(ctx context.Context, e *cli.Env, do func(context.Context, *Node) error) error {
 	if f.Link.Medium == "pipe" && e.LAN == nil {
-		return cli.Usagef("this needs a peer, and no other program can be on a pipe: give --link kernel, shm, stream:PATH, tap:NAME " +
+		return cli.Usagef("this needs a peer, and a pipe is within one process: use --link kernel, shm, stream:PATH, tap:NAME " +
 			"or packet:INTERFACE")
 	}
 	return f.RunNode(ctx, e, do)
@@ -232,7 +232,7 @@ func (f *Flags) check() error {
 	kernel := f.Link.Medium == "kernel"
 	switch {
 	case f.MAC != nil && f.Link.interfaceMAC:
-		return cli.Usagef("--mac %v: --link says mac=interface: give one of the two", net.HardwareAddr(f.MAC))
+		return cli.Usagef("--mac %v: --link has mac=interface: use only one of them", net.HardwareAddr(f.MAC))
 	case f.Shared && !kernel:
 		return cli.Usagef("--shared: only --link kernel has addresses that other processes can have as well: leave it out")
 	case kernel && f.MAC != nil:
@@ -416,7 +416,7 @@ func (n *Node) Resolve(ctx context.Context, server string) (netip.Addr, error) {
 			return a.Unmap(), nil
 		}
 	}
-	return netip.Addr{}, fmt.Errorf("server %q is %v, and the node has no address of that family: give one with --addr", server, addrs)
+	return netip.Addr{}, fmt.Errorf("server %q is %v, and the node has no address of that family: add one with --addr", server, addrs)
 }
 
 // GID returns the first entry of the port's GID table that suits a peer at to: it has the same
@@ -440,7 +440,7 @@ func (n *Node) GID(port uint8, to netip.Addr) (verbs.GIDEntry, error) {
 	case !to.IsValid():
 		return table[0], nil // there is only the link-local address
 	}
-	return verbs.GIDEntry{}, fmt.Errorf("the node has no address of the family of %v: give one with --addr", to)
+	return verbs.GIDEntry{}, fmt.Errorf("the node has no address of the family of %v: add one with --addr", to)
 }
 
 // CIDR, IPAddr, macAddr, impairing and mpaSetUp are values of flags. Their UnmarshalText methods
@@ -465,7 +465,7 @@ func (m *mpaSetUp) UnmarshalText(text []byte) error {
 		case "client-server":
 			m.NoPeerToPeer = true
 		default:
-			return fmt.Errorf("%q is no set-up of MPA: give no-crc, markers, revision1, client-server, or several, separated by commas",
+			return fmt.Errorf("%q is not a set-up of MPA: must be no-crc, markers, revision1, client-server, or several, separated by commas",
 				word)
 		}
 	}
@@ -484,12 +484,12 @@ func (c *CIDR) UnmarshalText(text []byte) (err error) {
 }
 
 func noPrefix(text string) error {
-	return fmt.Errorf("%q is no address with prefix length: give one such as 10.0.0.9/24 or fd00::9/64", text)
+	return fmt.Errorf("%q is not an address with a prefix length: must be like 10.0.0.9/24 or fd00::9/64", text)
 }
 
 func (a *IPAddr) UnmarshalText(text []byte) (err error) {
 	if a.Addr, err = netip.ParseAddr(string(text)); err != nil {
-		return fmt.Errorf("%q is no IP address: give one such as 10.0.0.254 or fd00::1", text)
+		return fmt.Errorf("%q is not an IP address: must be like 10.0.0.254 or fd00::1", text)
 	}
 	return nil
 }
@@ -497,7 +497,7 @@ func (a *IPAddr) UnmarshalText(text []byte) (err error) {
 func (m *macAddr) UnmarshalText(text []byte) error {
 	a, err := net.ParseMAC(string(text))
 	if err != nil || len(a) != 6 || a[0]&1 != 0 {
-		return fmt.Errorf("%q is no Ethernet address of a host: give one such as 02:00:00:00:00:09", text)
+		return fmt.Errorf("%q is not an Ethernet address of a host: must be like 02:00:00:00:00:09", text)
 	}
 	*m = macAddr(a)
 	return nil

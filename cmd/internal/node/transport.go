@@ -18,5 +18,5 @@ func (t *Transport) UnmarshalText(text []byte) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%q is no wire protocol: give rocev2 or iwarp", text)
+	return fmt.Errorf("%q is not a wire protocol: must be rocev2 or iwarp", text)
 }

@@ -54,7 +54,7 @@ func check(d string, permissions fs.FileMode) error {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	own := ok && info.IsDir() && int(st.Uid) == os.Geteuid()
 	if open := info.Mode().Perm()&permissions != 0; !own || open {
-		return fmt.Errorf("%s is %v of user %d: want a directory of user %d that others cannot write to; give another",
+		return fmt.Errorf("%s is %v of user %d: want a directory of user %d that others cannot write to; use another",
 			d, info.Mode(), st.Uid, os.Geteuid())
 	}
 	return nil

@@ -123,7 +123,7 @@ func (f *Frame) Encode(dst []byte) (int, error) {
 	case f.HasEnhanced && f.Revision < Revision2:
 		return 0, fmt.Errorf("mpa: revision %d has no IRD and ORD: use revision %d or leave HasEnhanced false", f.Revision, Revision2)
 	case len(dst) < n:
-		return 0, fmt.Errorf("mpa: frame of %d bytes into %d: give it Len() bytes", n, len(dst))
+		return 0, fmt.Errorf("mpa: frame of %d bytes into %d: must be Len() bytes", n, len(dst))
 	}
 	reserved := f.Reserved & flagReserved
 	if f.Revision < Revision2 {

@@ -36,7 +36,7 @@ const (
 
 func (c *ClientConfig) check() error {
 	if c.QPs < 0 || c.QPs > MaxQPs {
-		return fmt.Errorf("%d QPs: give 1 to %d, or 0 for the default: %w", c.QPs, MaxQPs, syscall.EINVAL)
+		return fmt.Errorf("%d QPs: must be 1 to %d, or 0 for the default: %w", c.QPs, MaxQPs, syscall.EINVAL)
 	}
 	return nil
 }

@@ -481,7 +481,7 @@ func TestErrors(t *testing.T) {
 	}
 	sharing.Directory = theirs
 	if _, err := kernel.New(kernel.Addr(addr), kernel.Shared(sharing)); err == nil ||
-		!strings.Contains(err.Error(), "of user 65534") || !strings.Contains(err.Error(), "give another") {
+		!strings.Contains(err.Error(), "of user 65534") || !strings.Contains(err.Error(), "use another") {
 		t.Errorf("another user's directory: %v", err)
 	}
 	if err := hub.Serve(t.Context(), hub.Config{Directory: theirs, Classifier: numbered{}}); err == nil ||

@@ -105,7 +105,7 @@ type listening struct {
 // error wraps [ErrRunning] if a hub of this user is running already.
 func Serve(ctx context.Context, cfg Config) error {
 	if cfg.Classifier == nil {
-		return errors.New("hub: a Config without a Classifier: give rdmatransport.NewClassifier()")
+		return errors.New("hub: a Config without a Classifier: use rdmatransport.NewClassifier()")
 	}
 	if cfg.Directory == "" {
 		cfg.Directory = Directory()
@@ -178,7 +178,7 @@ func (s *server) open() (err error) {
 	}
 	path := filepath.Join(s.cfg.Directory, socketName)
 	if len(path) > userdir.MaxPath {
-		return fmt.Errorf("the path %s has %d bytes, but a unix socket allows %d: give a shorter directory",
+		return fmt.Errorf("the path %s has %d bytes, but a unix socket allows %d: use a shorter directory",
 			path, len(path), userdir.MaxPath)
 	}
 	_ = os.Remove(path) // left by an earlier hub

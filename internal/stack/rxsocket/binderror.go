@@ -18,7 +18,7 @@ func bindError(a netip.Addr, err error) error {
 	if !errors.Is(err, syscall.EADDRINUSE) {
 		return fmt.Errorf("UDP port %d of %v: %w", stack.RoCEPort, a, err)
 	}
-	cure := "give another of this machine's addresses"
+	cure := "use another of this machine's addresses"
 	if a.Is4() && a.IsLoopback() {
 		cure += ", as any of 127.0.0.0/8 is"
 	}
@@ -28,7 +28,7 @@ func bindError(a netip.Addr, err error) error {
 			stack.RoCEPort, a, strings.Join(rxe, ", "), cure, strings.Fields(rxe[0])[0], stack.RoCEPort, syscall.EADDRINUSE)
 	}
 	if runtime.GOOS == "linux" { // where there are hubs
-		cure = "if it is another SoftRNIC of yours, give --shared (kernel.Shared) to both; else " + cure
+		cure = "if it is another SoftRNIC of yours, use --shared (kernel.Shared) for both; otherwise " + cure
 	}
 	return fmt.Errorf("UDP port %d of %v is in use, by another SoftRNIC or another RoCE program: %s, "+
 		"or end the process that ss -ulpn sport = :%d shows: %w",

@@ -33,7 +33,7 @@ func (c *Config) SetMAC(mac net.HardwareAddr) error {
 // SetWait sets how the link's own goroutine waits for frames.
 func (c *Config) SetWait(w link.Wait) error {
 	if w > link.WaitPoll {
-		return fmt.Errorf("wait %d: give link.WaitAdaptive, WaitEvent or WaitPoll", w)
+		return fmt.Errorf("wait %d: must be link.WaitAdaptive, WaitEvent or WaitPoll", w)
 	}
 	c.Wait = w
 	return nil
@@ -42,7 +42,7 @@ func (c *Config) SetWait(w link.Wait) error {
 // SetQueues sets the number of queues, 1 to MaxQueues.
 func (c *Config) SetQueues(n int) error {
 	if n < 1 || n > MaxQueues {
-		return fmt.Errorf("%d queues: give 1 to %d", n, MaxQueues)
+		return fmt.Errorf("%d queues: must be 1 to %d", n, MaxQueues)
 	}
 	c.Queues = n
 	return nil
@@ -51,7 +51,7 @@ func (c *Config) SetQueues(n int) error {
 // CheckMTU refuses an MTU outside of link.MinMTU to most.
 func CheckMTU(n, most int) error {
 	if n < link.MinMTU || n > most {
-		return fmt.Errorf("MTU %d: give %d to %d (1500 for a RoCE path MTU of 1024, 4200 for 4096)", n, link.MinMTU, most)
+		return fmt.Errorf("MTU %d: must be %d to %d (1500 for a RoCE path MTU of 1024, 4200 for 4096)", n, link.MinMTU, most)
 	}
 	return nil
 }
@@ -59,7 +59,7 @@ func CheckMTU(n, most int) error {
 // CheckMAC refuses an address unless it is a single host's.
 func CheckMAC(mac net.HardwareAddr) error {
 	if len(mac) != 6 || mac[0]&1 != 0 || [6]byte(mac) == [6]byte{} {
-		return fmt.Errorf("MAC %q is not a unicast Ethernet address: give six bytes, the first one even", mac)
+		return fmt.Errorf("MAC %q is not a unicast Ethernet address: must be six bytes, the first one even", mac)
 	}
 	return nil
 }

@@ -16,7 +16,7 @@ const maxQueued = send.MaxWindow >> 10
 // CheckConfig returns an error that names the field if a value is out of bounds.
 func CheckConfig(c *roce.Config) error {
 	if w := c.Window; w != 0 && (w < send.LeastWindow || w > send.MaxWindow || w&(w-1) != 0) {
-		return fmt.Errorf("Window %d: give a power of two from %d to %d, or 0 for %d", w, send.LeastWindow, send.MaxWindow, send.DefaultWindow)
+		return fmt.Errorf("Window %d: must be a power of two from %d to %d, or 0 for %d", w, send.LeastWindow, send.MaxWindow, send.DefaultWindow)
 	}
 	if d := c.ByDelay; d != nil {
 		if err := within("ByDelay.Queued", d.Queued, maxQueued); err != nil {
@@ -53,16 +53,16 @@ func CheckConfig(c *roce.Config) error {
 	case e.RPGMinRate <= e.RPGMaxRate:
 		return nil
 	case d.RPGMinRate != 0:
-		return fmt.Errorf("DCQCN.RPGMinRate %d: give at most RPGMaxRate, %d", e.RPGMinRate, e.RPGMaxRate)
+		return fmt.Errorf("DCQCN.RPGMinRate %d: must be at most RPGMaxRate, %d", e.RPGMinRate, e.RPGMaxRate)
 	default:
-		return fmt.Errorf("DCQCN.RPGMaxRate %d: give at least RPGMinRate, %d", e.RPGMaxRate, e.RPGMinRate)
+		return fmt.Errorf("DCQCN.RPGMaxRate %d: must be at least RPGMinRate, %d", e.RPGMaxRate, e.RPGMinRate)
 	}
 }
 
 // within returns an error if the value of a field is not 0, for its default, to most.
 func within[T int | int64 | uint8 | time.Duration](field string, v, most T) error {
 	if v < 0 || v > most {
-		return fmt.Errorf("%s %v: give %v to %v, or 0 for the default", field, v, T(1), most)
+		return fmt.Errorf("%s %v: must be %v to %v, or 0 for the default", field, v, T(1), most)
 	}
 	return nil
 }

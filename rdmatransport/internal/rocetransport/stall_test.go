@@ -42,7 +42,7 @@ func TestNoStall(t *testing.T) {
 	}
 	t.Logf("%d of %d connections failed", failed, *stallSeeds)
 	if failed*100 > int(*stallSeeds) {
-		t.Errorf("%d of %d connections failed: retries give up too early", failed, *stallSeeds)
+		t.Errorf("%d of %d connections failed: retries must be up too early", failed, *stallSeeds)
 	}
 }
 

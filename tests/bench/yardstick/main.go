@@ -84,7 +84,7 @@ func run(args []string) (*result, error) {
 		}
 		names := strings.Split(*on, ",")
 		if len(names) != 2 {
-			return nil, fmt.Errorf("-on %q: give two interfaces, such as v0,v1", *on)
+			return nil, fmt.Errorf("-on %q: must be two interfaces, such as v0,v1", *on)
 		}
 		ends, err := openPackets(names)
 		if err != nil {
@@ -98,7 +98,7 @@ func run(args []string) (*result, error) {
 		return ping(*bridge, *messages)
 	case "copy", "ring":
 		if *size < 1 || *memory < *size {
-			return nil, fmt.Errorf("-size %d: give 1 to -memory, %d", *size, *memory)
+			return nil, fmt.Errorf("-size %d: must be 1 to -memory, %d", *size, *memory)
 		}
 		if args[0] == "ring" {
 			return throughRing(*memory, *size, *warmup, *duration)

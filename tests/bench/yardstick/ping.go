@@ -22,7 +22,7 @@ const spinFor = 50 * time.Microsecond
 // ping sends a frame to another process, which returns it, and so on.
 func ping(bridge string, messages int) (_ *result, err error) {
 	if messages < 1 {
-		return nil, fmt.Errorf("-messages %d: give at least 1", messages)
+		return nil, fmt.Errorf("-messages %d: must be at least 1", messages)
 	}
 	runtime.LockOSThread()
 	fd, err := pinger(0, bridge)

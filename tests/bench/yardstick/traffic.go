@@ -38,12 +38,12 @@ func (t *traffic) segment() int { return bthLen + t.payload + icrcLen }
 func (t *traffic) check() error {
 	switch longest := link.MaxSuperframe - ipLen - udpLen; {
 	case t.payload < 1 || t.packets < 1 || t.packets > link.MaxSegments || t.packets*t.segment() > longest:
-		return fmt.Errorf("%d packets of %d bytes: give 1 to %d, together at most %d bytes with 16 more a packet",
+		return fmt.Errorf("%d packets of %d bytes: must be 1 to %d, together at most %d bytes with 16 more a packet",
 			t.packets, t.payload, link.MaxSegments, longest)
 	case t.cpu != 0 && t.cpu != 1:
-		return fmt.Errorf("-cpu %d: give 0 or 1", t.cpu)
+		return fmt.Errorf("-cpu %d: must be 0 or 1", t.cpu)
 	case t.memory < t.payload:
-		return fmt.Errorf("-memory %d: give at least -payload, %d", t.memory, t.payload)
+		return fmt.Errorf("-memory %d: must be at least -payload, %d", t.memory, t.payload)
 	}
 	return nil
 }

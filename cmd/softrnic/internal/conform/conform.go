@@ -87,10 +87,10 @@ func (c *Command) Validate() error {
 		return nil
 	}
 	if !c.Target.Is4() {
-		return errors.New("--target: give the IPv4 address of the device to test")
+		return errors.New("--target is missing: must be the IPv4 address of the device to test")
 	}
 	if !c.Addr.Is4() {
-		return errors.New("--addr: give an IPv4 address for the tester")
+		return errors.New("--addr is missing: must be an IPv4 address for the tester")
 	}
 	return nil
 }
@@ -165,7 +165,7 @@ func (c *Command) Run(ctx context.Context, e *cli.Env) error {
 		defer stop()
 	}
 	if c.Link.Medium == "pipe" && e.LAN == nil {
-		return cli.Usagef("no other program can be on a pipe: give --link shm, stream:PATH, tap:NAME or packet:INTERFACE")
+		return cli.Usagef("a pipe is within one process: use --link shm, stream:PATH, tap:NAME or packet:INTERFACE")
 	}
 	if c.Capture != "" {
 		if err := os.MkdirAll(c.Capture, 0o777); err != nil {

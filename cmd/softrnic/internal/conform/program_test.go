@@ -138,8 +138,8 @@ func TestSetUps(t *testing.T) {
 // TestUsage: usage errors are reported before anything is opened, and --list needs no target.
 func TestUsage(t *testing.T) {
 	for args, want := range map[string]string{
-		"conform --addr 10.0.0.2":                                    "--target: give the IPv4 address",
-		"conform --target 10.0.0.1":                                  "--addr: give an IPv4 address",
+		"conform --addr 10.0.0.2":                                    "--target is missing: must be the IPv4 address",
+		"conform --target 10.0.0.1":                                  "--addr is missing: must be an IPv4 address",
 		"conform --target 10.0.0.1 --addr 10.0.0.2 --only NO-*":      "--only NO-*: there is no such case",
 		"conform --netns --target 10.0.0.1":                          "--netns makes a link and a target of its own",
 		"conform --target 10.0.0.1 --addr 10.0.0.2":                  "no other program can be on a pipe",

@@ -73,11 +73,11 @@ type report struct {
 func (c *Command) Validate() error {
 	for _, n := range c.Size {
 		if n < 0 || n > 1<<28 {
-			return fmt.Errorf("--size %d: give 0 to %d", n, 1<<28)
+			return fmt.Errorf("--size %d: must be 0 to %d", n, 1<<28)
 		}
 	}
 	if c.Time < 0 || c.Time > time.Hour {
-		return fmt.Errorf("--time %v: give 0 to 1h", c.Time)
+		return fmt.Errorf("--time %v: must be 0 to 1h", c.Time)
 	}
 	return nil
 }

@@ -23,7 +23,7 @@ type Command struct {
 	Idle      time.Duration `placeholder:"TIME" help:"End when there was no node for so long. Default: go on."`
 	Directory string        `type:"path" placeholder:"DIR" help:"Where nodes find the hub. Default: hub-N, with the number of the network namespace, in $XDG_RUNTIME_DIR/softrnic, or without XDG_RUNTIME_DIR in softrnic-UID in $TMPDIR or /tmp."`
 	Metrics   string        `placeholder:"HOST:PORT" help:"Answer Prometheus on this address: http://HOST:PORT/metrics has how many nodes there are, and what has come for them."`
-	Log       slog.Level    `name:"log-level" default:"info" placeholder:"LEVEL" help:"Log to stderr what is at least this important: debug, info, warn or error. Default: info."`
+	Log       slog.Level    `name:"log-level" default:"info" placeholder:"LEVEL" help:"Log messages of at least this level to stderr: debug, info, warn or error. Default: info."`
 }
 
 // Help implements kong.HelpProvider.
@@ -38,7 +38,7 @@ which ends when it has been idle; nodes of one user and one network namespace ha
 // Validate implements kong's check after parsing.
 func (c *Command) Validate() error {
 	if c.Idle < 0 {
-		return fmt.Errorf("--idle %v: give a time, or leave it out to have the hub go on", c.Idle)
+		return fmt.Errorf("--idle %v: must be positive; without it the hub runs on", c.Idle)
 	}
 	return nil
 }

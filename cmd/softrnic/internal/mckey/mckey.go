@@ -44,13 +44,13 @@ const settle = time.Second
 func (c *Command) Validate() error {
 	switch {
 	case !c.Group.IsValid():
-		return errors.New("give the group's address with -m, such as -m 239.1.2.3")
+		return errors.New("the group's address is missing: use -m, such as -m 239.1.2.3")
 	case !c.Group.IsMulticast():
-		return fmt.Errorf("-m %v: that is no multicast address: give one such as 239.1.2.3 or ff05::1:3", c.Group.Addr)
+		return fmt.Errorf("-m %v: not a multicast address: must be like 239.1.2.3 or ff05::1:3", c.Group.Addr)
 	case c.Size < 1 || c.Size > 4096:
-		return fmt.Errorf("--size %d: give 1 to 4096", c.Size)
+		return fmt.Errorf("--size %d: must be 1 to 4096", c.Size)
 	case c.Count < 1 || c.Count > 1<<16:
-		return fmt.Errorf("--count %d: give 1 to %d", c.Count, 1<<16)
+		return fmt.Errorf("--count %d: must be 1 to %d", c.Count, 1<<16)
 	}
 	return nil
 }
@@ -172,7 +172,7 @@ func (m *member) complete(ctx context.Context) error {
 		}
 		for i := range wcs[:n] {
 			if got := int(wcs[i].ByteLen) - verbs.GRHLen; !m.Sender && got != m.Size {
-				return fmt.Errorf("a message of %d bytes came: give --size as the sender does", got)
+				return fmt.Errorf("a message of %d bytes arrived: --size must equal that of the sender", got)
 			}
 		}
 		done += n

@@ -32,7 +32,7 @@ type Command struct {
 	NoInput bool          `short:"d" help:"Send nothing: do not read standard input."`
 	Source  *node.IPAddr  `short:"s" placeholder:"IP" help:"The address to connect from."`
 	Timeout time.Duration `short:"w" default:"10s" placeholder:"TIME" help:"How long to try to connect. Default: 10s."`
-	Verbose bool          `short:"v" help:"Say on stderr who is connected."`
+	Verbose bool          `short:"v" help:"Print the address of each connected peer to stderr."`
 
 	Transport node.Transport `default:"rocev2" placeholder:"PROTOCOL" help:"Wire protocol: rocev2 or iwarp. Default: rocev2."`
 	running.Flags
@@ -55,18 +55,18 @@ func (c *Command) Validate() error {
 		least = 1
 	}
 	if len(c.Peer) < least || len(c.Peer) > 2 {
-		return errors.New("give HOST PORT to connect to, or -l [HOST] PORT to listen on")
+		return errors.New("no address: use HOST PORT to connect, or -l [HOST] PORT to listen")
 	}
 	if n, err := strconv.Atoi(c.Peer[len(c.Peer)-1]); err == nil && (n < 1 || n > 1<<16-1) {
-		return fmt.Errorf("%d is no port: give 1 to 65535", n)
+		return fmt.Errorf("%d is not a port: must be 1 to 65535", n)
 	}
 	switch {
 	case c.Keep && !c.Listen:
-		return errors.New("-k is for those who listen: give -l too")
+		return errors.New("-k needs -l")
 	case c.Source != nil && c.Listen:
-		return errors.New("-s is for those who connect: with -l, give the address before the port")
+		return errors.New("-s is for connecting: with -l, the address stands before the port")
 	case c.Timeout <= 0:
-		return fmt.Errorf("-w %v: give more than 0", c.Timeout)
+		return fmt.Errorf("-w %v: must be more than 0", c.Timeout)
 	}
 	return nil
 }

@@ -127,8 +127,8 @@ func TestRefusals(t *testing.T) {
 		code int
 		says string
 	}{
-		"nc 10.0.0.1":         {cli.ExitUsage, "give HOST PORT"},
-		"nc -l a 1 2":         {cli.ExitUsage, "give HOST PORT"},
+		"nc 10.0.0.1":         {cli.ExitUsage, "use HOST PORT"},
+		"nc -l a 1 2":         {cli.ExitUsage, "use HOST PORT"},
 		"nc 10.0.0.1 0":       {cli.ExitUsage, "no port"},
 		"nc -k 10.0.0.1 5":    {cli.ExitUsage, "-l too"},
 		"nc -l -s 10.0.0.1 5": {cli.ExitUsage, "-s is for"},

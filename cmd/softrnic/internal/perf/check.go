@@ -31,31 +31,31 @@ func (c *Command) Validate(kctx *kong.Context) error {
 	}{{"depth", c.Depth, 1, maxDepth}, {"qps", c.QPs, 1, maxQPs}, {"threads", c.Threads, 1, 1024},
 		{"cq-mod", c.CQMod, 1, maxDepth}, {"post-list", c.PostList, 1, maxDepth}, {"buffer", c.Buffer, plainBuffer, maxSize}} {
 		if given(f.flag) && (f.v < f.least || f.v > f.most) {
-			return fmt.Errorf("--%s %d: give %d to %d", f.flag, f.v, f.least, f.most)
+			return fmt.Errorf("--%s %d: must be %d to %d", f.flag, f.v, f.least, f.most)
 		}
 	}
 	for _, n := range c.Size {
 		if n < 1 || n > maxSize {
-			return fmt.Errorf("--size %d: give 1 to %d", n, maxSize)
+			return fmt.Errorf("--size %d: must be 1 to %d", n, maxSize)
 		}
 	}
 	switch {
 	case given("iters") && (c.Iters < 1 || c.Iters > 1<<40):
-		return fmt.Errorf("--iters %d: give 1 to %d", c.Iters, int64(1)<<40)
+		return fmt.Errorf("--iters %d: must be 1 to %d", c.Iters, int64(1)<<40)
 	case given("duration") && (c.Duration <= 0 || c.Duration > maxTime):
-		return fmt.Errorf("--duration %v: give more than 0, and up to %v", c.Duration, maxTime)
+		return fmt.Errorf("--duration %v: must be more than 0, and up to %v", c.Duration, maxTime)
 	case c.Warmup < 0 || c.Warmup > maxTime:
-		return fmt.Errorf("--warmup %v: give 0 to %v", c.Warmup, maxTime)
+		return fmt.Errorf("--warmup %v: must be 0 to %v", c.Warmup, maxTime)
 	case c.Iters > 0 && c.Duration > 0:
-		return errors.New("--iters and --duration: give one of the two")
+		return errors.New("--iters and --duration: use one of the two")
 	case c.All && len(c.Size) > 0:
-		return errors.New("--all and --size: give one of the two")
+		return errors.New("--all and --size: use one of the two")
 	case c.KernelTCP.IsValid() && c.Server == "":
-		return errors.New("--kernel-tcp is the client's: give the server's address")
+		return errors.New("--kernel-tcp is for the client: add the server's address")
 	case c.Loopback && c.Server != "":
-		return fmt.Errorf("server %q with --loopback: give one of the two", c.Server)
+		return fmt.Errorf("server %q with --loopback: use one of the two", c.Server)
 	case c.Report != "" && c.Server == "" && !c.Loopback:
-		return errors.New("--report is the client's: give the server's address, or --loopback")
+		return errors.New("--report is for the client: add the server's address, or --loopback")
 	}
 	if err := c.checkWays(); err != nil {
 		return err
@@ -69,7 +69,7 @@ func (c *Command) Validate(kctx *kong.Context) error {
 // checkConnect returns the part of Validate for the operation connect.
 func (c *Command) checkConnect(given func(flag string) bool) error {
 	if c.Metric != metricRate {
-		return fmt.Errorf("connect has rate only, which times each connection too: there is no connect %s", c.Metric)
+		return fmt.Errorf("connect %s: connect has only rate, which also times each connection", c.Metric)
 	}
 	for _, flag := range []string{"size", "all", "depth", "qps", "bidirectional", "cq-mod", "post-list", "buffer", "wait", "verify",
 		"tcp", "kernel-tcp", "report"} {
@@ -101,12 +101,12 @@ func (c *Command) checkPlans(given func(flag string) bool) error {
 			case p.Metric == metricLat:
 				return fmt.Errorf("--%s %d: lat is of one message at a time on one QP: leave it out", f.flag, f.asked)
 			case f.flag == "threads":
-				return fmt.Errorf("--threads %d: each has QPs of its own, and there are %d: give --qps %d or more", f.asked, c.QPs, f.asked)
+				return fmt.Errorf("--threads %d: each needs its own QPs, and there are %d: use --qps %d or more", f.asked, c.QPs, f.asked)
 			case f.flag == "depth":
-				return fmt.Errorf("--depth %d: with --verify there is room for %d messages of %s: give no more", f.asked, f.got,
+				return fmt.Errorf("--depth %d: must be at most %d with --verify, since there is room for so many messages of %s", f.asked, f.got,
 					output.Size(p.Size))
 			default:
-				return fmt.Errorf("--%s %d: there are never more than %d messages outstanding (--depth): give no more", f.flag, f.asked,
+				return fmt.Errorf("--%s %d: must be at most the %d messages outstanding (--depth)", f.flag, f.asked,
 					p.Depth)
 			}
 		}

@@ -41,9 +41,9 @@ func (c *Command) ways() (packets, direct bool) {
 func (c *Command) checkWays() error {
 	switch {
 	case (c.Packets || c.Direct) && !c.Loopback:
-		return errors.New("--packets and --direct are for --loopback: between programs all goes in packets")
+		return errors.New("--packets and --direct need --loopback: programs exchange packets only")
 	case c.OneDevice && !c.Loopback:
-		return errors.New("--one-device is for --loopback: give that too")
+		return errors.New("--one-device needs --loopback")
 	case !c.Loopback:
 		return nil
 	case c.Metrics != "":
@@ -57,7 +57,7 @@ func (c *Command) checkWays() error {
 	case c.Direct && (c.Capture != "" || c.Impair != nil):
 		return errors.New("--direct: with --capture or --impair all goes in packets")
 	case len(c.Transport) > 1 && (c.oneNode() || c.Direct):
-		return errors.New("the direct way is no wire protocol: give one --transport, whose QPs go it")
+		return errors.New("the direct path is not a wire protocol: use one --transport, that of its QPs")
 	case c.Direct && c.Op == opConnect:
 		return errors.New("--direct: connections are made with packets only")
 	}
@@ -171,7 +171,7 @@ func neighbour(c node.CIDR) (node.CIDR, error) {
 			return node.CIDR{Prefix: p}, nil
 		}
 	}
-	return node.CIDR{}, fmt.Errorf("--addr %v: the network has no address for the other node: give a shorter prefix, such as /24", c.Prefix)
+	return node.CIDR{}, fmt.Errorf("--addr %v: the network has no address for the other node: use a shorter prefix, such as /24", c.Prefix)
 }
 
 // edge reports whether p is the network address or the broadcast address of an IPv4 network.

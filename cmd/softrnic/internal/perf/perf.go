@@ -33,8 +33,8 @@ type Command struct {
 
 	Loopback  bool `help:"Be both sides: two nodes on a link inside this process, or, with --one-device or --link tap:… or packet:…, two QPs of one node."`
 	OneDevice bool `help:"With --loopback: connect the device to itself."`
-	Packets   bool `xor:"way" help:"With --loopback: measure only with packets, as between machines. Default: with packets, and the direct way."`
-	Direct    bool `xor:"way" help:"With --loopback: measure only the direct way, in which messages are copied from memory to memory without packets. --transport says of what kind the QPs are."`
+	Packets   bool `xor:"way" help:"With --loopback: measure only with packets, as between machines. Default: with packets, and on the direct path."`
+	Direct    bool `xor:"way" help:"With --loopback: measure only the direct path, which copies messages from memory to memory without packets. --transport selects the kind of QPs."`
 
 	Transport []node.Transport `placeholder:"PROTOCOL" help:"Wire protocols, each measured in turn: rocev2, iwarp. Default: rocev2; with --report both."`
 	TCP       bool             `name:"tcp" help:"Measure plain TCP too, as a yardstick: the node's own stack over the same link and, with --loopback, the kernel's over its loopback interface."`
@@ -45,7 +45,7 @@ type Command struct {
 	All           bool               `short:"a" help:"All sizes: 2 bytes to 8 MiB, doubling."`
 	Depth         int                `short:"t" default:"128" help:"Messages that each QP has outstanding; lat has one. Default: 128."`
 	QPs           int                `short:"q" name:"qps" default:"1" help:"Queue pairs. Default: 1."`
-	Threads       int                `default:"1" help:"Goroutines on each side, each with its share of the QPs and a CQ of its own. Default: 1."`
+	Threads       int                `default:"1" help:"Goroutines on each side, each with its share of the QPs and its own CQ. Default: 1."`
 	Duration      time.Duration      `short:"D" placeholder:"TIME" help:"How long to measure each size: 5 or 5s, 200ms, 1m. Default: 1s, without --iters."`
 	Iters         int64              `short:"n" help:"Messages on each QP for each size, in place of a duration."`
 	Warmup        time.Duration      `default:"100ms" placeholder:"TIME" help:"How long to run before each measurement. Default: 100ms."`
@@ -93,7 +93,7 @@ measurement. --packets leaves the direct way out.
 // Run measures or serves one client.
 func (c *Command) Run(ctx context.Context, e *cli.Env) (err error) {
 	if c.Link.Medium == "pipe" && e.LAN == nil && !c.Loopback {
-		return cli.Usagef("perf needs a peer, and no other program can be on a pipe: give --loopback, or --link kernel, shm, " +
+		return cli.Usagef("perf needs a peer, and a pipe is within one process: use --loopback, or --link kernel, shm, " +
 			"stream:PATH, tap:NAME or packet:INTERFACE")
 	}
 	if c.Link.Medium == "kernel" && c.Loopback {

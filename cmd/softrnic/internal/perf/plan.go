@@ -302,7 +302,7 @@ func (c *control) send(m *message) error {
 func (c *control) receive() (*message, error) {
 	if !c.in.Scan() {
 		if err := c.in.Err(); err != nil {
-			return nil, fmt.Errorf("hear from the peer: %w", err)
+			return nil, fmt.Errorf("receive from the peer: %w", err)
 		}
 		return nil, io.EOF
 	}

@@ -77,7 +77,7 @@ func parseFields(b []byte, length int, n []uint32) (lid uint16, gid verbs.GID, e
 		v, err := strconv.ParseUint(fields[i], 16, bits)
 		switch {
 		case err != nil:
-			return bad(fmt.Sprintf("field %d is no hexadecimal number of %d bits", i+1, bits))
+			return bad(fmt.Sprintf("field %d is not a hexadecimal number of %d bits", i+1, bits))
 		case i == 0:
 			lid = uint16(v)
 		default:

@@ -72,7 +72,7 @@ func (c *flags) Validate() error {
 		most int64
 	}{{"size", c.Size, 1 << 30}, {"rx-depth", c.RxDepth, 1 << 20}, {"iters", c.Iters, 1 << 40}} {
 		if f.v < 1 || int64(f.v) > f.most {
-			return fmt.Errorf("--%s %d: give 1 to %d", f.flag, f.v, f.most)
+			return fmt.Errorf("--%s %d: must be 1 to %d", f.flag, f.v, f.most)
 		}
 	}
 	return nil

@@ -28,13 +28,13 @@ func (*srq) Help() string {
 // Validate implements kong's check after parsing.
 func (c *srq) Validate() error {
 	if most := min(c.RxDepth, srqDests); c.NumQP < 1 || c.NumQP > most {
-		return fmt.Errorf("--num-qp %d: give 1 to %d, and --rx-depth of at least that", c.NumQP, most)
+		return fmt.Errorf("--num-qp %d: must be 1 to %d, and --rx-depth of at least that", c.NumQP, most)
 	}
 	if err := c.flags.Validate(); err != nil {
 		return err
 	}
 	if most := 1 << 30 / c.RxDepth; c.Size > most {
-		return fmt.Errorf("--size %d: give at most %d with --rx-depth %d: each receive has a buffer of its own", c.Size, most, c.RxDepth)
+		return fmt.Errorf("--size %d: must be at most %d with --rx-depth %d: each receive has a buffer of its own", c.Size, most, c.RxDepth)
 	}
 	return nil
 }

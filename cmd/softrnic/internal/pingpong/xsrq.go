@@ -48,14 +48,14 @@ func (c *xsrqCommand) Validate() error {
 		v, most int
 	}{{"size", c.Size, 1 << 30}, {"clients", c.Clients, 256}, {"num_tests", c.NumTests, 1 << 30}} {
 		if f.v < 1 || f.v > f.most {
-			return fmt.Errorf("--%s %d: give 1 to %d", f.flag, f.v, f.most)
+			return fmt.Errorf("--%s %d: must be 1 to %d", f.flag, f.v, f.most)
 		}
 	}
 	if c.Server != "" {
 		c.Clients = 1
 	}
 	if most := 1 << 30 / (c.Clients + 1); c.Size > most {
-		return fmt.Errorf("--size %d: give at most %d with --clients %d: each receive has a buffer of its own", c.Size, most, c.Clients)
+		return fmt.Errorf("--size %d: must be at most %d with --clients %d: each receive has a buffer of its own", c.Size, most, c.Clients)
 	}
 	return nil
 }

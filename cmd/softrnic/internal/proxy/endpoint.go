@@ -27,14 +27,14 @@ type Endpoint struct {
 
 // UnmarshalText implements encoding.TextUnmarshaler.
 func (p *Endpoint) UnmarshalText(text []byte) error {
-	const give = "give tcp, rocev2 or iwarp, then +tls or nothing, then :HOST:PORT"
+	const want = "must be tcp, rocev2 or iwarp, then optionally +tls, then :HOST:PORT"
 	p.text = string(text)
 	protocol, addr, _ := strings.Cut(p.text, ":")
 	protocol, p.tls = strings.CutSuffix(protocol, "+tls")
 	if !strings.EqualFold(protocol, "tcp") {
 		var t node.Transport
 		if err := t.UnmarshalText([]byte(protocol)); err != nil {
-			return fmt.Errorf("%q: %s", p.text, give)
+			return fmt.Errorf("%q: %s", p.text, want)
 		}
 		p.transport = &t.Transport
 	}
@@ -42,7 +42,7 @@ func (p *Endpoint) UnmarshalText(text []byte) error {
 		addr = ":" + addr
 	}
 	if _, port, err := net.SplitHostPort(addr); err != nil || port == "" {
-		return fmt.Errorf("%q: %s", p.text, give)
+		return fmt.Errorf("%q: %s", p.text, want)
 	}
 	p.addr = addr
 	return nil

@@ -28,7 +28,7 @@ type Command struct {
 
 	Cert       string `type:"path" placeholder:"FILE" help:"TLS: the certificate, and those that it was signed with, in PEM; of FROM if that has TLS, otherwise to show to TO."`
 	Key        string `type:"path" placeholder:"FILE" help:"TLS: the key of --cert, in PEM."`
-	ClientCA   string `type:"path" name:"client-ca" placeholder:"FILE" help:"TLS of FROM: who connects must have a certificate that was signed with one of these."`
+	ClientCA   string `type:"path" name:"client-ca" placeholder:"FILE" help:"TLS of FROM: a client must have a certificate that was signed with one of these."`
 	CA         string `type:"path" name:"ca" placeholder:"FILE" help:"TLS of TO: its certificate must have been signed with one of these. Default: the machine's."`
 	ServerName string `name:"server-name" placeholder:"NAME" help:"TLS of TO: the name in its certificate. Default: the HOST of TO."`
 
@@ -52,21 +52,21 @@ func (c *Command) Validate() error {
 	case c.From.transport == nil && c.To.transport == nil:
 		return errors.New("from TCP to TCP there is nothing for RDMA to do: one of the two must be rocev2 or iwarp")
 	case c.To.host() == "":
-		return fmt.Errorf("%s: give the host to connect to", c.To.text)
+		return fmt.Errorf("%s: the host to connect to is missing", c.To.text)
 	case c.From.tls && (c.Cert == "" || c.Key == ""):
 		return fmt.Errorf("%s: TLS needs --cert and --key", c.From.text)
 	case (c.Cert == "") != (c.Key == ""):
-		return errors.New("--cert and --key: give both or neither")
+		return errors.New("--cert and --key must be used together")
 	case c.Cert != "" && !c.From.tls && !c.To.tls:
-		return errors.New("--cert: neither side has TLS: give +tls after its protocol")
+		return errors.New("--cert: neither side has TLS: add +tls to its protocol")
 	case c.ClientCA != "" && !c.From.tls:
-		return fmt.Errorf("--client-ca: %s has no TLS: give +tls after its protocol", c.From.text)
+		return fmt.Errorf("--client-ca: %s has no TLS: add +tls to its protocol", c.From.text)
 	case (c.CA != "" || c.ServerName != "") && !c.To.tls:
-		return fmt.Errorf("--ca and --server-name: %s has no TLS: give +tls after its protocol", c.To.text)
+		return fmt.Errorf("--ca and --server-name: %s has no TLS: add +tls to its protocol", c.To.text)
 	case c.Timeout <= 0:
-		return fmt.Errorf("-w %v: give more than 0", c.Timeout)
+		return fmt.Errorf("-w %v: must be more than 0", c.Timeout)
 	case c.Limit < 1:
-		return fmt.Errorf("--limit %d: give at least 1", c.Limit)
+		return fmt.Errorf("--limit %d: must be at least 1", c.Limit)
 	}
 	return nil
 }

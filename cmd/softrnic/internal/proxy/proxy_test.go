@@ -309,11 +309,11 @@ func TestRefusals(t *testing.T) {
 		says string
 	}{
 		"tcp:1 tcp:a:2":                                        {cli.ExitUsage, "nothing for RDMA to do"},
-		"udp:1 rocev2:a:2":                                     {cli.ExitUsage, "give tcp, rocev2 or iwarp"},
-		"tcp: rocev2:a:2":                                      {cli.ExitUsage, "give tcp, rocev2 or iwarp"},
-		"tcp:1 rocev2:2":                                       {cli.ExitUsage, "give the host"},
+		"udp:1 rocev2:a:2":                                     {cli.ExitUsage, "must be tcp, rocev2 or iwarp"},
+		"tcp: rocev2:a:2":                                      {cli.ExitUsage, "must be tcp, rocev2 or iwarp"},
+		"tcp:1 rocev2:2":                                       {cli.ExitUsage, "the host to connect to is missing"},
 		"tcp+tls:1 rocev2:a:2":                                 {cli.ExitUsage, "--cert and --key"},
-		"tcp:1 rocev2+tls:a:2 --cert a":                        {cli.ExitUsage, "give both"},
+		"tcp:1 rocev2+tls:a:2 --cert a":                        {cli.ExitUsage, "must be used together"},
 		"tcp:1 rocev2:a:2 --cert a --key b":                    {cli.ExitUsage, "neither side has TLS"},
 		"tcp:1 rocev2:a:2 --ca a":                              {cli.ExitUsage, "has no TLS"},
 		"tcp:1 rocev2:a:2 --client-ca a":                       {cli.ExitUsage, "has no TLS"},

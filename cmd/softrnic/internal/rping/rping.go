@@ -59,13 +59,13 @@ const (
 func (c *Command) AfterApply() error {
 	switch {
 	case !c.Server && !c.Client:
-		return cli.Usagef("give -s (to be the server) or -c -a ADDRESS (to be the client)")
+		return cli.Usagef("no role: use -s for the server or -c -a ADDRESS for the client")
 	case c.Size < minPing || c.Size > maxPing:
-		return cli.Usagef("--size %d: give %d to %d", c.Size, minPing, maxPing)
+		return cli.Usagef("--size %d: must be %d to %d", c.Size, minPing, maxPing)
 	case c.Count < 0:
-		return cli.Usagef("--count %d: give 0 (no end) or more", c.Count)
+		return cli.Usagef("--count %d: must be 0 (no end) or more", c.Count)
 	case c.Client && c.Address == "":
-		return cli.Usagef("-c needs the server's address: give -a ADDRESS")
+		return cli.Usagef("-c needs the server's address: use -a ADDRESS")
 	}
 	return nil
 }

@@ -106,15 +106,15 @@ func TestRpingInterrupted(t *testing.T) {
 
 func TestRpingUsage(t *testing.T) {
 	for args, want := range map[string]string{
-		"rping --addr 10.0.0.1/24":        "give -s (to be the server) or -c -a ADDRESS",
+		"rping --addr 10.0.0.1/24":        "use -s for the server or -c -a ADDRESS",
 		"rping -s -c":                     "can't be used together",
-		"rping -c":                        "give -a ADDRESS",
-		"rping -s -S 25":                  "give 26 to 65535",
-		"rping -s -S 65536":               "give 26 to 65535",
-		"rping -c -a 10.0.0.1 --count=-1": "give 0",
-		"rping -s -p 0":                   "--port: 0: give 1 to 65535",
-		"rping -s -p 99999":               "99999: give 1 to 65535",
-		"rping -s --transport ib":         "give rocev2 or iwarp",
+		"rping -c":                        "use -a ADDRESS",
+		"rping -s -S 25":                  "must be 26 to 65535",
+		"rping -s -S 65536":               "must be 26 to 65535",
+		"rping -c -a 10.0.0.1 --count=-1": "must be 0",
+		"rping -s -p 0":                   "--port: 0: must be 1 to 65535",
+		"rping -s -p 99999":               "99999: must be 1 to 65535",
+		"rping -s --transport ib":         "must be rocev2 or iwarp",
 		"rping -c -a 10.0.0.1 --link packet:x -I nonsense": "no IP address",
 	} {
 		c := program.Start(t, new(pipe.Switch), args)

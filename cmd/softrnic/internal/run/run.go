@@ -74,13 +74,13 @@ func (c *Command) Validate() error {
 		c.Program = c.Program[1:]
 	}
 	if len(c.Program) == 0 {
-		return errors.New("no program: give it behind --, as in softrnic run -- ibv_devinfo")
+		return errors.New("no program: it follows --, as in softrnic run -- ibv_devinfo")
 	}
 	if c.Sockets && (c.Sysfs == "on" || c.Sysfs == "preload") {
 		return fmt.Errorf("--sockets goes without --sysfs %s", c.Sysfs)
 	}
 	if c.Wait <= 0 {
-		return fmt.Errorf("--sockets-wait %v: give more than 0", c.Wait)
+		return fmt.Errorf("--sockets-wait %v: must be more than 0", c.Wait)
 	}
 	cfg, err := dropin.FromEnv(c.getenv)
 	if err == nil && c.Sockets && len(cfg.Rails) > 1 {

@@ -34,7 +34,7 @@ type Command struct {
 	Transport    []node.Transport `default:"rocev2,iwarp" placeholder:"PROTOCOL" help:"Wire protocols of rping: rocev2, iwarp. Default: both. Ping-pongs are RoCEv2."`
 	Idle         time.Duration    `default:"30s" help:"A ping-pong is over when nothing came for so long: its client does not say so. Default: 30s."`
 
-	Conform      bool   `help:"Answer softrnic conform too: make queue pairs and show their memory as it asks, to whoever has the token."`
+	Conform      bool   `help:"Answer softrnic conform too: create queue pairs and show their memory as it asks, to a tester with the token."`
 	ConformAddr  string `placeholder:"HOST:PORT" default:"127.0.0.1:18516" help:"Where --conform listens, on this machine's own network, not the node's. Default: 127.0.0.1:18516."`
 	ConformToken string `env:"SOFTRNIC_CONFORM_TOKEN" placeholder:"TOKEN" help:"What --conform asks for. Default: drawn at random, and printed to stderr."`
 
@@ -54,10 +54,10 @@ func (*Command) Help() string {
 // Validate implements kong's check after parsing.
 func (c *Command) Validate() error {
 	if c.MaxSize < 1 || c.MaxSize > 1<<30 {
-		return fmt.Errorf("--max-size %d: give 1 to %d", c.MaxSize, 1<<30)
+		return fmt.Errorf("--max-size %d: must be 1 to %d", c.MaxSize, 1<<30)
 	}
 	if c.PingpongPort == c.RpingPort && slices.Contains(c.Transport, node.Transport{Transport: verbs.IWARP}) {
-		return fmt.Errorf("--pingpong-port %d is --rping-port too: over iWARP rping needs a TCP port of its own: give another",
+		return fmt.Errorf("--pingpong-port %d is also --rping-port: over iWARP rping needs its own TCP port: use another",
 			c.PingpongPort)
 	}
 	return nil

@@ -24,9 +24,9 @@ var program = clitest.Program(func() any {
 
 func TestServeUsage(t *testing.T) {
 	for args, want := range map[string]string{
-		"serve --max-size 0 --link tap:x": "give 1 to",
-		"serve --rping-port 0":            "--rping-port: 0: give 1 to 65535",
-		"serve --pingpong-port x":         "--pingpong-port: x: give 1 to 65535",
+		"serve --max-size 0 --link tap:x": "must be 1 to",
+		"serve --rping-port 0":            "--rping-port: 0: must be 1 to 65535",
+		"serve --pingpong-port x":         "--pingpong-port: x: must be 1 to 65535",
 		"serve --pingpong-port 7174":      "--pingpong-port 7174 is --rping-port too",
 	} {
 		c := program.Start(t, new(pipe.Switch), args)

@@ -21,7 +21,7 @@ type Command struct {
 	Port    []node.LinkSpec `arg:"" sep:"none" help:"stream:PATH,listen (a unix socket, or tcp:HOST:PORT, on which each connection is a port of its own), stream:PATH (a connection to another switch), shm[:NAME] (memory shared with nodes of that --link) or tap:NAME[,bridge=BRIDGE]."`
 	MTU     int             `name:"mtu" type:"mtu" placeholder:"BYTES" help:"MTU of the TAP interfaces that it makes, of shm, and the largest packet that its streams take. Default: the kernel's for TAP, 4200 for shm, and any for streams."`
 	Metrics string          `placeholder:"HOST:PORT" help:"Answer Prometheus on this address: http://HOST:PORT/metrics has what each port has received, sent and dropped."`
-	Log     slog.Level      `name:"log-level" default:"info" placeholder:"LEVEL" help:"Log to stderr what is at least this important: debug, info, warn or error. Default: info."`
+	Log     slog.Level      `name:"log-level" default:"info" placeholder:"LEVEL" help:"Log messages of at least this level to stderr: debug, info, warn or error. Default: info."`
 }
 
 // Help implements kong.HelpProvider.
@@ -106,7 +106,7 @@ func accept(s *Switch, ln *stream.Listener, log *slog.Logger) {
 			err = s.Add(l)
 		}
 		if err != nil {
-			log.Warn("a connection is no port", "address", ln.Addr(), "error", err)
+			log.Warn("a connection could not become a port", "address", ln.Addr(), "error", err)
 			time.Sleep(acceptPause)
 		}
 	}

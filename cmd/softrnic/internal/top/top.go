@@ -41,10 +41,10 @@ of payload; those of iWARP are of FPDUs. On a terminal q or an interrupt ends it
 // Validate implements kong's check after parsing.
 func (c *Command) Validate() error {
 	if c.Interval < 10*time.Millisecond {
-		return fmt.Errorf("--interval %v: give at least 10ms", c.Interval)
+		return fmt.Errorf("--interval %v: must be at least 10ms", c.Interval)
 	}
 	if c.Count < 0 {
-		return fmt.Errorf("--count %d: give at least 1, or leave it out to go on", c.Count)
+		return fmt.Errorf("--count %d: must be at least 1, or omit it to continue", c.Count)
 	}
 	return nil
 }

@@ -22,7 +22,7 @@ type Command struct {
 	File   string         `arg:"" optional:"" help:"Capture, pcap or pcapng, perhaps compressed by gzip; - is standard input."`
 	Link   *node.LinkSpec `placeholder:"packet:INTERFACE" help:"Instead of a file: what passes through an interface of this machine (Linux, as root), until interrupted."`
 	Errors bool           `help:"Print only the packets with something wrong."`
-	Stats  bool           `help:"Print no packets, but what is wrong, and the statistics."`
+	Stats  bool           `help:"Print only findings and statistics, no packets."`
 	QP     []uint32       `name:"qp" placeholder:"NUMBER" help:"Only this QP, on either side; of iWARP, this TCP port. Repeatable. All packets are followed nevertheless."`
 	From   time.Duration  `placeholder:"TIME" help:"Only from this time on, such as 1.5s, since the beginning of the capture."`
 	To     time.Duration  `placeholder:"TIME" help:"Only up to this time."`
@@ -49,7 +49,7 @@ func (*Command) Help() string {
 // Run prints the packets, findings and statistics.
 func (c *Command) Run(ctx context.Context, e *cli.Env) error {
 	if (c.File == "") == (c.Link == nil) {
-		return cli.Usagef("give a file, or --link")
+		return cli.Usagef("no input: use a file or --link")
 	}
 	name := c.File
 	var src source

@@ -72,7 +72,7 @@ func Boot(t testing.TB, configs ...Config) []*Peer {
 	for i, cfg := range configs {
 		cfg = cfg.whole()
 		if cfg.ID < 2 || cfg.ID > 99 {
-			t.Fatalf("peer.Config.ID is %d: give one from 2 to 99", cfg.ID)
+			t.Fatalf("peer.Config.ID is %d: must be 2 to 99", cfg.ID)
 		}
 		netns, err := netnsOf(cfg.MTU)
 		if err != nil {

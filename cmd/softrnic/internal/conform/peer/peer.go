@@ -77,7 +77,7 @@ type Peer struct {
 // owns l. seen, unless nil, is called with each sent or received RoCE packet, one at a time.
 func New(l link.Link, addr, target netip.Addr, seen func(sent bool, d Datagram)) (*Peer, error) {
 	if !addr.Is4() || !target.Is4() {
-		return nil, fmt.Errorf("addresses %v and %v: give two of IPv4", addr, target)
+		return nil, fmt.Errorf("addresses %v and %v: must be IPv4 addresses", addr, target)
 	}
 	p := &Peer{Addr: addr, Target: target, link: l, found: make(chan struct{}), arrived: make(chan struct{}, 1), seen: seen}
 	l.Attach(p.receive)

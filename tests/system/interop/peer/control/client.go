@@ -102,7 +102,7 @@ func (c *Client) send(m message) error {
 // Start starts a shell command.
 func (c *Client) Start(command string) (*Process, error) {
 	if command == "" {
-		return nil, errors.New("command is empty: give one for sh -c")
+		return nil, errors.New("the command is empty: must be a command for sh -c")
 	}
 	p := &Process{client: c, done: make(chan struct{})}
 	p.changed.L = &p.mu
