@@ -44,5 +44,5 @@ func ExampleNew() {
 	fmt.Println(err)
 	// Output:
 	// 1500
-	// pipe: MTU 100: give 1280 to 65535
+	// pipe: MTU 100: must be 1280 to 65535
 }

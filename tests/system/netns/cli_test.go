@@ -181,7 +181,7 @@ func TestProgramHints(t *testing.T) {
 	for _, c := range []struct {
 		args, waits, hint string
 	}{
-		{"serve --link tap:rnic0,bridge=br0", "msg=serving", "without --addr the node has a link-local address only"},
+		{"serve --link tap:rnic0,bridge=br0", "msg=serving", "without --addr the node has only a link-local address"},
 		{"perf write bw --link tap:rnic0,bridge=br0", "Waiting for a client", "without --addr"},
 		{"pingpong rc --link tap:rnic0,bridge=br0", "local address", "without --addr"},
 		{"rping -s -d --link tap:rnic0,bridge=br0", "msg=listening", "without --addr"},

@@ -142,7 +142,7 @@ func TestUsage(t *testing.T) {
 		"conform --target 10.0.0.1":                                  "--addr is missing: must be an IPv4 address",
 		"conform --target 10.0.0.1 --addr 10.0.0.2 --only NO-*":      "--only NO-*: there is no such case",
 		"conform --netns --target 10.0.0.1":                          "--netns makes a link and a target of its own",
-		"conform --target 10.0.0.1 --addr 10.0.0.2":                  "no other program can be on a pipe",
+		"conform --target 10.0.0.1 --addr 10.0.0.2":                  "a pipe is within one process",
 		"conform --target 10.0.0.1 --addr 10.0.0.2 --link kernel:lo": "carry no Ethernet frames",
 	} {
 		if code, _, errs := program.Run(context.Background(), nil, strings.Fields(args)...); code == cli.ExitOK ||

@@ -34,7 +34,7 @@ func TestMckey(t *testing.T) {
 }
 
 func TestMckeyRefusals(t *testing.T) {
-	for arg, want := range map[string]string{"": "with -m, such as -m 239.1.2.3", "-m10.0.0.1": "multicast",
+	for arg, want := range map[string]string{"": "use -m, such as -m 239.1.2.3", "-m10.0.0.1": "multicast",
 		"-m239.1.2.3 -S5000": "--size", "-m239.1.2.3 -C0": "--count"} {
 		args := append([]string{"mckey", "--addr", "10.0.0.1/24"}, strings.Fields(arg)...)
 		if o := <-program.Announce(t.Context(), new(pipe.Switch), args...); o.Code != cli.ExitUsage || !strings.Contains(o.Stderr, want) {

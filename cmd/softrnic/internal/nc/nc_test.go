@@ -129,8 +129,8 @@ func TestRefusals(t *testing.T) {
 	}{
 		"nc 10.0.0.1":         {cli.ExitUsage, "use HOST PORT"},
 		"nc -l a 1 2":         {cli.ExitUsage, "use HOST PORT"},
-		"nc 10.0.0.1 0":       {cli.ExitUsage, "no port"},
-		"nc -k 10.0.0.1 5":    {cli.ExitUsage, "-l too"},
+		"nc 10.0.0.1 0":       {cli.ExitUsage, "not a port"},
+		"nc -k 10.0.0.1 5":    {cli.ExitUsage, "-k needs -l"},
 		"nc -l -s 10.0.0.1 5": {cli.ExitUsage, "-s is for"},
 		"nc -w 0 10.0.0.1 5":  {cli.ExitUsage, "-w 0s"},
 		"nc 10.0.0.1 7471 --addr 10.0.0.2/24 -w 50ms": {cli.ExitFailed, "dial rsocket 10.0.0.1:7471"},

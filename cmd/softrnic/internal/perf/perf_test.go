@@ -312,12 +312,12 @@ func TestPerfUsage(t *testing.T) {
 		"perf send bw --loopback --depth 0":              "--depth 0",
 		"perf send bw --loopback --qps 100000":           "--qps 100000",
 		"perf send bw --loopback --duration 1s -n 3":     "use one of the two",
-		"perf connect bw --loopback":                     "connect has rate only",
+		"perf connect bw --loopback":                     "connect has only rate",
 		"perf connect rate --loopback --size 8":          "leave out --size",
-		"perf send bw --loopback --kernel-tcp 127.0.0.1": "--kernel-tcp is the client's",
+		"perf send bw --loopback --kernel-tcp 127.0.0.1": "--kernel-tcp is for the client",
 		"perf send lat --loopback --bidirectional":       "one message at a time on one QP",
 		"perf send bw --one-device --link tap:x":         "--loopback",
-		"perf send bw --link tap:x --report f":           "--report is the client's",
+		"perf send bw --link tap:x --report f":           "--report is for the client",
 		"perf send bw --loopback --transport ib":         "must be rocev2 or iwarp",
 		"perf send bw --loopback --warmup=-1s":           "--warmup -1s",
 		"perf send bw --loopback --duration 999h":        "--duration 999h",
@@ -341,10 +341,10 @@ func TestPerfUsage(t *testing.T) {
 		"perf write lat --loopback --cq-mod 2":                       "--cq-mod 2: lat is of one message at a time",
 		"perf connect rate --loopback --qps 5":                       "leave out --qps",
 		"perf connect rate --loopback --verify":                      "leave out --verify",
-		"perf connect lat --loopback":                                "there is no connect lat",
+		"perf connect lat --loopback":                                "connect lat: connect has only rate",
 		"perf connect rate --loopback --direct":                      "connections are made with packets only",
 		"perf connect rate --loopback --one-device":                  "is not measured",
-		"perf write bw --packets --link tap:x":                       "--packets and --direct are for --loopback",
+		"perf write bw --packets --link tap:x":                       "--packets and --direct need --loopback",
 		"perf write bw --loopback --packets --direct":                "can't be used together",
 		"perf write bw --loopback --packets --one-device":            "there are none between two QPs of one node",
 		"perf write bw --loopback --packets --link tap:x":            "there are none between two QPs of one node",
@@ -411,7 +411,7 @@ func TestPerfReport(t *testing.T) {
 			t.Errorf("the page has %q", never)
 		}
 	}
-	for _, want := range []string{"RoCEv2 bandwidth", "iWARP latency", "in process, direct bandwidth", "is no wire protocol", "--packets",
+	for _, want := range []string{"RoCEv2 bandwidth", "iWARP latency", "in process, direct bandwidth", "is not a wire protocol", "--packets",
 		"<th>packets</th>", "kernel TCP", "RDMA_Read", "µs"} {
 		if !strings.Contains(string(b), want) {
 			t.Errorf("the page lacks %q", want)

@@ -115,7 +115,7 @@ func TestRpingUsage(t *testing.T) {
 		"rping -s -p 0":                   "--port: 0: must be 1 to 65535",
 		"rping -s -p 99999":               "99999: must be 1 to 65535",
 		"rping -s --transport ib":         "must be rocev2 or iwarp",
-		"rping -c -a 10.0.0.1 --link packet:x -I nonsense": "no IP address",
+		"rping -c -a 10.0.0.1 --link packet:x -I nonsense": "not an IP address",
 	} {
 		c := program.Start(t, new(pipe.Switch), args)
 		if code := c.Wait(t); code != cli.ExitUsage || !strings.Contains(c.Err.String(), want) {

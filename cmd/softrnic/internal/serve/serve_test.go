@@ -27,7 +27,7 @@ func TestServeUsage(t *testing.T) {
 		"serve --max-size 0 --link tap:x": "must be 1 to",
 		"serve --rping-port 0":            "--rping-port: 0: must be 1 to 65535",
 		"serve --pingpong-port x":         "--pingpong-port: x: must be 1 to 65535",
-		"serve --pingpong-port 7174":      "--pingpong-port 7174 is --rping-port too",
+		"serve --pingpong-port 7174":      "--pingpong-port 7174 is also --rping-port",
 	} {
 		c := program.Start(t, new(pipe.Switch), args)
 		if code := c.Wait(t); code != cli.ExitUsage || !strings.Contains(c.Err.String(), want) {
