@@ -27,5 +27,5 @@ func ExampleConfig() {
 	_, err = rdmatransport.Open(host, &rdmatransport.Config{IWARP: iwarp.Config{Revision: 7}})
 	fmt.Println(err)
 	// Output:
-	// open device: IWARP.Revision 7: give an MPA revision, 1 or 2, or 0 for 2 and then 1
+	// open device: IWARP.Revision 7: must be an MPA revision, 1 or 2, or 0 for 2 and then 1
 }
