@@ -18,6 +18,12 @@ func bindError(a netip.Addr, err error) error {
 	if !errors.Is(err, syscall.EADDRINUSE) {
 		return fmt.Errorf("UDP port %d of %v: %w", stack.RoCEPort, a, err)
 	}
+	uid, known := holder(a)
+	return inUse(a, uid, known)
+}
+
+// inUse is the error of a port that is in use, by a socket of a user if that is known.
+func inUse(a netip.Addr, uid int, known bool) error {
 	cure := "use another of this machine's addresses"
 	if a.Is4() && a.IsLoopback() {
 		cure += ", as any of 127.0.0.0/8 is"
@@ -26,6 +32,11 @@ func bindError(a netip.Addr, err error) error {
 		return fmt.Errorf("UDP port %d of %v is in use, probably by the kernel's %s: %s, or run rdma link delete %s, "+
 			"or end the process that ss -ulpn sport = :%d shows: %w",
 			stack.RoCEPort, a, strings.Join(rxe, ", "), cure, strings.Fields(rxe[0])[0], stack.RoCEPort, syscall.EADDRINUSE)
+	}
+	if known && uid != os.Geteuid() {
+		return fmt.Errorf("UDP port %d of %v is in use by a process of user %d, and this is user %d: a hub serves one user; "+
+			"run both as one, have the program open its device before it becomes another user, or %s: %w",
+			stack.RoCEPort, a, uid, os.Geteuid(), cure, syscall.EADDRINUSE)
 	}
 	if runtime.GOOS == "linux" { // where there are hubs
 		cure = "if it is another SoftRNIC of yours, use --shared (kernel.Shared) for both; otherwise " + cure
