@@ -12,8 +12,8 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// TestRedial checks that a new connection over RoCE from the port of a connection that has just
-// ended is established at once, whichever side closed the first.
+// TestRedial dials over RoCE from the port of a connection that has just ended. The new connection
+// is established at once, whichever side closed the old one.
 func TestRedial(t *testing.T) {
 	overMedia(t, func(t *testing.T, m medium) { redial(t, m, verbs.RoCEv2) })
 }

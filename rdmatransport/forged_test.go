@@ -17,7 +17,7 @@ import (
 )
 
 // TestForgedBesideDirect checks packets that a third party forges in the name of a peer in the same
-// process, with PSNs that the peer has not used yet. The two must not switch to packets.
+// process. Their PSNs are ahead of the peer's. The two must not switch to packets.
 func TestForgedBesideDirect(t *testing.T) {
 	for _, selective := range []bool{false, true} {
 		t.Run(fmt.Sprint("selective repeat ", selective), func(t *testing.T) { forgeBesideDirect(t, selective) })

@@ -49,8 +49,8 @@ func TestWaitsForAccess(t *testing.T) {
 	}
 }
 
-// TestYield: Contended reports a goroutine that waits for the lock, and Yield lets this goroutine take
-// it.
+// TestYield: Contended reports a goroutine that waits for the lock, and Yield lets this goroutine
+// take it.
 func TestYield(t *testing.T) {
 	r := newRig(t)
 	r.lq.Lock()

@@ -28,7 +28,7 @@ func TestProgress(t *testing.T) {
 	}
 	p.Restart()
 	if n := calls(PollsPerOwnProgress-1, 1); n != 0 {
-		t.Errorf("a series begins anew: %d calls", n)
+		t.Errorf("a new series: %d calls", n)
 	}
 	p.Found(true)
 	if n := calls(10, 1); n != 10 {

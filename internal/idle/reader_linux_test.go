@@ -74,9 +74,8 @@ func TestReader(t *testing.T) {
 	}
 }
 
-// TestReaderAdapts checks that a reader sleeps at once after some spins that found nothing, that it
-// then does not yield first if it sleeps in Go's scheduler, and that it spins again when frames are
-// frequent.
+// TestReaderAdapts checks that a reader sleeps at once after some spins that found nothing. It then
+// does not yield first if it sleeps in Go's scheduler. When frames are frequent, it spins again.
 func TestReaderAdapts(t *testing.T) {
 	const us = time.Microsecond
 	for _, spinner := range []*Spinner{&DeviceReader, &SocketReader} {

@@ -150,8 +150,8 @@ func (h *hostile) misbehave(victim [6]byte) {
 	}
 }
 
-// TestNeverDrained checks that a peer which closes its side of the connection, and keeps adding
-// frames to the ring, is dropped after one ring's worth of frames.
+// TestNeverDrained checks a peer that closes its side of the connection, and keeps adding frames to
+// the ring. It is dropped after one ring's worth of frames.
 func TestNeverDrained(t *testing.T) {
 	dir := directory(t)
 	a := join(t, dir, Ring(ring.MinLen))

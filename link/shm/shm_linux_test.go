@@ -320,8 +320,8 @@ func descriptorsOpen(t testing.TB) (fds, maps int) {
 	return len(d), bytes.Count(m, []byte("memfd:softrnic-ring"))
 }
 
-// TestKilled checks that processes which are killed at any moment leave nothing behind, and that
-// others continue. SOFTRNIC_SYSTEM kills 30, SOFTRNIC_LONG 1000.
+// TestKilled checks that processes that are killed at any moment leak nothing, and that others
+// continue. SOFTRNIC_SYSTEM kills 30, SOFTRNIC_LONG 1000.
 func TestKilled(t *testing.T) {
 	n := 2
 	switch {

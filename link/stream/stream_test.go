@@ -172,8 +172,8 @@ func TestReceives(t *testing.T) {
 	}
 }
 
-// TestHostileLengths checks that too short a length is skipped, that too large a length ends the
-// connection after the earlier frames have arrived, and that the next connection works.
+// TestHostileLengths checks that a length that is too short is skipped. One that is too large ends
+// the connection after the earlier frames have arrived, and the next connection works.
 func TestHostileLengths(t *testing.T) {
 	path := socket(t)
 	l := open(t, path, stream.Listening())

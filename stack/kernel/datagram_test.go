@@ -45,7 +45,7 @@ func next(t testing.TB, c <-chan got) got {
 	case g := <-c:
 		return g
 	case <-time.After(10 * time.Second):
-		t.Fatal("nothing came")
+		t.Fatal("nothing arrived")
 		return got{}
 	}
 }
@@ -59,8 +59,8 @@ func openPath(t testing.TB, h *kernel.Host, a stack.PathAttr) stack.Path {
 
 var ipv4, other4, ipv6 = netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.2"), netip.MustParseAddr("::1")
 
-// TestHeadersAreTheReceivers checks that the header for the ICRC, as the sender returns it, equals
-// the receiver's except for UDP's checksum, in single datagrams and in superframes.
+// TestHeadersAreTheReceivers checks the header for the ICRC that the sender returns. It equals the
+// receiver's except for UDP's checksum, in single datagrams and in superframes.
 func TestHeadersAreTheReceivers(t *testing.T) {
 	for _, c := range []struct{ src, dst netip.Addr }{{ipv4, other4}, {ipv4, ipv4}, {ipv6, ipv6}} {
 		t.Run(c.src.String()+" to "+c.dst.String(), func(t *testing.T) {
@@ -253,7 +253,7 @@ func testGroup(t *testing.T, to string, hosts ...*kernel.Host) {
 		return header
 	}
 	before := nic.Counters().Sent.Multicast
-	send(20) // nobody receives this
+	send(20) // no host receives this
 	var in []<-chan got
 	for _, h := range hosts {
 		in = append(in, receive(h))

@@ -290,9 +290,9 @@ func (g *gap) Write(frames []link.Frame) (int, error) {
 // their buffers, in order or not.
 func TestTCPMemoryOfIdleConnections(t *testing.T) {
 	for name, tc := range map[string]struct{ unread, gap bool }{
-		"empty":                            {},
-		"with unread data":                 {unread: true},
-		"with data that came out of order": {unread: true, gap: true},
+		"empty":                               {},
+		"with unread data":                    {unread: true},
+		"with data that arrived out of order": {unread: true, gap: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -197,7 +197,8 @@ func TestStreamPortInUse(t *testing.T) {
 }
 
 // TestEphemeralPortsAreDrawnAgain checks that the host finds a port for each new connection, with
-// any number in TIME-WAIT, and for each new listener while ports without one are left.
+// any number in TIME-WAIT. It also finds one for each new listener while ports without a listener
+// are left.
 func TestEphemeralPortsAreDrawnAgain(t *testing.T) {
 	t.Parallel()
 	l := newLane(t)

@@ -355,7 +355,7 @@ func BenchmarkEndpointWrite(b *testing.B) {
 	}
 }
 
-// FuzzReceive checks that no frame, however it is described, makes the endpoint panic.
+// FuzzReceive checks that no frame, with any description, makes the endpoint panic.
 func FuzzReceive(f *testing.F) {
 	l := &script{Link: new(pipe.Switch).Port()}
 	s, _ := host(f, l, 1)

@@ -93,8 +93,8 @@ func gid(host, index int) func(a, b *netstack.Host) netip.Addr {
 	}
 }
 
-// TestRoCEv1Paths checks that no path leads through a router, that a group's MAC follows from its
-// address, and that a link-local address that was not made from a MAC is resolved.
+// TestRoCEv1Paths checks that no path leads through a router, and that a group's MAC follows from
+// its address. A link-local address that was not made from a MAC is resolved.
 func TestRoCEv1Paths(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := new(pipe.Switch)

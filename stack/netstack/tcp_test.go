@@ -79,7 +79,7 @@ func echo(t *testing.T, c net.Conn, n int) {
 		t.Fatal(err)
 	}
 	if string(in) != string(out) {
-		t.Error("other bytes came back")
+		t.Error("the echo has other bytes")
 	}
 }
 

@@ -226,7 +226,7 @@ func TestFailedListenerWatchesNoDevice(t *testing.T) {
 	})
 }
 
-// The memory of a destroyed ID can be garbage collected while its device cancelled open.
+// The memory of a destroyed ID can be garbage collected while its device stays open.
 func TestDestroyedIDIsFreed(t *testing.T) {
 	a, _, _ := pair(t)
 	ch, err := rdmacm.CreateEventChannel(a)

@@ -140,7 +140,7 @@ func (r *rogue) await(n int) {
 }
 
 // A connection request with invalid private data is rejected.
-func TestHostileIntroduction(t *testing.T) {
+func TestHostilePrivateData(t *testing.T) {
 	overAll(t, func(t *testing.T, m stacktest.Medium, transport verbs.Transport) {
 		to, from, at := devices(t, m)
 		for name, change := range map[string]func([]byte) []byte{

@@ -15,8 +15,8 @@ type pollingLink interface {
 }
 
 // Polling checks that each of n frames from a to b arrives once, in order and in one call at a
-// time, whether b's host polls, has just stopped or has never polled. A frame that Poll receives is
-// marked Polled.
+// time. b's host polls, has just stopped, or has never polled. A frame that Poll receives is marked
+// Polled.
 func Polling(t *testing.T, a, b pollingLink, n uint32) {
 	t.Helper()
 	if a.Poll() {

@@ -111,7 +111,7 @@ func TestCheckICRCOfNonsense(t *testing.T) {
 	}
 	for n := range header {
 		if wire.CheckICRC(header[:n], b) {
-			t.Errorf("valid behind a header of %d bytes", n)
+			t.Errorf("valid after a header of %d bytes", n)
 		}
 	}
 }

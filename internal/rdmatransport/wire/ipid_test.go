@@ -9,7 +9,8 @@ import (
 )
 
 // TestSolveIDOfCaptures checks that SolveID finds the identification of each IPv4 packet in the
-// captures of rxe, for any guess and any values of the fields that the ICRC does not cover.
+// captures of rxe. It finds it for any guess, and for any values of the fields that the ICRC does
+// not cover.
 func TestSolveIDOfCaptures(t *testing.T) {
 	solved := 0
 	for _, file := range captures(t) {

@@ -33,7 +33,7 @@ func must[T any](v T, err error) func(t testing.TB) T {
 	}
 }
 
-// openNode opens a device on a loopback address, behind a link that loses and corrupts packets.
+// openNode opens a device on a loopback address, over a link that loses and corrupts packets.
 func openNode(t *testing.T, addr string, bad impair.Config, strict bool) (*verbs.Device, *impair.Link) {
 	t.Helper()
 	sockets := must(kernel.New(kernel.Interface("lo"), kernel.Addr(addr)))(t)
@@ -82,8 +82,8 @@ func (s *side) wait(cq *verbs.CQ) verbs.WC {
 // packets order accesses.
 func (s *side) pass() { _ = s.QP().State() }
 
-// TestFaults checks that every operation of a reliable connection is executed once and in order,
-// while packets are lost, duplicated, corrupted and reordered at random from a seed.
+// TestFaults checks that every operation of a reliable connection is executed once and in order.
+// Packets are lost, duplicated, corrupted and reordered at random from a seed.
 func TestFaults(t *testing.T) {
 	way := impair.Direction{Loss: 0.02, Duplicate: 0.02, Corrupt: 0.02, Reorder: 0.02}
 	slow := way

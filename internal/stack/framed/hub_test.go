@@ -22,8 +22,8 @@ import (
 	"github.com/softrnic/softrnic/stack/kernel"
 )
 
-// TestSenderOfHub checks that behind a link, too, a process knows which client of its hub sent a
-// datagram, and which datagrams came from outside.
+// TestSenderOfHub checks that over a link, too, a process knows which client of its hub sent a
+// datagram, and which datagrams are from outside.
 func TestSenderOfHub(t *testing.T) {
 	own := must(os.MkdirTemp("", "h"))(t) // the path of a socket must be short
 	t.Cleanup(func() { _ = os.RemoveAll(own) })

@@ -197,7 +197,7 @@ func (x *attack) truncate() bool {
 	return err == nil
 }
 
-// claim asks for the victim's numbers and services, and sends packets in its name.
+// claim requests the victim's numbers and services, and sends packets in its name.
 func (x *attack) claim() bool {
 	h := joinHostileWith(x.t, x.dir, secret{byte(x.r.Uint32()), 1})
 	if h == nil {

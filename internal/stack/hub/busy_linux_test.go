@@ -70,7 +70,7 @@ func TestHubWithoutProcessor(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := <-done; err != nil {
-			t.Fatalf("%s, when the hub goes on: %v", what, err)
+			t.Fatalf("%s, when the hub continues: %v", what, err)
 		}
 	}
 	var host *kernel.Host
@@ -79,7 +79,7 @@ func TestHubWithoutProcessor(t *testing.T) {
 		return err
 	})
 	defer host.Close()
-	stopped("a client asks for a service", func() error {
+	stopped("a client requests a service", func() error {
 		return host.NICs()[0].Datagrams().(stack.Shared).Serve(stack.Service{ID: 1, Mask: ^uint64(0)})
 	})
 	if s.n != 1 {

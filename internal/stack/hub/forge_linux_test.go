@@ -86,7 +86,7 @@ func TestHostileNeighbour(t *testing.T) {
 		before := good.Load()
 		a.Payload = datagram(nil, 0, uint64(before))
 		if !to.Send(&a, &w) {
-			t.Fatal("the rings with the friend are gone")
+			t.Fatal("the rings with the friend have ended")
 		}
 		awaitTrue(t, "the friend's datagram arrives", func() bool { return good.Load() == before+1 })
 	}

@@ -268,8 +268,7 @@ func TestSharedAddress(t *testing.T) {
 					t.Errorf("datagram %d: %+v %x, want %x with %x", i, g.Datagram, g.payload, all[i], headers[i])
 				}
 			}
-			// Datagrams to another process are counted, though it is at the same
-			// address.
+			// Datagrams to another process are counted, although it is at the same address.
 			for e, want := range map[*end]stack.Counters{
 				a: {Received: stack.Traffic{Packets: 2}}, b: {Received: stack.Traffic{Packets: 2}},
 				c: {Sent: stack.Traffic{Packets: 5}, Received: stack.Traffic{Packets: 1}},
@@ -320,8 +319,7 @@ func TestSharedAddress(t *testing.T) {
 }
 
 // TestForged checks that datagrams from the hub's addresses carry the numbers of the sending
-// process rather than those that they claim, and that the hub drops datagrams from unknown
-// processes.
+// process rather than those that they claim. The hub drops datagrams from unknown processes.
 func TestForged(t *testing.T) {
 	const addr = "127.31.0.8"
 	dir, s := directory(t), &starter{t: t}

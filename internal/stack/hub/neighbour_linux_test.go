@@ -98,7 +98,7 @@ func TestRings(t *testing.T) {
 			await(t, "the hub is up again", func() bool { return a.nic.State() == stack.LinkUp && b.nic.State() == stack.LinkUp })
 			exchange("with the next hub")
 			b.close()
-			await(t, "the rings are gone", func() bool { return !a.isDirect(onA) })
+			await(t, "the rings have ended", func() bool { return !a.isDirect(onA) })
 		})
 	}
 }

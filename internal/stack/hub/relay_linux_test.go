@@ -31,8 +31,8 @@ func newRinged(t testing.TB, at netip.Addr, slot uint32) (*member, *ring.Consume
 	return m, consumer
 }
 
-// TestSenderThatLeft checks that datagrams sent by a client that left before the hub read them are
-// delivered, like last acknowledgements, and that its sockets are forgotten after a while.
+// TestSenderThatLeft checks datagrams of a client that left before the hub read them, for example
+// last acknowledgements. They are delivered, and the client's sockets are forgotten after a while.
 func TestSenderThatLeft(t *testing.T) {
 	at, from := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddrPort("10.0.0.1:50000")
 	m, consumer := newRinged(t, at, 3)
@@ -101,8 +101,8 @@ func TestSenderOfDroppedAddress(t *testing.T) {
 	}
 }
 
-// TestVerifiedInPlace checks that the data of a superframe with ICRCs that the hub has verified
-// stays in the ring, and that other data is copied for the client to check.
+// TestVerifiedInPlace checks a superframe with ICRCs that the hub has verified: its data stays in
+// the ring. Other data is copied for the client to check.
 func TestVerifiedInPlace(t *testing.T) {
 	at := netip.MustParseAddr("10.0.0.1")
 	const segment = 1200

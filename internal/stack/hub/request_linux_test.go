@@ -91,13 +91,13 @@ func TestEndsWithoutAnswer(t *testing.T) {
 			}
 		}
 		rings := func() { _ = c.ask(&request{kind: pair}) }
-		givesUp("the end of a service, while another is asked for,", func() { c.EndServe(stack.Service{ID: 2}) })
-		givesUp("asking for rings, while a service is asked for,", rings)
+		givesUp("the end of a service, while another is requested,", func() { c.EndServe(stack.Service{ID: 2}) })
+		givesUp("requesting rings, while a service is requested,", rings)
 		c.answer()
 		if err := <-served; err != nil {
 			t.Error(err)
 		}
-		givesUp("asking for rings", rings)
+		givesUp("requesting rings", rings)
 		if got, want := h.kinds(), []kind{serve, pair}; !slices.Equal(got, want) {
 			t.Errorf("the hub was sent %v, want %v", got, want)
 		}
@@ -188,7 +188,7 @@ func TestTooManyDescriptors(t *testing.T) {
 	}
 }
 
-// TestRepeatEndsWithItsHub checks that restoring registrations ends with its hub, and begins anew
+// TestRepeatEndsWithItsHub checks that restoring registrations ends with its hub, and starts again
 // at the next.
 func TestRepeatEndsWithItsHub(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -9,8 +9,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// corking returns a connection whose peer acknowledges nothing unless the test allows it, and a
-// function that posts n WRITEs of 8 bytes, one by one, each to a different address.
+// corking returns a connection whose peer acknowledges nothing unless the test allows it. It also
+// returns a function that posts n WRITEs of 8 bytes, one by one, each to a different address.
 func corking(t *testing.T, n *network) (x, y *session, s *stream, write func(n int)) {
 	n.noAcks = true
 	a, b := newNode(t, n, nodeAddr, 1<<17, iwarp.Config{}), newNode(t, n, peerAddr, 1<<17, iwarp.Config{})

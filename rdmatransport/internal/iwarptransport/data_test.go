@@ -176,8 +176,8 @@ func mixed(d *node) (wrs []*verbs.SendWR, ops []rdmap.Opcode) {
 	return wrs, ops
 }
 
-// Messages are sent in the order of posting, responses arrive in the order of the requests, and
-// requests complete in the order of posting, none before its response.
+// Messages are sent in the order of posting, and responses arrive in the order of the requests.
+// Requests complete in the order of posting, none before its response.
 func TestOrder(t *testing.T) {
 	t.Run("requester", func(t *testing.T) {
 		bubble(t, &network{}, 4096, func(t *testing.T, d *node) {
@@ -476,7 +476,7 @@ func TestWireFormat(t *testing.T) {
 	}
 }
 
-// A SEND or WRITE completes when the stream has taken all of it, and not before.
+// A SEND or WRITE completes when the stream has accepted all of it, and not before.
 func TestCompletion(t *testing.T) {
 	for _, op := range []verbs.WROpcode{verbs.Send, verbs.RDMAWrite, verbs.RDMAWriteWithImm} {
 		bubble(t, &network{buffer: 8000}, 1<<16, func(t *testing.T, d *node) {

@@ -77,7 +77,7 @@ func TestClosedBeforeEstablish(t *testing.T) {
 }
 
 // A QP that the application creates and modifies itself goes to ERR and is flushed when its stream
-// ends, even if it sends nothing and has no rdma_cm ID.
+// ends. It need not send anything, or have an rdma_cm ID.
 func TestOwnQPFlushed(t *testing.T) {
 	for name, end := range map[string]func(p *peer){
 		"reset": func(p *peer) { p.s.(*stream).Abort() },

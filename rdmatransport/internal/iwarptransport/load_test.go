@@ -177,8 +177,8 @@ func TestIdleMemory(t *testing.T) {
 	})
 }
 
-// A listener flooded with connections without a request, or with a malformed one, keeps a bounded
-// number of them for a bounded time, and then accepts as before.
+// A listener is flooded with connections without a request, or with a malformed one. It keeps a
+// bounded number of them for a bounded time, and then accepts as before.
 func TestFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newNode(t, &network{}, nodeAddr, 4096, iwarp.Config{})

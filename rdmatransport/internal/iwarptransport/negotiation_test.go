@@ -71,7 +71,7 @@ func (p *peer) message(op rdmap.Opcode) (payload []byte) {
 	}
 }
 
-// CRCs are used unless neither side wants them.
+// CRCs are used if either side requests them.
 func TestCRCAgreed(t *testing.T) {
 	for _, noCRC := range []bool{false, true} {
 		for _, theirs := range []bool{false, true} {
@@ -361,7 +361,7 @@ func TestNoNegotiation(t *testing.T) {
 					wantORD = mpa.NoNegotiation
 				}
 				if got.IRD != wantIRD || got.ORD != wantORD {
-					t.Errorf("asked %#x, %#x: answered %#x, %#x", ird, ord, got.IRD, got.ORD)
+					t.Errorf("requested %#x, %#x: answered %#x, %#x", ird, ord, got.IRD, got.ORD)
 				}
 				// The local IRD is unchanged: 20 READs are accepted.
 				s.p.begin(false, false, true)
@@ -498,7 +498,7 @@ func TestRTR(t *testing.T) {
 					both = both || asked && kinds(got)[i]
 				}
 				if !got.PeerToPeer || !slices.Contains(kinds(got), true) || mask != 0 && !both {
-					t.Errorf("asked %+v, answered %+v", f.Enhanced, got)
+					t.Errorf("requested %+v, answered %+v", f.Enhanced, got)
 				}
 				s.post(&verbs.SendWR{Opcode: verbs.Send})
 				s.p.silent()

@@ -142,7 +142,7 @@ func TestRequestAbandonedInHand(t *testing.T) {
 }
 
 // Connections whose requests never arrive, arrive slowly or are for a port without a listener do
-// not keep out a peer with a prompt request, and delay peers at the same address by at most 10 ms.
+// not keep out a peer with a prompt request. They delay peers at the same address by at most 10 ms.
 func TestSlowRequestsMakeRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newNode(t, &network{}, nodeAddr, 4096, iwarp.Config{})
@@ -171,8 +171,8 @@ func TestSlowRequestsMakeRoom(t *testing.T) {
 	})
 }
 
-// Malformed requests leave nothing behind, even if there is always another connection from the same
-// address without a request.
+// Malformed requests leak nothing, even if there is always another connection from the same address
+// without a request.
 func TestMalformedRequestsLeaveNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const conns, limit = 5000, 50

@@ -120,7 +120,7 @@ func TestRegisterFails(t *testing.T) {
 		t.Errorf("RegMR without randomness: %v", err)
 	}
 	if r.Len() != 0 {
-		t.Errorf("%d regions stay behind", r.Len())
+		t.Errorf("%d regions remain", r.Len())
 	}
 }
 
@@ -312,7 +312,7 @@ func TestAtomics(t *testing.T) {
 		t.Errorf("FetchAdd beyond 64 bits: %#x, now %d", got, *word)
 	}
 	if !b.Aligned() || at(0, 7).Aligned() || (memory.Span{}).Aligned() {
-		t.Error("Aligned goes wrong on length")
+		t.Error("Aligned is wrong for a length")
 	}
 	for off := range 9 {
 		if got := at(off, 8).Aligned(); got != (off%8 == 0) {

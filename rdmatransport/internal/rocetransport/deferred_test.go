@@ -17,7 +17,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// disk is the device of the region's file. It blocks until told to continue.
+// disk is the device of the region's file. It blocks until the test lets it continue.
 type disk struct {
 	*rig
 	file    *verbs.MR

@@ -130,11 +130,11 @@ func TestWindow(t *testing.T) {
 			for acked := 0; acked < packets; {
 				pkts := r.take()
 				if len(pkts) == 0 && sent < packets {
-					t.Fatalf("nothing comes after an acknowledgement of %d", acked)
+					t.Fatalf("nothing is sent after an acknowledgement of %d", acked)
 				}
 				for i := range pkts {
 					if d := wire.PSNDiff(pkts[i].PSN, r.c.sqPSN); d != int32(sent) {
-						t.Fatalf("PSN %d comes where %d should", d, sent)
+						t.Fatalf("PSN %d is sent, want %d", d, sent)
 					}
 					if sent++; pkts[i].AckReq {
 						asked = sent
@@ -177,7 +177,7 @@ func TestWholeFrames(t *testing.T) {
 				t.Fatalf("it stops after packet %d, in the middle of a frame", sent)
 			}
 			if len(asked) == 0 {
-				t.Fatalf("packet %d is the last before an acknowledgement, and none asks for it", sent)
+				t.Fatalf("packet %d is the last before an acknowledgement, and no packet requests it", sent)
 			}
 			acked += min(7, asked[0]-acked) // of a peer that acknowledges more often than requested
 			if acked == asked[0] {
@@ -211,7 +211,7 @@ func TestGibibyte(t *testing.T) {
 			}
 			wr.SGList[0].Length++
 			if err := r.qp.PostSend(wr); err == nil {
-				t.Error("one byte more is taken")
+				t.Error("one byte more is accepted")
 			}
 		})
 	}
@@ -523,12 +523,12 @@ func TestFewAcknowledgements(t *testing.T) {
 			}
 		}
 		if want := []int{127, 255, 383, 399}; !slices.Equal(asked, want) {
-			t.Errorf("packets %v ask for an acknowledgement, want %v", asked, want)
+			t.Errorf("packets %v request an acknowledgement, want %v", asked, want)
 		}
 		sleep(10 * time.Millisecond)
 		for i, p := range r.take() {
 			if i%4 == 3 && !p.AckReq {
-				t.Errorf("packet %d is the last of a message and does not ask again", i)
+				t.Errorf("packet %d is the last of a message without an acknowledgement request", i)
 			}
 		}
 	})
@@ -646,7 +646,7 @@ func TestFence(t *testing.T) {
 			r.give(r.atomicAck(2, 1))
 			sent := r.take()
 			if len(sent) != 2 || wire.PSNDiff(sent[0].PSN, first) != 3 || r.brief(&sent[1]) != "SEND Only 4 len 8 ackreq" {
-				t.Errorf("behind the fence: %v", sent)
+				t.Errorf("after the fence: %v", sent)
 			}
 		})
 	}
@@ -678,12 +678,12 @@ func (s *stopped) see(acked int) {
 		}
 	}
 	if s.lastAsk <= acked {
-		s.t.Errorf("of what was sent after an acknowledgement of %d none asks for one", acked)
+		s.t.Errorf("no packet sent after an acknowledgement of %d requests one", acked)
 	}
 }
 
-// TestSmallWindowAsks: the same if the window is smaller than a frame, or the requester has just
-// gone back.
+// TestSmallWindowAsks checks the same if the window is smaller than a frame, or the requester has
+// just gone back.
 func TestSmallWindowAsks(t *testing.T) {
 	small := config{goBackN: true, timeout: 14, retry: 7, batch: 60, size: 1 << 20}
 	lose := func(r *rig, times int) { // shrinks the window

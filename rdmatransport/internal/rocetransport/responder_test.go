@@ -126,7 +126,7 @@ func TestPSNWraps(t *testing.T) {
 			}
 		}
 	})
-	// A READ whose responses wrap, requested again from behind the wrap.
+	// A READ whose responses wrap, requested again from after the wrap.
 	bubble(t, config{rqPSN: 0xffffff}, func(r *rig) {
 		r.give(r.req(wire.RCReadRequest, 0, nil, r.at(0, 3072)))
 		r.expect("First 0 msn 1 len 1024", "Middle 1 len 1024", "Last 2 msn 1 len 1024")
@@ -154,7 +154,7 @@ func TestDuplicateIsNotExecutedTwice(t *testing.T) {
 		r.expect("ack 1 msn 2", "ack 1 msn 2")
 		r.completions(r.rcq)
 		if !bytes.Equal(r.buf[32768:32868], make([]byte, 100)) {
-			t.Error("a duplicate WRITE was carried out")
+			t.Error("a duplicate WRITE was executed")
 		}
 		// One acknowledgement for all duplicates of a superframe, without a request.
 		dup := r.req(wire.RCSendOnly, 0, fill(100, 1))
@@ -175,9 +175,9 @@ func TestDuplicateIsNotExecutedTwice(t *testing.T) {
 	})
 }
 
-// TestAckDoesNotCoverRead: an acknowledgement with the PSN of a READ or atomic would tell the
-// requester that its response is lost. Some requesters (rxe) would take the last response as
-// received.
+// TestAckDoesNotCoverRead checks that no acknowledgement has the PSN of a READ or atomic. It would
+// tell the requester that its response is lost. Some requesters (rxe) would assume that they have
+// received the last response.
 func TestAckDoesNotCoverRead(t *testing.T) {
 	bubble(t, config{}, func(r *rig) {
 		r.recv(1, 0, 4096)
@@ -272,7 +272,7 @@ func TestReceiverNotReady(t *testing.T) {
 	}
 	// A requester that retries after the wait, and loses the first packet, gets another NAK.
 	// Packets that were in flight before do not count.
-	run(t, "the repetition is lost", config{minRNR: 20}, func(t *testing.T, r *rig) {
+	run(t, "the retransmission is lost", config{minRNR: 20}, func(t *testing.T, r *rig) {
 		send := func(psn int) wire.Packet { return r.req(wire.RCSendOnly, psn, fill(8, 1), ackReq) }
 		r.give(send(0))
 		r.expect("rnr20 0 msn 0")
@@ -306,7 +306,7 @@ func TestReceiverNotReady(t *testing.T) {
 		r.expect("ack 1 msn 1")
 		r.completions(r.rcq, "9 SUCCESS RECV_RDMA_WITH_IMM 1028 imm 5")
 	})
-	run(t, "acknowledges what came before", config{}, func(t *testing.T, r *rig) {
+	run(t, "acknowledges earlier packets", config{}, func(t *testing.T, r *rig) {
 		r.recv(1, 0, 64)
 		send := func(psn int) wire.Packet { return r.req(wire.RCSendOnly, psn, fill(8, 1), ackReq) }
 		r.giveFrame(send(0), send(1), send(2))

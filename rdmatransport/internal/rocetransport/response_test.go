@@ -50,7 +50,7 @@ func TestReadResponses(t *testing.T) {
 				if !bytes.Equal(joined(sent), r.buf[100:100+n]) {
 					t.Error("the data are wrong")
 				}
-				// The PSN behind the last response is next.
+				// The PSN after the last response is next.
 				r.give(r.req(wire.RCReadRequest, len(sent), nil, r.at(0, 1), ackReq))
 				r.expect(r.responses(len(sent), 1, 2)...)
 			})
@@ -79,7 +79,7 @@ func TestReadAgain(t *testing.T) {
 		{"another address", 0, func(r *rig) option { return r.at(4, n-4) }, nil},
 		{"an address that belongs to another PSN", 1, func(r *rig) option { return r.at(0, n-1024) }, nil},
 		{"another rkey", 0, func(r *rig) option { return reth(r.mr.Addr(), r.mr.RKey()+1, n) }, nil},
-		{"behind its end", 4, func(r *rig) option { return r.at(4096, 8) }, nil},
+		{"after its end", 4, func(r *rig) option { return r.at(4096, 8) }, nil},
 		{"a PSN that was no READ's", 4, func(r *rig) option { return r.at(0, 8) }, nil},
 		{"a PSN of before the connection", -1, func(r *rig) option { return r.at(0, 8) }, nil},
 	} {
@@ -165,7 +165,7 @@ func TestHistoryAfterSQD(t *testing.T) {
 				}
 			}
 			if n := binary.NativeEndian.Uint64(r.buf); n != uint64(done) {
-				t.Errorf("%d atomics were carried out %d times", done, n)
+				t.Errorf("%d atomics were executed %d times", done, n)
 			}
 		})
 	}
@@ -373,9 +373,9 @@ func TestDuplicatesDoNotPileUp(t *testing.T) {
 	})
 }
 
-// TestRepeatsBounded: a peer may repeat READs, piece by piece, while another is being answered. The
-// number of queued ones is bounded by what a correct peer can request. Otherwise each packet would
-// cost memory, and later ones time.
+// TestRepeatsBounded checks a peer that repeats READs, piece by piece, while another is being
+// answered. The number of queued ones is bounded by what a correct peer can request. Otherwise each
+// packet would cost memory, and later ones time.
 func TestRepeatsBounded(t *testing.T) {
 	const pieces = 300
 	bubble(t, config{size: 2 << 20, destRD: 4}, func(r *rig) {
@@ -427,7 +427,7 @@ func TestPace(t *testing.T) {
 		}
 		read(1024, 100)
 		if n := bursts(); n[0] != 128 {
-			t.Errorf("what was missed comes in bursts of %v", n)
+			t.Errorf("missed responses come in bursts of %v", n)
 		}
 		read(1024, 200)
 		read(2048, 0)

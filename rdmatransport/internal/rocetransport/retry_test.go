@@ -128,7 +128,7 @@ func TestTimeout(t *testing.T) {
 		r.give(r.ack(0))
 		r.completions(r.scq, "1 SUCCESS SEND 0")
 	})
-	run(t, "progress starts the count anew", config{sqPSN: first, timeout: 10, retry: 2}, func(t *testing.T, r *rig) {
+	run(t, "progress restarts the count", config{sqPSN: first, timeout: 10, retry: 2}, func(t *testing.T, r *rig) {
 		r.post(r.wr(1, verbs.RDMAWrite, 10<<10))
 		for i := range 10 {
 			r.take()
@@ -140,7 +140,7 @@ func TestTimeout(t *testing.T) {
 		}
 		r.completions(r.scq, "1 SUCCESS RDMA_WRITE 0")
 	})
-	run(t, "counts from the repetition", config{sqPSN: first, timeout: 10, retry: 2}, func(t *testing.T, r *rig) {
+	run(t, "counts from the retransmission", config{sqPSN: first, timeout: 10, retry: 2}, func(t *testing.T, r *rig) {
 		r.post(r.wr(1, verbs.Send, 8))
 		sleep(4 * time.Millisecond)
 		r.give(r.nak(wire.NakPSNSeq, 0))
@@ -209,7 +209,7 @@ func TestRNRRetries(t *testing.T) {
 			}
 		})
 	}
-	run(t, "7 is for ever", config{sqPSN: first, rnr: 7, timeout: 10, retry: 1}, func(t *testing.T, r *rig) {
+	run(t, "7 is unlimited", config{sqPSN: first, rnr: 7, timeout: 10, retry: 1}, func(t *testing.T, r *rig) {
 		r.post(r.wr(1, verbs.Send, 8))
 		for range 1000 {
 			r.expect("SEND Only 0 len 8 ackreq")
@@ -230,7 +230,7 @@ func TestRNRRetries(t *testing.T) {
 		sleep(time.Millisecond)
 		r.expect("SEND Only 0 len 8 ackreq")
 	})
-	run(t, "progress starts the count anew", config{sqPSN: first, rnr: 1}, func(t *testing.T, r *rig) {
+	run(t, "progress restarts the count", config{sqPSN: first, rnr: 1}, func(t *testing.T, r *rig) {
 		for i := range 5 {
 			r.post(r.wr(uint64(i), verbs.Send, 8))
 		}
@@ -244,7 +244,7 @@ func TestRNRRetries(t *testing.T) {
 			t.Errorf("%d completions", n)
 		}
 	})
-	run(t, "shows that the peer is there", config{sqPSN: first, rnr: 7, timeout: 10, retry: 1}, func(t *testing.T, r *rig) {
+	run(t, "shows that the peer is alive", config{sqPSN: first, rnr: 7, timeout: 10, retry: 1}, func(t *testing.T, r *rig) {
 		r.post(r.wr(1, verbs.Send, 8))
 		for range 10 { // each time, one attempt is lost
 			sleep(5 * time.Millisecond)
@@ -255,7 +255,7 @@ func TestRNRRetries(t *testing.T) {
 		r.give(r.ack(0))
 		r.completions(r.scq, "1 SUCCESS SEND 0")
 	})
-	run(t, "acknowledges what came before", config{sqPSN: first, rnr: 1}, func(t *testing.T, r *rig) {
+	run(t, "acknowledges earlier packets", config{sqPSN: first, rnr: 1}, func(t *testing.T, r *rig) {
 		r.post(r.wr(1, verbs.RDMAWrite, 8), r.wr(2, verbs.Send, 8))
 		r.take()
 		r.give(r.nak(wire.RNRNak|1, 1))
@@ -452,7 +452,7 @@ func TestReadIsRepeatedWithItsBounds(t *testing.T) {
 		r.expect("READ Request 88 at 90112+434176 ackreq")
 		give(88, 300)
 		if sent := r.take(); len(sent) == 0 || r.brief(&sent[0]) != "READ Request 512 at 524288+90112 ackreq" {
-			t.Fatalf("asked for: %v", sent)
+			t.Fatalf("requested: %v", sent)
 		}
 		give(300, 600)
 		r.completions(r.scq, fmt.Sprintf("1 SUCCESS RDMA_READ %d", 600<<10))

@@ -9,8 +9,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestRun: packets in the middle of a WRITE in one frame without ICRC have the same effect as in
-// separate frames, whatever is wrong with one of them.
+// TestRun checks packets in the middle of a WRITE in one frame without ICRC. They have the same
+// effect as in separate frames, whatever is wrong with one of them.
 func TestRun(t *testing.T) {
 	const middles, odd = 8, 3 // the different one is packet 3 of the frame
 	type change func(r *rig, d *stack.Datagram, odd []byte)
@@ -22,9 +22,9 @@ func TestRun(t *testing.T) {
 		state  verbs.QPState
 	}{
 		{"right", func(*rig, *stack.Datagram, []byte) {}, whole, verbs.StateRTS},
-		{"one asks for an acknowledgement", func(_ *rig, _ *stack.Datagram, b []byte) { b[8] |= 0x80 }, whole, verbs.StateRTS},
+		{"one requests an acknowledgement", func(_ *rig, _ *stack.Datagram, b []byte) { b[8] |= 0x80 }, whole, verbs.StateRTS},
 		{"a PSN is left out", func(_ *rig, _ *stack.Datagram, b []byte) { b[11]++ }, whole, verbs.StateRTS},
-		{"a PSN comes twice", func(_ *rig, _ *stack.Datagram, b []byte) { b[11]-- }, whole, verbs.StateRTS},
+		{"a PSN arrives twice", func(_ *rig, _ *stack.Datagram, b []byte) { b[11]-- }, whole, verbs.StateRTS},
 		{"another QP", func(_ *rig, _ *stack.Datagram, b []byte) { b[7] ^= 1 }, whole, verbs.StateRTS},
 		{"another partition", func(_ *rig, _ *stack.Datagram, b []byte) { b[3] ^= 1 }, whole, verbs.StateRTS},
 		{"another version", func(_ *rig, _ *stack.Datagram, b []byte) { b[1] |= 1 }, whole, verbs.StateRTS},
@@ -34,8 +34,8 @@ func TestRun(t *testing.T) {
 		{"of another message", func(_ *rig, _ *stack.Datagram, b []byte) { b[0] = byte(wire.RCSendMiddle) }, whole, verbs.StateErr},
 		{"from another address", func(r *rig, d *stack.Datagram, _ []byte) { d.Src = r.us }, whole, verbs.StateRTS},
 		{"longer than it says", func(*rig, *stack.Datagram, []byte) {}, func(n int) int { return n / 2 }, verbs.StateErr},
-		{"no longer than what has come", func(*rig, *stack.Datagram, []byte) {}, func(n int) int { return n - 256 }, verbs.StateErr},
-		{"of a region that is gone", func(r *rig, _ *stack.Datagram, _ []byte) {
+		{"no longer than the received data", func(*rig, *stack.Datagram, []byte) {}, func(n int) int { return n - 256 }, verbs.StateErr},
+		{"of a deregistered region", func(r *rig, _ *stack.Datagram, _ []byte) {
 			if err := r.mr.Close(); err != nil {
 				t.Fatal(err)
 			}

@@ -90,7 +90,7 @@ func (r *rig) nothing(psn int) wire.Packet {
 }
 
 // lossy delivers PSN psn only as a retransmission, after a later packet. From then on, packets
-// behind a gap are kept.
+// after a gap are kept.
 func (r *rig) lossy(psn int) {
 	r.t.Helper()
 	r.give(marked(r.nothing(psn + 1))...)
@@ -104,8 +104,8 @@ func (r *rig) lossy(psn int) {
 	}
 }
 
-// TestKeepsPacketsBehindGap: packets behind a gap are kept, and executed once and in order when the
-// gap is filled.
+// TestKeepsPacketsBehindGap checks that packets after a gap are kept, and executed once and in
+// order when the gap is filled.
 func TestKeepsPacketsBehindGap(t *testing.T) {
 	bubble(t, config{rqPSN: 0xfffffc}, func(r *rig) {
 		r.lossy(0)
@@ -117,16 +117,16 @@ func TestKeepsPacketsBehindGap(t *testing.T) {
 		r.give(write[0], write[2])
 		sent := r.expect("nak60 3 msn 2")
 		if got := sacktest.Distances(sent[0].Payload); !slices.Equal(got, []uint32{1}) {
-			t.Errorf("it says that it has %v", got)
+			t.Errorf("it reports %v", got)
 		}
 		r.give(write[3], write[3])
 		for _, p := range r.take() {
 			if got := sacktest.Distances(p.Payload); !slices.Equal(got, []uint32{1, 2}) {
-				t.Errorf("it says that it has %v", got)
+				t.Errorf("it reports %v", got)
 			}
 		}
 		if copy(want, data[:1024]); !bytes.Equal(r.buf, want) {
-			t.Error("something is placed before its turn")
+			t.Error("a packet is placed out of order")
 		}
 		r.give(again(write[1])...)
 		r.expect("ack 5 msn 4")
@@ -138,7 +138,7 @@ func TestKeepsPacketsBehindGap(t *testing.T) {
 			t.Error("the data are wrong")
 		}
 	})
-	// A request in error ends the connection; packets kept behind it have no effect.
+	// A request in error ends the connection; packets kept after it have no effect.
 	bubble(t, config{}, func(r *rig) {
 		r.lossy(0)
 		want := bytes.Clone(r.buf)
@@ -164,7 +164,7 @@ func TestKeepsPacketsBehindGap(t *testing.T) {
 		r.lossy(0)
 		r.give(marked(r.nothing(2 + 1024))...)
 		if p := r.expect("nak60 2 msn 2")[0]; len(p.Payload) != 0 {
-			t.Errorf("what is kept is %x", p.Payload)
+			t.Errorf("the kept packets are %x", p.Payload)
 		}
 	})
 	run(t, "the first loss", config{}, func(t *testing.T, r *rig) {
@@ -173,7 +173,7 @@ func TestKeepsPacketsBehindGap(t *testing.T) {
 		r.lossy(2)
 		r.give(marked(r.nothing(5))...)
 		if p := r.expect("nak60 4 msn 4")[0]; len(p.Payload) == 0 {
-			t.Error("nothing is kept behind the second")
+			t.Error("nothing is kept after the second")
 		}
 	})
 }
@@ -265,7 +265,7 @@ func TestRetransmitsOnlyMissing(t *testing.T) {
 		r.take()
 		r.give(r.sack(2, 1, 2, 3))
 		if got := r.take(); len(got) != 1 || got[0].PSN != wire.PSNAdd(first, 2) {
-			t.Errorf("repeated: %v, want packet 2", got)
+			t.Errorf("retransmitted: %v, want packet 2", got)
 		}
 		r.give(marked(r.ack(7))...)
 		r.completions(r.scq, "1 SUCCESS RDMA_WRITE 0")
@@ -356,7 +356,7 @@ func TestNoAckReqInFlight(t *testing.T) {
 		r.give(r.sack(7, 1)) // 8 requests one; 9 and 10 arrive too, without a request
 		sleep(time.Second)
 		if sent := r.take(); len(sent) == 0 || !sent[len(sent)-1].AckReq {
-			t.Errorf("%d packets are sent, and nothing in flight asks", len(sent))
+			t.Errorf("%d packets are sent, and none in flight requests an acknowledgement", len(sent))
 		}
 	})
 }
@@ -396,7 +396,7 @@ func TestRNRInRecovery(t *testing.T) {
 	}
 	rnr := func(r *rig) { r.give(marked(r.nak(wire.RNRNak|20, 2))...) } // 10.24 ms
 	read := func(r *rig, psn int) { r.give(marked(r.data(wire.RCReadResponseOnly, psn, fill(8, 1)))...) }
-	run(t, "answers come", c, func(t *testing.T, r *rig) {
+	run(t, "answers arrive", c, func(t *testing.T, r *rig) {
 		post(r)
 		rnr(r)
 		r.expect()
@@ -411,7 +411,7 @@ func TestRNRInRecovery(t *testing.T) {
 		r.give(marked(r.ack(3))...)
 		r.completions(r.scq, "3 SUCCESS SEND 0", "4 SUCCESS RDMA_WRITE 0")
 	})
-	run(t, "answers are asked for", c, func(t *testing.T, r *rig) {
+	run(t, "answers are requested", c, func(t *testing.T, r *rig) {
 		r.post(r.wr(1, verbs.RDMARead, 5*1024), r.wr(2, verbs.Send, 8))
 		r.take()
 		r.give(marked(r.nak(wire.RNRNak|20, 5))...)
@@ -433,7 +433,7 @@ func TestRNRInRecovery(t *testing.T) {
 		sleep(11 * time.Millisecond)
 		r.expect("SEND Only 2 len 8 ackreq")
 	})
-	run(t, "it came meanwhile", c, func(t *testing.T, r *rig) {
+	run(t, "it arrived meanwhile", c, func(t *testing.T, r *rig) {
 		post(r)
 		rnr(r)
 		r.give(marked(r.ack(3))...)

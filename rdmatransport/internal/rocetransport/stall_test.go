@@ -22,7 +22,7 @@ var (
 // waits.
 const stallTimeout = 20 * time.Second
 
-// TestNoStall: two devices with requests of every kind posted at any time, late receives, and a
+// TestNoStall runs two devices with requests of every kind posted at any time, late receives, and a
 // link that loses, delays, duplicates and reorders. Either everything completes or a connection
 // fails. Both sides never wait for each other.
 func TestNoStall(t *testing.T) {
@@ -150,7 +150,7 @@ func (x *traffic) run() bool {
 				x.t.Logf("seed %d: end %d failed: loss %d%%, repeated %d%%, late %d%%, delay %v, blackouts %v, timeout %d",
 					x.seed, i, x.loss, x.dup, x.late, x.delay, x.blackouts, e.c.timeout)
 				if x.loss == 0 && !x.blackouts && x.late == 0 {
-					x.t.Errorf("seed %d: a connection failed on a good network", x.seed)
+					x.t.Errorf("seed %d: a connection failed on an unimpaired network", x.seed)
 				}
 				return false
 			}

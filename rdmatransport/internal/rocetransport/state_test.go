@@ -15,7 +15,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestReuse: after ERR and RESET the QP is like new, with PSNs of its own choice, whatever its last
+// TestReuse checks that after ERR and RESET the QP is like new, with new PSNs, whatever its last
 // state was.
 func TestReuse(t *testing.T) {
 	for name, leave := range map[string]func(r *rig){
@@ -130,7 +130,7 @@ func TestEvents(t *testing.T) {
 			[]verbs.AsyncEventType{verbs.EventQPAccessErr}},
 		{"invalid request", config{}, one(func(r *rig) wire.Packet { return r.req(wire.RCSendLast, 0, fill(8, 1)) }),
 			[]verbs.AsyncEventType{verbs.EventQPReqErr}},
-		{"a receive request tells", config{},
+		{"a receive request reports it", config{},
 			one(func(r *rig) wire.Packet { return r.req(wire.RCSendOnly, 0, fill(99, 1)) }),
 			nil},
 	} {

@@ -52,7 +52,7 @@ func TestUCOut(t *testing.T) {
 			r.modify(verbs.StateRTS)
 		}
 	})
-	run(t, "a request at fault stops the send queue alone", ucConfig, func(t *testing.T, r *rig) {
+	run(t, "a failed request stops only the send queue", ucConfig, func(t *testing.T, r *rig) {
 		bad := r.wr(2, verbs.Send, 2048)
 		bad.SGList = []verbs.SGE{r.mr.SGE(0, 1024), {Addr: r.mr.Addr(), Length: 1024, LKey: r.mr.LKey() + 1}}
 		r.post(r.wr(1, verbs.Send, 1), bad, r.wr(3, verbs.Send, 1))
@@ -144,11 +144,11 @@ func TestUCIn(t *testing.T) {
 			return []step{{first, 0, full, nil}, {middle, 1, full, nil}, {middle, 2, full, nil}, {middle, 3, full, nil},
 				{last, 4, full[:1], nil}, {only, 5, full[:3], nil}}
 		}, []string{got(3)}, "too_long_dropped"},
-		{"an opcode that UC has not", func(r *rig) []step {
+		{"an opcode that UC does not have", func(r *rig) []step {
 			return []step{{wire.UCSendOnly | 0x10, 0, nil, nil}, {wire.RCReadRequest, 1, nil, []option{r.at(0, 8)}},
 				{only, 1, full[:3], nil}}
 		}, []string{got(3)}, "malformed_packets"},
-		{"WRITE with a foreign key", func(r *rig) []step {
+		{"WRITE with the key of another PD", func(r *rig) []step {
 			return []step{{wire.UCWriteOnlyImm, 0, full[:8], []option{reth(r.mr.Addr(), r.mr.RKey()+1, 8), imm(1)}},
 				{only, 1, full[:3], nil}}
 		}, []string{got(3)}, ""},
@@ -156,7 +156,7 @@ func TestUCIn(t *testing.T) {
 			return []step{{write[0], 0, full, []option{r.at(r.c.size-mtu, 2*mtu)}}, {write[2], 1, full, nil},
 				{only, 2, full[:3], nil}}
 		}, []string{got(3)}, ""},
-		{"WRITE of another length than it says", func(r *rig) []step {
+		{"WRITE of another length than its RETH", func(r *rig) []step {
 			return []step{{wire.UCWriteOnlyImm, 0, full[:8], []option{r.at(0, 9), imm(1)}}, {only, 1, full[:3], nil}}
 		}, []string{got(3)}, ""},
 	} {
@@ -192,7 +192,7 @@ func TestUCIn(t *testing.T) {
 			r.req(wire.UCWriteOnlyImm, 3, fill(4, 4), r.at(5000, 4), imm(1)))
 		if !bytes.Equal(r.buf[:mtu], full) || !bytes.Equal(r.buf[mtu:2*mtu], fill(mtu, 2)) ||
 			!bytes.Equal(r.buf[2*mtu:2*mtu+3], fill(3, 3)) {
-			t.Error("not where it belongs")
+			t.Error("at the wrong place")
 		}
 		if r.counter("no_recv_dropped") != 1 || bytes.Equal(r.buf[5000:5004], fill(4, 4)) {
 			t.Error("immediate data without a receive request")
@@ -221,7 +221,7 @@ func TestUCIn(t *testing.T) {
 			t.Error("not counted")
 		}
 	})
-	run(t, "a receive request at fault", ucConfig, func(t *testing.T, r *rig) {
+	run(t, "a receive request that fails", ucConfig, func(t *testing.T, r *rig) {
 		if err := r.qp.PostRecv(&verbs.RecvWR{ID: 1,
 			SGList: []verbs.SGE{{Addr: r.mr.Addr(), Length: 64, LKey: r.mr.LKey() + 1}}}); err != nil {
 			t.Fatal(err)

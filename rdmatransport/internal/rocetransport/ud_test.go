@@ -92,7 +92,7 @@ func TestDatagramOut(t *testing.T) {
 		}
 		r.expect()
 	})
-	run(t, "a fault that is found in its turn", udConfig, func(t *testing.T, r *rig) {
+	run(t, "an error that is found in order", udConfig, func(t *testing.T, r *rig) {
 		ah := r.ah(r.them)
 		pd := must(r.dev.AllocPD())
 		foreign := must(pd.CreateAH(&verbs.AHAttr{IsGlobal: true, PortNum: 1,
@@ -129,7 +129,7 @@ func TestDatagramOut(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	run(t, "a request at fault stops the send queue alone", udConfig, func(t *testing.T, r *rig) {
+	run(t, "a failed request stops only the send queue", udConfig, func(t *testing.T, r *rig) {
 		ah := r.ah(r.them)
 		bad := r.dgram(2, ah, 8)
 		bad.SGList[0].LKey++
@@ -167,7 +167,7 @@ func TestDatagramIn(t *testing.T) {
 				}
 			}
 			if !bytes.Equal(r.buf[256+40:][:21], data) {
-				t.Error("the payload is not behind the 40 bytes")
+				t.Error("the payload does not follow the 40 bytes")
 			}
 			want := make([]byte, headerLen(r.us))
 			putHeader(want, r.them, r.us, 50000, 0, 12+8+4+24+4)
@@ -249,7 +249,7 @@ func TestDatagramIn(t *testing.T) {
 			t.Errorf("port counters %d, %d", port.QKeyViolCntr, port.BadPKeyCntr)
 		}
 	})
-	run(t, "a receive request at fault", udConfig, func(t *testing.T, r *rig) {
+	run(t, "a receive request that fails", udConfig, func(t *testing.T, r *rig) {
 		if err := r.qp.PostRecv(&verbs.RecvWR{ID: 1,
 			SGList: []verbs.SGE{{Addr: r.mr.Addr(), Length: 64, LKey: r.mr.LKey() + 1}}}); err != nil {
 			t.Fatal(err)

@@ -12,8 +12,8 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/internal/timers"
 )
 
-// run calls f with a queue in a bubble of virtual time. The bubble fails if the queue leaves a
-// goroutine behind.
+// run calls f with a queue in a bubble of virtual time. The bubble fails if the queue leaks a
+// goroutine.
 func run(t *testing.T, f func(q *timers.Queue)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {

@@ -51,7 +51,7 @@ func TestEarly(t *testing.T) {
 	}
 }
 
-// A retransmission is no sign of a loss if an RNR NAK asked for it.
+// A retransmission does not show a loss if an RNR NAK requested it.
 func TestEarlyWithoutGap(t *testing.T) {
 	var e early
 	e.onEarly(11, newest)

@@ -31,8 +31,8 @@ func newResponder(t *testing.T) *responder {
 	return r
 }
 
-// came delivers an unmarked packet of a WRITE.
-func (r *responder) came(psn uint32) Outcome { return r.OnRequest(write(psn)) }
+// unmarked delivers an unmarked packet of a WRITE.
+func (r *responder) unmarked(psn uint32) Outcome { return r.OnRequest(write(psn)) }
 
 // newest, again and ask deliver a marked one; ask also requests an acknowledgement.
 func (r *responder) newest(psn uint32) Outcome { return r.marked(psn, testMark.Newest(), false) }
@@ -55,10 +55,10 @@ func (r *responder) expect(what string, got, want Outcome) {
 
 // execute delivers and executes the expected packet, and all kept packets after it. It returns
 // their PSNs.
-func (r *responder) execute(came func(uint32) Outcome) string {
+func (r *responder) execute(unmarked func(uint32) Outcome) string {
 	r.t.Helper()
 	psns := []string{fmt.Sprint(r.PSN())}
-	if !came(r.PSN()).Has(InOrder) {
+	if !unmarked(r.PSN()).Has(InOrder) {
 		r.t.Fatalf("%d is not in order", r.PSN())
 	}
 	r.OnExecuted(false)
@@ -148,17 +148,17 @@ func TestState(t *testing.T) {
 		run  func(r *responder)
 	}{
 		{"in order", func(r *responder) {
-			r.execute(r.came)
+			r.execute(r.unmarked)
 			r.owes("")
-			r.execute(r.came)
+			r.execute(r.unmarked)
 			r.OnAckRequest()
 			r.owes("ACK 11")
 			r.owes("")
 		}},
 		{"messages are counted", func(r *responder) {
-			r.came(10)
+			r.unmarked(10)
 			r.OnExecuted(false)
-			r.came(11)
+			r.unmarked(11)
 			r.OnExecuted(true)
 			r.read(3)
 			if r.MSN() != 2 || r.PSN() != 15 {
@@ -166,27 +166,27 @@ func TestState(t *testing.T) {
 			}
 		}},
 		{"a duplicate is acknowledged again", func(r *responder) {
-			r.execute(r.came)
-			r.expect("10", r.came(10), Duplicate)
+			r.execute(r.unmarked)
+			r.expect("10", r.unmarked(10), Duplicate)
 			r.owes("ACK 10")
-			r.expect("the PSN half of all before", r.came(wire.PSNAdd(11, 1<<23)), Duplicate)
+			r.expect("the PSN half of all before", r.unmarked(wire.PSNAdd(11, 1<<23)), Duplicate)
 			r.owes("ACK 10")
 		}},
 		{"one gap, one NAK", func(r *responder) {
-			r.expect("11", r.came(11), Gap)
+			r.expect("11", r.unmarked(11), Gap)
 			r.owes("NAK 10")
-			r.expect("12", r.came(12), 0)
+			r.expect("12", r.unmarked(12), 0)
 			r.owes("")
-			r.execute(r.came)
-			r.expect("12 again", r.came(12), Gap)
+			r.execute(r.unmarked)
+			r.expect("12 again", r.unmarked(12), Gap)
 			r.owes("NAK 11")
 		}},
 		{"a NAK that is not sent yet", func(r *responder) {
-			r.came(11)
-			r.execute(r.came)
+			r.unmarked(11)
+			r.execute(r.unmarked)
 			r.owes("")
 		}},
-		{"a marked packet that asks is a probe", func(r *responder) {
+		{"a marked packet with an acknowledgement request is a probe", func(r *responder) {
 			r.expect("11", r.newest(11), Gap)
 			r.owes("NAK 10")
 			r.expect("12", r.newest(12), 0)
@@ -194,8 +194,8 @@ func TestState(t *testing.T) {
 			r.expect("13", r.ask(13), 0)
 			r.owes("NAK 10")
 		}},
-		{"one that is not marked is none", func(r *responder) {
-			r.came(11)
+		{"an unmarked packet is no probe", func(r *responder) {
+			r.unmarked(11)
 			r.owes("NAK 10")
 			p := write(12)
 			p.AckReq = true
@@ -205,37 +205,37 @@ func TestState(t *testing.T) {
 		{"a peer that marks its packets marks them all", func(r *responder) {
 			r.execute(r.newest)
 			for _, psn := range []uint32{10, 11, 12} {
-				r.expect(fmt.Sprint(psn), r.came(psn), Suspect)
+				r.expect(fmt.Sprint(psn), r.unmarked(psn), Suspect)
 			}
 			r.owes("")
 			r.execute(r.newest)
 		}},
-		{"one in a gap does not show that", func(r *responder) {
+		{"a marked packet after a gap does not show that the peer marks", func(r *responder) {
 			r.newest(11)
-			r.execute(r.came)
+			r.execute(r.unmarked)
 		}},
 		{"no receive request", func(r *responder) {
-			r.came(10)
+			r.unmarked(10)
 			r.OnNotReady(wire.RNRNak | 1)
 			r.owes("RNR 10")
 			r.owes("")
-			r.expect("11, in flight", r.came(11), 0)
+			r.expect("11, in flight", r.unmarked(11), 0)
 			r.expect("12, in flight", r.ask(12), 0)
 			r.owes("")
-			r.expect("gone back, without 10", r.came(11), Gap)
+			r.expect("retransmission, without 10", r.unmarked(11), Gap)
 			r.owes("NAK 10")
-			r.execute(r.came)
+			r.execute(r.unmarked)
 		}},
-		{"no receive request, and the time is over", func(r *responder) {
-			r.came(10)
+		{"no receive request, and the wait has ended", func(r *responder) {
+			r.unmarked(10)
 			r.OnNotReady(wire.RNRNak | 1)
-			r.expect("11, before the NAK", r.came(11), 0)
+			r.expect("11, before the NAK", r.unmarked(11), 0)
 			r.now += wire.RNRTimer(1)
-			r.expect("11 again, before the NAK", r.came(11), 0)
+			r.expect("11 again, before the NAK", r.unmarked(11), 0)
 			r.owes("RNR 10")
-			r.expect("11 again", r.came(11), Gap)
+			r.expect("11 again", r.unmarked(11), Gap)
 		}},
-		{"what came behind a missing receive request shows no loss", func(r *responder) {
+		{"packets after one without a receive request show no loss", func(r *responder) {
 			r.newest(10)
 			r.OnNotReady(wire.RNRNak | 1)
 			r.owes("RNR 10")
@@ -250,20 +250,20 @@ func TestState(t *testing.T) {
 			}
 		}},
 		{"refused", func(r *responder) {
-			r.came(10)
+			r.unmarked(10)
 			r.OnRefused(wire.NakRemoteAccess, 9)
 			if !r.Refused() || r.Owed() != LastNAK || r.Reason() != 9 {
 				r.t.Error("not refused")
 			}
-			r.expect("11", r.came(11), 0)
+			r.expect("11", r.unmarked(11), 0)
 			r.owes(fmt.Sprintf("%#x 10", wire.NakRemoteAccess))
-			r.expect("10", r.came(10), 0)
+			r.expect("10", r.unmarked(10), 0)
 			r.owes("")
 		}},
 		{"a NAK acknowledges all before", func(r *responder) {
-			r.execute(r.came)
+			r.execute(r.unmarked)
 			r.OnAckRequest()
-			r.came(12)
+			r.unmarked(12)
 			r.owes("NAK 11")
 			r.owes("")
 		}},
@@ -308,11 +308,11 @@ func TestState(t *testing.T) {
 			}
 			r.newest(wire.PSNAdd(12, testSpan))
 			if r.Keeps() {
-				r.t.Error("one is kept")
+				r.t.Error("a packet is kept")
 			}
 			r.owes("NAK 12")
 		}},
-		{"none are, of those behind a NAK", func(r *responder) {
+		{"none are kept after a NAK", func(r *responder) {
 			r.lose()
 			reserved := request(0x1f, 13, 0)
 			r.expect("one that cannot be kept", r.OnRequest(reserved), Gap)
@@ -367,7 +367,7 @@ func TestState(t *testing.T) {
 			r.owes("NAK 13")
 		}},
 		{"contradictions", func(r *responder) {
-			for _, came := range []func(){
+			for _, unmarked := range []func(){
 				func() { r.expect("the expected one is the newest", r.newest(12), InOrder|Suspect) },
 				func() { r.expect("one between is the newest", r.newest(14), Suspect|Gap) },
 				func() {
@@ -387,7 +387,7 @@ func TestState(t *testing.T) {
 					r.t.Fatal("15 is not kept")
 				}
 				r.OnAckRequest()
-				if came(); r.Keeps() || r.Owed() == SACK {
+				if unmarked(); r.Keeps() || r.Owed() == SACK {
 					r.t.Error("15 is still kept")
 				}
 				r.OnAcknowledged(r.Owed())
@@ -399,10 +399,10 @@ func TestState(t *testing.T) {
 				}
 			}
 			if r.DropContradicted() {
-				r.t.Error("something was kept")
+				r.t.Error("a packet was kept")
 			}
 		}},
-		{"one between is the newest, and others from further on", func(r *responder) {
+		{"one between is the newest, and so are later ones", func(r *responder) {
 			r.lose()
 			r.newest(15)
 			r.newest(13) // contradicts 15, and others contradict it
@@ -422,9 +422,9 @@ func TestState(t *testing.T) {
 			if r.OnAlarm(r.now); r.Keeps() || r.Deadline() != 0 {
 				r.t.Error("not dropped")
 			}
-			r.owes("") // the peer was not told that it was kept
+			r.owes("") // the peer had no report of it
 		}},
-		{"kept too long, and the peer knows", func(r *responder) {
+		{"kept too long, after a report to the peer", func(r *responder) {
 			r.lose()
 			r.ask(13)
 			r.owes("SACK 12 [1]")
@@ -432,7 +432,7 @@ func TestState(t *testing.T) {
 			r.OnAlarm(r.now)
 			r.owes("NAK 12")
 		}},
-		{"some of what was missing comes in time", func(r *responder) {
+		{"some missing packets arrive in time", func(r *responder) {
 			r.lose()
 			r.newest(15)
 			r.now += keepTimeout - 1
@@ -441,7 +441,7 @@ func TestState(t *testing.T) {
 				r.t.Errorf("the deadline is in %v", r.Deadline()-r.now)
 			}
 		}},
-		{"nothing of what was missing comes in time", func(r *responder) {
+		{"no missing packet arrives in time", func(r *responder) {
 			r.lose()
 			r.newest(13)
 			due := r.Deadline()
@@ -520,15 +520,15 @@ func TestState(t *testing.T) {
 			r.owes("")
 		}},
 		{"reset", func(r *responder) {
-			r.came(10)
+			r.unmarked(10)
 			r.OnRefused(wire.NakInvalidRequest, 1)
 			r.Reset()
 			r.Begin(&Connection{PSN: 5, MTU: testMTU})
-			r.execute(r.came)
+			r.execute(r.unmarked)
 			r.OnAckRequest()
 			r.owes("ACK 5")
 			if r.Limit() != 0 || !r.Full() || r.Mark() != 0 {
-				r.t.Error("it is as it was")
+				r.t.Error("state of the earlier connection is left")
 			}
 		}},
 		{"responses come first, in order", func(r *responder) {
@@ -543,12 +543,12 @@ func TestState(t *testing.T) {
 				r.t.Error("responded", got)
 			}
 			if !r.OnlyAck() {
-				r.t.Error("not only an acknowledgement is due")
+				r.t.Error("more than an acknowledgement is due")
 			}
 			r.owes("ACK 13")
 		}},
 		{"a response acknowledges all before", func(r *responder) {
-			r.execute(r.came)
+			r.execute(r.unmarked)
 			r.OnAckRequest()
 			r.read(1)
 			r.owes("")
@@ -604,7 +604,7 @@ func TestState(t *testing.T) {
 			r.respond(1)
 			r.OnRequest(request(wire.RCReadRequest, 10, testMTU)) // a duplicate
 			if r.Full() {
-				r.t.Error("full with a repetition")
+				r.t.Error("full with a duplicate")
 			}
 		}},
 		{"a READ again", func(r *responder) {
@@ -613,7 +613,7 @@ func TestState(t *testing.T) {
 			sent := r.respond(1)
 			inside := request(wire.RCReadRequest, 12, testMTU)
 			inside.RETH.Addr += 2 * testMTU
-			r.expect("what will be answered", r.OnRequest(inside), Duplicate)
+			r.expect("a part that will be answered", r.OnRequest(inside), Duplicate)
 			if sent += " " + r.respond(9); sent != "10 11 12 13" {
 				r.t.Error("responded", sent)
 			}
@@ -705,7 +705,7 @@ func TestState(t *testing.T) {
 			r.OnRequest(request(wire.RCFlush, 10, 0))
 			r.OnRequest(request(wire.RCFetchAdd, 11, 0))
 			if !r.Full() {
-				r.t.Error("a repetition is in the place of what it repeats, which will be answered")
+				r.t.Error("a duplicate takes the place of the original, which will be answered")
 			}
 			r.OnDeferredExecuted(0)
 			r.respond(1)
@@ -740,7 +740,7 @@ func TestState(t *testing.T) {
 			if r.Quiescent(11) || !r.Quiescent(10) {
 				r.t.Error("not quiescent at PSN 10")
 			}
-			r.came(11)
+			r.unmarked(11)
 			if r.Quiescent(10) {
 				r.t.Error("quiescent, and a NAK is due")
 			}
@@ -752,12 +752,12 @@ func TestState(t *testing.T) {
 			r.OnMovedDirectly(2, false, false)
 			r.OnAckRequest()
 			r.owes("ACK 13")
-			r.expect("the gap behind", r.came(17), Gap)
-			r.execute(r.came)
-			r.came(17)
+			r.expect("the gap after it", r.unmarked(17), Gap)
+			r.execute(r.unmarked)
+			r.unmarked(17)
 			r.OnRefused(wire.NakInvalidRequest, 1)
 			if r.Quiescent(17) {
-				r.t.Error("quiescent, and a refusal is due")
+				r.t.Error("quiescent, and a rejection is due")
 			}
 			if r.OnAcknowledged(LastNAK); r.Quiescent(17) {
 				r.t.Error("quiescent, and refused")
@@ -778,8 +778,8 @@ func TestState(t *testing.T) {
 	}
 }
 
-// refuseKept has PSN 13 refused when it leaves the store, with 14 behind it. 12 may have requested
-// an acknowledgement.
+// refuseKept makes PSN 13 fail when it leaves the store, with 14 after it. 12 may have requested an
+// acknowledgement.
 func (r *responder) refuseKept(asked bool) {
 	r.t.Helper()
 	r.lose()

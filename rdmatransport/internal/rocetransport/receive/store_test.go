@@ -59,7 +59,8 @@ func TestStoreAdds(t *testing.T) {
 		{"the gap between is filled", []step{{write(13), true, false, true}, {write(12), false, false, true}}, "[2 3]"},
 		{"the same twice", []step{{write(12), true, false, true}, {write(12), false, false, true}}, "[2]"},
 		{"it asks", []step{{asks, true, true, true}}, "[2]"},
-		{"the same with another mark, and it asks now", []step{{marked, true, false, true}, {asks, false, true, true}}, "[2]"},
+		{"the same with another mark, and an acknowledgement request",
+			[]step{{marked, true, false, true}, {asks, false, true, true}}, "[2]"},
 		{"another payload", []step{{write(12), true, false, true}, {other, false, false, false}}, "[2]"},
 		{"another opcode", []step{{write(12), true, false, true}, {last, false, false, false}}, "[2]"},
 		{"another address", []step{{first, true, false, true}, {elsewhere, false, false, false}}, "[2]"},
@@ -89,7 +90,7 @@ func TestStoreTells(t *testing.T) {
 	}
 	first := uint32(11 + send.LossEvidence - 1)
 	if want := fmt.Sprint([]uint32{first, first + sackEvery, first + 2*sackEvery}); fmt.Sprint(told) != want {
-		t.Errorf("told at %v, want %v", told, want)
+		t.Errorf("reported at %v, want %v", told, want)
 	}
 }
 
@@ -140,14 +141,14 @@ func TestStoreSpan(t *testing.T) {
 	}{{128 << 10, 256}, {send.DefaultWindow, 1024}, {send.MaxWindow, 32768}} {
 		fit := func(p *wire.Packet, d uint32, mtu uint32) bool { return fits(p, int32(d), mtu, c.window) }
 		if p := write(0); !fit(p, c.span-1, testMTU) || fit(p, c.span, testMTU) || fit(p, 1, testMTU-HeaderRoom) {
-			t.Error("what fits is another thing")
+			t.Error("other packets fit")
 		}
 		k := new(stores).get(expected, testMTU, c.window, time.Minute)
 		for d := uint32(1); d < c.span; d++ {
 			k.add(write(wire.PSNAdd(expected, d)))
 		}
 		if got := sacktest.Distances(k.sack(expected)); len(got) != int(c.span-1) || got[0] != 1 || got[c.span-2] != c.span-1 {
-			t.Errorf("window %d: it tells of %d packets, want %d", c.window, len(got), c.span-1)
+			t.Errorf("window %d: it covers %d packets, want %d", c.window, len(got), c.span-1)
 		}
 		k.begin(expected)
 		var p wire.Packet
@@ -188,10 +189,10 @@ func TestSackFits(t *testing.T) {
 		sack := k.sack(expected)
 		n, all := sack.Covered()
 		if len(sack) > int(c.mtu) || all != c.all || n < c.told {
-			t.Errorf("path MTU %d, one of %d missing: %d bytes tell of %d packets (all: %v)", c.mtu, c.every, len(sack), n, all)
+			t.Errorf("path MTU %d, one of %d missing: %d bytes cover %d packets (all: %v)", c.mtu, c.every, len(sack), n, all)
 		}
 		if got := sacktest.Distances(sack); len(got) > len(want) || !slices.Equal(got, want[:len(got)]) || all && len(got) != len(want) {
-			t.Errorf("path MTU %d, one of %d missing: it tells of %d packets, of %d", c.mtu, c.every, len(got), len(want))
+			t.Errorf("path MTU %d, one of %d missing: it covers %d packets, of %d", c.mtu, c.every, len(got), len(want))
 		}
 		if allocs := testing.AllocsPerRun(10, func() { k.sack(expected) }); allocs != 0 {
 			t.Errorf("%v allocations", allocs)
@@ -199,7 +200,7 @@ func TestSackFits(t *testing.T) {
 	}
 }
 
-// The number of stores is bounded, and a store is empty when it is taken.
+// The number of stores is bounded, and a store is empty when it is taken from the pool.
 func TestStores(t *testing.T) {
 	var s stores
 	var all []*store

@@ -12,7 +12,7 @@ func TestAsksWithin(t *testing.T) {
 	}{
 		{"in a frame", 40, 60, 60, false, false, false},
 		{"at a frame's end", 15, 60, 60, true, false, false},
-		{"at a frame's end, and it is time", 30, 60, 60, true, true, true},
+		{"at a frame's end, and an acknowledgement is due", 30, 60, 60, true, true, true},
 		{"a frame's end, no room for another", 15, 10, 60, true, false, true},
 		{"the same, with one awaited", 15, 10, 60, true, true, false},
 		{"the same, but the rest has room", 15, 10, 10, true, false, false},
@@ -37,9 +37,9 @@ func TestAckFrequency(t *testing.T) {
 		t.Errorf("%d sinceAckReq, up to %d", a.sinceAckReq, a.requested)
 	}
 	if a.acked(2); !a.awaited(2) {
-		t.Error("an acknowledgement of what comes before is not the one that was asked for")
+		t.Error("an acknowledgement of earlier packets is not the requested one")
 	}
 	if a.rewind(2); a.awaited(2) {
-		t.Error("what is to be sent again is awaited")
+		t.Error("a packet to be retransmitted is awaited")
 	}
 }

@@ -30,11 +30,11 @@ func TestByDelay(t *testing.T) {
 	}{
 		{"it doubles while nothing is in the queue",
 			func(_ *ByDelay, trip func(int, time.Duration) uint32) uint32 { return trip(5, 10*ms) }, 16 << 5, 16 << 5},
-		{"and falls half of the way to where what it keeps is there", func(_ *ByDelay, trip func(int, time.Duration) uint32) uint32 {
+		{"and falls halfway to its target", func(_ *ByDelay, trip func(int, time.Duration) uint32) uint32 {
 			trip(6, 10*ms)        // 1,024
 			return trip(1, 20*ms) // to 512 and some 32
 		}, 700, 860},
-		{"to which it comes", func(_ *ByDelay, trip func(int, time.Duration) uint32) uint32 {
+		{"which it reaches", func(_ *ByDelay, trip func(int, time.Duration) uint32) uint32 {
 			trip(6, 10*ms)
 			return trip(80, 11*ms) // w/11 is √w; slower as it gets closer
 		}, 121, 220},

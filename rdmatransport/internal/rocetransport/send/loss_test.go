@@ -40,20 +40,20 @@ func TestDetectLosses(t *testing.T) {
 		lost           []uint32
 		packets        uint32
 	}{
-		{name: "nothing came", n: 10, do: func(*scoreboard) {}},
+		{name: "nothing arrived", n: 10, do: func(*scoreboard) {}},
 		{name: "too little evidence", n: 10, do: func(b *scoreboard) { b.sacked(1, 2); b.sacked(2, 3) }},
 		{name: "enough evidence", n: 10, do: func(b *scoreboard) { b.sacked(1, 2); b.sacked(3, 4) }, lost: []uint32{0}, packets: 1},
 		{name: "two of them", n: 10, do: func(b *scoreboard) { b.sacked(5, 6) }, lost: []uint32{0, 1, 2}, packets: 3},
 		{name: "the last has come", n: 3, do: func(b *scoreboard) { b.sacked(2, 3) }, lost: []uint32{0, 1}, packets: 2},
 		{name: "executed is not lost", n: 10, do: func(b *scoreboard) { b.executedBefore(3); b.sacked(9, 10) },
 			lost: []uint32{3, 4, 5, 6, 7, 8}, packets: 6},
-		{name: "a repetition is not lost yet", n: 10, do: func(b *scoreboard) {
+		{name: "a retransmission is not lost yet", n: 10, do: func(b *scoreboard) {
 			b.sacked(9, 10)
 			b.detectLosses(0, 10)
 			b.resent(0, 1, false)
 			b.sacked(1, 2)
 		}, lost: []uint32{2, 3, 4, 5, 6, 7, 8}},
-		{name: "a lost repetition", n: 10, do: func(b *scoreboard) {
+		{name: "a lost retransmission", n: 10, do: func(b *scoreboard) {
 			b.sacked(9, 10)
 			b.detectLosses(0, 10)
 			for psn := range uint32(5) {
@@ -61,17 +61,17 @@ func TestDetectLosses(t *testing.T) {
 			}
 			b.sacked(3, 4)
 		}, lost: []uint32{0, 5, 6, 7, 8}, packets: 1},
-		{name: "the peer had no room to tell", n: 10, do: func(b *scoreboard) {
+		{name: "the peer's report had no room", n: 10, do: func(b *scoreboard) {
 			b.sacked(4, 6)
 			b.sacked(9, 10)
 			b.reported(6, false)
 		}, lost: []uint32{0, 1, 2, 3}, packets: 4},
-		{name: "the peer had room to tell", n: 10, do: func(b *scoreboard) {
+		{name: "the peer's report had room", n: 10, do: func(b *scoreboard) {
 			b.sacked(4, 6)
 			b.sacked(9, 10)
 			b.reported(6, true)
 		}, lost: []uint32{0, 1, 2, 3, 6, 7, 8}, packets: 7},
-		{name: "all that the peer told is executed, and the next list is to come", n: 10, do: func(b *scoreboard) {
+		{name: "all reported packets are executed, before the next report", n: 10, do: func(b *scoreboard) {
 			b.sacked(4, 6)
 			b.reported(6, false)
 			b.detectLosses(0, 10)
@@ -110,14 +110,14 @@ func TestDetectLosses(t *testing.T) {
 			b.reportedByAck(2)
 			b.executedBefore(2)
 		}, lost: []uint32{2, 3}, packets: 2},
-		{name: "what is told twice, and then sent again", n: 10, do: func(b *scoreboard) {
+		{name: "reported twice, and then retransmitted", n: 10, do: func(b *scoreboard) {
 			b.sacked(2, 5)
 			b.sacked(2, 6)
 			b.forget(4)
 			b.resent(4, 1, false)
 			b.sacked(9, 10)
 		}, lost: []uint32{0, 1, 6}, packets: 3},
-		{name: "a READ's request that the peer keeps, behind one that is lost", n: 10, answers: []uint32{1, 2, 3, 4}, heads: []uint32{1, 3},
+		{name: "a READ's request that the peer keeps, after a lost one", n: 10, answers: []uint32{1, 2, 3, 4}, heads: []uint32{1, 3},
 			do: func(b *scoreboard) { b.sacked(3, 4); b.sacked(9, 10) }, lost: []uint32{0, 1, 2, 5, 6, 7, 8}, packets: 6},
 		{name: "a READ's request", n: 10, answers: []uint32{2, 3, 4}, heads: []uint32{2},
 			do: func(b *scoreboard) { b.executedBefore(2); b.sacked(9, 10) }, lost: []uint32{2, 3, 4, 5, 6, 7, 8}, packets: 5},

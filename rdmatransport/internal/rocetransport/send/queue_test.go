@@ -38,16 +38,16 @@ func TestQueue(t *testing.T) {
 			cursor{0, 1, 2, 1}, 0},
 		{"complete one", fill(2, write, read), func(q *queue) int { return q.completeOldest(q.oldest()) }, cursor{1, 2, 0, 1}, 1},
 		{"complete a READ", fill(1, read), func(q *queue) int { return q.completeOldest(q.oldest()) }, cursor{1, 1, 0, 0}, 1},
-		{"complete one, and local ones behind it", fill(4, write, local, local, read),
+		{"complete one, and local ones after it", fill(4, write, local, local, read),
 			func(q *queue) int { return q.completeOldest(q.oldest()) }, cursor{3, 4, 0, 1}, 3},
-		{"a local one behind it that is not carried out", fill(1, write, local),
+		{"a local one after it that is not executed", fill(1, write, local),
 			func(q *queue) int { return q.completeOldest(q.oldest()) }, cursor{1, 1, 0, 0}, 1},
 		{"rewind", fill(2, write, read), func(q *queue) int { q.rewind(11); return 0 }, cursor{0, 0, 1, 1}, 0},
-		{"rewind, and complete what was to be sent again", fill(2, write, read),
+		{"rewind, and complete requests that were to be retransmitted", fill(2, write, read),
 			func(q *queue) int { q.rewind(11); return q.completeOldest(q.oldest()) }, cursor{1, 1, 0, 1}, 1},
 		{"rewind and skip", fill(2, write, read), func(q *queue) int { q.rewind(10); q.skip(12); return 0 }, cursor{0, 0, 2, 1}, 0},
-		{"skip what is behind", fill(2, write, read), func(q *queue) int { q.rewind(12); q.skip(11); return 0 }, cursor{0, 0, 2, 1}, 0},
-		{"over a local one that is carried out", fill(3, write, local, read), func(q *queue) int {
+		{"skip the following ones", fill(2, write, read), func(q *queue) int { q.rewind(12); q.skip(11); return 0 }, cursor{0, 0, 2, 1}, 0},
+		{"over a local one that is executed", fill(3, write, local, read), func(q *queue) int {
 			q.rewind(10)
 			q.advance(q.current(), 3)
 			return 0
@@ -55,8 +55,8 @@ func TestQueue(t *testing.T) {
 		{"forward", fill(2, write, read), func(q *queue) int { q.rewind(10); q.forward(15); return 0 }, cursor{0, 1, 2, 1}, 0},
 		{"forward to one that cannot be sent", fill(2, write, read),
 			func(q *queue) int { q.fail(0, 1); q.rewind(10); q.forward(15); return 0 }, cursor{0, 0, 0, 1}, 0},
-		{"moved directly, posted here", fill(0, write), func(q *queue) int { q.movedDirectly(); return 0 }, cursor{1, 1, 0, 0}, 0},
-		{"moved directly, not posted here", fill(0), func(q *queue) int { q.movedDirectly(); return 0 }, cursor{1, 1, 0, 0}, 0},
+		{"copied directly, posted here", fill(0, write), func(q *queue) int { q.movedDirectly(); return 0 }, cursor{1, 1, 0, 0}, 0},
+		{"copied directly, not posted here", fill(0), func(q *queue) int { q.movedDirectly(); return 0 }, cursor{1, 1, 0, 0}, 0},
 	} {
 		done := 0
 		if c.do != nil {

@@ -5,7 +5,7 @@ import "testing"
 func TestReads(t *testing.T) {
 	var r reads
 	if r.outstanding() != 0 || r.repeats() || r.bound(5, 9) != 9 {
-		t.Error("there is something before the first")
+		t.Error("there is a READ before the first")
 	}
 	r.requested(10, 4)
 	r.requested(14, 1)
@@ -15,15 +15,15 @@ func TestReads(t *testing.T) {
 	}
 	r.acked(12)
 	if r.outstanding() != 3 {
-		t.Error("a part of an answer is taken for all of it")
+		t.Error("a part of an answer counts as all of it")
 	}
 	r.acked(15)
 	if r.outstanding() != 1 || len(r.all()) != 1 {
 		t.Errorf("%d outstanding", r.outstanding())
 	}
-	// A repeated request has the same bound as before.
+	// A retransmitted request has the same bound as before.
 	if r.rewind(); r.outstanding() != 0 || !r.repeats() || r.bound(17, 100) != 6 {
-		t.Errorf("%d packets are asked for from 17 on", r.bound(17, 100))
+		t.Errorf("%d packets are requested from 17 on", r.bound(17, 100))
 	}
 	r.requested(17, 6)
 	if r.repeats() || r.bound(23, 100) != 100 || len(r.all()) != 1 {
@@ -31,6 +31,6 @@ func TestReads(t *testing.T) {
 	}
 	r.rewind()
 	if r.resume(); r.outstanding() != 1 {
-		t.Error("what the scoreboard takes over is not outstanding")
+		t.Error("READs on the scoreboard are not outstanding")
 	}
 }

@@ -66,9 +66,9 @@ func TestRetransmit(t *testing.T) {
 				}
 				r.send()
 			}
-			r.t.Error("it goes on for ever")
+			r.t.Error("retries are not bounded")
 		}},
-		{"what is sent again has a timeout of its own", func(r *requester) {
+		{"retransmitted packets have a timeout of their own", func(r *requester) {
 			r.post(Write, 2)
 			r.send()
 			r.now += 60 * time.Millisecond
@@ -86,7 +86,7 @@ func TestRetransmit(t *testing.T) {
 				r.t.Error("an alarm is set")
 			}
 		}},
-		{"the round trip of what was sent again is not measured, gone back", func(r *requester) {
+		{"the round trip of retransmitted packets is not measured, gone back", func(r *requester) {
 			r.post(Write, 4)
 			r.send()
 			r.OnSequenceNAK(0)
@@ -96,7 +96,7 @@ func TestRetransmit(t *testing.T) {
 				r.t.Errorf("%v", r.rtt.smoothed.duration())
 			}
 		}},
-		{"the round trip of what was sent again is not measured, selective", func(r *requester) {
+		{"the round trip of retransmitted packets is not measured, selective", func(r *requester) {
 			r.peer(true)
 			r.post(Write, 12)
 			r.send()
@@ -107,7 +107,7 @@ func TestRetransmit(t *testing.T) {
 				r.t.Errorf("%v", r.rtt.smoothed.duration())
 			}
 		}},
-		{"of a window of the largest size only what is lost is sent again", func(r *requester) {
+		{"of a window of the largest size only lost packets are retransmitted", func(r *requester) {
 			const window = MaxWindow / 1024
 			r.Begin(&Connection{MTU: 1024, Path: Path{Window: window, Batch: 64, Congestion: Conservation{}}})
 			r.peer(true)
@@ -126,17 +126,17 @@ func TestRetransmit(t *testing.T) {
 				again = append(again, b.PSN)
 			}
 			if !equal(again, []uint32{0, 9000}) {
-				r.t.Errorf("%v are sent again", again)
+				r.t.Errorf("%v are retransmitted", again)
 			}
 		}},
-		{"READs are sent again although as many were outstanding as may be", func(r *requester) {
+		{"READs are retransmitted although the maximum is outstanding", func(r *requester) {
 			r.post(Atomic, 1)
 			r.post(Atomic, 1)
 			r.expect("0.0@0! 1.0@1!", InOrder)
 			r.OnSequenceNAK(0)
 			r.expect("0.0@0! 1.0@1!", GoneBack)
 		}},
-		{"READs that are not sent again yet are outstanding in a recovery", func(r *requester) {
+		{"READs that are not retransmitted yet are outstanding in a recovery", func(r *requester) {
 			r.peer(true)
 			for range 3 {
 				r.post(Atomic, 1)
@@ -152,7 +152,7 @@ func TestRetransmit(t *testing.T) {
 			r.OnAnswered(0)
 			r.expect("0.0@2!", InOrder)
 		}},
-		{"a window that is full within a frame asks for an acknowledgement again", func(r *requester) {
+		{"a window that is full within a frame requests an acknowledgement again", func(r *requester) {
 			r.Begin(&Connection{MTU: 1024, Path: Path{Window: 512, Batch: 64, Congestion: Conservation{}}})
 			r.post(Write, 400)
 			r.send()

@@ -53,11 +53,11 @@ func TestRTT(t *testing.T) {
 	r.begin(0, now0)
 	r.end(now0+ms, least)
 	if r.wanted(least) {
-		t.Error("another short trip is wanted")
+		t.Error("another short trip is measured")
 	}
 	r.begin(1, now0)
 	if r.cancel(); r.covers(2) {
-		t.Error("a trip that was given up counts")
+		t.Error("an abandoned measurement counts")
 	}
 }
 

@@ -27,7 +27,7 @@ func newRequester(t *testing.T) *requester {
 
 func (r *requester) post(kind Kind, packets int) { r.Post(kind, uint64(packets)*1024, false) }
 
-// peer sets whether the peer keeps packets behind a gap.
+// peer sets whether the peer keeps packets after a gap.
 func (r *requester) peer(selective bool) { r.mode.setPeer(selective) }
 
 // send sends everything that may be sent, and describes it: request.packet@PSN, +n for several
@@ -41,10 +41,10 @@ func (r *requester) send() string {
 		before := r.snapshot()
 		step := r.Next(0, &b)
 		if other := r.Next(0, &again); other != step || step != Wait && again != b {
-			r.t.Fatalf("asked twice: %d %+v, then %d %+v", step, b, other, again)
+			r.t.Fatalf("called twice: %d %+v, then %d %+v", step, b, other, again)
 		}
 		if after := r.snapshot(); after != before {
-			r.t.Fatalf("a question changed\n%s\nto\n%s", before, after)
+			r.t.Fatalf("a query changed\n%s\nto\n%s", before, after)
 		}
 		switch step {
 		case Transmit:
@@ -181,7 +181,7 @@ func TestState(t *testing.T) {
 				r.t.Errorf("%+v", o)
 			}
 		}},
-		{"what could not ask is asked for", func(r *requester) {
+		{"an acknowledgement that could not be requested is requested", func(r *requester) {
 			r.post(Send, 1)
 			r.post(Send, 1)
 			var b Burst
@@ -311,7 +311,7 @@ func TestState(t *testing.T) {
 				r.t.Errorf("%+v", o)
 			}
 		}},
-		{"RNR, and it was executed all the same", func(r *requester) {
+		{"RNR, and it was executed", func(r *requester) {
 			r.post(Send, 1)
 			r.send()
 			r.OnRNR(0, time.Second)
@@ -319,7 +319,7 @@ func TestState(t *testing.T) {
 				r.t.Errorf("%+v, %v", o, r.Mode())
 			}
 		}},
-		{"RNR behind a missing answer", func(r *requester) {
+		{"RNR after a missing answer", func(r *requester) {
 			r.post(Read, 1)
 			r.post(Send, 1)
 			r.send()
@@ -330,7 +330,7 @@ func TestState(t *testing.T) {
 			r.pass()
 			r.expect("0.0@1!", InOrder)
 		}},
-		{"refused behind a missing answer", func(r *requester) {
+		{"rejected after a missing answer", func(r *requester) {
 			r.post(Send, 1)
 			r.post(Read, 1)
 			r.post(Write, 1)
@@ -387,7 +387,7 @@ func TestState(t *testing.T) {
 		}},
 		{"moved directly", func(r *requester) {
 			if !r.Quiescent() || r.Una() != 0 || r.Moved() != 0 {
-				r.t.Fatal("a request is under way")
+				r.t.Fatal("a request is being sent")
 			}
 			r.MovedDirectly(Send, 5)
 			r.post(Send, 1)
@@ -410,7 +410,7 @@ func TestState(t *testing.T) {
 			}
 			r.expect("0.0@9!", InOrder) // no response is missing
 		}},
-		{"the rest of what has moved in part", func(r *requester) {
+		{"the rest of a partly copied message", func(r *requester) {
 			r.post(Write, 6)
 			r.post(Send, 1)
 			r.MovedPart(2)
@@ -422,7 +422,7 @@ func TestState(t *testing.T) {
 				r.t.Errorf("%+v", o)
 			}
 		}},
-		{"the rest of what was sent in part", func(r *requester) {
+		{"the rest of a partly sent message", func(r *requester) {
 			r.post(Read, 9)
 			r.MovedPart(1)
 			var b Burst
@@ -467,7 +467,7 @@ func TestState(t *testing.T) {
 				}
 			}
 			if r.Fail(&b, 7); b.Final || r.Next(0, &b) != GiveUp {
-				r.t.Error("the failure of the last is not asked for")
+				r.t.Error("the failure of the last is not reported")
 			}
 		}},
 		{"a window full at the end of a request", func(r *requester) {
@@ -494,7 +494,7 @@ func TestState(t *testing.T) {
 			}
 			r.send()
 			if !r.Begun() {
-				r.t.Error("none is under way")
+				r.t.Error("none is being sent")
 			}
 		}},
 		{"another controller", func(r *requester) {

@@ -44,7 +44,7 @@ type stubborn struct{ calls []string }
 func (s *stubborn) Params() Params      { return Params{MinWindow: MinWindow} }
 func (s *stubborn) Rate(uint32) float64 { return 0 }
 func (s *stubborn) OnRoundTrip(uint32, time.Duration, time.Duration) uint32 {
-	panic("it did not ask for that")
+	panic("it did not request that")
 }
 func (s *stubborn) OnAck(_, n uint32) uint32   { s.calls = append(s.calls, "ack"); return 1 << 20 }
 func (s *stubborn) OnLoss(_, n uint32) uint32  { s.calls = append(s.calls, "loss"); return 0 }
@@ -74,12 +74,12 @@ func TestFrames(t *testing.T) {
 		{256, 96, 93}, {256, 63, 63}, {256, 62, 48}, {96, 96, 96}, {256, 18, 18}, {256, 17, 17}, {256, 1, 1}, {7, 96, 7},
 	} {
 		if got := w.readPiece(c.left, c.room); got != c.want {
-			t.Errorf("of %d packets of a READ with room for %d: asks for %d, want %d", c.left, c.room, got, c.want)
+			t.Errorf("of %d packets of a READ with room for %d: requests %d, want %d", c.left, c.room, got, c.want)
 		}
 	}
 	w.init(128, 1, Conservation{})
 	if first, got := w.frameRest(0, 5), w.readPiece(256, 96); first != 2 || got != 96 {
-		t.Errorf("without superframes: %d packets begin a message, %d are asked for", first, got)
+		t.Errorf("without superframes: %d packets begin a message, %d are requested", first, got)
 	}
 	w.init(128, 1000, Conservation{}) // a frame is at most half of the window
 	if w.batch != 64 {
