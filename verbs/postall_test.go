@@ -46,9 +46,9 @@ func TestPostSendAll(t *testing.T) {
 		}
 		for i, w := range want {
 			g := r.lq.Send(i)
-			if g.ID != w.ID || g.Opcode != w.Opcode || g.Flags != w.Flags || g.RKey != w.RKey || g.RemoteAddr != w.RemoteAddr ||
-				g.ImmData != w.ImmData || g.CompareAdd != w.CompareAdd || g.Swap != w.Swap || g.InvalidateRKey != w.InvalidateRKey ||
-				!slices.Equal(g.SGList, w.SGList) {
+			same := g.ID == w.ID && g.Opcode == w.Opcode && g.Flags == w.Flags && slices.Equal(g.SGList, w.SGList)
+			same = same && g.RKey == w.RKey && g.RemoteAddr == w.RemoteAddr && g.InvalidateRKey == w.InvalidateRKey
+			if !same || g.ImmData != w.ImmData || g.CompareAdd != w.CompareAdd || g.Swap != w.Swap {
 				t.Errorf("request %d: %+v, want %+v", i, g, w)
 			}
 		}

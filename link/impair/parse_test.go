@@ -11,9 +11,13 @@ import (
 func TestParse(t *testing.T) {
 	c := parse(t, " loss=1%, in.reorder=0.005,out.delay=1ms±200us,burst=1%/20%,rate=100mbit,seed=7,"+
 		"corrupt=read-response:3-,limit=5,hold=2ms,in.queue=64kb,in.ecn=1000/20kb,out.ecn=1mb")
-	if c.Seed != 7 || c.In.Loss != 0.01 || c.Out.Loss != 0.01 || c.In.Reorder != 0.005 || c.Out.Reorder != 0 ||
-		c.Out.Delay != time.Millisecond || c.Out.Jitter != 200*time.Microsecond || c.In.Delay != 0 || c.In.Burst != (Burst{0.01, 0.2}) ||
-		c.Out.Rate != 100e6 || c.In.Limit != 5 || c.In.Hold != 2*time.Millisecond {
+	if c.Seed != 7 || c.In.Loss != 0.01 || c.Out.Loss != 0.01 || c.In.Reorder != 0.005 || c.Out.Reorder != 0 {
+		t.Errorf("%+v", c)
+	}
+	if c.Out.Delay != time.Millisecond || c.Out.Jitter != 200*time.Microsecond || c.In.Delay != 0 {
+		t.Errorf("%+v", c)
+	}
+	if c.In.Burst != (Burst{0.01, 0.2}) || c.Out.Rate != 100e6 || c.In.Limit != 5 || c.In.Hold != 2*time.Millisecond {
 		t.Errorf("%+v", c)
 	}
 	if c.In.Queue != 64000 || c.Out.Queue != 0 || c.In.ECN != (ECN{1000, 20000}) || c.Out.ECN != (ECN{Min: 1e6}) {

@@ -87,11 +87,17 @@ func TestCapturesEncodeToSameBytes(t *testing.T) {
 // checkREQ checks the fields of a kernel's REQ that rdma_cm fills in.
 func checkREQ(t *testing.T, m *mad.REQ, src, dst netip.Addr) {
 	t.Helper()
-	if m.RemoteResponseTimeout != 20 || m.LocalResponseTimeout != 20 || m.MaxCMRetries != 15 || m.PKey != 0xffff ||
-		m.MTU != 3 || m.ServiceType != mad.ServiceRC || m.ServiceID>>16 != 0x106 ||
-		m.Primary.AckTimeout != 19 || m.Primary.HopLimit != 64 || m.Primary.SubnetLocal ||
-		netip.AddrFrom16(m.Primary.LocalGID).Unmap() != src || netip.AddrFrom16(m.Primary.RemoteGID).Unmap() != dst ||
-		m.Alternate != (mad.Path{}) {
+	if m.RemoteResponseTimeout != 20 || m.LocalResponseTimeout != 20 || m.MaxCMRetries != 15 {
+		t.Errorf("REQ from %v to %v: %+v", src, dst, m)
+	}
+	if m.PKey != 0xffff || m.MTU != 3 || m.ServiceType != mad.ServiceRC || m.ServiceID>>16 != 0x106 {
+		t.Errorf("REQ from %v to %v: %+v", src, dst, m)
+	}
+	p := m.Primary
+	if p.AckTimeout != 19 || p.HopLimit != 64 || p.SubnetLocal || m.Alternate != (mad.Path{}) {
+		t.Errorf("REQ from %v to %v: %+v", src, dst, m)
+	}
+	if netip.AddrFrom16(p.LocalGID).Unmap() != src || netip.AddrFrom16(p.RemoteGID).Unmap() != dst {
 		t.Errorf("REQ from %v to %v: %+v", src, dst, m)
 	}
 	ip, err := mad.ParseIPCM(m.PrivateData)

@@ -159,10 +159,11 @@ func hubHere(t testing.TB, work *sync.WaitGroup) (dir string, end func()) {
 // client joins a hub. It is closed before work is awaited.
 func client(t testing.TB, work *sync.WaitGroup, dir, addr string, deliver func(*Arrival)) *Client {
 	t.Helper()
-	c, err := Join(ClientConfig{Directory: dir, Receiver: func() func(*Arrival,
-		bool) {
-		return func(a *Arrival, _ bool) { deliver(a) }
-	}, Changed: func(bool) {}})
+	c, err := Join(ClientConfig{
+		Directory: dir,
+		Receiver:  func() func(*Arrival, bool) { return func(a *Arrival, _ bool) { deliver(a) } },
+		Changed:   func(bool) {},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

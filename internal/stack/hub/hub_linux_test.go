@@ -350,10 +350,11 @@ func TestForged(t *testing.T) {
 	b.nothing()
 
 	// Descriptors that are not a client's own UDP sockets.
-	c, err := hub.Join(hub.ClientConfig{Directory: dir, Receiver: func() func(*hub.Arrival,
-		bool) {
-		return func(*hub.Arrival, bool) {}
-	}, Changed: func(bool) {}})
+	c, err := hub.Join(hub.ClientConfig{
+		Directory: dir,
+		Receiver:  func() func(*hub.Arrival, bool) { return func(*hub.Arrival, bool) {} },
+		Changed:   func(bool) {},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -34,9 +34,16 @@ func TestAccept(t *testing.T) {
 			t.Fatal(err)
 		}
 		rep, s := next[*mad.REP](r)
-		if s.to != there || s.tid != peerTID || rep.RemoteCommID != peerID || rep.LocalCommID == 0 || rep.LocalQPN != ourQPN ||
-			rep.ResponderResources != 4 || rep.InitiatorDepth != 2 || rep.RNRRetryCount != 7 || rep.LocalCAGUID != ourGUID ||
-			rep.TargetAckDelay != 15 || rep.FailoverAccepted != 0 || !bytes.HasPrefix(rep.PrivateData, []byte("welcome\x00")) {
+		if s.to != there || s.tid != peerTID {
+			t.Errorf("REP to %v, transaction %d", s.to, s.tid)
+		}
+		if rep.RemoteCommID != peerID || rep.LocalCommID == 0 || rep.LocalQPN != ourQPN || rep.LocalCAGUID != ourGUID {
+			t.Errorf("REP %+v", rep)
+		}
+		if rep.ResponderResources != 4 || rep.InitiatorDepth != 2 || rep.RNRRetryCount != 7 || rep.TargetAckDelay != 15 {
+			t.Errorf("REP %+v", rep)
+		}
+		if rep.FailoverAccepted != 0 || !bytes.HasPrefix(rep.PrivateData, []byte("welcome\x00")) {
 			t.Errorf("REP %+v", rep)
 		}
 		checkQPAttr(t, e.Conn, verbs.QPAttr{
@@ -70,9 +77,14 @@ func checkQPAttr(t *testing.T, c rdmacm.ProviderConn, want verbs.QPAttr, flow ui
 		verbs.QPAttrMaxDestRDAtomic|verbs.QPAttrMinRNRTimer)
 	g := a.AHAttr.GRH
 	if a.PathMTU != want.PathMTU || a.DestQPNum != want.DestQPNum || a.RQPSN != want.RQPSN || a.MinRNRTimer != 0 ||
-		a.MaxDestRDAtomic != want.MaxDestRDAtomic || !a.AHAttr.IsGlobal || a.AHAttr.PortNum != 1 || g.DGID.Addr() != there ||
-		g.SGIDIndex != 1 || g.FlowLabel != flow || g.HopLimit != 64 {
+		a.MaxDestRDAtomic != want.MaxDestRDAtomic {
 		t.Errorf("RTR: %+v, want %+v", a, want)
+	}
+	if !a.AHAttr.IsGlobal || a.AHAttr.PortNum != 1 {
+		t.Errorf("RTR: %+v", a)
+	}
+	if g.DGID.Addr() != there || g.SGIDIndex != 1 || g.FlowLabel != flow || g.HopLimit != 64 {
+		t.Errorf("RTR: %+v, want flow label %#x", g, flow)
 	}
 	a = attr(verbs.StateRTS, verbs.QPAttrState|verbs.QPAttrSQPSN|verbs.QPAttrTimeout|verbs.QPAttrRetryCnt|verbs.QPAttrRNRRetry|
 		verbs.QPAttrMaxQPRDAtomic)
