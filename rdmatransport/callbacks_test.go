@@ -107,7 +107,7 @@ func TestCallbacks(t *testing.T) {
 
 func callBack(t *testing.T, transport verbs.Transport, packets bool) {
 	c := &calledBack{calls: map[string]*atomic.Int32{}}
-	lan, err := pipe.New()
+	lan, err := pipe.New(nil)
 	ok(t, err)
 	var hosts [2]*netstack.Host
 	var devs [2]*verbs.Device
@@ -117,7 +117,7 @@ func callBack(t *testing.T, transport verbs.Transport, packets bool) {
 			// Hides that the link shares a medium with another link of this process.
 			medium = struct{ link.Link }{medium}
 		}
-		hosts[i], err = netstack.New(medium, netstack.Addr(addr))
+		hosts[i], err = netstack.New(medium, &netstack.Config{Addrs: []string{addr}})
 		ok(t, err)
 		devs[i], err = rdmatransport.Open(hosts[i], &rdmatransport.Config{Trace: func(trace.Event) { c.call("trace") }})
 		ok(t, err)

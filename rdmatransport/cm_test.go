@@ -43,11 +43,7 @@ type cmNode struct {
 
 func newCMNode(t testing.TB, l link.Link, addrs ...string) *cmNode {
 	t.Helper()
-	var opts []netstack.Option
-	for _, a := range addrs {
-		opts = append(opts, netstack.Addr(a))
-	}
-	host, err := netstack.New(l, opts...)
+	host, err := netstack.New(l, &netstack.Config{Addrs: addrs})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,7 +137,7 @@ const (
 func TestConnectionsUnderLoss(t *testing.T) {
 	stacktest.Seeds(t, stacktest.Size(60, 300, 300), func(t *testing.T, seed uint64) {
 		lan := new(pipe.Switch)
-		bad, err := impair.New(lan.Port(), impair.Config{
+		bad, err := impair.New(lan.Port(), &impair.Config{
 			Seed: seed, In: impair.Direction{Loss: 0.2}, Out: impair.Direction{Loss: 0.2, Duplicate: 0.05},
 		})
 		if err != nil {
@@ -214,7 +210,7 @@ func TestPeerVanishes(t *testing.T) {
 					}
 					return d
 				}
-				bad, err := impair.New(lan.Port(), impair.Config{In: drop(tc.loseIn), Out: drop(tc.loseOut)})
+				bad, err := impair.New(lan.Port(), &impair.Config{In: drop(tc.loseIn), Out: drop(tc.loseOut)})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -310,13 +306,12 @@ func TestNoListener(t *testing.T) {
 }
 
 func TestRoute(t *testing.T) {
-	lan, wan := new(pipe.Switch), must(pipe.New(pipe.MTU(1500)))(t)
+	lan, wan := new(pipe.Switch), must(pipe.New(&pipe.Config{MTU: 1500}))(t)
 	second, err := wan.PortWithMAC(net.HardwareAddr{2, 0, 0, 0, 0, 2})
 	if err != nil {
 		t.Fatal(err)
 	}
-	host, err := netstack.New(lan.Port(), netstack.Addr("10.0.0.1/24"), netstack.Addr("10.0.1.1/16"), netstack.Addr("fd00::1/64"),
-		netstack.AddNIC(second, netstack.Addr("192.168.1.1/24"), netstack.Gateway("192.168.1.254")))
+	host, err := netstack.New(lan.Port(), &netstack.Config{Addrs: []string{"10.0.0.1/24", "10.0.1.1/16", "fd00::1/64"}, NICs: []netstack.NIC{{Link: second, Addrs: []string{"192.168.1.1/24"}, Gateways: []string{"192.168.1.254"}}}})
 	if err != nil {
 		t.Fatal(err)
 	}

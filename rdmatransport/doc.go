@@ -2,8 +2,8 @@
 // ([stack.Network]), such as one of package netstack. One device supports all wire protocols. Each
 // queue pair selects one, RoCEv2 or iWARP, when it is created.
 //
-//	host, err := netstack.New(l, netstack.Addr("10.0.0.1/24")) // l is a link: a TAP device, an interface, or in memory
-//	dev, err := rdmatransport.Open(host)
+//	host, err := netstack.New(l, &netstack.Config{Addrs: []string{"10.0.0.1/24"}}) // l is a link: a TAP device, an interface, or in memory
+//	dev, err := rdmatransport.Open(host, nil)
 //
 // Everything else is done with the [verbs.Device] and with package rdmacm. The examples below are
 // complete programs.

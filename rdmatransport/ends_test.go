@@ -74,7 +74,7 @@ type end struct {
 // newDevice opens a device, which is closed at the end of the test.
 func newDevice(t testing.TB, l link.Link, addr string, cfg *rdmatransport.Config) *device {
 	t.Helper()
-	host, err := netstack.New(l, netstack.Addr(addr+"/24"))
+	host, err := netstack.New(l, &netstack.Config{Addrs: []string{addr + "/24"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -32,7 +32,7 @@ func TestErrorsDoNotRepeat(t *testing.T) {
 	if s := repeated("modify QP 0x11: modify QP: no stream"); s != "modify QP" {
 		t.Fatalf("the test finds %q", s)
 	}
-	host, err := netstack.New(new(pipe.Switch).Port(), netstack.Addr("10.0.0.1/24"))
+	host, err := netstack.New(new(pipe.Switch).Port(), &netstack.Config{Addrs: []string{"10.0.0.1/24"}})
 	check(err)
 	defer host.Close()
 	dev, err := rdmatransport.Open(host, nil)

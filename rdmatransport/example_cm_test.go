@@ -16,7 +16,7 @@ func Example_connect() {
 	ctx := context.Background()
 	lan := new(pipe.Switch)
 	device := func(addr string) *verbs.Device {
-		host, err := netstack.New(lan.Port(), netstack.Addr(addr))
+		host, err := netstack.New(lan.Port(), &netstack.Config{Addrs: []string{addr}})
 		check(err)
 		dev, err := rdmatransport.Open(host, nil)
 		check(err)

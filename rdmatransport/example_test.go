@@ -24,7 +24,7 @@ type node struct {
 }
 
 func newNode(lan *pipe.Switch, addr string, cfg *rdmatransport.Config) *node {
-	host, err := netstack.New(lan.Port(), netstack.Addr(addr))
+	host, err := netstack.New(lan.Port(), &netstack.Config{Addrs: []string{addr}})
 	check(err)
 	dev, err := rdmatransport.Open(host, cfg)
 	check(err)

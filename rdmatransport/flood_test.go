@@ -103,16 +103,16 @@ type flood struct {
 
 // connectDuringFlood connects four times after some time of a flood whose sources begin with base.
 func connectDuringFlood(t testing.TB, base [4]byte, after time.Duration) (f flood) {
-	lan := must(pipe.New())(t)
+	lan := must(pipe.New(nil))(t)
 	var mac [6]byte
 	port := lan.Port()
 	copy(mac[:], port.MAC())
-	host := must(netstack.New(port, netstack.Addr("10.0.0.1/8"), netstack.Gateway("10.255.255.254")))(t)
-	router := must(netstack.New(lan.Port(), netstack.Addr("10.255.255.254/8")))(t)
+	host := must(netstack.New(port, &netstack.Config{Addrs: []string{"10.0.0.1/8"}, Gateways: []string{"10.255.255.254"}}))(t)
+	router := must(netstack.New(lan.Port(), &netstack.Config{Addrs: []string{"10.255.255.254/8"}}))(t)
 	// A round trip to the peer takes 20 ms: 2000 REQs.
-	far := must(impair.New(lan.Port(), impair.Config{In: impair.Direction{Delay: 10 * time.Millisecond},
+	far := must(impair.New(lan.Port(), &impair.Config{In: impair.Direction{Delay: 10 * time.Millisecond},
 		Out: impair.Direction{Delay: 10 * time.Millisecond}}))(t)
-	peer := must(netstack.New(far, netstack.Addr("10.0.0.2/8")))(t)
+	peer := must(netstack.New(far, &netstack.Config{Addrs: []string{"10.0.0.2/8"}}))(t)
 	dev, from := must(rdmatransport.Open(host, nil))(t), must(rdmatransport.Open(peer, nil))(t)
 	defer func() {
 		ok(t, dev.Close())

@@ -21,7 +21,7 @@ func TestSocketsOfIdleQPs(t *testing.T) {
 	t.Run("alone", func(t *testing.T) {
 		// A host has one socket to receive from, with an epoll instance. It has eight to send from,
 		// and one of netlink. The runtime has a few files of its own.
-		idleOnSockets(t, n, 2*(2+8+1)+6, func() stacktest.Host { return stacktest.OnLoopback(t).Host })
+		idleOnSockets(t, n, 2*(2+8+1)+6, func() stacktest.Host { return stacktest.OnLoopback(t, nil).Host })
 	})
 	t.Run("hub", func(t *testing.T) {
 		dir := stacktest.Hub(t, rdmatransport.NewClassifier)
@@ -31,7 +31,7 @@ func TestSocketsOfIdleQPs(t *testing.T) {
 		// with its epoll instance, and one of the connection between them.
 		idleOnSockets(t, n, 2*(1+1+8+1)+2+4+6, func() stacktest.Host {
 			wait := func(string) error { return nil } // the hub is about to start
-			h, err := kernel.New(kernel.Addr(addr), kernel.Shared(kernel.Sharing{Directory: dir, QPs: n, Start: wait}))
+			h, err := kernel.New(&kernel.Config{Addrs: []string{addr}, Sharing: &kernel.Sharing{Directory: dir, QPs: n, Start: wait}})
 			noError(t, err)
 			return h
 		})

@@ -21,7 +21,7 @@ func BenchmarkLossyWrite(b *testing.B) {
 	}{{0, false}, {0.001, false}, {0.001, true}, {0.01, true}} {
 		b.Run(fmt.Sprintf("%v selective %v", c.loss, c.selective), func(b *testing.B) {
 			wrap := func(l link.Link) link.Link {
-				bad, err := impair.New(l, impair.Config{Seed: 1, Out: impair.Direction{Loss: c.loss}})
+				bad, err := impair.New(l, &impair.Config{Seed: 1, Out: impair.Direction{Loss: c.loss}})
 				if err != nil {
 					b.Fatal(err)
 				}

@@ -35,7 +35,7 @@ func TestStackWithoutPorts(t *testing.T) {
 	var lan pipe.Switch
 	var devs []*verbs.Device
 	for _, addr := range []string{"10.0.0.1/24", "10.0.0.2/24"} {
-		host := must(netstack.New(lan.Port(), netstack.Addr(addr)))(t)
+		host := must(netstack.New(lan.Port(), &netstack.Config{Addrs: []string{addr}}))(t)
 		dev := must(rdmatransport.Open(streamsOnly{host}, nil))(t)
 		t.Cleanup(func() {
 			if err := dev.Close(); err != nil {

@@ -21,7 +21,7 @@ type bare struct{ stack.Network }
 func (bare) NICs() []stack.NIC { return nil }
 
 func TestOpenRefuses(t *testing.T) {
-	host := must(netstack.New(new(pipe.Switch).Port(), netstack.Addr("10.0.0.1/24")))(t)
+	host := must(netstack.New(new(pipe.Switch).Port(), &netstack.Config{Addrs: []string{"10.0.0.1/24"}}))(t)
 	defer host.Close()
 	type config = rdmatransport.Config
 	dcqcn := func(d roce.DCQCN) *config { return &config{RoCE: roce.Config{DCQCN: &d}} }
@@ -89,7 +89,7 @@ func TestOpenRefuses(t *testing.T) {
 }
 
 func TestRate(t *testing.T) {
-	host := must(netstack.New(new(pipe.Switch).Port(), netstack.Addr("10.0.0.1/24")))(t)
+	host := must(netstack.New(new(pipe.Switch).Port(), &netstack.Config{Addrs: []string{"10.0.0.1/24"}}))(t)
 	defer host.Close()
 	for _, c := range []struct {
 		rate  rdmatransport.Rate

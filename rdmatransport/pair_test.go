@@ -42,7 +42,7 @@ func newStation(t *testing.T, lan *pipe.Switch, addr string) *station {
 
 func newStationOn(t *testing.T, port link.Link, addr string, cfg *rdmatransport.Config) *station {
 	t.Helper()
-	host := must(netstack.New(port, netstack.Addr(addr)))(t)
+	host := must(netstack.New(port, &netstack.Config{Addrs: []string{addr}}))(t)
 	return stationOf(t, host, netip.MustParsePrefix(addr).Addr(), cfg)
 }
 

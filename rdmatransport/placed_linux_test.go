@@ -28,7 +28,7 @@ func segment(t testing.TB, n int) (links []*shm.Link) {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	for range n {
-		l, err := shm.Open("x", shm.Directory(dir))
+		l, err := shm.Open("x", &shm.Config{Directory: dir})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -126,7 +126,7 @@ func BenchmarkPolledPingPong(b *testing.B) {
 	links[0], links[1] = newFastLinks()
 	var cfg [2]*rdmacm.Config
 	for i := range dev {
-		host, err := netstack.New(links[i], netstack.Addr([]string{"10.0.0.1/24", "10.0.0.2/24"}[i]))
+		host, err := netstack.New(links[i], &netstack.Config{Addrs: []string{[]string{"10.0.0.1/24", "10.0.0.2/24"}[i]}})
 		if err != nil {
 			b.Fatal(err)
 		}

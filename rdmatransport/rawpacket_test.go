@@ -166,7 +166,7 @@ func ethType(v uint16) verbs.FlowSpec {
 // minimum. Invalid lengths are errors. A tag does not count towards the MTU. The frames do not
 // count as RoCE packets of the port.
 func TestRawSend(t *testing.T) {
-	lan := must(pipe.New(pipe.MTU(1500)))(t)
+	lan := must(pipe.New(&pipe.Config{MTU: 1500}))(t)
 	s := newStation(t, lan, "10.0.0.1/24")
 	w := newWirePort(t, lan)
 	r := newRawEnd(t, s.pd, s.dev, 2048, nil)
@@ -490,7 +490,7 @@ func BenchmarkRaw(b *testing.B) {
 	var ends [2]*rawEnd
 	var macs [2][]byte
 	for i, addr := range []string{"10.0.0.1/24", "10.0.0.2/24"} {
-		host, err := netstack.New(lan.Port(), netstack.Addr(addr))
+		host, err := netstack.New(lan.Port(), &netstack.Config{Addrs: []string{addr}})
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -307,7 +307,7 @@ type numbered struct {
 func (a *numbered) NICs() []stack.NIC { return a.nics }
 
 func TestSharedNumbers(t *testing.T) {
-	h := must(netstack.New(new(pipe.Switch).Port(), netstack.Addr("10.0.0.1/24")))(t)
+	h := must(netstack.New(new(pipe.Switch).Port(), &netstack.Config{Addrs: []string{"10.0.0.1/24"}}))(t)
 	defer h.Close()
 	open := func(numbers ...stack.Numbers) error {
 		nics := []stack.NIC{h.NICs()[0]} // one that is not shared

@@ -130,7 +130,7 @@ func TestShutdownOverBadNetwork(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				lan := new(pipe.Switch)
 				var shut atomic.Bool
-				bad := must(impair.New(lan.Port(), impair.Config{Out: impair.Direction{Rules: []impair.Rule{{
+				bad := must(impair.New(lan.Port(), &impair.Config{Out: impair.Direction{Rules: []impair.Rule{{
 					Match: func(f []byte) bool { return shut.Load() && isRoCE(f) }, Count: c.lost, Action: impair.Drop,
 				}}}}))(t)
 				a, b := newStation(t, lan, "10.0.0.1/24"), newStationOn(t, bad, "10.0.0.2/24", nil)
@@ -162,7 +162,7 @@ func TestShutdownOverBadNetwork(t *testing.T) {
 // the program's host is closed as soon as Shutdown returns. TCP needs real time.
 func TestShutdownWaitsForData(t *testing.T) {
 	lan := new(pipe.Switch)
-	far := must(impair.New(lan.Port(), impair.Config{Out: impair.Direction{Delay: 50 * time.Millisecond}}))(t)
+	far := must(impair.New(lan.Port(), &impair.Config{Out: impair.Direction{Delay: 50 * time.Millisecond}}))(t)
 	a, b := newStation(t, lan, "10.0.0.1/24"), newStationOn(t, far, "10.0.0.2/24", nil)
 	conn, peer := dial(a, b, verbs.IWARP, nil)
 	from, to := b.reg(make([]byte, 1<<16), everyAccess), a.reg(make([]byte, 1<<16), everyAccess)

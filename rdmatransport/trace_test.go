@@ -94,7 +94,7 @@ type traced struct {
 func newTraced(t *testing.T, rules ...impair.Rule) *traced {
 	x := &traced{t: t, ta: tracer{added: make(chan struct{}, 1)}, tb: tracer{added: make(chan struct{}, 1)}}
 	lan := new(pipe.Switch)
-	bad := must(impair.New(lan.Port(), impair.Config{Out: impair.Direction{Rules: rules}}))(t)
+	bad := must(impair.New(lan.Port(), &impair.Config{Out: impair.Direction{Rules: rules}}))(t)
 	selective := roce.Config{SelectiveRepeat: true}
 	x.a = newStationOn(t, bad, "10.0.0.1/24", &rdmatransport.Config{RoCE: selective, Trace: x.ta.sink})
 	x.b = newStationOn(t, lan.Port(), "10.0.0.2/24", &rdmatransport.Config{RoCE: selective, Trace: x.tb.sink})

@@ -23,7 +23,7 @@ func describe(host stack.Network) {
 }
 
 func ExampleNetwork() {
-	host, err := netstack.New(new(pipe.Switch).Port(), netstack.Addr("10.0.0.1/24"))
+	host, err := netstack.New(new(pipe.Switch).Port(), &netstack.Config{Addrs: []string{"10.0.0.1/24"}})
 	if err != nil {
 		log.Fatal(err)
 	}

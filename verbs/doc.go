@@ -21,7 +21,7 @@
 // This program writes 100 bytes to the memory of a peer, and waits until they are there. Error
 // handling is omitted:
 //
-//	dev, err := rdmatransport.Open(host) // host is a network stack: see package netstack
+//	dev, err := rdmatransport.Open(host, nil) // host is a network stack: see package netstack
 //	pd, err := dev.AllocPD()
 //	buf := make([]byte, 4096)
 //	mr, err := pd.RegMR(buf, verbs.AccessLocalWrite)

@@ -14,7 +14,7 @@ import (
 
 // openDevice opens a device on a network in memory.
 func openDevice() (dev *verbs.Device, closeAll func()) {
-	host, err := netstack.New(new(pipe.Switch).Port(), netstack.Addr("10.0.0.1/24"))
+	host, err := netstack.New(new(pipe.Switch).Port(), &netstack.Config{Addrs: []string{"10.0.0.1/24"}})
 	fatal(err)
 	dev, err = rdmatransport.Open(host, &rdmatransport.Config{Name: "softrnic0"})
 	fatal(err)

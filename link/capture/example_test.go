@@ -21,9 +21,9 @@ func ExampleNew() {
 	var file bytes.Buffer
 	captured, err := capture.New(lan.Port(), &file)
 	check(err)
-	a, err := netstack.New(captured, netstack.Addr("10.0.0.1/24"))
+	a, err := netstack.New(captured, &netstack.Config{Addrs: []string{"10.0.0.1/24"}})
 	check(err)
-	b, err := netstack.New(lan.Port(), netstack.Addr("10.0.0.2/24"))
+	b, err := netstack.New(lan.Port(), &netstack.Config{Addrs: []string{"10.0.0.2/24"}})
 	check(err)
 	_, err = a.Ping(context.Background(), netip.MustParseAddr("10.0.0.2"))
 	check(err)

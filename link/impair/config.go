@@ -93,7 +93,7 @@ func (d *Direction) check() error {
 	e := d.ECN
 	belowZero := d.Queue < 0 || e.Min < 0 || e.Max < 0
 	if belowZero || e.Max != 0 && e.Max < e.Min {
-		return fmt.Errorf("queue of %d bytes, ECN from %d to %d: must not be negative, and to must not be below from", d.Queue, e.Min, e.Max)
+		return fmt.Errorf("limits Queue %d, ECN.Min %d, ECN.Max %d: must be none below 0, and no Max below Min", d.Queue, e.Min, e.Max)
 	}
 	if (d.Queue > 0 || d.ECN != ECN{}) && d.Rate == 0 {
 		return errors.New("a queue or ECN without Rate: set Rate, as packets wait for it only")

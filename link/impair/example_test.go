@@ -26,11 +26,11 @@ func ExampleParse() {
 // Frames that host A sends take 20 ms to arrive.
 func ExampleNew() {
 	var lan pipe.Switch
-	slow, err := impair.New(lan.Port(), impair.Config{Out: impair.Direction{Delay: 20 * time.Millisecond}})
+	slow, err := impair.New(lan.Port(), &impair.Config{Out: impair.Direction{Delay: 20 * time.Millisecond}})
 	check(err)
-	a, err := netstack.New(slow, netstack.Addr("10.0.0.1/24"))
+	a, err := netstack.New(slow, &netstack.Config{Addrs: []string{"10.0.0.1/24"}})
 	check(err)
-	b, err := netstack.New(lan.Port(), netstack.Addr("10.0.0.2/24"))
+	b, err := netstack.New(lan.Port(), &netstack.Config{Addrs: []string{"10.0.0.2/24"}})
 	check(err)
 	took, err := a.Ping(context.Background(), netip.MustParseAddr("10.0.0.2"))
 	check(err)

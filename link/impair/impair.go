@@ -28,17 +28,22 @@ var (
 )
 
 // New impairs the packets of inner as cfg describes. The same configuration has the same effect on
-// the same packets. An error names the setting that is out of bounds.
-func New(inner link.Link, cfg Config) (*Link, error) {
+// the same packets. An error names the field whose value is out of bounds. With nil, cfg is the
+// zero Config.
+func New(inner link.Link, cfg *Config) (*Link, error) {
+	var c Config
+	if cfg != nil {
+		c = *cfg
+	}
 	for _, d := range []struct {
 		name string
 		d    *Direction
-	}{{"in", &cfg.In}, {"out", &cfg.Out}} {
+	}{{"In", &c.In}, {"Out", &c.Out}} {
 		if err := d.d.check(); err != nil {
 			return nil, fmt.Errorf("impair: %s: %w", d.name, err)
 		}
 	}
-	l := &Link{inner: inner, in: newDirection(cfg.In, cfg.Seed, 1), out: newDirection(cfg.Out, cfg.Seed, 2)}
+	l := &Link{inner: inner, in: newDirection(c.In, c.Seed, 1), out: newDirection(c.Out, c.Seed, 2)}
 	l.poller, _ = inner.(link.Poller)
 	l.out.deliver = func(frames []link.Frame) error {
 		_, err := inner.Write(frames)

@@ -45,7 +45,7 @@ func (l *testNet) arrivals() []arrival {
 func newTestNet(t *testing.T, cfg Config) *testNet {
 	t.Helper()
 	sw := new(pipe.Switch)
-	a, err := New(sw.Port(), cfg)
+	a, err := New(sw.Port(), &cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -303,7 +303,7 @@ func TestCorruptionIsOneBitAnywhere(t *testing.T) {
 func TestSuperframesAreCutBothWays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sw := new(pipe.Switch)
-		a, err := New(sw.Port(), parse(t, "drop=write:2"))
+		a, err := New(sw.Port(), new(parse(t, "drop=write:2")))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -397,12 +397,12 @@ func TestCloseDropsDelayedPackets(t *testing.T) {
 }
 
 func TestWriteReturnsInnerErrors(t *testing.T) {
-	sw, err := pipe.New(pipe.MTU(1500))
+	sw, err := pipe.New(&pipe.Config{MTU: 1500})
 	if err != nil {
 		t.Fatal(err)
 	}
 	p := sw.Port()
-	l, err := New(p, Config{})
+	l, err := New(p, &Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -427,7 +427,7 @@ func TestNewRefusesInvalidConfig(t *testing.T) {
 		{Rules: []Rule{{Nth: -1}}}, {Rules: []Rule{{Action: 9}}},
 	} {
 		for _, c := range []Config{{In: d}, {Out: d}} {
-			if _, err := New(p, c); err == nil {
+			if _, err := New(p, &c); err == nil {
 				t.Errorf("New accepted %+v", c)
 			}
 		}

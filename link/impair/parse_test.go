@@ -45,7 +45,7 @@ func TestParse(t *testing.T) {
 		"queue=0":                  "lets nothing pass",
 		"queue=5gb":                "not a number of bytes",
 		"queue=64kb":               "without Rate",
-		"rate=1gbit,ecn=20kb/10kb": "not be below from",
+		"rate=1gbit,ecn=20kb/10kb": "no Max below Min",
 		"ecn=5":                    "without Rate",
 		"limit=0":                  "1 or more",
 		"seed=-1":                  "not a number",
@@ -69,7 +69,7 @@ func FuzzParse(f *testing.F) {
 	p := new(pipe.Switch).Port()
 	f.Fuzz(func(t *testing.T, text string) {
 		if c, err := Parse(text); err == nil {
-			if _, err := New(p, c); err != nil {
+			if _, err := New(p, &c); err != nil {
 				t.Errorf("Parse accepted %q, New did not: %v", text, err)
 			}
 		}

@@ -12,12 +12,12 @@ import (
 // An RDMA device that shares the interface eth0 with the kernel's stack. It needs CAP_NET_RAW, and
 // an IP address that the kernel does not use.
 func ExampleOpen() {
-	l, err := packet.Open("eth0")
+	l, err := packet.Open("eth0", nil)
 	if err != nil {
 		log.Fatal(err)
 	}
 	// Owns the link.
-	host, err := netstack.New(l, netstack.Addr("10.0.0.9/24"), netstack.Gateway("10.0.0.254"))
+	host, err := netstack.New(l, &netstack.Config{Addrs: []string{"10.0.0.9/24"}, Gateways: []string{"10.0.0.254"}})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -3,12 +3,13 @@
 //
 // By default the host behind the link has its own MAC address, and the interface becomes
 // promiscuous. The machine and the host then cannot reach each other over that interface. With the
-// interface's MAC ([InterfaceMAC]) both receive every frame. The kernel's stack then still answers
+// interface's MAC ([Config.InterfaceMAC]) both receive every frame. The kernel's stack then still answers
 // ARP, ICMP and TCP for the interface's IP addresses, and would reset the host's TCP connections.
 // Give the host an IP address that the machine does not have.
 package packet
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 
@@ -16,59 +17,48 @@ import (
 	"github.com/softrnic/softrnic/link/internal/station"
 )
 
-// Option configures [Open]. Open returns an error if an option's argument is out of bounds.
-type Option func(*config) error
+// Config configures a link. The zero Config has useful defaults.
+type Config struct {
+	// MAC is the Ethernet address of the host behind the link: a unicast address. Nil means a
+	// random locally administered address. Where the medium admits only the interface's own address
+	// (most wireless and cloud networks), use InterfaceMAC.
+	MAC net.HardwareAddr
+	// InterfaceMAC makes the host share the interface's address with the kernel's stack; see the
+	// package documentation. It excludes MAC.
+	InterfaceMAC bool
+	// Wait is how the link's own goroutine waits for frames.
+	Wait link.Wait
+	// Queues is the number of sockets, 1 to MaxQueues; 0 means 1. The kernel distributes received
+	// frames among them by flow, so that several processors receive concurrently. More than one
+	// needs Linux 6.0.
+	Queues int
+}
 
 type config struct {
-	station.Config
-	name   string
-	ownMAC bool // the MAC is the interface's
-}
-
-// MAC sets the Ethernet address of the host behind the link: a unicast address. The default is a
-// random locally administered address. Where the medium admits only the interface's own address
-// (most wireless and cloud networks), use InterfaceMAC.
-func MAC(mac net.HardwareAddr) Option {
-	return func(c *config) error {
-		c.ownMAC = false
-		return c.SetMAC(mac)
-	}
-}
-
-// InterfaceMAC makes the host share the interface's address with the kernel's stack; see the
-// package documentation.
-func InterfaceMAC() Option {
-	return func(c *config) error {
-		c.MAC, c.ownMAC = nil, true
-		return nil
-	}
-}
-
-// Wait sets how the link's own goroutine waits for frames.
-func Wait(w link.Wait) Option {
-	return func(c *config) error { return c.SetWait(w) }
+	Config
+	name string
 }
 
 // MaxQueues is the largest number of queues that Open accepts: 16.
 const MaxQueues = station.MaxQueues
 
-// Queues opens n sockets, 1 to MaxQueues. The kernel distributes received frames among them by
-// flow, so that several processors receive concurrently. More than one needs Linux 6.0. The default
-// is 1.
-func Queues(n int) Option {
-	return func(c *config) error { return c.SetQueues(n) }
-}
-
 // Open opens a packet socket on the interface of this name in the network namespace of the calling
-// thread. It needs CAP_NET_RAW. The link has the interface's MTU and state.
-func Open(name string, opts ...Option) (*Link, error) {
-	c := config{name: name, Config: station.Config{Queues: 1}}
-	for _, o := range opts {
-		if err := o(&c); err != nil {
-			return nil, fmt.Errorf("packet %s: %w", name, err)
-		}
+// thread. It needs CAP_NET_RAW. The link has the interface's MTU and state. With nil, cfg
+// is the zero Config.
+func Open(name string, cfg *Config) (*Link, error) {
+	c := config{name: name}
+	if cfg != nil {
+		c.Config = *cfg
 	}
-	if c.MAC == nil && !c.ownMAC {
+	err := cmp.Or(station.CheckMAC(c.MAC), station.CheckWait(c.Wait), station.CheckQueues(c.Queues))
+	if err == nil && c.InterfaceMAC && c.MAC != nil {
+		err = fmt.Errorf("MAC %v and InterfaceMAC: only one is allowed", c.MAC)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("packet %s: %w", name, err)
+	}
+	c.Queues = max(c.Queues, 1)
+	if c.MAC == nil && !c.InterfaceMAC {
 		c.MAC = station.RandomMAC()
 	}
 	return open(&c)

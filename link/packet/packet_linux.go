@@ -25,10 +25,10 @@ func open(c *config) (*Link, error) {
 		return nil, err
 	}
 	own := net.HardwareAddr(ifce.HardwareAddr)
-	if c.ownMAC {
+	if c.InterfaceMAC {
 		c.MAC = own
 	} else if c.MAC.String() == own.String() {
-		c.ownMAC = true
+		c.InterfaceMAC = true
 	}
 	var fds []int
 	for err == nil && len(fds) < c.Queues {
@@ -110,7 +110,7 @@ func (c *config) prepare(fd, index int) error {
 	// All multicast frames are received, because the link does not know which groups the host
 	// joins.
 	kinds := []uint16{unix.PACKET_MR_ALLMULTI}
-	if !c.ownMAC {
+	if !c.InterfaceMAC {
 		kinds = append(kinds, unix.PACKET_MR_PROMISC)
 	}
 	for _, kind := range kinds {

@@ -21,9 +21,9 @@ func vethPair(t testing.TB, mtu int) {
 	linktest.Veth(t, mtu)
 }
 
-func openPacket(t testing.TB, name string, opts ...Option) *Link {
+func openPacket(t testing.TB, name string, cfg *Config) *Link {
 	t.Helper()
-	l, err := Open(name, opts...)
+	l, err := Open(name, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +33,7 @@ func openPacket(t testing.TB, name string, opts ...Option) *Link {
 
 func TestFramesCrossVeth(t *testing.T) {
 	vethPair(t, 1500)
-	a, b := openPacket(t, "v0"), openPacket(t, "v1")
+	a, b := openPacket(t, "v0", nil), openPacket(t, "v1", nil)
 	rb := linktest.Receive(b)
 	foreign := net.HardwareAddr{2, 9, 9, 9, 9, 9}
 	if _, err := a.Write([]link.Frame{
@@ -63,7 +63,7 @@ func TestFramesCrossVeth(t *testing.T) {
 
 func TestSuperframeCrossesVethUncut(t *testing.T) {
 	vethPair(t, 4200)
-	a, b := openPacket(t, "v0", InterfaceMAC()), openPacket(t, "v1", InterfaceMAC())
+	a, b := openPacket(t, "v0", &Config{InterfaceMAC: true}), openPacket(t, "v1", &Config{InterfaceMAC: true})
 	if b.MAC().String() != linktest.Interface(t, "v1").Attrs().HardwareAddr.String() {
 		t.Errorf("MAC %v is not the interface's", b.MAC())
 	}
@@ -81,7 +81,7 @@ func TestSuperframeCrossesVethUncut(t *testing.T) {
 // TestDeviceWithoutUSO checks that all segments arrive as packets if the device does not segment.
 func TestDeviceWithoutUSO(t *testing.T) {
 	vethPair(t, 4200)
-	a, b := openPacket(t, "v0"), openPacket(t, "v1")
+	a, b := openPacket(t, "v0", nil), openPacket(t, "v1", nil)
 	if err := setFeature("v0", unix.ETHTOOL_SGSO, 0); err != nil {
 		t.Skip("needs ethtool's ioctl: ", err)
 	}
@@ -104,18 +104,19 @@ func TestErrorsSuggestAFix(t *testing.T) {
 	vethPair(t, 1500)
 	for _, c := range []struct {
 		name    string
-		opt     Option
+		cfg     Config
 		prepare func()
 		want    string
 	}{
-		{"none0", InterfaceMAC(), nil, "no such interface"},
-		{"v0", MAC(net.HardwareAddr{1, 2, 3, 4, 5, 6}), nil, "not a unicast Ethernet address"},
-		{"v0", Queues(0), nil, "packet v0: 0 queues: must be 1 to 16"},
-		{"v0", Wait(3), nil, "packet v0: wait 3: must be link.WaitAdaptive"},
-		{"lo", InterfaceMAC(), nil, "does not carry Ethernet"},
-		{"v0", InterfaceMAC(), func() { netlink.LinkSetMTU(linktest.Interface(t, "v0"), 1000) }, "ip link set dev v0 mtu 1500"},
-		{"v0", InterfaceMAC(), func() { netlink.LinkSetDown(linktest.Interface(t, "v0")) }, "ip link set dev v0 up"},
-		{"v1", InterfaceMAC(), func() {
+		{"none0", Config{InterfaceMAC: true}, nil, "no such interface"},
+		{"v0", Config{MAC: net.HardwareAddr{1, 2, 3, 4, 5, 6}}, nil, "not a unicast Ethernet address"},
+		{"v0", Config{MAC: net.HardwareAddr{2, 2, 3, 4, 5, 6}, InterfaceMAC: true}, nil, "MAC 02:02:03:04:05:06 and InterfaceMAC"},
+		{"v0", Config{Queues: -1}, nil, "packet v0: Queues -1: must be 1 to 16"},
+		{"v0", Config{Wait: 3}, nil, "packet v0: Wait 3: must be link.WaitAdaptive"},
+		{"lo", Config{InterfaceMAC: true}, nil, "does not carry Ethernet"},
+		{"v0", Config{InterfaceMAC: true}, func() { netlink.LinkSetMTU(linktest.Interface(t, "v0"), 1000) }, "ip link set dev v0 mtu 1500"},
+		{"v0", Config{InterfaceMAC: true}, func() { netlink.LinkSetDown(linktest.Interface(t, "v0")) }, "ip link set dev v0 up"},
+		{"v1", Config{InterfaceMAC: true}, func() {
 			// Only this thread loses its capabilities; the thread ends with the test.
 			if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, 65534, 65534, 65534); errno != 0 {
 				t.Skip("needs to become another user: ", errno)
@@ -125,7 +126,7 @@ func TestErrorsSuggestAFix(t *testing.T) {
 		if c.prepare != nil {
 			c.prepare()
 		}
-		l, err := Open(c.name, c.opt)
+		l, err := Open(c.name, &c.cfg)
 		if err == nil {
 			l.Close()
 			t.Errorf("Open(%q) succeeded, want an error with %q", c.name, c.want)
@@ -137,7 +138,7 @@ func TestErrorsSuggestAFix(t *testing.T) {
 
 func TestInterfaceGoesDownAndUp(t *testing.T) {
 	vethPair(t, 1500)
-	a, b := openPacket(t, "v0"), openPacket(t, "v1")
+	a, b := openPacket(t, "v0", nil), openPacket(t, "v1", nil)
 	rb := linktest.Receive(b)
 	if err := netlink.LinkSetDown(linktest.Interface(t, "v0")); err != nil {
 		t.Fatal(err)
@@ -161,7 +162,7 @@ func TestInterfaceGoesDownAndUp(t *testing.T) {
 // BenchmarkWrite sends frames that the kernel at the other end drops.
 func BenchmarkWrite(b *testing.B) {
 	vethPair(b, 4200)
-	l := openPacket(b, "v0")
+	l := openPacket(b, "v0", nil)
 	f := []link.Frame{linktest.Superframe(linktest.Interface(b, "v1").Attrs().HardwareAddr, l.MAC(), false, 15, 4112)}
 	b.SetBytes(15 * 4112)
 	b.ReportAllocs()

@@ -35,14 +35,14 @@ func Example() {
 
 // A switch whose ports have the MTU of common Ethernet, and whose hosts exchange frames only.
 func ExampleNew() {
-	lan, err := pipe.New(pipe.MTU(1500), pipe.FramesOnly())
+	lan, err := pipe.New(&pipe.Config{MTU: 1500, FramesOnly: true})
 	if err != nil {
 		log.Fatal(err)
 	}
 	fmt.Println(lan.Port().MTU())
-	_, err = pipe.New(pipe.MTU(100))
+	_, err = pipe.New(&pipe.Config{MTU: 100})
 	fmt.Println(err)
 	// Output:
 	// 1500
-	// pipe: MTU 100: must be 1280 to 65535
+	// pipe: MTU 100: must be 1280 to 65535 (1500 for a RoCE path MTU of 1024, 4200 for 4096)
 }

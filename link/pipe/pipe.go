@@ -3,6 +3,8 @@
 package pipe
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"net"
 	"runtime"
@@ -20,12 +22,12 @@ const DefaultMTU = 4200
 // one. Broadcast and multicast frames go to every port but the sender's. Superframes and partial
 // checksums pass unchanged, as in a virtio network.
 //
-// The zero Switch is ready for use, with no ports and DefaultMTU. [New] creates one with options.
+// The zero Switch is ready for use, with no ports and DefaultMTU. [New] creates one with a configuration.
 // Ports must be closed; the switch need not be.
 type Switch struct {
-	config
-	table atomic.Pointer[table] // replaced, never modified; nil: no port yet
-	pools [len(bufferSizes)]sync.Pool
+	config Config
+	table  atomic.Pointer[table] // replaced, never modified; nil: no port yet
+	pools  [len(bufferSizes)]sync.Pool
 
 	mu      sync.Mutex // held to replace table
 	created int        // ports created so far
@@ -36,43 +38,24 @@ type table struct {
 	all   []*Port
 }
 
-// Option configures [New]. New returns an error if an option's argument is out of bounds.
-type Option func(*config) error
-
-type config struct {
-	mtu        int // 0: DefaultMTU
-	framesOnly bool
+// Config configures a switch. The zero Config has useful defaults.
+type Config struct {
+	// MTU is the MTU of every port, link.MinMTU to link.MaxSuperframe bytes; 0 means DefaultMTU.
+	MTU int
+	// FramesOnly makes hosts exchange frames only, as if on separate machines. Without it hosts on
+	// one switch may detect that they share a process ([link.Shared]), and copy messages from
+	// memory to memory without packets.
+	FramesOnly bool
 }
 
-// MTU sets the MTU of every port, link.MinMTU to link.MaxSuperframe bytes. The default is
-// DefaultMTU.
-func MTU(n int) Option {
-	return func(c *config) error {
-		if n < link.MinMTU || n > link.MaxSuperframe {
-			return fmt.Errorf("MTU %d: must be %d to %d", n, link.MinMTU, link.MaxSuperframe)
-		}
-		c.mtu = n
-		return nil
-	}
-}
-
-// FramesOnly makes hosts exchange frames only, as if on separate machines. Without this option
-// hosts on one switch may detect that they share a process ([link.Shared]), and copy messages from
-// memory to memory without packets.
-func FramesOnly() Option {
-	return func(c *config) error {
-		c.framesOnly = true
-		return nil
-	}
-}
-
-// New creates a switch without ports.
-func New(opts ...Option) (*Switch, error) {
+// New creates a switch without ports. With nil, cfg is the zero Config.
+func New(cfg *Config) (*Switch, error) {
 	s := new(Switch)
-	for _, o := range opts {
-		if err := o(&s.config); err != nil {
-			return nil, fmt.Errorf("pipe: %w", err)
-		}
+	if cfg != nil {
+		s.config = *cfg
+	}
+	if err := station.CheckMTU(s.config.MTU, link.MaxSuperframe); err != nil {
+		return nil, fmt.Errorf("pipe: %w", err)
 	}
 	return s, nil
 }
@@ -101,6 +84,9 @@ func (s *Switch) Port() *Port {
 
 // PortWithMAC adds a port for a host with Ethernet address mac.
 func (s *Switch) PortWithMAC(mac net.HardwareAddr) (*Port, error) {
+	if mac == nil {
+		return nil, errors.New("pipe: MAC nil: give an address, or use Port")
+	}
 	if err := station.CheckMAC(mac); err != nil {
 		return nil, fmt.Errorf("pipe: %w", err)
 	}
@@ -115,11 +101,7 @@ func (s *Switch) PortWithMAC(mac net.HardwareAddr) (*Port, error) {
 
 // add adds a port. s.mu is held.
 func (s *Switch) add(mac [6]byte) *Port {
-	mtu := s.mtu
-	if mtu == 0 {
-		mtu = DefaultMTU
-	}
-	p := &Port{sw: s, mtu: mtu, mac: mac, name: fmt.Sprintf("pipe%d", s.created-1), done: make(chan struct{})}
+	p := &Port{sw: s, mtu: cmp.Or(s.config.MTU, DefaultMTU), mac: mac, name: fmt.Sprintf("pipe%d", s.created-1), done: make(chan struct{})}
 	p.queue.wake.L = &p.queue.mu
 	old := s.ports()
 	t := &table{byMAC: map[[6]byte]*Port{mac: p}, all: append([]*Port{p}, old.all...)}
@@ -184,7 +166,7 @@ func (p *Port) Offloads() link.Offloads { return offloads }
 
 // Medium implements link.Shared. It is the switch, or nil with FramesOnly.
 func (p *Port) Medium() any {
-	if p.sw.framesOnly || p.closed.Load() || p.unplugged.Load() {
+	if p.sw.config.FramesOnly || p.closed.Load() || p.unplugged.Load() {
 		return nil
 	}
 	return p.sw

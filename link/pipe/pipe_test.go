@@ -296,7 +296,7 @@ func TestPollersAndGoroutine(t *testing.T) {
 }
 
 func TestWriteRefusesInvalidFrames(t *testing.T) {
-	sw, err := New(MTU(1500))
+	sw, err := New(&Config{MTU: 1500})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -319,13 +319,13 @@ func TestWriteRefusesInvalidFrames(t *testing.T) {
 
 func TestOptions(t *testing.T) {
 	for _, n := range []int{link.MinMTU, 1500, link.MaxSuperframe} {
-		if sw, err := New(MTU(n)); err != nil || sw.Port().MTU() != n {
+		if sw, err := New(&Config{MTU: n}); err != nil || sw.Port().MTU() != n {
 			t.Errorf("MTU %d: %v, %v", n, sw, err)
 		}
 	}
-	for _, n := range []int{-5, 0, link.MinMTU - 1, link.MaxSuperframe + 1, 1 << 20} {
+	for _, n := range []int{-5, link.MinMTU - 1, link.MaxSuperframe + 1, 1 << 20} {
 		want := fmt.Sprintf("pipe: MTU %d: must be %d to %d", n, link.MinMTU, link.MaxSuperframe)
-		if _, err := New(MTU(n)); err == nil || err.Error() != want {
+		if _, err := New(&Config{MTU: n}); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("MTU %d: %v, want %q", n, err, want)
 		}
 	}

@@ -26,7 +26,7 @@ func shown(b []byte) (known, arrived bool) {
 // peers that have left show nothing.
 func TestArrivals(t *testing.T) {
 	dir := directory(t)
-	a := join(t, dir)
+	a := join(t, dir, nil)
 	memory, err := a.Arrivals()
 	if err != nil {
 		t.Fatal(err)
@@ -36,7 +36,7 @@ func TestArrivals(t *testing.T) {
 		await(t, when, func() bool { k, is := shown(memory); return k == known && is == arrived })
 	}
 	expectShown("alone", false, false)
-	b, err := Open("x", Directory(dir))
+	b, err := Open("x", &Config{Directory: dir})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,11 +57,11 @@ func TestArrivals(t *testing.T) {
 	// Pages are reused. With more peers than pages nothing is known.
 	var more []*Link
 	for range ring.ArrivalSlots {
-		more = append(more, join(t, dir))
+		more = append(more, join(t, dir, nil))
 	}
 	await(t, "all are connected", func() bool { return len(a.Peers()) == len(more) })
 	expectShown("as many peers as pages", true, false)
-	last, err := Open("x", Directory(dir))
+	last, err := Open("x", &Config{Directory: dir})
 	if err != nil {
 		t.Fatal(err)
 	}

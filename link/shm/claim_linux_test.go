@@ -22,13 +22,14 @@ import (
 func TestClaims(t *testing.T) {
 	dir := directory(t)
 	mac := net.HardwareAddr{2, 1, 1, 1, 1, 1}
-	a := join(t, dir, MAC(mac), Claim("10.0.0.1", "fd00::1"))
-	for what, opts := range map[string][]Option{
-		"02:01:01:01:01:01": {MAC(mac)},
-		"10.0.0.1":          {Claim("10.0.0.9", "10.0.0.1")},
-		"fd00::1":           {Claim("fd00::1")},
+	a := join(t, dir, &Config{MAC: mac, Claims: []string{"10.0.0.1", "fd00::1"}})
+	for what, cfg := range map[string]Config{
+		"02:01:01:01:01:01": {MAC: mac},
+		"10.0.0.1":          {Claims: []string{"10.0.0.9", "10.0.0.1"}},
+		"fd00::1":           {Claims: []string{"fd00::1"}},
 	} {
-		l, err := Open("x", append(opts, Directory(dir))...)
+		cfg.Directory = dir
+		l, err := Open("x", &cfg)
 		if !errors.Is(err, ErrClaimed) || !strings.Contains(err.Error(), what) || !strings.Contains(err.Error(), fmt.Sprint(os.Getpid())) {
 			t.Errorf("%s: %v", what, err)
 		}
@@ -36,7 +37,7 @@ func TestClaims(t *testing.T) {
 			l.Close()
 		}
 	}
-	if l, err := Open("x", Directory(dir), Claim("a/b")); err == nil {
+	if l, err := Open("x", &Config{Directory: dir, Claims: []string{"a/b"}}); err == nil {
 		t.Error("a name with a slash was claimed")
 		l.Close()
 	}
@@ -44,14 +45,14 @@ func TestClaims(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The refused processes have claimed nothing.
-	join(t, dir, MAC(mac), Claim("10.0.0.1", "10.0.0.9", "fd00::1"))
+	join(t, dir, &Config{MAC: mac, Claims: []string{"10.0.0.1", "10.0.0.9", "fd00::1"}})
 }
 
 // choice offers n names with addresses.
-func choice(n int) Option {
-	return Pick(func(i int) (string, net.HardwareAddr, bool) {
+func choice(n int) func(i int) (string, net.HardwareAddr, bool) {
+	return func(i int) (string, net.HardwareAddr, bool) {
 		return fmt.Sprint("name", i), net.HardwareAddr{2, 0, 0, 0, 0, byte(i)}, i < n
-	})
+	}
 }
 
 // TestPick checks that processes that start together get different numbers, from the first on. A
@@ -63,7 +64,7 @@ func TestPick(t *testing.T) {
 	for i := range links {
 		all.Go(func() {
 			var err error
-			if links[i], err = Open("x", Directory(dir), choice(n)); err != nil {
+			if links[i], err = Open("x", &Config{Directory: dir, Pick: choice(n)}); err != nil {
 				t.Error(err)
 			}
 		})
@@ -84,7 +85,7 @@ func TestPick(t *testing.T) {
 	if !slices.Equal(picked, []int{0, 1, 2, 3, 4, 5, 6, 7}) {
 		t.Errorf("numbers %v", picked)
 	}
-	if l, err := Open("x", Directory(dir), choice(n)); !errors.Is(err, ErrClaimed) {
+	if l, err := Open("x", &Config{Directory: dir, Pick: choice(n)}); !errors.Is(err, ErrClaimed) {
 		t.Errorf("all numbers in use: %v", err)
 		l.Close()
 	}
@@ -92,7 +93,7 @@ func TestPick(t *testing.T) {
 	if err := links[3].Close(); err != nil {
 		t.Fatal(err)
 	}
-	if l := join(t, dir, choice(n)); l.Picked() != free {
+	if l := join(t, dir, &Config{Pick: choice(n)}); l.Picked() != free {
 		t.Errorf("number %d, want %d", l.Picked(), free)
 	}
 }
@@ -156,7 +157,7 @@ func (l *logBuffer) lines() int {
 func TestRefusalIsLogged(t *testing.T) {
 	dir := directory(t)
 	log := new(logBuffer)
-	join(t, dir, Logger(slog.New(slog.NewTextHandler(log, nil))))
+	join(t, dir, &Config{Logger: slog.New(slog.NewTextHandler(log, nil))})
 	for range 5 {
 		c := dialRaw(t, dir, []byte("nonsense"))
 		_, _ = c.Read(make([]byte, 100))
@@ -235,7 +236,7 @@ func permutations(of []int) (all [][]int) {
 // unicast frames.
 func TestSwitch(t *testing.T) {
 	dir := directory(t)
-	a, b, sw := join(t, dir), join(t, dir), join(t, dir, Switch())
+	a, b, sw := join(t, dir, nil), join(t, dir, nil), join(t, dir, &Config{Switch: true})
 	await(t, "three are connected", func() bool { return len(a.Peers()) == 2 && len(b.Peers()) == 2 && len(sw.Peers()) == 2 })
 	toA, toB, toSwitch := linktest.Receive(a), linktest.Receive(b), linktest.Receive(sw)
 	far := linktest.Plain(net.HardwareAddr{2, 9, 9, 9, 9, 9}, a.MAC(), 50, "far away")
@@ -260,7 +261,7 @@ func TestSwitch(t *testing.T) {
 
 // TestHelloAfterClose checks that a process whose hello arrives while the link closes is refused.
 func TestHelloAfterClose(t *testing.T) {
-	l := join(t, directory(t))
+	l := join(t, directory(t), nil)
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}

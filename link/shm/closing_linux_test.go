@@ -15,7 +15,7 @@ func TestCloseDuringHandshake(t *testing.T) {
 	t.Parallel()
 	dir := directory(t)
 	for range 100 {
-		l, err := Open("x", Directory(dir))
+		l, err := Open("x", &Config{Directory: dir})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -11,7 +11,7 @@ import (
 func TestDepartures(t *testing.T) {
 	t.Parallel()
 	dir := directory(t)
-	a := join(t, dir)
+	a := join(t, dir, nil)
 	a.Attach(func([]link.Frame) {})
 	left := make(chan [6]byte, 16)
 	a.WatchDepartures(func(mac [6]byte) { left <- mac })
@@ -24,7 +24,7 @@ func TestDepartures(t *testing.T) {
 	connectedTo := func(n int) { t.Helper(); await(t, "they connect", func() bool { return len(a.Peers()) == n }) }
 	mac := [6]byte{2, 0, 0, 0, 0, 9}
 	for range 3 { // with one address
-		b := join(t, dir, MAC(mac[:]))
+		b := join(t, dir, &Config{MAC: mac[:]})
 		b.Attach(func([]link.Frame) {})
 		connectedTo(1)
 		if err := b.Close(); err != nil {
@@ -33,7 +33,7 @@ func TestDepartures(t *testing.T) {
 		gone(mac)
 	}
 
-	b := join(t, dir, MAC(mac[:]))
+	b := join(t, dir, &Config{MAC: mac[:]})
 	b.Attach(func([]link.Frame) {})
 	connectedTo(1)
 	first := a.medium.(*segment).peer(mac)

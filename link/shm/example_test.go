@@ -20,12 +20,12 @@ func ExampleOpen() {
 	}
 	defer os.RemoveAll(dir)
 	for _, addr := range []string{"10.0.0.1/24", "10.0.0.2/24"} {
-		l, err := shm.Open("lab", shm.Directory(dir)) // without Directory, a directory of this user
+		l, err := shm.Open("lab", &shm.Config{Directory: dir}) // without Directory, a directory of this user
 		if err != nil {
 			log.Fatal(err)
 		}
 		// Owns the link; rdmatransport.Open makes an RDMA device of the host.
-		host, err := netstack.New(l, netstack.Addr(addr))
+		host, err := netstack.New(l, &netstack.Config{Addrs: []string{addr}})
 		if err != nil {
 			log.Fatal(err)
 		}

@@ -154,7 +154,7 @@ func (h *hostile) misbehave(victim [6]byte) {
 // the ring. It is dropped after one ring's worth of frames.
 func TestNeverDrained(t *testing.T) {
 	dir := directory(t)
-	a := join(t, dir, Ring(ring.MinLen))
+	a := join(t, dir, &Config{Ring: ring.MinLen})
 	entries, err := os.ReadDir(filepath.Join(dir, "shm-x"))
 	if err != nil {
 		t.Fatal(err)
@@ -212,7 +212,7 @@ func TestHostile(t *testing.T) {
 		duration = 2 * time.Second
 	}
 	dir := directory(t)
-	a, b := join(t, dir), join(t, dir)
+	a, b := join(t, dir, nil), join(t, dir, nil)
 	await(t, "two are connected", func() bool { return len(a.Peers()) == 1 && len(b.Peers()) == 1 })
 	fds, maps := descriptorsOpen(t)
 	super := linktest.Superframe(b.MAC(), a.MAC(), false, 20, 1040)

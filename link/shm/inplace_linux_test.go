@@ -30,7 +30,7 @@ func placed(t testing.TB, l *Link, f link.Frame) bool {
 // order with written frames, and not for other hosts.
 func TestInPlace(t *testing.T) {
 	dir := directory(t)
-	a, b, c := join(t, dir), join(t, dir), join(t, dir)
+	a, b, c := join(t, dir, nil), join(t, dir, nil), join(t, dir, nil)
 	await(t, "three are connected", func() bool { return len(a.Peers()) == 2 && len(b.Peers()) == 2 && len(c.Peers()) == 2 })
 	super := linktest.Superframe(b.MAC(), a.MAC(), true, 60, 1040)
 	super.NoICRC = true
@@ -104,7 +104,7 @@ func TestInPlace(t *testing.T) {
 // after the pair has ended.
 func TestReservationOutlivesPair(t *testing.T) {
 	dir := directory(t)
-	a, b := join(t, dir), join(t, dir)
+	a, b := join(t, dir, nil), join(t, dir, nil)
 	await(t, "two are connected", func() bool { return len(a.Peers()) == 1 && len(b.Peers()) == 1 })
 	_, before := descriptorsOpen(t)
 	b.AllowInPlace()
@@ -126,7 +126,7 @@ func TestReservationOutlivesPair(t *testing.T) {
 // between the two.
 func TestPollingStartsAndStops(t *testing.T) {
 	dir := directory(t)
-	a, b := join(t, dir), join(t, dir)
+	a, b := join(t, dir, nil), join(t, dir, nil)
 	await(t, "two are connected", func() bool { return len(a.Peers()) == 1 && len(b.Peers()) == 1 })
 	linktest.Polling(t, a, b, 2000)
 }
@@ -135,7 +135,7 @@ func TestPollingStartsAndStops(t *testing.T) {
 // other is in its last Poll.
 func TestPollersEndAtOnce(t *testing.T) {
 	dir := directory(t)
-	a, b := join(t, dir), join(t, dir)
+	a, b := join(t, dir, nil), join(t, dir, nil)
 	await(t, "two are connected", func() bool { return len(a.Peers()) == 1 && len(b.Peers()) == 1 })
 	arrived := make(chan struct{}, 1)
 	b.Attach(func([]link.Frame) { arrived <- struct{}{} })
@@ -164,7 +164,7 @@ func TestPollersEndAtOnce(t *testing.T) {
 // while the sender polls.
 func TestPolledPeerDies(t *testing.T) {
 	dir := directory(t)
-	a, b, c := join(t, dir), join(t, dir), join(t, dir, Ring(256<<10))
+	a, b, c := join(t, dir, nil), join(t, dir, nil), join(t, dir, &Config{Ring: 256 << 10})
 	await(t, "three are connected", func() bool { return len(a.Peers()) == 2 && len(b.Peers()) == 2 && len(c.Peers()) == 2 })
 	a.Attach(func([]link.Frame) {})
 	b.Attach(func([]link.Frame) {})
@@ -193,10 +193,10 @@ func TestPolledPeerDies(t *testing.T) {
 // TestCloseWhilePolled checks that Close returns, and that nothing is received afterwards.
 func TestCloseWhilePolled(t *testing.T) {
 	dir := directory(t)
-	b := join(t, dir)
+	b := join(t, dir, nil)
 	b.Attach(func([]link.Frame) {})
 	for range 20 {
-		a := join(t, dir)
+		a := join(t, dir, nil)
 		await(t, "two are connected", func() bool { return len(a.Peers()) == 1 && len(b.Peers()) == 1 })
 		linktest.CloseWhilePolled(t, a, func() { send(t, b, linktest.Plain(a.MAC(), b.MAC(), 50, "")) })
 		await(t, "one process is left", func() bool { return len(b.Peers()) == 0 })

@@ -2,12 +2,12 @@
 // needs no privileges and no daemon. Linux only.
 //
 //	l, err := shm.Open("lab") // each process that opens this name is on the segment
-//	host, err := netstack.New(l, netstack.Addr("10.0.0.1/24"))
+//	host, err := netstack.New(l, &netstack.Config{Addrs: []string{"10.0.0.1/24"}})
 //
 // Processes may join, leave or be killed at any time. A frame goes to the process that has its
 // destination address. A group frame goes to all processes, and a frame to an unknown address goes
-// to switches (see [Switch]). No two processes have the same address: each is claimed by a lock on
-// a file, which ends with its process (see [Claim] and [Pick]). Superframes are not cut.
+// to switches (see [Config.Switch]). No two processes have the same address: each is claimed by a lock on
+// a file, which ends with its process (see [Config.Claims] and [Config.Pick]). Superframes are not cut.
 //
 // Between two hosts of package netstack, RoCE packets are built and read in the shared memory
 // ([link.InPlaceLink]). The sender and the receiver each copy a payload once, and packets have no
@@ -15,18 +15,19 @@
 //
 // # Access
 //
-// A segment is a directory (see [Directory]) with mode 0700: it is for the processes of one user
+// A segment is a directory (see [Config.Directory]) with mode 0700: it is for the processes of one user
 // and of root. Data that another process writes into the memory is trusted no more than a packet.
 //
 // # Limits
 //
-// A process has at most 256 peers on its segment, and shares two rings with each (see [Ring]). All
+// A process has at most 256 peers on its segment, and shares two rings with each (see [Config.Ring]). All
 // processes on a segment should have the same MTU. Write never waits: frames that do not fit into a
 // slow receiver's ring are queued up to a bound. Beyond it they are lost and counted, as in a
 // switch.
 package shm
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -46,8 +47,34 @@ const DefaultMTU = 4200
 // DefaultRing is the size of each ring, in bytes. Each pair of processes has two.
 const DefaultRing = 4 << 20
 
-// Option configures [Open]. Open returns an error if an option's argument is out of bounds.
-type Option func(*config) error
+// Config configures a link. The zero Config has useful defaults.
+type Config struct {
+	// Directory is the parent of the segments' directories, and is created if missing; "" means
+	// [DefaultDirectory].
+	Directory string
+	// MTU is the MTU, link.MinMTU to link.MaxSuperframe bytes; 0 means DefaultMTU. All processes on
+	// a segment should have the same.
+	MTU int
+	// MAC is the Ethernet address of the host behind the link; nil means a random locally
+	// administered address.
+	MAC net.HardwareAddr
+	// Ring is the size of the rings into which others put frames for this process, in bytes: a
+	// power of two from 256 KiB to 64 MiB; 0 means DefaultRing.
+	Ring int
+	// Switch makes the link a port of a switch: it receives frames to addresses that no process on
+	// the segment has.
+	Switch bool
+	// Claims are names, such as IP addresses, that are claimed until the link is closed or the
+	// process ends. Open's error wraps [ErrClaimed] if another process on the segment has claimed
+	// one. Each process always claims its Ethernet address.
+	Claims []string
+	// Pick, if not nil, returns the entries of a list by number, from 0 on, until ok is false. Open
+	// claims the first unclaimed name of the list, and uses the Ethernet address that belongs to
+	// it. Link.Picked returns the number.
+	Pick func(i int) (claim string, mac net.HardwareAddr, ok bool)
+	// Logger logs, at level warn, why the link refuses a process; nil logs nothing.
+	Logger *slog.Logger
+}
 
 type config struct {
 	dir  string // of the segment
@@ -62,88 +89,9 @@ type config struct {
 	picked   int
 }
 
-// MTU sets the MTU, link.MinMTU to link.MaxSuperframe bytes. All processes on a segment should have
-// the same. The default is DefaultMTU.
-func MTU(n int) Option {
-	return func(c *config) error {
-		c.mtu = n
-		return station.CheckMTU(n, link.MaxSuperframe)
-	}
-}
-
-// MAC sets the Ethernet address of the host behind the link. The default is a random locally
-// administered address.
-func MAC(mac net.HardwareAddr) Option {
-	return func(c *config) error {
-		c.mac = mac
-		return station.CheckMAC(mac)
-	}
-}
-
-// Ring sets the size of the rings into which others put frames for this process, in bytes: a power
-// of two from 256 KiB to 64 MiB. The default is DefaultRing.
-func Ring(n int) Option {
-	return func(c *config) error {
-		if n < ring.MinLen || n > ring.MaxLen || n&(n-1) != 0 {
-			return fmt.Errorf("ring of %d bytes: must be a power of two from %d to %d", n, ring.MinLen, ring.MaxLen)
-		}
-		c.ring = n
-		return nil
-	}
-}
-
-// Switch makes the link a port of a switch: it receives frames to addresses that no process on the
-// segment has.
-func Switch() Option {
-	return func(c *config) error {
-		c.isSwitch = true
-		return nil
-	}
-}
-
-// Logger makes the link log, at level warn, why it refuses a process.
-func Logger(log *slog.Logger) Option {
-	return func(c *config) error {
-		c.log = log
-		return nil
-	}
-}
-
-// Claim claims names, such as IP addresses, until the link is closed or the process ends. Open's
-// error wraps [ErrClaimed] if another process on the segment has claimed one. Each process always
-// claims its Ethernet address.
-func Claim(names ...string) Option {
-	return func(c *config) error {
-		c.claims = append(c.claims, names...)
-		return nil
-	}
-}
-
-// Pick claims the first unclaimed name of a list, and uses the Ethernet address that belongs to it.
-// choice returns the list's entries by number, from 0 on, until ok is false. Link.Picked returns
-// the number.
-func Pick(choice func(i int) (claim string, mac net.HardwareAddr, ok bool)) Option {
-	return func(c *config) error {
-		c.pick = choice
-		return nil
-	}
-}
-
 // ErrClaimed is wrapped by the error that says that another process on the segment has claimed a
 // name.
 var ErrClaimed = errors.New("in use by another process on the segment")
-
-// Directory sets the parent of the segments' directories, and is created if missing. The default is
-// [DefaultDirectory].
-func Directory(path string) Option {
-	return func(c *config) error {
-		if path == "" {
-			return errors.New("the directory is empty: omit the option for the default")
-		}
-		c.dir = path
-		return nil
-	}
-}
 
 // DefaultDirectory returns softrnic in $XDG_RUNTIME_DIR. If that is not set, it returns
 // softrnic-UID in the directory for temporary files.
@@ -152,23 +100,29 @@ func DefaultDirectory() string { return userdir.Default() }
 // maxName leaves room for a directory in the path of a unix socket, which is short.
 const maxName = 32
 
-// newConfig checks the name of a segment, and applies the options.
-func newConfig(name string, opts []Option) (*config, error) {
-	c := &config{mtu: DefaultMTU, ring: DefaultRing}
+// newConfig checks the name of a segment and its configuration.
+func newConfig(name string, cfg *Config) (*config, error) {
 	if name == "" || len(name) > maxName || strings.ContainsAny(name, "/\x00") || name[0] == '.' {
 		return nil, fmt.Errorf("shm: %q is not a segment name: must be 1 to %d characters without '/' that do not begin with '.'",
 			name, maxName)
 	}
-	for _, o := range opts {
-		if err := o(c); err != nil {
-			return nil, fmt.Errorf("shm %s: %w", name, err)
-		}
+	if cfg == nil {
+		cfg = &Config{}
 	}
-	if c.dir == "" {
-		c.dir = DefaultDirectory()
+	n := cmp.Or(cfg.Ring, DefaultRing)
+	err := cmp.Or(station.CheckMTU(cfg.MTU, link.MaxSuperframe), station.CheckMAC(cfg.MAC))
+	switch {
+	case err != nil:
+	case n < ring.MinLen || n > ring.MaxLen || n&(n-1) != 0:
+		err = fmt.Errorf("Ring %d: must be a power of two from %d to %d, or 0 for %d", n, ring.MinLen, ring.MaxLen, DefaultRing)
+	case cfg.Pick != nil && cfg.MAC != nil:
+		err = fmt.Errorf("MAC %v and Pick, which has addresses of its own: only one is allowed", cfg.MAC)
 	}
-	c.dir = filepath.Join(c.dir, "shm-"+name)
-	return c, nil
+	if err != nil {
+		return nil, fmt.Errorf("shm %s: %w", name, err)
+	}
+	return &config{dir: filepath.Join(cmp.Or(cfg.Directory, DefaultDirectory()), "shm-"+name), mtu: cmp.Or(cfg.MTU, DefaultMTU), mac: cfg.MAC,
+		ring: n, log: cfg.Logger, claims: cfg.Claims, isSwitch: cfg.Switch, pick: cfg.Pick}, nil
 }
 
 // medium carries the frames.
@@ -208,9 +162,9 @@ var (
 
 // Open joins the segment of this name, and creates it if needed. When it returns, the link is
 // connected with all processes that were present and answered within a second. Others may join and
-// leave later. After Close, Write's error wraps net.ErrClosed.
-func Open(name string, opts ...Option) (*Link, error) {
-	c, err := newConfig(name, opts)
+// leave later. With nil, cfg is the zero Config. After Close, Write's error wraps net.ErrClosed.
+func Open(name string, cfg *Config) (*Link, error) {
+	c, err := newConfig(name, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -227,7 +181,7 @@ func Open(name string, opts ...Option) (*Link, error) {
 // Name is "shm:" and the segment's name.
 func (l *Link) Name() string { return l.name }
 
-// Picked is the number that the option Pick has claimed.
+// Picked is the number that Config.Pick has claimed.
 func (l *Link) Picked() int { return l.picked }
 
 // MAC is the address of the host behind the link.

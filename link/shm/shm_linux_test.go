@@ -48,9 +48,14 @@ func directory(t testing.TB) string {
 	return dir
 }
 
-func join(t testing.TB, dir string, opts ...Option) *Link {
+func join(t testing.TB, dir string, cfg *Config) *Link {
 	t.Helper()
-	l, err := Open("x", append([]Option{Directory(dir)}, opts...)...)
+	c := Config{}
+	if cfg != nil {
+		c = *cfg
+	}
+	c.Directory = dir
+	l, err := Open("x", &c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +106,7 @@ var broadcast = net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 // stay whole, and their checksums partial.
 func TestFrames(t *testing.T) {
 	dir := directory(t)
-	a, b, c := join(t, dir), join(t, dir), join(t, dir)
+	a, b, c := join(t, dir, nil), join(t, dir, nil), join(t, dir, nil)
 	await(t, "three are connected", func() bool { return len(a.Peers()) == 2 && len(b.Peers()) == 2 && len(c.Peers()) == 2 })
 	early := linktest.Plain(b.MAC(), a.MAC(), 100, "before Attach")
 	send(t, a, early)
@@ -144,7 +149,7 @@ func TestAllConnect(t *testing.T) {
 	for i := range links {
 		joined.Go(func() {
 			var err error
-			if links[i], err = Open("x", Directory(dir)); err != nil {
+			if links[i], err = Open("x", &Config{Directory: dir}); err != nil {
 				t.Error(err)
 			}
 		})
@@ -187,7 +192,7 @@ func TestAllConnect(t *testing.T) {
 func TestReconnect(t *testing.T) {
 	t.Parallel()
 	dir := directory(t)
-	a, b := join(t, dir), join(t, dir)
+	a, b := join(t, dir, nil), join(t, dir, nil)
 	await(t, "two are connected", func() bool { return len(a.Peers()) == 1 && len(b.Peers()) == 1 })
 	first := a.medium.(*segment).peers.Load().all[0]
 	a.Attach(func([]link.Frame) {})
@@ -209,7 +214,7 @@ func TestReconnect(t *testing.T) {
 // lost while the queue has room.
 func TestBackpressure(t *testing.T) {
 	dir := directory(t)
-	a, b := join(t, dir), join(t, dir, Ring(256<<10))
+	a, b := join(t, dir, nil), join(t, dir, &Config{Ring: 256 << 10})
 	await(t, "two are connected", func() bool { return len(a.Peers()) == 1 && len(b.Peers()) == 1 })
 	stuck, next, all := make(chan struct{}), uint64(0), make(chan struct{})
 	const frames = ring.QueueBytes / 8000
@@ -246,7 +251,7 @@ func TestBackpressure(t *testing.T) {
 func flood(dir string) {
 	var links []*Link
 	for len(links) < maxLinks+4 {
-		l, err := Open("x", Directory(dir))
+		l, err := Open("x", &Config{Directory: dir})
 		if err != nil {
 			fmt.Println(err)
 			os.Exit(1)
@@ -277,11 +282,11 @@ func start(t testing.TB, dir string, env ...string) (kill func()) {
 // TestFlood checks that one process cannot use up another's connections.
 func TestFlood(t *testing.T) {
 	dir := directory(t)
-	l := join(t, dir, Ring(ring.MinLen))
+	l := join(t, dir, &Config{Ring: ring.MinLen})
 	l.Attach(func([]link.Frame) {})
 	start(t, dir, "SOFTRNIC_FLOOD=1")
 	await(t, "the process has reached its limit", func() bool { return len(l.Peers()) == maxLinks })
-	other := join(t, dir, Ring(ring.MinLen))
+	other := join(t, dir, &Config{Ring: ring.MinLen})
 	await(t, "another is a peer", func() bool {
 		return slices.ContainsFunc(l.Peers(), func(m net.HardwareAddr) bool { return bytes.Equal(m, other.MAC()) })
 	})
@@ -292,7 +297,7 @@ func TestFlood(t *testing.T) {
 
 // child is a process that joins a segment, and broadcasts until it is killed.
 func child(dir string) {
-	l, err := Open("x", Directory(dir))
+	l, err := Open("x", &Config{Directory: dir})
 	if err != nil {
 		fmt.Println(err)
 		os.Exit(1)
@@ -331,7 +336,7 @@ func TestKilled(t *testing.T) {
 		n = 30
 	}
 	dir := directory(t)
-	a, b := join(t, dir), join(t, dir)
+	a, b := join(t, dir, nil), join(t, dir, nil)
 	await(t, "two are connected", func() bool { return len(a.Peers()) == 1 && len(b.Peers()) == 1 })
 	toB := linktest.Receive(b)
 	a.Attach(func([]link.Frame) {})
@@ -378,7 +383,7 @@ func TestKilled(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	join(t, dir) // removes stale files
+	join(t, dir, nil) // removes stale files
 	left, err := os.ReadDir(filepath.Join(dir, "shm-x"))
 	if len(left) != 2*3 || err != nil {
 		t.Errorf("%d sockets and claims of 3 processes: %v", len(left), err)
@@ -436,7 +441,7 @@ func hold(t testing.TB, dir string, h hello) {
 // memory, and that nothing leaks.
 func TestHostileHello(t *testing.T) {
 	dir := directory(t)
-	l := join(t, dir)
+	l := join(t, dir, nil)
 	good := hello{ring: ring.MinLen, mac: [6]byte{2, 1, 1, 1, 1, 1}, id: id{0xff, 0xff, 0xff, 0xff}}
 	hold(t, dir, good)
 	unclaimed, nowhere := good, good
@@ -555,21 +560,21 @@ func TestErrors(t *testing.T) {
 	}
 	for _, test := range []struct {
 		name string
-		opt  Option
+		cfg  Config
 		want string
 	}{
-		{"", Directory(dir), "not a segment name"},
-		{"a/b", Directory(dir), "not a segment name"},
-		{"..", Directory(dir), "not a segment name"},
-		{"x", Directory(""), "empty"},
-		{"x", Directory(open), "others cannot write to"},
-		{"x", Directory(filepath.Join(dir, strings.Repeat("x", 100))), "shorter"},
-		{"x", MTU(100), "MTU 100"},
-		{"x", Ring(1 << 17), "ring of 131072"},
-		{"x", Ring(1<<20 + 1), "power of two"},
-		{"x", MAC(net.HardwareAddr{1, 2, 3, 4, 5, 6}), "01:02:03:04:05:06"},
+		{"", Config{Directory: dir}, "not a segment name"},
+		{"a/b", Config{Directory: dir}, "not a segment name"},
+		{"..", Config{Directory: dir}, "not a segment name"},
+		{"x", Config{MAC: net.HardwareAddr{2, 2, 3, 4, 5, 6}, Pick: choice(1)}, "MAC 02:02:03:04:05:06 and Pick"},
+		{"x", Config{Directory: open}, "others cannot write to"},
+		{"x", Config{Directory: filepath.Join(dir, strings.Repeat("x", 100))}, "shorter"},
+		{"x", Config{MTU: 100}, "MTU 100"},
+		{"x", Config{Ring: 1 << 17}, "Ring 131072"},
+		{"x", Config{Ring: 1<<20 + 1}, "power of two"},
+		{"x", Config{MAC: net.HardwareAddr{1, 2, 3, 4, 5, 6}}, "01:02:03:04:05:06"},
 	} {
-		if l, err := Open(test.name, test.opt); err == nil || !strings.Contains(err.Error(), test.want) {
+		if l, err := Open(test.name, &test.cfg); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%q: %v, want an error with %q", test.name, err, test.want)
 			if l != nil {
 				_ = l.Close()
@@ -580,7 +585,7 @@ func TestErrors(t *testing.T) {
 
 func BenchmarkLink(b *testing.B) {
 	dir := directory(b)
-	from, to := join(b, dir), join(b, dir)
+	from, to := join(b, dir, nil), join(b, dir, nil)
 	await(b, "two are connected", func() bool { return len(from.Peers()) == 1 && len(to.Peers()) == 1 })
 	got := make(chan struct{}, 1)
 	n := 0
@@ -615,7 +620,7 @@ func TestDirectoryElsewhere(t *testing.T) {
 	if err := os.Symlink(elsewhere, place); err != nil {
 		t.Fatal(err)
 	}
-	if l, err := Open("lan", Directory(place)); err == nil {
+	if l, err := Open("lan", &Config{Directory: place}); err == nil {
 		_ = l.Close()
 		t.Error("the link was followed")
 	}

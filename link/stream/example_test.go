@@ -14,11 +14,11 @@ import (
 //	qemu-system-x86_64 ... -device virtio-net-pci,netdev=net,host_mtu=4200 \
 //		-netdev stream,id=net,server=off,addr.type=unix,addr.path=/tmp/vm0
 func ExampleOpen() {
-	l, err := stream.Open("/tmp/vm0", stream.Listening(), stream.MTU(4200))
+	l, err := stream.Open("/tmp/vm0", &stream.Config{Listening: true, MTU: 4200})
 	if err != nil {
 		log.Fatal(err)
 	}
-	host, err := netstack.New(l, netstack.Addr("10.0.0.9/24")) // owns the link
+	host, err := netstack.New(l, &netstack.Config{Addrs: []string{"10.0.0.9/24"}}) // owns the link
 	if err != nil {
 		log.Fatal(err)
 	}

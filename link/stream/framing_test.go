@@ -80,12 +80,12 @@ func FuzzReceive(f *testing.F) {
 // waits for them.
 func BenchmarkLink(b *testing.B) {
 	path := filepath.Join(b.TempDir(), "s")
-	to, err := Open(path, Listening(), MTU(4200))
+	to, err := Open(path, &Config{Listening: true, MTU: 4200})
 	if err != nil {
 		b.Fatal(err)
 	}
 	defer to.Close()
-	from, err := Open(path, MTU(4200))
+	from, err := Open(path, &Config{MTU: 4200})
 	if err != nil {
 		b.Fatal(err)
 	}

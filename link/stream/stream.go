@@ -22,6 +22,7 @@
 package stream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,55 +34,32 @@ import (
 	"github.com/softrnic/softrnic/link/internal/station"
 )
 
-// DefaultMTU is the MTU without the option MTU: the default of a virtual machine.
+// DefaultMTU is the MTU of the zero Config: the default of a virtual machine.
 const DefaultMTU = 1500
 
-// Option configures [Open] and [Listen]. They return an error if an option's argument is out of
-// bounds.
-type Option func(*config) error
-
-type config struct {
-	mtu    int
-	mac    net.HardwareAddr // nil: drawn at random
-	listen bool
+// Config configures a link. The zero Config has useful defaults.
+type Config struct {
+	// MTU is the MTU, link.MinMTU to link.MaxSuperframe bytes; 0 means DefaultMTU. The other side
+	// needs the same, as the stream does not negotiate it. An MTU of 4200 allows a RoCE path MTU of
+	// 4096; QEMU's virtio-net-pci sets it with host_mtu=4200.
+	MTU int
+	// MAC is the Ethernet address of the host behind the link; nil means a random locally
+	// administered address. All links of a Listener have it.
+	MAC net.HardwareAddr
+	// Listening makes Open wait for the other side to connect, instead of connecting to it.
+	// [Listen] always does so.
+	Listening bool
 }
 
-// MTU sets the MTU, link.MinMTU to link.MaxSuperframe bytes. The other side needs the same, as the
-// stream does not negotiate it. The default is DefaultMTU. An MTU of 4200 allows a RoCE path MTU of
-// 4096; QEMU's virtio-net-pci sets it with host_mtu=4200.
-func MTU(n int) Option {
-	return func(c *config) error {
-		c.mtu = n
-		return station.CheckMTU(n, link.MaxSuperframe)
+// check returns the configuration with defaults in place of zero values.
+func (cfg *Config) check(address string) (c Config, err error) {
+	if cfg != nil {
+		c = *cfg
 	}
-}
-
-// MAC sets the Ethernet address of the host behind the link. The default is a random locally
-// administered address.
-func MAC(mac net.HardwareAddr) Option {
-	return func(c *config) error {
-		c.mac = mac
-		return station.CheckMAC(mac)
+	if err := cmp.Or(station.CheckMTU(c.MTU, link.MaxSuperframe), station.CheckMAC(c.MAC)); err != nil {
+		return c, fmt.Errorf("stream %s: %w", address, err)
 	}
-}
-
-// Listening makes Open wait for the other side to connect, instead of connecting to it. [Listen]
-// always does so.
-func Listening() Option {
-	return func(c *config) error {
-		c.listen = true
-		return nil
-	}
-}
-
-// newConfig applies options to the defaults.
-func newConfig(address string, opts []Option) (config, error) {
-	c := config{mtu: DefaultMTU}
-	for _, o := range opts {
-		if err := o(&c); err != nil {
-			return c, fmt.Errorf("stream %s: %w", address, err)
-		}
-	}
+	c.MTU = cmp.Or(c.MTU, DefaultMTU)
 	return c, nil
 }
 
@@ -91,8 +69,8 @@ func newConfig(address string, opts []Option) (config, error) {
 // disconnect and come back. With Listening it returns at once, and the link has no carrier until a
 // client connects. It serves one client at a time, and Close removes the unix socket. An existing
 // unix socket that nobody listens on is replaced, as a killed program has left it.
-func Open(address string, opts ...Option) (*Link, error) {
-	c, err := newConfig(address, opts)
+func Open(address string, cfg *Config) (*Link, error) {
+	c, err := cfg.check(address)
 	if err != nil {
 		return nil, err
 	}
@@ -100,7 +78,7 @@ func Open(address string, opts ...Option) (*Link, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.listen {
+	if c.Listening {
 		l, err := a.listen()
 		if err != nil {
 			return nil, err
@@ -118,14 +96,14 @@ func Open(address string, opts ...Option) (*Link, error) {
 // Listener accepts any number of connections to one address, each as a link of its own.
 type Listener struct {
 	address string
-	config  config
+	config  Config
 	l       net.Listener
 }
 
-// Listen listens at an address as Open does with Listening. The options apply to the links that
-// Accept returns; with MAC all have the same address.
-func Listen(address string, opts ...Option) (*Listener, error) {
-	c, err := newConfig(address, opts)
+// Listen listens at an address as Open does with Listening. cfg applies to the links that
+// Accept returns.
+func Listen(address string, cfg *Config) (*Listener, error) {
+	c, err := cfg.check(address)
 	if err != nil {
 		return nil, err
 	}
@@ -187,11 +165,11 @@ var (
 
 // newLink returns a link over the connections of source. first is an established connection, or
 // nil.
-func newLink(address string, c *config, source source, first net.Conn) *Link {
-	if c.mac == nil {
-		c.mac = station.RandomMAC()
+func newLink(address string, c *Config, source source, first net.Conn) *Link {
+	if c.MAC == nil {
+		c.MAC = station.RandomMAC()
 	}
-	l := &Link{name: "stream:" + address, mac: c.mac, mtu: c.mtu, source: source,
+	l := &Link{name: "stream:" + address, mac: c.MAC, mtu: c.MTU, source: source,
 		done: make(chan struct{}), attached: make(chan struct{})}
 	l.state.Store(uint32(link.NoCarrier))
 	var ctx context.Context

@@ -29,9 +29,9 @@ func socket(t testing.TB) string {
 	return filepath.Join(dir, "socket")
 }
 
-func open(t testing.TB, address string, opts ...stream.Option) *stream.Link {
+func open(t testing.TB, address string, cfg *stream.Config) *stream.Link {
 	t.Helper()
-	l, err := stream.Open(address, opts...)
+	l, err := stream.Open(address, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +109,7 @@ var macs = [2]net.HardwareAddr{{2, 0, 0, 0, 0, 1}, {2, 0, 0, 0, 0, 2}}
 // superframes are cut.
 func TestSends(t *testing.T) {
 	path := socket(t)
-	l := open(t, path, stream.Listening())
+	l := open(t, path, &stream.Config{Listening: true})
 	c := raw(t, path, states(l))
 	plain := linktest.Plain(macs[1], macs[0], 100, "whole")
 	pieces := link.Frame{Data: plain.Data[:20], More: [][]byte{plain.Data[20:21], {}, plain.Data[21:]}}
@@ -144,7 +144,7 @@ func TestSends(t *testing.T) {
 // lost before Attach.
 func TestReceives(t *testing.T) {
 	path := socket(t)
-	l := open(t, path, stream.Listening())
+	l := open(t, path, &stream.Config{Listening: true})
 	c := raw(t, path, states(l))
 	var frames [][]byte
 	for i := range 200 {
@@ -176,7 +176,7 @@ func TestReceives(t *testing.T) {
 // the connection after the earlier frames have arrived, and the next connection works.
 func TestHostileLengths(t *testing.T) {
 	path := socket(t)
-	l := open(t, path, stream.Listening())
+	l := open(t, path, &stream.Config{Listening: true})
 	notified, got := states(l), linktest.Receive(l)
 	f := linktest.Plain(macs[0], macs[1], 50, "good").Data
 	for i, length := range []uint32{1<<32 - 1, 1 << 31, link.MaxSuperframe + 14 + 8 + 1} {
@@ -204,7 +204,7 @@ func TestHostileLengths(t *testing.T) {
 // TestReconnects checks that each side survives a restart of the other.
 func TestReconnects(t *testing.T) {
 	path := socket(t)
-	listening, err := stream.Open(path, stream.Listening())
+	listening, err := stream.Open(path, &stream.Config{Listening: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -217,7 +217,7 @@ func TestReconnects(t *testing.T) {
 	}
 	notified := states(listening)
 	linktest.Receive(listening)
-	connecting := open(t, path)
+	connecting := open(t, path, nil)
 	if s := connecting.State(); s != link.Up {
 		t.Errorf("with a peer the link is %v", s)
 	}
@@ -231,7 +231,7 @@ func TestReconnects(t *testing.T) {
 		t.Errorf("the socket still exists: %v", err)
 	}
 
-	listening = open(t, path, stream.Listening())
+	listening = open(t, path, &stream.Config{Listening: true})
 	want(t, toldConnecting, link.Up)
 	for len(got) == 0 { // the listening side may not have noticed yet
 		if _, err := listening.Write([]link.Frame{f}); err != nil {
@@ -259,7 +259,7 @@ func TestReconnects(t *testing.T) {
 // that the first is not disturbed.
 func TestSecondIsRefused(t *testing.T) {
 	path := socket(t)
-	l := open(t, path, stream.Listening())
+	l := open(t, path, &stream.Config{Listening: true})
 	first := raw(t, path, states(l))
 	second, err := net.Dial("unix", path)
 	if err != nil {
@@ -282,7 +282,7 @@ func TestSecondIsRefused(t *testing.T) {
 // not read, and that queued frames arrive.
 func TestStalled(t *testing.T) {
 	path := socket(t)
-	l := open(t, path, stream.Listening())
+	l := open(t, path, &stream.Config{Listening: true})
 	c := raw(t, path, states(l))
 	written := uint64(0)
 	for l.Dropped() == 0 {
@@ -311,12 +311,12 @@ func TestStalled(t *testing.T) {
 
 // TestListener checks that each connection is a link, which is removed when the connection ends.
 func TestListener(t *testing.T) {
-	ln, err := stream.Listen("tcp:127.0.0.1:0", stream.MTU(4200))
+	ln, err := stream.Listen("tcp:127.0.0.1:0", &stream.Config{MTU: 4200})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
-		far := open(t, "tcp:"+ln.Addr().String(), stream.MTU(4200))
+		far := open(t, "tcp:"+ln.Addr().String(), &stream.Config{MTU: 4200})
 		l, err := ln.Accept()
 		if err != nil {
 			t.Fatal(err)
@@ -354,23 +354,23 @@ func TestAbandonedSocket(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := stream.Open(path, stream.Listening()); err == nil || !strings.Contains(err.Error(), "another program") {
+	if _, err := stream.Open(path, &stream.Config{Listening: true}); err == nil || !strings.Contains(err.Error(), "another program") {
 		t.Errorf("Open of a socket in use: %v", err)
 	}
 	ln.SetUnlinkOnClose(false)
 	if err := ln.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := stream.Open(path); err == nil || !strings.Contains(err.Error(), "nobody listens") {
+	if _, err := stream.Open(path, nil); err == nil || !strings.Contains(err.Error(), "nobody listens") {
 		t.Errorf("Open of a socket without a listener: %v", err)
 	}
-	open(t, path, stream.Listening())
+	open(t, path, &stream.Config{Listening: true})
 
 	file := socket(t)
 	if err := os.WriteFile(file, []byte("precious"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := stream.Open(file, stream.Listening()); err == nil {
+	if _, err := stream.Open(file, &stream.Config{Listening: true}); err == nil {
 		t.Error("Open replaced a file")
 	}
 	if b, err := os.ReadFile(file); string(b) != "precious" {
@@ -382,19 +382,19 @@ func TestErrors(t *testing.T) {
 	path := socket(t)
 	for _, test := range []struct {
 		address string
-		opt     stream.Option
+		cfg     stream.Config
 		want    string
 	}{
-		{path, stream.MTU(1279), "MTU 1279"},
-		{path, stream.MTU(65536), "MTU 65536"},
-		{path, stream.MAC(net.HardwareAddr{1, 0, 0, 0, 0, 0}), "01:00:00:00:00:00"},
-		{path, stream.MTU(1500), "nobody listens"},
-		{"", stream.Listening(), "empty"},
-		{"tcp:localhost", stream.Listening(), "tcp:HOST:PORT"},
-		{"/" + strings.Repeat("x", 108), stream.Listening(), "shorter"},
-		{filepath.Join(path, "no", "such"), stream.Listening(), "no such file"},
+		{path, stream.Config{MTU: 1279}, "MTU 1279"},
+		{path, stream.Config{MTU: 65536}, "MTU 65536"},
+		{path, stream.Config{MAC: net.HardwareAddr{1, 0, 0, 0, 0, 0}}, "01:00:00:00:00:00"},
+		{path, stream.Config{MTU: 1500}, "nobody listens"},
+		{"", stream.Config{Listening: true}, "empty"},
+		{"tcp:localhost", stream.Config{Listening: true}, "tcp:HOST:PORT"},
+		{"/" + strings.Repeat("x", 108), stream.Config{Listening: true}, "shorter"},
+		{filepath.Join(path, "no", "such"), stream.Config{Listening: true}, "no such file"},
 	} {
-		if l, err := stream.Open(test.address, test.opt); err == nil ||
+		if l, err := stream.Open(test.address, &test.cfg); err == nil ||
 			!strings.Contains(err.Error(), test.want) || strings.Count(err.Error(), "stream") != 1 {
 			t.Errorf("%q: %v, want an error with %q", test.address, err, test.want)
 			if l != nil {

@@ -79,13 +79,13 @@ func ends(b *testing.B, mtu int) map[string][2]end {
 	linktest.Bridge(b, "br0", mtu)
 	var links, raw [2]end
 	for i, name := range []string{"a0", "b0"} {
-		l := openTAP(b, name, Bridge("br0"), MTU(mtu))
+		l := openTAP(b, name, &Config{Bridge: "br0", MTU: mtu})
 		e := &polledLink{Link: l}
 		l.Attach(e.receive)
 		links[i] = e
 	}
 	for i, name := range []string{"c0", "d0"} {
-		c := config{name: name, bridge: "br0", mtu: mtu}
+		c := config{name: name, Config: Config{Bridge: "br0", MTU: mtu}}
 		fd, _, err := c.attach()
 		if err != nil {
 			b.Fatal(err)

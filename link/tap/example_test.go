@@ -12,11 +12,11 @@ import (
 // An RDMA device on a TAP interface, which Open creates and adds to bridge br0. It needs root and
 // the bridge.
 func ExampleOpen() {
-	l, err := tap.Open("rnic0", tap.Bridge("br0"), tap.MTU(4200))
+	l, err := tap.Open("rnic0", &tap.Config{Bridge: "br0", MTU: 4200})
 	if err != nil {
 		log.Fatal(err)
 	}
-	host, err := netstack.New(l, netstack.Addr("10.0.0.9/24")) // owns the link
+	host, err := netstack.New(l, &netstack.Config{Addrs: []string{"10.0.0.9/24"}}) // owns the link
 	if err != nil {
 		log.Fatal(err)
 	}

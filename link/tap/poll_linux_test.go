@@ -10,11 +10,12 @@ import (
 // TestPollingStartsAndStops checks reception by polling, by the link's goroutine, and changes
 // between the two.
 func TestPollingStartsAndStops(t *testing.T) {
-	for _, opts := range [][]Option{{Wait(link.WaitAdaptive)}, {Wait(link.WaitEvent)}, {Wait(link.WaitPoll)}, {NoOffloads()}} {
+	for _, cfg := range []Config{{Wait: link.WaitAdaptive}, {Wait: link.WaitEvent}, {Wait: link.WaitPoll}, {NoOffloads: true}} {
 		inNamespace(t)
 		linktest.Bridge(t, "br0", 0)
-		a := openTAP(t, "a0", Bridge("br0"))
-		b := openTAP(t, "b0", append(opts, Bridge("br0"))...)
+		a := openTAP(t, "a0", &Config{Bridge: "br0"})
+		cfg.Bridge = "br0"
+		b := openTAP(t, "b0", &cfg)
 		linktest.Polling(t, a, b, 1000)
 		b.Close()
 		a.Close()
@@ -25,6 +26,6 @@ func TestPollingStartsAndStops(t *testing.T) {
 func TestCloseWhilePolled(t *testing.T) {
 	inNamespace(t)
 	for range 20 {
-		linktest.CloseWhilePolled(t, openTAP(t, "a0"), func() {})
+		linktest.CloseWhilePolled(t, openTAP(t, "a0", nil), func() {})
 	}
 }

@@ -8,7 +8,7 @@
 package tap
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
 	"net"
 	"strings"
@@ -20,88 +20,55 @@ import (
 // MaxMTU is the largest MTU of the kernel's TAP, in bytes.
 const MaxMTU = link.MaxSuperframe - link.EthernetHeaderLen
 
-// Option configures [Open]. Open returns an error if an option's argument is out of bounds.
-type Option func(*config) error
+// Config configures a link. The zero Config has useful defaults.
+type Config struct {
+	// MTU is the MTU, link.MinMTU to MaxMTU bytes, of an interface that Open creates; an existing
+	// interface must have it. With 0 Open accepts an existing interface with any MTU, and a new one
+	// gets 1500, which allows a RoCE path MTU of 1024. An MTU of 4200 allows a path MTU of 4096.
+	MTU int
+	// MAC is the Ethernet address of the host behind the link: a unicast address that differs from
+	// the interface's. Nil means a random locally administered address.
+	MAC net.HardwareAddr
+	// Bridge, if not "", is the bridge to which Open adds an interface that it creates. The bridge
+	// must exist. An existing interface must be in it. Linux only.
+	Bridge string
+	// NoOffloads opens the interface without superframes and partial checksums: each frame is one
+	// packet with complete checksums. Systems other than Linux always do so.
+	NoOffloads bool
+	// Wait is how the link's own goroutine waits for frames. Systems other than Linux wait for
+	// events, and refuse WaitPoll.
+	Wait link.Wait
+	// Queues is the number of queues, 1 to MaxQueues; 0 means 1. The kernel distributes received
+	// frames among them by flow, so that several processors receive concurrently. More than one is
+	// for Linux only, without NoOffloads; an existing interface must have been created with
+	// multi_queue.
+	Queues int
+}
 
 type config struct {
-	station.Config
-	name   string
-	mtu    int // 0: unchanged
-	bridge string
-	plain  bool
-}
-
-// MTU sets the MTU, link.MinMTU to MaxMTU bytes, of an interface that Open creates; an existing
-// interface must have it. Without this option Open accepts an existing interface with any MTU, and
-// a new one gets 1500, which allows a RoCE path MTU of 1024. An MTU of 4200 allows a path MTU of
-// 4096.
-func MTU(n int) Option {
-	return func(c *config) error {
-		c.mtu = n
-		return station.CheckMTU(n, MaxMTU)
-	}
-}
-
-// MAC sets the Ethernet address of the host behind the link: a unicast address that differs from
-// the interface's. The default is a random locally administered address.
-func MAC(mac net.HardwareAddr) Option {
-	return func(c *config) error { return c.SetMAC(mac) }
-}
-
-// Bridge adds an interface that Open creates to the bridge of this name, which must exist. An
-// existing interface must be in it. Linux only.
-func Bridge(name string) Option {
-	return func(c *config) error {
-		if name == "" {
-			return errors.New("the bridge's name is empty: omit the option for an interface in no bridge")
-		}
-		c.bridge = name
-		return nil
-	}
-}
-
-// NoOffloads opens the interface without superframes and partial checksums: each frame is one
-// packet with complete checksums. Systems other than Linux always do so.
-func NoOffloads() Option {
-	return func(c *config) error {
-		c.plain = true
-		return nil
-	}
-}
-
-// Wait sets how the link's own goroutine waits for frames. Linux only; other systems always wait
-// for events.
-func Wait(w link.Wait) Option {
-	return func(c *config) error { return c.SetWait(w) }
+	Config
+	name string
 }
 
 // MaxQueues is the largest number of queues that Open accepts: 16.
 const MaxQueues = station.MaxQueues
 
-// Queues opens n queues, 1 to MaxQueues. The kernel distributes received frames among them by flow,
-// so that several processors receive concurrently. Linux only; an existing interface must have been
-// created with multi_queue. The default is 1.
-func Queues(n int) Option {
-	return func(c *config) error { return c.SetQueues(n) }
-}
-
 // Open attaches to the TAP interface of this name, or creates it, in the network namespace of the
 // calling thread. Close removes an interface that Open created. An existing interface is never
-// modified: it must be up, and have the MTU and the bridge that the options name. Creating an
+// modified: it must be up, and have the MTU and the bridge that cfg names. Creating an
 // interface needs CAP_NET_ADMIN; attaching to one that root created for this user does not.
-func Open(name string, opts ...Option) (*Link, error) {
-	c := config{name: name, Config: station.Config{Queues: 1}}
+func Open(name string, cfg *Config) (*Link, error) {
+	c := config{name: name}
+	if cfg != nil {
+		c.Config = *cfg
+	}
 	if err := checkName(name); err != nil {
 		return nil, err
 	}
-	for _, o := range opts {
-		if err := o(&c); err != nil {
-			return nil, fmt.Errorf("tap %s: %w", name, err)
-		}
-	}
 	if err := c.check(); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("tap %s: %w", name, err)
 	}
+	c.Queues = max(c.Queues, 1)
 	if c.MAC == nil {
 		c.MAC = station.RandomMAC()
 	}
@@ -117,12 +84,12 @@ func checkName(name string) error {
 	return nil
 }
 
-// check checks the combination of options; each option has checked its own argument.
-func (c *config) check() error {
-	if c.Queues > 1 && c.plain {
-		return fmt.Errorf("tap %s: %d queues: without offloads there is only 1", c.name, c.Queues)
+// check returns an error for a value that is out of bounds, or that other values exclude.
+func (c *Config) check() error {
+	if c.Queues > 1 && c.NoOffloads {
+		return fmt.Errorf("Queues %d and NoOffloads: without offloads there is only 1", c.Queues)
 	}
-	return nil
+	return cmp.Or(station.CheckMTU(c.MTU, MaxMTU), station.CheckMAC(c.MAC), station.CheckWait(c.Wait), station.CheckQueues(c.Queues))
 }
 
 // medium carries the frames.

@@ -24,13 +24,13 @@ func open(c *config) (*Link, error) {
 	}
 	var fds []int
 	var offloads link.Offloads
-	for len(fds) < c.Queues && !c.plain && err == nil {
+	for len(fds) < c.Queues && !c.NoOffloads && err == nil {
 		var fd int
 		if fd, offloads, err = c.attach(); err == nil {
 			fds = append(fds, fd)
 		}
 	}
-	bare := c.plain || errors.Is(err, errNoHeader) && c.Queues == 1
+	bare := c.NoOffloads || errors.Is(err, errNoHeader) && c.Queues == 1
 	if bare {
 		var fd int
 		if fd, err = c.attachBare(); err == nil {
@@ -47,7 +47,7 @@ func open(c *config) (*Link, error) {
 		return nil, errors.Join(err, release())
 	}
 	if existing {
-		err = c.checkMatchesOptions()
+		err = c.checkMatchesConfig()
 	} else {
 		err = c.configure()
 	}
@@ -187,26 +187,26 @@ func (c *config) explain(err error) error {
 	return fmt.Errorf("tap %s: %w", c.name, err)
 }
 
-// checkMatchesOptions returns an error if an existing interface does not match the options. It
+// checkMatchesConfig returns an error if an existing interface does not match the options. It
 // modifies nothing: others may rely on the interface's state, and nobody would restore it after a
 // crash.
-func (c *config) checkMatchesOptions() error {
+func (c *config) checkMatchesConfig() error {
 	have, err := netlink.LinkByName(c.name)
 	if err != nil {
 		return fmt.Errorf("tap %s: %w", c.name, err)
 	}
 	at := have.Attrs()
 	var is, set []string
-	if c.mtu != 0 && at.MTU != c.mtu {
-		is, set = append(is, fmt.Sprintf("has MTU %d", at.MTU)), append(set, fmt.Sprintf("mtu %d", c.mtu))
+	if c.MTU != 0 && at.MTU != c.MTU {
+		is, set = append(is, fmt.Sprintf("has MTU %d", at.MTU)), append(set, fmt.Sprintf("mtu %d", c.MTU))
 	}
-	if c.bridge != "" {
+	if c.Bridge != "" {
 		br, err := c.findBridge()
 		if err != nil {
 			return err
 		}
 		if at.MasterIndex != br.Attrs().Index {
-			is, set = append(is, inMaster(at.MasterIndex)), append(set, "master "+c.bridge)
+			is, set = append(is, inMaster(at.MasterIndex)), append(set, "master "+c.Bridge)
 		}
 	}
 	if at.RawFlags&unix.IFF_UP == 0 {
@@ -246,18 +246,18 @@ func (c *config) configure() error {
 	if err != nil {
 		return fmt.Errorf("tap %s: %w", c.name, err)
 	}
-	if c.mtu != 0 {
-		if err := netlink.LinkSetMTU(have, c.mtu); err != nil {
-			return fmt.Errorf("tap %s: set MTU %d: %w", c.name, c.mtu, err)
+	if c.MTU != 0 {
+		if err := netlink.LinkSetMTU(have, c.MTU); err != nil {
+			return fmt.Errorf("tap %s: set MTU %d: %w", c.name, c.MTU, err)
 		}
 	}
-	if c.bridge != "" {
+	if c.Bridge != "" {
 		br, err := c.findBridge()
 		if err != nil {
 			return err
 		}
 		if err := netlink.LinkSetMaster(have, br); err != nil {
-			return fmt.Errorf("tap %s: put it into bridge %s: %w", c.name, c.bridge, err)
+			return fmt.Errorf("tap %s: put it into bridge %s: %w", c.name, c.Bridge, err)
 		}
 	}
 	if err := netlink.LinkSetUp(have); err != nil {
@@ -282,13 +282,13 @@ func (c *config) checkUsable(at *netlink.LinkAttrs) error {
 }
 
 func (c *config) findBridge() (netlink.Link, error) {
-	br, err := netlink.LinkByName(c.bridge)
+	br, err := netlink.LinkByName(c.Bridge)
 	if err != nil {
 		return nil, fmt.Errorf("tap %s: no bridge %s (%w): have root make it: ip link add %s type bridge && ip link set dev %s up",
-			c.name, c.bridge, err, c.bridge, c.bridge)
+			c.name, c.Bridge, err, c.Bridge, c.Bridge)
 	}
 	if br.Type() != "bridge" {
-		return nil, fmt.Errorf("tap %s: %s is an interface of type %s: name a bridge", c.name, c.bridge, br.Type())
+		return nil, fmt.Errorf("tap %s: %s is an interface of type %s: name a bridge", c.name, c.Bridge, br.Type())
 	}
 	return br, nil
 }

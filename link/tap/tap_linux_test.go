@@ -23,9 +23,9 @@ func inNamespace(t testing.TB) {
 	linktest.TUN(t)
 }
 
-func openTAP(t testing.TB, name string, opts ...Option) *Link {
+func openTAP(t testing.TB, name string, cfg *Config) *Link {
 	t.Helper()
-	l, err := Open(name, opts...)
+	l, err := Open(name, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,14 +35,14 @@ func openTAP(t testing.TB, name string, opts ...Option) *Link {
 
 func TestFrameThroughBridge(t *testing.T) {
 	for _, c := range []struct {
-		name string
-		opts []Option
-	}{{"virtio-net header", nil}, {"plain", []Option{NoOffloads()}}} {
+		name  string
+		plain bool
+	}{{"virtio-net header", false}, {"plain", true}} {
 		t.Run(c.name, func(t *testing.T) {
 			inNamespace(t)
 			linktest.Bridge(t, "br0", 0)
-			a := openTAP(t, "a0", append(c.opts, Bridge("br0"))...)
-			b := openTAP(t, "b0", append(c.opts, Bridge("br0"))...)
+			cfg := &Config{Bridge: "br0", NoOffloads: c.plain}
+			a, b := openTAP(t, "a0", cfg), openTAP(t, "b0", cfg)
 			rb := linktest.Receive(b)
 			f := linktest.Plain(b.MAC(), a.MAC(), 300, "")
 			whole := bytes.Clone(f.Data)
@@ -72,8 +72,8 @@ func TestFrameThroughBridge(t *testing.T) {
 func TestSuperframeCrossesBridgeUncut(t *testing.T) {
 	inNamespace(t)
 	linktest.Bridge(t, "br0", 4200)
-	a := openTAP(t, "a0", Bridge("br0"), MTU(4200))
-	b := openTAP(t, "b0", Bridge("br0"), MTU(4200))
+	a := openTAP(t, "a0", &Config{Bridge: "br0", MTU: 4200})
+	b := openTAP(t, "b0", &Config{Bridge: "br0", MTU: 4200})
 	if !a.Offloads().USO {
 		t.Skip("needs a kernel with UDP segmentation offload in TAP (6.2)")
 	}
@@ -101,8 +101,8 @@ func TestSuperframeCrossesBridgeUncut(t *testing.T) {
 func TestSuperframeIsCutForPlainReceiver(t *testing.T) {
 	inNamespace(t)
 	linktest.Bridge(t, "br0", 0)
-	a := openTAP(t, "a0", Bridge("br0"))
-	b := openTAP(t, "b0", Bridge("br0"), NoOffloads())
+	a := openTAP(t, "a0", &Config{Bridge: "br0"})
+	b := openTAP(t, "b0", &Config{Bridge: "br0", NoOffloads: true})
 	if !a.Offloads().USO {
 		t.Skip("needs a kernel with UDP segmentation offload in TAP (6.2)")
 	}
@@ -131,7 +131,7 @@ func TestSuperframeIsCutForPlainReceiver(t *testing.T) {
 
 func TestCloseRemovesCreatedInterface(t *testing.T) {
 	inNamespace(t)
-	l := openTAP(t, "mine0", MTU(4200))
+	l := openTAP(t, "mine0", &Config{MTU: 4200})
 	have, err := netlink.LinkByName("mine0")
 	if err != nil {
 		t.Fatal(err)
@@ -173,10 +173,10 @@ func TestExistingInterfaceIsUnchanged(t *testing.T) {
 			at := linktest.Interface(t, "theirs0").Attrs()
 			return state{at.MTU, at.MasterIndex, at.RawFlags&unix.IFF_UP != 0}
 		}
-		try := func(want string, opts ...Option) {
+		try := func(want string, cfg *Config) {
 			t.Helper()
 			before := look()
-			l, err := Open("theirs0", opts...)
+			l, err := Open("theirs0", cfg)
 			if err == nil {
 				l.Close()
 			}
@@ -187,20 +187,20 @@ func TestExistingInterfaceIsUnchanged(t *testing.T) {
 				t.Errorf("the interface was %+v and is %+v", before, after)
 			}
 		}
-		try("but it is down: first run, as root: ip link set dev theirs0 up")
+		try("but it is down: first run, as root: ip link set dev theirs0 up", nil)
 		try("it has MTU 1500, is in no bridge and is down: first run, as root: ip link set dev theirs0 mtu 4200 master br0 up",
-			MTU(4200), Bridge("br0"))
+			&Config{MTU: 4200, Bridge: "br0"})
 		if err := netlink.LinkSetUp(tt); err != nil {
 			t.Fatal(err)
 		}
-		try("")
-		try("", MTU(1500))
+		try("", nil)
+		try("", &Config{MTU: 1500})
 		if err := netlink.LinkSetMaster(tt, linktest.Interface(t, "br1")); err != nil {
 			t.Fatal(err)
 		}
-		try("", Bridge("br1"))
-		try("it is in bridge br1: first run, as root: ip link set dev theirs0 master br0", Bridge("br0"))
-		if l := openTAP(t, "theirs0"); l.MTU() != 1500 {
+		try("", &Config{Bridge: "br1"})
+		try("it is in bridge br1: first run, as root: ip link set dev theirs0 master br0", &Config{Bridge: "br0"})
+		if l := openTAP(t, "theirs0", nil); l.MTU() != 1500 {
 			t.Errorf("MTU %d, want the interface's 1500", l.MTU())
 		}
 	}
@@ -229,33 +229,32 @@ func TestErrorsSuggestAFix(t *testing.T) {
 		}
 	}
 	have, _ := netlink.LinkByName("own0")
-	busy := openTAP(t, "busy0")
+	busy := openTAP(t, "busy0", nil)
 	for _, c := range []struct {
 		name string
-		opts []Option
+		cfg  *Config
 		want []string
 	}{
 		{"", nil, []string{`"" is not an interface name`}},
 		{"a/b", nil, []string{`"a/b" is not an interface name`}},
 		{"sixteencharacter", nil, []string{"1 to 15 characters"}},
-		{"x0", []Option{MTU(1279)}, []string{"MTU 1279", "1280", "65521"}},
-		{"x0", []Option{MTU(65522)}, []string{"MTU 65522"}},
-		{"x0", []Option{MAC(net.HardwareAddr{1, 2, 3, 4, 5, 6})}, []string{"01:02:03:04:05:06", "not a unicast"}},
-		{"x0", []Option{MTU(0)}, []string{"tap x0: MTU 0: must be 1280 to 65521"}},
-		{"x0", []Option{Queues(17)}, []string{"tap x0: 17 queues: must be 1 to 16"}},
-		{"x0", []Option{Queues(2), NoOffloads()}, []string{"2 queues", "only 1"}},
-		{"x0", []Option{Wait(3)}, []string{"wait 3", "link.WaitAdaptive"}},
-		{"x0", []Option{Bridge("")}, []string{"name is empty"}},
-		{"x0", []Option{Bridge("br9")}, []string{"no bridge br9", "ip link add br9 type bridge"}},
-		{"x0", []Option{Bridge("veth0")}, []string{"veth0 is an interface", "veth"}},
+		{"x0", &Config{MTU: 1279}, []string{"MTU 1279", "1280", "65521"}},
+		{"x0", &Config{MTU: 65522}, []string{"MTU 65522"}},
+		{"x0", &Config{MAC: net.HardwareAddr{1, 2, 3, 4, 5, 6}}, []string{"01:02:03:04:05:06", "not a unicast"}},
+		{"x0", &Config{MTU: -1}, []string{"tap x0: MTU -1: must be 1280 to 65521"}},
+		{"x0", &Config{Queues: 17}, []string{"tap x0: Queues 17: must be 1 to 16"}},
+		{"x0", &Config{Queues: 2, NoOffloads: true}, []string{"Queues 2", "only 1"}},
+		{"x0", &Config{Wait: 3}, []string{"Wait 3", "link.WaitAdaptive"}},
+		{"x0", &Config{Bridge: "br9"}, []string{"no bridge br9", "ip link add br9 type bridge"}},
+		{"x0", &Config{Bridge: "veth0"}, []string{"veth0 is an interface", "veth"}},
 		{"veth0", nil, []string{"veth0", "taken", "type veth"}},
 		{"tun0", nil, []string{"taken", "type tun"}},
 		{"small0", nil, []string{"MTU is 1000", "1280", "ip link set dev small0 mtu 1500"}},
-		{"own0", []Option{MAC(have.Attrs().HardwareAddr)}, []string{"interface's own"}},
+		{"own0", &Config{MAC: have.Attrs().HardwareAddr}, []string{"interface's own"}},
 		{busy.Name(), nil, []string{"in use by another program", "choose another name"}},
-		{busy.Name(), []Option{NoOffloads()}, []string{"in use by another program"}},
+		{busy.Name(), &Config{NoOffloads: true}, []string{"in use by another program"}},
 	} {
-		l, err := Open(c.name, c.opts...)
+		l, err := Open(c.name, c.cfg)
 		if err == nil {
 			l.Close()
 			t.Errorf("Open(%q) succeeded, want an error with %q", c.name, c.want)
@@ -315,7 +314,7 @@ func TestClosedDevice(t *testing.T) {
 	inNamespace(t)
 	deviceMode(t, 0o600)
 	asUser(t, 65534)
-	l, err := Open("user0")
+	l, err := Open("user0", nil)
 	if err == nil {
 		l.Close()
 		t.Fatal("opened a device of mode 600")
@@ -345,7 +344,7 @@ func TestWithoutPrivilege(t *testing.T) {
 		t.Fatal(err)
 	}
 	asUser(t, uid)
-	l, err := Open("user0", MTU(1500), Bridge("br0"))
+	l, err := Open("user0", &Config{MTU: 1500, Bridge: "br0"})
 	if err != nil {
 		t.Errorf("attach to a matching interface of this user: %v", err)
 	} else {
@@ -353,15 +352,15 @@ func TestWithoutPrivilege(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name string
-		opt  Option
+		cfg  Config
 		want string
 	}{
-		{"user0", MTU(4200), "as root: ip link set dev user0 mtu 4200"},
-		{"down0", MTU(1500), "as root: ip link set dev down0 up"},
-		{"down0", Bridge("br0"), "as root: ip link set dev down0 master br0 up"},
-		{"new0", MTU(1500), "ip tuntap add dev new0 mode tap user"},
+		{"user0", Config{MTU: 4200}, "as root: ip link set dev user0 mtu 4200"},
+		{"down0", Config{MTU: 1500}, "as root: ip link set dev down0 up"},
+		{"down0", Config{Bridge: "br0"}, "as root: ip link set dev down0 master br0 up"},
+		{"new0", Config{MTU: 1500}, "ip tuntap add dev new0 mode tap user"},
 	} {
-		if l, err := Open(c.name, c.opt); err == nil {
+		if l, err := Open(c.name, &c.cfg); err == nil {
 			l.Close()
 			t.Errorf("%s: opened without privilege, want an error with %q", c.name, c.want)
 		} else if !strings.Contains(err.Error(), c.want) {
@@ -381,7 +380,7 @@ func TestNoDevice(t *testing.T) {
 
 func TestDownInterface(t *testing.T) {
 	inNamespace(t)
-	a := openTAP(t, "a0")
+	a := openTAP(t, "a0", nil)
 	have, err := netlink.LinkByName("a0")
 	if err != nil {
 		t.Fatal(err)
@@ -403,7 +402,7 @@ func BenchmarkWrite(b *testing.B) {
 	}{{"1x64B", 1, 64}, {"15x4112B", 15, 4112}} {
 		b.Run(c.name, func(b *testing.B) {
 			inNamespace(b)
-			l := openTAP(b, "bench0", MTU(4200))
+			l := openTAP(b, "bench0", &Config{MTU: 4200})
 			have, err := netlink.LinkByName("bench0")
 			if err != nil {
 				b.Fatal(err)
@@ -428,7 +427,7 @@ func BenchmarkWrite(b *testing.B) {
 func TestFrameOfManyPieces(t *testing.T) {
 	inNamespace(t)
 	linktest.Bridge(t, "br0", 0)
-	a, b := openTAP(t, "a0", Bridge("br0")), openTAP(t, "b0", Bridge("br0"))
+	a, b := openTAP(t, "a0", &Config{Bridge: "br0"}), openTAP(t, "b0", &Config{Bridge: "br0"})
 	rb := linktest.Receive(b)
 	f := linktest.Plain(b.MAC(), a.MAC(), 1400, "")
 	whole := bytes.Clone(f.Data)

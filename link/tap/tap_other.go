@@ -9,12 +9,17 @@ import (
 	"runtime"
 
 	"github.com/songgao/water"
+
+	"github.com/softrnic/softrnic/link"
 )
 
 func open(c *config) (*Link, error) {
-	if c.bridge != "" {
+	if c.Queues > 1 || c.Wait == link.WaitPoll {
+		return nil, fmt.Errorf("tap %s: Queues %d, Wait %d: %s has one queue, without WaitPoll", c.name, c.Queues, c.Wait, runtime.GOOS)
+	}
+	if c.Bridge != "" {
 		return nil, fmt.Errorf("tap %s: bridge %s: on %s put the interface into it with the system's own tools",
-			c.name, c.bridge, runtime.GOOS)
+			c.name, c.Bridge, runtime.GOOS)
 	}
 	ifce, err := water.New(water.Config{DeviceType: water.TAP, PlatformSpecificParams: platform(c.name)})
 	if err != nil {
@@ -28,8 +33,8 @@ func open(c *config) (*Link, error) {
 			return nil, errors.Join(err, ifce.Close())
 		}
 	}
-	if c.mtu != 0 && c.mtu != mtu {
-		err := fmt.Errorf("tap %s: MTU is %d, asked for %d: set it with the system's own tools", c.name, mtu, c.mtu)
+	if c.MTU != 0 && c.MTU != mtu {
+		err := fmt.Errorf("tap %s: MTU is %d, asked for %d: set it with the system's own tools", c.name, mtu, c.MTU)
 		return nil, errors.Join(err, ifce.Close())
 	}
 	p := newPlain(ifce, mtu)

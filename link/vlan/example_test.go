@@ -17,7 +17,7 @@ func ExampleNew() {
 	host := func(addr string) *netstack.Host {
 		l, err := vlan.New(lan.Port(), 5)
 		check(err)
-		h, err := netstack.New(l, netstack.Addr(addr))
+		h, err := netstack.New(l, &netstack.Config{Addrs: []string{addr}})
 		check(err)
 		return h
 	}

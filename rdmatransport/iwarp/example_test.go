@@ -14,7 +14,7 @@ import (
 // agrees. Applications need this package for its configuration only. They use the device with
 // packages verbs and rdmacm.
 func ExampleConfig() {
-	host, err := netstack.New(new(pipe.Switch).Port(), netstack.Addr("10.0.0.1/24"))
+	host, err := netstack.New(new(pipe.Switch).Port(), &netstack.Config{Addrs: []string{"10.0.0.1/24"}})
 	if err != nil {
 		log.Fatal(err)
 	}

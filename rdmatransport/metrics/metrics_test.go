@@ -25,7 +25,7 @@ import (
 )
 
 func Example() {
-	host, err := netstack.New(new(pipe.Switch).Port(), netstack.Addr("10.0.0.1/24"))
+	host, err := netstack.New(new(pipe.Switch).Port(), &netstack.Config{Addrs: []string{"10.0.0.1/24"}})
 	if err != nil {
 		panic(err)
 	}
@@ -45,7 +45,7 @@ type cable struct{ link.Link }
 // node opens a device.
 func node(t *testing.T, l link.Link, addr string) *verbs.Device {
 	t.Helper()
-	host, err := netstack.New(l, netstack.Addr(addr))
+	host, err := netstack.New(l, &netstack.Config{Addrs: []string{addr}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ import (
 // A device whose connections slow down when the network marks their packets (DCQCN). Applications
 // need this package for its configuration only. They use the device with package verbs.
 func ExampleConfig() {
-	host, err := netstack.New(new(pipe.Switch).Port(), netstack.Addr("10.0.0.1/24"))
+	host, err := netstack.New(new(pipe.Switch).Port(), &netstack.Config{Addrs: []string{"10.0.0.1/24"}})
 	if err != nil {
 		log.Fatal(err)
 	}

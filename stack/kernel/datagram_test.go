@@ -308,19 +308,19 @@ func TestNewErrors(t *testing.T) {
 	newHost(t, "127.0.0.1")
 	for _, c := range []struct {
 		name string
-		opts []kernel.Option
+		cfg  *kernel.Config
 		want error  // nil: any
 		text string // of the error
 	}{
-		{"the port is taken", []kernel.Option{kernel.Addr("127.0.0.1")}, syscall.EADDRINUSE, "ss -ulpn sport = :4791"},
-		{"no such interface", []kernel.Option{kernel.Interface("none7")}, syscall.ENODEV, "none7"},
-		{"an address of no interface", []kernel.Option{kernel.Addr("192.0.2.77")}, syscall.EADDRNOTAVAIL, "127.0.0.1/8"},
-		{"an address of another interface", []kernel.Option{kernel.Interface("lo"), kernel.Addr("192.0.2.77")},
+		{"the port is taken", &kernel.Config{Addrs: []string{"127.0.0.1"}}, syscall.EADDRINUSE, "ss -ulpn sport = :4791"},
+		{"no such interface", &kernel.Config{Interface: "none7"}, syscall.ENODEV, "none7"},
+		{"an address of no interface", &kernel.Config{Addrs: []string{"192.0.2.77"}}, syscall.EADDRNOTAVAIL, "127.0.0.1/8"},
+		{"an address of another interface", &kernel.Config{Interface: "lo", Addrs: []string{"192.0.2.77"}},
 			syscall.EADDRNOTAVAIL, "lo"},
-		{"no address", []kernel.Option{kernel.Addr("localhost")}, nil, "10.0.0.1"},
-		{"an empty name", []kernel.Option{kernel.Interface("")}, nil, "empty"},
+		{"no address", &kernel.Config{Addrs: []string{"localhost"}}, nil, `Addrs[0] "localhost"`},
+		{"unopened and shared", &kernel.Config{Unopened: true, Sharing: &kernel.Sharing{}}, nil, "Unopened and Sharing"},
 	} {
-		h, err := kernel.New(c.opts...)
+		h, err := kernel.New(c.cfg)
 		if err == nil {
 			h.Close()
 		}
@@ -426,7 +426,7 @@ func TestPoll(t *testing.T) {
 // TestNIC checks the properties of the loopback.
 func TestNIC(t *testing.T) {
 	stacktest.IPv6Loopback(t)
-	h := must(kernel.New(kernel.Addr("127.0.0.1"), kernel.Addr("::1")))(t)
+	h := must(kernel.New(&kernel.Config{Addrs: []string{"127.0.0.1", "::1"}}))(t)
 	defer h.Close()
 	n := h.NICs()[0]
 	if n.Name() != "lo" || n.State() != stack.LinkUp || n.MTU() < 1500 || n.MTU() > 65535 || len(n.MAC()) != 6 {

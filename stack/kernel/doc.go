@@ -2,8 +2,8 @@
 // without privileges, on Linux, macOS, the BSDs and Windows. A program opens the host, and an RDMA
 // device on it:
 //
-//	host, err := kernel.New() // default interface; or New(kernel.Interface("eth0")), New(kernel.Addr("10.0.0.1"))
-//	dev, err := rdmatransport.Open(host)
+//	host, err := kernel.New(nil) // default interface; or New(&kernel.Config{Addrs: []string{"10.0.0.1"}})
+//	dev, err := rdmatransport.Open(host, nil)
 //
 // The host has one interface of the machine, and all of its addresses or those selected. As in
 // other stacks, the first GID is the link-local IPv6 address. If the host has none, the first GID
@@ -13,7 +13,7 @@
 // # Requirements
 //
 // The host needs UDP port 4791 of each of its addresses. Only one process at a time can have that,
-// unless the processes share it: see [Shared]. Linux's rxe, if loaded, occupies that port of all
+// unless the processes share it: see [Sharing]. Linux's rxe, if loaded, occupies that port of all
 // addresses.
 //
 // # Limitations

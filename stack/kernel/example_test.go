@@ -13,7 +13,7 @@ import (
 // An RDMA device on the machine's loopback, without privileges. For other machines omit Addr, or
 // give one of this machine's addresses.
 func Example() {
-	host, err := kernel.New(kernel.Addr("127.0.0.1"))
+	host, err := kernel.New(&kernel.Config{Addrs: []string{"127.0.0.1"}})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -20,7 +20,7 @@ import (
 // a version may still listen for it.
 func TestListenFamily(t *testing.T) {
 	stacktest.IPv6Loopback(t)
-	h, err := kernel.New(kernel.Interface("lo"), kernel.Addr("127.0.0.3"), kernel.Addr("::1"))
+	h, err := kernel.New(&kernel.Config{Interface: "lo", Addrs: []string{"127.0.0.3", "::1"}})
 	if errors.Is(err, syscall.EADDRNOTAVAIL) && os.Getenv("CI") == "" {
 		t.Skip("lo has no ::1")
 	}

@@ -60,7 +60,7 @@ func TestInterfaces(t *testing.T) {
 	if err != nil {
 		t.Skip(err)
 	}
-	h, err := New(Unopened())
+	h, err := New(&Config{Unopened: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -32,9 +32,26 @@ var _ stack.Network = (*Host)(nil)
 // aborter ends with the host.
 type aborter interface{ Abort() }
 
-// Option configures New.
-type Option func(*config) error
+// Config configures a host. The zero Config is a host with all addresses of the default interface.
+type Config struct {
+	// Interface is the interface's name, for example "eth0". "" means the interface that has the
+	// first of Addrs. Without Addrs it is the first of these that is up: the interface of the
+	// default route, one with a global address, one with a link-local address, the loopback. See
+	// [Host.Why].
+	Interface string
+	// Addrs are addresses of the interface, for example "10.0.0.1" or "2001:db8::1". None means all
+	// addresses. On the loopback interface any address of 127.0.0.0/8 is valid.
+	Addrs []string
+	// Sharing, if not nil, shares the host's addresses with other processes.
+	Sharing *Sharing
+	// Unopened opens no sockets. The host has the interface's addresses, but neither sends nor
+	// receives. It does not conflict with other users of the addresses. It excludes Sharing.
+	Unopened bool
+	// Logger is the log; nil discards it.
+	Logger *slog.Logger
+}
 
+// config is a Config that has been checked.
 type config struct {
 	name    string
 	addrs   []netip.Addr
@@ -43,62 +60,34 @@ type config struct {
 	log     *slog.Logger
 }
 
-// Interface selects the interface by name, for example "eth0". The default is the interface that
-// has the first address given with Addr. Without Addr it is the first of these that is up: the
-// interface of the default route, one with a global address, one with a link-local address, the
-// loopback. See [Host.Why].
-func Interface(name string) Option {
-	return func(c *config) error {
-		if name == "" {
-			return errors.New("the interface's name is empty: omit the option for the default")
-		}
-		c.name = name
-		return nil
+func (cfg *Config) check() (*config, error) {
+	if cfg == nil {
+		cfg = &Config{}
 	}
-}
-
-// Addr selects one of the interface's addresses, for example "10.0.0.1" or "2001:db8::1". It may be
-// repeated. The default is all addresses. On the loopback interface any address of 127.0.0.0/8 is
-// valid.
-func Addr(ip string) Option {
-	return func(c *config) error {
-		a, err := netip.ParseAddr(ip)
+	c := &config{name: cfg.Interface, sharing: cfg.Sharing, closed: cfg.Unopened, log: cfg.Logger}
+	if c.log == nil {
+		c.log = slog.New(slog.DiscardHandler)
+	}
+	if c.closed && c.sharing != nil {
+		return nil, errors.New("Unopened and Sharing: only one is allowed")
+	}
+	for i, s := range cfg.Addrs {
+		a, err := netip.ParseAddr(s)
 		if err != nil || !isHostAddr(a.Unmap()) {
-			return fmt.Errorf("address %q: want an IP address of this machine, such as 10.0.0.1", ip)
+			return nil, fmt.Errorf("Addrs[%d] %q: want an IP address of this machine, such as 10.0.0.1", i, s)
 		}
 		c.addrs = append(c.addrs, a.Unmap().WithZone(""))
-		return nil
 	}
-}
-
-// Unopened opens no sockets. The host has the interface's addresses, but neither sends nor
-// receives. It does not conflict with other users of the addresses.
-func Unopened() Option {
-	return func(c *config) error {
-		c.closed = true
-		return nil
-	}
-}
-
-// Logger sets the log; the default discards.
-func Logger(log *slog.Logger) Option {
-	return func(c *config) error {
-		if log != nil {
-			c.log = log
-		}
-		return nil
-	}
+	return c, nil
 }
 
 // New opens the sockets for RoCE packets, UDP port 4791 of each address. The error wraps EADDRINUSE
 // if a port is in use, EADDRNOTAVAIL if the machine does not have an address, and EMSGSIZE if the
-// interface's MTU is less than [link.MinMTU].
-func New(opts ...Option) (*Host, error) {
-	c := config{log: slog.New(slog.DiscardHandler)}
-	for _, o := range opts {
-		if err := o(&c); err != nil {
-			return nil, fmt.Errorf("kernel: %w", err)
-		}
+// interface's MTU is less than [link.MinMTU]. With nil, cfg is the zero Config.
+func New(cfg *Config) (*Host, error) {
+	c, err := cfg.check()
+	if err != nil {
+		return nil, fmt.Errorf("kernel: %w", err)
 	}
 	iface, prefixes, why, err := c.find()
 	if err != nil {
@@ -109,7 +98,7 @@ func New(opts ...Option) (*Host, error) {
 			iface.Name, iface.MTU, iface.Name, link.MinMTU, syscall.EMSGSIZE)
 	}
 	h := &Host{why: why, done: make(chan struct{}), open: map[aborter]struct{}{}}
-	if h.nic, err = newNIC(iface, prefixes, &c); err != nil {
+	if h.nic, err = newNIC(iface, prefixes, c); err != nil {
 		return nil, fmt.Errorf("kernel: %w", err)
 	}
 	return h, nil

@@ -30,7 +30,7 @@ func TestRefusedSuperframes(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			sendmmsg = real
-			h, err := New(Interface("lo"), Addr("127.17.0.1"))
+			h, err := New(&Config{Interface: "lo", Addrs: []string{"127.17.0.1"}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -105,7 +105,7 @@ func TestRefusedSuperframes(t *testing.T) {
 func TestFullSocket(t *testing.T) {
 	real := sendmmsg
 	defer func() { sendmmsg = real }()
-	h, err := New(Interface("lo"), Addr("127.17.0.1"))
+	h, err := New(&Config{Interface: "lo", Addrs: []string{"127.17.0.1"}})
 	if err != nil {
 		t.Fatal(err)
 	}

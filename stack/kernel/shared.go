@@ -9,24 +9,17 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// Sharing configures how a host shares its addresses. The zero Sharing needs a running hub.
+// Sharing shares a host's addresses with other processes of this user, through a hub, such as
+// softrnic hub. The hub owns UDP port 4791 of the addresses, and passes on datagrams for this
+// process. The datagram port is a [stack.Shared]. Outgoing datagrams, and those to multicast
+// groups, use the process's own sockets. Paths to one QP of another such process use memory shared
+// with that process and bypass the hub. Without a hub the link has no carrier. Linux only. The zero
+// Sharing needs a running hub.
 type Sharing struct {
-	Directory string                       // the hub's directory; "" means hub.Directory
-	QPs       int                          // most QPs of this process at a time; 0 means hub.DefaultQPs
+	Directory string                       // the hub's directory; "" means the one of softrnic hub
+	QPs       int                          // most QPs of this process at a time, up to 1048576; 0 means 32768
 	Start     func(directory string) error // starts a hub process, such as softrnic hub, without waiting for it
-	Log       *slog.Logger                 // nil: no log
-}
-
-// Shared shares the host's addresses with other processes of this user, through a hub (package
-// hub). The hub owns UDP port 4791 of the addresses, and passes on datagrams for this process. The
-// datagram port is a [stack.Shared]. Outgoing datagrams, and those to multicast groups, use the
-// process's own sockets. Paths to one QP of another such process use memory shared with that
-// process and bypass the hub. Without a hub the link has no carrier. Linux only.
-func Shared(s Sharing) Option {
-	return func(c *config) error {
-		c.sharing = &s
-		return nil
-	}
+	Logger    *slog.Logger                 // nil: no log
 }
 
 // sharedPort is the port of a host whose packets come from a hub.
@@ -40,7 +33,7 @@ var _ stack.Shared = (*sharedPort)(nil)
 // join makes the port a client of the hub. It is called before the port has an address.
 func (p *port) join(s *Sharing) (err error) {
 	shared := &sharedPort{port: p}
-	shared.Client, err = hub.Join(hub.ClientConfig{Directory: s.Directory, QPs: s.QPs, Start: s.Start, Log: s.Log,
+	shared.Client, err = hub.Join(hub.ClientConfig{Directory: s.Directory, QPs: s.QPs, Start: s.Start, Log: s.Logger,
 		Receiver: shared.newReceiver, Changed: shared.changed})
 	if err != nil {
 		return err

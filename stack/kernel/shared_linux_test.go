@@ -37,7 +37,7 @@ func TestPartlyOpenedAddress(t *testing.T) {
 	}
 	end := serve()
 	one := netip.AddrFrom4([4]byte{127, byte(1 + rand.N(254)), byte(rand.N(256)), 1})
-	h, err := New(Addr(one.String()), Shared(Sharing{Directory: dir, Start: func(string) error { return nil }}))
+	h, err := New(&Config{Addrs: []string{one.String()}, Sharing: &Sharing{Directory: dir, Start: func(string) error { return nil }}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -39,11 +39,11 @@ func newHost(t testing.TB, addr string) *kernel.Host {
 	if addr == "::1" {
 		stacktest.IPv6Loopback(t)
 	}
-	h, err := kernel.New(kernel.Interface("lo"), kernel.Addr(addr))
+	h, err := kernel.New(&kernel.Config{Interface: "lo", Addrs: []string{addr}})
 	for give := time.Now().Add(20 * time.Second); errors.Is(err, syscall.EADDRINUSE) && time.Now().Before(give); {
 		time.Sleep(50 * time.Millisecond)
 		// Another package's tests use ::1.
-		h, err = kernel.New(kernel.Interface("lo"), kernel.Addr(addr))
+		h, err = kernel.New(&kernel.Config{Interface: "lo", Addrs: []string{addr}})
 	}
 	if errors.Is(err, syscall.EADDRNOTAVAIL) && os.Getenv("CI") == "" {
 		t.Skipf("lo has no %s", addr)

@@ -75,7 +75,7 @@ func TestOtherAddress(t *testing.T) {
 	if err := netlink.LinkSetUp(lo); err != nil {
 		t.Fatal(err)
 	}
-	h := must(kernel.New(kernel.Addr("fd07::1"), kernel.Addr("10.7.0.1")))(t)
+	h := must(kernel.New(&kernel.Config{Addrs: []string{"fd07::1", "10.7.0.1"}}))(t)
 	t.Cleanup(func() { h.Close() })
 	n := h.NICs()[0]
 	for dst, want := range map[string]string{"fd08::1": "fd07::1", "10.8.0.1": "10.7.0.1"} {
@@ -101,9 +101,9 @@ func TestOnWire(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	far := must(netstack.New(must(packet.Open("v1"))(t), netstack.Addr("10.7.0.2/24"), netstack.Addr("fd07::2/64")))(t)
+	far := must(netstack.New(must(packet.Open("v1", nil))(t), &netstack.Config{Addrs: []string{"10.7.0.2/24", "fd07::2/64"}}))(t)
 	t.Cleanup(func() { far.Close() })
-	local := must(kernel.New(kernel.Interface("v0"), kernel.Addr("10.7.0.1"), kernel.Addr("fd07::1")))(t)
+	local := must(kernel.New(&kernel.Config{Interface: "v0", Addrs: []string{"10.7.0.1", "fd07::1"}}))(t)
 	t.Cleanup(func() { local.Close() })
 	a := open(t, local)
 	b := must(rdmatransport.Open(far, nil))(t)
@@ -171,7 +171,7 @@ func TestLinkChanges(t *testing.T) {
 	if err := netlink.AddrAdd(v0, &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(10, 7, 0, 1), Mask: net.CIDRMask(24, 32)}}); err != nil {
 		t.Fatal(err)
 	}
-	h := must(kernel.New(kernel.Addr("10.7.0.1")))(t)
+	h := must(kernel.New(&kernel.Config{Addrs: []string{"10.7.0.1"}}))(t)
 	defer h.Close()
 	n := h.NICs()[0]
 	changes := make(chan stack.Change, 8)
@@ -261,7 +261,7 @@ func TestAddressesChange(t *testing.T) {
 	if err := netlink.AddrAdd(v0, parse("10.7.0.1/24")); err != nil {
 		t.Fatal(err)
 	}
-	h := must(kernel.New(kernel.Interface("v0")))(t)
+	h := must(kernel.New(&kernel.Config{Interface: "v0"}))(t)
 	defer h.Close()
 	n := h.NICs()[0]
 	changes := make(chan stack.Change, 100)
@@ -344,7 +344,7 @@ func TestAddressRemovedAndAdded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	h := must(kernel.New(kernel.Interface("v0"), kernel.Addr("10.7.0.1"), kernel.Addr("10.7.0.2")))(t)
+	h := must(kernel.New(&kernel.Config{Interface: "v0", Addrs: []string{"10.7.0.1", "10.7.0.2"}}))(t)
 	defer h.Close()
 	n := h.NICs()[0]
 	in := receive(h)
@@ -431,7 +431,7 @@ func TestMissedChanges(t *testing.T) {
 	addr := func(ip string) *netlink.Addr { return must(netlink.ParseAddr(ip + "/24"))(t) }
 	check(netlink.AddrAdd(v0, addr("10.7.0.1")))
 	log := make(chan string, 100)
-	h := must(kernel.New(kernel.Interface("v0"), kernel.Logger(slog.New(slog.NewTextHandler(lines(log), nil)))))(t)
+	h := must(kernel.New(&kernel.Config{Interface: "v0", Logger: slog.New(slog.NewTextHandler(lines(log), nil))}))(t)
 	defer h.Close()
 	n := h.NICs()[0]
 	seen, release := make(chan stack.Change, 1000), make(chan struct{})
@@ -496,10 +496,10 @@ func TestForgedIdentifications(t *testing.T) {
 	if err := netlink.AddrAdd(linktest.Interface(t, "v0"), addr); err != nil {
 		t.Fatal(err)
 	}
-	tap := &snoopLink{Link: must(packet.Open("v1"))(t), header: make(chan []byte, 1)}
-	far := must(netstack.New(tap, netstack.Addr("10.7.0.2/24")))(t)
+	tap := &snoopLink{Link: must(packet.Open("v1", nil))(t), header: make(chan []byte, 1)}
+	far := must(netstack.New(tap, &netstack.Config{Addrs: []string{"10.7.0.2/24"}}))(t)
 	t.Cleanup(func() { far.Close() })
-	local := must(kernel.New(kernel.Interface("v0"), kernel.Addr("10.7.0.1")))(t)
+	local := must(kernel.New(&kernel.Config{Interface: "v0", Addrs: []string{"10.7.0.1"}}))(t)
 	t.Cleanup(func() { local.Close() })
 	a, b := open(t, local), must(rdmatransport.Open(far, nil))(t)
 	t.Cleanup(func() { b.Close() })
@@ -531,7 +531,7 @@ func TestForgedIdentifications(t *testing.T) {
 		t.Fatal("no packet was captured")
 	}
 
-	forger := must(packet.Open("v1", packet.MAC(far.NICs()[0].MAC())))(t)
+	forger := must(packet.Open("v1", &packet.Config{MAC: far.NICs()[0].MAC()}))(t)
 	forger.Attach(func([]link.Frame) {})
 	defer forger.Close()
 	rnd := rand.New(rand.NewPCG(3, 4))

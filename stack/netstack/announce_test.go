@@ -35,7 +35,7 @@ func TestAddressesAreAnnounced(t *testing.T) {
 				}
 			}
 		})
-		h, err := netstack.New(lan.Port(), netstack.Addr("10.0.0.2/24"), netstack.Addr("fd00::2/64"))
+		h, err := netstack.New(lan.Port(), &netstack.Config{Addrs: []string{"10.0.0.2/24", "fd00::2/64"}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -57,7 +57,7 @@ func TestTakeover(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := new(pipe.Switch)
 		open := func(addr string) *netstack.Host {
-			h, err := netstack.New(lan.Port(), netstack.Addr(addr))
+			h, err := netstack.New(lan.Port(), &netstack.Config{Addrs: []string{addr}})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -23,8 +23,8 @@ func BenchmarkSend(b *testing.B) {
 		b.Run(bb.name, func(b *testing.B) {
 			lan := new(pipe.Switch)
 			out := &mutable{Link: lan.Port()}
-			h := newHost(b, out, netstack.Addr("10.0.0.1/24"), netstack.Addr("2001:db8::1/64"))
-			peer := newHost(b, lan.Port(), netstack.Addr("10.0.0.2/24"), netstack.Addr("2001:db8::2/64"))
+			h := newHost(b, out, &netstack.Config{Addrs: []string{"10.0.0.1/24", "2001:db8::1/64"}})
+			peer := newHost(b, lan.Port(), &netstack.Config{Addrs: []string{"10.0.0.2/24", "2001:db8::2/64"}})
 			resolved := make(chan bool)
 			peer.NICs()[0].Datagrams().Receive(func(*stack.Datagram) { close(resolved) })
 			p := newPath(b, h, bb.attr)
@@ -66,7 +66,7 @@ func BenchmarkReceive(b *testing.B) {
 	for name, payload := range map[string]int{"single": 1040, "superframe": 62 * 1040} {
 		b.Run(name, func(b *testing.B) {
 			w := newWire()
-			h := newHost(b, w, netstack.Addr("10.0.0.1/24"))
+			h := newHost(b, w, &netstack.Config{Addrs: []string{"10.0.0.1/24"}})
 			segments := 0
 			h.NICs()[0].Datagrams().Receive(func(d *stack.Datagram) {
 				for _, ok := d.Next(); ok; _, ok = d.Next() {

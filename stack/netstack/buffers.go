@@ -183,9 +183,9 @@ type buffers struct {
 }
 
 // init is called after the memory has admitted the connection.
-func (b *buffers) init(ep *tcp.Endpoint, m *tcpMemory, c *tcpConfig, note synNote, noted bool) {
+func (b *buffers) init(ep *tcp.Endpoint, m *tcpMemory, c *TCPConfig, note synNote, noted bool) {
 	b.ep, b.memory = ep, m
-	b.most.send, b.most.receive, b.receiveMost = int64(c.sendBuffer), int64(c.receiveBuffer), int64(c.receiveBuffer)
+	b.most.send, b.most.receive, b.receiveMost = int64(c.SendBuffer), int64(c.RecvBuffer), int64(c.RecvBuffer)
 	b.first, b.known = note.seq+1, noted
 	b.end.Store(b.first)
 	b.sendSize.Store(leastSend)

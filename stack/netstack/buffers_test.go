@@ -62,20 +62,20 @@ func wantMemory(t *testing.T, want int64, hosts ...*netstack.Host) {
 func TestTCPBuffers(t *testing.T) {
 	for name, tc := range map[string]struct {
 		send, receive int64
-		opts          []netstack.Option
+		opts          *netstack.Config
 	}{
 		"default":  {send: 4 << 20, receive: 8 << 20},
-		"smaller":  {1 << 20, 2 << 20, []netstack.Option{netstack.TCPBuffers(1<<20, 2<<20)}},
-		"larger":   {8 << 20, 16 << 20, []netstack.Option{netstack.TCPBuffers(8<<20, 16<<20)}},
-		"smallest": {leastSend, leastReceive, []netstack.Option{netstack.TCPBuffers(leastSend, leastReceive)}},
+		"smaller":  {1 << 20, 2 << 20, &netstack.Config{TCP: netstack.TCPConfig{SendBuffer: 1 << 20, RecvBuffer: 2 << 20}}},
+		"larger":   {8 << 20, 16 << 20, &netstack.Config{TCP: netstack.TCPConfig{SendBuffer: 8 << 20, RecvBuffer: 16 << 20}}},
+		"smallest": {leastSend, leastReceive, &netstack.Config{TCP: netstack.TCPConfig{SendBuffer: leastSend, RecvBuffer: leastReceive}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			lan := new(pipe.Switch)
 			server := &windowed{Link: lan.Port()}
 			l := &lane{t: t,
-				a: newHost(t, lan.Port(), append(tc.opts, netstack.Addr("10.0.0.1/24"))...),
-				b: newHost(t, server, append(tc.opts, netstack.Addr("10.0.0.2/24"))...),
+				a: newHost(t, lan.Port(), at(tc.opts, "10.0.0.1/24")),
+				b: newHost(t, server, at(tc.opts, "10.0.0.2/24")),
 			}
 			l.listen()
 			var streams []stack.Stream
@@ -110,8 +110,8 @@ func TestTCPMemory(t *testing.T) {
 	const conns, memory, peersMemory = 16, 6 << 20, 16 << 20
 	lan := new(pipe.Switch)
 	l := &lane{t: t,
-		a: newHost(t, lan.Port(), netstack.Addr("10.0.0.1/24"), netstack.TCPMemory(memory)),
-		b: newHost(t, lan.Port(), netstack.Addr("10.0.0.2/24"), netstack.TCPMemory(peersMemory)),
+		a: newHost(t, lan.Port(), &netstack.Config{Addrs: []string{"10.0.0.1/24"}, TCP: netstack.TCPConfig{Memory: memory}}),
+		b: newHost(t, lan.Port(), &netstack.Config{Addrs: []string{"10.0.0.2/24"}, TCP: netstack.TCPConfig{Memory: peersMemory}}),
 	}
 	l.listen()
 	var streams []stack.Stream
@@ -173,8 +173,8 @@ func TestTCPMemoryOfUnacceptedConnections(t *testing.T) {
 	const conns = 5
 	lan := new(pipe.Switch)
 	l := &lane{t: t,
-		a: newHost(t, lan.Port(), netstack.Addr("10.0.0.1/24")),
-		b: newHost(t, lan.Port(), netstack.Addr("10.0.0.2/24"), netstack.TCPMemory(conns*leastBoth)),
+		a: newHost(t, lan.Port(), &netstack.Config{Addrs: []string{"10.0.0.1/24"}}),
+		b: newHost(t, lan.Port(), &netstack.Config{Addrs: []string{"10.0.0.2/24"}, TCP: netstack.TCPConfig{Memory: conns * leastBoth}}),
 	}
 	l.listen()
 	dial := func() (stack.Stream, error) {
@@ -212,7 +212,7 @@ func TestTCPMemoryOfUnacceptedConnections(t *testing.T) {
 // TestListenerCloseResetsUnaccepted checks that a closed listener leaves nothing of unaccepted
 // connections.
 func TestListenerCloseResetsUnaccepted(t *testing.T) {
-	l := newLane(t)
+	l := newLane(t, nil)
 	s, err := l.a.DialStream(t.Context(), netip.AddrPort{}, netip.MustParseAddrPort("10.0.0.2:7471"))
 	if err != nil {
 		t.Fatal(err)
@@ -302,9 +302,8 @@ func TestTCPMemoryOfIdleConnections(t *testing.T) {
 			const receive = 1 << 20
 			const memory = 2 * (receive + leastSend)
 			l := &lane{t: t,
-				a: newHost(t, w, netstack.Addr("10.0.0.1/24"), netstack.UserTimeout(0)),
-				b: newHost(t, bare{lan.Port()}, netstack.Addr("10.0.0.2/24"), netstack.TCPBuffers(leastSend, receive),
-					netstack.TCPMemory(memory)),
+				a: newHost(t, w, &netstack.Config{Addrs: []string{"10.0.0.1/24"}, TCP: netstack.TCPConfig{UserTimeout: -1}}),
+				b: newHost(t, bare{lan.Port()}, &netstack.Config{Addrs: []string{"10.0.0.2/24"}, TCP: netstack.TCPConfig{SendBuffer: leastSend, RecvBuffer: receive, Memory: memory}}),
 			}
 			l.listen()
 			a, b := l.dial(0)
@@ -358,7 +357,7 @@ func TestTCPMemoryOfIdleConnections(t *testing.T) {
 func TestTCPMemoryIsShared(t *testing.T) {
 	t.Parallel()
 	const conns, memory = 6, 16 << 20
-	l := newLane(t, netstack.TCPBuffers(4<<20, 4<<20), netstack.TCPMemory(memory))
+	l := newLane(t, &netstack.Config{TCP: netstack.TCPConfig{SendBuffer: 4 << 20, RecvBuffer: 4 << 20, Memory: memory}})
 	type pair struct{ a, b stack.Stream }
 	var pairs []pair
 	for range conns {
@@ -402,8 +401,8 @@ func TestTCPMemoryBoundsTheHeap(t *testing.T) {
 	lan := new(pipe.Switch)
 	w := &gap{Link: lan.Port()}
 	l := &lane{t: t,
-		a: newHost(t, w, netstack.Addr("10.0.0.1/24"), netstack.TCPMemory(memory)),
-		b: newHost(t, bare{lan.Port()}, netstack.Addr("10.0.0.2/24"), netstack.TCPMemory(memory)),
+		a: newHost(t, w, &netstack.Config{Addrs: []string{"10.0.0.1/24"}, TCP: netstack.TCPConfig{Memory: memory}}),
+		b: newHost(t, bare{lan.Port()}, &netstack.Config{Addrs: []string{"10.0.0.2/24"}, TCP: netstack.TCPConfig{Memory: memory}}),
 	}
 	l.listen()
 	var streams []stack.Stream

@@ -38,12 +38,12 @@ type lane struct {
 	listener net.Listener
 }
 
-func newLane(t *testing.T, opts ...netstack.Option) *lane {
+func newLane(t *testing.T, cfg *netstack.Config) *lane {
 	t.Helper()
 	lan := new(pipe.Switch)
 	l := &lane{t: t,
-		a: newHost(t, lan.Port(), append(opts, netstack.Addr("10.0.0.1/24"))...),
-		b: newHost(t, lan.Port(), append(opts, netstack.Addr("10.0.0.2/24"))...),
+		a: newHost(t, lan.Port(), at(cfg, "10.0.0.1/24")),
+		b: newHost(t, lan.Port(), at(cfg, "10.0.0.2/24")),
 	}
 	l.listen()
 	return l
@@ -116,7 +116,7 @@ func TestRedialReplacesTimeWait(t *testing.T) {
 		"the client closes first": func(a, b stack.Stream) (_, _ stack.Stream) { return a, b },
 	} {
 		t.Run(name, func(t *testing.T) {
-			l := newLane(t)
+			l := newLane(t, nil)
 			for range 3 {
 				a, b := l.dial(4000)
 				transfer(t, a, b, 16<<20)
@@ -133,7 +133,7 @@ func TestRedialReplacesTimeWait(t *testing.T) {
 // same ports, which it gets when the stream is closed.
 func TestRedialWaitsForUnreadData(t *testing.T) {
 	t.Parallel()
-	l := newLane(t)
+	l := newLane(t, nil)
 	a, b := l.dial(4000)
 	transfer(t, a, b, 16<<20)
 	if err := b.CloseWrite(); err != nil {
@@ -180,7 +180,7 @@ func TestRedialWaitsForUnreadData(t *testing.T) {
 // TestStreamPortInUse checks that no second connection gets the addresses and ports of an open one.
 func TestStreamPortInUse(t *testing.T) {
 	t.Parallel()
-	l := newLane(t)
+	l := newLane(t, nil)
 	a, b := l.dial(4000)
 	from, to := netip.MustParseAddrPort("10.0.0.1:4000"), netip.MustParseAddrPort("10.0.0.2:7471")
 	if _, err := l.a.DialStream(t.Context(), from, to); !errors.Is(err, syscall.EADDRINUSE) {
@@ -201,7 +201,7 @@ func TestStreamPortInUse(t *testing.T) {
 // are left.
 func TestEphemeralPortsAreDrawnAgain(t *testing.T) {
 	t.Parallel()
-	l := newLane(t)
+	l := newLane(t, nil)
 	const ports = 65535 - 61000 + 1
 	for i := range ports + 100 {
 		a, b := l.dial(0)
@@ -230,7 +230,7 @@ func TestEphemeralPortsAreDrawnAgain(t *testing.T) {
 // TestStreamLinger checks that a closed connection whose peer does not read is reset after the
 // linger time.
 func TestStreamLinger(t *testing.T) {
-	l := newLane(t, netstack.Linger(200*time.Millisecond), netstack.UserTimeout(0), netstack.KeepAlive(0, 0, 0))
+	l := newLane(t, &netstack.Config{TCP: netstack.TCPConfig{Linger: 200 * time.Millisecond, UserTimeout: -1, KeepAliveIdle: -1}})
 	resets := make(chan struct{}, 100)
 	l.a.NICs()[0].Frames().Steer(&stack.Steering{Take: func(frame []byte) bool {
 		if rst := frame[12] == 8 && frame[13] == 0 && frame[14+9] == 6 && frame[14+20+13]&4 != 0; rst {
@@ -291,8 +291,8 @@ func heap() int {
 func TestStreamTimeWaits(t *testing.T) {
 	const conns = 1000
 	// grown returns the growth of the heap once it is down to most, or after ten seconds.
-	grown := func(most int, opts ...netstack.Option) int {
-		l := newLane(t, opts...)
+	grown := func(most int, cfg *netstack.Config) int {
+		l := newLane(t, cfg)
 		before := heap()
 		for range conns {
 			a, b := l.dial(0)
@@ -306,10 +306,10 @@ func TestStreamTimeWaits(t *testing.T) {
 		}
 		return n
 	}
-	if most := conns * 8 << 10; grown(most) > most {
+	if most := conns * 8 << 10; grown(most, nil) > most {
 		t.Error("more than 8 KiB for each connection in TIME-WAIT")
 	}
-	if most := conns << 10; grown(most, netstack.TimeWaits(10)) > most {
+	if most := conns << 10; grown(most, &netstack.Config{TCP: netstack.TCPConfig{TimeWaits: 10}}) > most {
 		t.Errorf("more than %d bytes for %d connections, of which 10 may be in TIME-WAIT", most, conns)
 	}
 }
@@ -349,8 +349,8 @@ func TestNoKeepAliveInTimeWait(t *testing.T) {
 	lan := new(pipe.Switch)
 	w := &segments{Link: lan.Port(), counted: 4000, reported: 4001, sent: make(chan struct{}, 1)}
 	l := &lane{t: t,
-		a: newHost(t, w, netstack.Addr("10.0.0.1/24"), netstack.KeepAlive(20*time.Millisecond, 20*time.Millisecond, 1000)),
-		b: newHost(t, lan.Port(), netstack.Addr("10.0.0.2/24")),
+		a: newHost(t, w, &netstack.Config{Addrs: []string{"10.0.0.1/24"}, TCP: netstack.TCPConfig{KeepAliveIdle: 20 * time.Millisecond, KeepAliveInterval: 20 * time.Millisecond, KeepAliveCount: 1000}}),
+		b: newHost(t, lan.Port(), &netstack.Config{Addrs: []string{"10.0.0.2/24"}}),
 	}
 	l.listen()
 	x, y := l.dial(4000)
@@ -375,7 +375,7 @@ func TestNoKeepAliveInTimeWait(t *testing.T) {
 // holds its lock and requests gVisor's connection table. gVisor holds the table's lock when it
 // passes the SYN on. A deadlock results if the SYN waits for the connection's lock.
 func TestSYNInTimeWaitDoesNotBlock(t *testing.T) {
-	l := newLane(t)
+	l := newLane(t, nil)
 	a, b := l.dial(4000)
 	// b closes first, so that b enters TIME-WAIT, with unread data.
 	if err := b.CloseWrite(); err != nil {

@@ -49,9 +49,19 @@ func (in *inbox) receive(d *stack.Datagram) {
 	in.frames++
 }
 
-func newHost(t testing.TB, l link.Link, opts ...netstack.Option) *netstack.Host {
+// at returns cfg, which may be nil, with an address.
+func at(cfg *netstack.Config, addr string) *netstack.Config {
+	var c netstack.Config
+	if cfg != nil {
+		c = *cfg
+	}
+	c.Addrs = append(slices.Clone(c.Addrs), addr)
+	return &c
+}
+
+func newHost(t testing.TB, l link.Link, cfg *netstack.Config) *netstack.Host {
 	t.Helper()
-	h, err := netstack.New(l, opts...)
+	h, err := netstack.New(l, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,8 +154,8 @@ var (
 
 func twoHosts(t testing.TB) (a, b *netstack.Host) {
 	lan := new(pipe.Switch)
-	a = newHost(t, lan.Port(), netstack.Addr("10.0.0.1/24"), netstack.Addr("2001:db8::1/64"))
-	b = newHost(t, lan.Port(), netstack.Addr("10.0.0.2/24"), netstack.Addr("2001:db8::2/64"))
+	a = newHost(t, lan.Port(), &netstack.Config{Addrs: []string{"10.0.0.1/24", "2001:db8::1/64"}})
+	b = newHost(t, lan.Port(), &netstack.Config{Addrs: []string{"10.0.0.2/24", "2001:db8::2/64"}})
 	return a, b
 }
 
@@ -242,8 +252,8 @@ func TestCut(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			lan := new(pipe.Switch)
 			out := &spy{Link: lan.Port()}
-			a := newHost(t, out, netstack.Addr("10.0.0.1/24"), netstack.Addr("2001:db8::1/64"))
-			newHost(t, lan.Port(), netstack.Addr("10.0.0.2/24"), netstack.Addr("2001:db8::2/64"))
+			a := newHost(t, out, &netstack.Config{Addrs: []string{"10.0.0.1/24", "2001:db8::1/64"}})
+			newHost(t, lan.Port(), &netstack.Config{Addrs: []string{"10.0.0.2/24", "2001:db8::2/64"}})
 			p := newPath(t, a, attr)
 			synctest.Wait() // resolved
 			s := a.NICs()[0].Datagrams().Sender()
@@ -317,7 +327,7 @@ func TestLoopbackMTU(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &resized{Port: new(pipe.Switch).Port()}
 		l.mtu.Store(1500)
-		h := newHost(t, l, netstack.Addr("10.0.0.1/24"))
+		h := newHost(t, l, &netstack.Config{Addrs: []string{"10.0.0.1/24"}})
 		in := collect(h)
 		attr := stack.PathAttr{Src: a4, Dst: a4}
 		for _, mtu := range []int{1500, 9000, 1500} {
@@ -414,8 +424,8 @@ func TestNoOffloads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := new(pipe.Switch)
 		out := &spy{Link: lan.Port(), plain: true}
-		a := newHost(t, out, netstack.Addr("10.0.0.1/24"), netstack.Addr("2001:db8::1/64"))
-		b := newHost(t, lan.Port(), netstack.Addr("10.0.0.2/24"), netstack.Addr("2001:db8::2/64"))
+		a := newHost(t, out, &netstack.Config{Addrs: []string{"10.0.0.1/24", "2001:db8::1/64"}})
+		b := newHost(t, lan.Port(), &netstack.Config{Addrs: []string{"10.0.0.2/24", "2001:db8::2/64"}})
 		in := collect(b)
 		for _, attr := range []stack.PathAttr{{Src: a4, Dst: b4}, {Src: a6, Dst: b6}} {
 			in.packets = nil
@@ -445,8 +455,8 @@ func TestSuperframeChecksum(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := new(pipe.Switch)
 		out := &spy{Link: lan.Port()}
-		a := newHost(t, out, netstack.Addr("10.0.0.1/24"), netstack.Addr("2001:db8::1/64"))
-		newHost(t, lan.Port(), netstack.Addr("10.0.0.2/24"), netstack.Addr("2001:db8::2/64"))
+		a := newHost(t, out, &netstack.Config{Addrs: []string{"10.0.0.1/24", "2001:db8::1/64"}})
+		newHost(t, lan.Port(), &netstack.Config{Addrs: []string{"10.0.0.2/24", "2001:db8::2/64"}})
 		for _, attr := range []stack.PathAttr{{Src: a4, Dst: b4}, {Src: a6, Dst: b6}} {
 			send(t, a, newPath(t, a, attr), 300, 300, 99)
 			synctest.Wait()
@@ -481,8 +491,7 @@ func TestOwnAddress(t *testing.T) {
 		lan := new(pipe.Switch)
 		c4 := netip.MustParseAddr("10.0.1.1")
 		out := &spy{Link: lan.Port()}
-		h := newHost(t, out, netstack.Addr("10.0.0.1/24"), netstack.Addr("2001:db8::1/64"),
-			netstack.AddNIC(lan.Port(), netstack.Addr("10.0.1.1/24")))
+		h := newHost(t, out, &netstack.Config{Addrs: []string{"10.0.0.1/24", "2001:db8::1/64"}, NICs: []netstack.NIC{{Link: lan.Port(), Addrs: []string{"10.0.1.1/24"}}}})
 		var mu sync.Mutex
 		var in [2]inbox
 		for i, n := range h.NICs() {
@@ -520,7 +529,7 @@ func TestOwnAddress(t *testing.T) {
 // TestReceiveNilWaits removes a running receiver.
 func TestReceiveNilWaits(t *testing.T) {
 	w := newWire()
-	h := newHost(t, w, netstack.Addr("10.0.0.1/24"))
+	h := newHost(t, w, &netstack.Config{Addrs: []string{"10.0.0.1/24"}})
 	port := h.NICs()[0].Datagrams()
 	running, release := make(chan bool), make(chan bool)
 	var returned, early atomic.Bool

@@ -46,10 +46,10 @@ const lastSegments = 200 * time.Millisecond
 // resets it, or the peer's FIN has arrived, possibly unread. Received data can still be read;
 // gVisor's Abort would drop it.
 func (s *stream) peerLeft() {
-	c := tcpConfig{userTimeout: lastSegments}
+	c := TCPConfig{UserTimeout: lastSegments}
 	switch tcp.EndpointState(s.ep.State()) {
 	case tcp.StateEstablished, tcp.StateFinWait1, tcp.StateFinWait2:
-		c.idle, c.interval, c.probes = lastSegments, lastSegments, 1
+		c.KeepAliveIdle, c.KeepAliveInterval, c.KeepAliveCount = lastSegments, lastSegments, 1
 	}
 	c.apply(s.ep)
 }

@@ -30,7 +30,7 @@ func TestDeparture(t *testing.T) {
 	local, far := &departingLink{Link: lan.Port()}, lan.Port()
 	var hosts [2]*netstack.Host
 	for i, l := range []link.Link{local, far} {
-		h, err := netstack.New(l, netstack.Addr([]string{"10.0.0.1/24", "10.0.0.2/24"}[i]))
+		h, err := netstack.New(l, &netstack.Config{Addrs: []string{[]string{"10.0.0.1/24", "10.0.0.2/24"}[i]}})
 		if err != nil {
 			t.Fatal(err)
 		}

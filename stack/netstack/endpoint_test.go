@@ -235,7 +235,7 @@ func TestBadChecksumIsDropped(t *testing.T) {
 // TestTCPUsesSuperframes checks that a bulk transfer between two stacks arrives intact, in
 // superframes in both directions.
 func TestTCPUsesSuperframes(t *testing.T) {
-	sw, err := pipe.New(pipe.MTU(1500))
+	sw, err := pipe.New(&pipe.Config{MTU: 1500})
 	if err != nil {
 		t.Fatal(err)
 	}

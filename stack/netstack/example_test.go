@@ -15,9 +15,9 @@ import (
 // device of a host.
 func Example() {
 	var lan pipe.Switch
-	a, err := netstack.New(lan.Port(), netstack.Addr("10.0.0.1/24"), netstack.Gateway("10.0.0.254"))
+	a, err := netstack.New(lan.Port(), &netstack.Config{Addrs: []string{"10.0.0.1/24"}, Gateways: []string{"10.0.0.254"}})
 	check(err)
-	b, err := netstack.New(lan.Port(), netstack.Addr("10.0.0.2/24"), netstack.Addr("2001:db8::2/64"))
+	b, err := netstack.New(lan.Port(), &netstack.Config{Addrs: []string{"10.0.0.2/24", "2001:db8::2/64"}})
 	check(err)
 	fmt.Println("A is", a.NICs()[0].GIDs()[1:], "and B", b.NICs()[0].GIDs()[1:])
 
@@ -48,11 +48,11 @@ func Example() {
 	// hello
 }
 
-func ExampleAddr() {
-	_, err := netstack.New(new(pipe.Switch).Port(), netstack.Addr("10.0.0.0/24"))
+func ExampleConfig() {
+	_, err := netstack.New(new(pipe.Switch).Port(), &netstack.Config{Addrs: []string{"10.0.0.0/24"}})
 	fmt.Println(err)
 	// Output:
-	// netstack: address "10.0.0.0/24": 10.0.0.0 is a network or broadcast address: want a host
+	// netstack: Addrs[0] "10.0.0.0/24": 10.0.0.0 is a network or broadcast address: want a host
 }
 
 func check(err error) {

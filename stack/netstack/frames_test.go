@@ -14,7 +14,7 @@ import (
 // priority tag still belongs to the host.
 func TestSteeringOfTags(t *testing.T) {
 	w := newWire()
-	h := newHost(t, w, netstack.Addr("10.0.0.1/24"))
+	h := newHost(t, w, &netstack.Config{Addrs: []string{"10.0.0.1/24"}})
 	in := collect(h)
 	var sniffed, offered [][]byte
 	h.NICs()[0].Frames().Steer(&stack.Steering{

@@ -42,7 +42,7 @@ type Host struct {
 	nics  []*Interface
 	log   *slog.Logger
 
-	tcpConfig tcpConfig
+	tcpConfig TCPConfig
 
 	mu   sync.Mutex // held to change addresses and routes
 	once sync.Once  // Close
@@ -58,11 +58,14 @@ const (
 )
 
 // New returns a host with l as its first NIC. The host owns the links: New closes them if it fails.
-func New(l link.Link, opts ...Option) (*Host, error) {
-	c := &config{log: slog.New(slog.DiscardHandler), tcp: defaultTCP}
-	if err := c.addNIC(l, opts); err != nil {
+// With nil, cfg is the zero Config. An error names the field whose value is out of bounds.
+func New(l link.Link, cfg *Config) (*Host, error) {
+	c, err := cfg.check(l)
+	if err != nil {
 		for _, n := range c.nics {
-			_ = n.link.Close()
+			if n.link != nil {
+				_ = n.link.Close()
+			}
 		}
 		return nil, fmt.Errorf("netstack: %w", err)
 	}

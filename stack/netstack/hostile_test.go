@@ -109,7 +109,7 @@ func TestHostileFrames(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWire()
-				h := newHost(t, w, netstack.Addr("10.0.0.1/24"), netstack.Addr("2001:db8::1/64"))
+				h := newHost(t, w, &netstack.Config{Addrs: []string{"10.0.0.1/24", "2001:db8::1/64"}})
 				in := collect(h)
 				synctest.Wait()
 				before := w.sent.Load()
@@ -136,7 +136,7 @@ func TestHostileFrames(t *testing.T) {
 // TestPadding checks that Ethernet's padding of short packets is removed.
 func TestPadding(t *testing.T) {
 	w := newWire()
-	h := newHost(t, w, netstack.Addr("10.0.0.1/24"))
+	h := newHost(t, w, &netstack.Config{Addrs: []string{"10.0.0.1/24"}})
 	in := collect(h)
 	w.arrive(link.Frame{Data: append(frame4(b4, a4, w.mac, 4), make([]byte, 14)...)})
 	if len(in.packets) != 1 || len(in.packets[0].payload) != 4 {
@@ -153,7 +153,7 @@ func FuzzFrame(f *testing.F) {
 	f.Add(frame6(b6, a6, w.mac, 200), uint8(link.UDP), uint16(1))
 	f.Add(frameV1(b6, a6, w.mac, 20), uint8(0), uint16(0))
 	f.Add(frameV1(b4, a4, w.mac, 20), uint8(0), uint16(0))
-	h := newHost(f, w, netstack.Addr("10.0.0.1/24"), netstack.Addr("2001:db8::1/64"))
+	h := newHost(f, w, &netstack.Config{Addrs: []string{"10.0.0.1/24", "2001:db8::1/64"}})
 	var data []byte
 	var t *testing.T
 	h.NICs()[0].Datagrams().Receive(func(d *stack.Datagram) {
@@ -193,7 +193,7 @@ func FuzzFrame(f *testing.F) {
 // small.
 func TestHostileSYN(t *testing.T) {
 	w := newWire()
-	h := newHost(t, w, netstack.Addr("10.0.0.1/24"))
+	h := newHost(t, w, &netstack.Config{Addrs: []string{"10.0.0.1/24"}})
 	l, err := h.ListenStream(netip.MustParseAddrPort("10.0.0.1:7471"))
 	if err != nil {
 		t.Fatal(err)

@@ -63,8 +63,8 @@ func (n *limitedLink) Write(frames []link.Frame) (int, error) {
 func TestInPlaceOrder(t *testing.T) {
 	lan := new(pipe.Switch)
 	out := &limitedLink{Link: lan.Port()}
-	h := newHost(t, out, netstack.Addr("10.0.0.1/24"))
-	peer := newHost(t, lan.Port(), netstack.Addr("10.0.0.2/24"))
+	h := newHost(t, out, &netstack.Config{Addrs: []string{"10.0.0.1/24"}})
+	peer := newHost(t, lan.Port(), &netstack.Config{Addrs: []string{"10.0.0.2/24"}})
 	resolved := make(chan bool, 100)
 	peer.NICs()[0].Datagrams().Receive(func(*stack.Datagram) { resolved <- true })
 	p := newPath(t, h, stack.PathAttr{Src: a4, Dst: b4})

@@ -292,7 +292,7 @@ func (n *Interface) loopback() (link.Link, error) {
 		return nil, errClosed
 	}
 	if n.loop[0] == nil {
-		sw, err := pipe.New(pipe.MTU(link.MaxSuperframe))
+		sw, err := pipe.New(&pipe.Config{MTU: link.MaxSuperframe})
 		if err != nil {
 			return nil, err
 		}

@@ -19,9 +19,9 @@ import (
 // as only memory is between the two.
 func TestLocalNIC(t *testing.T) {
 	lan := new(pipe.Switch)
-	a := newHost(t, lan.Port(), netstack.Addr("10.0.0.1/24"), netstack.Gateway("10.0.0.9"))
+	a := newHost(t, lan.Port(), &netstack.Config{Addrs: []string{"10.0.0.1/24"}, Gateways: []string{"10.0.0.9"}})
 	port := lan.Port()
-	b := newHost(t, port, netstack.Addr("10.0.0.2/24"), netstack.Addr("10.1.0.2/24"))
+	b := newHost(t, port, &netstack.Config{Addrs: []string{"10.0.0.2/24", "10.1.0.2/24"}})
 	to := func(dst string) stack.Path {
 		t.Helper()
 		return newPath(t, a, stack.PathAttr{Src: netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr(dst)})
@@ -43,7 +43,7 @@ func TestLocalNIC(t *testing.T) {
 		t.Fatal(err)
 	}
 	want("added", third, nicB)
-	c := newHost(t, lan.Port(), netstack.Addr("10.0.0.3/24"))
+	c := newHost(t, lan.Port(), &netstack.Config{Addrs: []string{"10.0.0.3/24"}})
 	want("of two hosts", third, nil)
 	if err := b.Interfaces()[0].RemoveAddr(netip.MustParseAddr("10.0.0.3")); err != nil {
 		t.Fatal(err)
@@ -61,11 +61,11 @@ func TestLocalNIC(t *testing.T) {
 // TestFramesOnly checks that hosts on a switch with FramesOnly are not local to each other; a host
 // is still local to itself.
 func TestFramesOnly(t *testing.T) {
-	lan, err := pipe.New(pipe.FramesOnly())
+	lan, err := pipe.New(&pipe.Config{FramesOnly: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, b := newHost(t, lan.Port(), netstack.Addr("10.0.0.1/24")), newHost(t, lan.Port(), netstack.Addr("10.0.0.2/24"))
+	a, b := newHost(t, lan.Port(), &netstack.Config{Addrs: []string{"10.0.0.1/24"}}), newHost(t, lan.Port(), &netstack.Config{Addrs: []string{"10.0.0.2/24"}})
 	if got := newPath(t, a, stack.PathAttr{Src: a4, Dst: b4}).LocalNIC(); got != nil {
 		t.Errorf("the other host is local: %v", got.Name())
 	}
@@ -86,7 +86,7 @@ func TestLocalNICOfVLAN(t *testing.T) {
 			}
 			l = v
 		}
-		return newHost(t, l, netstack.Addr(addr))
+		return newHost(t, l, &netstack.Config{Addrs: []string{addr}})
 	}
 	a, b := host(5, "10.0.0.1/24"), host(5, "10.0.0.2/24")
 	host(6, "10.0.0.2/24")
@@ -106,7 +106,7 @@ func TestLocalNICOfVLAN(t *testing.T) {
 func TestWrappedLinksAreNotLocal(t *testing.T) {
 	for name, wrap := range map[string]func(link.Link) (link.Link, error){
 		"capture": func(l link.Link) (link.Link, error) { return capture.New(l, io.Discard) },
-		"impair":  func(l link.Link) (link.Link, error) { return impair.New(l, impair.Config{}) },
+		"impair":  func(l link.Link) (link.Link, error) { return impair.New(l, &impair.Config{}) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			lan := new(pipe.Switch)
@@ -114,8 +114,8 @@ func TestWrappedLinksAreNotLocal(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			lan2 := newHost(t, lan.Port(), netstack.Addr("10.0.0.2/24"))
-			hosts := []*netstack.Host{newHost(t, wrapped, netstack.Addr("10.0.0.1/24")), lan2}
+			lan2 := newHost(t, lan.Port(), &netstack.Config{Addrs: []string{"10.0.0.2/24"}})
+			hosts := []*netstack.Host{newHost(t, wrapped, &netstack.Config{Addrs: []string{"10.0.0.1/24"}}), lan2}
 			addrs := []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")}
 			for i, h := range hosts {
 				p := newPath(t, h, stack.PathAttr{Src: addrs[i], Dst: addrs[1-i]})
@@ -143,7 +143,7 @@ func TestWrappedLinksAreNotLocal(t *testing.T) {
 // TestStreamLocalNIC checks that both ends of a connection know the other's interface.
 func TestStreamLocalNIC(t *testing.T) {
 	lan := new(pipe.Switch)
-	hosts := [2]*netstack.Host{newHost(t, lan.Port(), netstack.Addr("10.0.0.1/24")), newHost(t, lan.Port(), netstack.Addr("10.0.0.2/24"))}
+	hosts := [2]*netstack.Host{newHost(t, lan.Port(), &netstack.Config{Addrs: []string{"10.0.0.1/24"}}), newHost(t, lan.Port(), &netstack.Config{Addrs: []string{"10.0.0.2/24"}})}
 	for _, from := range hosts {
 		l, err := hosts[0].ListenStream(netip.MustParseAddrPort("10.0.0.1:7"))
 		if err != nil {

@@ -31,7 +31,7 @@ func TestGVisorWritesNothing(t *testing.T) {
 		return
 	}
 	w := &arpWire{wire: newWire(), asked: make(chan bool, 1)}
-	h, err := netstack.New(w, netstack.Addr(a4.String()+"/24"))
+	h, err := netstack.New(w, &netstack.Config{Addrs: []string{a4.String() + "/24"}})
 	if err != nil {
 		t.Fatal(err)
 	}

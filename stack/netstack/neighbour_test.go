@@ -22,9 +22,8 @@ func TestGateway(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				lan := new(pipe.Switch)
 				out := &spy{Link: lan.Port()}
-				a := newHost(t, out, netstack.Addr("10.0.0.1/24"), netstack.Addr("2001:db8::1/64"),
-					netstack.Gateway("10.0.0.254"), netstack.Gateway("2001:db8::fe"))
-				router := newHost(t, lan.Port(), netstack.Addr("10.0.0.254/24"), netstack.Addr("2001:db8::fe/64"))
+				a := newHost(t, out, &netstack.Config{Addrs: []string{"10.0.0.1/24", "2001:db8::1/64"}, Gateways: []string{"10.0.0.254", "2001:db8::fe"}})
+				router := newHost(t, lan.Port(), &netstack.Config{Addrs: []string{"10.0.0.254/24", "2001:db8::fe/64"}})
 				send(t, a, newPath(t, a, attr), 20)
 				synctest.Wait()
 				frames := out.roce()
@@ -39,7 +38,7 @@ func TestGateway(t *testing.T) {
 func TestMulticastPath(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		out := &spy{Link: new(pipe.Switch).Port()}
-		h := newHost(t, out, netstack.Addr("10.0.0.1/24"))
+		h := newHost(t, out, &netstack.Config{Addrs: []string{"10.0.0.1/24"}})
 		send(t, h, newPath(t, h, stack.PathAttr{Src: a4, Dst: netip.MustParseAddr("239.129.2.3")}), 20)
 		send(t, h, newPath(t, h, stack.PathAttr{Src: h.NICs()[0].GIDs()[0], Dst: netip.MustParseAddr("ff0e::1:2:3")}), 20)
 		frames := out.roce()
@@ -56,7 +55,7 @@ func TestUnresolvedNeighbour(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := new(pipe.Switch)
 		out := &spy{Link: lan.Port()}
-		a := newHost(t, out, netstack.Addr("10.0.0.1/24"))
+		a := newHost(t, out, &netstack.Config{Addrs: []string{"10.0.0.1/24"}})
 		attr := stack.PathAttr{Src: a4, Dst: b4}
 		p := newPath(t, a, attr)
 		lost := func() uint64 { return a.Interfaces()[0].Counters().TxNoRoute }
@@ -74,7 +73,7 @@ func TestUnresolvedNeighbour(t *testing.T) {
 			t.Errorf("%d frames went out", n)
 		}
 
-		b := newHost(t, lan.Port(), netstack.Addr("10.0.0.2/24"))
+		b := newHost(t, lan.Port(), &netstack.Config{Addrs: []string{"10.0.0.2/24"}})
 		in := collect(b)
 		headers := send(t, a, p, 100, 1040, 1040)
 		synctest.Wait()
@@ -91,8 +90,8 @@ func TestMACChange(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				lan := new(pipe.Switch)
-				a := newHost(t, lan.Port(), netstack.Addr("10.0.0.1/24"), netstack.Addr("2001:db8::1/64"))
-				old := newHost(t, lan.Port(), netstack.Addr("10.0.0.2/24"), netstack.Addr("2001:db8::2/64"))
+				a := newHost(t, lan.Port(), &netstack.Config{Addrs: []string{"10.0.0.1/24", "2001:db8::1/64"}})
+				old := newHost(t, lan.Port(), &netstack.Config{Addrs: []string{"10.0.0.2/24", "2001:db8::2/64"}})
 				in := collect(old)
 				p := newPath(t, a, attr)
 				send(t, a, p, 20)
@@ -101,7 +100,7 @@ func TestMACChange(t *testing.T) {
 					t.Fatal("nothing arrived before the change")
 				}
 				old.Close()
-				b := newHost(t, lan.Port(), netstack.Addr("10.0.0.2/24"), netstack.Addr("2001:db8::2/64"))
+				b := newHost(t, lan.Port(), &netstack.Config{Addrs: []string{"10.0.0.2/24", "2001:db8::2/64"}})
 				in = collect(b)
 				for range 240 {
 					send(t, a, p, 20)
@@ -117,7 +116,7 @@ func TestMACChange(t *testing.T) {
 }
 
 func TestPathErrors(t *testing.T) {
-	h := newHost(t, newWire(), netstack.Addr("10.0.0.1/24"), netstack.Addr("2001:db8::1/64"))
+	h := newHost(t, newWire(), &netstack.Config{Addrs: []string{"10.0.0.1/24", "2001:db8::1/64"}})
 	far := netip.MustParseAddr("10.9.9.9")
 	for _, tc := range []struct {
 		attr stack.PathAttr

@@ -31,7 +31,7 @@ func TestNotifyReadable(t *testing.T) {
 		for _, before := range []bool{true, false} {
 			when := map[bool]string{true: " before", false: " after"}[before]
 			t.Run(name+when, func(t *testing.T) {
-				l := newLane(t)
+				l := newLane(t, nil)
 				a, b := l.dial(0)
 				defer a.Abort()
 				defer b.Abort()
@@ -62,7 +62,7 @@ func TestNotifyReadable(t *testing.T) {
 // TestNotifyReadableAgain checks that a second NotifyReadable reports data that arrived meanwhile.
 func TestNotifyReadableAgain(t *testing.T) {
 	const n = 1000
-	l := newLane(t)
+	l := newLane(t, nil)
 	a, b := l.dial(0)
 	defer a.Abort()
 	defer b.Abort()

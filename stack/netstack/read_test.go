@@ -121,7 +121,7 @@ func TestStreamDeadlineBeforeData(t *testing.T) {
 func TestStreamUnanswered(t *testing.T) {
 	lan := new(pipe.Switch)
 	w := &ward{Link: lan.Port()}
-	a, b := streamsOn(t, w, lan.Port())
+	a, b := streamsOn(t, w, lan.Port(), nil)
 	called := make(chan struct{}, 1)
 	a.OnRoom(func() {
 		select {
@@ -250,7 +250,7 @@ func (w *windowed) Write(frames []link.Frame) (int, error) {
 func TestStreamReadBuffer(t *testing.T) {
 	lan := new(pipe.Switch)
 	server := &windowed{Link: lan.Port(), sent: make(chan struct{}, 1)}
-	a, b := newHost(t, lan.Port(), netstack.Addr("10.0.0.1/24")), newHost(t, server, netstack.Addr("10.0.0.2/24"))
+	a, b := newHost(t, lan.Port(), &netstack.Config{Addrs: []string{"10.0.0.1/24"}}), newHost(t, server, &netstack.Config{Addrs: []string{"10.0.0.2/24"}})
 	l, err := b.ListenStream(netip.MustParseAddrPort("10.0.0.2:7"))
 	if err != nil {
 		t.Fatal(err)

@@ -32,8 +32,8 @@ func TestRoCEv1(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				lan := new(pipe.Switch)
 				watch := &spy{Link: lan.Port()}
-				a := newHost(t, watch, netstack.Addr("10.0.0.1/24"), netstack.Addr("2001:db8::1/64"))
-				b := newHost(t, lan.Port(), netstack.Addr("10.0.0.2/24"), netstack.Addr("2001:db8::2/64"))
+				a := newHost(t, watch, &netstack.Config{Addrs: []string{"10.0.0.1/24", "2001:db8::1/64"}})
+				b := newHost(t, lan.Port(), &netstack.Config{Addrs: []string{"10.0.0.2/24", "2001:db8::2/64"}})
 				in := map[bool]*inbox{false: collect(b), true: collect(a)}[tc.name == "to itself"]
 				synctest.Wait()
 				attr := stack.PathAttr{Src: tc.src(a, b), Dst: tc.dst(a, b), V1: true, TrafficClass: 0xa5, FlowLabel: 0x12345, HopLimit: 7}
@@ -99,7 +99,7 @@ func TestRoCEv1Paths(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := new(pipe.Switch)
 		watch := &spy{Link: lan.Port()}
-		h := newHost(t, watch, netstack.Addr("10.0.0.1/24"), netstack.Addr("2001:db8::1/64"), netstack.Gateway("10.0.0.254"))
+		h := newHost(t, watch, &netstack.Config{Addrs: []string{"10.0.0.1/24", "2001:db8::1/64"}, Gateways: []string{"10.0.0.254"}})
 		dp := h.NICs()[0].Datagrams()
 		far := stack.PathAttr{Src: a4, Dst: netip.MustParseAddr("192.0.2.1"), V1: true}
 		if _, err := dp.Path(far); !errors.Is(err, syscall.ENETUNREACH) {
@@ -143,7 +143,7 @@ func TestRoCEv1Paths(t *testing.T) {
 // TestRoCEv1Priority checks that the TCI of a datagram is that of its own tag.
 func TestRoCEv1Priority(t *testing.T) {
 	w := newWire()
-	h := newHost(t, w, netstack.Addr("10.0.0.1/24"))
+	h := newHost(t, w, &netstack.Config{Addrs: []string{"10.0.0.1/24"}})
 	var got []uint16
 	h.NICs()[0].Datagrams().Receive(func(d *stack.Datagram) { got = append(got, d.TCI) })
 	tags := []uint16{5 << link.PriorityShift, 0, 3<<link.PriorityShift | 7}
@@ -158,7 +158,7 @@ func TestRoCEv1Priority(t *testing.T) {
 // TestRoCEv1Padding checks that Ethernet's padding of short frames is removed.
 func TestRoCEv1Padding(t *testing.T) {
 	w := newWire()
-	h := newHost(t, w, netstack.Addr("10.0.0.1/24"))
+	h := newHost(t, w, &netstack.Config{Addrs: []string{"10.0.0.1/24"}})
 	in := collect(h)
 	w.arrive(link.Frame{Data: append(frameV1(b4, a4, w.mac, 4), 1, 2)})
 	if len(in.packets) != 1 || len(in.packets[0].payload) != 4 || in.packets[0].src != b4 || in.packets[0].dst != a4 {

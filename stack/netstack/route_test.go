@@ -17,7 +17,7 @@ import (
 
 func TestSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHost(t, new(pipe.Switch).Port(), netstack.Addr("10.0.0.1/24"), netstack.Addr("10.0.1.1/16"), netstack.Gateway("10.0.0.254"))
+		h := newHost(t, new(pipe.Switch).Port(), &netstack.Config{Addrs: []string{"10.0.0.1/24", "10.0.1.1/16"}, Gateways: []string{"10.0.0.254"}})
 		n := h.NICs()[0]
 		linkLocal := n.GIDs()[0].String()
 		for dst, want := range map[string]struct {
@@ -44,7 +44,7 @@ func TestSource(t *testing.T) {
 func TestResolveWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := new(pipe.Switch)
-		a := newHost(t, lan.Port(), netstack.Addr("10.0.0.1/24")).NICs()[0]
+		a := newHost(t, lan.Port(), &netstack.Config{Addrs: []string{"10.0.0.1/24"}}).NICs()[0]
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
 		if err := a.Resolve(ctx, a4, b4); !errors.Is(err, context.DeadlineExceeded) {
@@ -53,7 +53,7 @@ func TestResolveWaits(t *testing.T) {
 		done := make(chan error)
 		go func() { done <- a.Resolve(t.Context(), a4, b4) }()
 		time.Sleep(5 * time.Second)
-		newHost(t, lan.Port(), netstack.Addr("10.0.0.2/24"))
+		newHost(t, lan.Port(), &netstack.Config{Addrs: []string{"10.0.0.2/24"}})
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
@@ -80,7 +80,7 @@ func TestJoin(t *testing.T) {
 			}
 		})
 		defer router.Close()
-		n := newHost(t, lan.Port(), netstack.Addr("10.0.0.1/24")).NICs()[0]
+		n := newHost(t, lan.Port(), &netstack.Config{Addrs: []string{"10.0.0.1/24"}}).NICs()[0]
 		time.Sleep(time.Minute)
 		const igmp = 2
 		count := func() int {
@@ -117,7 +117,7 @@ func TestJoin(t *testing.T) {
 // TestResolveEndsWithHost checks that Close ends waits for a neighbour.
 func TestResolveEndsWithHost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHost(t, new(pipe.Switch).Port(), netstack.Addr("10.0.0.1/24"))
+		h := newHost(t, new(pipe.Switch).Port(), &netstack.Config{Addrs: []string{"10.0.0.1/24"}})
 		done := make(chan error)
 		go func() { done <- h.NICs()[0].Resolve(context.Background(), a4, b4) }()
 		time.Sleep(time.Second)

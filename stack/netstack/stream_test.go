@@ -21,23 +21,23 @@ import (
 // streams opens a TCP connection between two hosts on links with the given MTUs.
 func streams(tb testing.TB, mtuA, mtuB int) (a, b stack.Stream) {
 	tb.Helper()
-	lan, err := pipe.New(pipe.MTU(mtuA))
+	lan, err := pipe.New(&pipe.Config{MTU: mtuA})
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return streamsOn(tb, lan.Port(), mtuLink{lan.Port(), mtuB})
+	return streamsOn(tb, lan.Port(), mtuLink{lan.Port(), mtuB}, nil)
 }
 
 // streamsOn opens a TCP connection between two hosts on links of one network. The options are the
 // first one's.
-func streamsOn(tb testing.TB, linkA, linkB link.Link, opts ...netstack.Option) (a, b stack.Stream) {
+func streamsOn(tb testing.TB, linkA, linkB link.Link, cfg *netstack.Config) (a, b stack.Stream) {
 	tb.Helper()
-	hostA, err := netstack.New(linkA, append(opts, netstack.Addr("10.0.0.1/24"))...)
+	hostA, err := netstack.New(linkA, at(cfg, "10.0.0.1/24"))
 	if err != nil {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() { hostA.Close() })
-	hostB, err := netstack.New(linkB, netstack.Addr("10.0.0.2/24"))
+	hostB, err := netstack.New(linkB, &netstack.Config{Addrs: []string{"10.0.0.2/24"}})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func TestStreamLocalPort(t *testing.T) {
 	lan := new(pipe.Switch)
 	var hosts [2]*netstack.Host
 	for i, addr := range []string{"10.0.0.1/24", "10.0.0.2/24"} {
-		h, err := netstack.New(lan.Port(), netstack.Addr(addr))
+		h, err := netstack.New(lan.Port(), &netstack.Config{Addrs: []string{addr}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -224,12 +224,12 @@ func (l *longest) Write(frames []link.Frame) (int, error) {
 // TestStreamPieceInOneFrame checks that the longest piece leaves in one frame, if the link
 // segments.
 func TestStreamPieceInOneFrame(t *testing.T) {
-	lan, err := pipe.New(pipe.MTU(9000))
+	lan, err := pipe.New(&pipe.Config{MTU: 9000})
 	if err != nil {
 		t.Fatal(err)
 	}
 	l := &longest{Link: lan.Port()}
-	a, b := streamsOn(t, l, lan.Port())
+	a, b := streamsOn(t, l, lan.Port(), nil)
 	if !a.Offloaded() {
 		t.Fatal("the link does not segment")
 	}
@@ -271,7 +271,7 @@ func (w *ward) Write(frames []link.Frame) (int, error) {
 func TestStreamSmallWrites(t *testing.T) {
 	lan := new(pipe.Switch)
 	w := &ward{Link: lan.Port()}
-	a, b := streamsOn(t, w, lan.Port())
+	a, b := streamsOn(t, w, lan.Port(), nil)
 	exchange := func(write func([]byte), n int) {
 		t.Helper()
 		sent, got := make([]byte, n), make([]byte, n)

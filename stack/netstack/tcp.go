@@ -182,7 +182,7 @@ func addrOf(a tcpip.Address) netip.Addr {
 // be idle. Until there is an endpoint, a TCP packet is answered with ICMP port unreachable.
 type lazyTCP struct {
 	stack  *gstack.Stack
-	config *tcpConfig
+	config *TCPConfig
 	once   sync.Once
 	proto  atomic.Pointer[tcpProtocol]
 	syns   synNotes
@@ -202,8 +202,8 @@ type tcpProtocol interface {
 func (h *Host) newTCP(s *gstack.Stack) gstack.TransportProtocol {
 	c := &h.tcpConfig
 	h.tcp = &lazyTCP{stack: s, config: c}
-	h.tcp.memory.limit, h.tcp.memory.grown = c.memory, map[*buffers]struct{}{}
-	h.tcp.closings.linger, h.tcp.closings.timeWaits, h.tcp.closings.memory = c.linger, c.timeWaits, &h.tcp.memory
+	h.tcp.memory.limit, h.tcp.memory.grown = c.Memory, map[*buffers]struct{}{}
+	h.tcp.closings.linger, h.tcp.closings.timeWaits, h.tcp.closings.memory = c.Linger, c.TimeWaits, &h.tcp.memory
 	h.tcp.closings.byID = map[gstack.TransportEndpointID]*closing{}
 	return h.tcp
 }
@@ -214,9 +214,9 @@ func (l *lazyTCP) get() tcpProtocol {
 		p := tcp.NewProtocol(l.stack).(tcpProtocol)
 		sack := tcpip.TCPSACKEnabled(true)
 		for _, o := range []tcpip.SettableTransportProtocolOption{
-			&tcpip.TCPSendBufferSizeRangeOption{Min: tcp.MinBufferSize, Default: leastSend, Max: l.config.sendBuffer},
+			&tcpip.TCPSendBufferSizeRangeOption{Min: tcp.MinBufferSize, Default: leastSend, Max: l.config.SendBuffer},
 			// The window scale in the SYN follows from the largest size.
-			&tcpip.TCPReceiveBufferSizeRangeOption{Min: tcp.MinBufferSize, Default: leastReceive, Max: l.config.receiveBuffer},
+			&tcpip.TCPReceiveBufferSizeRangeOption{Min: tcp.MinBufferSize, Default: leastReceive, Max: l.config.RecvBuffer},
 			&sack,
 		} {
 			if err := p.SetOption(o); err != nil {

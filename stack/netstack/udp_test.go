@@ -16,7 +16,7 @@ func TestListenPacket(t *testing.T) {
 	var hosts [2]*netstack.Host
 	for i, addrs := range [][2]string{{"10.0.0.1/24", "fd00::1/64"}, {"10.0.0.2/24", "fd00::2/64"}} {
 		var err error
-		if hosts[i], err = netstack.New(lan.Port(), netstack.Addr(addrs[0]), netstack.Addr(addrs[1])); err != nil {
+		if hosts[i], err = netstack.New(lan.Port(), &netstack.Config{Addrs: []string{addrs[0], addrs[1]}}); err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { hosts[i].Close() })

@@ -24,7 +24,7 @@ func TestAtomicsAddUp(t *testing.T) {
 		bad := impair.Direction{Loss: 0.05, Duplicate: 0.1, Reorder: 0.05, Hold: 300 * time.Microsecond}
 		var n [2]*node
 		for i := range n {
-			l := must(impair.New(lan.Port(), impair.Config{Seed: uint64(i), Out: bad}))(t)
+			l := must(impair.New(lan.Port(), &impair.Config{Seed: uint64(i), Out: bad}))(t)
 			n[i] = newNode(t, l, nil, fmt.Sprintf("10.0.0.%d/24", i+1))
 		}
 		word := make([]byte, 8)

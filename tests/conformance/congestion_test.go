@@ -40,7 +40,7 @@ func (b *bottleneck) run(t *testing.T, code verbs.WROpcode) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := new(pipe.Switch)
 		options := &rdmatransport.Config{RoCE: roce.Config{DCQCN: b.control, SelectiveRepeat: true}}
-		port := must(impair.New(lan.Port(), impair.Config{Seed: 1, In: bottleneckQueue}))(t)
+		port := must(impair.New(lan.Port(), &impair.Config{Seed: 1, In: bottleneckQueue}))(t)
 		third := newNode(t, port, options, "10.0.0.3/24")
 		var nodes [2]*node
 		var flows [2][2]*endpoint // the poster, and its peer

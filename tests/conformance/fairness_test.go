@@ -58,7 +58,7 @@ func (c *crossing) run(t *testing.T) {
 		options := &rdmatransport.Config{RoCE: c.config}
 		queued := impair.Direction{Rate: c.rate, Queue: 2 * bdp, ECN: impair.ECN{Min: bdp / 20, Max: bdp / 2}, Delay: 5 * time.Millisecond, Limit: 1 << 20}
 		back := impair.Direction{Delay: 5 * time.Millisecond, Limit: 1 << 20}
-		port := must(impair.New(lan.Port(), impair.Config{Seed: 1, In: queued, Out: back}))(t)
+		port := must(impair.New(lan.Port(), &impair.Config{Seed: 1, In: queued, Out: back}))(t)
 		far := newNode(t, port, options, "10.0.0.100/24")
 		var senders []*node
 		for i := range min(hosts, c.flows) {

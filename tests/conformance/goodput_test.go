@@ -38,7 +38,7 @@ func (l *lossy) run(t *testing.T, code verbs.WROpcode) {
 			for _, class := range []string{"write", "send", "read-response"} {
 				bad.Rules = append(bad.Rules, see(t, class, func([]byte) { l.sent.Add(1) }))
 			}
-			bottom := must(impair.New(lan.Port(), impair.Config{Seed: uint64(i) + 1, Out: bad}))(t)
+			bottom := must(impair.New(lan.Port(), &impair.Config{Seed: uint64(i) + 1, Out: bad}))(t)
 			n := newNode(t, bottom, &rdmatransport.Config{RoCE: roce.Config{SelectiveRepeat: !l.goBackN}},
 				fmt.Sprintf("10.0.0.%d/24", i+1))
 			ends[i] = n.newEndpoint(smallCap)

@@ -46,7 +46,7 @@ func (l *longPath) run(t *testing.T) {
 		var mr [2]*verbs.MR
 		for i := range ends {
 			way := impair.Direction{Loss: l.loss, Delay: 5 * time.Millisecond, Rate: l.rate, Queue: 32 << 20, Limit: 1 << 20}
-			bottom := must(impair.New(lan.Port(), impair.Config{Seed: uint64(i) + 1, Out: way}))(t)
+			bottom := must(impair.New(lan.Port(), &impair.Config{Seed: uint64(i) + 1, Out: way}))(t)
 			n := newNode(t, bottom, &rdmatransport.Config{RoCE: l.config},
 				fmt.Sprintf("10.0.0.%d/24", i+1))
 			ends[i] = n.newEndpoint(smallCap)

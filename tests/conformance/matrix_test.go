@@ -126,7 +126,7 @@ func runScenario(t *testing.T, seed uint64, direct bool) {
 }
 
 func (s *scenario) run(t *testing.T, r *rand.Rand) {
-	lan := must(pipe.New(pipe.MTU(s.linkMTU)))(t)
+	lan := must(pipe.New(&pipe.Config{MTU: s.linkMTU}))(t)
 	var ds [2]*driver
 	addrs := [2][]string{{"10.0.0.1/24", "2001:db8::1/64"}, {"10.0.0.2/24", "2001:db8::2/64"}}
 	for i := range ds {

@@ -71,7 +71,7 @@ func (n *network) impair(t *testing.T, l link.Link, i int) link.Link {
 	case n.clean():
 		return cable{l} // superframes arrive whole
 	}
-	return must(impair.New(l, impair.Config{Seed: n.seed<<1 | uint64(i), Out: n.ways[i]}))(t)
+	return must(impair.New(l, &impair.Config{Seed: n.seed<<1 | uint64(i), Out: n.ways[i]}))(t)
 }
 
 func (n *network) clean() bool { return n.direct || n.seed%8 == 0 }

@@ -25,12 +25,8 @@ type node struct {
 // newNode creates a node on l.
 func newNode(t *testing.T, l link.Link, device *rdmatransport.Config, addrs ...string) *node {
 	t.Helper()
-	var opts []netstack.Option
-	for _, a := range addrs {
-		opts = append(opts, netstack.Addr(a))
-	}
 	n := &node{t: t}
-	n.host = must(netstack.New(l, opts...))(t)
+	n.host = must(netstack.New(l, &netstack.Config{Addrs: addrs}))(t)
 	t.Cleanup(func() { // if the test failed before close
 		if n.dev != nil {
 			_ = n.dev.Provider().Close()

@@ -65,7 +65,7 @@ func (o *pairOptions) link(t *testing.T, l link.Link, rules []impair.Rule) link.
 	case rules == nil:
 		return cable{l}
 	}
-	return must(impair.New(l, impair.Config{Out: impair.Direction{Rules: rules}}))(t)
+	return must(impair.New(l, &impair.Config{Out: impair.Direction{Rules: rules}}))(t)
 }
 
 func (p *pair) close() {

@@ -17,7 +17,7 @@ import (
 
 // openDevice opens a device on a network in memory.
 func openDevice(lan *pipe.Switch, addr string) *verbs.Device {
-	host, err := netstack.New(lan.Port(), netstack.Addr(addr))
+	host, err := netstack.New(lan.Port(), &netstack.Config{Addrs: []string{addr}})
 	fatal(err)
 	dev, err := rdmatransport.Open(host, nil)
 	fatal(err)

@@ -16,7 +16,7 @@ import (
 func TestKernelDatagrams(t *testing.T) {
 	var socks [2]*rsocket.PacketConn
 	for i, addr := range []string{"127.30.0.1", "127.30.0.2"} {
-		host, err := kernel.New(kernel.Addr(addr))
+		host, err := kernel.New(&kernel.Config{Addrs: []string{addr}})
 		ok(t, err)
 		dev, err := rdmatransport.Open(host, nil)
 		ok(t, err)

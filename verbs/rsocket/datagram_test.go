@@ -26,9 +26,9 @@ type node struct {
 	dev  *verbs.Device
 }
 
-func newNode(t testing.TB, port link.Link, addrs ...netstack.Option) *node {
+func newNode(t testing.TB, port link.Link, addrs ...string) *node {
 	t.Helper()
-	host, err := netstack.New(port, addrs...)
+	host, err := netstack.New(port, &netstack.Config{Addrs: addrs})
 	ok(t, err)
 	dev, err := rdmatransport.Open(host, nil)
 	ok(t, err)
@@ -55,8 +55,8 @@ func (n *node) socket(t testing.TB, addr string, cfg *rsocket.Config) *rsocket.P
 
 func nodes(t testing.TB) (a, b *node) {
 	lan := new(pipe.Switch)
-	return newNode(t, lan.Port(), netstack.Addr("10.0.0.1/24"), netstack.Addr("fd00::1/64")),
-		newNode(t, lan.Port(), netstack.Addr("10.0.0.2/24"), netstack.Addr("fd00::2/64"))
+	return newNode(t, lan.Port(), "10.0.0.1/24", "fd00::1/64"),
+		newNode(t, lan.Port(), "10.0.0.2/24", "fd00::2/64")
 }
 
 // sent returns the number of packets that a device has sent by QPs.

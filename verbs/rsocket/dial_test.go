@@ -12,7 +12,6 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 
 	"github.com/softrnic/softrnic/link/pipe"
-	"github.com/softrnic/softrnic/stack/netstack"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rsocket"
 )
@@ -29,7 +28,7 @@ func TestDialSecondAddress(t *testing.T) {
 	}
 	both(t, func(t *testing.T, transport verbs.Transport) {
 		lan := new(pipe.Switch)
-		to, from := open(t, lan.Port(), server, netstack.Addr("10.0.0.3/24")), open(t, lan.Port(), client)
+		to, from := open(t, lan.Port(), server, "10.0.0.3/24"), open(t, lan.Port(), client)
 		cfg := &rsocket.Config{Transport: transport}
 		l, err := rsocket.Listen(to, netip.AddrPortFrom(addrs[1].Unmap(), 7).String(), cfg)
 		ok(t, err)

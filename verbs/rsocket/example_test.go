@@ -21,7 +21,7 @@ import (
 func Example_http() {
 	lan := new(pipe.Switch)
 	device := func(addr string) *verbs.Device {
-		host, err := netstack.New(lan.Port(), netstack.Addr(addr))
+		host, err := netstack.New(lan.Port(), &netstack.Config{Addrs: []string{addr}})
 		if err != nil {
 			log.Fatal(err)
 		}

@@ -63,8 +63,9 @@ func TestKeepAliveOverIWARP(t *testing.T) {
 	t.Parallel()
 	lan := new(pipe.Switch)
 	peerPort := lan.Port()
-	noKeepAlive := netstack.KeepAlive(0, 0, 0)
-	to, from := open(t, peerPort, server, noKeepAlive), open(t, lan.Port(), client, noKeepAlive, netstack.UserTimeout(3*time.Second))
+	to := openWith(t, peerPort, &netstack.Config{Addrs: []string{server}, TCP: netstack.TCPConfig{KeepAliveIdle: -1}})
+	from := openWith(t, lan.Port(),
+		&netstack.Config{Addrs: []string{client}, TCP: netstack.TCPConfig{KeepAliveIdle: -1, UserTimeout: 3 * time.Second}})
 	var conns []*rsocket.Conn
 	for _, every := range []time.Duration{2 * time.Second, 0} {
 		a, b, err := connect(from, to, serverAt, &rsocket.Config{Transport: verbs.IWARP, KeepAlive: every, Linger: time.Millisecond})

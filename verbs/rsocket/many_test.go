@@ -34,8 +34,9 @@ func TestManyConnections(t *testing.T) {
 
 func many(t *testing.T, cfg *rsocket.Config, conns int) {
 	lan := new(pipe.Switch)
-	room := netstack.TCPMemory(int64(max(conns, 1000)) * 512 << 10) // for iWARP
-	to, from := open(t, lan.Port(), server, room), open(t, lan.Port(), client, room)
+	room := netstack.TCPConfig{Memory: int64(max(conns, 1000)) * 512 << 10} // for iWARP
+	to := openWith(t, lan.Port(), &netstack.Config{Addrs: []string{server}, TCP: room})
+	from := openWith(t, lan.Port(), &netstack.Config{Addrs: []string{client}, TCP: room})
 	before := usage()
 	l, err := rsocket.Listen(to, "10.0.0.1:7", cfg)
 	ok(t, err)

@@ -93,9 +93,9 @@ func runSeed(t *testing.T, seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 1))
 	lan := new(pipe.Switch)
 	device := func(l link.Link, addr string, i uint64) (*verbs.Device, func()) {
-		l, err := impair.New(l, impair.Config{Seed: seed<<1 | i, Out: impairment(seed, r)})
+		l, err := impair.New(l, &impair.Config{Seed: seed<<1 | i, Out: impairment(seed, r)})
 		ok(t, err)
-		host, err := netstack.New(l, netstack.Addr(addr))
+		host, err := netstack.New(l, &netstack.Config{Addrs: []string{addr}})
 		ok(t, err)
 		dev, err := rdmatransport.Open(host, nil)
 		ok(t, err)

@@ -25,9 +25,14 @@ func both(t *testing.T, f func(t *testing.T, transport verbs.Transport)) {
 }
 
 // open opens a device on a network. The device is closed at the end of the test.
-func open(t *testing.T, port link.Link, addr string, opts ...netstack.Option) *verbs.Device {
+func open(t *testing.T, port link.Link, addrs ...string) *verbs.Device {
 	t.Helper()
-	host, err := netstack.New(port, append(opts, netstack.Addr(addr))...)
+	return openWith(t, port, &netstack.Config{Addrs: addrs})
+}
+
+func openWith(t *testing.T, port link.Link, cfg *netstack.Config) *verbs.Device {
+	t.Helper()
+	host, err := netstack.New(port, cfg)
 	ok(t, err)
 	dev, err := rdmatransport.Open(host, nil)
 	ok(t, err)

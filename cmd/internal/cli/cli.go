@@ -76,12 +76,9 @@ func (c *Checked) Err() error {
 	return c.err
 }
 
-// OnPipe returns an environment whose nodes are on a new switch. An mtu of 0 is the default.
-func (e *Env) OnPipe(mtu int, opts ...pipe.Option) (*Env, error) {
-	if mtu != 0 {
-		opts = append(opts, pipe.MTU(mtu))
-	}
-	lan, err := pipe.New(opts...)
+// OnPipe returns an environment whose nodes are on a new switch.
+func (e *Env) OnPipe(cfg *pipe.Config) (*Env, error) {
+	lan, err := pipe.New(cfg)
 	if err != nil {
 		return nil, err
 	}

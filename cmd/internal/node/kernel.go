@@ -19,28 +19,22 @@ func (f *Flags) openKernel(e *cli.Env, n *Node) error {
 		return cli.Usagef("--link kernel:%s: a node is on one interface: use its name. softrnic run has devices on each, and devinfo "+
 			"shows them", allInterfaces)
 	}
-	opts := []kernel.Option{kernel.Logger(n.Log)}
-	if f.Link.name != "" {
-		opts = append(opts, kernel.Interface(f.Link.name))
-	}
+	cfg := &kernel.Config{Interface: f.Link.name, Logger: n.Log}
 	for _, a := range f.Addr {
-		opts = append(opts, kernel.Addr(a.Addr().String()))
+		cfg.Addrs = append(cfg.Addrs, a.Addr().String())
 	}
-	share := func() {
-		opts = append(opts,
-			kernel.Shared(kernel.Sharing{Start: func(directory string) error { return startHub(e.Command, directory) }, Log: n.Log}))
-	}
+	sharing := &kernel.Sharing{Start: func(directory string) error { return startHub(e.Command, directory) }, Logger: n.Log}
 	switch {
 	case f.Describe:
-		opts = append(opts, kernel.Unopened())
+		cfg.Unopened = true
 	case f.Shared:
-		share()
+		cfg.Sharing = sharing
 	}
-	host, err := kernel.New(opts...)
+	host, err := kernel.New(cfg)
 	if !f.Shared && errors.Is(err, syscall.EADDRINUSE) && hub.Running("") {
 		n.Log.Info("a hub has the addresses: the node shares them")
-		share()
-		host, err = kernel.New(opts...)
+		cfg.Sharing = sharing
+		host, err = kernel.New(cfg)
 	}
 	if err != nil {
 		return fmt.Errorf("--link kernel: %w", err)

@@ -131,7 +131,7 @@ func (s *LinkSpec) OpenPort(mtu int) (link.Link, error) {
 			mtu = link.MaxSuperframe
 		}
 	case "shm":
-		return s.openShm(nil, mtu, shm.Switch())
+		return s.openShm(nil, mtu, &shm.Config{Switch: true})
 	}
 	return s.open(nil, nil, mtu)
 }
@@ -146,7 +146,7 @@ func (s *LinkSpec) open(lan *pipe.Switch, mac net.HardwareAddr, mtu int) (link.L
 	case "tap":
 		return s.openTAP(mac, mtu)
 	case "packet":
-		return s.openPacket(mac, mtu)
+		return s.openPacket(mac)
 	case "stream":
 		return s.openStream(mac, mtu)
 	}
@@ -155,12 +155,8 @@ func (s *LinkSpec) open(lan *pipe.Switch, mac net.HardwareAddr, mtu int) (link.L
 
 func openPipe(lan *pipe.Switch, mac net.HardwareAddr, mtu int) (link.Link, error) {
 	if lan == nil {
-		var opts []pipe.Option
-		if mtu != 0 {
-			opts = append(opts, pipe.MTU(mtu))
-		}
 		var err error
-		if lan, err = pipe.New(opts...); err != nil {
+		if lan, err = pipe.New(&pipe.Config{MTU: mtu}); err != nil {
 			return nil, err
 		}
 	}
@@ -175,35 +171,15 @@ func openPipe(lan *pipe.Switch, mac net.HardwareAddr, mtu int) (link.Link, error
 }
 
 func (s *LinkSpec) openTAP(mac net.HardwareAddr, mtu int) (link.Link, error) {
-	opts := []tap.Option{tap.Wait(s.wait), tap.Queues(max(1, s.queues))}
-	if mac != nil {
-		opts = append(opts, tap.MAC(mac))
-	}
-	if mtu != 0 {
-		opts = append(opts, tap.MTU(mtu))
-	}
-	if s.bridge != "" {
-		opts = append(opts, tap.Bridge(s.bridge))
-	}
-	if s.plain {
-		opts = append(opts, tap.NoOffloads())
-	}
-	l, err := tap.Open(s.name, opts...)
+	l, err := tap.Open(s.name, &tap.Config{MTU: mtu, MAC: mac, Bridge: s.bridge, NoOffloads: s.plain, Wait: s.wait, Queues: s.queues})
 	if err != nil {
 		return nil, err
 	}
 	return l, nil
 }
 
-func (s *LinkSpec) openPacket(mac net.HardwareAddr, mtu int) (link.Link, error) {
-	opts := []packet.Option{packet.Wait(s.wait), packet.Queues(max(1, s.queues))}
-	if s.interfaceMAC {
-		opts = append(opts, packet.InterfaceMAC())
-	}
-	if mac != nil {
-		opts = append(opts, packet.MAC(mac))
-	}
-	l, err := packet.Open(s.name, opts...)
+func (s *LinkSpec) openPacket(mac net.HardwareAddr) (link.Link, error) {
+	l, err := packet.Open(s.name, &packet.Config{MAC: mac, InterfaceMAC: s.interfaceMAC, Wait: s.wait, Queues: s.queues})
 	if err != nil {
 		return nil, err
 	}
@@ -211,31 +187,16 @@ func (s *LinkSpec) openPacket(mac net.HardwareAddr, mtu int) (link.Link, error) 
 }
 
 func (s *LinkSpec) openStream(mac net.HardwareAddr, mtu int) (link.Link, error) {
-	var opts []stream.Option
-	if s.listen {
-		opts = append(opts, stream.Listening())
-	}
-	if mac != nil {
-		opts = append(opts, stream.MAC(mac))
-	}
-	if mtu != 0 {
-		opts = append(opts, stream.MTU(mtu))
-	}
-	l, err := stream.Open(s.name, opts...)
+	l, err := stream.Open(s.name, &stream.Config{MTU: mtu, MAC: mac, Listening: s.listen})
 	if err != nil {
 		return nil, err
 	}
 	return l, nil
 }
 
-func (s *LinkSpec) openShm(mac net.HardwareAddr, mtu int, opts ...shm.Option) (*shm.Link, error) {
-	if mac != nil {
-		opts = append(opts, shm.MAC(mac))
-	}
-	if mtu != 0 {
-		opts = append(opts, shm.MTU(mtu))
-	}
-	return shm.Open(s.name, opts...)
+func (s *LinkSpec) openShm(mac net.HardwareAddr, mtu int, cfg *shm.Config) (*shm.Link, error) {
+	cfg.MAC, cfg.MTU = mac, mtu
+	return shm.Open(s.name, cfg)
 }
 
 // OpenRaw opens the link for a program that sends and receives raw frames at addr. lan is the
@@ -252,7 +213,7 @@ func (s *LinkSpec) OpenRaw(lan *pipe.Switch, addr netip.Addr, mtu int) (link.Lin
 	var l link.Link
 	var err error
 	if s.Medium == "shm" {
-		l, err = s.openShm(mac, mtu, shm.Claim(addr.String()))
+		l, err = s.openShm(mac, mtu, &shm.Config{Claims: []string{addr.String()}})
 	} else {
 		l, err = s.open(lan, mac, mtu)
 	}

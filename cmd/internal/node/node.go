@@ -254,7 +254,7 @@ func (f *Flags) openNetstack(e *cli.Env, n *Node) error {
 	if err != nil {
 		return err
 	}
-	opts := []netstack.Option{netstack.Logger(n.Log)}
+	cfg := &netstack.Config{Logger: n.Log}
 	for _, a := range f.Addr {
 		n.networks = append(n.networks, a.Prefix)
 	}
@@ -262,12 +262,12 @@ func (f *Flags) openNetstack(e *cli.Env, n *Node) error {
 		n.networks = append(n.networks, n.chosen)
 	}
 	for _, p := range n.networks {
-		opts = append(opts, netstack.Addr(p.String()))
+		cfg.Addrs = append(cfg.Addrs, p.String())
 	}
 	for _, gw := range f.Gateway {
-		opts = append(opts, netstack.Gateway(gw.String()))
+		cfg.Gateways = append(cfg.Gateways, gw.String())
 	}
-	host, err := netstack.New(l, opts...) // owns l now
+	host, err := netstack.New(l, cfg) // owns l now
 	if err != nil {
 		return err
 	}
@@ -330,7 +330,7 @@ func (f *Flags) wrap(e *cli.Env, n *Node, l link.Link) (_ link.Link, err error) 
 		l = n.captured
 	}
 	if f.Impair != nil {
-		impaired, err := impair.New(l, f.Impair.Config)
+		impaired, err := impair.New(l, &f.Impair.Config)
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("--impair: %w", err), l.Close())
 		}

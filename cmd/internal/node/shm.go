@@ -28,12 +28,13 @@ func shmAddr(i int) netip.Addr {
 // openShm joins a segment and claims the node's addresses there, so that no two nodes have the same
 // address.
 func (f *Flags) openShm(e *cli.Env, n *Node, mac net.HardwareAddr) (link.Link, error) {
-	opts := []shm.Option{shm.Logger(n.Log)}
+	cfg := &shm.Config{Logger: n.Log}
 	for _, a := range f.Addr {
-		opts = append(opts, shm.Claim(a.Addr().String()))
+		cfg.Claims = append(cfg.Claims, a.Addr().String())
 	}
 	if len(f.Addr) == 0 {
-		opts = append(opts, shm.Pick(func(i int) (string, net.HardwareAddr, bool) {
+		mac = nil // Pick has it
+		cfg.Pick = func(i int) (string, net.HardwareAddr, bool) {
 			if i >= shmHosts {
 				return "", nil, false
 			}
@@ -42,9 +43,9 @@ func (f *Flags) openShm(e *cli.Env, n *Node, mac net.HardwareAddr) (link.Link, e
 				return a.String(), net.HardwareAddr(f.MAC), true
 			}
 			return a.String(), macFor(a), true
-		}))
+		}
 	}
-	l, err := f.Link.openShm(mac, f.MTU, opts...)
+	l, err := f.Link.openShm(mac, f.MTU, cfg)
 	if err != nil {
 		return nil, err
 	}

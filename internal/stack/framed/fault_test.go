@@ -36,10 +36,10 @@ func must[T any](v T, err error) func(t testing.TB) T {
 // openNode opens a device on a loopback address, over a link that loses and corrupts packets.
 func openNode(t *testing.T, addr string, bad impair.Config, strict bool) (*verbs.Device, *impair.Link) {
 	t.Helper()
-	sockets := must(kernel.New(kernel.Interface("lo"), kernel.Addr(addr)))(t)
+	sockets := must(kernel.New(&kernel.Config{Interface: "lo", Addrs: []string{addr}}))(t)
 	var l *impair.Link
 	host := must(framed.New(sockets, func(m link.Link) (_ link.Link, err error) {
-		l, err = impair.New(m, bad)
+		l, err = impair.New(m, &bad)
 		return l, err
 	}, framed.SingleDatagramFrames()))(t)
 	dev := must(rdmatransport.Open(host, &rdmatransport.Config{RoCE: roce.Config{StrictICRC: strict}}))(t)

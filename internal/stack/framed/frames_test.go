@@ -54,7 +54,7 @@ func (l *altering) Attach(recv link.Receiver) {
 // behind opens a host on a loopback address whose frames pass an altering link.
 func behind(t *testing.T, l *altering, opts ...framed.Option) (stack.DatagramPort, stacktest.End) {
 	t.Helper()
-	end := stacktest.OnLoopback(t)
+	end := stacktest.OnLoopback(t, nil)
 	host := must(framed.New(end.Host, func(m link.Link) (link.Link, error) { l.Link = m; return l, nil }, opts...))(t)
 	t.Cleanup(func() {
 		if err := host.Close(); err != nil {
@@ -125,7 +125,7 @@ func TestAlteredFrames(t *testing.T) {
 	}
 	var l altering
 	port, near := behind(t, &l)
-	far := stacktest.OnLoopback(t)
+	far := stacktest.OnLoopback(t, nil)
 	t.Cleanup(func() { _ = far.Host.Close() })
 	farPort := far.Host.NICs()[0].Datagrams()
 	toFar := must(port.Path(stack.PathAttr{Src: near.Addr, Dst: far.Addr, SrcPort: 50000}))(t)
@@ -237,7 +237,7 @@ func TestSuperframes(t *testing.T) {
 
 // TestWrapFails checks that New closes the stack if it fails.
 func TestWrapFails(t *testing.T) {
-	end := stacktest.OnLoopback(t)
+	end := stacktest.OnLoopback(t, nil)
 	broken := errors.New("broken")
 	h, err := framed.New(end.Host, func(m link.Link) (link.Link, error) { return nil, errors.Join(broken, m.Close()) })
 	if h != nil || !errors.Is(err, broken) {

@@ -39,7 +39,7 @@ func TestSenderOfHub(t *testing.T) {
 	at := netip.MustParseAddr(fmt.Sprintf("127.%d.%d.%d", 1+rand.N(254), rand.N(255), 1+rand.N(253)))
 	open := func() *kernel.Host {
 		sharing := kernel.Sharing{Directory: dir, Start: func(string) error { return nil }}
-		return must(kernel.New(kernel.Addr(at.String()), kernel.Shared(sharing)))(t)
+		return must(kernel.New(&kernel.Config{Addrs: []string{at.String()}, Sharing: &sharing}))(t)
 	}
 	receiver := must(framed.New(open(), func(l link.Link) (link.Link, error) { return l, nil }))(t)
 	defer receiver.Close()
@@ -50,7 +50,7 @@ func TestSenderOfHub(t *testing.T) {
 	got := make(chan datagram, 1)
 	port := receiver.NICs()[0].Datagrams()
 	port.Receive(func(d *stack.Datagram) { got <- datagram{d.SrcQPNs, bytes.Clone(d.Payload)} })
-	neighbour, stranger := open(), must(kernel.New(kernel.Addr(at.Next().String())))(t)
+	neighbour, stranger := open(), must(kernel.New(&kernel.Config{Addrs: []string{at.Next().String()}}))(t)
 	defer neighbour.Close()
 	defer stranger.Close()
 	neighbourQPNs := neighbour.NICs()[0].Datagrams().(stack.Shared).Numbers().QPNs

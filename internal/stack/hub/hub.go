@@ -3,7 +3,7 @@
 // receive. Linux only.
 //
 //	err := hub.Serve(ctx, hub.Config{Classifier: rdmatransport.NewClassifier()}) // or: softrnic hub
-//	host, err := kernel.New(kernel.Shared())                                     // in each client
+//	host, err := kernel.New(&kernel.Config{Sharing: &kernel.Sharing{}})         // in each client
 //
 // A client leases a range of QP numbers and one of communication IDs, and registers the services
 // that it listens for. The hub copies each datagram into memory of the destination client. A client

@@ -164,7 +164,7 @@ func join(t testing.TB, dir, addr string, start func(string) error) *end {
 
 func joinLogged(t testing.TB, dir, addr string, start func(string) error, log *slog.Logger) *end {
 	t.Helper()
-	h, err := kernel.New(kernel.Addr(addr), kernel.Shared(kernel.Sharing{Directory: dir, Start: start, Log: log}))
+	h, err := kernel.New(&kernel.Config{Addrs: []string{addr}, Sharing: &kernel.Sharing{Directory: dir, Start: start, Logger: log}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -442,17 +442,17 @@ func TestErrors(t *testing.T) {
 	const addr = "127.31.0.4"
 	dir, s := directory(t), &starter{t: t}
 	noStart := kernel.Sharing{Directory: dir}
-	if _, err := kernel.New(kernel.Addr(addr), kernel.Shared(noStart)); !errors.Is(err, syscall.ENOENT) ||
+	if _, err := kernel.New(&kernel.Config{Addrs: []string{addr}, Sharing: &noStart}); !errors.Is(err, syscall.ENOENT) ||
 		!strings.Contains(err.Error(), "softrnic hub") {
 		t.Errorf("no hub, and none to start: %v", err)
 	}
-	alone, err := kernel.New(kernel.Addr(addr))
+	alone, err := kernel.New(&kernel.Config{Addrs: []string{addr}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer alone.Close()
-	starting := kernel.Shared(kernel.Sharing{Directory: dir, Start: s.start})
-	if _, err := kernel.New(kernel.Addr(addr), starting); !errors.Is(err, syscall.EADDRINUSE) {
+	starting := &kernel.Sharing{Directory: dir, Start: s.start}
+	if _, err := kernel.New(&kernel.Config{Addrs: []string{addr}, Sharing: starting}); !errors.Is(err, syscall.EADDRINUSE) {
 		t.Errorf("an address in use by another program: %v", err)
 	}
 	if err := hub.Serve(t.Context(), hub.Config{Directory: dir, Classifier: numbered{}}); !errors.Is(err, hub.ErrRunning) {
@@ -467,7 +467,7 @@ func TestErrors(t *testing.T) {
 		t.Errorf("a directory for others too: %v", err)
 	}
 	sharing := kernel.Sharing{Directory: open, Start: s.start}
-	if _, err := kernel.New(kernel.Addr(addr), kernel.Shared(sharing)); err == nil ||
+	if _, err := kernel.New(&kernel.Config{Addrs: []string{addr}, Sharing: &sharing}); err == nil ||
 		!strings.Contains(err.Error(), "others cannot write to") {
 		t.Errorf("a directory for others too: %v", err)
 	}
@@ -479,7 +479,7 @@ func TestErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	sharing.Directory = theirs
-	if _, err := kernel.New(kernel.Addr(addr), kernel.Shared(sharing)); err == nil ||
+	if _, err := kernel.New(&kernel.Config{Addrs: []string{addr}, Sharing: &sharing}); err == nil ||
 		!strings.Contains(err.Error(), "of user 65534") || !strings.Contains(err.Error(), "use another") {
 		t.Errorf("another user's directory: %v", err)
 	}
@@ -545,7 +545,7 @@ func TestRemovedDirectory(t *testing.T) {
 // killed. It prints its QPN.
 func client() {
 	addr := os.Getenv(addrEnv)
-	h, err := kernel.New(kernel.Addr(addr), kernel.Shared(kernel.Sharing{Directory: os.Getenv(dirEnv)}))
+	h, err := kernel.New(&kernel.Config{Addrs: []string{addr}, Sharing: &kernel.Sharing{Directory: os.Getenv(dirEnv)}})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)

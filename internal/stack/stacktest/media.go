@@ -83,14 +83,14 @@ var Media = slices.Concat([]Medium{
 	})},
 	{"stream", false, onLinks(func(t *testing.T) [2]link.Link {
 		path := filepath.Join(directory(t), "s")
-		listener := must(stream.Open(path, stream.Listening(), stream.MTU(MTU)))(t)
-		return [2]link.Link{listener, must(stream.Open(path, stream.MTU(MTU)))(t)}
+		listener := must(stream.Open(path, &stream.Config{Listening: true, MTU: MTU}))(t)
+		return [2]link.Link{listener, must(stream.Open(path, &stream.Config{MTU: MTU}))(t)}
 	})},
 	{"kernel", false, func(t *testing.T, _ func() stack.Classifier) (a, b End) {
 		if runtime.GOOS != "linux" {
 			t.Skip("this system's loopback has one address only")
 		}
-		return OnLoopback(t), OnLoopback(t)
+		return OnLoopback(t, nil), OnLoopback(t, nil)
 	}},
 }, platform)
 
@@ -103,7 +103,7 @@ func onLinks(links func(t *testing.T) [2]link.Link) func(*testing.T, func() stac
 		t.Helper()
 		ls := links(t)
 		on := func(l link.Link, four, six string) End {
-			h := must(netstack.New(l, netstack.Addr(four+"/24"), netstack.Addr(six+"/64")))(t)
+			h := must(netstack.New(l, &netstack.Config{Addrs: []string{four + "/24", six + "/64"}}))(t)
 			return End{h, netip.MustParseAddr(four), netip.MustParseAddr(six)}
 		}
 		return on(ls[0], "10.0.0.1", "fd00::1"), on(ls[1], "10.0.0.2", "fd00::2")
@@ -111,11 +111,16 @@ func onLinks(links func(t *testing.T) [2]link.Link) func(*testing.T, func() stac
 }
 
 // OnLoopback creates a host on the kernel's sockets, at a loopback address that is not in use.
-func OnLoopback(t *testing.T, opts ...kernel.Option) End {
+func OnLoopback(t *testing.T, cfg *kernel.Config) End {
 	t.Helper()
+	var c kernel.Config
+	if cfg != nil {
+		c = *cfg
+	}
 	for range 100 {
 		addr := netip.AddrFrom4([4]byte{127, byte(1 + rand.N(254)), byte(rand.N(255)), byte(1 + rand.N(254))})
-		h, err := kernel.New(append(opts, kernel.Addr(addr.String()))...)
+		c.Addrs = []string{addr.String()}
+		h, err := kernel.New(&c)
 		if errors.Is(err, syscall.EADDRINUSE) {
 			continue
 		}

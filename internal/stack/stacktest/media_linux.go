@@ -17,41 +17,42 @@ import (
 
 var platform = []Medium{
 	{"shm", false, onLinks(func(t *testing.T) [2]link.Link {
-		dir := shm.Directory(filepath.Join(directory(t), "s"))
+		dir := &shm.Config{Directory: filepath.Join(directory(t), "s")}
 		return [2]link.Link{must(shm.Open("lan", dir))(t), must(shm.Open("lan", dir))(t)}
 	})},
 	// Two hosts at one address: RoCE packets go through rings that the hub creates.
 	{"hub", false, func(t *testing.T, classifier func() stack.Classifier) (a, b End) {
 		t.Helper()
 		dir := Hub(t, classifier)
-		a = OnLoopback(t, through(dir))
-		return a, End{Host: must(kernel.New(kernel.Addr(a.Addr.String()), through(dir)))(t), Addr: a.Addr}
+		a = OnLoopback(t, &kernel.Config{Sharing: through(dir)})
+		return a, End{Host: must(kernel.New(&kernel.Config{Addrs: []string{a.Addr.String()}, Sharing: through(dir)}))(t), Addr: a.Addr}
 	}},
 	// Two hosts at addresses of two hubs: each hub passes on what it receives.
 	{"two hubs", false, func(t *testing.T, classifier func() stack.Classifier) (a, b End) {
 		t.Helper()
-		return OnLoopback(t, through(Hub(t, classifier))), OnLoopback(t, through(Hub(t, classifier)))
+		a = OnLoopback(t, &kernel.Config{Sharing: through(Hub(t, classifier))})
+		return a, OnLoopback(t, &kernel.Config{Sharing: through(Hub(t, classifier))})
 	}},
 	{"TAP", true, onLinks(func(t *testing.T) (ls [2]link.Link) {
 		linktest.Namespace(t)
 		linktest.TUN(t)
 		linktest.Bridge(t, "br0", MTU)
 		for i, name := range []string{"rnic0", "rnic1"} {
-			ls[i] = must(tap.Open(name, tap.MTU(MTU), tap.Bridge("br0")))(t)
+			ls[i] = must(tap.Open(name, &tap.Config{MTU: MTU, Bridge: "br0"}))(t)
 		}
 		return ls
 	})},
 	{"packet", true, onLinks(func(t *testing.T) [2]link.Link {
 		linktest.Namespace(t)
 		linktest.Veth(t, MTU)
-		return [2]link.Link{must(packet.Open("v0"))(t), must(packet.Open("v1"))(t)}
+		return [2]link.Link{must(packet.Open("v0", nil))(t), must(packet.Open("v1", nil))(t)}
 	})},
 }
 
 // through makes a host share its address through the hub of a directory.
-func through(dir string) kernel.Option {
+func through(dir string) *kernel.Sharing {
 	soon := func(string) error { return nil } // the hub is about to start
-	return kernel.Shared(kernel.Sharing{Directory: dir, Start: soon})
+	return &kernel.Sharing{Directory: dir, Start: soon}
 }
 
 // Hub runs a hub until the end of the test, and returns its directory.

@@ -2,37 +2,35 @@ package station
 
 import (
 	"net"
+	"strings"
 	"testing"
 
 	"github.com/softrnic/softrnic/link"
 )
 
-// TestBounds checks that a value within its bounds is set, and that one outside is refused and
-// changes nothing.
+// TestBounds checks that values within their bounds are accepted, and others refused with an error
+// that names the field and the value.
 func TestBounds(t *testing.T) {
 	own := net.HardwareAddr{2, 0, 0, 0, 0, 1}
-	c := Config{Queues: 1}
-	for _, err := range []error{c.SetMAC(own), c.SetWait(link.WaitPoll), c.SetQueues(MaxQueues)} {
+	for _, err := range []error{CheckMAC(own), CheckMAC(nil), CheckWait(link.WaitPoll), CheckQueues(0), CheckQueues(MaxQueues),
+		CheckMTU(0, 1500), CheckMTU(1500, 1500), CheckMTU(link.MinMTU, 1500)} {
 		if err != nil {
 			t.Error(err)
 		}
 	}
-	for _, mac := range []net.HardwareAddr{nil, {}, {2, 0, 0, 0, 0}, {2, 0, 0, 0, 0, 0, 0, 0}, {0, 0, 0, 0, 0, 0}, {3, 0, 0, 0, 0, 1},
+	for _, mac := range []net.HardwareAddr{{}, {2, 0, 0, 0, 0}, {2, 0, 0, 0, 0, 0, 0, 0}, {0, 0, 0, 0, 0, 0}, {3, 0, 0, 0, 0, 1},
 		{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}} {
-		if c.SetMAC(mac) == nil {
+		if CheckMAC(mac) == nil {
 			t.Errorf("MAC %v is accepted", mac)
 		}
 	}
-	if c.SetWait(link.WaitPoll+1) == nil {
-		t.Error("an unknown Wait is accepted")
-	}
-	for _, n := range []int{-1, 0, MaxQueues + 1} {
-		if c.SetQueues(n) == nil {
-			t.Errorf("%d queues are accepted", n)
+	for want, err := range map[string]error{
+		"Wait 3: ": CheckWait(link.WaitPoll + 1), "Queues -1: ": CheckQueues(-1), "Queues 17: ": CheckQueues(MaxQueues + 1),
+		"MTU -1: ": CheckMTU(-1, 1500), "MTU 1: ": CheckMTU(1, 1500), "MTU 1501: ": CheckMTU(1501, 1500),
+	} {
+		if err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
 		}
-	}
-	if c.MAC.String() != own.String() || c.Wait != link.WaitPoll || c.Queues != MaxQueues {
-		t.Errorf("after refusals: %+v", c)
 	}
 }
 

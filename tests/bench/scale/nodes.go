@@ -49,7 +49,7 @@ func newNodesOn(wrap func(link.Link) link.Link, cqe int) (nodes [2]*node, err er
 func newNode(port link.Link, addr string, cqe int) (*node, error) {
 	n := new(node)
 	var err error
-	if n.host, err = netstack.New(port, netstack.Addr(addr), netstack.TCPMemory(16<<30)); err != nil {
+	if n.host, err = netstack.New(port, &netstack.Config{Addrs: []string{addr}, TCP: netstack.TCPConfig{Memory: 16 << 30}}); err != nil {
 		return nil, err
 	}
 	if n.dev, err = rdmatransport.Open(n.host, nil); err != nil {

@@ -122,17 +122,17 @@ func open(medium, dir, addr string) (interface {
 }, error) {
 	if medium == "hub" || medium == withoutRings {
 		start := func(string) error { return nil } // the test starts it
-		h, err := kernel.New(kernel.Addr(addr), kernel.Shared(kernel.Sharing{Directory: dir, Start: start}))
+		h, err := kernel.New(&kernel.Config{Addrs: []string{addr}, Sharing: &kernel.Sharing{Directory: dir, Start: start}})
 		if medium == "hub" || err != nil {
 			return h, err
 		}
 		return ringless{h}, nil
 	}
-	l, err := shm.Open(segmentName, shm.Directory(dir), shm.Claim(addr), shm.Logger(slog.Default()))
+	l, err := shm.Open(segmentName, &shm.Config{Directory: dir, Claims: []string{addr}, Logger: slog.Default()})
 	if err != nil {
 		return nil, err
 	}
-	return netstack.New(l, netstack.Addr(addr+"/16"))
+	return netstack.New(l, &netstack.Config{Addrs: []string{addr + "/16"}})
 }
 
 // withoutRings is a hub whose client does not name the QPs of its paths, and so has no rings with

@@ -195,7 +195,7 @@ const (
 func packetConn(t *testing.T, addr string) (*verbs.Device, *rsocket.PacketConn) {
 	t.Helper()
 	at := netip.MustParseAddrPort(addr)
-	host, err := kernel.New(kernel.Addr(at.Addr().String()))
+	host, err := kernel.New(&kernel.Config{Addrs: []string{at.Addr().String()}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -270,7 +270,7 @@ func TestCounters(t *testing.T) {
 	gate.System(t)
 	p := peer.Boot(t, peer.Config{ID: 2, MTU: 4200})[0]
 	open := func(t *testing.T, bad impair.Direction) (*impair.Link, device) {
-		l, err := impair.New(openTAP(t, p.Netns), impair.Config{In: bad, Out: bad})
+		l, err := impair.New(openTAP(t, p.Netns), &impair.Config{In: bad, Out: bad})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -68,13 +68,12 @@ func openSecond(t *testing.T, n *peer.Netns, config iwarp.Config) softrnic {
 	t.Helper()
 	var l link.Link
 	if err := n.Do(func() (err error) {
-		l, err = tap.Open("softrnic1", tap.Bridge(n.Bridge), tap.MTU(n.MTU),
-			tap.MAC(net.HardwareAddr{0x02, 0, 0, 0x77, 0, 101}))
+		l, err = tap.Open("softrnic1", &tap.Config{Bridge: n.Bridge, MTU: n.MTU, MAC: net.HardwareAddr{0x02, 0, 0, 0x77, 0, 101}})
 		return err
 	}); err != nil {
 		t.Fatal(err)
 	}
-	host, err := netstack.New(l, netstack.Addr("10.77.0.101/24"))
+	host, err := netstack.New(l, &netstack.Config{Addrs: []string{"10.77.0.101/24"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -32,7 +32,7 @@ func TestLoss(t *testing.T) {
 		{"RNR_NAK", dropping(t, "rnr-nak", 1)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			l, err := impair.New(openTAP(t, p.Netns), impair.Config{Seed: 1, In: c.loss, Out: c.loss})
+			l, err := impair.New(openTAP(t, p.Netns), &impair.Config{Seed: 1, In: c.loss, Out: c.loss})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -97,7 +97,7 @@ func TestLostTwice(t *testing.T) {
 		}
 		return writes >= 3 && [3]byte(b[9:]) == psn
 	}
-	l, err := impair.New(openTAP(t, p.Netns), impair.Config{Out: impair.Direction{Rules: []impair.Rule{{Match: third, Count: 2}}}})
+	l, err := impair.New(openTAP(t, p.Netns), &impair.Config{Out: impair.Direction{Rules: []impair.Rule{{Match: third, Count: 2}}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -148,7 +148,7 @@ func exchangeMessages(t *testing.T, task string, connections, messages int, limi
 		t.Fatal(err)
 	}
 	transport, here, there := verbs.Transport(number), netip.MustParseAddr(addr), netip.MustParseAddr(peerAddr)
-	host, err := sockets.New(sockets.Interface("br0"), sockets.Addr(here.String()))
+	host, err := sockets.New(&sockets.Config{Interface: "br0", Addrs: []string{here.String()}})
 	if err != nil {
 		t.Fatal(err)
 	}

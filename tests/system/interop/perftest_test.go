@@ -37,7 +37,7 @@ func openWiretap(t *testing.T, from, to *peer.Peer, file string) *wiretap {
 	t.Helper()
 	w := &wiretap{}
 	if err := from.Netns.Do(func() error {
-		l, err := packet.Open(fmt.Sprintf("peer%d", from.ID), packet.MAC(to.MAC()))
+		l, err := packet.Open(fmt.Sprintf("peer%d", from.ID), &packet.Config{MAC: to.MAC()})
 		if err != nil {
 			return err
 		}

@@ -33,7 +33,7 @@ func TestQEMU(t *testing.T) {
 	}
 	defer os.RemoveAll(dir)
 	paths := [2]string{filepath.Join(dir, "a"), filepath.Join(dir, "b")}
-	a, err := stream.Open(paths[0], stream.Listening(), stream.MTU(4200))
+	a, err := stream.Open(paths[0], &stream.Config{Listening: true, MTU: 4200})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +88,7 @@ func TestQEMU(t *testing.T) {
 	var b *stream.Link
 	for deadline := time.Now().Add(20 * time.Second); b == nil; time.Sleep(time.Millisecond) {
 		// QEMU opens its sockets on its own threads, and may not have done so yet.
-		if b, err = stream.Open(paths[1], stream.MTU(4200)); err != nil && time.Now().After(deadline) {
+		if b, err = stream.Open(paths[1], &stream.Config{MTU: 4200}); err != nil && time.Now().After(deadline) {
 			t.Fatal(err)
 		}
 	}

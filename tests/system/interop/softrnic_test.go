@@ -47,7 +47,7 @@ type softrnic struct {
 // openSoftRNIC opens a device behind a link, until the test ends.
 func openSoftRNIC(t *testing.T, l link.Link, cfg *rdmatransport.Config) device {
 	t.Helper()
-	host, err := netstack.New(l, netstack.Addr(softrnicCIDR4), netstack.Addr(softrnicCIDR6))
+	host, err := netstack.New(l, &netstack.Config{Addrs: []string{softrnicCIDR4, softrnicCIDR6}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +64,7 @@ func openSoftRNIC(t *testing.T, l link.Link, cfg *rdmatransport.Config) device {
 func openTAP(t *testing.T, n *peer.Netns) (l link.Link) {
 	t.Helper()
 	if err := n.Do(func() (err error) {
-		l, err = tap.Open("softrnic0", tap.Bridge(n.Bridge), tap.MTU(n.MTU), tap.MAC(softrnicMAC))
+		l, err = tap.Open("softrnic0", &tap.Config{Bridge: n.Bridge, MTU: n.MTU, MAC: softrnicMAC})
 		return err
 	}); err != nil {
 		t.Fatal(err)
@@ -77,7 +77,7 @@ func openPacket(t *testing.T, n *peer.Netns) (l link.Link) {
 	t.Helper()
 	veth := n.Veth(t)
 	if err := n.Do(func() (err error) {
-		l, err = packet.Open(veth, packet.MAC(softrnicMAC))
+		l, err = packet.Open(veth, &packet.Config{MAC: softrnicMAC})
 		return err
 	}); err != nil {
 		t.Fatal(err)

@@ -74,7 +74,7 @@ func TestVLAN(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			host, err := netstack.New(tagged, netstack.Addr(v.here4.String()), netstack.Addr(v.here6.String()), netstack.Addr(other.here4.String()))
+			host, err := netstack.New(tagged, &netstack.Config{Addrs: []string{v.here4.String(), v.here6.String(), other.here4.String()}})
 			if err != nil {
 				t.Fatal(err)
 			}

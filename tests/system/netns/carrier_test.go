@@ -122,7 +122,7 @@ func TestCarrier(t *testing.T) {
 				if wrapped[0], err = capture.New(ls[0], new(bytes.Buffer)); err != nil {
 					t.Fatal(err)
 				}
-				if wrapped[1], err = impair.New(ls[1], impair.Config{}); err != nil {
+				if wrapped[1], err = impair.New(ls[1], &impair.Config{}); err != nil {
 					t.Fatal(err)
 				}
 				nodes := [2]*node{newNode(t, wrapped[0], addrs[0]...), newNode(t, wrapped[1], addrs[1]...)}

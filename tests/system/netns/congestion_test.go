@@ -28,7 +28,7 @@ func TestCNPDissected(t *testing.T) {
 	for gid, family := range map[int]string{1: "IPv4", 2: "IPv6"} {
 		t.Run(family, func(t *testing.T) {
 			lan := new(pipe.Switch)
-			queue, err := impair.New(lan.Port(), impair.Config{In: impair.Direction{Rate: 1e8, ECN: impair.ECN{Max: 1}}})
+			queue, err := impair.New(lan.Port(), &impair.Config{In: impair.Direction{Rate: 1e8, ECN: impair.ECN{Max: 1}}})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -52,8 +52,8 @@ var media = []medium{
 	{"VLAN of packet", true, true, packets},
 }
 
-func offloadingTAPs(t testing.TB) [2]link.Link { return taps(t) }
-func plainTAPs(t testing.TB) [2]link.Link      { return taps(t, tap.NoOffloads()) }
+func offloadingTAPs(t testing.TB) [2]link.Link { return taps(t, false) }
+func plainTAPs(t testing.TB) [2]link.Link      { return taps(t, true) }
 
 func singles(t testing.TB) [2]link.Link {
 	ls := packets(t)
@@ -61,12 +61,12 @@ func singles(t testing.TB) [2]link.Link {
 }
 
 // taps creates two TAP interfaces in a bridge.
-func taps(t testing.TB, opts ...tap.Option) (ls [2]link.Link) {
+func taps(t testing.TB, plain bool) (ls [2]link.Link) {
 	t.Helper()
 	linktest.TUN(t)
 	linktest.Bridge(t, "br0", mtu)
 	for i, name := range []string{"rnic0", "rnic1"} {
-		l, err := tap.Open(name, append(opts, tap.MTU(mtu), tap.Bridge("br0"))...)
+		l, err := tap.Open(name, &tap.Config{MTU: mtu, Bridge: "br0", NoOffloads: plain})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -80,7 +80,7 @@ func packets(t testing.TB) (ls [2]link.Link) {
 	t.Helper()
 	linktest.Veth(t, mtu)
 	for i, name := range []string{"v0", "v1"} {
-		l, err := packet.Open(name)
+		l, err := packet.Open(name, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

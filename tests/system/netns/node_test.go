@@ -41,13 +41,9 @@ func newNode(t testing.TB, l link.Link, addrs ...string) *node {
 // newNodeWith is newNode with options of the device.
 func newNodeWith(t testing.TB, l link.Link, device *rdmatransport.Config, addrs ...string) *node {
 	t.Helper()
-	var opts []netstack.Option
-	for _, a := range addrs {
-		opts = append(opts, netstack.Addr(a))
-	}
 	n := &node{t: t}
 	var err error
-	n.host, err = netstack.New(l, opts...)
+	n.host, err = netstack.New(l, &netstack.Config{Addrs: addrs})
 	n.ok(err)
 	n.dev, err = rdmatransport.Open(n.host, device)
 	n.ok(err)

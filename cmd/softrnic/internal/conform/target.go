@@ -37,7 +37,7 @@ func (c *Command) newTester(l link.Link, packets *recorder) (*tester, error) {
 }
 
 func (c *Command) newTCPTester(l link.Link) (*tester, error) {
-	host, err := netstack.New(l, netstack.Addr(netip.PrefixFrom(c.Addr, commonBits(c.Addr, c.Target)).String()))
+	host, err := netstack.New(l, &netstack.Config{Addrs: []string{netip.PrefixFrom(c.Addr, commonBits(c.Addr, c.Target)).String()}})
 	if err != nil {
 		return nil, err
 	}

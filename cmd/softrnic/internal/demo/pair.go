@@ -83,14 +83,14 @@ func newPair(e *cli.Env, c *Command, direct bool) (p *pair, err error) {
 			err = errors.Join(err, p.Close())
 		}
 	}()
-	var opts []pipe.Option
+	lan := pipe.Config{MTU: c.MTU}
 	flags := node.LinkFlags{MTU: c.MTU, Log: c.Log}
 	flagsOfA := flags
 	if !direct {
-		opts = append(opts, pipe.FramesOnly())
+		lan.FramesOnly = true
 		flagsOfA = c.LinkFlags
 	}
-	on, err := e.OnPipe(c.MTU, opts...)
+	on, err := e.OnPipe(&lan)
 	if err != nil {
 		return nil, err
 	}

@@ -99,11 +99,11 @@ func (c *Command) loopback(ctx context.Context, e *cli.Env, report *report) (err
 
 // pair creates a client connected to its server. p.close ends them, even after an error.
 func (c *Command) pair(ctx context.Context, e *cli.Env, direct bool, p *loopbackPair) error {
-	var opts []pipe.Option
+	lan := pipe.Config{MTU: c.MTU}
 	if !direct {
-		opts = append(opts, pipe.FramesOnly())
+		lan.FramesOnly = true
 	}
-	on, err := e.OnPipe(c.MTU, opts...)
+	on, err := e.OnPipe(&lan)
 	if err != nil {
 		return err
 	}

@@ -120,7 +120,7 @@ func TestPingpongServices(t *testing.T) {
 }
 
 func TestPingpongTooLargeForADatagram(t *testing.T) {
-	lan, err := pipe.New(pipe.MTU(1500))
+	lan, err := pipe.New(&pipe.Config{MTU: 1500})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -166,7 +166,7 @@ func TestPingpongRefusals(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			ctx, cancel := context.WithCancel(t.Context())
-			lan, err := pipe.New(pipe.MTU(1500))
+			lan, err := pipe.New(&pipe.Config{MTU: 1500})
 			if err != nil {
 				t.Fatal(err)
 			}

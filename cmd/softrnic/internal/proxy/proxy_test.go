@@ -94,7 +94,7 @@ func echo(t *testing.T) string {
 // device returns the device of a node of the test.
 func device(t *testing.T, lan *pipe.Switch, addr string) *verbs.Device {
 	t.Helper()
-	host, err := netstack.New(lan.Port(), netstack.Addr(addr))
+	host, err := netstack.New(lan.Port(), &netstack.Config{Addrs: []string{addr}})
 	ok(t, err)
 	dev, err := rdmatransport.Open(host, nil)
 	ok(t, err)

@@ -50,7 +50,7 @@ func TestRpingMemoryGone(t *testing.T) {
 	lan := new(pipe.Switch)
 	server := program.Start(t, lan, "rping -s -d --addr 10.0.0.1/24")
 	server.Await(t, &server.Err, "msg=listening")
-	host, err := netstack.New(lan.Port(), netstack.Addr("10.0.0.2/24"))
+	host, err := netstack.New(lan.Port(), &netstack.Config{Addrs: []string{"10.0.0.2/24"}})
 	must(t, err)
 	defer host.Close()
 	dev, err := rdmatransport.Open(host, nil)

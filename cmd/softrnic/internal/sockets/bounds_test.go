@@ -74,12 +74,12 @@ func TestFailedConnects(t *testing.T) {
 // accept. When the program accepts again, it gets the next ones.
 func TestUndelivered(t *testing.T) {
 	const many = maxUndelivered + 100
-	lan, err := pipe.New()
+	lan, err := pipe.New(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	a, _, _ := newAgent(t, lan)
-	host, err := netstack.New(lan.Port(), netstack.Addr("10.0.0.2/24"))
+	host, err := netstack.New(lan.Port(), &netstack.Config{Addrs: []string{"10.0.0.2/24"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -80,7 +80,7 @@ func (c *Command) Run(ctx context.Context, e *cli.Env) (err error) {
 		if mtu == 0 {
 			mtu = link.MaxSuperframe
 		}
-		l, err := stream.Listen(address, stream.MTU(mtu))
+		l, err := stream.Listen(address, &stream.Config{MTU: mtu})
 		if err != nil {
 			return err
 		}

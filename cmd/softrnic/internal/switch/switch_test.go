@@ -35,14 +35,14 @@ func newSwitch(t *testing.T, n int) (*Switch, []host) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ln, err := stream.Listen(filepath.Join(dir, "lan"), stream.MTU(link.MaxSuperframe))
+	ln, err := stream.Listen(filepath.Join(dir, "lan"), &stream.Config{MTU: link.MaxSuperframe})
 	if err != nil {
 		t.Fatal(err)
 	}
 	b := New(slog.New(slog.DiscardHandler))
 	var hosts []host
 	for range n {
-		l, err := stream.Open(filepath.Join(dir, "lan"), stream.MTU(4200))
+		l, err := stream.Open(filepath.Join(dir, "lan"), &stream.Config{MTU: 4200})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -230,7 +230,7 @@ func (l *goneLink) Close() error {
 // added.
 func TestLinkGoneBeforeAdd(t *testing.T) {
 	b, _ := newSwitch(t, 0)
-	l, err := stream.Open(filepath.Join(t.TempDir(), "s"), stream.Listening())
+	l, err := stream.Open(filepath.Join(t.TempDir(), "s"), &stream.Config{Listening: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,14 +17,14 @@ func TestTAP(t *testing.T) {
 	linktest.Namespace(t)
 	linktest.TUN(t)
 	b, hosts := newSwitch(t, 1)
-	l, err := tap.Open("t0", tap.MTU(4200))
+	l, err := tap.Open("t0", &tap.Config{MTU: 4200})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := b.Add(l); err != nil {
 		t.Fatal(err)
 	}
-	k, err := packet.Open("t0", packet.InterfaceMAC())
+	k, err := packet.Open("t0", &packet.Config{InterfaceMAC: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,7 +29,7 @@ func TestTop(t *testing.T) {
 	if code, _, stderr := program.Run(t.Context(), nil, "top"); code != cli.ExitFailed || !strings.Contains(stderr, errNone.Error()) {
 		t.Errorf("without nodes: exit code %d: %s", code, stderr)
 	}
-	host, err := netstack.New(new(pipe.Switch).Port(), netstack.Addr("10.0.0.1/24"))
+	host, err := netstack.New(new(pipe.Switch).Port(), &netstack.Config{Addrs: []string{"10.0.0.1/24"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -53,7 +53,7 @@ func TestLive(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.close()
-	l, err := packet.Open("v0")
+	l, err := packet.Open("v0", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

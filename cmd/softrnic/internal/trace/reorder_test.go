@@ -47,11 +47,11 @@ func disorder(t *testing.T, seed uint64) (captures [4]bytes.Buffer) {
 			must(err)
 			flush = append(flush, c.Flush)
 			if l = c; k == 0 {
-				l, err = impair.New(l, impair.Config{Seed: seed<<1 | uint64(i), Out: way})
+				l, err = impair.New(l, &impair.Config{Seed: seed<<1 | uint64(i), Out: way})
 				must(err)
 			}
 		}
-		host, err := netstack.New(l, netstack.Addr(addr))
+		host, err := netstack.New(l, &netstack.Config{Addrs: []string{addr}})
 		must(err)
 		hosts[i] = host
 		devs[i], err = rdmatransport.Open(host, nil)

@@ -21,10 +21,10 @@ import (
 func newEnv(t *testing.T, cfg config.Config) *iwarp.Env {
 	t.Helper()
 	lan := new(pipe.Switch)
-	host := conformtest.Must(netstack.New(lan.Port(), netstack.Addr("10.0.0.1/24")))(t)
+	host := conformtest.Must(netstack.New(lan.Port(), &netstack.Config{Addrs: []string{"10.0.0.1/24"}}))(t)
 	dev := conformtest.Must(rdmatransport.Open(host, &rdmatransport.Config{IWARP: cfg}))(t)
 	port := lan.Port()
-	own := conformtest.Must(netstack.New(port, netstack.Addr("10.0.0.2/24")))(t)
+	own := conformtest.Must(netstack.New(port, &netstack.Config{Addrs: []string{"10.0.0.2/24"}}))(t)
 	c, end := conformtest.Connect(t, dev)
 	wait, quiet := patience()
 	t.Cleanup(func() {

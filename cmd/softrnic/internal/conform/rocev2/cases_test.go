@@ -22,7 +22,7 @@ import (
 func newEnv(t *testing.T) *rocev2.Env {
 	t.Helper()
 	lan := new(pipe.Switch)
-	host := conformtest.Must(netstack.New(lan.Port(), netstack.Addr("10.0.0.1/24")))(t)
+	host := conformtest.Must(netstack.New(lan.Port(), &netstack.Config{Addrs: []string{"10.0.0.1/24"}}))(t)
 	dev := conformtest.Must(rdmatransport.Open(host, &rdmatransport.Config{RoCE: roce.Config{DCQCN: &roce.DCQCN{}}}))(t)
 	c, end := conformtest.Connect(t, dev)
 	p := conformtest.Must(peer.New(lan.Port(), netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.0.0.1"), nil))(t)

@@ -16,11 +16,11 @@ import (
 )
 
 // cutOff returns a stream whose link is cut.
-func cutOff(t *testing.T, before func(a stack.Stream), opts ...netstack.Option) stack.Stream {
+func cutOff(t *testing.T, before func(a stack.Stream), cfg *netstack.Config) stack.Stream {
 	t.Helper()
 	lan := new(pipe.Switch)
 	w := &ward{Link: lan.Port()}
-	a, b := streamsOn(t, w, lan.Port(), opts...)
+	a, b := streamsOn(t, w, lan.Port(), cfg)
 	if before != nil {
 		before(a)
 	} else {
@@ -36,16 +36,16 @@ func cutOff(t *testing.T, before func(a stack.Stream), opts ...netstack.Option) 
 // without data in flight.
 func TestStreamDeadPeer(t *testing.T) {
 	for name, tc := range map[string]struct {
-		opts []netstack.Option
+		opts *netstack.Config
 		send bool
 	}{
-		"user timeout": {[]netstack.Option{netstack.UserTimeout(300 * time.Millisecond), netstack.KeepAlive(0, 0, 0)}, true},
-		"keepalive": {[]netstack.Option{netstack.UserTimeout(0), netstack.KeepAlive(100*time.Millisecond, 50*time.Millisecond, 4)},
+		"user timeout": {&netstack.Config{TCP: netstack.TCPConfig{UserTimeout: 300 * time.Millisecond, KeepAliveIdle: -1}}, true},
+		"keepalive": {&netstack.Config{TCP: netstack.TCPConfig{UserTimeout: -1, KeepAliveIdle: 100 * time.Millisecond, KeepAliveInterval: 50 * time.Millisecond, KeepAliveCount: 4}},
 			false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := cutOff(t, nil, tc.opts...)
+			s := cutOff(t, nil, tc.opts)
 			start := time.Now()
 			if tc.send {
 				if ok, err := s.Send(100, nothing{}); !ok || err != nil {
@@ -71,7 +71,7 @@ func TestStreamDeadPeer(t *testing.T) {
 func TestUserTimeoutOfZeroWindow(t *testing.T) {
 	t.Parallel()
 	lan := new(pipe.Switch)
-	a, _ := streamsOn(t, lan.Port(), lan.Port(), netstack.UserTimeout(500*time.Millisecond))
+	a, _ := streamsOn(t, lan.Port(), lan.Port(), &netstack.Config{TCP: netstack.TCPConfig{UserTimeout: 500 * time.Millisecond}})
 	if err := a.SetWriteDeadline(time.Now().Add(20 * time.Second)); err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +113,7 @@ func TestStreamLeastMSS(t *testing.T) {
 		w := &ward{Link: lan.Port()}
 		links := []link.Link{w, lan.Port()}
 		links[asks] = askLittle{links[asks]}
-		a, b := streamsOn(t, links[0], links[1])
+		a, b := streamsOn(t, links[0], links[1], nil)
 		from, to := a, b
 		if asks == 1 {
 			from, to = b, a
@@ -129,22 +129,22 @@ func TestStreamLeastMSS(t *testing.T) {
 	}
 }
 
-func TestTCPOptionsRefused(t *testing.T) {
-	for want, o := range map[string]netstack.Option{
-		"keepalive after 1s, every 0s, 3 times": netstack.KeepAlive(time.Second, 0, 3),
-		"keepalive after -1s":                   netstack.KeepAlive(-time.Second, time.Second, 3),
-		"every 1s, 0 times":                     netstack.KeepAlive(time.Second, time.Second, 0),
-		"user timeout 1ns":                      netstack.UserTimeout(1),
-		"linger time -1s":                       netstack.Linger(-time.Second),
-		"at most -1 TCP connections":            netstack.TimeWaits(-1),
-		"TCP send buffer of 131071 bytes: want 131072 to 1073741824":  netstack.TCPBuffers(128<<10-1, 64<<10),
-		"TCP send buffer of 1073741825 bytes":                         netstack.TCPBuffers(1<<30+1, 64<<10),
-		"TCP receive buffer of 65535 bytes: want 65536 to 1073741824": netstack.TCPBuffers(128<<10, 64<<10-1),
-		"TCP receive buffer of 1073741825 bytes":                      netstack.TCPBuffers(128<<10, 1<<30+1),
-		"TCP memory of 196607 bytes: want at least the 196608":        netstack.TCPMemory(192<<10 - 1),
-		"TCP memory of -1 bytes":                                      netstack.TCPMemory(-1),
+func TestTCPConfigRefused(t *testing.T) {
+	for want, c := range map[string]netstack.TCPConfig{
+		"TCP.KeepAliveIdle 1ns: must be at least 1ms, 0 for 5s, or less than 0 for none": {KeepAliveIdle: 1},
+		"TCP.KeepAliveInterval 999µs: must be 1ms to":                                    {KeepAliveInterval: 999 * time.Microsecond},
+		"TCP.KeepAliveInterval -1s: must be 1ms to":                                      {KeepAliveInterval: -time.Second},
+		"TCP.KeepAliveCount -1: must be 1 to":                                            {KeepAliveCount: -1},
+		"TCP.UserTimeout 1ns: must be at least 1ms, 0 for 10s":                           {UserTimeout: 1},
+		"TCP.SendBuffer 131071: must be 131072 to 1073741824, or 0 for 4194304":          {SendBuffer: 128<<10 - 1},
+		"TCP.SendBuffer 1073741825: must be":                                             {SendBuffer: 1<<30 + 1},
+		"TCP.RecvBuffer 65535: must be 65536 to 1073741824, or 0 for 8388608":            {RecvBuffer: 64<<10 - 1},
+		"TCP.RecvBuffer 1073741825: must be":                                             {RecvBuffer: 1<<30 + 1},
+		"TCP.RecvBuffer -1: must be":                                                     {RecvBuffer: -1},
+		"TCP.Memory 196607: must be 196608 to":                                           {Memory: 192<<10 - 1},
+		"TCP.Memory -1: must be":                                                         {Memory: -1},
 	} {
-		h, err := netstack.New(new(pipe.Switch).Port(), o)
+		h, err := netstack.New(new(pipe.Switch).Port(), &netstack.Config{TCP: c})
 		if err == nil {
 			h.Close()
 		}
