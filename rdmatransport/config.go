@@ -30,15 +30,16 @@ type Config struct {
 	Rand io.Reader
 }
 
-// Rate is a port's rate, as in [verbs.PortAttr.SetRate]. The zero Rate means 40 Gbit/s over 4 lanes.
+// Rate is a port's rate, as in [verbs.PortAttr.SetRate]. The zero Rate means 40 Gbit/s over 4
+// lanes.
 type Rate struct {
 	Gbps  float64
 	Lanes int // 0: the usual number for the rate
 }
 
 // withDefaults returns cfg, which may be nil, with defaults in place of zero values, and the port's
-// attributes of its rate. It returns an error if a value is out of bounds; RoCE's are checked by the
-// engine.
+// attributes of its rate. It returns an error if a value is out of bounds; RoCE's are checked by
+// the engine.
 func (cfg *Config) withDefaults() (c Config, port verbs.PortAttr, err error) {
 	if cfg != nil {
 		c = *cfg

@@ -14,8 +14,8 @@ const opOpen = "open device"
 var opened atomic.Uint32
 
 // Open opens a device on a host, with a port for each of the host's interfaces. The caller must
-// close the device first ([verbs.Device.Close]), then the host. With nil, cfg is the zero Config. The
-// error wraps [verbs.ErrInvalid] and names the field whose value is out of bounds.
+// close the device first ([verbs.Device.Close]), then the host. With nil, cfg is the zero Config.
+// The error wraps [verbs.ErrInvalid] and names the field whose value is out of bounds.
 func Open(host stack.Network, cfg *Config) (*verbs.Device, error) {
 	p, err := newProvider(host, cfg)
 	if err != nil {

@@ -35,8 +35,9 @@ func numbersOf(nics []stack.NIC) (stack.Numbers, error) {
 			}
 			n, first = leased, nic
 		case leased != n:
-			return n, verbs.Errorf(verbs.ErrInvalid, opOpen, "%s and %s share their ports with other processes, and lease different numbers "+
-				"(QPNs %#x/%#x and %#x/%#x), while a QP has one number at all ports: open a device for each",
+			return n, verbs.Errorf(verbs.ErrInvalid, opOpen,
+				"%s and %s share their ports with other processes, and lease different numbers "+
+					"(QPNs %#x/%#x and %#x/%#x), while a QP has one number at all ports: open a device for each",
 				first.Name(), nic.Name(), n.QPNs.Base, n.QPNs.Mask, leased.QPNs.Base, leased.QPNs.Mask)
 		}
 	}

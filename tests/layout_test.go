@@ -99,7 +99,8 @@ func TestImports(t *testing.T) {
 
 // TestLinkedWithoutGVisor: a program with the kernel's stack, or its own, links no gVisor.
 func TestLinkedWithoutGVisor(t *testing.T) {
-	cmd := exec.Command("go", "list", "-deps", "./rdmatransport", "./stack/kernel", "./link/tap", "./link/packet", "./link/pipe", "./link/stream", "./link/shm", "./link/impair", "./link/vlan")
+	cmd := exec.Command("go", "list", "-deps", "./rdmatransport", "./stack/kernel", "./link/tap", "./link/packet", "./link/pipe",
+		"./link/stream", "./link/shm", "./link/impair", "./link/vlan")
 	cmd.Dir = ".."
 	out, err := cmd.Output()
 	if err != nil {
@@ -124,7 +125,8 @@ func TestTopLevel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	known := []string{"go.mod", "go.sum", "README.md", "LICENSE", "ARCHITECTURE.md", "CONTRIBUTING.md", "PROTOCOL.md", "SECURITY.md", "CHANGELOG.md",
+	known := []string{"go.mod", "go.sum", "README.md", "LICENSE", "ARCHITECTURE.md", "CONTRIBUTING.md", "PROTOCOL.md", "SECURITY.md",
+		"CHANGELOG.md",
 		"link", "stack", "rdmatransport", "verbs", "internal", "cmd", "tests"}
 	for _, e := range entries {
 		// The binary that the README's go build leaves is not source.

@@ -112,7 +112,8 @@ var fileOrder = map[string][]string{
 		"engine.go", "dcqcn.go", "opcodes.go", "counters.go",
 	},
 	"rdmatransport/internal/rocetransport/send": {
-		"next.go", "retransmit.go", "acknowledge.go", "selective.go", "state.go", "trace.go", "mode.go", "window.go", "delay.go", "basertt.go", "congestion.go",
+		"next.go", "retransmit.go", "acknowledge.go", "selective.go", "state.go", "trace.go", "mode.go", "window.go", "delay.go",
+		"basertt.go", "congestion.go",
 		"ackfreq.go", "loss.go", "scoreboard.go", "queue.go", "flight.go", "credits.go", "reads.go", "rtt.go", "rttsamples.go", "alarm.go",
 		"probe.go", "retry.go", "cork.go", "params.go",
 	},
@@ -169,7 +170,8 @@ func declared(obj types.Object) bool {
 	return obj.Parent() == obj.Pkg().Scope()
 }
 
-// A RoCE QP is unlocked by unlockOnly and sendAndUnlock. A plain Unlock would not say whether due packets are sent first.
+// A RoCE QP is unlocked by unlockOnly and sendAndUnlock. A plain Unlock would not say whether due
+// packets are sent first.
 func TestUnlock(t *testing.T) {
 	const dir, name = "rdmatransport/internal/rocetransport", "unlockOnly"
 	s := load(t, dir)[0]
@@ -197,7 +199,8 @@ func TestUnlock(t *testing.T) {
 
 // stateOf lists the packages whose state has owners, and the type that contains all of it.
 var stateOf = map[string]string{
-	"rdmatransport/internal/rocetransport/send": "State", "rdmatransport/internal/rocetransport/receive": "State", "rdmatransport/internal/iwarptransport": "sender",
+	"rdmatransport/internal/rocetransport/send": "State", "rdmatransport/internal/rocetransport/receive": "State",
+	"rdmatransport/internal/iwarptransport": "sender",
 }
 
 // A field of the sending or receiving state is written only in the file that declares it.

@@ -85,8 +85,9 @@ func (d *Device) QueryGID(port uint8, index int) (GIDEntry, error) {
 	return GIDEntry{}, Errorf(ErrInvalid, "query GID", "port %d has %d GIDs, but none with index %d", port, len(table), index)
 }
 
-// BeforeMappedAccess registers a function f that the device calls before it accesses memory
-// that may fault: regions with MRInitAttr.Mapped or File. f applies to regions that are registered from now on.
+// BeforeMappedAccess registers a function f that the device calls before it accesses memory that
+// may fault: regions with MRInitAttr.Mapped or File. f applies to regions that are registered from
+// now on.
 //
 // The Go runtime needs its handlers of SIGSEGV and SIGBUS to turn a fault into an error. In a
 // program with C code that has replaced these handlers, f restores them. f is called with a QP

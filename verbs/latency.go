@@ -34,7 +34,8 @@ func (l *Latency) add(o *Latency) {
 
 // MeasureLatency makes QPs that are created from now on measure the latency of send requests, from
 // posting to completion with success or an error. Each QP measures one request at a time: while
-// that one is in flight, it measures no other. [Device.Snapshot] and [QP.Stats] return the latencies.
+// that one is in flight, it measures no other. [Device.Snapshot] and [QP.Stats] return the
+// latencies.
 func (d *Device) MeasureLatency() {
 	d.latencyMu.Lock()
 	defer d.latencyMu.Unlock()

@@ -59,8 +59,8 @@ const (
 	mrReregistering = -2
 )
 
-// MRInitAttr holds the attributes that RegMREx takes (ibv_mr_init_attr). The memory is Buf or a part
-// of File.
+// MRInitAttr holds the attributes that RegMREx takes (ibv_mr_init_attr). The memory is Buf or a
+// part of File.
 type MRInitAttr struct {
 	Buf    []byte
 	Access Access

@@ -59,9 +59,9 @@ type RegisteredMR MR
 func (mr *RegisteredMR) Null() bool { return mr.kind == mrNull }
 
 // BeginAccess reports whether an access to the region's memory may fault, because the region was
-// registered with MRInitAttr.Mapped or File: see BeginGuard. A provider calls it each time that it has locked a QP and
-// is about to access the memory for it. If the memory may fault, BeginAccess calls the function of
-// [Device.BeforeMappedAccess].
+// registered with MRInitAttr.Mapped or File: see BeginGuard. A provider calls it each time that it
+// has locked a QP and is about to access the memory for it. If the memory may fault, BeginAccess
+// calls the function of [Device.BeforeMappedAccess].
 func (mr *RegisteredMR) BeginAccess() (mayFault bool) {
 	if mr.kind != mrMapped && mr.kind != mrFile {
 		return false

@@ -113,8 +113,8 @@ func (p *Poller) idling() bool {
 }
 
 // sleep blocks the thread for SleepTime, unless the last sleep began less than SleepInterval ago.
-// The runtime does not give the P to other goroutines meanwhile: the sleep is too short to matter to
-// them.
+// The runtime does not give the P to other goroutines meanwhile: the sleep is too short to matter
+// to them.
 func (p *Poller) sleep() {
 	now := int64(time.Since(birth))
 	if slept := p.slept.Load(); slept != 0 && now-slept < int64(SleepInterval) {
@@ -125,6 +125,6 @@ func (p *Poller) sleep() {
 	_ = unix.Nanosleep(&t, nil)
 }
 
-// yieldThread lets another thread run on this processor. sched_yield returns at once, so the runtime
-// need not know of the system call.
+// yieldThread lets another thread run on this processor. sched_yield returns at once, so the
+// runtime need not know of the system call.
 func yieldThread() { _, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }

@@ -85,7 +85,8 @@ func (d *Direction) check() error {
 		return errors.New("probability Burst.Leave is 0: the first burst would never end: must be more than 0")
 	}
 	if d.Delay < 0 || d.Jitter < 0 || d.Hold < 0 || d.Jitter > d.Delay {
-		return fmt.Errorf("times Delay %v, Jitter %v, Hold %v: must not be negative, and Jitter must not exceed Delay", d.Delay, d.Jitter, d.Hold)
+		return fmt.Errorf("times Delay %v, Jitter %v, Hold %v: must not be negative, and Jitter must not exceed Delay", d.Delay, d.Jitter,
+			d.Hold)
 	}
 	if d.Rate < 0 || d.Limit < 0 {
 		return fmt.Errorf("limits Rate %d, Limit %d: must not be negative", d.Rate, d.Limit)

@@ -33,8 +33,10 @@ type portCounter struct {
 }
 
 var portCounters = []portCounter{
-	{"port_xmit_data", "port_data_transmitted_bytes_total", "Bytes of RoCE packets that the port has sent, with their Ethernet headers.", 4},
-	{"port_rcv_data", "port_data_received_bytes_total", "Bytes of RoCE packets that the port has received, with their Ethernet headers.", 4},
+	{"port_xmit_data", "port_data_transmitted_bytes_total", "Bytes of RoCE packets that the port has sent, with their Ethernet headers.",
+		4},
+	{"port_rcv_data", "port_data_received_bytes_total", "Bytes of RoCE packets that the port has received, with their Ethernet headers.",
+		4},
 	{"port_xmit_packets", "port_packets_transmitted_total", "RoCE packets that the port has sent.", 1},
 	{"port_rcv_packets", "port_packets_received_total", "RoCE packets that the port has received.", 1},
 	{"unicast_xmit_packets", "unicast_packets_transmitted_total", "RoCE packets that the port has sent to one host.", 1},
@@ -94,7 +96,8 @@ func newCollector(read func() []verbs.Snapshot) *Collector {
 			if isPortCounter(name) || c.hw[name] != nil {
 				continue
 			}
-			c.hw[name] = prometheus.NewDesc("softrnic_"+name+"_total", "The hardware counter "+name+".", []string{"device", "transport"}, nil)
+			c.hw[name] = prometheus.NewDesc("softrnic_"+name+"_total", "The hardware counter "+name+".", []string{"device", "transport"},
+				nil)
 		}
 	}
 	return c

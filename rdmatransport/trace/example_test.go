@@ -17,6 +17,6 @@ func ExampleLogger() {
 		Time: time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC), Transport: "RoCE", QPN: 0x1234,
 		Type: trace.RNRWaitStarted, PSN: 77, Duration: 10240 * time.Microsecond,
 	})
-	// Output:
-	// time=2026-11-22T12:00:00.000Z level=DEBUG msg="RNR wait started" transport=RoCE qpn=0x1234 psn=77 duration=10.24ms
+	// Output: time=2026-11-22T12:00:00.000Z level=DEBUG msg="RNR wait started" transport=RoCE
+	// qpn=0x1234 psn=77 duration=10.24ms
 }

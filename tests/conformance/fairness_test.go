@@ -56,7 +56,8 @@ func (c *crossing) run(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := new(pipe.Switch)
 		options := &rdmatransport.Config{RoCE: c.config}
-		queued := impair.Direction{Rate: c.rate, Queue: 2 * bdp, ECN: impair.ECN{Min: bdp / 20, Max: bdp / 2}, Delay: 5 * time.Millisecond, Limit: 1 << 20}
+		queued := impair.Direction{Rate: c.rate, Queue: 2 * bdp, ECN: impair.ECN{Min: bdp / 20, Max: bdp / 2}, Delay: 5 * time.Millisecond,
+			Limit: 1 << 20}
 		back := impair.Direction{Delay: 5 * time.Millisecond, Limit: 1 << 20}
 		port := must(impair.New(lan.Port(), &impair.Config{Seed: 1, In: queued, Out: back}))(t)
 		far := newNode(t, port, options, "10.0.0.100/24")
@@ -147,7 +148,8 @@ func TestFairness(t *testing.T) {
 	if gate.InLong() {
 		controls = []control{byWindow, byMarks, byDelay}
 	}
-	report := newReport(t, "| control | rate | flows | of the rate | Jain's index | longest queue | lost there |\n|---|---|---|---|---|---|---|\n")
+	report := newReport(t, "| control | rate | flows | of the rate | Jain's index | longest queue | lost there "+
+		"|\n|---|---|---|---|---|---|---|\n")
 	var plots [][]*plot.Plot
 	for _, c := range controls {
 		var row []*plot.Plot
@@ -165,7 +167,8 @@ func TestFairness(t *testing.T) {
 					if x.err != nil {
 						report.printf(" | %v ||||\n", x.err)
 					} else {
-						report.printf(" | %.3f | %.3f | %.1f ms | %d |\n", x.share, x.jain, float64(x.queue.LongestQueue)*8e3/float64(rate), x.queue.Overflowed)
+						report.printf(" | %.3f | %.3f | %.1f ms | %d |\n", x.share, x.jain, float64(x.queue.LongestQueue)*8e3/float64(rate),
+							x.queue.Overflowed)
 					}
 					t.Logf("%.3f of the rate, Jain's index %.3f, %+v, %v", x.share, x.jain, x.queue, x.err)
 					if c.name == byDelay.name && (x.err != nil || x.jain < 0.95 || x.share < 0.9 || x.lost > 0) {

@@ -61,7 +61,8 @@ func (l *lossy) run(t *testing.T, code verbs.WROpcode) {
 			e.close()
 		}
 	})
-	t.Logf("loss %v: %.2f Gbit/s each way, %d packets with data; %v", l.loss, float64(count*size*8)/1e3/float64(l.elapsed.Microseconds()), l.sent.Load(), l.counters)
+	t.Logf("loss %v: %.2f Gbit/s each way, %d packets with data; %v", l.loss, float64(count*size*8)/1e3/float64(l.elapsed.Microseconds()),
+		l.sent.Load(), l.counters)
 }
 
 // TestGoodput: the throughput lost to 1 % loss with selective repeat, and to 0.1 % loss with

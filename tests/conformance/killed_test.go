@@ -153,7 +153,8 @@ func nothingStaysBehind(t *testing.T, direct bool) {
 	const mayGrow = cycles * 64 << 10
 	goroutinesAfter, heapAfter := settled()
 	// Background work and gVisor's goroutines end a little later.
-	for give := time.Now().Add(20 * time.Second); (goroutinesAfter > goroutines || int64(heapAfter)-int64(heap) > mayGrow) && time.Now().Before(give); {
+	for give := time.Now().Add(20 * time.Second); (goroutinesAfter > goroutines || int64(heapAfter)-int64(heap) > mayGrow) &&
+		time.Now().Before(give); {
 		time.Sleep(10 * time.Millisecond)
 		goroutinesAfter, heapAfter = settled()
 	}

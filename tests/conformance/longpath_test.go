@@ -133,7 +133,8 @@ var (
 // TestLongPath: a connection fills a path of 10 ms, with and without loss, with a configured or a
 // computed window.
 func TestLongPath(t *testing.T) {
-	report := newReport(t, "By delay, a connection that loses a packet while it begins goes on more slowly: at 10 Gbit/s and path MTU 1024 that takes most of the second that is\nmeasured, and no share is asked for in these rows.\n\n"+
+	report := newReport(t, "By delay, a connection that loses a packet while it begins goes on more slowly: at 10 Gbit/s and path MTU "+
+		"1024 that takes most of the second that is\nmeasured, and no share is asked for in these rows.\n\n"+
 		"| operation | rate | path MTU | loss | window of twice the path's | by delay |\n|---|---|---|---|---|---|\n")
 	var plots [][]*plot.Plot
 	for _, code := range []verbs.WROpcode{verbs.RDMAWrite, verbs.Send, verbs.RDMARead} {

@@ -80,7 +80,8 @@ var tally struct{ runs, failed, retries, duplicates, outOfSeq, rnr, badICRC, ops
 // goroutines interleave.
 func TestMatrix(t *testing.T) {
 	stacktest.Seeds(t, seeds(160, 1000), runSeed)
-	t.Logf("result: %d seeds, %d requests: %d connections failed, %d retries, %d duplicate and %d out-of-sequence requests, %d RNR, %d wrong ICRCs",
+	t.Logf("result: %d seeds, %d requests: %d connections failed, %d retries, %d duplicate and %d out-of-sequence requests, %d RNR, %d "+
+		"wrong ICRCs",
 		tally.runs.Load(), tally.ops.Load(), tally.failed.Load(), tally.retries.Load(), tally.duplicates.Load(),
 		tally.outOfSeq.Load(), tally.rnr.Load(), tally.badICRC.Load())
 	if runs, failed := tally.runs.Load(), tally.failed.Load(); failed*100 > runs {

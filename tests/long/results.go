@@ -91,7 +91,8 @@ func writeResults(plan []line, results map[string]result) error {
 	b.WriteString(heading)
 	for _, l := range plan {
 		if r, ok := results[l.name]; ok {
-			fmt.Fprintf(&b, "| %s | %s | %s | %d | %s | %s |\n", l.name, r.commit, r.date, r.seconds, r.verdict, strings.ReplaceAll(r.numbers, "|", "/"))
+			fmt.Fprintf(&b, "| %s | %s | %s | %d | %s | %s |\n", l.name, r.commit, r.date, r.seconds, r.verdict,
+				strings.ReplaceAll(r.numbers, "|", "/"))
 		}
 	}
 	return os.WriteFile(resultsFile, []byte(b.String()), 0o644)

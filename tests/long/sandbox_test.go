@@ -55,7 +55,8 @@ func TestSandbox(t *testing.T) {
 		{"pingpong rc -c -n 100", "local address", "pingpong rc -c -n 100 127.0.0.1", "100 iters"},
 		{"pingpong ud -c -n 100", "local address", "pingpong ud -c -n 100 127.0.0.1", "100 iters"},
 		{"rping -s -d", "listening", "rping -c -a 127.0.0.1 -C 50 -S 5000 -V -v", "ping data: rdma-ping-49"},
-		{"rping -s -d --transport iwarp", "listening", "rping -c -a 127.0.0.1 -C 50 -S 5000 -V -v --transport iwarp", "ping data: rdma-ping-49"},
+		{"rping -s -d --transport iwarp", "listening", "rping -c -a 127.0.0.1 -C 50 -S 5000 -V -v --transport iwarp",
+			"ping data: rdma-ping-49"},
 		{"perf write bw", "Waiting", "perf write bw -D 1s --transport rocev2 --transport iwarp 127.0.0.1", "65536"},
 		{"perf send lat", "Waiting", "perf send lat -n 500 --verify 127.0.0.1", "500"},
 	} {

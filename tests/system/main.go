@@ -41,7 +41,8 @@ var steps = []step{
 	{"programs", "unmodified programs and C libraries on the drop-in libraries, killed processes, network namespaces",
 		[]string{"-p=1", "-timeout=40m", "./tests/system/dropin", "./tests/system/chaos", "./tests/system/netns"}},
 	{"sizes", "the tests of all packages with all media and more seeds",
-		[]string{"-timeout=20m", "./link/...", "./stack/...", "./verbs/...", "./rdmatransport/...", "./cmd/...", "./tests/conformance/...", "./tests/bench"}},
+		[]string{"-timeout=20m", "./link/...", "./stack/...", "./verbs/...", "./rdmatransport/...", "./cmd/...", "./tests/conformance/...",
+			"./tests/bench"}},
 }
 
 func main() {
@@ -82,7 +83,8 @@ func run(yes, list bool, only string, names []string) error {
 	}
 	fmt.Println("\nBesides, this boots virtual machines with qemu, makes network namespaces, and writes to ~/.cache/softrnic-peer.")
 	if len(missing) > 0 {
-		fmt.Printf("It installs %d Debian packages, and what they depend on, with apt-get:\n  %s\n", len(missing), strings.Join(missing, " "))
+		fmt.Printf("It installs %d Debian packages, and what they depend on, with apt-get:\n  %s\n", len(missing),
+			strings.Join(missing, " "))
 	} else {
 		fmt.Println("The Debian packages that it needs are installed.")
 	}

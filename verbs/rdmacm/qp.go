@@ -266,8 +266,8 @@ func (id *ID) ownQP() *verbs.QP {
 	return id.qp.qp
 }
 
-// CloseQP destroys the QP, and the objects that CreateQP created with it (rdma_destroy_qp). Close of
-// the ID does so too; CloseQP is for an ID that continues, with another QP or without one. Like
+// CloseQP destroys the QP, and the objects that CreateQP created with it (rdma_destroy_qp). Close
+// of the ID does so too; CloseQP is for an ID that continues, with another QP or without one. Like
 // CQ.Close, it waits until the events of CQs that CreateQP created are acknowledged. The error is
 // ErrInvalid without a QP, or that of closing an object.
 func (id *ID) CloseQP() error {

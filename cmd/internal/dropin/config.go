@@ -97,7 +97,8 @@ func FromEnv(getenv func(string) string) (c Config, err error) {
 	case n > MaxRails:
 		return c, fmt.Errorf("SOFTRNIC_LINK, SOFTRNIC_ADDR, SOFTRNIC_DEVICE: %d rails: must be at most %d", n, MaxRails)
 	case len(links) > 1 && len(links) < n:
-		return c, fmt.Errorf("SOFTRNIC_LINK=%s: %d links for %d rails: must be one, or one per rail", getenv("SOFTRNIC_LINK"), len(links), n)
+		return c, fmt.Errorf("SOFTRNIC_LINK=%s: %d links for %d rails: must be one, or one per rail", getenv("SOFTRNIC_LINK"), len(links),
+			n)
 	case len(addrs) < n && addrs[0] != "":
 		return c, fmt.Errorf("SOFTRNIC_ADDR=%s: addresses for %d of %d rails: must be for all rails or for none", getenv("SOFTRNIC_ADDR"),
 			len(addrs), n)

@@ -465,7 +465,8 @@ func (m *mpaSetUp) UnmarshalText(text []byte) error {
 		case "client-server":
 			m.NoPeerToPeer = true
 		default:
-			return fmt.Errorf("%q is not a set-up of MPA: must be no-crc, markers, revision1, client-server, or several, separated by commas",
+			return fmt.Errorf("%q is not a set-up of MPA: must be no-crc, markers, revision1, client-server, or several, separated by "+
+				"commas",
 				word)
 		}
 	}

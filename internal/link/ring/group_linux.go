@@ -60,7 +60,8 @@ func (g *Group) Malformed() uint64 { return g.malformed.Load() }
 func (g *Group) isPolled() bool { return g.watch.Polled() }
 
 // Poll receives on the caller's goroutine. It returns false if there was nothing to receive. The
-// caller calls EndPoll after the last Poll; otherwise the goroutines take over after idle.PollTimeout.
+// caller calls EndPoll after the last Poll; otherwise the goroutines take over after
+// idle.PollTimeout.
 func (g *Group) Poll() bool {
 	if g.watch.Poll() {
 		select {

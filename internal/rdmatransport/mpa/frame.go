@@ -119,7 +119,8 @@ func (f *Frame) Encode(dst []byte) (int, error) {
 	switch {
 	case n > MaxFrameLen:
 		limit := MaxFrameLen - n + len(f.PrivateData)
-		return 0, fmt.Errorf("mpa: %d bytes of private data, and the frame takes %d: send the rest when connected", len(f.PrivateData), limit)
+		return 0, fmt.Errorf("mpa: %d bytes of private data, and the frame takes %d: send the rest when connected", len(f.PrivateData),
+			limit)
 	case f.HasEnhanced && f.Revision < Revision2:
 		return 0, fmt.Errorf("mpa: revision %d has no IRD and ORD: use revision %d or leave HasEnhanced false", f.Revision, Revision2)
 	case len(dst) < n:

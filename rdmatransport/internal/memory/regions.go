@@ -216,8 +216,8 @@ func (r *Regions) RemoteIn(pd *verbs.PD, qp verbs.QPHandle, rkey uint32, addr, n
 	return spanOf(mr, b), Allowed
 }
 
-// File returns the region of a file that an rkey names, and the bytes of a span granted for that rkey, to be
-// made persistent. It returns nil if the region is gone or the span is empty.
+// File returns the region of a file that an rkey names, and the bytes of a span granted for that
+// rkey, to be made persistent. It returns nil if the region is gone or the span is empty.
 func (r *Regions) File(rkey uint32, s Span) (mr *verbs.MR, b []byte) {
 	if len(s.b) == 0 {
 		return nil, nil

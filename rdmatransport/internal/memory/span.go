@@ -6,7 +6,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// Span is memory to which access was granted, and which is accessed now. It is valid while the QP's lock is held.
+// Span is memory to which access was granted, and which is accessed now. It is valid while the QP's
+// lock is held.
 type Span struct {
 	b    []byte
 	kind kind

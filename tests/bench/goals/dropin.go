@@ -34,7 +34,8 @@ func (l *lab) dropin(ctx context.Context) error {
 	}
 	if l.figures == "" {
 		l.figures = filepath.Join(l.dir, "figures")
-		cmd := exec.CommandContext(ctx, "gcc", "-O2", "-o", l.figures, filepath.Join(dir, "tests/bench/goals/testdata/figures.c"), "-libverbs", "-lpthread")
+		cmd := exec.CommandContext(ctx, "gcc", "-O2", "-o", l.figures, filepath.Join(dir, "tests/bench/goals/testdata/figures.c"),
+			"-libverbs", "-lpthread")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("%s: %w: %s", cmd, err, bytes.TrimSpace(out))
 		}
@@ -173,7 +174,8 @@ func perftestBandwidth(on dropinLink) *experiment {
 }
 
 func perftestLatency(on dropinLink) *experiment {
-	r := &row{What: "ib_send_lat 8 bytes, " + on.name + ", half round trip", Goal: 1.25, AtMost: true, Unit: "µs", Against: "softrnic perf, polling"}
+	r := &row{What: "ib_send_lat 8 bytes, " + on.name + ", half round trip", Goal: 1.25, AtMost: true, Unit: "µs",
+		Against: "softrnic perf, polling"}
 	return &experiment{[]*row{r}, func(ctx context.Context, l *lab) error {
 		v, err := l.perftest(ctx, on, typicalMicro, "ib_send_lat", "-s", "8", "-n", "10000")
 		if err != nil {

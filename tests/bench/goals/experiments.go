@@ -42,7 +42,8 @@ const tap0, tap1 = "tap:rnic0,bridge=" + bridge, "tap:rnic1,bridge=" + bridge
 
 var (
 	overTAP    = path{"TAP", [2]string{tap0, tap1}, []string{"tap", "-bridge", bridge}, tapMTU}
-	overPacket = path{"AF_PACKET", [2]string{"packet:" + veths[0], "packet:" + veths[1]}, []string{"packet", "-on", strings.Join(veths[:], ",")},
+	overPacket = path{"AF_PACKET", [2]string{"packet:" + veths[0], "packet:" + veths[1]},
+		[]string{"packet", "-on", strings.Join(veths[:], ",")},
 		func(l *lab, mtu int) ([]string, error) { return nil, l.setMTU(mtu) }}
 )
 
@@ -126,7 +127,8 @@ func experiments() (all []*experiment) {
 		add("SEND 8 bytes, half round trip, in process, direct", latencyInProcess(t))
 	}
 	for _, op := range ops {
-		add("WRITE, SEND, READ 64 KiB, delay 100 µs, 1 % loss between SoftRNICs with selective repeat", lossy(op, "1", "between SoftRNICs with selective repeat", selective))
+		add("WRITE, SEND, READ 64 KiB, delay 100 µs, 1 % loss between SoftRNICs with selective repeat",
+			lossy(op, "1", "between SoftRNICs with selective repeat", selective))
 	}
 	for _, op := range ops {
 		add("the same, 0.1 % loss, go-back-N", lossy(op, "0.1", "go-back-N, the default"))
@@ -168,7 +170,8 @@ const perFrame = "superframes + ICRC + copies"
 func superframes(p path, m pathMTU, op string) *experiment {
 	rows := bandwidthRows(op, fmt.Sprintf("RoCEv2, %s, path MTU %d", p.name, m.payload), perFrame, m.goals)
 	if p.name == overTAP.name && op == "write" {
-		rows = append(rows, &row{Group: "CPU seconds per GB, RoCEv2, TAP", What: fmt.Sprintf("CPU seconds per GB of both sides, WRITE 64 KiB, RoCEv2, TAP, path MTU %d", m.payload),
+		rows = append(rows, &row{Group: "CPU seconds per GB, RoCEv2, TAP",
+			What: fmt.Sprintf("CPU seconds per GB of both sides, WRITE 64 KiB, RoCEv2, TAP, path MTU %d", m.payload),
 			Goal: 1, AtMost: true, Unit: "s/GB", Against: perFrame})
 	}
 	return ofSuperframes(rows, p, m, op)
@@ -223,7 +226,8 @@ func ofSuperframes(rows []*row, p path, m pathMTU, op string, more ...string) *e
 // singlePackets limits the receiving side to one packet per frame, and compares with one write per
 // packet.
 func singlePackets(m pathMTU, op string) *experiment {
-	rows := bandwidthRows(op, fmt.Sprintf("RoCEv2, TAP, path MTU %d, to a peer without superframes", m.payload), "one write a packet", [2]float64{0.85, 0.85})
+	rows := bandwidthRows(op, fmt.Sprintf("RoCEv2, TAP, path MTU %d, to a peer without superframes", m.payload), "one write a packet",
+		[2]float64{0.85, 0.85})
 	links, receiver := overTAP.links, 1
 	if op == "read" {
 		receiver = 0
@@ -259,7 +263,8 @@ func iwarp(mtu int, op string) *experiment {
 		if err != nil {
 			return err
 		}
-		r, err := l.between(ctx, overTAP.links, flags, append([]string{op, "bw", "--transport", "iwarp", "--tcp", "--wait", "event"}, bothSizes...)...)
+		r, err := l.between(ctx, overTAP.links, flags, append([]string{op, "bw", "--transport", "iwarp", "--tcp", "--wait", "event"},
+			bothSizes...)...)
 		if err != nil {
 			return err
 		}
@@ -272,14 +277,16 @@ func iwarp(mtu int, op string) *experiment {
 
 // inProcess compares with a copy of the same amount of memory.
 func inProcess(transport string, bytes int) *experiment {
-	r := &row{What: fmt.Sprintf("WRITE 64 KiB, in process, direct, of %s QPs, %d KiB on each side", transport, bytes>>10), Goal: 0.7, Unit: "Gbit/s",
+	r := &row{What: fmt.Sprintf("WRITE 64 KiB, in process, direct, of %s QPs, %d KiB on each side", transport, bytes>>10), Goal: 0.7,
+		Unit:    "Gbit/s",
 		Against: "one memory copy"}
 	return &experiment{[]*row{r}, func(ctx context.Context, l *lab) error {
 		y, err := l.yardstick(ctx, "copy", "-size", strconv.Itoa(small), "-memory", strconv.Itoa(bytes))
 		if err != nil {
 			return err
 		}
-		p, err := l.loopback(ctx, "write", "bw", "--direct", "--transport", strings.ToLower(transport), "--size", strconv.Itoa(small), "--buffer", strconv.Itoa(bytes))
+		p, err := l.loopback(ctx, "write", "bw", "--direct", "--transport", strings.ToLower(transport), "--size", strconv.Itoa(small),
+			"--buffer", strconv.Itoa(bytes))
 		if err != nil {
 			return err
 		}
@@ -316,7 +323,8 @@ func rateOverTAP() *experiment {
 var polling = []string{"--wait", "poll"}
 
 func latencyOverTAP() *experiment {
-	r := &row{What: "SEND 8 bytes, RoCEv2, TAP, half round trip, polling", Goal: 1.2, AtMost: true, Unit: "µs", Against: "a raw 64-byte frame's"}
+	r := &row{What: "SEND 8 bytes, RoCEv2, TAP, half round trip, polling", Goal: 1.2, AtMost: true, Unit: "µs",
+		Against: "a raw 64-byte frame's"}
 	return &experiment{[]*row{r}, func(ctx context.Context, l *lab) error {
 		y, err := l.yardstick(ctx, "ping", "-bridge", bridge)
 		if err != nil {
@@ -347,7 +355,8 @@ func shmBandwidth(m pathMTU) *experiment {
 
 // shmOfRing compares with a ring in memory: one thread copies to it, another from it.
 func shmOfRing(m pathMTU) *experiment {
-	r := &row{What: fmt.Sprintf("WRITE 64 KiB, RoCEv2, shm, path MTU %d, both copies", m.payload), Goal: 0.5, Unit: "Gbit/s", Against: "a bare ring"}
+	r := &row{What: fmt.Sprintf("WRITE 64 KiB, RoCEv2, shm, path MTU %d, both copies", m.payload), Goal: 0.5, Unit: "Gbit/s",
+		Against: "a bare ring"}
 	return &experiment{[]*row{r}, func(ctx context.Context, l *lab) error {
 		y, err := l.yardstick(ctx, "ring", "-size", strconv.Itoa(small), "-memory", strconv.Itoa(memory))
 		if err != nil {
@@ -365,7 +374,8 @@ func shmOfRing(m pathMTU) *experiment {
 // socketBandwidth compares with TAP at the same MTU. A veth pair between two namespaces has as many
 // devices as TAP and bridge.
 func socketBandwidth(m pathMTU) *experiment {
-	r := &row{What: fmt.Sprintf("WRITE 64 KiB, RoCEv2, the kernel's sockets, veth, path MTU %d", m.payload), Goal: 0.9, Unit: "Gbit/s", Against: "TAP's"}
+	r := &row{What: fmt.Sprintf("WRITE 64 KiB, RoCEv2, the kernel's sockets, veth, path MTU %d", m.payload), Goal: 0.9, Unit: "Gbit/s",
+		Against: "TAP's"}
 	return bandwidthOfTAP(r, m, func(ctx context.Context, l *lab) ([]perfResult, error) {
 		if err := l.setSocketMTU(m.link); err != nil {
 			return nil, err
@@ -414,7 +424,8 @@ func shmLatency() *experiment {
 
 // socketLatency compares with TAP, polling.
 func socketLatency() *experiment {
-	r := &row{What: "SEND 8 bytes, RoCEv2, the kernel's sockets, veth, half round trip, polling", Goal: 1.5, AtMost: true, Unit: "µs", Against: "TAP's"}
+	r := &row{What: "SEND 8 bytes, RoCEv2, the kernel's sockets, veth, half round trip, polling", Goal: 1.5, AtMost: true, Unit: "µs",
+		Against: "TAP's"}
 	return latencyOfTAP(r, func(ctx context.Context, l *lab) ([]perfResult, error) {
 		return l.overSockets(ctx, nil, latencyArgs...)
 	})
@@ -428,7 +439,8 @@ func latencyOfTAP(r *row, measure measurement) *experiment {
 }
 
 func latencyInProcess(transport string) *experiment {
-	r := &row{What: "SEND 8 bytes, in process, direct, of " + transport + " QPs, half round trip", Goal: 1, AtMost: true, Unit: "µs", only: true}
+	r := &row{What: "SEND 8 bytes, in process, direct, of " + transport + " QPs, half round trip", Goal: 1, AtMost: true, Unit: "µs",
+		only: true}
 	return &experiment{[]*row{r}, func(ctx context.Context, l *lab) error {
 		p, err := l.loopback(ctx, append([]string{"send", "lat", "--direct", "--transport", strings.ToLower(transport)}, polling...)...)
 		if err != nil {
@@ -442,7 +454,8 @@ func latencyInProcess(transport string) *experiment {
 // lossy compares with the same path without loss. The path is in one process and has 100 µs each
 // way.
 func lossy(op, percent, peer string, flags ...string) *experiment {
-	r := &row{What: fmt.Sprintf("%s 64 KiB, RoCEv2, delay 100 µs, %s %% loss %s", strings.ToUpper(op), percent, peer), Goal: 0.7, Unit: "Gbit/s",
+	r := &row{What: fmt.Sprintf("%s 64 KiB, RoCEv2, delay 100 µs, %s %% loss %s", strings.ToUpper(op), percent, peer), Goal: 0.7,
+		Unit:    "Gbit/s",
 		Against: "without loss"}
 	return &experiment{[]*row{r}, func(ctx context.Context, l *lab) error {
 		var g [2]float64
@@ -491,7 +504,8 @@ func allocations() (all []*experiment) {
 		{"in process, direct, of RoCEv2 QPs", "rocev2", inside}, {"in process, direct, of iWARP QPs", "iwarp", inside},
 	}
 	for _, w := range where {
-		r := &row{What: "allocations per message, most of WRITE, SEND and READ of 8 bytes and 64 KiB, " + w.name, Goal: 0.01, AtMost: true, Unit: "", only: true}
+		r := &row{What: "allocations per message, most of WRITE, SEND and READ of 8 bytes and 64 KiB, " + w.name, Goal: 0.01, AtMost: true,
+			Unit: "", only: true}
 		all = append(all, &experiment{[]*row{r}, func(ctx context.Context, l *lab) error {
 			most := 0.0
 			for _, op := range []string{"write", "send", "read"} {

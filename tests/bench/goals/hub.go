@@ -86,7 +86,8 @@ func (l *lab) underOneHub(ctx context.Context, args ...string) (p []perfResult, 
 }
 
 func hubBandwidth(m pathMTU) *experiment {
-	r := &row{What: fmt.Sprintf("WRITE 64 KiB, RoCEv2, the kernel's sockets, veth, through hubs, path MTU %d", m.payload), Goal: 0.8, Unit: "Gbit/s", Against: "without hubs"}
+	r := &row{What: fmt.Sprintf("WRITE 64 KiB, RoCEv2, the kernel's sockets, veth, through hubs, path MTU %d", m.payload), Goal: 0.8,
+		Unit: "Gbit/s", Against: "without hubs"}
 	return compare(r, gbps, func(ctx context.Context, l *lab) ([]perfResult, error) {
 		if err := l.setSocketMTU(m.link); err != nil {
 			return nil, err
@@ -101,7 +102,8 @@ func hubBandwidth(m pathMTU) *experiment {
 var latencyArgs = append([]string{"send", "lat"}, polling...)
 
 func hubLatency() *experiment {
-	r := &row{What: "SEND 8 bytes, RoCEv2, the kernel's sockets, veth, through hubs, half round trip, polling", Goal: 1.25, AtMost: true, Unit: "µs", Against: "without hubs"}
+	r := &row{What: "SEND 8 bytes, RoCEv2, the kernel's sockets, veth, through hubs, half round trip, polling", Goal: 1.25, AtMost: true,
+		Unit: "µs", Against: "without hubs"}
 	return compare(r, halfTrip,
 		func(ctx context.Context, l *lab) ([]perfResult, error) { return l.throughHubs(ctx, latencyArgs...) },
 		func(ctx context.Context, l *lab) ([]perfResult, error) {
@@ -115,7 +117,8 @@ func besideHubBandwidth() *experiment {
 }
 
 func besideHubLatency() *experiment {
-	r := &row{What: "SEND 8 bytes, RoCEv2, two nodes of one hub, half round trip, polling", Goal: 1.05, AtMost: true, Unit: "µs", Against: "without a hub"}
+	r := &row{What: "SEND 8 bytes, RoCEv2, two nodes of one hub, half round trip, polling", Goal: 1.05, AtMost: true, Unit: "µs",
+		Against: "without a hub"}
 	return besideHub(r, halfTrip, latencyArgs)
 }
 

@@ -55,7 +55,8 @@ func newLab(ctx context.Context, o *options) (l *lab, err error) {
 	if os.Getuid() != 0 {
 		return nil, errors.New("making a network namespace needs root")
 	}
-	l = &lab{inside: netns.None(), beyond: netns.None(), duration: o.duration, softrnic: o.softrnic, yard: o.yard, libs: o.libs, figures: o.figures, pprof: o.pprof}
+	l = &lab{inside: netns.None(), beyond: netns.None(), duration: o.duration, softrnic: o.softrnic, yard: o.yard, libs: o.libs,
+		figures: o.figures, pprof: o.pprof}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, l.Close())
@@ -93,7 +94,8 @@ func (l *lab) build(ctx context.Context) error {
 	for _, p := range []struct {
 		program         *string
 		source, profile string
-	}{{&l.softrnic, "/cmd/softrnic", filepath.Join(string(bytes.TrimSpace(root)), "cmd/softrnic/release.pgo")}, {&l.yard, "/tests/bench/yardstick", "off"}} {
+	}{{&l.softrnic, "/cmd/softrnic", filepath.Join(string(bytes.TrimSpace(root)), "cmd/softrnic/release.pgo")},
+		{&l.yard, "/tests/bench/yardstick", "off"}} {
 		if *p.program != "" {
 			continue
 		}
@@ -233,7 +235,8 @@ const (
 )
 
 // start starts a program in a namespace. It is killed when ctx or this program ends.
-func (l *lab) start(ctx context.Context, in netns.NsHandle, on side, stdout, stderr io.Writer, program string, args ...string) (*exec.Cmd, error) {
+func (l *lab) start(ctx context.Context, in netns.NsHandle, on side, stdout, stderr io.Writer, program string, args ...string) (*exec.Cmd,
+	error) {
 	if l.anywhere {
 		on = both
 	}
@@ -352,7 +355,8 @@ const selective = "--selective-repeat"
 
 // overSockets does the same on the kernel's own sockets, in two namespaces.
 func (l *lab) overSockets(ctx context.Context, flags []string, args ...string) ([]perfResult, error) {
-	return l.run(ctx, l.beyond, [2]string{"kernel:" + sockets[0], "kernel:" + sockets[1]}, socketAddrs, append(slices.Clone(flags), selective), args...)
+	return l.run(ctx, l.beyond, [2]string{"kernel:" + sockets[0], "kernel:" + sockets[1]}, socketAddrs,
+		append(slices.Clone(flags), selective), args...)
 }
 
 // socketAddrs are the kernel's addresses in the two namespaces. The kernel also answers for its
@@ -360,7 +364,8 @@ func (l *lab) overSockets(ctx context.Context, flags []string, args ...string) (
 var socketAddrs = [2]string{"10.89.0.1/24", "10.89.0.2/24"}
 
 // run runs the server in the given namespace, and the client in the lab's.
-func (l *lab) run(ctx context.Context, in netns.NsHandle, links, addrs [2]string, flags []string, args ...string) (_ []perfResult, err error) {
+func (l *lab) run(ctx context.Context, in netns.NsHandle, links, addrs [2]string, flags []string, args ...string) (_ []perfResult,
+	err error) {
 	ctx, cancel := context.WithTimeout(ctx, programTimeout)
 	defer cancel()
 	out, stdout, err := os.Pipe()

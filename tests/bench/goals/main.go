@@ -81,7 +81,8 @@ func measure(ctx context.Context, o *options, stdout, stderr io.Writer) (err err
 		return fmt.Errorf("-run: %w", err)
 	}
 	if o.rounds < 1 || o.runs < 1 || o.duration <= 0 || flag.NArg() > 0 {
-		return fmt.Errorf("-rounds %d, -runs %d, -duration %v, %d arguments: -rounds and -runs must be at least 1 and -duration positive, without arguments",
+		return fmt.Errorf("-rounds %d, -runs %d, -duration %v, %d arguments: -rounds and -runs must be at least 1 and -duration "+
+			"positive, without arguments",
 			o.rounds, o.runs, o.duration, flag.NArg())
 	}
 	chosen := choose(experiments(), wanted)

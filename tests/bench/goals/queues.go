@@ -19,7 +19,8 @@ func queues(p path, op, metric string) *experiment {
 		size, unit = "8 bytes", "M/s"
 		args = []string{op, metric, "--qps", "4", "--threads", "2"}
 	}
-	r := &row{What: fmt.Sprintf("%s %s, RoCEv2, %s, two queues, 4 QPs on 2 threads", strings.ToUpper(op), size, p.name), Goal: 0.9, Unit: unit, Against: "one queue's"}
+	r := &row{What: fmt.Sprintf("%s %s, RoCEv2, %s, two queues, 4 QPs on 2 threads", strings.ToUpper(op), size, p.name), Goal: 0.9,
+		Unit: unit, Against: "one queue's"}
 	return &experiment{[]*row{r}, func(ctx context.Context, l *lab) error {
 		l.anywhere = true
 		defer func() { l.anywhere = false }()

@@ -66,7 +66,8 @@ func socketWrites(on socketLink, transport string, flags []string) *experiment {
 // socketTrip compares half a round trip of 8 bytes with that of the QP's SEND. Both wait in their
 // default way.
 func socketTrip(on socketLink, transport string, flags []string) *experiment {
-	r := &row{What: fmt.Sprintf("rsocket, 8 bytes, half round trip, %s, %s", transport, on.name), Goal: 1.5, AtMost: true, Unit: "µs", Against: "the QP's SEND"}
+	r := &row{What: fmt.Sprintf("rsocket, 8 bytes, half round trip, %s, %s", transport, on.name), Goal: 1.5, AtMost: true, Unit: "µs",
+		Against: "the QP's SEND"}
 	return &experiment{[]*row{r}, func(ctx context.Context, l *lab) error {
 		p, err := on.run(ctx, l, slices.Concat([]string{"send", "lat"}, flags)...)
 		if err != nil {

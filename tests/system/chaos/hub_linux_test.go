@@ -26,7 +26,8 @@ func TestHub(t *testing.T) {
 	always := func(int) string { return here }
 	server := startHub(t, dir)
 	// iWARP does not go through a hub.
-	l := setting{medium: "hub", dir: dir, victim: here, server: always, client: always, transports: []verbs.Transport{verbs.RoCEv2}, without: long(1, 2)}.start(t, long(3, 8))
+	l := setting{medium: "hub", dir: dir, victim: here, server: always, client: always, transports: []verbs.Transport{verbs.RoCEv2},
+		without: long(1, 2)}.start(t, long(3, 8))
 	kills, hubs := long(10, 1000), long(2, 100)
 	l.killSome(kills, func(k int) {
 		if k%(kills/hubs) == 0 {

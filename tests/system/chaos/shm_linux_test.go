@@ -20,7 +20,8 @@ func TestShm(t *testing.T) {
 	dir := directory(t)
 	l := setting{
 		medium: "shm", dir: dir, victim: "10.1.100.1", // free immediately when one is killed
-		server: func(i int) string { return fmt.Sprintf("10.1.%d.1", i) }, client: func(i int) string { return fmt.Sprintf("10.1.%d.2", i) },
+		server:     func(i int) string { return fmt.Sprintf("10.1.%d.1", i) },
+		client:     func(i int) string { return fmt.Sprintf("10.1.%d.2", i) },
 		transports: []verbs.Transport{verbs.RoCEv2, verbs.IWARP},
 	}.start(t, long(4, 8))
 	l.killSome(long(12, 1000), nil)

@@ -73,7 +73,8 @@ func worker(task []string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, pd.Close()) }()
-	cfg := &rdmacm.Config{Transport: transport, PD: pd, Cap: verbs.QPCap{MaxSendWR: 2 * depth, MaxRecvWR: 2 * depth, MaxSendSGE: 1, MaxRecvSGE: 1}}
+	cfg := &rdmacm.Config{Transport: transport, PD: pd, Cap: verbs.QPCap{MaxSendWR: 2 * depth, MaxRecvWR: 2 * depth, MaxSendSGE: 1,
+		MaxRecvSGE: 1}}
 	if role == "server" {
 		return serve(dev, cfg, at)
 	}

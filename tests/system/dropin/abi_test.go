@@ -177,7 +177,8 @@ func TestLayoutIsChecked(t *testing.T) {
 	compile := func(change func(string) string) error {
 		dir := t.TempDir()
 		for _, file := range []string{
-			"libibverbs/layout.c", "libibverbs/front.h", "libibverbs/life.h", "librdmacm/layout.c", "librdmacm/cm.h", "libsoftrnic/softrnic.h",
+			"libibverbs/layout.c", "libibverbs/front.h", "libibverbs/life.h", "librdmacm/layout.c", "librdmacm/cm.h",
+			"libsoftrnic/softrnic.h",
 		} {
 			text, err := os.ReadFile(filepath.Join("../../../cmd", file))
 			if err != nil {
@@ -190,7 +191,8 @@ func TestLayoutIsChecked(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		return exec.Command("gcc", "-fsyntax-only", filepath.Join(dir, "libibverbs/layout.c"), filepath.Join(dir, "librdmacm/layout.c")).Run()
+		return exec.Command("gcc", "-fsyntax-only", filepath.Join(dir, "libibverbs/layout.c"),
+			filepath.Join(dir, "librdmacm/layout.c")).Run()
 	}
 	if err := compile(func(s string) string { return s }); err != nil {
 		t.Fatalf("softrnic.h does not describe the structures of the installed headers: %v", err)

@@ -87,7 +87,8 @@ func TestCeph(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 			t.Cleanup(cancel)
 			c.ctx = ctx
-			c.test(t, "sockets ("+m.name+")", strings.NewReplacer("DIR", c.dir, "DEVICE", m.device, "GID", m.gid, "TYPE", m.kind, "CM", m.cm).Replace(cephConf))
+			c.test(t, "sockets ("+m.name+")", strings.NewReplacer("DIR", c.dir, "DEVICE", m.device, "GID", m.gid, "TYPE", m.kind, "CM",
+				m.cm).Replace(cephConf))
 		})
 	}
 }

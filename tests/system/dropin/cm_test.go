@@ -40,7 +40,8 @@ var cmPrograms = []cmProgram{
 	{server: "rdma_xserver -c x", client: "rdma_xclient -s SERVER -c x", bytes: 2 * 16, roceOnly: true},
 	{server: "cmtime -b SERVER -c 20", client: "cmtime -s SERVER -c 20", connections: 20, endless: true},
 	{server: "udaddy -b SERVER -C 20 -S 500", client: "udaddy -s SERVER -C 20 -S 500", bytes: 2 * 20 * 500, roceOnly: true},
-	{server: "mckey -m 239.1.2.3 -b SERVER -C 20 -S 500", client: "mckey -m 239.1.2.3 -s -b CLIENT -C 20 -S 500", bytes: 20 * 500, roceOnly: true},
+	{server: "mckey -m 239.1.2.3 -b SERVER -C 20 -S 500", client: "mckey -m 239.1.2.3 -s -b CLIENT -C 20 -S 500", bytes: 20 * 500,
+		roceOnly: true},
 }
 
 func TestConnectionManager(t *testing.T) {
@@ -59,10 +60,12 @@ func TestQperf(t *testing.T) {
 	var list []cmProgram
 	tests := []string{"rc_lat", "rc_bw", "rc_bi_bw", "rc_rdma_read_bw", "rc_rdma_write_lat", "rc_fetch_add_mr"}
 	if os.Getenv("SOFTRNIC_LONG") != "" {
-		tests = append(tests, "rc_rdma_read_lat", "rc_rdma_write_bw", "rc_rdma_write_poll_lat", "rc_compare_swap_mr", "ver_rc_compare_swap", "ver_rc_fetch_add")
+		tests = append(tests, "rc_rdma_read_lat", "rc_rdma_write_bw", "rc_rdma_write_poll_lat", "rc_compare_swap_mr", "ver_rc_compare_swap",
+			"ver_rc_fetch_add")
 	}
 	for _, test := range tests {
-		p := cmProgram{server: "qperf", client: "qperf SERVER -t 1 -cm 1 " + test + " quit", bytes: 10000, port: 19765, early: "Event rejected"}
+		p := cmProgram{server: "qperf", client: "qperf SERVER -t 1 -cm 1 " + test + " quit", bytes: 10000, port: 19765,
+			early: "Event rejected"}
 		if test == "rc_bw" || test == "rc_bi_bw" { // the receiving side may get no processor for a while
 			p.unpaced = "WR flush failure"
 		}

@@ -22,8 +22,10 @@ func TestDAPL(t *testing.T) {
 	const port = 15828 // if the server first sends information to the client over TCP
 	for _, p := range []cmProgram{
 		{server: "dtest -P cma -B 20 -b 100000", client: "dtest -P cma -B 20 -b 100000 -h SERVER", bytes: 20 * 100000, port: port},
-		{server: "dtest -P cma -W -D -B 20 -b 100000", client: "dtest -P cma -W -D -B 20 -b 100000 -h SERVER", bytes: 20 * 100000, port: port},
-		{server: "dtest -P scm -B 20 -b 100000", client: "dtest -P scm -B 20 -b 100000 -h 127.0.0.1", bytes: 20 * 100000, port: port, roceOnly: true},
+		{server: "dtest -P cma -W -D -B 20 -b 100000", client: "dtest -P cma -W -D -B 20 -b 100000 -h SERVER", bytes: 20 * 100000,
+			port: port},
+		{server: "dtest -P scm -B 20 -b 100000", client: "dtest -P scm -B 20 -b 100000 -h 127.0.0.1", bytes: 20 * 100000, port: port,
+			roceOnly: true},
 		{server: "dtestsrq -P cma", client: "dtestsrq -P cma -h SERVER", bytes: 1000},
 		{server: "dtestx -P cma", client: "dtestx -P cma -h SERVER", bytes: 100, port: port, roceOnly: true},
 		{server: "dtestcm -P cma -c 100", client: "dtestcm -P cma -c 100 -h SERVER", connections: 100, port: port},
@@ -51,7 +53,8 @@ func registries(t *testing.T, m cmMedium) (env [2][]string) {
 	for side, addr := range []string{m.server, m.client} {
 		addr, _, _ = strings.Cut(addr, "/")
 		file := filepath.Join(dir, fmt.Sprint("dat", side))
-		text := fmt.Sprintf("cma u2.0 nonthreadsafe default libdaplofa.so.2 dapl.2.0 \"%s 0\" \"\"\nscm u2.0 nonthreadsafe default libdaploscm.so.2 dapl.2.0 \"softrnic0 1\" \"\"\n", addr)
+		text := fmt.Sprintf("cma u2.0 nonthreadsafe default libdaplofa.so.2 dapl.2.0 \"%s 0\" \"\"\nscm u2.0 nonthreadsafe default "+
+			"libdaploscm.so.2 dapl.2.0 \"softrnic0 1\" \"\"\n", addr)
 		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}

@@ -42,7 +42,8 @@ func TestDebianPackage(t *testing.T) {
 	defer cancel()
 	freePort++
 	program := func(addr string, args ...string) *exec.Cmd {
-		line := append(strings.Fields("run --link kernel:lo --addr "+addr+" -- ibv_rc_pingpong -n 200 -g 1 -p "+fmt.Sprint(freePort)), args...)
+		line := append(strings.Fields("run --link kernel:lo --addr "+addr+" -- ibv_rc_pingpong -n 200 -g 1 -p "+fmt.Sprint(freePort)),
+			args...)
 		cmd := exec.CommandContext(ctx, filepath.Join(dir, "usr/bin/softrnic"), line...)
 		cmd.Env, cmd.Dir, cmd.WaitDelay = []string{"PATH=/usr/bin:/bin", "XDG_RUNTIME_DIR=" + dir, "TMPDIR=" + dir}, "/", time.Second
 		cmd.SysProcAttr = asNobody().attr

@@ -149,7 +149,8 @@ func (l endpoints) pair(t *testing.T) (server, client *node) {
 	dir := shared(t)
 	of := func(name, addr string) *node {
 		n := &node{counters: filepath.Join(dir, name)}
-		n.env = []string{"SOFTRNIC_LINK=" + l.link, "SOFTRNIC_ADDR=" + addr, "SOFTRNIC_COUNTERS=" + n.counters, "SOFTRNIC_SHARED=0", "XDG_RUNTIME_DIR=" + dir}
+		n.env = []string{"SOFTRNIC_LINK=" + l.link, "SOFTRNIC_ADDR=" + addr, "SOFTRNIC_COUNTERS=" + n.counters, "SOFTRNIC_SHARED=0",
+			"XDG_RUNTIME_DIR=" + dir}
 		n.env = append(n.env, l.env...)
 		return n
 	}

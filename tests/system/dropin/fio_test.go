@@ -42,10 +42,12 @@ func TestFio(t *testing.T) {
 				continue
 			}
 			t.Run(fmt.Sprintf("%s %s %s", m.link, m.transport, verb), func(t *testing.T) {
-				programs.Ran(t, fmt.Sprintf("fio --ioengine=rdma --verb=%s --size=%d", verb, size), fmt.Sprintf("%s (%s)", m.name(), m.called))
+				programs.Ran(t, fmt.Sprintf("fio --ioengine=rdma --verb=%s --size=%d", verb, size),
+					fmt.Sprintf("%s (%s)", m.name(), m.called))
 				p := p
 				job := fmt.Sprintf("fio --name=%s --ioengine=rdma --thread=1 --port=18515 --bs=%d --size=%d", verb, size/64, size)
-				p.server, p.client = job+" --rw=read", fmt.Sprintf("%s --rw=write --iodepth=%d --hostname=SERVER --verb=%s", job, fioDepth, verb)
+				p.server, p.client = job+" --rw=read", fmt.Sprintf("%s --rw=write --iodepth=%d --hostname=SERVER --verb=%s", job, fioDepth,
+					verb)
 				if verb == "send" {
 					p.server, p.client = p.server+" --iodepth=64 --verify=crc32c", p.client+" --verify=crc32c --do_verify=0"
 					p.runOn(t, m)

@@ -52,7 +52,8 @@ func TestInterfaces(t *testing.T) {
 	}
 	at := string(out)
 	for _, want := range []string{
-		"eth12, the first with a global address", "eth14, of the default route", "eth14\n", "hca_id:\tsoftrnic", "netdev:", "eth14\n", "hca_id:", "eth12\n",
+		"eth12, the first with a global address", "eth14, of the default route", "eth14\n", "hca_id:\tsoftrnic", "netdev:", "eth14\n",
+		"hca_id:", "eth12\n",
 		"softrnic0 softrnic0_iw softrnic1 softrnic1_iw eth12 eth14", "100 iters in",
 	} {
 		_, rest, found := strings.Cut(at, want)

@@ -20,7 +20,8 @@ import (
 func compile(t *testing.T, name string) string {
 	t.Helper()
 	program := filepath.Join(build(t), name)
-	if out, err := exec.Command("gcc", "-O2", "-fexceptions", "-rdynamic", "-Wall", "-Wextra", "-Werror", "-o", program, "testdata/"+name+".c", "-lrdmacm", "-libverbs", "-lpthread").CombinedOutput(); err != nil {
+	if out, err := exec.Command("gcc", "-O2", "-fexceptions", "-rdynamic", "-Wall", "-Wextra", "-Werror", "-o", program,
+		"testdata/"+name+".c", "-lrdmacm", "-libverbs", "-lpthread").CombinedOutput(); err != nil {
 		t.Fatalf("gcc: %v\n%s", err, out)
 	}
 	return program

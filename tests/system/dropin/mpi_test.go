@@ -25,8 +25,10 @@ func mpi(t *testing.T) {
 		name, packages, args string
 		transports           []string
 	}{
-		{"openmpi", "openmpi-bin and libopenmpi-dev", "--oversubscribe --mca pml ucx --mca btl ^openib,tcp,vader", []string{"rc_v", "ud_v"}},
-		{"openmpi", "openmpi-bin and libopenmpi-dev", "--oversubscribe --mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include verbs;ofi_rxm --mca btl self", []string{""}},
+		{"openmpi", "openmpi-bin and libopenmpi-dev", "--oversubscribe --mca pml ucx --mca btl ^openib,tcp,vader",
+			[]string{"rc_v", "ud_v"}},
+		{"openmpi", "openmpi-bin and libopenmpi-dev",
+			"--oversubscribe --mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include verbs;ofi_rxm --mca btl self", []string{""}},
 		{"mpich", "mpich and libmpich-dev", "", []string{"rc_v", "ud_v"}},
 	} {
 		if (m.name == "mpich" || m.transports[0] == "") && !long {
@@ -35,12 +37,14 @@ func mpi(t *testing.T) {
 		t.Run(m.name, func(t *testing.T) {
 			needs(t, "/usr/bin/mpicc."+m.name, m.packages)
 			program := filepath.Join(build(t), m.name)
-			if out, err := exec.Command("mpicc."+m.name, "-O2", "-Wall", "-Wextra", "-Werror", "-o", program, "testdata/mpi.c").CombinedOutput(); err != nil {
+			if out, err := exec.Command("mpicc."+m.name, "-O2", "-Wall", "-Wextra", "-Werror", "-o", program,
+				"testdata/mpi.c").CombinedOutput(); err != nil {
 				t.Fatalf("mpicc: %v\n%s", err, out)
 			}
 			for _, tls := range m.transports {
 				for _, ranks := range []int{2, 4} {
-					for over, flags := range map[string]string{"sockets": "--link kernel:lo --addr 127.18.3.1 --shared", "shared memory": "--link shm:mpi"} {
+					for over, flags := range map[string]string{"sockets": "--link kernel:lo --addr 127.18.3.1 --shared",
+						"shared memory": "--link shm:mpi"} {
 						if tls == "" && over == "sockets" { // libfabric skips addresses of the loopback interface
 							continue
 						}
@@ -53,7 +57,8 @@ func mpi(t *testing.T) {
 								how = "(libfabric: verbs;ofi_rxm)"
 							}
 							programs.Ran(t, fmt.Sprintf("mpirun.%s -np %d %s", m.name, ranks, how), over+" (RoCEv2)")
-							mpirun(t, flags, ranks, tls, append(strings.Fields(fmt.Sprintf("mpirun.%s -np %d %s", m.name, ranks, m.args)), program))
+							mpirun(t, flags, ranks, tls, append(strings.Fields(fmt.Sprintf("mpirun.%s -np %d %s", m.name, ranks, m.args)),
+								program))
 						})
 					}
 				}

@@ -54,7 +54,8 @@ func newNetwork(t *testing.T) *network {
 	needs(t, "/usr/sbin/ip", "iproute2")
 	w := &network{dirs: [2]string{shared(t), shared(t)}}
 	hosts := filepath.Join(w.dirs[0], "hosts")
-	if err := os.WriteFile(hosts, fmt.Appendf(nil, "127.0.0.1 localhost\n%s server.test\n%s client.test\n", addresses[0], addresses[1]), 0o644); err != nil {
+	if err := os.WriteFile(hosts, fmt.Appendf(nil, "127.0.0.1 localhost\n%s server.test\n%s client.test\n", addresses[0], addresses[1]),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 	as := asNobody()
@@ -157,7 +158,8 @@ func TestNamespaces(t *testing.T) {
 	softrnic := command(t)
 	w := newNetwork(t)
 	for side := range w.pids {
-		status, err := w.command(t.Context(), side, "sh", "-c", "id -u; grep -E 'Cap(Prm|Eff|Amb)' /proc/self/status; ip -brief address show veth0").CombinedOutput()
+		status, err := w.command(t.Context(), side, "sh", "-c",
+			"id -u; grep -E 'Cap(Prm|Eff|Amb)' /proc/self/status; ip -brief address show veth0").CombinedOutput()
 		if err != nil || strings.Count(string(status), "0000000000000000") != 3 || !strings.Contains(string(status), addresses[side]) {
 			t.Fatalf("a program is not without capabilities at %s: %v\n%s", addresses[side], err, status)
 		}
@@ -166,11 +168,14 @@ func TestNamespaces(t *testing.T) {
 		server, client, transport, link string
 		bytes                           uint64 // minimum that crosses the cable
 	}{
-		{"rping -s -a server.test -v -V -C 20 -S 1000", "rping -c -a server.test -I client.test -v -V -C 20 -S 1000", "roce", "", 2 * 20 * 1000},
+		{"rping -s -a server.test -v -V -C 20 -S 1000", "rping -c -a server.test -I client.test -v -V -C 20 -S 1000", "roce", "",
+			2 * 20 * 1000},
 		{"rping -s -a server.test -v -V -C 20 -S 1000", "rping -c -a server.test -v -V -C 20 -S 1000", "iwarp", "", 2 * 20 * 1000},
 		{"ib_write_bw -R -n 500 -F", "ib_write_bw -R -n 500 -F server.test", "roce", "--link kernel:veth0 --no-shared", 500 * 65536},
-		{"rstream -b fd44::1 -S 4096 -C 50 -T v", "rstream -s fd44::1 -S 4096 -C 50 -T v", "roce", "--link kernel:veth0 --no-shared", 2 * 50 * 4096},
-		{"rstream -b fd44::1 -S 4096 -C 50 -T v", "rstream -s fd44::1 -S 4096 -C 50 -T v", "iwarp", "--link kernel:veth0 --no-shared", 2 * 50 * 4096},
+		{"rstream -b fd44::1 -S 4096 -C 50 -T v", "rstream -s fd44::1 -S 4096 -C 50 -T v", "roce", "--link kernel:veth0 --no-shared",
+			2 * 50 * 4096},
+		{"rstream -b fd44::1 -S 4096 -C 50 -T v", "rstream -s fd44::1 -S 4096 -C 50 -T v", "iwarp", "--link kernel:veth0 --no-shared",
+			2 * 50 * 4096},
 		{"riostream -b fd44::1 -S 4096 -C 50 -T v", "riostream -s fd44::1 -S 4096 -C 50 -T v", "roce", "", 2 * 50 * 4096},
 	} {
 		t.Run(p.client+" "+p.transport, func(t *testing.T) {
@@ -181,7 +186,8 @@ func TestNamespaces(t *testing.T) {
 				counters[side] = filepath.Join(dir, fmt.Sprintf("counters%d", i))
 			}
 			start := func(side int, line string) *exec.Cmd {
-				cmd := w.command(ctx, side, slices.Concat([]string{softrnic, "run", "--log-level", "debug"}, strings.Fields(p.link), []string{"--"}, strings.Fields(line))...)
+				cmd := w.command(ctx, side, slices.Concat([]string{softrnic, "run", "--log-level", "debug"}, strings.Fields(p.link),
+					[]string{"--"}, strings.Fields(line))...)
 				cmd.Env = append(cmd.Env, "SOFTRNIC_TRANSPORT="+p.transport, "SOFTRNIC_COUNTERS="+counters[side])
 				return cmd
 			}

@@ -61,7 +61,8 @@ func allPerftests() (list []perftest) {
 	}{
 		{"ib_write_bw", []string{"", "-a", "-q 4", "-b", "--report_gbits", "-c UC", "-c UC -a", "-c UC -q 4 -b"}, 65536},
 		{"ib_read_bw", []string{"", "-e", "-a", "-q 4", "-b", "--report_gbits", "-q 4 -b -e"}, 65536},
-		{"ib_send_bw", []string{"", "-e", "-a", "-q 4", "-b", "--report_gbits", "-c UC", "-c UC -b -e", "-c UD", "-c UD -e", "-c UD -q 4", "-c UD -a", "-c UD -b"}, 65536},
+		{"ib_send_bw", []string{"", "-e", "-a", "-q 4", "-b", "--report_gbits", "-c UC", "-c UC -b -e", "-c UD", "-c UD -e", "-c UD -q 4",
+			"-c UD -a", "-c UD -b"}, 65536},
 		{"ib_atomic_bw", []string{"", "-e", "-q 4", "-b", "--report_gbits", "-A CMP_AND_SWAP"}, 8},
 		{"ib_write_lat", []string{"", "-a", "-c UC"}, 2},
 		{"ib_read_lat", []string{"", "-e", "-a"}, 2},
@@ -119,7 +120,8 @@ func TestPerftest(t *testing.T) {
 				server, client := link.pair(t)
 				freePort++
 				args := append(strings.Fields(p.args), "-d", "softrnic0", "-x", "1", "-F", "-p", fmt.Sprint(freePort))
-				said := run(t, server.program(ctx, t, args[0], args[1:]...), client.program(ctx, t, args[0], append(args[1:], "127.0.0.1")...), freePort)
+				said := run(t, server.program(ctx, t, args[0], args[1:]...),
+					client.program(ctx, t, args[0], append(args[1:], "127.0.0.1")...), freePort)
 				counted := client.counted(t)
 				if sum := 4 * (counted["port_xmit_data"] + counted["port_rcv_data"]); sum < p.bytes {
 					t.Errorf("the client's device carried %d bytes, want %d at least\n%s", sum, p.bytes, said)

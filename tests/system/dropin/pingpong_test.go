@@ -107,7 +107,8 @@ func TestDevinfo(t *testing.T) {
 	}
 	out := say("ibv_devinfo", "-v")
 	for _, want := range []string{
-		"InfiniBand (0)", "iWARP (1)", "PORT_ACTIVE (4)", "link_layer:		Ethernet", "::ffff:10.9.0.1, RoCE v2", "atomic_cap:			ATOMIC_GLOB (2)",
+		"InfiniBand (0)", "iWARP (1)", "PORT_ACTIVE (4)", "link_layer:		Ethernet", "::ffff:10.9.0.1, RoCE v2",
+		"atomic_cap:			ATOMIC_GLOB (2)",
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("ibv_devinfo -v does not say %q:\n%s", want, out)
@@ -118,7 +119,8 @@ func TestDevinfo(t *testing.T) {
 		t.Errorf("with SOFTRNIC_DEVICE=mlx5_0, ibv_devices lists\n%s", out)
 	}
 	n.env = append(n.env, "SOFTRNIC_LINK=carrier-pigeon")
-	if out, err := n.program(t.Context(), t, "ibv_devices").CombinedOutput(); err == nil || !strings.Contains(string(out), "carrier-pigeon") {
+	if out, err := n.program(t.Context(), t, "ibv_devices").CombinedOutput(); err == nil ||
+		!strings.Contains(string(out), "carrier-pigeon") {
 		t.Errorf("with a link that there is not, ibv_devices ends with %v and says\n%s", err, out)
 	}
 }
@@ -128,7 +130,8 @@ func TestOneProcess(t *testing.T) {
 	gate.System(t)
 	dir := build(t)
 	program := dir + "/oneprocess"
-	if out, err := exec.Command("gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", program, "testdata/oneprocess.c", "-libverbs", "-lpthread").CombinedOutput(); err != nil {
+	if out, err := exec.Command("gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", program, "testdata/oneprocess.c", "-libverbs",
+		"-lpthread").CombinedOutput(); err != nil {
 		t.Fatalf("gcc: %v\n%s", err, out)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -99,7 +99,8 @@ func TestAbsentProviders(t *testing.T) {
 			t.Fatal(err)
 		}
 		cmd := exec.CommandContext(ctx, unshare[0], append(unshare[1:], append([]string{"sh", "-c", hide + drop, empty}, args...)...)...)
-		cmd.Env, cmd.Dir, cmd.WaitDelay = []string{"PATH=/usr/bin:/bin:/usr/sbin:/sbin", "XDG_RUNTIME_DIR=" + dir, "TMPDIR=" + dir}, "/", time.Second
+		cmd.Env, cmd.Dir, cmd.WaitDelay = []string{"PATH=/usr/bin:/bin:/usr/sbin:/sbin", "XDG_RUNTIME_DIR=" + dir, "TMPDIR=" + dir}, "/",
+			time.Second
 		return cmd
 	}
 	if out, err := hidden("true").CombinedOutput(); err != nil {

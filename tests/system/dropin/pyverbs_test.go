@@ -78,7 +78,8 @@ func TestPyverbs(t *testing.T) {
 		t.Run(module, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer cancel()
-			out, err := runner(ctx, t, dir, args, "python3", filepath.Join(dir, "run_pyverbs.py"), dir, module, "softrnic0", "1").CombinedOutput()
+			out, err := runner(ctx, t, dir, args, "python3", filepath.Join(dir, "run_pyverbs.py"), dir, module, "softrnic0",
+				"1").CombinedOutput()
 			if err != nil {
 				t.Fatalf("%v\n%s", err, out)
 			}

@@ -33,7 +33,8 @@ import (
 func TestQEMU(t *testing.T) {
 	gate.System(t)
 	needs(t, "/usr/bin/qemu-system-x86_64", "qemu-system-x86")
-	over := []endpoints{{link: "shm:qemu", server: "10.9.0.1/24", client: "10.9.0.2/24"}, {link: "kernel:lo", server: "127.18.8.1", client: "127.18.8.2"}}
+	over := []endpoints{{link: "shm:qemu", server: "10.9.0.1/24", client: "10.9.0.2/24"},
+		{link: "kernel:lo", server: "127.18.8.1", client: "127.18.8.2"}}
 	size, media := uint64(64<<20), mediaOf(over, &cmProgram{roceOnly: true})
 	if gate.InLong() {
 		size, media = 512<<20, mediaOf(over, &cmProgram{})
@@ -78,8 +79,10 @@ func newMigration(t *testing.T, m cmMedium, memory uint64, pinAll bool) *migrati
 	// was seen with RDMA: QEMU reported that it had sent nothing while the machine was stopped
 	// (downtime-bytes is 0), and the destination had the data sent before.
 	memory += 8 << 10
-	g := &migration{dir: dir, medium: m, memory: memory, pinAll: pinAll, firmware: filepath.Join(dir, "firmware"), fill: filepath.Join(dir, "fill")}
-	out, err := exec.Command("gcc", "-nostdlib", "-static", fmt.Sprint("-DSIZE=", guestWrites), "-Wl,-Ttext=0,--oformat=binary,--build-id=none",
+	g := &migration{dir: dir, medium: m, memory: memory, pinAll: pinAll, firmware: filepath.Join(dir, "firmware"),
+		fill: filepath.Join(dir, "fill")}
+	out, err := exec.Command("gcc", "-nostdlib", "-static", fmt.Sprint("-DSIZE=", guestWrites),
+		"-Wl,-Ttext=0,--oformat=binary,--build-id=none",
 		"-o", g.firmware, "testdata/guest.S").CombinedOutput()
 	if err != nil {
 		t.Fatalf("gcc: %v\n%s", err, out)
@@ -189,7 +192,8 @@ func (g *migration) start(t *testing.T, side int, args ...string) *machine {
 	g.started++
 	name := filepath.Join(g.dir, fmt.Sprint(g.started))
 	addr := []string{g.medium.server, g.medium.client}[side]
-	line := append(strings.Fields(fmt.Sprintf("qemu-system-x86_64 -machine pc -accel tcg -m %dk -nodefaults -display none -bios %s -qmp unix:%s.qmp,server=on,wait=off",
+	line := append(strings.Fields(fmt.Sprintf("qemu-system-x86_64 -machine pc -accel tcg -m %dk -nodefaults -display none -bios %s -qmp "+
+		"unix:%s.qmp,server=on,wait=off",
 		g.memory>>10, g.firmware, name)), args...)
 	ctx, cancel := context.WithCancel(g.ctx)
 	cmd := runner(ctx, t, g.dir, fmt.Sprintf("--link %s --addr %s --no-shared", g.medium.link, addr), line...)
@@ -306,7 +310,8 @@ func (m *machine) reaches(t *testing.T, status string, bytes, times uint64) {
 		}
 		switch {
 		case is.Status == status && is.RAM.Transferred >= bytes && is.RAM.Times >= times, is.Status == "completed" && status == "active":
-			t.Logf("the migration is %s after %d MiB, and has gone over the memory %d times", is.Status, is.RAM.Transferred>>20, is.RAM.Times)
+			t.Logf("the migration is %s after %d MiB, and has gone over the memory %d times", is.Status, is.RAM.Transferred>>20,
+				is.RAM.Times)
 			return
 		case is.Status == "failed" || is.Status == "completed" || is.Status == "cancelled" || m.g.ctx.Err() != nil:
 			t.Fatalf("the migration is %s, want %s, %d bytes and %d times\n%s", text, status, bytes, times, m.said.String())

@@ -21,19 +21,22 @@ func TestRails(t *testing.T) {
 	gate.System(t)
 	const rails = 4
 	program := filepath.Join(build(t), "rails")
-	if out, err := exec.Command("gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", program, "testdata/rails.c", "-ldl").CombinedOutput(); err != nil {
+	if out, err := exec.Command("gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", program, "testdata/rails.c",
+		"-ldl").CombinedOutput(); err != nil {
 		t.Fatalf("gcc: %v\n%s", err, out)
 	}
 	for _, link := range []struct {
 		links, server, client string
 		mib                   int
 	}{
-		{"shm:rail0;shm:rail1;shm:rail2;shm:rail3", "10.9.0.1/24;10.9.1.1/24;10.9.2.1/24;10.9.3.1/24", "10.9.0.2/24;10.9.1.2/24;10.9.2.2/24;10.9.3.2/24", 1024},
+		{"shm:rail0;shm:rail1;shm:rail2;shm:rail3", "10.9.0.1/24;10.9.1.1/24;10.9.2.1/24;10.9.3.1/24",
+			"10.9.0.2/24;10.9.1.2/24;10.9.2.2/24;10.9.3.2/24", 1024},
 		{"kernel:lo", "127.18.1.1;127.18.1.2;127.18.1.3;127.18.1.4", "127.18.2.1;127.18.2.2;127.18.2.3;127.18.2.4", 128},
 	} {
 		t.Run(link.links, func(t *testing.T) {
 			medium := endpoints{link: link.links}.name()
-			programs.Ran(t, fmt.Sprintf("tests/system/dropin/testdata/rails.c as NCCL's net-ib, %d devices, %d MiB", rails, link.mib), medium+" (RoCEv2)")
+			programs.Ran(t, fmt.Sprintf("tests/system/dropin/testdata/rails.c as NCCL's net-ib, %d devices, %d MiB", rails, link.mib),
+				medium+" (RoCEv2)")
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer cancel()
 			server, client := endpoints{link: link.links, server: link.server, client: link.client}.pair(t)
@@ -44,7 +47,8 @@ func TestRails(t *testing.T) {
 			freePort++
 			args := []string{fmt.Sprint(freePort), "mlx5", fmt.Sprint(rails), fmt.Sprint(link.mib)}
 			began := time.Now()
-			t.Log(run(t, server.program(ctx, t, program, args...), client.program(ctx, t, program, append(args, "127.0.0.1")...), freePort), time.Since(began))
+			t.Log(run(t, server.program(ctx, t, program, args...), client.program(ctx, t, program, append(args, "127.0.0.1")...), freePort),
+				time.Since(began))
 			for side, counter := range map[*node]string{server: "port_rcv_data", client: "port_xmit_data"} {
 				if got, want := 4*side.counted(t)[counter], uint64(link.mib)<<20; got < want {
 					t.Errorf("%s is %d bytes, want %d at least", counter, got, want)
@@ -66,7 +70,8 @@ func TestDevicesOfRails(t *testing.T) {
 		{"mlx5_0,;rocep1s0,", "iwarp,roce", "mlx5_0 rocep1s0\n"},
 	} {
 		cmd := runner(t.Context(), t, dir, "", "sh", "-c", `echo $(ibv_devices | tail -n +3 | awk '{print $1}')`)
-		cmd.Env = append(cmd.Env, "SOFTRNIC_LINK=pipe", "SOFTRNIC_ADDR=10.9.0.1/24;10.9.1.1/24", "SOFTRNIC_DEVICE="+c.devices, "SOFTRNIC_TRANSPORT="+c.transport)
+		cmd.Env = append(cmd.Env, "SOFTRNIC_LINK=pipe", "SOFTRNIC_ADDR=10.9.0.1/24;10.9.1.1/24", "SOFTRNIC_DEVICE="+c.devices,
+			"SOFTRNIC_TRANSPORT="+c.transport)
 		cmd.Stderr = os.Stderr
 		if out, err := cmd.Output(); err != nil || string(out) != c.want {
 			t.Errorf("%s: %v, devices %q, want %q", c.devices, err, out, c.want)

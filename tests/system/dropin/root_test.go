@@ -60,7 +60,8 @@ func TestRunRoot(t *testing.T) {
 			}
 		}
 	}
-	for _, flags := range []string{"--link kernel:lo --addr 127.18.7.1", "--link pipe --addr 10.9.0.1/24 --sysfs preload", "--link pipe --addr 10.9.0.1/24"} {
+	for _, flags := range []string{"--link kernel:lo --addr 127.18.7.1", "--link pipe --addr 10.9.0.1/24 --sysfs preload",
+		"--link pipe --addr 10.9.0.1/24"} {
 		for _, opens := range []string{"after", "before"} {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			file := filepath.Join(tmp, "file")
@@ -99,7 +100,8 @@ func TestRunRootNamespaces(t *testing.T) {
 	run := asRoot(t.Context(), t, dir, "--link pipe", "sh", "-c", say)
 	out, err := run.Output()
 	if got := strings.Fields(string(out)); err != nil || len(got) != 4 || got[0] != all[0] || got[1] == all[1] || got[3] != all[3] {
-		t.Errorf("root: %v, inside %q, outside %q: want the user namespace and the capabilities that are outside, and another mount namespace", err, out, outside)
+		t.Errorf("root: %v, inside %q, outside %q: want the user namespace and the capabilities that are outside, and another mount "+
+			"namespace", err, out, outside)
 	}
 	less := exec.CommandContext(t.Context(), "setpriv", append([]string{"--bounding-set=-sys_admin"}, run.Args...)...)
 	less.Env, less.Dir = run.Env, run.Dir

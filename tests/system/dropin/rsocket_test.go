@@ -37,14 +37,19 @@ var rsocketPrograms = []cmProgram{
 	{server: "rstream -b SERVER -S 65536 -C 20 -T b -T v", client: "rstream -s SERVER -S 65536 -C 20 -T b -T v", bytes: 2 * 20 * 65536},
 	{server: "rstream -b SERVER -S 4096 -C 50 -T a -T v", client: "rstream -s SERVER -S 4096 -C 50 -T a -T v", bytes: 2 * 50 * 4096},
 	{server: "rstream -b SERVER -S 1048576 -C 4 -T n -T v", client: "rstream -s SERVER -S 1048576 -C 4 -T n -T v", bytes: 2 * 4 << 20},
-	{server: "rstream -b SERVER -S 1000 -C 50 -T r -T v -k 1", client: "rstream -s SERVER -S 1000 -C 50 -T r -T v -k 1", bytes: 2 * 50 * 1000},
+	{server: "rstream -b SERVER -S 1000 -C 50 -T r -T v -k 1", client: "rstream -s SERVER -S 1000 -C 50 -T r -T v -k 1",
+		bytes: 2 * 50 * 1000},
 	{server: "riostream -b SERVER -S 4096 -C 50 -T v", client: "riostream -s SERVER -S 4096 -C 50 -T v", bytes: 2 * 50 * 4096},
-	{server: "riostream -b SERVER -S 1000000 -C 3 -T b -T v", client: "riostream -s SERVER -S 1000000 -C 3 -T b -T v", bytes: 2 * 3 * 1000000},
+	{server: "riostream -b SERVER -S 1000000 -C 3 -T b -T v", client: "riostream -s SERVER -S 1000000 -C 3 -T b -T v",
+		bytes: 2 * 3 * 1000000},
 	{server: "udpong -b SERVER -S 64 -C 100", client: "udpong -s SERVER -S 64 -C 100", bytes: 1, roceOnly: true, endless: true},
-	{server: "udpong -b SERVER -S 1000 -C 50 -T e", client: "udpong -s SERVER -S 1000 -C 50 -T e", bytes: 100000, roceOnly: true, endless: true},
+	{server: "udpong -b SERVER -S 1000 -C 50 -T e", client: "udpong -s SERVER -S 1000 -C 50 -T e", bytes: 100000, roceOnly: true,
+		endless: true},
 	{server: "udpong -b SERVER -S 500 -C 50 -T a", client: "udpong -s SERVER -S 500 -C 50 -T a", bytes: 1, roceOnly: true, endless: true},
-	{server: "udpong -b SERVER -S 1500 -C 50 -T b -T e", client: "udpong -s SERVER -S 1500 -C 50 -T b -T e", bytes: 150000, roceOnly: true, endless: true},
-	{server: "udpong -b SERVER -S 64 -C 100 -T n -T e", client: "udpong -s SERVER -S 64 -C 100 -T n -T e", bytes: 12800, roceOnly: true, endless: true},
+	{server: "udpong -b SERVER -S 1500 -C 50 -T b -T e", client: "udpong -s SERVER -S 1500 -C 50 -T b -T e", bytes: 150000, roceOnly: true,
+		endless: true},
+	{server: "udpong -b SERVER -S 64 -C 100 -T n -T e", client: "udpong -s SERVER -S 64 -C 100 -T n -T e", bytes: 12800, roceOnly: true,
+		endless: true},
 }
 
 func TestRsocketPrograms(t *testing.T) {
@@ -57,7 +62,8 @@ func TestRsocketPrograms(t *testing.T) {
 // listens on IPv4 only.
 var rsocketIPv6 = []cmProgram{
 	{server: "rstream -b SERVER -f ipv6 -S 4096 -C 50 -T v", client: "rstream -s SERVER -f ipv6 -S 4096 -C 50 -T v", bytes: 2 * 50 * 4096},
-	{server: "riostream -b SERVER -f ipv6 -S 4096 -C 50 -T v", client: "riostream -s SERVER -f ipv6 -S 4096 -C 50 -T v", bytes: 2 * 50 * 4096},
+	{server: "riostream -b SERVER -f ipv6 -S 4096 -C 50 -T v", client: "riostream -s SERVER -f ipv6 -S 4096 -C 50 -T v",
+		bytes: 2 * 50 * 4096},
 }
 
 // TestRsocketProgramsIPv6 uses shared memory. TestNamespaces uses the kernel's sockets, on
@@ -175,7 +181,8 @@ func TestRsocketDefaults(t *testing.T) {
 		}
 	}
 	n, _ := links[0].pair(t)
-	cmd := n.program(t.Context(), t, own[0], append(own[1:], "sh", "-ec", `mount --bind "$0" /etc; "$@"`, dir, program, "10.9.0.1", "defaults")...)
+	cmd := n.program(t.Context(), t, own[0], append(own[1:], "sh", "-ec", `mount --bind "$0" /etc; "$@"`, dir, program, "10.9.0.1",
+		"defaults")...)
 	cmd.SysProcAttr = as.attr
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)

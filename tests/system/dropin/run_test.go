@@ -31,7 +31,8 @@ func command(t *testing.T) string {
 // runner returns softrnic run with arguments, as nobody.
 func runner(ctx context.Context, t *testing.T, dir, args string, program ...string) *exec.Cmd {
 	t.Helper()
-	cmd := exec.CommandContext(ctx, command(t), append(append([]string{"run"}, strings.Fields(args)...), append([]string{"--"}, program...)...)...)
+	cmd := exec.CommandContext(ctx, command(t), append(append([]string{"run"}, strings.Fields(args)...),
+		append([]string{"--"}, program...)...)...)
 	cmd.Env, cmd.Dir = []string{"PATH=/usr/bin:/bin", "XDG_RUNTIME_DIR=" + dir, "TMPDIR=" + dir}, "/"
 	cmd.WaitDelay = time.Second
 	if syscall.Getuid() == 0 {
@@ -59,10 +60,12 @@ func TestRunFullDisk(t *testing.T) {
 		{"--trace /dev/full", "", "exit 3", 3},
 	} {
 		// There is no server: the client's QP goes to INIT, and the client fails.
-		cmd := runner(t.Context(), t, dir, "--link pipe --addr 10.9.0.1/24 "+c.args, "sh", "-c", "ibv_rc_pingpong -p 1 127.0.0.1; "+c.program)
+		cmd := runner(t.Context(), t, dir, "--link pipe --addr 10.9.0.1/24 "+c.args, "sh", "-c",
+			"ibv_rc_pingpong -p 1 127.0.0.1; "+c.program)
 		cmd.Env = append(cmd.Env, c.env)
 		out, _ := cmd.CombinedOutput()
-		if status := cmd.ProcessState.ExitCode(); status != c.status || strings.Contains(string(out), "no space left on device") != (c.status != 0) {
+		if status := cmd.ProcessState.ExitCode(); status != c.status ||
+			strings.Contains(string(out), "no space left on device") != (c.status != 0) {
 			t.Errorf("%s %s, and %s: exit status %d, want %d\n%s", c.args, c.env, c.program, status, c.status, out)
 		}
 	}
@@ -127,7 +130,8 @@ func TestRunPreload(t *testing.T) {
 		t.Errorf("%v, want exit status 143", err)
 	}
 	for _, want := range []string{
-		"mlx5_0 siw0 1: CA 4: RNIC 0000:0000:0000:0000:0000:ffff:0a09:0001", "the rest is there", "ibdev", "4: ACTIVE", "directory", "/softrnic-run",
+		"mlx5_0 siw0 1: CA 4: RNIC 0000:0000:0000:0000:0000:ffff:0a09:0001", "the rest is there", "ibdev", "4: ACTIVE", "directory",
+		"/softrnic-run",
 	} {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("the program does not see %q:\n%s", want, out)
@@ -151,7 +155,8 @@ func TestRunPreloadFortified(t *testing.T) {
 	if out, err := source.CombinedOutput(); err != nil {
 		t.Fatalf("gcc: %v\n%s", err, out)
 	}
-	if symbols, err := exec.Command("nm", "-D", program).CombinedOutput(); err != nil || !strings.Contains(string(symbols), "__realpath_chk") {
+	if symbols, err := exec.Command("nm", "-D", program).CombinedOutput(); err != nil ||
+		!strings.Contains(string(symbols), "__realpath_chk") {
 		t.Skipf("this C library has no __realpath_chk: %v\n%s", err, symbols)
 	}
 	out, err := runner(t.Context(), t, dir, "--link pipe --sysfs preload", program).CombinedOutput()
@@ -173,7 +178,8 @@ func TestRunRefusesMusl(t *testing.T) {
 	}
 	out, err := runner(t.Context(), t, dir, "--link pipe", program).CombinedOutput()
 	var exit *exec.ExitError
-	if !errors.As(err, &exit) || exit.ExitCode() != 126 || !strings.Contains(string(out), "musl is built for musl (/lib/ld-musl-x86_64.so.1): the drop-in libraries need glibc "+oldestGlibc+" or later") {
+	if !errors.As(err, &exit) || exit.ExitCode() != 126 || !strings.Contains(string(out),
+		"musl is built for musl (/lib/ld-musl-x86_64.so.1): the drop-in libraries need glibc "+oldestGlibc+" or later") {
 		t.Errorf("%v, want exit status 126 and the reason\n%s", err, out)
 	}
 }
@@ -300,7 +306,8 @@ func TestRunSelectiveRepeat(t *testing.T) {
 			t.Fatalf("%v\n%s", err, said.String())
 		}
 		c := runner(ctx, t, dir, "", "") // for its environment, and its user
-		c.Args = slices.Concat([]string{c.Path}, strings.Fields("rping -c -a 127.18.4.1 -V -C 50 -S 65000 --link kernel:lo --addr 127.18.4.2 --impair loss=5%,seed=7 "+flag))
+		c.Args = slices.Concat([]string{c.Path},
+			strings.Fields("rping -c -a 127.18.4.1 -V -C 50 -S 65000 --link kernel:lo --addr 127.18.4.2 --impair loss=5%,seed=7 "+flag))
 		if out, err := c.CombinedOutput(); err != nil {
 			t.Fatalf("%v: %v\n%s\n%s", c.Args, err, out, said.String())
 		}

@@ -65,7 +65,8 @@ http { access_log off; sendfile on; client_body_temp_path DIR/1; proxy_temp_path
 scgi_temp_path DIR/5; server { listen SERVER:8080; root DIR; location = /who { return 200 "$remote_addr to $server_addr"; } } }`},
 		server: "/usr/sbin/nginx -e DIR/log -c DIR/nginx.conf",
 		clients: []string{
-			"curl -sS --fail -o DIR/copy http://SERVER:8080/data", "curl -sS --fail --parallel -o DIR/a http://SERVER:8080/data -o DIR/b http://SERVER:8080/data",
+			"curl -sS --fail -o DIR/copy http://SERVER:8080/data",
+			"curl -sS --fail --parallel -o DIR/a http://SERVER:8080/data -o DIR/b http://SERVER:8080/data",
 			"curl -sS http://SERVER:8080/who", "cmp DIR/a DIR/b", "/bin/sh -c kill\u00a0$(cat\u00a0DIR/pid)",
 		},
 		copy: "copy", says: []string{"CLIENT to SERVER"}, bytes: 3 * dataLen,
@@ -76,7 +77,9 @@ scgi_temp_path DIR/5; server { listen SERVER:8080; root DIR; location = /who { r
 		clients: []string{
 			"redis-benchmark -h SERVER -p 6390 -n 2000 -c 20 -d 1000 -t set,get --csv",
 			"/bin/sh -c redis-cli\u00a0-h\u00a0SERVER\u00a0-p\u00a06390\u00a0-x\u00a0set\u00a0large\u00a0<DIR/data",
-			fmt.Sprintf("/bin/sh -c redis-cli\u00a0-h\u00a0SERVER\u00a0-p\u00a06390\u00a0get\u00a0large|head\u00a0-c\u00a0%d\u00a0>DIR/copy", dataLen), // it adds a newline
+			fmt.Sprintf("/bin/sh -c "+
+				"redis-cli\u00a0-h\u00a0SERVER\u00a0-p\u00a06390\u00a0get\u00a0large|head\u00a0-c\u00a0%d\u00a0>DIR/copy",
+				dataLen), // it adds a newline
 			"redis-cli -h SERVER -p 6390 shutdown nosave",
 		},
 		copy: "copy", says: []string{`"SET"`, `"GET"`}, bytes: 2*2000*1000 + 2*dataLen,
@@ -93,13 +96,15 @@ scgi_temp_path DIR/5; server { listen SERVER:8080; root DIR; location = /who { r
 		// It starts itself again for each connection.
 		name: "sshd with sftp", program: "/usr/sbin/sshd", pkg: "openssh-server",
 		files: map[string]string{
-			"sshd_config": "ListenAddress SERVER\nPort 2222\nHostKey DIR/host\nAuthorizedKeysFile DIR/user.pub\nStrictModes no\nUsePAM yes\nPidFile none\nSubsystem sftp internal-sftp\n",
-			"batch":       "put DIR/data DIR/there\nget DIR/there DIR/copy\n",
+			"sshd_config": "ListenAddress SERVER\nPort 2222\nHostKey DIR/host\nAuthorizedKeysFile DIR/user.pub\nStrictModes no\nUsePAM " +
+				"yes\nPidFile none\nSubsystem sftp internal-sftp\n",
+			"batch": "put DIR/data DIR/there\nget DIR/there DIR/copy\n",
 		},
-		before:  []string{"ssh-keygen -q -t ed25519 -N '' -f DIR/host", "ssh-keygen -q -t ed25519 -N '' -f DIR/user"},
-		server:  "/usr/sbin/sshd -D -e -f DIR/sshd_config",
-		clients: []string{"sftp -q -F none -b DIR/batch -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -i DIR/user -P 2222 SERVER"},
-		copy:    "copy", bytes: 2 * dataLen,
+		before: []string{"ssh-keygen -q -t ed25519 -N '' -f DIR/host", "ssh-keygen -q -t ed25519 -N '' -f DIR/user"},
+		server: "/usr/sbin/sshd -D -e -f DIR/sshd_config",
+		clients: []string{"sftp -q -F none -b DIR/batch -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -i DIR/user -P 2222 " +
+			"SERVER"},
+		copy: "copy", bytes: 2 * dataLen,
 	},
 	{
 		// It forks for each connection, and accepts only clients of the right network.
@@ -109,7 +114,8 @@ scgi_temp_path DIR/5; server { listen SERVER:8080; root DIR; location = /who { r
 		server: postgres + "postgres -D DIR/db -k DIR -h SERVER -p 5440 -c fsync=off -c hba_file=DIR/hba",
 		clients: []string{
 			"pgbench -h SERVER -p 5440 -U postgres -q -i postgres", "pgbench -h SERVER -p 5440 -U postgres -c 4 -j 2 -t 50 postgres",
-			"psql -h SERVER -p 5440 -U postgres -tAc select\u00a0count(*)||'\u00a0of\u00a0'||inet_client_addr()\u00a0from\u00a0pgbench_history postgres",
+			"psql -h SERVER -p 5440 -U postgres -tAc " +
+				"select\u00a0count(*)||'\u00a0of\u00a0'||inet_client_addr()\u00a0from\u00a0pgbench_history postgres",
 		},
 		says: []string{"200/200", "200 of CLIENT"}, bytes: 1 << 20,
 	},
@@ -397,7 +403,8 @@ func TestSocketsInterrupted(t *testing.T) {
 	}
 	defer syscall.Close(l)
 	at := &syscall.SockaddrInet4{Port: 7484, Addr: [4]byte{127, 18, 0, 1}}
-	if err := errors.Join(syscall.SetsockoptInt(l, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1), syscall.Bind(l, at), syscall.Listen(l, 0)); err != nil {
+	if err := errors.Join(syscall.SetsockoptInt(l, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1), syscall.Bind(l, at),
+		syscall.Listen(l, 0)); err != nil {
 		t.Fatal(err)
 	}
 	c, err := net.Dial("tcp", "127.18.0.1:7484")
@@ -408,7 +415,8 @@ func TestSocketsInterrupted(t *testing.T) {
 	_, client := links[1].pair(t)
 	ctx, cancel := context.WithTimeout(t.Context(), patience())
 	defer cancel()
-	cmd := client.program(ctx, t, softrnic, "run", "--sockets", "--sockets-wait", "1s", "--", python, "-c", string(text), "client", "127.18.0.1", "7484",
+	cmd := client.program(ctx, t, softrnic, "run", "--sockets", "--sockets-wait", "1s", "--", python, "-c", string(text), "client",
+		"127.18.0.1", "7484",
 		"127.18.0.2", "interrupted")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
@@ -422,7 +430,8 @@ func TestSocketsOverIWARPOfSockets(t *testing.T) {
 	n, _ := links[1].pair(t)
 	cmd := n.program(t.Context(), t, softrnic, "run", "--sockets", "--", "echo", "it ran")
 	cmd.Env = append(cmd.Env, "SOFTRNIC_TRANSPORT=iwarp")
-	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "TCP ports") || strings.Contains(string(out), "it ran") {
+	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "TCP ports") ||
+		strings.Contains(string(out), "it ran") {
 		t.Errorf("%v\n%s", err, out)
 	}
 }

@@ -218,7 +218,8 @@ func ends(t *testing.T, how string, link, system, long int, f func(t *testing.T,
 // cancelled thread as errors, so its stack checks are off.
 func TestSanitized(t *testing.T) {
 	gate.System(t)
-	run, cancel, twice := []string{"stress", "run", count(3, 300)}, []string{"stress", "cancel", count(60, 1000)}, []string{"twice", count(30, 1000)}
+	run, cancel, twice := []string{"stress", "run", count(3, 300)}, []string{"stress", "cancel", count(60, 1000)},
+		[]string{"twice", count(30, 1000)}
 	for _, s := range []struct {
 		name, flags string
 		what        [][]string
@@ -251,7 +252,8 @@ func sanitized(t *testing.T, flags string, what [][]string) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"stress", "twice"} {
-		args := append([]string{"-O1", "-g", "-fno-omit-frame-pointer", "-fexceptions", "-rdynamic"}, strings.Fields("-fsanitize="+flags)...)
+		args := append([]string{"-O1", "-g", "-fno-omit-frame-pointer", "-fexceptions", "-rdynamic"},
+			strings.Fields("-fsanitize="+flags)...)
 		args = append(args, "-o", filepath.Join(libs, name), "testdata/"+name+".c", "-lrdmacm", "-libverbs", "-lpthread")
 		if out, err := exec.Command("gcc", args...).CombinedOutput(); err != nil {
 			t.Fatalf("gcc: %v\n%s", err, out)

@@ -44,7 +44,8 @@ func TestRunTop(t *testing.T) {
 			Addrs   []string
 			QPs     []struct{ Type, State string }
 		}
-		if e := json.Unmarshal(out, &node); flags != "" && (err != nil || e != nil || !strings.HasPrefix(node.Command, "ibv_rc_pingpong ") ||
+		if e := json.Unmarshal(out, &node); flags != "" && (err != nil || e != nil ||
+			!strings.HasPrefix(node.Command, "ibv_rc_pingpong ") ||
 			len(node.QPs) != 1 || node.QPs[0].Type != "RC" || node.QPs[0].State != "INIT") {
 			t.Errorf("top: %v, %v\n%s", err, e, out)
 		}

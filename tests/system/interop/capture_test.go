@@ -159,7 +159,8 @@ const tsharkError = "8388608"
 func dissect(t *testing.T, file string, packets int) {
 	t.Helper()
 	args := []string{"-T", "fields", "-E", "separator=|"}
-	for _, field := range []string{"frame.number", "infiniband.bth", "infiniband.invariant.crc", "_ws.short", "_ws.expert.severity", "_ws.expert.message"} {
+	for _, field := range []string{"frame.number", "infiniband.bth", "infiniband.invariant.crc", "_ws.short", "_ws.expert.severity",
+		"_ws.expert.message"} {
 		args = append(args, "-e", field)
 	}
 	dissected, wrong := 0, 0

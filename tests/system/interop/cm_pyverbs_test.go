@@ -74,7 +74,8 @@ func (h *cmHandshake) qpHas(t *testing.T, where string, got, want verbs.QPAttr) 
 
 // ofConn returns the attributes of the kernel's QP.
 func ofConn(p *rdmacm.ConnParam) verbs.QPAttr {
-	return verbs.QPAttr{MaxDestRDAtomic: p.ResponderResources, MaxRDAtomic: p.InitiatorDepth, RetryCnt: p.RetryCount, RNRRetry: p.RNRRetryCount}
+	return verbs.QPAttr{MaxDestRDAtomic: p.ResponderResources, MaxRDAtomic: p.InitiatorDepth, RetryCnt: p.RetryCount,
+		RNRRetry: p.RNRRetryCount}
 }
 
 // clientQP returns the attributes of the client's QP. The server decides the depths.

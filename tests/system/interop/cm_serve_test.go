@@ -301,7 +301,8 @@ func TestManyConnections(t *testing.T) {
 		return nil
 	})
 	ours, theirs := took/(rounds*connections), cmtimePerConnection(t, out, "connect")
-	t.Logf("a connection took %v, between two kernels (emulated, unless there is KVM) %v: 1/%.1f", ours, theirs, float64(theirs)/float64(ours))
+	t.Logf("a connection took %v, between two kernels (emulated, unless there is KVM) %v: 1/%.1f", ours, theirs,
+		float64(theirs)/float64(ours))
 }
 
 // liveHeap returns the bytes that this process has in use.

@@ -34,7 +34,8 @@ func TestXServer(t *testing.T) {
 				if n := len(c.Peer().PrivateData); n < 4 {
 					t.Errorf("%d bytes of private data, want the number of an SRQ", n)
 				}
-				if err := c.QP().PostSend(&verbs.SendWR{ID: 1, Opcode: verbs.Send, Flags: verbs.SendSignaled, SGList: []verbs.SGE{buf.SGE(0, buf.Length())}}); err != nil {
+				if err := c.QP().PostSend(&verbs.SendWR{ID: 1, Opcode: verbs.Send, Flags: verbs.SendSignaled,
+					SGList: []verbs.SGE{buf.SGE(0, buf.Length())}}); err != nil {
 					return err
 				}
 				if wcs := poll(t, c.SendCQ(), 1, patience); len(wcs) != 1 || wcs[0].Status != ok {
@@ -64,7 +65,8 @@ func TestXServer(t *testing.T) {
 					return err
 				}
 				defer c.Close()
-				if wcs := poll(t, c.RecvCQ(), 1, patience); len(wcs) != 1 || wcs[0].Status != ok || wcs[0].WRID != 2 || int(wcs[0].ByteLen) != buf.Length() {
+				if wcs := poll(t, c.RecvCQ(), 1, patience); len(wcs) != 1 || wcs[0].Status != ok || wcs[0].WRID != 2 ||
+					int(wcs[0].ByteLen) != buf.Length() {
 					return fmt.Errorf("the receive completes with %+v", wcs)
 				}
 				if got := string(buf.Read(0, buf.Length())); got != string(make([]byte, buf.Length())) {

@@ -65,7 +65,8 @@ func testConform(t *testing.T, transport verbs.Transport, driver string) {
 		}
 		if rounds > 1 {
 			for line := range strings.Lines(string(known)) {
-				if line = strings.TrimSpace(line); (strings.HasPrefix(line, "FAIL ") || strings.HasPrefix(line, "CRASH ") || strings.HasPrefix(line, "SKIP ")) &&
+				if line = strings.TrimSpace(line); (strings.HasPrefix(line, "FAIL ") || strings.HasPrefix(line, "CRASH ") ||
+					strings.HasPrefix(line, "SKIP ")) &&
 					!slices.Contains(departures, line) {
 					t.Errorf("%s says %s, which is not so", report, line)
 				}
@@ -104,7 +105,8 @@ func judged(t *testing.T, transport verbs.Transport, driver string, only []strin
 }
 
 // conform runs softrnic conform against a peer, until it ends or the target stops answering.
-func conform(t *testing.T, p *peer.Peer, transport verbs.Transport, driver string, only []string) (results []conformResult, stopped string) {
+func conform(t *testing.T, p *peer.Peer, transport verbs.Transport, driver string, only []string) (results []conformResult,
+	stopped string) {
 	t.Helper()
 	script, err := os.ReadFile("../../../cmd/softrnic/internal/conform/responder/responder.py")
 	if err != nil {
@@ -114,7 +116,8 @@ func conform(t *testing.T, p *peer.Peer, transport verbs.Transport, driver strin
 		t.Fatal(err)
 	}
 	const token = "a token of a test"
-	responder, err := p.Start(fmt.Sprintf("SOFTRNIC_CONFORM_TOKEN='%s' exec /usr/bin/python3 /tmp/responder.py %s0 0.0.0.0:18516", token, driver))
+	responder, err := p.Start(fmt.Sprintf("SOFTRNIC_CONFORM_TOKEN='%s' exec /usr/bin/python3 /tmp/responder.py %s0 0.0.0.0:18516", token,
+		driver))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -247,7 +247,8 @@ func countedExchanges(t *testing.T) []countedExchange {
 				return counters{"rcvd_pkts": n + 1, "duplicate_request": n, "rdma_recvs": 1}
 			},
 		}, {
-			name: "requests_duplicated", path: calm, bad: rules(rule(impair.Duplicate, "send", 1), rule(impair.Duplicate, "read-request", 1)),
+			name: "requests_duplicated", path: calm, bad: rules(rule(impair.Duplicate, "send", 1),
+				rule(impair.Duplicate, "read-request", 1)),
 			run: func(o *operation) {
 				one(verbs.Send, 16, ok)(o)
 				one(verbs.RDMARead, 2000, ok)(o)

@@ -62,7 +62,8 @@ func debianPrograms() (list []debianProgram) {
 	mckey := func(args string) {
 		const group = "239.7.7.7"
 		args = "mckey -m " + group + " " + args
-		list = append(list, debianProgram{server: args + " -b OWN", client: args + " -s -b OWN", transport: roce, bytes: 20 * 500, group: group})
+		list = append(list, debianProgram{server: args + " -b OWN", client: args + " -s -b OWN", transport: roce, bytes: 20 * 500,
+			group: group})
 	}
 	qperf := func(transport verbs.Transport, tests ...string) {
 		for _, test := range tests {
@@ -80,7 +81,8 @@ func debianPrograms() (list []debianProgram) {
 	perftest(roce, 50*2, "ib_send_lat -n 50 -c UD")
 	perftest(roce, 50*8, "ib_atomic_lat -n 50 -u 20")
 	for _, transport := range []verbs.Transport{roce, iwarp} {
-		list = append(list, debianProgram{server: "rping -s -a OWN -v -C 20 -S 1000", client: "rping -c -a SERVER -v -V -C 20 -S 1000", transport: transport, bytes: 2 * 20 * 1000})
+		list = append(list, debianProgram{server: "rping -s -a OWN -v -C 20 -S 1000", client: "rping -c -a SERVER -v -V -C 20 -S 1000",
+			transport: transport, bytes: 2 * 20 * 1000})
 	}
 	for _, transport := range []verbs.Transport{roce, iwarp} {
 		for _, name := range []string{"rstream -b", "riostream -b"} {
@@ -92,16 +94,21 @@ func debianPrograms() (list []debianProgram) {
 			}
 		}
 		const polls = "rstream -b OWN -S 4096 -C 50 -T v"
-		list = append(list, debianProgram{server: polls + " -T a", client: "rstream -s SERVER -S 4096 -C 50 -T v", transport: transport, bytes: 400 << 10})
+		list = append(list, debianProgram{server: polls + " -T a", client: "rstream -s SERVER -S 4096 -C 50 -T v", transport: transport,
+			bytes: 400 << 10})
 	}
-	for _, test := range []struct{ opts, tcp string }{{" -S 4096 -C 50 -T b", " -T s"}, {" -S 1048576 -C 2 -T n -T v", " -T f"}} { // forks as a server
-		list = append(list, debianProgram{server: "rstream -b OWN" + test.opts, client: "rstream -s SERVER" + test.opts, transport: roce, tcp: test.tcp, bytes: 400 << 10})
+	for _, test := range []struct{ opts, tcp string }{{" -S 4096 -C 50 -T b", " -T s"},
+		{" -S 1048576 -C 2 -T n -T v", " -T f"}} { // forks as a server
+		list = append(list, debianProgram{server: "rstream -b OWN" + test.opts, client: "rstream -s SERVER" + test.opts, transport: roce,
+			tcp: test.tcp, bytes: 400 << 10})
 	}
 	list = append(list, debianProgram{
-		server: "rstream -b OWN -S 4096 -C 50 -T v", client: "rstream -s SERVER -S 4096 -C 50 -T v", transport: roce, tcp: " -T s", preload: true, bytes: 400 << 10,
+		server: "rstream -b OWN -S 4096 -C 50 -T v", client: "rstream -s SERVER -S 4096 -C 50 -T v", transport: roce, tcp: " -T s",
+		preload: true, bytes: 400 << 10,
 	})
 	list = append(list,
-		debianProgram{server: "ucmatose -b OWN -c 4 -C 20 -S 1000", client: "ucmatose -s SERVER -c 4 -C 20 -S 1000", bytes: 2 * 4 * 20 * 1000},
+		debianProgram{server: "ucmatose -b OWN -c 4 -C 20 -S 1000", client: "ucmatose -s SERVER -c 4 -C 20 -S 1000",
+			bytes: 2 * 4 * 20 * 1000},
 		debianProgram{server: "udaddy -b OWN -C 5 -S 500", client: "udaddy -s SERVER -C 5 -S 500", bytes: 2 * 5 * 500},
 		debianProgram{server: "rdma_server -s OWN", client: "rdma_client -s SERVER", bytes: 2 * 16},
 	)
@@ -156,8 +163,10 @@ func debianPrograms() (list []debianProgram) {
 	perftest(roce, 20*8, "ib_atomic_lat -n 20 -u 20 -R")
 	perftest(iwarp, 50*65536, "ib_read_bw -n 50 -R")
 	for _, transport := range []verbs.Transport{roce, iwarp} {
-		for _, opts := range []string{" -S 64 -C 3000 -T b", " -S 1048576 -C 4 -T n -T v", " -S 1048576 -C 4 -T r -T v", " -S 1000 -C 200 -T b -k 1"} {
-			list = append(list, debianProgram{server: "rstream -b OWN" + opts, client: "rstream -s SERVER" + opts, transport: transport, bytes: 2 * 3000 * 64})
+		for _, opts := range []string{" -S 64 -C 3000 -T b", " -S 1048576 -C 4 -T n -T v", " -S 1048576 -C 4 -T r -T v",
+			" -S 1000 -C 200 -T b -k 1"} {
+			list = append(list, debianProgram{server: "rstream -b OWN" + opts, client: "rstream -s SERVER" + opts, transport: transport,
+				bytes: 2 * 3000 * 64})
 		}
 	}
 	return append(list,
@@ -373,7 +382,8 @@ func (l *dropinLab) clientHere(ctx context.Context, t *testing.T, f debianProgra
 		err = <-p.ended
 	}
 	if err != nil {
-		if again && l.transport == verbs.IWARP && strings.HasPrefix(f.server, "rstream") && strings.Contains(p.stderr.String(), "Connection reset by peer") {
+		if again && l.transport == verbs.IWARP && strings.HasPrefix(f.server, "rstream") &&
+			strings.Contains(p.stderr.String(), "Connection reset by peer") {
 			if code, err := serving.Wait(ctx); err == nil && code == 0 {
 				return false
 			}
@@ -454,7 +464,8 @@ func (l *dropinLab) dropin(ctx context.Context, t *testing.T, line, counters str
 	}
 	cmd := l.peer.Netns.Command(ctx, "setpriv", asNobody(path, args)...)
 	cmd.Env = []string{
-		"PATH=/usr/bin:/bin:/usr/sbin:/sbin", "LD_LIBRARY_PATH=" + l.libs, "SOFTRNIC_LINK=kernel:" + l.peer.Netns.Bridge, "SOFTRNIC_SHARED=0", "SOFTRNIC_ADDR=" + dropinAddr.String(),
+		"PATH=/usr/bin:/bin:/usr/sbin:/sbin", "LD_LIBRARY_PATH=" + l.libs, "SOFTRNIC_LINK=kernel:" + l.peer.Netns.Bridge,
+		"SOFTRNIC_SHARED=0", "SOFTRNIC_ADDR=" + dropinAddr.String(),
 		// perftest assumes that rdma_cm uses the first device, and its two sides must agree.
 		map[verbs.Transport]string{verbs.RoCEv2: "SOFTRNIC_DEVICE=softrnic0,", verbs.IWARP: "SOFTRNIC_DEVICE=,softrnic0"}[l.transport],
 		"SOFTRNIC_COUNTERS=" + counters, "SOFTRNIC_TRACE=" + counters + ".trace", "SOFTRNIC_LOG=debug",
@@ -486,7 +497,8 @@ func (l *dropinLab) qperfByLID(t *testing.T) {
 	}
 	defer func() { _ = serving.Kill() }()
 	l.peer.Run(t, untilListensOn(19765))
-	for test, want := range map[string]string{"uc_lat": "failed to modify QP to RTR: Invalid argument", "ud_lat": "failed to create address handle: Invalid argument"} {
+	for test, want := range map[string]string{"uc_lat": "failed to modify QP to RTR: Invalid argument",
+		"ud_lat": "failed to create address handle: Invalid argument"} {
 		args := " -t 1 -cm 1 " + test
 		there, _, err := l.peer.Exec(ctx, "qperf 127.0.0.1"+args)
 		if err != nil {

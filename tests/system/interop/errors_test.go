@@ -67,7 +67,8 @@ func (o outcome) String() string {
 }
 
 func (o outcome) equal(p outcome) bool {
-	return o.refused == p.refused && slices.Equal(o.sends, p.sends) && slices.Equal(o.recvs, p.recvs) && o.requester == p.requester && o.responder == p.responder
+	return o.refused == p.refused && slices.Equal(o.sends, p.sends) && slices.Equal(o.recvs, p.recvs) && o.requester == p.requester &&
+		o.responder == p.responder
 }
 
 // try runs the case between two devices and checks the outcome.

@@ -113,7 +113,8 @@ func (l *dropinLab) iser(t *testing.T) {
 		node + " -o new -I iser",
 		node + " --login",
 		// The disk appears a moment after the session.
-		"for try in $(seq 300); do for d in /sys/block/sd*; do [ -e $d ] && disk=/dev/${d##*/}; done; [ -b \"$disk\" ] && break; sleep 0.1; done",
+		"for try in $(seq 300); do for d in /sys/block/sd*; do [ -e $d ] && disk=/dev/${d##*/}; done; [ -b \"$disk\" ] && break; sleep " +
+			"0.1; done",
 		"cat /sys/class/scsi_host/host*/proc_name",
 		"mount -t ext4 $disk /mnt",
 		"cp /mnt/read /mnt/written",

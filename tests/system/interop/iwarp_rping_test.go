@@ -96,6 +96,7 @@ func TestIWARPRping(t *testing.T) {
 func TestIWARPUcmatose(t *testing.T) {
 	gate.System(t)
 	p := cmPeer(t, 2, verbs.IWARP)
-	dev := openSoftRNIC(t, capturedIWARP(t, openTAP(t, p.Netns)), &rdmatransport.Config{IWARP: iwarp.Config{SendFirst: true}}).(softrnic).dev
+	dev := openSoftRNIC(t, capturedIWARP(t, openTAP(t, p.Netns)),
+		&rdmatransport.Config{IWARP: iwarp.Config{SendFirst: true}}).(softrnic).dev
 	testUcmatose(t, cmLab{p, dev, verbs.IWARP})
 }

@@ -27,7 +27,8 @@ func TestKernelAgainstKernel(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/MTU %d", family.name, mtu.path), func(t *testing.T) {
 				server, client := peers[0], peers[1]
 				pingpong := func(p *peer.Peer) string {
-					return fmt.Sprintf("ibv_rc_pingpong -c -e -d rxe0 -m %d -s 100000 -n 20 -g %d", mtu.path, gidIndex(t, p, family.addr(p)))
+					return fmt.Sprintf("ibv_rc_pingpong -c -e -d rxe0 -m %d -s 100000 -n 20 -g %d", mtu.path,
+						gidIndex(t, p, family.addr(p)))
 				}
 				serving, err := server.Start(pingpong(server))
 				if err != nil {

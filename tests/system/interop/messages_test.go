@@ -54,7 +54,8 @@ func TestSocketsMessages(t *testing.T) {
 						began := time.Now()
 						ctx, cancel := context.WithTimeout(t.Context(), limit)
 						defer cancel()
-						cmd := l.peer.Netns.Command(ctx, "setpriv", asNobody(program, "-test.run=^TestSocketsMessages$ -test.timeout=2h")...)
+						cmd := l.peer.Netns.Command(ctx, "setpriv",
+							asNobody(program, "-test.run=^TestSocketsMessages$ -test.timeout=2h")...)
 						cmd.Dir = filepath.Dir(program)
 						cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %d %v %v", messagesEnv, role, int(transport), here, there))
 						var p *process
@@ -104,7 +105,8 @@ func (l socketsLab) undamaged(t *testing.T, run func(t *testing.T) *process) {
 	}
 	p.noDamage(t)
 	delivered, received = l.delivered(t)-delivered, l.rxeReceived(t)-received
-	t.Logf("%d packets sent, %d delivered to rxe's machine, %d received by rxe; %d received here", p.count("sent_pkts"), delivered, received, p.count("rcvd_pkts"))
+	t.Logf("%d packets sent, %d delivered to rxe's machine, %d received by rxe; %d received here", p.count("sent_pkts"), delivered,
+		received, p.count("rcvd_pkts"))
 	const others = 20 // IP packets that are not RoCE: neighbours, groups
 	if received == 0 || received > delivered || delivered > received+others {
 		t.Errorf("of %d packets rxe has received %d", delivered, received)

@@ -32,10 +32,13 @@ func TestPrometheus(t *testing.T) {
 		cmd.Env = append(os.Environ(), "XDG_RUNTIME_DIR="+dir)
 		return cmd
 	}
-	receiver := startProcess(t, softrnic("perf", "write", "bw", "--link", "shm", "--addr", "10.83.1.1/24", "--metrics", node, "--log-level", "info"))
+	receiver := startProcess(t, softrnic("perf", "write", "bw", "--link", "shm", "--addr", "10.83.1.1/24", "--metrics", node, "--log-level",
+		"info"))
 	receiver.await(t, "metrics")
 	config := filepath.Join(dir, "prometheus.yml")
-	if err := os.WriteFile(config, fmt.Appendf(nil, "scrape_configs:\n- job_name: softrnic\n  scrape_interval: 200ms\n  scrape_timeout: 200ms\n  static_configs:\n  - targets: ['%s']\n", node), 0o644); err != nil {
+	if err := os.WriteFile(config, fmt.Appendf(nil,
+		"scrape_configs:\n- job_name: softrnic\n  scrape_interval: 200ms\n  scrape_timeout: 200ms\n  static_configs:\n  - targets: "+
+			"['%s']\n", node), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	prometheus := startProcess(t, exec.CommandContext(t.Context(), "prometheus", "--config.file", config, "--web.listen-address", server,

@@ -258,8 +258,10 @@ func (o *operation) outstanding() {
 	o.remote.Write(counter, make([]byte, 8))
 	first := o.id + 1
 	for i := range n {
-		o.post(verbs.SendWR{Opcode: verbs.RDMARead, SGList: []verbs.SGE{o.local.SGE(i*each, each)}, RemoteAddr: o.remote.Addr() + uint64(i*each)})
-		o.post(verbs.SendWR{Opcode: verbs.AtomicFetchAndAdd, CompareAdd: 1, SGList: []verbs.SGE{o.local.SGE(counter+8*i, 8)}, RemoteAddr: o.remote.Addr() + counter})
+		o.post(verbs.SendWR{Opcode: verbs.RDMARead, SGList: []verbs.SGE{o.local.SGE(i*each, each)}, RemoteAddr: o.remote.Addr() +
+			uint64(i*each)})
+		o.post(verbs.SendWR{Opcode: verbs.AtomicFetchAndAdd, CompareAdd: 1, SGList: []verbs.SGE{o.local.SGE(counter+8*i, 8)},
+			RemoteAddr: o.remote.Addr() + counter})
 	}
 	o.id = first - 1
 	for range n {
@@ -290,7 +292,8 @@ func (o *operation) atomics() {
 	}{
 		{"FETCH_AND_ADD", verbs.SendWR{Opcode: verbs.AtomicFetchAndAdd, CompareAdd: 3}, verbs.WCFetchAdd, 1 << 63, 1<<63 + 3},
 		{"FETCH_AND_ADD that wraps", verbs.SendWR{Opcode: verbs.AtomicFetchAndAdd, CompareAdd: 3}, verbs.WCFetchAdd, ^uint64(0), 2},
-		{"CMP_AND_SWP that finds its value", verbs.SendWR{Opcode: verbs.AtomicCmpAndSwp, CompareAdd: 0x1122334455667788, Swap: 42}, verbs.WCCompSwap, 0x1122334455667788, 42},
+		{"CMP_AND_SWP that finds its value", verbs.SendWR{Opcode: verbs.AtomicCmpAndSwp, CompareAdd: 0x1122334455667788, Swap: 42},
+			verbs.WCCompSwap, 0x1122334455667788, 42},
 		{"CMP_AND_SWP that does not", verbs.SendWR{Opcode: verbs.AtomicCmpAndSwp, CompareAdd: 1, Swap: 42}, verbs.WCCompSwap, 7, 7},
 	} {
 		o.remote.Write(64, binary.LittleEndian.AppendUint64(nil, a.before))

@@ -137,7 +137,8 @@ func TestPerftestPackets(t *testing.T) {
 			there := openWiretap(t, client, server, filepath.Join(dir, "there"))
 			back := openWiretap(t, server, client, filepath.Join(dir, "back"))
 			run := func(p *peer.Peer) string {
-				return fmt.Sprintf("ib_send_bw -d rxe0 -F -e -c %s -s %d -n %d -x %d -m 1024 -r 256", c.service, c.size, iters, gidIndex(t, p, p.Addr4()))
+				return fmt.Sprintf("ib_send_bw -d rxe0 -F -e -c %s -s %d -n %d -x %d -m 1024 -r 256", c.service, c.size, iters,
+					gidIndex(t, p, p.Addr4()))
 			}
 			serving, err := server.Start(run(server))
 			if err != nil {

@@ -179,10 +179,12 @@ func (op remoteOp) localErrors() []errorCase {
 		cases = append(cases,
 			errorCase{name: "into four bytes", want: refused,
 				request:     op.request(func(t trial) { t.SGList[0].Length = 4 }),
-				asRequester: instead(failsHere(verbs.WCLocLenErr)), why: "the list is found too short when the request is carried out, as by hardware"},
+				asRequester: instead(failsHere(verbs.WCLocLenErr)),
+				why:         "the list is found too short when the request is carried out, as by hardware"},
 			errorCase{name: "into sixteen bytes", want: succeeds(2),
 				request:     op.request(func(t trial) { t.SGList[0].Length = 16 }),
-				asRequester: instead(failsHere(verbs.WCLocLenErr)), why: "what comes back is 8 bytes, which a list of another length does not take"},
+				asRequester: instead(failsHere(verbs.WCLocLenErr)),
+				why:         "what comes back is 8 bytes, which a list of another length does not take"},
 		)
 	}
 	return op.named(cases)
@@ -226,7 +228,8 @@ func receiveErrors() []errorCase {
 		c := &cases[i]
 		c.want = failsRemotely(remOp, locQPOp)
 		if c.recvLen > 0 {
-			c.asResponder, c.why = instead(failsRemotely(remInvReq, locLen)), "a receive that is too short is a length error (IBTA Vol 1 §9.9.3, §11.6.2)"
+			c.asResponder, c.why = instead(failsRemotely(remInvReq, locLen)),
+				"a receive that is too short is a length error (IBTA Vol 1 §9.9.3, §11.6.2)"
 		} else {
 			c.asResponder, c.why = instead(failsRemotely(remOp, locProt)), "a receive's memory fails as any other does (IBTA Vol 1 §11.6.2)"
 		}
@@ -234,8 +237,10 @@ func receiveErrors() []errorCase {
 	return append(cases, fromAnotherLKey,
 		errorCase{name: "SEND from memory past the end", request: send(4096-15, 16), want: failsHere(locProt)},
 		errorCase{name: "SEND with a receive posted late", posted: postedLate, path: patient, request: sendFrom, want: succeeds(3)},
-		errorCase{name: "WRITE_WITH_IMM with a receive posted late", posted: postedLate, path: patient, request: writeWithImm, want: succeeds(3)},
+		errorCase{name: "WRITE_WITH_IMM with a receive posted late", posted: postedLate, path: patient, request: writeWithImm,
+			want: succeeds(3)},
 		errorCase{name: "SEND with no receive posted", posted: postedNever, path: impatient, request: sendFrom, want: failsHere(rnrExc)},
-		errorCase{name: "WRITE_WITH_IMM with no receive posted", posted: postedNever, path: impatient, request: writeWithImm, want: failsHere(rnrExc)},
+		errorCase{name: "WRITE_WITH_IMM with no receive posted", posted: postedNever, path: impatient, request: writeWithImm,
+			want: failsHere(rnrExc)},
 	)
 }

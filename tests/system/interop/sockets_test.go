@@ -76,7 +76,8 @@ func runtimeDirectoryOfNobody(t *testing.T) {
 
 // asNobody returns setpriv's arguments that run a program as nobody, without capabilities.
 func asNobody(program, args string) []string {
-	return append([]string{"--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs", "--bounding-set=-all", program}, strings.Fields(args)...)
+	return append([]string{"--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs", "--bounding-set=-all", program},
+		strings.Fields(args)...)
 }
 
 // count reads a counter that --counters has printed; 0 if it is missing.

@@ -55,7 +55,8 @@ func TestStreamPingpong(t *testing.T) {
 		t.Run(service, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
-			serving, err := l.peer.Start(fmt.Sprintf("ibv_%s_pingpong -c %s -d rxe0 -g %d", service, args, gidIndex(t, l.peer, l.peer.Addr4())))
+			serving, err := l.peer.Start(fmt.Sprintf("ibv_%s_pingpong -c %s -d rxe0 -g %d", service, args,
+				gidIndex(t, l.peer, l.peer.Addr4())))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -159,7 +159,8 @@ func (w *windowing) dealloc() {
 func (w *windowing) invalidateHere(rkey uint32) {
 	w.t.Helper()
 	w.id++
-	if err := w.owner.qp.PostSend(&verbs.SendWR{ID: w.id, Opcode: verbs.LocalInv, Flags: verbs.SendSignaled, InvalidateRKey: rkey}); err != nil {
+	if err := w.owner.qp.PostSend(&verbs.SendWR{ID: w.id, Opcode: verbs.LocalInv, Flags: verbs.SendSignaled,
+		InvalidateRKey: rkey}); err != nil {
 		w.t.Fatal(err)
 	}
 	w.done("LOCAL_INV", w.owner)
@@ -221,7 +222,8 @@ const (
 func windowReference() (cases []windowCase) {
 	for _, kind := range []verbs.MWType{window1, window2} {
 		for _, c := range []windowCase{
-			{name: "used", want: []string{"bind: SUCCESS", "RDMA_WRITE 0+16: SUCCESS", "RDMA_WRITE 2032+16: SUCCESS", "RDMA_READ 0+2048: SUCCESS",
+			{name: "used", want: []string{"bind: SUCCESS", "RDMA_WRITE 0+16: SUCCESS", "RDMA_WRITE 2032+16: SUCCESS",
+				"RDMA_READ 0+2048: SUCCESS",
 				"RDMA_WRITE 0+2048: SUCCESS", "ATOMIC_FETCH_AND_ADD 2040+8: SUCCESS", bothReady},
 				script: func(w *windowing) {
 					w.bind(remote)
@@ -238,7 +240,8 @@ func windowReference() (cases []windowCase) {
 				}},
 			{name: "used without a bind", want: []string{"RDMA_WRITE 0+16: REM_ACCESS_ERR", bothFailed},
 				script: func(w *windowing) { w.use(verbs.RDMAWrite, 0, 16) }},
-			{name: "used when it is deallocated", want: []string{"bind: SUCCESS", "RDMA_WRITE 0+16: SUCCESS", "RDMA_WRITE 0+16: REM_ACCESS_ERR", bothFailed},
+			{name: "used when it is deallocated", want: []string{"bind: SUCCESS", "RDMA_WRITE 0+16: SUCCESS",
+				"RDMA_WRITE 0+16: REM_ACCESS_ERR", bothFailed},
 				script: func(w *windowing) {
 					w.bind(remote)
 					w.use(verbs.RDMAWrite, 0, 16)
@@ -265,26 +268,31 @@ func windowReference() (cases []windowCase) {
 					w.bindTo(8192-windowLen, windowLen, remote)
 					w.use(verbs.RDMAWrite, 8192-windowLen-windowOff+1, windowLen)
 				}},
-			{name: "written without the right", want: []string{"bind: SUCCESS", "RDMA_READ 0+16: SUCCESS", "RDMA_WRITE 0+16: REM_ACCESS_ERR", bothFailed},
+			{name: "written without the right", want: []string{"bind: SUCCESS", "RDMA_READ 0+16: SUCCESS",
+				"RDMA_WRITE 0+16: REM_ACCESS_ERR", bothFailed},
 				script: func(w *windowing) {
 					w.bind(remote &^ verbs.AccessRemoteWrite)
 					w.use(verbs.RDMARead, 0, 16)
 					w.use(verbs.RDMAWrite, 0, 16)
 				}},
-			{name: "read without the right", want: []string{"bind: SUCCESS", "RDMA_WRITE 0+16: SUCCESS", "RDMA_READ 0+16: REM_ACCESS_ERR", bothFailed},
+			{name: "read without the right", want: []string{"bind: SUCCESS", "RDMA_WRITE 0+16: SUCCESS", "RDMA_READ 0+16: REM_ACCESS_ERR",
+				bothFailed},
 				script: func(w *windowing) {
 					w.bind(remote &^ verbs.AccessRemoteRead)
 					w.use(verbs.RDMAWrite, 0, 16)
 					w.use(verbs.RDMARead, 0, 16)
 				}},
-			{name: "atomically used without the right", want: []string{"bind: SUCCESS", "ATOMIC_FETCH_AND_ADD 0+8: REM_ACCESS_ERR", bothFailed},
+			{name: "atomically used without the right", want: []string{"bind: SUCCESS", "ATOMIC_FETCH_AND_ADD 0+8: REM_ACCESS_ERR",
+				bothFailed},
 				script: func(w *windowing) {
 					w.bind(remote &^ verbs.AccessRemoteAtomic)
 					w.use(verbs.AtomicFetchAndAdd, 0, 8)
 				}},
-			{name: "bound to what may not have any", region: verbs.AccessLocalWrite, want: []string{"bind: MW_BIND_ERR", "user RTS, owner ERR"},
+			{name: "bound to what may not have any", region: verbs.AccessLocalWrite,
+				want:   []string{"bind: MW_BIND_ERR", "user RTS, owner ERR"},
 				script: func(w *windowing) { w.bind(verbs.AccessRemoteRead) }},
-			{name: "bound for writing to what cannot be written", region: verbs.AccessMWBind, want: []string{"bind: MW_BIND_ERR", "user RTS, owner ERR"},
+			{name: "bound for writing to what cannot be written", region: verbs.AccessMWBind,
+				want:   []string{"bind: MW_BIND_ERR", "user RTS, owner ERR"},
 				script: func(w *windowing) { w.bind(verbs.AccessRemoteWrite) }},
 			{name: "bound past the region's end", want: []string{"bind: MW_BIND_ERR", "user RTS, owner ERR"},
 				script: func(w *windowing) { w.bindTo(windowOff, 8192-windowOff+1, remote) }},
@@ -365,7 +373,8 @@ func windowReference() (cases []windowCase) {
 				w.use(verbs.RDMAWrite, 0, 16)
 			}},
 		windowCase{kind: window2, name: "invalidated by its user",
-			want: []string{bound, "RDMA_READ 0+16: SUCCESS", "SEND_WITH_INV: SUCCESS", "RECV: SUCCESS", "RDMA_READ 0+16: REM_ACCESS_ERR", bothFailed},
+			want: []string{bound, "RDMA_READ 0+16: SUCCESS", "SEND_WITH_INV: SUCCESS", "RECV: SUCCESS", "RDMA_READ 0+16: REM_ACCESS_ERR",
+				bothFailed},
 			script: func(w *windowing) {
 				w.bind(remote)
 				w.use(verbs.RDMARead, 0, 16)

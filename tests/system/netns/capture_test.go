@@ -198,7 +198,8 @@ var tsharkArgs = func() []string {
 }()
 
 // fields are the fields that dissect counts.
-var fields = []string{"_ws.malformed", "infiniband.grh", "infiniband.bth", "infiniband.deth", "infiniband.invariant.crc", "infiniband.reth.va",
+var fields = []string{"_ws.malformed", "infiniband.grh", "infiniband.bth", "infiniband.deth", "infiniband.invariant.crc",
+	"infiniband.reth.va",
 	"infiniband.aeth.msn", "infiniband.atomiceth.cmpdt", "infiniband.atomicacketh.origremdt", "infiniband.immdt",
 	"vlan.id", "ip.checksum.status", "udp.checksum.status", "icmpv6.checksum.status"}
 

@@ -196,7 +196,8 @@ func TestRemoval(t *testing.T) {
 				p, err := n.dev.QueryPort(1)
 				n.ok(err)
 				if got := n.dev.HWCounters()["link_downed"]; p.State != verbs.PortDown || p.PhysState != disabled || got != 1 {
-					t.Errorf("the port is %v, its link in state %d, link_downed %d; want it down, in state %d, once", p.State, p.PhysState, got, disabled)
+					t.Errorf("the port is %v, its link in state %d, link_downed %d; want it down, in state %d, once", p.State, p.PhysState,
+						got, disabled)
 				}
 			})
 		}

@@ -120,7 +120,8 @@ func TestProgramWithoutItsInterface(t *testing.T) {
 		if want := "softrnic: link " + c.ifce + ": the interface was removed"; code != 1 || lines[len(lines)-1] != want {
 			t.Errorf("%s: exit code %d, want 1 and in the end %q:\n%s", c.args, code, want, said)
 		}
-		for _, want := range []string{`level=WARN msg="the port is down" event=PORT_ERR`, `level=ERROR msg="the interface was removed" link=` + c.ifce} {
+		for _, want := range []string{`level=WARN msg="the port is down" event=PORT_ERR`,
+			`level=ERROR msg="the interface was removed" link=` + c.ifce} {
 			if !strings.Contains(said, want) {
 				t.Errorf("%s: does not say %q:\n%s", c.args, want, said)
 			}
@@ -148,7 +149,8 @@ func TestProgramLeavesInterface(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := linktest.Interface(t, "rnic0").Attrs()
-	for _, args := range []string{"devinfo --link tap:rnic0,bridge=br0 --mtu 4200", "serve --link tap:rnic0,bridge=br0 --mtu 4200 --addr 10.7.0.1/24"} {
+	for _, args := range []string{"devinfo --link tap:rnic0,bridge=br0 --mtu 4200",
+		"serve --link tap:rnic0,bridge=br0 --mtu 4200 --addr 10.7.0.1/24"} {
 		out, err := exec.CommandContext(t.Context(), program, strings.Fields(args)...).CombinedOutput()
 		if err == nil || !strings.HasSuffix(string(out), "first run, as root: ip link set dev rnic0 mtu 4200 master br0 up\n") {
 			t.Errorf("%s: %v\n%s", args, err, out)
@@ -156,7 +158,8 @@ func TestProgramLeavesInterface(t *testing.T) {
 	}
 	at := linktest.Interface(t, "rnic0").Attrs()
 	if at.MTU != before.MTU || at.MasterIndex != before.MasterIndex || at.RawFlags != before.RawFlags {
-		t.Errorf("MTU, bridge and flags were %d, %d, %#x and are %d, %d, %#x", before.MTU, before.MasterIndex, before.RawFlags, at.MTU, at.MasterIndex, at.RawFlags)
+		t.Errorf("MTU, bridge and flags were %d, %d, %#x and are %d, %d, %#x", before.MTU, before.MasterIndex, before.RawFlags, at.MTU,
+			at.MasterIndex, at.RawFlags)
 	}
 	for len(changes) > 0 {
 		// Attaching to it and detaching are reported too.

@@ -34,7 +34,8 @@ func TestConformNetns(t *testing.T) {
 				}
 			}
 			for transport, want := range map[string]string{"rocev2": "PASS  PSN-WRAP", "iwarp": "PASS  ENH-A"} {
-				cmd := exec.CommandContext(t.Context(), program, "conform", "--netns", "--harmful", "--transport", transport, "--wait", "20s")
+				cmd := exec.CommandContext(t.Context(), program, "conform", "--netns", "--harmful", "--transport", transport, "--wait",
+					"20s")
 				cmd.SysProcAttr = attr
 				out, err := cmd.CombinedOutput()
 				if s := string(out); err != nil || !strings.Contains(s, want) || !strings.Contains(s, "0 failed, "+skipped[transport]) {
@@ -62,7 +63,8 @@ func TestConformOverSockets(t *testing.T) {
 	serving.await("msg=conform")
 	for _, transport := range []string{"rocev2", "iwarp"} {
 		m.enter(0)
-		args := "conform --harmful --transport " + transport + " --wait 20s --addr 10.7.0.9 --token x --link packet:v0 --target " + host + " --control " + host + ":18516"
+		args := "conform --harmful --transport " + transport + " --wait 20s --addr 10.7.0.9 --token x --link packet:v0 --target " + host +
+			" --control " + host + ":18516"
 		out, err := exec.CommandContext(t.Context(), m.program, strings.Fields(args)...).CombinedOutput()
 		if err != nil || !strings.Contains(string(out), "0 failed, "+skipped[transport]) {
 			t.Errorf("%s: %v\n%s", transport, err, out)

@@ -45,7 +45,8 @@ func TestCNPDissected(t *testing.T) {
 
 			layer := map[string]string{"IPv4": "ip.dsfield", "IPv6": "ipv6.tclass"}[family]
 			cmd := exec.Command(tshark, append(tsharkArgs, "-r", file, "-Y", "infiniband.bth", "-T", "fields", "-E", "separator=|",
-				"-e", "infiniband.bth.opcode", "-e", layer+".dscp", "-e", layer+".ecn", "-e", "infiniband.bth.destqp", "-e", "_ws.malformed",
+				"-e", "infiniband.bth.opcode", "-e", layer+".dscp", "-e", layer+".ecn", "-e", "infiniband.bth.destqp", "-e",
+				"_ws.malformed",
 				"-e", "_ws.col.Info")...)
 			cmd.Stderr = os.Stderr
 			out, err := cmd.Output()

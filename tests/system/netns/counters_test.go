@@ -35,8 +35,10 @@ func TestPortCounters(t *testing.T) {
 			}
 			out, in := roceTraffic(t, &file, [6]byte(captured.MAC()))
 			for i, want := range [2]map[string]uint64{
-				{"port_xmit_packets": out.packets, "port_xmit_data": out.bytes / 4, "port_rcv_packets": in.packets, "port_rcv_data": in.bytes / 4},
-				{"port_rcv_packets": out.packets, "port_rcv_data": out.bytes / 4, "port_xmit_packets": in.packets, "port_xmit_data": in.bytes / 4},
+				{"port_xmit_packets": out.packets, "port_xmit_data": out.bytes / 4, "port_rcv_packets": in.packets,
+					"port_rcv_data": in.bytes / 4},
+				{"port_rcv_packets": out.packets, "port_rcv_data": out.bytes / 4, "port_xmit_packets": in.packets,
+					"port_xmit_data": in.bytes / 4},
 			} {
 				got, err := nodes[i].dev.PortCounters(1)
 				nodes[i].ok(err)

@@ -32,7 +32,8 @@ func TestRoCEv1(t *testing.T) {
 				if n := seen["_ws.malformed"]; n != 0 {
 					t.Errorf("tshark finds %d malformed packets", n)
 				}
-				if grh, bth, icrc := seen["infiniband.grh"], seen["infiniband.bth"], seen["infiniband.invariant.crc"]; grh != frames || bth != frames || icrc != frames {
+				if grh, bth, icrc := seen["infiniband.grh"], seen["infiniband.bth"], seen["infiniband.invariant.crc"]; grh != frames ||
+					bth != frames || icrc != frames {
 					t.Errorf("tshark finds a GRH in %d packets, a BTH in %d and an ICRC in %d of %d frames", grh, bth, icrc, frames)
 				}
 				for _, name := range []string{"infiniband.reth.va", "infiniband.aeth.msn", "infiniband.atomiceth.cmpdt",

@@ -130,7 +130,8 @@ func TestServiceLevel(t *testing.T) {
 			b.ok(err)
 			post := func(kind verbs.QPType, code verbs.WROpcode, size int) {
 				b.ok(b.qps[kind].PostSend(&verbs.SendWR{Opcode: code, Flags: verbs.SendSignaled, SGList: []verbs.SGE{b.mr.SGE(0, size)},
-					RemoteAddr: a.mr.Addr(), RKey: a.mr.RKey(), RemoteSRQN: a.srq.Num(), AH: ah, RemoteQPN: a.qps[verbs.UD].Num(), RemoteQKey: 0x1234}))
+					RemoteAddr: a.mr.Addr(), RKey: a.mr.RKey(), RemoteSRQN: a.srq.Num(), AH: ah, RemoteQPN: a.qps[verbs.UD].Num(),
+					RemoteQKey: 0x1234}))
 				b.wait()
 			}
 			for _, code := range []verbs.WROpcode{verbs.RDMAWrite, verbs.RDMARead, verbs.AtomicFetchAndAdd} {
@@ -159,8 +160,10 @@ func TestServiceLevel(t *testing.T) {
 			a.ok(a.host.Close())
 
 			layer := map[string]string{"IPv4": "ip.dsfield", "IPv6": "ipv6.tclass"}[family]
-			out, err := exec.Command(tshark, append(slices.Clone(tsharkArgs), "-r", file, "-Y", "infiniband.bth", "-T", "fields", "-E", "separator=|",
-				"-e", "infiniband.bth.opcode", "-e", "vlan.id", "-e", "vlan.priority", "-e", layer+".dscp", "-e", "_ws.malformed")...).Output()
+			out, err := exec.Command(tshark, append(slices.Clone(tsharkArgs), "-r", file, "-Y", "infiniband.bth", "-T", "fields", "-E",
+				"separator=|",
+				"-e", "infiniband.bth.opcode", "-e", "vlan.id", "-e", "vlan.priority", "-e", layer+".dscp", "-e",
+				"_ws.malformed")...).Output()
 			a.ok(err)
 			seen := map[string]int{}
 			for line := range strings.Lines(string(out)) {
@@ -169,7 +172,8 @@ func TestServiceLevel(t *testing.T) {
 				if n, err := fmt.Sscanf(line, "%d|%d|%d|%d|\n", &opcode, &id, &priority, &dscp); err != nil {
 					t.Fatalf("%q: %d fields: %v", line, n, err)
 				}
-				kind := map[wire.Transport]verbs.QPType{wire.RC: verbs.RC, wire.UC: verbs.UC, wire.UD: verbs.UD, wire.XRC: verbs.XRCSend}[opcode.Transport()]
+				kind := map[wire.Transport]verbs.QPType{wire.RC: verbs.RC, wire.UC: verbs.UC, wire.UD: verbs.UD,
+					wire.XRC: verbs.XRCSend}[opcode.Transport()]
 				want, what := sl[kind], kind.String()
 				info := opcode.Info()
 				switch {

@@ -44,7 +44,8 @@ func TestTypeOfService(t *testing.T) {
 				accepted <- conn
 			}()
 			host, _, _ := strings.Cut(addrs[1][i], "/")
-			conn, err := rdmacm.Dial(t.Context(), a.dev, map[string]string{"IPv4": host, "IPv6": "[" + host + "]"}[c.family]+":7471", config(a, 11<<2))
+			conn, err := rdmacm.Dial(t.Context(), a.dev, map[string]string{"IPv4": host, "IPv6": "[" + host + "]"}[c.family]+":7471",
+				config(a, 11<<2))
 			a.ok(err)
 			for _, code := range []verbs.WROpcode{verbs.RDMAWrite, verbs.RDMARead} {
 				a.ok(conn.QP().PostSend(&verbs.SendWR{Opcode: code, Flags: verbs.SendSignaled, SGList: []verbs.SGE{a.mr.SGE(0, 100_000)},
@@ -57,7 +58,8 @@ func TestTypeOfService(t *testing.T) {
 			b.ok(l.Close())
 			a.ok(a.host.Close())
 
-			out, err := exec.Command(tshark, "-n", "-r", file, "-Y", "tcp.len > 0", "-T", "fields", "-E", "separator=|", "-e", "eth.src", "-e", c.dscp).Output()
+			out, err := exec.Command(tshark, "-n", "-r", file, "-Y", "tcp.len > 0", "-T", "fields", "-E", "separator=|", "-e", "eth.src",
+				"-e", c.dscp).Output()
 			a.ok(err)
 			seen := map[string]int{}
 			for line := range strings.Lines(string(out)) {

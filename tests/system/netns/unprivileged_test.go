@@ -119,7 +119,8 @@ func (m *machines) loopback(cidrs ...string) {
 		}
 	}
 	groups := &net.IPNet{IP: net.ParseIP("ff00::"), Mask: net.CIDRMask(8, 128)}
-	if err := netlink.RouteAdd(&netlink.Route{LinkIndex: lo.Attrs().Index, Dst: groups, Table: syscall.RT_TABLE_LOCAL, Type: syscall.RTN_LOCAL}); err != nil {
+	if err := netlink.RouteAdd(&netlink.Route{LinkIndex: lo.Attrs().Index, Dst: groups, Table: syscall.RT_TABLE_LOCAL,
+		Type: syscall.RTN_LOCAL}); err != nil {
 		m.t.Fatal(err)
 	}
 }
@@ -171,7 +172,8 @@ func TestUnprivileged(t *testing.T) {
 				{"pingpong srq -c -n 100", "local address", "pingpong srq -c -n 100 SERVER", "100 iters"},
 				{"pingpong xsrq -n 100", "waiting for 1", "pingpong xsrq -n 100 SERVER", ""},
 				{"rping -s -d", "listening", "rping -c -a SERVER -C 50 -S 20000 -V -v", "ping data: rdma-ping-49"},
-				{"rping -s -d --transport iwarp", "listening", "rping -c -a SERVER -C 50 -S 20000 -V -v --transport iwarp", "ping data: rdma-ping-49"},
+				{"rping -s -d --transport iwarp", "listening", "rping -c -a SERVER -C 50 -S 20000 -V -v --transport iwarp",
+					"ping data: rdma-ping-49"},
 				{"perf write bw", "Waiting", "perf write bw -D 200ms --transport rocev2 --transport iwarp SERVER", "65536"},
 				{"perf send lat STRICT", "Waiting", "perf send lat -n 500 --verify STRICT SERVER", "500"},
 				{"mckey -m GROUP", "joined", "mckey -m GROUP -s", "10 messages of 100 bytes sent"},

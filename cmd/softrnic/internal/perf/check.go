@@ -103,7 +103,8 @@ func (c *Command) checkPlans(given func(flag string) bool) error {
 			case f.flag == "threads":
 				return fmt.Errorf("--threads %d: each needs its own QPs, and there are %d: use --qps %d or more", f.asked, c.QPs, f.asked)
 			case f.flag == "depth":
-				return fmt.Errorf("--depth %d: must be at most %d with --verify, since there is room for so many messages of %s", f.asked, f.got,
+				return fmt.Errorf("--depth %d: must be at most %d with --verify, since there is room for so many messages of %s", f.asked,
+					f.got,
 					output.Size(p.Size))
 			default:
 				return fmt.Errorf("--%s %d: must be at most the %d messages outstanding (--depth)", f.flag, f.asked,

@@ -411,7 +411,8 @@ func TestPerfReport(t *testing.T) {
 			t.Errorf("the page has %q", never)
 		}
 	}
-	for _, want := range []string{"RoCEv2 bandwidth", "iWARP latency", "in process, direct bandwidth", "is not a wire protocol", "--packets",
+	for _, want := range []string{"RoCEv2 bandwidth", "iWARP latency", "in process, direct bandwidth", "is not a wire protocol",
+		"--packets",
 		"<th>packets</th>", "kernel TCP", "RDMA_Read", "µs"} {
 		if !strings.Contains(string(b), want) {
 			t.Errorf("the page lacks %q", want)

@@ -117,7 +117,8 @@ func (c *conn) sendDREP() {
 func (m *Manager) onDREQ(d *Datagram, tid uint64, msg *mad.DREQ) {
 	c := m.lookup(d, msg.RemoteCommID)
 	if c == nil || c.remoteID != msg.LocalCommID {
-		validatesUs := c != nil && (c.state == reqSent || c.state == mraReqRcvd || c.state == sidrReqSent) // address validation: see validate.go
+		validatesUs := c != nil && (c.state == reqSent || c.state == mraReqRcvd ||
+			c.state == sidrReqSent) // address validation: see validate.go
 		if m.ids.Get(msg.RemoteCommID) != nil && !validatesUs {
 			return // not from the peer
 		}

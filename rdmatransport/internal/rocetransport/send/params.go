@@ -4,8 +4,8 @@ import "time"
 
 // The tunables of sending. The exported ones also bound the receive state.
 const (
-	// DefaultWindow is the default limit of payload bytes in flight. A device may set
-	// LeastWindow to MaxWindow instead. Each is a power of two. A window must cover the path's bandwidth-delay
+	// DefaultWindow is the default limit of payload bytes in flight. A device may set LeastWindow
+	// to MaxWindow instead. Each is a power of two. A window must cover the path's bandwidth-delay
 	// product, and fit the queues on the path: a TAP holds 1,000 frames by default.
 	DefaultWindow = 512 << 10
 	LeastWindow   = 128 << 10

@@ -7,8 +7,8 @@ import (
 )
 
 // rtt estimates the round-trip time (RFC 6298 §2, §3) and derives the probe timeout from it. Short
-// round trips are measured only once: their exact value does not matter, and reading the clock costs
-// as much as sending a small packet.
+// round trips are measured only once: their exact value does not matter, and reading the clock
+// costs as much as sending a small packet.
 type rtt struct {
 	start    time.Duration // when the measured packet was sent; 0 if none is measured
 	psn      uint32        // PSN of the measured packet

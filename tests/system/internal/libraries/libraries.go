@@ -30,7 +30,8 @@ func Build() (dir string, err error) {
 	if err != nil {
 		return "", fmt.Errorf("go env: %w", err)
 	}
-	for _, args := range [][]string{{"run", "./cmd/libsoftrnic/build", "-o", dir}, {"build", "-o", filepath.Join(dir, "softrnic"), "./cmd/softrnic"}} {
+	for _, args := range [][]string{{"run", "./cmd/libsoftrnic/build", "-o", dir},
+		{"build", "-o", filepath.Join(dir, "softrnic"), "./cmd/softrnic"}} {
 		cmd := exec.Command("go", args...)
 		cmd.Dir = filepath.Dir(strings.TrimSpace(string(out)))
 		if out, err := cmd.CombinedOutput(); err != nil {

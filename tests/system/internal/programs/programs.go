@@ -89,7 +89,8 @@ func Save(directory string) error {
 		all = append(all, r)
 	}
 	slices.SortFunc(all, func(a, b Run) int {
-		return cmp.Or(cmp.Compare(a.Package, b.Package), cmp.Compare(a.Program, b.Program), cmp.Compare(a.Options, b.Options), cmp.Compare(a.Over, b.Over))
+		return cmp.Or(cmp.Compare(a.Package, b.Package), cmp.Compare(a.Program, b.Program), cmp.Compare(a.Options, b.Options),
+			cmp.Compare(a.Over, b.Over))
 	})
 	var text bytes.Buffer
 	for _, r := range all {
@@ -294,7 +295,8 @@ func shorten(options string) string {
 		switch f := fields[i]; {
 		case (f == "-n" || f == "-u") && i+1 < len(fields):
 			i++
-		case f == "-F" || slices.Contains([]string{"--name", "--thread", "--port", "--bs", "--rw", "--iodepth", "--hostname", "--do_verify", "--scramble_buffers", "--iomem"}, name):
+		case f == "-F" || slices.Contains([]string{"--name", "--thread", "--port", "--bs", "--rw", "--iodepth", "--hostname", "--do_verify",
+			"--scramble_buffers", "--iomem"}, name):
 		case f == "SERVER" && i > 0 && i == len(fields)-1 && (fields[i-1] == "-F" || !strings.HasPrefix(fields[i-1], "-")):
 		default:
 			kept = append(kept, f)

@@ -113,7 +113,8 @@ func boot(ctx context.Context, cfg Config, img *image, netns *Netns) (*Peer, err
 		"-accel", accel, "-cpu", "max", "-smp", "2", "-m", "1536",
 		"-nodefaults", "-vga", "none", "-display", "none", "-no-reboot",
 		"-kernel", img.kernel(), "-initrd", img.initramfs(),
-		"-append", fmt.Sprintf("console=ttyS0 quiet panic=-1 oops=panic net.ifnames=0 "+noDAD+" peer.mtu=%d peer.addr4=%v/24 peer.addr6=%v/64",
+		"-append", fmt.Sprintf("console=ttyS0 quiet panic=-1 oops=panic net.ifnames=0 "+noDAD+" peer.mtu=%d peer.addr4=%v/24 "+
+			"peer.addr6=%v/64",
 			cfg.MTU, p.Addr4(), p.Addr6()),
 		"-serial", "file:" + p.console,
 		"-netdev", netdev,

@@ -35,7 +35,8 @@ type entry struct {
 // tests, as a boot keeps one processor busy for long.
 func Main(m *testing.M, ahead ...Config) (code int) {
 	flag.Parse()
-	if all := flag.Lookup("test.run").Value.String() == "" && flag.Lookup("test.list").Value.String() == ""; all && !testing.Short() && gate.InSystem() && mayBoot() == nil {
+	if all := flag.Lookup("test.run").Value.String() == "" && flag.Lookup("test.list").Value.String() == ""; all && !testing.Short() &&
+		gate.InSystem() && mayBoot() == nil {
 		go bootAhead(ahead)
 	}
 	code = m.Run()

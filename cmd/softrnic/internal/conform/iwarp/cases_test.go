@@ -80,8 +80,8 @@ func ours(t *testing.T, i int) (mutations int) {
 
 func TestDistinct(t *testing.T) { conformtest.Distinct(t, iwarp.Cases(nil)) }
 
-// TestWithoutEngines checks that the tester imports only links, a TCP stack, and the codecs of the wire
-// protocols.
+// TestWithoutEngines checks that the tester imports only links, a TCP stack, and the codecs of the
+// wire protocols.
 func TestWithoutEngines(t *testing.T) {
 	codecs := []string{"crc", "ddp", "mpa", "prefetch", "rdmap", "wire"}
 	conformtest.WithoutEngines(t, func(own string) bool {

@@ -26,7 +26,8 @@ var rfc7306 = []requirement{
 	{"5.2", 1, "requests are on queue 1", by("rdmap.TestOpcodes", "iwarptransport.TestWireFormat"), seen("REQ-ATOMIC", "ATOMIC-QUEUE0")},
 	{"5.2", 1, "responses are on queue 3", by("rdmap.TestOpcodes", "iwarptransport.TestWireFormat"), seen("ATOMIC-QUEUE")},
 
-	{"5.2.1", 1, "all atomic codes are there", by("rdmap.TestAtomicRequest", "iwarptransport.TestAtomics"), seen("ATOMIC-ADD", "ATOMIC-SWAP")},
+	{"5.2.1", 1, "all atomic codes are there", by("rdmap.TestAtomicRequest", "iwarptransport.TestAtomics"),
+		seen("ATOMIC-ADD", "ATOMIC-SWAP")},
 	{"5.2.1", 1, "the TO is that of 8 aligned bytes", by("iwarptransport.TestAtomicAlignment"), seen("ATOMIC-ALIGN", "ATOMIC-ALIGN-SWAP")},
 	{"5.2.1", 2, "a request is untagged", by("rdmap.TestOpcodes", "iwarptransport.TestWireFormat"), seen("REQ-ATOMIC")},
 	{"5.2.1", 1, "a request takes one untagged buffer", by("iwarptransport.TestReadDepth"), seen("ATOMIC-HIDDEN")},
@@ -41,12 +42,14 @@ var rfc7306 = []requirement{
 
 	{"5.2.2", 2, "a response is untagged", by("rdmap.TestOpcodes", "iwarptransport.TestWireFormat"), seen("ATOMIC-QUEUE")},
 	{"5.2.2", 2, "a response is on queue 3", by("rdmap.TestOpcodes", "iwarptransport.TestWireFormat"), seen("ATOMIC-QUEUE")},
-	{"5.2.2", 1, "the responder has buffers for all requests agreed on, reads and atomics", by("iwarptransport.TestReadDepth"), seen("READ-DEPTH")},
+	{"5.2.2", 1, "the responder has buffers for all requests agreed on, reads and atomics", by("iwarptransport.TestReadDepth"),
+		seen("READ-DEPTH")},
 	{"5.2.2", 1, "the requester has buffers for all responses", by("iwarptransport.TestReadDepth"), local},
 	{"5.2.2", 1, "the response is delivered to the ULP", by("iwarptransport.TestAtomics"), seen("REQ-ATOMIC-PLACED")},
 	{"5.2.2", 1, "responses are sent in the order of the requests", by("iwarptransport.TestOrder"), seen("ATOMIC-ORDER")},
 
-	{"5.3", 1, "atomic among all streams of the RNIC", by("iwarptransport.TestAtomicsAddUp", "memory.TestAtomicsAreAtomicToLocalCode"), several},
+	{"5.3", 1, "atomic among all streams of the RNIC", by("iwarptransport.TestAtomicsAddUp", "memory.TestAtomicsAreAtomicToLocalCode"),
+		several},
 
 	{"5.4", 1, "the requester takes nothing for changed before the response", by("iwarptransport.TestOrder"), seen("REQ-ATOMIC-WAITS")},
 	{"5.4", 1, "atomic within one RNIC", by("iwarptransport.TestAtomicsAddUp"), several},
@@ -58,14 +61,16 @@ var rfc7306 = []requirement{
 
 	{"6.3", 2, "immediate data are untagged", by("rdmap.TestOpcodes", "iwarptransport.TestWireFormat"), seen("REQ-IMM-QUEUE")},
 	{"6.3", 1, "they take one untagged buffer", by("iwarptransport.TestImmediateData"), seen("IMM-VALUE")},
-	{"6.3", 1, "they are delivered in the order in which they were sent", by("iwarptransport.TestOrder", "iwarptransport.TestImmediateData"),
+	{"6.3", 1, "they are delivered in the order in which they were sent",
+		by("iwarptransport.TestOrder", "iwarptransport.TestImmediateData"),
 		seen("IMM-ORDER")},
 	{"6.3", 1, "they are on queue 0", by("rdmap.TestOpcodes", "iwarptransport.TestWireFormat"), seen("REQ-IMM-QUEUE", "IMM-QUEUE1")},
 	{"6.3", 1, "they are sent as 8 bytes", by("rdmap.TestImmediate", "iwarptransport.TestWireFormat"), seen("REQ-IMM-DATA")},
 	{"6.3", 1, "they are sent in the order of submission", by("iwarptransport.TestOrder"), seen("REQ-IMM", "REQ-ORDER")},
 	{"6.3", 1, "a receiver checks that they are 8 bytes", by("rdmap.TestLengths", "iwarptransport.TestRemoteErrors"), seen("IMM-LENGTH")},
 
-	{"8.1", 1, "local errors with these messages send a Terminate", by("iwarptransport.TestLocalErrors", "iwarptransport.TestRemoteErrors"), fault},
+	{"8.1", 1, "local errors with these messages send a Terminate", by("iwarptransport.TestLocalErrors", "iwarptransport.TestRemoteErrors"),
+		fault},
 	{"8.2", 1, "what follows is validated when they come", heading, items},
 	{"8.2", 1, "DDP's fields", by("ddp.TestQueue", "iwarptransport.TestRemoteErrors"), seen("IMM-NO-BUFFER", "ATOMIC-BOUNDS")},
 	{"8.2", 1, "the opcode", by("rdmap.TestControl", "iwarptransport.TestRemoteErrors"), seen("OPCODE-UNTAGGED", "ATOMIC-QUEUE0")},
