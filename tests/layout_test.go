@@ -6,15 +6,19 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"go/scanner"
+	"go/token"
 	"io"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 const module = "github.com/softrnic/softrnic"
@@ -136,6 +140,89 @@ func TestTopLevel(t *testing.T) {
 			t.Errorf("%s at the top level: there is room for %v only", name, known)
 		}
 	}
+}
+
+const (
+	maxCode    = 140 // characters of a line of code
+	maxComment = 100 // of a comment with a line of its own
+)
+
+// TestLineLengths: comments have at most 100 columns, and lines of code 140. Each character counts
+// as one, also a tab. Generated files are exempt, and so are lines with a raw string. Preformatted
+// lines of a comment may be as long as code.
+func TestLineLengths(t *testing.T) {
+	out, err := exec.Command("git", "-C", "..", "ls-files").Output()
+	if err != nil {
+		t.Skip("this is no working tree of git")
+	}
+	for name := range strings.Lines(string(out)) {
+		name = strings.TrimSpace(name)
+		b, err := os.ReadFile(filepath.Join("..", name))
+		if err != nil || generated.Match(b) {
+			continue // removed, or generated
+		}
+		var lines []sourceLine
+		switch path.Ext(name) {
+		case ".go":
+			lines = goLines(b)
+		case ".c", ".h":
+			lines = otherLines(b, "//")
+		case ".sh":
+			lines = otherLines(b, "#")
+		}
+		if name == ".ci/run" {
+			lines = otherLines(b, "#")
+		}
+		for i, l := range lines {
+			most := maxCode
+			if l.comment {
+				most = maxComment
+			}
+			if n := utf8.RuneCountInString(l.text); n > most && !l.raw {
+				t.Errorf("%s:%d has %d columns, more than %d", name, i+1, n, most)
+			}
+		}
+	}
+}
+
+var generated = regexp.MustCompile(`(?m)^// Code generated .* DO NOT EDIT\.$`)
+
+// sourceLine is a line of a source file.
+type sourceLine struct {
+	text    string
+	comment bool // it has nothing but a comment that is not preformatted
+	raw     bool // a part of a raw string is on it
+}
+
+// goLines returns the lines of a Go file.
+func goLines(b []byte) []sourceLine {
+	lines := otherLines(b, "//")
+	fset := token.NewFileSet()
+	file := fset.AddFile("", -1, len(b))
+	var s scanner.Scanner
+	s.Init(file, b, nil, 0)
+	for {
+		pos, tok, text := s.Scan()
+		if tok == token.EOF {
+			return lines
+		}
+		if tok == token.STRING && text[0] == '`' {
+			first := fset.Position(pos).Line
+			for i := range strings.Count(text, "\n") + 1 {
+				lines[first-1+i].raw = true
+			}
+		}
+	}
+}
+
+// otherLines returns the lines of a file whose comments begin with a mark.
+func otherLines(b []byte, mark string) (lines []sourceLine) {
+	for text := range strings.SplitSeq(string(b), "\n") {
+		comment, is := strings.CutPrefix(strings.TrimSpace(text), mark)
+		preformatted := strings.HasPrefix(comment, "\t") || strings.HasPrefix(comment, "   ") || strings.HasPrefix(comment, "go:")
+		lines = append(lines, sourceLine{text: text, comment: is && !preformatted})
+	}
+	return lines
 }
 
 // A longer file holds two things. Tests may be longer.

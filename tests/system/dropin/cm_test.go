@@ -27,7 +27,7 @@ type cmProgram struct {
 	clients        int    // number of runs in turn; 0 is one
 	port           int    // TCP port on which a ready server listens, for a server that does not use librdmacm first
 	early          string // the client's message if the server did not listen yet; the client is run again
-	unpaced        string // the client's message if it sent more than the peer had receives for, which ends an iWARP connection; it is run again
+	unpaced        string // the client's message after more SENDs than the peer had receives for, which ends an iWARP connection
 }
 
 var cmPrograms = []cmProgram{

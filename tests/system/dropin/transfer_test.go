@@ -17,12 +17,12 @@ import (
 
 // A transfer is one of testdata/transfer.c between two processes.
 type transfer struct {
-	server string // the last argument of each
-	client string
-	status int    // of the client
-	says   string // the client's output
-	mayMissEnd   bool   // the server may not learn of the end
-	kill   string // the side that is killed when the client writes, or ""
+	server     string // the last argument of each
+	client     string
+	status     int    // of the client
+	says       string // the client's output
+	mayMissEnd bool   // the server may not learn of the end
+	kill       string // the side that is killed when the client writes, or ""
 }
 
 // atOnce is longer than the time in which a peer is notified of the end, and shorter than the

@@ -214,7 +214,7 @@ func (p *plan) memory() int64 { return int64(p.QPs) * int64(p.block()) }
 //	  Done, when all has come ◄────────────────► Done
 //	and then:
 //	  Result ◄────────────────────────────────► Result
-//	and again, until the client closes the connection. Either may send an Error at any time, and close it.
+//	and again, until the client closes the connection. Either may send an Error, and close it.
 type message struct {
 	Plan   *plan   `json:",omitempty"`
 	Offer  *offer  `json:",omitempty"`

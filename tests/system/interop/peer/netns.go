@@ -31,9 +31,9 @@ type Netns struct {
 	// Dir is a temporary directory that lives as long as the namespace.
 	Dir string
 
-	reaper *exec.Cmd
-	reaperInput  io.Closer // the reaper's input: the reaper acts when it closes
-	veths  atomic.Int32
+	reaper      *exec.Cmd
+	reaperInput io.Closer // the reaper's input: the reaper acts when it closes
+	veths       atomic.Int32
 }
 
 func newNetns(mtu int) (*Netns, error) {
