@@ -311,7 +311,8 @@ func TestRoute(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	host, err := netstack.New(lan.Port(), &netstack.Config{Addrs: []string{"10.0.0.1/24", "10.0.1.1/16", "fd00::1/64"}, NICs: []netstack.NIC{{Link: second, Addrs: []string{"192.168.1.1/24"}, Gateways: []string{"192.168.1.254"}}}})
+	host, err := netstack.New(lan.Port(), &netstack.Config{Addrs: []string{"10.0.0.1/24", "10.0.1.1/16", "fd00::1/64"},
+		NICs: []netstack.NIC{{Link: second, Addrs: []string{"192.168.1.1/24"}, Gateways: []string{"192.168.1.254"}}}})
 	if err != nil {
 		t.Fatal(err)
 	}

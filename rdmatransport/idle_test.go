@@ -195,7 +195,8 @@ func idlePair(tb testing.TB, wrap func(link.Link) link.Link) (nodes [2]idleNode)
 		if wrap != nil {
 			port = wrap(port)
 		}
-		n.host = made(netstack.New(port, &netstack.Config{Addrs: []string{fmt.Sprintf("10.0.0.%d/24", i+1)}, TCP: netstack.TCPConfig{Memory: 8 << 30}}))(tb)
+		n.host = made(netstack.New(port, &netstack.Config{Addrs: []string{fmt.Sprintf("10.0.0.%d/24", i+1)},
+			TCP: netstack.TCPConfig{Memory: 8 << 30}}))(tb)
 		n.open(tb, n.host)
 	}
 	return nodes

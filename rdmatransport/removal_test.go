@@ -55,7 +55,8 @@ func (l *removable) remove() {
 func TestLinkRemoved(t *testing.T) {
 	lan := new(pipe.Switch)
 	links := []*removable{{Link: lan.Port()}, {Link: lan.Port()}}
-	host := must(netstack.New(links[0], &netstack.Config{Addrs: []string{"10.0.0.1/24"}, NICs: []netstack.NIC{{Link: links[1], Addrs: []string{"10.1.0.1/24"}}}}))(t)
+	host := must(netstack.New(links[0], &netstack.Config{Addrs: []string{"10.0.0.1/24"},
+		NICs: []netstack.NIC{{Link: links[1], Addrs: []string{"10.1.0.1/24"}}}}))(t)
 	defer host.Close()
 	dev := must(rdmatransport.Open(host, nil))(t)
 	defer dev.Close()

@@ -3,9 +3,9 @@
 //
 // By default the host behind the link has its own MAC address, and the interface becomes
 // promiscuous. The machine and the host then cannot reach each other over that interface. With the
-// interface's MAC ([Config.InterfaceMAC]) both receive every frame. The kernel's stack then still answers
-// ARP, ICMP and TCP for the interface's IP addresses, and would reset the host's TCP connections.
-// Give the host an IP address that the machine does not have.
+// interface's MAC ([Config.InterfaceMAC]) both receive every frame. The kernel's stack then still
+// answers ARP, ICMP and TCP for the interface's IP addresses, and would reset the host's TCP
+// connections. Give the host an IP address that the machine does not have.
 package packet
 
 import (

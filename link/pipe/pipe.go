@@ -22,8 +22,8 @@ const DefaultMTU = 4200
 // one. Broadcast and multicast frames go to every port but the sender's. Superframes and partial
 // checksums pass unchanged, as in a virtio network.
 //
-// The zero Switch is ready for use, with no ports and DefaultMTU. [New] creates one with a configuration.
-// Ports must be closed; the switch need not be.
+// The zero Switch is ready for use, with no ports and DefaultMTU. [New] creates one with a
+// configuration. Ports must be closed; the switch need not be.
 type Switch struct {
 	config Config
 	table  atomic.Pointer[table] // replaced, never modified; nil: no port yet

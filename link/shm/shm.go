@@ -6,8 +6,9 @@
 //
 // Processes may join, leave or be killed at any time. A frame goes to the process that has its
 // destination address. A group frame goes to all processes, and a frame to an unknown address goes
-// to switches (see [Config.Switch]). No two processes have the same address: each is claimed by a lock on
-// a file, which ends with its process (see [Config.Claims] and [Config.Pick]). Superframes are not cut.
+// to switches (see [Config.Switch]). No two processes have the same address: each is claimed by a
+// lock on a file, which ends with its process (see [Config.Claims] and [Config.Pick]). Superframes
+// are not cut.
 //
 // Between two hosts of package netstack, RoCE packets are built and read in the shared memory
 // ([link.InPlaceLink]). The sender and the receiver each copy a payload once, and packets have no
@@ -15,15 +16,16 @@
 //
 // # Access
 //
-// A segment is a directory (see [Config.Directory]) with mode 0700: it is for the processes of one user
-// and of root. Data that another process writes into the memory is trusted no more than a packet.
+// A segment is a directory (see [Config.Directory]) with mode 0700: it is for the processes of one
+// user and of root. Data that another process writes into the memory is trusted no more than a
+// packet.
 //
 // # Limits
 //
-// A process has at most 256 peers on its segment, and shares two rings with each (see [Config.Ring]). All
-// processes on a segment should have the same MTU. Write never waits: frames that do not fit into a
-// slow receiver's ring are queued up to a bound. Beyond it they are lost and counted, as in a
-// switch.
+// A process has at most 256 peers on its segment, and shares two rings with each (see
+// [Config.Ring]). All processes on a segment should have the same MTU. Write never waits: frames
+// that do not fit into a slow receiver's ring are queued up to a bound. Beyond it they are lost and
+// counted, as in a switch.
 package shm
 
 import (
@@ -121,7 +123,8 @@ func newConfig(name string, cfg *Config) (*config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("shm %s: %w", name, err)
 	}
-	return &config{dir: filepath.Join(cmp.Or(cfg.Directory, DefaultDirectory()), "shm-"+name), mtu: cmp.Or(cfg.MTU, DefaultMTU), mac: cfg.MAC,
+	return &config{dir: filepath.Join(cmp.Or(cfg.Directory, DefaultDirectory()), "shm-"+name), mtu: cmp.Or(cfg.MTU, DefaultMTU),
+		mac:  cfg.MAC,
 		ring: n, log: cfg.Logger, claims: cfg.Claims, isSwitch: cfg.Switch, pick: cfg.Pick}, nil
 }
 

@@ -33,7 +33,8 @@ func TestDisconnectWithoutHub(t *testing.T) {
 	}
 	addr := fmt.Sprintf("127.%d.%d.%d", 1+rand.N(254), rand.N(255), 1+rand.N(254))
 	device := func() *verbs.Device {
-		h := must(kernel.New(&kernel.Config{Addrs: []string{addr}, Sharing: &kernel.Sharing{Directory: dir, Start: func(string) error { return nil }}}))(t)
+		h := must(kernel.New(&kernel.Config{Addrs: []string{addr},
+			Sharing: &kernel.Sharing{Directory: dir, Start: func(string) error { return nil }}}))(t)
 		t.Cleanup(func() { _ = h.Close() })
 		return open(t, h)
 	}

@@ -303,7 +303,8 @@ func TestTCPMemoryOfIdleConnections(t *testing.T) {
 			const memory = 2 * (receive + leastSend)
 			l := &lane{t: t,
 				a: newHost(t, w, &netstack.Config{Addrs: []string{"10.0.0.1/24"}, TCP: netstack.TCPConfig{UserTimeout: -1}}),
-				b: newHost(t, bare{lan.Port()}, &netstack.Config{Addrs: []string{"10.0.0.2/24"}, TCP: netstack.TCPConfig{SendBuffer: leastSend, RecvBuffer: receive, Memory: memory}}),
+				b: newHost(t, bare{lan.Port()}, &netstack.Config{Addrs: []string{"10.0.0.2/24"},
+					TCP: netstack.TCPConfig{SendBuffer: leastSend, RecvBuffer: receive, Memory: memory}}),
 			}
 			l.listen()
 			a, b := l.dial(0)

@@ -349,7 +349,8 @@ func TestNoKeepAliveInTimeWait(t *testing.T) {
 	lan := new(pipe.Switch)
 	w := &segments{Link: lan.Port(), counted: 4000, reported: 4001, sent: make(chan struct{}, 1)}
 	l := &lane{t: t,
-		a: newHost(t, w, &netstack.Config{Addrs: []string{"10.0.0.1/24"}, TCP: netstack.TCPConfig{KeepAliveIdle: 20 * time.Millisecond, KeepAliveInterval: 20 * time.Millisecond, KeepAliveCount: 1000}}),
+		a: newHost(t, w, &netstack.Config{Addrs: []string{"10.0.0.1/24"},
+			TCP: netstack.TCPConfig{KeepAliveIdle: 20 * time.Millisecond, KeepAliveInterval: 20 * time.Millisecond, KeepAliveCount: 1000}}),
 		b: newHost(t, lan.Port(), &netstack.Config{Addrs: []string{"10.0.0.2/24"}}),
 	}
 	l.listen()

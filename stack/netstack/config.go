@@ -93,7 +93,8 @@ func (c *nicConfig) set(field string, addrs, gateways []string) error {
 		a = a.Unmap().WithZone("")
 		for _, g := range c.gateways {
 			if g.Is4() == a.Is4() {
-				return fmt.Errorf("%sGateways[%d] %q: %v is the gateway already; only one is allowed for each of IPv4 and IPv6", field, i, s, g)
+				return fmt.Errorf("%sGateways[%d] %q: %v is the gateway already; only one is allowed for each of IPv4 and IPv6", field, i,
+					s, g)
 			}
 		}
 		c.gateways = append(c.gateways, a)

@@ -101,7 +101,8 @@ func TestOptionErrors(t *testing.T) {
 		cfg  netstack.Config
 		want string
 	}{
-		{newWire(), netstack.Config{Addrs: []string{"10.0.0.1"}}, `Addrs[0] "10.0.0.1": want an IP address with its prefix length, such as`},
+		{newWire(), netstack.Config{Addrs: []string{"10.0.0.1"}},
+			`Addrs[0] "10.0.0.1": want an IP address with its prefix length, such as`},
 		{newWire(), netstack.Config{Addrs: []string{"10.0.0.1/33"}}, "want an IP address with its prefix length"},
 		{newWire(), netstack.Config{Addrs: []string{"10.0.0.0/24"}}, "is a network or broadcast address"},
 		{newWire(), netstack.Config{Addrs: []string{"10.0.0.255/24"}}, "is a network or broadcast address"},
@@ -110,7 +111,8 @@ func TestOptionErrors(t *testing.T) {
 		{newWire(), netstack.Config{Addrs: []string{"::ffff:10.0.0.1/120"}}, "write an IPv4 address as IPv4: 10.0.0.1"},
 		{newWire(), netstack.Config{Addrs: []string{"fe80::ff:fe00:1/64"}}, "wire has it already"},
 		{newWire(), netstack.Config{Gateways: []string{"10.0.0"}}, `Gateways[0] "10.0.0": want the IP address of a router`},
-		{newWire(), netstack.Config{Gateways: []string{"10.0.0.254"}}, "gateway 10.0.0.254: wire is not in its network, but in none of IPv4"},
+		{newWire(), netstack.Config{Gateways: []string{"10.0.0.254"}},
+			"gateway 10.0.0.254: wire is not in its network, but in none of IPv4"},
 		{newWire(), netstack.Config{Gateways: []string{"fe80::ff:fe00:1"}}, "that is the host's own address"},
 		{newWire(), netstack.Config{NICs: []netstack.NIC{{}}}, "NICs[0].Link is nil"},
 		{newWire(), netstack.Config{NICs: []netstack.NIC{{Link: newWire(), Addrs: []string{"x"}}}}, `NICs[0].Addrs[0] "x"`},
@@ -125,7 +127,8 @@ func TestOptionErrors(t *testing.T) {
 			h.Close()
 		}
 	}
-	if _, err := netstack.New(newWire(), &netstack.Config{Addrs: []string{"10.0.0.1/24"}, Gateways: []string{"10.0.0.2", "10.0.0.3"}}); err == nil {
+	if _, err := netstack.New(newWire(), &netstack.Config{Addrs: []string{"10.0.0.1/24"},
+		Gateways: []string{"10.0.0.2", "10.0.0.3"}}); err == nil {
 		t.Error("two IPv4 gateways were taken")
 	}
 }
@@ -138,7 +141,8 @@ func TestSecondNIC(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		h := newHost(t, one.Port(), &netstack.Config{NICs: []netstack.NIC{{Link: second, Addrs: []string{"10.0.1.1/24"}}}, Addrs: []string{"10.0.0.1/24"}})
+		h := newHost(t, one.Port(), &netstack.Config{NICs: []netstack.NIC{{Link: second, Addrs: []string{"10.0.1.1/24"}}},
+			Addrs: []string{"10.0.0.1/24"}})
 		peer := newHost(t, two.Port(), &netstack.Config{Addrs: []string{"10.0.1.2/24"}})
 		src, dst := netip.MustParseAddr("10.0.1.1"), netip.MustParseAddr("10.0.1.2")
 		if g := h.NICs()[0].GIDs(); g[1] != a4 {

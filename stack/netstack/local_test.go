@@ -65,7 +65,8 @@ func TestFramesOnly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, b := newHost(t, lan.Port(), &netstack.Config{Addrs: []string{"10.0.0.1/24"}}), newHost(t, lan.Port(), &netstack.Config{Addrs: []string{"10.0.0.2/24"}})
+	a, b := newHost(t, lan.Port(), &netstack.Config{Addrs: []string{"10.0.0.1/24"}}),
+		newHost(t, lan.Port(), &netstack.Config{Addrs: []string{"10.0.0.2/24"}})
 	if got := newPath(t, a, stack.PathAttr{Src: a4, Dst: b4}).LocalNIC(); got != nil {
 		t.Errorf("the other host is local: %v", got.Name())
 	}
@@ -143,7 +144,8 @@ func TestWrappedLinksAreNotLocal(t *testing.T) {
 // TestStreamLocalNIC checks that both ends of a connection know the other's interface.
 func TestStreamLocalNIC(t *testing.T) {
 	lan := new(pipe.Switch)
-	hosts := [2]*netstack.Host{newHost(t, lan.Port(), &netstack.Config{Addrs: []string{"10.0.0.1/24"}}), newHost(t, lan.Port(), &netstack.Config{Addrs: []string{"10.0.0.2/24"}})}
+	hosts := [2]*netstack.Host{newHost(t, lan.Port(), &netstack.Config{Addrs: []string{"10.0.0.1/24"}}),
+		newHost(t, lan.Port(), &netstack.Config{Addrs: []string{"10.0.0.2/24"}})}
 	for _, from := range hosts {
 		l, err := hosts[0].ListenStream(netip.MustParseAddrPort("10.0.0.1:7"))
 		if err != nil {

@@ -22,7 +22,8 @@ func TestGateway(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				lan := new(pipe.Switch)
 				out := &spy{Link: lan.Port()}
-				a := newHost(t, out, &netstack.Config{Addrs: []string{"10.0.0.1/24", "2001:db8::1/64"}, Gateways: []string{"10.0.0.254", "2001:db8::fe"}})
+				a := newHost(t, out, &netstack.Config{Addrs: []string{"10.0.0.1/24", "2001:db8::1/64"},
+					Gateways: []string{"10.0.0.254", "2001:db8::fe"}})
 				router := newHost(t, lan.Port(), &netstack.Config{Addrs: []string{"10.0.0.254/24", "2001:db8::fe/64"}})
 				send(t, a, newPath(t, a, attr), 20)
 				synctest.Wait()

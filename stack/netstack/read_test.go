@@ -250,7 +250,8 @@ func (w *windowed) Write(frames []link.Frame) (int, error) {
 func TestStreamReadBuffer(t *testing.T) {
 	lan := new(pipe.Switch)
 	server := &windowed{Link: lan.Port(), sent: make(chan struct{}, 1)}
-	a, b := newHost(t, lan.Port(), &netstack.Config{Addrs: []string{"10.0.0.1/24"}}), newHost(t, server, &netstack.Config{Addrs: []string{"10.0.0.2/24"}})
+	a, b := newHost(t, lan.Port(), &netstack.Config{Addrs: []string{"10.0.0.1/24"}}),
+		newHost(t, server, &netstack.Config{Addrs: []string{"10.0.0.2/24"}})
 	l, err := b.ListenStream(netip.MustParseAddrPort("10.0.0.2:7"))
 	if err != nil {
 		t.Fatal(err)

@@ -17,7 +17,8 @@ import (
 
 func TestSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHost(t, new(pipe.Switch).Port(), &netstack.Config{Addrs: []string{"10.0.0.1/24", "10.0.1.1/16"}, Gateways: []string{"10.0.0.254"}})
+		h := newHost(t, new(pipe.Switch).Port(), &netstack.Config{Addrs: []string{"10.0.0.1/24", "10.0.1.1/16"},
+			Gateways: []string{"10.0.0.254"}})
 		n := h.NICs()[0]
 		linkLocal := n.GIDs()[0].String()
 		for dst, want := range map[string]struct {

@@ -40,7 +40,8 @@ func TestStreamDeadPeer(t *testing.T) {
 		send bool
 	}{
 		"user timeout": {&netstack.Config{TCP: netstack.TCPConfig{UserTimeout: 300 * time.Millisecond, KeepAliveIdle: -1}}, true},
-		"keepalive": {&netstack.Config{TCP: netstack.TCPConfig{UserTimeout: -1, KeepAliveIdle: 100 * time.Millisecond, KeepAliveInterval: 50 * time.Millisecond, KeepAliveCount: 4}},
+		"keepalive": {&netstack.Config{TCP: netstack.TCPConfig{UserTimeout: -1, KeepAliveIdle: 100 * time.Millisecond,
+			KeepAliveInterval: 50 * time.Millisecond, KeepAliveCount: 4}},
 			false},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -75,7 +75,8 @@ func TestHubWithoutProcessor(t *testing.T) {
 	}
 	var host *kernel.Host
 	stopped("a client joins", func() (err error) {
-		host, err = kernel.New(&kernel.Config{Addrs: []string{addr}, Sharing: &kernel.Sharing{Directory: dir, Start: s.start, Logger: slog.New(late)}})
+		host, err = kernel.New(&kernel.Config{Addrs: []string{addr},
+			Sharing: &kernel.Sharing{Directory: dir, Start: s.start, Logger: slog.New(late)}})
 		return err
 	})
 	defer host.Close()

@@ -1,5 +1,5 @@
-// Package station checks the settings that links share: the Ethernet address of the host (the station,
-// in IEEE 802's terms), how the link waits for frames, and the number of its queues.
+// Package station checks the settings that links share: the Ethernet address of the host (the
+// station, in IEEE 802's terms), how the link waits for frames, and the number of its queues.
 package station
 
 import (
