@@ -10,8 +10,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestGIDChange checks that an address keeps its index, that the GID of a removed address cannot be
-// used, and that each change raises an event.
+// TestGIDChange checks that an address keeps its index, and that the GID of a removed address
+// cannot be used. Each change raises an event.
 func TestGIDChange(t *testing.T) {
 	s := newStation(t, new(pipe.Switch), "10.0.0.1/24")
 	n := s.host.Interfaces()[0]

@@ -123,8 +123,8 @@ func TestShutdown(t *testing.T) {
 // first disconnect message was lost. A vanished peer does not delay the program.
 func TestShutdownOverBadNetwork(t *testing.T) {
 	for name, c := range map[string]struct {
-		lost int // number of frames lost of those that b sends from then on; -1: all
-		told bool
+		lost     int // number of frames lost of those that b sends from then on; -1: all
+		notified bool
 	}{"DREQ lost": {1, true}, "peer gone": {-1, false}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -145,11 +145,11 @@ func TestShutdownOverBadNetwork(t *testing.T) {
 				synctest.Wait()
 				select {
 				case <-conn.Done():
-					if !c.told {
+					if !c.notified {
 						t.Error("the peer has been notified")
 					}
 				default:
-					if c.told {
+					if c.notified {
 						t.Error("the peer has not been notified")
 					}
 				}

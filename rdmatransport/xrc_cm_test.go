@@ -152,7 +152,7 @@ func xrcPortSpace(t *testing.T, m medium) {
 	ok(t, x.CreateQP(nil, &verbs.QPInitAttr{Type: verbs.XRCSend, Cap: verbs.QPCap{MaxSendWR: 1}}))
 	var e *rdmacm.EventError
 	if err := x.Connect(ctx, nil); !errors.As(err, &e) || !errors.Is(err, syscall.ECONNREFUSED) || e.Status != rdmacm.RejectInvalidService {
-		t.Errorf("nobody listens: %v", err)
+		t.Errorf("without a listener: %v", err)
 	}
 }
 

@@ -67,7 +67,7 @@ func TestUnicastReachesItsAddresseeOnly(t *testing.T) {
 		a, b, c := sw.Port(), sw.Port(), sw.Port()
 		ina, inb, inc := attach(t, a), attach(t, b), attach(t, c)
 		write(t, a, frame(b.MAC(), a.MAC(), "one"), frame(b.MAC(), a.MAC(), "two"),
-			frame(net.HardwareAddr{2, 9, 9, 9, 9, 9}, a.MAC(), "nobody"), frame(a.MAC(), a.MAC(), "self"))
+			frame(net.HardwareAddr{2, 9, 9, 9, 9, 9}, a.MAC(), "no port"), frame(a.MAC(), a.MAC(), "self"))
 		synctest.Wait()
 		got := inb.take()
 		if len(got) != 2 || string(got[0].Data[14:]) != "one" || string(got[1].Data[14:]) != "two" {

@@ -26,8 +26,8 @@ func placed(t testing.TB, l *Link, f link.Frame) bool {
 	return true
 }
 
-// TestInPlace checks that frames are built in the memory of a host that accepts them in place, in
-// order with written frames, and not for other hosts.
+// TestInPlace checks that frames are built in the memory of a host that accepts them in place, and
+// not for other hosts. They arrive in order with written frames.
 func TestInPlace(t *testing.T) {
 	dir := directory(t)
 	a, b, c := join(t, dir, nil), join(t, dir, nil), join(t, dir, nil)

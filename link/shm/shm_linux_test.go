@@ -121,7 +121,7 @@ func TestFrames(t *testing.T) {
 		expect(t, toB, super)
 		expect(t, toB, plain)
 	}
-	send(t, b, linktest.Plain(net.HardwareAddr{2, 9, 9, 9, 9, 9}, b.MAC(), 50, "to nobody"))
+	send(t, b, linktest.Plain(net.HardwareAddr{2, 9, 9, 9, 9, 9}, b.MAC(), 50, "to no host"))
 	all := linktest.Plain(broadcast, b.MAC(), 50, "to all")
 	send(t, b, all)
 	expect(t, toA, all)

@@ -247,8 +247,8 @@ func BenchmarkWrite(b *testing.B) {
 	}
 }
 
-// TestMediumPluggedInLater checks that two VLANs share a medium if they are the same VLAN of the
-// same switch, even if their cables were unplugged at first.
+// TestMediumPluggedInLater checks VLANs whose cables were unplugged at first. Two share a medium if
+// they are the same VLAN of the same switch.
 func TestMediumPluggedInLater(t *testing.T) {
 	a, b := new(pipe.Switch), new(pipe.Switch)
 	on := func(s *pipe.Switch, id int, plugged bool) *vlan.Link {

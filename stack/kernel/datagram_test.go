@@ -222,8 +222,8 @@ func TestPathErrors(t *testing.T) {
 	}
 }
 
-// TestGroup checks that each member of a group receives a datagram to it, including the sender,
-// until it has left as often as it joined.
+// TestGroup checks that each member of a group receives a datagram to it, including the sender. It
+// receives them until it has left as often as it joined.
 func TestGroup(t *testing.T) {
 	testGroup(t, "239.1.2.3", newHost(t, "127.0.0.1"), newHost(t, "127.0.0.2"))
 	// The loopback has no route to IPv6 groups.
@@ -390,7 +390,7 @@ func TestCloseWhileReceiving(t *testing.T) {
 }
 
 // TestPoll checks that datagrams are received on the polling goroutine, and by the reader once
-// nobody polls.
+// polling has stopped.
 func TestPoll(t *testing.T) {
 	h := newHost(t, "127.0.0.1")
 	nic := h.NICs()[0]
@@ -404,7 +404,7 @@ func TestPoll(t *testing.T) {
 	}
 	polled := 0
 	for range 200 {
-		nic.Poll() // the reader pauses while somebody polls
+		nic.Poll() // the reader pauses while the host is polled
 		send()
 		if nic.Poll() {
 			polled++

@@ -15,8 +15,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestDisconnectWithoutHub checks that a process which ends while there is no hub waits for the
-// next one, so that its peer learns of the end.
+// TestDisconnectWithoutHub checks a process that ends while there is no hub. It waits for the next
+// hub, so that its peer is notified.
 func TestDisconnectWithoutHub(t *testing.T) {
 	own := must(os.MkdirTemp("", "h"))(t) // the path of a socket must be short
 	t.Cleanup(func() { _ = os.RemoveAll(own) })

@@ -245,8 +245,8 @@ func TestSuperframeLimits(t *testing.T) {
 	}
 }
 
-// TestCut checks that a frame ends with the datagram before Cut, and that the data of superframes,
-// which the kernel copies, begins on a cache line.
+// TestCut checks that a frame ends with the datagram before Cut. The data of superframes, which the
+// kernel copies, begins on a cache line.
 func TestCut(t *testing.T) {
 	for _, attr := range []stack.PathAttr{{Src: a4, Dst: b4}, {Src: a6, Dst: b6}} {
 		synctest.Test(t, func(t *testing.T) {

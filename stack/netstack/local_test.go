@@ -37,7 +37,7 @@ func TestLocalNIC(t *testing.T) {
 	want("to itself", own, nicA)
 	want("on one switch", p, nicB)
 	want("over a gateway", routed, nil)
-	want("of nobody", third, nil)
+	want("of an unknown address", third, nil)
 
 	if err := b.Interfaces()[0].AddAddr("10.0.0.3/24"); err != nil {
 		t.Fatal(err)

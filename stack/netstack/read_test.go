@@ -116,8 +116,8 @@ func TestStreamDeadlineBeforeData(t *testing.T) {
 	}
 }
 
-// TestStreamUnanswered checks that a stream counts the pieces sent since the peer's last answer,
-// and calls OnRoom's function after an answer, even one before CallOnAnswer.
+// TestStreamUnanswered checks that a stream counts the pieces sent since the peer's last answer. It
+// calls OnRoom's function after an answer, even one before CallOnAnswer.
 func TestStreamUnanswered(t *testing.T) {
 	lan := new(pipe.Switch)
 	w := &ward{Link: lan.Port()}

@@ -34,9 +34,9 @@ func BenchmarkSender(b *testing.B) {
 	}
 }
 
-type nobody struct{ bytes int }
+type byteCounter struct{ bytes int }
 
-func (h *nobody) ULPDU(b []byte) error {
+func (h *byteCounter) ULPDU(b []byte) error {
 	h.bytes += len(b)
 	return nil
 }
@@ -52,7 +52,7 @@ func BenchmarkReceiver(b *testing.B) {
 					stream = frame(b, &s, stream, make([]byte, n))
 				}
 				r := mpa.NewReceiver(c)
-				h := &nobody{}
+				h := &byteCounter{}
 				b.SetBytes(int64(len(stream)))
 				b.ReportAllocs()
 				for b.Loop() {

@@ -339,8 +339,8 @@ func TestHandlerError(t *testing.T) {
 	}
 }
 
-// TestClaims checks that the Receiver allocates for received bytes rather than for announced ones,
-// and that Release frees its memory while the stream is idle.
+// TestClaims checks that the Receiver allocates for received bytes rather than for announced ones.
+// Release frees its memory while the stream is idle.
 func TestClaims(t *testing.T) {
 	r := mpa.NewReceiver(mpa.Config{CRC: true})
 	if err := r.Feed([]byte{0xff, 0xff, 1, 2, 3}, &collector{}); err != nil {
@@ -368,8 +368,8 @@ func TestClaims(t *testing.T) {
 	}
 }
 
-// TestMaxULPDU checks the results of RFC 5044 §4.5 at its bounds, and that an FPDU of that size
-// fits into the segment wherever its markers are.
+// TestMaxULPDU checks the results of RFC 5044 §4.5 at its bounds. An FPDU of that size fits into
+// the segment wherever its markers are.
 func TestMaxULPDU(t *testing.T) {
 	markers, none := mpa.Config{Markers: true}, mpa.Config{}
 	for _, test := range []struct {

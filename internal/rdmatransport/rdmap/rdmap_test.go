@@ -200,8 +200,8 @@ func TestCmpSwap(t *testing.T) {
 	}
 }
 
-// TestCauses checks the codes of RFC 5040 figure 9, RFC 5041 §7.2, RFC 5044 §8 and RFC 6581 §8, and
-// that each has a name of its own.
+// TestCauses checks the codes of RFC 5040 figure 9, RFC 5041 §7.2, RFC 5044 §8 and RFC 6581 §8.
+// Each has a name of its own.
 func TestCauses(t *testing.T) {
 	seen := make(map[string]bool)
 	for _, test := range []struct {

@@ -100,8 +100,8 @@ func send(t *testing.T, from stack.DatagramPort, p stack.Path, data ...[]byte) {
 	}
 }
 
-// TestAlteredFrames checks that a frame is lost if the link between alters what makes it a packet
-// between two known hosts, and that the next one arrives.
+// TestAlteredFrames checks a link that alters a frame so that it is no packet between two known
+// hosts. The frame is lost, and the next one arrives.
 func TestAlteredFrames(t *testing.T) {
 	const ip, udp = link.EthernetHeaderLen, link.EthernetHeaderLen + 20
 	frames := map[string]func(*link.Frame){

@@ -14,8 +14,8 @@ import (
 	"github.com/softrnic/softrnic/stack/kernel"
 )
 
-// logForwarder is a log that forwards two events to a channel, if somebody listens: a late hub, and
-// the end of rings with another client.
+// logForwarder is a log that forwards two events to a channel, if there is a receiver: a late hub,
+// and the end of rings with another client.
 type logForwarder chan string
 
 func (logForwarder) Enabled(context.Context, slog.Level) bool { return true }

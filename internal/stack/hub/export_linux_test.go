@@ -2,8 +2,8 @@ package hub
 
 import "time"
 
-// SetWaits sets how long a route waits before it requests rings again, and how long a client waits
-// for a route before it refuses rings. undo restores the values.
+// SetWaits sets two waits: of a route before it requests rings again, and of a client for a route
+// before it refuses rings. undo restores the values.
 func SetWaits(pause, route time.Duration) (undo func()) {
 	oldPause, oldRoute := firstPause, routeWait
 	firstPause, routeWait = pause, route

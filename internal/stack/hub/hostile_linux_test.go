@@ -49,8 +49,8 @@ func (everything) SendDue(int64, stack.SendFunc) int64 { return 0 }
 const hostileAddr = "127.31.1.1"
 
 // TestHostile checks that hostile processes do not disturb another client: see [Victim]. They send
-// garbage to the hub, flood it with descriptors and requests, resize their memory, write randomly
-// into their rings while these are in use, and claim another's numbers.
+// garbage to the hub, and flood it with descriptors and requests. They resize their memory, write
+// randomly into their rings while these are in use, and claim another's numbers.
 func TestHostile(t *testing.T) {
 	var work sync.WaitGroup
 	dir, end := hubHere(t, &work)

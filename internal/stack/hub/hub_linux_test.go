@@ -390,7 +390,7 @@ func TestForged(t *testing.T) {
 }
 
 // TestPolled checks that datagrams are received on the polling goroutine, and by the client's
-// goroutine once nobody polls.
+// goroutine once polling has stopped.
 func TestPolled(t *testing.T) {
 	const addr = "127.31.0.2"
 	s := &starter{t: t}
@@ -628,8 +628,8 @@ func rounds(n, some, many int) int {
 	return n
 }
 
-// TestKilledClients checks that a killed client harms no other, that its numbers are not leased
-// again soon, and that the hub keeps none of its resources.
+// TestKilledClients checks that a killed client harms no other. Its numbers are not leased again
+// soon, and the hub keeps none of its resources.
 func TestKilledClients(t *testing.T) {
 	const addr = "127.31.0.5"
 	dir, s := directory(t), &starter{t: t}
@@ -672,8 +672,8 @@ func TestKilledClients(t *testing.T) {
 	}
 }
 
-// TestKilledHub checks that clients of a killed hub see the link go down and up again, with the
-// same numbers and services, at one new hub.
+// TestKilledHub checks that clients of a killed hub see the link go down and up again. They have
+// the same numbers and services, at one new hub.
 func TestKilledHub(t *testing.T) {
 	const addr = "127.31.0.6"
 	dir, s := directory(t), &starter{t: t}

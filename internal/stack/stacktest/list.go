@@ -87,9 +87,9 @@ func chosen(test string, media []Medium) (few []Medium) {
 	return few
 }
 
-// CheckList checks that ListFile lists exactly the tests that do not run over the media, and that
-// the others together cover each medium by default. A test runs over the media if it calls one of
-// the functions named by over.
+// CheckList checks that ListFile lists exactly the tests that do not run over the media. The others
+// together must cover each medium by default. A test runs over the media if it calls one of the
+// functions named by over.
 func CheckList(t *testing.T, over ...string) {
 	t.Helper()
 	tests := map[string]bool{} // value: the test runs over the media

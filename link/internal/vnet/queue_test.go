@@ -25,8 +25,8 @@ func pair(t *testing.T, wait link.Wait) (c *Conn, far int) {
 	return c, fds[1]
 }
 
-// TestFullArena checks that a read which fills the arena, or ends in its last bytes, is too long to
-// be a frame and does no harm.
+// TestFullArena checks a read that fills the arena, or ends in its last bytes. It is too long to be
+// a frame, and does no harm.
 func TestFullArena(t *testing.T) {
 	c, far := pair(t, link.WaitEvent)
 	lengths := make(chan int, 8)

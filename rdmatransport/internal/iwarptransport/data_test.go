@@ -103,9 +103,9 @@ func TestOperations(t *testing.T) {
 	})
 }
 
-// exchange has both ends send, write and read at the same time, and checks the results. A node's
-// region is: from 0 its receives, from 256 KiB the source of its SENDs and WRITEs and of the peer's
-// READs, from 512 KiB the peer's WRITEs, from 768 KiB its own READs.
+// exchange makes both ends send, write and read at the same time, and checks the results. A node's
+// region has four parts of 256 KiB: its receives, the source of its SENDs and WRITEs and of the
+// peer's READs, the peer's WRITEs, and its own READs.
 func (s *session) exchange(o *session, size int) {
 	t := s.t
 	const source, written, read = 256 << 10, 512 << 10, 768 << 10

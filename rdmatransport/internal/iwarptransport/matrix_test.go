@@ -242,11 +242,11 @@ func (m *matrix) run() {
 		})
 	}
 	posting.Wait()
-	const patience = time.Hour
+	const timeLimit = time.Hour
 	gaveUp := false
 	for began := time.Now(); !m.ended(); time.Sleep(10 * time.Millisecond) {
 		switch {
-		case time.Since(began) <= patience:
+		case time.Since(began) <= timeLimit:
 		case m.net.harmed.Load() && !gaveUp:
 			// After damage to a length, the receiver waits for bytes that are never sent: iWARP has
 			// no timer. Programs have one.

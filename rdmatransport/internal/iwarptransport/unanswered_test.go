@@ -141,8 +141,9 @@ func TestRequestAbandonedInHand(t *testing.T) {
 	}
 }
 
-// Connections whose requests never arrive, arrive slowly or are for a port without a listener do
-// not keep out a peer with a prompt request. They delay peers at the same address by at most 10 ms.
+// Some connections have requests that never arrive, arrive slowly or are for a port without a
+// listener. They do not keep out a peer with a prompt request. They delay peers at the same address
+// by at most 10 ms.
 func TestSlowRequestsMakeRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newNode(t, &network{}, nodeAddr, 4096, iwarp.Config{})

@@ -176,7 +176,8 @@ func TestLocalProtection(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	top, err := pd.RegMREx(&verbs.MRInitAttr{Buf: buf, IOVA: new(uint64(1<<64 - 100)), Access: verbs.AccessLocalWrite}) // ends at 2^64
+	// Ends at 2^64.
+	top, err := pd.RegMREx(&verbs.MRInitAttr{Buf: buf, IOVA: new(uint64(1<<64 - 100)), Access: verbs.AccessLocalWrite})
 	if err != nil {
 		t.Fatal(err)
 	}

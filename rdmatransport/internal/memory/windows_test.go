@@ -145,7 +145,7 @@ func TestThroughWindow(t *testing.T) {
 	}
 }
 
-// TestWindowLife checks that a window of type 1 may be bound again, and that one of type 2 must be
+// TestWindowLife checks that a window of type 1 may be bound again. One of type 2 must be
 // invalidated by its QP first.
 func TestWindowLife(t *testing.T) {
 	r, pd, _ := setup(t, nil)

@@ -239,18 +239,18 @@ func TestForgedUnderLoss(t *testing.T) {
 					c.sqPSN, c.rqPSN = c.rqPSN, c.sqPSN
 					s := &lossyStream{from: from, to: newRig(t, c), rand: rand.New(rand.NewPCG(1, 3)), perMille: perMille, most: most}
 					f := &forger{rig: s.to, rand: s.rand}
-					nobody := func() {}
-					s.run(amount(300, 1000, 1000), nobody)
+					noForger := func() {}
+					s.run(amount(300, 1000, 1000), noForger)
 					for f.sent < forgeries()/8 {
 						s.run(100, func() { f.give(share) })
 					}
 					if s.to.counter("suspect_requests") == 0 {
 						t.Error("no packet is suspected")
 					}
-					s.run(100, nobody) // the last forged packet may be detected only now
+					s.run(100, noForger) // the last forged packet may be detected only now
 					sleep(20 * time.Second)
 					kept := from.counter("selective_repeats")
-					s.run(amount(300, 1000, 1000), nobody)
+					s.run(amount(300, 1000, 1000), noForger)
 					if most > 1 && from.counter("selective_repeats") == kept {
 						t.Error("no packets are kept any more")
 					}

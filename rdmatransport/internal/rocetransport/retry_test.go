@@ -411,8 +411,8 @@ func TestLossShrinksTheWindow(t *testing.T) {
 	})
 }
 
-// TestLossOfTheRepetition: after an RNR NAK, the peer's sequence NAK recovers the loss of the
-// retransmission, even if the requester went back to the same PSN before.
+// TestLossOfTheRepetition checks the loss of the retransmission after an RNR NAK. The peer's
+// sequence NAK recovers it, even if the requester went back to the same PSN before.
 func TestLossOfTheRepetition(t *testing.T) {
 	bubble(t, config{sqPSN: first, retry: 7, rnr: 7}, func(r *rig) {
 		both := []string{"SEND Only 0 len 8 ackreq", "SEND Only 1 len 8 ackreq"}

@@ -82,9 +82,9 @@ func recorder(t *testing.T) (stack.SendFunc, func() []sentMAD) {
 			mad.Decode(data, m)
 			all = append(all, sentMAD{to, head.TID, m})
 		}, func() []sentMAD {
-			heard := all
+			sentSoFar := all
 			all = nil
-			return heard
+			return sentSoFar
 		}
 }
 
@@ -160,7 +160,7 @@ func connect(c *classify.Classifier, of stack.Numbers) {
 
 func TestDied(t *testing.T) {
 	c := classify.New()
-	send, heard := recorder(t)
+	send, sentSoFar := recorder(t)
 	c.Leased(bob)
 	c.Leased(alice)
 	connect(c, alice)
@@ -173,14 +173,14 @@ func TestDied(t *testing.T) {
 	// Ended.
 	c.Classify(madTo(own, &mad.DREQ{LocalCommID: 52, RemoteCommID: alice.CommIDs.Base + 5}))
 	now := int64(time.Hour)
-	if again := c.SendDue(now, send); again != 0 || len(heard()) > 0 {
+	if again := c.SendDue(now, send); again != 0 || len(sentSoFar()) > 0 {
 		t.Errorf("messages for a living process, again after %d", again)
 	}
 	c.Died(alice)
 	tids := map[uint32]uint64{}
 	for try := range 16 {
 		again := c.SendDue(now, send)
-		got := heard()
+		got := sentSoFar()
 		if len(got) != 3 {
 			t.Fatalf("try %d: %d messages, want the DREQs of 3 connections", try, len(got))
 		}
@@ -201,37 +201,37 @@ func TestDied(t *testing.T) {
 		if again != int64(4096*time.Millisecond) {
 			t.Errorf("again after %v", time.Duration(again))
 		}
-		if c.SendDue(now+again-1, send); len(heard()) > 0 {
+		if c.SendDue(now+again-1, send); len(sentSoFar()) > 0 {
 			t.Error("repeated too soon")
 		}
 		now += again
 	}
-	if again := c.SendDue(now, send); again != 0 || len(heard()) > 0 {
+	if again := c.SendDue(now, send); again != 0 || len(sentSoFar()) > 0 {
 		t.Errorf("sent 17 times, or again after %v", time.Duration(again))
 	}
 }
 
 func TestDiedIsAnswered(t *testing.T) {
 	c := classify.New()
-	send, heard := recorder(t)
+	send, sentSoFar := recorder(t)
 	c.Leased(alice)
 	connect(c, alice)
 	c.Died(alice)
 	c.SendDue(1, send)
-	heard()
+	sentSoFar()
 	b, d := madTo(own, &mad.DREP{LocalCommID: 9, RemoteCommID: alice.CommIDs.Base + 1})
 	bad := *d
 	bad.Src = other // of another host, so that its ICRC is wrong
 	c.Classify(b, &bad)
 	c.Classify(madTo(own, &mad.DREP{LocalCommID: 99, RemoteCommID: alice.CommIDs.Base + 1}))
-	if c.SendDue(5e9, send); len(heard()) != 3 {
+	if c.SendDue(5e9, send); len(sentSoFar()) != 3 {
 		t.Error("a DREP of another host counts")
 	}
 	c.Classify(b, d)
 	// At the same time.
 	c.Classify(madTo(own, &mad.DREQ{LocalCommID: 10, RemoteCommID: alice.CommIDs.Base + 2}))
 	c.Classify(madTo(own, &mad.REJ{LocalCommID: 11, RemoteCommID: alice.CommIDs.Base + 3}))
-	if again := c.SendDue(10e9, send); again != 0 || len(heard()) > 0 {
+	if again := c.SendDue(10e9, send); again != 0 || len(sentSoFar()) > 0 {
 		t.Errorf("sends although nothing is due, again after %d", again)
 	}
 }
@@ -239,7 +239,7 @@ func TestDiedIsAnswered(t *testing.T) {
 // The RTU is in flight when the process dies.
 func TestRTUForDeadProcess(t *testing.T) {
 	c := classify.New()
-	send, heard := recorder(t)
+	send, sentSoFar := recorder(t)
 	c.Leased(alice)
 	c.Classify(madTo(own, &mad.REQ{LocalCommID: 9, ServiceID: 5, LocalQPN: 0x77}))
 	c.Died(alice)
@@ -247,35 +247,35 @@ func TestRTUForDeadProcess(t *testing.T) {
 	b, d := madTo(own, &mad.RTU{LocalCommID: 9, RemoteCommID: alice.CommIDs.Base + 1})
 	c.Classify(b, d)
 	c.Refuse(b, d, send)
-	if len(heard()) > 0 {
+	if len(sentSoFar()) > 0 {
 		t.Error("an RTU is answered at once")
 	}
-	if c.SendDue(2, send); len(heard()) != 1 {
+	if c.SendDue(2, send); len(sentSoFar()) != 1 {
 		t.Error("no DREQ after an RTU for a dead process")
 	}
 }
 
 func TestLeasedAgain(t *testing.T) {
 	c := classify.New()
-	send, heard := recorder(t)
+	send, sentSoFar := recorder(t)
 	c.Leased(alice)
 	connect(c, alice)
 	c.Died(alice)
 	c.SendDue(1, send)
-	heard()
+	sentSoFar()
 	c.Leased(alice)
-	if again := c.SendDue(5e9, send); again != 0 || len(heard()) > 0 {
+	if again := c.SendDue(5e9, send); again != 0 || len(sentSoFar()) > 0 {
 		t.Error("sends for numbers that are leased")
 	}
 	c.Died(alice)
-	if c.SendDue(6e9, send); len(heard()) > 0 {
+	if c.SendDue(6e9, send); len(sentSoFar()) > 0 {
 		t.Error("knows the connections of an earlier process")
 	}
 }
 
 func TestDamagedMADIgnored(t *testing.T) {
 	c := classify.New()
-	send, heard := recorder(t)
+	send, sentSoFar := recorder(t)
 	c.Leased(alice)
 	b, d := madTo(own, &mad.REP{LocalCommID: 10, RemoteCommID: alice.CommIDs.Base + 2, LocalQPN: 0x78})
 	b[20+24+200] ^= 0x55
@@ -285,11 +285,11 @@ func TestDamagedMADIgnored(t *testing.T) {
 		t.Errorf("%+v: want its process to count it", got)
 	}
 	c.Refuse(b, d, send)
-	if len(heard()) > 0 {
+	if len(sentSoFar()) > 0 {
 		t.Error("answers a damaged MAD")
 	}
 	c.Died(alice)
-	if c.SendDue(1, send); len(heard()) > 0 {
+	if c.SendDue(1, send); len(sentSoFar()) > 0 {
 		t.Error("records a damaged MAD")
 	}
 }
@@ -310,12 +310,12 @@ func TestRefuse(t *testing.T) {
 		{&mad.SIDRREP{RequestID: mine}, nil},
 		{&mad.APR{LocalCommID: his, RemoteCommID: mine}, nil},
 	} {
-		send, heard := recorder(t)
+		send, sentSoFar := recorder(t)
 		b, d := madTo(own, x.m)
 		d.TrafficClass, d.TCI = 0x68, 3<<13
 		c := classify.New()
 		c.Refuse(b, d, send)
-		got := heard()
+		got := sentSoFar()
 		if x.want == nil {
 			if len(got) > 0 {
 				t.Errorf("%v is answered with %+v", x.m.Attr(), got[0].m)
@@ -358,19 +358,19 @@ func TestVerify(t *testing.T) {
 // A living process may have no hub for a moment. Nothing else answers for it.
 func TestNoRefusalForLiveProcess(t *testing.T) {
 	c := classify.New()
-	send, heard := recorder(t)
+	send, sentSoFar := recorder(t)
 	c.Leased(alice)
 	for _, m := range []mad.Message{
 		&mad.DREQ{LocalCommID: 9, RemoteCommID: alice.CommIDs.Base + 1}, &mad.REP{LocalCommID: 9, RemoteCommID: alice.CommIDs.Base + 1},
 	} {
 		b, d := madTo(own, m)
-		if c.Refuse(b, d, send); len(heard()) > 0 {
+		if c.Refuse(b, d, send); len(sentSoFar()) > 0 {
 			t.Errorf("%v for a living process is answered", m.Attr())
 		}
 	}
 	c.Died(alice)
 	b, d := madTo(own, &mad.DREQ{LocalCommID: 9, RemoteCommID: alice.CommIDs.Base + 1})
-	if c.Refuse(b, d, send); len(heard()) != 1 {
+	if c.Refuse(b, d, send); len(sentSoFar()) != 1 {
 		t.Error("a DREQ for a process that died is not answered")
 	}
 }
@@ -405,7 +405,7 @@ func TestPermits(t *testing.T) {
 func TestManyRequests(t *testing.T) {
 	const most = 1 << 14
 	c := classify.New()
-	send, heard := recorder(t)
+	send, sentSoFar := recorder(t)
 	c.Leased(alice)
 	for i := range uint32(most + 1) {
 		c.Classify(madTo(own, &mad.REQ{LocalCommID: 1 + i, LocalQPN: 2 + i}))
@@ -416,7 +416,7 @@ func TestManyRequests(t *testing.T) {
 	c.Died(alice)
 	c.SendDue(1, send)
 	var qpns []uint32
-	for _, s := range heard() {
+	for _, s := range sentSoFar() {
 		qpns = append(qpns, s.m.(*mad.DREQ).RemoteQPN)
 	}
 	if !slices.Equal(qpns, []uint32{3, 2 + most}) {

@@ -82,15 +82,15 @@ func TestStoreAdds(t *testing.T) {
 // The first report follows soon after a gap, later ones at intervals.
 func TestStoreTells(t *testing.T) {
 	k := newStore(t, 10)
-	var told []uint32
+	var reported []uint32
 	for psn := uint32(11); psn < 60; psn++ {
 		if _, tell, _ := k.add(write(psn)); tell {
-			told = append(told, psn)
+			reported = append(reported, psn)
 		}
 	}
 	first := uint32(11 + send.LossEvidence - 1)
-	if want := fmt.Sprint([]uint32{first, first + sackEvery, first + 2*sackEvery}); fmt.Sprint(told) != want {
-		t.Errorf("reported at %v, want %v", told, want)
+	if want := fmt.Sprint([]uint32{first, first + sackEvery, first + 2*sackEvery}); fmt.Sprint(reported) != want {
+		t.Errorf("reported at %v, want %v", reported, want)
 	}
 }
 
@@ -169,7 +169,7 @@ func TestSackFits(t *testing.T) {
 	const expected = 1<<24 - 100
 	for _, c := range []struct {
 		mtu, every uint32 // one of this many packets is missing
-		told       uint32 // at least
+		reported   uint32 // at least
 		all        bool
 	}{
 		{1024, 100, 0, true}, {1024, 70, 0, true}, {1024, 3, 512 * 15, false}, {4096, 3, 0, true},
@@ -188,7 +188,7 @@ func TestSackFits(t *testing.T) {
 		}
 		sack := k.sack(expected)
 		n, all := sack.Covered()
-		if len(sack) > int(c.mtu) || all != c.all || n < c.told {
+		if len(sack) > int(c.mtu) || all != c.all || n < c.reported {
 			t.Errorf("path MTU %d, one of %d missing: %d bytes cover %d packets (all: %v)", c.mtu, c.every, len(sack), n, all)
 		}
 		if got := sacktest.Distances(sack); len(got) > len(want) || !slices.Equal(got, want[:len(got)]) || all && len(got) != len(want) {
