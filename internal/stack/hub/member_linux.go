@@ -49,6 +49,18 @@ func newMember(conn *net.UnixConn, memory []byte, pid int32) (m *member, err err
 	return m, nil
 }
 
+// hasEnded reports whether the client's process has closed its connection, as the kernel does when
+// it dies, before its parent knows. The hub's goroutine for the client may not have run yet.
+func (m *member) hasEnded() bool {
+	ended := false
+	err := m.raw.Control(func(fd uintptr) {
+		p := []unix.PollFd{{Fd: int32(fd)}}
+		n, err := unix.Poll(p, 0)
+		ended = err == nil && n > 0 && p[0].Revents&unix.POLLHUP != 0
+	})
+	return ended || err != nil // the hub has closed it
+}
+
 // tell sends a message, with descriptors. It fails if the socket's buffer is full.
 func (m *member) tell(message []byte, fds ...int) (err error) {
 	var rights []byte

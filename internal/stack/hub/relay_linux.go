@@ -174,6 +174,8 @@ func (r *relay) serve(m *member, s stack.Service) error {
 			if own++; o.Service == s {
 				same = i
 			}
+		case o.uses > 0 && overlap(o.Service, s) && o.member.hasEnded():
+			o.uses = 0 // a killed program's parent may start the next before remove is called
 		case o.uses > 0 && overlap(o.Service, s):
 			return fmt.Errorf("service %#x (mask %#x) is in use by another process, %d: %w", s.ID, s.Mask, o.member.pid, unix.EADDRINUSE)
 		}
