@@ -85,7 +85,7 @@ func (s *Switch) Port() *Port {
 // PortWithMAC adds a port for a host with Ethernet address mac.
 func (s *Switch) PortWithMAC(mac net.HardwareAddr) (*Port, error) {
 	if mac == nil {
-		return nil, errors.New("pipe: MAC nil: give an address, or use Port")
+		return nil, errors.New("pipe: MAC nil: must be an address, or use Port")
 	}
 	if err := station.CheckMAC(mac); err != nil {
 		return nil, fmt.Errorf("pipe: %w", err)
