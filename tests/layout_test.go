@@ -119,7 +119,7 @@ func TestPackageNames(t *testing.T) {
 	for _, p := range modulePackages(t) {
 		switch name := path.Base(p.ImportPath); name {
 		case "util", "utils", "common", "base", "helper", "helpers", "misc", "shared":
-			t.Errorf("%s: %s says nothing of what is in it", p.ImportPath, name)
+			t.Errorf("%s: the name %s does not describe the content", p.ImportPath, name)
 		}
 	}
 }

@@ -50,11 +50,11 @@ func serving(t *testing.T, args, says string) *server {
 	for give := time.Now().Add(time.Minute); !strings.Contains(s.said(), says); time.Sleep(time.Millisecond) {
 		select {
 		case code := <-s.code:
-			t.Fatalf("%s: exit code %d before it says %q:\n%s", args, code, says, s.said())
+			t.Fatalf("%s: exit code %d before it prints %q:\n%s", args, code, says, s.said())
 		default:
 		}
 		if time.Now().After(give) {
-			t.Fatalf("%s: does not say %q:\n%s", args, says, s.said())
+			t.Fatalf("%s: does not print %q:\n%s", args, says, s.said())
 		}
 	}
 	return s
@@ -212,7 +212,7 @@ func TestKernelSocketsNAT(t *testing.T) {
 	c := serving(t, "rping -c -a "+nat+" --link kernel:lo --addr "+client, "")
 	for give := time.Now().Add(time.Minute); !strings.Contains(s.said(), "icrc_errors"); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(give) {
-			t.Fatalf("the server does not say what comes:\n%s", s.said())
+			t.Fatalf("the server does not report the packets:\n%s", s.said())
 		}
 	}
 	for _, x := range []*server{c, s} {

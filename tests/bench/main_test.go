@@ -60,7 +60,7 @@ func TestCompare(t *testing.T) {
 		t.Errorf("worktrees are left: %s, %v", out, err)
 	}
 	if err := compare(t.Context(), o, []string{"no-such-commit"}, &stdout, &stderr); err == nil {
-		t.Error("a base that is no commit is taken")
+		t.Error("a base that is not a commit is accepted")
 	}
 }
 

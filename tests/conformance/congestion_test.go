@@ -132,13 +132,13 @@ func TestCongestion(t *testing.T) {
 				t.Errorf("the queue of those that control congestion: %+v; %d CNPs", c, with.cnps)
 			}
 			if share := with.share(); share < 0.475 || share > 0.525 {
-				t.Errorf("the first gets %.3f of what both get, want them within 10 %% of each other", share)
+				t.Errorf("the first has a share of %.3f, want shares within 10 %% of each other", share)
 			}
 			if used := float64(with.got[0]+with.got[1]) * 8 / 0.2 / bottleneckRate; used < 0.8 {
 				t.Errorf("they use %.2f of the link", used)
 			}
 			if share := without.share(); share > 0.4 && share < 0.6 {
-				t.Errorf("without congestion control, the first gets %.3f of what both get", share)
+				t.Errorf("without congestion control, the first has a share of %.3f", share)
 			}
 			if c := without.queue; c.Overflowed == 0 || c.Marked != 0 || without.cnps != 0 {
 				t.Errorf("the queue of those that do not: %+v; %d CNPs", c, without.cnps)

@@ -89,7 +89,7 @@ func TestGoodput(t *testing.T) {
 						t.Errorf("goodput with %v lost is %.2f of that without, want %v", loss, ratio, least)
 					}
 					if ratio := float64(bad.sent.Load()) / float64(good.sent.Load()); ratio > repeated {
-						t.Errorf("%.3f packets for each that is sent where none is lost, want at most %v", ratio, repeated)
+						t.Errorf("%.3f times the packets of a path without loss, want at most %v", ratio, repeated)
 					}
 				})
 			}

@@ -88,7 +88,7 @@ func peerKilled(t *testing.T, code verbs.WROpcode) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	if e, err := p.a.dev.GetAsyncEvent(ctx); err == nil {
-		t.Errorf("event %v: the completion tells all", e.Type)
+		t.Errorf("event %v: a completion already reports the error", e.Type)
 	}
 	// Requests posted from now on are flushed immediately.
 	p.a.post(&verbs.SendWR{ID: 300, Opcode: verbs.RDMAWrite})

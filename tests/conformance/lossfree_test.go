@@ -64,7 +64,7 @@ func checkRepeated(t *testing.T, e, peer *endpoint, selective bool) {
 		back = 0
 	}
 	if n := e.counter("completer_retry_err"); n > back {
-		t.Errorf("gone back %d times, after %d probes", n, probes)
+		t.Errorf("went back %d times, after %d probes", n, probes)
 	}
 	if n := e.counter("duplicate_request"); n > asked && (selective || asked == 0) {
 		t.Errorf("%d duplicate requests, and %d probes", n, asked)

@@ -22,7 +22,7 @@ func never(why string) outcome { return outcome{none: why} }
 var (
 	noRD = never("reliable datagrams, which no device has")
 	noTM = never("tag matching, which the device has not")
-	noIB = never("of InfiniBand, whose subnet manager Ethernet has not")
+	noIB = never("of InfiniBand: Ethernet has no subnet manager")
 )
 
 var statusFrom = map[verbs.WCStatus]outcome{
@@ -47,7 +47,7 @@ var statusFrom = map[verbs.WCStatus]outcome{
 	verbs.WCInvEECStateErr:   noRD,
 	verbs.WCFatalErr:         never("a device that breaks: software does not, the process ends"),
 	verbs.WCRespTimeoutErr:   never("a peer is given up with RETRY_EXC_ERR"),
-	verbs.WCGeneralErr:       never("every error has a status of its own"),
+	verbs.WCGeneralErr:       never("every error has its own status"),
 	verbs.WCTMErr:            noTM,
 	verbs.WCTMRndvIncomplete: noTM,
 }
@@ -91,7 +91,7 @@ func TestOutcomes(t *testing.T) {
 func (o outcome) check(t *testing.T, found bool, name string) {
 	t.Helper()
 	if !found || (o.test == "") == (o.none == "") {
-		t.Errorf("%s has to have a test, or a reason why there is none", name)
+		t.Errorf("%s needs a test, or a reason for none", name)
 		return
 	}
 	if o.none != "" {
@@ -121,6 +121,6 @@ func (o outcome) check(t *testing.T, found bool, name string) {
 		return true
 	})
 	if !exists || !spoken {
-		t.Errorf("%s: %s has no %s, or does not speak of it", name, file, function)
+		t.Errorf("%s: %s has no %s, or does not mention it", name, file, function)
 	}
 }

@@ -107,7 +107,7 @@ func learnPorts(ends [2]int) error {
 			if n, err := unix.Poll(ready, 2000); err == unix.EINTR {
 				continue
 			} else if err != nil || n == 0 {
-				return fmt.Errorf("no frame comes from side %d (%v)", from, err)
+				return fmt.Errorf("no frame arrives from side %d (%v)", from, err)
 			}
 			n, err := unix.Read(ends[1-from], buf)
 			if err != nil {

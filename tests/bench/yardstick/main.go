@@ -44,7 +44,7 @@ func main() {
 
 func run(args []string) (*result, error) {
 	if len(args) == 0 {
-		return nil, fmt.Errorf("say what to measure: tap, packet, ping, copy or ring")
+		return nil, fmt.Errorf("no measurement: must be tap, packet, ping, copy or ring")
 	}
 	fs := flag.NewFlagSet(args[0], flag.ExitOnError)
 	duration := fs.Duration("duration", 300*time.Millisecond, "how long to measure")
@@ -105,5 +105,5 @@ func run(args []string) (*result, error) {
 		}
 		return copyMemory(*memory, *size, *warmup, *duration), nil
 	}
-	return nil, fmt.Errorf("%q is nothing to measure: say tap, packet, ping, copy or ring", args[0])
+	return nil, fmt.Errorf("%q is not a measurement: must be tap, packet, ping, copy or ring", args[0])
 }

@@ -390,7 +390,7 @@ func serve(dev *verbs.Device, cfg *rdmacm.Config, at string) error {
 		}
 		fill(want[:length(next)], next)
 		if !bytes.Equal(got, want[:length(next)]) {
-			return false, fmt.Errorf("message %d, of %d bytes, is not what was sent", next, len(got))
+			return false, fmt.Errorf("message %d, of %d bytes, differs from the sent one", next, len(got))
 		}
 		next++
 		return true, nil

@@ -206,7 +206,7 @@ func TestLayoutIsChecked(t *testing.T) {
 		{"uint16_t pkey_tbl_len, lid, sm_lid;", "uint16_t lid, pkey_tbl_len, sm_lid;"},
 	} {
 		if compile(func(s string) string { return strings.Replace(s, change[0], change[1], 1) }) == nil {
-			t.Errorf("nobody notices when %q becomes %q", change[0], change[1])
+			t.Errorf("the change of %q to %q is not detected", change[0], change[1])
 		}
 	}
 }

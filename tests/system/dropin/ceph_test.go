@@ -134,7 +134,7 @@ func (c *ceph) test(t *testing.T, over, conf string) {
 		c.do(t, cephClient, "rados", "-p", "bench", "put", "object", path("data"))
 		c.do(t, cephClient, "rados", "-p", "bench", "get", "object", path("back"))
 		if back, err := os.ReadFile(path("back")); err != nil || !bytes.Equal(back, data) {
-			t.Errorf("%d bytes come back (%v), not as the %d that were put", len(back), err, len(data))
+			t.Errorf("%d bytes are read (%v), which differ from the %d that were written", len(back), err, len(data))
 		}
 	})
 	for _, size := range []int{4096, 65536, 4 << 20} {
@@ -146,7 +146,7 @@ func (c *ceph) test(t *testing.T, over, conf string) {
 			read := c.do(t, cephClient, strings.Fields("rados -p bench bench 5 seq -t 8 --run-name "+name)...)
 			for what, said := range map[string]string{"write": write, "read": read} {
 				if _, rate, ok := strings.Cut(said, "Bandwidth (MB/sec):"); !ok {
-					t.Errorf("rados bench does not say how fast it was:\n%s", said)
+					t.Errorf("rados bench does not print its bandwidth:\n%s", said)
 				} else {
 					rate, _, _ = strings.Cut(strings.TrimSpace(rate), "\n")
 					t.Logf("result: rados bench over %s, %s of %d bytes: %s MB/s", c.transport, what, size, rate)

@@ -27,7 +27,7 @@ func TestDiags(t *testing.T) {
 		}
 		for _, want := range wants {
 			if !strings.Contains(string(out), want) {
-				t.Errorf("%s does not say %q:\n%s", command, want, out)
+				t.Errorf("%s does not print %q:\n%s", command, want, out)
 			}
 		}
 	}

@@ -209,5 +209,5 @@ func listensAt(pid string, port int, ended <-chan error) error {
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
-	return fmt.Errorf("nobody listens on port %d", port)
+	return fmt.Errorf("no program listens on port %d", port)
 }

@@ -123,7 +123,7 @@ func (b *blocks) carriedTo(t *testing.T, to *blocks) {
 		case is[sum]:
 			carried[sum] = true
 		case sum != to.were[i]:
-			t.Errorf("block %d is none that was sent", i)
+			t.Errorf("block %d equals none of the sent ones", i)
 		}
 	}
 	if len(carried) < fioDepth/2 {

@@ -118,7 +118,7 @@ func TestISER(t *testing.T) {
 		}
 		do(1, onDevice("qemu-img", "dd", "-f", "raw", "-O", "raw", fmt.Sprint("bs=", piece), "if="+url, "of="+back)...)
 		if got, err := os.ReadFile(back); err != nil || !bytes.Equal(got, want) {
-			t.Errorf("what comes back is not as the image (%v)", err)
+			t.Errorf("the copied image differs (%v)", err)
 		}
 		do(1, "e2fsck", "-fn", back)
 	})

@@ -35,7 +35,7 @@ func TestLibfabric(t *testing.T) {
 		"protocol: FI_PROTO_RDMA_CM_IB_RC\n", "protocol: FI_PROTO_IB_UD\n", "protocol: FI_PROTO_RXM\n",
 	} {
 		if !strings.Contains(string(out), want) {
-			t.Errorf("fi_info does not say %q:\n%s", want, out)
+			t.Errorf("fi_info does not print %q:\n%s", want, out)
 		}
 	}
 	const (

@@ -85,7 +85,7 @@ func mpirun(t *testing.T, flags string, ranks int, tls string, program []string)
 		t.Fatal(err)
 	}
 	if want := fmt.Sprintf("%d ranks: all right\n", ranks); !strings.Contains(string(out), want) {
-		t.Errorf("the program does not say %q", want)
+		t.Errorf("the program does not print %q", want)
 	}
 	text, err := os.ReadFile(counters)
 	if err != nil {

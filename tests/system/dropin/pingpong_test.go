@@ -111,7 +111,7 @@ func TestDevinfo(t *testing.T) {
 		"atomic_cap:			ATOMIC_GLOB (2)",
 	} {
 		if !strings.Contains(out, want) {
-			t.Errorf("ibv_devinfo -v does not say %q:\n%s", want, out)
+			t.Errorf("ibv_devinfo -v does not print %q:\n%s", want, out)
 		}
 	}
 	n.env = append(n.env, "SOFTRNIC_DEVICE=mlx5_0,")
@@ -121,7 +121,7 @@ func TestDevinfo(t *testing.T) {
 	n.env = append(n.env, "SOFTRNIC_LINK=carrier-pigeon")
 	if out, err := n.program(t.Context(), t, "ibv_devices").CombinedOutput(); err == nil ||
 		!strings.Contains(string(out), "carrier-pigeon") {
-		t.Errorf("with a link that there is not, ibv_devices ends with %v and says\n%s", err, out)
+		t.Errorf("with a missing link, ibv_devices ends with %v and prints\n%s", err, out)
 	}
 }
 

@@ -156,7 +156,7 @@ func (g *migration) moved(t *testing.T, from, to *machine) {
 		t.Errorf("the guest has written nothing during the migration: the number is %d, as before", is)
 	}
 	if fill, err := os.ReadFile(g.fill); err != nil || !bytes.Equal(got[g.memory/2:], fill) {
-		t.Errorf("the memory has not what the machine began with (%v)", err)
+		t.Errorf("the memory lacks the initial content (%v)", err)
 	}
 	registers := map[string]any{"command-line": "info registers"}
 	if want, got := from.do(t, "human-monitor-command", registers), to.do(t, "human-monitor-command", registers); !bytes.Equal(want, got) {

@@ -333,7 +333,7 @@ func TestGoAndUdpong(t *testing.T) {
 		message := append([]byte{udpongEcho, id, byte(i)}, make([]byte, 497)...)
 		rand.Read(message[8:])
 		if got := ask(message); !bytes.Equal(got, message) {
-			t.Fatalf("message %d comes back as another", i)
+			t.Fatalf("message %d is returned changed", i)
 		}
 	}
 	if n := binary.BigEndian.Uint32(ask(append([]byte{udpongEnd, id}, make([]byte, 14)...))[4:]); n < count {

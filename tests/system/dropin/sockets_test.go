@@ -238,7 +238,7 @@ func (p *socketProgram) run(t *testing.T, m cmMedium) {
 	}
 	for _, what := range p.says {
 		if !strings.Contains(all.String(), fill(what)) {
-			t.Errorf("the clients do not say %q:\n%s", fill(what), all.String())
+			t.Errorf("the clients do not print %q:\n%s", fill(what), all.String())
 		}
 	}
 	if p.copy != "" {
@@ -324,7 +324,7 @@ func TestSockets(t *testing.T) {
 			}
 			if test.server {
 				if out, err := on(client, test.client, wait, "client", address, "7482", own, "refused").CombinedOutput(); err != nil {
-					t.Errorf("to where nobody listens: %v\n%s", err, out)
+					t.Errorf("without a listener: %v\n%s", err, out)
 				}
 			}
 			out, err := on(client, test.client, wait, "client", address, "7481", own).CombinedOutput()

@@ -68,7 +68,7 @@ func (x transfer) run(t *testing.T, program string, link endpoints, transport st
 		t.Errorf("the client: %v, want exit status %d", err, x.status)
 	}
 	if !strings.Contains(out.String(), x.says) {
-		t.Errorf("the client does not say %q", x.says)
+		t.Errorf("the client does not print %q", x.says)
 	}
 	if x.mayMissEnd {
 		_ = s.Process.Kill()
@@ -78,7 +78,7 @@ func (x transfer) run(t *testing.T, program string, link endpoints, transport st
 		t.Errorf("the server ended %v after the client, want %v at most", after.Round(time.Millisecond), atOnce)
 	}
 	if notified := err == nil && strings.Contains(said.String(), "disconnected"); !notified && !x.mayMissEnd && x.kill != "server" {
-		t.Errorf("the server: %v; it does not hear of the end of the connection", err)
+		t.Errorf("the server: %v; it is not notified of the end of the connection", err)
 	}
 	t.Logf("the server ended %v after the client", time.Since(left).Round(time.Millisecond))
 	if t.Failed() {

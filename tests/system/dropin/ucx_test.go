@@ -80,7 +80,7 @@ func ucxPerftest(t *testing.T, link endpoints, dir, tls string, args []string, b
 	for side, name := range file {
 		text, err := os.ReadFile(name)
 		if err != nil {
-			t.Fatalf("the %s has not said what it counted: %v", side, err)
+			t.Fatalf("the %s has not written its counters: %v", side, err)
 		}
 		var c map[string]uint64
 		if err := json.Unmarshal(text, &c); err != nil {

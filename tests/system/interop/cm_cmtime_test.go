@@ -146,7 +146,7 @@ func cmtimePerConnection(t *testing.T, output, step string) time.Duration {
 			}
 		}
 	}
-	t.Errorf("cmtime does not say how long %q took:\n%s", step, output)
+	t.Errorf("cmtime does not print the time of %q:\n%s", step, output)
 	return 0
 }
 

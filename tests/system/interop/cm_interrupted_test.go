@@ -93,7 +93,7 @@ func testRpingInterrupted(t *testing.T, transport verbs.Transport) {
 					t.Errorf("softrnic: %v\n%s", err, tailOf(ours.stderr.String(), 2000))
 				}
 				if want := softrnicIs + " DISCONNECT EVENT"; !strings.Contains(ours.stderr.String(), want) {
-					t.Errorf("softrnic does not say %q", want)
+					t.Errorf("softrnic does not print %q", want)
 				}
 			})
 			t.Run("softrnic's "+softrnicIs, func(t *testing.T) {
@@ -118,7 +118,7 @@ func testRpingInterrupted(t *testing.T, transport verbs.Transport) {
 					_ = kernels.Kill()
 				}
 				if !strings.Contains(kernels.Output(), want) {
-					t.Errorf("rping does not say %q:\n%s", want, tailOf(kernels.Output(), 500))
+					t.Errorf("rping does not print %q:\n%s", want, tailOf(kernels.Output(), 500))
 				}
 			})
 		}

@@ -53,10 +53,10 @@ func (h *cmHandshake) received(p *rdmacm.ConnParam, room int) rdmacm.ConnParam {
 func (h *cmHandshake) checkParam(t *testing.T, got, want rdmacm.ConnParam) {
 	t.Helper()
 	if !bytes.Equal(got.PrivateData, want.PrivateData) {
-		t.Errorf("SoftRNIC is told private data\n%x, want\n%x", got.PrivateData, want.PrivateData)
+		t.Errorf("SoftRNIC receives private data\n%x, want\n%x", got.PrivateData, want.PrivateData)
 	}
 	if got.ResponderResources != want.ResponderResources || got.InitiatorDepth != want.InitiatorDepth {
-		t.Errorf("SoftRNIC is told responder resources %d, initiator depth %d, want %d and %d",
+		t.Errorf("SoftRNIC receives responder resources %d, initiator depth %d, want %d and %d",
 			got.ResponderResources, got.InitiatorDepth, want.ResponderResources, want.InitiatorDepth)
 	}
 }

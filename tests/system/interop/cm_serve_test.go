@@ -127,7 +127,7 @@ func (s *serving) rss() int {
 			}
 		}
 	}
-	s.t.Fatalf("/proc does not say how much memory softrnic has:\n%s", status)
+	s.t.Fatalf("/proc has no memory size of softrnic:\n%s", status)
 	return 0
 }
 

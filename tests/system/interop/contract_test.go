@@ -57,6 +57,6 @@ func TestContractOfLinux(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got.String() != string(want) {
-		t.Errorf("rxe does other than %s says:\n%s", file, got.String())
+		t.Errorf("rxe differs from %s:\n%s", file, got.String())
 	}
 }

@@ -225,7 +225,7 @@ func countedExchanges(t *testing.T) []countedExchange {
 			run:       one(verbs.Send, 16, rnrExc),
 			requester: always(counters{"sent_pkts": 3, "rcvd_pkts": 3, "rcvd_rnr_err": 3, "retry_rnr_exceeded_err": 1}),
 			responder: always(counters{"sent_pkts": 3, "rcvd_pkts": 3, "send_rnr_err": 3}),
-			asRxe:     counters{"rdma_sends": 1}, why: "it counts SENDs whatever comes of them",
+			asRxe:     counters{"rdma_sends": 1}, why: "it counts SENDs with any outcome",
 		}, {
 			// The first packet of the SEND, and the third of the WRITE.
 			name: "packets_lost", path: calm, bad: rules(rule(impair.Drop, "send", 1), rule(impair.Drop, "write", 3)),
@@ -281,7 +281,7 @@ func TestCounters(t *testing.T) {
 	for _, e := range countedExchanges(t) {
 		t.Run(e.name, func(t *testing.T) {
 			if (e.asRxe != nil) != (e.why != "") {
-				t.Errorf("what rxe counts differently is %v, because %q", e.asRxe, e.why)
+				t.Errorf("the differences of rxe are %v, because %q", e.asRxe, e.why)
 			}
 			l, here := open(t, e.bad)
 			t.Run("requester", func(t *testing.T) {

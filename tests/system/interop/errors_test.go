@@ -193,7 +193,7 @@ func TestErrors(t *testing.T) {
 				return c.want
 			}
 			if instead.equal(c.want) || c.why == "" {
-				t.Errorf("%s: SoftRNIC does not differ from rxe, or nobody says why (%q)", c.name, c.why)
+				t.Errorf("%s: SoftRNIC does not differ from rxe, or the reason is missing (%q)", c.name, c.why)
 			}
 			return *instead
 		}

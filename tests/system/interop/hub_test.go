@@ -71,7 +71,7 @@ func TestHubKilled(t *testing.T) {
 			until("the other goes on", func() bool { return l.rxeReceived(t) > received+50 })
 			out, code, err := rpingClient(ctx, l.peer, fmt.Sprintf("rping -c -a %v -C 1", here))
 			if err != nil || code == 0 || !strings.Contains(out, "REJECTED, error 8") { // invalid service ID
-				t.Errorf("rping -c to an address where nobody listens: exit status %d, %v\n%s", code, err, out)
+				t.Errorf("rping -c to an address without a listener: exit status %d, %v\n%s", code, err, out)
 			}
 		}
 	}

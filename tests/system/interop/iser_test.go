@@ -131,7 +131,7 @@ func (l *dropinLab) iser(t *testing.T) {
 	here("e2fsck", "-fn", disk)
 	here("debugfs", "-R", "dump /written "+path("back"), disk)
 	if got, err := os.ReadFile(path("back")); err != nil || !bytes.Equal(got, want) {
-		t.Errorf("what the peer has written is not what it has read: %d bytes, want %d (%v)", len(got), len(want), err)
+		t.Errorf("the data that the peer has written differs from the data it has read: %d bytes, want %d (%v)", len(got), len(want), err)
 	}
 	if l.transport == verbs.IWARP {
 		return // tgtd waits for TIMEWAIT_EXIT, which iWARP lacks, and does not end, so it writes no counters

@@ -103,7 +103,7 @@ func perftestAddress(t *testing.T, output string) (qpn, psn uint32) {
 	t.Helper()
 	m := perftestLocal.FindStringSubmatch(output)
 	if m == nil {
-		t.Fatalf("perftest does not say where its QP is:\n%s", output)
+		t.Fatalf("perftest does not print the address of its QP:\n%s", output)
 	}
 	var n [2]uint64
 	for i := range n {

@@ -29,7 +29,7 @@ func (p pingpong) lost(ctx context.Context, t *testing.T, client bool) bool {
 	if client {
 		owed++
 	}
-	t.Logf("%d whole messages came, and SoftRNIC sent %d of %d", in, out, owed)
+	t.Logf("%d whole messages arrived, and SoftRNIC sent %d of %d", in, out, owed)
 	return out >= owed
 }
 

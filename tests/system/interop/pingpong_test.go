@@ -186,7 +186,7 @@ func rxeRepeats(t *testing.T, p *peer.Peer) bool {
 	before := retries()
 	for end := time.Now().Add(patience); time.Now().Before(end); {
 		if retries() >= before+3 {
-			t.Log("rxe has dropped the last acknowledgement, and repeats for ever: tried again")
+			t.Log("rxe has dropped the last acknowledgement, and repeats without end: retrying")
 			return true
 		}
 	}

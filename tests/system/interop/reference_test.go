@@ -184,7 +184,7 @@ func (op remoteOp) localErrors() []errorCase {
 			errorCase{name: "into sixteen bytes", want: succeeds(2),
 				request:     op.request(func(t trial) { t.SGList[0].Length = 16 }),
 				asRequester: instead(failsHere(verbs.WCLocLenErr)),
-				why:         "what comes back is 8 bytes, which a list of another length does not take"},
+				why:         "the response has 8 bytes, which do not fit a list of another length"},
 		)
 	}
 	return op.named(cases)

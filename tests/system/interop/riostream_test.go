@@ -73,7 +73,7 @@ func (r riostream) run(ctx context.Context, c *rsocket.Conn, server bool) error 
 			for marker() != turn {
 				select {
 				case <-ctx.Done():
-					return fmt.Errorf("turn %d has not come: %w", turn, ctx.Err())
+					return fmt.Errorf("turn %d has not arrived: %w", turn, ctx.Err())
 				case <-time.After(time.Millisecond): // the data before the last byte is complete by then
 				}
 			}

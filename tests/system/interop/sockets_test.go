@@ -381,7 +381,7 @@ func TestSocketsTaken(t *testing.T) {
 	}
 	for _, want := range []string{"in use, probably by the kernel's rxe0 on eth0", "rdma link delete rxe0"} {
 		if !strings.Contains(out, want) {
-			t.Errorf("it does not say %q:\n%s", want, out)
+			t.Errorf("it does not print %q:\n%s", want, out)
 		}
 	}
 }

@@ -85,7 +85,7 @@ func TestVLAN(t *testing.T) {
 			// The same host, from another VLAN and from none.
 			p.Run(t, fmt.Sprintf("! ping -c 1 -W 1 %v && ! ping -c 1 -W 1 -I eth0 %v", other.here4.Addr(), v.here4.Addr()))
 			if tagged.Foreign() == 0 {
-				t.Error("nothing came from elsewhere")
+				t.Error("nothing arrived from elsewhere")
 			}
 			for _, addr := range []netip.Addr{v.here4.Addr(), v.here6.Addr()} {
 				l, err := host.ListenStream(netip.AddrPortFrom(addr, 7000))
@@ -130,7 +130,7 @@ func serveSum(l net.Listener, data []byte) error {
 	defer c.Close()
 	got, err := io.ReadAll(io.LimitReader(c, int64(len(data))))
 	if err == nil && !bytes.Equal(got, data) {
-		err = fmt.Errorf("%d bytes came back, not those that were sent", len(got))
+		err = fmt.Errorf("%d bytes were returned, which differ from the sent ones", len(got))
 	}
 	return err
 }

@@ -139,11 +139,11 @@ func (w *windowing) useBy(user *side, rkey uint32, opcode verbs.WROpcode, off, n
 			binary.LittleEndian.PutUint64(after[there:], binary.LittleEndian.Uint64(before[there:])+5)
 		}
 		if opcode != verbs.RDMAWrite && !bytes.Equal(w.local.Read(0, n), before[there:there+n]) {
-			w.t.Errorf("%v: what comes back differs", opcode)
+			w.t.Errorf("%v: the returned data differs", opcode)
 		}
 	}
 	if !bytes.Equal(w.region.Read(0, len(after)), after) {
-		w.t.Errorf("%v: the region has not what it should", opcode)
+		w.t.Errorf("%v: the region has the wrong content", opcode)
 	}
 }
 
@@ -251,7 +251,7 @@ func windowReference() (cases []windowCase) {
 				}},
 			{name: "used past its end", want: []string{"bind: SUCCESS", "RDMA_WRITE 2033+16: SUCCESS", bothReady},
 				asOwner: []string{"bind: SUCCESS", "RDMA_WRITE 2033+16: REM_ACCESS_ERR", bothFailed},
-				why:     "a window opens what it is bound to, and not the region under it (IBTA Vol 1 §10.6.7)",
+				why:     "a window permits access to its range only, not to the region under it (IBTA Vol 1 §10.6.7)",
 				script: func(w *windowing) {
 					w.bind(remote)
 					w.use(verbs.RDMAWrite, windowLen-15, 16)
@@ -288,10 +288,10 @@ func windowReference() (cases []windowCase) {
 					w.bind(remote &^ verbs.AccessRemoteAtomic)
 					w.use(verbs.AtomicFetchAndAdd, 0, 8)
 				}},
-			{name: "bound to what may not have any", region: verbs.AccessLocalWrite,
+			{name: "bound to a region that may have none", region: verbs.AccessLocalWrite,
 				want:   []string{"bind: MW_BIND_ERR", "user RTS, owner ERR"},
 				script: func(w *windowing) { w.bind(verbs.AccessRemoteRead) }},
-			{name: "bound for writing to what cannot be written", region: verbs.AccessMWBind,
+			{name: "bound for writing to a region that cannot be written", region: verbs.AccessMWBind,
 				want:   []string{"bind: MW_BIND_ERR", "user RTS, owner ERR"},
 				script: func(w *windowing) { w.bind(verbs.AccessRemoteWrite) }},
 			{name: "bound past the region's end", want: []string{"bind: MW_BIND_ERR", "user RTS, owner ERR"},
@@ -399,7 +399,7 @@ func windowReference() (cases []windowCase) {
 			w.invalidateThere(w.region.RKey())
 		}},
 	} {
-		c.want, c.asOwner, c.why = acknowledged, refused, "what cannot be invalidated is NAKed (IBTA Vol 1 §9.4.1.1.3)"
+		c.want, c.asOwner, c.why = acknowledged, refused, "an invalidation that fails is NAKed (IBTA Vol 1 §9.4.1.1.3)"
 		cases = append(cases, c)
 	}
 	return cases
@@ -438,7 +438,7 @@ func TestWindows(t *testing.T) {
 				return c.want
 			}
 			if slices.Equal(instead, c.want) || c.why == "" {
-				t.Errorf("%s: SoftRNIC does not differ from rxe, or nobody says why (%q)", c.name, c.why)
+				t.Errorf("%s: SoftRNIC does not differ from rxe, or the reason is missing (%q)", c.name, c.why)
 			}
 			return instead
 		}

@@ -229,7 +229,7 @@ func TestMTUChange(t *testing.T) {
 						break
 					}
 					if time.Now().After(deadline) {
-						t.Fatalf("the active MTU is %v where the interface's MTU is %d", p.ActiveMTU, c.mtu)
+						t.Fatalf("the active MTU is %v with an interface's MTU of %d", p.ActiveMTU, c.mtu)
 					}
 				}
 			}

@@ -123,7 +123,7 @@ func TestProgramWithoutItsInterface(t *testing.T) {
 		for _, want := range []string{`level=WARN msg="the port is down" event=PORT_ERR`,
 			`level=ERROR msg="the interface was removed" link=` + c.ifce} {
 			if !strings.Contains(said, want) {
-				t.Errorf("%s: does not say %q:\n%s", c.args, want, said)
+				t.Errorf("%s: does not print %q:\n%s", c.args, want, said)
 			}
 		}
 	}
@@ -164,7 +164,7 @@ func TestProgramLeavesInterface(t *testing.T) {
 	for len(changes) > 0 {
 		// Attaching to it and detaching are reported too.
 		if at := (<-changes).Attrs(); at.Name == "rnic0" && (at.MTU != before.MTU || at.MasterIndex != before.MasterIndex) {
-			t.Errorf("meanwhile it had MTU %d and was in %d", at.MTU, at.MasterIndex)
+			t.Errorf("it temporarily had MTU %d and was in %d", at.MTU, at.MasterIndex)
 		}
 	}
 }

@@ -212,7 +212,7 @@ func TestRawAnswersPing(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			n, _ := onTAP(t, tc.plain)
 			if ping(t, addr, 8, 200*time.Millisecond) {
-				t.Fatal("somebody answers already")
+				t.Fatal("another host answers already")
 			}
 			r := n.newRaw()
 			if f := r.next(50 * time.Millisecond); f != nil {
@@ -293,14 +293,14 @@ func TestRawSteering(t *testing.T) {
 	stolen, err := steals.qp.CreateFlow(&flow)
 	n.ok(err)
 	if ping(t, "10.7.0.1", 33, 300*time.Millisecond) {
-		t.Error("the node answers what was steered away from it")
+		t.Error("the node answers packets that were steered away from it")
 	}
 	if f := steals.next(time.Second); f == nil || len(f) != 14+28+33 {
 		t.Errorf("steered: %x", f)
 	}
 	n.ok(stolen.Close())
 	if !ping(t, "10.7.0.1", 34, 5*time.Second) {
-		t.Error("the node does not answer though the flow is gone")
+		t.Error("the node does not answer after the flow was destroyed")
 	}
 
 	rest := n.newRaw()
@@ -314,7 +314,7 @@ func TestRawSteering(t *testing.T) {
 	for {
 		f := rest.next(5 * time.Second)
 		if f == nil {
-			t.Fatal("nothing came for the default flow")
+			t.Fatal("no packet reached the default flow")
 		}
 		if f[0]&1 == 0 {
 			if !bytes.Equal(f[:6], strange) {
@@ -324,7 +324,7 @@ func TestRawSteering(t *testing.T) {
 		}
 	}
 	if !ping(t, "10.7.0.1", 36, 5*time.Second) {
-		t.Error("the default flow takes what is the node's")
+		t.Error("the default flow takes the node's packets")
 	}
 	checkSniffed(t, tshark, sniffer)
 }

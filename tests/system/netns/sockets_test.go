@@ -129,7 +129,7 @@ func bounce(c *net.TCPConn) error {
 	_ = c.SetReadDeadline(time.Now().Add(time.Minute))
 	got, err := io.ReadAll(c)
 	if err = errors.Join(err, <-sent); err == nil && !bytes.Equal(got, data) {
-		err = errors.New("other bytes have come back")
+		err = errors.New("the returned bytes differ")
 	}
 	return err
 }

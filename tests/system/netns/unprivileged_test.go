@@ -188,7 +188,7 @@ func TestUnprivileged(t *testing.T) {
 					code := client.exit()
 					said := client.String()
 					if code != 0 || !strings.Contains(said, c.prints) {
-						t.Errorf("the client ends with %d, and does not say %q:\n%s", code, c.prints, said)
+						t.Errorf("the client ends with %d, and does not print %q:\n%s", code, c.prints, said)
 						_ = server.cmd.Process.Kill()
 					}
 					if strings.HasPrefix(c.server, "serve") {

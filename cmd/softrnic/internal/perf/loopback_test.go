@@ -165,7 +165,7 @@ func TestPerfReportFile(t *testing.T) {
 		}
 	}
 	if b, err := os.ReadFile(kept); string(b) != "precious" {
-		t.Errorf("what was there is now %q, %v", b, err)
+		t.Errorf("the previous content is now %q, %v", b, err)
 	}
 	if files, err := os.ReadDir(dir); err != nil || len(files) != 1 {
 		t.Errorf("%v, %v", files, err)

@@ -528,7 +528,7 @@ func TestPerfNoticesWrongData(t *testing.T) {
 			return q.verify(0, 0)
 		}
 		if check() == nil {
-			t.Errorf("%s: what did not come is taken for right", op)
+			t.Errorf("%s: missing data is accepted", op)
 		}
 		for k := range uint64(sent) { // as the transport does
 			copy(q.slot(k%uint64(p.rxSlots())), r.peer[p.block()+int(k)%p.txSlots()*p.stride():])

@@ -70,7 +70,7 @@ func TestRpingMemoryGone(t *testing.T) {
 	code := server.Wait(t)
 	for _, want := range []string{"REM_ACCESS_ERR", "server DISCONNECT EVENT..."} {
 		if code != cli.ExitFailed || !strings.Contains(server.Err.String(), want) {
-			t.Errorf("the server exits with %d, and does not say %q: %s", code, want, &server.Err)
+			t.Errorf("the server exits with %d and does not print %q: %s", code, want, &server.Err)
 		}
 	}
 }

@@ -61,7 +61,7 @@ func TestServe(t *testing.T) {
 	}
 	clients.Wait()
 	if t.Failed() {
-		t.Fatalf("serve says:\n%s", &s.Err)
+		t.Fatalf("serve printed:\n%s", &s.Err)
 	}
 	s.Stop()
 	if code := s.Wait(t); code != cli.ExitOK {

@@ -126,7 +126,7 @@ func TestRefusedRequests(t *testing.T) {
 	}
 	if got := ask(t, addr, right, tcp); !bytes.Equal(got, answer(int32(unix.ETIMEDOUT), netip.AddrPort{})) &&
 		!bytes.Equal(got, answer(int32(unix.EHOSTUNREACH), netip.AddrPort{})) {
-		t.Errorf("to nobody: %x", got)
+		t.Errorf("without a receiver: %x", got)
 	}
 }
 

@@ -93,14 +93,14 @@ func (h host) expect(t *testing.T, f link.Frame) {
 func TestLearns(t *testing.T) {
 	_, hosts := newSwitch(t, 3)
 	a, b, c := hosts[0], hosts[1], hosts[2]
-	f := linktest.Plain(b.MAC(), a.MAC(), 50, "to b, who is not known")
+	f := linktest.Plain(b.MAC(), a.MAC(), 50, "to b, which is unknown")
 	a.send(t, f)
 	b.expect(t, f)
 	c.expect(t, f)
-	f = linktest.Plain(a.MAC(), b.MAC(), 50, "to a, who is known")
+	f = linktest.Plain(a.MAC(), b.MAC(), 50, "to a, which is known")
 	b.send(t, f)
 	a.expect(t, f)
-	f = linktest.Plain(b.MAC(), a.MAC(), 50, "to b, who is known")
+	f = linktest.Plain(b.MAC(), a.MAC(), 50, "to b, which is known")
 	a.send(t, f)
 	b.expect(t, f)
 	all := linktest.Plain(broadcast, b.MAC(), 50, "to all")
@@ -122,7 +122,7 @@ func TestLearns(t *testing.T) {
 	a.expect(t, all)
 	b.expect(t, all)
 	if len(a.got)+len(b.got)+len(c.got) > 0 {
-		t.Error("somebody received what was for others")
+		t.Error("a host received frames for others")
 	}
 }
 
@@ -141,7 +141,7 @@ func TestPortGoes(t *testing.T) {
 			t.Fatal("the port is still there")
 		}
 	}
-	f = linktest.Plain(hosts[1].MAC(), hosts[0].MAC(), 50, "to whom it may concern")
+	f = linktest.Plain(hosts[1].MAC(), hosts[0].MAC(), 50, "to an unknown address")
 	hosts[0].send(t, f)
 	hosts[2].expect(t, f)
 }
@@ -177,7 +177,7 @@ func TestNoLoop(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		if back, through := got[0].Load(), got[1].Load(); back != 0 || through != frames {
-			t.Errorf("of %d frames %d came back, and %d came through", frames, back, through)
+			t.Errorf("of %d frames, %d were returned and %d forwarded", frames, back, through)
 		}
 		for _, h := range hosts {
 			if err := h.Close(); err != nil {
@@ -356,7 +356,7 @@ func TestMetrics(t *testing.T) {
 	}
 	p := b.snapshot()
 	if got, sent := p[0].receivedBytes.Load(), p[1].sentBytes.Load(); got == 0 || sent < uint64(len(f.Data)) {
-		t.Errorf("%d bytes have come, %d have gone, want %d at least", got, sent, len(f.Data))
+		t.Errorf("%d bytes received, %d sent, want at least %d", got, sent, len(f.Data))
 	}
 	if n := testutil.CollectAndCount(b); n != 10 {
 		t.Errorf("%d metrics of two ports, want 10", n)

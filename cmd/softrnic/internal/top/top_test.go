@@ -68,7 +68,7 @@ func TestTop(t *testing.T) {
 	}
 	stop()
 	if nodes, err := status.Nodes(t.Context(), 0); err != nil || len(nodes) != 0 {
-		t.Errorf("nodes that are gone: %v, %v", nodes, err)
+		t.Errorf("nodes that have ended: %v, %v", nodes, err)
 	}
 }
 
@@ -99,7 +99,7 @@ func TestRates(t *testing.T) {
 		t.Errorf("80 columns:\n%s", table)
 	}
 	if table := renderTable(now, now, 0, 0); strings.Contains(table, "0.0 ") || strings.Count(table, " - ") != 6 {
-		t.Errorf("the first look has no rates:\n%s", table)
+		t.Errorf("the first screen has no rates:\n%s", table)
 	}
 	if table := renderTable(before, now, 0, 0); !strings.Contains(table, "PROTOCOL") || !strings.Contains(table, "8.0") ||
 		!strings.Contains(table, "16.0") {

@@ -64,7 +64,7 @@ func (o *Output) WaitFor(text string, ended chan error) error {
 			}
 			return nil
 		case <-late:
-			return fmt.Errorf("it does not say %q", text)
+			return fmt.Errorf("it does not print %q", text)
 		}
 	}
 }

@@ -310,7 +310,7 @@ func shorten(options string) string {
 func Counted(file string) (map[string]uint64, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return nil, fmt.Errorf("no process has said what it counted: %w", err)
+		return nil, fmt.Errorf("no process has written its counters: %w", err)
 	}
 	sum := map[string]uint64{}
 	for line := range bytes.Lines(text) {

@@ -103,7 +103,7 @@ func TestRequirements(t *testing.T) {
 			sum += r.musts
 			where := "RFC " + rfc.number + " §" + r.section + ", " + r.what
 			if (len(r.tests) == 0) == (r.why == "") {
-				t.Errorf("%s: has to have either tests or a reason why there is none", where)
+				t.Errorf("%s: needs either tests or a reason for none", where)
 			}
 			for _, test := range r.tests {
 				if !exists[test] {

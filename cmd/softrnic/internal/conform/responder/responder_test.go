@@ -65,7 +65,7 @@ func TestToken(t *testing.T) {
 			t.Errorf("%s: %v, %+v", first, err, reply)
 		}
 		if err := in.Decode(&reply); err == nil {
-			t.Errorf("%s: the connection goes on", first)
+			t.Errorf("%s: the connection continues", first)
 		}
 		conn.Close()
 	}
