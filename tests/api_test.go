@@ -9,14 +9,7 @@ import (
 // TestPublicTypes: the exported API of a public package uses no type of an internal package. A user
 // could not create such a type.
 func TestPublicTypes(t *testing.T) {
-	var dirs []string
-	for _, p := range modulePackages(t) {
-		dir := strings.TrimPrefix(p.ImportPath, module+"/")
-		if _, library := mayImport[p.top()]; library && !internal(dir) {
-			dirs = append(dirs, dir)
-		}
-	}
-	for _, s := range load(t, dirs...) {
+	for _, s := range load(t, publicPackages(t)...) {
 		for _, name := range s.pkg.Scope().Names() {
 			obj := s.pkg.Scope().Lookup(name)
 			if !obj.Exported() {
@@ -29,6 +22,18 @@ func TestPublicTypes(t *testing.T) {
 			}
 		}
 	}
+}
+
+// publicPackages returns the directories of the packages that applications may import.
+func publicPackages(t *testing.T) (dirs []string) {
+	t.Helper()
+	for _, p := range modulePackages(t) {
+		dir := strings.TrimPrefix(p.ImportPath, module+"/")
+		if _, library := mayImport[p.top()]; library && !internal(dir) {
+			dirs = append(dirs, dir)
+		}
+	}
+	return dirs
 }
 
 // internal reports whether a package is not public.

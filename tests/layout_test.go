@@ -101,6 +101,7 @@ func TestImports(t *testing.T) {
 	}
 }
 
+<<<<<<< HEAD
 // TestLinkedWithoutGVisor: a program with the kernel's stack, or its own, links no gVisor.
 func TestLinkedWithoutGVisor(t *testing.T) {
 	cmd := exec.Command("go", "list", "-deps", "./rdmatransport", "./stack/kernel", "./link/tap", "./link/packet", "./link/pipe",
@@ -112,6 +113,42 @@ func TestLinkedWithoutGVisor(t *testing.T) {
 	}
 	if deps := strings.Fields(string(out)); uses(deps, gVisor) {
 		t.Error("rdmatransport, the kernel's stack or a link imports gVisor")
+=======
+// modules are those that the parts of the library may link, besides the Go distribution's own
+// packages and this module. They are for linux, which has most.
+var modules = []struct {
+	packages []string
+	allowed  []string
+}{
+	{[]string{"link/pipe", "link/stream", "link/shm", "link/impair", "link/vlan", "verbs", "verbs/rdmacm", "verbs/rsocket",
+		"rdmatransport", "rdmatransport/trace"}, []string{"golang.org/x/sys"}},
+	{[]string{"stack/kernel", "link/packet"}, []string{"golang.org/x/sys", "github.com/vishvananda/netlink", "github.com/vishvananda/netns"}},
+	{[]string{"link/tap"}, []string{"golang.org/x/sys", "github.com/vishvananda/netlink", "github.com/vishvananda/netns",
+		"github.com/songgao/water"}},
+	{[]string{"link/capture"}, []string{"github.com/gopacket/gopacket", "golang.org/x/net", "golang.org/x/sys"}},
+	{[]string{"stack/netstack"}, []string{"golang.org/x/sys", gVisor, "github.com/google/btree", "golang.org/x/exp", "golang.org/x/time"}},
+}
+
+// TestLinkedModules checks that a program links no other module than its links and its stack need.
+func TestLinkedModules(t *testing.T) {
+	for _, c := range modules {
+		for _, p := range c.packages {
+			cmd := exec.Command("go", "list", "-deps", "-f", "{{with .Module}}{{.Path}}{{end}}", "./"+p)
+			cmd.Dir = ".."
+			cmd.Env = append(os.Environ(), "GOOS=linux")
+			out, err := cmd.Output()
+			if err != nil {
+				t.Fatal(err)
+			}
+			linked := strings.Fields(string(out))
+			slices.Sort(linked)
+			for _, m := range slices.Compact(linked) {
+				if m != module && !slices.Contains(c.allowed, m) {
+					t.Errorf("%s links module %s; only %v are allowed", p, m, c.allowed)
+				}
+			}
+		}
+>>>>>>> 546df4af (release: v0.1.0: release notes, what versions promise, softrnic_build_info; tests of the exported API and of linked modules)
 	}
 }
 

@@ -12,6 +12,8 @@
 //	                               [verbs.Device.MeasureLatency]
 //	softrnic_qps                   queue pairs by device, transport, type and state
 //	softrnic_resources             objects of the device by kind, as `rdma resource show` counts them
+//
+// [NewBuildInfoCollector] adds softrnic_build_info, with the version.
 package metrics
 
 import (

@@ -36,6 +36,7 @@ func ServeMetrics(addr string, c prometheus.Collector, log *slog.Logger) (stop f
 		return func() {}, nil
 	}
 	registry := prometheus.NewRegistry()
+	registry.MustRegister(metrics.NewBuildInfoCollector())
 	registry.MustRegister(c)
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
