@@ -14,8 +14,8 @@ var update = flag.Bool("update", false, "write testdata/api.txt anew")
 
 const apiFile = "testdata/api.txt"
 
-// TestAPI checks that the exported declarations of the public packages, on linux/amd64, are those of
-// testdata/api.txt. A line is a declaration, or an exported field or method of one.
+// TestAPI checks that the exported declarations of the public packages, on linux/amd64, are those
+// of testdata/api.txt. A line is a declaration, or an exported field or method of one.
 func TestAPI(t *testing.T) {
 	t.Setenv("GOOS", "linux")
 	t.Setenv("GOARCH", "amd64")

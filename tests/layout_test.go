@@ -101,19 +101,6 @@ func TestImports(t *testing.T) {
 	}
 }
 
-<<<<<<< HEAD
-// TestLinkedWithoutGVisor: a program with the kernel's stack, or its own, links no gVisor.
-func TestLinkedWithoutGVisor(t *testing.T) {
-	cmd := exec.Command("go", "list", "-deps", "./rdmatransport", "./stack/kernel", "./link/tap", "./link/packet", "./link/pipe",
-		"./link/stream", "./link/shm", "./link/impair", "./link/vlan")
-	cmd.Dir = ".."
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if deps := strings.Fields(string(out)); uses(deps, gVisor) {
-		t.Error("rdmatransport, the kernel's stack or a link imports gVisor")
-=======
 // modules are those that the parts of the library may link, besides the Go distribution's own
 // packages and this module. They are for linux, which has most.
 var modules = []struct {
@@ -148,7 +135,6 @@ func TestLinkedModules(t *testing.T) {
 				}
 			}
 		}
->>>>>>> 546df4af (release: v0.1.0: release notes, what versions promise, softrnic_build_info; tests of the exported API and of linked modules)
 	}
 }
 

@@ -16,7 +16,8 @@ func TestBuildOf(t *testing.T) {
 	}{
 		{nil, "(devel)", ""},
 		{&debug.BuildInfo{Main: debug.Module{Path: module, Version: "v0.1.0"}}, "v0.1.0", ""},
-		{&debug.BuildInfo{Main: debug.Module{Path: module}, Settings: []debug.BuildSetting{{Key: "vcs.revision", Value: "abc"}}}, "(devel)", "abc"},
+		{&debug.BuildInfo{Main: debug.Module{Path: module}, Settings: []debug.BuildSetting{{Key: "vcs.revision", Value: "abc"}}},
+			"(devel)", "abc"},
 		{&debug.BuildInfo{Main: debug.Module{Path: "x", Version: "v9.0.0"}, Deps: []*debug.Module{{Path: "y", Version: "v1.0.0"},
 			{Path: module, Version: "v0.1.0"}}}, "v0.1.0", ""},
 		{&debug.BuildInfo{Main: debug.Module{Path: "x", Version: "v9.0.0"}}, "(devel)", ""},
