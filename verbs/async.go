@@ -80,12 +80,10 @@ func (c *eventCounts) full() bool {
 }
 
 // GetAsyncEvent waits for the device's next asynchronous event, and acknowledges it. The error is
-// the context's, or ErrClosed when the device is closed. Events of a destroyed object are
-// dropped.
+// the context's, or ErrClosed when the device is closed. Events of a closed object are dropped.
 //
-// Unlike in libibverbs, the object of the event may therefore be destroyed before the program has
-// handled the event. Methods of a destroyed object return ErrClosed. TryGetAsyncEvent does not
-// acknowledge.
+// Unlike in libibverbs, the object of the event may therefore be closed before the program has
+// handled the event. Methods of a closed object return ErrClosed.
 func (d *Device) GetAsyncEvent(ctx context.Context) (AsyncEvent, error) {
 	const op = "get async event"
 	e, err := wakeup.Wait(ctx, d.events.notifier, func() (AsyncEvent, bool, bool) { return d.events.take(false) })
@@ -101,10 +99,10 @@ func (d *Device) GetAsyncEvent(ctx context.Context) (AsyncEvent, error) {
 // errNoAsyncEvent is the most frequent error of TryGetAsyncEvent, allocated once.
 var errNoAsyncEvent error = &Error{Op: "get async event", Err: ErrAgain}
 
-// TryGetAsyncEvent returns the device's next asynchronous event, which must be acknowledged with
-// Ack: Close of the event's QP, CQ or SRQ waits for that (ibv_get_async_event on a descriptor
-// with O_NONBLOCK). If there is no event, the error is ErrAgain, after Close of the device
-// ErrClosed.
+// TryGetAsyncEvent returns the device's next asynchronous event (ibv_get_async_event on a descriptor
+// with O_NONBLOCK). It is for event loops, and for programs that keep the event's object until they
+// have handled the event: each event must be acknowledged with Ack, and Close of its QP, CQ or SRQ
+// waits for that. If there is no event, the error is ErrAgain, after Close of the device ErrClosed.
 func (d *Device) TryGetAsyncEvent() (AsyncEvent, error) {
 	e, ok, _ := d.events.take(true)
 	switch {

@@ -16,7 +16,8 @@ type DeviceAttrEx struct {
 // not possible with Go's memory.
 type ODPCaps struct{ Support, Implicit bool }
 
-// QueryDeviceEx returns the device's attributes (ibv_query_device_ex).
+// QueryDeviceEx returns the attributes of QueryDevice and those of the front end, such as its clock
+// (ibv_query_device_ex).
 func (d *Device) QueryDeviceEx() DeviceAttrEx {
 	attr := d.QueryDevice()
 	return DeviceAttrEx{

@@ -38,6 +38,80 @@
 //
 // The examples of package rdmatransport are complete programs, with and without rdmacm.
 //
+// # Waiting
+//
+// There are four ways to wait for completions:
+//
+//   - [CQ.Wait] is for most programs: it waits with a context, and needs no channel.
+//   - [CQ.Poll] in a loop has the lowest latency and occupies a processor. [CQ.StartPoll] does the
+//     same one completion at a time, and also returns timestamps.
+//   - [CompChannel.GetEvent] after [CQ.ReqNotify] waits for any of several CQs.
+//   - [CompChannel.OnEvent] and [CQInitAttr].Ready are for a program that has an event loop of its
+//     own, such as the drop-in C libraries: it waits for a descriptor or reads a word in memory.
+//
+// Asynchronous events have three: [Device.GetAsyncEvent] waits for all of them.
+// [Device.OnAsyncEvent] with [Device.TryGetAsyncEvent] is for an event loop. [Device.Watch] tells
+// any number of packages about the device and its ports, and takes no event from the program.
+//
+// # Closing
+//
+// Each object ends with its method Close, whose errors its documentation lists. Close of an object
+// that others still use returns [ErrBusy] and changes nothing, and a second Close returns
+// [ErrClosed]. A usual order is therefore QPs, CQs, completion channels, memory regions, PDs,
+// device.
+//
+// # Memory model
+//
+// The device reads and writes the memory of regions with ordinary accesses, on its own goroutines
+// or on those that call Post, Poll, Wait or Progress. A race in the sense of the Go memory model is
+// therefore possible between the program and the device. These rules avoid it. "A happens before B"
+// has the meaning of https://go.dev/ref/mem.
+//
+// Ownership. From PostSend until the request's completion, its memory belongs to the device: the
+// program must not write to it, and for a READ or an atomic, whose result the device writes, also
+// not read it. With SendInline, the device has copied the data when PostSend returns. From PostRecv
+// until the completion, the program must not access the memory. What the program wrote before the
+// post happens before the device's access. If the program changes the data of a request in flight,
+// the peer may receive old and new bytes mixed, without an error: checksums cover the copy that is
+// sent.
+//
+// Completions. Everything that the device has done for a request happens before the Poll or Wait
+// that returns its completion. The program may then read received data, or reuse the memory. This
+// includes requests that complete with an error and those flushed in state ERR. A request that was
+// posted without SendSignaled is complete when Poll or Wait returns a later completion of its
+// queue. An event of a completion channel, or Ready, only says that it is worth calling Poll.
+//
+// Data that peers write. A WRITE without immediate data causes no completion here. The device
+// places the WRITEs and SENDs of one QP completely and in order. When Poll or Wait returns the
+// completion of a receive request, of a SEND or of a WRITE with immediate data, all WRITEs that the
+// peer posted earlier to the same QP are placed, and their placement happens before. On an
+// unreliable QP, lost WRITEs are missing. There is no order between different QPs, and none for
+// atomics, which the device may execute later than the WRITEs and SENDs after them.
+//
+// Completion at the sender. On RoCE, the completion of a WRITE on an RC QP says that the peer's
+// device has placed the data. On iWARP, as for all unreliable services, the completion of a WRITE
+// or SEND only says that the memory may be reused. The program at the peer knows nothing of it.
+//
+// Atomics. Remote atomics and [AtomicWrite] access their aligned 8 bytes as sync/atomic does, in
+// the byte order of the host. The program accesses these bytes with sync/atomic too. An atomic
+// executes after the placement of all WRITEs that the peer posted earlier to the same QP. A peer
+// may therefore write data and then set a flag with an atomic. If the program's atomic.LoadUint64
+// returns the flag's new value, the placement of the data happens before it.
+//
+// Polling memory. A loop that reads the last byte of a message until a WRITE changes it, as C
+// programs do, is a data race in Go, which the race detector reports. The device copies with the
+// runtime's memmove, which is not atomic for any size: the loop may see parts of the data, and the
+// compiler may move its loads. Use a completion or an atomic instead.
+//
+// Memory that peers may read. The device reads it at any time while its rkey is valid. If the
+// program writes to it meanwhile, the peer may receive old and new bytes mixed. What the program
+// wrote before it posted a message to a QP happens before the device's reads for READs that the
+// peer sends on the same QP in answer to the message.
+//
+// End. All accesses through the keys of a region happen before the return of [MR.Close], or of
+// [MR.Rereg] of its memory. All accesses for a QP's requests happen before the return of
+// [QP.Close].
+//
 // # Names, values and errors
 //
 // Names are those of libibverbs in Go spelling: ibv_post_send is [QP.PostSend], IBV_WC_SUCCESS is
@@ -50,7 +124,7 @@
 //
 // Differences from libibverbs: inline data is passed as a slice, or needs an lkey like other data.
 // A Go program cannot access memory by its address alone. Queues have exactly the requested sizes,
-// except for MaxInlineData. Methods of a destroyed object return [ErrClosed]. GetAsyncEvent
+// except for MaxInlineData. Methods of a closed object return [ErrClosed]. GetAsyncEvent
 // acknowledges the event that it returns. [Device.PortCounters] and [Device.HWCounters] return the
 // counters that Linux has in /sys/class/infiniband. [Device.Shutdown] does what a kernel does for a
 // process that exits.

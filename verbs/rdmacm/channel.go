@@ -100,7 +100,7 @@ func errChannelDestroyed(op string) error {
 var errNoEvent error = &verbs.Error{Op: "get event", Err: verbs.ErrAgain}
 
 // TryGetEvent is like GetEvent but does not wait: without an event, the error is verbs.ErrAgain. It
-// corresponds to rdma_get_cm_event on a channel whose descriptor has O_NONBLOCK.
+// is for event loops with OnEvent (rdma_get_cm_event on a channel whose descriptor has O_NONBLOCK).
 func (c *EventChannel) TryGetEvent() (*Event, error) {
 	e, ok, _ := c.take()
 	if ok {
