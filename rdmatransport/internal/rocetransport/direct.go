@@ -45,7 +45,7 @@ func (q *qp) peer() *qp {
 	if nic == nil {
 		return nil
 	}
-	if q.paired && q.peerPort.nic == nic {
+	if q.pairedQP != nil && q.peerPort.nic == nic {
 		return q.pairedQP
 	}
 	if at := q.peerPort; at != nil && at.nic == nic {
@@ -62,7 +62,7 @@ func (q *qp) peer() *qp {
 
 // pair records whether q and p, the result of peer, are each other's peers.
 func (q *qp) pair(p *qp, paired bool) {
-	if q.paired = paired; !paired {
+	if !paired {
 		p = nil // p may be destroyed, and must not be kept
 	}
 	if q.pairedQP != p {
@@ -168,7 +168,7 @@ func (q *qp) MoveSome() direct.Result {
 	q.pair(p, q.pairsWith(p))
 	s := &p.resp
 	switch {
-	case !q.paired || !p.receiving.Quiescent(q.sending.Una()):
+	case q.pairedQP == nil || !p.receiving.Quiescent(q.sending.Una()):
 		return direct.Wire
 	case q.sending.Moved() == 0 && s.message != noMessage || q.sending.Moved() != 0 && !q.peerInSync(p):
 		return direct.Wire

@@ -152,7 +152,6 @@ type qp struct {
 	mark wire.Mark // of this QP's requests; 0 if they are not marked
 
 	hasBacklog bool // path is a stack.Backlogged
-	paired     bool // this QP and the one at peerPort are each other's peers
 	isDelayed  bool // it is on the engine's stack of delayed QPs
 	posted     bool // requests were posted since an application last polled
 
@@ -161,7 +160,7 @@ type qp struct {
 	path     stack.Path
 	ends     *stack.Ends // of path
 	peerPort *enginePort // the port that path leads to, if in this process
-	pairedQP *qp         // the QP at peerPort, if paired
+	pairedQP *qp         // the QP at peerPort, if this QP and it are each other's peers
 
 	sending    send.State  // of the reliable services
 	unreliable *unreliable // of the unreliable services, otherwise nil

@@ -174,7 +174,7 @@ func (q *qp) closePaths() {
 	}
 	q.notify.close()
 	q.endCongestion()
-	q.path, q.ends, q.notify, q.peerPort, q.pairedQP, q.paired, q.hasBacklog = nil, nil, nil, nil, nil, false, false
+	q.path, q.ends, q.notify, q.peerPort, q.pairedQP, q.hasBacklog = nil, nil, nil, nil, nil, false
 }
 
 // reset clears everything except the QP's number and port.

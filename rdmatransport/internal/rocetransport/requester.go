@@ -54,7 +54,7 @@ func (q *qp) settings() (in send.Setting) {
 	if q.draining() {
 		in |= send.Draining
 	}
-	if q.paired {
+	if q.pairedQP != nil {
 		in |= send.Direct
 	}
 	if q.pace != nil {
