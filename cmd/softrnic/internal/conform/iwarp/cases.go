@@ -26,7 +26,7 @@ func Cases(env *Env) []suite.Case {
 			all = append(all, suite.Case{ID: e.id, Statement: e.statement, Source: e.source, Harmful: harmful[e.id],
 				Run: func(t *suite.T) {
 					if strings.Contains(e.source, "RFC 7306") && !env.Control.Hello.RFC7306 {
-						t.Skipf("the target says that it does not implement RFC 7306")
+						t.Skipf("the target reports that it does not implement RFC 7306")
 					}
 					e.run(&tester{T: t, Env: env})
 				}})

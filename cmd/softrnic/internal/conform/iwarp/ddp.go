@@ -107,7 +107,7 @@ var ddpCases = []entry{
 		c.next().is(opReadResponse)
 		c.completes("SUCCESS")
 	}},
-	{"DDP-TAGGED-SEGMENTS", "Each segment of a tagged message is placed where its own STag and TO say.", "RFC 5041 §5.1, §5.2",
+	{"DDP-TAGGED-SEGMENTS", "Each segment of a tagged message is placed at its own STag and TO.", "RFC 5041 §5.1, §5.2",
 		func(t *tester) {
 			c, data := t.rc(), pattern(200, 1)
 			first := c.write(here, data[:100])

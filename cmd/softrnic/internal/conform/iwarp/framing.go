@@ -187,7 +187,7 @@ var closing = []entry{
 			_ = c.s.CloseWrite()
 			c.closed()
 		}},
-	{"CLOSE-EVENT", "The ULP is told that the peer has closed the connection.", "RFC 5040 §6.2, RFC 5041 §3", func(t *tester) {
+	{"CLOSE-EVENT", "The ULP gets an event when the peer has closed the connection.", "RFC 5040 §6.2, RFC 5041 §3", func(t *tester) {
 		c := t.initiated()
 		_ = c.s.CloseWrite()
 		c.ends("DISCONNECTED")
@@ -197,7 +197,7 @@ var closing = []entry{
 		_ = c.s.CloseWrite()
 		c.completes("WR_FLUSH_ERR")
 	}},
-	{"CLOSE-RESET", "A reset connection is ended, and the ULP is told.", "RFC 5040 §7, RFC 5044 §8", func(t *tester) {
+	{"CLOSE-RESET", "A reset connection is ended, and the ULP gets an event.", "RFC 5040 §7, RFC 5044 §8", func(t *tester) {
 		c := t.initiated()
 		c.s.Abort()
 		c.ends("DISCONNECTED")

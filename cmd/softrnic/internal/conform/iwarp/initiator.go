@@ -116,7 +116,7 @@ var initiator = []entry{
 		c.sendFrame()
 		is(t, "responder_resources", c.event("ESTABLISHED").ReadsIn, 3)
 	}},
-	{"INIT-REJECTED", "The initiator's ULP is told that the responder has rejected.", "RFC 5044 §7.1.1", func(t *tester) {
+	{"INIT-REJECTED", "The initiator's ULP gets an event when the responder has rejected.", "RFC 5044 §7.1.1", func(t *tester) {
 		c := t.dialling(func(s *settings) { s.frame.Rejected = true })
 		c.readFrame()
 		c.sendFrame()

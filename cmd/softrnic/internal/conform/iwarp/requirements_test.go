@@ -48,8 +48,8 @@ func unseen(why string) outside { return outside{unseen: why} }
 // Reasons why no case checks a requirement. Requirements whose reason begins with "no case" could
 // have one.
 var (
-	asks         = unseen("what the ULP of the target asks for: an interface that has nothing else keeps to it")
-	local        = unseen("within the target: the same comes on the wire")
+	asks         = unseen("the target's ULP requests it: the interface permits nothing else")
+	local        = unseen("within the target: the wire is the same")
 	fault        = unseen("an error of the target itself, which a peer cannot cause")
 	several      = unseen("of several streams or ULPs of the target; the tester has one")
 	singleStream = unseen("of a lower layer with several streams; a TCP connection has one")
@@ -74,9 +74,9 @@ var (
 	sctp       = none("DDP over SCTP, which SoftRNIC does not have")
 	inOrder    = none("TCP is received in order: no ULPDU is ever passed out of it")
 	oneStream  = none("MPA has one stream a connection: it ends with it")
-	oneProcess = none("one process is one ULP: whoever can call the API shares its trust, and the operating system parts it from others")
+	oneProcess = none("one process is one ULP: all callers of the API trust each other, and the operating system separates processes")
 	noFirmware = none("there is no firmware")
-	asked      = none("a demand on what the application asks for; the API has no call that asks otherwise")
+	asked      = none("a requirement for the application; the API has no other call")
 	heading    = none("introduces a list whose items have their own rows")
 )
 

@@ -100,7 +100,7 @@ var rfc5040 = []requirement{
 	{"5.5", 1, "a read response delivered is enough to complete the read", by("iwarptransport.TestOrder"), seen("REQ-READ-PLACED")},
 
 	{"6.1", 1, "only RDMA messages once RDMA is on", by("iwarptransport.TestSetup"), seen("INIT-SENDS-FIRST")},
-	{"6.1", 1, "the number of reads towards us is what was agreed", by("iwarptransport.TestIRDORD"),
+	{"6.1", 1, "the number of reads towards us is the agreed one", by("iwarptransport.TestIRDORD"),
 		seen("ENH-IRD", "ENH-ULP-ORD", "READ-DEPTH")},
 	{"6.1", 1, "and so is the number of ours", by("iwarptransport.TestIRDORD"), seen("ENH-ORD-MOST", "INIT-ORD")},
 	{"6.1", 1, "ours are never more", by("iwarptransport.TestReadDepth"), seen("ENH-ORD-KEPT", "INIT-ORD-KEPT")},
@@ -108,7 +108,7 @@ var rfc5040 = []requirement{
 
 	{"7", 2, "a layer below that cannot end one stream alone marks it", oneStream, singleStream},
 	{"7", 1, "a connection without streams in order is closed", oneStream, singleStream},
-	{"7.1", 1, "a local error is told the ULP", by("iwarptransport.TestLocalErrors"), fault},
+	{"7.1", 1, "a local error is reported to the ULP", by("iwarptransport.TestLocalErrors"), fault},
 	{"7.1", 1, "errors found locally, in messages and in read requests, send a Terminate",
 		by("iwarptransport.TestLocalErrors", "iwarptransport.TestRemoteErrors"), seen("DDP-QN", "READ-STAG", "RDMAP-VERSION-UNTAGGED")},
 	{"7.1", 1, "of several errors the first is in the Terminate", by("iwarptransport.TestFirstErrorOnly"), seen("TERM-FIRST")},
@@ -145,15 +145,15 @@ var rfc5040 = []requirement{
 	{"8.1.1", 1, "STags are hard to guess", by("conformance.TestKeysCannotBeGuessed"), guess},
 	{"8.1.1", 1, "ULPs without trust do not share a CQ", oneProcess, several},
 	{"8.1.1", 2, "a CQ that overflows leaves streams alone that do not use it", by("verbs.TestOverrun"), several},
-	{"8.1.1", 1, "no firmware from strangers", noFirmware, local},
+	{"8.1.1", 1, "no firmware from untrusted sources", noFirmware, local},
 
-	{"8.1.2", 1, "the resource manager stands between ULPs and what concerns other ULPs", oneProcess, several},
+	{"8.1.2", 1, "the resource manager separates a ULP from the resources of other ULPs", oneProcess, several},
 	{"8.1.2", 1, "scarce resources are had from it only", oneProcess, several},
 	{"8.1.2", 1, "it assumes no trust between ULPs", oneProcess, several},
-	{"8.1.2", 1, "it verifies a ULP's right to a buffer", none("a buffer is a slice: who has it may use it"), local},
+	{"8.1.2", 1, "it verifies a ULP's right to a buffer", none("a buffer is a slice: its holder may use it"), local},
 	{"8.1.2", 1, "it controls CQ entries", oneProcess, several},
 	{"8.1.2", 1, "streams without trust do not share queues of read requests", by("iwarptransport.TestReadDepth"), several},
-	{"8.1.2", 1, "where receive buffers are shared, it notices a peer that takes too many",
+	{"8.1.2", 1, "with shared receive buffers, it detects a peer that takes too many",
 		none("receive queues are not shared between streams"), several},
 
 	{"8.2.2", 9, "IPsec as RFC 3723 has it", ipsec, ipsecOutside},

@@ -9,7 +9,7 @@ var rfc6581 = []requirement{
 		seen("MPA-REPLY-RESERVED", "MPA-REPLY-RESERVED-SET", "INIT-RESERVED")},
 	{"6", 1, "and not checked", by("mpa.TestFrames", "iwarptransport.TestReservedBits"),
 		seen("MPA-REQUEST-RESERVED", "INIT-REPLY-RESERVED")},
-	{"6", 1, "the revision is 2 where the frame is enhanced", by("mpa.TestFrames", "mpa.TestInvalidFramesAreNotEncoded"),
+	{"6", 1, "the revision is 2 if the frame is enhanced", by("mpa.TestFrames", "mpa.TestInvalidFramesAreNotEncoded"),
 		seen("INIT-REVISION", "ENH-REVISION")},
 	{"6", 1, "revision 1 is accepted still", by("iwarptransport.TestRevision1"), seen("MPA-REPLY-REVISION1")},
 	{"6", 1, "with S set, private data begin with enhanced data", by("mpa.TestFrames", "mpa.TestBadFrames"),
@@ -20,7 +20,7 @@ var rfc6581 = []requirement{
 	{"9", 1, "enhanced data are big endian, IRD and ORD 14 bits", by("mpa.TestFrames", "rdmap.TestCaptures"),
 		seen("ENH-IRD", "ENH-ORD", "INIT-IRD", "INIT-ORD")},
 
-	{"9.1", 1, "both sides tell the ULP the peer's IRD and ORD", by("iwarptransport.TestIRDORD"),
+	{"9.1", 1, "both sides report the peer's IRD and ORD to the ULP", by("iwarptransport.TestIRDORD"),
 		seen("ENH-ULP-IRD", "ENH-ULP-ORD", "INIT-REPLY-IRD", "INIT-REPLY-ORD")},
 	{"9.1", 1, "a responder's ORD is at most the initiator's IRD", by("iwarptransport.TestIRDORD"), seen("ENH-ORD-MOST")},
 	{"9.1", 1, "a connection refused for that has Terminate code 6", by("iwarptransport.TestIRDORD", "rdmap.TestCauses"), refusal},

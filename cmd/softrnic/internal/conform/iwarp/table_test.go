@@ -42,11 +42,12 @@ func table(ids []string, used map[string]bool, errorf func(string, ...any)) stri
 	var rows strings.Builder
 	var counts strings.Builder
 	for _, rfc := range rfcs {
-		fmt.Fprintf(&rows, "\n## RFC %s\n\n| section | MUSTs | what | cases, or why there is none |\n|---|---|---|---|\n", rfc.number)
+		fmt.Fprintf(&rows, "\n## RFC %s\n\n| section | MUSTs | statement | cases, or the reason for none |\n|---|---|---|---|\n",
+			rfc.number)
 		covered, open, never := 0, 0, 0
 		for _, r := range rfc.rows {
 			if (len(r.cases) == 0) == (r.unseen == "") {
-				errorf("RFC %s §%s, %s: has to have either cases or a reason why there is none", rfc.number, r.section, r.what)
+				errorf("RFC %s §%s, %s: needs either cases or a reason for none", rfc.number, r.section, r.what)
 			}
 			shown := r.unseen
 			switch {

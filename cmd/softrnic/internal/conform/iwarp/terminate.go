@@ -89,7 +89,7 @@ var terminates = []entry{
 		func(_ *conn, m *message) { m.field("STag to invalidate", 0) }),
 	terminated("TERM-LAST", "Nothing is sent behind a Terminate, and the stream is closed.", "RFC 5040 §5.4, §6.2",
 		func(c *conn, _ *message) { c.closed() }),
-	terminated("TERM-EVENT", "The ULP of who sends a Terminate is told that the connection has ended.", "RFC 5040 §7.1",
+	terminated("TERM-EVENT", "The ULP of the sender of a Terminate gets an event that the connection has ended.", "RFC 5040 §7.1",
 		func(c *conn, _ *message) {
 			c.s.Abort()
 			c.event("ESTABLISHED")
@@ -99,7 +99,7 @@ var terminates = []entry{
 		func(c *conn, _ *message) { c.state("ERR") }),
 	terminated("TERM-FLUSH", "The receives of a queue pair that has sent a Terminate complete with WR_FLUSH_ERR.", suiteObserved,
 		func(c *conn, _ *message) { c.completes("WR_FLUSH_ERR") }),
-	{"TERM-FIRST", "Of several errors a Terminate says the first.", "RFC 5040 §7.1", func(t *tester) {
+	{"TERM-FIRST", "Of several errors a Terminate reports the first.", "RFC 5040 §7.1", func(t *tester) {
 		c := t.rc()
 		bad := c.write(memory, pattern(8, 1))
 		c.sendRaw(append(c.out.encode(framing{ulpdu: bad}), c.out.encode(framing{ulpdu: tagged(rdmap.Write, ^c.rkey, 0, []byte{1})})...))
@@ -111,7 +111,7 @@ var terminates = []entry{
 		c.send(c.aTerminate())
 		c.closed()
 	}},
-	{"TERM-RECEIVED-EVENT", "The ULP is told that the peer has terminated the connection.", "RFC 5040 §5.4", func(t *tester) {
+	{"TERM-RECEIVED-EVENT", "The ULP gets an event when the peer has terminated the connection.", "RFC 5040 §5.4", func(t *tester) {
 		c := t.initiated()
 		c.send(c.aTerminate())
 		c.closed()

@@ -224,7 +224,7 @@ var connections = []entry{
 		ev := c.event("CONNECT_REQUEST")
 		is(t, "whether the private data are the REQ's", bytes.HasPrefix(ev.Data, c.tag), true)
 	}},
-	{"CM-REQ-READS", "A request offers as many READs at the target as the REQ's initiator depth says, and the other way about.",
+	{"CM-REQ-READS", "A request offers as many READs at the target as the REQ's initiator depth, and vice versa.",
 		"IBTA Vol 1 §12.6.5", func(t *tester) {
 			c := t.listening()
 			m := c.req()
@@ -262,7 +262,7 @@ var connections = []entry{
 			c.say(m)
 			c.rejected(mad.StaleConnection)
 		}},
-	{"CM-REJ-SERVICE", "A REQ for a service that nobody listens to is rejected: invalid service ID.", "IBTA Vol 1 §12.6.7.2",
+	{"CM-REJ-SERVICE", "A REQ for a service without a listener is rejected: invalid service ID.", "IBTA Vol 1 §12.6.7.2",
 		func(t *tester) {
 			c := t.listening()
 			m := c.req()
@@ -298,7 +298,7 @@ var connections = []entry{
 		r := t.do(&control.Request{Op: control.CMEvent, QP: c.handle, WaitMillis: int(t.Quiet.Milliseconds())})
 		is(t, "whether the connection is established", r.Event == "ESTABLISHED", false) // it may have given up
 	}},
-	{"CM-MRA", "An MRA has the target wait with the repetition of its REP for as long as the MRA says.", mra, func(t *tester) {
+	{"CM-MRA", "An MRA makes the target delay the repetition of its REP for the time in the MRA.", mra, func(t *tester) {
 		c := t.listening()
 		c.accepted()
 		c.say(&mad.MRA{LocalCommID: c.id, RemoteCommID: c.theirs, About: mad.AnsweredREP, ServiceTimeout: mraTime})

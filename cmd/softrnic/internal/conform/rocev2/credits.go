@@ -42,7 +42,7 @@ func (q *limited) holdsBack(psn uint32) {
 // credits are the cases of end-to-end flow control. Its public text is the code of Linux' rdmavt
 // and hfi1 (credit_table, rvt_get_credit, s_lsn).
 var credits = []entry{
-	{"ACK-CREDITS", "An acknowledgement gives no more credits than there are receive requests, or says that it gives none.",
+	{"ACK-CREDITS", "An acknowledgement grants no more credits than there are receive requests, or states that it grants none.",
 		"IBTA Vol 1 §9.7.7.2", func(t *tester) {
 			q := t.rc()
 			for i := range 3 {

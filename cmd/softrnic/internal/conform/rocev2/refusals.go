@@ -162,9 +162,9 @@ var refusals = []entry{
 		"IBTA Vol 1 §9.7.4.1", invalid, only(func(q *qp) *wire.Packet { return q.write(here, pattern(mtu+4, 1)) })),
 	refused("LENGTH-LAST-EMPTY", "A last packet without payload is answered with a NAK, invalid request.",
 		"IBTA Vol 1 §9.7.4.1", invalid, func(q *qp) ([]*wire.Packet, *wire.Packet) { return sending(q), q.packet(wire.RCSendLast, nil) }),
-	refused("LENGTH-WRITE-MORE", "A WRITE that has more bytes than its RETH says is answered with a NAK, invalid request.",
+	refused("LENGTH-WRITE-MORE", "A WRITE with more bytes than its RETH names is answered with a NAK, invalid request.",
 		"IBTA Vol 1 §9.7.4.1", invalid, only(func(q *qp) *wire.Packet { return q.rdma(wire.RCWriteOnly, here, 32, pattern(64, 1)) })),
-	refused("LENGTH-WRITE-LESS", "A WRITE that has fewer bytes than its RETH says is answered with a NAK, invalid request.",
+	refused("LENGTH-WRITE-LESS", "A WRITE with fewer bytes than its RETH names is answered with a NAK, invalid request.",
 		"IBTA Vol 1 §9.7.4.1", invalid, func(q *qp) ([]*wire.Packet, *wire.Packet) {
 			return opened(q), q.packet(wire.RCWriteLast, pattern(mtu-4, 1))
 		}),

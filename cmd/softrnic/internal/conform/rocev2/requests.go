@@ -120,7 +120,7 @@ var retries = []entry{
 			t.reply().opcode(wire.RCWriteOnly)
 			is(t, "the completion's status", q.completion().Status, "RETRY_EXC_ERR")
 		}},
-	{"REQ-RETRY-COUNT", "A request is repeated no less often than retry_cnt says.", "IBTA Vol 1 §9.7.6.1.3", func(t *tester) {
+	{"REQ-RETRY-COUNT", "A request is repeated at least retry_cnt times.", "IBTA Vol 1 §9.7.6.1.3", func(t *tester) {
 		q := t.rc(func(s *settings) { s.Retry = 3 })
 		q.post("RDMA_WRITE", 8)
 		for range 4 {
