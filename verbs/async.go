@@ -99,10 +99,11 @@ func (d *Device) GetAsyncEvent(ctx context.Context) (AsyncEvent, error) {
 // errNoAsyncEvent is the most frequent error of TryGetAsyncEvent, allocated once.
 var errNoAsyncEvent error = &Error{Op: "get async event", Err: ErrAgain}
 
-// TryGetAsyncEvent returns the device's next asynchronous event (ibv_get_async_event on a descriptor
-// with O_NONBLOCK). It is for event loops, and for programs that keep the event's object until they
-// have handled the event: each event must be acknowledged with Ack, and Close of its QP, CQ or SRQ
-// waits for that. If there is no event, the error is ErrAgain, after Close of the device ErrClosed.
+// TryGetAsyncEvent returns the device's next asynchronous event (ibv_get_async_event on a
+// descriptor with O_NONBLOCK). It is for event loops, and for programs that keep the event's object
+// until they have handled the event: each event must be acknowledged with Ack, and Close of its QP,
+// CQ or SRQ waits for that. If there is no event, the error is ErrAgain, after Close of the device
+// ErrClosed.
 func (d *Device) TryGetAsyncEvent() (AsyncEvent, error) {
 	e, ok, _ := d.events.take(true)
 	switch {

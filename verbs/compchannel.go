@@ -60,8 +60,8 @@ func (c *CompChannel) GetEvent(ctx context.Context) (*CQ, error) {
 // errNoCompEvent is the most frequent error of TryGetEvent, allocated once.
 var errNoCompEvent error = &Error{Op: "get completion event", Err: ErrAgain}
 
-// TryGetEvent is like GetEvent but does not wait: without an event, the error is ErrAgain. It is for
-// event loops with OnEvent (ibv_get_cq_event on a channel whose descriptor has O_NONBLOCK).
+// TryGetEvent is like GetEvent but does not wait: without an event, the error is ErrAgain. It is
+// for event loops with OnEvent (ibv_get_cq_event on a channel whose descriptor has O_NONBLOCK).
 func (c *CompChannel) TryGetEvent() (*CQ, error) {
 	cq, _, _ := c.take()
 	switch {

@@ -2,8 +2,8 @@ package verbs
 
 import "time"
 
-// Poller polls a CQ one completion at a time, as Poll does for a slice of them. It is for values that
-// a WC lacks, such as timestamps, and for loops that end at a certain completion
+// Poller polls a CQ one completion at a time, as Poll does for a slice of them. It is for values
+// that a WC lacks, such as timestamps, and for loops that end at a certain completion
 // (ibv_start_poll, ibv_next_poll, ibv_end_poll):
 //
 //	p := cq.StartPoll()
