@@ -197,8 +197,9 @@ func TestCloseContext(t *testing.T) {
 				var s *rdmacm.Conn
 				var accepted sync.WaitGroup
 				accepted.Go(func() {
-					s, err = l.Accept(t.Context())
+					c, err := l.Accept(t.Context())
 					must(t, err)
+					s = c
 				})
 				conn, err := rdmacm.Dial(t.Context(), b, v4A+":7471", nil)
 				must(t, err)
