@@ -131,7 +131,7 @@ func (s *rsock) listen(backlog int) error {
 	if dev := s.unbind(); dev != nil {
 		devs = []*verbs.Device{dev}
 	}
-	s.cfg.Transports, s.cfg.Backlog = transports, backlog
+	s.cfg.Transports, s.cfg.Backlog = transports, max(backlog, 0)
 	for _, dev := range devs {
 		l, err := rsocket.Listen(dev, s.local.String(), &s.cfg)
 		if errors.Is(err, syscall.EADDRINUSE) && s.local.Addr().IsUnspecified() && len(transports) > 1 {

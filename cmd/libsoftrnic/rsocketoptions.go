@@ -95,9 +95,12 @@ func srRsSetOption(h C.uint32_t, option, value C.int) C.int {
 			*of = -1
 		default:
 			*of = v
+			s.cfg = clamped(s.cfg)
 		}
 		for _, l := range s.listeners {
-			l.SetConfig(&s.cfg)
+			if err := l.SetConfig(&s.cfg); err != nil {
+				return errno(err)
+			}
 		}
 		return 0
 	}
@@ -117,6 +120,27 @@ func srRsSetOption(h C.uint32_t, option, value C.int) C.int {
 		return C.int(syscall.ENOPROTOOPT)
 	}
 	return errno(s.applyOptions())
+}
+
+// clamped returns a configuration with sizes as librdmacm takes them: those out of bounds are the
+// nearest that rsocket accepts. 0 stays, for the default.
+func clamped(c rsocket.Config) rsocket.Config {
+	clamp := func(n *int, least, most int) {
+		if *n != 0 {
+			*n = min(max(*n, least), most)
+		}
+	}
+	clamp(&c.SQSize, 16, 0xfffe)
+	clamp(&c.RQSize, 16, 0xfffe)
+	for _, n := range []*int{&c.SendBuffer, &c.RecvBuffer} {
+		clamp(n, 4<<10, 1<<29)
+		*n &^= 15
+	}
+	clamp(&c.Iomaps, 0, 127<<8)
+	if c.Iomaps > 128 {
+		c.Iomaps = (c.Iomaps + 255) &^ 255
+	}
+	return c
 }
 
 //export srRsGetOption

@@ -1,6 +1,8 @@
 package rsocket
 
 import (
+	"cmp"
+	"math"
 	"net/netip"
 	"time"
 
@@ -29,13 +31,13 @@ type Config struct {
 	// may send ahead of the reader.
 	SQSize, RQSize int
 	// SendBuffer and RecvBuffer are the sizes of the buffers in bytes (SO_SNDBUF, SO_RCVBUF); 0
-	// means 128 KiB. The minimum is 4 KiB. Each connection has both buffers.
+	// means 128 KiB. They are multiples of 16 from 4 KiB to 512 MiB. Each connection has both.
 	SendBuffer, RecvBuffer int
 	// Inline is the maximum number of bytes sent inline (RDMA_INLINE); 0 means 64, and −1 none.
 	Inline int
 
 	// Iomaps is the number of mappings that the peer may have, for WriteAt (RDMA_IOMAPSIZE), at
-	// most 32512. Above 128 it is rounded up to a multiple of 256.
+	// most 32512. Above 128 it is a multiple of 256.
 	Iomaps int
 
 	// KeepAlive is the idle time of the sender after which it probes the peer (SO_KEEPALIVE,
@@ -59,37 +61,54 @@ const (
 	defaultBuffer = 128 << 10
 )
 
-// WithDefaults returns the effective options: defaults replace zero values, and sizes are within
-// their limits. cfg may be nil.
+// WithDefaults returns the effective options: defaults replace zero values, and a negative Inline
+// is 0. cfg may be nil.
 func (cfg *Config) WithDefaults() Config {
 	var c Config
 	if cfg != nil {
 		c = *cfg
 	}
-	queue := func(n int) int {
-		if n == 0 {
-			n = defaultQueue
-		}
-		return min(max(n, minQueue), maxQueue)
-	}
-	buffer := func(n int) int {
-		if n == 0 {
-			n = defaultBuffer
-		}
-		return min(max(n, minBuffer), maxBuffer) &^ 15
-	}
-	c.SQSize, c.RQSize = queue(c.SQSize), queue(c.RQSize)
-	c.SendBuffer, c.RecvBuffer = buffer(c.SendBuffer), buffer(c.RecvBuffer)
-	if c.Inline == 0 {
-		c.Inline = 64
-	}
-	c.Inline = max(c.Inline, 0)
-	c.Iomaps, _ = encodeIomapCount(c.Iomaps)
-	if c.Linger == 0 {
-		c.Linger = 5 * time.Second
-	}
-	if c.Backlog < 1 {
-		c.Backlog = 128
-	}
+	c.SQSize, c.RQSize = cmp.Or(c.SQSize, defaultQueue), cmp.Or(c.RQSize, defaultQueue)
+	c.SendBuffer, c.RecvBuffer = cmp.Or(c.SendBuffer, defaultBuffer), cmp.Or(c.RecvBuffer, defaultBuffer)
+	c.Inline = max(cmp.Or(c.Inline, 64), 0)
+	c.Linger = cmp.Or(c.Linger, 5*time.Second)
+	c.Backlog = cmp.Or(c.Backlog, 128)
 	return c
+}
+
+// check returns the effective options, or an error that names the field whose value is out of
+// bounds.
+func (cfg *Config) check() (*Config, error) {
+	c := cfg.WithDefaults()
+	for _, f := range []struct {
+		name              string
+		value, least, max int
+	}{
+		{"SQSize", c.SQSize, minQueue, maxQueue}, {"RQSize", c.RQSize, minQueue, maxQueue},
+		{"SendBuffer", c.SendBuffer, minBuffer, maxBuffer}, {"RecvBuffer", c.RecvBuffer, minBuffer, maxBuffer},
+		{"Iomaps", c.Iomaps, 0, maxIomaps}, {"Backlog", c.Backlog, 1, math.MaxInt32},
+	} {
+		if f.value < f.least || f.value > f.max {
+			return nil, verbs.Errorf(verbs.ErrInvalid, "configure rsocket", "%s %d: must be %d to %d", f.name, f.value, f.least, f.max)
+		}
+	}
+	invalid := func(field string, value any, allowed string) (*Config, error) {
+		return nil, verbs.Errorf(verbs.ErrInvalid, "configure rsocket", "%s %v: must be %s", field, value, allowed)
+	}
+	rounded, _ := encodeIomapCount(c.Iomaps)
+	switch {
+	case c.SendBuffer%16 != 0:
+		return invalid("SendBuffer", c.SendBuffer, "a multiple of 16")
+	case c.RecvBuffer%16 != 0:
+		return invalid("RecvBuffer", c.RecvBuffer, "a multiple of 16")
+	case c.Iomaps != rounded:
+		return invalid("Iomaps", c.Iomaps, "up to 128, or a multiple of 256")
+	case cfg != nil && cfg.Inline < -1:
+		return invalid("Inline", cfg.Inline, "-1 or more")
+	case c.KeepAlive < 0:
+		return invalid("KeepAlive", c.KeepAlive, "0 or more")
+	case c.Linger < 0:
+		return invalid("Linger", c.Linger, "0 or more")
+	}
+	return &c, nil
 }

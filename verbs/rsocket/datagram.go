@@ -74,7 +74,11 @@ type datagram struct {
 // Config.RecvBuffer and SendBuffer have a slot of 2 KiB for each datagram that waits to be read or
 // is being sent. Datagrams that arrive when no slot is free are lost.
 func NewPacketConn(dev *verbs.Device, sock net.PacketConn, cfg *Config) (*PacketConn, error) {
-	c := &PacketConn{cfg: cfg.WithDefaults(), dev: dev, sock: sock}
+	full, err := cfg.check()
+	if err != nil {
+		return nil, &net.OpError{Op: "listen", Net: "rsocket", Addr: sock.LocalAddr(), Err: errors.Join(err, sock.Close())}
+	}
+	c := &PacketConn{cfg: *full, dev: dev, sock: sock}
 	c.readable.L, c.writable.L = &c.mu, &c.mu
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	if err := c.open(); err != nil {

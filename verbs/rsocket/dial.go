@@ -12,8 +12,11 @@ import (
 // Dial connects to "host:port", where either may be a name. It tries the host's addresses in turn,
 // within ctx.
 func Dial(ctx context.Context, dev *verbs.Device, addr string, cfg *Config) (*Conn, error) {
-	full := cfg.WithDefaults()
-	c, err := newConn(dev, full.Transport, &full)
+	full, err := cfg.check()
+	if err != nil {
+		return nil, dialError(addr, err)
+	}
+	c, err := newConn(dev, full.Transport, full)
 	if err != nil {
 		return nil, dialError(addr, err)
 	}

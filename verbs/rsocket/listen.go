@@ -32,7 +32,10 @@ var _ net.Listener = (*Listener)(nil)
 // port. Requests are accepted in the background, at most Config.Backlog at a time. A second backlog
 // of the same size is for peers whose address is not verified.
 func Listen(dev *verbs.Device, addr string, cfg *Config) (*Listener, error) {
-	full := cfg.WithDefaults()
+	full, err := cfg.check()
+	if err != nil {
+		return nil, &net.OpError{Op: "listen", Net: "rsocket", Addr: socketAddr{addr}, Err: err}
+	}
 	cm, err := rdmacm.Listen(dev, addr, &rdmacm.Config{
 		Transport: full.Transport, Transports: full.Transports, TOS: full.TOS, AFOnly: full.AFOnly, Backlog: full.Backlog,
 	})
@@ -42,7 +45,7 @@ func Listen(dev *verbs.Device, addr string, cfg *Config) (*Listener, error) {
 	l := &Listener{
 		l: cm, conns: make(chan *Conn), slots: make(chan struct{}, 2*full.Backlog), ended: make(chan struct{}),
 	}
-	l.cfg.Store(&full)
+	l.cfg.Store(full)
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	l.goroutines.Go(l.serve)
 	return l, nil
@@ -50,9 +53,12 @@ func Listen(dev *verbs.Device, addr string, cfg *Config) (*Listener, error) {
 
 // SetConfig sets the options of connections that are requested from now on. It does not change the
 // options of the listener itself.
-func (l *Listener) SetConfig(cfg *Config) {
-	full := cfg.WithDefaults()
-	l.cfg.Store(&full)
+func (l *Listener) SetConfig(cfg *Config) error {
+	full, err := cfg.check()
+	if err == nil {
+		l.cfg.Store(full)
+	}
+	return err
 }
 
 // serve accepts requests.

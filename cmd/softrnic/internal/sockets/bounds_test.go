@@ -103,7 +103,7 @@ func TestUndelivered(t *testing.T) {
 	defer cancel()
 	var connected atomic.Int32
 	var dialing sync.WaitGroup
-	cfg := &rsocket.Config{SQSize: 4, RQSize: 4, SendBuffer: 4096, RecvBuffer: 4096, Linger: time.Millisecond}
+	cfg := &rsocket.Config{SQSize: 16, RQSize: 16, SendBuffer: 4096, RecvBuffer: 4096, Linger: time.Millisecond}
 	to := netip.AddrPortFrom(netip.MustParseAddr("10.0.0.1"), at.Port()).String()
 	for range many {
 		dialing.Go(func() {
