@@ -95,8 +95,8 @@ package verbs
 //	ibv_create_flow_action_esp,                         none: no provider has IPsec offload
 //	ibv_modify_flow_action_esp,
 //	ibv_destroy_flow_action
-//	ibv_create_counters, ibv_destroy_counters,          Device.CreateCounters, Counters.Close,
-//	ibv_attach_counters_point_flow, ibv_read_counters   Counters.AttachPoint, Counters.Read
+//	ibv_create_counters, ibv_destroy_counters,          none: flows have no counters
+//	ibv_attach_counters_point_flow, ibv_read_counters
 //
 // Structures of verbs.h:
 //
@@ -135,8 +135,8 @@ package verbs
 //	ibv_rwq_ind_table, ibv_rwq_ind_table_init_attr,     none: no provider has RSS
 //	ibv_rx_hash_conf, ibv_wq, ibv_wq_attr,
 //	ibv_wq_init_attr
-//	ibv_counters                                        Counters
-//	ibv_counter_attach_attr, ibv_counters_init_attr     none: arguments of Counters.AttachPoint
+//	ibv_counters                                        none: flows have no counters
+//	ibv_counter_attach_attr, ibv_counters_init_attr     none: flows have no counters
 //	ibv_flow, ibv_flow_attr, ibv_flow_spec              Flow, FlowAttr, FlowSpec
 //	ibv_flow_spec_eth, ibv_flow_eth_filter              FlowSpecEth, FlowEthFilter
 //	ibv_flow_spec_ipv4, ibv_flow_ipv4_filter            FlowSpecIPv4, FlowIPv4Filter
@@ -145,7 +145,7 @@ package verbs
 //	ibv_flow_spec_tcp_udp, ibv_flow_tcp_udp_filter      FlowSpecTCP, FlowSpecUDP, FlowTCPUDPFilter
 //	ibv_flow_spec_action_tag,                           FlowSpecActionTag, FlowSpecActionDrop
 //	ibv_flow_spec_action_drop
-//	ibv_flow_spec_counter_action                        FlowSpecCounterAction
+//	ibv_flow_spec_counter_action                        none: flows have no counters
 //	ibv_flow_action, ibv_flow_action_esp_attr,          none: no provider has IPsec offload
 //	ibv_flow_spec_action_handle, ibv_flow_spec_esp,
 //	ibv_flow_esp_filter
@@ -216,8 +216,8 @@ package verbs
 //	ibv_placement_type, ibv_selectivity_level           FlushType, FlushLevel
 //	ibv_flow_attr_type, ibv_flow_flags                  FlowAttrType, FlowFlags
 //	ibv_flow_spec_type                                  FlowSpec
-//	ibv_counter_description                             CounterDescription
-//	ibv_read_counters_flags                             none: Counters.Read returns the current values
+//	ibv_counter_description                             none: flows have no counters
+//	ibv_read_counters_flags                             none: flows have no counters
 //	ibv_cq_attr_mask, ibv_cq_init_attr_mask,            none: a zero field is not set
 //	ibv_parent_domain_init_attr_mask,
 //	ibv_qp_init_attr_mask, ibv_qp_open_attr_mask,

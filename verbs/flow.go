@@ -109,24 +109,19 @@ type FlowSpecActionTag struct{ TagID uint32 }
 // FlowSpecActionDrop drops the frames (ibv_flow_spec_action_drop).
 type FlowSpecActionDrop struct{}
 
-// FlowSpecCounterAction counts the frames (ibv_flow_spec_counter_action).
-type FlowSpecCounterAction struct{ Counters *Counters }
-
-func (*FlowSpecEth) layer() specLayer           { return layerEth }
-func (*FlowSpecIPv4) layer() specLayer          { return layerIP }
-func (*FlowSpecIPv4Ext) layer() specLayer       { return layerIP }
-func (*FlowSpecIPv6) layer() specLayer          { return layerIP }
-func (*FlowSpecTCP) layer() specLayer           { return layerTransport }
-func (*FlowSpecUDP) layer() specLayer           { return layerTransport }
-func (*FlowSpecActionTag) layer() specLayer     { return layerAction }
-func (*FlowSpecActionDrop) layer() specLayer    { return layerAction }
-func (*FlowSpecCounterAction) layer() specLayer { return layerAction }
+func (*FlowSpecEth) layer() specLayer        { return layerEth }
+func (*FlowSpecIPv4) layer() specLayer       { return layerIP }
+func (*FlowSpecIPv4Ext) layer() specLayer    { return layerIP }
+func (*FlowSpecIPv6) layer() specLayer       { return layerIP }
+func (*FlowSpecTCP) layer() specLayer        { return layerTransport }
+func (*FlowSpecUDP) layer() specLayer        { return layerTransport }
+func (*FlowSpecActionTag) layer() specLayer  { return layerAction }
+func (*FlowSpecActionDrop) layer() specLayer { return layerAction }
 
 // Flow is a steering rule (ibv_flow).
 type Flow struct {
-	qp       *QP
-	prov     ProviderFlow
-	counters []*Counters
+	qp   *QP
+	prov ProviderFlow
 }
 
 // CreateFlow steers the frames that attr selects to a raw packet QP (ibv_create_flow). Without a
@@ -154,15 +149,11 @@ func (qp *QP) CreateFlow(attr *FlowAttr) (*Flow, error) {
 		return nil, Errorf(ErrInvalid, op, "Port is %d, but the QP is on port %d", attr.Port, port)
 	}
 	own := *attr
-	if own.Specs, err = checkFlow(op, attr, qp.pd.dev); err != nil {
+	if own.Specs, err = checkFlow(op, attr); err != nil {
 		return nil, err
 	}
 	f := &Flow{qp: qp}
-	if err := f.useCounters(op, own.Specs); err != nil {
-		return nil, err
-	}
 	if f.prov, err = qp.pd.dev.prov.CreateFlow(qp.prov, &own); err != nil {
-		f.releaseCounters()
 		return nil, wrap(op, err)
 	}
 	qp.flows++
@@ -170,7 +161,7 @@ func (qp *QP) CreateFlow(attr *FlowAttr) (*Flow, error) {
 }
 
 // checkFlow checks everything but the port, and returns a copy of the specs.
-func checkFlow(op string, attr *FlowAttr, d *Device) ([]FlowSpec, error) {
+func checkFlow(op string, attr *FlowAttr) ([]FlowSpec, error) {
 	switch {
 	case attr.Type > FlowSniffer:
 		return nil, Errorf(ErrInvalid, op, "Type %v", attr.Type)
@@ -187,7 +178,7 @@ func checkFlow(op string, attr *FlowAttr, d *Device) ([]FlowSpec, error) {
 		if c == nil {
 			return nil, Errorf(ErrInvalid, op, "Specs[%d] is %T: want a pointer to one of this package's specs", i, s)
 		}
-		if err := checkSpec(op, specs, c, i, d); err != nil {
+		if err := checkSpec(op, specs, c, i); err != nil {
 			return nil, err
 		}
 		specs = append(specs, c)
@@ -196,7 +187,7 @@ func checkFlow(op string, attr *FlowAttr, d *Device) ([]FlowSpec, error) {
 }
 
 // checkSpec checks c, which is Specs[i] and follows the specs in before.
-func checkSpec(op string, before []FlowSpec, c FlowSpec, i int, d *Device) error {
+func checkSpec(op string, before []FlowSpec, c FlowSpec, i int) error {
 	if i > 0 {
 		if last := before[i-1].layer(); last > c.layer() || last == c.layer() && last != layerAction {
 			return Errorf(ErrInvalid, op, "Specs[%d], a %T, follows a %T: "+
@@ -219,10 +210,6 @@ func checkSpec(op string, before []FlowSpec, c FlowSpec, i int, d *Device) error
 	case *FlowSpecActionTag:
 		if c.TagID >= 1<<24 {
 			return Errorf(ErrInvalid, op, "Specs[%d].TagID %#x has more than 24 bits", i, c.TagID)
-		}
-	case *FlowSpecCounterAction:
-		if c.Counters == nil || c.Counters.dev != d {
-			return Errorf(ErrInvalid, op, "Specs[%d].Counters is nil or of another device", i)
 		}
 	}
 	return nil
@@ -265,8 +252,6 @@ func cloneSpec(s FlowSpec) FlowSpec {
 		return clone(s)
 	case *FlowSpecActionDrop:
 		return clone(s)
-	case *FlowSpecCounterAction:
-		return clone(s)
 	}
 	return nil
 }
@@ -293,7 +278,6 @@ func (f *Flow) Close() error {
 	}
 	f.prov.Destroy()
 	f.prov = nil
-	f.releaseCounters()
 	qp.flows--
 	return nil
 }

@@ -2,7 +2,6 @@ package verbs_test
 
 import (
 	"errors"
-	"slices"
 	"testing"
 
 	"github.com/softrnic/softrnic/verbs"
@@ -27,12 +26,7 @@ func TestFlow(t *testing.T) {
 	eth := func(v, mask uint16) verbs.FlowSpec {
 		return &verbs.FlowSpecEth{Val: verbs.FlowEthFilter{EtherType: v}, Mask: verbs.FlowEthFilter{EtherType: mask}}
 	}
-	counters := must(r.dev.CreateCounters())(t)
-	gone := must(r.dev.CreateCounters())(t)
-	check(t, gone.Close())
-	elsewhere := must(newRig(t).dev.CreateCounters())(t)
 	specs := func(s ...verbs.FlowSpec) verbs.FlowAttr { return verbs.FlowAttr{Port: 1, Specs: s} }
-	count := func(c *verbs.Counters) verbs.FlowSpec { return &verbs.FlowSpecCounterAction{Counters: c} }
 	rejected("of an RC QP", r.qp, verbs.ErrInvalid, specs())
 	rejected("port", qp, verbs.ErrInvalid, verbs.FlowAttr{Port: 2})
 	rejected("type", qp, verbs.ErrInvalid, verbs.FlowAttr{Port: 1, Type: 4})
@@ -51,66 +45,23 @@ func TestFlow(t *testing.T) {
 	rejected("tag", qp, verbs.ErrInvalid, specs(&verbs.FlowSpecActionTag{TagID: 1 << 24}))
 	rejected("nil spec", qp, verbs.ErrInvalid, specs(nil))
 	rejected("nil pointer", qp, verbs.ErrInvalid, specs((*verbs.FlowSpecTCP)(nil)))
-	rejected("no counters", qp, verbs.ErrInvalid, specs(count(nil)))
-	rejected("another device's counters", qp, verbs.ErrInvalid, specs(count(elsewhere)))
-	rejected("destroyed counters", qp, verbs.ErrClosed, specs(count(gone)))
 
-	r.l.onFlow = func() error {
-		for what, err := range map[string]error{"destroy": counters.Close(), "attach to": counters.AttachPoint(verbs.CounterBytes, 0)} {
-			if !errors.Is(err, verbs.ErrBusy) {
-				t.Errorf("%s counters while a flow with them is being created: %v", what, err)
-			}
-		}
-		return verbs.ErrNoMemory
-	}
-	rejected("provider's error", qp, verbs.ErrNoMemory, specs(count(counters)))
+	r.l.onFlow = func() error { return verbs.ErrNoMemory }
+	rejected("provider's error", qp, verbs.ErrNoMemory, specs())
 	r.l.onFlow = nil
-	check(t, counters.AttachPoint(verbs.CounterBytes, 0))
 
 	mine := &verbs.FlowSpecIPv4{}
-	f := must(qp.CreateFlow(&verbs.FlowAttr{Port: 1, Priority: 3, Specs: []verbs.FlowSpec{eth(0x0800, 0xffff), mine, count(counters)}}))(t)
+	f := must(qp.CreateFlow(&verbs.FlowAttr{Port: 1, Priority: 3, Specs: []verbs.FlowSpec{eth(0x0800, 0xffff), mine}}))(t)
 	mine.Val.DstIP[0] = 9
 	if got := r.l.flow.Specs[1].(*verbs.FlowSpecIPv4); r.l.flow.Priority != 3 || got.Val.DstIP[0] != 0 {
 		t.Errorf("the provider has %+v", r.l.flow)
 	}
-	for what, destroy := range map[string]func() error{"QP": qp.Close, "counters": counters.Close} {
-		if err := destroy(); !errors.Is(err, verbs.ErrBusy) {
-			t.Errorf("%s with a flow: %v", what, err)
-		}
-	}
-	if err := counters.AttachPoint(verbs.CounterBytes, 0); !errors.Is(err, verbs.ErrBusy) {
-		t.Errorf("attach to counters in use: %v", err)
+	if err := qp.Close(); !errors.Is(err, verbs.ErrBusy) {
+		t.Errorf("a QP with a flow: %v", err)
 	}
 	check(t, f.Close())
 	if err := f.Close(); !errors.Is(err, verbs.ErrClosed) || r.l.flow != nil {
 		t.Errorf("twice: %v", err)
 	}
-	check(t, counters.Close())
 	check(t, qp.Close())
-}
-
-// TestCounters: Read returns the attached counters by index.
-func TestCounters(t *testing.T) {
-	r := newRig(t)
-	c := must(r.dev.CreateCounters())(t)
-	check(t, c.AttachPoint(verbs.CounterBytes, 0))
-	check(t, c.AttachPoint(verbs.CounterPackets, 2))
-	for _, err := range []error{c.AttachPoint(2, 0), c.AttachPoint(0, -1), c.AttachPoint(0, 32), c.Read(make([]uint64, 2))} {
-		if !errors.Is(err, verbs.ErrInvalid) {
-			t.Errorf("got %v", err)
-		}
-	}
-	r.lq.Count(c, 100)
-	r.lq.Count(c, 20)
-	got := []uint64{9, 9, 9, 9}
-	check(t, c.Read(got))
-	if !slices.Equal(got, []uint64{120, 0, 2, 0}) {
-		t.Errorf("read %d", got)
-	}
-	check(t, c.Close())
-	for _, err := range []error{c.Close(), c.Read(got), c.AttachPoint(0, 0)} {
-		if !errors.Is(err, verbs.ErrClosed) {
-			t.Errorf("got %v", err)
-		}
-	}
 }

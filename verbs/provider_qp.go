@@ -138,9 +138,3 @@ func (h QPHandle) Event(t AsyncEventType) { h.qp.event(t) }
 
 // AH returns the provider's half of an address handle.
 func (h QPHandle) AH(ah *AH) ProviderAH { return ah.prov }
-
-// Count counts a frame of n bytes of a flow that steers to the QP. The QP need not be locked.
-func (h QPHandle) Count(c *Counters, n int) {
-	c.packets.Add(1)
-	c.bytes.Add(uint64(n))
-}

@@ -22,14 +22,13 @@ type port struct {
 
 // flow is the provider's part of a flow. It is immutable.
 type flow struct {
-	port     *port
-	qp       *qp
-	attr     *verbs.FlowAttr
-	headers  []verbs.FlowSpec // the specs without the actions, which match describes
-	match    []matcher
-	tag      uint32
-	drop     bool
-	counters []*verbs.Counters
+	port    *port
+	qp      *qp
+	attr    *verbs.FlowAttr
+	headers []verbs.FlowSpec // the specs without the actions, which match describes
+	match   []matcher
+	tag     uint32
+	drop    bool
 }
 
 // CreateFlow adds a flow to its port.
@@ -48,8 +47,6 @@ func (e *Engine) CreateFlow(p verbs.ProviderQP, attr *verbs.FlowAttr) (verbs.Pro
 			f.tag = s.TagID
 		case *verbs.FlowSpecActionDrop:
 			f.drop = true
-		case *verbs.FlowSpecCounterAction:
-			f.counters = append(f.counters, s.Counters)
 		default:
 			f.headers = append(f.headers, s)
 			f.match = append(f.match, newMatcher(s))
@@ -167,9 +164,6 @@ func matches(all []matcher, h *headers) bool {
 // deliver gives each flow a copy.
 func deliver(flows []*flow, frame []byte) {
 	for _, f := range flows {
-		for _, c := range f.counters {
-			f.qp.h.Count(c, len(frame))
-		}
 		if f.drop {
 			f.port.e.Counters.Dropped.Add(1)
 			continue
