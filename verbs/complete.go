@@ -61,18 +61,6 @@ func (qp *QP) deferReport(ch *CompChannel) {
 	}
 }
 
-// unlock unlocks the QP after work that may have completed requests.
-func (qp *QP) unlock() {
-	if qp.cqOverrun {
-		qp.failOverrun()
-	}
-	if qp.reportFlags&reportsPending != 0 {
-		qp.unlockAndReport()
-		return
-	}
-	qp.mu.Unlock()
-}
-
 // unlockDeferred is like unlock, and ends the effect of reportsDeferred.
 func (qp *QP) unlockDeferred() {
 	if qp.cqOverrun {

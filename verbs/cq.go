@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/softrnic/softrnic/internal/idle"
+	"github.com/softrnic/softrnic/verbs/internal/wakeup"
 )
 
 // CQInitAttr has the options of CreateCQ (ibv_cq_init_attr_ex).
@@ -440,4 +441,11 @@ func (cq *CQ) armedFor(wc *WC, solicited bool) bool {
 		return solicited || wc.Status != WCSuccess
 	}
 	return false
+}
+
+// waiters is the shared state of the calls of CQ.Wait that sleep.
+type waiters struct {
+	notifier *wakeup.Notifier
+	n        int
+	spin     idle.Spin
 }

@@ -8,13 +8,6 @@ import (
 	"github.com/softrnic/softrnic/verbs/internal/wakeup"
 )
 
-// waiters is the shared state of the calls of CQ.Wait that sleep.
-type waiters struct {
-	notifier *wakeup.Notifier
-	n        int
-	spin     idle.Spin
-}
-
 // Wait waits until the CQ has completions, and moves up to len(wcs) of them to wcs, oldest first.
 // It returns their number, which is at least 1. It does not use a completion channel.
 // CQInitAttr.Wait selects how it waits: WaitAdaptive polls for up to 1 ms, if that has paid

@@ -227,3 +227,17 @@ func wrapNonNil(op string, err error) error {
 	}
 	return wrap(op, err)
 }
+
+// mcastGroup is a multicast group on a device's port.
+type mcastGroup struct {
+	port  uint8
+	group GID
+}
+
+// Latency is a histogram of times. Class i counts times t with Bound(i-1) ≤ t < Bound(i). The last
+// class has no upper bound.
+type Latency struct {
+	Count   uint64
+	Sum     time.Duration
+	Classes [24]uint64
+}

@@ -26,17 +26,3 @@ const (
 )
 
 func (l FlushLevel) String() string { return name([]string{"RANGE", "MR"}, int(l), "flush level") }
-
-// checkFlush checks the fields that only a Flush request uses.
-func (qp *QP) checkFlush(wr *SendWR) error {
-	const what = "post send to"
-	switch {
-	case len(wr.SGList) > 0:
-		return Errorf(ErrInvalid, qp.op(what), "FLUSH has no SGList")
-	case wr.FlushType == 0 || wr.FlushType&^(FlushGlobal|FlushPersistent) != 0:
-		return Errorf(ErrInvalid, qp.op(what), "FlushType %v is not GLOBAL, PERSISTENT or both", wr.FlushType)
-	case wr.FlushLevel > FlushMR:
-		return Errorf(ErrInvalid, qp.op(what), "FlushLevel %v", wr.FlushLevel)
-	}
-	return nil
-}

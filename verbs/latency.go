@@ -2,14 +2,6 @@ package verbs
 
 import "time"
 
-// Latency is a histogram of times. Class i counts times t with Bound(i-1) ≤ t < Bound(i). The last
-// class has no upper bound.
-type Latency struct {
-	Count   uint64
-	Sum     time.Duration
-	Classes [24]uint64
-}
-
 // Bound returns the upper bound of a class: 1 µs, 2 µs, 4 µs and so on.
 func (*Latency) Bound(class int) time.Duration { return time.Microsecond << class }
 

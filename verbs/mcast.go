@@ -1,11 +1,5 @@
 package verbs
 
-// mcastGroup is a multicast group on a device's port.
-type mcastGroup struct {
-	port  uint8
-	group GID
-}
-
 // AttachMcast attaches a UD QP to a multicast group (ibv_attach_mcast). The QP's port joins the
 // group, and each attached QP receives a copy of each datagram to the group that has its Q_Key. The
 // QP must be in INIT or a later state. Attaching again has no effect.

@@ -104,20 +104,6 @@ func (mw *MW) release() {
 // (ibv_inc_rkey). The device chose the upper 24 bits.
 func IncRKey(rkey uint32) uint32 { return rkey&^0xff | (rkey+1)&0xff }
 
-// BindMW posts a work request that binds a window of type 1 (ibv_bind_mw), with the given ID and
-// flags. It completes to the send CQ. MW.RKey returns the new key immediately. A bind of Length 0
-// unbinds the window.
-func (qp *QP) BindMW(mw *MW, id uint64, flags SendFlags, info MWBindInfo) error {
-	const what = "bind MW with"
-	if mw == nil || mw.typ != MWType1 {
-		return Errorf(ErrInvalid, qp.op(what), "the MW is nil or not of type 1: post a BindMW work request for type 2")
-	}
-	qp.lock()
-	defer qp.unlock()
-	wr := SendWR{ID: id, Opcode: BindMW, Flags: flags, Bind: &MWBind{MW: mw, RKey: IncRKey(mw.RKey()), MWBindInfo: info}}
-	return qp.post(&wr)
-}
-
 // checkBind checks the bind of a work request, except the state of window and region, and returns a
 // copy for the queue.
 func (qp *QP) checkBind(wr *SendWR) (*MWBind, error) {

@@ -353,3 +353,31 @@ func (qp *QP) queueRecv(wr *RecvWR) error {
 	}
 	return nil
 }
+
+// BindMW posts a work request that binds a window of type 1 (ibv_bind_mw), with the given ID and
+// flags. It completes to the send CQ. MW.RKey returns the new key immediately. A bind of Length 0
+// unbinds the window.
+func (qp *QP) BindMW(mw *MW, id uint64, flags SendFlags, info MWBindInfo) error {
+	const what = "bind MW with"
+	if mw == nil || mw.typ != MWType1 {
+		return Errorf(ErrInvalid, qp.op(what), "the MW is nil or not of type 1: post a BindMW work request for type 2")
+	}
+	qp.lock()
+	defer qp.unlock()
+	wr := SendWR{ID: id, Opcode: BindMW, Flags: flags, Bind: &MWBind{MW: mw, RKey: IncRKey(mw.RKey()), MWBindInfo: info}}
+	return qp.post(&wr)
+}
+
+// checkFlush checks the fields that only a Flush request uses.
+func (qp *QP) checkFlush(wr *SendWR) error {
+	const what = "post send to"
+	switch {
+	case len(wr.SGList) > 0:
+		return Errorf(ErrInvalid, qp.op(what), "FLUSH has no SGList")
+	case wr.FlushType == 0 || wr.FlushType&^(FlushGlobal|FlushPersistent) != 0:
+		return Errorf(ErrInvalid, qp.op(what), "FlushType %v is not GLOBAL, PERSISTENT or both", wr.FlushType)
+	case wr.FlushLevel > FlushMR:
+		return Errorf(ErrInvalid, qp.op(what), "FlushLevel %v", wr.FlushLevel)
+	}
+	return nil
+}

@@ -359,3 +359,15 @@ func (qp *QP) alive(what string) error {
 	}
 	return nil
 }
+
+// unlock unlocks the QP after work that may have completed requests.
+func (qp *QP) unlock() {
+	if qp.cqOverrun {
+		qp.failOverrun()
+	}
+	if qp.reportFlags&reportsPending != 0 {
+		qp.unlockAndReport()
+		return
+	}
+	qp.mu.Unlock()
+}
