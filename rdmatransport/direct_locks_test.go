@@ -32,7 +32,15 @@ func (e *end) postBatch(t *testing.T, to *end, f func() error) (wait func()) {
 	t.Helper()
 	var posting, calling sync.WaitGroup
 	lock := to.handles.of(to.QP())
-	lock.Lock()
+	for contended := true; contended; { // an iWARP stream may still have bytes of its set-up to read
+		lock.Lock()
+		for range 1000 {
+			runtime.Gosched()
+		}
+		if contended = lock.Contended(); contended {
+			lock.Unlock()
+		}
+	}
 	posting.Go(func() {
 		if err := e.QP().PostSend(e.batch(to, 0)...); err != nil {
 			t.Error(err)
