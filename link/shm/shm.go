@@ -116,7 +116,7 @@ func newConfig(name string, cfg *Config) (*config, error) {
 	switch {
 	case err != nil:
 	case n < ring.MinLen || n > ring.MaxLen || n&(n-1) != 0:
-		err = fmt.Errorf("Ring %d: must be a power of two from %d to %d, or 0 for %d", n, ring.MinLen, ring.MaxLen, DefaultRing)
+		err = fmt.Errorf("field Ring %d: must be a power of two from %d to %d, or 0 for %d", n, ring.MinLen, ring.MaxLen, DefaultRing)
 	case cfg.Pick != nil && cfg.MAC != nil:
 		err = fmt.Errorf("MAC %v and Pick, which has addresses of its own: only one is allowed", cfg.MAC)
 	}

@@ -87,7 +87,7 @@ func checkName(name string) error {
 // check returns an error for a value that is out of bounds, or that other values exclude.
 func (c *Config) check() error {
 	if c.Queues > 1 && c.NoOffloads {
-		return fmt.Errorf("Queues %d and NoOffloads: without offloads there is only 1", c.Queues)
+		return fmt.Errorf("fields Queues %d and NoOffloads: without offloads there is only 1", c.Queues)
 	}
 	return cmp.Or(station.CheckMTU(c.MTU, MaxMTU), station.CheckMAC(c.MAC), station.CheckWait(c.Wait), station.CheckQueues(c.Queues))
 }

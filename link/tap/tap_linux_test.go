@@ -242,7 +242,7 @@ func TestErrorsSuggestAFix(t *testing.T) {
 		{"x0", &Config{MTU: 65522}, []string{"MTU 65522"}},
 		{"x0", &Config{MAC: net.HardwareAddr{1, 2, 3, 4, 5, 6}}, []string{"01:02:03:04:05:06", "not a unicast"}},
 		{"x0", &Config{MTU: -1}, []string{"tap x0: MTU -1: must be 1280 to 65521"}},
-		{"x0", &Config{Queues: 17}, []string{"tap x0: Queues 17: must be 1 to 16"}},
+		{"x0", &Config{Queues: 17}, []string{"tap x0: field Queues 17: must be 1 to 16"}},
 		{"x0", &Config{Queues: 2, NoOffloads: true}, []string{"Queues 2", "only 1"}},
 		{"x0", &Config{Wait: 3}, []string{"Wait 3", "link.WaitAdaptive"}},
 		{"x0", &Config{Bridge: "br9"}, []string{"no bridge br9", "ip link add br9 type bridge"}},

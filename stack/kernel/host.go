@@ -69,12 +69,12 @@ func (cfg *Config) check() (*config, error) {
 		c.log = slog.New(slog.DiscardHandler)
 	}
 	if c.closed && c.sharing != nil {
-		return nil, errors.New("Unopened and Sharing: only one is allowed")
+		return nil, errors.New("fields Unopened and Sharing: only one is allowed")
 	}
 	for i, s := range cfg.Addrs {
 		a, err := netip.ParseAddr(s)
 		if err != nil || !isHostAddr(a.Unmap()) {
-			return nil, fmt.Errorf("Addrs[%d] %q: want an IP address of this machine, such as 10.0.0.1", i, s)
+			return nil, fmt.Errorf("field Addrs[%d] %q: want an IP address of this machine, such as 10.0.0.1", i, s)
 		}
 		c.addrs = append(c.addrs, a.Unmap().WithZone(""))
 	}

@@ -16,7 +16,7 @@ const MaxQueues = 16
 // CheckWait refuses an unknown way to wait for frames.
 func CheckWait(w link.Wait) error {
 	if w > link.WaitPoll {
-		return fmt.Errorf("Wait %d: must be link.WaitAdaptive, WaitEvent or WaitPoll", w)
+		return fmt.Errorf("field Wait %d: must be link.WaitAdaptive, WaitEvent or WaitPoll", w)
 	}
 	return nil
 }
@@ -24,7 +24,7 @@ func CheckWait(w link.Wait) error {
 // CheckQueues refuses a number of queues outside of 0, which means 1, to MaxQueues.
 func CheckQueues(n int) error {
 	if n < 0 || n > MaxQueues {
-		return fmt.Errorf("Queues %d: must be 1 to %d, or 0 for 1", n, MaxQueues)
+		return fmt.Errorf("field Queues %d: must be 1 to %d, or 0 for 1", n, MaxQueues)
 	}
 	return nil
 }

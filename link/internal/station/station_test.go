@@ -25,7 +25,7 @@ func TestBounds(t *testing.T) {
 		}
 	}
 	for want, err := range map[string]error{
-		"Wait 3: ": CheckWait(link.WaitPoll + 1), "Queues -1: ": CheckQueues(-1), "Queues 17: ": CheckQueues(MaxQueues + 1),
+		"field Wait 3: ": CheckWait(link.WaitPoll + 1), "field Queues -1: ": CheckQueues(-1), "field Queues 17: ": CheckQueues(MaxQueues + 1),
 		"MTU -1: ": CheckMTU(-1, 1500), "MTU 1: ": CheckMTU(1, 1500), "MTU 1501: ": CheckMTU(1501, 1500),
 	} {
 		if err == nil || !strings.HasPrefix(err.Error(), want) {
