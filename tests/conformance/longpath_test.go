@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math/bits"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -34,6 +35,10 @@ type longPath struct {
 
 // bdp returns the bandwidth-delay product of such a path in bytes.
 func bdp(rate int64) int { return int(rate / 8 / 100) }
+
+// windowOf returns the largest window that RoCE's configuration takes of at most n bytes, or the
+// smallest of all.
+func windowOf(n int) int { return 1 << (bits.Len(uint(min(max(n, 128<<10), 16<<20))) - 1) }
 
 // run lets one end move data for a second, after a tenth of a second in which the connection
 // starts.
@@ -120,13 +125,13 @@ type control struct {
 var (
 	// byWindow is a window of twice the bandwidth-delay product.
 	byWindow = control{"window", func(rate int64) roce.Config {
-		return roce.Config{SelectiveRepeat: true, Window: 2 * bdp(rate)}
+		return roce.Config{SelectiveRepeat: true, Window: windowOf(2 * bdp(rate))}
 	}}
 	byDelay = control{"delay", func(int64) roce.Config {
 		return roce.Config{SelectiveRepeat: true, Window: 16 << 20, ByDelay: &roce.ByDelay{}}
 	}}
 	byMarks = control{"DCQCN", func(rate int64) roce.Config {
-		return roce.Config{SelectiveRepeat: true, Window: 2 * bdp(rate), DCQCN: &roce.DCQCN{RPGMaxRate: rate}}
+		return roce.Config{SelectiveRepeat: true, Window: windowOf(2 * bdp(rate)), DCQCN: &roce.DCQCN{RPGMaxRate: rate}}
 	}}
 )
 

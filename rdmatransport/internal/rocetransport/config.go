@@ -16,7 +16,7 @@ const maxQueued = send.MaxWindow >> 10
 // CheckConfig returns an error that names the field if a value is out of bounds.
 func CheckConfig(c *roce.Config) error {
 	if w := c.Window; w != 0 && (w < send.LeastWindow || w > send.MaxWindow || w&(w-1) != 0) {
-		return fmt.Errorf("field Window %d: must be a power of two from %d to %d, or 0 for %d", w, send.LeastWindow, send.MaxWindow,
+		return fmt.Errorf("%s %d: must be a power of two from %d to %d, or 0 for %d", "Window", w, send.LeastWindow, send.MaxWindow,
 			send.DefaultWindow)
 	}
 	if d := c.ByDelay; d != nil {
