@@ -13,7 +13,7 @@ import (
 func ExampleLogger() {
 	shorten := func(_ []string, a slog.Attr) slog.Attr {
 		if a.Key == slog.TimeKey {
-			return slog.String("at", a.Value.Time().Format("15:04:05.000"))
+			return slog.String("at", a.Value.Time().Format("15:04:05"))
 		}
 		return a
 	}
@@ -24,5 +24,5 @@ func ExampleLogger() {
 		Type: trace.RNRWaitStarted, PSN: 77, Duration: 10240 * time.Microsecond,
 	})
 	// Output:
-	// at=12:00:00.000 level=DEBUG msg="RNR wait started" transport=RoCE qpn=0x1234 psn=77 duration=10.24ms
+	// at=12:00:00 level=DEBUG msg="RNR wait started" transport=RoCE qpn=0x1234 psn=77 duration=10.24ms
 }
