@@ -51,10 +51,10 @@ const (
 
 // Spinner has the parameters of a goroutine that spins before it sleeps.
 type Spinner struct {
-	First   time.Duration // spinning time before the first sleep, and after a long sleep
-	Longest time.Duration // spinning time after several sleeps shorter than ShortSleep, each of which doubles it
-	// ShortSleep is the time below which a sleep was too short: a longer spin would have found
-	// something. 0: the spinning time does not change.
+	First   time.Duration // spinning time before the first sleep
+	Longest time.Duration // longest spinning time
+	// After a sleep shorter than ShortSleep, a longer spin would have found something: the spinning
+	// time doubles, up to Longest. After a longer sleep it halves.
 	ShortSleep time.Duration
 	Yield      Yield // of a Reader
 	// Parks says that the goroutine sleeps in Go's scheduler, which lets others run. It need not yield
