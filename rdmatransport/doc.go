@@ -32,8 +32,8 @@
 //	rcvd_seq_err                sequence NAKs
 //	ack_deferred                acknowledgements that had to wait for a buffer: always 0
 //	completer_retry_err         times that a QP went back, for a NAK or a timeout, but not for an RNR NAK
-//	retry_exceeded_err          QPs that failed because they had gone back too often,
-//	retry_rnr_exceeded_err      or for too many RNR NAKs
+//	retry_exceeded_err          QPs that failed because they had gone back too often
+//	retry_rnr_exceeded_err      QPs that failed because of too many RNR NAKs
 //	send_err                    packets that the link could not take
 //	link_downed                 times that a port lost its link
 //	rdma_sends                  SENDs that completed well (rxe: or not)

@@ -103,7 +103,7 @@ type QPAttr struct {
 	SQDraining       bool  // Query only
 	MaxRDAtomic      uint8 // outstanding READs and atomics as requester
 	MaxDestRDAtomic  uint8 // outstanding READs and atomics as responder
-	MinRNRTimer      uint8 // 5 bits, encoded as in IBTA table 46: 0 is 655.36 ms, 1 is 10 µs, … 31 is 491.52 ms
+	MinRNRTimer      uint8 // 5 bits, encoded as in an RNR NAK (IBTA Vol 1 §9.7.5.2.8): 0 is 655.36 ms, 1 is 10 µs, … 31 is 491.52 ms
 	PortNum          uint8
 	Timeout          uint8    // 5 bits: 4.096 µs × 2^n; 0 is no timeout
 	RetryCnt         uint8    // 3 bits

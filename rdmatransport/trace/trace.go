@@ -50,8 +50,8 @@ const (
 	// RetransmissionTimeout (RoCE): the packet PSN was not acknowledged within the QP's timeout.
 	// This counts as a retry.
 	RetransmissionTimeout
-	// RNRWaitStarted (RoCE): the peer has no receive request for PSN. Nothing is sent from PSN on
-	// for the Duration.
+	// RNRWaitStarted (RoCE): the peer has no receive request for PSN. For the Duration, neither
+	// PSN nor any later packet is sent.
 	RNRWaitStarted
 	// RNRWaitEnded (RoCE): the wait is over, or the peer has executed the PSN.
 	RNRWaitEnded
@@ -62,7 +62,7 @@ const (
 	NAKReceived
 	// Window (RoCE): from now on, this many Packets may be in flight.
 	Window
-	// AlarmSet (RoCE): the alarm Detail ("retransmission", "probe" or "RNR") goes off after
+	// AlarmSet (RoCE): the alarm Detail ("retransmission" or "probe") goes off after
 	// Duration, unless it is set again or stopped before.
 	AlarmSet
 	// AlarmFired (RoCE): the alarm Detail has gone off.

@@ -12,7 +12,7 @@ func PSNAdd(p, n uint32) uint32 { return (p + n) & mask24 }
 // less than 2^23 apart (IBTA Vol 1 §9.7.1).
 func PSNDiff(a, b uint32) int32 { return int32((a-b)<<8) >> 8 }
 
-// RNRTimer returns the time of an RNR NAK's 5-bit timer code (IBTA Vol 1 §9.7.5.2.8, table 45).
+// RNRTimer returns the time of an RNR NAK's 5-bit timer code (IBTA Vol 1 §9.7.5.2.8).
 func RNRTimer(code uint8) time.Duration {
 	return time.Duration(rnrTimers[code&syndromeValue]) * 10 * time.Microsecond
 }

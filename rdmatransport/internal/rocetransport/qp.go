@@ -215,7 +215,8 @@ func (q *qp) PostSend() {
 	}
 }
 
-// PostRecv implements verbs.ProviderQP. A peer with an RNR NAK retries by itself.
+// PostRecv implements verbs.ProviderQP. There is nothing to do: a peer that has got an RNR NAK
+// retries when its wait ends.
 func (q *qp) PostRecv() {}
 
 // Destroy implements verbs.ProviderQP.

@@ -164,7 +164,7 @@ func TestTimeout(t *testing.T) {
 	})
 }
 
-// TestRNRWaits at least as long as the peer's code says (table 46), and not much longer.
+// TestRNRWaits at least as long as the peer's code says, and not much longer.
 func TestRNRWaits(t *testing.T) {
 	for code, us := range []int{655360, 10, 20, 30, 40, 60, 80, 120, 160, 240, 320, 480, 640, 960, 1280, 1920, 2560, 3840,
 		5120, 7680, 10240, 15360, 20480, 30720, 40960, 61440, 81920, 122880, 163840, 245760, 327680, 491520} {

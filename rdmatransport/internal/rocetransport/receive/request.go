@@ -83,8 +83,8 @@ func (s *State) onEarly(p *wire.Packet, m marking, d int32) (o Outcome) {
 	return o
 }
 
-// lostAgain reports whether a packet proves that the packet of an RNR NAK was retransmitted and
-// lost.
+// lostAgain reports whether a packet proves that the packet that an RNR NAK rejected was
+// retransmitted and lost.
 func (s *State) lostAgain(psn uint32) bool {
 	if s.verdict.now == RNRSent && s.rnr.lostAgain(psn, s.expected.psn, s.shared.Clock) {
 		return true

@@ -11,20 +11,20 @@ import (
 // whether it was retransmitted and lost.
 type rnrWait struct {
 	end time.Duration // the end of the wait that the RNR NAK asked for
-	top uint32        // one past the PSN of the last packet since, or the PSN of the RNR NAK
+	top uint32        // one past the PSN of the last packet since the RNR NAK, or the NAK's own PSN
 }
 
 // begin records that an RNR NAK of a PSN is due.
 func (w *rnrWait) begin(psn uint32, end time.Duration) { w.top, w.end = psn, end }
 
 // lostAgain reports whether a packet behind the expected one proves that the expected one was
-// retransmitted and lost. It does if the peer has gone back. It also does once the wait is over,
-// when nothing from before can be in flight.
+// retransmitted and lost. It does if the peer has gone back. The first packet after the NAK, and a
+// repetition of the last one, do so only after the wait, when nothing from before can be in flight.
 func (w *rnrWait) lostAgain(psn, expected uint32, clock Clock) bool {
 	switch d := wire.PSNDiff(psn, w.top); {
 	case d < -1:
 		return true
-	case d == -1 || w.top == expected: // in the first case, one packet may have arrived twice
+	case d == -1 || w.top == expected: // if d is -1, the network may have duplicated the last packet
 		return clock() >= w.end
 	}
 	return false

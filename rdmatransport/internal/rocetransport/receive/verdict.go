@@ -45,7 +45,7 @@ const (
 // verdictAfter is the verdict after each event. The verdict stays if an event cannot occur or does
 // not matter.
 //
-//	             turn      gap     not ready refusal     sent     withdrawn
+//	             expected  gap     not ready refusal     sent     withdrawn
 //	accepting    stays     NAK due RNR due   refusal due stays    stays
 //	NAK sent     accepting NAK due RNR due   refusal due stays    stays
 //	RNR sent     accepting NAK due RNR due   refusal due stays    stays

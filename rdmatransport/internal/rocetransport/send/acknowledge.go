@@ -126,8 +126,8 @@ func (s *State) sacked(psn uint32, sack wire.Sack) {
 }
 
 // OnRNR handles an RNR NAK: the peer asks to wait before PSN psn is sent again. Responses to
-// earlier requests may be missing, and are requested during the wait. isNew is false for a repeated
-// NAK.
+// earlier READs may be missing, and the requester asks for them again during the wait. isNew is
+// false for a repeated NAK, and for a PSN that was already executed.
 func (s *State) OnRNR(psn uint32, wait time.Duration) (o Outcome, isNew bool) {
 	if s.alarm.isSet(RNR) {
 		return o, false
@@ -142,7 +142,7 @@ func (s *State) OnRNR(psn uint32, wait time.Duration) (o Outcome, isNew bool) {
 		return o, true
 	}
 	if recovering && psn != s.flight.una {
-		s.board.forget(psn) // the peer keeps what comes behind it
+		s.board.forget(psn) // only this PSN is sent again: the peer keeps later packets
 	} else {
 		s.rewind()
 		s.change(onRNR)
@@ -221,8 +221,8 @@ func (s *State) ackThrough(end uint32, o *Outcome) bool {
 	return false
 }
 
-// ackBefore is ackThrough for a NAK, which names the packets to retransmit. A missing response does
-// not make the requester go back.
+// ackBefore is ackThrough without going back: a missing response does not make the requester
+// retransmit.
 func (s *State) ackBefore(end uint32, o *Outcome) bool {
 	if s.mode.is(Selective) {
 		return s.executedBefore(end, o)

@@ -22,8 +22,8 @@ const (
 
 func (k AlarmKind) String() string { return [...]string{"none", "RNR", "retransmission", "probe"}[k] }
 
-// alarm is the only alarm of the send state. RNR runs alone. Retransmission runs while packets are
-// in flight, and Probe goes off before it.
+// alarm holds the timers of the send state. During an RNR wait no other is set. Retransmission is
+// set while packets are in flight, and Probe goes off before it.
 type alarm struct {
 	due        time.Duration // when RNR or Retransmission is due; 0 if neither is set
 	probeDue   time.Duration // when Probe is due; 0 if it is not set
@@ -54,7 +54,7 @@ func (a *alarm) dueAt(now time.Duration) AlarmKind {
 	return NoAlarm
 }
 
-// isSet reports whether RNR or Retransmission is set.
+// isSet reports whether the timer in due is of kind k, which is RNR or Retransmission.
 func (a *alarm) isSet(k AlarmKind) bool { return a.kind == k }
 
 func (a *alarm) setRetransmission(due time.Duration) { a.kind, a.due = Retransmission, due }
@@ -68,7 +68,8 @@ func (a *alarm) setRNR(psn uint32, until time.Duration) {
 // blocks reports whether an RNR wait blocks a PSN.
 func (a *alarm) blocks(psn uint32) bool { return a.kind == RNR && wire.PSNDiff(psn, a.rnrPSN) >= 0 }
 
-// waitEnded reports whether the PSN of an RNR NAK was executed, as everything before end was.
+// waitEnded reports whether the peer, which has executed everything before end, has executed the
+// PSN of the RNR NAK.
 func (a *alarm) waitEnded(end uint32) bool { return a.kind == RNR && wire.PSNDiff(end, a.rnrPSN) > 0 }
 
 // endRNR ends the RNR wait.

@@ -6,7 +6,7 @@ const retryInfinite = 7
 // retries counts the retries that retry_cnt and rnr_retry limit.
 type retries struct {
 	timeouts uint8 // timeouts and sequence NAKs since the last progress or RNR NAK
-	rnr      uint8 // RNR NAKs since the last progress
+	rnr      uint8 // RNR NAKs since the last progress; not counted if the limit is infinite
 }
 
 func (r *retries) reset() { *r = retries{} }

@@ -160,7 +160,7 @@ func (b *scoreboard) lostFrom(psn uint32) {
 	}
 }
 
-// forget marks a PSN as lost that is in flight, or that the peer has reported and then dropped.
+// forget marks as lost a PSN that is in flight, or that the peer has reported and then dropped.
 func (b *scoreboard) forget(psn uint32) {
 	b.clearKept(psn, wire.PSNAdd(psn, 1))
 	switch s := b.at(psn); {
