@@ -5,9 +5,10 @@ import "time"
 // The parameters of the idle policy. README.md has the measurement behind each number, and where
 // the decision is made.
 
-// PollTimeout is how long an application that does not poll is still assumed to poll. It is longer
-// than an application is usually busy between two polls. Until then, the goroutines of media leave
-// reception to the application, and delayed packets wait for its next poll.
+// After its last poll, an application counts as polling for PollTimeout. This is longer than an
+// application is usually busy between two polls. Until then, the goroutines of media leave
+// reception to the application. Packets are delayed for PollTimeout at most, to wait for its next
+// poll or post.
 const PollTimeout = time.Millisecond
 
 // A poller that has found nothing for BackoffAfter sleeps for SleepTime at a time, at most once in

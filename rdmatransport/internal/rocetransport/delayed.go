@@ -3,9 +3,9 @@ package rocetransport
 // Send path: requests and acknowledgements that are delayed to share a frame. A small request is
 // corked if others are in flight. It is sent with later requests when they fill a frame, when an
 // acknowledgement arrives, or when the application has nothing more to post. The application shows
-// that by two polls without a post, or by waiting. An acknowledgement that becomes due while an
-// application polls is delayed for one poll, so that it can share a frame with the application's
-// answer.
+// that by two calls of Progress without a post in between, or by waiting. An acknowledgement that
+// becomes due while an application polls is delayed for one poll, so that it can share a frame with
+// the application's answer.
 
 import (
 	"sync/atomic"
@@ -19,7 +19,7 @@ import (
 // delayed is a lock-free stack of QPs with delayed packets.
 type delayed struct {
 	head  atomic.Pointer[qp]
-	timer timers.Timer // for applications that stop polling
+	timer timers.Timer // bounds the delay
 }
 
 // delay adds q, which is locked.
@@ -30,8 +30,8 @@ func (e *Engine) delay(q *qp) {
 	}
 }
 
-// delayAgain adds q, which is locked and was removed. The timer may have fired meanwhile, so it is
-// armed again.
+// delayAgain adds q, which is locked and not on the stack. The timer is armed unless it is already:
+// it fires at most PollTimeout after a packet was delayed.
 func (e *Engine) delayAgain(q *qp) {
 	e.delayed.push(q)
 	if !e.delayed.timer.Armed() {

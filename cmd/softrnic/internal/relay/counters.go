@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Counters count the connections that a command forwards, for Prometheus.
+// Counters are Prometheus metrics of the connections that a command forwards.
 type Counters struct {
 	Open                                 atomic.Int64
 	Accepted, Failed, ToBytes, FromBytes atomic.Uint64
@@ -20,10 +20,10 @@ func NewCounters(command string) *Counters {
 		return prometheus.NewDesc("softrnic_"+command+"_"+name, help, labels, nil)
 	}
 	return &Counters{
-		open:     desc("connections", "Connections that are passed on now."),
-		accepted: desc("accepted_connections_total", "Connections that have come."),
-		failed:   desc("failed_connections_total", "Connections that could not be passed on, or ended in an error."),
-		bytes:    desc("bytes_total", "Bytes that were passed on: to where connections go to, and back.", "direction"),
+		open:     desc("connections", "Connections that are being forwarded."),
+		accepted: desc("accepted_connections_total", "Incoming connections that were accepted."),
+		failed:   desc("failed_connections_total", "Accepted connections that could not be forwarded, or ended in an error."),
+		bytes:    desc("bytes_total", "Bytes forwarded, to the far side and back.", "direction"),
 	}
 }
 

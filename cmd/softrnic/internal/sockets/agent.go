@@ -39,16 +39,16 @@ type Config struct {
 	Counters *relay.Counters
 }
 
-// Agent serves the preloaded library in a program's processes.
+// Agent answers requests from the library that is preloaded into the program's processes.
 type Agent struct {
 	cfg   Config
 	node  *node.Node
 	log   *slog.Logger
 	token [tokenLen]byte
 	l     *net.UnixListener
-	slots chan struct{} // slots of connections without a request yet
+	slots chan struct{} // slots of Unix connections that have not sent their request
 
-	undelivered chan struct{} // a slot for each connection accepted over RDMA and not yet by the program
+	undelivered chan struct{} // a slot for each connection accepted over RDMA but not yet by the program
 	accepted    chan struct{} // a slot for each connection accepted over RDMA, until it ends
 
 	ctx    context.Context
@@ -165,8 +165,8 @@ func (a *Agent) serve() {
 	}
 }
 
-// Limits of connections without a request, as any user may connect: their number, and the time for
-// the request.
+// Limits of Unix connections that have not sent their request, because any local user may connect:
+// their number, and the time for the request.
 const (
 	maxUnread      = 256
 	requestTimeout = time.Second
@@ -175,8 +175,9 @@ const (
 // Limits of the state that peers and the program can create.
 const (
 	// maxUndelivered bounds the connections accepted over RDMA that wait for the program, whose
-	// backlog is full. maxAccepted bounds all accepted connections. Beyond, peers wait in the
-	// rsocket's backlog or are refused.
+	// backlog is full. maxAccepted bounds all connections that Accept has returned, until they end.
+	// At either limit the agent stops calling Accept. Peers then wait in the listener's backlog. When
+	// that is full, iWARP rejects requests, and RoCE drops them.
 	maxUndelivered = 128
 	maxAccepted    = 16384
 	// maxPending is the most sockets of the program with a pending connection. Beyond, TCP is used.

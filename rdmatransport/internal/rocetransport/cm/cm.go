@@ -73,7 +73,7 @@ type Config struct {
 	// MTU returns a port's active MTU.
 	MTU func(port uint8) verbs.MTU
 	// BeforeDisconnect is called with the number of the local QP before a DREQ is sent, to flush
-	// deferred packets of the QP. The manager is locked. Nil if nothing is deferred.
+	// delayed packets of the QP. The manager is locked. Nil if nothing is deferred.
 	BeforeDisconnect func(qpn uint32)
 	// CarrierExpected reports whether a port has no carrier, and is expected to have one soon. That
 	// is so while a shared hub is being replaced. Nil if there is no such port.
