@@ -22,8 +22,8 @@ func NewCounters(command string) *Counters {
 	return &Counters{
 		open:     desc("connections", "Connections that are being forwarded."),
 		accepted: desc("accepted_connections_total", "Incoming connections that were accepted."),
-		failed:   desc("failed_connections_total", "Accepted connections that could not be forwarded, or ended in an error."),
-		bytes:    desc("bytes_total", "Bytes forwarded, to the far side and back.", "direction"),
+		failed:   desc("failed_connections_total", "Connections that could not be forwarded, or ended in an error."),
+		bytes:    desc("bytes_total", "Bytes forwarded, by direction.", "direction"),
 	}
 }
 
