@@ -94,8 +94,12 @@ func (r *Reader) decide(now time.Time) action {
 		}
 	}
 	spinning := r.wait == WaitPoll || now.Before(r.until)
+	yieldsFirst := !r.spin.Parks // before it sleeps
+	if spinning {
+		yieldsFirst = !r.bulk || now.Sub(r.yielded) >= GoschedInterval
+	}
 	switch {
-	case r.owed && spinning && (!r.bulk || now.Sub(r.yielded) >= GoschedInterval), r.owed && !spinning && !r.spin.Parks:
+	case r.owed && yieldsFirst:
 		r.owed, r.yielded = false, now
 		return gosched
 	case spinning && (r.empty%ReadsPerGosched == 0 || r.oneP && r.empty%ReadsPerGoschedOneP == 0):

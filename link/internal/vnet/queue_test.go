@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/softrnic/softrnic/internal/idle"
 	"github.com/softrnic/softrnic/link"
 )
 
@@ -23,6 +24,17 @@ func pair(t *testing.T, wait link.Wait) (c *Conn, far int) {
 	}
 	t.Cleanup(func() { _ = c.Close() })
 	return c, fds[1]
+}
+
+// TestWaits checks that link.Wait has the values of idle.Wait, to which it is converted.
+func TestWaits(t *testing.T) {
+	for w, want := range map[link.Wait]idle.Wait{
+		link.WaitAdaptive: idle.WaitAdaptive, link.WaitEvent: idle.WaitEvent, link.WaitPoll: idle.WaitPoll,
+	} {
+		if idle.Wait(w) != want {
+			t.Errorf("link.Wait %d is idle.Wait %d", w, want)
+		}
+	}
 }
 
 // TestFullArena checks a read that fills the arena, or ends in its last bytes. It is too long to be
