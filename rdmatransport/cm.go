@@ -34,7 +34,7 @@ func (p *provider) newCM(rand io.Reader, ids stack.Range) *cm.Manager {
 		MaxDepth:         rocetransport.MaxReadAtomic,
 		GIDIndex:         func(port uint8, a netip.Addr) int { return slices.Index(gids(p.nics[port-1]), a) },
 		MTU:              func(port uint8) verbs.MTU { return activeMTU(p.nics[port-1]) },
-		BeforeDisconnect: p.roce.SendDelayed,
+		BeforeDisconnect: p.roce.SendBeforeDisconnect,
 		CarrierExpected:  p.carrierExpected,
 	})
 }

@@ -231,7 +231,7 @@ func TestTraceRNR(t *testing.T) {
 		synctest.Wait()
 		x.wants(x.ta.take(conn.QP().Num(), first),
 			"alarm set: retransmission", "NAK received: 0 RNR", "send mode: in order to RNR wait", "RNR wait started: 0 for 655.36ms",
-			"alarm fired: RNR", "RNR wait ended: 0", "send mode: RNR wait to in order", "alarm set: retransmission", "alarm set: probe")
+			"alarm fired: RNR wait", "RNR wait ended: 0", "send mode: RNR wait to in order", "alarm set: retransmission", "alarm set: probe")
 		x.wants(x.tb.take(peer.QP().Num(), first), "NAK sent: 0 RNR")
 	})
 }

@@ -5,11 +5,15 @@ import "time"
 // The parameters of the idle policy. README.md has the measurement behind each number, and where
 // the decision is made.
 
-// After its last poll, an application counts as polling for PollTimeout. This is longer than an
-// application is usually busy between two polls. Until then, the goroutines of media leave
-// reception to the application. Packets are delayed for PollTimeout at most, to wait for its next
-// poll or post.
-const PollTimeout = time.Millisecond
+const (
+	// PollingEndsAfter is the time after its last poll for which an application counts as polling.
+	// It is longer than an application is usually busy between two polls. While an application
+	// polls, the goroutines of media leave reception to it.
+	PollingEndsAfter = time.Millisecond
+	// MaxSendDelay is how long packets may be delayed for the application's next poll or post. Once
+	// an application no longer counts as polling, nothing is delayed for it.
+	MaxSendDelay = PollingEndsAfter
+)
 
 // A poller that has found nothing for BackoffAfter sleeps for SleepTime at a time, at most once in
 // SleepInterval. The kernel's timer slack doubles SleepTime, so an idle poller polls for half of

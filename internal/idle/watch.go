@@ -5,26 +5,26 @@ import (
 	"time"
 )
 
-// Watch tells the goroutines of a medium whether an application polls it. While it does, they leave
-// reception to it. One goroutine calls Look every PollTimeout.
+// Watch tells the goroutines of a medium whether an application polls the medium. While one does,
+// they leave reception to it. One goroutine calls Look every PollingEndsAfter.
 type Watch struct {
-	polls atomic.Uint32 // notPolled, polled or pollStale
+	polls atomic.Uint32 // notPolled, polled or notSinceLook
 }
 
 const (
 	notPolled = iota
 	polled
-	pollStale // no poll since the last Look
+	notSinceLook // polled before the last Look, and not since
 )
 
-// Poll is called by each poll. It reports whether polling begins. A poll writes only if it must: a
-// store would take the cache line from other pollers.
+// Poll is called by each poll. It reports whether polling begins. It writes only if the state
+// changes, because a store would take the cache line from other pollers.
 func (w *Watch) Poll() (began bool) {
 	return w.polls.Load() != polled && w.polls.Swap(polled) == notPolled
 }
 
-// Polled reports whether an application polls.
-func (w *Watch) Polled() bool { return w.polls.Load() != notPolled }
+// Polling reports whether an application polls.
+func (w *Watch) Polling() bool { return w.polls.Load() != notPolled }
 
 // End ends polling. It reports whether an application polled.
 func (w *Watch) End() bool { return w.polls.Swap(notPolled) != notPolled }
@@ -32,14 +32,14 @@ func (w *Watch) End() bool { return w.polls.Swap(notPolled) != notPolled }
 // Look reports whether an application has polled since the last Look. If it has not, polling has
 // ended, and ended reports whether this call ended it.
 func (w *Watch) Look() (polls, ended bool) {
-	if w.polls.CompareAndSwap(polled, pollStale) {
+	if w.polls.CompareAndSwap(polled, notSinceLook) {
 		return true, false
 	}
-	return false, w.polls.CompareAndSwap(pollStale, notPolled)
+	return false, w.polls.CompareAndSwap(notSinceLook, notPolled)
 }
 
-// SharedWatch is a Watch for any number of goroutines that look, and polls that take so long that
-// reading the clock does not matter.
+// SharedWatch is a Watch for any number of goroutines that ask. Each poll reads the clock. This is
+// for media whose polls take much longer than that.
 type SharedWatch struct {
 	last atomic.Int64 // when the last poll was, relative to birth; 0: polling has ended
 }
@@ -47,10 +47,10 @@ type SharedWatch struct {
 // Poll is called by each poll.
 func (w *SharedWatch) Poll() { w.last.Store(int64(time.Since(birth))) }
 
-// Polled reports whether an application has polled within PollTimeout.
-func (w *SharedWatch) Polled() bool {
+// Polling reports whether an application has polled within PollingEndsAfter.
+func (w *SharedWatch) Polling() bool {
 	last := w.last.Load()
-	return last != 0 && int64(time.Since(birth))-last < int64(PollTimeout)
+	return last != 0 && int64(time.Since(birth))-last < int64(PollingEndsAfter)
 }
 
 // End ends polling. It reports whether an application has polled.

@@ -62,10 +62,11 @@ const (
 	NAKReceived
 	// Window (RoCE): from now on, this many Packets may be in flight.
 	Window
-	// AlarmSet (RoCE): the alarm Detail ("retransmission" or "probe") goes off after
-	// Duration, unless it is set again or stopped before.
+	// AlarmSet (RoCE): the alarm Detail ("retransmission" or "probe") goes off after Duration,
+	// unless it is set again or stopped before.
 	AlarmSet
-	// AlarmFired (RoCE): the alarm Detail has gone off.
+	// AlarmFired (RoCE): the alarm Detail has gone off: "retransmission", "probe", or "RNR wait" at
+	// the end of an RNR wait.
 	AlarmFired
 
 	// SendPhase (iWARP): the sender moved from phase From to phase To: "closed", "awaiting peer",

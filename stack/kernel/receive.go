@@ -35,8 +35,8 @@ func (in *socket) Deliver(a *rxsocket.Arrival, polled bool) {
 		TrafficClass: a.TrafficClass, TTL: a.TTL, Segment: a.Segment}, polled)
 }
 
-// Polled implements [rxsocket.Receiver].
-func (in *socket) Polled() bool { return in.port.watch.Polled() }
+// Polling implements [rxsocket.Receiver].
+func (in *socket) Polling() bool { return in.port.watch.Polling() }
 
 // delivery converts the arrivals of one source to datagrams, and passes them to the receiver, one
 // at a time.

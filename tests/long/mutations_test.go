@@ -56,7 +56,7 @@ var mutations = []mutation{
 	{"packets beyond a truncated selective acknowledgement are not lost", roceSend + "loss.go", "if b.truncated && ", "if false && ",
 		roceSend, ""},
 	{"the packet of an RNR NAK during recovery is sent again", roceSend + "acknowledge.go",
-		"s.board.forget(psn) // only this PSN is sent again: the peer keeps later packets", "_ = psn", roceSend, ""},
+		"s.board.markLost(psn) // only this PSN is sent again: the peer keeps later packets", "_ = psn", roceSend, ""},
 	{"an atomic's address is a multiple of 8, whatever its memory's is", "rdmatransport/internal/rocetransport/deferred.go",
 		"a.Addr%8 != 0 || ", "", "rdmatransport/internal/rocetransport", ""},
 	{"and where it is moved", roceDirect, "wr.RemoteAddr%8 == 0 && ", "", "rdmatransport", "TestDirect"},

@@ -57,11 +57,11 @@ func (g *Group) Dropped() uint64 { return g.dropped.Load() }
 // corrupt rings.
 func (g *Group) Malformed() uint64 { return g.malformed.Load() }
 
-func (g *Group) isPolled() bool { return g.watch.Polled() }
+func (g *Group) isPolled() bool { return g.watch.Polling() }
 
 // Poll receives on the caller's goroutine. It returns false if there was nothing to receive. The
 // caller calls EndPoll after the last Poll; otherwise the goroutines take over after
-// idle.PollTimeout.
+// idle.PollingEndsAfter.
 func (g *Group) Poll() bool {
 	if g.watch.Poll() {
 		select {
@@ -126,7 +126,7 @@ func (g *Group) Close() { close(g.stop) }
 
 // Run notices when an application stops polling without calling EndPoll. It returns after Close.
 func (g *Group) Run() {
-	tick := time.NewTimer(idle.PollTimeout)
+	tick := time.NewTimer(idle.PollingEndsAfter)
 	defer tick.Stop()
 	for {
 		select {
@@ -139,7 +139,7 @@ func (g *Group) Run() {
 				g.handOver()
 				break
 			}
-			tick.Reset(idle.PollTimeout)
+			tick.Reset(idle.PollingEndsAfter)
 			select {
 			case <-g.stop:
 				return

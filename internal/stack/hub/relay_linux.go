@@ -241,8 +241,8 @@ type arrivals struct {
 	dst   netip.Addr
 }
 
-// Polled implements [rxsocket.Receiver].
-func (*arrivals) Polled() bool { return false }
+// Polling implements [rxsocket.Receiver].
+func (*arrivals) Polling() bool { return false }
 
 // Deliver implements [rxsocket.Receiver].
 func (in *arrivals) Deliver(a *rxsocket.Arrival, _ bool) {

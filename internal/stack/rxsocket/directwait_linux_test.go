@@ -15,7 +15,7 @@ import (
 // counter is a Receiver that counts.
 type counter struct{ got chan int }
 
-func (counter) Polled() bool                 { return false }
+func (counter) Polling() bool                { return false }
 func (c counter) Deliver(a *Arrival, _ bool) { c.got <- len(a.Payload) }
 
 // runDirectWait receives on sockets at addresses until the test ends, and returns sockets that send

@@ -155,7 +155,7 @@ func (s *Socket) Run() {
 		_ = waiter.raw.Read(func(epoll uintptr) bool {
 			waiter.disarm(epoll)
 			for !s.ended.Load() {
-				if s.receiver.Polled() {
+				if s.receiver.Polling() {
 					s.batch.reader.Stop()
 					s.pause()
 					continue
@@ -194,7 +194,7 @@ func (s *Socket) Close() {
 }
 
 // pauseTime is how long Run pauses before it checks whether an application still polls.
-var pauseTime = idle.PollTimeout
+var pauseTime = idle.PollingEndsAfter
 
 // pause waits for pauseTime or EndPoll.
 func (s *Socket) pause() {
@@ -205,7 +205,7 @@ func (s *Socket) pause() {
 	}
 }
 
-// EndPoll makes Run receive again at once. Polled must return false by then.
+// EndPoll makes Run receive again at once. Polling must return false by then.
 func (s *Socket) EndPoll() {
 	select {
 	case s.batch.pollEnded <- struct{}{}:

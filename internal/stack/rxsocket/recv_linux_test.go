@@ -13,11 +13,11 @@ import (
 // pollingReceiver is a Receiver of a program that polls until polls is set to false.
 type pollingReceiver struct {
 	polled atomic.Bool
-	asked  chan struct{} // Run has called Polled
+	asked  chan struct{} // Run has called Polling
 	got    chan bool     // whether the datagram was polled
 }
 
-func (r *pollingReceiver) Polled() bool {
+func (r *pollingReceiver) Polling() bool {
 	defer func() {
 		select {
 		case r.asked <- struct{}{}:

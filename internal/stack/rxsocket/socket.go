@@ -31,8 +31,8 @@ type Arrival struct {
 // polled says that Poll was called.
 type Receiver interface {
 	Deliver(a *Arrival, polled bool)
-	// Polled reports whether an application polls. Run then pauses.
-	Polled() bool
+	// Polling reports whether an application polls. Run then pauses.
+	Polling() bool
 }
 
 // Socket receives datagrams to one address, or to one multicast group.

@@ -63,7 +63,7 @@ func (q *queue) serve() {
 	defer close(q.done)
 	c := q.conn
 	reader := idle.NewReader(&idle.DeviceReader, idle.Wait(c.wait))
-	alarm := time.NewTimer(idle.PollTimeout)
+	alarm := time.NewTimer(idle.PollingEndsAfter)
 	defer alarm.Stop()
 	for !c.closed.Load() {
 		q.mu.Lock()
@@ -76,7 +76,7 @@ func (q *queue) serve() {
 		case busy:
 			reader.Received(bulk)
 			continue
-		case q.watch.Polled():
+		case q.watch.Polling():
 			q.standBy(alarm)
 			reader.Stop()
 			continue
@@ -101,8 +101,8 @@ func (q *queue) standBy(alarm *time.Timer) {
 		// endPoll ends the watch, and then reads standingBy. One of the two goroutines sees the
 		// other's store.
 		q.standingBy.Store(true)
-		if q.watch.Polled() {
-			alarm.Reset(idle.PollTimeout)
+		if q.watch.Polling() {
+			alarm.Reset(idle.PollingEndsAfter)
 			select {
 			case <-q.wake:
 			case <-q.conn.closing:

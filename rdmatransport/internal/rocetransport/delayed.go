@@ -1,11 +1,11 @@
 package rocetransport
 
 // Send path: requests and acknowledgements that are delayed to share a frame. A small request is
-// corked if others are in flight. It is sent with later requests when they fill a frame, when an
-// acknowledgement arrives, or when the application has nothing more to post. The application shows
-// that by two calls of Progress without a post in between, or by waiting. An acknowledgement that
-// becomes due while an application polls is delayed for one poll, so that it can share a frame with
-// the application's answer.
+// corked (delayed) if others are in flight. It is sent with later requests when they fill a frame,
+// when an acknowledgement arrives, or when the application has nothing more to post. That is assumed
+// after two calls of Progress without a post in between, or when the application waits. An
+// acknowledgement that becomes due while an application polls is delayed for one poll. It can then
+// share a frame with the application's answer.
 
 import (
 	"sync/atomic"
@@ -22,20 +22,20 @@ type delayed struct {
 	timer timers.Timer // bounds the delay
 }
 
-// delay adds q, which is locked.
-func (e *Engine) delay(q *qp) {
+// addDelayed adds q, which is locked, to the stack of QPs with delayed packets.
+func (e *Engine) addDelayed(q *qp) {
 	if !q.isDelayed {
 		q.isDelayed = true
-		e.delayAgain(q)
+		e.pushDelayed(q)
 	}
 }
 
-// delayAgain adds q, which is locked and not on the stack. The timer is armed unless it is already:
-// it fires at most PollTimeout after a packet was delayed.
-func (e *Engine) delayAgain(q *qp) {
+// pushDelayed is addDelayed for a QP that is not on the stack. It arms the timer if that is not
+// armed, so that the timer fires at most MaxSendDelay after a packet was delayed.
+func (e *Engine) pushDelayed(q *qp) {
 	e.delayed.push(q)
 	if !e.delayed.timer.Armed() {
-		e.timers.Arm(&e.delayed.timer, time.Now().Add(idle.PollTimeout))
+		e.timers.Arm(&e.delayed.timer, time.Now().Add(idle.MaxSendDelay))
 	}
 }
 
@@ -49,46 +49,48 @@ func (d *delayed) push(q *qp) {
 	}
 }
 
-// remove removes q, which is locked and on the stack, if it is the first. While it is, the element
-// behind it cannot change.
+// remove removes q, which is locked and on the stack, if it is the first element. While it is, its
+// successor cannot change.
 func (d *delayed) remove(q *qp) bool {
 	return d.head.Load() == q && d.head.CompareAndSwap(q, q.nextDelayed)
 }
 
-// empty is called before takeAll, which would invalidate the cache line of other processors.
+// empty reports whether the stack is empty. Callers ask before they call takeAll, because takeAll
+// writes, and thereby invalidates the cache line of other processors.
 func (d *delayed) empty() bool { return d.head.Load() == nil }
 
 // takeAll removes all QPs.
 func (d *delayed) takeAll() *qp { return d.head.Swap(nil) }
 
-// sendDelayed sends all delayed packets.
-func (e *Engine) sendDelayed() {
+// sendDelayedOfAllQPs sends all delayed packets: the timer has fired, or the application stops
+// polling.
+func (e *Engine) sendDelayedOfAllQPs() {
 	if e.delayed.empty() {
 		return
 	}
 	for q := e.delayed.takeAll(); q != nil; {
 		next := q.nextDelayed
 		q.h.Lock()
-		q.sendDelayed()
+		q.endDelay()
 		q.unlockOnly()
 		q = next
 	}
 }
 
-// sendDelayedUnlessPosted sends the delayed packets of QPs without a post since the last call. It
-// returns false if there were none.
-func (e *Engine) sendDelayedUnlessPosted() (sent bool) {
+// sendDelayedOfIdleQPs sends the delayed packets of QPs without a corked request since the last call.
+// It is called by each poll, and returns false if it sent nothing.
+func (e *Engine) sendDelayedOfIdleQPs() (sent bool) {
 	if e.delayed.empty() {
 		return false
 	}
 	for q := e.delayed.takeAll(); q != nil; {
 		next := q.nextDelayed
 		q.h.Lock()
-		if q.posted {
-			q.posted = false
-			e.delayAgain(q)
+		if q.corkedSincePoll {
+			q.corkedSincePoll = false
+			e.pushDelayed(q)
 		} else {
-			q.sendDelayed()
+			q.endDelay()
 			sent = true
 		}
 		q.unlockOnly()
@@ -97,27 +99,27 @@ func (e *Engine) sendDelayedUnlessPosted() (sent bool) {
 	return sent
 }
 
-// sendDelayed sends the delayed packets of a QP that was removed from the stack.
-func (q *qp) sendDelayed() {
-	q.isDelayed, q.posted = false, false
-	q.sendPending()
+// endDelay sends the packets of a QP that was just removed from the stack of delayed QPs.
+func (q *qp) endDelay() {
+	q.isDelayed, q.corkedSincePoll = false, false
+	q.sendAllNow()
 }
 
-// SendDelayed sends the delayed packets of a QP, if it exists, before its peer is asked to
-// disconnect. Without it, a peer that gets the DREQ before the acknowledgement of its last message
-// would flush that message, although it has arrived.
-func (e *Engine) SendDelayed(qpn uint32) {
+// SendBeforeDisconnect sends the delayed packets of a QP, if it exists, before a DREQ is sent.
+// Otherwise the DREQ could arrive before the acknowledgement of the peer's last message. The peer
+// would then flush that message, although it has arrived.
+func (e *Engine) SendBeforeDisconnect(qpn uint32) {
 	if q := e.qps.Get(qpn); q != nil {
 		q.h.Lock()
 		q.h.DeferEvents() // the connection manager is locked
-		q.sendPending()
+		q.sendAllNow()
 		q.h.UnlockDeferred()
 	}
 }
 
 // Progress implements verbs.Provider for RoCE.
 func (e *Engine) Progress() bool {
-	sent := e.sendDelayedUnlessPosted()
+	sent := e.sendDelayedOfIdleQPs()
 	received := false
 	for _, nic := range e.nics {
 		received = nic.Poll() || received
@@ -127,14 +129,14 @@ func (e *Engine) Progress() bool {
 
 // EndProgress implements verbs.Provider for RoCE: nothing stays delayed.
 func (e *Engine) EndProgress() {
-	e.sendDelayed()
+	e.sendDelayedOfAllQPs()
 	for _, nic := range e.nics {
 		nic.EndPoll()
 	}
 }
 
-// mayCork reports whether the request just posted may be delayed. The first one is not, while
-// nothing is in flight.
+// mayCork reports whether the request just posted may be delayed. It is sent at once if nothing is in
+// flight and no other request is corked.
 func (q *qp) mayCork() bool {
 	if q.sending.IdleUncorked() {
 		return false
@@ -143,8 +145,8 @@ func (q *qp) mayCork() bool {
 	return q.sending.Corked()
 }
 
-// staysCorked reports whether delayed requests stay delayed after an acknowledgement, so that the
-// polling application can post first.
+// staysCorked reports whether requests stay corked although an acknowledgement has arrived, so that
+// the polling application can post first.
 func (q *qp) staysCorked() bool {
 	return q.isDelayed && q.sending.Mode() != send.Selective && q.sending.Corked()
 }
@@ -152,10 +154,10 @@ func (q *qp) staysCorked() bool {
 // mayDelayAck reports whether an acknowledgement is due, and nothing else.
 func (q *qp) mayDelayAck() bool { return q.receiving.OnlyAck() }
 
-// sendDelayedAck sends a delayed acknowledgement before the QP ends. An application that has seen
-// the last message complete may end the QP at once. The peer would then retransmit that message in
-// vain.
-func (q *qp) sendDelayedAck() {
+// sendAckBeforeEnd sends a delayed acknowledgement before the QP is closed, or enters ERR or RESET. An
+// application may do so as soon as it has the completion of the last message. Without the
+// acknowledgement, the peer would retransmit that message until its retries are exceeded.
+func (q *qp) sendAckBeforeEnd() {
 	if q.reliable() && !q.destroyed && receives(q.h.State()) && q.mayDelayAck() {
 		q.respond()
 		q.flush()

@@ -94,7 +94,7 @@ func New(nics []stack.NIC, cfg roce.Config, regions *memory.Regions, queue *time
 		e.dcqcn = withDefaults(*cfg.DCQCN)
 	}
 	e.gsi.e = e
-	e.delayed.timer.Init(e.sendDelayed)
+	e.delayed.timer.Init(e.sendDelayedOfAllQPs)
 	for i, nic := range nics {
 		port := uint8(i + 1)
 		enginePorts.Store(nic, &enginePort{e, nic, port})
@@ -151,9 +151,9 @@ type qp struct {
 
 	mark wire.Mark // of this QP's requests; 0 if they are not marked
 
-	hasBacklog bool // path is a stack.Backlogged
-	isDelayed  bool // it is on the engine's stack of delayed QPs
-	posted     bool // requests were posted since an application last polled
+	hasBacklog      bool // path is a stack.Backlogged
+	isDelayed       bool // it is on the engine's stack of delayed QPs
+	corkedSincePoll bool // a request was corked since an application last polled
 
 	e        *Engine
 	h        verbs.QPHandle

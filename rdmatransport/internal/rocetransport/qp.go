@@ -60,7 +60,7 @@ func (q *qp) Modify(from, to verbs.QPState, attr *verbs.QPAttr, mask verbs.QPAtt
 		}
 	}
 	if to == verbs.StateReset || to == verbs.StateErr {
-		q.sendDelayedAck()
+		q.sendAckBeforeEnd()
 	}
 	if mask&verbs.QPAttrRateLimit != 0 && to == verbs.StateRTS {
 		q.limit(attr.RateLimit)
@@ -117,7 +117,7 @@ func (q *qp) limits(attr *verbs.QPAttr, mask verbs.QPAttrMask) send.Limits {
 		l.Retries = attr.RetryCnt
 	}
 	if mask&verbs.QPAttrRNRRetry != 0 {
-		l.RNR = attr.RNRRetry
+		l.RNRRetries = attr.RNRRetry
 	}
 	if mask&verbs.QPAttrMaxQPRDAtomic != 0 {
 		l.MaxReads = attr.MaxRDAtomic
@@ -205,11 +205,11 @@ func (q *qp) PostSend() {
 	q.prefetchPeer()
 	switch {
 	case q.reliable() && q.mayCork():
-		q.posted = true
-		q.e.delay(q)
+		q.corkedSincePoll = true
+		q.e.addDelayed(q)
 	case q.resumed: // other calls of Modify wait for this one
 		q.resumed = false
-		q.sendPending()
+		q.sendAllNow()
 	default:
 		q.sendPosted()
 	}
@@ -221,7 +221,7 @@ func (q *qp) PostRecv() {}
 
 // Destroy implements verbs.ProviderQP.
 func (q *qp) Destroy() {
-	q.sendDelayedAck()
+	q.sendAckBeforeEnd()
 	q.e.qps.Delete(q.num)
 	q.reset()
 	q.e.timers.Remove(&q.timer)

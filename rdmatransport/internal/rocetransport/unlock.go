@@ -23,26 +23,26 @@ func (q *qp) sendAndUnlock() {
 	q.unlockOnly()
 }
 
-// sendAndUnlockReceived is sendAndUnlock after the packets of a datagram. If an application
-// received the datagram by polling, it will soon post or poll again. An acknowledgement and small
-// requests then wait for its next post (see delayed.go). Otherwise only the timer would send them,
-// so they are sent at once.
+// sendAndUnlockReceived is sendAndUnlock after the packets of a datagram. If an application received
+// the datagram by polling, it will soon post or poll again. An acknowledgement and small requests
+// may then be delayed until its next post (see delayed.go). If a medium's goroutine received the
+// datagram, only the timer would end the delay. So they are sent at once.
 func (q *qp) sendAndUnlockReceived(d *stack.Datagram) {
 	if d.Polled {
-		q.delayAndUnlock()
+		q.sendOrDelayAndUnlock()
 	} else {
 		q.sendAndUnlock()
 	}
 }
 
-// delayAndUnlock delays what may wait for the application's next post, sends the rest, and unlocks
-// the QP.
-func (q *qp) delayAndUnlock() {
+// sendOrDelayAndUnlock delays packets that may share a frame with the application's next post. It
+// sends the others, and unlocks the QP.
+func (q *qp) sendOrDelayAndUnlock() {
 	if s := q.h.State(); !q.destroyed && receives(s) {
 		delay := q.mayDelayAck()
 		switch {
 		case delay:
-			q.e.delay(q)
+			q.e.addDelayed(q)
 		case q.reliable():
 			q.respond()
 		}
@@ -57,15 +57,15 @@ func (q *qp) delayAndUnlock() {
 	q.unlockOnly()
 }
 
-// sendPosted is sendPending on a goroutine that serves only this QP.
+// sendPosted is sendAllNow on a goroutine that serves only this QP (see [direct.Mover]).
 func (q *qp) sendPosted() {
 	q.mover.SetPosting(true)
-	q.sendPending()
+	q.sendAllNow()
 	q.mover.SetPosting(false)
 }
 
-// sendPending sends everything that may be sent. The QP stays locked.
-func (q *qp) sendPending() {
+// sendAllNow sends everything that may be sent, also if it was delayed. The QP stays locked.
+func (q *qp) sendAllNow() {
 	s := q.h.State()
 	if q.destroyed || !receives(s) {
 		return
@@ -78,7 +78,7 @@ func (q *qp) sendPending() {
 	}
 	q.flush()
 	if q.isDelayed && q.e.delayed.remove(q) { // nothing is delayed any more
-		q.isDelayed, q.posted = false, false
+		q.isDelayed, q.corkedSincePoll = false, false
 	}
 }
 

@@ -83,8 +83,8 @@ func (e *early) mayKeep(now time.Duration) bool { return now < e.keepUntil }
 // keep begins to keep packets.
 func (e *early) keep(k *store) { e.kept, e.gap = k, true }
 
-// forget stops keeping packets and returns the store.
-func (e *early) forget() (was *store) {
+// stopKeeping stops keeping packets and returns the store.
+func (e *early) stopKeeping() (was *store) {
 	was, e.kept = e.kept, nil
 	return was
 }

@@ -71,7 +71,7 @@ func (s *State) onEarly(p *wire.Packet, m marking, d int32) (o Outcome) {
 	}
 	v := &s.verdict
 	switch reported := v.now != Accepting; {
-	case !reported, v.waitsForReceive() && s.lostAgain(p.PSN):
+	case !reported, v.waitsForReceive() && s.retransmissionLost(p.PSN):
 		o |= Gap
 		if s.early != nil {
 			s.early.setGap(!reported)
@@ -83,10 +83,10 @@ func (s *State) onEarly(p *wire.Packet, m marking, d int32) (o Outcome) {
 	return o
 }
 
-// lostAgain reports whether a packet proves that the packet that an RNR NAK rejected was
+// retransmissionLost reports whether an early packet proves that the packet of the last RNR NAK was
 // retransmitted and lost.
-func (s *State) lostAgain(psn uint32) bool {
-	if s.verdict.now == RNRSent && s.rnr.lostAgain(psn, s.expected.psn, s.shared.Clock) {
+func (s *State) retransmissionLost(psn uint32) bool {
+	if s.verdict.now == RNRSent && s.rnr.retransmissionLost(psn, s.expected.psn, s.shared.Clock) {
 		return true
 	}
 	s.rnr.record(psn)

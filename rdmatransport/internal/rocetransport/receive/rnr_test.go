@@ -28,7 +28,7 @@ func TestRepeatedWithout(t *testing.T) {
 		var w rnrWait
 		w.begin(10, late)
 		for _, p := range c.packets {
-			if got := w.lostAgain(p.psn, 10, func() time.Duration { return p.at }); got != p.want {
+			if got := w.retransmissionLost(p.psn, 10, func() time.Duration { return p.at }); got != p.want {
 				t.Errorf("%s: PSN %d at %v: %v", c.name, p.psn, p.at, got)
 			}
 			w.record(p.psn)

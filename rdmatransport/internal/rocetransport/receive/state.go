@@ -232,7 +232,7 @@ func (s *State) ensureRNR() *rnrWait {
 // dropKept drops all kept packets.
 func (s *State) dropKept() {
 	if s.early.keeps() {
-		s.shared.stores.put(s.early.forget())
+		s.shared.stores.put(s.early.stopKeeping())
 		s.acks.setSelective(false)
 	}
 }

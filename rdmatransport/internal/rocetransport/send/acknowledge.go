@@ -25,9 +25,9 @@ const (
 	FailRequest                      // fail Request: the peer refused it
 )
 
-// OnResponse is called first for each acknowledgement or response, with its PSN. selective: its
-// sender keeps packets behind a gap and reports them. It returns whether the PSN is in flight. If
-// not, the packet is a duplicate or forged, and changes nothing.
+// OnResponse is called first for each acknowledgement or response, with its PSN. selective says that
+// the sender keeps packets behind a gap and reports them. OnResponse returns whether the PSN is in
+// flight. If it is not, the packet is a duplicate or forged, and changes nothing.
 func (s *State) OnResponse(psn uint32, selective bool) bool {
 	if !s.flight.has(psn) || s.mode.is(Failed) {
 		return false
@@ -65,11 +65,11 @@ func (s *State) OnAck(end uint32) (o Outcome) {
 // OnSequenceNAK handles a sequence NAK: the peer misses PSN psn, and keeps nothing behind it. isNew
 // is false for a repeated NAK.
 func (s *State) OnSequenceNAK(psn uint32) (o Outcome, isNew bool) {
-	if s.alarm.isSet(RNR) {
+	if s.alarm.isSet(RNRWaitEnd) {
 		return o, false // the alarm ends the wait
 	}
 	switch {
-	case s.ackThrough(psn, &o):
+	case s.ackBeforeOrGoBack(psn, &o):
 		s.goBack(&o)
 		isNew = true
 	case s.mode.is(Selective) && !s.board.isExecuted(psn):
@@ -86,10 +86,10 @@ func (s *State) OnSequenceNAK(psn uint32) (o Outcome, isNew bool) {
 // OnSelectiveNAK handles a selective acknowledgement: the peer misses PSN psn, and keeps the
 // packets in sack.
 func (s *State) OnSelectiveNAK(psn uint32, sack wire.Sack) (o Outcome, isNew bool) {
-	if s.alarm.isSet(RNR) {
+	if s.alarm.isSet(RNRWaitEnd) {
 		return o, false
 	}
-	s.ackThrough(psn, &o)
+	s.ackBeforeOrGoBack(psn, &o)
 	s.startRecovery()
 	s.sacked(psn, sack)
 	if s.rttSamples != nil && s.mode.is(Selective) {
@@ -126,10 +126,10 @@ func (s *State) sacked(psn uint32, sack wire.Sack) {
 }
 
 // OnRNR handles an RNR NAK: the peer asks to wait before PSN psn is sent again. Responses to
-// earlier READs may be missing, and the requester asks for them again during the wait. isNew is
-// false for a repeated NAK, and for a PSN that was already executed.
+// earlier READs may be missing. The requester asks for them again during the wait. isNew is false
+// for a repeated NAK, and for a PSN that was already executed.
 func (s *State) OnRNR(psn uint32, wait time.Duration) (o Outcome, isNew bool) {
-	if s.alarm.isSet(RNR) {
+	if s.alarm.isSet(RNRWaitEnd) {
 		return o, false
 	}
 	s.ackBefore(psn, &o)
@@ -137,12 +137,12 @@ func (s *State) OnRNR(psn uint32, wait time.Duration) (o Outcome, isNew bool) {
 	if recovering && s.board.isExecuted(psn) {
 		return o, false
 	}
-	if !s.retries.rnrAgain(s.limits.RNR) {
+	if !s.retries.onRNRNAK(s.limits.RNRRetries) {
 		o.Action, o.Request = RNRRetriesExceeded, s.queue.index(s.queue.find(psn))
 		return o, true
 	}
 	if recovering && psn != s.flight.una {
-		s.board.forget(psn) // only this PSN is sent again: the peer keeps later packets
+		s.board.markLost(psn) // only this PSN is sent again: the peer keeps later packets
 	} else {
 		s.rewind()
 		s.change(onRNR)
@@ -168,7 +168,7 @@ func (s *State) OnAnswer(psn uint32) (request int, offset uint32, o Outcome, ok 
 	q := &s.queue
 	n := q.find(psn)
 	r := q.at(n)
-	if r.psn != s.flight.una && !s.ackThrough(r.psn, &o) && !s.mode.is(Selective) || wire.PSNDiff(psn, s.flight.una) < 0 {
+	if r.psn != s.flight.una && !s.ackBeforeOrGoBack(r.psn, &o) && !s.mode.is(Selective) || wire.PSNDiff(psn, s.flight.una) < 0 {
 		s.probeAnswered(&o)
 		return 0, 0, o, false
 	}
@@ -208,10 +208,10 @@ func (s *State) OnAnswered(psn uint32) (o Outcome) {
 	return o
 }
 
-// ackThrough acknowledges everything before PSN end. The missing response of a READ or atomic
-// before end makes it an implied NAK. The requester then goes back to that request or starts a
-// recovery, and the result is false.
-func (s *State) ackThrough(end uint32, o *Outcome) bool {
+// ackBeforeOrGoBack acknowledges everything before PSN end, without end itself. If the response to a
+// READ or atomic before end is missing, the acknowledgement is an implied NAK. The requester then
+// goes back to that request or starts a recovery, and the result is false.
+func (s *State) ackBeforeOrGoBack(end uint32, o *Outcome) bool {
 	if s.ackBefore(end, o) {
 		return true
 	}
@@ -221,8 +221,7 @@ func (s *State) ackThrough(end uint32, o *Outcome) bool {
 	return false
 }
 
-// ackBefore is ackThrough without going back: a missing response does not make the requester
-// retransmit.
+// ackBefore is like ackBeforeOrGoBack, but does not retransmit because of a missing response.
 func (s *State) ackBefore(end uint32, o *Outcome) bool {
 	if s.mode.is(Selective) {
 		return s.executedBefore(end, o)
@@ -261,7 +260,7 @@ func (s *State) progress(una uint32) {
 	if s.mode.now != InOrder {
 		s.change(onProgress)
 	}
-	if s.alarm.waitEnded(una) {
+	if s.alarm.rnrPSNExecuted(una) {
 		s.endRNRWait()
 	}
 	if size := s.window.clamp(s.window.onAck(n)); size != s.window.size {

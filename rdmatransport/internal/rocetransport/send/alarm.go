@@ -12,20 +12,22 @@ type AlarmKind uint8
 const (
 	// NoAlarm means that no alarm is set.
 	NoAlarm AlarmKind = iota
-	// RNR ends the wait after an RNR NAK.
-	RNR
-	// Retransmission: una has timed out, and everything from una on is retransmitted.
+	// RNRWaitEnd ends the wait after an RNR NAK.
+	RNRWaitEnd
+	// Retransmission: una has timed out. Everything from una on is retransmitted.
 	Retransmission
-	// Probe: no answer has come for longer than a round trip, and one packet is retransmitted.
+	// Probe: no answer has come for longer than a round trip. One packet is retransmitted.
 	Probe
 )
 
-func (k AlarmKind) String() string { return [...]string{"none", "RNR", "retransmission", "probe"}[k] }
+func (k AlarmKind) String() string {
+	return [...]string{"none", "RNR wait", "retransmission", "probe"}[k]
+}
 
 // alarm holds the timers of the send state. During an RNR wait no other is set. Retransmission is
 // set while packets are in flight, and Probe goes off before it.
 type alarm struct {
-	due        time.Duration // when RNR or Retransmission is due; 0 if neither is set
+	due        time.Duration // when RNRWaitEnd or Retransmission is due; 0 if neither is set
 	probeDue   time.Duration // when Probe is due; 0 if it is not set
 	kind       AlarmKind     // the kind of due
 	probesSent uint8         // probes since the last new answer; a timeout does not reset it
@@ -54,7 +56,7 @@ func (a *alarm) dueAt(now time.Duration) AlarmKind {
 	return NoAlarm
 }
 
-// isSet reports whether the timer in due is of kind k, which is RNR or Retransmission.
+// isSet reports whether the timer in due is of kind k, which is RNRWaitEnd or Retransmission.
 func (a *alarm) isSet(k AlarmKind) bool { return a.kind == k }
 
 func (a *alarm) setRetransmission(due time.Duration) { a.kind, a.due = Retransmission, due }
@@ -62,15 +64,19 @@ func (a *alarm) setProbe(due time.Duration)          { a.probeDue = due }
 
 // setRNR delays everything from psn on until the given time.
 func (a *alarm) setRNR(psn uint32, until time.Duration) {
-	a.kind, a.due, a.probeDue, a.rnrPSN = RNR, until, 0, psn
+	a.kind, a.due, a.probeDue, a.rnrPSN = RNRWaitEnd, until, 0, psn
 }
 
 // blocks reports whether an RNR wait blocks a PSN.
-func (a *alarm) blocks(psn uint32) bool { return a.kind == RNR && wire.PSNDiff(psn, a.rnrPSN) >= 0 }
+func (a *alarm) blocks(psn uint32) bool {
+	return a.kind == RNRWaitEnd && wire.PSNDiff(psn, a.rnrPSN) >= 0
+}
 
-// waitEnded reports whether the peer, which has executed everything before end, has executed the
-// PSN of the RNR NAK.
-func (a *alarm) waitEnded(end uint32) bool { return a.kind == RNR && wire.PSNDiff(end, a.rnrPSN) > 0 }
+// rnrPSNExecuted reports whether the PSN of the RNR NAK is among those before end, which the peer
+// has executed. The wait is then over.
+func (a *alarm) rnrPSNExecuted(end uint32) bool {
+	return a.kind == RNRWaitEnd && wire.PSNDiff(end, a.rnrPSN) > 0
+}
 
 // endRNR ends the RNR wait.
 func (a *alarm) endRNR() { a.kind, a.due = NoAlarm, 0 }
@@ -83,8 +89,8 @@ func (a *alarm) restart() {
 	a.probeDue = 0
 }
 
-// onResponse records an answer with news: something was acknowledged, kept or answered. Timeouts
-// restart. A NAK without news does not count.
+// onResponse records an answer that acknowledges a packet, reports one as kept, or carries a new
+// response. Timeouts restart. A NAK that does none of these is not an answer in this sense.
 func (a *alarm) onResponse() {
 	a.restart()
 	a.probesSent = 0

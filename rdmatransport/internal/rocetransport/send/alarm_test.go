@@ -19,9 +19,9 @@ func TestAlarm(t *testing.T) {
 		{"probe before it", func(a *alarm) { a.setRetransmission(200); a.setProbe(120) }, 120, Probe},
 		{"both are due", func(a *alarm) { a.setRetransmission(140); a.setProbe(120) }, 120, Retransmission},
 		{"probed", func(a *alarm) { a.setRetransmission(200); a.setProbe(120); a.probed() }, 200, NoAlarm},
-		{"RNR ends both", func(a *alarm) { a.setRetransmission(100); a.setProbe(90); a.setRNR(5, 150) }, 150, RNR},
+		{"RNR ends both", func(a *alarm) { a.setRetransmission(100); a.setProbe(90); a.setRNR(5, 150) }, 150, RNRWaitEnd},
 		{"RNR over", func(a *alarm) { a.setRNR(5, 150); a.endRNR() }, 0, NoAlarm},
-		{"RNR outlasts a sign of life", func(a *alarm) { a.setRNR(5, 150); a.onProgress() }, 150, RNR},
+		{"RNR outlasts a sign of life", func(a *alarm) { a.setRNR(5, 150); a.onProgress() }, 150, RNRWaitEnd},
 		{"restart", func(a *alarm) { a.setRetransmission(100); a.setProbe(90); a.restart() }, 0, NoAlarm},
 		{"late", func(a *alarm) { a.setRetransmission(90); a.postponeLate(150, timeout) }, 250, NoAlarm},
 		{"late again", func(a *alarm) {
@@ -76,9 +76,9 @@ func TestRetries(t *testing.T) {
 		{true, retryInfinite, true}} {
 		got := false
 		if c.rnr {
-			got = r.rnrAgain(c.limit)
+			got = r.onRNRNAK(c.limit)
 		} else {
-			got = r.again(c.limit)
+			got = r.onTimeoutOrNAK(c.limit)
 		}
 		if got != c.want {
 			t.Errorf("%+v: %v", c, got)

@@ -113,7 +113,7 @@ func TestDetectLosses(t *testing.T) {
 		{name: "reported twice, and then retransmitted", n: 10, do: func(b *scoreboard) {
 			b.sacked(2, 5)
 			b.sacked(2, 6)
-			b.forget(4)
+			b.markLost(4)
 			b.resent(4, 1, false)
 			b.sacked(9, 10)
 		}, lost: []uint32{0, 1, 6}, packets: 3},

@@ -159,7 +159,7 @@ func (s *State) nextData(b *Burst, r *request, room uint32, in Setting) Step {
 		if !in.has(Paced) {
 			b.Packets = min(frame, left, room)
 		}
-		if s.alarm.isSet(RNR) {
+		if s.alarm.isSet(RNRWaitEnd) {
 			b.Packets = min(b.Packets, uint32(wire.PSNDiff(s.alarm.rnrPSN, b.PSN)))
 		}
 	}

@@ -28,7 +28,7 @@ func (s *State) OnAlarm(now time.Duration) (o Outcome) {
 	due := s.alarm.dueAt(now)
 	s.traceFired(due)
 	switch due {
-	case RNR:
+	case RNRWaitEnd:
 		s.traceRNR(s.alarm.rnrPSN, 0)
 		s.alarm.endRNR()
 		s.change(onRNROver)
@@ -54,7 +54,7 @@ func (s *State) goBack(o *Outcome) {
 
 // retry retransmits everything from una on, if retry_cnt allows another retry.
 func (s *State) retry(e modeEvent, o *Outcome) {
-	if !s.retries.again(s.limits.Retries) {
+	if !s.retries.onTimeoutOrNAK(s.limits.Retries) {
 		o.Action = RetriesExceeded
 		return
 	}

@@ -160,8 +160,8 @@ func (b *scoreboard) lostFrom(psn uint32) {
 	}
 }
 
-// forget marks as lost a PSN that is in flight, or that the peer has reported and then dropped.
-func (b *scoreboard) forget(psn uint32) {
+// markLost marks as lost a PSN that is in flight, or that the peer has reported and then dropped.
+func (b *scoreboard) markLost(psn uint32) {
 	b.clearKept(psn, wire.PSNAdd(psn, 1))
 	switch s := b.at(psn); {
 	case s.is(lost) || s.is(answer) && s.is(arrived):
@@ -178,7 +178,7 @@ func (b *scoreboard) forget(psn uint32) {
 // dropped records that the peer has nothing from PSN psn up to end, even if it reported otherwise.
 func (b *scoreboard) dropped(psn, end uint32) {
 	for ; psn != end; psn = wire.PSNAdd(psn, 1) {
-		b.forget(psn)
+		b.markLost(psn)
 	}
 	b.extend(end)
 }

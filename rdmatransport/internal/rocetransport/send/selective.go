@@ -62,7 +62,7 @@ func (s *State) startRecovery() {
 // all of that is acknowledged, with no response missing.
 func (s *State) executedBefore(end uint32, o *Outcome) bool {
 	s.board.executedBefore(end)
-	if s.alarm.waitEnded(s.board.executed) {
+	if s.alarm.rnrPSNExecuted(s.board.executed) {
 		s.endRNRWait()
 	}
 	s.settle(o)

@@ -63,10 +63,10 @@ type Clock func() time.Duration
 
 // Limits are limits from the QP's attributes. They may change while the QP is connected.
 type Limits struct {
-	Retries  uint8         // timeouts and sequence NAKs without progress
-	RNR      uint8         // RNR NAKs without progress; 7 is no limit
-	MaxReads uint8         // outstanding READs and atomics
-	Timeout  time.Duration // retransmission timeout; 0 is none
+	Retries    uint8         // timeouts and sequence NAKs without progress
+	RNRRetries uint8         // RNR NAKs without progress; 7 is no limit
+	MaxReads   uint8         // outstanding READs and atomics
+	Timeout    time.Duration // retransmission timeout; 0 is none
 }
 
 // Connection is the set of attributes of a QP that enters RTS.
@@ -207,7 +207,7 @@ func (s *State) Rate() float64 {
 func (s *State) Quiescent() bool {
 	q := &s.queue
 	underWay := q.next != q.first || !s.flight.idle()
-	heldUp := s.alarm.isSet(RNR) || s.mode.now >= RNRWait
+	heldUp := s.alarm.isSet(RNRWaitEnd) || s.mode.now >= RNRWait
 	failed := q.begun() && q.oldest().failed != 0
 	return !underWay && !heldUp && !failed
 }

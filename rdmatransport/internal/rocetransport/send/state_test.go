@@ -20,7 +20,7 @@ type requester struct {
 func newRequester(t *testing.T) *requester {
 	r := &requester{t: t, now: time.Second}
 	r.Init(16, &Env{Clock: func() time.Duration { return r.now }})
-	r.SetLimits(Limits{Timeout: 100 * time.Millisecond, Retries: 2, RNR: 1, MaxReads: 2})
+	r.SetLimits(Limits{Timeout: 100 * time.Millisecond, Retries: 2, RNRRetries: 1, MaxReads: 2})
 	r.Begin(&Connection{PSN: 0, MTU: 1024, Path: Path{Window: 512, Batch: 4, Congestion: Conservation{}}})
 	return r
 }
