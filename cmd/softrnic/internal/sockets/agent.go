@@ -46,26 +46,27 @@ type Agent struct {
 	log   *slog.Logger
 	token [tokenLen]byte
 	l     *net.UnixListener
-	slots chan struct{} // slots of Unix connections that have not sent their request
 
-	undelivered chan struct{} // a slot for each connection accepted over RDMA but not yet by the program
-	accepted    chan struct{} // a slot for each connection accepted over RDMA, until it ends
+	// Each is a semaphore, with a slot for each connection.
+	unread      chan struct{} // Unix connections that have not sent their request
+	undelivered chan struct{} // connections accepted over RDMA, but not yet by the program
+	connected   chan struct{} // connections accepted over RDMA, until they end
 
 	ctx    context.Context
 	cancel context.CancelFunc
 	work   sync.WaitGroup // goroutines that answer, accept or forward
 
 	mu        sync.Mutex
-	names     map[ends]ends                  // addresses of a connection over RDMA, by its local addresses
+	names     map[endpoints]endpoints        // addresses over RDMA, by the addresses over the loopback interface
 	bound     recent[uint64, netip.AddrPort] // RDMA address of a bound socket, by its cookie
-	listeners map[netip.AddrPort]*listener
+	listeners map[netip.AddrPort]*rdmaListener
 	silent    recent[netip.Addr, time.Time] // hosts that did not answer, and until when they are not tried again
 	pending   map[uint64]struct{}           // sockets with a pending connection, by cookie
-	failures  recent[uint64, failure]       // sockets whose connection has failed, by cookie
+	failures  recent[uint64, failure]       // results of connects that have failed, by the socket's cookie
 }
 
-// ends are the addresses of a connection.
-type ends struct{ local, peer netip.AddrPort }
+// endpoints are the two addresses of a connection.
+type endpoints struct{ local, peer netip.AddrPort }
 
 // New returns an agent for a node. The node outlives the agent.
 func New(n *node.Node, cfg Config) (*Agent, error) {
@@ -77,9 +78,9 @@ func New(n *node.Node, cfg Config) (*Agent, error) {
 			"another link")
 	}
 	a := &Agent{
-		cfg: cfg, node: n, log: n.Log, slots: make(chan struct{}, maxUnread),
-		undelivered: make(chan struct{}, maxUndelivered), accepted: make(chan struct{}, maxAccepted),
-		names: map[ends]ends{}, bound: newRecent[uint64, netip.AddrPort](maxRecent), listeners: map[netip.AddrPort]*listener{},
+		cfg: cfg, node: n, log: n.Log, unread: make(chan struct{}, maxUnread),
+		undelivered: make(chan struct{}, maxUndelivered), connected: make(chan struct{}, maxConnected),
+		names: map[endpoints]endpoints{}, bound: newRecent[uint64, netip.AddrPort](maxRecent), listeners: map[netip.AddrPort]*rdmaListener{},
 		silent: newRecent[netip.Addr, time.Time](maxRecent), pending: map[uint64]struct{}{},
 		failures: newRecent[uint64, failure](maxRecent),
 	}
@@ -108,7 +109,7 @@ func (a *Agent) Close() error {
 	err := a.l.Close()
 	a.mu.Lock()
 	for at, l := range a.listeners {
-		err = errors.Join(err, a.forget(at, l))
+		err = errors.Join(err, a.closeListener(at, l))
 	}
 	a.mu.Unlock()
 	a.work.Wait()
@@ -116,7 +117,7 @@ func (a *Agent) Close() error {
 }
 
 // Drain waits until no socket listens and no connection is pending or forwarded, or until ctx ends.
-// Processes that the program has started may continue after its end.
+// It is for processes that the program has started, which may run longer than the program.
 func (a *Agent) Drain(ctx context.Context) {
 	for a.busy() {
 		select {
@@ -135,7 +136,7 @@ func (a *Agent) busy() bool {
 
 func (a *Agent) serve() {
 	for {
-		a.slots <- struct{}{}
+		a.unread <- struct{}{}
 		c, err := a.l.AcceptUnix()
 		switch {
 		case a.ctx.Err() != nil:
@@ -144,7 +145,7 @@ func (a *Agent) serve() {
 			}
 			return
 		case err != nil: // too many open files: pending connections stay in the backlog
-			<-a.slots
+			<-a.unread
 			a.log.Warn("a request of the program could not be taken", "error", err)
 			time.Sleep(watchInterval)
 			continue
@@ -153,7 +154,7 @@ func (a *Agent) serve() {
 			defer c.Close()
 			_ = c.SetDeadline(time.Now().Add(requestTimeout))
 			r, err := readRequest(c, a.token)
-			<-a.slots
+			<-a.unread
 			if err != nil {
 				a.log.Warn("a request of the program is refused", "error", err)
 				return
@@ -165,8 +166,8 @@ func (a *Agent) serve() {
 	}
 }
 
-// Limits of Unix connections that have not sent their request, because any local user may connect:
-// their number, and the time for the request.
+// Any local user may connect to the Unix socket. Therefore the number of connections without a
+// request, and the time for sending it, are limited.
 const (
 	maxUnread      = 256
 	requestTimeout = time.Second
@@ -174,15 +175,15 @@ const (
 
 // Limits of the state that peers and the program can create.
 const (
-	// maxUndelivered bounds the connections accepted over RDMA that wait for the program, whose
-	// backlog is full. maxAccepted bounds all connections that Accept has returned, until they end.
-	// At either limit the agent stops calling Accept. Peers then wait in the listener's backlog. When
-	// that is full, iWARP rejects requests, and RoCE drops them.
+	// maxUndelivered limits the connections accepted over RDMA that wait for room in the program's
+	// backlog. maxConnected limits the open connections accepted over RDMA. At either limit the agent
+	// stops calling Accept. Peers then wait in the listener's backlog. When that is full, iWARP
+	// rejects requests, and RoCE drops them.
 	maxUndelivered = 128
-	maxAccepted    = 16384
-	// maxPending is the most sockets of the program with a pending connection. Beyond, TCP is used.
+	maxConnected   = 16384
+	// maxPending limits the program's sockets with a pending connection. Further connections use TCP.
 	maxPending = 1024
-	// maxRecent is the most bound sockets, failed connects, and silent hosts that are kept.
+	// maxRecent limits the entries of each map of recent bound sockets, failed connects, or silent hosts.
 	maxRecent = 4096
 )
 
@@ -202,14 +203,14 @@ func (a *Agent) do(r *request) (status int32, name netip.AddrPort) {
 	case opPeer, opLocal:
 		return a.named(r)
 	case opFailure:
-		return a.failed(cookieOf(r.socket)), name
+		return a.takeFailure(cookieOf(r.socket)), name
 	}
 	return declined, name
 }
 
 // named returns a socket's address over RDMA.
 func (a *Agent) named(r *request) (status int32, name netip.AddrPort) {
-	e := ends{localOf(r.socket), peerOf(r.socket)}
+	e := endpoints{localOf(r.socket), peerOf(r.socket)}
 	cookie := cookieOf(r.socket)
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -224,9 +225,9 @@ func (a *Agent) named(r *request) (status int32, name netip.AddrPort) {
 	return declined, name
 }
 
-// forward forwards between a connection and the program's connection with the addresses e, until
-// both have ended, and then calls ended.
-func (a *Agent) forward(program, far net.Conn, e ends, ended func()) {
+// forward copies bytes between the connection far and the program's connection, which has the
+// addresses e. It returns at once. When both directions have ended, ended is called.
+func (a *Agent) forward(program, far net.Conn, e endpoints, ended func()) {
 	a.work.Go(func() {
 		defer ended()
 		defer func() {
@@ -242,13 +243,13 @@ func (a *Agent) forward(program, far net.Conn, e ends, ended func()) {
 }
 
 // remember records the addresses of a connection over RDMA.
-func (a *Agent) remember(e ends, far net.Conn) {
+func (a *Agent) remember(e endpoints, far net.Conn) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.names[e] = ends{parse(far.LocalAddr()), parse(far.RemoteAddr())}
+	a.names[e] = endpoints{parse(far.LocalAddr()), parse(far.RemoteAddr())}
 }
 
-func (a *Agent) forgetNames(e ends) {
+func (a *Agent) forgetNames(e endpoints) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.names, e)

@@ -18,18 +18,19 @@ import (
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/relay"
 )
 
-// silence is how long a host that has not answered is not tried again.
+// silence is the time for which a host that has not answered is not tried again.
 const silence = time.Minute
 
 // keepAlive is the idle time before an rsocket sends a keepalive probe. Go's default for TCP is 15
 // seconds too.
 const keepAlive = 15 * time.Second
 
-// connect connects a program's socket to an address. The status is done, declined, or an errno if
-// TCP is no alternative. For a nonblocking socket the status is done once it is pending.
+// connect connects a program's socket to an address. The status is done, declined (the program then
+// uses TCP), or an errno if only RDMA reaches the address. For a nonblocking socket the status is
+// done once the connection is pending.
 func (a *Agent) connect(socket int, to netip.AddrPort) int32 {
 	cookie := cookieOf(socket)
-	if err := a.failed(cookie); err != declined {
+	if err := a.takeFailure(cookie); err != declined {
 		return err // as in the kernel, a second connect returns the result of the first
 	}
 	if a.isPending(cookie) || peerOf(socket).IsValid() || !to.IsValid() || to.Addr().IsUnspecified() || a.isSilent(to.Addr()) {
@@ -42,7 +43,7 @@ func (a *Agent) connect(socket int, to netip.AddrPort) int32 {
 	if rdma == nil {
 		return status
 	}
-	program, e, err := join(socket, func(e ends) { a.remember(e, rdma) })
+	program, e, err := join(socket, func(e endpoints) { a.remember(e, rdma) })
 	if err != nil {
 		a.log.Warn("a connection of the program could not be joined to that over RDMA", "to", to, "error", err)
 		a.forgetNames(e)
@@ -85,8 +86,8 @@ func (a *Agent) dialRDMA(to, from netip.AddrPort) (rdma net.Conn, status int32) 
 	return nil, declined
 }
 
-// source returns the address that the program has bound a socket to, if the node has it. The node
-// chooses the port.
+// source returns the address to which the program has bound a socket, if it is one of the node's.
+// The port is 0: the node chooses it.
 func (a *Agent) source(socket int, to netip.AddrPort) netip.AddrPort {
 	at := localOf(socket)
 	cookie := cookieOf(socket)
@@ -101,7 +102,7 @@ func (a *Agent) source(socket int, to netip.AddrPort) netip.AddrPort {
 	return netip.AddrPortFrom(at.Addr(), 0)
 }
 
-// unbind forgets a socket's bound address once it has the addresses of its connection.
+// unbind removes the bound address of a socket whose connection is made.
 func (a *Agent) unbind(cookie uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -129,10 +130,10 @@ func (a *Agent) setSilent(addr netip.Addr) {
 // joinTimeout bounds a connect over the loopback interface.
 const joinTimeout = 5 * time.Second
 
-// join connects a program's socket to this process over the loopback interface. before is called
-// with the socket's addresses before the program can use it. e.local is valid if the socket is
+// join connects a program's socket to this process over the loopback interface. It calls before with
+// the socket's addresses, before the program can use the socket. e.local is valid if the socket is
 // connected.
-func join(socket int, before func(ends)) (conn *net.TCPConn, e ends, err error) {
+func join(socket int, before func(endpoints)) (conn *net.TCPConn, e endpoints, err error) {
 	domain, err := unix.GetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_DOMAIN)
 	if err != nil {
 		return nil, e, err

@@ -23,17 +23,17 @@ import (
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/relay"
 )
 
-// listener is a listening rsocket for listening sockets of the program.
-type listener struct {
-	l       *rsocket.Listener
-	sockets map[uint64]*listening // by inode
-	to      netip.AddrPort        // address at which the program accepts
+// rdmaListener is a listening rsocket. It serves the program's sockets that listen at its address.
+type rdmaListener struct {
+	rsocket *rsocket.Listener
+	sockets map[uint64]*programSocket // by inode
+	to      netip.AddrPort            // address at which the program accepts
 }
 
-// listening is a socket of the program that listens or is about to.
-type listening struct {
+// programSocket is a socket of the program that listens, or may be about to.
+type programSocket struct {
 	since  time.Time
-	seen   bool   // it was seen to listen
+	seen   bool   // the kernel has listed it as listening
 	cookie uint64 // as in Agent.bound
 }
 
@@ -64,8 +64,8 @@ func (a *Agent) bind(socket int, to netip.AddrPort) int32 {
 	return done
 }
 
-// listen creates a listening rsocket for a program's socket that listens or is about to. If that
-// fails, the program has only TCP.
+// listen creates a listening rsocket for a program's socket that listens or is about to. If this
+// fails, the program can still be reached over TCP.
 func (a *Agent) listen(socket int) {
 	at := localOf(socket)
 	cookie := cookieOf(socket)
@@ -98,26 +98,26 @@ func (a *Agent) listen(socket int) {
 			a.log.Warn("nothing listens over RDMA where the program does", "at", at, "error", err)
 			return
 		}
-		l = &listener{l: made, sockets: map[uint64]*listening{}}
+		l = &rdmaListener{rsocket: made, sockets: map[uint64]*programSocket{}}
 		a.listeners[at] = l
 		a.log.Info("the program's socket listens over RDMA, too", "at", at)
 		a.work.Go(func() { a.accept(at, l) })
 	}
 	l.to = to
-	l.sockets[stat.Ino] = &listening{since: time.Now(), cookie: cookie}
+	l.sockets[stat.Ino] = &programSocket{since: time.Now(), cookie: cookie}
 }
 
-// forget ends a listener. a.mu is held.
-func (a *Agent) forget(at netip.AddrPort, l *listener) error {
+// closeListener closes a listening rsocket. a.mu is held.
+func (a *Agent) closeListener(at netip.AddrPort, l *rdmaListener) error {
 	if a.listeners[at] == l {
 		delete(a.listeners, at)
 	}
-	return l.l.Close()
+	return l.rsocket.Close()
 }
 
-func (a *Agent) accept(at netip.AddrPort, l *listener) {
+func (a *Agent) accept(at netip.AddrPort, l *rdmaListener) {
 	for {
-		c, err := l.l.Accept()
+		c, err := l.rsocket.Accept()
 		switch {
 		case errors.Is(err, net.ErrClosed) || a.ctx.Err() != nil:
 			if err == nil {
@@ -132,7 +132,7 @@ func (a *Agent) accept(at netip.AddrPort, l *listener) {
 			}
 			continue
 		}
-		if !a.take(a.accepted) || !a.take(a.undelivered) {
+		if !a.take(a.connected) || !a.take(a.undelivered) {
 			relay.Abort(c)
 			return
 		}
@@ -141,7 +141,7 @@ func (a *Agent) accept(at netip.AddrPort, l *listener) {
 			program, e, err := a.deliver(l, c)
 			<-a.undelivered
 			if err != nil {
-				defer func() { <-a.accepted }()
+				defer func() { <-a.connected }()
 				a.cfg.Counters.Failed.Add(1)
 				a.log.Warn("the program has not accepted a connection that came over RDMA", "at", at, "from", c.RemoteAddr(), "error", err)
 				a.forgetNames(e)
@@ -150,15 +150,15 @@ func (a *Agent) accept(at netip.AddrPort, l *listener) {
 			}
 			a.confirm(l)
 			a.log.Info("a connection to the program has come over RDMA", "at", at, "from", c.RemoteAddr())
-			a.forward(program, c, e, func() { <-a.accepted })
+			a.forward(program, c, e, func() { <-a.connected })
 		})
 	}
 }
 
-// take takes a slot. It returns false if the agent ends before there is one.
-func (a *Agent) take(places chan struct{}) bool {
+// take takes a slot. It returns false if the agent is closed before a slot is free.
+func (a *Agent) take(slots chan struct{}) bool {
 	select {
-	case places <- struct{}{}:
+	case slots <- struct{}{}:
 		return true
 	case <-a.ctx.Done():
 		return false
@@ -166,7 +166,7 @@ func (a *Agent) take(places chan struct{}) bool {
 }
 
 // deliver connects to the program, which may be about to listen.
-func (a *Agent) deliver(l *listener, rdma net.Conn) (conn *net.TCPConn, e ends, err error) {
+func (a *Agent) deliver(l *rdmaListener, rdma net.Conn) (conn *net.TCPConn, e endpoints, err error) {
 	ctx, cancel := context.WithTimeout(a.ctx, joinTimeout)
 	defer cancel()
 	for {
@@ -187,7 +187,7 @@ func (a *Agent) deliver(l *listener, rdma net.Conn) (conn *net.TCPConn, e ends, 
 
 // dial connects to the program's listening address. The addresses over RDMA are recorded before the
 // program can accept the connection.
-func (a *Agent) dial(ctx context.Context, to netip.AddrPort, rdma net.Conn) (conn *net.TCPConn, e ends, err error) {
+func (a *Agent) dial(ctx context.Context, to netip.AddrPort, rdma net.Conn) (conn *net.TCPConn, e endpoints, err error) {
 	d := net.Dialer{Control: func(_, _ string, raw syscall.RawConn) error {
 		var bound error
 		err := raw.Control(func(fd uintptr) {
@@ -196,7 +196,7 @@ func (a *Agent) dial(ctx context.Context, to netip.AddrPort, rdma net.Conn) (con
 				domain = unix.AF_INET6
 			}
 			if bound = unix.Bind(int(fd), sockaddr(domain, netip.AddrPortFrom(to.Addr(), 0))); bound == nil {
-				e = ends{local: to, peer: localOf(int(fd))}
+				e = endpoints{local: to, peer: localOf(int(fd))}
 				a.remember(e, rdma)
 			}
 		})
@@ -216,8 +216,8 @@ const (
 	listenTimeout = 2 * time.Second
 )
 
-// mayListen reports whether a socket of the listener may be about to listen.
-func (a *Agent) mayListen(l *listener) bool {
+// mayListen reports whether one of the listener's sockets may be about to listen.
+func (a *Agent) mayListen(l *rdmaListener) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, s := range l.sockets {
@@ -228,20 +228,19 @@ func (a *Agent) mayListen(l *listener) bool {
 	return false
 }
 
-// confirm checks which of a listener's sockets listen, after a connect has succeeded.
-func (a *Agent) confirm(l *listener) {
+// confirm checks which of a listener's sockets listen, after the agent has connected to the program.
+func (a *Agent) confirm(l *rdmaListener) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, s := range l.sockets {
 		if !s.seen {
-			a.end()
+			a.closeUnused()
 			return
 		}
 	}
 }
 
-// watch ends listeners whose sockets are closed, and forgets failures that were not queried in
-// time.
+// watch closes rsockets whose sockets no longer listen, and drops expired failures.
 func (a *Agent) watch() {
 	for {
 		select {
@@ -252,14 +251,14 @@ func (a *Agent) watch() {
 		a.mu.Lock()
 		a.forgetFailures()
 		if len(a.listeners) > 0 {
-			a.end()
+			a.closeUnused()
 		}
 		a.mu.Unlock()
 	}
 }
 
-// end ends the listeners without a listening socket. a.mu is held.
-func (a *Agent) end() {
+// closeUnused closes the listening rsockets for which no socket of the program listens. a.mu is held.
+func (a *Agent) closeUnused() {
 	inodes, err := listeningInodes()
 	if err != nil {
 		a.log.Warn("it is not known whether the program still listens", "error", err)
@@ -276,7 +275,7 @@ func (a *Agent) end() {
 		}
 		if len(l.sockets) == 0 {
 			a.log.Info("the program does not listen any more", "at", at)
-			if err := a.forget(at, l); err != nil {
+			if err := a.closeListener(at, l); err != nil {
 				a.log.Warn("a listener over RDMA did not end well", "at", at, "error", err)
 			}
 		}

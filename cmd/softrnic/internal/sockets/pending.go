@@ -16,9 +16,9 @@ import (
 )
 
 // A nonblocking socket of the program is pending while its connection is made. It has sent a SYN
-// over the loopback interface to a listener that drops it, as its backlog is full. When the
-// connection over RDMA or TCP is made, this process connects from the listener's port to the
-// socket's port. This is a simultaneous open (RFC 9293 §3.5), and only now the socket becomes
+// over the loopback interface to a listener. The listener's backlog is full, so the kernel drops the
+// SYN. When the connection over RDMA or TCP is made, this process connects from the listener's port
+// to the socket's port. This is a simultaneous open (RFC 9293 §3.5). Only then does the socket become
 // writable.
 
 // failure is the reason why the connection of a pending socket has failed.
@@ -30,7 +30,7 @@ type failure struct {
 // failureTime is how long a failure is kept.
 const failureTime = time.Minute
 
-// begin starts to connect a nonblocking socket.
+// begin starts to connect a nonblocking socket, which is pending when begin returns done.
 func (a *Agent) begin(socket int, cookie uint64, to netip.AddrPort) (status int32) {
 	if !a.addPending(cookie) {
 		return declined
@@ -89,22 +89,22 @@ func (a *Agent) finish(h *held, to, from netip.AddrPort, socket int, set *setup)
 	} else {
 		a.log.Info("a connection of the program goes over RDMA", "to", to, "from", far.LocalAddr())
 	}
-	a.remember(h.ends, far)
+	a.remember(h.addrs, far)
 	program, err := h.open(a.ctx)
 	if err != nil { // the program no longer waits
 		a.log.Debug("a connection of the program has come too late", "to", to, "error", err)
-		a.forgetNames(h.ends)
+		a.forgetNames(h.addrs)
 		relay.Abort(far)
 		return errnoOf(err, syscall.ECONNABORTED)
 	}
-	a.forward(program, far, h.ends, func() {})
+	a.forward(program, far, h.addrs, func() {})
 	return done
 }
 
 // held is a pending socket.
 type held struct {
-	ends             ends // the addresses of the socket and of the listener
-	listener, filler int  // descriptors; the filler is the one connection in the listener's backlog
+	addrs            endpoints // the addresses of the socket and of the listener
+	listener, filler int       // descriptors; the filler is the one connection in the listener's backlog
 }
 
 // hold makes a socket pending.
@@ -140,15 +140,15 @@ func hold(socket int) (h *held, err error) {
 	if err = unix.Listen(h.listener, 0); err != nil {
 		return nil, err
 	}
-	h.ends.peer = localOf(h.listener)
+	h.addrs.peer = localOf(h.listener)
 	// EINPROGRESS is expected. Otherwise another process was faster.
-	if err = unix.Connect(h.filler, sockaddr(family, h.ends.peer)); err != nil && !errors.Is(err, unix.EINPROGRESS) {
+	if err = unix.Connect(h.filler, sockaddr(family, h.addrs.peer)); err != nil && !errors.Is(err, unix.EINPROGRESS) {
 		return nil, err
 	}
-	if err = unix.Connect(socket, sockaddr(domain, h.ends.peer)); !errors.Is(err, unix.EINPROGRESS) {
+	if err = unix.Connect(socket, sockaddr(domain, h.addrs.peer)); !errors.Is(err, unix.EINPROGRESS) {
 		return nil, errors.Join(err, errors.ErrUnsupported)
 	}
-	h.ends.local = localOf(socket)
+	h.addrs.local = localOf(socket)
 	return h, nil
 }
 
@@ -164,15 +164,15 @@ func (h *held) close() {
 func (h *held) open(ctx context.Context) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, joinTimeout)
 	defer cancel()
-	d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(h.ends.peer), Control: func(_, _ string, raw syscall.RawConn) error {
+	d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(h.addrs.peer), Control: func(_, _ string, raw syscall.RawConn) error {
 		var err error
 		controlled := raw.Control(func(fd uintptr) { err = sharePort(int(fd)) })
 		return errors.Join(controlled, err)
 	}}
-	return d.DialContext(ctx, "tcp", h.ends.local.String())
+	return d.DialContext(ctx, "tcp", h.addrs.local.String())
 }
 
-// sharePort lets sockets of this user share the port.
+// sharePort allows other sockets of this user to bind to the same port.
 func sharePort(fd int) error {
 	return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
 }
@@ -201,9 +201,9 @@ func (a *Agent) isPending(cookie uint64) bool {
 	return ok
 }
 
-// failed returns and clears the errno of a socket's failed connection, or declined if there is
+// takeFailure returns and clears the errno of a socket's failed connection, or declined if there is
 // none.
-func (a *Agent) failed(cookie uint64) int32 {
+func (a *Agent) takeFailure(cookie uint64) int32 {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	f, ok := a.failures.get(cookie)

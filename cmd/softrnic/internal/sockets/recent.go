@@ -2,8 +2,8 @@
 
 package sockets
 
-// recent is a map of bounded size that drops the oldest entries. It is for the program's sockets,
-// whose close is not reported, and for hosts, of which there may be any number.
+// recent is a map of limited size that drops the oldest entries. It has the program's sockets, whose
+// closing is not reported to the agent, and hosts, whose number is not limited.
 type recent[K comparable, V any] struct {
 	most  int
 	of    map[K]V
