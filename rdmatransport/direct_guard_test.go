@@ -63,7 +63,7 @@ func TestDirectGuards(t *testing.T) {
 					a.fails(t, verbs.RDMAWrite, 8, b, verbs.WCRetryExcErr)
 				})
 			})
-			t.Run("the peer is destroyed after a message", func(t *testing.T) {
+			t.Run("the peer is closed after a message", func(t *testing.T) {
 				inVirtualTime(t, w.setting, func(t *testing.T, a, b *mwEnd) {
 					a.to(t, b.device, b.qp, shortTimeout)
 					b.to(t, a.device, a.qp, nil)

@@ -142,7 +142,7 @@ func TestDirectPassiveCalls(t *testing.T) {
 	})
 }
 
-// TestDirectPassiveDestroy checks that a passive QP can be destroyed before all messages that the
+// TestDirectPassiveDestroy checks that a passive QP can be closed before all messages that the
 // other side has posted are copied.
 func TestDirectPassiveDestroy(t *testing.T) {
 	over(t, ways[1:2], func(t *testing.T, s setting) {

@@ -412,7 +412,7 @@ func TestDirectMidway(t *testing.T) {
 			"2 RETRY_EXC_ERR, 3 WR_FLUSH_ERR, ", flushed, "", "",
 		},
 		{
-			"the peer is destroyed", ops{send, write, writeImm, read},
+			"the peer is closed", ops{send, write, writeImm, read},
 			func(m *midway) error { return m.b.qp.Close() },
 			func(m *midway) string { return m.sent(2) },
 			"2 RETRY_EXC_ERR, 3 WR_FLUSH_ERR, ", flushed, "none", "",
@@ -424,7 +424,7 @@ func TestDirectMidway(t *testing.T) {
 			flushed, flushed, "", "",
 		},
 		{
-			"the sender is destroyed", ops{send, write, writeImm, read},
+			"the sender is closed", ops{send, write, writeImm, read},
 			func(m *midway) error { return m.a.qp.Close() },
 			func(m *midway) string { return "nothing, " + m.received() },
 			"nothing, ", "nothing, ", "", "",

@@ -528,7 +528,7 @@ func TestDirectDestroyed(t *testing.T) {
 								t.Error(err)
 							}
 							if n > 0 && e[i].wcs[0].Status != verbs.WCSuccess {
-								return // the other is destroyed
+								return // the other is closed
 							}
 							if n == 0 {
 								break

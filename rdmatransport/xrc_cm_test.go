@@ -173,7 +173,7 @@ func srqOfID(t *testing.T, m medium) {
 		t.Error("the QP has another SRQ")
 	}
 	if err := c.CloseSRQ(); !errors.Is(err, verbs.ErrBusy) {
-		t.Errorf("an SRQ in use is destroyed: %v", err)
+		t.Errorf("an SRQ in use is closed: %v", err)
 	}
 	ok(t, c.CloseQP())
 	ok(t, c.CloseSRQ())

@@ -228,7 +228,7 @@ func xrcRefused(t *testing.T, m medium) {
 			x.t.Cleanup(func() { ok(x.t, other.Close()) })
 			return verbs.SendWR{Opcode: verbs.Send, RemoteSRQN: x.srq(other).Num()}
 		}, verbs.WCRemAccessErr},
-		{"destroyed SRQ", func(x *xrcLab) verbs.SendWR {
+		{"closed SRQ", func(x *xrcLab) verbs.SendWR {
 			s := must(x.b.pd.CreateSRQ(&verbs.SRQInitAttr{Attr: verbs.SRQAttr{MaxWR: 1}, XRCD: x.domain, CQ: x.srqs[0].cq}))(x.t)
 			ok(x.t, s.Close())
 			return verbs.SendWR{Opcode: verbs.Send, RemoteSRQN: s.Num()}

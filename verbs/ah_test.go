@@ -53,7 +53,7 @@ func TestAH(t *testing.T) {
 	for _, ah := range ahs {
 		check(t, ah.Close())
 		if err := ah.Close(); !errors.Is(err, verbs.ErrClosed) {
-			t.Errorf("destroyed twice: %v", err)
+			t.Errorf("closed twice: %v", err)
 		}
 	}
 	if _, err := ahs[0].Query(); !errors.Is(err, verbs.ErrClosed) {

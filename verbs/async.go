@@ -59,7 +59,7 @@ type AsyncEvent struct {
 const (
 	maxObjectEvents = 16
 	maxDeviceEvents = 1024
-	maxDiscarded    = 64 // events of destroyed objects that may stay in a queue with few other events
+	maxDiscarded    = 64 // events of closed objects that may stay in a queue with few other events
 )
 
 // eventCounts counts an object's events, protected by asyncQueue.mu. It is small, because a program
@@ -69,11 +69,11 @@ type eventCounts struct {
 	unacked uint16 // taken and not yet acknowledged
 }
 
-// discarded is the value of queued after the object was destroyed. Its events in the queue no
+// discarded is the value of queued after the object was closed. Its events in the queue no
 // longer count.
 const discarded = math.MaxUint16
 
-// full reports whether another event of the object is dropped. All events of a destroyed object are
+// full reports whether another event of the object is dropped. All events of a closed object are
 // dropped.
 func (c *eventCounts) full() bool {
 	return c.queued >= maxObjectEvents || c.queued+c.unacked == math.MaxUint16
@@ -152,7 +152,7 @@ func (e *AsyncEvent) object() (*Device, *eventCounts) {
 
 // OnAsyncEvent registers a function f that is called when the number of asynchronous events in the
 // device's queue changes. n is 1 for an added event, and −k when k events are dropped because their
-// object is destroyed. Several changes may be coalesced into one call with their sum. It is for
+// object is closed. Several changes may be coalesced into one call with their sum. It is for
 // programs that take events with TryGetAsyncEvent; Watch is for programs that handle events of the
 // device in the function itself.
 //
@@ -174,8 +174,8 @@ type asyncQueue struct {
 
 	mu           sync.Mutex
 	acked        sync.Cond
-	events       []AsyncEvent // may include events of destroyed objects, but not at the front
-	n            int          // events without those of destroyed objects
+	events       []AsyncEvent // may include events of closed objects, but not at the front
+	n            int          // events without those of closed objects
 	deviceEvents int          // events without an object
 	onEvent      wakeup.Hook
 }
@@ -232,20 +232,20 @@ func (q *asyncQueue) pop() AsyncEvent {
 	return e
 }
 
-// trim removes the events of destroyed objects from the front.
+// trim removes the events of closed objects from the front.
 func (q *asyncQueue) trim() {
 	for len(q.events) > 0 && q.events[0].isDiscarded() {
 		q.pop()
 	}
 }
 
-// isDiscarded reports whether the event's object was destroyed.
+// isDiscarded reports whether the event's object was closed.
 func (e *AsyncEvent) isDiscarded() bool {
 	_, c := e.object()
 	return c != nil && c.queued == discarded
 }
 
-// discard drops the events of an object that is being destroyed, and waits until the taken events
+// discard drops the events of an object that is being closed, and waits until the taken events
 // are acknowledged. c has the object's counts. discard does not search the queue for the events,
 // because it may have a great many of other objects. Discarded events stay in the queue until their
 // number exceeds a quarter of the other events, and are then removed together.

@@ -76,7 +76,7 @@ func (c *CompChannel) TryGetEvent() (*CQ, error) {
 // OnEvent registers a function f that is called with the number of events added to the channel. It
 // is for programs that do not wait in GetEvent but, for example, poll a descriptor that f writes
 // to. Such programs take events with TryGetEvent. If n is negative, −n events were dropped because
-// their CQ was destroyed. The sum of all n minus the events taken is therefore the number of events
+// their CQ was closed. The sum of all n minus the events taken is therefore the number of events
 // in the channel. An eventfd with EFD_SEMAPHORE counts in the same way. If the channel already has
 // events, OnEvent itself calls f with their number. A nil f ends the calls.
 //

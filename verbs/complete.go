@@ -100,7 +100,7 @@ func (qp *QP) unlockAndReport() {
 // queues.
 func (qp *QP) failOverrun() {
 	from := qp.state
-	if !qp.destroyed && from != StateReset && from != StateErr {
+	if !qp.closed && from != StateReset && from != StateErr {
 		// A provider accepts every transition to ERR.
 		_ = qp.prov.Modify(from, StateErr, &QPAttr{QPState: StateErr}, QPAttrState)
 		qp.event(EventQPFatal)
@@ -110,7 +110,7 @@ func (qp *QP) failOverrun() {
 }
 
 func (qp *QP) fail() {
-	if qp.destroyed || qp.state == StateReset || qp.state == StateErr {
+	if qp.closed || qp.state == StateReset || qp.state == StateErr {
 		return
 	}
 	qp.enterErr()
@@ -128,7 +128,7 @@ func (qp *QP) enterErr() {
 }
 
 func (qp *QP) failSend() {
-	if qp.destroyed || qp.state != StateRTS && qp.state != StateSQD {
+	if qp.closed || qp.state != StateRTS && qp.state != StateSQD {
 		return
 	}
 	qp.state = StateSQE

@@ -86,7 +86,7 @@ type CQ struct {
 	mu         sync.Mutex    // after QP locks, before the channel's
 	armed      atomic.Uint32 // armState; written under mu
 	overrun    bool
-	destroyed  bool
+	closed     bool
 	head, n    int
 	ring       []WC
 	stamps     []stamp // of the completions in ring; nil without CQInitAttr.Timestamps
@@ -291,7 +291,7 @@ func (cq *CQ) dropQP(qpn uint32) {
 
 func (cq *CQ) check(op string) error {
 	switch {
-	case cq.destroyed:
+	case cq.closed:
 		return Errorf(ErrClosed, op, "the CQ is closed")
 	case cq.overrun && cq.n == 0:
 		return Errorf(ErrCQOverrun, op, "its %d entries were not polled in time, and later completions are lost", len(cq.ring))
@@ -367,7 +367,7 @@ func (cq *CQ) Close() error {
 	d.mu.Unlock()
 
 	cq.mu.Lock()
-	cq.destroyed, cq.n = true, 0
+	cq.closed, cq.n = true, 0
 	cq.armed.Store(disarmed)
 	cq.ready.Store(1)
 	cq.moderation.stop()

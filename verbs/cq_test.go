@@ -105,19 +105,19 @@ func TestGetEventWaits(t *testing.T) {
 
 		// Close waits for the acknowledgement.
 		check(t, r.qp.Close())
-		destroyed := make(chan error, 1)
-		go func() { destroyed <- r.cq.Close() }()
+		closed := make(chan error, 1)
+		go func() { closed <- r.cq.Close() }()
 		synctest.Wait()
 		select {
-		case err := <-destroyed:
-			t.Fatalf("CQ destroyed (%v) before its event was acknowledged", err)
+		case err := <-closed:
+			t.Fatalf("CQ closed (%v) before its event was acknowledged", err)
 		default:
 		}
 		if err := r.cq.AckEvents(2); !errors.Is(err, verbs.ErrInvalid) {
 			t.Errorf("acknowledging 2 of 1: %v", err)
 		}
 		check(t, r.cq.AckEvents(1))
-		check(t, <-destroyed)
+		check(t, <-closed)
 
 		if err := r.ch.Close(); !errors.Is(err, verbs.ErrBusy) {
 			t.Errorf("channel in use: %v", err)
@@ -153,7 +153,7 @@ func TestDestroyedCQLeavesNoEvent(t *testing.T) {
 		t.Error("want exactly the event of the remaining CQ")
 	}
 	if _, err := second.Poll(make([]verbs.WC, 1)); !errors.Is(err, verbs.ErrClosed) {
-		t.Errorf("poll of a destroyed CQ: %v", err)
+		t.Errorf("poll of a closed CQ: %v", err)
 	}
 }
 

@@ -85,7 +85,7 @@ func TestModerationByTime(t *testing.T) {
 		check(t, r.cq.Close())
 		time.Sleep(time.Millisecond)
 		if n := r.events(t); n != 0 {
-			t.Errorf("%d events of a destroyed CQ", n)
+			t.Errorf("%d events of a closed CQ", n)
 		}
 	})
 }

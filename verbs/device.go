@@ -31,7 +31,7 @@ type Device struct {
 
 	// latencyMu is taken before QP locks.
 	latencyMu sync.Mutex
-	latencies map[Transport]*Latency // of destroyed QPs; nil if latency is not measured
+	latencies map[Transport]*Latency // of closed QPs; nil if latency is not measured
 }
 
 // Open opens a provider's device (ibv_open_device).
@@ -147,7 +147,7 @@ func (d *Device) EndProgress() {
 //
 // Shutdown then waits until every peer has acknowledged, a time that the provider chooses has
 // passed, or ctx ends. In the last case it returns the error of ctx. The objects of the device must
-// still be destroyed, and the device closed.
+// still be closed, and the device closed.
 func (d *Device) Shutdown(ctx context.Context) error {
 	const op = "shut down device"
 	d.mu.Lock()

@@ -7,7 +7,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestFlow checks the arguments of CreateFlow, and that no object can be destroyed while a flow
+// TestFlow checks the arguments of CreateFlow, and that no object can be closed while a flow
 // uses it.
 func TestFlow(t *testing.T) {
 	r := newRig(t)

@@ -97,13 +97,13 @@ func TestCompChannelOnEvent(t *testing.T) {
 	check(t, r.cq.AckEvents(2))
 	check(t, r.qp.Close())
 	check(t, r.cq.Close())
-	other.want(t, "the CQ is destroyed", 0)
+	other.want(t, "the CQ is closed", 0)
 	hook.want(t, "replaced", 3)
 	_, err = r.ch.TryGetEvent()
 	wantAgain(t, err)
 	check(t, r.ch.Close())
 	if _, err := r.ch.TryGetEvent(); !errors.Is(err, verbs.ErrClosed) {
-		t.Errorf("TryGetEvent of a destroyed channel: %v", err)
+		t.Errorf("TryGetEvent of a closed channel: %v", err)
 	}
 }
 
@@ -330,7 +330,7 @@ func TestReady(t *testing.T) {
 		t.Errorf("Poll with WaitEvent called Progress %d times", n)
 	}
 	check(t, cq.Close())
-	want("destroyed: Poll returns an error", 1)
+	want("closed: Poll returns an error", 1)
 }
 
 // TestProgress: Progress and EndProgress call the provider until the device is closed.

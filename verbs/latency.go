@@ -39,7 +39,7 @@ func (d *Device) MeasureLatency() {
 // sumLatencies returns the latencies of each wire protocol, of existing and closed QPs.
 func (d *Device) sumLatencies() map[Transport]Latency {
 	sum := make(map[Transport]Latency)
-	d.latencyMu.Lock() // a QP destroyed meanwhile would be counted twice or not at all
+	d.latencyMu.Lock() // a QP closed meanwhile would be counted twice or not at all
 	defer d.latencyMu.Unlock()
 	for t, l := range d.latencies {
 		sum[t] = *l
@@ -90,7 +90,7 @@ func (qp *QP) measureLatency() {
 	}
 }
 
-// keepLatency adds the latencies of a QP that is being destroyed to those of the device. latencyMu
+// keepLatency adds the latencies of a QP that is being closed to those of the device. latencyMu
 // is held.
 func (d *Device) keepLatency(qp *QP) {
 	if !qp.measured {

@@ -17,7 +17,7 @@ type loop struct {
 	port    verbs.PortAttr
 	onDereg func(*verbs.MR)
 	event   func(verbs.AsyncEventType, uint8)
-	flow    *verbs.FlowAttr // the last flow created, nil if it is destroyed
+	flow    *verbs.FlowAttr // the last flow created, nil if it is closed
 	onFlow  func() error    // called by CreateFlow, which fails with its error
 
 	progressed, endedProgress atomic.Int64 // calls of Progress and EndProgress
@@ -36,7 +36,7 @@ type loopQP struct {
 	modifyErr error
 	doorbells int
 	modified  [][2]verbs.QPState
-	destroyed bool
+	closed    bool
 }
 
 func newLoop() *loop {
@@ -127,7 +127,7 @@ func (q *loopQP) Modify(from, to verbs.QPState, attr *verbs.QPAttr, mask verbs.Q
 }
 
 func (q *loopQP) Query(attr *verbs.QPAttr)    { attr.SQPSN, attr.RQPSN = 0x111111, 0x222222 }
-func (q *loopQP) Destroy()                    { q.destroyed = true }
+func (q *loopQP) Destroy()                    { q.closed = true }
 func (q *loopQP) PostRecv()                   {}
 func (q *loopQP) Counters() map[string]uint64 { return nil }
 func (q *loopQP) Peer() netip.Addr            { return netip.Addr{} }

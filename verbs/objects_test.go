@@ -39,7 +39,7 @@ func TestOpenQuery(t *testing.T) {
 	}
 }
 
-// TestTeardown: an object cannot be destroyed while objects depend on it, or a second time.
+// TestTeardown: an object cannot be closed while objects depend on it, or a second time.
 func TestTeardown(t *testing.T) {
 	r := newRig(t)
 	mr := must(r.pd.RegMR(make([]byte, 1), 0))(t)
@@ -61,8 +61,8 @@ func TestTeardown(t *testing.T) {
 	busy("CQ", r.cq.Close)
 	busy("channel", r.ch.Close)
 	gone("QP", r.qp.Close)
-	if !r.lq.destroyed {
-		t.Error("the provider's QP is not destroyed")
+	if !r.lq.closed {
+		t.Error("the provider's QP is not closed")
 	}
 	busy("PD with an MR", r.pd.Close)
 	gone("MR", mr.Close)
@@ -342,11 +342,11 @@ func TestAsyncEventsOfMany(t *testing.T) {
 	for qp := range waiting {
 		check(t, qp.Modify(&verbs.QPAttr{QPState: verbs.StateErr}, verbs.QPAttrState))
 	}
-	destroyed := 0
+	closed := 0
 	for qp := range waiting { // in another order
 		check(t, qp.Close())
 		delete(waiting, qp)
-		if destroyed++; destroyed == 10 {
+		if closed++; closed == 10 {
 			break
 		}
 	}
@@ -377,7 +377,7 @@ func TestAsyncEventsOfMany(t *testing.T) {
 	check(t, srq.Close())
 }
 
-// TestAsyncEventsOfDestroyed: events of destroyed objects use no memory, even after an event that
+// TestAsyncEventsOfDestroyed: events of closed objects use no memory, even after an event that
 // stays in the queue.
 func TestAsyncEventsOfDestroyed(t *testing.T) {
 	const rounds, limit = 20_000, 256 << 10
@@ -406,7 +406,7 @@ func TestAsyncEventsOfDestroyed(t *testing.T) {
 	noEvent(t, r.dev)
 }
 
-// TestAsyncEventsOfSurvivors: when many objects with events are destroyed, the events of the others
+// TestAsyncEventsOfSurvivors: when many objects with events are closed, the events of the others
 // are returned in order.
 func TestAsyncEventsOfSurvivors(t *testing.T) {
 	const count = 600
@@ -417,13 +417,13 @@ func TestAsyncEventsOfSurvivors(t *testing.T) {
 			r := &rig{l: newLoop()}
 			r.l.attr.MaxQP = count + 1
 			r.open(t, verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}, 1)
-			var all, destroyed, survivors []*verbs.QP
+			var all, closed, survivors []*verbs.QP
 			for i := range count {
 				qp := must(r.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, SendCQ: r.cq, RecvCQ: r.cq}))(t)
 				if all = append(all, qp); i%3 == 1 {
 					survivors = append(survivors, qp)
 				} else {
-					destroyed = append(destroyed, qp)
+					closed = append(closed, qp)
 				}
 			}
 			types := []verbs.AsyncEventType{verbs.EventCommEst, verbs.EventSQDrained}
@@ -433,8 +433,8 @@ func TestAsyncEventsOfSurvivors(t *testing.T) {
 					lq.locked(func() { lq.Event(what) })
 				}
 			}
-			order(destroyed)
-			for _, qp := range destroyed {
+			order(closed)
+			for _, qp := range closed {
 				check(t, qp.Close())
 			}
 			for _, what := range types {

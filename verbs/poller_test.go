@@ -57,7 +57,7 @@ func TestPoller(t *testing.T) {
 		check(t, r.qp.Close())
 		check(t, r.cq.Close())
 		if p.Next() || !errors.Is(p.End(), verbs.ErrClosed) {
-			t.Errorf("a destroyed CQ: %v", p.End())
+			t.Errorf("a closed CQ: %v", p.End())
 		}
 	})
 }

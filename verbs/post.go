@@ -16,7 +16,7 @@ func (qp *QP) PostSend(wrs ...*SendWR) error {
 		qp.lockSlow()
 	}
 	defer qp.unlock()
-	if qp.destroyed || !qp.acceptsSends() {
+	if qp.closed || !qp.acceptsSends() {
 		return qp.rejectPost("post send to", "RTS", len(wrs))
 	}
 	var err error
@@ -40,7 +40,7 @@ func (qp *QP) PostSend(wrs ...*SendWR) error {
 func (qp *QP) PostSendAll(next func() *SendWR) error {
 	qp.lock()
 	defer qp.unlock()
-	if qp.destroyed || !qp.acceptsSends() {
+	if qp.closed || !qp.acceptsSends() {
 		return qp.rejectPost("post send to", "RTS", 1)
 	}
 	n, complete := 0, false
@@ -74,7 +74,7 @@ func (qp *QP) unpost(n int) {
 
 // post appends one request to the send queue and starts it.
 func (qp *QP) post(wr *SendWR) error {
-	if qp.destroyed || !qp.acceptsSends() {
+	if qp.closed || !qp.acceptsSends() {
 		return qp.rejectPost("post send to", "RTS", 1)
 	}
 	err := qp.queueSend(wr)
@@ -109,7 +109,7 @@ func (qp *QP) PostRecv(wrs ...*RecvWR) error {
 		qp.lockSlow()
 	}
 	defer qp.unlock()
-	if qp.destroyed || qp.state == StateReset {
+	if qp.closed || qp.state == StateReset {
 		return qp.rejectPost("post receive to", "INIT", len(wrs))
 	}
 	if t := qp.init.Type; qp.init.SRQ != nil || t == XRCSend || t == XRCRecv {
@@ -133,7 +133,7 @@ func (qp *QP) PostRecv(wrs ...*RecvWR) error {
 	return err
 }
 
-// rejectPost returns the error of posting n requests to a QP that is destroyed, or not yet in the
+// rejectPost returns the error of posting n requests to a QP that is closed, or not yet in the
 // state want.
 func (qp *QP) rejectPost(what, want string, n int) error {
 	if err := qp.alive(what); err != nil {

@@ -59,12 +59,12 @@ type Provider interface {
 
 	// AttachMcast makes a UD QP's port join a multicast group, and the QP receive a copy of each
 	// datagram sent to it. DetachMcast undoes it. The QP is not locked, and is neither modified nor
-	// destroyed during the call.
+	// closed during the call.
 	AttachMcast(qp ProviderQP, group GID) error
 	DetachMcast(qp ProviderQP, group GID) error
 
 	// CreateFlow steers the frames of a flow to a raw packet QP. attr is a copy, and has been
-	// checked. The QP is not locked, and is neither modified nor destroyed during the call; it
+	// checked. The QP is not locked, and is neither modified nor closed during the call; it
 	// outlives the flow.
 	CreateFlow(qp ProviderQP, attr *FlowAttr) (ProviderFlow, error)
 

@@ -14,7 +14,7 @@ func (h QPHandle) Lock() { h.qp.lock() }
 
 // LockPeer locks another QP in addition to this one, which is locked. All pairs are locked in one
 // order, so LockPeer may have to unlock this QP for a moment. It then returns false, and the state
-// of this QP may have changed. The peer may have been destroyed: the provider's half of the QP
+// of this QP may have changed. The peer may have been closed: the provider's half of the QP
 // records that.
 func (h QPHandle) LockPeer(peer QPHandle) (kept bool) {
 	switch {
@@ -61,7 +61,7 @@ func (h QPHandle) Unlock() { h.qp.unlock() }
 func (h QPHandle) Contended() bool { return h.qp.waiting.Load() > 0 }
 
 // Yield unlocks the QP, lets goroutines run that wait for its lock, and locks it again. The state
-// of the QP may have changed meanwhile, and the QP may have been destroyed.
+// of the QP may have changed meanwhile, and the QP may have been closed.
 func (h QPHandle) Yield() {
 	h.qp.unlock()
 	runtime.Gosched() // without this, the current goroutine would take the lock again before any other

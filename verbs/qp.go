@@ -12,7 +12,7 @@ type QP struct {
 	// them for each message.
 	mu          sync.Mutex
 	state       QPState
-	destroyed   bool
+	closed      bool
 	draining    bool // in SQD, with send requests in flight
 	cqOverrun   bool // a completion did not fit into its CQ: see failOverrun
 	reportFlags reportFlags
@@ -178,7 +178,7 @@ func (pd *PD) checkInit(op string, attr *QPInitAttr) error {
 	return nil
 }
 
-// acquireQP counts a new QP as a user of its PD, CQs and SRQ. It fails if one of them is destroyed.
+// acquireQP counts a new QP as a user of its PD, CQs and SRQ. It fails if one of them is closed.
 func (pd *PD) acquireQP(op string, attr *QPInitAttr) error {
 	d := pd.dev
 	d.mu.Lock()
@@ -343,7 +343,7 @@ func (qp *QP) destroy() error {
 		return err
 	}
 	qp.prov.Destroy()
-	qp.destroyed = true
+	qp.closed = true
 	qp.inlineMR = nil
 	qp.unlock()
 	return nil
@@ -352,9 +352,9 @@ func (qp *QP) destroy() error {
 // op returns an operation and the QP's number, for an error.
 func (qp *QP) op(what string) string { return fmt.Sprintf("%s QP %#x", what, qp.num) }
 
-// alive returns an error if the QP is destroyed.
+// alive returns an error if the QP is closed.
 func (qp *QP) alive(what string) error {
-	if qp.destroyed {
+	if qp.closed {
 		return Errorf(ErrClosed, qp.op(what), "it is closed")
 	}
 	return nil

@@ -10,7 +10,7 @@ import (
 )
 
 // TestLatency: one request at a time is measured, from posting to completion. The latencies of a
-// destroyed QP are kept.
+// closed QP are kept.
 func TestLatency(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)

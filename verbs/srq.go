@@ -19,10 +19,10 @@ type SRQ struct {
 
 	events eventCounts // asynchronous ones
 
-	mu        sync.Mutex // after QP locks, before CQs'
-	queue     queue[RecvWR]
-	limit     int // 0 if the event is not armed
-	destroyed bool
+	mu     sync.Mutex // after QP locks, before CQs'
+	queue  queue[RecvWR]
+	limit  int // 0 if the event is not armed
+	closed bool
 }
 
 // SRQAttr has the attributes of an SRQ (ibv_srq_attr).
@@ -212,16 +212,16 @@ func (s *SRQ) Close() error {
 	d.mu.Unlock()
 
 	s.mu.Lock()
-	s.destroyed = true
+	s.closed = true
 	s.queue = queue[RecvWR]{}
 	s.mu.Unlock()
 	d.events.discard(&s.events)
 	return nil
 }
 
-// alive returns an error if the SRQ is destroyed.
+// alive returns an error if the SRQ is closed.
 func (s *SRQ) alive(op string) error {
-	if s.destroyed {
+	if s.closed {
 		return Errorf(ErrClosed, op, "it is closed")
 	}
 	return nil

@@ -85,7 +85,7 @@ func (d *Device) failQPs() {
 		pd.qpsMu.Unlock()
 		for _, qp := range qps {
 			if qp.State() != StateReset {
-				// This fails only if the QP has been destroyed meanwhile, and then there is nothing
+				// This fails only if the QP has been closed meanwhile, and then there is nothing
 				// to flush.
 				_ = qp.Modify(&QPAttr{QPState: StateErr}, QPAttrState)
 			}

@@ -100,7 +100,7 @@ func (x *XRCD) CreateQP(attr *QPInitAttr) (*QP, error) {
 	return x.pd.createQP(op, attr, x)
 }
 
-// OpenQP returns the domain's XRC_RECV QP with the given number (ibv_open_qp). The QP is destroyed
+// OpenQP returns the domain's XRC_RECV QP with the given number (ibv_open_qp). The QP is closed
 // when QP.Close has been called for CreateQP and for each OpenQP.
 func (x *XRCD) OpenQP(num uint32) (*QP, error) {
 	x.pd.qpsMu.Lock()
@@ -114,7 +114,7 @@ func (x *XRCD) OpenQP(num uint32) (*QP, error) {
 }
 
 // addHandle counts one more handle of the QP, if it has the given number. It returns false for a QP
-// that is being created, which has no number yet, and for one that is being destroyed.
+// that is being created, which has no number yet, and for one that is being closed.
 func (qp *QP) addHandle(num uint32) bool {
 	qp.lock()
 	defer qp.mu.Unlock()

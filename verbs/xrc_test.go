@@ -40,7 +40,7 @@ func TestXRCD(t *testing.T) {
 	}
 	check(t, qp.Close())
 	if err := qp.Close(); !errors.Is(err, verbs.ErrClosed) {
-		t.Errorf("destroyed three times: %v", err)
+		t.Errorf("closed three times: %v", err)
 	}
 	check(t, x.Close())
 	check(t, z.Close())
@@ -54,7 +54,7 @@ func TestXRCD(t *testing.T) {
 	}
 }
 
-// TestXRCSRQGoes: an SRQ is destroyed while a QP has one of its requests. The request is dropped
+// TestXRCSRQGoes: an SRQ is closed while a QP has one of its requests. The request is dropped
 // without completion, and the QP can select another SRQ.
 func TestXRCSRQGoes(t *testing.T) {
 	r := newRig(t)
@@ -75,7 +75,7 @@ func TestXRCSRQGoes(t *testing.T) {
 	target.locked(func() {
 		switch {
 		case target.SelectSRQ(gone.Num()) != nil:
-			t.Fatal("a destroyed SRQ can be selected")
+			t.Fatal("a closed SRQ can be selected")
 		case target.SelectSRQ(kept.Num()) == nil:
 			t.Fatal("another SRQ cannot be selected")
 		}
@@ -89,7 +89,7 @@ func TestXRCSRQGoes(t *testing.T) {
 	}
 }
 
-// TestOpenQPRaces: QPs are opened while others are created and destroyed. A QP that OpenQP returns
+// TestOpenQPRaces: QPs are opened while others are created and closed. A QP that OpenQP returns
 // exists until its Close.
 func TestOpenQPRaces(t *testing.T) {
 	r := newRig(t)
@@ -98,10 +98,10 @@ func TestOpenQPRaces(t *testing.T) {
 	go func() {
 		defer close(done)
 		for num := range nums {
-			for range 2 { // while it is destroyed
+			for range 2 { // while it is closed
 				if qp, err := x.OpenQP(num); err == nil {
 					if qp.State() != verbs.StateReset || qp.Close() != nil {
-						t.Error("an opened QP is destroyed")
+						t.Error("an opened QP is closed")
 					}
 				}
 			}

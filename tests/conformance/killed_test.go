@@ -312,7 +312,7 @@ func deregDuringTraffic(t *testing.T, code verbs.WROpcode, want verbs.WCStatus, 
 	}
 }
 
-// TestBlockingCallsReturn: calls that wait for an object return when it is destroyed, and
+// TestBlockingCallsReturn: calls that wait for an object return when it is closed, and
 // destroying objects under load ends.
 func TestBlockingCallsReturn(t *testing.T) {
 	bothWays(t, func(t *testing.T, direct bool) {
@@ -335,18 +335,18 @@ func blockingCallsReturn(t *testing.T, direct bool) {
 	synctest.Wait()
 	ok(t, ch.Close())
 	if err := <-got; err == nil {
-		t.Error("GetEvent returned an event of a destroyed channel")
+		t.Error("GetEvent returned an event of a closed channel")
 	}
-	// Two QPs that send to each other are destroyed by both sides at once, with responses in
+	// Two QPs that send to each other are closed by both sides at once, with responses in
 	// flight.
 	p.a.post(p.requests(verbs.RDMAWrite, 32, pairMemory)...)
 	p.a.post(p.requests(verbs.RDMARead, 32, pairMemory)...)
-	destroyed := make(chan error, 2)
+	closed := make(chan error, 2)
 	for _, e := range []*endpoint{p.a, p.b} {
-		go func() { destroyed <- e.qp.Close() }()
+		go func() { closed <- e.qp.Close() }()
 	}
-	ok(t, <-destroyed)
-	ok(t, <-destroyed)
+	ok(t, <-closed)
+	ok(t, <-closed)
 	for _, e := range []*endpoint{p.a, p.b} {
 		ok(t, e.cq.Close())
 		ok(t, e.ch.Close())

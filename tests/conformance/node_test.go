@@ -41,7 +41,7 @@ func newNode(t *testing.T, l link.Link, device *rdmatransport.Config, addrs ...s
 	return n
 }
 
-// close closes everything. Every object must have been destroyed.
+// close closes everything. Every object must have been closed.
 func (n *node) close() {
 	n.t.Helper()
 	ok(n.t, n.pd.Close())

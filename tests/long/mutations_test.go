@@ -36,7 +36,7 @@ var mutations = []mutation{
 	{"or past a verdict that is due", roceReceive + "state.go", "v.due() || s.Responds()", "s.Responds()", roceReceive, ""},
 	{"packets that are kept are dropped where one is moved", roceReceive + "state.go", "\ts.suspect()\n\treturn true\n", "\treturn true\n",
 		roceReceive, ""},
-	{"LockPeer let the lock go: the QP may have been destroyed", roceDirect, "case kept:\n", "case kept || true:\n", "rdmatransport",
+	{"LockPeer let the lock go: the QP may have been closed", roceDirect, "case kept:\n", "case kept || true:\n", "rdmatransport",
 		"TestDirect"},
 	{"MaxRDAtomic bounds READs that are moved", roceDirect, "q.h.Attr().MaxRDAtomic > 0 && ", "", "rdmatransport", "TestDirect"},
 	{"MaxDestRDAtomic bounds READs that are moved", roceDirect, "p.receiving.Limit() > 0 && ", "", "rdmatransport", "TestDirect"},

@@ -16,7 +16,7 @@ type EventChannel struct {
 
 	mu       sync.Mutex // taken after ID locks
 	events   []*Event
-	ids      int32            // −1 if the channel is destroyed
+	ids      int32            // −1 if the channel is closed
 	waiting  int32            // calls of GetEvent
 	notifier *wakeup.Notifier // wakes these calls; nil without one
 	onEvent  wakeup.Hook
@@ -63,7 +63,7 @@ func (c *EventChannel) GetEvent(ctx context.Context) (*Event, error) {
 	e, err = wakeup.Wait(ctx, n, c.take)
 	switch {
 	case err == wakeup.ErrClosed:
-		return nil, errChannelDestroyed(op)
+		return nil, errChannelClosed(op)
 	case err != nil:
 		return nil, &verbs.Error{Op: op, Err: err}
 	}
@@ -75,7 +75,7 @@ func (c *EventChannel) beginWait(op string) (*wakeup.Notifier, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.ids < 0 {
-		return nil, errChannelDestroyed(op)
+		return nil, errChannelClosed(op)
 	}
 	if c.notifier == nil {
 		c.notifier = wakeup.New()
@@ -92,7 +92,7 @@ func (c *EventChannel) endWait() {
 	}
 }
 
-func errChannelDestroyed(op string) error {
+func errChannelClosed(op string) error {
 	return verbs.Errorf(verbs.ErrClosed, op, "the event channel is closed")
 }
 
@@ -109,7 +109,7 @@ func (c *EventChannel) TryGetEvent() (*Event, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.ids < 0 {
-		return nil, errChannelDestroyed("get event")
+		return nil, errChannelClosed("get event")
 	}
 	return nil, errNoEvent
 }
@@ -117,7 +117,7 @@ func (c *EventChannel) TryGetEvent() (*Event, error) {
 // OnEvent registers a function f that is called with the number of events added to the channel. It
 // is for programs that do not wait in GetEvent but, for example, poll a descriptor that f writes
 // to. Such programs take events with TryGetEvent. If n is negative, −n events were dropped because
-// their ID was destroyed or migrated. If the channel already has events, f is called for these too.
+// their ID was closed or migrated. If the channel already has events, f is called for these too.
 // A nil f ends the calls.
 //
 // f runs on its own goroutine soon after the change, with no lock held. It may call any method
@@ -159,7 +159,7 @@ func (c *EventChannel) addID(op string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.ids < 0 {
-		return errChannelDestroyed(op)
+		return errChannelClosed(op)
 	}
 	c.ids++
 	return nil

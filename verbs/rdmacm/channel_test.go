@@ -45,7 +45,7 @@ func TestDestroyWaitsForAck(t *testing.T) {
 	})
 }
 
-// Events of a destroyed ID are dropped, and requests of a destroyed listener are rejected.
+// Events of a closed ID are dropped, and requests of a closed listener are rejected.
 func TestDestroyDropsEvents(t *testing.T) {
 	bubble(t, func(t *testing.T, a, b *end) {
 		l := a.listen(rdmacm.TCP)

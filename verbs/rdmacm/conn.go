@@ -31,7 +31,7 @@ type Config struct {
 	// returns.
 	PD *verbs.PD
 	// SendCQ and RecvCQ may be the same. If one is nil, a CQ with a completion channel is created,
-	// and destroyed with the Conn.
+	// and closed with the Conn.
 	SendCQ, RecvCQ *verbs.CQ
 	// SRQ is the source of the QP's receive requests, or nil. It belongs to PD.
 	SRQ *verbs.SRQ

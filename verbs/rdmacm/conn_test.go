@@ -72,7 +72,7 @@ func TestSyncID(t *testing.T) {
 	})
 }
 
-// A waiting call returns when its context ends, and when the ID is destroyed.
+// A waiting call returns when its context ends, and when the ID is closed.
 func TestSyncIDInterrupted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, l := pair(t)
@@ -516,7 +516,7 @@ func TestUndeliveredRequestsAreDiscarded(t *testing.T) {
 		if r, err := l.GetRequest(ctx); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("request %v, %v of a peer that has disconnected", r, err)
 		}
-		// The IDs are destroyed too, because the channel cannot be destroyed before them.
+		// The IDs are closed too, because the channel cannot be closed before them.
 		must(t, l.Close())
 		checkEmpty(t, a, b)
 	})

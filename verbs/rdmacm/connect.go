@@ -93,7 +93,7 @@ func (a *acceptor) listen(op string, d *verbs.Device, t verbs.Transport, backlog
 }
 
 // acceptor handles the connection events of a listener's devices. It exists until the listener and
-// all connections that it accepted are destroyed.
+// all connections that it accepted are closed.
 type acceptor struct {
 	listener *ID
 
@@ -128,7 +128,7 @@ func endsConnection(t EventType) bool {
 //
 // An undelivered request is in the channel, or the listener's Close has it and destroys the ID
 // too. Migrate cannot have it, because the listener is locked. The removed request counts as
-// unacknowledged until the ID is destroyed. Close of the listener, and then Close of the
+// unacknowledged until the ID is closed. Close of the listener, and then Close of the
 // channel, therefore wait for it.
 func (a *acceptor) discardUndelivered(child *ID) bool {
 	var request *Event
@@ -406,7 +406,7 @@ func (id *ID) withConn(op string, f func(ProviderConn) error, allowed ...state) 
 func (id *ID) handle(ce *ConnEvent) {
 	id.mu.Lock()
 	defer id.mu.Unlock()
-	if id.state == destroyed || id.state == deviceRemoved {
+	if id.state == closed || id.state == deviceRemoved {
 		return
 	}
 	if ce.Type == ConnectError && id.retryConnect(ce.Status) {

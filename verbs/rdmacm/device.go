@@ -124,7 +124,7 @@ func addresses(d *verbs.Device) map[netip.Addr]uint8 {
 func (id *ID) addressesChanged(d *verbs.Device, at map[netip.Addr]uint8) {
 	id.mu.Lock()
 	defer id.mu.Unlock()
-	if id.dev != d || id.state == destroyed || id.state == deviceRemoved {
+	if id.dev != d || id.state == closed || id.state == deviceRemoved {
 		return
 	}
 	port, ok := at[id.local().Addr()]
@@ -140,7 +140,7 @@ func (id *ID) addressesChanged(d *verbs.Device, at map[netip.Addr]uint8) {
 // other ID is removed.
 func (id *ID) deviceGone(d *verbs.Device) {
 	id.mu.Lock()
-	if id.state == destroyed || id.state == deviceRemoved {
+	if id.state == closed || id.state == deviceRemoved {
 		id.mu.Unlock()
 		return
 	}

@@ -43,7 +43,7 @@ func types(events []*rdmacm.Event, id *rdmacm.ID) (t []rdmacm.EventType) {
 
 // When a device fails, each of its IDs gets DeviceRemoval once, in any state. An ID without a
 // device does not. Peers get the same messages as from Close, posted work requests are flushed,
-// and the ID can only be destroyed.
+// and the ID can only be closed.
 func TestDeviceRemoval(t *testing.T) {
 	bubble(t, func(t *testing.T, a, b *end) {
 		l, s, c := connected(a, b)
@@ -226,7 +226,7 @@ func TestFailedListenerWatchesNoDevice(t *testing.T) {
 	})
 }
 
-// The memory of a destroyed ID can be garbage collected while its device stays open.
+// The memory of a closed ID can be garbage collected while its device stays open.
 func TestDestroyedIDIsFreed(t *testing.T) {
 	a, _, _ := pair(t)
 	ch, err := rdmacm.CreateEventChannel(a)
@@ -243,7 +243,7 @@ func TestDestroyedIDIsFreed(t *testing.T) {
 	}()
 	runtime.GC()
 	if freed.Value() != nil {
-		t.Error("the destroyed ID is still referenced")
+		t.Error("the closed ID is still referenced")
 	}
 	must(t, keeps.Close())
 }

@@ -60,7 +60,7 @@ func TestDisconnectBeforeEstablished(t *testing.T) {
 }
 
 // TestDisconnectInTimeWait: as in Linux, Disconnect of a connection that has ended is not an error
-// on either side, until the ID is destroyed. Without a connection it is an error.
+// on either side, until the ID is closed. Without a connection it is an error.
 func TestDisconnectInTimeWait(t *testing.T) {
 	bubble(t, func(t *testing.T, a, b *end) {
 		idle := b.id(rdmacm.TCP)

@@ -28,7 +28,7 @@
 //	Established ─Disconnect, by either side─► Disconnected ─► TimewaitExit
 //
 // An ID that has a device also gets AddrChange when its address is removed from the device. At any
-// time it may get DeviceRemoval, after which it can only be destroyed.
+// time it may get DeviceRemoval, after which it can only be closed.
 //
 // XRC uses port space IB, as in librdmacm. The sender calls CreateQP for an XRC_SEND QP. On the
 // other side, the IDs of such requests have the QPType XRC_RECV. The program calls CreateXRCQP, and

@@ -26,7 +26,7 @@ const (
 	Established
 	Disconnected
 	// DeviceRemoval: the ID's device has failed or is closed. A connection has ended, and its
-	// posted work requests are flushed. The ID can only be destroyed. A listener on several devices
+	// posted work requests are flushed. The ID can only be closed. A listener on several devices
 	// gets the event with the last of them.
 	DeviceRemoval
 	MulticastJoin

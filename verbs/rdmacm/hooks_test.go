@@ -10,7 +10,7 @@ import (
 )
 
 // TestOnEvent: the hook is called for each event that is added, or dropped because its ID was
-// destroyed or migrated. TryGetEvent returns these events. Close waits for the acknowledgement of
+// closed or migrated. TryGetEvent returns these events. Close waits for the acknowledgement of
 // events that TryGetEvent has returned.
 func TestOnEvent(t *testing.T) {
 	bubble(t, func(t *testing.T, a, b *end) {
@@ -65,7 +65,7 @@ func TestOnEvent(t *testing.T) {
 			t.Error("Close of the listener did not wait for the event")
 		default:
 		}
-		want("the listener is destroyed", 0)
+		want("the listener is closed", 0)
 		must(t, e.Ack())
 		must(t, <-done)
 		a.ch.OnEvent(nil)

@@ -119,7 +119,7 @@ const (
 	accepted   // by Accept
 	rejected   // by Reject
 	deviceRemoved
-	destroyed
+	closed
 )
 
 var stateNames = [...]string{"idle", "bound", "resolving an address", "address resolved", "route resolved", "listening",
@@ -148,11 +148,11 @@ func newID(c *EventChannel, space PortSpace, context any) *ID {
 }
 
 // lock locks the ID if it is in one of the allowed states. Without allowed states, any state except
-// destroyed will do.
+// closed will do.
 func (id *ID) lock(op string, allowed ...state) error {
 	id.mu.Lock()
 	switch {
-	case id.state == destroyed:
+	case id.state == closed:
 		id.mu.Unlock()
 		return verbs.Errorf(verbs.ErrClosed, op, "the ID is closed")
 	case id.state == deviceRemoved && len(allowed) > 0:
@@ -179,7 +179,7 @@ func (id *ID) Close() error {
 	if err := id.lock(op); err != nil {
 		return err
 	}
-	id.state = destroyed
+	id.state = closed
 	var closers []io.Closer
 	for _, l := range id.listeners() {
 		closers = append(closers, l.Closer)
@@ -277,7 +277,7 @@ func sameDevices(a, b []*verbs.Device) bool {
 }
 
 // Ended returns a channel that is closed when the connection is disconnected, rejected or has
-// failed, or when the ID is destroyed.
+// failed, or when the ID is closed.
 func (id *ID) Ended() <-chan struct{} { return id.signals.ended() }
 
 // PortSpace returns the port space that the ID was created with.

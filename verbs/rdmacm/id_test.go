@@ -370,7 +370,7 @@ func TestWrongState(t *testing.T) {
 		}
 		for name, call := range calls {
 			if err := call(gone); !errors.Is(err, verbs.ErrClosed) {
-				t.Errorf("destroyed: %s: %v, want ErrClosed", name, err)
+				t.Errorf("closed: %s: %v, want ErrClosed", name, err)
 			}
 		}
 		wantErr(t, gone.Close(), verbs.ErrClosed)

@@ -154,7 +154,7 @@ func (r *Request) PeerAddr() netip.AddrPort { return r.id.PeerAddr() }
 func (r *Request) Device() *verbs.Device { return r.id.Device() }
 
 // Accept accepts the request and waits until the connection is established. If that fails the
-// request is destroyed, and the peer gets an error.
+// request is closed, and the peer gets an error.
 func (r *Request) Accept(ctx context.Context, cfg *Config) (*Conn, error) {
 	if cfg == nil {
 		cfg = &Config{}

@@ -50,7 +50,7 @@ func (id *ID) handleMulticast(group netip.Addr, ce *ConnEvent) {
 	id.mu.Lock()
 	defer id.mu.Unlock()
 	m := id.groups()[group]
-	ended := id.state == destroyed || id.state == deviceRemoved
+	ended := id.state == closed || id.state == deviceRemoved
 	if ended || m == nil || ce.Type != MulticastJoin && ce.Type != MulticastError {
 		return
 	}
@@ -74,7 +74,7 @@ func (id *ID) detachGroups() {
 
 func (m *membership) detach(group netip.Addr) {
 	if m.qp != nil {
-		// This fails only if the application has detached or destroyed the QP itself.
+		// This fails only if the application has detached or closed the QP itself.
 		_ = m.qp.DetachMcast(verbs.GIDFromAddr(group))
 		m.qp = nil
 	}

@@ -25,7 +25,7 @@ type resources struct {
 //
 // A nil pd means the device's default PD, which all IDs share. For a nil CQ in attr, CreateQP
 // creates one with a completion channel. It is as large as its work queue or the SRQ, and is
-// destroyed with the QP. A nil SRQ means the SRQ of CreateSRQ, if there is one. A zero Type or
+// closed with the QP. A nil SRQ means the SRQ of CreateSRQ, if there is one. A zero Type or
 // Transport means that of the ID, and another value must be equal to it. In port space IB, however,
 // Type may be RC, UC or XRC_SEND.
 //
@@ -350,7 +350,7 @@ func (id *ID) failQP() {
 func (r *resources) fail() {
 	if r.qp.State() != verbs.StateReset {
 		r.failed = true
-		// This fails only if the application has destroyed the QP, and then there is nothing to
+		// This fails only if the application has closed the QP, and then there is nothing to
 		// flush.
 		_ = r.qp.Modify(&verbs.QPAttr{QPState: verbs.StateErr}, verbs.QPAttrState)
 	}

@@ -12,7 +12,7 @@ import (
 //
 // A nil pd, and for an XRC SRQ a nil XRCD, mean the device's default ones, which all IDs share. For
 // a nil CQ of an XRC SRQ, CreateSRQ creates one with a completion channel. It is as large as the
-// SRQ, and is destroyed with it.
+// SRQ, and is closed with it.
 func (id *ID) CreateSRQ(pd *verbs.PD, attr *verbs.SRQInitAttr) error {
 	const op = "create SRQ"
 	if attr == nil {

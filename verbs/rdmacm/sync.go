@@ -12,7 +12,7 @@ import (
 )
 
 // SyncID is an ID whose methods wait for their outcome (rdma_create_id without a channel). If ctx
-// ends first, its error is returned. The ID should then be destroyed, because the operation may
+// ends first, its error is returned. The ID should then be closed, because the operation may
 // continue. Close makes waiting methods return.
 //
 // Methods without an event as their outcome, such as Bind, Listen, CreateQP and Reject, are those
@@ -76,7 +76,7 @@ func (s *SyncID) Migrate(ctx context.Context, to *EventChannel) (*ID, error) {
 // Close is ID.Close (rdma_destroy_id of an ID without a channel).
 func (s *SyncID) Close() error {
 	if err := s.ID.Close(); err != nil {
-		_ = s.ch.Close() // fails too if the ID was destroyed before
+		_ = s.ch.Close() // fails too if the ID was closed before
 		return err
 	}
 	return s.ch.Close()

@@ -354,7 +354,7 @@ func macFor(a netip.Addr) net.HardwareAddr {
 const shutdownTimeout = 10 * time.Second
 
 // Close closes the node. It disconnects open connections. Other objects of the device must already
-// be destroyed.
+// be closed.
 func (n *Node) Close() error {
 	n.Log.Debug("node goes down")
 	ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)

@@ -53,7 +53,7 @@ func (n Node) of(dev *verbs.Device) Node {
 	for _, qp := range dev.QPs() {
 		s, err := qp.Stats()
 		if err != nil {
-			continue // the QP was destroyed
+			continue // the QP was closed
 		}
 		q := QP{
 			Num: qp.Num(), Type: qp.Type().String(), Transport: qp.Transport().String(), State: s.State.String(),

@@ -85,7 +85,7 @@ func New(net stack.Network, config iwarp.Config, regions *memory.Regions, queue 
 func (e *Engine) HasQP(qpn uint32) bool { return e.qps.Get(qpn) != nil }
 
 // Close closes the listeners and waits for the goroutines of all streams. All QPs must be
-// destroyed.
+// closed.
 func (e *Engine) Close() {
 	e.mu.Lock()
 	listeners := slices.Collect(maps.Keys(e.listeners))
@@ -121,7 +121,7 @@ type Counters struct {
 	ConnectsRefused    atomic.Uint64 // connections refused before an application saw them
 	Revision1Retries   atomic.Uint64 // connections retried with MPA revision 1
 
-	direct atomic.Uint64 // messages moved directly, of destroyed QPs
+	direct atomic.Uint64 // messages moved directly, of closed QPs
 
 	// Bytes of FPDUs, of streams without a QP.
 	sent, received atomic.Uint64

@@ -381,8 +381,8 @@ func TestSetupLocalError(t *testing.T) {
 		t.Fatalf("cause %+v", cause)
 	}
 	for name, giveUp := range map[string]func(*dialledID) error{
-		"rejected":  func(x *dialledID) error { return x.Reject(nil) },
-		"destroyed": func(x *dialledID) error { return x.Close() },
+		"rejected": func(x *dialledID) error { return x.Reject(nil) },
+		"closed":   func(x *dialledID) error { return x.Close() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

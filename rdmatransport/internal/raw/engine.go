@@ -34,7 +34,7 @@ type Counters struct {
 	TooLong     atomic.Uint64 // frames too long for the receive request
 	Dropped     atomic.Uint64 // by a flow's FlowSpecActionDrop
 
-	sent, received atomic.Uint64 // of destroyed QPs
+	sent, received atomic.Uint64 // of closed QPs
 }
 
 // New returns an engine. QP numbers are drawn from qpns with rand, except those that taken reports

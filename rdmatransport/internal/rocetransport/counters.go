@@ -35,7 +35,7 @@ type Counters struct {
 	Marked, SentCNPs         atomic.Uint64 // received packets with an ECN mark, and CNPs sent for them
 	HandledCNPs, IgnoredCNPs atomic.Uint64
 
-	sentPkts, rcvdPkts atomic.Uint64 // of destroyed QPs, of QP 1, and received multicast
+	sentPkts, rcvdPkts atomic.Uint64 // of closed QPs, of QP 1, and received multicast
 	sends, recvs       atomic.Uint64
 	direct             atomic.Uint64 // messages sent without packets
 }

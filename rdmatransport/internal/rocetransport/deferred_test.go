@@ -165,7 +165,7 @@ func TestSlowFlush(t *testing.T) {
 	for name, end := range map[string]func(d *disk){
 		"reset": func(d *disk) { d.modify(verbs.StateReset); d.connect() },
 		"error": func(d *disk) { d.modify(verbs.StateErr); d.modify(verbs.StateReset); d.connect() },
-		"destroyed": func(d *disk) {
+		"closed": func(d *disk) {
 			if err := d.qp.Close(); err != nil {
 				d.t.Fatal(err)
 			}

@@ -35,7 +35,7 @@ func enginePortOf(nic stack.NIC) *enginePort {
 }
 
 // peer returns the QP that packets would reach, or nil if it is not in this process. It is not
-// locked, and may be destroyed. Paired QPs are cached: with many QPs, each table lookup is a cache
+// locked, and may be closed. Paired QPs are cached: with many QPs, each table lookup is a cache
 // miss.
 func (q *qp) peer() *qp {
 	if q.path == nil {
@@ -63,7 +63,7 @@ func (q *qp) peer() *qp {
 // pair records whether q and p, the result of peer, are each other's peers.
 func (q *qp) pair(p *qp, paired bool) {
 	if !paired {
-		p = nil // p may be destroyed, and must not be kept
+		p = nil // p may be closed, and must not be kept
 	}
 	if q.pairedQP != p {
 		q.pairedQP = p

@@ -108,7 +108,7 @@ func New(nics []stack.NIC, cfg roce.Config, regions *memory.Regions, queue *time
 // HasQP reports whether a QP number is in use.
 func (e *Engine) HasQP(qpn uint32) bool { return e.qps.Get(qpn) != nil }
 
-// Close stops reception. All QPs are destroyed by then.
+// Close stops reception. All QPs are closed by then.
 func (e *Engine) Close() {
 	for _, nic := range e.nics {
 		if s := enginePortOf(nic); s != nil && s.e == e {

@@ -333,8 +333,8 @@ func TestLongRead(t *testing.T) {
 			t.Errorf("%d packets", len(sent))
 		}
 	})
-	// The QP goes to ERR, or is destroyed, between two bursts.
-	for _, how := range []string{"ERR", "RESET", "destroyed"} {
+	// The QP goes to ERR, or is closed, between two bursts.
+	for _, how := range []string{"ERR", "RESET", "closed"} {
 		run(t, how, config{size: 2 << 20}, func(t *testing.T, r *rig) {
 			r.give(r.req(wire.RCReadRequest, 0, nil, r.at(0, n)))
 			r.take()

@@ -280,7 +280,7 @@ func TestMulticast(t *testing.T) {
 		}
 		t.Cleanup(func() {
 			if err := qp.Close(); !errors.Is(err, verbs.ErrBusy) {
-				t.Errorf("an attached QP was destroyed: %v", err)
+				t.Errorf("an attached QP was closed: %v", err)
 			}
 			if err := qp.DetachMcast(gid); err != nil {
 				t.Error(err)

@@ -97,7 +97,7 @@ func TestXRCTarget(t *testing.T) {
 		r.giveBytes("%s", read[0])
 		r.expectBytes("b070 ffff 0000abcd 00000003 1f000003 aa000000", "b070 ffff 0000abcd 00000004 1f000004 bb000000",
 			"b070 ffff 0000abcd 00000003 1f000004 aa000000")
-		// A destroyed SRQ drops its open message. The domain is closed last.
+		// A closed SRQ drops its open message. The domain is closed last.
 		x.recv(0, 9)
 		r.giveBytes("a000 ffff 00Q 00000005 00%06x %0512x", n[0], 5)
 		if err := r.xrcd.Close(); err == nil {

@@ -165,7 +165,7 @@ func newCMProgram(t *testing.T, dev *verbs.Device) cmProgram {
 	return cmProgram{dev, ch}
 }
 
-// createID creates an ID for a transport, until the test ends or it is destroyed.
+// createID creates an ID for a transport, until the test ends or it is closed.
 func (p cmProgram) createID(space rdmacm.PortSpace, transport verbs.Transport, context any) (*rdmacm.ID, error) {
 	id, err := p.ch.CreateID(space, context)
 	if err != nil {

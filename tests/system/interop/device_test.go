@@ -94,7 +94,7 @@ type side struct {
 }
 
 // newSide creates a PD and a QP on a device, to be connected by an address of that device. The QP
-// is in RESET, and destroyed when the test ends.
+// is in RESET, and closed when the test ends.
 func newSide(t *testing.T, dev device, gid netip.Addr) *side {
 	dev = dev.in(t)
 	pd := dev.allocPD()

@@ -300,7 +300,7 @@ func TestRawSteering(t *testing.T) {
 	}
 	n.ok(stolen.Close())
 	if !ping(t, "10.7.0.1", 34, 5*time.Second) {
-		t.Error("the node does not answer after the flow was destroyed")
+		t.Error("the node does not answer after the flow was closed")
 	}
 
 	rest := n.newRaw()

@@ -218,7 +218,7 @@ func (x *xsrq) receiveDest(e *cli.Env, conn net.Conn, send func(remote xrcDest) 
 	return x.connect(local, remote)
 }
 
-// finish returns when all peers have finished, as no object may be destroyed before.
+// finish returns when all peers have finished, as no object may be closed before.
 func (x *xsrq) finish(ctx context.Context, e *cli.Env) error {
 	sendEnd := func(conn net.Conn) error {
 		if _, err := conn.Write([]byte(xrcEnd)); err != nil {

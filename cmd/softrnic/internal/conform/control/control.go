@@ -3,7 +3,7 @@
 //
 // The protocol is one JSON object per line over TCP. The tester sends Requests. The target answers
 // each with one Reply, in order. The first Request of a connection is "hello" with the target's
-// token. A wrong token ends the connection. When a connection ends, its objects are destroyed.
+// token. A wrong token ends the connection. When a connection ends, its objects are closed.
 // Bytes are in base64 (RFC 4648 §4, as in encoding/json). Keys and addresses are numbers. A target
 // grants at most MaxQPs queue pairs with regions of MaxMemory bytes.
 //
