@@ -45,8 +45,8 @@ type PathAttr struct {
 	// route once it is available. At the switch, later datagrams may overtake earlier ones.
 	QPN uint32
 	// Via is the destination MAC address, as in Datagram.Via; neighbour resolution is skipped.
-	// It is used to answer a datagram from an unverified sender. The zero Via leaves the
-	// address to the stack. Stacks without frames ignore Via.
+	// It is used to answer a datagram from a sender whose address is not validated. The zero
+	// Via leaves the address to the stack. Stacks without frames ignore Via.
 	Via [6]byte
 	// OneSender says that only one Sender at a time uses the path, which makes the path
 	// cheaper.

@@ -263,7 +263,7 @@ func (id *ID) retryConnect(status int) bool {
 	return true
 }
 
-// param returns the application's parameters, validated and completed. offered has the depths that
+// param returns the application's parameters, checked and completed. offered has the depths that
 // replace MaxDepth.
 func (id *ID) param(op string, given, offered *ConnParam) (ConnParam, error) {
 	if given == nil {

@@ -77,9 +77,9 @@ func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
 	}
 }
 
-// maxConcurrentAccepts returns the number of requests that a listener accepts at a time. Half of
-// them may have forged source addresses, and each of these occupies a slot until its timeout: see
-// Provider.Listen.
+// maxConcurrentAccepts returns the number of requests that a listener accepts at a time. There are
+// two backlogs (see Provider.Listen). Requests in that of the unvalidated peers may be forged, and
+// then occupy a slot until their timeout.
 func maxConcurrentAccepts(backlog int) int { return 2 * backlog }
 
 // accept accepts requests, at most cap(l.slots) at a time.

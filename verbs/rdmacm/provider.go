@@ -28,9 +28,10 @@ type Provider interface {
 	// Listen listens for connection requests to an address, or to all addresses of the device if it
 	// is unspecified. For each request it calls h with a ConnectRequest and a new ProviderConn, and
 	// later with that connection's events. At most attr.Backlog requests wait to be accepted or
-	// rejected; further requests are rejected, or dropped so that the peer retransmits. Where
-	// requests can be forged, as with datagrams, there is a second backlog of this size for peers
-	// whose address is verified. Forged requests cannot fill it.
+	// rejected; further requests are rejected, or dropped so that the peer retransmits. Where the
+	// source of a request can be forged, as in a datagram, the provider validates source addresses.
+	// Peers with a validated address and all others then have separate backlogs of this size, so
+	// that forged requests cannot fill both.
 	Listen(attr *ListenAttr, h Handler) (io.Closer, error)
 	// Connect sends a connection request, or in port space UDP a service ID resolution request. The
 	// outcome is passed to h.

@@ -47,8 +47,9 @@ type Config struct {
 	// Linger is the maximum time that Close waits for the peer to acknowledge the written data; 0
 	// means 5 seconds.
 	Linger time.Duration
-	// Backlog is the number of connections that wait in a listener to be accepted, or are being set
-	// up; 0 means 128. Each of them has its buffers.
+	// Backlog limits the connections of a listener that are being set up, or that Accept has not
+	// returned; 0 means 128. Each of them has its buffers. The limit applies twice: to peers whose
+	// address is validated, and to all others. So there are at most 2 × Backlog such connections.
 	Backlog int
 }
 

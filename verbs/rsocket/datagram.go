@@ -371,7 +371,7 @@ func (c *PacketConn) WriteTo(b []byte, to net.Addr) (int, error) {
 // WriteToAddrPort sends one datagram. It uses UDP if the peer's QP is not known yet.
 func (c *PacketConn) WriteToAddrPort(b []byte, to netip.AddrPort) (int, error) {
 	to = unmapped(to)
-	err := c.validate(len(b), to)
+	err := c.check(len(b), to)
 	if err == nil {
 		err = c.write(b, to)
 	}
@@ -407,8 +407,8 @@ func (c *PacketConn) write(b []byte, to netip.AddrPort) error {
 	}
 }
 
-// validate returns an error for a datagram that cannot be sent.
-func (c *PacketConn) validate(n int, to netip.AddrPort) error {
+// check returns an error for a datagram that cannot be sent.
+func (c *PacketConn) check(n int, to netip.AddrPort) error {
 	a := to.Addr()
 	switch {
 	case !a.IsValid() || a.IsUnspecified() || to.Port() == 0:

@@ -63,7 +63,7 @@ func (c *PacketConn) TryReadFrom(b []byte, peek bool) (n int, from netip.AddrPor
 // slot is free.
 func (c *PacketConn) TryWriteTo(b []byte, to netip.AddrPort) (int, error) {
 	to = unmapped(to)
-	if err := c.validate(len(b), to); err != nil {
+	if err := c.check(len(b), to); err != nil {
 		return 0, c.opError("write", err)
 	}
 	c.mu.Lock()

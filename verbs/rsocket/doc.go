@@ -14,7 +14,7 @@
 // goroutine. Its memory is registered in its own protection domain, so that the keys of one peer
 // give no access to the memory of another.
 //
-// The versions, lengths, credits and operations that the peer sends are validated. A protocol
+// The versions, lengths, credits and operations that the peer sends are checked. A protocol
 // violation ends the connection with EPROTO on this side. The memory that a peer can occupy is
 // limited to the buffers.
 //

@@ -17,8 +17,8 @@ type Listener struct {
 	cfg    atomic.Pointer[Config]
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
-	conns  chan *Conn
-	slots  chan struct{}
+	conns  chan *Conn    // for Accept
+	slots  chan struct{} // a semaphore of connections that Accept has not returned
 	ended  chan struct{} // closed when accepting has failed
 	err    error         // the reason; set before ended is closed
 
@@ -29,8 +29,7 @@ type Listener struct {
 var _ net.Listener = (*Listener)(nil)
 
 // Listen listens on "host:port"; ":port" means all addresses of the device, and port 0 an ephemeral
-// port. Requests are accepted in the background, at most Config.Backlog at a time. A second backlog
-// of the same size is for peers whose address is not verified.
+// port. Requests are accepted in the background, before Accept is called: see Config.Backlog.
 func Listen(dev *verbs.Device, addr string, cfg *Config) (*Listener, error) {
 	full, err := cfg.check()
 	if err != nil {
@@ -43,7 +42,8 @@ func Listen(dev *verbs.Device, addr string, cfg *Config) (*Listener, error) {
 		return nil, &net.OpError{Op: "listen", Net: "rsocket", Addr: socketAddr{addr}, Err: err}
 	}
 	l := &Listener{
-		l: cm, conns: make(chan *Conn), slots: make(chan struct{}, 2*full.Backlog), ended: make(chan struct{}),
+		l: cm, conns: make(chan *Conn), ended: make(chan struct{}),
+		slots: make(chan struct{}, 2*full.Backlog), // Backlog each for peers with and without a validated address
 	}
 	l.cfg.Store(full)
 	l.ctx, l.cancel = context.WithCancel(context.Background())

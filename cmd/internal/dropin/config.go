@@ -35,8 +35,10 @@ import (
 //	                 is the first of its rail in the list of devices
 //	SOFTRNIC_LOG     debug, info, warn or error
 //	SOFTRNIC_TRACE   a file to which the events of queue pairs are appended, as with --trace
-//	SOFTRNIC_COUNTERS  a file to which the counters are appended when the process ends, as one JSON
-//	                 object for each process
+//	SOFTRNIC_COUNTERS  a file to which the devices' counters are appended when the process ends, as
+//	                 one JSON object for each process. With softrnic run --sockets, the process is
+//	                 softrnic run. Its counters of connections (softrnic_sockets_…) are not in the
+//	                 file: only --metrics has these
 //	SOFTRNIC_TOP     1: softrnic top of the same user shows the program's queue pairs
 //	SOFTRNIC_RUN     the process ID of the softrnic run --metrics that reads the counters of the
 //	                 program's devices

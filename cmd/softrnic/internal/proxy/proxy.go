@@ -37,10 +37,11 @@ type Command struct {
 
 // Help implements kong.HelpProvider.
 func (*Command) Help() string {
-	return `Connections that come to FROM are passed on to TO, until it is interrupted. Either half of a connection ends by itself. --metrics
-has the proxy's own figures too, softrnic_proxy_NAME.
+	return `The proxy accepts connections at FROM and forwards each to TO, until it is interrupted. The two halves of a connection end separately.
+--metrics also has the proxy's own metrics: softrnic_proxy_connections, softrnic_proxy_accepted_connections_total,
+softrnic_proxy_failed_connections_total and softrnic_proxy_bytes_total.
 
-A web server's clients come over RDMA, and those that speak TCP only come by way of a second proxy:
+In this example the first proxy makes a web server available over RDMA. The second is for clients that have only TCP:
 
   softrnic proxy --link shm --addr 10.83.0.1/24 rocev2:7471 tcp:127.0.0.1:80
   softrnic proxy --link shm --addr 10.83.0.2/24 tcp:127.0.0.1:8080 rocev2:10.83.0.1:7471`

@@ -8,8 +8,9 @@ import (
 
 // Counters are Prometheus metrics of the connections that a command forwards.
 type Counters struct {
-	Open                                 atomic.Int64
-	Accepted, Failed, ToBytes, FromBytes atomic.Uint64
+	Open               atomic.Int64  // connections that are being forwarded
+	Accepted, Failed   atomic.Uint64 // connections
+	ToBytes, FromBytes atomic.Uint64 // bytes from near to far, and from far to near: see Relay
 
 	open, accepted, failed, bytes *prometheus.Desc
 }
@@ -23,7 +24,7 @@ func NewCounters(command string) *Counters {
 		open:     desc("connections", "Connections that are being forwarded."),
 		accepted: desc("accepted_connections_total", "Incoming connections that were accepted."),
 		failed:   desc("failed_connections_total", "Connections that could not be forwarded, or ended in an error."),
-		bytes:    desc("bytes_total", "Bytes forwarded, by direction.", "direction"),
+		bytes:    desc("bytes_total", "Bytes forwarded. Direction to: from the client or program to the peer; back: the other way.", "direction"),
 	}
 }
 

@@ -18,52 +18,56 @@ import (
 
 // Command runs a program.
 type Command struct {
-	Link    string        `placeholder:"LINK" help:"The link of the devices, as --link of the other commands. Default: the machine's own addresses over its own UDP and TCP sockets, shared with other programs of this user. kernel:all: devices on each interface that has a global address; softrnic devinfo --link kernel:all shows them."`
+	Link    string        `placeholder:"LINK" help:"The link of the devices, as --link of the other commands. Default: the machine's own addresses over its own UDP and TCP sockets, shared with other programs of this user. kernel:all creates devices on each interface with a global address; softrnic devinfo --link kernel:all shows them."`
 	Addr    []node.CIDR   `sep:"none" placeholder:"CIDR" help:"Address of the devices, as --addr of the other commands; repeatable."`
-	Shared  *bool         `negatable:"" help:"With --link kernel[:INTERFACE]: share the addresses with other programs of this user, which is the default. --no-shared: the program has them for itself."`
-	Device  string        `placeholder:"ROCE[,IWARP]" help:"Names of the RoCE and the iWARP device: mlx5_0,siw0. A comma with nothing behind it leaves out the iWARP device. Default: softrnic0,softrnic0_iw."`
-	Repeat  bool          `name:"selective-repeat" help:"RoCEv2: repeat lost packets alone towards other SoftRNICs that were given this too, as --selective-repeat of the other commands."`
-	Speed   string        `placeholder:"GBPS" help:"The rate that the devices' ports report, in Gbit/s: 25, 100, 200, 400 … It is what programs read, and nothing is sent slower or faster for it. Default: 40."`
-	Width   string        `placeholder:"LANES" help:"With --speed: the number of lanes that the ports report, 1, 2, 4, 8 or 12. Default: 4, or if the rate does not go with that, the next that it goes with."`
+	Shared  *bool         `negatable:"" help:"With --link kernel[:INTERFACE]: share the addresses with other programs of this user, which is the default. --no-shared: do not share them."`
+	Device  string        `placeholder:"ROCE[,IWARP]" help:"Names of the RoCE and the iWARP device: mlx5_0,siw0. With a comma at the end there is no iWARP device. Default: softrnic0,softrnic0_iw."`
+	Repeat  bool          `name:"selective-repeat" help:"RoCEv2: retransmit only lost packets if the peer is a SoftRNIC with this flag, as --selective-repeat of the other commands."`
+	Speed   string        `placeholder:"GBPS" help:"The rate that the devices' ports report, in Gbit/s: 25, 100, 200, 400 … It does not change the rate of packets. Default: 40."`
+	Width   string        `placeholder:"LANES" help:"With --speed: the number of lanes that the ports report, 1, 2, 4, 8 or 12. Default: 4, or the next number that is possible with the rate."`
 	Libs    string        `type:"existingdir" placeholder:"DIR" help:"Directory of the drop-in libraries. Default: beside the command softrnic, or in ../lib/softrnic from there."`
-	Sysfs   string        `enum:"auto,on,preload,off" default:"auto" placeholder:"MODE" help:"How the program sees its devices in /sys/class/infiniband, /sys/class/infiniband_verbs and /dev/infiniband, where UCX and pyverbs look: on: in a mount namespace; preload: by a library before the C library; off: not at all; auto: on if this user may make a mount namespace without a loss of rights, else preload. Default: auto."`
-	Sockets bool          `help:"Carry the program's TCP connections over RDMA, as rsockets, where the other side speaks these: as another softrnic run --sockets, or a program with librspreload.so, does. Other connections are TCP as ever. The program gets no devices."`
-	Wait    time.Duration `name:"sockets-wait" default:"3s" placeholder:"TIME" help:"With --sockets: how long a host may take to answer over RDMA before TCP is used, and RDMA not tried with it for a minute. Default: 3s."`
-	Log     *slog.Level   `name:"log-level" placeholder:"LEVEL" help:"What the libraries log to stderr: debug, info, warn or error. Default: warn."`
+	Sysfs   string        `enum:"auto,on,preload,off" default:"auto" placeholder:"MODE" help:"How the program sees its devices in /sys/class/infiniband, /sys/class/infiniband_verbs and /dev/infiniband, where UCX and pyverbs look: on: in a mount namespace; preload: by a library before the C library; off: not at all; auto: on if this user may create a mount namespace without a loss of rights, otherwise preload. Default: auto."`
+	Sockets bool          `help:"Carry the program's TCP connections over RDMA, as rsockets, if the peer supports these: another softrnic run --sockets, or a program with librspreload.so. Other connections use TCP. The program gets no devices."`
+	Wait    time.Duration `name:"sockets-wait" default:"3s" placeholder:"TIME" help:"With --sockets: the time for a host to answer over RDMA. Without an answer, TCP is used, and RDMA is not tried again for a minute. Default: 3s."`
+	Log     *slog.Level   `name:"log-level" placeholder:"LEVEL" help:"The level of the libraries' log on stderr: debug, info, warn or error. Default: warn."`
 	Top     bool          `help:"Let softrnic top of this user show the program's queue pairs."`
-	Metrics string        `placeholder:"HOST:PORT" help:"Answer Prometheus on this address of the machine's own, http://HOST:PORT/metrics, as serve --metrics does, for each process of the program that uses RDMA. The label pid tells these apart; a device has both protocols of a rail."`
-	Trace   string        `type:"path" placeholder:"FILE" help:"Append what happens to the queue pairs of the program's processes to this file, as --trace of the other commands. If the file cannot be written, as on a full disk, the exit status is 1 at least."`
-	Inside  string        `hidden:"" help:"The directory of what to mount; for this command's own use."`
+	Metrics string        `placeholder:"HOST:PORT" help:"Serve Prometheus metrics at http://HOST:PORT/metrics, an address of the machine, for each process of the program that uses RDMA. The label pid distinguishes the processes; one device has both protocols of a rail."`
+	Trace   string        `type:"path" placeholder:"FILE" help:"Append the events of the program's queue pairs to this file, as --trace of the other commands. If the file cannot be written, as on a full disk, the exit status is at least 1."`
+	Inside  string        `hidden:"" help:"The directory with the files to mount; for this command's own use."`
 
 	Program []string `arg:"" passthrough:"" help:"The program and its arguments."`
 }
 
 // Help implements kong.HelpProvider.
 func (*Command) Help() string {
-	return `The program finds libibverbs.so.1 and librdmacm.so.1 of SoftRNIC in place of the system's, and two devices that are not there:
-one of RoCEv2, one of iWARP. It needs no privileges, no hardware and no kernel module. What the program starts has them, too;
-one softrnic run may wrap mpirun. It runs on Linux with glibc ` + dropin.OldestGlibc + ` or later, and not with musl.
+	return `The program is loaded with SoftRNIC's libibverbs.so.1 and librdmacm.so.1 instead of the system's. They have two devices, one for
+RoCEv2 and one for iWARP. No privileges, hardware or kernel module are needed. Processes that the program starts have the devices too:
+for example, softrnic run can start mpirun. It runs on Linux with glibc ` + dropin.OldestGlibc + ` or later, and not with musl.
 
   softrnic run -- ibv_devinfo
   softrnic run -- ib_write_bw                 in one terminal
   softrnic run -- ib_write_bw 127.0.0.1       in another
 
-With --sockets this command has the device, and passes on what the program's TCP connections carry; the library that it loads into the
-program only asks it when the program connects or listens. So the program may fork, daemonize and wait with epoll. A socket that does not
-wait (O_NONBLOCK) is told at once that it is being connected, and is writable when that is so; if the host does not speak rsockets, this
-command passes the connection on by TCP. Programs without the C library's connect and listen have TCP alone: those that are linked
-statically, those in Go, and io_uring. This command ends when the program has, nobody listens any more, and all connections have ended.
+With --sockets, softrnic run owns the device and forwards the data of the program's TCP connections. A preloaded library asks it when the
+program connects or listens. The program's sockets remain kernel sockets, so the program may fork, daemonize and wait with epoll. For a
+nonblocking socket, connect returns EINPROGRESS, and the socket becomes writable when it is connected. If the host has no rsockets,
+softrnic run forwards the connection over TCP. Programs that do not call the C library's connect and listen use TCP only: statically
+linked programs, programs in Go, and io_uring. softrnic run ends when the program has ended, no socket listens, and all connections are
+closed. --metrics then also has softrnic_sockets_connections, softrnic_sockets_accepted_connections_total,
+softrnic_sockets_failed_connections_total and softrnic_sockets_bytes_total.
 
   softrnic run --sockets -- iperf3 -s
   softrnic run --sockets -- iperf3 -c 127.0.0.1
 
-The same without softrnic run: LD_LIBRARY_PATH is the directory of the libraries, with its libmlx5 and libefa if the machine
-lacks these, and SOFTRNIC_LINK, SOFTRNIC_ADDR (with commas), SOFTRNIC_SHARED (1 or 0), SOFTRNIC_SELECTIVE_REPEAT (1), SOFTRNIC_TOP (1),
-SOFTRNIC_DEVICE, SOFTRNIC_SPEED, SOFTRNIC_WIDTH, SOFTRNIC_TRACE and SOFTRNIC_LOG are the flags; SOFTRNIC_TRANSPORT (roce, iwarp, or both in an order) is
-what rdma_cm connects over, and whose device is listed first. SOFTRNIC_CONFIG names a file with lines of these.
+The libraries can also be used without softrnic run. LD_LIBRARY_PATH then names their directory, with its libmlx5 and libefa if the
+machine lacks these. These variables replace the flags: SOFTRNIC_LINK, SOFTRNIC_ADDR (separated by commas), SOFTRNIC_SHARED (1 or 0),
+SOFTRNIC_SELECTIVE_REPEAT (1), SOFTRNIC_TOP (1), SOFTRNIC_DEVICE, SOFTRNIC_SPEED, SOFTRNIC_WIDTH, SOFTRNIC_TRACE and SOFTRNIC_LOG.
+SOFTRNIC_TRANSPORT (roce, iwarp, or both in the order of preference) selects the protocol of rdma_cm, and the device that is listed
+first. SOFTRNIC_COUNTERS names a file to which each process appends the counters of its devices. SOFTRNIC_CONFIG names a file with lines
+of these variables.
 
-Up to 8 rails, each with a link, addresses and devices of its own: SOFTRNIC_LINK, SOFTRNIC_ADDR and SOFTRNIC_DEVICE then have a
-part for each, separated by semicolons. One link is that of all rails, and one device name that ends in a number counts up:
+There can be up to 8 rails, each with its own link, addresses and devices. SOFTRNIC_LINK, SOFTRNIC_ADDR and SOFTRNIC_DEVICE then have a
+part for each rail, separated by semicolons. A single link is used by all rails. The numbers at the end of a single device name count up:
 
   SOFTRNIC_LINK=shm SOFTRNIC_ADDR="10.0.0.1/24;10.0.1.1/24" SOFTRNIC_DEVICE=mlx5_0, softrnic run -- ibv_devices`
 }

@@ -18,8 +18,8 @@ type Action uint8
 
 const (
 	Proceed            Action = iota // send what may be sent
-	WentBack                         // the same; packets in flight are retransmitted, which is counted
-	Probed                           // the same, with a probe
+	WentBack                         // send, and count a retry: packets in flight are retransmitted
+	Probed                           // send, and count a probe
 	RetriesExceeded                  // fail the oldest request: retry_cnt is exhausted
 	RNRRetriesExceeded               // fail Request: rnr_retry is exhausted
 	FailRequest                      // fail Request: the peer refused it
@@ -66,7 +66,7 @@ func (s *State) OnAck(end uint32) (o Outcome) {
 // is false for a repeated NAK.
 func (s *State) OnSequenceNAK(psn uint32) (o Outcome, isNew bool) {
 	if s.alarm.isSet(RNRWaitEnd) {
-		return o, false // the alarm ends the wait
+		return o, false // nothing is retransmitted before the RNR wait ends
 	}
 	switch {
 	case s.ackBeforeOrGoBack(psn, &o):

@@ -37,7 +37,7 @@ const (
 	onTimeout                    // the same after a retransmission timeout
 	onProbe                      // una was sent as a probe, with later packets sent before
 	onProbeOver                  // the probe is answered, or was the only packet in flight
-	onGap                        // a packet is missing, and the peer can be sent that packet alone
+	onGap                        // a packet is missing, and the peer keeps those behind it
 	onRecovered                  // nothing is missing any more
 	onRNR                        // an RNR NAK of una, or of a PSN behind missing responses
 	onRNROver                    // the wait is over, or the peer has executed the PSN
