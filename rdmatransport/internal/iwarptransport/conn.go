@@ -1,8 +1,8 @@
 package iwarptransport
 
-// A connection is a TCP stream on which MPA's request and reply frames are exchanged. rdma_cm sets
-// it up, and a QP then gets the stream. Events are delivered one at a time, on a goroutine that
-// holds no lock. (RFC 5044 §7, RFC 6581)
+// A connection is a TCP stream on which MPA's request and reply frames are exchanged (RFC 5044 §7,
+// RFC 6581). rdma_cm sets it up. A QP then takes over the stream. Events are delivered one at a
+// time, on a goroutine that holds no lock.
 
 import (
 	"context"
@@ -21,10 +21,10 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// Reserved bits of MPA's frames, by which two SoftRNICs with Config.LongFPDUs negotiate FPDUs
-// longer than a TCP segment, for links that do the segmentation. The initiator sets longFPDURequest
-// in its request, and the responder longFPDUReply in its reply. There are two bits because siw
-// copies the reserved bits of a request into its reply.
+// Two SoftRNICs with Config.LongFPDUs negotiate FPDUs longer than a TCP segment by these reserved
+// bits of MPA's frames. The links must segment TCP. The initiator sets longFPDURequest in its
+// request, and the responder longFPDUReply in its reply. The bits differ because siw copies the
+// reserved bits of a request into its reply.
 const (
 	longFPDURequest = 0x04
 	longFPDUReply   = 0x02
@@ -70,7 +70,7 @@ type conn struct {
 
 	mu         sync.Mutex // taken after the QP's lock
 	state      connState
-	ended      bool // the stream ended before Establish, which will report that
+	ended      bool // the stream ended before Establish, which reports the end
 	peerClosed bool // the peer closed the connection before its request was answered
 	closed     bool // by Close: there are no more events
 	qp         *qp
@@ -138,7 +138,7 @@ func (c *conn) deliver() {
 	c.events = nil
 }
 
-// expect returns an error of operation op unless the connection is in one of the states. c.mu is
+// expect returns an error of operation op if the connection is in none of the given states. c.mu is
 // held.
 func (c *conn) expect(op string, want ...connState) error {
 	switch {
@@ -268,7 +268,8 @@ func readFrame(r io.Reader, reply bool) (mpa.Frame, error) {
 	if err != nil {
 		return mpa.Frame{}, err
 	}
-	b = append(b, make([]byte, n-mpa.HeaderLen)...) // with the exact length, because the frame keeps its private data
+	// The length is exact, because the frame keeps its private data.
+	b = append(b, make([]byte, n-mpa.HeaderLen)...)
 	if _, err := io.ReadFull(r, b[mpa.HeaderLen:]); err != nil {
 		return mpa.Frame{}, err
 	}
@@ -289,18 +290,19 @@ func writeFrame(w io.Writer, f *mpa.Frame) error {
 	return err
 }
 
-// agreesLongFPDUs reports whether FPDUs may be longer than a TCP segment, as the peer's request
-// asks.
+// agreesLongFPDUs reports whether this side agrees to a request for FPDUs longer than a TCP
+// segment.
 func (c *conn) agreesLongFPDUs() bool {
 	f := &c.request.frame
 	return c.e.config.LongFPDUs && f.Revision != mpa.Revision1 && f.Reserved&longFPDURequest != 0
 }
 
-// rtrIsRead reports whether the ready-to-receive message will be a READ, which counts in the IRD.
+// rtrIsRead reports whether the ready-to-receive message will be a READ. Such a READ counts in the
+// IRD.
 func (c *conn) rtrIsRead() bool {
 	e := &c.request.frame.Enhanced
 	return c.request.frame.HasEnhanced && e.PeerToPeer && e.RDMARead && !e.RDMAWrite
 }
 
-// crc reports whether FPDUs have CRCs, which is so if either side requires them.
+// crc reports whether FPDUs have CRCs. They do if either side requires them.
 func (c *conn) crc() bool { return c.request.frame.CRC || !c.e.config.NoCRC }

@@ -41,8 +41,7 @@ func (e *Engine) Connect(attr *rdmacm.ConnectAttr, h rdmacm.Handler) (rdmacm.Pro
 	return c, nil
 }
 
-// newRequest returns the request frame for the application's parameters; revision is that of
-// Config.
+// newRequest returns a request frame of MPA revision `revision`, with the application's parameters.
 func (e *Engine) newRequest(p *rdmacm.ConnParam, revision uint8) (*mpa.Frame, error) {
 	f := &mpa.Frame{
 		Markers: e.config.Markers, CRC: !e.config.NoCRC, Revision: mpa.Revision2, PrivateData: p.PrivateData,
@@ -147,8 +146,8 @@ func (c *countingReader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// terminateSetup ends a connection that the peer has accepted and that has no QP, by a Terminate
-// message with the reason (RFC 6581 §9.1–§9.3).
+// terminateSetup ends a connection that the peer has accepted, but that has no QP. It sends a
+// Terminate message with the reason (RFC 6581 §9.1–§9.3).
 func (c *conn) terminateSetup(err error) {
 	cause, ok := rdmap.CauseOf(err)
 	if !ok {
@@ -275,7 +274,8 @@ func (c *conn) failed(err error) {
 		e.Type, e.Status = rdmacm.Unreachable, -int(syscall.EHOSTUNREACH)
 	case errors.As(err, &errno):
 		e.Status = -int(errno)
-	case errors.As(err, &operation): // a read or write failed without an errno: the connection is gone
+	// A read or write failed without an errno: the connection is lost.
+	case errors.As(err, &operation):
 		e.Type, e.Status = rdmacm.Rejected, -int(syscall.ECONNRESET)
 	}
 	c.emit(e)

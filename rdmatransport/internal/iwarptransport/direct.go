@@ -1,17 +1,17 @@
 package iwarptransport
 
-// In-process path. If both ends of a connection are in this process, with nothing in between that
-// inspects the stream (see stack.Stream), messages can be moved directly: from memory to memory,
-// under the locks of both QPs. Both QPs count the message as if its segments had been sent and
-// received. This requires that everything sent through the stream before has been received, so that
-// no message overtakes another, and that the request has no error. A request goes through the
-// stream if its key is invalid, its memory faults, or its receive request is not posted. So does
-// MPA's set-up.
+// In-process path. If both ends of a connection are in this process, and nothing between them
+// inspects the stream (see stack.Stream), messages can be moved directly: copied from memory to
+// memory, under the locks of both QPs. Both QPs count the message as if its segments had been sent
+// and received. Everything sent through the stream before must have been received, so that no
+// message overtakes another. Some requests go through the stream: those with an invalid key, with
+// memory that faults, or without a posted receive request. MPA's set-up also goes through the
+// stream.
 //
-// Package direct decides who moves messages and for how long the locks are held. A long message is
-// moved in parts. Between two parts, both QPs are in the state as if the segments of these parts
-// had been sent. Keys are looked up for each part, and a message that cannot be moved any more
-// continues through the stream.
+// Package direct decides which goroutine moves messages, and how long it holds the locks. A long
+// message is moved in parts. Between two parts, both QPs are in the same state as if the segments
+// of the moved parts had been sent. Keys are looked up for each part. A message that can no longer
+// be moved continues through the stream.
 
 import (
 	"github.com/softrnic/softrnic/internal/rdmatransport/rdmap"
@@ -30,9 +30,9 @@ func (c *conn) resumeTransmit() {
 	}
 }
 
-// sendDirect moves requests directly, from the next one on, as far as possible. It returns done if
-// it has moved some, or if the queue may have changed, and wait if the next request has to wait. If
-// neither is set, the next request goes through the stream. The QP may have been unlocked
+// sendDirect moves as many requests directly as possible, from the next one on. done says that it
+// has moved some, or that the queue may have changed. wait says that the next request has to wait.
+// If neither is set, the next request goes through the stream. The QP may have been unlocked
 // meanwhile.
 func (q *qp) sendDirect() (done, wait bool) {
 	c := q.conn
@@ -79,13 +79,13 @@ func (q *qp) MoveSome() direct.Result {
 	case !paired, !inRTS, p.tx.lifecycle.ended(), !p.rx.allowed && !d.mayReceive():
 		return direct.Wire
 	case !t.cursor.atOldest() || t.reads.rtr:
-		return direct.Waits // transmit is called when that changes
+		return direct.Waits // transmit is called when everything is received
 	case c.sent != d.received:
 		d.peerWaits = true
 		return direct.Waits
 	}
 	p.rx.allowed, p.rx.gotFPDU = true, true
-	if p.tx.lifecycle.is(awaitingPeer) { // like an FPDU, this allows p to send
+	if p.tx.lifecycle.is(awaitingPeer) { // p may send from now on, as after an FPDU
 		p.tx.lifecycle.on(onPeerFPDU)
 		go d.resumeTransmit()
 	}
@@ -96,9 +96,9 @@ func (q *qp) MoveSome() direct.Result {
 		wr := q.h.Send(0)
 		switch {
 		case t.responses.n > 0 && !t.cursor.is(partlyMoved):
-			return direct.Changed // responses go first: one may have just become due
+			return direct.Changed // responses go first, and one may just have become due
 		case isRead(wr.Opcode) && c.received != d.sent:
-			return direct.Waits // the response must not overtake what the peer sent before
+			return direct.Waits // the response must not overtake the peer's earlier data
 		}
 		n, ok := q.moveNext(p, wr)
 		if !ok {
@@ -109,15 +109,15 @@ func (q *qp) MoveSome() direct.Result {
 	return direct.Done
 }
 
-// mayMove reports whether the next request can be sent now, and no part of it went through the
+// mayMove reports whether the next request can be sent now, and none of it was sent through the
 // stream.
 func (q *qp) mayMove() bool {
 	t := &q.tx
 	return t.lifecycle.is(open) && !t.output.full && t.cursor.mayMove() && t.cursor.unsent(q.h.SendLen()) > 0
 }
 
-// moveNext moves the message of the next request, wr, or its next part to p, and returns its size.
-// If ok is false, nothing has changed, and the message must go through the stream.
+// moveNext moves the message of the next request, wr, or its next part, to p. It returns the number
+// of bytes moved. If ok is false, nothing has changed, and the message must go through the stream.
 func (q *qp) moveNext(p *qp, wr *verbs.PostedSend) (moved uint64, ok bool) {
 	t := &q.tx
 	n, last := direct.Part(wr.Length() - t.cursor.off)
@@ -169,7 +169,7 @@ func (q *qp) completeBoth(p *qp, wr *verbs.PostedSend) {
 	p.h.CompleteRecv(&wc, solicited) // last, so that a waiting application finds the locks free
 }
 
-// movedPart records that off bytes of the next message, but not all of it, are moved.
+// movedPart records that the first off bytes of the next message are moved, but not all.
 func (q *qp) movedPart(p *qp, op verbs.WROpcode, off uint64) {
 	t := &q.tx
 	t.cursor.movedTo(off)
@@ -183,7 +183,7 @@ func (q *qp) movedPart(p *qp, op verbs.WROpcode, off uint64) {
 	}
 }
 
-// with returns what copies data between q and p.
+// with returns the direct.Pair that copies data between q and p.
 func (q *qp) with(p *qp) direct.Pair {
 	return direct.Pair{From: q.h, To: p.h, Source: q.e.regions, Target: p.e.regions, SharedReceives: p.srq}
 }
@@ -233,7 +233,7 @@ func (q *qp) moveRead(p *qp, wr *verbs.PostedSend, n uint64) bool {
 	if off == 0 && (!q.allowReads(p) || n > 0 && p.h.Attr().QPAccessFlags&verbs.AccessRemoteRead == 0) {
 		return false
 	}
-	if off == 0 && n < length { // a Read Request covers the whole message
+	if off == 0 && n < length { // for a READ, the whole message is checked first, as for a Read Request
 		if _, denial := p.e.regions.Remote(p.h, wr.RKey, wr.RemoteAddr, length, verbs.AccessRemoteRead); denial != memory.Allowed {
 			return false
 		}

@@ -1,6 +1,6 @@
 package iwarptransport
 
-// The end of a connection, for the connection manager.
+// The end of a connection, as rdma_cm sees it.
 
 import (
 	"github.com/softrnic/softrnic/internal/rdmatransport/mpa"
@@ -29,7 +29,7 @@ func (c *conn) Disconnect() error {
 }
 
 // streamEnded is called by the QP's reader at the end of the stream. A peer may accept, send and
-// close before the local application calls Establish. That is no connection failure, so
+// close before the local application calls Establish. The connection has not failed then, so
 // DISCONNECTED is reported after ESTABLISHED.
 func (c *conn) streamEnded() {
 	c.mu.Lock()

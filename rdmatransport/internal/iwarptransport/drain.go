@@ -5,9 +5,9 @@ import (
 	"fmt"
 )
 
-// Drain waits until every stream has ended. All must have been closed on this side. A stream ends
-// when the peer has closed it too, or after the linger time. If ctx ends first, its error is
-// returned.
+// Drain waits until every stream has ended. All of them must be closed on this side. A stream ends
+// when the peer has closed it too, or after lingerTimeout. If ctx ends first, Drain returns its
+// error.
 func (e *Engine) Drain(ctx context.Context) error {
 	done := make(chan struct{})
 	go func() {

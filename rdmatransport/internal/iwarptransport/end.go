@@ -1,6 +1,7 @@
 package iwarptransport
 
-// The end of a QP's stream: in an orderly way, by a reset, or after an error on this side.
+// The end of a QP's stream: by an orderly close, by a reset, or by a Terminate message after an
+// error.
 
 import (
 	"time"
@@ -30,8 +31,9 @@ func (q *qp) abortStream() {
 	}
 }
 
-// closeStream closes the stream in an orderly way: its send buffer and the coalesced FPDUs are
-// still sent. The reader stays until the peer has closed too, or the linger time is over.
+// closeStream closes the stream in an orderly way. The contents of its send buffer and the
+// coalesced FPDUs are still sent. The reader continues until the peer has closed too, or
+// lingerTimeout is over.
 func (q *qp) closeStream() {
 	c := q.conn
 	if c == nil {
@@ -68,18 +70,18 @@ func (q *qp) failQP() {
 	q.h.Fail()
 }
 
-// linger sets the peer's time to read everything and to close. The QP is locked, because its reader
-// sets the deadline too.
+// linger limits the time for the peer to read everything and to close. The QP is locked, because
+// its reader sets the deadline too.
 func (c *conn) linger() {
 	_ = c.stream.SetReadDeadline(time.Now().Add(lingerTimeout))
 }
 
-// streamLost ends the connection when a write to the stream fails. The reader will get the same
+// streamLost ends the connection after a failed write to the stream. The reader will get the same
 // error.
 func (q *qp) streamLost(err error) {
 	q.conn.stream.Abort()
 	if q.h.State() != verbs.StateRTS {
-		return // the QP is about to enter RTS, and the reader will end the connection then
+		return // the QP is about to enter RTS, and the reader ends the connection after that
 	}
 	q.e.Counters.StreamsLost.Add(1)
 	q.traceLost(err)

@@ -7,17 +7,17 @@
 // passes the stream to the QP when it enters RTS (qp.go). disconnect.go and end.go end a connection
 // and a QP's stream.
 //
-// Send path: verbs locks the QP and calls PostSend. sender.go selects the next message by the phase
-// (phase.go), the position in the send queue (cursor.go) and the outstanding READs (reads.go).
-// requests.go and responses.go cut it into segments (segment.go). output.go passes these to the
-// stream, whose send buffer is filled in place, including the CRC. Small segments, and the ends of
-// long messages, are coalesced.
+// Send path: verbs locks the QP and calls PostSend. sender.go selects the next message. It depends
+// on the phase (phase.go), the position in the send queue (cursor.go) and the outstanding READs
+// (reads.go). requests.go and responses.go cut messages into segments (segment.go). output.go
+// passes the segments to the stream. The send buffer of the stream is filled in place, including
+// the CRC. Small segments, and the ends of long messages, are coalesced.
 //
 // Receive path: receiver.go runs on the only goroutine of a QP, which exists while the stream is
 // busy. MPA's receiver finds the segments in TCP's buffers, and placement.go checks and places
 // them. Responses to READs and atomics wait in responses.go for room in the stream. terminate.go
-// ends a stream after an error. If both ends are in this process, pairing.go finds the
-// other one, and direct.go moves messages without the stream.
+// ends a stream after an error. If both ends are in this process, pairing.go finds the other end,
+// and direct.go moves messages without the stream.
 //
 // Lock order: QP, conn.mu, then listener.mu or the stream's own lock.
 package iwarptransport
@@ -96,7 +96,7 @@ func (e *Engine) Close() {
 	e.work.Wait()
 }
 
-// countStream adds n to the number of streams with QPs of a PD.
+// countStream adds n to the number of streams whose QPs are in a PD.
 func (e *Engine) countStream(pd *verbs.PD, n int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -105,7 +105,7 @@ func (e *Engine) countStream(pd *verbs.PD, n int) {
 	}
 }
 
-// shared reports whether several streams use a PD, and with it the STags of its regions.
+// shared reports whether several streams use a PD, and therefore the STags of its regions.
 func (e *Engine) shared(pd *verbs.PD) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -118,11 +118,11 @@ type Counters struct {
 	TerminatesReceived atomic.Uint64
 	StreamsLost        atomic.Uint64 // streams that ended without a Terminate or an orderly close
 	CRCErrors          atomic.Uint64
-	ConnectsRefused    atomic.Uint64 // connections refused before an application saw them
+	ConnectsRefused    atomic.Uint64 // connections refused before they were reported to an application
 	Revision1Retries   atomic.Uint64 // connections retried with MPA revision 1
 
 	direct atomic.Uint64 // messages moved directly, of closed QPs
 
-	// Bytes of FPDUs, of streams without a QP.
+	// Bytes of FPDUs, of streams that no longer have a QP.
 	sent, received atomic.Uint64
 }

@@ -1,8 +1,8 @@
 package iwarptransport
 
-// Set-up, responder. Until the application has answered a connection request, it may come from an
-// attacker. These connections are therefore limited in number, memory, and time until the request
-// arrives. (RFC 5044 §7.1.2, RFC 5042 §6.4)
+// Set-up, responder. A connection request may come from an attacker. Until the application has
+// answered it, its connection is therefore limited: in number, in memory, and in the time until the
+// request arrives (RFC 5044 §7.1.2, RFC 5042 §6.4).
 
 import (
 	"container/list"
@@ -22,7 +22,7 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// listener accepts connections for one address. At most maxStarting of them have not sent their
+// listener accepts connections for one address. At most maxStarting connections have not sent their
 // request, and at most backlog requests wait for the application. Each has a receive buffer of
 // setupBuffer bytes.
 type listener struct {
@@ -31,14 +31,16 @@ type listener struct {
 	tcp     net.Listener
 	backlog int
 	tos     uint8
-	done    chan struct{} // closed when no more are accepted
+	done    chan struct{} // closed when the listener is closed
 
-	mu       sync.Mutex
-	closed   bool
-	starting list.List          // of stack.Stream, oldest first: no request has arrived, or it is rejected for lack of room
+	mu     sync.Mutex
+	closed bool
+	// Streams (stack.Stream), oldest first. Their request has not arrived, or is rejected because the
+	// backlog is full.
+	starting list.List
 	waiting  map[*conn]struct{} // requests not yet answered by the application
 
-	sequencer sequencer[netip.Addr] // requests not yet reported, by source address
+	sequencer sequencer[netip.Addr] // requests that are not reported yet, by source address
 }
 
 // Listen accepts connection requests; see rdmacm.Provider.
@@ -66,8 +68,8 @@ func (e *Engine) Listen(attr *rdmacm.ListenAttr, h rdmacm.Handler) (io.Closer, e
 	return l, nil
 }
 
-// Close stops listening. An unanswered request that the application has stays. rdma_cm closes the
-// connections of requests that it has not delivered.
+// Close stops listening. Requests that were delivered to the application can still be answered.
+// rdma_cm closes the connections of those that it has not delivered.
 func (l *listener) Close() error {
 	err := l.tcp.Close()
 	<-l.done
@@ -118,9 +120,9 @@ func (l *listener) accept() {
 	}
 }
 
-// addStarting adds a new connection to those without a request. If there are too many, the oldest
-// is reset. The request of a real peer arrives within a round trip, so old ones are more likely an
-// attack.
+// addStarting adds a new connection to those without a request. If there are too many, it resets
+// the oldest. The request of a real peer arrives within a round trip, so the oldest are most likely
+// an attack.
 func (l *listener) addStarting(stream stack.Stream) *list.Element {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -130,8 +132,8 @@ func (l *listener) addStarting(stream stack.Stream) *list.Element {
 	return l.starting.PushBack(stream)
 }
 
-// start waits for the request of a new connection and reports it in order. It then reads the stream
-// to its end.
+// start waits for the request of a new connection and reports requests in order. It then reads the
+// stream to its end.
 func (l *listener) start(at *list.Element, t *ticket[netip.Addr]) {
 	stream := at.Value.(stack.Stream)
 	stream.SetTOS(l.tos)
@@ -165,7 +167,7 @@ func (l *listener) readRequest(stream stack.Stream) (*conn, *rdmacm.ConnEvent, e
 	}
 	local, remote := addrPort(stream.LocalAddr()), addrPort(stream.RemoteAddr())
 	if !remote.IsValid() {
-		return nil, nil, net.ErrClosed // the stream has ended, and has no addresses any more
+		return nil, nil, net.ErrClosed // the stream has ended, and no longer has addresses
 	}
 	route, err := l.e.route(local.Addr(), remote.Addr())
 	if err != nil {
@@ -200,8 +202,8 @@ func (l *listener) admit(c *conn, at *list.Element) bool {
 	return true
 }
 
-// rejectFull rejects a request if the backlog is full. It lets the peer close first, so that
-// TIME-WAIT is not on this side, but waits no longer than for a request.
+// rejectFull rejects a request because the backlog is full. It lets the peer close first, so that
+// TIME-WAIT is not on this side. It waits for that as long as for a request.
 func (c *conn) rejectFull() {
 	f := c.reply(nil)
 	f.Rejected, f.Reserved = true, 0
@@ -211,8 +213,8 @@ func (c *conn) rejectFull() {
 }
 
 // readReady is called after each waitReadable. It reads the stream if a QP has it. Otherwise the
-// peer has closed the connection after its request, or violated the rule that it may send nothing
-// before the reply (RFC 5044 §7.1.2).
+// peer has closed the connection after its request, or has violated RFC 5044 §7.1.2: it must not
+// send before the reply.
 func (c *conn) readReady() {
 	defer c.e.work.Done()
 	c.mu.Lock()
@@ -230,7 +232,7 @@ func (c *conn) readReady() {
 	}
 }
 
-// onPeerClosed ends a request whose peer has not waited for the answer. c.mu is held.
+// onPeerClosed ends a request whose peer has closed the connection before the answer. c.mu is held.
 func (c *conn) onPeerClosed() {
 	c.state, c.peerClosed = over, true
 	c.leaveBacklog()
@@ -266,8 +268,8 @@ func (c *conn) leaveBacklog() {
 	}
 }
 
-// Accept implements rdmacm.ProviderConn. The QP already has the stream, so that it receives what
-// the peer sends after the reply.
+// Accept implements rdmacm.ProviderConn. The QP already has the stream, and receives the peer's
+// data after the reply.
 func (c *conn) Accept(p *rdmacm.ConnParam, _ uint32) error {
 	if err := c.accept(p); err != nil {
 		return err
@@ -298,7 +300,7 @@ func (c *conn) accept(p *rdmacm.ConnParam) error {
 	return nil
 }
 
-// reply returns the frame that accepts.
+// reply returns the reply frame that accepts the request.
 func (c *conn) reply(privateData []byte) *mpa.Frame {
 	request := &c.request.frame
 	f := &mpa.Frame{
@@ -320,7 +322,7 @@ func (c *conn) reply(privateData []byte) *mpa.Frame {
 		ours.ORD = mpa.NoNegotiation
 	}
 	if ours.PeerToPeer = theirs.PeerToPeer; ours.PeerToPeer {
-		// The device supports every kind of ready-to-receive message; one must be chosen.
+		// The device supports every kind of ready-to-receive message. The reply must choose one.
 		ours.RDMARead = c.rtrIsRead()
 		ours.ZeroLengthSend = theirs.ZeroLengthSend && !theirs.RDMARead && !theirs.RDMAWrite
 		ours.RDMAWrite = !ours.RDMARead && !ours.ZeroLengthSend
@@ -351,7 +353,7 @@ func (c *conn) Reject(privateData []byte) error {
 	return nil
 }
 
-// sendReject sends the reply that rejects, and closes the stream.
+// sendReject sends the reply that rejects the request, and closes the stream.
 func (c *conn) sendReject(privateData []byte) error {
 	f := c.reply(privateData)
 	f.Rejected, f.Reserved = true, 0

@@ -1,7 +1,7 @@
 package iwarptransport
 
-// Send path: prepared segments go to the stream. Small FPDUs are coalesced, as many as fit in one
-// piece.
+// Send path: prepared segments go to the stream. Small FPDUs are coalesced until a piece of the
+// stream is full.
 
 import (
 	"bytes"
@@ -12,7 +12,7 @@ import (
 )
 
 // output coalesces small FPDUs before they go to the stream, and tracks whether the stream has
-// room. FPDUs in it count as sent, and nothing overtakes them.
+// room. Coalesced FPDUs count as sent, and no other FPDU overtakes them.
 type output struct {
 	buf  *[stack.MaxPiece]byte // nil if n is 0
 	n    int32                 // bytes of buf
@@ -30,7 +30,7 @@ func (o *output) bytes() []byte {
 	return o.buf[:o.n]
 }
 
-// extend returns the next n bytes of memory, for the caller to fill.
+// extend adds n bytes to the buffer, and returns them for the caller to fill.
 func (o *output) extend(n int) []byte {
 	if o.buf == nil {
 		o.buf = outputs.Get().(*[stack.MaxPiece]byte)
@@ -60,14 +60,15 @@ func (o *output) retract(n int) {
 	}
 }
 
-// WritePiece implements stack.PieceWriter: coalesced FPDUs first, then the prepared segment.
+// WritePiece implements stack.PieceWriter. It writes the coalesced FPDUs, and then the prepared
+// segment.
 func (q *qp) WritePiece(b []byte) bool {
 	n := copy(b, q.tx.output.bytes())
 	return n == len(b) || q.tx.segment.encodeFPDU(&q.conn.framer, b[n:])
 }
 
-// send sends the prepared segment. It returns false if the stream has no room or is gone, or if the
-// segment's memory faults, which is recorded in the segment.
+// send sends the prepared segment. It returns false in three cases: the stream has no room; it has
+// ended; or the segment's memory faults, which the segment then records.
 func (q *qp) send() bool {
 	ok, err := q.sendSegment()
 	switch {
@@ -79,7 +80,7 @@ func (q *qp) send() bool {
 	return ok && err == nil
 }
 
-// sendSegment passes the prepared segment to the stream, or coalesces it if there is more to send.
+// sendSegment passes the prepared segment to the stream. It coalesces the segment if more follows.
 // ok is false if the stream has no room.
 func (q *qp) sendSegment() (ok bool, err error) {
 	t, c := &q.tx, q.conn
@@ -104,8 +105,7 @@ func (q *qp) sendSegment() (ok bool, err error) {
 	return ok, err
 }
 
-// moreBehind reports whether there is more to send behind the prepared segment, of its message or
-// of another.
+// moreBehind reports whether more data of the same or another message follows the prepared segment.
 func (q *qp) moreBehind() bool {
 	return q.tx.segment.more || q.tx.cursor.unsent(q.h.SendLen()) > 1 || q.tx.responses.n > 1
 }
@@ -125,7 +125,7 @@ func (q *qp) sendCoalesced() (ok bool, err error) {
 	return q.sendPiece(int(q.tx.output.n))
 }
 
-// sendPiece has the stream take size bytes from Fill.
+// sendPiece sends size bytes, which the stream obtains by calling WritePiece.
 func (q *qp) sendPiece(size int) (ok bool, err error) {
 	o := &q.tx.output
 	if ok, err = q.conn.stream.Send(size, q); ok {
@@ -143,7 +143,7 @@ func (o *output) takeCoalesced() []byte {
 }
 
 // maxULPDU returns the longest ULPDU that may be sent now. If FPDUs may be longer than a TCP
-// segment, it is the rest of a piece behind the coalesced FPDUs, unless that is small.
+// segment, it is the room behind the coalesced FPDUs in the piece, unless that room is small.
 func (q *qp) maxULPDU() int {
 	c := q.conn
 	if left := c.piece - int(q.tx.output.n) - mpaOverhead; c.mulpdu > left && left > smallFPDU {

@@ -9,8 +9,8 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// endpoints holds the connections of this process with a QP whose peer may be in this process and
-// is not known yet.
+// endpoints holds connections of this process that have a QP. Their peer is not known yet, and may
+// be in this process.
 var endpoints = struct {
 	mu       sync.Mutex // innermost lock
 	unpaired map[endpoint]*conn
@@ -52,7 +52,7 @@ func (c *conn) unpair() {
 	}
 }
 
-// endpoint is one end of a TCP connection; nic has the local address.
+// endpoint is one end of a TCP connection. nic is the NIC that has the local address.
 type endpoint struct {
 	nic           stack.NIC
 	local, remote netip.AddrPort

@@ -4,15 +4,14 @@ import "time"
 
 // All tunables of the engine.
 const (
-	// maxReceive is how many bytes a reader handles before it releases the locks of the QP and of
-	// TCP.
+	// maxReceive is the number of bytes after which a reader releases the locks of the QP and of TCP.
 	maxReceive = 256 << 10
 
-	// smallFPDU is the longest FPDU, in bytes, that is coalesced at the cost of another copy.
+	// smallFPDU is the length in bytes up to which FPDUs are coalesced, at the cost of another copy.
 	smallFPDU = 16 << 10
 
-	// Requests of up to smallMessage bytes are corked while at least corkFrom pieces are
-	// unacknowledged, or corkAlways if the send queue is full.
+	// A request of up to smallMessage bytes is corked while at least corkFrom pieces are
+	// unacknowledged. If the send queue is full, it is corked only from corkAlways pieces on.
 	smallMessage = 1 << 10
 	corkFrom     = 4
 	corkAlways   = 64
@@ -28,34 +27,34 @@ const (
 	requestTimeout = 5 * time.Second
 	lingerTimeout  = 2 * time.Second
 
-	// After idleTimeout without data, or up to twice that, a stream releases its goroutine and the
+	// A stream without data for idleTimeout, or up to twice as long, releases its goroutine and the
 	// receiver's memory.
 	idleTimeout = time.Second
 
-	// readerThreshold is how often data must arrive before a stream's goroutine stays until the
-	// stream is idle.
+	// readerThreshold is the number of times that data must arrive on a stream before its goroutine
+	// stays until the stream is idle.
 	readerThreshold = 16
 
-	// firstWakeWrite is how long an initiator waits for the peer's first segment before it sends
-	// the first of at most maxWakeWrites zero-length WRITEs.
+	// firstWakeWrite is the time that an initiator waits for the peer's first segment. It then sends
+	// zero-length WRITEs, at most maxWakeWrites.
 	firstWakeWrite = 50 * time.Millisecond
 	maxWakeWrites  = 6
 
-	// sendFirstDelay is the peer's time to read the reply with Config.SendFirst.
+	// sendFirstDelay is the time that the peer has to read the reply, with Config.SendFirst.
 	sendFirstDelay = 100 * time.Millisecond
 
-	// A connection request follows the previous one to the same peer, but waits for it at most
-	// dialWait. It is reported after the previous one from that peer, but waits at most reportWait:
-	// see sequencer.
+	// An initiator sends its connection requests to one peer in order. A request waits for the
+	// previous one for at most dialWait. A listener reports requests of one peer in order. A request
+	// waits for the previous one for at most reportWait. See sequencer.
 	dialWait   = 50 * time.Millisecond
 	reportWait = 10 * time.Millisecond
 
 	// maxStarting limits the connections of a listener whose request has not arrived.
 	maxStarting = 1024
 
-	// setupBuffer is the receive buffer of a stream without a QP, in bytes. An MPA frame has at
-	// most 532. The window, half of it, is a full segment of any Ethernet, so that TCP sends no
-	// window update when the buffer grows.
+	// setupBuffer is the receive buffer of a stream without a QP, in bytes. An MPA frame has at most
+	// 532. TCP's window is half of the buffer: a full segment of any Ethernet. So TCP sends no window
+	// update when the buffer grows.
 	setupBuffer = 32 << 10
 
 	// MaxReads is the largest IRD and ORD of a stream.

@@ -31,17 +31,19 @@ type phaseEvent uint8
 const (
 	onAccepted  phaseEvent = iota // the QP has a stream that the peer initiated
 	onInitiated                   // the QP has a stream that this side initiated
-	onPeerFPDU                    // an FPDU of the peer has arrived, or Config.SendFirst allows to send without one
-	onRTRDue                      // a ready-to-receive message is due
-	onRTRSent                     // it is sent
-	onFailure                     // an error was found on this side, to be reported by a Terminate message
-	onDetach                      // the QP loses its stream
+	// An FPDU of the peer has arrived. With Config.SendFirst, sending is allowed without one.
+	onPeerFPDU
+	onRTRDue  // a ready-to-receive message is due
+	onRTRSent // it is sent
+	// An error was found on this side. A Terminate message reports it.
+	onFailure
+	onDetach // the QP loses its stream
 
 	phaseEventCount = int(onDetach) + 1
 )
 
-// phaseTable is the phase after each event. The phase stays if an event cannot occur or does not
-// matter.
+// phaseTable is the phase after each event. If an event is impossible or irrelevant in a phase, the
+// phase stays.
 //
 //	               accepted       initiated  peer's FPDU  RTR due      RTR sent  failure      detach
 //	closed         awaiting peer  open       stays        stays        stays     stays        stays
@@ -50,7 +52,7 @@ const (
 //	open           stays          stays      stays        sending RTR  stays     terminating  closed
 //	terminating    stays          stays      stays        stays        stays     stays        closed
 //
-// A side that awaits the peer may not even send a Terminate message: its stream is closed without
+// A side that awaits the peer must not even send a Terminate message. Its stream is closed without
 // one.
 var phaseTable = [phaseCount][phaseEventCount]phase{
 	closed:       {awaitingPeer, open, closed, closed, closed, closed, closed},
@@ -72,7 +74,7 @@ const (
 
 func (k rtrKind) String() string { return [...]string{"none", "WRITE", "READ", "empty FPDU"}[k] }
 
-// lifecycle is the current phase, and the message that is sent in it.
+// lifecycle is the current phase, and the message to send in it.
 type lifecycle struct {
 	phase     phase
 	rtr       rtrKind // while sendingRTR
@@ -80,7 +82,7 @@ type lifecycle struct {
 	tracer    func(from, to phase)
 }
 
-// setTracer has tracer called for each change of the phase.
+// setTracer sets the function that is called for each change of the phase.
 func (l *lifecycle) setTracer(tracer func(from, to phase)) { l.tracer = tracer }
 
 // reset returns to closed after the end of the QP's stream.
@@ -100,7 +102,7 @@ func (l *lifecycle) is(p phase) bool { return l.phase == p }
 // ended reports whether no more requests or responses will be sent.
 func (l *lifecycle) ended() bool { return l.phase == terminating || l.phase == closed }
 
-// begin starts a stream after MPA's set-up; rtr is the message that the initiator must send.
+// begin starts a stream after MPA's set-up. rtr is the message that the initiator must send.
 func (l *lifecycle) begin(initiator bool, rtr rtrKind) {
 	l.reset()
 	if !initiator {
@@ -113,13 +115,13 @@ func (l *lifecycle) begin(initiator bool, rtr rtrKind) {
 	}
 }
 
-// scheduleRTR has a ready-to-receive message sent before everything else.
+// scheduleRTR makes the ready-to-receive message the next one to be sent.
 func (l *lifecycle) scheduleRTR(kind rtrKind) {
 	l.rtr = kind
 	l.on(onRTRDue)
 }
 
-// fail has the Terminate message sent, if allowed, and nothing after it.
+// fail ends sending. The Terminate message is sent, if that is allowed, and nothing after it.
 func (l *lifecycle) fail(terminate []byte) {
 	l.terminate = terminate
 	l.on(onFailure)

@@ -1,7 +1,8 @@
 package iwarptransport
 
-// Receive path of DDP segments. Each is checked and placed before the next. Errors have the code
-// that a Terminate message reports to the peer. (RFC 5040 §4, §5, §7; RFC 5041 §5, §6, §7)
+// Receive path of DDP segments. Each segment is checked and placed before the next. An error has
+// the code of the Terminate message that reports it to the peer (RFC 5040 §4, §5, §7; RFC 5041 §5,
+// §6, §7).
 
 import (
 	"encoding/binary"
@@ -80,8 +81,8 @@ func (q *qp) placeWrite(h *ddp.Tagged, payload []byte) error {
 	return nil
 }
 
-// taggedError returns the DDP error for a denied access. There is none for missing access rights;
-// siw also reports an invalid STag then.
+// taggedError returns the DDP error for a denied access. DDP has no error for missing access
+// rights. siw reports an invalid STag in this case, and so does this function.
 func taggedError(d memory.Denial) error {
 	switch d {
 	case memory.OtherPD:
@@ -92,8 +93,8 @@ func taggedError(d memory.Denial) error {
 	return ddp.ErrInvalidSTag
 }
 
-// placeRead places a segment of a READ response in the memory of the oldest READ. Responses are in
-// order, so the segment must begin at the end of the previous one.
+// placeRead places a segment of a READ response in the memory of the oldest READ. Responses arrive
+// in order, so the segment must begin where the previous one ended.
 func (q *qp) placeRead(h *ddp.Tagged, payload []byte) error {
 	t := &q.tx
 	n := uint64(len(payload))
@@ -108,7 +109,8 @@ func (q *qp) placeRead(h *ddp.Tagged, payload []byte) error {
 	switch {
 	case wr == nil:
 		return ddp.ErrInvalidSTag
-	case wr.Opcode != verbs.RDMARead, n > 0 && h.STag != q.conn.sink: // the STag of a zero-length segment is ignored (RFC 5041 §5.2)
+	// The STag of a zero-length segment is ignored (RFC 5041 §5.2).
+	case wr.Opcode != verbs.RDMARead, n > 0 && h.STag != q.conn.sink:
 		q.readResponded(verbs.WCBadRespErr)
 		return ddp.ErrInvalidSTag
 	case n > 0 && h.TO != t.reads.placed, t.reads.placed+n > wr.Length(), h.Last != (t.reads.placed+n == wr.Length()):
@@ -170,7 +172,7 @@ func (q *qp) placeUntagged(b []byte) error {
 		return err
 	}
 	if op.Info().HeaderLen > 0 && (!first || !h.Last) {
-		return rdmap.StreamCatastrophic // these messages have one segment each
+		return rdmap.StreamCatastrophic // each of these messages has one segment
 	}
 	switch op {
 	case rdmap.ReadRequest:
@@ -219,9 +221,9 @@ func (q *qp) placeSend(h *ddp.Untagged, op rdmap.Opcode, payload []byte) error {
 	return nil
 }
 
-// invalidate invalidates an STag at the peer's request. It must not belong to a region that several
-// streams (RFC 5040 §8.1.1, item 7) or RoCE QPs share; a window of type 2 belongs to one stream. It
-// returns false if the STag may not be invalidated.
+// invalidate invalidates an STag at the peer's request. It refuses the STag of a region that
+// several streams or RoCE QPs share (RFC 5040 §8.1.1, item 7). A window of type 2 belongs to one
+// stream. It returns false if the STag is not invalidated.
 func (q *qp) invalidate(stag uint32) bool {
 	if q.e.regions.InvalidateWindow(q.h, stag) == memory.Allowed {
 		return true
@@ -278,8 +280,8 @@ func (q *qp) readRequest(b, payload []byte) error {
 	return nil
 }
 
-// atomicRequest queues the response to an atomic. The atomic is executed when no other response is
-// queued before it.
+// atomicRequest queues the response to an atomic. The atomic is executed when its response is the
+// oldest in the queue.
 func (q *qp) atomicRequest(b, payload []byte) error {
 	h, err := rdmap.ParseAtomicRequest(payload)
 	if err != nil {
@@ -310,7 +312,7 @@ func (q *qp) atomicWord(h *rdmap.AtomicRequestHeader) (memory.Span, error) {
 		return memory.Span{}, rdmap.TOWrap
 	}
 	word, denial := q.e.regions.Remote(q.h, h.STag, h.TO, 8, verbs.AccessRemoteAtomic)
-	switch { // an unaligned address is an error, whatever the STag
+	switch { // an unaligned address is an error for any STag
 	case h.TO%8 != 0 || denial == memory.Allowed && !word.Aligned():
 		return memory.Span{}, rdmap.StreamCatastrophic // RFC 7306 §8.2
 	case denial != memory.Allowed:

@@ -1,6 +1,6 @@
 package iwarptransport
 
-// Control path: QPs are created, and change their states.
+// Control path: creation of QPs, and their state transitions.
 
 import (
 	"github.com/softrnic/softrnic/verbs"
@@ -46,7 +46,7 @@ func (q *qp) Modify(from, to verbs.QPState, attr *verbs.QPAttr, mask verbs.QPAtt
 	return nil
 }
 
-// attach gives the QP a stream after the exchange of request and reply frames.
+// attach gives the QP a stream whose MPA request and reply are exchanged.
 func (q *qp) attach(c *conn, attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	if err := c.bind(q, attr, mask); err != nil {
 		return err
@@ -63,7 +63,8 @@ func (q *qp) attach(c *conn, attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 		c.waitReadable()
 	}
 	q.transmit()
-	if c.initiator && (c.peerConn.Load() == nil || c.rtr == noRTR) { // a peer in this process is not siw
+	// A peer in this process is not siw, and need not be woken.
+	if c.initiator && (c.peerConn.Load() == nil || c.rtr == noRTR) {
 		q.wakePeer(c)
 	}
 	return nil
@@ -79,7 +80,8 @@ func (q *qp) Query(attr *verbs.QPAttr) {
 // PostSend implements verbs.ProviderQP.
 func (q *qp) PostSend() { q.transmitPosted() }
 
-// transmitPosted is transmit on a goroutine that has nothing else to do.
+// transmitPosted is transmit after a post, on a goroutine that serves only this QP (see
+// direct.Mover).
 func (q *qp) transmitPosted() {
 	q.mover.SetPosting(true)
 	q.transmit()
@@ -89,7 +91,7 @@ func (q *qp) transmitPosted() {
 // PostRecv implements verbs.ProviderQP.
 func (q *qp) PostRecv() {}
 
-// Destroy implements verbs.ProviderQP. Completed messages are still sent.
+// Destroy implements verbs.ProviderQP. Messages whose requests are complete are still sent.
 func (q *qp) Destroy() {
 	q.e.qps.Delete(q.num)
 	q.closeStream()
@@ -97,13 +99,13 @@ func (q *qp) Destroy() {
 	q.direct = 0
 }
 
-// disconnect sends posted requests, as far as the stream takes them, and closes c in an orderly way
-// if the QP still has it. The QP is not locked.
+// disconnect sends as many posted requests as the stream has room for. Then it closes c in an
+// orderly way, if the QP still has it. The QP is not locked.
 func (q *qp) disconnect(c *conn) {
 	q.h.Lock()
 	defer q.h.Unlock()
 	if q.conn == c {
-		c.unpair() // nothing waits for the peer any more
+		c.unpair() // no request waits for the peer any more
 		q.transmitNow()
 		q.closeStream()
 	}

@@ -1,7 +1,7 @@
 package iwarptransport
 
-// Outstanding READs and atomics of this side, to which the peer responds in order (RFC 5040 §5.5,
-// RFC 7306 §5).
+// READs and atomics that wait for a response. The peer responds in order (RFC 5040 §5.5, RFC 7306
+// §5).
 
 // outstandingRead is a READ or atomic without a complete response.
 type outstandingRead struct {
@@ -9,12 +9,13 @@ type outstandingRead struct {
 	id     uint32 // of an atomic
 }
 
-// reads holds all of them.
+// reads is the list of all outstanding READs and atomics.
 type reads struct {
 	list   []outstandingRead // oldest first
-	placed uint64            // bytes placed of the oldest READ's response
+	placed uint64            // bytes of the oldest READ's response that are placed
 	nextID uint32            // of the next atomic
-	rtr    bool              // the response to the ready-to-receive READ is outstanding, before all others
+	// The response to the ready-to-receive READ is outstanding. It comes before all others.
+	rtr bool
 }
 
 // reset clears the state.
@@ -28,7 +29,7 @@ func (r *reads) outstanding() int {
 	return len(r.list)
 }
 
-// sent records that request n, a READ or atomic, was sent, an atomic with the identifier nextID.
+// sent records that request n, a READ or atomic, was sent. An atomic has the identifier nextID.
 func (r *reads) sent(n uint64) {
 	r.list = append(r.list, outstandingRead{n, r.nextID})
 	r.nextID++
@@ -43,7 +44,7 @@ func (r *reads) moved() {
 // place records that off bytes of the oldest READ's response are placed.
 func (r *reads) place(off uint64) { r.placed = off }
 
-// responded removes the oldest, and returns its number.
+// responded removes the oldest entry, and returns its number.
 func (r *reads) responded() uint64 {
 	n := r.list[0].number
 	r.list = r.list[:copy(r.list, r.list[1:])]
@@ -51,6 +52,6 @@ func (r *reads) responded() uint64 {
 	return n
 }
 
-// rtrSent records that a ready-to-receive READ was sent, rtrResponded that its response arrived.
+// rtrSent records that a ready-to-receive READ was sent. rtrResponded records its response.
 func (r *reads) rtrSent()      { r.rtr = true }
 func (r *reads) rtrResponded() { r.rtr = false }

@@ -2,7 +2,7 @@ package iwarptransport
 
 // Receive path: the only goroutine of a QP passes bytes from TCP's buffers to MPA's receiver, which
 // calls placement.go for each segment. The QP's lock is held once for all available bytes. The
-// goroutine ends when the stream is idle, and further bytes start another.
+// goroutine ends when the stream is idle. Further bytes start another goroutine.
 
 import (
 	"bytes"
@@ -20,8 +20,8 @@ import (
 // errEarly ends a connection whose initiator sends FPDUs before it has received the reply.
 var errEarly = errors.New("iwarp: an FPDU before the reply")
 
-// waitReadable has readReady called on a goroutine when the stream is readable, has ended, or its
-// read deadline has passed.
+// waitReadable arranges a call of readReady on a goroutine, when the stream is readable, has ended,
+// or its read deadline has passed.
 func (c *conn) waitReadable() {
 	c.e.work.Add(1)
 	if c.onReadable == nil {
@@ -68,8 +68,9 @@ func (q *qp) read(c *conn) {
 	}
 }
 
-// receive handles available bytes of the stream, and sends what became due. It returns the peer's
-// connection if that is in this process and waits until everything it sent is received.
+// receive handles available bytes of the stream, and sends responses that became due. awaited is
+// the peer's connection if it is in this process and waits until everything that it sent is
+// received.
 func (q *qp) receive(c *conn) (awaited *conn, err error) {
 	q.h.Lock()
 	defer q.h.Unlock()
@@ -94,7 +95,8 @@ func (c *conn) Consume(b []byte) bool {
 	q := c.qp
 	c.handled += len(b)
 	if q.conn != c || q.tx.lifecycle.ended() {
-		return c.handled < maxReceive // this side has closed the stream: further data is discarded (RFC 5040 §6.2)
+		// This side has closed the stream: further data is discarded (RFC 5040 §6.2).
+		return c.handled < maxReceive
 	}
 	if !q.rx.allowed {
 		if !c.mayReceive() {
@@ -105,7 +107,7 @@ func (c *conn) Consume(b []byte) bool {
 	}
 	c.received += uint64(len(b))
 	if c.fault = c.deframer.Feed(b, q); c.fault != nil {
-		q.rx.ulpdu = bytes.Clone(q.rx.ulpdu) // failReceive quotes it when b is no longer valid
+		q.rx.ulpdu = bytes.Clone(q.rx.ulpdu) // failReceive quotes it after b has become invalid
 	}
 	return c.fault == nil && c.handled < maxReceive
 }
@@ -130,8 +132,8 @@ func (q *qp) failReceive(c *conn) {
 	q.fail(err, q.rx.ulpdu)
 }
 
-// startIdleTimer has the reader wake up after a while: an idle stream has no goroutine, and
-// releases the memory in which the receiver assembles FPDUs.
+// startIdleTimer sets a read deadline, at which the reader checks whether the stream is idle. An
+// idle stream has no goroutine, and no memory in which the receiver assembles FPDUs.
 func (q *qp) startIdleTimer(c *conn) {
 	c.active = true
 	if !c.idleTimer && (c.reads+1 >= readerThreshold || c.deframer.Held() > 0) {
@@ -144,7 +146,7 @@ func (q *qp) startIdleTimer(c *conn) {
 type idleness uint8
 
 const (
-	lingered idleness = iota // this side has closed it: the deadline was that of linger
+	lingered idleness = iota // this side has closed the stream: the deadline was set by linger
 	busy                     // data has arrived since the last time
 	idle                     // no data has arrived
 )
@@ -169,7 +171,7 @@ func (q *qp) onIdleTimeout(c *conn) idleness {
 	return found
 }
 
-// asyncEvent returns the event for an error of the peer that no completion reports.
+// asyncEvent returns the event for an error of the peer that is reported by no completion.
 func asyncEvent(err error) verbs.AsyncEventType {
 	switch c, _ := rdmap.CauseOf(err); {
 	case c.Layer == rdmap.LayerLLP:
@@ -181,7 +183,7 @@ func asyncEvent(err error) verbs.AsyncEventType {
 	return verbs.EventQPReqErr
 }
 
-// streamEnded is called once, when the reader reaches the end of the stream or an error.
+// streamEnded is called once, when the reader gets the end of the stream or an error.
 func (q *qp) streamEnded(c *conn, err error) {
 	q.h.Lock()
 	if q.conn == c {

@@ -1,6 +1,6 @@
 package iwarptransport
 
-// Send path: each kind of work request is sent, and completed.
+// Send path: sending and completion of each kind of work request.
 
 import (
 	"github.com/softrnic/softrnic/internal/rdmatransport/ddp"
@@ -36,7 +36,7 @@ func (q *qp) sendRequest() bool {
 	return q.sendSend(wr)
 }
 
-// isRead reports whether the peer responds to an operation, as for READs and atomics.
+// isRead reports whether an operation has a response: READs and atomics.
 func isRead(op verbs.WROpcode) bool {
 	return op == verbs.RDMARead || op == verbs.AtomicCmpAndSwp || op == verbs.AtomicFetchAndAdd
 }
@@ -51,8 +51,8 @@ func (q *qp) inWrite() bool {
 	return c.inData() && isWrite(q.h.Send(c.index(c.next)).Opcode)
 }
 
-// executeLocal binds or invalidates a window, or fails a request with a known fault. Nothing is
-// sent. A failed request waits until it is the oldest.
+// executeLocal binds or invalidates a window, or fails a request whose fault is known. It sends
+// nothing. A failed request waits until it is the oldest.
 func (q *qp) executeLocal(wr *verbs.PostedSend) bool {
 	c := &q.tx.cursor
 	status := c.refusal()
@@ -63,7 +63,7 @@ func (q *qp) executeLocal(wr *verbs.PostedSend) bool {
 	case wr.Opcode == verbs.BindMW:
 		status = q.e.regions.Bind(q.h, wr.Bind)
 	case q.e.regions.InvalidateWindow(q.h, wr.InvalidateRKey) != memory.Allowed:
-		status = verbs.WCMWBindErr // the name for Memory Management Operation Error
+		status = verbs.WCMWBindErr // verbs' status for a Memory Management Operation Error
 	}
 	if status == verbs.WCSuccess {
 		q.requestSent(true)
@@ -77,8 +77,8 @@ func (q *qp) executeLocal(wr *verbs.PostedSend) bool {
 	return false
 }
 
-// refuseRead fails the next request, a READ, on a stream with an ORD of 0: it would wait forever.
-// On other streams it waits until fewer are outstanding.
+// refuseRead fails the next request if it is a READ and the stream has an ORD of 0, because it
+// could never be sent. On other streams a READ waits until fewer are outstanding.
 func (q *qp) refuseRead() bool {
 	if c := &q.tx.cursor; q.conn.ord == 0 && c.atOldest() {
 		q.failRequest(c.next, verbs.WCLocQPOpErr)
@@ -88,7 +88,7 @@ func (q *qp) refuseRead() bool {
 }
 
 // sendPayload sends the segment with the next n bytes of a request's message. It returns false if
-// it could not, or the memory may not be used.
+// the stream has no room, or if the memory must not be used.
 func (q *qp) sendPayload(wr *verbs.PostedSend, n int) bool {
 	c, s := &q.tx.cursor, &q.tx.segment
 	if inline := wr.Inline(); inline != nil {
@@ -105,8 +105,8 @@ func (q *qp) sendPayload(wr *verbs.PostedSend, n int) bool {
 		}
 		status = verbs.WCLocProtErr
 	}
-	// Earlier requests may still complete, so the request fails when it is the oldest. If a part of
-	// it is sent, it cannot wait.
+	// Earlier requests may still complete with success. So the request fails when it is the oldest. It
+	// cannot wait if a part of it is sent.
 	if c.atOldest() || !c.is(notStarted) {
 		q.failRequest(c.next, status)
 		q.fail(rdmap.LocalCatastrophic, nil)
@@ -233,8 +233,8 @@ func (q *qp) sendRead(wr *verbs.PostedSend) bool {
 	return true
 }
 
-// requestSent moves to the next request. A request without a response is done: TCP delivers it, or
-// the stream breaks.
+// requestSent moves to the next request. A request without a response is done: either TCP delivers
+// it or the stream is lost.
 func (q *qp) requestSent(done bool) {
 	q.tx.cursor.step(done)
 	q.completeDone()
@@ -260,8 +260,8 @@ func (q *qp) completeOldest(status verbs.WCStatus, byteLen uint32) {
 	q.h.CompleteSend(status, byteLen)
 }
 
-// failRequest completes request n with an error, and earlier ones too, as their responses will not
-// arrive.
+// failRequest completes request n with an error. It also fails earlier ones, because their
+// responses will not arrive.
 func (q *qp) failRequest(n uint64, status verbs.WCStatus) {
 	for c := &q.tx.cursor; c.first < n; {
 		if c.isDone(c.first) {

@@ -10,15 +10,15 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// response is the unsent part of the response to one request.
+// response is the response to one request, or the part of it that is not sent yet.
 type response struct {
 	atomic   bool
-	done     bool                      // of an atomic: it was executed
-	begun    bool                      // of a READ: a part of it is sent
-	read     rdmap.ReadRequestHeader   // of a READ: the unsent part
-	update   rdmap.AtomicRequestHeader // of an atomic: the request
-	previous uint64                    // of an atomic: the previous content of memory
-	ddp      [ddp.UntaggedLen]byte     // the request's DDP header, to be quoted in a Terminate
+	done     bool                      // atomic: it is executed
+	begun    bool                      // READ: a part of it is sent
+	read     rdmap.ReadRequestHeader   // READ: the part that is not sent
+	update   rdmap.AtomicRequestHeader // atomic: the request
+	previous uint64                    // atomic: the previous content of memory
+	ddp      [ddp.UntaggedLen]byte     // the request's DDP header, for a Terminate message
 }
 
 // responses is a ring of at most depth responses; depth is the IRD.
@@ -42,7 +42,7 @@ func (r *responses) pushRead(b []byte, h *rdmap.ReadRequestHeader) bool {
 	return p != nil
 }
 
-// pushAtomic is pushRead for an atomic.
+// pushAtomic does the same for an atomic.
 func (r *responses) pushAtomic(b []byte, h *rdmap.AtomicRequestHeader) bool {
 	p := r.push(b)
 	if p != nil {
@@ -109,8 +109,7 @@ func (q *qp) sendResponse() bool {
 		return false
 	}
 	n, last := ddp.Segment(w.read.Size, 0, ddp.TaggedLen, q.maxULPDU())
-	// The source is looked up for every segment: memory that was deregistered meanwhile is not
-	// sent.
+	// The source is looked up for every segment, so that memory is not sent after its deregistration.
 	from, denial := q.e.regions.Remote(q.h, w.read.SourceSTag, w.read.SourceTO, uint64(n), verbs.AccessRemoteRead)
 	if denial != memory.Allowed {
 		q.failResponse(w, remoteCause(denial))
@@ -136,8 +135,8 @@ func (q *qp) sendResponse() bool {
 	return true
 }
 
-// executeAtomic executes an atomic once, when its response is next, so that earlier READs return
-// the previous content of memory.
+// executeAtomic executes an atomic once, when its response is the next to be sent. Earlier READs
+// thus return the previous content of memory.
 func (q *qp) executeAtomic(w *response) error {
 	if w.done {
 		return nil
@@ -154,7 +153,7 @@ func (q *qp) executeAtomic(w *response) error {
 	return nil
 }
 
-// failResponse ends the connection if an accepted request can no longer be answered.
+// failResponse ends the connection because an accepted request can no longer be answered.
 func (q *qp) failResponse(w *response, err error) {
 	var bad [ddp.UntaggedLen + rdmap.AtomicRequestLen]byte
 	n := copy(bad[:], w.ddp[:])

@@ -7,8 +7,8 @@ import (
 	"github.com/softrnic/softrnic/internal/rdmatransport/rdmap"
 )
 
-// sendRTR sends the ready-to-receive message, for which the responder waits before it sends (RFC
-// 6581 §8): a zero-length WRITE or READ, or an empty FPDU.
+// sendRTR sends the ready-to-receive message: a zero-length WRITE or READ, or an empty FPDU. The
+// responder sends nothing before it has arrived (RFC 6581 §8).
 func (q *qp) sendRTR() bool {
 	t := &q.tx
 	switch t.lifecycle.rtr {

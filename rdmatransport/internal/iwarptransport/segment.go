@@ -14,7 +14,7 @@ import (
 type segment struct {
 	header   [ddp.MaxLen + rdmap.AtomicRequestLen]byte // DDP header, followed by RDMAP's
 	n        uint8                                     // bytes of header
-	more     bool                                      // another segment of its request or response follows
+	more     bool                                      // more segments of its request or response follow
 	mayFault bool                                      // reading the payload may fault
 	faulted  bool                                      // it has faulted
 	length   uint32                                    // bytes of payload
@@ -44,7 +44,7 @@ func (s *segment) begin(n int, more bool) {
 	s.mayFault, s.faulted = false, false
 }
 
-// beforeImmediate records that the immediate data follows.
+// beforeImmediate records that immediate data follows the segment.
 func (s *segment) beforeImmediate() { s.more = true }
 
 // rdmapHeader adds n bytes of RDMAP header, for the caller to fill.
@@ -61,8 +61,8 @@ func (s *segment) add(b []byte, mayFault bool) {
 	s.mayFault = mayFault
 }
 
-// gather adds n bytes of a message from offset off on, from a scatter/gather list in the memory of
-// a PD.
+// gather adds n bytes of a message, from offset off on, to the payload. The message is a
+// scatter/gather list in the memory of a PD.
 func (s *segment) gather(regions *memory.Regions, pd *verbs.PD, list []verbs.SGE, off uint64, n int) (status verbs.WCStatus) {
 	s.length += uint32(n)
 	s.payload, s.mayFault, status = regions.Pieces(s.payload, uint64(n), pd, list, off)
@@ -78,9 +78,9 @@ func (s *segment) ulpdu() int { return int(s.n) + int(s.length) }
 // release drops the references to user memory.
 func (s *segment) release() { clear(s.payload) }
 
-// encodeFPDU writes the segment's FPDU into b, which is memory of the stream or of the output. User
-// memory is copied once, and MPA's CRC is computed over the copy. It returns false if the memory
-// faults; it may be called again.
+// encodeFPDU writes the segment's FPDU into b, which is memory of the stream or of the output. It
+// copies user memory once, and computes MPA's CRC over the copy. It returns false if the memory
+// faults. It may then be called again.
 func (s *segment) encodeFPDU(f *mpa.Sender, b []byte) bool {
 	if s.mayFault {
 		return s.encodeGuarded(f, b)

@@ -1,13 +1,13 @@
 package iwarptransport
 
 // Send path. Posted requests, and responses to the peer's READs and atomics, become DDP segments,
-// one FPDU each. This happens on the goroutine that posted or made them due. (RFC 5040 §5, RFC 5041
-// §5)
+// one FPDU each (RFC 5040 §5, RFC 5041 §5). This happens on the goroutine that posted the request
+// or made the response due.
 
-// transmit sends what the stream has room for, unless it is corked. Requests and responses
-// alternate, segment by segment, so that neither waits for the whole message of the other. But a
-// tagged message is sent in full before the next tagged one begins: siw aborts a stream in which
-// segments of a WRITE and of a READ response alternate.
+// transmit sends as much as the stream has room for, unless requests are corked. Segments of
+// requests and responses alternate, so that neither waits for a whole message of the other. But a
+// tagged message is sent completely before the next tagged message begins: siw aborts a stream in
+// which segments of a WRITE and of a READ response alternate.
 func (q *qp) transmit() {
 	switch {
 	case q.conn == nil || q.tx.output.full:
@@ -42,7 +42,7 @@ loop:
 		if q.sendOne(t.responses.responseNext) {
 			t.responses.alternate()
 		} else if t.lifecycle.ended() || !q.sendOne(!t.responses.responseNext) {
-			break // the order stays if one could not send now
+			break // keep the order if a segment could not be sent now
 		}
 	}
 	if q.conn != nil && !t.output.full && t.output.n > 0 {
@@ -50,10 +50,10 @@ loop:
 	}
 }
 
-// corked reports whether small requests wait for others to share a piece. The queue must have room,
-// and several pieces must be unacknowledged. They are sent when something arrives from the peer or
-// the queue is full. If very many pieces are unacknowledged, a full queue does not count, so that
-// small pieces do not fill the queues on the path.
+// corked reports whether small requests wait for others to share a piece. The send queue must have
+// room for more requests, and several pieces must be unacknowledged. The requests are sent when
+// data arrives from the peer, or when the queue is full. If very many pieces are unacknowledged, a
+// full queue does not end the wait. Otherwise small pieces would fill the queues on the path.
 func (q *qp) corked() bool {
 	t := &q.tx
 	if !q.mayCork() || q.h.Send(t.cursor.index(t.cursor.next)).Length() > smallMessage {
@@ -66,7 +66,7 @@ func (q *qp) corked() bool {
 	return q.conn.stream.Unanswered() >= pieces
 }
 
-// mayCork reports whether only requests are to be sent, from the start of one on.
+// mayCork reports whether only requests are to be sent, and the next one is not started.
 func (q *qp) mayCork() bool {
 	t := &q.tx
 	idle := t.output.n == 0 && t.responses.n == 0
@@ -74,7 +74,7 @@ func (q *qp) mayCork() bool {
 }
 
 // sendOne sends the next segment of a response or of a request, or moves requests directly. It
-// returns false if it did not, or ended the connection.
+// returns false if it sent nothing, or ended the connection.
 func (q *qp) sendOne(response bool) bool {
 	if response {
 		return q.sendResponse()
@@ -104,10 +104,10 @@ type sender struct {
 	output    output
 }
 
-// init sets the largest number of posted requests.
+// init allocates the state for up to depth posted requests.
 func (t *sender) init(depth int) { t.cursor.init(slots(depth)) }
 
-// reset clears the state: the QP has no stream.
+// reset clears the state, because the QP has no stream.
 func (t *sender) reset() {
 	t.lifecycle.reset()
 	t.cursor.reset()

@@ -1,15 +1,15 @@
 package iwarptransport
 
 // Order of connections. Programs open several connections to a peer and identify them by the order
-// in which its rdma_cm reports them, as perftest's -q does. Each is set up on its own goroutine; a
-// sequencer keeps the order.
+// in which the peer's rdma_cm reports them; perftest does so with -q. Each connection is set up on
+// its own goroutine. A sequencer keeps the order.
 
 import (
 	"sync"
 	"time"
 )
 
-// sequencer keeps an order, by key.
+// sequencer keeps connections with equal keys in order.
 type sequencer[K comparable] struct {
 	mu   sync.Mutex
 	last map[K]*ticket[K]
@@ -35,7 +35,8 @@ func (o *sequencer[K]) enter(key K) *ticket[K] {
 	return t
 }
 
-// wait waits until the previous ticket is done, but at most for the given time, as it may be slow.
+// wait waits until the previous ticket is released, but at most for the given time, because that
+// connection may be slow.
 func (t *ticket[K]) wait(most time.Duration) {
 	if t.prev == nil {
 		return

@@ -39,6 +39,7 @@ type receiver struct {
 	gotFPDU    bool   // the peer has sent an FPDU
 	reported   bool   // a completion reports the error in ulpdu
 	writeBytes uint64 // placed bytes of the current RDMA Write message
-	lastWrite  uint64 // length of the last RDMA Write message, reported with immediate data that follows it
-	ulpdu      []byte // the current ULPDU
+	// The length of the last RDMA Write message. It is reported with immediate data that follows.
+	lastWrite uint64
+	ulpdu     []byte // the current ULPDU
 }

@@ -11,7 +11,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// terminate has a Terminate message sent with the reason: err, found in the segment bad.
+// terminate ends the stream with a Terminate message. err is the reason, and bad the segment with
+// the error.
 func (q *qp) terminate(err error, bad []byte) {
 	cause, _ := rdmap.CauseOf(err)
 	h := cause.Quote(bad)
@@ -22,8 +23,8 @@ func (q *qp) terminate(err error, bad []byte) {
 }
 
 // finish sends the Terminate message and closes the stream after it. If the stream has no room yet,
-// transmit calls it again. A side that awaits the peer closes without one (RFC 5044 §7.1.2, rule
-// 4).
+// transmit calls finish again. A side that awaits the peer closes without the message (RFC 5044
+// §7.1.2, rule 4).
 func (q *qp) finish() {
 	t := &q.tx
 	if t.lifecycle.is(terminating) {
@@ -42,8 +43,8 @@ func (q *qp) finish() {
 }
 
 // terminated handles the peer's Terminate message. If it is about a READ or an atomic, that request
-// fails with the status of the cause. Earlier READs and atomics are flushed, as their responses
-// will not arrive. Other requests are complete, because TCP has delivered them.
+// fails with the status of the cause. Earlier READs and atomics are flushed, because their
+// responses will not arrive. Other requests are complete: TCP has delivered them.
 func (q *qp) terminated(message []byte) error {
 	q.e.Counters.TerminatesReceived.Add(1)
 	q.traceTerminate(trace.TerminateReceived, message)
@@ -58,14 +59,14 @@ func (q *qp) terminated(message []byte) error {
 		}
 		q.failRequest(q.tx.reads.list[i].number, status)
 	} else {
-		q.h.Event(verbs.EventQPFatal) // the request, perhaps a WRITE, has completed
+		q.h.Event(verbs.EventQPFatal) // the request has already completed; it may be a WRITE
 	}
 	return errTerminated
 }
 
-// failedRead returns the index in reads.list of the READ or atomic that a Terminate message is
-// about: the one whose request it quotes, or the oldest if it quotes nothing. It returns -1 if the
-// message is about none.
+// failedRead returns the READ or atomic that a Terminate message is about, as an index in
+// reads.list. It is the one whose request the message quotes, or the oldest if it quotes none. It
+// returns -1 if the message is about another message.
 func (q *qp) failedRead(h *rdmap.TerminateHeader) int {
 	t := &q.tx
 	if len(t.reads.list) == 0 || h.Layer == rdmap.LayerLLP || h.Type == rdmap.TypeLocalCatastrophic {
@@ -84,11 +85,11 @@ func (q *qp) failedRead(h *rdmap.TerminateHeader) int {
 	if err != nil || quoted.QN != rdmap.QueueReadRequest {
 		return -1
 	}
-	back := t.numbers.sent[rdmap.QueueReadRequest] - quoted.MSN // requests sent after it
+	back := t.numbers.sent[rdmap.QueueReadRequest] - quoted.MSN // number of requests sent after the quoted one
 	if uint64(back) < uint64(len(t.reads.list)) {
 		return len(t.reads.list) - 1 - int(back)
 	}
-	// siw quotes a READ's length instead of its MSN. The READ is found by its memory.
+	// siw quotes the READ's length instead of its MSN. The READ is then identified by its memory.
 	request, err := rdmap.ParseReadRequest(h.RDMAHeader)
 	if err != nil {
 		return -1

@@ -1,9 +1,10 @@
 package iwarptransport
 
-// Wake-up of an initiator's peer. When siw accepts, it gives its socket to the QP only after it has
-// sent its reply. Bytes that arrive earlier do not wake it. It then sleeps with the first FPDUs in
-// its receive buffer until more bytes arrive. Therefore, if nothing arrives from the peer,
-// zero-length RDMA Writes are sent, which are always allowed and change nothing.
+// Waking the peer of an initiator. When siw accepts a connection, it first sends its reply, and
+// then gives its socket to the QP. Bytes that arrive in between do not wake it. It then sleeps,
+// with the first FPDUs in its receive buffer, until more bytes arrive. Therefore, if nothing
+// arrives from the peer, this side sends zero-length RDMA Writes. They are always allowed and
+// change nothing.
 
 import (
 	"time"
@@ -11,7 +12,7 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/internal/timers"
 )
 
-// waker sends these WRITEs until the peer sends something. The interval doubles each time.
+// waker sends these WRITEs until data arrives from the peer. The interval doubles each time.
 type waker struct {
 	q         *qp
 	c         *conn
@@ -21,13 +22,13 @@ type waker struct {
 	sendFirst bool // the first timer lets the responder send first
 }
 
-// wakePeer starts to wake the peer, unless it sends something soon.
+// wakePeer starts to wake the peer, unless data arrives from it soon.
 func (q *qp) wakePeer(c *conn) {
 	(&waker{q: q, c: c, after: firstWakeWrite, remaining: maxWakeWrites}).start()
 }
 
-// sendFirst lets the responder send if the initiator does not for a while. It waits because siw, as
-// the initiator, aborts the connection if there is data behind the reply when it reads that.
+// sendFirst lets the responder send if the initiator does not send for a while. It waits because
+// siw, as the initiator, aborts the connection if it finds data behind the reply.
 func (q *qp) sendFirst(c *conn) {
 	(&waker{q: q, c: c, after: sendFirstDelay, remaining: maxWakeWrites, sendFirst: true}).start()
 }
@@ -53,7 +54,7 @@ func (n *waker) onTimer() {
 		q.transmit()
 		n.arm()
 	case !n.sendFirst && !q.rx.gotFPDU:
-		// In the middle of a message, the rest of it wakes the peer.
+		// In the middle of a message, the rest of the message wakes the peer.
 		if t.lifecycle.is(open) && t.cursor.is(notStarted) {
 			t.lifecycle.scheduleRTR(rtrWrite)
 			q.transmit()
