@@ -15,10 +15,9 @@ var states = [...]string{"up", "no carrier", "disabled", "removed"}
 func (s State) String() string { return states[min(int(s), len(states)-1)] }
 
 // Carrier is a link whose medium can lose and regain its carrier, or change its MTU. A wrapper
-// reports the state of the link inside it.
+// reports the state of its inner link.
 type Carrier interface {
-	// State is the present state. Frames that are written while it is not Up are refused or
-	// lost.
+	// State is the present state. While it is not Up, written frames are refused or lost.
 	State() State
 	// Watch sets the function to call after State or MTU has changed. Calls do not overlap. Nil
 	// ends the calls.

@@ -1,7 +1,7 @@
 package link
 
-// Departures is a link whose medium reports that another host has left it for good, however that
-// host's process ended. Wrappers do not implement it, because they may still hold frames of that
+// Departures is a link whose medium reports that another host has left it, even if that host's
+// process was killed. Wrappers do not implement it, because they may still hold frames of that
 // host.
 type Departures interface {
 	// WatchDepartures sets the function to call with the Ethernet address of a host that has

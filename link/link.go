@@ -29,21 +29,22 @@ type Link interface {
 	// order, in successive calls. recv may modify the frames and their bytes, which are valid
 	// until it returns. Attach is called once.
 	Attach(recv Receiver)
-	// Write sends frames in order and returns the number that it accepted; an error says why
-	// the next one was not. A frame that the medium loses counts as accepted. Write does not
-	// keep the frames' bytes after it returns.
+	// Write sends frames in order and returns the number that it accepted. If that is not all, the
+	// error is that of the next frame. A frame that the medium loses counts as accepted. Write does
+	// not keep the frames' bytes after it returns.
 	Write(frames []Frame) (int, error)
 	// Close stops reception, waits until recv has returned, and removes what the link created.
 	// recv must not call it.
 	Close() error
 }
 
-// Poller is a link from which a program can receive on its own goroutine, by polling. Then no
-// wakeup of the link's goroutine delays reception.
+// Poller is a link from which a program can receive on its own goroutine, by polling. Reception is
+// then not delayed by waking the link's goroutine.
 //
 // While a program polls, the link's goroutine may sleep. Once a millisecond it checks whether Poll
 // has been called since the last check. If not, or as soon as EndPoll is called, it receives again.
-// Without EndPoll, a frame that arrives after the last Poll may be delayed by a millisecond or two.
+// Without EndPoll, a frame that arrives after the last Poll may be delayed by up to two
+// milliseconds.
 type Poller interface {
 	// Poll passes the frames that have arrived to Attach's receiver, on the caller's goroutine,
 	// without waiting for more. It returns false if there were none, or if another goroutine is
@@ -55,7 +56,7 @@ type Poller interface {
 	EndPoll()
 }
 
-// Wait is how a link's own goroutine waits when no frames arrive and nobody polls.
+// Wait is how a link's own goroutine waits when no frames arrive and no program polls.
 type Wait uint8
 
 const (
@@ -76,10 +77,10 @@ type Shared interface {
 	Medium() any
 }
 
-// InPlaceLink is a link whose medium is memory shared by sender and receiver. A frame of RoCE
-// packets can be built in that memory, where the receiver reads it, so that each side copies the
-// payload once. The packets have no ICRC: memory does not corrupt data on its own, and a check
-// would prove nothing, as the sender can change the memory afterwards.
+// InPlaceLink is a link whose medium is memory shared by sender and receiver. A sender can build a
+// frame of RoCE packets in that memory, and the receiver reads it there. Each side then copies the
+// payload only once. The packets have no ICRC. Memory does not corrupt data in transit, and a check
+// would prove nothing, because the sender can change the memory after it.
 type InPlaceLink interface {
 	// AllowInPlace is called before Attach. It says that the receiver accepts frames with
 	// NoICRC, whose More is memory that the sender can still change. The receiver must read
@@ -90,16 +91,17 @@ type InPlaceLink interface {
 	// dst. Data is nil if there is no room or that host does not accept frames in place; the
 	// frame must then go through Write. Frames that are written later arrive later.
 	Reserve(dst [6]byte, n int) Reservation
-	// Backlog returns the number of bytes that wait in this process for room in the memory of
-	// the host with Ethernet address dst. The backlog is bounded, and frames beyond the bound
-	// are lost. A sender that slows down early loses none.
+	// Backlog returns the number of bytes that wait in this process for room in the memory of the host
+	// with Ethernet address dst. The backlog is limited, and frames beyond the limit are lost. A
+	// sender can avoid loss by slowing down early.
 	Backlog(dst [6]byte) int
 }
 
 // Reservation is room in which a frame is built. Commit must be called soon, as it delays other
 // frames to the same host.
 type Reservation struct {
-	Data  []byte // the frame from the destination address on; the receiver can access this memory at any time
+	// The frame, from the destination address on. The receiver can access this memory at any time.
+	Data  []byte
 	At    uint64
 	Owner Committer
 }
@@ -112,13 +114,13 @@ type Committer interface {
 	Commit(at uint64, f *Frame, n int)
 }
 
-// Receiver receives a batch of frames that arrived together.
+// Receiver receives a batch of frames, which arrived together.
 type Receiver func(frames []Frame)
 
-// Offloads are a link's abilities beyond sending one finished packet per frame.
+// Offloads says which frames a link accepts besides single packets with complete checksums.
 type Offloads struct {
-	// USO: one Write accepts a UDP superframe, which is cut only where the kernel cannot carry
-	// it whole.
+	// USO: one Write accepts a UDP superframe. It is cut only where the kernel cannot carry it as one
+	// frame.
 	USO bool
 	// TSO: the same for TCP over IPv4 and IPv6.
 	TSO bool
@@ -176,8 +178,8 @@ type Frame struct {
 	// that was removed, or 0. In Write it is a value whose priority link/vlan copies into the
 	// tag that it adds. Media ignore it.
 	TCI uint16
-	// Polled, on reception: a call of Poll received the frame, not the link's own goroutine.
-	// The caller will soon call Poll or EndPoll, so the receiver may defer work until then.
+	// Polled, on reception: a call of Poll received the frame, not the link's own goroutine. The
+	// caller will soon call Poll or EndPoll. The receiver may defer work until then.
 	Polled bool
 }
 

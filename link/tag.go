@@ -14,7 +14,7 @@ const TagLen = 4
 const (
 	tagAt    = 12 // offset of the first tag in a frame
 	tagType  = 0x8100
-	outerTag = 0x88a8 // of a provider bridge (IEEE 802.1ad), followed by another tag
+	outerTag = 0x88a8 // of a provider bridge (IEEE 802.1ad); another tag follows
 )
 
 // Parts of the tag control information: the mask of the VLAN ID, and the shift of the priority

@@ -1,9 +1,8 @@
 // Package capture is a link that writes the packets of another link to a pcapng file, which
 // Wireshark dissects like a capture from the wire.
 //
-// A superframe is written as the packets that it is cut into, each with complete checksums. The
-// file therefore shows the packets that the other end sees, which may be more than the frames on
-// the link.
+// A superframe is written as its packets, each with complete checksums. The file therefore shows
+// the packets that the receiving host gets, which may be more than the frames on the link.
 package capture
 
 import (
@@ -59,8 +58,9 @@ func New(inner link.Link, w io.Writer) (*Link, error) {
 	return l, nil
 }
 
-// Create is New with a file of this name, which Close closes. An existing file is used if it is
-// empty, a FIFO or a device. Otherwise the error wraps fs.ErrExist, and the file is not modified.
+// Create is like New, with a file of this name, which Close closes. An existing file is used if it
+// is empty, a FIFO or a device. Otherwise the error wraps fs.ErrExist, and the file is not
+// modified.
 func Create(inner link.Link, path string) (*Link, error) {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o666)
 	if err != nil {
@@ -88,7 +88,7 @@ func (l *Link) record(frames []link.Frame, d pcapgo.NgEpbFlag) {
 	defer l.mu.Unlock()
 	for i := range frames {
 		if l.err != nil || l.closed {
-			return // after an error no frame is cut or checksummed; NgWriter keeps its first error for the rest of this one
+			return // after an error, no frame is cut or checksummed
 		}
 		for p := range l.cutter.Packets(&frames[i]) {
 			l.err = l.out.WritePacketWithOptions(gopacket.CaptureInfo{Timestamp: now, CaptureLength: len(p), Length: len(p)},
@@ -142,8 +142,8 @@ func (l *Link) Attach(recv link.Receiver) {
 	})
 }
 
-// Write implements link.Link. Frames are recorded before they are sent, so that no answer precedes
-// its request. A frame that the inner link refuses is recorded too.
+// Write implements link.Link. Frames are recorded before they are sent, so that a request is
+// recorded before its answer. A frame that the inner link refuses is recorded too.
 func (l *Link) Write(frames []link.Frame) (int, error) {
 	l.record(frames, pcapgo.NgEpbFlagDirectionOutbound)
 	return l.inner.Write(frames)

@@ -58,7 +58,7 @@ func (d *direction) counters() Counters {
 	return d.count
 }
 
-// chance draws a number even for probability 0, so that changing one impairment does not change the
+// chance draws a number even for probability 0. A change of one impairment thus does not change the
 // random sequence of the others.
 func (d *direction) chance(p float64) bool { return d.random.Float64() < p }
 
@@ -159,7 +159,7 @@ func (d *direction) send(f link.Frame, wait time.Duration) {
 	}
 }
 
-// flush delivers the packets that need not wait.
+// flush delivers the packets that are not delayed.
 func (d *direction) flush() error {
 	d.mu.Lock()
 	ready := d.ready
@@ -202,7 +202,7 @@ func (d *direction) run() {
 		}
 		d.mu.Unlock()
 		if len(frames) > 0 {
-			_ = d.deliver(frames) // nobody is left to return the error to
+			_ = d.deliver(frames) // no caller is left to return the error to
 			d.release(out)
 		}
 	}

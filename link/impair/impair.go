@@ -1,9 +1,9 @@
 // Package impair is a link that impairs another link: it loses, duplicates, delays, reorders and
 // corrupts packets, at random from a seed or by rules.
 //
-// The link accepts every offload and cuts superframes itself, in both directions, so that each
-// impairment applies to a single packet with complete checksums. [Parse] reads a configuration from
-// a command line's syntax.
+// The link accepts every offload and cuts superframes itself, in both directions. Each impairment
+// thus applies to a single packet with complete checksums. [Parse] reads a configuration from a
+// command line's syntax.
 package impair
 
 import (
@@ -69,7 +69,7 @@ func (l *Link) Attach(recv link.Receiver) {
 	})
 }
 
-// Write implements link.Link. Delayed packets that the inner link then refuses are lost.
+// Write implements link.Link. A delayed packet is lost if the inner link later refuses it.
 func (l *Link) Write(frames []link.Frame) (int, error) {
 	for i := range frames {
 		if err := frames[i].Validate(l.MTU(), offloads); err != nil {

@@ -19,7 +19,7 @@ func (d *direction) enqueue(p []byte, waiting int) bool {
 	return true
 }
 
-// share returns the probability of a mark when so many bytes are queued.
+// share returns the probability of a mark when this number of bytes is queued.
 func (e ECN) share(waiting int) float64 {
 	switch {
 	case waiting < e.Min:
@@ -50,8 +50,8 @@ func mark(f []byte) bool {
 		if len(ip) < 20 || ip[1]&ecnMask == notCapable {
 			return false
 		}
-		// The byte is part of a 16-bit word, by whose change the header checksum is updated
-		// (RFC 1624).
+		// The byte is part of a 16-bit word. The header checksum is updated by the difference of that
+		// word (RFC 1624).
 		sum := uint32(^binary.BigEndian.Uint16(ip[10:])) + uint32(^binary.BigEndian.Uint16(ip))
 		ip[1] |= congestionExperienced
 		sum += uint32(binary.BigEndian.Uint16(ip))

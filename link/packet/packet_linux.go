@@ -55,7 +55,8 @@ func open(c *config) (*Link, error) {
 		}
 		return nil, err
 	}
-	o := link.Offloads{USO: true, TSO: true, Checksum: true} // vnet cuts superframes that the device or kernel does not support
+	// vnet cuts superframes that the device or the kernel does not support.
+	o := link.Offloads{USO: true, TSO: true, Checksum: true}
 	carrier, err := ifstate.New(c.name, false)
 	if err != nil {
 		for _, fd := range fds {
@@ -155,8 +156,8 @@ func (c *config) setFilter(fd int, filter []unix.SockFilter) error {
 // dropAll is a program that drops every frame.
 var dropAll = []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: 0}}
 
-// forMAC returns a classic BPF program that passes frames to mac and to groups. On a promiscuous
-// interface each other frame would cost a copy.
+// forMAC returns a classic BPF program that passes frames to mac and to groups. Without it, each
+// frame that a promiscuous interface receives for other hosts would cost a copy.
 func forMAC(mac [6]byte) []unix.SockFilter {
 	const (
 		loadByte = unix.BPF_LD | unix.BPF_B | unix.BPF_ABS

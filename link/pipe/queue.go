@@ -20,9 +20,10 @@ const (
 type queue struct {
 	dropped atomic.Uint64
 
-	mu      sync.Mutex
-	wake    sync.Cond      // signalled when the port's goroutine has something to do
-	ring    []*queuedFrame // count frames from head on; the length is a power of two and grows to queueFrames
+	mu   sync.Mutex
+	wake sync.Cond // signalled when the port's goroutine has something to do
+	// The frames: count from head on. The length is a power of two and grows to queueFrames.
+	ring    []*queuedFrame
 	head    int
 	count   int
 	bytes   int
@@ -101,9 +102,9 @@ func (q *queue) grow() {
 	q.ring, q.head = ring, 0
 }
 
-// take moves queued frames into dst, as many as fit; the caller must call done afterwards. If there
-// are none, or another caller has not called done yet, take returns 0. With wait it waits instead,
-// and returns 0 only after the queue was closed.
+// take moves as many queued frames into dst as fit. The caller must then call done. take returns 0
+// if no frames are queued, or if another caller has not yet called done. With wait, it waits in
+// these cases, and returns 0 only after the queue was closed.
 func (q *queue) take(dst []*queuedFrame, wait bool) int {
 	q.mu.Lock()
 	defer q.mu.Unlock()

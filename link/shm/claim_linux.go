@@ -12,17 +12,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A claim is a file in the segment's directory, named after what is claimed. The process holds a
-// lock on it, which ends with the process in any case. The file contains the process ID, for errors
-// of other processes.
+// A claim is a file in the segment's directory, with the claimed name in its own name. The process
+// holds a lock on it, which ends with the process even if that is killed. The file contains the
+// process ID, for error messages of other processes.
 const claimPrefix = ".claim-"
 
-// socketPrefix begins the name of a socket that is not yet ready for connections. The Ethernet
-// address follows, which its process has claimed.
+// socketPrefix begins the name of a socket that is not yet ready for connections. The rest of the
+// name is the Ethernet address that the socket's process has claimed.
 const socketPrefix = ".socket-"
 
-// maxClaimRetries is how often claim retries, a millisecond apart, while a process holds the lock
-// shared to inspect the claim. A process that holds it longer is stopped or malicious.
+// maxClaimRetries is the number of retries of claim, one per millisecond, while a process holds the
+// lock shared to inspect the claim. A process that holds it longer is stopped or malicious.
 const maxClaimRetries = 200
 
 // claim claims a name. The error wraps ErrClaimed if another process has claimed it.
@@ -38,7 +38,8 @@ func claim(dir, name string) (*os.File, error) {
 		}
 		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			if try < maxClaimRetries && unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) == nil { // another process only inspects it
+			// Another process only inspects the claim.
+			if try < maxClaimRetries && unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) == nil {
 				_ = f.Close()
 				time.Sleep(time.Millisecond)
 				continue
@@ -64,8 +65,8 @@ func claim(dir, name string) (*os.File, error) {
 		if err != nil {
 			return nil, fmt.Errorf("claim %s: %w", name, err)
 		}
-		// Another process removed the file before it was locked, as its owner had died or
-		// closed. Try again.
+		// Another process removed the file before it was locked, because its owner had died or closed it.
+		// Try again.
 	}
 }
 
@@ -95,15 +96,16 @@ func isClaimed(dir, name string) bool {
 // releaseClaims releases claims.
 func releaseClaims(claims []*os.File) (err error) {
 	for _, f := range claims {
-		err = errors.Join(err, os.Remove(f.Name()), f.Close()) // remove first: the lock is still held then
+		// The file is removed first, while the lock is still held.
+		err = errors.Join(err, os.Remove(f.Name()), f.Close())
 	}
 	return err
 }
 
 // removeStaleClaim removes the claim of a process that has died, and its socket if that has not
-// been renamed yet. It takes the file's lock shared, so that a process that claims the name at the
-// same time retries. The directory's lock allows one process at a time, so that only the inspected
-// files are removed.
+// been renamed yet. It takes the file's lock shared. A process that claims the name at the same
+// time therefore retries. Only one process at a time holds the directory's lock, so only the
+// inspected files are removed.
 func removeStaleClaim(dir, path string) {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -127,7 +129,7 @@ func removeStaleClaim(dir, path string) {
 	}
 }
 
-// claim makes the claims of the config, and thereby determines the MAC.
+// claim makes the claims of the config. They determine the MAC.
 func (s *segment) claim() error {
 	c := s.config
 	add := func(name string) error {

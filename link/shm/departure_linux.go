@@ -6,12 +6,13 @@ import (
 	"time"
 )
 
-// departures reports the processes that have left the segment. The end of a connection is not
-// enough: two processes that connect to each other at once close one connection, and a corrupt ring
-// ends a pair. The claim of an Ethernet address, however, ends with its process, shortly before or
-// after the connection.
+// departures reports the processes that have left the segment. The end of a connection does not
+// prove a departure: two processes that connect to each other at once close one connection, and a
+// corrupt ring ends a pair. The claim of an Ethernet address, however, ends with its process,
+// shortly before or after the connection.
 type departures struct {
-	mu      sync.Mutex // held while watch runs, so that a departure is reported before a successor's frames
+	// Held while watch runs, so that a departure is reported before a successor's frames.
+	mu      sync.Mutex
 	watch   func(mac [6]byte)
 	pending map[[6]byte]*departure // processes whose connection has ended
 }
@@ -19,7 +20,7 @@ type departures struct {
 // departure is the pending departure of a process, which has left or will connect again.
 type departure struct {
 	id       id
-	resolved chan struct{} // closed once that is known
+	resolved chan struct{} // closed when it is known which
 }
 
 // WatchDepartures implements link.Departures.
@@ -54,8 +55,8 @@ func (s *segment) connectionEnded(p *peer) {
 	s.resolve(p.mac, d, true)
 }
 
-// connected is called before a process becomes a peer. A pending departure from its address is
-// complete, unless it is the same process.
+// connected is called before a process becomes a peer. It ends a pending departure of the same
+// address. Unless the process is the same, the earlier one has left.
 func (s *segment) connected(p *peer) {
 	s.departures.mu.Lock()
 	d := s.departures.pending[p.mac]

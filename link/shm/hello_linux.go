@@ -13,7 +13,7 @@ import (
 )
 
 // hello is the first message on a connection, in each direction. It carries the descriptor of the
-// ring from which the sender will take frames. In network byte order:
+// ring from which its sender takes frames. In network byte order:
 //
 //	 0  "SRNICshm"
 //	 8  version, 1         4 bytes
@@ -37,7 +37,7 @@ const (
 	helloLen = 39
 )
 
-// helloTimeout is how long a peer may take to send its hello.
+// helloTimeout limits the time until a peer has sent its hello.
 const helloTimeout = time.Second
 
 func (h *hello) encode() []byte {

@@ -7,11 +7,12 @@ import (
 	"github.com/softrnic/softrnic/internal/link/ring"
 )
 
-// Limits for one other process: its connections, as it may have several links, and the bytes that
-// wait for room in their rings.
+// Limits for each other process: its connections, because it may have several links, and the bytes
+// that wait for room in their rings.
 const (
-	maxLinks          = 32
-	maxUnknownLinks   = maxPeers / 2 // for all processes without a visible PID, for example in other containers
+	maxLinks = 32
+	// The limit for all processes without a visible PID together, for example in other containers.
+	maxUnknownLinks   = maxPeers / 2
 	processQueueBytes = 4 * ring.QueueBytes
 )
 
@@ -26,8 +27,8 @@ func newProcess(pid int32) *process {
 	return &process{pid: pid, queue: ring.Quota{Bytes: processQueueBytes}}
 }
 
-// addLink counts a connection with a process, unless it has reached its limit. This process's own
-// links are unlimited and share no quota. s.mu is held.
+// addLink counts a connection with a process. It fails if the process has reached its limit. This
+// process's own links are unlimited and share no quota. s.mu is held.
 func (s *segment) addLink(pid int32) (*process, error) {
 	if int(pid) == os.Getpid() {
 		return newProcess(pid), nil

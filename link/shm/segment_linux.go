@@ -4,11 +4,11 @@ package shm
 //
 // # The segment is a directory
 //
-// Each process on a segment has a unix socket in the segment's directory. The name is random and
+// Each process on a segment has a unix socket in the segment's directory. Its name is random and
 // never reused. A process that joins first listens, then gives its socket that name, and then
-// connects to every other socket that it finds. So at least one of two processes finds the other.
-// If both do, the connection that the process with the smaller name opened is kept. A socket that
-// refuses connections belongs to a dead process; any process that finds it removes it.
+// connects to every other socket in the directory. So at least one of two processes connects to the
+// other. If both do, they keep the connection that was opened by the process with the smaller name.
+// A socket that refuses connections belongs to a dead process. Any process may remove it.
 //
 // The directory has mode 0700, and its owner is checked: a segment is for the processes of one user
 // and of root.
@@ -21,22 +21,20 @@ package shm
 // into the ring by the sender, out of it by the receiver.
 //
 // A host on package netstack avoids these copies ([link.InPlaceLink]). It builds RoCE packets in
-// the ring and copies the payload there from the application's memory. The packets have no ICRC:
-// memory does not corrupt data in transit, and nobody can verify a checksum over bytes that another
-// process can change. The receiving host copies the headers before it examines them, and copies the
-// payload from the ring to the application's memory. Wrappers such as capture and impair do not
+// the ring and copies the payload there from the application's memory. The packets have no ICRC.
+// Memory does not corrupt data in transit, and a checksum over bytes that another process can
+// change proves nothing. The receiving host copies the headers before it examines them, and copies
+// the payload from the ring to the application's memory. Wrappers such as capture and impair do not
 // offer this, and hosts behind them exchange complete packets.
 //
 // A frame goes to the process that has its destination address; a group frame goes to all. If two
 // processes present the same address, the first keeps it.
 //
-// # Sleep
-//
-// The connection carries the wakeups of both rings: a message of one byte, sent only if the ring
-// says that the other side sleeps. An eventfd would not do, because its flags are shared: one side
-// could make the other's reads and writes block. If the send would block, it is skipped, because
-// the socket holds other wakeups. The end of the connection ends the pair. The kernel closes it
-// when a process dies, at whatever instruction, and frees the memory with the last mapping.
+// The connection carries the wakeups of both rings. A wakeup is a message of one byte, sent only if
+// the ring says that the other side sleeps. An eventfd is unsuitable, because both sides share its
+// flags: one side could make the other's reads and writes block. If the send would block, it is
+// skipped, because the socket already holds other wakeups. The end of the connection ends the pair.
+// If a process dies, the kernel closes the connection, and frees the memory with the last mapping.
 //
 // Departures are reported to the host (see departures), which then ends its connections with the
 // departed host.
@@ -45,10 +43,10 @@ package shm
 //
 // # Backpressure
 //
-// Write never waits. Two hosts that each waited for room in the other's ring, on the goroutine that
-// makes room, would deadlock. Frames that do not fit are copied to a queue of the sending process,
-// which drains as the receiver wakes the sender. Beyond a bound (ring.QueueBytes for each peer)
-// frames are lost and counted, as in a switch.
+// Write never waits. If two hosts each waited for room in the other's ring, on the goroutine that
+// makes room, they would deadlock. Frames that do not fit are copied to a queue of the sending
+// process. The queue drains when the receiver wakes the sender. Frames beyond a limit
+// (ring.QueueBytes for each peer) are lost and counted, as in a switch.
 //
 // # Hostile peers
 //
@@ -184,8 +182,8 @@ func open(c *config) (medium, error) {
 	return s, nil
 }
 
-// connectInterval is how often a process looks for others that it is not connected with. They may
-// have been too slow at the handshake, or their pair has ended.
+// connectInterval is the interval at which a process looks for others to which it is not connected.
+// Their handshake may have been too slow, or their pair may have ended.
 const connectInterval = time.Second
 
 func (s *segment) reconnect() {
@@ -303,11 +301,12 @@ func (s *segment) startHandshake(conn *net.UnixConn, to string, pending *sync.Wa
 	})
 }
 
-// refusalInterval is how often the same refusal is logged: refused processes try again and again.
+// refusalInterval is the interval at which the same refusal is logged. A refused process tries
+// again and again.
 const refusalInterval = time.Minute
 
-// refused logs why a process is not a peer. It logs nothing if both processes have connected to
-// each other, or if the other has left.
+// refused logs why a process is not a peer. In two cases it logs nothing: both processes have
+// connected to each other, or the other process has left.
 func (s *segment) refused(err error) {
 	if gone := new(net.OpError); errors.As(err, &gone) && !gone.Timeout() {
 		return
@@ -328,8 +327,8 @@ func (s *segment) logRefusal(err error) {
 }
 
 // verify compares the peer's hello with the segment's directory. The socket that the hello names
-// must exist, and must be the one that this process connected to, if it did. The peer's address
-// must be claimed.
+// must exist. If this process opened the connection, it must be the socket that it connected to.
+// The peer's address must be claimed.
 func (s *segment) verify(p *peer, to string) error {
 	name := hex.EncodeToString(p.id[:])
 	if to != "" && to != name {
@@ -360,8 +359,8 @@ func (s *segment) add(p *peer) error {
 		return errAddressInUse
 	}
 	if i := slices.IndexFunc(all, func(q *peer) bool { return q.id == p.id }); i >= 0 {
-		// Both processes have connected: the connection opened by the one with the smaller
-		// name is kept.
+		// Both processes have connected. They keep the connection that was opened by the process with the
+		// smaller name.
 		ownIsSmaller := string(s.own.id[:]) < string(p.id[:])
 		if p.dialed != ownIsSmaller || all[i].dialed == p.dialed || all[i].mac != p.mac {
 			return errDuplicate
@@ -391,7 +390,7 @@ func (s *segment) remove(p *peer) bool {
 	return i >= 0
 }
 
-// Attach implements link.Link. Earlier frames have waited in the rings.
+// Attach implements link.Link. Frames that arrived earlier have waited in the rings.
 func (s *segment) Attach(recv link.Receiver) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -416,7 +415,7 @@ func (s *segment) Write(frames []link.Frame) (int, error) {
 	return len(frames), s.send(frames)
 }
 
-// send sends frames, successive ones to the same peer together.
+// send sends frames. Successive frames to the same peer are sent together.
 func (s *segment) send(frames []link.Frame) error {
 	t := s.peers.Load()
 	if t == nil {

@@ -60,19 +60,19 @@ type Config struct {
 	// MAC is the Ethernet address of the host behind the link; nil means a random locally
 	// administered address.
 	MAC net.HardwareAddr
-	// Ring is the size of the rings into which others put frames for this process, in bytes: a
-	// power of two from 256 KiB to 64 MiB; 0 means DefaultRing.
+	// Ring is the size in bytes of each ring that this process creates, one for each peer, to receive
+	// frames. It is a power of two from 256 KiB to 64 MiB; 0 means DefaultRing.
 	Ring int
 	// Switch makes the link a port of a switch: it receives frames to addresses that no process on
 	// the segment has.
 	Switch bool
-	// Claims are names, such as IP addresses, that are claimed until the link is closed or the
-	// process ends. Open's error wraps [ErrClaimed] if another process on the segment has claimed
-	// one. Each process always claims its Ethernet address.
+	// Claims are names, such as IP addresses, that are claimed until the link is closed or the process
+	// ends. If another process on the segment has claimed one of them, Open's error wraps
+	// [ErrClaimed]. Each process always claims its Ethernet address.
 	Claims []string
-	// Pick, if not nil, returns the entries of a list by number, from 0 on, until ok is false. Open
-	// claims the first unclaimed name of the list, and uses the Ethernet address that belongs to
-	// it. Link.Picked returns the number.
+	// Pick, if not nil, is a list: it returns the entry with number i, from 0 on, and ok is false
+	// behind the last. Open claims the first name of the list that is not claimed, and uses the
+	// Ethernet address that belongs to it. Link.Picked returns the number.
 	Pick func(i int) (claim string, mac net.HardwareAddr, ok bool)
 	// Logger logs, at level warn, why the link refuses a process; nil logs nothing.
 	Logger *slog.Logger
@@ -91,15 +91,15 @@ type config struct {
 	picked   int
 }
 
-// ErrClaimed is wrapped by the error that says that another process on the segment has claimed a
-// name.
+// ErrClaimed is wrapped by an error if another process on the segment has claimed a name.
 var ErrClaimed = errors.New("in use by another process on the segment")
 
 // DefaultDirectory returns softrnic in $XDG_RUNTIME_DIR. If that is not set, it returns
 // softrnic-UID in the directory for temporary files.
 func DefaultDirectory() string { return userdir.Default() }
 
-// maxName leaves room for a directory in the path of a unix socket, which is short.
+// maxName limits a segment's name, because the path of a unix socket is short and also has a
+// directory.
 const maxName = 32
 
 // newConfig checks the name of a segment and its configuration.

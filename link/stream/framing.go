@@ -70,12 +70,12 @@ func (l *Link) deliver(frames []link.Frame) {
 	}
 }
 
-// queueBytes is the number of bytes that may wait for a stalled connection, besides as many that
-// are being written.
+// queueBytes is the number of bytes that may wait for a stalled connection. As many may be in the
+// process of being written.
 const queueBytes = 2 << 20
 
 // writer writes frames to a connection. The sender writes as much as the socket takes without
-// blocking, and leaves the remainder to a goroutine.
+// blocking. A goroutine writes the remainder.
 type writer struct {
 	conn    net.Conn
 	try     tryWriter
@@ -172,7 +172,7 @@ func (o *writer) drain() {
 	}
 }
 
-// fail closes the connection, which its receiver notices. o.mu is held.
+// fail closes the connection. The receiving goroutine detects that. o.mu is held.
 func (o *writer) fail() {
 	o.failed = true
 	_ = o.conn.Close()

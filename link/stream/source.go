@@ -40,8 +40,8 @@ func parse(s string) (address, error) {
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: time.Second, Count: 5}
 
 // listen listens at the address, and replaces an abandoned unix socket. If two programs find the
-// same abandoned socket at once, both may listen, the first on a socket without a name. Giving two
-// programs the same address is a mistake in any case.
+// same abandoned socket at once, both may listen, the first on a socket without a name. It is a
+// mistake anyway to give two programs the same address.
 func (a address) listen() (net.Listener, error) {
 	lc := net.ListenConfig{KeepAliveConfig: keepAlive}
 	l, err := lc.Listen(context.Background(), a.network, a.addr)
@@ -60,7 +60,7 @@ func (a address) listen() (net.Listener, error) {
 	return l, nil
 }
 
-// abandoned reports whether the unix socket exists and nobody listens on it.
+// abandoned reports whether the unix socket exists and no program listens on it.
 func (a address) abandoned() bool {
 	info, err := os.Lstat(a.addr)
 	if err != nil || info.Mode().Type() != fs.ModeSocket {
@@ -116,7 +116,7 @@ func (d *dialer) dial(ctx context.Context) (net.Conn, error) {
 }
 
 func (d *dialer) next(ctx context.Context) (net.Conn, error) {
-	// A server that closes connections at once is tried no more often than one that refuses
+	// If a server closes connections at once, the dialer retries no more often than if it refused
 	// them.
 	if d.pause == 0 || time.Since(d.since) > retryMax {
 		d.pause = retryMin
@@ -137,8 +137,8 @@ func (d *dialer) next(ctx context.Context) (net.Conn, error) {
 func (d *dialer) close() error { return nil }
 
 // acceptor accepts one connection at a time. A second client waits for acceptTimeout, because the
-// first connection may just be ending. Then it is disconnected, so that it knows that nobody
-// listens.
+// first connection may just be ending. It is then disconnected, so that it is not left without an
+// answer.
 type acceptor struct {
 	l     net.Listener
 	conns chan net.Conn
@@ -186,7 +186,7 @@ func (a *acceptor) next(ctx context.Context) (net.Conn, error) {
 	}
 }
 
-// close also disconnects waiting clients.
+// close also disconnects waiting clients. No connection is accepted after it.
 func (a *acceptor) close() error {
 	err := a.l.Close()
 	for c := range a.conns {
@@ -195,7 +195,7 @@ func (a *acceptor) close() error {
 	return err
 }
 
-// noSource has no connections.
+// noSource is a source without further connections.
 type noSource struct{}
 
 func (noSource) next(context.Context) (net.Conn, error) { return nil, io.EOF }

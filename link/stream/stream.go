@@ -65,10 +65,11 @@ func (cfg *Config) check(address string) (c Config, err error) {
 
 // Open opens a link over the socket at address: the path of a unix socket, or "tcp:HOST:PORT".
 //
-// Without Listening it connects, and fails if nobody listens there; after that the other side may
-// disconnect and come back. With Listening it returns at once, and the link has no carrier until a
-// client connects. It serves one client at a time, and Close removes the unix socket. An existing
-// unix socket that nobody listens on is replaced, as a killed program has left it.
+// Without Listening it connects, and fails if no program listens there. After that the other side
+// may disconnect, and the link connects again. With Listening it returns at once, and the link has
+// no carrier until a client connects. It serves one client at a time, and Close removes the unix
+// socket. An existing unix socket on which no program listens is replaced: a killed program has
+// left it.
 func Open(address string, cfg *Config) (*Link, error) {
 	c, err := cfg.check(address)
 	if err != nil {

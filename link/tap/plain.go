@@ -56,8 +56,8 @@ func (p *plain) Attach(recv link.Receiver) {
 	}()
 }
 
-// plainCarrier is the carrier of a plain link: it knows only whether the interface can be read. It
-// keeps the MTU for the link.
+// plainCarrier is the carrier of a plain link. It only detects that the interface cannot be read
+// any more. It also holds the MTU.
 type plainCarrier struct {
 	mtu  int
 	lost atomic.Bool

@@ -22,9 +22,10 @@ const MaxMTU = link.MaxSuperframe - link.EthernetHeaderLen
 
 // Config configures a link. The zero Config has useful defaults.
 type Config struct {
-	// MTU is the MTU, link.MinMTU to MaxMTU bytes, of an interface that Open creates; an existing
-	// interface must have it. With 0 Open accepts an existing interface with any MTU, and a new one
-	// gets 1500, which allows a RoCE path MTU of 1024. An MTU of 4200 allows a path MTU of 4096.
+	// MTU is the MTU, link.MinMTU to MaxMTU bytes, of an interface that Open creates. An existing
+	// interface must have it. With 0, Open accepts an existing interface with any MTU, and creates an
+	// interface with 1500, which allows a RoCE path MTU of 1024. An MTU of 4200 allows a path MTU of
+	// 4096.
 	MTU int
 	// MAC is the Ethernet address of the host behind the link: a unicast address that differs from
 	// the interface's. Nil means a random locally administered address.
@@ -39,8 +40,8 @@ type Config struct {
 	// events, and refuse WaitPoll.
 	Wait link.Wait
 	// Queues is the number of queues, 1 to MaxQueues; 0 means 1. The kernel distributes received
-	// frames among them by flow, so that several processors receive concurrently. More than one is
-	// for Linux only, without NoOffloads; an existing interface must have been created with
+	// frames among them by flow, so that several processors receive concurrently. More than one queue
+	// needs Linux, and excludes NoOffloads. An existing interface must have been created with
 	// multi_queue.
 	Queues int
 }
@@ -54,9 +55,9 @@ type config struct {
 const MaxQueues = station.MaxQueues
 
 // Open attaches to the TAP interface of this name, or creates it, in the network namespace of the
-// calling thread. Close removes an interface that Open created. An existing interface is never
-// modified: it must be up, and have the MTU and the bridge that cfg names. Creating an
-// interface needs CAP_NET_ADMIN; attaching to one that root created for this user does not.
+// calling thread. Close removes an interface that Open created. Open does not modify an existing
+// interface, which must be up and have cfg's MTU and bridge. To create an interface, Open needs
+// CAP_NET_ADMIN; to attach to one that root created for this user, it does not.
 func Open(name string, cfg *Config) (*Link, error) {
 	c := config{name: name}
 	if cfg != nil {
@@ -84,7 +85,7 @@ func checkName(name string) error {
 	return nil
 }
 
-// check returns an error for a value that is out of bounds, or that other values exclude.
+// check returns an error for a value that is out of bounds, or that another setting excludes.
 func (c *Config) check() error {
 	if c.Queues > 1 && c.NoOffloads {
 		return fmt.Errorf("fields Queues %d and NoOffloads: without offloads there is only 1", c.Queues)

@@ -71,8 +71,8 @@ func open(c *config) (*Link, error) {
 	return &Link{name: c.name, mac: c.MAC, carrier: carrier, offloads: offloads, medium: conn, poller: conn}, nil
 }
 
-// findExisting reports whether a TAP interface of this name exists. It refuses the name of another
-// kind of interface, for which the kernel would return only EINVAL.
+// findExisting reports whether a TAP interface of this name exists. It returns an error if another
+// kind of interface has the name, because the kernel would return only EINVAL.
 func (c *config) findExisting() (bool, error) {
 	have, err := netlink.LinkByName(c.name)
 	if err != nil {
@@ -188,8 +188,8 @@ func (c *config) explain(err error) error {
 }
 
 // checkMatchesConfig returns an error if an existing interface does not match the options. It
-// modifies nothing: others may rely on the interface's state, and nobody would restore it after a
-// crash.
+// modifies nothing. Other programs may rely on the interface's state, and after a crash no program
+// would restore it.
 func (c *config) checkMatchesConfig() error {
 	have, err := netlink.LinkByName(c.name)
 	if err != nil {
@@ -269,7 +269,8 @@ func (c *config) configure() error {
 	return c.checkUsable(have.Attrs())
 }
 
-// checkUsable refuses an interface that has the host's MAC, or too small an MTU.
+// checkUsable returns an error for an interface that has the host's MAC, or an MTU that is too
+// small.
 func (c *config) checkUsable(at *netlink.LinkAttrs) error {
 	if at.HardwareAddr.String() == c.MAC.String() {
 		return fmt.Errorf("tap %s: MAC %v is the interface's own: the host behind it needs another", c.name, c.MAC)

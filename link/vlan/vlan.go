@@ -72,15 +72,15 @@ func (l *Link) Attach(recv link.Receiver) {
 	})
 }
 
-// transmission is Write's buffers, which are reused.
+// transmission has the buffers of one Write. They are reused.
 type transmission struct {
 	frames []link.Frame
 	heads  []byte   // tagged beginnings of frames
 	pieces [][]byte // the remainders of frames
 }
 
-// Frames of up to wholeLen bytes in one piece are copied whole with their tag. Of longer frames
-// only the headers are copied: headLen bytes hold those of IPv6 and TCP with all options.
+// A frame of up to wholeLen bytes in one piece is copied completely with its tag. Of a longer frame
+// only the headers are copied. headLen bytes are enough for those of IPv6 and TCP with all options.
 const (
 	wholeLen = 252
 	headLen  = link.EthernetHeaderLen + 40 + 60
@@ -100,7 +100,7 @@ func (l *Link) Write(frames []link.Frame) (int, error) {
 	return n, err
 }
 
-// add adds a tag to f. Growing heads and pieces leaves earlier frames with the old arrays, whose
+// add adds a tag to f. When heads or pieces grow, earlier frames keep the old arrays, whose
 // contents do not change.
 func (t *transmission) add(f link.Frame, id uint16) {
 	n := len(f.Data)

@@ -17,10 +17,12 @@ import (
 // Watcher follows the kernel's notifications about an interface. It implements link.Carrier.
 type Watcher struct {
 	farSide       bool
-	index, master int            // indices of the interface and of its bridge; 0: no bridge
-	flags         map[int]uint32 // of all interfaces that notifications have named, by index: one of them may be the bridge
-	removed       bool           // the interface was deleted, or moved to another network namespace
-	kernel        *rtnetlink.Listener
+	index, master int // indices of the interface and of its bridge; 0: no bridge
+	// The flags of all interfaces that notifications have named, by index. One of them may be the
+	// bridge.
+	flags   map[int]uint32
+	removed bool // the interface was deleted, or moved to another network namespace
+	kernel  *rtnetlink.Listener
 
 	state atomic.Uint32
 	mtu   atomic.Int64
@@ -30,10 +32,10 @@ type Watcher struct {
 	closed bool
 }
 
-// New watches the interface of this name in the network namespace of the calling thread. farSide
-// says that the interface is the other end of the link's cable, as with TAP, rather than the link
-// itself. If it or its bridge is down, the link then has no carrier, rather than being disabled.
-// Where the kernel sends no notifications, state and MTU never change.
+// New watches the interface of this name in the network namespace of the calling thread. farSide says
+// that the interface is the other end of the link's cable, as with TAP, and not the link itself. If
+// the interface or its bridge is down, the link has no carrier with farSide, and is disabled without
+// it. Without the kernel's notifications, state and MTU never change.
 func New(name string, farSide bool) (*Watcher, error) {
 	kernel, err := rtnetlink.Listen() // before the state is read, so that no change is missed
 	if err != nil {
@@ -83,7 +85,8 @@ func (w *Watcher) read() error {
 	}
 	clear(w.flags)
 	if at.MasterIndex != 0 {
-		if bridge, err := w.kernel.Link(at.MasterIndex); err == nil { // otherwise the bridge is being deleted, and a notification follows
+		// An error means that the bridge is being deleted. A notification follows.
+		if bridge, err := w.kernel.Link(at.MasterIndex); err == nil {
 			w.flags[bridge.Index] = bridge.RawFlags
 		}
 	}
@@ -98,8 +101,8 @@ func (w *Watcher) update(at *netlink.LinkAttrs) {
 	w.flags[w.index], w.master = at.RawFlags, at.MasterIndex
 }
 
-// apply calls f, which processes a notification, and calls the watching function if the state or
-// the MTU has changed.
+// apply calls f, which processes a notification. If f has changed the state or the MTU, apply calls
+// the watching function.
 func (w *Watcher) apply(f func()) {
 	state, mtu := w.State(), w.MTU()
 	f()
@@ -145,8 +148,8 @@ func (w *Watcher) Watch(f func()) {
 // MTU returns the interface's MTU.
 func (w *Watcher) MTU() int { return int(w.mtu.Load()) }
 
-// Close ends the watch. It waits for a running call of the watching function, and may be called
-// more than once.
+// Close ends the watch. It waits until a running call of the watching function has returned. It may
+// be called more than once.
 func (w *Watcher) Close() {
 	w.mu.Lock()
 	w.closed = true

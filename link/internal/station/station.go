@@ -13,7 +13,7 @@ import (
 // MaxQueues is the largest number of queues.
 const MaxQueues = 16
 
-// CheckWait refuses an unknown way to wait for frames.
+// CheckWait returns an error for an unknown way to wait for frames.
 func CheckWait(w link.Wait) error {
 	if w > link.WaitPoll {
 		return fmt.Errorf("field Wait %d: must be link.WaitAdaptive, WaitEvent or WaitPoll", w)
@@ -21,7 +21,7 @@ func CheckWait(w link.Wait) error {
 	return nil
 }
 
-// CheckQueues refuses a number of queues outside of 0, which means 1, to MaxQueues.
+// CheckQueues returns an error unless n is 0 (which means 1) to MaxQueues.
 func CheckQueues(n int) error {
 	if n < 0 || n > MaxQueues {
 		return fmt.Errorf("field Queues %d: must be 1 to %d, or 0 for 1", n, MaxQueues)
@@ -29,7 +29,7 @@ func CheckQueues(n int) error {
 	return nil
 }
 
-// CheckMTU refuses an MTU outside of 0, for a default, and link.MinMTU to most.
+// CheckMTU returns an error unless n is 0 (which means a default) or link.MinMTU to most.
 func CheckMTU(n, most int) error {
 	if n != 0 && (n < link.MinMTU || n > most) {
 		return fmt.Errorf("MTU %d: must be %d to %d (1500 for a RoCE path MTU of 1024, 4200 for 4096)", n, link.MinMTU, most)
@@ -37,7 +37,8 @@ func CheckMTU(n, most int) error {
 	return nil
 }
 
-// CheckMAC refuses an address unless it is nil, for a random one, or a single host's.
+// CheckMAC returns an error unless mac is nil (which means a random address) or a single host's
+// address.
 func CheckMAC(mac net.HardwareAddr) error {
 	if mac != nil && (len(mac) != 6 || mac[0]&1 != 0 || [6]byte(mac) == [6]byte{}) {
 		return fmt.Errorf("MAC %q is not a unicast Ethernet address: must be six bytes, the first one even", mac)

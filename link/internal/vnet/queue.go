@@ -23,7 +23,7 @@ type queue struct {
 
 	watch      idle.Watch
 	standingBy atomic.Bool
-	wake       chan struct{} // ends a standBy
+	wake       chan struct{} // ends standBy
 
 	mu     sync.Mutex // held by the receiver
 	recv   link.Receiver
@@ -32,10 +32,10 @@ type queue struct {
 	limit  int // most frames in the next batch
 }
 
-// A batch is the frames that are read before they are passed on together. The arena has room for
-// many small frames, but for one superframe only, which is best processed while it is in the cache.
-// Batches begin with one frame and grow with the traffic, so that a single frame is passed on
-// before the next read.
+// A batch consists of the frames that are read before they are passed on together. The arena has
+// room for many small frames, but only for one superframe, which is best processed while it is in
+// the cache. Batches begin with one frame and grow with the traffic. A single frame is thus passed
+// on before the next read.
 const (
 	largest     = HeaderLen + link.EthernetHeaderLen + 2*link.TagLen + link.MaxSuperframe
 	arenaLen    = largest + 32<<10
@@ -91,14 +91,14 @@ func (q *queue) serve() {
 	}
 }
 
-// standBy sleeps while applications poll: waking up for each frame that they receive would only
-// disturb them.
+// standBy sleeps while applications poll. If it woke up for each frame that they receive, it would
+// only disturb them.
 func (q *queue) standBy(alarm *time.Timer) {
 	for {
 		if polls, _ := q.watch.Look(); !polls {
 			return
 		}
-		// endPoll ends the watch, and then reads standingBy. One of the two goroutines sees the
+		// endPoll ends the watch, and then reads standingBy. At least one of the two goroutines sees the
 		// other's store.
 		q.standingBy.Store(true)
 		if q.watch.Polling() {
@@ -138,8 +138,8 @@ func (q *queue) poll() bool {
 	return busy
 }
 
-// deliver passes on the frames that read has found. It returns false if there were none. err is
-// read's; a returned error means that no more frames will come. q.mu is held.
+// deliver passes on the frames that read has stored. It returns false if there were none. err is
+// the result of read. If deliver returns an error, no more frames will come. q.mu is held.
 func (q *queue) deliver(err error) (bool, error) {
 	if q.recv == nil {
 		return false, nil
@@ -150,7 +150,7 @@ func (q *queue) deliver(err error) (bool, error) {
 	}
 	switch err {
 	case nil:
-		return true, nil // the bytes that were read are not a frame
+		return true, nil // the bytes that were read are not a valid frame
 	case unix.EAGAIN:
 		return false, nil
 	case unix.EINTR, unix.ENETDOWN, unix.ENOBUFS: // ENETDOWN: the interface may come up again
@@ -202,7 +202,7 @@ func (q *queue) read() error {
 	return nil
 }
 
-// read is a non-blocking read(2), so the runtime need not know of it.
+// read is a non-blocking read(2). The runtime need not know of it, because it returns at once.
 func read(fd int, b []byte) (int, unix.Errno) {
 	n, _, errno := unix.RawSyscall(unix.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)))
 	return int(n), errno

@@ -12,11 +12,11 @@ import (
 	"github.com/softrnic/softrnic/link"
 )
 
-// maxPieces is the largest number of pieces of one writev: the kernel takes 1024 (UIO_MAXIOV),
-// including the header. A TCP superframe of small writes may have more.
+// maxPieces is the largest number of pieces that one writev takes besides the header: the kernel's
+// limit is 1024 (UIO_MAXIOV). A TCP superframe of small writes may have more.
 const maxPieces = 1024 - 2
 
-// smallFrame is the length in bytes up to which copying a frame behind its header costs less than a
+// smallFrame is a length in bytes. Up to it, copying a frame behind its header costs less than a
 // writev of the two.
 const smallFrame = 256
 
@@ -97,7 +97,7 @@ func (s *sender) write(f *link.Frame, call uintptr, from unsafe.Pointer, n int) 
 		switch {
 		case errno == unix.EINTR:
 		case errno == unix.ENETDOWN && !wasDown:
-			wasDown = true // the first ENETDOWN may report an earlier down time
+			wasDown = true // the first ENETDOWN may report a time before this call
 		case errno == unix.EAGAIN && !s.conn.closed.Load():
 			_ = await(fd, unix.POLLOUT, s.conn.stop)
 		default:
