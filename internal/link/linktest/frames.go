@@ -67,8 +67,8 @@ func Superframe(dst, src net.HardwareAddr, v6 bool, segments, size int) link.Fra
 	return f
 }
 
-// udp returns the UDP header and the bytes after it, if f is a frame as Superframe builds them, or
-// a segment of one.
+// udp returns the UDP header and the bytes after it, if f is a frame built by Superframe, or a
+// segment of one.
 func udp(f *link.Frame) (b []byte, ok bool) {
 	if len(f.Data) < link.EthernetHeaderLen+header.IPv6MinimumSize+header.UDPMinimumSize {
 		return nil, false

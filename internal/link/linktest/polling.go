@@ -76,8 +76,8 @@ func Polling(t *testing.T, a, b pollingLink, n uint32) {
 	}
 }
 
-// CloseWhilePolled closes l while a goroutine polls it. It calls send, which may send frames to l,
-// before that. Close must return, and nothing may be received afterwards.
+// CloseWhilePolled closes l while a goroutine polls it. Before that it calls send, which may send
+// frames to l. Close must return, and nothing may be received afterwards.
 func CloseWhilePolled(t *testing.T, l pollingLink, send func()) {
 	t.Helper()
 	var closed atomic.Bool

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// arrivals is memory in which C code of this process sees whether frames have arrived, so that it
+// arrivals is memory in which C code of this process sees whether frames have arrived. The C code
 // calls Poll only then. See [Group.Arrivals].
 type arrivals struct {
 	mu     sync.Mutex
@@ -24,12 +24,13 @@ const ArrivalSlots = 8
 // compares them without a call into Go.
 //
 // The memory begins with two words of 4 bytes: a bit mask of the pages that show a ring, and the
-// page size. ArrivalSlots pages follow, the first one page after the start. A ring has frames to
-// take if the word at the start of its page, the producer's index, differs from the word at offset
-// 128, the consumer's. The mask is 0 while any ring has no page; then nothing is known.
+// page size. ArrivalSlots pages follow, the first one page after the start. The word at the start
+// of a ring's page is the producer's index, and the word at offset 128 is the consumer's. The ring
+// has frames to take if they differ. The mask is 0 while any ring has no page; the memory then
+// shows nothing.
 //
 // The memory stays mapped until the process ends. The producer can write to it, so the indices are
-// a hint only: Poll must be called now and then even without one.
+// only a hint: Poll must be called now and then even if they are equal.
 func (g *Group) Arrivals() ([]byte, error) {
 	a := &g.arrivals
 	a.mu.Lock()
@@ -63,7 +64,7 @@ func (a *arrivals) update(all []*Pair) {
 	}
 }
 
-// set is update with mu held.
+// set does the work of update. mu is held.
 func (a *arrivals) set(all []*Pair) {
 	a.word(0).Store(0)
 	for i, p := range a.slots {
@@ -84,8 +85,8 @@ func (a *arrivals) set(all []*Pair) {
 	a.word(0).Store(shown)
 }
 
-// show maps the page of a ring's indices a second time. The pair unmaps its own mapping when it
-// closes; hide replaces this one.
+// show maps the page of a ring's indices a second time. When the pair closes, it unmaps its own
+// mapping, and hide replaces this one.
 func (a *arrivals) show(slot int, p *Pair) bool {
 	from := unsafe.Pointer(unsafe.SliceData(p.inMemory))
 	_, err := unix.MremapPtr(from, 0, a.page(slot), uintptr(pageSize), unix.MREMAP_MAYMOVE|unix.MREMAP_FIXED)

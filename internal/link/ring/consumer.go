@@ -11,7 +11,7 @@ type Consumer struct {
 	m        memory
 	head     uint64 // index of the next record
 	tail     uint64 // the producer's index as last read
-	released uint64 // the value of head that the producer has been given
+	released uint64 // the value of head that was released to the producer
 	next     header // header of the record at head, if has is true
 	has      bool   // next is valid
 	asleep   bool   // Sleep has been called, and Awake has not
@@ -69,7 +69,7 @@ func (c *Consumer) fail(format string, args ...any) error {
 	return c.err
 }
 
-// HeaderLen returns the length of the next frame's headers, as the producer gives it. It is 0 for a
+// HeaderLen returns the length of the next frame's headers, as the producer wrote it. It is 0 for a
 // frame with an ICRC.
 func (c *Consumer) HeaderLen() int {
 	if !c.next.frame.NoICRC {
@@ -127,7 +127,7 @@ func (c *Consumer) Sleep() bool {
 	return true
 }
 
-// Awake is called when the consumer is awake again, for whatever reason.
+// Awake is called when the consumer is awake again, for any reason.
 func (c *Consumer) Awake() {
 	if c.asleep {
 		c.asleep = false

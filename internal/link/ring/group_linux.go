@@ -78,9 +78,9 @@ func (g *Group) Poll() bool {
 		busy = all[(first+i)%len(all)].poll() || busy
 	}
 	if !g.isPolled() {
-		// Reception was handed over meanwhile: somebody called EndPoll, or Run saw no Poll
-		// while this thread did not run. The polls above have cleared the peers' wake
-		// requests, and EndPoll would not set them again.
+		// Reception was handed over meanwhile: EndPoll was called, or Run saw no Poll while this thread
+		// did not run. The polls above have cleared the peers' wake requests, and EndPoll would not set
+		// them again.
 		g.handOver()
 	}
 	if busy {
@@ -104,8 +104,8 @@ func (g *Group) handOver() {
 	}
 }
 
-// Drain receives from all pairs except one, whose receiver may call it. What the others sent before
-// then precedes what that pair delivers.
+// Drain receives from all pairs except one. The receiver of that pair may call it. Frames that the
+// others sent earlier are then received before those of that pair.
 func (g *Group) Drain(except *Pair) {
 	for _, p := range *g.pairs.Load() {
 		if p != except {
@@ -124,7 +124,8 @@ func (g *Group) Wait() {
 // Close ends Run.
 func (g *Group) Close() { close(g.stop) }
 
-// Run notices when an application stops polling without calling EndPoll. It returns after Close.
+// Run detects that an application has stopped polling without calling EndPoll. It returns after
+// Close.
 func (g *Group) Run() {
 	tick := time.NewTimer(idle.PollingEndsAfter)
 	defer tick.Stop()

@@ -11,7 +11,7 @@ import (
 
 // Handshake exchanges hello messages on a new connection. It sends hello with the memory of a ring
 // of n bytes, from which this side will take frames. decode checks the peer's hello and returns the
-// size of the peer's ring. Handshake fails if the peer's hello has not come within timeout.
+// size of the peer's ring. Handshake fails if the peer's hello does not arrive within timeout.
 func Handshake(conn *net.UnixConn, timeout time.Duration, hello []byte, n int,
 	decode func([]byte) (ring int, err error)) (in, out []byte, err error) {
 	if err := conn.SetDeadline(time.Now().Add(timeout)); err != nil {

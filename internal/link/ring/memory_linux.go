@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Seals fix the size of the memory.
+// Seals are the seals of a ring's memory. They fix its size.
 const Seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 
 // NewMemory creates sealed memory for a ring of n bytes. The descriptor is for the peer.
@@ -34,7 +34,7 @@ func NewMemory(n int) (fd int, b []byte, err error) {
 }
 
 // MapMemory maps the memory of a ring of n bytes that a peer has created. It fails unless the
-// descriptor is a sealed memfd of the right size, which the peer cannot truncate.
+// descriptor is a memfd of the right size, sealed so that the peer cannot truncate it.
 func MapMemory(fd, n int) ([]byte, error) {
 	if err := checkMemory(fd, n); err != nil {
 		return nil, err
@@ -105,8 +105,8 @@ func TrySend(conn *net.UnixConn, message, rights []byte) error {
 
 // retryTooManyRefs calls send, which sends a descriptor, until it no longer fails with
 // ETOOMANYREFS. Linux limits the descriptors that all programs of an unprivileged user have in
-// flight. They soon arrive or are closed with their socket, so a retry succeeds within a short
-// time.
+// flight. These are soon received, or closed with their socket. A retry therefore succeeds within a
+// short time.
 func retryTooManyRefs(send func() error) error {
 	for end := time.Now().Add(tooManyRefsTimeout); ; time.Sleep(time.Millisecond) {
 		if err := send(); !errors.Is(err, unix.ETOOMANYREFS) || time.Now().After(end) {
@@ -118,7 +118,7 @@ func retryTooManyRefs(send func() error) error {
 const tooManyRefsTimeout = time.Second
 
 // Receive receives a message and its descriptors, which the caller closes. There may be two
-// descriptors, because the kernel rounds the room for them up; it closes the others.
+// descriptors, because the kernel rounds up the room for descriptors. It closes further ones.
 func Receive(conn *net.UnixConn, message []byte) (n int, fds []int, err error) {
 	rights := make([]byte, rightsLen)
 	n, rn, _, _, err := conn.ReadMsgUnix(message, rights) // with MSG_CMSG_CLOEXEC

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	messageInterval = 256 // a pair looks for a message once per this many frames
+	messageInterval = 256 // after this many frames, a pair looks for a message
 	maxMessage      = 512 // length of the longest message, in bytes
 )
 
@@ -42,7 +42,8 @@ func newMessageReader(conn *net.UnixConn, raw syscall.RawConn, handle func([]byt
 }
 
 // next reads one message and passes it to handle. With wait, it waits until there is a message, the
-// connection ends or the read deadline passes; it then clears the deadline. The error is handle's.
+// connection ends, or the read deadline passes. After the deadline it clears the deadline. The
+// error is that of handle.
 func (r *messageReader) next(wait bool) (ended bool, err error) {
 	r.wait = wait
 	err = r.raw.Read(r.read)

@@ -18,9 +18,9 @@ import (
 // QueueBytes is the number of bytes of frames that may wait for room in the peer's ring.
 const QueueBytes = 16 << 20
 
-// Frames are passed to the receiver in batches of what is available and fits into the arena. A
-// frame in place ends its batch: it should be read while it is in the cache, and the peer needs its
-// room back.
+// A batch consists of the frames that are available and fit into the arena. It is passed to the
+// receiver in one call. A frame in place ends its batch: it should be read while it is in the
+// cache, and the peer needs the room.
 const (
 	arenaLen    = MaxFrame + 32<<10
 	batchFrames = 64
@@ -36,12 +36,12 @@ const (
 
 // Pair is two rings between this process and another, one in each direction, and their connection.
 // The connection carries wakeups: messages of one byte, sent only if the ring says that the peer
-// sleeps. The end of the connection ends the pair; the kernel closes it when a process dies, at
-// whatever instruction.
+// sleeps. The end of the connection ends the pair. If a process dies, the kernel closes the
+// connection.
 //
-// Send never waits. Two processes that each waited for room in the other's ring, on the goroutine
-// that makes room, would deadlock. Frames that do not fit are queued in this process up to
-// QueueBytes; beyond that they are dropped and counted.
+// Send never waits. If two processes each waited for room in the other's ring, on the goroutine
+// that makes room, they would deadlock. Frames that do not fit are queued in this process, up to
+// QueueBytes. Further frames are dropped and counted.
 type Pair struct {
 	group *Group
 	quota *Quota
@@ -50,7 +50,7 @@ type Pair struct {
 	ended   atomic.Bool // the pair is about to end
 	waiting atomic.Bool // the queue has frames
 
-	// In. receiving is held by the receiver: the pair's goroutine or a poller.
+	// The field receiving is held by the receiver: the pair's goroutine or a poller.
 	receiving sync.Mutex
 	recv      link.Receiver // nil: before Serve and after Close
 	in        *Consumer
@@ -59,7 +59,7 @@ type Pair struct {
 	frames    []link.Frame
 	more      [1][]byte
 
-	// Out.
+	// Sending.
 	mu         sync.Mutex
 	closed     bool
 	out        *Producer
@@ -106,7 +106,7 @@ var wakeup = []byte{1}
 // wake sends the peer a wakeup.
 func (p *Pair) wake() { _ = p.raw.Write(p.sendWakeup) }
 
-// Send puts frames into the peer's ring, or into the queue in front of it.
+// Send puts frames into the peer's ring. If that is full, it puts them into the queue.
 func (p *Pair) Send(frames []link.Frame) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -147,7 +147,7 @@ func (p *Pair) enqueue(f *link.Frame) {
 	p.waiting.Store(true)
 }
 
-// flush moves frames from the queue to the ring, as many as fit, and publishes them. p.mu is held.
+// flush moves as many frames from the queue to the ring as fit, and publishes them. p.mu is held.
 func (p *Pair) flush() {
 	if p.closed {
 		return
@@ -215,7 +215,8 @@ func (p *Pair) Reserve(n int) (r link.Reservation) {
 // Commit implements link.Committer.
 func (p *Pair) Commit(at uint64, f *link.Frame, n int) {
 	if p.commit(at, f, n) {
-		p.wake() // without a lock: a C program's thread may be interrupted here, and exit in the signal handler
+		// This takes no lock: a signal may interrupt a C program's thread here, and the handler may exit.
+		p.wake()
 	}
 }
 
@@ -254,9 +255,9 @@ func (p *Pair) unmapOut() {
 
 // Serve passes the peer's frames to recv until the pair ends or onMessage returns an error.
 // onMessage gets the messages that are longer than a wakeup, with their descriptors. A message is
-// valid during the call; the descriptors are closed afterwards. If onMessage is nil, all messages
-// are wakeups. The error is onMessage's, or says why the ring is corrupt. While an application
-// polls the group, Serve sleeps.
+// valid during the call, and its descriptors are closed afterwards. If onMessage is nil, all
+// messages are wakeups. Serve returns the error of onMessage, or one that says how the ring is
+// corrupt. While an application polls the group, Serve sleeps.
 func (p *Pair) Serve(recv link.Receiver, onMessage func(message []byte, fds []int) error) error {
 	err := p.serve(recv, onMessage)
 	if errors.Is(err, ErrCorrupt) {
@@ -294,13 +295,14 @@ func (p *Pair) serve(recv link.Receiver, onMessage func(message []byte, fds []in
 		case !reader.Empty() || !p.sleeps():
 			continue
 		}
-		if wait || onMessage != nil && taken >= messageInterval { // otherwise messages would wait for the stream of frames to end
+		// Without the second condition, a message would wait until no frames are left.
+		if wait || onMessage != nil && taken >= messageInterval {
 			taken = 0
 			if wait {
 				idle.YieldBeforeSleep()
 			}
-			// A wakeup from the peer, the end of the connection or handOver's deadline
-			// ends the wait.
+			// The wait is ended by a wakeup from the peer, by the end of the connection, or by the deadline
+			// that handOver sets.
 			switch ended, err := messages.next(wait); {
 			case err != nil:
 				return errors.Join(err, p.drain())
@@ -320,8 +322,8 @@ func (p *Pair) serve(recv link.Receiver, onMessage func(message []byte, fds []in
 	return nil
 }
 
-// drain receives what a departed peer has left in its ring. If the peer is alive after all, it may
-// keep adding frames, so drain takes no more frames than the ring can hold.
+// drain receives the frames that a departed peer has left in its ring. A peer that is alive after
+// all may keep adding frames, so drain takes at most as many frames as the ring can hold.
 func (p *Pair) drain() error {
 	p.receiving.Lock()
 	defer p.receiving.Unlock()
@@ -338,7 +340,7 @@ func (p *Pair) drain() error {
 	return nil
 }
 
-// wait waits until nobody receives.
+// wait waits until no goroutine receives.
 func (p *Pair) wait() {
 	p.receiving.Lock()
 	defer p.receiving.Unlock()
@@ -352,7 +354,7 @@ func (p *Pair) sleeps() bool {
 	return p.recv == nil || p.in.Sleep()
 }
 
-// handOver makes the pair's goroutine receive again, as nobody polls any more.
+// handOver makes the pair's goroutine receive again, because no application polls any more.
 func (p *Pair) handOver() {
 	if !p.sleeps() {
 		_ = p.conn.SetReadDeadline(time.Unix(1, 0)) // a deadline in the past wakes the goroutine

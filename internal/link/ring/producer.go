@@ -6,13 +6,13 @@ import (
 	"github.com/softrnic/softrnic/link"
 )
 
-// Producer puts frames into a ring. Only one goroutine at a time may call its methods. Others may
-// write to the room that Reserve returned meanwhile.
+// Producer puts frames into a ring. Only one goroutine at a time may call its methods. Meanwhile
+// others may write to the room that Reserve has returned.
 type Producer struct {
 	m        memory
 	next     uint64        // index after the last record that was put or reserved
 	head     uint64        // the consumer's index as last read
-	reserved []reservation // begins with the first uncommitted one
+	reserved []reservation // the first is not committed
 	err      error         // wraps ErrCorrupt
 }
 
@@ -35,8 +35,8 @@ func NewProducer(b []byte) (*Producer, error) {
 // InPlace reports whether the consumer takes frames without an ICRC and reads them in place.
 func (p *Producer) InPlace() bool { return p.m.inPlace.Load() != 0 }
 
-// Put copies a frame into the ring; Publish makes it visible to the consumer. It returns false if
-// there is no room, or after an error. link.Frame.Validate has passed the frame.
+// Put copies a frame into the ring. Publish makes it visible to the consumer. Put returns false if
+// there is no room, or after an error. The frame must have passed link.Frame.Validate.
 func (p *Producer) Put(f *link.Frame) (bool, error) {
 	n := f.Len()
 	if n > MaxFrame {
@@ -60,9 +60,8 @@ func (p *Producer) Put(f *link.Frame) (bool, error) {
 	return true, nil
 }
 
-// Reserve reserves room for a frame of up to n bytes, for which Commit must be called. The room is
-// nil if there is none, or after an error. Frames that are put or reserved later come after this
-// one.
+// Reserve reserves room for a frame of up to n bytes. The caller must call Commit. room is nil if
+// there is none, or after an error. Frames that are put or reserved later come after this one.
 func (p *Producer) Reserve(n int) (at uint64, room []byte) {
 	at, ok, _ := p.allocate(n)
 	if !ok {
@@ -75,8 +74,8 @@ func (p *Producer) Reserve(n int) (at uint64, room []byte) {
 	return at, p.m.records[begin : begin+uint64(n) : begin+uint64(n)]
 }
 
-// Commit makes the first n bytes of the room at an index a frame with the fields of f. With n 0 the
-// room is unused.
+// Commit makes a frame of the first n bytes of the room at an index, with the fields of f. If n is
+// 0, the room stays unused.
 func (p *Producer) Commit(at uint64, f *link.Frame, n int) {
 	i := 0
 	for p.reserved[i].at != at {
@@ -129,8 +128,8 @@ func (p *Producer) allocate(n int) (at uint64, ok bool, err error) {
 	return p.next, true, nil
 }
 
-// room reports whether there are so many free bytes. It reads the consumer's index only if the last
-// known value leaves too little.
+// room reports whether the ring has this many free bytes. It reads the consumer's index only if the
+// last known value leaves too few.
 func (p *Producer) room(need uint64) (bool, error) {
 	size := uint64(len(p.m.records))
 	if p.next-p.head+need <= size {
@@ -162,9 +161,9 @@ func (p *Producer) Publish() (wake bool) {
 	return p.m.consumerAsleep.Load() != 0 && p.m.consumerAsleep.Swap(0) != 0
 }
 
-// Sleep is called before the producer sleeps for lack of room for a frame of n bytes. It returns
-// false if there is room. After true, the consumer's next Release asks to wake the producer. Frames
-// must be published first.
+// Sleep is called before the producer sleeps because there is no room for a frame of n bytes. It
+// returns false if there is room now. After true, the consumer's next Release asks to wake the
+// producer. Frames must be published first.
 func (p *Producer) Sleep(n int) (bool, error) {
 	p.m.producerAsleep.Store(1)
 	need := recordLen(n)

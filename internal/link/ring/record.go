@@ -52,11 +52,11 @@ func encode(f *link.Frame, length int, size uint64) (h [headerLen]byte) {
 	return h
 }
 
-// decode accepts any bytes.
+// decode decodes a header. It accepts any bytes.
 func decode(h *[headerLen]byte) header {
 	e := binary.NativeEndian
 	return header{
-		length: int(min(e.Uint32(h[0:]), MaxFrame+1)), // clamped: every longer length is equally invalid
+		length: int(min(e.Uint32(h[0:]), MaxFrame+1)), // limited: every longer length is equally invalid
 		size:   uint64(e.Uint32(h[16:])),
 		frame: link.Frame{
 			Segmentation:   link.Segmentation(h[4]),

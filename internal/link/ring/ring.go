@@ -1,20 +1,17 @@
-// Package ring is a queue of frames in memory that two processes share. The producer puts frames
-// in, the consumer takes them out, and neither trusts the other.
+// Package ring is a queue of frames in memory that two processes share. The producer puts frames in,
+// and the consumer takes them out. Neither trusts the other.
 //
-// The memory is one page of indices, each in a cache line of its own, followed by the records, a
-// power of two bytes:
+// The memory begins with a page of indices and flags, each in its own cache line. The records follow.
+// Their size is a power of two:
 //
-//	 0  tail            8 bytes, written by the producer: index of the next record to come
-//	64  consumer asleep 4 bytes: set by the consumer before it sleeps, cleared by
-//	                    the producer, which then wakes the consumer
-//
-// 128 head 8 bytes, written by the consumer: index of the oldest record 192 producer asleep 4
-// bytes: the same for a producer that waits for room 256 in place 4 bytes, written by the consumer:
-// 1 if it takes frames without an
-//
-//	ICRC and reads them in place
-//
-// 4096 records
+//	   0  tail             8 bytes, written by the producer: index of the next record to be written
+//	  64  consumer asleep  4 bytes: set by the consumer before it sleeps, cleared by the producer,
+//	                       which then wakes the consumer
+//	 128  head             8 bytes, written by the consumer: index of the oldest record
+//	 192  producer asleep  4 bytes: the same for a producer that waits for room
+//	 256  in place         4 bytes, written by the consumer: 1 if it takes frames without an ICRC and
+//	                       reads them in place
+//	4096  records
 //
 // Indices count bytes since the ring's creation and never wrap, so tail-head is the number of bytes
 // in use. The record with index i is at i modulo the size of the records. A record begins at a
@@ -32,16 +29,16 @@
 //	16  size of the record    4 bytes, header included, a multiple of 32
 //	20  zeros
 //
-// A frame is put in at once, or room is reserved and the frame is built there. Several goroutines
-// may build frames at a time. The consumer sees a frame once it and all earlier reservations are
-// committed.
+// A frame is copied in at once, or room is reserved and the frame is built there. Several goroutines
+// may build frames at the same time. The consumer sees a frame when it and all earlier reservations
+// are committed.
 //
 // Each side keeps its own index in private memory and never reads it back. It reads the peer's
 // index once per decision and checks that the value is possible. An impossible value is
 // [ErrCorrupt], and the ring must be abandoned. A record's header is copied before it is examined.
-// The frame is copied before anybody sees it. If the consumer asks for frames in place, only the
-// headers are copied. The reader of the remainder must read each byte once, and trust nothing that
-// a second read would have to confirm. Zeroed memory is an empty ring.
+// The frame is copied before it is examined. If the consumer asks for frames in place, only the
+// headers are copied. The reader of the remainder must read each byte at most once, because a second
+// read may return another value. Zeroed memory is an empty ring.
 package ring
 
 import (
@@ -73,11 +70,11 @@ const (
 // MaxFrame is the length of the longest frame.
 const MaxFrame = link.EthernetHeaderLen + 2*link.TagLen + link.MaxSuperframe
 
-// Offloads are the offloads that frames in a ring may need: all of them, as frames are not
+// Offloads are the offloads that a link on a ring has: all of them, because frames are not
 // converted.
 var Offloads = link.Offloads{USO: true, TSO: true, Checksum: true}
 
-// ErrCorrupt is wrapped by errors that say that the peer violates the protocol.
+// ErrCorrupt is wrapped by an error if the peer has violated the protocol.
 var ErrCorrupt = errors.New("the ring is corrupt")
 
 // MemoryLen returns the length of a ring's memory whose records have n bytes.

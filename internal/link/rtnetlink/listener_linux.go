@@ -18,8 +18,8 @@ type Events struct {
 	Link func(at *netlink.LinkAttrs, removed bool)
 	// Addrs is called with the index of an interface that has gained or lost an address.
 	Addrs func(index int)
-	// Missed is called when the socket's buffer has overflowed, so that some notifications are
-	// lost. The callee must read the present state anew. Later notifications arrive as usual.
+	// Missed is called when the socket's buffer has overflowed and some notifications are lost. It
+	// must read the present state anew. Later notifications arrive as usual.
 	Missed func()
 }
 
@@ -38,8 +38,8 @@ const bufferBytes = 1 << 20
 // bind is replaced in tests.
 var bind = unix.Bind
 
-// Listen subscribes to notifications. They are queued for [Listener.Run] from now on, or reported
-// as missed. A kernel may refuse the subscription, as a gVisor sandbox does; then [Listener.Run]
+// Listen subscribes to notifications. From now on they are queued for [Listener.Run], or reported
+// as missed. A kernel may refuse the subscription, as a gVisor sandbox does. [Listener.Run] then
 // returns at once.
 func Listen() (*Listener, error) {
 	requests, err := netlink.NewHandle(unix.NETLINK_ROUTE)
@@ -55,9 +55,9 @@ func Listen() (*Listener, error) {
 }
 
 // subscribe opens a socket that is a member of rtnetlink groups. It returns nil if the kernel
-// refuses the groups. (In that case Subscribe of package netlink v1.3.1 closes the descriptor
-// twice: the second time when the garbage collector finalizes the os.File, by when the number may
-// be another file's.)
+// refuses the groups. (Subscribe of package netlink v1.3.1 is not used: in that case it closes the
+// descriptor twice, the second time when the garbage collector finalizes the os.File. The number
+// may belong to another file by then.)
 func subscribe(groups ...uint) (*os.File, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
 	if err != nil {
@@ -70,7 +70,8 @@ func subscribe(groups ...uint) (*os.File, error) {
 	if bind(fd, own) != nil {
 		return nil, unix.Close(fd)
 	}
-	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, bufferBytes) // with a smaller buffer more is missed
+	// With a smaller buffer, more notifications are missed.
+	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, bufferBytes)
 	return os.NewFile(uintptr(fd), "netlink"), nil
 }
 
@@ -97,8 +98,8 @@ func (l *Listener) Run(on Events) {
 		case err != nil:
 			return // closed
 		case failed == unix.ENOBUFS:
-			// The rest of the buffer comes next. Until it is empty, the kernel drops
-			// notifications without reporting it again.
+			// The rest of the buffer is read next. Until the buffer is empty, the kernel drops notifications
+			// without reporting it again.
 			missed = true
 		case failed == unix.EAGAIN:
 			missed = false
@@ -114,8 +115,8 @@ func (l *Listener) Run(on Events) {
 	}
 }
 
-// dispatch calls the functions for a message of the kernel. ok is false if a part could not be
-// parsed.
+// dispatch calls the functions for a message of the kernel. ok is false if it could not parse a
+// part of the message.
 func (on *Events) dispatch(b []byte) (ok bool) {
 	all, err := syscall.ParseNetlinkMessage(b)
 	ok = err == nil

@@ -15,7 +15,7 @@ import (
 const MaxPath = len(syscall.RawSockaddrUnix{}.Path) - 1
 
 // Make creates a directory of mode 0700, and its parent if needed. It fails unless both belong to
-// this user, nobody else can write to the parent, and nobody else can use the directory.
+// this user, only this user can write to the parent, and only this user can use the directory.
 func Make(dir string) error {
 	const toWrite, toUse = 0o022, 0o077 // permissions of others
 	parent := filepath.Dir(dir)
@@ -31,8 +31,8 @@ func Make(dir string) error {
 	return check(dir, toUse)
 }
 
-// ownedByOther reports whether an existing directory belongs to another user, so that this one
-// cannot create files in it. For root it never does.
+// ownedByOther reports whether an existing directory belongs to another user, so that this user
+// cannot create files in it. For root it returns false.
 func ownedByOther(dir string) bool {
 	if os.Geteuid() == 0 {
 		return false
@@ -45,7 +45,8 @@ func ownedByOther(dir string) bool {
 	return ok && int(st.Uid) != os.Geteuid()
 }
 
-// check fails unless d is a directory of this user that gives others none of the permissions.
+// check returns an error unless d is a directory of this user that gives others none of the
+// permissions.
 func check(d string, permissions fs.FileMode) error {
 	info, err := os.Lstat(d)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package userdir provides the directories for unix sockets and locks that the processes of one
-// user share and nobody else can reach.
+// Package userdir provides directories for unix sockets and locks. The processes of one user share
+// them, and no other user can reach them.
 package userdir
 
 import (
@@ -8,9 +8,9 @@ import (
 	"strconv"
 )
 
-// Default returns softrnic in $XDG_RUNTIME_DIR. If that is not set or belongs to another user, as
-// after a program has given up root's rights, it returns softrnic-UID in the directory for
-// temporary files.
+// Default returns softrnic in $XDG_RUNTIME_DIR. If that is not set, or belongs to another user, it
+// returns softrnic-UID in the directory for temporary files. The second case occurs after a program
+// has given up root's rights.
 func Default() string {
 	if dir := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) && !ownedByOther(dir) {
 		return filepath.Join(dir, "softrnic")

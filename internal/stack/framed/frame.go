@@ -17,7 +17,7 @@ const (
 	protoUDP                         = 17
 )
 
-// flow is the header fields of a path that identify it.
+// flow consists of the header fields that identify a path.
 type flow struct {
 	src, dst               netip.Addr
 	srcPort                uint16
@@ -38,8 +38,8 @@ func flowOf(h []byte) (f flow) {
 }
 
 // buildFrame makes a frame of b. b begins with room for the Ethernet header, and an IP and a UDP
-// header that end at headers. The payload follows, of one datagram or of several of equal size.
-// Lengths and checksums are filled in.
+// header that end at offset headers. The payload follows: one datagram, or several of equal size.
+// buildFrame fills in lengths and checksums.
 func buildFrame(b []byte, headers, size int, src, dst []byte) link.Frame {
 	ip := b[ethLen:headers]
 	copy(b, dst)

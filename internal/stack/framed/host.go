@@ -36,14 +36,14 @@ var _ Stack = (*Host)(nil)
 // Option configures New.
 type Option func(*port)
 
-// SingleDatagramFrames makes each datagram a frame of its own. It is needed for links that cut
-// superframes into packets. The sockets of package kernel give a single packet another IPv4
-// identification than the same packet has in a superframe, and the ICRC covers it.
+// SingleDatagramFrames makes each datagram a frame of its own. Links that cut superframes into
+// packets need it. For a single packet, the sockets of package kernel use another IPv4
+// identification than for the same packet in a superframe, and the ICRC covers the identification.
 func SingleDatagramFrames() Option { return func(p *port) { p.singleDatagram = true } }
 
-// New passes the RoCE packets of s through a link that wrap creates around a link to s. If wrap
-// fails, it closes the link that it was given. The host owns s, and Close closes it; if New fails,
-// s is closed.
+// New passes the RoCE packets of s through a link. wrap creates that link around a link to s. If
+// wrap fails, it closes the link that it was given. The host owns s, and Close closes it. If New
+// fails, it closes s.
 func New(s Stack, wrap func(link.Link) (link.Link, error), opts ...Option) (*Host, error) {
 	nics := s.NICs()
 	if len(nics) != 1 || nics[0].Datagrams() == nil {
@@ -70,8 +70,8 @@ func (h *Host) NICs() []stack.NIC { return []stack.NIC{h.nic} }
 // Close closes the link, which drops delayed packets, and the stack.
 func (h *Host) Close() error { return errors.Join(h.link.Close(), h.Stack.Close()) }
 
-// nic is the stack's interface with another datagram port. Its counters are the stack's: they count
-// the packets that passed the link.
+// nic is the stack's interface with another datagram port. Its counters are the stack's, which
+// count the packets that have passed the link.
 type nic struct {
 	stack.NIC
 	port *port

@@ -16,13 +16,14 @@ import (
 // path is unused.
 const maxPaths = 1024
 
-// peerMAC is the Ethernet address of other hosts in frames, as the stack does not know the real
-// ones. It is locally administered.
+// peerMAC is the Ethernet address of other hosts in frames, because the stack does not know their
+// real addresses. It is locally administered.
 var peerMAC = net.HardwareAddr{2, 'F', 'r', 'a', 'm', 'e'}
 
-// senderMAC returns the source address of a frame: peerMAC, or, if the stack knows which process of
-// the same hub sent the datagrams, an address that encodes its QPNs. A capture then tells such
-// processes apart, and the frame's receiver knows as much as the stack.
+// senderMAC returns the source address of a frame. It is peerMAC, unless the stack knows which
+// process of the same hub sent the datagrams. It is then an address that encodes the QPNs of the
+// process. A capture thus distinguishes such processes, and the frame's receiver knows as much as
+// the stack.
 func senderMAC(r stack.Range) net.HardwareAddr {
 	if r == (stack.Range{}) {
 		return peerMAC
@@ -44,7 +45,7 @@ func senderOf(mac []byte) (r stack.Range) {
 type medium struct {
 	nic     stack.NIC
 	inner   stack.DatagramPort
-	guessed atomic.Bool // the interface guesses IPv4 identifications
+	guessed atomic.Bool // the interface guesses the IPv4 identifications of received packets
 	buffers sync.Pool   // *[ethLen + maxIPPacket]byte
 
 	mu    sync.RWMutex
@@ -52,7 +53,7 @@ type medium struct {
 	idle  int // number of unused paths
 }
 
-// shared is a path of the stack that all paths with the same headers use.
+// shared is a path of the stack. All paths with the same headers use it.
 type shared struct {
 	stack.Path
 	users int
@@ -127,7 +128,7 @@ func (m *medium) write(f *link.Frame) error {
 	if f.Segmentation == link.UDP {
 		size = int(f.SegmentSize)
 	}
-	// One superframe or one datagram per Flush, so that the identifications are those of the
+	// Each Flush sends one superframe or one datagram, so that its identifications are those of the
 	// ICRCs.
 	s := m.inner.Sender()
 	defer s.Flush()
@@ -143,8 +144,7 @@ func (m *medium) write(f *link.Frame) error {
 	return nil
 }
 
-// acquire counts a use of a path. It returns a path with the same headers, which may be an existing
-// one.
+// acquire counts a use of a path. If a path with the same headers exists, it returns that.
 func (m *medium) acquire(f flow, p stack.Path) *shared {
 	m.mu.Lock()
 	defer m.mu.Unlock()

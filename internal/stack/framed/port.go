@@ -76,12 +76,12 @@ var _ stack.Path = (*path)(nil)
 
 // Path implements [stack.DatagramPort].
 func (p *port) Path(a stack.PathAttr) (stack.Path, error) {
-	a.QPN, a.OneSender = 0, false // so that the stack does not bypass the link
+	a.QPN, a.OneSender = 0, false // otherwise the stack might bypass the link
 	inner, err := p.medium.inner.Path(a)
 	if err != nil {
 		return nil, err
 	}
-	// A first datagram shows the headers that the stack uses.
+	// A first datagram shows which headers the stack uses.
 	s := p.medium.inner.Sender()
 	header, _ := s.Datagram(inner, 1)
 	t := &path{port: p, head: slices.Clone(header)}

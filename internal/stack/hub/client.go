@@ -15,20 +15,21 @@ type ClientConfig struct {
 	// QPs is the largest number of QPs that the client will have at a time, at most MaxQPs; 0
 	// means DefaultQPs.
 	QPs int
-	// Start starts a hub process, and need not wait for it. If it is nil, somebody else must
-	// start one.
+	// Start starts a hub process, and need not wait for it. If it is nil, a hub must be started by
+	// other means.
 	Start func(directory string) error
-	// Receiver creates a function that receives from one ring, the hub's or another client's.
-	// Functions for other rings may run at the same time. polled says that Poll called it.
+	// Receiver creates a function that receives from one ring: the hub's or another client's.
+	// Functions for different rings may run at the same time. polled says that the function is called
+	// by Poll.
 	Receiver func() (deliver func(a *Arrival, polled bool))
-	// Changed is called after Client.Up has changed. lost says that the client has lost its
-	// numbers, and that it will never receive again.
+	// Changed is called after the result of Client.Up has changed. lost says that the client has lost
+	// its numbers and will never receive again.
 	Changed func(lost bool)
 	Log     *slog.Logger // nil: no log
 }
 
 // DefaultQPs and MaxQPs are the default and the largest number of QPs of a client. Twice as many
-// numbers are leased, as QPs choose theirs at random.
+// numbers are leased, because QPs choose their numbers at random.
 const (
 	DefaultQPs = 1 << (slotBits - 1)
 	MaxQPs     = DefaultQPs << maxLeaseBits

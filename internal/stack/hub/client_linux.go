@@ -36,28 +36,29 @@ type Client struct {
 
 	asking chan struct{} // full during a request: only one at a time
 
-	mu            sync.Mutex
-	closed        bool
-	conn          *net.UnixConn // nil while there is no hub
-	hub           *ring.Pair    // the pair with the hub, with the client's ring only; it stays until the next hub
-	number        uint32        // of the last request
+	mu     sync.Mutex
+	closed bool
+	conn   *net.UnixConn // nil while there is no hub
+	// The pair with the hub, which has only the client's ring. It stays until the next hub.
+	hub           *ring.Pair
+	number        uint32 // of the last request
 	answers       chan answer
 	changed       chan struct{} // closed and replaced when conn or up changes
 	addrs         map[netip.Addr]string
 	services      map[stack.Service]int
 	sourceSockets []sourceSocket
-	owed          []request // requests that end something and have not reached the hub
+	owed          []request // requests to end something that have not reached the hub
 	neighbours
 }
 
-// outletSocket is a socket that the client sends from.
+// sourceSocket is a socket that the client sends from.
 type sourceSocket struct {
 	addr netip.Addr
 	raw  syscall.RawConn
 }
 
-// Join connects to the hub. If there is none, it starts one, if the config says how. The caller
-// then calls Run.
+// Join connects to the hub. If there is none, it calls ClientConfig.Start. The caller then calls
+// Run.
 func Join(cfg ClientConfig) (*Client, error) {
 	if cfg.Directory == "" {
 		cfg.Directory = Directory()
@@ -114,8 +115,8 @@ func (c *Client) connect() (conn *net.UnixConn, w welcome, err error) {
 		interval = 10 * time.Millisecond
 		tries    = 3000 // half a minute: a busy machine may take long to start a process
 	)
-	// startAfter is the number of tries before another hub is started, because the first may
-	// have been killed at once. It doubles each time, because the first may also lack CPU time.
+	// startAfter is the number of tries before another hub is started, because the first may have been
+	// killed at once. It doubles each time, because the first may also have got no CPU time.
 	startAfter := 100
 	var started *os.File
 	defer func() {
@@ -199,7 +200,7 @@ func (c *Client) handshake() (_ *net.UnixConn, w welcome, err error) {
 	if err := ownUser(conn); err != nil {
 		return nil, w, err
 	}
-	// The welcome is awaited for as long as the connection exists: the hub may be runnable but
+	// There is no time limit for the welcome while the connection exists: the hub may be runnable but
 	// get no CPU time.
 	welcomed := make(chan struct{})
 	defer close(welcomed)

@@ -12,14 +12,14 @@
 //
 // # Access
 //
-// A hub belongs to one user and one network namespace. It is found in a directory of mode 0700 (see
-// [Directory]) whose owner is checked. The users at both ends of a connection are checked too. A
-// client's crash or garbage harms only that client.
+// A hub belongs to one user and one network namespace. It is in a directory of mode 0700 (see
+// [Directory]), whose owner is checked. The users at both ends of a connection are checked too. If
+// a client crashes or sends garbage, only that client suffers.
 //
 // # The end of a hub
 //
 // One hub at a time holds the lock in the directory. It keeps its leases in a file there, for its
-// successor. A client whose hub is gone starts another if it can. It presents the secret of its
+// successor. A client that has lost its hub starts another if it can. It presents the secret of its
 // lease, and gets the same numbers again. Meanwhile it receives nothing, as if its cable were
 // unplugged.
 package hub
@@ -43,14 +43,14 @@ type Config struct {
 	// Addrs are addresses that the hub owns even if no client requests them, with a zone if
 	// they are link-local.
 	Addrs []netip.Addr
-	// Idle is how long the hub runs without clients; 0 means forever.
+	// Idle is the time without clients after which the hub ends; 0 means never.
 	Idle time.Duration
-	// Quarantine is how long the numbers of a departed client are not leased again while others
-	// are left; 0 means two minutes.
+	// Quarantine is the time for which the numbers of a departed client are not leased again, unless
+	// no others are left; 0 means two minutes.
 	Quarantine time.Duration
-	// Reclaim is how long clients of a killed hub have to connect to its successor; 0 means ten
-	// seconds. Those that do not are considered dead, unless their processes are visibly alive:
-	// then they have two minutes.
+	// Reclaim is the time that clients of a killed hub have to connect to its successor; 0 means ten
+	// seconds. After that, a missing client is considered dead. If its process is known to be alive,
+	// it has two minutes.
 	Reclaim time.Duration
 	Log     *slog.Logger // nil: no log
 	// Counters are updated by the hub, if not nil.
@@ -97,8 +97,8 @@ const (
 	maxLeaseBits = 5                    // largest n
 )
 
-// span is the slots of a client: the first QPN slot and their number as a power of two, and the
-// communication ID slot.
+// span is the range of a client's numbers: the first QPN slot, the number of QPN slots as a power
+// of two, and the communication ID slot.
 type span struct {
 	qpnSlot, commSlot uint32
 	bits              uint8

@@ -15,12 +15,12 @@ import (
 )
 
 // leases are the numbers of present and former clients. They are saved to a file before a client
-// learns of them. The next hub loads the file. It trusts only the file, and clients that know a
-// lease's secret.
+// gets them. The next hub loads the file. It accepts only leases that are in the file, from clients
+// that know the secret.
 type leases struct {
 	path  string
 	all   []*lease
-	owned func() bool // the file is this hub's; nil: it is
+	owned func() bool // reports whether the file is this hub's; nil: it is
 }
 
 type lease struct {
@@ -31,7 +31,7 @@ type lease struct {
 	died   time.Time // when its client died; the zero Time while it is held or may come back
 }
 
-// isDead reports whether the client is gone for good. Its numbers may still be in quarantine.
+// isDead reports whether the client has left for good. Its numbers may still be in quarantine.
 func (l *lease) isDead() bool { return !l.died.IsZero() }
 
 // isMissing reports whether the client of an earlier hub has not connected yet.
@@ -90,7 +90,7 @@ func loadLeases(path string) (*leases, error) {
 	return t, nil
 }
 
-// save writes a new file and renames it, so that a hub that dies meanwhile leaves the old one.
+// save writes a new file and renames it. If the hub dies meanwhile, the old file remains.
 func (t *leases) save() error {
 	if t.owned != nil && !t.owned() {
 		return nil // the file is another hub's
@@ -109,8 +109,8 @@ func (t *leases) save() error {
 	return err
 }
 
-// take finds the unheld lease with this secret. Otherwise it creates a lease with 2^bits QPN slots
-// for a process. The returned lease is held.
+// take finds the lease with this secret, if no client holds it. Otherwise it creates a lease with
+// 2^bits QPN slots for a process. The returned lease is held.
 func (t *leases) take(s secret, bits uint8, holder process, now time.Time, quarantine time.Duration) (*lease, error) {
 	if s != (secret{}) {
 		for _, l := range t.all {
@@ -120,7 +120,8 @@ func (t *leases) take(s secret, bits uint8, holder process, now time.Time, quara
 			}
 		}
 	}
-	// Unused numbers are preferred to those of dead clients, and the longest dead come first.
+	// Unused numbers are preferred to those of dead clients. Among the latter, the longest dead come
+	// first.
 	t.all = slices.DeleteFunc(t.all, func(l *lease) bool { return l.isOver(now, quarantine) })
 	l := &lease{held: true, holder: holder}
 	_, _ = rand.Read(l.secret[:]) // never fails
@@ -188,10 +189,11 @@ func pick(of []uint32) uint32 {
 	return of[i.Int64()]
 }
 
-// end records that a lease's client is gone. The lease is kept, as its numbers are in quarantine.
+// end records that a lease's client has left. The lease is kept, because its numbers are in
+// quarantine.
 func (t *leases) end(l *lease, now time.Time) {
 	l.held, l.died = false, now
-	_ = t.save() // on an error a successor drops the client later
+	_ = t.save() // if it is not saved, a successor drops the client later
 }
 
 // missing returns the leases of an earlier hub's clients that have not connected yet.

@@ -49,8 +49,9 @@ func newMember(conn *net.UnixConn, memory []byte, pid int32) (m *member, err err
 	return m, nil
 }
 
-// hasEnded reports whether the client's process has closed its connection, as the kernel does when
-// it dies, before its parent knows. The hub's goroutine for the client may not have run yet.
+// hasEnded reports whether the client's process has closed its connection. When a process dies, the
+// kernel closes it before the parent is notified. The hub's goroutine for the client may not have
+// run yet.
 func (m *member) hasEnded() bool {
 	ended := false
 	err := m.raw.Control(func(fd uintptr) {

@@ -181,7 +181,7 @@ type request struct {
 	addr    netip.Addr // the zero Addr means all
 	service stack.Service
 	zone    string
-	socket  syscall.RawConn // for addOutlet and keepPair
+	socket  syscall.RawConn // for addSourceSocket and keepPair
 	qpn     uint32
 	serial  uint32     // for unpair and keepPair
 	own     netip.Addr // for pair
@@ -189,8 +189,8 @@ type request struct {
 	on *net.UnixConn // the only connection that the request may use; nil: any
 }
 
-// ends reports whether the request only ends something, so that the client does not depend on the
-// answer.
+// ends reports whether the request only ends something. The client does not need the answer to such
+// a request.
 func (r *request) ends() bool { return r.kind == dropAddr || r.kind == endServe || r.kind == unpair }
 
 // hasSocket reports whether a descriptor comes with the request.
@@ -248,15 +248,15 @@ func readAddr(b []byte) netip.Addr {
 	return netip.Addr{}
 }
 
-// pairMessage tells a client about rings with another, and the addresses between which they are
-// used.
+// pairMessage tells a client that it has rings with another client, and between which addresses
+// they are used.
 type pairMessage struct {
 	serial uint32
 	qpns   stack.Range // of the other client
 	ends
 }
 
-// ends are the addresses of the other client and of the client that is told.
+// ends are the addresses of the other client and of the client that gets the message.
 type ends struct{ theirs, own netip.Addr }
 
 func (e ends) swapped() ends { return ends{e.own, e.theirs} }

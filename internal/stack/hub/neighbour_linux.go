@@ -4,14 +4,14 @@ package hub
 // for messages of connection management, whose numbers the hub checks.
 //
 // A client that has a route to a QP (see Route) requests rings with the client that has the QPN.
-// The hub tells both clients the other's QPNs and the addresses that they use. It gives each one
-// end of a connection, on which they exchange the memory of their rings. Records in a ring are
-// accepted only from those addresses, and attributed to those QPNs. A client without routes, for
-// example one whose packets are captured, refuses rings. It waits a while first, because the two
+// The hub tells each client the other's QPNs and the addresses between which they send. It gives
+// each one end of a connection, on which they exchange the memory of their rings. Records in a ring
+// are accepted only between those addresses, and attributed to those QPNs. A client without routes
+// refuses rings, for example if its packets are captured. It waits a while first, because the two
 // ends of a connection create their routes one after the other.
 //
-// Rings outlive the hub. Its successor is told about them, and gets the connection, so that it can
-// end them when one client is gone.
+// Rings continue to exist when the hub ends. The clients tell its successor about them, and pass it
+// the connection, so that it can end the rings when one client has left.
 
 import (
 	"encoding/binary"
@@ -38,13 +38,14 @@ const (
 	quotaBytes    = 4 * ring.QueueBytes
 )
 
-// A route requests rings again after a time that doubles from firstPause to lastPause.
+// A route that has no rings requests them again after a pause, which doubles each time up to
+// lastPause.
 const lastPause = 30 * time.Second
 
 // Variables for tests.
 var (
 	firstPause = 500 * time.Millisecond
-	// routeWait is how long a client waits for a route of its own before it refuses rings. The
+	// routeWait is the time that a client without a route waits for one before it refuses rings. The
 	// other client waits for helloTimeout.
 	routeWait = helloTimeout / 2
 )
@@ -55,7 +56,7 @@ type neighbours struct {
 	pairs      []*neighbour
 	routes     map[routeKey]*Route
 	routed     chan struct{} // closed while there are routes
-	endedPairs []uint32      // serial numbers of ended pairs that the hub has not been told of
+	endedPairs []uint32      // serial numbers of ended pairs of which the hub has not been told
 	due        chan struct{} // signals due requests
 }
 
@@ -63,7 +64,7 @@ func (n *neighbours) init() {
 	n.routes, n.routed, n.due = map[routeKey]*Route{}, make(chan struct{}), make(chan struct{}, 1)
 }
 
-// neighbour is another client that this one has rings with, or is setting them up with.
+// neighbour is another client to which this one has rings, or is setting them up.
 type neighbour struct {
 	conn   *net.UnixConn
 	serial uint32
@@ -89,20 +90,20 @@ type routeKey struct {
 	slot     uint32 // of QPNs
 }
 
-// Route is a route to the QPs in one slot, from one of this client's addresses to another's. It has
-// any number of users.
+// Route is a route to the QPs in one slot, from one of this client's addresses to another client's.
+// It can have any number of users.
 type Route struct {
 	c     *Client
 	key   routeKey
 	users int // under Client.mu
 	pair  atomic.Pointer[ring.Pair]
-	// Guarded by Client.mu: when to ask the hub, and how long to wait after that.
+	// Guarded by Client.mu: when the hub is asked next, and the pause after that.
 	next  time.Time
 	pause time.Duration
 }
 
-// Route returns a route to a QP. It becomes usable if another client has the QP, once there are
-// rings with that client. Until then Reserve and Send do nothing. The caller calls Leave.
+// Route returns a route to a QP. It becomes usable when another client has the QP and there are
+// rings with that client. Until then Reserve and Send do nothing. The caller must call Leave.
 func (c *Client) Route(src, dst netip.Addr, qpn uint32) *Route {
 	key := routeKey{src, dst, qpn >> slotBits}
 	c.mu.Lock()
@@ -134,8 +135,8 @@ func (r *Route) Leave() {
 	}
 }
 
-// Reserve reserves room for RecordLen and n bytes in the other client's ring, for which Commit must
-// be called. Data is nil if there are no rings, or no room.
+// Reserve reserves room for RecordLen and n bytes in the other client's ring. The caller must call
+// Commit. Data is nil if there are no rings, or no room.
 func (r *Route) Reserve(n int) link.Reservation {
 	if p := r.pair.Load(); p != nil {
 		return p.Reserve(recordLen + n)
@@ -215,8 +216,8 @@ func (c *Client) askSoon() {
 	}
 }
 
-// askForRings makes requests for routes until the client is closed. It is a goroutine of its own,
-// because the creator of a route may be the goroutine that reads the hub's answers.
+// askForRings makes requests for routes until the client is closed. It has its own goroutine,
+// because the goroutine that creates a route may be the one that reads the hub's answers.
 func (c *Client) askForRings() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -276,11 +277,11 @@ func (c *Client) onPair(m *pairMessage, fds []int) error {
 		return nil
 	}
 	if len(fds) != 1 || c.closed || len(c.pairs) >= maxPairs {
-		return nil // closing the descriptor tells the other client
+		return nil // the other client is told by the closing of the descriptor
 	}
 	for _, n := range c.pairs {
 		if n.qpns.Contains(m.qpns.Base) || m.qpns.Contains(n.qpns.Base) {
-			n.disconnect() // the hub says that the numbers have a new owner
+			n.disconnect() // according to the hub, the numbers have a new owner
 		}
 	}
 	conn, err := connOf(fds[0])
@@ -339,7 +340,7 @@ func (c *Client) serveNeighbour(n *neighbour) {
 	c.connectRoutes()
 	c.askSoon()
 	c.mu.Unlock()
-	// Shutdown ends the connection for duplicates too, such as the hub's.
+	// Shutdown ends the connection for its duplicates too, such as the hub's.
 	if raw, err := n.conn.SyscallConn(); err == nil {
 		_ = raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) })
 	}
@@ -402,7 +403,7 @@ func decodeNeighbourHello(b []byte) (size int, err error) {
 	return int(n), nil
 }
 
-// receiverOf returns a receiver for a neighbour's ring. It takes the sender's identity from the
+// receiverOf returns a receiver for a neighbour's ring. The identity of the sender comes from the
 // hub's message.
 func (c *Client) receiverOf(n *neighbour) link.Receiver {
 	deliver := c.cfg.Receiver()

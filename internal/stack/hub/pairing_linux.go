@@ -1,7 +1,8 @@
 package hub
 
 // Rings that the hub arranges between its clients. The hub keeps a descriptor of one end of each
-// connection, so that it can end the pair when one client is gone, whoever else has descriptors.
+// connection. It can therefore end the pair when one client has left, even if others have
+// descriptors of the connection.
 
 import (
 	"fmt"
@@ -19,11 +20,11 @@ func keyOf(a, b uint32) pairKey { return pairKey{min(a, b), max(a, b)} }
 
 func (k pairKey) has(slot uint32) bool { return k[0] == slot || k[1] == slot }
 
-// pairing is two clients with rings between them.
+// pairing is a pair of clients with rings between them.
 type pairing struct {
 	serial uint32
 	fd     int           // one end of their connection
-	ends   map[ends]bool // address pairs that they were told of, from the first client's view
+	ends   map[ends]bool // address pairs that the clients were told, from the first client's view
 }
 
 // pair arranges rings between a client and the one that has a QPN, for datagrams between two
@@ -83,7 +84,7 @@ func (s *server) pair(m *member, own, theirs netip.Addr, qpn uint32) error {
 	return nil
 }
 
-// pairsOf returns the number of clients that a client has rings with. mu is held.
+// pairsOf returns the number of clients to which a client has rings. mu is held.
 func (s *server) pairsOf(slot uint32) (n int) {
 	for key := range s.pairings {
 		if key.has(slot) {
@@ -134,7 +135,7 @@ func (s *server) keepPair(m *member, qpn, serial uint32, fd int) error {
 	key := keyOf(m.lease.qpnSlot, o.qpnSlot)
 	switch p := s.pairings[key]; {
 	case p != nil && p.serial == serial:
-		return nil // the other client was faster
+		return nil // the other client has already done this
 	case p != nil:
 		return fmt.Errorf("there are newer rings with that client: %w", unix.EEXIST)
 	case s.pairsOf(m.lease.qpnSlot) >= maxPairs || s.pairsOf(o.qpnSlot) >= maxPairs:

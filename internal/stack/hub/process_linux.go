@@ -7,8 +7,8 @@ import (
 	"strconv"
 )
 
-// process identifies a process with a lease, so that a successor of the hub recognizes it. Two
-// processes with the same PID differ in their start time.
+// process identifies a process with a lease, so that a successor of the hub recognizes the process.
+// Two processes with the same PID differ in their start time.
 type process struct {
 	PID   int32  // 0: not visible from here, for example in another container
 	Began uint64 // clock ticks since boot

@@ -10,7 +10,7 @@ import (
 )
 
 // A ring of package ring contains a datagram, or several consecutive ones of equal size, as a
-// frame: this header and the payload. Numbers are in network byte order.
+// frame: this header, followed by the payload. Numbers are in network byte order.
 //
 //	 0  source address, IPv4 mapped       16 bytes
 //	16  destination address, IPv4 mapped  16 bytes
@@ -22,7 +22,7 @@ import (
 //	40  first QPN slot of the sending client, for stack.Datagram.SrcQPNs, 0: none, 1 byte
 //	41  number of slots, as a power of two, 1 byte
 //
-// In a ring between two clients the first 40 bytes are the same, and the last two are 0, as the
+// In a ring between two clients the first 40 bytes are the same. The last two are 0, because the
 // sender is known.
 const recordLen = 42
 
@@ -66,7 +66,7 @@ func arrivalOf(f *link.Frame) (a Arrival) {
 	return a
 }
 
-// readRecord accepts any bytes. The payload is empty if they are too few.
+// readRecord accepts any bytes. If there are too few, the payload is empty.
 func readRecord(b []byte) (a Arrival) {
 	if len(b) < recordLen {
 		return a
@@ -93,8 +93,8 @@ type Writer struct {
 	frames [1]link.Frame
 }
 
-// Commit sends datagrams to another client that were written into room of Route.Reserve, behind
-// RecordLen bytes. n is their length, and a their header; they have no ICRC. If n is 0, Commit
+// Commit sends datagrams to another client. They were written into room of Route.Reserve, behind
+// RecordLen bytes, and have no ICRC. n is their length, and a their header. If n is 0, Commit
 // cancels the reservation.
 func (w *Writer) Commit(room *link.Reservation, a *Arrival, n int) {
 	w.frames[0] = link.Frame{}

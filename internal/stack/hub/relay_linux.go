@@ -22,21 +22,21 @@ type relay struct {
 
 	mu         sync.Mutex
 	classifier stack.Classifier
-	patient    bool // refuse nothing: see server.settle
+	patient    bool // no number is refused: see server.settle
 	byQPN      [qpnSlots]*member
 	byComm     [commSlots]*member
 	services   []service
 	own        map[netip.Addr]bool        // the hub's addresses
 	senders    map[netip.AddrPort]*member // client whose socket sends from there; nil: the hub's
 	sockets    map[netip.Addr]*hubSocket
-	touched    []*member // have records to publish
+	touched    []*member // clients that have records to publish
 	d          stack.Datagram
 	head       [rxsocket.MaxHeader]byte
 }
 
-// service is a registration of a client. After its end it is kept until another client registers
-// the service, or until there are too many: retransmitted requests go to the client that has seen
-// them before.
+// service is a client's registration of a service. After its end it is kept, until another client
+// registers the service or there are too many. Retransmitted requests thus go to the client that
+// has received them before.
 type service struct {
 	stack.Service
 	member *member
@@ -71,13 +71,14 @@ func (r *relay) remove(m *member) {
 	r.services = slices.DeleteFunc(r.services, func(s service) bool { return s.member == m })
 }
 
-// senderTime is how long the sockets of a departed client are still attributed to it. Its last
-// datagrams, such as acknowledgements, may be read after the hub has noticed its departure. A
-// process that gets such a port within this time can send as the departed client, and as nobody
+// senderTime is the time for which the sockets of a departed client are still attributed to it. Its
+// last datagrams, such as acknowledgements, may be read after the hub has detected its departure.
+// If another process gets such a port within this time, it can send as the departed client, and
+// only as that.
 // else.
 const senderTime = time.Second
 
-// forgetSenders forgets the sockets of clients that departed a while ago.
+// forgetSenders removes the sockets of clients that departed more than senderTime ago.
 func (r *relay) forgetSenders(now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -118,7 +119,7 @@ func (r *relay) addSender(m *member, from netip.AddrPort) error {
 	return nil
 }
 
-// died makes the classifier end the connections of a dead client.
+// died tells the classifier to end the connections of a dead client.
 func (r *relay) died(n stack.Numbers) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -126,7 +127,7 @@ func (r *relay) died(n stack.Numbers) {
 	r.later()
 }
 
-// later makes sendDue run soon.
+// later arranges for sendDue to run soon.
 func (r *relay) later() {
 	select {
 	case r.wake <- struct{}{}:
@@ -155,8 +156,8 @@ func (r *relay) dropAddr(m *member, a netip.Addr) (had bool) {
 	defer r.mu.Unlock()
 	had = m.addrs[a]
 	delete(m.addrs, a)
-	// The client's sockets there are closed. If the address returns, another process may get
-	// such a port.
+	// The client's sockets at the address are closed. If the address is added again, another process
+	// may get such a port.
 	maps.DeleteFunc(r.senders, func(from netip.AddrPort, o *member) bool { return o == m && from.Addr() == a })
 	return had
 }
@@ -175,7 +176,7 @@ func (r *relay) serve(m *member, s stack.Service) error {
 				same = i
 			}
 		case o.uses > 0 && overlap(o.Service, s) && o.member.hasEnded():
-			o.uses = 0 // a killed program's parent may start the next before remove is called
+			o.uses = 0 // a killed program's parent may start the next program before remove is called
 		case o.uses > 0 && overlap(o.Service, s):
 			return fmt.Errorf("service %#x (mask %#x) is in use by another process, %d: %w", s.ID, s.Mask, o.member.pid, unix.EADDRINUSE)
 		}
@@ -255,8 +256,8 @@ func (in *arrivals) Deliver(a *rxsocket.Arrival, _ bool) {
 
 // deliver copies an arrival into the rings of its destinations. mu is held.
 //
-// Any process may send from the hub's addresses. Its datagrams are trusted only as far as its
-// numbers go. Clients are recognized by the sockets that they send from.
+// Any process may send from the hub's addresses. Clients are recognized by the sockets that they
+// send from, and a datagram is accepted only with numbers of its sender.
 func (r *relay) deliver(a *Arrival) {
 	r.counters.Received.Add(1)
 	r.counters.Bytes.Add(uint64(len(a.Payload)))
@@ -297,29 +298,29 @@ func (r *relay) deliver(a *Arrival) {
 	}
 }
 
-// minVerifyLen is the smallest arrival whose ICRCs the hub checks. Package ring copies shorter ones
-// in any case.
+// minVerifyLen is the smallest arrival in bytes whose ICRCs the hub checks. Package ring copies
+// shorter ones in any case.
 const minVerifyLen = 2048
 
 // shouldVerify reports whether the hub should check the ICRCs of a part of an arrival. The client
-// then takes the data directly from the ring. It could not do so if it had to check ICRCs itself,
-// because only immutable memory can be checked; the hub checks before it copies. A single IPv4
-// packet is excluded, because its identification is most likely unknown to the hub.
+// then uses the data in the ring without a copy. It could not check ICRCs there, because the memory
+// may change after the check; the hub checks before it copies. A single IPv4 packet is excluded,
+// because the hub most likely does not know its identification.
 func (r *relay) shouldVerify(p *part, a *Arrival) bool {
 	return p.to != nil && p.target.Kind == stack.TargetQPN && a.Segment > 0 && len(a.Payload) >= minVerifyLen && p.to.ring.InPlace()
 }
 
-// part is consecutive datagrams of an arrival with the same destination.
+// part is a run of consecutive datagrams of an arrival with the same destination.
 type part struct {
 	begin    int
 	target   stack.Target
 	to       *member // nil: none
 	src      stack.Range
-	verified bool // the hub has found the ICRCs valid
+	verified bool // the hub has checked the ICRCs
 }
 
-// route finds the destination of a datagram, r.d.Next's last result. same says that it is that of
-// the preceding datagrams.
+// route finds the destination of a datagram, which r.d.Next has just returned. same says that it is
+// the destination of the preceding datagrams.
 func (r *relay) route(b []byte, from *member, last *part) (p part, same bool) {
 	if from != nil && !r.classifier.Permits(b, from.numbers) {
 		return p, false
@@ -344,8 +345,8 @@ func (r *relay) route(b []byte, from *member, last *part) (p part, same bool) {
 	return p, false
 }
 
-// put copies the datagrams of a part, up to number end, into a client's ring. size is their payload
-// size in the arrival.
+// put copies the datagrams of a part, up to number end, into a client's ring. size is the payload
+// size of each datagram in the arrival.
 func (r *relay) put(p *part, end, size int, a *Arrival) {
 	if p.begin == end {
 		return

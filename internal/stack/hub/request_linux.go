@@ -18,19 +18,19 @@ import (
 )
 
 // answerTime is the time after which a missing answer is logged, and the longest wait for a hub. It
-// is a variable for tests; a client copies it when it joins.
+// is a variable for tests. A client copies it when it joins.
 var answerTime = 5 * time.Second
 
-// ask makes a request and waits for the answer. Without a hub it waits for one, and fails after
-// answerTime. A connected hub is waited for without a limit: it may be runnable but get no CPU
-// time. Two kinds of requests fail after answerTime in any case: those that only end something, and
-// those that are repeated later. The hub reads them when it can.
+// ask makes a request and waits for the answer. Without a hub, it waits for one, and fails after
+// answerTime. With a hub, it waits without a limit: the hub may be runnable but get no CPU time.
+// Two kinds of requests fail after answerTime in any case: those that only end something, and those
+// that are repeated later. The hub reads them when it can.
 //
-// A new hub first gets the requests of repeat.
+// A new hub first gets the requests that repeat makes.
 func (c *Client) ask(r *request) error { return c.request(r, false) }
 
-// request is ask, and also makes repeated requests. The error is errGone if r's connection has
-// ended.
+// request does the work of ask, and also makes the requests of repeat. The error is errGone if r's
+// connection has ended.
 func (c *Client) request(r *request, repeated bool) error {
 	late := time.NewTimer(c.answerTime)
 	defer late.Stop()
@@ -65,7 +65,7 @@ func (c *Client) request(r *request, repeated bool) error {
 			case r.ends():
 				c.owe(r)
 				return c.noAnswer()
-			case turn == nil: // otherwise the goroutine that has the turn logs it
+			case turn == nil: // otherwise it is logged by the goroutine that has the turn
 				c.isLate()
 			}
 			late.Reset(c.answerTime)
@@ -73,11 +73,11 @@ func (c *Client) request(r *request, repeated bool) error {
 	}
 }
 
-// fullPause is the time after which a request is sent again that found the socket's buffer full.
+// fullPause is the pause before a request is sent again because the socket's buffer was full.
 const fullPause = 10 * time.Millisecond
 
-// exchange makes a request and waits for the answer. again says that the hub has changed and the
-// request must be made again. The caller has the turn to ask.
+// exchange makes a request and waits for the answer. again says that the request must be made
+// again, because the hub has changed. The caller has the turn to ask.
 func (c *Client) exchange(r *request, conn *net.UnixConn, late *time.Timer) (again bool, err error) {
 	c.mu.Lock()
 	if c.conn != conn {
@@ -98,7 +98,7 @@ func (c *Client) exchange(r *request, conn *net.UnixConn, late *time.Timer) (aga
 			return false, fmt.Errorf("passing a descriptor to the hub in %s: %w", c.cfg.Directory, err)
 		}
 		if !errors.Is(err, unix.EAGAIN) {
-			break // an error ends the connection, which Run notices
+			break // the error ends the connection, which Run detects
 		}
 		select {
 		case <-time.After(fullPause):
@@ -175,7 +175,7 @@ func (r *request) send(conn *net.UnixConn) (err error) {
 		if closed == nil {
 			return err
 		}
-		r.kind, r.socket = dropAddr, nil // the hub answers all the same
+		r.kind, r.socket = dropAddr, nil // the hub answers it like any other request
 	}
 	return ring.TrySend(conn, r.encode(), nil)
 }

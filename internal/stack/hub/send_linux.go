@@ -10,13 +10,13 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// outlet is a socket that the hub sends from at one of its addresses.
+// hubSocket is a socket from which the hub sends, at one of its addresses.
 type hubSocket struct {
 	conn *net.UDPConn
 	port uint16
 }
 
-// outletOf opens the socket of an address on first use. mu is held.
+// socketOf returns the socket of an address. It opens the socket on first use. mu is held.
 func (r *relay) socketOf(a netip.Addr) (*hubSocket, error) {
 	if o := r.sockets[a]; o != nil {
 		return o, nil
@@ -39,8 +39,8 @@ func (r *relay) socketOf(a netip.Addr) (*hubSocket, error) {
 // maxSent is the largest payload of the hub's datagrams, in bytes.
 const maxSent = 1024
 
-// send implements [stack.SendFunc]. mu is held. A datagram to one of the hub's own addresses passes
-// the kernel too, and comes back.
+// send implements [stack.SendFunc]. mu is held. A datagram to one of the hub's own addresses also
+// goes through the kernel and comes back.
 func (r *relay) send(to stack.PathAttr, n int, fill func(header, payload []byte)) {
 	if n <= 0 || n > maxSent || to.Src.Is4() != to.Dst.Is4() {
 		return
@@ -55,5 +55,6 @@ func (r *relay) send(to stack.PathAttr, n int, fill func(header, payload []byte)
 	stack.PutLengths(header, n)
 	payload := make([]byte, n)
 	fill(header, payload)
-	_, _ = o.conn.WriteToUDPAddrPort(payload, netip.AddrPortFrom(to.Dst, stack.RoCEPort)) // lost packets are retransmitted
+	// If the packet is lost, it is retransmitted.
+	_, _ = o.conn.WriteToUDPAddrPort(payload, netip.AddrPortFrom(to.Dst, stack.RoCEPort))
 }

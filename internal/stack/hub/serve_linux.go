@@ -15,27 +15,27 @@ package hub
 //     whatever the program says.
 //
 // Besides, GRO joins datagrams by addresses and ports. One superframe may then be for several
-// processes. One of them would have to pass the others' datagrams on, and could forge them. MADs
-// also need a reader that knows the connections of all processes.
+// processes. One of them would have to pass on the datagrams of the others, and could forge them.
+// MADs also need a reader that knows the connections of all processes.
 //
-// The cost of the hub: a plain receiver of superframes of 60 KiB over lo, with three busy threads
-// on two processors, was measured. With another thread's recvmmsg and a copy it reached 0.51 of the
-// throughput of its own socket (0.37 to 0.70 in eight interleaved runs). RDMA does more work for
-// each byte than this receiver, so its loss is smaller. If hub and client share one processor, most
-// of the time was lost in waiting for each other. Therefore waiting clients yield (package ring),
-// and the hub's sockets use direct waits (package rxsocket).
+// The cost of the hub was measured with a plain receiver of superframes of 60 KiB over lo, with
+// three busy threads on two processors. With recvmmsg on another thread and a copy, the receiver
+// reached 0.51 of the throughput of its own socket (0.37 to 0.70 in eight interleaved runs). RDMA
+// does more work for each byte than this receiver, so it loses less. If hub and client share one
+// processor, most of the time was lost in waiting for each other. Therefore waiting clients yield
+// (package ring), and the hub's sockets use direct waits (package rxsocket).
 //
 // Reception. A goroutine for each address reads its socket with recvmmsg, up to eight superframes
 // at a time. The classifier names the destination of each datagram. Consecutive datagrams for the
 // same client are copied into its ring as one record, with the addresses that the kernel reported.
 // The hub checks the ICRCs of superframes before it copies. The client then uses the data in place,
-// without another copy for the check. Finally the client is woken if it sleeps. If the ring has no
-// room, the record is lost and counted: no client can make the hub wait. The client has created and
-// sealed the ring's memory. The hub writes there and reads one index, which it checks (see package
-// ring).
-//
-// Locks. relay.mu is held while arrivals are delivered, and while the ownership of numbers changes;
-// no slow operation runs under it. server.mu guards the rest: leases and their file, sockets, and
+// without another copy for the check. Finally the hub wakes the client if it sleeps. If the ring
+// has no room, the record is lost and counted, so that no client can make the hub wait. The client
+// has created and sealed the ring's memory. The hub writes to it and reads one index, which it
+// checks (see package ring).
+// Locks. relay.mu is held while arrivals are delivered, and while the ownership of numbers changes.
+// No slow operation runs under it. server.mu guards the rest: leases and their file, sockets, and
+// connections.
 // connections.
 
 import (
@@ -61,16 +61,17 @@ import (
 
 // Limits for clients.
 const (
-	maxConns         = 512 // connections, including those without a hello
-	maxPerProcess    = 16  // clients in one process
-	maxSilent        = 32  // connections of one process without a hello
-	maxUnknown       = 256 // the same for all processes without a visible PID, for example in other containers
+	maxConns      = 512 // connections, including those without a hello
+	maxPerProcess = 16  // clients in one process
+	maxSilent     = 32  // connections of one process without a hello
+	// The same for all processes without a visible PID together, for example in other containers.
+	maxUnknown       = 256
 	maxAddrs         = 256 // addresses of a client
 	maxServices      = 4096
 	maxSourceSockets = 8 * maxAddrs // sockets that a client sends from
 )
 
-// helloTimeout is how long the other side may take to send its hello.
+// helloTimeout limits the time until the other side has sent its hello.
 const helloTimeout = 2 * time.Second
 
 type server struct {
@@ -82,14 +83,15 @@ type server struct {
 	work     sync.WaitGroup
 	direct   idle.DirectWait // of the sockets
 
-	mu       sync.Mutex
-	closed   bool
-	leases   *leases
-	conns    map[*net.UnixConn]bool
-	silent   map[int32]int // connections without a hello, by process
-	members  map[*member]bool
-	idle     time.Time // since when there are no members
-	complete time.Time // when clients of an earlier hub were last missing, or the first look
+	mu      sync.Mutex
+	closed  bool
+	leases  *leases
+	conns   map[*net.UnixConn]bool
+	silent  map[int32]int // connections without a hello, by process
+	members map[*member]bool
+	idle    time.Time // the time since which there are no members
+	// When clients of an earlier hub were last missing, or of the first check.
+	complete time.Time
 	sockets  map[netip.Addr]*listening
 	pairings map[pairKey]*pairing
 	serial   uint32 // of the last pairing
@@ -133,13 +135,14 @@ func serveDirectory(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	defer lock.Close() // last, because the successor starts then
+	defer lock.Close() // released last, because the successor then starts
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
 		return fmt.Errorf("%s: %w", cfg.Directory, ErrRunning)
 	} else if err != nil {
 		return fmt.Errorf("%s: %w", lock.Name(), err)
 	}
-	if err := errors.Join(lock.Truncate(0), os.WriteFile(lock.Name(), fmt.Appendln(nil, os.Getpid()), 0o600)); err != nil { // for people
+	// The process ID is for people.
+	if err := errors.Join(lock.Truncate(0), os.WriteFile(lock.Name(), fmt.Appendln(nil, os.Getpid()), 0o600)); err != nil {
 		return err
 	}
 	if cfg.Counters == nil {
@@ -189,8 +192,8 @@ func (s *server) open() (err error) {
 	return err
 }
 
-// owns reports whether the lock in the directory is this hub's. Somebody may have removed the
-// directory, as the end of a session does, and another hub may have created it again.
+// owns reports whether the lock in the directory is this hub's. The directory may have been
+// removed, for example at the end of a session, and another hub may have created it again.
 func (s *server) owns() bool {
 	is, err := os.Stat(filepath.Join(s.cfg.Directory, lockName))
 	own, err2 := s.lock.Stat()
@@ -234,13 +237,13 @@ func (s *server) untilIdle(ctx context.Context) {
 	}
 }
 
-// settleTime is how long clients of an earlier hub have to restore their registrations, once all
+// settleTime is the time for clients of an earlier hub to restore their registrations, after all
 // have connected. It is a variable for tests.
 var settleTime = time.Second
 
-// settle ends the patience of a hub that has succeeded another. Until the clients have restored
-// their registrations, the hub does not know which numbers are unused, and refuses nothing. Peers
-// retransmit.
+// settle ends the patient state of a hub that has succeeded another. Until the clients have
+// restored their registrations, the hub does not know which numbers are unused, and refuses none.
+// Peers retransmit.
 func (s *server) settle() {
 	now := time.Now() // read once: this process may get no CPU time between two reads
 	s.mu.Lock()
@@ -256,12 +259,13 @@ func (s *server) settle() {
 	}
 }
 
-// maxReclaim is how long a missing client of an earlier hub is awaited if its process is alive, as
-// it may get no CPU time. After that it has most likely ceased to be a client.
+// maxReclaim is the time for which the hub waits for a missing client of an earlier hub whose
+// process is alive, because the process may get no CPU time. After that it is most likely no client
+// any more.
 const maxReclaim = 2 * time.Minute
 
 // dropMissing declares missing clients of an earlier hub dead, unless their processes are alive. It
-// reports whether there are such.
+// reports whether there are missing clients that are alive.
 func (s *server) dropMissing() (alive bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -297,14 +301,14 @@ func (s *server) close() {
 		in.Close()
 	}
 	s.work.Wait()
-	for _, p := range s.pairings { // the pairs outlive the hub
+	for _, p := range s.pairings { // pairs continue to exist when the hub ends
 		_ = unix.Close(p.fd)
 	}
 	s.relay.close()
 }
 
-// accept serves a connection, unless there are too many. The limit per process keeps one from
-// shutting out the others.
+// accept serves a connection, unless there are too many. A limit per process keeps one process from
+// excluding the others.
 func (s *server) accept(conn *net.UnixConn) {
 	peer, err := userdir.Credentials(conn)
 	if err != nil {
@@ -341,7 +345,8 @@ func (s *server) talk(conn *net.UnixConn, peer *unix.Ucred) {
 	}
 	s.mu.Unlock()
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return // its hello may have been in time while this process got no CPU time: the client tries again
+		// The client tries again: its hello may have been in time while this process got no CPU time.
+		return
 	}
 	if err != nil {
 		if !isAbsent(err) { // the client has left, or only checked for a hub
@@ -485,7 +490,7 @@ func (s *server) do(m *member, r *request, fds []int) error {
 		defer s.mu.Unlock()
 		if s.relay.dropAddr(m, r.addr) {
 			s.release(r.addr)
-			s.endPairs(m.lease.qpnSlot) // they are requested again, without this address
+			s.endPairs(m.lease.qpnSlot) // they are requested again, but not at this address
 		}
 	case serve:
 		return s.relay.serve(m, r.service)
@@ -507,8 +512,8 @@ func (s *server) do(m *member, r *request, fds []int) error {
 	return nil
 }
 
-// sender returns the address and port of a UDP socket. The owner of a descriptor owns the address
-// and port, because no other socket can be bound to them.
+// sender returns the address and port of a UDP socket. A process with the descriptor owns the
+// address and port, because no other socket can be bound to them.
 func sender(fd int) (from netip.AddrPort, err error) {
 	protocol, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PROTOCOL)
 	if err != nil || protocol != unix.IPPROTO_UDP {
@@ -530,8 +535,8 @@ func sender(fd int) (from netip.AddrPort, err error) {
 	return from, fmt.Errorf("the socket has no IP address: %w", unix.EINVAL)
 }
 
-// elsewhere reports whether a socket belongs to another network namespace than this process, as far
-// as the kernel tells (since Linux 5.14).
+// elsewhere reports whether a socket is known to belong to another network namespace than this
+// process. The kernel tells it since Linux 5.14.
 func elsewhere(fd int) bool {
 	own, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -22,7 +22,7 @@ func bindError(a netip.Addr, err error) error {
 	return inUse(a, uid, known)
 }
 
-// inUse is the error of a port that is in use, by a socket of a user if that is known.
+// inUse returns the error for a port that is in use. uid is the user of the socket, if known.
 func inUse(a netip.Addr, uid int, known bool) error {
 	cure := "use another of this machine's addresses"
 	if a.Is4() && a.IsLoopback() {
@@ -47,8 +47,8 @@ func inUse(a netip.Addr, uid int, known bool) error {
 }
 
 // rxeDevices returns the names of the kernel's software RDMA devices, which occupy port 4791 of all
-// of the machine's addresses. dir is a directory like /sys/class/infiniband. Only rxe's entries
-// there name a network interface.
+// addresses of the machine. dir is a directory like /sys/class/infiniband. Only the entries of rxe
+// in it name a network interface.
 func rxeDevices(dir string) (names []string) {
 	parents, _ := filepath.Glob(filepath.Join(dir, "*", "parent"))
 	for _, p := range parents {

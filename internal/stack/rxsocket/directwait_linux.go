@@ -9,7 +9,8 @@ import (
 	"github.com/softrnic/softrnic/internal/idle"
 )
 
-// RunDirectWait is Run as one of d's sockets: it waits for datagrams in the kernel, where d allows.
+// RunDirectWait is Run for one of d's sockets: it waits for datagrams in the kernel when d allows
+// that.
 func (s *Socket) RunDirectWait(d *idle.DirectWait) {
 	d.Add(1)
 	defer d.Add(-1)
@@ -28,7 +29,7 @@ func awaitDirectly(d *idle.DirectWait, fd uintptr) bool {
 	idle.YieldBeforeSleep()
 	p := unix.PollFd{Fd: int32(fd), Events: unix.POLLIN}
 	atMost := unix.NsecToTimespec(int64(idle.DirectWaitTime))
-	// A signal ends the call. Go stops threads by signals, for garbage collection too.
+	// A signal ends the call. Go stops threads by signals, for example for garbage collection.
 	n, _, errno := unix.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&p)), 1, uintptr(unsafe.Pointer(&atMost)), 0, 0, 0)
 	return errno == unix.EINTR || errno == 0 && n > 0
 }

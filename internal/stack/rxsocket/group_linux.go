@@ -12,9 +12,8 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// listenGroup opens a socket for a group at port 4791 on one interface. It is bound to the group
-// itself: package net binds such sockets to all addresses, which would receive unicast datagrams
-// too.
+// listenGroup opens a socket for a group at port 4791 on one interface. The socket is bound to the
+// group. Package net would bind it to all addresses, and it would receive unicast datagrams too.
 func listenGroup(group netip.Addr, index int) (_ *net.UDPConn, err error) {
 	family := unix.AF_INET6
 	if group.Is4() {
@@ -30,7 +29,7 @@ func listenGroup(group netip.Addr, index int) (_ *net.UDPConn, err error) {
 	err = errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1), setReceiving(uintptr(fd), group.Is4()))
 	var at unix.Sockaddr
 	if group.Is4() {
-		// Exclude datagrams from interfaces on which others have joined.
+		// Exclude datagrams from interfaces on which other processes have joined.
 		err = errors.Join(err, unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MULTICAST_ALL, 0))
 		at = &unix.SockaddrInet4{Addr: group.As4(), Port: stack.RoCEPort}
 	} else {

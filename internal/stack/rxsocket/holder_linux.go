@@ -11,7 +11,8 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// holder returns the user whose socket has UDP port 4791 of an address, and false if there is none.
+// holder returns the user whose socket has UDP port 4791 of an address. ok is false if there is
+// none.
 func holder(a netip.Addr) (uid int, ok bool) {
 	file := "/proc/net/udp"
 	if a.Is6() {
@@ -24,8 +25,8 @@ func holder(a netip.Addr) (uid int, ok bool) {
 	return holderIn(string(sockets), a)
 }
 
-// holderIn is holder with the contents of the file, whose lines are as in proc_net_tcp.rst of
-// Linux. An address is in words of the machine's byte order.
+// holderIn does the work of holder with the contents of the file. Its lines are as in Linux's
+// proc_net_tcp.rst. An address consists of words in the machine's byte order.
 func holderIn(sockets string, a netip.Addr) (uid int, ok bool) {
 	var own, any strings.Builder
 	for b := a.AsSlice(); len(b) > 0; b = b[4:] {

@@ -11,7 +11,7 @@ import (
 
 // DetachNetpoll returns a duplicate of a socket that is not in Go's network poller, and closes
 // conn. The poller would wake a thread of the scheduler for every arrival and every transmission,
-// whether anybody waits or not. With few processors that takes time from polling applications. The
+// even if no goroutine waits. With few processors that takes time from polling applications. The
 // caller waits by other means, and passes MSG_DONTWAIT in each call.
 func DetachNetpoll(conn *net.UDPConn) (*os.File, syscall.RawConn, error) {
 	defer conn.Close()
@@ -26,7 +26,8 @@ func DetachNetpoll(conn *net.UDPConn) (*os.File, syscall.RawConn, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("duplicating a socket: %w", err)
 	}
-	if err := unix.SetNonblock(fd, false); err != nil { // package os adds non-blocking descriptors to the poller
+	// Package os adds non-blocking descriptors to the poller.
+	if err := unix.SetNonblock(fd, false); err != nil {
 		_ = unix.Close(fd)
 		return nil, nil, fmt.Errorf("fcntl: %w", err)
 	}
@@ -69,13 +70,13 @@ func (b *epollWaiter) init(socket syscall.RawConn) error {
 	return err
 }
 
-// arm makes the instance report the socket once, when there is something to receive.
+// arm makes the instance report the socket once, when it has something to receive.
 func (b *epollWaiter) arm(fd, socket uintptr) {
 	b.armed = true
 	_ = unix.EpollCtl(int(fd), unix.EPOLL_CTL_MOD, int(socket), &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT})
 }
 
-// disarm stops that.
+// disarm reverts arm.
 func (b *epollWaiter) disarm(fd uintptr) {
 	if b.armed {
 		b.armed = false

@@ -41,7 +41,7 @@ var native = binary.NativeEndian
 
 const receiveBatch = 8
 
-// batch is the arguments of recvmmsg.
+// batch has the arguments of recvmmsg.
 type batch struct {
 	msgs    [receiveBatch]mmsghdr
 	iov     [receiveBatch]unix.Iovec
@@ -49,7 +49,9 @@ type batch struct {
 	from    [receiveBatch]unix.RawSockaddrInet6
 	buf     *[receiveBatch][1 << 16]byte
 
-	next    Arrival          // passed to the receiver; a field, because an interface call would make it escape
+	// Passed to the receiver. It is a field, because an interface call would make a local variable
+	// escape.
+	next    Arrival
 	pollNow func(fd uintptr) // made once, because a closure allocates
 	polledN int              // result of pollNow
 
@@ -186,14 +188,14 @@ func (s *Socket) sleeps(fd uintptr, n int) bool {
 	return b.reader.Empty()
 }
 
-// Close ends reception. The kernel closes the socket a moment later, when Run has returned.
+// Close ends reception. The kernel closes the socket soon after that, when Run has returned.
 func (s *Socket) Close() {
 	s.ended.Store(true)
 	_ = s.batch.waiter.file.Close()
 	_ = s.conn.Close()
 }
 
-// pauseTime is how long Run pauses before it checks whether an application still polls.
+// pauseTime is the time that Run pauses before it checks whether an application still polls.
 var pauseTime = idle.PollingEndsAfter
 
 // pause waits for pauseTime or EndPoll.
@@ -205,7 +207,7 @@ func (s *Socket) pause() {
 	}
 }
 
-// EndPoll makes Run receive again at once. Polling must return false by then.
+// EndPoll makes Run receive again at once. Receiver.Polling must return false by then.
 func (s *Socket) EndPoll() {
 	select {
 	case s.batch.pollEnded <- struct{}{}:

@@ -19,7 +19,7 @@ import (
 const SocketBuffer = 4 << 20
 
 // Arrival is the result of one read of a socket: one datagram, or several consecutive ones of equal
-// size. Payload is valid during the call that it is passed to.
+// size. Payload is valid only during the call of Deliver.
 type Arrival struct {
 	Payload           []byte // empty if it was truncated
 	From              netip.AddrPort
@@ -27,8 +27,8 @@ type Arrival struct {
 	Segment           int // payload bytes of each datagram but the last; 0 for a single datagram
 }
 
-// Receiver receives arrivals. Deliver is called with the socket's lock held (see [Socket.Do]);
-// polled says that Poll was called.
+// Receiver receives arrivals. Deliver is called with the socket's lock held (see [Socket.Do]).
+// polled says that it is called by Poll.
 type Receiver interface {
 	Deliver(a *Arrival, polled bool)
 	// Polling reports whether an application polls. Run then pauses.

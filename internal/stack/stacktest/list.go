@@ -15,7 +15,7 @@ import (
 )
 
 // ListFile, in a package's directory, lists the package's tests that do not run over the media,
-// with reasons. A reason ends with a colon. Indented below it are the tests: TestX, or TestX/MEDIUM
+// with reasons. A reason ends with a colon. The tests are indented below it: TestX, or TestX/MEDIUM
 // (without spaces) for one medium.
 const ListFile = "testdata/media.txt"
 
@@ -63,8 +63,8 @@ func without(test string, reasons map[string]string) []Medium {
 }
 
 // chosen returns the media that a test runs over by default: pipe, the kernel's sockets, one
-// unprivileged medium and one privileged medium. A hash of the test's name chooses, so that all
-// tests together cover all media.
+// unprivileged medium and one privileged medium. They are chosen by a hash of the test's name, so
+// that all tests together cover all media.
 func chosen(test string, media []Medium) (few []Medium) {
 	var free, privileged []Medium
 	for _, m := range media {
@@ -89,7 +89,7 @@ func chosen(test string, media []Medium) (few []Medium) {
 
 // CheckList checks that ListFile lists exactly the tests that do not run over the media. The others
 // together must cover each medium by default. A test runs over the media if it calls one of the
-// functions named by over.
+// functions that over names.
 func CheckList(t *testing.T, over ...string) {
 	t.Helper()
 	tests := map[string]bool{} // value: the test runs over the media

@@ -27,7 +27,7 @@ var platform = []Medium{
 		a = OnLoopback(t, &kernel.Config{Sharing: through(dir)})
 		return a, End{Host: must(kernel.New(&kernel.Config{Addrs: []string{a.Addr.String()}, Sharing: through(dir)}))(t), Addr: a.Addr}
 	}},
-	// Two hosts at addresses of two hubs: each hub passes on what it receives.
+	// Two hosts at addresses of two hubs: each hub forwards the datagrams that it receives.
 	{"two hubs", false, func(t *testing.T, classifier func() stack.Classifier) (a, b End) {
 		t.Helper()
 		a = OnLoopback(t, &kernel.Config{Sharing: through(Hub(t, classifier))})
