@@ -12,14 +12,13 @@ const RoCEPort = 4791
 const RoCEv1Type = 0x8915
 
 // DatagramPort sends and receives RoCE packets: UDP datagrams to port 4791, and the payloads of
-// RoCE v1's Ethernet frames. It also handles the header fields that the ICRC covers.
+// RoCE v1's Ethernet frames. It gives access to the header fields that the ICRC covers.
 type DatagramPort interface {
-	// Path prepares to send from one of the NIC's addresses to another host, to one of the
-	// host's own addresses, or to a multicast group. A NIC that has joined the group receives a
-	// copy of its own datagrams. Path starts to resolve the neighbour but does not wait.
-	// Datagrams sent meanwhile are queued, up to a bound, and lost if resolution fails. The
-	// error wraps ENETUNREACH if there is no route, and EADDRNOTAVAIL if the NIC does not have
-	// the source address.
+	// Path prepares to send from one of the NIC's addresses to another host, to one of the host's own
+	// addresses, or to a multicast group. A NIC that has joined the group receives a copy of its own
+	// datagrams. Path starts to resolve the neighbour but does not wait. Datagrams sent meanwhile are
+	// queued, up to a limit, and lost if resolution fails. The error wraps ENETUNREACH if there is no
+	// route, and EADDRNOTAVAIL if the NIC does not have the source address.
 	Path(PathAttr) (Path, error)
 	// Sender takes a sender from the port's pool.
 	Sender() Sender
@@ -40,16 +39,15 @@ type PathAttr struct {
 	Priority     uint8      // PCP, 0 to 7, of the tag that a VLAN link adds
 	HopLimit     uint8      // 0 means 64
 	FlowLabel    uint32     // 20 bits, IPv6 and RoCE v1 only
-	// QPN is the destination of all datagrams on the path, or 0 if there are several. If the
-	// stack has a faster route to the process that owns it (see Shared), datagrams use that
-	// route once it is available. At the switch, later datagrams may overtake earlier ones.
+	// QPN is the destination of all datagrams on the path, or 0 if there are several. The stack may
+	// have a faster route to the process with that QP (see Shared), and uses it once it is available.
+	// At the switch to that route, later datagrams may overtake earlier ones.
 	QPN uint32
 	// Via is the destination MAC address, as in Datagram.Via; neighbour resolution is skipped.
 	// It is used to answer a datagram from a sender whose address is not validated. The zero
 	// Via leaves the address to the stack. Stacks without frames ignore Via.
 	Via [6]byte
-	// OneSender says that only one Sender at a time uses the path, which makes the path
-	// cheaper.
+	// OneSender says that only one Sender at a time uses the path. The path then costs less.
 	OneSender bool
 	// V1 makes it a path of RoCE v1. A GRH (IBTA Vol 1 §8.3) replaces the IP and UDP headers,
 	// and IPv4 addresses in it are mapped into IPv6. SrcPort is ignored, and the path cannot
@@ -57,7 +55,7 @@ type PathAttr struct {
 	V1 bool
 }
 
-// Ends are the addresses at the ends of a path, and whether it uses RoCE v1.
+// Ends has the addresses at the two ends of a path, and says whether the path uses RoCE v1.
 type Ends struct {
 	Src, Dst netip.Addr
 	V1       bool
@@ -72,17 +70,17 @@ type Path interface {
 	// Batch returns the number of datagrams of n bytes that the link takes in one frame, at
 	// least 1.
 	Batch(n int) int
-	// LocalNIC returns the interface in this process that the path leads to through memory
-	// alone: one of the host's own, or one on the same [link.Shared] medium. It returns nil if
-	// there is none. The result may change at any time, as links are closed and addresses move.
-	// A transport may copy data for that interface directly instead of sending packets.
+	// LocalNIC returns the interface in this process to which the path leads through memory alone: one
+	// of the host's own, or one on the same [link.Shared] medium. It returns nil if there is none. The
+	// result may change at any time, because links are closed and addresses move. A transport may copy
+	// data for that interface directly instead of sending packets.
 	LocalNIC() NIC
 	// Close releases the path's resources.
 	Close()
 }
 
 // Backlogged is a path on which datagrams may wait in this process for room in the peer's process.
-// The backlog is bounded. A transport that slows down in time loses nothing.
+// The backlog is limited. A transport that slows down early loses no datagrams.
 type Backlogged interface {
 	// Backlog returns the number of waiting bytes. ok is false if datagrams never wait.
 	Backlog() (bytes int, ok bool)
@@ -98,7 +96,7 @@ type Sender interface {
 	// header is nil, the packet needs no ICRC: payload is memory that the receiver can access,
 	// and the caller must not rely on its contents.
 	Datagram(p Path, n int) (header, payload []byte)
-	// Drop removes the last datagram, whose payload could not be filled in.
+	// Drop removes the last datagram, because its payload could not be filled in.
 	Drop()
 	// Cut ends the frame after the last datagram. Without Cut, a frame ends when it is full, or
 	// after a datagram that is shorter than its first.
@@ -126,10 +124,10 @@ type Datagram struct {
 	IDGuessed bool
 	NoICRC    bool // the packets have no ICRC, as the medium is memory; four unused bytes take its place
 	InPlace   bool // the sender can still change Payload: read each byte only once
-	// SrcQPNs are the QPNs of the sending process, if it is another process of the same hub
-	// (see [Shared]). A packet that names a QP outside of SrcQPNs is forged. So is a packet for
-	// a connection with such a QP, and any MAD. SrcQPNs is the zero Range if the stack does not
-	// know the sender.
+	// SrcQPNs are the QPNs of the sending process, if it is another process of the same hub (see
+	// [Shared]). A packet with a source QPN outside of SrcQPNs is forged. So is a packet of a
+	// connection whose peer QPN is outside of them, and any MAD. SrcQPNs is the zero Range if the
+	// stack does not know the sender.
 	SrcQPNs Range
 	// Header is the IP header (20 or 40 bytes, no options) and the UDP header of the segment
 	// that Next returned last. Before the first Next they are those of the frame.

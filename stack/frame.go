@@ -11,18 +11,18 @@ type FramePort interface {
 	Sender() FrameSender
 }
 
-// Steering is the set of functions that get a port's frames. A frame begins with the destination
-// address and has no FCS. It is one packet of at most the MTU with complete checksums, as on the
-// wire. It is valid during the call and must not be modified. For received frames the functions run
-// on the link's receive goroutines, concurrently if the link has several queues. For sent frames
-// they run on a goroutine of the port. A nil function is not called.
+// Steering has the functions that get a port's frames. A frame begins with the destination address
+// and has no FCS. It is one packet of at most the MTU with complete checksums, as on the wire. It
+// is valid during the call and must not be modified. For received frames the functions run on the
+// link's receive goroutines, concurrently if the link has several queues. For sent frames they run
+// on a goroutine of the port. A function that is nil is not called.
 type Steering struct {
 	// Sniff gets all received and sent frames, except those that the host sends to itself. Sent
 	// frames are copied into a bounded queue, and dropped if it is full.
 	Sniff func(frame []byte)
-	// Take gets every received frame, whatever its destination, except RoCE to one of the
-	// host's addresses. It returns true to withhold the frame from the host. All packets of a
-	// superframe go where the first one went.
+	// Take gets every received frame with any destination, except RoCE to one of the host's addresses.
+	// It returns true to withhold the frame from the host. All packets of a superframe are treated
+	// like the first one.
 	Take func(frame []byte) bool
 	// Rest gets frames that Take has not withheld and that are not for the host: frames to
 	// another MAC address, or to a group that the host has not joined.

@@ -2,9 +2,9 @@
 // for RoCE ([DatagramPort]), byte streams for iWARP ([Stream]), and whole Ethernet frames for raw
 // packet queue pairs ([FramePort]).
 //
-// Each implementation is a package below this one; package netstack is a host on gVisor over an
-// Ethernet link. A program passes the [Network] that it opened there to rdmatransport.Open. For an
-// unsupported feature, an implementation returns a nil port or an error that wraps
+// Each implementation is a package below this one. Package netstack is a host on gVisor over an
+// Ethernet link. A program opens a [Network] there and passes it to rdmatransport.Open. For an
+// unsupported feature, an implementation returns a nil port, or an error that wraps
 // [errors.ErrUnsupported]. It has no stubs.
 package stack
 
@@ -32,9 +32,8 @@ type Network interface {
 
 // FamilyListener is a Network that can listen for connections of one IP version only.
 type FamilyListener interface {
-	// ListenFamily is ListenStream, except that an unspecified address means all of the host's
-	// addresses of the same IP version. Another listener may use the same port with the other
-	// version.
+	// ListenFamily is like ListenStream, but an unspecified address means all of the host's addresses
+	// of the same IP version. Another listener may use the same port with the other version.
 	ListenFamily(laddr netip.AddrPort) (StreamListener, error)
 }
 
@@ -54,8 +53,8 @@ type NIC interface {
 	GIDs() []netip.Addr
 	// State is the state of the link.
 	State() LinkState
-	// Watch sets the function to call after each change, on the goroutine that made or noticed
-	// the change. Nil ends the calls.
+	// Watch sets the function to call after each change, on the goroutine that made or detected the
+	// change. Nil ends the calls.
 	Watch(f func(Change))
 	// Counters returns the traffic counters of the datagram port.
 	Counters() Counters
@@ -75,23 +74,23 @@ type NIC interface {
 	// Poller. It returns false if there were none. The caller must not hold a lock that a
 	// receiver takes.
 	Poll() bool
-	// EndPoll says that the caller will not call Poll again soon. Without it, a frame that
-	// arrives after the last Poll may wait a millisecond or two before the interface receives
-	// it by itself.
+	// EndPoll says that the caller will not call Poll again soon. Without it, a frame that arrives
+	// after the last Poll may wait for up to two milliseconds until the interface's own goroutine
+	// receives it.
 	EndPoll()
 	// Join starts to receive the datagrams of a multicast group, and reports the membership to
 	// routers and switches (IGMP, MLD). Joins are counted.
 	Join(group netip.Addr) error
-	// Leave undoes one Join.
+	// Leave reverts one Join.
 	Leave(group netip.Addr) error
 }
 
-// Departures is a NIC that learns of hosts that have left the network for good, for example on a
-// medium where a killed process is noticed.
+// Departures is a NIC that reports hosts that have left the network for good, for example on a
+// medium that detects a killed process.
 type Departures interface {
-	// WatchDepartures sets the function to call with each address of a departed host, after its
-	// last packets have been received. TCP connections with the host end within a second, as by
-	// a timeout. Nil ends the calls.
+	// WatchDepartures sets the function to call with each address of a departed host, after its last
+	// packets have been received. TCP connections with the host then end within a second, as by a
+	// timeout. Nil ends the calls.
 	WatchDepartures(f func(addr netip.Addr))
 }
 
@@ -114,7 +113,9 @@ const (
 	GIDsChanged  Change = iota // an address was added or removed
 	LinkWentDown               // State is not LinkUp any more
 	LinkCameUp                 // State is LinkUp again
-	LinkGone                   // State is LinkRemoved, for good; LinkWentDown precedes it if the link was up, unless the host is closing
+	// State is LinkRemoved, for good. If the link was up, LinkWentDown precedes it, unless the host is
+	// closing.
+	LinkGone
 )
 
 // Counters count the traffic of an interface's datagram port since the port was created. Traffic of

@@ -3,9 +3,9 @@ package stack
 import "net/netip"
 
 // Shared is a [DatagramPort] whose addresses are shared with other processes. A hub owns UDP port
-// 4791 and passes each datagram to the process that it is for, according to the numbers in its BTH
-// and MAD (IBTA Vol 1 §9.2, §12.6). A transport on such a port takes its numbers from Numbers, and
-// registers its services with Serve.
+// 4791. It forwards each datagram to its destination process, which it finds by the numbers in the
+// datagram's BTH and MAD (IBTA Vol 1 §9.2, §12.6). A transport on such a port takes its numbers
+// from Numbers, and registers its services with Serve.
 type Shared interface {
 	// Numbers returns the numbers leased to this process until the port is closed. They never
 	// change.
@@ -14,17 +14,17 @@ type Shared interface {
 	// error wraps EADDRINUSE if another process has registered an overlapping service at one of
 	// the addresses. The process's own registrations may overlap.
 	//
-	// Serve waits for the hub. It may be called while one hub replaces another; then the new
-	// hub decides. A process's services carry over to the new hub.
+	// Serve waits for the hub. It may be called while one hub replaces another. In that case the new
+	// hub decides. A process's services stay registered with the new hub.
 	Serve(Service) error
-	// EndServe undoes one Serve of the same value. Requests still come to this process until
-	// another process serves them. Only this process knows which requests are retransmissions,
-	// and it refuses the others.
+	// EndServe reverts one Serve of the same value. Requests still come to this process until another
+	// process serves them. This process knows which requests are retransmissions, and refuses the
+	// others. No other process can do that.
 	EndServe(Service)
 }
 
-// Service is the set of services whose ID, masked, equals ID masked, at an address. The zero Addr
-// means all addresses of the port.
+// Service is a set of services at an address: those whose ID, masked by Mask, equals ID, masked by
+// Mask. The zero Addr means all addresses of the port.
 type Service struct {
 	Addr     netip.Addr
 	ID, Mask uint64
@@ -36,8 +36,8 @@ type Numbers struct {
 	CommIDs Range // 32 bits: local communication IDs and SIDR request IDs
 }
 
-// Range is the numbers n with n &^ Mask == Base. Mask has the form 2^k-1. The zero Range contains
-// only 0, which is never leased, and can stand for no numbers.
+// Range is the set of numbers n with n &^ Mask == Base. Mask has the form 2^k-1. The zero Range
+// contains only 0. The number 0 is never leased, so the zero Range can stand for no numbers.
 type Range struct{ Base, Mask uint32 }
 
 // Contains reports whether n is in the range.
@@ -47,26 +47,26 @@ func (r Range) Contains(n uint32) bool { return n&^r.Mask == r.Base }
 // calls its methods. They neither keep nor modify the payload. The payload must not change during
 // the call: the hub copies memory that another process can write to.
 type Classifier interface {
-	// Leased says that a process has leased these numbers. The classifier forgets an earlier
-	// process with the same numbers.
+	// Leased says that a process has leased these numbers. The classifier drops its state of an
+	// earlier process with the same numbers.
 	Leased(Numbers)
-	// Died says that the process with these numbers is gone. SendDue then ends its connections,
-	// for up to 66 seconds if a peer does not answer. The numbers should be leased again only
-	// after that. When the others have run out, the longest dead come first.
+	// Died says that the process with these numbers has ended. SendDue then ends its connections, for
+	// up to 66 seconds if a peer does not answer. The numbers should be leased again only after that.
+	// If there are no others, those of the longest dead come first.
 	Died(Numbers)
-	// Classify returns the destination of a datagram. payload is the result of d.Next. The
-	// classifier may learn from what it sees. Classify is called for each segment, because a
-	// frame may contain segments for different QPs: GRO joins datagrams by addresses and ports
-	// only. A hub copies consecutive segments with the same Target together, as one superframe.
+	// Classify returns the destination of a datagram. payload is the result of d.Next. The classifier
+	// may record the connections that it sees. Classify is called for each segment, because a frame
+	// may contain segments for different QPs: GRO joins datagrams by addresses and ports only. A hub
+	// copies consecutive segments with the same Target together, as one superframe.
 	Classify(payload []byte, d *Datagram) Target
 	// Verify reports whether the ICRC of a datagram to a QP is valid for d's header, including
 	// the identification. payload is the result of d.Next. The receiving process then need not
 	// check it.
 	Verify(payload []byte, d *Datagram) bool
-	// Refuse answers a datagram for a service or a communication ID that no process has,
-	// according to Classify. It rejects a request or a message for an unknown connection, as a
-	// host's connection manager does. It may send nothing. It never answers for a living
-	// process (see Leased), which may be between two hubs.
+	// Refuse answers a datagram for a service or a communication ID that no process has, according to
+	// Classify. Like a host's connection manager, it rejects a request, or a message for an unknown
+	// connection. It may send nothing. It never answers for a living process (see Leased), which may
+	// be between two hubs.
 	Refuse(payload []byte, d *Datagram, send SendFunc)
 	// Permits reports whether a process may send a datagram that names these numbers as its
 	// own: the communication ID of a MAD, or the QPN of an unreliable datagram. (A packet of a
@@ -80,9 +80,9 @@ type Classifier interface {
 }
 
 // SendFunc sends a datagram of n bytes from QP 1 of an address that the hub owns. It calls fill to
-// write the payload, with the results of [Sender.Datagram], unless the datagram cannot be sent. If
-// the destination is one of the hub's own addresses, the datagram is classified like a received
-// one.
+// write the payload, with the results of [Sender.Datagram]. It does not call fill if the datagram
+// cannot be sent. If the destination is one of the hub's own addresses, the datagram is classified
+// like a received one.
 type SendFunc func(to PathAttr, n int, fill func(header, payload []byte))
 
 // Target is the destination of a datagram. The zero Target means that the datagram is dropped.
@@ -98,8 +98,8 @@ type TargetKind uint8
 // The kinds of targets.
 const (
 	TargetNone    TargetKind = iota
-	TargetQPN                // the process that owns the QPN; without one the datagram is dropped
-	TargetCommID             // the process that owns the communication ID, otherwise Refuse
-	TargetService            // the process that serves it at the destination address, otherwise Refuse
+	TargetQPN                // the process with the QPN; without one the datagram is dropped
+	TargetCommID             // the process with the communication ID; without one Refuse
+	TargetService            // the process that serves it at the destination address; without one Refuse
 	TargetGroup              // the processes that have joined the destination group
 )

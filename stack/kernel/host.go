@@ -15,8 +15,8 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// Host is the machine, or the part of it that has some of its addresses, as a [stack.Network] with
-// one interface.
+// Host is a [stack.Network] with one interface: the machine, or the part of it that has some of its
+// addresses.
 type Host struct {
 	nic  *nic
 	why  string        // reason for the choice of the interface
@@ -29,15 +29,14 @@ type Host struct {
 
 var _ stack.Network = (*Host)(nil)
 
-// aborter ends with the host.
+// aborter is closed when the host is.
 type aborter interface{ Abort() }
 
 // Config configures a host. The zero Config is a host with all addresses of the default interface.
 type Config struct {
-	// Interface is the interface's name, for example "eth0". "" means the interface that has the
-	// first of Addrs. Without Addrs it is the first of these that is up: the interface of the
-	// default route, one with a global address, one with a link-local address, the loopback. See
-	// [Host.Why].
+	// Interface is the interface's name, for example "eth0". "" means the interface that has the first
+	// of Addrs. Without Addrs, it means the first of these that is up: the interface of the default
+	// route, one with a global address, one with a link-local address, the loopback. See [Host.Why].
 	Interface string
 	// Addrs are addresses of the interface, for example "10.0.0.1" or "2001:db8::1". None means all
 	// addresses. On the loopback interface any address of 127.0.0.0/8 is valid.
@@ -45,7 +44,7 @@ type Config struct {
 	// Sharing, if not nil, shares the host's addresses with other processes.
 	Sharing *Sharing
 	// Unopened opens no sockets. The host has the interface's addresses, but neither sends nor
-	// receives. It does not conflict with other users of the addresses. It excludes Sharing.
+	// receives. It does not conflict with other users of the addresses. Unopened excludes Sharing.
 	Unopened bool
 	// Logger is the log; nil discards it.
 	Logger *slog.Logger
@@ -124,8 +123,8 @@ func (c *config) choose(have []netip.Prefix) (chosen []netip.Prefix, err error) 
 	return chosen, nil
 }
 
-// owns finds an address among an interface's, with its prefix length. It returns the zero Prefix if
-// the address is not there.
+// owns returns an address with its prefix length, if it is among an interface's addresses.
+// Otherwise it returns the zero Prefix.
 func owns(have []netip.Prefix, a netip.Addr) netip.Prefix {
 	for _, p := range have {
 		if p.Addr() == a || a.IsLoopback() && a.Is4() && p.Addr().IsLoopback() && p.Contains(a) {
@@ -200,7 +199,7 @@ func (h *Host) untrack(a aborter) {
 	delete(h.open, a)
 }
 
-// pause waits briefly before a retry. It returns false if over is closed or the host is closed.
+// pause waits briefly before a retry. It returns false if the channel over is closed, or the host.
 func (h *Host) pause(over <-chan struct{}) bool {
 	select {
 	case <-time.After(10 * time.Millisecond):

@@ -38,8 +38,7 @@ func (h *Host) DialStream(ctx context.Context, laddr, raddr netip.AddrPort) (sta
 	}
 	d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(h.nic.zoned(laddr)), KeepAlive: -1}
 	if laddr.Port() != 0 {
-		// As in siw: the caller's port can be reused while an earlier connection from it is
-		// in TIME-WAIT.
+		// As in siw, the caller's port can be reused while an earlier connection from it is in TIME-WAIT.
 		d.Control = func(_, _ string, raw syscall.RawConn) error { return raw.Control(setReuseAddr) }
 	}
 	c, err := d.DialContext(ctx, "tcp", h.nic.zoned(raddr).String())
@@ -68,9 +67,8 @@ func (h *Host) ListenFamily(laddr netip.AddrPort) (stack.StreamListener, error) 
 	return h.listen(laddr, func(a netip.Addr) bool { return a.Is4() == four })
 }
 
-// listen listens at laddr. If that is unspecified, it listens at the host's wanted addresses, if
-// there are any. A host with addresses of one IP version may listen for the other, and never gets a
-// connection.
+// listen listens at laddr. If that is unspecified, it listens at the host's wanted addresses. If
+// the host has none of that IP version, listen succeeds, and no connection ever arrives.
 func (h *Host) listen(laddr netip.AddrPort, wanted func(netip.Addr) bool) (stack.StreamListener, error) {
 	laddr = unmapPort(laddr)
 	addrs := []netip.Addr{laddr.Addr()}

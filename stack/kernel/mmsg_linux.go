@@ -23,8 +23,8 @@ func newOutConn(udp *net.UDPConn) (*outConn, syscall.RawConn, error) {
 	return rxsocket.DetachNetpoll(udp)
 }
 
-// setSending prepares a socket for sending. It must not fragment: the ICRC covers the flag and the
-// identification, which is then 0.
+// setSending prepares a socket for sending. Packets must not be fragmented: the ICRC covers the
+// Don't Fragment flag and the identification, which is then 0.
 func setSending(fd uintptr, v4 bool) error {
 	s := int(fd)
 	_ = unix.SetsockoptInt(s, unix.SOL_SOCKET, unix.SO_SNDBUF, rxsocket.SocketBuffer)
@@ -109,12 +109,13 @@ var sendmmsg = func(fd uintptr, first *mmsghdr, n int) (sent int, errno syscall.
 	return int(r), errno
 }
 
-// sendBatch is the arguments of sendmmsg.
+// sendBatch has the arguments of sendmmsg.
 type sendBatch struct {
-	s       *sender
-	out     []message
-	done    int
-	refused bool // the kernel refused the superframe at done, and its first datagram is tried alone
+	s    *sender
+	out  []message
+	done int
+	// The kernel refused the superframe at done. Its first datagram is tried alone.
+	refused bool
 	msgs    [maxMessages]mmsghdr
 	iov     [maxMessages]unix.Iovec
 	control [maxMessages][controlSpace]byte
@@ -173,12 +174,13 @@ func waitForRoom(fd uintptr, end time.Time) bool {
 
 // writeAll calls the kernel until it has accepted or refused all messages.
 func (b *sendBatch) writeAll(fd uintptr) {
-	var end time.Time // deadline of waiting for room
+	var end time.Time // until when to wait for room
 	for b.done < len(b.out) {
 		n, errno := sendmmsg(fd, &b.msgs[b.done], len(b.out)-b.done)
 		m := &b.out[b.done]
 		switch {
-		case errno == 0 && b.refused: // the first datagram alone succeeds: the kernel refuses superframes
+		// The first datagram alone was sent, so the kernel refuses superframes.
+		case errno == 0 && b.refused:
 			b.s.port.segments.Store(false)
 			b.countFirstOnly()
 			n--
@@ -199,16 +201,15 @@ func (b *sendBatch) writeAll(fd uintptr) {
 			if end.IsZero() {
 				end = time.Now().Add(sendTimeout)
 			}
-			if !waitForRoom(fd, end) { // while the socket is full, other senders fail at once
+			if !waitForRoom(fd, end) { // while the socket is full, datagrams of other senders are lost at once
 				m.path.out.full.Store(true)
 			}
 			continue
 		case errno == unix.EIO && m.segments > 1: // a device without checksums cannot cut superframes
 			b.s.port.segments.Store(false)
 		case errno == unix.EINVAL && m.segments > 1 && !b.refused:
-			// Either the kernel refuses superframes, or the segments exceed the MTU.
-			// The first datagram is sent alone to find out. Its identification is
-			// valid, as it is the first.
+			// Either the kernel refuses superframes, or the segments exceed the MTU. To find out, the first
+			// datagram is sent alone. Its identification is valid, because it is the first.
 			b.refused = true
 			b.iov[b.done].SetLen(m.size)
 			b.msgs[b.done].hdr.SetControllen(m.path.dest.single)
@@ -220,8 +221,8 @@ func (b *sendBatch) writeAll(fd uintptr) {
 	}
 }
 
-// countFirstOnly counts the superframe at done, whose first datagram was sent and whose others are
-// lost, and skips it.
+// countFirstOnly counts the superframe at done, and skips it. Its first datagram was sent, and the
+// others are lost.
 func (b *sendBatch) countFirstOnly() {
 	m := &b.out[b.done]
 	first := message{path: m.path, start: m.start, end: m.start + m.size, segments: 1}

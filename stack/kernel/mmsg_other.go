@@ -21,7 +21,7 @@ func newOutConn(udp *net.UDPConn) (*outConn, syscall.RawConn, error) {
 
 func canSegment(syscall.RawConn) bool { return false }
 
-// destination is empty: these systems set the traffic class and the hop limit themselves.
+// destination is empty: these systems determine the traffic class and the hop limit.
 type destination struct{}
 
 func (*destination) init(netip.AddrPort, int, uint8, uint8) {}
@@ -36,8 +36,8 @@ func (b *sendBatch) send(out []message) {
 		m := &out[i]
 		err := net.ErrClosed
 		if s := m.path.out.socket.Load(); s != nil {
-			// The QP is locked, so the wait must be short; a datagram that finds no
-			// room is lost and counted.
+			// The QP is locked, so the wait must be short. A datagram that finds no room is lost and
+			// counted.
 			_ = s.conn.SetWriteDeadline(time.Now().Add(sendTimeout))
 			_, err = s.conn.WriteToUDPAddrPort(b.s.buf[m.start:m.end], m.path.to)
 		}

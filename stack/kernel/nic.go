@@ -42,17 +42,17 @@ type nic struct {
 
 var _ stack.NIC = (*nic)(nil)
 
-// gidTable is the host's addresses and their networks by GID index. Index 0 is the link-local
-// address, or the zero Addr, for which GIDs substitutes another. Holes are zero Addrs, too. A
-// link-local address that is added later gets the next free index, because an index must not change
-// its meaning while an application uses it.
+// gidTable has the host's addresses and their networks by GID index. Index 0 is the link-local
+// address, or the zero Addr, for which GIDs substitutes another. Holes are zero Addrs too. A
+// link-local address that is added later gets the next free index, because an index must keep its
+// meaning while an application uses it.
 type gidTable struct {
 	prefixes []netip.Prefix
 	gids     []netip.Addr
 }
 
-// newNIC opens the sockets for addresses of an interface. An IPv6 address in duplicate address
-// detection, which takes a second for a new address, is added afterwards, unless it was selected by
+// newNIC opens the sockets for addresses of an interface. A new IPv6 address is in duplicate
+// address detection for a second. Such an address is added afterwards, unless it was selected by
 // name.
 func newNIC(iface *net.Interface, addrs []netip.Prefix, c *config) (*nic, error) {
 	n := &nic{name: iface.Name, index: iface.Index, mac: iface.HardwareAddr, wanted: c.addrs, log: c.log, closed: c.closed,
@@ -109,7 +109,8 @@ func (n *nic) addAddrs(addrs []netip.Prefix, sharing *Sharing) error {
 func (n *nic) addAddr(p netip.Prefix) error {
 	a := p.Addr()
 	err := n.port.openAddr(a)
-	for try := 0; errors.Is(err, syscall.EADDRINUSE) && try < 5; try++ { // a socket that was just closed may still be open for a moment
+	// A socket that was just closed may still be open for a moment.
+	for try := 0; errors.Is(err, syscall.EADDRINUSE) && try < 5; try++ {
 		time.Sleep(10 * time.Millisecond)
 		err = n.port.openAddr(a)
 	}
@@ -157,7 +158,7 @@ func (n *nic) syncAddrs() (changed bool) {
 	}
 	iface, err := net.InterfaceByIndex(n.index)
 	if err != nil {
-		return false // removed interfaces are reported elsewhere
+		return false // removed interfaces are reported by stateChanged
 	}
 	have, err := interfacePrefixes(iface)
 	if err != nil {
@@ -190,7 +191,7 @@ func (n *nic) syncAddrs() (changed bool) {
 	return changed
 }
 
-// An address that could not be added is retried with increasing intervals: another process may have
+// An address that could not be added is retried with increasing intervals. Another process may have
 // used its port, or the hub may have refused a socket.
 const (
 	firstRetry = time.Second
@@ -221,11 +222,12 @@ func syntheticMAC(a netip.Addr) net.HardwareAddr {
 func (n *nic) Name() string          { return n.name }
 func (n *nic) MAC() net.HardwareAddr { return slices.Clone(n.mac) }
 
-// MTU implements [stack.NIC]. The MTU of Linux's loopback exceeds the largest IP packet.
+// MTU implements [stack.NIC]. It is limited because the MTU of Linux's loopback exceeds the largest
+// IP packet.
 func (n *nic) MTU() int { return min(n.watch.mtu(), 65535) }
 
-// GIDs implements [stack.NIC]. If the host does not have the interface's link-local address, index
-// 0 repeats the address with the lowest index: programs use index 0 by default.
+// GIDs implements [stack.NIC]. Programs use index 0 by default. If the host does not have the
+// interface's link-local address, index 0 repeats the address with the lowest index.
 func (n *nic) GIDs() []netip.Addr {
 	gids := slices.Clone(n.table.Load().gids)
 	if i := slices.IndexFunc(gids, netip.Addr.IsValid); i > 0 {
@@ -298,11 +300,11 @@ func (n *nic) Datagrams() stack.DatagramPort {
 	return n.port
 }
 
-// Frames implements [stack.NIC]. It returns nil, as frames need privileges.
+// Frames implements [stack.NIC]. It returns nil, because frames need privileges.
 func (n *nic) Frames() stack.FramePort { return nil }
 
-// Source implements [stack.NIC]. It queries the kernel's routing table, and returns an address of
-// the host only.
+// Source implements [stack.NIC]. It queries the kernel's routing table, and returns only addresses
+// of the host.
 func (n *nic) Source(dst netip.Addr) (src netip.Addr, direct bool, err error) {
 	dst = dst.Unmap().WithZone("")
 	switch {
@@ -331,8 +333,8 @@ func (n *nic) Source(dst netip.Addr) (src netip.Addr, direct bool, err error) {
 			}
 		}
 	}
-	// The kernel's choice is not an address of the host. An address in the same network works
-	// as well.
+	// The address that the kernel has chosen is not one of the host's. An address in the same network
+	// is equally suitable.
 	for _, p := range prefixes {
 		if p.IsValid() && p.Contains(dst) {
 			return p.Addr(), true, nil
@@ -345,8 +347,8 @@ func (n *nic) Source(dst netip.Addr) (src netip.Addr, direct bool, err error) {
 		dst, n.name, n.addrs(), syscall.ENETUNREACH)
 }
 
-// sourceOfGroup returns the source address for datagrams to a group. It is link-local only if the
-// group is, or if there is no other.
+// sourceOfGroup returns the source address for datagrams to a group. The address is link-local only
+// if the group is, or if there is no other.
 func (n *nic) sourceOfGroup(group netip.Addr) (src netip.Addr, direct bool, err error) {
 	local := group.Is6() && group.IsLinkLocalMulticast()
 	for _, a := range n.addrs() {

@@ -30,7 +30,7 @@ type path struct {
 	headers                int                      // length of head
 	head                   [rxsocket.MaxHeader]byte // without lengths
 	dest                   destination              // for the kernel
-	route                  *hub.Route               // bypasses the kernel; nil if there is no such route
+	route                  *hub.Route               // bypasses the kernel; nil if impossible
 	closed                 atomic.Bool
 }
 
@@ -39,8 +39,8 @@ var (
 	_ stack.Backlogged = (*path)(nil)
 )
 
-// Path implements [stack.DatagramPort]. The requested source port selects one of a few sockets,
-// which have other ports. Priority and FlowLabel are ignored.
+// Path implements [stack.DatagramPort]. The requested source port only selects one of a few
+// sockets, which have ports of their own. Priority and FlowLabel are ignored.
 func (p *port) Path(a stack.PathAttr) (stack.Path, error) {
 	n := p.nic
 	a.Src, a.Dst = a.Src.Unmap().WithZone(""), a.Dst.Unmap().WithZone("")
@@ -89,7 +89,8 @@ func (t *path) Batch(n int) int {
 	return max(1, min(maxSegments, (maxIPPacket-t.headers)/n))
 }
 
-// LocalNIC implements [stack.Path]. It is not known whether the peer is in this process.
+// LocalNIC implements [stack.Path]. It returns nil: a socket does not show whether the peer is in
+// this process.
 func (t *path) LocalNIC() stack.NIC { return nil }
 
 // Close implements [stack.Path]. The sockets are shared and stay open.
@@ -103,7 +104,7 @@ func (t *path) Close() {
 	}
 }
 
-// isDirect reports whether rings lead to the peer's process now.
+// isDirect reports whether there are rings to the peer's process now.
 func (t *path) isDirect() bool { return t.route != nil && t.route.HasRings() }
 
 // Backlog implements [stack.Backlogged].

@@ -23,14 +23,14 @@ const (
 	sourcePorts = 8
 )
 
-// sendTimeout bounds how long a sender waits for room in a full socket, as the QP is locked
-// meanwhile. By default an unprivileged socket has 425,984 bytes for packets, and a link of 10
-// Mbit/s makes room sooner. Datagrams that find no room are lost and counted. So are later ones
-// until the socket accepts data again.
+// sendTimeout limits the time that a sender waits for room in a full socket, because the QP is
+// locked meanwhile. By default an unprivileged socket has 425,984 bytes for packets. Even a link of
+// 10 Mbit/s makes room within this time. Datagrams that find no room are lost and counted. So are
+// later datagrams, until the socket accepts data again.
 const sendTimeout = 250 * time.Millisecond
 
-// port is the interface's datagram port. It receives on UDP port 4791 of each address, with one
-// socket each, and sends from a few sockets on other ports.
+// port is the interface's datagram port. For each address it receives on one socket, on UDP port
+// 4791, and sends from a few sockets on other ports.
 type port struct {
 	nic      *nic
 	in       atomic.Pointer[[]*socket] // of addresses and groups; replaced under mu, never modified
@@ -69,26 +69,27 @@ func (c *counters) snapshot() stack.Counters {
 	}
 }
 
-// leaves reports whether datagrams to or from an address leave the process. With shared addresses,
-// an address of this host may also belong to another process.
+// leaves reports whether datagrams between the host and an address leave this process. With shared
+// addresses, another process may have the same address as this host.
 func (p *port) leaves(a netip.Addr) bool { return p.shared != nil || !p.nic.has(a) }
 
-// sourcePortKey identifies a socket for sending: paths from one address whose source ports are
-// equal modulo sourcePorts share it.
+// sourcePortKey identifies a socket for sending. Paths from one address share it if their source
+// ports are equal modulo sourcePorts.
 type sourcePortKey struct {
 	src  netip.Addr
 	slot uint16
 }
 
-// sourcePort is a source port and its socket, which exists while the machine has the address. If
-// the address is added again, a new socket gets the same port, because the packets of existing
-// paths contain it.
+// sourcePort is a source port and its socket. The socket exists while the machine has the address.
+// If the address is removed and added again, a new socket gets the same port, because the packets
+// of existing paths contain it.
 type sourcePort struct {
 	key    sourcePortKey
 	port   uint16
 	socket atomic.Pointer[outSocket] // nil: the address was removed
-	full   atomic.Bool               // the socket was full for sendTimeout, and has not accepted data since
-	paths  int                       // paths from here; guarded by the port's mu
+	// The socket was full for sendTimeout, and has accepted no data since.
+	full  atomic.Bool
+	paths int // paths from this port; guarded by the port's mu
 }
 
 type outSocket struct {
@@ -178,8 +179,8 @@ func (p *port) newOutSocket(src netip.Addr, srcPort uint16) (*outSocket, error) 
 	return &outSocket{conn, raw, at}, nil
 }
 
-// leave ends a path's use of a source port. A source port whose address was removed ends with its
-// last path.
+// leave ends a path's use of a source port. If the address was removed, the source port ends with
+// its last path.
 func (p *port) leave(o *sourcePort) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -205,8 +206,8 @@ func (p *port) closeSourcePorts(a netip.Addr) {
 	}
 }
 
-// reopenSourcePorts opens the sockets of existing paths again after their address was added again.
-// If another program uses the port by now, the path stays without a socket.
+// reopenSourcePorts opens the sockets of existing paths again, after their address was added again.
+// If another program has taken the port, the path stays without a socket.
 func (p *port) reopenSourcePorts(a netip.Addr) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// socket passes datagrams to one address, or to one multicast group, to the receiver.
+// socket passes the datagrams to one address, or to one multicast group, to the receiver.
 type socket struct {
 	*rxsocket.Socket
 	delivery
@@ -49,9 +49,9 @@ type delivery struct {
 // deliver passes an arrival to the receiver.
 //
 // A socket does not show the IP header. The fields that the ICRC covers are known, except for
-// IPv4's identification. It is set to the value that Linux and other systems use for an unconnected
-// socket that must not fragment: 0, and 0, 1, 2, … for the datagrams of one superframe. An arrival
-// from a hub may begin in the middle of a superframe.
+// IPv4's identification. deliver sets it to the value that Linux and other systems use for an
+// unconnected socket that must not fragment: 0, and 0, 1, 2, … for the datagrams of one superframe.
+// An arrival from a hub may begin in the middle of a superframe.
 func (y *delivery) deliver(a *hub.Arrival, polled bool) {
 	p, dst := y.port, a.Dst
 	receiver := p.receiver.Load()

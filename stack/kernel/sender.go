@@ -26,8 +26,8 @@ type message struct {
 }
 
 // sender collects datagrams in a buffer. If building is true, the last message of pending is being
-// built. If rings lead to the peer's process, the message is built in the ring, with the same
-// offsets from the beginning of its payload, and is the only one.
+// built. If there are rings to the peer's process, the message is built in the ring, and is the
+// only one. Offsets then count from the beginning of its payload too.
 type sender struct {
 	port        *port
 	pending     []message
@@ -69,7 +69,7 @@ func (s *sender) Datagram(pt stack.Path, n int) (header, payload []byte) {
 	header = s.view[:p.headers]
 	stack.PutLengths(header, n)
 	if header[0]>>4 == 4 {
-		binary.BigEndian.PutUint16(header[4:], uint16(m.segments)) // as the kernel assigns it
+		binary.BigEndian.PutUint16(header[4:], uint16(m.segments)) // the same as the kernel assigns
 	}
 	payload = s.buf[m.end : m.end+n : m.end+n]
 	s.extend(m, n)
@@ -117,7 +117,7 @@ func (s *sender) begin(p *path, n int) {
 	copy(s.view[:], p.head[:p.headers])
 }
 
-// Datagrams of at least bulk bytes are expected to be followed by many, shorter ones by few.
+// After a datagram of at least bulk bytes, many more are expected; after a shorter one, few.
 const (
 	bulk    = 1024
 	fewMore = 4
@@ -152,7 +152,7 @@ func (s *sender) commit(m *message) {
 	s.count(m, nil)
 }
 
-// describe gives the peer's process the information that a socket would give.
+// describe gives the peer's process the same information as a socket.
 func (s *sender) describe(m *message) {
 	p := m.path
 	s.arrival = hub.Arrival{From: netip.AddrPortFrom(p.ends.Src, p.out.port), Dst: p.ends.Dst,
@@ -162,7 +162,7 @@ func (s *sender) describe(m *message) {
 	}
 }
 
-// sendDirect queues a message for the peer's ring. It returns false if the message must leave
+// sendDirect queues a message for the peer's ring. It returns false if the message must be sent
 // through the socket.
 func (s *sender) sendDirect(m *message) bool {
 	if !m.path.isDirect() {
@@ -205,8 +205,8 @@ func (s *sender) Cut() {
 	s.building, s.droppable = false, false
 }
 
-// emit passes collected messages to the kernel, one socket at a time, or commits the message in the
-// peer's ring.
+// emit passes the collected messages to the kernel, one socket at a time. If the message was built
+// in the peer's ring, emit commits it instead.
 func (s *sender) emit() {
 	if s.reservation.Data != nil && s.building {
 		s.commit(&s.pending[0])

@@ -10,16 +10,17 @@ import (
 )
 
 // Sharing shares a host's addresses with other processes of this user, through a hub, such as
-// softrnic hub. The hub owns UDP port 4791 of the addresses, and passes on datagrams for this
+// softrnic hub. The hub owns UDP port 4791 of the addresses, and forwards the datagrams for this
 // process. The datagram port is a [stack.Shared]. Outgoing datagrams, and those to multicast
 // groups, use the process's own sockets. Paths to one QP of another such process use memory shared
 // with that process and bypass the hub. Without a hub the link has no carrier. Linux only. The zero
-// Sharing needs a running hub.
+// Sharing does not start a hub, and needs a running one.
 type Sharing struct {
-	Directory string                       // the hub's directory; "" means the one of softrnic hub
-	QPs       int                          // most QPs of this process at a time, up to 1048576; 0 means 32768
-	Start     func(directory string) error // starts a hub process, such as softrnic hub, without waiting for it
-	Logger    *slog.Logger                 // nil: no log
+	Directory string // the hub's directory; "" means the one of softrnic hub
+	QPs       int    // most QPs of this process at a time, up to 1048576; 0 means 32768
+	// Start starts a hub process, such as softrnic hub, without waiting for it.
+	Start  func(directory string) error
+	Logger *slog.Logger // nil: no log
 }
 
 // sharedPort is the port of a host whose packets come from a hub.
@@ -55,7 +56,7 @@ func (s *sharedPort) newReceiver() func(*hub.Arrival, bool) {
 	}
 }
 
-// changed notifies the interface's watcher that the hub has gone or returned. Addresses that were
+// changed notifies the interface's watcher that the hub has ended or returned. Addresses that were
 // added without a hub may have been dropped.
 func (s *sharedPort) changed(lost bool) {
 	if lost {
@@ -86,8 +87,8 @@ func (p *port) openAddr(a netip.Addr) error {
 	return err
 }
 
-// registerSourcePorts registers this process's sockets for sending from an address with the hub. It
-// opens all of them, so that a path need not wait.
+// registerSourcePorts registers with the hub the sockets from which this process sends at an
+// address. It opens all of them, so that no path has to wait later.
 func (p *port) registerSourcePorts(a netip.Addr) error {
 	if p.shared == nil {
 		return nil

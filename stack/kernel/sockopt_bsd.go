@@ -17,7 +17,7 @@ func segmentSize(fd uintptr) int {
 	return n
 }
 
-// setUserTimeout does nothing: keepalive and the kernel's number of retransmissions bound the wait.
+// setUserTimeout does nothing: keepalive and the kernel's number of retransmissions limit the wait.
 func setUserTimeout(uintptr, time.Duration) {}
 
 // setGroupInterface sets the interface for datagrams to multicast groups.
@@ -35,7 +35,7 @@ func setTOS(fd uintptr, tos int) {
 	_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_TCLASS, tos)
 }
 
-// setReceiveBuffer bounds the receive buffer; 0 means the size that other stacks use.
+// setReceiveBuffer limits the receive buffer; 0 means the size that other stacks use.
 func setReceiveBuffer(fd uintptr, n int) {
 	if n <= 0 {
 		n = defaultReceiveBuffer
@@ -43,8 +43,8 @@ func setReceiveBuffer(fd uintptr, n int) {
 	_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, n)
 }
 
-// setSending prepares a socket for sending. It must not fragment: the ICRC covers the flag and the
-// identification, which is then 0.
+// setSending prepares a socket for sending. Packets must not be fragmented: the ICRC covers the
+// Don't Fragment flag and the identification, which is then 0.
 func setSending(fd uintptr, v4 bool) error {
 	_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF, rxsocket.SocketBuffer)
 	if v4 {

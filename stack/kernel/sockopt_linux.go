@@ -13,7 +13,7 @@ func segmentSize(fd uintptr) int {
 	return n
 }
 
-// setUserTimeout bounds how long data may stay unacknowledged, or the peer's window closed.
+// setUserTimeout limits the time for which data may be unacknowledged, or the peer's window closed.
 func setUserTimeout(fd uintptr, d time.Duration) {
 	_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(d.Milliseconds()))
 }
@@ -34,13 +34,13 @@ func setTOS(fd uintptr, tos int) {
 	_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_TCLASS, tos)
 }
 
-// setReceiveBuffer bounds the receive buffer; 0 lets the kernel adjust it to the traffic.
+// setReceiveBuffer limits the receive buffer; 0 lets the kernel adjust it to the traffic.
 func setReceiveBuffer(fd uintptr, n int) {
 	if n > 0 {
 		_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, n/2) // the kernel doubles the value
 		return
 	}
-	// A size that was set disables the adjustment, unless the lock is removed (Linux 5.14).
+	// Setting a size disables the adjustment. Removing the lock enables it again (Linux 5.14).
 	if unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_BUF_LOCK, 0) != nil {
 		_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, defaultReceiveBuffer)
 	}

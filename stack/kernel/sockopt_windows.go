@@ -18,7 +18,7 @@ func segmentSize(fd uintptr) int {
 	return n
 }
 
-// setUserTimeout does nothing: keepalive and the kernel's number of retransmissions bound the wait.
+// setUserTimeout does nothing: keepalive and the kernel's number of retransmissions limit the wait.
 func setUserTimeout(uintptr, time.Duration) {}
 
 // setGroupInterface sets the interface for datagrams to multicast groups.
@@ -33,7 +33,7 @@ func setGroupInterface(fd uintptr, src netip.Addr, index int) {
 // setTOS does nothing: Windows takes the type of service only from its policies.
 func setTOS(uintptr, int) {}
 
-// setReceiveBuffer bounds the receive buffer; 0 means the size that other stacks use.
+// setReceiveBuffer limits the receive buffer; 0 means the size that other stacks use.
 func setReceiveBuffer(fd uintptr, n int) {
 	if n <= 0 {
 		n = defaultReceiveBuffer
@@ -44,9 +44,9 @@ func setReceiveBuffer(fd uintptr, n int) {
 // dontFragment is IP_DONTFRAGMENT and IPV6_DONTFRAG (ws2ipdef.h), which package windows lacks.
 const dontFragment = 14
 
-// setSending prepares a socket for sending. It must not fragment: the ICRC covers the flag. The
-// ICRC also covers the identification, which Windows does not reveal. Over IPv4 the peer must
-// compute it from the ICRC, as SoftRNIC does.
+// setSending prepares a socket for sending. Packets must not be fragmented: the ICRC covers the
+// Don't Fragment flag. The ICRC also covers the identification, which Windows does not reveal. Over
+// IPv4 the peer must compute it from the ICRC, as SoftRNIC does.
 func setSending(fd uintptr, v4 bool) error {
 	_ = windows.SetsockoptInt(windows.Handle(fd), windows.SOL_SOCKET, windows.SO_SNDBUF, rxsocket.SocketBuffer)
 	if v4 {

@@ -13,18 +13,18 @@ import (
 )
 
 const (
-	// sendBuffer is the largest number of bytes that a stream queues: as many as accumulate
-	// while the previous batch is written. The kernel has a send buffer of its own.
+	// sendBuffer is the largest number of bytes that a stream queues: as many as accumulate while the
+	// previous batch is written. The kernel also has a send buffer.
 	sendBuffer = 256 << 10
 
 	// pieceBuffer is the size of the pooled buffers for reading and for filling pieces.
 	pieceBuffer = 64 << 10
 
-	// lingerTime bounds how long a closed stream takes to pass queued data to the kernel, and
-	// the kernel to deliver it.
+	// lingerTime limits the time for a closed stream to pass queued data to the kernel, and for the
+	// kernel to deliver it.
 	lingerTime = 5 * time.Second
 
-	// Timeouts as in package netstack: those of a data centre.
+	// The timeouts are the same as in package netstack, and suit a data centre.
 	userTimeout       = 10 * time.Second
 	keepAliveIdle     = 5 * time.Second
 	keepAliveInterval = time.Second
@@ -49,7 +49,7 @@ type stream struct {
 	raw  syscall.RawConn
 	mss  int
 
-	mu      sync.Mutex // guards the fields below
+	mu      sync.Mutex // guards the fields up to sendErr
 	queued  []byte     // data to write after drain's present batch
 	spare   []byte     // the second of drain's two buffers
 	pieces  int        // pieces in queued, or with drain
@@ -104,7 +104,7 @@ func (h *Host) newStream(c *net.TCPConn) (*stream, error) {
 		setUserTimeout(fd, userTimeout)
 	})
 	if s.mss <= 0 {
-		s.mss = 1220 // for IPv6's minimum MTU
+		s.mss = 1220 // that of IPv6's minimum MTU
 	}
 	s.mss = min(s.mss, stack.MaxPiece)
 	if !h.track(s) {
@@ -192,7 +192,7 @@ func (s *stream) sendable() error {
 	return nil
 }
 
-// drain writes queued data until there is none, and then performs actions that wait for that.
+// drain writes queued data until there is none, and then performs the actions that wait for that.
 func (s *stream) drain() {
 	s.mu.Lock()
 	for len(s.queued) > 0 && s.err == nil {
@@ -250,9 +250,9 @@ func (s *stream) OnRoom(f func()) {
 	s.onRoom = f
 }
 
-// Unanswered implements [stack.Stream]. It returns the number of pieces that the kernel has not
-// taken, because the kernel does not report acknowledgements. The kernel coalesces small segments
-// when many are in flight, and accounts for their memory.
+// Unanswered implements [stack.Stream]. The kernel does not report acknowledgements, so it returns
+// the number of pieces that the kernel has not taken. The kernel coalesces small segments when many
+// are in flight, and accounts for their memory.
 func (s *stream) Unanswered() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -266,7 +266,7 @@ func (s *stream) CallOnAnswer() {
 	s.full = true
 	if !s.writing {
 		s.writing = true
-		go s.drain() // it writes nothing, and calls OnRoom's function
+		go s.drain() // drain writes nothing, and calls OnRoom's function
 	}
 }
 
@@ -322,8 +322,8 @@ func (s *stream) CloseWrite() error {
 	return nil
 }
 
-// Close implements [net.Conn]. Sent data is still delivered within the linger time, as far as the
-// peer takes it.
+// Close implements [net.Conn]. Sent data is still delivered, if the peer takes it within
+// lingerTime.
 func (s *stream) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -368,7 +368,7 @@ func (s *stream) isClosed() bool {
 // SetTOS implements [stack.Stream].
 func (s *stream) SetTOS(tos uint8) { s.control(func(fd uintptr) { setTOS(fd, int(tos&^3)) }) }
 
-// SetReadBuffer implements [stack.Stream]. The kernel's bound includes its overhead.
+// SetReadBuffer implements [stack.Stream]. The kernel's limit includes its overhead.
 func (s *stream) SetReadBuffer(n int) { s.control(func(fd uintptr) { setReceiveBuffer(fd, n) }) }
 
 // Wait implements [stack.Stream]. It reads data into a buffer that is held until the data is

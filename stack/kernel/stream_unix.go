@@ -14,8 +14,8 @@ var errWouldBlock error = unix.EAGAIN
 // setReuseAddr allows binding to a port of earlier connections that have ended or have this option.
 func setReuseAddr(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) }
 
-// writeNow writes as much of b as the kernel takes without waiting. A full buffer yields
-// errWouldBlock or n < len(b).
+// writeNow writes as much of b as the kernel takes without waiting. If the kernel's buffer is full,
+// the error is errWouldBlock, or n is less than len(b).
 func writeNow(fd uintptr, b []byte) (n int, err error) {
 	for {
 		n, err = unix.Write(int(fd), b)

@@ -6,10 +6,10 @@ import "errors"
 var errWouldBlock = errors.New("kernel: not now")
 
 // writeNow writes nothing: Go's sockets on Windows are overlapped, and have no non-blocking write.
-// drain writes.
+// The goroutine drain writes.
 func writeNow(uintptr, []byte) (int, error) { return 0, errWouldBlock }
 
-// readNow reads nothing, for the same reason: fill reads.
+// readNow reads nothing, for the same reason. The method fill reads.
 func readNow(uintptr, []byte) (int, error) { return 0, errWouldBlock }
 
 // fill waits for data, and reads it into have.

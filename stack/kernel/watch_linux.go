@@ -13,8 +13,8 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// watch follows the kernel's notifications about an interface and its addresses. Where the kernel
-// sends none, as in a gVisor sandbox, nothing changes.
+// watch follows the kernel's notifications about an interface and its addresses. Without
+// notifications, as in a gVisor sandbox, it reports no changes.
 type watch struct {
 	nic    *nic
 	size   atomic.Int64

@@ -13,9 +13,9 @@ import (
 )
 
 // yielder lets the goroutines of streams run while an application polls with GOMAXPROCS 1. Go's
-// scheduler checks the network poller only when no goroutine is runnable, or after 10 ms, and a
-// polling goroutine is always runnable. So the poller checks an epoll instance of its own. If a
-// socket is ready, the poller waits until the socket's goroutine has run.
+// scheduler checks the network poller only when no goroutine is runnable, or after 10 ms. A polling
+// goroutine is always runnable. Therefore the poller checks an epoll instance. If a socket is
+// ready, the poller waits until the socket's goroutine has run.
 type yielder struct {
 	streams atomic.Int32
 	empty   atomic.Uint32 // polls that found nothing

@@ -10,9 +10,9 @@ import (
 	"github.com/softrnic/softrnic/link"
 )
 
-// announce tells the neighbours the MAC of a new address, as Linux does. A neighbour that remembers
-// another node's MAC for the address would otherwise use that for minutes. gVisor sends no such
-// message.
+// announce tells the neighbours the MAC of a new address, as Linux does. Without it, a neighbour
+// that has cached another node's MAC for the address would use that for minutes. gVisor sends no
+// such message.
 func (n *Interface) announce(a netip.Addr) {
 	src := tcpip.LinkAddress(n.mac[:])
 	var b []byte
@@ -25,8 +25,8 @@ func (n *Interface) announce(a netip.Addr) {
 	_, _ = n.link.Write([]link.Frame{{Data: b}})
 }
 
-// gratuitousARP returns an unsolicited ARP reply, sent to all. Linux takes the MAC from it. gVisor
-// at least resolves the address again soon; it would ignore the ARP request of RFC 5227 §3.
+// gratuitousARP returns an unsolicited ARP reply to all neighbours. Linux takes the MAC from it.
+// gVisor at least resolves the address again soon. It would ignore the ARP request of RFC 5227 §3.
 func gratuitousARP(src tcpip.LinkAddress, addr tcpip.Address) []byte {
 	b := make([]byte, header.EthernetMinimumSize+header.ARPSize)
 	header.Ethernet(b).Encode(&header.EthernetFields{

@@ -1,16 +1,16 @@
 package netstack
 
-// The memory of TCP's buffers. Every byte that a buffer may hold is reserved in the memory shared
-// by all the host's connections. Out-of-order segments that gVisor keeps lie in the receive buffer,
-// and so are counted.
+// The memory of TCP's buffers. All the host's connections share it. Every byte that a buffer may
+// hold is reserved in it. gVisor keeps out-of-order segments in the receive buffer, so they are
+// counted too.
 //
 // While half of the memory is free, buffers get their full sizes when first needed. The send buffer
-// needs it when it is full, the receive buffer when the connection is dialled, accepted or given to
-// a QP. When less is free, a connection gets an equal share, if its data needs that. The buffers of
-// idle connections shrink again, and so do send buffers of connections above their share. A quarter
-// of the memory is never used for growth, so that new connections can begin. A buffer with data
-// does not shrink. A peer that leaves data unacknowledged, or sends it out of order, keeps its
-// memory until the connection ends, but gets no more than others.
+// needs its full size when it is full. The receive buffer needs it when the connection is dialled,
+// accepted or given to a QP. When less memory is free, a connection whose data needs it gets an
+// equal share. The buffers of idle connections shrink again, and so do send buffers of connections
+// above their share. A quarter of the memory is never used for growth, so that new connections can
+// begin. A buffer with data does not shrink. If a peer leaves data unacknowledged, or sends it out
+// of order, its connection keeps its memory until it ends, but gets no more than others.
 //
 // Only a few atomic operations run for each segment. The lock order is buffers.mu, then gVisor's
 // endpoint; tcpMemory.mu is last.
@@ -43,13 +43,13 @@ const (
 var _ [leastSend - 2*stack.MaxPiece]struct{}
 
 const (
-	// fastRead is the time in which a quarter of the receive buffer must be read for it to
-	// grow. A quarter is half of the window: over paths with longer round trips the window does
-	// not open further.
+	// fastRead is the time in which a quarter of the receive buffer must be read for the buffer to
+	// grow. A quarter is half of the window. Over paths with longer round trips the window does not
+	// open further.
 	fastRead = 200 * time.Millisecond
 
-	// reclaimEvery is the least time between two searches for reclaimable memory. A connection
-	// without traffic for that long is idle: its peer's retransmission timeout is shorter.
+	// reclaimEvery is the least time between two searches for reclaimable memory. A connection without
+	// traffic for that long is idle, because its peer's retransmission timeout is shorter.
 	reclaimEvery = time.Second
 )
 
@@ -84,7 +84,7 @@ func (m *tcpMemory) release(n int64) {
 	m.conns.Add(-1)
 }
 
-// reserve reserves n bytes, if the total then is at most most.
+// reserve reserves n bytes, if the total is then at most most.
 func (m *tcpMemory) reserve(n, most int64) bool {
 	for {
 		used := m.used.Load()
@@ -103,19 +103,19 @@ func (m *tcpMemory) growthLimit() int64 { return m.limit / 4 * 3 }
 // share is an equal share of the memory for each connection.
 func (m *tcpMemory) share() int64 { return m.growthLimit() / max(m.conns.Load(), 1) }
 
-// reserveFull reserves n bytes for a connection's full buffer, if half of the memory is free
-// afterwards.
+// reserveFull reserves n bytes for a connection's full buffer, if at least half of the memory is
+// free afterwards.
 func (m *tcpMemory) reserveFull(n int64) bool { return m.reserve(n, m.limit/2) }
 
-// grow reserves up to n bytes for a connection with had bytes, and returns the number. It is n if
-// half of the memory is free afterwards. Otherwise it is the difference to the connection's share,
-// or as much of that as is available.
+// grow reserves up to n bytes for a connection that has had bytes, and returns the number. The
+// number is n if half of the memory is free afterwards. Otherwise it is the difference to the
+// connection's share, or as much of that as is available.
 func (m *tcpMemory) grow(n, had int64) int64 {
 	for again := true; ; again = false {
 		if m.reserveFull(n) {
 			return n
 		}
-		least := min(n, 64<<10) // less does not pay
+		least := min(n, 64<<10) // to grow by less is not worth the cost
 		for part := min(n, m.share()-had); part >= least; part /= 2 {
 			if m.reserve(part, m.growthLimit()) {
 				return part
@@ -169,8 +169,9 @@ type buffers struct {
 	read atomic.Uint64 // by the application
 	end  atomic.Uint32 // after the last received byte, with or without a gap before it
 
-	sentMark atomic.Uint64 // sent when the send buffer last grew, or failed to
-	readMark uint64        // read when the receive buffer last grew, or failed to; used by the reader only
+	sentMark atomic.Uint64 // sent, when the send buffer last grew or failed to grow
+	// The value of read when the receive buffer last grew or failed to grow. Used by the reader only.
+	readMark uint64
 	readTime time.Time
 
 	sendSize, receiveSize atomic.Int64 // written under mu
@@ -258,8 +259,8 @@ func (b *buffers) setReceive(size int64) {
 	b.ep.SocketOptions().SetReceiveBufferSize(size, true)
 }
 
-// acked reports whether the peer has acknowledged some data that was sent since the buffer last
-// grew.
+// acked reports whether the peer has acknowledged some of the data that was sent since the buffer
+// last grew.
 func (b *buffers) acked() bool { return b.sent.Load()-b.sentMark.Load() > uint64(b.sendSize.Load()) }
 
 // hasRoom reports whether the send buffer has room for a byte.
@@ -291,7 +292,7 @@ func (b *buffers) growSend() bool {
 	return true
 }
 
-// setSend sets the size of the send buffer. gVisor must not work on the connection meanwhile: when
+// setSend sets the size of the send buffer. gVisor must not process the connection meanwhile: when
 // there is room again, it stores the previous size.
 func (b *buffers) setSend(size int64) {
 	b.sendSize.Store(size)
@@ -302,11 +303,11 @@ func (b *buffers) setSend(size int64) {
 
 // shrink returns memory. An idle connection returns the growth of both buffers. An active
 // connection above the share returns half of its send buffer. Its receive buffer stays, because its
-// window was advertised, and data for it would be lost. An idle peer must open its congestion
-// window again, so that it does not send a full window at once.
+// window was advertised, and data for it would be lost. A peer that becomes active again must first
+// open its congestion window, so it does not send a full window at once.
 func (b *buffers) shrink(share int64) {
 	if !b.mu.TryLock() {
-		return // it is growing
+		return // it is growing at this moment
 	}
 	defer b.mu.Unlock()
 	if b.closed {
@@ -351,7 +352,7 @@ func (b *buffers) shrinkReceive(size int64) {
 	}
 }
 
-// setRead bounds the receive buffer; 0 means the host's bound.
+// setRead limits the receive buffer; 0 means the host's limit.
 func (b *buffers) setRead(n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -374,8 +375,8 @@ func (b *buffers) setRead(n int64) {
 	b.returnReceive(size)
 }
 
-// close ends the growth. It returns the memory to release when TCP has finished the connection. It
-// is called once.
+// close ends the growth of the buffers. It returns the number of bytes to release when TCP has
+// finished the connection. It is called once.
 func (b *buffers) close() int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -1,7 +1,7 @@
 package netstack
 
-// What happens to a connection after its stream is closed. gVisor still sends the contents of the
-// send buffer, then FIN. The end that closed first stays in TIME-WAIT. Without bounds, a peer that
+// The end of a connection after its stream is closed. gVisor still sends the contents of the send
+// buffer, then FIN. The side that closed first stays in TIME-WAIT. Without limits, a peer that
 // stops reading but acknowledges window probes would hold a send buffer forever. TIME-WAIT would
 // hold the port, and six kilobytes, for a minute. Therefore:
 //
@@ -27,13 +27,13 @@ import (
 )
 
 const (
-	// timestampTick is how long a connection's timestamps may stay the same, with some margin:
-	// gVisor's count milliseconds. A new connection on the same addresses and ports starts at
-	// least this long after the old one's last segment. The peer then tells them apart by
+	// timestampTick is the time for which a connection's timestamps may stay the same, with some
+	// margin: gVisor's timestamps count milliseconds. A new connection on the same addresses and ports
+	// starts at least this long after the old one's last segment. The peer then distinguishes them by
 	// timestamps (RFC 6191 §2, RFC 7323 §5).
 	timestampTick = 2 * time.Millisecond
 
-	// closeGrace is how long a dial from a given port waits for a closed stream's connection on
+	// closeGrace is the time that a dial from a given port waits for a closed stream's connection on
 	// that port to end.
 	closeGrace = 500 * time.Millisecond
 )
@@ -44,13 +44,13 @@ type closings struct {
 	timeWaits int // at most
 	memory    *tcpMemory
 
-	mu       sync.Mutex // taken after gVisor's locks, so none of those may be taken under it
+	mu       sync.Mutex // taken after gVisor's locks: none of those may be taken under it
 	byID     map[gstack.TransportEndpointID]*closing
 	timeWait list.List // of *closing, the longest in TIME-WAIT first
 	over     bool      // the host is closed
 }
 
-// closing is one of them.
+// closing is one such connection.
 type closing struct {
 	all   *closings
 	id    gstack.TransportEndpointID
@@ -73,7 +73,7 @@ type closingState uint8
 const (
 	lingering closingState = iota // data or FIN is unsent or unacknowledged, or the peer's FIN is missing
 	timeWait
-	gone // ended, and remembered for a timestampTick
+	gone // ended, and remembered for timestampTick
 )
 
 // close passes a stream's endpoint to gVisor to finish. Its buffers have reserved memory.
@@ -149,7 +149,7 @@ func (r *closing) expire() {
 	}
 }
 
-// discard ends TIME-WAIT without the RST that Abort would send: the peer no longer has a connection
+// discard ends TIME-WAIT without the RST that Abort would send. The peer no longer has a connection
 // with these addresses and ports, or has a new one.
 func (r *closing) discard() {
 	r.ep.SocketOptions().SetMark(Discard)
@@ -167,8 +167,9 @@ func (c *closings) find(id gstack.TransportEndpointID) (r *closing, state closin
 	return r, state, since
 }
 
-// awaitPort waits until a new connection may use the addresses and ports of one whose stream is
-// closed. Unless patient, it fails instead of waiting. The error is the context's, or EADDRINUSE.
+// awaitPort waits until a new connection may use the addresses and ports of a connection whose
+// stream is closed. If patient is false, it fails instead of waiting. The error is the context's,
+// or EADDRINUSE.
 func (c *closings) awaitPort(ctx context.Context, id gstack.TransportEndpointID, patient bool) error {
 	r, state, since := c.find(id)
 	if r == nil {
@@ -230,12 +231,12 @@ func superseded(ep gstack.TransportEndpoint, segment header.TCP, pkt *gstack.Pac
 	}
 	o := header.ParseSynOptions(segment.Options(), false)
 	if !e.TryLock() {
-		// The lock's holder may be about to lock gVisor's connection table, which is locked
-		// here. The peer will retransmit the SYN.
+		// The lock's holder may be about to lock gVisor's connection table, which is locked here. The SYN
+		// is dropped, and the peer will retransmit it.
 		return false
 	}
-	// UnlockUser belongs to LockUser, which waits. It would also process queued segments. They
-	// are processed with this one if it is queued; otherwise their connection no longer exists.
+	// TryLock is followed by ResumeWork. UnlockUser would also process queued segments. These are
+	// processed with this one if it is queued; otherwise their connection no longer exists.
 	defer e.ResumeWork()
 	return o.TS && e.SendTSOk && seqnum.Value(e.RecentTS).LessThan(seqnum.Value(o.TSVal))
 }
@@ -248,7 +249,7 @@ func checksumValid(segment header.TCP, pkt *gstack.PacketBuffer) bool {
 }
 
 // supersede ends a connection in TIME-WAIT in favour of the new one that pkt opens, and passes pkt
-// on. If the stream is not closed yet, it may have unread data; then pkt is received again after
+// on. If the stream is not closed yet, it may have unread data. pkt is then received again after
 // the close. gVisor's connection table is locked.
 func (l *lazyTCP) supersede(ep gstack.TransportEndpoint, id gstack.TransportEndpointID, pkt *gstack.PacketBuffer) {
 	if s, ok := l.streams.Load(ep); ok && s.(*stream).awaitClose(pkt) {
@@ -266,8 +267,8 @@ func (l *lazyTCP) supersede(ep gstack.TransportEndpoint, id gstack.TransportEndp
 	}()
 }
 
-// claim returns the connection in TIME-WAIT with these addresses and ports, to the first caller
-// only.
+// claim returns the connection in TIME-WAIT with these addresses and ports. Only the first caller
+// gets it.
 func (c *closings) claim(id gstack.TransportEndpointID) *closing {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -279,7 +280,7 @@ func (c *closings) claim(id gstack.TransportEndpointID) *closing {
 	return r
 }
 
-// stop forgets everything: the host is closed.
+// stop drops all connections, because the host is closed.
 func (c *closings) stop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -15,11 +15,11 @@ type counts struct {
 	frames, datagrams uint64
 	looped, multicast uint64 // datagrams; looped ones are in no other count
 	bytes             uint64 // of datagrams that were not looped, as packets on the wire
-	bad, lost         uint64 // refused by the link or malformed; without a neighbour or a receiver
+	bad, lost         uint64 // refused by the link or malformed; lost for lack of a neighbour or a receiver
 }
 
-// frame counts a frame of n packets on the wire. It contains their headers, of header bytes, only
-// once.
+// frame counts a frame of n packets on the wire. f contains the headers of the packets only once.
+// header is their length in bytes.
 func (c *counts) frame(f *link.Frame, n, header int, looped bool) {
 	c.frames++
 	c.datagrams += uint64(n)
@@ -43,11 +43,12 @@ func (c *counts) add(o *counts) {
 	c.lost += o.lost
 }
 
-// tally has the counters of some flows, in separate cache lines. A processor that counts a frame
-// then seldom fetches them from another processor.
+// tally has the counters of some flows. Different tallies are in separate cache lines, so that a
+// processor that counts a frame seldom fetches them from another processor.
 //
-// One addition to recent counts nearly every frame: frames, datagrams and bytes share one word. It
-// is moved into counts before it overflows, and by readers.
+// Nearly every frame is counted by one addition to recent: one word that contains the numbers of
+// frames, datagrams and bytes. It is moved into counts before it overflows, and when counts is
+// read.
 type tally struct {
 	recent atomic.Uint64
 	mu     sync.Mutex // held only while counting: a reader may be a function that the receiver calls
@@ -56,7 +57,8 @@ type tally struct {
 }
 
 // Layout of recent, from the lowest bit on: bytes, datagrams, frames. Each field has room for eight
-// times its threshold, and so for thousands of goroutines that add a burst at the same moment.
+// times its threshold. This is enough for thousands of goroutines that add a burst at the same
+// moment.
 const (
 	byteBits, datagramBits = 31, 20
 

@@ -38,13 +38,13 @@ func (n *Interface) hostLeft(mac [6]byte) {
 	}
 }
 
-// lastSegments is how long TCP may take to process the departed host's segments, which may still be
+// lastSegments is the time for TCP to process the segments of the departed host that may still be
 // queued.
 const lastSegments = 200 * time.Millisecond
 
-// peerLeft makes the connection time out soon. Exceptions: another host with the peer's address
-// resets it, or the peer's FIN has arrived, possibly unread. Received data can still be read;
-// gVisor's Abort would drop it.
+// peerLeft makes the connection time out soon. Two connections end otherwise: another host with the
+// peer's address may reset it, or the peer's FIN has arrived, possibly unread. Received data can
+// still be read; gVisor's Abort would drop it.
 func (s *stream) peerLeft() {
 	c := TCPConfig{UserTimeout: lastSegments}
 	switch tcp.EndpointState(s.ep.State()) {

@@ -56,8 +56,8 @@ func NewEndpoint(l link.Link) *Endpoint {
 func (e *Endpoint) Link() link.Link { return e.link }
 
 // SetFrameHandler installs h. It gets each received frame to this host (its MAC address, broadcast,
-// multicast) before gVisor does, on the link's goroutines. It withholds a frame from gVisor by
-// returning true. Nil removes it.
+// multicast) before gVisor, on the link's goroutines. If it returns true, gVisor does not get the
+// frame. Nil removes it.
 func (e *Endpoint) SetFrameHandler(h func(*link.Frame) bool) {
 	if h == nil {
 		e.handler.Store(nil)
@@ -66,8 +66,8 @@ func (e *Endpoint) SetFrameHandler(h func(*link.Frame) bool) {
 	e.handler.Store(&h)
 }
 
-// SetSteering installs f. It gets each received frame with any destination first, on the link's
-// goroutines, and withholds a frame by returning true. Nil removes it.
+// SetSteering installs f. It gets each received frame with any destination before all others, on
+// the link's goroutines. If it returns true, no other gets the frame. Nil removes it.
 func (e *Endpoint) SetSteering(f func(*link.Frame) bool) {
 	if f == nil {
 		e.steering.Store(nil)
@@ -76,7 +76,7 @@ func (e *Endpoint) SetSteering(f func(*link.Frame) bool) {
 	e.steering.Store(&f)
 }
 
-// transmission is WritePackets' buffers, which are reused.
+// transmission has the buffers of WritePackets. They are reused.
 type transmission struct {
 	frames []link.Frame
 	pieces [][]byte
@@ -183,8 +183,8 @@ func (e *Endpoint) receive(frames []link.Frame) {
 		if len(f.Data) < link.EthernetHeaderLen || s != nil && (*s)(f) {
 			continue
 		}
-		// A tag with VLAN ID 0 only gives a priority (IEEE 802.1Q §6.8). Frames of other
-		// VLANs are not for this host.
+		// A tag with VLAN ID 0 only gives a priority (IEEE 802.1Q §6.8). Frames of other VLANs are not
+		// for this host.
 		if link.Tagged(f.Data) && (!f.TakeTag() || f.TCI&link.VLANMask != 0) {
 			continue
 		}
@@ -196,7 +196,7 @@ func (e *Endpoint) receive(frames []link.Frame) {
 	}
 }
 
-// receiveInPlace is receive for a frame that claims to hold RoCE packets without ICRCs. If it holds
+// receiveInPlace receives a frame that is marked as RoCE packets without ICRCs. If it contains
 // anything else, or has a tag, it is dropped. Steering gets a copy.
 func (e *Endpoint) receiveInPlace(f *link.Frame, handler, steering *func(*link.Frame) bool) {
 	if steering != nil {
@@ -255,9 +255,9 @@ func (e *Endpoint) deliver(f *link.Frame, to tcpip.PacketType) {
 // wholeView is the largest frame that lies in one view, in bytes.
 const wholeView = 512
 
-// headersLen returns the number of bytes of a frame in its first view. gVisor copies the view with
-// the headers when it parses them, so for a long segment it should contain nothing else. The
-// payload is then in one view, of a size that gVisor pools.
+// headersLen returns the number of bytes of a frame that form its first view. gVisor copies the
+// view with the headers when it parses them, so for a long segment it should contain nothing else.
+// The payload is then in one view, of a size that gVisor pools.
 func headersLen(frame []byte) int {
 	if len(frame) <= wholeView {
 		return len(frame)
@@ -359,13 +359,12 @@ func (e *Endpoint) Capabilities() gstack.LinkEndpointCapabilities {
 	return c
 }
 
-// GSOMaxSize implements stack.GSOEndpoint. gVisor puts one byte less into a frame than this leaves
-// behind headers of 160 bytes. Headers have at most 120 bytes, so the longest piece of a stream
-// fits one frame.
+// GSOMaxSize implements stack.GSOEndpoint. Of this size gVisor subtracts 160 bytes for headers and
+// one more. Headers have at most 120 bytes, so the longest piece of a stream fits one frame.
 func (e *Endpoint) GSOMaxSize() uint32 { return stack.MaxPiece + header.TCPTotalHeaderMaximumSize + 1 }
 
-// SupportedGSO implements stack.GSOEndpoint. gVisor's TCP leaves a partial checksum whenever it
-// segments on the host.
+// SupportedGSO implements stack.GSOEndpoint. With host GSO, gVisor's TCP always leaves a partial
+// checksum.
 func (e *Endpoint) SupportedGSO() gstack.SupportedGSO {
 	if e.offload.TSO && e.offload.Checksum {
 		return gstack.HostGSOSupported

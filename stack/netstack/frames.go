@@ -41,7 +41,7 @@ func (n *Interface) steer(s *stack.Steering) {
 	n.sniff(s)
 }
 
-// sniff passes written frames to s too, or to nobody if s does not want them.
+// sniff passes copies of written frames to s, or to no function if s does not want them.
 func (n *Interface) sniff(s *stack.Steering) {
 	now := n.link.sniffer.Load()
 	switch wanted := s != nil && s.Sniff != nil; {
@@ -57,8 +57,8 @@ func (n *Interface) sniff(s *stack.Steering) {
 	}
 }
 
-// steered passes a received frame to the applicable functions of s. It returns true if the host
-// should not see the frame.
+// steered passes a received frame to the functions of s that apply. It returns true if the host
+// must not get the frame.
 func (n *Interface) steered(s *stack.Steering, f *link.Frame) bool {
 	if s.Sniff != nil {
 		each(f, s.Sniff)
@@ -78,8 +78,8 @@ func (n *Interface) steered(s *stack.Steering, f *link.Frame) bool {
 	return true
 }
 
-// roce offers a frame to the datagram port, without its tag if that only gives a priority. It
-// returns false if the frame is not for the port.
+// roce offers a frame to the datagram port. A tag that only gives a priority is removed. It returns
+// false if the frame is not for the port.
 func (n *Interface) roce(f *link.Frame) bool {
 	whole, tci := f.Data, f.TCI
 	if !f.TakeTag() {
@@ -130,8 +130,8 @@ func takes(f *link.Frame, take func([]byte) bool) bool {
 	return taken
 }
 
-// listens reports whether the host is a member of a frame's group. Broadcast is a group of all
-// hosts.
+// listens reports whether the host is a member of a frame's group. All hosts are members of
+// broadcast.
 func (n *Interface) listens(frame []byte) bool {
 	if [6]byte(frame) == [6]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff} {
 		return true

@@ -26,8 +26,9 @@ import (
 )
 
 // gVisor writes warnings about peers to stderr, for the whole process. A library must not do so.
-// Some of its packages keep the logger that was installed when they were initialized, before this
-// package. Installing another logger would not silence them, so the present logger is modified.
+// Some of gVisor's packages keep the logger that was installed when they were initialized, which
+// was before this package. A new logger would not silence them, so the installed logger is
+// modified.
 func init() { gvisorlog.Log().Emitter = discard{} }
 
 type discard struct{}
@@ -50,8 +51,9 @@ type Host struct {
 
 var _ stack.Network = (*Host)(nil)
 
-// Ports that the host chooses for streams and listeners. They lie above the ports that rdma_cm
-// chooses and then requests from the host, because neither knows which ports the other uses.
+// Ports that the host chooses for streams and listeners. rdma_cm also chooses ports, and then
+// requests them from the host. Neither knows which ports the other uses, so the host's ports lie
+// above those of rdma_cm.
 const (
 	firstEphemeral = 61000
 	lastEphemeral  = 65535
@@ -175,8 +177,8 @@ func (h *Host) Close() error {
 	return nil
 }
 
-// loseLinks marks every link as removed, and returns the interfaces whose links were not marked
-// yet.
+// loseLinks marks every link as removed. It returns the interfaces whose links were not marked
+// before.
 func (h *Host) loseLinks() (lost []*Interface) {
 	for _, n := range h.nics {
 		if !n.lost.Swap(true) {

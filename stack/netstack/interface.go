@@ -130,7 +130,7 @@ func (n *Interface) EndPoll() {
 // Counters returns the traffic counters of the datagram port.
 func (n *Interface) Counters() stack.Counters { return n.port.snapshot() }
 
-// AddAddr adds an address, in the format of the option [Addr]. It fills the first hole in the GID
+// AddAddr adds an address, in the format of [Config].Addrs. It fills the first hole in the GID
 // table, or becomes the last GID.
 func (n *Interface) AddAddr(cidr string) error {
 	p, err := parseCIDR(cidr)
@@ -206,8 +206,8 @@ func (n *Interface) add(p netip.Prefix) error {
 }
 
 // RemoveAddr removes an address. It leaves a hole in the GID table until the next new address, so
-// that all others keep their index. Paths from the address keep sending until they are closed. The
-// link-local address made from the MAC cannot be removed.
+// that all others keep their index. Paths from the address continue to send until they are closed.
+// The link-local address made from the MAC cannot be removed.
 func (n *Interface) RemoveAddr(a netip.Addr) error {
 	err := n.remove(a)
 	if err == nil {
@@ -282,9 +282,9 @@ func (n *Interface) networks(v4 bool) string {
 // has reports whether a is one of the interface's addresses.
 func (n *Interface) has(a netip.Addr) bool { return a.IsValid() && slices.Contains(*n.gids.Load(), a) }
 
-// loopback returns the link to the interface's own datagram port. It is a switch with two ports, so
-// that a datagram to oneself waits in a bounded queue and arrives on another goroutine. Its MTU is
-// the largest possible, because those of paths change.
+// loopback returns the link to the interface's own datagram port. It is a switch with two ports. A
+// datagram to the interface itself thus waits in a bounded queue and arrives on another goroutine.
+// The MTU is the largest possible, because the MTUs of paths change.
 func (n *Interface) loopback() (link.Link, error) {
 	n.loopMu.Lock()
 	defer n.loopMu.Unlock()

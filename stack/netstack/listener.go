@@ -12,9 +12,9 @@ import (
 	"gvisor.dev/gvisor/pkg/waiter"
 )
 
-// A listener keeps up to listenBacklog unaccepted connections. It takes them from gVisor at once,
-// so that their buffers are reserved in the shared memory. gVisor keeps handshakeBacklog more
-// meanwhile, or if the listener is full.
+// A listener holds up to listenBacklog unaccepted connections. It takes them from gVisor at once,
+// so that their buffers are reserved in the shared memory. In addition gVisor holds up to
+// handshakeBacklog connections, until the listener takes them.
 const (
 	listenBacklog    = 4096
 	handshakeBacklog = 512
@@ -35,7 +35,7 @@ type streamListener struct {
 	changed sync.Cond // waiting or over
 	waiting []*stream // unaccepted connections
 	over    bool
-	err     error // Accept's error after that
+	err     error // the error of Accept when it is over
 
 	readBuffer atomic.Int64 // for accepted connections
 }
@@ -88,7 +88,7 @@ func (l *streamListener) acceptLoop() {
 			}
 			continue
 		}
-		for _, s := range l.end(streamError(terr)) { // the host is closed, or else the listener
+		for _, s := range l.end(streamError(terr)) { // the host is closed, or the listener
 			s.Abort()
 		}
 		return

@@ -8,7 +8,7 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// registry is the interfaces of all hosts of this process whose links share a medium.
+// registry has the interfaces of all hosts of this process whose links share a medium.
 var registry struct {
 	changes atomic.Uint64 // incremented when an interface or an address is added or removed
 
@@ -31,7 +31,7 @@ func (n *Interface) register() {
 		if registry.nics == nil {
 			registry.nics = map[any][]*Interface{}
 		}
-		// A copy: localRoute.find reads the slices without the lock.
+		// This makes a copy, because localRoute.find reads the slices without the lock.
 		registry.nics[m] = append(registry.nics[m][:len(registry.nics[m]):len(registry.nics[m])], n)
 		registry.mu.Unlock()
 	}
@@ -62,7 +62,7 @@ func (n *Interface) unregister() {
 	registry.changes.Add(1)
 }
 
-// localRoute determines whether packets from an interface to an address stay within this process.
+// localRoute finds out whether packets from an interface to an address stay within this process.
 type localRoute struct {
 	from *Interface // nil: unknown
 	to   netip.Addr
@@ -72,7 +72,7 @@ type localRoute struct {
 type localEnd struct {
 	nic    *Interface // nil: not in this process
 	own    bool       // of the same host
-	change uint64     // registry.changes at that time
+	change uint64     // the value of registry.changes then
 }
 
 // LocalNIC implements Path and Stream.

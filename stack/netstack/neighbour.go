@@ -15,13 +15,13 @@ import (
 	"github.com/softrnic/softrnic/link"
 )
 
-// freshFor is how long a neighbour's MAC is used before gVisor is asked again. gVisor probes a
-// neighbour that has been silent only when it is asked.
+// freshFor is the time for which a neighbour's MAC is used before gVisor is asked again. gVisor
+// probes a silent neighbour only when it is asked.
 const freshFor = time.Second
 
-// maxHeld bounds the bytes that wait for one neighbour's MAC; it exceeds what a transport has in
-// flight. Otherwise a peer's first packets would be lost, and cost a retransmission timeout for
-// every connection.
+// maxHeld limits the bytes that wait for one neighbour's MAC. It exceeds the bytes that a transport
+// has in flight. Otherwise a peer's first packets would be lost, and cost a retransmission timeout
+// for every connection.
 const maxHeld = 1 << 20
 
 type neighbourKey struct {
@@ -144,7 +144,7 @@ func (nb *neighbour) resolve() error {
 }
 
 // onResolved processes gVisor's answer. gVisor holds the lock of its own entry. Held frames are
-// written before the MAC becomes visible, so that nothing overtakes them.
+// written before the MAC becomes visible, so that no later frame overtakes them.
 func (nb *neighbour) onResolved(r gstack.LinkResolutionResult) {
 	nb.mu.Lock()
 	defer nb.mu.Unlock()

@@ -14,8 +14,8 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// path is a path to one peer from one UDP source port. There may be very many: what paths can share
-// is in pathGroup.
+// path is a path to one peer from one UDP source port. There may be very many, so everything that
+// paths can share is in pathGroup.
 type path struct {
 	*pathGroup
 	ids     atomic.Uint32 // last IPv4 ID, with several senders
@@ -27,8 +27,8 @@ type path struct {
 	_ [36]byte // keeps the IDs of QPs in different cache lines
 }
 
-// pathGroup is shared by paths that differ only in the source port: the headers of their datagrams,
-// and the destination of frames.
+// pathGroup is shared by paths that differ only in the source port. It has the headers of their
+// datagrams, and the destination of frames.
 type pathGroup struct {
 	pathGroupKey
 	refs int       // guarded by nic.pathGroupMu
@@ -43,8 +43,8 @@ type pathGroup struct {
 	localRoute
 }
 
-// pathGroupKey identifies a pathGroup. Routes and MTUs change, but a path keeps those from its
-// opening.
+// pathGroupKey identifies a pathGroup. Routes and MTUs change, but a path keeps those of the time
+// when it was opened.
 type pathGroupKey struct {
 	attr stack.PathAttr // without SrcPort, QPN and OneSender
 	own  *Interface     // the destination, if it is one of the host's own interfaces
@@ -75,7 +75,7 @@ func (p *port) Path(a stack.PathAttr) (stack.Path, error) {
 		a.HopLimit = 64
 	}
 	t := &path{srcPort: a.SrcPort, oneOnly: a.OneSender}
-	a.SrcPort, a.QPN, a.OneSender = 0, 0, false // paths that are otherwise equal share a pathGroup
+	a.SrcPort, a.QPN, a.OneSender = 0, 0, false // paths that are equal otherwise share a pathGroup
 	var err error
 	if t.pathGroup, err = n.pathGroup(a); err != nil {
 		return nil, err
@@ -109,7 +109,7 @@ func (n *Interface) pathGroup(a stack.PathAttr) (*pathGroup, error) {
 	if old := n.pathGroups[t.pathGroupKey]; old != nil {
 		old.refs++
 		if t.nb != nil {
-			t.nb.release() // it has a reference already
+			t.nb.release() // the pathGroup already has a reference
 		}
 		return old, nil
 	}

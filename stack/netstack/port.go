@@ -11,8 +11,9 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// The path of a received datagram: link goroutine → port.handle → parseDatagram → the receiver,
-// before the next frame is processed. gVisor processes frames that handle does not accept.
+// A received datagram passes from the link's goroutine through port.handle and parseDatagram to the
+// receiver, before the next frame is processed. gVisor processes the frames that handle does not
+// accept.
 
 // port is an interface's datagram port.
 type port struct {
@@ -28,8 +29,8 @@ const lanes = 64
 
 // lane receives the flows of some UDP source ports.
 type lane struct {
-	// mu is held while the receiver runs. It orders frames of the link and the loopback, and
-	// lets Receive wait.
+	// mu is held while the receiver runs. Frames of the link and of the loopback thus arrive one at a
+	// time, and Receive can wait for the receiver.
 	mu sync.Mutex
 	fn func(*stack.Datagram)
 	d  stack.Datagram // passed to fn; reused
@@ -64,8 +65,8 @@ func (p *port) Receive(fn func(*stack.Datagram)) {
 
 func (p *port) close() { p.Receive(nil) }
 
-// handle is the link endpoint's frame handler. It returns false for gVisor's frames. The frame's
-// destination is the interface's MAC, or a group.
+// handle is the link endpoint's frame handler. It returns false for frames that gVisor should
+// process. The frame's destination is the interface's MAC, or a group.
 func (p *port) handle(f *link.Frame) bool {
 	return p.receive(f, false)
 }
@@ -93,8 +94,8 @@ func (p *port) receive(f *link.Frame, looped bool) bool {
 	if f.Data[0]&1 == 0 && !p.nic.has(d.Dst) || f.Data[0]&1 != 0 && !p.nic.joined(d.Dst) {
 		return false
 	}
-	// A frame from the link with the interface's own source address is forged, or has passed a
-	// loop in the network.
+	// A frame from the link with the interface's own source address is forged, or came back by a loop
+	// in the network.
 	if !looped && p.nic.has(d.Src) {
 		c.add(&counts{bad: 1})
 		return true
@@ -121,8 +122,9 @@ func (p *port) receive(f *link.Frame, looped bool) bool {
 type verdict uint8
 
 const (
-	notRoCE   verdict = iota // not a whole UDP datagram to port 4791 directly behind an IP header without options
-	malformed                // that, but with invalid lengths, checksum or source
+	// Anything but a whole UDP datagram to port 4791 directly behind an IP header without options.
+	notRoCE   verdict = iota
+	malformed         // such a datagram, but with invalid lengths, checksum or source
 	whole
 )
 
@@ -174,8 +176,8 @@ func parseDatagram(d *stack.Datagram, f *link.Frame) verdict {
 	default:
 		return notRoCE
 	}
-	// Bytes after the packet are Ethernet padding. The UDP length must match the IP packet's: a
-	// shorter one would leave bytes that no checksum covers.
+	// Bytes after the packet are Ethernet padding. The UDP length must match the IP packet's length.
+	// If it were shorter, some bytes would be covered by no checksum.
 	headers := ipLen + udpLen
 	rest := ip[headers:]
 	if d.InPlace {

@@ -1,6 +1,6 @@
 package netstack
 
-// Receiving from gVisor's TCP, and waiting for data. This is on the path of every received segment.
+// Receiving from gVisor's TCP, and waiting for data. Every received segment takes this path.
 
 import (
 	"errors"
@@ -67,7 +67,7 @@ func (s *stream) Wait() error {
 func (s *stream) NotifyReadable(f func()) {
 	s.readWaiter.onWake = f
 	s.readWaiter.waiting.Store(true)
-	// Earlier data or an earlier end was not notified.
+	// Data or an end that arrived earlier was not notified.
 	if s.deadline.past() || s.ep.Readiness(readable)&readable != 0 || s.isClosed() {
 		s.readWaiter.wake()
 	}

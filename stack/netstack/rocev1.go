@@ -62,7 +62,7 @@ func parseV1(d *stack.Datagram, f *link.Frame) verdict {
 	return whole
 }
 
-// macFromLinkLocal returns the MAC that a link-local address was made from (RFC 4291 appendix A).
+// macFromLinkLocal returns the MAC from which a link-local address was made (RFC 4291 appendix A).
 // Linux finds the MAC of a GID in this way. ok is false if the address was not made from a MAC.
 func macFromLinkLocal(a netip.Addr) (mac []byte, ok bool) {
 	b := a.As16()

@@ -58,8 +58,8 @@ func (n *Interface) noRoute(dst netip.Addr) error {
 		dst, n.Name(), n.networks(dst.Is4()), syscall.ENETUNREACH)
 }
 
-// inNetwork returns the interface's address in the network of a; the smallest network, if there are
-// several. host.mu is held.
+// inNetwork returns the interface's address in the network of a. If there are several networks, it
+// is that of the smallest. host.mu is held.
 func (n *Interface) inNetwork(a netip.Addr) (src netip.Addr) {
 	bits := -1
 	for _, p := range n.prefixes {
@@ -70,8 +70,8 @@ func (n *Interface) inNetwork(a netip.Addr) (src netip.Addr) {
 	return src
 }
 
-// global returns the first address that is not link-local, or otherwise if there is none. host.mu
-// is held.
+// global returns the first address that is not link-local, or the parameter otherwise if there is
+// none. host.mu is held.
 func (n *Interface) global(v4 bool, otherwise netip.Addr) netip.Addr {
 	for _, p := range n.prefixes {
 		if p.IsValid() && p.Addr().Is4() == v4 && !p.Addr().IsLinkLocalUnicast() {

@@ -9,12 +9,12 @@ import (
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 )
 
-// MPA needs a connection's segment size to lay out its frames, and gVisor does not report it. It
-// follows from the options of the peer's SYN, which are recorded when the SYN arrives, until the
-// connection becomes a stream.
+// MPA needs a connection's segment size to lay out its frames, and gVisor does not report it. The
+// segment size follows from the options of the peer's SYN. They are recorded when the SYN arrives,
+// and kept until the connection becomes a stream.
 
-// maxSYNs bounds the number of records, so that a flood of SYNs takes no more memory. If it is
-// exceeded, all are forgotten; without a record the segment size follows from the path's MTU alone.
+// maxSYNs limits the number of records, and thus the memory that a flood of SYNs takes. Beyond it,
+// all records are dropped. Without a record the segment size follows from the path's MTU alone.
 const maxSYNs = 1 << 14
 
 // synNotes are records of the SYNs of connections that are not streams yet.
@@ -29,7 +29,7 @@ type synNote struct {
 	options uint8 // largest number of option bytes in a segment
 }
 
-// see records an incoming segment's options if it is a SYN. segment may be only a part of the
+// see records the options of an incoming segment if it is a SYN. segment may be only a part of the
 // header, because gVisor has not checked the data offset yet.
 func (n *synNotes) see(id gstack.TransportEndpointID, segment header.TCP) {
 	if segment.Flags()&header.TCPFlagSyn == 0 || int(segment.DataOffset()) != len(segment) {
@@ -53,8 +53,8 @@ func (n *synNotes) see(id gstack.TransportEndpointID, segment header.TCP) {
 }
 
 // leastMSS is the smallest segment size that a peer may request: the size that every host must
-// accept (RFC 9293 §3.7.1). A smaller one would cost a packet, of hundreds of bytes, for every few
-// bytes of data.
+// accept (RFC 9293 §3.7.1). With a smaller size, every few bytes of data would take a packet of
+// hundreds of bytes.
 const leastMSS = header.TCPDefaultMSS
 
 // raiseMSS raises the segment size in a SYN to at least leastMSS. segment may be only a part of the
@@ -77,7 +77,7 @@ func raiseMSS(segment header.TCP) {
 		}
 		o = o[n:]
 	}
-	// The checksum is adjusted by the difference, so that a wrong one stays wrong.
+	// The checksum is adjusted by the difference, so that a wrong checksum stays wrong.
 	after := checksum.Checksum(segment, 0)
 	segment.SetChecksum(checksum.Combine(segment.Checksum(), checksum.Combine(before, ^after)))
 }

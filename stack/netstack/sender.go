@@ -13,14 +13,14 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// The path of a sent datagram. Datagram returns room in the sender's buffer for headers and
+// A sent datagram takes this path. Datagram returns room in the sender's buffer for headers and
 // payload, in the frame being built while the datagram fits. finish completes the frame's headers
 // once its payload is written. emit passes the finished frames to the link, which copies or sends
 // them, so that the buffer is free again. If the link is memory that the receiver reads
 // (link.InPlaceLink), the frame is built there instead, and finish commits it.
 
-// Layout of a sender's buffer: small frames share its first half, and a whole superframe still fits
-// behind them. A frame's payload begins on a cache line, because the kernel copies it to the
+// Layout of a sender's buffer: small frames share its first half, and the second half has room for
+// a whole superframe. A frame's payload begins on a cache line, because the kernel copies it to the
 // beginning of a page.
 const (
 	maxFrame     = ethLen + 2*link.TagLen + link.MaxSuperframe
@@ -32,7 +32,7 @@ const (
 type sender struct {
 	port   *port
 	tally  *tally       // counters of the flow that was begun last
-	raw    bool         // it is a FrameSender
+	raw    bool         // the sender is a FrameSender
 	out    link.Link    // destination of frames
 	frames []link.Frame // finished, in buf
 
@@ -42,7 +42,7 @@ type sender struct {
 	mem         []byte
 	reservation link.Reservation // Data is nil if the frame is built in buf
 	mac         uint64           // destination of the reservation
-	committed   link.Frame       // the last one; a local variable would escape
+	committed   link.Frame       // the last committed frame; a local variable would escape
 	start, end  int
 	segments    int
 	size        int    // payload bytes of its first segment
@@ -127,9 +127,9 @@ func (s *sender) Frame(n int) []byte {
 	return b[:n:n]
 }
 
-// nextID returns the IPv4 ID for a datagram on p. On a path with several senders it allocates
-// sixteen IDs at a time, from the second consecutive datagram on, because more datagrams are likely
-// to follow. Leftover IDs are not used.
+// nextID returns the IPv4 ID for a datagram on p. On a path with several senders, it allocates
+// sixteen IDs at a time from the second consecutive datagram on, because more datagrams are then
+// likely. IDs that are left over are not used.
 func (s *sender) nextID(p *path) uint16 {
 	if p.oneOnly {
 		p.ownID++
@@ -178,7 +178,7 @@ func (s *sender) extends(p *path, n int, id uint16) bool {
 		s.end-s.start-ethLen+n <= link.MaxSuperframe && (id == s.id+1 || !p.v4) && s.end+n <= len(s.mem)
 }
 
-// Datagrams of at least bulk bytes are expected to be followed by many, shorter ones by few.
+// After a datagram of at least bulk bytes, many more are expected; after a shorter one, few.
 const (
 	bulk    = 1024
 	fewMore = 4
@@ -201,7 +201,7 @@ func (s *sender) beginInPlace(p *path, n int) bool {
 	} else if p.uso {
 		most = p.headers + fewMore*n
 	}
-	s.emit() // finished frames precede it
+	s.emit() // finished frames are sent before it
 	var dst [8]byte
 	putMAC(dst[:], mac)
 	room := to.inPlace.Reserve([6]byte(dst[:]), most)
@@ -270,8 +270,8 @@ func (s *sender) finish() {
 		h := header.IPv4(ip[:ipv4Len])
 		h.SetChecksum(^h.CalculateChecksum())
 	}
-	// A single datagram has no UDP checksum, over IPv6 too (RFC 6935), as in Linux's rxe: the
-	// ICRC covers more. Linux requires one for a superframe.
+	// A single datagram has no UDP checksum, over IPv6 too (RFC 6935), as in Linux's rxe: the ICRC
+	// covers more. A superframe has one, because Linux requires it.
 	if s.segments > 1 {
 		f.Segmentation, f.SegmentSize, f.HeaderLen = link.UDP, uint16(s.size), uint16(p.headers)
 		f.NeedsChecksum, f.ChecksumStart, f.ChecksumOffset = true, uint16(p.headers-udpLen), 6

@@ -23,7 +23,7 @@ import (
 
 // nagleFrom is the number of small writes that are sent as separate segments before the peer
 // answers. Nagle's algorithm coalesces further ones. gVisor acknowledges up to 100 segments at
-// once, so a lower number keeps the segments in flight bounded.
+// once. A lower number limits the segments in flight.
 const nagleFrom = 64
 
 // stream is a gVisor TCP endpoint as a Stream. gonet implements plain reads and writes.
@@ -39,11 +39,11 @@ type stream struct {
 
 	unanswered atomic.Int64 // pieces sent since the last answer
 	awaiting   atomic.Bool  // CallOnAnswer was called after that
-	ending     atomic.Bool  // endNagle is scheduled
+	ending     atomic.Bool  // a goroutine is about to run endNagle
 
 	room      waiter.Entry
 	onRoom    func()
-	roomFunc  func() // notifyRoom, once it was needed
+	roomFunc  func() // notifyRoom, after its first use
 	roomState atomic.Int32
 
 	data           waiter.Entry
@@ -212,10 +212,10 @@ func (s *stream) enqueue() (bool, error) {
 }
 
 // Write implements net.Conn. Each small write is sent at once, as a separate segment, unless many
-// are unanswered. Then Nagle's algorithm coalesces them until the peer answers. Thousands of small
-// segments would overflow queues in the network. They would also overflow the peer's receive
-// buffer, which counts hundreds of bytes for each, while the window counts only the payload.
-// gVisor's sender recovers only two lost segments in each retransmission timeout.
+// are unanswered. In that case Nagle's algorithm coalesces them until the peer answers. Thousands
+// of small segments would overflow queues in the network. They would also overflow the peer's
+// receive buffer, which counts hundreds of bytes for each, while the window counts only the
+// payload. gVisor's sender recovers only two lost segments in each retransmission timeout.
 func (s *stream) Write(b []byte) (n int, err error) {
 	if len(b) < s.mss && s.unanswered.Add(1) > nagleFrom {
 		if o := s.ep.SocketOptions(); !o.GetDelayOption() {
@@ -225,7 +225,7 @@ func (s *stream) Write(b []byte) (n int, err error) {
 	if s.buffers.acked() && !s.buffers.hasRoom() {
 		s.buffers.growSend()
 	}
-	// At most the send buffer's size at once, so that the buffer can grow in between.
+	// Each write takes at most the send buffer's size, so that the buffer can grow in between.
 	for n, err = 0, nil; ; s.buffers.growSend() {
 		size := min(len(b)-n, int(s.buffers.sendSize.Load()))
 		var part int
@@ -306,7 +306,7 @@ func (p *piece) Read(b []byte) (int, error) {
 }
 
 // OnRoom implements Stream. gVisor notifies with the endpoint locked, so f runs on another
-// goroutine. It exists only during the call, because most streams have nothing to send.
+// goroutine. That goroutine exists only during the call, because most streams have nothing to send.
 func (s *stream) OnRoom(f func()) {
 	s.onRoom = f
 	s.room.Init(s, waiter.WritableEvents|waiter.EventErr|waiter.EventHUp)
@@ -363,8 +363,8 @@ func (s *stream) SetTOS(tos uint8) { _ = s.ep.SetSockOptInt(tcpip.IPv4TOSOption,
 // SetReadBuffer implements stack.Stream.
 func (s *stream) SetReadBuffer(n int) { s.buffers.setRead(int64(n)) }
 
-// Close implements net.Conn. Data in the send buffer is still sent within the linger time, as far
-// as the peer takes it.
+// Close implements net.Conn. Data in the send buffer is still delivered, if the peer takes it
+// within the linger time.
 func (s *stream) Close() error {
 	if renewal, first := s.finish(); first {
 		s.host.tcp.closings.close(s.ep, s.wq, s.buffers.close())
@@ -386,7 +386,7 @@ func (s *stream) Abort() {
 	s.requeueSYN(renewal)
 }
 
-// finish ends activities outside of gVisor. first is false if that was done already.
+// finish ends the stream's activities outside of gVisor. first is false if that was done before.
 func (s *stream) finish() (renewal *gstack.PacketBuffer, first bool) {
 	s.finishMu.Lock()
 	defer s.finishMu.Unlock()
@@ -399,7 +399,7 @@ func (s *stream) finish() (renewal *gstack.PacketBuffer, first bool) {
 	s.host.tcp.streams.Delete(s.ep)
 	s.deadline.set(time.Time{}, nil)
 	s.readWaiter.wake()
-	// A connection in TIME-WAIT keeps its queue, which must not keep the stream.
+	// A connection in TIME-WAIT keeps its queue. Its queue must not keep the stream.
 	s.wq.EventUnregister(&s.data)
 	if s.onRoom != nil {
 		s.wq.EventUnregister(&s.room)
@@ -408,7 +408,7 @@ func (s *stream) finish() (renewal *gstack.PacketBuffer, first bool) {
 }
 
 // awaitClose keeps a SYN, which is received again after the stream is closed. It returns false if
-// the stream is closed already.
+// the stream is already closed.
 func (s *stream) awaitClose(pkt *gstack.PacketBuffer) bool {
 	s.finishMu.Lock()
 	defer s.finishMu.Unlock()

@@ -88,8 +88,8 @@ func (h *Host) listenStream(laddr netip.AddrPort, family bool) (stack.StreamList
 	return nil, fmt.Errorf("listen tcp %v: %w", laddr, err)
 }
 
-// listenAny listens at local; for port 0 the host chooses. gVisor would choose only ports without
-// any connection, even one in TIME-WAIT.
+// listenAny listens at local. For port 0 the host chooses, because gVisor would choose only ports
+// without any connection, even in TIME-WAIT.
 func (h *Host) listenAny(local tcpip.FullAddress, proto tcpip.NetworkProtocolNumber, v6only bool) (*streamListener, error) {
 	if local.Port != 0 {
 		return h.listen(local, proto, v6only)
@@ -139,7 +139,8 @@ var streamErrnos = map[tcpip.Error]syscall.Errno{
 	&tcpip.ErrHostUnreachable{}:    syscall.EHOSTUNREACH,
 	&tcpip.ErrNetworkUnreachable{}: syscall.ENETUNREACH,
 	&tcpip.ErrPortInUse{}:          syscall.EADDRINUSE,
-	&tcpip.ErrBadLocalAddress{}:    syscall.EADDRINUSE, // by a connection to the same peer; addresses were checked before
+	// A connection to the same peer has the address and port; the address was checked before.
+	&tcpip.ErrBadLocalAddress{}: syscall.EADDRINUSE,
 }
 
 func unmapPort(a netip.AddrPort) netip.AddrPort {
@@ -177,9 +178,9 @@ func addrOf(a tcpip.Address) netip.Addr {
 	return addr.Unmap()
 }
 
-// lazyTCP is gVisor's TCP, created with the first endpoint. Its dispatcher goroutines block where
-// testing/synctest cannot observe them, so a host without TCP must not have them. They would also
-// be idle. Until there is an endpoint, a TCP packet is answered with ICMP port unreachable.
+// lazyTCP is gVisor's TCP, created with the first endpoint. gVisor's dispatcher goroutines block
+// where testing/synctest cannot observe them, and a host without TCP does not need them. Until
+// there is an endpoint, a TCP packet is answered with ICMP port unreachable.
 type lazyTCP struct {
 	stack  *gstack.Stack
 	config *TCPConfig
@@ -263,7 +264,7 @@ func (l *lazyTCP) HandleUnknownDestinationPacket(id gstack.TransportEndpointID,
 	return gstack.UnknownDestinationPacketUnhandled
 }
 
-// QueuePacket and SendBufferSize are called only for endpoints, which exist only after get.
+// QueuePacket and SendBufferSize are called only for endpoints. Endpoints exist only after get.
 
 func (l *lazyTCP) QueuePacket(ep gstack.TransportEndpoint, id gstack.TransportEndpointID, pkt *gstack.PacketBuffer) {
 	segment := header.TCP(pkt.TransportHeader().Slice())
