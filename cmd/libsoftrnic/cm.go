@@ -21,7 +21,7 @@ import (
 )
 
 // cmChannel is an event channel with an eventfd that counts its events. C takes and acknowledges an
-// event in one call, as it does with events of completion channels.
+// event in one call, as with events of completion channels.
 type cmChannel struct {
 	*rdmacm.EventChannel
 	fd eventfd
@@ -32,7 +32,8 @@ type cmChannel struct {
 // cmID is an ID of C. It is the context of the ID of rdmacm.
 type cmID struct {
 	*rdmacm.ID
-	replacing  sync.Mutex // held while ID is replaced, and while a thread reads it that does not use the ID
+	// Held while ID is replaced, and while a thread that is not in a call with the ID reads it.
+	replacing  sync.Mutex
 	cookie     uint64
 	transports []verbs.Transport // that the ID may use
 	reported   atomic.Uint32     // events taken by C
@@ -41,7 +42,7 @@ type cmID struct {
 	ch         *rdmacm.EventChannel // the program's, while ID is a reused listener: see bind
 }
 
-// background is the context of calls that only wait for other threads of the program.
+// background is the context of calls that wait only for other threads of the program.
 var background = context.Background()
 
 var (
@@ -132,7 +133,7 @@ func srCMDestroyID(h C.uint32_t, events *C.uint32_t) C.int {
 				stacks.logError(err) // the ID is destroyed nevertheless
 			}
 		}
-		from.WaitCallbacks() // then the descriptor no longer counts the ID's events
+		from.WaitCallbacks() // from now on, the descriptor does not count the ID's events
 		*events = C.uint32_t(s.reported.Load())
 		return nil
 	}))
@@ -145,7 +146,7 @@ func srCMMigrateID(h, ch C.uint32_t, events *C.uint32_t) C.int {
 		return invalid
 	}
 	if from := s.current().Channel(); s.reused() {
-		s.ch = to.EventChannel // the ID moves there with Listen
+		s.ch = to.EventChannel // Listen moves the ID there
 	} else if err := s.Migrate(background, to.EventChannel); err != nil {
 		return errno(err)
 	} else {
@@ -224,7 +225,7 @@ func srCMBind(h C.uint32_t, addr *C.struct_sr_cm_addr) C.int {
 	if a.Addr().IsUnspecified() || s.reused() {
 		return 0
 	}
-	return errno(s.SetTransports(s.transports[0])) // the device is known
+	return errno(s.SetTransports(s.transports[0])) // the device is known, so only its protocol is used
 }
 
 //export srCMResolveAddr
@@ -263,13 +264,13 @@ func srCMResolveRoute(h C.uint32_t) C.int {
 }
 
 // minBacklog is the smallest backlog. In the kernel, a request counts until rdma_get_cm_event has
-// returned it. In rdmacm, it counts until it is accepted. Programs that listen with a backlog of 1
-// may have several requests that are not accepted yet.
+// returned it. In rdmacm, it counts until it is accepted. A program that listens with a backlog of
+// 1 may have several requests that it has not accepted yet.
 const minBacklog = 128
 
-// srCMListen listens over all wire protocols. iWARP uses TCP's ports. If a TCP socket of this or
-// another program has the port of a listener for all addresses, iWARP is left out: some programs
-// serve the same protocol over TCP.
+// srCMListen listens over all wire protocols. iWARP uses TCP's ports. A TCP socket of this or
+// another program may have the port of a listener for all addresses. In this case iWARP is left
+// out, because some programs serve the same protocol over TCP.
 //
 //export srCMListen
 func srCMListen(h C.uint32_t, backlog C.int) C.int {

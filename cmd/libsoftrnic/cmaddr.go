@@ -63,9 +63,9 @@ func setSockaddr(p *C.struct_sr_cm_addr, a netip.AddrPort) {
 
 func setGID(to *[16]C.uint8_t, gid verbs.GID) { *(*verbs.GID)(unsafe.Pointer(to)) = gid }
 
-// replaceLoopback replaces a loopback address by the device's first address of its family. Programs
-// that are told to use "localhost" mean this machine. A device with loopback addresses, on a link
-// of 127.0.0.0/8, keeps them.
+// replaceLoopback replaces a loopback address by the device's first address of its family. If a
+// program is told to use "localhost", the user means this machine. A device with loopback
+// addresses, on a link of 127.0.0.0/8, keeps them.
 func (s *state) replaceLoopback(a netip.AddrPort) netip.AddrPort {
 	if !a.Addr().IsLoopback() {
 		return a
@@ -89,8 +89,8 @@ func (s *state) replaceLoopback(a netip.AddrPort) netip.AddrPort {
 	return first
 }
 
-// replaceLoopbackOrAny is replaceLoopback for a destination, where the unspecified address is a
-// loopback address too.
+// replaceLoopbackOrAny is replaceLoopback for a destination. For a destination, the unspecified
+// address is a loopback address too.
 func (s *state) replaceLoopbackOrAny(a netip.AddrPort) netip.AddrPort {
 	if a.IsValid() && a.Addr().IsUnspecified() {
 		loopback := netip.IPv6Loopback()

@@ -31,7 +31,7 @@ func srCMUseQP(h, q C.uint32_t) C.int {
 	return errno(s.UseQP(v.QP))
 }
 
-// useQP gives the ID the QP of cm_connect or cm_accept. If v is nil, the QP has the number num.
+// useQP gives the ID the QP for cm_connect or cm_accept. If v is nil, it is the QP with number num.
 func (s *cmID) useQP(v *qp, num uint32) error {
 	if v == nil && s.QP() == nil && s.Transport() == verbs.IWARP {
 		for _, other := range qps.all() {
@@ -128,7 +128,7 @@ func srCMInitQPAttr(h C.uint32_t, a *C.struct_sr_qp_attr, mask *C.int) C.int {
 		return errno(err)
 	}
 	setQPAttr(a, &v)
-	*mask = C.int(m &^ verbs.QPAttrLLPStream) // C does not have this flag: see useQP
+	*mask = C.int(m &^ verbs.QPAttrLLPStream) // C does not know this flag: see useQP
 	return 0
 }
 
@@ -156,7 +156,7 @@ func srCMGetEvent(h C.uint32_t, newCookie C.uint64_t, out *C.struct_sr_cm_event)
 		out.id, out.listen_id, out.handle = newCookie, C.uint64_t(s.cookie), C.uint32_t(cmIDs.add(child))
 	}
 	setEventParam(out, e)
-	s.reported.Add(1) // before Ack, as Close waits for Ack and then returns the number
+	s.reported.Add(1) // before Ack, because Close waits for Ack and then returns the number
 	_ = e.Ack()
 	stacks.log.Load().Debug("rdma_cm event", "event", e.Type, "status", e.Status, "local", e.ID.LocalAddr(), "peer", e.ID.PeerAddr())
 	return 0

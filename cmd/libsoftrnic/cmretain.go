@@ -14,11 +14,11 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// retainTime is how long a listener is retained after a program has destroyed it. Some programs,
-// such as perftest's with -R, take each connection with a new listener for the same address. In
-// between they have no listener, and a fast peer's request would be rejected. A retained listener
-// keeps the request for the next listener for the address. If there is none, the request is
-// rejected when the time is over.
+// retainTime is the time for which a listener is retained after a program has destroyed it. Some
+// programs take each connection with a new listener for the same address; perftest does so with -R.
+// In between they have no listener, and a fast peer's request would be rejected. A retained
+// listener keeps the request for the next listener for the address. If there is none within this
+// time, the request is rejected.
 const retainTime = 2 * time.Second
 
 // retained has the listeners that are retained without an ID of the program.
@@ -63,7 +63,7 @@ func (l *retainedListeners) add(id *rdmacm.ID) {
 }
 
 // listenForDatagrams adds a listener in port space UDP to one in TCP. A program that has exchanged
-// its parameters over a connection may next listen for datagrams with the same port number. No
+// its parameters over a connection may next listen for datagrams on the same port number. No
 // listener is added if the program already has one, or has no RoCE device. mu is held.
 func (l *retainedListeners) listenForDatagrams(addr netip.AddrPort) {
 	if !slices.Contains(stacks.cmTransports(rdmacm.UDP), verbs.RoCEv2) {
@@ -119,7 +119,7 @@ func (l *retainedListeners) destroy(matches func(*rdmacm.ID) bool) {
 	}
 }
 
-// bind binds a new ID. If a listener for the address is retained, the ID reuses it. Listen then
+// bind binds a new ID. If a listener for the address is retained, the ID takes it over. Listen then
 // only moves it to the program's channel.
 func (s *cmID) bind(addr netip.AddrPort) error {
 	space := s.PortSpace()
@@ -145,7 +145,7 @@ func (s *cmID) replace(id *rdmacm.ID, ch *rdmacm.EventChannel) {
 	s.ID, s.ch = id, ch
 }
 
-// current returns the ID for a thread that does not belong to a call with this ID.
+// current returns the ID for a thread that is not in a call with this ID.
 func (s *cmID) current() *rdmacm.ID {
 	s.replacing.Lock()
 	defer s.replacing.Unlock()
@@ -167,8 +167,8 @@ func (s *cmID) listen(backlog int) error {
 	return nil
 }
 
-// unreuse replaces a reused listener by an ordinary ID that is bound to the same address, as the
-// program does not listen.
+// unreuse replaces a reused listener by an ordinary ID that is bound to the same address, because
+// the program does not listen.
 func (s *cmID) unreuse() error {
 	if !s.reused() {
 		return nil

@@ -91,7 +91,7 @@ func distributeAsyncEvents(dev *verbs.Device) {
 		switch e, err := dev.TryGetAsyncEvent(); {
 		case err == nil:
 			dispatch(dev, &e)
-			_ = e.Ack() // the object's Close waits for this, and then discardEvents finds the event
+			_ = e.Ack() // Close of the object waits for this, and discardEvents then finds the event
 		case errors.Is(err, verbs.ErrAgain):
 			<-more
 		default:

@@ -18,7 +18,7 @@ import (
 )
 
 // channel is a completion channel with an eventfd that counts its events. C takes and acknowledges
-// an event in one call, as the fronts count the program's acknowledgements.
+// an event in one call, because the fronts count the program's acknowledgements.
 type channel struct {
 	*verbs.CompChannel
 	ctx *userContext
@@ -81,7 +81,7 @@ func srGetCQEvent(h C.uint32_t, of **C.struct_sr_events) C.int {
 		return errnoQuietly(err)
 	}
 	*of = q.Context().(*object).events
-	atomic.AddUint32((*uint32)(&(*of).comp), 1) // before AckEvents, as Close waits for it
+	atomic.AddUint32((*uint32)(&(*of).comp), 1) // before AckEvents, because Close waits for it
 	_ = q.AckEvents(1)
 	return 0
 }
@@ -157,7 +157,7 @@ func srDestroyCQ(h C.uint32_t) C.int {
 	}))
 }
 
-// batch is the most completions or work requests that are copied at once.
+// batch is the largest number of completions or work requests that are copied at once.
 const batch = 16
 
 // wcPool has buffers for completions that srPollCQ copies to C's structures.

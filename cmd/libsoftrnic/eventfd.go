@@ -11,7 +11,7 @@ import (
 )
 
 // eventfd is a descriptor that counts events (EFD_SEMAPHORE). Programs wait for it with read, poll
-// or epoll, as for the kernel's. The program chooses whether a read blocks.
+// or epoll, as for the kernel's descriptors. The program chooses whether a read blocks.
 type eventfd int
 
 func newEventfd() (eventfd, error) {
@@ -21,9 +21,9 @@ func newEventfd() (eventfd, error) {
 
 func (fd eventfd) close() error { return unix.Close(int(fd)) }
 
-// add adds n to the count. If n is negative, the events were removed. The count stays too high if a
-// thread has read the descriptor for one of them and not yet taken it, or if the kernel is too old
-// to read without blocking. A thread that then reads the descriptor finds no event.
+// add adds n to the count. A negative n removes events. In two cases the count stays too high: a
+// thread has read the descriptor for one of the events and not yet taken it, or the kernel is too
+// old to read without blocking. A thread that then reads the descriptor finds no event.
 func (fd eventfd) add(n int) {
 	var count [8]byte
 	if n > 0 {
@@ -47,8 +47,8 @@ func newEventQueue[T any]() (*eventQueue[T], error) {
 	return &eventQueue[T]{fd: fd}, err
 }
 
-// close closes the descriptor. The queue no longer reads or writes it, as a file of the program may
-// get the same number.
+// close closes the descriptor. The queue must not read or write it any more, because a file of the
+// program may get the same number.
 func (q *eventQueue[T]) close() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -68,8 +68,8 @@ func (q *eventQueue[T]) add(e T) {
 	q.fd.add(1)
 }
 
-// take removes and returns the oldest event. It calls counted with the event before discard can
-// return. The caller has read the descriptor.
+// take removes and returns the oldest event. It calls counted with the event before a concurrent
+// discard can return. The caller has read the descriptor.
 func (q *eventQueue[T]) take(counted func(T)) (e T, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -1,14 +1,14 @@
 //go:build linux && cgo && (amd64 || arm64)
 
 // Handlers of SIGSEGV, SIGBUS and SIGURG. Go handles a fault in Go code and returns it as an error
-// (verbs.Guard). The program handles every other fault, and signals that are sent to it.
+// (verbs.Guard). The program handles every other fault, and signals that are sent to the process.
 //
 // Go installs one handler and saves the previous one. Programs and libraries such as UCX or
-// Python's faulthandler also install handlers later, which replace Go's. fault_check then installs
+// Python's faulthandler may install handlers later, which replace Go's. fault_check then installs
 // one of the handlers below in front of such a handler. There are several, each with its own next
-// handler: the program may save the handler that it finds as the previous one, and later call it or
+// handler. The reason is that a program may save the handler that it finds, and later call it or
 // install it again. A handler of this file that is called in this way passes the fault on to its
-// next handler.
+// own next handler.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -64,7 +64,7 @@ static void pass_on(struct sigaction *a, int sig, siginfo_t *info, void *context
 	} else if (now.sa_handler == SIG_DFL || (now.sa_handler == SIG_IGN && info->si_code > 0)) {
 		struct sigaction end = {.sa_handler = SIG_DFL};
 		sigaction(sig, &end, NULL);
-		if (info->si_code <= 0) // a fault occurs again and ends the process when this handler returns
+		if (info->si_code <= 0) // when this handler returns, a fault occurs again and ends the process
 			raise(sig);
 	} else if (now.sa_handler != SIG_IGN) {
 		now.sa_handler(sig);
@@ -77,8 +77,8 @@ static int occurs_again(int sig, siginfo_t *info)
 	return info->si_code > 0 && !(sig == SIGBUS && info->si_code == BUS_MCEERR_AO);
 }
 
-// wants_own_stack returns whether a handler expects the stack of the interrupted thread. This one
-// runs on Go's alternate stack, which has 32 KiB and the program's memory below it.
+// wants_own_stack returns whether a handler expects the stack of the interrupted thread. This
+// handler runs on Go's alternate stack, which has 32 KiB, with the program's memory below it.
 static int wants_own_stack(struct sigaction *a)
 {
 	return !(a->sa_flags & SA_ONSTACK) && a->sa_handler != SIG_DFL && a->sa_handler != SIG_IGN;
@@ -91,7 +91,8 @@ static void handle(int level, int sig, siginfo_t *info, void *context)
 	if (info->si_code > 0 && in_engine(context))
 		go[i].sa_sigaction(sig, info, context);
 	else if (occurs_again(sig, info) && wants_own_stack(a))
-		sigaction(sig, a, NULL); // the kernel calls it at the next fault, and fault_check installs this handler again
+		// The kernel calls it at the next fault. fault_check installs this handler again.
+		sigaction(sig, a, NULL);
 	else
 		pass_on(a, sig, info, context);
 }
@@ -139,7 +140,7 @@ static int install_before(int i, struct sigaction *a)
 		next[i][level] = *a;
 		used[i]++;
 	}
-	// Go's handler needs an alternate stack, as Go's stacks are small.
+	// Go's handler needs an alternate stack, because Go's stacks are small.
 	struct sigaction mine = *a;
 	mine.sa_flags = (a->sa_flags & (SA_NODEFER | SA_RESTART)) | SA_SIGINFO | SA_ONSTACK;
 	mine.sa_sigaction = handlers[level];

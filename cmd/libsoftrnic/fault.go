@@ -17,18 +17,19 @@ import (
 )
 
 // faults keeps Go's handlers of SIGSEGV and SIGBUS in front of the program's. A program may install
-// handlers at any time without notice. So before the engine accesses memory that may be unmapped,
-// it checks the handlers, unless it did so a moment ago. A check takes two system calls.
+// handlers at any time without notice. Before the engine accesses memory that may be unmapped, it
+// therefore checks the handlers, unless the last check was a moment ago. A check takes two system
+// calls.
 var faults struct {
 	checked atomic.Uint64 // when the handlers were checked, in ticks
 	mu      sync.Mutex
 	warned  bool
 }
 
-// handlerInterval is how long a check of the handlers is valid. It is less than a program needs to
-// install handlers, unmap memory, and have a peer write there. Memory is accessed for each packet,
-// and a message of 64 KiB may have 64: reading the system's clock each time would take a tenth of
-// the sender's time.
+// handlerInterval is the time for which a check of the handlers is valid. In less time, no program
+// can install handlers, unmap memory, and have a peer write there. The engine accesses memory for
+// each packet, and a message of 64 KiB may have 64 packets. Reading the system's clock each time
+// would take a tenth of the sender's time.
 const handlerInterval = ticks.Second / 5000 // 0.2 ms or less
 
 // initFaultHandlers makes the devices check the handlers before they access the program's memory.

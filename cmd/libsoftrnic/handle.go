@@ -9,8 +9,8 @@ import (
 )
 
 // table holds the objects of one kind by the handles that C has. A handle is an index, from 1 on. A
-// lookup takes no lock. The free handle that was released first is reused first, so that a thread
-// with a stale handle finds no object.
+// lookup takes no lock. Of the free handles, the one that was released first is reused first, so
+// that a thread with a stale handle finds no object.
 type table[T any] struct {
 	slots atomic.Pointer[[]atomic.Pointer[T]]
 

@@ -46,7 +46,7 @@ func srDeallocPD(h C.uint32_t) C.int {
 	return errno(pds.remove(uint32(h), func(p *pd) error { return p.Close() }))
 }
 
-// bytesAt returns memory of C as a slice. The memory may not be mapped, so it is only accessed
+// bytesAt returns memory of C as a slice. The memory may not be mapped, so it is accessed only
 // through regions with MRInitAttr.Mapped.
 func bytesAt(op string, addr unsafe.Pointer, length C.size_t) ([]byte, error) {
 	if uint64(length) > math.MaxInt || length > 0 && uint64(uintptr(addr))+uint64(length)-1 < uint64(length)-1 {
@@ -184,7 +184,7 @@ func srAllocMW(p C.uint32_t, t C.int, h, rkey *C.uint32_t) C.int {
 func srDeallocMW(h C.uint32_t) C.int { return errno(windows.remove(uint32(h), (*verbs.MW).Close)) }
 
 // mrOnlyAccess are access flags that do not apply to a QP or a memory window. Kernel drivers ignore
-// them there, as some programs pass the flags of their region.
+// them there, because some programs pass the flags of their region.
 const mrOnlyAccess = verbs.AccessOnDemand | verbs.AccessHugeTLB | verbs.AccessMWBind | verbs.AccessRelaxedOrdering
 
 // bindAccess returns the access flags of a memory window.
@@ -193,7 +193,7 @@ func bindAccess(a C.uint32_t) verbs.Access {
 }
 
 // regionAt returns the region of a structure of libibverbs, or nil. As in drivers of hardware, the
-// key identifies the region. The handle only speeds up the lookup.
+// key identifies the region. The handle only makes the lookup faster.
 func regionAt(mr unsafe.Pointer) *verbs.MR {
 	if mr == nil {
 		return nil
@@ -212,8 +212,8 @@ func windowAt(mw unsafe.Pointer) *verbs.MW {
 	return findByKey(&windows, handleAt(mw, C.SR_MW_HANDLE), func(w *verbs.MW) bool { return w.RKey()>>8 == index })
 }
 
-// findByKey returns the object with a handle if has reports its key, and else the first object that
-// does.
+// findByKey returns the object with a handle if has reports that it has the key. Otherwise it
+// returns the first object for which has returns true.
 func findByKey[T any](t *table[T], h uint32, has func(*T) bool) *T {
 	if p := t.get(h); p != nil && has(p) {
 		return p

@@ -50,7 +50,7 @@ var (
 )
 
 // sges returns a list of C, whose SGEs have the layout of verbs'. If n is out of range or list is
-// NULL, it returns a list that verbs refuses.
+// NULL, it returns a list that verbs rejects.
 func sges(list *C.struct_sr_sge, n C.int) []verbs.SGE {
 	if n < 0 || n > maxSGEs || n > 0 && list == nil {
 		return make([]verbs.SGE, maxSGEs)
@@ -107,12 +107,12 @@ func (s *sends) set(i int, c *C.struct_sr_send_wr, flags C.int) {
 	}
 }
 
-// maxInline bounds the inline data of a request, in bytes. The limit of verbs is lower.
+// maxInline limits the inline data of a request, in bytes. The limit of verbs is lower.
 const maxInline = 1 << 16
 
-// gather returns the data of an inline request. The front has read the memory, so that it is
-// mapped. If the request has too many SGEs or no list of them, the front has not, and gather does
-// not read the memory.
+// gather returns the data of an inline request. The front has already read the memory, so it is
+// mapped. If the request has too many SGEs, or no list of them, the front has not read the memory,
+// and gather does not read it either.
 func (s *sends) gather(c *C.struct_sr_send_wr, limit C.int) []byte {
 	if c.num_sge < 0 || c.num_sge > limit || c.num_sge > 0 && c.sg_list == nil {
 		return make([]byte, maxInline) // too long for any QP
@@ -169,8 +169,8 @@ func srPostSend(h C.uint32_t, c *C.struct_sr_send_wr, flags C.int, done *C.int, 
 	return errno(err)
 }
 
-// completions moves available completions to C's structures. An error of the CQ is left to the next
-// poll.
+// completions moves available completions to C's structures. An error of the CQ is returned by the
+// next poll.
 func completions(q *verbs.CQ, buf *[batch]verbs.WC, room int, to *C.struct_sr_wc) int {
 	k, err := q.Poll(buf[:min(room, batch)])
 	if err != nil {

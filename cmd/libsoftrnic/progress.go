@@ -32,22 +32,22 @@ func idleParameters() C.struct_sr_idle {
 //
 // A thread that returns from Go to C keeps its P, the runtime's right to run Go code, until another
 // thread needs it. If there are fewer Ps than such threads, a thread that calls the engine waits
-// until the runtime's monitor takes a P from a thread in C. This takes up to 10 ms. So there are
-// more Ps than threads.
+// until the runtime's monitor takes a P from a thread in C. This takes up to 10 ms. Therefore there
+// are more Ps than threads.
 var threads struct {
 	mu   sync.Mutex
 	n    int
 	base int // GOMAXPROCS without the program's threads
 }
 
-// maxThreads bounds the number of the program's threads that have a P each.
+// maxThreads limits the number of the program's threads that have a P each.
 const maxThreads = 256
 
-// handlerStack is the size of Go's stack that a thread of the program gets, in bytes. The engine
-// needs some 10 KiB, and the rest is for signal handlers. A handler that was installed without
-// SA_ONSTACK runs on the thread's current stack, which is Go's while the thread is in the engine.
-// Its frame alone may have 4 KiB. Go does not account for it. A stack that has grown stays so, as
-// the engine is built with gcshrinkstackoff.
+// handlerStack is the size of Go's stack, in bytes, that a thread of the program gets. The engine
+// needs some 10 KiB. The rest is for signal handlers. A handler that was installed without
+// SA_ONSTACK runs on the thread's current stack. While the thread is in the engine, that is Go's
+// stack. The handler's frame alone may have 4 KiB, for which Go does not account. A stack that has
+// grown does not shrink, because the engine is built with gcshrinkstackoff.
 const handlerStack = 96 << 10
 
 // growStack makes Go grow the stack.
@@ -73,7 +73,7 @@ func srThread(n C.int) C.int {
 		t.base = runtime.GOMAXPROCS(0)
 	}
 	t.n += int(n)
-	// The number grows in steps, as each change stops all of Go for a moment. It never shrinks.
+	// The number grows in steps, because each change stops all of Go for a moment. It never shrinks.
 	want := t.base + min(maxThreads, (t.n+3)/4*4)
 	if want > runtime.GOMAXPROCS(0) {
 		runtime.GOMAXPROCS(want)

@@ -42,7 +42,7 @@ var (
 	ahs   table[verbs.AH]
 )
 
-// optional looks up a handle that may be 0. ok is false if the handle has no object.
+// optional looks up a handle that may be 0. ok is false if a nonzero handle has no object.
 func optional[T any](t *table[T], h C.uint32_t) (p *T, ok bool) {
 	if h == 0 {
 		return nil, true
@@ -95,8 +95,8 @@ func srCreateQP(a *C.struct_sr_qp_init_attr, h, num *C.uint32_t) C.int {
 	return 0
 }
 
-// sameContext reports whether the objects of a new QP belong to a context. The kernel does not find
-// a handle of another context.
+// sameContext reports whether the objects of a new QP belong to a context. As in the kernel, a
+// handle of another context has no object.
 func sameContext(c *userContext, a *C.struct_sr_qp_init_attr) bool {
 	for _, h := range [...]C.uint32_t{a.send_cq, a.recv_cq} {
 		if q := cqs.get(uint32(h)); q != nil && q.ctx != c {
@@ -189,7 +189,8 @@ func (s *sharedQP) add(e *verbs.AsyncEvent) {
 func ahAttr(a *C.struct_sr_ah_attr) verbs.AHAttr {
 	return verbs.AHAttr{
 		GRH: verbs.GRH{
-			DGID: *(*verbs.GID)(unsafe.Pointer(&a.dgid)), FlowLabel: uint32(a.flow_label) & 0xfffff, // as the kernel does
+			// As in the kernel, the flow label has 20 bits.
+			DGID: *(*verbs.GID)(unsafe.Pointer(&a.dgid)), FlowLabel: uint32(a.flow_label) & 0xfffff,
 			SGIDIndex: uint8(a.sgid_index), HopLimit: uint8(a.hop_limit), TrafficClass: uint8(a.traffic_class),
 		},
 		DLID: uint16(a.dlid), SL: uint8(a.sl), SrcPathBits: uint8(a.src_path_bits), StaticRate: uint8(a.static_rate),
@@ -236,7 +237,7 @@ func srModifyQP(h C.uint32_t, a *C.struct_sr_qp_attr, mask C.int) C.int {
 	return errno(err)
 }
 
-// resolveTimeout is how long resolve waits for an answer, as in Linux.
+// resolveTimeout limits the time that resolve waits for an answer, as in Linux.
 const resolveTimeout = time.Second
 
 // resolve waits until the next hop to a QP's peer is resolved, as the kernel does in ibv_modify_qp.

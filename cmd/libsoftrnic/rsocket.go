@@ -21,11 +21,11 @@ import (
 	"github.com/softrnic/softrnic/verbs/rsocket"
 )
 
-// rsock is an rsocket. Only close waits. C waits itself, with readiness.
+// rsock is an rsocket. Only close waits. For all else C waits, by means of readiness.
 type rsock struct {
 	wakeup *readiness
 	domain int
-	dgram  bool // of type SOCK_DGRAM, or else SOCK_STREAM
+	dgram  bool // of type SOCK_DGRAM; otherwise of type SOCK_STREAM
 
 	mu     sync.Mutex
 	state  rsockState
@@ -41,7 +41,9 @@ type rsock struct {
 	conn      *rsocket.Conn
 	listeners []*rsocket.Listener // one for each device
 	accepted  []*rsocket.Conn     // not yet taken by C
-	slots     chan struct{}       // the backlog: one for each of accepted, and one of each listener for its next connection
+	// The backlog: a slot for each connection in accepted, and one of each listener for its next
+	// connection.
+	slots chan struct{}
 }
 
 type rsockState int
@@ -87,7 +89,7 @@ func (s *rsock) connection() (*rsocket.Conn, error) {
 	return nil, syscall.ENOTCONN
 }
 
-// connectError returns once the error of connecting, and else the error otherwise.
+// connectError returns the error of connecting, once. After that it returns the error otherwise.
 func (s *rsock) connectError(otherwise error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -185,7 +187,7 @@ func srRsSend(h C.uint32_t, buf unsafe.Pointer, n C.size_t, done *C.size_t) C.in
 }
 
 // transfer reads or writes. At the end of a stream it transfers 0 bytes. As in TCP, it returns the
-// error of a failed connect.
+// error of a connect that has failed.
 func transfer(h C.uint32_t, buf unsafe.Pointer, n C.size_t, done *C.size_t, f func(*rsocket.Conn, []byte) (int, error)) C.int {
 	*done = 0
 	s := rsocks.get(uint32(h))

@@ -53,8 +53,8 @@ func (s *rsock) bind(a netip.AddrPort) error {
 	return nil
 }
 
-// unbind releases the local address, so that a listener or connection can take it. In between it is
-// free for a moment. mu is held.
+// unbind releases the local address, so that a listener or connection can take it. Until then the
+// address is free. mu is held.
 func (s *rsock) unbind() (dev *verbs.Device) {
 	if s.bound != nil {
 		dev = s.bound.Device()
@@ -64,8 +64,8 @@ func (s *rsock) unbind() (dev *verbs.Device) {
 	return dev
 }
 
-// rebind reserves the address again that unbind has released, after a failure. If the address was
-// taken meanwhile, the next call that needs it fails. mu is held.
+// rebind reserves the address again that unbind has released, because the operation has failed. If
+// another program has taken the address meanwhile, the next call that needs it fails. mu is held.
 func (s *rsock) rebind() {
 	if s.local.Port() != 0 {
 		stacks.logFailure(s.bind(s.local))

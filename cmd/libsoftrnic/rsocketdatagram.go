@@ -49,7 +49,7 @@ func (s *state) deviceOf(a netip.Addr) (*device, error) {
 }
 
 // localAddrFor returns an address of a RoCE device in the family and scope of a destination, with
-// port 0. It is for a socket that sends before it is bound.
+// port 0. A socket uses it if it sends before it is bound.
 func (s *state) localAddrFor(to netip.Addr) (netip.AddrPort, error) {
 	for _, d := range s.devices {
 		if d.transport != verbs.RoCEv2 {
@@ -112,7 +112,8 @@ func (s *rsock) autobind(to netip.AddrPort) error {
 	return s.bindDatagrams(a)
 }
 
-// connectDatagrams sets the address that the rsocket sends to and receives from. mu is held.
+// connectDatagrams sets the address of the only peer to which the rsocket sends, and from which it
+// receives. mu is held.
 func (s *rsock) connectDatagrams(to netip.AddrPort) error {
 	if err := s.autobind(to); err != nil {
 		return err
@@ -153,7 +154,7 @@ func srRsRecvFrom(h C.uint32_t, buf unsafe.Pointer, n C.size_t, peek C.int, done
 	p := s.packets
 	s.mu.Unlock()
 	if p.conn == nil {
-		return C.int(syscall.EAGAIN) // unbound, no peer knows its address
+		return C.int(syscall.EAGAIN) // no peer knows the address of an unbound socket
 	}
 	b, err := bytesAt("receive", buf, n)
 	if err != nil {

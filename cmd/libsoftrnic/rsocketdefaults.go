@@ -12,13 +12,13 @@ import (
 	"github.com/softrnic/softrnic/verbs/rsocket"
 )
 
-// defaultsDir has a file with a number for each default of rsockets that the administrator has set
-// (rsocket(7)).
+// defaultsDir is a directory in which the administrator can set defaults of rsockets (rsocket(7)).
+// Each default has a file that contains a number.
 const defaultsDir = "/etc/rdma/rsocket"
 
 // rsockDefaults returns the options of new rsockets that the files set. rsocket.Config has the
-// other defaults. The files are read once. polling_time and wake_up_interval are ignored: rsocket
-// decides itself how long it polls, and rpoll needs no wake-up.
+// other defaults. The files are read once. polling_time and wake_up_interval are ignored: package
+// rsocket determines its polling time, and rpoll needs no wake-up.
 var rsockDefaults = sync.OnceValue(func() (cfg rsocket.Config) {
 	for name, of := range map[string]*int{
 		"mem_default": &cfg.RecvBuffer, "wmem_default": &cfg.SendBuffer, "sqsize_default": &cfg.SQSize, "rqsize_default": &cfg.RQSize,

@@ -122,8 +122,8 @@ func srRsSetOption(h C.uint32_t, option, value C.int) C.int {
 	return errno(s.applyOptions())
 }
 
-// clamped returns a configuration with sizes as librdmacm takes them: those out of bounds are the
-// nearest that rsocket accepts. 0 stays, for the default.
+// clamped returns a configuration with sizes as librdmacm accepts them. A size that is out of
+// bounds becomes the nearest that package rsocket accepts. 0 stays, for the default.
 func clamped(c rsocket.Config) rsocket.Config {
 	clamp := func(n *int, least, most int) {
 		if *n != 0 {
@@ -221,8 +221,8 @@ func (s *rsock) tcpState() int {
 	return tcpClose
 }
 
-// retransmitted returns the number of the QP's go-back-N retransmissions, after a timeout or a NAK,
-// plus its selectively retransmitted packets. mu is held.
+// retransmitted returns the number of the QP's retransmissions: those after a timeout or a NAK
+// (go-back-N), plus selectively retransmitted packets. mu is held.
 func (s *rsock) retransmitted() int {
 	if s.state != rsockConnected {
 		return 0
@@ -246,8 +246,8 @@ func (s *rsock) pendingError() int {
 	return int(errnoQuietly(err))
 }
 
-// maxSegment returns TCP_MAXSEG: the path MTU of the connection in bytes, or the smallest MTU
-// without one. mu is held.
+// maxSegment returns TCP_MAXSEG: the path MTU of the connection in bytes. Without a connection it
+// returns the smallest MTU. mu is held.
 func (s *rsock) maxSegment() int {
 	if s.state == rsockConnected {
 		if attr, _, err := s.conn.QP().Query(); err == nil && attr.PathMTU.Bytes() > 0 {

@@ -30,11 +30,11 @@ func pollEvents(r rsocket.Ready) (events int) {
 	return events
 }
 
-// readiness has the eventfds that threads sleep on to wait for an rsocket. The number of the one
-// for reading is the number of the rsocket. The one for writing is created by the first thread that
-// waits for it. Each is readable while the rsocket is ready. They are updated only while a thread
-// waits and mean nothing otherwise, so that no system call is made for data without a waiting
-// thread.
+// readiness has the eventfds on which threads sleep to wait for an rsocket. The number of the
+// eventfd for reading is the number of the rsocket. The eventfd for writing is created by the first
+// thread that waits for it. Each eventfd is readable while the rsocket is ready. Both are updated
+// only while a thread waits, and mean nothing otherwise. Data without a waiting thread therefore
+// costs no system call.
 type readiness struct {
 	waiters atomic.Int32 // waiting threads
 
@@ -50,8 +50,8 @@ func newReadiness() (*readiness, error) {
 	return &readiness{fds: [2]int{fd, -1}}, err
 }
 
-// arm adds a thread that waits for events. It returns the descriptors to sleep on, which set
-// updates from now on.
+// arm adds a thread that waits for events. It returns the descriptors to sleep on. From now on, set
+// updates them.
 func (r *readiness) arm(events int) (fds [2]int, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -76,7 +76,7 @@ func (r *readiness) arm(events int) (fds [2]int, err error) {
 	return fds, nil
 }
 
-// disarm undoes arm.
+// disarm reverts arm.
 func (r *readiness) disarm(events int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -88,7 +88,7 @@ func (r *readiness) disarm(events int) {
 	}
 }
 
-// set wakes the threads that wait for an event that the rsocket is ready for.
+// set wakes the threads that wait for an event for which the rsocket is ready.
 func (r *readiness) set(ready rsocket.Ready) {
 	if r.waiters.Load() == 0 {
 		return // a thread checks the readiness after arm

@@ -5,11 +5,12 @@
 // Every function returns 0 or an errno. It writes results through pointers only when it returns 0.
 // An object of the engine is a handle: a number above 0, which the fronts keep in the public field
 // "handle" of libibverbs' structures. A function returns EINVAL or ENOENT for a handle without an
-// object. Parameters are not const, as Go has no such qualifier. Arguments are only read.
+// object. Parameters are not const, because Go has no such qualifier. Functions only read their
+// arguments.
 //
 // A structure with the comment "struct ibv_..." has the layout of that structure in verbs.h of
 // rdma-core 33 and later, which does not change. The fronts check this at compile time. This header
-// includes none of libibverbs, so that the engine compiles where libibverbs is not installed.
+// includes no header of libibverbs, so that the engine compiles where libibverbs is not installed.
 #ifndef SOFTRNIC_H
 #define SOFTRNIC_H
 
@@ -19,13 +20,14 @@
 // SR_VERSION is increased with every change of this interface.
 #define SR_VERSION 12
 
-// The most devices of a process.
+// The largest number of devices of a process.
 #define SR_MAX_DEVICES 16
 
 // The parameters of a device's idle policy: the variable C of package internal/idle, which explains
 // them. Times are in nanoseconds.
 struct sr_idle {
-	uint32_t polls_per_call; // 0: no poll enters the engine, as the device's own threads are as fast
+	// 0: no poll enters the engine, because the device's own threads are as fast.
+	uint32_t polls_per_call;
 	uint32_t polls_per_call_soon, calls_soon, calls_soon_arrivals;
 	uint32_t calls_per_yield, calls_per_yield_soon, calls_before_sleep;
 	uint32_t sleep, sleep_interval;
@@ -42,15 +44,16 @@ struct sr_device {
 	int transport;     // enum ibv_transport_type: 0 is InfiniBand (RoCE), 1 iWARP
 	char netdev[32];   // the network interface
 	struct sr_idle idle;
-	// If not NULL, shows whether a call of the engine would find packets that have arrived.
+	// If not NULL, shows whether a call of the engine would find packets.
 	struct sr_arrivals *arrivals;
 };
 
-// The indices of the rings that the device receives packets from. A ring has packets if the words
-// at SR_ARRIVED and SR_TAKEN in its page differ. Other processes write them, so they are only
+// The indices of the rings from which the device receives packets. A ring has packets if the words
+// at SR_ARRIVED and SR_TAKEN in its page differ. Other processes write the words, so they are only
 // hints. The memory is never unmapped.
 struct sr_arrivals {
-	uint32_t pages; // one bit for each page behind the one that begins here; 0: nothing is known
+	// One bit for each page behind the one that begins here; 0: the memory shows nothing.
+	uint32_t pages;
 	uint32_t size;  // of a page
 };
 
@@ -105,7 +108,7 @@ struct sr_qp_cap {
 
 // The number of events of a CQ, QP or SRQ that the engine has returned. It is part of the front's
 // structure of the object, and its address identifies the object. The engine counts an event before
-// it returns it. When the function that destroys the object returns, the count is final.
+// it returns it. When the function that destroys the object has returned, the count is final.
 struct sr_events {
 	uint32_t async; // by get_async_event
 	uint32_t comp;  // by get_cq_event
@@ -165,7 +168,8 @@ struct sr_send_wr {
 	int num_sge;
 	uint32_t opcode, send_flags, imm_data;
 	uint64_t remote_addr; // or wr.ud.ah
-	uint64_t word1;       // wr.rdma.rkey; or wr.ud.remote_qpn and remote_qkey; or wr.atomic.compare_add
+	// wr.rdma.rkey; or wr.ud.remote_qpn and remote_qkey; or wr.atomic.compare_add.
+	uint64_t word1;
 	uint64_t swap;
 	uint32_t atomic_rkey, pad1, remote_srqn, pad2;
 	void *mw;
@@ -298,7 +302,9 @@ struct sr_cm_event {
 // Flags of post_send.
 #define SR_POST_UD 1         // the requests have wr.ud
 #define SR_POST_ALL 2        // post all or nothing, as ibv_wr_complete does
-#define SR_POST_SGES 8       // from this bit on: the most SGEs of an inline request; a longer list is refused and not read
+// From this bit on: the largest number of SGEs of an inline request. A longer list is refused and
+// not read.
+#define SR_POST_SGES 8
 
 struct sr_engine {
 	uint32_t version; // SR_VERSION
@@ -306,8 +312,8 @@ struct sr_engine {
 
 	// open lists the devices that the environment describes. The first call opens them.
 	int (*open)(struct sr_device *devices, int *n);
-	// shutdown ends all connections, so that their peers know that the process ends. No function
-	// may be called afterwards.
+	// shutdown ends all connections, so that their peers know that the process ends. No function may
+	// be called after it.
 	int (*shutdown)(void);
 
 	int (*query_device)(int dev, struct sr_device_attr *attr, struct sr_device_attr_ex *ex);
@@ -341,20 +347,21 @@ struct sr_engine {
 	int (*bind_mw)(uint32_t qp, void *mw, uint64_t wr_id, uint32_t flags, void *mr, uint64_t addr, uint64_t length, uint32_t access,
 		uint32_t *rkey);
 
-	// Each thread of the program calls thread with 0 before any other function: signal handlers may
-	// interrupt the other functions and need room on the thread's stack. A thread also calls it
-	// with 1 before its first call of post_send, post_recv, post_srq_recv, poll_cq or progress, and
-	// with -1 when it ends. That many threads can be in the engine without waiting for each other.
+	// Each thread of the program calls thread with 0 before any other function. The reason is that
+	// signal handlers may interrupt the other functions and need room on the thread's stack. A thread
+	// also calls it with 1 before its first call of post_send, post_recv, post_srq_recv, poll_cq or
+	// progress, and with -1 when it ends. That many threads can be in the engine without waiting for
+	// each other.
 	int (*thread)(int n);
-	// progress makes the device of a context progress. It sets busy to 1 if there was something to
-	// do, and else to 0. For a millisecond or two the device then expects more calls of progress or
+	// progress makes the device of a context progress. It sets busy to 1 if there was something to do,
+	// and otherwise to 0. For a millisecond or two the device then expects more calls of progress or
 	// poll_cq. end_progress announces that there will be none.
 	int (*progress)(uint32_t context, int *busy);
 	int (*end_progress)(uint32_t context);
 
-	// create_channel returns an eventfd as open_context does, for the events that get_cq_event can
-	// take. The engine adds to *events just before it adds to the eventfd, until destroy_channel
-	// has returned.
+	// create_channel returns an eventfd like open_context, for the events that get_cq_event can take.
+	// Just before the engine adds to the eventfd, it adds to *events, until destroy_channel has
+	// returned.
 	int (*create_channel)(uint32_t context, uint32_t *events, uint32_t *channel, int *fd);
 	int (*destroy_channel)(uint32_t channel);
 	int (*get_cq_event)(uint32_t channel, struct sr_events **of); // EAGAIN if there is none
@@ -395,15 +402,16 @@ struct sr_engine {
 	int (*query_srq)(uint32_t srq, struct sr_srq_attr *attr);
 	int (*destroy_srq)(uint32_t srq);
 	int (*post_srq_recv)(uint32_t srq, struct sr_recv_wr *wr, int *done);
-	int (*open_xrcd)(uint32_t context, int fd, int oflags, uint32_t *xrcd); // fd -1: an anonymous domain
+	// fd -1: an anonymous domain.
+	int (*open_xrcd)(uint32_t context, int fd, int oflags, uint32_t *xrcd);
 	int (*close_xrcd)(uint32_t xrcd);
 
 	int (*create_ah)(uint32_t pd, struct sr_ah_attr *attr, uint32_t *ah);
 	int (*destroy_ah)(uint32_t ah);
 	int (*init_ah)(int dev, int port, struct sr_wc *wc, void *grh, struct sr_ah_attr *attr);
 
-	// cm_create_channel returns an eventfd as open_context does, for the events that cm_get_event
-	// can take.
+	// cm_create_channel returns an eventfd like open_context, for the events that cm_get_event can
+	// take.
 	int (*cm_create_channel)(uint32_t *channel, int *fd);
 	// cm_destroy_channel disables the IDs of the channel. They can then only be destroyed.
 	int (*cm_destroy_channel)(uint32_t channel);
@@ -418,29 +426,31 @@ struct sr_engine {
 	int (*cm_query_id)(uint32_t id, struct sr_cm_id *info);
 	int (*cm_set_option)(uint32_t id, int option, int value);
 	int (*cm_bind)(uint32_t id, struct sr_cm_addr *addr);
-	int (*cm_resolve_addr)(uint32_t id, struct sr_cm_addr *src, struct sr_cm_addr *dst, int timeout_ms); // src may be NULL
+	// src may be NULL.
+	int (*cm_resolve_addr)(uint32_t id, struct sr_cm_addr *src, struct sr_cm_addr *dst, int timeout_ms);
 	int (*cm_resolve_route)(uint32_t id);
 	int (*cm_listen)(uint32_t id, int backlog);
-	// cm_use_qp gives the ID a QP. The engine moves the QP to INIT, or to RTS if it is a UD QP, and
-	// later changes its state as connections begin and end. A handle of 0 removes the QP from the
-	// ID.
+	// cm_use_qp gives the ID a QP. The engine moves the QP to INIT, or to RTS if it is a UD QP. Later
+	// it changes the QP's state when a connection begins or ends. A handle of 0 removes the QP from
+	// the ID.
 	int (*cm_use_qp)(uint32_t id, uint32_t qp);
-	// cm_connect and cm_accept do as cm_use_qp if the ID does not have the QP yet. Without a QP,
-	// param has the number of a QP whose state the program changes itself; over iWARP the engine
-	// does. If param is NULL, the defaults are used.
+	// cm_connect and cm_accept call cm_use_qp if the ID does not have the QP yet. Without a QP, param
+	// has the number of a QP whose state the program changes; over iWARP the engine changes it. If
+	// param is NULL, the defaults are used.
 	int (*cm_connect)(uint32_t id, uint32_t qp, struct sr_cm_param *param);
 	int (*cm_accept)(uint32_t id, uint32_t qp, struct sr_cm_param *param);
 	int (*cm_establish)(uint32_t id);
 	int (*cm_reject)(uint32_t id, void *private_data, int length);
 	int (*cm_disconnect)(uint32_t id);
 	int (*cm_notify)(uint32_t id);
-	int (*cm_init_qp_attr)(uint32_t id, struct sr_qp_attr *attr, int *mask); // for the transition to attr->qp_state
+	// For the transition to attr->qp_state.
+	int (*cm_init_qp_attr)(uint32_t id, struct sr_qp_attr *attr, int *mask);
 	int (*cm_join)(uint32_t id, struct sr_cm_addr *group);
 	int (*cm_leave)(uint32_t id, struct sr_cm_addr *group);
 
-	// Rsockets, of type SOCK_STREAM or SOCK_DGRAM. Functions that would wait return EAGAIN or
-	// EINPROGRESS: rs_arm returns a descriptor to wait for. The number of the descriptor fd is the
-	// number of the rsocket. rs_close closes it and waits as SO_LINGER says.
+	// Rsockets, of type SOCK_STREAM or SOCK_DGRAM. A function that would have to wait returns EAGAIN
+	// or EINPROGRESS. rs_arm then returns a descriptor to wait for. The number of the descriptor fd is
+	// the number of the rsocket. rs_close closes it and waits according to SO_LINGER.
 	int (*rs_socket)(int domain, int datagrams, uint32_t *rs, int *fd);
 	int (*rs_bind)(uint32_t rs, struct sr_cm_addr *addr);
 	int (*rs_listen)(uint32_t rs, int backlog);
@@ -448,7 +458,8 @@ struct sr_engine {
 	int (*rs_connect)(uint32_t rs, struct sr_cm_addr *addr);
 	int (*rs_shutdown)(uint32_t rs, int how);
 	int (*rs_close)(uint32_t rs);
-	int (*rs_recv)(uint32_t rs, void *buf, size_t n, int peek, size_t *done); // done is 0 at the end of the stream
+	// done is 0 at the end of the stream.
+	int (*rs_recv)(uint32_t rs, void *buf, size_t n, int peek, size_t *done);
 	int (*rs_send)(uint32_t rs, void *buf, size_t n, size_t *done);
 	// rs_recvfrom and rs_sendto transfer one datagram. If to is NULL, the datagram goes to the
 	// address of rs_connect.
@@ -461,9 +472,9 @@ struct sr_engine {
 	int (*rs_name)(uint32_t rs, int peer, struct sr_cm_addr *addr);
 	int (*rs_set_option)(uint32_t rs, int option, int value);
 	int (*rs_get_option)(uint32_t rs, int option, int *value);
-	// rs_arm returns the rsocket's events in revents, as poll does. If events has POLLIN, fds[0] is
-	// a descriptor to sleep on, and else -1. The same holds for POLLOUT and fds[1]. The descriptor
-	// is readable while the rsocket is ready for the event, has failed or has hung up, until
+	// rs_arm returns the rsocket's events in revents, like poll. If events has POLLIN, fds[0] is a
+	// descriptor to sleep on, and otherwise -1. The same holds for POLLOUT and fds[1]. The descriptor
+	// is readable while the rsocket is ready for the event, has failed or has hung up. This ends when
 	// rs_disarm is called with the same events. If events is 0, rs_disarm must not be called.
 	int (*rs_arm)(uint32_t rs, int events, int *revents, int *fds);
 	int (*rs_disarm)(uint32_t rs, int events);

@@ -32,8 +32,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// stack is a node. C programs see it as one or two devices, one for each wire protocol, as their
-// QPs have no transport attribute.
+// stack is a node. C programs see it as one or two devices, one for each wire protocol, because
+// their QPs have no transport attribute.
 type stack struct {
 	node *node.Node
 	pipe bool // its link is a pipe
@@ -56,7 +56,7 @@ type state struct {
 	cfg     dropin.Config
 	devices []*device
 	nodes   []*node.Node // one for each rail
-	ends    []func()     // withdraw the status published for softrnic top
+	ends    []func()     // remove the status that is published for softrnic top
 	log     atomic.Pointer[slog.Logger]
 }
 
@@ -88,7 +88,7 @@ func (s *state) doOpen() (err error) {
 		st := &stack{n, r.Flags.Link.Medium == "pipe"}
 		pair := []*device{{st, n.Dev, r.RoCE, verbs.RoCEv2}, {st, n.Dev, r.IWARP, verbs.IWARP}}
 		if s.cfg.Transports[0] == verbs.IWARP {
-			slices.Reverse(pair) // some programs query the first device and use another
+			slices.Reverse(pair) // some programs query the first device and use the other
 		}
 		for _, d := range pair {
 			if d.name != "" {
@@ -123,7 +123,7 @@ func (s *state) command() string {
 	return "softrnic" // in PATH
 }
 
-// logError logs the error of a call, of which the program only sees the errno.
+// logError logs the error of a call. The program gets only its errno.
 func (s *state) logError(err error) {
 	if log := s.log.Load(); log != nil {
 		log.Debug("a call has failed", "error", err)
@@ -138,9 +138,9 @@ func (s *state) device(i int) *device {
 	return s.devices[i]
 }
 
-// shutdownTimeout is how long an exiting process waits for its peers to acknowledge the end of
-// connections. More than two seconds pass only while there is no hub. Most hubs start within the
-// timeout.
+// shutdownTimeout is the time that an exiting process waits for its peers to acknowledge the end of
+// connections. This takes more than two seconds only while there is no hub. Most hubs start within
+// the timeout.
 const shutdownTimeout = 10 * time.Second
 
 // shutdown shuts down all devices at once, and closes their links.
@@ -181,12 +181,12 @@ func (s *state) shutdown() error {
 	return errors.Join(errs...)
 }
 
-// notWritten reports that the trace or the counters could not be written: to the program's user,
-// and to softrnic run if that waits for the program.
+// notWritten reports that the trace or the counters could not be written. It reports this to the
+// program's user, and to softrnic run if that waits for the program.
 func (s *state) notWritten(err error) {
 	fmt.Fprintln(os.Stderr, "softrnic:", err)
 	if s.cfg.Whole != "" {
-		_ = os.Truncate(s.cfg.Whole, 0) // that also works on a full disk
+		_ = os.Truncate(s.cfg.Whole, 0) // this works even if the disk is full
 	}
 }
 
@@ -200,8 +200,8 @@ func (d *device) guid() uint64 {
 	return bits.ReverseBytes64(g)
 }
 
-// receivesOnItsOwn reports whether the device is as fast if the program's threads do not receive.
-// This holds for a pipe, which lies within this process: each port has a goroutine that receives
+// receivesOnItsOwn reports whether the device is as fast without reception by the program's
+// threads. This holds for a pipe, which is in this process: each port has a goroutine that receives
 // while others poll.
 func (d *device) receivesOnItsOwn() bool { return d.pipe }
 

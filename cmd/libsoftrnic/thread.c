@@ -1,16 +1,16 @@
 //go:build linux && cgo && (amd64 || arm64)
 
-// Go's threads must not run the program's signal handlers: their stacks are too small for a handler
-// that was installed without SA_ONSTACK. They start with all signals blocked, as they are when the
-// front loads the engine. But Go unblocks some in each thread, of which the program may use
-// SIGCHLD, SIGPROF, SIGSTKFLT and the first real-time signal. Each thread that Go creates therefore
-// queues a blocked signal to itself. When Go unblocks the signal, its handler blocks the others
-// again.
+// Go's threads must not run the program's signal handlers. Their stacks are too small for a handler
+// that was installed without SA_ONSTACK. They start with all signals blocked, because all signals
+// are blocked when the front loads the engine. But Go unblocks some signals in each thread. Of
+// these, the program may use SIGCHLD, SIGPROF, SIGSTKFLT and the first real-time signal. Therefore
+// each thread that Go creates queues a blocked signal to itself. When Go unblocks the signal, its
+// handler blocks the others again.
 //
 // The signal is SIGSETXID, with which the C library changes the user of all threads. The C library
-// installs a handler for it with the second thread, and sigaction refuses to change it. Any other
-// signal could lose its handler while it is pending, and then end the process. Signals that are not
-// sent here are passed on to the C library's handler.
+// installs a handler for it with the second thread, and its sigaction refuses to change the
+// handler. Any other signal could lose its handler while it is pending, and then end the process.
+// Signals that are not sent here are passed on to the C library's handler.
 //
 // The engine is linked with --wrap=pthread_create. Go creates its threads with pthread_create.
 #define _GNU_SOURCE
@@ -40,13 +40,15 @@ struct action {
 	uint64_t mask;
 };
 
-static struct action libc_action; // the C library's action; its handler is NULL until handle_setxid is installed
+// The C library's action. Its handler is NULL until handle_setxid is installed.
+static struct action libc_action;
 static pthread_mutex_t install_mutex = PTHREAD_MUTEX_INITIALIZER;
 
 static void handle_setxid(int sig, siginfo_t *info, void *context)
 {
 	if (info->si_code == SI_QUEUE && info->si_pid == getpid() && info->si_value.sival_ptr == (void *)&libc_action)
-		memcpy(&((ucontext_t *)context)->uc_sigmask, &(uint64_t){~ACCEPTED}, sizeof(uint64_t)); // the kernel's set has only these bytes
+		// The kernel's set has only these bytes.
+		memcpy(&((ucontext_t *)context)->uc_sigmask, &(uint64_t){~ACCEPTED}, sizeof(uint64_t));
 	else
 		libc_action.handler(sig, info, context);
 }
@@ -63,7 +65,8 @@ static int install(void)
 			libc_action = a;
 			a.handler = handle_setxid;
 			a.flags |= SA_ONSTACK;
-			a.mask = ~ACCEPTED; // the handler is not interrupted either; the kernel delivers a thread's signal to itself first
+			// The handler is not interrupted either: the kernel delivers a thread's signal to itself first.
+			a.mask = ~ACCEPTED;
 			if (syscall(SYS_rt_sigaction, SIGSETXID, &a, NULL, sizeof a.mask))
 				libc_action.handler = NULL;
 		}

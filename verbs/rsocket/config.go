@@ -14,14 +14,14 @@ import (
 type Config struct {
 	// Transport is the wire protocol.
 	Transport verbs.Transport
-	// Transports are the wire protocols of a listener that serves several. If set, Transport is
+	// Transports are the wire protocols of a listener that supports several. If set, Transport is
 	// ignored.
 	Transports []verbs.Transport
 	// LocalAddr is the local address of Dial. If it is not valid, the route to the peer determines
 	// it.
 	LocalAddr netip.AddrPort
-	// AFOnly makes a listener on all addresses of one family reject requests of the other
-	// (IPV6_V6ONLY).
+	// AFOnly limits a listener on all addresses to one address family (IPV6_V6ONLY). It rejects
+	// requests of the other.
 	AFOnly bool
 	// TOS is the IP type of service of packets.
 	TOS uint8
@@ -40,7 +40,7 @@ type Config struct {
 	// most 32512. Above 128 it is a multiple of 256.
 	Iomaps int
 
-	// KeepAlive is the idle time of the sender after which it probes the peer (SO_KEEPALIVE,
+	// KeepAlive is the time for which the sender is idle before it probes the peer (SO_KEEPALIVE,
 	// TCP_KEEPIDLE); 0 means never. If the peer does not answer within the retries of the QP, the
 	// connection fails.
 	KeepAlive time.Duration

@@ -32,7 +32,7 @@ type Conn struct {
 	cqMu    sync.Mutex    // protects polling of the CQ; taken before mu
 	polling atomic.Int32  // readers and writers that poll the CQ
 	events  atomic.Int32  // pending in the channel
-	event   chan struct{} // wakes run
+	event   chan struct{} // wakes the goroutine run
 
 	mu            sync.Mutex
 	readable      waiter // the reader
@@ -58,7 +58,8 @@ type Conn struct {
 	cancel     context.CancelFunc // ends run
 	goroutines sync.WaitGroup
 
-	whileCopying func() // for tests: called while TryWrite or TryWriteAt copies without mu
+	// For tests: called while TryWrite or TryWriteAt copies without mu.
+	whileCopying func()
 }
 
 var _ net.Conn = (*Conn)(nil)
@@ -153,7 +154,8 @@ func (c *Conn) LocalAddr() net.Addr { return c.local }
 // RemoteAddr returns the peer's address and port.
 func (c *Conn) RemoteAddr() net.Addr { return c.remote }
 
-// QP returns the connection's QP, for its state and counters. Its work requests are the Conn's.
+// QP returns the connection's QP, for its state and counters. Only the Conn may post work requests
+// to it.
 func (c *Conn) QP() *verbs.QP { return c.qp }
 
 // CloseWrite ends the sending half. The peer's reader gets EOF after all written data. Reading
@@ -176,7 +178,7 @@ func (c *Conn) CloseWrite() error {
 }
 
 // CloseRead ends reading: it drops data that has arrived or arrives later. The protocol has no
-// message for this half alone, so the peer gets a disconnect when writing has ended too.
+// message for this half alone. The peer gets a disconnect when writing has ended too.
 func (c *Conn) CloseRead() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -222,8 +224,8 @@ func (c *Conn) disconnect() error {
 }
 
 // Close ends both halves (rclose), and waits up to Config.Linger for the peer to acknowledge the
-// written data. It then frees the connection. Calls of Read and Write return net.ErrClosed, as does
-// a second Close. Another error is that of closing an object of the connection.
+// written data. It then frees the connection. Waiting calls of Read and Write return net.ErrClosed,
+// and so does a second Close. Another error is that of closing an object of the connection.
 func (c *Conn) Close() error {
 	first := false
 	c.closing.Do(func() { first, c.closeErr = true, c.close() })
@@ -243,7 +245,7 @@ func (c *Conn) close() error {
 	c.writeDeadline.stop()
 	c.dropUnread()
 	c.wake()
-	// When each side has ended its sending half, both know that the connection has ended.
+	// If each side has ended its sending half, both sides know that the connection has ended.
 	if !c.writeShut || !c.peerShut || c.out.disconnected {
 		_ = c.disconnect()
 	}
@@ -276,7 +278,7 @@ func (c *Conn) fail(err error) {
 	}
 	c.failed, c.err = true, err
 	c.wake()
-	// Later writes of the peer fail, as its other requests do.
+	// Later requests of the peer fail, including its writes.
 	_ = c.qp.Modify(&verbs.QPAttr{QPState: verbs.StateErr}, verbs.QPAttrState)
 }
 
@@ -285,8 +287,8 @@ func errReset(detail string) error {
 	return &verbs.Error{Op: "receive", Detail: detail, Err: syscall.ECONNRESET}
 }
 
-// probe is called by the keepalive timer. It posts a zero-length RDMA WRITE, which the peer's QP
-// acknowledges and its application does not see.
+// probe is called by the keepalive timer. It posts a zero-length RDMA WRITE. The peer's QP
+// acknowledges it, and its application does not see it.
 func (c *Conn) probe() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -20,9 +20,9 @@ const MaxDatagram = 2048
 const grhLen = 40 // bytes that a UD QP places before each datagram
 
 // PacketConn is a datagram socket over a UD QP (rsocket(7), SOCK_DGRAM). Its name is the address of
-// an ordinary UDP socket, over which it and its peers exchange their QP numbers. The first
-// datagrams to a peer use the UDP socket too. Datagrams may be lost, duplicated or reordered, and
-// their source is as easily forged as that of UDP. Several goroutines may call the methods.
+// an ordinary UDP socket. The PacketConn and its peers exchange their QP numbers over that socket,
+// and send the first datagrams over it. Datagrams may be lost, duplicated or reordered, and their
+// source can be forged as easily as in UDP. Several goroutines may call the methods.
 type PacketConn struct {
 	cfg   Config
 	dev   *verbs.Device
@@ -68,11 +68,12 @@ type datagram struct {
 }
 
 // NewPacketConn creates a datagram socket from a UDP socket of the device's host. The UDP socket
-// is, for example, one of netstack.Host.ListenPacket, or for package kernel one of net.ListenUDP.
+// comes, for example, from netstack.Host.ListenPacket, or for package kernel from net.ListenUDP.
 // The PacketConn owns it and closes it, even after an error. iWARP does not support datagrams.
 //
-// Config.RecvBuffer and SendBuffer have a slot of 2 KiB for each datagram that waits to be read or
-// is being sent. Datagrams that arrive when no slot is free are lost.
+// RecvBuffer and SendBuffer of the Config determine the number of slots, each of 2 KiB. A datagram
+// needs a slot while it waits to be read, or is being sent. Datagrams that arrive when no slot is
+// free are lost.
 func NewPacketConn(dev *verbs.Device, sock net.PacketConn, cfg *Config) (*PacketConn, error) {
 	full, err := cfg.check()
 	if err != nil {
@@ -189,7 +190,7 @@ func (c *PacketConn) release() error {
 	c.cancel()
 	errs := []error{c.sock.Close()}
 	c.goroutines.Wait()
-	c.mu.Lock() // a late call may still look up peers
+	c.mu.Lock() // a call that is still running may look up peers
 	errs = append(errs, c.peers.destroy())
 	c.mu.Unlock()
 	if c.qp != nil {
@@ -231,7 +232,8 @@ func (c *PacketConn) Close() error {
 // LocalAddr returns the address of the UDP socket, a *net.UDPAddr.
 func (c *PacketConn) LocalAddr() net.Addr { return c.sock.LocalAddr() }
 
-// QP returns the socket's QP, for its state and counters. Its work requests are the PacketConn's.
+// QP returns the socket's QP, for its state and counters. Only the PacketConn may post work
+// requests to it.
 func (c *PacketConn) QP() *verbs.QP { return c.qp }
 
 func (c *PacketConn) opError(op string, err error) error {
@@ -265,7 +267,7 @@ func (c *PacketConn) handleCompletions(wcs []verbs.WC) {
 		wc := &wcs[i]
 		if wc.WRID&receiveID == 0 {
 			c.freeSends = append(c.freeSends, int(wc.WRID))
-			c.writable.Broadcast() // a writer may use UDP instead, and then needs no slot
+			c.writable.Broadcast() // a writer may use UDP from now on, and then needs no slot
 			c.changed()
 			continue
 		}

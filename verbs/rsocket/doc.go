@@ -8,18 +8,18 @@
 //	conn, err := rsocket.Dial(ctx, dev, "10.0.0.2:7471", nil)
 //	_, err = conn.Write(…)
 //
-// RDMA WRITEs with immediate data place bytes in the peer's receive buffer. Over iWARP, which had
-// no immediate data when rsockets were designed, an RDMA WRITE and a SEND do so. PROTOCOL.md has a
-// summary of the protocol. A Conn has a QP, a CQ, a protection domain, two buffers and one
-// goroutine. Its memory is registered in its own protection domain, so that the keys of one peer
-// give no access to the memory of another.
+// RDMA WRITEs with immediate data place bytes in the peer's receive buffer. Over iWARP, each is
+// replaced by an RDMA WRITE and a SEND, because iWARP had no immediate data when rsockets were
+// designed. PROTOCOL.md has a summary of the protocol. A Conn has a QP, a CQ, a protection domain,
+// two buffers and one goroutine. Its memory is registered in its own protection domain, so that the
+// keys of one peer give no access to the memory of another.
 //
 // The versions, lengths, credits and operations that the peer sends are checked. A protocol
 // violation ends the connection with EPROTO on this side. The memory that a peer can occupy is
 // limited to the buffers.
 //
-// A reader or writer whose last wait was short polls: it receives packets and takes completions
-// itself. Otherwise the goroutine does so.
+// If the last wait of a reader or writer was short, it polls: it receives packets and takes
+// completions itself. Otherwise the goroutine does so.
 //
 // A [PacketConn] is a datagram socket over a UD QP.
 package rsocket

@@ -11,8 +11,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// iomap is a memory range that the other side writes to by its offset: an entry of the list behind
-// the SGEs.
+// iomap is a memory range to which the other side writes by its offset. It is an entry of the list
+// behind the SGEs.
 type iomap struct {
 	offset uint64
 	memory sge
@@ -60,11 +60,11 @@ type iomaps struct {
 	pending []*Mapping // not yet sent to the peer
 }
 
-// Map lets the peer write to b at the given offset; −1 means the address of b. The peer can use the
-// mapping when it has received data that is written after Map. The error wraps ENOMEM if the peer's
-// Config.Iomaps does not allow another mapping. b must not be freed or moved before Close of the
-// Mapping or the Conn. A write to a page of b that does not exist ends the connection with an
-// error.
+// Map allows the peer to write to b at the given offset; −1 means the address of b. The peer can
+// use the mapping when it has received data that is written after Map. The error wraps ENOMEM if
+// the peer's Config.Iomaps does not allow another mapping. b must not be freed or moved before
+// Close of the Mapping or the Conn. If the peer writes to a page of b that does not exist, the
+// connection ends with an error.
 func (c *Conn) Map(b []byte, offset int64) (*Mapping, error) {
 	const op = "map"
 	if len(b) == 0 || uint64(len(b)) > math.MaxUint32 || offset < -1 {
@@ -103,7 +103,7 @@ func (c *Conn) Map(b []byte, offset int64) (*Mapping, error) {
 	return m, nil
 }
 
-// Close ends the mapping (riounmap). The peer gets no message: if it still writes to the mapping,
+// Close ends the mapping (riounmap). The peer gets no message. If it still writes to the mapping,
 // the connection fails. Close returns net.ErrClosed after the first Close, or after Close of the
 // Conn.
 func (m *Mapping) Close() error {
@@ -138,7 +138,7 @@ func (maps *iomaps) release() error {
 	return errors.Join(errs...)
 }
 
-// flushIomaps sends pending mappings to the peer, as far as credits allow. mu is held.
+// flushIomaps sends as many pending mappings to the peer as credits allow. mu is held.
 func (c *Conn) flushIomaps() {
 	for len(c.maps.pending) > 0 && c.out.hasCredit(c) && !c.failed && !c.peerGone && !c.writeShut {
 		m := c.maps.pending[0]
@@ -218,7 +218,7 @@ func (c *Conn) TryWriteAt(b []byte, off int64) (int, error) {
 }
 
 // canWriteAt reports whether some of n bytes can be written to the peer's memory. It returns true
-// whenever the Conn is Writable, so that waiting for Writable suffices. mu is held.
+// whenever the Conn is Writable, so a caller can wait for Writable. mu is held.
 func (c *Conn) canWriteAt(n int) bool {
 	return len(c.maps.pending) == 0 && c.out.hasSlot(c) && c.out.hasSpace(min(n, lowWater))
 }

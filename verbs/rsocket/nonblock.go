@@ -50,9 +50,9 @@ func (c *Conn) ready() (r Ready) {
 // hasSpace reports whether the send buffer has space for n bytes.
 func (s *sender) hasSpace(n int) bool { return len(s.buf)-s.used >= n }
 
-// OnReady registers a function f that is called with the current Ready value. It is called once
+// OnReady registers a function f, which is called with the current Ready value. It is called once
 // immediately, and then whenever the Conn may have become ready for more. Spurious calls are
-// possible. Reading and writing that reduce readiness cause no call. f runs on its own goroutine
+// possible. Reading and writing, which reduce readiness, cause no call. f runs on its own goroutine
 // soon after the change, with no lock held. It may call any method except OnReady. Calls are made
 // one at a time. When OnReady returns, the previous function is not running and will not be called.
 // A nil f ends the calls.
@@ -70,7 +70,7 @@ func (c *Conn) Ready() Ready {
 	return c.ready()
 }
 
-// Err returns the error that the connection has failed with, or nil.
+// Err returns the error with which the connection has failed, or nil.
 func (c *Conn) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -80,8 +80,8 @@ func (c *Conn) Err() error {
 	return c.err
 }
 
-// TryRead is like Read but does not wait: the error wraps verbs.ErrAgain if no data has arrived, or
-// another goroutine reads.
+// TryRead is like Read but does not wait. The error wraps verbs.ErrAgain if no data has arrived, or
+// if another goroutine reads.
 func (c *Conn) TryRead(b []byte) (int, error) { return c.tryRead(b, false) }
 
 // Peek is like TryRead, but leaves the data in the receive buffer.
@@ -127,8 +127,8 @@ func (c *Conn) tryRead(b []byte, peek bool) (total int, err error) {
 	return total, nil
 }
 
-// TryWrite is like Write but does not wait: it returns the number of bytes of b that it could send.
-// If it could send none, or another goroutine writes, the error wraps verbs.ErrAgain.
+// TryWrite is like Write but does not wait. It returns the number of bytes of b that it has sent.
+// If it has sent none, or if another goroutine writes, the error wraps verbs.ErrAgain.
 func (c *Conn) TryWrite(b []byte) (total int, err error) {
 	if !c.writing.TryLock() {
 		return 0, errAgain
@@ -175,7 +175,7 @@ func (c *Conn) TryWrite(b []byte) (total int, err error) {
 	}
 }
 
-// copyUnlocked copies without mu, which the caller holds.
+// copyUnlocked copies without holding mu. The caller holds mu, and holds it again afterwards.
 func (c *Conn) copyUnlocked(to, from []byte) {
 	c.mu.Unlock()
 	copy(to, from)
@@ -185,7 +185,7 @@ func (c *Conn) copyUnlocked(to, from []byte) {
 	c.mu.Lock()
 }
 
-// SetKeepAlive sets the idle time of the sender after which it probes the peer; 0 means never
+// SetKeepAlive sets the time for which the sender is idle before it probes the peer; 0 means never
 // (Config.KeepAlive).
 func (c *Conn) SetKeepAlive(d time.Duration) error {
 	c.mu.Lock()

@@ -18,7 +18,7 @@ const (
 	maxResolving = 16   // concurrent address resolutions
 )
 
-// resolveTimeout bounds the resolution of an address.
+// resolveTimeout limits the time to resolve an address.
 const resolveTimeout = 2 * time.Second
 
 // peer is another socket and the route to its QP.
@@ -110,7 +110,7 @@ func (c *PacketConn) handleUDP(b []byte, from netip.AddrPort) {
 		return
 	}
 	if i.op == opData {
-		_ = c.sendUDP(opControl, nil, from) // if it is lost, the peer's next UDP datagram is answered
+		_ = c.sendUDP(opControl, nil, from) // if it is lost, it is sent again after the peer's next UDP datagram
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

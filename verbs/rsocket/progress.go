@@ -33,8 +33,8 @@ func (c *Conn) run(ctx context.Context) {
 	}
 }
 
-// pollCQ handles all available completions, and reports whether more may follow. With arm, it arms
-// the CQ first.
+// pollCQ handles all available completions, and reports whether more may follow. If arm is true, it
+// arms the CQ first.
 func (c *Conn) pollCQ(arm bool) bool {
 	c.cqMu.Lock()
 	defer c.cqMu.Unlock()
@@ -42,7 +42,7 @@ func (c *Conn) pollCQ(arm bool) bool {
 		for c.events.Load() > 0 {
 			cq, err := c.ch.TryGetEvent()
 			if err != nil {
-				break // the hook may be called slightly before the event is in the channel
+				break // the hook may run slightly before the event is in the channel
 			}
 			c.events.Add(-1)
 			_ = cq.AckEvents(1)

@@ -8,10 +8,10 @@ import (
 )
 
 // spareReceives is the number of receive requests in addition to the peer's credits. They are for
-// its control messages, because iWARP has no RNR NAK that delays the peer.
+// its control messages, because iWARP has no RNR NAK to delay the peer.
 const spareReceives = 8
 
-// receiver is the receive buffer, a ring that the peer writes to. Halves of it are granted to the
+// receiver is the receive buffer, a ring to which the peer writes. Its halves are granted to the
 // peer in turn. Each byte is unread, granted to the peer, or free.
 type receiver struct {
 	buf        []byte
@@ -41,8 +41,8 @@ func (r *receiver) register(c *Conn) (err error) {
 	return err
 }
 
-// init sets the buffer, whose first half is granted to the peer, and the maximum number of unread
-// messages.
+// init sets the buffer and the maximum number of unread messages. The first half of the buffer is
+// granted to the peer.
 func (r *receiver) init(buf []byte, messages int) {
 	r.buf, r.lengths = buf, make([]uint32, messages)
 	r.granted, r.free, r.grantAt = r.half(), r.half(), r.half()
@@ -162,8 +162,8 @@ func (c *Conn) tryData(limit int) (b []byte, done bool, err error) {
 	return nil, false, nil
 }
 
-// readWith waits for data and passes it to use without mu. use returns the number of bytes that it
-// has used.
+// readWith waits for data and calls use with it, without mu. use returns the number of bytes that
+// it has consumed.
 func (c *Conn) readWith(limit int, use func([]byte) (int, error)) (int, error) {
 	c.mu.Lock()
 	b, err := c.waitData(limit)
@@ -182,8 +182,8 @@ func (c *Conn) readWith(limit int, use func([]byte) (int, error)) (int, error) {
 	return n, err
 }
 
-// Read reads the data that has arrived, at least one byte. It returns io.EOF when the peer has
-// ended its half or the connection, and all data was read.
+// Read reads data that has arrived, at least one byte. It returns io.EOF when the peer has ended
+// its half or the connection, and all data is read.
 func (c *Conn) Read(b []byte) (n int, err error) {
 	c.reading.Lock()
 	defer c.reading.Unlock()

@@ -119,15 +119,16 @@ type message uint32
 type operation uint8
 
 const (
-	opData    operation = 0 // bytes that were placed
-	opCredits operation = 4 // the sequence number up to which the receiver may send, in 16 bits; an SGE may have been written
+	opData operation = 0 // bytes that were placed
+	// The sequence number up to which the receiver may send, in 16 bits. An SGE may have been written.
+	opCredits operation = 4
 	opIomap   operation = 6 // the index of an iomap that was written
 	opControl operation = 7
 )
 
-// Flags of opCredits over iWARP, where the receiver cannot see how much was placed. They report
-// whether an SGE was written. librdmacm uses only 16 bits of the message: it does not set these
-// flags, and ignores them.
+// Flags of opCredits over iWARP, where the receiver does not know how many bytes were placed. They
+// report whether an SGE was written. librdmacm uses only 16 bits of the message: it does not set
+// these flags, and ignores them.
 const (
 	creditsHasFlags = 1 << 16 // creditsTarget is valid
 	creditsTarget   = 1 << 17 // an SGE was written

@@ -9,10 +9,11 @@ import (
 )
 
 const (
-	maxTransfer   = 64 << 10 // maximum bytes of a message
-	firstTransfer = 4 << 10  // bytes of the first message of a Write; small, so that copying overlaps with sending
-	lowWater      = 2 << 10  // space in the send buffer that a writer waits for
-	controlSlots  = 4        // slots of the send queue, and of the peer's receive queue, for control messages
+	maxTransfer = 64 << 10 // maximum bytes of a message
+	// The size of the first message of a Write. It is small, so that copying overlaps with sending.
+	firstTransfer = 4 << 10
+	lowWater      = 2 << 10 // space in the send buffer for which a writer waits
+	controlSlots  = 4       // slots of the send queue, and of the peer's receive queue, for control messages
 )
 
 // The IDs of work requests have a flag for their kind, or the number of bytes that they occupy in
@@ -68,9 +69,9 @@ func (s *sender) start(c *Conn) {
 func (s *sender) idle() bool { return s.slots == s.size && len(s.controls) == 0 }
 
 // handleCredits handles a credits message. entry means that an SGE was written with it. unknown
-// means that the peer is librdmacm over iWARP, whose messages do not contain this information. The
-// entry is then read after each message, even while the SGE of the next message is being written.
-// It is used only when both of its halves of 8 bytes are there.
+// means that this is not known, because the peer is librdmacm over iWARP. In this case the entry is
+// read after each message, even while the SGE of the next message is being written. It is used only
+// when both of its halves of 8 bytes are written.
 func (s *sender) handleCredits(c *Conn, limit uint16, entry, unknown bool) error {
 	const op = "receive"
 	// The messages in flight must fit in the peer's queue, and credits cannot be revoked.
@@ -89,7 +90,7 @@ func (s *sender) handleCredits(c *Conn, limit uint16, entry, unknown bool) error
 		return nil
 	case target.length == 0:
 		return verbs.Errorf(errProtocol, op, "entry %d of the list was written, but has length 0", s.listAt)
-	case target.addr == 0 && unknown: // only a part of it is written: its message follows
+	case target.addr == 0 && unknown: // only a part is written, and its message follows
 		return nil
 	case target.addr+uint64(target.length) < target.addr:
 		return verbs.Errorf(errProtocol, op, "a target of %d bytes at %#x exceeds the address space", target.length, target.addr)
@@ -110,7 +111,8 @@ func (s *sender) ready(c *Conn) bool {
 // hasCredit reports whether a message that uses a credit can be sent.
 func (s *sender) hasCredit(c *Conn) bool {
 	reserve := uint16(0)
-	if c.iwarp { // iWARP has no RNR NAK: the peer's receive queue must have space for control messages too
+	// iWARP has no RNR NAK: the peer's receive queue must have room for control messages too.
+	if c.iwarp {
 		reserve = min(controlSlots, c.peer.credits/4)
 	}
 	return s.hasSlot(c) && s.limit-s.sent > reserve
@@ -244,7 +246,7 @@ func (s *sender) handleCompletion(id uint64) {
 	s.used -= int(id)
 }
 
-// waitSender waits until ready returns true, or writing has ended. mu is held.
+// waitSender waits until ready returns true or writing has ended. mu is held.
 func (c *Conn) waitSender(ready func() bool) (err error) {
 	c.waitFor(&c.writable, func() (done bool) {
 		switch {
@@ -266,8 +268,8 @@ func (c *Conn) waitSender(ready func() bool) (err error) {
 	return err
 }
 
-// sendBuffered sends the first n bytes of the send buffer's free space, into which the caller has
-// copied data. It returns the number of bytes sent.
+// sendBuffered sends the first n bytes of the send buffer's free space. The caller has copied data
+// there. It returns the number of bytes sent.
 func (c *Conn) sendBuffered(n int) (sent int, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -283,7 +285,7 @@ func (c *Conn) sendBuffered(n int) (sent int, err error) {
 }
 
 // waitSpace waits for min(want, lowWater) bytes of space in the send buffer, and returns its
-// contiguous part. busy means that a large message is in flight, so that smaller messages would not
+// contiguous part. busy means that a large message is in flight. Smaller messages would then not
 // start earlier.
 func (c *Conn) waitSpace(want int) (room []byte, busy bool, err error) {
 	c.mu.Lock()
@@ -296,7 +298,7 @@ func (c *Conn) waitSpace(want int) (room []byte, busy bool, err error) {
 }
 
 // firstTransferSize returns the size of the first message of a Write. If the last Write had to
-// wait, the peer still has data to read, and a small first message gains nothing.
+// wait, the peer still has data to read. A small first message then gains nothing.
 func (c *Conn) firstTransferSize() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -11,10 +11,10 @@ import (
 	"github.com/softrnic/softrnic/cmd/internal/dropin"
 )
 
-// nfpm makes Debian packages. It is not part of this module: go run downloads it.
+// nfpm is the tool that makes Debian packages. It is not part of this module: go run downloads it.
 const nfpm = "github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.43.4"
 
-// debianPackage builds everything as install does, and makes a Debian package that installs it
+// debianPackage builds the same files as install, and makes a Debian package that installs them
 // below /usr.
 func debianPackage(file string, engine bool) error {
 	file, err := filepath.Abs(file)
@@ -38,13 +38,13 @@ func debianPackage(file string, engine bool) error {
 		return err
 	}
 	cmd := exec.Command("go", "run", nfpm, "package", "--config", config, "--packager", "deb", "--target", file)
-	// nfpm is built outside the module, whose go.mod lacks it, and without C.
+	// nfpm is built outside the module, because go.mod does not list it, and without C.
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), "GOFLAGS=-mod=mod", "CGO_ENABLED=0")
 	return run(cmd)
 }
 
 // packageConfig returns the configuration of nfpm. The libraries depend on the C library only.
-// Programs depend on the other parts of libibverbs and librdmacm themselves.
+// Programs have their own dependencies on the other parts of libibverbs and librdmacm.
 func packageConfig(tree, version string) string {
 	return fmt.Sprintf(`name: softrnic
 arch: %s
@@ -72,8 +72,8 @@ contents:
 `, runtime.GOARCH, version, dropin.OldestGlibc, tree)
 }
 
-// packageVersion returns version 0, as there is no release yet, with the time and hash of the
-// commit, so that later versions are higher.
+// packageVersion returns the version of a package built from a commit: 0, with the time and hash of
+// the commit. It is lower than that of any release, and later commits have higher versions.
 func packageVersion(root string) string {
 	cmd := exec.Command("git", "log", "-1", "--format=%cd.%h", "--date=format:%Y%m%d%H%M%S")
 	cmd.Dir = root

@@ -41,7 +41,8 @@ func install(prefix string, engine bool) error {
 }
 
 // linkNames adds names without a version, for linkers and for programs that load libibverbs.so.
-// Otherwise they find the system's, if its development package is installed.
+// Without these names, they would find the system's libraries if its development package is
+// installed.
 func linkNames(libs string) error {
 	for _, lib := range dropin.Libraries[1:] {
 		link := filepath.Join(libs, strings.TrimSuffix(lib, ".1"))
@@ -63,7 +64,7 @@ const (
 )
 
 // writePkgConfig writes the files for pkg-config. They name the libraries relative to their own
-// directory, as a package is not built in the directory where it is installed.
+// directory, because a package is installed elsewhere than where it is built.
 func writePkgConfig(libs string) error {
 	dir := filepath.Join(libs, "pkgconfig")
 	if err := os.MkdirAll(dir, 0o777); err != nil {

@@ -10,7 +10,7 @@
 //	go run ./cmd/libsoftrnic/build -prefix $HOME/.local
 //	~/.local/bin/softrnic run -- ibv_devinfo
 //
-// With -deb it makes a Debian package of the same. go run downloads the tool for that, nfpm.
+// With -deb it makes a Debian package of the same files. go run downloads nfpm, the tool for that.
 //
 //	go run ./cmd/libsoftrnic/build -deb softrnic.deb
 package main
@@ -126,7 +126,7 @@ func front(root, out, name, soname string, libs ...string) error {
 	return shared(out, soname, args...)
 }
 
-// shared compiles C to a library that exports its PUBLIC symbols. -fexceptions makes cancelled
+// shared compiles C to a library that exports its PUBLIC symbols. With -fexceptions, cancelled
 // threads run cleanup handlers.
 func shared(out, soname string, args ...string) error {
 	flags := []string{
@@ -150,8 +150,8 @@ func run(cmd *exec.Cmd) error {
 	return nil
 }
 
-// profile is the profile of the fast paths (tests/bench/profile.sh) for the compiler. It is not
-// named default.pgo: go run, go test and go vet would compile all dependencies once more.
+// profile is the compiler's profile of the fast paths (tests/bench/profile.sh). It is not named
+// default.pgo, because go run, go test and go vet would then compile all dependencies once more.
 const profile = "-pgo=cmd/softrnic/release.pgo"
 
 // moduleRoot returns the directory of go.mod.
