@@ -1,9 +1,9 @@
-// Buffers that the library allocates, and ibv_reg_mr_ex. The structures are declared here, as the
-// installed headers may be of an older release.
+// Buffers that the library allocates, and ibv_reg_mr_ex. The structures are declared here, because
+// the installed headers may be of an older release.
 #include "front.h"
 #include <unistd.h>
 
-// struct buffer is struct ibv_buf, of which programs see no field.
+// struct buffer is struct ibv_buf. Programs do not see its fields.
 struct buffer {
 	char *addr;
 	size_t size;
@@ -52,7 +52,7 @@ PUBLIC int ibv_export_buf_dmabuf_fd(struct buffer *buf)
 	return minus_one(ENODATA); // it is ordinary memory
 }
 
-// within tells whether a region lies in a buffer and has the PD that the buffer was allocated with.
+// within tells whether a region is in a buffer and has the PD with which the buffer was allocated.
 static int within(const struct buffer *buf, const struct ibv_pd *pd, const struct mr_init_attr *attr)
 {
 	uintptr_t offset = (uintptr_t)attr->addr - (uintptr_t)buf->addr;
@@ -64,7 +64,8 @@ PUBLIC struct ibv_mr *ibv_reg_mr_ex(struct ibv_pd *pd, struct mr_init_attr *attr
 {
 	uint64_t has = attr->comp_mask;
 	if (has & (HAS_FD | HAS_DMAH) && !(has & HAS_BUF))
-		return fail_null(EOPNOTSUPP); // no dma-bufs or DMA handles, as in ibv_reg_dmabuf_mr and ibv_alloc_dmah
+		// dma-bufs and DMA handles are not supported, as in ibv_reg_dmabuf_mr and ibv_alloc_dmah.
+		return fail_null(EOPNOTSUPP);
 	if (has & ~(uint64_t)HAS_KNOWN || !(has & HAS_ADDR) || (has & HAS_BUF && !within(attr->buf, pd, attr)))
 		return fail_null(EINVAL);
 	return reg_mr(pd, attr->addr, attr->length, has & HAS_IOVA ? attr->iova : (uintptr_t)attr->addr, attr->access);

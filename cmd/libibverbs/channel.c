@@ -1,6 +1,6 @@
 // Completion channels. A thread that waits for an event of a channel first spins: for a while it
-// makes the device progress itself. A quick peer answers in less time than it takes to put a thread
-// to sleep and wake it. Then the thread sleeps.
+// makes the device progress. A fast peer answers in less time than it takes to put a thread to
+// sleep and wake it. After that the thread sleeps.
 #include "front.h"
 #include <fcntl.h>
 #include <sched.h>
@@ -58,7 +58,7 @@ static int spin(struct comp_channel *ch, uint32_t context)
 	return 0;
 }
 
-// take_event waits for an event and takes it off the descriptor. It returns 0, or -1 and sets
+// take_event waits for an event and reads it from the descriptor. It returns 0, or -1 and sets
 // errno.
 static int take_event(struct comp_channel *ch)
 {

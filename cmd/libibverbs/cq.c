@@ -1,4 +1,4 @@
-// Completion queues: created, changed, destroyed.
+// Creation, changes and destruction of completion queues.
 #include "cq.h"
 
 PUBLIC void ibv_ack_cq_events(struct ibv_cq *cq, unsigned int n)
@@ -73,7 +73,7 @@ PUBLIC int ibv_destroy_cq(struct ibv_cq *cq)
 	if (cq->handle) {
 		if ((err = engine->destroy_cq(cq->handle)))
 			return fail(undo_destroy(&q->life, err));
-		cq->handle = 0; // soon another CQ's
+		cq->handle = 0; // another CQ may soon have this handle
 		unpair_cq(q);
 		if (cq->channel)
 			__atomic_sub_fetch(&cq->channel->refcnt, 1, __ATOMIC_RELAXED);

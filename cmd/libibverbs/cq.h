@@ -1,12 +1,12 @@
-// What the files of completion queues share: cq.c creates and destroys them, cqcache.c polls them,
+// Shared by the files of completion queues. cq.c creates and destroys CQs, cqcache.c polls them,
 // and cqex.c has ibv_start_poll and the functions that follow it. idle.c has the idle policy.
 #ifndef CQ_H
 #define CQ_H
 #include "front.h"
 
 // begin_taking and end_taking enclose each call of the engine that may take completions. The lock
-// is held. In between, a poll that does not hold the lock does not report an empty CQ: a thread
-// woken for these completions would go to sleep again.
+// is held. In between, a poll that does not hold the lock does not report an empty CQ. Otherwise a
+// thread that was woken for these completions would go to sleep again.
 static inline void begin_taking(struct cq *q) { __atomic_store_n(&q->taking, 1, __ATOMIC_RELEASE); }
 
 static inline void end_taking(struct cq *q, int got)
@@ -29,9 +29,9 @@ static inline int arrived(const struct sr_arrivals *a)
 }
 
 // nothing_to_poll reports, without a lock, whether a poll can return at once: the CQ is empty, and
-// this poll need not enter the engine to receive. The engine's own threads receive if no program
-// polls. A poll enters the engine if packets have arrived, but not soon after an empty one: another
-// thread may be receiving them.
+// this poll need not enter the engine to receive. If no program polls, the engine's own threads
+// receive. A poll enters the engine if packets have arrived. It does not do so soon after an empty
+// poll, because another thread may be receiving the packets.
 static inline __attribute__((always_inline)) int nothing_to_poll(struct cq *q)
 {
 	// The order matters: the engine clears ready between the writes of taking and n.
@@ -51,7 +51,7 @@ static inline __attribute__((always_inline)) int nothing_to_poll(struct cq *q)
 // returns 0 or an errno, and the idle action if no completion came.
 int refill(struct cq *q, enum idle_action *p);
 
-// unpair_cq undoes pair_cqs. When it returns, no poll of the other CQ uses q.
+// unpair_cq reverts pair_cqs. When it returns, no poll of the other CQ uses q.
 void unpair_cq(struct cq *q);
 
 #endif

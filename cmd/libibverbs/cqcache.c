@@ -2,7 +2,8 @@
 #include "cq.h"
 #include <sched.h>
 
-static pthread_mutex_t pair_mutex = PTHREAD_MUTEX_INITIALIZER; // held where the field pair is written
+// Held where the field pair is written.
+static pthread_mutex_t pair_mutex = PTHREAD_MUTEX_INITIALIZER;
 
 void pair_cqs(struct ibv_cq *a, struct ibv_cq *b)
 {
@@ -25,13 +26,13 @@ void unpair_cq(struct cq *q)
 		__atomic_store_n(&q->pair, NULL, __ATOMIC_SEQ_CST);
 		__atomic_store_n(&o->pair, NULL, __ATOMIC_SEQ_CST);
 		while (__atomic_load_n(&o->using_pair, __ATOMIC_SEQ_CST))
-			sched_yield(); // at most for one call of the engine
+			sched_yield(); // for the time of one call of the engine at most
 	}
 	pthread_mutex_unlock(&pair_mutex);
 }
 
-// lock_pair returns the paired CQ, locked and empty, if this thread polls both, and else NULL. Each
-// call is followed by unlock_pair. got is the number of completions taken for the pair.
+// lock_pair returns the paired CQ, locked and empty, if this thread polls both CQs, and otherwise
+// NULL. Each call is followed by unlock_pair. got is the number of completions taken for the pair.
 static struct cq *lock_pair(struct cq *q)
 {
 	__atomic_store_n(&q->using_pair, 1, __ATOMIC_SEQ_CST);
@@ -97,7 +98,7 @@ static __attribute__((noinline)) int poll(struct cq *q, int n, struct ibv_wc *wc
 	}
 	pthread_mutex_unlock(&q->lock);
 	if (k)
-		return k; // without idling: a thread that were cancelled now would lose them
+		return k; // without idling: if the thread were cancelled now, they would be lost
 	idle(q, p);
 	return err ? minus_one(err) : 0;
 }
@@ -108,8 +109,8 @@ int poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc)
 	return nothing_to_poll(q) ? 0 : poll(q, n, wc);
 }
 
-// The most data of a post that takes completions, in bytes: other threads that poll the CQ wait
-// while it is copied.
+// The limit in bytes for a post that takes completions. Other threads that poll the CQ wait while
+// its data is copied.
 #define SMALL 4096
 
 struct cq *take_with_post(struct qp *q, struct ibv_send_wr *wr)

@@ -42,7 +42,7 @@ static int next_poll(struct ibv_cq_ex *cq)
 	struct cq *q = (struct cq *)cq;
 	enum idle_action ignored; // the lock is held until end_poll
 	if (q->at == q->n)
-		return current(q, &ignored); // the last next_poll found none; one may have come since
+		return current(q, &ignored); // the last next_poll found none, and one may have arrived since
 	step(q);
 	if (q->at == q->n && !__atomic_load_n(&q->ready, __ATOMIC_ACQUIRE))
 		return ENOENT;

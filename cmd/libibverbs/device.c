@@ -27,7 +27,7 @@ PUBLIC const char *ibv_get_device_name(struct ibv_device *d) { return d->name; }
 PUBLIC __be64 ibv_get_device_guid(struct ibv_device *d) { return ((struct device *)d)->sr.guid; }
 PUBLIC int ibv_get_device_index(struct ibv_device *d) { return ((struct device *)d)->index; }
 
-// describe_device keeps a device's attributes, which do not change. A child after fork can still
+// describe_device stores a device's attributes, which do not change. After fork, a child can still
 // query them in a context of its parent.
 static int describe_device(struct device *d)
 {
@@ -54,7 +54,8 @@ PUBLIC struct ibv_context *ibv_open_device(struct ibv_device *d)
 	int err = describe_device((struct device *)d);
 	if (!err)
 		err = engine->open_context(c->dev, &c->handle, &v->async_fd);
-	if (!err && (v->cmd_fd = eventfd(0, EFD_CLOEXEC)) < 0) { // programs may read its flags or poll it; it is never readable
+	// Programs may read its flags or poll it. It is never readable.
+	if (!err && (v->cmd_fd = eventfd(0, EFD_CLOEXEC)) < 0) {
 		err = errno;
 		engine->close_context(c->handle);
 	}
@@ -119,7 +120,8 @@ static int query_device_ex(struct ibv_context *c, const struct ibv_query_device_
 	a.max_dm_size = MAX_DM_SIZE;
 	a.odp_caps.per_transport_caps.rc_odp_caps = ODP_RC;
 	if (!iwarp) {
-		a.odp_caps.per_transport_caps.rc_odp_caps |= 1 << 7; // IBV_ODP_SUPPORT_ATOMIC_WRITE, which older headers lack
+		// IBV_ODP_SUPPORT_ATOMIC_WRITE, which older headers do not have.
+		a.odp_caps.per_transport_caps.rc_odp_caps |= 1 << 7;
 		a.odp_caps.per_transport_caps.uc_odp_caps = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_WRITE;
 		a.odp_caps.per_transport_caps.ud_odp_caps = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
 		a.xrc_odp_caps = ODP_RC;
@@ -149,8 +151,8 @@ static int query_port(struct ibv_context *c, uint8_t port, struct ibv_port_attr 
 	return 0;
 }
 
-// ibv_query_port_speed returns the speed of a port in units of 100 Mbit/s: the lanes times the
-// speed of a lane.
+// ibv_query_port_speed returns the speed of a port in units of 100 Mbit/s: the number of lanes
+// times the speed of a lane.
 PUBLIC int ibv_query_port_speed(struct ibv_context *c, uint32_t port, uint64_t *speed)
 {
 	struct sr_port_attr a;
@@ -174,7 +176,7 @@ PUBLIC int ibv_query_gid(struct ibv_context *c, uint8_t port, int index, union i
 {
 	struct sr_gid_entry e;
 	int err = engine->query_gid(to_context(c)->dev, port, index, &e);
-	if (err == ENODATA) { // an empty entry is a GID of zeros here
+	if (err == ENODATA) { // an empty entry is returned as a GID of zeros
 		memset(gid, 0, sizeof *gid);
 		return 0;
 	}
@@ -184,8 +186,8 @@ PUBLIC int ibv_query_gid(struct ibv_context *c, uint8_t port, int index, union i
 	return 0;
 }
 
-// query_gid_type returns enum ibv_gid_type_sysfs, which does not tell IB from RoCE v1. ibv_devinfo
-// and pyverbs use it.
+// query_gid_type returns an enum ibv_gid_type_sysfs, which does not distinguish IB from RoCE v1.
+// ibv_devinfo and pyverbs use it.
 int query_gid_type(struct ibv_context *c, uint8_t port, unsigned int index, int *type)
 {
 	struct sr_gid_entry e;
@@ -358,7 +360,7 @@ PUBLIC void ibv_ack_async_event(struct ibv_async_event *e)
 		count_ack(&qp->mutex, &qp->cond, &qp->events_completed, 1);
 		break;
 	}
-	default:; // of a port or the device
+	default:; // an event of a port or the device
 	}
 }
 
@@ -424,8 +426,8 @@ PUBLIC int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, siz
 
 PUBLIC const char *ibv_get_sysfs_path(void) { return "/sys"; }
 
-// fork needs no care: memory is accessed by its address in this process and is not pinned, and a
-// child has its own copy.
+// Nothing needs to be done for fork. Memory is accessed by its address in this process and is not
+// pinned, and a child has its own copy.
 PUBLIC int ibv_fork_init(void) { return 0; }
 PUBLIC enum ibv_fork_status ibv_is_fork_initialized(void) { return IBV_FORK_UNNEEDED; }
 PUBLIC int ibv_dontfork_range(void *base, size_t size) { (void)base; (void)size; return 0; }
@@ -442,7 +444,7 @@ void context_ops(struct context *c)
 	o->post_srq_recv = post_srq_recv;
 	o->post_send = post_send;
 	o->post_recv = post_recv;
-	// The functions in verbs.h return EOPNOTSUPP for those that are NULL.
+	// For functions that are NULL, verbs.h returns EOPNOTSUPP.
 	struct verbs_context *x = &c->ex;
 	x->query_port = query_port;
 	x->query_device_ex = query_device_ex;

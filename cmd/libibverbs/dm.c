@@ -6,8 +6,8 @@
 
 static size_t used[SR_MAX_DEVICES]; // bytes allocated of each device
 
-// in reports whether a range lies in device memory and consists of whole words of 4 bytes, which
-// devices with such memory require.
+// in reports whether a range is in device memory and consists of whole words of 4 bytes. Devices
+// with such memory require that.
 static int in(struct dm *dm, uint64_t offset, size_t length)
 {
 	return offset % 4 == 0 && length % 4 == 0 && offset <= dm->length && length <= dm->length - offset;
@@ -76,7 +76,8 @@ struct ibv_mr *reg_dm_mr(struct ibv_pd *pd, struct ibv_dm *dm, uint64_t offset, 
 	if (!(access & IBV_ACCESS_ZERO_BASED) || offset > d->length || length > d->length - offset)
 		return fail_null(EINVAL);
 	struct ibv_mr *mr = NULL;
-	if (__atomic_add_fetch(&d->users, 1, __ATOMIC_RELAXED) <= 0) // first, so that another thread does not free the memory
+	// This comes first, so that another thread does not free the memory.
+	if (__atomic_add_fetch(&d->users, 1, __ATOMIC_RELAXED) <= 0)
 		errno = EINVAL;
 	else
 		mr = reg_mr(pd, d->memory + offset, length, 0, access);

@@ -1,11 +1,11 @@
 // Flows, which select the frames that a raw packet QP receives.
 #include "front.h"
 
-// MAX_SPECS is more than a flow needs: each header once, and a few actions.
+// MAX_SPECS is more than any flow needs: each header once, and a few actions.
 #define MAX_SPECS 16
 
 // FILTERS copies the two filters of a spec. It returns EINVAL if the spec is shorter than its type
-// says.
+// requires.
 #define FILTERS(to, from, size, kind) \
 	((size) < sizeof(struct kind) ? EINVAL : \
 	(memcpy((to)->val, &((struct kind *)(from))->val, sizeof ((struct kind *)0)->val), \
@@ -32,7 +32,7 @@ static int copy_spec(struct sr_flow_spec *to, struct ibv_flow_spec *from)
 		return size < sizeof from->flow_tag ? EINVAL : 0;
 	case IBV_FLOW_SPEC_ACTION_DROP:
 		return size < sizeof from->drop ? EINVAL : 0;
-	default: // tunnels, ESP, actions and counters, which no device here has
+	default: // tunnels, ESP, actions and counters: no device here supports them
 		return EOPNOTSUPP;
 	}
 }

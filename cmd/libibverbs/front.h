@@ -15,7 +15,7 @@
 
 #include "../libsoftrnic/softrnic.h"
 
-// verbs.h has macros of these names around the functions.
+// verbs.h defines macros with these names.
 #undef ibv_query_port
 #undef ibv_reg_mr
 #undef ibv_reg_mr_iova
@@ -29,7 +29,7 @@
 extern const struct sr_engine *current_engine;
 #define engine attached_engine()
 
-// How the calling thread is known to the engine. 0: not at all.
+// The state of the calling thread in the engine. 0: the engine does not know the thread.
 extern __thread int thread_state __attribute__((tls_model("initial-exec")));
 enum { ATTACHED = 1, COUNTED };
 void attach_thread(void);
@@ -47,8 +47,8 @@ PUBLIC int front_load(void);
 // front_engine returns the value of engine. It is exported like front_load.
 PUBLIC const struct sr_engine *front_engine(void);
 
-// engine_missing returns ENODEV where there is no engine, as in a child after fork. The child
-// shares the parent's descriptors and must not read them. Elsewhere it returns 0.
+// engine_missing returns ENODEV if there is no engine, as in a child after fork. Otherwise it
+// returns 0. The child shares the parent's descriptors and must not read them.
 static inline int engine_missing(void) { return current_engine->version ? 0 : ENODEV; }
 
 #include "life.h"
@@ -70,7 +70,7 @@ struct device {
 	int described; // attr and ex are known
 	struct sr_device_attr attr;
 	struct sr_device_attr_ex ex;
-	// Zeros for providers that read behind ibv_device. mlx5dv and efadv do so to see whether a
+	// Zeros for providers that read behind ibv_device. mlx5dv and efadv do so to find out whether a
 	// device is theirs.
 	char zeros[1024];
 };
@@ -91,7 +91,7 @@ static inline struct context *to_context(struct ibv_context *c)
 	return (struct context *)((char *)c - offsetof(struct context, ex.context));
 }
 
-// What the threads that wait for a channel's events have seen; see idle.c.
+// The idle state of a channel, shared by the threads that wait for its events; see idle.c.
 struct channel_idle {
 	const struct sr_idle *policy; // the device's
 	int may_spin;
@@ -104,22 +104,22 @@ struct comp_channel {
 	struct life life;
 	uint32_t handle;
 	struct channel_idle idle;
-	uint32_t taken;  // events read from the descriptor
-	uint32_t events  // events ever added, less those dropped; written by the engine
+	uint32_t taken;  // events read from the descriptor so far
+	uint32_t events  // events added so far, less those dropped; written by the engine
 		__attribute__((aligned(64)));
 };
 
-// The most completions that a CQ takes from the engine at once.
+// The largest number of completions that a CQ takes from the engine at once.
 #define CQ_BATCH 16
 
 struct cq {
 	struct ibv_cq_ex ibv; // begins like struct ibv_cq
-	uint32_t ready        // not 0: the engine has completions or an error; written by the engine alone
+	uint32_t ready        // not 0: the engine has completions or an error; written only by the engine
 		__attribute__((aligned(64)));
 	unsigned int empty    // consecutive empty polls since the last one that entered the engine
 		__attribute__((aligned(64)));
-	unsigned int polls_per_call; // one in so many polls of the empty CQ enters the engine
-	unsigned int check_from; // the number of empty polls after which a poll checks arrivals
+	unsigned int polls_per_call; // this many polls of the empty CQ enter the engine once
+	unsigned int check_from; // after this many empty polls, a poll checks arrivals
 	const struct sr_idle *policy; // the device's
 	struct sr_arrivals *arrivals; // the device's
 	struct sr_events events;
@@ -159,7 +159,7 @@ struct srq {
 	struct ibv_context *made_by;
 	struct sr_events events;
 	struct life life;
-	uint32_t num; // of an XRC SRQ; else 0
+	uint32_t num; // of an XRC SRQ; otherwise 0
 };
 
 struct xrcd {
@@ -176,11 +176,11 @@ struct mr {
 	struct dm *dm; // the device memory that it covers, or NULL
 };
 
-// FOREIGN tells whether the program has changed an object's context since it was made. The kernel
-// does not find its handle in the other context then: ENOENT.
+// FOREIGN tells whether the program has changed the context field of an object after its creation.
+// In this case the kernel does not find the handle in the new context, and returns ENOENT.
 #define FOREIGN(kind, v) ((v)->context != ((struct kind *)(v))->made_by)
 
-// Device memory is memory of the process whose address the program does not get.
+// Device memory is memory of the process. The program does not get its address.
 struct dm {
 	struct ibv_dm ibv;
 	struct life life;
@@ -202,7 +202,8 @@ struct mw {
 struct ah {
 	struct ibv_ah ibv;
 	struct ibv_context *made_by;
-	uint32_t handle; // used by posts in place of ibv.handle, as hardware uses its own copy of the address
+	// Posts use this handle and not ibv.handle, as hardware uses its own copy of the address.
+	uint32_t handle;
 	struct life life;
 };
 
@@ -251,9 +252,8 @@ static inline void *fail_null(int err)
 
 // count_ack counts acknowledgements of events.
 void count_ack(pthread_mutex_t *m, pthread_cond_t *cond, uint32_t *count, unsigned int n);
-// wait_acked waits until the program has acknowledged all events that it was given of an object
-// that is being destroyed. If the thread is cancelled meanwhile, the program can destroy the object
-// again.
+// wait_acked waits until the program has acknowledged all events of an object that is being
+// destroyed. If the thread is cancelled meanwhile, the program can destroy the object again.
 void wait_acked(struct life *life, pthread_mutex_t *m, pthread_cond_t *cond, uint32_t *acknowledged, uint32_t *given);
 
 // These fill in the functions of a new object.
@@ -265,22 +265,23 @@ void qp_ops(struct qp *qp, uint64_t send_ops);
 int query_gid_type(struct ibv_context *c, uint8_t port, unsigned int index, int *type);
 int poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc);
 // A request between QPs of one process is often complete as soon as it is posted. The call that
-// posts it then returns its completion too, which saves the poll a call of the engine.
-// take_with_post returns the send CQ, locked and empty, if the call is to return completions, and
-// else NULL. taken_with_post unlocks the CQ. got is the number of completions in its array.
+// posts it then returns its completion too, and the next poll need not call the engine. If the call
+// is to return completions, take_with_post returns the send CQ, locked and empty, and otherwise
+// NULL. taken_with_post unlocks the CQ. got is the number of completions in its array.
 struct cq *take_with_post(struct qp *qp, struct ibv_send_wr *wr);
 void taken_with_post(struct qp *qp, struct cq *cq, int got);
 // pair_cqs pairs the two CQs of a QP. One thread often polls both. A call of the engine for one
 // then takes completions of the other too.
 void pair_cqs(struct ibv_cq *a, struct ibv_cq *b);
-// drop_completions removes a QP's completions that are taken from the engine and not yet polled.
-// The QP is in RESET.
+// drop_completions removes the completions of a QP that were taken from the engine and not yet
+// polled. The QP is in RESET.
 void drop_completions(struct ibv_cq *cq, uint32_t qp_num);
 int req_notify_cq(struct ibv_cq *cq, int solicited_only);
 
 // The idle policy: idle.c.
 
-// The action of an empty poll, after it has unlocked the CQ. A thread that sleeps may be cancelled.
+// The action of a poll that found nothing, after it has unlocked the CQ. A thread that sleeps may
+// be cancelled.
 enum idle_action { NONE, YIELD, SLEEP };
 
 int64_t now(void); // CLOCK_MONOTONIC, in nanoseconds

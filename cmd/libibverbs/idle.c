@@ -1,4 +1,4 @@
-// The idle policy of polls and of threads that wait for events. Its parameters are those of the
+// The idle policy of polls, and of threads that wait for events. The parameters come from the
 // engine's package internal/idle, which explains them.
 #include "front.h"
 #include <sched.h>
@@ -17,9 +17,9 @@ void start_idle(struct cq *q, const struct sr_idle *policy)
 	q->polls_per_call = policy->polls_per_call;
 }
 
-// end_idle is called when a poll has found completions. The lock is held. A program that has had a
-// completion often waits for the next. For a while, more of its polls enter the engine. This costs
-// nothing in a program that polls for long, and saves others up to a microsecond.
+// end_idle is called when a poll has found completions. The lock is held. After a completion, a
+// program often waits for the next. For a while, more of its polls therefore enter the engine. This
+// costs nothing in a program that polls for long, and saves other programs up to a microsecond.
 void end_idle(struct cq *q)
 {
 	const struct sr_idle *p = q->policy;
@@ -29,8 +29,8 @@ void end_idle(struct cq *q)
 	q->empty_calls = 0;
 }
 
-// sleep_due reports whether a poll is to sleep: only if none has done so a moment ago. The lock is
-// held.
+// sleep_due reports whether a poll is to sleep. It is not if another poll has slept a moment ago.
+// The lock is held.
 static int sleep_due(struct cq *q)
 {
 	int64_t at = now();
@@ -41,8 +41,8 @@ static int sleep_due(struct cq *q)
 }
 
 // empty_call is called when a call of the engine has found no completions. It returns the idle
-// action of the poll. The lock is held. If the CQ sees packets arrive, the engine has little to do
-// without them but to send delayed packets.
+// action of the poll. The lock is held. If the CQ sees packets arrive, then without packets the
+// engine has nothing to do except to send delayed packets.
 enum idle_action empty_call(struct cq *q)
 {
 	const struct sr_idle *p = q->policy;
@@ -70,7 +70,8 @@ void start_channel_idle(struct channel_idle *ch, const struct sr_idle *policy)
 {
 	cpu_set_t cpus;
 	ch->policy = policy;
-	ch->may_spin = sched_getaffinity(0, sizeof cpus, &cpus) || CPU_COUNT(&cpus) > 1; // with one processor, the peer may need it
+	// With one processor, the peer may need it.
+	ch->may_spin = sched_getaffinity(0, sizeof cpus, &cpus) || CPU_COUNT(&cpus) > 1;
 	ch->spin = ch->may_spin ? policy->first_spin : 0;
 }
 
@@ -79,7 +80,7 @@ void start_channel_idle(struct channel_idle *ch, const struct sr_idle *policy)
 int waits_in_get(const struct channel_idle *ch) { return __atomic_load_n(&ch->assumed, __ATOMIC_RELAXED) > 0; }
 
 // asked_for_event is called when the program asks for an event and would wait for it. pending says
-// that one was there.
+// whether an event was pending.
 void asked_for_event(struct channel_idle *ch, int pending)
 {
 	uint32_t assumed = __atomic_load_n(&ch->assumed, __ATOMIC_RELAXED);
@@ -92,8 +93,8 @@ void asked_for_event(struct channel_idle *ch, int pending)
 // spin_time returns how long a thread spins for an event before it sleeps, in nanoseconds.
 int64_t spin_time(const struct channel_idle *ch) { return __atomic_load_n(&ch->spin, __ATOMIC_RELAXED); }
 
-// channel_slept sets the time of the next spin from that of a sleep, in nanoseconds: like method
-// Slept of the engine's idle.Spin.
+// channel_slept computes the time of the next spin from the time of a sleep, in nanoseconds. It
+// does the same as method Slept of the engine's idle.Spin.
 void channel_slept(struct channel_idle *ch, int64_t ns)
 {
 	const struct sr_idle *p = ch->policy;

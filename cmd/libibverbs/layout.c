@@ -1,5 +1,5 @@
-// The engine reads and writes some of libibverbs' structures itself. Here the compiler checks that
-// softrnic.h describes them as the installed <infiniband/verbs.h> does.
+// The engine reads and writes some of libibverbs' structures directly. Here the compiler checks
+// that softrnic.h and the installed <infiniband/verbs.h> describe them in the same way.
 #include "front.h"
 
 #define SIZE(ours, theirs) _Static_assert(sizeof(ours) == sizeof(theirs), "the size of " #ours)
@@ -70,7 +70,7 @@ _Static_assert(SR_MW_RKEY == offsetof(struct ibv_mw, rkey), "ibv_mw.rkey");
 _Static_assert(SR_MR_HANDLE == offsetof(struct ibv_mr, handle), "ibv_mr.handle");
 _Static_assert(SR_MR_LKEY == offsetof(struct ibv_mr, lkey), "ibv_mr.lkey");
 
-// The structures of a CQ begin alike, as do those of a QP.
+// The two structures of a CQ begin with the same fields, and so do those of a QP.
 FIELD(struct ibv_cq_ex, handle, struct ibv_cq, handle);
 FIELD(struct ibv_cq_ex, async_events_completed, struct ibv_cq, async_events_completed);
 _Static_assert(offsetof(struct ibv_qp_ex, qp_base) == 0, "ibv_qp_ex.qp_base");

@@ -1,9 +1,9 @@
-// The destruction of objects of libibverbs.so.1 and librdmacm.so.1, and their locks in a child
-// after fork. A file that includes this defines engine_missing, which reports whether the process
-// is such a child.
+// The destruction of objects of libibverbs.so.1 and librdmacm.so.1, and the use of their locks in a
+// child after fork. A file that includes this header defines engine_missing, which reports whether
+// the process is such a child.
 //
-// No lock is held at a cancellation point (listed in pthreads(7)). The engine's functions are not
-// cancellation points, as Go makes its system calls itself.
+// No lock is held at a cancellation point (pthreads(7) lists them). The engine's functions are not
+// cancellation points, because Go makes its system calls directly.
 #ifndef LIFE_H
 #define LIFE_H
 
@@ -13,8 +13,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-// lock locks a mutex, except in a child after fork. A thread of the parent may have held it, which
-// the child does not have.
+// lock locks a mutex. In a child after fork it does nothing: a thread of the parent may have held
+// the mutex, and the child does not have that thread.
 static inline void lock(pthread_mutex_t *m)
 {
 	if (!engine_missing())
@@ -37,7 +37,7 @@ static inline int forbid_cancel(void)
 
 static inline void allow_cancel(int before) { pthread_setcancelstate(before, &before); }
 
-// The state of an object. If several threads destroy the object at once, one succeeds.
+// The state of an object. If several threads destroy the object at once, only one succeeds.
 struct life {
 	int state;
 };
@@ -68,7 +68,7 @@ static inline int undo_destroy(struct life *l, int err)
 }
 
 // read_event takes one event from an eventfd. It returns 0, or -1 and sets errno. The C library may
-// cancel a thread after it has read: the event is then written back.
+// cancel a thread after the thread has read. In this case the event is written back.
 struct count {
 	int fd;
 	uint64_t n;
@@ -100,9 +100,9 @@ static inline void mark_gone(struct life *l) { __atomic_store_n(&l->state, GONE,
 // retire frees the memory of a destroyed object after RETIRED others have been retired. Some
 // programs call a function with an object that another thread has just destroyed. In rping, for
 // example, one thread takes events of a channel while another destroys it. A kernel device returns
-// an errno to such a call. The caller has therefore set the object's handle to 0, and its
-// descriptors to -1, as soon as the engine has destroyed it. Such a program remains wrong: after
-// RETIRED more objects the memory is freed.
+// an errno to such a call. So does this library, because its destroying functions set the object's
+// handle to 0, and its descriptors to -1, as soon as the engine has destroyed it. Such a program
+// remains wrong: after RETIRED more objects the memory is freed.
 static inline void retire(void *object)
 {
 	static void *retired[RETIRED];

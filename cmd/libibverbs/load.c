@@ -1,5 +1,5 @@
 // Loading of the engine. The first call that needs the engine loads it. Programs that never use
-// RDMA, or that fork before they do, have no threads of it.
+// RDMA, or that fork before they use it, have none of the engine's threads.
 #include "front.h"
 #include <dlfcn.h>
 #include <execinfo.h>
@@ -11,8 +11,8 @@
 static int no_device(void) { return ENODEV; }
 
 // The functions of a process without an engine: before front_load, and in a child after fork, which
-// lacks the engine's threads. All functions of the engine return an int and the caller cleans up
-// the arguments, so that one function without parameters can stand for each.
+// does not have the engine's threads. One function without parameters can stand for each of them,
+// because all functions of the engine return an int, and the caller cleans up the arguments.
 static struct sr_engine no_engine;
 
 __attribute__((constructor)) static void fill_no_engine(void)
@@ -31,7 +31,7 @@ int device_count;
 
 // Held while the engine is loaded, which may take as long as the start of a hub. A fork in another
 // thread waits for it, so that no child has a half-loaded engine. A signal handler that has
-// interrupted the loading thread does not wait when it forks: the child has no engine.
+// interrupted the loading thread does not wait when it forks: its child has no engine.
 static pthread_mutex_t load_mutex = PTHREAD_MUTEX_INITIALIZER;
 static int loaded, forked;
 static __thread int loading __attribute__((tls_model("initial-exec")));
@@ -72,8 +72,8 @@ static void detach_thread(void *v) { (void)v; current_engine->thread(-1); }
 // the thread.
 __attribute__((constructor)) static void create_key(void) { pthread_key_create(&thread_key, detach_thread); }
 
-// attach attaches the thread to Go and restores the thread's signal mask, as Go then unblocks some
-// signals.
+// attach attaches the thread to Go and restores the thread's signal mask, because Go then unblocks
+// some signals.
 static void attach(const struct sr_engine *e)
 {
 	sigset_t mask;
@@ -108,7 +108,7 @@ static void *shut_down(void *v)
 #define INTERRUPTED_WAIT 2 // the engine may never answer
 
 // inside_engine tells whether the calling thread is in a signal handler that has interrupted the
-// engine. It returns 0 in a program without libgcc_s.so.1 or with a handler that cannot be unwound.
+// engine. If the program has no libgcc_s.so.1, or the handler cannot be unwound, it returns 0.
 static int inside_engine(void)
 {
 	void *frames[64];
@@ -121,10 +121,10 @@ static int inside_engine(void)
 	return 0;
 }
 
-// close_connections ends the connections of a process that exits, because no kernel does it. A
-// separate thread calls the engine. The exiting thread may already be inside the engine, if a
-// signal handler has called exit. The engine may then wait forever for a lock of that thread, or
-// for it to stop for the garbage collector. The wait is therefore shorter.
+// close_connections ends the connections of a process that exits, because no kernel does so. A
+// separate thread calls the engine. If a signal handler has called exit, the exiting thread may
+// already be inside the engine. The engine may then wait forever for a lock of that thread, or for
+// that thread to stop for the garbage collector. In this case the wait is shorter.
 static void close_connections(void)
 {
 	pthread_t t;
@@ -132,7 +132,7 @@ static void close_connections(void)
 	struct timespec until;
 	if (engine_missing())
 		return;
-	int cancel = forbid_cancel(); // exit must not end half done
+	int cancel = forbid_cancel(); // exit must not be interrupted halfway
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	int err = pthread_create(&t, NULL, shut_down, NULL);
@@ -155,7 +155,7 @@ static const struct sr_engine *load_engine(void)
 	char *slash = strrchr(path, '/');
 	strcpy(slash ? slash + 1 : path, "libsoftrnic.so");
 
-	// Go's threads inherit this mask, so that none of the program's signal handlers runs on them.
+	// Go's threads inherit this mask, so that they run none of the program's signal handlers.
 	sigset_t all, before;
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);

@@ -33,7 +33,8 @@ PUBLIC int ibv_dealloc_pd(struct ibv_pd *pd)
 	return 0;
 }
 
-// A thread domain promises that one thread uses its objects. No use is made of it.
+// A thread domain promises that only one thread uses its objects. The library does not use this
+// promise.
 struct ibv_td *alloc_td(struct ibv_context *c, struct ibv_td_init_attr *attr)
 {
 	if (attr->comp_mask)
@@ -59,10 +60,11 @@ int dealloc_td(struct ibv_td *v)
 
 struct ibv_pd *alloc_parent_domain(struct ibv_context *c, struct ibv_parent_domain_init_attr *attr)
 {
-	// The program's allocators have no use: no queues are in its memory. The device is part of the
-	// program and accesses all memory, even memory that confidential computing protects from
+	// The program's allocators are not used, because no queues are in its memory. The device is part
+	// of the program and accesses all memory, even memory that confidential computing protects from
 	// devices.
-	const uint32_t allow_cc_unprotected_alloc = 1 << 2; // IBV_PARENT_DOMAIN_INIT_ATTR_..., of a later release
+	// IBV_PARENT_DOMAIN_INIT_ATTR_…, of a later release.
+	const uint32_t allow_cc_unprotected_alloc = 1 << 2;
 	uint32_t known = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT | allow_cc_unprotected_alloc;
 	if (!attr->pd || attr->comp_mask & ~known)
 		return fail_null(EINVAL);
@@ -281,7 +283,7 @@ PUBLIC struct ibv_ah *ibv_create_ah_from_wc(struct ibv_pd *pd, struct ibv_wc *wc
 	return ibv_init_ah_from_wc(pd->context, port, wc, grh, &attr) ? NULL : ibv_create_ah(pd, &attr);
 }
 
-// Objects cannot be imported: there is no uverbs descriptor to import them from.
+// Objects cannot be imported, because there is no uverbs descriptor to import them from.
 PUBLIC struct ibv_mr *ibv_import_mr(struct ibv_pd *pd, uint32_t handle) { (void)pd; (void)handle; return fail_null(EOPNOTSUPP); }
 PUBLIC void ibv_unimport_mr(struct ibv_mr *mr) { (void)mr; }
 PUBLIC struct ibv_pd *ibv_import_pd(struct ibv_context *c, uint32_t handle) { (void)c; (void)handle; return fail_null(EOPNOTSUPP); }

@@ -58,7 +58,7 @@ PUBLIC const char *ibv_wc_status_str(enum ibv_wc_status s)
 	return TEXT(text, s, "unknown");
 }
 
-// Each rate in Mbit/s, and as a multiple of 2.5 Gbit/s where it is one (IBTA Vol 1 §9.11).
+// Each rate in Mbit/s, and its multiple of 2.5 Gbit/s if it has one (IBTA Vol 1 §9.11).
 static const struct { enum ibv_rate rate; int mbps, mult; } rates[] = {
 	{IBV_RATE_2_5_GBPS, 2500, 1}, {IBV_RATE_5_GBPS, 5000, 2}, {IBV_RATE_10_GBPS, 10000, 4}, {IBV_RATE_20_GBPS, 20000, 8},
 	{IBV_RATE_30_GBPS, 30000, 12}, {IBV_RATE_40_GBPS, 40000, 16}, {IBV_RATE_60_GBPS, 60000, 24}, {IBV_RATE_80_GBPS, 80000, 32},

@@ -18,8 +18,8 @@ static void free_qp(struct qp *q)
 	end_destroy(&q->life, q);
 }
 
-// make_list allocates the requests of ibv_wr_start. It allocates one more than fits in the QP,
-// which takes refused requests.
+// make_list allocates the requests of ibv_wr_start. It allocates one more than fits in the QP, to
+// hold refused requests.
 static int make_list(struct qp *q, struct ibv_qp_cap *cap)
 {
 	size_t n = cap->max_send_wr;
@@ -116,7 +116,7 @@ struct ibv_qp *create_qp_ex(struct ibv_context *c, struct ibv_qp_init_attr_ex *a
 		ex.pd = NULL;
 	if (!(mask & IBV_QP_INIT_ATTR_XRCD))
 		ex.xrcd = NULL;
-	if (a->qp_type == IBV_QPT_XRC_RECV) { // it has none of these, and the fields are ignored
+	if (a->qp_type == IBV_QPT_XRC_RECV) { // it has none of these, so the fields are ignored
 		ex.send_cq = ex.recv_cq = NULL;
 		ex.srq = NULL;
 		memset(&ex.cap, 0, sizeof ex.cap);
@@ -227,7 +227,7 @@ PUBLIC int ibv_destroy_qp(struct ibv_qp *qp)
 	if (qp->handle) {
 		if ((err = engine->destroy_qp(qp->handle)))
 			return fail(undo_destroy(&q->life, err));
-		qp->handle = 0; // soon another QP's
+		qp->handle = 0; // another QP may soon have this handle
 	}
 	mark_gone(&q->life);
 	wait_acked(&q->life, &qp->mutex, &qp->cond, &qp->events_completed, &q->events.async);
@@ -247,9 +247,9 @@ PUBLIC int ibv_detach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_
 	return fail(engine->detach_mcast(qp->handle, (uint8_t *)gid->raw));
 }
 
-// touch reads a byte of each page of inline data, which the engine copies. If the page is not
-// mapped, the program gets its SIGSEGV here, in the faulty call, and not in Go. The engine refuses
-// data that is too long to be inline, and lists that are NULL or longer than the QP allows.
+// touch reads a byte of each page of inline data, which the engine copies. If a page is not mapped,
+// the program gets its SIGSEGV here, in the faulty call, and not in Go. The engine refuses data
+// that is too long to be inline, and lists that are NULL or longer than the QP allows.
 static void touch(struct qp *q, struct ibv_send_wr *wr)
 {
 	for (; wr; wr = wr->next) {
@@ -377,7 +377,7 @@ PUBLIC int ibv_destroy_srq(struct ibv_srq *srq)
 	if (srq->handle) {
 		if ((err = engine->destroy_srq(srq->handle)))
 			return fail(undo_destroy(&s->life, err));
-		srq->handle = 0; // soon another SRQ's
+		srq->handle = 0; // another SRQ may soon have this handle
 	}
 	mark_gone(&s->life);
 	wait_acked(&s->life, &srq->mutex, &srq->cond, &srq->events_completed, &s->events.async);

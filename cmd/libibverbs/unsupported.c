@@ -17,7 +17,7 @@ PUBLIC int ibv_set_err_comp_cntr(void) { return fail(EOPNOTSUPP); }
 
 PUBLIC int ibv_dm_export_dmabuf_fd(void) { return minus_one(EOPNOTSUPP); }
 
-// The engine resolves neighbours itself.
+// The engine resolves neighbours when it needs them.
 PUBLIC int ibv_resolve_eth_l2_from_gid(struct ibv_context *c, struct ibv_ah_attr *attr, uint8_t mac[6], uint16_t *vid)
 {
 	(void)c; (void)attr; (void)mac; (void)vid;

@@ -30,7 +30,7 @@ static void refuse(struct qp *q, int err)
 		q->error = err;
 }
 
-// begin appends a request. If there is no room, it returns one that is not posted.
+// begin appends a request. If there is no room, it returns a request that will not be posted.
 static struct ibv_send_wr *begin(struct ibv_qp_ex *qp, enum ibv_wr_opcode op)
 {
 	struct qp *q = Q(qp);
@@ -126,7 +126,7 @@ static void wr_set_sge(struct ibv_qp_ex *qp, uint32_t lkey, uint64_t addr, uint3
 	wr_set_sge_list(qp, 1, &s);
 }
 
-// The data is copied here, as the program may reuse its memory before wr_complete.
+// The data is copied here, because the program may reuse its memory before wr_complete.
 static void wr_set_inline_data_list(struct ibv_qp_ex *qp, size_t n, const struct ibv_data_buf *list)
 {
 	struct qp *q = Q(qp);

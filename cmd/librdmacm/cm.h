@@ -1,7 +1,7 @@
 // Declarations that the files of librdmacm.so.1 share. Programs see the structures of
 // <rdma/rdma_cma.h>, whose fields are kept here. Each structure stands for an object of the engine
-// (libsoftrnic.so). Our libibverbs.so.1 loads the engine and creates the QPs, CQs and other objects
-// of verbs.
+// (libsoftrnic.so). SoftRNIC's libibverbs.so.1 loads the engine, and creates the QPs, CQs and other
+// objects of verbs.
 #ifndef CM_H
 #define CM_H
 
@@ -21,13 +21,13 @@
 // PUBLIC marks a function that programs call. All others are hidden.
 #define PUBLIC __attribute__((visibility("default")))
 
-// From our libibverbs.so.1; see its front.h.
+// From SoftRNIC's libibverbs.so.1; see its front.h.
 int front_load(void);
 const struct sr_engine *front_engine(void);
 #define engine front_engine()
 
-// engine_missing returns ENODEV in a child after fork, and else 0. The child shares the parent's
-// descriptors and must not read them.
+// engine_missing returns ENODEV in a child after fork, and otherwise 0. The child shares the
+// parent's descriptors and must not read them.
 static inline int engine_missing(void) { return engine->version ? 0 : ENODEV; }
 
 #include "../libibverbs/life.h"
@@ -37,7 +37,7 @@ static inline int engine_missing(void) { return engine->version ? 0 : ENODEV; }
 struct cm_device {
 	struct ibv_context *verbs;
 	struct ibv_pd *pd;
-	struct ibv_xrcd *xrcd; // the XRC domain of programs that give none
+	struct ibv_xrcd *xrcd; // the XRC domain for programs that specify none
 };
 
 struct channel {
@@ -50,7 +50,7 @@ struct channel {
 // A multicast group that an ID has joined.
 struct group {
 	struct group *next;
-	int left;               // the ID has left the group, which gets no more events
+	int left;               // the ID has left the group, and gets no more of its events
 	struct sr_cm_addr addr; // its port is 0
 	void *context;
 	uint32_t reported, completed; // events returned and acknowledged
@@ -60,7 +60,8 @@ struct cm_id {
 	struct rdma_cm_id id;
 	struct life life;
 	uint32_t handle;
-	uint32_t events; // the number of the ID's events, once the engine has destroyed it
+	// The number of the ID's events. Valid when the engine has destroyed it.
+	uint32_t events;
 	int sync; // the ID was created without a channel and has one of its own
 	struct cm_device *dev;
 	struct ibv_sa_path_rec path;
@@ -94,8 +95,8 @@ static inline uint32_t qp_handle(struct rdma_cm_id *id) { return id->qp ? id->qp
 
 // open_cm_device returns the device with the engine's number dev, or NULL with errno set.
 struct cm_device *open_cm_device(int dev);
-// default_xrcd returns the XRC domain of a device for programs that give none, or NULL with errno
-// set.
+// default_xrcd returns the XRC domain of a device for programs that specify none, or NULL with
+// errno set.
 struct ibv_xrcd *default_xrcd(struct cm_device *d);
 
 // get_addr copies an address, of AF_INET or AF_INET6, for the engine. It returns 0 or an errno.
@@ -107,10 +108,10 @@ void free_id(struct cm_id *s);
 int create_id(struct rdma_event_channel *ch, struct rdma_cm_id **id, void *context, int port_space, enum ibv_qp_type type);
 // refresh copies an ID's addresses, device and route from the engine. It returns 0 or an errno.
 int refresh(struct cm_id *s);
-// set_path sets the path record of a resolved route as librdmacm does on Ethernet.
+// set_path sets the path record of a resolved route in the same way as librdmacm does on Ethernet.
 void set_path(struct cm_id *s);
-// complete returns the result of a call that ends with an event. A synchronous ID waits for the
-// event.
+// complete returns the result of a call whose operation ends with an event. A synchronous ID waits
+// for the event.
 int complete(struct cm_id *s, int err);
 // ack_own_event acknowledges the event that a synchronous ID holds in its field event.
 void ack_own_event(struct rdma_cm_id *id);

@@ -54,8 +54,8 @@ PUBLIC int rdma_reject(struct rdma_cm_id *id, const void *data, uint8_t length)
 	return result(engine->cm_reject(to_id(id)->handle, (void *)data, data ? length : 0));
 }
 
-// The engine knows no reason other than a rejection by the application, so the peer does not learn
-// that ECE is the reason.
+// The engine supports only the reason "rejected by the application". The peer does not learn that
+// ECE is the reason.
 PUBLIC int rdma_reject_ece(struct rdma_cm_id *id, const void *data, uint8_t length) { return rdma_reject(id, data, length); }
 
 PUBLIC int rdma_notify(struct rdma_cm_id *id, enum ibv_event_type event)
@@ -71,7 +71,7 @@ PUBLIC int rdma_disconnect(struct rdma_cm_id *id)
 	int err = engine->cm_disconnect(to_id(id)->handle);
 	if (!err && id->qp)
 		id->qp->state = IBV_QPS_ERR;
-	if (!err && known) // a synchronous ID has already had the event
+	if (!err && known) // a synchronous ID already has the event
 		return 0;
 	return complete(to_id(id), err);
 }
@@ -93,7 +93,8 @@ PUBLIC int rdma_get_remote_ece(struct rdma_cm_id *id, struct ibv_ece *ece)
 	return 0;
 }
 
-// get_group copies a group's address in the form of events: without a port, and IPv4 as AF_INET.
+// get_group copies a group's address in the form that events have: without a port, and IPv4 as
+// AF_INET.
 static int get_group(struct sr_cm_addr *to, const struct sockaddr *from)
 {
 	struct sr_cm_addr a;
@@ -116,8 +117,8 @@ static int get_group(struct sr_cm_addr *to, const struct sockaddr *from)
 	return 0;
 }
 
-// leave_group returns the group with an address, and marks it so that no other thread finds it. It
-// returns NULL if there is none.
+// leave_group returns the group with an address, and marks it so that no other thread finds it. If
+// there is none, it returns NULL.
 static struct group *leave_group(struct cm_id *s, struct sr_cm_addr *addr)
 {
 	lock(&s->mutex);

@@ -1,5 +1,5 @@
-// The devices of rdma_cm. Each is opened once for all IDs, with a protection domain for IDs that
-// are given none.
+// The devices of rdma_cm. Each is opened once for all IDs. It has a protection domain for IDs for
+// which the program specifies none.
 #include "cm.h"
 
 static struct cm_device devices[SR_MAX_DEVICES];

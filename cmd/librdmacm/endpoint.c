@@ -170,8 +170,8 @@ PUBLIC int rdma_get_request(struct rdma_cm_id *listen, struct rdma_cm_id **id)
 		err = EINVAL;
 	if (!err && l->qp_init_attr) {
 		struct ibv_qp_init_attr a = *l->qp_init_attr;
-		// The listener's default PD is that of the device that it is bound to. The request may be
-		// of another device.
+		// The listener's default PD belongs to the device that the listener is bound to. The request may
+		// belong to another device.
 		struct ibv_pd *pd = listen->pd && listen->pd->context == ev->id->verbs ? listen->pd : NULL;
 		if (rdma_create_qp(ev->id, pd, &a))
 			err = errno;

@@ -37,14 +37,14 @@ PUBLIC void rdma_destroy_event_channel(struct rdma_event_channel *v)
 	end_destroy(&ch->life, ch);
 }
 
-// How long a thread waits that gets an event of a channel which another thread has destroyed, in
-// seconds.
+// The time, in seconds, that a thread waits if another thread has destroyed the channel of which it
+// takes an event.
 #define DESTROYED_CHANNEL_WAIT 1
 
-// channel_error returns the errno of a thread that could not read a channel's descriptor or take
+// channel_error returns the errno for a thread that could not read a channel's descriptor or take
 // its event. If another thread has destroyed the channel, the caller first waits. On a kernel
-// device such a thread waits in the kernel until the process ends. Most programs end at once, and
-// are not to exit with the status for this error.
+// device such a thread waits in the kernel until the process ends. Most programs end soon, and
+// should not exit with the status for this error.
 static int channel_error(struct channel *ch)
 {
 	int err = errno;
@@ -53,7 +53,7 @@ static int channel_error(struct channel *ch)
 	return err;
 }
 
-// take_spare returns a structure for the ID of a connection request, in case the next event is one.
+// take_spare returns a structure for the ID of a connection request, which the next event may be.
 static struct cm_id *take_spare(struct channel *ch)
 {
 	struct cm_id *s = __atomic_exchange_n(&ch->spare, NULL, __ATOMIC_ACQ_REL);
@@ -121,8 +121,8 @@ static int init_request_id(struct cm_id *s, struct cm_id *listener, struct sr_cm
 	return refresh(s);
 }
 
-// fill_event converts an event of the engine for the program. It returns 0 if there is nothing to
-// report.
+// fill_event converts an event of the engine for the program. If there is nothing to report, it
+// returns 0.
 static int fill_event(struct event *out, struct sr_cm_event *e)
 {
 	struct rdma_cm_event *ev = &out->ev;
@@ -178,7 +178,7 @@ static int fill_event(struct event *out, struct sr_cm_event *e)
 	return 1;
 }
 
-// The resources of a call of rdma_get_cm_event until it returns an event.
+// The resources that a call of rdma_get_cm_event holds until it returns an event.
 struct getting {
 	struct channel *ch;
 	struct event *out;

@@ -103,7 +103,7 @@ void ack_own_event(struct rdma_cm_id *id)
 		rdma_ack_cm_event(e);
 }
 
-// destroy_later lets the program destroy the ID again, which completes the destruction.
+// destroy_later makes it possible to call rdma_destroy_id again, which completes the destruction.
 static void destroy_later(struct cm_id *s) { undo_destroy(&s->life, 0); }
 
 // If two threads destroy an ID at once, the second gets ENOENT, as from the kernel.
@@ -116,7 +116,7 @@ PUBLIC int rdma_destroy_id(struct rdma_cm_id *id)
 		int err = engine->cm_destroy_id(s->handle, &s->events);
 		if (err)
 			return result(undo_destroy(&s->life, err));
-		s->handle = 0; // soon another ID's
+		s->handle = 0; // another ID may soon have this handle
 	}
 	ack_own_event(id);
 	wait_acks(s, s->events, destroy_later);
@@ -126,8 +126,8 @@ PUBLIC int rdma_destroy_id(struct rdma_cm_id *id)
 	return 0;
 }
 
-// forget_channel does nothing. The ID has its new channel. The channel that a synchronous ID had
-// before stays until the process ends.
+// forget_channel does nothing. The ID has its new channel. The previous channel of a synchronous ID
+// stays until the process ends.
 static void forget_channel(struct cm_id *s) { (void)s; }
 
 PUBLIC int rdma_migrate_id(struct rdma_cm_id *id, struct rdma_event_channel *ch)
@@ -203,10 +203,10 @@ void set_path(struct cm_id *s)
 	p->numb_path = 1;
 	p->pkey = htobe16(0xffff);
 	p->sl = info.sl;
-	p->mtu_selector = p->rate_selector = p->packet_life_time_selector = 2; // exactly
+	p->mtu_selector = p->rate_selector = p->packet_life_time_selector = 2; // 2: exactly this value
 	p->mtu = info.mtu;
 	p->rate = IBV_RATE_100_GBPS;
-	p->packet_life_time = 18; // as Linux gives it for RoCE: about 1 s
+	p->packet_life_time = 18; // Linux's value for RoCE: about 1 s
 	s->id.route.path_rec = p;
 	s->id.route.num_paths = 1;
 }
@@ -247,7 +247,8 @@ PUBLIC int rdma_resolve_addr(struct rdma_cm_id *id, struct sockaddr *src, struct
 	if (!err && src)
 		err = get_addr(&s, src);
 	if (!err) {
-		memcpy(&id->route.addr.dst_storage, d.bytes, sizeof d.bytes); // before the call, as another thread may take the event at once
+		// This comes before the call, because another thread may take the event at once.
+		memcpy(&id->route.addr.dst_storage, d.bytes, sizeof d.bytes);
 		err = engine->cm_resolve_addr(to_id(id)->handle, src ? &s : NULL, &d, timeout_ms);
 		if (err)
 			id->route.addr.dst_storage = before;

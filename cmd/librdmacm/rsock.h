@@ -21,8 +21,8 @@ struct rsock {
 	int nodelay;   // TCP_NODELAY; without effect, as data is never delayed
 	int oobinline; // SO_OOBINLINE; without effect, as there is no out-of-band data
 
-	// TCP_KEEPCNT and TCP_KEEPINTVL, in s; without effect. The QP retransmits a single probe as its
-	// retry_cnt and timeout say.
+	// TCP_KEEPCNT and TCP_KEEPINTVL, in s. They have no effect: the QP sends a single probe, and
+	// retransmits it according to its retry_cnt and timeout.
 	int keepcnt, keepintvl;
 
 	int64_t receive_timeout, send_timeout; // SO_RCVTIMEO and SO_SNDTIMEO in ns; 0: none
@@ -44,11 +44,12 @@ void give_name(struct sr_cm_addr *from, struct sockaddr *to, socklen_t *len);
 // the threads that make such calls.
 void enter_engine(void);
 
-// deadline returns when a call that starts now times out, given the timeout in ns. -1 is never.
+// deadline returns the time at which a call that starts now times out. timeout is in ns. -1 means
+// never.
 int64_t deadline(int64_t timeout);
 
-// wait_rsock waits until an rsocket is ready for events, POLLIN or POLLOUT, or has failed. It
-// returns 0 or an errno: EAGAIN when end, from deadline, has passed.
+// wait_rsock waits until an rsocket is ready for events (POLLIN or POLLOUT), or has failed. It
+// returns 0 or an errno. The errno is EAGAIN when end, the result of deadline, has passed.
 int wait_rsock(struct rsock *s, int events, int64_t end);
 
 #endif

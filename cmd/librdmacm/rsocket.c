@@ -1,8 +1,8 @@
 // Rsockets: creation, connection, destruction and addresses.
 #include "rsock.h"
 
-// The rsockets by number, in pages that are never freed. If two threads need a page at once, one
-// allocates it.
+// The rsockets by number, in pages that are never freed. If two threads need a page at once, only
+// one allocates it.
 #define PAGE 1024
 #define PAGES 1024
 static struct rsock **pages[PAGES];
@@ -52,7 +52,7 @@ void enter_engine(void)
 		pthread_setspecific(key, &counted);
 }
 
-// add makes an rsocket of the engine known by its number fd. It returns fd, or -1 and sets errno.
+// add registers an rsocket of the engine by its number fd. It returns fd, or -1 and sets errno.
 static int add(struct rsock *s, int fd)
 {
 	struct rsock **at = slot(fd, 1);
@@ -91,8 +91,8 @@ PUBLIC int rsocket(int domain, int type, int protocol)
 	return add(s, fd);
 }
 
-// The number is removed before the engine closes it, as another thread may then get the same
-// number.
+// The number is removed before the engine closes it, because another thread may get the same number
+// after that.
 PUBLIC int rclose(int fd)
 {
 	struct rsock **at = slot(fd, 0);

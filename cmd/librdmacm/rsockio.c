@@ -102,7 +102,8 @@ static ssize_t transmit(int fd, const struct iovec *v, size_t n, int flags)
 		return -1;
 	if (s->type == SOCK_DGRAM)
 		return transmit_datagram(s, v, n, flags, NULL, 0);
-	if (flags & ~(MSG_DONTWAIT | MSG_WAITALL | MSG_EOR | IGNORED_FLAGS)) // MSG_WAITALL is always in effect
+	// MSG_WAITALL is always in effect.
+	if (flags & ~(MSG_DONTWAIT | MSG_WAITALL | MSG_EOR | IGNORED_FLAGS))
 		return result(EOPNOTSUPP);
 	int wait = !s->nonblock && !(flags & MSG_DONTWAIT);
 	int64_t end = wait ? deadline(s->send_timeout) : -1;

@@ -1,4 +1,4 @@
-// Memory that the peer of an rsocket may write to.
+// Memory to which the peer of an rsocket may write.
 #include "rsock.h"
 #include <sys/mman.h>
 
@@ -8,7 +8,7 @@ PUBLIC off_t riomap(int fd, void *buf, size_t len, int prot, int flags, off_t of
 	int64_t at;
 	if (!s)
 		return -1;
-	// PROT_NONE maps memory that riowrite reads without a copy, which is not supported.
+	// PROT_NONE maps memory that riowrite would read without a copy. This is not supported.
 	if (prot == PROT_NONE)
 		return result(EOPNOTSUPP);
 	if (prot != PROT_WRITE || flags)

@@ -29,8 +29,8 @@ static int find_option(int level, int name)
 	return -1;
 }
 
-// local_option returns where an option that the engine lacks is kept, or NULL. Its values are 1 to
-// *max. If *max is 0, it is a flag.
+// local_option returns the place of an option that is kept here and not in the engine, or NULL. Its
+// values are 1 to *max. If *max is 0, it is a flag.
 static int *local_option(struct rsock *s, int level, int name, int *max)
 {
 	*max = 0;
@@ -49,7 +49,7 @@ static int *local_option(struct rsock *s, int level, int name, int *max)
 	return NULL;
 }
 
-// timeout_of returns where the timeout of an option is kept, or NULL.
+// timeout_of returns the place of an option's timeout, or NULL.
 static int64_t *timeout_of(struct rsock *s, int level, int name)
 {
 	if (level != SOL_SOCKET)
@@ -57,7 +57,8 @@ static int64_t *timeout_of(struct rsock *s, int level, int name)
 	return name == SO_RCVTIMEO ? &s->receive_timeout : name == SO_SNDTIMEO ? &s->send_timeout : NULL;
 }
 
-// set_timeout takes 0 as no timeout and a negative time as the shortest, as Linux does.
+// set_timeout sets a timeout. As in Linux, 0 means no timeout, and a negative time means the
+// shortest.
 static int set_timeout(int64_t *at, const void *value, socklen_t len)
 {
 	struct timeval t;

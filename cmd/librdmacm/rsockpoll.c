@@ -53,7 +53,7 @@ int wait_rsock(struct rsock *s, int events, int64_t end)
 }
 
 // events_of and revents_of map the events of poll to those of rsockets and back. Several events of
-// poll mean the same.
+// poll have the same meaning.
 static int events_of(int events)
 {
 	return (events & (POLLIN | POLLRDNORM) ? POLLIN : 0) | (events & (POLLOUT | POLLWRNORM) ? POLLOUT : 0);
@@ -69,14 +69,14 @@ static int revents_of(int events, int ready)
 	return got;
 }
 
-// How often a thread polls that waits only for an rsocket to hang up, in ms. It has no descriptor
-// to sleep on.
+// The interval, in ms, at which a thread polls if it waits only for an rsocket to hang up. It has
+// no descriptor to sleep on.
 #define HANGUP_POLL 100
 
-// check_rsocks sets revents of the rsockets among fds. It returns how many are ready, or -1. If
-// real is not NULL, it also arms the rsockets up to the first that is ready. The descriptors to
-// sleep on are stored behind the first n elements of real, two for each rsocket. The handles for
-// disarm are stored in armed. *again becomes 1 if an rsocket has no descriptor to sleep on.
+// check_rsocks sets revents of the rsockets among fds. It returns the number of those that are
+// ready, or -1. If real is not NULL, it also arms the rsockets, up to the first that is ready. It
+// stores the descriptors to sleep on behind the first n elements of real, two for each rsocket, and
+// the handles for disarm in armed. It sets *again to 1 if an rsocket has no descriptor to sleep on.
 static int check_rsocks(struct pollfd *fds, nfds_t n, struct pollfd *real, uint32_t *armed, int *again)
 {
 	int ready = 0;
@@ -87,7 +87,8 @@ static int check_rsocks(struct pollfd *fds, nfds_t n, struct pollfd *real, uint3
 			continue;
 		uint32_t handle = s->handle;
 		int err = engine->rs_arm(handle, real ? events : 0, &revents, to);
-		if (err && err != EBADF) // EBADF: another thread has closed it
+		// EBADF: another thread has closed it.
+		if (err && err != EBADF)
 			return result(err);
 		fds[i].revents = err ? POLLNVAL : revents_of(fds[i].events, revents);
 		if (real) {
@@ -108,7 +109,7 @@ static int check_rsocks(struct pollfd *fds, nfds_t n, struct pollfd *real, uint3
 	return ready;
 }
 
-// disarm uses the handles, as the descriptors may by now belong to other rsockets.
+// disarm uses the handles, because the descriptors may belong to other rsockets by now.
 static void disarm(struct pollfd *fds, nfds_t n, uint32_t *armed)
 {
 	for (nfds_t i = 0; i < n; i++) {
@@ -118,8 +119,8 @@ static void disarm(struct pollfd *fds, nfds_t n, uint32_t *armed)
 	}
 }
 
-// poll_others sets revents of the descriptors that are not rsockets. It returns how many are ready,
-// or -1.
+// poll_others sets revents of the descriptors that are not rsockets. It returns the number of those
+// that are ready, or -1.
 static int poll_others(struct pollfd *fds, nfds_t n, struct pollfd *real, nfds_t all, int timeout)
 {
 	int ready = 0, got = poll(real, all, timeout);
@@ -132,7 +133,7 @@ static int poll_others(struct pollfd *fds, nfds_t n, struct pollfd *real, nfds_t
 	return got < 0 ? -1 : ready;
 }
 
-// Up to so many descriptors need no heap memory.
+// Up to this number of descriptors, no heap memory is needed.
 #define STACK_FDS 64
 
 // The state of a call of rpoll: the program's descriptors, those to sleep on, and the armed
@@ -191,14 +192,14 @@ static int poll_rsocks(struct polling *p, int64_t until)
 		if (ready < 0)
 			return -1;
 		ready += of_rsocks;
-		if (ready && sleeps && of_rsocks) // check_rsocks has stopped at the first
+		if (ready && sleeps && of_rsocks) // check_rsocks has stopped at the first that is ready
 			ready = (of_rsocks = check_rsocks(fds, n, NULL, NULL, NULL)) < 0 ? -1 : of_rsocks + poll_others(fds, n, real, n, 0);
 		if (ready || final)
 			return ready;
 	}
 }
 
-// until is the deadline in ns; negative: none.
+// poll_until is poll with a deadline. until is in ns; negative: none.
 static int poll_until(struct pollfd *fds, nfds_t n, int64_t until)
 {
 	struct pollfd few[3 * STACK_FDS];
@@ -222,7 +223,7 @@ PUBLIC int rpoll(struct pollfd *fds, nfds_t n, int timeout)
 	return poll_until(fds, n, timeout < 0 ? -1 : timeout == 0 ? 0 : now() + timeout * 1000000LL);
 }
 
-// rselect is rpoll with sets. It does not change the timeout.
+// rselect is rpoll with sets. Unlike select, it does not change the timeout.
 PUBLIC int rselect(int n, fd_set *r, fd_set *w, fd_set *x, struct timeval *timeout)
 {
 	struct pollfd fds[FD_SETSIZE];
@@ -230,7 +231,7 @@ PUBLIC int rselect(int n, fd_set *r, fd_set *w, fd_set *x, struct timeval *timeo
 	int64_t until = -1;
 	if (n < 0 || n > FD_SETSIZE || (timeout && (timeout->tv_sec < 0 || timeout->tv_usec < 0)))
 		return result(EINVAL);
-	if (timeout && timeout->tv_sec < INT32_MAX) { // a longer one is infinite
+	if (timeout && timeout->tv_sec < INT32_MAX) { // a longer timeout is infinite
 		until = timeout->tv_sec * 1000000000LL + timeout->tv_usec * 1000LL;
 		if (until)
 			until += now();

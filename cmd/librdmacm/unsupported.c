@@ -1,5 +1,5 @@
-// Functions of librdmacm releases newer than the headers that this library is built with. They
-// exist for programs that refer to them, and fail.
+// Functions of librdmacm releases newer than the headers with which this library is built. They
+// exist for programs that refer to them, and they fail.
 #include "cm.h"
 #include <sys/epoll.h>
 
