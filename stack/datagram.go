@@ -115,15 +115,17 @@ type Datagram struct {
 	TCI          uint16 // of the frame's tag: 3 bits of priority and 12 bits of VLAN ID; 0 if untagged
 	Polled       bool   // received by a call of NIC.Poll, whose caller will soon call Poll or EndPoll
 	HopLimit     uint8
-	Via          [6]byte // source MAC address of the frame: the sender's or a router's; zero if the stack does not see it
-	Looped       bool    // sent by the host itself, without passing a link
-	V1           bool    // RoCE v1: SrcPort is unused, and Header is the GRH
+	// Source MAC address of the frame: the sender's or a router's; zero if the stack does not see it.
+	Via    [6]byte
+	Looped bool // sent by the host itself, without passing a link
+	V1     bool // RoCE v1: SrcPort is unused, and Header is the GRH
 	// IDGuessed says that the stack does not see IP headers. The IPv4 identification in Header
 	// is then the one that most senders use, and may be wrong. The ICRC covers it. IDGuessed is
 	// never set for IPv6.
 	IDGuessed bool
-	NoICRC    bool // the packets have no ICRC, as the medium is memory; four unused bytes take its place
-	InPlace   bool // the sender can still change Payload: read each byte only once
+	// The packets have no ICRC, as the medium is memory; four unused bytes take its place.
+	NoICRC  bool
+	InPlace bool // the sender can still change Payload: read each byte only once
 	// SrcQPNs are the QPNs of the sending process, if it is another process of the same hub (see
 	// [Shared]). A packet with a source QPN outside of SrcQPNs is forged. So is a packet of a
 	// connection whose peer QPN is outside of them, and any MAD. SrcQPNs is the zero Range if the

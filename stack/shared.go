@@ -97,9 +97,10 @@ type TargetKind uint8
 
 // The kinds of targets.
 const (
-	TargetNone    TargetKind = iota
-	TargetQPN                // the process with the QPN; without one the datagram is dropped
-	TargetCommID             // the process with the communication ID; without one Refuse
-	TargetService            // the process that serves it at the destination address; without one Refuse
-	TargetGroup              // the processes that have joined the destination group
+	TargetNone   TargetKind = iota
+	TargetQPN               // the process with the QPN; without one the datagram is dropped
+	TargetCommID            // the process with the communication ID; without one Refuse
+	// The process that serves it at the destination address; without one Refuse.
+	TargetService
+	TargetGroup // the processes that have joined the destination group
 )

@@ -17,7 +17,8 @@ const (
 	AccessFlushPersistent Access = 1 << 9  // FLUSH with FlushPersistent; only for regions of a file
 	AccessRelaxedOrdering Access = 1 << 20 // has no effect
 
-	accessOptional = Access(0x3ff00000) // ignored by devices that do not support them (IBV_ACCESS_OPTIONAL_RANGE)
+	// These are ignored by devices that do not support them (IBV_ACCESS_OPTIONAL_RANGE).
+	accessOptional = Access(0x3ff00000)
 	accessKnown    = AccessLocalWrite | AccessRemoteWrite | AccessRemoteRead | AccessRemoteAtomic | AccessMWBind |
 		AccessZeroBased | AccessOnDemand | AccessHugeTLB | accessFlush | accessOptional
 	accessFlush  = AccessFlushGlobal | AccessFlushPersistent

@@ -98,7 +98,8 @@ type CQ struct {
 	pending int // events in the channel
 	unacked int // events that GetEvent returned, not yet acknowledged
 
-	_ [96]byte // pads CQ to a multiple of the cache line size, so that ownReady's cache line is its own
+	// Pads CQ to a multiple of the cache line size, so that ownReady's cache line is its own.
+	_ [96]byte
 }
 
 type armState = uint32

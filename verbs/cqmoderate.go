@@ -39,7 +39,8 @@ func (cq *CQ) Modify(m CQModeration) error {
 		return err
 	}
 	cq.moderation.limits = m
-	if cq.armed.Load() != disarmed && cq.moderation.count > 0 { // the new limits may already be reached
+	// The new limits may already be reached.
+	if cq.armed.Load() != disarmed && cq.moderation.count > 0 {
 		cq.generateEvent()
 	}
 	return nil

@@ -10,8 +10,9 @@ package verbs
 type FlushType uint8
 
 const (
-	FlushGlobal     FlushType = 1 << 0 // visible to all processors and devices of the peer
-	FlushPersistent FlushType = 1 << 1 // in storage that survives a loss of power: the file of a region (MRInitAttr.File)
+	FlushGlobal FlushType = 1 << 0 // visible to all processors and devices of the peer
+	// In storage that survives a loss of power: the file of a region (MRInitAttr.File).
+	FlushPersistent FlushType = 1 << 1
 )
 
 // String returns the ibverbs names without IBV_FLUSH_, joined by "|".

@@ -59,7 +59,8 @@ func (d *Device) sumLatencies() map[Transport]Latency {
 // latency measures the requests of one send queue. Its QP is locked.
 type latency struct {
 	Latency
-	ahead  int       // the number of requests that complete before the measured one; -1 if none is measured
+	// The number of requests that complete before the measured one; -1: none is measured.
+	ahead  int
 	posted time.Time // the time at which the measured request was posted
 }
 

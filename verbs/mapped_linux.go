@@ -20,9 +20,11 @@ type procmapQuery struct {
 }
 
 const (
-	procmapQueryRequest  = 3<<30 | unsafe.Sizeof(procmapQuery{})<<16 | 'f'<<8 | 17 // _IOWR
-	procmapQueryReadable = 1                                                       // only readable mappings
-	procmapQueryWritable = 2                                                       // only writable mappings
+	procmapQueryRequest = 3<<30 | unsafe.Sizeof(procmapQuery{})<<16 | 'f'<<8 | 17 // _IOWR
+	// Only readable mappings.
+	procmapQueryReadable = 1
+	// Only writable mappings.
+	procmapQueryWritable = 2
 )
 
 // mapped reports whether buf is memory that the process may read, and with write also write. It

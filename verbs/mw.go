@@ -31,7 +31,9 @@ type MWBindInfo struct {
 	MR     *MR // must have AccessMWBind
 	Addr   uint64
 	Length uint64
-	Access Access // remote access flags; with AccessZeroBased, for type 2 only, addresses count from the window's first byte
+	// Remote access flags; with AccessZeroBased, for type 2 only, addresses count from the window's
+	// first byte.
+	Access Access
 }
 
 // MWBind has the arguments of a BindMW work request (ibv_send_wr.bind_mw).

@@ -36,7 +36,8 @@ func (h QPHandle) UnlockPeer(peer QPHandle) {
 	if qp.cqOverrun {
 		qp.failOverrun()
 	}
-	if qp.reportFlags&reportsPending != 0 { // a function of OnEvent may lock this QP: it is called when this one is unlocked too
+	// A function of OnEvent may lock this QP: it is called when this one is unlocked too.
+	if qp.reportFlags&reportsPending != 0 {
 		for _, ch := range qp.extra.unreported {
 			h.qp.deferReport(ch)
 		}

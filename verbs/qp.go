@@ -27,14 +27,16 @@ type QP struct {
 	xrcd        *XRCD        // of an XRC_RECV QP, else nil
 	handleCount atomic.Int32 // handles that CreateQP and OpenQP have returned
 	maxMsg      uint32       // maximum message length in bytes
-	srq         *SRQ         // the source of receive requests; of an XRC_RECV QP, that of the current message
-	prov        ProviderQP
-	inlineMR    *MR      // caches the region of the last inline data
-	extra       *qpExtra // nil while it would be empty
-	attr        QPAttr
-	init        qpInit
+	// The source of receive requests; of an XRC_RECV QP, that of the current message.
+	srq      *SRQ
+	prov     ProviderQP
+	inlineMR *MR      // caches the region of the last inline data
+	extra    *qpExtra // nil while it would be empty
+	attr     QPAttr
+	init     qpInit
 
-	modifying sync.Mutex    // held by Modify, AttachMcast, DetachMcast, CreateFlow and Close; taken before mu
+	// Held by Modify, AttachMcast, DetachMcast, CreateFlow and Close; taken before mu.
+	modifying sync.Mutex
 	groups    map[GID]uint8 // the ports of the attached multicast groups; protected by modifying
 	flows     int32         // protected by modifying
 

@@ -35,11 +35,12 @@ func (s QPState) String() string { return name(qpStates, int(s), "QP state") }
 
 // QPCap has the sizes of a QP's queues (ibv_qp_cap).
 type QPCap struct {
-	MaxSendWR     int
-	MaxRecvWR     int
-	MaxSendSGE    int
-	MaxRecvSGE    int
-	MaxInlineData int // bytes; CreateQP raises it to 16 times MaxSendSGE, the size of the SGEs, as rxe does
+	MaxSendWR  int
+	MaxRecvWR  int
+	MaxSendSGE int
+	MaxRecvSGE int
+	// Bytes; CreateQP raises it to 16 times MaxSendSGE, the size of the SGEs, as rxe does.
+	MaxInlineData int
 }
 
 // QPInitAttr holds the attributes that CreateQP takes (ibv_qp_init_attr).
@@ -103,13 +104,15 @@ type QPAttr struct {
 	SQDraining       bool  // Query only
 	MaxRDAtomic      uint8 // outstanding READs and atomics as requester
 	MaxDestRDAtomic  uint8 // outstanding READs and atomics as responder
-	MinRNRTimer      uint8 // 5 bits, encoded as in an RNR NAK (IBTA Vol 1 §9.7.5.2.8): 0 is 655.36 ms, 1 is 10 µs, … 31 is 491.52 ms
-	PortNum          uint8
-	Timeout          uint8    // 5 bits: 4.096 µs × 2^n; 0 is no timeout
-	RetryCnt         uint8    // 3 bits
-	RNRRetry         uint8    // 3 bits; 7 means no limit
-	RateLimit        uint32   // kbit/s of IP packets, including READ responses; 0 is no limit
-	Alt              *AltPath // with QPAttrAltPath
+	// 5 bits, encoded as in an RNR NAK (IBTA Vol 1 §9.7.5.2.8): 0 is 655.36 ms, 1 is 10 µs, … 31 is
+	// 491.52 ms.
+	MinRNRTimer uint8
+	PortNum     uint8
+	Timeout     uint8    // 5 bits: 4.096 µs × 2^n; 0 is no timeout
+	RetryCnt    uint8    // 3 bits
+	RNRRetry    uint8    // 3 bits; 7 means no limit
+	RateLimit   uint32   // kbit/s of IP packets, including READ responses; 0 is no limit
+	Alt         *AltPath // with QPAttrAltPath
 	// LLPStream is the stream of an iWARP QP for the transition to RTS (the LLP stream handle of
 	// the RDMA protocol verbs). rdmacm gets it from the provider when a connection is established.
 	LLPStream any
@@ -163,7 +166,8 @@ const (
 	QPAttrCap              QPAttrMask = 1 << 19
 	QPAttrDestQPN          QPAttrMask = 1 << 20
 	QPAttrRateLimit        QPAttrMask = 1 << 25
-	QPAttrLLPStream        QPAttrMask = 1 << 30 // not in libibverbs, where the kernel attaches the stream
+	// Not in libibverbs, where the kernel attaches the stream.
+	QPAttrLLPStream QPAttrMask = 1 << 30
 )
 
 var qpAttrNames = []string{"QPAttrState", "QPAttrCurState", "QPAttrEnSQDAsyncNotify", "QPAttrAccessFlags",

@@ -39,7 +39,8 @@ func (qp *QP) Modify(attr *QPAttr, mask QPAttrMask) error {
 	}
 
 	qp.lock()
-	qp.reportFlags |= reportsDeferred // modifying is locked, and the caller may hold further locks, such as that of an rdma_cm ID
+	// modifying is locked, and the caller may hold further locks, such as that of an rdma_cm ID.
+	qp.reportFlags |= reportsDeferred
 	defer qp.unlockDeferred()
 	if err := qp.alive("modify"); err != nil {
 		return err

@@ -39,7 +39,8 @@ func (pd *PD) regFile(attr *MRInitAttr) (*MR, error) {
 
 // syncMapping writes a part of a mapped file, which is not empty, to the file's storage.
 func syncMapping(b []byte) error {
-	before := int(uintptr(unsafe.Pointer(&b[0])) % uintptr(os.Getpagesize())) // bytes since the start of the page
+	// Bytes since the start of the page.
+	before := int(uintptr(unsafe.Pointer(&b[0])) % uintptr(os.Getpagesize()))
 	pages := unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(&b[0]), -before)), before+len(b))
 	return unix.Msync(pages, unix.MS_SYNC)
 }

@@ -3,10 +3,11 @@ package verbs
 // Snapshot has the counters and objects of a device at one time, for monitoring. It is encoded by
 // encoding/json.
 type Snapshot struct {
-	Device    string                `json:"device"`
-	Ports     []PortSnapshot        `json:"ports"`     // in the order of their numbers, from 1
-	Counters  map[string]uint64     `json:"counters"`  // HWCounters
-	Latencies map[Transport]Latency `json:"latencies"` // of existing and closed QPs: see MeasureLatency
+	Device   string            `json:"device"`
+	Ports    []PortSnapshot    `json:"ports"`    // in the order of their numbers, from 1
+	Counters map[string]uint64 `json:"counters"` // HWCounters
+	// Of existing and closed QPs: see MeasureLatency.
+	Latencies map[Transport]Latency `json:"latencies"`
 	Resources Resources             `json:"resources"`
 	QPKinds   []QPKind              `json:"qpKinds"`
 }

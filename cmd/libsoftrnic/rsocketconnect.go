@@ -207,7 +207,8 @@ func srRsAccept(h C.uint32_t, newH *C.uint32_t, fd *C.int) C.int {
 	}
 	c := &rsock{domain: s.domain, cfg: s.cfg, opts: s.opts, state: rsockConnected, conn: s.accepted[0]}
 	c.cfg.Transports, c.cfg.Backlog = nil, 0
-	stacks.logFailure(c.applyOptions()) // they may have been set on the listener after the connection was accepted
+	// They may have been set on the listener after the connection was accepted.
+	stacks.logFailure(c.applyOptions())
 	if err := addRsock(c, newH, fd); err != 0 {
 		return err
 	}

@@ -39,9 +39,12 @@ type Medium struct {
 
 // The media that an application polls.
 var (
-	Device = Medium{PollsPerYield: 32, PollsPerGosched: 512, PollsPerGoschedOneP: 4, YieldBoth: true} // TAP, AF_PACKET
-	Ring   = Medium{PollsPerYield: 32, PollsPerGosched: 4096, PollsPerGoschedOneP: 32}                // shared memory
-	Hub    = Medium{PollsPerYield: 8, PollsPerGosched: 4096, PollsPerGoschedOneP: 8, YieldBoth: true} // rings that a hub fills
+	// TAP and AF_PACKET.
+	Device = Medium{PollsPerYield: 32, PollsPerGosched: 512, PollsPerGoschedOneP: 4, YieldBoth: true}
+	// Shared memory.
+	Ring = Medium{PollsPerYield: 32, PollsPerGosched: 4096, PollsPerGoschedOneP: 32}
+	// Rings that a hub fills.
+	Hub = Medium{PollsPerYield: 8, PollsPerGosched: 4096, PollsPerGoschedOneP: 8, YieldBoth: true}
 )
 
 // Yield selects what a goroutine does between two reads while it spins.
@@ -72,7 +75,8 @@ type Spinner struct {
 
 // The goroutines that spin.
 var (
-	DeviceReader = Spinner{First: 50 * time.Microsecond, Yield: YieldThread, GiveUp: 4, RetryInterval: 32} // of TAP and AF_PACKET
+	// Reads TAP and AF_PACKET.
+	DeviceReader = Spinner{First: 50 * time.Microsecond, Yield: YieldThread, GiveUp: 4, RetryInterval: 32}
 	RingReader   = Spinner{First: 50 * time.Microsecond, Yield: YieldGoroutines, GiveUp: 4, RetryInterval: 32}
 	HubReader    = Spinner{First: 50 * time.Microsecond, Yield: YieldBoth, GiveUp: 4, RetryInterval: 32}
 	SocketReader = Spinner{First: 20 * time.Microsecond, Parks: true, GiveUp: 4, RetryInterval: 32}

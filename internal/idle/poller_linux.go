@@ -18,8 +18,10 @@ type Poller struct {
 	after  time.Duration // BackoffAfter
 	empty  atomic.Uint32 // polls that found nothing
 	procs  atomic.Uint32 // procsUnknown, ...
-	since  atomic.Int64  // when the first of the last empty polls was noticed, relative to birth; 0: the last poll found something
-	slept  atomic.Int64  // when the last sleep began, relative to birth
+	// When the first of the last empty polls was noticed, relative to birth; 0: the last poll found
+	// something.
+	since atomic.Int64
+	slept atomic.Int64 // when the last sleep began, relative to birth
 }
 
 // Init sets the medium, before the first poll.

@@ -20,7 +20,8 @@ func ExampleOpen() {
 	}
 	defer os.RemoveAll(dir)
 	for _, addr := range []string{"10.0.0.1/24", "10.0.0.2/24"} {
-		l, err := shm.Open("lab", &shm.Config{Directory: dir}) // without Directory, a directory of this user
+		// Without Directory, a directory of this user.
+		l, err := shm.Open("lab", &shm.Config{Directory: dir})
 		if err != nil {
 			log.Fatal(err)
 		}

@@ -98,17 +98,20 @@ type DCQCN struct {
 	RPGAIRate    int64         // step of an additive increase; 5 Mbit/s
 	RPGHAIRate   int64         // step of a hyper increase; 50 Mbit/s
 	RPGTimeReset time.Duration // time between two increases; 300 µs
-	RPGByteReset int           // bytes between two increases, counted separately from those by time; 32767
-	RPGThreshold int           // increases of each kind in fast recovery; 1
-	RPGGD        int           // a CNP reduces the rate by alpha/2^RPGGD, alpha in units of 1/1024; 11
-	RPGMinDecFac int           // smallest share of the rate, in percent, that remains after a CNP; 50
+	// Bytes between two increases, counted separately from those by time; 32767.
+	RPGByteReset int
+	RPGThreshold int // increases of each kind in fast recovery; 1
+	RPGGD        int // a CNP reduces the rate by alpha/2^RPGGD, alpha in units of 1/1024; 11
+	RPGMinDecFac int // smallest share of the rate, in percent, that remains after a CNP; 50
 
-	DCETCPG                 int           // weight of the last DCETCPRTT in alpha, in units of 1/1024; 4
+	// Weight of the last DCETCPRTT in alpha, in units of 1/1024; 4.
+	DCETCPG                 int
 	DCETCPRTT               time.Duration // time without a CNP after which alpha decreases; 55 µs
 	RateReduceMonitorPeriod time.Duration // smallest time between two decreases; 50 µs
 	InitialAlphaValue       int           // alpha at the first CNP, in units of 1/1024; 1023
 	RateToSetOnFirstCNP     int64         // upper bound of the rate after the first CNP; none
-	ClampTgtRate            bool          // each decrease sets the recovery target to the previous rate, even without an increase before
+	// Each decrease sets the recovery target to the previous rate, even without an increase before.
+	ClampTgtRate bool
 
 	CNPDSCP            uint8         // DSCP of CNPs; 48
 	CNP802PPrio        uint8         // priority of CNPs in a VLAN, 1 to 7; 6

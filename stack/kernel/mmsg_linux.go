@@ -28,7 +28,8 @@ func newOutConn(udp *net.UDPConn) (*outConn, syscall.RawConn, error) {
 func setSending(fd uintptr, v4 bool) error {
 	s := int(fd)
 	_ = unix.SetsockoptInt(s, unix.SOL_SOCKET, unix.SO_SNDBUF, rxsocket.SocketBuffer)
-	_ = unix.SetsockoptInt(s, unix.SOL_SOCKET, unix.SO_RCVBUF, 0) // unused; the kernel raises it to its minimum
+	// Unused; the kernel raises it to its minimum.
+	_ = unix.SetsockoptInt(s, unix.SOL_SOCKET, unix.SO_RCVBUF, 0)
 	if v4 {
 		return unix.SetsockoptInt(s, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO)
 	}
@@ -201,7 +202,8 @@ func (b *sendBatch) writeAll(fd uintptr) {
 			if end.IsZero() {
 				end = time.Now().Add(sendTimeout)
 			}
-			if !waitForRoom(fd, end) { // while the socket is full, datagrams of other senders are lost at once
+			// While the socket is full, datagrams of other senders are lost at once.
+			if !waitForRoom(fd, end) {
 				m.path.out.full.Store(true)
 			}
 			continue

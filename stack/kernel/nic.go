@@ -364,7 +364,8 @@ func (n *nic) sourceOfGroup(group netip.Addr) (src netip.Addr, direct bool, err 
 		return c.Control(func(fd uintptr) { setGroupInterface(fd, src, n.index) })
 	}
 	d := net.Dialer{LocalAddr: net.UDPAddrFromAddrPort(n.zoned(netip.AddrPortFrom(src, 0))), Control: setInterface}
-	c, err := d.Dial("udp", n.zoned(netip.AddrPortFrom(group, stack.RoCEPort)).String()) // looks up the route, and sends nothing
+	// Looks up the route, and sends nothing.
+	c, err := d.Dial("udp", n.zoned(netip.AddrPortFrom(group, stack.RoCEPort)).String())
 	if err != nil {
 		return src, false, fmt.Errorf("no route to group %v from %s: %w: %w", group, n.name, syscall.ENETUNREACH, err)
 	}

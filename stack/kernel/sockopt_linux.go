@@ -37,7 +37,8 @@ func setTOS(fd uintptr, tos int) {
 // setReceiveBuffer limits the receive buffer; 0 lets the kernel adjust it to the traffic.
 func setReceiveBuffer(fd uintptr, n int) {
 	if n > 0 {
-		_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, n/2) // the kernel doubles the value
+		// The kernel doubles the value.
+		_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, n/2)
 		return
 	}
 	// Setting a size disables the adjustment. Removing the lock enables it again (Linux 5.14).

@@ -332,7 +332,8 @@ func (s *stream) Close() error {
 	}
 	s.closed = true
 	s.untrack()
-	s.control(func(fd uintptr) { setUserTimeout(fd, lingerTime) }) // for data that the kernel has not delivered
+	// For data that the kernel has not delivered.
+	s.control(func(fd uintptr) { setUserTimeout(fd, lingerTime) })
 	if !s.writing {
 		return s.TCPConn.Close()
 	}

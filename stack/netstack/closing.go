@@ -71,7 +71,8 @@ type closing struct {
 type closingState uint8
 
 const (
-	lingering closingState = iota // data or FIN is unsent or unacknowledged, or the peer's FIN is missing
+	// Data or FIN is unsent or unacknowledged, or the peer's FIN is missing.
+	lingering closingState = iota
 	timeWait
 	gone // ended, and remembered for timestampTick
 )
@@ -90,7 +91,8 @@ func (c *closings) close(ep tcpip.Endpoint, wq *waiter.Queue, reserved int64) {
 	r.timer = time.AfterFunc(c.linger, r.expire)
 	c.mu.Unlock()
 	wq.EventRegister(&r.entry)
-	ep.SocketOptions().SetKeepAlive(false) // the linger time suffices, and gVisor would probe in TIME-WAIT too
+	// The linger time suffices, and gVisor would probe in TIME-WAIT too.
+	ep.SocketOptions().SetKeepAlive(false)
 	ep.Close()
 	r.NotifyEvent(waiter.EventHUp) // it may have ended before the entry was registered
 }

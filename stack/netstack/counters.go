@@ -15,7 +15,8 @@ type counts struct {
 	frames, datagrams uint64
 	looped, multicast uint64 // datagrams; looped ones are in no other count
 	bytes             uint64 // of datagrams that were not looped, as packets on the wire
-	bad, lost         uint64 // refused by the link or malformed; lost for lack of a neighbour or a receiver
+	// Refused by the link or malformed; lost for lack of a neighbour or a receiver.
+	bad, lost uint64
 }
 
 // frame counts a frame of n packets on the wire. f contains the headers of the packets only once.

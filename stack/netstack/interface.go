@@ -36,8 +36,9 @@ type Interface struct {
 	departed atomic.Pointer[func(netip.Addr)]
 	up, lost atomic.Bool // last state of the link reported to the watcher
 
-	groupMu sync.Mutex                         // held by writers
-	groups  atomic.Pointer[map[netip.Addr]int] // number of joins; replaced, never modified: reception reads it
+	groupMu sync.Mutex // held by writers
+	// Number of joins; replaced, never modified: reception reads it.
+	groups atomic.Pointer[map[netip.Addr]int]
 
 	// Guarded by host.mu. prefixes[i] belongs to GID i; the zero prefix is a hole.
 	prefixes []netip.Prefix

@@ -221,7 +221,8 @@ func (l *lazyTCP) get() tcpProtocol {
 			&sack,
 		} {
 			if err := p.SetOption(o); err != nil {
-				panic(fmt.Sprintf("gVisor refuses TCP option %T: %v", o, err)) // its values are constants, or were checked
+				// Its values are constants, or were checked.
+				panic(fmt.Sprintf("gVisor refuses TCP option %T: %v", o, err))
 			}
 		}
 		l.proto.Store(&p)

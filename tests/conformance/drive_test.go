@@ -25,7 +25,8 @@ type driver struct {
 	scratch *verbs.MR // source of inline data, overwritten immediately after posting
 	slow    bool      // receives are posted late
 
-	posted, done         int // of out.ops; done counts those before the last completion, including unsignalled ones
+	// Of out.ops; done counts those before the last completion, including unsignalled ones.
+	posted, done         int
 	recvPosted, recvDone int // of in.recvs
 	succeeded            int // ops before the one that failed
 	recvSucceeded        int
@@ -306,7 +307,8 @@ func (d *driver) verify() {
 	for i := range d.out.ops[:d.succeeded] {
 		local.apply(d.out.ops[i].localEffects)
 	}
-	for i := d.succeeded; i < len(d.out.ops); i++ { // responses are placed on arrival, even behind a missing one
+	// Responses are placed on arrival, even behind a missing one.
+	for i := d.succeeded; i < len(d.out.ops); i++ {
 		possible(&local, d.out.ops[i].localEffects, &d.mem, sink)
 	}
 	for i := executed; i < len(d.out.ops); i++ {

@@ -89,7 +89,8 @@ func (c *crossing) run(t *testing.T) {
 		start, result := time.Now(), make(chan error, c.flows)
 		for i := range ends {
 			go func() {
-				time.Sleep(time.Duration(i) * settle / 2 / time.Duration(c.flows)) // they begin one after the other
+				// They begin one after the other.
+				time.Sleep(time.Duration(i) * settle / 2 / time.Duration(c.flows))
 				wr := verbs.SendWR{Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: to.Addr(), RKey: to.RKey(),
 					SGList: []verbs.SGE{regions[i%len(senders)].SGE(0, size)}}
 				result <- ends[i][0].keepBusy(&wr, depth, func() bool {

@@ -270,7 +270,8 @@ func TestMemoryChangesBetweenAttempts(t *testing.T) {
 			bSends: []impair.Rule{drop(t, "ack", 1, 5)},
 		})
 		defer p.close()
-		for _, g := range p.b.gids { // packets that wait for address resolution are sent outside the QP's lock
+		// Packets that wait for address resolution are sent outside the QP's lock.
+		for _, g := range p.b.gids {
 			p.a.findNeighbour(g.GID.Addr())
 		}
 		p.a.post(&verbs.SendWR{ID: 1, Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled,

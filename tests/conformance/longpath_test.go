@@ -149,7 +149,8 @@ func TestLongPath(t *testing.T) {
 			for _, mtu := range []verbs.MTU{verbs.MTU1024, verbs.MTU4096} {
 				for i, loss := range losses {
 					inSystem := mtu == verbs.MTU4096 && rate == 1e9 ||
-						mtu == verbs.MTU1024 && rate == 10e9 && loss == 0.001 && code == verbs.RDMAWrite // maximum number of packets
+						// Maximum number of packets.
+						mtu == verbs.MTU1024 && rate == 10e9 && loss == 0.001 && code == verbs.RDMAWrite
 					usual := mtu == verbs.MTU4096 && rate == 1e9 && loss == 0.001
 					if !usual && !gate.InLong() && (!inSystem || !gate.InSystem() || raceEnabled) {
 						continue

@@ -143,7 +143,8 @@ func dial(ctx context.Context, dev *verbs.Device, to netip.AddrPort, cfg *Config
 		if err == nil {
 			return
 		}
-		if qp := id.QP(); qp != nil { // removes its completions from the CQs, which the QP for the next address uses too
+		// Removes its completions from the CQs, which the QP for the next address uses too.
+		if qp := id.QP(); qp != nil {
 			_ = qp.Modify(&verbs.QPAttr{QPState: verbs.StateReset}, verbs.QPAttrState)
 		}
 		err = errors.Join(err, id.Close())

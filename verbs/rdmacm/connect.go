@@ -244,7 +244,8 @@ func (id *ID) retryConnect(status int) bool {
 	}
 	errno := syscall.Errno(-status)
 	if errno == syscall.EADDRNOTAVAIL {
-		errno = syscall.EADDRINUSE // the kernel's error for a port with a recent connection to the same peer
+		// The kernel's error for a port with a recent connection to the same peer.
+		errno = syscall.EADDRINUSE
 	}
 	b, err := ports.replace("connect", id.bound, errno)
 	if err != nil {

@@ -179,7 +179,9 @@ func (id *ID) remove() (closers []io.Closer) {
 	if id.extra != nil {
 		id.extra.groups = nil
 	}
-	id.failQP() // the device flushes too, but later: a program may poll for its work requests when it gets the event
+	// The device flushes too, but later: a program may poll for its work requests when it gets the
+	// event.
+	id.failQP()
 	id.signals.end()
 	id.ch.add(&Event{Type: DeviceRemoval, ID: id})
 	return closers

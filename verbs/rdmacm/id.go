@@ -46,12 +46,13 @@ type ID struct {
 	space                 PortSpace
 	localPort, remotePort uint16
 	state                 state
-	qpType                verbs.QPType // the QP type that the request asks for; 0 if the port space determines it
-	connectRetries        uint8        // see retryConnect
-	addrLost              bool         // dev no longer has the local address
-	established           bool         // Established was reported
-	autoDisconnect        bool         // Disconnect is called when the peer disconnects
-	disconnected          bool         // Disconnect was called, with success
+	// The QP type that the request asks for; 0 if the port space determines it.
+	qpType         verbs.QPType
+	connectRetries uint8 // see retryConnect
+	addrLost       bool  // dev no longer has the local address
+	established    bool  // Established was reported
+	autoDisconnect bool  // Disconnect is called when the peer disconnects
+	disconnected   bool  // Disconnect was called, with success
 }
 
 // extra has fields that few IDs need.
@@ -194,7 +195,8 @@ func (id *ID) Close() error {
 	}
 	if conn != nil {
 		conn.Close()
-		connected := id.established && !id.disconnected && !id.signals.hasEnded() // else the QP may have another connection
+		// Otherwise the QP may have another connection.
+		connected := id.established && !id.disconnected && !id.signals.hasEnded()
 		if qp := id.qp; connected && qp != nil && qp.appOwned && qp.qp.Transport() == verbs.IWARP {
 			id.failQP() // as kernels do, because its stream has ended; a RoCE QP can continue without its ID
 		}

@@ -72,7 +72,8 @@ type ListenAttr struct {
 	Addr      netip.AddrPort
 	AFOnly    bool // SetAFOnly was called
 	Backlog   int
-	TOS       uint8 // IP type of service of the packets that the provider sends for the listener, as set on the ID
+	// IP type of service of the packets that the provider sends for the listener, as set on the ID.
+	TOS uint8
 }
 
 // ConnectAttr has the arguments of Provider.Connect.

@@ -17,7 +17,8 @@ type resources struct {
 	appOwned bool // UseQP was called, and the application destroys the QP
 	failed   bool // the QP was moved to ERR
 	srq      *verbs.SRQ
-	created  []io.Closer // CQs, completion channels and the use of the default XRC domain, oldest first
+	// CQs, completion channels and the use of the default XRC domain, oldest first.
+	created []io.Closer
 }
 
 // CreateQP creates the ID's QP and moves it to INIT, a UD QP to RTS (rdma_create_qp). The ID must

@@ -182,7 +182,8 @@ func (s *SyncID) GetRequest(ctx context.Context) (*SyncID, error) {
 		return nil, &verbs.Error{Op: op, Err: ctx.Err()}
 	}
 	if get(s.ID, func() bool { return s.state == deviceRemoved }) {
-		return nil, errDeviceGone(op) // an earlier call has received DeviceRemoval, and no event follows it
+		// An earlier call has received DeviceRemoval, and no event follows it.
+		return nil, errDeviceGone(op)
 	}
 	e, err := s.next(ctx, ConnectRequest)
 	if err != nil {

@@ -102,7 +102,8 @@ func (c *PacketConn) open() (err error) {
 	if !ok {
 		return verbs.Errorf(syscall.EINVAL, op, "%v is not the address of a UDP socket", c.sock.LocalAddr())
 	}
-	if c.local = unmapped(udp.AddrPort()); !c.local.Addr().IsValid() { // gVisor's form of the unspecified address
+	// gVisor's form of the unspecified address.
+	if c.local = unmapped(udp.AddrPort()); !c.local.Addr().IsValid() {
 		c.local = netip.AddrPortFrom(netip.IPv6Unspecified(), c.local.Port())
 	}
 	if c.port, err = portOf(c.dev, c.local.Addr()); err != nil {

@@ -43,7 +43,8 @@ func Listen(dev *verbs.Device, addr string, cfg *Config) (*Listener, error) {
 	}
 	l := &Listener{
 		l: cm, conns: make(chan *Conn), ended: make(chan struct{}),
-		slots: make(chan struct{}, 2*full.Backlog), // Backlog each for peers with and without a validated address
+		// Backlog slots for peers with a validated address, and as many for the others.
+		slots: make(chan struct{}, 2*full.Backlog),
 	}
 	l.cfg.Store(full)
 	l.ctx, l.cancel = context.WithCancel(context.Background())

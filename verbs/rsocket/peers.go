@@ -110,7 +110,8 @@ func (c *PacketConn) handleUDP(b []byte, from netip.AddrPort) {
 		return
 	}
 	if i.op == opData {
-		_ = c.sendUDP(opControl, nil, from) // if it is lost, it is sent again after the peer's next UDP datagram
+		// If it is lost, it is sent again after the peer's next UDP datagram.
+		_ = c.sendUDP(opControl, nil, from)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

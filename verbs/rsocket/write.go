@@ -13,7 +13,8 @@ const (
 	// The size of the first message of a Write. It is small, so that copying overlaps with sending.
 	firstTransfer = 4 << 10
 	lowWater      = 2 << 10 // space in the send buffer for which a writer waits
-	controlSlots  = 4       // slots of the send queue, and of the peer's receive queue, for control messages
+	// Slots of the send queue, and of the peer's receive queue, for control messages.
+	controlSlots = 4
 )
 
 // The IDs of work requests have a flag for their kind, or the number of bytes that they occupy in
@@ -36,10 +37,11 @@ type sender struct {
 	targets    []sge  // granted parts of the peer's receive buffer
 	peerListAt uint32 // the entry of the peer's list that this side writes next
 
-	sent, limit      uint16 // sequence numbers of data messages: sent, and allowed by the peer's credits
-	slots            int    // free slots of the send queue
-	size             int    // all slots of the send queue
-	controlsInFlight int    // at most controlSlots
+	// Sequence numbers of data messages: sent, and allowed by the peer's credits.
+	sent, limit      uint16
+	slots            int // free slots of the send queue
+	size             int // all slots of the send queue
+	controlsInFlight int // at most controlSlots
 
 	controls     []message // control messages to be sent
 	disconnected bool      // the last control message, sent or queued, is ctrlDisconnect

@@ -199,7 +199,9 @@ func flags(getenv func(string) string, link, addrs string) (f node.Flags, err er
 			f.Addr = append(f.Addr, a)
 		}
 	}
-	f.MPA.SendFirst = true // as kernels let a server do: that of ib_write_lat sends first, and siw does not ask for peer-to-peer mode
+	// As kernels let a server do: that of ib_write_lat sends first, and siw does not ask for
+	// peer-to-peer mode.
+	f.MPA.SendFirst = true
 	f.Trace = getenv("SOFTRNIC_TRACE")
 	f.Log = slog.LevelWarn
 	if level := getenv("SOFTRNIC_LOG"); level != "" {

@@ -20,9 +20,10 @@ import (
 
 // LinkSpec is the value of --link, or one port of softrnic switch.
 type LinkSpec struct {
-	Medium       string // "pipe", "tap", "packet", "stream", "shm" or "kernel"
-	name         string // interface, segment, or address of the socket; "": package kernel chooses the interface
-	listen       bool   // on the socket
+	Medium string // "pipe", "tap", "packet", "stream", "shm" or "kernel"
+	// Interface, segment, or address of the socket; "": package kernel chooses the interface.
+	name         string
+	listen       bool // on the socket
 	bridge       string
 	interfaceMAC bool
 	plain        bool // without offloads

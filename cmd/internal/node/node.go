@@ -52,7 +52,8 @@ type Flags struct {
 	Counters   bool     `group:"node" help:"Print what the node has counted to stderr when it ends, as far as it is not 0, by the names of Linux's port counters and rxe's hw_counters."`
 	Trace      string   `group:"node" type:"path" placeholder:"FILE" help:"Append what happens to queue pairs (changes of state, losses, timeouts, RNR waits, NAKs, the set-up and end of iWARP streams) to this file, one JSON object a line."`
 	Rate       Rate     `kong:"-"` // softrnic run's
-	Describe   bool     `kong:"-"` // the node is only described: with --link kernel it reserves no address and starts no hub
+	// The node is only described: with --link kernel it reserves no address and starts no hub.
+	Describe bool `kong:"-"`
 	LinkFlags
 }
 
@@ -176,7 +177,8 @@ func (n *Node) Why() string { return n.why }
 
 // Addrs returns the node's addresses.
 func (n *Node) Addrs() []netip.Addr {
-	return slices.DeleteFunc(n.Host.NICs()[0].GIDs(), func(a netip.Addr) bool { return !a.IsValid() }) // holes in the GID table
+	// Holes in the GID table.
+	return slices.DeleteFunc(n.Host.NICs()[0].GIDs(), func(a netip.Addr) bool { return !a.IsValid() })
 }
 
 // Open opens the node's link, stack and device.

@@ -23,8 +23,9 @@ import (
 
 // Node is the status of a node.
 type Node struct {
-	PID     int       `json:"pid"`
-	Run     int       `json:"run,omitempty"` // the process of the softrnic run --metrics that started the program
+	PID int `json:"pid"`
+	// The process of the softrnic run --metrics that started the program.
+	Run     int       `json:"run,omitempty"`
 	Command string    `json:"command"`
 	Link    string    `json:"link"`
 	Addrs   []string  `json:"addrs"`

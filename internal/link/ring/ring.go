@@ -1,8 +1,8 @@
-// Package ring is a queue of frames in memory that two processes share. The producer puts frames in,
-// and the consumer takes them out. Neither trusts the other.
+// Package ring is a queue of frames in memory that two processes share. The producer puts frames
+// in, and the consumer takes them out. Neither trusts the other.
 //
-// The memory begins with a page of indices and flags, each in its own cache line. The records follow.
-// Their size is a power of two:
+// The memory begins with a page of indices and flags, each in its own cache line. The records
+// follow. Their size is a power of two:
 //
 //	   0  tail             8 bytes, written by the producer: index of the next record to be written
 //	  64  consumer asleep  4 bytes: set by the consumer before it sleeps, cleared by the producer,
@@ -29,16 +29,16 @@
 //	16  size of the record    4 bytes, header included, a multiple of 32
 //	20  zeros
 //
-// A frame is copied in at once, or room is reserved and the frame is built there. Several goroutines
-// may build frames at the same time. The consumer sees a frame when it and all earlier reservations
-// are committed.
+// A frame is copied in at once, or room is reserved and the frame is built there. Several
+// goroutines may build frames at the same time. The consumer sees a frame when it and all earlier
+// reservations are committed.
 //
 // Each side keeps its own index in private memory and never reads it back. It reads the peer's
 // index once per decision and checks that the value is possible. An impossible value is
 // [ErrCorrupt], and the ring must be abandoned. A record's header is copied before it is examined.
 // The frame is copied before it is examined. If the consumer asks for frames in place, only the
-// headers are copied. The reader of the remainder must read each byte at most once, because a second
-// read may return another value. Zeroed memory is an empty ring.
+// headers are copied. The reader of the remainder must read each byte at most once, because a
+// second read may return another value. Zeroed memory is an empty ring.
 package ring
 
 import (

@@ -71,7 +71,8 @@ type Frame struct {
 //	15  14  13 … 0   15  14  13 … 0
 //	A | B | IRD    | C | D | ORD
 type Enhanced struct {
-	PeerToPeer     bool   // A: the initiator sends an RTR indication, so that the responder may send first
+	// Bit A: the initiator sends an RTR indication, so that the responder may send first.
+	PeerToPeer     bool
 	ZeroLengthSend bool   // B: the RTR indication may be an FPDU with an empty SEND
 	RDMAWrite      bool   // C: or an RDMA Write of 0 bytes
 	RDMARead       bool   // D: or an RDMA Read of 0 bytes

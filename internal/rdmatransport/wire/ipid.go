@@ -59,7 +59,9 @@ var inverse = struct{ low, high [256]uint32 }{}
 
 func init() {
 	byteBack := uint32(one)
-	for range 8 { // divide by x: multiplication shifts to the right, and adds crc32.IEEE, the only term with bit 31, for a lost bit
+	// Divide by x: multiplication shifts to the right, and adds crc32.IEEE, the only term with bit 31,
+	// for a lost bit.
+	for range 8 {
 		if byteBack&one != 0 {
 			byteBack = (byteBack^crc32.IEEE)<<1 | 1
 		} else {

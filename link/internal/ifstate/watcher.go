@@ -32,10 +32,10 @@ type Watcher struct {
 	closed bool
 }
 
-// New watches the interface of this name in the network namespace of the calling thread. farSide says
-// that the interface is the other end of the link's cable, as with TAP, and not the link itself. If
-// the interface or its bridge is down, the link has no carrier with farSide, and is disabled without
-// it. Without the kernel's notifications, state and MTU never change.
+// New watches the interface of this name in the network namespace of the calling thread. farSide
+// says that the interface is the other end of the link's cable, as with TAP, and not the link
+// itself. If the interface or its bridge is down, the link has no carrier with farSide, and is
+// disabled without it. Without the kernel's notifications, state and MTU never change.
 func New(name string, farSide bool) (*Watcher, error) {
 	kernel, err := rtnetlink.Listen() // before the state is read, so that no change is missed
 	if err != nil {

@@ -233,7 +233,8 @@ func (q *qp) moveRead(p *qp, wr *verbs.PostedSend, n uint64) bool {
 	if off == 0 && (!q.allowReads(p) || n > 0 && p.h.Attr().QPAccessFlags&verbs.AccessRemoteRead == 0) {
 		return false
 	}
-	if off == 0 && n < length { // for a READ, the whole message is checked first, as for a Read Request
+	// For a READ, the whole message is checked first, as for a Read Request.
+	if off == 0 && n < length {
 		if _, denial := p.e.regions.Remote(p.h, wr.RKey, wr.RemoteAddr, length, verbs.AccessRemoteRead); denial != memory.Allowed {
 			return false
 		}

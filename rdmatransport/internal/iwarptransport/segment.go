@@ -12,13 +12,14 @@ import (
 
 // segment is one DDP segment to be sent.
 type segment struct {
-	header   [ddp.MaxLen + rdmap.AtomicRequestLen]byte // DDP header, followed by RDMAP's
-	n        uint8                                     // bytes of header
-	more     bool                                      // more segments of its request or response follow
-	mayFault bool                                      // reading the payload may fault
-	faulted  bool                                      // it has faulted
-	length   uint32                                    // bytes of payload
-	payload  [][]byte                                  // in user memory
+	header [ddp.MaxLen + rdmap.AtomicRequestLen]byte // DDP header, followed by RDMAP's
+	n      uint8                                     // bytes of header
+	// More segments of its request or response follow.
+	more     bool
+	mayFault bool     // reading the payload may fault
+	faulted  bool     // it has faulted
+	length   uint32   // bytes of payload
+	payload  [][]byte // in user memory
 }
 
 // tagged begins a tagged segment without a payload.

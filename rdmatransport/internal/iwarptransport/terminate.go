@@ -85,7 +85,8 @@ func (q *qp) failedRead(h *rdmap.TerminateHeader) int {
 	if err != nil || quoted.QN != rdmap.QueueReadRequest {
 		return -1
 	}
-	back := t.numbers.sent[rdmap.QueueReadRequest] - quoted.MSN // number of requests sent after the quoted one
+	// Number of requests sent after the quoted one.
+	back := t.numbers.sent[rdmap.QueueReadRequest] - quoted.MSN
 	if uint64(back) < uint64(len(t.reads.list)) {
 		return len(t.reads.list) - 1 - int(back)
 	}

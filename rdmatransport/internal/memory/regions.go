@@ -180,7 +180,8 @@ type Denial uint8
 const (
 	Allowed Denial = iota
 	UnknownKey
-	OtherPD // the region belongs to a protection domain other than the QP's, or the window to another QP
+	// The region belongs to a protection domain other than the QP's, or the window to another QP.
+	OtherPD
 	NoRight // the region or the window lacks an access right
 	OutOfRange
 )

@@ -30,7 +30,8 @@ type Engine struct {
 
 // Counters count frames.
 type Counters struct {
-	OutOfBuffer atomic.Uint64 // frames without a receive request, or to a QP in a state without reception
+	// Frames without a receive request, or to a QP in a state without reception.
+	OutOfBuffer atomic.Uint64
 	TooLong     atomic.Uint64 // frames too long for the receive request
 	Dropped     atomic.Uint64 // by a flow's FlowSpecActionDrop
 

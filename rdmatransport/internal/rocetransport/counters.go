@@ -126,7 +126,7 @@ func (e *Engine) Snapshot() map[string]uint64 {
 		"rcvd_rnr_err":               c.RcvdRNR.Load(),
 		"send_rnr_err":               c.SentRNR.Load(),
 		"rcvd_seq_err":               c.RcvdSeqErr.Load(),
-		"ack_deferred":               0, // acknowledgements that rxe receives, but handles later; here none is
+		"ack_deferred":               0, // only rxe defers any: see package rdmatransport
 		"retry_exceeded_err":         c.RetryExceeded.Load(),
 		"retry_rnr_exceeded_err":     c.RNRRetryExceeded.Load(),
 		"completer_retry_err":        c.Retries.Load(),

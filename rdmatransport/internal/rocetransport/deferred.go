@@ -154,7 +154,8 @@ func (f flush) execute() {
 	if !awaited {
 		return
 	}
-	err := persist((*verbs.RegisteredMR)(d.file), d.bytes) // neither field changes before the FLUSH is over
+	// Neither field changes before the FLUSH is over.
+	err := persist((*verbs.RegisteredMR)(d.file), d.bytes)
 	q.h.Lock()
 	switch {
 	case !q.awaits(d):

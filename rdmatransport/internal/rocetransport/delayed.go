@@ -2,8 +2,8 @@ package rocetransport
 
 // Send path: requests and acknowledgements that are delayed to share a frame. A small request is
 // corked (delayed) if others are in flight. It is sent with later requests when they fill a frame,
-// when an acknowledgement arrives, or when the application has nothing more to post. That is assumed
-// after two calls of Progress without a post in between, or when the application waits. An
+// when an acknowledgement arrives, or when the application has nothing more to post. That is
+// assumed after two calls of Progress without a post in between, or when the application waits. An
 // acknowledgement that becomes due while an application polls is delayed for one poll. It can then
 // share a frame with the application's answer.
 
@@ -77,8 +77,8 @@ func (e *Engine) sendDelayedOfAllQPs() {
 	}
 }
 
-// sendDelayedOfIdleQPs sends the delayed packets of QPs without a corked request since the last call.
-// It is called by each poll, and returns false if it sent nothing.
+// sendDelayedOfIdleQPs sends the delayed packets of QPs without a corked request since the last
+// call. It is called by each poll, and returns false if it sent nothing.
 func (e *Engine) sendDelayedOfIdleQPs() (sent bool) {
 	if e.delayed.empty() {
 		return false
@@ -135,8 +135,8 @@ func (e *Engine) EndProgress() {
 	}
 }
 
-// mayCork reports whether the request just posted may be delayed. It is sent at once if nothing is in
-// flight and no other request is corked.
+// mayCork reports whether the request just posted may be delayed. It is sent at once if nothing is
+// in flight and no other request is corked.
 func (q *qp) mayCork() bool {
 	if q.sending.IdleUncorked() {
 		return false
@@ -154,8 +154,8 @@ func (q *qp) staysCorked() bool {
 // mayDelayAck reports whether an acknowledgement is due, and nothing else.
 func (q *qp) mayDelayAck() bool { return q.receiving.OnlyAck() }
 
-// sendAckBeforeEnd sends a delayed acknowledgement before the QP is closed, or enters ERR or RESET. An
-// application may do so as soon as it has the completion of the last message. Without the
+// sendAckBeforeEnd sends a delayed acknowledgement before the QP is closed, or enters ERR or RESET.
+// An application may do so as soon as it has the completion of the last message. Without the
 // acknowledgement, the peer would retransmit that message until its retries are exceeded.
 func (q *qp) sendAckBeforeEnd() {
 	if q.reliable() && !q.destroyed && receives(q.h.State()) && q.mayDelayAck() {

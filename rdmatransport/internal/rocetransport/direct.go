@@ -259,7 +259,8 @@ func (q *qp) completeBoth(p *qp, wr *verbs.PostedSend) {
 	solicited := wr.Flags&verbs.SendSolicited != 0
 	q.h.CompleteSend(verbs.WCSuccess, 0)
 	p.recvs++
-	p.h.CompleteRecv(&wc, solicited) // last, because a waiting application may answer at once, and then finds the locks free
+	// Last, because a waiting application may answer at once, and then finds the locks free.
+	p.h.CompleteRecv(&wc, solicited)
 }
 
 // openMessage records that the first off bytes of a longer message are placed.

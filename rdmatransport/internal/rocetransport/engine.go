@@ -200,9 +200,10 @@ type pacer struct {
 	sending *send.State // provides the rate of a window; nil if a window is sent at once
 	baseRTT *baseRTT    // of sending
 
-	debt       float64 // bits sent by the time last beyond what the rate allowed; negative if fewer
-	last       time.Duration
-	wake       time.Duration // when the next packet may be sent, or the rate increases; 0 if nothing waits
+	debt float64 // bits sent by the time last beyond what the rate allowed; negative if fewer
+	last time.Duration
+	// When the next packet may be sent, or the rate increases; 0 if nothing waits.
+	wake       time.Duration
 	nextAckReq time.Duration // the rate causes no acknowledgement request before this time
 }
 

@@ -37,7 +37,8 @@ func (e *Engine) HostLeft(addr netip.Addr) {
 		for _, w := range affected {
 			q := w.q
 			q.h.Lock()
-			if q.awaitsHost(addr) && q.dest == w.dest && q.sending.Una() == w.una { // not those of a new host at the address
+			// This excludes QPs that are connected to a new host at the address.
+			if q.awaitsHost(addr) && q.dest == w.dest && q.sending.Una() == w.una {
 				q.e.Counters.RetryExceeded.Add(1)
 				q.failSend(verbs.WCRetryExcErr)
 			}

@@ -141,7 +141,8 @@ func (q *qp) sendRun(wr *verbs.PostedSend, k, psn, most uint32, ask bool) (sent 
 		middles--
 	}
 	off := uint64(k) * uint64(q.mtu)
-	middles = min(middles, uint32((max(wr.Length(), off+1)-off-1)/uint64(q.mtu))) // the last packet is not in the middle
+	// The last packet is not in the middle.
+	middles = min(middles, uint32((max(wr.Length(), off+1)-off-1)/uint64(q.mtu)))
 	opcode := dataOpcode(wr.Opcode, false, false) | wire.Opcode(q.service)<<5
 	inMiddle, inOnePiece := k > 0 && middles > 1, len(wr.SGList) == 1 && wr.Inline() == nil
 	if inMiddle && inOnePiece && opcode.Info().HeaderLen() == wire.BTHLen {

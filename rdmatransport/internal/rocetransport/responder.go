@@ -257,7 +257,8 @@ func (r *responder) writeStatus(status verbs.WCStatus) verbs.WCStatus {
 func (q *qp) receiveRun(d *stack.Datagram, p *wire.Packet) {
 	r := &q.resp
 	rest, size, mtu := d.Rest(), d.SegmentSize, int(q.mtu)
-	marked := q.notify != nil && d.TrafficClass&ecnMask == congestionExperienced // each packet is counted
+	// Each packet is counted.
+	marked := q.notify != nil && d.TrafficClass&ecnMask == congestionExperienced
 	if size != wire.BTHLen+mtu+wire.ICRCLen || r.placed >= uint64(r.write.Length) || marked || !q.receiving.FastPath() {
 		return
 	}

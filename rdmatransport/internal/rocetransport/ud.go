@@ -160,7 +160,8 @@ func (q *qp) scatterDatagram(d *stack.Datagram, p *wire.Packet, wr *verbs.Posted
 	}
 	copy(grh[verbs.GRHLen-len(ip):], ip)
 	if len(ip) == 20 && (d.SegmentSize < len(d.Payload) || ip[10]|ip[11] == 0) {
-		putChecksum(grh[20:]) // a superframe's header has the checksum of all of it, and a socket's has none
+		// A superframe's header has the checksum of all of it, and a socket's has none.
+		putChecksum(grh[20:])
 	}
 	status := q.e.regions.Scatter(grh[:], q.h.RecvPD(), wr.SGList, 0)
 	if status == verbs.WCSuccess {

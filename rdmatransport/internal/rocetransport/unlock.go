@@ -23,10 +23,10 @@ func (q *qp) sendAndUnlock() {
 	q.unlockOnly()
 }
 
-// sendAndUnlockReceived is sendAndUnlock after the packets of a datagram. If an application received
-// the datagram by polling, it will soon post or poll again. An acknowledgement and small requests
-// may then be delayed until its next post (see delayed.go). If a medium's goroutine received the
-// datagram, only the timer would end the delay. So they are sent at once.
+// sendAndUnlockReceived is sendAndUnlock after the packets of a datagram. If an application
+// received the datagram by polling, it will soon post or poll again. An acknowledgement and small
+// requests may then be delayed until its next post (see delayed.go). If a medium's goroutine
+// received the datagram, only the timer would end the delay. So they are sent at once.
 func (q *qp) sendAndUnlockReceived(d *stack.Datagram) {
 	if d.Polled {
 		q.sendOrDelayAndUnlock()

@@ -33,8 +33,9 @@ type Queue struct {
 type Timer struct {
 	f        func()
 	deadline atomic.Int64 // nanoseconds after Queue.start; 0: not armed
-	entry    atomic.Int64 // when the queue will next check the timer; noEntry: never. Written under Queue.mu.
-	index    int          // of the entry; under Queue.mu
+	// When the queue will next check the timer; noEntry: never. Written under Queue.mu.
+	entry atomic.Int64
+	index int // of the entry; under Queue.mu
 }
 
 const noEntry = math.MaxInt64

@@ -182,7 +182,8 @@ func do(in netns.NsHandle, f func() error) error {
 	}
 	err = f()
 	if back := netns.Set(outside); back != nil {
-		return errors.Join(err, fmt.Errorf("leave the network namespace: %w", back)) // the thread stays locked
+		// The thread stays locked.
+		return errors.Join(err, fmt.Errorf("leave the network namespace: %w", back))
 	}
 	runtime.UnlockOSThread()
 	return err
@@ -242,8 +243,10 @@ func (l *lab) start(ctx context.Context, in netns.NsHandle, on side, stdout, std
 	}
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Stdout, cmd.Stderr = stdout, stderr
-	cmd.Env = append(append(os.Environ(), l.env...), "XDG_RUNTIME_DIR="+filepath.Join(l.dir, "run")) // for shared-memory segments
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}                                            // ^C is for this program
+	// For shared-memory segments.
+	cmd.Env = append(append(os.Environ(), l.env...), "XDG_RUNTIME_DIR="+filepath.Join(l.dir, "run"))
+	// ^C is for this program.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	return cmd, do(in, func() error { return startOn(on, cmd) })
 }
 

@@ -94,7 +94,8 @@ type discarding struct {
 }
 
 func (d discarding) Write(frames []link.Frame) (int, error) {
-	if d.on.Load() && len(frames) > 0 && frames[0].Data[12] == 8 && frames[0].Data[13] == 0 { // not ARP
+	// Not ARP.
+	if d.on.Load() && len(frames) > 0 && frames[0].Data[12] == 8 && frames[0].Data[13] == 0 {
 		return len(frames), nil
 	}
 	return d.Link.Write(frames)

@@ -27,7 +27,8 @@ func TestShm(t *testing.T) {
 	l.killSome(long(12, 1000), nil)
 	l.ringsEach(2 * (len(l.all()) - 1)) // two for each other live process
 	l.end()
-	segment, err := shm.Open(segmentName, &shm.Config{Directory: dir}) // the next process to join cleans up
+	// The next process to join cleans up.
+	segment, err := shm.Open(segmentName, &shm.Config{Directory: dir})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,9 +25,13 @@ type cmProgram struct {
 	connections    int    // of each side
 	endless        bool   // the server does not end by itself
 	clients        int    // number of runs in turn; 0 is one
-	port           int    // TCP port on which a ready server listens, for a server that does not use librdmacm first
-	early          string // the client's message if the server did not listen yet; the client is run again
-	unpaced        string // the client's message after more SENDs than the peer had receives for, which ends an iWARP connection
+	// TCP port on which a ready server listens, for a server that does not use librdmacm first.
+	port int
+	// The client's message if the server did not listen yet; the client is run again.
+	early string
+	// The client's message after more SENDs than the peer had receives for, which ends an iWARP
+	// connection.
+	unpaced string
 }
 
 var cmPrograms = []cmProgram{

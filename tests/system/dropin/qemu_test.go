@@ -104,7 +104,8 @@ func (g *migration) thereAndBack(t *testing.T) {
 	a.moves(t)
 
 	b := g.incoming(t, 1)
-	a.do(t, "migrate-set-parameters", map[string]any{"max-bandwidth": g.memory / 16}) // bytes per second
+	// Bytes per second.
+	a.do(t, "migrate-set-parameters", map[string]any{"max-bandwidth": g.memory / 16})
 	a.migrate(t, b)
 	a.reaches(t, "active", g.memory/64, 0)
 	a.do(t, "migrate_cancel", nil)

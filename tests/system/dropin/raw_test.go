@@ -27,7 +27,8 @@ var rawEthernets = []struct {
 	long   bool
 }{
 	{"raw_ethernet_bw -n 500", 500, false},
-	{"raw_ethernet_bw -n 500 -s 512 -j 10.9.0.2 -J 10.9.0.1 -k 4000 -K 5000", 500, true}, // flows of IPv4 and UDP
+	// Flows of IPv4 and UDP.
+	{"raw_ethernet_bw -n 500 -s 512 -j 10.9.0.2 -J 10.9.0.1 -k 4000 -K 5000", 500, true},
 	{"raw_ethernet_lat -n 500", 500, false},
 	{"raw_ethernet_fs_rate -n 100", 0, false},
 }

@@ -145,7 +145,8 @@ func iperf3Received(bytes uint64) func(dir string) error {
 
 func TestSocketPrograms(t *testing.T) {
 	gate.System(t)
-	t.Setenv("PATH", filepath.Clean(postgres)+":"+os.Getenv("PATH")) // search path of the table of programs
+	// Search path of the table of programs.
+	t.Setenv("PATH", filepath.Clean(postgres)+":"+os.Getenv("PATH"))
 	media := []cmMedium{{links[0], "roce", "RoCEv2"}, {links[0], "iwarp", "iWARP"}, {links[1], "roce", "RoCEv2"}}
 	for i, p := range socketPrograms {
 		for j, m := range media {

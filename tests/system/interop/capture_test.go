@@ -58,7 +58,8 @@ func wellFormed(t *testing.T, files ...string) {
 		peer.Unavailable(t, fmt.Errorf("captures are checked with tshark (apt-get install tshark): %w", err))
 	}
 	totalIn, totalOut := 0, 0
-	all, err := os.Create(filepath.Join(t.TempDir(), "all.pcapng")) // sections may follow each other in a file
+	// Sections may follow each other in a file.
+	all, err := os.Create(filepath.Join(t.TempDir(), "all.pcapng"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -154,7 +154,8 @@ func TestCMTime(t *testing.T) {
 	gate.System(t)
 	const connections = 1000
 	linux := cmPeer(t, 2, verbs.RoCEv2)
-	lab := cmLab{linux, openSoftRNIC(t, openTAP(t, linux.Netns), nil).(softrnic).dev, verbs.RoCEv2} // not captured: a capture takes time
+	// Not captured: a capture takes time.
+	lab := cmLab{linux, openSoftRNIC(t, openTAP(t, linux.Netns), nil).(softrnic).dev, verbs.RoCEv2}
 	lab.eachFamily(t, func(t *testing.T, p cmPair) {
 		t.Run("client", func(t *testing.T) {
 			c := newCMTime(t, p.cmLab)

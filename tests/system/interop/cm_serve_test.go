@@ -139,7 +139,8 @@ func (s *serving) quit() (goroutines int) {
 	}
 	<-s.ended
 	for _, line := range s.unusual {
-		if strings.HasPrefix(line, "goroutine ") && !strings.Contains(line, "[GC worker") { // goroutines that are started on demand
+		// Goroutines that are started on demand.
+		if strings.HasPrefix(line, "goroutine ") && !strings.Contains(line, "[GC worker") {
 			goroutines++
 		}
 	}

@@ -105,8 +105,9 @@ func newSide(t *testing.T, dev device, gid netip.Addr) *side {
 
 // path has the attributes that both ends of a connection share.
 type path struct {
-	mtu         verbs.MTU
-	psn         uint32       // of the requester's first packet; the other direction begins with the next
+	mtu verbs.MTU
+	// Of the requester's first packet; the other direction begins with the next.
+	psn         uint32
 	access      verbs.Access // of the responder's QP
 	timeout     uint8        // as in verbs.QPAttr, like the others
 	retryCnt    uint8

@@ -31,11 +31,13 @@ type debianProgram struct {
 	port           int    // TCP port on which its two sides meet; without one they use rdma_cm
 	group          string // that the server receives from without a connection
 	endless        bool   // the server does not end by itself
-	tcp            string // options for TCP on SoftRNIC's side, which softrnic run --sockets carries; the other side uses rsockets
-	preload        bool   // the other side uses TCP as well, which librspreload.so turns into rsockets
-	bytes          uint64 // minimum that the drop-in device sends and receives
-	connections    int    // of the drop-in device
-	both           bool   // it runs in both roles even outside the long run
+	// Options for TCP on SoftRNIC's side, which softrnic run --sockets carries; the other side uses
+	// rsockets.
+	tcp         string
+	preload     bool   // the other side uses TCP as well, which librspreload.so turns into rsockets
+	bytes       uint64 // minimum that the drop-in device sends and receives
+	connections int    // of the drop-in device
+	both        bool   // it runs in both roles even outside the long run
 }
 
 // debianPrograms returns the programs, in the long run all of them. With UC and UD the tests wait
@@ -86,7 +88,8 @@ func debianPrograms() (list []debianProgram) {
 	}
 	for _, transport := range []verbs.Transport{roce, iwarp} {
 		for _, name := range []string{"rstream -b", "riostream -b"} {
-			for _, opts := range []string{" -S 4096 -C 50 -T v", " -S 65536 -C 10 -T b -T v"} { // 400 or 1280 KiB
+			// 400 or 1280 KiB.
+			for _, opts := range []string{" -S 4096 -C 50 -T v", " -S 65536 -C 10 -T b -T v"} {
 				list = append(list, debianProgram{
 					server: name + " OWN" + opts, client: strings.Replace(name, "-b", "-s", 1) + " SERVER" + opts,
 					transport: transport, bytes: 400 << 10,

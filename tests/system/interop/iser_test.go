@@ -92,7 +92,8 @@ func (l *dropinLab) iser(t *testing.T) {
 			}
 		}
 	}
-	tgtadm("target --op new --tid 1 --targetname "+iserTarget, untilDone) // tgtd accepts commands soon after it starts
+	// tgtd does not accept commands at once after its start.
+	tgtadm("target --op new --tid 1 --targetname "+iserTarget, untilDone)
 	tgtadm("logicalunit --op new --tid 1 --lun 1 -b "+disk, once)
 	tgtadm("target --op bind --tid 1 -I ALL", once) // over iSER, tgtd wants both
 	tgtadm("target --op bind --tid 1 -Q "+iserInitiator, once)
@@ -134,7 +135,9 @@ func (l *dropinLab) iser(t *testing.T) {
 		t.Errorf("the data that the peer has written differs from the data it has read: %d bytes, want %d (%v)", len(got), len(want), err)
 	}
 	if l.transport == verbs.IWARP {
-		return // tgtd waits for TIMEWAIT_EXIT, which iWARP lacks, and does not end, so it writes no counters
+		// tgtd waits for TIMEWAIT_EXIT, which iWARP does not have. It does not end, and writes no
+		// counters.
+		return
 	}
 	// tgtd forgets the session after the connection's time wait, and ends only on SIGKILL.
 	tgtadm("target --op delete --tid 1", untilDone)

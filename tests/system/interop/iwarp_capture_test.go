@@ -70,7 +70,8 @@ func readIWARP(t *testing.T, pcapng []byte) []*iwarpConn {
 	for _, data := range linktest.Frames(t, bytes.NewReader(pcapng)) {
 		p := gopacket.NewPacket(data, layers.LinkTypeEthernet, gopacket.Default)
 		tcp, ok := p.TransportLayer().(*layers.TCP)
-		if !ok || !bytes.Equal(data[:6], softrnicMAC) && !bytes.Equal(data[6:12], softrnicMAC) { // a bridge floods frames of others
+		// A bridge floods frames of others.
+		if !ok || !bytes.Equal(data[:6], softrnicMAC) && !bytes.Equal(data[6:12], softrnicMAC) {
 			continue
 		}
 		flow := p.NetworkLayer().NetworkFlow()
@@ -230,8 +231,10 @@ func wellFormedIWARP(t *testing.T, files ...string) (conns []*iwarpConn) {
 func dissectIWARP(t *testing.T, file string, fpdus, crcs int, markers bool) {
 	t.Helper()
 	args := []string{"-n", "-2", "-r", file, "-o", "tcp.reassemble_out_of_order:TRUE", "-V", "-O", "iwarp_mpa,iwarp_ddp_rdmap",
-		"-o", "tcp.try_heuristic_first:TRUE"} // an ephemeral port may be the registered port of another protocol
-	for _, guess := range []string{"rpcordma", "smb_direct", "nvme-rdma", "iser", "lnet", "ceph"} { // there is nothing above RDMAP
+		// An ephemeral port may be the registered port of another protocol.
+		"-o", "tcp.try_heuristic_first:TRUE"}
+	// There is nothing above RDMAP.
+	for _, guess := range []string{"rpcordma", "smb_direct", "nvme-rdma", "iser", "lnet", "ceph"} {
 		args = append(args, "--disable-protocol", guess)
 	}
 	out, err := exec.Command("tshark", args...).Output()

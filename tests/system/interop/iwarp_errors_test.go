@@ -145,7 +145,8 @@ func (c iwarpError) run(t *testing.T, requester, responder *side) {
 	case ours:
 		request(c.sent)
 	default:
-		request(c.sent, locQPOp) // for siw, a request that is answered immediately by a Terminate has failed to be sent
+		// For siw, a request that is answered immediately by a Terminate has failed to be sent.
+		request(c.sent, locQPOp)
 	}
 	receives("requester", requester.qp, []verbs.WCStatus{flushed, flushed})
 	if !ours || c.readBySIW == nil {

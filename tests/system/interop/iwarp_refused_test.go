@@ -155,7 +155,8 @@ func TestIWARPCut(t *testing.T) {
 		closing(t, c.here.Close)
 		here, there := c.sides(t)
 		local, remote := here.pd.regMR(iwarpRoom, allAccess), there.pd.regMR(iwarpRoom, allAccess)
-		if err := there.qp.PostSend(&verbs.SendWR{Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled, // it sends first
+		// It sends first.
+		if err := there.qp.PostSend(&verbs.SendWR{Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled,
 			SGList: []verbs.SGE{remote.SGE(0, 1)}, RemoteAddr: local.Addr(), RKey: local.RKey()}); err != nil {
 			t.Fatal(err)
 		}

@@ -69,7 +69,8 @@ type operation struct {
 	requester, responder *side
 	local, remote        memory
 	id                   uint64 // of the last request
-	posted               bool   // a WRITE completes when it is sent, as over iWARP, not when it has arrived
+	// A WRITE completes when it is sent, as over iWARP, not when it has arrived.
+	posted bool
 }
 
 func (o *operation) post(wr verbs.SendWR) {

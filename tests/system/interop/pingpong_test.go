@@ -82,7 +82,8 @@ func (p pingpong) args() []string {
 	if p.service != "ud" { // a datagram fits the link
 		args = append(args, "-m", fmt.Sprint(p.mtu))
 	}
-	if p.service == "srq" && p.size >= 65536 { // all QPs send at once, and the emulated CPU has to answer in 67 ms
+	// All QPs send at once, and the emulated CPU has to answer in 67 ms.
+	if p.service == "srq" && p.size >= 65536 {
 		args = append(args, "-q", "4")
 	}
 	if p.sl != 0 {

@@ -219,7 +219,8 @@ func TestSocketsPingpong(t *testing.T) {
 							if c.service != "srq" {
 								return l.counted(t, run)
 							}
-							p, again := run(t) // the program of rxe may end before the last packets arrive, which then have no QP
+							// The program of rxe may end before the last packets arrive, which then have no QP.
+							p, again := run(t)
 							p.noDamage(t)
 							return again
 						})
@@ -306,7 +307,8 @@ func TestSocketsIdentification(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer unix.Close(fd)
-			p, _ := l.pingpong("rc", "-n 50 -s 100000 -m 1024", true)(t) // sent packets count, whether rxe ends or not
+			// Sent packets count, whether rxe ends or not.
+			p, _ := l.pingpong("rc", "-n 50 -s 100000 -m 1024", true)(t)
 			singles, superframes := 0, 0
 			last, most := 0, 0 // identifications
 			b := make([]byte, 1<<17)

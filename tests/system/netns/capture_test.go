@@ -45,7 +45,8 @@ func TestCapture(t *testing.T) {
 					if strings.HasSuffix(name, ".checksum.status") && n != 0 {
 						t.Errorf("tshark finds %d wrong %s", n, strings.TrimSuffix(name, ".status"))
 					}
-					if strings.HasPrefix(name, "infiniband") && (n == 0) != (name == "infiniband.grh") { // a GRH is RoCE v1's
+					// A GRH is RoCE v1's.
+					if strings.HasPrefix(name, "infiniband") && (n == 0) != (name == "infiniband.grh") {
 						t.Errorf("tshark finds %d %s", n, name)
 					}
 				}
@@ -88,7 +89,8 @@ func record(t *testing.T, m medium, gid int, file string) {
 			a.scramble()
 			data := a.mr.Buf()[:count*size] // all data that is sent
 			for i := range data {
-				data[i] |= 0xf0 // Wireshark would look for an EtherType in a SEND's padding; it does not know this one
+				// Wireshark would look for an EtherType in a SEND's padding; it does not know this one.
+				data[i] |= 0xf0
 			}
 			transfer(a, b, code, count, size)
 		}

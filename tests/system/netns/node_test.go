@@ -155,7 +155,9 @@ func transfer(a, b *node, code verbs.WROpcode, count, size int) (gbits float64) 
 		}
 	}
 	gbits = float64(count) * float64(size) * 8 / 1e9 / time.Since(start).Seconds()
-	_ = b.qp.State() // takes the lock under which the peer's data arrived: the race detector cannot see the order through the kernel
+	// Takes the lock under which the peer's data arrived: the race detector cannot see the order
+	// through the kernel.
+	_ = b.qp.State()
 	if n := min(count, slots) * size; !bytes.Equal(a.mr.Buf()[:n], b.mr.Buf()[:n]) {
 		a.t.Errorf("%v: the data differ", code)
 	}

@@ -33,7 +33,8 @@ func TestTypeOfService(t *testing.T) {
 				return &rdmacm.Config{Transport: verbs.IWARP, PD: n.mr.PD(), TOS: tos, SendCQ: n.cq, RecvCQ: n.cq,
 					Cap: verbs.QPCap{MaxSendWR: depth, MaxRecvWR: depth, MaxSendSGE: 1, MaxRecvSGE: 1}}
 			}
-			l, err := rdmacm.Listen(b.dev, ":7471", config(b, 22<<2|3)) // ECN's bits are not the application's
+			// ECN's bits are not the application's.
+			l, err := rdmacm.Listen(b.dev, ":7471", config(b, 22<<2|3))
 			b.ok(err)
 			accepted := make(chan *rdmacm.Conn, 1)
 			go func() {

@@ -154,7 +154,8 @@ func TestUnprivileged(t *testing.T) {
 		servers [2]string // addresses, of either family
 		client  int       // its namespace; the server's is the first
 		node    [2]string // the flags of the server's node, and of the client's
-		strict  string    // each ICRC must be correct as it is, without a search for the IPv4 identification
+		// Each ICRC must be correct as it is, without a search for the IPv4 identification.
+		strict string
 	}{
 		{"kernel", veth, 1, [2]string{" --link kernel:v0", " --link kernel" /* the interface that is not the loopback */}, "--strict-icrc"},
 		{"lo", [2]string{"127.7.0.1", "2001:db8:8::1"}, 0, [2]string{" --link kernel:lo --addr 127.7.0.1 --addr 2001:db8:8::1",

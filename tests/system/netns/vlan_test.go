@@ -35,7 +35,8 @@ func TestTags(t *testing.T) {
 			for _, tags := range [][]byte{
 				{}, {0x81, 0, 0x60, 6}, {0x81, 0, 0x60, 0}, {0x88, 0xa8, 0, 6, 0x81, 0, 0xe0, 5}, {0x81, 0, 0, 6, 0x81, 0, 0, 5},
 			} {
-				for _, n := range []int{46, 300, mtu - len(tags)/8*8} { // of packet; one tag of 802.1Q is not counted in the MTU
+				// Of packet; one tag of 802.1Q is not counted in the MTU.
+				for _, n := range []int{46, 300, mtu - len(tags)/8*8} {
 					f := append(append(append(bytes.Clone(ls[1].MAC()), ls[0].MAC()...), tags...), 0x88, 0xb5)
 					for i := range n {
 						f = append(f, byte(i))

@@ -11,7 +11,8 @@ import (
 // Notifier wakes goroutines that wait for a queue, one for each element that is added. The caller
 // owns the queue and its lock.
 type Notifier struct {
-	token  chan struct{} // holds a token if the queue may have an element that no goroutine is taking, or is closed
+	// Holds a token if the queue may have an element that no goroutine is taking, or is closed.
+	token  chan struct{}
 	closed atomic.Bool
 }
 

@@ -78,7 +78,8 @@ func TestProgram(t *testing.T) {
 	}
 	code, out, errs = run("secret", "--wait", "20s", "--transport", "iwarp", "--only", "ENH-A,FPDU-CRC-*", "--html", pageFile,
 		"--capture", dir)
-	if code != cli.ExitOK || !strings.Contains(out, "PASS  ENH-A") || !strings.Contains(out, "0 failed, 2 skipped") { // without CRCs
+	// Without CRCs.
+	if code != cli.ExitOK || !strings.Contains(out, "PASS  ENH-A") || !strings.Contains(out, "0 failed, 2 skipped") {
 		t.Errorf("iWARP: exits with %d: %s%s", code, out, errs)
 	}
 	if b, err := os.ReadFile(filepath.Join(dir, "FPDU-CRC-WRONG.pcap")); err != nil || !bytes.Contains(b, []byte("MPA ID Rep Frame")) {

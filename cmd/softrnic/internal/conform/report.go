@@ -33,7 +33,8 @@ type Report struct {
 	Begun     time.Time             `json:"begun"`
 	Count     map[suite.Verdict]int `json:"count"`
 	Results   []suite.Result        `json:"results"`
-	Stopped   string                `json:"stopped,omitempty"` // the case in or after which the target stopped answering
+	// The case in or after which the target stopped answering.
+	Stopped string `json:"stopped,omitempty"`
 }
 
 func (r *Report) add(s suite.Result) {

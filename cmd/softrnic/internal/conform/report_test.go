@@ -20,7 +20,8 @@ func TestLadder(t *testing.T) {
 			src, dst = dst, src
 		}
 		b := make([]byte, 28+p.Size())
-		copy(b, []byte{0x45, 0, byte(len(b) >> 8), byte(len(b)), 0, 1, 0x40, 0, 64, 17}) // without a checksum, as with checksum offload
+		// Without a checksum, as with checksum offload.
+		copy(b, []byte{0x45, 0, byte(len(b) >> 8), byte(len(b)), 0, 1, 0x40, 0, 64, 17})
 		copy(b[12:], src.AsSlice())
 		copy(b[16:], dst.AsSlice())
 		copy(b[20:], []byte{0xc0, 0, 4791 >> 8, 4791 & 0xff, byte((len(b) - 20) >> 8), byte(len(b) - 20)})

@@ -193,7 +193,8 @@ func (r *row) draw(w io.Writer, y int) int {
 	fmt.Fprintf(w, `<line x1="%d" y1="%d" x2="%d" y2="%d" stroke="%s" stroke-width="2"%s marker-end="url(#head%d)"/>`, from, y+12, to,
 		y+12+slope, l.colour, dash, r.first.Kind)
 	label := "label"
-	if k := r.first.Kind; k == Repeated || k == Negative || k == NotReady { // highlighted kinds have their name in the label too
+	// Highlighted kinds have their name in the label too.
+	if k := r.first.Kind; k == Repeated || k == Negative || k == NotReady {
 		label = fmt.Sprintf("label kind%d", k)
 	}
 	text(w, label, middle, y+6, short(r.label(), labelLetters))

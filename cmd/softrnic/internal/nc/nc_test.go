@@ -77,7 +77,8 @@ func TestKeep(t *testing.T) {
 		if code := c.Wait(t); code != cli.ExitOK || c.Out.String() != "" {
 			t.Errorf("exit code %d, stdout %q: %s", code, &c.Out, &c.Err)
 		}
-		s.Await(t, &s.Out, say) // a client ends when the server's device has all data, which may not yet be printed
+		// A client ends when the server's device has all data, which may not yet be printed.
+		s.Await(t, &s.Out, say)
 	}
 	s.Stop()
 	if code := s.Wait(t); code != cli.ExitFailed || s.Out.String() != "one\ntwo\nthree\n" ||

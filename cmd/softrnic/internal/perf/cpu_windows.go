@@ -15,6 +15,7 @@ func cpuTime() time.Duration {
 	if err != nil {
 		return 0
 	}
-	ticks := func(f syscall.Filetime) int64 { return int64(f.HighDateTime)<<32 | int64(f.LowDateTime) } // of 100 ns
+	// A tick is 100 ns.
+	ticks := func(f syscall.Filetime) int64 { return int64(f.HighDateTime)<<32 | int64(f.LowDateTime) }
 	return time.Duration(100 * (ticks(kernel) + ticks(user)))
 }

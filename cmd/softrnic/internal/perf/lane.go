@@ -209,7 +209,9 @@ func (l *rdmaLane) ping() error {
 	for first, last := q.posted, l.metered.elapsed(); ; {
 		if l.phase.iters > 0 && q.posted-first == l.phase.iters || l.phase.iters == 0 && last >= l.phase.duration {
 			l.metered.stop()
-			if l.side.plan.onePlace() { // when this has completed on both sides, the whole message whose last byte has changed has arrived
+			// When this has completed on both sides, the whole message whose last byte has changed has
+			// arrived.
+			if l.side.plan.onePlace() {
 				return l.flushAll()
 			}
 			return nil

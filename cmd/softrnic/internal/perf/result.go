@@ -18,27 +18,31 @@ import (
 
 // result is the result of one measurement, a line of the table.
 type result struct {
-	Operation     string   `json:"operation"`
-	Metric        string   `json:"metric"`
-	Over          string   `json:"over"`                   // RoCEv2, iWARP, TCP, kernel TCP, or "in process, direct"
-	QPsOf         string   `json:"qp_transport,omitempty"` // protocol of the QPs, if there are QPs
-	Size          int      `json:"message_size"`
-	QPs           int      `json:"qps"`
-	Depth         int      `json:"depth"`
-	Bidirectional bool     `json:"bidirectional"`
-	Iterations    int64    `json:"iterations"`
-	Seconds       float64  `json:"seconds"`
-	Gbps          float64  `json:"gbit_per_second"`
-	GbpsPeak      float64  `json:"gbit_per_second_peak"`
-	Mpps          float64  `json:"million_messages_per_second"`
-	CPUPerGB      float64  `json:"cpu_seconds_per_gb"`                // of this process
-	PeerCPUPerGB  float64  `json:"peer_cpu_seconds_per_gb,omitempty"` // of the other process, if there is one
-	Verified      int64    `json:"verified,omitempty"`
-	CPUSeconds    float64  `json:"cpu_seconds"`
-	Mallocs       uint64   `json:"allocations"` // objects allocated by this process during the measurement
-	Allocs        float64  `json:"allocations_per_message"`
-	PeerAllocs    float64  `json:"peer_allocations_per_message,omitempty"` // of the other process, if there is one
-	Latency       *latency `json:"latency_us,omitempty"`
+	Operation string `json:"operation"`
+	Metric    string `json:"metric"`
+	// RoCEv2, iWARP, TCP, kernel TCP, or "in process, direct".
+	Over          string  `json:"over"`
+	QPsOf         string  `json:"qp_transport,omitempty"` // protocol of the QPs, if there are QPs
+	Size          int     `json:"message_size"`
+	QPs           int     `json:"qps"`
+	Depth         int     `json:"depth"`
+	Bidirectional bool    `json:"bidirectional"`
+	Iterations    int64   `json:"iterations"`
+	Seconds       float64 `json:"seconds"`
+	Gbps          float64 `json:"gbit_per_second"`
+	GbpsPeak      float64 `json:"gbit_per_second_peak"`
+	Mpps          float64 `json:"million_messages_per_second"`
+	CPUPerGB      float64 `json:"cpu_seconds_per_gb"` // of this process
+	// Of the other process, if there is one.
+	PeerCPUPerGB float64 `json:"peer_cpu_seconds_per_gb,omitempty"`
+	Verified     int64   `json:"verified,omitempty"`
+	CPUSeconds   float64 `json:"cpu_seconds"`
+	// Objects allocated by this process during the measurement.
+	Mallocs uint64  `json:"allocations"`
+	Allocs  float64 `json:"allocations_per_message"`
+	// Of the other process, if there is one.
+	PeerAllocs float64  `json:"peer_allocations_per_message,omitempty"`
+	Latency    *latency `json:"latency_us,omitempty"`
 
 	// With --loopback: the packets on the link between the nodes during the measurement, in both
 	// directions (nil for the kernel's TCP), and the client's messages on the direct path.

@@ -298,7 +298,8 @@ func (s *side) run(ctx context.Context, ctl *control, p *phase) error {
 	p.sending.Store(int32(len(s.lanes)))
 	p.announce = func() error { return ctl.send(&message{Sent: s.sent()}) }
 
-	awaitReason := func() { // a peer that has disconnected sends the reason over the control connection
+	// A peer that has disconnected sends the reason over the control connection.
+	awaitReason := func() {
 		select {
 		case <-ctx.Done():
 		case <-time.After(disconnectWait):

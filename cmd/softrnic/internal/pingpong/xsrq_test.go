@@ -269,7 +269,8 @@ func TestPingpongXSRQRefusals(t *testing.T) {
 
 func TestPingpongXSRQInterrupted(t *testing.T) {
 	const dest = "0000:000001:000002:000003:000004:00000000000000000000ffff0a000002\x00"
-	for _, said := range []string{"", dest[:5], dest} { // it waits for a client, for the client's address, for a message
+	// The server waits for a client, then for the client's address, then for a message.
+	for _, said := range []string{"", dest[:5], dest} {
 		ctx, cancel := context.WithCancel(t.Context())
 		lan := new(pipe.Switch)
 		server := startPingpong(ctx, lan, "xsrq", "-n1", "--addr", "10.0.0.1/24")

@@ -128,7 +128,8 @@ func (x *xsrq) connect(local, remote xrcDest) error {
 // play answers each message of each peer until it has received NumTests from each. The server sends
 // the first one.
 func (x *xsrq) play(ctx context.Context, _ *cli.Env) error {
-	index := make(map[uint32]int, x.Clients) // a client also receives on the QPs of other clients, which are not in this process
+	// A client also receives on the QPs of other clients, which are not in this process.
+	index := make(map[uint32]int, x.Clients)
 	for i, qp := range x.recvQPs {
 		index[qp.Num()] = i
 		if x.Server == "" {

@@ -192,7 +192,8 @@ func wait(e *cli.Env, cmd *exec.Cmd) error {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
 	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
-	runtime.LockOSThread() // the parent death signal is sent when the thread that started the command ends
+	// The parent death signal is sent when the thread that started the command ends.
+	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, e.Stdout, e.Stderr
 	signals := make(chan os.Signal, 8)
@@ -206,7 +207,8 @@ func wait(e *cli.Env, cmd *exec.Cmd) error {
 	for {
 		select {
 		case s := <-signals:
-			if s != syscall.SIGINT && s != syscall.SIGQUIT || !inForeground() { // else the terminal has also sent it to the program
+			// In the foreground, the terminal has also sent it to the program.
+			if s != syscall.SIGINT && s != syscall.SIGQUIT || !inForeground() {
 				_ = cmd.Process.Signal(s)
 			}
 		case err := <-ended:

@@ -68,7 +68,8 @@ func describeRail(env *cli.Env, r *dropin.Rail, root string, all files, devices 
 		maps.Copy(all, files{
 			sysClass + "/infiniband_verbs/" + uverbs + "/ibdev":       d.name,
 			sysClass + "/infiniband_verbs/" + uverbs + "/abi_version": "1",
-			sysClass + "/infiniband_verbs/" + uverbs + "/dev":         fmt.Sprintf("231:%d", 192+*devices), // numbered as in Linux
+			// Numbered as in Linux.
+			sysClass + "/infiniband_verbs/" + uverbs + "/dev": fmt.Sprintf("231:%d", 192+*devices),
 		})
 		if err := device(filepath.Join(root, dev, "infiniband"), uverbs); err != nil {
 			return err

@@ -56,13 +56,16 @@ type Agent struct {
 	cancel context.CancelFunc
 	work   sync.WaitGroup // goroutines that answer, accept or forward
 
-	mu        sync.Mutex
-	names     map[endpoints]endpoints        // addresses over RDMA, by the addresses over the loopback interface
+	mu sync.Mutex
+	// Addresses over RDMA, by the addresses over the loopback interface.
+	names     map[endpoints]endpoints
 	bound     recent[uint64, netip.AddrPort] // RDMA address of a bound socket, by its cookie
 	listeners map[netip.AddrPort]*rdmaListener
-	silent    recent[netip.Addr, time.Time] // hosts that did not answer, and until when they are not tried again
-	pending   map[uint64]struct{}           // sockets with a pending connection, by cookie
-	failures  recent[uint64, failure]       // results of connects that have failed, by the socket's cookie
+	// Hosts that did not answer, and until when they are not tried again.
+	silent  recent[netip.Addr, time.Time]
+	pending map[uint64]struct{} // sockets with a pending connection, by cookie
+	// Results of connects that have failed, by the socket's cookie.
+	failures recent[uint64, failure]
 }
 
 // endpoints are the two addresses of a connection.
@@ -183,7 +186,8 @@ const (
 	maxConnected   = 16384
 	// maxPending limits the program's sockets with a pending connection. Further connections use TCP.
 	maxPending = 1024
-	// maxRecent limits the entries of each map of recent bound sockets, failed connects, or silent hosts.
+	// maxRecent limits the entries of each map of recent bound sockets, failed connects, or silent
+	// hosts.
 	maxRecent = 4096
 )
 

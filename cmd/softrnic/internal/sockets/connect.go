@@ -130,9 +130,9 @@ func (a *Agent) setSilent(addr netip.Addr) {
 // joinTimeout bounds a connect over the loopback interface.
 const joinTimeout = 5 * time.Second
 
-// join connects a program's socket to this process over the loopback interface. It calls before with
-// the socket's addresses, before the program can use the socket. e.local is valid if the socket is
-// connected.
+// join connects a program's socket to this process over the loopback interface. It calls before
+// with the socket's addresses, before the program can use the socket. e.local is valid if the
+// socket is connected.
 func join(socket int, before func(endpoints)) (conn *net.TCPConn, e endpoints, err error) {
 	domain, err := unix.GetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_DOMAIN)
 	if err != nil {

@@ -228,7 +228,8 @@ func (a *Agent) mayListen(l *rdmaListener) bool {
 	return false
 }
 
-// confirm checks which of a listener's sockets listen, after the agent has connected to the program.
+// confirm checks which of a listener's sockets listen, after the agent has connected to the
+// program.
 func (a *Agent) confirm(l *rdmaListener) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -257,7 +258,8 @@ func (a *Agent) watch() {
 	}
 }
 
-// closeUnused closes the listening rsockets for which no socket of the program listens. a.mu is held.
+// closeUnused closes the listening rsockets for which no socket of the program listens. a.mu is
+// held.
 func (a *Agent) closeUnused() {
 	inodes, err := listeningInodes()
 	if err != nil {

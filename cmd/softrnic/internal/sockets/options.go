@@ -51,7 +51,8 @@ func setupOf(socket int) setup {
 		}
 	}
 	if locked, err := unix.GetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_BUF_LOCK); err == nil {
-		for i, name := range [...]int{unix.SO_SNDBUF, unix.SO_RCVBUF} { // SOCK_SNDBUF_LOCK is 1, SOCK_RCVBUF_LOCK 2
+		// SOCK_SNDBUF_LOCK is 1, SOCK_RCVBUF_LOCK 2.
+		for i, name := range [...]int{unix.SO_SNDBUF, unix.SO_RCVBUF} {
 			if v, err := unix.GetsockoptInt(socket, unix.SOL_SOCKET, name); err == nil && locked>>i&1 != 0 {
 				s.buffers[i] = v / 2 // the kernel doubles the value
 			}

@@ -16,10 +16,10 @@ import (
 )
 
 // A nonblocking socket of the program is pending while its connection is made. It has sent a SYN
-// over the loopback interface to a listener. The listener's backlog is full, so the kernel drops the
-// SYN. When the connection over RDMA or TCP is made, this process connects from the listener's port
-// to the socket's port. This is a simultaneous open (RFC 9293 §3.5). Only then does the socket become
-// writable.
+// over the loopback interface to a listener. The listener's backlog is full, so the kernel drops
+// the SYN. When the connection over RDMA or TCP is made, this process connects from the listener's
+// port to the socket's port. This is a simultaneous open (RFC 9293 §3.5). Only then does the socket
+// become writable.
 
 // failure is the reason why the connection of a pending socket has failed.
 type failure struct {
@@ -103,8 +103,9 @@ func (a *Agent) finish(h *held, to, from netip.AddrPort, socket int, set *setup)
 
 // held is a pending socket.
 type held struct {
-	addrs            endpoints // the addresses of the socket and of the listener
-	listener, filler int       // descriptors; the filler is the one connection in the listener's backlog
+	addrs endpoints // the addresses of the socket and of the listener
+	// Descriptors; the filler is the one connection in the listener's backlog.
+	listener, filler int
 }
 
 // hold makes a socket pending.

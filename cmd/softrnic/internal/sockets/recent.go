@@ -2,8 +2,8 @@
 
 package sockets
 
-// recent is a map of limited size that drops the oldest entries. It has the program's sockets, whose
-// closing is not reported to the agent, and hosts, whose number is not limited.
+// recent is a map of limited size that drops the oldest entries. It has the program's sockets,
+// whose closing is not reported to the agent, and hosts, whose number is not limited.
 type recent[K comparable, V any] struct {
 	most  int
 	of    map[K]V

@@ -53,7 +53,8 @@ type request struct {
 // readRequest reads the request of a connection, whose socket the caller closes.
 func readRequest(c *net.UnixConn, token [tokenLen]byte) (r request, err error) {
 	var b [requestLen + 1]byte
-	oob := make([]byte, unix.CmsgSpace(4*4)) // room for several descriptors, which are an error and must be closed
+	// Room for several descriptors, which are an error and must be closed.
+	oob := make([]byte, unix.CmsgSpace(4*4))
 	n, oobn, _, _, err := c.ReadMsgUnix(b[:], oob)
 	if err != nil {
 		return r, err

@@ -63,7 +63,8 @@ func (s *Switch) probePorts() {
 }
 
 func (s *Switch) sendProbe(p *port) {
-	_, _ = p.link.Write([]link.Frame{{Data: s.probe.frame(p.number)}}) // a port that refuses frames is not part of a loop
+	// A port that refuses frames is not part of a loop.
+	_, _ = p.link.Write([]link.Frame{{Data: s.probe.frame(p.number)}})
 }
 
 // onProbe handles a probe of this switch that a port has received.

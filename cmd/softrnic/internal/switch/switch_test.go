@@ -277,7 +277,8 @@ func TestTable(t *testing.T) {
 		t.Errorf("%d addresses, want %d", n, maxAddresses)
 	}
 	tab.learn(address(maxAddresses+1), q, now) // another port still has room
-	tab.learn(address(0), q, now)              // takes an address over, which makes room at the first port
+	// This takes an address over, which makes room at the first port.
+	tab.learn(address(0), q, now)
 	tab.learn(address(maxAddresses+2), p, now)
 	for n, want := range map[int]*port{0: q, 1: p, maxAddresses: nil, maxAddresses + 1: q, maxAddresses + 2: p} {
 		if got := tab.find(address(n), now); got != want {

@@ -31,15 +31,16 @@ type seen struct {
 
 // exchange is the CM exchange of a connection, from set-up to end (IBTA Vol 1 §12.9).
 type exchange struct {
-	order             int
-	active, passive   netip.Addr
-	activeQP          uint32
-	passiveQP         uint32
-	activePSN         uint32 // the first PSN that the active side sends
-	passivePSN        uint32
-	ackTimeout        int64
-	mtu               int
-	messages          [2][16]seen // of the active and the passive side, indexed by attribute minus that of the REQ
+	order           int
+	active, passive netip.Addr
+	activeQP        uint32
+	passiveQP       uint32
+	activePSN       uint32 // the first PSN that the active side sends
+	passivePSN      uint32
+	ackTimeout      int64
+	mtu             int
+	// Of the active and the passive side, indexed by attribute minus that of the REQ.
+	messages          [2][16]seen
 	activeID          uint32
 	active2, passive2 *flow // the flows of the two sides
 	last              int64

@@ -38,7 +38,8 @@ func (a *analysis) report(l level, w *flow, packet int, format string, args ...a
 	switch {
 	case l == damage:
 		l = wrong
-	case l == wrong && a.counts.Dropped+a.counts.Cut > 0: // dropped or truncated packets may be the cause
+	case l == wrong && a.counts.Dropped+a.counts.Cut > 0:
+		// Dropped or truncated packets may be the cause.
 		l = doubtful
 	}
 	f := finding{Level: l, Packet: packet, Text: fmt.Sprintf(format, args...)}

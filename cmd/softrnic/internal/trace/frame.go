@@ -43,21 +43,23 @@ type frame struct {
 	time   int64 // nanoseconds since the first packet
 	cut    bool  // truncated by the capture
 
-	kind      kind
-	v1        bool // RoCE v1: Ethernet and a GRH instead of IP and UDP
-	src, dst  netip.Addr
-	counts    bool // it has an IPv4 identification other than 0
-	id        uint16
-	srcPort   uint16
-	dstPort   uint16
-	header    []byte // IP and UDP headers; nil with IP options or extensions, for which the ICRC is not defined
-	payload   []byte // behind the UDP or TCP header
-	length    int    // bytes of the payload on the wire
-	cuts      int    // bytes of UDP payload per packet in segmentation offload; 0: not known
-	checksum  verdict
-	tcp       tcpHeader
-	wrong     []string // errors of the headers and checksums
-	unchecked bool     // not everything is checked: the packet is truncated, a fragment, or has IP options
+	kind     kind
+	v1       bool // RoCE v1: Ethernet and a GRH instead of IP and UDP
+	src, dst netip.Addr
+	counts   bool // it has an IPv4 identification other than 0
+	id       uint16
+	srcPort  uint16
+	dstPort  uint16
+	// IP and UDP headers; nil with IP options or extensions, for which the ICRC is not defined.
+	header   []byte
+	payload  []byte // behind the UDP or TCP header
+	length   int    // bytes of the payload on the wire
+	cuts     int    // bytes of UDP payload per packet in segmentation offload; 0: not known
+	checksum verdict
+	tcp      tcpHeader
+	wrong    []string // errors of the headers and checksums
+	// Set if the packet cannot be checked completely: it is truncated, a fragment, or has IP options.
+	unchecked bool
 }
 
 // tcpHeader has the relevant fields of a TCP header.

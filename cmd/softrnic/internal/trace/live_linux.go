@@ -93,8 +93,10 @@ func prepare(fd int, intf *net.Interface) error {
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1); err != nil {
 		return fmt.Errorf("SO_TIMESTAMPNS: %w", err)
 	}
-	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, liveBuffer) != nil { // needs CAP_NET_ADMIN
-		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, liveBuffer) // up to the system's limit
+	// Needs CAP_NET_ADMIN.
+	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, liveBuffer) != nil {
+		// Up to the system's limit.
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, liveBuffer)
 	}
 	if intf.Flags&net.FlagLoopback != 0 {
 		if err := onceOnLoopback(fd); err != nil {
@@ -164,7 +166,8 @@ func (l *live) recvmsg(fd uintptr) bool {
 	l.msg = unix.Msghdr{Iov: &l.iov, Control: (*byte)(unsafe.Pointer(&l.control))}
 	l.msg.SetIovlen(1)
 	l.msg.SetControllen(int(unsafe.Sizeof(l.control)))
-	n, _, errno := unix.Syscall(unix.SYS_RECVMSG, fd, uintptr(unsafe.Pointer(&l.msg)), unix.MSG_TRUNC) // n is the full length
+	// n is the full length of the frame.
+	n, _, errno := unix.Syscall(unix.SYS_RECVMSG, fd, uintptr(unsafe.Pointer(&l.msg)), unix.MSG_TRUNC)
 	l.n, l.errno = int(n), errno
 	return errno != unix.EAGAIN
 }
@@ -188,7 +191,8 @@ func (l *live) next() ([]byte, gopacket.CaptureInfo, layers.LinkType, error) {
 			return nil, gopacket.CaptureInfo{}, 0, io.EOF
 		case err != nil:
 			return nil, gopacket.CaptureInfo{}, 0, err
-		case l.errno == unix.EINVAL: // a superframe of a kind that virtio-net lacks; the kernel has dropped it
+		case l.errno == unix.EINVAL:
+			// A superframe of a kind that virtio-net lacks; the kernel has dropped it.
 			l.refused++
 			continue
 		case l.errno != 0:

@@ -85,7 +85,8 @@ func conversation(b []byte) string {
 	f.decode(layers.LinkTypeEthernet, b)
 	var p wire.Packet
 	if f.kind != roce || p.Parse(f.payload) != nil {
-		return fmt.Sprint(f.src, f.dst, f.srcPort, f.dstPort, f.tcp.rst) // a reset ends the conversation before it
+		// A reset ends the conversation before it.
+		return fmt.Sprint(f.src, f.dst, f.srcPort, f.dstPort, f.tcp.rst)
 	}
 	if p.Opcode.Transport() == wire.UD {
 		return fmt.Sprint(f.src, "UD", p.DETH.SrcQP)
@@ -243,12 +244,13 @@ func look(t *testing.T, packets []record) *sight {
 
 // mutant is a capture with one change.
 type mutant struct {
-	what      string // description of the change
-	field     string // its name in the list, if any
-	end       bool   // it is the first or last packet of its conversation
-	packets   []record
-	at        []int  // numbers of the packets that may be named in a finding
-	next      []int  // numbers of the next packets of the connection in either direction, which may be named instead
+	what    string // description of the change
+	field   string // its name in the list, if any
+	end     bool   // it is the first or last packet of its conversation
+	packets []record
+	at      []int // numbers of the packets that may be named in a finding
+	// Numbers of the next packets of the connection in either direction, which may be named instead.
+	next      []int
 	gone      []byte // the removed packet
 	exchanged bool
 }

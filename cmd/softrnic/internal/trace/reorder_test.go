@@ -117,7 +117,8 @@ func disorder(t *testing.T, seed uint64) (captures [4]bytes.Buffer) {
 // TestDisorder: with reordering in both directions, retransmissions of a requester are not reported
 // as wrong. Neither is anything for WRITEs alone, which odd seeds use.
 func TestDisorder(t *testing.T) {
-	first, seeds, repeated, reordered := uint64(155), uint64(35), 0, 0 // which cover all that the first 200 cover
+	// These cover everything that the first 200 cover.
+	first, seeds, repeated, reordered := uint64(155), uint64(35), 0, 0
 	switch {
 	case os.Getenv("SOFTRNIC_LONG") != "":
 		first, seeds = 0, 1000

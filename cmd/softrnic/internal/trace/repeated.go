@@ -147,7 +147,8 @@ func (a *analysis) reason(w *flow, f *frame, p *wire.Packet, s *sent) {
 	default:
 		l := wrong
 		if slices.ContainsFunc(q.waiting, func(r awaited) bool { return r.next > 0 && wire.PSNDiff(p.PSN, r.psn) >= 0 }) {
-			l = doubtful // packets of the response may have been lost or reordered after the point of capture
+			// Packets of the response may have been lost or reordered after the point of capture.
+			l = doubtful
 		}
 		a.report(l, w, f.number, "repeats packet %d, and nothing asked for it", s.number)
 		q.why, q.run = "and nothing asked for it", f.number

@@ -182,7 +182,8 @@ func (a *analysis) remember(q *requester, s sent) *sent {
 	if len(q.ring) == 0 {
 		q.ring = make([]sent, firstRing)
 	}
-	for n := len(q.ring); n < maxRing && a.remembered < maxRemembered; n *= 2 { // until no later packet shares its slot
+	// The ring grows until no later packet shares the packet's slot.
+	for n := len(q.ring); n < maxRing && a.remembered < maxRemembered; n *= 2 {
 		old := &q.ring[s.psn&uint32(n-1)]
 		if old.number == 0 || wire.PSNDiff(old.psn, q.una) < 0 || old.psn == s.psn {
 			break

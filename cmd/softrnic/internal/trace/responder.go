@@ -312,7 +312,8 @@ func (a *analysis) responseOrder(w, o *flow, f *frame, p *wire.Packet, r *awaite
 	repeated := r.again && info.Read() && w.rsp.began && at <= r.next
 	jumps := info.First() == w.rsp.within || !info.First() && p.PSN != wire.PSNAdd(w.rsp.last, 1)
 	if repeated && jumps {
-		if from := wire.PSNAdd(w.rsp.last, 1); wire.PSNDiff(p.PSN, from) > 0 { // it may be requested once more
+		// The missing part may be requested once more.
+		if from := wire.PSNAdd(w.rsp.last, 1); wire.PSNDiff(p.PSN, from) > 0 {
 			a.ev.missing = psns(from, wire.PSNAdd(p.PSN, 1<<24-1))
 			w.stats.Gaps++
 		}

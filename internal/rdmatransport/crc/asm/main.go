@@ -12,12 +12,13 @@ import (
 
 // The offsets of package crc's constants, in bytes.
 const (
-	by4    = 64 * iota // multiply each 16-byte lane of a register by x^(8·4 registers)
-	by3                // … of 3 registers
-	by2                // … of 2
-	by1                // … of 1
-	lanes              // multiply each lane except the last by its distance from the last
-	finish             // x^96, x^64, the polynomial, its inverse, a 32-bit mask, and whether it has an instruction
+	by4   = 64 * iota // multiply each 16-byte lane of a register by x^(8·4 registers)
+	by3               // … of 3 registers
+	by2               // … of 2
+	by1               // … of 1
+	lanes             // multiply each lane except the last by its distance from the last
+	// x^96, x^64, the polynomial, its inverse, a 32-bit mask, and whether it has an instruction.
+	finish
 )
 
 // accumulators is the number of registers folded in parallel: a carry-less multiplication has a

@@ -86,21 +86,22 @@ type Manager struct {
 
 	cfg Config
 
-	mu            sync.Mutex // protects the fields below, and all connections
-	closed        bool
-	ids           *keys.Table[conn] // by local communication ID; includes SIDR requests
-	listeners     map[uint64][]*listener
-	byID          map[peerKey]*conn // by the peer's communication ID
-	byQP          map[peerKey]*conn // by the peer's QP
-	sidr          map[peerKey]*conn // by the peer's SIDR request ID
-	halfOpen      counts            // number of half-open connections
-	held          []held            // see validate.go
-	nextHeld      int               // index of the last one in held
-	lastHeld      time.Time         // time of the last one
-	validator     *conn             // holds the communication ID for DREPs to validate peers; nil if held is empty
-	disconnecting int               // connections that wait for DREP
-	drained       chan struct{}     // closed when disconnecting is 0; nil if nothing waits
-	draining      bool              // Drain was called
+	mu        sync.Mutex // protects the fields below, and all connections
+	closed    bool
+	ids       *keys.Table[conn] // by local communication ID; includes SIDR requests
+	listeners map[uint64][]*listener
+	byID      map[peerKey]*conn // by the peer's communication ID
+	byQP      map[peerKey]*conn // by the peer's QP
+	sidr      map[peerKey]*conn // by the peer's SIDR request ID
+	halfOpen  counts            // number of half-open connections
+	held      []held            // see validate.go
+	nextHeld  int               // index of the last one in held
+	lastHeld  time.Time         // time of the last one
+	// Holds the communication ID for DREPs to validate peers; nil if held is empty.
+	validator     *conn
+	disconnecting int           // connections that wait for DREP
+	drained       chan struct{} // closed when disconnecting is 0; nil if nothing waits
+	draining      bool          // Drain was called
 	paths         map[pathKey]*sharedPath
 	replies       [replyPaths]*sharedPath
 	nextReply     int

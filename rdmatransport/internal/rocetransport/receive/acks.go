@@ -2,9 +2,10 @@ package receive
 
 // acks is the acknowledgement that the peer is to get if no NAK is due.
 type acks struct {
-	psn       uint32 // newest PSN of a SEND or WRITE: only responses acknowledge READs and atomics
-	due       bool
-	selective bool // a selective acknowledgement is due; it also acknowledges everything before the gap
+	psn uint32 // newest PSN of a SEND or WRITE: only responses acknowledge READs and atomics
+	due bool
+	// A selective acknowledgement is due; it also acknowledges everything before the gap.
+	selective bool
 }
 
 func (a *acks) init(psn uint32) { *a = acks{psn: psn} }

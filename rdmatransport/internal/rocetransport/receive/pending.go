@@ -102,7 +102,8 @@ func (p *pending) covers(psn, n uint32) bool {
 // insert queues a response by its PSN and replaces those that it repeats. Duplicates cannot make
 // the queue grow without bound: they are dropped when it is full, as if lost.
 func (p *pending) insert(r *Response, limit uint8) {
-	if n := len(p.queue); !r.replay && (n == 0 || wire.PSNDiff(r.PSN, p.queue[n-1].end()) >= 0) { // the common case
+	// The common case.
+	if n := len(p.queue); !r.replay && (n == 0 || wire.PSNDiff(r.PSN, p.queue[n-1].end()) >= 0) {
 		p.queue = append(p.queue, *r)
 		return
 	}

@@ -78,7 +78,8 @@ func (s *State) onEarly(p *wire.Packet, m marking, d int32) (o Outcome) {
 		}
 		v.on(onGap)
 	case m != unmarked && p.AckReq && !v.waitsForReceive():
-		v.on(onGap) // a peer that marks its packets probes with the last one, and goes back only once per loss
+		// A peer that marks its packets probes with the last one, and goes back only once per loss.
+		v.on(onGap)
 	}
 	return o
 }

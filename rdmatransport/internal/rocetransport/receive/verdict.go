@@ -32,12 +32,13 @@ func (v Verdict) String() string {
 type verdictEvent uint8
 
 const (
-	onExpected  verdictEvent = iota // the expected packet has arrived, or was moved without packets
-	onGap                           // it is missing, and a NAK is due
-	onNotReady                      // it found no receive request
-	onRefusal                       // it is in error
-	onSent                          // the NAK was sent
-	onWithdrawn                     // the packet in error was a kept one, and is perhaps not the peer's
+	onExpected verdictEvent = iota // the expected packet has arrived, or was moved without packets
+	onGap                          // it is missing, and a NAK is due
+	onNotReady                     // it found no receive request
+	onRefusal                      // it is in error
+	onSent                         // the NAK was sent
+	// The packet in error was a kept one, and is perhaps not the peer's.
+	onWithdrawn
 
 	verdictEvents = int(onWithdrawn) + 1
 )

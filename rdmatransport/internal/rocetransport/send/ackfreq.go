@@ -5,7 +5,8 @@ import "github.com/softrnic/softrnic/internal/rdmatransport/wire"
 // ackFrequency decides which packets request an acknowledgement (the AckReq bit).
 type ackFrequency struct {
 	sinceAckReq uint32 // packets sent since the last acknowledgement request
-	requested   uint32 // PSN behind the last packet with a request; una if it is answered or to be retransmitted
+	// PSN behind the last packet with a request; una if it is answered or to be retransmitted.
+	requested uint32
 }
 
 func (a *ackFrequency) init(psn uint32) { *a = ackFrequency{requested: psn} }

@@ -25,9 +25,9 @@ const (
 	FailRequest                      // fail Request: the peer refused it
 )
 
-// OnResponse is called first for each acknowledgement or response, with its PSN. selective says that
-// the sender keeps packets behind a gap and reports them. OnResponse returns whether the PSN is in
-// flight. If it is not, the packet is a duplicate or forged, and changes nothing.
+// OnResponse is called first for each acknowledgement or response, with its PSN. selective says
+// that the sender keeps packets behind a gap and reports them. OnResponse returns whether the PSN
+// is in flight. If it is not, the packet is a duplicate or forged, and changes nothing.
 func (s *State) OnResponse(psn uint32, selective bool) bool {
 	if !s.flight.has(psn) || s.mode.is(Failed) {
 		return false
@@ -172,7 +172,8 @@ func (s *State) OnAnswer(psn uint32) (request int, offset uint32, o Outcome, ok 
 		s.probeAnswered(&o)
 		return 0, 0, o, false
 	}
-	if r.kind.answered() && !s.mode.is(Selective) && psn != s.flight.una { // responses before it were lost
+	// Responses before it were lost.
+	if r.kind.answered() && !s.mode.is(Selective) && psn != s.flight.una {
 		if !s.mode.selective {
 			s.goBack(&o)
 			s.probeAnswered(&o)
@@ -208,8 +209,8 @@ func (s *State) OnAnswered(psn uint32) (o Outcome) {
 	return o
 }
 
-// ackBeforeOrGoBack acknowledges everything before PSN end, without end itself. If the response to a
-// READ or atomic before end is missing, the acknowledgement is an implied NAK. The requester then
+// ackBeforeOrGoBack acknowledges everything before PSN end, without end itself. If the response to
+// a READ or atomic before end is missing, the acknowledgement is an implied NAK. The requester then
 // goes back to that request or starts a recovery, and the result is false.
 func (s *State) ackBeforeOrGoBack(end uint32, o *Outcome) bool {
 	if s.ackBefore(end, o) {

@@ -30,8 +30,9 @@ type CongestionController interface {
 type Params struct {
 	InitialWindow uint32 // initial window in packets; 0 is the largest
 	MinWindow     uint32 // smallest window in packets
-	AckEvery      uint32 // largest number of packets per acknowledgement request; 0 leaves it to the window
-	MeasureRTT    bool   // sample round trips
+	// Largest number of packets per acknowledgement request; 0 leaves it to the window.
+	AckEvery   uint32
+	MeasureRTT bool // sample round trips
 }
 
 // Conservation is the default controller, by the conservation of packets. Each lost packet makes

@@ -6,7 +6,9 @@ import "github.com/softrnic/softrnic/internal/rdmatransport/wire"
 type flight struct {
 	una  uint32 // snd.una: the oldest unacknowledged PSN
 	next uint32 // the first PSN of the next request to be started
-	max  uint32 // one past the highest PSN ever sent; PSNs from una up to max are in flight or to be retransmitted
+	// One past the highest PSN ever sent; PSNs from una up to max are in flight or to be
+	// retransmitted.
+	max uint32
 }
 
 func (f *flight) init(psn uint32) { *f = flight{psn, psn, psn} }

@@ -9,22 +9,26 @@ const (
 	Wait         Step = iota // do nothing until the next event
 	Transmit                 // send the packets of the Burst
 	ExecuteLocal             // execute a local request, and call LocalExecuted or Fail
-	Refuse                   // Fail a request that can never be sent: it has a response, and the QP may have none outstanding
-	GiveUp                   // fail the QP with Reason: the oldest request has failed
+	// Fail a request that can never be sent: it has a response, and the QP may have none outstanding.
+	Refuse
+	GiveUp // fail the QP with Reason: the oldest request has failed
 )
 
 // Burst is a run of consecutive packets of one request that may be sent.
 type Burst struct {
-	origin    origin
-	Kind      Kind   // of the request
-	AckReq    bool   // the last packet requests an acknowledgement
-	EndsFrame bool   // the frame ends with the burst: its packet is longer than those behind it, which fill whole frames
-	Final     bool   // after the burst, Next returns Wait: the window is full in the middle of a request
-	Reason    uint8  // for GiveUp: the reason given to Fail
-	Request   int    // index of the request, from the oldest
-	Packet    uint32 // index of the first packet in the request
-	PSN       uint32 // PSN of the first packet
-	Packets   uint32 // number of PSNs; for a READ, the number of responses to one request packet
+	origin origin
+	Kind   Kind // of the request
+	AckReq bool // the last packet requests an acknowledgement
+	// The frame ends with the burst: its packet is longer than those behind it, which fill whole
+	// frames.
+	EndsFrame bool
+	// After the burst, Next returns Wait: the window is full in the middle of a request.
+	Final   bool
+	Reason  uint8  // for GiveUp: the reason given to Fail
+	Request int    // index of the request, from the oldest
+	Packet  uint32 // index of the first packet in the request
+	PSN     uint32 // PSN of the first packet
+	Packets uint32 // number of PSNs; for a READ, the number of responses to one request packet
 }
 
 // origin is the reason for a burst.
@@ -45,9 +49,10 @@ type Setting uint8
 
 const (
 	Draining Setting = 1 << iota // no request is started any more
-	Direct                       // requests behind the oldest are not started: they will be moved without packets
-	Paced                        // a rate limit may delay each packet
-	Open                         // an open frame has room for small packets
+	// Requests behind the oldest are not started: they will be moved without packets.
+	Direct
+	Paced // a rate limit may delay each packet
+	Open  // an open frame has room for small packets
 )
 
 func (s Setting) has(any Setting) bool { return s&any != 0 }

@@ -6,12 +6,14 @@ import "github.com/softrnic/softrnic/internal/rdmatransport/wire"
 type Kind uint8
 
 const (
-	Send     Kind = iota // SEND: an acknowledgement
-	Write                // WRITE: an acknowledgement
-	WriteImm             // WRITE with immediate: an acknowledgement; its last packet consumes a receive request of the peer
-	Read                 // READ: one response packet per PSN
-	Atomic               // an atomic, FLUSH or ATOMIC WRITE: a response of one packet
-	Local                // a local request, executed in order without packets
+	Send  Kind = iota // SEND: an acknowledgement
+	Write             // WRITE: an acknowledgement
+	// WRITE with immediate: an acknowledgement; its last packet consumes a receive request of the
+	// peer.
+	WriteImm
+	Read   // READ: one response packet per PSN
+	Atomic // an atomic, FLUSH or ATOMIC WRITE: a response of one packet
+	Local  // a local request, executed in order without packets
 )
 
 // hasData reports whether the packets carry the payload, and an acknowledgement completes the
@@ -50,13 +52,14 @@ func (r *request) past() uint32 { return wire.PSNAdd(r.psn, r.packets) }
 // numbered from the QP's start, modulo 2^32. Those from first up to end are posted and not
 // complete. Those before next are sent.
 type queue struct {
-	requests   []request // by number modulo capacity; nil until the first post, as many QPs only receive
-	capacity   uint32    // length of requests: a power of two
-	first      uint32    // the oldest request that is not complete
-	next       uint32    // the request of the cursor
-	end        uint32    // the next request to be posted
-	packet     uint32    // the packet of the cursor, within next
-	unanswered uint32    // started requests that wait for a response, for fences
+	// By number modulo capacity; nil until the first post, as many QPs only receive.
+	requests   []request
+	capacity   uint32 // length of requests: a power of two
+	first      uint32 // the oldest request that is not complete
+	next       uint32 // the request of the cursor
+	end        uint32 // the next request to be posted
+	packet     uint32 // the packet of the cursor, within next
+	unanswered uint32 // started requests that wait for a response, for fences
 }
 
 // init sets the capacity.

@@ -10,7 +10,8 @@ type window struct {
 	batch      uint16 // full packets in one frame of the link
 	least      uint16 // smallest size
 	ackEvery   uint16 // upper bound of period; 0 is no bound
-	period     uint16 // packets between two acknowledgement requests within a message; whole frames, if it is that long
+	// Packets between two acknowledgement requests within a message; whole frames, if it is that long.
+	period uint16
 }
 
 // init sets up a window that is fully open. A frame is at most half of it.

@@ -248,7 +248,8 @@ static void receives(void)
 	CHECK(!ibv_post_srq_recv(srq, &r, &bad_recv) && !ibv_post_send(qp, &s, &bad));
 	for (int i = 0; i < 2; i++) {
 		struct ibv_wc wc = wait_for(cq);
-		CHECK(wc.status == (wc.wr_id == 1 ? IBV_WC_LOC_PROT_ERR : IBV_WC_WR_FLUSH_ERR)); // it is the QP's own request
+		// The request is the QP's own.
+		CHECK(wc.status == (wc.wr_id == 1 ? IBV_WC_LOC_PROT_ERR : IBV_WC_WR_FLUSH_ERR));
 	}
 	CHECK(!ibv_destroy_qp(qp) && !ibv_destroy_srq(srq) && !ibv_destroy_cq(cq) && !ibv_dereg_mr(own) && !ibv_dereg_mr(of_srq) &&
 		!ibv_dealloc_pd(other));
@@ -379,7 +380,8 @@ static void speed(void)
 	int (*query)(struct ibv_context *, uint32_t, uint64_t *) = later("ibv_query_port_speed");
 	struct ibv_port_attr port;
 	uint64_t units = 0;
-	CHECK(!ibv_query_port(ctx, 1, &port) && port.active_width == 2 && port.active_speed == 4); // 4 lanes of 10 Gbit/s
+	// 4 lanes of 10 Gbit/s.
+	CHECK(!ibv_query_port(ctx, 1, &port) && port.active_width == 2 && port.active_speed == 4);
 	ANSWERS(0, query(ctx, 1, &units));
 	CHECK(units == 400);
 	ANSWERS(EINVAL, query(ctx, 2, &units));

@@ -93,7 +93,8 @@ static void events(void)
 		struct ibv_qp *qp = self_connected(cq);
 		write_nothing(qp);
 		CHECK(wait_for(cq).status == IBV_WC_SUCCESS);
-		CHECK(!ibv_destroy_qp(qp) && !ibv_destroy_cq(cq)); // waits for the acknowledgement of taken events
+		// Waits for the acknowledgement of taken events.
+		CHECK(!ibv_destroy_qp(qp) && !ibv_destroy_cq(cq));
 	}
 	struct ibv_cq *last = ibv_create_cq(ctx, 16, channel, channel, 0);
 	CHECK(last && !ibv_req_notify_cq(last, 0));
@@ -233,7 +234,8 @@ static void late_call(void)
 	pthread_t t;
 	void *err;
 	reach_limit(old);
-	CHECK(!ibv_get_async_event(ctx, &e) && !pthread_create(&t, NULL, destroy_srq, old)); // waits for the acknowledgement
+	// Waits for the acknowledgement.
+	CHECK(!ibv_get_async_event(ctx, &e) && !pthread_create(&t, NULL, destroy_srq, old));
 	double began = now();
 	while (!ibv_query_srq(old, &a))
 		CHECK(now() - began < 10);
@@ -324,7 +326,8 @@ int main(void)
 {
 	setvbuf(stdout, NULL, _IONBF, 0);
 	device_open();
-	CHECK(signal(SIGSTKFLT, SIG_DFL) != SIG_ERR); // like a program that resets the actions of all signals
+	// Like a program that resets the actions of all signals.
+	CHECK(signal(SIGSTKFLT, SIG_DFL) != SIG_ERR);
 	nonsense();
 	xrc_domains();
 	closed_device();

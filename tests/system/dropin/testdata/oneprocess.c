@@ -124,7 +124,8 @@ static void regions(void)
 // answered.
 static void datagrams(void)
 {
-	static const struct { int index, sl; } gids[] = {{0, 8 | 1}, {1, 8 | 2}}; // the link-local IPv6 address, and the IPv4 address
+	// The link-local IPv6 address, and the IPv4 address.
+	static const struct { int index, sl; } gids[] = {{0, 8 | 1}, {1, 8 | 2}};
 	struct ibv_cq *cq = ibv_create_cq(ctx, 16, NULL, NULL, 0);
 	struct ibv_qp_init_attr ia = {.send_cq = cq, .recv_cq = cq, .cap = {8, 8, 1, 1, 0}, .qp_type = IBV_QPT_UD};
 	struct ibv_qp *qp = ibv_create_qp(pd, &ia);

@@ -132,7 +132,8 @@ static struct rail {
 } rails[MAX_RAILS];
 
 static char *message;
-static volatile uint64_t credits[MAX_RAILS]; // in the sender: the number of the message for which there is room
+// In the sender: the number of the message for which there is room.
+static volatile uint64_t credits[MAX_RAILS];
 
 static struct ibv_qp *make_qp(struct rail *r)
 {

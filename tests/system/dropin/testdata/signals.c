@@ -131,7 +131,8 @@ static void gone(const char *when)
 	loopback_open(&l);
 	char *map = mmap(NULL, 1 << 16, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	struct ibv_mr *mr = ibv_reg_mr(pd, map, 1 << 16, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
-	CHECK(mr && mmap(map, 1 << 16, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == map); // nothing else comes there
+	// Nothing else comes there.
+	CHECK(mr && mmap(map, 1 << 16, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == map);
 	int before = caught;
 	loopback_write(&l, (uintptr_t)l.memory, l.mr->lkey, (uintptr_t)map, mr->rkey, 64);
 	enum ibv_wc_status s = wait_for(l.cq).status;

@@ -295,7 +295,8 @@ static int blocks(const char *tid)
 		fclose(f);
 	text[n] = 0;
 	char *line = strstr(text, "SigBlk:");
-	return !line || (strtoull(line + strlen("SigBlk:"), NULL, 16) & want) == want; // without a line it has ended
+	// Without a line it has ended.
+	return !line || (strtoull(line + strlen("SigBlk:"), NULL, 16) & want) == want;
 }
 
 // gos_threads_block checks every thread except the first two, which are the program's, when all

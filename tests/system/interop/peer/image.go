@@ -147,7 +147,8 @@ func (i *image) make(work string) error {
 	if err := os.Mkdir(i.dir, 0o755); err != nil {
 		return err
 	}
-	for _, name := range []string{"kernel", "initramfs"} { // initramfs last: it marks the image as complete
+	// initramfs comes last: it marks the image as complete.
+	for _, name := range []string{"kernel", "initramfs"} {
 		if err := os.Rename(filepath.Join(work, name), filepath.Join(i.dir, name)); err != nil {
 			return err
 		}

@@ -93,13 +93,16 @@ type Request struct {
 
 // Create has the attributes of a new QP and of its memory region.
 type Create struct {
-	Type      string   `json:"type"`                // RC, UC or UD
-	Transport string   `json:"transport,omitempty"` // rocev2, the default, or iwarp
-	OwnPD     bool     `json:"own_pd,omitempty"`    // in a new protection domain, not that of the connection
-	Memory    int      `json:"memory"`              // bytes of the region
-	QPAccess  []string `json:"qp_access,omitempty"` // rights of the QP: remote_write, remote_read, remote_atomic
-	MRAccess  []string `json:"mr_access,omitempty"` // rights of the region; local writes are always allowed
-	QKey      uint32   `json:"qkey,omitempty"`      // UD
+	Type      string `json:"type"`                // RC, UC or UD
+	Transport string `json:"transport,omitempty"` // rocev2, the default, or iwarp
+	// In a new protection domain, not that of the connection.
+	OwnPD  bool `json:"own_pd,omitempty"`
+	Memory int  `json:"memory"` // bytes of the region
+	// Rights of the QP: remote_write, remote_read, remote_atomic.
+	QPAccess []string `json:"qp_access,omitempty"`
+	// Rights of the region; local writes are always allowed.
+	MRAccess  []string `json:"mr_access,omitempty"`
+	QKey      uint32   `json:"qkey,omitempty"` // UD
 	RecvDepth int      `json:"recv_depth,omitempty"`
 }
 
@@ -123,15 +126,20 @@ type Connect struct {
 
 // CM has the parameters of rdma_cm.
 type CM struct {
-	Addr     string `json:"addr,omitempty"`         // host:port of the target in listen, port 0: any; of the tester in dial
-	Data     []byte `json:"private_data,omitempty"` // in dial, accept and reject
-	ReadsIn  uint8  `json:"responder_resources"`    // in dial and accept: outstanding READs and atomics that the target accepts
-	ReadsOut uint8  `json:"initiator_depth"`        // READs and atomics that the target may have outstanding
+	// HOST:PORT. In listen: of the target; port 0 means any port. In dial: of the tester.
+	Addr string `json:"addr,omitempty"`
+	Data []byte `json:"private_data,omitempty"` // in dial, accept and reject
+	// In dial and accept: outstanding READs and atomics that the target accepts.
+	ReadsIn uint8 `json:"responder_resources"`
+	// READs and atomics that the target may have outstanding.
+	ReadsOut uint8 `json:"initiator_depth"`
 }
 
 // Send is a work request of the target.
 type Send struct {
-	Opcode     string `json:"opcode"` // SEND, SEND_WITH_IMM, SEND_WITH_INV, RDMA_WRITE, RDMA_WRITE_WITH_IMM, RDMA_READ, CMP_SWAP, FETCH_ADD
+	// SEND, SEND_WITH_IMM, SEND_WITH_INV, RDMA_WRITE, RDMA_WRITE_WITH_IMM, RDMA_READ, CMP_SWAP,
+	// FETCH_ADD.
+	Opcode     string `json:"opcode"`
 	RemoteAddr uint64 `json:"remote_addr,omitempty"`
 	RKey       uint32 `json:"rkey,omitempty"`
 	Imm        uint32 `json:"imm,omitempty"`
@@ -144,10 +152,11 @@ type Send struct {
 
 // Reply is the target's answer. Error is empty if the request has succeeded.
 type Reply struct {
-	Error       string       `json:"error,omitempty"`
-	Name        string       `json:"name,omitempty"`    // of the device
-	Addr        []string     `json:"addr,omitempty"`    // addresses of its port, if known
-	RFC7306     bool         `json:"rfc7306,omitempty"` // over iWARP it supports atomics and immediate data, which are optional
+	Error string   `json:"error,omitempty"`
+	Name  string   `json:"name,omitempty"` // of the device
+	Addr  []string `json:"addr,omitempty"` // addresses of its port, if known
+	// Over iWARP it supports atomics and immediate data, which are optional.
+	RFC7306     bool         `json:"rfc7306,omitempty"`
 	QP          int          `json:"qp,omitempty"`
 	QPN         uint32       `json:"qpn,omitempty"`
 	RemoteAddr  uint64       `json:"remote_addr,omitempty"`
@@ -157,9 +166,10 @@ type Reply struct {
 	State       string       `json:"state,omitempty"`
 	Completions []Completion `json:"completions,omitempty"`
 	Port        uint16       `json:"port,omitempty"`
-	Event       string       `json:"event,omitempty"` // librdmacm's name without RDMA_CM_EVENT_: CONNECT_REQUEST, ESTABLISHED
-	ReadsIn     uint8        `json:"responder_resources,omitempty"`
-	ReadsOut    uint8        `json:"initiator_depth,omitempty"`
+	// The name in librdmacm without RDMA_CM_EVENT_: CONNECT_REQUEST, ESTABLISHED.
+	Event    string `json:"event,omitempty"`
+	ReadsIn  uint8  `json:"responder_resources,omitempty"`
+	ReadsOut uint8  `json:"initiator_depth,omitempty"`
 }
 
 // Completion is a work completion. Status is libibverbs' name without IBV_WC_, such as SUCCESS and

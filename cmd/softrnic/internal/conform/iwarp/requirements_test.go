@@ -82,8 +82,9 @@ var (
 
 var rfcs = []struct {
 	number string
-	musts  int // MUST, MUST NOT, SHALL and SHALL NOT in the text, except those in the definition of the words
-	rows   []requirement
+	// MUST, MUST NOT, SHALL and SHALL NOT in the text, except those in the definition of the words.
+	musts int
+	rows  []requirement
 }{
 	{"5040", 132, rfc5040},
 	{"5041", 109, rfc5041},

@@ -296,7 +296,8 @@ var connections = []entry{
 		c.say(&mad.RTU{LocalCommID: c.id, RemoteCommID: c.theirs ^ 0x40})
 		t.sync(func(*reply) {})
 		r := t.do(&control.Request{Op: control.CMEvent, QP: c.handle, WaitMillis: int(t.Quiet.Milliseconds())})
-		is(t, "whether the connection is established", r.Event == "ESTABLISHED", false) // it may have given up
+		// It may have given up.
+		is(t, "whether the connection is established", r.Event == "ESTABLISHED", false)
 	}},
 	{"CM-MRA", "An MRA makes the target delay the repetition of its REP for the time in the MRA.", mra, func(t *tester) {
 		c := t.listening()

@@ -20,7 +20,8 @@ type Env struct {
 	Peer    *peer.Peer
 	Control *control.Client
 	Wait    time.Duration // for packets that must come
-	Quiet   time.Duration // for packets that must not come, after the target has answered a later request
+	// For packets that must not come, after the target has answered a later request.
+	Quiet time.Duration
 
 	qpn    uint32 // the last QP number of the tester
 	canary *qp    // its answer shows that the target has handled all earlier packets
@@ -44,7 +45,8 @@ type tester struct {
 	replies int // replies received for the case's QPs
 	probing bool
 	qps     []*qp
-	manages func(packet []byte) bool // reports whether a packet to QP 1 belongs to the case; nil if the case has no CM
+	// manages reports whether a packet to QP 1 belongs to the case; nil if the case has no CM.
+	manages func(packet []byte) bool
 }
 
 // qp is a QP of the target, with the numbers of the tester's QP.
