@@ -113,6 +113,14 @@ int poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc)
 // its data is copied.
 #define SMALL 4096
 
+// is_small tells whether a list is a single request whose data is at most SMALL.
+static int is_small(const struct ibv_send_wr *wr)
+{
+	if (!wr || wr->next || wr->num_sge > 1)
+		return 0;
+	return wr->num_sge != 1 || !wr->sg_list || wr->sg_list->length <= SMALL;
+}
+
 struct cq *take_with_post(struct qp *q, struct ibv_send_wr *wr)
 {
 	struct cq *cq = (struct cq *)q->ibv.qp_base.send_cq;
@@ -121,7 +129,7 @@ struct cq *take_with_post(struct qp *q, struct ibv_send_wr *wr)
 		__atomic_store_n(&q->empty_posts, (n + 1) % cq->policy->posts_per_take, __ATOMIC_RELAXED);
 		return NULL;
 	}
-	if (!cq || cq->stamped || !wr || wr->next || wr->num_sge > 1 || (wr->num_sge == 1 && wr->sg_list && wr->sg_list->length > SMALL))
+	if (!cq || cq->stamped || !is_small(wr))
 		return NULL;
 	if (__atomic_load_n(&cq->n, __ATOMIC_RELAXED) != __atomic_load_n(&cq->at, __ATOMIC_RELAXED) || pthread_mutex_trylock(&cq->lock))
 		return NULL;

@@ -137,8 +137,9 @@ PUBLIC struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size
 PUBLIC int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *addr, size_t length, int access)
 {
 	int code = IBV_REREG_MR_ERR_INPUT;
-	if (!flags || flags & ~IBV_REREG_MR_FLAGS_SUPPORTED || (flags & IBV_REREG_MR_CHANGE_TRANSLATION && (!length || !addr)) ||
-	    (flags & IBV_REREG_MR_CHANGE_PD && !pd)) {
+	int no_memory = flags & IBV_REREG_MR_CHANGE_TRANSLATION && (!length || !addr);
+	int no_pd = flags & IBV_REREG_MR_CHANGE_PD && !pd;
+	if (!flags || flags & ~IBV_REREG_MR_FLAGS_SUPPORTED || no_memory || no_pd) {
 		errno = EINVAL;
 		return code;
 	}

@@ -332,7 +332,10 @@ func srCreateSRQ(a *C.struct_sr_srq_init_attr, h, num *C.uint32_t) C.int {
 	p := pds.get(uint32(a.pd))
 	x, ok1 := optional(&xrcds, a.xrcd)
 	c, ok2 := optional(&cqs, a.cq)
-	if p == nil || !ok1 || !ok2 || x != nil && x.ctx != p.ctx || c != nil && c.ctx != p.ctx {
+	if p == nil || !ok1 || !ok2 {
+		return notFound
+	}
+	if x != nil && x.ctx != p.ctx || c != nil && c.ctx != p.ctx { // as in the kernel, not found
 		return notFound
 	}
 	s := &srq{object: object{p.ctx, a.events}}

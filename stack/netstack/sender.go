@@ -174,8 +174,13 @@ func (s *sender) Drop() {
 // be consecutive, because they are incremented when the superframe is cut. Otherwise the ID of
 // another sender on the path could be used twice.
 func (s *sender) extends(p *path, n int, id uint16) bool {
-	return s.path == p && p.uso && s.last == s.size && n <= s.size && s.segments < link.MaxSegments &&
-		s.end-s.start-ethLen+n <= link.MaxSuperframe && (id == s.id+1 || !p.v4) && s.end+n <= len(s.mem)
+	if s.path != p || !p.uso || s.last != s.size || n > s.size { // another path, or not of equal size
+		return false
+	}
+	if p.v4 && id != s.id+1 {
+		return false
+	}
+	return s.segments < link.MaxSegments && s.end-s.start-ethLen+n <= link.MaxSuperframe && s.end+n <= len(s.mem)
 }
 
 // After a datagram of at least bulk bytes, many more are expected; after a shorter one, few.

@@ -65,8 +65,9 @@ type row struct {
 // joined reports whether p shares the arrow of the packets before it.
 func (r *row) joined(p *Packet, silence time.Duration) bool {
 	f := &r.first
-	return silence == 0 && f.FromLeft == p.FromLeft && f.Kind == p.Kind && f.Group == p.Group && p.Group != "" &&
-		f.Detail == "" && p.Detail == "" && p.Missing == "" && len(f.Wrong) == 0 && len(p.Wrong) == 0 && f.Kind != Management
+	same := f.FromLeft == p.FromLeft && f.Kind == p.Kind && f.Group == p.Group && p.Group != ""
+	remarkable := f.Detail != "" || p.Detail != "" || p.Missing != "" || len(f.Wrong) > 0 || len(p.Wrong) > 0
+	return silence == 0 && same && !remarkable && f.Kind != Management
 }
 
 // together is the least number of consecutive packets that share an arrow.

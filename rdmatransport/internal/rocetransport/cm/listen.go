@@ -60,13 +60,21 @@ func (m *Manager) addListener(op string, l *listener, attr *rdmacm.ListenAttr) e
 		return verbs.Errorf(verbs.ErrClosed, op, "the device is closed")
 	}
 	for _, o := range m.listeners[l.serviceID] {
-		if o.addr == l.addr || o.any() && l.any() && (o.v4 && l.v4 || o.v6 && l.v6) {
+		if o.conflicts(l) {
 			return verbs.Errorf(fmt.Errorf("%w: %w", verbs.ErrBusy, syscall.EADDRINUSE), op,
 				"%v: somebody listens there in port space %v", attr.Addr, attr.Space)
 		}
 	}
 	m.listeners[l.serviceID] = append(m.listeners[l.serviceID], l)
 	return nil
+}
+
+// conflicts reports whether two listeners for one service ID cannot exist at the same time.
+func (l *listener) conflicts(o *listener) bool {
+	if l.any() && o.any() {
+		return l.addr == o.addr || l.v4 && o.v4 || l.v6 && o.v6
+	}
+	return l.addr == o.addr
 }
 
 // any reports whether the listener is for all addresses, of IPv4, IPv6 or both.
