@@ -151,8 +151,8 @@ func TestCloseRemovesCreatedInterface(t *testing.T) {
 	}
 }
 
-// TestExistingInterfaceIsUnchanged checks that an existing interface is never modified, for all
-// options and users. Open's error says how it differs.
+// TestExistingInterfaceIsUnchanged checks that an existing interface is never modified, with all
+// options and users. Open's error says how the interface differs.
 func TestExistingInterfaceIsUnchanged(t *testing.T) {
 	for _, flags := range []netlink.TuntapFlag{netlink.TUNTAP_DEFAULTS, netlink.TUNTAP_MULTI_QUEUE_DEFAULTS} {
 		inNamespace(t)

@@ -222,8 +222,8 @@ func TestPathErrors(t *testing.T) {
 	}
 }
 
-// TestGroup checks that each member of a group receives a datagram to it, including the sender. It
-// receives them until it has left as often as it joined.
+// TestGroup checks that each member of a group, including the sender, receives a datagram to it. A
+// member has joined several times, and receives until it has left as often.
 func TestGroup(t *testing.T) {
 	testGroup(t, "239.1.2.3", newHost(t, "127.0.0.1"), newHost(t, "127.0.0.2"))
 	// The loopback has no route to IPv6 groups.

@@ -7,7 +7,7 @@ import (
 )
 
 // TestPollersYield checks that with GOMAXPROCS 1 pollers let the goroutines of streams receive.
-// Otherwise these run only every 10 ms, which is some thousands of polls.
+// Otherwise these would run only every 10 ms, after some thousands of polls.
 func TestPollersYield(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	from, to := newHost(t, "127.0.0.1"), newHost(t, "127.0.0.2")

@@ -27,8 +27,8 @@ const (
 // zeros is shared because gVisor retains the data that was last written.
 var zeros [64 << 20]byte
 
-// fillBuffers writes until the buffers of both ends are full, when no byte is accepted for a while.
-// It returns the number of bytes.
+// fillBuffers writes until the buffers of both ends are full: no byte is accepted for a while. It
+// returns the number of bytes.
 func fillBuffers(t *testing.T, s stack.Stream) (n int) {
 	t.Helper()
 	for {
@@ -45,7 +45,7 @@ func fillBuffers(t *testing.T, s stack.Stream) (n int) {
 	}
 }
 
-// wantMemory waits until each host's buffers have this many bytes, which takes until the last
+// wantMemory waits until each host's buffers have this many bytes. This is the case when the last
 // segments have arrived.
 func wantMemory(t *testing.T, want int64, hosts ...*netstack.Host) {
 	t.Helper()

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// lane is two hosts, and a listener on the second.
+// lane has two hosts, and a listener on the second.
 type lane struct {
 	t        *testing.T
 	a, b     *netstack.Host
@@ -372,9 +372,10 @@ func TestNoKeepAliveInTimeWait(t *testing.T) {
 	peer.Abort()
 }
 
-// TestSYNInTimeWaitDoesNotBlock sends a SYN to a connection in TIME-WAIT while another goroutine
-// holds its lock and requests gVisor's connection table. gVisor holds the table's lock when it
-// passes the SYN on. A deadlock results if the SYN waits for the connection's lock.
+// TestSYNInTimeWaitDoesNotBlock sends a SYN to a connection in TIME-WAIT. Meanwhile another
+// goroutine holds the connection's lock and requests gVisor's connection table. gVisor holds the
+// table's lock when it passes the SYN on. If the SYN waits for the connection's lock, there is a
+// deadlock.
 func TestSYNInTimeWaitDoesNotBlock(t *testing.T) {
 	l := newLane(t, nil)
 	a, b := l.dial(4000)

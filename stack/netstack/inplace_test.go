@@ -58,8 +58,8 @@ func (n *limitedLink) Write(frames []link.Frame) (int, error) {
 	return n.Link.Write(frames)
 }
 
-// TestInPlaceOrder checks that a frame that did not fit into the receiver's memory is not overtaken
-// by the next one, which does.
+// TestInPlaceOrder checks the order of two frames, of which only the second fits into the
+// receiver's memory. It must not overtake the first.
 func TestInPlaceOrder(t *testing.T) {
 	lan := new(pipe.Switch)
 	out := &limitedLink{Link: lan.Port()}

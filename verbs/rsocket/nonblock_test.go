@@ -123,8 +123,8 @@ func TestWritable(t *testing.T) {
 	})
 }
 
-// Datagrams over non-blocking calls: at most as many as there are slots are in flight, and each
-// arrives complete or not at all.
+// Datagrams over non-blocking calls. At most as many as there are slots are in flight. Each arrives
+// complete or not at all.
 func TestTryDatagrams(t *testing.T) {
 	a, b := nodes(t)
 	server, client := a.socket(t, "10.0.0.1:7", nil), b.socket(t, "10.0.0.2:8", &rsocket.Config{SendBuffer: 4 << 10})

@@ -385,8 +385,8 @@ func TestReserve(t *testing.T) {
 	}
 }
 
-// TestTakeHeaders checks that a frame in place has its headers copied and the remainder in the
-// ring.
+// TestTakeHeaders checks that the headers of a frame in place are copied, and that the remainder
+// stays in the ring.
 func TestTakeHeaders(t *testing.T) {
 	_, p, c := pair(t, MinLen)
 	if p.InPlace() {

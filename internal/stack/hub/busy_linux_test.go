@@ -37,7 +37,7 @@ func (l logForwarder) WithAttrs([]slog.Attr) slog.Handler { return l }
 func (l logForwarder) WithGroup(string) slog.Handler      { return l }
 
 // TestHubWithoutProcessor checks that a client joins or makes a request at a hub that gets no CPU
-// time, however long it takes.
+// time for a long time.
 func TestHubWithoutProcessor(t *testing.T) {
 	const addr = "127.31.0.16"
 	t.Cleanup(hub.SetAnswerTime(time.Millisecond))

@@ -138,8 +138,8 @@ func (e *end) hold(stuck chan bool) {
 	e.stuck = stuck
 }
 
-// TestNoRings checks that a client without a path to another client's QP refuses rings, however
-// often they are requested. It may be a program that must see complete packets.
+// TestNoRings checks that a client without a path to another client's QP refuses rings, even if
+// they are requested often. It may be a program that must see complete packets.
 func TestNoRings(t *testing.T) {
 	const addr = "127.31.0.13"
 	t.Cleanup(hub.SetWaits(time.Millisecond, time.Millisecond))

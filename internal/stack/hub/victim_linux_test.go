@@ -79,8 +79,8 @@ func (v *inspector) take(a *Arrival) {
 }
 
 // Victim is a client that sends itself superframes through the hub until stdin ends. Each datagram
-// must arrive once and unmodified, and others' datagrams must be permitted ones. It prints the slot
-// of its QPNs at once, and at the end the numbers of received datagrams, its own and others'.
+// must arrive once and unmodified. Datagrams of others must be permitted ones. It prints the slot
+// of its QPNs at once. At the end it prints the numbers of received datagrams, its own and others'.
 func Victim(dir string) error {
 	v := &inspector{wrong: make(chan error, 1)}
 	joined := make(chan bool)

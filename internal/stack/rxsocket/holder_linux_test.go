@@ -48,7 +48,7 @@ func TestHolder(t *testing.T) {
 	}
 }
 
-// TestBindErrorOfOtherUser says whose the port is, and what to do.
+// TestBindErrorOfOtherUser checks that the error names the user who has the port, and gives advice.
 func TestBindErrorOfOtherUser(t *testing.T) {
 	err := inUse(netip.MustParseAddr("127.0.44.81"), os.Geteuid()+1, true)
 	if !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), "before it becomes another user") {

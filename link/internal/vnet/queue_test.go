@@ -37,8 +37,8 @@ func TestWaits(t *testing.T) {
 	}
 }
 
-// TestFullArena checks a read that fills the arena, or ends in its last bytes. It is too long to be
-// a frame, and does no harm.
+// TestFullArena checks a read that fills the arena, or ends in its last bytes. The data is too long
+// to be a frame, and does no harm.
 func TestFullArena(t *testing.T) {
 	c, far := pair(t, link.WaitEvent)
 	lengths := make(chan int, 8)

@@ -30,7 +30,7 @@ func corking(t *testing.T, n *network) (x, y *session, s *stream, write func(n i
 }
 
 // Small requests are sent at once while the peer acknowledges earlier ones. Otherwise they are
-// corked, and sent together when the peer acknowledges more or the send queue is full.
+// corked. They are sent together when the peer acknowledges more, or when the send queue is full.
 func TestSmallRequestsAreCorked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x, y, s, write := corking(t, &network{offloaded: true})
@@ -89,7 +89,7 @@ func TestCorkedRequestsAreSentBeforeTheEnd(t *testing.T) {
 	}
 }
 
-// Small FPDUs and long ones, where an FPDU may be longer than a TCP segment: all arrive in order.
+// Small FPDUs and long ones arrive in order, if an FPDU may be longer than a TCP segment.
 func TestSmallAndLongFPDUsKeepOrder(t *testing.T) {
 	for _, buffer := range []int{1 << 20, 70_000, 3000} {
 		synctest.Test(t, func(t *testing.T) {

@@ -70,8 +70,8 @@ func TestCursor(t *testing.T) {
 	}
 }
 
-// A local operation that fails before it is the oldest request fails with the same reason when it
-// is.
+// A local operation may fail before it is the oldest request. When it is the oldest, the request
+// fails with the same reason.
 func TestCursorRemembersRefusals(t *testing.T) {
 	var c cursor
 	c.init(4)
@@ -99,7 +99,7 @@ func TestCursorRemembersRefusals(t *testing.T) {
 	}
 }
 
-// Responses are for the oldest READ or atomic; a ready-to-receive READ counts until its response
+// Responses belong to the oldest READ or atomic. A ready-to-receive READ counts until its response
 // has arrived.
 func TestOutstandingReads(t *testing.T) {
 	var r reads

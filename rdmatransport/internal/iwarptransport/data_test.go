@@ -589,8 +589,8 @@ func TestReadDepth(t *testing.T) {
 	})
 }
 
-// Immediate data takes a receive request, in order with SENDs, and the completion has the length of
-// the WRITE before it.
+// Immediate data takes a receive request, in order with SENDs. The completion has the length of the
+// WRITE before it.
 func TestImmediateData(t *testing.T) {
 	bubble(t, &network{}, 1<<16, func(t *testing.T, d *node) {
 		d.recvs, d.recvLen = 5, 100
@@ -632,7 +632,8 @@ func TestImmediateData(t *testing.T) {
 	})
 }
 
-// SEND with invalidate invalidates an STag, or ends the stream if it may not.
+// A SEND with invalidate invalidates an STag. If it may not invalidate the STag, it ends the
+// stream.
 func TestInvalidate(t *testing.T) {
 	refused := func(t *testing.T, s *session, stag uint32) {
 		t.Helper()
@@ -715,7 +716,7 @@ func TestInvalidate(t *testing.T) {
 }
 
 // The segments of a WRITE and of a READ response do not alternate, because siw aborts such a
-// stream. Neither waits for more than one message of the other, and segments of SENDs may come in
+// stream. Neither waits for more than one message of the other. Segments of SENDs may come in
 // between.
 func TestTaggedMessagesDoNotMix(t *testing.T) {
 	for name, write := range map[string]int{"one long WRITE": 100_000, "WRITEs of two segments": 2000, "short WRITEs": 10} {
@@ -756,8 +757,8 @@ func TestTaggedMessagesDoNotMix(t *testing.T) {
 	}
 }
 
-// A message whose memory is deregistered when half of it is sent fails at once, because nothing
-// could be sent after it.
+// A message whose memory is deregistered when half of it is sent fails at once, because the stream
+// cannot continue after it.
 func TestDeregisteredWhileSent(t *testing.T) {
 	for _, op := range []verbs.WROpcode{verbs.Send, verbs.RDMAWrite} {
 		bubble(t, &network{buffer: 3000}, 4096, func(t *testing.T, d *node) {

@@ -351,7 +351,7 @@ func TestLocalErrors(t *testing.T) {
 	for name, c := range map[string]struct {
 		wr   func(d *node, readOnly *verbs.MR) *verbs.SendWR
 		want verbs.WCStatus
-		ask  bool // it fails when the answer arrives
+		ask  bool // it fails when the answer has arrived
 	}{
 		"no such lkey": {func(d *node, _ *verbs.MR) *verbs.SendWR {
 			return &verbs.SendWR{Opcode: verbs.Send, SGList: []verbs.SGE{{Addr: d.mr.Addr(), Length: 8, LKey: ^d.mr.LKey()}}}
@@ -424,8 +424,8 @@ func TestLocalErrors(t *testing.T) {
 			s.over()
 		})
 	})
-	// Responses are due as well: whichever fails first, nothing is sent after the end of the
-	// stream.
+	// Responses are due as well. Whichever of the two fails first, nothing is sent after the end of
+	// the stream.
 	t.Run("with responses due", func(t *testing.T) {
 		bubble(t, &network{buffer: 3000}, 1<<16, func(t *testing.T, d *node) {
 			s := d.dial(reply())
@@ -511,8 +511,8 @@ func TestWrongCRC(t *testing.T) {
 	})
 }
 
-// The Terminate message is the last one sent, whatever was queued, and is sent even if the stream
-// has no room at first.
+// The Terminate message is the last message that is sent, even if others are queued. It is sent
+// even if the stream has no room at first.
 func TestNothingAfterTerminate(t *testing.T) {
 	// If responses are due, the Terminate message is coalesced with them. After a SEND alone, the
 	// QP keeps it until there is room.
@@ -555,7 +555,7 @@ func TestNothingAfterTerminate(t *testing.T) {
 	})
 }
 
-// event checks that the QP had the event, or none if a completion reports the error.
+// event checks that the QP had the event. An event of 0 means that a completion reports the error.
 func (s *session) event(due bool, want verbs.AsyncEventType) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Nanosecond)
@@ -685,8 +685,8 @@ func TestStreamLost(t *testing.T) {
 		s.statuses(d.scq, verbs.WCWRFlushErr)
 		<-s.conn.Done()
 	})
-	// Detected only while sending coalesced FPDUs, as nothing wakes the reader: after the requests
-	// that may be sent now, or in between.
+	// The loss is detected only while coalesced FPDUs are sent, because nothing wakes the reader. They
+	// are sent after the requests that may be sent now, or in between.
 	for name, c := range map[string]struct {
 		first verbs.WROpcode
 		last  verbs.SendFlags

@@ -84,7 +84,7 @@ func TestBackPressure(t *testing.T) {
 }
 
 // Connections are made and ended in every way, many at a time, and nothing remains. The end of the
-// bubble shows that no goroutine does, and closing the device that no object does.
+// bubble shows that no goroutine remains, and closing the device that no object does.
 func TestConnectionsLeaveNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &network{}

@@ -117,7 +117,7 @@ func TestReservedBits(t *testing.T) {
 			if got.Reserved != want {
 				t.Errorf("%+v: reserved bits %#x of the request", c, got.Reserved)
 			}
-			// siw returns a request's own bits, which is no agreement.
+			// siw returns a request's own bits. This is not an agreement.
 			f := reply()
 			f.Reserved = 0x0d
 			p.write(encode(t, f))
@@ -190,8 +190,8 @@ func TestReservedBits(t *testing.T) {
 	})
 }
 
-// Revision 1 has neither IRD and ORD nor ready-to-receive messages. It is used with a peer that
-// uses it.
+// Revision 1 has neither IRD and ORD nor ready-to-receive messages. It is used with a peer that has
+// it.
 func TestRevision1(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newNode(t, &network{offloaded: true}, nodeAddr, 4096, iwarp.Config{Revision: 1})

@@ -23,9 +23,9 @@ type network struct {
 	mss       int                 // of streams; 0 is 1460
 	buffer    int                 // bytes that a stream holds in one direction; 0 is 1 MiB
 	offloaded bool                // streams may send larger pieces
-	cut       func(avail int) int // how many bytes one Read of a stream returns; nil is all
+	cut       func(avail int) int // bytes that one Read of a stream returns; nil: all
 	noAcks    bool                // sent data is only acknowledged by stream.acknowledge
-	// How long received data is delayed, like after a retransmission of TCP; nil is no delay.
+	// The time by which received data is delayed, as after a retransmission of TCP; nil: none.
 	stall func() time.Duration
 	// Called with each sent piece of a stream, and may change or abort it; nil does nothing.
 	damage func(*stream, []byte)
@@ -225,7 +225,7 @@ func (n *network) pair(local, remote netip.AddrPort) (a, b *stream) {
 // stream.
 func (s *stream) LocalNIC() stack.NIC { return nil }
 
-// limit returns how many bytes d holds.
+// limit returns the number of bytes that d can hold.
 func (s *stream) limit(d *direction) int {
 	switch {
 	case d.bound > 0:
@@ -420,7 +420,7 @@ func (s *stream) Unanswered() int {
 // CallOnAnswer implements stack.Stream. acknowledge always calls the function.
 func (s *stream) CallOnAnswer() {}
 
-// acknowledge simulates an acknowledgement. It returns how many pieces were sent before.
+// acknowledge simulates an acknowledgement. It returns the number of pieces that were sent before.
 func (s *stream) acknowledge() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -86,7 +86,7 @@ func TestRevision2Refused(t *testing.T) {
 	}
 }
 
-// There is at most one retry, and only if the revision can be the reason.
+// There is at most one retry, and only if the revision may be the reason.
 func TestRevisionNotRetried(t *testing.T) {
 	for name, c := range map[string]struct {
 		revision    uint8

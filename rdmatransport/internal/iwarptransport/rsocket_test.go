@@ -19,8 +19,8 @@ import (
 
 // TestSocketMatrix runs an rsocket, with bytes in both directions, over every kind of stream of
 // TestMatrix. Each byte arrives once and in order. If the stream was harmed, there may be an error
-// instead, but never an orderly end. Time is virtual. The test is here and not in rsocket, because
-// gVisor's TCP does not work in virtual time.
+// instead, but never an orderly end. Time is virtual. gVisor's TCP does not work in virtual time,
+// so the test is here and not in package rsocket.
 func TestSocketMatrix(t *testing.T) {
 	badStreams(t, 60, 300, func(t *testing.T, n *badNetwork) (bytes int, failed bool) {
 		m := &socketMatrix{t: t, net: n}

@@ -15,8 +15,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// The results are the same for all cuts of the TCP stream and positions of the markers, in both
-// directions.
+// The TCP stream is cut in every way, and markers are at every position, in both directions. The
+// results are always the same.
 func TestCutAnywhere(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	cuts := map[string]func(int) int{
