@@ -54,7 +54,7 @@ func (n *node) connect(peer *node) {
 		verbs.QPAttrState|verbs.QPAttrPKeyIndex|verbs.QPAttrPort|verbs.QPAttrAccessFlags))
 	check(n.qp.Modify(&verbs.QPAttr{
 		QPState: verbs.StateRTR, PathMTU: verbs.MTU1024, DestQPNum: peer.qp.Num(), RQPSN: psn,
-		MaxDestRDAtomic: 1, MinRNRTimer: 12,
+		MaxDestRDAtomic: 1, MinRNRTimer: 12, // 640 µs
 		AHAttr: verbs.AHAttr{IsGlobal: true, PortNum: 1, GRH: verbs.GRH{DGID: gids[1].GID, SGIDIndex: 1}},
 	}, verbs.QPAttrState|verbs.QPAttrAV|verbs.QPAttrPathMTU|verbs.QPAttrDestQPN|verbs.QPAttrRQPSN|
 		verbs.QPAttrMaxDestRDAtomic|verbs.QPAttrMinRNRTimer))

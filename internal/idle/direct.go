@@ -5,12 +5,12 @@ import (
 	"sync/atomic"
 )
 
-// DirectWait is the sockets of a program that does little but receive, and needs low latency. Each
-// waits for its next datagram in the kernel, without telling Go's scheduler. That saves four system
-// calls of the scheduler, and the thread that it wakes, for each datagram. On one processor these
-// are most of a datagram's cost. In exchange the waiting socket occupies a P. One P is therefore
-// always left to other goroutines, except for the only socket of a program with one P; then other
-// goroutines run after each reception.
+// DirectWait has the sockets of a program that mostly receives, and needs low latency. Each socket
+// waits for its next datagram in the kernel, without telling Go's scheduler. For each datagram this
+// saves four system calls of the scheduler, and waking a thread. On one processor these are most of
+// a datagram's cost. But the waiting socket occupies a P. One P is therefore always left to other
+// goroutines. If a program has one socket and one P, the socket takes the P, and other goroutines run
+// after each reception.
 type DirectWait struct {
 	sockets, waiting atomic.Int32
 }
@@ -18,8 +18,8 @@ type DirectWait struct {
 // Add adds n sockets.
 func (d *DirectWait) Add(n int32) { d.sockets.Add(n) }
 
-// Begin reserves a P for a socket that waits, if one is free.
-// If it returns true, the caller calls End after the wait.
+// Begin reserves a P for a socket that waits, if one is free. If it returns true, the caller must
+// call End after the wait.
 func (d *DirectWait) Begin() bool {
 	spare := int32(runtime.GOMAXPROCS(0)) - 1
 	if d.sockets.Load() == 1 {

@@ -96,37 +96,38 @@ const (
 	DirectWaitTime = 2 * time.Millisecond
 
 	// With GOMAXPROCS 1, one empty poll in PollsPerStreamCheck looks for TCP streams whose goroutines
-	// should run, and then waits for one of them for up to StreamWait.
+	// should run. If there are any, it waits for one of them for up to StreamWait.
 	PollsPerStreamCheck = 4
 	StreamWait          = 100 * time.Microsecond
 
-	// PollsPerOwnProgress is the number of empty polls of a CQ per call of Progress where
-	// completions arrive without Progress, as from QPs of the same process.
+	// PollsPerOwnProgress is for CQs whose completions arrive without calls of Progress, for example
+	// from QPs of the same process. One empty poll of this number calls Progress.
 	PollsPerOwnProgress = 128
 	// PollsPerClock is the number of polls of CQ.Wait between checks of the clock.
 	PollsPerClock = 8
-	// MaxSpins ends the spinning of CQ.Wait where time stands still, as in a bubble of
+	// MaxSpins ends the spinning of CQ.Wait if time does not advance, as in a bubble of
 	// testing/synctest.
 	MaxSpins = 1 << 15
 )
 
 // C has the parameters of the drop-in libraries, whose polls are C code in front of the engine.
 var C = struct {
-	// One empty poll in PollsPerCall enters the engine. It is one in PollsPerCallSoon for the first
-	// CallsSoon such polls after a completion, or for CallsSoonArrivals of them where the CQ sees
-	// packets arrive without a call.
+	// One empty poll in PollsPerCall enters the engine. After a completion, it is one in
+	// PollsPerCallSoon until CallsSoon polls have entered. If the CQ sees packets arrive without a
+	// call, it is one in PollsPerCallSoon only until CallsSoonArrivals polls have entered.
 	PollsPerCall, PollsPerCallSoon, CallsSoon, CallsSoonArrivals uint32
-	// One call in CallsPerYield that finds nothing yields the thread; in the first CallsSoon it is
-	// one in CallsPerYieldSoon. After CallsBeforeSleep, about a millisecond, it sleeps instead, as
-	// pollers of rings do, but SleepInterval is longer, as the engine may sleep too.
+	// One call in CallsPerYield that finds nothing yields the thread. Of the first CallsSoon calls it
+	// is one in CallsPerYieldSoon. After CallsBeforeSleep calls, about a millisecond, the thread
+	// sleeps instead, like pollers of rings. SleepInterval is longer than theirs, because the engine
+	// may sleep too.
 	CallsPerYield, CallsPerYieldSoon, CallsBeforeSleep uint32
 	SleepInterval                                      time.Duration
 	// Channel spins for events.
 	Channel Spinner
 	// CallsPerClock is the number of calls per check of the clock while Channel spins.
 	CallsPerClock uint32
-	// EventsBeforePoll is the number of consecutive events that were pending when the program asked
-	// for them, after which it is assumed to wait in poll or epoll.
+	// If this number of consecutive events were pending when the program asked for them, the program
+	// is assumed to wait in poll or epoll.
 	EventsBeforePoll uint32
 	// One post in PostsPerTake takes completions although the last such post found none.
 	PostsPerTake uint32

@@ -18,7 +18,7 @@
 //
 // # Limitations
 //
-// Some features are missing. Raw packet QPs need whole Ethernet frames, which need privileges:
+// Raw packet QPs need whole Ethernet frames, which need privileges:
 // Frames returns nil. Paths of RoCE v1, which has no UDP, fail with an error that wraps
 // [errors.ErrUnsupported]. On systems other than Linux, joining a multicast group fails in the same
 // way. The priority of packets and IPv6's flow label are not set. Data between two hosts of one

@@ -20,6 +20,9 @@ const (
 	pingKinds = 1<<pingPlace - 1
 )
 
+// rnrTimer is the MinRNRTimer of the ibv_…_pingpong programs, a code for 640 µs.
+const rnrTimer = 12
+
 // pingQKey is the Q_Key of ibv_ud_pingpong.
 const pingQKey = 0x11111111
 
@@ -181,7 +184,7 @@ func (p *pinger) connect(remote []dest) error {
 			GRH: verbs.GRH{DGID: r.gid, SGIDIndex: uint8(p.gid.Index)}}
 		if err := p.modify(qp, verbs.QPAttr{
 			QPState: verbs.StateRTR, PathMTU: verbs.MTUFor(p.pathMTU), DestQPNum: r.qpn, RQPSN: r.psn,
-			MaxDestRDAtomic: 1, MinRNRTimer: 12, AHAttr: way,
+			MaxDestRDAtomic: 1, MinRNRTimer: rnrTimer, AHAttr: way,
 		}, verbs.QPAttrAV|verbs.QPAttrPathMTU|verbs.QPAttrDestQPN|verbs.QPAttrRQPSN|verbs.QPAttrMaxDestRDAtomic|
 			verbs.QPAttrMinRNRTimer); err != nil {
 			return err

@@ -156,7 +156,7 @@ func (c *xsrqClient) connect(server netip.AddrPort) {
 		SGIDIndex: uint8(try(c.host.node.GID(1, server.Addr()))(t).Index)}}
 	const toRTR = verbs.QPAttrState | verbs.QPAttrAV | verbs.QPAttrPathMTU | verbs.QPAttrDestQPN | verbs.QPAttrRQPSN
 	const toRTS = verbs.QPAttrState | verbs.QPAttrTimeout | verbs.QPAttrSQPSN
-	rtr := verbs.QPAttr{QPState: verbs.StateRTR, DestQPNum: c.theirSend, PathMTU: verbs.MTU1024, RQPSN: theirPSN, MinRNRTimer: 12,
+	rtr := verbs.QPAttr{QPState: verbs.StateRTR, DestQPNum: c.theirSend, PathMTU: verbs.MTU1024, RQPSN: theirPSN, MinRNRTimer: rnrTimer,
 		AHAttr: way}
 	rts := verbs.QPAttr{QPState: verbs.StateRTS, Timeout: 14, SQPSN: psn, RetryCnt: 7, RNRRetry: 7}
 	try(0, c.recv.Modify(&rtr, toRTR|verbs.QPAttrMaxDestRDAtomic|verbs.QPAttrMinRNRTimer))(t)

@@ -105,7 +105,7 @@ func (x *xsrq) connect(local, remote xrcDest) error {
 	x.remote = append(x.remote, remote)
 	const toRTR = verbs.QPAttrState | verbs.QPAttrAV | verbs.QPAttrPathMTU | verbs.QPAttrDestQPN | verbs.QPAttrRQPSN
 	attr := verbs.QPAttr{
-		QPState: verbs.StateRTR, PathMTU: verbs.MTUFor(x.PathMTU), DestQPNum: remote.sendQPN, RQPSN: remote.psn, MinRNRTimer: 12,
+		QPState: verbs.StateRTR, PathMTU: verbs.MTUFor(x.PathMTU), DestQPNum: remote.sendQPN, RQPSN: remote.psn, MinRNRTimer: rnrTimer,
 		AHAttr: verbs.AHAttr{IsGlobal: true, DLID: remote.lid, SL: x.SL, PortNum: x.IBPort,
 			GRH: verbs.GRH{DGID: remote.gid, SGIDIndex: uint8(x.gid.Index)}},
 	}

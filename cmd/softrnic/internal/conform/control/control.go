@@ -114,7 +114,7 @@ type Connect struct {
 	MTU        int    `json:"mtu"`    // path MTU in bytes
 	RQPSN      uint32 `json:"rq_psn"` // the first PSN of the tester
 	SQPSN      uint32 `json:"sq_psn"` // the first PSN of the target
-	MinRNR     uint8  `json:"min_rnr_timer"`
+	MinRNR     uint8  `json:"min_rnr_timer"` // the code, as QPAttr.MinRNRTimer
 	Timeout    uint8  `json:"timeout"`
 	Retry      uint8  `json:"retry_cnt"`
 	RNRRetry   uint8  `json:"rnr_retry"`
