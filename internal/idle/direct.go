@@ -9,8 +9,8 @@ import (
 // waits for its next datagram in the kernel, without telling Go's scheduler. For each datagram this
 // saves four system calls of the scheduler, and waking a thread. On one processor these are most of
 // a datagram's cost. But the waiting socket occupies a P. One P is therefore always left to other
-// goroutines. If a program has one socket and one P, the socket takes the P, and other goroutines run
-// after each reception.
+// goroutines. If a program has one socket and one P, the socket takes the P, and other goroutines
+// run after each reception.
 type DirectWait struct {
 	sockets, waiting atomic.Int32
 }

@@ -9,8 +9,8 @@ type Progress struct {
 	own   atomic.Bool   // the last series of empty polls ended without a call of Progress
 }
 
-// Due reports whether the next empty poll of a series calls Progress. Polls of a series are numbered
-// from 1, and only those from number from on may call Progress.
+// Due reports whether the next empty poll of a series calls Progress. Polls of a series are
+// numbered from 1, and only those from number from on may call Progress.
 func (p *Progress) Due(from uint32) bool {
 	n := p.empty.Load() + 1
 	return n >= from && (!p.own.Load() || n%PollsPerOwnProgress == 0)

@@ -18,7 +18,7 @@ const (
 // goroutines, read again, or sleep. Only that goroutine may call its methods.
 //
 // After traffic, goroutines that the frames have woken should run before the next wait. But each
-// runtime.Gosched may wake a thread that looks for work and takes a processor from somebody.
+// runtime.Gosched may wake a thread that looks for work and takes a processor from another thread.
 // Between superframes, which come by the thousand, the goroutine therefore yields only once in
 // GoschedInterval.
 type Reader struct {

@@ -5,10 +5,10 @@ import "time"
 // Spin decides for how long a goroutine spins before it sleeps, from the results of earlier spins
 // and sleeps. Only one goroutine at a time may call its methods.
 //
-// Spinning does not pay if data seldom arrives, or if its sender needs this processor. For a reader,
-// Spin knows only the results of spins. After some that found nothing it gives up, and tries again
-// now and then. For a waiter, Spin also knows the time of each sleep. After a short sleep the next
-// spin is twice as long. After a long sleep it is half as long, down to none.
+// Spinning does not pay if data seldom arrives, or if its sender needs this processor. For a
+// reader, Spin knows only the results of spins. After some that found nothing it gives up, and
+// tries again now and then. For a waiter, Spin also knows the time of each sleep. After a short
+// sleep the next spin is twice as long. After a long sleep it is half as long, down to none.
 type Spin struct {
 	*Spinner
 	time   time.Duration // of the next spin, if adapted

@@ -18,12 +18,12 @@
 //
 // # Limitations
 //
-// Raw packet QPs need whole Ethernet frames, which need privileges:
-// Frames returns nil. Paths of RoCE v1, which has no UDP, fail with an error that wraps
-// [errors.ErrUnsupported]. On systems other than Linux, joining a multicast group fails in the same
-// way. The priority of packets and IPv6's flow label are not set. Data between two hosts of one
-// process passes their sockets: LocalNIC is always nil. On systems other than Linux, each datagram
-// takes a system call and has the system's traffic class and hop limit.
+// Raw packet QPs need whole Ethernet frames, which need privileges: Frames returns nil. Paths of
+// RoCE v1, which has no UDP, fail with an error that wraps [errors.ErrUnsupported]. On systems
+// other than Linux, joining a multicast group fails in the same way. The priority of packets and
+// IPv6's flow label are not set. Data between two hosts of one process passes their sockets:
+// LocalNIC is always nil. On systems other than Linux, each datagram takes a system call and has
+// the system's traffic class and hop limit.
 //
 // # The IP identification
 //

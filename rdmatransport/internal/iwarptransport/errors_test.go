@@ -555,8 +555,8 @@ func TestNothingAfterTerminate(t *testing.T) {
 	})
 }
 
-// event checks that the QP had the event, if it is due. Otherwise a completion reports the error, and
-// there is no event.
+// event checks that the QP had the event, if it is due. Otherwise a completion reports the error,
+// and there is no event.
 func (s *session) event(due bool, want verbs.AsyncEventType) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Nanosecond)

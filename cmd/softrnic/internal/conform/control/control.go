@@ -111,9 +111,9 @@ type Connect struct {
 	LocalAddr  string `json:"local_addr"` // the target's address for the QP
 	PeerAddr   string `json:"peer_addr"`
 	PeerQPN    uint32 `json:"peer_qpn"`
-	MTU        int    `json:"mtu"`    // path MTU in bytes
-	RQPSN      uint32 `json:"rq_psn"` // the first PSN of the tester
-	SQPSN      uint32 `json:"sq_psn"` // the first PSN of the target
+	MTU        int    `json:"mtu"`           // path MTU in bytes
+	RQPSN      uint32 `json:"rq_psn"`        // the first PSN of the tester
+	SQPSN      uint32 `json:"sq_psn"`        // the first PSN of the target
 	MinRNR     uint8  `json:"min_rnr_timer"` // the code, as QPAttr.MinRNRTimer
 	Timeout    uint8  `json:"timeout"`
 	Retry      uint8  `json:"retry_cnt"`
