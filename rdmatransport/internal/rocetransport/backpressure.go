@@ -2,8 +2,8 @@ package rocetransport
 
 import "github.com/softrnic/softrnic/stack"
 
-// Send path: backpressure. If packets go to the peer's process through shared memory, those that do
-// not fit wait in a bounded backlog in this process. A QP with a large backlog on its path sends
+// Send path: backpressure. Packets to the peer's process may go through shared memory. Packets that
+// do not fit wait in a limited backlog in this process. A QP with a large backlog on its path sends
 // nothing for a while, so that nothing is lost.
 
 // backlogged returns a path that may have a backlog, or nil.
@@ -25,7 +25,7 @@ func (q *qp) blocked() bool {
 	return q.blockedBy(b)
 }
 
-// blockedBy is blocked for a datagram's path, or nil.
+// blockedBy is like blocked, for a datagram's path, which may be nil.
 func (q *qp) blockedBy(b stack.Backlogged) bool {
 	if b != nil {
 		if n, _ := b.Backlog(); n >= backlogLimit {
@@ -33,7 +33,7 @@ func (q *qp) blockedBy(b stack.Backlogged) bool {
 			return true
 		}
 	}
-	if p := q.pace; p != nil && !p.needed() { // it was only there for the wait
+	if p := q.pace; p != nil && !p.needed() { // the pacer existed only for this wait
 		q.pace = nil
 	}
 	return false

@@ -1,7 +1,7 @@
 package rocetransport
 
 // Congestion control by delay needs the round-trip time with empty queues. All connections to one
-// address share its measurement.
+// address share the measurement of it.
 
 import (
 	"cmp"

@@ -80,7 +80,7 @@ func (q *qp) acknowledge(p *wire.Packet) {
 	q.act(o)
 }
 
-// refusal returns the status of a request after a NAK. It is not fatal if the request may be
+// refusal returns the status of a request after a NAK. fatal is false if the request may be
 // retransmitted.
 func refusal(a *wire.AETH) (status verbs.WCStatus, fatal bool) {
 	switch a.Type() | a.Value() { // without the reserved bit
@@ -96,8 +96,8 @@ func refusal(a *wire.AETH) (status verbs.WCStatus, fatal bool) {
 	return verbs.WCBadRespErr, true
 }
 
-// failResponse fails the connection because of a request's response. If earlier requests are
-// incomplete, the response is dropped instead, as if lost, because requests complete in order.
+// failResponse fails the connection because of a request's response. Requests complete in order. If
+// earlier requests are incomplete, the response is therefore dropped instead, as if it were lost.
 func (q *qp) failResponse(request int, status verbs.WCStatus) {
 	if request == 0 {
 		q.failSend(status)
@@ -122,7 +122,7 @@ func (q *qp) readResponse(p *wire.Packet, info wire.Info) {
 	}
 	off := uint64(packet) * uint64(q.mtu)
 	if wr.Opcode != verbs.RDMARead || uint64(len(p.Payload)) != min(wr.Length()-off, uint64(q.mtu)) {
-		q.failResponse(i, verbs.WCBadRespErr) // perhaps in the middle of a SEND or WRITE
+		q.failResponse(i, verbs.WCBadRespErr) // this may be in the middle of a SEND or WRITE
 		return
 	}
 	if status := q.e.regions.Scatter(p.Payload, q.h.PD(), wr.SGList, off); status != verbs.WCSuccess {

@@ -19,7 +19,7 @@ type Counters struct {
 	NoReceive      atomic.Uint64 // unreliable messages without a receive request
 	TooLong        atomic.Uint64 // unreliable messages too long for the receive request
 
-	Suspect          atomic.Uint64 // requests that are perhaps not the peer's
+	Suspect          atomic.Uint64 // requests that may be forged
 	DuplicateRequest atomic.Uint64
 	OutOfSeqRequest  atomic.Uint64 // gaps, but not the packets behind them
 	RcvdRNR          atomic.Uint64
@@ -50,8 +50,8 @@ type stats struct {
 	retries, repeated, rcvdRNR, duplicates uint32
 }
 
-// count returns the QP's counters. A QP that never sent or received anything has none, as a program
-// may have very many QPs.
+// count returns the QP's counters. A QP that never sent or received anything has none, because a
+// program may have very many QPs.
 func (q *qp) count() *stats {
 	if q.stats == nil {
 		q.stats = new(stats)

@@ -1,7 +1,7 @@
 package rocetransport
 
-// DCQCN's reaction point: a connection's rate falls with each CNP of its peer, and rises again
-// without them. (Zhu et al., Congestion Control for Large-Scale RDMA Deployments, SIGCOMM 2015, §3;
+// DCQCN's reaction point. A connection's rate falls with each CNP of its peer, and rises again
+// without CNPs. (Zhu et al., Congestion Control for Large-Scale RDMA Deployments, SIGCOMM 2015, §3;
 // the rate increase is that of IEEE 802.1Qau)
 
 import (
@@ -101,8 +101,8 @@ func (r *reaction) onBytes(n int) {
 	}
 }
 
-// increase is fast recovery, then additive increase, and hyper increase once both counts exceed the
-// threshold.
+// increase increases the rate. It begins with fast recovery, then uses additive increase, and hyper
+// increase once both counts exceed the threshold.
 func (r *reaction) increase() {
 	c := r.cfg
 	switch past := min(r.times, r.bytes) - c.RPGThreshold; {

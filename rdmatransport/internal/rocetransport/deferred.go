@@ -1,8 +1,8 @@
 package rocetransport
 
 // Deferred requests, which are executed when their response is due. A FLUSH to persistent memory
-// runs on its own goroutine, because nothing else may wait for a file's device. Atomics and ATOMIC
-// WRITEs behind it wait for it, and are executed in order.
+// waits for a file's device, so it runs on its own goroutine. Atomics and ATOMIC WRITEs behind it
+// wait for it, and are executed in order.
 
 import (
 	"sync"
@@ -57,7 +57,7 @@ func (q *qp) modifyWord(kind receive.Kind, op wire.Opcode, a *wire.AtomicETH, ne
 // word returns the eight bytes that a request modifies, or the error.
 func (q *qp) word(a *wire.AtomicETH, need verbs.Access) (word memory.Span, nak uint8, status verbs.WCStatus) {
 	word, ok := q.region(a.RKey, a.Addr, 8, need)
-	switch { // an unaligned address is an invalid request, whatever the key
+	switch { // an unaligned address is an invalid request for any key
 	case a.Addr%8 != 0 || ok && !word.Aligned():
 		return word, wire.NakInvalidRequest, verbs.WCRemInvReqErr
 	case !ok:
@@ -78,8 +78,8 @@ func modify(word memory.Span, op wire.Opcode, a *wire.AtomicETH) (orig uint64, o
 	return 0, word.Store(a.Swap)
 }
 
-// executeDeferred executes the deferred request of the pending response. It returns false if that
-// takes time or has ended the connection.
+// executeDeferred executes the deferred request of the pending response. It returns false if the
+// execution takes time, or has ended the connection.
 func (q *qp) executeDeferred(r *receive.Response) bool {
 	d := r.Owner.(*deferred)
 	if d.file != nil {
@@ -102,8 +102,8 @@ func (q *qp) executeDeferred(r *receive.Response) bool {
 	return true
 }
 
-// flushes holds the FLUSHes of a device that are executed by, or wait for, one of maxFlushes
-// goroutines. A goroutine exists only while it has work. A QP has at most one FLUSH here.
+// flushes has the FLUSHes of a device. At most maxFlushes goroutines execute them, and the others
+// wait. A goroutine exists only while it has work. A QP has at most one FLUSH here.
 type flushes struct {
 	mu      sync.Mutex // innermost lock
 	queue   []flush

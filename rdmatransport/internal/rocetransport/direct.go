@@ -1,17 +1,17 @@
 package rocetransport
 
-// In-process path. The peer's QP may be in this process, with nothing in between that inspects
+// In-process path. The peer's QP may be in this process, and nothing between the QPs may inspect
 // packets (see stack.Path). The two QPs are then paired: messages are copied from memory to memory,
 // under the locks of both QPs. Both QPs count as if the packets had been exchanged and
-// acknowledged. This path only handles the case without errors. A message is sent in packets if
+// acknowledged. This path handles only the case without errors. A message is sent in packets if
 // there is no receive request, a key is invalid, memory faults, or packets are in flight. The
-// protocol then handles the error. Later requests wait for the end of that, and are moved directly
-// again.
+// protocol then handles the error. Later requests wait until that is done, and are then moved
+// directly again.
 //
-// Package direct decides who moves messages and for how long the locks are held. A long message is
-// moved in parts of whole packets. After each part, both QPs are in the state as if exactly these
-// packets had been exchanged. Keys are looked up for each part, and if a part cannot be moved, the
-// message continues in packets.
+// Package direct decides which goroutine moves messages, and how long it holds the locks. A long
+// message is moved in parts of whole packets. After each part, both QPs are in the same state as if
+// exactly these packets had been exchanged. Keys are looked up for each part. If a part cannot be
+// moved, the message continues in packets.
 
 import (
 	"sync"
@@ -34,9 +34,9 @@ func enginePortOf(nic stack.NIC) *enginePort {
 	return at
 }
 
-// peer returns the QP that packets would reach, or nil if it is not in this process. It is not
-// locked, and may be closed. Paired QPs are cached: with many QPs, each table lookup is a cache
-// miss.
+// peer returns the QP that packets would reach, or nil if it is not in this process. The QP is not
+// locked, and may be closed. Paired QPs are cached, because with many QPs each table lookup is a
+// cache miss.
 func (q *qp) peer() *qp {
 	if q.path == nil {
 		return nil
@@ -99,8 +99,7 @@ func reth(wr *verbs.PostedSend) wire.RETH {
 	return wire.RETH{Addr: wr.RemoteAddr, RKey: wr.RKey, Length: uint32(wr.Length())}
 }
 
-// peerInSync reports whether the peer is at the same offset of the message that q is in the middle
-// of.
+// peerInSync reports whether the peer is at the same offset as q in q's current message.
 func (q *qp) peerInSync(p *qp) bool {
 	s := &p.resp
 	switch wr, off := q.h.Send(0), q.movedBytes(); {
@@ -113,11 +112,11 @@ func (q *qp) peerInSync(p *qp) bool {
 	}
 }
 
-// movedBytes returns how many bytes of the oldest request are sent and acknowledged, if nothing is
-// in flight.
+// movedBytes returns the number of bytes of the oldest request that are sent and acknowledged, if
+// nothing is in flight.
 func (q *qp) movedBytes() uint64 { return uint64(q.sending.Moved()) * uint64(q.mtu) }
 
-// sendDirect moves the messages of the oldest requests, as far as possible without packets. It
+// sendDirect moves the messages of the oldest requests, as many as possible without packets. It
 // returns true if the rest must be sent in packets, and false if nothing is left for the caller. It
 // may unlock the QP temporarily.
 func (q *qp) sendDirect() bool {
@@ -217,7 +216,7 @@ func (q *qp) moveNext(p *qp) (moved uint64, ok bool) {
 		return 0, false
 	}
 
-	// As if these packets had been received in order and acknowledged.
+	// The counts are as if these packets had been received in order and acknowledged.
 	s := &p.resp
 	s.noteRequest(p.h)
 	// Each part of a READ is a separate READ, as with a small window.
@@ -285,7 +284,7 @@ func (q *qp) moveLocal(wr *verbs.PostedSend) bool {
 	return true
 }
 
-// with returns what copies data between q and p.
+// with returns the direct.Pair that copies data between q and p.
 func (q *qp) with(p *qp) direct.Pair {
 	return direct.Pair{From: q.h, To: p.h, Source: q.e.regions, Target: p.e.regions, SharedReceives: p.sharedReceives}
 }

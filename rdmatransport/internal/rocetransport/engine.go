@@ -6,12 +6,12 @@
 // request, and requester.go writes them into frames of packet.go.
 //
 // Receive path: receive.go checks the ICRC, with identification.go if the network stack does not
-// see IP headers, and finds the QP. Requests go to responder.go, which has package receive classify
-// them and reports their results to it. response.go sends the responses and acknowledgements that
-// are then due. Acknowledgements and responses go to completer.go, which reports them to package
-// send. outcome.go completes work requests or fails the QP. When the QP is unlocked, unlock.go
-// sends packets that became due. timer.go handles later deadlines, and delayed.go delays packets
-// that may share a frame.
+// see IP headers, and finds the QP. Requests go to responder.go. It asks package receive to
+// classify them, and reports their results to it. response.go sends the responses and
+// acknowledgements that are then due. Acknowledgements and responses go to completer.go, which
+// reports them to package send. outcome.go completes work requests or fails the QP. When the QP is
+// unlocked, unlock.go sends packets that became due. timer.go handles later deadlines, and
+// delayed.go delays packets that may share a frame.
 //
 // Package send has all send state: the cursor in the queue, packets in flight, losses, the window,
 // credits and timeouts. Package receive has all receive state: the expected PSN, NAKs that are due,
@@ -21,8 +21,8 @@
 // QPs are in one process. qp.go creates QPs and handles their state transitions, trace.go traces
 // them, and engine.go has the types of an engine, of a QP, and of a QP's parts.
 //
-// A QP's state is only accessed under its lock, on the goroutine with the work: the application's
-// for posts, the link's for packets, and the timer queue's for timeouts.
+// A QP's state is only accessed under its lock, on the goroutine that has the work: the
+// application's for posts, the link's for packets, and the timer queue's for timeouts.
 package rocetransport
 
 import (

@@ -1,10 +1,10 @@
 package rocetransport
 
-// FLUSH and ATOMIC WRITE, for requester and responder. They are answered like READs and atomics, by
-// a READ response without payload, and executed in order. A FLUSH covers everything before it, and
-// an ATOMIC WRITE follows it. (IBTA annex A19) A FLUSH that makes memory persistent takes long.
-// Later requests with responses wait for it (deferred.go). SENDs and WRITEs overtake it, as they
-// overtake a READ, unless the requester sets a fence. Their acknowledgements wait.
+// FLUSH and ATOMIC WRITE, for requester and responder (IBTA annex A19). They are answered by a READ
+// response without payload, like READs and atomics, and executed in order. A FLUSH covers
+// everything before it, and an ATOMIC WRITE follows it. A FLUSH that makes memory persistent takes
+// long. Later requests with responses wait for it (deferred.go). SENDs and WRITEs overtake it, as
+// they overtake a READ, unless the requester sets a fence. Their acknowledgements wait.
 
 import (
 	"encoding/binary"

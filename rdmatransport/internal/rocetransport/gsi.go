@@ -38,7 +38,7 @@ func (g *GSI) receive(port uint8, d *stack.Datagram, pkt *wire.Packet) {
 	case f == nil, d.V1: // the connection manager only uses RoCEv2
 		g.e.Counters.UnknownQP.Add(1)
 	case d.SrcQPNs != stack.Range{}:
-		// That process shares QP 1: only the hub, which checks the numbers in MADs, may pass them on.
+		// That process shares QP 1. Only the hub, which checks the numbers in MADs, may forward them.
 		g.e.Counters.Misdirected.Add(1)
 	case pkt.PKey&0x7fff != defaultPKey&0x7fff:
 		g.e.Counters.BadPKey.Add(1)

@@ -9,14 +9,15 @@ import (
 
 // Control path: a host has left the network.
 
-// hostLeftGrace is how long outstanding requests wait after their host has left, before they fail.
-// Two programs often end at about the same time, with requests that no longer matter. The grace
-// period lets them end first. On hardware, requests fail only when their retries are exhausted.
+// hostLeftGrace is the time that outstanding requests wait after their host has left, before they
+// fail. Two programs often end at about the same time, with requests that no longer matter. During
+// this time they can end without errors. On hardware, requests fail only when their retries are
+// exhausted.
 const hostLeftGrace = 500 * time.Millisecond
 
 // HostLeft fails the requests that are outstanding at a host that has left, before their retries
-// are exhausted. A QP without requests learns of it from the connection manager or from the next
-// request.
+// are exhausted. A QP without outstanding requests detects the departure by the connection manager
+// or by its next request.
 func (e *Engine) HostLeft(addr netip.Addr) {
 	type waiting struct {
 		q         *qp

@@ -17,7 +17,7 @@ const asGuessed = -1
 // kernel numbers them from 0.
 const superframe = 64
 
-// identify checks the ICRC of a packet whose identification is a guess. It returns the
+// identify checks the ICRC of a packet whose identification the stack has guessed. It returns the
 // identification, or asGuessed if the guess was right.
 func (e *Engine) identify(d *stack.Datagram, b []byte) (id int, right bool) {
 	found, ok := wire.SolveID(d.Header, b)
@@ -37,9 +37,9 @@ func (e *Engine) identify(d *stack.Datagram, b []byte) (id int, right bool) {
 	return int(found), true
 }
 
-// receiveIdentified is receive for a packet whose identification was computed. If the packet is the
-// next one of a reliable connection, the identification is the sender's latest. For any other
-// packet it is only recorded: on QPs of other types, for duplicates, and for packets behind a gap.
+// receiveIdentified is like receive, for a packet whose identification was computed. If the packet
+// is the next one of a reliable connection, the identification is the sender's latest. For other
+// packets it is only recorded: those on QPs of other types, duplicates, and packets behind a gap.
 func (q *qp) receiveIdentified(port uint8, d *stack.Datagram, pkt *wire.Packet, id int) {
 	expected, una := q.receiving.PSN(), q.sending.Una()
 	q.receive(port, d, pkt)

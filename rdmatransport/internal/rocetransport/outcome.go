@@ -44,7 +44,7 @@ func (q *qp) complete(n int) {
 }
 
 // failRequest fails a request that the peer refuses, and the connection with it. Earlier requests
-// lack their responses, which a peer in the error state will not send. They are flushed, like all
+// wait for responses, which a peer in the error state will not send. They are flushed, like all
 // later ones.
 func (q *qp) failRequest(o *send.Outcome, status verbs.WCStatus) {
 	q.complete(o.Completed)
@@ -54,9 +54,9 @@ func (q *qp) failRequest(o *send.Outcome, status verbs.WCStatus) {
 	q.failSend(status)
 }
 
-// failSend completes the oldest request with an error and moves the QP to ERR. Executed requests of
-// the peer are acknowledged before, as the peer would retransmit them in vain afterwards. The
-// caller flushes.
+// failSend completes the oldest request with an error and moves the QP to ERR. Before that, it
+// acknowledges executed requests of the peer, which the peer would otherwise retransmit until its
+// retries are exhausted. The caller flushes.
 func (q *qp) failSend(status verbs.WCStatus) {
 	if q.reliable() && receives(q.h.State()) && q.mayDelayAck() {
 		q.respond()
@@ -83,7 +83,7 @@ func (q *qp) fail() {
 	q.h.Fail()
 }
 
-// stop clears everything that the QP's timer waits for.
+// stop clears all deadlines of the QP's timer.
 func (q *qp) stop() {
 	q.sending.Stop()
 	q.receiving.Stop()

@@ -100,7 +100,7 @@ func (q *qp) sealed(header, b []byte) {
 }
 
 // sendMiddles sends n packets in the middle of a SEND, WRITE or READ response, with the contents of
-// from. It returns how many it sent before the memory faulted.
+// from. It returns the number of packets that it sent before the memory faulted.
 func (q *qp) sendMiddles(opcode wire.Opcode, psn, n uint32, from memory.Span) (sent uint32) {
 	mtu := int(q.mtu)
 	p := wire.Packet{BTH: wire.BTH{Opcode: opcode}}

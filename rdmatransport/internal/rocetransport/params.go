@@ -17,13 +17,13 @@ const (
 	windowPause = 200 * time.Microsecond
 
 	// backlogLimit is the backlog to a process at which senders wait, for backlogPause at a time.
-	// Other senders may have checked the backlog before. Their packets must fit below the link's
-	// own limit of 16 MiB.
+	// Other senders may have checked the backlog at the same time. Their packets must fit below the
+	// link's own limit of 16 MiB.
 	backlogLimit = 4 << 20
 	backlogPause = 100 * time.Microsecond
 
-	// paceSlack is how long unused rate may be accumulated, because timers fire late. paceAck is
-	// the time between acknowledgement requests of a paced message whose packets wait.
+	// paceSlack is the time for which unused rate may be accumulated, because timers fire late.
+	// paceAck is the time between acknowledgement requests of a paced message whose packets wait.
 	paceSlack = 250 * time.Microsecond
 	paceAck   = 250 * time.Microsecond
 

@@ -15,9 +15,9 @@ import (
 // defaultPKey is the only partition key on Ethernet: full member of the default partition.
 const defaultPKey = 0xffff
 
-// openPath opens the path of an address vector for one QP, which is locked while it sends, or for
-// any QP if qpn is 0. Service levels 0 to 7 are Ethernet priorities. Of the others, which are
-// reserved, the lower bits count, as in hardware (IBTA A16.5).
+// openPath opens the path of an address vector for one QP, which is locked while it sends. If qpn
+// is 0, the path is for any QP. Service levels 0 to 7 are Ethernet priorities. The others are
+// reserved. Of these the lower bits count, as in hardware (IBTA A16.5).
 func openPath(nic stack.NIC, port uint8, ah *verbs.AHAttr, qpn uint32, srcPort uint16) (stack.Path, error) {
 	grh, gids := &ah.GRH, nic.GIDs()
 	i := int(grh.SGIDIndex) % roce.V1Index

@@ -215,7 +215,7 @@ func (q *qp) PostSend() {
 	}
 }
 
-// PostRecv implements verbs.ProviderQP. There is nothing to do: a peer that has got an RNR NAK
+// PostRecv implements verbs.ProviderQP. There is nothing to do: a peer that has received an RNR NAK
 // retries when its wait ends.
 func (q *qp) PostRecv() {}
 

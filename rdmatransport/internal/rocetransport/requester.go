@@ -9,7 +9,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// transmit sends in packets what the window, the peer's resources and fences allow.
+// transmit sends the packets that the window, the peer's resources and fences allow.
 func (q *qp) transmit() {
 	s := &q.sending
 	if q.h.SendLen() == 0 {
@@ -130,8 +130,8 @@ func (q *qp) paceBurst(b *send.Burst) bool {
 	return true
 }
 
-// sendRun sends packet k of a SEND or WRITE, or up to most packets from k on. ask: the last of
-// these requests an acknowledgement. It returns the number of packets sent before an error.
+// sendRun sends packet k of a SEND or WRITE, or up to most packets from k on. ask: the last of them
+// requests an acknowledgement. It returns the number of packets sent before an error.
 //
 // Packets in the middle of a message differ only in the PSN and the payload. If the payload is
 // contiguous, its memory is looked up once.

@@ -252,8 +252,8 @@ func (r *responder) writeStatus(status verbs.WCStatus) verbs.WCStatus {
 // receiveRun is the fast path for packets in the middle of a WRITE. It places the packets of a
 // frame behind p, which was just executed, if they differ from p only in consecutive PSNs. While
 // the QP is locked, the checks of request, execute and execWrite would give the same results as for
-// p. Only the memory is checked, once for all. It stops at the first packet that differs, which is
-// then received normally.
+// p. Only the memory is checked, once for all. receiveRun stops at the first packet that differs,
+// which is then received normally.
 func (q *qp) receiveRun(d *stack.Datagram, p *wire.Packet) {
 	r := &q.resp
 	rest, size, mtu := d.Rest(), d.SegmentSize, int(q.mtu)
@@ -352,7 +352,7 @@ func (q *qp) notReady() bool {
 
 // refuse ends the connection because of a request. After the NAK is sent, the message's receive
 // request completes with status, and all others are flushed. A UC QP sends no NAK and drops the
-// message. Only an error of its own memory ends its connection.
+// message. Only an error of the UC QP's own memory ends its connection.
 func (q *qp) refuse(nak uint8, status verbs.WCStatus) bool {
 	if q.service == wire.UC {
 		if nak == wire.NakRemoteOperational {

@@ -52,7 +52,7 @@ func earlier(a, b time.Duration) time.Duration {
 	return a
 }
 
-// arm sets the timer to the earliest deadline. A timer that is set earlier stays so, because
+// arm sets the timer to the earliest deadline. A timer that is set earlier is not changed, because
 // deadlines move with each packet: expired checks them again.
 func (q *qp) arm() {
 	due, set := q.due(), q.timer.Due()

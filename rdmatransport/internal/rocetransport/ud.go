@@ -39,7 +39,7 @@ func (e *Engine) CreateAH(attr *verbs.AHAttr) (verbs.ProviderAH, error) {
 func (a *address) Destroy() { a.path.Close() }
 
 // flowPort returns the UDP source port of an address handle, which any QP may use. It is derived
-// from the flow label, folded as in Linux, or from the destination if there is none.
+// from the flow label, folded as in Linux. Without a flow label it is derived from the destination.
 func flowPort(grh *verbs.GRH) uint16 {
 	if l := grh.FlowLabel; l != 0 {
 		return 0xc000 | uint16(l&0x3fff^l>>14)
@@ -61,8 +61,8 @@ func (q *qp) sendDatagrams() {
 	}
 }
 
-// sendDatagram sends one datagram. If the path cannot take it, it is lost, as it could be on the
-// network.
+// sendDatagram sends one datagram. If the path cannot take the datagram, it is lost, as it could be
+// in the network.
 func (q *qp) sendDatagram(wr *verbs.PostedSend) verbs.WCStatus {
 	if s := wr.Fault(); s != verbs.WCSuccess {
 		return s
@@ -160,7 +160,8 @@ func (q *qp) scatterDatagram(d *stack.Datagram, p *wire.Packet, wr *verbs.Posted
 	}
 	copy(grh[verbs.GRHLen-len(ip):], ip)
 	if len(ip) == 20 && (d.SegmentSize < len(d.Payload) || ip[10]|ip[11] == 0) {
-		// A superframe's header has the checksum of all of it, and a socket's has none.
+		// The header of a superframe has the checksum of the whole, and the header from a socket has
+		// none.
 		putChecksum(grh[20:])
 	}
 	status := q.e.regions.Scatter(grh[:], q.h.RecvPD(), wr.SGList, 0)

@@ -82,7 +82,7 @@ func (q *qp) sendAllNow() {
 	}
 }
 
-// send sends posted requests, as the service allows.
+// send sends posted requests. The service determines how.
 func (q *qp) send() {
 	switch q.service {
 	case wire.RC, wire.XRC:

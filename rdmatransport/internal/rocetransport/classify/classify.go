@@ -1,14 +1,14 @@
 // Package classify classifies RoCE packets for a hub, a process that shares UDP port 4791 between
-// others. It finds the process of each datagram, by the destination QPN in its BTH (IBTA Vol 1
-// §9.2), or for QP 1 by the numbers in its MAD (§12.6).
+// other processes. It finds the process of each datagram by the destination QPN in its BTH (IBTA
+// Vol 1 §9.2), or for QP 1 by the numbers in its MAD (§12.6).
 //
 // A MAD belongs to the process with the receiver's communication ID in it. A request (REQ,
 // SIDR_REQ) belongs to the process with its service ID, and a SIDR_REP to that with its request ID.
 // The REJ of a peer that gives up before it received a REP has no ID of the receiver. It goes to
 // the process of the REQ.
 //
-// connections.go tracks the connections of each process, as far as they are visible in packets of
-// their peers. When a process dies, notify.go ends its connections.
+// connections.go tracks the connections of each process that packets of their peers show. When a
+// process dies, notify.go ends its connections.
 package classify
 
 import (
@@ -92,9 +92,9 @@ func (c *Classifier) target(m *message, d *stack.Datagram) stack.Target {
 	return stack.Target{Kind: stack.TargetCommID, Number: m.remote}
 }
 
-// intact reports whether a datagram has the right ICRC. For a MAD with an unknown IPv4
-// identification, any matching one is accepted: nothing is known of the sender, so each MAD is a
-// first packet in the sense of package ipid.
+// intact reports whether a datagram has the right ICRC. If the IPv4 identification of a MAD is
+// unknown, any matching identification is accepted. Nothing is known of the sender, so each MAD is
+// a first packet in the sense of package ipid.
 func (c *Classifier) intact(payload []byte, d *stack.Datagram) bool {
 	if d.NoICRC {
 		return true
@@ -163,6 +163,6 @@ func (c *Classifier) Refuse(payload []byte, d *stack.Datagram, send stack.SendFu
 	c.notifier.send(send, path, m.tid, answer)
 }
 
-// randomTID returns a transaction ID. It need not be secret, as the two communication IDs in the
-// message are.
+// randomTID returns a transaction ID. It need not be secret, because the two communication IDs in
+// the message are.
 func randomTID() uint64 { return rand.Uint64() }

@@ -10,8 +10,8 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// Limits of the state that peers can create. Beyond them, the oldest entry is dropped: if its
-// process dies, the peer is not notified, and must find out by itself.
+// Limits of the state that peers can create. Beyond them, the oldest entry is dropped. If its
+// process dies, the peer is not notified, and detects the end by its own timeouts.
 const (
 	maxConnections = 1 << 16 // of a process
 	maxRequests    = 1 << 14
@@ -28,7 +28,8 @@ type lease struct {
 	order       list.List // of connections, oldest first
 }
 
-// connection is a connection of a process, established or almost, as described by its peer.
+// connection is a connection of a process, established or almost established, as its peer has
+// described it.
 type connection struct {
 	lease         *lease
 	place         *list.Element // in lease.order
@@ -102,8 +103,8 @@ func (c *Classifier) Died(n stack.Numbers) {
 }
 
 // learn updates connections by a message with the right ICRC. A connection is known from the first
-// message with both communication IDs. On the active side that is the REP, on the passive side the
-// RTU, or a MRA of the REP.
+// message with both communication IDs. On the active side that is the REP. On the passive side it
+// is the RTU, or a MRA of the REP.
 func (c *Classifier) learn(m *message, d *stack.Datagram) {
 	key := m.request(d)
 	switch x := m.content.(type) {
@@ -157,7 +158,7 @@ func (c *Classifier) connected(m *message, d *stack.Datagram, qpn uint32) {
 	}
 }
 
-// forget removes the connection of a message, as it is over.
+// forget removes the connection of a message, because it has ended.
 func (c *Classifier) forget(m *message, d *stack.Datagram) {
 	i, found := c.leases.at(m.remote)
 	if !found {

@@ -29,7 +29,7 @@ type notifier struct {
 
 // notice is the state of a connection's DREQ to its peer.
 type notice struct {
-	over bool // the connection is over, or the process's numbers have a new owner
+	over bool // the connection has ended, or the process's numbers have a new owner
 	tid  uint64
 	sent int
 	due  int64
@@ -83,7 +83,7 @@ func (s *notifier) next(now int64) (o *connection) {
 	return nil
 }
 
-// over returns how many of the first connections are over.
+// over returns the number of connections at the start of the list that have ended.
 func over(queue []*connection) (n int) {
 	for n < len(queue) && queue[n].over {
 		n++

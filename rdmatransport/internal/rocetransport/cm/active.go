@@ -161,7 +161,7 @@ func (c *conn) sendREQ(attr *rdmacm.ConnectAttr, data []byte) error {
 func (m *Manager) onREP(d *Datagram, tid uint64, msg *mad.REP) {
 	c := m.lookup(d, msg.RemoteCommID)
 	if c == nil {
-		// Without an answer the peer would wait for the RTU until its retries are exhausted.
+		// Without an answer, the peer would wait for the RTU until its retries are exhausted.
 		if m.ids.Get(msg.RemoteCommID) == nil {
 			m.reply(d, tid, &mad.REJ{LocalCommID: msg.RemoteCommID, RemoteCommID: msg.LocalCommID,
 				About: mad.AnsweredREP, Reason: mad.InvalidCommID})

@@ -72,11 +72,11 @@ type Config struct {
 	GIDIndex func(port uint8, a netip.Addr) int
 	// MTU returns a port's active MTU.
 	MTU func(port uint8) verbs.MTU
-	// BeforeDisconnect is called with the number of the local QP before a DREQ is sent, to flush
-	// delayed packets of the QP. The manager is locked. Nil if nothing is deferred.
+	// BeforeDisconnect is called with the number of the local QP before a DREQ is sent, to send
+	// delayed packets of the QP. The manager is locked. Nil if nothing is delayed.
 	BeforeDisconnect func(qpn uint32)
-	// CarrierExpected reports whether a port has no carrier, and is expected to have one soon. That
-	// is so while a shared hub is being replaced. Nil if there is no such port.
+	// CarrierExpected reports whether a port has no carrier, but is expected to have one soon, because
+	// a shared hub is being replaced. Nil if there is no such port.
 	CarrierExpected func(port uint8) bool
 }
 
@@ -110,8 +110,8 @@ type Manager struct {
 	buf           [mad.Size]byte // buffer for one message
 }
 
-// peerKey identifies an object of a peer. It includes the source address of the peer's datagrams:
-// anything that a peer claims in a message may be forged.
+// peerKey identifies an object of a peer. It includes the source address of the peer's datagrams,
+// because everything that a peer says in a message may be forged.
 type peerKey struct {
 	addr netip.Addr
 	guid uint64

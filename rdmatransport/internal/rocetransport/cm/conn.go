@@ -127,7 +127,7 @@ func delta(more bool) int {
 // peerKey returns the key of an object that the peer calls num.
 func (c *conn) peerKey(num uint32) peerKey { return peerKey{c.route.Dst, c.remoteGUID, num} }
 
-// forgetPeer lets the peer reuse its communication ID and its QP.
+// forgetPeer allows the peer to use its communication ID and its QP again.
 func (c *conn) forgetPeer() {
 	if k := c.peerKey(c.remoteID); c.m.byID[k] == c {
 		delete(c.m.byID, k)
@@ -150,7 +150,7 @@ func (c *conn) release() {
 		c.m.ids.Delete(c.localID)
 	}
 	if c.path != nil {
-		c.m.keepPath(c.path) // a REJ is sent once, and the application may destroy the ID right after it
+		c.m.keepPath(c.path) // a REJ is sent once, and the application may close the ID right after it
 		c.path = nil
 	}
 }

@@ -80,8 +80,8 @@ func (l *listener) conflicts(o *listener) bool {
 // any reports whether the listener is for all addresses, of IPv4, IPv6 or both.
 func (l *listener) any() bool { return !l.addr.IsValid() || l.addr.IsUnspecified() }
 
-// Close stops the listener. Earlier requests may still be reported, and wait for their answers like
-// those before.
+// Close stops the listener. Earlier requests may still be reported, and wait for their answers as
+// before.
 func (l *listener) Close() error {
 	l.m.removeListener(l)
 	return l.held.Close()
@@ -100,8 +100,8 @@ func (m *Manager) removeListener(l *listener) {
 	}
 }
 
-// findListener returns the listener for a service at an address. known reports whether there is one
-// at any address.
+// findListener returns the listener for a service at an address. known reports whether there is a
+// listener for the service at any address.
 func (m *Manager) findListener(serviceID uint64, dst netip.Addr) (l *listener, known bool) {
 	s := m.listeners[serviceID]
 	for _, o := range s {

@@ -14,8 +14,8 @@ const (
 	permissiveLID   = 0xffff     // there are no LIDs on Ethernet
 )
 
-// drainTimeout is the time between DREQs in Drain: a program that wants to exit waits for it, and
-// for 15 retransmissions.
+// drainTimeout is the time between DREQs in Drain. A program that wants to exit waits for this time
+// and for 15 retransmissions.
 const drainTimeout = 100 * time.Millisecond
 
 // linkUpTimeout is the time for an answer after a retransmission by LinkUp.
@@ -32,15 +32,15 @@ const (
 const (
 	// defaultBacklog is used if the application gives none.
 	defaultBacklog = 1024
-	// maxHalfOpen is the number of half-open requests on all listeners together, separately for
-	// validated and for unvalidated peers. Further requests of validated peers are dropped, and
-	// retransmitted by the peer. Further ones of unvalidated peers are held.
+	// maxHalfOpen is the largest number of half-open requests on all listeners together. It applies
+	// separately to validated and to unvalidated peers. Further requests of validated peers are
+	// dropped, and retransmitted by the peer. Further requests of unvalidated peers are held.
 	maxHalfOpen = 16384
 	// maxHeld is the largest number of held requests, 5 MiB; a power of two.
 	maxHeld = 16384
-	// heldTimeout is how long a peer has to answer, if no flood replaces its request.
+	// heldTimeout is the time that a peer has to answer, if no flood replaces its request.
 	heldTimeout = 10 * time.Second
-	// replyPaths is the number of paths kept to peers without a connection, to avoid another
+	// replyPaths is the number of paths to peers without a connection that are kept, to avoid another
 	// neighbour resolution.
 	replyPaths = 64
 )

@@ -48,8 +48,9 @@ func (m *Manager) putPath(p *sharedPath) {
 }
 
 // replyPath returns the path for a reply to a datagram, with a reference for the caller. If the
-// datagram's MAC address is unknown, the path is kept for a while, as the reply waits for neighbour
-// resolution. Otherwise no neighbour is resolved, because a flood could name any number of them.
+// datagram's MAC address is unknown, the path is kept for a while, because the reply waits for
+// neighbour resolution. If it is known, no neighbour is resolved, because a flood could name any
+// number of them.
 func (m *Manager) replyPath(d *Datagram) (*sharedPath, error) {
 	k := pathKey{d.Port, d.Dst, d.Src, d.TrafficClass, d.Priority, [6]byte{}}
 	if p := m.paths[k]; p != nil {

@@ -115,8 +115,8 @@ func (c *conn) rejectSIDR(data []byte) {
 	})
 }
 
-// answerSIDR sends the answer, and keeps it until the application closes the connection, as it may
-// be lost.
+// answerSIDR sends the answer. It keeps the answer until the application closes the connection,
+// because the answer may be lost.
 func (c *conn) answerSIDR(msg *mad.SIDRREP) {
 	c.sendMsg(c.tid, msg)
 	kept := c.m.buf

@@ -40,8 +40,8 @@ func (m *Manager) onREJ(d *Datagram, tid uint64, msg *mad.REJ) {
 	}
 	switch c.state {
 	case reqSent, mraReqRcvd, repSent, mraRepRcvd, reqRcvd, repRcvd, established:
-		// Linux waits for packets in flight if QPs may have exchanged some, but does not report the
-		// end of the wait: the ID is rejected, not disconnected.
+		// Linux waits for packets in flight if QPs may have exchanged some. It does not report the end of
+		// the wait: the ID is rejected, not disconnected.
 		c.release()
 		c.report(ev)
 	case dreqSent:
@@ -61,7 +61,7 @@ func (m *Manager) findRejected(d *Datagram, tid uint64, msg *mad.REJ) *conn {
 	case c == nil, c.ud:
 		return nil
 	case c.state == reqSent || c.state == mraReqRcvd:
-		// The peer's ID is unknown, so the transaction ID proves that the sender saw the REQ.
+		// The peer's ID is unknown. The transaction ID proves that the sender received the REQ.
 		if tid != c.tid || msg.About != mad.AnsweredREQ {
 			return nil
 		}
@@ -102,8 +102,8 @@ func (c *conn) sendDREQ() {
 	})
 }
 
-// mustRandom is random for transaction IDs. A predictable one does no harm, as the message has two
-// random communication IDs.
+// mustRandom returns a random transaction ID. A predictable one would do no harm, because the
+// message has two random communication IDs.
 func (m *Manager) mustRandom() uint32 {
 	n, _ := m.random()
 	return n
@@ -137,8 +137,8 @@ func (m *Manager) onDREQ(d *Datagram, tid uint64, msg *mad.DREQ) {
 		c.set(dreqRcvd)
 		c.end(0)
 	case dreqSent:
-		// Both sides disconnect at the same time. The application has nothing left to do, so the
-		// answer is sent at once.
+		// Both sides disconnect at the same time. The application has nothing left to do, so the answer
+		// is sent at once.
 		c.tid = tid
 		c.sendDREP()
 		c.wait(0)
@@ -170,7 +170,7 @@ func (c *conn) end(status int) {
 	}
 }
 
-// wait starts the time wait. The QP should not be reused while packets of the connection may
+// wait starts the time wait. The QP should not be used again while packets of the connection may
 // arrive. The peer's IDs are free at once.
 func (c *conn) wait(status int) {
 	c.end(status)
@@ -184,9 +184,9 @@ func (c *conn) wait(status int) {
 	c.arm(wait(min(c.ackTimeout, maxResponseTimeout)))
 }
 
-// HostLeft ends the connections with a host that left the network, as if the host had disconnected.
-// Connections that are not established end by their own timeouts: the next host at the address may
-// answer.
+// HostLeft ends the connections with a host that has left the network, as if the host had
+// disconnected. Connections that are not established end by their own timeouts, because the next
+// host at the address may answer.
 func (m *Manager) HostLeft(addr netip.Addr) {
 	m.mu.Lock()
 	for _, c := range m.ids.All() {
@@ -201,7 +201,8 @@ func (m *Manager) HostLeft(addr netip.Addr) {
 	m.unlockAndDeliver()
 }
 
-// onStale disconnects: the peer uses this connection's QP for another one, so it has lost this one.
+// onStale disconnects, because the peer uses this connection's QP for another connection, and so
+// has lost this one.
 func (c *conn) onStale() {
 	if c.state == established {
 		c.sendDREQ()

@@ -27,19 +27,19 @@
 //
 // An accepted identification does not move the window yet. It becomes the last one of the flow and
 // of the pair when [Peers.Advance] confirms that address, QP number and PSN were right too. A
-// forger who does not know the PSN therefore cannot move the window away from the true peer, and
-// cannot create entries for peers that do not exist. It can replace the candidate. A peer whose
-// counter has jumped is then recognized only when idle time has widened the window, after at most
-// 66 seconds.
+// forger who does not know the PSN can therefore neither move the window away from the true peer,
+// nor create entries for peers that do not exist. It can replace the candidate. In this case, a
+// peer whose counter has jumped is recognized only when idle time has widened the window, after at
+// most 66 seconds.
 //
 // # Other traffic of the peer
 //
 // A peer that counts all packets to an address, like Linux, may send thousands of datagrams and
 // unreliable packets between two packets in order of a reliable connection. A peer that sends
-// faster than this side can receive retransmits as many, or sends packets behind a gap.
-// [Peers.Note] records the identification of such a packet for the pair of addresses, and those
-// close to it are accepted too. It does not replace the last one: it widens the accepted range, and
-// never narrows it. Forging such packets, which needs no expected PSN, therefore causes no refusal
+// faster than this side can receive retransmits as many, or sends them behind a gap. [Peers.Note]
+// records the identification of such a packet for the pair of addresses. Identifications close to
+// it are accepted too. It does not replace the last one: it widens the accepted range, and never
+// narrows it. Such packets can be forged without knowing the expected PSN. This causes no refusal
 // of the true peer's packets, except of those that only the note would have allowed. Without a
 // packet in order of a reliable connection, nothing is recorded.
 //

@@ -10,9 +10,9 @@ import (
 // peer goes back.
 //
 // Nothing in a packet proves its origin. An off-path attacker that knows the addresses and QP
-// numbers can send packets with random PSNs. The chance to hit the expected PSN is 1 in 2^24. This
-// is RoCE's only defence against such attackers. A store of early packets must not turn the one PSN
-// that counts into a thousand. Hence these rules:
+// numbers can send packets with random PSNs. It hits the expected PSN with a probability of 1 in
+// 2^24. This is RoCE's only defence against such attackers. With a store of early packets, the
+// attacker must not be able to hit a thousand PSNs instead of one. Hence these rules:
 //
 //   - Packets are kept only on a connection that has just lost one (lossPeriod). The proof of a
 //     loss is the expected packet itself: it is marked as retransmitted, and a packet behind it
@@ -33,8 +33,8 @@ import (
 // peer go back each time.
 type early struct {
 	kept         *store        // the kept packets; nil if there are none
-	keepUntil    time.Duration // packets may be kept until then, as one was lost recently
-	suspectUntil time.Duration // no packets are kept until then, as some were perhaps not the peer's
+	keepUntil    time.Duration // packets may be kept until then, because one was lost recently
+	suspectUntil time.Duration // no packets are kept until then, because some may have been forged
 	top          uint32        // one past the highest PSN that has arrived, if ahead is set
 	ahead        bool          // packets behind the expected one have arrived
 	gap          bool          // they arrived before the expected one, which is still missing
@@ -89,7 +89,7 @@ func (e *early) stopKeeping() (was *store) {
 	return was
 }
 
-// suspect records that some packets were perhaps not the peer's.
+// suspect records that some packets may have been forged.
 func (e *early) suspect(now time.Duration) {
 	e.ahead, e.keepUntil, e.suspectUntil = false, 0, now+suspectPeriod
 }

@@ -15,8 +15,8 @@ type history struct {
 
 func (h *history) init(limit uint8) { h.ring = make([]Response, 0, limit) }
 
-// remember adds a response. In a full history it replaces the oldest, which the requester can no
-// longer be missing.
+// remember adds a response. In a full history it replaces the oldest response, which the requester
+// must have received.
 func (h *history) remember(r *Response, limit uint8) {
 	if len(h.ring) < int(limit) {
 		h.ring = append(h.ring, *r)
@@ -28,9 +28,9 @@ func (h *history) remember(r *Response, limit uint8) {
 	}
 }
 
-// setLimit changes how many responses are kept. If the limit rises, the ring is rotated so that the
-// oldest comes first, because remember appends. If it falls, all entries stay, as the requester may
-// still repeat any of them.
+// setLimit changes the number of responses that are kept. If the limit rises, the ring is rotated
+// so that the oldest comes first, because remember appends. If it falls, all entries stay, because
+// the requester may still repeat any of them.
 func (h *history) setLimit(limit uint8) {
 	if len(h.ring) < int(limit) {
 		h.ring = slices.Concat(h.ring[h.oldest:], h.ring[:h.oldest])

@@ -18,9 +18,9 @@ func (p *pace) pause(until time.Duration) { p.resume = until }
 // endPause ends the pause.
 func (p *pace) endPause() { p.resume = 0 }
 
-// size returns how many responses of a READ are sent at once. A READ of up to a window gets all of
-// them. A longer one gets fewer: the requester's only signal that responses arrive too fast is to
-// ask for the lost ones again.
+// size returns the number of responses of a READ that are sent at once. If the READ fits in a
+// window, these are all of them. Otherwise there are fewer, because a requester has only one way to
+// signal that responses arrive too fast: it asks for the lost ones again.
 func (p *pace) size(packets, window uint32) uint32 {
 	switch {
 	case p.burst != 0:

@@ -14,10 +14,10 @@ const (
 	sackEvery = 16
 	MaxStores = 64
 
-	// lossPeriod is how long after a loss early packets are kept. Without this condition, forged
-	// packets could fill the stores. keepTimeout is how long packets are kept while none of the
-	// missing ones arrives. suspectPeriod is how long no packets are kept after some that were
-	// perhaps not the peer's.
+	// lossPeriod is the time after a loss for which early packets are kept. Without this condition,
+	// forged packets could fill the stores. keepTimeout is the time for which packets are kept while
+	// none of the missing ones arrives. suspectPeriod is the time for which no packets are kept after
+	// some that may have been forged.
 	lossPeriod    = time.Second
 	keepTimeout   = time.Second
 	suspectPeriod = 10 * time.Second

@@ -19,7 +19,7 @@ const (
 type Response struct {
 	Kind     Kind
 	Deferred bool      // the request is still to be executed
-	replay   bool      // the request is a duplicate
+	replay   bool      // a response to a duplicate request
 	partial  bool      // it repeats the end of a READ, without its first packet
 	MSN      uint32    // messages completed with the request
 	PSN      uint32    // of the next packet
@@ -99,8 +99,8 @@ func (p *pending) covers(psn, n uint32) bool {
 	})
 }
 
-// insert queues a response by its PSN and replaces those that it repeats. Duplicates cannot make
-// the queue grow without bound: they are dropped when it is full, as if lost.
+// insert queues a response by its PSN and replaces those that it repeats. Duplicates are dropped
+// when the queue is full, as if they were lost. So they cannot make it grow without limit.
 func (p *pending) insert(r *Response, limit uint8) {
 	// The common case.
 	if n := len(p.queue); !r.replay && (n == 0 || wire.PSNDiff(r.PSN, p.queue[n-1].end()) >= 0) {

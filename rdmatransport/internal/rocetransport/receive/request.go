@@ -5,7 +5,7 @@ import (
 )
 
 // Outcome is the result of OnRequest, for the owner to act on and to count. A packet that is
-// neither InOrder nor a Duplicate arrived early, or is not the peer's, or came after the end of the
+// neither InOrder nor a Duplicate arrived early, may be forged, or came after the end of the
 // connection.
 type Outcome uint8
 
@@ -13,7 +13,7 @@ const (
 	InOrder   Outcome = 1 << iota // execute it, and then the packets of NextKept
 	Duplicate                     // it was executed before; its answer is due
 	Gap                           // a packet before it is missing
-	Suspect                       // it, or an earlier packet, is perhaps not the peer's
+	Suspect                       // it, or an earlier packet, may be forged
 )
 
 // Has reports whether the outcome includes any of the given ones.
@@ -142,9 +142,9 @@ func (s *State) Keeps() bool { return s.early.keeps() }
 
 // NextKept returns the next kept packet to be executed, in p. The owner calls it after a packet
 // that was InOrder, while Keeps is true, and again after each packet that it returns. It returns
-// false if the next packet is missing. It also does so if the last one was refused or found no
-// receive request, as its PSN is still the expected one. The memory that p refers to is valid until
-// the next event.
+// false if the next packet is missing. It also returns false if the last packet was refused or
+// found no receive request, because that packet's PSN is still the expected one. The memory that p
+// refers to is valid until the next event.
 func (s *State) NextKept(p *wire.Packet) bool {
 	k := s.early.kept
 	if k.next(s.expected.psn, p) {
@@ -161,7 +161,7 @@ func (s *State) NextKept(p *wire.Packet) bool {
 }
 
 // OnKeptRefused withdraws the refusal of a packet from NextKept. The packet counts as not received,
-// as it may not be the peer's. If it is, the peer retransmits it, and it is refused then.
+// because it may be forged. If it is genuine, the peer retransmits it, and it is refused then.
 func (s *State) OnKeptRefused() {
 	s.verdict.on(onWithdrawn)
 	s.suspect()
@@ -194,8 +194,8 @@ func (s *State) OnExecutedRun(n uint32) {
 // OnAckRequest records that an executed packet requests an acknowledgement.
 func (s *State) OnAckRequest() { s.acks.request() }
 
-// Full reports whether the requester has as many READs, atomics and the like outstanding as it may.
-// Duplicates do not count: they may have crossed with the response.
+// Full reports whether the requester has the allowed number of READs, atomics and the like
+// outstanding. Duplicates do not count, because they may have crossed with the response.
 func (s *State) Full() bool {
 	n := 0
 	if s.replies != nil {

@@ -97,7 +97,7 @@ func (s *State) Reset() {
 	s.limit, s.early, s.replies, s.rnr = 0, nil, nil, nil
 }
 
-// SetLimit changes how many READs, atomics and the like the peer may have outstanding.
+// SetLimit changes the number of READs, atomics and the like that the peer may have outstanding.
 func (s *State) SetLimit(limit uint8) {
 	s.limit = limit
 	if s.replies != nil {
@@ -105,7 +105,7 @@ func (s *State) SetLimit(limit uint8) {
 	}
 }
 
-// Limit returns how many READs, atomics and the like the peer may have outstanding.
+// Limit returns the number of READs, atomics and the like that the peer may have outstanding.
 func (s *State) Limit() uint8 { return s.limit }
 
 // PSN returns the PSN that is expected next.
@@ -187,7 +187,7 @@ func (s *State) OnUnreliable(psn uint32) (missing bool) {
 func (s *State) OnUnreliableDropped() { s.expected.advance(1) }
 
 // DropContradicted drops the kept packets of a Quiescent State and reports whether there were any.
-// They cannot be the peer's, as the peer has nothing in flight.
+// They cannot be the peer's, because the peer has nothing in flight.
 func (s *State) DropContradicted() bool {
 	if !s.early.keeps() {
 		return false
@@ -196,8 +196,8 @@ func (s *State) DropContradicted() bool {
 	return true
 }
 
-// suspect drops all kept packets: some of them, or the packet that contradicts them, are not the
-// peer's. If they were reported to the peer, a sequence NAK for the next gap revokes the report.
+// suspect drops all kept packets. Some of them, or the packet that contradicts them, are forged. If
+// they were reported to the peer, a sequence NAK for the next gap revokes the report.
 func (s *State) suspect() {
 	s.dropKept()
 	s.early.suspect(s.shared.Clock())

@@ -33,11 +33,11 @@ type verdictEvent uint8
 
 const (
 	onExpected verdictEvent = iota // the expected packet has arrived, or was moved without packets
-	onGap                          // it is missing, and a NAK is due
-	onNotReady                     // it found no receive request
-	onRefusal                      // it is in error
+	onGap                          // the packet is missing, and a NAK is due
+	onNotReady                     // the packet found no receive request
+	onRefusal                      // the packet is in error
 	onSent                         // the NAK was sent
-	// The packet in error was a kept one, and is perhaps not the peer's.
+	// The packet in error was a kept one, and may be forged.
 	onWithdrawn
 
 	verdictEvents = int(onWithdrawn) + 1

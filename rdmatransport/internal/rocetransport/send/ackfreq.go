@@ -25,7 +25,7 @@ func (a *ackFrequency) acked(una uint32) {
 	}
 }
 
-// rewind forgets outstanding requests, which will be repeated.
+// rewind drops the requests that are outstanding, because they will be repeated.
 func (a *ackFrequency) rewind(una uint32) { a.requested = una }
 
 // awaited reports whether a requested acknowledgement is outstanding.

@@ -273,7 +273,7 @@ func (s *State) progress(una uint32) {
 	}
 }
 
-// endRNRWait ends the RNR wait, as the peer has executed the PSN of the RNR NAK.
+// endRNRWait ends the RNR wait, because the peer has executed the PSN of the RNR NAK.
 func (s *State) endRNRWait() {
 	s.traceRNR(s.alarm.rnrPSN, 0)
 	s.alarm.endRNR()

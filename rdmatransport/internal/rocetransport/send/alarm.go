@@ -102,9 +102,9 @@ func (a *alarm) onProgress() {
 	a.postponed = false
 }
 
-// postponeLate postpones a retransmission timeout that is noticed late, and reports whether it did.
-// A late alarm means that this process was not scheduled for a while. The answer may wait in the
-// receive queue.
+// postponeLate postpones a retransmission timeout if it is late, and reports whether it did. A late
+// alarm means that this process was not scheduled for a while. The answer may wait in the receive
+// queue.
 func (a *alarm) postponeLate(now, timeout time.Duration) bool {
 	if now-a.due <= timeout/2 || a.postponed {
 		return false

@@ -6,8 +6,8 @@ import (
 )
 
 // BaseRTT is the minimum round-trip time to one destination, with empty queues. All connections to
-// that destination share it (RFC 9040 §2): a connection that starts with a queue on the path could
-// not measure it.
+// that destination share it (RFC 9040 §2). A connection that starts while the path has a queue
+// could not measure it.
 type BaseRTT struct {
 	mu       sync.Mutex
 	shortest [2]time.Duration // minimum of this period and of the previous one

@@ -36,7 +36,8 @@ type Params struct {
 }
 
 // Conservation is the default controller, by the conservation of packets. Each lost packet makes
-// the window smaller by one, and each acknowledged packet larger by one. Going back halves it.
+// the window smaller by one packet, and each acknowledged packet makes it larger by one. Going back
+// halves it.
 type Conservation struct{}
 
 func (Conservation) Params() Params { return Params{MinWindow: MinWindow} }

@@ -7,10 +7,10 @@ import "github.com/softrnic/softrnic/internal/rdmatransport/wire"
 // room. A message beyond that limit is sent as a single packet that requests an acknowledgement.
 // The answer carries new credits, or is an RNR NAK.
 //
-// Nothing is held back if a peer gives no credits, as rxe and every QP with an SRQ: RNR NAKs serve
-// instead. Our responder gives none either, like rxe's. Acknowledgements are sent before the
-// application sees the message and posts another receive request. Credits would therefore be low
-// exactly when a sender is fast.
+// If a peer gives no credits, nothing is held back, and RNR NAKs limit the sender. rxe gives none,
+// and neither does a QP with an SRQ. Our responder gives none either, because it sends
+// acknowledgements before the application gets the message and posts another receive request.
+// Credits would therefore be low exactly when a sender is fast.
 //
 // Messages are counted from the QP's start, modulo 2^24, like the peer's count of completed
 // messages (MSN).
@@ -40,7 +40,8 @@ func (c *credits) begin(k Kind) {
 	}
 }
 
-// allow reports whether a message may start after n others: within the limit, or one beyond it.
+// allow reports whether a message may start after n others. It may be within the limit, or one
+// beyond it.
 func (c *credits) allow(k Kind, n uint32) bool {
 	return !c.given || !k.takesReceive() || wire.PSNDiff(n+1, c.limit) <= 1
 }

@@ -109,8 +109,8 @@ func (c *ByDelay) standing() time.Duration {
 	return least
 }
 
-// queueTarget returns how many packets the connection keeps queued. A large window needs more of
-// them for a measurable delay.
+// queueTarget returns the number of packets that the connection keeps queued. With a large window,
+// more packets are needed for a measurable delay.
 func (c *ByDelay) queueTarget() float64 { return max(c.minQueued, math.Sqrt(c.window)) }
 
 // goal returns the window that has queueTarget packets queued.

@@ -6,8 +6,8 @@ import (
 	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
 )
 
-// overtaken reports whether a transmission counts as lost. It does if one sent LossEvidence later
-// has arrived, or the very last one that was sent.
+// overtaken reports whether a transmission counts as lost. It does if a transmission LossEvidence
+// later has arrived, or the very last transmission.
 func overtaken(number, newest uint32, last bool) bool {
 	if last {
 		return number < newest
@@ -26,7 +26,7 @@ func (b *scoreboard) detectLosses(una, max uint32) (packets uint32) {
 
 // detectLostRequests checks PSNs that are not executed. The peer would have acknowledged or
 // reported these packets by now. The PSNs of a READ are lost with its request. Kept packets take
-// one step per 64 PSNs, and packets that nothing has overtaken take none.
+// one step per 64 PSNs. Packets behind the last arrival take no step.
 func (b *scoreboard) detectLostRequests(max uint32) (packets uint32) {
 	if b.truncated && wire.PSNDiff(max, b.limit) > 0 {
 		// The peer may keep packets behind the limit. It reports them in its next list, after

@@ -57,9 +57,9 @@ const (
 //	RNR wait    stays     stays    in order stays     stays    selective stays     stays     in order failed
 //	failed      stays     stays    stays    stays     stays    stays     stays     stays     stays    stays
 //
-// The mode stays Selective after an RNR NAK of a PSN with missing PSNs before it. The alarm then
-// ends the wait, or an acknowledgement that covers the PSN. There is no timeout and no probe in
-// RNRWait: these alarms are set after the wait.
+// If PSNs before the PSN of an RNR NAK are missing, the mode stays Selective. The wait then ends
+// with the alarm, or with an acknowledgement that covers the PSN. There is no timeout and no probe
+// in RNRWait: these alarms are set after the wait.
 var transitions = [modes][modeEvents]Mode{
 	InOrder:   {InOrder, GoneBack, InOrder, Probing, InOrder, Selective, InOrder, RNRWait, InOrder, Failed},
 	GoneBack:  {InOrder, GoneBack, InOrder, Probing, InOrder, Selective, GoneBack, RNRWait, GoneBack, Failed},

@@ -125,9 +125,9 @@ func (s *State) mayStart(r *request, in Setting) bool {
 	return !s.credits.given || s.creditsAllow(r)
 }
 
-// creditsAllow reports whether the peer's credits allow a request to start. They do not limit a QP
-// that has everything acknowledged, to avoid a deadlock. Nor do they if earlier packets left the
-// acknowledgement request to this one.
+// creditsAllow reports whether the peer's credits allow a request to start. In two cases they are
+// not considered: if nothing is unacknowledged, to avoid a deadlock, and if earlier packets left
+// the acknowledgement request to this request.
 func (s *State) creditsAllow(r *request) bool {
 	return r.kind == Local || s.flight.una == s.flight.next || s.acks.sinceAckReq > 0 || s.credits.allow(r.kind, s.credits.begun)
 }
@@ -197,9 +197,9 @@ func (s *State) windowWillOpen() bool {
 	return s.acks.awaited(s.flight.una) && (!s.mode.is(Selective) || !s.board.at(s.acks.requested-1).is(arrived))
 }
 
-// ackReqFollows reports whether the next request can leave the acknowledgement request to itself or
-// to a later one. Then only the window can delay that request. last is the last PSN of the current
-// one.
+// ackReqFollows reports whether the current request can leave the acknowledgement request to the
+// next request, or to a later one. This is so if only the window can delay the next request. last
+// is the last PSN of the current request.
 func (s *State) ackReqFollows(last uint32, in Setting) bool {
 	q := &s.queue
 	repeated := wire.PSNDiff(s.flight.max, last) > 0
@@ -243,8 +243,8 @@ func (s *State) nextRequest(b *Burst, r *request, room uint32, in Setting) Step 
 }
 
 // coalescesReads reports whether the rest of the current READ, of left packets, waits for more
-// room. While responses arrive, the window opens packet by packet. READs therefore wait for
-// readRoom packets, so that several requests share a frame, and their responses do too.
+// room. While responses arrive, the window opens packet by packet. READs therefore wait for room
+// for readRoom packets, so that several requests share a frame, and their responses do too.
 func (s *State) coalescesReads(room, left uint32, in Setting) bool {
 	if s.reads.outstanding() == 0 || s.reads.repeats() || room >= s.window.readRoom(s.mtu) {
 		return false
@@ -272,15 +272,15 @@ func (s *State) nextFailed(b *Burst) Step {
 	return s.nextAckReq(b)
 }
 
-// nextAckReq sends the last packet before the current request again if it left the acknowledgement
-// request to that one, which cannot be sent now.
+// nextAckReq sends the last packet before the current request again. It does so if that packet left
+// the acknowledgement request to the current request, which cannot be sent now.
 func (s *State) nextAckReq(b *Burst) Step {
 	q := &s.queue
 	if s.acks.sinceAckReq == 0 || q.next == q.first {
 		return Wait
 	}
 	before := q.at(q.next - 1)
-	if !before.kind.hasData() { // requests of other kinds are answered anyway
+	if !before.kind.hasData() { // requests of other kinds have responses anyway
 		return Wait
 	}
 	last := before.packets - 1

@@ -2,8 +2,8 @@ package send
 
 import "github.com/softrnic/softrnic/internal/rdmatransport/wire"
 
-// reads holds the bounds of outstanding request packets of READs, atomics and the like. A READ is
-// repeated with the same bounds, as the responder recognizes duplicates by them.
+// reads has the bounds of outstanding request packets of READs, atomics and the like. A READ is
+// repeated with the same bounds, because the responder recognizes duplicates by them.
 type reads struct {
 	*bounds // nil before the first READ: most QPs never read
 }

@@ -50,7 +50,8 @@ type State struct {
 	env        *Env
 }
 
-// Env is what a State needs from its owner. Several States may share one that does not trace.
+// Env has the functions that a State needs from its owner. Several States may share an Env that
+// does not trace.
 type Env struct {
 	Clock Clock
 	// Trace receives the events of the State; nil if there is no tracing. The owner adds the time

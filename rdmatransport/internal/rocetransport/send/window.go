@@ -58,7 +58,8 @@ func (w *window) onGoBack() uint32   { return w.controller.OnGoBack(uint32(w.siz
 func (w *window) onTimeout() uint32  { return w.controller.OnTimeout(uint32(w.size)) }
 func (w *window) onTailLoss() uint32 { return w.controller.OnTailLoss(uint32(w.size)) }
 
-// frameRest returns how many packets of a message are left in the frame of the given packet.
+// frameRest returns the number of packets of a message that are left in the frame of the given
+// packet.
 func (w *window) frameRest(packet, packets uint32) uint32 {
 	first := w.firstFrame(packets)
 	if packet < first {
@@ -77,9 +78,9 @@ func (w *window) firstFrame(packets uint32) uint32 {
 	return 2
 }
 
-// readPiece returns how many responses of a READ to request, with left to go and room in the
-// window. That is all, or as many as fill whole frames. The first response shares a frame with the
-// second, and the last, which is longer, starts another frame.
+// readPiece returns the number of responses of a READ to request next, if left of them are missing
+// and the window has room for room. It is all of them, or as many as fill whole frames. The first
+// response shares a frame with the second. The last, which is longer, starts another frame.
 func (w *window) readPiece(left, room uint32) uint32 {
 	const ends = 3
 	batch := uint32(w.batch)
@@ -92,9 +93,9 @@ func (w *window) readPiece(left, room uint32) uint32 {
 // fullFrame returns the number of packets in a full frame, with left packets to go.
 func (w *window) fullFrame(left uint32) uint32 { return min(uint32(w.batch), left, uint32(w.size)) }
 
-// readRoom returns how many responses READs request at a time while responses arrive. It is five
-// eighths of the window, or an eighth on a long path, so that the path is busy while requests are
-// in flight. A larger value means fewer requests, and a higher cost of each loss.
+// readRoom returns the number of responses that READs request at a time while responses arrive. It
+// is five eighths of the window. On a long path it is an eighth, so that the path is busy while
+// requests are in flight. A larger value means fewer requests, and a higher cost of each loss.
 func (w *window) readRoom(mtu uint32) uint32 {
 	return min(uint32(w.size)/8*5, max(Window(DefaultWindow, mtu)/8*5, uint32(w.size)/8))
 }
