@@ -91,7 +91,7 @@ var mutations = []mutation{
 		"TestConnectDuringFlood"},
 	{"a QP in ERR flushes its receives", "verbs/complete.go", "for qp.rq.len() > 0 {", "for false {", "tests/conformance",
 		"TestPeerKilled"},
-	{"a peer that is silent is given up", roceSend + "retry.go", "if r.timeouts >= limit {", "if false {", "tests/conformance",
+	{"a peer that is silent is given up", roceSend + "retry.go", "if r.timeoutsAndNAKs >= limit {", "if false {", "tests/conformance",
 		"TestPeerKilled"},
 	{"a message over XRC has the number of its SRQ", "rdmatransport/internal/rocetransport/xrc.go", "\tr.srqn = p.XRCETH.SRQ\n", "",
 		"cmd/softrnic/internal/pingpong", "TestPingpongXSRQ"},
