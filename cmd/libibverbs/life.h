@@ -100,9 +100,9 @@ static inline void mark_gone(struct life *l) { __atomic_store_n(&l->state, GONE,
 // retire frees the memory of a destroyed object after RETIRED others have been retired. Some
 // programs call a function with an object that another thread has just destroyed. In rping, for
 // example, one thread takes events of a channel while another destroys it. A kernel device returns
-// an errno to such a call. So does this library, because its destroying functions set the object's
-// handle to 0, and its descriptors to -1, as soon as the engine has destroyed it. Such a program
-// remains wrong: after RETIRED more objects the memory is freed.
+// an errno to such a call. So does this library: as soon as the engine has destroyed an object, the
+// object's handle becomes 0, and its descriptors -1. Such a program remains wrong: after RETIRED
+// more objects the memory is freed.
 static inline void retire(void *object)
 {
 	static void *retired[RETIRED];

@@ -387,7 +387,7 @@ struct sr_engine {
 	int (*query_qp)(uint32_t qp, struct sr_qp_attr *attr);
 	int (*destroy_qp)(uint32_t qp);
 	// post_send, post_recv and post_srq_recv post a list. They set done to the number of posted
-	// requests, even if a later one is refused. post_send then also moves up to n completions of
+	// requests, also if a later one is refused. post_send then moves up to n completions of
 	// the send CQ to wcs, as poll_cq does. These are often the completions of its own requests.
 	int (*post_send)(uint32_t qp, struct sr_send_wr *wr, int flags, int *done, int n, struct sr_wc *wcs, int *got);
 	int (*post_recv)(uint32_t qp, struct sr_recv_wr *wr, int *done);

@@ -158,8 +158,8 @@ func (p *proxy) accept(ctx context.Context, l net.Listener) error {
 const acceptPause = 100 * time.Millisecond
 
 // pass forwards one connection until both halves have ended. If one fails or the proxy ends, both
-// sides get an error instead of an end of the stream, so that they do not take partial data for the
-// whole.
+// sides get an error instead of an end of the stream. Otherwise they would take partial data for
+// the whole.
 func (p *proxy) pass(ctx context.Context, raw net.Conn) (err error) {
 	near := raw
 	defer func() { _ = near.Close() }()
