@@ -142,9 +142,9 @@ func TestDirectPassiveCalls(t *testing.T) {
 	})
 }
 
-// TestDirectPassiveDestroy checks that a passive QP can be closed before all messages that the
+// TestDirectPassiveClose checks that a passive QP can be closed before all messages that the
 // other side has posted are copied.
-func TestDirectPassiveDestroy(t *testing.T) {
+func TestDirectPassiveClose(t *testing.T) {
 	over(t, ways[1:2], func(t *testing.T, s setting) {
 		s.lan = new(pipe.Switch)
 		n := batchLen

@@ -500,9 +500,9 @@ func (e *end) exchange(peer *end, n int, credit bool, taken, peerTaken *atomic.I
 	return nil
 }
 
-// TestDirectDestroyed destroys QPs while both sides send to each other. Nothing hangs, and nothing
+// TestDirectClosed closes QPs while both sides send to each other. Nothing hangs, and nothing
 // leaks.
-func TestDirectDestroyed(t *testing.T) {
+func TestDirectClosed(t *testing.T) {
 	everyWay(t, func(t *testing.T, s setting) {
 		rounds := stacktest.Size(8, 20, 20)
 		s.lan = new(pipe.Switch)

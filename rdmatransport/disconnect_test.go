@@ -21,13 +21,13 @@ func (l polledLink) Attach(recv link.Receiver) {
 	})
 }
 
-// TestDisconnectAfterReceive checks that a receiver of the last message may disconnect or destroy
+// TestDisconnectAfterReceive checks that a receiver of the last message may disconnect or close
 // its QP at once. The peer's SEND still completes: the acknowledgement comes before the end of the
 // connection.
 func TestDisconnectAfterReceive(t *testing.T) {
 	for name, end := range map[string]func(e *end) error{
 		"disconnect": func(e *end) error { return e.ID().Disconnect() },
-		"destroy":    func(e *end) error { return e.ID().Close() },
+		"close":      func(e *end) error { return e.ID().Close() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

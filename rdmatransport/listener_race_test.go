@@ -15,9 +15,9 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// TestDestroyListenerDuringDials destroys one listener after another while peers dial. Neither
+// TestCloseListenerDuringDials closes one listener after another while peers dial. Neither
 // Close nor the waiting GetRequest may fail or hang, in any interleaving with the provider.
-func TestDestroyListenerDuringDials(t *testing.T) {
+func TestCloseListenerDuringDials(t *testing.T) {
 	overAll(t, func(t *testing.T, m medium, transport verbs.Transport) {
 		rounds := stacktest.Size(25, 50, 1000)
 		if m.Name == direct.Name {

@@ -8,12 +8,12 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// TestDestroyIDOfConnection checks that destroying the ID of a connection keeps the QP that UseQP
+// TestCloseIDOfConnection checks that closing the ID of a connection keeps the QP that UseQP
 // assigned to it. An iWARP QP is then in ERR, because its stream is closed, and its requests are
 // flushed. A RoCE QP stays as it is, without an ID.
-func TestDestroyIDOfConnection(t *testing.T) { overMedia(t, destroyIDOfConnection) }
+func TestCloseIDOfConnection(t *testing.T) { overMedia(t, closeIDOfConnection) }
 
-func destroyIDOfConnection(t *testing.T, m medium) {
+func closeIDOfConnection(t *testing.T, m medium) {
 	for transport, want := range map[verbs.Transport]verbs.QPState{verbs.RoCEv2: verbs.StateRTS, verbs.IWARP: verbs.StateErr} {
 		t.Run(transport.String(), func(t *testing.T) {
 			a, b := m.stations(t, nil)
@@ -50,11 +50,11 @@ func destroyIDOfConnection(t *testing.T, m medium) {
 	}
 }
 
-// TestDestroyIDOfEndedConnection checks that destroying the ID of an ended connection does not
+// TestCloseIDOfEndedConnection checks that closing the ID of an ended connection does not
 // affect the QP, which has a new connection by then.
-func TestDestroyIDOfEndedConnection(t *testing.T) { overMedia(t, destroyIDOfPast) }
+func TestCloseIDOfEndedConnection(t *testing.T) { overMedia(t, closeIDOfPast) }
 
-func destroyIDOfPast(t *testing.T, m medium) {
+func closeIDOfPast(t *testing.T, m medium) {
 	a, b := m.stations(t, nil)
 	l := must(rdmacm.Listen(b.dev, b.at(7471), &rdmacm.Config{Transport: verbs.IWARP, PD: b.pd}))(t)
 	defer l.Close()

@@ -133,7 +133,7 @@ func TestGetEventWaits(t *testing.T) {
 	})
 }
 
-func TestDestroyedCQLeavesNoEvent(t *testing.T) {
+func TestClosedCQLeavesNoEvent(t *testing.T) {
 	r := newRig(t)
 	r.moveTo(t, verbs.StateInit)
 	second := must(r.dev.CreateCQ(4, &verbs.CQInitAttr{Channel: r.ch}))(t)
@@ -224,7 +224,7 @@ func TestOverrun(t *testing.T) {
 	}
 }
 
-func TestDestroyedCQLeavesNoAsyncEvent(t *testing.T) {
+func TestClosedCQLeavesNoAsyncEvent(t *testing.T) {
 	r := newRigWith(t, verbs.QPCap{MaxSendWR: 2}, 1)
 	r.moveTo(t, verbs.StateRTS)
 	wr := &verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendSignaled}

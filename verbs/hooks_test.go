@@ -224,9 +224,9 @@ func TestOnAsyncEvent(t *testing.T) {
 	}
 }
 
-// TestDestroyWaitsForAsyncAck: Close of the object of an event that TryGetAsyncEvent returned
+// TestCloseWaitsForAsyncAck: Close of the object of an event that TryGetAsyncEvent returned
 // waits for Ack; after GetAsyncEvent it does not.
-func TestDestroyWaitsForAsyncAck(t *testing.T) {
+func TestCloseWaitsForAsyncAck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, ackedByGet := range []bool{false, true} {
 			r, srq, qps, lqs := sharedRig(t, verbs.SRQAttr{MaxWR: 8, MaxSGE: 1})

@@ -377,9 +377,9 @@ func TestAsyncEventsOfMany(t *testing.T) {
 	check(t, srq.Close())
 }
 
-// TestAsyncEventsOfDestroyed: events of closed objects use no memory, even after an event that
+// TestAsyncEventsOfClosed: events of closed objects use no memory, even after an event that
 // stays in the queue.
-func TestAsyncEventsOfDestroyed(t *testing.T) {
+func TestAsyncEventsOfClosed(t *testing.T) {
 	const rounds, limit = 20_000, 256 << 10
 	r := newRig(t)
 	r.l.event(verbs.EventPortErr, 1)

@@ -115,10 +115,10 @@ func (c *EventChannel) TryGetEvent() (*Event, error) {
 }
 
 // OnEvent registers a function f that is called with the number of events added to the channel. It
-// is for programs that do not wait in GetEvent but, for example, poll a descriptor that f writes
-// to. Such programs take events with TryGetEvent. If n is negative, −n events were dropped because
-// their ID was closed or migrated. If the channel already has events, f is called for these too.
-// A nil f ends the calls.
+// is for programs that do not wait in GetEvent. Such a program may poll a descriptor that f writes
+// to, and take events with TryGetEvent. If n is negative, −n events were dropped because their ID
+// was closed or migrated. If the channel already has events, f is called for these too. A nil f
+// ends the calls.
 //
 // f runs on its own goroutine soon after the change, with no lock held. It may call any method
 // except OnEvent of the same channel. Calls for one channel are made one at a time, in the order of
@@ -135,7 +135,7 @@ func (c *EventChannel) OnEvent(f func(n int)) {
 // the events that [ID.Close] dropped. That function must not call WaitCallbacks.
 func (c *EventChannel) WaitCallbacks() { c.onEvent.Wait() }
 
-// Close destroys the channel (rdma_destroy_event_channel); calls of GetEvent return. The error is
+// Close closes the channel (rdma_destroy_event_channel). Calls of GetEvent return. The error is
 // ErrBusy while the channel has IDs, and ErrClosed after the first Close.
 func (c *EventChannel) Close() error {
 	const op = "close event channel"

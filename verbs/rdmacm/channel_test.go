@@ -14,7 +14,7 @@ import (
 )
 
 // Close waits for the acknowledgement of events that GetEvent has returned, and drops the others.
-func TestDestroyWaitsForAck(t *testing.T) {
+func TestCloseWaitsForAck(t *testing.T) {
 	bubble(t, func(t *testing.T, a, b *end) {
 		l, s, c := connected(a, b)
 		must(t, c.Disconnect())
@@ -46,7 +46,7 @@ func TestDestroyWaitsForAck(t *testing.T) {
 }
 
 // Events of a closed ID are dropped, and requests of a closed listener are rejected.
-func TestDestroyDropsEvents(t *testing.T) {
+func TestCloseDropsEvents(t *testing.T) {
 	bubble(t, func(t *testing.T, a, b *end) {
 		l := a.listen(rdmacm.TCP)
 		c := b.resolve(rdmacm.TCP, v4A+":7471")
@@ -60,7 +60,7 @@ func TestDestroyDropsEvents(t *testing.T) {
 	})
 }
 
-func TestChannelDestroyed(t *testing.T) {
+func TestChannelClosed(t *testing.T) {
 	bubble(t, func(t *testing.T, a, b *end) {
 		id := a.id(rdmacm.TCP)
 		wantErr(t, a.ch.Close(), syscall.EBUSY)

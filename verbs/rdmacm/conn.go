@@ -169,7 +169,7 @@ func dial(ctx context.Context, dev *verbs.Device, to netip.AddrPort, cfg *Config
 }
 
 // QP returns the connected QP, which is in RTS, or in ERR after the end of the connection. Close
-// destroys it.
+// closes it.
 func (c *Conn) QP() *verbs.QP { return c.qp }
 
 // PD returns the QP's protection domain. The default PD, and memory regions in it, outlive the
@@ -213,7 +213,7 @@ func (c *Conn) Close() error {
 
 // CloseContext disconnects, which flushes the posted work requests (rdma_disconnect). It waits for
 // the peer's confirmation or until ctx ends. The provider then continues to retransmit by itself.
-// CloseContext always destroys the objects that Dial or Accept created. Before that it waits,
+// CloseContext always closes the objects that Dial or Accept created. Before that it waits,
 // without regard to ctx, until events of CQs that they created are acknowledged.
 //
 // The end of ctx is no error. The error is that of closing an object, such as ErrBusy if a QP of

@@ -348,7 +348,7 @@ func TestDialFails(t *testing.T) {
 	})
 }
 
-// A peer that never completes its handshake does not delay others, and Close destroys its
+// A peer that never completes its handshake does not delay others, and Close closes its
 // connection.
 func TestAcceptIsNotDelayed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -381,7 +381,7 @@ func TestAcceptIsNotDelayed(t *testing.T) {
 	})
 }
 
-// Many goroutines connect, disconnect, migrate and destroy at random; no call hangs, and no object
+// Many goroutines connect, disconnect, migrate and close at random; no call hangs, and no object
 // is left.
 func TestConcurrentCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -487,7 +487,7 @@ func TestRequestsOfPeersThatDisconnect(t *testing.T) {
 	})
 }
 
-// requestAndLeave sends a connection request to a listener and destroys its ID.
+// requestAndLeave sends a connection request to a listener and closes its ID.
 func requestAndLeave(t *testing.T, dev *verbs.Device, to string) error {
 	t.Helper()
 	c, err := rdmacm.CreateSyncID(rdmacm.TCP, dev)

@@ -121,15 +121,15 @@ func endsConnection(t EventType) bool {
 	return t == Rejected || t == Unreachable || t == ConnectError || t == Disconnected
 }
 
-// discardUndelivered destroys an ID whose ConnectRequest GetEvent has not returned yet, and removes
+// discardUndelivered closes an ID whose ConnectRequest GetEvent has not returned yet, and removes
 // the request from the channel. It returns false if the request has been delivered. Without
 // discardUndelivered, peers that connect and disconnect repeatedly would fill the channel of a slow
 // application.
 //
-// An undelivered request is in the channel, or the listener's Close has it and destroys the ID
-// too. Migrate cannot have it, because the listener is locked. The removed request counts as
-// unacknowledged until the ID is closed. Close of the listener, and then Close of the
-// channel, therefore wait for it.
+// An undelivered request is in the channel, or the listener's Close has taken it and closes the ID
+// too. Migrate cannot have taken it, because the listener is locked. The removed request counts as
+// unacknowledged until the ID is closed. Close of the listener, and then Close of the channel,
+// therefore wait for it.
 func (a *acceptor) discardUndelivered(child *ID) bool {
 	var request *Event
 	a.listener.mu.Lock()

@@ -11,9 +11,9 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// This file raises the events of an ID that come from its device: AddrChange, when the ID's local
+// This file raises two events of an ID that come from its device: AddrChange, when the ID's local
 // address is removed from the device, and DeviceRemoval. An ID watches a device after Bind to an
-// address, AddrResolved or its ConnectRequest; a listener on all addresses watches all devices of
+// address, AddrResolved or its ConnectRequest. A listener on all addresses watches all devices of
 // its channel.
 //
 // As in Linux, a port that loses its carrier raises no event, because the carrier may return. A

@@ -227,7 +227,7 @@ func TestFailedListenerWatchesNoDevice(t *testing.T) {
 }
 
 // The memory of a closed ID can be garbage collected while its device stays open.
-func TestDestroyedIDIsFreed(t *testing.T) {
+func TestClosedIDIsFreed(t *testing.T) {
 	a, _, _ := pair(t)
 	ch, err := rdmacm.CreateEventChannel(a)
 	must(t, err)

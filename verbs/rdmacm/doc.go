@@ -41,7 +41,7 @@
 // cnames.go of package verbs lists the counterpart of each name in the C headers. Errors wrap the
 // errno that librdmacm returns.
 //
-// Differences from librdmacm: the program passes the devices; Close also destroys the ID's QP; a
+// Differences from librdmacm: the program passes the devices; Close also closes the ID's QP; a
 // port in use is EADDRINUSE even for an unspecified address; a call that fails changes nothing.
 //
 // # For providers

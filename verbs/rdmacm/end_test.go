@@ -102,7 +102,7 @@ func qp(t *testing.T, id *rdmacm.ID) *verbs.QP {
 	return id.QP()
 }
 
-// close destroys IDs, the channel and the device. It fails the test if connections or listeners
+// close closes IDs, the channel and the device. It fails the test if connections or listeners
 // remain.
 func (e *end) close(ids ...*rdmacm.ID) {
 	e.Helper()

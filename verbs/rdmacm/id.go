@@ -166,12 +166,12 @@ func (id *ID) lock(op string, allowed ...state) error {
 	return nil
 }
 
-// Close destroys the ID, its QP and SRQ, and what CreateQP and CreateSRQ created with them
-// (rdma_destroy_id, rdma_destroy_ep). It ends a connection or rejects a request. Events that
+// Close closes the ID, its QP and SRQ, and the objects that CreateQP and CreateSRQ created with
+// them (rdma_destroy_id, rdma_destroy_ep). It ends a connection or rejects a request. Events that
 // GetEvent has not returned are dropped, and requests among them are rejected. Close waits until
 // the other events are acknowledged. The IDs of requests that GetEvent has returned are not
-// affected. If UseQP gave an iWARP QP to a connected ID, Close moves the QP to ERR. Close does
-// not change other QPs that the application owns.
+// affected. If UseQP gave an iWARP QP to a connected ID, Close moves the QP to ERR. Close does not
+// change other QPs that the application owns.
 //
 // The error is ErrClosed after the first Close. It is ErrBusy if a QP or a CQ that the ID created
 // is still used, for example by a QP of the application; the ID is closed nevertheless.
@@ -211,7 +211,7 @@ func (id *ID) Close() error {
 	id.qp, id.extra = nil, nil
 	id.mu.Unlock()
 
-	err := errors.Join(qp.destroy(), srq.destroy())
+	err := errors.Join(qp.close(), srq.close())
 	for _, c := range closers {
 		err = errors.Join(err, c.Close())
 	}

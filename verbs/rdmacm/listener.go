@@ -78,8 +78,8 @@ func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
 }
 
 // maxConcurrentAccepts returns the number of requests that a listener accepts at a time. There are
-// two backlogs (see Provider.Listen). Requests in that of the unvalidated peers may be forged, and
-// then occupy a slot until their timeout.
+// two backlogs (see Provider.Listen). One is for peers whose address is not validated. Its requests
+// may be forged, and a forged request occupies a slot until its timeout.
 func maxConcurrentAccepts(backlog int) int { return 2 * backlog }
 
 // accept accepts requests, at most cap(l.slots) at a time.

@@ -37,9 +37,9 @@ const MaxDepth = 0xff
 
 // ConnParam has the parameters of a connection request or reply (rdma_conn_param).
 type ConnParam struct {
-	// PrivateData is passed to the peer's application; on RoCE, zeros may be appended. On RoCE it
-	// has at most 56 bytes in Connect, 196 in Accept and 148 in Reject; in port space UDP, 180 in
-	// Connect and 136 in Accept.
+	// PrivateData is passed to the peer's application. On RoCE, zeros may be appended, and it has
+	// at most 56 bytes in Connect, 196 in Accept and 148 in Reject. In port space UDP it has at most
+	// 180 in Connect and 136 in Accept.
 	PrivateData        []byte
 	ResponderResources uint8 // outstanding READs and atomics that this side accepts from the peer
 	InitiatorDepth     uint8 // outstanding READs and atomics that this side may send

@@ -14,7 +14,7 @@ const UDPQKey = 0x01234567
 // resources is a QP or an SRQ of an ID, and the objects that were created for it.
 type resources struct {
 	qp       *verbs.QP
-	appOwned bool // UseQP was called, and the application destroys the QP
+	appOwned bool // UseQP was called, and the application closes the QP
 	failed   bool // the QP was moved to ERR
 	srq      *verbs.SRQ
 	// CQs, completion channels and the use of the default XRC domain, oldest first.
@@ -94,7 +94,7 @@ func (id *ID) CreateXRCQP(x *verbs.XRCD) error {
 
 // UseQP makes a QP that the application has created the ID's QP. The ID moves it through its states
 // like a QP from CreateQP. If it is in RESET, UseQP moves it to INIT, or to RTS if its type is UD.
-// CloseQP, Close of the ID and UseQP(nil) only end its use, and the application then destroys
+// CloseQP, Close of the ID and UseQP(nil) only end its use, and the application then closes
 // it. A QP that is then given to another ID belongs to that ID only. UseQP is for programs that
 // create QPs before the ID is known, or keep a structure of their own for each QP.
 func (id *ID) UseQP(qp *verbs.QP) error {
@@ -159,7 +159,7 @@ func (id *ID) addQP(t verbs.QPType, create func() error) error {
 	}
 	if err != nil {
 		id.qp = nil
-		return errors.Join(err, r.destroy())
+		return errors.Join(err, r.close())
 	}
 	return nil
 }
@@ -267,7 +267,7 @@ func (id *ID) ownQP() *verbs.QP {
 	return id.qp.qp
 }
 
-// CloseQP destroys the QP, and the objects that CreateQP created with it (rdma_destroy_qp). Close
+// CloseQP closes the QP, and the objects that CreateQP created with it (rdma_destroy_qp). Close
 // of the ID does so too; CloseQP is for an ID that continues, with another QP or without one. Like
 // CQ.Close, it waits until the events of CQs that CreateQP created are acknowledged. The error is
 // ErrInvalid without a QP, or that of closing an object.
@@ -284,11 +284,11 @@ func (id *ID) CloseQP() error {
 	if r == nil {
 		return verbs.Errorf(verbs.ErrInvalid, op, "the ID has no QP")
 	}
-	return r.destroy()
+	return r.close()
 }
 
-// destroy destroys the objects in r, which may be nil.
-func (r *resources) destroy() error {
+// close closes the objects in r, which may be nil.
+func (r *resources) close() error {
 	if r == nil {
 		return nil
 	}

@@ -32,7 +32,7 @@ func (id *ID) CreateSRQ(pd *verbs.PD, attr *verbs.SRQInitAttr) error {
 	}
 	r := &resources{}
 	if err := id.makeSRQ(r, pd, *attr); err != nil {
-		return errors.Join(err, r.destroy())
+		return errors.Join(err, r.close())
 	}
 	id.makeExtra().srq = r
 	return nil
@@ -71,7 +71,7 @@ func (id *ID) SRQ() *verbs.SRQ {
 	})
 }
 
-// CloseSRQ destroys the SRQ, and the objects that CreateSRQ created with it (rdma_destroy_srq), as
+// CloseSRQ closes the SRQ, and the objects that CreateSRQ created with it (rdma_destroy_srq), as
 // Close of the ID does too. It waits for acknowledgements as CloseQP does. The error is ErrBusy
 // while a QP uses the SRQ, ErrInvalid without an SRQ, or that of closing an object.
 func (id *ID) CloseSRQ() error {
@@ -90,5 +90,5 @@ func (id *ID) CloseSRQ() error {
 	}
 	id.extra.srq = nil
 	id.mu.Unlock()
-	return r.destroy()
+	return r.close()
 }

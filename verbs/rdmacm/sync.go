@@ -169,7 +169,7 @@ func (s *SyncID) Connect(ctx context.Context, param *ConnParam) error {
 }
 
 // GetRequest waits for a connection request to a listener, and returns its ID (rdma_get_request).
-// The caller accepts or rejects the request, and destroys the ID.
+// The caller accepts or rejects the request, and closes the ID.
 func (s *SyncID) GetRequest(ctx context.Context) (*SyncID, error) {
 	const op = "get request"
 	// Only one at a time, because events of the request may follow its ConnectRequest, and must
@@ -190,7 +190,7 @@ func (s *SyncID) GetRequest(ctx context.Context) (*SyncID, error) {
 		return nil, err
 	}
 	ch := &EventChannel{devs: s.ch.devs}
-	// The request's ID is still in the listener's channel. Close of the listener destroys that
+	// The request's ID is still in the listener's channel. Close of the listener closes that
 	// channel after all events are acknowledged. The event is therefore acknowledged after the ID
 	// has left the channel.
 	err = e.ID.Migrate(ctx, ch)

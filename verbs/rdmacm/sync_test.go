@@ -10,10 +10,10 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// TestDestroyDuringGetRequest destroys a listener while requests arrive and are taken. Close must
+// TestCloseDuringGetRequest closes a listener while requests arrive and are taken. Close must
 // succeed and end the waiting GetRequest, at whatever point of GetRequest it runs. The test runs in
 // real time, so that the scheduler chooses this point.
-func TestDestroyDuringGetRequest(t *testing.T) {
+func TestCloseDuringGetRequest(t *testing.T) {
 	const rounds, clients = 10_000, 4
 	a, b, _ := pair(t)
 	from := b.Provider().(rdmacm.Provider)

@@ -52,7 +52,7 @@ func (t *xrcdTable) put(d *verbs.Device) error {
 	return nil
 }
 
-// useXRCD returns the default domain; destroy undoes its use.
+// useXRCD returns the default domain. close undoes its use.
 func (r *resources) useXRCD(d *verbs.Device) (*verbs.XRCD, error) {
 	x, err := defaultXRCDs.get(d)
 	if err == nil {

@@ -33,7 +33,7 @@ func NewWaiter(dev *verbs.Device, cqe int, how Waiting) (*Waiter, error) {
 	return &Waiter{cq}, nil
 }
 
-// Close destroys the CQ. No QP may use it.
+// Close closes the CQ. No QP may use it.
 func (w *Waiter) Close() error { return w.CQ.Close() }
 
 // Wait waits for completions and returns the number stored in wcs, at least one. If a work request

@@ -198,7 +198,7 @@ func (end *side) connect(gid verbs.GID, qpn uint32, mtu verbs.MTU) error {
 		verbs.QPAttrMaxQPRDAtomic)
 }
 
-// Close destroys the objects of newPair, even if it has failed midway.
+// Close closes the objects of newPair, even if it has failed midway.
 func (p *pair) Close() error {
 	var err error
 	if p.accepting != nil {
@@ -207,7 +207,7 @@ func (p *pair) Close() error {
 	return errors.Join(err, p.a.Close(), p.b.Close())
 }
 
-// Close destroys the objects of newSide, even if it has failed midway.
+// Close closes the objects of newSide, even if it has failed midway.
 func (end *side) Close() error {
 	if end == nil {
 		return nil

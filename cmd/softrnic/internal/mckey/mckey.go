@@ -129,7 +129,7 @@ func (m *member) join(ctx context.Context, n *node.Node) (err error) {
 	return err
 }
 
-// Close destroys the objects of join, even if it has failed midway.
+// Close closes the objects of join, even if it has failed midway.
 func (m *member) Close() error {
 	var errs []error
 	if m.id != nil {

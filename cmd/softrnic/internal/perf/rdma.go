@@ -166,7 +166,7 @@ func (r *rdma) prepare(peer *offer) {
 
 func (r *rdma) gone() <-chan struct{} { return r.qp(0).conn.Done() }
 
-// Close destroys the objects of newRDMA, even if it has failed midway.
+// Close closes the objects of newRDMA, even if it has failed midway.
 func (r *rdma) Close() error {
 	var errs []error
 	for _, l := range r.ways {

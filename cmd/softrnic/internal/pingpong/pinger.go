@@ -127,7 +127,7 @@ func newPinger(n *node.Node, c *flags, k kind) (p *pinger, err error) {
 	return p, p.postRecvs(c.RxDepth)
 }
 
-// Close destroys the objects of newPinger and connect, even if they have failed midway.
+// Close closes the objects of newPinger and connect, even if they have failed midway.
 func (p *pinger) Close() error {
 	errs := []error{p.destroyQPs()}
 	if p.srq != nil {

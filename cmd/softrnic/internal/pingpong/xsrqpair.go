@@ -187,7 +187,7 @@ func (x *xsrq) postRecv(place uint64) error {
 // hangUp closes the connections, so that no call waits for the peers.
 func (x *xsrq) hangUp() { x.callers.close() }
 
-// Close destroys the objects of newXSRQ and connect, even if they have failed midway.
+// Close closes the objects of newXSRQ and connect, even if they have failed midway.
 func (x *xsrq) Close() error {
 	x.hangUp()
 	var errs []error

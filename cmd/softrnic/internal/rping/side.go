@@ -109,7 +109,7 @@ func (s *side) config(cfg *rdmacm.Config) *rdmacm.Config {
 	return cfg
 }
 
-// Close disconnects and destroys the objects of newSide, even if it has failed midway.
+// Close disconnects and closes the objects of newSide, even if it has failed midway.
 func (s *side) Close() error {
 	var errs []error
 	if s.conn != nil {
