@@ -26,12 +26,13 @@ var initScript []byte
 
 // image is the boot image of a peer.
 type image struct {
-	dir string // holds kernel and initramfs
+	dir string // holds kernel, initramfs and disk
 	kvm bool   // whether it boots under KVM here
 }
 
 func (i *image) kernel() string    { return filepath.Join(i.dir, "kernel") }
 func (i *image) initramfs() string { return filepath.Join(i.dir, "initramfs") }
+func (i *image) disk() string      { return filepath.Join(i.dir, "disk") }
 
 // findImage returns the image in the user's cache, and creates it if it does not exist. The
 // directory is named after all its inputs except Debian's packages. One process at a time creates
@@ -148,7 +149,7 @@ func (i *image) make(work string) error {
 		return err
 	}
 	// initramfs comes last: it marks the image as complete.
-	for _, name := range []string{"kernel", "initramfs"} {
+	for _, name := range []string{"kernel", "disk", "initramfs"} {
 		if err := os.Rename(filepath.Join(work, name), filepath.Join(i.dir, name)); err != nil {
 			return err
 		}

@@ -1,5 +1,6 @@
 #!/bin/bash
-# Creates the peer's kernel and initramfs, files `kernel` and `initramfs`, in the current directory.
+# Creates the peer's kernel, its initramfs and a disk with more programs, files `kernel`,
+# `initramfs` and `disk`, in the current directory.
 # Arguments: the agent's binary, and the init script. Needs root and a Debian amd64 with its apt
 # sources.
 set -euo pipefail
@@ -30,20 +31,29 @@ depmod -b unpacked "$kernel"
 
 # The userland: packages with all their dependencies, as if nothing were installed here, unpacked
 # into a tree.
-mkdir -p debs/partial root/{etc,proc,sys,dev,tmp,run,root,usr/{bin,sbin,lib,lib64}}
+mkdir -p debs/partial more/partial {root,storage}/usr/{bin,sbin,lib,lib64} root/{etc,proc,sys,dev,tmp,run,root}
 : >nothing-installed
-aptget -o Dir::State::status="$PWD/nothing-installed" -o Dir::Cache::archives="$PWD/debs" -o Debug::NoLocking=1 \
-  install --download-only busybox-static dash iproute2 kmod ethtool tcpdump perftest ibverbs-utils ibverbs-providers \
-  rdmacm-utils qperf python3-pyverbs open-iscsi
-for dir in bin sbin lib lib64; do ln -s "usr/$dir" "root/$dir"; done
-for deb in debs/*.deb; do
-  case ${deb##*/} in
-  perl* | libperl* | lib*-perl_* | libdb5* | dpkg_* | tar_* | udev_* | adduser_* | passwd_* | debconf_* | usrmerge_* | pci.ids_*) ;;
-  *) dpkg-deb --fsys-tarfile "$deb" | tar -C root -x --keep-directory-symlink ;;
-  esac
-done
+download() { # into a directory
+  aptget -o Dir::State::status="$PWD/nothing-installed" -o Dir::Cache::archives="$PWD/$1" -o Debug::NoLocking=1 \
+    install --download-only "${@:2}"
+}
+unpack() { # files into a tree
+  for dir in bin sbin lib lib64; do ln -s "usr/$dir" "$1/$dir"; done
+  for deb in "${@:2}"; do
+    case ${deb##*/} in
+    perl* | libperl* | lib*-perl_* | libdb5* | dpkg_* | tar_* | udev_* | adduser_* | passwd_* | debconf_* | usrmerge_* | pci.ids_* | \
+      libicu*) ;;
+    *) dpkg-deb --fsys-tarfile "$deb" | tar -C "$1" -x --keep-directory-symlink ;;
+    esac
+  done
+  rm -rf "$1"/usr/share/{doc,man,locale,info,lintian}
+}
+programs=(busybox-static dash iproute2 kmod ethtool tcpdump perftest ibverbs-utils ibverbs-providers
+  rdmacm-utils qperf python3-pyverbs open-iscsi)
+download debs "${programs[@]}"
+unpack root debs/*.deb
 ln -sf dash root/bin/sh
-rm -rf root/usr/share/{doc,man,locale,info,lintian} root/usr/lib/python3.11/{test,idlelib,ensurepip,lib2to3,tkinter,config-*}
+rm -rf root/usr/lib/python3.11/{test,idlelib,ensurepip,lib2to3,tkinter,config-*}
 for applet in $(root/bin/busybox --list); do
   [[ -e root/bin/$applet || -e root/sbin/$applet ]] || ln -s busybox "root/bin/$applet"
 done
@@ -51,8 +61,15 @@ chroot root python3 -m compileall -q usr/lib/python3 usr/lib/python3.11 >/dev/nu
 printf 'root:x:0:0:root:/root:/bin/sh\n' >root/etc/passwd
 printf '127.0.0.1 localhost\n' >root/etc/hosts
 
+# Programs of storage are large, and few tests need them. They are on a disk, not in memory.
+cp -l debs/*.deb more/
+download more "${programs[@]}" nvme-cli fio e2fsprogs xfsprogs
+for deb in debs/*.deb; do rm "more/${deb##*/}"; done
+unpack storage more/*.deb
+mke2fs -q -t ext4 -O ^has_journal -m 0 -d storage disk "$(($(du -sm storage | cut -f1) * 5 / 4 + 16))M"
+
 modules=(virtio_pci virtio_net virtio_console crc32_generic crc32-pclmul crc32c_generic crc32c-intel
-  rdma_rxe siw rdma_ucm ib_umad 8021q ib_iser sd_mod ext4)
+  rdma_rxe siw rdma_ucm ib_umad 8021q ib_iser sd_mod ext4 virtio_blk nvme_rdma xfs)
 for module in "${modules[@]}"; do
   modprobe -d "$PWD/unpacked" -S "$kernel" --show-depends "$module" | sed -n 's/^insmod \([^ ]*\).*/\1/p'
 done | sort -u | while read -r file; do
@@ -66,4 +83,4 @@ install -m 755 "$agent" root/bin/agent
 install -m 755 "$init" root/init
 # Not compressed: under emulation, inflating takes longer than reading.
 (cd root && find . -print0 | cpio --null --create --format=newc --quiet) >initramfs
-rm -rf root debs unpacked "$source" nothing-installed linux-image-*.deb
+rm -rf root storage debs more unpacked "$source" nothing-installed linux-image-*.deb

@@ -3,8 +3,8 @@
 // Package peer boots Linux machines with the kernel's own software RDMA devices, as peers of tests.
 //
 // A peer is Debian's kernel under qemu with rxe0 (RoCEv2) on its interface eth0, the module siw
-// (iWARP), and perftest, rdmacm-utils, ibverbs-utils, pyverbs, open-iscsi and tcpdump. It runs in
-// software emulation if KVM does not work: do not measure times on it. Its interface is a port of
+// (iWARP), and perftest, rdmacm-utils, ibverbs-utils, pyverbs, open-iscsi and tcpdump. A disk has
+// programs of storage, which [Peer.MountStorage] makes available. It runs in software emulation if KVM does not work: do not measure times on it. Its interface is a port of
 // the bridge of a [Netns]. Commands do not use the network, so they work even if the network does
 // not.
 package peer
@@ -117,6 +117,7 @@ func boot(ctx context.Context, cfg Config, img *image, netns *Netns) (*Peer, err
 			"peer.addr6=%v/64",
 			cfg.MTU, p.Addr4(), p.Addr6()),
 		"-serial", "file:" + p.console,
+		"-drive", "if=virtio,format=raw,readonly=on,file=" + img.disk(),
 		"-netdev", netdev,
 		"-device", fmt.Sprintf("virtio-net-pci,netdev=net,mac=%v,host_mtu=%d", p.MAC(), cfg.MTU),
 		"-device", "virtio-serial", "-chardev", "socket,id=control,path=" + socket,
@@ -207,6 +208,15 @@ func (p *Peer) Run(t testing.TB, command string) string {
 		t.Fatalf("peer %d: %s: exit status %d\n%s", p.ID, command, code, output)
 	}
 	return output
+}
+
+// MountStorage makes nvme-cli, fio, e2fsprogs and xfsprogs available: a shell command finds them
+// after ". /storage.sh".
+func (p *Peer) MountStorage(t testing.TB) {
+	t.Helper()
+	p.Run(t, "[ -e /storage.sh ] || { set -e; modprobe -a virtio_blk ext4; mkdir -p /storage; mount -t ext4 -o ro /dev/vda /storage; "+
+		"lib=/storage/usr/lib/x86_64-linux-gnu; "+
+		"echo export PATH=$PATH:/storage/usr/bin:/storage/usr/sbin LD_LIBRARY_PATH=$lib:$lib/ceph >/storage.sh; }")
 }
 
 // Put writes a file in the peer.

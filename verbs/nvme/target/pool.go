@@ -1,0 +1,99 @@
+package target
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/softrnic/softrnic/verbs"
+)
+
+const (
+	chunkSize = 64 << 10 // bytes; a transfer's data stays in the processor's cache between two copies
+	slabSize  = 1 << 20  // bytes; chunks that are registered together
+)
+
+// pool is the memory that data of commands passes through. It has chunks of one size, so that none
+// of its memory is lost in fragments. A large command uses several, one after the other.
+type pool struct {
+	pd    *verbs.PD
+	limit int // of slabs
+
+	mu      sync.Mutex // taken after the locks of queues
+	slabs   []*verbs.MR
+	free    []*chunk
+	waiting []*queue // each once
+}
+
+// chunk is a piece of registered memory.
+type chunk struct {
+	mr  *verbs.MR
+	off int
+}
+
+// bytes returns the first n bytes.
+func (c *chunk) bytes(n int) []byte { return c.mr.Buf()[c.off : c.off+n : c.off+n] }
+
+// sge returns the SGE of the first n bytes.
+func (c *chunk) sge(n int) verbs.SGE { return c.mr.SGE(c.off, n) }
+
+// get returns a chunk. If there is none it returns nil, and q.resume will be called when there is.
+func (p *pool) get(q *queue) (*chunk, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.free) == 0 && len(p.slabs) < p.limit {
+		if err := p.grow(); err != nil {
+			return nil, err
+		}
+	}
+	n := len(p.free)
+	if n == 0 {
+		if !slices.Contains(p.waiting, q) {
+			p.waiting = append(p.waiting, q)
+		}
+		return nil, nil
+	}
+	c := p.free[n-1] // the last used, which is likely in the processor's cache
+	p.free = p.free[:n-1]
+	return c, nil
+}
+
+func (p *pool) grow() error {
+	mr, err := p.pd.RegMR(make([]byte, slabSize), verbs.AccessLocalWrite)
+	if err != nil {
+		return err
+	}
+	p.slabs = append(p.slabs, mr)
+	for off := slabSize - chunkSize; off >= 0; off -= chunkSize {
+		p.free = append(p.free, &chunk{mr, off})
+	}
+	return nil
+}
+
+// put returns a chunk, and wakes the queues that wait.
+func (p *pool) put(c *chunk) {
+	p.mu.Lock()
+	p.free = append(p.free, c)
+	waiting := p.waiting
+	p.waiting = nil
+	p.mu.Unlock()
+	for _, q := range waiting {
+		q.spawn(q.resume)
+	}
+}
+
+// forget removes a queue that waits.
+func (p *pool) forget(q *queue) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.waiting = slices.DeleteFunc(p.waiting, func(w *queue) bool { return w == q })
+}
+
+// close frees the memory. No queue is left.
+func (p *pool) close() (err error) {
+	for _, mr := range p.slabs {
+		if e := mr.Close(); e != nil {
+			err = e
+		}
+	}
+	return err
+}

@@ -1,0 +1,52 @@
+package target
+
+import "sync/atomic"
+
+// counters count the commands of a queue.
+type counters struct {
+	reads, writes, readBytes, writtenBytes, errors atomic.Uint64
+}
+
+// add adds the counters of a queue that has ended.
+func (c *counters) add(o *counters) {
+	c.reads.Add(o.reads.Load())
+	c.writes.Add(o.writes.Load())
+	c.readBytes.Add(o.readBytes.Load())
+	c.writtenBytes.Add(o.writtenBytes.Load())
+	c.errors.Add(o.errors.Load())
+}
+
+// Stats are the numbers of a target.
+type Stats struct {
+	Controllers int // of the subsystem
+	Discovering int // controllers of the discovery service
+	Queues      int // connections
+
+	// Since Listen:
+	Reads, Writes           uint64 // commands
+	ReadBytes, WrittenBytes uint64
+	Errors                  uint64 // commands that have failed
+}
+
+// Stats returns the numbers of the target.
+func (t *Target) Stats() Stats {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var sum counters
+	sum.add(&t.retired)
+	for q := range t.queues {
+		sum.add(&q.counters)
+	}
+	s := Stats{
+		Queues: len(t.queues), Reads: sum.reads.Load(), Writes: sum.writes.Load(), ReadBytes: sum.readBytes.Load(),
+		WrittenBytes: sum.writtenBytes.Load(), Errors: sum.errors.Load(),
+	}
+	for _, ctrl := range t.controllers {
+		if ctrl.discovery {
+			s.Discovering++
+		} else {
+			s.Controllers++
+		}
+	}
+	return s
+}
