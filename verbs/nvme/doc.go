@@ -3,8 +3,8 @@
 // and I/O commands. A target and a host use the same structures. Package target is a target.
 //
 // All numbers on the wire are in little-endian order. A parser checks each length before it reads.
-// Its errors wrap EPROTO. Append and the parser of a structure are inverses, but for reserved bytes,
-// which Append sets to zero and parsers ignore.
+// Its errors wrap EPROTO. Append and the parser of a structure are inverses, but for reserved
+// bytes, which Append sets to zero and parsers ignore.
 //
 // Sources are NVM Express over Fabrics 1.1 ("NVMe-oF") and the NVM Express Base Specification 1.4
 // ("NVMe").

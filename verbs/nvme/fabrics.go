@@ -65,7 +65,8 @@ type ConnectCommand struct {
 
 // ConnectParams returns the parameters of a Connect command.
 func (c *Command) ConnectParams() ConnectCommand {
-	return ConnectCommand{uint16(c.CDW10), uint16(c.CDW10 >> 16), uint16(c.CDW11), uint8(c.CDW11 >> 16), time.Duration(c.CDW12) * time.Millisecond}
+	return ConnectCommand{uint16(c.CDW10), uint16(c.CDW10 >> 16), uint16(c.CDW11), uint8(c.CDW11 >> 16),
+		time.Duration(c.CDW12) * time.Millisecond}
 }
 
 // Command returns the command. Its data is ConnectData.

@@ -211,8 +211,8 @@ func (i *IdentifyNamespace) Append(b []byte) []byte {
 	return b
 }
 
-// ParseIdentifyNamespace parses the structure. The format is that which FLBAS selects. All zeros are
-// the structure of an inactive namespace.
+// ParseIdentifyNamespace parses the structure. The format is that which FLBAS selects. All zeros
+// are the structure of an inactive namespace.
 func ParseIdentifyNamespace(b []byte) (i IdentifyNamespace, err error) {
 	if len(b) < IdentifyLen {
 		return i, shorter("Identify Namespace", len(b), IdentifyLen)
@@ -254,8 +254,8 @@ func ParseIndependentNamespace(b []byte) (i IndependentNamespace, err error) {
 	return IndependentNamespace{b[0], b[1], b[8], b[14]&1 != 0}, nil
 }
 
-// AppendNamespaceList appends a list of NSIDs, in ascending order, of IdentifyLen bytes. It has 1024
-// NSIDs at most (NVMe 1.4 §4.10).
+// AppendNamespaceList appends a list of NSIDs, in ascending order, of IdentifyLen bytes. It has
+// 1024 NSIDs at most (NVMe 1.4 §4.10).
 func AppendNamespaceList(b []byte, nsids []uint32) []byte {
 	b, d := grow(b, IdentifyLen)
 	for i, id := range nsids[:min(len(nsids), IdentifyLen/4)] {

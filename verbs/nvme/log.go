@@ -79,7 +79,8 @@ var smartCounters = [...]int{32, 48, 64, 80, 112, 144, 160, 176}
 const smartHours = 128
 
 func (s *SMART) counters() [len(smartCounters)]*uint64 {
-	return [...]*uint64{&s.UnitsRead, &s.UnitsWritten, &s.Reads, &s.Writes, &s.PowerCycles, &s.UnsafeShutdowns, &s.MediaErrors, &s.ErrorLogEntries}
+	return [...]*uint64{&s.UnitsRead, &s.UnitsWritten, &s.Reads, &s.Writes, &s.PowerCycles, &s.UnsafeShutdowns, &s.MediaErrors,
+		&s.ErrorLogEntries}
 }
 
 // ParseSMART parses the page. Of counters it has the lower 64 bits.

@@ -44,8 +44,8 @@ func InCapsule(length uint32) SGL {
 	return SGL{Length: length, Type: SGLData, Subtype: SGLOffset}
 }
 
-// Keyed returns the descriptor of host memory, of at most MaxKeyedLength bytes. With invalidate, the
-// controller invalidates the key when it responds.
+// Keyed returns the descriptor of host memory, of at most MaxKeyedLength bytes. With invalidate,
+// the controller invalidates the key when it responds.
 func Keyed(addr uint64, length, key uint32, invalidate bool) SGL {
 	s := SGL{Addr: addr, Length: length, Key: key, Type: SGLKeyedData}
 	if invalidate {

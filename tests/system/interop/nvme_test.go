@@ -4,6 +4,7 @@ package interop
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -52,7 +53,7 @@ func newNVMeLab(t *testing.T, transport verbs.Transport, size int64) *nvmeLab {
 func (l *nvmeLab) prepare(t *testing.T) {
 	t.Helper()
 	l.peer.MountStorage(t)
-	l.peer.Run(t, "modprobe -a nvme_rdma ext4 xfs")
+	l.peer.Run(t, "modprobe -a nvme_rdma ext4")
 	t.Cleanup(func() {
 		if t.Failed() {
 			out, _, _ := l.peer.Exec(context.Background(), "dmesg | tail -n 40")
@@ -175,8 +176,9 @@ func (s *nvmeServing) cut(t *testing.T, d time.Duration) {
 	link("up")
 }
 
-// TestNVMeLong: ext4 and xfs with 10,000 files, sequential and random I/O of all sizes, 64 deep, and
-// trims; the target killed and started again under fio, and the link cut for 5 and for 60 seconds.
+// TestNVMeLong: ext4 and xfs with 10,000 files, sequential and random I/O of all sizes, 64 deep,
+// and trims; the target killed and started again under fio, and the link cut for 5 and for 60
+// seconds.
 func TestNVMeLong(t *testing.T) {
 	gate.Long(t)
 	program := buildSoftRNIC(t)
@@ -187,7 +189,7 @@ func TestNVMeLong(t *testing.T) {
 			l.prepare(t)
 			s := &nvmeServing{nvmeLab: l, program: program}
 			s.start(t)
-			l.run(t, nvmeConnect+" --reconnect-delay 1 --ctrl-loss-tmo 600")
+			l.run(t, "modprobe xfs; "+nvmeConnect+" --reconnect-delay 1 --ctrl-loss-tmo 600")
 			for _, fs := range []string{"mkfs.ext4 -q -F", "mkfs.xfs -q -f"} {
 				t.Run(strings.Fields(fs)[0], func(t *testing.T) { s.files(t, fs) })
 			}
@@ -200,9 +202,8 @@ func TestNVMeLong(t *testing.T) {
 				s.start(t)
 			})
 			for _, seconds := range []time.Duration{5, 60} {
-				s.fio(t, "cut for "+(seconds*time.Second).String(), "--rw=randrw --bsrange=4k-1M --size=256M --time_based --runtime=30", func() {
-					s.cut(t, seconds*time.Second)
-				})
+				const load = "--rw=randrw --bsrange=4k-1M --size=256M --time_based --runtime=30"
+				s.fio(t, fmt.Sprintf("cut for %d s", seconds), load, func() { s.cut(t, seconds*time.Second) })
 			}
 			l.run(t, "nvme disconnect -n "+nvmeNQN)
 			_ = s.process.cmd.Process.Signal(os.Interrupt)

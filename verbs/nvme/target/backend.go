@@ -32,8 +32,9 @@ type Zeroer interface {
 	Zero(off, n int64) error
 }
 
-// TryReader is a Backend some of whose reads do not block. TryReadAt reads all of p, and returns true
-// with the outcome. If it would block it returns false, and ReadAt is called on another goroutine.
+// TryReader is a Backend some of whose reads do not block. TryReadAt reads all of p, and returns
+// true with the outcome. If it would block it returns false, and ReadAt is called on another
+// goroutine.
 type TryReader interface {
 	TryReadAt(p []byte, off int64) (done bool, err error)
 }

@@ -8,8 +8,9 @@ import (
 	"github.com/softrnic/softrnic/verbs/nvme"
 )
 
-// BenchmarkCommands measures Reads and Writes of a namespace in memory, with a queue of 16 commands.
-// The target allocates no memory for a command. What is reported is allocated by the host.
+// BenchmarkCommands measures Reads and Writes of a namespace in memory, with a queue of 16
+// commands. The target allocates no memory for a command. What is reported is allocated by the
+// host.
 func BenchmarkCommands(b *testing.B) {
 	for _, transport := range []verbs.Transport{verbs.RoCEv2, verbs.IWARP} {
 		for _, op := range []nvme.Opcode{nvme.Read, nvme.Write} {

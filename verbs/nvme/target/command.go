@@ -7,8 +7,8 @@ import (
 	"github.com/softrnic/softrnic/verbs/nvme"
 )
 
-// command is a received command, in the memory of its receive request. Until the response is posted,
-// one goroutine at a time has it, except for the parts of its data.
+// command is a received command, in the memory of its receive request. Until the response is
+// posted, one goroutine at a time has it, except for the parts of its data.
 type command struct {
 	q       *queue
 	capsule []byte

@@ -253,8 +253,8 @@ func (ctrl *controller) report() {
 	c.q.respond(c)
 }
 
-// takeChanged returns the changed namespaces. Unless retain is set, they are forgotten, and the next
-// change is reported.
+// takeChanged returns the changed namespaces. Unless retain is set, they are forgotten, and the
+// next change is reported.
 func (ctrl *controller) takeChanged(retain bool) []uint32 {
 	ctrl.mu.Lock()
 	defer ctrl.mu.Unlock()

@@ -1,6 +1,6 @@
 // Package target is an NVMe over Fabrics target: hosts, such as Linux's nvme-rdma, see its backends
-// as block devices. It needs a verbs device whose provider supports rdma_cm, and works over RoCE and
-// iWARP.
+// as block devices. It needs a verbs device whose provider supports rdma_cm, and works over RoCE
+// and iWARP.
 //
 //	t, err := target.Listen(dev, ":4420", &target.Config{
 //		NQN:        "nqn.2014-08.org.example:disk",

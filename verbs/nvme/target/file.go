@@ -18,8 +18,8 @@ type FileConfig struct {
 	Size int64
 }
 
-// File is a Backend in a file or a block device. Discard and Zero need Linux; elsewhere Discard does
-// nothing.
+// File is a Backend in a file or a block device. Discard and Zero need Linux; elsewhere Discard
+// does nothing.
 type File struct {
 	f       *os.File
 	device  int64       // size of a block device; 0 for a file
@@ -106,8 +106,8 @@ func (f *File) ReadAt(p []byte, off int64) (int, error) { return f.f.ReadAt(p, o
 // WriteAt implements Backend.
 func (f *File) WriteAt(p []byte, off int64) (int, error) { return f.f.WriteAt(p, off) }
 
-// TryWriteAt implements TryWriter. A write to the page cache rarely blocks for long, and a goroutine
-// of its own would cost more.
+// TryWriteAt implements TryWriter. A write to the page cache rarely blocks for long, and a
+// goroutine of its own would cost more.
 func (f *File) TryWriteAt(p []byte, off int64) (done bool, err error) {
 	_, err = f.f.WriteAt(p, off)
 	return true, err

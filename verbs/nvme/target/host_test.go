@@ -156,11 +156,20 @@ func (q *queue) receive(qp *verbs.QP, i int) error {
 	return qp.PostRecv(&verbs.RecvWR{ID: uint64(i), SGList: []verbs.SGE{q.in.SGE(i*nvme.CompletionLen, nvme.CompletionLen)}})
 }
 
+// close frees the queue's objects, so that the device can be closed.
 func (q *queue) close() {
+	if q.pd == nil {
+		return
+	}
 	if q.conn != nil {
 		q.conn.Close()
-		q.conn = nil
 	}
+	for _, mr := range []*verbs.MR{q.mr, q.in, q.data} {
+		mr.Close()
+	}
+	q.cq.Close()
+	q.pd.Close()
+	q.pd = nil
 }
 
 const sendID = 1 << 32

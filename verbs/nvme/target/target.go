@@ -80,8 +80,8 @@ func (t *Target) Wait() error {
 	return nil
 }
 
-// Close ends all connections and frees what the target has allocated. Backends remain open. Only the
-// first call has an effect; the others wait for it.
+// Close ends all connections and frees what the target has allocated. Backends remain open. Only
+// the first call has an effect; the others wait for it.
 func (t *Target) Close() error {
 	t.closing.Do(func() {
 		t.cancel(errStopped)

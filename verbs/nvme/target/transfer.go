@@ -7,9 +7,9 @@ import (
 	"github.com/softrnic/softrnic/verbs/nvme"
 )
 
-// This file moves the data of commands, in parts that each fit into a chunk. For a read of the host,
-// a part is read from the backend and written to the host by RDMA. For a write it is the other way
-// round. All parts that there are transfers and chunks for move at the same time.
+// This file moves the data of commands, in parts that each fit into a chunk. For a read of the
+// host, a part is read from the backend and written to the host by RDMA. For a write it is the
+// other way round. All parts that there are transfers and chunks for move at the same time.
 
 // direction is the way of a command's data.
 type direction uint8

@@ -65,7 +65,8 @@ func TestServeUsage(t *testing.T) {
 func TestServe(t *testing.T) {
 	lan := new(pipe.Switch)
 	file := filepath.Join(t.TempDir(), "disk.img")
-	c := program.Start(t, lan, "nvme serve --addr 10.0.0.1/24 --metrics 127.0.0.1:0 --namespace memory,size=1M --namespace "+file+",size=8M,block=4096 --nqn "+nqn)
+	c := program.Start(t, lan, "nvme serve --addr 10.0.0.1/24 --metrics 127.0.0.1:0 --namespace memory,size=1M --namespace "+
+		file+",size=8M,block=4096 --nqn "+nqn)
 	c.Await(t, &c.Err, "msg=serving")
 	if info, err := os.Stat(file); err != nil || info.Size() != 8<<20 {
 		t.Errorf("the file: %v, %v", info, err)

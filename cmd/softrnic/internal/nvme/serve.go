@@ -40,6 +40,9 @@ func (*serve) Help() string {
 // Validate implements kong's check after parsing.
 func (c *serve) Validate() error {
 	for _, name := range append([]string{c.NQN}, c.Host...) {
+		if name == "" {
+			continue // kong says what is missing
+		}
 		if err := nvme.CheckNQN(name); err != nil {
 			return err
 		}

@@ -41,8 +41,7 @@ unpack() { # files into a tree
   for dir in bin sbin lib lib64; do ln -s "usr/$dir" "$1/$dir"; done
   for deb in "${@:2}"; do
     case ${deb##*/} in
-    perl* | libperl* | lib*-perl_* | libdb5* | dpkg_* | tar_* | udev_* | adduser_* | passwd_* | debconf_* | usrmerge_* | pci.ids_* | \
-      libicu*) ;;
+    perl* | libperl* | lib*-perl_* | libdb5* | dpkg_* | tar_* | udev_* | adduser_* | passwd_* | debconf_* | usrmerge_* | pci.ids_*) ;;
     *) dpkg-deb --fsys-tarfile "$deb" | tar -C "$1" -x --keep-directory-symlink ;;
     esac
   done
