@@ -247,7 +247,7 @@ func (s *nvmeServing) fio(t *testing.T, name, args string, during func()) {
 	t.Run(name, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 		defer cancel()
-		fio, err := s.peer.Start(". /storage.sh; set -e" + untilDisk + "echo begin; fio --name=v --filename=$disk --iodepth=64 --ioengine=libaio " +
+		fio, err := s.peer.Start(". /storage.sh; set -e" + untilDisk + "fio --name=v --filename=$disk --iodepth=64 --ioengine=libaio " +
 			"--direct=1 --verify=crc32c --verify_fatal=1 --do_verify=1 --output-format=terse " + args)
 		if err != nil {
 			t.Fatal(err)
