@@ -2,8 +2,9 @@
 //
 // libibverbs exports the functions that its providers (libmlx5 and others) call with the version
 // IBVERBS_PRIVATE_n. The number changes when one of the functions changes. A program that is linked
-// against such a provider is loaded only if each function exists with the provider's version. No provider is called here. Programs use
-// ibv_query_gid_type and ibv_read_ibdev_sysfs_file. All others fail.
+// against such a provider is loaded only if each function exists with the provider's version. No
+// provider is called here. Programs use ibv_query_gid_type and ibv_read_ibdev_sysfs_file. All
+// others fail.
 //
 // IBVERBS_1.0 is the interface of libibverbs 1.0 (2006), whose structures differ. It lists no
 // device.

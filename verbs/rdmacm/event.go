@@ -117,8 +117,8 @@ var rejectReasons = map[int]string{RejectNoResources: "no resources", RejectTime
 	RejectConsumerDefined: "by the application"}
 
 // EventError is the error of an event that reports a failure. It wraps an errno: ECONNREFUSED for
-// Rejected, otherwise the errno of Status. If Status has none, it wraps ECONNRESET for Disconnected,
-// and ENODEV for DeviceRemoval.
+// Rejected, otherwise the errno of Status. If Status has none, it wraps ECONNRESET for
+// Disconnected, and ENODEV for DeviceRemoval.
 type EventError struct {
 	Type        EventType
 	Status      int

@@ -33,9 +33,9 @@ package hub
 // has no room, the record is lost and counted, so that no client can make the hub wait. The client
 // has created and sealed the ring's memory. The hub writes to it and reads one index, which it
 // checks (see package ring).
+//
 // Locks. relay.mu is held while arrivals are delivered, and while the ownership of numbers changes.
 // No slow operation runs under it. server.mu guards the rest: leases and their file, sockets, and
-// connections.
 // connections.
 
 import (
@@ -61,11 +61,10 @@ import (
 
 // Limits for clients.
 const (
-	maxConns      = 512 // connections, including those without a hello
-	maxPerProcess = 16  // clients in one process
-	maxSilent     = 32  // connections of one process without a hello
-	// The same for all processes without a visible PID together, for example in other containers.
-	maxUnknown       = 256
+	maxConns         = 512 // connections, including those without a hello
+	maxPerProcess    = 16  // clients in one process
+	maxSilent        = 32  // connections of one process without a hello
+	maxUnknown       = 256 // the same for all processes without a visible PID (in other containers)
 	maxAddrs         = 256 // addresses of a client
 	maxServices      = 4096
 	maxSourceSockets = 8 * maxAddrs // sockets that a client sends from
@@ -83,15 +82,14 @@ type server struct {
 	work     sync.WaitGroup
 	direct   idle.DirectWait // of the sockets
 
-	mu      sync.Mutex
-	closed  bool
-	leases  *leases
-	conns   map[*net.UnixConn]bool
-	silent  map[int32]int // connections without a hello, by process
-	members map[*member]bool
-	idle    time.Time // the time since which there are no members
-	// When clients of an earlier hub were last missing, or of the first check.
-	complete time.Time
+	mu       sync.Mutex
+	closed   bool
+	leases   *leases
+	conns    map[*net.UnixConn]bool
+	silent   map[int32]int // connections without a hello, by process
+	members  map[*member]bool
+	idle     time.Time // the time since which there are no members
+	complete time.Time // of the last check with missing clients of an earlier hub, or the first check
 	sockets  map[netip.Addr]*listening
 	pairings map[pairKey]*pairing
 	serial   uint32 // of the last pairing
@@ -141,7 +139,6 @@ func serveDirectory(ctx context.Context, cfg Config) error {
 	} else if err != nil {
 		return fmt.Errorf("%s: %w", lock.Name(), err)
 	}
-	// The process ID is for people.
 	if err := errors.Join(lock.Truncate(0), os.WriteFile(lock.Name(), fmt.Appendln(nil, os.Getpid()), 0o600)); err != nil {
 		return err
 	}
@@ -259,9 +256,8 @@ func (s *server) settle() {
 	}
 }
 
-// maxReclaim is the time for which the hub waits for a missing client of an earlier hub whose
-// process is alive, because the process may get no CPU time. After that it is most likely no client
-// any more.
+// maxReclaim limits the wait for a missing client of an earlier hub whose process is alive. The
+// process may get no CPU time. After maxReclaim it is most likely no client any more.
 const maxReclaim = 2 * time.Minute
 
 // dropMissing declares missing clients of an earlier hub dead, unless their processes are alive. It
@@ -345,8 +341,7 @@ func (s *server) talk(conn *net.UnixConn, peer *unix.Ucred) {
 	}
 	s.mu.Unlock()
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		// The client tries again: its hello may have been in time while this process got no CPU time.
-		return
+		return // the client tries again: this process may have had no CPU time
 	}
 	if err != nil {
 		if !isAbsent(err) { // the client has left, or only checked for a hub

@@ -11,8 +11,8 @@ import (
 )
 
 // Relay forwards data between two connections in both directions until both halves have ended. If
-// one fails or ctx ends, both get an error instead of an end of the stream. Otherwise a reader would
-// take partial data for the whole. The caller closes the connections.
+// one fails or ctx ends, both get an error instead of an end of the stream. Otherwise a reader
+// would take partial data for the whole. The caller closes the connections.
 func (c *Counters) Relay(ctx context.Context, near, far net.Conn) error {
 	defer context.AfterFunc(ctx, func() { Abort(near); Abort(far) })()
 	c.Open.Add(1)
