@@ -84,7 +84,7 @@ func (m *tcpMemory) release(n int64) {
 	m.conns.Add(-1)
 }
 
-// reserve reserves n bytes, if the total is then at most most.
+// reserve reserves n bytes. It returns false if the total would exceed most.
 func (m *tcpMemory) reserve(n, most int64) bool {
 	for {
 		used := m.used.Load()
