@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+
+	"github.com/softrnic/softrnic/internal/checksum"
 )
 
 // EthernetHeaderLen is the length of the Ethernet header of an untagged frame, in bytes:
@@ -84,7 +86,7 @@ func (f *Frame) FinishChecksum() {
 	if at+2 > len(f.Data) {
 		return
 	}
-	sum := ^sum16(f.Data[start:], 0)
+	sum := ^checksum.Sum(f.Data[start:], 0)
 	if sum == 0 {
 		sum = 0xffff // in UDP 0 means no checksum (RFC 768); TCP treats both alike
 	}

@@ -3,6 +3,8 @@ package link
 import (
 	"encoding/binary"
 	"iter"
+
+	"github.com/softrnic/softrnic/internal/checksum"
 )
 
 // A Cutter cuts a frame into packets as they would be on the wire. It reuses its buffers, so only
@@ -59,7 +61,7 @@ const (
 	tcpChecksumAt, udpChecksumAt   = 16, 6
 	udpLengthAt                    = 4
 	ipv4LengthAt, ipv4IDAt         = 2, 4
-	ipv4ProtoAt, ipv4ChecksumAt    = 9, 10
+	ipv4ProtoAt                    = 9
 	ipv4AddrsAt, ipv6AddrsAt       = 12, 8
 	ipv6PayloadLengthAt, nextHdrAt = 4, 6
 )
@@ -115,8 +117,7 @@ func (s *segmenter) next(packet *[]byte) bool {
 	if s.v4 {
 		binary.BigEndian.PutUint16(ip[ipv4LengthAt:], uint16(len(ip)))
 		addTo16(ip[ipv4IDAt:], uint16(s.count))
-		clear(ip[ipv4ChecksumAt:][:2])
-		binary.BigEndian.PutUint16(ip[ipv4ChecksumAt:], ^sum16(ip[:s.transport-s.network], 0))
+		checksum.PutIPv4(ip[:s.transport-s.network])
 		addrs = ip[ipv4AddrsAt:][:2*4]
 	} else {
 		binary.BigEndian.PutUint16(ip[ipv6PayloadLengthAt:], uint16(len(segment)))

@@ -27,11 +27,12 @@ const module = "github.com/softrnic/softrnic"
 // packages of a layer are below the directory of its name and, if applications must not see them,
 // below internal.
 var mayImport = map[string][]string{
+	"checksum":      {},
 	"idle":          {},
-	"link":          {"link", "idle"},
-	"stack":         {"stack", "link", "idle"},
-	"verbs":         {"verbs", "idle"},
-	"rdmatransport": {"rdmatransport", "verbs", "stack", "idle"},
+	"link":          {"link", "checksum", "idle"},
+	"stack":         {"stack", "link", "checksum", "idle"},
+	"verbs":         {"verbs", "checksum", "idle"},
+	"rdmatransport": {"rdmatransport", "verbs", "stack", "checksum", "idle"},
 }
 
 // layer returns the layer of a package, given its path from the module's root.
@@ -45,7 +46,7 @@ const gVisor = "gvisor.dev/gvisor"
 
 var (
 	gVisorUsers   = []string{"stack/netstack", "internal/link/linktest"}
-	gVisorTesters = []string{"stack", "link", "tests"}
+	gVisorTesters = []string{"stack", "link", "checksum", "tests"}
 )
 
 func uses(imports []string, lib string) bool {

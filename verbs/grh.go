@@ -3,6 +3,8 @@ package verbs
 import (
 	"encoding/binary"
 	"net/netip"
+
+	"github.com/softrnic/softrnic/internal/checksum"
 )
 
 // GRHLen is the number of bytes before the message in a UD QP's receive buffer. They are the
@@ -58,7 +60,7 @@ func parseGRH(b []byte) (h receivedGRH, ok bool) {
 	if len(b) < GRHLen {
 		return h, false
 	}
-	if v4 := b[20:40]; v4[0] == 0x45 && onesComplementSum(v4) == 0xffff {
+	if v4 := b[20:40]; v4[0] == 0x45 && checksum.Sum(v4, 0) == 0xffff {
 		h.src, h.dst = GIDFromAddr(netip.AddrFrom4([4]byte(v4[12:]))), GIDFromAddr(netip.AddrFrom4([4]byte(v4[16:])))
 		h.trafficClass, h.kind = v4[1], GIDTypeRoCEv2
 		return h, true
@@ -74,15 +76,4 @@ func parseGRH(b []byte) (h receivedGRH, ok bool) {
 		h.kind = GIDTypeRoCEv1
 	}
 	return h, true
-}
-
-// onesComplementSum returns the ones' complement sum of an IPv4 header, which is 0xffff if its
-// checksum is valid.
-func onesComplementSum(b []byte) uint16 {
-	var sum uint32
-	for i := 0; i < len(b); i += 2 {
-		sum += uint32(binary.BigEndian.Uint16(b[i:]))
-	}
-	sum = sum>>16 + sum&0xffff
-	return uint16(sum>>16 + sum)
 }

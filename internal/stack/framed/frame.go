@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"net/netip"
 
+	"github.com/softrnic/softrnic/internal/checksum"
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/stack"
 )
@@ -50,11 +51,10 @@ func buildFrame(b []byte, headers, size int, src, dst []byte) link.Frame {
 	if ip[0]>>4 == 4 {
 		binary.BigEndian.PutUint16(b[12:], etherTypeIPv4)
 		addrs = ip[12:20]
-		clear(ip[10:12])
-		binary.BigEndian.PutUint16(ip[10:], ^sum(ip[:ipv4Len], 0))
+		checksum.PutIPv4(ip[:ipv4Len])
 	}
 	clear(udp[6:])
-	binary.BigEndian.PutUint16(udp[6:], sum(addrs, sum(udp[4:6], protoUDP)))
+	binary.BigEndian.PutUint16(udp[6:], checksum.Sum(addrs, checksum.Sum(udp[4:6], protoUDP)))
 	f := link.Frame{Data: b, NeedsChecksum: true, ChecksumStart: uint16(headers - udpLen), ChecksumOffset: 6}
 	if len(b)-headers > size {
 		f.Segmentation, f.SegmentSize, f.HeaderLen = link.UDP, uint16(size), uint16(headers)
@@ -74,7 +74,7 @@ func parseFrame(f *link.Frame) (header, payload []byte, ok bool) {
 	n := ipv4Len + udpLen
 	switch etherType := binary.BigEndian.Uint16(b[12:]); {
 	case etherType == etherTypeIPv4 && ip[0] == 4<<4|ipv4Len/4:
-		if sum(ip[:ipv4Len], 0) != 0xffff || ip[9] != protoUDP || int(binary.BigEndian.Uint16(ip[2:])) != len(ip) {
+		if checksum.Sum(ip[:ipv4Len], 0) != 0xffff || ip[9] != protoUDP || int(binary.BigEndian.Uint16(ip[2:])) != len(ip) {
 			return nil, nil, false
 		}
 	case etherType == etherTypeIPv6 && ip[0]>>4 == 6:
@@ -89,14 +89,4 @@ func parseFrame(f *link.Frame) (header, payload []byte, ok bool) {
 	ok = binary.BigEndian.Uint16(udp[2:]) == stack.RoCEPort &&
 		int(binary.BigEndian.Uint16(udp[4:])) == udpLen+len(payload) && len(payload) > 0
 	return header, payload, ok
-}
-
-// sum adds b, of an even length, to a one's complement sum (RFC 1071).
-func sum(b []byte, start uint16) uint16 {
-	s := uint32(start)
-	for ; len(b) >= 2; b = b[2:] {
-		s += uint32(binary.BigEndian.Uint16(b))
-	}
-	s = s&0xffff + s>>16
-	return uint16(s + s>>16)
 }

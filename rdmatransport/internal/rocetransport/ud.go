@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
+	"github.com/softrnic/softrnic/internal/checksum"
 	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/verbs"
@@ -162,22 +163,11 @@ func (q *qp) scatterDatagram(d *stack.Datagram, p *wire.Packet, wr *verbs.Posted
 	if len(ip) == 20 && (d.SegmentSize < len(d.Payload) || ip[10]|ip[11] == 0) {
 		// The header of a superframe has the checksum of the whole, and the header from a socket has
 		// none.
-		putChecksum(grh[20:])
+		checksum.PutIPv4(grh[20:])
 	}
 	status := q.e.regions.Scatter(grh[:], q.h.RecvPD(), wr.SGList, 0)
 	if status == verbs.WCSuccess {
 		status = q.e.regions.Scatter(p.Payload, q.h.RecvPD(), wr.SGList, verbs.GRHLen)
 	}
 	return status
-}
-
-// putChecksum sets an IPv4 header's checksum.
-func putChecksum(ip []byte) {
-	ip[10], ip[11] = 0, 0
-	var sum uint32
-	for i := 0; i < 20; i += 2 {
-		sum += uint32(binary.BigEndian.Uint16(ip[i:]))
-	}
-	sum = sum>>16 + sum&0xffff
-	binary.BigEndian.PutUint16(ip[10:], ^uint16(sum>>16+sum))
 }

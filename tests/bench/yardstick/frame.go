@@ -4,8 +4,8 @@ package main
 
 import (
 	"encoding/binary"
-	"math/bits"
 
+	"github.com/softrnic/softrnic/internal/checksum"
 	"github.com/softrnic/softrnic/link"
 )
 
@@ -39,7 +39,7 @@ func frame(from, segment, segments int) []byte {
 	ip[6] = 0x40 // DF
 	ip[8], ip[9] = 64, 17
 	copy(ip[12:], []byte{10, 89, 0, byte(1 + from), 10, 89, 0, byte(2 - from)})
-	binary.BigEndian.PutUint16(ip[10:], ^sum(ip[:ipLen]))
+	checksum.PutIPv4(ip[:ipLen])
 
 	udp := ip[ipLen:]
 	binary.BigEndian.PutUint16(udp, 49152)
@@ -47,7 +47,7 @@ func frame(from, segment, segments int) []byte {
 	binary.BigEndian.PutUint16(udp[4:], uint16(len(udp)))
 	// The pseudo header's part of the checksum; the kernel adds the rest if needed.
 	pseudo := append(append([]byte{0, 17}, ip[12:20]...), udp[4:6]...)
-	binary.BigEndian.PutUint16(udp[6:], sum(pseudo))
+	binary.BigEndian.PutUint16(udp[6:], checksum.Sum(pseudo, 0))
 	const needsChecksum, gsoUDP = 1, 5
 	vnet[0] = needsChecksum
 	binary.NativeEndian.PutUint16(vnet[2:], headerLen-vnetLen)
@@ -58,18 +58,6 @@ func frame(from, segment, segments int) []byte {
 		binary.NativeEndian.PutUint16(vnet[4:], uint16(segment))
 	}
 	return b
-}
-
-// sum returns the ones' complement sum of an even number of bytes.
-func sum(b []byte) uint16 {
-	var s, carry uint64
-	for ; len(b) > 0; b = b[2:] {
-		s, carry = bits.Add64(s, uint64(binary.BigEndian.Uint16(b)), carry)
-	}
-	for s>>16 != 0 {
-		s = s&0xffff + s>>16
-	}
-	return uint16(s)
 }
 
 // payload returns the UDP payload of a frame to a side, and the size of its segments. It returns

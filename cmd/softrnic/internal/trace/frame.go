@@ -6,6 +6,7 @@ import (
 
 	"github.com/gopacket/gopacket/layers"
 
+	"github.com/softrnic/softrnic/internal/checksum"
 	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
 )
 
@@ -178,7 +179,7 @@ func (f *frame) ipv4(b []byte) {
 		f.bad("IP version is not 4")
 	case n < 20 || n > len(b):
 		f.bad("the IPv4 header length is impossible")
-	case binary.BigEndian.Uint16(b[10:]) != 0 && fold(add(0, b[:n])) != 0xffff: // 0: offloaded
+	case binary.BigEndian.Uint16(b[10:]) != 0 && checksum.Sum(b[:n], 0) != 0xffff: // 0: offloaded
 		f.bad("the IPv4 header checksum is wrong")
 	case total < n || total > len(b) && !f.cut:
 		f.bad("the IPv4 total length is beyond the packet, or less than the header")

@@ -15,6 +15,7 @@ import (
 	"github.com/gopacket/gopacket/layers"
 	"github.com/gopacket/gopacket/pcapgo"
 
+	"github.com/softrnic/softrnic/internal/checksum"
 	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
 )
 
@@ -29,7 +30,7 @@ func ethernet(src, dst netip.Addr, id uint16, p *wire.Packet) []byte {
 	s, d := src.As4(), dst.As4()
 	copy(ip[12:], s[:])
 	copy(ip[16:], d[:])
-	binary.BigEndian.PutUint16(ip[10:], ^fold(add(0, ip[:20])))
+	checksum.PutIPv4(ip[:20])
 	binary.BigEndian.PutUint16(ip[20:], 50000)
 	binary.BigEndian.PutUint16(ip[22:], port)
 	binary.BigEndian.PutUint16(ip[24:], uint16(len(ip)-20))

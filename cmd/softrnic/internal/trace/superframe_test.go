@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/softrnic/softrnic/internal/checksum"
 	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
 )
 
@@ -21,8 +22,7 @@ func joined(packets []record) record {
 	}
 	binary.BigEndian.PutUint16(b[14+2:], uint16(len(b)-14))
 	binary.BigEndian.PutUint16(b[14+20+4:], uint16(len(b)-14-20))
-	binary.BigEndian.PutUint16(b[14+10:], 0)
-	binary.BigEndian.PutUint16(b[14+10:], ^fold(add(0, b[14:34])))
+	checksum.PutIPv4(b[14:34])
 	first.data = b
 	first.info.CaptureLength, first.info.Length = len(b), len(b)
 	return first
