@@ -55,7 +55,6 @@ func TestErrorsAreOneLineWithTheirExitCode(t *testing.T) {
 				"conform, trace, top, hub, run (softrnic --help explains)"},
 		{"pingpong bogus", 2, "unexpected argument bogus: the commands are rc, uc, ud, srq, xsrq (softrnic pingpong --help explains)"},
 		{"demo --bogus", 2, "--bogus"},
-		{"pingpong rc --transport iwarp", 2, "use softrnic rping"},
 		{"demo --size x", 2, "--size"},
 		{"demo --size -1", 2, "-1"},
 		{"demo --time -1s", 2, "--time"},

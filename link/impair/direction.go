@@ -1,6 +1,7 @@
 package impair
 
 import (
+	"cmp"
 	"container/heap"
 	"math/rand/v2"
 	"runtime"
@@ -39,12 +40,7 @@ type direction struct {
 }
 
 func newDirection(cfg Direction, seed, stream uint64) *direction {
-	if cfg.Hold == 0 {
-		cfg.Hold = DefaultHold
-	}
-	if cfg.Limit == 0 {
-		cfg.Limit = DefaultLimit
-	}
+	cfg.Hold, cfg.Limit = cmp.Or(cfg.Hold, DefaultHold), cmp.Or(cfg.Limit, DefaultLimit)
 	d := &direction{cfg: cfg, random: rand.New(rand.NewPCG(seed, stream)), matched: make([]int, len(cfg.Rules)),
 		wake: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{})}
 	d.timed = cfg.Delay > 0 || cfg.Rate > 0 || cfg.Reorder > 0 ||

@@ -110,8 +110,6 @@ type DCQCN struct {
 	RateReduceMonitorPeriod time.Duration // smallest time between two decreases; 50 µs
 	InitialAlphaValue       int           // alpha at the first CNP, in units of 1/1024; 1023
 	RateToSetOnFirstCNP     int64         // upper bound of the rate after the first CNP; none
-	// Each decrease sets the recovery target to the previous rate, even without an increase before.
-	ClampTgtRate bool
 
 	CNPDSCP            uint8         // DSCP of CNPs; 48
 	CNP802PPrio        uint8         // priority of CNPs in a VLAN, 1 to 7; 6

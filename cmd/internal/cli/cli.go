@@ -4,6 +4,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -47,6 +48,13 @@ type Env struct {
 // Text returns a writer to Stdout that defers errors. A command need not check each write: the
 // first error becomes the command's error.
 func (e *Env) Text() io.Writer { return e.text }
+
+// WriteJSON writes v to Stdout as indented JSON.
+func (e *Env) WriteJSON(v any) error {
+	enc := json.NewEncoder(e.Stdout)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
+}
 
 // Checked is a writer that keeps the first error and writes nothing after it. Its callers need not
 // check the error of each write.

@@ -3,6 +3,7 @@
 package dropin
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"os"
@@ -186,10 +187,7 @@ func flags(getenv func(string) string, link, addrs string) (f node.Flags, err er
 		}
 	}
 	f.Selective = getenv("SOFTRNIC_SELECTIVE_REPEAT") == "1"
-	if link == "" {
-		link = defaultLink
-	}
-	text("SOFTRNIC_LINK", link, &f.Link)
+	text("SOFTRNIC_LINK", cmp.Or(link, defaultLink), &f.Link)
 	shared := getenv("SOFTRNIC_SHARED")
 	f.Shared = shared == "1" || shared == "" && f.Link.Medium == "kernel"
 	for addr := range strings.SplitSeq(addrs, ",") {
@@ -235,9 +233,7 @@ const defaultDevice = "softrnic0"
 // numbered returns the device names of a rail, given those of the first: mlx5_0 becomes mlx5_1 on
 // the second rail.
 func numbered(value string, rail int) string {
-	if value == "" {
-		value = defaultDevice
-	}
+	value = cmp.Or(value, defaultDevice)
 	if rail == 0 {
 		return value
 	}
@@ -253,9 +249,7 @@ func numbered(value string, rail int) string {
 
 // deviceNames returns the names of the RoCE and the iWARP device in a part of SOFTRNIC_DEVICE.
 func deviceNames(value string) (roce, iwarp string, err error) {
-	if value == "" {
-		value = defaultDevice
-	}
+	value = cmp.Or(value, defaultDevice)
 	roce, iwarp, both := strings.Cut(value, ",")
 	if !both {
 		iwarp = roce + "_iw"

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -128,9 +129,7 @@ func (s *LinkSpec) CheckPort() error {
 func (s *LinkSpec) OpenPort(mtu int) (link.Link, error) {
 	switch s.Medium {
 	case "stream":
-		if mtu == 0 {
-			mtu = link.MaxSuperframe
-		}
+		mtu = cmp.Or(mtu, link.MaxSuperframe)
 	case "shm":
 		return s.openShm(nil, mtu, &shm.Config{Switch: true})
 	}
@@ -145,11 +144,12 @@ func (s *LinkSpec) ofKernel() bool { return s.Medium == "tap" || s.Medium == "pa
 func (s *LinkSpec) open(lan *pipe.Switch, mac net.HardwareAddr, mtu int) (link.Link, error) {
 	switch s.Medium {
 	case "tap":
-		return s.openTAP(mac, mtu)
+		return opened(tap.Open(s.name, &tap.Config{MTU: mtu, MAC: mac, Bridge: s.bridge, NoOffloads: s.plain, Wait: s.wait,
+			Queues: s.queues}))
 	case "packet":
-		return s.openPacket(mac)
+		return opened(packet.Open(s.name, &packet.Config{MAC: mac, InterfaceMAC: s.interfaceMAC, Wait: s.wait, Queues: s.queues}))
 	case "stream":
-		return s.openStream(mac, mtu)
+		return opened(stream.Open(s.name, &stream.Config{MTU: mtu, MAC: mac, Listening: s.listen}))
 	}
 	return openPipe(lan, mac, mtu)
 }
@@ -164,31 +164,11 @@ func openPipe(lan *pipe.Switch, mac net.HardwareAddr, mtu int) (link.Link, error
 	if mac == nil {
 		return lan.Port(), nil
 	}
-	port, err := lan.PortWithMAC(mac)
-	if err != nil {
-		return nil, err
-	}
-	return port, nil
+	return opened(lan.PortWithMAC(mac))
 }
 
-func (s *LinkSpec) openTAP(mac net.HardwareAddr, mtu int) (link.Link, error) {
-	l, err := tap.Open(s.name, &tap.Config{MTU: mtu, MAC: mac, Bridge: s.bridge, NoOffloads: s.plain, Wait: s.wait, Queues: s.queues})
-	if err != nil {
-		return nil, err
-	}
-	return l, nil
-}
-
-func (s *LinkSpec) openPacket(mac net.HardwareAddr) (link.Link, error) {
-	l, err := packet.Open(s.name, &packet.Config{MAC: mac, InterfaceMAC: s.interfaceMAC, Wait: s.wait, Queues: s.queues})
-	if err != nil {
-		return nil, err
-	}
-	return l, nil
-}
-
-func (s *LinkSpec) openStream(mac net.HardwareAddr, mtu int) (link.Link, error) {
-	l, err := stream.Open(s.name, &stream.Config{MTU: mtu, MAC: mac, Listening: s.listen})
+// opened returns a nil Link on an error, not one that holds a nil pointer.
+func opened[L link.Link](l L, err error) (link.Link, error) {
 	if err != nil {
 		return nil, err
 	}

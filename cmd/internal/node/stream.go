@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"io"
+	"net"
 )
 
 // CloseWhenDone closes c if ctx ends before stop is called, so that blocked calls of c return.
@@ -17,4 +18,12 @@ func Cause(ctx context.Context, err error) error {
 		return ctx.Err()
 	}
 	return err
+}
+
+// Conn returns a nil net.Conn on an error, not one that holds a nil pointer.
+func Conn[C net.Conn](c C, err error) (net.Conn, error) {
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
 }

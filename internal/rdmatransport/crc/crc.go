@@ -46,12 +46,9 @@ func (i Instructions) String() string {
 	return fmt.Sprintf("Instructions(%d)", uint8(i))
 }
 
-// inUse is the instruction set in use. It is set once, before main.
+// inUse is the instruction set in use: the one named by the environment variable SOFTRNIC_CRC if
+// the processor has it, or else the processor's best.
 var inUse = choose(available(), os.Getenv("SOFTRNIC_CRC"))
-
-// InUse returns the instruction set in use: the one named by the environment variable SOFTRNIC_CRC
-// if the processor has it, or else the processor's best.
-func InUse() Instructions { return inUse }
 
 // choose returns the available instruction set with this name, or else the last one.
 func choose(available []Instructions, name string) Instructions {

@@ -212,10 +212,6 @@ func (h *AETH) IsACK() bool { return h.Type() == SyndromeACK }
 // IsRNR reports whether the AETH is a receiver-not-ready NAK.
 func (h *AETH) IsRNR() bool { return h.Type() == RNRNak }
 
-// IsNAK reports whether the AETH is any other negative acknowledgement. Syndrome is then one of the
-// Nak constants, or reserved.
-func (h *AETH) IsNAK() bool { return h.Type() == NAK }
-
 func (h *AETH) decode(b []byte) {
 	v := binary.BigEndian.Uint32(b)
 	h.Syndrome, h.MSN = uint8(v>>24), v&mask24

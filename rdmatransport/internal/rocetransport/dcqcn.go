@@ -70,7 +70,7 @@ func (r *reaction) onCNP(now time.Duration) {
 		r.alpha = r.alpha*math.Pow(1-g, float64(idlePeriods)+1) + g
 	}
 	r.alphaUpdated, r.lastDecrease = now, now
-	if first || c.ClampTgtRate || r.times > 0 || r.bytes > 0 {
+	if first || r.times > 0 || r.bytes > 0 {
 		r.target = r.current
 	}
 	r.current *= max(1-math.Ldexp(r.alpha, 10-c.RPGGD), float64(c.RPGMinDecFac)/100)

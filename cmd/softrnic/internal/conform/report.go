@@ -4,7 +4,6 @@ import (
 	"bytes"
 	_ "embed"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"html/template"
@@ -57,9 +56,7 @@ func (*Report) row(w io.Writer, s *suite.Result) {
 func (c *Command) write(e *cli.Env, r *Report) error {
 	var err error
 	if c.JSON {
-		out := json.NewEncoder(e.Stdout)
-		out.SetIndent("", "  ")
-		err = out.Encode(r)
+		err = e.WriteJSON(r)
 	} else {
 		_, err = fmt.Fprintf(e.Stdout, "%d passed, %d failed, %d skipped\n", r.Count[suite.Pass], r.Count[suite.Fail], r.Count[suite.Skip])
 	}

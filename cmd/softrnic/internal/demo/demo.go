@@ -4,7 +4,6 @@ package demo
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -97,9 +96,7 @@ func (c *Command) Run(ctx context.Context, e *cli.Env) (err error) {
 	report.Results, err = c.runAll(ctx, pairs, output.NewProgress(e.Stderr, c.rows()))
 	report.Verified = err == nil
 	if c.JSON {
-		enc := json.NewEncoder(e.Stdout)
-		enc.SetIndent("", "  ")
-		return errors.Join(err, enc.Encode(report))
+		return errors.Join(err, e.WriteJSON(report))
 	}
 	report.print(e.Text())
 	return err

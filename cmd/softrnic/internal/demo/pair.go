@@ -200,36 +200,10 @@ func (end *side) connect(gid verbs.GID, qpn uint32, mtu verbs.MTU) error {
 
 // Close closes the objects of newPair, even if it has failed midway.
 func (p *pair) Close() error {
-	var err error
-	if p.accepting != nil {
-		err = p.accepting.Close()
-	}
-	return errors.Join(err, p.a.Close(), p.b.Close())
+	return errors.Join(cli.Close(p.accepting), cli.Close(p.a), cli.Close(p.b))
 }
 
 // Close closes the objects of newSide, even if it has failed midway.
 func (end *side) Close() error {
-	if end == nil {
-		return nil
-	}
-	var errs []error
-	if end.conn != nil {
-		errs = append(errs, end.conn.Close())
-	}
-	if end.qp != nil {
-		errs = append(errs, end.qp.Close())
-	}
-	if end.cq != nil {
-		errs = append(errs, end.cq.Close())
-	}
-	if end.mr != nil {
-		errs = append(errs, end.mr.Close())
-	}
-	if end.pd != nil {
-		errs = append(errs, end.pd.Close())
-	}
-	if end.node != nil {
-		errs = append(errs, end.node.Close())
-	}
-	return errors.Join(errs...)
+	return errors.Join(cli.Close(end.conn), cli.Close(end.qp), cli.Close(end.cq), cli.Close(end.mr), cli.Close(end.pd), cli.Close(end.node))
 }

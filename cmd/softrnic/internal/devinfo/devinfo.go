@@ -2,7 +2,7 @@
 package devinfo
 
 import (
-	"encoding/json"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -52,9 +52,7 @@ func (c *Command) describe(e *cli.Env, f *node.Flags) (err error) {
 		d.onInterface(n.Name(), n.Why())
 	}
 	if c.JSON {
-		enc := json.NewEncoder(e.Stdout)
-		enc.SetIndent("", "  ")
-		return enc.Encode(d.json())
+		return e.WriteJSON(d.json())
 	}
 	return d.print(e.Stdout, c.Verbose)
 }
@@ -234,10 +232,7 @@ func (f field) print(b *strings.Builder, tabs, column int, verbose bool) {
 	if f.verbose && !verbose {
 		return
 	}
-	text := f.text
-	if text == "" {
-		text = fmt.Sprint(f.value)
-	}
+	text := cmp.Or(f.text, fmt.Sprint(f.value))
 	at := 8*tabs + len(f.name) + 1
 	fmt.Fprintf(b, "%s%s:%s%s\n", strings.Repeat("\t", tabs), f.name, strings.Repeat("\t", (column-at+7)/8), text)
 }

@@ -2,6 +2,7 @@
 package hub
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,12 +47,9 @@ func (c *Command) Validate() error {
 // Run serves until ctx ends, and then returns nil.
 func (c *Command) Run(ctx context.Context, e *cli.Env) error {
 	log := slog.New(slog.NewTextHandler(e.Stderr, &slog.HandlerOptions{Level: c.Log}))
-	cfg := hub.Config{Directory: c.Directory, Classifier: rdmatransport.NewClassifier(), Idle: c.Idle, Log: log}
-	if cfg.Directory == "" {
-		cfg.Directory = hub.Directory()
-	}
 	counters := new(hub.Counters)
-	cfg.Counters = counters
+	cfg := hub.Config{Directory: cmp.Or(c.Directory, hub.Directory()), Classifier: rdmatransport.NewClassifier(), Idle: c.Idle,
+		Log: log, Counters: counters}
 	stop, err := running.ServeMetrics(c.Metrics, (*collector)(counters), log)
 	if err != nil {
 		return err

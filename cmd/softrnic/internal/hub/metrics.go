@@ -21,11 +21,7 @@ var (
 )
 
 // Describe implements prometheus.Collector.
-func (*collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{clientsDesc, receivedDesc, bytesDesc, droppedDesc} {
-		ch <- d
-	}
-}
+func (c *collector) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(c, ch) }
 
 // Collect implements prometheus.Collector.
 func (c *collector) Collect(ch chan<- prometheus.Metric) {

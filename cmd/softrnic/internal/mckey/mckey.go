@@ -131,23 +131,7 @@ func (m *member) join(ctx context.Context, n *node.Node) (err error) {
 
 // Close closes the objects of join, even if it has failed midway.
 func (m *member) Close() error {
-	var errs []error
-	if m.id != nil {
-		errs = append(errs, m.id.Close())
-	}
-	if m.ah != nil {
-		errs = append(errs, m.ah.Close())
-	}
-	if m.cq != nil {
-		errs = append(errs, m.cq.Close())
-	}
-	if m.mr != nil {
-		errs = append(errs, m.mr.Close())
-	}
-	if m.pd != nil {
-		errs = append(errs, m.pd.Close())
-	}
-	return errors.Join(errs...)
+	return errors.Join(cli.Close(m.id), cli.Close(m.ah), cli.Close(m.cq), cli.Close(m.mr), cli.Close(m.pd))
 }
 
 // send sends all messages.

@@ -107,11 +107,8 @@ func (c *Command) serve(ctx context.Context, e *cli.Env, n *node.Node, cfg *rsoc
 	if err != nil {
 		return err
 	}
-	var closing sync.Once
-	closeListener := func() {
-		closing.Do(func() { err = errors.Join(err, l.Close()) })
-	}
-	defer closeListener()
+	closeListener := sync.OnceValue(l.Close)
+	defer func() { err = errors.Join(err, closeListener()) }()
 	c.say(e, "listening on %v", l.Addr())
 	for {
 		conn, err := l.AcceptContext(ctx)
@@ -119,7 +116,7 @@ func (c *Command) serve(ctx context.Context, e *cli.Env, n *node.Node, cfg *rsoc
 			return err
 		}
 		if !c.Keep {
-			closeListener()
+			_ = closeListener() // again at the end
 			return c.talk(ctx, e, conn)
 		}
 		if err := c.talk(ctx, e, conn); ctx.Err() != nil {

@@ -22,6 +22,7 @@ const (
 
 // Validate implements kong's check after parsing.
 func (c *Command) Validate(kctx *kong.Context) error {
+	c.line = kctx.Args
 	given := func(flag string) bool {
 		return slices.ContainsFunc(kctx.Path, func(p *kong.Path) bool { return p.Flag != nil && p.Flag.Name == flag })
 	}

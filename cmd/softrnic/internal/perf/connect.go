@@ -9,6 +9,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 
+	"github.com/softrnic/softrnic/cmd/internal/cli"
 	"github.com/softrnic/softrnic/cmd/internal/node"
 )
 
@@ -36,13 +37,6 @@ func newConnects(n *node.Node, p *plan, client bool) (c *connects, err error) {
 		return c, errors.Join(err, c.Close())
 	}
 	return c, nil
-}
-
-func (c *connects) lanes() (all []lane) {
-	for _, l := range c.ways {
-		all = append(all, l)
-	}
-	return all
 }
 
 // config returns the configuration of all connections. Nothing is sent on their QPs.
@@ -77,17 +71,7 @@ func (c *connects) prepare(*offer) {}
 func (c *connects) gone() <-chan struct{} { return nil }
 
 func (c *connects) Close() error {
-	var errs []error
-	if c.listener != nil {
-		errs = append(errs, c.listener.Close())
-	}
-	if c.cq != nil {
-		errs = append(errs, c.cq.Close())
-	}
-	if c.pd != nil {
-		errs = append(errs, c.pd.Close())
-	}
-	return errors.Join(errs...)
+	return errors.Join(cli.Close(c.listener), cli.Close(c.cq), cli.Close(c.pd))
 }
 
 // connectLane is a goroutine that connects or accepts.

@@ -150,10 +150,7 @@ func (c *Command) pair(ctx context.Context, e *cli.Env, direct bool, p *loopback
 // close ends the client and server of pair. failed is the caller's error or nil. If there is one,
 // it causes errors of the server, which are not returned.
 func (p *loopbackPair) close(failed error) error {
-	var errs []error
-	if p.session != nil {
-		errs = append(errs, p.session.Close())
-	}
+	errs := []error{cli.Close(p.session)}
 	for i := len(p.ending) - 1; i >= 0; i-- {
 		errs = append(errs, p.ending[i]())
 	}

@@ -63,6 +63,8 @@ type Command struct {
 	Report string `type:"path" placeholder:"FILE" help:"Write a page with plots: bandwidth against size (all sizes if no --size is given) and latency distribution, of each protocol and of plain TCP."`
 
 	running.Flags
+
+	line []string // the arguments of softrnic
 }
 
 // Help implements kong.HelpProvider.

@@ -12,6 +12,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 
+	"github.com/softrnic/softrnic/cmd/internal/cli"
 	"github.com/softrnic/softrnic/cmd/internal/node"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/completion"
 )
@@ -82,13 +83,6 @@ func (p *plan) fill(buf []byte, seed uint64) {
 	for i := range p.QPs {
 		_, _ = noise.Read(buf[i*p.block():][:p.txSlots()*p.stride()]) // never fails
 	}
-}
-
-func (r *rdma) lanes() (all []lane) {
-	for _, l := range r.ways {
-		all = append(all, l)
-	}
-	return all
 }
 
 func (r *rdma) listen() (err error) {
@@ -171,22 +165,12 @@ func (r *rdma) Close() error {
 	var errs []error
 	for _, l := range r.ways {
 		for _, q := range l.qps {
-			if q.conn != nil {
-				errs = append(errs, q.conn.Close())
-			}
+			errs = append(errs, cli.Close(q.conn))
 		}
 	}
-	if r.listener != nil {
-		errs = append(errs, r.listener.Close())
-	}
+	errs = append(errs, cli.Close(r.listener))
 	for _, l := range r.ways {
 		errs = append(errs, l.cq.Close())
 	}
-	if r.mr != nil {
-		errs = append(errs, r.mr.Close())
-	}
-	if r.pd != nil {
-		errs = append(errs, r.pd.Close())
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, cli.Close(r.mr), cli.Close(r.pd))...)
 }

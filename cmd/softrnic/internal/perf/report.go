@@ -59,7 +59,7 @@ func (r *report) writePage(c *Command) error {
 		"Where":     where,
 		"Device":    r.Device,
 		"PathMTU":   r.PathMTU,
-		"Command":   strings.Join(append([]string{"softrnic"}, c.args()...), " "),
+		"Command":   strings.Join(append([]string{"softrnic"}, c.line...), " "),
 		"Version":   cli.Version(),
 		"CPUs":      runtime.GOMAXPROCS(0),
 		"Date":      time.Now().Format(time.DateTime),
@@ -74,34 +74,6 @@ func (r *report) writePage(c *Command) error {
 		return err
 	}
 	return r.page.Replace(page.Bytes())
-}
-
-// args returns a short form of the command line.
-func (c *Command) args() []string {
-	args := []string{"perf", c.Op, c.Metric}
-	if c.Server != "" {
-		args = append(args, c.Server)
-	}
-	if c.Loopback {
-		args = append(args, "--loopback")
-	}
-	for _, f := range []struct {
-		flag   string
-		v, def any
-	}{
-		{"one-device", c.OneDevice, false}, {"packets", c.Packets, false}, {"direct", c.Direct, false}, {"depth", c.Depth, 128},
-		{"qps", c.QPs, 1}, {"threads", c.Threads, 1},
-		{"duration", c.Duration, time.Duration(0)}, {"iters", c.Iters, int64(0)}, {"warmup", c.Warmup, 100 * time.Millisecond},
-		{"bidirectional", c.Bidirectional, false}, {"cq-mod", c.CQMod, 0}, {"post-list", c.PostList, 1},
-		{"verify", c.Verify, false}, {"mtu", c.MTU, 0},
-	} {
-		if f.v == true && f.def == false {
-			args = append(args, "--"+f.flag)
-		} else if f.v != f.def {
-			args = append(args, fmt.Sprintf("--%s=%v", f.flag, f.v))
-		}
-	}
-	return args
 }
 
 // tables returns the results, grouped as measured.

@@ -2,7 +2,6 @@ package perf
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -305,9 +304,7 @@ func (r *report) finish(c *Command, e *cli.Env, failed error) (err error) {
 	case r.table != nil && len(r.Results) > 0:
 		fmt.Fprintln(r.table, rule)
 	case r.table == nil && !nothing:
-		enc := json.NewEncoder(e.Stdout)
-		enc.SetIndent("", "  ")
-		err = errors.Join(err, enc.Encode(r))
+		err = errors.Join(err, e.WriteJSON(r))
 	}
 	return err
 }

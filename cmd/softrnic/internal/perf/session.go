@@ -237,17 +237,25 @@ func newSide(n *node.Node, p *plan, client bool) (*side, error) {
 		if err != nil {
 			return nil, err
 		}
-		return &side{ends, n, p, ends.lanes()}, nil
+		return &side{ends, n, p, lanesOf(ends.ways)}, nil
 	}
 	if p.stream() {
 		ends := newTCP(n, p, client)
-		return &side{ends, n, p, ends.lanes()}, nil
+		return &side{ends, n, p, lanesOf(ends.ways)}, nil
 	}
 	ends, err := newRDMA(n, p, client)
 	if err != nil {
 		return nil, err
 	}
-	return &side{ends, n, p, ends.lanes()}, nil
+	return &side{ends, n, p, lanesOf(ends.ways)}, nil
+}
+
+// lanesOf returns lanes of one kind as lanes.
+func lanesOf[L lane](ways []L) (all []lane) {
+	for _, l := range ways {
+		all = append(all, l)
+	}
+	return all
 }
 
 // sent returns the number of messages on each connection since it was created.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/softrnic/softrnic/verbs/rsocket"
 
+	"github.com/softrnic/softrnic/cmd/internal/cli"
 	"github.com/softrnic/softrnic/cmd/internal/node"
 )
 
@@ -33,13 +34,6 @@ func newTCP(n *node.Node, p *plan, client bool) *tcp {
 		t.ways = append(t.ways, &tcpLane{side: t, index: i, metered: newMeter(p)})
 	}
 	return t
-}
-
-func (t *tcp) lanes() (all []lane) {
-	for _, l := range t.ways {
-		all = append(all, l)
-	}
-	return all
 }
 
 func (t *tcp) listen() (err error) {
@@ -82,7 +76,7 @@ func (t *tcp) dial(ctx context.Context, server netip.AddrPort) (err error) {
 	for _, l := range t.ways {
 		switch {
 		case isSocket(t.plan.Over):
-			l.conn, err = dialSocket(ctx, t.node, server, t.plan.sockets())
+			l.conn, err = node.Conn(rsocket.Dial(ctx, t.node.Dev, server.String(), t.plan.sockets()))
 		case t.plan.Over == overKernel:
 			l.conn, err = new(net.Dialer).DialContext(ctx, "tcp", netip.AddrPortFrom(t.plan.Kernel, server.Port()).String())
 		default:
@@ -96,16 +90,6 @@ func (t *tcp) dial(ctx context.Context, server netip.AddrPort) (err error) {
 		}
 	}
 	return nil
-}
-
-// dialSocket is rsocket.Dial. On an error it returns a nil net.Conn, not one that holds a nil
-// *rsocket.Conn.
-func dialSocket(ctx context.Context, n *node.Node, server netip.AddrPort, cfg *rsocket.Config) (net.Conn, error) {
-	c, err := rsocket.Dial(ctx, n.Dev, server.String(), cfg)
-	if err != nil {
-		return nil, err
-	}
-	return c, nil
 }
 
 // sockets returns the options of rsockets: librdmacm's with larger buffers, as TCP's buffers also
@@ -134,9 +118,7 @@ func (t *tcp) gone() <-chan struct{} { return nil }
 func (t *tcp) Close() error {
 	var errs []error
 	for _, l := range t.ways {
-		if l.conn != nil {
-			errs = append(errs, l.conn.Close())
-		}
+		errs = append(errs, cli.Close(l.conn))
 	}
 	if t.listener != nil {
 		if err := t.listener.Close(); !errors.Is(err, net.ErrClosed) {

@@ -129,23 +129,7 @@ func newPinger(n *node.Node, c *flags, k kind) (p *pinger, err error) {
 
 // Close closes the objects of newPinger and connect, even if they have failed midway.
 func (p *pinger) Close() error {
-	errs := []error{p.destroyQPs()}
-	if p.srq != nil {
-		errs = append(errs, p.srq.Close())
-	}
-	if p.ah != nil {
-		errs = append(errs, p.ah.Close())
-	}
-	if p.cq != nil {
-		errs = append(errs, p.cq.Close())
-	}
-	if p.mr != nil {
-		errs = append(errs, p.mr.Close())
-	}
-	if p.pd != nil {
-		errs = append(errs, p.pd.Close())
-	}
-	return errors.Join(errs...)
+	return errors.Join(p.destroyQPs(), cli.Close(p.srq), cli.Close(p.ah), cli.Close(p.cq), cli.Close(p.mr), cli.Close(p.pd))
 }
 
 func (p *pinger) destroyQPs() error {

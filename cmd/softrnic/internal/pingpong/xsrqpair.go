@@ -194,21 +194,7 @@ func (x *xsrq) Close() error {
 	for _, qp := range append(x.sendQPs, x.recvQPs...) {
 		errs = append(errs, qp.Close())
 	}
-	if x.srq != nil {
-		errs = append(errs, x.srq.Close())
-	}
-	if x.xrcd != nil {
-		errs = append(errs, x.xrcd.Close())
-	}
-	if x.cq != nil {
-		errs = append(errs, x.cq.Close())
-	}
-	if x.mr != nil {
-		errs = append(errs, x.mr.Close())
-	}
-	if x.pd != nil {
-		errs = append(errs, x.pd.Close())
-	}
+	errs = append(errs, cli.Close(x.srq), cli.Close(x.xrcd), cli.Close(x.cq), cli.Close(x.mr), cli.Close(x.pd))
 	return errors.Join(errs...)
 }
 

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -80,7 +81,7 @@ func (p *Endpoint) dial(ctx context.Context, n *node.Node, cfg *tls.Config) (con
 	if p.transport == nil {
 		conn, err = new(net.Dialer).DialContext(ctx, "tcp", p.addr)
 	} else {
-		conn, err = dialRsocket(ctx, n.Dev, p.addr, p.config())
+		conn, err = node.Conn(rsocket.Dial(ctx, n.Dev, p.addr, p.config()))
 	}
 	if err != nil || !p.tls {
 		return conn, err
@@ -90,16 +91,6 @@ func (p *Endpoint) dial(ctx context.Context, n *node.Node, cfg *tls.Config) (con
 		return nil, fmt.Errorf("TLS with %s: %w", p.text, errors.Join(err, conn.Close()))
 	}
 	return secure, nil
-}
-
-// dialRsocket is rsocket.Dial. On an error it returns a nil net.Conn, not one that holds a nil
-// *rsocket.Conn.
-func dialRsocket(ctx context.Context, dev *verbs.Device, addr string, cfg *rsocket.Config) (net.Conn, error) {
-	c, err := rsocket.Dial(ctx, dev, addr, cfg)
-	if err != nil {
-		return nil, err
-	}
-	return c, nil
 }
 
 // tlsConfigs returns the configurations of both sides. That of a side without TLS is nil.
@@ -118,10 +109,7 @@ func (c *Command) tlsConfigs() (server, client *tls.Config, err error) {
 		}
 	}
 	if c.To.tls {
-		client = &tls.Config{ServerName: c.ServerName}
-		if client.ServerName == "" {
-			client.ServerName = c.To.host()
-		}
+		client = &tls.Config{ServerName: cmp.Or(c.ServerName, c.To.host())}
 		if c.CA != "" {
 			if client.RootCAs, err = readPool("--ca", c.CA); err != nil {
 				return nil, nil, err

@@ -107,13 +107,11 @@ type proxy struct {
 // serve accepts connections until ctx ends, and then waits for the end of all connections.
 func (p *proxy) serve(ctx context.Context, l net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
-	var closing sync.Once
-	var closed error
-	closeListener := func() { closing.Do(func() { closed = l.Close() }) }
-	stop := context.AfterFunc(ctx, closeListener)
+	closeListener := sync.OnceValue(l.Close)
+	stop := context.AfterFunc(ctx, func() { _ = closeListener() })
 	err := p.accept(ctx, l)
 	stop()
-	closeListener()
+	closed := closeListener()
 	cancel()
 	p.work.Wait()
 	return errors.Join(err, closed)

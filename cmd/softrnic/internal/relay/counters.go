@@ -29,11 +29,7 @@ func NewCounters(command string) *Counters {
 }
 
 // Describe implements prometheus.Collector.
-func (c *Counters) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.open, c.accepted, c.failed, c.bytes} {
-		ch <- d
-	}
-}
+func (c *Counters) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(c, ch) }
 
 // Collect implements prometheus.Collector.
 func (c *Counters) Collect(ch chan<- prometheus.Metric) {

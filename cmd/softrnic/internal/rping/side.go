@@ -13,6 +13,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 
+	"github.com/softrnic/softrnic/cmd/internal/cli"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/completion"
 )
 
@@ -111,22 +112,7 @@ func (s *side) config(cfg *rdmacm.Config) *rdmacm.Config {
 
 // Close disconnects and closes the objects of newSide, even if it has failed midway.
 func (s *side) Close() error {
-	var errs []error
-	if s.conn != nil {
-		errs = append(errs, s.conn.Close())
-	}
-	if s.cq != nil {
-		errs = append(errs, s.cq.Close())
-	}
-	for _, mr := range []*verbs.MR{s.messages, s.source, s.sink} {
-		if mr != nil {
-			errs = append(errs, mr.Close())
-		}
-	}
-	if s.pd != nil {
-		errs = append(errs, s.pd.Close())
-	}
-	return errors.Join(errs...)
+	return errors.Join(cli.Close(s.conn), cli.Close(s.cq), cli.Close(s.messages), cli.Close(s.source), cli.Close(s.sink), cli.Close(s.pd))
 }
 
 func (s *side) postRecv(qp *verbs.QP) error {
@@ -137,10 +123,7 @@ func (s *side) postRecv(qp *verbs.QP) error {
 func (s *side) send(a advert) error {
 	a.encode(s.messages.Buf()[advertLen:])
 	s.log.Debug("send", "addr", a.addr, "rkey", a.rkey, "size", a.size)
-	if err := s.post(&verbs.SendWR{Opcode: verbs.Send, SGList: []verbs.SGE{s.messages.SGE(advertLen, advertLen)}}); err != nil {
-		return err
-	}
-	return nil
+	return s.post(&verbs.SendWR{Opcode: verbs.Send, SGList: []verbs.SGE{s.messages.SGE(advertLen, advertLen)}})
 }
 
 func (s *side) post(wr *verbs.SendWR) error {
@@ -329,11 +312,7 @@ func Answer(ctx context.Context, r *rdmacm.Request, w io.Writer, log *slog.Logge
 	if err != nil {
 		return 0, errors.Join(err, r.Reject(nil))
 	}
-	defer func() {
-		if e := s.Close(); e != nil {
-			err = errors.Join(err, e)
-		}
-	}()
+	defer func() { err = errors.Join(err, s.Close()) }()
 	if s.conn, err = r.Accept(ctx, s.config(&rdmacm.Config{})); err != nil {
 		return 0, err
 	}

@@ -1,6 +1,7 @@
 package ethswitch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -76,11 +77,7 @@ func (c *Command) Run(ctx context.Context, e *cli.Env) (err error) {
 			}
 			continue
 		}
-		mtu := c.MTU
-		if mtu == 0 {
-			mtu = link.MaxSuperframe
-		}
-		l, err := stream.Listen(address, &stream.Config{MTU: mtu})
+		l, err := stream.Listen(address, &stream.Config{MTU: cmp.Or(c.MTU, link.MaxSuperframe)})
 		if err != nil {
 			return err
 		}

@@ -19,11 +19,7 @@ var (
 )
 
 // Describe implements prometheus.Collector.
-func (s *Switch) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{receivedDesc, receivedBytesDesc, sentDesc, sentBytesDesc, droppedDesc} {
-		ch <- d
-	}
-}
+func (s *Switch) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(s, ch) }
 
 // Collect implements prometheus.Collector.
 func (s *Switch) Collect(ch chan<- prometheus.Metric) {

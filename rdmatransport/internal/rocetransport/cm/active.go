@@ -1,6 +1,7 @@
 package cm
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 
@@ -108,10 +109,7 @@ func (c *conn) sendREQ(attr *rdmacm.ConnectAttr, data []byte) error {
 	if attr.AckTimeout > 0 {
 		c.ackOption, lifetime = attr.AckTimeout, attr.AckTimeout-1
 	}
-	c.qpType = attr.QPType
-	if c.qpType == 0 {
-		c.qpType = verbs.RC
-	}
+	c.qpType = cmp.Or(attr.QPType, verbs.RC)
 	c.recvPSN = psn & mask24
 	c.localQPN = p.QPNum
 	c.mtu = attr.MTU

@@ -9,6 +9,53 @@ import (
 	"github.com/softrnic/softrnic/cmd/internal/cli"
 )
 
+// rc is ibv_rc_pingpong.
+type rc struct {
+	flags
+	pathMTU
+}
+
+// Help implements kong.HelpProvider.
+func (*rc) Help() string { return help("rc", "one message", rxeGID) + pathMTUHelp }
+
+// Run runs the ping-pong.
+func (c *rc) Run(ctx context.Context, e *cli.Env) error { return c.run(ctx, e, rcKind(c.PathMTU)) }
+
+func rcKind(pathMTU int) kind {
+	return kind{qpType: verbs.RC, pathMTU: pathMTU, numQP: 1, dests: 1, filler: filler}
+}
+
+// uc is ibv_uc_pingpong.
+type uc struct {
+	flags
+	pathMTU
+}
+
+// Help implements kong.HelpProvider.
+func (*uc) Help() string {
+	return help("uc", "one message", rxeGID) + pathMTUHelp + " When a packet is lost, it hangs."
+}
+
+// Run runs the ping-pong.
+func (c *uc) Run(ctx context.Context, e *cli.Env) error {
+	return c.run(ctx, e, kind{qpType: verbs.UC, pathMTU: c.PathMTU, numQP: 1, dests: 1, filler: filler})
+}
+
+// ud is ibv_ud_pingpong.
+type ud struct{ flags }
+
+// Help implements kong.HelpProvider.
+func (*ud) Help() string {
+	return help("ud", "one datagram", rxeGID) + `
+
+A datagram must fit the path MTU of both links: 1024 at an MTU of 1500, 4096 at 4200. When one is lost, it hangs.`
+}
+
+// Run runs the ping-pong.
+func (c *ud) Run(ctx context.Context, e *cli.Env) error {
+	return c.run(ctx, e, kind{qpType: verbs.UD, numQP: 1, dests: 1, filler: filler})
+}
+
 // srq is ibv_srq_pingpong.
 type srq struct {
 	flags
