@@ -1,10 +1,12 @@
 package trace
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"time"
 
@@ -284,27 +286,16 @@ func about(p *wire.Packet) string {
 	return s
 }
 
+var nakNames = map[uint8]string{wire.NakPSNSeq: "PSN sequence error", wire.NakInvalidRequest: "invalid request",
+	wire.NakRemoteAccess: "remote access error", wire.NakRemoteOperational: "remote operational error"}
+
 func nakName(syndrome uint8) string {
-	switch syndrome {
-	case wire.NakPSNSeq:
-		return "PSN sequence error"
-	case wire.NakInvalidRequest:
-		return "invalid request"
-	case wire.NakRemoteAccess:
-		return "remote access error"
-	case wire.NakRemoteOperational:
-		return "remote operational error"
-	}
-	return fmt.Sprintf("%#02x", syndrome)
+	return cmp.Or(nakNames[syndrome], fmt.Sprintf("%#02x", syndrome))
 }
 
 // end reports what is open at the end of the capture.
 func (a *analysis) end() {
-	flows := make([]*flow, 0, len(a.flows))
-	for _, w := range a.flows {
-		flows = append(flows, w)
-	}
-	slices.SortFunc(flows, func(x, y *flow) int { return x.order - y.order })
+	flows := slices.SortedFunc(maps.Values(a.flows), func(x, y *flow) int { return x.order - y.order })
 	a.totals = map[pair]acknowledged{}
 	for _, w := range flows {
 		k := pair{w.src, w.dst}
@@ -317,19 +308,11 @@ func (a *analysis) end() {
 	a.endExchanges()
 	a.endStreams()
 	a.judgeAll()
-	for _, k := range a.sortedSpeakers() {
+	byNumber := func(x, y speakerKey) int { return a.speakers[x].number - a.speakers[y].number }
+	for _, k := range slices.SortedFunc(maps.Keys(a.speakers), byNumber) {
 		a.judgeSpeaker(k, a.speakers[k])
 	}
 	for _, w := range flows {
 		a.out.statistics(a, w)
 	}
-}
-
-func (a *analysis) sortedSpeakers() []speakerKey {
-	keys := make([]speakerKey, 0, len(a.speakers))
-	for k := range a.speakers {
-		keys = append(keys, k)
-	}
-	slices.SortFunc(keys, func(x, y speakerKey) int { return a.speakers[x].number - a.speakers[y].number })
-	return keys
 }

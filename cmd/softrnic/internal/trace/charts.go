@@ -3,6 +3,7 @@ package trace
 import (
 	"bufio"
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"net/netip"
@@ -190,17 +191,12 @@ func (s *ipPackets) next() ([]byte, gopacket.CaptureInfo, layers.LinkType, error
 }
 
 // write draws the ladders to a file: an HTML page if the name says so, and else SVG.
-func (c *charts) write(name, title string) (err error) {
+func (c *charts) write(name, title string) error {
 	f, err := os.Create(name)
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if cerr := f.Close(); err == nil {
-			err = cerr
-		}
-	}()
-	return c.draw(f, strings.EqualFold(filepath.Ext(name), ".html"), title)
+	return errors.Join(c.draw(f, strings.EqualFold(filepath.Ext(name), ".html"), title), f.Close())
 }
 
 func (c *charts) draw(w io.Writer, page bool, title string) error {

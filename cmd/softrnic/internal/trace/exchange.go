@@ -1,6 +1,7 @@
 package trace
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -263,33 +264,14 @@ func (a *analysis) setUp(x *exchange) {
 	a.connect(out, in)
 }
 
-func reasonName(r mad.Reason) string {
-	switch r {
-	case mad.NoQP:
-		return "no QP"
-	case mad.NoResources:
-		return "no resources"
-	case mad.Timeout:
-		return "timeout"
-	case mad.Unsupported:
-		return "unsupported request"
-	case mad.InvalidCommID:
-		return "invalid communication ID"
-	case mad.InvalidServiceID:
-		return "invalid service ID: nobody listens"
-	case mad.InvalidTransportType:
-		return "invalid transport type"
-	case mad.StaleConnection:
-		return "stale connection"
-	case mad.InvalidGID:
-		return "invalid GID"
-	case mad.InvalidMTU:
-		return "invalid MTU"
-	case mad.ConsumerDefined:
-		return "consumer reject"
-	}
-	return fmt.Sprintf("reason %d", r)
-}
+var reasons = map[mad.Reason]string{mad.NoQP: "no QP", mad.NoResources: "no resources", mad.Timeout: "timeout",
+	mad.Unsupported: "unsupported request", mad.InvalidCommID: "invalid communication ID",
+	mad.InvalidServiceID: "invalid service ID: nobody listens", mad.InvalidTransportType: "invalid transport type",
+	mad.StaleConnection: "stale connection", mad.InvalidGID: "invalid GID", mad.InvalidMTU: "invalid MTU",
+	mad.ConsumerDefined: "consumer reject"}
+
+// reasonName returns the text for the reason of a REJ.
+func reasonName(r mad.Reason) string { return cmp.Or(reasons[r], fmt.Sprintf("reason %d", r)) }
 
 // endExchange reports what an exchange leaves open.
 func (a *analysis) endExchange(x *exchange) {
@@ -319,12 +301,7 @@ func (a *analysis) endExchange(x *exchange) {
 }
 
 func (a *analysis) sortedExchanges() []*exchange {
-	all := make([]*exchange, 0, len(a.exchanges))
-	for _, x := range a.exchanges {
-		all = append(all, x)
-	}
-	slices.SortFunc(all, func(x, y *exchange) int { return x.order - y.order })
-	return slices.Compact(all)
+	return slices.Compact(slices.SortedFunc(maps.Values(a.exchanges), func(x, y *exchange) int { return x.order - y.order }))
 }
 
 func (a *analysis) endExchanges() {

@@ -298,23 +298,20 @@ func (p *printer) summary(a *analysis) {
 		}
 	}
 	fmt.Fprintf(w, "%d packets: %d RoCE, %d iWARP, %d other TCP, %d others", c.Packets, c.RoCE, c.IWARP, c.TCP, c.Other)
-	if c.Unchecked > 0 {
-		fmt.Fprintf(w, "; %d could not be checked (cut, fragments, IP options)", c.Unchecked)
-	}
-	if c.Offloaded > 0 {
-		fmt.Fprintf(w, "; the checksums of %d were left to the interface", c.Offloaded)
-	}
-	if c.Superframes > 0 {
-		fmt.Fprintf(w, "; %d frames had several RoCE packets", c.Superframes)
-	}
-	if c.Cut > 0 {
-		fmt.Fprintf(w, ", of which %d were cut", c.Cut)
-	}
-	if c.Reordered > 0 {
-		fmt.Fprintf(w, "; %d packets were reordered", c.Reordered)
-	}
-	if c.Dropped > 0 {
-		fmt.Fprintf(w, "; the kernel dropped %d before they were looked at", c.Dropped)
+	for _, some := range []struct {
+		n      int
+		format string
+	}{
+		{c.Unchecked, "; %d could not be checked (cut, fragments, IP options)"},
+		{c.Offloaded, "; the checksums of %d were left to the interface"},
+		{c.Superframes, "; %d frames had several RoCE packets"},
+		{c.Cut, ", of which %d were cut"},
+		{c.Reordered, "; %d packets were reordered"},
+		{c.Dropped, "; the kernel dropped %d before they were looked at"},
+	} {
+		if some.n > 0 {
+			fmt.Fprintf(w, some.format, some.n)
+		}
 	}
 	fmt.Fprintln(w)
 	if c.Wrong+c.Doubtful == 0 {

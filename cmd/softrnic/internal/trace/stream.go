@@ -3,6 +3,7 @@ package trace
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -486,12 +487,7 @@ func (a *analysis) makeStreamRoom() {
 }
 
 func (a *analysis) sortedStreams() []*stream {
-	all := make([]*stream, 0, len(a.streams))
-	for _, s := range a.streams {
-		all = append(all, s)
-	}
-	slices.SortFunc(all, func(x, y *stream) int { return x.order - y.order })
-	return all
+	return slices.SortedFunc(maps.Values(a.streams), func(x, y *stream) int { return x.order - y.order })
 }
 
 func (a *analysis) endStreams() {
