@@ -101,27 +101,25 @@ type Create struct {
 	// Rights of the QP: remote_write, remote_read, remote_atomic.
 	QPAccess []string `json:"qp_access,omitempty"`
 	// Rights of the region; local writes are always allowed.
-	MRAccess  []string `json:"mr_access,omitempty"`
-	QKey      uint32   `json:"qkey,omitempty"` // UD
-	RecvDepth int      `json:"recv_depth,omitempty"`
+	MRAccess []string `json:"mr_access,omitempty"`
+	QKey     uint32   `json:"qkey,omitempty"` // UD
 }
 
 // Connect has the peer of a QP and the parameters of the connection.
 type Connect struct {
-	LocalAddr  string `json:"local_addr"` // the target's address for the QP
-	PeerAddr   string `json:"peer_addr"`
-	PeerQPN    uint32 `json:"peer_qpn"`
-	MTU        int    `json:"mtu"`           // path MTU in bytes
-	RQPSN      uint32 `json:"rq_psn"`        // the first PSN of the tester
-	SQPSN      uint32 `json:"sq_psn"`        // the first PSN of the target
-	MinRNR     uint8  `json:"min_rnr_timer"` // the code, as QPAttr.MinRNRTimer
-	Timeout    uint8  `json:"timeout"`
-	Retry      uint8  `json:"retry_cnt"`
-	RNRRetry   uint8  `json:"rnr_retry"`
-	MaxRD      uint8  `json:"max_rd_atomic"`
-	MaxDestRD  uint8  `json:"max_dest_rd_atomic"`
-	OnlyRecv   bool   `json:"only_recv,omitempty"` // stay in RTR
-	TrafficCls uint8  `json:"traffic_class,omitempty"`
+	LocalAddr string `json:"local_addr"` // the target's address for the QP
+	PeerAddr  string `json:"peer_addr"`
+	PeerQPN   uint32 `json:"peer_qpn"`
+	MTU       int    `json:"mtu"`           // path MTU in bytes
+	RQPSN     uint32 `json:"rq_psn"`        // the first PSN of the tester
+	SQPSN     uint32 `json:"sq_psn"`        // the first PSN of the target
+	MinRNR    uint8  `json:"min_rnr_timer"` // the code, as QPAttr.MinRNRTimer
+	Timeout   uint8  `json:"timeout"`
+	Retry     uint8  `json:"retry_cnt"`
+	RNRRetry  uint8  `json:"rnr_retry"`
+	MaxRD     uint8  `json:"max_rd_atomic"`
+	MaxDestRD uint8  `json:"max_dest_rd_atomic"`
+	OnlyRecv  bool   `json:"only_recv,omitempty"` // stay in RTR
 }
 
 // CM has the parameters of rdma_cm.

@@ -1,8 +1,6 @@
 package iwarp
 
 import (
-	"encoding/binary"
-
 	"github.com/softrnic/softrnic/internal/rdmatransport/ddp"
 	"github.com/softrnic/softrnic/internal/rdmatransport/rdmap"
 )
@@ -19,18 +17,13 @@ func (c *conn) atomicAt(h rdmap.AtomicRequestHeader) []byte {
 	return c.message(rdmap.AtomicRequest, b)
 }
 
-// word returns an integer as in the target's memory. The target is assumed to have this machine's
-// byte order.
-func word(v uint64) []byte { return binary.NativeEndian.AppendUint64(nil, v) }
-
 // operation returns a case in which an atomic changes the word from old to want.
 func operation(id, statement, source string, old uint64, h rdmap.AtomicRequestHeader, want uint64) entry {
 	return entry{id, statement, source, func(t *tester) {
 		c := t.rc()
-		c.put(here, word(old))
-		c.send(c.atomic(here, h))
-		c.next().is(opAtomicResponse).field("original value", old)
-		c.holds(here, word(want))
+		c.Put(here, word(old))
+		c.ask(c.atomic(here, h)).is(opAtomicResponse).field("original value", old)
+		c.Holds(here, word(want))
 	}}
 }
 
@@ -57,45 +50,32 @@ var atomics = []entry{
 		rdmap.AtomicRequestHeader{Code: rdmap.CmpSwap, Data: 9, Mask: all, CompareData: 77}, 9),
 	operation("ATOMIC-RESERVED", "The reserved bits of an atomic request are not checked.", "RFC 7306 §5.2.1", 5,
 		rdmap.AtomicRequestHeader{Reserved: 1<<28 - 1, Data: 7}, 12),
-	{"ATOMIC-QUEUE", "An atomic response is an untagged message of queue 3.", "RFC 7306 §5.2, §5.2.2", func(t *tester) {
-		c := t.rc()
-		c.send(c.atomic(here, rdmap.AtomicRequestHeader{Data: 1}))
-		c.next().field("T", 0).is(opAtomicResponse).field("QN", 3)
-	}},
-	{"ATOMIC-HIDDEN", "An atomic takes no receive request, and is not delivered to the ULP.", "RFC 7306 §5.2.1", func(t *tester) {
-		c := t.rc(receives(1))
-		c.send(c.atomic(here, rdmap.AtomicRequestHeader{Data: 1}))
-		c.next().is(opAtomicResponse)
-		c.none()
-	}},
-	{"ATOMIC-MSN", "Atomic responses count from MSN 1 on.", "RFC 7306 §5.2.2, RFC 5041 §4.3", func(t *tester) {
-		c := t.rc()
+	{"ATOMIC-QUEUE", "An atomic response is an untagged message of queue 3.", "RFC 7306 §5.2, §5.2.2", onRC(func(c *conn) {
+		c.ask(c.atomic(here, rdmap.AtomicRequestHeader{Data: 1})).field("T", 0).is(opAtomicResponse).field("QN", 3)
+	})},
+	{"ATOMIC-HIDDEN", "An atomic takes no receive request, and is not delivered to the ULP.", "RFC 7306 §5.2.1", onRC(func(c *conn) {
+		c.ask(c.atomic(here, rdmap.AtomicRequestHeader{Data: 1})).is(opAtomicResponse)
+		c.None()
+	}, receives(1))},
+	{"ATOMIC-MSN", "Atomic responses count from MSN 1 on.", "RFC 7306 §5.2.2, RFC 5041 §4.3", onRC(func(c *conn) {
 		c.send(c.atomic(here, rdmap.AtomicRequestHeader{Data: 1}), c.atomic(here, rdmap.AtomicRequestHeader{Data: 1}))
 		c.next().is(opAtomicResponse).field("MSN", 1)
 		c.next().is(opAtomicResponse).field("MSN", 2)
-	}},
-	{"ATOMIC-ONE", "An atomic response is one segment at offset 0.", "RFC 7306 §5.2.2, RFC 5041 §4.3", func(t *tester) {
-		c := t.rc()
-		c.send(c.atomic(here, rdmap.AtomicRequestHeader{Data: 1}))
-		c.next().is(opAtomicResponse).field("MO", 0).field("L", 1)
-	}},
-	{"ATOMIC-IDENTIFIER", "An atomic response has the identifier of its request.", "RFC 7306 §5.2.2", func(t *tester) {
-		c := t.rc()
-		c.send(c.atomic(here, rdmap.AtomicRequestHeader{ID: 0xcafe0123}))
-		c.next().is(opAtomicResponse).field("response identifier", 0xcafe0123)
-	}},
-	{"ATOMIC-LENGTH", "An atomic response has a message of 12 bytes.", "RFC 7306 §5.2.2", func(t *tester) {
-		c := t.rc()
-		c.send(c.atomic(here, rdmap.AtomicRequestHeader{ID: 1}))
-		c.next().is(opAtomicResponse).carries(append([]byte{0, 0, 0, 1}, make([]byte, 8)...))
-	}},
-	{"ATOMIC-ORDER", "READs and atomics are answered in the order in which they were sent.", "RFC 7306 §5.2.2, §5.4", func(t *tester) {
-		c := t.rc()
-		c.send(c.readRequest(0, 8), c.atomic(here, rdmap.AtomicRequestHeader{Data: 1}), c.readRequest(here, 8))
-		c.next().is(opReadResponse)
+	})},
+	{"ATOMIC-ONE", "An atomic response is one segment at offset 0.", "RFC 7306 §5.2.2, RFC 5041 §4.3", onRC(func(c *conn) {
+		c.ask(c.atomic(here, rdmap.AtomicRequestHeader{Data: 1})).is(opAtomicResponse).field("MO", 0).field("L", 1)
+	})},
+	{"ATOMIC-IDENTIFIER", "An atomic response has the identifier of its request.", "RFC 7306 §5.2.2", onRC(func(c *conn) {
+		c.ask(c.atomic(here, rdmap.AtomicRequestHeader{ID: 0xcafe0123})).is(opAtomicResponse).field("response identifier", 0xcafe0123)
+	})},
+	{"ATOMIC-LENGTH", "An atomic response has a message of 12 bytes.", "RFC 7306 §5.2.2", onRC(func(c *conn) {
+		c.ask(c.atomic(here, rdmap.AtomicRequestHeader{ID: 1})).is(opAtomicResponse).carries(append([]byte{0, 0, 0, 1}, make([]byte, 8)...))
+	})},
+	{"ATOMIC-ORDER", "READs and atomics are answered in the order in which they were sent.", "RFC 7306 §5.2.2, §5.4", onRC(func(c *conn) {
+		c.ask(c.readRequest(0, 8), c.atomic(here, rdmap.AtomicRequestHeader{Data: 1}), c.readRequest(here, 8)).is(opReadResponse)
 		c.next().is(opAtomicResponse)
 		c.next().is(opReadResponse).carries(word(1))
-	}},
+	})},
 	refused("ATOMIC-ALIGN", "A FetchAdd on a word that is not aligned is answered with a Terminate, catastrophic error of the stream.",
 		"RFC 7306 §5.1.1, §8.2",
 		rdmap.StreamCatastrophic, func(c *conn) []byte { return c.atomic(here+4, rdmap.AtomicRequestHeader{Data: 1}) }),
@@ -133,51 +113,39 @@ var atomics = []entry{
 			return untagged(ddp.Untagged{Last: true, MSN: 1}, rdmap.AtomicRequest, make([]byte, rdmap.AtomicRequestLen))
 		}),
 
-	{"IMM-VALUE", "Immediate data complete a receive with their value.", "RFC 7306 §6.3", func(t *tester) {
-		c := t.rc(receives(1))
-		c.send(c.message(rdmap.ImmediateData, []byte{0, 0, 0, 0, 0x12, 0x34, 0x56, 0x78}))
-		wc := c.completes("SUCCESS")
-		is(t, "the immediate data", wc.Imm, 0x12345678)
-	}},
-	{"IMM-SE", "Immediate data with solicited event complete a receive.", "RFC 7306 §6.3", func(t *tester) {
-		c := t.rc(receives(1))
+	{"IMM-VALUE", "Immediate data complete a receive with their value.", "RFC 7306 §6.3", onRC(func(c *conn) {
+		wc := c.delivers(c.message(rdmap.ImmediateData, []byte{0, 0, 0, 0, 0x12, 0x34, 0x56, 0x78}))
+		is(c.t, "the immediate data", wc.Imm, 0x12345678)
+	}, receives(1))},
+	{"IMM-SE", "Immediate data with solicited event complete a receive.", "RFC 7306 §6.3", onRC(func(c *conn) {
 		c.send(c.message(rdmap.ImmediateDataSE, make([]byte, 8)))
-		is(t, "that there are immediate data", c.completes("SUCCESS").WithImm, true)
-	}},
+		is(c.t, "that there are immediate data", c.Completes("SUCCESS").WithImm, true)
+	}, receives(1))},
 	{"IMM-WRITE", "When immediate data are delivered, the data of the WRITE before them are in place.", "RFC 7306 §6.1, RFC 5040 §5.5",
-		func(t *tester) {
-			c := t.rc(receives(1))
-			c.send(c.write(here, pattern(100, 1)), c.message(rdmap.ImmediateData, make([]byte, 8)))
-			c.completes("SUCCESS")
-			c.holds(here, pattern(100, 1))
-		}},
-	{"IMM-BUFFER", "Immediate data change nothing in the buffer of the receive that they complete.", suiteObserved, func(t *tester) {
-		c := t.rc(receives(1))
-		c.put(0, pattern(64, 0x77))
-		c.send(c.message(rdmap.ImmediateData, pattern(8, 1)))
-		c.completes("SUCCESS")
-		c.holds(0, pattern(64, 0x77))
-	}},
-	{"IMM-ORDER", "Immediate data and SENDs are delivered in the order in which they were sent.", "RFC 7306 §6.3", func(t *tester) {
-		c := t.rc(receives(2))
+		onRC(func(c *conn) {
+			c.delivers(c.write(here, pattern(100, 1)), c.message(rdmap.ImmediateData, make([]byte, 8)))
+			c.Holds(here, pattern(100, 1))
+		}, receives(1))},
+	{"IMM-BUFFER", "Immediate data change nothing in the buffer of the receive that they complete.", suiteObserved, onRC(func(c *conn) {
+		c.Put(0, pattern(64, 0x77))
+		c.delivers(c.message(rdmap.ImmediateData, pattern(8, 1)))
+		c.Holds(0, pattern(64, 0x77))
+	}, receives(1))},
+	{"IMM-ORDER", "Immediate data and SENDs are delivered in the order in which they were sent.", "RFC 7306 §6.3", onRC(func(c *conn) {
 		c.send(c.message(rdmap.ImmediateData, make([]byte, 8)))
-		is(t, "that the first has immediate data", c.completion().WithImm, true)
+		is(c.t, "that the first has immediate data", c.Completion().WithImm, true)
 		c.send(c.sendMessage(pattern(3, 1)))
-		is(t, "that the second has immediate data", c.completion().WithImm, false)
-	}},
+		is(c.t, "that the second has immediate data", c.Completion().WithImm, false)
+	}, receives(2))},
 	{"IMM-NO-BUFFER", "Immediate data for which no receive is posted are answered with a Terminate, no buffer available.",
-		"RFC 7306 §6.3, RFC 5041 §7.1", func(t *tester) {
-			c := t.rc()
+		"RFC 7306 §6.3, RFC 5041 §7.1", onRC(func(c *conn) {
 			bad := c.message(rdmap.ImmediateData, make([]byte, 8))
-			c.send(bad)
-			c.next().terminate(untaggedCause(2), bad)
-		}},
-	{"IMM-LENGTH", "Immediate data that are not 8 bytes end the connection with a Terminate.", "RFC 7306 §6.3", func(t *tester) {
-		c := t.rc(receives(1))
-		c.send(c.message(rdmap.ImmediateData, make([]byte, 7)))
-		c.next().is(opTerminate)
+			c.ask(bad).terminate(untaggedCause(2), bad)
+		})},
+	{"IMM-LENGTH", "Immediate data that are not 8 bytes end the connection with a Terminate.", "RFC 7306 §6.3", onRC(func(c *conn) {
+		c.ask(c.message(rdmap.ImmediateData, make([]byte, 7))).is(opTerminate)
 		c.closed()
-	}},
+	}, receives(1))},
 	refused("IMM-QUEUE1", "Immediate data on queue 1 are answered with a Terminate, unexpected opcode.", "RFC 7306 §4.1, §6.3, §8.2",
 		rdmap.UnexpectedOpcode, func(c *conn) []byte {
 			return untagged(ddp.Untagged{Last: true, QN: 1, MSN: 1}, rdmap.ImmediateData, make([]byte, 8))

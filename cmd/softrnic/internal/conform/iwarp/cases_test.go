@@ -80,12 +80,13 @@ func ours(t *testing.T, i int) (mutations int) {
 
 func TestDistinct(t *testing.T) { conformtest.Distinct(t, iwarp.Cases(nil)) }
 
-// TestWithoutEngines checks that the tester imports only links, a TCP stack, and the codecs of the
-// wire protocols.
+// TestWithoutEngines checks that the tester imports only links, a TCP stack, IP's checksum, and the
+// codecs of the wire protocols.
 func TestWithoutEngines(t *testing.T) {
 	codecs := []string{"crc", "ddp", "mpa", "prefetch", "rdmap", "wire"}
 	conformtest.WithoutEngines(t, func(own string) bool {
 		name, codec := strings.CutPrefix(own, "internal/rdmatransport/")
-		return strings.HasPrefix(own, "link") || strings.HasPrefix(own, "stack") || codec && slices.Contains(codecs, name)
+		return strings.HasPrefix(own, "link") || strings.HasPrefix(own, "stack") || own == "internal/checksum" ||
+			codec && slices.Contains(codecs, name)
 	})
 }

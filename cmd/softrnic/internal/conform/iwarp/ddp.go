@@ -2,6 +2,7 @@ package iwarp
 
 import (
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/control"
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/suite"
 	"github.com/softrnic/softrnic/internal/rdmatransport/ddp"
 	"github.com/softrnic/softrnic/internal/rdmatransport/rdmap"
 )
@@ -31,28 +32,15 @@ func refusedLater(id, statement, source string, cause rdmap.Cause, segments func
 		c := t.rc(receives(1))
 		before, bad := segments(c)
 		c.send(before...)
-		c.send(bad)
-		c.next().terminate(cause, bad)
+		c.ask(bad).terminate(cause, bad)
 		c.closed()
-		c.intact()
+		c.Intact()
 	}}
 }
 
 // without removes a right from the region or from the queue pair.
 func without(right string, ofQP bool) func(*settings) {
-	return func(s *settings) {
-		rights := &s.MRAccess
-		if ofQP {
-			rights = &s.QPAccess
-		}
-		var left []string
-		for _, r := range *rights {
-			if r != right {
-				left = append(left, r)
-			}
-		}
-		*rights = left
-	}
+	return func(s *settings) { suite.Deny(&s.Create, right, ofQP) }
 }
 
 // elsewhere returns a region of another protection domain.
@@ -63,122 +51,97 @@ var ddpCases = []entry{
 	{"DDP-SEGMENTS", "The segments of an untagged message are placed at their offsets in one buffer.", "RFC 5041 §5.3, §5.4",
 		func(t *tester) {
 			c, data := t.rc(receives(1)), pattern(300, 1)
-			c.send(c.part(0, false, data[:100]), c.part(100, false, data[100:250]), c.part(250, true, data[250:]))
-			c.completes("SUCCESS")
-			c.holds(0, data)
+			c.delivers(c.part(0, false, data[:100]), c.part(100, false, data[100:250]), c.part(250, true, data[250:]))
+			c.Holds(0, data)
 		}},
 	{"DDP-LENGTH", "The length of an untagged message is the end of its last segment.", "RFC 5041 §5.4", func(t *tester) {
 		c, data := t.rc(receives(1)), pattern(300, 1)
 		c.send(c.part(0, false, data[:100]), c.part(100, true, data[100:]))
-		is(t, "the completion's length", c.completion().ByteLen, 300)
+		is(t, "the completion's length", c.Completion().ByteLen, 300)
 	}},
-	{"DDP-UNDELIVERED", "An untagged message whose last segment has not come is not delivered.", "RFC 5041 §5.4", func(t *tester) {
-		c := t.rc(receives(1))
-		c.send(c.part(0, false, pattern(100, 1)))
-		c.silent()
-		c.none()
-	}},
-	{"DDP-REST", "A message shorter than its buffer leaves the rest of that as it is.", "RFC 5041 §5.3", func(t *tester) {
-		c := t.rc(receives(1))
-		c.put(0, pattern(1024, 0x77))
+	{"DDP-UNDELIVERED", "An untagged message whose last segment has not come is not delivered.", "RFC 5041 §5.4", onRC(func(c *conn) {
+		c.unanswered(c.part(0, false, pattern(100, 1)))
+		c.None()
+	}, receives(1))},
+	{"DDP-REST", "A message shorter than its buffer leaves the rest of that as it is.", "RFC 5041 §5.3", onRC(func(c *conn) {
+		c.Put(0, pattern(1024, 0x77))
+		c.delivers(c.sendMessage(pattern(10, 1)))
+		c.Holds(10, pattern(1024, 0x77)[10:])
+	}, receives(1))},
+	{"DDP-FULL", "A message as long as its buffer is placed.", "RFC 5041 §5.3, §7.1", onRC(func(c *conn) {
+		c.delivers(c.sendMessage(pattern(1024, 1)))
+		c.Holds(0, pattern(1024, 1))
+	}, receives(1))},
+	{"DDP-BUFFERS", "Messages take the buffers of their queue in the order in which these were posted.", "RFC 5041 §5.3", onRC(func(c *conn) {
 		c.send(c.sendMessage(pattern(10, 1)))
-		c.completes("SUCCESS")
-		c.holds(10, pattern(1024, 0x77)[10:])
-	}},
-	{"DDP-FULL", "A message as long as its buffer is placed.", "RFC 5041 §5.3, §7.1", func(t *tester) {
-		c := t.rc(receives(1))
-		c.send(c.sendMessage(pattern(1024, 1)))
-		c.completes("SUCCESS")
-		c.holds(0, pattern(1024, 1))
-	}},
-	{"DDP-BUFFERS", "Messages take the buffers of their queue in the order in which these were posted.", "RFC 5041 §5.3", func(t *tester) {
-		c := t.rc(receives(2))
-		c.send(c.sendMessage(pattern(10, 1)))
-		is(t, "the first completion's number", c.completion().WRID, 0)
+		is(c.t, "the first completion's number", c.Completion().WRID, 0)
 		c.send(c.sendMessage(pattern(10, 2)))
-		is(t, "the second completion's number", c.completion().WRID, 1)
-		c.holds(1024, pattern(10, 2))
-	}},
-	{"DDP-QUEUES", "Each queue counts its messages by itself.", "RFC 5041 §4.3, §5.3", func(t *tester) {
-		c := t.rc(receives(2))
-		c.send(c.sendMessage(nil))
-		c.completes("SUCCESS")
+		is(c.t, "the second completion's number", c.Completion().WRID, 1)
+		c.Holds(1024, pattern(10, 2))
+	}, receives(2))},
+	{"DDP-QUEUES", "Each queue counts its messages by itself.", "RFC 5041 §4.3, §5.3", onRC(func(c *conn) {
+		c.delivers(c.sendMessage(nil))
 		c.send(c.sendMessage(nil), c.readRequest(0, 4)) // MSN 2 of queue 0, MSN 1 of queue 1
 		c.next().is(opReadResponse)
-		c.completes("SUCCESS")
-	}},
+		c.Completes("SUCCESS")
+	}, receives(2))},
 	{"DDP-TAGGED-SEGMENTS", "Each segment of a tagged message is placed at its own STag and TO.", "RFC 5041 §5.1, §5.2",
 		func(t *tester) {
 			c, data := t.rc(), pattern(200, 1)
 			first := c.write(here, data[:100])
 			first[0] &^= 0x40
-			c.send(first, c.write(here+100, data[100:]))
-			c.silent()
-			c.holds(here, data)
+			c.unanswered(first, c.write(here+100, data[100:]))
+			c.Holds(here, data)
 		}},
 	{"DDP-TAGGED-UNORDERED", "The segments of a tagged message may name addresses in any order.", "RFC 5041 §5.1", func(t *tester) {
 		c, data := t.rc(), pattern(200, 1)
 		first := c.write(here+100, data[100:])
 		first[0] &^= 0x40
-		c.send(first, c.write(here, data[:100]))
-		c.silent()
-		c.holds(here, data)
+		c.unanswered(first, c.write(here, data[:100]))
+		c.Holds(here, data)
 	}},
-	{"DDP-TAGGED-ZERO", "STag and TO of a tagged segment without payload are not checked.", "RFC 5041 §5.2, §7.1", func(t *tester) {
-		c := t.rc()
-		c.send(tagged(rdmap.Write, ^c.rkey, ^uint64(0), nil))
-		c.silent()
-		c.state("RTS")
-	}},
-	{"DDP-TAGGED-END", "A tagged segment that ends where its buffer ends is placed.", "RFC 5041 §7.1", func(t *tester) {
-		c := t.rc()
-		c.send(c.write(memory-8, pattern(8, 1)))
-		c.silent()
-		c.holds(memory-8, pattern(8, 1))
-		c.intact()
-	}},
-	{"DDP-RESERVED-TAGGED", "The reserved bits of a tagged header are not checked.", "RFC 5041 §4.1, §4.2", func(t *tester) {
-		c := t.rc()
+	{"DDP-TAGGED-ZERO", "STag and TO of a tagged segment without payload are not checked.", "RFC 5041 §5.2, §7.1", onRC(func(c *conn) {
+		c.unanswered(tagged(rdmap.Write, ^c.rkey, ^uint64(0), nil))
+		c.State("RTS")
+	})},
+	{"DDP-TAGGED-END", "A tagged segment that ends where its buffer ends is placed.", "RFC 5041 §7.1", onRC(func(c *conn) {
+		c.unanswered(c.write(memory-8, pattern(8, 1)))
+		c.Holds(memory-8, pattern(8, 1))
+		c.Intact()
+	})},
+	{"DDP-RESERVED-TAGGED", "The reserved bits of a tagged header are not checked.", "RFC 5041 §4.1, §4.2", onRC(func(c *conn) {
 		b := c.write(here, pattern(8, 1))
-		c.send(edit(b, 0, b[0]|0x3c))
-		c.silent()
-		c.holds(here, pattern(8, 1))
-	}},
-	{"DDP-RESERVED-UNTAGGED", "The reserved bits of an untagged header are not checked.", "RFC 5041 §4.1, §4.3", func(t *tester) {
-		c := t.rc(receives(1))
+		c.unanswered(edit(b, 0, b[0]|0x3c))
+		c.Holds(here, pattern(8, 1))
+	})},
+	{"DDP-RESERVED-UNTAGGED", "The reserved bits of an untagged header are not checked.", "RFC 5041 §4.1, §4.3", onRC(func(c *conn) {
 		b := c.sendMessage(pattern(8, 1))
-		c.send(edit(b, 0, b[0]|0x3c))
-		c.completes("SUCCESS")
-	}},
-	{"DDP-AFTER-ERROR", "Nothing is delivered of what follows a segment with an error.", "RFC 5041 §7, RFC 5040 §7.1", func(t *tester) {
-		c := t.rc()
-		c.put(here, pattern(8, 0x77))
+		c.delivers(edit(b, 0, b[0]|0x3c))
+	}, receives(1))},
+	{"DDP-AFTER-ERROR", "Nothing is delivered of what follows a segment with an error.", "RFC 5041 §7, RFC 5040 §7.1", onRC(func(c *conn) {
+		c.Put(here, pattern(8, 0x77))
 		bad := tagged(rdmap.Write, ^c.rkey, c.addr, pattern(8, 1))
 		c.sendRaw(append(c.out.encode(framing{ulpdu: bad}), c.out.encode(framing{ulpdu: c.write(here, pattern(8, 1))})...))
 		c.next().terminate(taggedCause(0), bad)
 		c.closed()
-		c.holds(here, pattern(8, 0x77))
-	}},
-	{"DDP-BEFORE-ERROR", "What came before a segment with an error is delivered.", "RFC 5041 §7", func(t *tester) {
-		c := t.rc(receives(1))
+		c.Holds(here, pattern(8, 0x77))
+	})},
+	{"DDP-BEFORE-ERROR", "What came before a segment with an error is delivered.", "RFC 5041 §7", onRC(func(c *conn) {
 		bad := tagged(rdmap.Write, ^c.rkey, c.addr, pattern(8, 1))
-		c.send(c.sendMessage(pattern(8, 2)), bad)
-		c.next().terminate(taggedCause(0), bad)
-		c.completes("SUCCESS")
-	}},
+		c.ask(c.sendMessage(pattern(8, 2)), bad).terminate(taggedCause(0), bad)
+		c.Completes("SUCCESS")
+	}, receives(1))},
 
 	refused("DDP-QN", "A segment for a queue that does not exist is answered with a Terminate, invalid QN.", untaggedClause,
 		untaggedCause(1),
 		func(c *conn) []byte { return untagged(ddp.Untagged{Last: true, QN: 17, MSN: 1}, rdmap.Send, nil) }),
 	{"DDP-NO-BUFFER", "A message for which no buffer is posted is answered with a Terminate, no buffer available.", untaggedClause,
-		func(t *tester) {
-			c := t.rc()
+		onRC(func(c *conn) {
 			bad := c.sendMessage(pattern(8, 1))
-			c.send(bad)
-			c.next().terminate(untaggedCause(2), bad)
+			c.ask(bad).terminate(untaggedCause(2), bad)
 			c.closed()
-			c.intact()
-		}},
+			c.Intact()
+		})},
 	refused("DDP-MSN-FIRST", "The first message of a queue has MSN 1: MSN 0 is answered with a Terminate, MSN range is not valid.",
 		"RFC 5041 §4.3, §7.2",
 		untaggedCause(3), func(c *conn) []byte { return untagged(ddp.Untagged{Last: true}, rdmap.Send, pattern(8, 1)) }),
@@ -245,53 +208,40 @@ var ddpCases = []entry{
 		func(c *conn) []byte { return tagged(rdmap.Write, c.rkey, 1<<64-4, pattern(8, 1)) }),
 	{"DDP-RIGHT", "A WRITE to a region without the right to remote writes changes nothing and ends the connection.",
 		"RFC 5040 §8.1.1, RFC 5041 §7.1",
-		func(t *tester) {
-			c := t.rc(without("remote_write", false), without("remote_atomic", false))
-			c.send(c.write(here, pattern(8, 1)))
-			c.next().is(opTerminate)
+		onRC(func(c *conn) {
+			c.ask(c.write(here, pattern(8, 1))).is(opTerminate)
 			c.closed()
-			c.holds(here, make([]byte, 8))
-		}},
+			c.Holds(here, make([]byte, 8))
+		}, without("remote_write", false), without("remote_atomic", false))},
 	{"DDP-RIGHT-QP", "A WRITE to a queue pair that does not allow them changes nothing and ends the connection.", suiteObserved,
-		func(t *tester) {
-			c := t.rc(without("remote_write", true))
-			c.send(c.write(here, pattern(8, 1)))
-			c.next().is(opTerminate)
+		onRC(func(c *conn) {
+			c.ask(c.write(here, pattern(8, 1))).is(opTerminate)
 			c.closed()
-			c.holds(here, make([]byte, 8))
-		}},
-	{"DDP-SHORT", "A ULPDU that ends within its DDP header ends the connection.", suiteObserved, func(t *tester) {
-		c := t.rc()
-		c.send(c.write(here, nil)[:9])
-		c.next().is(opTerminate)
+			c.Holds(here, make([]byte, 8))
+		}, without("remote_write", true))},
+	{"DDP-SHORT", "A ULPDU that ends within its DDP header ends the connection.", suiteObserved, onRC(func(c *conn) {
+		c.ask(c.write(here, nil)[:9]).is(opTerminate)
 		c.closed()
-	}},
+	})},
 	{"DDP-LATER-BOUNDS", "A tagged message of which a later segment is out of bounds has the segments before it placed.",
-		"RFC 5041 §5.1, §7.1", func(t *tester) {
-			c := t.rc()
+		"RFC 5041 §5.1, §7.1", onRC(func(c *conn) {
 			first := c.write(memory-8, pattern(8, 1))
 			first[0] &^= 0x40
 			bad := c.write(memory, pattern(8, 1))
-			c.send(first, bad)
-			c.next().terminate(taggedCause(1), bad)
-			c.holds(memory-8, pattern(8, 1))
-			c.intact()
-		}},
-	{"DDP-FLUSH", "A message too long completes its receive with LOC_LEN_ERR.", suiteObserved, func(t *tester) {
-		c := t.rc(receives(1))
+			c.ask(first, bad).terminate(taggedCause(1), bad)
+			c.Holds(memory-8, pattern(8, 1))
+			c.Intact()
+		})},
+	{"DDP-FLUSH", "A message too long completes its receive with LOC_LEN_ERR.", suiteObserved, onRC(func(c *conn) {
 		c.send(c.sendMessage(pattern(1025, 1)))
-		c.completes("LOC_LEN_ERR")
-	}},
-	{"DDP-EMPTY-QUEUE", "A message in several segments takes its buffer with the first of them.", "RFC 5041 §5.3", func(t *tester) {
-		c := t.rc()
+		c.Completes("LOC_LEN_ERR")
+	}, receives(1))},
+	{"DDP-EMPTY-QUEUE", "A message in several segments takes its buffer with the first of them.", "RFC 5041 §5.3", onRC(func(c *conn) {
 		bad := c.part(0, false, pattern(8, 1))
-		c.send(bad)
-		c.next().terminate(untaggedCause(2), bad)
-	}},
-	{"DDP-SEND-REPLIES", "The target's own messages go on while a message of the peer is incomplete.", "RFC 5041 §5.3", func(t *tester) {
-		c := t.rc(receives(1))
+		c.ask(bad).terminate(untaggedCause(2), bad)
+	})},
+	{"DDP-SEND-REPLIES", "The target's own messages go on while a message of the peer is incomplete.", "RFC 5041 §5.3", onRC(func(c *conn) {
 		c.send(c.part(0, false, pattern(100, 1)))
-		c.post(8, control.Send{Opcode: "SEND"})
-		c.next().is(opSend)
-	}},
+		c.request(8, control.Send{Opcode: "SEND"}, opSend)
+	}, receives(1))},
 }

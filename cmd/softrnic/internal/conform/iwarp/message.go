@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/suite"
 	"github.com/softrnic/softrnic/internal/rdmatransport/ddp"
 	"github.com/softrnic/softrnic/internal/rdmatransport/rdmap"
 )
@@ -138,8 +139,8 @@ func (m *message) payload() []byte {
 func (m *message) carries(want []byte) *message {
 	m.t.Check(m.number, "payload")
 	if got := m.payload(); !bytes.Equal(got, want) {
-		m.t.Failf("message %d (%s) has a payload of %d bytes, % x, want %d, % x", m.number, m.op(), len(got), head(got), len(want),
-			head(want))
+		m.t.Failf("message %d (%s) has a payload of %d bytes, % x, want %d, % x", m.number, m.op(), len(got), suite.Head(got), len(want),
+			suite.Head(want))
 	}
 	return m
 }
@@ -236,7 +237,7 @@ func (f *frame) private() []byte {
 func (f *frame) carries(want []byte) *frame {
 	f.t.Check(f.number, "private data")
 	if got := f.private(); !bytes.Equal(got, want) {
-		f.t.Failf("the target's MPA frame has %d bytes of private data, % x, want % x", len(got), head(got), head(want))
+		f.t.Failf("the target's MPA frame has %d bytes of private data, % x, want % x", len(got), suite.Head(got), suite.Head(want))
 	}
 	return f
 }

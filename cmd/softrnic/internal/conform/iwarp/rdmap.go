@@ -13,9 +13,8 @@ const opcodeClause = "RFC 5040 §4.1, §7.2"
 func delivered(id, statement, source string, op rdmap.Opcode) entry {
 	return entry{id, statement, source, func(t *tester) {
 		c := t.rc(receives(1))
-		c.send(c.message(op, pattern(20, 1)))
-		c.completes("SUCCESS")
-		c.holds(0, pattern(20, 1))
+		c.delivers(c.message(op, pattern(20, 1)))
+		c.Holds(0, pattern(20, 1))
 	}}
 }
 
@@ -30,58 +29,44 @@ func (c *conn) invalidating(op rdmap.Opcode, stag uint32, data []byte) []byte {
 var rdmapCases = []entry{
 	delivered("RDMAP-SEND", "A SEND is placed in the first buffer of queue 0 and delivered.", "RFC 5040 §5.3", rdmap.Send),
 	delivered("RDMAP-SEND-SE", "A SEND with solicited event is delivered.", "RFC 5040 §5.3", rdmap.SendSE),
-	{"RDMAP-SEND-ZERO", "A SEND of no bytes takes a buffer and is delivered.", "RFC 5040 §5.3", func(t *tester) {
-		c := t.rc(receives(1))
+	{"RDMAP-SEND-ZERO", "A SEND of no bytes takes a buffer and is delivered.", "RFC 5040 §5.3", onRC(func(c *conn) {
 		c.send(c.sendMessage(nil))
-		is(t, "the completion's length", c.completes("SUCCESS").ByteLen, 0)
-	}},
-	{"RDMAP-SEND-OPCODE", "A SEND is delivered as one, without immediate data.", "RFC 5040 §5.3", func(t *tester) {
-		c := t.rc(receives(1))
+		is(c.t, "the completion's length", c.Completes("SUCCESS").ByteLen, 0)
+	}, receives(1))},
+	{"RDMAP-SEND-OPCODE", "A SEND is delivered as one, without immediate data.", "RFC 5040 §5.3", onRC(func(c *conn) {
 		c.send(c.sendMessage(nil))
-		wc := c.completion()
-		is(t, "the completion's opcode", wc.Opcode, "RECV")
-		is(t, "that there are immediate data", wc.WithImm, false)
-	}},
-	{"RDMAP-SEND-ORDER", "SENDs are delivered in the order in which they were sent.", "RFC 5040 §5.3, §5.5", func(t *tester) {
-		c := t.rc(receives(3))
-		c.send(c.sendMessage(pattern(1, 1)), c.sendMessage(pattern(2, 1)), c.sendMessage(pattern(3, 1)))
-		c.silent()
+		wc := c.Completion()
+		is(c.t, "the completion's opcode", wc.Opcode, "RECV")
+		is(c.t, "that there are immediate data", wc.WithImm, false)
+	}, receives(1))},
+	{"RDMAP-SEND-ORDER", "SENDs are delivered in the order in which they were sent.", "RFC 5040 §5.3, §5.5", onRC(func(c *conn) {
+		c.unanswered(c.sendMessage(pattern(1, 1)), c.sendMessage(pattern(2, 1)), c.sendMessage(pattern(3, 1)))
 		for n := range 3 {
 			c.holdsCompletion(n, n+1)
 		}
-	}},
-	{"RDMAP-INVALIDATE-IGNORED", "The STag to invalidate of a SEND without invalidate is ignored.", "RFC 5040 §4.1", func(t *tester) {
-		c := t.rc(receives(1))
-		c.send(c.invalidating(rdmap.Send, c.rkey, nil))
-		c.completes("SUCCESS")
-		c.send(c.write(here, pattern(8, 1)))
-		c.silent()
-		c.holds(here, pattern(8, 1))
-	}},
-	{"RDMAP-INVALIDATE", "A SEND with invalidate tells the ULP which STag it has invalidated.", "RFC 5040 §5.3", func(t *tester) {
-		c := t.rc(receives(1))
-		c.send(c.invalidating(rdmap.SendInvalidate, c.rkey, nil))
-		wc := c.completes("SUCCESS")
-		is(t, "the key", wc.Inv, c.rkey)
-	}},
-	{"RDMAP-INVALIDATE-SE", "A SEND with invalidate and solicited event invalidates.", "RFC 5040 §5.3", func(t *tester) {
-		c := t.rc(receives(1))
+	}, receives(3))},
+	{"RDMAP-INVALIDATE-IGNORED", "The STag to invalidate of a SEND without invalidate is ignored.", "RFC 5040 §4.1", onRC(func(c *conn) {
+		c.delivers(c.invalidating(rdmap.Send, c.rkey, nil))
+		c.unanswered(c.write(here, pattern(8, 1)))
+		c.Holds(here, pattern(8, 1))
+	}, receives(1))},
+	{"RDMAP-INVALIDATE", "A SEND with invalidate tells the ULP which STag it has invalidated.", "RFC 5040 §5.3", onRC(func(c *conn) {
+		wc := c.delivers(c.invalidating(rdmap.SendInvalidate, c.rkey, nil))
+		is(c.t, "the key", wc.Inv, c.rkey)
+	}, receives(1))},
+	{"RDMAP-INVALIDATE-SE", "A SEND with invalidate and solicited event invalidates.", "RFC 5040 §5.3", onRC(func(c *conn) {
 		c.send(c.invalidating(rdmap.SendSEInvalidate, c.rkey, nil))
-		is(t, "that a key is invalidated", c.completes("SUCCESS").WithInv, true)
-	}},
-	{"RDMAP-INVALIDATE-PLACED", "A SEND with invalidate is placed as one without.", "RFC 5040 §5.3", func(t *tester) {
-		c := t.rc(receives(1))
+		is(c.t, "that a key is invalidated", c.Completes("SUCCESS").WithInv, true)
+	}, receives(1))},
+	{"RDMAP-INVALIDATE-PLACED", "A SEND with invalidate is placed as one without.", "RFC 5040 §5.3", onRC(func(c *conn) {
 		c.send(c.invalidating(rdmap.SendInvalidate, c.rkey, pattern(20, 1)))
-		is(t, "the completion's length", c.completes("SUCCESS").ByteLen, 20)
-	}},
-	{"RDMAP-INVALIDATED", "An invalidated STag is invalid for the peer.", "RFC 5040 §5.3, §8.1.1", func(t *tester) {
-		c := t.rc(receives(1))
-		c.send(c.invalidating(rdmap.SendInvalidate, c.rkey, nil))
-		c.completes("SUCCESS")
+		is(c.t, "the completion's length", c.Completes("SUCCESS").ByteLen, 20)
+	}, receives(1))},
+	{"RDMAP-INVALIDATED", "An invalidated STag is invalid for the peer.", "RFC 5040 §5.3, §8.1.1", onRC(func(c *conn) {
+		c.delivers(c.invalidating(rdmap.SendInvalidate, c.rkey, nil))
 		bad := c.write(0, pattern(8, 1))
-		c.send(bad)
-		c.next().terminate(taggedCause(0), bad)
-	}},
+		c.ask(bad).terminate(taggedCause(0), bad)
+	}, receives(1))},
 	refused("RDMAP-INVALIDATE-STAG",
 		"A SEND that is to invalidate an STag that does not exist is answered with a Terminate, STag cannot be invalidated.",
 		"RFC 5040 §5.3, §7.2, §4.8", rdmap.CannotInvalidate,
@@ -92,40 +77,30 @@ var rdmapCases = []entry{
 			return c.invalidating(rdmap.SendInvalidate,
 				c.elsewhere().rkey, nil)
 		}),
-	{"RDMAP-WRITE", "A WRITE is placed.", "RFC 5040 §5.1", func(t *tester) {
-		c := t.rc()
-		c.send(c.write(here, pattern(100, 1)))
-		c.silent()
-		c.holds(here, pattern(100, 1))
-	}},
-	{"RDMAP-WRITE-HIDDEN", "A WRITE is not delivered to the ULP.", "RFC 5040 §5.1", func(t *tester) {
-		c := t.rc(receives(1))
-		c.send(c.write(here, pattern(100, 1)))
-		c.silent()
-		c.none()
-	}},
-	{"RDMAP-WRITE-EXACT", "A WRITE changes no byte beside its data.", "RFC 5040 §5.1", func(t *tester) {
-		c := t.rc()
-		c.put(here, pattern(64, 0x77))
-		c.send(c.write(here+16, pattern(16, 1)))
-		c.silent()
+	{"RDMAP-WRITE", "A WRITE is placed.", "RFC 5040 §5.1", onRC(func(c *conn) {
+		c.unanswered(c.write(here, pattern(100, 1)))
+		c.Holds(here, pattern(100, 1))
+	})},
+	{"RDMAP-WRITE-HIDDEN", "A WRITE is not delivered to the ULP.", "RFC 5040 §5.1", onRC(func(c *conn) {
+		c.unanswered(c.write(here, pattern(100, 1)))
+		c.None()
+	}, receives(1))},
+	{"RDMAP-WRITE-EXACT", "A WRITE changes no byte beside its data.", "RFC 5040 §5.1", onRC(func(c *conn) {
+		c.Put(here, pattern(64, 0x77))
+		c.unanswered(c.write(here+16, pattern(16, 1)))
 		want := pattern(64, 0x77)
 		copy(want[16:], pattern(16, 1))
-		c.holds(here, want)
-	}},
-	{"RDMAP-WRITE-SEND", "When a SEND is delivered, the data of the WRITEs before it are in place.", "RFC 5040 §5.5", func(t *tester) {
-		c := t.rc(receives(1))
-		c.send(c.write(here, pattern(5000, 1)), c.sendMessage(nil))
-		c.completes("SUCCESS")
-		c.holds(here, pattern(5000, 1))
-	}},
-	{"RDMAP-RESERVED", "The reserved bits of RDMAP's control field are not checked.", "RFC 5040 §4.1", func(t *tester) {
-		c := t.rc()
+		c.Holds(here, want)
+	})},
+	{"RDMAP-WRITE-SEND", "When a SEND is delivered, the data of the WRITEs before it are in place.", "RFC 5040 §5.5", onRC(func(c *conn) {
+		c.delivers(c.write(here, pattern(5000, 1)), c.sendMessage(nil))
+		c.Holds(here, pattern(5000, 1))
+	}, receives(1))},
+	{"RDMAP-RESERVED", "The reserved bits of RDMAP's control field are not checked.", "RFC 5040 §4.1", onRC(func(c *conn) {
 		b := c.write(here, pattern(8, 1))
-		c.send(edit(b, 1, b[1]|0x30))
-		c.silent()
-		c.holds(here, pattern(8, 1))
-	}},
+		c.unanswered(edit(b, 1, b[1]|0x30))
+		c.Holds(here, pattern(8, 1))
+	})},
 	refused("RDMAP-VERSION-UNTAGGED", "An untagged message of another RDMAP version is answered with a Terminate, invalid RDMAP version.",
 		"RFC 5040 §4.1, §7.2",
 		rdmap.InvalidVersion, func(c *conn) []byte {
@@ -184,7 +159,7 @@ var rdmapCases = []entry{
 // holdsCompletion checks the number and length of the next of several completions.
 func (c *conn) holdsCompletion(number, length int) {
 	if len(c.completed) == 0 {
-		c.completed = c.completions()
+		c.completed = c.Poll()
 	}
 	if len(c.completed) == 0 {
 		c.t.Failf("completion %d does not come", number)

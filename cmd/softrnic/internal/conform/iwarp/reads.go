@@ -14,28 +14,22 @@ const readClause = "RFC 5040 §5.2.1, §7.2, §4.8"
 
 // READs of the tester.
 var reads = []entry{
-	{"READ-DATA", "A READ response has the data of the source buffer.", "RFC 5040 §5.2.2", func(t *tester) {
-		c := t.rc()
-		c.put(here, pattern(100, 1))
-		c.send(c.readRequest(here, 100))
-		c.next().is(opReadResponse).carries(pattern(100, 1))
-	}},
-	{"READ-TAGGED", "A READ response is a tagged message.", "RFC 5040 §5.2.2", func(t *tester) {
-		c := t.rc()
-		c.send(c.readRequest(here, 100))
-		c.next().field("T", 1).is(opReadResponse)
-	}},
-	{"READ-SINK-STAG", "A READ response has the sink STag of the request, as it is.", "RFC 5040 §4.4, §5.2.2", func(t *tester) {
-		c := t.rc()
+	{"READ-DATA", "A READ response has the data of the source buffer.", "RFC 5040 §5.2.2", onRC(func(c *conn) {
+		c.Put(here, pattern(100, 1))
+		c.ask(c.readRequest(here, 100)).is(opReadResponse).carries(pattern(100, 1))
+	})},
+	{"READ-TAGGED", "A READ response is a tagged message.", "RFC 5040 §5.2.2", onRC(func(c *conn) {
+		c.ask(c.readRequest(here, 100)).field("T", 1).is(opReadResponse)
+	})},
+	{"READ-SINK-STAG", "A READ response has the sink STag of the request, as it is.", "RFC 5040 §4.4, §5.2.2", onRC(func(c *conn) {
 		c.send(c.read28(rdmap.ReadRequestHeader{SinkSTag: 0x9a8b7c6d, Size: 8, SourceSTag: c.rkey, SourceTO: c.addr}))
 		c.next().is(opReadResponse).field("STag", 0x9a8b7c6d)
-	}},
-	{"READ-SINK-TO", "The first segment of a READ response has the sink TO of the request.", "RFC 5040 §4.4, §5.2.2", func(t *tester) {
-		c := t.rc()
+	})},
+	{"READ-SINK-TO", "The first segment of a READ response has the sink TO of the request.", "RFC 5040 §4.4, §5.2.2", onRC(func(c *conn) {
 		c.send(c.read28(rdmap.ReadRequestHeader{SinkSTag: ourTag, SinkTO: 0xfedcba9876543210, Size: 8, SourceSTag: c.rkey,
 			SourceTO: c.addr}))
 		c.next().is(opReadResponse).field("TO", 0xfedcba9876543210)
-	}},
+	})},
 	{"READ-SEGMENT-TO", "The TO of each further segment of a READ response is where the one before ends.", "RFC 5041 §5.2",
 		func(t *tester) {
 			at := uint64(0)
@@ -55,34 +49,26 @@ var reads = []entry{
 			m.field("L", last)
 		})
 	}},
-	{"READ-ZERO", "A READ of no bytes is answered with a response of one segment without payload.", "RFC 5040 §5.2.1", func(t *tester) {
-		c := t.rc()
-		c.send(c.readRequest(0, 0))
-		c.next().is(opReadResponse).field("L", 1).carries(nil)
-	}},
-	{"READ-ZERO-SOURCE", "Source STag and TO of a READ of no bytes are not checked.", "RFC 5040 §5.2.1", func(t *tester) {
-		c := t.rc()
-		c.send(c.read28(rdmap.ReadRequestHeader{SinkSTag: ourTag, SourceSTag: ^c.rkey, SourceTO: 3}))
-		c.next().is(opReadResponse)
-	}},
-	{"READ-ORDER", "READs are answered in their order.", "RFC 5040 §5.2.2, §5.5", func(t *tester) {
-		c := t.rc()
+	{"READ-ZERO", "A READ of no bytes is answered with a response of one segment without payload.", "RFC 5040 §5.2.1", onRC(func(c *conn) {
+		c.ask(c.readRequest(0, 0)).is(opReadResponse).field("L", 1).carries(nil)
+	})},
+	{"READ-ZERO-SOURCE", "Source STag and TO of a READ of no bytes are not checked.", "RFC 5040 §5.2.1", onRC(func(c *conn) {
+		c.ask(c.read28(rdmap.ReadRequestHeader{SinkSTag: ourTag, SourceSTag: ^c.rkey, SourceTO: 3})).is(opReadResponse)
+	})},
+	{"READ-ORDER", "READs are answered in their order.", "RFC 5040 §5.2.2, §5.5", onRC(func(c *conn) {
 		c.send(c.readRequest(0, 5000), c.readRequest(here, 8))
 		for {
 			if m := c.next().is(opReadResponse); m.value("L") == 1 {
-				is(t, "that the first READ is answered first", m.value("TO") < 5000, true)
+				is(c.t, "that the first READ is answered first", m.value("TO") < 5000, true)
 				break
 			}
 		}
 		c.next().is(opReadResponse).field("TO", here)
-	}},
-	{"READ-WRITTEN", "A READ has what the WRITEs before it have placed.", "RFC 5040 §5.5", func(t *tester) {
-		c := t.rc()
-		c.send(c.write(here, pattern(100, 1)), c.readRequest(here, 100))
-		c.next().is(opReadResponse).carries(pattern(100, 1))
-	}},
-	{"READ-DEPTH", "As many READs as the target's IRD are answered when they come at once.", "RFC 5040 §5.2.2, §6.1", func(t *tester) {
-		c := t.rc()
+	})},
+	{"READ-WRITTEN", "A READ has what the WRITEs before it have placed.", "RFC 5040 §5.5", onRC(func(c *conn) {
+		c.ask(c.write(here, pattern(100, 1)), c.readRequest(here, 100)).is(opReadResponse).carries(pattern(100, 1))
+	})},
+	{"READ-DEPTH", "As many READs as the target's IRD are answered when they come at once.", "RFC 5040 §5.2.2, §6.1", onRC(func(c *conn) {
 		var all []byte
 		for i := range depth {
 			all = append(all, c.out.encode(framing{ulpdu: c.readRequest(8*i, 8)})...)
@@ -91,21 +77,19 @@ var reads = []entry{
 		for i := range depth {
 			c.next().is(opReadResponse).field("TO", uint64(8*i))
 		}
-	}},
-	{"READ-HIDDEN", "A READ takes no receive request, and is not delivered to the ULP.", "RFC 5040 §5.2.1", func(t *tester) {
-		c := t.rc(receives(1))
+	})},
+	{"READ-HIDDEN", "A READ takes no receive request, and is not delivered to the ULP.", "RFC 5040 §5.2.1", onRC(func(c *conn) {
 		c.silent()
-		c.none()
-	}},
-	{"READ-WHOLE", "A READ of the whole region is answered.", "RFC 5040 §7.2", func(t *tester) {
-		c := t.rc()
+		c.None()
+	}, receives(1))},
+	{"READ-WHOLE", "A READ of the whole region is answered.", "RFC 5040 §7.2", onRC(func(c *conn) {
 		c.send(c.readRequest(0, memory))
 		n := 0
 		for n < memory {
 			n += len(c.next().is(opReadResponse).payload())
 		}
-		is(t, "the number of bytes", n, memory)
-	}},
+		is(c.t, "the number of bytes", n, memory)
+	})},
 	refused("READ-STAG", "A READ of an STag that does not exist is answered with a Terminate, remote protection error, invalid STag.",
 		readClause,
 		rdmap.InvalidSTag, func(c *conn) []byte { return c.source(^c.rkey, c.addr) }),

@@ -15,7 +15,7 @@ func posts(id, statement, source string, n int, s control.Send, check func(c *co
 	s.RemoteAddr, s.RKey = theirTO, ourTag
 	return entry{id, statement, source, func(t *tester) {
 		c := t.initiated()
-		c.put(0, pattern(n, 7))
+		c.Put(0, pattern(n, 7))
 		c.post(n, s)
 		check(c, c.next())
 	}}
@@ -27,7 +27,7 @@ func segments(id, statement, source string, s control.Send, check func(m *messag
 	s.RemoteAddr, s.RKey = theirTO, ourTag
 	return entry{id, statement, source, func(t *tester) {
 		c := t.initiated()
-		c.put(0, pattern(long, 7))
+		c.Put(0, pattern(long, 7))
 		c.post(long, s)
 		for at := 0; at < long; {
 			m := c.next()
@@ -56,9 +56,8 @@ func badResponse(id, statement string, cause rdmap.Cause, response func(c *conn,
 		c := t.initiated()
 		c.post(8, control.Send{Opcode: "RDMA_READ", RemoteAddr: theirTO, RKey: ourTag})
 		bad := response(c, c.next().is(opReadRequest))
-		c.send(bad)
-		c.next().terminate(cause, bad)
-		c.intact()
+		c.ask(bad).terminate(cause, bad)
+		c.Intact()
 	}}
 }
 
@@ -80,8 +79,7 @@ var requester = []entry{
 	posts("REQ-SEND-MSN", "The first message of a queue has MSN 1.", "RFC 5041 §4.3", 8, aSend,
 		func(_ *conn, m *message) { m.is(opSend).field("MSN", 1) }),
 	posts("REQ-SEND-MSN-NEXT", "Each further message of a queue has the next MSN.", "RFC 5041 §4.3", 8, aSend, func(c *conn, m *message) {
-		c.post(8, aSend)
-		c.next().is(opSend).field("MSN", 2)
+		c.request(8, aSend, opSend).field("MSN", 2)
 	}),
 	posts("REQ-SEND-ZERO", "A SEND of no bytes is one segment without payload.", "RFC 5040 §5.3", 0, aSend,
 		func(_ *conn, m *message) { m.is(opSend).field("L", 1).carries(nil) }),
@@ -102,12 +100,10 @@ var requester = []entry{
 		func(m *message, _, _ int) { m.is(opSend).field("QN", 0) }),
 	segments("REQ-SEND-PARTS", "The segments of a SEND have its data in order.", "RFC 5041 §5.2", aSend,
 		func(m *message, at, left int) { m.is(opSend).carries(pattern(long, 7)[at : long-left]) }),
-	{"REQ-SEND-COMPLETES", "A SEND completes.", "RFC 5040 §5.5", func(t *tester) {
-		c := t.initiated()
-		c.post(8, aSend)
-		c.next().is(opSend)
-		c.completes("SUCCESS")
-	}},
+	{"REQ-SEND-COMPLETES", "A SEND completes.", "RFC 5040 §5.5", on((*tester).initiated, func(c *conn) {
+		c.request(8, aSend, opSend)
+		c.Completes("SUCCESS")
+	})},
 	posts("REQ-WRITE", "A WRITE is a tagged message.", "RFC 5040 §5.1", 8, aWrite,
 		func(_ *conn, m *message) { m.field("T", 1).is(opWrite) }),
 	posts("REQ-WRITE-STAG", "A WRITE has the STag that the ULP names.", "RFC 5040 §5.1", 8, aWrite,
@@ -137,8 +133,7 @@ var requester = []entry{
 		func(_ *conn, m *message) { m.field("T", 0).is(opReadRequest).field("QN", 1) }),
 	posts("REQ-READ-MSN", "READ requests count from MSN 1 on, and SENDs do not count with them.", "RFC 5041 §4.3, RFC 5040 §5.2.1", 8,
 		aSend, func(c *conn, m *message) {
-			c.post(8, aRead)
-			c.next().is(opReadRequest).field("MSN", 1)
+			c.request(8, aRead, opReadRequest).field("MSN", 1)
 		}),
 	posts("REQ-READ-ONE", "A READ request is one segment at offset 0.", "RFC 5040 §5.2.1", 8, aRead,
 		func(_ *conn, m *message) { m.is(opReadRequest).field("MO", 0).field("L", 1) }),
@@ -150,46 +145,40 @@ var requester = []entry{
 		}),
 	posts("REQ-READ-PLACED", "The response of a READ is placed in the buffer of the READ.", "RFC 5040 §5.2.2", 100, aRead,
 		func(c *conn, m *message) {
-			c.send(c.respond(m, pattern(100, 3)))
-			c.completes("SUCCESS")
-			c.holds(0, pattern(100, 3))
+			c.delivers(c.respond(m, pattern(100, 3)))
+			c.Holds(0, pattern(100, 3))
 		}),
 	posts("REQ-READ-SEGMENTS", "The segments of a READ response are put together.", "RFC 5040 §5.2.2, RFC 5041 §5.1", 100, aRead,
 		func(c *conn, m *message) {
 			first := c.respond(m, pattern(100, 3)[:60])
 			first[0] &^= 0x40
-			c.send(first, tagged(rdmap.ReadResponse, uint32(m.value("sink STag")), m.value("sink TO")+60, pattern(100, 3)[60:]))
-			c.completes("SUCCESS")
-			c.holds(0, pattern(100, 3))
+			c.delivers(first, tagged(rdmap.ReadResponse, uint32(m.value("sink STag")), m.value("sink TO")+60, pattern(100, 3)[60:]))
+			c.Holds(0, pattern(100, 3))
 		}),
 	posts("REQ-READ-WAITS", "A READ does not complete before its response.", "RFC 5040 §5.5", 100, aRead, func(c *conn, m *message) {
 		c.silent()
-		c.none()
+		c.None()
 	}),
 	posts("REQ-READ-LATER", "What is posted behind a READ is sent before its response has come.", "RFC 5040 §5.5", 8, aRead,
 		func(c *conn, m *message) {
-			c.post(8, aSend)
-			c.next().is(opSend)
+			c.request(8, aSend, opSend)
 		}),
 	posts("REQ-COMPLETION-ORDER", "What is posted behind a READ does not complete before the READ.", "RFC 5040 §5.5", 8, aRead,
 		func(c *conn, m *message) {
-			c.post(8, aSend)
-			c.next().is(opSend)
+			c.request(8, aSend, opSend)
 			c.silent()
-			c.none()
+			c.None()
 		}),
 	posts("REQ-FENCE", "A request with a fence is not sent before the READs before it have their responses.", suiteObserved, 8, aRead,
 		func(c *conn, m *message) {
 			c.post(8, control.Send{Opcode: "SEND", Fence: true})
 			c.silent()
-			c.send(c.respond(m, pattern(8, 3)))
-			c.next().is(opSend)
+			c.ask(c.respond(m, pattern(8, 3))).is(opSend)
 		}),
 	posts("REQ-READ-ZERO", "A READ of no bytes completes with the response of no bytes.", "RFC 5040 §5.2.1", 0, aRead,
 		func(c *conn, m *message) {
 			m.is(opReadRequest).field("READ size", 0)
-			c.send(c.respond(m, nil))
-			c.completes("SUCCESS")
+			c.delivers(c.respond(m, nil))
 		}),
 	badResponse("REQ-RESPONSE-STAG", "A READ response with another STag than the sink's is answered with a Terminate, invalid STag.",
 		taggedCause(0),
@@ -205,29 +194,25 @@ var requester = []entry{
 			return tagged(rdmap.ReadResponse, uint32(m.value("sink STag")), m.value("sink TO")+1<<40, pattern(8, 3))
 		}),
 	{"REQ-TERMINATED", "A READ that the peer terminates with a remote protection error completes with REM_ACCESS_ERR.",
-		"RFC 5040 §4.8, §5.4", func(t *tester) {
-			c := t.initiated()
-			c.post(8, aRead)
-			m := c.next().is(opReadRequest)
+		"RFC 5040 §4.8, §5.4", on((*tester).initiated, func(c *conn) {
+			m := c.request(8, aRead, opReadRequest)
 			h := rdmap.BoundsViolation.Quote(m.ulpdu)
 			b := make([]byte, h.Len())
 			h.Encode(b)
 			c.send(c.message(rdmap.Terminate, b))
-			c.completes("REM_ACCESS_ERR")
-		}},
+			c.Completes("REM_ACCESS_ERR")
+		})},
 	{"REQ-LOST", "A READ whose connection ends before the response completes with WR_FLUSH_ERR.", suiteObserved, func(t *tester) {
 		c := t.initiated()
-		c.post(8, aRead)
-		c.next().is(opReadRequest)
+		c.request(8, aRead, opReadRequest)
 		c.s.Abort()
-		c.completes("WR_FLUSH_ERR")
+		c.Completes("WR_FLUSH_ERR")
 	}},
 
 	posts("REQ-ORDER", "Messages are sent in the order in which they were posted.", "RFC 5040 §5.5", 8, aWrite, func(c *conn, m *message) {
 		m.is(opWrite)
 		c.post(8, aSend)
-		c.post(8, aRead)
-		c.next().is(opSend)
+		c.request(8, aRead, opSend)
 		c.next().is(opReadRequest)
 	}),
 	posts("REQ-IMM", "A WRITE with immediate data is a WRITE and a message of immediate data.", "RFC 7306 §6.1", 8, anImm,
@@ -238,8 +223,7 @@ var requester = []entry{
 	posts("REQ-IMM-QUEUE", "Immediate data are on queue 0.", "RFC 7306 §6.3", 8, anImm,
 		func(c *conn, m *message) { c.next().is(opImmediate).field("QN", 0) }),
 	posts("REQ-IMM-MSN", "Immediate data count with the SENDs.", "RFC 7306 §6.3, RFC 5041 §4.3", 8, anImm, func(c *conn, m *message) {
-		c.post(8, aSend)
-		c.next().is(opImmediate).field("MSN", 1)
+		c.request(8, aSend, opImmediate).field("MSN", 1)
 		c.next().is(opSend).field("MSN", 2)
 	}),
 	posts("REQ-IMM-DATA", "Immediate data are 8 bytes, in network byte order.", "RFC 7306 §6.2", 8, anImm, func(c *conn, m *message) {
@@ -254,8 +238,7 @@ var requester = []entry{
 	posts("REQ-ATOMIC-MSN", "Atomic requests count with the READ requests.", "RFC 7306 §5.2.1, RFC 5041 §4.3", 8, aRead,
 		func(c *conn, m *message) {
 			m.is(opReadRequest)
-			c.post(8, control.Send{Opcode: "FETCH_ADD", RemoteAddr: theirTO, RKey: ourTag})
-			c.next().is(opAtomicRequest).field("MSN", 2)
+			c.request(8, control.Send{Opcode: "FETCH_ADD", RemoteAddr: theirTO, RKey: ourTag}, opAtomicRequest).field("MSN", 2)
 		}),
 	posts("REQ-ATOMIC-TARGET", "An atomic request has the STag and TO that the ULP names.", "RFC 7306 §5.2.1", 8, anAdd,
 		func(_ *conn, m *message) {
@@ -274,19 +257,17 @@ var requester = []entry{
 		}),
 	posts("REQ-ATOMIC-PLACED", "The value of an atomic response is placed in the buffer of the atomic.", "RFC 7306 §5.2.2", 8, anAdd,
 		func(c *conn, m *message) {
-			c.send(c.original(uint32(m.value("request identifier")), 0x1234))
-			c.completes("SUCCESS")
-			c.holds(0, word(0x1234))
+			c.delivers(c.original(uint32(m.value("request identifier")), 0x1234))
+			c.Holds(0, word(0x1234))
 		}),
 	posts("REQ-ATOMIC-WAITS", "An atomic does not complete before its response.", "RFC 7306 §5.4", 8, anAdd, func(c *conn, m *message) {
 		c.silent()
-		c.none()
+		c.None()
 	}),
 	posts("REQ-ATOMIC-IDENTIFIER", "An atomic response with another identifier than the request's ends the connection with a Terminate.",
 		"RFC 7306 §5.2.2", 8, anAdd,
 		func(c *conn, m *message) {
-			c.send(c.original(^uint32(m.value("request identifier")), 1))
-			c.next().is(opTerminate)
+			c.ask(c.original(^uint32(m.value("request identifier")), 1)).is(opTerminate)
 		}),
 }
 

@@ -27,16 +27,13 @@ func marked(t *tester) *conn {
 // revision 1 or for client-server mode.
 var setUps = []entry{
 	{"FPDU-CRC-NONE", "Where neither side needs CRCs, a responder takes an FPDU whatever is in its CRC field.",
-		"RFC 5044 §4.1, §4.4, §7.1.1", func(t *tester) {
-			c := t.rc(withoutCRC)
+		"RFC 5044 §4.1, §4.4, §7.1.1", onRC(func(c *conn) {
 			c.setUp("C", 0, "needs CRCs")
-			c.sendRaw(c.out.encode(framing{ulpdu: c.write(here, pattern(8, 1)), crc: 0x5a}))
-			c.silent()
-			c.holds(here, pattern(8, 1))
-		}},
+			c.unansweredFrame(framing{ulpdu: c.write(here, pattern(8, 1)), crc: 0x5a})
+			c.Holds(here, pattern(8, 1))
+		}, withoutCRC)},
 	{"FPDU-CRC-NONE-INITIATOR", "Where neither side needs CRCs, an initiator takes an FPDU whatever is in its CRC field.",
-		"RFC 5044 §4.1, §4.4, §7.1.1", func(t *tester) {
-			c := t.dialling(withoutCRC)
+		"RFC 5044 §4.1, §4.4, §7.1.1", on((*tester).dialling, func(c *conn) {
 			c.readFrame()
 			c.setUp("C", 0, "needs CRCs")
 			if c.frame.value("S") == 0 {
@@ -47,50 +44,40 @@ var setUps = []entry{
 			c.begin()
 			c.post(8, control.Send{Opcode: "SEND"}) // the initiator sends first
 			c.next().is(opSend)
-			c.sendRaw(c.out.encode(framing{ulpdu: c.write(here, pattern(8, 1)), zeroCRC: true}))
-			c.silent()
-			c.holds(here, pattern(8, 1))
-		}},
+			c.unansweredFrame(framing{ulpdu: c.write(here, pattern(8, 1)), zeroCRC: true})
+			c.Holds(here, pattern(8, 1))
+		}, withoutCRC)},
 	{"MARKER-RECEIVED", "A receiver that has asked for markers takes them out of the data.", "RFC 5044 §4.2, §4.3", func(t *tester) {
 		c := marked(t)
-		c.send(c.write(0, pattern(2000, 1)))
-		c.silent()
-		c.holds(0, pattern(2000, 1))
+		c.unanswered(c.write(0, pattern(2000, 1)))
+		c.Holds(0, pattern(2000, 1))
 	}},
 	{"MARKER-RESERVED", "The reserved bits of a marker are not checked.", "RFC 5044 §4.2", func(t *tester) {
 		c := marked(t)
-		c.sendRaw(c.out.encode(framing{ulpdu: c.write(0, pattern(2000, 1)), reserve: 0xffff}))
-		c.silent()
-		c.holds(0, pattern(2000, 1))
+		c.unansweredFrame(framing{ulpdu: c.write(0, pattern(2000, 1)), reserve: 0xffff})
+		c.Holds(0, pattern(2000, 1))
 	}},
 	{"MARKER-POINTER", "A receiver takes the two low bits of FPDUPTR for zero.", "RFC 5044 §4.2, §4.3", func(t *tester) {
 		c := marked(t)
-		c.sendRaw(c.out.encode(framing{ulpdu: c.write(0, pattern(2000, 1)), pointer: 3}))
-		c.silent()
-		c.holds(0, pattern(2000, 1))
+		c.unansweredFrame(framing{ulpdu: c.write(0, pattern(2000, 1)), pointer: 3})
+		c.Holds(0, pattern(2000, 1))
 	}},
-	{"INIT-PLAIN", "A request of revision 1 has S clear.", "RFC 6581 §10, RFC 5044 §7.1.1", func(t *tester) {
-		c := t.dialling()
+	{"INIT-PLAIN", "A request of revision 1 has S clear.", "RFC 6581 §10, RFC 5044 §7.1.1", on((*tester).dialling, func(c *conn) {
 		c.readFrame()
 		c.setUp("revision", 1, "sends requests of revision 2")
 		c.frame.field("S", 0)
-	}},
-	{"INIT-CLIENT-RTR", "B, C and D of a request for client-server mode are clear.", "RFC 6581 §9.2", func(t *tester) {
-		c := t.dialling()
+	})},
+	{"INIT-CLIENT-RTR", "B, C and D of a request for client-server mode are clear.", "RFC 6581 §9.2", on((*tester).dialling, func(c *conn) {
 		c.negotiating()
 		c.setUp("A", 0, "asks for peer-to-peer mode")
 		c.frame.field("B", 0).field("RTR by WRITE", 0).field("RTR by READ", 0)
-	}},
+	})},
 	{"INIT-ORD-ANY", "A reply with an ORD of 0x3fff leaves the initiator's IRD as it is.", "RFC 6581 §9.1", func(t *tester) {
-		c := t.dialling(enhance(func(e *mpa.Enhanced) { e.ORD = mpa.NoNegotiation }), func(s *settings) { s.ReadsIn = 2 })
-		c.negotiating()
-		c.sendFrame()
+		c := t.negotiated(enhance(func(e *mpa.Enhanced) { e.ORD = mpa.NoNegotiation }), func(s *settings) { s.ReadsIn = 2 })
 		c.event("ESTABLISHED")
 		c.begin()
-		c.post(8, control.Send{Opcode: "SEND"})
-		c.next().is(opSend)
-		c.send(c.readRequest(0, 4), c.readRequest(0, 4))
-		c.next().is(opReadResponse)
+		c.request(8, control.Send{Opcode: "SEND"}, opSend)
+		c.ask(c.readRequest(0, 4), c.readRequest(0, 4)).is(opReadResponse)
 		c.next().is(opReadResponse)
 	}},
 }

@@ -43,13 +43,11 @@ var startup = []entry{
 		t.accepted().frame.key(replyKey)
 	}},
 	{"MPA-REPLY-LATE", "A responder sends no reply before its ULP has accepted or rejected the connection.", "RFC 5044 §7.1.2",
-		func(t *tester) {
-			c := t.asked()
-			c.event("CONNECT_REQUEST")
+		on((*tester).requested, func(c *conn) {
 			c.quiet()
 			c.accept()
 			c.readFrame().field("R", 0)
-		}},
+		})},
 	{"MPA-REPLY-ACCEPT", "The reply of a responder that accepts has R clear.", "RFC 5044 §7.1.1", func(t *tester) {
 		t.accepted().frame.field("R", 0)
 	}},
@@ -73,18 +71,15 @@ var startup = []entry{
 	{"MPA-REPLY-PRIVATE-NONE", "PD_Length of a reply is 0 if the ULP has no private data.", "RFC 5044 §7.1.1", func(t *tester) {
 		t.accepted(plain).frame.field("PD_Length", 0)
 	}},
-	{"MPA-REPLY-PRIVATE-MOST", "A reply can have 512 bytes of private data.", "RFC 5044 §7.1.1", func(t *tester) {
-		c := t.asked(plain, func(s *settings) { s.Data = pattern(512, 3) })
-		c.event("CONNECT_REQUEST")
-		if _, err := t.Control.Do(&control.Request{Op: control.Accept, QP: c.handle, CM: &c.set.CM}); err != nil {
-			t.Skipf("the target's interface takes less: %v", err)
+	{"MPA-REPLY-PRIVATE-MOST", "A reply can have 512 bytes of private data.", "RFC 5044 §7.1.1", on((*tester).requested, func(c *conn) {
+		if _, err := c.t.Control.Do(&control.Request{Op: control.Accept, QP: c.Handle, CM: &c.set.CM}); err != nil {
+			c.t.Skipf("the target's interface takes less: %v", err)
 		}
 		c.readFrame().field("PD_Length", 512).carries(pattern(512, 3))
-	}},
-	{"MPA-REQUEST-PRIVATE", "The responder's ULP is given the request's private data.", "RFC 5044 §7.1.2", func(t *tester) {
-		c := t.asked(plain, func(s *settings) { s.frame.PrivateData = []byte("hello") })
-		is(t, "the private data", string(c.event("CONNECT_REQUEST").Data), "hello")
-	}},
+	}, plain, func(s *settings) { s.Data = pattern(512, 3) })},
+	{"MPA-REQUEST-PRIVATE", "The responder's ULP is given the request's private data.", "RFC 5044 §7.1.2", on((*tester).asked, func(c *conn) {
+		is(c.t, "the private data", string(c.event("CONNECT_REQUEST").Data), "hello")
+	}, plain, func(s *settings) { s.frame.PrivateData = []byte("hello") })},
 	{"MPA-REQUEST-PRIVATE-MOST", "A request with 512 bytes of private data is accepted.", "RFC 5044 §7.1.1", func(t *tester) {
 		c := t.asked(plain, func(s *settings) { s.frame.PrivateData = pattern(512, 3) })
 		data := c.event("CONNECT_REQUEST").Data // rdma_cm's C interface has at most 255 bytes
@@ -123,51 +118,41 @@ var startup = []entry{
 	}},
 	{"MPA-REQUEST-S1", "In a request of revision 1 the S bit is reserved: the private data belong to the ULP.",
 		"RFC 5044 §7.1.1, RFC 6581 §6",
-		func(t *tester) {
-			c := t.asked(plain, func(s *settings) { s.frame.Reserved, s.frame.PrivateData = 0x10, []byte("hello") })
-			is(t, "the private data", string(c.event("CONNECT_REQUEST").Data), "hello")
-		}},
+		on((*tester).asked, func(c *conn) {
+			is(c.t, "the private data", string(c.event("CONNECT_REQUEST").Data), "hello")
+		}, plain, func(s *settings) { s.frame.Reserved, s.frame.PrivateData = 0x10, []byte("hello") })},
 	{"MPA-REQUEST-CUT", "The end of the stream within a request has the responder close the connection.", "RFC 5044 §7.1.2",
-		func(t *tester) {
-			c := t.called()
+		on((*tester).called, func(c *conn) {
 			c.sendRaw([]byte(requestKey)[:12])
 			_ = c.s.CloseWrite()
 			c.closed()
-		}},
+		})},
 	{"MPA-REQUEST-EARLY", "An initiator that sends an FPDU before it has the reply loses the connection.", "RFC 5044 §7.1.2",
-		func(t *tester) {
-			c := t.asked()
-			c.event("CONNECT_REQUEST")
+		on((*tester).requested, func(c *conn) {
 			c.send(c.write(0, []byte("early")))
 			c.closed()
-			c.holds(0, make([]byte, 5))
-		}},
-	{"MPA-RESPONDER-WAITS", "A responder sends no FPDU before it has received one.", "RFC 5044 §7.1.2", func(t *tester) {
-		c := t.accepted(plain)
+			c.Holds(0, make([]byte, 5))
+		})},
+	{"MPA-RESPONDER-WAITS", "A responder sends no FPDU before it has received one.", "RFC 5044 §7.1.2", on((*tester).accepted, func(c *conn) {
 		c.post(8, control.Send{Opcode: "SEND"})
 		c.quiet()
-		c.send(c.write(0, nil))
-		c.next().is(opSend)
-	}},
+		c.ask(c.write(0, nil)).is(opSend)
+	}, plain)},
 	{"MPA-REJECT", "The reply of a responder whose ULP rejects the connection has R set.", "RFC 5044 §7.1.1", func(t *tester) {
-		c := t.asked()
-		c.event("CONNECT_REQUEST")
-		c.t.do(&control.Request{Op: control.Reject, QP: c.handle})
+		c := t.requested()
+		c.Do(control.Request{Op: control.Reject})
 		c.readFrame().field("R", 1)
 	}},
 	{"MPA-REJECT-PRIVATE", "A reply that rejects has the private data of the responder's ULP.", "RFC 5044 §7.1.1", func(t *tester) {
-		c := t.asked(plain)
-		c.event("CONNECT_REQUEST")
-		c.t.do(&control.Request{Op: control.Reject, QP: c.handle, CM: &control.CM{Data: []byte("no")}})
+		c := t.requested(plain)
+		c.Do(control.Request{Op: control.Reject, CM: &control.CM{Data: []byte("no")}})
 		c.readFrame().field("R", 1).carries([]byte("no"))
 	}},
-	{"MPA-REJECT-CLOSE", "A responder that has rejected closes the connection.", "RFC 5044 §7.1.2", func(t *tester) {
-		c := t.asked()
-		c.event("CONNECT_REQUEST")
-		c.t.do(&control.Request{Op: control.Reject, QP: c.handle})
+	{"MPA-REJECT-CLOSE", "A responder that has rejected closes the connection.", "RFC 5044 §7.1.2", on((*tester).requested, func(c *conn) {
+		c.Do(control.Request{Op: control.Reject})
 		c.readFrame().field("R", 1)
 		c.closed()
-	}},
+	})},
 }
 
 // enhance changes the tester's enhanced data.
@@ -211,10 +196,9 @@ var enhanced = []entry{
 		t.accepted(func(s *settings) { s.Data = []byte("hello") }).frame.carries([]byte("hello"))
 	}},
 	{"ENH-PRIVATE-REQUEST", "The responder's ULP is given the private data of an enhanced request without the enhanced data.",
-		"RFC 6581 §9", func(t *tester) {
-			c := t.asked(func(s *settings) { s.frame.PrivateData = []byte("hello") })
-			is(t, "the private data", string(c.event("CONNECT_REQUEST").Data), "hello")
-		}},
+		"RFC 6581 §9", on((*tester).asked, func(c *conn) {
+			is(c.t, "the private data", string(c.event("CONNECT_REQUEST").Data), "hello")
+		}, func(s *settings) { s.frame.PrivateData = []byte("hello") })},
 	{"ENH-ULP-IRD", "The responder's ULP is given the initiator's IRD.", "RFC 6581 §9.1", func(t *tester) {
 		c := t.asked(enhance(func(e *mpa.Enhanced) { e.IRD, e.ORD = 3, 5 }))
 		is(t, "initiator_depth", c.event("CONNECT_REQUEST").ReadsOut, 3)
@@ -235,11 +219,9 @@ var enhanced = []entry{
 	{"ENH-ORD-KEPT", "A responder has no more READs outstanding than its ORD.", "RFC 6581 §9.1, RFC 5040 §6.1", func(t *tester) {
 		c := t.rc(enhance(func(e *mpa.Enhanced) { e.IRD = 1 }), func(s *settings) { s.ReadsOut = 1 })
 		c.post(8, control.Send{Opcode: "RDMA_READ", RKey: ourTag})
-		c.post(8, control.Send{Opcode: "RDMA_READ", RKey: ourTag})
-		m := c.next().is(opReadRequest)
+		m := c.request(8, control.Send{Opcode: "RDMA_READ", RKey: ourTag}, opReadRequest)
 		c.quiet()
-		c.send(c.respond(m, make([]byte, 8)))
-		c.next().is(opReadRequest)
+		c.ask(c.respond(m, make([]byte, 8))).is(opReadRequest)
 	}},
 	{"ENH-ORD-ANY", "The IRD of the reply to an ORD of 0x3fff is 0x3fff.", "RFC 6581 §9.1", func(t *tester) {
 		t.accepted(enhance(func(e *mpa.Enhanced) { e.ORD = mpa.NoNegotiation })).frame.field("IRD", mpa.NoNegotiation)
@@ -269,11 +251,10 @@ var enhanced = []entry{
 			f := t.accepted(peerToPeer(false, false, false)).frame
 			is(t, "that there is a kind of RTR", f.value("B")+f.value("RTR by WRITE")+f.value("RTR by READ") > 0, true)
 		}},
-	{"ENH-RTR-WAITS", "In peer-to-peer mode a responder sends no FPDU before the RTR.", "RFC 6581 §5", func(t *tester) {
-		c := t.accepted(peerToPeer(true, true, true))
+	{"ENH-RTR-WAITS", "In peer-to-peer mode a responder sends no FPDU before the RTR.", "RFC 6581 §5", on((*tester).accepted, func(c *conn) {
 		c.post(8, control.Send{Opcode: "SEND"})
 		c.quiet()
-	}},
+	}, peerToPeer(true, true, true))},
 	opens("ENH-RTR-WRITE", "A WRITE of no bytes as RTR lets the responder send.", peerToPeer(true, false, false), func(c *conn) {
 		c.frame.field("RTR by WRITE", 1)
 		c.send(tagged(0, 0, 0, nil))
@@ -281,22 +262,18 @@ var enhanced = []entry{
 	{"ENH-RTR-READ", "A READ of no bytes as RTR is answered, and lets the responder send.", "RFC 6581 §5, §9.2", func(t *tester) {
 		c := t.accepted(peerToPeer(false, true, false))
 		c.frame.field("RTR by READ", 1)
-		c.send(c.readRequest(0, 0))
-		c.next().is(opReadResponse).carries(nil)
-		c.post(8, control.Send{Opcode: "SEND"})
-		c.next().is(opSend)
+		c.ask(c.readRequest(0, 0)).is(opReadResponse).carries(nil)
+		c.request(8, control.Send{Opcode: "SEND"}, opSend)
 	}},
 	opens("ENH-RTR-EMPTY", "An FPDU without a ULPDU as RTR lets the responder send.", peerToPeer(false, false, true), func(c *conn) {
 		c.frame.field("B", 1)
 		c.send(nil)
 	}),
-	{"ENH-RTR-HIDDEN", "An FPDU without a ULPDU as RTR takes no receive request.", "RFC 6581 §5", func(t *tester) {
-		c := t.accepted(peerToPeer(false, false, true), receives(1))
+	{"ENH-RTR-HIDDEN", "An FPDU without a ULPDU as RTR takes no receive request.", "RFC 6581 §5", on((*tester).accepted, func(c *conn) {
 		c.frame.field("B", 1)
-		c.send(nil)
-		c.silent()
-		c.none()
-	}},
+		c.unanswered(nil)
+		c.None()
+	}, peerToPeer(false, false, true), receives(1))},
 }
 
 // receives makes the target post n receives of 1024 bytes, from the region's first byte on.

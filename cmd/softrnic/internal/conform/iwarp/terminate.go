@@ -49,13 +49,12 @@ func (m *message) quotes(c rdmap.Cause, bad []byte) {
 func refused(id, statement, source string, cause rdmap.Cause, segment func(*conn) []byte, change ...func(*settings)) entry {
 	return entry{id, statement, source, func(t *tester) {
 		c := t.rc(append([]func(*settings){receives(1)}, change...)...)
-		c.put(here, pattern(64, 0x77))
+		c.Put(here, pattern(64, 0x77))
 		bad := segment(c)
-		c.send(bad)
-		c.next().terminate(cause, bad)
+		c.ask(bad).terminate(cause, bad)
 		c.closed()
-		c.holds(here, pattern(64, 0x77))
-		c.intact()
+		c.Holds(here, pattern(64, 0x77))
+		c.Intact()
 	}}
 }
 
@@ -93,41 +92,37 @@ var terminates = []entry{
 		func(c *conn, _ *message) {
 			c.s.Abort()
 			c.event("ESTABLISHED")
-			c.ends("DISCONNECTED")
+			c.Event("DISCONNECTED")
 		}),
 	terminated("TERM-STATE", "A queue pair that has sent a Terminate is in the error state.", suiteObserved,
-		func(c *conn, _ *message) { c.state("ERR") }),
+		func(c *conn, _ *message) { c.State("ERR") }),
 	terminated("TERM-FLUSH", "The receives of a queue pair that has sent a Terminate complete with WR_FLUSH_ERR.", suiteObserved,
-		func(c *conn, _ *message) { c.completes("WR_FLUSH_ERR") }),
-	{"TERM-FIRST", "Of several errors a Terminate reports the first.", "RFC 5040 §7.1", func(t *tester) {
-		c := t.rc()
+		func(c *conn, _ *message) { c.Completes("WR_FLUSH_ERR") }),
+	{"TERM-FIRST", "Of several errors a Terminate reports the first.", "RFC 5040 §7.1", onRC(func(c *conn) {
 		bad := c.write(memory, pattern(8, 1))
 		c.sendRaw(append(c.out.encode(framing{ulpdu: bad}), c.out.encode(framing{ulpdu: tagged(rdmap.Write, ^c.rkey, 0, []byte{1})})...))
 		c.next().terminate(taggedCause(1), bad)
 		c.closed()
-	}},
-	{"TERM-RECEIVED", "A Terminate is not answered: the stream is closed.", "RFC 5040 §5.4, §6.2", func(t *tester) {
-		c := t.rc()
+	})},
+	{"TERM-RECEIVED", "A Terminate is not answered: the stream is closed.", "RFC 5040 §5.4, §6.2", onRC(func(c *conn) {
 		c.send(c.aTerminate())
 		c.closed()
-	}},
+	})},
 	{"TERM-RECEIVED-EVENT", "The ULP gets an event when the peer has terminated the connection.", "RFC 5040 §5.4", func(t *tester) {
 		c := t.initiated()
 		c.send(c.aTerminate())
 		c.closed()
 		c.s.Abort()
-		c.ends("DISCONNECTED")
+		c.Event("DISCONNECTED")
 	}},
 	{"TERM-RECEIVED-FLUSH", "The receives of a connection that the peer has terminated complete with WR_FLUSH_ERR.", suiteObserved,
-		func(t *tester) {
-			c := t.rc(receives(1))
+		onRC(func(c *conn) {
 			c.send(c.aTerminate())
-			c.completes("WR_FLUSH_ERR")
-		}},
-	{"TERM-RECEIVED-HIDDEN", "A Terminate takes no receive request.", "RFC 5040 §5.4", func(t *tester) {
-		c := t.rc()
+			c.Completes("WR_FLUSH_ERR")
+		}, receives(1))},
+	{"TERM-RECEIVED-HIDDEN", "A Terminate takes no receive request.", "RFC 5040 §5.4", onRC(func(c *conn) {
 		c.send(c.aTerminate())
 		c.closed()
-		c.none()
-	}},
+		c.None()
+	})},
 }

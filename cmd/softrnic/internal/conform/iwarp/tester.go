@@ -3,10 +3,8 @@
 package iwarp
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net/netip"
 	"time"
@@ -56,8 +54,8 @@ type settings struct {
 // conn is a connection to a QP of the target.
 type conn struct {
 	reader
+	suite.Queue
 	t         *tester
-	handle    int
 	addr      uint64
 	rkey      uint32
 	out       direction
@@ -69,19 +67,12 @@ type conn struct {
 	set       settings
 }
 
-// do sends a request to the target. If it fails, the case ends.
-func (t *tester) do(r *control.Request) control.Reply {
-	reply, err := t.Control.Do(r)
-	if err != nil {
-		t.Failf("%v", err)
-	}
-	return reply
-}
-
 // qp creates a QP with all rights and no connection.
 func (t *tester) qp(s settings) *conn {
-	made := t.do(&control.Request{Op: control.CreateQP, Create: &s.Create})
-	c := &conn{t: t, handle: made.QP, addr: made.RemoteAddr, rkey: made.RKey, set: s, msn: [4]uint32{1, 1, 1, 1}}
+	c := &conn{t: t, set: s, msn: [4]uint32{1, 1, 1, 1},
+		Queue: suite.Queue{T: t.T, Control: t.Control, Wait: func() time.Duration { return t.Wait }}}
+	made := c.Do(control.Request{Op: control.CreateQP, Create: &s.Create})
+	c.Handle, c.addr, c.rkey = made.QP, made.RemoteAddr, made.RKey
 	t.Cleanup(func() {
 		// Linux's siw (6.1) and its machine do not survive an initiator that ends a connection in
 		// peer-to-peer mode before it has sent anything.
@@ -91,7 +82,7 @@ func (t *tester) qp(s settings) *conn {
 		} else if c.s != nil {
 			c.s.Abort()
 		}
-		_, _ = t.Control.Do(&control.Request{Op: control.DestroyQP, QP: c.handle})
+		_, _ = t.Control.Do(&control.Request{Op: control.DestroyQP, QP: c.Handle})
 		if quiet {
 			c.s.Abort()
 		}
@@ -101,11 +92,11 @@ func (t *tester) qp(s settings) *conn {
 
 // with returns the default settings, changed by change.
 func with(reply bool, change []func(*settings)) settings {
-	all := []string{"remote_write", "remote_read", "remote_atomic"}
 	s := settings{
-		Create: control.Create{Type: "RC", Transport: "iwarp", OwnPD: true, Memory: memory, QPAccess: all, MRAccess: all},
-		CM:     control.CM{ReadsIn: depth, ReadsOut: depth},
-		frame:  mpa.Frame{Reply: reply, CRC: true, Revision: 2, HasEnhanced: true, Enhanced: mpa.Enhanced{IRD: depth, ORD: depth}},
+		Create: control.Create{Type: "RC", Transport: "iwarp", OwnPD: true, Memory: memory,
+			QPAccess: suite.AllRights(), MRAccess: suite.AllRights()},
+		CM:    control.CM{ReadsIn: depth, ReadsOut: depth},
+		frame: mpa.Frame{Reply: reply, CRC: true, Revision: 2, HasEnhanced: true, Enhanced: mpa.Enhanced{IRD: depth, ORD: depth}},
 	}
 	for _, f := range change {
 		f(&s)
@@ -116,7 +107,7 @@ func with(reply bool, change []func(*settings)) settings {
 // called returns a listening QP with a stream on which nothing was sent.
 func (t *tester) called(change ...func(*settings)) *conn {
 	c := t.qp(with(false, change))
-	port := t.do(&control.Request{Op: control.Listen, QP: c.handle, CM: &control.CM{Addr: netip.AddrPortFrom(t.Target, 0).String()}}).Port
+	port := c.Do(control.Request{Op: control.Listen, CM: &control.CM{Addr: netip.AddrPortFrom(t.Target, 0).String()}}).Port
 	s, err := t.Network.DialStream(t.context(), netip.AddrPort{}, netip.AddrPortFrom(t.Target, port))
 	if err != nil {
 		t.Failf("TCP port %d of the target, where it listens: %v", port, err)
@@ -135,8 +126,7 @@ func (t *tester) asked(change ...func(*settings)) *conn {
 // accepted returns a connection that the tester has initiated and the target has accepted. The
 // target may not send yet.
 func (t *tester) accepted(change ...func(*settings)) *conn {
-	c := t.asked(change...)
-	c.event("CONNECT_REQUEST")
+	c := t.requested(change...)
 	c.accept()
 	c.readFrame()
 	c.begin()
@@ -150,16 +140,33 @@ func (t *tester) rc(change ...func(*settings)) *conn {
 	return c
 }
 
+// on returns a case that begins with a connection, which connect returns.
+func on(connect func(*tester, ...func(*settings)) *conn, run func(*conn), change ...func(*settings)) func(*tester) {
+	return func(t *tester) { run(connect(t, change...)) }
+}
+
+// onRC returns a case that begins with the connection of rc.
+func onRC(run func(*conn), change ...func(*settings)) func(*tester) {
+	return on((*tester).rc, run, change...)
+}
+
+// requested returns a connection for which the target's program has a request.
+func (t *tester) requested(change ...func(*settings)) *conn {
+	c := t.asked(change...)
+	c.event("CONNECT_REQUEST")
+	return c
+}
+
 // accept posts the receives and makes the target accept the request.
 func (c *conn) accept() {
 	c.receives()
 	cm := c.set.CM
-	c.t.do(&control.Request{Op: control.Accept, QP: c.handle, CM: &cm})
+	c.Do(control.Request{Op: control.Accept, CM: &cm})
 }
 
 func (c *conn) receives() {
 	for i := range c.set.receives {
-		c.recv(uint64(i), i*1024, 1024)
+		c.Recv(uint64(i), i*1024, 1024)
 	}
 }
 
@@ -180,7 +187,7 @@ func (c *conn) redial() {
 	defer l.Close()
 	cm := c.set.CM
 	cm.Addr = l.Addr().String()
-	t.do(&control.Request{Op: control.DialTester, QP: c.handle, CM: &cm})
+	c.Do(control.Request{Op: control.DialTester, CM: &cm})
 	late := time.AfterFunc(t.Wait, func() { _ = l.Close() })
 	defer late.Stop()
 	s, err := l.Accept()
@@ -190,11 +197,25 @@ func (c *conn) redial() {
 	c.s = s.(stack.Stream)
 }
 
-// initiated returns a connection that the target has initiated and the tester has accepted.
-func (t *tester) initiated(change ...func(*settings)) *conn {
+// replied returns a connection that the target has requested, and the tester has replied to.
+func (t *tester) replied(change ...func(*settings)) *conn {
 	c := t.dialling(change...)
 	c.readFrame()
 	c.sendFrame()
+	return c
+}
+
+// negotiated is replied, and skips the case if the target's request is not enhanced.
+func (t *tester) negotiated(change ...func(*settings)) *conn {
+	c := t.dialling(change...)
+	c.negotiating()
+	c.sendFrame()
+	return c
+}
+
+// initiated returns a connection that the target has initiated and the tester has accepted.
+func (t *tester) initiated(change ...func(*settings)) *conn {
+	c := t.replied(change...)
 	c.event("ESTABLISHED")
 	c.receives()
 	c.begin()
@@ -208,19 +229,12 @@ func (c *conn) begin() {
 	c.markers = c.set.frame.Markers
 }
 
-// event waits for an event of rdma_cm.
+// event waits for an event of rdma_cm that the case needs but does not check.
 func (c *conn) event(want string) control.Reply {
-	r := c.t.do(&control.Request{Op: control.CMEvent, QP: c.handle, WaitMillis: int(c.t.Wait.Milliseconds())})
+	r := c.NextEvent(c.t.Wait)
 	if r.Event != want {
 		c.t.Failf("the target has the event %q, want %s", r.Event, want)
 	}
-	return r
-}
-
-// ends compares the next event.
-func (c *conn) ends(want string) control.Reply {
-	r := c.t.do(&control.Request{Op: control.CMEvent, QP: c.handle, WaitMillis: int(c.t.Wait.Milliseconds())})
-	is(c.t, "the target's event", r.Event, want)
 	return r
 }
 
@@ -248,6 +262,30 @@ func (c *conn) send(ulpdus ...[]byte) {
 	for _, u := range ulpdus {
 		c.sendRaw(c.out.encode(framing{ulpdu: u}))
 	}
+}
+
+// ask sends ULPDUs, and waits for the next message.
+func (c *conn) ask(ulpdus ...[]byte) *message {
+	c.send(ulpdus...)
+	return c.next()
+}
+
+// unanswered sends ULPDUs, and fails if there is an answer.
+func (c *conn) unanswered(ulpdus ...[]byte) {
+	c.send(ulpdus...)
+	c.silent()
+}
+
+// unansweredFrame is unanswered for an FPDU with unusual framing.
+func (c *conn) unansweredFrame(f framing) {
+	c.sendRaw(c.out.encode(f))
+	c.silent()
+}
+
+// delivers sends ULPDUs that complete a receive.
+func (c *conn) delivers(ulpdus ...[]byte) control.Completion {
+	c.send(ulpdus...)
+	return c.Completes("SUCCESS")
 }
 
 // arrived counts a received message, and alters or drops it for a mutation.
@@ -377,79 +415,19 @@ func (c *conn) quiet() {
 // is compares a value that the target reports through its control connection.
 func is[V comparable](t *tester, what string, got, want V) { suite.Is(t.T, what, got, want) }
 
-// holds compares a part of the region.
-func (c *conn) holds(off int, want []byte) {
-	got := c.t.do(&control.Request{Op: control.Read, QP: c.handle, Offset: off, Length: len(want)}).Data
-	is(c.t, fmt.Sprintf("the target's memory from byte %d on", off), fmt.Sprintf("% x", head(got)), fmt.Sprintf("% x", head(want)))
-	if !bytes.Equal(got, want) {
-		c.t.Failf("the target's memory from byte %d on differs behind the first bytes", off)
-	}
-}
-
-func head(b []byte) []byte { return b[:min(len(b), 32)] }
-
-// put writes to the region as a local program.
-func (c *conn) put(off int, data []byte) {
-	c.t.do(&control.Request{Op: control.Write, QP: c.handle, Offset: off, Data: data})
-}
-
-// recv posts a receive.
-func (c *conn) recv(id uint64, off, length int) {
-	c.t.do(&control.Request{Op: control.PostRecv, QP: c.handle, WRID: id, Offset: off, Length: length})
-}
-
 // post makes the target post a request of length bytes from the region's first byte on.
 func (c *conn) post(length int, s control.Send) {
-	c.t.do(&control.Request{Op: control.PostSend, QP: c.handle, Length: length, Send: &s})
+	c.Do(control.Request{Op: control.PostSend, Length: length, Send: &s})
 }
 
-// completions waits for completions.
-func (c *conn) completions() []control.Completion {
-	return c.t.do(&control.Request{Op: control.Poll, QP: c.handle, WaitMillis: int(c.t.Wait.Milliseconds())}).Completions
-}
-
-// completion waits for one completion.
-func (c *conn) completion() control.Completion {
-	got := c.completions()
-	if len(got) != 1 {
-		c.t.Failf("%d completions, want 1", len(got))
-	}
-	return got[0]
-}
-
-// completes waits for one completion and compares its status.
-func (c *conn) completes(status string) control.Completion {
-	wc := c.completion()
-	is(c.t, "the completion's status", wc.Status, status)
-	return wc
-}
-
-// none checks that there is no completion.
-func (c *conn) none() {
-	is(c.t, "the number of completions", len(c.t.do(&control.Request{Op: control.Poll, QP: c.handle}).Completions), 0)
-}
-
-func (c *conn) state(want string) {
-	state := c.t.do(&control.Request{Op: control.State, QP: c.handle}).State
-	if state == "" {
-		c.t.Skipf("the target does not know the state of its QPs")
-	}
-	is(c.t, "the QP's state", state, want)
-}
-
-// intact checks the bytes around the region.
-func (c *conn) intact() {
-	is(c.t, "that the bytes around the region are intact", c.t.do(&control.Request{Op: control.Guard, QP: c.handle}).Intact, true)
+// request is post, and returns the next message, which must have an opcode.
+func (c *conn) request(length int, s control.Send, opcode uint64) *message {
+	c.post(length, s)
+	return c.next().is(opcode)
 }
 
 // pattern returns n bytes that depend on seed.
-func pattern(n int, seed byte) []byte {
-	b := make([]byte, n)
-	for i := range b {
-		b[i] = seed + byte(i)*3 + byte(i>>8)
-	}
-	return b
-}
+var pattern, word = suite.Pattern, suite.Word
 
 // context returns a context that ends after the wait time or with the case.
 func (t *tester) context() context.Context {

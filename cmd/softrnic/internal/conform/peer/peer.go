@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/softrnic/softrnic/internal/checksum"
 	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
 	"github.com/softrnic/softrnic/link"
 )
@@ -41,20 +42,8 @@ func (d Datagram) Packet() []byte { return d[HeaderLen:] }
 
 // Seal computes the IPv4 checksum and the ICRC.
 func (d Datagram) Seal() {
-	d.checksum()
+	checksum.PutIPv4(d[:ipLen])
 	wire.PutICRC(d.Header(), d.Packet())
-}
-
-func (d Datagram) checksum() {
-	d[10], d[11] = 0, 0
-	sum := uint32(0)
-	for i := 0; i < ipLen; i += 2 {
-		sum += uint32(binary.BigEndian.Uint16(d[i:]))
-	}
-	for sum>>16 != 0 {
-		sum = sum&0xffff + sum>>16
-	}
-	binary.BigEndian.PutUint16(d[10:], ^uint16(sum))
 }
 
 // Peer is an address on a link.
@@ -82,13 +71,6 @@ func New(l link.Link, addr, target netip.Addr, seen func(sent bool, d Datagram))
 	p := &Peer{Addr: addr, Target: target, link: l, found: make(chan struct{}), arrived: make(chan struct{}, 1), seen: seen}
 	l.Attach(p.receive)
 	return p, nil
-}
-
-// Locked calls f while seen is not running.
-func (p *Peer) Locked(f func()) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	f()
 }
 
 // Close closes the link.
@@ -156,7 +138,7 @@ func (p *Peer) Make(pkt *wire.Packet) Datagram {
 	binary.BigEndian.PutUint16(d[22:], Port)
 	binary.BigEndian.PutUint16(d[24:], uint16(len(d)-ipLen))
 	pkt.Encode(d.Header(), d.Packet())
-	d.checksum()
+	checksum.PutIPv4(d[:ipLen])
 	return d
 }
 

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/softrnic/softrnic/cmd/internal/cli"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/control"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
@@ -163,11 +164,6 @@ func (q *queuePair) setAccess() error {
 }
 
 // destroy ends the connection. It ignores errors if the peer has ended it.
-func (c *connection) destroy() (err error) {
-	for _, id := range []*rdmacm.ID{c.id, c.listener} {
-		if id != nil {
-			err = errors.Join(err, id.Close())
-		}
-	}
-	return errors.Join(err, c.events.Close())
+func (c *connection) destroy() error {
+	return errors.Join(cli.Close(c.id), cli.Close(c.listener), c.events.Close())
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/softrnic/softrnic/cmd/internal/cli"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/control"
 	"github.com/softrnic/softrnic/verbs"
 )
@@ -128,7 +129,7 @@ func (q *queuePair) connect(c *control.Connect) error {
 	attr := &verbs.QPAttr{QPState: verbs.StateRTR, PathMTU: mtu, DestQPNum: c.PeerQPN, RQPSN: c.RQPSN,
 		MaxDestRDAtomic: c.MaxDestRD, MinRNRTimer: c.MinRNR,
 		AHAttr: verbs.AHAttr{IsGlobal: true, PortNum: 1,
-			GRH: verbs.GRH{DGID: verbs.GIDFromAddr(peer), SGIDIndex: index, HopLimit: 64, TrafficClass: c.TrafficCls}}}
+			GRH: verbs.GRH{DGID: verbs.GIDFromAddr(peer), SGIDIndex: index, HopLimit: 64}}}
 	mask := verbs.QPAttrState | verbs.QPAttrAV | verbs.QPAttrPathMTU | verbs.QPAttrDestQPN | verbs.QPAttrRQPSN
 	if q.qp.Type() == verbs.RC {
 		mask |= verbs.QPAttrMaxDestRDAtomic | verbs.QPAttrMinRNRTimer
@@ -227,19 +228,9 @@ func (q *queuePair) destroy() (err error) {
 	if q.cm != nil {
 		err = q.cm.destroy()
 	}
-	if q.qp != nil {
-		err = errors.Join(err, q.qp.Close())
+	err = errors.Join(err, cli.Close(q.qp), cli.Close(q.cq))
+	if closed := cli.Close(q.mr); !errors.Is(closed, verbs.ErrClosed) {
+		err = errors.Join(err, closed)
 	}
-	if q.cq != nil {
-		err = errors.Join(err, q.cq.Close())
-	}
-	if q.mr != nil {
-		if e := q.mr.Close(); !errors.Is(e, verbs.ErrClosed) {
-			err = errors.Join(err, e)
-		}
-	}
-	if q.pd != nil {
-		err = errors.Join(err, q.pd.Close())
-	}
-	return err
+	return errors.Join(err, cli.Close(q.pd))
 }

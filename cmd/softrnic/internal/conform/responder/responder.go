@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/softrnic/softrnic/cmd/internal/cli"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/control"
 	"github.com/softrnic/softrnic/verbs"
 )
@@ -78,9 +79,7 @@ func (s *session) end() {
 	for _, q := range s.qps {
 		_ = q.destroy()
 	}
-	if s.pd != nil {
-		_ = s.pd.Close()
-	}
+	_ = cli.Close(s.pd)
 }
 
 func (s *session) do(r *control.Request) (reply control.Reply, err error) {

@@ -345,7 +345,7 @@ class Pair:
         attr.dest_qp_num, attr.rq_psn = c["peer_qpn"], c["rq_psn"]
         attr.max_dest_rd_atomic, attr.min_rnr_timer = c["max_dest_rd_atomic"], c["min_rnr_timer"]
         attr.ah_attr = AHAttr(is_global=1, port_num=1, gr=GlobalRoute(
-            dgid=GID(gid_of(c["peer_addr"]).exploded), sgid_index=index[0], hop_limit=64, traffic_class=c.get("traffic_class", 0)))
+            dgid=GID(gid_of(c["peer_addr"]).exploded), sgid_index=index[0], hop_limit=64))
         mask = e.IBV_QP_STATE | e.IBV_QP_AV | e.IBV_QP_PATH_MTU | e.IBV_QP_DEST_QPN | e.IBV_QP_RQ_PSN
         reliable = self.type == "RC"
         self.qp.modify(attr, mask | (e.IBV_QP_MAX_DEST_RD_ATOMIC | e.IBV_QP_MIN_RNR_TIMER if reliable else 0))

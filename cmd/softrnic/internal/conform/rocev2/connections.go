@@ -48,7 +48,7 @@ func (t *tester) caller() *caller {
 // listening returns a QP of the target for which it listens.
 func (t *tester) listening() *caller {
 	c := t.caller()
-	reply, err := t.Control.Do(&control.Request{Op: control.Listen, QP: c.handle,
+	reply, err := t.Control.Do(&control.Request{Op: control.Listen, QP: c.Handle,
 		CM: &control.CM{Addr: netip.AddrPortFrom(t.Peer.Target, 0).String()}})
 	if err != nil {
 		t.Skipf("the target's responder does not listen: %v", err)
@@ -118,37 +118,46 @@ func (c *caller) expect(m mad.Message) (*reply, mad.Header) {
 	}
 }
 
-// event compares the target's next event.
-func (c *caller) event(want string) control.Reply {
-	r := c.t.do(&control.Request{Op: control.CMEvent, QP: c.handle, WaitMillis: int(c.t.Wait.Milliseconds())})
-	is(c.t, "the target's event", r.Event, want)
-	return r
+// raise sends m, which must raise an event at the target.
+func (c *caller) raise(m mad.Message, want string) control.Reply {
+	c.say(m)
+	return c.Event(want)
 }
 
 // quiet checks that the target has no further event.
 func (c *caller) quiet() {
 	c.t.sync(func(*reply) {})
-	r := c.t.do(&control.Request{Op: control.CMEvent, QP: c.handle, WaitMillis: int(c.t.Quiet.Milliseconds())})
-	is(c.t, "the target's event", r.Event, "")
+	is(c.t, "the target's event", c.NextEvent(c.t.Quiet).Event, "")
 }
 
 // accepted sends a REQ, makes the target accept, and returns its REP.
 func (c *caller) accepted() (*reply, mad.Header, *mad.REP) {
-	c.say(c.req())
-	c.event("CONNECT_REQUEST")
-	c.t.do(&control.Request{Op: control.Accept, QP: c.handle, CM: &control.CM{Data: c.tag, ReadsIn: readsIn, ReadsOut: readsOut}})
+	c.raise(c.req(), "CONNECT_REQUEST")
+	c.Do(control.Request{Op: control.Accept, CM: &control.CM{Data: c.tag, ReadsIn: readsIn, ReadsOut: readsOut}})
 	var m mad.REP
 	r, h := c.expect(&m)
 	c.theirs = m.LocalCommID
 	return r, h, &m
 }
 
+// asking returns a caller whose REQ has come to the target's program.
+func asking(t *tester) *caller {
+	c := t.listening()
+	c.raise(c.req(), "CONNECT_REQUEST")
+	return c
+}
+
+// accepting returns a caller whose REQ the target has accepted, and its REP.
+func accepting(t *tester) (*caller, *reply, *mad.REP) {
+	c := t.listening()
+	r, _, rep := c.accepted()
+	return c, r, rep
+}
+
 // established returns an established connection.
 func established(t *tester) (*caller, *mad.REP) {
-	c := t.listening()
-	_, _, rep := c.accepted()
-	c.say(&mad.RTU{LocalCommID: c.id, RemoteCommID: c.theirs})
-	c.event("ESTABLISHED")
+	c, _, rep := accepting(t)
+	c.raise(&mad.RTU{LocalCommID: c.id, RemoteCommID: c.theirs}, "ESTABLISHED")
 	return c, rep
 }
 
@@ -157,8 +166,7 @@ func established(t *tester) (*caller, *mad.REP) {
 // expected behaviour in each state is that of Linux' cm.c.
 var connections = []entry{
 	{"CM-REP", "A REQ that is accepted is answered with a REP that names its communication ID.", "IBTA Vol 1 §12.6.8", func(t *tester) {
-		c := t.listening()
-		r, _, rep := c.accepted()
+		c, r, rep := accepting(t)
 		equal(r, "communication IDs", rep.RemoteCommID, c.id, "%#x")
 	}},
 	{"CM-REP-TID", "A REP has the transaction ID of its REQ.", suite.Observed, func(t *tester) {
@@ -167,40 +175,33 @@ var connections = []entry{
 		equal(r, "transaction ID", h.TID, c.tid, "%#x")
 	}},
 	{"CM-REP-QPN", "A REP has the number of the queue pair that accepts.", "IBTA Vol 1 §12.6.8", func(t *tester) {
-		c := t.listening()
-		r, _, rep := c.accepted()
+		c, r, rep := accepting(t)
 		equal(r, "REP's QPN", rep.LocalQPN, c.num, "%#x")
 	}},
 	{"CM-REP-READS", "A REP has the responder resources and the initiator depth that were accepted.", "IBTA Vol 1 §12.6.8",
 		func(t *tester) {
-			c := t.listening()
-			r, _, rep := c.accepted()
+			_, r, rep := accepting(t)
 			equal(r, "responder resources", rep.ResponderResources, readsIn, "%d")
 			equal(r, "initiator depth", rep.InitiatorDepth, readsOut, "%d")
 		}},
 	{"CM-REP-DATA", "The private data of the acceptance are in the REP.", "IBTA Vol 1 §12.6.8", func(t *tester) {
-		c := t.listening()
-		r, _, rep := c.accepted()
+		c, r, rep := accepting(t)
 		equal(r, "REP's private data", string(rep.PrivateData[:8]), string(c.tag), "%x")
 	}},
 	{"CM-REP-AGAIN", "A REP that no RTU answers is repeated as it was.", suite.Observed, func(t *tester) {
-		c := t.listening()
-		first, _, _ := c.accepted()
+		c, first, _ := accepting(t)
 		again, _ := c.expect(&mad.REP{})
 		equal(again, "MAD", string(again.Payload), string(first.Payload), "%x")
 	}},
 	{"CM-REP-END", "After the RTU the REP is not repeated.", suite.Observed, func(t *tester) {
-		c := t.listening()
-		c.accepted()
-		c.say(&mad.RTU{LocalCommID: c.id, RemoteCommID: c.theirs})
-		c.event("ESTABLISHED")
+		c, _, _ := accepting(t)
+		c.raise(&mad.RTU{LocalCommID: c.id, RemoteCommID: c.theirs}, "ESTABLISHED")
 		t.sync(func(*reply) {}) // a message may be in flight
 		r, ok := t.next(repeated)
 		is(t, "that the REP comes again", ok && r.number > 0, false)
 	}},
 	{"CM-GSI", "Messages of CM come from QP 1 with the well-known Q_Key 0x80010000.", "IBTA Vol 1 §9.6.1.4.1", func(t *tester) {
-		c := t.listening()
-		r, _, _ := c.accepted()
+		_, r, _ := accepting(t)
 		equal(r, "Q_Key", r.DETH.QKey, mad.QKey, "%#x")
 		equal(r, "source QP", r.DETH.SrcQP, mad.QPN, "%d")
 	}},
@@ -220,8 +221,7 @@ var connections = []entry{
 	}},
 	{"CM-REQ-DATA", "The private data behind the IP CM header of a REQ are delivered with the request.", "IBTA annex A11", func(t *tester) {
 		c := t.listening()
-		c.say(c.req())
-		ev := c.event("CONNECT_REQUEST")
+		ev := c.raise(c.req(), "CONNECT_REQUEST")
 		is(t, "whether the private data are the REQ's", bytes.HasPrefix(ev.Data, c.tag), true)
 	}},
 	{"CM-REQ-READS", "A request offers as many READs at the target as the REQ's initiator depth, and vice versa.",
@@ -229,15 +229,12 @@ var connections = []entry{
 			c := t.listening()
 			m := c.req()
 			m.ResponderResources, m.InitiatorDepth = 5, 6
-			c.say(m)
-			ev := c.event("CONNECT_REQUEST")
+			ev := c.raise(m, "CONNECT_REQUEST")
 			is(t, "the responder resources that are offered", ev.ReadsIn, 6)
 			is(t, "the initiator depth that is offered", ev.ReadsOut, 5)
 		}},
 	{"CM-REQ-DUP", "A REQ that comes again makes no second request.", suite.Observed, func(t *tester) {
-		c := t.listening()
-		c.say(c.req())
-		c.event("CONNECT_REQUEST")
+		c := asking(t)
 		c.say(c.req())
 		c.quiet()
 	}},
@@ -245,9 +242,8 @@ var connections = []entry{
 		func(t *tester) {
 			c := t.listening()
 			m := c.req()
-			c.say(m)
-			c.event("CONNECT_REQUEST")
-			t.do(&control.Request{Op: control.Accept, QP: c.handle, CM: &control.CM{ReadsIn: readsIn, ReadsOut: readsOut}})
+			c.raise(m, "CONNECT_REQUEST")
+			c.Do(control.Request{Op: control.Accept, CM: &control.CM{ReadsIn: readsIn, ReadsOut: readsOut}})
 			first, _ := c.expect(&mad.REP{})
 			c.say(m) // Linux answers only with its retransmission of the REP
 			again, _ := c.expect(&mad.REP{})
@@ -272,17 +268,13 @@ var connections = []entry{
 		}},
 	{"CM-REJ-CONSUMER", "A request that the program rejects is rejected with the reason for that.", "IBTA Vol 1 §12.6.7.2",
 		func(t *tester) {
-			c := t.listening()
-			c.say(c.req())
-			c.event("CONNECT_REQUEST")
-			t.do(&control.Request{Op: control.Reject, QP: c.handle, CM: &control.CM{Data: c.tag}})
+			c := asking(t)
+			c.Do(control.Request{Op: control.Reject, CM: &control.CM{Data: c.tag}})
 			c.rejected(mad.ConsumerDefined)
 		}},
 	{"CM-REJ-EVENT", "A REJ in the place of the RTU is an event.", suite.Observed, func(t *tester) {
-		c := t.listening()
-		c.accepted()
-		c.say(&mad.REJ{LocalCommID: c.id, RemoteCommID: c.theirs, About: mad.AnsweredREP, Reason: mad.ConsumerDefined})
-		c.event("REJECTED")
+		c, _, _ := accepting(t)
+		c.raise(&mad.REJ{LocalCommID: c.id, RemoteCommID: c.theirs, About: mad.AnsweredREP, Reason: mad.ConsumerDefined}, "REJECTED")
 	}},
 	{"CM-RTU", "The RTU establishes the connection.", "IBTA Vol 1 §12.6.9", func(t *tester) { established(t) }},
 	{"CM-RTU-DUP", "An RTU that comes again makes no second event.", suite.Observed, func(t *tester) {
@@ -291,46 +283,40 @@ var connections = []entry{
 		c.quiet()
 	}},
 	{"CM-RTU-UNKNOWN", "An RTU for another communication ID establishes nothing.", suite.Observed, func(t *tester) {
-		c := t.listening()
-		c.accepted()
+		c, _, _ := accepting(t)
 		c.say(&mad.RTU{LocalCommID: c.id, RemoteCommID: c.theirs ^ 0x40})
 		t.sync(func(*reply) {})
-		r := t.do(&control.Request{Op: control.CMEvent, QP: c.handle, WaitMillis: int(t.Quiet.Milliseconds())})
+		event := c.NextEvent(t.Quiet).Event
 		// It may have given up.
-		is(t, "whether the connection is established", r.Event == "ESTABLISHED", false)
+		is(t, "whether the connection is established", event == "ESTABLISHED", false)
 	}},
 	{"CM-MRA", "An MRA makes the target delay the repetition of its REP for the time in the MRA.", mra, func(t *tester) {
-		c := t.listening()
-		c.accepted()
+		c, _, _ := accepting(t)
 		c.say(&mad.MRA{LocalCommID: c.id, RemoteCommID: c.theirs, About: mad.AnsweredREP, ServiceTimeout: mraTime})
 		t.sync(func(*reply) {}) // a message may be in flight
 		r, ok := t.next(repeated)
 		is(t, "that the REP comes again", ok && r.number > 0, false)
 	}},
 	{"CM-MRA-RTU", "An RTU after an MRA establishes the connection.", mra, func(t *tester) {
-		c := t.listening()
-		c.accepted()
+		c, _, _ := accepting(t)
 		c.say(&mad.MRA{LocalCommID: c.id, RemoteCommID: c.theirs, About: mad.AnsweredREP, ServiceTimeout: mraTime})
-		c.say(&mad.RTU{LocalCommID: c.id, RemoteCommID: c.theirs})
-		c.event("ESTABLISHED")
+		c.raise(&mad.RTU{LocalCommID: c.id, RemoteCommID: c.theirs}, "ESTABLISHED")
 	}},
 	{"CM-REP-LOST", "A REP that no RTU answers to the last repetition that the REQ allows is an event.", suite.Observed, func(t *tester) {
 		c := t.listening()
 		m := c.req()
 		m.MaxCMRetries = 1
-		c.say(m)
-		c.event("CONNECT_REQUEST")
-		t.do(&control.Request{Op: control.Accept, QP: c.handle, CM: &control.CM{ReadsIn: readsIn, ReadsOut: readsOut}})
+		c.raise(m, "CONNECT_REQUEST")
+		c.Do(control.Request{Op: control.Accept, CM: &control.CM{ReadsIn: readsIn, ReadsOut: readsOut}})
 		c.expect(&mad.REP{})
 		c.expect(&mad.REP{})
-		c.event("UNREACHABLE")
+		c.Event("UNREACHABLE")
 	}},
 	{"CM-PSN", "The tester's first request has the starting PSN of the REP.", "IBTA Vol 1 §12.6.8", func(t *tester) {
 		c, rep := established(t)
 		c.psn = rep.StartingPSN
-		t.send(c.write(0, pattern(8, 1)))
-		t.reply().ack(rep.StartingPSN)
-		c.holds(0, pattern(8, 1))
+		t.ask(c.write(0, pattern(8, 1))).ack(rep.StartingPSN)
+		c.Holds(0, pattern(8, 1))
 	}},
 	{"CM-REQ-PSN", "The target's first request has the starting PSN of the REQ.", "IBTA Vol 1 §12.6.5", func(t *tester) {
 		c, _ := established(t)
@@ -351,7 +337,7 @@ func calling(t *tester) (*caller, *reply, *mad.REQ) {
 	c := t.caller()
 	port := uint16(20000 + t.qpn%20000)
 	c.service = mad.ServiceID(portSpaceTCP, port)
-	_, err := t.Control.Do(&control.Request{Op: control.DialTester, QP: c.handle,
+	_, err := t.Control.Do(&control.Request{Op: control.DialTester, QP: c.Handle,
 		CM: &control.CM{Addr: netip.AddrPortFrom(t.Peer.Addr, port).String(), Data: c.tag, ReadsIn: readsIn, ReadsOut: readsOut}})
 	if err != nil {
 		t.Skipf("the target's responder does not dial: %v", err)
@@ -386,16 +372,14 @@ var calls = []entry{
 	}},
 	{"CM-CALL-RTU", "A REP is answered with an RTU, and establishes the connection.", "IBTA Vol 1 §12.6.9", func(t *tester) {
 		c, _, _ := calling(t)
-		c.say(c.rep())
-		c.event("ESTABLISHED") // some targets answer when the program gets the event
+		c.raise(c.rep(), "ESTABLISHED") // some targets answer when the program gets the event
 		var m mad.RTU
 		r, _ := c.expect(&m)
 		equal(r, "communication IDs", m.RemoteCommID, c.id, "%#x")
 	}},
 	{"CM-CALL-REP-DUP", "A REP that comes again is answered with an RTU again.", suite.Observed, func(t *tester) {
 		c, _, _ := calling(t)
-		c.say(c.rep())
-		c.event("ESTABLISHED")
+		c.raise(c.rep(), "ESTABLISHED")
 		c.expect(&mad.RTU{})
 		c.say(c.rep())
 		c.expect(&mad.RTU{})
@@ -404,13 +388,12 @@ var calls = []entry{
 		c, _, _ := calling(t)
 		c.say(&mad.MRA{LocalCommID: c.id, RemoteCommID: c.theirs, About: mad.AnsweredREQ, ServiceTimeout: mraTime})
 		t.sync(func(*reply) {})
-		c.say(c.rep())
-		c.event("ESTABLISHED")
+		c.raise(c.rep(), "ESTABLISHED")
 	}},
 	{"CM-CALL-REJ", "A REJ in the place of the REP is an event, with its private data.", "IBTA Vol 1 §12.6.7", func(t *tester) {
 		c, _, _ := calling(t)
 		c.say(&mad.REJ{LocalCommID: c.id, RemoteCommID: c.theirs, About: mad.AnsweredREQ, Reason: mad.ConsumerDefined, PrivateData: c.tag})
-		ev := c.event("REJECTED")
+		ev := c.Event("REJECTED")
 		is(t, "whether the private data are the REJ's", bytes.HasPrefix(ev.Data, c.tag), true)
 	}},
 }

@@ -14,10 +14,9 @@ type limited struct {
 
 func newLimited(t *tester, psn uint32, code uint8) *limited {
 	q := &limited{qp: t.rc(patient, func(s *settings) { s.SQPSN = psn })}
-	q.post("SEND", 8)
-	t.reply().opcode(wire.RCSendOnly)
+	q.request("SEND", 8, wire.RCSendOnly)
 	t.send(q.answer(code, psn, 1))
-	is(t, "the completion's status", q.completion().Status, "SUCCESS")
+	q.Completes("SUCCESS")
 	return q
 }
 
@@ -43,16 +42,14 @@ func (q *limited) holdsBack(psn uint32) {
 // and hfi1 (credit_table, rvt_get_credit, s_lsn).
 var credits = []entry{
 	{"ACK-CREDITS", "An acknowledgement grants no more credits than there are receive requests, or states that it grants none.",
-		"IBTA Vol 1 §9.7.7.2", func(t *tester) {
-			q := t.rc()
+		"IBTA Vol 1 §9.7.7.2", onRC(func(q *qp) {
 			for i := range 3 {
-				q.recv(uint64(i), 8*i, 8)
+				q.Recv(uint64(i), 8*i, 8)
 			}
-			t.send(q.write(1024, pattern(8, 1)))
-			r := t.reply().ack(firstPSN)
+			r := q.t.ask(q.write(1024, pattern(8, 1))).ack(firstPSN)
 			n, given := r.AETH.Credits()
 			equal(r, "credits", !given || n <= 3, true, "no more: %v")
-		}},
+		})},
 	{"ACK-RESERVED", "The highest bit of an acknowledgement's syndrome is zero.", "IBTA Vol 1 §9.3.5", func(t *tester) {
 		_, r := answered(t)
 		equal(r, "syndrome's highest bit", r.AETH.Syndrome>>7, 0, "%d")

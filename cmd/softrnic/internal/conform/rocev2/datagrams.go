@@ -2,6 +2,7 @@ package rocev2
 
 import (
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/suite"
+	"github.com/softrnic/softrnic/internal/checksum"
 	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
 )
 
@@ -18,7 +19,7 @@ func (q *qp) datagram(payload []byte) *wire.Packet {
 // receiver returns a UD QP with a receive request of length bytes.
 func receiver(t *tester, length int) *qp {
 	q := t.rc(ud)
-	q.recv(6, 0, length)
+	q.Recv(6, 0, length)
 	return q
 }
 
@@ -27,10 +28,9 @@ func dropped(t *tester, change func(*wire.Packet)) {
 	q := receiver(t, 1024)
 	p := q.datagram(pattern(20, 1))
 	change(p)
-	t.send(p)
-	t.silent()
-	q.none()
-	q.holds(0, make([]byte, 64))
+	t.unanswered(p)
+	q.None()
+	q.Holds(0, make([]byte, 64))
 }
 
 // datagrams are the cases of unreliable datagrams.
@@ -39,41 +39,38 @@ var datagrams = []entry{
 		func(t *tester) {
 			q := receiver(t, 1024)
 			t.send(q.datagram(pattern(20, 1)))
-			c := q.completion()
-			is(t, "the completion's status", c.Status, "SUCCESS")
-			is(t, "the completion's length", c.ByteLen, grh+20)
-			q.holds(grh, pattern(20, 1))
+			is(t, "the completion's length", q.Completes("SUCCESS").ByteLen, grh+20)
+			q.Holds(grh, pattern(20, 1))
 		}},
 	{"UD-SOURCE", "A datagram's completion names the queue pair that sent it.", "ibv_poll_cq(3)", func(t *tester) {
 		q := receiver(t, 1024)
 		t.send(q.datagram(pattern(20, 1)))
-		is(t, "the completion's source", q.completion().SrcQP, q.own)
+		is(t, "the completion's source", q.Completion().SrcQP, q.own)
 	}},
 	{"UD-GRH", "The last 20 of the 40 bytes are the IPv4 header: its source and destination are those of the datagram.",
 		"IBTA annex A17.4.5", func(t *tester) {
 			q := receiver(t, 1024)
 			t.send(q.datagram(pattern(20, 1)))
-			is(t, "the completion's status", q.completion().Status, "SUCCESS")
-			q.holds(grh-8, append(t.Peer.Addr.AsSlice(), t.Peer.Target.AsSlice()...))
+			q.Completes("SUCCESS")
+			q.Holds(grh-8, append(t.Peer.Addr.AsSlice(), t.Peer.Target.AsSlice()...))
 		}},
 	{"UD-IMM", "The immediate data of a datagram are delivered with its completion.", "ibv_poll_cq(3)", func(t *tester) {
 		q := receiver(t, 1024)
 		p := q.datagram(pattern(20, 1))
 		p.Opcode, p.Imm = wire.UDSendOnlyImm, 0xfedcba98
 		t.send(p)
-		is(t, "the completion's immediate data", q.completion().Imm, 0xfedcba98)
+		is(t, "the completion's immediate data", q.Completion().Imm, 0xfedcba98)
 	}},
 	{"UD-NO-ACK", "A datagram is not acknowledged, not even if it asks.", suite.Observed, func(t *tester) {
 		q := receiver(t, 1024)
 		p := q.datagram(pattern(20, 1))
 		p.AckReq = true
-		t.send(p)
-		t.silent()
-		is(t, "the completion's status", q.completion().Status, "SUCCESS")
+		t.unanswered(p)
+		q.Completes("SUCCESS")
 	}},
 	{"UD-PSN", "A datagram is delivered whatever its PSN is.", suite.Observed, func(t *tester) {
 		q := receiver(t, 1024)
-		q.recv(7, 1024, 1024)
+		q.Recv(7, 1024, 1024)
 		first, second := q.datagram(pattern(20, 1)), q.datagram(pattern(20, 2))
 		first.PSN, second.PSN = 0x123456, 77
 		t.send(first, second)
@@ -82,7 +79,7 @@ var datagrams = []entry{
 	{"UD-ZERO", "A datagram without payload takes a receive request.", suite.Observed, func(t *tester) {
 		q := receiver(t, 1024)
 		t.send(q.datagram(nil))
-		is(t, "the completion's length", q.completion().ByteLen, grh)
+		is(t, "the completion's length", q.Completion().ByteLen, grh)
 	}},
 	{"UD-QKEY-WRONG", "A datagram with another Q_Key than the queue pair's is dropped without an answer.", "IBTA Vol 1 §9.6.1.4.1",
 		func(t *tester) {
@@ -96,63 +93,54 @@ var datagrams = []entry{
 			dropped(t, func(p *wire.Packet) { p.Opcode = wire.RCSendOnly })
 		}},
 	{"UD-NO-RECEIVE", "A datagram for which there is no receive request is dropped, and the next one delivered.", suite.Observed,
-		func(t *tester) {
-			q := t.rc(ud)
-			t.send(q.datagram(pattern(20, 1)))
-			t.silent()
-			q.recv(6, 0, 1024)
-			t.send(q.datagram(pattern(20, 2)))
-			is(t, "the completion's status", q.completion().Status, "SUCCESS")
-			q.holds(grh, pattern(20, 2))
-		}},
+		onRC(func(q *qp) {
+			q.t.unanswered(q.datagram(pattern(20, 1)))
+			q.Recv(6, 0, 1024)
+			q.t.send(q.datagram(pattern(20, 2)))
+			q.Completes("SUCCESS")
+			q.Holds(grh, pattern(20, 2))
+		}, ud)},
 	{"UD-LONG", "Of a datagram that is longer than the receive request nothing is placed behind it.", suite.Observed, func(t *tester) {
 		q := receiver(t, grh+16)
-		t.send(q.datagram(pattern(64, 1)))
-		t.silent()
-		q.holds(grh+16, make([]byte, 64))
+		t.unanswered(q.datagram(pattern(64, 1)))
+		q.Holds(grh+16, make([]byte, 64))
 	}},
 }
 
 // congestion are the cases of ECN marks and CNPs.
 var congestion = []entry{
-	{"CNP-SILENT", "A congestion notification is not answered.", "IBTA annex A17.9", func(t *tester) {
-		q := t.rc()
-		t.send(q.notification())
-		t.silent()
-		q.state("RTS")
-	}},
-	{"CNP-PSN", "A congestion notification takes no PSN.", "IBTA annex A17.9", func(t *tester) {
-		q := t.rc()
-		t.send(q.notification(), q.write(0, pattern(8, 1)))
-		t.reply().ack(firstPSN)
-	}},
-	{"ECN-ACK", "A request that a switch has marked is executed and acknowledged.", "IBTA annex A17.9", func(t *tester) {
-		q := t.rc()
+	{"CNP-SILENT", "A congestion notification is not answered.", "IBTA annex A17.9", onRC(func(q *qp) {
+		q.t.unanswered(q.notification())
+		q.State("RTS")
+	})},
+	{"CNP-PSN", "A congestion notification takes no PSN.", "IBTA annex A17.9", onRC(func(q *qp) {
+		q.t.ask(q.notification(), q.write(0, pattern(8, 1))).ack(firstPSN)
+	})},
+	{"ECN-ACK", "A request that a switch has marked is executed and acknowledged.", "IBTA annex A17.9", onRC(func(q *qp) {
 		marked(q)
-		for r := t.reply(); ; r = t.reply() {
+		for r := q.t.reply(); ; r = q.t.reply() {
 			if r.Opcode != wire.CNP {
 				r.ack(firstPSN)
 				break
 			}
 		}
-		q.holds(0, pattern(8, 1))
-	}},
+		q.Holds(0, pattern(8, 1))
+	})},
 	{"ECN-CNP", "A packet that a switch has marked is answered with a congestion notification: BECN is set, and 16 bytes are zero.",
 		"IBTA annex A17.9.3",
-		func(t *tester) {
-			q := t.rc()
+		onRC(func(q *qp) {
 			marked(q)
-			r := t.reply()
+			r := q.t.reply()
 			if r.Opcode != wire.CNP {
-				r, _ = t.next(t.Quiet)
+				r, _ = q.t.next(q.t.Quiet)
 			}
 			if r == nil || r.Opcode != wire.CNP {
-				t.Skipf("the target sends no congestion notifications")
+				q.t.Skipf("the target sends no congestion notifications")
 			}
 			equal(r, "BECN", r.BECN, true, "%v")
 			equal(r, "destination QP", r.DestQP, q.own, "%#x")
 			r.payload(make([]byte, wire.CNPPayloadLen))
-		}},
+		})},
 }
 
 // notification returns a CNP to a QP.
@@ -165,6 +153,6 @@ func (q *qp) notification() *wire.Packet {
 func marked(q *qp) {
 	d := q.t.Peer.Make(q.write(0, pattern(8, 1)))
 	d.Header()[1] |= 3
-	refresh(d.Header())
+	checksum.PutIPv4(d[:20])
 	q.t.sendRaw(d)
 }

@@ -7,24 +7,35 @@ import (
 )
 
 // leave makes the target disconnect.
-func (c *caller) leave() { c.t.do(&control.Request{Op: control.Disconnect, QP: c.handle}) }
+func (c *caller) leave() { c.Do(control.Request{Op: control.Disconnect}) }
+
+// leaving returns the caller of a connection that the target ends.
+func leaving(t *tester) *caller {
+	c, _ := established(t)
+	c.leave()
+	return c
+}
 
 // disconnect sends the tester's DREQ.
 func (c *caller) disconnect() {
 	c.say(&mad.DREQ{LocalCommID: c.id, RemoteCommID: c.theirs, RemoteQPN: c.num})
 }
 
+// disconnected ends the connection, which the target's program must be told.
+func (c *caller) disconnected() {
+	c.disconnect()
+	c.Event("DISCONNECTED")
+}
+
 // endings are the ends of connections.
 var endings = []entry{
 	{"CM-DREQ", "A DREQ is an event.", "IBTA Vol 1 §12.6.10", func(t *tester) {
 		c, _ := established(t)
-		c.disconnect()
-		c.event("DISCONNECTED")
+		c.disconnected()
 	}},
 	{"CM-DREP", "A DREQ is answered with a DREP when the program disconnects, too.", "IBTA Vol 1 §12.6.11", func(t *tester) {
 		c, _ := established(t)
-		c.disconnect()
-		c.event("DISCONNECTED")
+		c.disconnected()
 		c.leave()
 		var m mad.DREP
 		r, _ := c.expect(&m)
@@ -32,8 +43,7 @@ var endings = []entry{
 	}},
 	{"CM-DREQ-DUP", "A DREQ that comes again is answered with a DREP again.", suite.Observed, func(t *tester) {
 		c, _ := established(t)
-		c.disconnect()
-		c.event("DISCONNECTED")
+		c.disconnected()
 		c.leave()
 		c.expect(&mad.DREP{})
 		c.disconnect()
@@ -48,18 +58,15 @@ var endings = []entry{
 		equal(r, "communication IDs", m.RemoteCommID, c.id, "%#x")
 	}},
 	{"CM-LEAVE", "A target that disconnects sends a DREQ that names the tester's queue pair.", "IBTA Vol 1 §12.6.10", func(t *tester) {
-		c, _ := established(t)
-		c.leave()
+		c := leaving(t)
 		var m mad.DREQ
 		r, _ := c.expect(&m)
 		equal(r, "DREQ's QPN", m.RemoteQPN, c.own, "%#x")
-		c.say(&mad.DREP{LocalCommID: c.id, RemoteCommID: c.theirs})
-		c.event("DISCONNECTED")
+		c.raise(&mad.DREP{LocalCommID: c.id, RemoteCommID: c.theirs}, "DISCONNECTED")
 	}},
 	{"CM-DREQ-ONCE", "A DREQ that comes again makes no second event.", suite.Observed, func(t *tester) {
 		c, _ := established(t)
-		c.disconnect()
-		c.event("DISCONNECTED")
+		c.disconnected()
 		c.disconnect()
 		c.quiet()
 	}},
@@ -69,33 +76,27 @@ var endings = []entry{
 		c.quiet()
 	}},
 	{"CM-LEAVE-AGAIN", "A DREQ that no DREP answers is repeated as it was.", suite.Observed, func(t *tester) {
-		c, _ := established(t)
-		c.leave()
+		c := leaving(t)
 		first, _ := c.expect(&mad.DREQ{})
 		again, _ := c.expect(&mad.DREQ{})
 		equal(again, "MAD", string(again.Payload), string(first.Payload), "%x")
 	}},
 	{"CM-LEAVE-END", "After the DREP the DREQ is not repeated.", suite.Observed, func(t *tester) {
-		c, _ := established(t)
-		c.leave()
+		c := leaving(t)
 		c.expect(&mad.DREQ{})
-		c.say(&mad.DREP{LocalCommID: c.id, RemoteCommID: c.theirs})
-		c.event("DISCONNECTED")
+		c.raise(&mad.DREP{LocalCommID: c.id, RemoteCommID: c.theirs}, "DISCONNECTED")
 		t.sync(func(*reply) {}) // a message may be in flight
 		r, ok := t.next(repeated)
 		is(t, "that the DREQ comes again", ok && r.number > 0, false)
 	}},
 	{"CM-LEAVE-CROSS", "A DREQ that crosses the target's own ends the connection.", suite.Observed, func(t *tester) {
-		c, _ := established(t)
-		c.leave()
+		c := leaving(t)
 		c.expect(&mad.DREQ{})
-		c.disconnect()
-		c.event("DISCONNECTED")
+		c.disconnected()
 	}},
 	{"CM-LEAVE-LOST", "A target whose DREQ is never answered gives up: the connection has ended.", suite.Observed, func(t *tester) {
-		c, _ := established(t)
-		c.leave()
+		c := leaving(t)
 		c.expect(&mad.DREQ{})
-		c.event("DISCONNECTED")
+		c.Event("DISCONNECTED")
 	}},
 }

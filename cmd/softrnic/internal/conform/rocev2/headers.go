@@ -2,6 +2,7 @@ package rocev2
 
 import (
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/suite"
+	"github.com/softrnic/softrnic/internal/checksum"
 	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
 )
 
@@ -12,8 +13,7 @@ const migrated = "IBTA Vol 1 §17.2.8; T. Shanley, InfiniBand Network Architectu
 // answered sends a WRITE and returns the target's acknowledgement.
 func answered(t *tester) (*qp, *reply) {
 	q := t.rc()
-	t.send(q.write(0, pattern(8, 1)))
-	return q, t.reply().ack(firstPSN)
+	return q, t.ask(q.write(0, pattern(8, 1))).ack(firstPSN)
 }
 
 // ignored sends a WRITE that change has made invalid, with a right ICRC, and checks that it has no
@@ -22,10 +22,9 @@ func ignored(t *tester, change func(*wire.Packet)) {
 	q := t.rc()
 	p := q.write(0, pattern(8, 1))
 	change(p)
-	t.send(p)
-	t.silent()
-	q.holds(0, make([]byte, 8))
-	q.state("RTS")
+	t.unanswered(p)
+	q.Holds(0, make([]byte, 8))
+	q.State("RTS")
 }
 
 // accepted sends a WRITE whose bytes change has altered on the wire, and checks that it is
@@ -36,7 +35,7 @@ func accepted(t *tester, change func(ip, packet []byte)) {
 	change(d.Header(), d.Packet())
 	t.sendRaw(d)
 	t.reply().ack(firstPSN)
-	q.holds(0, pattern(8, 1))
+	q.Holds(0, pattern(8, 1))
 }
 
 var headers = []entry{
@@ -58,36 +57,31 @@ var headers = []entry{
 			equal(r, "MigReq", r.MigReq, true, "%v")
 		}},
 	{"HDR-MIGRATION-CLEAR", "A request with MigReq clear is executed by a connection in the state Migrated.", suite.Observed,
-		func(t *tester) {
-			q := t.rc()
+		onRC(func(q *qp) {
 			p := q.write(0, pattern(8, 1))
 			p.MigReq = false
-			t.send(p)
-			t.reply().ack(firstPSN)
-			q.holds(0, pattern(8, 1))
-		}},
+			q.t.ask(p).ack(firstPSN)
+			q.Holds(0, pattern(8, 1))
+		})},
 	{"HDR-PKEY", "A packet of a connection has the P_Key of its partition.", "IBTA Vol 1 §9.2, §10.9", func(t *tester) {
 		_, r := answered(t)
 		equal(r, "P_Key", r.PKey, wire.DefaultPKey, "%#x")
 	}},
-	{"HDR-PAD", "An acknowledgement, which has no payload, has a pad count of 0.", "IBTA Vol 1 §9.2", func(t *tester) {
-		q := t.rc()
-		t.send(q.write(0, pattern(8, 1)))
-		r := t.reply()
+	{"HDR-PAD", "An acknowledgement, which has no payload, has a pad count of 0.", "IBTA Vol 1 §9.2", onRC(func(q *qp) {
+		r := q.t.ask(q.write(0, pattern(8, 1)))
 		equal(r, "pad", r.raw.Packet()[1]>>4&3, 0, "%d")
-	}},
+	})},
 	{"HDR-ICRC", "A packet has the right ICRC.", "IBTA Vol 1 §7.8.1, annex A17.3.3", func(t *tester) {
 		_, r := answered(t)
 		equal(r, "ICRC", r.icrc, true, "right: %v")
 	}},
-	{"HDR-ICRC-WRONG", "A packet with a wrong ICRC is dropped without an answer.", "IBTA Vol 1 §7.8.1, §9.6", func(t *tester) {
-		q := t.rc()
-		d := t.Peer.Make(q.write(0, pattern(8, 1)))
+	{"HDR-ICRC-WRONG", "A packet with a wrong ICRC is dropped without an answer.", "IBTA Vol 1 §7.8.1, §9.6", onRC(func(q *qp) {
+		d := q.t.Peer.Make(q.write(0, pattern(8, 1)))
 		d.Packet()[len(d.Packet())-1] ^= 0x80
-		t.sendRaw(d)
-		t.silent()
-		q.holds(0, make([]byte, 8))
-	}},
+		q.t.sendRaw(d)
+		q.t.silent()
+		q.Holds(0, make([]byte, 8))
+	})},
 	{"HDR-VERSION-WRONG", "A packet with an unknown transport header version is dropped without an answer.", "IBTA Vol 1 §9.6.1",
 		func(t *tester) { ignored(t, func(p *wire.Packet) { p.Version = 1 }) }},
 	{"HDR-QPN-UNKNOWN", "A packet to a queue pair that does not exist is dropped without an answer.", "IBTA Vol 1 §9.6.1",
@@ -96,41 +90,26 @@ var headers = []entry{
 		func(t *tester) { ignored(t, func(p *wire.Packet) { p.PKey = 0x8765 }) }},
 	{"HDR-SERVICE-WRONG", "A packet of a transport service that is not the queue pair's is dropped without an answer.", "IBTA Vol 1 §9.6.1",
 		func(t *tester) { ignored(t, func(p *wire.Packet) { p.Opcode = wire.UCWriteOnly }) }},
-	{"HDR-RESERVED7-SET", "Reserved bits of the BTH are ignored on reception.", "IBTA Vol 1 §9.2", func(t *tester) {
-		q := t.rc()
+	{"HDR-RESERVED7-SET", "Reserved bits of the BTH are ignored on reception.", "IBTA Vol 1 §9.2", onRC(func(q *qp) {
 		p := q.write(0, pattern(8, 1))
 		p.Reserved7 = 0x55
-		t.send(p)
-		t.reply().ack(firstPSN)
-		q.holds(0, pattern(8, 1))
-	}},
+		q.t.ask(p).ack(firstPSN)
+		q.Holds(0, pattern(8, 1))
+	})},
 	{"ICRC-TTL", "The ICRC does not cover the IPv4 time to live, which routers change.", "IBTA annex A17.3.3", func(t *tester) {
 		accepted(t, func(ip, _ []byte) {
 			ip[8] -= 3
-			refresh(ip)
+			checksum.PutIPv4(ip[:20])
 		})
 	}},
 	{"ICRC-TOS", "The ICRC does not cover the IPv4 type of service, which routers change.", "IBTA annex A17.3.3", func(t *tester) {
 		accepted(t, func(ip, _ []byte) {
 			ip[1] = 0x88
-			refresh(ip)
+			checksum.PutIPv4(ip[:20])
 		})
 	}},
 	{"ICRC-FECN", "The ICRC does not cover the byte of FECN and BECN, which switches change.", "IBTA Vol 1 §7.8.1, annex A17.3.3",
 		func(t *tester) {
 			accepted(t, func(_, packet []byte) { packet[4] |= 0x80 })
 		}},
-}
-
-// refresh computes an IPv4 header's checksum.
-func refresh(ip []byte) {
-	ip[10], ip[11] = 0, 0
-	sum := uint32(0)
-	for i := 0; i < 20; i += 2 {
-		sum += uint32(ip[i])<<8 | uint32(ip[i+1])
-	}
-	for sum>>16 != 0 {
-		sum = sum&0xffff + sum>>16
-	}
-	ip[10], ip[11] = ^byte(sum>>8), ^byte(sum)
 }

@@ -1,20 +1,13 @@
 package rocev2
 
 import (
-	"slices"
-
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/suite"
 	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
 )
 
 // without removes a right from the region or from the queue pair.
 func without(right string, ofQP bool) func(*settings) {
-	return func(s *settings) {
-		rights := &s.MRAccess
-		if ofQP {
-			rights = &s.QPAccess
-		}
-		*rights = slices.DeleteFunc(slices.Clone(*rights), func(r string) bool { return r == right })
-	}
+	return func(s *settings) { suite.Deny(&s.Create, right, ofQP) }
 }
 
 // refused returns a case in which a request is answered with a NAK that ends the connection, and
@@ -26,14 +19,12 @@ func refused(id, statement, source string, syndrome uint8, request func(*qp) (be
 		before, bad := request(q)
 		for _, p := range before {
 			p.AckReq = true
-			t.send(p)
-			t.reply().ack(p.PSN)
+			t.ask(p).ack(p.PSN)
 		}
-		q.put(8192, pattern(64, 0x77))
-		t.send(bad)
-		t.reply().nak(syndrome, bad.PSN)
-		q.intact()
-		q.holds(8192, pattern(64, 0x77))
+		q.Put(8192, pattern(64, 0x77))
+		t.ask(bad).nak(syndrome, bad.PSN)
+		q.Intact()
+		q.Holds(8192, pattern(64, 0x77))
 	}}
 }
 
@@ -58,7 +49,7 @@ var (
 		return []*wire.Packet{q.rdma(wire.RCWriteFirst, 0, 2*mtu, pattern(mtu, 1))}
 	}
 	sending = func(q *qp) []*wire.Packet {
-		q.recv(1, 0, 4096)
+		q.Recv(1, 0, 4096)
 		return []*wire.Packet{q.packet(wire.RCSendFirst, pattern(mtu, 1))}
 	}
 )
@@ -117,12 +108,12 @@ var refusals = []entry{
 		sequenceClause, invalid, only(func(q *qp) *wire.Packet { return q.packet(wire.RCWriteLast, pattern(8, 1)) })),
 	refused("SEQ-SEND-MIDDLE", "A middle packet of a SEND that none has begun is answered with a NAK, invalid request.",
 		sequenceClause, invalid, only(func(q *qp) *wire.Packet {
-			q.recv(1, 0, 4096)
+			q.Recv(1, 0, 4096)
 			return q.packet(wire.RCSendMiddle, pattern(mtu, 1))
 		})),
 	refused("SEQ-SEND-LAST", "A last packet of a SEND that none has begun is answered with a NAK, invalid request.",
 		sequenceClause, invalid, only(func(q *qp) *wire.Packet {
-			q.recv(1, 0, 4096)
+			q.Recv(1, 0, 4096)
 			return q.packet(wire.RCSendLast, pattern(8, 1))
 		})),
 	refused("SEQ-FIRST-IN-WRITE", "A first packet within a WRITE is answered with a NAK, invalid request.", sequenceClause, invalid,
@@ -133,7 +124,7 @@ var refusals = []entry{
 		func(q *qp) ([]*wire.Packet, *wire.Packet) { return opened(q), aWrite(q) }),
 	refused("SEQ-SEND-IN-WRITE", "A last packet of a SEND within a WRITE is answered with a NAK, invalid request.", sequenceClause, invalid,
 		func(q *qp) ([]*wire.Packet, *wire.Packet) {
-			q.recv(1, 0, 4096)
+			q.Recv(1, 0, 4096)
 			return opened(q), q.packet(wire.RCSendLast, pattern(8, 1))
 		}),
 	refused("SEQ-READ-IN-WRITE", "A READ within a WRITE is answered with a NAK, invalid request.", sequenceClause, invalid,
@@ -170,29 +161,21 @@ var refusals = []entry{
 		}),
 	refused("LENGTH-SEND", "A SEND that is longer than its receive request is answered with a NAK, invalid request.",
 		"IBTA Vol 1 §9.7.4.1", invalid, only(func(q *qp) *wire.Packet {
-			q.recv(1, here, 63)
+			q.Recv(1, here, 63)
 			return q.packet(wire.RCSendOnly, pattern(64, 1))
 		})),
 	{"NAK-ERROR-STATE", "A queue pair that has refused a request with a NAK, remote access error, is in the error state.",
-		"IBTA Vol 1 §9.9.3, §10.3.1", func(t *tester) {
-			q := t.rc()
-			t.send(badKey(aWrite(q)))
-			t.reply().nak(access, firstPSN)
-			q.state("ERR")
-		}},
-	{"NAK-ERROR-SILENT", "A queue pair in the error state answers nothing.", "IBTA Vol 1 §10.3.1", func(t *tester) {
-		q := t.rc()
-		t.send(badKey(aWrite(q)))
-		t.reply().nak(access, firstPSN)
-		t.send(aWrite(q))
-		t.silent()
-		q.holds(here, make([]byte, 64))
-	}},
-	{"NAK-MSN", "A NAK for a refused request has the MSN of the last request that is complete.", "IBTA Vol 1 §9.7.7.1", func(t *tester) {
-		q := t.rc()
-		t.send(aWrite(q))
-		t.reply().ack(firstPSN)
-		t.send(badKey(aWrite(q)))
-		t.reply().nak(access, firstPSN+1).msn(1)
-	}},
+		"IBTA Vol 1 §9.9.3, §10.3.1", onRC(func(q *qp) {
+			q.t.ask(badKey(aWrite(q))).nak(access, firstPSN)
+			q.State("ERR")
+		})},
+	{"NAK-ERROR-SILENT", "A queue pair in the error state answers nothing.", "IBTA Vol 1 §10.3.1", onRC(func(q *qp) {
+		q.t.ask(badKey(aWrite(q))).nak(access, firstPSN)
+		q.t.unanswered(aWrite(q))
+		q.Holds(here, make([]byte, 64))
+	})},
+	{"NAK-MSN", "A NAK for a refused request has the MSN of the last request that is complete.", "IBTA Vol 1 §9.7.7.1", onRC(func(q *qp) {
+		q.t.ask(aWrite(q)).ack(firstPSN)
+		q.t.ask(badKey(aWrite(q))).nak(access, firstPSN+1).msn(1)
+	})},
 }

@@ -24,9 +24,8 @@ func (q *qp) atomicResponse(psn uint32, original uint64) *wire.Packet {
 // is filled before.
 func reading(t *tester, length int, change ...func(*settings)) *qp {
 	q := t.rc(append([]func(*settings){patient}, change...)...)
-	q.put(0, pattern(4096, 0x55))
-	q.post("RDMA_READ", length)
-	t.reply().opcode(wire.RCReadRequest).psn(theirPSN)
+	q.Put(0, pattern(4096, 0x55))
+	q.request("RDMA_READ", length, wire.RCReadRequest).psn(theirPSN)
 	return q
 }
 
@@ -34,26 +33,25 @@ func reading(t *tester, length int, change ...func(*settings)) *qp {
 // n bytes.
 func (q *qp) unmoved(n int) {
 	q.t.sync(func(*reply) {}) // it may retransmit the request
-	q.none()
-	q.holds(n, pattern(4096, 0x55)[n:])
+	q.None()
+	q.Holds(n, pattern(4096, 0x55)[n:])
 }
 
 // unlucky checks that a response has not completed its request with success. The target may drop it
 // or end the connection.
 func (q *qp) unlucky() {
 	q.t.sync(func(*reply) {})
-	for _, c := range q.t.do(&control.Request{Op: control.Poll, QP: q.handle}).Completions {
+	for _, c := range q.Do(control.Request{Op: control.Poll}).Completions {
 		is(q.t, "that the request is complete", c.Status == "SUCCESS", false)
 	}
-	is(q.t, "that the bytes around the region are intact", q.t.do(&control.Request{Op: control.Guard, QP: q.handle}).Intact, true)
+	q.Intact()
 }
 
 // swapping makes the target post an atomic and waits for the request.
 func swapping(t *tester) *qp {
 	q := t.rc(patient)
-	q.put(0, pattern(4096, 0x55))
-	q.post("FETCH_ADD", 8, func(s *control.Send) { s.CompareAdd = 1 })
-	t.reply().opcode(wire.RCFetchAdd).psn(theirPSN)
+	q.Put(0, pattern(4096, 0x55))
+	q.request("FETCH_ADD", 8, wire.RCFetchAdd, func(s *control.Send) { s.CompareAdd = 1 }).psn(theirPSN)
 	return q
 }
 
@@ -64,15 +62,15 @@ var responses = []entry{
 		t.send(q.readResponse(wire.RCReadResponseFirst, theirPSN, data[:mtu]),
 			q.readResponse(wire.RCReadResponseMiddle, theirPSN+1, data[mtu:2*mtu]),
 			q.readResponse(wire.RCReadResponseLast, theirPSN+2, data[2*mtu:]))
-		is(t, "the completion's status", q.completion().Status, "SUCCESS")
-		q.holds(0, data)
+		q.Completes("SUCCESS")
+		q.Holds(0, data)
 	}},
 	{"REQ-READ-GAP", "A READ of whose response a packet is missing is not complete.", "IBTA Vol 1 §9.4.4", func(t *tester) {
 		q, data := reading(t, 2*mtu+8), pattern(2*mtu+8, 3)
 		t.send(q.readResponse(wire.RCReadResponseFirst, theirPSN, data[:mtu]),
 			q.readResponse(wire.RCReadResponseLast, theirPSN+2, data[2*mtu:]))
 		t.sync(func(*reply) {})
-		q.none()
+		q.None()
 	}},
 	{"REQ-READ-AGAIN", "What is missing of a READ's response is requested again, at the PSN and the address from which on it is missing.",
 		suite.Observed,
@@ -98,11 +96,11 @@ var responses = []entry{
 		func(t *tester) {
 			q := reading(t, 8)
 			t.send(q.readResponse(wire.RCReadResponseOnly, theirPSN, pattern(8, 3)))
-			is(t, "the completion's status", q.completion().Status, "SUCCESS")
+			q.Completes("SUCCESS")
 			t.send(q.readResponse(wire.RCReadResponseOnly, theirPSN, pattern(8, 4)))
 			q.t.others()
-			q.none()
-			q.holds(0, pattern(8, 3))
+			q.None()
+			q.Holds(0, pattern(8, 3))
 		}},
 	{"REQ-READ-SHORT", "A READ response with fewer bytes than were requested does not complete the READ with success.", suite.Observed,
 		func(t *tester) {
@@ -114,7 +112,7 @@ var responses = []entry{
 		q := reading(t, 8)
 		t.send(q.readResponse(wire.RCReadResponseOnly, theirPSN, pattern(64, 3)))
 		t.sync(func(*reply) {})
-		q.holds(8, pattern(4096, 0x55)[8:])
+		q.Holds(8, pattern(4096, 0x55)[8:])
 	}},
 	{"REQ-READ-MIDDLE-SHORT", "A middle packet of a READ response that is shorter than the path MTU does not let the READ succeed.",
 		suite.Observed, func(t *tester) {
@@ -128,30 +126,29 @@ var responses = []entry{
 		q := reading(t, 8)
 		t.send(q.answer(wire.AckUnlimited, theirPSN, 1))
 		q.unlucky()
-		q.holds(0, pattern(8, 0x55))
+		q.Holds(0, pattern(8, 0x55))
 	}},
 	{"REQ-READ-NAK", "A READ that is answered with a NAK, remote access error, completes with that error, and its memory is as it was.",
 		suite.Observed, func(t *tester) {
 			q := reading(t, 8)
 			t.send(q.answer(wire.NakRemoteAccess, theirPSN, 0))
-			is(t, "the completion's status", q.completion().Status, "REM_ACCESS_ERR")
-			q.holds(0, pattern(8, 0x55))
+			q.Completes("REM_ACCESS_ERR")
+			q.Holds(0, pattern(8, 0x55))
 		}},
-	{"REQ-READ-ACKS", "A READ response acknowledges the requests before the READ.", "IBTA Vol 1 §9.7.5.1.2", func(t *tester) {
-		q := t.rc(patient)
+	{"REQ-READ-ACKS", "A READ response acknowledges the requests before the READ.", "IBTA Vol 1 §9.7.5.1.2", onRC(func(q *qp) {
 		q.post("RDMA_WRITE", 8)
 		q.post("RDMA_READ", 8)
-		t.reply().opcode(wire.RCWriteOnly)
-		t.reply().opcode(wire.RCReadRequest)
-		t.send(q.readResponse(wire.RCReadResponseOnly, theirPSN+1, pattern(8, 3)))
-		is(t, "the completions' statuses", q.completions(2), "SUCCESS SUCCESS")
-	}},
+		q.t.reply().opcode(wire.RCWriteOnly)
+		q.t.reply().opcode(wire.RCReadRequest)
+		q.t.send(q.readResponse(wire.RCReadResponseOnly, theirPSN+1, pattern(8, 3)))
+		is(q.t, "the completions' statuses", q.completions(2), "SUCCESS SUCCESS")
+	}, patient)},
 	{"REQ-ATOMIC-RESPONSE", "The original value in an atomic's response is placed in the memory of the atomic.", "IBTA Vol 1 §9.4.5",
 		func(t *tester) {
 			q := swapping(t)
 			t.send(q.atomicResponse(theirPSN, 0x0102030405060708))
-			is(t, "the completion's status", q.completion().Status, "SUCCESS")
-			q.holds(0, word(0x0102030405060708))
+			q.Completes("SUCCESS")
+			q.Holds(0, word(0x0102030405060708))
 		}},
 	{"REQ-ATOMIC-UNSENT", "An atomic's response of a PSN that was not requested changes nothing.", suite.Observed, func(t *tester) {
 		q := swapping(t)
@@ -162,17 +159,17 @@ var responses = []entry{
 		q := swapping(t)
 		t.send(q.answer(wire.AckUnlimited, theirPSN, 1))
 		q.unlucky()
-		q.holds(0, pattern(8, 0x55))
+		q.Holds(0, pattern(8, 0x55))
 	}},
 	{"REQ-ATOMIC-DUPLICATE", "An atomic's response that comes again, when the atomic is complete, changes nothing.", suite.Observed,
 		func(t *tester) {
 			q := swapping(t)
 			t.send(q.atomicResponse(theirPSN, 7))
-			is(t, "the completion's status", q.completion().Status, "SUCCESS")
+			q.Completes("SUCCESS")
 			t.send(q.atomicResponse(theirPSN, 9))
 			t.others()
-			q.none()
-			q.holds(0, word(7))
+			q.None()
+			q.Holds(0, word(7))
 		}},
 	{"REQ-ATOMIC-READ", "The response of a READ does not complete an atomic with success.", suite.Observed, func(t *tester) {
 		q := swapping(t)

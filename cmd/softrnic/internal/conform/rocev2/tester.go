@@ -3,7 +3,6 @@ package rocev2
 
 import (
 	"bytes"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -51,8 +50,8 @@ type tester struct {
 
 // qp is a QP of the target, with the numbers of the tester's QP.
 type qp struct {
+	suite.Queue
 	t        *tester
-	handle   int
 	num, own uint32
 	psn      uint32 // of the next request
 	addr     uint64
@@ -66,33 +65,30 @@ type settings struct {
 	ByCM bool // connected by the connection manager, not by Connect
 }
 
-// do sends a request to the target. If it fails, the case ends.
-func (t *tester) do(r *control.Request) control.Reply {
-	reply, err := t.Control.Do(r)
-	if err != nil {
-		t.Failf("%v", err)
-	}
-	return reply
+// onRC returns a case that begins with the QP of rc.
+func onRC(run func(*qp), change ...func(*settings)) func(*tester) {
+	return func(t *tester) { run(t.rc(change...)) }
 }
 
 // rc creates a QP with all rights, changed by change.
 func (t *tester) rc(change ...func(*settings)) *qp {
-	all := []string{"remote_write", "remote_read", "remote_atomic"}
-	s := settings{control.Create{Type: "RC", Memory: memory, QPAccess: all, MRAccess: all},
+	s := settings{control.Create{Type: "RC", Memory: memory, QPAccess: suite.AllRights(), MRAccess: suite.AllRights()},
 		control.Connect{LocalAddr: t.Peer.Target.String(), PeerAddr: t.Peer.Addr.String(), MTU: mtu, RQPSN: firstPSN, SQPSN: theirPSN,
 			MinRNR: minRNR, Timeout: 14, Retry: 1, RNRRetry: 1, MaxRD: 4, MaxDestRD: 4}, false}
 	for _, f := range change {
 		f(&s)
 	}
 	t.qpn++
-	made := t.do(&control.Request{Op: control.CreateQP, Create: &s.Create})
-	q := &qp{t: t, handle: made.QP, num: made.QPN, own: 0x1000 + t.qpn, psn: s.RQPSN, addr: made.RemoteAddr, rkey: made.RKey}
+	q := &qp{t: t, own: 0x1000 + t.qpn, psn: s.RQPSN,
+		Queue: suite.Queue{T: t.T, Control: t.Control, Wait: func() time.Duration { return t.Wait }}}
+	made := q.Do(control.Request{Op: control.CreateQP, Create: &s.Create})
+	q.Handle, q.num, q.addr, q.rkey = made.QP, made.QPN, made.RemoteAddr, made.RKey
 	s.PeerQPN = q.own
 	if !s.ByCM {
-		t.do(&control.Request{Op: control.ConnectQP, QP: q.handle, Connect: &s.Connect})
+		q.Do(control.Request{Op: control.ConnectQP, Connect: &s.Connect})
 	}
 	if t.T != nil {
-		t.Cleanup(func() { _, _ = t.Control.Do(&control.Request{Op: control.DestroyQP, QP: q.handle}) })
+		t.Cleanup(func() { _, _ = t.Control.Do(&control.Request{Op: control.DestroyQP, QP: q.Handle}) })
 		t.qps = append(t.qps, q)
 	}
 	return q
@@ -198,6 +194,18 @@ func (t *tester) parse(d peer.Datagram, number int) *reply {
 	return r
 }
 
+// ask sends packets, and waits for the next packet.
+func (t *tester) ask(pkts ...*wire.Packet) *reply {
+	t.send(pkts...)
+	return t.reply()
+}
+
+// unanswered sends packets, and fails if there is an answer.
+func (t *tester) unanswered(pkts ...*wire.Packet) {
+	t.send(pkts...)
+	t.silent()
+}
+
 // reply waits for the next packet.
 func (t *tester) reply() *reply {
 	r, ok := t.next(t.Wait)
@@ -247,12 +255,10 @@ func (r *reply) nak(syndrome uint8, psn uint32) *reply {
 func (r *reply) payload(want []byte) *reply {
 	r.t.Check(r.number, "payload")
 	if !bytes.Equal(r.Payload, want) {
-		r.t.Failf("the payload of reply %d is % x, want % x", r.number, head(r.Payload), head(want))
+		r.t.Failf("the payload of reply %d is % x, want % x", r.number, suite.Head(r.Payload), suite.Head(want))
 	}
 	return r
 }
-
-func head(b []byte) []byte { return b[:min(len(b), 32)] }
 
 // alter returns a valid datagram with another value in a field.
 func alter(d peer.Datagram, field string) peer.Datagram {
@@ -327,34 +333,6 @@ func (t *tester) sync(others func(*reply)) {
 // is compares a value that the target reports through its control connection.
 func is[V comparable](t *tester, what string, got, want V) { suite.Is(t.T, what, got, want) }
 
-// holds compares a part of the region.
-func (q *qp) holds(off int, want []byte) {
-	got := q.t.do(&control.Request{Op: control.Read, QP: q.handle, Offset: off, Length: len(want)}).Data
-	is(q.t, fmt.Sprintf("the target's memory from byte %d on", off), fmt.Sprintf("% x", head(got)), fmt.Sprintf("% x", head(want)))
-	if !bytes.Equal(got, want) {
-		q.t.Failf("the target's memory from byte %d on differs behind the first bytes", off)
-	}
-}
-
-// put writes to the region as a local program.
-func (q *qp) put(off int, data []byte) {
-	q.t.do(&control.Request{Op: control.Write, QP: q.handle, Offset: off, Data: data})
-}
-
-// recv posts a receive.
-func (q *qp) recv(id uint64, off, length int) {
-	q.t.do(&control.Request{Op: control.PostRecv, QP: q.handle, WRID: id, Offset: off, Length: length})
-}
-
-// completion waits for one completion.
-func (q *qp) completion() control.Completion {
-	got := q.t.do(&control.Request{Op: control.Poll, QP: q.handle, WaitMillis: int(q.t.Wait.Milliseconds())}).Completions
-	if len(got) != 1 {
-		q.t.Failf("%d completions, want 1", len(got))
-	}
-	return got[0]
-}
-
 // completions waits for n completions, and returns their statuses.
 func (q *qp) completions(n int) (statuses string) {
 	var all []string
@@ -362,32 +340,12 @@ func (q *qp) completions(n int) (statuses string) {
 		if time.Now().After(end) {
 			q.t.Failf("%d completions, want %d", len(all), n)
 		}
-		for _, c := range q.t.do(&control.Request{Op: control.Poll, QP: q.handle, WaitMillis: int(q.t.Wait.Milliseconds())}).Completions {
+		for _, c := range q.Poll() {
 			all = append(all, c.Status)
 		}
 	}
 	return strings.Join(all, " ")
 }
 
-// none checks that there is no completion.
-func (q *qp) none() {
-	is(q.t, "the number of completions", len(q.t.do(&control.Request{Op: control.Poll, QP: q.handle}).Completions), 0)
-}
-
-func (q *qp) state(want string) {
-	is(q.t, "the QP's state", q.t.do(&control.Request{Op: control.State, QP: q.handle}).State, want)
-}
-
-// intact checks the bytes around the region.
-func (q *qp) intact() {
-	is(q.t, "that the bytes around the region are intact", q.t.do(&control.Request{Op: control.Guard, QP: q.handle}).Intact, true)
-}
-
 // pattern returns n bytes that depend on seed.
-func pattern(n int, seed byte) []byte {
-	b := make([]byte, n)
-	for i := range b {
-		b[i] = seed + byte(i)*3 + byte(i>>8)
-	}
-	return b
-}
+var pattern, word = suite.Pattern, suite.Word
