@@ -73,14 +73,8 @@ func (l *lab) figure(ctx context.Context, args ...string) (float64, error) {
 
 // costs measures one figure of testdata/figures.c.
 func costs(what string, goal float64, unit string, args ...string) *experiment {
-	r := &row{What: "libibverbs, " + what, Goal: goal, AtMost: true, Unit: unit, only: true}
-	return &experiment{[]*row{r}, func(ctx context.Context, l *lab) error {
-		v, err := l.figure(ctx, args...)
-		if err == nil {
-			r.add(v)
-		}
-		return err
-	}}
+	return single(&row{What: "libibverbs, " + what, Goal: goal, AtMost: true, Unit: unit, only: true},
+		func(ctx context.Context, l *lab) (float64, error) { return l.figure(ctx, args...) })
 }
 
 // dropinLink is a link between two processes. perftest's client reaches its server by TCP on the
@@ -89,27 +83,23 @@ type dropinLink struct {
 	name  string
 	link  string
 	addrs [2]string
-	perf  func(ctx context.Context, l *lab, args ...string) ([]perfResult, error)
+	perf  func(args ...string) measurement
 }
 
 var dropinLinks = []dropinLink{
 	{"shared memory", "shm:goals", [2]string{"10.9.0.1/24", "10.9.0.2/24"},
-		func(ctx context.Context, l *lab, args ...string) ([]perfResult, error) {
-			return l.between(ctx, [2]string{"shm:perf", "shm:perf"}, nil, args...)
-		}},
+		func(args ...string) measurement { return between([2]string{"shm:perf", "shm:perf"}, nil, args...) }},
 	{"the kernel's sockets", "kernel:lo", [2]string{ownAddrs[0] + "/8", ownAddrs[1] + "/8"},
-		func(ctx context.Context, l *lab, args ...string) ([]perfResult, error) {
-			return l.onLoopback(ctx, ownAddrs, nil, args...)
-		}},
+		func(args ...string) measurement { return onLoopback(ownAddrs, nil, args...) }},
 }
 
 // perftest runs a tool of perftest and returns a column of the last line of numbers that its client
-// prints.
-func (l *lab) perftest(ctx context.Context, on dropinLink, column int, args ...string) (float64, error) {
-	return l.perftestOn(ctx, [2]side{client, server}, on, column, args...)
+// prints. The sides say on which processors client and server run.
+func perftest(sides [2]side, on dropinLink, column int, args ...string) sample {
+	return func(ctx context.Context, l *lab) (float64, error) { return l.perftest(ctx, sides, on, column, args...) }
 }
 
-func (l *lab) perftestOn(ctx context.Context, sides [2]side, on dropinLink, column int, args ...string) (float64, error) {
+func (l *lab) perftest(ctx context.Context, sides [2]side, on dropinLink, column int, args ...string) (float64, error) {
 	if err := l.dropin(ctx); err != nil {
 		return 0, err
 	}
@@ -158,48 +148,26 @@ const (
 )
 
 func perftestBandwidth(on dropinLink) *experiment {
-	r := &row{What: "ib_write_bw 64 KiB, " + on.name, Goal: 0.8, Unit: "Gbit/s", Against: "softrnic perf"}
-	return &experiment{[]*row{r}, func(ctx context.Context, l *lab) error {
-		seconds := strconv.Itoa(max(1, int(l.duration.Seconds())))
-		v, err := l.perftest(ctx, on, averageGbps, "ib_write_bw", "-s", "65536", "-D", seconds, "--report_gbits")
-		if err != nil {
-			return err
-		}
-		p, err := on.perf(ctx, l, "write", "bw", "--size", strconv.Itoa(small))
-		if err == nil {
-			r.add(v, gbps(&p[0]))
-		}
-		return err
-	}}
+	return single(&row{What: "ib_write_bw 64 KiB, " + on.name, Goal: 0.8, Unit: "Gbit/s", Against: "softrnic perf"},
+		func(ctx context.Context, l *lab) (float64, error) {
+			seconds := strconv.Itoa(max(1, int(l.duration.Seconds())))
+			return l.perftest(ctx, [2]side{client, server}, on, averageGbps, "ib_write_bw", "-s", "65536", "-D", seconds, "--report_gbits")
+		}, gbps(on.perf("write", "bw", "--size", strconv.Itoa(small))))
 }
 
 func perftestLatency(on dropinLink) *experiment {
-	r := &row{What: "ib_send_lat 8 bytes, " + on.name + ", half round trip", Goal: 1.25, AtMost: true, Unit: "µs",
-		Against: "softrnic perf, polling"}
-	return &experiment{[]*row{r}, func(ctx context.Context, l *lab) error {
-		v, err := l.perftest(ctx, on, typicalMicro, "ib_send_lat", "-s", "8", "-n", "10000")
-		if err != nil {
-			return err
-		}
-		p, err := on.perf(ctx, l, latencyArgs...)
-		if err == nil {
-			r.add(v, halfTrip(&p[0]))
-		}
-		return err
-	}}
+	return single(&row{What: "ib_send_lat 8 bytes, " + on.name + ", half round trip", Goal: 1.25, AtMost: true, Unit: "µs",
+		Against: "softrnic perf, polling"},
+		perftest([2]side{client, server}, on, typicalMicro, "ib_send_lat", "-s", "8", "-n", "10000"), halfTrip(on.perf(latencyArgs...)))
 }
 
+// eventLatency uses all processors: with one, ib_send_lat does not poll for events before it
+// sleeps.
 func eventLatency() *experiment {
 	on := dropinLinks[0]
-	r := &row{What: "ib_send_lat 8 bytes with events, " + on.name + ", half round trip", Goal: 15, AtMost: true, Unit: "µs", only: true}
-	return &experiment{[]*row{r}, func(ctx context.Context, l *lab) error {
-		// With one processor, it does not poll for events before it sleeps.
-		v, err := l.perftestOn(ctx, [2]side{both, both}, on, typicalMicro, "ib_send_lat", "-e", "-s", "8", "-n", "5000")
-		if err == nil {
-			r.add(v)
-		}
-		return err
-	}}
+	return single(&row{What: "ib_send_lat 8 bytes with events, " + on.name + ", half round trip", Goal: 15, AtMost: true,
+		Unit: "µs", only: true},
+		perftest([2]side{both, both}, on, typicalMicro, "ib_send_lat", "-e", "-s", "8", "-n", "5000"))
 }
 
 // dropinExperiments returns all experiments of this file.

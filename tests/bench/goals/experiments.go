@@ -36,7 +36,8 @@ type path struct {
 }
 
 // tapMTU returns the flag that creates TAP interfaces with an MTU.
-func tapMTU(_ *lab, mtu int) ([]string, error) { return []string{"--mtu", strconv.Itoa(mtu)}, nil }
+func tapMTU(_ *lab, mtu int) ([]string, error) { return mtuFlags(mtu), nil }
+func mtuFlags(mtu int) []string                { return []string{"--mtu", strconv.Itoa(mtu)} }
 
 const tap0, tap1 = "tap:rnic0,bridge=" + bridge, "tap:rnic1,bridge=" + bridge
 
@@ -198,9 +199,14 @@ func withoutAVX512(m pathMTU, op string) *experiment {
 
 // ofSuperframes measures the rows of superframes. The flags are added to those of perf's client.
 func ofSuperframes(rows []*row, p path, m pathMTU, op string, more ...string) *experiment {
+	return besideYardstick(rows, p, m, op, []string{"-work", "-packets", strconv.Itoa(m.packets), "-memory", strconv.Itoa(memory)}, more...)
+}
+
+// besideYardstick compares an operation with the yardstick, which has flags for its packets and its
+// work.
+func besideYardstick(rows []*row, p path, m pathMTU, op string, work []string, more ...string) *experiment {
 	return &experiment{rows, func(ctx context.Context, l *lab) error {
-		y, err := l.yardstick(ctx, slices.Concat(p.yardstick, from(op), []string{"-work",
-			"-payload", strconv.Itoa(m.payload), "-packets", strconv.Itoa(m.packets), "-memory", strconv.Itoa(memory)})...)
+		y, err := l.yardstick(ctx, slices.Concat(p.yardstick, from(op), []string{"-payload", strconv.Itoa(m.payload)}, work)...)
 		if err != nil {
 			return err
 		}
@@ -208,7 +214,7 @@ func ofSuperframes(rows []*row, p path, m pathMTU, op string, more ...string) *e
 		if err != nil {
 			return err
 		}
-		r, err := l.between(ctx, p.links, flags, slices.Concat([]string{op, "bw"}, bothSizes, more)...)
+		r, err := between(p.links, flags, slices.Concat([]string{op, "bw"}, bothSizes, more)...)(ctx, l)
 		if err != nil {
 			return err
 		}
@@ -228,43 +234,21 @@ func ofSuperframes(rows []*row, p path, m pathMTU, op string, more ...string) *e
 func singlePackets(m pathMTU, op string) *experiment {
 	rows := bandwidthRows(op, fmt.Sprintf("RoCEv2, TAP, path MTU %d, to a peer without superframes", m.payload), "one write a packet",
 		[2]float64{0.85, 0.85})
-	links, receiver := overTAP.links, 1
+	p, receiver := overTAP, 1
 	if op == "read" {
 		receiver = 0
 	}
-	links[receiver] += ",offloads=off"
-	return &experiment{rows, func(ctx context.Context, l *lab) error {
-		y, err := l.yardstick(ctx, slices.Concat(overTAP.yardstick, from(op), []string{
-			"-payload", strconv.Itoa(m.payload), "-packets", "1"})...)
-		if err != nil {
-			return err
-		}
-		flags, err := tapMTU(l, m.link)
-		if err != nil {
-			return err
-		}
-		r, err := l.between(ctx, links, flags, append([]string{op, "bw"}, bothSizes...)...)
-		if err != nil {
-			return err
-		}
-		for i, row := range rows {
-			row.add(r[i].Gbps, y.Gbps)
-		}
-		return nil
-	}}
+	p.links[receiver] += ",offloads=off"
+	return besideYardstick(rows, p, m, op, []string{"-packets", "1"})
 }
 
 // iwarp compares an operation with the TCP of the same stack over the same devices. Both sides
 // sleep while they wait: for TCP data, and for completions.
 func iwarp(mtu int, op string) *experiment {
 	rows := bandwidthRows(op, fmt.Sprintf("iWARP with CRC, TAP with TSO, MTU %d", mtu), "the stack's TCP", [2]float64{0.95, 0.95})
+	args := append([]string{op, "bw", "--transport", "iwarp", "--tcp", "--wait", "event"}, bothSizes...)
 	return &experiment{rows, func(ctx context.Context, l *lab) error {
-		flags, err := tapMTU(l, mtu)
-		if err != nil {
-			return err
-		}
-		r, err := l.between(ctx, overTAP.links, flags, append([]string{op, "bw", "--transport", "iwarp", "--tcp", "--wait", "event"},
-			bothSizes...)...)
+		r, err := between(overTAP.links, mtuFlags(mtu), args...)(ctx, l)
 		if err != nil {
 			return err
 		}
@@ -277,198 +261,103 @@ func iwarp(mtu int, op string) *experiment {
 
 // inProcess compares with a copy of the same amount of memory.
 func inProcess(transport string, bytes int) *experiment {
-	r := &row{What: fmt.Sprintf("WRITE 64 KiB, in process, direct, of %s QPs, %d KiB on each side", transport, bytes>>10), Goal: 0.7,
-		Unit:    "Gbit/s",
-		Against: "one memory copy"}
-	return &experiment{[]*row{r}, func(ctx context.Context, l *lab) error {
-		y, err := l.yardstick(ctx, "copy", "-size", strconv.Itoa(small), "-memory", strconv.Itoa(bytes))
-		if err != nil {
-			return err
-		}
-		p, err := l.loopback(ctx, "write", "bw", "--direct", "--transport", strings.ToLower(transport), "--size", strconv.Itoa(small),
-			"--buffer", strconv.Itoa(bytes))
-		if err != nil {
-			return err
-		}
-		r.add(p[0].Gbps, y.Gbps)
-		return nil
-	}}
+	size, memory := strconv.Itoa(small), strconv.Itoa(bytes)
+	return single(&row{What: fmt.Sprintf("WRITE 64 KiB, in process, direct, of %s QPs, %d KiB on each side", transport, bytes>>10),
+		Goal: 0.7, Unit: "Gbit/s", Against: "one memory copy"},
+		gbps(loopback("write", "bw", "--direct", "--transport", strings.ToLower(transport), "--size", size, "--buffer", memory)),
+		yardGbps("copy", "-size", size, "-memory", memory))
 }
 
 func rateInProcess(transport string) *experiment {
-	r := &row{What: "WRITE 8 bytes, in process, direct, of " + transport + " QPs, one goroutine a side", Goal: 3, Unit: "M/s", only: true}
-	return &experiment{[]*row{r}, func(ctx context.Context, l *lab) error {
-		p, err := l.loopback(ctx, "write", "rate", "--direct", "--transport", strings.ToLower(transport))
-		if err != nil {
-			return err
-		}
-		r.add(p[0].Mpps)
-		return nil
-	}}
+	return single(&row{What: "WRITE 8 bytes, in process, direct, of " + transport + " QPs, one goroutine a side",
+		Goal: 3, Unit: "M/s", only: true},
+		mpps(loopback("write", "rate", "--direct", "--transport", strings.ToLower(transport))))
 }
 
 func rateOverTAP() *experiment {
-	r := &row{What: "WRITE 8 bytes, RoCEv2, TAP, 8 QPs", Goal: 1, Unit: "M/s", only: true}
-	return &experiment{[]*row{r}, func(ctx context.Context, l *lab) error {
-		p, err := l.between(ctx, overTAP.links, nil, "write", "rate", "--qps", "8")
-		if err != nil {
-			return err
-		}
-		r.add(p[0].Mpps)
-		return nil
-	}}
+	return single(&row{What: "WRITE 8 bytes, RoCEv2, TAP, 8 QPs", Goal: 1, Unit: "M/s", only: true},
+		mpps(between(overTAP.links, nil, "write", "rate", "--qps", "8")))
 }
 
 // polling are perf's flags for the lowest latency.
 var polling = []string{"--wait", "poll"}
 
+// tapLatency is half a round trip over TAP, polling.
+var tapLatency = halfTrip(between([2]string{tap0 + ",wait=poll", tap1 + ",wait=poll"}, polling, "send", "lat"))
+
 func latencyOverTAP() *experiment {
-	r := &row{What: "SEND 8 bytes, RoCEv2, TAP, half round trip, polling", Goal: 1.2, AtMost: true, Unit: "µs",
-		Against: "a raw 64-byte frame's"}
-	return &experiment{[]*row{r}, func(ctx context.Context, l *lab) error {
-		y, err := l.yardstick(ctx, "ping", "-bridge", bridge)
-		if err != nil {
-			return err
-		}
-		p, err := l.between(ctx, [2]string{tap0 + ",wait=poll", tap1 + ",wait=poll"}, polling, "send", "lat")
-		if err != nil {
-			return err
-		}
-		r.add(p[0].Latency.Typical, y.HalfTrip)
-		return nil
-	}}
+	return single(&row{What: "SEND 8 bytes, RoCEv2, TAP, half round trip, polling", Goal: 1.2, AtMost: true, Unit: "µs",
+		Against: "a raw 64-byte frame's"}, tapLatency, yardHalfTrip("ping", "-bridge", bridge))
 }
 
 // overShm is a shared-memory segment for the two processes only.
-const overShm = "shm:goals"
+var overShm = [2]string{"shm:goals", "shm:goals"}
 
 // bandwidthFlags are perf's flags for WRITE 64 KiB.
 var bandwidthFlags = []string{"write", "bw", "--size", strconv.Itoa(small), "--buffer", strconv.Itoa(memory)}
 
+// bandwidth measures WRITE 64 KiB between two links at a path MTU.
+func bandwidth(links [2]string, m pathMTU) sample {
+	return gbps(between(links, mtuFlags(m.link), bandwidthFlags...))
+}
+
 // shmBandwidth compares with TAP at the same path MTU.
 func shmBandwidth(m pathMTU) *experiment {
-	r := &row{What: fmt.Sprintf("WRITE 64 KiB, RoCEv2, shm, path MTU %d", m.payload), Goal: 3, Unit: "Gbit/s", Against: "TAP's"}
-	return bandwidthOfTAP(r, m, func(ctx context.Context, l *lab) ([]perfResult, error) {
-		return l.between(ctx, [2]string{overShm, overShm}, []string{"--mtu", strconv.Itoa(m.link)}, bandwidthFlags...)
-	})
+	return single(&row{What: fmt.Sprintf("WRITE 64 KiB, RoCEv2, shm, path MTU %d", m.payload), Goal: 3, Unit: "Gbit/s", Against: "TAP's"},
+		bandwidth(overShm, m), bandwidth(overTAP.links, m))
 }
 
 // shmOfRing compares with a ring in memory: one thread copies to it, another from it.
 func shmOfRing(m pathMTU) *experiment {
-	r := &row{What: fmt.Sprintf("WRITE 64 KiB, RoCEv2, shm, path MTU %d, both copies", m.payload), Goal: 0.5, Unit: "Gbit/s",
-		Against: "a bare ring"}
-	return &experiment{[]*row{r}, func(ctx context.Context, l *lab) error {
-		y, err := l.yardstick(ctx, "ring", "-size", strconv.Itoa(small), "-memory", strconv.Itoa(memory))
-		if err != nil {
-			return err
-		}
-		p, err := l.between(ctx, [2]string{overShm, overShm}, []string{"--mtu", strconv.Itoa(m.link)}, bandwidthFlags...)
-		if err != nil {
-			return err
-		}
-		r.add(p[0].Gbps, y.Gbps)
-		return nil
-	}}
+	return single(&row{What: fmt.Sprintf("WRITE 64 KiB, RoCEv2, shm, path MTU %d, both copies", m.payload), Goal: 0.5, Unit: "Gbit/s",
+		Against: "a bare ring"},
+		bandwidth(overShm, m), yardGbps("ring", "-size", strconv.Itoa(small), "-memory", strconv.Itoa(memory)))
 }
 
 // socketBandwidth compares with TAP at the same MTU. A veth pair between two namespaces has as many
 // devices as TAP and bridge.
 func socketBandwidth(m pathMTU) *experiment {
-	r := &row{What: fmt.Sprintf("WRITE 64 KiB, RoCEv2, the kernel's sockets, veth, path MTU %d", m.payload), Goal: 0.9, Unit: "Gbit/s",
-		Against: "TAP's"}
-	return bandwidthOfTAP(r, m, func(ctx context.Context, l *lab) ([]perfResult, error) {
+	return single(&row{What: fmt.Sprintf("WRITE 64 KiB, RoCEv2, the kernel's sockets, veth, path MTU %d", m.payload), Goal: 0.9,
+		Unit: "Gbit/s", Against: "TAP's"},
+		withSocketMTU(m, gbps(overSockets(nil, bandwidthFlags...))), bandwidth(overTAP.links, m))
+}
+
+// withSocketMTU sets the MTU of the kernel's interfaces before a measurement.
+func withSocketMTU(m pathMTU, measure sample) sample {
+	return func(ctx context.Context, l *lab) (float64, error) {
 		if err := l.setSocketMTU(m.link); err != nil {
-			return nil, err
+			return 0, err
 		}
-		return l.overSockets(ctx, nil, bandwidthFlags...)
-	})
-}
-
-// measurement is a run of perf.
-type measurement func(context.Context, *lab) ([]perfResult, error)
-
-// gbps and halfTrip return the comparable figures of a run.
-func gbps(p *perfResult) float64     { return p.Gbps }
-func halfTrip(p *perfResult) float64 { return p.Latency.Typical }
-
-// compare compares a figure of two runs.
-func compare(r *row, figure func(*perfResult) float64, measure, with measurement) *experiment {
-	return &experiment{[]*row{r}, func(ctx context.Context, l *lab) error {
-		p, err := measure(ctx, l)
-		if err != nil {
-			return err
-		}
-		y, err := with(ctx, l)
-		if err != nil {
-			return err
-		}
-		r.add(figure(&p[0]), figure(&y[0]))
-		return nil
-	}}
-}
-
-// bandwidthOfTAP compares a measurement with TAP.
-func bandwidthOfTAP(r *row, m pathMTU, measure measurement) *experiment {
-	return compare(r, gbps, measure, func(ctx context.Context, l *lab) ([]perfResult, error) {
-		return l.between(ctx, overTAP.links, []string{"--mtu", strconv.Itoa(m.link)}, bandwidthFlags...)
-	})
+		return measure(ctx, l)
+	}
 }
 
 // shmLatency compares with TAP, polling.
 func shmLatency() *experiment {
-	r := &row{What: "SEND 8 bytes, RoCEv2, shm, half round trip, polling", Goal: 0.4, AtMost: true, Unit: "µs", Against: "TAP's"}
-	return latencyOfTAP(r, func(ctx context.Context, l *lab) ([]perfResult, error) {
-		return l.between(ctx, [2]string{overShm, overShm}, polling, "send", "lat")
-	})
+	return single(&row{What: "SEND 8 bytes, RoCEv2, shm, half round trip, polling", Goal: 0.4, AtMost: true, Unit: "µs", Against: "TAP's"},
+		halfTrip(between(overShm, polling, "send", "lat")), tapLatency)
 }
 
 // socketLatency compares with TAP, polling.
 func socketLatency() *experiment {
-	r := &row{What: "SEND 8 bytes, RoCEv2, the kernel's sockets, veth, half round trip, polling", Goal: 1.5, AtMost: true, Unit: "µs",
-		Against: "TAP's"}
-	return latencyOfTAP(r, func(ctx context.Context, l *lab) ([]perfResult, error) {
-		return l.overSockets(ctx, nil, latencyArgs...)
-	})
-}
-
-// latencyOfTAP compares a measurement with TAP.
-func latencyOfTAP(r *row, measure measurement) *experiment {
-	return compare(r, halfTrip, measure, func(ctx context.Context, l *lab) ([]perfResult, error) {
-		return l.between(ctx, [2]string{tap0 + ",wait=poll", tap1 + ",wait=poll"}, polling, "send", "lat")
-	})
+	return single(&row{What: "SEND 8 bytes, RoCEv2, the kernel's sockets, veth, half round trip, polling", Goal: 1.5, AtMost: true,
+		Unit: "µs", Against: "TAP's"}, halfTrip(overSockets(nil, latencyArgs...)), tapLatency)
 }
 
 func latencyInProcess(transport string) *experiment {
-	r := &row{What: "SEND 8 bytes, in process, direct, of " + transport + " QPs, half round trip", Goal: 1, AtMost: true, Unit: "µs",
-		only: true}
-	return &experiment{[]*row{r}, func(ctx context.Context, l *lab) error {
-		p, err := l.loopback(ctx, append([]string{"send", "lat", "--direct", "--transport", strings.ToLower(transport)}, polling...)...)
-		if err != nil {
-			return err
-		}
-		r.add(p[0].Latency.Typical)
-		return nil
-	}}
+	args := slices.Concat(latencyArgs, []string{"--direct", "--transport", strings.ToLower(transport)})
+	return single(&row{What: "SEND 8 bytes, in process, direct, of " + transport + " QPs, half round trip", Goal: 1, AtMost: true,
+		Unit: "µs", only: true}, halfTrip(loopback(args...)))
 }
 
 // lossy compares with the same path without loss. The path is in one process and has 100 µs each
 // way.
 func lossy(op, percent, peer string, flags ...string) *experiment {
-	r := &row{What: fmt.Sprintf("%s 64 KiB, RoCEv2, delay 100 µs, %s %% loss %s", strings.ToUpper(op), percent, peer), Goal: 0.7,
-		Unit:    "Gbit/s",
-		Against: "without loss"}
-	return &experiment{[]*row{r}, func(ctx context.Context, l *lab) error {
-		var g [2]float64
-		for i, impair := range []string{"delay=100us,loss=" + percent + "%", "delay=100us"} {
-			p, err := l.loopback(ctx, append([]string{op, "bw", "--impair", impair}, flags...)...)
-			if err != nil {
-				return err
-			}
-			g[i] = p[0].Gbps
-		}
-		r.add(g[0], g[1])
-		return nil
-	}}
+	over := func(impair string) sample {
+		return gbps(loopback(append([]string{op, "bw", "--impair", impair}, flags...)...))
+	}
+	return single(&row{What: fmt.Sprintf("%s 64 KiB, RoCEv2, delay 100 µs, %s %% loss %s", strings.ToUpper(op), percent, peer), Goal: 0.7,
+		Unit: "Gbit/s", Against: "without loss"}, over("delay=100us,loss="+percent+"%"), over("delay=100us"))
 }
 
 // allocations measures all allocations of both processes, including those of the runtime for
@@ -477,27 +366,23 @@ func lossy(op, percent, peer string, flags ...string) *experiment {
 // gVisor's pools of buffers grow to the maximum that was in flight, a few hundred. The time is
 // doubled, so that the 20 or so objects of a measurement itself do not matter.
 func allocations() (all []*experiment) {
-	steady := func(ctx context.Context, l *lab, p path, args []string) ([]perfResult, error) {
-		long := strconv.Itoa(small)
-		args = append(args, "--size", long, "--size", long, "--size", long, "--duration", (2 * l.duration).String())
-		r, err := l.between(ctx, p.links, nil, args...)
-		if err != nil {
-			return nil, err
+	steady := func(p path, args ...string) measurement {
+		return func(ctx context.Context, l *lab) ([]perfResult, error) {
+			long := strconv.Itoa(small)
+			args := append(args, "--size", long, "--size", long, "--size", long, "--duration", (2 * l.duration).String())
+			r, err := between(p.links, nil, args...)(ctx, l)
+			if err != nil {
+				return nil, err
+			}
+			return []perfResult{r[0], r[4]}, nil
 		}
-		return []perfResult{r[0], r[4]}, nil
 	}
-	onTAP := func(ctx context.Context, l *lab, args ...string) ([]perfResult, error) {
-		return steady(ctx, l, overTAP, args)
-	}
-	onPacket := func(ctx context.Context, l *lab, args ...string) ([]perfResult, error) {
-		return steady(ctx, l, overPacket, args)
-	}
-	inside := func(ctx context.Context, l *lab, args ...string) ([]perfResult, error) {
-		return l.loopback(ctx, append(args, "--direct")...)
-	}
+	onTAP := func(args ...string) measurement { return steady(overTAP, args...) }
+	onPacket := func(args ...string) measurement { return steady(overPacket, args...) }
+	inside := func(args ...string) measurement { return loopback(append(args, "--direct")...) }
 	where := []struct {
 		name, transport string
-		measure         func(ctx context.Context, l *lab, args ...string) ([]perfResult, error)
+		measure         func(args ...string) measurement
 	}{
 		{"RoCEv2, TAP", "rocev2", onTAP}, {"iWARP, TAP", "iwarp", onTAP},
 		{"RoCEv2, AF_PACKET", "rocev2", onPacket},
@@ -506,20 +391,18 @@ func allocations() (all []*experiment) {
 	for _, w := range where {
 		r := &row{What: "allocations per message, most of WRITE, SEND and READ of 8 bytes and 64 KiB, " + w.name, Goal: 0.01, AtMost: true,
 			Unit: "", only: true}
-		all = append(all, &experiment{[]*row{r}, func(ctx context.Context, l *lab) error {
-			most := 0.0
+		all = append(all, single(r, func(ctx context.Context, l *lab) (most float64, err error) {
 			for _, op := range []string{"write", "send", "read"} {
-				p, err := w.measure(ctx, l, op, "bw", "--transport", w.transport, "--size", "8", "--size", strconv.Itoa(small))
+				p, err := w.measure(op, "bw", "--transport", w.transport, "--size", "8", "--size", strconv.Itoa(small))(ctx, l)
 				if err != nil {
-					return err
+					return 0, err
 				}
 				for _, size := range p {
 					most = max(most, size.Allocs+size.PeerAllocs)
 				}
 			}
-			r.add(most)
-			return nil
-		}})
+			return most, nil
+		}))
 	}
 	return all
 }

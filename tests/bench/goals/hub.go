@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
 
 	"github.com/vishvananda/netns"
@@ -56,19 +55,16 @@ func (l *lab) withHub(ctx context.Context, in netns.NsHandle, on side, f func() 
 var shared = []string{"--shared"}
 
 // throughHubs runs perf between two namespaces with a hub in each.
-func (l *lab) throughHubs(ctx context.Context, args ...string) (p []perfResult, err error) {
-	err = l.withHub(ctx, l.inside, client, func() error {
-		return l.withHub(ctx, l.beyond, server, func() error {
-			p, err = l.overSockets(ctx, shared, args...)
-			return err
+func throughHubs(args ...string) measurement {
+	return func(ctx context.Context, l *lab) (p []perfResult, err error) {
+		err = l.withHub(ctx, l.inside, client, func() error {
+			return l.withHub(ctx, l.beyond, server, func() error {
+				p, err = overSockets(shared, args...)(ctx, l)
+				return err
+			})
 		})
-	})
-	return p, err
-}
-
-// onLoopback runs perf between two nodes in one namespace, over the kernel's sockets.
-func (l *lab) onLoopback(ctx context.Context, addrs [2]string, flags []string, args ...string) ([]perfResult, error) {
-	return l.run(ctx, l.inside, [2]string{"kernel:lo", "kernel:lo"}, addrs, append(slices.Clone(flags), selective), args...)
+		return p, err
+	}
 }
 
 var (
@@ -77,56 +73,39 @@ var (
 )
 
 // underOneHub runs perf between two nodes of one hub, whose packets need not pass through it.
-func (l *lab) underOneHub(ctx context.Context, args ...string) (p []perfResult, err error) {
-	err = l.withHub(ctx, l.inside, client, func() error {
-		p, err = l.onLoopback(ctx, sharedAddrs, shared, args...)
-		return err
-	})
-	return p, err
+func underOneHub(args ...string) measurement {
+	return func(ctx context.Context, l *lab) (p []perfResult, err error) {
+		err = l.withHub(ctx, l.inside, client, func() error {
+			p, err = onLoopback(sharedAddrs, shared, args...)(ctx, l)
+			return err
+		})
+		return p, err
+	}
 }
 
 func hubBandwidth(m pathMTU) *experiment {
-	r := &row{What: fmt.Sprintf("WRITE 64 KiB, RoCEv2, the kernel's sockets, veth, through hubs, path MTU %d", m.payload), Goal: 0.8,
-		Unit: "Gbit/s", Against: "without hubs"}
-	return compare(r, gbps, func(ctx context.Context, l *lab) ([]perfResult, error) {
-		if err := l.setSocketMTU(m.link); err != nil {
-			return nil, err
-		}
-		return l.throughHubs(ctx, bandwidthFlags...)
-	}, func(ctx context.Context, l *lab) ([]perfResult, error) {
-		return l.overSockets(ctx, nil, bandwidthFlags...)
-	})
+	return single(&row{What: fmt.Sprintf("WRITE 64 KiB, RoCEv2, the kernel's sockets, veth, through hubs, path MTU %d", m.payload),
+		Goal: 0.8, Unit: "Gbit/s", Against: "without hubs"},
+		withSocketMTU(m, gbps(throughHubs(bandwidthFlags...))), gbps(overSockets(nil, bandwidthFlags...)))
 }
 
 // latencyArgs are perf's arguments for half round trips, polling.
 var latencyArgs = append([]string{"send", "lat"}, polling...)
 
 func hubLatency() *experiment {
-	r := &row{What: "SEND 8 bytes, RoCEv2, the kernel's sockets, veth, through hubs, half round trip, polling", Goal: 1.25, AtMost: true,
-		Unit: "µs", Against: "without hubs"}
-	return compare(r, halfTrip,
-		func(ctx context.Context, l *lab) ([]perfResult, error) { return l.throughHubs(ctx, latencyArgs...) },
-		func(ctx context.Context, l *lab) ([]perfResult, error) {
-			return l.overSockets(ctx, nil, latencyArgs...)
-		})
+	return single(&row{What: "SEND 8 bytes, RoCEv2, the kernel's sockets, veth, through hubs, half round trip, polling", Goal: 1.25,
+		AtMost: true, Unit: "µs", Against: "without hubs"},
+		halfTrip(throughHubs(latencyArgs...)), halfTrip(overSockets(nil, latencyArgs...)))
 }
 
+// The nodes beside a hub are compared with two nodes that have an address each.
+
 func besideHubBandwidth() *experiment {
-	r := &row{What: "WRITE 64 KiB, RoCEv2, two nodes of one hub", Goal: 0.95, Unit: "Gbit/s", Against: "without a hub"}
-	return besideHub(r, gbps, bandwidthFlags)
+	return single(&row{What: "WRITE 64 KiB, RoCEv2, two nodes of one hub", Goal: 0.95, Unit: "Gbit/s", Against: "without a hub"},
+		gbps(underOneHub(bandwidthFlags...)), gbps(onLoopback(ownAddrs, nil, bandwidthFlags...)))
 }
 
 func besideHubLatency() *experiment {
-	r := &row{What: "SEND 8 bytes, RoCEv2, two nodes of one hub, half round trip, polling", Goal: 1.05, AtMost: true, Unit: "µs",
-		Against: "without a hub"}
-	return besideHub(r, halfTrip, latencyArgs)
-}
-
-// besideHub compares two nodes of one hub with two nodes that have an address each.
-func besideHub(r *row, figure func(*perfResult) float64, args []string) *experiment {
-	return compare(r, figure,
-		func(ctx context.Context, l *lab) ([]perfResult, error) { return l.underOneHub(ctx, args...) },
-		func(ctx context.Context, l *lab) ([]perfResult, error) {
-			return l.onLoopback(ctx, ownAddrs, nil, args...)
-		})
+	return single(&row{What: "SEND 8 bytes, RoCEv2, two nodes of one hub, half round trip, polling", Goal: 1.05, AtMost: true, Unit: "µs",
+		Against: "without a hub"}, halfTrip(underOneHub(latencyArgs...)), halfTrip(onLoopback(ownAddrs, nil, latencyArgs...)))
 }

@@ -22,6 +22,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/softrnic/softrnic/tests/internal/namespace"
 )
 
 // The namespace has a bridge for TAPs and a veth pair for packet sockets. Another veth pair leads
@@ -138,7 +140,7 @@ func (l *lab) createNamespaces() (err error) {
 	if err := address(sockets[0], socketAddrs[0]); err != nil {
 		return err
 	}
-	return do(l.beyond, func() error { return address(sockets[1], socketAddrs[1]) })
+	return namespace.Do(l.beyond, func() error { return address(sockets[1], socketAddrs[1]) })
 }
 
 // address gives an interface of the kernel an address, and sets it up.
@@ -168,37 +170,16 @@ func up(name string) error {
 	return netlink.LinkSetUp(l)
 }
 
-// do calls f on a thread in a namespace. Programs that f starts are there too.
-func do(in netns.NsHandle, f func() error) error {
-	runtime.LockOSThread()
-	outside, err := netns.Get()
-	if err == nil {
-		defer outside.Close()
-		err = netns.Set(in)
-	}
-	if err != nil {
-		runtime.UnlockOSThread()
-		return fmt.Errorf("enter the network namespace: %w", err)
-	}
-	err = f()
-	if back := netns.Set(outside); back != nil {
-		// The thread stays locked.
-		return errors.Join(err, fmt.Errorf("leave the network namespace: %w", back))
-	}
-	runtime.UnlockOSThread()
-	return err
-}
-
 // setMTU sets the MTU of the veth pair for packet sockets.
 func (l *lab) setMTU(mtu int) error {
-	return do(l.inside, func() error { return errors.Join(setMTU(veths[0], mtu), setMTU(veths[1], mtu)) })
+	return namespace.Do(l.inside, func() error { return errors.Join(setMTU(veths[0], mtu), setMTU(veths[1], mtu)) })
 }
 
 // setSocketMTU sets the MTU of the pair between the namespaces.
 func (l *lab) setSocketMTU(mtu int) error {
 	return errors.Join(
-		do(l.inside, func() error { return setMTU(sockets[0], mtu) }),
-		do(l.beyond, func() error { return setMTU(sockets[1], mtu) }))
+		namespace.Do(l.inside, func() error { return setMTU(sockets[0], mtu) }),
+		namespace.Do(l.beyond, func() error { return setMTU(sockets[1], mtu) }))
 }
 
 func setMTU(name string, mtu int) error {
@@ -247,7 +228,7 @@ func (l *lab) start(ctx context.Context, in netns.NsHandle, on side, stdout, std
 	cmd.Env = append(append(os.Environ(), l.env...), "XDG_RUNTIME_DIR="+filepath.Join(l.dir, "run"))
 	// ^C is for this program.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	return cmd, do(in, func() error { return startOn(on, cmd) })
+	return cmd, namespace.Do(in, func() error { return startOn(on, cmd) })
 }
 
 // startOn starts a program on a side's processor, as the yardstick does. The caller must have
@@ -317,11 +298,6 @@ type perfResult struct {
 	} `json:"latency_us"`
 }
 
-// loopback runs softrnic perf in one process; args begin with the operation and the metric.
-func (l *lab) loopback(ctx context.Context, args ...string) ([]perfResult, error) {
-	return l.perf(ctx, both, "--loopback", args)
-}
-
 // perf runs softrnic perf's client.
 func (l *lab) perf(ctx context.Context, on side, server string, args []string) ([]perfResult, error) {
 	var r struct {
@@ -345,21 +321,6 @@ func (l *lab) profile(who string, args []string) []string {
 		return r
 	}, strings.Join(args, " "))
 	return []string{"--pprof", filepath.Join(l.pprof, name+"."+who+".pprof")}
-}
-
-// between runs softrnic perf in two processes, client and server, each with its own processor and
-// link. Both nodes have the flags.
-func (l *lab) between(ctx context.Context, links [2]string, flags []string, args ...string) ([]perfResult, error) {
-	return l.run(ctx, l.inside, links, [2]string{"10.88.0.1/24", "10.88.0.2/24"}, flags, args...)
-}
-
-// selective is for nodes on sockets: they lose packets when a buffer in the kernel is full.
-const selective = "--selective-repeat"
-
-// overSockets does the same on the kernel's own sockets, in two namespaces.
-func (l *lab) overSockets(ctx context.Context, flags []string, args ...string) ([]perfResult, error) {
-	return l.run(ctx, l.beyond, [2]string{"kernel:" + sockets[0], "kernel:" + sockets[1]}, socketAddrs,
-		append(slices.Clone(flags), selective), args...)
 }
 
 // socketAddrs are the kernel's addresses in the two namespaces. The kernel also answers for its

@@ -34,7 +34,7 @@ func queues(p path, op, metric string) *experiment {
 			for k := range links {
 				links[k] += ",queues=" + strconv.Itoa(i+1)
 			}
-			got, err := l.between(ctx, links, flags, args...)
+			got, err := between(links, flags, args...)(ctx, l)
 			if err != nil {
 				return err
 			}

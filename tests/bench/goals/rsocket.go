@@ -14,19 +14,13 @@ import (
 // socketLink is a link on which rsockets are measured.
 type socketLink struct {
 	name string
-	run  func(ctx context.Context, l *lab, args ...string) ([]perfResult, error)
+	run  func(args ...string) measurement
 }
 
 var socketLinks = []socketLink{
-	{"TAP", func(ctx context.Context, l *lab, args ...string) ([]perfResult, error) {
-		return l.between(ctx, overTAP.links, nil, args...)
-	}},
-	{"shm", func(ctx context.Context, l *lab, args ...string) ([]perfResult, error) {
-		return l.between(ctx, [2]string{overShm, overShm}, nil, args...)
-	}},
-	{"the kernel's sockets", func(ctx context.Context, l *lab, args ...string) ([]perfResult, error) {
-		return l.overSockets(ctx, nil, args...)
-	}},
+	{"TAP", func(args ...string) measurement { return between(overTAP.links, nil, args...) }},
+	{"shm", func(args ...string) measurement { return between(overShm, nil, args...) }},
+	{"the kernel's sockets", func(args ...string) measurement { return overSockets(nil, args...) }},
 }
 
 // rsockets returns the experiments of all links.
@@ -51,7 +45,7 @@ func socketWrites(on socketLink, transport string, flags []string) *experiment {
 		args = append(args, "--kernel-tcp", kernel)
 	}
 	return &experiment{rows, func(ctx context.Context, l *lab) error {
-		p, err := on.run(ctx, l, args...)
+		p, err := on.run(args...)(ctx, l)
 		if err != nil {
 			return err
 		}
@@ -69,7 +63,7 @@ func socketTrip(on socketLink, transport string, flags []string) *experiment {
 	r := &row{What: fmt.Sprintf("rsocket, 8 bytes, half round trip, %s, %s", transport, on.name), Goal: 1.5, AtMost: true, Unit: "µs",
 		Against: "the QP's SEND"}
 	return &experiment{[]*row{r}, func(ctx context.Context, l *lab) error {
-		p, err := on.run(ctx, l, slices.Concat([]string{"send", "lat"}, flags)...)
+		p, err := on.run(slices.Concat([]string{"send", "lat"}, flags)...)(ctx, l)
 		if err != nil {
 			return err
 		}

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"text/tabwriter"
@@ -20,10 +21,7 @@ const (
 
 // active prints the time of a WRITE of 8 bytes, in frames and directly, with n QPs used in turn.
 func active(o *options) error {
-	most := o.qps
-	if most == 0 {
-		most = 100_000
-	}
+	most := cmp.Or(o.qps, 100_000)
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "\tQPs\tns a message\tof 1 QP\tof 32 QPs\t")
 	for _, way := range []string{"in frames", "direct"} {

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"runtime"
@@ -14,10 +15,7 @@ import (
 
 // idle prints the memory of connected QPs, in pairs, that do nothing.
 func idle(o *options) error {
-	n := o.qps
-	if n == 0 {
-		n = 1_000_000
-	}
+	n := cmp.Or(o.qps, 1_000_000)
 	nodes, err := newNodes(true, 1)
 	if err != nil {
 		return err
