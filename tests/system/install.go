@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/softrnic/softrnic/tests/system/internal/apt"
 )
 
 // packages are the Debian packages that the tests need. tests/system/interop/peer fetches those of
@@ -50,18 +52,7 @@ func install(missing []string) error {
 	if err := addNonFree(); err != nil {
 		return err
 	}
-	const wait = "DPkg::Lock::Timeout=300"
-	for _, args := range [][]string{
-		{"-qq", "-o", wait, "update"},
-		append([]string{"-qq", "-y", "-o", wait, "--no-install-recommends", "install"}, missing...),
-	} {
-		cmd := exec.Command("apt-get", args...)
-		cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("apt-get %s: %w\n%s", strings.Join(args, " "), err, out)
-		}
-	}
-	return nil
+	return apt.Install(missing)
 }
 
 const (

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/softrnic/softrnic/tests/system/internal/apt"
 )
 
 //go:embed image.sh
@@ -114,18 +116,7 @@ func installTools() error {
 	}
 	slices.Sort(missing)
 	fmt.Fprintln(os.Stderr, "peer: installing", strings.Join(missing, ", "))
-	const wait = "DPkg::Lock::Timeout=300"
-	for _, args := range [][]string{
-		{"-qq", "-o", wait, "update"},
-		append([]string{"-qq", "-y", "-o", wait, "--no-install-recommends", "install"}, missing...),
-	} {
-		cmd := exec.Command("apt-get", args...)
-		cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "LC_ALL=C")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("apt-get %s: %w; the last it said:\n%s", strings.Join(args, " "), err, tail(out, 15))
-		}
-	}
-	return nil
+	return apt.Install(missing)
 }
 
 func (i *image) make(work string) error {

@@ -4,12 +4,10 @@ package peer
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
-	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -17,7 +15,9 @@ import (
 	"syscall"
 	"testing"
 
-	"golang.org/x/sys/unix"
+	"github.com/vishvananda/netns"
+
+	"github.com/softrnic/softrnic/tests/internal/namespace"
 )
 
 const netnsPrefix = "softrnic-test-"
@@ -107,29 +107,12 @@ func (n *Netns) Command(ctx context.Context, name string, args ...string) *exec.
 
 // Do calls f on a thread in the namespace. Sockets and devices that f opens are in it too.
 func (n *Netns) Do(f func() error) error {
-	inside, err := os.Open("/run/netns/" + n.Name)
+	inside, err := netns.GetFromName(n.Name)
 	if err != nil {
 		return err
 	}
 	defer inside.Close()
-	runtime.LockOSThread()
-	outside, err := os.Open("/proc/thread-self/ns/net")
-	if err != nil {
-		runtime.UnlockOSThread()
-		return err
-	}
-	defer outside.Close()
-	if err := unix.Setns(int(inside.Fd()), unix.CLONE_NEWNET); err != nil {
-		runtime.UnlockOSThread()
-		return fmt.Errorf("enter network namespace %s: %w", n.Name, err)
-	}
-	err = f()
-	if back := unix.Setns(int(outside.Fd()), unix.CLONE_NEWNET); back != nil {
-		// The thread stays locked: no other goroutine may get it.
-		return errors.Join(err, fmt.Errorf("leave network namespace %s: %w", n.Name, back))
-	}
-	runtime.UnlockOSThread()
-	return err
+	return namespace.Do(inside, f)
 }
 
 // Veth creates a pair of virtual Ethernet devices, one end of it in the bridge, and returns the
