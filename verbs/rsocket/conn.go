@@ -3,6 +3,7 @@ package rsocket
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -94,21 +95,20 @@ func (c *Conn) release() error {
 	c.mu.Lock() // a Mapping may be closed at the same time
 	errs := []error{c.maps.release()}
 	c.mu.Unlock()
-	for _, mr := range []*verbs.MR{c.in.mr, c.in.messagesMR, c.out.mr, c.out.listMR} {
-		if mr != nil {
-			errs = append(errs, mr.Close())
-		}
+	return errors.Join(append(errs, closeMade(c.in.mr), closeMade(c.in.messagesMR), closeMade(c.out.mr), closeMade(c.out.listMR),
+		closeMade(c.cq), closeMade(c.ch), closeMade(c.pd))...)
+}
+
+// closeMade closes an object, unless it is nil because its creation failed or was never reached.
+func closeMade[C interface {
+	comparable
+	io.Closer
+}](c C) error {
+	var none C
+	if c == none {
+		return nil
 	}
-	if c.cq != nil {
-		errs = append(errs, c.cq.Close())
-	}
-	if c.ch != nil {
-		errs = append(errs, c.ch.Close())
-	}
-	if c.pd != nil {
-		errs = append(errs, c.pd.Close())
-	}
-	return errors.Join(errs...)
+	return c.Close()
 }
 
 // cmConfig returns the rdma_cm options of the connection.

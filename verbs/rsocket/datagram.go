@@ -194,22 +194,7 @@ func (c *PacketConn) release() error {
 	c.mu.Lock() // a call that is still running may look up peers
 	errs = append(errs, c.peers.destroy())
 	c.mu.Unlock()
-	if c.qp != nil {
-		errs = append(errs, c.qp.Close())
-	}
-	if c.cq != nil {
-		errs = append(errs, c.cq.Close())
-	}
-	if c.ch != nil {
-		errs = append(errs, c.ch.Close())
-	}
-	if c.mr != nil {
-		errs = append(errs, c.mr.Close())
-	}
-	if c.pd != nil {
-		errs = append(errs, c.pd.Close())
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, closeMade(c.qp), closeMade(c.cq), closeMade(c.ch), closeMade(c.mr), closeMade(c.pd))...)
 }
 
 // Close frees the socket. Datagrams that were not read are lost. Calls that wait return
