@@ -183,16 +183,21 @@ func (q *qp) movedPart(p *qp, op verbs.WROpcode, off uint64) {
 	}
 }
 
-// with returns the direct.Pair that copies data between q and p.
-func (q *qp) with(p *qp) direct.Pair {
-	return direct.Pair{From: q.h, To: p.h, Source: q.e.regions, Target: p.e.regions, SharedReceives: p.srq}
+// own returns the memory of a send request.
+func (q *qp) own(wr *verbs.PostedSend) memory.Message {
+	return memory.Message{Regions: q.e.regions, PD: q.h.PD(), List: wr.SGList}
+}
+
+// receiver returns the QP as the receiver of a message.
+func (q *qp) receiver() direct.Receiver {
+	return direct.Receiver{QP: q.h, Regions: q.e.regions, SRQ: q.srq}
 }
 
 // moveSend places n bytes of a SEND in the peer's oldest receive request.
 func (q *qp) moveSend(p *qp, wr *verbs.PostedSend, n uint64) bool {
 	length, off := wr.Length(), q.tx.cursor.off
-	x := q.with(p)
-	if length > MaxMessage || !x.Send(wr, off, n) {
+	to := p.receiver()
+	if length > MaxMessage || !to.Send(wr, q.own(wr), off, n) {
 		return false
 	}
 	return wr.Opcode == verbs.Send || off+n < length || p.invalidate(wr.InvalidateRKey)
@@ -211,11 +216,19 @@ func (q *qp) moveWrite(p *qp, wr *verbs.PostedSend, n uint64) bool {
 		return false
 	}
 	to, denial := p.e.regions.Remote(p.h, wr.RKey, wr.RemoteAddr+off, n, verbs.AccessRemoteWrite)
-	x := q.with(p)
-	if denial != memory.Allowed || !x.Write(wr, to, off, n) {
+	if denial != memory.Allowed {
 		return false
 	}
-	if off+n == wr.Length() {
+	last := off+n == wr.Length()
+	if last && wr.Opcode == verbs.RDMAWriteWithImm {
+		if r := p.receiver(); r.Recv(wr, q.own(wr), off, n) == nil {
+			return false
+		}
+	}
+	if !memory.Write(wr, q.own(wr), to, off) {
+		return false
+	}
+	if last {
 		p.rx.writeBytes, p.rx.lastWrite = 0, off+n
 		if wr.Opcode == verbs.RDMAWriteWithImm {
 			p.rx.lastWrite = 0
@@ -240,8 +253,7 @@ func (q *qp) moveRead(p *qp, wr *verbs.PostedSend, n uint64) bool {
 		}
 	}
 	from, denial := p.e.regions.Remote(p.h, wr.RKey, wr.RemoteAddr+off, n, verbs.AccessRemoteRead)
-	x := q.with(p)
-	if denial != memory.Allowed || !x.Read(wr, from, off) {
+	if denial != memory.Allowed || !memory.Read(q.own(wr), from, off) {
 		return false
 	}
 	if off+n == length {
@@ -257,8 +269,7 @@ func (q *qp) moveAtomic(p *qp, wr *verbs.PostedSend) bool {
 		return false
 	}
 	word, err := p.atomicWord(&rdmap.AtomicRequestHeader{STag: wr.RKey, TO: wr.RemoteAddr})
-	x := q.with(p)
-	if err != nil || !x.Atomic(wr, word) {
+	if err != nil || !memory.Atomic(wr, q.own(wr), word) {
 		return false
 	}
 	q.countMessage(p, rdmap.QueueReadRequest)

@@ -20,6 +20,7 @@ import (
 	"github.com/softrnic/softrnic/internal/rdmatransport/prefetch"
 	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
 	"github.com/softrnic/softrnic/rdmatransport/internal/direct"
+	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
 	"github.com/softrnic/softrnic/rdmatransport/internal/rocetransport/send"
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/verbs"
@@ -284,15 +285,20 @@ func (q *qp) moveLocal(wr *verbs.PostedSend) bool {
 	return true
 }
 
-// with returns the direct.Pair that copies data between q and p.
-func (q *qp) with(p *qp) direct.Pair {
-	return direct.Pair{From: q.h, To: p.h, Source: q.e.regions, Target: p.e.regions, SharedReceives: p.sharedReceives}
+// own returns the memory of a send request.
+func (q *qp) own(wr *verbs.PostedSend) memory.Message {
+	return memory.Message{Regions: q.e.regions, PD: q.h.PD(), List: wr.SGList}
+}
+
+// receiver returns the QP as the receiver of a message.
+func (q *qp) receiver() direct.Receiver {
+	return direct.Receiver{QP: q.h, Regions: q.e.regions, SRQ: q.sharedReceives}
 }
 
 // moveSend places n bytes of a SEND, from offset off on, in the peer's oldest receive request.
 func (q *qp) moveSend(p *qp, wr *verbs.PostedSend, off, n uint64) bool {
-	x := q.with(p)
-	return x.Send(wr, off, n)
+	to := p.receiver()
+	return to.Send(wr, q.own(wr), off, n)
 }
 
 // moveWrite places n bytes of a WRITE, from offset off on, in its remote memory.
@@ -306,8 +312,15 @@ func (q *qp) moveWrite(p *qp, wr *verbs.PostedSend, off, n uint64) bool {
 		}
 	}
 	to, ok := p.region(wr.RKey, wr.RemoteAddr+off, n, verbs.AccessRemoteWrite)
-	x := q.with(p)
-	return ok && x.Write(wr, to, off, n)
+	if !ok {
+		return false
+	}
+	if wr.Opcode == verbs.RDMAWriteWithImm && off+n == wr.Length() {
+		if r := p.receiver(); r.Recv(wr, q.own(wr), off, n) == nil {
+			return false
+		}
+	}
+	return memory.Write(wr, q.own(wr), to, off)
 }
 
 // readable reports whether both sides allow READs and atomics.
@@ -321,8 +334,7 @@ func (q *qp) moveRead(p *qp, wr *verbs.PostedSend, off, n uint64) bool {
 		return false
 	}
 	from, ok := p.region(wr.RKey, wr.RemoteAddr+off, n, verbs.AccessRemoteRead)
-	x := q.with(p)
-	return ok && x.Read(wr, from, off)
+	return ok && memory.Read(q.own(wr), from, off)
 }
 
 // moveAtomic executes an atomic.
@@ -331,6 +343,5 @@ func (q *qp) moveAtomic(p *qp, wr *verbs.PostedSend) bool {
 		return false
 	}
 	word, ok := p.region(wr.RKey, wr.RemoteAddr, 8, verbs.AccessRemoteAtomic)
-	x := q.with(p)
-	return ok && wr.RemoteAddr%8 == 0 && word.Aligned() && x.Atomic(wr, word)
+	return ok && wr.RemoteAddr%8 == 0 && word.Aligned() && memory.Atomic(wr, q.own(wr), word)
 }
