@@ -30,6 +30,8 @@ package shm
 // A frame goes to the process that has its destination address; a group frame goes to all. If two
 // processes present the same address, the first keeps it.
 //
+// # Sleep
+//
 // The connection carries the wakeups of both rings. A wakeup is a message of one byte, sent only if
 // the ring says that the other side sleeps. An eventfd is unsuitable, because both sides share its
 // flags: one side could make the other's reads and writes block. If the send would block, it is
