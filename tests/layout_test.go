@@ -110,7 +110,7 @@ var modules = []struct {
 }{
 	{[]string{"link/pipe", "link/stream", "link/shm", "link/impair", "link/vlan", "verbs", "verbs/rdmacm", "verbs/rsocket",
 		"verbs/nvme", "verbs/nvme/target",
-		"rdmatransport", "rdmatransport/trace"}, []string{"golang.org/x/sys"}},
+		"verbs/rpcrdma", "rdmatransport", "rdmatransport/trace"}, []string{"golang.org/x/sys"}},
 	{[]string{"stack/kernel", "link/packet"}, []string{"golang.org/x/sys", "github.com/vishvananda/netlink", "github.com/vishvananda/netns"}},
 	{[]string{"link/tap"}, []string{"golang.org/x/sys", "github.com/vishvananda/netlink", "github.com/vishvananda/netns",
 		"github.com/songgao/water"}},

@@ -17,6 +17,7 @@ import (
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/hub"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/mckey"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/nc"
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/nfs"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/nvme"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/perf"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/pingpong"
@@ -39,6 +40,7 @@ type commands struct {
 	Nc       nc.Command        `cmd:"" help:"Pipe bytes over RDMA, like nc; either side may be a program that uses rsockets."`
 	Proxy    proxy.Command     `cmd:"" help:"Forward connections between TCP and RDMA, and between RoCEv2 and iWARP, optionally with TLS."`
 	Nvme     nvme.Command      `cmd:"" help:"Storage: show files to Linux and other hosts as block devices, by NVMe over Fabrics."`
+	Nfs      nfs.Command       `cmd:"" help:"Export a directory by NFS over RDMA, to Linux machines with rdma_rxe, siw or RDMA hardware."`
 	Perf     perf.Command      `cmd:"" help:"Measure bandwidth, latency or message rate between two nodes, like perftest's ib_write_bw and its kin."`
 	Serve    serve.Command     `cmd:"" help:"Be a lab node that answers ping, ibv_rc_pingpong and rping until stopped."`
 	Switch   ethswitch.Command `cmd:"" help:"Be an Ethernet switch between virtual machines, nodes and TAP interfaces; without TAP it needs no privileges."`

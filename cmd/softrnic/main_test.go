@@ -51,7 +51,7 @@ func TestErrorsAreOneLineWithTheirExitCode(t *testing.T) {
 		want string // in the message
 	}{
 		{"bogus", 2,
-			"unexpected argument bogus: the commands are demo, devinfo, pingpong, rping, mckey, nc, proxy, nvme, perf, serve, switch, " +
+			"unexpected argument bogus: the commands are demo, devinfo, pingpong, rping, mckey, nc, proxy, nvme, nfs, perf, serve, switch, " +
 				"conform, trace, top, hub, run (softrnic --help explains)"},
 		{"pingpong bogus", 2, "unexpected argument bogus: the commands are rc, uc, ud, srq, xsrq (softrnic pingpong --help explains)"},
 		{"demo --bogus", 2, "--bogus"},

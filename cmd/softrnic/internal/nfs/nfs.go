@@ -1,0 +1,141 @@
+// Package nfs is `softrnic nfs`: an NFS server over RDMA.
+package nfs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"path/filepath"
+	"slices"
+
+	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/rpcrdma"
+
+	"github.com/softrnic/softrnic/cmd/internal/cli"
+	"github.com/softrnic/softrnic/cmd/internal/node"
+	"github.com/softrnic/softrnic/cmd/internal/running"
+)
+
+// Command has the commands for NFS.
+type Command struct {
+	Serve Serve `cmd:"" help:"Export a directory by NFS version 3 over RDMA, for the mount command of Linux."`
+}
+
+// Serve is an NFS server.
+type Serve struct {
+	Directory string `arg:"" optional:"" type:"existingdir" help:"The directory to export. What it contains is open to every user of every client, with the rights of the user who runs this command."`
+
+	Memory    int64            `placeholder:"BYTES" help:"Export an empty file system in memory instead of a directory, for at most so many bytes. It is gone when the command ends."`
+	ReadOnly  bool             `help:"Clients may not change anything."`
+	Port      uint16           `type:"port" default:"20049" help:"Port of NFS over RDMA. Default: 20049."`
+	MountPort uint16           `type:"port" default:"20048" help:"TCP port of the node where clients ask for the export. Default: 20048."`
+	Portmap   bool             `default:"true" negatable:"" help:"Answer on TCP port 111 of the node too, so that clients find the other ports by themselves. With --link kernel, that port is the machine's own, and may be taken or need privileges: the command then goes on without it."`
+	Transport []node.Transport `default:"rocev2,iwarp" placeholder:"PROTOCOL" help:"Wire protocols: rocev2, iwarp. Default: both."`
+
+	running.Flags
+}
+
+// Help implements kong.HelpProvider.
+func (*Serve) Help() string {
+	return `A symbolic link is followed by the client, in its own file system, never by the server. Locks are not served: mount with nolock.
+
+  softrnic nfs serve /srv/files --link tap:rnic0,bridge=br0 --addr 10.0.0.9/24          here
+  mount -t nfs -o rdma,vers=3,nolock 10.0.0.9:/ /mnt                              on the Linux machine`
+}
+
+// Validate implements kong's check after parsing.
+func (c *Serve) Validate() error {
+	switch {
+	case (c.Directory == "") == (c.Memory == 0):
+		return errors.New("give either a DIRECTORY or --memory")
+	case c.Memory < 0:
+		return fmt.Errorf("--memory %d: must be 1 or more", c.Memory)
+	case c.Port == c.MountPort && slices.Contains(c.Transport, node.Transport{Transport: verbs.IWARP}):
+		return fmt.Errorf("--port %d is also --mount-port: over iWARP it needs its own TCP port: use another", c.Port)
+	}
+	return nil
+}
+
+// open opens the store to export, and returns its path.
+func (c *Serve) open() (store, string, error) {
+	if c.Directory == "" {
+		return newMemory(c.Memory), "/", nil
+	}
+	d, err := openDirectory(c.Directory)
+	if err != nil {
+		return nil, "", err
+	}
+	full, err := filepath.Abs(c.Directory)
+	if err != nil {
+		return nil, "", errors.Join(err, d.Close())
+	}
+	return d, filepath.ToSlash(full), nil
+}
+
+// Run serves until ctx ends, and then returns nil.
+func (c *Serve) Run(ctx context.Context, e *cli.Env) error {
+	s, path, err := c.open()
+	if err != nil {
+		return err
+	}
+	ex, err := newExport(s, path, c.ReadOnly)
+	if err != nil {
+		return errors.Join(err, s.Close())
+	}
+	c.Log = min(c.Log, slog.LevelInfo)
+	metrics := newMetrics()
+	c.Collector = metrics
+	err = c.RunNodeForPeer(ctx, e, func(ctx context.Context, n *node.Node) error { return c.serve(ctx, n, ex, metrics) })
+	return errors.Join(err, ex.close())
+}
+
+func (c *Serve) serve(ctx context.Context, n *node.Node, ex *export, m *metrics) error {
+	c.HintWithoutAddr(n)
+	cfg := &rpcrdma.Config{Binding: rpcrdma.NFS3}
+	for _, t := range c.Transport {
+		cfg.Transports = append(cfg.Transports, t.Transport)
+	}
+	l, err := rpcrdma.Listen(n.Dev, fmt.Sprintf(":%d", c.Port), cfg)
+	if err != nil {
+		return fmt.Errorf("--port %d: %w", c.Port, err)
+	}
+	m.listener.Store(l)
+	mount, err := n.Host.ListenStream(netip.AddrPortFrom(netip.Addr{}, c.MountPort))
+	if err != nil {
+		return errors.Join(fmt.Errorf("--mount-port %d: %w", c.MountPort, err), l.Close())
+	}
+	serving, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	ended := make(chan struct{}, 3)
+	start := func(serve func() error) {
+		go func() {
+			cancel(serve())
+			ended <- struct{}{}
+		}()
+	}
+	services := 2
+	if c.Portmap {
+		ports, err := n.Host.ListenStream(netip.AddrPortFrom(netip.Addr{}, portmapPort))
+		if err != nil {
+			n.Log.Warn("port 111 cannot be used: clients must be given mountport", "error", err)
+		} else {
+			services++
+			start(func() error { return newStreams(portmap{c.MountPort}).serve(serving, ports) })
+		}
+	}
+	n.Log.Info("serving", "addrs", n.Addrs(), "port", c.Port, "mountport", c.MountPort, "export", ex.path, "readonly", ex.readOnly)
+	start(func() error { return l.Serve(ex) })
+	start(func() error { return newStreams(onlyMount(ex)).serve(serving, mount) })
+	<-serving.Done()
+	err = l.Close()
+	for range services {
+		<-ended
+	}
+	n.Log.Info("stopped")
+	if ctx.Err() == nil { // it has ended by itself
+		err = errors.Join(context.Cause(serving), err)
+	}
+	return err
+}

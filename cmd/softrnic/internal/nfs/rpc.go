@@ -1,0 +1,269 @@
+package nfs
+
+import "encoding/binary"
+
+// Programs and procedures (RFC 1813 §3.3, §5.2).
+const (
+	programNFS   = 100003
+	programMount = 100005
+	version3     = 3
+
+	procNull        = 0
+	procGetattr     = 1
+	procSetattr     = 2
+	procRead        = 6
+	procWrite       = 7
+	procCreate      = 8
+	procMkdir       = 9
+	procSymlink     = 10
+	procMknod       = 11
+	procRemove      = 12
+	procRmdir       = 13
+	procRename      = 14
+	procLink        = 15
+	procReaddir     = 16
+	procReaddirplus = 17
+	procFsinfo      = 19
+	procCommit      = 21
+
+	mountDump    = 2
+	mountUmntall = 4
+	mountExport  = 5
+)
+
+// nfsProcedure is what is known of a procedure of NFS.
+type nfsProcedure struct {
+	// args are the types of the arguments (RFC 1813 §3.3): h a file handle, n a name, p a path,
+	// o opaque data, 4 and 8 numbers of so many bytes, a attributes to set, g a guard, c createhow3.
+	args string
+	// failure is the number of words of the result after the status if that is not OK: attributes
+	// that do not follow.
+	failure int
+	// once is set if a repetition of the call does not have the result of the first one.
+	once bool
+}
+
+var nfsProcedures = [...]nfsProcedure{
+	{"", 0, false}, {"h", 0, false}, {"hag", 2, true}, {"hn", 1, false}, {"h4", 1, false}, {"h", 1, false}, {"h84", 1, false},
+	{"h844o", 2, false}, {"hnc", 2, true}, {"hna", 2, true}, {"hnap", 2, true}, {"hn", 2, true}, {"hn", 2, true}, {"hn", 2, true},
+	{"hnhn", 4, true}, {"hhn", 3, true}, {"h884", 1, false}, {"h8844", 1, false}, {"h", 1, false}, {"h", 1, false}, {"h", 1, false},
+	{"h84", 2, false},
+}
+
+// Arguments of the procedures of MOUNT.
+var mountProcedures = [...]string{"", "p", "", "p", "", ""}
+
+// status is a status of NFS (RFC 1813 §2.6).
+type status uint32
+
+const (
+	nfsOK          status = 0
+	nfsPerm        status = 1
+	nfsNoent       status = 2
+	nfsIO          status = 5
+	nfsAcces       status = 13
+	nfsExist       status = 17
+	nfsXdev        status = 18
+	nfsNotdir      status = 20
+	nfsIsdir       status = 21
+	nfsInval       status = 22
+	nfsFbig        status = 27
+	nfsNospc       status = 28
+	nfsRofs        status = 30
+	nfsMlink       status = 31
+	nfsNameTooLong status = 63
+	nfsNotempty    status = 66
+	nfsDquot       status = 69
+	nfsStale       status = 70
+	nfsBadhandle   status = 10001
+	nfsNotsupp     status = 10004
+	nfsServerfault status = 10006
+)
+
+// Outcomes of a call (RFC 5531 §9).
+const (
+	acceptSuccess      = 0
+	acceptProgUnavail  = 1
+	acceptProgMismatch = 2
+	acceptProcUnavail  = 3
+	acceptGarbageArgs  = 4
+	acceptSystemErr    = 5
+)
+
+// rpcCall is the header of a call (RFC 5531 §9), and its arguments.
+type rpcCall struct {
+	message                     []byte
+	xid, rpcVersion             uint32
+	program, version, procedure uint32
+	flavor                      uint32 // of the credentials
+	args                        int    // offset of the arguments
+	fields                      []int  // offsets of the arguments; of opaques, of their data
+	lengths                     []int  // of opaques
+}
+
+const maxAuth = 400 // bytes of an opaque_auth (RFC 5531 §8.2)
+
+// xdr reads XDR; ok is false after the end.
+type xdr struct {
+	b   []byte
+	off int
+	ok  bool
+}
+
+func (x *xdr) uint32() uint32 {
+	if !x.ok || len(x.b)-x.off < 4 {
+		x.ok = false
+		return 0
+	}
+	v := binary.BigEndian.Uint32(x.b[x.off:])
+	x.off += 4
+	return v
+}
+
+func (x *xdr) skip(n int) {
+	if !x.ok || len(x.b)-x.off < n {
+		x.ok = false
+		return
+	}
+	x.off += n
+}
+
+// opaque skips a counted opaque of at most limit bytes with its padding, and returns its place. The
+// padding may be missing at the end of the message.
+func (x *xdr) opaque(limit int) (off, n int) {
+	length := x.uint32()
+	if !x.ok || uint64(length) > uint64(min(limit, len(x.b)-x.off)) {
+		x.ok = false
+		return 0, 0
+	}
+	off, n = x.off, int(length)
+	x.off = min(x.off+(n+3)&^3, len(x.b))
+	return off, n
+}
+
+// parseCall parses the header of a call. ok is false if it is no call.
+func parseCall(message []byte) (c *rpcCall, ok bool) {
+	const msgCall = 0
+	x := &xdr{b: message, ok: true}
+	c = &rpcCall{message: message, xid: x.uint32()}
+	if x.uint32() != msgCall {
+		return nil, false
+	}
+	if c.rpcVersion = x.uint32(); x.ok && c.rpcVersion != 2 {
+		return c, true
+	}
+	c.program, c.version, c.procedure = x.uint32(), x.uint32(), x.uint32()
+	c.flavor = x.uint32()
+	x.opaque(maxAuth)
+	x.skip(4)
+	x.opaque(maxAuth)
+	c.args = x.off
+	return c, x.ok
+}
+
+// parseArgs parses the arguments, and reports whether they are complete. go-nfs believes the
+// lengths in them.
+func (c *rpcCall) parseArgs(types string) bool {
+	x := &xdr{b: c.message, off: c.args, ok: true}
+	for _, t := range types {
+		at, n := x.off, 0
+		switch t {
+		case 'h':
+			at, n = x.opaque(handleMax)
+			x.ok = x.ok && n%4 == 0 // go-nfs does not skip padding
+		case 'n', 'p', 'o':
+			at, n = x.opaque(len(c.message))
+		case '4':
+			x.skip(4)
+		case '8':
+			x.skip(8)
+		case 'a':
+			x.attributes()
+		case 'g':
+			if x.uint32() != 0 {
+				x.skip(8)
+			}
+		case 'c':
+			if x.uint32() == createExclusive {
+				x.skip(8)
+			} else {
+				x.attributes()
+			}
+		}
+		c.fields, c.lengths = append(c.fields, at), append(c.lengths, n)
+	}
+	return x.ok
+}
+
+const createGuarded, createExclusive = 1, 2 // createmode3 (RFC 1813 §3.3.8)
+
+// attributes skips an sattr3 (RFC 1813 §2.6).
+func (x *xdr) attributes() {
+	for _, n := range []int{4, 4, 4, 8} { // mode, uid, gid, size
+		if x.uint32() != 0 {
+			x.skip(n)
+		}
+	}
+	for range 2 { // atime, mtime
+		if x.uint32() == 2 {
+			x.skip(8)
+		}
+	}
+}
+
+// bytes returns the opaque that is argument i.
+func (c *rpcCall) bytes(i int) []byte { return c.message[c.fields[i] : c.fields[i]+c.lengths[i]] }
+
+func (c *rpcCall) uint32(i int) uint32 { return binary.BigEndian.Uint32(c.message[c.fields[i]:]) }
+func (c *rpcCall) uint64(i int) uint64 { return binary.BigEndian.Uint64(c.message[c.fields[i]:]) }
+
+// limit lowers an argument of four bytes in a copy of the message.
+func (c *rpcCall) limit(copied []byte, i int, most uint32) {
+	if c.uint32(i) > most {
+		binary.BigEndian.PutUint32(copied[c.fields[i]:], most)
+	}
+}
+
+func words(b []byte, words ...uint32) []byte {
+	for _, w := range words {
+		b = binary.BigEndian.AppendUint32(b, w)
+	}
+	return b
+}
+
+// accepted returns the beginning of a reply that was accepted, with the outcome.
+func (c *rpcCall) accepted(outcome uint32) []byte {
+	const reply, msgAccepted = 1, 0
+	return words(nil, c.xid, reply, msgAccepted, 0, 0, outcome) // with an empty verifier
+}
+
+// denied returns a reply that was denied.
+func (c *rpcCall) denied(reason ...uint32) []byte {
+	const reply, msgDenied = 1, 1
+	return words(words(nil, c.xid, reply, msgDenied), reason...)
+}
+
+// fail returns the reply of an NFS call with a status other than OK.
+func (c *rpcCall) fail(s status) []byte {
+	b := words(c.accepted(acceptSuccess), uint32(s))
+	return append(b, make([]byte, 4*nfsProcedures[c.procedure].failure)...)
+}
+
+// offset of the results in a reply that was accepted, with an empty verifier.
+const resultOffset = 24
+
+// result returns the outcome of an accepted reply, and the offset of its results.
+func result(reply []byte) (outcome uint32, ok bool) {
+	if len(reply) < resultOffset {
+		return 0, false
+	}
+	const msgAccepted = 0
+	return binary.BigEndian.Uint32(reply[resultOffset-4:]), binary.BigEndian.Uint32(reply[8:]) == msgAccepted
+}
+
+// appendOpaque appends a counted opaque.
+func appendOpaque(b, data []byte) []byte {
+	b = words(b, uint32(len(data)))
+	b = append(b, data...)
+	return append(b, make([]byte, -len(data)&3)...)
+}

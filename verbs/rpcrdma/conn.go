@@ -1,0 +1,334 @@
+package rpcrdma
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/rdmacm"
+)
+
+// conn is a connection of either side: its QP, its inline buffers and its work requests.
+type conn struct {
+	cfg  *Config
+	pd   *verbs.PD
+	cq   *verbs.CQ
+	recv buffers
+	send buffers
+	cm   *rdmacm.Conn
+	qp   *verbs.QP
+
+	sendMax    int  // length of the longest SEND
+	recvMax    int  // and of the longest that the peer sends
+	invalidate bool // the peer accepts SENDs with invalidate
+
+	active atomic.Bool // a work request has completed since the last probe
+
+	mu     sync.Mutex
+	freed  sync.Cond // of slots, or the connection has failed
+	slots  int       // free entries of the send queue
+	nextID uint64
+	ops    map[uint64]*operation // posted send work requests, by ID
+	err    error                 // the reason for the end of the connection
+	ended  chan struct{}         // closed with err
+}
+
+// The IDs of work requests: receives have the number of their buffer, and this bit.
+const receiveID = 1 << 63
+
+// The send queue holds the work requests of a message with the most segments, its SEND and a probe,
+// and some more.
+const sqSize = 2*maxSegments + 2
+
+// buffers are the inline messages of one direction, in one region.
+type buffers struct {
+	mr   *verbs.MR
+	size int
+	free chan int // numbers of unused ones
+}
+
+func (b *buffers) register(pd *verbs.PD, n, size int) (err error) {
+	b.size, b.free = size, make(chan int, n)
+	for i := range n {
+		b.free <- i
+	}
+	b.mr, err = pd.RegMR(make([]byte, n*size), verbs.AccessLocalWrite)
+	return err
+}
+
+func (b *buffers) bytes(i int) []byte { return b.mr.Buf()[i*b.size : (i+1)*b.size : (i+1)*b.size] }
+
+func (b *buffers) sge(i, n int) verbs.SGE {
+	return verbs.SGE{Addr: b.mr.Addr() + uint64(i*b.size), Length: uint32(n), LKey: b.mr.LKey()}
+}
+
+// operation is a chain of send work requests. It ends when they have all completed.
+type operation struct {
+	left int
+	err  error
+	done chan struct{}
+	then func() // if not nil, called instead of closing done
+}
+
+// newConn creates all objects of a connection except the QP, with n buffers in each direction.
+func newConn(dev *verbs.Device, cfg *Config, n int) (c *conn, err error) {
+	c = &conn{cfg: cfg, slots: sqSize, ops: map[uint64]*operation{}, ended: make(chan struct{})}
+	c.freed.L = &c.mu
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, c.release())
+		}
+	}()
+	if c.pd, err = dev.AllocPD(); err != nil {
+		return c, err
+	}
+	if c.cq, err = dev.CreateCQ(sqSize+n, nil); err != nil {
+		return c, err
+	}
+	if err = c.recv.register(c.pd, n, cfg.Inline); err != nil {
+		return c, err
+	}
+	return c, c.send.register(c.pd, n, cfg.Inline)
+}
+
+// release undoes newConn.
+func (c *conn) release() error {
+	var errs []error
+	for _, mr := range []*verbs.MR{c.recv.mr, c.send.mr} {
+		if mr != nil {
+			errs = append(errs, mr.Close())
+		}
+	}
+	if c.cq != nil {
+		errs = append(errs, c.cq.Close())
+	}
+	if c.pd != nil {
+		errs = append(errs, c.pd.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// cmConfig returns the rdma_cm options of the connection.
+func (c *conn) cmConfig(own private) *rdmacm.Config {
+	return &rdmacm.Config{
+		Transport: c.cfg.Transport, PD: c.pd, SendCQ: c.cq, RecvCQ: c.cq, SQSigAll: true,
+		Cap:         verbs.QPCap{MaxSendWR: sqSize, MaxRecvWR: cap(c.recv.free), MaxSendSGE: 2, MaxRecvSGE: 1},
+		PrivateData: own.bytes(),
+		Prepare: func(cm *rdmacm.Conn) error {
+			c.qp = cm.QP()
+			for range cap(c.recv.free) {
+				if err := c.postReceive(<-c.recv.free); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+}
+
+// start starts using a connection that rdma_cm has established.
+func (c *conn) start(cm *rdmacm.Conn, peer private) {
+	c.cm, c.sendMax, c.recvMax = cm, min(c.cfg.Inline, peer.recv), min(c.cfg.Inline, peer.send)
+}
+
+func (c *conn) postReceive(i int) error {
+	return c.qp.PostRecv(&verbs.RecvWR{ID: receiveID | uint64(i), SGList: []verbs.SGE{c.recv.sge(i, c.recv.size)}})
+}
+
+var errEnded = errors.New("the connection has ended")
+
+// fail ends the connection. Work requests that are posted are flushed, and operations end.
+func (c *conn) fail(err error) {
+	c.mu.Lock()
+	if c.err != nil {
+		c.mu.Unlock()
+		return
+	}
+	c.err = err
+	close(c.ended)
+	ops := c.ops
+	c.ops = nil
+	finished := map[*operation]bool{}
+	for _, op := range ops {
+		op.err = err
+		finished[op] = true
+	}
+	c.freed.Broadcast()
+	c.mu.Unlock()
+	_ = c.qp.Modify(&verbs.QPAttr{QPState: verbs.StateErr}, verbs.QPAttrState)
+	for op := range finished {
+		op.finish()
+	}
+}
+
+func (op *operation) finish() {
+	if op.then != nil {
+		op.then()
+	} else {
+		close(op.done)
+	}
+}
+
+// post posts work requests as one operation, when the send queue has room for all. If then is not
+// nil, it is called when they have completed, or after the end of the connection.
+func (c *conn) post(then func(), wrs ...*verbs.SendWR) (*operation, error) {
+	op := &operation{left: len(wrs), then: then, done: make(chan struct{})}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for c.slots < len(wrs) && c.err == nil {
+		c.freed.Wait()
+	}
+	if c.err != nil {
+		return nil, c.err
+	}
+	for _, wr := range wrs {
+		wr.ID = c.nextID &^ receiveID
+		c.nextID++
+		c.ops[wr.ID] = op
+	}
+	if err := c.qp.PostSend(wrs...); err != nil {
+		for _, wr := range wrs {
+			delete(c.ops, wr.ID)
+		}
+		return nil, err // the connection cannot go on; the caller ends it
+	}
+	c.slots -= len(wrs)
+	return op, nil
+}
+
+// wait waits for the end of an operation.
+func (op *operation) wait() error {
+	<-op.done
+	return op.err
+}
+
+// run takes completions until the connection ends. received is called with each received message,
+// whose buffer it must post again. It must not block.
+func (c *conn) run(ctx context.Context, received func(buffer, length int, wc *verbs.WC)) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { c.fail(errEnded) })()
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		select {
+		case <-c.cm.Done():
+			c.fail(errEnded)
+		case <-c.ended:
+		}
+		cancel()
+	})
+	defer watching.Wait()
+	var wcs [32]verbs.WC
+	for {
+		n, err := c.cq.Wait(ctx, wcs[:])
+		if err != nil {
+			c.fail(err)
+			return
+		}
+		c.active.Store(true)
+		for i := range wcs[:n] {
+			wc := &wcs[i]
+			if wc.Status != verbs.WCSuccess {
+				c.fail(wc.Err())
+				return
+			}
+			if wc.WRID&receiveID == 0 {
+				c.completed(wc.WRID)
+			} else {
+				received(int(wc.WRID&^receiveID), int(wc.ByteLen), wc)
+			}
+		}
+	}
+}
+
+// completed handles the completion of a send work request.
+func (c *conn) completed(id uint64) {
+	c.mu.Lock()
+	op := c.ops[id]
+	delete(c.ops, id)
+	c.slots++
+	c.freed.Broadcast()
+	finished := false
+	if op != nil {
+		op.left--
+		finished = op.left == 0
+	}
+	c.mu.Unlock()
+	if finished {
+		op.finish()
+	}
+}
+
+// sendBuffer returns an unused send buffer.
+func (c *conn) sendBuffer() (int, error) {
+	select {
+	case i := <-c.send.free:
+		return i, nil
+	case <-c.ended:
+		return 0, c.err
+	}
+}
+
+// sendMessage posts work requests and then a SEND of the first n bytes of a send buffer. The SEND
+// invalidates a key of the peer unless it is 0. then is called when all have completed.
+func (c *conn) sendMessage(buffer, n int, invalidate uint32, then func(), before ...*verbs.SendWR) error {
+	wr := &verbs.SendWR{Opcode: verbs.Send, SGList: []verbs.SGE{c.send.sge(buffer, n)}}
+	if invalidate != 0 {
+		wr.Opcode, wr.InvalidateRKey = verbs.SendWithInv, invalidate
+	}
+	done := func() {
+		c.send.free <- buffer
+		if then != nil {
+			then()
+		}
+	}
+	if _, err := c.post(done, append(before, wr)...); err != nil {
+		c.fail(err)
+		done()
+		return err
+	}
+	return nil
+}
+
+// probe posts a zero-length RDMA WRITE, which only the peer's QP sees, if nothing has completed
+// since the last call.
+func (c *conn) probe() {
+	if !c.active.Swap(false) {
+		if _, err := c.post(func() {}, &verbs.SendWR{Opcode: verbs.RDMAWrite}); err != nil {
+			c.fail(err)
+		}
+	}
+}
+
+// keepAlive probes the peer until the connection ends.
+func (c *conn) keepAlive() {
+	if c.cfg.KeepAlive < 0 {
+		return
+	}
+	t := time.NewTicker(c.cfg.KeepAlive)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+			c.probe()
+		case <-c.ended:
+			return
+		}
+	}
+}
+
+// close frees the connection, whose operations have ended.
+func (c *conn) close() error {
+	c.fail(errEnded)
+	return errors.Join(c.cm.Close(), c.release())
+}
+
+// reason returns the reason for the end of the connection, or nil.
+func (c *conn) reason() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err
+}

@@ -1,0 +1,169 @@
+package rpcrdma
+
+import (
+	"context"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+
+	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/rdmacm"
+)
+
+// Call is an RPC call that a client has sent.
+type Call struct {
+	// Message is the RPC call message, from the XID on. It is valid until HandleRPC returns.
+	Message []byte
+	// LocalAddr and PeerAddr are the addresses of the connection.
+	LocalAddr, PeerAddr netip.AddrPort
+}
+
+// Handler answers RPC calls. Its method may be called for several calls at the same time, also of
+// one client: at most Config.Credits of a connection.
+type Handler interface {
+	// HandleRPC returns the RPC reply message, from the XID on. The transport uses it until it is
+	// sent. If it is nil, the client gets no reply. ctx ends with the connection.
+	HandleRPC(ctx context.Context, call *Call) (reply []byte)
+}
+
+// HandlerFunc is a function that is a Handler.
+type HandlerFunc func(ctx context.Context, call *Call) (reply []byte)
+
+// HandleRPC calls f.
+func (f HandlerFunc) HandleRPC(ctx context.Context, call *Call) []byte { return f(ctx, call) }
+
+// Listener accepts the connections of clients and serves their calls.
+type Listener struct {
+	l      *rdmacm.Listener
+	cfg    *Config
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+	slots  chan struct{}
+	stats  counters
+
+	mu         sync.Mutex // orders Serve and Close
+	closed     bool
+	closing    sync.Once
+	closeErr   error
+	goroutines sync.WaitGroup
+}
+
+// Stats are counters of a listener, since it was created, except Connections.
+type Stats struct {
+	Connections uint64 // at present
+	Accepted    uint64 // connections
+	Rejected    uint64 // connection requests, because there were MaxConns connections
+	Calls       uint64
+	Replies     uint64
+	Errors      uint64 // error messages sent
+	// Received and Sent are the lengths of RPC messages. ByRead and ByWrite are the parts of them
+	// that RDMA READs and WRITEs moved.
+	Received, Sent, ByRead, ByWrite uint64
+}
+
+type counters struct {
+	connections                                                                 atomic.Int64
+	accepted, rejected, calls, replies, errors, received, sent, byRead, byWrite atomic.Uint64
+}
+
+// Stats returns the counters.
+func (l *Listener) Stats() Stats {
+	c := &l.stats
+	return Stats{
+		Connections: uint64(c.connections.Load()), Accepted: c.accepted.Load(), Rejected: c.rejected.Load(),
+		Calls: c.calls.Load(), Replies: c.replies.Load(), Errors: c.errors.Load(),
+		Received: c.received.Load(), Sent: c.sent.Load(), ByRead: c.byRead.Load(), ByWrite: c.byWrite.Load(),
+	}
+}
+
+// Listen listens on "host:port"; ":port" means all addresses of the device, and port 0 an ephemeral
+// port. Connections are accepted by Serve.
+func Listen(dev *verbs.Device, addr string, cfg *Config) (*Listener, error) {
+	full, err := cfg.check()
+	if err != nil {
+		return nil, err
+	}
+	cm, err := rdmacm.Listen(dev, addr, &rdmacm.Config{Transport: full.Transport, Transports: full.Transports})
+	if err != nil {
+		return nil, err
+	}
+	l := &Listener{l: cm, cfg: full, slots: make(chan struct{}, full.MaxConns)}
+	l.ctx, l.cancel = context.WithCancel(context.Background())
+	return l, nil
+}
+
+// Addr returns the address and port that the listener is bound to.
+func (l *Listener) Addr() netip.AddrPort { return l.l.Addr() }
+
+// Serve accepts connections and passes their calls to h, until Close is called; it then returns
+// nil. Other errors are those of the device.
+func (l *Listener) Serve(h Handler) error {
+	l.mu.Lock()
+	if l.closed {
+		l.mu.Unlock()
+		return nil
+	}
+	l.goroutines.Add(1)
+	l.mu.Unlock()
+	defer l.goroutines.Done()
+	for {
+		r, err := l.l.Request(l.ctx)
+		if err != nil {
+			if l.ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+		select {
+		case l.slots <- struct{}{}:
+		default:
+			l.stats.rejected.Add(1)
+			_ = r.Reject(nil)
+			continue
+		}
+		l.goroutines.Go(func() {
+			defer func() { <-l.slots }()
+			l.serve(r, h)
+		})
+	}
+}
+
+// serve accepts a connection and serves its calls until it ends.
+func (l *Listener) serve(r *rdmacm.Request, h Handler) {
+	s := &server{l: l, handler: h, memory: newBudget(l.cfg.Memory)}
+	var err error
+	if s.conn, err = newConn(r.Device(), l.cfg, l.cfg.Credits); err != nil {
+		_ = r.Reject(nil)
+		return
+	}
+	peer := parsePrivate(r.Peer().PrivateData)
+	s.invalidate = peer.invalidate
+	cm, err := r.Accept(l.ctx, s.cmConfig(private{invalidate: true, send: l.cfg.Inline, recv: l.cfg.Inline}))
+	if err != nil {
+		_ = s.release()
+		return
+	}
+	l.stats.accepted.Add(1)
+	l.stats.connections.Add(1)
+	defer l.stats.connections.Add(-1)
+	s.start(cm, peer)
+	s.ctx, s.cancel = context.WithCancel(l.ctx)
+	go s.keepAlive()
+	s.run(s.ctx, s.received)
+	s.cancel()
+	s.calls.Wait()
+	_ = s.close()
+}
+
+// Close closes the listener and its connections, and waits for calls that are being handled.
+func (l *Listener) Close() error {
+	l.closing.Do(func() {
+		l.mu.Lock()
+		l.closed = true
+		l.mu.Unlock()
+		l.cancel()
+		l.closeErr = l.l.Close()
+		l.goroutines.Wait()
+	})
+	return l.closeErr
+}

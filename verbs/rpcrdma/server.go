@@ -1,0 +1,238 @@
+package rpcrdma
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"sync"
+
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// server is the server's side of a connection.
+type server struct {
+	*conn
+	l       *Listener
+	handler Handler
+	memory  *budget
+	ctx     context.Context // ends with the connection
+	cancel  context.CancelFunc
+	calls   sync.WaitGroup
+}
+
+// received handles a message. Its receive buffer is posted again before a reply is sent, so that a
+// client that respects its credits always finds one.
+func (s *server) received(buffer, length int, _ *verbs.WC) {
+	b := s.recv.bytes(buffer)[:length]
+	h, n, err := ParseHeader(b)
+	switch {
+	case length < fixedLen, h.Type == Done, h.Type == Error:
+		// The header cannot be answered, or must not be (RFC 8166 §4.2.4, §4.5).
+		s.repost(buffer)
+	case err != nil || h.Version != Version:
+		s.calls.Go(func() {
+			s.repost(buffer)
+			if h.Version != Version {
+				s.sendError(h, ErrVers)
+			} else {
+				s.sendError(h, ErrChunk)
+			}
+		})
+	default:
+		s.calls.Go(func() { s.serve(buffer, h, b[n:]) })
+	}
+}
+
+func (s *server) repost(buffer int) {
+	if err := s.postReceive(buffer); err != nil {
+		s.fail(err)
+	}
+}
+
+// serve serves one call. inline is the part of it in the receive buffer.
+func (s *server) serve(buffer int, h *Header, inline []byte) {
+	posted := false
+	repost := func() {
+		if !posted {
+			posted = true
+			s.repost(buffer)
+		}
+	}
+	// Memory for the chunks of the call, and of the reply if it uses all of its chunks.
+	need := uint64(0)
+	for _, seg := range h.Read {
+		need += uint64(seg.Length)
+	}
+	if need > uint64(s.cfg.MaxMessage) {
+		repost()
+		s.sendError(h, ErrChunk)
+		return
+	}
+	for _, chunk := range h.Write {
+		need += length(chunk)
+	}
+	need = min(need+length(h.Reply), uint64(2*s.cfg.MaxMessage))
+	taken, err := s.memory.take(s.ctx, int(need))
+	if err != nil {
+		return
+	}
+	put := sync.OnceFunc(func() { s.memory.put(taken) })
+
+	call, err := s.fetch(h, inline)
+	if err != nil {
+		put()
+		if errors.Is(err, errChunk) {
+			repost()
+			s.sendError(h, ErrChunk)
+		} else {
+			s.fail(err)
+		}
+		return
+	}
+	s.l.stats.calls.Add(1)
+	s.l.stats.received.Add(uint64(len(call)))
+	reply := s.handler.HandleRPC(s.ctx, &Call{Message: call, LocalAddr: s.cm.LocalAddr(), PeerAddr: s.cm.PeerAddr()})
+	if reply == nil {
+		put()
+		repost()
+		return
+	}
+	err = s.sendReply(h, call, reply, repost, put)
+	if errors.Is(err, errChunk) {
+		put()
+		repost()
+		s.sendError(h, ErrChunk)
+	}
+}
+
+// errChunk is the error of a call for which the client gets ERR_CHUNK.
+var errChunk = errors.New("chunks do not fit the message")
+
+// fetch returns the RPC message of a call. It fetches Read chunks by RDMA READ and inserts each at
+// its position in the message (RFC 8166 §3.4.5). A message in a chunk at position 0 has no inline
+// part (§3.5.2), and may have chunks at other positions.
+func (s *server) fetch(h *Header, inline []byte) ([]byte, error) {
+	read := h.Read
+	whole := 0 // number of segments at position 0
+	for whole < len(read) && read[whole].Position == 0 {
+		whole++
+	}
+	if (whole > 0) != (h.Type == NoMsg) || whole > 0 && len(inline) > 0 {
+		return nil, errChunk
+	}
+	if whole > 0 {
+		l := &layout{}
+		l.place(read[:whole])
+		inline = make([]byte, l.length)
+		if err := s.read(read[:whole], inline, l); err != nil {
+			return nil, err
+		}
+		read = read[whole:]
+	}
+	call := inline
+	if len(read) > 0 {
+		l, err := newLayout(read, len(inline))
+		if err != nil {
+			return nil, err
+		}
+		call = make([]byte, l.length)
+		if err := s.read(read, call, l); err != nil {
+			return nil, err
+		}
+		for _, p := range l.inline {
+			copy(call[p.to:p.to+p.n], inline[p.from:])
+		}
+	}
+	if len(call) < 4 || binary.BigEndian.Uint32(call) != h.XID {
+		return nil, errChunk
+	}
+	return call, nil
+}
+
+// read fetches segments to their places in a message.
+func (s *server) read(segments []ReadSegment, message []byte, l *layout) error {
+	mr, err := s.pd.RegMR(message, verbs.AccessLocalWrite)
+	if err != nil {
+		return err
+	}
+	var wrs []*verbs.SendWR
+	for i, seg := range segments {
+		if seg.Length == 0 {
+			continue
+		}
+		s.l.stats.byRead.Add(uint64(seg.Length))
+		wrs = append(wrs, &verbs.SendWR{
+			Opcode: verbs.RDMARead, RemoteAddr: seg.Offset, RKey: seg.Handle,
+			SGList: []verbs.SGE{{Addr: mr.Addr() + uint64(l.offsets[i]), Length: seg.Length, LKey: mr.LKey()}},
+		})
+	}
+	if len(wrs) > 0 {
+		var op *operation
+		if op, err = s.post(nil, wrs...); err == nil {
+			err = op.wait()
+		}
+	}
+	return errors.Join(err, mr.Close())
+}
+
+// layout says where the parts of a call are in its message.
+type layout struct {
+	length  int
+	offsets []int // of the segments of the Read list
+	inline  []part
+}
+
+// part is a part of the inline message, and its place in the whole.
+type part struct{ from, to, n int }
+
+// newLayout returns the layout of a call with Read chunks and n bytes of inline message. Chunks are
+// in the order of their positions, which count the bytes of earlier chunks.
+func newLayout(read []ReadSegment, n int) (*layout, error) {
+	l := &layout{}
+	from := 0
+	for len(read) > 0 {
+		position := read[0].Position
+		before := int64(position) - int64(l.length)
+		if before < 0 || before > int64(n-from) || position%4 != 0 {
+			return nil, errChunk
+		}
+		l.inline = append(l.inline, part{from, l.length, int(before)})
+		from, l.length = from+int(before), int(position)
+		segments := 1
+		for segments < len(read) && read[segments].Position == position {
+			segments++
+		}
+		l.place(read[:segments])
+		l.length += pad(l.length) // which may be part of the chunk or not (RFC 8166 §3.4.5.2)
+		read = read[segments:]
+	}
+	l.inline = append(l.inline, part{from, l.length, n - from})
+	l.length += n - from
+	return l, nil
+}
+
+// place places the segments of a chunk one after the other.
+func (l *layout) place(chunk []ReadSegment) {
+	for _, seg := range chunk {
+		l.offsets = append(l.offsets, l.length)
+		l.length += int(seg.Length)
+	}
+}
+
+// sendError sends an error message in place of a reply (RFC 8166 §4.5).
+func (s *server) sendError(call *Header, code ErrCode) {
+	buffer, err := s.sendBuffer()
+	if err != nil {
+		return
+	}
+	s.l.stats.errors.Add(1)
+	h := &Header{XID: call.XID, Version: Version, Credits: s.grant(call), Type: Error, Err: code, Low: Version, High: Version}
+	b := h.Append(s.send.bytes(buffer)[:0])
+	_ = s.sendMessage(buffer, len(b), 0, nil)
+}
+
+// grant returns the credits to grant in the reply to a call: those that it requests, within
+// Config.Credits (RFC 8166 §3.3.1).
+func (s *server) grant(call *Header) uint32 {
+	return max(1, min(call.Credits, uint32(s.cfg.Credits)))
+}
