@@ -47,18 +47,12 @@ var background = context.Background()
 
 var (
 	cmChannels table[cmChannel]
-	cmIDs      table[cmID]
+	cmIDs      = table[cmID]{missing: syscall.EINVAL}
 )
 
 //export srCMCreateChannel
 func srCMCreateChannel(h *C.uint32_t, fdOut *C.int) C.int {
-	var devs []*verbs.Device
-	for _, d := range stacks.devices {
-		if !slices.Contains(devs, d.dev) {
-			devs = append(devs, d.dev)
-		}
-	}
-	v, err := rdmacm.CreateEventChannel(devs...)
+	v, err := rdmacm.CreateEventChannel(stacks.verbsDevices()...)
 	if err != nil {
 		return errno(err)
 	}
@@ -129,9 +123,7 @@ func srCMDestroyID(h C.uint32_t, events *C.uint32_t) C.int {
 	return errno(cmIDs.remove(uint32(h), func(s *cmID) error {
 		from := s.current().Channel()
 		if !retained.retain(s) {
-			if err := s.Close(); err != nil {
-				stacks.logError(err) // the ID is destroyed nevertheless
-			}
+			stacks.logError(s.Close()) // the ID is destroyed nevertheless
 		}
 		from.WaitCallbacks() // from now on, the descriptor does not count the ID's events
 		*events = C.uint32_t(s.reported.Load())
@@ -159,21 +151,19 @@ func srCMMigrateID(h, ch C.uint32_t, events *C.uint32_t) C.int {
 
 //export srCMQueryID
 func srCMQueryID(h C.uint32_t, info *C.struct_sr_cm_id) C.int {
-	s := cmIDs.get(uint32(h))
-	if s == nil {
-		return invalid
-	}
-	r := s.Route()
-	*info = C.struct_sr_cm_id{dev: C.int(s.device()), port: C.uint8_t(r.Port), qp_type: C.uint32_t(s.QPType())}
-	setSockaddr(&info.src, s.LocalAddr())
-	setSockaddr(&info.dst, s.PeerAddr())
-	if s.PeerAddr().IsValid() && r.Src.IsValid() && r.Dst.IsValid() {
-		info.routed = 1
-		setGID(&info.sgid, verbs.GIDFromAddr(r.Src))
-		setGID(&info.dgid, verbs.GIDFromAddr(r.Dst))
-		info.mtu, info.traffic_class, info.sl = C.uint8_t(r.MTU), C.uint8_t(r.TOS), C.uint8_t(r.SL)
-	}
-	return 0
+	return with(&cmIDs, h, func(s *cmID) error {
+		r := s.Route()
+		*info = C.struct_sr_cm_id{dev: C.int(s.device()), port: C.uint8_t(r.Port), qp_type: C.uint32_t(s.QPType())}
+		setSockaddr(&info.src, s.LocalAddr())
+		setSockaddr(&info.dst, s.PeerAddr())
+		if s.PeerAddr().IsValid() && r.Src.IsValid() && r.Dst.IsValid() {
+			info.routed = 1
+			setGID(&info.sgid, verbs.GIDFromAddr(r.Src))
+			setGID(&info.dgid, verbs.GIDFromAddr(r.Dst))
+			info.mtu, info.traffic_class, info.sl = C.uint8_t(r.MTU), C.uint8_t(r.TOS), C.uint8_t(r.SL)
+		}
+		return nil
+	})
 }
 
 // device returns the number in C's list of the device that an ID is bound to, or -1.
@@ -207,60 +197,52 @@ func srCMSetOption(h C.uint32_t, option, value C.int) C.int {
 
 //export srCMBind
 func srCMBind(h C.uint32_t, addr *C.struct_sr_cm_addr) C.int {
-	s := cmIDs.get(uint32(h))
-	if s == nil {
-		return invalid
-	}
-	a, err := sockaddr(addr)
-	if err != nil {
-		return errno(err)
-	}
-	if len(s.transports) == 0 {
-		return C.int(syscall.ENODEV)
-	}
-	a = stacks.replaceLoopback(a)
-	if err := s.bind(a); err != nil {
-		return errno(err)
-	}
-	if a.Addr().IsUnspecified() || s.reused() {
-		return 0
-	}
-	return errno(s.SetTransports(s.transports[0])) // the device is known, so only its protocol is used
+	return with(&cmIDs, h, func(s *cmID) error {
+		a, err := sockaddr(addr)
+		if err != nil {
+			return err
+		}
+		if len(s.transports) == 0 {
+			return syscall.ENODEV
+		}
+		a = stacks.replaceLoopback(a)
+		if err := s.bind(a); err != nil {
+			return err
+		}
+		if a.Addr().IsUnspecified() || s.reused() {
+			return nil
+		}
+		return s.SetTransports(s.transports[0]) // the device is known, so only its protocol is used
+	})
 }
 
 //export srCMResolveAddr
 func srCMResolveAddr(h C.uint32_t, srcAddr, dstAddr *C.struct_sr_cm_addr, ms C.int) C.int {
-	s := cmIDs.get(uint32(h))
-	if s == nil {
-		return invalid
-	}
-	src, err := sockaddr(srcAddr)
-	if err != nil {
-		return errno(err)
-	}
-	dst, err := sockaddr(dstAddr)
-	if err != nil {
-		return errno(err)
-	}
-	if len(s.transports) == 0 {
-		return C.int(syscall.ENODEV)
-	}
-	if err := s.unreuse(); err != nil {
-		return errno(err)
-	}
-	if src = stacks.replaceLoopback(src); s.LocalAddr().IsValid() {
-		src = noAddr // as in the kernel, a bound ID keeps its address
-	}
-	return errno(s.ResolveAddr(src, stacks.replaceLoopbackOrAny(dst), time.Duration(ms)*time.Millisecond))
+	return with(&cmIDs, h, func(s *cmID) error {
+		src, err := sockaddr(srcAddr)
+		if err != nil {
+			return err
+		}
+		dst, err := sockaddr(dstAddr)
+		if err != nil {
+			return err
+		}
+		if len(s.transports) == 0 {
+			return syscall.ENODEV
+		}
+		if err := s.unreuse(); err != nil {
+			return err
+		}
+		if src = stacks.replaceLoopback(src); s.LocalAddr().IsValid() {
+			src = noAddr // as in the kernel, a bound ID keeps its address
+		}
+		return s.ResolveAddr(src, stacks.replaceLoopbackOrAny(dst), time.Duration(ms)*time.Millisecond)
+	})
 }
 
 //export srCMResolveRoute
 func srCMResolveRoute(h C.uint32_t) C.int {
-	s := cmIDs.get(uint32(h))
-	if s == nil {
-		return invalid
-	}
-	return errno(s.ResolveRoute())
+	return with(&cmIDs, h, (*cmID).ResolveRoute)
 }
 
 // minBacklog is the smallest backlog. In the kernel, a request counts until rdma_get_cm_event has
@@ -274,53 +256,47 @@ const minBacklog = 128
 //
 //export srCMListen
 func srCMListen(h C.uint32_t, backlog C.int) C.int {
-	s := cmIDs.get(uint32(h))
-	if s == nil {
-		return invalid
-	}
-	if len(s.transports) == 0 {
-		return C.int(syscall.ENODEV)
-	}
-	n := max(int(backlog), minBacklog)
-	err := s.listen(n)
-	if errors.Is(err, syscall.EADDRINUSE) && s.Device() == nil && len(s.transports) > 1 {
-		if err := s.SetTransports(verbs.RoCEv2); err != nil {
-			return errno(err)
+	return with(&cmIDs, h, func(s *cmID) error {
+		if len(s.transports) == 0 {
+			return syscall.ENODEV
 		}
-		err = s.listen(n)
-	}
-	if err == nil {
-		s.listening = true
-		stacks.log.Load().Debug("rdma_cm listens", "space", s.PortSpace(), "addr", s.LocalAddr())
-	}
-	return errno(err)
+		n := max(int(backlog), minBacklog)
+		err := s.listen(n)
+		if errors.Is(err, syscall.EADDRINUSE) && s.Device() == nil && len(s.transports) > 1 {
+			if err := s.SetTransports(verbs.RoCEv2); err != nil {
+				return err
+			}
+			err = s.listen(n)
+		}
+		if err == nil {
+			s.listening = true
+			stacks.log.Load().Debug("rdma_cm listens", "space", s.PortSpace(), "addr", s.LocalAddr())
+		}
+		return err
+	})
 }
 
 //export srCMJoin
 func srCMJoin(h C.uint32_t, group *C.struct_sr_cm_addr) C.int {
-	s := cmIDs.get(uint32(h))
-	if s == nil {
-		return invalid
-	}
-	a, err := sockaddr(group)
-	if err != nil {
-		return errno(err)
-	}
-	if err := s.unreuse(); err != nil {
-		return errno(err)
-	}
-	return errno(s.JoinMulticast(a.Addr()))
+	return with(&cmIDs, h, func(s *cmID) error {
+		a, err := sockaddr(group)
+		if err != nil {
+			return err
+		}
+		if err := s.unreuse(); err != nil {
+			return err
+		}
+		return s.JoinMulticast(a.Addr())
+	})
 }
 
 //export srCMLeave
 func srCMLeave(h C.uint32_t, group *C.struct_sr_cm_addr) C.int {
-	s := cmIDs.get(uint32(h))
-	if s == nil {
-		return invalid
-	}
-	a, err := sockaddr(group)
-	if err != nil {
-		return errno(err)
-	}
-	return errno(s.LeaveMulticast(a.Addr()))
+	return with(&cmIDs, h, func(s *cmID) error {
+		a, err := sockaddr(group)
+		if err != nil {
+			return err
+		}
+		return s.LeaveMulticast(a.Addr())
+	})
 }

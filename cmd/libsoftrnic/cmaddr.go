@@ -71,19 +71,12 @@ func (s *state) replaceLoopback(a netip.AddrPort) netip.AddrPort {
 		return a
 	}
 	first := a
-	for _, d := range s.devices {
-		table, err := d.dev.GIDTable(1)
-		if err != nil {
-			continue
-		}
-		for _, e := range table {
-			addr := e.GID.Addr().Unmap()
-			switch {
-			case addr.IsLoopback():
-				return a
-			case first == a && addr.Is4() == a.Addr().Unmap().Is4() && !addr.IsLinkLocalUnicast():
-				first = netip.AddrPortFrom(addr, a.Port())
-			}
+	for addr := range s.addrs() {
+		switch {
+		case addr.IsLoopback():
+			return a
+		case first == a && addr.Is4() == a.Addr().Unmap().Is4() && !addr.IsLinkLocalUnicast():
+			first = netip.AddrPortFrom(addr, a.Port())
 		}
 	}
 	return first

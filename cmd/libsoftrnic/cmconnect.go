@@ -9,6 +9,7 @@ import "C"
 
 import (
 	"net/netip"
+	"syscall"
 	"unsafe"
 
 	"github.com/softrnic/softrnic/verbs"
@@ -92,44 +93,38 @@ func connectOrAccept(h, q C.uint32_t, p *C.struct_sr_cm_param, f func(*rdmacm.ID
 }
 
 //export srCMEstablish
-func srCMEstablish(h C.uint32_t) C.int { return withID(h, (*rdmacm.ID).Establish) }
+func srCMEstablish(h C.uint32_t) C.int { return with(&cmIDs, h, (*cmID).Establish) }
 
 //export srCMDisconnect
-func srCMDisconnect(h C.uint32_t) C.int { return withID(h, (*rdmacm.ID).Disconnect) }
+func srCMDisconnect(h C.uint32_t) C.int { return with(&cmIDs, h, (*cmID).Disconnect) }
 
 //export srCMNotify
-func srCMNotify(h C.uint32_t) C.int { return withID(h, (*rdmacm.ID).Notify) }
-
-func withID(h C.uint32_t, f func(*rdmacm.ID) error) C.int {
-	s := cmIDs.get(uint32(h))
-	if s == nil {
-		return invalid
-	}
-	return errno(f(s.ID))
-}
+func srCMNotify(h C.uint32_t) C.int { return with(&cmIDs, h, (*cmID).Notify) }
 
 //export srCMReject
 func srCMReject(h C.uint32_t, data unsafe.Pointer, n C.int) C.int {
-	s := cmIDs.get(uint32(h))
-	if s == nil || n < 0 {
-		return invalid
-	}
-	return errno(s.Reject(C.GoBytes(data, n)))
+	return with(&cmIDs, h, func(s *cmID) error {
+		if n < 0 {
+			return syscall.EINVAL
+		}
+		return s.Reject(C.GoBytes(data, n))
+	})
 }
 
 //export srCMInitQPAttr
 func srCMInitQPAttr(h C.uint32_t, a *C.struct_sr_qp_attr, mask *C.int) C.int {
-	s := cmIDs.get(uint32(h))
-	if s == nil || a.qp_state > 255 {
-		return invalid
-	}
-	v, m, err := s.QPAttr(verbs.QPState(a.qp_state))
-	if err != nil {
-		return errno(err)
-	}
-	setQPAttr(a, &v)
-	*mask = C.int(m &^ verbs.QPAttrLLPStream) // C does not know this flag: see useQP
-	return 0
+	return with(&cmIDs, h, func(s *cmID) error {
+		if a.qp_state > 255 {
+			return syscall.EINVAL
+		}
+		v, m, err := s.QPAttr(verbs.QPState(a.qp_state))
+		if err != nil {
+			return err
+		}
+		setQPAttr(a, &v)
+		*mask = C.int(m &^ verbs.QPAttrLLPStream) // C does not know this flag: see useQP
+		return nil
+	})
 }
 
 //export srCMGetEvent

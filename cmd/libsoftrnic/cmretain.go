@@ -113,9 +113,7 @@ func (l *retainedListeners) destroy(matches func(*rdmacm.ID) bool) {
 	})
 	l.mu.Unlock()
 	for _, id := range destroyed {
-		if err := id.Close(); err != nil {
-			stacks.logError(err)
-		}
+		stacks.logError(id.Close())
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"math/bits"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 	"unsafe"
 
@@ -89,48 +90,42 @@ func srGetCQEvent(h C.uint32_t, of **C.struct_sr_events) C.int {
 //export srCreateCQ
 func srCreateCQ(ctx C.uint32_t, cqe C.int, chh C.uint32_t, timestamps C.int, events *C.struct_sr_events, ready, h *C.uint32_t,
 	room *C.int) C.int {
-	c := contexts.get(uint32(ctx))
-	if c == nil {
-		return notFound
-	}
-	q := &cq{object: object{c, events}}
-	// The front makes the device progress, so Poll need not.
-	attr := verbs.CQInitAttr{Context: &q.object, Timestamps: timestamps != 0, Wait: verbs.WaitEvent,
-		Ready: (*atomic.Uint32)(unsafe.Pointer(ready))}
-	if chh != 0 {
-		if q.channel = channels.get(uint32(chh)); q.channel == nil {
-			return notFound
+	return with(&contexts, ctx, func(c *userContext) error {
+		q := &cq{object: object{c, events}}
+		// The front makes the device progress, so Poll need not.
+		attr := verbs.CQInitAttr{Context: &q.object, Timestamps: timestamps != 0, Wait: verbs.WaitEvent,
+			Ready: (*atomic.Uint32)(unsafe.Pointer(ready))}
+		if chh != 0 {
+			if q.channel = channels.get(uint32(chh)); q.channel == nil {
+				return syscall.ENOENT
+			}
+			attr.Channel = q.channel.CompChannel
 		}
-		attr.Channel = q.channel.CompChannel
-	}
-	var err error
-	if q.CQ, err = c.dev.CreateCQ(int(cqe), &attr); err != nil {
-		return errno(err)
-	}
-	*h, *room = C.uint32_t(cqs.add(q)), C.int(q.Cap())
-	return 0
+		var err error
+		if q.CQ, err = c.dev.CreateCQ(int(cqe), &attr); err != nil {
+			return err
+		}
+		*h, *room = C.uint32_t(cqs.add(q)), C.int(q.Cap())
+		return nil
+	})
 }
 
 //export srResizeCQ
 func srResizeCQ(h C.uint32_t, cqe C.int, room *C.int) C.int {
-	q := cqs.get(uint32(h))
-	if q == nil {
-		return notFound
-	}
-	if err := q.Resize(int(cqe)); err != nil {
-		return errno(err)
-	}
-	*room = C.int(q.Cap())
-	return 0
+	return with(&cqs, h, func(q *cq) error {
+		if err := q.Resize(int(cqe)); err != nil {
+			return err
+		}
+		*room = C.int(q.Cap())
+		return nil
+	})
 }
 
 //export srModifyCQ
 func srModifyCQ(h C.uint32_t, count, period C.int) C.int {
-	q := cqs.get(uint32(h))
-	if q == nil {
-		return notFound
-	}
-	return errno(q.Modify(verbs.CQModeration{Count: int(count), Period: time.Duration(period) * time.Microsecond}))
+	return with(&cqs, h, func(q *cq) error {
+		return q.Modify(verbs.CQModeration{Count: int(count), Period: time.Duration(period) * time.Microsecond})
+	})
 }
 
 //export srReqNotifyCQ

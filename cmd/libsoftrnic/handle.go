@@ -12,7 +12,8 @@ import (
 // lookup takes no lock. Of the free handles, the one that was released first is reused first, so
 // that a thread with a stale handle finds no object.
 type table[T any] struct {
-	slots atomic.Pointer[[]atomic.Pointer[T]]
+	slots   atomic.Pointer[[]atomic.Pointer[T]]
+	missing syscall.Errno // the error for a handle without an object; 0: ENOENT
 
 	mu   sync.Mutex
 	free []uint32

@@ -12,6 +12,7 @@ package main
 import "C"
 
 import (
+	"cmp"
 	"errors"
 	"syscall"
 )
@@ -34,6 +35,14 @@ func errnoQuietly(err error) C.int {
 		return C.int(e)
 	}
 	return C.int(syscall.EINVAL)
+}
+
+// with calls f with the object of a handle, and returns the errno of its error.
+func with[T any](t *table[T], h C.uint32_t, f func(*T) error) C.int {
+	if p := t.get(uint32(h)); p != nil {
+		return errno(f(p))
+	}
+	return C.int(cmp.Or(t.missing, syscall.ENOENT))
 }
 
 const (

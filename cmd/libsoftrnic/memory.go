@@ -29,16 +29,14 @@ var (
 
 //export srAllocPD
 func srAllocPD(ctx C.uint32_t, h *C.uint32_t) C.int {
-	c := contexts.get(uint32(ctx))
-	if c == nil {
-		return notFound
-	}
-	p, err := c.dev.AllocPD()
-	if err != nil {
-		return errno(err)
-	}
-	*h = C.uint32_t(pds.add(&pd{p, c}))
-	return 0
+	return with(&contexts, ctx, func(c *userContext) error {
+		p, err := c.dev.AllocPD()
+		if err != nil {
+			return err
+		}
+		*h = C.uint32_t(pds.add(&pd{p, c}))
+		return nil
+	})
 }
 
 //export srDeallocPD
@@ -61,24 +59,22 @@ func bytesAt(op string, addr unsafe.Pointer, length C.size_t) ([]byte, error) {
 
 //export srRegMR
 func srRegMR(p C.uint32_t, addr unsafe.Pointer, length C.size_t, iova C.uint64_t, access C.uint32_t, h, lkey, rkey *C.uint32_t) C.int {
-	pd := pds.get(uint32(p))
-	if pd == nil {
-		return notFound
-	}
-	buf, err := bytesAt("register MR", addr, length)
-	if err != nil {
-		return errno(err)
-	}
-	a := uint64(iova)
-	if verbs.Access(access)&verbs.AccessZeroBased != 0 {
-		a = 0
-	}
-	mr, err := pd.RegMREx(&verbs.MRInitAttr{Buf: buf, IOVA: &a, Access: verbs.Access(access), Mapped: true})
-	if err != nil {
-		return errno(err)
-	}
-	*h, *lkey, *rkey = C.uint32_t(regions.add(mr)), C.uint32_t(mr.LKey()), C.uint32_t(mr.RKey())
-	return 0
+	return with(&pds, p, func(pd *pd) error {
+		buf, err := bytesAt("register MR", addr, length)
+		if err != nil {
+			return err
+		}
+		a := uint64(iova)
+		if verbs.Access(access)&verbs.AccessZeroBased != 0 {
+			a = 0
+		}
+		mr, err := pd.RegMREx(&verbs.MRInitAttr{Buf: buf, IOVA: &a, Access: verbs.Access(access), Mapped: true})
+		if err != nil {
+			return err
+		}
+		*h, *lkey, *rkey = C.uint32_t(regions.add(mr)), C.uint32_t(mr.LKey()), C.uint32_t(mr.RKey())
+		return nil
+	})
 }
 
 // Values of enum ibv_rereg_mr_err_code, and of enum ibv_rereg_mr_flags.
@@ -120,16 +116,14 @@ func srReregMR(h C.uint32_t, flags C.int, p C.uint32_t, addr unsafe.Pointer, len
 
 //export srAllocNullMR
 func srAllocNullMR(p C.uint32_t, h, lkey *C.uint32_t) C.int {
-	pd := pds.get(uint32(p))
-	if pd == nil {
-		return notFound
-	}
-	mr, err := pd.AllocNullMR()
-	if err != nil {
-		return errno(err)
-	}
-	*h, *lkey = C.uint32_t(regions.add(mr)), C.uint32_t(mr.LKey())
-	return 0
+	return with(&pds, p, func(pd *pd) error {
+		mr, err := pd.AllocNullMR()
+		if err != nil {
+			return err
+		}
+		*h, *lkey = C.uint32_t(regions.add(mr)), C.uint32_t(mr.LKey())
+		return nil
+	})
 }
 
 // srAdviseMR checks whether a list lies in registered memory of a PD. Memory is never pinned, so

@@ -143,20 +143,18 @@ func qpInitAttr(a *C.struct_sr_qp_init_attr) (attr verbs.QPInitAttr, ok bool) {
 
 //export srOpenQP
 func srOpenQP(x, num C.uint32_t, events *C.struct_sr_events, h *C.uint32_t) C.int {
-	d := xrcds.get(uint32(x))
-	if d == nil {
-		return notFound
-	}
-	v, err := d.OpenQP(uint32(num))
-	if err != nil {
-		return errno(err)
-	}
-	q := &qp{v, object{d.ctx, events}}
-	if s, ok := v.Context().(*sharedQP); ok {
-		s.open(&q.object)
-	}
-	*h = C.uint32_t(qps.add(q))
-	return 0
+	return with(&xrcds, x, func(d *xrcd) error {
+		v, err := d.OpenQP(uint32(num))
+		if err != nil {
+			return err
+		}
+		q := &qp{v, object{d.ctx, events}}
+		if s, ok := v.Context().(*sharedQP); ok {
+			s.open(&q.object)
+		}
+		*h = C.uint32_t(qps.add(q))
+		return nil
+	})
 }
 
 // sharedQP is the Context of an XRC QP. Each of its handles gets the QP's asynchronous events.
@@ -213,28 +211,26 @@ func setAHAttr(a *C.struct_sr_ah_attr, v *verbs.AHAttr) {
 
 //export srModifyQP
 func srModifyQP(h C.uint32_t, a *C.struct_sr_qp_attr, mask C.int) C.int {
-	q := qps.get(uint32(h))
-	if q == nil {
-		return notFound
-	}
-	attr := verbs.QPAttr{
-		QPState: verbs.QPState(a.qp_state), CurQPState: verbs.QPState(a.cur_qp_state), PathMTU: verbs.MTU(a.path_mtu),
-		PathMigState: verbs.MigState(a.path_mig_state), QKey: uint32(a.qkey), RQPSN: uint32(a.rq_psn) & 0xffffff,
-		SQPSN:     uint32(a.sq_psn) & 0xffffff,
-		DestQPNum: uint32(a.dest_qp_num), QPAccessFlags: verbs.Access(a.qp_access_flags) &^ mrOnlyAccess, AHAttr: ahAttr(&a.ah_attr),
-		PKeyIndex: uint16(a.pkey_index), EnSQDAsyncNotify: a.en_sqd_async_notify != 0, MaxRDAtomic: uint8(a.max_rd_atomic),
-		MaxDestRDAtomic: uint8(a.max_dest_rd_atomic), MinRNRTimer: uint8(a.min_rnr_timer), PortNum: uint8(a.port_num),
-		Timeout: uint8(a.timeout), RetryCnt: uint8(a.retry_cnt), RNRRetry: uint8(a.rnr_retry), RateLimit: uint32(a.rate_limit),
-	}
-	if verbs.QPAttrMask(mask)&verbs.QPAttrAltPath != 0 {
-		attr.Alt = &verbs.AltPath{AHAttr: ahAttr(&a.alt_ah_attr), PKeyIndex: uint16(a.alt_pkey_index), PortNum: uint8(a.alt_port_num),
-			Timeout: uint8(a.alt_timeout)}
-	}
-	err := q.Modify(&attr, verbs.QPAttrMask(mask)&^verbs.QPAttrLLPStream)
-	if err == nil && verbs.QPAttrMask(mask)&verbs.QPAttrAV != 0 {
-		q.ctx.resolve(&attr.AHAttr)
-	}
-	return errno(err)
+	return with(&qps, h, func(q *qp) error {
+		attr := verbs.QPAttr{
+			QPState: verbs.QPState(a.qp_state), CurQPState: verbs.QPState(a.cur_qp_state), PathMTU: verbs.MTU(a.path_mtu),
+			PathMigState: verbs.MigState(a.path_mig_state), QKey: uint32(a.qkey), RQPSN: uint32(a.rq_psn) & 0xffffff,
+			SQPSN:     uint32(a.sq_psn) & 0xffffff,
+			DestQPNum: uint32(a.dest_qp_num), QPAccessFlags: verbs.Access(a.qp_access_flags) &^ mrOnlyAccess, AHAttr: ahAttr(&a.ah_attr),
+			PKeyIndex: uint16(a.pkey_index), EnSQDAsyncNotify: a.en_sqd_async_notify != 0, MaxRDAtomic: uint8(a.max_rd_atomic),
+			MaxDestRDAtomic: uint8(a.max_dest_rd_atomic), MinRNRTimer: uint8(a.min_rnr_timer), PortNum: uint8(a.port_num),
+			Timeout: uint8(a.timeout), RetryCnt: uint8(a.retry_cnt), RNRRetry: uint8(a.rnr_retry), RateLimit: uint32(a.rate_limit),
+		}
+		if verbs.QPAttrMask(mask)&verbs.QPAttrAltPath != 0 {
+			attr.Alt = &verbs.AltPath{AHAttr: ahAttr(&a.alt_ah_attr), PKeyIndex: uint16(a.alt_pkey_index), PortNum: uint8(a.alt_port_num),
+				Timeout: uint8(a.alt_timeout)}
+		}
+		err := q.Modify(&attr, verbs.QPAttrMask(mask)&^verbs.QPAttrLLPStream)
+		if err == nil && verbs.QPAttrMask(mask)&verbs.QPAttrAV != 0 {
+			q.ctx.resolve(&attr.AHAttr)
+		}
+		return err
+	})
 }
 
 // resolveTimeout limits the time that resolve waits for an answer, as in Linux.
@@ -255,16 +251,14 @@ func (c *userContext) resolve(to *verbs.AHAttr) {
 
 //export srQueryQP
 func srQueryQP(h C.uint32_t, a *C.struct_sr_qp_attr) C.int {
-	q := qps.get(uint32(h))
-	if q == nil {
-		return notFound
-	}
-	v, _, err := q.Query()
-	if err != nil {
-		return errno(err)
-	}
-	setQPAttr(a, &v)
-	return 0
+	return with(&qps, h, func(q *qp) error {
+		v, _, err := q.Query()
+		if err != nil {
+			return err
+		}
+		setQPAttr(a, &v)
+		return nil
+	})
 }
 
 func setQPAttr(a *C.struct_sr_qp_attr, v *verbs.QPAttr) {
@@ -311,20 +305,12 @@ func srDestroyQP(h C.uint32_t) C.int {
 
 //export srAttachMcast
 func srAttachMcast(h C.uint32_t, gid *C.uint8_t) C.int {
-	q := qps.get(uint32(h))
-	if q == nil {
-		return notFound
-	}
-	return errno(q.AttachMcast(*(*verbs.GID)(unsafe.Pointer(gid))))
+	return with(&qps, h, func(q *qp) error { return q.AttachMcast(*(*verbs.GID)(unsafe.Pointer(gid))) })
 }
 
 //export srDetachMcast
 func srDetachMcast(h C.uint32_t, gid *C.uint8_t) C.int {
-	q := qps.get(uint32(h))
-	if q == nil {
-		return notFound
-	}
-	return errno(q.DetachMcast(*(*verbs.GID)(unsafe.Pointer(gid))))
+	return with(&qps, h, func(q *qp) error { return q.DetachMcast(*(*verbs.GID)(unsafe.Pointer(gid))) })
 }
 
 //export srCreateSRQ
@@ -356,25 +342,21 @@ func srCreateSRQ(a *C.struct_sr_srq_init_attr, h, num *C.uint32_t) C.int {
 
 //export srModifySRQ
 func srModifySRQ(h C.uint32_t, a *C.struct_sr_srq_attr, mask C.int) C.int {
-	s := srqs.get(uint32(h))
-	if s == nil {
-		return notFound
-	}
-	return errno(s.Modify(&verbs.SRQAttr{MaxWR: int(a.max_wr), Limit: int(a.srq_limit)}, verbs.SRQAttrMask(mask)))
+	return with(&srqs, h, func(s *srq) error {
+		return s.Modify(&verbs.SRQAttr{MaxWR: int(a.max_wr), Limit: int(a.srq_limit)}, verbs.SRQAttrMask(mask))
+	})
 }
 
 //export srQuerySRQ
 func srQuerySRQ(h C.uint32_t, a *C.struct_sr_srq_attr) C.int {
-	s := srqs.get(uint32(h))
-	if s == nil {
-		return notFound
-	}
-	v, err := s.Query()
-	if err != nil {
-		return errno(err)
-	}
-	*a = C.struct_sr_srq_attr{max_wr: C.uint32_t(v.MaxWR), max_sge: C.uint32_t(v.MaxSGE), srq_limit: C.uint32_t(v.Limit)}
-	return 0
+	return with(&srqs, h, func(s *srq) error {
+		v, err := s.Query()
+		if err != nil {
+			return err
+		}
+		*a = C.struct_sr_srq_attr{max_wr: C.uint32_t(v.MaxWR), max_sge: C.uint32_t(v.MaxSGE), srq_limit: C.uint32_t(v.Limit)}
+		return nil
+	})
 }
 
 //export srDestroySRQ
@@ -390,25 +372,23 @@ func srDestroySRQ(h C.uint32_t) C.int {
 
 //export srOpenXRCD
 func srOpenXRCD(ctx C.uint32_t, fd, oflags C.int, h *C.uint32_t) C.int {
-	c := contexts.get(uint32(ctx))
-	if c == nil {
-		return notFound
-	}
-	var f *os.File
-	if fd != -1 { // as in Linux, only -1 means no file
-		own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
-		if err != nil {
-			return errno(err)
+	return with(&contexts, ctx, func(c *userContext) error {
+		var f *os.File
+		if fd != -1 { // as in Linux, only -1 means no file
+			own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+			if err != nil {
+				return err
+			}
+			f = os.NewFile(uintptr(own), "XRC domain")
+			defer f.Close()
 		}
-		f = os.NewFile(uintptr(own), "XRC domain")
-		defer f.Close()
-	}
-	x, err := c.dev.OpenXRCD(f, int(oflags))
-	if err != nil {
-		return errno(err)
-	}
-	*h = C.uint32_t(xrcds.add(&xrcd{x, c}))
-	return 0
+		x, err := c.dev.OpenXRCD(f, int(oflags))
+		if err != nil {
+			return err
+		}
+		*h = C.uint32_t(xrcds.add(&xrcd{x, c}))
+		return nil
+	})
 }
 
 //export srCloseXRCD
@@ -418,17 +398,15 @@ func srCloseXRCD(h C.uint32_t) C.int {
 
 //export srCreateAH
 func srCreateAH(p C.uint32_t, a *C.struct_sr_ah_attr, h *C.uint32_t) C.int {
-	pd := pds.get(uint32(p))
-	if pd == nil {
-		return notFound
-	}
-	attr := ahAttr(a)
-	v, err := pd.CreateAH(&attr)
-	if err != nil {
-		return errno(err)
-	}
-	*h = C.uint32_t(ahs.add(v))
-	return 0
+	return with(&pds, p, func(pd *pd) error {
+		attr := ahAttr(a)
+		v, err := pd.CreateAH(&attr)
+		if err != nil {
+			return err
+		}
+		*h = C.uint32_t(ahs.add(v))
+		return nil
+	})
 }
 
 //export srDestroyAH

@@ -58,7 +58,16 @@ const (
 	rsockClosed
 )
 
-var rsocks table[rsock]
+var rsocks = table[rsock]{missing: syscall.EBADF}
+
+// locked calls f with an rsocket whose mu is held.
+func locked(h C.uint32_t, f func(*rsock) error) C.int {
+	return with(&rsocks, h, func(s *rsock) error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return f(s)
+	})
+}
 
 func addRsock(s *rsock, h *C.uint32_t, fd *C.int) C.int {
 	var err error
@@ -215,30 +224,28 @@ func transfer(h C.uint32_t, buf unsafe.Pointer, n C.size_t, done *C.size_t, f fu
 
 //export srRsShutdown
 func srRsShutdown(h C.uint32_t, how C.int) C.int {
-	s := rsocks.get(uint32(h))
-	if s == nil {
-		return C.int(syscall.EBADF)
-	}
-	if s.dgram {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return errno(s.shutdownDatagrams(int(how)))
-	}
-	c, err := s.connection()
-	if err != nil {
-		return C.int(syscall.ENOTCONN)
-	}
-	switch how {
-	case syscall.SHUT_RD:
-		err = c.CloseRead()
-	case syscall.SHUT_WR:
-		err = c.CloseWrite()
-	case syscall.SHUT_RDWR:
-		err = errors.Join(c.CloseWrite(), c.CloseRead())
-	default:
-		return invalid
-	}
-	return errno(err)
+	return with(&rsocks, h, func(s *rsock) error {
+		if s.dgram {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.shutdownDatagrams(int(how))
+		}
+		c, err := s.connection()
+		if err != nil {
+			return syscall.ENOTCONN
+		}
+		switch how {
+		case syscall.SHUT_RD:
+			err = c.CloseRead()
+		case syscall.SHUT_WR:
+			err = c.CloseWrite()
+		case syscall.SHUT_RDWR:
+			err = errors.Join(c.CloseWrite(), c.CloseRead())
+		default:
+			return syscall.EINVAL
+		}
+		return err
+	})
 }
 
 //export srRsClose
@@ -262,29 +269,22 @@ func srRsClose(h C.uint32_t) C.int {
 		s.mu.Unlock()
 		s.wakeup.close()
 		for _, l := range listeners {
-			stacks.logFailure(l.Close())
+			stacks.logError(l.Close())
 		}
 		var closing sync.WaitGroup
 		for _, c := range conns { // each may wait for SO_LINGER
-			closing.Go(func() { stacks.logFailure(c.Close()) })
+			closing.Go(func() { stacks.logError(c.Close()) })
 		}
 		closing.Wait()
 		if packets != nil {
 			packets.OnReady(nil)
-			stacks.logFailure(packets.Close())
+			stacks.logError(packets.Close())
 		}
 		if bound != nil {
-			stacks.logFailure(bound.Close())
+			stacks.logError(bound.Close())
 		}
 		return nil
 	}))
-}
-
-// logFailure logs the error, if any, of an operation whose result does not matter.
-func (s *state) logFailure(err error) {
-	if err != nil {
-		s.logError(err)
-	}
 }
 
 //export srRsName

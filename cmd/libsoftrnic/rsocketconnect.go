@@ -11,7 +11,6 @@ import (
 	"context"
 	"errors"
 	"net/netip"
-	"slices"
 	"syscall"
 
 	"github.com/softrnic/softrnic/verbs"
@@ -19,17 +18,12 @@ import (
 	"github.com/softrnic/softrnic/verbs/rsocket"
 )
 
-// connectDevices returns the devices, each once, and the wire protocols for connections.
+// connectDevices returns the devices and the wire protocols for connections.
 func (s *state) connectDevices() (devs []*verbs.Device, transports []verbs.Transport, err error) {
-	for _, d := range s.devices {
-		if !slices.Contains(devs, d.dev) {
-			devs = append(devs, d.dev)
-		}
-	}
 	if transports = s.cmTransports(rdmacm.TCP); len(transports) == 0 {
 		err = syscall.ENODEV
 	}
-	return devs, transports, err
+	return s.verbsDevices(), transports, err
 }
 
 // bind reserves a local address. mu is held.
@@ -58,7 +52,7 @@ func (s *rsock) bind(a netip.AddrPort) error {
 func (s *rsock) unbind() (dev *verbs.Device) {
 	if s.bound != nil {
 		dev = s.bound.Device()
-		stacks.logFailure(s.bound.Close())
+		stacks.logError(s.bound.Close())
 		s.bound = nil
 	}
 	return dev
@@ -68,58 +62,52 @@ func (s *rsock) unbind() (dev *verbs.Device) {
 // another program has taken the address meanwhile, the next call that needs it fails. mu is held.
 func (s *rsock) rebind() {
 	if s.local.Port() != 0 {
-		stacks.logFailure(s.bind(s.local))
+		stacks.logError(s.bind(s.local))
 	}
 }
 
 //export srRsBind
 func srRsBind(h C.uint32_t, addr *C.struct_sr_cm_addr) C.int {
-	s := rsocks.get(uint32(h))
-	if s == nil {
-		return C.int(syscall.EBADF)
-	}
-	a, err := sockaddr(addr)
-	if err != nil {
-		return errno(err)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.state != rsockNew || s.bound != nil {
-		return invalid
-	}
-	if s.dgram {
-		return errno(s.bindDatagrams(stacks.replaceLoopback(a)))
-	}
-	return errno(s.bind(stacks.replaceLoopback(a)))
+	return with(&rsocks, h, func(s *rsock) error {
+		a, err := sockaddr(addr)
+		if err != nil {
+			return err
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.state != rsockNew || s.bound != nil {
+			return syscall.EINVAL
+		}
+		if s.dgram {
+			return s.bindDatagrams(stacks.replaceLoopback(a))
+		}
+		return s.bind(stacks.replaceLoopback(a))
+	})
 }
 
 //export srRsListen
 func srRsListen(h C.uint32_t, backlog C.int) C.int {
-	s := rsocks.get(uint32(h))
-	if s == nil {
-		return C.int(syscall.EBADF)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.dgram {
-		return C.int(syscall.EOPNOTSUPP)
-	}
-	if s.state == rsockListening {
-		return 0
-	}
-	if s.state != rsockNew {
-		return invalid
-	}
-	if s.bound == nil {
-		a := s.local
-		if a.Port() == 0 {
-			a = s.toDomain(noAddr)
+	return locked(h, func(s *rsock) error {
+		if s.dgram {
+			return syscall.EOPNOTSUPP
 		}
-		if err := s.bind(a); err != nil {
-			return errno(err)
+		if s.state == rsockListening {
+			return nil
 		}
-	}
-	return errno(s.listen(max(int(backlog), minBacklog)))
+		if s.state != rsockNew {
+			return syscall.EINVAL
+		}
+		if s.bound == nil {
+			a := s.local
+			if a.Port() == 0 {
+				a = s.toDomain(noAddr)
+			}
+			if err := s.bind(a); err != nil {
+				return err
+			}
+		}
+		return s.listen(max(int(backlog), minBacklog))
+	})
 }
 
 // listen listens at the bound address on each device that has it, as srCMListen does. mu is held.
@@ -140,7 +128,7 @@ func (s *rsock) listen(backlog int) error {
 		}
 		if err != nil {
 			for _, l := range s.listeners {
-				stacks.logFailure(l.Close())
+				stacks.logError(l.Close())
 			}
 			s.listeners = nil
 			s.rebind()
@@ -208,7 +196,7 @@ func srRsAccept(h C.uint32_t, newH *C.uint32_t, fd *C.int) C.int {
 	c := &rsock{domain: s.domain, cfg: s.cfg, opts: s.opts, state: rsockConnected, conn: s.accepted[0]}
 	c.cfg.Transports, c.cfg.Backlog = nil, 0
 	// They may have been set on the listener after the connection was accepted.
-	stacks.logFailure(c.applyOptions())
+	stacks.logError(c.applyOptions())
 	if err := addRsock(c, newH, fd); err != 0 {
 		return err
 	}
@@ -303,7 +291,7 @@ func (s *rsock) connected(c *rsocket.Conn, err error) {
 		s.rebind()
 	default:
 		s.state, s.conn = rsockConnected, c
-		stacks.logFailure(s.applyOptions())
+		stacks.logError(s.applyOptions())
 	}
 	s.refresh()
 }

@@ -28,21 +28,9 @@ type datagrams struct {
 
 // deviceOf returns the RoCE device that has an address, or the first one if it is unspecified.
 func (s *state) deviceOf(a netip.Addr) (*device, error) {
-	for _, d := range s.devices {
-		if d.transport != verbs.RoCEv2 {
-			continue
-		}
-		if a.IsUnspecified() {
+	for addr, d := range s.addrs() {
+		if d.transport == verbs.RoCEv2 && (a.IsUnspecified() || addr == a.Unmap()) {
 			return d, nil
-		}
-		table, err := d.dev.GIDTable(1)
-		if err != nil {
-			return nil, err
-		}
-		for _, e := range table {
-			if e.GID.Addr().Unmap() == a.Unmap() {
-				return d, nil
-			}
 		}
 	}
 	return nil, verbs.Errorf(syscall.EADDRNOTAVAIL, "bind", "no RoCE device has %v: there are no datagrams over iWARP", a)
@@ -51,18 +39,9 @@ func (s *state) deviceOf(a netip.Addr) (*device, error) {
 // localAddrFor returns an address of a RoCE device in the family and scope of a destination, with
 // port 0. A socket uses it if it sends before it is bound.
 func (s *state) localAddrFor(to netip.Addr) (netip.AddrPort, error) {
-	for _, d := range s.devices {
-		if d.transport != verbs.RoCEv2 {
-			continue
-		}
-		table, err := d.dev.GIDTable(1)
-		if err != nil {
-			return noAddr, err
-		}
-		for _, e := range table {
-			if a := e.GID.Addr().Unmap(); a.Is4() == to.Unmap().Is4() && a.IsLinkLocalUnicast() == to.IsLinkLocalUnicast() {
-				return netip.AddrPortFrom(a, 0), nil
-			}
+	for a, d := range s.addrs() {
+		if d.transport == verbs.RoCEv2 && a.Is4() == to.Unmap().Is4() && a.IsLinkLocalUnicast() == to.IsLinkLocalUnicast() {
+			return netip.AddrPortFrom(a, 0), nil
 		}
 	}
 	return noAddr, verbs.Errorf(syscall.ENETUNREACH, "connect", "no RoCE device has an address for %v", to)

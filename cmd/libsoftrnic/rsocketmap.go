@@ -24,44 +24,38 @@ type rsockMap struct {
 
 //export srRsMap
 func srRsMap(h C.uint32_t, addr unsafe.Pointer, length C.size_t, offset C.int64_t, at *C.int64_t) C.int {
-	s := rsocks.get(uint32(h))
-	if s == nil {
-		return C.int(syscall.EBADF)
-	}
-	c, err := s.connection()
-	if err != nil || s.dgram {
-		return invalid
-	}
-	b, err := bytesAt("map", addr, length)
-	if err != nil {
-		return errno(err)
-	}
-	m, err := c.Map(b, int64(offset))
-	if err != nil {
-		return errno(err)
-	}
-	s.mu.Lock()
-	s.maps = append(s.maps, rsockMap{addr, length, m})
-	s.mu.Unlock()
-	*at = C.int64_t(m.Offset())
-	return 0
+	return with(&rsocks, h, func(s *rsock) error {
+		c, err := s.connection()
+		if err != nil || s.dgram {
+			return syscall.EINVAL
+		}
+		b, err := bytesAt("map", addr, length)
+		if err != nil {
+			return err
+		}
+		m, err := c.Map(b, int64(offset))
+		if err != nil {
+			return err
+		}
+		s.mu.Lock()
+		s.maps = append(s.maps, rsockMap{addr, length, m})
+		s.mu.Unlock()
+		*at = C.int64_t(m.Offset())
+		return nil
+	})
 }
 
 //export srRsUnmap
 func srRsUnmap(h C.uint32_t, addr unsafe.Pointer, length C.size_t) C.int {
-	s := rsocks.get(uint32(h))
-	if s == nil {
-		return C.int(syscall.EBADF)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for i, m := range s.maps {
-		if m.addr == addr && m.length == length {
-			s.maps = append(s.maps[:i], s.maps[i+1:]...)
-			return errno(m.mapping.Close())
+	return locked(h, func(s *rsock) error {
+		for i, m := range s.maps {
+			if m.addr == addr && m.length == length {
+				s.maps = append(s.maps[:i], s.maps[i+1:]...)
+				return m.mapping.Close()
+			}
 		}
-	}
-	return invalid
+		return syscall.EINVAL
+	})
 }
 
 //export srRsWriteAt

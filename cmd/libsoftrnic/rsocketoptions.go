@@ -56,70 +56,71 @@ func (s *rsock) keepIdle() int {
 	return s.opts.idle
 }
 
-//export srRsSetOption
-func srRsSetOption(h C.uint32_t, option, value C.int) C.int {
-	s := rsocks.get(uint32(h))
-	if s == nil {
-		return C.int(syscall.EBADF)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	v := int(value)
-	// The options below apply to new connections. A listener's apply to connections that it accepts
-	// later.
-	var of *int
+// sizeOption returns the size of a configuration that an option is about, or nil.
+func sizeOption(c *rsocket.Config, option C.int) *int {
 	switch option {
 	case C.SR_RS_SNDBUF:
-		of = &s.cfg.SendBuffer
+		return &c.SendBuffer
 	case C.SR_RS_RCVBUF:
-		of = &s.cfg.RecvBuffer
+		return &c.RecvBuffer
 	case C.SR_RS_SQSIZE:
-		of = &s.cfg.SQSize
+		return &c.SQSize
 	case C.SR_RS_RQSIZE:
-		of = &s.cfg.RQSize
+		return &c.RQSize
 	case C.SR_RS_INLINE:
-		of = &s.cfg.Inline
+		return &c.Inline
 	case C.SR_RS_IOMAPSIZE:
-		of = &s.cfg.Iomaps
+		return &c.Iomaps
 	}
-	if of != nil || option == C.SR_RS_V6ONLY {
-		buffer := option == C.SR_RS_SNDBUF || option == C.SR_RS_RCVBUF
-		switch {
-		case v >= 0 && buffer && s.state != rsockNew && s.state != rsockListening:
-			return 0 // as in librdmacm, the buffer does not change
-		case v < 0, s.state != rsockNew && (s.state != rsockListening || of == nil):
-			return invalid
-		case of == nil:
-			s.cfg.AFOnly = v != 0
-		case option == C.SR_RS_INLINE && v == 0:
-			*of = -1
-		default:
-			*of = v
-			s.cfg = clamped(s.cfg)
-		}
-		for _, l := range s.listeners {
-			if err := l.SetConfig(&s.cfg); err != nil {
-				return errno(err)
+	return nil
+}
+
+//export srRsSetOption
+func srRsSetOption(h C.uint32_t, option, value C.int) C.int {
+	return locked(h, func(s *rsock) error {
+		v := int(value)
+		// The sizes apply to new connections. Those of a listener apply to connections that it accepts
+		// later.
+		of := sizeOption(&s.cfg, option)
+		if of != nil || option == C.SR_RS_V6ONLY {
+			buffer := option == C.SR_RS_SNDBUF || option == C.SR_RS_RCVBUF
+			switch {
+			case v >= 0 && buffer && s.state != rsockNew && s.state != rsockListening:
+				return nil // as in librdmacm, the buffer does not change
+			case v < 0, s.state != rsockNew && (s.state != rsockListening || of == nil):
+				return syscall.EINVAL
+			case of == nil:
+				s.cfg.AFOnly = v != 0
+			case option == C.SR_RS_INLINE && v == 0:
+				*of = -1
+			default:
+				*of = v
+				s.cfg = clamped(s.cfg)
 			}
+			for _, l := range s.listeners {
+				if err := l.SetConfig(&s.cfg); err != nil {
+					return err
+				}
+			}
+			return nil
 		}
-		return 0
-	}
-	switch option {
-	case C.SR_RS_REUSEADDR:
-		s.opts.reuse = v != 0
-	case C.SR_RS_KEEPALIVE:
-		s.opts.keepalive = v != 0
-	case C.SR_RS_KEEPIDLE:
-		if v < 1 || v > 32767 {
-			return invalid
+		switch option {
+		case C.SR_RS_REUSEADDR:
+			s.opts.reuse = v != 0
+		case C.SR_RS_KEEPALIVE:
+			s.opts.keepalive = v != 0
+		case C.SR_RS_KEEPIDLE:
+			if v < 1 || v > 32767 {
+				return syscall.EINVAL
+			}
+			s.opts.idle = v
+		case C.SR_RS_LINGER:
+			s.opts.linger, s.opts.set = v, true
+		default:
+			return syscall.ENOPROTOOPT
 		}
-		s.opts.idle = v
-	case C.SR_RS_LINGER:
-		s.opts.linger, s.opts.set = v, true
-	default:
-		return C.int(syscall.ENOPROTOOPT)
-	}
-	return errno(s.applyOptions())
+		return s.applyOptions()
+	})
 }
 
 // clamped returns a configuration with sizes as librdmacm accepts them. A size that is out of
@@ -145,59 +146,47 @@ func clamped(c rsocket.Config) rsocket.Config {
 
 //export srRsGetOption
 func srRsGetOption(h C.uint32_t, option C.int, value *C.int) C.int {
-	s := rsocks.get(uint32(h))
-	if s == nil {
-		return C.int(syscall.EBADF)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	cfg := s.cfg.WithDefaults()
-	v := 0
-	flag := func(b bool) {
-		if b {
-			v = 1
+	return locked(h, func(s *rsock) error {
+		cfg := s.cfg.WithDefaults()
+		if size := sizeOption(&cfg, option); size != nil {
+			*value = C.int(*size)
+			return nil
 		}
-	}
-	switch option {
-	case C.SR_RS_SNDBUF:
-		v = cfg.SendBuffer
-	case C.SR_RS_RCVBUF:
-		v = cfg.RecvBuffer
-	case C.SR_RS_SQSIZE:
-		v = cfg.SQSize
-	case C.SR_RS_RQSIZE:
-		v = cfg.RQSize
-	case C.SR_RS_INLINE:
-		v = cfg.Inline
-	case C.SR_RS_IOMAPSIZE:
-		v = cfg.Iomaps
-	case C.SR_RS_V6ONLY:
-		flag(cfg.AFOnly)
-	case C.SR_RS_REUSEADDR:
-		flag(s.opts.reuse)
-	case C.SR_RS_KEEPALIVE:
-		flag(s.opts.keepalive)
-	case C.SR_RS_KEEPIDLE:
-		v = s.keepIdle()
-	case C.SR_RS_LINGER:
-		if v = -1; s.opts.set {
-			v = s.opts.linger
+		v := 0
+		flag := func(b bool) {
+			if b {
+				v = 1
+			}
 		}
-	case C.SR_RS_ACCEPTCONN:
-		flag(s.state == rsockListening)
-	case C.SR_RS_ERROR:
-		v = s.pendingError()
-	case C.SR_RS_MAXSEG:
-		v = s.maxSegment()
-	case C.SR_RS_STATE:
-		v = s.tcpState()
-	case C.SR_RS_RETRANSMITTED:
-		v = s.retransmitted()
-	default:
-		return C.int(syscall.ENOPROTOOPT)
-	}
-	*value = C.int(v)
-	return 0
+		switch option {
+		case C.SR_RS_V6ONLY:
+			flag(cfg.AFOnly)
+		case C.SR_RS_REUSEADDR:
+			flag(s.opts.reuse)
+		case C.SR_RS_KEEPALIVE:
+			flag(s.opts.keepalive)
+		case C.SR_RS_KEEPIDLE:
+			v = s.keepIdle()
+		case C.SR_RS_LINGER:
+			if v = -1; s.opts.set {
+				v = s.opts.linger
+			}
+		case C.SR_RS_ACCEPTCONN:
+			flag(s.state == rsockListening)
+		case C.SR_RS_ERROR:
+			v = s.pendingError()
+		case C.SR_RS_MAXSEG:
+			v = s.maxSegment()
+		case C.SR_RS_STATE:
+			v = s.tcpState()
+		case C.SR_RS_RETRANSMITTED:
+			v = s.retransmitted()
+		default:
+			return syscall.ENOPROTOOPT
+		}
+		*value = C.int(v)
+		return nil
+	})
 }
 
 // States of TCP, as in struct tcp_info.

@@ -12,9 +12,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"math/bits"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -123,9 +125,9 @@ func (s *state) command() string {
 	return "softrnic" // in PATH
 }
 
-// logError logs the error of a call. The program gets only its errno.
+// logError logs the error of a call, if any. The program gets only its errno.
 func (s *state) logError(err error) {
-	if log := s.log.Load(); log != nil {
+	if log := s.log.Load(); log != nil && err != nil {
 		log.Debug("a call has failed", "error", err)
 	}
 }
@@ -136,6 +138,30 @@ func (s *state) device(i int) *device {
 		return nil
 	}
 	return s.devices[i]
+}
+
+// verbsDevices returns the devices of package verbs, each once.
+func (s *state) verbsDevices() (devs []*verbs.Device) {
+	for _, d := range s.devices {
+		if !slices.Contains(devs, d.dev) {
+			devs = append(devs, d.dev)
+		}
+	}
+	return devs
+}
+
+// addrs yields the addresses of the devices.
+func (s *state) addrs() iter.Seq2[netip.Addr, *device] {
+	return func(yield func(netip.Addr, *device) bool) {
+		for _, d := range s.devices {
+			table, _ := d.dev.GIDTable(1) // an error means that the device is closed
+			for _, e := range table {
+				if !yield(e.GID.Addr().Unmap(), d) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // shutdownTimeout is the time that an exiting process waits for its peers to acknowledge the end of
