@@ -95,6 +95,13 @@ const (
 	// waiting to Go's scheduler.
 	DirectWaitTime = 2 * time.Millisecond
 
+	// While data arrives in a hub client's rings, one of its polls in PollsPerSocket polls its
+	// sockets too.
+	PollsPerSocket = 16
+	// SocketPollsBeforeYield is the number of empty polls of a hub client after data at its sockets
+	// until polls are those of an idle ring. They take about a millisecond.
+	SocketPollsBeforeYield = 2048
+
 	// With GOMAXPROCS 1, one empty poll in PollsPerStreamCheck looks for TCP streams whose goroutines
 	// should run. If there are any, it waits for one of them for up to StreamWait.
 	PollsPerStreamCheck = 4

@@ -252,13 +252,17 @@ func (p *port) Receive(f func(*stack.Datagram)) {
 // poll receives pending datagrams of each address.
 func (p *port) poll() (any bool) {
 	p.watch.Poll()
+	if p.shared != nil {
+		return p.shared.poll()
+	}
+	return p.pollSockets()
+}
+
+func (p *port) pollSockets() (any bool) {
 	for _, in := range *p.in.Load() {
 		if in.Poll() {
 			any = true
 		}
-	}
-	if p.shared != nil && p.shared.Poll() {
-		any = true
 	}
 	return any
 }

@@ -13,6 +13,7 @@ import (
 type socket struct {
 	*rxsocket.Socket
 	delivery
+	steered *steered // nil: the address is not shared, or this is a group
 }
 
 func (p *port) newSocket(a netip.Addr) (_ *socket, err error) {
@@ -31,8 +32,13 @@ func (p *port) newGroupSocket(group netip.Addr) (_ *socket, err error) {
 
 // Deliver implements [rxsocket.Receiver].
 func (in *socket) Deliver(a *rxsocket.Arrival, polled bool) {
-	in.deliver(&hub.Arrival{Payload: a.Payload, From: a.From, Dst: in.Addr(),
-		TrafficClass: a.TrafficClass, TTL: a.TTL, Segment: a.Segment}, polled)
+	arrival := hub.Arrival{Payload: a.Payload, From: a.From, Dst: in.Addr(),
+		TrafficClass: a.TrafficClass, TTL: a.TTL, Segment: a.Segment}
+	if in.steered == nil || in.steered.isOwn(&arrival) {
+		in.deliver(&arrival, polled)
+	} else {
+		in.deliverOwn(&arrival, polled)
+	}
 }
 
 // Polling implements [rxsocket.Receiver].

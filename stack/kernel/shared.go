@@ -4,17 +4,20 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"sync/atomic"
 
+	"github.com/softrnic/softrnic/internal/idle"
 	"github.com/softrnic/softrnic/internal/stack/hub"
 	"github.com/softrnic/softrnic/stack"
 )
 
 // Sharing shares a host's addresses with other processes of this user, through a hub, such as
-// softrnic hub. The hub owns UDP port 4791 of the addresses, and forwards the datagrams for this
-// process. The datagram port is a [stack.Shared]. Outgoing datagrams, and those to multicast
-// groups, use the process's own sockets. Paths to one QP of another such process use memory shared
-// with that process and bypass the hub. Without a hub the link has no carrier. Linux only. The zero
-// Sharing does not start a hub, and needs a running one.
+// softrnic hub. The hub owns UDP port 4791 of the addresses. The kernel passes datagrams of other
+// machines for this process's QPs to sockets that the hub has opened for it; the hub passes on the
+// others, such as those of the connection manager. The datagram port is a [stack.Shared]. Outgoing
+// datagrams, and those to multicast groups, use the process's own sockets. Paths to one QP of
+// another such process use memory shared with that process and bypass the hub. Without a hub the
+// link has no carrier. Linux only. The zero Sharing does not start a hub, and needs a running one.
 type Sharing struct {
 	Directory string // the hub's directory; "" means the one of softrnic hub
 	QPs       int    // most QPs of this process at a time, up to 1048576; 0 means 32768
@@ -27,6 +30,8 @@ type Sharing struct {
 type sharedPort struct {
 	*port
 	*hub.Client
+	ringsBusy atomic.Bool   // the last poll that found something found it in a ring
+	empty     atomic.Uint32 // polls since then
 }
 
 var _ stack.Shared = (*sharedPort)(nil)
@@ -35,13 +40,32 @@ var _ stack.Shared = (*sharedPort)(nil)
 func (p *port) join(s *Sharing) (err error) {
 	shared := &sharedPort{port: p}
 	shared.Client, err = hub.Join(hub.ClientConfig{Directory: s.Directory, QPs: s.QPs, Start: s.Start, Log: s.Logger,
-		Receiver: shared.newReceiver, Changed: shared.changed})
+		Receiver: shared.newReceiver, Changed: shared.changed, Socket: shared.addSocket, DrainSockets: shared.drainSockets,
+		SocketsEnd: shared.endSockets})
 	if err != nil {
 		return err
 	}
 	p.shared = shared
 	p.readers.Go(shared.Run)
 	return nil
+}
+
+// poll receives from the sockets and the rings. While data arrives in rings, most polls leave out
+// the sockets, each of which costs a system call. While data arrives at sockets, empty polls do not
+// yield, as with addresses that are not shared, until there are many.
+func (s *sharedPort) poll() (found bool) {
+	rings, empty := s.ringsBusy.Load(), s.empty.Add(1)
+	if !rings || empty%idle.PollsPerSocket == 0 {
+		found = s.pollSockets()
+	}
+	ring := s.Client.Poll(found || !rings && empty < idle.SocketPollsBeforeYield)
+	if found || ring {
+		s.empty.Store(0)
+		if ring != rings {
+			s.ringsBusy.Store(ring)
+		}
+	}
+	return found || ring
 }
 
 // newReceiver returns a receiver for one ring.
@@ -113,7 +137,6 @@ func (p *port) registerSourcePorts(a netip.Addr) error {
 func (p *port) closeAddr(a netip.Addr) {
 	if p.shared != nil {
 		p.shared.DropAddr(a)
-	} else {
-		p.remove(a)
 	}
+	p.remove(a)
 }

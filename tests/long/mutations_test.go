@@ -110,6 +110,10 @@ var mutations = []mutation{
 		"TestKilledClients"},
 	{"a service is one client's", "internal/stack/hub/relay_linux.go", "case o.uses > 0 && overlap(o.Service, s):",
 		"case false && overlap(o.Service, s):", "internal/stack/hub", "TestSharedAddress"},
+	{"the hub sees what comes from its own addresses", "internal/stack/hub/sockets_linux.go",
+		"\t\t\tt.Sources = append(t.Sources, o)\n", "\t\t\t_ = o\n", "internal/stack/hub", "TestSteering"},
+	{"a process drops what is for another", "stack/kernel/steered.go", "t.qpns.Contains(", "true || t.qpns.Contains(",
+		"internal/stack/hub", "TestMixedSuperframe"},
 	{"a checksum ends within the frame", "link/internal/vnet/header.go", "|| int(f.ChecksumStart)+int(f.ChecksumOffset)+2 > len(data)", "",
 		"link/internal/vnet", ""},
 }

@@ -62,7 +62,11 @@ func (g *Group) isPolled() bool { return g.watch.Polling() }
 // Poll receives on the caller's goroutine. It returns false if there was nothing to receive. The
 // caller calls EndPoll after the last Poll; otherwise the goroutines take over after
 // idle.PollingEndsAfter.
-func (g *Group) Poll() bool {
+func (g *Group) Poll() bool { return g.PollBeside(false) }
+
+// PollBeside is Poll of an application that polls other sockets too. active says that it receives
+// from these, and so is not idle.
+func (g *Group) PollBeside(active bool) bool {
 	if g.watch.Poll() {
 		select {
 		case g.pollBegan <- struct{}{}:
@@ -83,12 +87,12 @@ func (g *Group) Poll() bool {
 		// them again.
 		g.handOver()
 	}
-	if busy {
+	if busy || active {
 		g.poller.Found()
-		return true
+	} else {
+		g.poller.Empty()
 	}
-	g.poller.Empty()
-	return false
+	return busy
 }
 
 // EndPoll hands reception back to the pairs' goroutines.

@@ -105,7 +105,7 @@ func (x *attack) requests() bool {
 	_ = h.conn.SetWriteDeadline(time.Now().Add(10 * time.Millisecond))
 	own := netip.MustParseAddr(hostileAddr)
 	for i := range 2000 {
-		q := request{kind: kind(x.r.IntN(int(keepPair)) + 1), number: uint32(i),
+		q := request{kind: kind(x.r.IntN(int(lastKind)) + 1), number: uint32(i),
 			service: stack.Service{ID: x.r.Uint64(), Mask: x.r.Uint64()}, serial: x.r.Uint32N(64)}
 		if x.r.IntN(2) == 0 {
 			q.addr, q.own, q.zone, q.qpn = own, own, "lo", x.victim.slot<<slotBits
@@ -138,7 +138,7 @@ func (x *attack) descriptors() bool {
 	}
 	_ = h.conn.SetWriteDeadline(time.Now().Add(10 * time.Millisecond))
 	for i := range 200 {
-		q := request{kind: kind(x.r.IntN(int(keepPair)) + 1), number: uint32(i)}
+		q := request{kind: kind(x.r.IntN(int(lastKind)) + 1), number: uint32(i)}
 		if _, _, err := h.conn.WriteMsgUnix(q.encode(), unix.UnixRights(many(h.fd, x.r.IntN(250))...), nil); err != nil {
 			break // the hub disconnects
 		}

@@ -3,6 +3,8 @@ package hub
 import (
 	"fmt"
 	"log/slog"
+	"net/netip"
+	"os"
 	"syscall"
 )
 
@@ -22,6 +24,17 @@ type ClientConfig struct {
 	// Functions for different rings may run at the same time. polled says that the function is called
 	// by Poll.
 	Receiver func() (deliver func(a *Arrival, polled bool))
+	// Socket is called with a socket that receives datagrams for the client's QPNs at an address,
+	// from other machines; those that arrive for other QPNs must be dropped. The callee closes f
+	// at once or after DropAddr, and may not call the client. If Socket is nil or returns an
+	// error, these datagrams come through the hub.
+	Socket func(a netip.Addr, f *os.File) error
+	// DrainSockets receives what has arrived at these sockets. It is called before Receiver's
+	// function gets something from the hub, so that a disconnect does not overtake the last
+	// acknowledgement.
+	DrainSockets func()
+	// SocketsEnd is called when the hub is gone: all of its sockets must be closed.
+	SocketsEnd func()
 	// Changed is called after the result of Client.Up has changed. lost says that the client has lost
 	// its numbers and will never receive again.
 	Changed func(lost bool)

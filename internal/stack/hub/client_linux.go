@@ -45,6 +45,7 @@ type Client struct {
 	answers       chan answer
 	changed       chan struct{} // closed and replaced when conn or up changes
 	addrs         map[netip.Addr]string
+	takes         map[netip.Addr]bool // addresses for which the client takes a socket
 	services      map[stack.Service]int
 	sourceSockets []sourceSocket
 	owed          []request // requests to end something that have not reached the hub
@@ -72,7 +73,7 @@ func Join(cfg ClientConfig) (*Client, error) {
 	c := &Client{cfg: cfg, ended: make(chan struct{}), group: ring.NewGroup(), quota: ring.Quota{Bytes: quotaBytes},
 		answerTime: answerTime,
 		asking:     make(chan struct{}, 1), answers: make(chan answer, 1), changed: make(chan struct{}),
-		addrs: map[netip.Addr]string{}, services: map[stack.Service]int{}}
+		addrs: map[netip.Addr]string{}, takes: map[netip.Addr]bool{}, services: map[stack.Service]int{}}
 	c.neighbours.init()
 	c.group.AllowInPlace()
 	c.group.SetHub()
@@ -261,6 +262,9 @@ func (c *Client) Run() {
 		var a Arrival
 		err := p.Serve(func(frames []link.Frame) {
 			c.group.Drain(p) // so that a disconnect does not overtake the last acknowledgement
+			if c.cfg.DrainSockets != nil {
+				c.cfg.DrainSockets()
+			}
 			for i := range frames {
 				a = arrivalOf(&frames[i])
 				deliver(&a, frames[i].Polled)
@@ -274,6 +278,9 @@ func (c *Client) Run() {
 		_ = conn.Close()
 		if c.isClosed() {
 			return
+		}
+		if c.cfg.SocketsEnd != nil {
+			c.cfg.SocketsEnd() // the next hub opens others
 		}
 		c.cfg.Log.Warn("the hub has disappeared", "directory", c.cfg.Directory, "error", err)
 		c.setConn(nil)
@@ -347,6 +354,10 @@ func (c *Client) onMessage(b []byte, fds []int) error {
 	if m, ok := decodePairMessage(b); ok {
 		return c.onPair(&m, fds)
 	}
+	if m, ok := decodeSocketMessage(b); ok {
+		c.onSocket(&m, fds)
+		return nil
+	}
 	a, err := decodeAnswer(b)
 	if err != nil {
 		return err
@@ -379,9 +390,36 @@ func (c *Client) leaveHub() {
 	p.Close()
 }
 
+// onSocket takes a socket from the hub.
+func (c *Client) onSocket(m *socketMessage, fds []int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.takes[m.addr] || len(fds) != 1 {
+		return
+	}
+	fd, err := unix.FcntlInt(uintptr(fds[0]), unix.F_DUPFD_CLOEXEC, 0)
+	if err == nil {
+		err = c.cfg.Socket(m.addr, os.NewFile(uintptr(fd), "steered"))
+	}
+	if err != nil {
+		c.cfg.Log.Warn("datagrams come through the hub", "addr", m.addr, "error", err)
+		return
+	}
+	c.oweLocked(&request{kind: useSocket, addr: m.addr, on: c.conn})
+}
+
+// Mixed tells the hub that a superframe from a peer at one of the client's sockets was in part for
+// other clients. The peer's datagrams come through the hub from then on.
+func (c *Client) Mixed(own netip.Addr, peer netip.AddrPort) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.oweLocked(&request{kind: mixedFlow, own: own, addr: peer.Addr(), qpn: uint32(peer.Port()), on: c.conn})
+}
+
 // Poll receives on the goroutine of the caller. It returns false if there was nothing, or if
-// another goroutine is receiving.
-func (c *Client) Poll() bool { return c.group.Poll() }
+// another goroutine is receiving. busy says that the application is not idle, as it receives from
+// other sockets.
+func (c *Client) Poll(busy bool) bool { return c.group.PollBeside(busy) }
 
 // EndPoll makes the client's goroutines receive again. Without it they start a little after the
 // last Poll.

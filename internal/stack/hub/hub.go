@@ -6,9 +6,11 @@
 //	host, err := kernel.New(&kernel.Config{Sharing: &kernel.Sharing{}})         // in each client
 //
 // A client leases a range of QP numbers and one of communication IDs, and registers the services
-// that it listens for. The hub copies each datagram into memory of the destination client. A client
-// sends from its own sockets. Two clients with connected QPs share memory that the hub arranges,
-// and their packets bypass the hub and the kernel.
+// that it listens for. The hub opens a socket for it at each of its addresses. The kernel selects
+// the socket by the destination QPN, so that datagrams from other machines bypass the hub. The hub
+// copies MADs, and other datagrams that the kernel does not steer, into memory of the destination
+// client. A client sends from its own sockets. Two clients with connected QPs share memory that the
+// hub arranges, and their packets bypass the hub and the kernel.
 //
 // # Access
 //
@@ -52,12 +54,14 @@ type Config struct {
 	// seconds. After that, a missing client is considered dead. If its process is known to be alive,
 	// it has two minutes.
 	Reclaim time.Duration
-	Log     *slog.Logger // nil: no log
+	// Relay makes the hub receive and pass on all datagrams, as where the kernel cannot steer them.
+	Relay bool
+	Log   *slog.Logger // nil: no log
 	// Counters are updated by the hub, if not nil.
 	Counters *Counters
 }
 
-// Counters are the counters of a hub.
+// Counters are the counters of a hub. Datagrams that the kernel passes to clients are not counted.
 type Counters struct {
 	Clients  atomic.Int64  // present clients
 	Received atomic.Uint64 // datagrams; those that arrived as one (GRO) count once

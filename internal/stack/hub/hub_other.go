@@ -36,7 +36,8 @@ func (*Client) Serve(stack.Service) error                         { return errOt
 func (*Client) EndServe(stack.Service)                            {}
 func (*Client) Wait()                                             {}
 func (*Client) EndPoll()                                          {}
-func (*Client) Poll() bool                                        { return false }
+func (*Client) Poll(bool) bool                                    { return false }
+func (*Client) Mixed(netip.Addr, netip.AddrPort)                  {}
 func (*Client) Run()                                              {}
 func (*Client) Close()                                            {}
 

@@ -22,6 +22,8 @@ type member struct {
 	memory []byte              // memory of the ring
 	addrs  map[netip.Addr]bool // modified with both server.mu and relay.mu held
 
+	sockets map[netip.Addr]*memberSocket // for addresses at which the client takes one; guarded by server.mu
+
 	numbers stack.Numbers // of the lease
 
 	// With relay.mu held:
@@ -37,7 +39,7 @@ type member struct {
 }
 
 func newMember(conn *net.UnixConn, memory []byte, pid int32) (m *member, err error) {
-	m = &member{conn: conn, memory: memory, pid: pid, addrs: map[netip.Addr]bool{}}
+	m = &member{conn: conn, memory: memory, pid: pid, addrs: map[netip.Addr]bool{}, sockets: map[netip.Addr]*memberSocket{}}
 	if m.ring, err = ring.NewProducer(memory); err != nil {
 		return nil, err
 	}

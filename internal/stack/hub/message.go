@@ -20,7 +20,7 @@ import (
 // The client begins with a hello, with the descriptor of the ring that it will receive from:
 //
 //	 0  "SRNIChub"
-//	 8  version, 3                     4 bytes
+//	 8  version, 4                     4 bytes
 //	12  size of the ring               4 bytes
 //	16  secret of the lease, or zeros  16 bytes
 //	32  slots of QPNs, as a power of two 1 byte
@@ -28,7 +28,7 @@ import (
 // The hub answers with a welcome:
 //
 //	 0  "SRNIChub"
-//	 8  version, 3                     4 bytes
+//	 8  version, 4                     4 bytes
 //	12  error number, or 0             4 bytes
 //	16  secret of the lease            16 bytes
 //	32  first slot of QPNs             4 bytes
@@ -45,7 +45,7 @@ import (
 //	32  mask of the service ID         8 bytes
 //	40  name of the interface, with zeros behind it, 16 bytes
 //	56  QPN                            4 bytes
-//	60  number of a pair of rings      4 bytes
+//	60  number of a pair of rings; for addAddr 1 if the client takes a socket, 4 bytes
 //	64  IP address of the client's     16 bytes
 //
 // The hub sends answers:
@@ -68,15 +68,23 @@ import (
 // (see package ring). On it, each sends the other a hello with the ring that it will receive from.
 // Messages without a descriptor add more addresses.
 //
+// After addAddr, or later, the hub may send a socket that receives at an address. The client
+// confirms with a request that it uses it:
+//
+//	0  2                              4 bytes
+//	4  0                              4 bytes
+//	8  IP address                     16 bytes
+//
 // Finally there are wakeups, of one byte, for a client that sleeps with records in its ring.
 const (
 	magic          = "SRNIChub"
-	version        = 3
+	version        = 4
 	helloLen       = 33
 	welcomeLen     = 41
 	requestLen     = 80
 	answerLen      = 12
 	pairMessageLen = 48
+	socketLen      = 24
 	textLen        = 400
 	maxMessage     = welcomeLen + textLen
 )
@@ -93,6 +101,10 @@ const (
 	pair            // get rings with the client that has a QPN
 	unpair          // stop that
 	keepPair        // restore rings of an earlier hub, whose connection comes with the request
+	useSocket       // the client receives from the socket of the hub's at an address
+	mixedFlow       // datagrams from an address and port (qpn) came in one superframe with those for other clients
+
+	lastKind = mixedFlow
 )
 
 type hello struct {
@@ -184,7 +196,9 @@ type request struct {
 	socket  syscall.RawConn // for addSourceSocket and keepPair
 	qpn     uint32
 	serial  uint32     // for unpair and keepPair
-	own     netip.Addr // for pair
+	own     netip.Addr // for pair and mixedFlow
+
+	takesSocket bool // for addAddr
 
 	on *net.UnixConn // the only connection that the request may use; nil: any
 }
@@ -210,6 +224,9 @@ func (r *request) encode() []byte {
 	copy(b[40:55], r.zone)
 	binary.BigEndian.PutUint32(b[56:], r.qpn)
 	binary.BigEndian.PutUint32(b[60:], r.serial)
+	if r.takesSocket {
+		b[63] = 1
+	}
 	putAddr(b[64:], r.own)
 	return b
 }
@@ -219,11 +236,12 @@ func decodeRequest(b []byte) (r request, err error) {
 		return r, fmt.Errorf("a request of %d bytes, want %d", len(b), requestLen)
 	}
 	r.kind, r.number = kind(binary.BigEndian.Uint32(b)), binary.BigEndian.Uint32(b[4:])
-	if r.kind < addAddr || r.kind > keepPair {
+	if r.kind < addAddr || r.kind > lastKind {
 		return r, fmt.Errorf("a request of kind %d", r.kind)
 	}
 	r.addr, r.own = readAddr(b[8:]), readAddr(b[64:])
 	r.qpn, r.serial = binary.BigEndian.Uint32(b[56:])&(1<<24-1), binary.BigEndian.Uint32(b[60:])
+	r.takesSocket = r.kind == addAddr && r.serial == 1
 	r.service = stack.Service{Addr: r.addr, ID: binary.BigEndian.Uint64(b[24:]), Mask: binary.BigEndian.Uint64(b[32:])}
 	zone, rest, ended := bytes.Cut(b[40:56], []byte{0})
 	if !ended || len(bytes.Trim(rest, "\x00")) > 0 || bytes.ContainsAny(zone, "/% \n") {
@@ -280,6 +298,25 @@ func decodePairMessage(b []byte) (m pairMessage, ok bool) {
 	s := span{qpnSlot: binary.BigEndian.Uint32(b[8:]), commSlot: 1, bits: uint8(min(binary.BigEndian.Uint32(b[12:]), maxLeaseBits+1))}
 	m = pairMessage{binary.BigEndian.Uint32(b[4:]), qpns(s.qpnSlot, s.bits), ends{readAddr(b[16:]), readAddr(b[32:])}}
 	return m, s.isValid() && m.theirs.IsValid() && m.own.IsValid()
+}
+
+// socketMessage brings a client a socket that receives at an address.
+type socketMessage struct{ addr netip.Addr }
+
+func (m *socketMessage) encode() []byte {
+	b := make([]byte, socketLen)
+	binary.BigEndian.PutUint32(b, 2)
+	putAddr(b[8:], m.addr)
+	return b
+}
+
+// decodeSocketMessage decodes a socketMessage; ok is false if b is not one.
+func decodeSocketMessage(b []byte) (m socketMessage, ok bool) {
+	if len(b) != socketLen || binary.BigEndian.Uint32(b) != 2 {
+		return m, false
+	}
+	m.addr = readAddr(b[8:])
+	return m, m.addr.IsValid()
 }
 
 type answer struct {

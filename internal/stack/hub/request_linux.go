@@ -145,6 +145,11 @@ func (c *Client) noAnswer() error {
 func (c *Client) owe(r *request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.oweLocked(r)
+}
+
+// oweLocked is owe with mu held.
+func (c *Client) oweLocked(r *request) {
 	c.owed = append(c.owed, *r)
 	c.askSoon()
 }
@@ -195,11 +200,19 @@ func (c *Client) AddSourceSocket(a netip.Addr, socket syscall.RawConn) error {
 // AddAddr starts to receive at an address. zone is the name of its interface. The error wraps
 // EADDRINUSE if UDP port 4791 of the address is in use outside the hub.
 func (c *Client) AddAddr(a netip.Addr, zone string) error {
-	if err := c.ask(&request{kind: addAddr, addr: a, zone: zone}); err != nil {
-		return err
+	c.mu.Lock()
+	takes := c.cfg.Socket != nil
+	if takes {
+		c.takes[a] = true // the socket may come before the answer
 	}
+	c.mu.Unlock()
+	err := c.ask(&request{kind: addAddr, addr: a, zone: zone, takesSocket: takes})
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if err != nil {
+		delete(c.takes, a)
+		return err
+	}
 	c.addrs[a] = zone
 	return nil
 }
@@ -208,6 +221,7 @@ func (c *Client) AddAddr(a netip.Addr, zone string) error {
 func (c *Client) DropAddr(a netip.Addr) {
 	c.mu.Lock()
 	delete(c.addrs, a)
+	delete(c.takes, a)
 	c.sourceSockets = slices.DeleteFunc(c.sourceSockets, func(o sourceSocket) bool { return o.addr == a })
 	conn := c.conn
 	c.mu.Unlock()
@@ -239,7 +253,7 @@ func (c *Client) EndServe(s stack.Service) {
 // had returns requests for the client's registrations. mu is held.
 func (c *Client) had() (all []request) {
 	for a, zone := range c.addrs {
-		all = append(all, request{kind: addAddr, addr: a, zone: zone, on: c.conn})
+		all = append(all, request{kind: addAddr, addr: a, zone: zone, takesSocket: c.takes[a], on: c.conn})
 	}
 	for _, o := range c.sourceSockets {
 		all = append(all, request{kind: addSourceSocket, socket: o.raw, on: c.conn})

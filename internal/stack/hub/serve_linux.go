@@ -2,28 +2,32 @@ package hub
 
 // Design of the hub.
 //
-// An alternative would be SO_REUSEPORT with a BPF program that selects the socket by destination
-// QPN, so that each process reads its own socket. The hub would create the sockets, one for each
-// lease. It would keep a duplicate of each, so that their order never changes, lock them with
-// SO_LOCK_FILTER, and pass them to the clients. On Linux 6.18 the lock only keeps a client from
-// attaching another program to its socket:
-//   - The client can detach the program (SO_DETACH_REUSEPORT_BPF). It then received 15 of
-//     40 datagrams for another client.
-//   - Any process of the user can open one more socket in the group and attach a program to
-//     it. All 40 datagrams arrived there.
-//   - A socket that a client connects to a peer receives all datagrams from that peer's port,
-//     whatever the program says.
+// Steering. The kernel passes most datagrams from other machines straight to the clients, on
+// sockets that the hub opens for them at its addresses (see sockets_linux.go). The hub receives the
+// rest:
+//   - MADs, as their reader must know the connections of all processes.
+//   - Datagrams for numbers without a client. The hub speaks for clients that have died.
+//   - All datagrams from its own addresses: it recognizes the sending client, and drops forged ones.
+//     Most data between two clients uses their rings instead.
+//   - Flows in which one superframe was for two clients. GRO joins datagrams by addresses and ports,
+//     and the kernel selects the socket by the first. The client that gets such a superframe drops
+//     the others' datagrams, as it could forge what it passed on, and reports the flow.
+//   - Everything for clients that take no sockets, and on kernels that cannot steer.
 //
-// Besides, GRO joins datagrams by addresses and ports. One superframe may then be for several
-// processes. One of them would have to pass on the datagrams of the others, and could forge them.
-// MADs also need a reader that knows the connections of all processes.
+// A client is trusted with its socket as far as processes of one user are (see SECURITY.md). On
+// Linux 6.18 it can detach the program, even with SO_LOCK_FILTER: it then received 15 of 40
+// datagrams for another client. Any process of the user can open one more socket at the address and
+// attach a program to it: all 40 arrived there. A socket that a client connects to a peer receives
+// all datagrams from that peer's port. None of these can forge a datagram for another client, or
+// receive a MAD that is not visible to it otherwise. A hub for several users must not pass such
+// sockets on before the kernel, or a check by the hub, excludes all three; the hub can notice them
+// by probes, as Steered.Look does.
 //
-// The cost of the hub was measured with a plain receiver of superframes of 60 KiB over lo, with
-// three busy threads on two processors. With recvmmsg on another thread and a copy, the receiver
-// reached 0.51 of the throughput of its own socket (0.37 to 0.70 in eight interleaved runs). RDMA
-// does more work for each byte than this receiver, so it loses less. If hub and client share one
-// processor, most of the time was lost in waiting for each other. Therefore waiting clients yield
-// (package ring), and the hub's sockets use direct waits (package rxsocket).
+// The cost of relaying: a plain receiver of superframes of 60 KiB over lo, with three busy threads
+// on two processors, was measured. With another thread's recvmmsg and a copy it reached 0.51 of the
+// throughput of its own socket (0.37 to 0.70 in eight interleaved runs). If hub and client share
+// one processor, most of the time was lost in waiting for each other. Therefore waiting clients
+// yield (package ring), and the hub's sockets use direct waits (package rxsocket).
 //
 // Reception. A goroutine for each address reads its socket with recvmmsg, up to eight superframes
 // at a time. The classifier names the destination of each datagram. Consecutive datagrams for the
@@ -56,7 +60,6 @@ import (
 	"github.com/softrnic/softrnic/internal/idle"
 	"github.com/softrnic/softrnic/internal/link/ring"
 	"github.com/softrnic/softrnic/internal/link/userdir"
-	"github.com/softrnic/softrnic/internal/stack/rxsocket"
 )
 
 // Limits for clients.
@@ -82,23 +85,18 @@ type server struct {
 	work     sync.WaitGroup
 	direct   idle.DirectWait // of the sockets
 
-	mu       sync.Mutex
-	closed   bool
-	leases   *leases
-	conns    map[*net.UnixConn]bool
-	silent   map[int32]int // connections without a hello, by process
-	members  map[*member]bool
-	idle     time.Time // the time since which there are no members
-	complete time.Time // of the last check with missing clients of an earlier hub, or the first check
-	sockets  map[netip.Addr]*listening
-	pairings map[pairKey]*pairing
-	serial   uint32 // of the last pairing
-}
-
-// listening is a receiving socket of the hub.
-type listening struct {
-	*rxsocket.Socket
-	users int
+	mu          sync.Mutex
+	closed      bool
+	leases      *leases
+	conns       map[*net.UnixConn]bool
+	silent      map[int32]int // connections without a hello, by process
+	members     map[*member]bool
+	idle        time.Time // the time since which there are no members
+	complete    time.Time // of the last check with missing clients of an earlier hub, or the first check
+	sockets     map[netip.Addr]*listening
+	cannotSteer sync.Once // logs that the kernel cannot steer
+	pairings    map[pairKey]*pairing
+	serial      uint32 // of the last pairing
 }
 
 // Serve runs a hub until ctx ends or the idle time has passed, neither of which is an error. The
@@ -205,6 +203,7 @@ func (s *server) untilIdle(ctx context.Context) {
 	for {
 		again := s.relay.sendDue()
 		s.settle()
+		steady := s.lookAgain()
 		s.relay.forgetSenders(time.Now())
 		s.mu.Lock()
 		unused := len(s.conns) == 0 && len(s.leases.missing()) == 0 && again == 0
@@ -216,6 +215,9 @@ func (s *server) untilIdle(ctx context.Context) {
 		wait := time.Second
 		if again > 0 {
 			wait = min(wait, again)
+		}
+		if !steady {
+			wait = min(wait, lookInterval)
 		}
 		if s.cfg.Idle > 0 {
 			wait = min(wait, s.cfg.Idle)
@@ -461,6 +463,7 @@ func (s *server) remove(m *member) {
 	delete(s.members, m)
 	s.cfg.Counters.Clients.Add(-1)
 	for a := range m.addrs {
+		s.takeBack(m, a)
 		s.release(a)
 	}
 	if len(s.members) == 0 {
@@ -479,11 +482,12 @@ func (s *server) remove(m *member) {
 func (s *server) do(m *member, r *request, fds []int) error {
 	switch r.kind {
 	case addAddr:
-		return s.addAddr(m, r.addr, r.zone)
+		return s.addAddr(m, r.addr, r.zone, r.takesSocket)
 	case dropAddr:
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if s.relay.dropAddr(m, r.addr) {
+			s.takeBack(m, r.addr)
 			s.release(r.addr)
 			s.endPairs(m.lease.qpnSlot) // they are requested again, but not at this address
 		}
@@ -503,6 +507,10 @@ func (s *server) do(m *member, r *request, fds []int) error {
 		s.unpair(m, r.serial)
 	case keepPair:
 		return s.keepPair(m, r.qpn, r.serial, fds[0])
+	case useSocket:
+		return s.useSocket(m, r.addr)
+	case mixedFlow:
+		return s.addMixedFlow(m, r.own, netip.AddrPortFrom(r.addr, uint16(r.qpn)))
 	}
 	return nil
 }
@@ -546,8 +554,8 @@ func elsewhere(fd int) bool {
 	return err != nil || here != there
 }
 
-// addAddr lets a client receive at an address.
-func (s *server) addAddr(m *member, a netip.Addr, zone string) error {
+// addAddr lets a client receive at an address. takesSocket says that it takes a socket there.
+func (s *server) addAddr(m *member, a netip.Addr, zone string, takesSocket bool) error {
 	if !a.IsValid() || a.IsMulticast() {
 		return fmt.Errorf("%v is not the address of a host: %w", a, unix.EINVAL)
 	}
@@ -565,36 +573,9 @@ func (s *server) addAddr(m *member, a netip.Addr, zone string) error {
 		return err
 	}
 	s.relay.addAddr(m, a)
+	if takesSocket {
+		m.sockets[a] = &memberSocket{}
+		s.offerSocket(m, a)
+	}
 	return nil
-}
-
-// listen opens the socket of an address, unless it is open, and counts its users. mu is held, or
-// the hub has not started yet.
-func (s *server) listen(a netip.Addr, zone string) (err error) {
-	in := s.sockets[a]
-	if in == nil {
-		in = &listening{}
-		if in.Socket, err = rxsocket.Open(a, zone, &arrivals{relay: s.relay, dst: a}); err != nil {
-			return err
-		}
-		s.sockets[a] = in
-		s.relay.setOwn(a, true)
-		s.work.Go(func() { in.RunDirectWait(&s.direct) })
-		s.cfg.Log.Debug("an address is served", "addr", a)
-	}
-	in.users++
-	return nil
-}
-
-// release closes the socket of an address after its last user. mu is held.
-func (s *server) release(a netip.Addr) {
-	in := s.sockets[a]
-	if in == nil {
-		return
-	}
-	if in.users--; in.users == 0 {
-		delete(s.sockets, a)
-		s.relay.setOwn(a, false)
-		in.Close()
-	}
 }

@@ -45,7 +45,7 @@ func FuzzSession(f *testing.F) {
 		for ; len(b) >= part && len(b) < 64*part; b = b[part:] {
 			h := pair[b[1]&1]
 			q := request{
-				kind: kind(b[0]%uint8(keepPair)) + 1, number: uint32(b[1]), addr: addrs[int(b[2])%len(addrs)], zone: "lo",
+				kind: kind(b[0]%uint8(lastKind)) + 1, number: uint32(b[1]), addr: addrs[int(b[2])%len(addrs)], zone: "lo",
 				service: stack.Service{Addr: addrs[int(b[3])%len(addrs)], ID: uint64(b[3]), Mask: uint64(b[4])},
 				qpn:     (uint32(pair[b[5]&1].qpnSlot)+uint32(b[5]>>4))<<slotBits + uint32(b[4]),
 				serial:  uint32(b[6] >> 2), own: addrs[int(b[6])%len(addrs)],

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"runtime"
 	"time"
 	"unsafe"
 
@@ -39,7 +40,10 @@ type mmsghdr struct {
 
 var native = binary.NativeEndian
 
-const receiveBatch = 8
+const (
+	receiveBatch = 8
+	drainBatches = 64 // most of one Drain, as datagrams may be arriving without end
+)
 
 // batch has the arguments of recvmmsg.
 type batch struct {
@@ -54,6 +58,8 @@ type batch struct {
 	next    Arrival
 	pollNow func(fd uintptr) // made once, because a closure allocates
 	polledN int              // result of pollNow
+
+	drainNow func(fd uintptr) // the same
 
 	waiter     epollWaiter
 	reader     *idle.Reader
@@ -75,6 +81,13 @@ func (s *Socket) init(conn *net.UDPConn) error {
 	}
 	b.reader = idle.NewReader(&idle.SocketReader, idle.WaitAdaptive)
 	b.pollNow = func(fd uintptr) { b.polledN = s.receive(fd, true) }
+	b.drainNow = func(fd uintptr) {
+		for range drainBatches {
+			if s.receive(fd, false) < receiveBatch {
+				return
+			}
+		}
+	}
 	b.buf = new([receiveBatch][1 << 16]byte)
 	b.pauseTimer, b.pollEnded = time.NewTimer(0), make(chan struct{}, 1)
 	for i := range b.msgs {
@@ -205,6 +218,21 @@ func (s *Socket) pause() {
 	case <-s.batch.pollEnded:
 	case <-s.batch.pauseTimer.C:
 	}
+}
+
+// drainTime is how long Drain waits for another goroutine that is receiving.
+const drainTime = time.Millisecond
+
+// Drain receives what has arrived by now, on the goroutine of the caller. If another goroutine is
+// receiving, it waits for that first, but not for long: that one may be waiting for the caller.
+func (s *Socket) Drain() {
+	for end := time.Now().Add(drainTime); !s.mu.TryLock(); runtime.Gosched() {
+		if time.Now().After(end) {
+			return
+		}
+	}
+	defer s.mu.Unlock()
+	_ = s.raw.Control(s.batch.drainNow)
 }
 
 // EndPoll makes Run receive again at once. Receiver.Polling must return false by then.

@@ -48,5 +48,8 @@ func (s *Socket) Close() {
 // Poll receives nothing: Run does.
 func (s *Socket) Poll() bool { return false }
 
+// Drain receives nothing: Run does.
+func (s *Socket) Drain() {}
+
 // EndPoll does nothing.
 func (s *Socket) EndPoll() {}

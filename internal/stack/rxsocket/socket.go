@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -53,6 +54,22 @@ func Open(a netip.Addr, zone string, r Receiver) (*Socket, error) {
 	conn, _, err := Bind(Zoned(netip.AddrPortFrom(a, stack.RoCEPort), zone), setReceiving)
 	if err != nil {
 		return nil, bindError(a, err)
+	}
+	return newSocket(a, conn, r)
+}
+
+// OpenFile receives from a socket that another process has opened for this one, at an address: see
+// Steered.Add. It closes f.
+func OpenFile(a netip.Addr, f *os.File, r Receiver) (*Socket, error) {
+	defer f.Close()
+	c, err := net.FilePacketConn(f) // duplicates the descriptor
+	if err != nil {
+		return nil, err
+	}
+	conn, ok := c.(*net.UDPConn)
+	if !ok {
+		_ = c.Close()
+		return nil, syscall.EINVAL
 	}
 	return newSocket(a, conn, r)
 }

@@ -212,8 +212,9 @@ type unreliable struct {
 	psn    uint32        // of the next packet
 	packet uint32        // UC: index of the next packet in the oldest request
 	resume time.Duration // UC: end of the pause after a window; 0 if there is none
+	dest   uint32        // UD: destination of the last packet
 
-	_ [48]byte // keeps different QPs in different cache lines
+	_ [40]byte // keeps different QPs in different cache lines
 }
 
 // responder is the state of the message that is being received. Acknowledgements and responses that

@@ -83,6 +83,12 @@ func (q *qp) sendDatagram(wr *verbs.PostedSend) verbs.WCStatus {
 		p.DETH.QKey = q.h.Attr().QKey
 	}
 	q.unreliable.psn = wire.PSNAdd(q.unreliable.psn, 1)
+	// Behind one address there may be several processes, each with a range of QPNs. The peer's kernel
+	// passes a superframe to one of them.
+	if (p.DestQP^q.unreliable.dest)>>16 != 0 && q.out != nil {
+		q.out.Cut()
+	}
+	q.unreliable.dest = p.DestQP
 	header, b := q.packet(q.h.AH(wr.AH).(*address).path, &p, n)
 	if b == nil {
 		return verbs.WCSuccess

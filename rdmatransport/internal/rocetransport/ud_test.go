@@ -68,6 +68,22 @@ func TestDatagramOut(t *testing.T) {
 		}
 		r.completions(r.scq, "1 SUCCESS SEND 0", "2 SUCCESS SEND 0", "3 SUCCESS SEND 0")
 	})
+	run(t, "datagrams for another process, which may have other upper bits of QPNs, share no frame", udConfig,
+		func(t *testing.T, r *rig) {
+			ah := r.ah(r.them)
+			var all []*verbs.SendWR
+			for i, qpn := range []uint32{0x20001, 0x2ffff, 0x10001, 0x10002, 0x20001} {
+				wr := r.dgram(uint64(i), ah, 10)
+				wr.RemoteQPN = qpn
+				all = append(all, wr)
+			}
+			r.post(all[0])
+			before := r.port.cuts
+			r.post(all[1:]...)
+			if n := r.port.cuts - before; n != 2 {
+				t.Errorf("%d datagrams began a frame of their own, want the 2 with other upper bits than the one before", n)
+			}
+		})
 	run(t, "what cannot be posted", udConfig, func(t *testing.T, r *rig) {
 		ah, gone := r.ah(r.them), r.ah(r.them)
 		if err := gone.Close(); err != nil {

@@ -115,6 +115,7 @@ func experiments() (all []*experiment) {
 	for _, m := range pathMTUs {
 		add("WRITE 64 KiB, RoCEv2, through hubs", hubBandwidth(m))
 	}
+	add("WRITE 64 KiB, RoCEv2, through hubs, 8 processes at once", hubMany())
 	add("SEND 8 bytes, half round trip, through hubs, polling", hubLatency())
 	add("WRITE 64 KiB, RoCEv2, two nodes of one hub", besideHubBandwidth())
 	add("SEND 8 bytes, half round trip, two nodes of one hub, polling", besideHubLatency())

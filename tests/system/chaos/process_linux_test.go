@@ -106,6 +106,8 @@ type setting struct {
 	transports []verbs.Transport
 	// The last pairs, this many, have no rings with each other: their data passes through the hub.
 	without int
+	// The clients of the first pairs, this many, have addresses of their own, and no hub.
+	outside int
 }
 
 // load is a set of processes that send to others.
@@ -129,7 +131,11 @@ func (s setting) start(t *testing.T, pairs int) *load {
 		if l := server.line(); l != "up" {
 			t.Fatal(l)
 		}
-		client := start(t, "client", medium, s.dir, l.transport(i), s.client(i), l.at(i))
+		from := s.client(i)
+		if i < s.outside {
+			medium, from = unshared, fmt.Sprintf("%s%d", s.client(i)[:strings.LastIndexByte(s.client(i), '.')+1], 255-i)
+		}
+		client := start(t, "client", medium, s.dir, l.transport(i), from, l.at(i))
 		if l := client.line(); l != "up" {
 			t.Fatal(l)
 		}
@@ -159,25 +165,30 @@ func (l *load) killSome(n int, after func(k int)) {
 }
 
 // ringsEach waits until each process has the wanted number of rings in its memory. A process of a
-// pair without rings has one, the hub's.
+// pair without rings has one, the hub's, and a process with an address of its own has none.
 func (l *load) ringsEach(want int) {
 	l.t.Helper()
 	await(l.t, fmt.Sprintf("each process has %d rings", want), func() bool {
 		done := true
 		for i, p := range l.all() {
-			n := p.rings()
-			if n == 0 {
+			n, pair := p.rings(), i%len(l.servers)
+			switch {
+			case pair < l.outside && i >= len(l.servers):
+				done = done && n == 0
+			case n == 0:
 				l.t.Fatalf("%s: %s", p.task, p.line()) // it has ended
-			}
-			if pair := i % len(l.servers); pair >= len(l.servers)-l.without {
+			case pair < l.outside || pair >= len(l.servers)-l.without:
 				done = done && n == 1
-			} else {
+			default:
 				done = done && n == want
 			}
 		}
 		return done
 	})
 }
+
+// clientsOfHub returns the number of processes that share an address.
+func (l *load) clientsOfHub() int { return len(l.all()) - l.outside }
 
 // all returns the processes.
 func (l *load) all() []*process {

@@ -28,7 +28,7 @@ import (
 
 // workerEnv holds the task of a process that a test starts: "server MEDIUM DIRECTORY TRANSPORT
 // ADDRESS:PORT", "client MEDIUM DIRECTORY TRANSPORT ADDRESS SERVER:PORT", the same with "victim",
-// or "hub DIRECTORY". The medium is shm, hub or withoutRings.
+// or "hub DIRECTORY". The medium is shm, hub, withoutRings or unshared.
 const workerEnv = "SOFTRNIC_CHAOS_WORKER"
 
 func TestMain(m *testing.M) {
@@ -129,12 +129,18 @@ func open(medium, dir, addr string) (interface {
 		}
 		return ringless{h}, nil
 	}
+	if medium == unshared {
+		return kernel.New(&kernel.Config{Addrs: []string{addr}})
+	}
 	l, err := shm.Open(segmentName, &shm.Config{Directory: dir, Claims: []string{addr}, Logger: slog.Default()})
 	if err != nil {
 		return nil, err
 	}
 	return netstack.New(l, &netstack.Config{Addrs: []string{addr + "/16"}})
 }
+
+// unshared is an address of the process's own.
+const unshared = "unshared"
 
 // withoutRings is a hub whose client does not name the QPs of its paths, and so has no rings with
 // other clients.

@@ -15,9 +15,10 @@ func desc(name, help string) *prometheus.Desc {
 
 var (
 	clientsDesc  = desc("clients", "Nodes that share the hub's addresses.")
-	receivedDesc = desc("received_datagrams_total", "Datagrams that have come. Several that came as one (GRO) count once.")
-	bytesDesc    = desc("received_bytes_total", "Bytes of their payload.")
-	droppedDesc  = desc("dropped_datagrams_total", "Datagrams that were for nobody, or that their node did not take in time.")
+	receivedDesc = desc("received_datagrams_total",
+		"Datagrams that have come to the hub, not straight to a node. Several that came as one (GRO) count once.")
+	bytesDesc   = desc("received_bytes_total", "Bytes of their payload.")
+	droppedDesc = desc("dropped_datagrams_total", "Datagrams that were for nobody, or that their node did not take in time.")
 )
 
 // Describe implements prometheus.Collector.
