@@ -26,10 +26,11 @@ func TestSocketsOfIdleQPs(t *testing.T) {
 	t.Run("hub", func(t *testing.T) {
 		dir := stacktest.Hub(t, rdmatransport.NewClassifier)
 		addr := fmt.Sprintf("127.%d.%d.%d", 1+rand.N(254), rand.N(255), 1+rand.N(254))
-		// A host has one socket of the hub, one of the other host, eight to send from and one of
-		// netlink. The hub has those of both, and one for itself. It also has one to receive from
-		// with its epoll instance, and one of the connection between them.
-		idleOnSockets(t, n, 2*(1+1+8+1)+2+4+6, func() stacktest.Host {
+		// A host has one connection to the hub, one to the other host, one socket to receive from with
+		// its epoll instance, eight to send from and one of netlink. The hub has the connections and
+		// the receiving sockets of both, one listener, and one end of the connection between them. It
+		// also has one socket to receive from with its epoll instance, and one that claims the address.
+		idleOnSockets(t, n, 2*(1+1+2+8+1)+2*2+5+6, func() stacktest.Host {
 			wait := func(string) error { return nil } // the hub is about to start
 			h, err := kernel.New(&kernel.Config{Addrs: []string{addr}, Sharing: &kernel.Sharing{Directory: dir, QPs: n, Start: wait}})
 			noError(t, err)
