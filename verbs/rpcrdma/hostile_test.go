@@ -239,7 +239,8 @@ func TestChunks(t *testing.T) {
 	})
 }
 
-// TestInvalidate: the reply invalidates a key of the call's chunks, if the client accepts that.
+// TestInvalidate: the reply invalidates the key of the call's chunks, if the client accepts that and
+// there is no other.
 func TestInvalidate(t *testing.T) {
 	overAll(t, func(t *testing.T, m stacktest.Medium, transport verbs.Transport) {
 		to, from, at := devices(t, m)
@@ -265,6 +266,11 @@ func TestInvalidate(t *testing.T) {
 			got, _, wc := r.receives()
 			if got == nil || (wc.Flags&verbs.WCWithInv != 0) != accepts || accepts && wc.InvalidatedRKey != key {
 				t.Errorf("the answer is %+v, and its completion %+v", got, wc)
+			}
+			h.Write = [][]rpcrdma.Segment{{r.segment(0, 1000)}, {rpcrdma.Segment{Handle: key}}}
+			r.sends(append(h.Append(nil), readCall(7, 0, 1000)...))
+			if got, _, wc := r.receives(); got == nil || wc.Flags&verbs.WCWithInv != 0 {
+				t.Errorf("with two keys, the answer is %+v, and its completion %+v", got, wc)
 			}
 		}
 	})

@@ -86,21 +86,28 @@ func (s *server) transmit(call, h *Header, w *writer, inline []part, repost, put
 	return s.sendMessage(buffer, len(b), s.invalid(call), done, w.wrs...)
 }
 
-// invalid returns the key of a call's chunks that the reply invalidates: the first one, if the
-// client accepts that (RFC 8797 §4.1.1), or 0.
-func (s *server) invalid(call *Header) uint32 {
+// invalid returns the key of a call's chunks that the reply invalidates, if the client accepts that
+// (RFC 8797 §4.1.1), or 0. Like Linux's server, it invalidates a key only if the call has no other.
+func (s *server) invalid(call *Header) (key uint32) {
 	if !s.invalidate {
 		return 0
 	}
-	if len(call.Read) > 0 {
-		return call.Read[0].Handle
+	var keys []uint32
+	for _, seg := range call.Read {
+		keys = append(keys, seg.Handle)
 	}
-	for _, chunk := range append(call.Write, call.Reply) {
-		if len(chunk) > 0 {
-			return chunk[0].Handle
+	for _, chunk := range append([][]Segment{call.Reply}, call.Write...) {
+		for _, seg := range chunk {
+			keys = append(keys, seg.Handle)
 		}
 	}
-	return 0
+	for _, k := range keys {
+		if k != keys[0] {
+			return 0
+		}
+		key = k
+	}
+	return key
 }
 
 // without returns the parts of a message of n bytes that are in no item.
