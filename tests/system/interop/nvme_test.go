@@ -109,7 +109,7 @@ mkfs.ext4 -q -F $disk
 mkdir -p /mnt
 mount -t ext4 $disk /mnt
 cd /mnt
-fio --name=v --filename=/mnt/f --size=4M --bsrange=4k-256k --rw=randrw --iodepth=16 --ioengine=libaio --direct=1 --verify=crc32c \
+fio --name=v --filename=/mnt/f --size=2M --bsrange=4k-256k --rw=randrw --iodepth=16 --ioengine=libaio --direct=1 --verify=crc32c \
   --verify_fatal=1 --fsync=64 --output-format=terse >/dev/null
 nvme reset $ctrl
 sha256sum f >g
@@ -127,7 +127,7 @@ nvme disconnect -n `+nvmeNQN)
 			if out, err := exec.Command("e2fsck", "-fn", l.file).CombinedOutput(); err != nil {
 				t.Errorf("e2fsck of the file: %v\n%s", err, out)
 			}
-			if s := l.target.Stats(); s.ReadBytes < 4<<20 || s.WrittenBytes < 4<<20 {
+			if s := l.target.Stats(); s.ReadBytes < 2<<20 || s.WrittenBytes < 2<<20 {
 				t.Errorf("%+v", s)
 			}
 		})
