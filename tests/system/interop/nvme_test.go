@@ -262,3 +262,25 @@ func (s *nvmeServing) fio(t *testing.T, name, args string, during func()) {
 		t.Logf("result: %s in %v", name, time.Since(before).Round(time.Second))
 	})
 }
+
+// TestNVMeSockets: the target runs as nobody, on the machine's own sockets.
+func TestNVMeSockets(t *testing.T) {
+	gate.Long(t)
+	program := buildSoftRNIC(t)
+	for _, transport := range []verbs.Transport{verbs.RoCEv2, verbs.IWARP} {
+		t.Run(transport.String(), func(t *testing.T) {
+			runtimeDirectoryOfNobody(t)
+			l := &nvmeLab{cmLab: cmLab{peer: cmPeer(t, 2, transport), transport: transport}, file: filepath.Join(forNobody(t), "disk")}
+			l.prepare(t)
+			args := "nvme serve --link kernel:" + l.peer.Netns.Bridge + " --addr 10.77.0.1 --namespace " + l.file + ",size=64M --nqn " + nvmeNQN
+			server := startProcess(t, l.peer.Netns.Command(t.Context(), "setpriv", asNobody(program, args)...))
+			server.await(t, "msg=serving")
+			l.run(t, strings.Replace(nvmeConnect, "10.77.0.100", "10.77.0.1", 1))
+			s := &nvmeServing{nvmeLab: l, process: server}
+			s.fio(t, "fio", "--rw=randrw --bsrange=4k-1M --size=32M", func() {})
+			l.run(t, "nvme disconnect -n "+nvmeNQN)
+			_ = server.cmd.Process.Signal(os.Interrupt)
+			server.wait(t)
+		})
+	}
+}
