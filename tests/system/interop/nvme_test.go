@@ -78,7 +78,8 @@ ctrl=/dev/$(basename $(ls -d /sys/class/nvme/nvme*)) disk=/dev/nvme0n1
 `
 
 // TestNVMe: Linux's nvme-rdma finds the target by discovery, and connects with 4 I/O queues. It
-// makes a file system, verifies what it has written, resets the controller, and leaves.
+// learns of a changed size, makes a file system, verifies what it has written, resets the
+// controller, and leaves.
 func TestNVMe(t *testing.T) {
 	gate.System(t)
 	for _, transport := range []verbs.Transport{verbs.RoCEv2, verbs.IWARP} {
@@ -104,6 +105,10 @@ nvme list-subsys`)
 			if s := l.target.Stats(); s.Controllers != 1 || s.Queues != 5 {
 				t.Errorf("%+v: want 1 controller with 5 queues", s)
 			}
+			if err := os.Truncate(l.file, 40<<20); err != nil {
+				t.Fatal(err)
+			}
+			l.run(t, "until [ $(cat /sys/block/nvme0n1/size) = 81920 ]; do sleep 0.05; done") // the kernel learns of it by itself
 			l.run(t, untilDisk+`
 mkfs.ext4 -q -F $disk
 mkdir -p /mnt
