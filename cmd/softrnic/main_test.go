@@ -70,7 +70,7 @@ func TestErrorsAreOneLineWithTheirExitCode(t *testing.T) {
 		{"devinfo --link stream:a,queues=2", 2, "queues=2"},
 		{"devinfo --link stream:a,mac=interface", 2, "mac=interface"},
 		{"devinfo --link tap:a,listen", 2, "listen"},
-		{"devinfo --link stream:/no/such", 1, "nobody listens there"},
+		{"devinfo --link stream:/no/such", 1, "no process listens there"},
 		{"switch", 2, "<port>"},
 		{"switch pipe", 2, "a pipe is within one process"},
 		{"switch packet:eth0", 2, "packet:eth0 forwards"},

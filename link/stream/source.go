@@ -106,7 +106,7 @@ func (d *dialer) dial(ctx context.Context) (net.Conn, error) {
 		c, err = nd.DialContext(ctx, d.network, d.addr)
 	}
 	if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("stream: %w: nobody listens there: start the other side first, or listen", err)
+		return nil, fmt.Errorf("stream: %w: no process listens there: start the other side first, or listen", err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("stream: %w", err)

@@ -361,7 +361,7 @@ func TestAbandonedSocket(t *testing.T) {
 	if err := ln.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := stream.Open(path, nil); err == nil || !strings.Contains(err.Error(), "nobody listens") {
+	if _, err := stream.Open(path, nil); err == nil || !strings.Contains(err.Error(), "no process listens") {
 		t.Errorf("Open of a socket without a listener: %v", err)
 	}
 	open(t, path, &stream.Config{Listening: true})
@@ -388,7 +388,7 @@ func TestErrors(t *testing.T) {
 		{path, stream.Config{MTU: 1279}, "MTU 1279"},
 		{path, stream.Config{MTU: 65536}, "MTU 65536"},
 		{path, stream.Config{MAC: net.HardwareAddr{1, 0, 0, 0, 0, 0}}, "01:00:00:00:00:00"},
-		{path, stream.Config{MTU: 1500}, "nobody listens"},
+		{path, stream.Config{MTU: 1500}, "no process listens"},
 		{"", stream.Config{Listening: true}, "empty"},
 		{"tcp:localhost", stream.Config{Listening: true}, "tcp:HOST:PORT"},
 		{"/" + strings.Repeat("x", 108), stream.Config{Listening: true}, "shorter"},

@@ -16,9 +16,9 @@ func desc(name, help string) *prometheus.Desc {
 var (
 	clientsDesc  = desc("clients", "Nodes that share the hub's addresses.")
 	receivedDesc = desc("received_datagrams_total",
-		"Datagrams that have come to the hub, not straight to a node. Several that came as one (GRO) count once.")
+		"Datagrams that the hub received in place of a node. Several that GRO merged count once.")
 	bytesDesc   = desc("received_bytes_total", "Bytes of their payload.")
-	droppedDesc = desc("dropped_datagrams_total", "Datagrams that were for nobody, or that their node did not take in time.")
+	droppedDesc = desc("dropped_datagrams_total", "Datagrams without a receiver, or that their node did not receive in time.")
 )
 
 // Describe implements prometheus.Collector.

@@ -152,7 +152,7 @@ func TestLadder(t *testing.T) {
 		"wire/rc-rnr": {"RNR NAK", "sent again", "nothing for", "36 × RC SEND Only, PSN 3936031 to 3936066"},
 		"lossy": {"PSN 7448259 is missing", "NAK PSN sequence error, PSN 7448259, MSN 6", "6 × RC SEND, PSN 7448259 to 7448264",
 			"271 × sent again", "20 × gap"},
-		"wire/cm-reject": {"REQ, ", "REJ, ", "nobody listens"},
+		"wire/cm-reject": {"REQ, ", "REJ, ", "no listener"},
 		"wire/cm-rping":  {"REQ, ", "REP, ", "RTU, ", "DREQ, ", "RC READ Response Only", "10.77.0.2 QP 0x1d and 10.77.0.3 QP 0x1d"},
 		"rdmap/rping":    {"MPA request, revision", "MPA reply", "RDMA Read Request", "TCP FIN"},
 	} {

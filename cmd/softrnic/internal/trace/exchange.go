@@ -266,7 +266,7 @@ func (a *analysis) setUp(x *exchange) {
 
 var reasons = map[mad.Reason]string{mad.NoQP: "no QP", mad.NoResources: "no resources", mad.Timeout: "timeout",
 	mad.Unsupported: "unsupported request", mad.InvalidCommID: "invalid communication ID",
-	mad.InvalidServiceID: "invalid service ID: nobody listens", mad.InvalidTransportType: "invalid transport type",
+	mad.InvalidServiceID: "invalid service ID: no listener", mad.InvalidTransportType: "invalid transport type",
 	mad.StaleConnection: "stale connection", mad.InvalidGID: "invalid GID", mad.InvalidMTU: "invalid MTU",
 	mad.ConsumerDefined: "consumer reject"}
 

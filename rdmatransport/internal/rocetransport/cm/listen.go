@@ -62,7 +62,7 @@ func (m *Manager) addListener(op string, l *listener, attr *rdmacm.ListenAttr) e
 	for _, o := range m.listeners[l.serviceID] {
 		if o.conflicts(l) {
 			return verbs.Errorf(fmt.Errorf("%w: %w", verbs.ErrBusy, syscall.EADDRINUSE), op,
-				"%v: somebody listens there in port space %v", attr.Addr, attr.Space)
+				"%v: another ID listens there in port space %v", attr.Addr, attr.Space)
 		}
 	}
 	m.listeners[l.serviceID] = append(m.listeners[l.serviceID], l)
