@@ -239,8 +239,8 @@ func TestChunks(t *testing.T) {
 	})
 }
 
-// TestInvalidate: the reply invalidates the key of the call's chunks, if the client accepts that and
-// there is no other.
+// TestInvalidate: the reply invalidates the key of the call's chunks, if the client accepts that
+// and there is no other.
 func TestInvalidate(t *testing.T) {
 	overAll(t, func(t *testing.T, m stacktest.Medium, transport verbs.Transport) {
 		to, from, at := devices(t, m)
