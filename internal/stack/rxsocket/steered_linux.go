@@ -63,7 +63,12 @@ func OpenSteered(a netip.Addr, zone string, r Receiver) (*Steered, error) {
 	if s.owner, err = claim(a, zone); err != nil {
 		return nil, err
 	}
-	conn, _, err := Bind(Zoned(netip.AddrPortFrom(a, stack.RoCEPort), zone), setSteered)
+	at := Zoned(netip.AddrPortFrom(a, stack.RoCEPort), zone)
+	if first, _, err := Bind(at, setReceiving); err == nil { // without SO_REUSEPORT, so no other socket is left
+		_ = first.Close()
+		s.alone, s.n = true, 1
+	}
+	conn, _, err := Bind(at, setSteered)
 	if err != nil {
 		_ = unix.Close(s.owner)
 		return nil, bindError(a, err)
@@ -146,6 +151,7 @@ func (s *Steered) Look() {
 			s.probe(i, i+probesAtATime)
 		}
 		s.mu.Lock()
+		s.own = maxGroup // of no socket: the kernel chooses by a hash, if no probe arrives because lo is down
 		if all := slices.Collect(maps.Keys(s.heard)); len(all) > 0 {
 			s.own = slices.Min(all)
 		}

@@ -9,8 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/softrnic/softrnic/internal/link/linktest"
 	"github.com/softrnic/softrnic/stack"
 )
 
@@ -252,5 +254,30 @@ func TestSocketsLeft(t *testing.T) {
 				t.Error("a datagram did not arrive at the new socket", err)
 			}
 		})
+	}
+}
+
+// TestSteeredWithoutLoopback checks that an owner of an address that only it has can steer where
+// probes do not arrive, as in a network namespace whose loopback interface is down.
+func TestSteeredWithoutLoopback(t *testing.T) {
+	linktest.Namespace(t)
+	linktest.Veth(t, 1500)
+	a := netip.MustParseAddr("10.31.3.1")
+	v, err := netlink.LinkByName("v0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := netlink.AddrAdd(v, &netlink.Addr{IPNet: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(24, 32)}}); err != nil {
+		t.Fatal(err)
+	}
+	lo, err := netlink.LinkByName("lo")
+	if err == nil {
+		err = netlink.LinkSetDown(lo)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !openSteered(t, a, &kept{}).Alone() {
+		t.Error("another process has sockets")
 	}
 }
