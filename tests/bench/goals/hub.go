@@ -87,8 +87,8 @@ func manyThroughHubs(n int, args ...string) measurement {
 			var running sync.WaitGroup
 			for i := range n {
 				running.Go(func() {
-					port := []string{"--port", strconv.Itoa(18600 + i)}
-					results[i], errs[i] = overSockets(shared, append(slices.Clone(args), port...)...)(ctx, &long)
+					flags := append(slices.Clone(shared), "--port", strconv.Itoa(18600+i))
+					results[i], errs[i] = overSockets(flags, args...)(ctx, &long)
 				})
 			}
 			running.Wait()
