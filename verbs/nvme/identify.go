@@ -211,7 +211,7 @@ func (i *IdentifyNamespace) Append(b []byte) []byte {
 	return b
 }
 
-// ParseIdentifyNamespace parses the structure. The format is that which FLBAS selects. All zeros
+// ParseIdentifyNamespace parses the structure. FLBAS selects the format. All zeros
 // are the structure of an inactive namespace.
 func ParseIdentifyNamespace(b []byte) (i IdentifyNamespace, err error) {
 	if len(b) < IdentifyLen {
