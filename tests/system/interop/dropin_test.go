@@ -236,20 +236,6 @@ func buildLibraries(t *testing.T) string {
 	return dir
 }
 
-// forNobody returns a new directory for programs that run as nobody.
-func forNobody(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "dropin")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chown(dir, 65534, 65534); err != nil {
-		t.Fatal(err)
-	}
-	return dir
-}
-
 // dropinLab is a peer, and the drop-in libraries on the sockets of the machine in the peer's
 // network.
 type dropinLab struct {

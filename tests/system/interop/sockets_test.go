@@ -387,3 +387,17 @@ func TestSocketsTaken(t *testing.T) {
 		}
 	}
 }
+
+// forNobody returns a new directory for programs that run as nobody.
+func forNobody(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "dropin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := os.Chown(dir, 65534, 65534); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
