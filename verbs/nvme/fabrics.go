@@ -131,6 +131,29 @@ func ConnectInvalidResult(offset uint16, inData bool) uint64 {
 	return r
 }
 
+// Bits of a Connect command's result that require authentication, behind the controller ID in bits
+// 15:0 (NVMe 2.0 §6.3, AUTHREQ).
+const (
+	ConnectAuthenticate = 1 << 17 // ATR
+	ConnectSecure       = 1 << 18 // ASCR: with secure channel concatenation
+)
+
+// AuthProtocol is the security protocol of authentication commands in fabrics (NVMe 2.0 §6.1): in
+// bits 31:24 of CDW10, and the protocol specific field in bits 23:8.
+const AuthProtocol = 0xe9<<24 | 0x0101<<8
+
+// AuthCommand returns Authentication Send or Receive, whose data has a length in bytes. The command
+// has no SGL yet.
+func AuthCommand(t FabricsType, length uint32) Command {
+	return Command{Opcode: Fabrics, Flags: FlagSGL, NSID: uint32(t), CDW10: AuthProtocol, CDW11: length}
+}
+
+// AuthLength returns the length of the data of Authentication Send or Receive, bytes. It returns
+// false if the command is not of AuthProtocol.
+func (c *Command) AuthLength() (length uint32, ok bool) {
+	return c.CDW11, c.CDW10&^0xff == AuthProtocol
+}
+
 // Property is the offset of a controller property (NVMe-oF 1.1 §3.5, NVMe 1.4 §3.1).
 type Property uint32
 

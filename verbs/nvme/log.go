@@ -48,8 +48,8 @@ func (p *LogParams) Command() Command {
 // SMARTLen is the length of the log page SMART, bytes.
 const SMARTLen = 512
 
-// SMART is the log page SMART / Health Information (NVMe 1.4 §5.14.1.2), as far as a target without
-// a physical device has values.
+// SMART is the log page SMART / Health Information (NVMe 1.4 §5.14.1.2), limited to values that a
+// target without a physical device has.
 type SMART struct {
 	CriticalWarning uint8
 	AvailableSpare  uint8 // percent

@@ -149,8 +149,11 @@ func TestStatus(t *testing.T) {
 		t.Error(err)
 	}
 	s := nvme.ConnectInvalid | nvme.DoNotRetry
-	if err := s.Err(); err == nil || err.Error() != "connect: invalid parameters" {
+	if err := s.Err(); err == nil || err.Error() != "connect: invalid parameters (of an I/O command: attempted write to read only range)" {
 		t.Error(err)
+	}
+	if s := nvme.ConnectRestart.String(); !strings.Contains(s, "of an I/O command: command size limit exceeded") {
+		t.Error(s)
 	}
 	if s := nvme.Status(0x3ff).String(); s != "status type 3, code 0xff" {
 		t.Error(s)

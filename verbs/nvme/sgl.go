@@ -13,7 +13,7 @@ const (
 	SGLKeyedData   SGLType = 0x4
 )
 
-// SGLSubtype tells how the address of an SGL descriptor is meant.
+// SGLSubtype is the meaning of the address in an SGL descriptor.
 type SGLSubtype uint8
 
 const (

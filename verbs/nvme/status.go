@@ -39,6 +39,7 @@ const (
 	ConnectInvalid        Status = 0x182
 	ConnectRestart        Status = 0x183
 	ConnectHost           Status = 0x184
+	AuthRequired          Status = 0x191 // NVMe 2.0 §8.13.1
 	WriteFault            Status = 0x280
 	UnrecoveredReadError  Status = 0x281
 	CompareFailure        Status = 0x285
@@ -54,8 +55,13 @@ var statuses = map[Status]string{
 	NamespaceNotReady: "namespace not ready", InvalidQueueID: "invalid queue identifier", AbortLimitExceeded: "abort command limit exceeded",
 	AsyncEventLimit: "asynchronous event request limit exceeded", InvalidLogPage: "invalid log page",
 	FeatureNotSaveable: "feature identifier not saveable", FeatureNotChangeable: "feature not changeable",
-	ConnectFormat: "connect: incompatible format", ConnectBusy: "connect: controller busy", ConnectInvalid: "connect: invalid parameters",
-	ConnectRestart: "connect: restart discovery", ConnectHost: "connect: invalid host", WriteFault: "write fault",
+	// I/O commands have the codes of the first four too, for other errors. A status alone does not
+	// tell which command it is of.
+	ConnectFormat:  "connect: incompatible format (of an I/O command: conflicting attributes)",
+	ConnectBusy:    "connect: controller busy (of an I/O command: invalid protection information)",
+	ConnectInvalid: "connect: invalid parameters (of an I/O command: attempted write to read only range)",
+	ConnectRestart: "connect: restart discovery (of an I/O command: command size limit exceeded)",
+	ConnectHost:    "connect: invalid host", AuthRequired: "authentication required", WriteFault: "write fault",
 	UnrecoveredReadError: "unrecovered read error", CompareFailure: "compare failure",
 	DeallocatedOrUnwriten: "deallocated or unwritten logical block",
 }

@@ -110,7 +110,7 @@ func (c *Client) Call(ctx context.Context, message []byte) (reply []byte, err er
 		return nil, &verbs.Error{Op: op, Err: err}
 	}
 	sent := make(chan struct{})
-	call, err := c.transmit(xid, p, func() { close(sent) })
+	call, err := c.sendCall(xid, p, func() { close(sent) })
 	if err == nil {
 		select {
 		case <-p.done:
@@ -163,9 +163,9 @@ func (c *Client) begin(ctx context.Context, xid uint32, p *pending) error {
 	return nil
 }
 
-// transmit sends a call. It returns the memory of the call's Read chunk, or nil. sent is called
-// when the memory of the SEND is no longer in use.
-func (c *Client) transmit(xid uint32, p *pending, sent func()) (read *region, err error) {
+// sendCall sends a call. It returns the memory of the call's Read chunk, or nil. sent is called
+// when the SEND has completed.
+func (c *Client) sendCall(xid uint32, p *pending, sent func()) (read *region, err error) {
 	h := &Header{XID: xid, Version: Version, Credits: uint32(c.cfg.Credits), Type: Msg}
 	if err := c.offer(h, p); err != nil {
 		return nil, err
@@ -189,15 +189,7 @@ func (c *Client) transmit(xid uint32, p *pending, sent func()) (read *region, er
 			inline = nil
 		}
 	}
-	buffer, err := c.sendBuffer()
-	if err != nil {
-		return read, err
-	}
-	b := h.Append(c.send.bytes(buffer)[:0])
-	for _, i := range inline {
-		b = append(b, p.message[i.from:i.from+i.n]...)
-	}
-	return read, c.sendMessage(buffer, len(b), 0, sent)
+	return read, c.transmit(&outgoing{header: h, message: p.message, inline: inline, done: sent})
 }
 
 // longest returns the longest data item of a call.

@@ -25,7 +25,7 @@ type conn struct {
 	recvMax    int  // and of the longest that the peer sends
 	invalidate bool // the peer accepts SENDs with invalidate
 
-	active atomic.Bool // a work request has completed since the last probe
+	active atomic.Bool // a work request has completed since keepAlive's last tick
 
 	mu     sync.Mutex
 	freed  sync.Cond // of slots, or the connection has failed
@@ -193,7 +193,7 @@ func (c *conn) post(then func(), wrs ...*verbs.SendWR) (*operation, error) {
 		for _, wr := range wrs {
 			delete(c.ops, wr.ID)
 		}
-		return nil, err // the connection cannot go on; the caller ends it
+		return nil, err // the connection cannot continue; the caller ends it
 	}
 	c.slots -= len(wrs)
 	return op, nil
@@ -262,61 +262,88 @@ func (c *conn) completed(id uint64) {
 	}
 }
 
-// sendBuffer returns an unused send buffer.
-func (c *conn) sendBuffer() (int, error) {
-	select {
-	case i := <-c.send.free:
-		return i, nil
-	case <-c.ended:
-		return 0, c.err
-	}
+// outgoing is a message to send.
+type outgoing struct {
+	header     *Header
+	message    []byte
+	inline     []part          // of message, which follow the header
+	before     []*verbs.SendWR // posted before the SEND
+	invalidate uint32          // the key of the peer that the SEND invalidates, or 0
+	ready      func()          // unless nil, called when there is a send buffer, before anything is posted
+	done       func()          // called when all work requests have completed, or after an error
 }
 
-// sendMessage posts work requests and then a SEND of the first n bytes of a send buffer. The SEND
-// invalidates a key of the peer unless it is 0. then is called when all have completed.
-func (c *conn) sendMessage(buffer, n int, invalidate uint32, then func(), before ...*verbs.SendWR) error {
-	wr := &verbs.SendWR{Opcode: verbs.Send, SGList: []verbs.SGE{c.send.sge(buffer, n)}}
-	if invalidate != 0 {
-		wr.Opcode, wr.InvalidateRKey = verbs.SendWithInv, invalidate
+// transmit sends a message. If it returns an error, the connection has ended.
+func (c *conn) transmit(m *outgoing) error {
+	var buffer int
+	select {
+	case buffer = <-c.send.free:
+	case <-c.ended:
+		m.done()
+		return c.err
+	}
+	b := m.header.Append(c.send.bytes(buffer)[:0])
+	for _, p := range m.inline {
+		b = append(b, m.message[p.from:p.from+p.n]...)
+	}
+	wr := &verbs.SendWR{Opcode: verbs.Send, SGList: []verbs.SGE{c.send.sge(buffer, len(b))}}
+	if m.invalidate != 0 {
+		wr.Opcode, wr.InvalidateRKey = verbs.SendWithInv, m.invalidate
+	}
+	if m.ready != nil {
+		m.ready()
 	}
 	done := func() {
 		c.send.free <- buffer
-		if then != nil {
-			then()
-		}
+		m.done()
 	}
-	if _, err := c.post(done, append(before, wr)...); err != nil {
+	_, err := c.post(done, append(m.before, wr)...)
+	if err != nil {
 		c.fail(err)
 		done()
-		return err
 	}
-	return nil
+	return err
 }
 
-// probe posts a zero-length RDMA WRITE, which only the peer's QP sees, if nothing has completed
-// since the last call.
-func (c *conn) probe() {
-	if !c.active.Swap(false) {
-		if _, err := c.post(func() {}, &verbs.SendWR{Opcode: verbs.RDMAWrite}); err != nil {
-			c.fail(err)
-		}
-	}
-}
+var errSilent = errors.New("the peer takes no more messages")
 
-// keepAlive probes the peer until the connection ends.
+// keepAlive probes the peer while nothing completes, and ends the connection if what was posted
+// does not complete either: the QP alone would wait for ever for a peer that posts no receive
+// requests.
 func (c *conn) keepAlive() {
 	if c.cfg.KeepAlive < 0 {
 		return
 	}
 	t := time.NewTicker(c.cfg.KeepAlive)
 	defer t.Stop()
-	for {
+	for waited := false; ; {
 		select {
 		case <-t.C:
-			c.probe()
 		case <-c.ended:
 			return
 		}
+		switch {
+		case c.active.Swap(false):
+			waited = false
+		case waited:
+			c.fail(errSilent)
+		default:
+			waited = true
+			c.probe()
+		}
+	}
+}
+
+// probe posts a zero-length RDMA WRITE, which only the peer's QP sees, unless something is posted.
+func (c *conn) probe() {
+	c.mu.Lock()
+	posted := len(c.ops) > 0
+	c.mu.Unlock()
+	if posted {
+		return
+	}
+	if _, err := c.post(func() {}, &verbs.SendWR{Opcode: verbs.RDMAWrite}); err != nil {
+		c.fail(err)
 	}
 }
 

@@ -13,7 +13,7 @@
 // Short messages are SENDs. The client describes its memory for longer ones in chunks: the server
 // fetches data of a call by RDMA READ, and places data of a reply by RDMA WRITE. The data that may
 // move on its own depends on the RPC program, and a [Binding] finds it. [NFS3] is the binding of
-// NFS version 3. A message that is too long in spite of that moves as a whole.
+// NFS version 3. A message that is still too long moves as a whole.
 //
 // The server registers no memory for remote access. Each connection has a protection domain of its
 // own. The memory of a connection is bounded by [Config]. A peer that violates the protocol gets an

@@ -52,7 +52,13 @@ func attack(t *testing.T, from *verbs.Device, l *rpcrdma.Listener, transport ver
 		},
 	})
 	ok(t, err)
-	t.Cleanup(func() { r.conn.Close() })
+	t.Cleanup(func() {
+		r.conn.Close()
+		for _, mr := range []*verbs.MR{r.send, r.recv, r.data} {
+			ok(t, mr.Close())
+		}
+		ok(t, pd.Close())
+	})
 	return r
 }
 

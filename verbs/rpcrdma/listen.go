@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
@@ -128,6 +129,10 @@ func (l *Listener) Serve(h Handler) error {
 	}
 }
 
+// acceptTimeout is the time that a client has to complete its connection. rdma_cm alone lets a RoCE
+// client have a quarter of an hour.
+const acceptTimeout = 30 * time.Second
+
 // serve accepts a connection and serves its calls until it ends.
 func (l *Listener) serve(r *rdmacm.Request, h Handler) {
 	s := &server{l: l, handler: h, memory: newBudget(l.cfg.Memory)}
@@ -138,7 +143,9 @@ func (l *Listener) serve(r *rdmacm.Request, h Handler) {
 	}
 	peer := parsePrivate(r.Peer().PrivateData)
 	s.invalidate = peer.invalidate
-	cm, err := r.Accept(l.ctx, s.cmConfig(private{invalidate: true, send: l.cfg.Inline, recv: l.cfg.Inline}))
+	accepting, cancel := context.WithTimeout(l.ctx, acceptTimeout)
+	cm, err := r.Accept(accepting, s.cmConfig(private{invalidate: true, send: l.cfg.Inline, recv: l.cfg.Inline}))
+	cancel()
 	if err != nil {
 		_ = s.release()
 		return

@@ -6,9 +6,9 @@ import (
 
 // sendReply sends the reply to a call. Its data items go to the Write chunks of the call, in order
 // (RFC 8166 §3.4.6), and the rest is sent inline, or goes to the Reply chunk if it is too long for
-// that (§3.5.3). The error is errChunk if the reply does not fit. Otherwise repost is called before
-// the reply is sent, and put when its memory is no longer in use.
-func (s *server) sendReply(call *Header, message, reply []byte, repost, put func()) error {
+// that (§3.5.3). The error is errChunk if the reply does not fit. Otherwise put is called when the
+// reply's memory is no longer in use.
+func (s *server) sendReply(buffer int, call *Header, message, reply []byte, put func()) error {
 	h := &Header{XID: call.XID, Version: Version, Credits: s.grant(call), Type: Msg}
 	var items []Item
 	if s.cfg.Binding != nil && len(call.Write) > 0 {
@@ -46,24 +46,21 @@ func (s *server) sendReply(call *Header, message, reply []byte, repost, put func
 	if h.Len()+n > s.sendMax {
 		return errChunk
 	}
-	return s.transmit(call, h, w, rest, repost, put)
+	return s.place(buffer, call, h, w, rest, put)
 }
 
-// transmit posts the RDMA WRITEs and the SEND of a reply.
-func (s *server) transmit(call, h *Header, w *writer, inline []part, repost, put func()) error {
-	var mr *verbs.MR
+// place sends a reply, after RDMA WRITEs.
+func (s *server) place(buffer int, call, h *Header, w *writer, rest []part, put func()) (err error) {
+	mr := (*verbs.MR)(nil)
 	if len(w.wrs) > 0 {
-		var err error
 		if mr, err = s.pd.RegMR(w.reply, 0); err != nil {
-			s.fail(err)
-			put()
 			return err
 		}
-		for _, wr := range w.wrs {
-			wr.SGList[0].Addr += mr.Addr()
-			wr.SGList[0].LKey = mr.LKey()
-			s.l.stats.byWrite.Add(uint64(wr.SGList[0].Length))
-		}
+	}
+	for _, wr := range w.wrs {
+		wr.SGList[0].Addr += mr.Addr()
+		wr.SGList[0].LKey = mr.LKey()
+		s.l.stats.byWrite.Add(uint64(wr.SGList[0].Length))
 	}
 	done := func() {
 		if mr != nil {
@@ -71,19 +68,10 @@ func (s *server) transmit(call, h *Header, w *writer, inline []part, repost, put
 		}
 		put()
 	}
-	buffer, err := s.sendBuffer()
-	if err != nil {
-		done()
-		return err
-	}
-	b := h.Append(s.send.bytes(buffer)[:0])
-	for _, p := range inline {
-		b = append(b, w.reply[p.from:p.from+p.n]...)
-	}
-	repost()
 	s.l.stats.replies.Add(1)
 	s.l.stats.sent.Add(uint64(len(w.reply)))
-	return s.sendMessage(buffer, len(b), s.invalid(call), done, w.wrs...)
+	return s.transmit(&outgoing{header: h, message: w.reply, inline: rest, before: w.wrs, invalidate: s.invalid(call),
+		ready: func() { s.repost(buffer) }, done: done})
 }
 
 // invalid returns the key of a call's chunks that the reply invalidates, if the client accepts that

@@ -20,27 +20,27 @@ type server struct {
 	calls   sync.WaitGroup
 }
 
-// received handles a message. Its receive buffer is posted again before a reply is sent, so that a
-// client that respects its credits always finds one.
+// received handles a message. Its receive request is posted again when it is answered, but not
+// before there is a buffer for the answer: so a client that respects its credits always finds one,
+// and one that takes no answers cannot have more calls served.
 func (s *server) received(buffer, length int, _ *verbs.WC) {
 	b := s.recv.bytes(buffer)[:length]
 	h, n, err := ParseHeader(b)
-	switch {
-	case length < fixedLen, h.Type == Done, h.Type == Error:
+	if length < fixedLen || h.Type == Done || h.Type == Error {
 		// The header cannot be answered, or must not be (RFC 8166 §4.2.4, §4.5).
 		s.repost(buffer)
-	case err != nil || h.Version != Version:
-		s.calls.Go(func() {
-			s.repost(buffer)
-			if h.Version != Version {
-				s.sendError(h, ErrVers)
-			} else {
-				s.sendError(h, ErrChunk)
-			}
-		})
-	default:
-		s.calls.Go(func() { s.serve(buffer, h, b[n:]) })
+		return
 	}
+	s.calls.Go(func() {
+		switch {
+		case h.Version != Version:
+			s.sendError(buffer, h, ErrVers)
+		case err != nil:
+			s.sendError(buffer, h, ErrChunk)
+		default:
+			s.serve(buffer, h, b[n:])
+		}
+	})
 }
 
 func (s *server) repost(buffer int) {
@@ -51,58 +51,49 @@ func (s *server) repost(buffer int) {
 
 // serve serves one call. inline is the part of it in the receive buffer.
 func (s *server) serve(buffer int, h *Header, inline []byte) {
-	posted := false
-	repost := func() {
-		if !posted {
-			posted = true
+	need, ok := s.need(h)
+	if !ok {
+		s.sendError(buffer, h, ErrChunk)
+		return
+	}
+	taken, err := s.memory.take(s.ctx, need)
+	if err != nil {
+		return
+	}
+	put := func() { s.memory.put(taken) }
+	call, err := s.fetch(h, inline)
+	if err == nil {
+		s.l.stats.calls.Add(1)
+		s.l.stats.received.Add(uint64(len(call)))
+		reply := s.handler.HandleRPC(s.ctx, &Call{Message: call, LocalAddr: s.cm.LocalAddr(), PeerAddr: s.cm.PeerAddr()})
+		if reply == nil {
+			put()
 			s.repost(buffer)
+			return
+		}
+		if err = s.sendReply(buffer, h, call, reply, put); err == nil {
+			return
 		}
 	}
-	// Memory for the chunks of the call, and of the reply if it uses all of its chunks.
-	need := uint64(0)
-	for _, seg := range h.Read {
-		need += uint64(seg.Length)
-	}
-	if need > uint64(s.cfg.MaxMessage) {
-		repost()
-		s.sendError(h, ErrChunk)
+	if !errors.Is(err, errChunk) {
+		s.fail(err)
 		return
+	}
+	put()
+	s.sendError(buffer, h, ErrChunk)
+}
+
+// need returns the number of bytes for the Read chunks of a call, and for a reply that uses all of
+// its other chunks. ok is false if the call is too long.
+func (s *server) need(h *Header) (n int, ok bool) {
+	read, rest := uint64(0), length(h.Reply)
+	for _, seg := range h.Read {
+		read += uint64(seg.Length)
 	}
 	for _, chunk := range h.Write {
-		need += length(chunk)
+		rest += length(chunk)
 	}
-	need = min(need+length(h.Reply), uint64(2*s.cfg.MaxMessage))
-	taken, err := s.memory.take(s.ctx, int(need))
-	if err != nil {
-		return
-	}
-	put := sync.OnceFunc(func() { s.memory.put(taken) })
-
-	call, err := s.fetch(h, inline)
-	if err != nil {
-		put()
-		if errors.Is(err, errChunk) {
-			repost()
-			s.sendError(h, ErrChunk)
-		} else {
-			s.fail(err)
-		}
-		return
-	}
-	s.l.stats.calls.Add(1)
-	s.l.stats.received.Add(uint64(len(call)))
-	reply := s.handler.HandleRPC(s.ctx, &Call{Message: call, LocalAddr: s.cm.LocalAddr(), PeerAddr: s.cm.PeerAddr()})
-	if reply == nil {
-		put()
-		repost()
-		return
-	}
-	err = s.sendReply(h, call, reply, repost, put)
-	if errors.Is(err, errChunk) {
-		put()
-		repost()
-		s.sendError(h, ErrChunk)
-	}
+	return int(min(read+rest, uint64(2*s.cfg.MaxMessage))), read <= uint64(s.cfg.MaxMessage)
 }
 
 // errChunk is the error of a call for which the client gets ERR_CHUNK.
@@ -175,7 +166,7 @@ func (s *server) read(segments []ReadSegment, message []byte, l *layout) error {
 	return errors.Join(err, mr.Close())
 }
 
-// layout says where the parts of a call are in its message.
+// layout has the positions of a call's parts in its message.
 type layout struct {
 	length  int
 	offsets []int // of the segments of the Read list
@@ -220,15 +211,10 @@ func (l *layout) place(chunk []ReadSegment) {
 }
 
 // sendError sends an error message in place of a reply (RFC 8166 §4.5).
-func (s *server) sendError(call *Header, code ErrCode) {
-	buffer, err := s.sendBuffer()
-	if err != nil {
-		return
-	}
+func (s *server) sendError(buffer int, call *Header, code ErrCode) {
 	s.l.stats.errors.Add(1)
 	h := &Header{XID: call.XID, Version: Version, Credits: s.grant(call), Type: Error, Err: code, Low: Version, High: Version}
-	b := h.Append(s.send.bytes(buffer)[:0])
-	_ = s.sendMessage(buffer, len(b), 0, nil)
+	_ = s.transmit(&outgoing{header: h, ready: func() { s.repost(buffer) }, done: func() {}}) // its error has ended the connection
 }
 
 // grant returns the credits to grant in the reply to a call: those that it requests, within

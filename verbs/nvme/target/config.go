@@ -3,11 +3,14 @@ package target
 import (
 	"cmp"
 	"log/slog"
+	"maps"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/nvme"
+	"github.com/softrnic/softrnic/verbs/nvme/auth"
 )
 
 // Config has the options of a target. NQN and Namespaces have no default.
@@ -16,8 +19,14 @@ type Config struct {
 	NQN string
 	// Namespaces are the block devices. Their NSIDs are 1, 2, ….
 	Namespaces []Namespace
-	// Hosts are the NQNs of the hosts that may connect. If there is none, all may.
+	// Hosts are the NQNs of the hosts that may connect. If there is none here or in Keys, all may.
 	Hosts []string
+	// Keys has the keys of hosts that must authenticate themselves, by their NQNs. These hosts may
+	// connect. They need no authentication for the discovery service.
+	Keys map[string]HostKeys
+	// Hashes and Groups are what authentication may use, in the order of preference; nil means all.
+	Hashes []auth.Hash
+	Groups []auth.Group
 
 	// Transports are the wire protocols; none means RoCEv2 and iWARP.
 	Transports []verbs.Transport
@@ -33,14 +42,27 @@ type Config struct {
 	// 8 KiB for each command of its depth.
 	Connections int
 	// Memory is the size of the pool that data of commands passes through, in bytes, at least 1 MiB;
-	// 0 means 64 MiB. It is allocated as needed, in pieces of 1 MiB.
+	// 0 means 64 MiB. It is allocated as needed, in pieces of 1 MiB. Pages of backends of type *Memory
+	// that commands use at a time may have as much memory again. Each *Memory keeps the pages that it
+	// has allocated for this.
 	Memory int
 	// ConnectTimeout is the time within which a new connection sends its Connect command; 0 means 5
 	// seconds.
 	ConnectTimeout time.Duration
+	// AuthTimeout is the time within which a host authenticates itself on a new queue; 0 means a
+	// minute.
+	AuthTimeout time.Duration
 	// Logger gets connections and their ends at level Info and what is wrong with them at Warn; nil
 	// means none.
 	Logger *slog.Logger
+}
+
+// HostKeys are the keys for the authentication of a host.
+type HostKeys struct {
+	Host *auth.Key
+	// Controller is the key with which the target authenticates itself if the host asks for it; nil:
+	// it cannot.
+	Controller *auth.Key
 }
 
 // Namespace is a block device.
@@ -73,6 +95,13 @@ func (cfg *Config) check() (*Config, error) {
 	c.QueueDepth, c.IOQueues, c.Connections = cmp.Or(c.QueueDepth, 128), cmp.Or(c.IOQueues, 64), cmp.Or(c.Connections, 256)
 	c.Memory, c.ConnectTimeout = cmp.Or(c.Memory, 64<<20), cmp.Or(c.ConnectTimeout, 5*time.Second)
 	c.Model = cmp.Or(c.Model, "SoftRNIC")
+	c.AuthTimeout = cmp.Or(c.AuthTimeout, time.Minute)
+	if c.Hashes == nil {
+		c.Hashes = auth.Hashes()
+	}
+	if c.Groups == nil {
+		c.Groups = auth.Groups()
+	}
 	if len(c.Transports) == 0 {
 		c.Transports = []verbs.Transport{verbs.RoCEv2, verbs.IWARP}
 	}
@@ -91,10 +120,18 @@ func (cfg *Config) check() (*Config, error) {
 			return nil, verbs.Errorf(verbs.ErrInvalid, op, "%s %d: must be %d to %d", f.name, f.value, f.least, f.max)
 		}
 	}
-	if c.ConnectTimeout < 0 {
-		return nil, verbs.Errorf(verbs.ErrInvalid, op, "ConnectTimeout %v: must be 0 or more", c.ConnectTimeout)
+	if c.ConnectTimeout < 0 || c.AuthTimeout < 0 {
+		return nil, verbs.Errorf(verbs.ErrInvalid, op, "ConnectTimeout %v, AuthTimeout %v: must be 0 or more", c.ConnectTimeout, c.AuthTimeout)
 	}
-	for _, nqn := range append([]string{c.NQN}, c.Hosts...) {
+	if err := auth.Check(c.Hashes, c.Groups); err != nil {
+		return nil, err
+	}
+	for nqn, keys := range c.Keys {
+		if keys.Host == nil {
+			return nil, verbs.Errorf(verbs.ErrInvalid, op, "Keys of %s have no Host", nqn)
+		}
+	}
+	for _, nqn := range slices.Concat([]string{c.NQN}, c.Hosts, slices.Collect(maps.Keys(c.Keys))) {
 		if err := nvme.CheckNQN(nqn); err != nil {
 			return nil, err
 		}

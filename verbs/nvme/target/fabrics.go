@@ -6,8 +6,7 @@ import (
 	"github.com/softrnic/softrnic/verbs/nvme"
 )
 
-// fabrics executes a Fabrics command. ctrl is nil before Connect. In-band authentication would add
-// the types AuthenticationSend and AuthenticationReceive, and its requirement to Connect's result.
+// fabrics executes a Fabrics command. ctrl is nil before Connect.
 func (q *queue) fabrics(ctrl *controller, c *command) {
 	kind := c.sqe.FabricsType()
 	switch {
@@ -19,6 +18,10 @@ func (q *queue) fabrics(ctrl *controller, c *command) {
 		ctrl.propertyGet(c)
 	case kind == nvme.PropertySet && q.id == 0:
 		ctrl.propertySet(c)
+	case kind == nvme.AuthenticationSend && q.auth != nil:
+		q.authSend(c)
+	case kind == nvme.AuthenticationReceive && q.auth != nil:
+		q.authReceive(c)
 	case kind == nvme.Disconnect && q.id > 0:
 		c.last = true
 		c.succeed(0)
@@ -74,7 +77,8 @@ func (q *queue) connectAdmin(c *command, p *nvme.ConnectCommand, d *nvme.Connect
 		q.log.Warn("connect: no such subsystem", "nqn", d.SubsystemNQN, "hostnqn", d.HostNQN)
 		c.connectInvalid(nvme.ConnectSubNQNOffset, true)
 		return
-	case nvme.CheckNQN(d.HostNQN) != nil:
+	// spdk_nvme_perf sends no host NQN. It is enough where all hosts are allowed.
+	case d.HostNQN != "" && nvme.CheckNQN(d.HostNQN) != nil:
 		c.connectInvalid(nvme.ConnectHostNQNOffset, true)
 		return
 	case !discovery && !q.t.allowed(d.HostNQN):
@@ -117,17 +121,22 @@ func (q *queue) connected(ctrl *controller, c *command, p *nvme.ConnectCommand) 
 	q.mu.Lock()
 	q.sqSize, q.noSQFlow = p.SQSize+1, p.Attributes&nvme.ConnectNoSQFlow != 0
 	q.mu.Unlock()
+	result := uint64(ctrl.id)
+	if q.requireAuth(ctrl) {
+		result |= nvme.ConnectAuthenticate
+	}
 	q.ctrl.Store(ctrl)
 	if ctrl.gone() { // it ended meanwhile, and does not know this queue
 		q.end(errGone)
 	}
 	q.log.Debug("queue connected", "controller", ctrl.id, "entries", p.SQSize+1)
-	c.succeed(uint64(ctrl.id))
+	c.succeed(result)
 }
 
 // allowed reports whether a host may connect to the subsystem.
 func (t *Target) allowed(host string) bool {
-	return len(t.cfg.Hosts) == 0 || slices.Contains(t.cfg.Hosts, host)
+	_, hasKey := t.cfg.Keys[host]
+	return hasKey || len(t.cfg.Hosts)+len(t.cfg.Keys) == 0 || slices.Contains(t.cfg.Hosts, host)
 }
 
 // capability returns the property CAP.

@@ -17,6 +17,7 @@ import (
 type namespace struct {
 	id       uint32
 	backend  Backend
+	memory   *Memory   // the backend, or nil
 	try      TryReader // the backend, or nil
 	tryWrite TryWriter // the backend, or nil
 	shift    uint8     // of the block size
@@ -30,6 +31,7 @@ func newNamespace(id uint32, nqn string, cfg *Namespace) *namespace {
 		id: id, backend: cfg.Backend, shift: uint8(bits.TrailingZeros(uint(cmp.Or(cfg.BlockSize, 512)))), readOnly: cfg.ReadOnly,
 		uuid: cfg.UUID,
 	}
+	ns.memory, _ = cfg.Backend.(*Memory)
 	ns.try, _ = cfg.Backend.(TryReader)
 	ns.tryWrite, _ = cfg.Backend.(TryWriter)
 	if ns.uuid == [16]byte{} {
@@ -63,10 +65,7 @@ func (ns *namespace) span(slba, blocks uint64) (off, n int64, ok bool) {
 }
 
 // inline reports whether operations of the backend do not block.
-func (ns *namespace) inline() bool {
-	_, ok := ns.backend.(*Memory)
-	return ok
-}
+func (ns *namespace) inline() bool { return ns.memory != nil }
 
 // tryReadAt reads if that does not block.
 func (ns *namespace) tryReadAt(p []byte, off int64) (done bool, status nvme.Status) {

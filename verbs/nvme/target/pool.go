@@ -1,8 +1,10 @@
 package target
 
 import (
+	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/softrnic/softrnic/verbs"
 )
@@ -13,15 +15,67 @@ const (
 )
 
 // pool is the memory that data of commands passes through. It has chunks of one size, so that none
-// of its memory is lost in fragments. A large command uses several, one after the other.
+// of its memory is lost in fragments. A large command uses several, one after the other. Data of a
+// Memory mostly does not pass through it: the pool then limits the pages that are in use.
 type pool struct {
 	pd    *verbs.PD
 	limit int // of slabs
+
+	mrs  sync.Map     // of *slab to *verbs.MR: the memory of backends
+	lent atomic.Int64 // pages of backends in use, of at most limit slabs
 
 	mu      sync.Mutex // taken after the locks of queues
 	slabs   []*verbs.MR
 	free    []*chunk
 	waiting []*queue // each once
+}
+
+// region returns the MR of a backend's memory. Each is registered at its first use.
+func (p *pool) region(s *slab) (*verbs.MR, error) {
+	if mr, ok := p.mrs.Load(s); ok {
+		return mr.(*verbs.MR), nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if mr, ok := p.mrs.Load(s); ok {
+		return mr.(*verbs.MR), nil
+	}
+	mr, err := p.pd.RegMR(s.buf, verbs.AccessLocalWrite)
+	if err != nil {
+		return nil, err
+	}
+	p.mrs.Store(s, mr)
+	return mr, nil
+}
+
+// reserve allows the use of n pages of backends until unreserve, or returns false.
+func (p *pool) reserve(n int) bool {
+	if p.lent.Add(int64(n)) <= int64(p.limit)*(slabSize/pageSize) {
+		return true
+	}
+	p.unreserve(n)
+	return false
+}
+
+func (p *pool) unreserve(n int) { p.lent.Add(-int64(n)) }
+
+// lease is the memory of a transfer: a chunk, or pages.
+type lease struct {
+	chunk  *chunk
+	memory *Memory // of pages
+	pages  []page
+}
+
+// end ends the use of memory.
+func (p *pool) end(l lease) {
+	if l.chunk != nil {
+		p.put(l.chunk)
+		return
+	}
+	p.unreserve(len(l.pages))
+	for i := range l.pages {
+		l.memory.put(&l.pages[i])
+	}
 }
 
 // chunk is a piece of registered memory.
@@ -91,9 +145,11 @@ func (p *pool) forget(q *queue) {
 // close frees the memory. No queue is left.
 func (p *pool) close() (err error) {
 	for _, mr := range p.slabs {
-		if e := mr.Close(); e != nil {
-			err = e
-		}
+		err = errors.Join(err, mr.Close())
 	}
+	p.mrs.Range(func(_, mr any) bool {
+		err = errors.Join(err, mr.(*verbs.MR).Close())
+		return true
+	})
 	return err
 }

@@ -40,21 +40,22 @@ type queue struct {
 	transfers []transfer // all
 	counters  counters
 
-	ctrl atomic.Pointer[controller] // set by Connect
+	ctrl   atomic.Pointer[controller] // set by Connect
+	locked atomic.Bool                // only authentication commands are executed
+	auth   *authentication            // set by Connect; nil: the host needs none
 
 	mu          sync.Mutex // taken before those of the pool and the QP, after a controller's
 	outstanding int        // commands without a response
 	sqSize      uint16     // entries of the host's queue; 0 before Connect
 	sqHead      uint16
 	noSQFlow    bool
-	free        []*transfer // without a chunk
-	stalled     []*command  // whose data waits for a transfer or a chunk
+	free        []*transfer // without memory
+	stalled     []*command  // whose data waits for a transfer or memory
 	sends       int         // responses that may be posted
 	unsent      []*command  // completed commands that wait for this
 	closing     bool        // nothing is posted any more
 	response    [nvme.CompletionLen]byte
-	write, send verbs.SendWR // of respond
-	writeSGE    [1]verbs.SGE
+	send        verbs.SendWR   // of respond
 	workers     sync.WaitGroup // goroutines of spawn
 }
 
@@ -107,7 +108,6 @@ func (t *Target) newQueue(r *rdmacm.Request, req *nvme.ConnRequest) (q *queue, e
 		tr.wr.SGList = tr.sge[:]
 		q.free = append(q.free, tr)
 	}
-	q.write.SGList = q.writeSGE[:]
 	q.ctx, q.end = context.WithCancelCause(t.ctx)
 	return q, nil
 }
@@ -235,6 +235,8 @@ func (q *queue) dispatch(ctrl *controller, c *command) {
 	switch {
 	case c.sqe.Flags&nvme.FlagFused != 0:
 		c.fail(nvme.InvalidField)
+	case q.locked.Load() && !c.authenticates():
+		c.fail(nvme.AuthRequired)
 	case c.sqe.Opcode == nvme.Fabrics:
 		q.fabrics(ctrl, c)
 	case ctrl == nil || !ctrl.ready():
@@ -296,14 +298,12 @@ func (q *queue) postResponse(c *command) {
 	tr := c.tail
 	if tr != nil {
 		q.send.ID |= uint64(tr.index + 1)
-		q.writeSGE[0] = tr.chunk.sge(tr.n)
-		q.write.Opcode, q.write.RemoteAddr, q.write.RKey = verbs.RDMAWrite, c.sqe.SGL.Addr+uint64(tr.off), c.sqe.SGL.Key
 	}
 	err := q.qp.PostRecv(&c.recv)
 	switch {
 	case err != nil:
 	case tr != nil:
-		err = q.qp.PostSend(&q.write, &q.send)
+		err = q.qp.PostSend(tr.request(verbs.RDMAWrite, kindWrite, 0), &q.send)
 	default:
 		err = q.qp.PostSend(&q.send)
 	}
@@ -328,15 +328,16 @@ func (q *queue) close() {
 	q.mu.Unlock()
 	_ = q.conn.ID().Disconnect() // it fails if the connection has ended
 	q.workers.Wait()
+	q.auth.stop()
 	if ctrl := q.ctrl.Load(); ctrl != nil {
 		ctrl.ended(q)
 	}
 	err := q.conn.Close() // the QP is destroyed
 	q.t.pool.forget(q)
 	for i := range q.transfers {
-		if tr := &q.transfers[i]; tr.chunk != nil {
-			q.t.pool.put(tr.chunk)
-			tr.chunk = nil
+		if tr := &q.transfers[i]; tr.c != nil {
+			q.t.pool.end(tr.lease)
+			tr.lease = lease{}
 		}
 	}
 	err = errors.Join(err, q.destroy())

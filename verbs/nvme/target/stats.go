@@ -4,7 +4,7 @@ import "sync/atomic"
 
 // counters count the commands of a queue.
 type counters struct {
-	reads, writes, readBytes, writtenBytes, errors atomic.Uint64
+	reads, writes, readBytes, writtenBytes, copiedBytes, errors, unauthenticated atomic.Uint64
 }
 
 // add adds the counters of a queue that has ended.
@@ -13,7 +13,9 @@ func (c *counters) add(o *counters) {
 	c.writes.Add(o.writes.Load())
 	c.readBytes.Add(o.readBytes.Load())
 	c.writtenBytes.Add(o.writtenBytes.Load())
+	c.copiedBytes.Add(o.copiedBytes.Load())
 	c.errors.Add(o.errors.Load())
+	c.unauthenticated.Add(o.unauthenticated.Load())
 }
 
 // Stats are the numbers of a target.
@@ -25,7 +27,9 @@ type Stats struct {
 	// Since Listen:
 	Reads, Writes           uint64 // commands
 	ReadBytes, WrittenBytes uint64
+	CopiedBytes             uint64 // of these; RDMA moves the others to and from the memory of a Memory
 	Errors                  uint64 // commands that have failed
+	Unauthenticated         uint64 // queues whose authentication has failed
 }
 
 // Stats returns the numbers of the target.
@@ -39,7 +43,8 @@ func (t *Target) Stats() Stats {
 	}
 	s := Stats{
 		Queues: len(t.queues), Reads: sum.reads.Load(), Writes: sum.writes.Load(), ReadBytes: sum.readBytes.Load(),
-		WrittenBytes: sum.writtenBytes.Load(), Errors: sum.errors.Load(),
+		WrittenBytes: sum.writtenBytes.Load(), CopiedBytes: sum.copiedBytes.Load(), Errors: sum.errors.Load(),
+		Unauthenticated: sum.unauthenticated.Load(),
 	}
 	for _, ctrl := range t.controllers {
 		if ctrl.discovery {

@@ -21,7 +21,8 @@ type Target struct {
 	pd         *verbs.PD
 	l          *rdmacm.Listener
 	pool       pool
-	namespaces []*namespace // by NSID−1
+	computing  chan struct{} // as many authentications compute at the same time as it has room for
+	namespaces []*namespace  // by NSID−1
 	started    time.Time
 	ctx        context.Context // ends with Close
 	cancel     context.CancelCauseFunc
@@ -40,6 +41,10 @@ type Target struct {
 // acceptors is the number of connections that are set up at the same time.
 const acceptors = 64
 
+// acceptTimeout is the time that a host has to complete its connection. rdma_cm alone lets a RoCE
+// host have a quarter of an hour.
+const acceptTimeout = 30 * time.Second
+
 // Listen starts a target on "host:port"; ":4420" means all addresses of the device. It serves hosts
 // until Close.
 func Listen(dev *verbs.Device, addr string, cfg *Config) (t *Target, err error) {
@@ -47,7 +52,8 @@ func Listen(dev *verbs.Device, addr string, cfg *Config) (t *Target, err error) 
 	if err != nil {
 		return nil, err
 	}
-	t = &Target{cfg: full, dev: dev, started: time.Now(), controllers: map[uint16]*controller{}, queues: map[*queue]bool{}}
+	t = &Target{cfg: full, dev: dev, started: time.Now(), controllers: map[uint16]*controller{}, queues: map[*queue]bool{},
+		computing: make(chan struct{}, 2)}
 	if full.Serial == "" {
 		sum := sha256.Sum256([]byte(full.NQN))
 		full.Serial = serial(sum[:])
@@ -138,7 +144,9 @@ func (t *Target) accept(r *rdmacm.Request) (*queue, *rdmacm.Conn, error) {
 		}
 		return nil, nil, errors.Join(err, r.Reject(reject.Append(nil)))
 	}
-	conn, err := r.Accept(t.ctx, q.cmConfig())
+	accepting, cancel := context.WithTimeout(t.ctx, acceptTimeout)
+	conn, err := r.Accept(accepting, q.cmConfig())
+	cancel()
 	if err != nil {
 		q.end(err)
 		t.unreserve()

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"io"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,6 +20,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/nvme"
 	"github.com/softrnic/softrnic/verbs/nvme/target"
+	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
 // Data of each size comes back as it was written, over each medium, in the capsule and by key.
@@ -429,6 +431,42 @@ func TestSilentHost(t *testing.T) {
 	})
 }
 
+// Hosts that do not complete their connections leave room for others after a while. Time is
+// virtual.
+func TestHalfOpen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const most = 8
+		l := newLab(t, verbs.RoCEv2, &target.Config{Connections: most})
+		for i := range uint32(most) {
+			id := must(rdmacm.CreateSyncID(rdmacm.TCP, l.from))(t)
+			defer id.Close()
+			ok(t, id.ResolveAddr(t.Context(), netip.AddrPort{}, l.at))
+			ok(t, id.ResolveRoute(t.Context()))
+			private := request(0, testDepth).Append(nil)
+			ok(t, id.Connect(t.Context(), &rdmacm.ConnParam{QPNum: 100 + i, PrivateData: private})) // without Establish
+		}
+		began := time.Now()
+		for tries := 0; ; tries++ {
+			q, err := l.dial(request(0, testDepth).Append(nil))
+			if err == nil {
+				if tries == 0 {
+					t.Error("the first host was accepted")
+				}
+				q.close()
+				break
+			}
+			if time.Since(began) > time.Minute {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Second)
+		}
+		synctest.Wait() // all end at the same time, and one that has ended is enough for the dial
+		if n := l.to.Resources().QP; n > 1 {
+			t.Errorf("%d QPs are left", n)
+		}
+	})
+}
+
 // Connection requests are rejected with the status that the specification gives them.
 func TestReject(t *testing.T) {
 	both(t, func(t *testing.T, transport verbs.Transport) {
@@ -473,7 +511,8 @@ func TestConnect(t *testing.T) {
 	}{
 		"another subsystem": {0, func(d *nvme.ConnectData) { d.SubsystemNQN = "nqn.other" }, nvme.ConnectInvalid, 1<<16 | 256},
 		"another host":      {0, func(d *nvme.ConnectData) { d.HostNQN = "nqn.other" }, nvme.ConnectHost, 0},
-		"no host":           {0, func(d *nvme.ConnectData) { d.HostNQN = "" }, nvme.ConnectInvalid, 1<<16 | 512},
+		"no host":           {0, func(d *nvme.ConnectData) { d.HostNQN = "" }, nvme.ConnectHost, 0},
+		"no NQN of a host":  {0, func(d *nvme.ConnectData) { d.HostNQN = "host" }, nvme.ConnectInvalid, 1<<16 | 512},
 		"static controller": {0, func(d *nvme.ConnectData) { d.CNTLID = 7 }, nvme.ConnectInvalid, 1<<16 | 16},
 		"no controller":     {2, func(d *nvme.ConnectData) { d.CNTLID = 7777 }, nvme.ConnectInvalid, 1<<16 | 16},
 		"not its host":      {2, func(d *nvme.ConnectData) { d.CNTLID, d.HostID = a.id, [16]byte{2} }, nvme.ConnectInvalid, 1<<16 | 512},
@@ -490,6 +529,17 @@ func TestConnect(t *testing.T) {
 	q := must(l.dial(request(0, 16).Append(nil)))(t)
 	if done := q.connect(0, l.connectData(nvme.DynamicController), 0); done.Status.Code() != nvme.ConnectInvalid || done.Result != 44 {
 		t.Errorf("more entries than HSQSIZE: %+v", done)
+	}
+}
+
+// A host without an NQN, such as spdk_nvme_perf, may connect where all hosts may.
+func TestConnectWithoutHostNQN(t *testing.T) {
+	l := newLab(t, verbs.RoCEv2, nil)
+	q := must(l.dial(request(0, testDepth).Append(nil)))(t)
+	d := l.connectData(nvme.DynamicController)
+	d.HostNQN = ""
+	if done := q.connect(0, d, 0); done.Status.Code() != nvme.Success {
+		t.Errorf("%v, %#x", done.Status, done.Result)
 	}
 }
 

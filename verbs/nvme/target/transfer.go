@@ -7,9 +7,13 @@ import (
 	"github.com/softrnic/softrnic/verbs/nvme"
 )
 
-// This file moves the data of commands, in parts that each fit into a chunk. For a read of the
-// host, a part is read from the backend and written to the host by RDMA. For a write it is the
-// other way round. All parts that there are transfers and chunks for move at the same time.
+// This file moves the data of commands, in parts. For a read of the host, a part is read from the
+// backend into a chunk, and written to the host by RDMA. For a write it is the reverse. Parts move
+// concurrently, as far as there are transfers and chunks for them.
+//
+// If the backend is a Memory, a part of a read is written to the host from its pages, and a part of
+// a write that is a page is received into one. Other parts of writes are copied. No two parts have
+// data of the same page, so that a command is atomic within a page.
 
 // direction is the way of a command's data.
 type direction uint8
@@ -23,11 +27,11 @@ const (
 // transfer is a part of a command's data in motion.
 type transfer struct {
 	index  int
-	c      *command
-	chunk  *chunk // nil: not in use
-	off, n int    // of the part in the data
+	c      *command // nil: not in use
+	lease           // of memory
+	off, n int      // of the part in the data
 	wr     verbs.SendWR
-	sge    [1]verbs.SGE
+	sge    [1]verbs.SGE // the memory
 }
 
 // checkSGL checks that a command's SGL describes host memory or data in the capsule of n bytes, or
@@ -81,6 +85,7 @@ func (c *command) fetch(n int, then func(c *command)) {
 func (q *queue) moveInline(c *command) {
 	at := c.sqe.SGL.Addr
 	data := c.inline[at : at+uint64(c.length)]
+	q.copied(c, len(data))
 	switch {
 	case c.ns == nil:
 		c.buf = data
@@ -116,7 +121,7 @@ func (ns *namespace) compare(data []byte, off int64) nvme.Status {
 	return nvme.Success
 }
 
-// pump starts parts of a command's data. If there is no transfer or chunk it returns false, and
+// pump starts parts of a command's data. If there is no transfer or memory it returns false, and
 // resume will continue.
 func (q *queue) pump(c *command) bool {
 	if c.ns == nil && c.way == fromHost && c.buf == nil {
@@ -127,48 +132,123 @@ func (q *queue) pump(c *command) bool {
 		if tr == nil {
 			return false
 		}
-		tr.off, tr.n = c.next, min(chunkSize, c.length-c.next)
 		c.next += tr.n
 		c.pending.Add(1)
-		if c.way == toHost {
-			q.load(tr)
-		} else {
+		switch {
+		case c.way != toHost:
 			q.post(tr, verbs.RDMARead, kindRead)
+		case tr.chunk != nil:
+			q.load(tr)
+		default:
+			q.loaded(tr, nvme.Success)
 		}
 	}
 	q.partDone(c)
 	return true
 }
 
-// acquire returns a transfer with a chunk. If there is none it returns nil, and the command waits
-// for resume.
+// acquire returns a transfer with memory for the next part of a command's data. If there is none it
+// returns nil, and the command waits for resume.
 func (q *queue) acquire(c *command) *transfer {
 	q.mu.Lock()
-	defer q.mu.Unlock()
-	if n := len(q.free); n > 0 && !q.closing {
-		chunk, err := q.t.pool.get(q)
-		if err != nil {
-			q.end(err)
-		}
-		if chunk != nil {
-			tr := q.free[n-1]
-			q.free = q.free[:n-1]
-			tr.c, tr.chunk = c, chunk
-			return tr
-		}
+	n := len(q.free)
+	if n == 0 || q.closing {
+		q.stalled = append(q.stalled, c)
+		q.mu.Unlock()
+		return nil
 	}
-	q.stalled = append(q.stalled, c)
-	return nil
+	tr := q.free[n-1]
+	q.free = q.free[:n-1]
+	q.mu.Unlock()
+	tr.c, tr.off = c, c.next
+	if q.borrow(tr) {
+		return tr
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	chunk, err := q.t.pool.get(q)
+	if err != nil {
+		q.end(err)
+	}
+	if chunk == nil {
+		tr.c = nil
+		q.free = append(q.free, tr)
+		q.stalled = append(q.stalled, c)
+		return nil
+	}
+	tr.chunk, tr.n = chunk, min(chunkSize, c.length-tr.off)
+	if at := c.pageOffset(tr); at > 0 && c.length-tr.off > chunkSize { // the next part then begins a page
+		tr.n = pageSize - at
+	}
+	tr.sge[0] = chunk.sge(tr.n)
+	q.copied(c, tr.n)
+	return tr
+}
+
+// copied counts n bytes of a command that are copied.
+func (q *queue) copied(c *command, n int) {
+	if c.ns != nil && c.way != comparison {
+		q.counters.copiedBytes.Add(uint64(n))
+	}
+}
+
+// pageOffset returns where a part of a Read or Write of a Memory begins in a page, and otherwise 0.
+func (c *command) pageOffset(tr *transfer) int {
+	if c.way == comparison || c.ns == nil || c.ns.memory == nil {
+		return 0
+	}
+	return int((c.off + int64(tr.off)) % pageSize)
+}
+
+// borrow takes memory of the backend for a part: for a Read that of the content, and for a Write a
+// page that will replace one. It returns false if that is not possible.
+func (q *queue) borrow(tr *transfer) bool {
+	c, p := tr.c, &q.t.pool
+	if c.ns == nil || c.ns.memory == nil || c.way == comparison {
+		return false
+	}
+	m, off, n := c.ns.memory, c.off+int64(tr.off), c.length-tr.off
+	at := int(off % pageSize)
+	if c.way == fromHost {
+		if at > 0 || n < pageSize {
+			return false
+		}
+		n = pageSize
+	}
+	count := (at + n + pageSize - 1) / pageSize
+	if !p.reserve(count) {
+		return false
+	}
+	tr.memory = m
+	if c.way == fromHost {
+		tr.pages = m.take().alone()
+	} else {
+		tr.pages, n = m.lend(off, n)
+	}
+	p.unreserve(count - len(tr.pages))
+	if len(tr.pages) == 0 { // the content has become shorter, which reading it reports
+		tr.lease = lease{}
+		return false
+	}
+	mr, err := p.region(tr.pages[0].slab)
+	if err != nil {
+		q.end(err)
+		p.end(tr.lease)
+		tr.lease = lease{}
+		return false
+	}
+	tr.n, tr.sge[0] = n, mr.SGE(tr.pages[0].index*pageSize+at, n)
+	return true
 }
 
 // release ends a transfer.
 func (q *queue) release(tr *transfer) {
-	chunk := tr.chunk
-	tr.c, tr.chunk = nil, nil
+	memory := tr.lease
+	tr.c, tr.lease = nil, lease{}
 	q.mu.Lock()
 	q.free = append(q.free, tr)
 	q.mu.Unlock()
-	q.t.pool.put(chunk)
+	q.t.pool.end(memory)
 }
 
 // resume continues commands whose data waits.
@@ -224,19 +304,32 @@ func (q *queue) loaded(tr *transfer, status nvme.Status) {
 
 // post posts the RDMA READ or WRITE of a part.
 func (q *queue) post(tr *transfer, op verbs.WROpcode, kind uint64) {
-	tr.sge[0] = tr.chunk.sge(tr.n)
-	tr.wr.ID, tr.wr.Opcode, tr.wr.Flags = kind<<kindShift|uint64(tr.index), op, verbs.SendSignaled
-	tr.wr.RemoteAddr, tr.wr.RKey = tr.c.sqe.SGL.Addr+uint64(tr.off), tr.c.sqe.SGL.Key
-	if err := q.qp.PostSend(&tr.wr); err != nil {
+	if err := q.qp.PostSend(tr.request(op, kind, verbs.SendSignaled)); err != nil {
 		q.end(err)
 	}
 }
 
+// request makes the work request of a part.
+func (tr *transfer) request(op verbs.WROpcode, kind uint64, flags verbs.SendFlags) *verbs.SendWR {
+	tr.wr.ID, tr.wr.Opcode, tr.wr.Flags = kind<<kindShift|uint64(tr.index), op, flags
+	tr.wr.RemoteAddr, tr.wr.RKey = tr.c.sqe.SGL.Addr+uint64(tr.off), tr.c.sqe.SGL.Key
+	return &tr.wr
+}
+
 // received takes a part that an RDMA READ has received.
 func (q *queue) received(tr *transfer) {
-	c, p := tr.c, tr.chunk.bytes(tr.n)
+	c := tr.c
 	off := c.off + int64(tr.off)
+	var p []byte
+	if tr.chunk != nil {
+		p = tr.chunk.bytes(tr.n)
+	}
 	switch {
+	case tr.chunk == nil: // a page
+		page := &tr.pages[0]
+		tr.pages = nil
+		q.t.pool.unreserve(1)
+		c.setFailed(writeStatus(tr.memory.replace(off, page)))
 	case c.ns == nil:
 		copy(c.buf[tr.off:], p)
 	case c.way == fromHost:

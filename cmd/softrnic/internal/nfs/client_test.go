@@ -146,7 +146,7 @@ func (c *client) mount(t testing.TB, path string) []byte {
 
 func (c *client) lookup(t testing.TB, dir []byte, name string) []byte {
 	t.Helper()
-	return c.must(t, 3, dir, name).bytes(handleMax)
+	return c.must(t, procLookup, dir, name).bytes(handleMax)
 }
 
 func (c *client) getattr(t testing.TB, handle []byte) attrs {

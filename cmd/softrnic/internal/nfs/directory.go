@@ -38,7 +38,7 @@ func (d *directory) Close() error {
 	return errors.Join(d.top.Close(), d.Root.Close())
 }
 
-// fileInfo is information about a file, with what go-nfs needs of it.
+// fileInfo is information about a file, with the fields that go-nfs needs.
 type fileInfo struct {
 	fs.FileInfo
 	sys *file.FileInfo

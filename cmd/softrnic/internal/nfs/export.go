@@ -23,7 +23,7 @@ type export struct {
 	path     string // of the directory, which clients may give to MOUNT beside "/"
 	readOnly bool
 	handles  *handles
-	verifier [8]byte // differs after each start: clients then repeat what was not committed
+	verifier [8]byte // differs after each start: clients then repeat uncommitted writes
 	repeated *repeated
 	sessions chan *session // nil: not created yet
 }
@@ -79,7 +79,9 @@ func (e *export) HandleRPC(ctx context.Context, r *rpcrdma.Call) []byte {
 		return c.accepted(acceptProcUnavail)
 	case !c.parseArgs(nfsProcedures[c.procedure].args):
 		return c.accepted(acceptGarbageArgs)
-	case nfsProcedures[c.procedure].once:
+	case e.readOnly && nfsProcedures[c.procedure].effect != reads:
+		return c.fail(nfsRofs)
+	case nfsProcedures[c.procedure].effect == changesOnce:
 		return e.repeated.do(ctx, r.PeerAddr.Addr(), r.Message, func() []byte { return e.nfs(ctx, c) })
 	}
 	return e.nfs(ctx, c)
@@ -93,7 +95,7 @@ func (e *export) mount(ctx context.Context, c *rpcCall) []byte {
 	case !c.parseArgs(mountProcedures[c.procedure]):
 		return c.accepted(acceptGarbageArgs)
 	case c.procedure == mountDump:
-		return words(c.accepted(acceptSuccess), 0) // nobody is remembered
+		return words(c.accepted(acceptSuccess), 0) // mounts are not recorded
 	case c.procedure == mountUmntall:
 		return c.accepted(acceptSuccess)
 	case c.procedure == mountExport:
@@ -232,11 +234,8 @@ const attributesLen = 84 // of fattr3 (RFC 1813 §2.6)
 // commit brings a file to stable storage, before go-nfs answers COMMIT.
 func (e *export) commit(c *rpcCall) status {
 	name, ok := e.handles.find(c.bytes(0))
-	switch {
-	case !ok:
+	if !ok {
 		return nfsStale
-	case e.readOnly:
-		return nfsRofs
 	}
 	f, err := e.store.Open(name, true)
 	if err != nil {
@@ -257,7 +256,7 @@ func (e *export) link(c *rpcCall) []byte {
 		return c.fail(nfsStale)
 	}
 	name := v.Join(append(dir, string(c.bytes(at+1)))...)
-	if err := v.mayChange("link", name); err != nil {
+	if err := v.check("link", name); err != nil {
 		return c.fail(statusOf(err))
 	}
 	if c.procedure == procSymlink {

@@ -109,7 +109,7 @@ func TestNames(t *testing.T) {
 		}
 		// The handle remains valid when the file, or its directory, is renamed.
 		c.must(t, procRename, a, "file", b, "renamed")
-		refused(nfsNoent, 3, a, "file")
+		refused(nfsNoent, procLookup, a, "file")
 		c.must(t, procRename, root, "b", root, "c")
 		if got, _ := c.read(t, file, 0, 10); string(got) != "text" {
 			t.Errorf("after renaming: %q", got)
@@ -130,7 +130,7 @@ func TestNames(t *testing.T) {
 		refused(nfsNoent, procRemove, a, "nothing")
 		refused(nfsNotsupp, procMknod, a, "fifo", 7)
 		refused(nfsNotsupp, procCreate, a, "new", createExclusive, uint64(1))
-		refused(nfsNameTooLong, 3, a, strings.Repeat("x", 256))
+		refused(nfsNameTooLong, procLookup, a, strings.Repeat("x", 256))
 		// UNCHECKED does not truncate.
 		c.must(t, procCreate, join([]any{a, "link", 0}, noAttributes)...)
 		c.must(t, procRemove, a, "link")
@@ -140,7 +140,7 @@ func TestNames(t *testing.T) {
 		target := "../" + strings.Repeat("0123456789/", 370) // nearly 4 KiB
 		c.must(t, procSymlink, join([]any{a, "symlink"}, noAttributes, []any{target})...)
 		link := c.lookup(t, a, "symlink")
-		x := c.must(t, 5, link)
+		x := c.must(t, procReadlink, link)
 		x.postOp()
 		if got := string(x.bytes(5000)); got != target || c.getattr(t, link).kind != 5 {
 			t.Errorf("the link's target is %.60q…", got)
@@ -174,12 +174,12 @@ func TestOutside(t *testing.T) {
 	for _, name := range []string{"../secret", "..", "/etc/passwd", "up/secret", "absolute/secret", "a/../../secret", "", ".",
 		"x\x00", "./file", "file/"} {
 		for procedure, list := range map[uint32][]any{
-			3: {root, name}, procCreate: join([]any{root, name, 0}, noAttributes), procMkdir: join([]any{root, name}, noAttributes),
+			procLookup: {root, name}, procCreate: join([]any{root, name, 0}, noAttributes), procMkdir: join([]any{root, name}, noAttributes),
 			procSymlink: join([]any{root, name}, noAttributes, []any{"x"}), procRemove: {root, name}, procRmdir: {root, name},
 			procRename: {root, "file", root, name}, procLink: {file, root, name},
 		} {
 			s, x := c.nfs(t, procedure, list...)
-			if procedure == 3 && (name == "." || name == "..") { // the export itself, or refused
+			if procedure == procLookup && (name == "." || name == "..") { // the export itself, or refused
 				if s == nfsOK && !bytes.Equal(x.bytes(handleMax), root) {
 					t.Errorf("LOOKUP %q has another handle", name)
 				}
@@ -193,7 +193,7 @@ func TestOutside(t *testing.T) {
 	for _, name := range []string{"up", "absolute", "secret", "self"} {
 		link := c.lookup(t, root, name)
 		for procedure, list := range map[uint32][]any{
-			3: {link, "secret"}, procRead: {link, uint64(0), 10}, procWrite: {link, uint64(0), 1, 2, "x"},
+			procLookup: {link, "secret"}, procRead: {link, uint64(0), 10}, procWrite: {link, uint64(0), 1, 2, "x"},
 			procReaddir: {link, uint64(0), uint64(0), 4096},
 			procCreate:  join([]any{link, "new", 0}, noAttributes), procCommit: {link, uint64(0), 0},
 			procSetattr: {link, 0, 0, 0, 1, uint64(0), 0, 0, 0},
@@ -218,6 +218,47 @@ func TestOutside(t *testing.T) {
 	ok(t, err)
 	if len(names) != 2 {
 		t.Errorf("outside: %q", names)
+	}
+}
+
+// TestMovedOut: handles of what was moved out of the export are stale, also when a symbolic link
+// has its name.
+func TestMovedOut(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("Windows has no inode numbers")
+	}
+	top := t.TempDir()
+	dir := filepath.Join(top, "export")
+	ok(t, os.MkdirAll(filepath.Join(dir, "a", "b"), 0o755))
+	ok(t, os.WriteFile(filepath.Join(dir, "a", "b", "file"), []byte("secret"), 0o644))
+	c := local(exported(t, opened(t, dir), false))
+	a := c.lookup(t, c.mount(t, "/"), "a")
+	b := c.lookup(t, a, "b")
+	file := c.lookup(t, b, "file")
+	stale := func(when string) {
+		t.Helper()
+		for procedure, list := range map[uint32][]any{procLookup: {b, "file"}, procRead: {file, uint64(0), 10}, procGetattr: {b},
+			procWrite: {file, uint64(0), 1, 2, "x"}, procCreate: join([]any{b, "new", 0}, noAttributes), procRemove: {b, "file"},
+			procReaddir: {b, uint64(0), uint64(0), 4096}} {
+			if s, _ := c.nfs(t, procedure, list...); s != nfsStale {
+				t.Errorf("%s: procedure %d: %d", when, procedure, s)
+			}
+		}
+	}
+	ok(t, os.Rename(filepath.Join(dir, "a"), filepath.Join(top, "a")))
+	stale("moved out")
+	for _, target := range []string{"../a", filepath.Join(top, "a")} {
+		ok(t, os.Symlink(target, filepath.Join(dir, "a")))
+		stale(target)
+		ok(t, os.Remove(filepath.Join(dir, "a")))
+	}
+	if b, err := os.ReadFile(filepath.Join(top, "a", "b", "file")); string(b) != "secret" || err != nil {
+		t.Errorf("%q, %v", b, err)
+	}
+	// Moved within the export, and back.
+	ok(t, os.Rename(filepath.Join(top, "a"), filepath.Join(dir, "c")))
+	if got, _ := c.read(t, file, 0, 10); string(got) != "secret" {
+		t.Errorf("%q", got)
 	}
 }
 
@@ -250,15 +291,29 @@ func TestReadOnly(t *testing.T) {
 	c := local(exported(t, opened(t, dir), true))
 	root := c.mount(t, "/")
 	file := c.lookup(t, root, "file")
+	tried := map[uint32]bool{}
 	for procedure, list := range map[uint32][]any{
 		procSetattr: {file, 1, 0o600, 0, 0, 0, 0, 0, 0}, procWrite: {file, uint64(0), 1, 2, "x"},
 		procCreate: join([]any{root, "new", 0}, noAttributes), procMkdir: join([]any{root, "new"}, noAttributes),
 		procSymlink: join([]any{root, "new"}, noAttributes, []any{"x"}), procRemove: {root, "file"}, procRmdir: {root, "empty"},
 		procRename: {root, "file", root, "new"}, procLink: {file, root, "new"}, procCommit: {file, uint64(0), 0},
+		procMknod: {root, "new", 7},
 	} {
+		tried[procedure] = true
 		if s, _ := c.nfs(t, procedure, list...); s != nfsRofs {
 			t.Errorf("procedure %d: %d", procedure, s)
 		}
+	}
+	for procedure, p := range nfsProcedures {
+		if (p.effect != reads) != tried[uint32(procedure)] {
+			t.Errorf("procedure %d: %v", procedure, p)
+		}
+	}
+	const all = 0x3f
+	x := c.must(t, procAccess, file, all)
+	x.postOp()
+	if rights := x.uint32(); rights&(0x04|0x08|0x10) != 0 || rights&0x01 == 0 { // MODIFY, EXTEND, DELETE; READ
+		t.Errorf("ACCESS: %#x", rights)
 	}
 	if got, _ := c.read(t, file, 0, 10); string(got) != "file" {
 		t.Errorf("%q", got)

@@ -3,6 +3,7 @@ package nfs
 import (
 	"encoding/binary"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 )
@@ -72,9 +73,7 @@ func (n *knownFile) path() string {
 	for ; n.parent != nil; n = n.parent {
 		parts = append(parts, n.name)
 	}
-	for i, j := 0, len(parts)-1; i < j; i, j = i+1, j-1 {
-		parts[i], parts[j] = parts[j], parts[i]
-	}
+	slices.Reverse(parts)
 	return strings.Join(parts, "/")
 }
 
@@ -87,16 +86,14 @@ func (h *handles) encode(n *knownFile) []byte {
 	for p := n.parent; p != nil && p.parent != nil; p = p.parent {
 		levels = append(levels, level(p.id))
 	}
-	// The last ones are nearest to the root.
-	levels = levels[max(0, len(levels)-maxLevels):]
+	slices.Reverse(levels) // from the root on
+	levels = levels[:min(len(levels), maxLevels)]
 	b := make([]byte, handleFixed+(len(levels)+3)&^3)
 	b[0], b[1] = handleVersion, byte(len(levels))
 	binary.BigEndian.PutUint64(b[4:], h.export)
 	binary.BigEndian.PutUint64(b[12:], n.id.number)
 	binary.BigEndian.PutUint64(b[20:], n.id.generation)
-	for i := range levels {
-		b[handleFixed+i] = levels[len(levels)-1-i]
-	}
+	copy(b[handleFixed:], levels)
 	return b
 }
 
@@ -223,8 +220,8 @@ func (h *handles) is(path string, id identity) bool {
 }
 
 // search looks for a file in and below a directory, and returns its node or nil. levels are the
-// bytes of the directories below this one; without any, the file is in this one. What it sees
-// becomes known. mu is held.
+// bytes of the directories below this one; without any, the file is in this one. All files that it
+// sees become known. mu is held.
 func (h *handles) search(dir *knownFile, name string, id identity, levels []byte) *knownFile {
 	infos, err := h.store.ReadDir(name)
 	if err != nil {

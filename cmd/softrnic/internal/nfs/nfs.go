@@ -25,13 +25,13 @@ type Command struct {
 
 // Serve is an NFS server.
 type Serve struct {
-	Directory string `arg:"" optional:"" type:"existingdir" help:"The directory to export. What it contains is open to every user of every client, with the rights of the user who runs this command."`
+	Directory string `arg:"" optional:"" type:"existingdir" help:"The directory to export. Every user of every client can access it, with the rights of the user who runs this command."`
 
-	Memory    int64            `placeholder:"BYTES" help:"Export an empty file system in memory instead of a directory, for at most so many bytes. It is gone when the command ends."`
-	ReadOnly  bool             `help:"Clients may not change anything."`
+	Memory    int64            `placeholder:"BYTES" help:"Export an empty file system in memory instead of a directory, of at most this many bytes. Its content is lost when the command ends."`
+	ReadOnly  bool             `help:"Export read-only: clients cannot change anything."`
 	Port      uint16           `type:"port" default:"20049" help:"Port of NFS over RDMA. Default: 20049."`
-	MountPort uint16           `type:"port" default:"20048" help:"TCP port of the node where clients ask for the export. Default: 20048."`
-	Portmap   bool             `default:"true" negatable:"" help:"Answer on TCP port 111 of the node too, so that clients find the other ports by themselves. With --link kernel, that port is the machine's own, and may be taken or need privileges: the command then goes on without it."`
+	MountPort uint16           `type:"port" default:"20048" help:"TCP port of the node for the MOUNT protocol, by which clients request the export. Default: 20048."`
+	Portmap   bool             `default:"true" negatable:"" help:"Also answer on TCP port 111 of the node, so that clients find the other ports automatically. With --link kernel, this is the machine's own port, which may be in use or need privileges; the command then continues without it."`
 	Transport []node.Transport `default:"rocev2,iwarp" placeholder:"PROTOCOL" help:"Wire protocols: rocev2, iwarp. Default: both."`
 
 	running.Flags
@@ -39,10 +39,15 @@ type Serve struct {
 
 // Help implements kong.HelpProvider.
 func (*Serve) Help() string {
-	return `A symbolic link is followed by the client, in its own file system, never by the server. Locks are not served: mount with nolock.
+	return `Clients follow symbolic links in their own file systems; the server never does. File locking is not supported: mount with nolock.
 
   softrnic nfs serve /srv/files --link tap:rnic0,bridge=br0 --addr 10.0.0.9/24          here
-  mount -t nfs -o rdma,vers=3,nolock 10.0.0.9:/ /mnt                              on the Linux machine`
+  mount -t nfs -o rdma,vers=3,nolock 10.0.0.9:/ /mnt                              on the Linux machine
+
+On the sockets of a machine, without root, the server cannot use port 111. Clients then need the port of the MOUNT protocol:
+
+  softrnic nfs serve ~/files --link kernel:eth0                                   here
+  mount -t nfs -o rdma,vers=3,nolock,mountport=20048 10.0.0.1:/ /mnt              on the Linux machine`
 }
 
 // Validate implements kong's check after parsing.
@@ -102,7 +107,7 @@ func (c *Serve) serve(ctx context.Context, n *node.Node, ex *export, m *metrics)
 		return fmt.Errorf("--port %d: %w", c.Port, err)
 	}
 	m.listener.Store(l)
-	mount, err := n.Host.ListenStream(netip.AddrPortFrom(netip.Addr{}, c.MountPort))
+	mount, err := n.ListenStream(netip.AddrPortFrom(netip.Addr{}, c.MountPort))
 	if err != nil {
 		return errors.Join(fmt.Errorf("--mount-port %d: %w", c.MountPort, err), l.Close())
 	}
@@ -117,17 +122,17 @@ func (c *Serve) serve(ctx context.Context, n *node.Node, ex *export, m *metrics)
 	}
 	services := 2
 	if c.Portmap {
-		ports, err := n.Host.ListenStream(netip.AddrPortFrom(netip.Addr{}, portmapPort))
+		ports, err := n.ListenStream(netip.AddrPortFrom(netip.Addr{}, portmapPort))
 		if err != nil {
-			n.Log.Warn("port 111 cannot be used: clients must be given mountport", "error", err)
+			n.Log.Warn(fmt.Sprintf("port 111 cannot be used: clients must mount with mountport=%d", c.MountPort), "error", err)
 		} else {
 			services++
-			start(func() error { return newStreams(portmap{c.MountPort}).serve(serving, ports) })
+			start(func() error { return serveTCP(serving, ports, n.Log, portmap{c.MountPort}) })
 		}
 	}
 	n.Log.Info("serving", "addrs", n.Addrs(), "port", c.Port, "mountport", c.MountPort, "export", ex.path, "readonly", ex.readOnly)
 	start(func() error { return l.Serve(ex) })
-	start(func() error { return newStreams(onlyMount(ex)).serve(serving, mount) })
+	start(func() error { return serveTCP(serving, mount, n.Log, onlyMount(ex)) })
 	<-serving.Done()
 	err = l.Close()
 	for range services {

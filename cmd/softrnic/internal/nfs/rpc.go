@@ -11,6 +11,9 @@ const (
 	procNull        = 0
 	procGetattr     = 1
 	procSetattr     = 2
+	procLookup      = 3
+	procAccess      = 4
+	procReadlink    = 5
 	procRead        = 6
 	procWrite       = 7
 	procCreate      = 8
@@ -23,7 +26,9 @@ const (
 	procLink        = 15
 	procReaddir     = 16
 	procReaddirplus = 17
+	procFsstat      = 18
 	procFsinfo      = 19
+	procPathconf    = 20
 	procCommit      = 21
 
 	mountDump    = 2
@@ -31,23 +36,49 @@ const (
 	mountExport  = 5
 )
 
-// nfsProcedure is what is known of a procedure of NFS.
+// nfsProcedure describes a procedure of NFS.
 type nfsProcedure struct {
-	// args are the types of the arguments (RFC 1813 §3.3): h a file handle, n a name, p a path,
-	// o opaque data, 4 and 8 numbers of so many bytes, a attributes to set, g a guard, c createhow3.
+	// args are the types of the arguments (RFC 1813 §3.3): h a file handle, n a name, p a path, o
+	// opaque data, 4 and 8 numbers of 4 and 8 bytes, a attributes to set, g a guard, c createhow3.
 	args string
 	// failure is the number of words of the result after the status if that is not OK: attributes
 	// that do not follow.
 	failure int
-	// once is set if a repetition of the call does not have the result of the first one.
-	once bool
+	effect  effect
 }
 
+// effect is what a procedure does to the export.
+type effect int
+
+const (
+	reads       effect = iota
+	changes            // and may be repeated
+	changesOnce        // its repetition does not have the result of the first call
+)
+
 var nfsProcedures = [...]nfsProcedure{
-	{"", 0, false}, {"h", 0, false}, {"hag", 2, true}, {"hn", 1, false}, {"h4", 1, false}, {"h", 1, false}, {"h84", 1, false},
-	{"h844o", 2, false}, {"hnc", 2, true}, {"hna", 2, true}, {"hnap", 2, true}, {"hn", 2, true}, {"hn", 2, true}, {"hn", 2, true},
-	{"hnhn", 4, true}, {"hhn", 3, true}, {"h884", 1, false}, {"h8844", 1, false}, {"h", 1, false}, {"h", 1, false}, {"h", 1, false},
-	{"h84", 2, false},
+	procNull:        {"", 0, reads},
+	procGetattr:     {"h", 0, reads},
+	procSetattr:     {"hag", 2, changesOnce},
+	procLookup:      {"hn", 1, reads},
+	procAccess:      {"h4", 1, reads},
+	procReadlink:    {"h", 1, reads},
+	procRead:        {"h84", 1, reads},
+	procWrite:       {"h844o", 2, changes},
+	procCreate:      {"hnc", 2, changesOnce},
+	procMkdir:       {"hna", 2, changesOnce},
+	procSymlink:     {"hnap", 2, changesOnce},
+	procMknod:       {"hn", 2, changesOnce},
+	procRemove:      {"hn", 2, changesOnce},
+	procRmdir:       {"hn", 2, changesOnce},
+	procRename:      {"hnhn", 4, changesOnce},
+	procLink:        {"hhn", 3, changesOnce},
+	procReaddir:     {"h884", 1, reads},
+	procReaddirplus: {"h8844", 1, reads},
+	procFsstat:      {"h", 1, reads},
+	procFsinfo:      {"h", 1, reads},
+	procPathconf:    {"h", 1, reads},
+	procCommit:      {"h84", 2, changes},
 }
 
 // Arguments of the procedures of MOUNT.

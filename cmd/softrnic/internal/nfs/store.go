@@ -27,7 +27,7 @@ type store interface {
 	Chmod(name string, mode fs.FileMode) error
 	Lchown(name string, uid, gid int) error
 	Chtimes(name string, atime, mtime time.Time) error
-	// Space returns the size of the file system that has the tree, and what is free.
+	// Space returns the size and the free space of the file system that has the tree.
 	Space() (space, error)
 	// Identity returns the identity of the file that Lstat or ReadDir has returned, with its name.
 	Identity(name string, info fs.FileInfo) identity
@@ -46,8 +46,8 @@ type storeFile interface {
 // space has the figures of a file system: bytes, and files.
 type space struct{ total, free, available, files, freeFiles uint64 }
 
-// identity distinguishes a file from all others in the store, also from those that had its number
-// before.
+// identity distinguishes a file from all others in the store, including earlier ones with its
+// number.
 type identity struct {
 	number     uint64 // the inode
 	generation uint64

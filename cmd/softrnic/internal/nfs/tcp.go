@@ -6,93 +6,42 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"net/netip"
-	"sync"
 	"time"
 
 	"github.com/softrnic/softrnic/verbs/rpcrdma"
+
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/accept"
 )
 
-// streams serves short RPC calls over TCP: Linux mounts over RDMA, but asks for the export's file
-// handle, and for ports, over TCP.
-type streams struct {
-	handler rpcrdma.Handler
-	slots   chan struct{}
-	work    sync.WaitGroup
-
-	mu    sync.Mutex
-	conns map[net.Conn]bool
-}
-
 const (
-	maxStreams   = 64
+	maxStreams   = 64 // at a time
 	maxShortCall = 8 << 10
 	streamIdle   = time.Minute // a connection without calls is closed
 )
 
-func newStreams(h rpcrdma.Handler) *streams {
-	return &streams{handler: h, slots: make(chan struct{}, maxStreams), conns: map[net.Conn]bool{}}
+// serveTCP serves short RPC calls over TCP until ctx ends: Linux mounts over RDMA, but asks for the
+// export's file handle, and for ports, over TCP.
+func serveTCP(ctx context.Context, l net.Listener, log *slog.Logger, h rpcrdma.Handler) error {
+	return accept.Serve(ctx, l, maxStreams, log, func(ctx context.Context, conn net.Conn) { serveStream(ctx, conn, h) })
 }
 
-// serve accepts connections until ctx ends, and then waits for their end.
-func (s *streams) serve(ctx context.Context, l net.Listener) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer s.work.Wait()
-	defer cancel()
-	defer context.AfterFunc(ctx, func() {
-		_ = l.Close()
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		for conn := range s.conns {
-			_ = conn.Close()
-		}
-	})()
-	for {
-		conn, err := l.Accept()
-		switch {
-		case ctx.Err() != nil:
-			if err == nil {
-				_ = conn.Close()
-			}
-			return nil
-		case err != nil:
-			return err
-		}
-		select {
-		case s.slots <- struct{}{}:
-		default:
-			_ = conn.Close()
-			continue
-		}
-		s.work.Go(func() {
-			defer func() { <-s.slots }()
-			s.use(ctx, conn)
-		})
-	}
-}
-
-// use serves the calls of a connection.
-func (s *streams) use(ctx context.Context, conn net.Conn) {
-	s.mu.Lock()
-	s.conns[conn] = true
-	s.mu.Unlock()
-	defer func() {
-		s.mu.Lock()
-		delete(s.conns, conn)
-		s.mu.Unlock()
-		_ = conn.Close()
-	}()
+// serveStream serves the calls of a connection.
+func serveStream(ctx context.Context, conn net.Conn, h rpcrdma.Handler) {
+	defer func() { _ = conn.Close() }()
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
 	local, _ := netip.ParseAddrPort(conn.LocalAddr().String())
 	remote, _ := netip.ParseAddrPort(conn.RemoteAddr().String())
 	in := bufio.NewReader(conn)
-	for ctx.Err() == nil {
+	for {
 		_ = conn.SetDeadline(time.Now().Add(streamIdle))
 		call, err := readRecord(in)
 		if err != nil {
 			return
 		}
-		reply := s.handler.HandleRPC(ctx, &rpcrdma.Call{Message: call, LocalAddr: local, PeerAddr: remote})
+		reply := h.HandleRPC(ctx, &rpcrdma.Call{Message: call, LocalAddr: local, PeerAddr: remote})
 		if reply == nil {
 			return
 		}

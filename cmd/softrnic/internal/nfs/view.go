@@ -84,22 +84,15 @@ func (v *view) Join(elements ...string) string {
 	return path.Join(elements...)
 }
 
-// name checks a name of Join's.
-func (v *view) name(op, name string) error {
+// check returns an error for a name of Join's that does not belong to a directory.
+func (v *view) check(op, name string) error {
 	if name == invalid {
 		return v.refuse(op, name, syscall.EINVAL)
 	}
 	return nil
 }
 
-// mayChange checks a name of Join's that is to be changed.
-func (v *view) mayChange(op, name string) error {
-	if v.readOnly {
-		return v.refuse(op, name, syscall.EROFS)
-	}
-	return v.name(op, name)
-}
-
+// Capabilities implements billy.Capable. ACCESS gives no rights to change what is read-only.
 func (v *view) Capabilities() billy.Capability {
 	if v.readOnly {
 		return billy.ReadCapability | billy.SeekCapability
@@ -110,7 +103,7 @@ func (v *view) Capabilities() billy.Capability {
 // Create implements billy.Basic. It does not truncate a file that exists: NFS does not wish that
 // (RFC 1813 §3.3.8).
 func (v *view) Create(name string) (billy.File, error) {
-	if err := v.mayChange("create", name); err != nil {
+	if err := v.check("create", name); err != nil {
 		return nil, err
 	}
 	if err := v.store.Create(name); err != nil && !(errors.Is(err, fs.ErrExist) && !v.call.guarded) {
@@ -123,15 +116,10 @@ func (v *view) Create(name string) (billy.File, error) {
 func (v *view) Open(name string) (billy.File, error) { return v.OpenFile(name, os.O_RDONLY, 0) }
 
 func (v *view) OpenFile(name string, flag int, _ fs.FileMode) (billy.File, error) {
-	write := flag&(os.O_WRONLY|os.O_RDWR) != 0
-	check := v.name
-	if write {
-		check = v.mayChange
-	}
-	if err := check("open", name); err != nil {
+	if err := v.check("open", name); err != nil {
 		return nil, err
 	}
-	f, err := v.store.Open(name, write)
+	f, err := v.store.Open(name, flag&(os.O_WRONLY|os.O_RDWR) != 0)
 	if err != nil {
 		return nil, v.failed(err)
 	}
@@ -142,7 +130,7 @@ func (v *view) OpenFile(name string, flag int, _ fs.FileMode) (billy.File, error
 func (v *view) Stat(name string) (fs.FileInfo, error) { return v.Lstat(name) }
 
 func (v *view) Lstat(name string) (fs.FileInfo, error) {
-	if err := v.name("lstat", name); err != nil {
+	if err := v.check("lstat", name); err != nil {
 		return nil, err
 	}
 	info, err := v.store.Lstat(name)
@@ -150,7 +138,7 @@ func (v *view) Lstat(name string) (fs.FileInfo, error) {
 }
 
 func (v *view) ReadDir(name string) ([]fs.FileInfo, error) {
-	if err := v.name("readdir", name); err != nil {
+	if err := v.check("readdir", name); err != nil {
 		return nil, err
 	}
 	infos, err := v.store.ReadDir(name)
@@ -158,14 +146,14 @@ func (v *view) ReadDir(name string) ([]fs.FileInfo, error) {
 }
 
 func (v *view) MkdirAll(name string, perm fs.FileMode) error {
-	if err := v.mayChange("mkdir", name); err != nil {
+	if err := v.check("mkdir", name); err != nil {
 		return err
 	}
 	return v.failed(v.store.Mkdir(name, perm))
 }
 
 func (v *view) Rename(from, to string) error {
-	if err := errors.Join(v.mayChange("rename", from), v.mayChange("rename", to)); err != nil {
+	if err := errors.Join(v.check("rename", from), v.check("rename", to)); err != nil {
 		return err
 	}
 	replaced, _ := v.store.Lstat(to)
@@ -184,7 +172,7 @@ func (v *view) Rename(from, to string) error {
 }
 
 func (v *view) Remove(name string) error {
-	if err := v.mayChange("remove", name); err != nil {
+	if err := v.check("remove", name); err != nil {
 		return err
 	}
 	info, err := v.store.Lstat(name)
@@ -206,14 +194,14 @@ func (v *view) Remove(name string) error {
 }
 
 func (v *view) Symlink(target, name string) error {
-	if err := v.mayChange("symlink", name); err != nil {
+	if err := v.check("symlink", name); err != nil {
 		return err
 	}
 	return v.failed(v.store.Symlink(target, name))
 }
 
 func (v *view) Readlink(name string) (string, error) {
-	if err := v.name("readlink", name); err != nil {
+	if err := v.check("readlink", name); err != nil {
 		return "", err
 	}
 	target, err := v.store.Readlink(name)
@@ -221,14 +209,14 @@ func (v *view) Readlink(name string) (string, error) {
 }
 
 func (v *view) Chmod(name string, mode fs.FileMode) error {
-	if err := v.mayChange("chmod", name); err != nil {
+	if err := v.check("chmod", name); err != nil {
 		return err
 	}
 	return v.failed(v.store.Chmod(name, mode))
 }
 
 func (v *view) Lchown(name string, uid, gid int) error {
-	if err := v.mayChange("lchown", name); err != nil {
+	if err := v.check("lchown", name); err != nil {
 		return err
 	}
 	return v.failed(v.store.Lchown(name, uid, gid))
@@ -237,7 +225,7 @@ func (v *view) Lchown(name string, uid, gid int) error {
 func (v *view) Chown(name string, uid, gid int) error { return v.Lchown(name, uid, gid) }
 
 func (v *view) Chtimes(name string, atime, mtime time.Time) error {
-	if err := v.mayChange("chtimes", name); err != nil {
+	if err := v.check("chtimes", name); err != nil {
 		return err
 	}
 	return v.failed(v.store.Chtimes(name, atime, mtime))

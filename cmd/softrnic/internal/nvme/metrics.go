@@ -22,12 +22,14 @@ var (
 	queuesDesc      = desc("queues", "Connections of hosts: Admin queues and I/O queues.")
 	commandsDesc    = desc("commands_total", "Read and Write commands, by operation.", "operation")
 	bytesDesc       = desc("bytes_total", "Bytes that these commands have read or written, by operation.", "operation")
+	copiedDesc      = desc("copied_bytes_total", "Of these bytes, those that were copied, and not moved by RDMA alone.")
 	errorsDesc      = desc("errors_total", "Commands that have failed.")
+	authDesc        = desc("unauthenticated_total", "Queues whose host has failed to authenticate itself.")
 )
 
 // Describe implements prometheus.Collector.
 func (*collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{controllersDesc, queuesDesc, commandsDesc, bytesDesc, errorsDesc} {
+	for _, d := range []*prometheus.Desc{controllersDesc, queuesDesc, commandsDesc, bytesDesc, copiedDesc, errorsDesc, authDesc} {
 		ch <- d
 	}
 }
@@ -52,5 +54,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	count(commandsDesc, s.Writes, "write")
 	count(bytesDesc, s.ReadBytes, "read")
 	count(bytesDesc, s.WrittenBytes, "write")
+	count(copiedDesc, s.CopiedBytes)
 	count(errorsDesc, s.Errors)
+	count(authDesc, s.Unauthenticated)
 }

@@ -3,6 +3,7 @@ package nvme
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport"
 	"github.com/softrnic/softrnic/stack/netstack"
 	"github.com/softrnic/softrnic/verbs/nvme"
+	"github.com/softrnic/softrnic/verbs/nvme/auth"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 
 	"github.com/softrnic/softrnic/cmd/internal/cli"
@@ -31,31 +33,50 @@ const nqn = "nqn.2014-08.org.example:disk"
 func TestServeUsage(t *testing.T) {
 	dir := t.TempDir()
 	for args, want := range map[string]string{
-		"--nqn " + nqn:                                        "--namespace",
-		"--namespace memory,size=1M":                          "--nqn",
-		"--namespace memory,size=1M --nqn disk":               "must begin with nqn.",
-		"--namespace memory,size=1M --host x --nqn " + nqn:    "must begin with nqn.",
-		"--namespace memory --nqn " + nqn:                     "memory,size=SIZE",
-		"--namespace memory,size=1X --nqn " + nqn:             "is not a size",
-		"--namespace memory,size=0 --nqn " + nqn:              "is not a size",
-		"--namespace memory,size=9999999T --nqn " + nqn:       "is not a size",
-		"--namespace disk,block=513 --nqn " + nqn:             "block=513",
-		"--namespace disk,rw --nqn " + nqn:                    `unknown option "rw"`,
-		"--namespace memory,size=1M --memory 1x --nqn " + nqn: "is not a size",
+		"--nqn " + nqn:                                                    "--namespace",
+		"--namespace memory,size=1M":                                      "--nqn",
+		"--namespace memory,size=1M --nqn disk":                           "must begin with nqn.",
+		"--namespace memory,size=1M --host x --nqn " + nqn:                "must begin with nqn.",
+		"--namespace memory --nqn " + nqn:                                 "memory,size=SIZE",
+		"--namespace memory,size=1X --nqn " + nqn:                         "is not a size",
+		"--namespace memory,size=0 --nqn " + nqn:                          "is not a size",
+		"--namespace memory,size=9999999T --nqn " + nqn:                   "is not a size",
+		"--namespace disk,block=513 --nqn " + nqn:                         "block=513",
+		"--namespace disk,rw --nqn " + nqn:                                `unknown option "rw"`,
+		"--namespace memory,size=1M --host-key DHHC-1:00:x: --nqn " + nqn: "must be NQN=FILE",
+		"--namespace memory,size=1M --host-key host=file --nqn " + nqn:    "must begin with nqn.",
+		"--namespace memory,size=1M --memory 1x --nqn " + nqn:             "is not a size",
 	} {
 		code, _, stderr := program.Run(t.Context(), new(pipe.Switch), append([]string{"nvme", "serve"}, strings.Fields(args)...)...)
 		if code != cli.ExitUsage || !strings.Contains(stderr, want) {
 			t.Errorf("%s: exits with %d: %s", args, code, stderr)
 		}
 	}
+	key, err := auth.NewKey(32, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for file, text := range map[string]string{"key": key.Secret() + "\n", "open": key.Secret(), "damaged": key.Secret()[1:]} {
+		if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Chmod(filepath.Join(dir, "open"), 0o640); err != nil {
+		t.Fatal(err)
+	}
+	host := "--namespace memory,size=1M --nqn " + nqn + " --host-key " + nqn + "=" + dir
 	for args, want := range map[string]string{
-		"--namespace " + dir + "/none --nqn " + nqn:           "no such file",
-		"--namespace " + dir + " --nqn " + nqn:                "directory",
-		"--namespace memory,size=1M --depth 8 --nqn " + nqn:   "QueueDepth 8",
-		"--namespace memory,size=1M --memory 4K --nqn " + nqn: "Memory 4096",
+		host + "/none":    "no such file",
+		host + "/open":    "mode 0640",
+		host + "/damaged": "does not begin with DHHC-1:",
+		host + "/key --controller-key " + nqn + "2=" + dir + "/key": "has no --host-key",
+		"--namespace " + dir + "/none --nqn " + nqn:                 "no such file",
+		"--namespace " + dir + " --nqn " + nqn:                      "directory",
+		"--namespace memory,size=1M --depth 8 --nqn " + nqn:         "QueueDepth 8",
+		"--namespace memory,size=1M --memory 4K --nqn " + nqn:       "Memory 4096",
 	} {
 		code, _, stderr := program.Run(t.Context(), new(pipe.Switch), append([]string{"nvme", "serve"}, strings.Fields(args)...)...)
-		if code != cli.ExitFailed || !strings.Contains(stderr, want) {
+		if code != cli.ExitFailed || !strings.Contains(stderr, want) || strings.Contains(stderr, key.Secret()[10:40]) {
 			t.Errorf("%s: exits with %d: %s", args, code, stderr)
 		}
 	}
@@ -94,14 +115,23 @@ func TestServe(t *testing.T) {
 	}
 	_, rest, _ := strings.Cut(c.Err.String(), "url=")
 	url, _, _ := strings.Cut(rest, "\n")
-	resp, err := http.Get(strings.TrimSpace(url))
-	if err != nil {
-		t.Fatal(err)
+	metrics := func() string {
+		resp, err := http.Get(strings.TrimSpace(url))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		b, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
 	}
-	defer resp.Body.Close()
-	var body strings.Builder
-	if err := resp.Write(&body); err != nil || !strings.Contains(body.String(), "softrnic_nvme_queues 1") {
-		t.Errorf("metrics: %v\n%s", err, body.String())
+	// The target counts the queue when the host's RTU arrives, after Dial has returned.
+	for said := metrics(); !strings.Contains(said, "softrnic_nvme_queues 1"); said = metrics() {
+		if ctx.Err() != nil {
+			t.Fatalf("metrics:\n%s", said)
+		}
 	}
 	c.Stop()
 	if code := c.Wait(t); code != cli.ExitOK {
