@@ -1,0 +1,3 @@
+// Package containers tests the devices of `softrnic cdi`, and the container image, in containers of
+// podman.
+package containers
