@@ -38,6 +38,74 @@ func (c *Cutter) Packets(f *Frame) iter.Seq[[]byte] {
 	}
 }
 
+// A Segmenter cuts one frame after the other into packets, as a [Cutter] does, and writes each into
+// a buffer of the caller's. It thus copies the payload once. Only one goroutine at a time may use
+// it.
+type Segmenter struct {
+	// NoUDPChecksum gives the packets of a UDP superframe the checksum 0, which means none (RFC 768,
+	// RFC 6935), because another one protects them.
+	NoUDPChecksum bool
+
+	cut  segmenter
+	one  Frame // a frame that is not cut
+	left state
+}
+
+type state uint8
+
+const (
+	nothing state = iota
+	onePacket
+	segments
+)
+
+// Cut begins with a frame, whose More must be empty. The frame's bytes are in use until Next
+// returns false; they do not change.
+func (s *Segmenter) Cut(f *Frame) {
+	var ok bool
+	if s.cut, ok = newSegmenter(f); ok {
+		s.left = segments
+		s.cut.checksum = s.cut.checksum && !(s.cut.udp && s.NoUDPChecksum)
+	} else {
+		s.one, s.left = *f, onePacket
+	}
+}
+
+// Next writes the next packet of the frame to the beginning of dst, and returns its length. It
+// returns false after the last packet, and if dst has no room for the packet.
+func (s *Segmenter) Next(dst []byte) (n int, ok bool) {
+	switch s.left {
+	case segments:
+		if len(dst) < len(s.cut.header)+min(s.cut.size, len(s.cut.payload)-s.cut.offset) {
+			break
+		}
+		packet := dst[:0]
+		if s.cut.next(&packet) {
+			return len(packet), true
+		}
+	case onePacket:
+		s.left = nothing
+		if len(dst) < len(s.one.Data) {
+			break
+		}
+		n := copy(dst, s.one.Data)
+		s.one.Data = dst[:n]
+		s.one.FinishChecksum()
+		return n, true
+	}
+	*s = Segmenter{NoUDPChecksum: s.NoUDPChecksum}
+	return 0, false
+}
+
+// Segments returns the number of packets that a frame is cut into.
+func (f *Frame) Segments() int {
+	payload, size := f.Len()-int(f.HeaderLen), int(f.SegmentSize)
+	if f.Segmentation == NoSegmentation || size == 0 || payload <= size {
+		return 1
+	}
+	return (payload + size - 1) / size
+}
+
 // segmenter iterates over the segments of a superframe.
 type segmenter struct {
 	header, payload []byte

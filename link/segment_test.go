@@ -53,10 +53,21 @@ func FuzzPackets(f *testing.F) {
 		_ = fr.Validate(1500, link.Offloads{USO: true, TSO: true, Checksum: true})
 		var c link.Cutter
 		n, payload, total := 0, 0, 0
+		whole := fr
+		whole.Data, whole.More = bytes.Clone(data), nil
+		var s link.Segmenter
+		s.Cut(&whole)
+		buf := make([]byte, len(data))
 		for p := range c.Packets(&fr) {
+			if n, ok := s.Next(buf); !ok || !bytes.Equal(buf[:n], p) {
+				t.Errorf("Segmenter: %x, Cutter: %x", buf[:n], p)
+			}
 			n++
 			total += len(p)
 			payload += max(0, len(p)-int(h))
+		}
+		if _, ok := s.Next(buf); ok {
+			t.Error("Segmenter returns more packets than Cutter")
 		}
 		if n == 1 && total == len(data) {
 			return

@@ -35,7 +35,7 @@ func taggedAt(b []byte, at int) bool {
 	return t == tagType || t == outerTag
 }
 
-// NetworkOffset returns the offset of the packet in a frame, in bytes: behind the Ethernet header
+// NetworkOffset returns the offset of the packet in a frame, in bytes: after the Ethernet header
 // and up to two tags.
 func NetworkOffset(frame []byte) int {
 	at := tagAt

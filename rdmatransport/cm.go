@@ -34,6 +34,7 @@ func (p *provider) newCM(rand io.Reader, ids stack.Range) *cm.Manager {
 		MaxDepth:         rocetransport.MaxReadAtomic,
 		GIDIndex:         func(port uint8, a netip.Addr) int { return slices.Index(gids(p.nics[port-1]), a) },
 		MTU:              func(port uint8) verbs.MTU { return activeMTU(p.nics[port-1]) },
+		Access:           p.access,
 		BeforeDisconnect: p.roce.SendBeforeDisconnect,
 		CarrierExpected:  p.carrierExpected,
 	})
@@ -45,12 +46,37 @@ func (p *provider) carrierExpected(port uint8) bool {
 	return nic.State() == stack.LinkNoCarrier && sharedPort(nic) != nil
 }
 
-// Route implements rdmacm.Provider. Without src it selects an interface on a network with dst,
+// Route implements rdmacm.Provider. The error wraps EACCES if the device's access control does not
+// allow dst, and the errors of findRoute.
+func (p *provider) Route(transport verbs.Transport, src, dst netip.Addr) (rdmacm.Route, error) {
+	if err := p.access.Check(dst.Unmap()); err != nil {
+		return rdmacm.Route{}, &verbs.Error{Op: opRoute, Err: err}
+	}
+	return p.findRoute(transport, src, dst)
+}
+
+// Allows implements rdmacm.AccessController.
+func (p *provider) Allows(host netip.Addr) bool { return p.access.Allows(host) }
+
+// Admits implements rdmacm.AccessController.
+func (p *provider) Admits(host netip.Addr) bool { return p.access.Admits(host) }
+
+// Identify implements rdmacm.AccessController.
+func (p *provider) Identify(host netip.Addr) (rdmacm.Identity, bool) {
+	if p.identify == nil {
+		return rdmacm.Identity{}, false
+	}
+	return p.identify(host)
+}
+
+const opRoute = "route"
+
+// findRoute returns the route to dst. Without src it selects an interface on a network with dst,
 // otherwise one with a gateway. The error wraps EADDRNOTAVAIL if the device does not have src, and
 // ENETUNREACH if it has no route to dst. It wraps EINVAL if dst is no address of a host (or for
 // RoCEv2, of a group), or src is of the other IP version.
-func (p *provider) Route(transport verbs.Transport, src, dst netip.Addr) (rdmacm.Route, error) {
-	const op = "route"
+func (p *provider) findRoute(transport verbs.Transport, src, dst netip.Addr) (rdmacm.Route, error) {
+	const op = opRoute
 	zone := dst.Zone()
 	src, dst = src.Unmap().WithZone(""), dst.Unmap().WithZone("")
 	if dst.IsMulticast() && transport == verbs.IWARP {
@@ -104,9 +130,10 @@ func (p *provider) Route(transport verbs.Transport, src, dst netip.Addr) (rdmacm
 	return route, verbs.Errorf(syscall.ENETUNREACH, op, "%v: device %s has no interface %q", dst, p.name, zone)
 }
 
-// iwarpRoute returns the route of a stream between two addresses.
+// iwarpRoute returns the route of a stream between two addresses. The engine has checked the peer's
+// access.
 func (p *provider) iwarpRoute(local, remote netip.Addr) (rdmacm.Route, error) {
-	return p.Route(verbs.IWARP, local, remote)
+	return p.findRoute(verbs.IWARP, local, remote)
 }
 
 // Resolve implements rdmacm.Provider.

@@ -3,11 +3,13 @@ package rdmatransport
 import (
 	"crypto/rand"
 	"io"
+	"net/netip"
 
 	"github.com/softrnic/softrnic/rdmatransport/iwarp"
 	"github.com/softrnic/softrnic/rdmatransport/roce"
 	"github.com/softrnic/softrnic/rdmatransport/trace"
 	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
 // Config configures a device. The zero Config has useful defaults.
@@ -25,6 +27,18 @@ type Config struct {
 	// and the end of iWARP streams. [trace.Logger] is a sink that writes to log/slog. With nil,
 	// tracing is off.
 	Trace trace.Sink
+	// Allow, if not nil, decides which hosts may reach the device. It returns false for a host that
+	// may not. Connection requests of that host are rejected, as by an application (in rdma_cm,
+	// status 28 of Rejected for RoCEv2), and its datagrams to UD QPs are dropped. The counter
+	// access_denied counts both. No address of the host can be resolved, and no QP or AH can have it
+	// as its destination: the error is EACCES. Allow is called for requests and datagrams of
+	// any sender, also one that forges its address. It does not block, and any goroutine may call it.
+	// Datagram rsockets drop the UDP datagrams of such a host.
+	// Raw packets are not subject to it. With nil, all hosts may reach the device.
+	Allow func(host netip.Addr) bool
+	// Identify, if not nil, returns the identity that the network has authenticated for a host, which
+	// [rdmacm.Request.PeerIdentity] then returns. It does not block, and any goroutine may call it.
+	Identify func(host netip.Addr) (rdmacm.Identity, bool)
 	// Rand is the source of memory keys and QP numbers, which peers must not be able to guess. Nil
 	// means crypto/rand. Only tests have a use for another.
 	Rand io.Reader

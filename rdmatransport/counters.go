@@ -1,6 +1,27 @@
 package rdmatransport
 
-import "maps"
+import (
+	"maps"
+	"sync"
+)
+
+// highest has the highest value of each counter that was returned. A sum over QPs lacks those that
+// are closed meanwhile: they are no longer in the table of QPs, and their counters were added to
+// those of closed QPs after these were read. The next sum has them again.
+type highest struct {
+	mu     sync.Mutex
+	values map[string]uint64
+}
+
+// raise raises counters that are less than before.
+func (h *highest) raise(all map[string]uint64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for name, v := range h.values {
+		all[name] = max(all[name], v)
+	}
+	h.values = maps.Clone(all)
+}
 
 // PortCounters implements verbs.Provider.
 func (p *provider) PortCounters(port uint8) (map[string]uint64, error) {
@@ -23,9 +44,10 @@ func (p *provider) PortCounters(port uint8) (map[string]uint64, error) {
 	}, nil
 }
 
-// HWCounters implements verbs.Provider.
+// HWCounters implements verbs.Provider. No counter becomes less.
 func (p *provider) HWCounters() map[string]uint64 {
 	all := p.roce.Snapshot()
+	all["access_denied"] = p.access.Denied()
 	all["link_downed"] = p.linkDowned.Load()
 	for i := range p.nics {
 		port, _ := p.PortCounters(uint8(i + 1)) // the port exists
@@ -36,5 +58,6 @@ func (p *provider) HWCounters() map[string]uint64 {
 	maps.Copy(all, p.cm.Counters.Snapshot())
 	maps.Copy(all, p.iwarp.Snapshot())
 	maps.Copy(all, p.raw.Snapshot())
+	p.highest.raise(all)
 	return all
 }

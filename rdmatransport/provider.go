@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"github.com/softrnic/softrnic/rdmatransport/internal/access"
 	"github.com/softrnic/softrnic/rdmatransport/internal/iwarptransport"
 	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
 	"github.com/softrnic/softrnic/rdmatransport/internal/raw"
@@ -16,6 +17,7 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/internal/timers"
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
 // Limits of the device. Only memory limits most of them; callers may rely on these numbers.
@@ -45,8 +47,12 @@ type provider struct {
 	roce    *rocetransport.Engine
 	iwarp   *iwarptransport.Engine
 	raw     *raw.Engine
+	access  *access.Control // nil: all hosts are allowed
 	cm      *cm.Manager
 	traced  traceQueue
+	highest highest // of the counters
+
+	identify func(netip.Addr) (rdmacm.Identity, bool) // nil: hosts have no identity
 
 	watcher    atomic.Pointer[func(t verbs.AsyncEventType, port uint8)] // nil before Watch
 	linkDowned atomic.Uint64
@@ -82,9 +88,12 @@ func newProvider(host stack.Network, cfg *Config) (*provider, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &provider{name: c.Name, rate: rate, nics: nics, regions: memory.NewRegions(c.Rand), timers: timers.New()}
-	p.iwarp = iwarptransport.New(host, c.IWARP, p.regions, p.timers, c.Rand, p.iwarpRoute, numbers.QPNs, p.hasQP)
-	p.roce = rocetransport.New(p.nics, c.RoCE, p.regions, p.timers, c.Rand, numbers.QPNs, p.hasQP)
+	p := &provider{name: c.Name, rate: rate, nics: nics, regions: memory.NewRegions(c.Rand), timers: timers.New(), identify: c.Identify}
+	if c.Allow != nil {
+		p.access = &access.Control{Allow: c.Allow}
+	}
+	p.iwarp = iwarptransport.New(host, c.IWARP, p.regions, p.timers, p.access, c.Rand, p.iwarpRoute, numbers.QPNs, p.hasQP)
+	p.roce = rocetransport.New(p.nics, c.RoCE, p.regions, p.timers, p.access, c.Rand, numbers.QPNs, p.hasQP)
 	if c.Trace != nil {
 		p.traced.sink = c.Trace
 		p.iwarp.SetTrace(p.traced.add)

@@ -145,6 +145,41 @@ func TestSharedPorts(t *testing.T) {
 	})
 }
 
+// A program has two devices at one address, and listens at all addresses. The first gets the
+// requests, and both connect.
+func TestSharedByRails(t *testing.T) {
+	overShared(t, func(t *testing.T, a1, a2, b *station, s *sharing) {
+		both(t, func(t *testing.T, transport verbs.Transport) {
+			for _, all := range []string{"0.0.0.0:7473", "[::]:7473"} {
+				l := must(rdmacm.CreateSyncID(rdmacm.TCP, a1.dev, a2.dev))(t)
+				ok(t, l.SetTransports(transport))
+				ok(t, l.Bind(netip.MustParseAddrPort(all)))
+				ok(t, l.Listen(0))
+				for _, from := range []*station{b, a2} {
+					dialed := make(chan error, 1)
+					go func() {
+						c, err := rdmacm.Dial(within(t), from.dev, a1.at(7473), &rdmacm.Config{Transport: transport, PD: from.pd})
+						if err == nil {
+							err = c.Close()
+						}
+						dialed <- err
+					}()
+					id := must(l.GetRequest(within(t)))(t)
+					if id.Device() != a1.dev {
+						t.Errorf("%s, from %v: the request is for the second device", all, from.addr)
+					}
+					ok(t, id.Reject(nil))
+					if err := <-dialed; !errors.Is(err, syscall.ECONNREFUSED) {
+						t.Errorf("%v: want a rejection", err)
+					}
+					ok(t, id.Close())
+				}
+				ok(t, l.Close())
+			}
+		})
+	})
+}
+
 // Two processes listen, and each gets its own requests. Without a listener, a request is rejected
 // at once.
 func TestSharedListeners(t *testing.T) {

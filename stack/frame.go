@@ -43,5 +43,5 @@ type FrameSender interface {
 	Flush()
 }
 
-// PacketLen returns the number of bytes behind a frame's Ethernet header and tags.
+// PacketLen returns the number of bytes after a frame's Ethernet header and tags.
 func PacketLen(frame []byte) int { return len(frame) - link.NetworkOffset(frame) }

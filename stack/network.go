@@ -1,6 +1,6 @@
-// Package stack defines what a transport needs of a network stack: addresses and routes, datagrams
-// for RoCE ([DatagramPort]), byte streams for iWARP ([Stream]), and whole Ethernet frames for raw
-// packet queue pairs ([FramePort]).
+// Package stack defines the needs of a transport in a network stack: addresses and routes,
+// datagrams for RoCE ([DatagramPort]), byte streams for iWARP ([Stream]), and whole Ethernet frames
+// for raw packet queue pairs ([FramePort]).
 //
 // Each implementation is a package below this one. Package netstack is a host on gVisor over an
 // Ethernet link. A program opens a [Network] there and passes it to rdmatransport.Open. For an

@@ -82,5 +82,5 @@ var ErrNotFilled = errors.New("the piece could not be filled")
 type Consumer interface{ Consume(b []byte) bool }
 
 // MaxPiece is the largest piece that Stream.Send accepts, in bytes. It fits one frame of a
-// segmenting link, behind an IP and a TCP header with all options.
+// segmenting link, after an IP and a TCP header with all options.
 const MaxPiece = link.MaxSuperframe - (60 + 60) - 1

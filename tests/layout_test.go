@@ -19,6 +19,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"golang.org/x/mod/semver"
 )
 
 const module = "github.com/softrnic/softrnic"
@@ -109,11 +111,12 @@ var modules = []struct {
 	allowed  []string
 }{
 	{[]string{"link/pipe", "link/stream", "link/shm", "link/impair", "link/vlan", "verbs", "verbs/rdmacm", "verbs/rsocket",
-		"verbs/nvme", "verbs/nvme/target",
-		"verbs/rpcrdma", "rdmatransport", "rdmatransport/trace"}, []string{"golang.org/x/sys"}},
+		"verbs/nvme", "verbs/rpcrdma", "rdmatransport", "rdmatransport/trace"}, []string{"golang.org/x/sys"}},
+	{[]string{"verbs/nvme/auth", "verbs/nvme/host", "verbs/nvme/target"}, []string{"golang.org/x/sys", "filippo.io/bigmod"}},
 	{[]string{"stack/kernel", "link/packet"}, []string{"golang.org/x/sys", "github.com/vishvananda/netlink", "github.com/vishvananda/netns"}},
 	{[]string{"link/tap"}, []string{"golang.org/x/sys", "github.com/vishvananda/netlink", "github.com/vishvananda/netns",
 		"github.com/songgao/water"}},
+	{[]string{"link/wireguard"}, []string{"golang.org/x/sys", "golang.org/x/net", "golang.org/x/crypto", "golang.zx2c4.com/wireguard"}},
 	{[]string{"link/capture"}, []string{"github.com/gopacket/gopacket", "golang.org/x/net", "golang.org/x/sys"}},
 	{[]string{"stack/netstack"}, []string{"golang.org/x/sys", gVisor, "github.com/google/btree", "golang.org/x/exp", "golang.org/x/time"}},
 }
@@ -136,6 +139,53 @@ func TestLinkedModules(t *testing.T) {
 					t.Errorf("%s links module %s; only %v are allowed", p, m, c.allowed)
 				}
 			}
+		}
+	}
+}
+
+// TestNestedModule checks what the go command would refuse: softrnic-dra, a module of its own,
+// needs no older version of a module than this module does. The check uses no network.
+func TestNestedModule(t *testing.T) {
+	requirements := func(dir string) map[string]string {
+		cmd := exec.Command("go", "mod", "edit", "-json")
+		cmd.Dir = dir
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var mod struct {
+			Require []struct{ Path, Version string }
+		}
+		if err := json.Unmarshal(out, &mod); err != nil {
+			t.Fatal(err)
+		}
+		versions := map[string]string{}
+		for _, r := range mod.Require {
+			versions[r.Path] = r.Version
+		}
+		return versions
+	}
+	nested := requirements("../cmd/softrnic/softrnic-dra")
+	for path, version := range requirements("..") {
+		if v, both := nested[path]; both && semver.Compare(v, version) < 0 {
+			t.Errorf("cmd/softrnic/softrnic-dra requires %s %s, and this module %s: run go mod tidy there", path, v, version)
+		}
+	}
+}
+
+// TestCommandModules: the command softrnic links no client of Kubernetes' API, which is larger than
+// all of the rest. The device plugin needs none, and softrnic-dra is a module of its own.
+func TestCommandModules(t *testing.T) {
+	cmd := exec.Command("go", "list", "-deps", "-f", "{{with .Module}}{{.Path}}{{end}}", "./cmd/softrnic")
+	cmd.Dir = ".."
+	cmd.Env = append(os.Environ(), "GOOS=linux")
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for m := range strings.FieldsSeq(string(out)) {
+		if strings.HasPrefix(m, "k8s.io/") && m != "k8s.io/kubelet" {
+			t.Fatalf("softrnic links module %s", m)
 		}
 	}
 }

@@ -17,7 +17,7 @@ const (
 	AccessFlushPersistent Access = 1 << 9  // FLUSH with FlushPersistent; only for regions of a file
 	AccessRelaxedOrdering Access = 1 << 20 // has no effect
 
-	// These are ignored by devices that do not support them (IBV_ACCESS_OPTIONAL_RANGE).
+	// Devices that do not support these bits ignore them (IBV_ACCESS_OPTIONAL_RANGE).
 	accessOptional = Access(0x3ff00000)
 	accessKnown    = AccessLocalWrite | AccessRemoteWrite | AccessRemoteRead | AccessRemoteAtomic | AccessMWBind |
 		AccessZeroBased | AccessOnDemand | AccessHugeTLB | accessFlush | accessOptional

@@ -52,10 +52,9 @@ type AsyncEvent struct {
 	Port uint8
 }
 
-// Limits of the events that a device queues until the application takes them. One is for each QP,
-// CQ and SRQ, the other for the device and its ports together. Further events are dropped. The
-// limits are per object, because a program may wait for EventQPLastWQEReached of a great many QPs
-// that fail at the same time.
+// Limits on queued asynchronous events; further events are dropped. maxObjectEvents is per QP, CQ
+// or SRQ, because a great many QPs may fail at the same time, and a program may wait for
+// EventQPLastWQEReached of each. maxDeviceEvents is for the device and its ports together.
 const (
 	maxObjectEvents = 16
 	maxDeviceEvents = 1024

@@ -21,7 +21,7 @@ type DeviceAttr struct {
 	MaxQPWR               int // work requests in each queue of a QP
 	DeviceCapFlags        DeviceCapFlags
 	MaxSGE                int
-	MaxSGERd              int // scatter entries of one RDMA READ
+	MaxSGERd              int // SGEs of one RDMA READ
 	MaxInlineData         int // bytes of one work request; not in libibverbs
 	MaxCQ                 int
 	MaxCQE                int

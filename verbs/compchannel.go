@@ -87,8 +87,8 @@ func (c *CompChannel) TryGetEvent() (*CQ, error) {
 // run on the device's goroutine. Calls for one channel are made one at a time, in the order of the
 // changes. When OnEvent returns, the previous function is not running and will not be called.
 //
-// With OnEvent, the device does not notice when the program sleeps. The program therefore calls
-// Device.EndProgress before, or TryGetEvent, which does the same if there is no event.
+// With OnEvent, the device does not notice when the program sleeps. Before it sleeps, the program
+// therefore calls Device.EndProgress, or TryGetEvent, which does the same if there is no event.
 func (c *CompChannel) OnEvent(f func(n int)) {
 	c.mu.Lock()
 	c.onEvent = f

@@ -12,13 +12,13 @@ import (
 type CQInitAttr struct {
 	Context    any          // for the application: CQ.Context
 	Channel    *CompChannel // for completion events, or nil
-	CompVector int          // 0
+	CompVector int          // must be 0
 	Wait       Wait         // selects whether Poll makes the device progress
 	Timestamps bool         // for Poller.CompletionTS and CompletionWallclock
 	// Ready, if not nil, is a word that is 1 while Poll may return a completion or an error, and 0
-	// otherwise. A program can see from it that the CQ is empty without a call. It may be C memory,
-	// so that C code in front of a Go program can read it. Only the CQ writes to it, until Close
-	// has returned. Like Poll with WaitEvent, reading it does not make the device progress: see
+	// otherwise. A program can thus detect an empty CQ without a call. It may be C memory, so that
+	// C code in front of a Go program can read it. Only the CQ writes to it, until Close has
+	// returned. Like Poll with WaitEvent, reading it does not make the device progress: see
 	// Device.Progress.
 	Ready *atomic.Uint32
 }
@@ -68,7 +68,7 @@ type CQ struct {
 	users int // send and receive queues that complete to this CQ
 	dead  bool
 
-	events eventCounts // asynchronous ones
+	events eventCounts // asynchronous events
 
 	pollReady *atomic.Uint32 // equal to ready
 	progress  idle.Progress

@@ -10,9 +10,9 @@ import (
 
 // Wait waits until the CQ has completions, and moves up to len(wcs) of them to wcs, oldest first.
 // It returns their number, which is at least 1. It does not use a completion channel.
-// CQInitAttr.Wait selects how it waits: WaitAdaptive polls for up to 1 ms, if that has paid
-// recently, and then sleeps; WaitEvent sleeps immediately, and WaitPoll never sleeps. WC.Err
-// reports whether a work request has failed.
+// CQInitAttr.Wait selects how it waits: WaitAdaptive polls for up to 1 ms, if polling found
+// completions recently, and then sleeps; WaitEvent sleeps immediately, and WaitPoll never sleeps.
+// WC.Err reports whether a work request has failed.
 //
 // The error is that of ctx, ErrCQOverrun or ErrClosed, as of Poll, or ErrInvalid if wcs is
 // empty. Several goroutines may wait for one CQ: each completion wakes one of them.

@@ -49,9 +49,9 @@
 //   - [CompChannel.OnEvent] and [CQInitAttr].Ready are for a program that has an event loop of its
 //     own, such as the drop-in C libraries: it waits for a descriptor or reads a word in memory.
 //
-// Asynchronous events have three: [Device.GetAsyncEvent] waits for all of them.
-// [Device.OnAsyncEvent] with [Device.TryGetAsyncEvent] is for an event loop. [Device.Watch] tells
-// any number of packages about the device and its ports, and takes no event from the program.
+// There are three ways to receive asynchronous events. [Device.GetAsyncEvent] waits for the next
+// one. [Device.OnAsyncEvent] with [Device.TryGetAsyncEvent] is for an event loop. [Device.Watch]
+// tells any number of packages about the device and its ports, and takes no event from the program.
 //
 // # Closing
 //
@@ -70,8 +70,8 @@
 // Ownership. From PostSend until the request's completion, its memory belongs to the device: the
 // program must not write to it, and for a READ or an atomic, whose result the device writes, also
 // not read it. With SendInline, the device has copied the data when PostSend returns. From PostRecv
-// until the completion, the program must not access the memory. What the program wrote before the
-// post happens before the device's access. If the program changes the data of a request in flight,
+// until the completion, the program must not access the memory. The program's writes before the
+// post happen before the device's access. If the program changes the data of a request in flight,
 // the peer may receive old and new bytes mixed, without an error: checksums cover the copy that is
 // sent.
 //
@@ -90,7 +90,7 @@
 //
 // Completion at the sender. On RoCE, the completion of a WRITE on an RC QP says that the peer's
 // device has placed the data. On iWARP, as for all unreliable services, the completion of a WRITE
-// or SEND only says that the memory may be reused. The program at the peer knows nothing of it.
+// or SEND only says that the memory may be reused. The peer's program is not notified.
 //
 // Atomics. Remote atomics and [AtomicWrite] access their aligned 8 bytes as sync/atomic does, in
 // the byte order of the host. The program accesses these bytes with sync/atomic too. An atomic
@@ -104,9 +104,9 @@
 // compiler may move its loads. Use a completion or an atomic instead.
 //
 // Memory that peers may read. The device reads it at any time while its rkey is valid. If the
-// program writes to it meanwhile, the peer may receive old and new bytes mixed. What the program
-// wrote before it posted a message to a QP happens before the device's reads for READs that the
-// peer sends on the same QP in answer to the message.
+// program writes to it meanwhile, the peer may receive old and new bytes mixed. If the program
+// writes to it and then posts a message to a QP, the peer may answer with READs on the same QP. The
+// program's writes happen before the device's reads for these READs.
 //
 // End. All accesses through the keys of a region happen before the return of [MR.Close], or of
 // [MR.Rereg] of its memory. All accesses for a QP's requests happen before the return of
@@ -126,8 +126,8 @@
 // A Go program cannot access memory by its address alone. Queues have exactly the requested sizes,
 // except for MaxInlineData. Methods of a closed object return [ErrClosed]. GetAsyncEvent
 // acknowledges the event that it returns. [Device.PortCounters] and [Device.HWCounters] return the
-// counters that Linux has in /sys/class/infiniband. [Device.Shutdown] does what a kernel does for a
-// process that exits.
+// counters that Linux has in /sys/class/infiniband. [Device.Shutdown] closes connections, as a
+// kernel does for a process that exits.
 //
 // # For providers
 //

@@ -42,9 +42,9 @@ type FlowAttr struct {
 }
 
 // FlowSpec is a [FlowSpecEth], [FlowSpecIPv4], [FlowSpecIPv4Ext], [FlowSpecIPv6], [FlowSpecTCP],
-// [FlowSpecUDP], [FlowSpecActionTag], [FlowSpecActionDrop] or [FlowSpecCounterAction]
-// (ibv_flow_spec). A header's spec compares the bits of Val for which Mask has ones. It does not
-// match a frame in which the header is absent or truncated.
+// [FlowSpecUDP], [FlowSpecActionTag] or [FlowSpecActionDrop] (ibv_flow_spec). A header's spec
+// compares the bits of Val for which Mask has ones. It does not match a frame in which the header
+// is absent or truncated.
 type FlowSpec interface {
 	// layer returns the spec's place in the order of headers.
 	layer() specLayer
@@ -168,7 +168,7 @@ func checkFlow(op string, attr *FlowAttr) ([]FlowSpec, error) {
 	case attr.Flags&^FlowDontTrap != 0:
 		return nil, Errorf(ErrNotSupported, op, "Flags %#x: only FlowDontTrap is known", uint32(attr.Flags))
 	case attr.Flags != 0 && attr.Type != FlowNormal:
-		return nil, Errorf(ErrInvalid, op, "Flags %#x: a flow of type %v traps nothing", uint32(attr.Flags), attr.Type)
+		return nil, Errorf(ErrInvalid, op, "Flags %#x: a flow of type %v cannot have FlowDontTrap", uint32(attr.Flags), attr.Type)
 	case len(attr.Specs) > 0 && attr.Type != FlowNormal:
 		return nil, Errorf(ErrInvalid, op, "Specs: a flow of type %v has none", attr.Type)
 	}

@@ -85,8 +85,8 @@ type MRInitAttr struct {
 	FileLength int
 }
 
-// RegMR registers buf (ibv_reg_mr), as RegMREx does with only Buf and Access: most regions need no
-// more. The region's address is that of the first byte of buf, or 0 with AccessZeroBased.
+// RegMR registers buf (ibv_reg_mr). It is RegMREx with Buf and Access only, which most programs
+// use. The region's address is that of the first byte of buf, or 0 with AccessZeroBased.
 // AccessRemoteWrite and AccessRemoteAtomic need AccessLocalWrite. The keys of an empty region give
 // access to no memory.
 func (pd *PD) RegMR(buf []byte, access Access) (*MR, error) {
@@ -99,7 +99,7 @@ func (pd *PD) RegMREx(attr *MRInitAttr) (*MR, error) {
 	case attr == nil:
 		return nil, Errorf(ErrInvalid, opRegister, "no attributes")
 	case attr.File != nil && (attr.Buf != nil || attr.Mapped):
-		return nil, Errorf(ErrInvalid, opRegister, "File is set, and so is Buf or Mapped")
+		return nil, Errorf(ErrInvalid, opRegister, "File cannot be combined with Buf or Mapped")
 	case attr.File != nil:
 		return pd.regFile(attr)
 	case attr.FileOffset != 0 || attr.FileLength != 0:

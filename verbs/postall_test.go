@@ -141,8 +141,8 @@ func TestRegMREx(t *testing.T) {
 		want string
 	}{
 		{nil, "no attributes"},
-		{&verbs.MRInitAttr{File: os.Stdin, FileLength: 1, Buf: buf}, "so is Buf or Mapped"},
-		{&verbs.MRInitAttr{File: os.Stdin, FileLength: 1, Mapped: true}, "so is Buf or Mapped"},
+		{&verbs.MRInitAttr{File: os.Stdin, FileLength: 1, Buf: buf}, "cannot be combined with Buf or Mapped"},
+		{&verbs.MRInitAttr{File: os.Stdin, FileLength: 1, Mapped: true}, "cannot be combined with Buf or Mapped"},
 		{&verbs.MRInitAttr{Buf: buf, FileLength: 1}, "File is nil"},
 		{&verbs.MRInitAttr{Buf: buf, FileOffset: 1}, "File is nil"},
 	} {

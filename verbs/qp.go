@@ -40,7 +40,7 @@ type QP struct {
 	groups    map[GID]uint8 // the ports of the attached multicast groups; protected by modifying
 	flows     int32         // protected by modifying
 
-	events eventCounts // asynchronous ones
+	events eventCounts // asynchronous events
 }
 
 // reportFlags control the calls of OnEvent functions in unlock.

@@ -104,8 +104,8 @@ type QPAttr struct {
 	SQDraining       bool  // Query only
 	MaxRDAtomic      uint8 // outstanding READs and atomics as requester
 	MaxDestRDAtomic  uint8 // outstanding READs and atomics as responder
-	// MinRNRTimer is a code for the time that the QP's RNR NAKs ask the peer to wait, of 5 bits
-	// (IBTA Vol 1 §9.7.5.2.8): 0 is 655.36 ms, 1 is 10 µs, 12 is 640 µs, … 31 is 491.52 ms.
+	// MinRNRTimer is the 5-bit code of the delay that the QP's RNR NAKs request (IBTA Vol 1
+	// §9.7.5.2.8): 0 is 655.36 ms, 1 is 10 µs, 12 is 640 µs, … 31 is 491.52 ms.
 	MinRNRTimer uint8
 	PortNum     uint8
 	Timeout     uint8    // 5 bits: 4.096 µs × 2^n; 0 is no timeout

@@ -21,8 +21,8 @@ func (f ReregFlags) String() string {
 // valid, the old ones become invalid, and accesses to the old memory end. Other changes keep the
 // keys, as the kernel's drivers do.
 //
-// Rereg checks new memory or access flags as RegMREx does, also whether memory is mapped. If an
-// argument is invalid, the region does not change. If the device has no keys left, the region is
+// Rereg checks new memory or access flags as RegMREx does, including whether memory is mapped. If
+// an argument is invalid, the region does not change. If the device has no keys left, the region is
 // deregistered. Rereg fails with ErrBusy while memory windows are bound to the region.
 func (mr *MR) Rereg(flags ReregFlags, pd *PD, buf []byte, access Access) error {
 	const op = "reregister MR"
@@ -30,7 +30,7 @@ func (mr *MR) Rereg(flags ReregFlags, pd *PD, buf []byte, access Access) error {
 		return Errorf(ErrInvalid, op, "flags %v are 0 or have unknown bits", flags)
 	}
 	if mr.kind == mrNull || mr.kind == mrFile && flags&ReregTranslation != 0 {
-		return Errorf(ErrInvalid, op, "a null MR, and the memory of a region of a file, cannot be changed")
+		return Errorf(ErrInvalid, op, "neither a null MR nor the memory of a file's region can be changed")
 	}
 	if flags&ReregPD != 0 && (pd == nil || pd.dev != mr.dev) {
 		return Errorf(ErrInvalid, op, "the PD is nil or of another device")

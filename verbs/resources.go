@@ -11,7 +11,7 @@ import (
 // Resources has the number of objects of each kind of a device.
 type Resources struct{ PD, MR, MW, AH, CQ, SRQ, QP, CompChannel int }
 
-// Resources counts the device's objects. Snapshot does so too, and locks each QP for a moment.
+// Resources counts the device's objects. Unlike Snapshot, it locks no QP.
 func (d *Device) Resources() Resources {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -17,7 +17,7 @@ type SRQ struct {
 	users int // QPs
 	dead  bool
 
-	events eventCounts // asynchronous ones
+	events eventCounts // asynchronous events
 
 	mu     sync.Mutex // after QP locks, before CQs'
 	queue  queue[RecvWR]

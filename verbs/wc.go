@@ -68,7 +68,7 @@ func (f WCFlags) String() string {
 type NetworkHdrType uint8
 
 const (
-	NetworkHdrNone NetworkHdrType = 0 // not of a datagram, or of RoCE v1, whose header is the GRH
+	NetworkHdrNone NetworkHdrType = 0 // no datagram, or one of RoCE v1, where the GRH is the header
 	NetworkHdrIPv6 NetworkHdrType = 1
 	NetworkHdrIPv4 NetworkHdrType = 2
 )

@@ -392,8 +392,10 @@ PUBLIC int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, siz
 			buf[n] = 0;
 		return n;
 	}
-	if (!strcmp(file, "board_id") || !strcmp(file, "hca_type")) {
-		strcpy(text, "softrnic");
+	if (!strcmp(file, "board_id")) {
+		strcpy(text, d->sr.board_id);
+	} else if (!strcmp(file, "hca_type")) {
+		strcpy(text, d->sr.hca_type);
 	} else if (!strcmp(file, "node_type")) {
 		strcpy(text, d->ibv.node_type == IBV_NODE_RNIC ? "4: RNIC" : "1: CA");
 	} else if (!strcmp(file, "node_guid") || !strcmp(file, "fw_ver")) {

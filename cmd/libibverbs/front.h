@@ -70,8 +70,8 @@ struct device {
 	int described; // attr and ex are known
 	struct sr_device_attr attr;
 	struct sr_device_attr_ex ex;
-	// Zeros for providers that read behind ibv_device. mlx5dv and efadv do so to find out whether a
-	// device is theirs.
+	// Zeros for providers that read beyond struct ibv_device. mlx5dv and efadv do so to find out
+	// whether a device is theirs.
 	char zeros[1024];
 };
 
@@ -266,8 +266,8 @@ int query_gid_type(struct ibv_context *c, uint8_t port, unsigned int index, int 
 int poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc);
 // A request between QPs of one process is often complete as soon as it is posted. The call that
 // posts it then returns its completion too, and the next poll need not call the engine. If the call
-// is to return completions, take_with_post returns the send CQ, locked and empty, and otherwise
-// NULL. taken_with_post unlocks the CQ. got is the number of completions in its array.
+// should return completions, take_with_post returns the send CQ, locked and empty, otherwise NULL.
+// taken_with_post unlocks the CQ. got is the number of completions in its array.
 struct cq *take_with_post(struct qp *qp, struct ibv_send_wr *wr);
 void taken_with_post(struct qp *qp, struct cq *cq, int got);
 // pair_cqs pairs the two CQs of a QP. One thread often polls both. A call of the engine for one

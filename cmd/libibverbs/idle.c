@@ -29,7 +29,7 @@ void end_idle(struct cq *q)
 	q->empty_calls = 0;
 }
 
-// sleep_due reports whether a poll is to sleep. It is not if another poll has slept a moment ago.
+// sleep_due reports whether a poll must sleep. It need not if another poll has slept a moment ago.
 // The lock is held.
 static int sleep_due(struct cq *q)
 {
@@ -41,8 +41,8 @@ static int sleep_due(struct cq *q)
 }
 
 // empty_call is called when a call of the engine has found no completions. It returns the idle
-// action of the poll. The lock is held. If the CQ sees packets arrive, then without packets the
-// engine has nothing to do except to send delayed packets.
+// action of the poll. The lock is held. If the CQ sees packets arrive, the engine's only work
+// without packets is to send delayed ones.
 enum idle_action empty_call(struct cq *q)
 {
 	const struct sr_idle *p = q->policy;

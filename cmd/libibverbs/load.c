@@ -3,6 +3,7 @@
 #include "front.h"
 #include <dlfcn.h>
 #include <execinfo.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <stdio.h>
 #include <time.h>
@@ -96,10 +97,15 @@ void count_thread(void)
 	thread_state = COUNTED;
 }
 
+static sem_t exiting, ended; // posted before and after the engine's shutdown
+
 static void *shut_down(void *v)
 {
 	(void)v;
+	while (sem_wait(&exiting))
+		;
 	engine->shutdown();
+	sem_post(&ended);
 	return NULL;
 }
 
@@ -124,25 +130,40 @@ static int inside_engine(void)
 // close_connections ends the connections of a process that exits, because no kernel does so. A
 // separate thread calls the engine. If a signal handler has called exit, the exiting thread may
 // already be inside the engine. The engine may then wait forever for a lock of that thread, or for
-// that thread to stop for the garbage collector. In this case the wait is shorter.
+// that thread to stop for the garbage collector. In this case the wait is shorter. The handler may
+// also have interrupted malloc, so nothing here allocates memory.
 static void close_connections(void)
 {
-	pthread_t t;
-	sigset_t all, before;
 	struct timespec until;
 	if (engine_missing())
 		return;
 	int cancel = forbid_cancel(); // exit must not be interrupted halfway
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += inside_engine() ? INTERRUPTED_WAIT : SHUTDOWN_WAIT;
+	sem_post(&exiting);
+	while (sem_timedwait(&ended, &until) && errno == EINTR)
+		;
+	allow_cancel(cancel);
+}
+
+// shut_down_at_exit starts the thread for close_connections, which can start none, and registers
+// close_connections.
+static int shut_down_at_exit(void)
+{
+	pthread_t t;
+	sigset_t all, before;
+	void *frame;
+	backtrace(&frame, 1); // loads libgcc_s.so.1
+	sem_init(&exiting, 0, 0);
+	sem_init(&ended, 0, 0);
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	int err = pthread_create(&t, NULL, shut_down, NULL);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	if (!err) {
-		clock_gettime(CLOCK_REALTIME, &until);
-		until.tv_sec += inside_engine() ? INTERRUPTED_WAIT : SHUTDOWN_WAIT;
-		pthread_timedjoin_np(t, NULL, &until);
-	}
-	allow_cancel(cancel);
+	if (err)
+		return err;
+	pthread_detach(t);
+	return atexit(close_connections) ? ENOMEM : 0;
 }
 
 static const struct sr_engine *load_engine(void)
@@ -215,10 +236,8 @@ int front_load(void)
 		} else {
 			loaded = 1; // even if open fails: Go's threads are running
 			attach(e);
-			if (!(err = failed = open_devices(e))) {
+			if (!(err = failed = open_devices(e)) && !(err = failed = shut_down_at_exit()))
 				current_engine = e;
-				atexit(close_connections);
-			}
 		}
 	}
 	pthread_mutex_unlock(&load_mutex);

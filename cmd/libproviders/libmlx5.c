@@ -21,7 +21,9 @@
 	F(mlx5dv_get_clock_info) F(mlx5dv_map_ah_to_qp) F(mlx5dv_modify_qp_lag_port) F(mlx5dv_modify_qp_sched_elem) \
 	F(mlx5dv_modify_qp_udp_sport) F(mlx5dv_query_device) F(mlx5dv_query_qp_lag_port) F(mlx5dv_reserved_qpn_alloc) \
 	F(mlx5dv_reserved_qpn_dealloc) F(mlx5dv_sched_leaf_destroy) F(mlx5dv_sched_leaf_modify) F(mlx5dv_sched_node_destroy) \
-	F(mlx5dv_sched_node_modify) F(mlx5dv_set_context_attr) F(mlx5dv_vfio_process_events)
+	F(mlx5dv_sched_node_modify) F(mlx5dv_set_context_attr) F(mlx5dv_vfio_process_events) \
+	F(_mlx5dv_get_export_sizes) F(mlx5dv_devx_obj_export) F(mlx5dv_devx_uar_export_dmabuf_fd) F(mlx5dv_devx_umem_export) \
+	F(mlx5dv_get_data_direct_sysfs_path) F(mlx5dv_var_export)
 
 #define F(name) PUBLIC int name(void) { return fail(EOPNOTSUPP); }
 FAILING
@@ -44,7 +46,8 @@ FAILING
 	F(mlx5dv_dr_action_create_packet_reformat) F(mlx5dv_dr_action_create_pop_vlan) F(mlx5dv_dr_action_create_push_vlan) \
 	F(mlx5dv_dr_action_create_tag) F(mlx5dv_dr_domain_create) F(mlx5dv_dr_matcher_create) F(mlx5dv_dr_rule_create) \
 	F(mlx5dv_dr_table_create) F(mlx5dv_get_vfio_device_list) F(mlx5dv_open_device) F(mlx5dv_pp_alloc) \
-	F(mlx5dv_qp_ex_from_ibv_qp_ex) F(mlx5dv_sched_leaf_create) F(mlx5dv_sched_node_create)
+	F(mlx5dv_qp_ex_from_ibv_qp_ex) F(mlx5dv_sched_leaf_create) F(mlx5dv_sched_node_create) \
+	F(__mlx5dv_create_flow) F(mlx5dv_devx_obj_import) F(mlx5dv_devx_umem_import) F(mlx5dv_reg_dmabuf_mr) F(mlx5dv_var_import)
 
 #define F(name) PUBLIC void *name(void) { return fail_null(EOPNOTSUPP); }
 MAKING
@@ -57,7 +60,10 @@ F(mlx5dv_devx_destroy_event_channel)
 F(mlx5dv_devx_free_uar)
 F(mlx5dv_dr_domain_allow_duplicate_rules)
 F(mlx5dv_dr_domain_set_reclaim_device_memory)
+F(mlx5dv_devx_obj_unimport)
+F(mlx5dv_devx_umem_unimport)
 F(mlx5dv_free_var)
+F(mlx5dv_var_unimport)
 F(mlx5dv_pp_free)
 #undef F
 

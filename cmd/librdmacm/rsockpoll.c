@@ -75,7 +75,7 @@ static int revents_of(int events, int ready)
 
 // check_rsocks sets revents of the rsockets among fds. It returns the number of those that are
 // ready, or -1. If real is not NULL, it also arms the rsockets, up to the first that is ready. It
-// stores the descriptors to sleep on behind the first n elements of real, two for each rsocket, and
+// stores the descriptors to sleep on after the first n elements of real, two for each rsocket, and
 // the handles for disarm in armed. It sets *again to 1 if an rsocket has no descriptor to sleep on.
 static int check_rsocks(struct pollfd *fds, nfds_t n, struct pollfd *real, uint32_t *armed, int *again)
 {

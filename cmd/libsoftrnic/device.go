@@ -43,6 +43,12 @@ func srOpen(list *C.struct_sr_device, n *C.int) C.int {
 		}
 		setString(out[i].name[:], d.name)
 		setString(out[i].netdev[:], d.netdev())
+		board, hca := "softrnic", "softrnic"
+		if d.card != nil {
+			board, hca = d.card.Board, d.card.HCA
+		}
+		setString(out[i].board_id[:], board)
+		setString(out[i].hca_type[:], hca)
 	}
 	*n = C.int(len(stacks.devices))
 	return 0
@@ -58,6 +64,9 @@ func srQueryDevice(dev C.int, attr *C.struct_sr_device_attr, ex *C.struct_sr_dev
 		return invalid
 	}
 	q := d.dev.QueryDeviceEx()
+	if d.card != nil {
+		q.VendorID, q.VendorPartID, q.HWVer, q.FWVer = d.card.VendorID, uint32(d.card.Device), d.card.HWVer(), d.card.FWVer
+	}
 	a := C.struct_sr_device_attr{
 		node_guid: C.uint64_t(d.guid()), sys_image_guid: C.uint64_t(bits.ReverseBytes64(q.SysImageGUID)),
 		max_mr_size: C.uint64_t(q.MaxMRSize), page_size_cap: C.uint64_t(q.PageSizeCap),

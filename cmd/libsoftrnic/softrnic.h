@@ -18,7 +18,7 @@
 #include <stdint.h>
 
 // SR_VERSION is increased with every change of this interface.
-#define SR_VERSION 12
+#define SR_VERSION 13
 
 // The largest number of devices of a process.
 #define SR_MAX_DEVICES 16
@@ -43,6 +43,8 @@ struct sr_device {
 	int node_type;     // enum ibv_node_type: 1 is a CA (RoCE), 4 an RNIC (iWARP)
 	int transport;     // enum ibv_transport_type: 0 is InfiniBand (RoCE), 1 iWARP
 	char netdev[32];   // the network interface
+	char board_id[32]; // as in sysfs
+	char hca_type[32];
 	struct sr_idle idle;
 	// If not NULL, shows whether a call of the engine would find packets.
 	struct sr_arrivals *arrivals;
@@ -52,7 +54,7 @@ struct sr_device {
 // at SR_ARRIVED and SR_TAKEN in its page differ. Other processes write the words, so they are only
 // hints. The memory is never unmapped.
 struct sr_arrivals {
-	// One bit for each page behind the one that begins here; 0: the memory shows nothing.
+	// One bit for each page after the one that begins here; 0: the memory shows nothing.
 	uint32_t pages;
 	uint32_t size;  // of a page
 };

@@ -29,6 +29,7 @@ import (
 
 	"github.com/softrnic/softrnic/cmd/internal/cli"
 	"github.com/softrnic/softrnic/cmd/internal/dropin"
+	"github.com/softrnic/softrnic/cmd/internal/live"
 	"github.com/softrnic/softrnic/cmd/internal/node"
 	"github.com/softrnic/softrnic/cmd/internal/status"
 	"github.com/softrnic/softrnic/verbs"
@@ -47,6 +48,7 @@ type device struct {
 	dev       *verbs.Device
 	name      string
 	transport verbs.Transport
+	card      *dropin.Card // nil: none
 }
 
 // stacks are the stacks of the process.
@@ -58,7 +60,7 @@ type state struct {
 	cfg     dropin.Config
 	devices []*device
 	nodes   []*node.Node // one for each rail
-	ends    []func()     // remove the status that is published for softrnic top
+	ends    []func()     // remove the published status (see package status)
 	log     atomic.Pointer[slog.Logger]
 }
 
@@ -74,6 +76,10 @@ func (s *state) open() error {
 
 func (s *state) doOpen() (err error) {
 	C.fault_restore_stacks()
+	inContainer, err := dropin.EnterContainer(directory())
+	if err != nil {
+		return err
+	}
 	if s.cfg, err = dropin.FromEnv(os.Getenv); err != nil {
 		return err
 	}
@@ -87,8 +93,8 @@ func (s *state) doOpen() (err error) {
 		if s.cfg.Run != 0 {
 			n.Dev.MeasureLatency()
 		}
-		st := &stack{n, r.Flags.Link.Medium == "pipe"}
-		pair := []*device{{st, n.Dev, r.RoCE, verbs.RoCEv2}, {st, n.Dev, r.IWARP, verbs.IWARP}}
+		st := &stack{n, r.Flags.Medium() == "pipe"}
+		pair := []*device{{st, n.Dev, r.RoCE, verbs.RoCEv2, r.OfDevice(false)}, {st, n.Dev, r.IWARP, verbs.IWARP, r.OfDevice(true)}}
 		if s.cfg.Transports[0] == verbs.IWARP {
 			slices.Reverse(pair) // some programs query the first device and use the other
 		}
@@ -98,12 +104,41 @@ func (s *state) doOpen() (err error) {
 			}
 		}
 		go distributeAsyncEvents(n.Dev)
-		if s.cfg.Top || s.cfg.Run != 0 {
-			s.ends = append(s.ends, status.PublishNode(n, s.cfg.Run))
+		inSysfs := false
+		if d, err := counters(&r, n.Dev, inContainer); err == nil {
+			s.ends, inSysfs = append(s.ends, d.Follow()), true
 		}
+		if shown := s.cfg.Top || s.cfg.Run != 0 || n.Impairment != nil || n.Tunnel != nil; shown || inSysfs {
+			s.ends = append(s.ends, status.PublishNode(n, s.cfg.Run, !shown, r.RoCE, r.IWARP))
+		}
+	}
+	if s.cfg.Rails[0].Flags.Capture != "" {
+		go s.flushCaptures()
 	}
 	initFaultHandlers(s.nodes)
 	return nil
+}
+
+// counters opens the directory of a rail's counters. A softrnic run has created it. In a container,
+// the first process does so, which may be this one.
+func counters(r *dropin.Rail, dev *verbs.Device, inContainer bool) (*live.Directory, error) {
+	if inContainer {
+		return live.Create(r, dev, true)
+	}
+	return live.Open(r, dev)
+}
+
+// captureInterval is the time between two writes to a capture. A program that a signal kills loses
+// the packets since the last.
+const captureInterval = 100 * time.Millisecond
+
+// flushCaptures writes captured packets to their files as long as the process runs.
+func (s *state) flushCaptures() {
+	for range time.Tick(captureInterval) {
+		for _, n := range s.nodes {
+			_ = n.FlushCapture() // shutdown reports the error
+		}
+	}
 }
 
 // command returns the file of the command softrnic, which can run as a hub.
@@ -111,18 +146,26 @@ func (s *state) command() string {
 	if s.cfg.Command != "" {
 		return s.cfg.Command
 	}
-	maps, err := os.ReadFile("/proc/self/maps")
-	if err != nil {
-		return "softrnic"
-	}
-	for line := range strings.Lines(string(maps)) {
-		if i := strings.IndexByte(line, '/'); i >= 0 && filepath.Base(strings.TrimSpace(line)) == "libsoftrnic.so" {
-			if file := dropin.CommandBeside(filepath.Dir(line[i:])); file != "" {
-				return file
-			}
+	if dir := directory(); dir != "" {
+		if file := dropin.CommandBeside(dir); file != "" {
+			return file
 		}
 	}
 	return "softrnic" // in PATH
+}
+
+// directory returns the directory of this library, or "" if it cannot be found.
+func directory() string {
+	maps, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(string(maps)) {
+		if i := strings.IndexByte(line, '/'); i >= 0 && filepath.Base(strings.TrimSpace(line)) == "libsoftrnic.so" {
+			return filepath.Dir(line[i:])
+		}
+	}
+	return ""
 }
 
 // logError logs the error of a call, if any. The program gets only its errno.
@@ -193,8 +236,10 @@ func (s *state) shutdown() error {
 		}
 	}
 	for _, n := range s.nodes {
-		if err := n.TraceErr(); err != nil {
-			s.notWritten(err)
+		for _, err := range []error{n.TraceErr(), n.FlushCapture()} {
+			if err != nil {
+				s.notWritten(err)
+			}
 		}
 	}
 	for _, end := range s.ends {
@@ -207,8 +252,8 @@ func (s *state) shutdown() error {
 	return errors.Join(errs...)
 }
 
-// notWritten reports that the trace or the counters could not be written. It reports this to the
-// program's user, and to softrnic run if that waits for the program.
+// notWritten reports that the trace, the capture or the counters could not be written. It reports
+// this to the program's user, and to softrnic run if that waits for the program.
 func (s *state) notWritten(err error) {
 	fmt.Fprintln(os.Stderr, "softrnic:", err)
 	if s.cfg.Whole != "" {

@@ -1,9 +1,10 @@
-// softrnic run preloads libsoftrnic-sysfs.so if the user may not create a mount namespace. It
-// replaces the C library's functions that take a path. They redirect /sys/class/infiniband,
-// /sys/class/infiniband_verbs and /dev/infiniband to SOFTRNIC_SYSFS, a directory with the devices'
-// files. Other paths, listings of /sys/class and /dev, and programs that make system calls directly
-// are unchanged.
+// softrnic run preloads libsoftrnic-sysfs.so if the user may not create a mount namespace, and
+// containers with a device of softrnic cdi preload it. It replaces the C library's functions that
+// take a path. They redirect the paths of RDMA devices, and of their card if they have one, to
+// SOFTRNIC_SYSFS, a directory with these files. Other paths, listings of /sys/class and /dev, and
+// programs that make system calls directly are unchanged.
 #define _GNU_SOURCE
+#include "tree.h"
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -15,24 +16,90 @@
 #include <string.h>
 #include <unistd.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/xattr.h>
 
 #define PUBLIC __attribute__((visibility("default")))
 
+// ours are the paths that SOFTRNIC_SYSFS may have in place of the kernel, with all below them. A
+// path that ends with a slash stands for each of the entries that SOFTRNIC_SYSFS has there.
+static const char *const ours[] = {
+	"/sys/class/infiniband", "/sys/class/infiniband_verbs", "/sys/class/infiniband_mad", "/dev/infiniband",
+	// Of cards.
+	"/sys/bus/pci/devices", "/sys/bus/pci/drivers/", "/sys/class/net", "/sys/class/pci_bus", "/sys/devices/",
+};
+
+// exists reports whether a file or a symbolic link exists. It keeps errno.
+static int exists(const char *path)
+{
+	char target[1];
+	int before = errno, found = !syscall(SYS_faccessat, AT_FDCWD, path, F_OK) || syscall(SYS_readlinkat, AT_FDCWD, path, target, 1) > 0;
+	errno = before;
+	return found;
+}
+
 // redirect returns the path to use in place of another: the same, or one written to buf.
 static const char *redirect(const char *path, char buf[PATH_MAX])
 {
-	static const char *const ours[] = {"/sys/class/infiniband", "/sys/class/infiniband_verbs", "/dev/infiniband"};
 	const char *root;
-	if (!path || path[0] != '/')
+	if (!path || (strncmp(path, "/sys/", 5) && strncmp(path, "/dev/inf", 8)))
 		return path;
 	for (size_t i = 0; i < sizeof ours / sizeof *ours; i++) {
 		size_t n = strlen(ours[i]);
-		if (strncmp(path, ours[i], n) || (path[n] && path[n] != '/') || !(root = getenv("SOFTRNIC_SYSFS")))
+		if (strncmp(path, ours[i], n))
 			continue;
-		if (snprintf(buf, PATH_MAX, "%s%s", root, path) < PATH_MAX)
-			return buf;
+		if (ours[i][n - 1] == '/')
+			n += strcspn(path + n, "/");
+		else if (path[n] && path[n] != '/')
+			continue;
+		if (!(root = devices_tree(path)))
+			return path;
+		size_t length = strlen(root);
+		if (length + strlen(path) >= PATH_MAX)
+			return path;
+		memcpy(buf, root, length);
+		memcpy(buf + length, path, n);
+		buf[length + n] = 0;
+		if (!exists(buf))
+			return path;
+		strcpy(buf + length + n, path + n);
+		return buf;
 	}
+	return path;
+}
+
+// redirect_at is redirect for a path relative to an open directory, which matters if that is the
+// root.
+static const char *redirect_at(int dir, const char *path, char buf[PATH_MAX])
+{
+	struct stat d, root;
+	char absolute[PATH_MAX];
+	if (!path || dir < 0 || (strncmp(path, "sys/", 4) && strncmp(path, "dev/", 4)) || strlen(path) + 2 > sizeof absolute)
+		return redirect(path, buf);
+	int before = errno, other = fstat(dir, &d) || fstatat(AT_FDCWD, "/", &root, 0) || d.st_dev != root.st_dev || d.st_ino != root.st_ino;
+	errno = before;
+	if (other)
+		return path;
+	absolute[0] = '/';
+	strcpy(absolute + 1, path);
+	const char *to = redirect(absolute, buf);
+	return to == buf ? buf : path;
+}
+
+// unredirect removes the directory from the resolved form of a redirected path, so that programs
+// see the kernel's path.
+static char *unredirect(char *path)
+{
+	char root[PATH_MAX];
+	const char *name = devices_tree("/sys/");
+	static char *(*resolve)(const char *, char *);
+	if (!resolve)
+		resolve = (char *(*)(const char *, char *))dlsym(RTLD_NEXT, "realpath");
+	if (!path || !name || !resolve(name, root))
+		return path;
+	size_t n = strlen(root);
+	if (!strncmp(path, root, n) && (!strncmp(path + n, "/sys/", 5) || !strncmp(path + n, "/dev/", 5)))
+		memmove(path, path + n, strlen(path + n) + 1);
 	return path;
 }
 
@@ -72,7 +139,7 @@ OPEN(open64)
 		mode_t mode = flags & (O_CREAT | __O_TMPFILE) ? va_arg(args, mode_t) : 0; \
 		va_end(args); \
 		NEXT(int, name, int, const char *, int, ...); \
-		return next(dir, redirect(path, buf), flags, mode); \
+		return next(dir, redirect_at(dir, path, buf), flags, mode); \
 	}
 OPENAT(openat)
 OPENAT(openat64)
@@ -95,7 +162,7 @@ OPEN_2(__open64_2)
 	{ \
 		char buf[PATH_MAX]; \
 		NEXT(int, name, int, const char *, int); \
-		return next(dir, redirect(path, buf), flags); \
+		return next(dir, redirect_at(dir, path, buf), flags); \
 	}
 OPENAT_2(__openat_2)
 OPENAT_2(__openat64_2)
@@ -114,6 +181,13 @@ PUBLIC DIR *opendir(const char *path)
 {
 	char buf[PATH_MAX];
 	NEXT(DIR *, opendir, const char *);
+	return next(redirect(path, buf));
+}
+
+PUBLIC int chdir(const char *path)
+{
+	char buf[PATH_MAX];
+	NEXT(int, chdir, const char *);
 	return next(redirect(path, buf));
 }
 
@@ -148,7 +222,7 @@ STAT(lstat64, stat64)
 		char buf[PATH_MAX]; \
 		NEXT(int, name, int, const char *, struct kind *, int); \
 		ABSENT(-1) \
-		return next(dir, redirect(path, buf), st, flags); \
+		return next(dir, redirect_at(dir, path, buf), st, flags); \
 	}
 STATAT(fstatat, stat)
 STATAT(fstatat64, stat64)
@@ -175,7 +249,7 @@ XSTAT(__lxstat64, stat64)
 		char buf[PATH_MAX]; \
 		NEXT(int, name, int, int, const char *, struct kind *, int); \
 		ABSENT(-1) \
-		return next(version, dir, redirect(path, buf), st, flags); \
+		return next(version, dir, redirect_at(dir, path, buf), st, flags); \
 	}
 XSTATAT(__fxstatat, stat)
 XSTATAT(__fxstatat64, stat64)
@@ -185,7 +259,7 @@ PUBLIC int statx(int dir, const char *restrict path, int flags, unsigned int mas
 	char buf[PATH_MAX];
 	NEXT(int, statx, int, const char *, int, unsigned int, struct statx *);
 	ABSENT(-1)
-	return next(dir, redirect(path, buf), flags, mask, st);
+	return next(dir, redirect_at(dir, path, buf), flags, mask, st);
 }
 
 PUBLIC int access(const char *path, int mode)
@@ -199,7 +273,7 @@ PUBLIC int faccessat(int dir, const char *path, int mode, int flags)
 {
 	char buf[PATH_MAX];
 	NEXT(int, faccessat, int, const char *, int, int);
-	return next(dir, redirect(path, buf), mode, flags);
+	return next(dir, redirect_at(dir, path, buf), mode, flags);
 }
 
 PUBLIC ssize_t readlink(const char *restrict path, char *restrict to, size_t size)
@@ -213,14 +287,17 @@ PUBLIC char *realpath(const char *restrict path, char *restrict to)
 {
 	char buf[PATH_MAX];
 	NEXT(char *, realpath, const char *, char *);
-	return next(redirect(path, buf), to);
+	const char *at = redirect(path, buf);
+	return at == buf ? unredirect(next(at, to)) : next(path, to);
 }
+
+PUBLIC char *canonicalize_file_name(const char *path) { return realpath(path, NULL); }
 
 PUBLIC ssize_t readlinkat(int dir, const char *restrict path, char *restrict to, size_t size)
 {
 	char buf[PATH_MAX];
 	NEXT(ssize_t, readlinkat, int, const char *, char *, size_t);
-	return next(dir, redirect(path, buf), to, size);
+	return next(dir, redirect_at(dir, path, buf), to, size);
 }
 
 // Programs compiled with _FORTIFY_SOURCE call these if the size of the buffer is known.
@@ -229,7 +306,8 @@ PUBLIC char *__realpath_chk(const char *path, char *to, size_t room)
 {
 	char buf[PATH_MAX];
 	NEXT(char *, __realpath_chk, const char *, char *, size_t);
-	return next(redirect(path, buf), to, room);
+	const char *at = redirect(path, buf);
+	return at == buf ? unredirect(next(at, to, room)) : next(path, to, room);
 }
 
 PUBLIC ssize_t __readlink_chk(const char *path, char *to, size_t size, size_t room);
@@ -245,7 +323,7 @@ PUBLIC ssize_t __readlinkat_chk(int dir, const char *path, char *to, size_t size
 {
 	char buf[PATH_MAX];
 	NEXT(ssize_t, __readlinkat_chk, int, const char *, char *, size_t, size_t);
-	return next(dir, redirect(path, buf), to, size, room);
+	return next(dir, redirect_at(dir, path, buf), to, size, room);
 }
 
 #define GETXATTR(name) \

@@ -31,7 +31,7 @@ func runtimeDirectory(t *testing.T) {
 	}
 	t.Setenv("XDG_RUNTIME_DIR", dir)
 	t.Cleanup(func() { // end the hub now, before it is idle for long
-		if pid := hubProcess(); pid != 0 && hub.Running("") {
+		if pid := hubProcess(); pid != 0 && hub.Running(hub.Directory()) {
 			for give := time.Now().Add(20 * time.Second); syscall.Kill(pid, syscall.SIGTERM) == nil && time.Now().Before(give); {
 				time.Sleep(time.Millisecond)
 			}
@@ -97,7 +97,7 @@ func TestHub(t *testing.T) {
 	runtimeDirectory(t)
 	began := time.Now()
 	s := serving(t, "hub --addr 127.15.1.2 --idle 2s", "the hub is up")
-	if !hub.Running("") {
+	if !hub.Running(hub.Directory()) {
 		t.Error("no hub is found")
 	}
 	if code, _, stderr := runCommand(t, "devinfo --link kernel:lo --addr 127.15.1.2"); code != 0 {
@@ -107,7 +107,7 @@ func TestHub(t *testing.T) {
 	if d := time.Since(began); d < 2*time.Second {
 		t.Errorf("it was idle for 2s after %v", d)
 	}
-	if hub.Running("") {
+	if hub.Running(hub.Directory()) {
 		t.Error("there is a hub still")
 	}
 }

@@ -188,6 +188,23 @@ func TestKernelSocketsRefusals(t *testing.T) {
 	}
 }
 
+// TestKernelSocketsNFS: a server that cannot have port 111 names the mount option that clients
+// need. It lists its address once.
+func TestKernelSocketsNFS(t *testing.T) {
+	t.Parallel()
+	if l, err := net.Listen("tcp4", "127.15.0.10:111"); err == nil { // otherwise the server cannot have it either
+		defer l.Close()
+	}
+	s := serving(t, "nfs serve --memory 1000000 --mount-port 20000 --link kernel:lo --addr 127.15.0.10", "msg=serving")
+	s.stop()
+	<-s.code
+	for _, want := range []string{"clients must mount with mountport=20000", "addrs=[127.15.0.10]"} {
+		if !strings.Contains(s.said(), want) {
+			t.Errorf("it does not print %q:\n%s", want, s.said())
+		}
+	}
+}
+
 // TestKernelSocketsNAT: with a NAT between two nodes, each logs why it receives nothing and which
 // transport passes the NAT.
 func TestKernelSocketsNAT(t *testing.T) {

@@ -29,7 +29,7 @@ func TestHelp(t *testing.T) {
 		"pingpong --help":      "ibv_rc_pingpong",
 		"pingpong rc --help":   "--gid-idx=INDEX",
 		"pingpong xsrq --help": "ibv_xsrq_pingpong -d mlx5_0 -g 3 10.0.0.9 ",
-		"trace --help":         "\n- bytes behind the IP packet:",
+		"trace --help":         "\n- bytes after the IP packet:",
 		"--version":            "softrnic ",
 	} {
 		code, stdout, stderr := runCommand(t, args)
@@ -52,7 +52,7 @@ func TestErrorsAreOneLineWithTheirExitCode(t *testing.T) {
 	}{
 		{"bogus", 2,
 			"unexpected argument bogus: the commands are demo, devinfo, pingpong, rping, mckey, nc, proxy, nvme, nfs, perf, serve, switch, " +
-				"conform, trace, top, hub, run (softrnic --help explains)"},
+				"conform, trace, top, key, peers, impair, hub, run, cdi, kubernetes (softrnic --help explains)"},
 		{"pingpong bogus", 2, "unexpected argument bogus: the commands are rc, uc, ud, srq, xsrq (softrnic pingpong --help explains)"},
 		{"demo --bogus", 2, "--bogus"},
 		{"demo --size x", 2, "--size"},
@@ -71,6 +71,13 @@ func TestErrorsAreOneLineWithTheirExitCode(t *testing.T) {
 		{"devinfo --link stream:a,mac=interface", 2, "mac=interface"},
 		{"devinfo --link tap:a,listen", 2, "listen"},
 		{"devinfo --link stream:/no/such", 1, "no process listens there"},
+		{"cdi --rails 9", 2, "--rails 9: must be 1 to 8"},
+		{"cdi --rails 3 --link kernel:a --link kernel:b", 2, "--link is given 2 times, and --rails is 3"},
+		{"cdi --link tap:a", 2, "must be kernel, kernel:INTERFACE, kernel:all or shm"},
+		{"cdi --link carrier-pigeon", 2, "--link: "},
+		{"cdi --device a/b", 2, "a/b"},
+		{"cdi --rails 2 --device mlx", 2, "two devices have the name mlx"},
+		{"cdi --speed fast", 2, "SOFTRNIC_SPEED=fast"},
 		{"switch", 2, "<port>"},
 		{"switch pipe", 2, "a pipe is within one process"},
 		{"switch packet:eth0", 2, "packet:eth0 forwards"},

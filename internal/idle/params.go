@@ -2,8 +2,8 @@ package idle
 
 import "time"
 
-// The parameters of the idle policy. README.md has the measurement behind each number, and where
-// the decision is made.
+// The parameters of the idle policy. README.md has the measurements behind the numbers, and
+// where the decision is made.
 
 const (
 	// PollingEndsAfter is the time after its last poll for which an application counts as polling.
@@ -26,25 +26,23 @@ const (
 
 // Medium has the parameters of an application that polls a medium.
 type Medium struct {
-	// One empty poll in PollsPerYield yields the thread (sched_yield).
+	// One empty poll in PollsPerYield yields the thread (sched_yield), even if it has just yielded
+	// to goroutines: a sender in another process may need the processor.
 	PollsPerYield uint32
 	// One empty poll in PollsPerGosched yields to other goroutines. It is one in PollsPerGoschedOneP
 	// with GOMAXPROCS 1, because then nothing else lets them run. PollsPerGosched is a multiple of
 	// PollsPerYield.
 	PollsPerGosched, PollsPerGoschedOneP uint32
-	// YieldBoth says that a poll that yields to goroutines may yield the thread too, because the
-	// sender often needs this processor.
-	YieldBoth bool
 }
 
 // The media that an application polls.
 var (
 	// TAP and AF_PACKET.
-	Device = Medium{PollsPerYield: 32, PollsPerGosched: 512, PollsPerGoschedOneP: 4, YieldBoth: true}
+	Device = Medium{PollsPerYield: 32, PollsPerGosched: 512, PollsPerGoschedOneP: 4}
 	// Shared memory.
 	Ring = Medium{PollsPerYield: 32, PollsPerGosched: 4096, PollsPerGoschedOneP: 32}
 	// Rings that a hub fills.
-	Hub = Medium{PollsPerYield: 8, PollsPerGosched: 4096, PollsPerGoschedOneP: 8, YieldBoth: true}
+	Hub = Medium{PollsPerYield: 8, PollsPerGosched: 4096, PollsPerGoschedOneP: 8}
 )
 
 // Yield selects what a goroutine does between two reads while it spins.

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Poller decides what a poll does that has found nothing, on the goroutine of an application that
-// polls a medium. Any goroutine may call its methods.
+// Poller decides what an empty poll does, on the goroutine of an application that polls a medium.
+// Any goroutine may call its methods.
 //
 // A poller that has been idle for a while sleeps part of the time. Yielding is not enough where
 // processors are scarce: the kernel may choose the yielding thread again. See README.md.
@@ -71,7 +71,7 @@ func (p *Poller) decide(n, procs uint32, idling bool) (a actions) {
 	m := &p.medium
 	a.sleep = idling
 	a.gosched = procs == procsOne || procs == procsNormal && (idling || n%m.PollsPerGosched == 0)
-	a.yield = !idling && n%m.PollsPerYield == 0 && (!a.gosched || m.YieldBoth)
+	a.yield = !idling && n%m.PollsPerYield == 0
 	return a
 }
 

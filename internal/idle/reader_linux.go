@@ -14,8 +14,8 @@ const (
 	WaitPoll                 // never sleep
 )
 
-// Reader decides what a medium's own goroutine does after a read that found nothing: yield to other
-// goroutines, read again, or sleep. Only that goroutine may call its methods.
+// Reader decides what a medium's own goroutine does after an empty read: yield to other goroutines,
+// read again, or sleep. Only that goroutine may call its methods.
 //
 // After traffic, goroutines that the frames have woken should run before the next wait. But each
 // runtime.Gosched may wake a thread that looks for work and takes a processor from another thread.

@@ -67,7 +67,7 @@ func bth(f []byte) []byte {
 	return segment[8:]
 }
 
-// transport returns the protocol and the bytes behind the IP header.
+// transport returns the protocol and the bytes after the IP header.
 func transport(f []byte) (proto byte, segment []byte) {
 	if len(f) < link.EthernetHeaderLen {
 		return 0, nil

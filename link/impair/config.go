@@ -71,6 +71,18 @@ const (
 	Reorder
 )
 
+func (c *Config) check() error {
+	for _, d := range []struct {
+		name string
+		d    *Direction
+	}{{"In", &c.In}, {"Out", &c.Out}} {
+		if err := d.d.check(); err != nil {
+			return fmt.Errorf("impair: %s: %w", d.name, err)
+		}
+	}
+	return nil
+}
+
 func (d *Direction) check() error {
 	for _, p := range []struct {
 		name string

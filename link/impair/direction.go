@@ -14,13 +14,14 @@ import (
 
 // direction carries packets in one direction. Packets that need not wait are delivered by flush, on
 // the caller's goroutine. If some packets may wait, all go through held, and one goroutine delivers
-// them, because only one may call deliver at a time.
+// them.
 type direction struct {
-	cfg     Direction
-	timed   bool // packets may have to wait
-	deliver func([]link.Frame) error
+	deliver    func([]link.Frame) error
+	delivering sync.Mutex // held during deliver
 
 	mu      sync.Mutex
+	cfg     Direction
+	timed   bool // packets may have to wait
 	cutter  link.Cutter
 	random  *rand.Rand
 	bad     bool  // Gilbert–Elliott state
@@ -40,12 +41,21 @@ type direction struct {
 }
 
 func newDirection(cfg Direction, seed, stream uint64) *direction {
-	cfg.Hold, cfg.Limit = cmp.Or(cfg.Hold, DefaultHold), cmp.Or(cfg.Limit, DefaultLimit)
-	d := &direction{cfg: cfg, random: rand.New(rand.NewPCG(seed, stream)), matched: make([]int, len(cfg.Rules)),
-		wake: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{})}
-	d.timed = cfg.Delay > 0 || cfg.Rate > 0 || cfg.Reorder > 0 ||
-		slices.ContainsFunc(cfg.Rules, func(r Rule) bool { return r.Action == Reorder })
+	d := &direction{wake: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{})}
+	d.set(cfg, seed, stream)
 	return d
+}
+
+// set replaces the configuration, and starts the random sequence and the rules' counts again. Once
+// the goroutine runs, it delivers all packets.
+func (d *direction) set(cfg Direction, seed, stream uint64) {
+	cfg.Hold, cfg.Limit = cmp.Or(cfg.Hold, DefaultHold), cmp.Or(cfg.Limit, DefaultLimit)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.cfg, d.random, d.matched = cfg, rand.New(rand.NewPCG(seed, stream)), make([]int, len(cfg.Rules))
+	d.bad, d.free = false, time.Time{}
+	d.timed = d.started || cfg.Delay > 0 || cfg.Rate > 0 || cfg.Reorder > 0 ||
+		slices.ContainsFunc(cfg.Rules, func(r Rule) bool { return r.Action == Reorder })
 }
 
 func (d *direction) counters() Counters {
@@ -168,7 +178,9 @@ func (d *direction) flush() error {
 	for _, h := range ready {
 		frames = append(frames, h.frame)
 	}
+	d.delivering.Lock()
 	err := d.deliver(frames)
+	d.delivering.Unlock()
 	d.release(ready)
 	return err
 }
@@ -198,7 +210,9 @@ func (d *direction) run() {
 		}
 		d.mu.Unlock()
 		if len(frames) > 0 {
+			d.delivering.Lock()
 			_ = d.deliver(frames) // no caller is left to return the error to
+			d.delivering.Unlock()
 			d.release(out)
 		}
 	}

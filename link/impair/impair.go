@@ -27,6 +27,12 @@ var (
 	_ link.Carrier = (*Link)(nil)
 )
 
+// The directions have random sequences of their own.
+const (
+	inStream = 1 + iota
+	outStream
+)
+
 // New impairs the packets of inner as cfg describes. The same configuration has the same effect on
 // the same packets. An error names the field whose value is out of bounds. With nil, cfg is the
 // zero Config.
@@ -35,21 +41,28 @@ func New(inner link.Link, cfg *Config) (*Link, error) {
 	if cfg != nil {
 		c = *cfg
 	}
-	for _, d := range []struct {
-		name string
-		d    *Direction
-	}{{"In", &c.In}, {"Out", &c.Out}} {
-		if err := d.d.check(); err != nil {
-			return nil, fmt.Errorf("impair: %s: %w", d.name, err)
-		}
+	if err := c.check(); err != nil {
+		return nil, err
 	}
-	l := &Link{inner: inner, in: newDirection(c.In, c.Seed, 1), out: newDirection(c.Out, c.Seed, 2)}
+	l := &Link{inner: inner, in: newDirection(c.In, c.Seed, inStream), out: newDirection(c.Out, c.Seed, outStream)}
 	l.poller, _ = inner.(link.Poller)
 	l.out.deliver = func(frames []link.Frame) error {
 		_, err := inner.Write(frames)
 		return err
 	}
 	return l, nil
+}
+
+// Set replaces the configuration while packets pass. Packets that wait arrive when they are due, so
+// later packets with a shorter delay overtake them. Counters continue. Errors are as for New, and
+// change nothing.
+func (l *Link) Set(cfg *Config) error {
+	if err := cfg.check(); err != nil {
+		return err
+	}
+	l.in.set(cfg.In, cfg.Seed, inStream)
+	l.out.set(cfg.Out, cfg.Seed, outStream)
+	return nil
 }
 
 // Attach implements link.Link.

@@ -433,3 +433,46 @@ func TestNewRefusesInvalidConfig(t *testing.T) {
 		}
 	}
 }
+
+// TestSet changes the configuration while packets are delayed. They arrive when they are due.
+func TestSet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newTestNet(t, Config{})
+		defer l.close()
+		set := func(spec string) {
+			t.Helper()
+			cfg, err := Parse(spec)
+			if err == nil {
+				err = l.a.Set(&cfg)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		l.send(0, 2, 100)
+		set("loss=1")
+		l.send(2, 4, 100)
+		set("delay=1ms")
+		l.send(4, 6, 100)
+		set("none")
+		l.send(6, 8, 100)
+		if err := l.a.Set(&Config{Out: Direction{Loss: 2}}); err == nil {
+			t.Error("a probability of 2 was accepted")
+		}
+		l.send(8, 9, 100)
+		var numbers []int
+		for _, a := range l.arrivals() {
+			numbers = append(numbers, a.n)
+		}
+		if want := []int{0, 1, 6, 7, 8}; !slices.Equal(numbers, want) {
+			t.Errorf("%v arrived at once, want %v", numbers, want)
+		}
+		time.Sleep(time.Millisecond)
+		if came := l.arrivals(); len(came) != 7 || came[5].n != 4 || came[6].at != time.Millisecond {
+			t.Errorf("after the delay: %v", came)
+		}
+		if _, out := l.a.Counters(); out.Packets != 9 || out.Lost != 2 {
+			t.Errorf("%+v", out)
+		}
+	})
+}

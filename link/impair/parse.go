@@ -28,13 +28,18 @@ import (
 //	                                   the first of them, class:3 for the third, class:3-5,
 //	                                   class:3- for the third and all later ones, class:* for all
 //	seed=N                             for both directions; the default is 0
+//	none                               no impairment; settings before it do not apply
 //
 // If a setting is given twice, the later one applies; rules accumulate.
 func Parse(text string) (Config, error) {
 	var c Config
 	for field := range strings.SplitSeq(text, ",") {
 		field = strings.TrimSpace(field)
-		if field == "" {
+		switch field {
+		case "":
+			continue
+		case "none":
+			c = Config{}
 			continue
 		}
 		if err := c.set(field); err != nil {

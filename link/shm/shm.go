@@ -71,7 +71,7 @@ type Config struct {
 	// [ErrClaimed]. Each process always claims its Ethernet address.
 	Claims []string
 	// Pick, if not nil, is a list: it returns the entry with number i, from 0 on, and ok is false
-	// behind the last. Open claims the first name of the list that is not claimed, and uses the
+	// after the last. Open claims the first name of the list that is not claimed, and uses the
 	// Ethernet address that belongs to it. Link.Picked returns the number.
 	Pick func(i int) (claim string, mac net.HardwareAddr, ok bool)
 	// Logger logs, at level warn, why the link refuses a process; nil logs nothing.

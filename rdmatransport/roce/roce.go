@@ -59,7 +59,7 @@ type Config struct {
 	// Window is the largest number of payload bytes that a reliable connection has in flight: a
 	// power of two, from 128 KiB to 16 MiB; 0 is 512 KiB. To use a path in full, it must be at
 	// least the bandwidth-delay product: 12.5 MB for 10 Gbit/s and 10 ms. With SelectiveRepeat,
-	// each of up to 64 connections keeps up to two windows of packets behind a missing one: 2.2 GB
+	// each of up to 64 connections keeps up to two windows of packets after a missing one: 2.2 GB
 	// in total for 16 MiB.
 	Window int
 	// DCQCN enables congestion control for connected QPs over RoCEv2. Packets allow switches to
@@ -87,11 +87,11 @@ type ByDelay struct {
 }
 
 // DCQCN has the parameters of congestion control (Zhu et al., Congestion Control for Large-Scale
-// RDMA Deployments, SIGCOMM 2015), with mlx5's names. Rates are in bits per second. A
-// parameter of zero has its default, given at the end of each line.
+// RDMA Deployments, SIGCOMM 2015), with mlx5's names. Rates are in bits per second. A zero
+// parameter has its default, given at the end of its line.
 //
 // The defaults are those of hardware, except for times of a few microseconds, which software cannot
-// keep. These are the publication's.
+// keep. For those, the publication's values are used.
 type DCQCN struct {
 	RPGMaxRate   int64         // initial and largest rate of a connection; 40 Gbit/s, the port's
 	RPGMinRate   int64         // smallest rate; 1 Mbit/s

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/softrnic/softrnic/internal/stack/hub"
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/stack"
 )
@@ -97,7 +98,14 @@ func New(cfg *Config) (*Host, error) {
 			iface.Name, iface.MTU, iface.Name, link.MinMTU, syscall.EMSGSIZE)
 	}
 	h := &Host{why: why, done: make(chan struct{}), open: map[aborter]struct{}{}}
-	if h.nic, err = newNIC(iface, prefixes, c); err != nil {
+	h.nic, err = newNIC(iface, prefixes, c)
+	system := hub.SystemDirectory()
+	if errors.Is(err, syscall.EADDRINUSE) && c.sharing != nil && c.sharing.Directory == "" && hub.Running(system) {
+		of := *c.sharing
+		of.Directory, c.sharing = system, &of
+		h.nic, err = newNIC(iface, prefixes, c)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("kernel: %w", err)
 	}
 	return h, nil

@@ -11,15 +11,18 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// Sharing shares a host's addresses with other processes of this user, through a hub, such as
+// Sharing shares a host's addresses with other processes, through a hub, such as
 // softrnic hub. The hub owns UDP port 4791 of the addresses. The kernel passes datagrams of other
 // machines for this process's QPs to sockets that the hub has opened for it; the hub passes on the
 // others, such as those of the connection manager. The datagram port is a [stack.Shared]. Outgoing
 // datagrams, and those to multicast groups, use the process's own sockets. Paths to one QP of
 // another such process use memory shared with that process and bypass the hub. Without a hub the
 // link has no carrier. Linux only. The zero Sharing does not start a hub, and needs a running one.
+//
+// A hub of the machine (softrnic hub --system) serves processes of all users, and passes on all
+// datagrams. It is used if the user's own hub does not run, or cannot have an address.
 type Sharing struct {
-	Directory string // the hub's directory; "" means the one of softrnic hub
+	Directory string // the hub's directory; "" means that of the user's own hub or of the machine's
 	QPs       int    // most QPs of this process at a time, up to 1048576; 0 means 32768
 	// Start starts a hub process, such as softrnic hub, without waiting for it.
 	Start  func(directory string) error

@@ -122,7 +122,7 @@ func (p *port) receive(f *link.Frame, looped bool) bool {
 type verdict uint8
 
 const (
-	// Anything but a whole UDP datagram to port 4791 directly behind an IP header without options.
+	// Anything but a whole UDP datagram to port 4791 directly after an IP header without options.
 	notRoCE   verdict = iota
 	malformed         // such a datagram, but with invalid lengths, checksum or source
 	whole

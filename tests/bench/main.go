@@ -9,7 +9,7 @@
 // columns of the result and their ratio are benchstat's; "~" is no difference beyond the noise.
 // Quote only ratios of one run.
 //
-//	go run ./tests/bench                                  # the last commit and what is not committed
+//	go run ./tests/bench                                  # the last commit and the uncommitted changes
 //	go run ./tests/bench -bench Superframe -pkg ./rdmatransport/internal/rocetransport main
 //	go run ./tests/bench -count 20 -cpu 1,2 v0.1 v0.2
 //	go run ./tests/bench -pprof /tmp/profiles -pkg ./stack HEAD~3 HEAD   # base.cpu.pprof and head.cpu.pprof

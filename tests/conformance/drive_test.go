@@ -307,7 +307,7 @@ func (d *driver) verify() {
 	for i := range d.out.ops[:d.succeeded] {
 		local.apply(d.out.ops[i].localEffects)
 	}
-	// Responses are placed on arrival, even behind a missing one.
+	// Responses are placed on arrival, even after a missing one.
 	for i := d.succeeded; i < len(d.out.ops); i++ {
 		possible(&local, d.out.ops[i].localEffects, &d.mem, sink)
 	}

@@ -48,7 +48,7 @@ func (l *lossy) run(t *testing.T, code verbs.WROpcode) {
 		c := defaultTerms()
 		c.mtu = verbs.MTU4096
 		connect(ends[0], ends[1], c)
-		// With fewer, all posted messages would wait behind a loss, since they complete in order.
+		// With fewer, all posted messages would wait after a loss, since they complete in order.
 		const depth = 16
 		l.elapsed = streams(t, ends, mr, code, depth, count, size)
 		for i, e := range ends {

@@ -79,7 +79,7 @@ var tally struct{ runs, failed, retries, duplicates, outOfSeq, rnr, badICRC, ops
 // A seed fixes the work, the network's choices and all random numbers. It does not fix how
 // goroutines interleave.
 func TestMatrix(t *testing.T) {
-	stacktest.Seeds(t, seeds(160, 1000), runSeed)
+	stacktest.Seeds(t, seeds(160, 500), runSeed)
 	t.Logf("result: %d seeds, %d requests: %d connections failed, %d retries, %d duplicate and %d out-of-sequence requests, %d RNR, %d "+
 		"wrong ICRCs",
 		tally.runs.Load(), tally.ops.Load(), tally.failed.Load(), tally.retries.Load(), tally.duplicates.Load(),
@@ -92,7 +92,7 @@ func TestMatrix(t *testing.T) {
 // TestMatrixDirect runs the same work on the direct path. Packets are needed only if a receive is
 // not posted yet.
 func TestMatrixDirect(t *testing.T) {
-	stacktest.Seeds(t, seeds(80, 400), runSeedDirect)
+	stacktest.Seeds(t, seeds(80, 200), runSeedDirect)
 	if ops, n := without.ops.Load(), without.packets.Load(); n < ops*9/10 {
 		t.Errorf("%d of %d requests went without packets", n, ops)
 	}
@@ -101,12 +101,12 @@ func TestMatrixDirect(t *testing.T) {
 // without counts the messages of TestMatrixDirect, and those of them that went without packets.
 var without struct{ ops, packets atomic.Uint64 }
 
-// seeds is n, in the system run another number, and with -race a quarter of that. All of
+// seeds is n, in the system run another number, and with -race an eighth of that. All of
 // drawNetwork's kinds of trouble are among eight in a row.
 func seeds(n, inSystem int) int {
 	n = stacktest.Size(n, inSystem, inSystem)
 	if raceEnabled {
-		n /= 4
+		n /= 8
 	}
 	return n
 }

@@ -77,7 +77,7 @@ var mutations = []mutation{
 		"\t\t_ = asyncEvent\n", "rdmatransport/internal/iwarptransport/...", ""},
 	{"a capture that has failed is not written on", "link/capture/capture.go", "if l.err != nil || l.closed {\n\t\t\treturn",
 		"if l.closed {\n\t\t\treturn", "link/capture", ""},
-	{"a checksum begins behind the Ethernet header", "link/internal/vnet/header.go", "f.ChecksumStart < link.EthernetHeaderLen || ", "",
+	{"a checksum begins after the Ethernet header", "link/internal/vnet/header.go", "f.ChecksumStart < link.EthernetHeaderLen || ", "",
 		"link/internal/vnet", ""},
 	{"clients of a hub that was killed start the next", "internal/stack/hub/client_linux.go", "\t\t\tstarted, err = c.start()\n",
 		"\t\t\tstarted, err = nil, nil\n", "internal/stack/hub", "TestKilledHub"},

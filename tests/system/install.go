@@ -18,8 +18,9 @@ import (
 var packages = strings.Fields(`
 	gcc libc6-dev libibverbs-dev librdmacm-dev
 	ibverbs-utils perftest rdmacm-utils qperf python3-pyverbs
-	qemu-system-x86 qemu-user-static iproute2 tshark
+	qemu-system-x86 qemu-user-static iproute2 nftables tshark
 	fio ucx-utils openmpi-bin libopenmpi-dev libfabric-bin
+	infiniband-diags hwloc-nox pciutils
 	tgt libiscsi-bin qemu-utils qemu-block-extra
 	iperf3 netperf curl nginx-light openssh-client openssh-server postgresql redis-server socat prometheus
 `)

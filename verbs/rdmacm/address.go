@@ -37,7 +37,10 @@ func (id *ID) bind(op string, addr netip.AddrPort, hold bool) error {
 	switch {
 	case !a.IsValid():
 		a = netip.IPv6Unspecified()
-	case !a.IsUnspecified():
+		b.devs = withOwnAddrs(b.devs)
+	case a.IsUnspecified():
+		b.devs = withOwnAddrs(b.devs)
+	default:
 		var ok bool
 		if at, ok = findAddr(id.ch.devs, a); !ok {
 			return verbs.Errorf(syscall.EADDRNOTAVAIL, op, "no device of the channel has address %v", a)
@@ -63,6 +66,27 @@ func (id *ID) bind(op string, addr netip.AddrPort, hold bool) error {
 		id.route = Route{Transport: id.transport(), Src: a, Port: at.port, GIDIndex: at.index, TOS: id.opts.tos}
 	}
 	return nil
+}
+
+// withOwnAddrs returns the devices without those whose addresses are all of earlier devices. At one
+// of these addresses the earlier device listens, as it does if the ID is bound to that address.
+func withOwnAddrs(devs []*verbs.Device) (list []*verbs.Device) {
+	for _, d := range devs {
+		own, any := false, false
+		for port := uint8(1); port <= d.QueryDevice().PhysPortCnt; port++ {
+			table, _ := d.GIDTable(port) // an error means that the device is closed
+			for _, e := range table {
+				any = true
+				if _, shared := findAddr(list, e.GID.Addr().Unmap()); !shared {
+					own = true
+				}
+			}
+		}
+		if own || !any {
+			list = append(list, d)
+		}
+	}
+	return list
 }
 
 // canonical returns an address in the form that GIDs use.

@@ -51,6 +51,18 @@ type PortHolder interface {
 	HoldPort(space PortSpace, addr netip.AddrPort) (io.Closer, error)
 }
 
+// AccessController is implemented by a Provider that may limit the hosts that reach its device. The
+// provider applies the limit to the device's own connections and packets. The methods do not block.
+type AccessController interface {
+	// Allows reports whether a host may reach the device, and the device the host.
+	Allows(host netip.Addr) bool
+	// Admits is Allows for a request or datagram of the host that came by another socket. It counts a
+	// host that may not.
+	Admits(host netip.Addr) bool
+	// Identify returns the authenticated identity of the host with an address, and whether it has one.
+	Identify(host netip.Addr) (Identity, bool)
+}
+
 // Route is a route from a device to an address.
 type Route struct {
 	Transport verbs.Transport

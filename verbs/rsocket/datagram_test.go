@@ -28,9 +28,14 @@ type node struct {
 
 func newNode(t testing.TB, port link.Link, addrs ...string) *node {
 	t.Helper()
+	return newNodeWith(t, port, nil, addrs...)
+}
+
+func newNodeWith(t testing.TB, port link.Link, cfg *rdmatransport.Config, addrs ...string) *node {
+	t.Helper()
 	host, err := netstack.New(port, &netstack.Config{Addrs: addrs})
 	ok(t, err)
-	dev, err := rdmatransport.Open(host, nil)
+	dev, err := rdmatransport.Open(host, cfg)
 	ok(t, err)
 	t.Cleanup(func() {
 		if r := dev.Resources(); r.QP != 0 || r.CQ != 0 || r.MR != 0 || r.PD > 1 || r.AH != 0 {
@@ -65,6 +70,36 @@ func (n *node) sent(t testing.TB) uint64 {
 	counters, err := n.dev.PortCounters(1)
 	ok(t, err)
 	return counters["port_xmit_packets"]
+}
+
+// TestDatagramAccess: the datagrams of a host that the device's access control does not allow are
+// dropped, also those over UDP.
+func TestDatagramAccess(t *testing.T) {
+	lan, allowed := new(pipe.Switch), netip.MustParseAddr("10.0.0.2")
+	a := newNodeWith(t, lan.Port(), &rdmatransport.Config{Allow: func(h netip.Addr) bool { return h == allowed }}, "10.0.0.1/24")
+	server := a.socket(t, "10.0.0.1:7", nil)
+	denied := func() uint64 { return a.dev.HWCounters()["access_denied"] }
+	for i, addr := range []string{"10.0.0.3", "10.0.0.2"} {
+		client := newNode(t, lan.Port(), addr+"/24").socket(t, addr+":8", nil)
+		_, err := client.WriteTo([]byte(addr), net.UDPAddrFromAddrPort(netip.MustParseAddrPort("10.0.0.1:7")))
+		ok(t, err)
+		if i == 0 {
+			for end := time.Now().Add(20 * time.Second); denied() == 0; time.Sleep(time.Millisecond) {
+				if time.Now().After(end) {
+					t.Fatal("the datagram is not counted")
+				}
+			}
+		}
+	}
+	_, err := server.WriteTo([]byte("x"), net.UDPAddrFromAddrPort(netip.MustParseAddrPort("10.0.0.3:8")))
+	if !errors.Is(err, syscall.EACCES) {
+		t.Errorf("a datagram to a host that is not allowed: %v", err)
+	}
+	b := make([]byte, 100)
+	n, from, err := server.ReadFrom(b)
+	if ok(t, err); string(b[:n]) != "10.0.0.2" {
+		t.Errorf("%q of %v is received", b[:n], from)
+	}
 }
 
 // TestDatagrams: the first datagrams use UDP and later ones go from QP to QP, in both directions.

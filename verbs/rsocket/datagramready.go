@@ -32,7 +32,7 @@ func (c *PacketConn) OnReady(f func(Ready)) {
 	wait()
 }
 
-// Ready returns what the socket can do without waiting.
+// Ready returns the operations that do not wait now.
 func (c *PacketConn) Ready() Ready {
 	c.mu.Lock()
 	defer c.mu.Unlock()

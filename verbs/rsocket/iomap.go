@@ -12,7 +12,7 @@ import (
 )
 
 // iomap is a memory range to which the other side writes by its offset. It is an entry of the list
-// behind the SGEs.
+// after the SGEs.
 type iomap struct {
 	offset uint64
 	memory sge

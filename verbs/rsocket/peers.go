@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"syscall"
 	"time"
 
 	"github.com/softrnic/softrnic/verbs"
@@ -73,7 +74,11 @@ func (s *peers) destroy() error {
 }
 
 // sendUDP sends this socket's QPN to a peer over UDP, together with a datagram if op is opData.
+// Later datagrams use an address handle. Hosts that access control does not allow have none.
 func (c *PacketConn) sendUDP(op operation, data []byte, to netip.AddrPort) error {
+	if a, ok := c.dev.Provider().(rdmacm.AccessController); ok && !a.Allows(to.Addr()) {
+		return verbs.Errorf(syscall.EACCES, "write", "the device's access control does not allow %v", to.Addr())
+	}
 	i := udpHeader{op: op, qpn: c.qp.Num(), addr: c.local.Addr()}
 	if i.addr.Is4() != to.Addr().Is4() { // this socket is bound to all addresses
 		i.addr = netip.IPv6Unspecified()
@@ -103,10 +108,16 @@ func (c *PacketConn) readUDP() {
 	}
 }
 
+// admits reports whether the device's access control allows a host.
+func (c *PacketConn) admits(host netip.Addr) bool {
+	a, controlled := c.dev.Provider().(rdmacm.AccessController)
+	return !controlled || a.Admits(host)
+}
+
 // handleUDP handles a UDP datagram.
 func (c *PacketConn) handleUDP(b []byte, from netip.AddrPort) {
 	i, data, ok := parseUDPHeader(b)
-	if !ok || i.addr.Is4() != from.Addr().Is4() {
+	if !ok || i.addr.Is4() != from.Addr().Is4() || !c.admits(from.Addr()) {
 		return
 	}
 	if i.op == opData {

@@ -126,7 +126,11 @@ func TestRails(t *testing.T) {
 		{[]string{"SOFTRNIC_LINK=shm:x", "SOFTRNIC_ADDR=10.0.0.1/24,fd00::1/64;10.0.1.1/24"},
 			"softrnic0 softrnic0_iw shm [10.0.0.1/24 fd00::1/64]; softrnic1 softrnic1_iw shm [10.0.1.1/24]; "},
 		{[]string{"SOFTRNIC_LINK=shm:x;pipe", "SOFTRNIC_DEVICE=mlx5_2,siw0"}, "mlx5_2 siw0 shm []; mlx5_3 siw1 pipe []; "},
+		{[]string{"SOFTRNIC_LINK=shm:x;pipe", "SOFTRNIC_DEVICE=mlx5_0,mlx5_0_iw"}, "mlx5_0 mlx5_0_iw shm []; mlx5_1 mlx5_1_iw pipe []; "},
 		{[]string{"SOFTRNIC_LINK=pipe", "SOFTRNIC_DEVICE=mlx5_0,;x,y;,z"}, "mlx5_0  pipe []; x y pipe [];  z pipe []; "},
+		{[]string{"SOFTRNIC_RAIL_5=link=shm:x;addr=10.0.0.1/24,fd00::1/64", "SOFTRNIC_RAIL_1=" + RailSpec{Device: "mlx5_4,"}.Value(),
+			"SOFTRNIC_LINK=pipe"}, "mlx5_4  kernel []; softrnic5 softrnic5_iw shm [10.0.0.1/24 fd00::1/64]; "},
+		{[]string{"SOFTRNIC_RAIL_0=link=pipe", "SOFTRNIC_RAIL_1=link=shm", "SOFTRNIC_CARD=connectx7"}, "mlx5_0  pipe []; mlx5_1  shm []; "},
 	} {
 		got, err := fromEnv(t, c.env...)
 		if err != nil {
@@ -141,12 +145,67 @@ func TestRails(t *testing.T) {
 		}
 	}
 	for _, env := range [][]string{
+		{"SOFTRNIC_RAIL_0=link=shm;name=x"}, {"SOFTRNIC_RAIL_0=shm"}, {"SOFTRNIC_RAIL_1=link=carrier-pigeon"},
+		{"SOFTRNIC_RAIL_0=device=a,", "SOFTRNIC_RAIL_1=device=a,"},
+		{"SOFTRNIC_RAIL_0=link=kernel:all", "SOFTRNIC_RAIL_3=link=shm"},
 		{"SOFTRNIC_LINK=shm:a;shm:b", "SOFTRNIC_DEVICE=a;b;c"}, {"SOFTRNIC_LINK=shm:a;shm:b", "SOFTRNIC_ADDR=10.0.0.1/24"},
 		{"SOFTRNIC_LINK=shm:a;shm:b;shm:c", "SOFTRNIC_DEVICE=a;b"},
 		{"SOFTRNIC_LINK=shm:a;shm:b", "SOFTRNIC_DEVICE=mlx"},
 	} {
 		if _, err := fromEnv(t, env...); err == nil {
 			t.Errorf("%v: no error", env)
+		}
+	}
+}
+
+// TestCaptureAndImpairFromEnv: each rail has a capture of its own, and the impairment.
+func TestCaptureAndImpairFromEnv(t *testing.T) {
+	pid := fmt.Sprint(os.Getpid())
+	got, err := fromEnv(t, "SOFTRNIC_LINK=shm;shm:b", "SOFTRNIC_CAPTURE=/tmp/%p.pcapng", "SOFTRNIC_IMPAIR=loss=1%")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, r := range got.Rails {
+		if want := fmt.Sprintf("/tmp/%s-%d.pcapng", pid, i+1); r.Flags.Capture != want {
+			t.Errorf("rail %d is captured to %q, want %q", i, r.Flags.Capture, want)
+		}
+		if r.Flags.Impair == nil || r.Flags.Impair.Out.Loss != 0.01 {
+			t.Errorf("rail %d: impairment %+v", i, r.Flags.Impair)
+		}
+	}
+	if got, err := fromEnv(t, "SOFTRNIC_ALLOW=10.0.0.2, fd00::/8"); err != nil ||
+		fmt.Sprint(got.Rails[0].Flags.Allow) != "[10.0.0.2/32 fd00::/8]" {
+		t.Errorf("access control: %v, %v", got.Rails[0].Flags.Allow, err)
+	}
+	const key = "xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg="
+	if got, err := fromEnv(t, "SOFTRNIC_SECURE=node.key", "SOFTRNIC_PEERS=a="+key+"@192.0.2.1, "+key, "SOFTRNIC_SECURE_PORT=7"); err != nil ||
+		got.Rails[0].Flags.Medium() != "wireguard" || got.Rails[0].Flags.Shared || len(got.Rails[0].Flags.Peer) != 2 ||
+		got.Rails[0].Flags.Peer[0].Endpoint != "192.0.2.1:51820" || got.Rails[0].Flags.SecurePort != 7 {
+		t.Errorf("a tunnel: %+v, %v", got.Rails, err)
+	}
+	for _, env := range [][]string{{"SOFTRNIC_PEERS=x"}, {"SOFTRNIC_SECURE_PORT=x"}, {"SOFTRNIC_DEVICE=a;b"}} {
+		if _, err := fromEnv(t, append(env, "SOFTRNIC_SECURE=node.key")...); err == nil || !strings.Contains(err.Error(), "SOFTRNIC_") {
+			t.Errorf("%s: %v", env, err)
+		}
+	}
+	if _, err := fromEnv(t, "SOFTRNIC_ALLOW=10.0.0.0/"); err == nil || !strings.Contains(err.Error(), "SOFTRNIC_ALLOW") {
+		t.Errorf("access for 10.0.0: %v", err)
+	}
+	if got, err = fromEnv(t, "SOFTRNIC_CAPTURE=/tmp/%p.pcapng"); err != nil || got.Rails[0].Flags.Capture != "/tmp/"+pid+".pcapng" ||
+		got.Rails[0].Flags.Impair != nil {
+		t.Errorf("one rail: %+v, %v", got.Rails[0].Flags, err)
+	}
+	if _, err := fromEnv(t, "SOFTRNIC_IMPAIR=loss=2"); err == nil || !strings.Contains(err.Error(), "SOFTRNIC_IMPAIR") {
+		t.Errorf("a loss of 2: %v", err)
+	}
+}
+
+// TestPositionedDevices: the names of devices in different positions differ.
+func TestPositionedDevices(t *testing.T) {
+	for value, want := range map[string]string{"": "softrnic3", "mlx5_4": "mlx5_3", "mlx5_0,mlx5_0_iw": "mlx5_3,mlx5_3_iw", "a,": "a3,",
+		",b_iw": ",b3_iw", "a,b": "a3,b3"} {
+		if got := PositionedDevices(value, 3); got != want {
+			t.Errorf("%q: %q, want %q", value, got, want)
 		}
 	}
 }

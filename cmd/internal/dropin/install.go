@@ -1,6 +1,7 @@
 package dropin
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -34,8 +35,35 @@ const SysfsLibrary = "libsoftrnic-sysfs.so"
 // SocketsLibrary is preloaded into programs whose TCP connections softrnic run carries over RDMA.
 const SocketsLibrary = "libsoftrnic-sockets.so"
 
+// FindInstall returns the directory of the libraries and the file of the running command softrnic.
+// libs is the directory, or empty if it is where LibrariesBeside finds it.
+func FindInstall(libs string) (dir, command string, err error) {
+	if command, err = os.Executable(); err != nil {
+		return "", "", err
+	}
+	if command, err = filepath.EvalSymlinks(command); err != nil {
+		return "", "", err
+	}
+	if dir = libs; dir == "" {
+		if dir = LibrariesBeside(filepath.Dir(command)); dir == "" {
+			return "", "",
+				fmt.Errorf("%s is neither beside %s nor in ../%s: go run ./cmd/libsoftrnic/build -prefix DIR builds and installs it "+
+					"with this command, and --libs says where it is", Libraries[0], command, LibDir)
+		}
+	}
+	if dir, err = filepath.Abs(dir); err != nil {
+		return "", "", err
+	}
+	for _, lib := range Libraries {
+		if _, err := os.Stat(filepath.Join(dir, lib)); err != nil {
+			return "", "", fmt.Errorf("--libs: %w", err)
+		}
+	}
+	return dir, command, nil
+}
+
 // LibrariesBeside returns the directory of the libraries for a command softrnic in dir: dir itself,
-// or LibDir beside dir. It returns "" if neither has them.
+// or LibDir next to dir. It returns "" if neither has them.
 func LibrariesBeside(dir string) string {
 	for _, d := range []string{dir, filepath.Join(dir, "..", LibDir)} {
 		if _, err := os.Stat(filepath.Join(d, Libraries[0])); err == nil {

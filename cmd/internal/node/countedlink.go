@@ -31,18 +31,9 @@ func newCountedLink(l link.Link) *countedLink {
 func (c *countedLink) count(frames []link.Frame) {
 	n := 0
 	for i := range frames {
-		n += packetsIn(&frames[i])
+		n += frames[i].Segments()
 	}
 	c.Packets.Add(uint64(n))
-}
-
-// packetsIn returns the number of packets of a frame on the wire.
-func packetsIn(f *link.Frame) int {
-	payload, size := f.Len()-int(f.HeaderLen), int(f.SegmentSize)
-	if f.Segmentation == link.NoSegmentation || size == 0 || payload <= size {
-		return 1
-	}
-	return (payload + size - 1) / size
 }
 
 // Attach implements link.Link.

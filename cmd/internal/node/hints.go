@@ -40,7 +40,7 @@ func (f *Flags) warnKernelAddr(log *slog.Logger) {
 
 // HintWithoutAddr warns if a server has only a link-local address, which its clients cannot know.
 func (f *Flags) HintWithoutAddr(n *Node) {
-	if len(f.Addr) == 0 && f.Link.Medium != "pipe" && f.Link.Medium != "kernel" && f.Link.Medium != "shm" {
+	if len(f.Addr) == 0 && f.Medium() != "pipe" && f.Medium() != "kernel" && f.Medium() != "shm" && f.Medium() != secureMedium {
 		n.Log.Warn("without --addr the node has only a link-local address: for others to reach it, use an address of the network, such "+
 			"as --addr 10.0.0.9/24",
 			"addr", n.Host.NICs()[0].GIDs()[0])

@@ -83,7 +83,7 @@ func EachInterface(link string) ([]string, error) {
 
 // Each returns the flags of the nodes that f stands for: see EachInterface.
 func (f *Flags) Each() (all []Flags, err error) {
-	if f.Link.Medium != "kernel" || f.Link.name != allInterfaces {
+	if f.Medium() != "kernel" || f.Link.name != allInterfaces {
 		return []Flags{*f}, nil
 	}
 	if len(f.Addr) > 0 {

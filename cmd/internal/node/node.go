@@ -24,6 +24,7 @@ import (
 	"github.com/softrnic/softrnic/link/impair"
 	"github.com/softrnic/softrnic/link/shm"
 	"github.com/softrnic/softrnic/link/vlan"
+	"github.com/softrnic/softrnic/link/wireguard"
 	"github.com/softrnic/softrnic/rdmatransport"
 	"github.com/softrnic/softrnic/rdmatransport/iwarp"
 	"github.com/softrnic/softrnic/rdmatransport/roce"
@@ -37,21 +38,26 @@ import (
 
 // Flags describe a node. Each command that needs a node embeds them.
 type Flags struct {
-	Link       LinkSpec `group:"node" default:"pipe" placeholder:"LINK" help:"Ethernet link: pipe (inside this process), shm[:NAME] (Linux: memory shared with other processes of this user that use the same name; they find each other in $XDG_RUNTIME_DIR/softrnic, or without XDG_RUNTIME_DIR in softrnic-UID, with the user's number, in $TMPDIR or /tmp; elsewhere use stream or kernel), stream:PATH[,listen] (a unix socket, or tcp:HOST:PORT, to softrnic switch, another node or QEMU's -netdev stream, of whom one listens), tap:NAME[,bridge=BRIDGE][,offloads=off] (a TAP interface, made if it is not there, and used as it is if it is; offloads=off: one packet a frame), or packet:INTERFACE[,mac=interface] (AF_PACKET on an existing interface, with a MAC of its own or the interface's). TAP and AF_PACKET take wait=adaptive, event or poll (what the receiving thread does when idle) and queues=N (so many receiving threads), and each link vlan=ID (an 802.1Q VLAN of it; its priorities are service levels). Or kernel[:INTERFACE]: no Ethernet, but the machine's own UDP and TCP sockets and addresses, without privileges, and without raw packets and RoCE v1; without INTERFACE on that of the default route, or else on the first that has a global address. Default: pipe."`
-	Addr       []CIDR   `group:"node" sep:"none" placeholder:"CIDR" help:"IP address with prefix length, such as 10.0.0.9/24; repeatable. Each becomes a GID, from index 1 on; index 0 is the IPv6 link-local address. Default for shm: the first of 10.83.0.1 to .254 that is free; it is said on stderr. For RoCE v1 the same begin at index 128. With --link kernel it chooses among the machine's own addresses, whose prefix length may be left out; default there: all of the interface's."`
-	Gateway    []IPAddr `group:"node" sep:"none" placeholder:"IP" help:"Router to all other networks; one each for IPv4 and IPv6. Not with --link kernel."`
-	MAC        macAddr  `group:"node" placeholder:"MAC" help:"Ethernet address of the node. Default: made from the first --addr, so that neighbours who remember the node are right; without --addr, random. Not with --link kernel."`
-	Shared     bool     `group:"node" help:"With --link kernel: share its addresses with other processes of this user, through a hub (softrnic hub --help), which is started if there is none. Without it a node has its addresses for itself, unless a hub has them. Linux only."`
-	Congestion bool     `group:"node" help:"RoCEv2: control congestion (DCQCN): packets may be marked by the network (ECN), and connections whose packets are slow down. Default: off."`
-	ByDelay    bool     `group:"node" name:"congestion-by-delay" help:"RoCEv2: control congestion by the delay of packets, which needs nothing of the network. For long paths. Default: off."`
-	Window     int      `group:"node" type:"window" placeholder:"BYTES" help:"RoCEv2: bytes that a reliable connection has in flight at most: a power of two from 131072 to 16777216; a long path needs its rate times its round trip. Default: 524288."`
-	Selective  bool     `group:"node" name:"selective-repeat" help:"RoCEv2: repeat lost packets alone towards other SoftRNICs that were given this too. They recognise each other by reserved bits of the BTH, which are zero otherwise. Default: off, everything from a lost packet on is repeated, as the IBTA has it."`
-	LongFPDUs  bool     `group:"node" name:"long-fpdus" help:"iWARP: FPDUs may be longer than a TCP segment, where the links of both nodes segment TCP and the peer is a SoftRNIC that was given this too. They recognise each other by reserved bits of MPA's frames, which are zero otherwise. Default: off, an FPDU fits in a segment, as RFC 5044 has it."`
-	MPA        mpaSetUp `group:"node" name:"mpa" placeholder:"SET-UP" help:"iWARP: how connections are set up: no-crc (FPDUs have no CRCs where the peer needs none either), markers (asks the peer for them), revision1 (requests are RFC 5044's, not RFC 6581's), client-server (requests do not ask for peer-to-peer mode), or several, as no-crc,markers. Default: none of these."`
-	StrictICRC bool     `group:"node" name:"strict-icrc" help:"RoCEv2 with --link kernel: drop IPv4 packets unless their ICRC is right with an IP identification that SoftRNICs send. Without it the identification, which sockets do not show, is found from the ICRC, as packets of Linux's rxe and of most hardware need; icrc_id_solved counts them, and icrc_errors what is dropped: with or without this flag that is each packet that has passed a NAT, which iWARP passes (--transport iwarp). Other links see the identification, and are always strict."`
-	Counters   bool     `group:"node" help:"Print what the node has counted to stderr when it ends, as far as it is not 0, by the names of Linux's port counters and rxe's hw_counters."`
-	Trace      string   `group:"node" type:"path" placeholder:"FILE" help:"Append what happens to queue pairs (changes of state, losses, timeouts, RNR waits, NAKs, the set-up and end of iWARP streams) to this file, one JSON object a line."`
+	Link       LinkSpec `group:"node" default:"pipe" placeholder:"LINK" help:"Ethernet link, or kernel. pipe: inside this process. shm[:NAME]: memory shared with other processes of this user that use the same name (Linux only; elsewhere use stream or kernel). They find each other in $XDG_RUNTIME_DIR/softrnic or, if XDG_RUNTIME_DIR is not set, in softrnic-UID in $TMPDIR or /tmp. stream:PATH[,listen]: a unix socket, or tcp:HOST:PORT, to softrnic switch, another node or QEMU's -netdev stream; one side listens. tap:NAME[,bridge=BRIDGE][,offloads=off]: a TAP interface, created if it does not exist and otherwise used unchanged; offloads=off sends one packet per frame. packet:INTERFACE[,mac=interface]: AF_PACKET on an existing interface, with a MAC address of its own or the interface's. TAP and AF_PACKET accept wait=adaptive, event or poll (how an idle receiving thread waits) and queues=N (the number of receiving threads). Each Ethernet link accepts vlan=ID, an 802.1Q VLAN whose priorities are the service levels. kernel[:INTERFACE]: no Ethernet link, but the machine's own UDP and TCP sockets and addresses. It needs no privileges, and has no raw packets and no RoCE v1. Its default INTERFACE is that of the default route, otherwise the first with a global address. Default: pipe."`
+	Addr       []CIDR   `group:"node" sep:"none" placeholder:"CIDR" help:"IP address with prefix length, such as 10.0.0.9/24; repeatable. Each address is a GID, from index 1 on; index 0 is the IPv6 link-local address. The same GIDs for RoCE v1 start at index 128. Default for shm: the first free address of 10.83.0.1 to .254, printed to stderr. With --link kernel, it selects addresses of the interface, and the prefix length is optional; default: all of them."`
+	Gateway    []IPAddr `group:"node" sep:"none" placeholder:"IP" help:"Default gateway; one each for IPv4 and IPv6. Not with --link kernel."`
+	MAC        macAddr  `group:"node" placeholder:"MAC" help:"MAC address of the node. Default: derived from the first --addr, so that neighbours' cache entries stay valid after a restart; without --addr, random. Not with --link kernel."`
+	Shared     bool     `group:"node" help:"With --link kernel: share its addresses with other processes of this user, through a hub (softrnic hub --help), which is started if none runs. Without --shared, a node shares its addresses only if a hub already has them. Linux only."`
+	Congestion bool     `group:"node" help:"RoCEv2: congestion control by DCQCN. The network may mark packets (ECN), and connections with marked packets slow down. Default: off."`
+	ByDelay    bool     `group:"node" name:"congestion-by-delay" help:"RoCEv2: congestion control by the delay of packets, for long paths. It needs no support in the network. Default: off."`
+	Window     int      `group:"node" type:"window" placeholder:"BYTES" help:"RoCEv2: maximum bytes in flight of a reliable connection, a power of two from 131072 to 16777216. A long path needs the product of its rate and its round-trip time. Default: 524288."`
+	Selective  bool     `group:"node" name:"selective-repeat" help:"RoCEv2: retransmit only lost packets, if the peer is a SoftRNIC with the same flag. Peers recognise each other by reserved bits of the BTH, which are otherwise zero. Default: off; everything from a lost packet on is retransmitted, as in the IBTA specification."`
+	LongFPDUs  bool     `group:"node" name:"long-fpdus" help:"iWARP: allow FPDUs longer than a TCP segment, if the links of both nodes segment TCP and the peer is a SoftRNIC with the same flag. Peers recognise each other by reserved bits of MPA frames, which are otherwise zero. Default: off; an FPDU fits into a segment, as in RFC 5044."`
+	MPA        mpaSetUp `group:"node" name:"mpa" placeholder:"SET-UP" help:"iWARP: options of the MPA connection setup: no-crc (no CRCs in FPDUs if the peer needs none either), markers (request markers from the peer), revision1 (send requests of RFC 5044, not RFC 6581), client-server (do not request peer-to-peer mode), or several, such as no-crc,markers. Default: none."`
+	StrictICRC bool     `group:"node" name:"strict-icrc" help:"RoCEv2 with --link kernel: drop IPv4 packets unless their ICRC matches an IP identification that SoftRNICs send. Sockets do not show the identification. Without this flag, it is therefore computed from the ICRC, as needed for packets of Linux's rxe and of most hardware; icrc_id_solved counts these. icrc_errors counts dropped packets. With or without this flag, these include all packets that have passed a NAT; iWARP works through a NAT (--transport iwarp). Other links see the identification, and are always strict."`
+	Counters   bool     `group:"node" help:"Print the node's non-zero counters to stderr when it ends, with the names of Linux's port counters and rxe's hw_counters."`
+	Trace      string   `group:"node" type:"path" placeholder:"FILE" help:"Append the events of queue pairs to this file, one JSON object per line: state changes, losses, timeouts, RNR waits, NAKs, start and end of iWARP streams."`
+	Secure     string   `group:"node" type:"path" placeholder:"FILE" help:"Encrypt and authenticate everything, by WireGuard: the link is a tunnel to each --peer through this machine's UDP, also through NATs. FILE has this node's private key, of softrnic key, or a configuration in the format of wg(8), with peers; only its owner may read it. The node has the address that softrnic key prints, besides those of --addr. With --link stream, tap or packet, the tunnels are in Ethernet frames there, and peers have no HOST: a switch can relay between nodes behind NATs."`
+	Peer       []Peer   `group:"node" placeholder:"[NAME=]KEY[@HOST[:PORT]]" help:"With --secure: a peer's public key, and where it is at first unless it contacts this node; repeatable, or separated by commas. Default PORT: 51820. A peer has the address of its key, and the only peer has all addresses. With HOST, a packet is sent every 25 seconds, so that NATs keep the way back open."`
+	SecurePort uint16   `group:"node" name:"secure-port" placeholder:"PORT" help:"With --secure: the UDP port of this node. Default: that of FILE, otherwise 51820 if a peer is given without HOST, and otherwise any free port."`
 	Rate       Rate     `kong:"-"` // softrnic run's
+	// The hosts that may reach the node; none: all.
+	Allow []Allowed `group:"node" placeholder:"HOST" help:"Let only these hosts reach the node: addresses, networks (CIDR), and with --secure names and public keys of peers; separated by commas, repeatable. Connection requests of other hosts are rejected, their datagrams are dropped, and queue pairs cannot be connected to them. access_denied of --counters counts these. It does not apply to raw packets. Without --secure, senders may forge their addresses. Default: all hosts."`
 	// The node is only described: with --link kernel it reserves no address and starts no hub.
 	Describe bool `kong:"-"`
 	LinkFlags
@@ -66,8 +72,8 @@ type Rate struct {
 // LinkFlags describe a link, its capture and its log.
 type LinkFlags struct {
 	MTU     int        `group:"node" name:"mtu" type:"mtu" placeholder:"BYTES" help:"Largest IP packet on the link: 1500 for path MTU 1024, 4200 for 4096. Default: the link's own."`
-	Capture string     `group:"node" type:"path" placeholder:"FILE" help:"Write every frame to this pcapng file, for Wireshark or tshark. A file that has something in it is refused. With --impair they are those of the link: incoming ones before --impair has acted on them. With --link kernel these are the RoCE packets, as the kernel was given them or has passed them on, behind Ethernet addresses that are made up; TCP is not among them."`
-	Impair  *impairing `group:"node" placeholder:"SPEC" help:"Make the link bad, for example loss=1%,reorder=0.5%,delay=1ms±200us,seed=7. With --link kernel this is done to RoCE packets only."`
+	Capture string     `group:"node" type:"path" placeholder:"FILE" help:"Write every frame to this pcapng file, for Wireshark or tshark. The file must be new or empty. With --impair, the frames are those on the link: incoming frames are captured before they are impaired. With --link kernel, the file has the RoCE packets that the kernel was given or has delivered, with synthetic Ethernet headers; TCP is not captured."`
+	Impair  *Impairing `group:"node" placeholder:"SPEC" help:"Impair the link, for example loss=1%,reorder=0.5%,delay=1ms±200us,seed=7. With --link kernel, only RoCE packets are impaired."`
 	Log     slog.Level `group:"node" name:"log-level" default:"warn" placeholder:"LEVEL" help:"Log messages of at least this level to stderr: debug, info, warn or error. Default: warn."`
 }
 
@@ -81,19 +87,24 @@ type Host interface {
 type Node struct {
 	Host     Host
 	Dev      *verbs.Device
-	Segment  *shm.Link     // the segment of --link shm, or nil
-	captured *capture.Link // nil without --capture
-	Wire     *countedLink  // nil unless Env.Counted
-	counters io.Writer     // nil without --counters
-	trace    *os.File      // nil without --trace
-	traced   *cli.Checked  // the writer to trace
-	Log      *slog.Logger
+	Segment  *shm.Link       // the segment of --link shm, or nil
+	Tunnel   *wireguard.Link // the link of --secure, or nil
+	captured *capture.Link   // nil without --capture
+	Wire     *countedLink    // nil unless Env.Counted
+	// Impairment is that of the link; nil without --impair.
+	Impairment *Impairment
+	counters   io.Writer    // nil without --counters
+	trace      *os.File     // nil without --trace
+	traced     *cli.Checked // the writer to trace
+	Log        *slog.Logger
 
 	logRemoved sync.Once
-	chosen     netip.Prefix // the address chosen without --addr
-	medium     string       // LinkSpec.Medium
-	why        string       // the reason for the choice of the interface; "": it was given
-	strict     bool         // --strict-icrc
+	chosen     netip.Prefix   // the address chosen without --addr
+	own        []netip.Prefix // addresses of --secure
+	medium     string         // LinkSpec.Medium
+	why        string         // the reason for the choice of the interface; "": it was given
+	strict     bool           // --strict-icrc
+	allow      func(netip.Addr) bool
 	networks   []netip.Prefix
 }
 
@@ -132,7 +143,7 @@ func (f *Flags) RunNode(ctx context.Context, e *cli.Env, do func(context.Context
 
 // RunNodeForPeer is RunNode for a command whose peer is another program.
 func (f *Flags) RunNodeForPeer(ctx context.Context, e *cli.Env, do func(context.Context, *Node) error) error {
-	if f.Link.Medium == "pipe" && e.LAN == nil {
+	if f.Medium() == "pipe" && e.LAN == nil {
 		return cli.Usagef("this needs a peer, and a pipe is within one process: use --link kernel, shm, stream:PATH, tap:NAME " +
 			"or packet:INTERFACE")
 	}
@@ -177,8 +188,8 @@ func (n *Node) Why() string { return n.why }
 
 // Addrs returns the node's addresses.
 func (n *Node) Addrs() []netip.Addr {
-	// Holes in the GID table.
-	return slices.DeleteFunc(n.Host.NICs()[0].GIDs(), func(a netip.Addr) bool { return !a.IsValid() })
+	// The GID table may have holes, and index 0 may repeat the next address.
+	return slices.Compact(slices.DeleteFunc(n.Host.NICs()[0].GIDs(), func(a netip.Addr) bool { return !a.IsValid() }))
 }
 
 // Open opens the node's link, stack and device.
@@ -187,9 +198,9 @@ func (f *Flags) Open(e *cli.Env) (*Node, error) {
 	if err := f.check(); err != nil {
 		return nil, err
 	}
-	n := &Node{Log: log, medium: f.Link.Medium, strict: f.StrictICRC}
+	n := &Node{Log: log, medium: f.Medium(), strict: f.StrictICRC}
 	open := f.openNetstack
-	if f.Link.Medium == "kernel" {
+	if f.Medium() == "kernel" {
 		open = f.openKernel
 	}
 	err := open(e, n)
@@ -205,7 +216,11 @@ func (f *Flags) Open(e *cli.Env) (*Node, error) {
 	}
 	mpa := f.MPA.Config
 	mpa.LongFPDUs = f.LongFPDUs
-	device := &rdmatransport.Config{RoCE: cfg, IWARP: mpa, Rate: rdmatransport.Rate(f.Rate)}
+	device := &rdmatransport.Config{RoCE: cfg, IWARP: mpa, Rate: rdmatransport.Rate(f.Rate), Identify: n.identify}
+	if n.allow, err = f.allow(n); err != nil {
+		return nil, errors.Join(err, n.Host.Close())
+	}
+	device.Allow = n.allow
 	if f.Trace != "" {
 		if n.trace, err = os.OpenFile(f.Trace, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o666); err != nil {
 			return nil, errors.Join(fmt.Errorf("--trace: %w", err), n.Host.Close())
@@ -231,16 +246,19 @@ func (f *Flags) Open(e *cli.Env) (*Node, error) {
 
 // check returns an error if flags contradict each other.
 func (f *Flags) check() error {
-	kernel := f.Link.Medium == "kernel"
+	if err := f.checkSecure(); err != nil {
+		return err
+	}
+	kernel := f.Medium() == "kernel"
 	switch {
 	case f.MAC != nil && f.Link.interfaceMAC:
 		return cli.Usagef("--mac %v: --link has mac=interface: use only one of them", net.HardwareAddr(f.MAC))
 	case f.Shared && !kernel:
-		return cli.Usagef("--shared: only --link kernel has addresses that other processes can have as well: leave it out")
+		return cli.Usagef("--shared: only --link kernel can share addresses: leave it out")
 	case kernel && f.MAC != nil:
-		return cli.Usagef("--mac %v: with --link kernel the node has the interface's: leave it out", net.HardwareAddr(f.MAC))
+		return cli.Usagef("--mac %v: with --link kernel, the node has the interface's MAC address: leave it out", net.HardwareAddr(f.MAC))
 	case kernel && len(f.Gateway) > 0:
-		return cli.Usagef("--gateway %v: with --link kernel the machine's own routes count: leave it out", f.Gateway[0])
+		return cli.Usagef("--gateway %v: with --link kernel, the machine's own routes are used: leave it out", f.Gateway[0])
 	}
 	for _, a := range f.Addr {
 		if !kernel && !a.IsValid() {
@@ -260,6 +278,7 @@ func (f *Flags) openNetstack(e *cli.Env, n *Node) error {
 	for _, a := range f.Addr {
 		n.networks = append(n.networks, a.Prefix)
 	}
+	n.networks = append(n.networks, n.own...)
 	if n.chosen.IsValid() {
 		n.networks = append(n.networks, n.chosen)
 	}
@@ -293,9 +312,12 @@ func (f *Flags) openLink(e *cli.Env, n *Node) (link.Link, error) {
 	}
 	var l link.Link
 	var err error
-	if f.Link.Medium == "shm" {
+	switch f.Medium() {
+	case "shm":
 		l, err = f.openShm(e, n, mac)
-	} else {
+	case secureMedium:
+		l, err = f.openTunnel(n)
+	default:
 		l, err = f.Link.open(e.LAN, mac, f.MTU)
 	}
 	if err != nil {
@@ -336,6 +358,7 @@ func (f *Flags) wrap(e *cli.Env, n *Node, l link.Link) (_ link.Link, err error) 
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("--impair: %w", err), l.Close())
 		}
+		n.Impairment = &Impairment{link: impaired, spec: f.Impair.text}
 		l = impaired
 	}
 	return l, nil
@@ -385,6 +408,14 @@ func (n *Node) TraceErr() error {
 		return nil
 	}
 	return fmt.Errorf("--trace: %w", n.traced.Err())
+}
+
+// FlushCapture writes buffered packets to the capture, and returns its first error.
+func (n *Node) FlushCapture() error {
+	if n.captured == nil {
+		return nil
+	}
+	return n.captured.Flush()
 }
 
 // printCounters prints the nonzero counters in one write.
@@ -445,14 +476,17 @@ func (n *Node) GID(port uint8, to netip.Addr) (verbs.GIDEntry, error) {
 	return verbs.GIDEntry{}, fmt.Errorf("the node has no address of the family of %v: add one with --addr", to)
 }
 
-// CIDR, IPAddr, macAddr, impairing and mpaSetUp are values of flags. Their UnmarshalText methods
+// CIDR, IPAddr, macAddr, Impairing and mpaSetUp are values of flags. Their UnmarshalText methods
 // explain errors in a value. A CIDR without a prefix length is an invalid Prefix with an Addr.
 type (
 	CIDR      struct{ netip.Prefix }
 	IPAddr    struct{ netip.Addr }
 	macAddr   net.HardwareAddr
-	impairing struct{ impair.Config }
-	mpaSetUp  struct{ iwarp.Config }
+	Impairing struct {
+		impair.Config
+		text string
+	}
+	mpaSetUp struct{ iwarp.Config }
 )
 
 func (m *mpaSetUp) UnmarshalText(text []byte) error {
@@ -506,7 +540,8 @@ func (m *macAddr) UnmarshalText(text []byte) error {
 	return nil
 }
 
-func (i *impairing) UnmarshalText(text []byte) (err error) {
-	i.Config, err = impair.Parse(string(text))
+func (i *Impairing) UnmarshalText(text []byte) (err error) {
+	i.text = string(text)
+	i.Config, err = impair.Parse(i.text)
 	return err
 }

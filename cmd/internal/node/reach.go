@@ -11,6 +11,6 @@ func (n *Node) OnMachinesStack() bool { return n.medium == "kernel" }
 // OnlyNodesReach reports whether an address belongs to a link between programs, which the machine's
 // own stack cannot reach.
 func (n *Node) OnlyNodesReach(a netip.Addr) bool {
-	return slices.Contains([]string{"pipe", "shm", "stream"}, n.medium) &&
+	return slices.Contains([]string{"pipe", "shm", "stream", secureMedium}, n.medium) &&
 		slices.ContainsFunc(n.networks, func(p netip.Prefix) bool { return p.Contains(a) })
 }

@@ -14,7 +14,7 @@ import (
 // Flags describe a node of a command.
 type Flags struct {
 	node.Flags
-	Metrics string `group:"node" placeholder:"HOST:PORT" help:"Answer Prometheus on this address of the machine's own, not the node's: http://HOST:PORT/metrics. The names are those of node_exporter's collector infiniband, and softrnic_NAME for rxe's hw_counters and the rest."`
+	Metrics string `group:"node" placeholder:"HOST:PORT" help:"Serve Prometheus metrics at http://HOST:PORT/metrics, on an address of this machine, not of the node. The names are those of node_exporter's infiniband collector, and softrnic_NAME for rxe's hw_counters and all others."`
 
 	// Collector has further metrics of the command for Prometheus.
 	Collector prometheus.Collector `kong:"-"`
@@ -37,7 +37,7 @@ func (f *Flags) observable(do func(context.Context, *node.Node) error) func(cont
 			return err
 		}
 		defer stop()
-		defer status.PublishNode(n, 0)()
+		defer status.PublishNode(n, 0, false)()
 		return do(ctx, n)
 	}
 }

@@ -1,6 +1,7 @@
 // Package status publishes the state of a node's queue pairs to other processes of the user. Each
-// node listens on a unix socket in a common directory. It answers each connection with a JSON
-// object, a [Node]. softrnic top connects to all nodes.
+// node listens on a unix socket in a common directory. It reads a [Request] and answers with a
+// [Node], both as JSON objects. softrnic top connects to all nodes, and softrnic impair to those of
+// a process.
 package status
 
 import (
@@ -8,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -17,7 +19,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/softrnic/softrnic/cmd/internal/node"
 	"github.com/softrnic/softrnic/internal/link/userdir"
+	"github.com/softrnic/softrnic/link/impair"
+	"github.com/softrnic/softrnic/link/wireguard"
 	"github.com/softrnic/softrnic/verbs"
 )
 
@@ -25,13 +30,46 @@ import (
 type Node struct {
 	PID int `json:"pid"`
 	// The process of the softrnic run --metrics that started the program.
-	Run     int       `json:"run,omitempty"`
+	Run int `json:"run,omitempty"`
+	// Hidden nodes are for the answers of softrnic run to iproute2's rdma only: see All.
+	Hidden bool `json:"hidden,omitempty"`
+	// Devices are the names of the devices as programs under softrnic run see them, and GUID is the
+	// system image GUID of these in hexadecimal.
+	Devices []string  `json:"devices,omitempty"`
+	GUID    string    `json:"guid,omitempty"`
 	Command string    `json:"command"`
 	Link    string    `json:"link"`
 	Addrs   []string  `json:"addrs"`
 	Time    time.Time `json:"time"` // when the status was read
 	verbs.Snapshot
 	QPs []QP `json:"qps"`
+	// Impairment is nil if the node's link cannot be impaired.
+	Impairment *Impairment `json:"impairment,omitempty"`
+	// Tunnel is nil without --secure.
+	Tunnel *Tunnel `json:"tunnel,omitempty"`
+	// Error is the reason why a request was not executed.
+	Error string `json:"error,omitempty"`
+}
+
+// Impairment is the impairment of a node's link.
+type Impairment struct {
+	Spec string          `json:"spec"` // in the syntax of impair.Parse
+	In   impair.Counters `json:"in"`
+	Out  impair.Counters `json:"out"`
+}
+
+// Tunnel is the link of a node with --secure.
+type Tunnel struct {
+	PublicKey wireguard.PublicKey   `json:"publicKey"`
+	Port      uint16                `json:"port"`
+	MTU       int                   `json:"mtu"`
+	Peers     []wireguard.PeerState `json:"peers"`
+}
+
+// Request asks a node for a change.
+type Request struct {
+	// Impair replaces the impairment of the node's link, if it is not nil.
+	Impair *string `json:"impair,omitempty"`
 }
 
 // QP is a queue pair.
@@ -42,14 +80,28 @@ type QP struct {
 	State     string            `json:"state"`
 	Peer      string            `json:"peer,omitempty"` // IP address
 	DestQPNum uint32            `json:"destQPNum,omitempty"`
+	SQPSN     uint32            `json:"sqPSN,omitempty"`
+	RQPSN     uint32            `json:"rqPSN,omitempty"`
 	Sends     int               `json:"sends"` // posted and not completed
 	Recvs     int               `json:"recvs"`
 	Counters  map[string]uint64 `json:"counters"`
 }
 
+// FormatGUID returns a GUID as in Node.
+func FormatGUID(guid uint64) string { return fmt.Sprintf("%016x", guid) }
+
 // of returns n with the state of a device.
-func (n Node) of(dev *verbs.Device) Node {
+func (n Node) of(dev *verbs.Device, impairment *node.Impairment, tunnel *wireguard.Link) Node {
+	if tunnel != nil {
+		n.Tunnel = &Tunnel{tunnel.PublicKey(), tunnel.Port(), tunnel.MTU(), tunnel.Peers()}
+	}
+	n.GUID = FormatGUID(dev.QueryDevice().SysImageGUID)
 	n.Time, n.Snapshot = time.Now(), dev.Snapshot()
+	if impairment != nil {
+		i := &Impairment{Spec: impairment.Spec()}
+		i.In, i.Out = impairment.Counters()
+		n.Impairment = i
+	}
 	n.QPs = []QP{}
 	for _, qp := range dev.QPs() {
 		s, err := qp.Stats()
@@ -59,6 +111,9 @@ func (n Node) of(dev *verbs.Device) Node {
 		q := QP{
 			Num: qp.Num(), Type: qp.Type().String(), Transport: qp.Transport().String(), State: s.State.String(),
 			DestQPNum: s.DestQPNum, Sends: s.Sends, Recvs: s.Recvs, Counters: s.Counters,
+		}
+		if attr, _, err := qp.Query(); err == nil {
+			q.SQPSN, q.RQPSN = attr.SQPSN, attr.RQPSN
 		}
 		if s.Peer.IsValid() {
 			q.Peer = s.Peer.String()
@@ -74,8 +129,8 @@ func Directory() string { return filepath.Join(userdir.Default(), "nodes") }
 var published atomic.Uint64 // number of nodes of this process so far
 
 // Publish publishes a device's status until stop is called. n has the fields that the device does
-// not know.
-func Publish(dev *verbs.Device, n Node) (stop func(), err error) {
+// not know. Requests change impairment, which may be nil. tunnel may be nil, too.
+func Publish(dev *verbs.Device, impairment *node.Impairment, tunnel *wireguard.Link, n Node) (stop func(), err error) {
 	dir := Directory()
 	if err := makeDirectory(dir); err != nil {
 		return nil, err
@@ -94,7 +149,12 @@ func Publish(dev *verbs.Device, n Node) (stop func(), err error) {
 				return
 			}
 			if conn.SetDeadline(time.Now().Add(askTimeout)) == nil {
-				_ = json.NewEncoder(conn).Encode(n.of(dev)) // the client may have disconnected
+				err := execute(conn, impairment)
+				answer := n.of(dev, impairment, tunnel)
+				if err != nil {
+					answer.Error = err.Error()
+				}
+				_ = json.NewEncoder(conn).Encode(answer) // the client may have disconnected
 			}
 			_ = conn.Close()
 		}
@@ -102,23 +162,54 @@ func Publish(dev *verbs.Device, n Node) (stop func(), err error) {
 	return func() { _ = l.Close(); <-ended }, nil
 }
 
+// maxRequest is the largest request, in bytes.
+const maxRequest = 64 << 10
+
+// execute reads and executes a request.
+func execute(conn io.Reader, impairment *node.Impairment) error {
+	var r Request
+	err := json.NewDecoder(io.LimitReader(conn, maxRequest)).Decode(&r)
+	switch {
+	case errors.Is(err, io.EOF) || err == nil && r.Impair == nil:
+		return nil
+	case err != nil:
+		return fmt.Errorf("request: %w", err)
+	case impairment == nil:
+		return errors.New("the link cannot be impaired: start the program with --impair none, or with another value of --impair")
+	}
+	return impairment.Set(*r.Impair)
+}
+
 // askTimeout bounds the time of a node's answer.
 const askTimeout = 2 * time.Second
 
 // Nodes returns the status of all nodes of this user, sorted by process ID. If pid is not 0, it
-// returns the nodes of that process only. It removes sockets that killed processes have left.
-func Nodes(ctx context.Context, pid int) ([]Node, error) {
+// returns the nodes of that process and of its descendants only. It removes sockets that killed
+// processes have left.
+func Nodes(ctx context.Context, pid int) ([]Node, error) { return Ask(ctx, pid, Request{}) }
+
+// Ask is like Nodes, and each node executes r first. Node.Error says why one did not.
+func Ask(ctx context.Context, pid int, r Request) ([]Node, error) {
+	nodes, err := askAll(ctx, pid, r)
+	return slices.DeleteFunc(nodes, func(n Node) bool { return n.Hidden }), err
+}
+
+// All is like Nodes with a pid of 0, and includes hidden nodes.
+func All(ctx context.Context) ([]Node, error) { return askAll(ctx, 0, Request{}) }
+
+func askAll(ctx context.Context, pid int, r Request) ([]Node, error) {
 	entries, err := os.ReadDir(Directory())
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
 	var nodes []Node
 	for _, e := range entries {
-		if of, _, _ := strings.Cut(e.Name(), "-"); pid != 0 && of != strconv.Itoa(pid) {
+		name, _, _ := strings.Cut(e.Name(), "-")
+		if of, err := strconv.Atoi(name); pid != 0 && (err != nil || !descends(of, pid)) {
 			continue
 		}
 		socket := filepath.Join(Directory(), e.Name())
-		n, err := ask(ctx, socket)
+		n, err := ask(ctx, socket, r)
 		switch {
 		case err == nil:
 			nodes = append(nodes, n)
@@ -135,7 +226,7 @@ func Nodes(ctx context.Context, pid int) ([]Node, error) {
 	return nodes, nil
 }
 
-func ask(ctx context.Context, socket string) (n Node, err error) {
+func ask(ctx context.Context, socket string, r Request) (n Node, err error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
@@ -144,5 +235,8 @@ func ask(ctx context.Context, socket string) (n Node, err error) {
 	}
 	defer func() { _ = conn.Close() }()
 	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
+	if err := json.NewEncoder(conn).Encode(r); err != nil {
+		return n, err
+	}
 	return n, json.NewDecoder(conn).Decode(&n)
 }

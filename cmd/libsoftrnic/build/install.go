@@ -18,6 +18,7 @@ import (
 //	lib/softrnic/lib*.so.*      found by softrnic run, and by LD_LIBRARY_PATH
 //	lib/softrnic/lib*/          vendors' libraries, for machines that lack them
 //	lib/softrnic/lib*.so        for linkers and programs that load them by this name
+//	lib/softrnic/names/         the same for containers, with ld.so.preload
 //	lib/softrnic/pkgconfig/     for PKG_CONFIG_PATH; the headers are the system's
 func install(prefix string, engine bool) error {
 	prefix, err := filepath.Abs(prefix)
@@ -32,8 +33,9 @@ func install(prefix string, engine bool) error {
 	if err != nil {
 		return err
 	}
-	cmd := exec.Command("go", "build", profile, "-o", filepath.Join(prefix, "bin", "softrnic"), "./cmd/softrnic")
-	cmd.Dir = root
+	cmd := exec.Command("go", "build", profile, "-trimpath", "-ldflags=-s -w", "-o", filepath.Join(prefix, "bin", "softrnic"),
+		"./cmd/softrnic")
+	cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0") // a container may have another C library
 	if err := run(cmd); err != nil {
 		return err
 	}

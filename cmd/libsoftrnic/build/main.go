@@ -11,8 +11,15 @@
 //	~/.local/bin/softrnic run -- ibv_devinfo
 //
 // With -deb it makes a Debian package of the same files. go run downloads nfpm, the tool for that.
+// It has the same bytes whenever it is built from the same commit and tags, with the same Go and
+// gcc, in any directory.
 //
 //	go run ./cmd/libsoftrnic/build -deb softrnic.deb
+//
+// With -image it makes a container image of the same files and nothing else, which is reproducible
+// too. podman load and docker load read it:
+//
+//	go run ./cmd/libsoftrnic/build -image softrnic.tar
 package main
 
 import (
@@ -36,6 +43,8 @@ func main() {
 		"install the libraries and the command softrnic below this directory, in lib/softrnic and bin; -o then does not count")
 	deb := flag.String("deb", "",
 		"make a Debian package with the libraries and the command softrnic, this file; -o and -prefix then do not count")
+	image := flag.String("image", "",
+		"make a container image with the libraries and the command softrnic, this file; -o and -prefix then do not count")
 	engine := flag.Bool("engine", true, "build the engine, which takes the longest")
 	flag.StringVar(&sanitize, "sanitize", "",
 		"build the libraries of C with this sanitizer of gcc's, address or thread, and flags of gcc's after a space, for tests")
@@ -44,6 +53,8 @@ func main() {
 	switch {
 	case *deb != "":
 		err = debianPackage(*deb, *engine)
+	case *image != "":
+		err = containerImage(*image, *engine)
 	case *prefix != "":
 		err = install(*prefix, *engine)
 	default:
@@ -70,7 +81,7 @@ func build(out string, engine bool) error {
 		return err
 	}
 	if engine {
-		cmd := exec.Command("go", "build", profile, "-buildmode=c-shared",
+		cmd := exec.Command("go", "build", profile, "-trimpath", "-buildmode=c-shared",
 			"-ldflags=-s -w -X=runtime.godebugDefault=asyncpreemptoff=1,gcshrinkstackoff=1 "+
 				"-extldflags=-Wl,-soname,libsoftrnic.so,--wrap=pthread_create",
 			"-o", filepath.Join(out, "libsoftrnic.so"), "./cmd/libsoftrnic")
@@ -89,10 +100,13 @@ func build(out string, engine bool) error {
 	if err := front(root, out, "librdmacm", "librdmacm.so.1", filepath.Join(out, "libibverbs.so.1")); err != nil {
 		return err
 	}
-	if err := shared(out, dropin.SysfsLibrary, filepath.Join(root, "cmd", "libsysfs", "paths.c"), "-ldl"); err != nil {
+	sysfs := filepath.Join(root, "cmd", "libsysfs")
+	if err := shared(out, dropin.SysfsLibrary, filepath.Join(sysfs, "paths.c"), filepath.Join(sysfs, "tree.c"),
+		filepath.Join(sysfs, "netlink.c"), "-ldl"); err != nil {
 		return err
 	}
-	if err := shared(out, dropin.SocketsLibrary, filepath.Join(root, "cmd", "libsockets", "preload.c"), "-ldl"); err != nil {
+	unwind := filepath.Join(root, "cmd", "libsoftrnic", "unwind", "unwind.c")
+	if err := shared(out, dropin.SocketsLibrary, filepath.Join(root, "cmd", "libsockets", "preload.c"), unwind, "-ldl"); err != nil {
 		return err
 	}
 	for _, lib := range dropin.Providers {
@@ -100,7 +114,27 @@ func build(out string, engine bool) error {
 			return err
 		}
 	}
+	for _, lib := range dropin.Libraries[1:] {
+		if err := unversioned(out, lib); err != nil {
+			return err
+		}
+	}
+	if err := os.WriteFile(filepath.Join(out, dropin.PreloadFile), []byte(dropin.Preload()), 0o666); err != nil {
+		return err
+	}
 	return linkNames(out)
+}
+
+// unversioned builds a library without functions of its own. Its name is that of a library in out,
+// without the version, and it needs that library. A preloaded library is found by its name only, so
+// that a symbolic link does not have this effect.
+func unversioned(out, lib string) error {
+	dir := filepath.Join(out, dropin.NamesDir)
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return err
+	}
+	return shared(dir, strings.TrimSuffix(lib, ".1"), "-nostdlib", "-Wl,--no-as-needed", "-Wl,-rpath,$ORIGIN/..",
+		"-Wl,--enable-new-dtags", filepath.Join(out, lib), "-Wl,-rpath-link,"+out)
 }
 
 // provider builds a stand-in for a vendor's library. Its source and version script are in
@@ -122,7 +156,8 @@ func front(root, out, name, soname string, libs ...string) error {
 		return err
 	}
 	args := slices.Concat([]string{"-Wl,--version-script=" + filepath.Join(dir, name+".map"), "-Wl,-z,nodelete",
-		"-Wl,-Bsymbolic-functions"}, sources, libs, []string{"-ldl", "-lpthread"})
+		"-Wl,-Bsymbolic-functions"}, sources, libs,
+		[]string{filepath.Join(root, "cmd", "libsoftrnic", "unwind", "unwind.c"), "-ldl", "-lpthread"})
 	return shared(out, soname, args...)
 }
 

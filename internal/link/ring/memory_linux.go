@@ -117,15 +117,16 @@ func retryTooManyRefs(send func() error) error {
 
 const tooManyRefsTimeout = time.Second
 
-// Receive receives a message and its descriptors, which the caller closes. There may be two
-// descriptors, because the kernel rounds up the room for descriptors. It closes further ones.
+// Receive receives a message and its descriptors, which the caller closes. The kernel closes those
+// after the second.
 func Receive(conn *net.UnixConn, message []byte) (n int, fds []int, err error) {
 	rights := make([]byte, rightsLen)
 	n, rn, _, _, err := conn.ReadMsgUnix(message, rights) // with MSG_CMSG_CLOEXEC
 	return n, descriptors(rights[:rn]), err
 }
 
-var rightsLen = unix.CmsgSpace(4)
+// rightsLen has room for two descriptors, so that a message with more than one is recognised.
+var rightsLen = unix.CmsgSpace(2 * 4)
 
 // descriptors returns the descriptors in a control message.
 func descriptors(rights []byte) (fds []int) {

@@ -35,6 +35,12 @@ func NewProducer(b []byte) (*Producer, error) {
 // InPlace reports whether the consumer takes frames without an ICRC and reads them in place.
 func (p *Producer) InPlace() bool { return p.m.inPlace.Load() != 0 }
 
+// HasRoom reports whether n bytes of the ring are free.
+func (p *Producer) HasRoom(n int) bool {
+	ok, _ := p.room(uint64(n))
+	return ok
+}
+
 // Put copies a frame into the ring. Publish makes it visible to the consumer. Put returns false if
 // there is no room, or after an error. The frame must have passed link.Frame.Validate.
 func (p *Producer) Put(f *link.Frame) (bool, error) {

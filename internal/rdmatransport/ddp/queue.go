@@ -21,9 +21,9 @@ func (q *Queue) Skip() { *q = Queue{done: q.done + 1} }
 func (q *Queue) SkipTo(mo uint32) { q.open, q.mo = true, mo }
 
 // Accept accepts the segment with header h and n bytes of payload if it is the next one. first: it
-// is the first of its message. The caller must provide a buffer, and itself detect ErrNoBuffer, if
-// it has none, and ErrTooLong, if h.MO + n is beyond its end. If h.Last, h.MO + n is the length of
-// the message. The error is ErrMSNRange, ErrInvalidMO, or ErrTooLong for a message beyond 2^32-1
+// is the first of its message. The caller provides the buffer. It must itself report ErrNoBuffer
+// without a buffer, and ErrTooLong if h.MO + n is beyond its end. If h.Last, h.MO + n is the length
+// of the message. The error is ErrMSNRange, ErrInvalidMO, or ErrTooLong for a message beyond 2^32-1
 // bytes. After an error the Queue is unchanged.
 func (q *Queue) Accept(h *Untagged, n int) (first bool, err error) {
 	switch {

@@ -50,14 +50,14 @@ func (c Config) MaxULPDU(emss int) int {
 type layout struct {
 	size  int // of the FPDU in the stream, markers included
 	first int // offset of the first marker; beyond size if there is none
-	start int // offset of the length: 4 behind a marker, else 0
+	start int // offset of the length: 4 after a marker, else 0
 }
 
-// position is a position in the stream, in bytes behind the last marker's position.
+// position is a position in the stream, in bytes after the last marker's position.
 type position uint16
 
-// behind returns the position behind an FPDU.
-func (p position) behind(l layout) position { return position((int(p) + l.size) % interval) }
+// after returns the position after an FPDU.
+func (p position) after(l layout) position { return position((int(p) + l.size) % interval) }
 
 // layout returns the layout of the FPDU of an n-byte ULPDU at pos.
 func (c Config) layout(pos position, n int) layout {
@@ -76,7 +76,7 @@ func (c Config) layout(pos position, n int) layout {
 	return l
 }
 
-// nextMarker returns the offset of the first marker behind the length.
+// nextMarker returns the offset of the first marker after the length.
 func (l layout) nextMarker() int {
 	if l.first == 0 {
 		return interval

@@ -157,7 +157,7 @@ func (f *Frame) Encode(dst []byte) (int, error) {
 }
 
 // FrameLen returns the length of the frame whose first HeaderLen bytes are header, so that a reader
-// reads nothing behind the frame from the stream. The error is ErrShort, or an [*Error] with
+// reads nothing after the frame from the stream. The error is ErrShort, or an [*Error] with
 // CodeInvalidFrame: close the connection.
 func FrameLen(header []byte) (int, error) {
 	if len(header) < HeaderLen {

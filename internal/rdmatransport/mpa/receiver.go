@@ -100,7 +100,7 @@ func (r *Receiver) deliver(fpdu []byte, l layout, h Handler) error {
 		}
 	}
 	n := int(binary.BigEndian.Uint16(fpdu[l.start:]))
-	r.pos = r.pos.behind(l)
+	r.pos = r.pos.after(l)
 	start := l.start + lengthLen
 	if next := l.nextMarker(); next < start+n && next < l.size {
 		return h.ULPDU(r.removeMarkers(fpdu[start:l.size-crcLen], next-start, n))

@@ -68,7 +68,7 @@ func (s *Sender) End() {
 		s.cover(int32(l.size) - crcLen)
 		binary.LittleEndian.PutUint32(s.dst[s.in:], s.sum)
 	}
-	s.pos = s.pos.behind(l)
+	s.pos = s.pos.after(l)
 	s.dst = nil
 }
 

@@ -9,14 +9,14 @@ import "unsafe"
 // shortest is the smallest length that is worth the call. Cache lines have 64 bytes.
 const shortest = 512
 
-// Write prefetches len(b) bytes for writing, from ahead bytes behind the start of b on.
+// Write prefetches len(b) bytes for writing, from ahead bytes after the start of b on.
 func Write(b []byte, ahead int) {
 	if len(b) >= shortest {
 		write(unsafe.SliceData(b), ahead, len(b))
 	}
 }
 
-// Read prefetches len(b) bytes for reading, from ahead bytes behind the start of b on.
+// Read prefetches len(b) bytes for reading, from ahead bytes after the start of b on.
 func Read(b []byte, ahead int) {
 	if len(b) >= shortest {
 		read(unsafe.SliceData(b), ahead, len(b))

@@ -1,5 +1,5 @@
 // Package rdmap implements the message formats of the RDMA protocol, RFC 5040, with its extensions,
-// RFC 7306: the control byte, the headers behind DDP's, and Terminate with its codes. All fields
+// RFC 7306: the control byte, the headers after DDP's, and Terminate with its codes. All fields
 // are big endian.
 package rdmap
 
@@ -44,7 +44,7 @@ type Info struct {
 	Tagged     bool
 	Queue      uint32 // untagged only
 	Payload    bool   // data of the ULP follows the DDP header
-	HeaderLen  int    // of the RDMAP header behind DDP's; a Terminate with quotes is longer
+	HeaderLen  int    // of the RDMAP header after DDP's; a Terminate with quotes is longer
 	Invalidate bool   // the DDP header has an STag to invalidate
 	Solicited  bool   // the receiver gets an event
 }

@@ -315,7 +315,7 @@ func (h *FETH) encode(b []byte) {
 	binary.BigEndian.PutUint32(b, h.Reserved<<6|uint32(h.Selectivity&3)<<4|uint32(h.Placement&15))
 }
 
-// XRCETH is the extended transport header of XRC requests, right behind the BTH (IBTA annex A14).
+// XRCETH is the extended transport header of XRC requests, right after the BTH (IBTA annex A14).
 //
 //	+-----------+---------------------------------------------+
 //	| reserved8 |                 XRC SRQ                      |

@@ -82,8 +82,8 @@ func Update(sum uint32, b []byte) uint32 {
 	return crc.IEEE.Update(sum, b)
 }
 
-// shortest is the number of bytes from which on hash/crc32 uses the processor's instructions. Below
-// it, the check for these takes most of the time.
+// shortest is the minimum length in bytes for which hash/crc32 uses the processor's instructions.
+// For shorter data, its check for these instructions takes most of the time.
 const shortest = 64
 
 // updateShort is crc32.Update for eight and four bytes at a time: RoCE packets are multiples of
@@ -168,7 +168,7 @@ func init() {
 		for v := range r {
 			r[v] = last[byte(v)&^mask]
 		}
-		for v, crc := range last { // one byte further from the end, as with a zero behind it
+		for v, crc := range last { // one byte further from the end, as with a zero after it
 			last[v] = crc>>8 ^ crc32.IEEETable[byte(crc)]
 		}
 	}
@@ -192,7 +192,7 @@ func init() {
 // GRHLen is the length of a GRH in bytes.
 const GRHLen = 40
 
-// PutICRC computes the ICRC of pkt, which is everything behind the header, and writes it to the
+// PutICRC computes the ICRC of pkt, which is everything after the header, and writes it to the
 // last four bytes of pkt (little-endian). Without a header, the packet has no ICRC, and the bytes
 // are zeros.
 func PutICRC(header, pkt []byte) {
@@ -209,7 +209,7 @@ func PutSum(pkt []byte, sum uint32) {
 	binary.LittleEndian.PutUint32(pkt[len(pkt)-ICRCLen:], sum)
 }
 
-// CheckICRC reports whether the last four bytes of pkt, which is everything behind the header, are
+// CheckICRC reports whether the last four bytes of pkt, which is everything after the header, are
 // its ICRC. It returns false if pkt is too short or the header has an unknown length.
 func CheckICRC(header, pkt []byte) bool {
 	n := len(pkt) - ICRCLen

@@ -9,7 +9,7 @@ import (
 // ID returns the identification in an IPv4 header.
 func ID(header []byte) uint16 { return binary.BigEndian.Uint16(header[idAt:]) }
 
-// SolveID computes the IPv4 identification from the ICRC of pkt, which is everything behind the UDP
+// SolveID computes the IPv4 identification from the ICRC of pkt, which is everything after the UDP
 // header. header is the IPv4 header (20 bytes, no options) and the UDP header, with any
 // identification. Its other fields must be those of the sent packet. A socket does not show the
 // identification of received packets, but the ICRC covers it.
@@ -20,12 +20,12 @@ func ID(header []byte) uint16 { return binary.BigEndian.Uint16(header[idAt:]) }
 //
 // A CRC is linear. If two packets differ only in the identification, the difference of their ICRCs
 // depends only on the difference of the identifications. It is those 16 bits as a polynomial, times
-// x^32, times x^8 for each byte behind them, modulo the CRC's polynomial. Division by that power of
+// x^32, times x^8 for each byte after them, modulo the CRC's polynomial. Division by that power of
 // x, except for x^16, leaves the difference in 16 of 32 bits, and zeros in the others.
 func SolveID(header, pkt []byte) (id uint16, ok bool) {
 	const (
-		behind  = ipv4UDPLen - idAt - 2 // bytes of the header behind it
-		longest = len(inverse.high)*len(inverse.low) - behind - 2
+		after   = ipv4UDPLen - idAt - 2 // bytes of the header after it
+		longest = len(inverse.high)*len(inverse.low) - after - 2
 	)
 	n := len(pkt) - ICRCLen
 	if len(header) != ipv4UDPLen || n < BTHLen || n >= longest {
@@ -36,7 +36,7 @@ func SolveID(header, pkt []byte) (id uint16, ok bool) {
 	if difference == 0 {
 		return guess, true
 	}
-	by := behind + n + 2
+	by := after + n + 2
 	difference = multiply(difference, inverse.low[by%len(inverse.low)])
 	difference = multiply(difference, inverse.high[by/len(inverse.low)])
 	if difference>>16 != 0 {

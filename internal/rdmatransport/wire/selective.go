@@ -7,7 +7,7 @@ import (
 )
 
 // Mark is the value of BTH.Reserved7 in every packet of a reliable connection, on a SoftRNIC that
-// keeps packets behind a gap: 1 to 127, or 0 for none. All other devices send zero, and ignore the
+// keeps packets after a gap: 1 to 127, or 0 for none. All other devices send zero, and ignore the
 // field (IBTA Vol 1 §9.2).
 //
 // Each direction of requests, with its answers, has one mark. Both sides compute it from the two QP
@@ -53,15 +53,15 @@ const (
 )
 
 // Sack is the payload of a sequence NAK between two peers that mark their packets. It lists which
-// packets behind the expected one have arrived. It consists of items of 16 bits, each for the
-// packets behind those of the previous item. The first item begins with the PSN after the NAK's.
+// packets after the expected one have arrived. It consists of items of 16 bits, each for the
+// packets after those of the previous item. The first item begins with the PSN after the NAK's.
 //
 //	+---+---+---------------------------+
 //	| 0 | k |             n             |  n packets, 1 to 16,383: k reports whether they are there
 //	+---+---+---------------------------+
-//	| 1 |             bits              |  15 packets, the first by the lowest bit: 1 is there
+//	| 1 |             bits              |  15 packets, the first in the lowest bit: 1 is received
 //	+---+-------------------------------+
-//	|                 0                 |  the end: nothing behind is there
+//	|                 0                 |  the end: no later packet is there
 //	+-----------------------------------+
 //
 // The end is repeated if needed for a length that is a multiple of 4 bytes. A list without an end
@@ -77,7 +77,7 @@ const (
 )
 
 // AppendSack appends a selective acknowledgement to b, in at most room bytes, a multiple of 4. It
-// covers n packets, or as many of the first as fit. kept returns the bits of the packets from
+// covers n packets, or the first of them if not all fit. kept returns the bits of the packets from
 // number i on, counted from 0: the lowest bit is i's. Bits of packets n and later are ignored.
 func AppendSack(b []byte, room int, n uint32, kept func(i uint32) uint64) Sack {
 	end := len(b) + room
@@ -150,7 +150,7 @@ func (s Sack) All(yield func(distance, n uint32) bool) {
 	}
 }
 
-// Covered returns how many packets behind the NAK's PSN the list covers. all: no later packet has
+// Covered returns how many packets after the NAK's PSN the list covers. all: no later packet has
 // arrived.
 func (s Sack) Covered() (n uint32, all bool) {
 	for ; len(s) > 0; s = s[sackItems:] {

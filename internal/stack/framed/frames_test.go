@@ -168,7 +168,7 @@ func TestRefusedFrames(t *testing.T) {
 		t.Errorf("64 KiB: %d, %v", n, err)
 	}
 	if n, err := l.Write([]link.Frame{{Data: make([]byte, 40)}, {Data: make([]byte, 40), More: [][]byte{{1}}}}); n != 1 || err == nil {
-		t.Errorf("a frame in pieces behind one of no host: %d, %v", n, err)
+		t.Errorf("a frame in pieces after one of no host: %d, %v", n, err)
 	}
 }
 

@@ -13,12 +13,14 @@ const DefaultRing = 4 << 20
 
 // ClientConfig configures a client of a hub. Only Receiver and Changed are required.
 type ClientConfig struct {
-	Directory string // "" means Directory
+	// Directory is that of the hub. "" means that of the user's own hub if it runs, or of the hub
+	// of the machine if that runs, or else of the user's own.
+	Directory string
 	// QPs is the largest number of QPs that the client will have at a time, at most MaxQPs; 0
 	// means DefaultQPs.
 	QPs int
 	// Start starts a hub process, and need not wait for it. If it is nil, a hub must be started by
-	// other means.
+	// other means, as the hub of the machine always is.
 	Start func(directory string) error
 	// Receiver creates a function that receives from one ring: the hub's or another client's.
 	// Functions for different rings may run at the same time. polled says that the function is called

@@ -62,7 +62,11 @@ type sourceSocket struct {
 // Run.
 func Join(cfg ClientConfig) (*Client, error) {
 	if cfg.Directory == "" {
-		cfg.Directory = Directory()
+		cfg.Directory = find()
+	}
+	system := cfg.Directory == SystemDirectory()
+	if system {
+		cfg.Start = nil
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -77,8 +81,10 @@ func Join(cfg ClientConfig) (*Client, error) {
 	c.neighbours.init()
 	c.group.AllowInPlace()
 	c.group.SetHub()
-	if err := userdir.Make(cfg.Directory); err != nil {
-		return nil, fmt.Errorf("hub: %w", err)
+	if !system {
+		if err := userdir.Make(cfg.Directory); err != nil {
+			return nil, fmt.Errorf("hub: %w", err)
+		}
 	}
 	conn, w, err := c.connect()
 	if err != nil {
@@ -91,17 +97,36 @@ func Join(cfg ClientConfig) (*Client, error) {
 	return c, nil
 }
 
-// Running reports whether a hub of this user runs in a directory; "" means Directory.
+// Running reports whether a hub that this user may use runs in a directory. "" means one that a
+// client finds by itself.
 func Running(directory string) bool {
 	if directory == "" {
-		directory = Directory()
+		directory = find()
 	}
 	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: filepath.Join(directory, socketName), Net: "unixpacket"})
 	if err != nil {
 		return false
 	}
 	defer conn.Close()
-	return ownUser(conn) == nil
+	return isHub(conn, directory) == nil
+}
+
+// isHub returns an error unless the process at the other end of a connection is the hub of a
+// directory: of this user, or, if it is that of the machine, of the user to whom root has given the
+// directory.
+func isHub(conn *net.UnixConn, directory string) error {
+	if directory != SystemDirectory() {
+		return ownUser(conn)
+	}
+	owner, err := userdir.Owner(directory)
+	if err != nil {
+		return err
+	}
+	cred, err := userdir.Credentials(conn)
+	if err == nil && int(cred.Uid) != owner {
+		err = fmt.Errorf("the process at the other end is of user %d, and %s of user %d: %w", cred.Uid, directory, owner, unix.EPERM)
+	}
+	return err
 }
 
 // Numbers returns the numbers that the hub has leased to the client. They never change.
@@ -165,7 +190,8 @@ var errGone = errors.New("the hub has disconnected")
 // is closed.
 func (c *Client) start() (*os.File, error) {
 	if c.cfg.Start == nil {
-		return nil, fmt.Errorf("no hub runs: start one with softrnic hub: %w", unix.ENOENT)
+		return nil, fmt.Errorf("no hub runs: start one with softrnic hub, or that of the machine with systemctl start softrnic-hub: %w",
+			unix.ENOENT)
 	}
 	f, err := os.OpenFile(filepath.Join(c.cfg.Directory, startName), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -198,7 +224,7 @@ func (c *Client) handshake() (_ *net.UnixConn, w welcome, err error) {
 			}
 		}
 	}()
-	if err := ownUser(conn); err != nil {
+	if err := isHub(conn, c.cfg.Directory); err != nil {
 		return nil, w, err
 	}
 	// There is no time limit for the welcome while the connection exists: the hub may be runnable but

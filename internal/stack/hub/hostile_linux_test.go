@@ -55,7 +55,19 @@ func TestHostile(t *testing.T) {
 	var work sync.WaitGroup
 	dir, end := hubHere(t, &work)
 	defer end()
-	x := &attack{t: t, r: rand.New(rand.NewPCG(13, 5)), dir: dir, victim: startVictim(t, dir)}
+	attackFor(t, dir, startVictim(t, dir))
+}
+
+// TestHostileUser checks the same of the processes of another user, at the hub of the machine.
+func TestHostileUser(t *testing.T) {
+	dir := systemHub(t)
+	victim := startVictim(t, dir)
+	as(t, bob, func() { attackFor(t, dir, victim) })
+}
+
+// attackFor attacks a hub and another client for a while.
+func attackFor(t *testing.T, dir string, victim *victimProcess) {
+	x := &attack{t: t, r: rand.New(rand.NewPCG(13, 5)), dir: dir, victim: victim}
 	var err error
 	at := net.UDPAddr{IP: net.ParseIP(hostileAddr), Port: stack.RoCEPort}
 	for _, c := range []**net.UDPConn{&x.out, &x.unknown} {
@@ -103,7 +115,8 @@ func TestHostile(t *testing.T) {
 // hub's connections, and gets them again after disconnecting. Otherwise it could keep all others
 // from joining.
 func TestSilentConnections(t *testing.T) {
-	s := &server{cfg: Config{Log: slog.New(slog.DiscardHandler)}, conns: map[*net.UnixConn]bool{}, silent: map[int32]int{}}
+	s := &server{cfg: Config{Log: slog.New(slog.DiscardHandler)}, conns: map[*net.UnixConn]bool{},
+		users: map[uint32]*user{}, silent: map[origin]int{}}
 	for range 2 {
 		var peers []*silentHub
 		for range maxSilent + 1 {

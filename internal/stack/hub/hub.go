@@ -18,6 +18,10 @@
 // [Directory]), whose owner is checked. The users at both ends of a connection are checked too. If
 // a client crashes or sends garbage, only that client suffers.
 //
+// A hub of the machine (Config.System) serves all users. It is in [SystemDirectory]. The kernel
+// names the user of each client (SO_PEERCRED). Users share addresses and nothing else: no memory,
+// no sockets and no numbers. Each user has a share of the hub (see user_linux.go).
+//
 // # The end of a hub
 //
 // One hub at a time holds the lock in the directory. It keeps its leases in a file there, for its
@@ -56,7 +60,10 @@ type Config struct {
 	Reclaim time.Duration
 	// Relay makes the hub receive and pass on all datagrams, as where the kernel cannot steer them.
 	Relay bool
-	Log   *slog.Logger // nil: no log
+	// System makes this the hub of the machine, which serves all users. It passes on all datagrams. ""
+	// for Directory then means SystemDirectory.
+	System bool
+	Log    *slog.Logger // nil: no log
 	// Counters are updated by the hub, if not nil.
 	Counters *Counters
 }
@@ -81,6 +88,23 @@ var ErrRunning = errors.New("a hub is running already")
 // the number of the namespace, in $XDG_RUNTIME_DIR/softrnic. If that variable is not set, it is in
 // softrnic-UID in the directory for temporary files.
 func Directory() string { return filepath.Join(userdir.Default(), "hub-"+namespace()) }
+
+// systemRuntime has the directories of services. It is a variable for tests.
+var systemRuntime = "/run"
+
+// SystemDirectory returns the directory of the hub of the machine, in this network namespace:
+// hub-N, with the number of the namespace, in /run/softrnic.
+func SystemDirectory() string { return filepath.Join(systemRuntime, "softrnic", "hub-"+namespace()) }
+
+// find returns the directory of the hub that a client uses: of the user's own if it runs, or of the
+// hub of the machine if that runs, or else of the user's own.
+func find() string {
+	own := Directory()
+	if system := SystemDirectory(); !Running(own) && Running(system) {
+		return system
+	}
+	return own
+}
 
 // Files in the directory.
 const (

@@ -45,6 +45,12 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 		os.Exit(0)
+	case "unsteered":
+		if err := serveUnsteered(os.Getenv(dirEnv)); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
 	case "client":
 		client()
 	case "victim":

@@ -20,6 +20,7 @@ import (
 type leases struct {
 	path  string
 	all   []*lease
+	fair  bool        // users have a share each: see fits
 	owned func() bool // reports whether the file is this hub's; nil: it is
 }
 
@@ -27,6 +28,7 @@ type lease struct {
 	span
 	secret secret
 	holder process   // process of its client
+	user   uint32    // its user
 	held   bool      // its client is connected
 	died   time.Time // when its client died; the zero Time while it is held or may come back
 }
@@ -50,11 +52,12 @@ type leaseRecord struct {
 	IDs    uint32    // slot
 	Died   time.Time // zero: alive
 	Holder process
+	User   uint32
 }
 
 // lease decodes a record. It fails if no hub can have written it.
 func (r *leaseRecord) lease() (*lease, error) {
-	l := &lease{span: span{r.QPNs, r.IDs, r.Bits}, died: r.Died, holder: r.Holder}
+	l := &lease{span: span{r.QPNs, r.IDs, r.Bits}, died: r.Died, holder: r.Holder, user: r.User}
 	secret, err := hex.DecodeString(r.Secret)
 	if err == nil && (len(secret) != len(l.secret) || !l.isValid()) {
 		err = errors.New("not written by a hub")
@@ -97,7 +100,7 @@ func (t *leases) save() error {
 	}
 	records := make([]leaseRecord, len(t.all))
 	for i, l := range t.all {
-		records[i] = leaseRecord{hex.EncodeToString(l.secret[:]), l.qpnSlot, l.bits, l.commSlot, l.died, l.holder}
+		records[i] = leaseRecord{hex.EncodeToString(l.secret[:]), l.qpnSlot, l.bits, l.commSlot, l.died, l.holder, l.user}
 	}
 	b, err := json.Marshal(records)
 	if err == nil {
@@ -109,12 +112,12 @@ func (t *leases) save() error {
 	return err
 }
 
-// take finds the lease with this secret, if no client holds it. Otherwise it creates a lease with
-// 2^bits QPN slots for a process. The returned lease is held.
-func (t *leases) take(s secret, bits uint8, holder process, now time.Time, quarantine time.Duration) (*lease, error) {
+// take finds a user's lease with this secret, if no client holds it. Otherwise it creates a lease
+// with 2^bits QPN slots for a process. The returned lease is held.
+func (t *leases) take(s secret, bits uint8, user uint32, holder process, now time.Time, quarantine time.Duration) (*lease, error) {
 	if s != (secret{}) {
 		for _, l := range t.all {
-			if l.secret == s && l.isMissing() {
+			if l.secret == s && l.user == user && l.isMissing() {
 				l.held = true
 				return l, nil
 			}
@@ -123,10 +126,15 @@ func (t *leases) take(s secret, bits uint8, holder process, now time.Time, quara
 	// Unused numbers are preferred to those of dead clients. Among the latter, the longest dead come
 	// first.
 	t.all = slices.DeleteFunc(t.all, func(l *lease) bool { return l.isOver(now, quarantine) })
-	l := &lease{held: true, holder: holder}
+	l := &lease{held: true, holder: holder, user: user}
 	_, _ = rand.Read(l.secret[:]) // never fails
+	for !t.fits(user, bits) {
+		if !t.forgetOldest(user) {
+			return nil, fmt.Errorf("user %d has half of the QP numbers that other users leave: %w", user, syscall.EAGAIN)
+		}
+	}
 	for !t.draw(&l.span, bits) {
-		if !t.forgetOldest() {
+		if !t.forgetOldest(user) {
 			return nil, fmt.Errorf("no %d consecutive QP numbers are left besides those of connected clients: %w",
 				1<<(slotBits+bits), syscall.EAGAIN)
 		}
@@ -139,12 +147,27 @@ func (t *leases) take(s secret, bits uint8, holder process, now time.Time, quara
 	return l, nil
 }
 
-// forgetOldest ends the quarantine of the longest dead client. It returns false if no client is
-// dead.
-func (t *leases) forgetOldest() bool {
+// fits reports whether a user may have 2^bits more slots of QPNs: with them, it has at most half of
+// those that other users leave. Numbers in quarantine count, so that nobody can end the quarantine
+// of another user's numbers.
+func (t *leases) fits(user uint32, bits uint8) bool {
+	own, others := 1<<bits, 0
+	for _, l := range t.all {
+		if l.user == user {
+			own += 1 << l.bits
+		} else {
+			others += 1 << l.bits
+		}
+	}
+	return !t.fair || own <= (qpnSlots-2-others)/2
+}
+
+// forgetOldest ends the quarantine of the longest dead client, if users have a share each, of this
+// user. It returns false if no client is dead.
+func (t *leases) forgetOldest(user uint32) bool {
 	oldest := -1
 	for i, l := range t.all {
-		if l.isDead() && (oldest < 0 || l.died.Before(t.all[oldest].died)) {
+		if l.isDead() && (!t.fair || l.user == user) && (oldest < 0 || l.died.Before(t.all[oldest].died)) {
 			oldest = i
 		}
 	}

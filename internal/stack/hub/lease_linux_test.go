@@ -18,7 +18,7 @@ func TestLeases(t *testing.T) {
 	}
 	var all []*lease
 	for i := 0; ; i++ {
-		l, err := table.take(secret{}, uint8(i%2)*2, process{}, now, time.Minute)
+		l, err := table.take(secret{}, uint8(i%2)*2, 0, process{}, now, time.Minute)
 		if errors.Is(err, syscall.EAGAIN) {
 			break
 		}
@@ -43,7 +43,7 @@ func TestLeases(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, l := range all {
-		again, err := next.take(l.secret, 0, process{}, now, time.Minute)
+		again, err := next.take(l.secret, 0, 0, process{}, now, time.Minute)
 		if err != nil || again.span != l.span {
 			t.Fatalf("the successor gives %+v, %v, for %+v", again, err, l.span)
 		}
@@ -52,7 +52,7 @@ func TestLeases(t *testing.T) {
 	// left.
 	big := all[1]
 	next.end(next.of(big.numbers().QPNs.Base), now)
-	l, err := next.take(secret{}, big.bits, process{}, now, time.Minute)
+	l, err := next.take(secret{}, big.bits, 0, process{}, now, time.Minute)
 	if err != nil || l.span.qpnSlot != big.qpnSlot {
 		t.Errorf("%+v, %v instead of those of a client that is dead, %+v", l, err, big.span)
 	}

@@ -18,6 +18,7 @@ type member struct {
 	conn   *net.UnixConn
 	raw    syscall.RawConn
 	pid    int32
+	user   *user
 	lease  *lease
 	memory []byte              // memory of the ring
 	addrs  map[netip.Addr]bool // modified with both server.mu and relay.mu held
@@ -38,8 +39,8 @@ type member struct {
 	sendWakeup func(fd uintptr) bool // made once, because a closure allocates
 }
 
-func newMember(conn *net.UnixConn, memory []byte, pid int32) (m *member, err error) {
-	m = &member{conn: conn, memory: memory, pid: pid, addrs: map[netip.Addr]bool{}, sockets: map[netip.Addr]*memberSocket{}}
+func newMember(conn *net.UnixConn, memory []byte, pid int32, u *user) (m *member, err error) {
+	m = &member{conn: conn, memory: memory, pid: pid, user: u, addrs: map[netip.Addr]bool{}, sockets: map[netip.Addr]*memberSocket{}}
 	if m.ring, err = ring.NewProducer(memory); err != nil {
 		return nil, err
 	}

@@ -43,7 +43,7 @@ import (
 //	 8  IP address, IPv4 mapped, or 0  16 bytes
 //	24  service ID                     8 bytes
 //	32  mask of the service ID         8 bytes
-//	40  name of the interface, with zeros behind it, 16 bytes
+//	40  name of the interface, padded with zeros, 16 bytes
 //	56  QPN                            4 bytes
 //	60  number of a pair of rings; for addAddr 1 if the client takes a socket, 4 bytes
 //	64  IP address of the client's     16 bytes

@@ -41,7 +41,7 @@ func (s *server) pair(m *member, own, theirs netip.Addr, qpn uint32) error {
 		return fmt.Errorf("%v is not one of the hub's addresses: %w", theirs, unix.EHOSTUNREACH)
 	}
 	o := s.relay.owner(qpn, theirs)
-	if o == nil || o == m {
+	if o == nil || o == m || o.user != m.user {
 		return fmt.Errorf("QPN %#x at %v belongs to no other client: %w", qpn, theirs, unix.ENOENT)
 	}
 	key := keyOf(m.lease.qpnSlot, o.lease.qpnSlot)
@@ -129,7 +129,7 @@ func (s *server) keepPair(m *member, qpn, serial uint32, fd int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	o := s.leases.of(qpn)
-	if o == nil || o == m.lease || s.closed {
+	if o == nil || o == m.lease || o.user != m.user.uid || s.closed {
 		return fmt.Errorf("no other client has QPN %#x: %w", qpn, unix.ENOENT)
 	}
 	key := keyOf(m.lease.qpnSlot, o.qpnSlot)

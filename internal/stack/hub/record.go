@@ -93,7 +93,7 @@ type Writer struct {
 	frames [1]link.Frame
 }
 
-// Commit sends datagrams to another client. They were written into room of Route.Reserve, behind
+// Commit sends datagrams to another client. They were written into room of Route.Reserve, after
 // RecordLen bytes, and have no ICRC. n is their length, and a their header. If n is 0, Commit
 // cancels the reservation.
 func (w *Writer) Commit(room *link.Reservation, a *Arrival, n int) {

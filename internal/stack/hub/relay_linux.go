@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -17,6 +18,8 @@ import (
 // relay passes received datagrams to the clients.
 type relay struct {
 	counters *Counters
+	system   bool          // users have limits
+	turn     chan struct{} // full while an arrival is delivered, if system is true: users' sockets take turns
 	wake     chan struct{} // signals that sendDue should be called soon
 	began    time.Time
 
@@ -28,6 +31,7 @@ type relay struct {
 	services   []service
 	own        map[netip.Addr]bool        // the hub's addresses
 	senders    map[netip.AddrPort]*member // client whose socket sends from there; nil: the hub's
+	kept       map[netip.AddrPort]int     // descriptors of these sockets: see keepSender
 	sockets    map[netip.Addr]*hubSocket
 	touched    []*member // clients that have records to publish
 	d          stack.Datagram
@@ -44,8 +48,9 @@ type service struct {
 }
 
 func newRelay(c stack.Classifier, counters *Counters) *relay {
-	return &relay{classifier: c, counters: counters, wake: make(chan struct{}, 1), began: time.Now(),
-		own: map[netip.Addr]bool{}, senders: map[netip.AddrPort]*member{}, sockets: map[netip.Addr]*hubSocket{}}
+	return &relay{classifier: c, counters: counters, wake: make(chan struct{}, 1), turn: make(chan struct{}, 1), began: time.Now(),
+		own: map[netip.Addr]bool{}, senders: map[netip.AddrPort]*member{}, kept: map[netip.AddrPort]int{},
+		sockets: map[netip.Addr]*hubSocket{}}
 }
 
 func (r *relay) add(m *member) {
@@ -82,8 +87,19 @@ const senderTime = time.Second
 func (r *relay) forgetSenders(now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	maps.DeleteFunc(r.senders, func(_ netip.AddrPort, m *member) bool {
+	r.deleteSenders(func(_ netip.AddrPort, m *member) bool {
 		return m != nil && m.gone && now.Sub(m.left) >= senderTime
+	})
+}
+
+// deleteSenders deletes some of senders. mu is held.
+func (r *relay) deleteSenders(which func(netip.AddrPort, *member) bool) {
+	maps.DeleteFunc(r.senders, func(from netip.AddrPort, m *member) bool {
+		gone := which(from, m)
+		if gone {
+			r.endSender(from)
+		}
+		return gone
 	})
 }
 
@@ -100,7 +116,7 @@ func (r *relay) setOwn(a netip.Addr, own bool) {
 
 // addSender registers a client's socket at an address and port. An earlier owner has closed its
 // socket, because no two sockets can share an address and port.
-func (r *relay) addSender(m *member, from netip.AddrPort) error {
+func (r *relay) addSender(m *member, from netip.AddrPort, fd int) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !m.addrs[from.Addr()] {
@@ -114,6 +130,9 @@ func (r *relay) addSender(m *member, from netip.AddrPort) error {
 	}
 	if n >= maxSourceSockets {
 		return fmt.Errorf("a client has at most %d sockets to send from: %w", maxSourceSockets, unix.ENOSPC)
+	}
+	if err := r.keepSender(m, from, fd); err != nil {
+		return err
 	}
 	r.senders[from] = m
 	return nil
@@ -158,7 +177,7 @@ func (r *relay) dropAddr(m *member, a netip.Addr) (had bool) {
 	delete(m.addrs, a)
 	// The client's sockets at the address are closed. If the address is added again, another process
 	// may get such a port.
-	maps.DeleteFunc(r.senders, func(from netip.AddrPort, o *member) bool { return o == m && from.Addr() == a })
+	r.deleteSenders(func(from netip.AddrPort, o *member) bool { return o == m && from.Addr() == a })
 	return had
 }
 
@@ -191,6 +210,9 @@ func (r *relay) serve(m *member, s stack.Service) error {
 			return fmt.Errorf("a client has at most %d services: %w", maxServices, unix.ENOSPC)
 		}
 		r.services = slices.Delete(r.services, ended, ended+1)
+	}
+	if err := r.mayServe(m, s); err != nil {
+		return err
 	}
 	r.services = slices.DeleteFunc(r.services, func(o service) bool { return o.uses == 0 && o.member != m && overlap(o.Service, s) })
 	r.services = append(r.services, service{s, m, 1})
@@ -238,8 +260,9 @@ func (r *relay) find(t stack.Target, dst netip.Addr) (m *member) {
 
 // arrivals receives datagrams to one of the hub's addresses.
 type arrivals struct {
-	relay *relay
-	dst   netip.Addr
+	relay  *relay
+	dst    netip.Addr
+	shares *atomic.Pointer[[]*share] // to drain before a MAD; nil: none
 }
 
 // Polling implements [rxsocket.Receiver].
@@ -247,6 +270,11 @@ func (*arrivals) Polling() bool { return false }
 
 // Deliver implements [rxsocket.Receiver].
 func (in *arrivals) Deliver(a *rxsocket.Arrival, _ bool) {
+	if in.relay.system {
+		in.drainShares(a)
+		in.relay.turn <- struct{}{}
+		defer func() { <-in.relay.turn }()
+	}
 	in.relay.mu.Lock()
 	defer in.relay.mu.Unlock()
 	in.relay.deliver(&Arrival{Payload: a.Payload, From: a.From, Dst: in.dst,
@@ -291,7 +319,7 @@ func (r *relay) deliver(a *Arrival) {
 		}
 		if to, same := r.route(b, from, &run); !same {
 			r.put(&run, n, size, a)
-			to.begin, to.verified = n, r.shouldVerify(&to, a)
+			to.begin, to.verified, to.from = n, r.shouldVerify(&to, a), from
 			run = to
 		}
 		run.verified = run.verified && r.classifier.Verify(b, &r.d)
@@ -316,7 +344,8 @@ type part struct {
 	target   stack.Target
 	to       *member // nil: none
 	src      stack.Range
-	verified bool // the hub has checked the ICRCs
+	verified bool    // the hub has checked the ICRCs
+	from     *member // whose socket sent it; nil: another machine's, or the hub's
 }
 
 // route finds the destination of a datagram, which r.d.Next has just returned. same says that it is
@@ -351,7 +380,7 @@ func (r *relay) put(p *part, end, size int, a *Arrival) {
 	if p.begin == end {
 		return
 	}
-	if p.to == nil {
+	if p.to == nil || r.system && isCrowdedOut(p.to, p.from) {
 		r.counters.Dropped.Add(1)
 		return
 	}
@@ -385,5 +414,8 @@ func (r *relay) close() {
 	defer r.mu.Unlock()
 	for _, o := range r.sockets {
 		_ = o.conn.Close()
+	}
+	for from := range r.kept {
+		r.endSender(from)
 	}
 }

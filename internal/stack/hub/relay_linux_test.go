@@ -41,7 +41,7 @@ func TestSenderThatLeft(t *testing.T) {
 	r.setOwn(at, true)
 	r.add(m)
 	r.add(leaver)
-	if err := r.addSender(leaver, from); err != nil {
+	if err := r.addSender(leaver, from, -1); err != nil {
 		t.Fatal(err)
 	}
 	arrives := func() bool {
@@ -85,7 +85,7 @@ func TestSenderOfDroppedAddress(t *testing.T) {
 	r := newRelay(everything{}, new(Counters))
 	add := func(m *member, a netip.Addr, port int) {
 		t.Helper()
-		if err := r.addSender(m, netip.AddrPortFrom(a, uint16(port))); err != nil {
+		if err := r.addSender(m, netip.AddrPortFrom(a, uint16(port)), -1); err != nil {
 			t.Fatal(err)
 		}
 	}

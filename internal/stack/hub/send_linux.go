@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
 
@@ -57,4 +58,43 @@ func (r *relay) send(to stack.PathAttr, n int, fill func(header, payload []byte)
 	fill(header, payload)
 	// If the packet is lost, it is retransmitted.
 	_, _ = o.conn.WriteToUDPAddrPort(payload, netip.AddrPortFrom(to.Dst, stack.RoCEPort))
+}
+
+// sender returns the address and port of a UDP socket. A process with the descriptor owns the
+// address and port, because no other socket can be bound to them.
+func sender(fd int) (from netip.AddrPort, err error) {
+	protocol, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PROTOCOL)
+	if err != nil || protocol != unix.IPPROTO_UDP {
+		return from, fmt.Errorf("the descriptor is not a UDP socket: %w", unix.EINVAL)
+	}
+	if elsewhere(fd) {
+		return from, fmt.Errorf("the socket is of another network namespace: %w", unix.EINVAL)
+	}
+	at, err := unix.Getsockname(fd)
+	if err != nil {
+		return from, err
+	}
+	switch at := at.(type) {
+	case *unix.SockaddrInet4:
+		return netip.AddrPortFrom(netip.AddrFrom4(at.Addr), uint16(at.Port)), nil
+	case *unix.SockaddrInet6:
+		return netip.AddrPortFrom(netip.AddrFrom16(at.Addr).Unmap(), uint16(at.Port)), nil
+	}
+	return from, fmt.Errorf("the socket has no IP address: %w", unix.EINVAL)
+}
+
+// elsewhere reports whether a socket is known to belong to another network namespace than this
+// process. The kernel tells it since Linux 5.14.
+func elsewhere(fd int) bool {
+	own, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return true
+	}
+	defer unix.Close(own)
+	here, err := unix.GetsockoptUint64(own, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+	if err != nil {
+		return false
+	}
+	there, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+	return err != nil || here != there
 }

@@ -14,14 +14,24 @@ package hub
 //     the others' datagrams, as it could forge what it passed on, and reports the flow.
 //   - Everything for clients that take no sockets, and on kernels that cannot steer.
 //
-// A client is trusted with its socket as far as processes of one user are (see SECURITY.md). On
-// Linux 6.18 it can detach the program, even with SO_LOCK_FILTER: it then received 15 of 40
-// datagrams for another client. Any process of the user can open one more socket at the address and
-// attach a program to it: all 40 arrived there. A socket that a client connects to a peer receives
-// all datagrams from that peer's port. None of these can forge a datagram for another client, or
-// receive a MAD that is not visible to it otherwise. A hub for several users must not pass such
-// sockets on before the kernel, or a check by the hub, excludes all three; the hub can notice them
-// by probes, as Steered.Look does.
+// A client is trusted with its socket as far as processes of one user are (see SECURITY.md). A hub
+// of the machine (Config.System) therefore passes no sockets, and relays all datagrams. On Linux
+// 6.18 a process of another user with one socket of the group did the following, each by one system
+// call, and also with SO_LOCK_FILTER set. Of 40 datagrams for another client's socket it got:
+//
+//	call                                 IPv4  IPv6  with SO_LOCK_FILTER
+//	attach a program                     40    40    refused (EPERM)
+//	detach the program                   any   any   the same; the kernel chooses by a hash
+//	connect to the peer, for that port   40    40    the same
+//	SO_REUSEPORT to 0                    40    0     the same
+//	SO_BINDTODEVICE                      40    0     the same
+//	bind one more socket                 refused (EADDRINUSE), as it is another user's
+//
+// SO_BINDTODEVICE also takes the socket from the group, which changes the others' indices. A
+// process that has ended may have passed its socket to another, which then shares it with the next
+// client. None of these can forge a datagram for another client, or receive a MAD that is not
+// visible to it otherwise. A program of eBPF at the interface (bpf_sk_assign) could select sockets
+// that are not of one group. It needs CAP_NET_ADMIN and CAP_BPF.
 //
 // The cost of relaying: a plain receiver of superframes of 60 KiB over lo, with three busy threads
 // on two processors, was measured. With another thread's recvmmsg and a copy it reached 0.51 of the
@@ -89,7 +99,8 @@ type server struct {
 	closed      bool
 	leases      *leases
 	conns       map[*net.UnixConn]bool
-	silent      map[int32]int // connections without a hello, by process
+	users       map[uint32]*user
+	silent      map[origin]int // connections without a hello
 	members     map[*member]bool
 	idle        time.Time // the time since which there are no members
 	complete    time.Time // of the last check with missing clients of an earlier hub, or the first check
@@ -105,9 +116,14 @@ func Serve(ctx context.Context, cfg Config) error {
 	if cfg.Classifier == nil {
 		return errors.New("hub: a Config without a Classifier: use rdmatransport.NewClassifier()")
 	}
-	if cfg.Directory == "" {
+	switch {
+	case cfg.Directory != "":
+	case cfg.System:
+		cfg.Directory = SystemDirectory()
+	default:
 		cfg.Directory = Directory()
 	}
+	cfg.Relay = cfg.Relay || cfg.System // see the design above
 	if cfg.Quarantine == 0 {
 		cfg.Quarantine = defaultQuarantine
 	}
@@ -124,7 +140,11 @@ func Serve(ctx context.Context, cfg Config) error {
 }
 
 func serveDirectory(ctx context.Context, cfg Config) error {
-	if err := userdir.Make(cfg.Directory); err != nil {
+	makeDirectory := userdir.Make
+	if cfg.System {
+		makeDirectory = userdir.MakePublic
+	}
+	if err := makeDirectory(cfg.Directory); err != nil {
 		return err
 	}
 	lock, err := os.OpenFile(filepath.Join(cfg.Directory, lockName), os.O_RDWR|os.O_CREATE, 0o600)
@@ -144,12 +164,12 @@ func serveDirectory(ctx context.Context, cfg Config) error {
 		cfg.Counters = new(Counters)
 	}
 	s := &server{cfg: cfg, lock: lock, began: time.Now(), relay: newRelay(cfg.Classifier, cfg.Counters),
-		conns: map[*net.UnixConn]bool{}, silent: map[int32]int{}, members: map[*member]bool{}, idle: time.Now(),
+		conns: map[*net.UnixConn]bool{}, users: map[uint32]*user{}, silent: map[origin]int{}, members: map[*member]bool{}, idle: time.Now(),
 		sockets: map[netip.Addr]*listening{}, pairings: map[pairKey]*pairing{}, serial: rand.Uint32()}
 	if s.leases, err = loadLeases(filepath.Join(cfg.Directory, leasesName)); err != nil {
 		return err
 	}
-	s.leases.owned = s.owns
+	s.leases.owned, s.leases.fair, s.relay.system = s.owns, cfg.System, cfg.System
 	for _, l := range s.leases.missing() {
 		s.relay.classifier.Leased(l.numbers())
 		s.relay.patient = true
@@ -181,10 +201,14 @@ func (s *server) open() (err error) {
 	}
 	_ = os.Remove(path) // left by an earlier hub
 	s.listener, err = net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
-	if err == nil {
-		s.listener.SetUnlinkOnClose(false)
+	if err != nil {
+		return err
 	}
-	return err
+	s.listener.SetUnlinkOnClose(false)
+	if s.cfg.System {
+		return os.Chmod(path, 0o666) // all users may connect
+	}
+	return nil
 }
 
 // owns reports whether the lock in the directory is this hub's. The directory may have been
@@ -305,8 +329,8 @@ func (s *server) close() {
 	s.relay.close()
 }
 
-// accept serves a connection, unless there are too many. A limit per process keeps one process from
-// excluding the others.
+// accept serves a connection, unless there are too many. Limits per process and per user keep one
+// from excluding the others.
 func (s *server) accept(conn *net.UnixConn) {
 	peer, err := userdir.Credentials(conn)
 	if err != nil {
@@ -319,27 +343,34 @@ func (s *server) accept(conn *net.UnixConn) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed || len(s.conns) >= maxConns || s.silent[peer.Pid] >= most {
+	from := origin{peer.Uid, peer.Pid}
+	if s.closed || len(s.conns) >= maxConns || s.silent[from] >= most {
+		_ = conn.Close()
+		return
+	}
+	u := s.enter(peer.Uid)
+	if u == nil {
 		_ = conn.Close()
 		return
 	}
 	s.conns[conn] = true
-	s.silent[peer.Pid]++
-	s.work.Go(func() { s.talk(conn, peer) })
+	s.silent[from]++
+	s.work.Go(func() { s.talk(conn, from, u) })
 }
 
 // talk serves one connection.
-func (s *server) talk(conn *net.UnixConn, peer *unix.Ucred) {
+func (s *server) talk(conn *net.UnixConn, from origin, u *user) {
 	defer func() {
 		_ = conn.Close()
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		delete(s.conns, conn)
+		s.leave(u)
 	}()
-	m, err := s.handshake(conn, peer)
+	m, err := s.handshake(conn, from.pid, u)
 	s.mu.Lock()
-	if s.silent[peer.Pid]--; s.silent[peer.Pid] == 0 {
-		delete(s.silent, peer.Pid)
+	if s.silent[from]--; s.silent[from] == 0 {
+		delete(s.silent, from)
 	}
 	s.mu.Unlock()
 	if errors.Is(err, os.ErrDeadlineExceeded) {
@@ -371,7 +402,7 @@ func (s *server) talk(conn *net.UnixConn, peer *unix.Ucred) {
 		}
 		var a answer
 		if err == nil {
-			a = answer{r.number, s.do(m, &r, fds)}
+			a = answer{r.number, s.request(m, &r, fds)}
 		}
 		ring.CloseAll(fds)
 		if err != nil {
@@ -385,9 +416,11 @@ func (s *server) talk(conn *net.UnixConn, peer *unix.Ucred) {
 }
 
 // handshake makes a process with a valid hello a client.
-func (s *server) handshake(conn *net.UnixConn, peer *unix.Ucred) (*member, error) {
-	if err := ownUser(conn); err != nil {
-		return nil, err
+func (s *server) handshake(conn *net.UnixConn, pid int32, u *user) (*member, error) {
+	if !s.cfg.System {
+		if err := ownUser(conn); err != nil {
+			return nil, err
+		}
 	}
 	if err := conn.SetReadDeadline(time.Now().Add(helloTimeout)); err != nil {
 		return nil, err
@@ -398,12 +431,15 @@ func (s *server) handshake(conn *net.UnixConn, peer *unix.Ucred) (*member, error
 			return 0, errGone
 		}
 		h, err = decodeHello(b)
+		if err == nil && s.cfg.System && h.ring > DefaultRing {
+			err = fmt.Errorf("a ring of %d bytes, at most %d: %w", h.ring, DefaultRing, unix.EINVAL)
+		}
 		return h.ring, err
 	})
 	if err != nil {
 		return nil, err
 	}
-	m, err := newMember(conn, memory, peer.Pid)
+	m, err := newMember(conn, memory, pid, u)
 	if err == nil {
 		err = conn.SetReadDeadline(time.Time{})
 	}
@@ -421,8 +457,8 @@ func (s *server) handshake(conn *net.UnixConn, peer *unix.Ucred) (*member, error
 func ownUser(conn *net.UnixConn) error {
 	cred, err := userdir.Credentials(conn)
 	if err == nil && int(cred.Uid) != os.Geteuid() {
-		err = fmt.Errorf("the process at the other end is of user %d, and this of %d: a hub is for one user: %w",
-			cred.Uid, os.Geteuid(), unix.EPERM)
+		err = fmt.Errorf("the process at the other end is of user %d, and this of %d: a hub is for one user, "+
+			"except that of the machine, softrnic hub --system: %w", cred.Uid, os.Geteuid(), unix.EPERM)
 	}
 	return err
 }
@@ -433,7 +469,7 @@ func (s *server) add(m *member, h *hello) (err error) {
 	defer s.mu.Unlock()
 	same := 0
 	for o := range s.members {
-		if o.pid == m.pid {
+		if o.pid == m.pid && o.user == m.user {
 			same++
 		}
 	}
@@ -443,7 +479,7 @@ func (s *server) add(m *member, h *hello) (err error) {
 	case same >= maxPerProcess:
 		return fmt.Errorf("process %d has %d clients already: %w", m.pid, same, unix.EAGAIN)
 	}
-	if m.lease, err = s.leases.take(h.secret, h.bits, processOf(m.pid), time.Now(), s.cfg.Quarantine); err != nil {
+	if m.lease, err = s.leases.take(h.secret, h.bits, m.user.uid, processOf(m.pid), time.Now(), s.cfg.Quarantine); err != nil {
 		return err
 	}
 	m.numbers = m.lease.numbers()
@@ -464,6 +500,7 @@ func (s *server) remove(m *member) {
 	s.cfg.Counters.Clients.Add(-1)
 	for a := range m.addrs {
 		s.takeBack(m, a)
+		s.endShare(m, a)
 		s.release(a)
 	}
 	if len(s.members) == 0 {
@@ -488,6 +525,7 @@ func (s *server) do(m *member, r *request, fds []int) error {
 		defer s.mu.Unlock()
 		if s.relay.dropAddr(m, r.addr) {
 			s.takeBack(m, r.addr)
+			s.endShare(m, r.addr)
 			s.release(r.addr)
 			s.endPairs(m.lease.qpnSlot) // they are requested again, but not at this address
 		}
@@ -500,7 +538,7 @@ func (s *server) do(m *member, r *request, fds []int) error {
 		if err != nil {
 			return err
 		}
-		return s.relay.addSender(m, from)
+		return s.relay.addSender(m, from, fds[0])
 	case pair:
 		return s.pair(m, r.own, r.addr, r.qpn)
 	case unpair:
@@ -513,45 +551,6 @@ func (s *server) do(m *member, r *request, fds []int) error {
 		return s.addMixedFlow(m, r.own, netip.AddrPortFrom(r.addr, uint16(r.qpn)))
 	}
 	return nil
-}
-
-// sender returns the address and port of a UDP socket. A process with the descriptor owns the
-// address and port, because no other socket can be bound to them.
-func sender(fd int) (from netip.AddrPort, err error) {
-	protocol, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PROTOCOL)
-	if err != nil || protocol != unix.IPPROTO_UDP {
-		return from, fmt.Errorf("the descriptor is not a UDP socket: %w", unix.EINVAL)
-	}
-	if elsewhere(fd) {
-		return from, fmt.Errorf("the socket is of another network namespace: %w", unix.EINVAL)
-	}
-	at, err := unix.Getsockname(fd)
-	if err != nil {
-		return from, err
-	}
-	switch at := at.(type) {
-	case *unix.SockaddrInet4:
-		return netip.AddrPortFrom(netip.AddrFrom4(at.Addr), uint16(at.Port)), nil
-	case *unix.SockaddrInet6:
-		return netip.AddrPortFrom(netip.AddrFrom16(at.Addr).Unmap(), uint16(at.Port)), nil
-	}
-	return from, fmt.Errorf("the socket has no IP address: %w", unix.EINVAL)
-}
-
-// elsewhere reports whether a socket is known to belong to another network namespace than this
-// process. The kernel tells it since Linux 5.14.
-func elsewhere(fd int) bool {
-	own, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return true
-	}
-	defer unix.Close(own)
-	here, err := unix.GetsockoptUint64(own, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
-	if err != nil {
-		return false
-	}
-	there, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
-	return err != nil || here != there
 }
 
 // addAddr lets a client receive at an address. takesSocket says that it takes a socket there.
@@ -569,11 +568,15 @@ func (s *server) addAddr(m *member, a netip.Addr, zone string, takesSocket bool)
 	case len(m.addrs) >= maxAddrs:
 		return fmt.Errorf("a client has at most %d addresses: %w", maxAddrs, unix.ENOSPC)
 	}
+	if err := s.mayReceive(m, a); err != nil {
+		return err
+	}
 	if err := s.listen(a, zone); err != nil {
 		return err
 	}
 	s.relay.addAddr(m, a)
-	if takesSocket {
+	s.openShare(m, a)
+	if takesSocket && !s.cfg.Relay {
 		m.sockets[a] = &memberSocket{}
 		s.offerSocket(m, a)
 	}

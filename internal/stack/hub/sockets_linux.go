@@ -18,6 +18,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -41,6 +42,8 @@ type listening struct {
 	unused           []uint16         // indices of sockets without a client
 	mixed            []netip.AddrPort // flows that the hub relays
 	relays           bool             // the hub relays all
+	shares           shares           // of users
+	drain            atomic.Pointer[[]*share]
 }
 
 // memberSocket is a client's socket at an address.
@@ -71,7 +74,10 @@ func (s *server) listen(a netip.Addr, zone string) (err error) {
 func (s *server) openSocket(a netip.Addr, zone string) (in *listening, err error) {
 	in = &listening{}
 	arrivals := &arrivals{relay: s.relay, dst: a}
-	if !s.cfg.Relay {
+	if s.cfg.System {
+		arrivals.shares = &in.drain
+	}
+	if !s.cfg.Relay || s.cfg.System {
 		if in.steered, err = rxsocket.OpenSteered(a, zone, arrivals); err == nil {
 			in.Socket = in.steered.Socket
 			if !in.steered.Alone() {
@@ -83,6 +89,7 @@ func (s *server) openSocket(a netip.Addr, zone string) (in *listening, err error
 			return nil, err
 		}
 		s.cannotSteer.Do(func() { s.cfg.Log.Warn("the kernel cannot steer datagrams: the hub relays all", "error", err) })
+		arrivals.shares = nil
 	}
 	in.Socket, err = rxsocket.Open(a, zone, arrivals)
 	return in, err
@@ -94,6 +101,12 @@ func (in *listening) Close() {
 		in.steered.Close()
 	} else {
 		in.Socket.Close()
+	}
+	for _, h := range in.shares.of {
+		h.Close()
+	}
+	for _, h := range in.shares.unused {
+		h.Close()
 	}
 	for _, f := range in.opened {
 		_ = f.Close()
@@ -164,20 +177,25 @@ func (s *server) offerSocket(m *member, a netip.Addr) {
 
 // addSocket opens one more socket for clients. mu is held.
 func (s *server) addSocket(in *listening) error {
-	n := 0
-	for _, o := range s.sockets {
-		n += len(o.opened)
-	}
-	if n >= maxClientSockets {
-		return fmt.Errorf("there are %d sockets for clients already: %w", n, unix.ENOSPC)
-	}
-	f, index, err := in.steered.Add()
+	f, index, err := s.newSocket(in)
 	if err != nil {
 		return err
 	}
 	in.opened = append(in.opened, f)
 	in.unused = append(in.unused, index)
 	return nil
+}
+
+// newSocket opens one more socket at an address, for clients or a user. mu is held.
+func (s *server) newSocket(in *listening) (*os.File, uint16, error) {
+	n := 0
+	for _, o := range s.sockets {
+		n += len(o.opened)
+	}
+	if n >= maxClientSockets {
+		return nil, 0, fmt.Errorf("there are %d sockets for clients already: %w", n, unix.ENOSPC)
+	}
+	return in.steered.Add()
 }
 
 // useSocket steers datagrams to a client's socket.
@@ -231,7 +249,7 @@ func (s *server) steerAll() {
 // steer tells the kernel which client's socket receives what at an address. If it refuses, the hub
 // relays all. mu is held.
 func (s *server) steer(a netip.Addr, in *listening) error {
-	if in.steered == nil || !in.steered.Alone() || len(in.opened) == 0 {
+	if s.cfg.System || in.steered == nil || !in.steered.Alone() || len(in.opened) == 0 {
 		return nil
 	}
 	t := rxsocket.Table{Flows: in.mixed}

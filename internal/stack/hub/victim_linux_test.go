@@ -82,6 +82,7 @@ func (v *inspector) take(a *Arrival) {
 // must arrive once and unmodified. Datagrams of others must be permitted ones. It prints the slot
 // of its QPNs at once. At the end it prints the numbers of received datagrams, its own and others'.
 func Victim(dir string) error {
+	systemRuntime = os.Getenv("SOFTRNIC_HUB_TEST_RUNTIME")
 	v := &inspector{wrong: make(chan error, 1)}
 	joined := make(chan bool)
 	c, err := Join(ClientConfig{Directory: dir, Changed: func(lost bool) {
@@ -164,7 +165,8 @@ type victimProcess struct {
 func startVictim(t *testing.T, dir string) *victimProcess {
 	t.Helper()
 	v := &victimProcess{t: t, cmd: exec.Command(os.Args[0]), ended: make(chan error, 1)}
-	v.cmd.Env = append(os.Environ(), "SOFTRNIC_HUB_TEST_ROLE="+victimRole, "SOFTRNIC_HUB_TEST_DIR="+dir)
+	v.cmd.Env = append(os.Environ(), "SOFTRNIC_HUB_TEST_ROLE="+victimRole, "SOFTRNIC_HUB_TEST_DIR="+dir,
+		"SOFTRNIC_HUB_TEST_RUNTIME="+systemRuntime)
 	v.cmd.Stderr = &v.stderr
 	r, w, err := os.Pipe()
 	if err != nil {

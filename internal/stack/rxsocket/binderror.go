@@ -34,8 +34,9 @@ func inUse(a netip.Addr, uid int, known bool) error {
 			stack.RoCEPort, a, strings.Join(rxe, ", "), cure, strings.Fields(rxe[0])[0], stack.RoCEPort, syscall.EADDRINUSE)
 	}
 	if known && uid != os.Geteuid() {
-		return fmt.Errorf("UDP port %d of %v is in use by a process of user %d, and this is user %d: a hub serves one user; "+
-			"run both as one, have the program open its device before it becomes another user, or %s: %w",
+		return fmt.Errorf("UDP port %d of %v is in use by a process of user %d, and this is user %d: end that process, and have the "+
+			"hub of the machine serve both (systemctl start softrnic-hub, or softrnic hub --system), run both as one user, "+
+			"have the program open its device before it becomes another user, or %s: %w",
 			stack.RoCEPort, a, uid, os.Geteuid(), cure, syscall.EADDRINUSE)
 	}
 	if runtime.GOOS == "linux" { // where there are hubs

@@ -51,7 +51,8 @@ func TestHolder(t *testing.T) {
 // TestBindErrorOfOtherUser checks that the error names the user who has the port, and gives advice.
 func TestBindErrorOfOtherUser(t *testing.T) {
 	err := inUse(netip.MustParseAddr("127.0.44.81"), os.Geteuid()+1, true)
-	if !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), "before it becomes another user") {
+	if !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), "before it becomes another user") ||
+		!strings.Contains(err.Error(), "softrnic hub --system") {
 		t.Error(err)
 	}
 	if err := inUse(netip.MustParseAddr("127.0.44.81"), os.Geteuid(), true); strings.Contains(err.Error(), "another user") {

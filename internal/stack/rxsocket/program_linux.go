@@ -11,6 +11,9 @@ import (
 type Table struct {
 	// ByQPN is the index of the socket for QPNs with these upper eight bits.
 	ByQPN [256]uint16
+	// Interface is the index of an interface whose datagrams are for index 0, whatever their QPN; 0:
+	// there is none.
+	Interface int
 	// Sources and Flows are addresses, and addresses with a port, whose datagrams are for index 0,
 	// whatever their QPN.
 	Sources []netip.Addr
@@ -26,9 +29,10 @@ const (
 // Positions of fields. Those below netOffset are relative to the IP header, and all others to the
 // payload of UDP. A program that loads beyond the end of a datagram returns 0.
 const (
-	netOffset  = 1<<32 - 0x100000 // SKF_NET_OFF
-	upperQPN   = 5                // in the BTH
-	probeIndex = 4
+	netOffset   = 1<<32 - 0x100000   // SKF_NET_OFF
+	interfaceAt = 1<<32 - 0x1000 + 8 // SKF_AD_OFF + SKF_AD_IFINDEX
+	upperQPN    = 5                  // in the BTH
+	probeIndex  = 4
 )
 
 // probeWord is the beginning of a probe. The opcode in its first byte is not one of RoCE's.
@@ -42,6 +46,10 @@ func toOne(index uint16) []unix.SockFilter {
 // program is the program for a table. With IPv4, v4 is true.
 func (t *Table) program(v4 bool) []unix.SockFilter {
 	p := probeFilter()
+	if t.Interface != 0 {
+		p = append(p, unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: interfaceAt},
+			unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: uint32(t.Interface), Jf: 1}, result(0))
+	}
 	for _, a := range t.Sources {
 		p = append(p, matchSource(a, 0, v4)...)
 	}

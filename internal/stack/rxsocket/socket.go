@@ -62,6 +62,11 @@ func Open(a netip.Addr, zone string, r Receiver) (*Socket, error) {
 // Steered.Add. It closes f.
 func OpenFile(a netip.Addr, f *os.File, r Receiver) (*Socket, error) {
 	defer f.Close()
+	return Duplicate(a, f, r)
+}
+
+// Duplicate is OpenFile, but leaves f open.
+func Duplicate(a netip.Addr, f *os.File, r Receiver) (*Socket, error) {
 	c, err := net.FilePacketConn(f) // duplicates the descriptor
 	if err != nil {
 		return nil, err

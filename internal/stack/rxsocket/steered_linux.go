@@ -23,8 +23,8 @@ import (
 // first datagram. Neither needs a privilege.
 //
 // A socket has an index in the kernel's list, by the order in which they were bound. If a socket is
-// closed everywhere, the last of the list gets its index. So nobody may close one: the caller of
-// Add keeps a descriptor of each until Close.
+// closed everywhere, the last of the list gets its index. No socket may therefore be closed: the
+// caller of Add keeps a descriptor of each until Close.
 //
 // The list may begin with sockets that an earlier owner of the address has left to other processes.
 // The Steered then has an unknown index, which changes when one of these is closed. Until all are
@@ -186,7 +186,7 @@ func (s *Steered) await(n int) int {
 	}
 }
 
-// probed takes the probes out of what a Steered receives.
+// probed removes the probes from the datagrams that a Steered receives.
 type probed struct {
 	Receiver
 	s *Steered

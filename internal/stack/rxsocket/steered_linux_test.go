@@ -174,6 +174,45 @@ func TestSteered(t *testing.T) {
 	}
 }
 
+// TestSteeredByInterface checks that datagrams from one interface arrive at the first socket, and
+// those from others by the QPN.
+func TestSteeredByInterface(t *testing.T) {
+	for _, x := range []struct{ from, to string }{{"127.31.3.7", "127.31.3.6"}, {"::1", "::1"}} {
+		if probe, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.ParseIP(x.to)}); err != nil {
+			continue // no IPv6
+		} else {
+			_ = probe.Close()
+		}
+		from, to := netip.MustParseAddr(x.from), netip.MustParseAddr(x.to)
+		own := &kept{}
+		s := openSteered(t, to, own)
+		f, index, err := s.Add()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		lo, err := net.InterfaceByName("lo")
+		if err != nil {
+			t.Fatal(err)
+		}
+		table := Table{}
+		table.ByQPN[7] = index
+		c := dial(t, from, to)
+		for _, number := range []int{lo.Index, lo.Index + 1} {
+			table.Interface = number
+			if err := s.Steer(&table); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := c.Write(datagram(7, 70)); err != nil {
+				t.Fatal(err)
+			}
+			if a, b := own.take(t, s), read(t, f); number == lo.Index != (a == 70) || number == lo.Index != (b == -1) {
+				t.Errorf("%s, interface %d of the table, and %d of the datagram: %d and %d arrived", x.to, number, lo.Index, a, b)
+			}
+		}
+	}
+}
+
 // TestSteeredInUse checks that a second process of the user cannot steer at an address, although
 // SO_REUSEPORT lets it bind the port.
 func TestSteeredInUse(t *testing.T) {
@@ -234,7 +273,7 @@ func TestSocketsLeft(t *testing.T) {
 					break
 				}
 				if _, _, err := s.Add(); err == nil {
-					t.Error("added a socket behind those of others")
+					t.Error("added a socket after those of others")
 				}
 				i := len(old) / 2
 				_ = old[i].Close()

@@ -81,7 +81,7 @@ func chosen(test string, media []Medium) (few []Medium) {
 	_, _ = name.Write([]byte(test))
 	for _, some := range [][]Medium{free, privileged} {
 		if len(some) > 0 {
-			few = append(few, some[int(name.Sum32()>>8)%len(some)])
+			few = append(few, some[name.Sum32()%uint32(len(some))])
 		}
 	}
 	return few

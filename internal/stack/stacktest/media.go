@@ -4,6 +4,7 @@ package stacktest
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/netip"
@@ -13,10 +14,12 @@ import (
 	"slices"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/link/stream"
+	"github.com/softrnic/softrnic/link/wireguard"
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/stack/kernel"
 	"github.com/softrnic/softrnic/stack/netstack"
@@ -86,6 +89,7 @@ var Media = slices.Concat([]Medium{
 		listener := must(stream.Open(path, &stream.Config{Listening: true, MTU: MTU}))(t)
 		return [2]link.Link{listener, must(stream.Open(path, &stream.Config{MTU: MTU}))(t)}
 	})},
+	{"wireguard", false, onLinks(Tunnel)},
 	{"kernel", false, func(t *testing.T, _ func() stack.Classifier) (a, b End) {
 		if runtime.GOOS != "linux" {
 			t.Skip("this system's loopback has one address only")
@@ -93,6 +97,28 @@ var Media = slices.Concat([]Medium{
 		return OnLoopback(t, nil), OnLoopback(t, nil)
 	}},
 }, platform)
+
+// Tunnel returns the two ends of a tunnel on the loopback.
+func Tunnel(t *testing.T) [2]link.Link {
+	t.Helper()
+	keys := [2]wireguard.SecretKey{wireguard.NewPrivateKey(), wireguard.NewPrivateKey()}
+	end := func(i int, port uint16, endpoint string, keepalive time.Duration) (*wireguard.Link, error) {
+		return wireguard.Open(&wireguard.Config{PrivateKey: keys[i], Port: port, MTU: MTU,
+			Peers: []wireguard.PeerConfig{{PublicKey: keys[1-i].Public(), Endpoint: endpoint,
+				Keepalive: keepalive}}})
+	}
+	for range 100 {
+		port := 1024 + rand.N[uint16](30000) // below the ports that systems choose
+		a, err := end(0, port, "", 0)
+		if err != nil {
+			continue // in use
+		}
+		b, err := end(1, 0, fmt.Sprintf("127.0.0.1:%d", port), time.Minute) // so that it begins
+		return [2]link.Link{a, must(b, err)(t)}
+	}
+	t.Fatal("no UDP port is free")
+	return [2]link.Link{}
+}
 
 // cable hides a link's medium, so that all data passes in frames.
 type cable struct{ link.Link }

@@ -45,7 +45,7 @@ func (c *Conn) decode(b []byte, f *link.Frame) bool {
 	return len(b) >= link.EthernetHeaderLen
 }
 
-// decode describes the frame in b, behind its virtio-net header. It returns false if b cannot be a
+// decode describes the frame in b, after its virtio-net header. It returns false if b cannot be a
 // frame.
 func decode(b []byte, f *link.Frame) bool {
 	if len(b) < HeaderLen+link.EthernetHeaderLen {

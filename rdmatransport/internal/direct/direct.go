@@ -52,7 +52,7 @@ type QP interface {
 type Mover uint8
 
 const (
-	moving  Mover = 1 << iota // Move is running, or will go on, even while the QP is not locked
+	moving  Mover = 1 << iota // Move is running, or will continue, even while the QP is unlocked
 	posting                   // the goroutine with the lock serves only this QP
 )
 

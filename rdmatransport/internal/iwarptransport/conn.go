@@ -258,7 +258,7 @@ func (c *conn) Notify() error {
 	return c.expect("notify", established)
 }
 
-// readFrame reads an MPA request or reply frame from the stream, and nothing behind it.
+// readFrame reads an MPA request or reply frame from the stream, and nothing after it.
 func readFrame(r io.Reader, reply bool) (mpa.Frame, error) {
 	b := make([]byte, mpa.HeaderLen)
 	if _, err := io.ReadFull(r, b); err != nil {

@@ -30,6 +30,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/softrnic/softrnic/rdmatransport/internal/access"
 	"github.com/softrnic/softrnic/rdmatransport/internal/keys"
 	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
 	"github.com/softrnic/softrnic/rdmatransport/internal/timers"
@@ -49,6 +50,7 @@ type Engine struct {
 	route   RouteFunc
 	regions *memory.Regions
 	timers  *timers.Queue
+	access  *access.Control
 	rand    io.Reader
 	qps     *keys.Table[qp]
 	work    sync.WaitGroup // goroutines of streams
@@ -66,14 +68,15 @@ type RouteFunc func(local, remote netip.Addr) (rdmacm.Route, error)
 
 // New returns an engine. QP numbers are drawn from qpns with rand, except those that taken reports
 // as used by another transport.
-func New(net stack.Network, config iwarp.Config, regions *memory.Regions, queue *timers.Queue, rand io.Reader, route RouteFunc,
-	qpns stack.Range, taken func(qpn uint32) bool) *Engine {
+func New(net stack.Network, config iwarp.Config, regions *memory.Regions, queue *timers.Queue, control *access.Control,
+	rand io.Reader, route RouteFunc, qpns stack.Range, taken func(qpn uint32) bool) *Engine {
 	return &Engine{
 		net:       net,
 		config:    config,
 		route:     route,
 		regions:   regions,
 		timers:    queue,
+		access:    control,
 		rand:      rand,
 		streams:   map[*verbs.PD]int{},
 		listeners: map[*listener]struct{}{},

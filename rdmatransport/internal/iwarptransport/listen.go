@@ -35,8 +35,8 @@ type listener struct {
 
 	mu     sync.Mutex
 	closed bool
-	// Streams (stack.Stream), oldest first. Their request has not arrived, or is rejected because the
-	// backlog is full.
+	// Streams (stack.Stream): first those that access control does not allow, then the oldest. Their
+	// request has not arrived, or is rejected without a report.
 	starting list.List
 	waiting  map[*conn]struct{} // requests not yet answered by the application
 
@@ -122,12 +122,15 @@ func (l *listener) accept() {
 
 // addStarting adds a new connection to those without a request. If there are too many, it resets
 // the oldest. The request of a real peer arrives within a round trip, so the oldest are most likely
-// an attack.
+// an attack. Those that access control does not allow are reset first.
 func (l *listener) addStarting(stream stack.Stream) *list.Element {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.starting.Len() >= maxStarting {
 		l.starting.Remove(l.starting.Front()).(stack.Stream).Abort()
+	}
+	if !l.e.access.Allows(addrPort(stream.RemoteAddr()).Addr()) {
+		return l.starting.PushFront(stream)
 	}
 	return l.starting.PushBack(stream)
 }
@@ -139,11 +142,11 @@ func (l *listener) start(at *list.Element, t *ticket[netip.Addr]) {
 	stream.SetTOS(l.tos)
 	_ = stream.SetDeadline(time.Now().Add(requestTimeout))
 	c, request, err := l.readRequest(stream)
-	if err != nil || !l.admit(c, at) {
+	if err != nil || !l.e.access.Admits(c.peer) || !l.admit(c, at) {
 		t.done()
 		l.e.Counters.ConnectsRefused.Add(1)
 		if err == nil {
-			c.rejectFull()
+			c.rejectUnreported()
 		}
 		stream.Abort()
 		l.mu.Lock()
@@ -202,9 +205,10 @@ func (l *listener) admit(c *conn, at *list.Element) bool {
 	return true
 }
 
-// rejectFull rejects a request because the backlog is full. It lets the peer close first, so that
+// rejectUnreported rejects a request because the backlog is full, or access control does not allow
+// the peer. It lets the peer close first, so that
 // TIME-WAIT is not on this side. It waits for that as long as for a request.
-func (c *conn) rejectFull() {
+func (c *conn) rejectUnreported() {
 	f := c.reply(nil)
 	f.Rejected, f.Reserved = true, 0
 	if writeFrame(c.stream, f) == nil {

@@ -143,7 +143,7 @@ func (o *output) takeCoalesced() []byte {
 }
 
 // maxULPDU returns the longest ULPDU that may be sent now. If FPDUs may be longer than a TCP
-// segment, it is the room behind the coalesced FPDUs in the piece, unless that room is small.
+// segment, it is the room after the coalesced FPDUs in the piece, unless that room is small.
 func (q *qp) maxULPDU() int {
 	c := q.conn
 	if left := c.piece - int(q.tx.output.n) - mpaOverhead; c.mulpdu > left && left > smallFPDU {

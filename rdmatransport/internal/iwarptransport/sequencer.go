@@ -23,7 +23,7 @@ type ticket[K comparable] struct {
 	ended chan struct{}
 }
 
-// enter takes the position behind all others.
+// enter takes the position after all others.
 func (o *sequencer[K]) enter(key K) *ticket[K] {
 	o.mu.Lock()
 	defer o.mu.Unlock()

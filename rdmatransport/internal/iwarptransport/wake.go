@@ -28,7 +28,7 @@ func (q *qp) wakePeer(c *conn) {
 }
 
 // sendFirst lets the responder send if the initiator does not send for a while. It waits because
-// siw, as the initiator, aborts the connection if it finds data behind the reply.
+// siw, as the initiator, aborts the connection if it finds data after the reply.
 func (q *qp) sendFirst(c *conn) {
 	(&waker{q: q, c: c, after: sendFirstDelay, remaining: maxWakeWrites, sendFirst: true}).start()
 }

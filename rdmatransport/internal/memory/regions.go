@@ -30,7 +30,7 @@ func NewRegions(random io.Reader) *Regions {
 	}
 }
 
-// registered is what only a provider sees of mr.
+// registered returns the providers' view of mr.
 func registered(mr *verbs.MR) *verbs.RegisteredMR { return (*verbs.RegisteredMR)(mr) }
 
 // Register draws the keys of mr. Neither is 0, except that a null MR has no rkey.

@@ -9,7 +9,7 @@ import (
 // headers are the headers of a frame. Missing or incomplete ones are nil.
 type headers struct {
 	eth       []byte
-	etherType uint16 // behind the VLAN tag
+	etherType uint16 // after the VLAN tag
 	vlan      uint16
 	tagged    bool
 	ip4, ip6  []byte // without options and extensions
@@ -28,7 +28,7 @@ const (
 	udp     = 17
 )
 
-// parse finds the headers. Ports are found behind the options of IPv4, but not behind extension
+// parse finds the headers. Ports are found after the options of IPv4, but not after extension
 // headers of IPv6.
 func (h *headers) parse(frame []byte) {
 	if len(frame) < ethLen {
@@ -64,7 +64,7 @@ func (h *headers) parse(frame []byte) {
 	}
 }
 
-// matcher is what a flow spec requires of one kind of header.
+// matcher has the requirements of a flow spec on one kind of header.
 type matcher struct {
 	of                  headerKind
 	bytes               []byteAt

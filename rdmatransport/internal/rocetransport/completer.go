@@ -36,7 +36,7 @@ func (q *qp) response(p *wire.Packet, info wire.Info) {
 	}
 }
 
-// marked reports whether a response has the connection's mark: the peer then keeps packets behind a
+// marked reports whether a response has the connection's mark: the peer then keeps packets after a
 // gap.
 func (q *qp) marked(p *wire.Packet) bool { return q.mark != 0 && p.Reserved7 == q.mark.Newest() }
 

@@ -21,7 +21,7 @@ type Counters struct {
 
 	Suspect          atomic.Uint64 // requests that may be forged
 	DuplicateRequest atomic.Uint64
-	OutOfSeqRequest  atomic.Uint64 // gaps, but not the packets behind them
+	OutOfSeqRequest  atomic.Uint64 // gaps, but not the packets after them
 	RcvdRNR          atomic.Uint64
 	SentRNR          atomic.Uint64
 	RcvdSeqErr       atomic.Uint64

@@ -1,7 +1,7 @@
 package rocetransport
 
 // Deferred requests, which are executed when their response is due. A FLUSH to persistent memory
-// waits for a file's device, so it runs on its own goroutine. Atomics and ATOMIC WRITEs behind it
+// waits for a file's device, so it runs on its own goroutine. Atomics and ATOMIC WRITEs after it
 // wait for it, and are executed in order.
 
 import (

@@ -152,7 +152,7 @@ func TestSlowFlush(t *testing.T) {
 		d.ends(nil)
 		d.expect("Only 0 msn 1 len 0", "nak62 1 msn 1")
 	})
-	flushing(t, "RNR behind it", c, func(t *testing.T, d *disk) {
+	flushing(t, "RNR after it", c, func(t *testing.T, d *disk) {
 		send := d.req(wire.RCSendOnly, 1, fill(8, 1), ackReq)
 		d.give(d.flush(0), send)
 		d.recv(1, 0, 8)

@@ -31,6 +31,7 @@ import (
 	"time"
 
 	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
+	"github.com/softrnic/softrnic/rdmatransport/internal/access"
 	"github.com/softrnic/softrnic/rdmatransport/internal/direct"
 	"github.com/softrnic/softrnic/rdmatransport/internal/keys"
 	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
@@ -55,6 +56,7 @@ type Engine struct {
 	nics    []stack.NIC
 	regions *memory.Regions
 	timers  *timers.Queue
+	access  *access.Control
 	qps     *keys.Table[qp]
 	env     send.Env // of QPs without tracing
 	gsi     GSI
@@ -75,12 +77,13 @@ type Engine struct {
 
 // New starts an engine on every NIC. QP numbers are drawn from qpns with rand, except those that
 // taken reports as used by another transport.
-func New(nics []stack.NIC, cfg roce.Config, regions *memory.Regions, queue *timers.Queue, rand io.Reader,
-	qpns stack.Range, taken func(qpn uint32) bool) *Engine {
+func New(nics []stack.NIC, cfg roce.Config, regions *memory.Regions, queue *timers.Queue, control *access.Control,
+	rand io.Reader, qpns stack.Range, taken func(qpn uint32) bool) *Engine {
 	e := &Engine{
 		nics:    nics,
 		regions: regions,
 		timers:  queue,
+		access:  control,
 		qps:     keys.NewRange[qp](qpns.Base, qpns.Mask, rand, func(n uint32) bool { return n <= 1 || n == multicastQPN || taken(n) }),
 	}
 	e.env.Clock = queue.Now

@@ -18,7 +18,7 @@ import (
 func gsiPort(t *testing.T) (*rocetransport.Engine, *port) {
 	q := timers.New()
 	p := &port{t: t, gids: []netip.Addr{netip.MustParseAddr("fe80::1"), netip.MustParseAddr("10.0.0.1")}}
-	e := rocetransport.New([]stack.NIC{p}, roce.Config{}, memory.NewRegions(nil), q, nil,
+	e := rocetransport.New([]stack.NIC{p}, roce.Config{}, memory.NewRegions(nil), q, nil, nil,
 		stack.Range{Mask: 1<<24 - 1}, func(uint32) bool { return false })
 	t.Cleanup(func() {
 		e.Close()

@@ -39,7 +39,7 @@ func (e *Engine) identify(d *stack.Datagram, b []byte) (id int, right bool) {
 
 // receiveIdentified is like receive, for a packet whose identification was computed. If the packet
 // is the next one of a reliable connection, the identification is the sender's latest. For other
-// packets it is only recorded: those on QPs of other types, duplicates, and packets behind a gap.
+// packets it is only recorded: those on QPs of other types, duplicates, and packets after a gap.
 func (q *qp) receiveIdentified(port uint8, d *stack.Datagram, pkt *wire.Packet, id int) {
 	expected, una := q.receiving.PSN(), q.sending.Una()
 	q.receive(port, d, pkt)

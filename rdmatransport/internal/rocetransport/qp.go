@@ -143,6 +143,9 @@ func (q *qp) connect(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 		mtu = uint32(attr.PathMTU.Bytes())
 	}
 	nic, ah, srcPort := q.e.nics[q.port-1], attr.AHAttr, sourcePort(q.num, dest)
+	if err := q.e.access.Check(ah.GRH.DGID.Addr()); err != nil {
+		return err
+	}
 	notify, err := q.control(nic, &ah, dest, srcPort)
 	if err != nil {
 		return err

@@ -662,7 +662,7 @@ func TestFence(t *testing.T) {
 // stopped checks that whenever sending stops, a packet in flight requests an acknowledgement.
 type stopped struct {
 	*rig
-	lastAsk int // PSN behind the last packet with a request
+	lastAsk int // PSN after the last packet with a request
 }
 
 // see records the packets sent after everything before PSN acked is acknowledged.

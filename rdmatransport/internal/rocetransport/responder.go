@@ -250,7 +250,7 @@ func (r *responder) writeStatus(status verbs.WCStatus) verbs.WCStatus {
 }
 
 // receiveRun is the fast path for packets in the middle of a WRITE. It places the packets of a
-// frame behind p, which was just executed, if they differ from p only in consecutive PSNs. While
+// frame after p, which was just executed, if they differ from p only in consecutive PSNs. While
 // the QP is locked, the checks of request, execute and execWrite would give the same results as for
 // p. Only the memory is checked, once for all. receiveRun stops at the first packet that differs,
 // which is then received normally.

@@ -167,7 +167,7 @@ func (q *qp) sendAck(a wire.AETH, psn uint32) {
 	q.sendHeader(&p)
 }
 
-// sendSACK reports the packets kept behind a gap.
+// sendSACK reports the packets kept after a gap.
 func (q *qp) sendSACK() {
 	s := &q.receiving
 	p := wire.Packet{

@@ -74,7 +74,7 @@ func TestRun(t *testing.T) {
 				}
 				r.give(r.req(wire.RCWriteLast, 1+middles, data[256*(1+middles):], ackReq))
 				e := effect{memory: string(r.buf), state: r.qp.State()}
-				// Packets behind an error in the same frame are counted.
+				// Packets after an error in the same frame are counted.
 				if e.state == verbs.StateRTS {
 					e.received = r.counter("rcvd_pkts")
 				}

@@ -1,7 +1,7 @@
 package rocetransport
 
 // Send and receive path of unreliable datagrams. A work request is one packet, sent and completed
-// at once on the posting goroutine. A received datagram is placed behind its network header, or
+// at once on the posting goroutine. A received datagram is placed after its network header, or
 // silently dropped. (IBTA Vol 1 §9.8.3, A17.4.5)
 
 import (
@@ -29,6 +29,9 @@ func (e *Engine) CreateAH(attr *verbs.AHAttr) (verbs.ProviderAH, error) {
 		return nil, fmt.Errorf("port %d: %w", attr.PortNum, verbs.ErrInvalid)
 	}
 	nic := e.nics[attr.PortNum-1]
+	if err := e.access.Check(attr.GRH.DGID.Addr()); err != nil {
+		return nil, err
+	}
 	path, err := openPath(nic, attr.PortNum, attr, 0, flowPort(&attr.GRH))
 	if err != nil {
 		return nil, err
@@ -113,6 +116,8 @@ func (q *qp) sendDatagram(wr *verbs.PostedSend) verbs.WCStatus {
 func (q *qp) receiveDatagram(d *stack.Datagram, p *wire.Packet) {
 	c := &q.e.Counters
 	switch {
+	case !q.e.access.Admits(d.Src):
+		return
 	case p.Opcode.Transport() != wire.UD || !p.Opcode.Info().Known():
 		c.Malformed.Add(1)
 		return

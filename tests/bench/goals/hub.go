@@ -5,55 +5,20 @@ package main
 // Nodes that share an address through a hub, compared with nodes that have their own addresses.
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 
 	"github.com/vishvananda/netns"
-	"golang.org/x/sys/unix"
 )
 
 // withHub starts a hub in a namespace on a side's processor, and stops it when f has returned.
 // Other nodes in the namespace would use it.
-func (l *lab) withHub(ctx context.Context, in netns.NsHandle, on side, f func() error) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*programTimeout)
-	defer cancel()
-	says, stderr, err := os.Pipe()
-	if err != nil {
-		return err
-	}
-	defer says.Close()
-	cmd, err := l.start(ctx, in, on, io.Discard, stderr, l.softrnic, "hub")
-	_ = stderr.Close()
-	if err != nil {
-		return err
-	}
-	lines := bufio.NewScanner(says)
-	up := lines.Scan() && strings.Contains(lines.Text(), "is up")
-	var more bytes.Buffer
-	read := make(chan struct{})
-	go func() {
-		defer close(read)
-		_, _ = io.Copy(&more, says)
-	}()
-	if up {
-		err = f()
-	}
-	_ = cmd.Process.Signal(unix.SIGTERM)
-	ended := cmd.Wait()
-	<-read
-	if !up || err == nil && ended != nil {
-		return fmt.Errorf("%s: %v: %s %s", strings.Join(cmd.Args, " "), ended, lines.Text(), bytes.TrimSpace(more.Bytes()))
-	}
-	return err
+func (l *lab) withHub(ctx context.Context, in netns.NsHandle, on side, f func() error) error {
+	return l.withServer(ctx, in, on, "is up", f, "hub")
 }
 
 var shared = []string{"--shared"}

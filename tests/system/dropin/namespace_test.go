@@ -5,6 +5,7 @@ package dropin
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -26,7 +27,10 @@ import (
 type network struct {
 	enter []string // the command that enters the namespaces of a process, without its number
 	pids  [2]string
-	dirs  [2]string // XDG_RUNTIME_DIR of each
+	dirs  [2]string   // XDG_RUNTIME_DIR of each
+	said  proc.Output // of the script that created the namespaces
+	stdin io.Writer
+	ended chan error
 }
 
 // addresses of the two.
@@ -58,6 +62,13 @@ func newNetwork(t *testing.T) *network {
 		0o644); err != nil {
 		t.Fatal(err)
 	}
+	w.create(t, setUp, hosts)
+	return w
+}
+
+// create runs a script that creates the namespaces and prints their processes.
+func (w *network) create(t *testing.T, script string, args ...string) {
+	t.Helper()
 	as := asNobody()
 	unshare := []string{"unshare", "--net", "--mount"}
 	if try := exec.Command("unshare", "--user", "--net", "true"); as.try(try) {
@@ -69,31 +80,30 @@ func newNetwork(t *testing.T) *network {
 	} else {
 		t.Skip("this user may make no namespaces")
 	}
-	cmd := exec.Command(unshare[0], append(unshare[1:], "sh", "-c", setUp, hosts)...)
+	cmd := exec.Command(unshare[0], slices.Concat(unshare[1:], []string{"sh", "-c", script}, args)...)
 	cmd.SysProcAttr = as.attr
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	var said, errors proc.Output
-	cmd.Stdout, cmd.Stderr = &said, &errors
+	var errors proc.Output
+	cmd.Stdout, cmd.Stderr = &w.said, &errors
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
+	w.stdin, w.ended = stdin, make(chan error, 1)
+	go func() { w.ended <- cmd.Wait() }()
 	t.Cleanup(func() {
 		for _, pid := range w.pids {
 			endOthers(t, pid)
 		}
 		_ = stdin.Close()
-		<-ended
+		<-w.ended
 	})
-	if err := said.WaitFor("\n", ended); err != nil {
+	if err := w.said.WaitFor("\n", w.ended); err != nil {
 		t.Fatalf("no namespaces: %v\n%s", err, errors.String())
 	}
-	copy(w.pids[:], strings.Fields(said.String()))
-	return w
+	copy(w.pids[:], strings.Fields(w.said.String()))
 }
 
 // user is the user of a command.

@@ -31,7 +31,7 @@ import (
 // In the long run this is over each link and both transports, with and without rdma-pin-all, and
 // the machine has 512 MiB.
 func TestQEMU(t *testing.T) {
-	gate.System(t)
+	gate.Long(t)
 	needs(t, "/usr/bin/qemu-system-x86_64", "qemu-system-x86")
 	over := []endpoints{{link: "shm:qemu", server: "10.9.0.1/24", client: "10.9.0.2/24"},
 		{link: "kernel:lo", server: "127.18.8.1", client: "127.18.8.2"}}

@@ -41,7 +41,7 @@ func TestRails(t *testing.T) {
 			defer cancel()
 			server, client := endpoints{link: link.links, server: link.server, client: link.client}.pair(t)
 			for _, n := range []*node{server, client} {
-				n.env = append(n.env, "SOFTRNIC_DEVICE=mlx5_0,")
+				n.env = append(n.env, "SOFTRNIC_CARD=connectx7")
 			}
 			server.env = append(server.env, "NCCL_LIBIBVERBS_SO="+filepath.Join(build(t), "libibverbs.so.1"))
 			freePort++

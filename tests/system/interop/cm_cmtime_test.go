@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/softrnic/softrnic/internal/stack/stacktest"
 	"github.com/softrnic/softrnic/tests/internal/gate"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
@@ -152,7 +153,8 @@ func cmtimePerConnection(t *testing.T, output, step string) time.Duration {
 
 func TestCMTime(t *testing.T) {
 	gate.System(t)
-	const connections = 1000
+	connections := stacktest.Size(300, 300, 1000)
+	amongKernels := stacktest.Size(100, 100, 1000)
 	linux := cmPeer(t, 2, verbs.RoCEv2)
 	// Not captured: a capture takes time.
 	lab := cmLab{linux, openSoftRNIC(t, openTAP(t, linux.Netns), nil).(softrnic).dev, verbs.RoCEv2}
@@ -162,13 +164,13 @@ func TestCMTime(t *testing.T) {
 			p.endlessKernelServes(t, fmt.Sprintf("cmtime -b %v", p.there), func(ctx context.Context) error {
 				return c.connect(ctx, netip.AddrPortFrom(p.there, cmtimePort), connections)
 			})
-			t.Logf("connect: %v a connection", c.took["connect"]/connections)
+			t.Logf("connect: %v a connection", c.took["connect"]/time.Duration(connections))
 		})
 		t.Run("the kernel with itself", func(t *testing.T) { // for comparison
 			ctx, cancel := context.WithTimeout(t.Context(), cmPatience)
 			defer cancel()
 			serving := p.startServer(t, fmt.Sprintf("cmtime -b %v", p.there))
-			out, code, err := p.peer.Exec(ctx, fmt.Sprintf("cmtime -s %v -c %d", p.there, connections))
+			out, code, err := p.peer.Exec(ctx, fmt.Sprintf("cmtime -s %v -c %d", p.there, amongKernels))
 			if err != nil || code != 0 {
 				t.Fatalf("exit status %d, %v\n%s", code, err, out)
 			}

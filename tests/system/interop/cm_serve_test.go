@@ -246,7 +246,7 @@ func (p *pinger) close(conns []*rdmacm.Conn) {
 func TestManyConnections(t *testing.T) {
 	gate.System(t)
 	const (
-		connections, rounds = 2000, 10
+		connections, rounds = 2000, 6
 		ofKernel            = 200
 	)
 	peers := peer.Boot(t, peer.Config{ID: 2}, peer.Config{ID: 3})
@@ -281,7 +281,7 @@ func TestManyConnections(t *testing.T) {
 		s.await("done", rounds*connections+(i+1)*ofKernel)
 	}
 	// The runtime has some goroutines that come and go. A leak of one goroutine per 1,000
-	// connections would be twenty.
+	// connections would be twelve.
 	if left := s.quit(); left > idle+10 {
 		t.Errorf("the server has %d goroutines when all is over, %d at the beginning", left, idle)
 	}
@@ -298,7 +298,7 @@ func TestManyConnections(t *testing.T) {
 	kernels := cmPair{cmLab{peer: peers[0]}, softrnicAddr4, peers[0].Addr4()}
 	var out string
 	kernels.endlessKernelServes(t, fmt.Sprintf("cmtime -b %v", kernels.there), func(context.Context) error {
-		out = peers[1].Run(t, fmt.Sprintf("cmtime -s %v -c 1000", kernels.there))
+		out = peers[1].Run(t, fmt.Sprintf("cmtime -s %v -c %d", kernels.there, ofKernel))
 		return nil
 	})
 	ours, theirs := took/(rounds*connections), cmtimePerConnection(t, out, "connect")

@@ -70,7 +70,7 @@ func (u *udaddy) prepare(n *udaddyNode) (err error) {
 		return err
 	}
 	for i := range u.messages {
-		at := (1 + i) * u.room() // behind the sent data
+		at := (1 + i) * u.room() // after the sent data
 		if err := n.id.QP().PostRecv(&verbs.RecvWR{ID: uint64(at), SGList: []verbs.SGE{n.mr.SGE(at, u.room())}}); err != nil {
 			return err
 		}

@@ -16,10 +16,10 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// errorCase is one request that fails, and a SEND behind it.
+// errorCase is one request that fails, and a SEND after it.
 //
 // The responder has posted three receives, 1 to 3 (but see posted). The requester posts 1, the
-// failing request. Directly behind it is 2, a valid SEND of 16 bytes, fenced, so that it does not
+// failing request. Directly after it is 2, a valid SEND of 16 bytes, fenced, so that it does not
 // overtake an error that only the response reveals. After both completions it posts 3, another
 // SEND.
 type errorCase struct {

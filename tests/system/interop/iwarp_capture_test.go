@@ -154,7 +154,7 @@ func (c *iwarpConn) read(t *testing.T) {
 		if err := r.Feed(stream, h); err != nil {
 			t.Errorf("%v: after %d FPDUs: %v", h.from, h.fpdus, err)
 		} else if r.Pending() > 0 && !reset {
-			t.Errorf("%v: %d bytes behind the last FPDU", h.from, r.Pending())
+			t.Errorf("%v: %d bytes after the last FPDU", h.from, r.Pending())
 		}
 	}
 }

@@ -119,7 +119,7 @@ func (o *operation) completed(what, which string, wcs []verbs.WC, opcode verbs.W
 	return wcs[0]
 }
 
-// transfer moves n bytes in one piece. The bytes behind them must not change.
+// transfer moves n bytes in one piece. The bytes after them must not change.
 func (o *operation) transfer(opcode verbs.WROpcode, n int) {
 	o.t.Helper()
 	what := fmt.Sprintf("%v of %d bytes", opcode, n)
@@ -157,17 +157,17 @@ func (o *operation) transfer(opcode verbs.WROpcode, n int) {
 		o.t.Errorf("%s: the data differs", what)
 	}
 	if !bytes.Equal(to.Read(n, 8), behind) {
-		o.t.Errorf("%s: something behind it is overwritten", what)
+		o.t.Errorf("%s: something after it is overwritten", what)
 	}
 }
 
-// arrived waits until a WRITE has arrived. A SEND behind it shows that.
+// arrived waits until a WRITE has arrived. A SEND after it shows that.
 func (o *operation) arrived(opcode verbs.WROpcode) {
 	o.t.Helper()
 	if !o.posted || opcode != verbs.RDMAWrite {
 		return
 	}
-	const what = "SEND behind a WRITE"
+	const what = "SEND after a WRITE"
 	o.postRecv()
 	o.post(verbs.SendWR{Opcode: verbs.Send})
 	o.sent(what, verbs.WCSend)

@@ -48,7 +48,7 @@ func (l socketsLab) addrs() (here, there netip.Addr) {
 	return netip.MustParseAddr("10.77.0.1"), l.peer.Addr4()
 }
 
-// softrnic starts the program, with the node's flags behind args.
+// softrnic starts the program, with the node's flags after args.
 func (l socketsLab) softrnic(ctx context.Context, t *testing.T, args string) *process {
 	t.Helper()
 	here, _ := l.addrs()
@@ -330,7 +330,7 @@ func TestSocketsIdentification(t *testing.T) {
 				if !l.ipv6 {
 					id := int(binary.BigEndian.Uint16(header[4:]))
 					if id != 0 && id != last+1 || header[6]&0x40 == 0 {
-						t.Errorf("a packet of %d bytes, behind one of ID %d, has the identification and flags %x", n, last, header[4:8])
+						t.Errorf("a packet of %d bytes, after one of ID %d, has the identification and flags %x", n, last, header[4:8])
 					}
 					last, most = id, max(most, id)
 				}

@@ -21,7 +21,7 @@ type streamLab struct {
 	program string
 }
 
-// command returns the program, with the node's flags behind args.
+// command returns the program, with the node's flags after args.
 func (l streamLab) command(ctx context.Context, args string) *exec.Cmd {
 	args += fmt.Sprintf(" --counters --link stream:%s --addr %s --mtu %d", l.peer.Socket(), softrnicCIDR4, l.peer.MTU)
 	return exec.CommandContext(ctx, "setpriv", asNobody(l.program, args)...)

@@ -28,47 +28,48 @@ type Command struct {
 
 	Target  netip.Addr    `placeholder:"IP" help:"IPv4 address of the RDMA device to test."`
 	Addr    netip.Addr    `placeholder:"IP" help:"IPv4 address of the tester on --link, in the target's subnet; no other host may have it."`
-	Link    node.LinkSpec `default:"pipe" placeholder:"LINK" help:"Ethernet link to the target: shm[:NAME], stream:PATH[,listen], tap:NAME[,bridge=BRIDGE] or packet:INTERFACE, as the other commands have it."`
+	Link    node.LinkSpec `default:"pipe" placeholder:"LINK" help:"Ethernet link to the target: shm[:NAME], stream:PATH[,listen], tap:NAME[,bridge=BRIDGE] or packet:INTERFACE, as for other commands."`
 	MTU     int           `name:"mtu" type:"mtu" placeholder:"BYTES" help:"Largest IP packet on the link. Default: the link's own."`
-	Control string        `placeholder:"HOST:PORT" default:"127.0.0.1:18516" help:"Where the target's responder listens (softrnic serve --conform). Default: 127.0.0.1:18516."`
-	Token   string        `env:"SOFTRNIC_CONFORM_TOKEN" placeholder:"TOKEN" help:"What the responder asks for; it prints one when it starts. Better in the environment, where other users do not see it."`
+	Control string        `placeholder:"HOST:PORT" default:"127.0.0.1:18516" help:"Address of the target's responder (softrnic serve --conform). Default: 127.0.0.1:18516."`
+	Token   string        `env:"SOFTRNIC_CONFORM_TOKEN" placeholder:"TOKEN" help:"Token of the responder, which prints it when it starts. Set it in the environment to hide it from other users."`
 
-	Netns  bool `help:"Linux: make a network namespace with a cable and a SoftRNIC in it, and test that; nothing else is needed or touched. Who is not root needs user namespaces, which most machines allow."`
-	Inside bool `hidden:"" help:"This is the process in the namespace; for this command's own use."`
+	Netns  bool `help:"Linux: create a network namespace with a virtual Ethernet pair and a SoftRNIC in it, and test that SoftRNIC. Nothing else is needed or changed. Users other than root need user namespaces, which most machines allow."`
+	Inside bool `hidden:"" help:"Internal: this is the process in the namespace."`
 
-	Only    []string      `placeholder:"ID" help:"Run these cases only; a * at the end stands for any ending."`
-	Harmful bool          `help:"Run the cases too that a known target does not survive; --list says which. One that --only names in full is run anyway."`
-	List    bool          `help:"Print the catalogue: each case's ID, source and statement, and which known target it harms."`
-	Pyverbs bool          `help:"Print a responder for any device that libibverbs has, of RoCEv2 or iWARP: a Python script that needs pyverbs."`
+	Only    []string      `placeholder:"ID" help:"Run only these cases; a * at the end matches any suffix."`
+	Harmful bool          `help:"Also run cases that crash a known target; --list names them. A case that --only names in full always runs."`
+	List    bool          `help:"Print the catalogue: the ID, source and statement of each case, and the known target that it crashes."`
+	Pyverbs bool          `help:"Print a responder for any RoCEv2 or iWARP device of libibverbs: a Python script that needs pyverbs."`
 	JSON    bool          `name:"json" help:"Print the results as JSON, with the packets of each case, instead of a table."`
-	JUnit   string        `name:"junit" type:"path" placeholder:"FILE" help:"Write the results to this file as JUnit's XML."`
-	HTML    string        `name:"html" type:"path" placeholder:"FILE" help:"Write a report in HTML to this file."`
+	JUnit   string        `name:"junit" type:"path" placeholder:"FILE" help:"Write the results to this file, in JUnit's XML format."`
+	HTML    string        `name:"html" type:"path" placeholder:"FILE" help:"Write an HTML report to this file."`
 	Capture string        `type:"path" placeholder:"DIR" help:"Write each case's packets to DIR/ID.pcap."`
 	Wait    time.Duration `default:"2s" help:"How long to wait for an answer. Default: 2s."`
-	Quiet   time.Duration `default:"10ms" help:"How long to wait for what must not come, after the target has answered a later request. Default: 10ms."`
+	Quiet   time.Duration `default:"10ms" help:"How long to wait for a packet that must not come, after the target has answered a later request. Default: 10ms."`
 }
 
 // Help implements kong.HelpProvider.
 func (*Command) Help() string {
-	return `Each case is one statement of the standard. It sends what no RDMA stack has made, and looks at what comes
-back, at the target's memory and at its completions. The verdict is PASS, FAIL, or SKIP with the reason. If a case fails,
-the exit code is 1. Cases that a known target does not survive are skipped unless --harmful is given.
+	return `Each case is one statement of the standard. It sends packets that no RDMA stack has made, and checks the answers, the
+target's memory and its completions. The verdict is PASS, FAIL, or SKIP with the reason. If a case fails, the exit code
+is 1. Cases that crash a known target are skipped unless --harmful is given.
 
-What it looks like, with a SoftRNIC as the target:
+An example with a SoftRNIC as the target:
 
   softrnic conform --netns
 
-RoCEv2 is tested with raw packets, iWARP over a TCP of the tester's own: no address of this machine is used.
+RoCEv2 is tested with raw packets, iWARP over the tester's own TCP. Neither uses an address of
+this machine.
 
-The target makes queue pairs as the tester asks, through a responder; for a SoftRNIC:
+A responder on the target creates queue pairs for the tester. For a SoftRNIC:
 
   softrnic serve --conform --link tap:rnic0,bridge=br0 --addr 10.0.0.9/24          prints a token
   SOFTRNIC_CONFORM_TOKEN=… softrnic conform --link tap:rnic1,bridge=br0 --addr 10.0.0.8 --target 10.0.0.9
 
-and for an RDMA device of another machine, 10.0.0.7:
+For an RDMA device of another machine, 10.0.0.7:
 
-  softrnic conform --pyverbs > responder.py                                        to be copied to 10.0.0.7
-  python3 responder.py rxe0 0.0.0.0:18516                                          there; prints a token
+  softrnic conform --pyverbs > responder.py                                        copy it to 10.0.0.7
+  python3 responder.py rxe0 0.0.0.0:18516                                          on 10.0.0.7; prints a token
   SOFTRNIC_CONFORM_TOKEN=… softrnic conform --control 10.0.0.7:18516 --link packet:eth0 --addr 10.0.0.8 --target 10.0.0.7`
 }
 
@@ -215,7 +216,7 @@ func (c *Command) run(ctx context.Context, e *cli.Env, t *tester, packets *recor
 		}
 		if err := ctl.Err(); err != nil && report.Stopped == "" {
 			report.Stopped = r.ID
-			r.Verdict, r.Reason = suite.Fail, fmt.Sprintf("in this case, or behind it, the target stops answering: %v", err)
+			r.Verdict, r.Reason = suite.Fail, fmt.Sprintf("in this case, or after it, the target stops answering: %v", err)
 		}
 		report.add(r)
 		if !c.JSON {

@@ -148,7 +148,7 @@ func (r *batches) batch(ctx context.Context, n int) (took time.Duration, verifie
 	if err := qp.PostSend(r.sends[:n]...); err != nil {
 		return 0, 0, err
 	}
-	// Over iWARP a WRITE completes when TCP has accepted it. A READ of zero bytes, posted behind
+	// Over iWARP a WRITE completes when TCP has accepted it. A READ of zero bytes, posted after
 	// it, completes when the WRITE has arrived.
 	if r.transport == verbs.IWARP && r.op.opcode == verbs.RDMAWrite {
 		requests++

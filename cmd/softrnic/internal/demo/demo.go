@@ -33,18 +33,18 @@ type Command struct {
 
 // Help implements kong.HelpProvider.
 func (*Command) Help() string {
-	return `Two nodes, each with its own IP stack and RDMA device, are joined by an Ethernet link inside this process. Node A posts every
-kind of work request against node B's memory. All of the data is random and different in each message, and its SHA-256 at the
-destination is compared with that at the source; the exit code is 1 if any message does not arrive as it was sent.
+	return `Two nodes, each with its own IP stack and RDMA device, are connected by an Ethernet link inside this process. Node A posts every
+kind of work request against node B's memory. Each message has different random data, and its SHA-256 at the destination is
+compared with that at the source. The exit code is 1 if a message does not arrive as it was sent.
 
-Over RoCEv2 and iWARP everything goes in packets, as between machines, and the packets on the link are counted, those of both
-nodes. Nodes of one process can do without: "in process, direct" is a second pair of nodes, which copy messages from memory to
-memory; no wire protocol is involved.
+Over RoCEv2 and iWARP all messages go in packets, as between machines, and the packets of both nodes are counted. Nodes of
+one process do not need packets: "in process, direct" is a second pair of nodes, which copies messages from memory to memory
+without a wire protocol.
 
-Latency is from posting to the completion at node A with one message outstanding (the median); throughput is with as many
-outstanding as fit 8 MiB, at most 128. Over iWARP a SEND or WRITE completes as soon as TCP has it, so what is timed there
-ends with the receive, or with a READ of no bytes behind the WRITE. --capture and --impair apply to node A's link, where there
-are packets.`
+Latency is the median time from posting to the completion at node A, with one message outstanding. Throughput is with 8 MiB
+outstanding, in at most 128 messages. Over iWARP, a SEND or WRITE completes as soon as TCP has accepted it. The latency of a
+SEND therefore ends with the receive, and that of a WRITE with a READ of no bytes after it. --capture and --impair apply to
+node A's link, and thus only to packets.`
 }
 
 // result is one row of the table.

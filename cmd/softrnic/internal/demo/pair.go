@@ -117,7 +117,7 @@ func newPair(e *cli.Env, c *Command, direct bool) (p *pair, err error) {
 }
 
 // qpCap has the sizes of the QPs. There is one request more than messages in a batch, for the READ
-// behind it (see batches.batch).
+// after it (see batches.batch).
 var qpCap = verbs.QPCap{MaxSendWR: window + 1, MaxRecvWR: window, MaxSendSGE: 1, MaxRecvSGE: 1}
 
 // connectIWARP connects the two sides over iWARP, unless they are connected.

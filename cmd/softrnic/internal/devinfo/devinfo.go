@@ -17,8 +17,8 @@ import (
 
 // Command is ibv_devinfo for a node.
 type Command struct {
-	Verbose bool `short:"v" help:"Every attribute, and the GID table."`
-	JSON    bool `name:"json" help:"Everything as JSON, by the same names."`
+	Verbose bool `short:"v" help:"Print all attributes, and the GID table."`
+	JSON    bool `name:"json" help:"Print everything as JSON, with the same names."`
 
 	node.Flags
 }

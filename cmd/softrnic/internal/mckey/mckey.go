@@ -21,17 +21,17 @@ import (
 // Command is mckey, with its options, defaults, and bytes on the wire.
 type Command struct {
 	Group  node.IPAddr `short:"m" required:"" placeholder:"GROUP" help:"Multicast address, IPv4 or IPv6."`
-	Sender bool        `short:"s" help:"Send to the group. Without it, receive from it."`
+	Sender bool        `short:"s" help:"Send to the group. Default: receive from it."`
 	Size   int         `short:"S" default:"100" placeholder:"BYTES" help:"Message size. Default: 100."`
-	Count  int         `short:"C" default:"10" help:"Messages to send, or to receive. Default: 10."`
+	Count  int         `short:"C" default:"10" help:"Number of messages to send or to receive. Default: 10."`
 
 	running.Flags
 }
 
 // Help implements kong.HelpProvider.
 func (*Command) Help() string {
-	return `Receivers join the group and wait for messages, which a sender sends when it has joined too. Any of them may be the real
-mckey (from rdmacm-utils); receivers first.
+	return `Receivers join the group and wait for messages. A sender joins it too, and then sends. Each may be the real mckey (from
+rdmacm-utils). Start the receivers first.
 
   softrnic mckey -m 239.1.2.3 --link tap:rnic0,bridge=br0 --addr 10.0.0.9/24     here
   mckey -m 239.1.2.3 -b 10.0.0.1 -s                                              on the Linux machine`

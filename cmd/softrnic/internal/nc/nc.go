@@ -27,10 +27,10 @@ import (
 type Command struct {
 	Peer []string `arg:"" name:"host-port" placeholder:"[HOST] PORT" help:"HOST PORT to connect to. With -l: PORT, or HOST PORT, to listen on."`
 
-	Listen  bool          `short:"l" help:"Listen, for one connection."`
-	Keep    bool          `short:"k" help:"With -l: go on to listen after a connection. Standard input is not sent."`
+	Listen  bool          `short:"l" help:"Listen for one connection."`
+	Keep    bool          `short:"k" help:"With -l: keep listening after a connection has ended. Standard input is not sent."`
 	NoInput bool          `short:"d" help:"Send nothing: do not read standard input."`
-	Source  *node.IPAddr  `short:"s" placeholder:"IP" help:"The address to connect from."`
+	Source  *node.IPAddr  `short:"s" placeholder:"IP" help:"Source address of the connection."`
 	Timeout time.Duration `short:"w" default:"10s" placeholder:"TIME" help:"How long to try to connect. Default: 10s."`
 	Verbose bool          `short:"v" help:"Print the address of each connected peer to stderr."`
 
@@ -40,9 +40,10 @@ type Command struct {
 
 // Help implements kong.HelpProvider.
 func (*Command) Help() string {
-	return `What comes from standard input is sent, what arrives goes to standard output. At the end of standard input the peer is told that no
-more comes (half close), and what it still sends is received. It ends when the peer has ended too, or has gone; one that listens, and whose
-standard input is a terminal, does not wait for the end of that. The peer may be a program that uses rsockets of librdmacm.
+	return `nc sends its standard input to the peer, and writes received data to standard output. At the end of standard input it closes
+its side of the connection (half close), and continues to receive. It ends when the peer has closed its side too, or is gone.
+With -l, it does not wait for the end of a standard input that is a terminal. The peer may be a program that uses rsockets of
+librdmacm.
 
   softrnic nc -l --link shm 7471 > copy                        here
   softrnic nc --link shm 10.83.0.1 7471 < file                 in another terminal`

@@ -19,7 +19,7 @@ import (
 // QPs of one node.
 
 // oneNode reports whether --loopback connects two QPs of one node.
-func (c *Command) oneNode() bool { return c.OneDevice || c.Link.Medium != "pipe" }
+func (c *Command) oneNode() bool { return c.OneDevice || c.Medium() != "pipe" }
 
 // ways reports whether to measure messages in packets and on the direct path.
 func (c *Command) ways() (packets, direct bool) {
@@ -72,7 +72,7 @@ type loopbackPair struct {
 
 // add publishes a node for softrnic top. close ends it.
 func (p *loopbackPair) add(n *node.Node) {
-	stop := status.PublishNode(n, 0)
+	stop := status.PublishNode(n, 0, false)
 	p.ending = append(p.ending, func() error { stop(); return n.Close() })
 }
 
@@ -129,7 +129,7 @@ func (c *Command) pair(ctx context.Context, e *cli.Env, direct bool, p *loopback
 		}
 		p.add(server)
 	}
-	l, err := server.Host.ListenStream(netip.AddrPortFrom(at.Addr(), c.Port))
+	l, err := server.ListenStream(netip.AddrPortFrom(at.Addr(), c.Port))
 	if err != nil {
 		return err
 	}

@@ -27,40 +27,40 @@ import (
 
 // Command is perftest in one command: ib_send_bw, ib_write_lat and so on.
 type Command struct {
-	Op     string `arg:"" enum:"send,write,read,atomic,connect" help:"Operation: send, write, read, atomic (fetch and add) or connect (make and end connections)."`
+	Op     string `arg:"" enum:"send,write,read,atomic,connect" help:"Operation: send, write, read, atomic (fetch and add) or connect (establish and close connections)."`
 	Metric string `arg:"" enum:"bw,lat,rate" help:"What to measure: bw (bandwidth), lat (latency) or rate (messages, or connections, per second)."`
-	Server string `arg:"" optional:"" help:"Address or name of the server. Without it, and without --loopback, be the server."`
+	Server string `arg:"" optional:"" help:"Address or name of the server. Without it, and without --loopback, the command is the server."`
 
-	Loopback  bool `help:"Be both sides: two nodes on a link inside this process, or, with --one-device or --link tap:… or packet:…, two QPs of one node."`
+	Loopback  bool `help:"Run both sides: two nodes on a link inside this process. With --one-device, or with --link tap:… or packet:…, these are two QPs of one node."`
 	OneDevice bool `help:"With --loopback: connect the device to itself."`
 	Packets   bool `xor:"way" help:"With --loopback: measure only with packets, as between machines. Default: with packets, and on the direct path."`
 	Direct    bool `xor:"way" help:"With --loopback: measure only the direct path, which copies messages from memory to memory without packets. --transport selects the kind of QPs."`
 
 	Transport []node.Transport `placeholder:"PROTOCOL" help:"Wire protocols, each measured in turn: rocev2, iwarp. Default: rocev2; with --report both."`
-	TCP       bool             `name:"tcp" help:"Measure plain TCP too, as a yardstick: the node's own stack over the same link and, with --loopback, the kernel's over its loopback interface."`
-	KernelTCP node.IPAddr      `name:"kernel-tcp" placeholder:"IP" help:"With a server: measure the kernel's TCP too, to this address of the server's machine."`
-	Sockets   bool             `help:"Measure rsockets too, over each --transport, with packets."`
+	TCP       bool             `name:"tcp" help:"Also measure plain TCP, for comparison: the node's own stack over the same link and, with --loopback, the kernel's over its loopback interface."`
+	KernelTCP node.IPAddr      `name:"kernel-tcp" placeholder:"IP" help:"With a server: also measure the kernel's TCP, to this address of the server's machine."`
+	Sockets   bool             `help:"Also measure rsockets over each --transport, with packets."`
 
 	Size          []int              `short:"s" placeholder:"BYTES" help:"Message size; repeatable. Atomics are always 8 bytes. Default: 65536 for bw, 8 for lat and rate."`
 	All           bool               `short:"a" help:"All sizes: 2 bytes to 8 MiB, doubling."`
-	Depth         int                `short:"t" default:"128" help:"Messages that each QP has outstanding; lat has one. Default: 128."`
+	Depth         int                `short:"t" default:"128" help:"Outstanding messages of each QP; lat always has one. Default: 128."`
 	QPs           int                `short:"q" name:"qps" default:"1" help:"Queue pairs. Default: 1."`
 	Threads       int                `default:"1" help:"Goroutines on each side, each with its share of the QPs and its own CQ. Default: 1."`
 	Duration      time.Duration      `short:"D" placeholder:"TIME" help:"How long to measure each size: 5 or 5s, 200ms, 1m. Default: 1s, without --iters."`
-	Iters         int64              `short:"n" help:"Messages on each QP for each size, in place of a duration."`
+	Iters         int64              `short:"n" help:"Messages on each QP for each size, instead of a duration."`
 	Warmup        time.Duration      `default:"100ms" placeholder:"TIME" help:"How long to run before each measurement. Default: 100ms."`
 	Bidirectional bool               `short:"b" help:"Both sides send; the result is the sum. For bw and rate."`
-	CQMod         int                `short:"Q" name:"cq-mod" placeholder:"N" help:"Signal every Nth message only. Default: 100, above 8 KiB 1."`
+	CQMod         int                `short:"Q" name:"cq-mod" placeholder:"N" help:"Signal only every Nth message. Default: 100, or 1 for messages above 8 KiB."`
 	PostList      int                `short:"l" default:"1" placeholder:"N" help:"Work requests to post in one call. Default: 1."`
-	Buffer        int                `placeholder:"BYTES" help:"Memory on each side, for each QP, that messages go round in. Default: 4096, and at least one message."`
-	Mapped        bool               `help:"Register the memory as memory that may be unmapped meanwhile, as a C program's is (ibv_reg_mr)."`
-	Wait          completion.Waiting `default:"adaptive" enum:"poll,event,adaptive" placeholder:"HOW" help:"How both sides wait for completions: poll (never sleep), event (sleep at once), or adaptive (poll for 50 µs, then sleep). Default: adaptive."`
-	Verify        bool               `help:"Check the data. It costs time, and limits --depth to what fits in 64 MiB."`
+	Buffer        int                `placeholder:"BYTES" help:"Buffer of each QP on each side, whose parts messages use in turn. Default: 4096, and at least one message."`
+	Mapped        bool               `help:"Register the buffers as memory that may be unmapped while registered, as for a C program (ibv_reg_mr)."`
+	Wait          completion.Waiting `default:"adaptive" enum:"poll,event,adaptive" placeholder:"HOW" help:"How both sides wait for completions: poll (never sleep), event (sleep immediately), or adaptive (poll for 50 µs, then sleep). Default: adaptive."`
+	Verify        bool               `help:"Verify the data. This takes time, and limits outstanding messages to 64 MiB."`
 
-	Port   uint16 `short:"p" type:"port" default:"18516" help:"TCP port to meet on. Default: 18516."`
+	Port   uint16 `short:"p" type:"port" default:"18516" help:"TCP port of the control connection. Default: 18516."`
 	JSON   bool   `name:"json" help:"Print the results as JSON."`
 	Pprof  string `type:"path" placeholder:"FILE" help:"Write a CPU profile, for go tool pprof."`
-	Report string `type:"path" placeholder:"FILE" help:"Write a page with plots: bandwidth against size (all sizes if no --size is given) and latency distribution, of each protocol and of plain TCP."`
+	Report string `type:"path" placeholder:"FILE" help:"Write an HTML page with plots of each protocol and of plain TCP: bandwidth by size (all sizes unless --size is given), and latency distribution."`
 
 	running.Flags
 
@@ -69,36 +69,35 @@ type Command struct {
 
 // Help implements kong.HelpProvider.
 func (*Command) Help() string {
-	return `The client decides what is measured; a server takes everything but its node's flags from it. Both sides are softrnic.
+	return `The client selects the measurement; the server takes all flags except its node's from the client. Both sides are softrnic.
 
-  softrnic perf write bw --loopback --all                                         in this process, in packets and direct
-  softrnic perf write bw --loopback --all --packets                               in packets only
+  softrnic perf write bw --loopback --all                                         in this process, with packets and direct
+  softrnic perf write bw --loopback --all --packets                               with packets only
   softrnic perf write bw --link tap:rnic0,bridge=br0 --addr 10.0.0.1/24           a server, and its client:
   softrnic perf write bw --link tap:rnic1,bridge=br0 --addr 10.0.0.2/24 10.0.0.1
   softrnic perf send lat --loopback --report report.html
   softrnic perf connect rate --loopback --threads 4                               connections of rdma_cm per second
 
-Bandwidth is of payload, 1 Gb/sec being 10^9 bits; the peak is that of the best 10 ms, of each thread and each
-direction by itself. The clock stops when all of the data
-is at its destination. Latency of send and write is half a round trip, of read and atomic from posting to completion; the
-receiver of a write polls its memory, as in ib_write_lat. CPU time is this process's, in user mode and in the kernel, for
-each gigabyte (10^9 bytes) of payload; with --loopback that is both sides'.
+Bandwidth is of payload; 1 Gb/sec is 10^9 bits per second. The peak is the best 10 ms of each thread and direction. A
+measurement ends when all data is at its destination. The latency of send and write is half a round trip; that of read and
+atomic is from posting to completion. The receiver of a write polls its memory, as in ib_write_lat. CPU time is that of this
+process (with --loopback, of both sides), in user mode and in the kernel, per gigabyte (10^9 bytes) of payload.
 
-Between nodes of one process messages go direct: they are copied from memory to memory, and no wire protocol is involved.
---loopback measures that as "in process, direct", and it measures the wire protocols, by having everything go in packets.
-#packets counts the packets in both directions; the few of the direct way are those with which the two sides arrange the
-measurement. --packets leaves the direct way out.
+Nodes of one process use the direct path: messages are copied from memory to memory, without a wire protocol. --loopback
+measures this as "in process, direct". It also measures the wire protocols, with all messages in packets; --packets
+measures only these. #packets counts the packets in both directions. The few packets of the direct path set up the
+measurement.
 
---verify checks every message of send, read and atomic, and of write what is in the memory in the end.`
+--verify checks every message of send, read and atomic. For write, it checks the memory at the end.`
 }
 
 // Run measures or serves one client.
 func (c *Command) Run(ctx context.Context, e *cli.Env) (err error) {
-	if c.Link.Medium == "pipe" && e.LAN == nil && !c.Loopback {
+	if c.Medium() == "pipe" && e.LAN == nil && !c.Loopback {
 		return cli.Usagef("perf needs a peer, and a pipe is within one process: use --loopback, or --link kernel, shm, " +
 			"stream:PATH, tap:NAME or packet:INTERFACE")
 	}
-	if c.Link.Medium == "kernel" && c.Loopback {
+	if c.Medium() == "kernel" && c.Loopback {
 		return cli.Usagef("--loopback --link kernel: run two, a server with --link kernel:lo --addr 127.0.0.1, and its client with " +
 			"--link kernel:lo --addr 127.0.0.2 127.0.0.1")
 	}
@@ -147,7 +146,7 @@ func startProfile(file string) (stop func() error, err error) {
 // serve waits for one client and makes its measurements.
 func (c *Command) serve(ctx context.Context, e *cli.Env, n *node.Node, report *report) error {
 	c.HintWithoutAddr(n)
-	l, err := n.Host.ListenStream(netip.AddrPortFrom(netip.Addr{}, c.Port))
+	l, err := n.ListenStream(netip.AddrPortFrom(netip.Addr{}, c.Port))
 	if err != nil {
 		return fmt.Errorf("--port %d: %w", c.Port, err)
 	}

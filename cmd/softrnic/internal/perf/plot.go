@@ -50,7 +50,7 @@ func (r *report) plotBandwidth() (template.HTML, error) {
 	}
 	p := newPlot("Message size", "Bandwidth [Gb/s]")
 	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, plot.TickerFunc(sizeTicks)
-	if r.direct() { // the direct path is so much faster that all other lines would lie at the bottom
+	if r.direct() { // on a linear scale, all other lines would be at the bottom, because the direct path is much faster
 		p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, plot.TickerFunc(decimalTicks)
 	} else {
 		p.Y.Min = 0

@@ -43,7 +43,7 @@ func (t *tcp) listen() (err error) {
 	case t.plan.Over == overKernel:
 		t.listener, err = net.Listen("tcp", netip.AddrPortFrom(t.plan.Kernel, 0).String())
 	default:
-		t.listener, err = t.node.Host.ListenStream(netip.AddrPort{})
+		t.listener, err = t.node.ListenStream(netip.AddrPort{})
 	}
 	return err
 }

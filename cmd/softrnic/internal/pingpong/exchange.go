@@ -67,7 +67,7 @@ func parseFields(b []byte, length int, n []uint32) (lid uint16, gid verbs.GID, e
 	text, terminated := strings.CutSuffix(string(b), "\x00")
 	fields := strings.Split(text, ":")
 	if len(b) != length || !terminated || len(fields) != len(n)+2 {
-		return bad(fmt.Sprintf("not %d fields with a NUL behind", len(n)+2))
+		return bad(fmt.Sprintf("not %d fields followed by a NUL", len(n)+2))
 	}
 	for i := range fields[:len(n)+1] {
 		bits := 24

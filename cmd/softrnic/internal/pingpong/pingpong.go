@@ -29,17 +29,17 @@ type Command struct {
 
 // flags are the options and defaults that all ibv_*_pingpong share.
 type flags struct {
-	Server string `arg:"" optional:"" help:"Address or name of the server. Without it, be the server and wait for a client."`
+	Server string `arg:"" optional:"" help:"Address or name of the server. Without it, the command is the server and waits for a client."`
 
-	Port    uint16 `short:"p" type:"port" default:"18515" help:"TCP port to meet on. Default: 18515."`
+	Port    uint16 `short:"p" type:"port" default:"18515" help:"TCP port on which both sides exchange their QP numbers. Default: 18515."`
 	IBPort  uint8  `short:"i" name:"ib-port" default:"1" help:"Port of the RDMA device. Default: 1."`
 	Size    int    `short:"s" default:"${size}" placeholder:"BYTES" help:"Message size. Default: ${size}."`
 	RxDepth int    `short:"r" name:"rx-depth" default:"500" help:"Receives to post at a time. Default: 500."`
 	Iters   int    `short:"n" default:"1000" help:"Exchanges. Default: 1000."`
 	SL      uint8  `short:"l" name:"sl" default:"0" help:"Service level. Default: 0."`
-	Events  bool   `short:"e" help:"Sleep until a completion event, never poll for one."`
-	GIDIdx  *uint8 `short:"g" name:"gid-idx" placeholder:"INDEX" help:"GID to use, from 128 on of RoCE v1. Default: the first that is of the peer's family."`
-	Chk     bool   `short:"c" help:"Validate the received data; the client must be given this too."`
+	Events  bool   `short:"e" help:"Sleep until a completion event instead of polling."`
+	GIDIdx  *uint8 `short:"g" name:"gid-idx" placeholder:"INDEX" help:"Index of the GID; those of RoCE v1 start at 128. Default: the first GID of the peer's address family."`
+	Chk     bool   `short:"c" help:"Validate the received data; the client needs this flag too."`
 
 	running.Flags
 }
@@ -55,7 +55,7 @@ const pathMTUHelp = "\n\nThe path MTU must fit both links: 4096 needs an MTU of 
 // program selects a device and GID.
 func help(service, what, gid string) string {
 	return fmt.Sprintf(`Server and client send %[1]s back and forth. Either may be the real ibv_%[2]s_pingpong (from
-ibverbs-utils), which needs -g with the index of a GID of the same family.
+ibverbs-utils), which needs -g with the index of a GID of the same address family.
 
   softrnic pingpong %[2]s --link tap:rnic0,bridge=br0 --addr 10.0.0.9/24         here
   ibv_%[2]s_pingpong %-60[3]son the Linux machine`, what, service, gid+" 10.0.0.9")
@@ -125,7 +125,7 @@ func (p *pinger) exchange(ctx context.Context, e *cli.Env) error {
 			return err
 		}
 		// A client may connect as soon as this is printed.
-		l, err := p.node.Host.ListenStream(netip.AddrPortFrom(netip.Addr{}, p.Port))
+		l, err := p.node.ListenStream(netip.AddrPortFrom(netip.Addr{}, p.Port))
 		if err != nil {
 			return err
 		}

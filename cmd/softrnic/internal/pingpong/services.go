@@ -33,7 +33,7 @@ type uc struct {
 
 // Help implements kong.HelpProvider.
 func (*uc) Help() string {
-	return help("uc", "one message", rxeGID) + pathMTUHelp + " When a packet is lost, it hangs."
+	return help("uc", "one message", rxeGID) + pathMTUHelp + " A lost packet makes the ping-pong hang."
 }
 
 // Run runs the ping-pong.
@@ -48,7 +48,8 @@ type ud struct{ flags }
 func (*ud) Help() string {
 	return help("ud", "one datagram", rxeGID) + `
 
-A datagram must fit the path MTU of both links: 1024 at an MTU of 1500, 4096 at 4200. When one is lost, it hangs.`
+A datagram must fit the path MTU of both links: 1024 at an MTU of 1500, 4096 at 4200. A lost datagram
+makes the ping-pong hang.`
 }
 
 // Run runs the ping-pong.

@@ -18,16 +18,16 @@ import (
 
 // xsrqCommand is ibv_xsrq_pingpong.
 type xsrqCommand struct {
-	Server string `arg:"" optional:"" help:"Address or name of the server. Without it, be the server and wait for clients."`
+	Server string `arg:"" optional:"" help:"Address or name of the server. Without it, the command is the server and waits for clients."`
 
-	Port     uint16 `short:"p" type:"port" default:"18515" help:"TCP port to meet on. Default: 18515."`
+	Port     uint16 `short:"p" type:"port" default:"18515" help:"TCP port on which both sides exchange their QP numbers. Default: 18515."`
 	IBPort   uint8  `short:"i" name:"ib-port" default:"1" help:"Port of the RDMA device. Default: 1."`
 	Size     int    `short:"s" default:"4096" placeholder:"BYTES" help:"Message size. Default: 4096."`
-	Clients  int    `short:"c" default:"1" help:"Clients that the server waits for. Default: 1."`
+	Clients  int    `short:"c" default:"1" help:"Number of clients that the server waits for. Default: 1."`
 	NumTests int    `short:"n" name:"num_tests" default:"5" help:"Exchanges with each client. Default: 5."`
 	SL       uint8  `short:"l" name:"sl" default:"0" help:"Service level. Default: 0."`
-	Events   bool   `short:"e" help:"Sleep until a completion event, never poll for one."`
-	GIDIdx   *uint8 `short:"g" name:"gid-idx" placeholder:"INDEX" help:"GID to use, from 128 on of RoCE v1. Default: the first that is of the peer's family."`
+	Events   bool   `short:"e" help:"Sleep until a completion event instead of polling."`
+	GIDIdx   *uint8 `short:"g" name:"gid-idx" placeholder:"INDEX" help:"Index of the GID; those of RoCE v1 start at 128. Default: the first GID of the peer's address family."`
 
 	pathMTU
 	running.Flags
@@ -37,8 +37,8 @@ type xsrqCommand struct {
 func (*xsrqCommand) Help() string {
 	return help("xsrq", "a message", "-d mlx5_0 -g 3") + `
 
-rxe has no XRC: the other device must. The server sends to each client through the QPs of all in turn, to the SRQ of that
-client: several must be on one device, and share its XRC domain.` + pathMTUHelp
+rxe does not support XRC, so the peer needs another device. The server sends to a client's SRQ through the QPs of all
+clients in turn. Several clients must therefore be on one device, and share its XRC domain.` + pathMTUHelp
 }
 
 // Validate implements kong's check after parsing.
@@ -164,7 +164,7 @@ func (x *xsrq) connectServer(ctx context.Context, e *cli.Env) error {
 
 // acceptClients exchanges addresses with all clients, one after the other.
 func (x *xsrq) acceptClients(ctx context.Context, e *cli.Env) error {
-	l, err := x.node.Host.ListenStream(netip.AddrPortFrom(netip.Addr{}, x.Port))
+	l, err := x.node.ListenStream(netip.AddrPortFrom(netip.Addr{}, x.Port))
 	if err != nil {
 		return err
 	}

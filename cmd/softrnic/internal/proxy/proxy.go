@@ -8,13 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"sync"
-	"syscall"
 	"time"
 
 	"github.com/softrnic/softrnic/cmd/internal/cli"
 	"github.com/softrnic/softrnic/cmd/internal/node"
 	"github.com/softrnic/softrnic/cmd/internal/running"
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/accept"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/relay"
 )
 
@@ -78,7 +77,7 @@ func (c *Command) Run(ctx context.Context, e *cli.Env) error {
 	if err != nil {
 		return err
 	}
-	p := &proxy{Command: c, server: server, client: client, slots: make(chan struct{}, c.Limit), counters: relay.NewCounters("proxy")}
+	p := &proxy{Command: c, server: server, client: client, counters: relay.NewCounters("proxy")}
 	c.Collector = p.counters
 	return c.RunNodeForPeer(ctx, e, func(ctx context.Context, n *node.Node) error {
 		if c.From.transport != nil {
@@ -90,7 +89,7 @@ func (c *Command) Run(ctx context.Context, e *cli.Env) error {
 			return err
 		}
 		fmt.Fprintf(e.Text(), "from %s to %s\n", c.From.name(l.Addr()), c.To.text)
-		return p.serve(ctx, l)
+		return accept.Serve(ctx, l, c.Limit, n.Log, p.forward)
 	})
 }
 
@@ -99,61 +98,17 @@ type proxy struct {
 	*Command
 	node           *node.Node
 	server, client *tls.Config
-	slots          chan struct{}
 	counters       *relay.Counters
-	work           sync.WaitGroup
 }
 
-// serve accepts connections until ctx ends, and then waits for the end of all connections.
-func (p *proxy) serve(ctx context.Context, l net.Listener) error {
-	ctx, cancel := context.WithCancel(ctx)
-	closeListener := sync.OnceValue(l.Close)
-	stop := context.AfterFunc(ctx, func() { _ = closeListener() })
-	err := p.accept(ctx, l)
-	stop()
-	closed := closeListener()
-	cancel()
-	p.work.Wait()
-	return errors.Join(err, closed)
-}
-
-func (p *proxy) accept(ctx context.Context, l net.Listener) error {
-	for {
-		select {
-		case p.slots <- struct{}{}:
-		case <-ctx.Done():
-			return nil
-		}
-		conn, err := l.Accept()
-		switch {
-		case ctx.Err() != nil:
-			if err == nil {
-				_ = conn.Close()
-			}
-			return nil
-		case errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ECONNABORTED):
-			<-p.slots
-			p.node.Log.Warn("a connection could not be accepted", "error", err)
-			select { // pending connections stay in the backlog
-			case <-time.After(acceptPause):
-			case <-ctx.Done():
-			}
-			continue
-		case err != nil:
-			return err
-		}
-		p.work.Go(func() {
-			defer func() { <-p.slots }()
-			p.counters.Accepted.Add(1)
-			if err := p.pass(ctx, conn); err != nil && ctx.Err() == nil {
-				p.counters.Failed.Add(1)
-				p.node.Log.Warn("a connection has failed", "from", conn.RemoteAddr(), "error", err)
-			}
-		})
+// forward forwards one connection, and reports its error.
+func (p *proxy) forward(ctx context.Context, conn net.Conn) {
+	p.counters.Accepted.Add(1)
+	if err := p.pass(ctx, conn); err != nil && ctx.Err() == nil {
+		p.counters.Failed.Add(1)
+		p.node.Log.Warn("a connection has failed", "from", conn.RemoteAddr(), "error", err)
 	}
 }
-
-const acceptPause = 100 * time.Millisecond
 
 // pass forwards one connection until both halves have ended. If one fails or the proxy ends, both
 // sides get an error instead of an end of the stream. Otherwise they would take partial data for

@@ -24,13 +24,13 @@ type Command struct {
 	Server bool `short:"s" xor:"side" help:"Be the server."`
 	Client bool `short:"c" xor:"side" help:"Be the client; needs -a."`
 
-	Address    string       `short:"a" placeholder:"ADDRESS" help:"Server: the address to listen on. Client: the server's address or name. Default: all of the node's."`
-	Source     *node.IPAddr `short:"I" placeholder:"IP" help:"Client: the address to connect from."`
+	Address    string       `short:"a" placeholder:"ADDRESS" help:"Client: the server's address or name. Server: the address to listen on; default: all addresses of the node."`
+	Source     *node.IPAddr `short:"I" placeholder:"IP" help:"Client: the source address."`
 	Port       uint16       `short:"p" type:"port" default:"7174" help:"Port in the RDMA TCP port space. Default: 7174."`
 	Size       int          `short:"S" default:"64" placeholder:"BYTES" help:"Ping size, 26 to 65535. Default: 64."`
-	Count      int          `short:"C" default:"0" help:"Client: pings to send. Default: no end."`
+	Count      int          `short:"C" default:"0" help:"Client: number of pings. Default: no limit."`
 	Verbose    bool         `short:"v" help:"Print the ping data."`
-	Validate   bool         `short:"V" name:"validate" help:"Client: check that the data that comes back is what was sent."`
+	Validate   bool         `short:"V" name:"validate" help:"Client: verify the data that the server returns."`
 	Debug      bool         `short:"d" help:"Log each step to stderr."`
 	Persistent bool         `short:"P" help:"Server: serve any number of clients, until interrupted."`
 
@@ -40,8 +40,8 @@ type Command struct {
 
 // Help implements kong.HelpProvider.
 func (*Command) Help() string {
-	return `Either -s (the server) or -c -a ADDRESS (a client) must be given. The client offers a buffer with text, the server READs it and WRITEs it back into another. Either may be the real rping
-(from rdmacm-utils).
+	return `Either -s (the server) or -c -a ADDRESS (a client) must be given. The client offers a buffer with text. The server READs it, and
+WRITEs it to another buffer of the client. Either side may be the real rping (from rdmacm-utils).
 
   softrnic rping -s --link tap:rnic0,bridge=br0 --addr 10.0.0.9/24        here
   rping -c -a 10.0.0.9 -v -C 10                                           on the Linux machine`

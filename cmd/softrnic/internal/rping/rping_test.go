@@ -3,6 +3,7 @@ package rping
 import (
 	"fmt"
 	"log/slog"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -40,6 +41,26 @@ func TestRping(t *testing.T) {
 			if want := strings.ReplaceAll(p.Out.String(), "ping data", "server ping data"); s.Out.String() != want {
 				t.Errorf("server prints %.200q", &s.Out)
 			}
+		}
+	}
+}
+
+// TestRpingAllow: a host that --allow excludes cannot connect, and a network that it has can.
+func TestRpingAllow(t *testing.T) {
+	for _, transport := range []string{"rocev2", "iwarp"} {
+		lan := new(pipe.Switch)
+		s := program.Start(t, lan, "rping -s -P -d --counters --addr 10.0.0.1/24 --allow fd00::/8,10.0.0.2 --allow 10.0.0.4 --transport "+
+			transport)
+		s.Await(t, &s.Err, "msg=listening")
+		for addr, want := range map[string]int{"10.0.0.2": cli.ExitOK, "10.0.0.3": cli.ExitFailed, "10.0.0.4": cli.ExitOK} {
+			p := program.Start(t, lan, fmt.Sprintf("rping -c -C 1 -a 10.0.0.1 --addr %s/24 --transport %s", addr, transport))
+			if code := p.Wait(t); code != want || want != cli.ExitOK && !strings.Contains(p.Err.String(), "REJECTED") {
+				t.Errorf("%v over %s: exit status %d: %s", addr, transport, code, &p.Err)
+			}
+		}
+		s.Stop()
+		if s.Wait(t); !regexp.MustCompile(`access_denied +1\n`).MatchString(s.Err.String()) {
+			t.Errorf("the counters: %s", &s.Err)
 		}
 	}
 }

@@ -60,8 +60,11 @@ func (c *Command) runInside() error {
 	if c.Inside == tryMounts {
 		return unix.Mount("softrnic", "/"+sysClass, "tmpfs", unix.MS_NOSUID|unix.MS_NOEXEC, "mode=755")
 	}
-	for _, d := range []string{sysClass, dev} {
-		if err := c.addTo("/"+d, filepath.Join(c.Inside, d)); err != nil {
+	for _, d := range []string{sysClass, sysDevices, sysBus, dev} {
+		if _, err := os.Lstat(filepath.Join(c.Inside, d)); err != nil {
+			continue // without a card
+		}
+		if err := c.addTo(d); err != nil {
 			return fmt.Errorf("%s: %w (--sysfs off does without)", d, err)
 		}
 	}
@@ -81,9 +84,11 @@ func (c *Command) runInside() error {
 	return c.exec(os.Environ())
 }
 
-// addTo adds the entries of from to dir. A kernel directory accepts no new entries. So dir becomes
-// a new file system, in which each entry is an old one or a copy of a new one.
-func (c *Command) addTo(dir, from string) (err error) {
+// addTo adds the entries of the tree's directory d to the kernel's. A kernel directory accepts no
+// new entries. So it becomes a new file system, in which each entry is an old one or a copy of a
+// new one.
+func (c *Command) addTo(d string) (err error) {
+	dir := "/" + d
 	old, err := os.MkdirTemp(c.Inside, "old")
 	if err != nil {
 		return err
@@ -96,15 +101,28 @@ func (c *Command) addTo(dir, from string) (err error) {
 	if err := unix.Mount("softrnic", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NOEXEC, "mode=755"); err != nil {
 		return fmt.Errorf("mount a tmpfs on %s: %w", dir, err)
 	}
-	if err := os.CopyFS(dir, os.DirFS(from)); err != nil {
+	if err := os.CopyFS(dir, os.DirFS(filepath.Join(c.Inside, d))); err != nil {
 		return err
 	}
+	return mirrorEntries(old, d)
+}
+
+// mirrorEntries mirrors the entries of old in a directory, except those that it has already.
+func mirrorEntries(old, dir string) error {
 	entries, err := os.ReadDir(old)
 	if err != nil {
 		return err
 	}
 	for _, e := range entries {
-		if err := mirror(filepath.Join(old, e.Name()), filepath.Join(dir, e.Name())); err != nil && !errors.Is(err, os.ErrExist) {
+		name := filepath.Join(dir, e.Name())
+		err := mirror(filepath.Join(old, e.Name()), "/"+name)
+		if errors.Is(err, os.ErrExist) {
+			err = nil
+			if merged[name] {
+				err = mirrorEntries(filepath.Join(old, e.Name()), name)
+			}
+		}
+		if err != nil {
 			return err
 		}
 	}

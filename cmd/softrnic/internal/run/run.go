@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -23,19 +22,33 @@ type Command struct {
 	Shared  *bool         `negatable:"" help:"With --link kernel[:INTERFACE]: share the addresses with other programs of this user, which is the default. --no-shared: do not share them."`
 	Device  string        `placeholder:"ROCE[,IWARP]" help:"Names of the RoCE and the iWARP device: mlx5_0,siw0. With a comma at the end there is no iWARP device. Default: softrnic0,softrnic0_iw."`
 	Repeat  bool          `name:"selective-repeat" help:"RoCEv2: retransmit only lost packets if the peer is a SoftRNIC with this flag, as --selective-repeat of the other commands."`
-	Speed   string        `placeholder:"GBPS" help:"The rate that the devices' ports report, in Gbit/s: 25, 100, 200, 400 … It does not change the rate of packets. Default: 40."`
+	Card    string        `placeholder:"CARD" help:"Give the RoCE device the identity of a card, for programs and tools that expect one: PCI path and IDs, NUMA node, rate, and its driver's device names, without an iWARP device. connectx5, connectx6dx, connectx7, connectx8, bluefield3, bcm57508 or e810. It changes nothing else. Default: no card."`
+	Speed   string        `placeholder:"GBPS" help:"The rate that the devices' ports report, in Gbit/s: 25, 100, 200, 400 … It does not change the rate of packets. Default: 40, or the card's."`
 	Width   string        `placeholder:"LANES" help:"With --speed: the number of lanes that the ports report, 1, 2, 4, 8 or 12. Default: 4, or the next number that is possible with the rate."`
 	Libs    string        `type:"existingdir" placeholder:"DIR" help:"Directory of the drop-in libraries. Default: beside the command softrnic, or in ../lib/softrnic from there."`
-	Sysfs   string        `enum:"auto,on,preload,off" default:"auto" placeholder:"MODE" help:"How the program sees its devices in /sys/class/infiniband, /sys/class/infiniband_verbs and /dev/infiniband, where UCX and pyverbs look: on: in a mount namespace; preload: by a library before the C library; off: not at all; auto: on if this user may create a mount namespace without a loss of rights, otherwise preload. Default: auto."`
+	Sysfs   string        `enum:"auto,on,preload,off" default:"auto" placeholder:"MODE" help:"How the program sees its devices in /sys/class/infiniband, /sys/class/infiniband_verbs and /dev/infiniband, where UCX and pyverbs look: on: in a mount namespace; preload: by a library before the C library; off: not at all; auto: on if this user may create a mount namespace without a loss of rights, otherwise preload. iproute2's rdma is answered with preload, and with on only as the program itself. Default: auto."`
 	Sockets bool          `help:"Carry the program's TCP connections over RDMA, as rsockets, if the peer supports these: another softrnic run --sockets, or a program with librspreload.so. Other connections use TCP. The program gets no devices."`
 	Wait    time.Duration `name:"sockets-wait" default:"3s" placeholder:"TIME" help:"With --sockets: the time for a host to answer over RDMA. Without an answer, TCP is used, and RDMA is not tried again for a minute. Default: 3s."`
 	Log     *slog.Level   `name:"log-level" placeholder:"LEVEL" help:"The level of the libraries' log on stderr: debug, info, warn or error. Default: warn."`
 	Top     bool          `help:"Let softrnic top of this user show the program's queue pairs."`
 	Metrics string        `placeholder:"HOST:PORT" help:"Serve Prometheus metrics at http://HOST:PORT/metrics, an address of the machine, for each process of the program that uses RDMA. The label pid distinguishes the processes; one device has both protocols of a rail."`
 	Trace   string        `type:"path" placeholder:"FILE" help:"Append the events of the program's queue pairs to this file, as --trace of the other commands. If the file cannot be written, as on a full disk, the exit status is at least 1."`
-	Inside  string        `hidden:"" help:"The directory with the files to mount; for this command's own use."`
+	Capture string        `type:"path" placeholder:"FILE" help:"Write the packets of the program to this pcapng file, as --capture of the other commands. %p in the name is the process ID: a program with several processes needs it."`
+	Impair  string        `placeholder:"SPEC" help:"Make the program's link bad, for example loss=1%, as --impair of the other commands. softrnic impair changes it while the program runs; with none, nothing is impaired until then."`
 
-	Program []string `arg:"" passthrough:"" help:"The program and its arguments."`
+	Secure     string   `type:"path" placeholder:"FILE" help:"Encrypt and authenticate everything, as --secure of the other commands. A key is for one process at a time."`
+	Peer       []string `placeholder:"[NAME=]KEY[@HOST[:PORT]]" help:"With --secure: a peer, as --peer of the other commands; repeatable, or separated by commas."`
+	SecurePort string   `name:"secure-port" placeholder:"PORT" help:"With --secure: the UDP port, as --secure-port of the other commands."`
+
+	Allow []node.Allowed `placeholder:"HOST" help:"Let only these hosts reach the program, as --allow of the other commands: addresses, networks, and with --secure names and public keys of peers; separated by commas, repeatable."`
+
+	Inside string `hidden:"" help:"The directory with the files to mount; for this command's own use."`
+
+	Netlink  uint32 `hidden:"" help:"Answer requests of netlink on standard input for the socket with this port ID; for libsoftrnic-sysfs.so."`
+	Tree     string `hidden:"" help:"With --netlink: the directory with sysfs."`
+	Describe bool   `hidden:"" help:"Create the files of the devices, and print their directory; for libsoftrnic-sysfs.so."`
+
+	Program []string `arg:"" optional:"" passthrough:"" help:"The program and its arguments."`
 }
 
 // Help implements kong.HelpProvider.
@@ -61,7 +74,8 @@ softrnic_sockets_failed_connections_total and softrnic_sockets_bytes_total.
 
 The libraries can also be used without softrnic run. LD_LIBRARY_PATH then names their directory, with its libmlx5 and libefa if the
 machine lacks these. These variables replace the flags: SOFTRNIC_LINK, SOFTRNIC_ADDR (separated by commas), SOFTRNIC_SHARED (1 or 0),
-SOFTRNIC_SELECTIVE_REPEAT (1), SOFTRNIC_TOP (1), SOFTRNIC_DEVICE, SOFTRNIC_SPEED, SOFTRNIC_WIDTH, SOFTRNIC_TRACE and SOFTRNIC_LOG.
+SOFTRNIC_SELECTIVE_REPEAT (1), SOFTRNIC_TOP (1), SOFTRNIC_DEVICE, SOFTRNIC_CARD, SOFTRNIC_SPEED, SOFTRNIC_WIDTH, SOFTRNIC_TRACE,
+SOFTRNIC_CAPTURE, SOFTRNIC_IMPAIR, SOFTRNIC_ALLOW and SOFTRNIC_LOG.
 SOFTRNIC_TRANSPORT (roce, iwarp, or both in the order of preference) selects the protocol of rdma_cm, and the device that is listed
 first. SOFTRNIC_COUNTERS names a file to which each process appends the counters of its devices. SOFTRNIC_CONFIG names a file with lines
 of these variables.
@@ -77,11 +91,17 @@ func (c *Command) Validate() error {
 	if len(c.Program) > 0 && c.Program[0] == "--" {
 		c.Program = c.Program[1:]
 	}
-	if len(c.Program) == 0 {
+	if len(c.Program) == 0 && !c.Describe && c.Netlink == 0 {
 		return errors.New("no program: it follows --, as in softrnic run -- ibv_devinfo")
 	}
 	if c.Sockets && (c.Sysfs == "on" || c.Sysfs == "preload") {
 		return fmt.Errorf("--sockets goes without --sysfs %s", c.Sysfs)
+	}
+	if c.Sockets && (len(c.Allow) > 0 || c.getenv("SOFTRNIC_ALLOW") != "") {
+		return errors.New("--sockets goes without --allow: the program's sockets also take connections of other hosts, over TCP")
+	}
+	if c.Sockets && c.getenv("SOFTRNIC_SECURE") != "" {
+		return errors.New("--sockets goes without --secure: hosts without rsockets would be reached over TCP, which is not encrypted")
 	}
 	if c.Wait <= 0 {
 		return fmt.Errorf("--sockets-wait %v: must be more than 0", c.Wait)
@@ -107,8 +127,14 @@ func (c *Command) settings() map[string]string {
 			addrs = append(addrs, a.Addr().String())
 		}
 	}
+	var allowed []string
+	for _, a := range c.Allow {
+		allowed = append(allowed, a.String())
+	}
 	for name, value := range map[string]string{"SOFTRNIC_LINK": c.Link, "SOFTRNIC_ADDR": strings.Join(addrs, ","),
-		"SOFTRNIC_DEVICE": c.Device, "SOFTRNIC_SPEED": c.Speed, "SOFTRNIC_WIDTH": c.Width, "SOFTRNIC_TRACE": c.Trace} {
+		"SOFTRNIC_DEVICE": c.Device, "SOFTRNIC_CARD": c.Card, "SOFTRNIC_SPEED": c.Speed, "SOFTRNIC_WIDTH": c.Width, "SOFTRNIC_TRACE": c.Trace,
+		"SOFTRNIC_CAPTURE": c.Capture, "SOFTRNIC_IMPAIR": c.Impair, "SOFTRNIC_SECURE": c.Secure,
+		"SOFTRNIC_PEERS": strings.Join(c.Peer, ","), "SOFTRNIC_SECURE_PORT": c.SecurePort, "SOFTRNIC_ALLOW": strings.Join(allowed, ",")} {
 		if value != "" {
 			s[name] = value
 		}
@@ -133,32 +159,6 @@ func (c *Command) getenv(name string) string {
 		return v
 	}
 	return os.Getenv(name)
-}
-
-// libraries returns the directory of the libraries and the file of this command.
-func (c *Command) libraries() (dir, command string, err error) {
-	if command, err = os.Executable(); err != nil {
-		return "", "", err
-	}
-	if command, err = filepath.EvalSymlinks(command); err != nil {
-		return "", "", err
-	}
-	if dir = c.Libs; dir == "" {
-		if dir = dropin.LibrariesBeside(filepath.Dir(command)); dir == "" {
-			return "", "",
-				fmt.Errorf("%s is neither beside %s nor in ../%s: go run ./cmd/libsoftrnic/build -prefix DIR builds and installs it "+
-					"with this command, and --libs says where it is", dropin.Libraries[0], command, dropin.LibDir)
-		}
-	}
-	if dir, err = filepath.Abs(dir); err != nil {
-		return "", "", err
-	}
-	for _, lib := range dropin.Libraries {
-		if _, err := os.Stat(filepath.Join(dir, lib)); err != nil {
-			return "", "", fmt.Errorf("--libs: %w", err)
-		}
-	}
-	return dir, command, nil
 }
 
 // environment returns the program's environment, in which libraries in dirs come first.

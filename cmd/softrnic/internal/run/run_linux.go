@@ -17,6 +17,7 @@ import (
 
 	"github.com/softrnic/softrnic/cmd/internal/cli"
 	"github.com/softrnic/softrnic/cmd/internal/dropin"
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/nldev"
 )
 
 // Run executes the program in place of this one, or runs it in a new mount namespace and waits for
@@ -25,7 +26,13 @@ func (c *Command) Run(ctx context.Context, e *cli.Env) (err error) {
 	if c.Inside != "" {
 		return c.runInside()
 	}
-	libs, command, err := c.libraries()
+	if c.Describe {
+		return c.describeContainer(e)
+	}
+	if c.Netlink != 0 {
+		return nldev.Serve(os.Stdin, c.Tree, c.Netlink)
+	}
+	libs, command, err := dropin.FindInstall(c.Libs)
 	if err != nil {
 		return err
 	}
@@ -46,7 +53,7 @@ func (c *Command) Run(ctx context.Context, e *cli.Env) (err error) {
 	}
 	defer stop()
 	stays := c.Metrics != "" // beside the program
-	if cfg.Counters != "" || cfg.Rails[0].Flags.Trace != "" {
+	if f := cfg.Rails[0].Flags; cfg.Counters != "" || f.Trace != "" || f.Capture != "" {
 		written, remove, failed := newWhole()
 		if failed != nil {
 			return failed
@@ -57,7 +64,7 @@ func (c *Command) Run(ctx context.Context, e *cli.Env) (err error) {
 	}
 	describable := true
 	for _, r := range cfg.Rails {
-		if m := r.Flags.Link.Medium; m != "kernel" && m != "shm" && m != "pipe" {
+		if m := r.Flags.Medium(); m != "kernel" && m != "shm" && m != "pipe" && m != "wireguard" {
 			describable = false
 			if c.Sysfs == "on" || c.Sysfs == "preload" {
 				return fmt.Errorf("--sysfs %s: link %s can be opened once only, which is the program's right", c.Sysfs, m)
@@ -86,11 +93,20 @@ func (c *Command) Run(ctx context.Context, e *cli.Env) (err error) {
 		return err
 	}
 	defer remove()
-	if err := describe(e, &cfg, command, tree); err != nil {
+	counters, err := describe(e, &cfg, command, tree, byLibrary, false)
+	if err != nil {
 		return err
 	}
+	defer func() {
+		for _, d := range counters {
+			d.Close()
+		}
+	}()
 	if byLibrary {
 		return c.preloaded(e, libs, tree, env)
+	}
+	if usesNetlink(c.Program[0]) {
+		env = withSysfs(libs, "", env)
 	}
 	return c.unshared(e, command, tree, env)
 }
@@ -151,6 +167,12 @@ func (c *Command) unshared(e *cli.Env, command, tree string, env []string) error
 
 // preloaded runs the program with the preloaded library that shows it the files of tree.
 func (c *Command) preloaded(e *cli.Env, libs, tree string, env []string) error {
+	return c.spawn(e, withSysfs(libs, tree, env))
+}
+
+// withSysfs returns an environment with the preloaded library for the files of tree. If tree is
+// empty, these are mounted, and the library answers requests of netlink only.
+func withSysfs(libs, tree string, env []string) []string {
 	preload := filepath.Join(libs, dropin.SysfsLibrary)
 	var own []string
 	for _, v := range env {
@@ -160,7 +182,7 @@ func (c *Command) preloaded(e *cli.Env, libs, tree string, env []string) error {
 			own = append(own, v)
 		}
 	}
-	return c.spawn(e, append(own, "LD_PRELOAD="+preload, "SOFTRNIC_SYSFS="+tree))
+	return append(own, "LD_PRELOAD="+preload, "SOFTRNIC_SYSFS="+tree)
 }
 
 // spawn runs the program as a child.

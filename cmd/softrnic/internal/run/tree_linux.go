@@ -3,14 +3,17 @@ package run
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"net"
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"github.com/softrnic/softrnic/cmd/internal/cli"
 	"github.com/softrnic/softrnic/cmd/internal/dropin"
+	"github.com/softrnic/softrnic/cmd/internal/live"
 	"github.com/softrnic/softrnic/cmd/internal/node"
 	"github.com/softrnic/softrnic/verbs"
 )
@@ -18,38 +21,116 @@ import (
 // files has the contents of files by path, without the line feed at the end.
 type files map[string]string
 
-// describe creates, below root, the files that the kernel has for RDMA devices in sysfs and /dev.
-func describe(e *cli.Env, cfg *dropin.Config, command, root string) error {
-	env := *e
-	env.Command = command
-	all := files{sysClass + "/infiniband_verbs/abi_version": "6"}
-	devices := 0
-	for i := range cfg.Rails {
-		if err := describeRail(&env, &cfg.Rails[i], root, all, &devices); err != nil {
+// tree is a part of the kernel's file systems. Paths have no slash at the begin.
+type tree struct {
+	files  files
+	binary map[string][]byte
+	links  map[string]string // targets of symbolic links
+	live   []*live.Directory // the counters of the rails
+	// The number of devices of each kind so far.
+	uverbs, umad int
+}
+
+// link adds a symbolic link from one path of the tree to another, relative as the kernel's.
+func (t *tree) link(from, to string) {
+	t.links[from], _ = filepath.Rel(filepath.Dir(from), to) // fails for absolute paths only
+}
+
+// has reports whether the tree has a path.
+func (t *tree) has(path string) bool {
+	for _, names := range []iter.Seq[string]{maps.Keys(t.files), maps.Keys(t.binary), maps.Keys(t.links)} {
+		for name := range names {
+			if name == path || strings.HasPrefix(name, path+"/") {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// write creates the files and links below a directory.
+func (t *tree) write(root string) error {
+	for name, text := range t.files {
+		if err := write(filepath.Join(root, name), text+"\n"); err != nil {
 			return err
 		}
 	}
-	if err := device(filepath.Join(root, dev, "infiniband"), "rdma_cm"); err != nil {
-		return err
+	for name, content := range t.binary {
+		if err := write(filepath.Join(root, name), string(content)); err != nil {
+			return err
+		}
 	}
-	for name, text := range all {
-		if err := write(filepath.Join(root, name), text+"\n"); err != nil {
+	for name, target := range t.links {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(root, name)), 0o755); err != nil {
+			return err
+		}
+		if err := os.Symlink(target, filepath.Join(root, name)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// describeRail adds the files of a rail's devices to all, and creates their entries of /dev. It
-// opens the node that the program will open, or only describes it. The counters are a snapshot.
-func describeRail(env *cli.Env, r *dropin.Rail, root string, all files, devices *int) (err error) {
-	flags := r.Flags
-	flags.Describe = true
-	n, err := flags.Open(env)
+// describe creates, below root, the files that the kernel has for RDMA devices in sysfs and /dev.
+// With alone, directories that replace the kernel's have links to the kernel's entries. The
+// counters are in the directories that it returns. With keep, they remain from earlier processes.
+func describe(e *cli.Env, cfg *dropin.Config, command, root string, alone, keep bool) (counters []*live.Directory, err error) {
+	env := *e
+	env.Command = command
+	t := &tree{files: files{sysClass + "/infiniband_verbs/abi_version": "6", sysClass + "/infiniband_mad/abi_version": "5"},
+		binary: map[string][]byte{}, links: map[string]string{}}
+	defer func() {
+		if err != nil {
+			for _, d := range t.live {
+				d.Close()
+			}
+		}
+	}()
+	for i := range cfg.Rails {
+		if err := t.describeRail(&env, cfg, i, root, keep); err != nil {
+			return nil, err
+		}
+	}
+	if err := device(filepath.Join(root, dev, "infiniband"), "rdma_cm"); err != nil {
+		return nil, err
+	}
+	if alone {
+		if err := t.keepKernels(); err != nil {
+			return nil, err
+		}
+	}
+	return t.live, t.write(root)
+}
+
+// describeRail adds the files of a rail's devices to the tree, and creates their entries of /dev.
+// It opens the node that the program will open, or only describes it. The counters are a snapshot.
+func (t *tree) describeRail(env *cli.Env, cfg *dropin.Config, rail int, root string, keep bool) (err error) {
+	r := cfg.Rails[rail]
+	r.Flags.Describe = true
+	r.Flags.Capture, r.Flags.Impair = "", nil // the program opens its own
+	n, err := r.Flags.Open(env)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, n.Close()) }()
+	counters, err := live.Create(&r, n.Dev, keep)
+	if err != nil {
+		n.Log.Warn("the counters in sysfs will not change", "error", err)
+	} else {
+		t.live = append(t.live, counters)
+	}
+	var functions []string // of the rail's card
+	if r.Card != nil {
+		s, err := freeSlot(rail, len(cfg.Rails))
+		if err != nil {
+			return err
+		}
+		count := 1
+		if r.Card.IWARP && r.RoCE != "" && r.IWARP != "" {
+			count = 2
+		}
+		functions = t.addCard(r.Card, &s, count)
+	}
 	for _, d := range []struct {
 		name  string
 		iwarp bool
@@ -57,26 +138,66 @@ func describeRail(env *cli.Env, r *dropin.Rail, root string, all files, devices 
 		if d.name == "" {
 			continue
 		}
-		f, err := deviceFiles(n, d.name, d.iwarp)
+		card, function := r.OfDevice(d.iwarp), ""
+		f, err := deviceFiles(n, d.name, d.iwarp, card)
 		if err != nil {
 			return err
 		}
-		for name, text := range f {
-			all[sysClass+"/infiniband/"+d.name+"/"+name] = text
+		if card != nil {
+			function, functions = functions[0], functions[1:]
+			if err := t.addInterface(function, n.Host.NICs()[0].Name()); err != nil {
+				return err
+			}
 		}
-		uverbs := "uverbs" + strconv.Itoa(*devices)
-		maps.Copy(all, files{
-			sysClass + "/infiniband_verbs/" + uverbs + "/ibdev":       d.name,
-			sysClass + "/infiniband_verbs/" + uverbs + "/abi_version": "1",
-			// Numbered as in Linux.
-			sysClass + "/infiniband_verbs/" + uverbs + "/dev": fmt.Sprintf("231:%d", 192+*devices),
+		at := t.addDevice(function, d.name, "infiniband", f) + "/ports/1/"
+		if counters != nil {
+			t.links[at+live.PortDir], t.links[at+live.HWDir] = filepath.Join(counters.Path, live.PortDir), filepath.Join(counters.Path, live.HWDir)
+		} else if err := t.addCounters(at, n.Dev); err != nil {
+			return err
+		}
+		uverbs := "uverbs" + strconv.Itoa(t.uverbs)
+		t.addDevice(function, uverbs, "infiniband_verbs", files{
+			"ibdev": d.name, "abi_version": "1", "dev": fmt.Sprintf("231:%d", 192+t.uverbs), // numbered as in Linux
 		})
 		if err := device(filepath.Join(root, dev, "infiniband"), uverbs); err != nil {
 			return err
 		}
-		*devices++
+		t.uverbs++
+		if !d.iwarp { // iWARP has no management datagrams
+			umad := "umad" + strconv.Itoa(t.umad)
+			t.addDevice(function, umad, "infiniband_mad", files{"ibdev": d.name, "port": "1", "dev": fmt.Sprintf("231:%d", t.umad)})
+			t.umad++
+		}
 	}
 	return nil
+}
+
+// addDevice adds a device of a class. It is in the directory of the class or, if it belongs to a
+// PCI function, in a directory of that, and the class has a link.
+func (t *tree) addDevice(function, name, class string, f files) (at string) {
+	at = sysClass + "/" + class + "/" + name
+	if function != "" {
+		from := at
+		at = function + "/" + class + "/" + name
+		t.link(from, at)
+		t.link(at+"/device", function)
+		t.link(at+"/subsystem", sysClass+"/"+class)
+	}
+	for file, text := range f {
+		if function == "" || !strings.HasPrefix(file, "device/") {
+			t.files[at+"/"+file] = text
+		}
+	}
+	return at
+}
+
+// addCounters adds the counters of a device as they are now.
+func (t *tree) addCounters(at string, dev *verbs.Device) error {
+	counters, err := live.Counters(dev)
+	for name, v := range counters {
+		t.files[at+name] = strconv.FormatUint(v, 10)
+	}
+	return err
 }
 
 func write(file, text string) error {
@@ -114,8 +235,8 @@ func gid(g verbs.GID) string {
 // generations are the kernel's names of lane speeds.
 var generations = map[uint8]string{2: " DDR", 4: " QDR", 8: " FDR10", 16: " FDR", 32: " EDR", 64: " HDR", 128: " NDR"}
 
-// deviceFiles returns the files of one of a node's two devices.
-func deviceFiles(n *node.Node, name string, iwarp bool) (files, error) {
+// deviceFiles returns the files of one of a node's two devices. card may be nil.
+func deviceFiles(n *node.Node, name string, iwarp bool, card *dropin.Card) (files, error) {
 	a := n.Dev.QueryDevice()
 	p, err := n.Dev.QueryPort(1)
 	if err != nil {
@@ -137,7 +258,8 @@ func deviceFiles(n *node.Node, name string, iwarp bool) (files, error) {
 	}
 	f := files{
 		"node_type": kind, "node_guid": guid(nodeGUID), "sys_image_guid": guid(a.SysImageGUID), "fw_ver": a.FWVer,
-		"node_desc": name, "hw_rev": fmt.Sprintf("%#x", a.HWVer), "device/vendor": fmt.Sprintf("%#06x", a.VendorID),
+		"node_desc": name, "hca_type": "softrnic", "board_id": "softrnic",
+		"hw_rev": fmt.Sprintf("%#x", a.HWVer), "device/vendor": fmt.Sprintf("%#06x", a.VendorID),
 		"device/device":    fmt.Sprintf("%#06x", a.VendorPartID),
 		"device/numa_node": "-1", "device/infiniband/" + name + "/node_guid": guid(nodeGUID),
 		"ports/1/state": fmt.Sprintf("%d: %v", p.State, p.State), "ports/1/phys_state": "5: LinkUp", "ports/1/lid": "0x0",
@@ -145,6 +267,9 @@ func deviceFiles(n *node.Node, name string, iwarp bool) (files, error) {
 		"ports/1/lid_mask_count": "0", "ports/1/link_layer": "Ethernet", "ports/1/cap_mask": fmt.Sprintf("0x%08x", p.PortCapFlags),
 		"ports/1/pkeys/0": "0xffff",
 		"ports/1/rate":    fmt.Sprintf("%g Gb/sec (%dX%s)", gbps, lanes, generations[p.ActiveSpeed]),
+	}
+	if card != nil {
+		f["fw_ver"], f["hw_rev"], f["board_id"], f["hca_type"] = card.FWVer, card.HWRev, card.Board, card.HCA
 	}
 	// Programs query the kernel for the addresses of this interface.
 	if _, err := net.InterfaceByName(netdev); err == nil {
@@ -156,16 +281,6 @@ func deviceFiles(n *node.Node, name string, iwarp bool) (files, error) {
 	for _, e := range table {
 		i := strconv.Itoa(e.Index)
 		f["ports/1/gids/"+i], f["ports/1/gid_attrs/types/"+i], f["ports/1/gid_attrs/ndevs/"+i] = gid(e.GID), types[e.Type], e.NetDev
-	}
-	counters, err := n.Dev.PortCounters(1)
-	if err != nil {
-		return nil, err
-	}
-	for name, v := range counters {
-		f["ports/1/counters/"+name] = strconv.FormatUint(v, 10)
-	}
-	for name, v := range n.Dev.HWCounters() {
-		f["ports/1/hw_counters/"+name] = strconv.FormatUint(v, 10)
 	}
 	return f, nil
 }

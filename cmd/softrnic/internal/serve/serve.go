@@ -29,21 +29,21 @@ import (
 type Command struct {
 	RpingPort    uint16           `type:"port" default:"7174" help:"Port of rping. Default: 7174."`
 	PingpongPort uint16           `type:"port" default:"18515" help:"TCP port of ibv_rc_pingpong. Default: 18515."`
-	PathMTU      int              `name:"path-mtu" default:"1024" enum:"256,512,1024,2048,4096" placeholder:"BYTES" help:"Path MTU of ping-pongs, the client's -m: 256, 512, 1024, 2048 or 4096. Default: 1024."`
+	PathMTU      int              `name:"path-mtu" default:"1024" enum:"256,512,1024,2048,4096" placeholder:"BYTES" help:"Path MTU of ping-pongs, the same as the client's -m: 256, 512, 1024, 2048 or 4096. Default: 1024."`
 	MaxSize      int              `default:"1048576" placeholder:"BYTES" help:"Largest message of a ping-pong. Default: 1048576."`
 	Transport    []node.Transport `default:"rocev2,iwarp" placeholder:"PROTOCOL" help:"Wire protocols of rping: rocev2, iwarp. Default: both. Ping-pongs are RoCEv2."`
-	Idle         time.Duration    `default:"30s" help:"A ping-pong is over when nothing came for so long: its client does not say so. Default: 30s."`
+	Idle         time.Duration    `default:"30s" help:"End a ping-pong after this time without a message, because clients do not announce the end. Default: 30s."`
 
-	Conform      bool   `help:"Answer softrnic conform too: create queue pairs and show their memory as it asks, to a tester with the token."`
-	ConformAddr  string `placeholder:"HOST:PORT" default:"127.0.0.1:18516" help:"Where --conform listens, on this machine's own network, not the node's. Default: 127.0.0.1:18516."`
-	ConformToken string `env:"SOFTRNIC_CONFORM_TOKEN" placeholder:"TOKEN" help:"What --conform asks for. Default: drawn at random, and printed to stderr."`
+	Conform      bool   `help:"Also be the responder of softrnic conform: a tester with the token may create queue pairs and read their memory."`
+	ConformAddr  string `placeholder:"HOST:PORT" default:"127.0.0.1:18516" help:"Address of this machine, not of the node, on which --conform listens. Default: 127.0.0.1:18516."`
+	ConformToken string `env:"SOFTRNIC_CONFORM_TOKEN" placeholder:"TOKEN" help:"Token that testers must send. Default: random, and printed to stderr."`
 
 	running.Flags
 }
 
 // Help implements kong.HelpProvider.
 func (*Command) Help() string {
-	return `Each connection is logged to stderr. An interrupt ends them all, and removes what the node created.
+	return `Each connection is logged to stderr. An interrupt ends all connections, and removes interfaces that the node has created.
 
   softrnic serve --link tap:rnic0,bridge=br0 --addr 10.0.0.9/24           here
   ping 10.0.0.9                                                           on the Linux machine
@@ -80,7 +80,7 @@ func (c *Command) serve(ctx context.Context, n *node.Node) error {
 	if err != nil {
 		return fmt.Errorf("--rping-port %d: %w", c.RpingPort, err)
 	}
-	pingpong, err := n.Host.ListenStream(netip.AddrPortFrom(netip.Addr{}, c.PingpongPort))
+	pingpong, err := n.ListenStream(netip.AddrPortFrom(netip.Addr{}, c.PingpongPort))
 	if err != nil {
 		return errors.Join(fmt.Errorf("--pingpong-port %d: %w", c.PingpongPort, err), rping.Close())
 	}

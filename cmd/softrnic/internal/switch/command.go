@@ -19,21 +19,21 @@ import (
 
 // Command is an Ethernet switch.
 type Command struct {
-	Port    []node.LinkSpec `arg:"" sep:"none" help:"stream:PATH,listen (a unix socket, or tcp:HOST:PORT, on which each connection is a port of its own), stream:PATH (a connection to another switch), shm[:NAME] (memory shared with nodes of that --link) or tap:NAME[,bridge=BRIDGE]."`
-	MTU     int             `name:"mtu" type:"mtu" placeholder:"BYTES" help:"MTU of the TAP interfaces that it makes, of shm, and the largest packet that its streams take. Default: the kernel's for TAP, 4200 for shm, and any for streams."`
-	Metrics string          `placeholder:"HOST:PORT" help:"Answer Prometheus on this address: http://HOST:PORT/metrics has what each port has received, sent and dropped."`
+	Port    []node.LinkSpec `arg:"" sep:"none" help:"stream:PATH,listen (listen on a unix socket, or on tcp:HOST:PORT; each connection is a port), stream:PATH (a connection to another switch), shm[:NAME] (memory shared with nodes of that --link) or tap:NAME[,bridge=BRIDGE]."`
+	MTU     int             `name:"mtu" type:"mtu" placeholder:"BYTES" help:"MTU of shm and of the TAP interfaces that the switch creates, and the largest packet on streams. Default: the kernel's for TAP, 4200 for shm, no limit for streams."`
+	Metrics string          `placeholder:"HOST:PORT" help:"Serve Prometheus metrics at http://HOST:PORT/metrics: the packets that each port has received, sent and dropped."`
 	Log     slog.Level      `name:"log-level" default:"info" placeholder:"LEVEL" help:"Log messages of at least this level to stderr: debug, info, warn or error. Default: info."`
 }
 
 // Help implements kong.HelpProvider.
 func (*Command) Help() string {
-	return `It learns which addresses are behind which port, and runs until it is interrupted.
+	return `It learns the addresses behind each port, and runs until interrupted.
 
   softrnic switch stream:/tmp/lan,listen                                  here
   softrnic serve --link stream:/tmp/lan --addr 10.0.0.9/24                a node
   softrnic rping -c -a 10.0.0.9 --link stream:/tmp/lan --addr 10.0.0.8/24 another
   qemu-system-x86_64 ... -device virtio-net-pci,netdev=net,mac=52:54:00:00:00:07 \
-     -netdev stream,id=net,server=off,addr.type=unix,addr.path=/tmp/lan   a virtual machine; each needs another MAC`
+     -netdev stream,id=net,server=off,addr.type=unix,addr.path=/tmp/lan   a virtual machine; each needs its own MAC address`
 }
 
 // Validate implements kong's check after parsing.

@@ -19,21 +19,21 @@ import (
 
 // Command shows the queue pairs of nodes.
 type Command struct {
-	PID      int           `arg:"" optional:"" name:"pid" help:"Show the nodes of this process only. Default: all nodes of this user."`
-	Interval time.Duration `short:"d" default:"1s" placeholder:"TIME" help:"Time between two looks. Default: 1s."`
-	Count    int           `short:"n" placeholder:"N" help:"End after so many looks. Default: go on."`
-	JSON     bool          `name:"json" help:"Print what the nodes tell of themselves, one JSON object for each node and look."`
+	PID      int           `arg:"" optional:"" name:"pid" help:"Show the nodes of this process and of those that it started. Default: all nodes of this user."`
+	Interval time.Duration `short:"d" default:"1s" placeholder:"TIME" help:"Time between updates. Default: 1s."`
+	Count    int           `short:"n" placeholder:"N" help:"Number of updates to show. Default: no limit."`
+	JSON     bool          `name:"json" help:"Print JSON: one object per node and update."`
 }
 
 // Help implements kong.HelpProvider.
 func (*Command) Help() string {
-	return `The nodes of perf, serve, pingpong, rping, mckey, nc, proxy and run --top answer as long as they run. Rates are those since the last look,
-of payload; those of iWARP are of FPDUs. On a terminal q or an interrupt ends it.
+	return `It shows the nodes of perf, serve, pingpong, rping, mckey, nc, proxy and run --top while these run. Rates are of payload (iWARP:
+of FPDUs) since the last update. On a terminal, q or an interrupt ends it.
 
-    QP       number, and of the process if there are several
+    QP       number, and the process's number if there are several
     SQ, RQ   work requests that are posted and not complete
     TX, RX   10^6 bits per second
-    RETRY    times that the QP went back, and packets it has repeated one by one
+    RETRY    times that the QP went back N, and packets that it has retransmitted one by one
     RNR      RNR NAKs received
     DUP      duplicate requests received`
 }
@@ -44,7 +44,7 @@ func (c *Command) Validate() error {
 		return fmt.Errorf("--interval %v: must be at least 10ms", c.Interval)
 	}
 	if c.Count < 0 {
-		return fmt.Errorf("--count %d: must be at least 1, or omit it to continue", c.Count)
+		return fmt.Errorf("--count %d: must be at least 1; without it, updates continue", c.Count)
 	}
 	return nil
 }

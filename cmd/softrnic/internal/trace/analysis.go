@@ -75,6 +75,8 @@ type analysis struct {
 	exchanges     map[exchangeKey]*exchange
 	streams       map[streamKey]*stream
 	buffered      int // bytes of TCP streams received out of order
+	prefixes      int // messages of several packets whose start is kept
+	outstanding   int // NVMe commands and RPC calls that are kept
 	scratch       []byte
 	segment0      int                   // the length of the packets of the last superframe
 	header        [48]byte              // the header of a packet of a superframe
@@ -257,7 +259,7 @@ func (a *analysis) roce(f *frame) {
 	}
 }
 
-// about describes a packet's headers behind the BTH.
+// about describes a packet's headers after the BTH.
 func about(p *wire.Packet) string {
 	info := p.Opcode.Info()
 	s := ""
@@ -278,10 +280,10 @@ func about(p *wire.Packet) string {
 		s += fmt.Sprintf("at %#x, R_Key %#x", p.AtomicETH.Addr, p.AtomicETH.RKey)
 	}
 	if info.HasImmDt() {
-		s += fmt.Sprintf(" immediate %#x", p.Imm)
+		s = join(s, fmt.Sprintf("immediate %#x", p.Imm))
 	}
 	if info.HasIETH() {
-		s += fmt.Sprintf(" invalidates %#x", p.InvalidateRKey)
+		s = join(s, fmt.Sprintf("invalidates %#x", p.InvalidateRKey))
 	}
 	return s
 }

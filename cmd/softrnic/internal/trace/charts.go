@@ -75,12 +75,19 @@ func (c *charts) add(e *event) {
 			p.Group = p.Operation
 		}
 	}
+	if e.upper != "" {
+		p.Detail, _, _ = strings.Cut(e.upper, ", ")
+		p.Detail, _, _ = strings.Cut(p.Detail, " of packet ")
+	}
 	for _, f := range e.findings {
 		if f.Level != note {
 			p.Wrong = append(p.Wrong, f.Text)
 		}
 	}
 	p.Title = fmt.Sprintf("%s %s, %d bytes, %s", p.Operation, p.Sequence, e.bytes, e.about)
+	if e.upper != "" {
+		p.Title = join(strings.TrimSuffix(p.Title, ", "), e.upper)
+	}
 	if c.byNum == nil {
 		c.byNum = map[int]int{}
 	}

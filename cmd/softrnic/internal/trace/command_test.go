@@ -188,13 +188,14 @@ type rc struct {
 	packets []record
 }
 
-// send adds a packet of a side after a time.
+// send adds a packet of a side after a time. If it has no QP, it is one to 0x21, or to 0x12.
 func (c *rc) send(side int, after time.Duration, p *wire.Packet) {
 	src, dst := alice, bob
-	p.DestQP = 0x21
 	if side == 1 {
 		src, dst = bob, alice
-		p.DestQP = 0x12
+	}
+	if p.DestQP == 0 {
+		p.DestQP = [...]uint32{0x21, 0x12}[side]
 	}
 	c.ids[side]++
 	c.now += after
@@ -268,7 +269,7 @@ func TestFaults(t *testing.T) {
 			c.request(us, 6, wire.RCSendOnly, 8)
 			c.answer(10*us, 6, ack, 2)
 			c.answer(10*us, 5, ack, 1)
-		}, "NOTE packet 4: reordered: acknowledges PSN 5 behind the acknowledgement of PSN 6"},
+		}, "NOTE packet 4: reordered: acknowledges PSN 5 after the acknowledgement of PSN 6"},
 		"an acknowledgement that comes again": {func(c *rc) {
 			c.request(0, 5, wire.RCSendOnly, 8)
 			c.request(us, 6, wire.RCSendOnly, 8)
@@ -319,7 +320,7 @@ func TestFaults(t *testing.T) {
 				c.request(us, psn, wire.RCSendOnly, 8)
 			}
 		}, "WRONG packet 13: repeats packet 3, and nothing asked for it"},
-		"packets that come one by one behind others that were repeated": {func(c *rc) {
+		"packets that come one by one after others that were repeated": {func(c *rc) {
 			for i := range uint32(5) {
 				c.request(us, 5+i, wire.RCSendOnly, 8)
 			}
@@ -329,7 +330,7 @@ func TestFaults(t *testing.T) {
 			}
 			c.answer(us, 9, ack, 5)
 		}, ""},
-		"packets that come long behind others, and are repeated": {func(c *rc) {
+		"packets that come long after others, and are repeated": {func(c *rc) {
 			c.request(us, 0, wire.RCSendOnly, 8)
 			c.request(us, 37, wire.RCSendOnly, 8)
 			c.request(us, 5, wire.RCSendOnly, 8) // it shares its ring slot with 37, for rings of 16 and 32
@@ -355,7 +356,7 @@ func TestFaults(t *testing.T) {
 			c.request(0, 5, wire.RCSendOnly, 8)
 			c.request(us, 7, wire.RCSendOnly, 8)
 			c.request(us, 6, wire.RCSendOnly, 8)
-		}, "NOTE packet 3: reordered: PSN 6 comes behind PSN 7 of packet 2"},
+		}, "NOTE packet 3: reordered: PSN 6 comes after PSN 7 of packet 2"},
 	}
 	for name, test := range tests {
 		c := &rc{t: t}

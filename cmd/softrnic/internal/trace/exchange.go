@@ -45,6 +45,7 @@ type exchange struct {
 	activeID          uint32
 	active2, passive2 *flow // the flows of the two sides
 	last              int64
+	upper             *upper // by the REQ
 }
 
 func (x *exchange) at(side int, t mad.Attr) *seen { return &x.messages[side][(t-mad.AttrREQ)&15] }
@@ -120,6 +121,7 @@ func (a *analysis) manage(f *frame, p *wire.Packet) {
 			x.mtu = 128 << m.MTU
 		}
 		a.describe(", QP %#x, first PSN %d, service %#x", m.LocalQPN, m.StartingPSN, m.ServiceID)
+		a.requested(x, m)
 	case *mad.REP:
 		a.answered(x, f, mad.AttrREQ)
 		x.passiveQP, x.activePSN = m.LocalQPN, m.StartingPSN
@@ -259,9 +261,13 @@ func (a *analysis) setUp(x *exchange) {
 		w.last = a.now
 		w.stats.closed = false
 		w.rsp = responder{}
+		a.discard(&w.prefix)
 		w.req = requester{bySetUp: true, first: e.psn, next: e.psn, una: e.psn, msnKnown: true, timeout: x.ackTimeout, mtu: x.mtu}
 	}
 	a.connect(out, in)
+	a.endUpper(out.upper)
+	a.endUpper(in.upper)
+	out.upper, in.upper = x.upper, x.upper
 }
 
 var reasons = map[mad.Reason]string{mad.NoQP: "no QP", mad.NoResources: "no resources", mad.Timeout: "timeout",

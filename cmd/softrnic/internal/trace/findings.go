@@ -85,9 +85,11 @@ type event struct {
 	place     uint32 // of the packet within the message, from 1
 	bytes     int
 	about     string
-	answers   int   // the packet that this one answers
-	since     int64 // and the time since that
-	repeats   int   // the packet that this one retransmits
+	upper     string // the messages of NVMe or RPC that end in it
+	uppers    int    // their number
+	answers   int    // the packet that this one answers
+	since     int64  // and the time since that
+	repeats   int    // the packet that this one retransmits
 	why       string
 	missing   string // packets missing before it
 	findings  []finding

@@ -39,6 +39,9 @@ type flow struct {
 	stats     statistics
 
 	disordered bool // its packets were reordered
+
+	upper  *upper // nil: no SEND has come
+	prefix prefix
 }
 
 func (w *flow) String() string {
@@ -175,6 +178,8 @@ func (a *analysis) forget(w *flow) {
 	}
 	delete(a.flows, w.flowKey)
 	a.remembered -= max(len(w.req.ring)-firstRing, 0)
+	a.discard(&w.prefix)
+	a.endUpper(w.upper)
 	if a.lastFlow == w {
 		a.lastFlow = nil
 	}

@@ -53,7 +53,7 @@ type frame struct {
 	dstPort  uint16
 	// IP and UDP headers; nil with IP options or extensions, for which the ICRC is not defined.
 	header   []byte
-	payload  []byte // behind the UDP or TCP header
+	payload  []byte // after the UDP or TCP header
 	length   int    // bytes of the payload on the wire
 	cuts     int    // bytes of UDP payload per packet in segmentation offload; 0: not known
 	checksum verdict

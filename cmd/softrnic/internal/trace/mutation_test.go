@@ -59,7 +59,7 @@ func fieldOf(b []byte, at int) string {
 	f.decode(layers.LinkTypeEthernet, b)
 	if udp {
 		parts = append(parts, part{"UDP ports and length", 6}, part{"UDP checksum", 2}, part{"BTH", 4}, part{"BTH byte 4", 1},
-			part{"BTH and behind", end - (len(b) - len(l4)) - 8 - 5})
+			part{"rest of the BTH, and payload", end - (len(b) - len(l4)) - 8 - 5})
 	} else if f.checksum == offloaded {
 		n := int(l4[12]>>4) * 4
 		parts = append(parts, part{"TCP header with an offloaded checksum", 16}, part{"TCP checksum", 2},
@@ -68,7 +68,7 @@ func fieldOf(b []byte, at int) string {
 	} else {
 		parts = append(parts, part{"TCP", end - (len(b) - len(l4))})
 	}
-	parts = append(parts, part{"bytes behind the IP packet", len(b)})
+	parts = append(parts, part{"bytes after the IP packet", len(b)})
 	for _, p := range parts {
 		if at < p.n {
 			return p.name
@@ -129,7 +129,7 @@ func special(all []record, i int) string {
 			g.decode(layers.LinkTypeEthernet, all[k].data)
 			if g.kind == segment && g.src == f.src && g.srcPort == f.srcPort && g.dstPort == f.dstPort && g.length > 0 &&
 				g.tcp.seq == f.tcp.seq {
-				return "a TCP segment that came again"
+				return "a retransmitted TCP segment"
 			}
 		}
 	}
@@ -146,7 +146,7 @@ func special(all []record, i int) string {
 	case p.Opcode == wire.RCAck && p.AETH.IsACK():
 		for i := range i {
 			if k(i, true) && o.PSN == p.PSN && o.AETH.IsACK() {
-				return "an acknowledgement of packets that came again"
+				return "an acknowledgement of retransmitted packets"
 			}
 		}
 	case p.Opcode == wire.RCAck:
@@ -155,14 +155,14 @@ func special(all []record, i int) string {
 		}
 		for _, i := range []int{i - 1, i + 1} {
 			if i >= 0 && i < len(all) && k(i, true) && o.PSN == p.PSN && !o.AETH.IsACK() {
-				return "a NAK beside another of the same PSN"
+				return "a second NAK of the same PSN"
 			}
 		}
 	case p.Opcode.Info().Request():
 		for i := i + 1; i < len(all); i++ {
 			if k(i, false) {
 				if wire.PSNDiff(o.PSN, p.PSN) <= 0 {
-					return "the last packet before others are repeated"
+					return "the last packet before a retransmission"
 				}
 				break
 			}
@@ -352,7 +352,7 @@ func mutate(r *rand.Rand, name string, o *original) mutant {
 		shown = at
 		m.at = []int{at + 1}
 		m.end = false
-		m.what = fmt.Sprintf("%s: packet %d copied behind %d", name, i+1, at)
+		m.what = fmt.Sprintf("%s: packet %d copied after %d", name, i+1, at)
 		m.field = special(all, i)
 	case 4:
 		j := behind
@@ -450,7 +450,7 @@ func TestCopiesAndLosses(t *testing.T) {
 	}{
 		{"wire/rc-send-mtu4096", 24,
 			"DOUBTFUL packet 24: repeats from PSN 13243900, though no acknowledgement ends before it: PSN 13243899 is not repeated"},
-		{"wire/rc-send-mtu4096", 26, "DOUBTFUL packet 26: PSN 13243901 is not repeated with those before and behind"},
+		{"wire/rc-send-mtu4096", 26, "DOUBTFUL packet 26: PSN 13243901 is not repeated with those before and after"},
 		{"wire/rc-send-mtu4096", 38, "acknowledges PSN 6914887 again, and what was repeated ends before it: PSN 6914887 is missing"},
 		{"wire/rc-write", 263, "acknowledges PSN 10374060 more often than packets came again: PSN 10374043 is missing before packet 263"},
 		{"wire/rc-write", 141, "PSN 10374060 is not acknowledged as often"},

@@ -231,7 +231,7 @@ func (a *analysis) unreliable(f *frame, p *wire.Packet) {
 			s.skipped = append(s.skipped, skip{f.number, int(d), s.next})
 		}
 	case !a.copied && s.late(p.PSN):
-		a.reordered(nil, f.number, "PSN %d of QP %#x comes behind PSN %d of packet %d", p.PSN, k.qp, wire.PSNAdd(s.next, 1<<24-1), s.number)
+		a.reordered(nil, f.number, "PSN %d of QP %#x comes after PSN %d of packet %d", p.PSN, k.qp, wire.PSNAdd(s.next, 1<<24-1), s.number)
 		return
 	case !a.copied:
 		a.report(wrong, nil, f.number, "PSN %d of QP %#x comes again or late: packet %d had PSN %d", p.PSN, k.qp, s.number,

@@ -159,6 +159,9 @@ func (p *printer) line(e *event) {
 	if e.about != "" {
 		fmt.Fprintf(w, ", %s", e.about)
 	}
+	if e.upper != "" {
+		fmt.Fprintf(w, ", %s", e.upper)
+	}
 	if r := e.remark(); r != "" {
 		fmt.Fprintf(w, ", %s", r)
 	}
@@ -206,6 +209,7 @@ func (p *printer) encode(e *event) {
 		Place     uint32     `json:"place,omitempty"`
 		Bytes     int        `json:"bytes"`
 		About     string     `json:"about,omitempty"`
+		Upper     string     `json:"upper,omitempty"`
 		Answers   int        `json:"answers,omitempty"`
 		Since     float64    `json:"since,omitempty"`
 		Repeats   int        `json:"repeats,omitempty"`
@@ -215,7 +219,7 @@ func (p *printer) encode(e *event) {
 	}
 	v := packet{Number: e.number, Time: float64(e.time) / 1e9, Src: e.src, Dst: e.dst, SrcPort: e.sport, DstPort: e.dport,
 		Protocol:  "other",
-		Operation: e.operation, Class: classNames[e.class], Message: e.message, Place: e.place, Bytes: e.bytes, About: e.about,
+		Operation: e.operation, Class: classNames[e.class], Message: e.message, Place: e.place, Bytes: e.bytes, About: e.about, Upper: e.upper,
 		Answers: e.answers, Since: float64(e.since) / 1e9, Repeats: e.repeats, Why: e.why, Missing: e.missing, Findings: e.findings}
 	if e.roce {
 		v.Protocol, v.QP, v.PSN = "roce", &e.qp, &e.psn

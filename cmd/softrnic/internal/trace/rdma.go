@@ -48,7 +48,7 @@ func (a *analysis) fpdus(s *stream, side int, b []byte) {
 	h := &s.half[side]
 	d := direction{a: a, s: s, side: side}
 	if err := h.receiver.Feed(b, &d); err != nil {
-		a.report(wrong, nil, a.ev.number, "%v; what is behind it is not followed", err)
+		a.report(wrong, nil, a.ev.number, "%v; what is after it is not followed", err)
 		h.phase = unfollowed
 		h.receiver.Release()
 	}
@@ -71,7 +71,7 @@ func (d *direction) say(format string, args ...any) {
 func (d *direction) ULPDU(b []byte) error {
 	r := &d.s.half[d.side].rdma
 	if r.terminated != 0 {
-		d.a.report(wrong, nil, d.a.ev.number, "an FPDU behind the Terminate of packet %d", r.terminated)
+		d.a.report(wrong, nil, d.a.ev.number, "an FPDU after the Terminate of packet %d", r.terminated)
 	}
 	if len(b) == 0 {
 		return errors.New("an empty ULPDU, which has no DDP header")
@@ -206,6 +206,7 @@ func (d *direction) untaggedSegment(b []byte) error {
 			last = ", last"
 		}
 		d.say("%v %d bytes, MSN %d%s", op, len(payload), h.MSN, last)
+		d.sent(&h, payload)
 	}
 	return nil
 }
@@ -232,4 +233,16 @@ func (d *direction) atomicResponse(id uint32) {
 	a.ev.answers, a.ev.since = q.number, a.ev.time-q.time
 	d.s.half[1-d.side].stats.roundTrip(a.ev.time - q.time)
 	other.reads = append(other.reads[:0], other.reads[1:]...)
+}
+
+// sent takes a segment of a Send in order.
+func (d *direction) sent(h *ddp.Untagged, payload []byte) {
+	u := d.s.upper
+	if !d.a.detail || u == nil {
+		return
+	}
+	if m := d.a.collect(&d.s.half[d.side].prefix, u, payload, h.MO == 0, h.Last); m.b != nil {
+		m.from, m.again = d.side, false // TCP delivers the bytes once
+		d.a.above(u, &m)
+	}
 }

@@ -28,7 +28,7 @@ func (a *analysis) repeated(w *flow, f *frame, p *wire.Packet) {
 		if s != nil {
 			s.times++
 		}
-		a.reordered(w, f.number, "PSN %d comes again behind others that were repeated", p.PSN)
+		a.reordered(w, f.number, "PSN %d comes again after others that were repeated", p.PSN)
 		return
 	}
 	if w.transport == wire.UC {
@@ -37,7 +37,7 @@ func (a *analysis) repeated(w *flow, f *frame, p *wire.Packet) {
 	}
 	answered := p.Opcode.Info().Answered()
 	if s == nil && !answered && wire.PSNDiff(p.PSN, q.first) < 0 {
-		a.ev.why = "the capture begins behind it"
+		a.ev.why = "the capture begins after it"
 		q.replays++
 		return
 	}
@@ -132,11 +132,11 @@ func (a *analysis) reason(w *flow, f *frame, p *wire.Packet, s *sent) {
 	case marked && k.number != 0:
 		q.why = k.why
 	case s != nil && q.heard > s.time && p.Opcode.Info().Answered():
-		q.why = "though its response may have passed: it was lost behind where this was captured"
+		q.why = "though its response may have passed: it was lost after the point of capture"
 		q.ask(ask{psn: p.PSN, number: f.number, time: f.time, began: f.time})
 	case s != nil && q.owed(s, p.PSN):
 		w.disordered = true
-		a.report(doubtful, w, f.number, "repeats packet %d, as was asked for, but not behind the one before it", s.number)
+		a.report(doubtful, w, f.number, "repeats packet %d, as was asked for, but not after the one before it", s.number)
 		q.why, q.run = "as it was asked for", f.number
 		a.ev.why = q.why
 		return
@@ -221,7 +221,7 @@ func (a *analysis) reportLeftOut(w *flow, psn uint32, all bool) {
 			kept = append(kept, g)
 			continue
 		}
-		a.report(doubtful, w, g.number, "%s not repeated with those before and behind (packet %d)", psns(g.from, g.to), g.number)
+		a.report(doubtful, w, g.number, "%s not repeated with those before and after (packet %d)", psns(g.from, g.to), g.number)
 	}
 	q.skipped = kept
 }
@@ -239,10 +239,10 @@ func (a *analysis) filled(w *flow, f *frame, p *wire.Packet, i int) {
 	g := q.missing[i]
 	inRun := q.resuming && p.PSN == q.resume // one of the retransmitted packets was missing before
 	if g.epoch == q.epoch && !inRun && (f.time-max(q.heard, 0) < leastTimeout || w.transport == wire.UC) {
-		a.reordered(w, f.number, "PSN %d comes behind PSN %d of packet %d", p.PSN, wire.PSNAdd(g.to, 1), g.number)
+		a.reordered(w, f.number, "PSN %d comes after PSN %d of packet %d", p.PSN, wire.PSNAdd(g.to, 1), g.number)
 	} else if g.epoch == q.epoch && !inRun {
 		w.disordered = true
-		a.report(doubtful, w, f.number, "PSN %d comes behind PSN %d of packet %d, and nothing has asked for it", p.PSN,
+		a.report(doubtful, w, f.number, "PSN %d comes after PSN %d of packet %d, and nothing has asked for it", p.PSN,
 			wire.PSNAdd(g.to, 1), g.number)
 		a.ev.why = "it was missing"
 	} else {

@@ -224,6 +224,7 @@ func (a *analysis) request(w *flow, f *frame, p *wire.Packet) {
 	}
 	if ahead < 0 {
 		a.repeated(w, f, p)
+		a.sent(w, f, p)
 		return
 	}
 	if ahead > 0 {
@@ -233,6 +234,7 @@ func (a *analysis) request(w *flow, f *frame, p *wire.Packet) {
 	}
 	q.resuming = false
 	a.inOrder(w, f, p)
+	a.sent(w, f, p)
 }
 
 // gapBefore records that PSNs are missing before a new packet.

@@ -65,7 +65,7 @@ func (a *analysis) acknowledgement(w, o *flow, f *frame, p *wire.Packet, before 
 				}
 				if s := q.at(p.PSN); s != nil && !s.own {
 					s.own = true
-					a.reordered(w, f.number, "acknowledges PSN %d behind the acknowledgement of PSN %d", p.PSN, wire.PSNAdd(q.una, 1<<24-1))
+					a.reordered(w, f.number, "acknowledges PSN %d after the acknowledgement of PSN %d", p.PSN, wire.PSNAdd(q.una, 1<<24-1))
 					return
 				}
 				if s := q.at(p.PSN); q.run != 0 && wire.PSNDiff(p.PSN, q.resume) >= 0 && s != nil && s.number < q.run {
@@ -345,7 +345,7 @@ func (a *analysis) responseOrder(w, o *flow, f *frame, p *wire.Packet, r *awaite
 	default:
 		w.stats.Repeated++
 		if missed {
-			a.reordered(w, f.number, "PSN %d of the response comes behind later ones", p.PSN)
+			a.reordered(w, f.number, "PSN %d of the response comes after later ones", p.PSN)
 			return
 		}
 		a.report(w.sure(), w, f.number, "PSN %d of the response to packet %d comes again, and nothing asked for it", p.PSN, r.number)

@@ -42,6 +42,8 @@ func (a *analysis) startUp(s *stream, side int, b []byte) {
 		a.ev.operation = describeFrame(&frame)
 	}
 	if !frame.Reply {
+		_, to := s.ends(side)
+		s.upper, a.ev.upper = newUpper(to.Port(), frame.PrivateData)
 		if o.phase == awaitsReply || o.phase == framed {
 			a.report(wrong, nil, a.ev.number, "both sides send an MPA request")
 		}

@@ -31,6 +31,7 @@ type stream struct {
 	streamKey
 	order int
 	last  int64
+	upper *upper  // nil unless iwarp
 	half  [2]half // segments of low, and of high
 	iwarp bool
 	plain bool // it does not begin with MPA
@@ -98,6 +99,7 @@ type half struct {
 	held0    []byte // bytes of an incomplete frame, or of FPDUs before the reply
 	receiver mpa.Receiver
 	rdma     rdma
+	prefix   prefix
 	stats    statistics
 	first    int64
 	lastTime int64
@@ -290,7 +292,7 @@ func (a *analysis) skip(s *stream, side int, ack uint32) {
 	h := &s.half[side]
 	if !s.plain && h.phase != unfollowed {
 		h.phase = unfollowed
-		a.report(note, nil, a.ev.number, "what is behind the missing bytes is not followed")
+		a.report(note, nil, a.ev.number, "what is after the missing bytes is not followed")
 	}
 	for len(h.early) > 0 && int32(h.early[0].seq-ack) <= 0 {
 		e := h.early[0]
@@ -380,7 +382,7 @@ func (a *analysis) bytes(s *stream, side int, f *frame) {
 	}
 	if len(h.early) > 0 && d == 0 {
 		if o.asked == h.askedAt && f.time-h.holeAt < leastTCP {
-			a.reordered(nil, f.number, "comes behind packet %d, whose bytes follow its own", h.early[0].number)
+			a.reordered(nil, f.number, "comes after packet %d, whose bytes follow its own", h.early[0].number)
 		} else {
 			h.stats.Lost++
 			a.ev.why = "its bytes were missing"
@@ -426,7 +428,7 @@ func (a *analysis) keep(h *half, f *frame, seq uint32) {
 	if h.held+len(f.payload) > maxEarly || a.buffered+len(f.payload) > maxBuffered || len(h.early) > 1<<10 || f.cut {
 		if h.phase != unfollowed {
 			h.phase = unfollowed
-			a.report(note, nil, f.number, "too much has come behind a gap: this direction is not followed")
+			a.report(note, nil, f.number, "too much has come after a gap: this direction is not followed")
 		}
 		return
 	}
@@ -472,6 +474,9 @@ func (a *analysis) endStream(s *stream) {
 	}
 	if s.iwarp {
 		a.out.streamStatistics(a, s)
+		a.endUpper(s.upper)
+		a.discard(&s.half[0].prefix)
+		a.discard(&s.half[1].prefix)
 	}
 	delete(a.streams, s.streamKey)
 }

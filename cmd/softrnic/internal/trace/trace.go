@@ -19,16 +19,16 @@ import (
 
 // Command is the command line of softrnic trace.
 type Command struct {
-	File   string         `arg:"" optional:"" help:"Capture, pcap or pcapng, perhaps compressed by gzip; - is standard input."`
-	Link   *node.LinkSpec `placeholder:"packet:INTERFACE" help:"Instead of a file: what passes through an interface of this machine (Linux, as root), until interrupted."`
-	Errors bool           `help:"Print only the packets with something wrong."`
+	File   string         `arg:"" optional:"" help:"Capture in pcap or pcapng format, optionally compressed by gzip; - is standard input."`
+	Link   *node.LinkSpec `placeholder:"packet:INTERFACE" help:"Instead of a file: capture on an interface of this machine until interrupted (Linux, as root)."`
+	Errors bool           `help:"Print only packets with errors."`
 	Stats  bool           `help:"Print only findings and statistics, no packets."`
-	QP     []uint32       `name:"qp" placeholder:"NUMBER" help:"Only this QP, on either side; of iWARP, this TCP port. Repeatable. All packets are followed nevertheless."`
-	From   time.Duration  `placeholder:"TIME" help:"Only from this time on, such as 1.5s, since the beginning of the capture."`
-	To     time.Duration  `placeholder:"TIME" help:"Only up to this time."`
+	QP     []uint32       `name:"qp" placeholder:"NUMBER" help:"Print only this QP, on either side (iWARP: this TCP port); repeatable. The analysis still covers all packets."`
+	From   time.Duration  `placeholder:"TIME" help:"Print only packets from this time on, such as 1.5s after the start of the capture."`
+	To     time.Duration  `placeholder:"TIME" help:"Print only packets up to this time."`
 	Ladder string         `type:"path" placeholder:"FILE" help:"Draw a sequence diagram of each connection, to FILE.svg or FILE.html."`
-	Order  bool           `name:"in-order" help:"Packets that come behind later ones of their sender are WRONG, as on a path that keeps the order. Default: a NOTE says that they were reordered."`
-	JSON   bool           `name:"json" help:"Print JSON: an object a line for each packet, and one with counts and statistics."`
+	Order  bool           `name:"in-order" help:"Report reordered packets as WRONG, for a path that preserves the order. Default: report them in a NOTE."`
+	JSON   bool           `name:"json" help:"Print JSON lines: one object for each packet, and one with counts and statistics."`
 }
 
 //go:embed uncovered.txt
@@ -36,14 +36,15 @@ var uncovered string
 
 // Help implements kong.HelpProvider.
 func (*Command) Help() string {
-	return "Every packet has a line: addresses, QPs, PSN, operation, its message and its place in that, what it answers, and how long " +
-		"that took. " +
-		"WRONG are packets that contradict a checksum, the protocol or each other, and packets that must have been there and are not " +
-		"in the capture: " +
-		"the exit status is 1. DOUBTFUL is what is right and yet another pattern than the sender's other packets have, as when one is " +
-		"missing. " +
-		"A NOTE says that a packet was reordered, as networks " +
-		"do.\n\n" + strings.ReplaceAll(uncovered, "\n- ", "\n\n- ") // one paragraph each
+	return "Each packet is one line: addresses, QPs, PSN, operation, the message and the packet's position in it, the packet that it " +
+		"answers, and the time since that one. " +
+		"The last packet of a message of NVMe over Fabrics or RPC-over-RDMA has the command or call, and an answer names the command " +
+		"or call that it answers. " +
+		"WRONG are packets that contradict a checksum, the protocol or each other, and packets that must exist and are missing from " +
+		"the capture. The exit status is then 1. " +
+		"DOUBTFUL are valid packets that do not fit the pattern of their sender's other packets, for example because one is missing. " +
+		"A NOTE reports a reordered packet, which is normal in networks.\n\n" +
+		strings.ReplaceAll(uncovered, "\n- ", "\n\n- ") // one paragraph each
 }
 
 // Run prints the packets, findings and statistics.

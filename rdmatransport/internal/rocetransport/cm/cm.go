@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/softrnic/softrnic/internal/rdmatransport/mad"
+	"github.com/softrnic/softrnic/rdmatransport/internal/access"
 	"github.com/softrnic/softrnic/rdmatransport/internal/keys"
 	"github.com/softrnic/softrnic/rdmatransport/internal/timers"
 	"github.com/softrnic/softrnic/stack"
@@ -70,6 +71,7 @@ type Config struct {
 	Shared func(netip.Addr) []stack.Shared
 	// GIDIndex returns the index of an address in a port's GID table, or -1.
 	GIDIndex func(port uint8, a netip.Addr) int
+	Access   *access.Control
 	// MTU returns a port's active MTU.
 	MTU func(port uint8) verbs.MTU
 	// BeforeDisconnect is called with the number of the local QP before a DREQ is sent, to send

@@ -5,10 +5,10 @@ import (
 	"fmt"
 )
 
-// Drain waits until the peer of each disconnected connection has answered or does not answer in
-// time. From now on, DREQs are retransmitted every tenth of a second, and abandoned after less than
-// two seconds. Time without a carrier that is expected to return (Config.CarrierExpected) does not
-// count. If ctx ends first, its error is returned.
+// Drain waits until the peer of each disconnected connection has answered or the time for an answer
+// has passed. From now on, DREQs are retransmitted every tenth of a second, and abandoned after
+// less than two seconds. Time without a carrier that is expected to return (Config.CarrierExpected)
+// does not count. If ctx ends first, its error is returned.
 func (m *Manager) Drain(ctx context.Context) error {
 	m.mu.Lock()
 	if !m.draining {

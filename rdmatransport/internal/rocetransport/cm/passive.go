@@ -89,6 +89,8 @@ func (m *Manager) match(d *Datagram, msg *mad.REQ, rej *mad.REJ) (*listener, mad
 	l, known := m.findListener(msg.ServiceID, d.Dst)
 	ip, err := mad.ParseIPCM(msg.PrivateData)
 	switch {
+	case !m.cfg.Access.Admits(d.Src): // it does not learn which service IDs exist
+		rej.Reason = mad.ConsumerDefined
 	case !known:
 		rej.Reason = mad.InvalidServiceID
 	case l == nil, err != nil, l.space == rdmacm.UDP:

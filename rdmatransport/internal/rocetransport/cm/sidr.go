@@ -60,10 +60,11 @@ func (m *Manager) onSIDRREQ(d *Datagram, tid uint64, msg *mad.SIDRREQ, validated
 	no := &mad.SIDRREP{RequestID: msg.RequestID, ServiceID: msg.ServiceID, Status: mad.SIDRReject}
 	l, known := m.findListener(msg.ServiceID, d.Dst)
 	ip, err := mad.ParseIPCM(msg.PrivateData)
-	if !known {
+	allowed := m.cfg.Access.Admits(d.Src)
+	if allowed && !known {
 		no.Status = mad.SIDRUnsupported
 	}
-	if l == nil || err != nil || l.space != rdmacm.UDP || ip.Src.Unmap() != d.Src || ip.Dst.Unmap() != d.Dst {
+	if !allowed || l == nil || err != nil || l.space != rdmacm.UDP || ip.Src.Unmap() != d.Src || ip.Dst.Unmap() != d.Dst {
 		m.reply(d, tid, no)
 		return
 	}

@@ -36,7 +36,7 @@
 //
 // A peer that counts all packets to an address, like Linux, may send thousands of datagrams and
 // unreliable packets between two packets in order of a reliable connection. A peer that sends
-// faster than this side can receive retransmits as many, or sends them behind a gap. [Peers.Note]
+// faster than this side can receive retransmits as many, or sends them after a gap. [Peers.Note]
 // records the identification of such a packet for the pair of addresses. Identifications close to
 // it are accepted too. It does not replace the last one: it widens the accepted range, and never
 // narrows it. Such packets can be forged without knowing the expected PSN. This causes no refusal

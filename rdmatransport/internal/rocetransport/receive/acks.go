@@ -1,6 +1,6 @@
 package receive
 
-// acks is the acknowledgement that the peer is to get if no NAK is due.
+// acks is the acknowledgement that is due if no NAK is.
 type acks struct {
 	psn uint32 // newest PSN of a SEND or WRITE: only responses acknowledge READs and atomics
 	due bool

@@ -15,7 +15,7 @@ import (
 // attacker must not be able to hit a thousand PSNs instead of one. Hence these rules:
 //
 //   - Packets are kept only on a connection that has just lost one (lossPeriod). The proof of a
-//     loss is the expected packet itself: it is marked as retransmitted, and a packet behind it
+//     loss is the expected packet itself: it is marked as retransmitted, and a packet after it
 //     came first. The first loss is answered by a sequence NAK, and the peer goes back. So is every
 //     loss of a peer that does not mark its packets.
 //   - A packet marked as the newest must not have a PSN below one that has already arrived: the
@@ -36,7 +36,7 @@ type early struct {
 	keepUntil    time.Duration // packets may be kept until then, because one was lost recently
 	suspectUntil time.Duration // no packets are kept until then, because some may have been forged
 	top          uint32        // one past the highest PSN that has arrived, if ahead is set
-	ahead        bool          // packets behind the expected one have arrived
+	ahead        bool          // packets after the expected one have arrived
 	gap          bool          // they arrived before the expected one, which is still missing
 }
 

@@ -72,7 +72,7 @@ func (s *State) Responds() bool { return s.replies != nil && len(s.replies.pendi
 // Pausing reports whether responses wait for the end of a pause.
 func (s *State) Pausing() bool { return s.replies != nil && s.replies.pace.resume != 0 }
 
-// Pending returns the first queued response, or nil. It is to be sent before the acknowledgement
+// Pending returns the first queued response, or nil. It must be sent before the acknowledgement
 // that is Owed. It is valid until the next event, except OnResponsePackets.
 func (s *State) Pending() *Response {
 	if !s.Responds() {

@@ -17,7 +17,7 @@ type rnrWait struct {
 // begin records that an RNR NAK of a PSN is due.
 func (w *rnrWait) begin(psn uint32, end time.Duration) { w.top, w.end = psn, end }
 
-// retransmissionLost reports whether a packet behind the expected one proves that the expected one
+// retransmissionLost reports whether a packet after the expected one proves that the expected one
 // was retransmitted and lost. It does if its PSN shows that the peer has gone back. The first
 // packet after the NAK, and a repetition of the last packet, prove it only after the wait. By then,
 // no packet from before the NAK can be in flight.

@@ -123,7 +123,7 @@ func (s *State) window() uint32 { return send.Window(s.shared.Window, s.mtu) }
 // Refused reports whether a request was refused. The connection ends once the NAK is sent.
 func (s *State) Refused() bool { return s.verdict.refused() }
 
-// Deadline returns when OnAlarm is to be called; 0 if never.
+// Deadline returns the time at which OnAlarm must be called, or 0 for never.
 func (s *State) Deadline() (due time.Duration) {
 	if s.replies != nil {
 		due = s.replies.pace.resume

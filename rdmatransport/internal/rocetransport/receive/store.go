@@ -14,7 +14,7 @@ import (
 // while there is a gap.
 //
 // Packets are kept and executed in order, and are not placed at once, for three reasons. A WRITE
-// behind a request in error must not change memory. An application may poll the last byte of a
+// after a request in error must not change memory. An application may poll the last byte of a
 // message. Keys and receive requests must be looked up in order. Early packets are therefore copied
 // twice, and all others once.
 type store struct {
@@ -40,7 +40,7 @@ type stores struct {
 	pool  sync.Pool
 }
 
-// get returns an empty store for packets behind PSN expected, from a peer that has at most window
+// get returns an empty store for packets after PSN expected, from a peer that has at most window
 // bytes in flight. It returns nil if too many QPs have a store.
 func (s *stores) get(expected, mtu, window uint32, deadline time.Duration) *store {
 	if s.inUse.Add(1) > MaxStores {

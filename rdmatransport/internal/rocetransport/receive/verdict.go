@@ -12,7 +12,7 @@ const (
 	// RNRSent: the expected packet found no receive request, and an RNR NAK was sent. The peer is
 	// waiting.
 	RNRSent
-	// NAKDue: the expected packet is missing, and the NAK is to be sent after all queued responses.
+	// NAKDue: the expected packet is missing, and the NAK must follow all queued responses.
 	NAKDue
 	// RNRDue: the same for an RNR NAK.
 	RNRDue

@@ -5,7 +5,7 @@ import "github.com/softrnic/softrnic/internal/rdmatransport/wire"
 // ackFrequency decides which packets request an acknowledgement (the AckReq bit).
 type ackFrequency struct {
 	sinceAckReq uint32 // packets sent since the last acknowledgement request
-	// PSN behind the last packet with a request; una if it is answered or to be retransmitted.
+	// PSN after the last packet with a request; una if it is answered or to be retransmitted.
 	requested uint32
 }
 

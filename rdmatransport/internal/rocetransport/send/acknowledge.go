@@ -26,7 +26,7 @@ const (
 )
 
 // OnResponse is called first for each acknowledgement or response, with its PSN. selective says
-// that the sender keeps packets behind a gap and reports them. OnResponse returns whether the PSN
+// that the sender keeps packets after a gap and reports them. OnResponse returns whether the PSN
 // is in flight. If it is not, the packet is a duplicate or forged, and changes nothing.
 func (s *State) OnResponse(psn uint32, selective bool) bool {
 	if !s.flight.has(psn) || s.mode.is(Failed) {
@@ -62,7 +62,7 @@ func (s *State) OnAck(end uint32) (o Outcome) {
 	return o
 }
 
-// OnSequenceNAK handles a sequence NAK: the peer misses PSN psn, and keeps nothing behind it. isNew
+// OnSequenceNAK handles a sequence NAK: the peer misses PSN psn, and keeps nothing after it. isNew
 // is false for a repeated NAK.
 func (s *State) OnSequenceNAK(psn uint32) (o Outcome, isNew bool) {
 	if s.alarm.isSet(RNRWaitEnd) {

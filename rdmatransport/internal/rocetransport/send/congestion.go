@@ -17,16 +17,16 @@ type CongestionController interface {
 	OnAck(window, acked uint32) uint32
 	// OnLoss is called when single packets are found lost, and will be retransmitted alone.
 	OnLoss(window, lost uint32) uint32
-	// OnGoBack is called when the peer has dropped everything behind a gap, so that everything in
+	// OnGoBack is called when the peer has dropped everything after a gap, so that everything in
 	// flight is retransmitted.
 	OnGoBack(window uint32) uint32
 	// OnTimeout is called after a retransmission timeout.
 	OnTimeout(window uint32) uint32
-	// OnTailLoss is called when the answer to a probe shows that all packets behind it are missing.
+	// OnTailLoss is called when the answer to a probe shows that all packets after it are missing.
 	OnTailLoss(window uint32) uint32
 }
 
-// Params is what a controller needs.
+// Params has the requirements of a controller.
 type Params struct {
 	InitialWindow uint32 // initial window in packets; 0 is the largest
 	MinWindow     uint32 // smallest window in packets

@@ -26,10 +26,10 @@ func (b *scoreboard) detectLosses(una, max uint32) (packets uint32) {
 
 // detectLostRequests checks PSNs that are not executed. The peer would have acknowledged or
 // reported these packets by now. The PSNs of a READ are lost with its request. Kept packets take
-// one step per 64 PSNs. Packets behind the last arrival take no step.
+// one step per 64 PSNs. Packets after the last arrival take no step.
 func (b *scoreboard) detectLostRequests(max uint32) (packets uint32) {
 	if b.truncated && wire.PSNDiff(max, b.limit) > 0 {
-		// The peer may keep packets behind the limit. It reports them in its next list, after
+		// The peer may keep packets after the limit. It reports them in its next list, after
 		// everything before the limit is executed. A response to a READ may show that earlier.
 		if max = b.limit; wire.PSNDiff(b.executed, max) > 0 {
 			max = b.executed

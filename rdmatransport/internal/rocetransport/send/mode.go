@@ -37,9 +37,9 @@ const (
 	onTimeout                    // the same after a retransmission timeout
 	onProbe                      // una was sent as a probe, with later packets sent before
 	onProbeOver                  // the probe is answered, or was the only packet in flight
-	onGap                        // a packet is missing, and the peer keeps those behind it
+	onGap                        // a packet is missing, and the peer keeps those after it
 	onRecovered                  // nothing is missing any more
-	onRNR                        // an RNR NAK of una, or of a PSN behind missing responses
+	onRNR                        // an RNR NAK of una, or of a PSN after missing responses
 	onRNROver                    // the wait is over, or the peer has executed the PSN
 	onFailure                    // the QP has failed
 
@@ -72,7 +72,7 @@ var transitions = [modes][modeEvents]Mode{
 // mode is the current mode.
 type mode struct {
 	now       Mode
-	selective bool // the peer keeps packets behind a gap and reports them, as its last packet showed
+	selective bool // the peer keeps packets after a gap and reports them, as its last packet showed
 }
 
 func (m *mode) init() { *m = mode{} }

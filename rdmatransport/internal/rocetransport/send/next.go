@@ -19,7 +19,7 @@ type Burst struct {
 	origin origin
 	Kind   Kind // of the request
 	AckReq bool // the last packet requests an acknowledgement
-	// The frame ends with the burst: its packet is longer than those behind it, which fill whole
+	// The frame ends with the burst: its packet is longer than those after it, which fill whole
 	// frames.
 	EndsFrame bool
 	// After the burst, Next returns Wait: the window is full in the middle of a request.
@@ -49,7 +49,7 @@ type Setting uint8
 
 const (
 	Draining Setting = 1 << iota // no request is started any more
-	// Requests behind the oldest are not started: they will be moved without packets.
+	// Requests after the oldest are not started: they will be moved without packets.
 	Direct
 	Paced // a rate limit may delay each packet
 	Open  // an open frame has room for small packets
@@ -206,20 +206,20 @@ func (s *State) ackReqFollows(last uint32, in Setting) bool {
 	if q.next+1 == q.end || repeated || s.mode.is(Selective) || in.has(Paced|Direct|Draining) {
 		return false
 	}
-	behind := q.at(q.next + 1)
-	if !behind.kind.hasData() || behind.is(fenced) || behind.failed != 0 {
+	following := q.at(q.next + 1)
+	if !following.kind.hasData() || following.is(fenced) || following.failed != 0 {
 		return false
 	}
-	return !s.credits.given || s.creditsAllowNext(q.current(), behind)
+	return !s.credits.given || s.creditsAllowNext(q.current(), following)
 }
 
-// creditsAllowNext reports whether the peer's credits allow another request behind the current one.
-func (s *State) creditsAllowNext(current, behind *request) bool {
+// creditsAllowNext reports whether the peer's credits allow another request after the current one.
+func (s *State) creditsAllowNext(current, following *request) bool {
 	c := s.credits
 	if !current.is(started) {
 		c.begin(current.kind)
 	}
-	return c.allow(behind.kind, c.begun)
+	return c.allow(following.kind, c.begun)
 }
 
 // nextRequest returns a burst that has responses: an atomic, or a piece of a READ. A piece fits the
@@ -373,7 +373,7 @@ func (s *State) Sent(b *Burst) {
 // sampleRTT starts a round-trip sample for the congestion controller.
 func (s *State) sampleRTT(b *Burst) {
 	switch {
-	case !b.Kind.hasData(): // the first response does not wait for the ones behind it
+	case !b.Kind.hasData(): // the first response does not wait for the ones after it
 		s.rttSamples.begin(b.PSN, s.env.Clock())
 	case b.AckReq:
 		s.rttSamples.begin(wire.PSNAdd(b.PSN, b.Packets-1), s.env.Clock())
@@ -399,7 +399,7 @@ func (s *State) onRetransmitted(b *Burst) {
 		s.board.resent(b.PSN, b.Packets, b.Kind.answered())
 	case fromProbe:
 		s.probe.sent(b.PSN, b.Packets)
-		if s.probe.behind == s.flight.max {
+		if s.probe.after == s.flight.max {
 			s.change(onProbeOver)
 		} else {
 			s.change(onProbe)

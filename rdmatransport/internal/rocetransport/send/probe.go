@@ -9,11 +9,11 @@ import "github.com/softrnic/softrnic/internal/rdmatransport/wire"
 // or acknowledgement was lost. The answer to the probe shows which. If the peer is only slow, the
 // probe costs one packet.
 //
-// A peer that keeps packets behind a gap is sent the last packet instead (scoreboard.loseTail). The
+// A peer that keeps packets after a gap is sent the last packet instead (scoreboard.loseTail). The
 // scoreboard tracks the answer then, and this type is not used.
 type probe struct {
 	pending bool   // to be sent next
-	behind  uint32 // PSN behind the probe, once sent
+	after   uint32 // PSN after the probe, once sent
 }
 
 func (p *probe) schedule() { p.pending = true }
@@ -21,11 +21,11 @@ func (p *probe) cancel()   { p.pending = false }
 
 func (p *probe) sent(psn, n uint32) {
 	p.pending = false
-	p.behind = wire.PSNAdd(psn, n)
+	p.after = wire.PSNAdd(psn, n)
 }
 
-// answered reports whether una is behind the probe. alone: the peer has nothing beyond the probe.
+// answered reports whether una is past the probe. alone: the peer has nothing beyond the probe.
 func (p *probe) answered(una uint32) (yes, alone bool) {
-	d := wire.PSNDiff(una, p.behind)
+	d := wire.PSNDiff(una, p.after)
 	return d >= 0, d == 0
 }

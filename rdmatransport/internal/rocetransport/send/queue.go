@@ -45,7 +45,7 @@ const (
 
 func (r *request) is(f requestFlags) bool { return r.flags&f != 0 }
 
-// past returns the PSN behind the last packet.
+// past returns the PSN after the last packet.
 func (r *request) past() uint32 { return wire.PSNAdd(r.psn, r.packets) }
 
 // queue is the send queue with its cursor, which is the next packet to be sent. Requests are
@@ -134,7 +134,7 @@ func (q *queue) skipExecuted() {
 func (q *queue) fail(n uint32, reason uint8) { q.at(n).failed = reason }
 
 // completeOldest removes the oldest request, r, which is acknowledged or answered, and the executed
-// local requests behind it. It returns their number.
+// local requests after it. It returns their number.
 func (q *queue) completeOldest(r *request) (n int) {
 	if r.kind.answered() {
 		q.unanswered--
@@ -203,7 +203,7 @@ func (q *queue) skip(una uint32) {
 	}
 }
 
-// forward moves the cursor up to PSN max, behind everything that was ever sent, or to a request
+// forward moves the cursor up to PSN max, after everything that was ever sent, or to a request
 // that cannot be sent.
 func (q *queue) forward(max uint32) {
 	for q.next != q.end {

@@ -10,7 +10,7 @@ type reads struct {
 
 type bounds struct {
 	last []uint32 // last PSN of each request packet, oldest first
-	sent int      // number of outstanding ones; the rest is to be retransmitted after going back
+	sent int      // number of outstanding ones; the rest must be retransmitted after going back
 }
 
 func (r *reads) reset() { r.bounds = nil }

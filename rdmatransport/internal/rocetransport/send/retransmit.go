@@ -2,7 +2,7 @@ package send
 
 import "time"
 
-// Deadline returns when OnAlarm is to be called; 0 if never.
+// Deadline returns the time at which OnAlarm must be called, or 0 for never.
 func (s *State) Deadline() time.Duration { return s.alarm.next() }
 
 // SetAlarm sets the alarm for packets in flight, after everything that may be sent is sent. sending
@@ -44,7 +44,7 @@ func (s *State) OnAlarm(now time.Duration) (o Outcome) {
 	return o
 }
 
-// goBack handles a sequence NAK of una, explicit or implied, from a peer that keeps nothing behind
+// goBack handles a sequence NAK of una, explicit or implied, from a peer that keeps nothing after
 // a gap.
 func (s *State) goBack(o *Outcome) {
 	if !s.mode.is(GoneBack) && !s.mode.is(RNRWait) {
@@ -101,7 +101,7 @@ func (s *State) sendProbe(now time.Duration) {
 	s.traceProbe()
 }
 
-// probeAnswered goes back to the packet behind the probe if the peer has nothing beyond the probe:
+// probeAnswered goes back to the packet after the probe if the peer has nothing beyond the probe:
 // it has dropped the rest. But the peer may be slow, and still answer packets from before the
 // probe. The window therefore stays small until more answers arrive.
 func (s *State) probeAnswered(o *Outcome) {

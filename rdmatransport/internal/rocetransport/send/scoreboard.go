@@ -8,7 +8,7 @@ import (
 )
 
 // scoreboard tracks each PSN in flight in mode Selective, while packets or READ responses are
-// missing. The peer keeps packets behind a gap and reports them.
+// missing. The peer keeps packets after a gap and reports them.
 //
 // Losses are derived from arrivals. Each PSN has the number of its last transmission, and is lost
 // once later transmissions have arrived. A lost retransmission is therefore detected like the first
@@ -71,8 +71,8 @@ func (b *scoreboard) release() { scoreboards[bits.TrailingZeros(uint(len(b.slots
 
 func (b *scoreboard) at(psn uint32) *slot { return &b.slots[psn&uint32(len(b.slots)-1)] }
 
-// keptFrom returns the word of kept with the bit of psn, and the mask of the bits from psn up to
-// past in it. next is the first PSN of the next word.
+// keptFrom returns the word of kept that has the bit of psn, and a mask of its bits from psn up to
+// past. next is the first PSN of the next word.
 func (b *scoreboard) keptFrom(psn, past uint32) (word *uint64, bits uint64, next uint32) {
 	first := psn % 64
 	n := min(64-first, uint32(wire.PSNDiff(past, psn)))
@@ -246,7 +246,7 @@ func (b *scoreboard) clearKept(psn, past uint32) {
 }
 
 // reportedByAck records an acknowledgement of everything before PSN end without a list. The peer
-// keeps nothing behind end.
+// keeps nothing after end.
 func (b *scoreboard) reportedByAck(end uint32) {
 	if b.truncated && wire.PSNDiff(end, b.limit) >= 0 {
 		b.reported(end, true)

@@ -6,6 +6,7 @@
 //	stress ADDR SEED signal SECONDS  timers and other threads send signals
 //	stress ADDR SEED exit            the process exits with 7
 //	stress ADDR SEED exit-in-call    a handler of a signal that interrupts a call exits with 7
+//	stress ADDR SEED exit-in-malloc  the same of a signal that interrupts malloc or free
 //
 // The program exits with 1 at the first failed check. A call that does not return in HUNG seconds
 // ends it with SIGALRM.
@@ -422,6 +423,18 @@ int main(int argc, char **argv)
 		signal(SIGUSR2, exit_in_handler);
 		CHECK(!pthread_create(&t, NULL, interrupts, (void *)(uintptr_t)seed));
 		call_groups(seed, 0);
+	} else if (!strcmp(what, "exit-in-malloc")) {
+		pthread_t t;
+		struct ibv_device **list = ibv_get_device_list(NULL);
+		CHECK(list && ibv_open_device(list[0]));
+		interrupted = pthread_self();
+		signal(SIGUSR2, exit_in_handler);
+		CHECK(!pthread_create(&t, NULL, interrupts, (void *)(uintptr_t)seed));
+		for (;;) { // of sizes that take the heap's lock
+			void *volatile a = malloc(3000), *volatile b = malloc(5000);
+			free(a);
+			free(b);
+		}
 	}
 	return 0;
 }

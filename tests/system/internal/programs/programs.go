@@ -25,7 +25,7 @@ import (
 // Run is one run of a program.
 type Run struct {
 	Program string `json:"program"`
-	Package string `json:"package"` // of Debian, with its version
+	Package string `json:"package"` // of Debian, or the project; with its version
 	Options string `json:"options"`
 	Over    string `json:"over"` // the link and the wire protocol, or the peer
 	Passed  bool   `json:"passed"`
@@ -45,8 +45,18 @@ func Ran(t testing.TB, command, over string) {
 		return
 	}
 	t.Helper()
+	program, _, _ := strings.Cut(command, " ")
+	RanOf(t, debian(program), command, over)
+}
+
+// RanOf is Ran for a program that is not Debian's. pkg is its project and version.
+func RanOf(t testing.TB, pkg, command, over string) {
+	if os.Getenv("SOFTRNIC_TABLE") == "" {
+		return
+	}
+	t.Helper()
 	program, options, _ := strings.Cut(command, " ")
-	r := Run{Program: program, Package: debian(program), Options: options, Over: over}
+	r := Run{Program: program, Package: pkg, Options: options, Over: over}
 	t.Cleanup(func() {
 		r.Passed = !t.Failed()
 		mu.Lock()

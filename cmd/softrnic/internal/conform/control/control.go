@@ -75,7 +75,7 @@ const (
 	Disconnect = "disconnect"
 )
 
-// Request is what the tester sends.
+// Request is a request of the tester.
 type Request struct {
 	Op         string   `json:"op"`
 	Token      string   `json:"token,omitempty"`

@@ -31,16 +31,16 @@ const atomicClause = "RFC 7306 §8.2, RFC 5040 §4.8"
 
 // Atomics and immediate data of the tester.
 var atomics = []entry{
-	operation("ATOMIC-ADD", "FetchAdd adds to the word, and returns what it was.", "RFC 7306 §5.1.1", 5,
+	operation("ATOMIC-ADD", "FetchAdd adds to the word, and returns its original value.", "RFC 7306 §5.1.1", 5,
 		rdmap.AtomicRequestHeader{Data: 7}, 12),
 	operation("ATOMIC-ADD-CARRY", "FetchAdd drops the carry out of the highest bit.", "RFC 7306 §5.1.1", 1<<64-1,
 		rdmap.AtomicRequestHeader{Data: 2}, 1),
 	operation("ATOMIC-ADD-MASK", "A bit in the mask of FetchAdd ends a field: the carry out of it is dropped.", "RFC 7306 §5.1.1",
 		0x00000001_ffffffff,
 		rdmap.AtomicRequestHeader{Data: 0x00000001_00000001, Mask: 1 << 31}, 0x00000002_00000000),
-	operation("ATOMIC-SWAP", "CmpSwap stores its data if the word is what it compares with.", "RFC 7306 §5.1.2", 5,
+	operation("ATOMIC-SWAP", "CmpSwap stores its data if the word is equal to the compare data.", "RFC 7306 §5.1.2", 5,
 		rdmap.AtomicRequestHeader{Code: rdmap.CmpSwap, Data: 9, Mask: all, CompareData: 5, CompareMask: all}, 9),
-	operation("ATOMIC-SWAP-DIFFERENT", "CmpSwap leaves the word as it is if that is not what it compares with.", "RFC 7306 §5.1.2", 5,
+	operation("ATOMIC-SWAP-DIFFERENT", "CmpSwap leaves the word unchanged if it is not equal to the compare data.", "RFC 7306 §5.1.2", 5,
 		rdmap.AtomicRequestHeader{Code: rdmap.CmpSwap, Data: 9, Mask: all, CompareData: 6, CompareMask: all}, 5),
 	operation("ATOMIC-SWAP-COMPARE-MASK", "CmpSwap compares only the bits that are set in the compare mask.", "RFC 7306 §5.1.2", 0x1205,
 		rdmap.AtomicRequestHeader{Code: rdmap.CmpSwap, Data: 9, Mask: all, CompareData: 0x3405, CompareMask: 0xff}, 9),
@@ -103,7 +103,7 @@ var atomics = []entry{
 		"An atomic to a queue pair that does not allow them is answered with a Terminate, access rights violation.", suiteObserved,
 		rdmap.AccessViolation, func(c *conn) []byte { return c.atomic(here, rdmap.AtomicRequestHeader{Data: 1}) },
 		without("remote_atomic", true)),
-	refused("ATOMIC-BOUNDS", "An atomic behind its buffer is answered with a Terminate, base or bounds violation.", atomicClause,
+	refused("ATOMIC-BOUNDS", "An atomic beyond its buffer is answered with a Terminate, base or bounds violation.", atomicClause,
 		rdmap.BoundsViolation, func(c *conn) []byte { return c.atomic(memory, rdmap.AtomicRequestHeader{Data: 1}) }),
 	refused("ATOMIC-SHORT",
 		"An atomic request that is shorter than its header is answered with a Terminate, catastrophic error of the stream.", suiteObserved,

@@ -63,7 +63,7 @@ var ddpCases = []entry{
 		c.unanswered(c.part(0, false, pattern(100, 1)))
 		c.None()
 	}, receives(1))},
-	{"DDP-REST", "A message shorter than its buffer leaves the rest of that as it is.", "RFC 5041 §5.3", onRC(func(c *conn) {
+	{"DDP-REST", "A message shorter than its buffer leaves the rest of the buffer unchanged.", "RFC 5041 §5.3", onRC(func(c *conn) {
 		c.Put(0, pattern(1024, 0x77))
 		c.delivers(c.sendMessage(pattern(10, 1)))
 		c.Holds(10, pattern(1024, 0x77)[10:])
@@ -118,7 +118,7 @@ var ddpCases = []entry{
 		b := c.sendMessage(pattern(8, 1))
 		c.delivers(edit(b, 0, b[0]|0x3c))
 	}, receives(1))},
-	{"DDP-AFTER-ERROR", "Nothing is delivered of what follows a segment with an error.", "RFC 5041 §7, RFC 5040 §7.1", onRC(func(c *conn) {
+	{"DDP-AFTER-ERROR", "No data after a segment with an error is delivered.", "RFC 5041 §7, RFC 5040 §7.1", onRC(func(c *conn) {
 		c.Put(here, pattern(8, 0x77))
 		bad := tagged(rdmap.Write, ^c.rkey, c.addr, pattern(8, 1))
 		c.sendRaw(append(c.out.encode(framing{ulpdu: bad}), c.out.encode(framing{ulpdu: c.write(here, pattern(8, 1))})...))
@@ -126,7 +126,7 @@ var ddpCases = []entry{
 		c.closed()
 		c.Holds(here, pattern(8, 0x77))
 	})},
-	{"DDP-BEFORE-ERROR", "What came before a segment with an error is delivered.", "RFC 5041 §7", onRC(func(c *conn) {
+	{"DDP-BEFORE-ERROR", "Messages before a segment with an error are delivered.", "RFC 5041 §7", onRC(func(c *conn) {
 		bad := tagged(rdmap.Write, ^c.rkey, c.addr, pattern(8, 1))
 		c.ask(c.sendMessage(pattern(8, 2)), bad).terminate(taggedCause(0), bad)
 		c.Completes("SUCCESS")
@@ -145,7 +145,7 @@ var ddpCases = []entry{
 	refused("DDP-MSN-FIRST", "The first message of a queue has MSN 1: MSN 0 is answered with a Terminate, MSN range is not valid.",
 		"RFC 5041 §4.3, §7.2",
 		untaggedCause(3), func(c *conn) []byte { return untagged(ddp.Untagged{Last: true}, rdmap.Send, pattern(8, 1)) }),
-	refusedLater("DDP-MSN-AGAIN", "A message whose MSN was there before is answered with a Terminate, MSN range is not valid.",
+	refusedLater("DDP-MSN-AGAIN", "A message with an earlier MSN is answered with a Terminate, MSN range is not valid.",
 		untaggedClause, untaggedCause(3),
 		func(c *conn) ([][]byte, []byte) {
 			b := c.sendMessage(pattern(8, 1))
@@ -159,12 +159,12 @@ var ddpCases = []entry{
 	refused("DDP-MO-FIRST", "A message whose first segment has another offset than 0 is answered with a Terminate, invalid MO.",
 		"RFC 5041 §7.1, §7.2, RFC 5044 §3",
 		untaggedCause(4), func(c *conn) []byte { return c.part(8, true, pattern(8, 1)) }),
-	refusedLater("DDP-MO-GAP", "A segment that leaves out a part of its message is answered with a Terminate, invalid MO.",
+	refusedLater("DDP-MO-GAP", "A segment that skips a part of its message is answered with a Terminate, invalid MO.",
 		"RFC 5041 §7.1, §7.2, RFC 5044 §3",
 		untaggedCause(4), func(c *conn) ([][]byte, []byte) {
 			return [][]byte{c.part(0, false, pattern(8, 1))}, c.part(16, true, pattern(8, 1))
 		}),
-	refusedLater("DDP-MO-BACK", "A segment that comes again is answered with a Terminate, invalid MO.",
+	refusedLater("DDP-MO-BACK", "A duplicate segment is answered with a Terminate, invalid MO.",
 		"RFC 5041 §7.1, §7.2, RFC 5044 §3", untaggedCause(4),
 		func(c *conn) ([][]byte, []byte) {
 			return [][]byte{c.part(0, false, pattern(8, 1))}, c.part(0, true, pattern(8, 1))
@@ -172,7 +172,7 @@ var ddpCases = []entry{
 	refused("DDP-TOO-LONG", "A message of one segment that is longer than its buffer is answered with a Terminate, DDP message too long.",
 		untaggedClause,
 		untaggedCause(5), func(c *conn) []byte { return c.sendMessage(pattern(1025, 1)) }),
-	refusedLater("DDP-TOO-LONG-LATER", "A later segment that ends behind its buffer is answered with a Terminate, DDP message too long.",
+	refusedLater("DDP-TOO-LONG-LATER", "A later segment that ends beyond its buffer is answered with a Terminate, DDP message too long.",
 		untaggedClause,
 		untaggedCause(5), func(c *conn) ([][]byte, []byte) {
 			return [][]byte{c.part(0, false, pattern(1000, 1))}, c.part(1000, true, pattern(25, 1))
@@ -198,7 +198,7 @@ var ddpCases = []entry{
 			other := c.elsewhere()
 			return tagged(rdmap.Write, other.rkey, other.addr, pattern(8, 1))
 		}),
-	refused("DDP-BOUNDS-END", "A tagged segment that ends behind its buffer is answered with a Terminate, base or bounds violation.",
+	refused("DDP-BOUNDS-END", "A tagged segment that ends beyond its buffer is answered with a Terminate, base or bounds violation.",
 		taggedClause, taggedCause(1),
 		func(c *conn) []byte { return c.write(memory-7, pattern(8, 1)) }),
 	refused("DDP-BOUNDS-START", "A tagged segment that begins before its buffer is answered with a Terminate, base or bounds violation.",
@@ -223,7 +223,7 @@ var ddpCases = []entry{
 		c.ask(c.write(here, nil)[:9]).is(opTerminate)
 		c.closed()
 	})},
-	{"DDP-LATER-BOUNDS", "A tagged message of which a later segment is out of bounds has the segments before it placed.",
+	{"DDP-LATER-BOUNDS", "If a later segment of a tagged message is out of bounds, the segments before it are placed.",
 		"RFC 5041 §5.1, §7.1", onRC(func(c *conn) {
 			first := c.write(memory-8, pattern(8, 1))
 			first[0] &^= 0x40
@@ -240,7 +240,7 @@ var ddpCases = []entry{
 		bad := c.part(0, false, pattern(8, 1))
 		c.ask(bad).terminate(untaggedCause(2), bad)
 	})},
-	{"DDP-SEND-REPLIES", "The target's own messages go on while a message of the peer is incomplete.", "RFC 5041 §5.3", onRC(func(c *conn) {
+	{"DDP-SEND-REPLIES", "The target sends its own messages while a message of the peer is incomplete.", "RFC 5041 §5.3", onRC(func(c *conn) {
 		c.send(c.part(0, false, pattern(100, 1)))
 		c.request(8, control.Send{Opcode: "SEND"}, opSend)
 	}, receives(1))},

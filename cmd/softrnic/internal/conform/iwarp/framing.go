@@ -52,12 +52,12 @@ var framingCases = []entry{
 		c.sendRaw(c.out.encode(framing{ulpdu: c.write(0, pattern(8, 1)), zeroCRC: true}))
 		c.next().terminate(wrongCRC, nil)
 	})},
-	{"FPDU-CRC-NOTHING", "Nothing of an FPDU with a wrong CRC is placed.", "RFC 5044 §8", onRC(func(c *conn) {
+	{"FPDU-CRC-NOTHING", "No data of an FPDU with a wrong CRC is placed.", "RFC 5044 §8", onRC(func(c *conn) {
 		c.sendRaw(c.out.encode(framing{ulpdu: c.write(here, pattern(8, 1)), crc: 1}))
 		c.closedAfter(wrongCRC)
 		c.Holds(here, make([]byte, 8))
 	})},
-	{"FPDU-CRC-AFTER", "Nothing is delivered of what follows an FPDU with a wrong CRC.", "RFC 5044 §8", onRC(func(c *conn) {
+	{"FPDU-CRC-AFTER", "No data after an FPDU with a wrong CRC is delivered.", "RFC 5044 §8", onRC(func(c *conn) {
 		c.sendRaw(append(c.out.encode(framing{ulpdu: c.write(0, pattern(8, 1)), crc: 1}),
 			c.out.encode(framing{ulpdu: c.write(here, pattern(8, 1))})...))
 		c.closedAfter(wrongCRC)
@@ -75,7 +75,7 @@ var framingCases = []entry{
 		c.unansweredFrame(framing{ulpdu: c.write(here, pattern(1, 1)), pad: 0xff})
 		c.Holds(here, pattern(1, 1))
 	})},
-	{"FPDU-PIECES", "An FPDU that comes in several TCP segments is put together.", "RFC 5044 §A.4, §4.5", onRC(func(c *conn) {
+	{"FPDU-PIECES", "An FPDU in several TCP segments is reassembled.", "RFC 5044 §A.4, §4.5", onRC(func(c *conn) {
 		b := c.out.encode(framing{ulpdu: c.write(here, pattern(100, 1))})
 		c.sendRaw(b[:1])
 		c.quiet()
@@ -85,7 +85,7 @@ var framingCases = []entry{
 		c.silent()
 		c.Holds(here, pattern(100, 1))
 	})},
-	{"FPDU-PACKED", "All FPDUs of one TCP segment are taken.", "RFC 5044 §5.1", onRC(func(c *conn) {
+	{"FPDU-PACKED", "All FPDUs of one TCP segment are accepted.", "RFC 5044 §5.1", onRC(func(c *conn) {
 		var all []byte
 		for i := range 5 {
 			all = append(all, c.out.encode(framing{ulpdu: c.write(here+8*i, pattern(8, byte(i)))})...)
@@ -96,14 +96,14 @@ var framingCases = []entry{
 			c.Holds(here+8*i, pattern(8, byte(i)))
 		}
 	})},
-	{"FPDU-LONG", "An FPDU longer than a TCP segment is taken.", "RFC 5044 §4.5, §5.1", onRC(func(c *conn) {
+	{"FPDU-LONG", "An FPDU longer than a TCP segment is accepted.", "RFC 5044 §4.5, §5.1", onRC(func(c *conn) {
 		c.unanswered(c.write(0, pattern(12000, 1)))
 		c.Holds(0, pattern(12000, 1))
 	})},
 	{"FPDU-MULPDU", "No FPDU is longer than a TCP segment.", "RFC 5044 §4.5, §5.1", onRC(func(c *conn) {
 		c.readAll(func(m *message) { m.framed("size", m.size <= c.t.MSS) })
 	})},
-	{"FPDU-MULPDU-LEAST", "But for the last one, the segments of a long message take at least 128 bytes, the least MULPDU.",
+	{"FPDU-MULPDU-LEAST", "All segments of a long message except the last have at least 128 bytes, the smallest MULPDU.",
 		"RFC 5044 §3", onRC(func(c *conn) {
 			c.readAll(func(m *message) {
 				is(c.t, "that the ULPDU is long", len(m.ulpdu) >= 128 || m.value("L") == 1, true)
@@ -120,7 +120,7 @@ var framingCases = []entry{
 	{"MARKER-CRC", "The CRC covers the markers in its FPDU.", "RFC 5044 §4.4", func(t *tester) {
 		t.rc(markers).readAll(func(m *message) { m.crcRight() })
 	}},
-	{"MARKER-MULPDU", "With its markers too, no FPDU is longer than a TCP segment.", "RFC 5044 §4.5", onRC(func(c *conn) {
+	{"MARKER-MULPDU", "Including its markers, no FPDU is longer than a TCP segment.", "RFC 5044 §4.5", onRC(func(c *conn) {
 		c.readAll(func(m *message) { m.framed("size", m.size <= c.t.MSS) })
 	}, markers)},
 	{"MARKER-INITIATOR", "An initiator whose responder asks for markers sends them.", "RFC 5044 §7.1.1", func(t *tester) {
@@ -136,7 +136,7 @@ var framingCases = []entry{
 		on((*tester).initiated, func(c *conn) {
 			c.request(8, control.Send{Opcode: "SEND"}, opSend).framed("markers", c.pos > 0).markersRight()
 		}, markers)},
-	{"MARKER-DATA", "Markers are no part of the data.", "RFC 5044 §4.2", onRC(func(c *conn) {
+	{"MARKER-DATA", "Markers are not part of the data.", "RFC 5044 §4.2", onRC(func(c *conn) {
 		var got []byte
 		c.readAll(func(m *message) { got = append(got, m.payload()...) })
 		is(c.t, "that the data are right", string(got) == string(pattern(long, 5)), true)
@@ -155,7 +155,7 @@ func (c *conn) closedAfter(cause rdmap.Cause) {
 
 // The end of connections.
 var closing = []entry{
-	{"CLOSE-FIN", "The end of the peer's stream between FPDUs has the target close its own, without a Terminate.",
+	{"CLOSE-FIN", "When the peer's stream ends between FPDUs, the target closes its own without a Terminate.",
 		"RFC 5040 §6.2, RFC 5044 §7.2", onRC(func(c *conn) {
 			_ = c.s.CloseWrite()
 			c.closed()
@@ -174,20 +174,20 @@ var closing = []entry{
 		c.s.Abort()
 		c.Event("DISCONNECTED")
 	}},
-	{"CLOSE-CUT", "Nothing of an FPDU that the end of the stream cuts is placed.", "RFC 5044 §8", onRC(func(c *conn) {
+	{"CLOSE-CUT", "No data of an FPDU that the end of the stream truncates is placed.", "RFC 5044 §8", onRC(func(c *conn) {
 		b := c.out.encode(framing{ulpdu: c.write(here, pattern(100, 1))})
 		c.sendRaw(b[:len(b)-4])
 		_ = c.s.CloseWrite()
 		c.closed()
 		c.Holds(here, make([]byte, 100))
 	})},
-	{"CLOSE-ULP", "A ULP that ends the connection has its side of the stream closed, without a Terminate.", "RFC 5040 §6.2.1",
+	{"CLOSE-ULP", "When the ULP ends the connection, its side of the stream is closed without a Terminate.", "RFC 5040 §6.2.1",
 		onRC(func(c *conn) {
 			c.silent()
 			c.Do(control.Request{Op: control.Disconnect})
 			c.closed()
 		})},
-	{"CLOSE-ULP-AFTER", "What the ULP has posted before it ends the connection is sent before the end of the stream.", "RFC 5040 §6.2.1",
+	{"CLOSE-ULP-AFTER", "Requests that the ULP posts before it ends the connection are sent before the end of the stream.", "RFC 5040 §6.2.1",
 		on((*tester).initiated, func(c *conn) {
 			c.post(8, control.Send{Opcode: "SEND"})
 			c.Do(control.Request{Op: control.Disconnect})

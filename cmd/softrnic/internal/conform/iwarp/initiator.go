@@ -76,7 +76,7 @@ var initiator = []entry{
 		f := c.frame
 		is(t, "that there is a kind of RTR", f.value("B")+f.value("RTR by WRITE")+f.value("RTR by READ") > 0, true)
 	}},
-	{"INIT-WAITS", "An initiator sends nothing behind its request before it has the reply.", "RFC 5044 §7.1.2", func(t *tester) {
+	{"INIT-WAITS", "An initiator sends nothing after its request before it has the reply.", "RFC 5044 §7.1.2", func(t *tester) {
 		c := t.dialling()
 		c.readFrame()
 		c.quiet()
@@ -111,16 +111,16 @@ var initiator = []entry{
 		c := t.replied(func(s *settings) { s.frame.Rejected = true })
 		c.closed()
 	}},
-	refusesReply("INIT-REPLY-KEY", "A reply with a wrong key has the initiator close the connection.", "RFC 5044 §7.1.2, §8",
+	refusesReply("INIT-REPLY-KEY", "A reply with a wrong key makes the initiator close the connection.", "RFC 5044 §7.1.2, §8",
 		func(b []byte) []byte { return edit(b, 0, 'N') }),
-	refusesReply("INIT-REPLY-REQUEST", "A request in the place of a reply has the initiator close the connection.", "RFC 5044 §7.1.2, §8",
+	refusesReply("INIT-REPLY-REQUEST", "A request instead of a reply makes the initiator close the connection.", "RFC 5044 §7.1.2, §8",
 		func(b []byte) []byte { return append([]byte(requestKey), b[16:]...) }),
-	refusesReply("INIT-REPLY-REVISION", "A reply of an unknown revision has the initiator close the connection.", "RFC 5044 §7.1.1",
+	refusesReply("INIT-REPLY-REVISION", "A reply of an unknown revision makes the initiator close the connection.", "RFC 5044 §7.1.1",
 		func(b []byte) []byte { return edit(b, 17, 9) }),
-	refusesReply("INIT-REPLY-PRIVATE-LONG", "A reply whose PD_Length is above 512 has the initiator close the connection.",
+	refusesReply("INIT-REPLY-PRIVATE-LONG", "A reply whose PD_Length is above 512 makes the initiator close the connection.",
 		"RFC 5044 §7.1.1, §8",
 		func(b []byte) []byte { return private(b, 513) }),
-	refusesReply("INIT-REPLY-SHORT", "An enhanced reply with less than 4 bytes of private data has the initiator close the connection.",
+	refusesReply("INIT-REPLY-SHORT", "An enhanced reply with less than 4 bytes of private data makes the initiator close the connection.",
 		"RFC 6581 §6, RFC 5044 §8", func(b []byte) []byte { return private(b, 3) }),
 	{"INIT-REPLY-CUT", "The end of the stream within a reply fails the connection.", "RFC 5044 §7.1.2, §8", func(t *tester) {
 		c := t.dialling()

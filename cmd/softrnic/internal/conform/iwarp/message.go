@@ -127,7 +127,7 @@ func (m *message) value(name string) uint64 {
 // is checks the opcode of the message.
 func (m *message) is(opcode uint64) *message { return m.field("opcode", opcode) }
 
-// payload returns the bytes behind the DDP header.
+// payload returns the bytes after the DDP header.
 func (m *message) payload() []byte {
 	if len(m.ulpdu) == 0 {
 		return nil

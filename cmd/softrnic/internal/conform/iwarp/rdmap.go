@@ -68,11 +68,11 @@ var rdmapCases = []entry{
 		c.ask(bad).terminate(taggedCause(0), bad)
 	}, receives(1))},
 	refused("RDMAP-INVALIDATE-STAG",
-		"A SEND that is to invalidate an STag that does not exist is answered with a Terminate, STag cannot be invalidated.",
+		"A SEND with invalidate of an STag that does not exist is answered with a Terminate, STag cannot be invalidated.",
 		"RFC 5040 §5.3, §7.2, §4.8", rdmap.CannotInvalidate,
 		func(c *conn) []byte { return c.invalidating(rdmap.SendInvalidate, ^c.rkey, nil) }),
 	refused("RDMAP-INVALIDATE-PD",
-		"A SEND that is to invalidate an STag of another protection domain is answered with a Terminate, STag cannot be invalidated.",
+		"A SEND with invalidate of an STag of another protection domain is answered with a Terminate, STag cannot be invalidated.",
 		"RFC 5040 §7.2, §8.1.1", rdmap.CannotInvalidate, func(c *conn) []byte {
 			return c.invalidating(rdmap.SendInvalidate,
 				c.elsewhere().rkey, nil)
@@ -85,7 +85,7 @@ var rdmapCases = []entry{
 		c.unanswered(c.write(here, pattern(100, 1)))
 		c.None()
 	}, receives(1))},
-	{"RDMAP-WRITE-EXACT", "A WRITE changes no byte beside its data.", "RFC 5040 §5.1", onRC(func(c *conn) {
+	{"RDMAP-WRITE-EXACT", "A WRITE changes only the bytes of its data.", "RFC 5040 §5.1", onRC(func(c *conn) {
 		c.Put(here, pattern(64, 0x77))
 		c.unanswered(c.write(here+16, pattern(16, 1)))
 		want := pattern(64, 0x77)

@@ -65,10 +65,10 @@ var reads = []entry{
 		}
 		c.next().is(opReadResponse).field("TO", here)
 	})},
-	{"READ-WRITTEN", "A READ has what the WRITEs before it have placed.", "RFC 5040 §5.5", onRC(func(c *conn) {
+	{"READ-WRITTEN", "A READ returns the data that earlier WRITEs have placed.", "RFC 5040 §5.5", onRC(func(c *conn) {
 		c.ask(c.write(here, pattern(100, 1)), c.readRequest(here, 100)).is(opReadResponse).carries(pattern(100, 1))
 	})},
-	{"READ-DEPTH", "As many READs as the target's IRD are answered when they come at once.", "RFC 5040 §5.2.2, §6.1", onRC(func(c *conn) {
+	{"READ-DEPTH", "As many outstanding READs as the target's IRD are answered.", "RFC 5040 §5.2.2, §6.1", onRC(func(c *conn) {
 		var all []byte
 		for i := range depth {
 			all = append(all, c.out.encode(framing{ulpdu: c.readRequest(8*i, 8)})...)
@@ -105,7 +105,7 @@ var reads = []entry{
 	refused("READ-RIGHT-QP", "A READ to a queue pair that does not allow them is answered with a Terminate, access rights violation.",
 		suiteObserved,
 		rdmap.AccessViolation, func(c *conn) []byte { return c.source(c.rkey, c.addr) }, without("remote_read", true)),
-	refused("READ-BOUNDS-END", "A READ that ends behind its buffer is answered with a Terminate, base or bounds violation.", readClause,
+	refused("READ-BOUNDS-END", "A READ that ends beyond its buffer is answered with a Terminate, base or bounds violation.", readClause,
 		rdmap.BoundsViolation, func(c *conn) []byte { return c.source(c.rkey, c.addr+memory-7) }),
 	refused("READ-BOUNDS-START", "A READ that begins before its buffer is answered with a Terminate, base or bounds violation.", readClause,
 		rdmap.BoundsViolation, func(c *conn) []byte { return c.source(c.rkey, c.addr-1) }),

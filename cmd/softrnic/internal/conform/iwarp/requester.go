@@ -41,7 +41,7 @@ func segments(id, statement, source string, s control.Send, check func(m *messag
 	}}
 }
 
-// last returns the L bit of a segment with left bytes behind it.
+// last returns the L bit of a segment with left bytes after it.
 func last(left int) uint64 {
 	if left == 0 {
 		return 1
@@ -148,7 +148,7 @@ var requester = []entry{
 			c.delivers(c.respond(m, pattern(100, 3)))
 			c.Holds(0, pattern(100, 3))
 		}),
-	posts("REQ-READ-SEGMENTS", "The segments of a READ response are put together.", "RFC 5040 §5.2.2, RFC 5041 §5.1", 100, aRead,
+	posts("REQ-READ-SEGMENTS", "The segments of a READ response are reassembled.", "RFC 5040 §5.2.2, RFC 5041 §5.1", 100, aRead,
 		func(c *conn, m *message) {
 			first := c.respond(m, pattern(100, 3)[:60])
 			first[0] &^= 0x40
@@ -159,11 +159,11 @@ var requester = []entry{
 		c.silent()
 		c.None()
 	}),
-	posts("REQ-READ-LATER", "What is posted behind a READ is sent before its response has come.", "RFC 5040 §5.5", 8, aRead,
+	posts("REQ-READ-LATER", "A request posted after a READ is sent before the READ's response has come.", "RFC 5040 §5.5", 8, aRead,
 		func(c *conn, m *message) {
 			c.request(8, aSend, opSend)
 		}),
-	posts("REQ-COMPLETION-ORDER", "What is posted behind a READ does not complete before the READ.", "RFC 5040 §5.5", 8, aRead,
+	posts("REQ-COMPLETION-ORDER", "A request posted after a READ does not complete before the READ.", "RFC 5040 §5.5", 8, aRead,
 		func(c *conn, m *message) {
 			c.request(8, aSend, opSend)
 			c.silent()

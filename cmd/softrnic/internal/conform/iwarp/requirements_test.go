@@ -55,7 +55,7 @@ var (
 	singleStream = unseen("of a lower layer with several streams; a TCP connection has one")
 	items        = unseen("introduces a list whose items have their own rows")
 	guess        = unseen("a property of many STags, and of how they are made")
-	tcp          = unseen("TCP's matter: it neither repeats nor reorders, and has nothing behind FIN")
+	tcp          = unseen("TCP's matter: it neither repeats nor reorders, and has nothing after FIN")
 	ipsecOutside = unseen("IPsec is the hosts'")
 	sctpOutside  = unseen("of DDP over SCTP; the target has TCP")
 	wrap         = unseen("takes 2^32 messages")

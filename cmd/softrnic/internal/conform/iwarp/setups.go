@@ -26,13 +26,13 @@ func marked(t *tester) *conn {
 // setUps are the cases of targets that do not require CRCs, request markers, or send requests of
 // revision 1 or for client-server mode.
 var setUps = []entry{
-	{"FPDU-CRC-NONE", "Where neither side needs CRCs, a responder takes an FPDU whatever is in its CRC field.",
+	{"FPDU-CRC-NONE", "Where neither side needs CRCs, a responder accepts an FPDU with any CRC field.",
 		"RFC 5044 §4.1, §4.4, §7.1.1", onRC(func(c *conn) {
 			c.setUp("C", 0, "needs CRCs")
 			c.unansweredFrame(framing{ulpdu: c.write(here, pattern(8, 1)), crc: 0x5a})
 			c.Holds(here, pattern(8, 1))
 		}, withoutCRC)},
-	{"FPDU-CRC-NONE-INITIATOR", "Where neither side needs CRCs, an initiator takes an FPDU whatever is in its CRC field.",
+	{"FPDU-CRC-NONE-INITIATOR", "Where neither side needs CRCs, an initiator accepts an FPDU with any CRC field.",
 		"RFC 5044 §4.1, §4.4, §7.1.1", on((*tester).dialling, func(c *conn) {
 			c.readFrame()
 			c.setUp("C", 0, "needs CRCs")
@@ -47,7 +47,7 @@ var setUps = []entry{
 			c.unansweredFrame(framing{ulpdu: c.write(here, pattern(8, 1)), zeroCRC: true})
 			c.Holds(here, pattern(8, 1))
 		}, withoutCRC)},
-	{"MARKER-RECEIVED", "A receiver that has asked for markers takes them out of the data.", "RFC 5044 §4.2, §4.3", func(t *tester) {
+	{"MARKER-RECEIVED", "A receiver that has asked for markers removes them from the data.", "RFC 5044 §4.2, §4.3", func(t *tester) {
 		c := marked(t)
 		c.unanswered(c.write(0, pattern(2000, 1)))
 		c.Holds(0, pattern(2000, 1))
@@ -57,7 +57,7 @@ var setUps = []entry{
 		c.unansweredFrame(framing{ulpdu: c.write(0, pattern(2000, 1)), reserve: 0xffff})
 		c.Holds(0, pattern(2000, 1))
 	}},
-	{"MARKER-POINTER", "A receiver takes the two low bits of FPDUPTR for zero.", "RFC 5044 §4.2, §4.3", func(t *tester) {
+	{"MARKER-POINTER", "A receiver treats the two low bits of FPDUPTR as zero.", "RFC 5044 §4.2, §4.3", func(t *tester) {
 		c := marked(t)
 		c.unansweredFrame(framing{ulpdu: c.write(0, pattern(2000, 1)), pointer: 3})
 		c.Holds(0, pattern(2000, 1))

@@ -87,10 +87,10 @@ var startup = []entry{
 		c.accept()
 		c.readFrame().field("R", 0)
 	}},
-	malformed("MPA-REQUEST-PRIVATE-LONG", "A request whose PD_Length is above 512 has the responder close the connection.",
+	malformed("MPA-REQUEST-PRIVATE-LONG", "A request whose PD_Length is above 512 makes the responder close the connection.",
 		"RFC 5044 §7.1.1, §8",
 		func(b []byte) []byte { return private(b, 513) }),
-	{"MPA-REQUEST-PIECES", "A request that comes in several TCP segments is understood.", "RFC 5044 §7.1.2", func(t *tester) {
+	{"MPA-REQUEST-PIECES", "A request in several TCP segments is accepted.", "RFC 5044 §7.1.2", func(t *tester) {
 		c := t.called(plain, func(s *settings) { s.frame.PrivateData = []byte("hello") })
 		b := make([]byte, c.set.frame.Len())
 		_, _ = c.set.frame.Encode(b)
@@ -101,14 +101,14 @@ var startup = []entry{
 		c.sendRaw(b[21:])
 		is(t, "the private data", string(c.event("CONNECT_REQUEST").Data), "hello")
 	}},
-	malformed("MPA-REQUEST-KEY", "A request with a wrong key has the responder close the connection.", "RFC 5044 §7.1.2, §8",
+	malformed("MPA-REQUEST-KEY", "A request with a wrong key makes the responder close the connection.", "RFC 5044 §7.1.2, §8",
 		func(b []byte) []byte { return edit(b, 15, 'E') }),
-	malformed("MPA-REQUEST-REPLY", "A reply in the place of a request has the responder close the connection.", "RFC 5044 §7.1.2, §8",
+	malformed("MPA-REQUEST-REPLY", "A reply instead of a request makes the responder close the connection.", "RFC 5044 §7.1.2, §8",
 		func(b []byte) []byte { return append([]byte(replyKey), b[16:]...) }),
-	malformed("MPA-REQUEST-REVISION", "A request of an unknown revision has the responder close the connection.", "RFC 5044 §7.1.1",
+	malformed("MPA-REQUEST-REVISION", "A request of an unknown revision makes the responder close the connection.", "RFC 5044 §7.1.1",
 		func(b []byte) []byte { return edit(b, 17, 9) }),
 	malformed("MPA-REQUEST-REVISION0",
-		"A request of revision 0 has the responder close the connection: iWARP over TCP begins with revision 1.",
+		"A request of revision 0 makes the responder close the connection: iWARP over TCP begins with revision 1.",
 		"RFC 5044 §7.1.1", func(b []byte) []byte { return edit(b, 17, 0) }),
 	{"MPA-REQUEST-RESERVED", "The reserved bits of a request are not checked.", "RFC 5044 §7.1.1, RFC 6581 §6", func(t *tester) {
 		t.accepted(func(s *settings) { s.raw = reserved }).frame.field("R", 0)
@@ -121,7 +121,7 @@ var startup = []entry{
 		on((*tester).asked, func(c *conn) {
 			is(c.t, "the private data", string(c.event("CONNECT_REQUEST").Data), "hello")
 		}, plain, func(s *settings) { s.frame.Reserved, s.frame.PrivateData = 0x10, []byte("hello") })},
-	{"MPA-REQUEST-CUT", "The end of the stream within a request has the responder close the connection.", "RFC 5044 §7.1.2",
+	{"MPA-REQUEST-CUT", "The end of the stream within a request makes the responder close the connection.", "RFC 5044 §7.1.2",
 		on((*tester).called, func(c *conn) {
 			c.sendRaw([]byte(requestKey)[:12])
 			_ = c.s.CloseWrite()
@@ -186,7 +186,7 @@ var enhanced = []entry{
 	{"ENH-REPLY", "An enhanced request is answered with an enhanced reply.", "RFC 6581 §10", func(t *tester) {
 		t.accepted().frame.field("S", 1)
 	}},
-	malformed("ENH-SHORT", "An enhanced request with less than 4 bytes of private data has the responder close the connection.",
+	malformed("ENH-SHORT", "An enhanced request with less than 4 bytes of private data makes the responder close the connection.",
 		"RFC 6581 §6, RFC 5044 §8",
 		func(b []byte) []byte { return private(b, 3) }),
 	{"ENH-LENGTH", "PD_Length of an enhanced reply counts the enhanced data too.", "RFC 6581 §9", func(t *tester) {

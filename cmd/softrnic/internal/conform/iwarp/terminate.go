@@ -86,7 +86,7 @@ var terminates = []entry{
 		func(_ *conn, m *message) { m.field("Terminate's reserved bits", 0) }),
 	terminated("TERM-INVALIDATE", "The STag to invalidate of a Terminate is zero.", "RFC 5040 §4.1",
 		func(_ *conn, m *message) { m.field("STag to invalidate", 0) }),
-	terminated("TERM-LAST", "Nothing is sent behind a Terminate, and the stream is closed.", "RFC 5040 §5.4, §6.2",
+	terminated("TERM-LAST", "Nothing is sent after a Terminate, and the stream is closed.", "RFC 5040 §5.4, §6.2",
 		func(c *conn, _ *message) { c.closed() }),
 	terminated("TERM-EVENT", "The ULP of the sender of a Terminate gets an event that the connection has ended.", "RFC 5040 §7.1",
 		func(c *conn, _ *message) {
@@ -98,7 +98,7 @@ var terminates = []entry{
 		func(c *conn, _ *message) { c.State("ERR") }),
 	terminated("TERM-FLUSH", "The receives of a queue pair that has sent a Terminate complete with WR_FLUSH_ERR.", suiteObserved,
 		func(c *conn, _ *message) { c.Completes("WR_FLUSH_ERR") }),
-	{"TERM-FIRST", "Of several errors a Terminate reports the first.", "RFC 5040 §7.1", onRC(func(c *conn) {
+	{"TERM-FIRST", "A Terminate reports the first of several errors.", "RFC 5040 §7.1", onRC(func(c *conn) {
 		bad := c.write(memory, pattern(8, 1))
 		c.sendRaw(append(c.out.encode(framing{ulpdu: bad}), c.out.encode(framing{ulpdu: tagged(rdmap.Write, ^c.rkey, 0, []byte{1})})...))
 		c.next().terminate(taggedCause(1), bad)

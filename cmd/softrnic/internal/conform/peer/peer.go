@@ -37,7 +37,7 @@ type Datagram []byte
 // Header returns the IPv4 and UDP headers.
 func (d Datagram) Header() []byte { return d[:HeaderLen] }
 
-// Packet returns the bytes behind the headers, from the BTH to the ICRC.
+// Packet returns the bytes after the headers, from the BTH to the ICRC.
 func (d Datagram) Packet() []byte { return d[HeaderLen:] }
 
 // Seal computes the IPv4 checksum and the ICRC.

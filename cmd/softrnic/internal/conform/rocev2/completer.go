@@ -33,7 +33,7 @@ var completer = []entry{
 		t.sync(func(*reply) {}) // it may retransmit the rest
 		q.None()
 	}},
-	{"REQ-ACK-DUPLICATE", "An acknowledgement that comes again completes nothing more.", suite.Observed, func(t *tester) {
+	{"REQ-ACK-DUPLICATE", "A duplicate acknowledgement completes no further request.", suite.Observed, func(t *tester) {
 		q := requesting(t, "RDMA_WRITE", 8, wire.RCWriteOnly)
 		t.send(q.answer(wire.AckUnlimited, theirPSN, 1))
 		q.Completes("SUCCESS")
@@ -46,7 +46,7 @@ var completer = []entry{
 		q := requesting(t, "SEND", 8, wire.RCSendOnly)
 		t.ask(q.answer(wire.RNRNak|minRNR, theirPSN, 0)).opcode(wire.RCSendOnly).psn(theirPSN)
 	}},
-	{"REQ-RNR-EXHAUSTED", "An RNR NAK when rnr_retry is used up completes the request with an RNR retry error.", suite.Observed,
+	{"REQ-RNR-EXHAUSTED", "An RNR NAK when rnr_retry is exhausted completes the request with an RNR retry error.", suite.Observed,
 		onRC(func(q *qp) {
 			q.request("SEND", 8, wire.RCSendOnly)
 			q.t.send(q.answer(wire.RNRNak|minRNR, theirPSN, 0))
@@ -85,7 +85,7 @@ var completer = []entry{
 			q.t.unanswered(badKey(q.rdma(wire.UCWriteOnly, here, 8, pattern(8, 1))))
 			q.Holds(here, make([]byte, 8))
 		}, uc)},
-	{"UC-GAP", "A message behind a gap is executed over an unreliable connection.", suite.Observed, onRC(func(q *qp) {
+	{"UC-GAP", "A message after a gap is executed over an unreliable connection.", suite.Observed, onRC(func(q *qp) {
 		q.psn += 5
 		q.t.unanswered(q.rdma(wire.UCWriteOnly, 0, 8, pattern(8, 1)))
 		q.Holds(0, pattern(8, 1))

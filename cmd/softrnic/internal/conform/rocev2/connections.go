@@ -219,7 +219,7 @@ var connections = []entry{
 		t.send(p)
 		c.quiet()
 	}},
-	{"CM-REQ-DATA", "The private data behind the IP CM header of a REQ are delivered with the request.", "IBTA annex A11", func(t *tester) {
+	{"CM-REQ-DATA", "The private data after the IP CM header of a REQ are delivered with the request.", "IBTA annex A11", func(t *tester) {
 		c := t.listening()
 		ev := c.raise(c.req(), "CONNECT_REQUEST")
 		is(t, "whether the private data are the REQ's", bytes.HasPrefix(ev.Data, c.tag), true)
@@ -233,12 +233,12 @@ var connections = []entry{
 			is(t, "the responder resources that are offered", ev.ReadsIn, 6)
 			is(t, "the initiator depth that is offered", ev.ReadsOut, 5)
 		}},
-	{"CM-REQ-DUP", "A REQ that comes again makes no second request.", suite.Observed, func(t *tester) {
+	{"CM-REQ-DUP", "A duplicate REQ makes no second request.", suite.Observed, func(t *tester) {
 		c := asking(t)
 		c.say(c.req())
 		c.quiet()
 	}},
-	{"CM-REQ-DUP-REP", "A REQ that comes again when it is accepted is answered with nothing but the same REP.", suite.Observed,
+	{"CM-REQ-DUP-REP", "A duplicate of an accepted REQ is answered only with the same REP.", suite.Observed,
 		func(t *tester) {
 			c := t.listening()
 			m := c.req()
@@ -249,7 +249,7 @@ var connections = []entry{
 			again, _ := c.expect(&mad.REP{})
 			equal(again, "MAD", string(again.Payload), string(first.Payload), "%x")
 		}},
-	{"CM-STALE", "A REQ that names a queue pair that is connected is rejected as of a stale connection.", "IBTA Vol 1 §12.9.8.3.1",
+	{"CM-STALE", "A REQ that names a queue pair that is connected is rejected, with the reason stale connection.", "IBTA Vol 1 §12.9.8.3.1",
 		func(t *tester) {
 			c, _ := established(t)
 			m := c.req()
@@ -266,18 +266,18 @@ var connections = []entry{
 			c.say(m)
 			c.rejected(mad.InvalidServiceID)
 		}},
-	{"CM-REJ-CONSUMER", "A request that the program rejects is rejected with the reason for that.", "IBTA Vol 1 §12.6.7.2",
+	{"CM-REJ-CONSUMER", "A request that the program rejects is rejected, with the reason consumer reject.", "IBTA Vol 1 §12.6.7.2",
 		func(t *tester) {
 			c := asking(t)
 			c.Do(control.Request{Op: control.Reject, CM: &control.CM{Data: c.tag}})
 			c.rejected(mad.ConsumerDefined)
 		}},
-	{"CM-REJ-EVENT", "A REJ in the place of the RTU is an event.", suite.Observed, func(t *tester) {
+	{"CM-REJ-EVENT", "A REJ instead of the RTU is an event.", suite.Observed, func(t *tester) {
 		c, _, _ := accepting(t)
 		c.raise(&mad.REJ{LocalCommID: c.id, RemoteCommID: c.theirs, About: mad.AnsweredREP, Reason: mad.ConsumerDefined}, "REJECTED")
 	}},
 	{"CM-RTU", "The RTU establishes the connection.", "IBTA Vol 1 §12.6.9", func(t *tester) { established(t) }},
-	{"CM-RTU-DUP", "An RTU that comes again makes no second event.", suite.Observed, func(t *tester) {
+	{"CM-RTU-DUP", "A duplicate RTU makes no second event.", suite.Observed, func(t *tester) {
 		c, _ := established(t)
 		c.say(&mad.RTU{LocalCommID: c.id, RemoteCommID: c.theirs})
 		c.quiet()
@@ -357,7 +357,7 @@ func (c *caller) rep() *mad.REP {
 
 // calls has the cases of a target that initiates a connection.
 var calls = []entry{
-	{"CM-CALL", "A REQ names the service ID of the port that was dialled.", "IBTA annex A11", func(t *tester) {
+	{"CM-CALL", "A REQ names the service ID of the port that was called.", "IBTA annex A11", func(t *tester) {
 		c, r, m := calling(t)
 		equal(r, "service ID", m.ServiceID, c.service, "%#x")
 	}},
@@ -377,7 +377,7 @@ var calls = []entry{
 		r, _ := c.expect(&m)
 		equal(r, "communication IDs", m.RemoteCommID, c.id, "%#x")
 	}},
-	{"CM-CALL-REP-DUP", "A REP that comes again is answered with an RTU again.", suite.Observed, func(t *tester) {
+	{"CM-CALL-REP-DUP", "A duplicate REP is answered with another RTU.", suite.Observed, func(t *tester) {
 		c, _, _ := calling(t)
 		c.raise(c.rep(), "ESTABLISHED")
 		c.expect(&mad.RTU{})
@@ -390,7 +390,7 @@ var calls = []entry{
 		t.sync(func(*reply) {})
 		c.raise(c.rep(), "ESTABLISHED")
 	}},
-	{"CM-CALL-REJ", "A REJ in the place of the REP is an event, with its private data.", "IBTA Vol 1 §12.6.7", func(t *tester) {
+	{"CM-CALL-REJ", "A REJ instead of the REP is an event, with its private data.", "IBTA Vol 1 §12.6.7", func(t *tester) {
 		c, _, _ := calling(t)
 		c.say(&mad.REJ{LocalCommID: c.id, RemoteCommID: c.theirs, About: mad.AnsweredREQ, Reason: mad.ConsumerDefined, PrivateData: c.tag})
 		ev := c.Event("REJECTED")

@@ -70,7 +70,7 @@ var credits = []entry{
 		r := q.sends(theirPSN + 1)
 		equal(r, "AckReq", r.AckReq, true, "%v")
 	}},
-	{"REQ-CREDITS-WRITE", "A WRITE takes no credit: without any, one is sent behind another.", "IBTA Vol 1 §9.7.7.2", func(t *tester) {
+	{"REQ-CREDITS-WRITE", "A WRITE takes no credit: without any, one is sent after another.", "IBTA Vol 1 §9.7.7.2", func(t *tester) {
 		q := newLimited(t, theirPSN, 0)
 		q.post("RDMA_WRITE", 8)
 		q.post("RDMA_WRITE", 8)

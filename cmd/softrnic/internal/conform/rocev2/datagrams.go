@@ -35,7 +35,7 @@ func dropped(t *tester, change func(*wire.Packet)) {
 
 // datagrams are the cases of unreliable datagrams.
 var datagrams = []entry{
-	{"UD-SEND", "A datagram's payload is placed behind the 40 bytes of a network header.", "IBTA annex A17.4.5, ibv_poll_cq(3)",
+	{"UD-SEND", "A datagram's payload is placed after the 40 bytes of a network header.", "IBTA annex A17.4.5, ibv_poll_cq(3)",
 		func(t *tester) {
 			q := receiver(t, 1024)
 			t.send(q.datagram(pattern(20, 1)))
@@ -61,7 +61,7 @@ var datagrams = []entry{
 		t.send(p)
 		is(t, "the completion's immediate data", q.Completion().Imm, 0xfedcba98)
 	}},
-	{"UD-NO-ACK", "A datagram is not acknowledged, not even if it asks.", suite.Observed, func(t *tester) {
+	{"UD-NO-ACK", "A datagram is not acknowledged, even if it has AckReq set.", suite.Observed, func(t *tester) {
 		q := receiver(t, 1024)
 		p := q.datagram(pattern(20, 1))
 		p.AckReq = true
@@ -100,7 +100,7 @@ var datagrams = []entry{
 			q.Completes("SUCCESS")
 			q.Holds(grh, pattern(20, 2))
 		}, ud)},
-	{"UD-LONG", "Of a datagram that is longer than the receive request nothing is placed behind it.", suite.Observed, func(t *tester) {
+	{"UD-LONG", "A datagram that is longer than the receive request changes no memory after it.", suite.Observed, func(t *tester) {
 		q := receiver(t, grh+16)
 		t.unanswered(q.datagram(pattern(64, 1)))
 		q.Holds(grh+16, make([]byte, 64))

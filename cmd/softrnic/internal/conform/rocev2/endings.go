@@ -41,7 +41,7 @@ var endings = []entry{
 		r, _ := c.expect(&m)
 		equal(r, "communication IDs", m.RemoteCommID, c.id, "%#x")
 	}},
-	{"CM-DREQ-DUP", "A DREQ that comes again is answered with a DREP again.", suite.Observed, func(t *tester) {
+	{"CM-DREQ-DUP", "A duplicate DREQ is answered with another DREP.", suite.Observed, func(t *tester) {
 		c, _ := established(t)
 		c.disconnected()
 		c.leave()
@@ -49,7 +49,7 @@ var endings = []entry{
 		c.disconnect()
 		c.expect(&mad.DREP{})
 	}},
-	{"CM-DREQ-UNKNOWN", "A DREQ of a connection that is not known is answered with a DREP.", suite.Observed, func(t *tester) {
+	{"CM-DREQ-UNKNOWN", "A DREQ of an unknown connection is answered with a DREP.", suite.Observed, func(t *tester) {
 		c := t.listening()
 		c.theirs = 0x7f7f7f7f
 		c.disconnect()
@@ -64,13 +64,13 @@ var endings = []entry{
 		equal(r, "DREQ's QPN", m.RemoteQPN, c.own, "%#x")
 		c.raise(&mad.DREP{LocalCommID: c.id, RemoteCommID: c.theirs}, "DISCONNECTED")
 	}},
-	{"CM-DREQ-ONCE", "A DREQ that comes again makes no second event.", suite.Observed, func(t *tester) {
+	{"CM-DREQ-ONCE", "A duplicate DREQ makes no second event.", suite.Observed, func(t *tester) {
 		c, _ := established(t)
 		c.disconnected()
 		c.disconnect()
 		c.quiet()
 	}},
-	{"CM-DREQ-QPN", "A DREQ that names another queue pair than the connection's is no DREQ of it.", "IBTA Vol 1 §12.6.10", func(t *tester) {
+	{"CM-DREQ-QPN", "A DREQ with another queue pair number than the connection's is ignored.", "IBTA Vol 1 §12.6.10", func(t *tester) {
 		c, _ := established(t)
 		c.say(&mad.DREQ{LocalCommID: c.id, RemoteCommID: c.theirs, RemoteQPN: c.num ^ 0x40})
 		c.quiet()

@@ -43,11 +43,11 @@ var headers = []entry{
 		_, r := answered(t)
 		equal(r, "version", r.raw.Packet()[1]&15, 0, "%d")
 	}},
-	{"HDR-RESERVED6", "The six reserved bits behind FECN and BECN are sent as zero.", "IBTA Vol 1 §9.2, annex A17", func(t *tester) {
+	{"HDR-RESERVED6", "The six reserved bits after FECN and BECN are sent as zero.", "IBTA Vol 1 §9.2, annex A17", func(t *tester) {
 		_, r := answered(t)
 		equal(r, "reserved 6", r.Reserved6, 0, "%#x")
 	}},
-	{"HDR-RESERVED7", "The seven reserved bits behind AckReq are sent as zero.", "IBTA Vol 1 §9.2", func(t *tester) {
+	{"HDR-RESERVED7", "The seven reserved bits after AckReq are sent as zero.", "IBTA Vol 1 §9.2", func(t *tester) {
 		_, r := answered(t)
 		equal(r, "reserved 7", r.Reserved7, 0, "%#x")
 	}},

@@ -5,7 +5,7 @@ import (
 )
 
 var writes = []entry{
-	{"WRITE-ONLY", "A WRITE places its payload at the address that its RETH names, and nothing beside it.", "IBTA Vol 1 §9.4.3",
+	{"WRITE-ONLY", "A WRITE places its payload at the address in its RETH, and changes no other memory.", "IBTA Vol 1 §9.4.3",
 		onRC(func(q *qp) {
 			q.t.ask(q.write(16, pattern(8, 1))).ack(firstPSN)
 			q.Holds(8, append(append(make([]byte, 8), pattern(8, 1)...), make([]byte, 8)...))
@@ -16,7 +16,7 @@ var writes = []entry{
 		q.t.ask(q.write(0, pattern(5, 2))).ack(firstPSN + 1)
 		q.Holds(0, append(pattern(5, 2), 9, 9, 9))
 	})},
-	{"WRITE-LONG", "The packets of a WRITE are placed one behind the other.", "IBTA Vol 1 §9.4.3", func(t *tester) {
+	{"WRITE-LONG", "The packets of a WRITE are placed one after the other.", "IBTA Vol 1 §9.4.3", func(t *tester) {
 		q, data := t.rc(), pattern(2*mtu+100, 5)
 		first := q.rdma(wire.RCWriteFirst, 4, len(data), data[:mtu])
 		middle, last := q.packet(wire.RCWriteMiddle, data[mtu:2*mtu]), q.packet(wire.RCWriteLast, data[2*mtu:])
@@ -30,7 +30,7 @@ var writes = []entry{
 		}
 		q.Holds(4, data)
 	}},
-	{"WRITE-ZERO", "A WRITE of zero bytes is acknowledged, and its R_Key is not looked at.", "IBTA Vol 1 C9-88", onRC(func(q *qp) {
+	{"WRITE-ZERO", "A WRITE of zero bytes is acknowledged, and its R_Key is not checked.", "IBTA Vol 1 C9-88", onRC(func(q *qp) {
 		p := q.write(0, nil)
 		p.RETH.RKey, p.RETH.Addr = 0, 0
 		q.t.ask(p).ack(firstPSN).msn(1)
@@ -69,7 +69,7 @@ var sends = []entry{
 		q.t.ask(p).ack(firstPSN)
 		is(q.t, "the completion's immediate data", q.Completion().Imm, 0xfedcba98)
 	})},
-	{"SEND-LONG", "The packets of a SEND are placed in one receive request, one behind the other.", "IBTA Vol 1 §9.4.1", func(t *tester) {
+	{"SEND-LONG", "The packets of a SEND are placed in one receive request, one after the other.", "IBTA Vol 1 §9.4.1", func(t *tester) {
 		q, data := t.rc(), pattern(mtu+40, 3)
 		q.Recv(5, 0, 4096)
 		first := q.packet(wire.RCSendFirst, data[:mtu])
@@ -89,7 +89,7 @@ var sends = []entry{
 		enough := wire.RNRTimer(r.AETH.Value()) >= wire.RNRTimer(20)
 		equal(r, "syndrome", enough, true, "of a timer that is long enough: %v")
 	}, func(s *settings) { s.MinRNR = 20 })},
-	{"RNR-RETRY", "A SEND that was answered with an RNR NAK is executed when it comes again and there is a receive request.",
+	{"RNR-RETRY", "A SEND that was answered with an RNR NAK is executed when it is retransmitted and there is a receive request.",
 		"IBTA Vol 1 §9.7.5.2.8", onRC(func(q *qp) {
 			s := q.packet(wire.RCSendOnly, pattern(20, 1))
 			r := q.t.ask(s).opcode(wire.RCAck)
@@ -116,7 +116,7 @@ var reads = []entry{
 			q.Put(40, pattern(21, 1))
 			q.t.ask(q.read(40, 21)).opcode(wire.RCReadResponseOnly).psn(firstPSN).payload(pattern(21, 1))
 		})},
-	{"READ-LONG", "A longer READ is answered with a First, Middle and a Last packet, at the request's PSN and those that follow.",
+	{"READ-LONG", "A longer READ is answered with a First, Middle and a Last packet, at the request's PSN and the following ones.",
 		"IBTA Vol 1 §9.4.4", func(t *tester) {
 			q, data := t.rc(), pattern(2*mtu+100, 7)
 			q.Put(0, data)
@@ -124,13 +124,13 @@ var reads = []entry{
 			t.reply().opcode(wire.RCReadResponseMiddle).psn(firstPSN + 1).payload(data[mtu : 2*mtu])
 			t.reply().opcode(wire.RCReadResponseLast).psn(firstPSN + 2).payload(data[2*mtu:])
 		}},
-	{"READ-PSN", "The request behind a READ has the PSN behind those of the READ's response.", "IBTA Vol 1 §9.7.1", onRC(func(q *qp) {
+	{"READ-PSN", "The request after a READ has the PSN after those of the READ's response.", "IBTA Vol 1 §9.7.1", onRC(func(q *qp) {
 		q.t.ask(q.read(0, 2*mtu)).opcode(wire.RCReadResponseFirst)
 		q.t.reply().opcode(wire.RCReadResponseLast)
 		q.psn = firstPSN + 2
 		q.t.ask(q.write(0, pattern(8, 1))).ack(firstPSN + 2).msn(2)
 	})},
-	{"READ-ZERO", "A READ of zero bytes is answered with one packet without payload, and its R_Key is not looked at.",
+	{"READ-ZERO", "A READ of zero bytes is answered with one packet without payload, and its R_Key is not checked.",
 		"IBTA Vol 1 C9-88", onRC(func(q *qp) {
 			p := q.read(0, 0)
 			p.RETH.RKey, p.RETH.Addr = 0, 0
@@ -159,7 +159,7 @@ var atomics = []entry{
 		q.t.ask(q.atomic(wire.RCFetchAdd, 8, 0, 3)).opcode(wire.RCAtomicAck)
 		q.Holds(8, word(2))
 	})},
-	{"ATOMIC-ORIGINAL", "An atomic's response has what the word was before.", "IBTA Vol 1 §9.4.5", onRC(func(q *qp) {
+	{"ATOMIC-ORIGINAL", "An atomic's response has the original value of the word.", "IBTA Vol 1 §9.4.5", onRC(func(q *qp) {
 		q.Put(8, word(1000))
 		r := q.t.ask(q.atomic(wire.RCFetchAdd, 8, 0, 24)).opcode(wire.RCAtomicAck)
 		equal(r, "original value", r.AtomicAckETH.Orig, 1000, "%d")

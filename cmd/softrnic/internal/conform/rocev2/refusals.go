@@ -81,7 +81,7 @@ var refusals = []entry{
 		"IBTA Vol 1 §9.7.4.1", invalid, only(aRead), without("remote_read", true)),
 	refused("QP-ATOMIC", "An atomic to a queue pair that does not allow them is answered with a NAK, invalid request.",
 		"IBTA Vol 1 §9.7.4.1", invalid, only(anAdd), without("remote_atomic", true)),
-	refused("RANGE-END", "A WRITE that ends behind the region is answered with a NAK, remote access error.", accessClause, access,
+	refused("RANGE-END", "A WRITE that ends beyond the region is answered with a NAK, remote access error.", accessClause, access,
 		only(func(q *qp) *wire.Packet { return q.write(memory-63, pattern(64, 1)) })),
 	refused("RANGE-START", "A WRITE that begins before the region is answered with a NAK, remote access error.", accessClause, access,
 		only(func(q *qp) *wire.Packet { return q.write(-1, pattern(64, 1)) })),
@@ -94,24 +94,24 @@ var refusals = []entry{
 	refused("RANGE-LENGTH",
 		"The first packet of a WRITE whose whole length does not fit in the region is answered with a NAK, remote access error.",
 		accessClause, access, only(func(q *qp) *wire.Packet { return q.rdma(wire.RCWriteFirst, here, memory, pattern(mtu, 1)) })),
-	refused("RANGE-READ", "A READ that ends behind the region is answered with a NAK, remote access error.", accessClause, access,
+	refused("RANGE-READ", "A READ that ends beyond the region is answered with a NAK, remote access error.", accessClause, access,
 		only(func(q *qp) *wire.Packet { return q.read(memory-63, 64) })),
-	refused("RANGE-ATOMIC", "An atomic behind the region is answered with a NAK, remote access error.", accessClause, access,
+	refused("RANGE-ATOMIC", "An atomic beyond the region is answered with a NAK, remote access error.", accessClause, access,
 		only(func(q *qp) *wire.Packet { return q.atomic(wire.RCFetchAdd, memory, 0, 1) })),
 	refused("ATOMIC-ALIGN", "An atomic whose address is not a multiple of 8 is answered with a NAK, invalid request.",
 		"IBTA Vol 1 §9.4.5", invalid, only(func(q *qp) *wire.Packet { return q.atomic(wire.RCFetchAdd, here+4, 0, 1) })),
 	refused("OPCODE-RESERVED", "A request with a reserved opcode of the service is answered with a NAK, invalid request.",
 		"IBTA Vol 1 §9.7.4.1", invalid, only(func(q *qp) *wire.Packet { return q.packet(0x1f, nil) })),
-	refused("SEQ-WRITE-MIDDLE", "A middle packet of a WRITE that none has begun is answered with a NAK, invalid request.",
+	refused("SEQ-WRITE-MIDDLE", "A middle packet of a WRITE without a first packet is answered with a NAK, invalid request.",
 		sequenceClause, invalid, only(func(q *qp) *wire.Packet { return q.packet(wire.RCWriteMiddle, pattern(mtu, 1)) })),
-	refused("SEQ-WRITE-LAST", "A last packet of a WRITE that none has begun is answered with a NAK, invalid request.",
+	refused("SEQ-WRITE-LAST", "A last packet of a WRITE without a first packet is answered with a NAK, invalid request.",
 		sequenceClause, invalid, only(func(q *qp) *wire.Packet { return q.packet(wire.RCWriteLast, pattern(8, 1)) })),
-	refused("SEQ-SEND-MIDDLE", "A middle packet of a SEND that none has begun is answered with a NAK, invalid request.",
+	refused("SEQ-SEND-MIDDLE", "A middle packet of a SEND without a first packet is answered with a NAK, invalid request.",
 		sequenceClause, invalid, only(func(q *qp) *wire.Packet {
 			q.Recv(1, 0, 4096)
 			return q.packet(wire.RCSendMiddle, pattern(mtu, 1))
 		})),
-	refused("SEQ-SEND-LAST", "A last packet of a SEND that none has begun is answered with a NAK, invalid request.",
+	refused("SEQ-SEND-LAST", "A last packet of a SEND without a first packet is answered with a NAK, invalid request.",
 		sequenceClause, invalid, only(func(q *qp) *wire.Packet {
 			q.Recv(1, 0, 4096)
 			return q.packet(wire.RCSendLast, pattern(8, 1))

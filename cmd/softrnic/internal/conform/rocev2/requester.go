@@ -59,7 +59,7 @@ var requester = []entry{
 	{"REQ-PSN", "A requester's first packet has its first PSN.", "IBTA Vol 1 §9.7.1", onRC(func(q *qp) {
 		q.request("RDMA_WRITE", 8, wire.RCWriteOnly).psn(0xabcdef)
 	}, patient, func(s *settings) { s.SQPSN = 0xabcdef })},
-	{"REQ-PSN-WRAP", "A requester's packet behind PSN 0xffffff has PSN 0.", "IBTA Vol 1 §9.7.1", onRC(func(q *qp) {
+	{"REQ-PSN-WRAP", "A requester's packet after PSN 0xffffff has PSN 0.", "IBTA Vol 1 §9.7.1", onRC(func(q *qp) {
 		q.request("RDMA_WRITE", mtu+8, wire.RCWriteFirst).psn(0xffffff)
 		q.t.reply().opcode(wire.RCWriteLast).psn(0)
 	}, patient, func(s *settings) { s.SQPSN = 0xffffff })},
@@ -76,7 +76,7 @@ var requester = []entry{
 		q.Put(0, pattern(21, 7))
 		q.request("SEND", 21, wire.RCSendOnly).payload(pattern(21, 7))
 	}, patient)},
-	{"REQ-RESERVED7", "A request has zeros in the seven reserved bits behind AckReq.", "IBTA Vol 1 §9.2", onRC(func(q *qp) {
+	{"REQ-RESERVED7", "A request has zeros in the seven reserved bits after AckReq.", "IBTA Vol 1 §9.2", onRC(func(q *qp) {
 		r := q.request("RDMA_WRITE", 8, wire.RCWriteOnly)
 		equal(r, "reserved 7", r.Reserved7, 0, "%#x")
 	}, patient)},
@@ -85,7 +85,7 @@ var requester = []entry{
 			r := q.request("RDMA_WRITE", 8, wire.RCWriteOnly)
 			equal(r, "MigReq", r.MigReq, true, "%v")
 		}, patient)},
-	{"REQ-READ-PSN", "The request behind a READ leaves out the PSNs of the READ's response.", "IBTA Vol 1 §9.7.1", onRC(func(q *qp) {
+	{"REQ-READ-PSN", "The request after a READ skips the PSNs of the READ's response.", "IBTA Vol 1 §9.7.1", onRC(func(q *qp) {
 		q.post("RDMA_READ", 2*mtu+8)
 		q.post("RDMA_WRITE", 8)
 		q.t.reply().opcode(wire.RCReadRequest).psn(theirPSN)
@@ -97,7 +97,7 @@ var requester = []entry{
 		t.send(q.answer(wire.AckUnlimited, theirPSN, 1))
 		q.Completes("SUCCESS")
 	}},
-	{"REQ-NAK-SEQUENCE", "A NAK, PSN sequence error, has the requester repeat what it names.", "IBTA Vol 1 §9.7.5.1.2", onRC(func(q *qp) {
+	{"REQ-NAK-SEQUENCE", "A NAK, PSN sequence error, makes the requester retransmit from its PSN.", "IBTA Vol 1 §9.7.5.1.2", onRC(func(q *qp) {
 		q.request("RDMA_WRITE", 8, wire.RCWriteOnly).psn(theirPSN)
 		q.t.ask(q.answer(wire.NakPSNSeq, theirPSN, 0)).opcode(wire.RCWriteOnly).psn(theirPSN)
 	}, patient)},

@@ -12,7 +12,7 @@ import (
 // of the headers is public in Wireshark's dissector and in rdma-core's headers, which name the
 // sections of §9.2 and §9.3.
 var requests = []entry{
-	{"REQ-ACKREQ", "The last packet of a request behind which there is none asks for an acknowledgement.", suite.Observed, func(t *tester) {
+	{"REQ-ACKREQ", "The last packet of the last posted request asks for an acknowledgement.", suite.Observed, func(t *tester) {
 		requesting(t, "RDMA_WRITE", mtu+8, wire.RCWriteFirst)
 		r := t.reply().opcode(wire.RCWriteLast)
 		equal(r, "AckReq", r.AckReq, true, "%v")
@@ -25,7 +25,7 @@ var requests = []entry{
 		r := q.request("RDMA_WRITE", 9, wire.RCWriteOnly)
 		equal(r, "pad", r.raw.Packet()[1]>>4&3, 3, "%d")
 	}, patient)},
-	{"REQ-SOLICITED", "The packet of a solicited SEND has the bit for it.", "IBTA Vol 1 §9.2", onRC(func(q *qp) {
+	{"REQ-SOLICITED", "The packet of a solicited SEND has the solicited event bit.", "IBTA Vol 1 §9.2", onRC(func(q *qp) {
 		r := q.request("SEND", 8, wire.RCSendOnly, func(s *control.Send) { s.Solicited = true })
 		equal(r, "solicited", r.Solicited, true, "%v")
 	}, patient)},
@@ -43,7 +43,7 @@ var requests = []entry{
 			equal(r, "swap or add data", r.AtomicETH.Swap, 0x5555666677778888, "%#x")
 			equal(r, "compare data", r.AtomicETH.Compare, 0x1111222233334444, "%#x")
 		}, patient)},
-	{"REQ-ADD-ETH", "The AtomicETH of FETCH_ADD has the address, the R_Key, and what is to be added in the place of the swap data.",
+	{"REQ-ADD-ETH", "The AtomicETH of FETCH_ADD has the address, the R_Key, and the value to add in the place of the swap data.",
 		"IBTA Vol 1 §9.3.5", onRC(func(q *qp) {
 			r := q.request("FETCH_ADD", 8, wire.RCFetchAdd, func(s *control.Send) { s.CompareAdd = 0x1111222233334444 }).atomic()
 			equal(r, "swap or add data", r.AtomicETH.Swap, 0x1111222233334444, "%#x")
@@ -53,7 +53,7 @@ var requests = []entry{
 		r := t.reply().opcode(wire.RCSendLastImm)
 		equal(r, "immediate data", r.Imm, theirImm, "%#x")
 	}},
-	{"REQ-WRITE-IMM", "The immediate data of a WRITE are behind the RETH of an only packet.", "IBTA Vol 1 §9.3.6", onRC(func(q *qp) {
+	{"REQ-WRITE-IMM", "The immediate data of a WRITE are after the RETH of an only packet.", "IBTA Vol 1 §9.3.6", onRC(func(q *qp) {
 		r := q.request("RDMA_WRITE_WITH_IMM", 8, wire.RCWriteOnlyImm)
 		equal(r, "immediate data of a WRITE", r.Imm, theirImm, "%#x")
 	}, patient)},
@@ -101,14 +101,14 @@ var retries = []entry{
 			q.t.reply().opcode(wire.RCWriteOnly).psn(theirPSN)
 		}
 	}, func(s *settings) { s.Retry = 3 })},
-	{"REQ-RETRY-END", "A requester that has given a request up sends nothing more.", "IBTA Vol 1 §10.3.1", onRC(func(q *qp) {
+	{"REQ-RETRY-END", "A requester that has given up a request sends nothing more.", "IBTA Vol 1 §10.3.1", onRC(func(q *qp) {
 		q.request("RDMA_WRITE", 8, wire.RCWriteOnly)
 		q.Completes("RETRY_EXC_ERR")
 		q.t.sync(func(*reply) {}) // retransmissions
 		q.post("RDMA_WRITE", 8)
 		q.t.silent()
 	})},
-	{"REQ-RNR-WAIT", "A SEND that is answered with an RNR NAK is not repeated before its timer has run out.", "IBTA Vol 1 §9.7.5.2.8",
+	{"REQ-RNR-WAIT", "A SEND that is answered with an RNR NAK is not repeated before its timer has expired.", "IBTA Vol 1 §9.7.5.2.8",
 		func(t *tester) {
 			const timer = 26 // 81.92 ms
 			q := requesting(t, "SEND", 8, wire.RCSendOnly)
@@ -125,7 +125,7 @@ var retries = []entry{
 			}
 			q.t.reply().opcode(wire.RCSendOnly).psn(theirPSN)
 		}, patient, func(s *settings) { s.RNRRetry = 7 })},
-	{"REQ-RNR-BEHIND", "What is behind a SEND that is answered with an RNR NAK is sent again behind it.", suite.Observed, onRC(func(q *qp) {
+	{"REQ-RNR-BEHIND", "Requests after a SEND that is answered with an RNR NAK are sent again after it.", suite.Observed, onRC(func(q *qp) {
 		q.post("SEND", 8)
 		q.post("RDMA_WRITE", 8)
 		q.t.reply().opcode(wire.RCSendOnly).psn(theirPSN)
@@ -133,7 +133,7 @@ var retries = []entry{
 		q.t.ask(q.answer(wire.RNRNak|minRNR, theirPSN, 0)).opcode(wire.RCSendOnly).psn(theirPSN)
 		q.t.reply().opcode(wire.RCWriteOnly).psn(theirPSN + 1)
 	}, patient)},
-	{"REQ-FLUSH", "Requests behind one that has failed are flushed.", "IBTA Vol 1 §10.3.1", onRC(func(q *qp) {
+	{"REQ-FLUSH", "Requests after one that has failed are flushed.", "IBTA Vol 1 §10.3.1", onRC(func(q *qp) {
 		q.post("RDMA_WRITE", 8)
 		q.post("RDMA_WRITE", 8)
 		q.t.reply().opcode(wire.RCWriteOnly)
@@ -152,9 +152,9 @@ var retries = []entry{
 		t.send(q.answer(wire.NakRemoteAccess, theirPSN, 0))
 		q.Completes("REM_ACCESS_ERR")
 		q.post("RDMA_WRITE", 8)
-		is(t, "the status behind it", q.Completion().Status, "WR_FLUSH_ERR")
+		is(t, "the status after it", q.Completion().Status, "WR_FLUSH_ERR")
 	}},
-	{"REQ-FLUSH-SILENT", "A request behind one that was refused is not sent again.", "IBTA Vol 1 §10.3.1", onRC(func(q *qp) {
+	{"REQ-FLUSH-SILENT", "A request after one that was refused is not sent again.", "IBTA Vol 1 §10.3.1", onRC(func(q *qp) {
 		q.post("RDMA_WRITE", 8)
 		q.post("RDMA_WRITE", 8)
 		q.t.reply().opcode(wire.RCWriteOnly)

@@ -29,7 +29,7 @@ func reading(t *tester, length int, change ...func(*settings)) *qp {
 	return q
 }
 
-// unmoved checks that a response has neither completed the READ nor changed memory behind its first
+// unmoved checks that a response has neither completed the READ nor changed memory after its first
 // n bytes.
 func (q *qp) unmoved(n int) {
 	q.t.sync(func(*reply) {}) // it may retransmit the request
@@ -57,7 +57,7 @@ func swapping(t *tester) *qp {
 
 // responses has the cases of responses to READs and atomics.
 var responses = []entry{
-	{"REQ-READ-LONG", "The packets of a READ response are placed one behind the other.", "IBTA Vol 1 §9.4.4", func(t *tester) {
+	{"REQ-READ-LONG", "The packets of a READ response are placed one after the other.", "IBTA Vol 1 §9.4.4", func(t *tester) {
 		q, data := reading(t, 2*mtu+8), pattern(2*mtu+8, 3)
 		t.send(q.readResponse(wire.RCReadResponseFirst, theirPSN, data[:mtu]),
 			q.readResponse(wire.RCReadResponseMiddle, theirPSN+1, data[mtu:2*mtu]),
@@ -65,14 +65,14 @@ var responses = []entry{
 		q.Completes("SUCCESS")
 		q.Holds(0, data)
 	}},
-	{"REQ-READ-GAP", "A READ of whose response a packet is missing is not complete.", "IBTA Vol 1 §9.4.4", func(t *tester) {
+	{"REQ-READ-GAP", "A READ is not complete while a packet of its response is missing.", "IBTA Vol 1 §9.4.4", func(t *tester) {
 		q, data := reading(t, 2*mtu+8), pattern(2*mtu+8, 3)
 		t.send(q.readResponse(wire.RCReadResponseFirst, theirPSN, data[:mtu]),
 			q.readResponse(wire.RCReadResponseLast, theirPSN+2, data[2*mtu:]))
 		t.sync(func(*reply) {})
 		q.None()
 	}},
-	{"REQ-READ-AGAIN", "What is missing of a READ's response is requested again, at the PSN and the address from which on it is missing.",
+	{"REQ-READ-AGAIN", "The missing part of a READ's response is requested again, from the first missing PSN and address on.",
 		suite.Observed,
 		func(t *tester) {
 			// The timeout of half a second is enough for a busy tester.
@@ -92,7 +92,7 @@ var responses = []entry{
 		t.sendRaw(d)
 		q.unmoved(0)
 	}},
-	{"REQ-READ-DUPLICATE", "A READ response that comes again, when its READ is complete, changes nothing.", suite.Observed,
+	{"REQ-READ-DUPLICATE", "A duplicate READ response changes nothing when its READ is complete.", suite.Observed,
 		func(t *tester) {
 			q := reading(t, 8)
 			t.send(q.readResponse(wire.RCReadResponseOnly, theirPSN, pattern(8, 3)))
@@ -108,7 +108,7 @@ var responses = []entry{
 			t.send(q.readResponse(wire.RCReadResponseOnly, theirPSN, pattern(32, 3)))
 			q.unlucky()
 		}},
-	{"REQ-READ-MORE", "Of a READ response with more bytes than were requested, no more are placed.", suite.Observed, func(t *tester) {
+	{"REQ-READ-MORE", "A READ response with more bytes than requested places only the requested number.", suite.Observed, func(t *tester) {
 		q := reading(t, 8)
 		t.send(q.readResponse(wire.RCReadResponseOnly, theirPSN, pattern(64, 3)))
 		t.sync(func(*reply) {})
@@ -161,7 +161,7 @@ var responses = []entry{
 		q.unlucky()
 		q.Holds(0, pattern(8, 0x55))
 	}},
-	{"REQ-ATOMIC-DUPLICATE", "An atomic's response that comes again, when the atomic is complete, changes nothing.", suite.Observed,
+	{"REQ-ATOMIC-DUPLICATE", "A duplicate response of an atomic changes nothing when the atomic is complete.", suite.Observed,
 		func(t *tester) {
 			q := swapping(t)
 			t.send(q.atomicResponse(theirPSN, 7))

@@ -11,12 +11,12 @@ var sequence = []entry{
 		q.t.ask(q.write(8, pattern(8, 2))).ack(0).msn(2)
 		q.Holds(8, pattern(8, 2))
 	}, func(s *settings) { s.RQPSN = 0xffffff })},
-	{"PSN-GAP-NAK", "A request behind a gap is answered with a NAK, PSN sequence error, that names the PSN that is expected.",
+	{"PSN-GAP-NAK", "A request after a gap is answered with a NAK, PSN sequence error, with the expected PSN.",
 		"IBTA Vol 1 §9.7.5.1.2, §9.7.5.2", onRC(func(q *qp) {
 			q.psn += 2
 			q.t.ask(q.write(0, pattern(8, 1))).nak(wire.NakPSNSeq, firstPSN)
 		})},
-	{"PSN-GAP-DROP", "A request behind a gap is not executed.", "IBTA Vol 1 §9.7.4", onRC(func(q *qp) {
+	{"PSN-GAP-DROP", "A request after a gap is not executed.", "IBTA Vol 1 §9.7.4", onRC(func(q *qp) {
 		q.psn++
 		q.t.ask(q.write(0, pattern(8, 1))).nak(wire.NakPSNSeq, firstPSN)
 		q.Holds(0, make([]byte, 8))
@@ -28,14 +28,14 @@ var sequence = []entry{
 			q.t.ask(q.write(0, pattern(8, 1))).nak(wire.NakPSNSeq, firstPSN)
 			q.t.unanswered(q.write(8, pattern(8, 1)))
 		})},
-	{"PSN-GAP-MENDED", "When the expected request comes after a NAK, it is executed and acknowledged.", "IBTA Vol 1 §9.7.5.1.2",
+	{"PSN-GAP-MENDED", "When the expected request arrives after a NAK, it is executed and acknowledged.", "IBTA Vol 1 §9.7.5.1.2",
 		onRC(func(q *qp) {
 			missing := q.write(0, pattern(8, 1))
 			q.t.ask(q.write(8, pattern(8, 2))).nak(wire.NakPSNSeq, firstPSN)
 			q.t.ask(missing).ack(firstPSN).msn(1)
 			q.Holds(0, pattern(8, 1))
 		})},
-	{"PSN-GAP-AGAIN", "After a gap was mended, the next one is answered with a NAK of its own.", "IBTA Vol 1 §9.7.5.1.2", onRC(func(q *qp) {
+	{"PSN-GAP-AGAIN", "After a gap is filled, the next one is answered with a NAK of its own.", "IBTA Vol 1 §9.7.5.1.2", onRC(func(q *qp) {
 		missing := q.write(0, pattern(8, 1))
 		q.t.ask(q.write(8, pattern(8, 2))).nak(wire.NakPSNSeq, firstPSN)
 		q.t.ask(missing).ack(firstPSN)
@@ -106,7 +106,7 @@ var sequence = []entry{
 		q.psn++
 		q.t.ask(q.write(0, pattern(8, 1))).nak(wire.NakPSNSeq, firstPSN+1).msn(1)
 	})},
-	{"ACK-COALESCED", "The last of several requests, which alone asks, is acknowledged for all of them.", "IBTA Vol 1 §9.7.5.1.2",
+	{"ACK-COALESCED", "One acknowledgement covers several requests, of which only the last has AckReq.", "IBTA Vol 1 §9.7.5.1.2",
 		onRC(func(q *qp) {
 			var all []*wire.Packet
 			for i := range 3 {

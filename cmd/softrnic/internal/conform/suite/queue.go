@@ -33,7 +33,7 @@ func (q *Queue) Holds(off int, want []byte) {
 	got := q.Do(control.Request{Op: control.Read, Offset: off, Length: len(want)}).Data
 	Is(q.T, fmt.Sprintf("the target's memory from byte %d on", off), fmt.Sprintf("% x", Head(got)), fmt.Sprintf("% x", Head(want)))
 	if !bytes.Equal(got, want) {
-		q.T.Failf("the target's memory from byte %d on differs behind the first bytes", off)
+		q.T.Failf("the target's memory from byte %d on differs after the first bytes", off)
 	}
 }
 

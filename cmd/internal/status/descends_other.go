@@ -1,0 +1,6 @@
+//go:build !linux
+
+package status
+
+// descends reports whether process pid is ancestor. Descendants are not found on this system.
+func descends(pid, ancestor int) bool { return pid == ancestor }

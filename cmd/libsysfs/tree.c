@@ -1,0 +1,231 @@
+// The directory with the devices' files. softrnic run creates it before the program, and names it
+// in SOFTRNIC_SYSFS. Programs of a container have no softrnic run. The first access of such a
+// process then runs the command softrnic, which creates the directory, because the files depend on
+// the container's addresses.
+#define _GNU_SOURCE
+#include "tree.h"
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <sys/auxv.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+// helper is the call of the command.
+struct helper {
+	char command[PATH_MAX];
+	int out; // the pipe for the name of the directory
+};
+
+#define HELPER_STACK (64 << 10)
+
+static int run_helper(void *v)
+{
+	struct helper *h = v;
+	char *args[] = {h->command, "run", "--describe", NULL};
+	int null = open("/dev/null", O_RDWR);
+	// The library of verbs reports the same errors.
+	if (null < 0 || dup2(null, 0) < 0 || dup2(null, 2) < 0 || dup2(h->out, 1) < 0)
+		_exit(1);
+	execve(h->command, args, environ);
+	_exit(1);
+}
+
+// read_all reads the helper's output, and returns its length without the line feed. It returns 0 if
+// the helper has failed.
+static size_t read_all(int fd, char *buf, size_t size)
+{
+	size_t length = 0;
+	for (;;) {
+		ssize_t n = read(fd, buf + length, size - length);
+		if (n > 0)
+			length += n;
+		else if (n == 0 || errno != EINTR)
+			return length && buf[length - 1] == '\n' ? length - 1 : 0;
+	}
+}
+
+// find_command writes the file of the command softrnic to command. It returns 0 if there is none.
+static int find_command(char command[PATH_MAX])
+{
+	Dl_info self;
+	const char *given = secure_getenv("SOFTRNIC_COMMAND");
+	if (given)
+		return snprintf(command, PATH_MAX, "%s", given) < PATH_MAX && !access(command, X_OK);
+	if (!dladdr((void *)devices_tree, &self) || !strrchr(self.dli_fname, '/'))
+		return 0;
+	int n = strrchr(self.dli_fname, '/') - self.dli_fname;
+	return snprintf(command, PATH_MAX, "%.*s/../../bin/softrnic", n, self.dli_fname) < PATH_MAX && !access(command, X_OK);
+}
+
+// start runs a function in a child that has this memory until it executes a program or ends. It
+// returns the child, or -1. A child that executes no program sends no SIGCHLD, and wait and
+// waitpid(-1) of its parent do not return it. With execve, it becomes an ordinary child: so a child
+// of the program only starts the command, as a child of its own.
+static int start(int (*run)(void *), void *arg)
+{
+	sigset_t all, before;
+	char *stack = mmap(NULL, HELPER_STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
+	if (stack == MAP_FAILED)
+		return -1;
+	sigfillset(&all); // no handler of the program runs in the child
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	int pid = clone(run, stack + HELPER_STACK, CLONE_VM | CLONE_VFORK, arg);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	munmap(stack, HELPER_STACK);
+	return pid;
+}
+
+// above_standard returns the descriptor, or a copy above those of standard input, output and error
+// instead. A daemon may have closed these, and the helper's would replace the descriptor.
+static int above_standard(int fd)
+{
+	if (fd > STDERR_FILENO)
+		return fd;
+	int copy = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+	close(fd);
+	return copy;
+}
+
+// help runs the helper in a child of its own, and waits for its end.
+static int help(void *v)
+{
+	int pid = start(run_helper, v);
+	while (pid > 0 && waitpid(pid, NULL, __WALL) < 0 && errno == EINTR)
+		;
+	_exit(0);
+}
+
+// describe writes the name of the directory to tree. The pipe has room for it.
+static void describe(char tree[PATH_MAX])
+{
+	struct helper h;
+	int pipe[2], cancel;
+	if (!find_command(h.command) || pipe2(pipe, O_CLOEXEC))
+		return;
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+	h.out = above_standard(pipe[1]);
+	int pid = h.out < 0 ? -1 : start(help, &h);
+	if (h.out >= 0)
+		close(h.out);
+	if (pid > 0) {
+		// The end of the output shows whether the helper has succeeded. Its parent has its status.
+		tree[read_all(pipe[0], tree, PATH_MAX)] = 0;
+		while (waitpid(pid, NULL, __WALL) < 0 && errno == EINTR)
+			;
+	}
+	close(pipe[0]);
+	pthread_setcancelstate(cancel, NULL);
+}
+
+// answerer is the call of the command for netlink.
+struct answerer {
+	char command[PATH_MAX], port[16];
+	const char *tree;
+	int socket;
+};
+
+static int run_answerer(void *v)
+{
+	struct answerer *a = v;
+	char *args[] = {a->command, "run", "--netlink", a->port, "--tree", (char *)(*a->tree ? a->tree : "/"), NULL};
+	int null = open("/dev/null", O_RDWR);
+	if (null < 0 || dup2(null, 1) < 0 || dup2(null, 2) < 0 || dup2(a->socket, 0) < 0)
+		_exit(1);
+	execve(a->command, args, environ);
+	_exit(1);
+}
+
+// detach starts the command in a child of its own, which no process needs to wait for.
+static int detach(void *v)
+{
+	_exit(start(run_answerer, v) < 0);
+}
+
+int netlink_answers(const char *tree, int flags)
+{
+	struct answerer a = {.tree = tree};
+	int pair[2], cancel, status = 1;
+	if (!find_command(a.command) || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair))
+		return -1;
+	snprintf(a.port, sizeof a.port, "%d", getpid());
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+	a.socket = above_standard(pair[1]);
+	int pid = a.socket < 0 ? -1 : start(detach, &a);
+	while (pid > 0 && waitpid(pid, &status, __WALL) < 0 && errno == EINTR)
+		;
+	if (a.socket >= 0)
+		close(a.socket);
+	if (pid <= 0 || status) {
+		close(pair[0]);
+		pair[0] = -1;
+	} else {
+		if (!(flags & SOCK_CLOEXEC))
+			fcntl(pair[0], F_SETFD, 0);
+		if (flags & SOCK_NONBLOCK)
+			fcntl(pair[0], F_SETFL, O_NONBLOCK);
+	}
+	pthread_setcancelstate(cancel, NULL);
+	return pair[0];
+}
+
+// result is a directory that a helper has created.
+struct result {
+	struct result *next;
+	uid_t user; // a program may change its user, who has a directory of his own
+	char tree[PATH_MAX]; // empty: there is none
+};
+
+static struct result *results;
+
+static struct result *result_of(uid_t user)
+{
+	struct result *r = __atomic_load_n(&results, __ATOMIC_ACQUIRE);
+	while (r && r->user != user)
+		r = r->next;
+	return r;
+}
+
+// described returns the directory that the helper creates, or NULL. Threads that are here at once
+// have a helper each, and all use the same directory. So no lock is held, which a child after fork
+// or a signal handler could wait for.
+static const char *described(void)
+{
+	uid_t user = geteuid();
+	struct result *r = result_of(user);
+	if (!r) {
+		int before = errno;
+		if (!(r = calloc(1, sizeof *r)))
+			return NULL;
+		r->user = user;
+		describe(r->tree);
+		r->next = __atomic_load_n(&results, __ATOMIC_ACQUIRE);
+		while (!__atomic_compare_exchange_n(&results, &r->next, r, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+			;
+		errno = before;
+	}
+	return *r->tree ? r->tree : NULL;
+}
+
+static int has_prefix(const char *path, const char *prefix) { return !strncmp(path, prefix, strlen(prefix)); }
+
+const char *devices_tree(const char *path)
+{
+	const char *tree = secure_getenv("SOFTRNIC_SYSFS");
+	if (tree || getauxval(AT_SECURE))
+		return tree;
+	// All other paths are used by programs without RDMA too. They matter if there is a card.
+	if (!has_prefix(path, "/sys/class/infiniband") && !has_prefix(path, "/dev/infiniband") &&
+		!__atomic_load_n(&results, __ATOMIC_ACQUIRE) && !secure_getenv("SOFTRNIC_CARD"))
+		return NULL;
+	return described();
+}

@@ -1,0 +1,228 @@
+package run
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/softrnic/softrnic/cmd/internal/cli"
+	"github.com/softrnic/softrnic/cmd/internal/dropin"
+)
+
+// described returns a directory with what describe creates for an environment.
+func described(t *testing.T, alone bool, env map[string]string) string {
+	t.Helper()
+	cfg, err := dropin.FromEnv(func(name string) string { return env[name] })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
+	dir := t.TempDir()
+	counters, err := describe(&cli.Env{Stdout: io.Discard, Stderr: os.Stderr}, &cfg, "softrnic", dir, alone, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for _, d := range counters {
+			d.Close()
+		}
+	})
+	return dir
+}
+
+// read returns the text of a file. Unlike filepath.Join, it keeps "..", which may follow a link.
+func read(t *testing.T, parts ...string) string {
+	t.Helper()
+	b, err := os.ReadFile(strings.Join(parts, "/"))
+	if err != nil {
+		t.Error(err)
+	}
+	return strings.TrimSuffix(string(b), "\n")
+}
+
+// TestTreeWithoutCard: devices are in the directories of their classes.
+func TestTreeWithoutCard(t *testing.T) {
+	dir := described(t, true, map[string]string{"SOFTRNIC_LINK": "pipe", "SOFTRNIC_ADDR": "10.0.0.1/24"})
+	for file, want := range map[string]string{
+		"infiniband/softrnic0/ports/1/rate": "40 Gb/sec (4X QDR)", "infiniband/softrnic0_iw/node_type": "4: RNIC",
+		"infiniband/softrnic0/device/vendor": "0xffffff", "infiniband/softrnic0/hca_type": "softrnic",
+		"infiniband_verbs/uverbs1/ibdev": "softrnic0_iw", "infiniband_mad/umad0/ibdev": "softrnic0", "infiniband_mad/umad0/port": "1",
+		"infiniband/softrnic0/ports/1/counters/port_xmit_data": "0",
+	} {
+		if got := read(t, dir, "sys/class", file); got != want {
+			t.Errorf("%s is %q, want %q", file, got, want)
+		}
+	}
+	if entries, err := os.ReadDir(filepath.Join(dir, "sys")); err != nil || len(entries) != 1 {
+		t.Errorf("sys has %v (%v), want class only", entries, err)
+	}
+}
+
+// TestTreeCards: each rail has a card of its own, whose paths lead to each other as in Linux.
+func TestTreeCards(t *testing.T) {
+	dir := described(t, false, map[string]string{"SOFTRNIC_LINK": "pipe", "SOFTRNIC_ADDR": "10.0.0.1/24;10.0.1.1/24;10.0.2.1/24",
+		"SOFTRNIC_CARD": "connectx7;connectx5;e810", "SOFTRNIC_DEVICE": "mlx5_0,siw0;mlx5_1,;irdma0,irdma1"})
+	var addresses []string
+	for name, want := range map[string]struct{ vendor, device, speed, rate, part string }{
+		"mlx5_0": {"0x15b3", "0x1021", "32.0 GT/s PCIe", "400 Gb/sec (4X NDR)", "MT4129"},
+		"mlx5_1": {"0x15b3", "0x1017", "8.0 GT/s PCIe", "100 Gb/sec (4X EDR)", "MT4119"},
+		"irdma0": {"0x8086", "0x1592", "16.0 GT/s PCIe", "100 Gb/sec (4X EDR)", "IRDMA"},
+		"irdma1": {"0x8086", "0x1592", "16.0 GT/s PCIe", "100 Gb/sec (4X EDR)", "IRDMA"},
+	} {
+		class := filepath.Join(dir, "sys/class/infiniband", name)
+		for file, want := range map[string]string{"device/vendor": want.vendor, "device/device": want.device, "device/class": "0x020000",
+			"device/max_link_speed": want.speed, "device/../max_link_speed": want.speed, "device/max_link_width": "16",
+			"ports/1/rate": want.rate, "ports/1/link_layer": "Ethernet", "hca_type": want.part} {
+			if got := read(t, class+"/"+file); got != want {
+				t.Errorf("%s of %s is %q, want %q", file, name, got, want)
+			}
+		}
+		device, err := filepath.EvalSymlinks(class + "/device")
+		if err != nil {
+			t.Fatal(err)
+		}
+		address := filepath.Base(device)
+		addresses = append(addresses, address)
+		slot, _, _ := strings.Cut(address, ":00.")
+		for _, other := range []string{"bus/pci/devices/" + address, "class/pci_bus/" + slot + "/../../" + address,
+			"class/infiniband_verbs/" + uverbsOf(t, dir, name) + "/device",
+			"bus/pci/drivers/" + filepath.Base(link(t, device+"/driver")) + "/" + address} {
+			// Not filepath.Join, which would remove the "..".
+			if got, err := filepath.EvalSymlinks(dir + "/sys/" + other); err != nil || got != device {
+				t.Errorf("%s is %s (%v), want %s", other, got, err, device)
+			}
+		}
+		for end, want := range map[string]string{"subsystem": "pci", "infiniband/" + name + "/subsystem": "infiniband"} {
+			if got := filepath.Base(link(t, device+"/"+end)); got != want {
+				t.Errorf("%s of %s is %s, want %s", end, name, got, want)
+			}
+		}
+		if got := read(t, device, "uevent"); !strings.Contains(got, "PCI_SLOT_NAME="+address+"\n") ||
+			!strings.Contains(strings.ToLower(got), "pci_id="+want.vendor[2:]+":"+want.device[2:]+"\n") {
+			t.Errorf("uevent of %s:\n%s", name, got)
+		}
+		config := read(t, device, "config")
+		if id := fmt.Sprintf("0x%02x%02x", config[1], config[0]); id != want.vendor {
+			t.Errorf("the configuration space of %s has vendor %s, want %s", name, id, want.vendor)
+		}
+	}
+	slices.Sort(addresses)
+	if len(slices.Compact(addresses)) != 4 {
+		t.Errorf("addresses %v: want four", addresses)
+	}
+	// siw0 belongs to no card.
+	if info, err := os.Lstat(filepath.Join(dir, "sys/class/infiniband/siw0")); err != nil || !info.IsDir() {
+		t.Errorf("siw0: %v, %v", info, err)
+	}
+}
+
+// uverbsOf returns the uverbs device of an RDMA device.
+func uverbsOf(t *testing.T, dir, name string) string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "sys/class/infiniband_verbs/*/ibdev"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		if read(t, f) == name {
+			return filepath.Base(filepath.Dir(f))
+		}
+	}
+	t.Fatalf("%s has no uverbs device", name)
+	return ""
+}
+
+func link(t *testing.T, name string) string {
+	t.Helper()
+	target, err := os.Readlink(name)
+	if err != nil {
+		t.Error(err)
+	}
+	return target
+}
+
+// TestTreeInterface: the network interface of the device belongs to the card. In a tree that
+// replaces the kernel's directories, the kernel's own entries remain.
+func TestTreeInterface(t *testing.T) {
+	if _, err := os.Stat("/sys/class/net/lo"); err != nil {
+		t.Skip("there is no sysfs")
+	}
+	env := map[string]string{"SOFTRNIC_LINK": "kernel:lo", "SOFTRNIC_ADDR": "127.0.0.1", "SOFTRNIC_CARD": "connectx7"}
+	dir := described(t, true, env)
+	lo := filepath.Join(dir, "sys/class/net/lo")
+	if got, want := read(t, lo, "mtu"), read(t, "/sys/class/net/lo/mtu"); got != want {
+		t.Errorf("mtu is %s, want %s", got, want)
+	}
+	if got := read(t, lo, "device/device"); got != "0x1021" {
+		t.Errorf("the interface belongs to device %s", got)
+	}
+	for _, kernels := range []string{"class/net", "bus/pci/devices"} {
+		entries, _ := os.ReadDir("/sys/" + kernels) // a machine may have no PCI
+		for _, e := range entries {
+			if _, err := os.Stat(filepath.Join(dir, "sys", kernels, e.Name())); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	// In a mount namespace the kernel's entries come from the kernel.
+	dir = described(t, false, env)
+	if entries, err := os.ReadDir(filepath.Join(dir, "sys/class/net")); err != nil || len(entries) != 1 {
+		t.Errorf("class/net has %v (%v), want lo", entries, err)
+	}
+}
+
+func TestNumbers(t *testing.T) {
+	for list, want := range map[string][]int{"0\n": {0}, "0-1,4": {0, 1, 4}, "": nil, "x": nil} {
+		if got := numbers(list); !slices.Equal(got, want) {
+			t.Errorf("%q: %v, want %v", list, got, want)
+		}
+	}
+}
+
+// TestFreeSlots: rails have buses of their own, which the machine does not have.
+func TestFreeSlots(t *testing.T) {
+	seen := map[int]bool{}
+	for rail := range dropin.MaxRails {
+		s, err := freeSlot(rail, dropin.MaxRails)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, bus := range []int{s.bridge, s.bus} {
+			if seen[bus] || bus > 0xff {
+				t.Errorf("rail %d has bus %#x", rail, bus)
+			}
+			seen[bus] = true
+			if _, err := os.Stat(fmt.Sprintf("/sys/class/pci_bus/0000:%02x", bus)); err == nil {
+				t.Errorf("rail %d has bus %#x of the machine", rail, bus)
+			}
+		}
+		if s.cpus == "" {
+			t.Errorf("rail %d has no CPUs", rail)
+		}
+	}
+}
+
+// TestHashTree: containers with different files or links have different directories.
+func TestHashTree(t *testing.T) {
+	seen := map[string]string{}
+	for _, c := range []struct{ name, text, link string }{{"a", "1", "x"}, {"b", "1", "x"}, {"a", "2", "x"}, {"a", "1", "y"}} {
+		dir := t.TempDir()
+		if err := errors.Join(os.WriteFile(filepath.Join(dir, c.name), []byte(c.text), 0o644),
+			os.Symlink(c.link, filepath.Join(dir, "link"))); err != nil {
+			t.Fatal(err)
+		}
+		sum, err := hashTree(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if other := seen[string(sum)]; other != "" {
+			t.Errorf("%v and %s have the same hash", c, other)
+		}
+		seen[string(sum)] = fmt.Sprint(c)
+	}
+}

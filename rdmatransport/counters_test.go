@@ -1,0 +1,50 @@
+package rdmatransport_test
+
+import (
+	"errors"
+	"testing"
+)
+
+// TestCountersRise: no counter becomes less while QPs are closed, whose counters are then added to
+// those of the device.
+func TestCountersRise(t *testing.T) {
+	overMedia(t, func(t *testing.T, m medium) {
+		const qps = 200
+		a, b := udNodes(t, m, qps, 1)
+		ah := a.ah(b.at(false))
+		for i := range qps {
+			a.send(i, ah, b.qps[0].Num(), "text")
+		}
+		if !eventually(func() bool { return a.dev.HWCounters()["sent_pkts"] == qps }) {
+			t.Fatalf("sent_pkts is %d, want %d", a.dev.HWCounters()["sent_pkts"], qps)
+		}
+		closed := make(chan struct{})
+		go func() {
+			defer close(closed)
+			for _, qp := range a.qps {
+				if err := errors.Join(qp.Close(), qp.SendCQ().Close()); err != nil {
+					t.Error(err)
+				}
+			}
+			a.qps = nil
+		}()
+		last := a.dev.HWCounters()
+		for ended := false; !ended; {
+			select {
+			case <-closed:
+				ended = true
+			default:
+			}
+			now := a.dev.HWCounters()
+			for name, v := range now {
+				if v < last[name] {
+					t.Errorf("%s was %d, and then %d", name, last[name], v)
+				}
+			}
+			last = now
+		}
+		if last["sent_pkts"] != qps {
+			t.Errorf("in the end sent_pkts is %d, want %d", last["sent_pkts"], qps)
+		}
+	})
+}

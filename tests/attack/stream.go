@@ -1,0 +1,289 @@
+package attack
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/softrnic/softrnic/internal/checksum"
+	"github.com/softrnic/softrnic/internal/rdmatransport/ddp"
+	"github.com/softrnic/softrnic/internal/rdmatransport/mpa"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// StreamAttacks are attacks on connections over iWARP, each for a connection of its own.
+var StreamAttacks = []Attack{
+	{"read data and keys", true, readStream},
+	{"WRITE with a forged segment", true, forgeSegment},
+	{"change data on its way", true, changeSegment},
+	{"repeat an old WRITE", false, replaySegment},
+	{"reset the connection", true, reset},
+	{"WRITE without MPA's CRC", false, forgeWithoutCRC},
+	{"WRITE with a guessed STag", false, guessSTag},
+	{"reset within the window", false, resetWithinWindow},
+}
+
+// segment is a TCP segment of the requester with one FPDU, a tagged DDP segment.
+type segment struct {
+	Seen
+	tcp     []byte // header
+	fpdu    []byte
+	header  ddp.Tagged
+	payload []byte
+}
+
+// parseSegment parses a frame. ok is false if it has no FPDU of a WRITE.
+func parseSegment(s Seen) (g segment, ok bool) {
+	b := s.Data
+	if len(b) < udpAt+20 || b[12] != 8 || b[13] != 0 || b[ipAt] != 0x45 || b[ipAt+9] != protocolTCP {
+		return g, false
+	}
+	end := ipAt + int(binary.BigEndian.Uint16(b[ipAt+2:]))
+	data := udpAt + int(b[udpAt+12]>>4)*4
+	if end > len(b) || data+2+ddp.TaggedLen > end {
+		return g, false
+	}
+	g.Seen, g.tcp, g.fpdu = s, b[udpAt:data], b[data:end]
+	n := int(binary.BigEndian.Uint16(g.fpdu))
+	if n+2 > len(g.fpdu) || !ddp.IsTagged(g.fpdu[2:]) {
+		return g, false
+	}
+	var err error
+	g.header, g.payload, err = ddp.ParseTagged(g.fpdu[2 : 2+n])
+	return g, err == nil && len(g.payload) == len(Text)
+}
+
+// writeStream performs a WRITE, which succeeds, and returns its segment.
+func (v *Victim) writeStream() (segment, error) {
+	if status, err := v.Write(); err != nil || status != verbs.WCSuccess {
+		return segment{}, fmt.Errorf("a WRITE: %v, %w", status, err)
+	}
+	return v.lastSegment()
+}
+
+// lastSegment returns the segment of the last WRITE. The stack may send it after the completion.
+func (v *Victim) lastSegment() (g segment, err error) {
+	seen, err := until(func() (bool, error) {
+		v.Path.mu.Lock()
+		defer v.Path.mu.Unlock()
+		for _, s := range slices.Backward(v.Path.seen) {
+			var ok bool
+			if g, ok = parseSegment(s); ok && s.Out {
+				return true, nil
+			}
+		}
+		return false, nil
+	})
+	if err == nil && !seen {
+		err = errNothing
+	}
+	return g, err
+}
+
+// forge returns the frame of another segment with the same addresses and ports, `ahead` bytes after
+// the end of g, with the flags of TCP.
+func (g *segment) forge(ahead int, flags byte, fpdu []byte) Seen {
+	head := len(g.Data[:udpAt]) + len(g.tcp)
+	b := append(bytes.Clone(g.Data[:head]), fpdu...)
+	binary.BigEndian.PutUint16(b[ipAt+2:], uint16(len(b)-ipAt))
+	checksum.PutIPv4(b[ipAt:udpAt])
+	tcp := b[udpAt:]
+	binary.BigEndian.PutUint32(tcp[4:], binary.BigEndian.Uint32(g.tcp[4:])+uint32(len(g.fpdu)+ahead))
+	tcp[13] = flags
+	putTCPSum(b)
+	return Seen{g.Out, b}
+}
+
+// putTCPSum writes the checksum of a TCP segment without superfluous bytes after it.
+func putTCPSum(b []byte) {
+	tcp := b[udpAt:]
+	tcp[16], tcp[17] = 0, 0
+	pseudo := append(bytes.Clone(b[ipAt+12:ipAt+20]), 0, protocolTCP, byte(len(tcp)>>8), byte(len(tcp)))
+	binary.BigEndian.PutUint16(tcp[16:], ^checksum.Sum(tcp, checksum.Sum(pseudo, 0)))
+}
+
+// TCP's protocol number, and flags.
+const (
+	protocolTCP = 6
+	rst         = 4
+	ack         = 16
+)
+
+// fpduOf returns an FPDU of a tagged segment.
+func fpduOf(h ddp.Tagged, payload []byte) []byte {
+	ulpdu := make([]byte, ddp.TaggedLen, ddp.TaggedLen+len(payload))
+	h.Encode(ulpdu)
+	ulpdu = append(ulpdu, payload...)
+	s := mpa.NewSender(mpa.Config{CRC: true})
+	b := make([]byte, s.Size(len(ulpdu)))
+	s.Begin(b, len(ulpdu))
+	s.Add(ulpdu)
+	s.End()
+	return b
+}
+
+var forgedMessage = []byte("a forged message")
+
+// forged returns the FPDU of a WRITE that the attacker makes.
+func (g *segment) forged() []byte {
+	h := g.header
+	h.TO += forgedAt
+	return fpduOf(h, forgedMessage)
+}
+
+func readStream(v *Victim) (int, bool, error) {
+	g, err := v.writeStream()
+	return 0, err == nil && bytes.Equal(g.payload, Text) && g.header.STag != 0, err
+}
+
+// sends sends a forged segment and reports whether it was executed.
+func (v *Victim) sends(s Seen) (int, bool, error) {
+	if err := v.Path.Inject(s); err != nil {
+		return 0, false, err
+	}
+	through, err := until(func() (bool, error) { return v.wasWritten(forgedMessage) })
+	return 1, through, err
+}
+
+func forgeSegment(v *Victim) (int, bool, error) {
+	g, err := v.writeStream()
+	if err != nil {
+		return 0, false, err
+	}
+	return v.sends(g.forge(0, ack, g.forged()))
+}
+
+func changeSegment(v *Victim) (int, bool, error) {
+	changed := bytes.ToUpper(Text)
+	v.Path.Change(func(s *Seen) bool {
+		if g, ok := parseSegment(*s); ok && s.Out {
+			copy(g.fpdu, fpduOf(g.header, changed))
+			putTCPSum(s.Data)
+		}
+		return true
+	})
+	if _, err := v.writeStream(); err != nil {
+		return 0, false, err
+	}
+	through, err := until(func() (bool, error) {
+		b, err := v.Region()
+		return bytes.HasPrefix(b, changed), err
+	})
+	return 0, through, err
+}
+
+// replaySegment repeats a WRITE after one of the attacker's at the same place, and before another.
+func replaySegment(v *Victim) (int, bool, error) {
+	g, err := v.writeStream()
+	if err != nil {
+		return 0, false, err
+	}
+	first := g.forge(0, ack, fpduOf(g.header, forgedMessage))
+	for _, s := range []Seen{first, g.Seen} {
+		if err := v.Path.Inject(s); err != nil {
+			return 0, false, err
+		}
+	}
+	if _, done, err := v.sends(g.forge(len(g.fpdu), ack, g.forged())); err != nil || !done {
+		return 0, false, errors.Join(errNothing, err)
+	}
+	b, err := v.Region()
+	return 1, bytes.HasPrefix(b, Text), err
+}
+
+// reset sends a RST with the sequence number that the responder expects, after each WRITE, until
+// the connection ends.
+func reset(v *Victim) (packets int, through bool, err error) {
+	through, err = until(func() (bool, error) {
+		if v.Ended() {
+			return true, nil
+		}
+		if status, err := v.Write(); err != nil || status != verbs.WCSuccess {
+			return err == nil, err
+		}
+		g, err := v.lastSegment()
+		if err == nil {
+			packets, err = packets+1, v.Path.Inject(g.forge(0, rst|ack, nil))
+		}
+		return false, err
+	})
+	return packets, through, err
+}
+
+// resetWithinWindow sends a RST whose sequence number is not the expected one. The acknowledgement
+// of the next WRITE shows that the connection still exists.
+func resetWithinWindow(v *Victim) (int, bool, error) {
+	g, err := v.writeStream()
+	if err != nil {
+		return 0, false, err
+	}
+	if err := v.Path.Inject(g.forge(100, rst|ack, nil)); err != nil {
+		return 0, false, err
+	}
+	if g, err = v.writeStream(); err != nil {
+		return 1, true, err
+	}
+	alive, err := until(func() (bool, error) { return v.acknowledged(&g), nil })
+	return 1, !alive, err
+}
+
+// acknowledged reports whether the responder's TCP has acknowledged a segment.
+func (v *Victim) acknowledged(g *segment) bool {
+	v.Path.mu.Lock()
+	defer v.Path.mu.Unlock()
+	end := binary.BigEndian.Uint32(g.tcp[4:]) + uint32(len(g.fpdu))
+	return slices.ContainsFunc(v.Path.seen, func(s Seen) bool {
+		if s.Out || len(s.Data) < udpAt+20 || s.Data[ipAt+9] != protocolTCP {
+			return false
+		}
+		tcp := s.Data[udpAt:]
+		return tcp[13]&(rst|ack) == ack && int32(binary.BigEndian.Uint32(tcp[8:])-end) >= 0
+	})
+}
+
+// ends waits until the connection ends, which the requester sees at the latest when it WRITEs.
+func (v *Victim) ends() (bool, error) {
+	return until(func() (bool, error) {
+		if v.Ended() {
+			return true, nil
+		}
+		status, err := v.Write()
+		return status != verbs.WCSuccess, err
+	})
+}
+
+// endsConnection sends a segment that ends the connection, and reports whether it was executed.
+func (v *Victim) endsConnection(s Seen) (int, bool, error) {
+	if err := v.Path.Inject(s); err != nil {
+		return 0, false, err
+	}
+	ended, err := v.ends()
+	if err != nil || !ended {
+		return 1, true, errors.Join(errNothing, err)
+	}
+	through, err := v.wasWritten(forgedMessage)
+	return 1, through, err
+}
+
+func forgeWithoutCRC(v *Victim) (int, bool, error) {
+	g, err := v.writeStream()
+	if err != nil {
+		return 0, false, err
+	}
+	f := g.forged()
+	f[len(f)-1] ^= 1
+	return v.endsConnection(g.forge(0, ack, f))
+}
+
+// guessSTag knows everything but the STag. A wrong one ends the connection, so that it has one
+// guess.
+func guessSTag(v *Victim) (int, bool, error) {
+	g, err := v.writeStream()
+	if err != nil {
+		return 0, false, err
+	}
+	g.header.STag += 0x100 // the next one of a card that counts
+	return v.endsConnection(g.forge(0, ack, g.forged()))
+}
