@@ -24,6 +24,9 @@ const (
 // lockFile is locked while a process changes the files.
 const lockFile = "lock"
 
+// nextFile is what a process writes before it takes a counter's place.
+const nextFile = "next"
+
 // noWait are the flags to open files. With them, it fails for a symbolic link, and does not wait
 // for the other end of a FIFO.
 const noWait = unix.O_NOFOLLOW | unix.O_NONBLOCK
@@ -149,15 +152,7 @@ func (d *Directory) fill() error {
 		return err
 	}
 	for name := range files {
-		f, err := os.OpenFile(filepath.Join(d.Path, name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
-		if errors.Is(err, fs.ErrExist) {
-			continue
-		}
-		if err == nil {
-			_, err = f.WriteString("0\n")
-			err = errors.Join(err, f.Close())
-		}
-		if err != nil {
+		if err := write(filepath.Join(d.Path, name), 0); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}
 	}

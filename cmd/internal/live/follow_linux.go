@@ -3,6 +3,7 @@ package live
 import (
 	"bytes"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -104,15 +105,17 @@ func (w *writer) lock() (*os.File, error) {
 	}
 }
 
-// add adds to the number in a file, by a single write.
+// add adds to the number in a file. It replaces the file, so that a program that reads it in several
+// parts sees one number. A program sees later numbers only if it opens the file again. The caller
+// holds the lock.
 func add(name string, n uint64) error {
-	f, err := os.OpenFile(name, os.O_RDWR|noWait, 0)
+	f, err := os.OpenFile(name, os.O_RDONLY|noWait, 0)
 	if err != nil {
 		return err
 	}
-	defer f.Close()
 	var text [32]byte
-	length, err := f.ReadAt(text[:], 0)
+	length, err := f.Read(text[:])
+	_ = f.Close()
 	if length == 0 {
 		return err
 	}
@@ -121,9 +124,23 @@ func add(name string, n uint64) error {
 	if err != nil {
 		return err
 	}
-	sum := append(strconv.AppendUint(nil, old+n, 10), '\n')
-	if _, err = f.WriteAt(sum, 0); err == nil && len(sum) < length { // the number has wrapped around
-		err = f.Truncate(int64(len(sum)))
+	// The directory of the counters itself has only the entries that it has in sysfs.
+	next := filepath.Join(filepath.Dir(filepath.Dir(name)), nextFile)
+	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
 	}
-	return err
+	if err := write(next, old+n); err != nil {
+		return err
+	}
+	return os.Rename(next, name)
+}
+
+// write writes a number to a new file.
+func write(name string, n uint64) error {
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(append(strconv.AppendUint(nil, n, 10), '\n'))
+	return errors.Join(err, f.Close())
 }

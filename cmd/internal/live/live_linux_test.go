@@ -85,6 +85,29 @@ func TestSum(t *testing.T) {
 	}
 }
 
+// TestReader: a program that reads a file in parts, while its number grows, sees one number.
+func TestReader(t *testing.T) {
+	r, n := device(t)
+	d := create(t, r, n, false)
+	defer d.Close()
+	f, err := os.Open(filepath.Join(d.Path, PortDir, "port_xmit_data"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	b := make([]byte, 2)
+	if _, err := io.ReadFull(f, b); err != nil {
+		t.Fatal(err)
+	}
+	(&writer{dir: d.Path, patience: lockPatience}).update(map[string]uint64{PortDir + "/port_xmit_data": 12340})
+	if rest, err := io.ReadAll(f); err != nil || string(b)+string(rest) != "0\n" {
+		t.Errorf("%q and then %q (%v), want 0", b, rest, err)
+	}
+	if got := value(t, d); got != "12340" {
+		t.Errorf("the file has %s, want 12340", got)
+	}
+}
+
 // TestUnchanged: counters that do not change write nothing.
 func TestUnchanged(t *testing.T) {
 	r, n := device(t)

@@ -323,10 +323,11 @@ func (r *receiver) receive(see func(b []byte) (bool, error)) error {
 				return err
 			}
 			if !more {
-				for r.answers > 0 && err == nil {
-					err = r.answered()
+				// The client disconnects when it has the last answer. Its acknowledgement may come later, or be
+				// lost with the hub, and the answer is then flushed.
+				for r.answers > 0 && r.answered() == nil {
 				}
-				return err
+				return nil
 			}
 		}
 		if n == 0 {
