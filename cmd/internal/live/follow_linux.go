@@ -105,9 +105,9 @@ func (w *writer) lock() (*os.File, error) {
 	}
 }
 
-// add adds to the number in a file. It replaces the file, so that a program that reads it in several
-// parts sees one number. A program sees later numbers only if it opens the file again. The caller
-// holds the lock.
+// add adds to the number in a file. It replaces the file, so that a program that reads it in parts
+// sees one number. A program sees later numbers only if it opens the file again. The caller holds
+// the lock.
 func add(name string, n uint64) error {
 	f, err := os.OpenFile(name, os.O_RDONLY|noWait, 0)
 	if err != nil {
