@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -60,6 +61,34 @@ func TestUnder(t *testing.T) {
 	defer mu.Unlock()
 	if len(types) != 1 || types[0x88b6] == 0 {
 		t.Errorf("types of the frames: %v", types)
+	}
+}
+
+// TestPlace: a peer whose frames come from another MAC address, as damage or an attacker on the path
+// changes them, still gets its packets at its own.
+func TestPlace(t *testing.T) {
+	lan := must(pipe.New(&pipe.Config{MTU: 1500}))(t)
+	keys := [2]wireguard.SecretKey{wireguard.NewPrivateKey(), wireguard.NewPrivateKey()}
+	var elsewhere atomic.Bool
+	var hosts [2]*netstack.Host
+	for i, k := range keys {
+		under := &spied{must(lan.PortWithMAC(k.Public().MAC()))(t), func(f *link.Frame) {
+			if i == 1 && elsewhere.Load() {
+				f.Data[11] ^= 1
+			}
+		}}
+		l := must(wireguard.Open(&wireguard.Config{PrivateKey: k, Logger: logger(), Under: under,
+			Peers: []wireguard.PeerConfig{{PublicKey: keys[1-i].Public()}}}))(t)
+		hosts[i] = must(netstack.New(l, &netstack.Config{Addrs: []string{netip.PrefixFrom(k.Public().Addr(), 48).String()}}))(t)
+		defer func() { _ = hosts[i].Close() }()
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	for n := range 4 {
+		elsewhere.Store(n > 0)
+		if _, err := hosts[0].Ping(ctx, keys[1].Public().Addr()); err != nil {
+			t.Fatalf("ping %d: %v", n, err)
+		}
 	}
 }
 

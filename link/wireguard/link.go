@@ -73,6 +73,9 @@ type peer struct {
 	mac      [6]byte
 	allowed  []netip.Prefix
 	endpoint netip.AddrPort // invalid: none
+	// The device's peer has finalizers that receive from channels. In a bubble of testing/synctest
+	// they must not run, so tests keep the link.
+	ofDevice *device.Peer
 }
 
 // lookupTimeout bounds the time in which the name of an endpoint is looked up.
@@ -194,6 +197,14 @@ func (l *Link) configure(cfg *Config) error {
 	}
 	if err := l.dev.IpcSet(b.String()); err != nil {
 		return err
+	}
+	if cfg.Under != nil {
+		// A peer does not move there: its place is its key's MAC address. Otherwise the device would
+		// send to any address from which a packet of the peer seems to come.
+		l.dev.DisableSomeRoamingForBrokenMobileSemantics()
+	}
+	for _, p := range l.peers {
+		p.ofDevice = l.dev.LookupPeer(device.NoisePublicKey(p.PublicKey))
 	}
 	if err := l.dev.Up(); err != nil {
 		return fmt.Errorf("UDP port %d: %w", port, err)

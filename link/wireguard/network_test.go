@@ -9,6 +9,7 @@ import (
 
 	"golang.zx2c4.com/wireguard/conn"
 
+	"github.com/softrnic/softrnic/internal/stack/stacktest"
 	"github.com/softrnic/softrnic/link/wireguard"
 )
 
@@ -151,7 +152,5 @@ func (*socket) BatchSize() int       { return conn.IdealBatchSize }
 // open opens a link in a bubble.
 func open(t testing.TB, cfg *wireguard.Config) *wireguard.Link {
 	t.Helper()
-	l := must(wireguard.Open(cfg))(t)
-	wireguard.Keep(l)
-	return l
+	return stacktest.Kept(must(wireguard.Open(cfg))(t))
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/softrnic/softrnic/internal/stack/stacktest"
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/pipe"
+	"github.com/softrnic/softrnic/link/wireguard"
 	"github.com/softrnic/softrnic/rdmatransport"
 	"github.com/softrnic/softrnic/rdmatransport/roce"
 	"github.com/softrnic/softrnic/verbs"
@@ -27,6 +28,7 @@ type scenario struct {
 	shapes  [2]shape
 	slow    [2]bool
 	linkMTU int
+	secure  bool // the network carries a tunnel
 }
 
 func newScenario(seed uint64, r *rand.Rand) *scenario {
@@ -111,13 +113,31 @@ func seeds(n, inSystem int) int {
 	return n
 }
 
-func runSeed(t *testing.T, seed uint64)       { runScenario(t, seed, false) }
-func runSeedDirect(t *testing.T, seed uint64) { runScenario(t, seed, true) }
+// TestMatrixSecure runs the same work in an encrypted tunnel, whose packets the network treats as
+// badly. Damaged and repeated packets do not leave the tunnel.
+func TestMatrixSecure(t *testing.T) {
+	n := stacktest.Seeds(t, seeds(48, 200), runSeedSecure)
+	t.Logf("result: %d seeds in a tunnel", n)
+}
 
-func runScenario(t *testing.T, seed uint64, direct bool) {
+func runSeed(t *testing.T, seed uint64) { runScenario(t, seed, func(*scenario) {}) }
+
+func runSeedDirect(t *testing.T, seed uint64) {
+	runScenario(t, seed, func(s *scenario) { s.net.direct = true })
+}
+
+func runSeedSecure(t *testing.T, seed uint64) {
+	runScenario(t, seed, func(s *scenario) {
+		s.secure = true
+		s.terms.gid %= roce.V1Index // a tunnel carries IP only
+	})
+}
+
+// runScenario runs the scenario of a seed, after change.
+func runScenario(t *testing.T, seed uint64, change func(*scenario)) {
 	r := rand.New(rand.NewPCG(seed, 0))
 	s := newScenario(seed, r)
-	s.net.direct = direct
+	change(s)
 	defer func() {
 		if t.Failed() {
 			t.Log(s)
@@ -127,15 +147,13 @@ func runScenario(t *testing.T, seed uint64, direct bool) {
 }
 
 func (s *scenario) run(t *testing.T, r *rand.Rand) {
-	lan := must(pipe.New(&pipe.Config{MTU: s.linkMTU}))(t)
+	links := s.links(t)
 	var ds [2]*driver
 	addrs := [2][]string{{"10.0.0.1/24", "2001:db8::1/64"}, {"10.0.0.2/24", "2001:db8::2/64"}}
 	for i := range ds {
 		key := [32]byte{byte(i)}
 		fill(r, key[1:])
-		var l link.Link = lan.Port()
-		l = s.net.impair(t, l, i)
-		n := newNode(t, l, s.device(key), addrs[i]...)
+		n := newNode(t, links[i], s.device(key), addrs[i]...)
 		ds[i] = &driver{endpoint: n.newEndpoint(s.caps[i]), t: t, r: rand.New(rand.NewPCG(s.seed, uint64(i+1))),
 			cap: s.caps[i], model: newModel(r), slow: s.slow[i]}
 	}
@@ -148,7 +166,7 @@ func (s *scenario) run(t *testing.T, r *rand.Rand) {
 	for _, d := range ds {
 		d.setUp()
 	}
-	if !s.net.clean() {
+	if s.secure || !s.net.clean() {
 		for _, d := range ds {
 			d.findNeighbour(d.peer.gids[s.terms.gid%roce.V1Index].GID.Addr())
 		}
@@ -193,6 +211,26 @@ func (s *scenario) run(t *testing.T, r *rand.Rand) {
 	}
 }
 
+// links returns the links of the nodes, with the network's impairments.
+func (s *scenario) links(t *testing.T) (links [2]link.Link) {
+	mtu := s.linkMTU
+	if s.secure {
+		mtu += 100 // at least as much as a tunnel's packets are longer than those in it
+	}
+	lan := must(pipe.New(&pipe.Config{MTU: mtu}))(t)
+	keys := [2]wireguard.SecretKey{wireguard.NewPrivateKey(), wireguard.NewPrivateKey()}
+	for i := range links {
+		if !s.secure {
+			links[i] = s.net.impair(t, lan.Port(), i)
+			continue
+		}
+		under := must(lan.PortWithMAC(keys[i].Public().MAC()))(t)
+		links[i] = stacktest.Kept(must(wireguard.Open(&wireguard.Config{PrivateKey: keys[i], MTU: s.linkMTU,
+			Under: s.net.impair(t, under, i), Peers: []wireguard.PeerConfig{{PublicKey: keys[1-i].Public()}}}))(t))
+	}
+	return links
+}
+
 // device returns the options of a node's device. In every third scenario one or both devices use
 // go-back-N and do not mark their packets.
 func (s *scenario) device(key [32]byte) *rdmatransport.Config {
@@ -214,6 +252,9 @@ func (s *scenario) judge(t *testing.T, ds [2]*driver) {
 		tally.outOfSeq.Add(d.counter("out_of_seq_request"))
 		tally.rnr.Add(d.counter("rcvd_rnr_err"))
 		tally.badICRC.Add(d.counter("icrc_errors"))
+		if n := d.counter("icrc_errors"); s.secure && n > 0 {
+			t.Errorf("%d damaged packets have left the tunnel", n)
+		}
 		if d.status == verbs.WCSuccess {
 			continue
 		}

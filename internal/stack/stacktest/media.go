@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -118,6 +119,20 @@ func Tunnel(t *testing.T) [2]link.Link {
 	}
 	t.Fatal("no UDP port is free")
 	return [2]link.Link{}
+}
+
+// Kept keeps a tunnel in a bubble of testing/synctest until the process ends, and returns it. What
+// wireguard-go does with it when it is collected must not happen outside of the bubble.
+func Kept(l *wireguard.Link) *wireguard.Link {
+	kept.Lock()
+	defer kept.Unlock()
+	kept.links = append(kept.links, l)
+	return l
+}
+
+var kept struct {
+	sync.Mutex
+	links []*wireguard.Link
 }
 
 // cable hides a link's medium, so that all data passes in frames.

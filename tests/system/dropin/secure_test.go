@@ -7,8 +7,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -47,9 +49,9 @@ echo moved
 done
 kill $server $client`
 
-// TestSecureThroughNAT runs unmodified programs of nobody in two namespaces that have no network in
-// common but UDP through a NAT. During a transfer the client's address changes, so that the NAT
-// gives it another port, and the transfer does not fail.
+// TestSecureThroughNAT runs unmodified programs of nobody, and NVMe, in two namespaces that have no
+// network in common but UDP through a NAT. During a transfer the client's address changes, so that the
+// NAT gives it another port, and the transfer does not fail.
 func TestSecureThroughNAT(t *testing.T) {
 	gate.System(t)
 	needs(t, "/usr/sbin/ip", "iproute2")
@@ -72,10 +74,12 @@ func TestSecureThroughNAT(t *testing.T) {
 		keys[side], addrs[side] = strings.Fields(string(out))[0], strings.Fields(string(out))[1]
 	}
 	peers := [2]string{"client=" + keys[client], "server=" + keys[server] + "@10.46.0.2"}
+	node := func(side int) []string {
+		return []string{"--secure", filepath.Join(w.dirs[side], "node.key"), "--peer", peers[side], "--addr",
+			fmt.Sprintf("10.9.0.%d/24", 1+side), "--allow", []string{"client", "server"}[side]}
+	}
 	program := func(side int, args ...string) *exec.Cmd {
-		run := []string{softrnic, "run", "--secure", filepath.Join(w.dirs[side], "node.key"), "--peer", peers[side], "--addr",
-			fmt.Sprintf("10.9.0.%d/24", 1+side), "--allow", []string{"client", "server"}[side], "--"}
-		return w.command(ctx, side, append(run, args...)...)
+		return w.command(ctx, side, slices.Concat([]string{softrnic, "run"}, node(side), []string{"--"}, args)...)
 	}
 	// between runs a server and a client. While they run, during is called.
 	between := func(what string, during func(), args [2][]string) {
@@ -101,6 +105,28 @@ func TestSecureThroughNAT(t *testing.T) {
 		between("rping to "+to, func() {}, [2][]string{{"rping", "-s", "-a", to, "-C", "20", "-S", "30000", "-V"},
 			{"rping", "-c", "-a", to, "-C", "20", "-S", "30000", "-V"}})
 	}
+	disk := w.command(ctx, server, slices.Concat([]string{softrnic, "nvme", "serve", "--namespace",
+		filepath.Join(w.dirs[server], "disk") + ",size=8M"}, node(server))...)
+	said, ended := proc.Start(t, disk)
+	w.awaitPeer(ctx, t, softrnic, keys[server], func(peerShown) bool { return true })
+	in, out := filepath.Join(w.dirs[client], "in"), filepath.Join(w.dirs[client], "out")
+	data := bytes.Repeat([]byte("a disk behind a NAT, "), 300_000)[:6<<20]
+	if err := os.WriteFile(in, data, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"write", "10.9.0.1", in}, {"read", "10.9.0.1", out, "--size", fmt.Sprint(len(data))}} {
+		args = slices.Concat([]string{softrnic, "nvme"}, args, node(client))
+		if text, err := w.command(ctx, client, args...).CombinedOutput(); err != nil {
+			t.Errorf("%v: %v\n%s\ntarget:\n%s", args, err, text, said)
+		}
+	}
+	if got, err := os.ReadFile(out); err != nil || !bytes.Equal(got, data) {
+		t.Errorf("%d bytes of NVMe differ from the %d that were written, or %v", len(got), len(data), err)
+	}
+	if err := disk.Process.Signal(os.Interrupt); err != nil {
+		t.Error(err)
+	}
+	<-ended
 	between("ib_write_bw", func() {
 		before := w.awaitPeer(ctx, t, softrnic, keys[server], func(s peerShown) bool { return s.Received > 4<<20 })
 		if _, err := fmt.Fprintln(w.stdin, "move"); err != nil {

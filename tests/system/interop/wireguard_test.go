@@ -5,8 +5,11 @@ package interop
 import (
 	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -120,7 +123,7 @@ func TestWireGuard(t *testing.T) {
 	wgCaptured(t, outside, inside+"0.pcapng")
 }
 
-// wgStream sends a TCP stream between the peer and a SoftRNIC in this process.
+// wgStream sends TCP streams between the peer and a SoftRNIC in this process, at last iperf3's.
 func wgStream(ctx context.Context, t *testing.T, p *peer.Peer, n wgNode, kernelKey wireguard.PublicKey) {
 	t.Helper()
 	var l *wireguard.Link
@@ -164,6 +167,63 @@ func wgStream(ctx context.Context, t *testing.T, p *peer.Peer, n wgNode, kernelK
 	if out := p.Run(t, "head -c 20 /tmp/stream; wc -c </tmp/stream; rm /tmp/stream"); !strings.HasPrefix(out,
 		string(sent[:20])) || !strings.Contains(out, fmt.Sprint(size)) {
 		t.Errorf("the peer received %s", out)
+	}
+	wgIperf3(ctx, t, p, host)
+}
+
+// wgIperf3 runs iperf3 between this machine and the peer in both directions. The SoftRNIC relays its
+// connections.
+func wgIperf3(ctx context.Context, t *testing.T, p *peer.Peer, host *netstack.Host) {
+	t.Helper()
+	if _, err := p.Start("iperf3 -s -B 10.88.0.2"); err != nil {
+		t.Fatal(err)
+	}
+	p.Run(t, "until ss -Hltn sport = :5201 | grep -q .; do sleep 0.05; done")
+	defer p.Run(t, "pkill iperf3")
+	var l net.Listener
+	if err := p.Netns.Do(func() (err error) {
+		l, err = net.Listen("tcp", "127.0.0.1:0")
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	go func() {
+		for {
+			here, err := l.Accept()
+			if err != nil {
+				return
+			}
+			there, err := host.DialStream(ctx, netip.AddrPort{}, netip.MustParseAddrPort("10.88.0.2:5201"))
+			if err != nil {
+				t.Error(err)
+				_ = here.Close()
+				return
+			}
+			pass := func(to interface {
+				io.Writer
+				CloseWrite() error
+			}, from io.Reader) {
+				_, _ = io.Copy(to, from)
+				_ = to.CloseWrite()
+			}
+			go pass(there, here)
+			go pass(here.(*net.TCPConn), there)
+		}
+	}()
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	const size = 16 << 20
+	for _, direction := range []string{"", "-R"} {
+		args := strings.Fields("-c 127.0.0.1 -J -n " + fmt.Sprint(size) + " -p " + port + " " + direction)
+		out, err := p.Netns.Command(ctx, "iperf3", args...).Output()
+		var report struct {
+			End struct {
+				Received struct{ Bytes int } `json:"sum_received"`
+			}
+		}
+		if err := errors.Join(err, json.Unmarshal(out, &report)); err != nil || report.End.Received.Bytes < size {
+			t.Errorf("iperf3 %v: %d bytes received, want %d: %v\n%s", args, report.End.Received.Bytes, size, err, tailOf(string(out), 1000))
+		}
 	}
 }
 
