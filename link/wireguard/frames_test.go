@@ -64,8 +64,8 @@ func TestUnder(t *testing.T) {
 	}
 }
 
-// TestPlace: a peer whose frames come from another MAC address, as damage or an attacker on the path
-// changes them, still gets its packets at its own.
+// TestPlace: a peer whose frames come from another MAC address, as damage or an attacker on the
+// path changes them, still gets its packets at its own.
 func TestPlace(t *testing.T) {
 	lan := must(pipe.New(&pipe.Config{MTU: 1500}))(t)
 	keys := [2]wireguard.SecretKey{wireguard.NewPrivateKey(), wireguard.NewPrivateKey()}

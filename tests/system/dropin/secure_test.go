@@ -50,8 +50,8 @@ done
 kill $server $client`
 
 // TestSecureThroughNAT runs unmodified programs of nobody, and NVMe, in two namespaces that have no
-// network in common but UDP through a NAT. During a transfer the client's address changes, so that the
-// NAT gives it another port, and the transfer does not fail.
+// network in common but UDP through a NAT. During a transfer the client's address changes, so that
+// the NAT gives it another port, and the transfer does not fail.
 func TestSecureThroughNAT(t *testing.T) {
 	gate.System(t)
 	needs(t, "/usr/sbin/ip", "iproute2")

@@ -171,8 +171,8 @@ func wgStream(ctx context.Context, t *testing.T, p *peer.Peer, n wgNode, kernelK
 	wgIperf3(ctx, t, p, host)
 }
 
-// wgIperf3 runs iperf3 between this machine and the peer in both directions. The SoftRNIC relays its
-// connections.
+// wgIperf3 runs iperf3 between this machine and the peer in both directions. The SoftRNIC relays
+// its connections.
 func wgIperf3(ctx context.Context, t *testing.T, p *peer.Peer, host *netstack.Host) {
 	t.Helper()
 	if _, err := p.Start("iperf3 -s -B 10.88.0.2"); err != nil {
