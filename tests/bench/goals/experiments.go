@@ -125,6 +125,9 @@ func experiments() (all []*experiment) {
 	for _, e := range nvmeExperiments() {
 		add("NVMe: "+e.rows[0].What, e)
 	}
+	for _, e := range secureExperiments() {
+		add("encrypted: "+e.rows[0].What, e)
+	}
 	for _, e := range dropinExperiments() {
 		add("the drop-in libraries: "+e.rows[0].What, e)
 	}

@@ -251,20 +251,26 @@ func startOn(on side, cmd *exec.Cmd) (err error) {
 
 // output runs a program and decodes the JSON that it prints.
 func (l *lab) output(ctx context.Context, on side, into any, program string, args ...string) error {
+	_, err := l.outputOf(ctx, on, into, program, args...)
+	return err
+}
+
+// outputOf is output, and returns the state of the program, which has ended.
+func (l *lab) outputOf(ctx context.Context, on side, into any, program string, args ...string) (*os.ProcessState, error) {
 	ctx, cancel := context.WithTimeout(ctx, programTimeout)
 	defer cancel()
 	var stdout, stderr bytes.Buffer
 	cmd, err := l.start(ctx, l.inside, on, &stdout, &stderr, program, args...)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := cmd.Wait(); err != nil {
-		return fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), errors.Join(err, ctx.Err()), bytes.TrimSpace(stderr.Bytes()))
+		return nil, fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), errors.Join(err, ctx.Err()), bytes.TrimSpace(stderr.Bytes()))
 	}
 	if err := json.Unmarshal(stdout.Bytes(), into); err != nil {
-		return fmt.Errorf("%s printed %.200q: %w", strings.Join(cmd.Args, " "), stdout.Bytes(), err)
+		return nil, fmt.Errorf("%s printed %.200q: %w", strings.Join(cmd.Args, " "), stdout.Bytes(), err)
 	}
-	return nil
+	return cmd.ProcessState, nil
 }
 
 // yardstickResult is the output of tests/bench/yardstick.
@@ -327,9 +333,23 @@ func (l *lab) profile(who string, args []string) []string {
 // address on the bridge, so the nodes there have others.
 var socketAddrs = [2]string{"10.89.0.1/24", "10.89.0.2/24"}
 
-// run runs the server in the given namespace, and the client in the lab's.
-func (l *lab) run(ctx context.Context, in netns.NsHandle, links, addrs [2]string, flags []string, args ...string) (_ []perfResult,
-	err error) {
+// node is a side of perf: its link, its address, and flags that it alone has.
+type node struct {
+	link, addr string
+	flags      []string
+}
+
+func nodes(links, addrs [2]string) [2]node {
+	return [2]node{{links[0], addrs[0], nil}, {links[1], addrs[1], nil}}
+}
+
+// args returns the node's flags.
+func (n *node) args() []string {
+	return append([]string{"--link", n.link, "--addr", n.addr}, n.flags...)
+}
+
+// run runs the server in the given namespace, and the client in the lab's. Both have the flags.
+func (l *lab) run(ctx context.Context, in netns.NsHandle, sides [2]node, flags []string, args ...string) (_ []perfResult, err error) {
 	ctx, cancel := context.WithTimeout(ctx, programTimeout)
 	defer cancel()
 	out, stdout, err := os.Pipe()
@@ -338,8 +358,8 @@ func (l *lab) run(ctx context.Context, in netns.NsHandle, links, addrs [2]string
 	}
 	defer out.Close()
 	var stderr bytes.Buffer
-	args = append(slices.Clip(args), "--link", links[0], "--addr", addrs[0])
-	serve := append([]string{"perf", args[0], args[1], "--link", links[1], "--addr", addrs[1]}, flags...)
+	args = append(slices.Clip(args), sides[client].args()...)
+	serve := slices.Concat([]string{"perf", args[0], args[1]}, sides[server].args(), flags)
 	serve = append(serve, l.profile("server", args)...)
 	cmd, err := l.start(ctx, in, server, stdout, &stderr, l.softrnic, serve...)
 	_ = stdout.Close()
@@ -359,6 +379,6 @@ func (l *lab) run(ctx context.Context, in netns.NsHandle, links, addrs [2]string
 		return nil, fmt.Errorf("%s ends: %s", strings.Join(cmd.Args, " "), bytes.TrimSpace(stderr.Bytes()))
 	}
 	go func() { _, _ = io.Copy(io.Discard, out) }()
-	serverAddr, _, _ := strings.Cut(addrs[1], "/")
+	serverAddr, _, _ := strings.Cut(sides[server].addr, "/")
 	return l.perf(ctx, client, serverAddr, append(args, flags...))
 }

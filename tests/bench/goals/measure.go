@@ -23,7 +23,7 @@ func loopback(args ...string) measurement {
 // link. Both nodes have the flags.
 func between(links [2]string, flags []string, args ...string) measurement {
 	return func(ctx context.Context, l *lab) ([]perfResult, error) {
-		return l.run(ctx, l.inside, links, [2]string{"10.88.0.1/24", "10.88.0.2/24"}, flags, args...)
+		return l.run(ctx, l.inside, nodes(links, [2]string{"10.88.0.1/24", "10.88.0.2/24"}), flags, args...)
 	}
 }
 
@@ -33,7 +33,7 @@ const selective = "--selective-repeat"
 // overSockets does the same on the kernel's own sockets, in two namespaces.
 func overSockets(flags []string, args ...string) measurement {
 	return func(ctx context.Context, l *lab) ([]perfResult, error) {
-		return l.run(ctx, l.beyond, [2]string{"kernel:" + sockets[0], "kernel:" + sockets[1]}, socketAddrs,
+		return l.run(ctx, l.beyond, nodes([2]string{"kernel:" + sockets[0], "kernel:" + sockets[1]}, socketAddrs),
 			append(slices.Clone(flags), selective), args...)
 	}
 }
@@ -41,7 +41,7 @@ func overSockets(flags []string, args ...string) measurement {
 // onLoopback does the same between two nodes in one namespace.
 func onLoopback(addrs [2]string, flags []string, args ...string) measurement {
 	return func(ctx context.Context, l *lab) ([]perfResult, error) {
-		return l.run(ctx, l.inside, [2]string{"kernel:lo", "kernel:lo"}, addrs, append(slices.Clone(flags), selective), args...)
+		return l.run(ctx, l.inside, nodes([2]string{"kernel:lo", "kernel:lo"}, addrs), append(slices.Clone(flags), selective), args...)
 	}
 }
 
