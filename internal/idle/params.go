@@ -100,10 +100,8 @@ const (
 	// until polls are those of an idle ring. They take about a millisecond.
 	SocketPollsBeforeYield = 2048
 
-	// With GOMAXPROCS 1, one empty poll in PollsPerStreamCheck looks for TCP streams whose goroutines
-	// should run. If there are any, it waits for one of them for up to StreamWait.
-	PollsPerStreamCheck = 4
-	StreamWait          = 100 * time.Microsecond
+	// With GOMAXPROCS 1, one empty poll in PollsPerSocketYield lets the goroutines of sockets run.
+	PollsPerSocketYield = 4
 
 	// PollsPerOwnProgress is for CQs whose completions arrive without calls of Progress, for example
 	// from QPs of the same process. One empty poll of this number calls Progress.

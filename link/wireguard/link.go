@@ -34,6 +34,7 @@ import (
 	"golang.zx2c4.com/wireguard/device"
 	"golang.zx2c4.com/wireguard/tun"
 
+	"github.com/softrnic/softrnic/internal/idle"
 	"github.com/softrnic/softrnic/link"
 )
 
@@ -55,6 +56,8 @@ type Link struct {
 	answers chan []byte
 	recv    atomic.Pointer[link.Receiver]
 	dropped atomic.Uint64
+	yielder idle.Yielder
+	sockets bool // of this machine carry the encrypted packets
 
 	done      chan struct{} // closed by Close
 	answering sync.WaitGroup
@@ -128,7 +131,7 @@ func open(cfg *Config) (*Link, error) {
 		under, l.under = newFrameBind(cfg.Under), cfg.Under
 	}
 	if under == nil {
-		under = conn.NewDefaultBind()
+		under, l.sockets = conn.NewDefaultBind(), true
 	}
 	l.out = newOutbox(l.name)
 	l.dev = device.NewDevice((*tunnelEnd)(l), &bind{under, l.out}, l.logger())
@@ -259,6 +262,9 @@ func (l *Link) Attach(recv link.Receiver) {
 // may need the processor.
 func (l *Link) Poll() bool {
 	runtime.Gosched()
+	if l.sockets {
+		l.yielder.EmptyPoll()
+	}
 	return false
 }
 
@@ -312,6 +318,7 @@ func (l *Link) Close() error {
 	})
 	l.answering.Wait()
 	<-l.dev.Wait()
+	l.yielder.Close()
 	if l.under != nil {
 		return l.under.Close()
 	}

@@ -57,7 +57,7 @@ package kernel
 // one recvmmsg, and passes them to the receiver until there are no more. NIC.Poll does the same
 // without waiting, on the goroutine of its caller; the reader then pauses for a millisecond. A
 // stream is read by the goroutine that waits for it, into a buffer that is held only while it has
-// data. With GOMAXPROCS 1, pollers yield to that goroutine (yield_linux.go).
+// data. With GOMAXPROCS 1, pollers yield to that goroutine (idle.Yielder).
 //
 // Paths and superframes. A sender collects datagrams in its buffer. Datagrams of one path and one
 // size form one superframe, which the kernel cuts (UDP_SEGMENT). Several superframes of one socket

@@ -185,7 +185,7 @@ func (h *Host) Close() error {
 		a.Abort()
 	}
 	h.nic.close()
-	h.nic.yielder.close()
+	h.nic.yielder.Close()
 	return nil
 }
 

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/softrnic/softrnic/internal/idle"
 	"github.com/softrnic/softrnic/internal/stack/rxsocket"
 	"github.com/softrnic/softrnic/stack"
 )
@@ -26,7 +27,8 @@ type nic struct {
 	port     *port
 	log      *slog.Logger
 	watch    *watch
-	yielder  *yielder
+	streams  atomic.Int32 // open ones
+	yielder  idle.Yielder
 	table    atomic.Pointer[gidTable] // replaced under changing, never modified
 	changing sync.Mutex
 
@@ -55,15 +57,14 @@ type gidTable struct {
 // address detection for a second. Such an address is added afterwards, unless it was selected by
 // name.
 func newNIC(iface *net.Interface, addrs []netip.Prefix, c *config) (*nic, error) {
-	n := &nic{name: iface.Name, index: iface.Index, mac: iface.HardwareAddr, wanted: c.addrs, log: c.log, closed: c.closed,
-		yielder: newYielder()}
+	n := &nic{name: iface.Name, index: iface.Index, mac: iface.HardwareAddr, wanted: c.addrs, log: c.log, closed: c.closed}
 	n.table.Store(&gidTable{make([]netip.Prefix, 1), make([]netip.Addr, 1)})
 	if len(n.mac) != 6 || n.mac.String() == "00:00:00:00:00:00" {
 		n.mac = syntheticMAC(addrs[0].Addr())
 	}
 	var err error
 	if n.watch, err = newWatch(n, iface); err != nil {
-		n.yielder.close()
+		n.yielder.Close()
 		return nil, err
 	}
 	n.port = newPort(n)
@@ -79,7 +80,7 @@ func newNIC(iface *net.Interface, addrs []netip.Prefix, c *config) (*nic, error)
 	if err != nil {
 		n.watch.close()
 		n.port.close()
-		n.yielder.close()
+		n.yielder.Close()
 		return nil, err
 	}
 	return n, nil
@@ -387,7 +388,9 @@ func (n *nic) Poll() bool {
 	if n.port.poll() {
 		return true
 	}
-	n.yielder.emptyPoll()
+	if n.streams.Load() > 0 {
+		n.yielder.EmptyPoll()
+	}
 	return false
 }
 

@@ -112,7 +112,7 @@ func (h *Host) newStream(c *net.TCPConn) (*stream, error) {
 		_ = c.Close()
 		return nil, net.ErrClosed
 	}
-	h.nic.yielder.add(raw)
+	h.nic.streams.Add(1)
 	return s, nil
 }
 
@@ -200,7 +200,6 @@ func (s *stream) drain() {
 		s.queued = s.spare[:0]
 		s.mu.Unlock()
 		_, err := s.TCPConn.Write(b)
-		s.host.nic.yielder.streamRan()
 		s.mu.Lock()
 		s.spare = b
 		s.pieces -= pieces
@@ -356,7 +355,7 @@ func (s *stream) Abort() {
 // untrack is called once when the stream is closed.
 func (s *stream) untrack() {
 	s.host.untrack(s)
-	s.host.nic.yielder.removed()
+	s.host.nic.streams.Add(-1)
 }
 
 // isClosed reports whether this end was closed.
@@ -378,7 +377,6 @@ func (s *stream) Wait() error {
 	if len(s.have) > 0 || s.end != nil {
 		return nil
 	}
-	s.host.nic.yielder.streamRan()
 	err := s.fill()
 	switch {
 	case err == nil:

@@ -40,9 +40,17 @@ func secureBandwidth() *experiment {
 		{What: "CPU seconds per GB of both sides, WRITE 64 KiB, RoCEv2, encrypted", Goal: 1, AtMost: true, Unit: "s/GB", Against: against},
 	}
 	return &experiment{rows, func(ctx context.Context, l *lab) error {
-		var gbps, perGB float64
-		err := l.withTunnel(ctx, func(cpu func() (time.Duration, error)) (err error) {
-			gbps, perGB, err = l.iperf3(ctx, cpu)
+		var stream streamed
+		err := l.withTunnel(ctx, func(tunnel func() (time.Duration, error)) error {
+			before, err := tunnel()
+			if err == nil {
+				stream, err = l.iperf3(ctx, hostOf(tunnelAddrs[server]), 128<<10)
+			}
+			if err != nil {
+				return err
+			}
+			after, err := tunnel()
+			stream.used += after - before
 			return err
 		})
 		if err != nil {
@@ -52,9 +60,9 @@ func secureBandwidth() *experiment {
 		if err != nil {
 			return err
 		}
-		rows[0].add(r[0].Gbps, gbps)
-		rows[1].add(r[1].Gbps, gbps)
-		rows[2].add(r[0].CPUPerGB+r[0].PeerPerGB, perGB)
+		rows[0].add(r[0].Gbps, stream.gbps)
+		rows[1].add(r[1].Gbps, stream.gbps)
+		rows[2].add(r[0].CPUPerGB+r[0].PeerPerGB, stream.used.Seconds()/stream.bytes*1e9)
 		return nil
 	}}
 }
@@ -174,30 +182,31 @@ func processorTime(pid int) (time.Duration, error) {
 	return time.Duration(user+system) * time.Second / 100, errors.Join(err, errS)
 }
 
-// iperf3 sends a stream through the tunnel. It returns its rate and the processor time of all
-// programs per GB.
-func (l *lab) iperf3(ctx context.Context, tunnel func() (time.Duration, error)) (gbps, perGB float64, err error) {
+// streamed is the result of iperf3.
+type streamed struct {
+	gbps  float64
+	bytes float64
+	used  time.Duration // the processor time of both sides
+}
+
+// iperf3 sends a stream to an address of the other namespace, in writes of size bytes.
+func (l *lab) iperf3(ctx context.Context, to string, size int) (s streamed, err error) {
 	ctx, cancel := context.WithTimeout(ctx, programTimeout)
 	defer cancel()
-	at := hostOf(tunnelAddrs[server])
 	says, stdout, err := os.Pipe()
 	if err != nil {
-		return 0, 0, err
+		return s, err
 	}
 	defer says.Close()
-	serving, err := l.start(ctx, l.beyond, server, stdout, io.Discard, "iperf3", "-s", "-1", "-B", at, "--forceflush")
+	serving, err := l.start(ctx, l.beyond, server, stdout, io.Discard, "iperf3", "-s", "-1", "-B", to, "--forceflush")
 	_ = stdout.Close()
 	if err != nil {
-		return 0, 0, err
+		return s, err
 	}
 	if _, err := says.Read(make([]byte, 1)); err != nil { // when it listens
-		return 0, 0, errors.Join(err, serving.Wait())
+		return s, errors.Join(err, serving.Wait())
 	}
 	go func() { _, _ = io.Copy(io.Discard, says) }()
-	before, err := tunnel()
-	if err != nil {
-		return 0, 0, err
-	}
 	var report struct {
 		End struct {
 			Received struct {
@@ -207,19 +216,19 @@ func (l *lab) iperf3(ctx context.Context, tunnel func() (time.Duration, error)) 
 		}
 	}
 	seconds := max(1, int(l.duration.Seconds()+0.5))
-	sending, err := l.outputOf(ctx, client, &report, "iperf3", "-c", at, "-J", "-t", strconv.Itoa(seconds))
+	sending, err := l.outputOf(ctx, client, &report, "iperf3", "-c", to, "-J", "-t", strconv.Itoa(seconds), "-l", strconv.Itoa(size))
 	if err != nil {
-		return 0, 0, err
+		cancel()
+		return s, errors.Join(err, serving.Wait())
 	}
 	if err := serving.Wait(); err != nil {
-		return 0, 0, err
+		return s, err
 	}
-	after, err := tunnel()
-	used := after - before
 	for _, p := range []*os.ProcessState{sending, serving.ProcessState} {
-		used += p.UserTime() + p.SystemTime()
+		s.used += p.UserTime() + p.SystemTime()
 	}
-	return report.End.Received.Rate / 1e9, used.Seconds() / report.End.Received.Bytes * 1e9, err
+	s.gbps, s.bytes = report.End.Received.Rate/1e9, report.End.Received.Bytes
+	return s, nil
 }
 
 // ping returns half of the mean round trip in µs.

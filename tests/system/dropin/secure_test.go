@@ -105,28 +105,7 @@ func TestSecureThroughNAT(t *testing.T) {
 		between("rping to "+to, func() {}, [2][]string{{"rping", "-s", "-a", to, "-C", "20", "-S", "30000", "-V"},
 			{"rping", "-c", "-a", to, "-C", "20", "-S", "30000", "-V"}})
 	}
-	disk := w.command(ctx, server, slices.Concat([]string{softrnic, "nvme", "serve", "--namespace",
-		filepath.Join(w.dirs[server], "disk") + ",size=8M"}, node(server))...)
-	said, ended := proc.Start(t, disk)
-	w.awaitPeer(ctx, t, softrnic, keys[server], func(peerShown) bool { return true })
-	in, out := filepath.Join(w.dirs[client], "in"), filepath.Join(w.dirs[client], "out")
-	data := bytes.Repeat([]byte("a disk behind a NAT, "), 300_000)[:6<<20]
-	if err := os.WriteFile(in, data, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	for _, args := range [][]string{{"write", "10.9.0.1", in}, {"read", "10.9.0.1", out, "--size", fmt.Sprint(len(data))}} {
-		args = slices.Concat([]string{softrnic, "nvme"}, args, node(client))
-		if text, err := w.command(ctx, client, args...).CombinedOutput(); err != nil {
-			t.Errorf("%v: %v\n%s\ntarget:\n%s", args, err, text, said)
-		}
-	}
-	if got, err := os.ReadFile(out); err != nil || !bytes.Equal(got, data) {
-		t.Errorf("%d bytes of NVMe differ from the %d that were written, or %v", len(got), len(data), err)
-	}
-	if err := disk.Process.Signal(os.Interrupt); err != nil {
-		t.Error(err)
-	}
-	<-ended
+	t.Run("NVMe", func(t *testing.T) { disk(ctx, t, w, softrnic, keys[server], node) })
 	between("ib_write_bw", func() {
 		before := w.awaitPeer(ctx, t, softrnic, keys[server], func(s peerShown) bool { return s.Received > 4<<20 })
 		if _, err := fmt.Fprintln(w.stdin, "move"); err != nil {
@@ -169,4 +148,37 @@ func (w *network) awaitPeer(ctx context.Context, t *testing.T, softrnic, server 
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
+}
+
+// disk writes through the tunnel to a disk at the server, whose public key is given, and reads it.
+// node returns the flags of a side's node.
+func disk(ctx context.Context, t *testing.T, w *network, softrnic, key string, node func(side int) []string) {
+	const server, client = 0, 1
+	target := w.command(ctx, server, slices.Concat([]string{softrnic, "nvme", "serve", "--namespace",
+		filepath.Join(w.dirs[server], "disk") + ",size=8M", "--nqn", "nqn.2014-08.org.softrnic:nat"}, node(server))...)
+	said, ended := proc.Start(t, target)
+	defer func() {
+		if t.Failed() {
+			t.Logf("target:\n%s", said)
+		}
+	}()
+	w.awaitPeer(ctx, t, softrnic, key, func(peerShown) bool { return true })
+	in, out := filepath.Join(w.dirs[client], "in"), filepath.Join(w.dirs[client], "out")
+	data := bytes.Repeat([]byte("a disk behind a NAT, "), 300_000)[:6<<20]
+	if err := os.WriteFile(in, data, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"write", "10.9.0.1", in}, {"read", "10.9.0.1", out, "--size", fmt.Sprint(len(data))}} {
+		args = slices.Concat([]string{softrnic, "nvme"}, args, node(client))
+		if text, err := w.command(ctx, client, args...).CombinedOutput(); err != nil {
+			t.Errorf("%v: %v\n%s", args, err, text)
+		}
+	}
+	if got, err := os.ReadFile(out); err != nil || !bytes.Equal(got, data) {
+		t.Errorf("%d bytes of NVMe differ from the %d that were written, or %v", len(got), len(data), err)
+	}
+	if err := target.Process.Signal(os.Interrupt); err != nil {
+		t.Error(err)
+	}
+	<-ended
 }
