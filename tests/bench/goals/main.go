@@ -16,6 +16,7 @@
 //	sudo go run ./tests/bench/goals -runs 3                  # three runs; the worst counts
 //	sudo go run ./tests/bench/goals -rounds 9 -json          # with every sample
 //	sudo go run ./tests/bench/goals -run 'TAP' -pprof dir    # with CPU profiles of softrnic
+//	sudo go run ./tests/bench/goals -picture throughput.svg  # throughput by message size
 package main
 
 import (
@@ -49,6 +50,7 @@ type options struct {
 	yard     string
 	libs     string
 	figures  string
+	picture  string
 }
 
 func main() {
@@ -65,6 +67,7 @@ func main() {
 	flag.StringVar(&o.yard, "yardstick", "", "yardstick program; default: built from tests/bench/yardstick of the working tree")
 	flag.StringVar(&o.libs, "libs", "", "directory of the drop-in libraries; default: built from the working tree")
 	flag.StringVar(&o.figures, "figures", "", "program compiled from tests/bench/goals/testdata/figures.c; default: compiled here")
+	flag.StringVar(&o.picture, "picture", "", "instead of measuring rows, draw throughput by message size into this SVG file")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -95,6 +98,9 @@ func measure(ctx context.Context, o *options, stdout, stderr io.Writer) (err err
 			return err
 		}
 		defer func() { err = errors.Join(err, lab.Close()) }()
+		if o.picture != "" {
+			return picture(ctx, lab, o.rounds, o.picture, stderr)
+		}
 		for range o.runs {
 			for _, e := range chosen {
 				if ctx.Err() == nil { // print what has been measured
