@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,6 +26,7 @@ type end struct {
 	t  testing.TB
 	to wireguard.PublicKey
 
+	busy   atomic.Pointer[chan struct{}] // receive waits until it is closed; nil: it does not wait
 	mu     sync.Mutex
 	got    map[uint32]int // how often each packet arrived
 	damage []string
@@ -79,6 +81,9 @@ func (e *end) send(i uint32, n int) {
 }
 
 func (e *end) receive(frames []link.Frame) {
+	if busy := e.busy.Load(); busy != nil {
+		<-*busy
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, f := range frames {
@@ -282,6 +287,42 @@ func TestForgedSource(t *testing.T) {
 		}
 		if p, ok := server.Peer(netip.MustParseAddr("10.0.0.1")); ok {
 			t.Errorf("an address of nobody belongs to %v", p)
+		}
+	})
+}
+
+// TestBacklog: a peer sends more than the host handles. Few packets wait in the node, each of which
+// takes 64 KiB, and the rest is lost. Then packets arrive again.
+func TestBacklog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var n network
+		a, b := ends(t, &n)
+		defer a.Close()
+		defer b.Close()
+		a.send(0, 100)
+		time.Sleep(time.Second)
+		busy := make(chan struct{})
+		b.busy.Store(&busy)
+		const packets = 50_000
+		for i := range uint32(packets) {
+			a.send(1+i, 100)
+			if i%100 == 0 {
+				time.Sleep(time.Millisecond)
+			}
+		}
+		time.Sleep(time.Second)
+		b.busy.Store(nil)
+		close(busy)
+		time.Sleep(time.Second)
+		// 4096 may wait in the test's socket, and as many in the node.
+		if got := b.received(packets + 1); got < 4096 || got > 2*4096+1000 {
+			t.Errorf("%d of %d packets arrived", got, packets)
+		}
+		before := b.received(packets + 1)
+		a.send(packets+1, 100)
+		time.Sleep(time.Second)
+		if got := b.received(packets + 2); got != before+1 {
+			t.Errorf("after the flood, %d packets arrived, want 1", got-before)
 		}
 	})
 }

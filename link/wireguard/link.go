@@ -52,6 +52,7 @@ type Link struct {
 
 	dev     *device.Device
 	out     *outbox
+	in      *backlog
 	events  chan tun.Event
 	answers chan []byte
 	recv    atomic.Pointer[link.Receiver]
@@ -133,8 +134,8 @@ func open(cfg *Config) (*Link, error) {
 	if under == nil {
 		under, l.sockets = conn.NewDefaultBind(), true
 	}
-	l.out = newOutbox(l.name)
-	l.dev = device.NewDevice((*tunnelEnd)(l), &bind{under, l.out}, l.logger())
+	l.out, l.in = newOutbox(l.name), newBacklog()
+	l.dev = device.NewDevice((*tunnelEnd)(l), &bind{under, l.out, l.in}, l.logger())
 	if err := l.configure(cfg); err != nil {
 		_ = l.Close()
 		return nil, err
@@ -346,13 +347,14 @@ func (t *tunnelEnd) Write(bufs [][]byte, offset int) (int, error) {
 	if offset < link.EthernetHeaderLen {
 		return 0, errors.New("no room for an Ethernet header")
 	}
-	(*Link)(t).receive(bufs, offset)
+	t.in.pass(len(bufs), func() { (*Link)(t).receive(bufs, offset) })
 	return len(bufs), nil
 }
 
 // Close implements tun.Device. The device calls it once.
 func (t *tunnelEnd) Close() error {
 	t.out.close()
+	t.in.close()
 	close(t.events)
 	return nil
 }
