@@ -12,8 +12,8 @@ import (
 
 // Yielder lets goroutines run that wait for a socket, while an application polls with GOMAXPROCS 1.
 // Go's scheduler checks the network poller only when no goroutine is runnable, or after 10 ms, and
-// a polling goroutine is always runnable. The Yielder therefore waits, too, for a file that is ready
-// at once. Methods may be called from any goroutine. The zero value is ready for use.
+// a polling goroutine is always runnable. The Yielder therefore waits, too, for a file that is
+// ready at once. Methods may be called from any goroutine. The zero value is ready for use.
 type Yielder struct {
 	empty atomic.Uint32 // polls that found nothing
 

@@ -9,8 +9,8 @@ import (
 	"github.com/softrnic/softrnic/internal/idle"
 )
 
-// TestYielder checks that with GOMAXPROCS 1 a goroutine that waits for a file runs after some polls.
-// Otherwise it would run only every 10 ms, after thousands of them.
+// TestYielder checks that with GOMAXPROCS 1 a goroutine that waits for a file runs after some
+// polls. Otherwise it would run only every 10 ms, after thousands of them.
 func TestYielder(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	r, w, err := os.Pipe()

@@ -10,8 +10,8 @@ import (
 )
 
 // maxBacklog limits the packets that the device has received and not yet passed to the host. Each
-// takes 64 KiB. The device's own limit is 1024 batches of 128 for each peer, which a peer fills that
-// sends small packets faster than the host handles them.
+// takes 64 KiB. The device's own limit is 1024 batches of 128 for each peer, which a peer fills
+// that sends small packets faster than the host handles them.
 const maxBacklog = 4096
 
 // A session's keys are used for rejectAfter at most (device.RejectAfterTime). The handshake before
@@ -22,8 +22,8 @@ const (
 )
 
 // backlog counts the packets of sessions in the device. It does not learn of packets that the
-// device drops: after maxWait in which the host receives nothing, all count as dropped. Packets that
-// name none of the node's sessions do not count, so that nobody but peers can cause a wait.
+// device drops: after maxWait in which the host receives nothing, all count as dropped. Packets
+// that name none of the node's sessions do not count, so that nobody but peers can cause a wait.
 type backlog struct {
 	mu      sync.Mutex
 	room    sync.Cond
@@ -53,7 +53,8 @@ func (b *backlog) sent(packets [][]byte) {
 	}
 }
 
-// issue adds a session. Whenever their number becomes a power of two, it removes those that are over.
+// issue adds a session. Whenever their number becomes a power of two, it removes those that are
+// over.
 func (b *backlog) issue(index uint32) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -61,7 +61,8 @@ func TestThroughput(t *testing.T) {
 		{"SoftRNIC, iWARP, sockets", ours("--link kernel:lo --addr 127.0.0.1",
 			"--transport iwarp --link kernel:lo --addr 127.0.0.2 127.0.0.1")},
 		{"TCP", func(size int) string {
-			return fmt.Sprintf("iperf3 -s -1 >/dev/null & sleep 1; iperf3 -c 127.0.0.1 -t 2 -l %d -f k | awk '/receiver/ {print $7/1e6}'; wait", size)
+			return fmt.Sprintf("iperf3 -s -1 >/dev/null & sleep 1; iperf3 -c 127.0.0.1 -t 2 -l %d -f k | awk '/receiver/ {print $7/1e6}'; wait",
+				size)
 		}},
 	}
 	type curve struct {
