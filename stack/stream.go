@@ -84,3 +84,15 @@ type Consumer interface{ Consume(b []byte) bool }
 // MaxPiece is the largest piece that Stream.Send accepts, in bytes. It fits one frame of a
 // segmenting link, after an IP and a TCP header with all options.
 const MaxPiece = link.MaxSuperframe - (60 + 60) - 1
+
+// Authenticated is a Stream of a network that authenticates the peer of each connection.
+type Authenticated interface {
+	// PeerIdentity returns the peer's identity, and false if the peer has not authenticated itself.
+	PeerIdentity() (Identity, bool)
+}
+
+// Identity is an authenticated peer.
+type Identity struct {
+	Name      string // "" if it has none
+	PublicKey string // the key or its hash, in base64
+}

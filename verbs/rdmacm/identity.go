@@ -1,15 +1,25 @@
 package rdmacm
 
-// Identity is the identity of a host, as its network has authenticated it (for example WireGuard,
-// by the key of the peer).
+// Identity is the identity of a peer, as its network has authenticated it: the host (for example by
+// WireGuard and the key of the peer), or the peer of one connection (by TLS and its certificate).
+// PublicKey has the form that the network uses, such as base64; with TLS, it is the SHA-256 hash of
+// the key.
 type Identity struct {
-	Name      string // as configured on this side; "" if none is
-	PublicKey string // as the network writes keys, such as base64
+	Name      string // as configured on this side, or in the certificate; "" if there is none
+	PublicKey string
 }
 
-// PeerIdentity returns the identity of the peer's host, and false if its network does not
-// authenticate hosts, or before AddrResolved.
+// PeerIdentity returns the identity of the peer, and false if its network does not authenticate it,
+// or does not do so yet: hosts before AddrResolved, and connections before the peer has answered.
 func (id *ID) PeerIdentity() (Identity, bool) {
+	id.mu.Lock()
+	conn := id.conn
+	id.mu.Unlock()
+	if c, ok := conn.(AuthenticatedConn); ok {
+		if i, ok := c.PeerIdentity(); ok {
+			return i, true
+		}
+	}
 	dev, peer := id.Device(), id.PeerAddr()
 	if dev == nil || !peer.IsValid() {
 		return Identity{}, false

@@ -63,6 +63,13 @@ type AccessController interface {
 	Identify(host netip.Addr) (Identity, bool)
 }
 
+// AuthenticatedConn is implemented by a ProviderConn whose network may authenticate the peer of
+// each connection. The method does not block.
+type AuthenticatedConn interface {
+	// PeerIdentity returns the peer's identity, and false if the peer has not authenticated itself.
+	PeerIdentity() (Identity, bool)
+}
+
 // Route is a route from a device to an address.
 type Route struct {
 	Transport verbs.Transport

@@ -306,3 +306,16 @@ func (c *conn) rtrIsRead() bool {
 
 // crc reports whether FPDUs have CRCs. They do if either side requires them.
 func (c *conn) crc() bool { return c.request.frame.CRC || !c.e.config.NoCRC }
+
+// PeerIdentity implements rdmacm.AuthenticatedConn, for streams that authenticate the peer.
+func (c *conn) PeerIdentity() (rdmacm.Identity, bool) {
+	c.mu.Lock()
+	stream := c.stream
+	c.mu.Unlock()
+	a, ok := stream.(stack.Authenticated)
+	if !ok {
+		return rdmacm.Identity{}, false
+	}
+	id, ok := a.PeerIdentity()
+	return rdmacm.Identity(id), ok
+}

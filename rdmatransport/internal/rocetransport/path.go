@@ -55,7 +55,7 @@ func datagramsOf(nic stack.NIC) (stack.DatagramPort, error) {
 	if p := nic.Datagrams(); p != nil {
 		return p, nil
 	}
-	return nil, fmt.Errorf("RoCE on %s, whose network stack carries no RoCE packets: %w", nic.Name(), verbs.ErrNotSupported)
+	return nil, fmt.Errorf("RoCE on %s, whose network stack carries no RoCE packets, only iWARP: %w", nic.Name(), verbs.ErrNotSupported)
 }
 
 // isV1 reports whether a GRH's source is a GID of RoCE v1.
