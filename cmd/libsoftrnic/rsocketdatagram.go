@@ -56,6 +56,9 @@ func (s *rsock) bindDatagrams(a netip.AddrPort) error {
 	if err != nil {
 		return err
 	}
+	if d.node.TLS != nil {
+		return verbs.Errorf(syscall.EOPNOTSUPP, "bind", "datagrams are not protected by TLS")
+	}
 	var sock net.PacketConn
 	if host, ok := d.node.Host.(interface {
 		ListenPacket(netip.AddrPort) (net.PacketConn, error)

@@ -22,7 +22,7 @@ var packages = strings.Fields(`
 	fio ucx-utils openmpi-bin libopenmpi-dev libfabric-bin
 	infiniband-diags hwloc-nox pciutils
 	tgt libiscsi-bin qemu-utils qemu-block-extra
-	iperf3 netperf curl nginx-light openssh-client openssh-server postgresql redis-server socat prometheus
+	iperf3 netperf curl nginx-light openssh-client openssh-server postgresql redis-server socat prometheus stunnel4
 `)
 
 // missingPackages returns the packages that are not installed.

@@ -45,6 +45,10 @@ import (
 //	SOFTRNIC_SECURE  a file with the private key of a tunnel, as --secure
 //	SOFTRNIC_PEERS   the peers of the tunnel, as --peer, separated by commas
 //	SOFTRNIC_SECURE_PORT  the UDP port of the tunnel, as --secure-port
+//	SOFTRNIC_TLS     the files of a certificate and its key, as --tls. The default of
+//	                 SOFTRNIC_TRANSPORT is then iwarp
+//	SOFTRNIC_TLS_CA  the file of the authorities of peers' certificates, as --tls-ca
+//	SOFTRNIC_TLS_NAME  the name in the certificates of servers, as --tls-name
 //	SOFTRNIC_ALLOW   the hosts that may reach the devices, as --allow, separated by commas
 //	SOFTRNIC_COUNTERS  a file to which the devices' counters are appended when the process ends, as
 //	                 one JSON object for each process. With softrnic run --sockets, the process is
@@ -191,7 +195,11 @@ func readEnv(getenv func(string) string, each func(link string) ([]string, error
 		}
 		c.Rails = append(c.Rails, r)
 	}
-	c.Transports, err = transports(getenv("SOFTRNIC_TRANSPORT"))
+	transport := getenv("SOFTRNIC_TRANSPORT")
+	if transport == "" && (getenv("SOFTRNIC_TLS") != "" || getenv("SOFTRNIC_TLS_CA") != "") {
+		transport = "iwarp"
+	}
+	c.Transports, err = transports(transport)
 	c.Counters, c.Command, c.Top = getenv("SOFTRNIC_COUNTERS"), getenv("SOFTRNIC_COMMAND"), getenv("SOFTRNIC_TOP") == "1"
 	c.Run, _ = strconv.Atoi(getenv("SOFTRNIC_RUN"))
 	c.Whole = getenv("SOFTRNIC_WHOLE")
@@ -250,6 +258,7 @@ func flags(getenv func(string) string, link, addrs string) (f node.Flags, err er
 	if e := secure(&f, getenv, link); e != nil && err == nil {
 		err = e
 	}
+	f.TLSFlags = node.TLSFlags{TLS: getenv("SOFTRNIC_TLS"), TLSCA: getenv("SOFTRNIC_TLS_CA"), TLSName: getenv("SOFTRNIC_TLS_NAME")}
 	shared := getenv("SOFTRNIC_SHARED")
 	f.Shared = shared == "1" || shared == "" && f.Medium() == "kernel"
 	for addr := range strings.SplitSeq(addrs, ",") {

@@ -15,7 +15,7 @@ import (
 // Allowed is an address, a network or a peer of --allow.
 type Allowed struct {
 	netip.Prefix
-	peer string // with --secure: the name or the public key of a peer
+	peer string // with --secure or TLS: the name or the public key of a peer
 }
 
 // UnmarshalText parses an address, a network, or the name or public key of a peer.
@@ -56,11 +56,15 @@ func (f *Flags) allow(n *Node) (func(netip.Addr) bool, error) {
 	if len(f.Allow) == 0 || f.Describe { // a node that is only described has no tunnel
 		return nil, nil
 	}
+	if n.TLS != nil && f.allowsNames() {
+		return nil, nil // openTLS's Admit decides for each connection
+	}
 	for _, a := range f.Allow {
 		switch {
 		case a.peer == "":
 		case n.Tunnel == nil:
-			return nil, cli.Usagef("--allow %s: neither an address nor a network, and only --secure has peers with names and keys", a.peer)
+			return nil, cli.Usagef("--allow %s: neither an address nor a network, and only with --secure or --tls do peers have names and keys",
+				a.peer)
 		case !slices.ContainsFunc(n.Tunnel.Peers(), func(p wireguard.PeerState) bool { return a.is(p.Name, p.PublicKey) }):
 			return nil, cli.Usagef("--allow %s: no peer has this name or public key", a.peer)
 		}

@@ -4,6 +4,7 @@ package node
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -31,6 +32,7 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/trace"
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/stack/netstack"
+	"github.com/softrnic/softrnic/stack/tlshost"
 	"github.com/softrnic/softrnic/verbs"
 
 	"github.com/softrnic/softrnic/cmd/internal/cli"
@@ -57,9 +59,10 @@ type Flags struct {
 	SecurePort uint16   `group:"node" name:"secure-port" placeholder:"PORT" help:"With --secure: the UDP port of this node. Default: that of FILE, otherwise 51820 if a peer is given without HOST, and otherwise any free port."`
 	Rate       Rate     `kong:"-"` // softrnic run's
 	// The hosts that may reach the node; none: all.
-	Allow []Allowed `group:"node" placeholder:"HOST" help:"Let only these hosts reach the node: addresses, networks (CIDR), and with --secure names and public keys of peers; separated by commas, repeatable. Connection requests of other hosts are rejected, their datagrams are dropped, and queue pairs cannot be connected to them. access_denied of --counters counts these. It does not apply to raw packets. Without --secure, senders may forge their addresses. Default: all hosts."`
+	Allow []Allowed `group:"node" placeholder:"HOST" help:"Let only these hosts reach the node: addresses, networks (CIDR), and names and public keys of peers (with --secure those of --peer, with TLS those of verified certificates: DNS names, or else the common name, and SHA-256 hashes of keys); separated by commas, repeatable. Connection requests of other hosts are rejected, their datagrams are dropped, and queue pairs cannot be connected to them. access_denied of --counters counts these. It does not apply to raw packets. Without --secure, senders may forge their addresses; with TLS and a name or key, the certificate of each connection decides. Default: all hosts."`
 	// The node is only described: with --link kernel it reserves no address and starts no hub.
 	Describe bool `kong:"-"`
+	TLSFlags
 	LinkFlags
 }
 
@@ -89,6 +92,7 @@ type Node struct {
 	Dev      *verbs.Device
 	Segment  *shm.Link       // the segment of --link shm, or nil
 	Tunnel   *wireguard.Link // the link of --secure, or nil
+	TLS      *tlshost.Host   // the host of --tls, or nil
 	captured *capture.Link   // nil without --capture
 	Wire     *countedLink    // nil unless Env.Counted
 	// Impairment is that of the link; nil without --impair.
@@ -204,6 +208,9 @@ func (f *Flags) Open(e *cli.Env) (*Node, error) {
 		open = f.openKernel
 	}
 	err := open(e, n)
+	if err == nil {
+		err = f.openTLS(n)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -246,7 +253,7 @@ func (f *Flags) Open(e *cli.Env) (*Node, error) {
 
 // check returns an error if flags contradict each other.
 func (f *Flags) check() error {
-	if err := f.checkSecure(); err != nil {
+	if err := cmp.Or(f.checkSecure(), f.checkTLS()); err != nil {
 		return err
 	}
 	kernel := f.Medium() == "kernel"
@@ -427,6 +434,9 @@ func (n *Node) printCounters() error {
 		if v := counters[name]; v != 0 {
 			fmt.Fprintf(&b, "  %-26s %d\n", name, v)
 		}
+	}
+	if n.TLS != nil && n.TLS.Refused() != 0 {
+		fmt.Fprintf(&b, "  %-26s %d\n", "tls_refused", n.TLS.Refused())
 	}
 	if _, err := n.counters.Write(b.Bytes()); err != nil {
 		return fmt.Errorf("--counters: %w", err)

@@ -40,7 +40,11 @@ type Command struct {
 	Peer       []string `placeholder:"[NAME=]KEY[@HOST[:PORT]]" help:"With --secure: a peer, as --peer of the other commands; repeatable, or separated by commas."`
 	SecurePort string   `name:"secure-port" placeholder:"PORT" help:"With --secure: the UDP port, as --secure-port of the other commands."`
 
-	Allow []node.Allowed `placeholder:"HOST" help:"Let only these hosts reach the program, as --allow of the other commands: addresses, networks, and with --secure names and public keys of peers; separated by commas, repeatable."`
+	TLS     string `name:"tls" placeholder:"CERT,KEY" help:"iWARP over TLS 1.3, and no RoCE, as --tls of the other commands."`
+	TLSCA   string `name:"tls-ca" placeholder:"FILE" help:"With TLS: the authorities of peers' certificates, as --tls-ca of the other commands."`
+	TLSName string `name:"tls-name" placeholder:"NAME" help:"With TLS: the name in the certificates of servers, as --tls-name of the other commands."`
+
+	Allow []node.Allowed `placeholder:"HOST" help:"Let only these hosts reach the program, as --allow of the other commands: addresses, networks, and with --secure or TLS names and public keys of peers; separated by commas, repeatable."`
 
 	Inside string `hidden:"" help:"The directory with the files to mount; for this command's own use."`
 
@@ -100,8 +104,8 @@ func (c *Command) Validate() error {
 	if c.Sockets && (len(c.Allow) > 0 || c.getenv("SOFTRNIC_ALLOW") != "") {
 		return errors.New("--sockets goes without --allow: the program's sockets also take connections of other hosts, over TCP")
 	}
-	if c.Sockets && c.getenv("SOFTRNIC_SECURE") != "" {
-		return errors.New("--sockets goes without --secure: hosts without rsockets would be reached over TCP, which is not encrypted")
+	if c.Sockets && (c.getenv("SOFTRNIC_SECURE") != "" || c.getenv("SOFTRNIC_TLS") != "" || c.getenv("SOFTRNIC_TLS_CA") != "") {
+		return errors.New("--sockets goes without --secure and --tls: hosts without rsockets would be reached over TCP, which is not encrypted")
 	}
 	if c.Wait <= 0 {
 		return fmt.Errorf("--sockets-wait %v: must be more than 0", c.Wait)
@@ -111,6 +115,15 @@ func (c *Command) Validate() error {
 		return fmt.Errorf("--sockets has one rail: SOFTRNIC_LINK, SOFTRNIC_ADDR and SOFTRNIC_DEVICE describe %d", len(cfg.Rails))
 	}
 	return err
+}
+
+// tlsFiles returns the flags of TLS with absolute paths. The program may change its directory.
+func (c *Command) tlsFiles() node.TLSFlags {
+	given := node.TLSFlags{TLS: c.TLS, TLSCA: c.TLSCA, TLSName: c.TLSName}
+	if files, err := given.Absolute(); err == nil {
+		return files
+	}
+	return given
 }
 
 // settings returns the environment variables that the flags stand for.
@@ -131,10 +144,13 @@ func (c *Command) settings() map[string]string {
 	for _, a := range c.Allow {
 		allowed = append(allowed, a.String())
 	}
+	files := c.tlsFiles()
 	for name, value := range map[string]string{"SOFTRNIC_LINK": c.Link, "SOFTRNIC_ADDR": strings.Join(addrs, ","),
 		"SOFTRNIC_DEVICE": c.Device, "SOFTRNIC_CARD": c.Card, "SOFTRNIC_SPEED": c.Speed, "SOFTRNIC_WIDTH": c.Width, "SOFTRNIC_TRACE": c.Trace,
 		"SOFTRNIC_CAPTURE": c.Capture, "SOFTRNIC_IMPAIR": c.Impair, "SOFTRNIC_SECURE": c.Secure,
-		"SOFTRNIC_PEERS": strings.Join(c.Peer, ","), "SOFTRNIC_SECURE_PORT": c.SecurePort, "SOFTRNIC_ALLOW": strings.Join(allowed, ",")} {
+		"SOFTRNIC_PEERS": strings.Join(c.Peer, ","), "SOFTRNIC_SECURE_PORT": c.SecurePort,
+		"SOFTRNIC_TLS": files.TLS, "SOFTRNIC_TLS_CA": files.TLSCA, "SOFTRNIC_TLS_NAME": files.TLSName,
+		"SOFTRNIC_ALLOW": strings.Join(allowed, ",")} {
 		if value != "" {
 			s[name] = value
 		}
