@@ -23,7 +23,8 @@ const (
 
 // backlog counts the packets of sessions in the device. It does not learn of packets that the
 // device drops: after maxWait in which the host receives nothing, all count as dropped. Packets
-// that name none of the node's sessions do not count, so that nobody but peers can cause a wait.
+// that name none of the node's sessions do not count, so that only peers, and those who see their
+// packets, can cause a wait.
 type backlog struct {
 	mu      sync.Mutex
 	room    sync.Cond
@@ -109,10 +110,13 @@ func (b *backlog) awaitRoom() {
 		return
 	}
 	var timer *time.Timer
-	passed := b.passed
+	passed, over := b.passed, false
 	timer = time.AfterFunc(maxWait, func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
+		if over {
+			return
+		}
 		if b.passing > 0 || b.passed != passed {
 			passed = b.passed
 			timer.Reset(maxWait)
@@ -121,7 +125,10 @@ func (b *backlog) awaitRoom() {
 		b.packets = 0
 		b.room.Broadcast()
 	})
-	defer timer.Stop()
+	defer func() {
+		over = true
+		timer.Stop()
+	}()
 	for b.packets >= maxBacklog && !b.closed {
 		b.room.Wait()
 	}

@@ -38,7 +38,8 @@ type Config struct {
 	// TLS is the configuration of both roles. To listen, it needs a certificate. A listener
 	// verifies clients as ClientAuth and ClientCAs say. A client verifies the certificate of a
 	// server for ServerName, or for the address that it dials if that is "". Versions before
-	// TLS 1.3 and tickets are disabled.
+	// TLS 1.3 and tickets are disabled. GetConfigForClient must be nil, since its configurations
+	// would replace this one.
 	TLS *tls.Config
 	// Admit, if not nil, decides whether there may be a connection with a peer, after its
 	// certificate was verified. cert is nil if the peer has none. Any goroutine may call it.
@@ -67,6 +68,9 @@ var _ stack.FamilyListener = (*Host)(nil)
 func New(s Stack, cfg *Config) (*Host, error) {
 	if cfg == nil || cfg.TLS == nil {
 		return nil, errors.Join(errors.New("tlshost: Config.TLS is missing"), s.Close())
+	}
+	if cfg.TLS.GetConfigForClient != nil {
+		return nil, errors.Join(errors.New("tlshost: Config.TLS.GetConfigForClient: must be nil"), s.Close())
 	}
 	h := &Host{Stack: s, cfg: *cfg, open: map[*stream]struct{}{}}
 	if h.cfg.Logger == nil {
@@ -128,7 +132,7 @@ func (h *Host) config(peer netip.Addr) *tls.Config {
 				return err
 			}
 		}
-		if !h.cfg.Admit(peer.Unmap().WithZone(""), verified(&state)) {
+		if !peer.IsValid() || !h.cfg.Admit(peer.Unmap().WithZone(""), verified(&state)) {
 			return errNotAdmitted
 		}
 		return nil
@@ -142,15 +146,6 @@ func verified(state *tls.ConnectionState) *x509.Certificate {
 		return nil
 	}
 	return state.PeerCertificates[0]
-}
-
-// Names returns the names of a certificate: its DNS names, or the common name of its subject if it
-// has none.
-func Names(cert *x509.Certificate) []string {
-	if len(cert.DNSNames) == 0 && cert.Subject.CommonName != "" {
-		return []string{cert.Subject.CommonName}
-	}
-	return cert.DNSNames
 }
 
 // KeyHash returns the SHA-256 hash of a certificate's public key (SubjectPublicKeyInfo) in base64,
@@ -177,6 +172,7 @@ func (h *Host) DialStream(ctx context.Context, laddr, raddr netip.AddrPort) (sta
 	w := newWire(inner)
 	s, err := h.handshake(ctx, w, tls.Client(w, c))
 	if err != nil {
+		w.closeAfterAlert(0)
 		if ctx.Err() != nil && !errors.Is(err, ctx.Err()) {
 			err = ctx.Err()
 		}
@@ -186,10 +182,10 @@ func (h *Host) DialStream(ctx context.Context, laddr, raddr netip.AddrPort) (sta
 	return s, nil
 }
 
-// handshake makes a TLS connection a stream of the host. After an error, the connection is reset.
+// handshake makes a TLS connection a stream of the host. After an error, the caller closes the
+// connection.
 func (h *Host) handshake(ctx context.Context, w *wire, c *tls.Conn) (stack.Stream, error) {
 	if err := c.HandshakeContext(ctx); err != nil {
-		w.abortAfterAlert()
 		return nil, err
 	}
 	w.handshaken()

@@ -17,9 +17,12 @@ const (
 	// handshakeTime limits the time of a client for the handshake.
 	handshakeTime = 5 * time.Second
 
-	// maxHandshakes limits the handshakes of a listener at a time. One takes up to about 50
-	// KiB.
+	// maxHandshakes limits the handshakes of a listener at a time. One takes up to about 250 KiB
+	// (see maxReceived).
 	maxHandshakes = 256
+
+	// alertTime is how long a client that was refused may send, so that the alert reaches it.
+	alertTime = 500 * time.Millisecond
 
 	// backlog is the number of connections that may wait for Accept.
 	backlog = 128
@@ -61,8 +64,12 @@ func (h *Host) ListenFamily(laddr netip.AddrPort) (stack.StreamListener, error) 
 }
 
 func (h *Host) listen(listen func(netip.AddrPort) (stack.StreamListener, error), laddr netip.AddrPort) (stack.StreamListener, error) {
-	if c := h.cfg.TLS; len(c.Certificates) == 0 && c.GetCertificate == nil && c.GetConfigForClient == nil {
+	c := h.cfg.TLS
+	if len(c.Certificates) == 0 && c.GetCertificate == nil {
 		return nil, fmt.Errorf("listen tls %v: a listener needs a certificate", laddr)
+	}
+	if h.cfg.Admit != nil && c.ClientAuth < tls.VerifyClientCertIfGiven {
+		h.cfg.Logger.Warn("a listener admits peers by their certificates, and verifies none of clients", "address", laddr)
 	}
 	inner, err := listen(laddr)
 	if err != nil {
@@ -134,6 +141,9 @@ func (l *listener) handshake(at *list.Element) {
 	defer cancel()
 	w := newWire(s.conn)
 	stream, err := l.host.handshake(ctx, w, tls.Server(w, l.host.config(s.peer)))
+	if err != nil {
+		w.closeAfterAlert(alertTime)
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.starting.Remove(at)

@@ -39,7 +39,7 @@ type stream struct {
 	room     chan struct{} // closed when Write may continue; nil if no Write waits
 	deadline time.Time     // of Write
 
-	readDeadline atomic.Int64 // nanoseconds since 1970, or 0
+	readDeadline atomic.Pointer[time.Time] // nil: none
 
 	// Fields of the reader, one goroutine at a time.
 	buffer *[maxRecord]byte // holds have; nil if have is empty
@@ -69,8 +69,8 @@ func (s *stream) PeerIdentity() (stack.Identity, bool) {
 		return stack.Identity{}, false
 	}
 	id := stack.Identity{PublicKey: KeyHash(cert)}
-	if names := Names(cert); len(names) > 0 {
-		id.Name = names[0]
+	if len(cert.DNSNames) > 0 {
+		id.Name = cert.DNSNames[0]
 	}
 	return id, true
 }
@@ -276,11 +276,11 @@ func (s *stream) SetDeadline(t time.Time) error {
 
 // SetReadDeadline implements [net.Conn].
 func (s *stream) SetReadDeadline(t time.Time) error {
-	var at int64
-	if !t.IsZero() {
-		at = t.UnixNano()
+	if t.IsZero() {
+		s.readDeadline.Store(nil)
+	} else {
+		s.readDeadline.Store(&t)
 	}
-	s.readDeadline.Store(at)
 	return s.wire.inner.SetReadDeadline(t)
 }
 
@@ -296,7 +296,7 @@ func (s *stream) SetWriteDeadline(t time.Time) error {
 // late reports whether the read deadline has passed. A peer that keeps sending does not delay it.
 func (s *stream) late() bool {
 	at := s.readDeadline.Load()
-	return at != 0 && time.Now().UnixNano() >= at
+	return at != nil && !time.Now().Before(*at)
 }
 
 // fill decrypts received data into have, or stores the end of the stream in end. It returns false

@@ -343,7 +343,7 @@ func TestRefused(t *testing.T) {
 			b.TLS.Certificates = ca.Config(t, "b.test", "192.0.2.1").Certificates
 		}, "192.0.2.1"},
 		"server that is not admitted": {func(_ *stacktest.Authority, a, _ *tlshost.Config, _ *testing.T) {
-			a.Admit = func(_ netip.Addr, cert *x509.Certificate) bool { return tlshost.Names(cert)[0] != "b.test" }
+			a.Admit = func(_ netip.Addr, cert *x509.Certificate) bool { return cert.DNSNames[0] != "b.test" }
 		}, "not allowed"},
 		"client without certificate": {func(_ *stacktest.Authority, a, _ *tlshost.Config, _ *testing.T) {
 			a.TLS.Certificates = nil
@@ -352,7 +352,7 @@ func TestRefused(t *testing.T) {
 			a.TLS.Certificates = stacktest.NewAuthority(t).Config(t, "a.test").Certificates
 		}, ""},
 		"client that is not admitted": {func(_ *stacktest.Authority, _, b *tlshost.Config, _ *testing.T) {
-			b.Admit = func(_ netip.Addr, cert *x509.Certificate) bool { return tlshost.Names(cert)[0] != "a.test" }
+			b.Admit = func(_ netip.Addr, cert *x509.Certificate) bool { return cert.DNSNames[0] != "a.test" }
 		}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

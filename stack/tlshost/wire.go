@@ -16,6 +16,10 @@ import (
 // piece. A peer that requests key updates and does not read the answers reaches the limit.
 const maxQueue = 256 << 10
 
+// maxReceived limits what a peer may send for a handshake, in bytes. crypto/tls and this package
+// keep up to four times as much.
+const maxReceived = 64 << 10
+
 // recordOverhead is the largest overhead of a TLS 1.3 record: header, content type and tag (RFC
 // 8446 §5.2).
 const recordOverhead = 5 + 1 + 16
@@ -29,11 +33,13 @@ const lingerTime = 5 * time.Second
 type wire struct {
 	inner   stack.Stream
 	waiting bool // reads wait, during the handshake
+	came    int  // bytes received during the handshake
 
 	mu     sync.Mutex
 	queue  []byte // records, and how many of their bytes were sent
 	sent   int
 	err    error // of sending; permanent
+	ended  bool  // closeWrite was called: nothing follows close_notify
 	finish bool  // FIN follows the queue
 	close  bool  // the connection is closed after the queue
 	linger *time.Timer
@@ -64,7 +70,10 @@ func (noData) Temporary() bool { return true }
 // errTruncated is the end of a connection whose peer did not announce it (RFC 8446 §6.1).
 var errTruncated = fmt.Errorf("tlshost: the connection has ended without close_notify: %w", io.ErrUnexpectedEOF)
 
-var errQueueFull = errors.New("tlshost: the peer causes records and does not read them")
+var (
+	errQueueFull = errors.New("tlshost: the peer causes records and does not read them")
+	errTooLong   = fmt.Errorf("tlshost: the peer sends more than %d bytes for a handshake", maxReceived)
+)
 
 func newWire(inner stack.Stream) *wire {
 	w := &wire{inner: inner, waiting: true}
@@ -82,6 +91,9 @@ func (w *wire) WritePiece(b []byte) bool { return copy(b, w.record) == len(b) }
 func (w *wire) Write(b []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.ended { // crypto/tls answers a key update (RFC 8446 §6.1: data after close_notify is ignored)
+		return len(b), nil
+	}
 	rest := b
 	if w.err == nil && w.queued() == 0 {
 		rest = w.send(b)
@@ -94,7 +106,7 @@ func (w *wire) Write(b []byte) (int, error) {
 	case len(w.queue)+len(rest) > maxQueue:
 		w.err = errQueueFull
 		return 0, w.err
-	case w.queue == nil:
+	case w.queue == nil && !w.waiting:
 		w.queue = queueBuffers.Get().(*[maxQueue]byte)[:0]
 	}
 	w.queue = append(w.queue, rest...)
@@ -144,7 +156,7 @@ func (w *wire) hasRoom() {
 
 // release drops the queue. mu is held.
 func (w *wire) release() {
-	if w.queue != nil {
+	if cap(w.queue) == maxQueue {
 		queueBuffers.Put((*[maxQueue]byte)(w.queue[:maxQueue]))
 	}
 	w.queue, w.sent = nil, 0
@@ -176,7 +188,7 @@ func (w *wire) hasQueue() bool {
 func (w *wire) closeWrite() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.finish = true
+	w.ended, w.finish = true, true
 	if w.queued() == 0 {
 		w.endQueue()
 	}
@@ -196,14 +208,27 @@ func (w *wire) closeAfterQueue() {
 	w.linger = time.AfterFunc(lingerTime, w.inner.Abort)
 }
 
-// abortAfterAlert closes the connection after a failed handshake, whose alert is to be delivered.
-func (w *wire) abortAfterAlert() {
+// closeAfterAlert closes the connection after a failed handshake. If data of the peer were left
+// unread, TCP could reset the connection, and the alert would be lost. It is therefore read until
+// the peer has closed its side, but not longer than a time.
+func (w *wire) closeAfterAlert(linger time.Duration) {
 	w.mu.Lock()
-	defer w.mu.Unlock()
 	w.release()
-	w.close, w.onRoom = false, nil
+	w.onRoom = nil
+	w.mu.Unlock()
+	if linger > 0 && w.inner.CloseWrite() == nil {
+		_ = w.inner.SetReadDeadline(time.Now().Add(linger))
+		for w.inner.Receive(discard{}) == nil && w.inner.Wait() == nil {
+		}
+	}
 	_ = w.inner.Close()
 }
+
+// discard is a consumer that wants everything.
+type discard struct{}
+
+// Consume implements [stack.Consumer].
+func (discard) Consume([]byte) bool { return true }
 
 // Read implements [net.Conn].
 func (w *wire) Read(b []byte) (int, error) {
@@ -221,6 +246,9 @@ func (w *wire) Read(b []byte) (int, error) {
 		w.into = nil
 		switch {
 		case w.got > 0:
+			if w.came += w.got + len(w.rest); w.waiting && w.came > maxReceived {
+				return 0, errTooLong
+			}
 			return w.got, nil
 		case errors.Is(err, io.EOF):
 			return 0, errTruncated

@@ -31,10 +31,9 @@ func (id *ID) PeerIdentity() (Identity, bool) {
 	return i.Identify(peer.Addr())
 }
 
-// PeerIdentity returns the identity of the peer's host, and false if its network does not
-// authenticate hosts. It is known before the request is accepted.
+// PeerIdentity returns the identity of the peer, and false if its network does not authenticate it.
+// It is known before the request is accepted.
 func (r *Request) PeerIdentity() (Identity, bool) { return r.id.PeerIdentity() }
 
-// PeerIdentity returns the identity of the peer's host, and false if its network does not
-// authenticate hosts.
+// PeerIdentity returns the identity of the peer, and false if its network does not authenticate it.
 func (c *Conn) PeerIdentity() (Identity, bool) { return c.id.PeerIdentity() }

@@ -4,6 +4,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/softrnic/softrnic/link/wireguard"
 	"github.com/softrnic/softrnic/stack"
@@ -16,6 +17,7 @@ import (
 type Allowed struct {
 	netip.Prefix
 	peer string // with --secure or TLS: the name or the public key of a peer
+	key  bool   // peer is a key, or with TLS the hash of one
 }
 
 // UnmarshalText parses an address, a network, or the name or public key of a peer.
@@ -30,11 +32,19 @@ func (a *Allowed) UnmarshalText(b []byte) error {
 	if a.Prefix, err = netip.ParsePrefix(text); err == nil {
 		return nil
 	}
-	if _, err = wireguard.ParsePublicKey(text); err != nil && wireguard.CheckName(text) != nil {
+	_, err = wireguard.ParsePublicKey(text) // a hash has its form
+	if a.key = err == nil; !a.key && wireguard.CheckName(text) != nil && !isDNSName(text) {
 		return cli.Usagef("%q: must be an address, such as 10.0.0.2, a network, such as 10.0.0.0/24, or a peer's name or public key", text)
 	}
 	a.peer = text
 	return nil
+}
+
+// isDNSName reports whether a text may be a name in a certificate (RFC 1123 §2.1).
+func isDNSName(text string) bool {
+	return len(text) <= 253 && !strings.ContainsFunc(text, func(r rune) bool {
+		return r != '.' && r != '-' && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
+	})
 }
 
 // String returns what UnmarshalText parses.
@@ -47,7 +57,10 @@ func (a Allowed) String() string {
 
 // is reports whether a peer is the one that --allow names.
 func (a *Allowed) is(name string, key wireguard.PublicKey) bool {
-	return a.peer != "" && (a.peer == name || a.peer == key.String())
+	if a.key {
+		return a.peer == key.String()
+	}
+	return a.peer != "" && a.peer == name
 }
 
 // allow returns the access control that the flags ask for; nil: all hosts are allowed. A peer's

@@ -117,8 +117,14 @@ func (f *Flags) openTLS(n *Node) error {
 	}
 	cfg := &tlshost.Config{TLS: c, Logger: n.Log}
 	if f.allowsNames() {
+		own := ""
+		if len(c.Certificates) > 0 {
+			own = tlshost.KeyHash(c.Certificates[0].Leaf)
+		}
+		// The node may reach itself. Its addresses do not tell, as other programs have them too.
 		cfg.Admit = func(peer netip.Addr, cert *x509.Certificate) bool {
-			return n.has(peer) || slices.ContainsFunc(f.Allow, func(a Allowed) bool { return a.admits(peer, cert) })
+			return cert != nil && tlshost.KeyHash(cert) == own ||
+				slices.ContainsFunc(f.Allow, func(a Allowed) bool { return a.admits(peer, cert) })
 		}
 	}
 	if n.TLS, err = tlshost.New(n.Host, cfg); err != nil {
@@ -138,5 +144,11 @@ func (a *Allowed) admits(peer netip.Addr, cert *x509.Certificate) bool {
 	if a.peer == "" {
 		return a.Contains(peer)
 	}
-	return cert != nil && (slices.Contains(tlshost.Names(cert), a.peer) || tlshost.KeyHash(cert) == a.peer)
+	if cert == nil {
+		return false
+	}
+	if a.key {
+		return tlshost.KeyHash(cert) == a.peer
+	}
+	return slices.ContainsFunc(cert.DNSNames, func(name string) bool { return strings.EqualFold(name, a.peer) })
 }

@@ -120,8 +120,8 @@ func (l tlsLab) client(t *testing.T, own string) {
 				tailOf(tunnel.stderr.String(), 2000))
 		}
 		client.noDamage(t)
-		if code, err := serving.Wait(ctx); err != nil || code != 0 {
-			t.Errorf("rping -s: exit status %d, %v\n%.2000s", code, err, serving.Output())
+		if code, err := serving.Wait(ctx); err != nil || code != 0 || t.Failed() {
+			t.Errorf("rping -s: exit status %d, %v\n%.2000s\n%s", code, err, serving.Output(), l.peer.Run(t, "dmesg | tail -20"))
 		}
 		tlsCaptured(t, secret)
 	}
@@ -154,12 +154,16 @@ func (l tlsLab) server(t *testing.T, own string) {
 		serving.await(t, "msg=listening")
 		out, code, err := rpingClient(ctx, l.peer, fmt.Sprintf("rping -c -a %s -p 7501 -S %d -v -V -C 50", stunnelAddr, size))
 		if err != nil || code != 0 {
-			t.Errorf("rping -c: exit status %d, %v\n%.2000s", code, err, out)
-			cancel()
+			t.Errorf("rping -c: exit status %d, %v", code, err)
 		}
 		serving.wait(t)
 		if n := bytes.Count(serving.stdout.Bytes(), []byte("server ping data: rdma-ping-")); n != 50 {
 			t.Errorf("%d bytes: softrnic prints %d pings, want 50", size, n)
+		}
+		if t.Failed() {
+			t.Logf("rping -c: %.2000s\nstunnel: %s\nsoftrnic: %s\n%s", out, tailOf(tunnel.stderr.String(), 2000),
+				tailOf(serving.stderr.String(), 3000), l.peer.Run(t, "dmesg | tail -20"))
+			return
 		}
 		serving.noDamage(t)
 	}
