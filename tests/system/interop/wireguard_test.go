@@ -213,7 +213,7 @@ func wgIperf3(ctx context.Context, t *testing.T, p *peer.Peer, host *netstack.Ho
 	}()
 	_, port, _ := net.SplitHostPort(l.Addr().String())
 	// What is in buffers when the sender has sent all does not count as received.
-	const size, received = 16 << 20, 4 << 20
+	const size, received = 32 << 20, 1 << 20
 	for _, direction := range []string{"", "-R"} {
 		args := strings.Fields("-c 127.0.0.1 -J -n " + fmt.Sprint(size) + " -p " + port + " " + direction)
 		out, err := p.Netns.Command(ctx, "iperf3", args...).Output()
