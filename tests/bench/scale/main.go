@@ -1,6 +1,7 @@
 //go:build linux
 
-// Command scale measures the cost of many QPs and connections in one process.
+// Command scale measures the cost of many QPs and connections in one process, and where the time of
+// a round trip goes.
 //
 // Usage:
 //
@@ -8,6 +9,7 @@
 //	go run ./tests/bench/scale idle      # memory and time of a million idle connected QPs
 //	go run ./tests/bench/scale connect   # connections set up and closed per second
 //	go run ./tests/bench/scale cores     # messages per second on one processor and on all
+//	go run ./tests/bench/scale timeline  # where half a round trip over TAP goes; needs root
 //
 // Figures are medians of rounds. Each round measures all counts in turn, so that other load of the
 // machine affects all of them. Two nodes are in this process, on a link in memory.
@@ -31,7 +33,7 @@ type options struct {
 func main() {
 	var o options
 	flag.Usage = func() {
-		fmt.Fprintln(flag.CommandLine.Output(), "usage: scale [flags] active|idle|connect|cores")
+		fmt.Fprintln(flag.CommandLine.Output(), "usage: scale [flags] active|idle|connect|cores|timeline")
 		flag.PrintDefaults()
 	}
 	flag.IntVar(&o.rounds, "rounds", 9, "how often each count is measured")
@@ -45,7 +47,7 @@ func main() {
 }
 
 func run(o *options, what string) error {
-	measure, known := map[string]func(*options) error{"active": active, "idle": idle, "connect": connect, "cores": cores}[what]
+	measure, known := map[string]func(*options) error{"active": active, "idle": idle, "connect": connect, "cores": cores, "timeline": timeline}[what]
 	if !known || flag.NArg() != 1 || o.rounds < 1 || o.qps < 0 {
 		flag.Usage()
 		os.Exit(2)
