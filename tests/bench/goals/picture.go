@@ -28,9 +28,9 @@ import (
 
 // curve is the throughput by message size, in bytes and Gbit/s.
 type curve struct {
-	Name  string
-	Sizes []int
-	Gbps  []float64
+	Name string
+	X    []int
+	Y    []float64
 }
 
 // ofKernel has the figures beside rxe and siw.
@@ -47,12 +47,12 @@ func picture(ctx context.Context, l *lab, rounds int, file string, progress io.W
 	if err != nil {
 		return err
 	}
-	var beside []curve
+	var beside struct{ BySize []curve }
 	if err := json.Unmarshal(ofKernel, &beside); err != nil {
 		return fmt.Errorf("testdata/kernel.json: %w", err)
 	}
 	return drawPicture(file, []string{"Two processes with one processor each", "Beside rxe and siw, in an emulated machine"},
-		[][]curve{here, beside})
+		[][]curve{here, beside.BySize})
 }
 
 // measureCurves measures all curves in turn in each round. Medians count.
@@ -95,8 +95,8 @@ func measureCurves(ctx context.Context, l *lab, rounds int, progress io.Writer) 
 		}
 		for i, w := range ways {
 			c := &curves[i]
-			c.Name, c.Sizes, c.Gbps = w.name, append(c.Sizes, size), append(c.Gbps, median(samples[i]))
-			fmt.Fprintf(progress, "%s, %d bytes: %.2f Gbit/s\n", w.name, size, c.Gbps[len(c.Gbps)-1])
+			c.Name, c.X, c.Y = w.name, append(c.X, size), append(c.Y, median(samples[i]))
+			fmt.Fprintf(progress, "%s, %d bytes: %.2f Gbit/s\n", w.name, size, c.Y[len(c.Y)-1])
 		}
 	}
 	return curves, nil
@@ -122,8 +122,8 @@ func drawPicture(file string, titles []string, plots [][]curve) error {
 		p.Add(plotter.NewGrid())
 		for k, c := range curves {
 			var points plotter.XYs
-			for n, size := range c.Sizes {
-				points = append(points, plotter.XY{X: float64(size), Y: c.Gbps[n]})
+			for n, size := range c.X {
+				points = append(points, plotter.XY{X: float64(size), Y: c.Y[n]})
 			}
 			line, marks, err := plotter.NewLinePoints(points)
 			if err != nil {
