@@ -41,15 +41,19 @@ func TestThroughput(t *testing.T) {
 	// rxe0 has RoCE's UDP port in its namespace.
 	p.Run(t, "/bin/ip netns add t && /bin/ip -n t link set lo up")
 	defer p.Run(t, "rdma link del siw0; /bin/ip netns del t")
+	// between runs a server, and a client until it prints something: the server may not be up at once.
+	between := func(server, client string) string {
+		return fmt.Sprintf("%s >/dev/null & for try in 1 2 3 4 5; do sleep 1; got=$(%s); [ -z \"$got\" ] || break; done; echo $got; "+
+			"[ -n \"$got\" ] || kill %%1; wait", server, client)
+	}
 	// Of perftest's line with a size, column 4 has Gbit/s and column 5 millions of messages a second.
-	perftest := func(flags, addr string, size, column int) string {
+	perftest := func(flags string, size, column int) string {
 		run := fmt.Sprintf("ib_write_bw %s -s %d -D 2 -F --report_gbits", flags, size)
-		return fmt.Sprintf("%s >/dev/null & sleep 1; %s %v | awk '$1 == %d {print $%d}'; wait", run, run, addr, size, column)
+		return between(run, fmt.Sprintf("%s %v | awk '$1 == %d {print $%d}'", run, p.Addr4(), size, column))
 	}
 	ours := func(flags, server, client, field string) string {
-		run := "/bin/ip netns exec t /tmp/softrnic perf write " + flags
-		return fmt.Sprintf("%s %s >/dev/null & sleep 1; %s --duration 2s --json %s | grep -m1 %s | tr -dc 0-9.; wait", run, server, run, client,
-			field)
+		run := "/bin/ip netns exec t /tmp/softrnic perf write " + flags + " "
+		return between(run+server, fmt.Sprintf("%s --duration 2s --json %s | grep -m1 %s | tr -dc 0-9.", run, client, field))
 	}
 	const (
 		socketsServer, socketsClient = "--link kernel:lo --addr 127.0.0.1", "--link kernel:lo --addr 127.0.0.2 127.0.0.1"
@@ -66,19 +70,18 @@ func TestThroughput(t *testing.T) {
 		}
 	}
 	ways := []measured{
-		{"rxe", func(size int) string { return perftest("-d rxe0", p.Addr4().String(), size, 4) }},
-		{"siw", func(size int) string { return perftest("-d siw0 -R", p.Addr4().String(), size, 4) }},
+		{"rxe", func(size int) string { return perftest("-d rxe0", size, 4) }},
+		{"siw", func(size int) string { return perftest("-d siw0 -R", size, 4) }},
 		{"SoftRNIC, RoCEv2, sockets", bandwidth("", socketsServer, socketsClient)},
 		{"SoftRNIC, RoCEv2, shared memory", bandwidth("", shmServer, shmClient)},
 		{"SoftRNIC, iWARP, sockets", bandwidth("--transport iwarp", socketsServer, socketsClient)},
 		{"TCP", func(size int) string {
-			return fmt.Sprintf("iperf3 -s -1 >/dev/null & sleep 1; iperf3 -c 127.0.0.1 -t 2 -l %d -f k | awk '/receiver/ {print $7/1e6}'; wait",
-				size)
+			return between("iperf3 -s -1", fmt.Sprintf("iperf3 -c 127.0.0.1 -t 2 -l %d -f k | awk '/receiver/ {print $7/1e6}'", size))
 		}},
 	}
 	rates := []measured{
 		{"rxe", func(qps int) string {
-			return perftest(fmt.Sprintf("-d rxe0 -q %d -t 16", qps), p.Addr4().String(), 8, 5)
+			return perftest(fmt.Sprintf("-d rxe0 -q %d -t 16", qps), 8, 5)
 		}},
 		{"SoftRNIC, RoCEv2, sockets", rate(socketsServer, socketsClient)},
 		{"SoftRNIC, RoCEv2, shared memory", rate(shmServer, shmClient)},
