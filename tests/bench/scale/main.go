@@ -47,7 +47,8 @@ func main() {
 }
 
 func run(o *options, what string) error {
-	measure, known := map[string]func(*options) error{"active": active, "idle": idle, "connect": connect, "cores": cores, "timeline": timeline}[what]
+	measure, known := map[string]func(*options) error{"active": active, "idle": idle, "connect": connect, "cores": cores,
+		"timeline": timeline}[what]
 	if !known || flag.NArg() != 1 || o.rounds < 1 || o.qps < 0 {
 		flag.Usage()
 		os.Exit(2)

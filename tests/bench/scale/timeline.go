@@ -254,7 +254,8 @@ func printTimeline(all [2][]stamps) error {
 	row("CQ.Poll returns", func(_, there *stamps) time.Duration { return there.polled - there.processed })
 	row("PostRecv", func(_, there *stamps) time.Duration { return there.post - there.polled })
 	fmt.Fprintf(w, "%.0f\tin all\t\n", total)
-	row("of these, after the link has begun to write: its system call", func(here, _ *stamps) time.Duration { return here.written - here.write })
+	row("of these, after the link has begun to write: its system call",
+		func(here, _ *stamps) time.Duration { return here.written - here.write })
 	row("at the same time as the other side's: from the end of the system call to that of PostSend",
 		func(here, _ *stamps) time.Duration { return here.posted - here.written })
 	row("half of what the program measured", func(here, there *stamps) time.Duration { return there.post - here.post })
@@ -262,6 +263,7 @@ func printTimeline(all [2][]stamps) error {
 	for _, s := range slices.Concat(all[0], all[1]) {
 		reads, writes = reads+s.reads, writes+s.writes
 	}
-	fmt.Fprintf(w, "%.2f\tcalls of the link to write in half a round trip; frames came in %.2f\t\n", float64(writes)/2/trips, float64(reads)/2/trips)
+	fmt.Fprintf(w, "%.2f\tcalls of the link to write in half a round trip; frames came in %.2f\t\n", float64(writes)/2/trips,
+		float64(reads)/2/trips)
 	return w.Flush()
 }
