@@ -17,7 +17,7 @@ const (
 	// handshakeTime limits the time of a client for the handshake.
 	handshakeTime = 5 * time.Second
 
-	// maxHandshakes limits the handshakes of a listener at a time. One takes up to about 250 KiB
+	// maxHandshakes limits the handshakes of a listener at a time. One takes up to about 400 KiB
 	// (see maxReceived).
 	maxHandshakes = 256
 

@@ -489,3 +489,43 @@ func TestNoDatagrams(t *testing.T) {
 		}
 	})
 }
+
+// closing is a stack that only closes.
+type closing struct {
+	tlshost.Stack
+	closed bool
+}
+
+func (c *closing) Close() error {
+	c.closed = true
+	return nil
+}
+
+// TestConfigErrors: a configuration that could be replaced, or is missing, is an error, and the
+// stack is closed.
+func TestConfigErrors(t *testing.T) {
+	replaced := &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return nil, nil }}
+	for want, cfg := range map[string]*tlshost.Config{"Config.TLS": {}, "GetConfigForClient": {TLS: replaced}} {
+		s := new(closing)
+		if _, err := tlshost.New(s, cfg); err == nil || !strings.Contains(err.Error(), want) || !s.closed {
+			t.Errorf("%v, want %s; closed: %t", err, want, s.closed)
+		}
+	}
+}
+
+// TestLongHandshake: a client that sends more than a handshake needs is refused.
+func TestLongHandshake(t *testing.T) {
+	overWith(t, func(_ *stacktest.Authority, a, b *tlshost.Config) {
+		own := &a.TLS.Certificates[0]
+		for size := 0; size < 200<<10; size += len(own.Certificate[0]) { // crypto/tls allows 256 KiB
+			own.Certificate = append(own.Certificate, own.Certificate[0])
+		}
+	}, func(p *pair) {
+		p.listen()
+		s, err := p.a.DialStream(p.Context(), netip.AddrPort{}, netip.AddrPortFrom(p.bAddr, port))
+		if err == nil {
+			defer s.Abort()
+		}
+		waitFor(p, func() bool { return p.b.Refused() == 1 })
+	})
+}
