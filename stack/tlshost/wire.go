@@ -16,8 +16,8 @@ import (
 // piece. A peer that requests key updates and does not read the answers reaches the limit.
 const maxQueue = 256 << 10
 
-// maxReceived limits what a peer may send for a handshake, in bytes. Data that follows the handshake
-// in one piece counts too. crypto/tls and this package keep up to three times as much.
+// maxReceived limits what a peer may send for a handshake, in bytes. Data that follows the
+// handshake in one piece counts too. crypto/tls and this package keep up to three times as much.
 const maxReceived = 128 << 10
 
 // recordOverhead is the largest overhead of a TLS 1.3 record: header, content type and tag (RFC
