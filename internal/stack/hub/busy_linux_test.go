@@ -46,13 +46,7 @@ func TestHubWithoutProcessor(t *testing.T) {
 	late := make(logForwarder, 1)
 	stopped := func(what string, do func() error) {
 		t.Helper()
-		if err := s.last.Process.Signal(unix.SIGSTOP); err != nil {
-			t.Fatal(err)
-		}
-		// All of its threads.
-		if err := unix.Waitid(unix.P_PID, s.last.Process.Pid, nil, unix.WSTOPPED, nil); err != nil {
-			t.Fatal(err)
-		}
+		stop(t, s.last.Process)
 		select {
 		case <-late: // an earlier report
 		default:

@@ -610,6 +610,17 @@ func spawn(t testing.TB, dir, addr string) *process {
 	return p
 }
 
+// stop stops a child process, all of its threads.
+func stop(t testing.TB, p *os.Process) {
+	t.Helper()
+	if err := p.Signal(unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Waitid(unix.P_PID, p.Pid, nil, unix.WSTOPPED, nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // echo sends n bytes to a client and waits for the answer. It returns false if none arrives.
 func (e *end) echo(addr string, p *process, n int, timeout time.Duration) bool {
 	m := message(stack.TargetQPN, uint64(p.base), max(n, 32), 9)
@@ -731,9 +742,7 @@ func TestStoppedClient(t *testing.T) {
 	dir, s := directory(t), &starter{t: t}
 	e := join(t, dir, addr, s.start)
 	stopped, other := spawn(t, dir, addr), spawn(t, dir, addr)
-	if err := stopped.Process.Signal(unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	stop(t, stopped.Process)
 	for range 100 { // more than fits into the ring
 		var all [][]byte
 		for range 15 {

@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/softrnic/softrnic/internal/stack/hub"
 	"github.com/softrnic/softrnic/internal/stack/stacktest"
 	"github.com/softrnic/softrnic/stack"
@@ -89,9 +87,7 @@ func TestRings(t *testing.T) {
 				}
 			}
 			exchange("with a hub")
-			if err := s.last.Process.Signal(unix.SIGSTOP); err != nil {
-				t.Fatal(err)
-			}
+			stop(t, s.last.Process)
 			exchange("while the hub does nothing")
 			s.kill()
 			exchange("without a hub")

@@ -260,9 +260,7 @@ func TestStoppedClientOfEarlierHub(t *testing.T) {
 	peer := outside(t, far)
 	h.awaitSteered(peer, far, addr, e)
 	for _, p := range []*process{stopped, killed} {
-		if err := p.Process.Signal(unix.SIGSTOP); err != nil {
-			t.Fatal(err)
-		}
+		stop(t, p.Process)
 	}
 	h.end()
 	await(t, "the link is down", func() bool { return e.nic.State() != stack.LinkUp })

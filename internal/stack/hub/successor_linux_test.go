@@ -40,9 +40,7 @@ func TestSuccessorWaits(t *testing.T) {
 	e := join(t, dir, addr, func(string) error { return nil }) // it waits
 	late, dead := spawn(t, dir, addr), spawn(t, dir, addr)
 	for _, p := range []*process{late, dead} {
-		if err := p.Process.Signal(unix.SIGSTOP); err != nil {
-			t.Fatal(err)
-		}
+		stop(t, p.Process)
 	}
 	s.kill() // the next hub runs in this process
 	classifier := refuser{leased: new(atomic.Int64), refused: new(atomic.Int64), died: new(atomic.Int64), looked: new(atomic.Int64)}
