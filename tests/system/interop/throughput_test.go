@@ -43,8 +43,8 @@ func TestThroughput(t *testing.T) {
 	defer p.Run(t, "rdma link del siw0; /bin/ip netns del t")
 	// between runs a server, and a client until it prints something: the server may not be up at once.
 	between := func(server, client string) string {
-		return fmt.Sprintf("%s >/dev/null & for try in 1 2 3 4 5; do sleep 1; got=$(%s); [ -z \"$got\" ] || break; done; echo $got; "+
-			"[ -n \"$got\" ] || kill %%1; wait", server, client)
+		return fmt.Sprintf("%s >/dev/null & server=$!; for try in 1 2 3 4 5; do sleep 1; got=$(%s); [ -z \"$got\" ] || break; done; echo $got; "+
+			"[ -n \"$got\" ] || kill $server; wait", server, client)
 	}
 	// Of perftest's line with a size, column 4 has Gbit/s and column 5 millions of messages a second.
 	perftest := func(flags string, size, column int) string {
