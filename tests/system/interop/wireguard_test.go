@@ -136,6 +136,7 @@ const wgOutside, wgInside = "testdata/wireguard-outside.pcapng", "testdata/wireg
 
 // TestWireGuardCaptures: the captures that are kept have no data in clear outside of the tunnels.
 func TestWireGuardCaptures(t *testing.T) {
+	gate.System(t)
 	wgClear(t, wgOutside, wgInside)
 }
 
