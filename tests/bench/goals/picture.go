@@ -51,8 +51,11 @@ func picture(ctx context.Context, l *lab, rounds int, file string, progress io.W
 	if err := json.Unmarshal(ofKernel, &beside); err != nil {
 		return fmt.Errorf("testdata/kernel.json: %w", err)
 	}
-	return drawPicture(file, []string{"Two processes with one processor each", "Beside rxe and siw, in an emulated machine"},
-		[][]curve{here, beside.BySize})
+	titles, plots := []string{"Two processes with one processor each"}, [][]curve{here}
+	if len(beside.BySize) > 0 {
+		titles, plots = append(titles, "Beside rxe and siw, in an emulated machine"), append(plots, beside.BySize)
+	}
+	return drawPicture(file, titles, plots)
 }
 
 // measureCurves measures all curves in turn in each round. Medians count.
