@@ -22,7 +22,7 @@ import (
 // captured returns a link whose frames wellFormed checks after the test has closed it.
 func captured(t *testing.T, l link.Link) link.Link {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), "capture.pcapng")
+	file := filepath.Join(t.ArtifactDir(), "capture.pcapng")
 	t.Cleanup(func() { wellFormed(t, file) })
 	c, err := capture.Create(l, file)
 	if err != nil {

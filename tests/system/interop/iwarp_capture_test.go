@@ -40,7 +40,7 @@ func captureTo(t *testing.T, file string, l link.Link) link.Link {
 // capturedIWARP returns a link whose frames wellFormedIWARP checks after the test has closed it.
 func capturedIWARP(t *testing.T, l link.Link) link.Link {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), "capture.pcapng")
+	file := filepath.Join(t.ArtifactDir(), "capture.pcapng")
 	t.Cleanup(func() { wellFormedIWARP(t, file) })
 	return captureTo(t, file, l)
 }
@@ -59,7 +59,14 @@ type iwarpHalf struct {
 	messages   map[rdmap.Opcode]int // segments of each kind
 	terminates []rdmap.Cause
 	fpdus      int
+	ends       map[int]bool // where segments end, in bytes of the stream
+	next       int          // where the next FPDU starts, without markers
+	cut        bool         // a segment ends within the first bytes of an FPDU
 }
+
+// mpaPeek is the number of bytes of an FPDU that tshark 4.0 needs. If a segment ends with fewer,
+// tshark may take the next segment for the start of an FPDU.
+const mpaPeek = 8
 
 // readIWARP reassembles every TCP connection of a pcapng file and parses it as iWARP. Everything
 // must be valid, including the CRCs. Only a RST may end a connection within a message.
@@ -110,10 +117,12 @@ func (h *iwarpHalf) stream(t *testing.T) (stream []byte) {
 		return nil // refused, or no host
 	}
 	first := h.segments[i].Seq + 1
+	h.ends = make(map[int]bool)
 	data := slices.DeleteFunc(slices.Clone(h.segments), func(s *layers.TCP) bool { return len(s.Payload) == 0 || s.RST })
 	slices.SortStableFunc(data, func(a, b *layers.TCP) int { return cmp.Compare(a.Seq-first, b.Seq-first) })
 	for _, s := range data {
 		at := int(s.Seq - first)
+		h.ends[at+len(s.Payload)] = true
 		if at > len(stream) {
 			t.Errorf("%v: bytes %d to %d of the stream are missing", h.from, len(stream), at)
 			return stream
@@ -144,7 +153,7 @@ func (c *iwarpConn) read(t *testing.T) {
 			t.Errorf("%v: no MPA frame: %v", h.from, err)
 			return
 		}
-		*frames[i], streams[i] = frame, streams[i][n:]
+		*frames[i], streams[i], h.next = frame, streams[i][n:], n
 	}
 	c.crc = c.request.CRC || c.reply.CRC
 	for i, stream := range streams {
@@ -162,6 +171,10 @@ func (c *iwarpConn) read(t *testing.T) {
 // ULPDU implements mpa.Handler.
 func (h *iwarpHalf) ULPDU(b []byte) error {
 	h.fpdus++
+	for i := 1; i < mpaPeek; i++ {
+		h.cut = h.cut || h.ends[h.next+i]
+	}
+	h.next += (2+len(b)+3)&^3 + 4
 	if len(b) == 0 {
 		return nil
 	}
@@ -209,17 +222,22 @@ func wellFormedIWARP(t *testing.T, files ...string) (conns []*iwarpConn) {
 		}
 		found := readIWARP(t, data)
 		conns = append(conns, found...)
-		fpdus, crcs, markers := 0, 0, false
+		fpdus, crcs, markers, cut := 0, 0, false, false
 		for _, c := range found {
 			markers = markers || c.request.Markers || c.reply.Markers
 			for _, h := range c.halves {
 				fpdus += h.fpdus
+				cut = cut || h.cut
 				if c.crc {
 					crcs += h.fpdus
 				}
 			}
 		}
-		dissectIWARP(t, file, fpdus, crcs, markers)
+		if difference := dissectIWARP(t, file, fpdus, crcs, markers); difference != "" && cut {
+			t.Logf("%s, but a segment ends within the first bytes of an FPDU", difference)
+		} else if difference != "" {
+			t.Error(difference)
+		}
 	}
 	return conns
 }
@@ -227,8 +245,8 @@ func wellFormedIWARP(t *testing.T, files ...string) (conns []*iwarpConn) {
 // dissectIWARP makes tshark read a capture with the given numbers of FPDUs and of FPDUs with CRCs.
 // With markers, tshark 4.0 takes each TCP segment for one FPDU. It misses FPDUs, and reads the CRC
 // at the end of a segment even if that holds a part of the next FPDU. With markers only other
-// malformed packets are checked.
-func dissectIWARP(t *testing.T, file string, fpdus, crcs int, markers bool) {
+// malformed packets are checked. The result says what tshark finds different.
+func dissectIWARP(t *testing.T, file string, fpdus, crcs int, markers bool) (difference string) {
 	t.Helper()
 	args := []string{"-n", "-2", "-r", file, "-o", "tcp.reassemble_out_of_order:TRUE", "-V", "-O", "iwarp_mpa,iwarp_ddp_rdmap",
 		// An ephemeral port may be the registered port of another protocol.
@@ -254,7 +272,7 @@ func dissectIWARP(t *testing.T, file string, fpdus, crcs int, markers bool) {
 	want := map[string]int{"ULPDU length": fpdus, "(Good CRC32)": crcs}
 	if markers {
 		if seen["(Good CRC32)"] == 0 {
-			t.Errorf("%s: tshark finds no FPDU", filepath.Base(file))
+			return filepath.Base(file) + ": tshark finds no FPDU"
 		}
 		for _, what := range []string{"ULPDU length", "(Good CRC32)", "Bad CRC32"} {
 			want[what] = seen[what]
@@ -263,6 +281,7 @@ func dissectIWARP(t *testing.T, file string, fpdus, crcs int, markers bool) {
 	}
 	maps.DeleteFunc(want, func(_ string, n int) bool { return n == 0 })
 	if !maps.Equal(seen, want) {
-		t.Errorf("%s: tshark finds %v, want %v", filepath.Base(file), seen, want)
+		return fmt.Sprintf("%s: tshark finds %v, want %v", filepath.Base(file), seen, want)
 	}
+	return ""
 }

@@ -135,6 +135,7 @@ func testRiostream(t *testing.T, transport verbs.Transport) {
 				if err != nil {
 					return err
 				}
+				defer c.Close()
 				defer context.AfterFunc(ctx, func() { c.Close() })()
 				if err := r.run(ctx, c, false); err != nil && !errors.Is(err, net.ErrClosed) {
 					return err

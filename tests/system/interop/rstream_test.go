@@ -110,6 +110,7 @@ func testRstream(t *testing.T, transport verbs.Transport) {
 				if err != nil {
 					return err
 				}
+				defer c.Close()
 				defer context.AfterFunc(ctx, func() { c.Close() })()
 				if err := r.run(c, false); err != nil && !errors.Is(err, net.ErrClosed) {
 					return err
