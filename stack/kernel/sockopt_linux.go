@@ -34,6 +34,9 @@ func setTOS(fd uintptr, tos int) {
 	_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_TCLASS, tos)
 }
 
+// initialReceiveBuffer is Linux's usual buffer of a new connection, in bytes (tcp_rmem in tcp(7)).
+const initialReceiveBuffer = 128 << 10
+
 // setReceiveBuffer limits the receive buffer; 0 lets the kernel adjust it to the traffic.
 func setReceiveBuffer(fd uintptr, n int) {
 	if n > 0 {
@@ -41,6 +44,9 @@ func setReceiveBuffer(fd uintptr, n int) {
 		_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, n/2)
 		return
 	}
+	// Linux 6.1 enlarges only buffers that hold what arrives in a round trip. In a smaller one the
+	// window closes after each batch, and the peer waits for its timer.
+	_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, initialReceiveBuffer/2)
 	// Setting a size disables the adjustment. Removing the lock enables it again (Linux 5.14).
 	if unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_BUF_LOCK, 0) != nil {
 		_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, defaultReceiveBuffer)
