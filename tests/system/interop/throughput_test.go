@@ -93,14 +93,15 @@ func TestThroughput(t *testing.T) {
 	for i, w := range rates {
 		report.ByQPs[i].Name = w.name
 	}
-	for _, size := range []int{64, 1 << 10, 8 << 10, 64 << 10, 1 << 20} {
+	// perftest reports nothing of 1 MiB here: its first 128 messages take longer than it waits.
+	for _, size := range []int{64, 1 << 10, 8 << 10, 64 << 10} {
 		measureIn(t, p, ways, report.BySize, size)
 	}
 	for _, qps := range []int{1, 32, 1024} {
 		measureIn(t, p, rates, report.ByQPs, qps)
 	}
 	for _, c := range report.BySize {
-		t.Logf("result: %s: %.3f Gbit/s of 64 KiB, %.3f of 1 MiB", c.Name, c.Y[3], c.Y[4])
+		t.Logf("result: %s: %.3f Gbit/s of 8 KiB, %.3f of 64 KiB", c.Name, c.Y[2], c.Y[3])
 	}
 	for _, c := range report.ByQPs {
 		t.Logf("result: %s: %.3f million WRITEs of 8 bytes a second with 1 QP, %.3f with 1024", c.Name, c.Y[0], c.Y[2])
