@@ -136,8 +136,8 @@ func (l tlsLab) client(t *testing.T, own string) {
 	if seen, err := os.ReadFile(clearSide); err != nil || !bytes.Contains(seen, []byte("rdma-ping-")) {
 		t.Errorf("between stunnel and siw no data is seen, %v: the search is wrong", err)
 	}
-	// In TLS 1.3 the client has sent MPA's request before it is refused. stunnel closes its socket with
-	// that unread, so that TCP may reset the connection before the alert arrives.
+	// In TLS 1.3 the client has sent MPA's request before it is refused. stunnel closes its socket
+	// with that unread, so that TCP may reset the connection before the alert arrives.
 	refused := l.softrnic(ctx, t, fmt.Sprintf("-c -a %s -p 7500 -C 1", stunnelAddr))
 	if err := <-refused.ended; err == nil || !strings.Contains(refused.stderr.String(), "remote error: tls: ") &&
 		!strings.Contains(refused.stderr.String(), "connection reset by peer") {
