@@ -17,8 +17,8 @@ ip link set lo up
 ip link set eth0 mtu "$mtu" up
 ip addr add "$addr4" dev eth0
 ip addr add "$addr6" dev eth0 nodad
-# siw computes a wrong CRC if a socket's send buffer is full when it begins an FPDU: it adds the data
-# to the CRC again when it goes on. So the buffer is larger than what a test has outstanding.
+# siw computes a wrong CRC if a socket's send buffer is full when it begins an FPDU: it adds the
+# data to the CRC again when it goes on. So the buffer is larger than what a test has outstanding.
 echo "4096 16777216 16777216" >/proc/sys/net/ipv4/tcp_wmem
 rdma link add rxe0 type rxe netdev eth0
 /bin/agent </dev/null
