@@ -8,8 +8,8 @@ import (
 )
 
 // TestReceiveBuffer checks that a stream whose buffer was limited gets Linux's initial buffer back.
-// Linux 6.1 does not enlarge a smaller one. Over the loopback interface the window closed after each
-// batch, and a transfer waited 200 ms for the next.
+// Linux 6.1 does not enlarge a smaller one. Over the loopback interface the window closed after
+// each batch, and a transfer waited 200 ms for the next.
 func TestReceiveBuffer(t *testing.T) {
 	_, y := pair(t)
 	raw := must(y.(syscall.Conn).SyscallConn())(t)
