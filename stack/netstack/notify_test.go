@@ -91,3 +91,38 @@ func TestNotifyReadableAgain(t *testing.T) {
 		t.Fatal("bytes arrived without a notification")
 	}
 }
+
+// TestNotifyReadableAfterDeadline checks that a deadline that has passed and was removed does not
+// call the function, although its timer may still be running.
+func TestNotifyReadableAfterDeadline(t *testing.T) {
+	l := newLane(t, nil)
+	a, b := l.dial(0)
+	defer a.Abort()
+	defer b.Abort()
+	received := make(chan int)
+	read := func() {
+		n := 0
+		if err := a.Receive(consumerFunc(func(b []byte) bool { n += len(b); return true })); err != nil {
+			t.Error(err)
+		}
+		received <- n
+	}
+	for range 1000 {
+		if err := a.SetReadDeadline(time.Now().Add(10 * time.Microsecond)); err != nil {
+			t.Fatal(err)
+		}
+		if err := a.Wait(); err == nil {
+			t.Fatal("Wait returned before the deadline")
+		}
+		if err := a.SetReadDeadline(time.Time{}); err != nil {
+			t.Fatal(err)
+		}
+		a.(stack.ReadNotifier).NotifyReadable(read)
+		if _, err := b.Write([]byte{1}); err != nil {
+			t.Fatal(err)
+		}
+		if n := <-received; n != 1 {
+			t.Fatalf("called when %d bytes had arrived, want 1", n)
+		}
+	}
+}

@@ -21,7 +21,8 @@ const readable = waiter.ReadableEvents | waiter.EventErr | waiter.EventHUp
 
 // readWaiter notifies the waiting reader that there may be data, or that the deadline has passed.
 type readWaiter struct {
-	ready chan struct{}
+	stream *stream
+	ready  chan struct{}
 
 	waiting atomic.Bool
 	onWake  func() // valid if waiting
@@ -42,7 +43,7 @@ func (a *readWaiter) notify() {
 // wake calls NotifyReadable's function, if there is one.
 func (a *readWaiter) wake() {
 	if a.waiting.Load() && a.waiting.Swap(false) {
-		go a.onWake()
+		go a.stream.callReadable()
 	}
 }
 
@@ -68,9 +69,24 @@ func (s *stream) NotifyReadable(f func()) {
 	s.readWaiter.onWake = f
 	s.readWaiter.waiting.Store(true)
 	// Data or an end that arrived earlier was not notified.
-	if s.deadline.past() || s.ep.Readiness(readable)&readable != 0 || s.isClosed() {
+	if s.isReady() {
 		s.readWaiter.wake()
 	}
+}
+
+// callReadable calls NotifyReadable's function. It waits again if Wait would not return: a deadline
+// may be removed while its timer notifies.
+func (s *stream) callReadable() {
+	if s.isReady() {
+		s.readWaiter.onWake()
+	} else {
+		s.NotifyReadable(s.readWaiter.onWake)
+	}
+}
+
+// isReady reports whether Wait returns at once.
+func (s *stream) isReady() bool {
+	return s.deadline.past() || s.ep.Readiness(readable)&readable != 0 || s.isClosed()
 }
 
 func (s *stream) isClosed() bool {

@@ -66,7 +66,7 @@ func (h *Host) newStream(ep tcpip.Endpoint, wq *waiter.Queue) *stream {
 	s := &stream{
 		TCPConn: gonet.NewTCPConn(wq, ep), host: h, ep: ep, wq: wq, closed: make(chan struct{}),
 	}
-	s.readWaiter.ready = make(chan struct{}, 1)
+	s.readWaiter.stream, s.readWaiter.ready = s, make(chan struct{}, 1)
 	s.data.Init(&s.readWaiter, readable)
 	wq.EventRegister(&s.data)
 	id := idOf(ep)
