@@ -233,7 +233,7 @@ func wellFormedIWARP(t *testing.T, files ...string) (conns []*iwarpConn) {
 				}
 			}
 		}
-		if difference := dissectIWARP(t, file, fpdus, crcs, markers); difference != "" && cut {
+		if difference := dissectIWARP(t, file, fpdus, crcs, markers); difference != "" && cut && !markers {
 			t.Logf("%s, but a segment ends within the first bytes of an FPDU", difference)
 		} else if difference != "" {
 			t.Error(difference)
