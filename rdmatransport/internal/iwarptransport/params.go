@@ -10,9 +10,9 @@ const (
 	// smallFPDU is the length in bytes up to which FPDUs are coalesced, at the cost of another copy.
 	smallFPDU = 16 << 10
 
-	// A request of up to smallMessage bytes, whose FPDUs are coalesced, is corked while at least
-	// corkFrom pieces are unacknowledged. If the send queue is full, it is corked only from corkAlways
-	// pieces on.
+	// A request of up to smallMessage bytes is corked while at least corkFrom pieces are
+	// unacknowledged. If the send queue is full, it is corked only from corkAlways pieces on. WRITEs
+	// of 2 KiB that share no pieces had a fifth of the throughput.
 	smallMessage = 16 << 10
 	corkFrom     = 4
 	corkAlways   = 64
