@@ -250,13 +250,14 @@ func (q *queue) drain() {
 	q.handOver()
 }
 
-// advanceClock reports whether a command has timed out.
+// advanceClock reports whether a command has timed out. A late goroutine gets two ticks at once:
+// the first two ticks after a command was posted do not count.
 func (q *queue) advanceClock() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.tick++
 	for i := range q.slots {
-		if s := &q.slots[i]; s.responseDue && !s.endless && q.tick-s.tick > ticks {
+		if s := &q.slots[i]; s.responseDue && !s.endless && q.tick-s.tick > ticks+2 {
 			return true
 		}
 	}
