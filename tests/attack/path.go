@@ -122,13 +122,21 @@ const (
 	udpLen   = 8
 	roceAt   = udpAt + udpLen
 	rocePort = 4791
+
+	protocolTCP = 6
+	protocolUDP = 17
 )
+
+// carries reports whether a frame has an IPv4 header without options, and at least n bytes of the
+// protocol.
+func carries(b []byte, protocol byte, n int) bool {
+	return len(b) >= udpAt+n && b[12] == 8 && b[13] == 0 && b[ipAt] == 0x45 && b[ipAt+9] == protocol
+}
 
 // packet parses a frame as a RoCEv2 packet over IPv4.
 func (s *Seen) packet() (p wire.Packet, ok bool) {
 	b := s.Data
-	if len(b) < roceAt || b[12] != 8 || b[13] != 0 || b[ipAt] != 0x45 || b[ipAt+9] != 17 ||
-		binary.BigEndian.Uint16(b[udpAt+2:]) != rocePort {
+	if !carries(b, protocolUDP, udpLen) || binary.BigEndian.Uint16(b[udpAt+2:]) != rocePort {
 		return p, false
 	}
 	end := ipAt + int(binary.BigEndian.Uint16(b[ipAt+2:]))

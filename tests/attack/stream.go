@@ -37,7 +37,7 @@ type segment struct {
 // parseSegment parses a frame. ok is false if it has no FPDU of a WRITE.
 func parseSegment(s Seen) (g segment, ok bool) {
 	b := s.Data
-	if len(b) < udpAt+20 || b[12] != 8 || b[13] != 0 || b[ipAt] != 0x45 || b[ipAt+9] != protocolTCP {
+	if !carries(b, protocolTCP, 20) {
 		return g, false
 	}
 	end := ipAt + int(binary.BigEndian.Uint16(b[ipAt+2:]))
@@ -104,11 +104,10 @@ func putTCPSum(b []byte) {
 	binary.BigEndian.PutUint16(tcp[16:], ^checksum.Sum(tcp, checksum.Sum(pseudo, 0)))
 }
 
-// TCP's protocol number, and flags.
+// Flags of TCP.
 const (
-	protocolTCP = 6
-	rst         = 4
-	ack         = 16
+	rst = 4
+	ack = 16
 )
 
 // fpduOf returns an FPDU of a tagged segment.

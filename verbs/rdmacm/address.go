@@ -71,20 +71,22 @@ func (id *ID) bind(op string, addr netip.AddrPort, hold bool) error {
 // withOwnAddrs returns the devices without those whose addresses are all of earlier devices. At one
 // of these addresses the earlier device listens, as it does if the ID is bound to that address.
 func withOwnAddrs(devs []*verbs.Device) (list []*verbs.Device) {
+	seen := make(map[verbs.GID]bool)
 	for _, d := range devs {
-		own, any := false, false
+		var gids []verbs.GID
 		for port := uint8(1); port <= d.QueryDevice().PhysPortCnt; port++ {
 			table, _ := d.GIDTable(port) // an error means that the device is closed
 			for _, e := range table {
-				any = true
-				if _, shared := findAddr(list, e.GID.Addr().Unmap()); !shared {
-					own = true
-				}
+				gids = append(gids, e.GID)
 			}
 		}
-		if own || !any {
-			list = append(list, d)
+		if len(gids) > 0 && !slices.ContainsFunc(gids, func(g verbs.GID) bool { return !seen[g] }) {
+			continue
 		}
+		for _, g := range gids {
+			seen[g] = true
+		}
+		list = append(list, d)
 	}
 	return list
 }

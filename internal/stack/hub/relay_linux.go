@@ -47,6 +47,11 @@ type service struct {
 	uses   int
 }
 
+// listens reports whether the client listens to a service ID at an address of its own.
+func (s *service) listens(id uint64, dst netip.Addr) bool {
+	return (s.ID^id)&s.Mask == 0 && (!s.Addr.IsValid() || s.Addr == dst) && s.member.addrs[dst]
+}
+
 func newRelay(c stack.Classifier, counters *Counters) *relay {
 	return &relay{classifier: c, counters: counters, wake: make(chan struct{}, 1), turn: make(chan struct{}, 1), began: time.Now(),
 		own: map[netip.Addr]bool{}, senders: map[netip.AddrPort]*member{}, kept: map[netip.AddrPort]int{},
@@ -247,7 +252,7 @@ func (r *relay) find(t stack.Target, dst netip.Addr) (m *member) {
 	case stack.TargetService:
 		for i := range r.services {
 			s := &r.services[i]
-			if (s.ID^t.Service)&s.Mask == 0 && (!s.Addr.IsValid() || s.Addr == dst) && s.member.addrs[dst] && (m == nil || s.uses > 0) {
+			if s.listens(t.Service, dst) && (m == nil || s.uses > 0) {
 				m = s.member
 			}
 		}
