@@ -250,7 +250,7 @@ func TestManyConnections(t *testing.T) {
 		ofKernel            = 200
 	)
 	peers := peer.Boot(t, peer.Config{ID: 2}, peer.Config{ID: 3})
-	program := buildSoftRNIC(t)
+	program := softrnicProgram(t)
 	idle := startServing(t, program, peers[0].Netns).quit()
 
 	dev := openSoftRNIC(t, openTAP(t, peers[0].Netns), nil).(softrnic).dev

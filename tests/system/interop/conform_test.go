@@ -133,7 +133,7 @@ func conform(t *testing.T, p *peer.Peer, transport verbs.Transport, driver strin
 	for _, o := range only {
 		args = append(args, "--only", o)
 	}
-	cmd := p.Netns.Command(t.Context(), buildSoftRNIC(t), args...)
+	cmd := p.Netns.Command(t.Context(), softrnicProgram(t), args...)
 	cmd.Env = append(os.Environ(), "SOFTRNIC_CONFORM_TOKEN="+token)
 	var out, errs strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &errs

@@ -32,7 +32,7 @@ func cmReceived(t *testing.T, p *peer.Peer, kind string) int {
 // without a listener is rejected.
 func TestHubKilled(t *testing.T) {
 	gate.System(t)
-	l := socketsLab{program: buildSoftRNIC(t), peer: cmPeer(t, 2, verbs.RoCEv2)}
+	l := socketsLab{program: softrnicProgram(t), peer: cmPeer(t, 2, verbs.RoCEv2)}
 	runtimeDirectoryOfNobody(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()

@@ -176,7 +176,7 @@ func TestIWARPCut(t *testing.T) {
 		<-c.here.Done()
 	})
 	t.Run("SoftRNIC's process", func(t *testing.T) {
-		program := buildSoftRNIC(t)
+		program := softrnicProgram(t)
 		serving, err := p.peer.Start("rping -s -P -a " + p.there.String() + " -p 7175")
 		if err != nil {
 			t.Fatal(err)

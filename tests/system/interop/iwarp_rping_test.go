@@ -79,7 +79,7 @@ func (r iwarpRping) server(t *testing.T) {
 func TestIWARPRping(t *testing.T) {
 	gate.System(t)
 	p := cmPeer(t, 2, verbs.IWARP)
-	program := buildSoftRNIC(t)
+	program := softrnicProgram(t)
 	for _, size := range []int{64, 65000} {
 		for family, r := range map[string]iwarpRping{
 			"IPv4": {p, program, softrnicAddr4.String(), p.Addr4().String(), softrnicCIDR4, size},

@@ -18,7 +18,7 @@ import (
 func TestMckey(t *testing.T) {
 	gate.System(t)
 	const group, options = "239.7.7.7", "-m 239.7.7.7 -C 20 -S 1000"
-	program, captures := buildSoftRNIC(t), captureDir(t)
+	program, captures := softrnicProgram(t), captureDir(t)
 	p := peer.Boot(t, peer.Config{ID: 2})[0]
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()

@@ -24,7 +24,7 @@ import (
 // output.
 func TestPrometheus(t *testing.T) {
 	gate.System(t)
-	program := buildSoftRNIC(t)
+	program := softrnicProgram(t)
 	dir := t.TempDir()
 	node, server := unusedPort(t), unusedPort(t)
 	softrnic := func(args ...string) *exec.Cmd {

@@ -36,7 +36,7 @@ func newNFSLab(t *testing.T, p *peer.Peer, dir string, limit time.Duration) *nfs
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	t.Cleanup(cancel)
-	l := &nfsLab{t: t, ctx: ctx, program: buildSoftRNIC(t), dir: dir, peer: p}
+	l := &nfsLab{t: t, ctx: ctx, program: softrnicProgram(t), dir: dir, peer: p}
 	t.Cleanup(func() {
 		out, _, _ := p.Exec(context.Background(), "dmesg | grep -E 'rxe|siw|rpcrdma|RPC|nfs' | tail -n 40")
 		t.Logf("the peer's kernel:\n%s", out)

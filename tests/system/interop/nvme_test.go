@@ -186,7 +186,7 @@ func (s *nvmeServing) cut(t *testing.T, d time.Duration) {
 // seconds.
 func TestNVMeLong(t *testing.T) {
 	gate.Long(t)
-	program := buildSoftRNIC(t)
+	program := softrnicProgram(t)
 	for _, transport := range []verbs.Transport{verbs.RoCEv2, verbs.IWARP} {
 		t.Run(transport.String(), func(t *testing.T) {
 			p := cmPeer(t, 2, transport)
@@ -271,7 +271,7 @@ func (s *nvmeServing) fio(t *testing.T, name, args string, during func()) {
 // TestNVMeSockets: the target runs as nobody, on the machine's own sockets.
 func TestNVMeSockets(t *testing.T) {
 	gate.Long(t)
-	program := buildSoftRNIC(t)
+	program := softrnicProgram(t)
 	for _, transport := range []verbs.Transport{verbs.RoCEv2, verbs.IWARP} {
 		t.Run(transport.String(), func(t *testing.T) {
 			runtimeDirectoryOfNobody(t)

@@ -269,7 +269,7 @@ func (p pingpong) asServer(t *testing.T) (again bool) {
 
 // pingpongLabs runs a test at each path MTU and in each IP version, with softrnic built.
 func pingpongLabs(t *testing.T, f func(run pingpong)) {
-	program, captures := buildSoftRNIC(t), captureDir(t)
+	program, captures := softrnicProgram(t), captureDir(t)
 	for _, mtu := range []struct{ link, path int }{{1500, 1024}, {4200, 4096}} {
 		p := peer.Boot(t, peer.Config{ID: 2, MTU: mtu.link})[0]
 		for _, ipv6 := range []bool{false, true} {

@@ -150,7 +150,7 @@ func (a *awaited) String() string { return a.said.String() }
 
 func TestRping(t *testing.T) {
 	gate.System(t)
-	program := buildSoftRNIC(t)
+	program := softrnicProgram(t)
 	p := peer.Boot(t, peer.Config{ID: 2, MTU: 1500})[0]
 	for _, ipv6 := range []bool{false, true} {
 		for _, run := range []rping{

@@ -12,8 +12,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -188,7 +186,7 @@ func (l socketsLab) awaitListening(ctx context.Context, t *testing.T, port strin
 
 // socketsLabs runs f for both IP versions.
 func socketsLabs(t *testing.T, mtu int, f func(l socketsLab)) {
-	l := socketsLab{program: buildSoftRNIC(t), peer: peer.Boot(t, peer.Config{ID: 2, MTU: mtu})[0]}
+	l := socketsLab{program: softrnicProgram(t), peer: peer.Boot(t, peer.Config{ID: 2, MTU: mtu})[0]}
 	for _, l.ipv6 = range []bool{false, true} {
 		f(l)
 	}
@@ -235,7 +233,7 @@ func TestSocketsPingpong(t *testing.T) {
 // roles.
 func TestSocketsRping(t *testing.T) {
 	gate.System(t)
-	program := buildSoftRNIC(t)
+	program := softrnicProgram(t)
 	for _, transport := range []verbs.Transport{verbs.RoCEv2, verbs.IWARP} {
 		l := socketsLab{program: program, peer: cmPeer(t, 2, transport)}
 		for _, l.ipv6 = range []bool{false, true} {
@@ -355,17 +353,11 @@ func TestSocketsIdentification(t *testing.T) {
 func TestSocketsTaken(t *testing.T) {
 	gate.System(t)
 	p := peer.Boot(t, peer.Config{ID: 2})[0]
-	program := filepath.Join(t.TempDir(), "softrnic")
-	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", program, "github.com/softrnic/softrnic/cmd/softrnic")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0") // the peer has another C library
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
-	}
-	b, err := os.ReadFile(program)
+	b, err := os.ReadFile(softrnicProgram(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute) // the build may take longer
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	const there = "/tmp/softrnic"
 	var packed bytes.Buffer // the copy is slow

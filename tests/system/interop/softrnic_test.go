@@ -10,8 +10,6 @@ import (
 	"encoding/hex"
 	"net"
 	"net/netip"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -21,6 +19,7 @@ import (
 	"github.com/softrnic/softrnic/link/tap"
 	"github.com/softrnic/softrnic/rdmatransport"
 	"github.com/softrnic/softrnic/stack/netstack"
+	"github.com/softrnic/softrnic/tests/system/internal/libraries"
 	"github.com/softrnic/softrnic/tests/system/interop/peer"
 	"github.com/softrnic/softrnic/verbs"
 )
@@ -274,14 +273,14 @@ func poll(t *testing.T, cq *verbs.CQ, n int, timeout time.Duration) []verbs.WC {
 	}
 }
 
-// buildSoftRNIC builds the program, which is removed with the test. A test without peers is skipped
-// before the build, since a build may be impossible there.
-func buildSoftRNIC(t *testing.T) string {
+// softrnicProgram returns the program's path. A test without peers is skipped before the program is
+// built, since that may be impossible there.
+func softrnicProgram(t *testing.T) string {
 	t.Helper()
 	peer.Boot(t)
-	program := filepath.Join(t.TempDir(), "softrnic")
-	if out, err := exec.Command("go", "build", "-o", program, "github.com/softrnic/softrnic/cmd/softrnic").CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
+	program, err := libraries.Program()
+	if err != nil {
+		t.Fatal(err)
 	}
 	return program
 }

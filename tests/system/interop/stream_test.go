@@ -37,7 +37,7 @@ func (l streamLab) softrnic(ctx context.Context, t *testing.T, args string) *pro
 func newStreamLab(t *testing.T, transport verbs.Transport) streamLab {
 	t.Helper()
 	id := map[verbs.Transport]int{verbs.RoCEv2: 44, verbs.IWARP: 94}[transport]
-	l := streamLab{program: buildSoftRNIC(t), peer: peer.Boot(t, peer.Config{ID: id, Stream: true})[0]}
+	l := streamLab{program: softrnicProgram(t), peer: peer.Boot(t, peer.Config{ID: id, Stream: true})[0]}
 	useTransport(t, l.peer, transport)
 	return l
 }

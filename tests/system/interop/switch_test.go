@@ -22,7 +22,7 @@ import (
 // over siw, and ping-pongs over rxe.
 func TestSwitch(t *testing.T) {
 	gate.System(t)
-	program := buildSoftRNIC(t)
+	program := softrnicProgram(t)
 	peers := peer.Boot(t, peer.Config{ID: 44, Stream: true}, peer.Config{ID: 94, Stream: true})
 	runtimeDirectoryOfNobody(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)

@@ -30,7 +30,7 @@ func TestThroughput(t *testing.T) {
 	p := peer.Boot(t, peer.Config{ID: 2})[0]
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Minute)
 	defer cancel()
-	program, err := os.ReadFile(buildSoftRNIC(t))
+	program, err := os.ReadFile(softrnicProgram(t))
 	if err != nil {
 		t.Fatal(err)
 	}

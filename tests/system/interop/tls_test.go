@@ -75,7 +75,7 @@ func TestTLS(t *testing.T) {
 	if _, err := exec.LookPath("stunnel4"); err != nil {
 		t.Fatal("there is no stunnel4: install it")
 	}
-	l := tlsLab{peer: cmPeer(t, 2, verbs.IWARP), program: buildSoftRNIC(t), dir: t.TempDir()}
+	l := tlsLab{peer: cmPeer(t, 2, verbs.IWARP), program: softrnicProgram(t), dir: t.TempDir()}
 	l.fixBridge(t)
 	ca := stacktest.NewAuthority(t)
 	l.write(t, "ca.pem", string(ca.PEM))

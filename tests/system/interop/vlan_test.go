@@ -162,7 +162,7 @@ func checkTags(t *testing.T, file, filter string, fields []string, want map[stri
 // the service level as priority.
 func TestVLANPingpong(t *testing.T) {
 	gate.System(t)
-	program, captures := buildSoftRNIC(t), captureDir(t)
+	program, captures := softrnicProgram(t), captureDir(t)
 	p := peer.Boot(t, peer.Config{ID: 2, MTU: 4200})[0]
 	v := newVLAN(t, p, 5)
 	run := pingpong{peer: p, program: program, captures: captures, mtu: 4096, size: 100_000, vlan: v, sl: 3}

@@ -54,7 +54,7 @@ func newWGNode(t *testing.T, name string) wgNode {
 // of the tunnels.
 func TestWireGuard(t *testing.T) {
 	gate.System(t)
-	program := buildSoftRNIC(t)
+	program := softrnicProgram(t)
 	p := peer.Boot(t, peer.Config{ID: 2})[0]
 	runtimeDirectoryOfNobody(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)

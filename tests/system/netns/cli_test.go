@@ -7,9 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -17,6 +15,7 @@ import (
 
 	"github.com/softrnic/softrnic/internal/link/linktest"
 	"github.com/softrnic/softrnic/tests/internal/gate"
+	"github.com/softrnic/softrnic/tests/system/internal/libraries"
 	"github.com/softrnic/softrnic/tests/system/internal/proc"
 )
 
@@ -25,27 +24,13 @@ func softrnic(t *testing.T) (program string) {
 	t.Helper()
 	linktest.Root(t)
 	linktest.TUN(t)
-	program, err := build()
+	program, err := libraries.Program()
 	if err != nil {
 		t.Fatal(err)
 	}
 	linktest.Namespace(t)
 	return program
 }
-
-// build builds the program, once for all tests, in buildDir.
-var build = sync.OnceValues(func() (program string, err error) {
-	if buildDir, err = os.MkdirTemp("", "softrnic"); err != nil {
-		return "", err
-	}
-	program = filepath.Join(buildDir, "softrnic")
-	if out, err := exec.Command("go", "build", "-o", program, "github.com/softrnic/softrnic/cmd/softrnic").CombinedOutput(); err != nil {
-		return "", fmt.Errorf("go build: %w\n%s", err, out)
-	}
-	return program, nil
-})
-
-var buildDir string
 
 func TestMain(m *testing.M) {
 	if at, dir, ok := strings.Cut(os.Getenv(hostileEnv), " "); ok {
@@ -56,9 +41,7 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	code := m.Run()
-	if buildDir != "" {
-		_ = os.RemoveAll(buildDir)
-	}
+	libraries.Remove()
 	os.Exit(code)
 }
 
