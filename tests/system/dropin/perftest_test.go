@@ -36,13 +36,15 @@ var perftests = []perftest{
 	{"ib_atomic_lat -n 500", 500 * 8},
 }
 
-// perftestsOverCM are those that are always tested with -R.
+// perftestsOverCM are those that are always tested with -R. On a busy machine ib_send_bw -e may
+// wait for ever: without a credit of its peer it does not post the last request, and then it sleeps
+// until a completion comes, although no other request has one.
 var perftestsOverCM = []perftest{
 	{"ib_write_bw -n 500", 500 * 65536},
 	{"ib_write_bw -n 500 -q 4", 2000 * 65536},
 	{"ib_write_lat -n 500", 500 * 2},
-	{"ib_send_bw -n 500 -e", 500 * 65536},
-	{"ib_send_lat -n 500", 500 * 2},
+	{"ib_send_bw -n 500", 500 * 65536},
+	{"ib_send_lat -n 500 -e", 500 * 2},
 	{"ib_read_bw -n 500", 500 * 65536},
 	{"ib_read_lat -n 500", 500 * 2},
 	{"ib_atomic_bw -n 500", 500 * 8},
