@@ -12,17 +12,23 @@ import (
 )
 
 // holder returns the user whose socket has UDP port 4791 of an address. ok is false if there is
-// none.
+// none. The kernel returns the table in parts, and skips sockets if earlier ones are closed in
+// between: a socket that is not found is looked for again.
 func holder(a netip.Addr) (uid int, ok bool) {
 	file := "/proc/net/udp"
 	if a.Is6() {
 		file = "/proc/net/udp6"
 	}
-	sockets, err := os.ReadFile(file)
-	if err != nil {
-		return 0, false
+	for range 4 {
+		sockets, err := os.ReadFile(file)
+		if err != nil {
+			return 0, false
+		}
+		if uid, ok = holderIn(string(sockets), a); ok {
+			return uid, true
+		}
 	}
-	return holderIn(string(sockets), a)
+	return 0, false
 }
 
 // holderIn does the work of holder with the contents of the file. Its lines are as in Linux's
