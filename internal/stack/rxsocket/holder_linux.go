@@ -12,23 +12,18 @@ import (
 )
 
 // holder returns the user whose socket has UDP port 4791 of an address. ok is false if there is
-// none. The kernel returns the table in parts, and skips sockets if earlier ones are closed in
-// between: a socket that is not found is looked for again.
+// none. The table is that of the calling thread's network namespace: the main thread, which
+// /proc/net means, may be in another one.
 func holder(a netip.Addr) (uid int, ok bool) {
-	file := "/proc/net/udp"
+	file := "/proc/thread-self/net/udp"
 	if a.Is6() {
-		file = "/proc/net/udp6"
+		file = "/proc/thread-self/net/udp6"
 	}
-	for range 4 {
-		sockets, err := os.ReadFile(file)
-		if err != nil {
-			return 0, false
-		}
-		if uid, ok = holderIn(string(sockets), a); ok {
-			return uid, true
-		}
+	sockets, err := os.ReadFile(file)
+	if err != nil {
+		return 0, false
 	}
-	return 0, false
+	return holderIn(string(sockets), a)
 }
 
 // holderIn does the work of holder with the contents of the file. Its lines are as in Linux's
