@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/softrnic/softrnic/internal/link/linktest"
 	"github.com/softrnic/softrnic/stack"
 )
 
@@ -57,5 +58,23 @@ func TestBindErrorOfOtherUser(t *testing.T) {
 	}
 	if err := inUse(netip.MustParseAddr("127.0.44.81"), os.Geteuid(), true); strings.Contains(err.Error(), "another user") {
 		t.Error(err)
+	}
+}
+
+// TestHolderInNamespace finds the user of a socket in the network namespace of the calling thread,
+// which is not that of the process.
+func TestHolderInNamespace(t *testing.T) {
+	linktest.Namespace(t)
+	any := netip.IPv4Unspecified()
+	if uid, ok := holder(any); ok {
+		t.Errorf("user %d has the port of a new namespace", uid)
+	}
+	s, _, err := Bind(netip.AddrPortFrom(any, stack.RoCEPort), setReceiving)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if uid, ok := holder(netip.MustParseAddr("10.0.0.1")); !ok || uid != os.Getuid() {
+		t.Errorf("user %d, %v; want %d", uid, ok, os.Getuid())
 	}
 }
