@@ -116,7 +116,7 @@ func run(yes, list bool, only string, names []string) error {
 }
 
 // run runs the step's tests, and fails if one was skipped. A test that fails runs once more, alone,
-// unless more than two have failed.
+// unless there are more than four failures, subtests included.
 func (s *step) run(libs, only string) error {
 	events, err := os.CreateTemp("", "softrnic-system")
 	if err != nil {

@@ -45,7 +45,8 @@ type Config struct {
 	// KeepAlive is the time after which the target ends a controller that it hears nothing from. A
 	// Keep Alive command is sent three times as often. 0 means 15 seconds.
 	KeepAlive time.Duration
-	// Timeout is the time within which a command is completed; 0 means 30 seconds.
+	// Timeout is the time within which a command is completed; 0 means 30 seconds. That it has passed
+	// is noticed up to a fifth later.
 	Timeout time.Duration
 	// Logger gets connections and their ends at level Info; nil means none.
 	Logger *slog.Logger
