@@ -3,7 +3,7 @@ package link
 import (
 	"encoding/binary"
 
-	"github.com/softrnic/softrnic/internal/checksum"
+	"github.com/softrnic/softrnic/link/checksum"
 )
 
 // transportChecksum returns the checksum of a TCP or UDP segment whose checksum field is zero, sent

@@ -3,8 +3,8 @@ package link_test
 import (
 	"fmt"
 
-	"github.com/softrnic/softrnic/internal/link/linktest"
 	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/linktest"
 )
 
 // A superframe is cut into packets as they are sent on the wire.

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/softrnic/softrnic/internal/checksum"
+	"github.com/softrnic/softrnic/link/checksum"
 )
 
 // EthernetHeaderLen is the length of the Ethernet header of an untagged frame, in bytes:

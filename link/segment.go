@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 	"iter"
 
-	"github.com/softrnic/softrnic/internal/checksum"
+	"github.com/softrnic/softrnic/link/checksum"
 )
 
 // A Cutter cuts a frame into packets as they would be on the wire. It reuses its buffers, so only

@@ -11,12 +11,12 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/softrnic/softrnic/internal/rdmatransport/mpa"
-	"github.com/softrnic/softrnic/internal/stack/stacktest"
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/rdmatransport"
+	"github.com/softrnic/softrnic/rdmatransport/mpa"
 	"github.com/softrnic/softrnic/stack/netstack"
+	"github.com/softrnic/softrnic/tests/stacktest"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )

@@ -11,10 +11,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/softrnic/softrnic/internal/stack/stacktest"
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/shm"
 	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/tests/stacktest"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )

@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/softrnic/softrnic/internal/stack/stacktest"
 	"github.com/softrnic/softrnic/rdmatransport"
 	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/tests/stacktest"
 )
 
 // sharing shares one host between several devices, like a hub between processes. It passes

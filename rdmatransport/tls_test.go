@@ -9,14 +9,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/softrnic/softrnic/internal/stack/stacktest"
 	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/rdmatransport"
 	"github.com/softrnic/softrnic/stack/netstack"
 	"github.com/softrnic/softrnic/stack/tlshost"
+	"github.com/softrnic/softrnic/tests/stacktest"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
-	"github.com/softrnic/softrnic/verbs/rsocket"
+	"github.com/softrnic/softrnic/verbs/ulp/rsocket"
 )
 
 // tlsDevices opens two devices whose hosts have TLS, with the names a.test and b.test.

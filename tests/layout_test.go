@@ -47,7 +47,7 @@ func layer(name string) string {
 const gVisor = "gvisor.dev/gvisor"
 
 var (
-	gVisorUsers   = []string{"stack/netstack", "internal/link/linktest"}
+	gVisorUsers   = []string{"stack/netstack", "link/linktest"}
 	gVisorTesters = []string{"stack", "link", "checksum", "tests"}
 )
 
@@ -110,9 +110,9 @@ var modules = []struct {
 	packages []string
 	allowed  []string
 }{
-	{[]string{"link/pipe", "link/stream", "link/shm", "link/impair", "link/vlan", "verbs", "verbs/rdmacm", "verbs/rsocket",
-		"verbs/nvme", "verbs/rpcrdma", "rdmatransport", "rdmatransport/trace"}, []string{"golang.org/x/sys"}},
-	{[]string{"verbs/nvme/auth", "verbs/nvme/host", "verbs/nvme/target"}, []string{"golang.org/x/sys", "filippo.io/bigmod"}},
+	{[]string{"link/pipe", "link/stream", "link/shm", "link/impair", "link/vlan", "verbs", "verbs/rdmacm", "verbs/ulp/rsocket",
+		"verbs/ulp/nvme", "verbs/ulp/rpcrdma", "rdmatransport", "rdmatransport/trace"}, []string{"golang.org/x/sys"}},
+	{[]string{"verbs/ulp/nvme/auth", "verbs/ulp/nvme/host", "verbs/ulp/nvme/target"}, []string{"golang.org/x/sys", "filippo.io/bigmod"}},
 	{[]string{"stack/kernel", "link/packet"}, []string{"golang.org/x/sys", "github.com/vishvananda/netlink", "github.com/vishvananda/netns"}},
 	{[]string{"link/tap"}, []string{"golang.org/x/sys", "github.com/vishvananda/netlink", "github.com/vishvananda/netns",
 		"github.com/songgao/water"}},
@@ -165,10 +165,10 @@ func TestNestedModule(t *testing.T) {
 		}
 		return versions
 	}
-	nested := requirements("../cmd/softrnic/softrnic-dra")
+	nested := requirements("../cmd/softrnic/kubernetes/softrnic-dra")
 	for path, version := range requirements("..") {
 		if v, both := nested[path]; both && semver.Compare(v, version) < 0 {
-			t.Errorf("cmd/softrnic/softrnic-dra requires %s %s, and this module %s: run go mod tidy there", path, v, version)
+			t.Errorf("cmd/softrnic/kubernetes/softrnic-dra requires %s %s, and this module %s: run go mod tidy there", path, v, version)
 		}
 	}
 }

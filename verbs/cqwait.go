@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/softrnic/softrnic/internal/idle"
+	"github.com/softrnic/softrnic/link/idle"
 	"github.com/softrnic/softrnic/verbs/internal/wakeup"
 )
 

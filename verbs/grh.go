@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 	"net/netip"
 
-	"github.com/softrnic/softrnic/internal/checksum"
+	"github.com/softrnic/softrnic/link/checksum"
 )
 
 // GRHLen is the number of bytes before the message in a UD QP's receive buffer. They are the

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/clitest"
-	"github.com/softrnic/softrnic/internal/stack/hub"
-	"github.com/softrnic/softrnic/internal/stack/stacktest"
+	"github.com/softrnic/softrnic/stack/hub"
+	"github.com/softrnic/softrnic/tests/stacktest"
 )
 
 // TestMain runs softrnic hub if a node has started this program as a hub.

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/softrnic/softrnic/internal/link/linktest"
-	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
+	"github.com/softrnic/softrnic/link/linktest"
+	"github.com/softrnic/softrnic/rdmatransport/wire"
 
 	"github.com/softrnic/softrnic/cmd/internal/cli"
 )

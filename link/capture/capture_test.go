@@ -15,8 +15,8 @@ import (
 	"github.com/gopacket/gopacket/pcapgo"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 
-	"github.com/softrnic/softrnic/internal/link/linktest"
 	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/linktest"
 	"github.com/softrnic/softrnic/link/pipe"
 )
 

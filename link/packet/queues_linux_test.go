@@ -3,7 +3,7 @@ package packet
 import (
 	"testing"
 
-	"github.com/softrnic/softrnic/internal/link/linktest"
+	"github.com/softrnic/softrnic/link/linktest"
 )
 
 func TestQueues(t *testing.T) {

@@ -13,8 +13,8 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/softrnic/softrnic/internal/link/linktest"
 	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/linktest"
 )
 
 // inbox is a host that keeps copies of received frames.

@@ -13,8 +13,8 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/softrnic/softrnic/internal/link/linktest"
-	"github.com/softrnic/softrnic/internal/link/ring"
+	"github.com/softrnic/softrnic/link/linktest"
+	"github.com/softrnic/softrnic/link/ring"
 )
 
 // TestClaims checks that a second process with the same name or address is refused, with the name,

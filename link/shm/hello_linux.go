@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/softrnic/softrnic/internal/link/ring"
+	"github.com/softrnic/softrnic/link/ring"
 )
 
 // hello is the first message on a connection, in each direction. It carries the descriptor of the

@@ -17,9 +17,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/softrnic/softrnic/internal/link/linktest"
-	"github.com/softrnic/softrnic/internal/link/ring"
 	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/linktest"
+	"github.com/softrnic/softrnic/link/ring"
 )
 
 // hostile is a process that has joined a segment and misbehaves.

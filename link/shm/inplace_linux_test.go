@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/softrnic/softrnic/internal/link/linktest"
 	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/linktest"
 )
 
 // placed builds a frame in a reservation. It returns false if there is no room.

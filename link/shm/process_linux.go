@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/softrnic/softrnic/internal/link/ring"
+	"github.com/softrnic/softrnic/link/ring"
 )
 
 // Limits for each other process: its connections, because it may have several links, and the bytes

@@ -81,9 +81,9 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/softrnic/softrnic/internal/link/ring"
-	"github.com/softrnic/softrnic/internal/link/userdir"
 	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/ring"
+	"github.com/softrnic/softrnic/link/userdir"
 )
 
 // maxPeers is the largest number of peers, and also of connections in the handshake.

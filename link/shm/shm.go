@@ -37,10 +37,10 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/softrnic/softrnic/internal/link/ring"
-	"github.com/softrnic/softrnic/internal/link/userdir"
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/internal/station"
+	"github.com/softrnic/softrnic/link/ring"
+	"github.com/softrnic/softrnic/link/userdir"
 )
 
 // DefaultMTU leaves room for RoCE packets of the largest path MTU, 4096, with all headers.

@@ -19,9 +19,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/softrnic/softrnic/internal/link/linktest"
-	"github.com/softrnic/softrnic/internal/link/ring"
 	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/linktest"
+	"github.com/softrnic/softrnic/link/ring"
 )
 
 // childEnv holds the directory for a process that TestKilled starts.

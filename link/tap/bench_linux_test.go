@@ -9,9 +9,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/softrnic/softrnic/internal/link/linktest"
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/internal/vnet"
+	"github.com/softrnic/softrnic/link/linktest"
 )
 
 // end is one of the two hosts of a benchmark: a polled link, or a raw descriptor.

@@ -3,8 +3,8 @@ package tap
 import (
 	"testing"
 
-	"github.com/softrnic/softrnic/internal/link/linktest"
 	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/linktest"
 )
 
 // TestPollingStartsAndStops checks reception by polling, by the link's goroutine, and changes

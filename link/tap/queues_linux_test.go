@@ -3,7 +3,7 @@ package tap
 import (
 	"testing"
 
-	"github.com/softrnic/softrnic/internal/link/linktest"
+	"github.com/softrnic/softrnic/link/linktest"
 )
 
 func TestQueues(t *testing.T) {

@@ -15,9 +15,9 @@ import (
 
 	"golang.zx2c4.com/wireguard/device"
 
-	"github.com/softrnic/softrnic/internal/stack/stacktest"
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/wireguard"
+	"github.com/softrnic/softrnic/tests/stacktest"
 )
 
 // end is a link without a host. It receives numbered packets.

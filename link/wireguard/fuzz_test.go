@@ -5,8 +5,8 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/softrnic/softrnic/internal/link/linktest"
 	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/linktest"
 	"github.com/softrnic/softrnic/link/wireguard"
 )
 

@@ -34,8 +34,8 @@ import (
 	"golang.zx2c4.com/wireguard/device"
 	"golang.zx2c4.com/wireguard/tun"
 
-	"github.com/softrnic/softrnic/internal/idle"
 	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/idle"
 )
 
 // Link is one node's end of its tunnels to all of its peers.

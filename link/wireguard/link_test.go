@@ -9,8 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/softrnic/softrnic/internal/checksum"
 	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/checksum"
 	"github.com/softrnic/softrnic/link/wireguard"
 	"github.com/softrnic/softrnic/stack/netstack"
 )

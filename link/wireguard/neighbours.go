@@ -4,8 +4,8 @@ import (
 	"encoding/binary"
 	"net/netip"
 
-	"github.com/softrnic/softrnic/internal/checksum"
 	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/checksum"
 )
 
 // A tunnel of WireGuard carries IP packets, so no peer answers ARP or neighbour solicitations. The

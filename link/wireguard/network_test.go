@@ -9,8 +9,8 @@ import (
 
 	"golang.zx2c4.com/wireguard/conn"
 
-	"github.com/softrnic/softrnic/internal/stack/stacktest"
 	"github.com/softrnic/softrnic/link/wireguard"
+	"github.com/softrnic/softrnic/tests/stacktest"
 )
 
 // network carries encrypted packets between links in this process. The zero network loses nothing.

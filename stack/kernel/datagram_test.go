@@ -12,10 +12,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
-	"github.com/softrnic/softrnic/internal/stack/stacktest"
+	"github.com/softrnic/softrnic/rdmatransport/wire"
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/stack/kernel"
+	"github.com/softrnic/softrnic/tests/stacktest"
 )
 
 // got is a received datagram.

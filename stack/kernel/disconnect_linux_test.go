@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/softrnic/softrnic/internal/stack/hub"
 	"github.com/softrnic/softrnic/rdmatransport"
+	"github.com/softrnic/softrnic/stack/hub"
 	"github.com/softrnic/softrnic/stack/kernel"
 	"github.com/softrnic/softrnic/verbs"
 )

@@ -10,9 +10,9 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/softrnic/softrnic/internal/stack/stacktest"
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/stack/kernel"
+	"github.com/softrnic/softrnic/tests/stacktest"
 )
 
 // TestListenFamily checks that two listeners can share a port, one for each IP version, and that

@@ -11,9 +11,9 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/softrnic/softrnic/internal/stack/hub"
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/stack/hub"
 )
 
 // Host is a [stack.Network] with one interface: the machine, or the part of it that has some of its

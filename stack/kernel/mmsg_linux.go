@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/softrnic/softrnic/internal/stack/rxsocket"
+	"github.com/softrnic/softrnic/stack/internal/rxsocket"
 )
 
 // outConn is a socket for sending.

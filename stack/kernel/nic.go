@@ -13,9 +13,9 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/softrnic/softrnic/internal/idle"
-	"github.com/softrnic/softrnic/internal/stack/rxsocket"
+	"github.com/softrnic/softrnic/link/idle"
 	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/stack/internal/rxsocket"
 )
 
 // nic is the host's interface.

@@ -7,9 +7,9 @@ import (
 	"sync/atomic"
 	"syscall"
 
-	"github.com/softrnic/softrnic/internal/stack/hub"
-	"github.com/softrnic/softrnic/internal/stack/rxsocket"
 	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/stack/hub"
+	"github.com/softrnic/softrnic/stack/internal/rxsocket"
 )
 
 const (

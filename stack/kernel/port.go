@@ -10,9 +10,9 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/softrnic/softrnic/internal/idle"
-	"github.com/softrnic/softrnic/internal/stack/rxsocket"
+	"github.com/softrnic/softrnic/link/idle"
 	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/stack/internal/rxsocket"
 )
 
 const (

@@ -4,9 +4,9 @@ import (
 	"encoding/binary"
 	"net/netip"
 
-	"github.com/softrnic/softrnic/internal/stack/hub"
-	"github.com/softrnic/softrnic/internal/stack/rxsocket"
 	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/stack/hub"
+	"github.com/softrnic/softrnic/stack/internal/rxsocket"
 )
 
 // socket passes the datagrams to one address, or to one multicast group, to the receiver.

@@ -4,10 +4,10 @@ import (
 	"encoding/binary"
 	"net/netip"
 
-	"github.com/softrnic/softrnic/internal/stack/hub"
-	"github.com/softrnic/softrnic/internal/stack/rxsocket"
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/stack/hub"
+	"github.com/softrnic/softrnic/stack/internal/rxsocket"
 )
 
 const (

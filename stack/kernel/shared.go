@@ -6,9 +6,9 @@ import (
 	"net/netip"
 	"sync/atomic"
 
-	"github.com/softrnic/softrnic/internal/idle"
-	"github.com/softrnic/softrnic/internal/stack/hub"
+	"github.com/softrnic/softrnic/link/idle"
 	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/stack/hub"
 )
 
 // Sharing shares a host's addresses with other processes, through a hub, such as

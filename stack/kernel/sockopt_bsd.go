@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/softrnic/softrnic/internal/stack/rxsocket"
+	"github.com/softrnic/softrnic/stack/internal/rxsocket"
 )
 
 // segmentSize returns the payload of a full TCP segment, or 0 if unknown.

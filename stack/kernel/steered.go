@@ -4,9 +4,9 @@ import (
 	"net/netip"
 	"os"
 
-	"github.com/softrnic/softrnic/internal/stack/hub"
-	"github.com/softrnic/softrnic/internal/stack/rxsocket"
 	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/stack/hub"
+	"github.com/softrnic/softrnic/stack/internal/rxsocket"
 )
 
 // steered checks what arrives at a socket that a hub has opened for this process. The kernel steers

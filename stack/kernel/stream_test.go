@@ -17,9 +17,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/softrnic/softrnic/internal/stack/stacktest"
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/stack/kernel"
+	"github.com/softrnic/softrnic/tests/stacktest"
 )
 
 func must[T any](v T, err error) func(testing.TB) T {

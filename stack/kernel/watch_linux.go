@@ -9,7 +9,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/softrnic/softrnic/internal/link/rtnetlink"
+	"github.com/softrnic/softrnic/link/rtnetlink"
 	"github.com/softrnic/softrnic/stack"
 )
 

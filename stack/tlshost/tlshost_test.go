@@ -17,9 +17,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/softrnic/softrnic/internal/stack/stacktest"
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/stack/tlshost"
+	"github.com/softrnic/softrnic/tests/stacktest"
 )
 
 const port = 7471

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/softrnic/softrnic/internal/rdmatransport/mad"
-	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
+	"github.com/softrnic/softrnic/rdmatransport/mad"
+	"github.com/softrnic/softrnic/rdmatransport/wire"
 	"github.com/softrnic/softrnic/verbs"
 )
 

@@ -9,9 +9,9 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/softrnic/softrnic/internal/checksum"
-	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
 	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/checksum"
+	"github.com/softrnic/softrnic/rdmatransport/wire"
 )
 
 // Path is a link with an attacker on it, who sees all frames, and can change, drop and add frames.

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Makes the profile for the profile-guided optimization of the command and the drop-in libraries, by
-# cmd/libsoftrnic/build. Run it as root on an idle machine after a change of a hot path. It takes
+# cmd/dropin/build. Run it as root on an idle machine after a change of a hot path. It takes
 # some three minutes.
 set -eu
 cd "$(dirname "$0")/../.."

@@ -10,12 +10,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/softrnic/softrnic/internal/stack/stacktest"
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/link/wireguard"
 	"github.com/softrnic/softrnic/rdmatransport"
 	"github.com/softrnic/softrnic/rdmatransport/roce"
+	"github.com/softrnic/softrnic/tests/stacktest"
 	"github.com/softrnic/softrnic/verbs"
 )
 

@@ -47,7 +47,7 @@ func FindInstall(libs string) (dir, command string, err error) {
 	if dir = libs; dir == "" {
 		if dir = LibrariesBeside(filepath.Dir(command)); dir == "" {
 			return "", "",
-				fmt.Errorf("%s is neither beside %s nor in ../%s: go run ./cmd/libsoftrnic/build -prefix DIR builds and installs it "+
+				fmt.Errorf("%s is neither beside %s nor in ../%s: go run ./cmd/dropin/build -prefix DIR builds and installs it "+
 					"with this command, and --libs says where it is", Libraries[0], command, LibDir)
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/softrnic/softrnic/cmd/internal/dropin"
-	"github.com/softrnic/softrnic/internal/link/userdir"
+	"github.com/softrnic/softrnic/link/userdir"
 	"github.com/softrnic/softrnic/verbs"
 )
 

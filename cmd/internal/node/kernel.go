@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"syscall"
 
-	"github.com/softrnic/softrnic/internal/stack/framed"
-	"github.com/softrnic/softrnic/internal/stack/hub"
+	"github.com/softrnic/softrnic/cmd/internal/framed"
 	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/stack/hub"
 	"github.com/softrnic/softrnic/stack/kernel"
 
 	"github.com/softrnic/softrnic/cmd/internal/cli"

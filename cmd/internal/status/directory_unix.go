@@ -6,7 +6,7 @@ import (
 	"errors"
 	"syscall"
 
-	"github.com/softrnic/softrnic/internal/link/userdir"
+	"github.com/softrnic/softrnic/link/userdir"
 )
 
 func makeDirectory(dir string) error { return userdir.Make(dir) }

@@ -20,8 +20,8 @@ import (
 	"time"
 
 	"github.com/softrnic/softrnic/cmd/internal/node"
-	"github.com/softrnic/softrnic/internal/link/userdir"
 	"github.com/softrnic/softrnic/link/impair"
+	"github.com/softrnic/softrnic/link/userdir"
 	"github.com/softrnic/softrnic/link/wireguard"
 	"github.com/softrnic/softrnic/verbs"
 )

@@ -10,8 +10,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/softrnic/softrnic/internal/link/rtnetlink"
 	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/rtnetlink"
 )
 
 // Watcher follows the kernel's notifications about an interface. It implements link.Carrier.

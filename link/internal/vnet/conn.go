@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/softrnic/softrnic/internal/idle"
 	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/idle"
 )
 
 // Conn sends and receives through the descriptors of one medium, its queues. The descriptors are

@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/softrnic/softrnic/internal/idle"
 	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/idle"
 )
 
 // queue receives from one descriptor, on its own goroutine or on that of a poller.

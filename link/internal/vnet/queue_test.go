@@ -7,8 +7,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/softrnic/softrnic/internal/idle"
 	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/idle"
 )
 
 // pair returns a link over a socket pair, and the other end.

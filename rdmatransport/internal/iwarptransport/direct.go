@@ -14,9 +14,9 @@ package iwarptransport
 // be moved continues through the stream.
 
 import (
-	"github.com/softrnic/softrnic/internal/rdmatransport/rdmap"
 	"github.com/softrnic/softrnic/rdmatransport/internal/direct"
 	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
+	"github.com/softrnic/softrnic/rdmatransport/rdmap"
 	"github.com/softrnic/softrnic/verbs"
 )
 

@@ -3,7 +3,7 @@ package iwarptransport
 // The end of a connection, as rdma_cm sees it.
 
 import (
-	"github.com/softrnic/softrnic/internal/rdmatransport/mpa"
+	"github.com/softrnic/softrnic/rdmatransport/mpa"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 

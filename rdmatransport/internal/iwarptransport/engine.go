@@ -1,7 +1,7 @@
 // Package iwarptransport is the engine of iWARP: RDMAP (RFC 5040, RFC 7306) over DDP (RFC 5041)
 // over MPA (RFC 5044, RFC 6581) over the stack's TCP. The public package iwarp has its
 // configuration, and documents the supported features. The formats and the framing of the layers
-// are in internal/rdmatransport.
+// are in rdmatransport.
 //
 // Set-up: connect.go and listen.go exchange MPA's request and reply frames on a TCP stream. verbs
 // passes the stream to the QP when it enters RTS (qp.go). disconnect.go and end.go end a connection

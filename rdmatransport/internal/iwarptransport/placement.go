@@ -8,9 +8,9 @@ import (
 	"encoding/binary"
 	"errors"
 
-	"github.com/softrnic/softrnic/internal/rdmatransport/ddp"
-	"github.com/softrnic/softrnic/internal/rdmatransport/rdmap"
+	"github.com/softrnic/softrnic/rdmatransport/ddp"
 	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
+	"github.com/softrnic/softrnic/rdmatransport/rdmap"
 	"github.com/softrnic/softrnic/verbs"
 )
 

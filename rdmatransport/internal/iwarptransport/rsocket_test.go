@@ -14,7 +14,7 @@ import (
 
 	"github.com/softrnic/softrnic/rdmatransport"
 	"github.com/softrnic/softrnic/verbs"
-	"github.com/softrnic/softrnic/verbs/rsocket"
+	"github.com/softrnic/softrnic/verbs/ulp/rsocket"
 )
 
 // TestSocketMatrix runs an rsocket, with bytes in both directions, over every kind of stream of

@@ -3,8 +3,8 @@ package iwarptransport
 // Set-up, peer-to-peer mode: the message that allows the responder to send.
 
 import (
-	"github.com/softrnic/softrnic/internal/rdmatransport/ddp"
-	"github.com/softrnic/softrnic/internal/rdmatransport/rdmap"
+	"github.com/softrnic/softrnic/rdmatransport/ddp"
+	"github.com/softrnic/softrnic/rdmatransport/rdmap"
 )
 
 // sendRTR sends the ready-to-receive message: a zero-length WRITE or READ, or an empty FPDU. The

@@ -8,10 +8,10 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/softrnic/softrnic/internal/rdmatransport/ddp"
-	"github.com/softrnic/softrnic/internal/rdmatransport/mpa"
-	"github.com/softrnic/softrnic/internal/rdmatransport/rdmap"
+	"github.com/softrnic/softrnic/rdmatransport/ddp"
 	"github.com/softrnic/softrnic/rdmatransport/iwarp"
+	"github.com/softrnic/softrnic/rdmatransport/mpa"
+	"github.com/softrnic/softrnic/rdmatransport/rdmap"
 	"github.com/softrnic/softrnic/verbs"
 )
 

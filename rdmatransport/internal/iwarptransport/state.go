@@ -5,9 +5,9 @@ package iwarptransport
 import (
 	"math/bits"
 
-	"github.com/softrnic/softrnic/internal/rdmatransport/ddp"
-	"github.com/softrnic/softrnic/internal/rdmatransport/rdmap"
+	"github.com/softrnic/softrnic/rdmatransport/ddp"
 	"github.com/softrnic/softrnic/rdmatransport/internal/direct"
+	"github.com/softrnic/softrnic/rdmatransport/rdmap"
 	"github.com/softrnic/softrnic/verbs"
 )
 

@@ -5,8 +5,8 @@ package iwarptransport
 import (
 	"slices"
 
-	"github.com/softrnic/softrnic/internal/rdmatransport/ddp"
-	"github.com/softrnic/softrnic/internal/rdmatransport/rdmap"
+	"github.com/softrnic/softrnic/rdmatransport/ddp"
+	"github.com/softrnic/softrnic/rdmatransport/rdmap"
 	"github.com/softrnic/softrnic/rdmatransport/trace"
 	"github.com/softrnic/softrnic/verbs"
 )

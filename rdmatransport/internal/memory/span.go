@@ -1,8 +1,8 @@
 package memory
 
 import (
-	"github.com/softrnic/softrnic/internal/rdmatransport/crc"
-	"github.com/softrnic/softrnic/internal/rdmatransport/prefetch"
+	"github.com/softrnic/softrnic/rdmatransport/internal/crc"
+	"github.com/softrnic/softrnic/rdmatransport/internal/prefetch"
 	"github.com/softrnic/softrnic/verbs"
 )
 

@@ -1,7 +1,7 @@
 package rocetransport_test
 
 // In these tests, the packets of the peer are bytes written from the specification. No code of
-// internal/rdmatransport/wire encodes, parses or seals them.
+// rdmatransport/wire encodes, parses or seals them.
 
 import (
 	"bytes"

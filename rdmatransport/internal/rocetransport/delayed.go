@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/softrnic/softrnic/internal/idle"
+	"github.com/softrnic/softrnic/link/idle"
 	"github.com/softrnic/softrnic/rdmatransport/internal/rocetransport/send"
 	"github.com/softrnic/softrnic/rdmatransport/internal/timers"
 )

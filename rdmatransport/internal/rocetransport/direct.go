@@ -17,11 +17,11 @@ import (
 	"sync"
 	"unsafe"
 
-	"github.com/softrnic/softrnic/internal/rdmatransport/prefetch"
-	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
 	"github.com/softrnic/softrnic/rdmatransport/internal/direct"
 	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
+	"github.com/softrnic/softrnic/rdmatransport/internal/prefetch"
 	"github.com/softrnic/softrnic/rdmatransport/internal/rocetransport/send"
+	"github.com/softrnic/softrnic/rdmatransport/wire"
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/verbs"
 )

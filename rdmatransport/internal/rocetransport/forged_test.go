@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/softrnic/softrnic/internal/rdmatransport/sacktest"
-	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
+	"github.com/softrnic/softrnic/rdmatransport/internal/sacktest"
+	"github.com/softrnic/softrnic/rdmatransport/wire"
 	"github.com/softrnic/softrnic/verbs"
 )
 

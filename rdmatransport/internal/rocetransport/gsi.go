@@ -3,9 +3,9 @@ package rocetransport
 import (
 	"sync/atomic"
 
-	"github.com/softrnic/softrnic/internal/rdmatransport/mad"
-	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
 	"github.com/softrnic/softrnic/rdmatransport/internal/rocetransport/cm"
+	"github.com/softrnic/softrnic/rdmatransport/mad"
+	"github.com/softrnic/softrnic/rdmatransport/wire"
 	"github.com/softrnic/softrnic/stack"
 )
 

@@ -4,13 +4,13 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/softrnic/softrnic/internal/rdmatransport/mad"
-	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
 	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
 	"github.com/softrnic/softrnic/rdmatransport/internal/rocetransport"
 	"github.com/softrnic/softrnic/rdmatransport/internal/rocetransport/cm"
 	"github.com/softrnic/softrnic/rdmatransport/internal/timers"
+	"github.com/softrnic/softrnic/rdmatransport/mad"
 	"github.com/softrnic/softrnic/rdmatransport/roce"
+	"github.com/softrnic/softrnic/rdmatransport/wire"
 	"github.com/softrnic/softrnic/stack"
 )
 

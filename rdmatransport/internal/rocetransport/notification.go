@@ -4,7 +4,7 @@ package rocetransport
 // (CNP), and a received CNP slows the QP down. (IBTA A17.9)
 
 import (
-	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
+	"github.com/softrnic/softrnic/rdmatransport/wire"
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/verbs"
 )

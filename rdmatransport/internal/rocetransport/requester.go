@@ -4,8 +4,8 @@ package rocetransport
 // one that received the acknowledgement that opened the window. (IBTA Vol 1 §9.7.3, §9.7.5)
 
 import (
-	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
 	"github.com/softrnic/softrnic/rdmatransport/internal/rocetransport/send"
+	"github.com/softrnic/softrnic/rdmatransport/wire"
 	"github.com/softrnic/softrnic/verbs"
 )
 

@@ -5,9 +5,9 @@ package rocetransport
 // rest. (IBTA Vol 1 §9.7.5.1.3)
 
 import (
-	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
 	"github.com/softrnic/softrnic/rdmatransport/internal/rocetransport/receive"
 	"github.com/softrnic/softrnic/rdmatransport/trace"
+	"github.com/softrnic/softrnic/rdmatransport/wire"
 	"github.com/softrnic/softrnic/verbs"
 )
 

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
 	"github.com/softrnic/softrnic/rdmatransport/trace"
+	"github.com/softrnic/softrnic/rdmatransport/wire"
 	"github.com/softrnic/softrnic/verbs"
 )
 

@@ -5,8 +5,8 @@ package rocetransport
 // dropped. There are no acknowledgements. (IBTA Vol 1 §9.8.2)
 
 import (
-	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
 	"github.com/softrnic/softrnic/rdmatransport/internal/rocetransport/send"
+	"github.com/softrnic/softrnic/rdmatransport/wire"
 	"github.com/softrnic/softrnic/verbs"
 )
 

@@ -4,7 +4,7 @@ package rocetransport
 // and the XRCETH of each request names its SRQ. (IBTA annex A14)
 
 import (
-	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
+	"github.com/softrnic/softrnic/rdmatransport/wire"
 	"github.com/softrnic/softrnic/verbs"
 )
 

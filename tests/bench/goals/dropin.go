@@ -27,7 +27,7 @@ func (l *lab) dropin(ctx context.Context) error {
 	dir := strings.TrimSpace(string(root))
 	if l.libs == "" {
 		l.libs = filepath.Join(l.dir, "dropin")
-		cmd := exec.CommandContext(ctx, "go", "run", module+"/cmd/libsoftrnic/build", "-o", l.libs)
+		cmd := exec.CommandContext(ctx, "go", "run", module+"/cmd/dropin/build", "-o", l.libs)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("%s: %w: %s", cmd, err, bytes.TrimSpace(out))
 		}

@@ -5,8 +5,8 @@ package main
 import (
 	"encoding/binary"
 
-	"github.com/softrnic/softrnic/internal/checksum"
 	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/checksum"
 )
 
 // Lengths in bytes.

@@ -113,7 +113,7 @@ func newLab(t *testing.T) *lab {
 		t.Fatal(err)
 	}
 	l := &lab{dir, filepath.Join(dir, "prefix", "bin", "softrnic")}
-	build := exec.Command("go", "run", "./cmd/libsoftrnic/build", "-prefix", filepath.Join(dir, "prefix"))
+	build := exec.Command("go", "run", "./cmd/dropin/build", "-prefix", filepath.Join(dir, "prefix"))
 	build.Dir = "../../.."
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, out)
@@ -343,7 +343,7 @@ func (l *lab) pod(t *testing.T) {
 // of another user.
 func (l *lab) image(t *testing.T) {
 	archive, dir := filepath.Join(l.dir, "softrnic.tar"), t.TempDir()
-	build := exec.Command("go", "run", "./cmd/libsoftrnic/build", "-image", archive)
+	build := exec.Command("go", "run", "./cmd/dropin/build", "-image", archive)
 	build.Dir = "../../.."
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, out)

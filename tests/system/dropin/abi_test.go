@@ -180,7 +180,7 @@ func TestLayoutIsChecked(t *testing.T) {
 			"libibverbs/layout.c", "libibverbs/front.h", "libibverbs/life.h", "librdmacm/layout.c", "librdmacm/cm.h",
 			"libsoftrnic/softrnic.h",
 		} {
-			text, err := os.ReadFile(filepath.Join("../../../cmd", file))
+			text, err := os.ReadFile(filepath.Join("../../../cmd/dropin", file))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -30,7 +30,7 @@ func TestDebianPackage(t *testing.T) {
 	}
 	var sums [][32]byte
 	for _, source := range []string{elsewhere, "../../.."} {
-		cmd := exec.Command("go", "run", "./cmd/libsoftrnic/build", "-deb", deb)
+		cmd := exec.Command("go", "run", "./cmd/dropin/build", "-deb", deb)
 		cmd.Dir = source
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("%v\n%s", err, out)
@@ -81,7 +81,7 @@ func TestSetup(t *testing.T) {
 	needs(t, "/usr/bin/ibv_devices", "ibverbs-utils")
 	dir := t.TempDir()
 	environment, path := filepath.Join(dir, "env"), filepath.Join(dir, "path")
-	const setup = "../../../cmd/libsoftrnic/setup.sh"
+	const setup = "../../../cmd/dropin/setup.sh"
 	cmd := exec.Command(setup, "ibverbs-utils")
 	cmd.Env = append(os.Environ(), "PREFIX="+dir, "GITHUB_ENV="+environment, "GITHUB_PATH="+path, "LD_LIBRARY_PATH=/of/others")
 	printed, err := cmd.Output()

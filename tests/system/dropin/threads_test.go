@@ -17,8 +17,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/softrnic/softrnic/internal/stack/stacktest"
 	"github.com/softrnic/softrnic/tests/internal/gate"
+	"github.com/softrnic/softrnic/tests/stacktest"
 )
 
 // stressed are the links for testdata/stress.c, with the device's address. Over a pipe a poll never
@@ -241,7 +241,7 @@ const suppressions = "race:descriptors\n"
 func sanitized(t *testing.T, flags string, what [][]string) {
 	dir := shared(t)
 	libs := filepath.Join(dir, "lib")
-	cmd := exec.Command("go", "run", "./cmd/libsoftrnic/build", "-engine=false", "-sanitize", flags, "-o", libs)
+	cmd := exec.Command("go", "run", "./cmd/dropin/build", "-engine=false", "-sanitize", flags, "-o", libs)
 	cmd.Dir = "../../.."
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)

@@ -34,7 +34,7 @@ func TestTreeOfContainer(t *testing.T) {
 	}
 	program, script := filepath.Join(dir, "tree"), filepath.Join(dir, "command")
 	if out, err := exec.Command("gcc", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o", program, "testdata/tree.c",
-		"../../../cmd/libsysfs/tree.c").CombinedOutput(); err != nil {
+		"../../../cmd/dropin/libsysfs/tree.c").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	const answer = `#!/bin/sh -p

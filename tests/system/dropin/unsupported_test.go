@@ -39,7 +39,7 @@ func TestUnsupported(t *testing.T) {
 func unsupported(t *testing.T) (names []string) {
 	t.Helper()
 	source := func(file string) string {
-		text, err := os.ReadFile(filepath.Join("../../../cmd", file))
+		text, err := os.ReadFile(filepath.Join("../../../cmd/dropin", file))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/softrnic/softrnic/internal/stack/stacktest"
 	"github.com/softrnic/softrnic/tests/internal/gate"
+	"github.com/softrnic/softrnic/tests/stacktest"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )

@@ -8,11 +8,11 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/softrnic/softrnic/internal/rdmatransport/rdmap"
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/tap"
 	"github.com/softrnic/softrnic/rdmatransport"
 	"github.com/softrnic/softrnic/rdmatransport/iwarp"
+	"github.com/softrnic/softrnic/rdmatransport/rdmap"
 	"github.com/softrnic/softrnic/stack/netstack"
 	"github.com/softrnic/softrnic/tests/internal/gate"
 	"github.com/softrnic/softrnic/tests/system/interop/peer"

@@ -15,8 +15,8 @@ import (
 
 	"github.com/softrnic/softrnic/tests/internal/gate"
 	"github.com/softrnic/softrnic/verbs"
-	"github.com/softrnic/softrnic/verbs/nvme/auth"
-	"github.com/softrnic/softrnic/verbs/nvme/target"
+	"github.com/softrnic/softrnic/verbs/ulp/nvme/auth"
+	"github.com/softrnic/softrnic/verbs/ulp/nvme/target"
 )
 
 //go:embed nvme_auth.sh

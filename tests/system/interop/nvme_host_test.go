@@ -14,12 +14,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/softrnic/softrnic/internal/stack/stacktest"
 	"github.com/softrnic/softrnic/tests/internal/gate"
+	"github.com/softrnic/softrnic/tests/stacktest"
 	"github.com/softrnic/softrnic/tests/system/interop/peer"
 	"github.com/softrnic/softrnic/verbs"
-	"github.com/softrnic/softrnic/verbs/nvme"
-	"github.com/softrnic/softrnic/verbs/nvme/host"
+	"github.com/softrnic/softrnic/verbs/ulp/nvme"
+	"github.com/softrnic/softrnic/verbs/ulp/nvme/host"
 )
 
 // nvmetLab is a peer whose kernel is a target, and a device for hosts.

@@ -17,7 +17,7 @@ import (
 
 	"github.com/softrnic/softrnic/tests/internal/gate"
 	"github.com/softrnic/softrnic/verbs"
-	"github.com/softrnic/softrnic/verbs/nvme/target"
+	"github.com/softrnic/softrnic/verbs/ulp/nvme/target"
 )
 
 const nvmeNQN = "nqn.2014-08.org.example:softrnic"

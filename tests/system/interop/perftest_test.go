@@ -15,10 +15,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/capture"
 	"github.com/softrnic/softrnic/link/packet"
+	"github.com/softrnic/softrnic/rdmatransport/wire"
 	"github.com/softrnic/softrnic/tests/internal/gate"
 	"github.com/softrnic/softrnic/tests/system/interop/peer"
 )

@@ -8,8 +8,8 @@ import (
 	"os"
 	"testing"
 
-	"github.com/softrnic/softrnic/internal/link/linktest"
-	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
+	"github.com/softrnic/softrnic/link/linktest"
+	"github.com/softrnic/softrnic/rdmatransport/wire"
 )
 
 // lost reports whether a ping-pong over an unreliable service hangs because a message was lost

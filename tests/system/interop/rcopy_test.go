@@ -18,7 +18,7 @@ import (
 	"github.com/softrnic/softrnic/tests/internal/gate"
 	"github.com/softrnic/softrnic/tests/system/internal/programs"
 	"github.com/softrnic/softrnic/verbs"
-	"github.com/softrnic/softrnic/verbs/rsocket"
+	"github.com/softrnic/softrnic/verbs/ulp/rsocket"
 )
 
 // rcopy copies a file from here to the peer and back with rcopy of rdmacm-utils on each side, here

@@ -17,7 +17,7 @@ import (
 
 	"github.com/softrnic/softrnic/tests/internal/gate"
 	"github.com/softrnic/softrnic/verbs"
-	"github.com/softrnic/softrnic/verbs/rsocket"
+	"github.com/softrnic/softrnic/verbs/ulp/rsocket"
 )
 
 // riostream is one run of riostream of rdmacm-utils, and its requirements for the other side. Each

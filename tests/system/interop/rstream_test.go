@@ -12,7 +12,7 @@ import (
 
 	"github.com/softrnic/softrnic/tests/internal/gate"
 	"github.com/softrnic/softrnic/verbs"
-	"github.com/softrnic/softrnic/verbs/rsocket"
+	"github.com/softrnic/softrnic/verbs/ulp/rsocket"
 )
 
 // rstream is one run of rstream of rdmacm-utils, and its requirements for the other side: 16 bytes

@@ -425,8 +425,8 @@ func (c *cluster) driver() (dir string) {
 		c.t.Fatal(err)
 	}
 	prefix := filepath.Join(dir, "opt/softrnic")
-	run(c.t, exec.Command("go", "run", "github.com/softrnic/softrnic/cmd/libsoftrnic/build", "-prefix", prefix))
-	build := exec.Command("go", "build", "-C", "../../../cmd/softrnic/softrnic-dra", "-trimpath", "-ldflags", "-s -w", "-o",
+	run(c.t, exec.Command("go", "run", "github.com/softrnic/softrnic/cmd/dropin/build", "-prefix", prefix))
+	build := exec.Command("go", "build", "-C", "../../../cmd/softrnic/kubernetes/softrnic-dra", "-trimpath", "-ldflags", "-s -w", "-o",
 		filepath.Join(prefix, "bin/softrnic-dra"), ".")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	run(c.t, build)

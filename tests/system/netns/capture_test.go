@@ -11,10 +11,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/softrnic/softrnic/internal/link/linktest"
-	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/capture"
+	"github.com/softrnic/softrnic/link/linktest"
+	"github.com/softrnic/softrnic/rdmatransport/wire"
 	"github.com/softrnic/softrnic/tests/internal/gate"
 	"github.com/softrnic/softrnic/verbs"
 )

@@ -8,9 +8,9 @@ import (
 	"io"
 	"testing"
 
-	"github.com/softrnic/softrnic/internal/link/linktest"
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/capture"
+	"github.com/softrnic/softrnic/link/linktest"
 	"github.com/softrnic/softrnic/tests/internal/gate"
 	"github.com/softrnic/softrnic/verbs"
 )

@@ -7,8 +7,8 @@ package netns
 import (
 	"testing"
 
-	"github.com/softrnic/softrnic/internal/link/linktest"
 	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/linktest"
 	"github.com/softrnic/softrnic/link/packet"
 	"github.com/softrnic/softrnic/link/tap"
 	"github.com/softrnic/softrnic/link/vlan"

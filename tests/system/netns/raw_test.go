@@ -20,7 +20,7 @@ import (
 	"github.com/gopacket/gopacket/pcapgo"
 	"github.com/vishvananda/netlink"
 
-	"github.com/softrnic/softrnic/internal/link/linktest"
+	"github.com/softrnic/softrnic/link/linktest"
 	"github.com/softrnic/softrnic/link/tap"
 	"github.com/softrnic/softrnic/tests/internal/gate"
 	"github.com/softrnic/softrnic/verbs"

@@ -16,7 +16,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 
-	"github.com/softrnic/softrnic/internal/link/linktest"
+	"github.com/softrnic/softrnic/link/linktest"
 	"github.com/softrnic/softrnic/tests/internal/gate"
 )
 

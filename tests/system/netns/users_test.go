@@ -23,7 +23,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/softrnic/softrnic/internal/link/linktest"
+	"github.com/softrnic/softrnic/link/linktest"
 	"github.com/softrnic/softrnic/tests/internal/gate"
 )
 

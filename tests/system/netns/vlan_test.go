@@ -6,8 +6,8 @@ import (
 	"bytes"
 	"testing"
 
-	"github.com/softrnic/softrnic/internal/link/linktest"
 	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/linktest"
 	"github.com/softrnic/softrnic/tests/internal/gate"
 )
 

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/suite"
-	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
+	"github.com/softrnic/softrnic/rdmatransport/wire"
 )
 
 // TestLadder: the report shows the packets of a failed case as a sequence diagram, and none of a

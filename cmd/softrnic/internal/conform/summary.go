@@ -6,10 +6,10 @@ import (
 	"strings"
 
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/suite"
-	"github.com/softrnic/softrnic/internal/rdmatransport/ddp"
-	"github.com/softrnic/softrnic/internal/rdmatransport/mpa"
-	"github.com/softrnic/softrnic/internal/rdmatransport/rdmap"
-	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
+	"github.com/softrnic/softrnic/rdmatransport/ddp"
+	"github.com/softrnic/softrnic/rdmatransport/mpa"
+	"github.com/softrnic/softrnic/rdmatransport/rdmap"
+	"github.com/softrnic/softrnic/rdmatransport/wire"
 )
 
 const protoTCP = 6

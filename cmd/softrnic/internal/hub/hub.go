@@ -10,8 +10,8 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/softrnic/softrnic/internal/stack/hub"
 	"github.com/softrnic/softrnic/rdmatransport"
+	"github.com/softrnic/softrnic/stack/hub"
 
 	"github.com/softrnic/softrnic/cmd/internal/cli"
 	"github.com/softrnic/softrnic/cmd/internal/node"

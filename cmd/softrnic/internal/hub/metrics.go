@@ -3,7 +3,7 @@ package hub
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/softrnic/softrnic/internal/stack/hub"
+	"github.com/softrnic/softrnic/stack/hub"
 )
 
 // collector exports a hub's counters to Prometheus.

@@ -3,7 +3,7 @@ package kubernetes
 import (
 	"github.com/vishvananda/netlink"
 
-	"github.com/softrnic/softrnic/internal/link/rtnetlink"
+	"github.com/softrnic/softrnic/link/rtnetlink"
 )
 
 // linkChanges returns a channel that receives when an interface of this network namespace has

@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/softrnic/softrnic/verbs/rsocket"
+	"github.com/softrnic/softrnic/verbs/ulp/rsocket"
 
 	"github.com/softrnic/softrnic/cmd/internal/cli"
 	"github.com/softrnic/softrnic/cmd/internal/node"

@@ -12,7 +12,7 @@ import (
 
 	gonfs "github.com/willscott/go-nfs"
 
-	"github.com/softrnic/softrnic/verbs/rpcrdma"
+	"github.com/softrnic/softrnic/verbs/ulp/rpcrdma"
 )
 
 // export serves a store by NFS version 3 and MOUNT version 3. The service is go-nfs. The export

@@ -5,7 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/softrnic/softrnic/verbs/rpcrdma"
+	"github.com/softrnic/softrnic/verbs/ulp/rpcrdma"
 )
 
 // metrics are Prometheus metrics of the server.

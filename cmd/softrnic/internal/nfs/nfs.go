@@ -11,7 +11,7 @@ import (
 	"slices"
 
 	"github.com/softrnic/softrnic/verbs"
-	"github.com/softrnic/softrnic/verbs/rpcrdma"
+	"github.com/softrnic/softrnic/verbs/ulp/rpcrdma"
 
 	"github.com/softrnic/softrnic/cmd/internal/cli"
 	"github.com/softrnic/softrnic/cmd/internal/node"

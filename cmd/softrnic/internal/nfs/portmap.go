@@ -3,7 +3,7 @@ package nfs
 import (
 	"context"
 
-	"github.com/softrnic/softrnic/verbs/rpcrdma"
+	"github.com/softrnic/softrnic/verbs/ulp/rpcrdma"
 )
 
 // portmap is the port mapper (RFC 1833 §3), which Linux asks for the port of MOUNT.

@@ -18,7 +18,7 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport"
 	"github.com/softrnic/softrnic/stack/netstack"
 	"github.com/softrnic/softrnic/verbs"
-	"github.com/softrnic/softrnic/verbs/rpcrdma"
+	"github.com/softrnic/softrnic/verbs/ulp/rpcrdma"
 
 	"github.com/softrnic/softrnic/cmd/internal/cli"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/clitest"

@@ -11,7 +11,7 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/softrnic/softrnic/verbs/rpcrdma"
+	"github.com/softrnic/softrnic/verbs/ulp/rpcrdma"
 
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/accept"
 )

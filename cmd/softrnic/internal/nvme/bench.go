@@ -12,8 +12,8 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 
 	"github.com/softrnic/softrnic/verbs"
-	"github.com/softrnic/softrnic/verbs/nvme"
-	"github.com/softrnic/softrnic/verbs/nvme/host"
+	"github.com/softrnic/softrnic/verbs/ulp/nvme"
+	"github.com/softrnic/softrnic/verbs/ulp/nvme/host"
 
 	"github.com/softrnic/softrnic/cmd/internal/cli"
 )

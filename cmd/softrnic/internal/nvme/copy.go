@@ -7,7 +7,7 @@ import (
 	"io"
 	"os"
 
-	"github.com/softrnic/softrnic/verbs/nvme/host"
+	"github.com/softrnic/softrnic/verbs/ulp/nvme/host"
 
 	"github.com/softrnic/softrnic/cmd/internal/cli"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/output"

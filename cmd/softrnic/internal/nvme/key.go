@@ -6,9 +6,9 @@ import (
 	"strings"
 
 	"github.com/softrnic/softrnic/cmd/internal/node"
-	"github.com/softrnic/softrnic/verbs/nvme"
-	"github.com/softrnic/softrnic/verbs/nvme/auth"
-	"github.com/softrnic/softrnic/verbs/nvme/target"
+	"github.com/softrnic/softrnic/verbs/ulp/nvme"
+	"github.com/softrnic/softrnic/verbs/ulp/nvme/auth"
+	"github.com/softrnic/softrnic/verbs/ulp/nvme/target"
 )
 
 // keyFile is the value of --host-key and --controller-key.

@@ -5,7 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/softrnic/softrnic/verbs/nvme/target"
+	"github.com/softrnic/softrnic/verbs/ulp/nvme/target"
 )
 
 // collector has the metrics of a target.

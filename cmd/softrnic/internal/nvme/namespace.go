@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/softrnic/softrnic/verbs/nvme/target"
+	"github.com/softrnic/softrnic/verbs/ulp/nvme/target"
 )
 
 // size is a number of bytes as the value of a flag, with or without a unit.

@@ -14,9 +14,9 @@ import (
 	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/rdmatransport"
 	"github.com/softrnic/softrnic/stack/netstack"
-	"github.com/softrnic/softrnic/verbs/nvme"
-	"github.com/softrnic/softrnic/verbs/nvme/auth"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
+	"github.com/softrnic/softrnic/verbs/ulp/nvme"
+	"github.com/softrnic/softrnic/verbs/ulp/nvme/auth"
 
 	"github.com/softrnic/softrnic/cmd/internal/cli"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/clitest"

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 
-	"github.com/softrnic/softrnic/verbs/nvme"
-	"github.com/softrnic/softrnic/verbs/nvme/target"
+	"github.com/softrnic/softrnic/verbs/ulp/nvme"
+	"github.com/softrnic/softrnic/verbs/ulp/nvme/target"
 
 	"github.com/softrnic/softrnic/cmd/internal/cli"
 	"github.com/softrnic/softrnic/cmd/internal/node"

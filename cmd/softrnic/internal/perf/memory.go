@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/completion"
-	"github.com/softrnic/softrnic/internal/idle"
+	"github.com/softrnic/softrnic/link/idle"
 )
 
 // peek reads a byte that the device may write concurrently. The receiver of a WRITE without

@@ -12,7 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/softrnic/softrnic/verbs/rsocket"
+	"github.com/softrnic/softrnic/verbs/ulp/rsocket"
 
 	"github.com/softrnic/softrnic/cmd/internal/cli"
 	"github.com/softrnic/softrnic/cmd/internal/node"

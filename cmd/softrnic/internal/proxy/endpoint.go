@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/softrnic/softrnic/verbs"
-	"github.com/softrnic/softrnic/verbs/rsocket"
+	"github.com/softrnic/softrnic/verbs/ulp/rsocket"
 
 	"github.com/softrnic/softrnic/cmd/internal/node"
 )

@@ -7,7 +7,7 @@ import (
 	"net"
 
 	"github.com/softrnic/softrnic/verbs"
-	"github.com/softrnic/softrnic/verbs/rsocket"
+	"github.com/softrnic/softrnic/verbs/ulp/rsocket"
 )
 
 // Relay forwards data between two connections in both directions until both halves have ended. If

@@ -12,7 +12,7 @@ import (
 
 	"github.com/softrnic/softrnic/cmd/internal/cli"
 	"github.com/softrnic/softrnic/cmd/internal/dropin"
-	"github.com/softrnic/softrnic/internal/link/userdir"
+	"github.com/softrnic/softrnic/link/userdir"
 )
 
 // describeContainer creates the files of the devices in this user's directory, and prints their

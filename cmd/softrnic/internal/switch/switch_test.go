@@ -14,8 +14,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"github.com/softrnic/softrnic/internal/link/linktest"
 	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/linktest"
 	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/link/stream"
 )

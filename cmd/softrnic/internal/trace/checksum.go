@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 	"net/netip"
 
-	"github.com/softrnic/softrnic/internal/checksum"
+	"github.com/softrnic/softrnic/link/checksum"
 )
 
 // A verdict is the result of checking a TCP or UDP checksum.

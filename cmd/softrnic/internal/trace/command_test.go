@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/softrnic/softrnic/cmd/internal/cli"
-	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
+	"github.com/softrnic/softrnic/rdmatransport/wire"
 )
 
 // file unpacks one of the project's captures.

@@ -8,8 +8,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/softrnic/softrnic/internal/rdmatransport/mad"
-	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
+	"github.com/softrnic/softrnic/rdmatransport/mad"
+	"github.com/softrnic/softrnic/rdmatransport/wire"
 )
 
 // maxExchanges is the most communication IDs that are kept.

@@ -6,8 +6,8 @@ import (
 
 	"github.com/gopacket/gopacket/layers"
 
-	"github.com/softrnic/softrnic/internal/checksum"
-	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
+	"github.com/softrnic/softrnic/link/checksum"
+	"github.com/softrnic/softrnic/rdmatransport/wire"
 )
 
 // port is RoCEv2's UDP port (IBTA annex A17).

@@ -12,10 +12,10 @@ import (
 	"github.com/gopacket/gopacket/layers"
 
 	"github.com/softrnic/softrnic/cmd/internal/node"
-	"github.com/softrnic/softrnic/internal/link/linktest"
-	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
 	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/linktest"
 	"github.com/softrnic/softrnic/link/packet"
+	"github.com/softrnic/softrnic/rdmatransport/wire"
 )
 
 // counted passes only RoCE frames and ends the capture after a number of them, as the kernel sends

@@ -16,7 +16,7 @@ import (
 
 	"github.com/gopacket/gopacket/layers"
 
-	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
+	"github.com/softrnic/softrnic/rdmatransport/wire"
 )
 
 // listed returns the names in the list of uncovered fields: the text between "- " and the colon.

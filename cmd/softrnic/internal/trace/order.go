@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
+	"github.com/softrnic/softrnic/rdmatransport/wire"
 )
 
 // The IPv4 identification of a sender that counts its packets can show what no other field shows: a

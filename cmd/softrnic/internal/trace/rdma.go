@@ -4,8 +4,8 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/softrnic/softrnic/internal/rdmatransport/ddp"
-	"github.com/softrnic/softrnic/internal/rdmatransport/rdmap"
+	"github.com/softrnic/softrnic/rdmatransport/ddp"
+	"github.com/softrnic/softrnic/rdmatransport/rdmap"
 )
 
 // maxReads is the most READs and atomics of one direction that are kept until they are answered.

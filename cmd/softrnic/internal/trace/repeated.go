@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
+	"github.com/softrnic/softrnic/rdmatransport/wire"
 )
 
 // repeated analyses a packet whose PSN is not new.

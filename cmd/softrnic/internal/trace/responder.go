@@ -3,7 +3,7 @@ package trace
 import (
 	"time"
 
-	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
+	"github.com/softrnic/softrnic/rdmatransport/wire"
 )
 
 // responder is the state of a flow's answers.

@@ -15,8 +15,8 @@ import (
 	"github.com/gopacket/gopacket/layers"
 	"github.com/gopacket/gopacket/pcapgo"
 
-	"github.com/softrnic/softrnic/internal/checksum"
-	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
+	"github.com/softrnic/softrnic/link/checksum"
+	"github.com/softrnic/softrnic/rdmatransport/wire"
 )
 
 // ethernet returns the frame of a RoCEv2 packet over IPv4.

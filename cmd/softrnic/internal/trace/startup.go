@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"fmt"
 
-	"github.com/softrnic/softrnic/internal/rdmatransport/mpa"
+	"github.com/softrnic/softrnic/rdmatransport/mpa"
 )
 
 var requestKey, replyKey = []byte("MPA ID Req Frame"), []byte("MPA ID Rep Frame")

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/softrnic/softrnic/internal/rdmatransport/mpa"
+	"github.com/softrnic/softrnic/rdmatransport/mpa"
 )
 
 const (

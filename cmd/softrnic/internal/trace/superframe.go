@@ -3,7 +3,7 @@ package trace
 import (
 	"encoding/binary"
 
-	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
+	"github.com/softrnic/softrnic/rdmatransport/wire"
 )
 
 // A capture of a sender's own interface, or of a TAP or veth, has superframes (UDP segmentation

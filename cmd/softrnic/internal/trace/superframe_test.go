@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/softrnic/softrnic/internal/checksum"
-	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
+	"github.com/softrnic/softrnic/link/checksum"
+	"github.com/softrnic/softrnic/rdmatransport/wire"
 )
 
 // joined returns packets of the same size, except for the last, as one superframe.

@@ -20,7 +20,7 @@ func captured(t testing.TB) map[string][]byte {
 	t.Helper()
 	all := map[string][]byte{}
 	for _, dir := range []string{"wire", "mad", "rdmap"} {
-		files, err := filepath.Glob("../../../../internal/rdmatransport/" + dir + "/testdata/*.pcap.gz")
+		files, err := filepath.Glob("../../../../rdmatransport/" + dir + "/testdata/*.pcap.gz")
 		if err != nil || len(files) == 0 {
 			t.Fatalf("no captures of %s: %v", dir, err)
 		}

@@ -3,9 +3,9 @@ package trace
 import (
 	"fmt"
 
-	"github.com/softrnic/softrnic/internal/rdmatransport/mad"
-	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
-	"github.com/softrnic/softrnic/verbs/nvme"
+	"github.com/softrnic/softrnic/rdmatransport/mad"
+	"github.com/softrnic/softrnic/rdmatransport/wire"
+	"github.com/softrnic/softrnic/verbs/ulp/nvme"
 )
 
 const (

@@ -3,8 +3,8 @@ package trace
 import (
 	"fmt"
 
-	"github.com/softrnic/softrnic/verbs/nvme"
-	"github.com/softrnic/softrnic/verbs/nvme/auth"
+	"github.com/softrnic/softrnic/verbs/ulp/nvme"
+	"github.com/softrnic/softrnic/verbs/ulp/nvme/auth"
 )
 
 // beginsNVMe reports whether a message is a Connect command of NVMe over Fabrics, as the first of a

@@ -17,17 +17,17 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/capture"
 	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/rdmatransport"
+	"github.com/softrnic/softrnic/rdmatransport/wire"
 	"github.com/softrnic/softrnic/stack/netstack"
 	"github.com/softrnic/softrnic/verbs"
-	"github.com/softrnic/softrnic/verbs/nvme"
-	"github.com/softrnic/softrnic/verbs/nvme/host"
-	"github.com/softrnic/softrnic/verbs/nvme/target"
-	"github.com/softrnic/softrnic/verbs/rpcrdma"
+	"github.com/softrnic/softrnic/verbs/ulp/nvme"
+	"github.com/softrnic/softrnic/verbs/ulp/nvme/host"
+	"github.com/softrnic/softrnic/verbs/ulp/nvme/target"
+	"github.com/softrnic/softrnic/verbs/ulp/rpcrdma"
 )
 
 // storage returns a capture of a Linux kernel that used "softrnic nvme serve" or "softrnic nfs

@@ -25,7 +25,7 @@ import (
 	"time"
 )
 
-// imageName is the name of the image of softrnic kubernetes. The image of cmd/libsoftrnic/build has
+// imageName is the name of the image of softrnic kubernetes. The image of cmd/dropin/build has
 // another name, and its files in another directory.
 const imageName = "localhost/softrnic-kubernetes:latest"
 
@@ -50,7 +50,7 @@ func run(archive, name, from string, entry []string) (err error) {
 		if err := os.Chmod(from, 0o755); err != nil {
 			return err
 		}
-		cmd := exec.Command("go", "run", "github.com/softrnic/softrnic/cmd/libsoftrnic/build", "-prefix", filepath.Join(from, "opt/softrnic"))
+		cmd := exec.Command("go", "run", "github.com/softrnic/softrnic/cmd/dropin/build", "-prefix", filepath.Join(from, "opt/softrnic"))
 		cmd.Stderr = os.Stderr
 		if err := cmd.Run(); err != nil {
 			return fmt.Errorf("%v: %w", cmd, err)

@@ -42,10 +42,10 @@ func TestReproducible(t *testing.T) {
 	}
 }
 
-// TestName: the manifests name this image, and not that of cmd/libsoftrnic/build.
+// TestName: the manifests name this image, and not that of cmd/dropin/build.
 func TestName(t *testing.T) {
 	name, tag, _ := strings.Cut(imageName, ":")
-	for file, want := range map[string]bool{"../plugin/kustomization.yaml": true, "../../../libsoftrnic/build/image.go": false} {
+	for file, want := range map[string]bool{"../plugin/kustomization.yaml": true, "../../../dropin/build/image.go": false} {
 		text, err := os.ReadFile(filepath.FromSlash(file))
 		if err != nil {
 			t.Fatal(err)

@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/softrnic/softrnic/internal/rdmatransport/mad"
-	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
 	"github.com/softrnic/softrnic/rdmatransport/internal/rocetransport/classify"
+	"github.com/softrnic/softrnic/rdmatransport/mad"
+	"github.com/softrnic/softrnic/rdmatransport/wire"
 	"github.com/softrnic/softrnic/stack"
 )
 

@@ -3,8 +3,8 @@ package classify
 import (
 	"time"
 
-	"github.com/softrnic/softrnic/internal/rdmatransport/mad"
-	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
+	"github.com/softrnic/softrnic/rdmatransport/mad"
+	"github.com/softrnic/softrnic/rdmatransport/wire"
 	"github.com/softrnic/softrnic/stack"
 )
 

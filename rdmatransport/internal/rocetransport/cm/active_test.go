@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/softrnic/softrnic/internal/rdmatransport/mad"
 	"github.com/softrnic/softrnic/rdmatransport/internal/rocetransport/cm"
+	"github.com/softrnic/softrnic/rdmatransport/mad"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )

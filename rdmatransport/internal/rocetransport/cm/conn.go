@@ -3,8 +3,8 @@ package cm
 import (
 	"time"
 
-	"github.com/softrnic/softrnic/internal/rdmatransport/mad"
 	"github.com/softrnic/softrnic/rdmatransport/internal/timers"
+	"github.com/softrnic/softrnic/rdmatransport/mad"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )

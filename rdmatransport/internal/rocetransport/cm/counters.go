@@ -4,7 +4,7 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"github.com/softrnic/softrnic/internal/rdmatransport/mad"
+	"github.com/softrnic/softrnic/rdmatransport/mad"
 )
 
 // kinds is the number of message types.

@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"syscall"
 
-	"github.com/softrnic/softrnic/internal/rdmatransport/mad"
+	"github.com/softrnic/softrnic/rdmatransport/mad"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )

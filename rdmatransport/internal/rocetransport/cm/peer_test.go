@@ -13,9 +13,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/softrnic/softrnic/internal/rdmatransport/mad"
 	"github.com/softrnic/softrnic/rdmatransport/internal/rocetransport/cm"
 	"github.com/softrnic/softrnic/rdmatransport/internal/timers"
+	"github.com/softrnic/softrnic/rdmatransport/mad"
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"

@@ -1,7 +1,7 @@
 package cm
 
 import (
-	"github.com/softrnic/softrnic/internal/rdmatransport/mad"
+	"github.com/softrnic/softrnic/rdmatransport/mad"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )

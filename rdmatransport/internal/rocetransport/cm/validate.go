@@ -5,7 +5,7 @@ import (
 	"io"
 	"time"
 
-	"github.com/softrnic/softrnic/internal/rdmatransport/mad"
+	"github.com/softrnic/softrnic/rdmatransport/mad"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 

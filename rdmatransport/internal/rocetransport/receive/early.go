@@ -3,7 +3,7 @@ package receive
 import (
 	"time"
 
-	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
+	"github.com/softrnic/softrnic/rdmatransport/wire"
 )
 
 // early decides whether packets that arrive early (out of order) are kept. If they are not, the

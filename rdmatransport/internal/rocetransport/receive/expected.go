@@ -1,6 +1,6 @@
 package receive
 
-import "github.com/softrnic/softrnic/internal/rdmatransport/wire"
+import "github.com/softrnic/softrnic/rdmatransport/wire"
 
 // expected is the packet that is expected next.
 type expected struct {

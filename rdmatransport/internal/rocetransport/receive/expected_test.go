@@ -3,7 +3,7 @@ package receive
 import (
 	"testing"
 
-	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
+	"github.com/softrnic/softrnic/rdmatransport/wire"
 )
 
 func TestMarking(t *testing.T) {

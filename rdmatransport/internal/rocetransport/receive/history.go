@@ -3,7 +3,7 @@ package receive
 import (
 	"slices"
 
-	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
+	"github.com/softrnic/softrnic/rdmatransport/wire"
 )
 
 // history is the most recent READs, atomics and the like, kept to answer duplicates. It holds at

@@ -3,7 +3,7 @@ package receive
 import (
 	"slices"
 
-	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
+	"github.com/softrnic/softrnic/rdmatransport/wire"
 )
 
 // Kind is the kind of a response.

@@ -1,7 +1,7 @@
 package receive
 
 import (
-	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
+	"github.com/softrnic/softrnic/rdmatransport/wire"
 )
 
 // Outcome is the result of OnRequest, for the owner to act on and to count. A packet that is

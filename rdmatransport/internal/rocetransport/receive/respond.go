@@ -1,7 +1,7 @@
 package receive
 
 import (
-	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
+	"github.com/softrnic/softrnic/rdmatransport/wire"
 )
 
 // Owed is the acknowledgement that is due after all queued responses.

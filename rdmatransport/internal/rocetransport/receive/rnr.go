@@ -3,7 +3,7 @@ package receive
 import (
 	"time"
 
-	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
+	"github.com/softrnic/softrnic/rdmatransport/wire"
 )
 
 // rnrWait tracks the packets that arrive after an RNR NAK. Some were in flight when the peer

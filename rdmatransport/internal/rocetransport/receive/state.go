@@ -25,8 +25,8 @@ package receive
 import (
 	"time"
 
-	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
 	"github.com/softrnic/softrnic/rdmatransport/internal/rocetransport/send"
+	"github.com/softrnic/softrnic/rdmatransport/wire"
 )
 
 // State is the receive state of one QP. Init must be called once, and Begin for each connection.

@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
 	"github.com/softrnic/softrnic/rdmatransport/internal/rocetransport/send"
+	"github.com/softrnic/softrnic/rdmatransport/wire"
 )
 
 // store holds the early packets of one QP until the packets before them arrive. It exists only

@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/softrnic/softrnic/internal/rdmatransport/sacktest"
-	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
 	"github.com/softrnic/softrnic/rdmatransport/internal/rocetransport/send"
+	"github.com/softrnic/softrnic/rdmatransport/internal/sacktest"
+	"github.com/softrnic/softrnic/rdmatransport/wire"
 )
 
 const (

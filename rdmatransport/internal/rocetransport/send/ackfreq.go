@@ -1,6 +1,6 @@
 package send
 
-import "github.com/softrnic/softrnic/internal/rdmatransport/wire"
+import "github.com/softrnic/softrnic/rdmatransport/wire"
 
 // ackFrequency decides which packets request an acknowledgement (the AckReq bit).
 type ackFrequency struct {

@@ -3,7 +3,7 @@ package send
 import (
 	"time"
 
-	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
+	"github.com/softrnic/softrnic/rdmatransport/wire"
 )
 
 // Outcome tells the owner to complete the oldest requests, and then to act.

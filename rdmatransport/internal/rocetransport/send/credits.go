@@ -1,6 +1,6 @@
 package send
 
-import "github.com/softrnic/softrnic/internal/rdmatransport/wire"
+import "github.com/softrnic/softrnic/rdmatransport/wire"
 
 // credits is the requester's half of end-to-end flow control (IBTA Vol 1 §9.7.7.2). If the peer's
 // QP has its own receive queue, each acknowledgement says for how many messages that queue has

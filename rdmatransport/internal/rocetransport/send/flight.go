@@ -1,6 +1,6 @@
 package send
 
-import "github.com/softrnic/softrnic/internal/rdmatransport/wire"
+import "github.com/softrnic/softrnic/rdmatransport/wire"
 
 // flight is the range of PSNs in flight. PSNs have 24 bits and wrap.
 type flight struct {

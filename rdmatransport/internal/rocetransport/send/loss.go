@@ -3,7 +3,7 @@ package send
 import (
 	"math/bits"
 
-	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
+	"github.com/softrnic/softrnic/rdmatransport/wire"
 )
 
 // overtaken reports whether a transmission counts as lost. It does if a transmission LossEvidence

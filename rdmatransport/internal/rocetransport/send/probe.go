@@ -1,6 +1,6 @@
 package send
 
-import "github.com/softrnic/softrnic/internal/rdmatransport/wire"
+import "github.com/softrnic/softrnic/rdmatransport/wire"
 
 // probe is a packet that is retransmitted first when no answer has come for longer than a round
 // trip.

@@ -1,6 +1,6 @@
 package send
 
-import "github.com/softrnic/softrnic/internal/rdmatransport/wire"
+import "github.com/softrnic/softrnic/rdmatransport/wire"
 
 // Kind is the kind of a work request, by what completes it.
 type Kind uint8

@@ -1,6 +1,6 @@
 package send
 
-import "github.com/softrnic/softrnic/internal/rdmatransport/wire"
+import "github.com/softrnic/softrnic/rdmatransport/wire"
 
 // reads has the bounds of outstanding request packets of READs, atomics and the like. A READ is
 // repeated with the same bounds, because the responder recognizes duplicates by them.

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/softrnic/softrnic/internal/rdmatransport/sacktest"
+	"github.com/softrnic/softrnic/rdmatransport/internal/sacktest"
 )
 
 // TestRetransmit: the state that is and is not forgotten in a retransmission.

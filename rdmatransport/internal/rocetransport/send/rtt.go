@@ -3,7 +3,7 @@ package send
 import (
 	"time"
 
-	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
+	"github.com/softrnic/softrnic/rdmatransport/wire"
 )
 
 // rtt estimates the round-trip time (RFC 6298 §2, §3) and derives the probe timeout from it. Short

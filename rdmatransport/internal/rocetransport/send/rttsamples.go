@@ -3,7 +3,7 @@ package send
 import (
 	"time"
 
-	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
+	"github.com/softrnic/softrnic/rdmatransport/wire"
 )
 
 // rttSamples are the round-trip samples in progress, for a congestion controller. Samples are

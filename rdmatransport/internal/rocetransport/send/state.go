@@ -25,8 +25,8 @@ import (
 	"math/bits"
 	"time"
 
-	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
 	"github.com/softrnic/softrnic/rdmatransport/trace"
+	"github.com/softrnic/softrnic/rdmatransport/wire"
 )
 
 // State is the send state of one QP. Init must be called once, and Begin for each connection.

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/softrnic/softrnic/internal/rdmatransport/sacktest"
+	"github.com/softrnic/softrnic/rdmatransport/internal/sacktest"
 )
 
 // requester is a State with an application and a clock that moves only when the test moves it.

@@ -3,8 +3,8 @@ package send
 import (
 	"time"
 
-	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
 	"github.com/softrnic/softrnic/rdmatransport/trace"
+	"github.com/softrnic/softrnic/rdmatransport/wire"
 )
 
 func (s *State) traceChange(e modeEvent) {

@@ -37,7 +37,7 @@ func build(parts ...func(dir string) error) (dir string, err error) {
 }
 
 func buildLibraries(dir string) error {
-	return command(exec.Command("go", "run", "github.com/softrnic/softrnic/cmd/libsoftrnic/build", "-o", dir))
+	return command(exec.Command("go", "run", "github.com/softrnic/softrnic/cmd/dropin/build", "-o", dir))
 }
 
 // buildProgram builds a static program, because the emulated machines have another C library.

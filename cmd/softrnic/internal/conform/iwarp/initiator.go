@@ -2,8 +2,8 @@ package iwarp
 
 import (
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/control"
-	"github.com/softrnic/softrnic/internal/rdmatransport/mpa"
-	"github.com/softrnic/softrnic/internal/rdmatransport/rdmap"
+	"github.com/softrnic/softrnic/rdmatransport/mpa"
+	"github.com/softrnic/softrnic/rdmatransport/rdmap"
 )
 
 // refusesReply returns a case in which an invalid reply makes the initiator close the connection.

@@ -5,8 +5,8 @@ import (
 	"encoding/binary"
 
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/suite"
-	"github.com/softrnic/softrnic/internal/rdmatransport/ddp"
-	"github.com/softrnic/softrnic/internal/rdmatransport/rdmap"
+	"github.com/softrnic/softrnic/rdmatransport/ddp"
+	"github.com/softrnic/softrnic/rdmatransport/rdmap"
 )
 
 // Opcodes of RDMAP (RFC 5040 §4.1, RFC 7306 §4.1).

@@ -3,8 +3,8 @@ package iwarp
 import (
 	"encoding/binary"
 
-	"github.com/softrnic/softrnic/internal/rdmatransport/ddp"
-	"github.com/softrnic/softrnic/internal/rdmatransport/rdmap"
+	"github.com/softrnic/softrnic/rdmatransport/ddp"
+	"github.com/softrnic/softrnic/rdmatransport/rdmap"
 )
 
 const opcodeClause = "RFC 5040 §4.1, §7.2"

@@ -2,8 +2,8 @@ package iwarp
 
 import (
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/control"
-	"github.com/softrnic/softrnic/internal/rdmatransport/ddp"
-	"github.com/softrnic/softrnic/internal/rdmatransport/rdmap"
+	"github.com/softrnic/softrnic/rdmatransport/ddp"
+	"github.com/softrnic/softrnic/rdmatransport/rdmap"
 )
 
 // theirTO is the remote address of the target's requests, at the tester.

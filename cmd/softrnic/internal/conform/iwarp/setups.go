@@ -2,7 +2,7 @@ package iwarp
 
 import (
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/control"
-	"github.com/softrnic/softrnic/internal/rdmatransport/mpa"
+	"github.com/softrnic/softrnic/rdmatransport/mpa"
 )
 
 // setUp skips a case if the target's frame shows another set-up.

@@ -5,7 +5,7 @@ import (
 	"strings"
 
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/control"
-	"github.com/softrnic/softrnic/internal/rdmatransport/mpa"
+	"github.com/softrnic/softrnic/rdmatransport/mpa"
 )
 
 const (

@@ -4,8 +4,8 @@ import (
 	"bytes"
 
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/suite"
-	"github.com/softrnic/softrnic/internal/rdmatransport/ddp"
-	"github.com/softrnic/softrnic/internal/rdmatransport/rdmap"
+	"github.com/softrnic/softrnic/rdmatransport/ddp"
+	"github.com/softrnic/softrnic/rdmatransport/rdmap"
 )
 
 const suiteObserved = suite.Observed

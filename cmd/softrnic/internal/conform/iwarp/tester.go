@@ -11,9 +11,9 @@ import (
 
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/control"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/suite"
-	"github.com/softrnic/softrnic/internal/rdmatransport/ddp"
-	"github.com/softrnic/softrnic/internal/rdmatransport/mpa"
-	"github.com/softrnic/softrnic/internal/rdmatransport/rdmap"
+	"github.com/softrnic/softrnic/rdmatransport/ddp"
+	"github.com/softrnic/softrnic/rdmatransport/mpa"
+	"github.com/softrnic/softrnic/rdmatransport/rdmap"
 	"github.com/softrnic/softrnic/stack"
 )
 

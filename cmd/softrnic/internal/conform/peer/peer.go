@@ -10,9 +10,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/softrnic/softrnic/internal/checksum"
-	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
 	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/checksum"
+	"github.com/softrnic/softrnic/rdmatransport/wire"
 )
 
 // Lengths and offsets of a datagram's headers in bytes: Ethernet, IPv4 without options, UDP.

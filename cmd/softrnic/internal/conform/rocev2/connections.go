@@ -9,8 +9,8 @@ import (
 
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/control"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/suite"
-	"github.com/softrnic/softrnic/internal/rdmatransport/mad"
-	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
+	"github.com/softrnic/softrnic/rdmatransport/mad"
+	"github.com/softrnic/softrnic/rdmatransport/wire"
 )
 
 // Parameters of connections.

@@ -3,7 +3,7 @@ package rocev2
 import (
 	"slices"
 
-	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
+	"github.com/softrnic/softrnic/rdmatransport/wire"
 )
 
 // limited is a QP of the target whose first SEND was acknowledged with a credit code.

@@ -2,8 +2,8 @@ package rocev2
 
 import (
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/suite"
-	"github.com/softrnic/softrnic/internal/checksum"
-	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
+	"github.com/softrnic/softrnic/link/checksum"
+	"github.com/softrnic/softrnic/rdmatransport/wire"
 )
 
 // migrated is the source of the rule that MigReq is set in all packets of a connection that is not

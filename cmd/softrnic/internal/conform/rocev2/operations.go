@@ -1,7 +1,7 @@
 package rocev2
 
 import (
-	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
+	"github.com/softrnic/softrnic/rdmatransport/wire"
 )
 
 var writes = []entry{

@@ -2,7 +2,7 @@ package rocev2
 
 import (
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/suite"
-	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
+	"github.com/softrnic/softrnic/rdmatransport/wire"
 )
 
 // without removes a right from the region or from the queue pair.

@@ -2,7 +2,7 @@ package rocev2
 
 import (
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/control"
-	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
+	"github.com/softrnic/softrnic/rdmatransport/wire"
 )
 
 // patient makes the target's timeout longer than a case.

@@ -5,7 +5,7 @@ import (
 
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/control"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/suite"
-	"github.com/softrnic/softrnic/internal/rdmatransport/wire"
+	"github.com/softrnic/softrnic/rdmatransport/wire"
 )
 
 // requests has the cases of a requester's packets: their fields and when they are sent. The layout

@@ -1,6 +1,6 @@
 package rocev2
 
-import "github.com/softrnic/softrnic/internal/rdmatransport/wire"
+import "github.com/softrnic/softrnic/rdmatransport/wire"
 
 var sequence = []entry{
 	{"PSN-ACK", "An acknowledgement has the PSN of the request that asked for it.", "IBTA Vol 1 §9.7.5.1", onRC(func(q *qp) {

@@ -1,0 +1,105 @@
+//go:build linux && cgo && (amd64 || arm64)
+
+package main
+
+/*
+#include "softrnic.h"
+*/
+import "C"
+
+import (
+	"runtime"
+	"sync"
+
+	"github.com/softrnic/softrnic/link/idle"
+)
+
+// idleParameters returns the idle policy of a device whose own threads receive.
+func idleParameters() C.struct_sr_idle {
+	p := &idle.C
+	return C.struct_sr_idle{
+		polls_per_call_soon: C.uint32_t(p.PollsPerCallSoon), calls_soon: C.uint32_t(p.CallsSoon),
+		calls_soon_arrivals: C.uint32_t(p.CallsSoonArrivals), calls_per_yield: C.uint32_t(p.CallsPerYield),
+		calls_per_yield_soon: C.uint32_t(p.CallsPerYieldSoon), calls_before_sleep: C.uint32_t(p.CallsBeforeSleep),
+		sleep: C.uint32_t(idle.SleepTime), sleep_interval: C.uint32_t(p.SleepInterval),
+		first_spin: C.uint32_t(p.Channel.First), longest_spin: C.uint32_t(p.Channel.Longest),
+		short_sleep: C.uint32_t(p.Channel.ShortSleep), calls_per_clock: C.uint32_t(p.CallsPerClock),
+		events_before_poll: C.uint32_t(p.EventsBeforePoll), posts_per_take: C.uint32_t(p.PostsPerTake),
+	}
+}
+
+// threads counts the program's threads that call the engine often.
+//
+// A thread that returns from Go to C keeps its P, the runtime's right to run Go code, until another
+// thread needs it. If there are fewer Ps than such threads, a thread that calls the engine waits
+// until the runtime's monitor takes a P from a thread in C. This takes up to 10 ms. Therefore there
+// are more Ps than threads.
+var threads struct {
+	mu   sync.Mutex
+	n    int
+	base int // GOMAXPROCS without the program's threads
+}
+
+// maxThreads limits the number of the program's threads that have a P each.
+const maxThreads = 256
+
+// handlerStack is the size of Go's stack, in bytes, that a thread of the program gets. The engine
+// needs some 10 KiB. The rest is for signal handlers. A handler that was installed without
+// SA_ONSTACK runs on the thread's current stack. While the thread is in the engine, that is Go's
+// stack. The handler's frame alone may have 4 KiB, for which Go does not account. A stack that has
+// grown does not shrink, because the engine is built with gcshrinkstackoff.
+const handlerStack = 96 << 10
+
+// growStack makes Go grow the stack.
+//
+//go:noinline
+func growStack() byte {
+	var room [handlerStack]byte
+	return room[len(emptySlice)]
+}
+
+var emptySlice []byte // the compiler does not know that it is empty
+
+//export srThread
+func srThread(n C.int) C.int {
+	if n == 0 {
+		growStack()
+		return 0
+	}
+	t := &threads
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.base == 0 {
+		t.base = runtime.GOMAXPROCS(0)
+	}
+	t.n += int(n)
+	// The number grows in steps, because each change stops all of Go for a moment. It never shrinks.
+	want := t.base + min(maxThreads, (t.n+3)/4*4)
+	if want > runtime.GOMAXPROCS(0) {
+		runtime.GOMAXPROCS(want)
+	}
+	return 0
+}
+
+//export srProgress
+func srProgress(ctx C.uint32_t, busy *C.int) C.int {
+	c := contexts.get(uint32(ctx))
+	if c == nil {
+		return notFound
+	}
+	*busy = 0
+	if c.dev.Progress() {
+		*busy = 1
+	}
+	return 0
+}
+
+//export srEndProgress
+func srEndProgress(ctx C.uint32_t) C.int {
+	c := contexts.get(uint32(ctx))
+	if c == nil {
+		return notFound
+	}
+	c.dev.EndProgress()
+	return 0
+}

@@ -1,0 +1,190 @@
+package rpcrdma_test
+
+import (
+	"context"
+	"net/netip"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/impair"
+	"github.com/softrnic/softrnic/link/pipe"
+	"github.com/softrnic/softrnic/rdmatransport"
+	"github.com/softrnic/softrnic/stack/netstack"
+	"github.com/softrnic/softrnic/tests/stacktest"
+	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/rdmacm"
+	"github.com/softrnic/softrnic/verbs/ulp/rpcrdma"
+)
+
+// TestUnreadAnswers: a client that takes no answers, to calls or to what is none, is not served
+// without limit, and loses its connection. Time is virtual.
+func TestUnreadAnswers(t *testing.T) {
+	call := (&rpcrdma.Header{XID: 7, Version: 1, Credits: 1}).Append(nil)
+	for name, b := range map[string][]byte{
+		"calls":         append(call, message(7, 0)...),
+		"wrong headers": (&rpcrdma.Header{XID: 7, Version: 2}).Append(nil),
+		"wrong chunks":  (&rpcrdma.Header{XID: 7, Version: 1, Type: rpcrdma.NoMsg}).Append(nil),
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				to, from, _ := cuttable(t)
+				const credits = 4
+				l := serve(t, to, netip.MustParseAddr("10.0.0.1"), &rpcrdma.Config{Credits: credits}, &disk{})
+				r := attack(t, from, l, verbs.RoCEv2, private)
+				copy(r.send.Buf(), b)
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+				defer cancel()
+				sent, wcs := 0, [1]verbs.WC{}
+				for ; sent < 1000; sent++ {
+					ok(t, r.conn.QP().PostSend(&verbs.SendWR{Opcode: verbs.Send, SGList: []verbs.SGE{r.send.SGE(0, len(b))}}))
+					if _, err := r.conn.SendCQ().Wait(ctx, wcs[:]); err != nil || wcs[0].Status != verbs.WCSuccess {
+						break
+					}
+				}
+				if sent > rogueReceives+2*credits { // the client takes some answers
+					t.Errorf("%d messages were received", sent)
+				}
+				synctest.Wait()
+				if n := l.Stats().Connections; n != 0 {
+					t.Errorf("%d connections are left", n)
+				}
+			})
+		})
+	}
+}
+
+// TestFullMemory: the memory of a connection's calls is bounded by Config.Memory, whatever the
+// chunks of the calls promise, and calls that need none are not more than the credits.
+func TestFullMemory(t *testing.T) {
+	overAll(t, func(t *testing.T, m stacktest.Medium, transport verbs.Transport) {
+		to, from, at := devices(t, m)
+		const credits, message = 64, 1 << 20
+		cfg := &rpcrdma.Config{Transport: transport, Binding: rpcrdma.NFS3, Credits: credits, MaxMessage: message, Memory: 2 * message}
+		release, entered := make(chan struct{}), make(chan struct{}, credits)
+		l := serve(t, to, at, cfg, rpcrdma.HandlerFunc(func(ctx context.Context, c *rpcrdma.Call) []byte {
+			entered <- struct{}{}
+			select {
+			case <-release:
+			case <-ctx.Done():
+			}
+			return done(c.Message)
+		}))
+		r := attack(t, from, l, transport, private)
+		seg := r.segment(0, 4)
+		seg.Length = 1<<32 - 1
+		h := &rpcrdma.Header{Version: 1, Credits: 1, Write: [][]rpcrdma.Segment{{seg, seg}}, Reply: []rpcrdma.Segment{seg}}
+		for xid := range uint32(rogueReceives) {
+			h.XID = xid
+			r.sends(append(h.Append(nil), readCall(xid, 0, 1<<30)...))
+		}
+		<-entered // with all of the memory
+		synchronize(t, from, l, transport)
+		if n := len(entered); n != 0 {
+			t.Errorf("%d further calls were served", n)
+		}
+		close(release)
+		for range rogueReceives {
+			if got, _, wc := r.receives(); got == nil {
+				t.Fatal(wc.Err())
+			}
+		}
+	})
+}
+
+// synchronize waits until the server has handled what other connections have sent before, by a
+// connection of its own.
+func synchronize(t *testing.T, from *verbs.Device, l *rpcrdma.Listener, transport verbs.Transport) {
+	t.Helper()
+	r := attack(t, from, l, transport, private)
+	r.sends((&rpcrdma.Header{XID: 7, Version: 2}).Append(nil))
+	if got, _, wc := r.receives(); got == nil {
+		t.Fatal(wc.Err())
+	}
+}
+
+// cuttable opens two RoCE devices on a network of their own. While cut is set, all packets are
+// lost.
+func cuttable(t *testing.T) (to, from *verbs.Device, cut *atomic.Bool) {
+	t.Helper()
+	cut = new(atomic.Bool)
+	lost := impair.Direction{Rules: []impair.Rule{{Match: func([]byte) bool { return cut.Load() }, Count: -1}}}
+	lan := new(pipe.Switch)
+	wire, err := impair.New(lan.Port(), &impair.Config{In: lost, Out: lost})
+	ok(t, err)
+	open := func(l link.Link, addr string) *verbs.Device {
+		host, err := netstack.New(l, &netstack.Config{Addrs: []string{addr}})
+		ok(t, err)
+		dev, err := rdmatransport.Open(host, nil)
+		ok(t, err)
+		t.Cleanup(func() {
+			dev.Close()
+			host.Close()
+		})
+		return dev
+	}
+	return open(lan.Port(), "10.0.0.1/24"), open(wire, "10.0.0.2/24"), cut
+}
+
+// TestSilentClient: a client that sends nothing keeps its connection, until it is gone. Time is
+// virtual.
+func TestSilentClient(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		to, from, cut := cuttable(t)
+		l := serve(t, to, netip.MustParseAddr("10.0.0.1"), nil, &disk{})
+		client, err := rpcrdma.Dial(t.Context(), from, l.Addr().String(), nil)
+		ok(t, err)
+		time.Sleep(time.Hour)
+		if _, err := client.Call(t.Context(), message(1, 0)); err != nil {
+			t.Error("after an hour:", err)
+		}
+		cut.Store(true)
+		began := time.Now()
+		for l.Stats().Connections > 0 && time.Since(began) < time.Hour {
+			time.Sleep(time.Second)
+		}
+		if took := time.Since(began); took > 3*time.Minute {
+			t.Errorf("the connection is there for %v", took)
+		}
+		ok(t, client.Close())
+	})
+}
+
+// TestHalfOpen: clients that do not complete their connections leave room for others after a while.
+// Time is virtual.
+func TestHalfOpen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		to, from, _ := cuttable(t)
+		const most = 8
+		l := serve(t, to, netip.MustParseAddr("10.0.0.1"), &rpcrdma.Config{MaxConns: most}, &disk{})
+		for i := range uint32(most) {
+			id, err := rdmacm.CreateSyncID(rdmacm.TCP, from)
+			ok(t, err)
+			defer id.Close()
+			ok(t, id.ResolveAddr(t.Context(), netip.AddrPort{}, l.Addr()))
+			ok(t, id.ResolveRoute(t.Context()))
+			ok(t, id.Connect(t.Context(), &rdmacm.ConnParam{QPNum: 100 + i})) // without Establish
+		}
+		began := time.Now()
+		for tries := 0; ; tries++ {
+			client, err := rpcrdma.Dial(t.Context(), from, l.Addr().String(), nil)
+			if err == nil {
+				if tries == 0 {
+					t.Error("the first client was accepted")
+				}
+				ok(t, client.Close())
+				break
+			}
+			if time.Since(began) > time.Minute {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Second)
+		}
+		synctest.Wait() // all end at the same time, and one that has ended is enough for the dial
+		if n := to.Resources().QP; n > 1 {
+			t.Errorf("%d QPs are left", n)
+		}
+	})
+}
