@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/softrnic/softrnic/rdmatransport"
 	"github.com/softrnic/softrnic/stack/kernel"
 	"github.com/softrnic/softrnic/tests/stacktest"
 	"github.com/softrnic/softrnic/verbs"
@@ -24,7 +23,7 @@ func TestSocketsOfIdleQPs(t *testing.T) {
 		idleOnSockets(t, n, 2*(2+8+1)+6, func() stacktest.Host { return stacktest.OnLoopback(t, nil).Host })
 	})
 	t.Run("hub", func(t *testing.T) {
-		dir := stacktest.Hub(t, rdmatransport.NewClassifier)
+		dir := stacktest.Hub(t)
 		addr := fmt.Sprintf("127.%d.%d.%d", 1+rand.N(254), rand.N(255), 1+rand.N(254))
 		// A host has one connection to the hub, one to the other host, one socket to receive from with
 		// its epoll instance, eight to send from and one of netlink. The hub has the connections and

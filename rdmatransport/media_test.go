@@ -42,7 +42,7 @@ func (m medium) stations(t *testing.T, cfg *rdmatransport.Config) (a, b *station
 // hosts creates two hosts on a network of their own.
 func (m medium) hosts(t *testing.T) (a, b stacktest.End) {
 	t.Helper()
-	return m.Hosts(t, rdmatransport.NewClassifier)
+	return m.Hosts(t)
 }
 
 func stationOf(t *testing.T, h stacktest.Host, addr netip.Addr, cfg *rdmatransport.Config) *station {

@@ -10,8 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/softrnic/softrnic/rdmatransport"
+	"github.com/softrnic/softrnic/rdmatransport/classify"
 	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/stack/hub"
 	"github.com/softrnic/softrnic/tests/stacktest"
 )
 
@@ -29,7 +30,7 @@ type sharing struct {
 	from atomic.Pointer[func(to *sharer) stack.Range]
 
 	mu         sync.Mutex
-	classifier stack.Classifier
+	classifier hub.Classifier
 	sharers    []*sharer // in the order of their creation, including dead ones
 	speak      *time.Timer
 	paths      map[netip.Addr]stack.Path
@@ -62,7 +63,7 @@ func (n *sharedNIC) Watch(func(stack.Change))      {}
 
 // share shares a host until the end of the test.
 func share(t *testing.T, h stacktest.Host) *sharing {
-	s := &sharing{t: t, host: h, nic: h.NICs()[0], classifier: rdmatransport.NewClassifier(), paths: map[netip.Addr]stack.Path{}}
+	s := &sharing{t: t, host: h, nic: h.NICs()[0], classifier: classify.New(), paths: map[netip.Addr]stack.Path{}}
 	s.speak = time.AfterFunc(time.Hour, s.sendDue)
 	s.nic.Datagrams().Receive(s.receive)
 	t.Cleanup(func() {
@@ -178,12 +179,12 @@ func (c *sharer) serves(id uint64, at netip.Addr, ended bool) bool {
 }
 
 // owner returns the sharer of a datagram, or nil.
-func (s *sharing) owner(to stack.Target, at netip.Addr) *sharer {
+func (s *sharing) owner(to hub.Target, at netip.Addr) *sharer {
 	for _, ended := range []bool{false, true} {
 		for _, c := range s.sharers {
-			if !c.dead && (to.Kind == stack.TargetQPN && c.numbers.QPNs.Contains(to.Number) ||
-				to.Kind == stack.TargetCommID && c.numbers.CommIDs.Contains(to.Number) ||
-				to.Kind == stack.TargetService && c.serves(to.Service, at, ended)) {
+			if !c.dead && (to.Kind == hub.TargetQPN && c.numbers.QPNs.Contains(to.Number) ||
+				to.Kind == hub.TargetCommID && c.numbers.CommIDs.Contains(to.Number) ||
+				to.Kind == hub.TargetService && c.serves(to.Service, at, ended)) {
 				return c
 			}
 		}
@@ -241,7 +242,7 @@ func (s *sharing) classify(payload []byte, d *stack.Datagram) *sharer {
 	defer s.mu.Unlock()
 	to := s.classifier.Classify(payload, d)
 	c := s.owner(to, d.Dst)
-	if c == nil && (to.Kind == stack.TargetCommID || to.Kind == stack.TargetService) && !s.ended {
+	if c == nil && (to.Kind == hub.TargetCommID || to.Kind == hub.TargetService) && !s.ended {
 		s.classifier.Refuse(payload, d, s.send)
 		s.speak.Reset(0)
 	}
@@ -262,7 +263,7 @@ func (s *sharing) sendDue() {
 
 var began = time.Now()
 
-// send is a stack.SendFunc. s.mu is held.
+// send is a hub.SendFunc. s.mu is held.
 func (s *sharing) send(to stack.PathAttr, n int, fill func(header, payload []byte)) {
 	p := s.paths[to.Dst]
 	if p == nil {

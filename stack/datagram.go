@@ -3,6 +3,8 @@ package stack
 import (
 	"encoding/binary"
 	"net/netip"
+
+	"github.com/softrnic/softrnic/link/checksum"
 )
 
 // RoCEPort is the UDP destination port of RoCEv2 (IBTA annex A17, IANA).
@@ -171,6 +173,22 @@ func (d *Datagram) Skip(n int) {
 		binary.BigEndian.PutUint16(d.Header[4:], binary.BigEndian.Uint16(d.Header[4:])+uint16(n))
 	}
 	d.next += n
+}
+
+// PutGRH writes what a UD QP places before the message (IBTA A17.4.5.3): the GRH of RoCE v1, the
+// IPv6 header, or 20 zero bytes and the IPv4 header. The IPv4 header's checksum is right, although
+// Header may have that of a whole superframe, or none.
+func (d *Datagram) PutGRH(grh *[ipv6Len]byte) {
+	ip := d.Header
+	if !d.V1 {
+		ip = ip[:len(ip)-udpLen]
+	}
+	at := len(grh) - len(ip)
+	clear(grh[:at])
+	copy(grh[at:], ip)
+	if len(ip) == ipv4Len && (d.SegmentSize < len(d.Payload) || ip[10]|ip[11] == 0) {
+		checksum.PutIPv4(grh[at:])
+	}
 }
 
 const (

@@ -14,7 +14,12 @@ import (
 	"net/netip"
 
 	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/idle"
 )
+
+// PollingEndsAfter is the time after its last [NIC.Poll] for which an application counts as
+// polling. Meanwhile nothing else may receive for it.
+const PollingEndsAfter = idle.PollingEndsAfter
 
 // Network is a host as transports see it.
 type Network interface {

@@ -26,20 +26,17 @@ import (
 const module = "github.com/softrnic/softrnic"
 
 // mayImport lists the layers that each layer may import; cmd and tests may import anything. The
-// packages of a layer are below the directory of its name and, if applications must not see them,
-// below internal.
+// packages of a layer are below the directory of its name.
 var mayImport = map[string][]string{
-	"checksum":      {},
-	"idle":          {},
-	"link":          {"link", "checksum", "idle"},
-	"stack":         {"stack", "link", "checksum", "idle"},
-	"verbs":         {"verbs", "checksum", "idle"},
-	"rdmatransport": {"rdmatransport", "verbs", "stack", "checksum", "idle"},
+	"link":          {"link"},
+	"stack":         {"stack", "link"},
+	"verbs":         {"verbs"},
+	"rdmatransport": {"rdmatransport", "verbs", "stack"},
 }
 
 // layer returns the layer of a package, given its path from the module's root.
 func layer(name string) string {
-	top, _, _ := strings.Cut(strings.TrimPrefix(name, "internal/"), "/")
+	top, _, _ := strings.Cut(name, "/")
 	return top
 }
 
@@ -48,7 +45,7 @@ const gVisor = "gvisor.dev/gvisor"
 
 var (
 	gVisorUsers   = []string{"stack/netstack", "link/linktest"}
-	gVisorTesters = []string{"stack", "link", "checksum", "tests"}
+	gVisorTesters = []string{"stack", "link", "tests"}
 )
 
 func uses(imports []string, lib string) bool {
@@ -111,7 +108,8 @@ var modules = []struct {
 	allowed  []string
 }{
 	{[]string{"link/pipe", "link/stream", "link/shm", "link/impair", "link/vlan", "verbs", "verbs/rdmacm", "verbs/ulp/rsocket",
-		"verbs/ulp/nvme", "verbs/ulp/rpcrdma", "rdmatransport", "rdmatransport/trace"}, []string{"golang.org/x/sys"}},
+		"verbs/ulp/nvme", "verbs/ulp/rpcrdma", "rdmatransport", "rdmatransport/trace", "rdmatransport/wire", "rdmatransport/mad",
+		"rdmatransport/mpa", "rdmatransport/ddp", "rdmatransport/rdmap"}, []string{"golang.org/x/sys"}},
 	{[]string{"verbs/ulp/nvme/auth", "verbs/ulp/nvme/host", "verbs/ulp/nvme/target"}, []string{"golang.org/x/sys", "filippo.io/bigmod"}},
 	{[]string{"stack/kernel", "link/packet"}, []string{"golang.org/x/sys", "github.com/vishvananda/netlink", "github.com/vishvananda/netns"}},
 	{[]string{"link/tap"}, []string{"golang.org/x/sys", "github.com/vishvananda/netlink", "github.com/vishvananda/netns",
@@ -206,7 +204,7 @@ func TestTopLevel(t *testing.T) {
 	}
 	known := []string{"go.mod", "go.sum", "README.md", "LICENSE", "ARCHITECTURE.md", "CONTRIBUTING.md", "PROTOCOL.md", "SECURITY.md",
 		"CHANGELOG.md",
-		"link", "stack", "rdmatransport", "verbs", "internal", "cmd", "tests"}
+		"link", "stack", "rdmatransport", "verbs", "cmd", "tests"}
 	for _, e := range entries {
 		// The binary that the README's go build leaves is not source.
 		name := e.Name()

@@ -3,9 +3,6 @@ package verbs
 import (
 	"sync"
 	"sync/atomic"
-
-	"github.com/softrnic/softrnic/link/idle"
-	"github.com/softrnic/softrnic/verbs/internal/wakeup"
 )
 
 // CQInitAttr has the options of CreateCQ (ibv_cq_init_attr_ex).
@@ -71,7 +68,7 @@ type CQ struct {
 	events eventCounts // asynchronous events
 
 	pollReady *atomic.Uint32 // equal to ready
-	progress  idle.Progress
+	progress  cqProgress
 
 	// ownReady is the target of ready without CQInitAttr.Ready. It has its own cache line, so that
 	// polling an empty CQ does not slow down the goroutines that add completions.
@@ -209,11 +206,11 @@ func (cq *CQ) poll(wcs []WC, stamps []stamp) (int, error) {
 			n, err = cq.take(wcs, stamps)
 		}
 		if n == 0 {
-			cq.progress.Empty()
+			cq.progress.pollEmpty()
 		}
 	}
 	if n > 0 {
-		cq.progress.Found(progress)
+		cq.progress.pollFound(progress)
 	}
 	return n, err
 }
@@ -244,9 +241,9 @@ func (cq *CQ) take(wcs []WC, stamps []stamp) (int, error) {
 func (cq *CQ) wantsProgress() bool {
 	switch cq.wait {
 	case WaitPoll:
-		return cq.progress.Due(1)
+		return cq.progress.due(1)
 	case WaitAdaptive:
-		return cq.progress.Due(2)
+		return cq.progress.due(2)
 	}
 	return false
 }
@@ -317,7 +314,7 @@ func (cq *CQ) ReqNotify(solicitedOnly bool) error {
 	if cq.n > 0 {
 		cq.ready.Store(1) // the next Poll must see completions whose push has not set ready yet
 	}
-	cq.progress.Restart()
+	cq.progress.restart()
 	was := cq.armed.Load()
 	if was == disarmed {
 		cq.moderation.count = 0
@@ -442,11 +439,4 @@ func (cq *CQ) armedFor(wc *WC, solicited bool) bool {
 		return solicited || wc.Status != WCSuccess
 	}
 	return false
-}
-
-// waiters is the shared state of the calls of CQ.Wait that sleep.
-type waiters struct {
-	notifier *wakeup.Notifier
-	n        int
-	spin     idle.Spin
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/softrnic/softrnic/link/idle"
 	"github.com/softrnic/softrnic/verbs/internal/wakeup"
 )
 
@@ -60,14 +59,14 @@ func (cq *CQ) spin(ctx context.Context, wcs []WC) (n int, err error) {
 			return n, err
 		}
 		switch {
-		case spins%idle.PollsPerClock != 0:
+		case spins%pollsPerClock != 0:
 		case cq.wait == WaitPoll:
 			if err := ctx.Err(); err != nil {
 				return 0, wrap("wait for completions", err)
 			}
 		case began.IsZero():
 			spinFor, began = cq.spinTime(), time.Now()
-		case time.Since(began) > spinFor || spins > idle.MaxSpins:
+		case time.Since(began) > spinFor || spins > maxSpins:
 			return 0, nil
 		}
 	}
@@ -78,9 +77,9 @@ func (cq *CQ) spinTime() time.Duration {
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
 	if cq.waiters == nil {
-		return idle.CQWaiter.First
+		return firstSpin
 	}
-	return cq.waiters.spin.Time()
+	return cq.waiters.spin
 }
 
 // beginSleep makes add notify sleeping waiters.
@@ -88,7 +87,7 @@ func (cq *CQ) beginSleep() *wakeup.Notifier {
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
 	if cq.waiters == nil {
-		cq.waiters = &waiters{notifier: wakeup.New(), spin: idle.Spin{Spinner: &idle.CQWaiter}}
+		cq.waiters = &waiters{notifier: wakeup.New(), spin: firstSpin}
 	}
 	cq.waiters.n++
 	if cq.n > 0 {
@@ -102,5 +101,25 @@ func (cq *CQ) endSleep(slept time.Duration) {
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
 	cq.waiters.n--
-	cq.waiters.spin.Slept(slept)
+	cq.waiters.spin = nextSpin(cq.waiters.spin, slept)
+}
+
+// waiters is the shared state of the calls of CQ.Wait that sleep.
+type waiters struct {
+	notifier *wakeup.Notifier
+	n        int
+	spin     time.Duration // polling time of the next Wait
+}
+
+// nextSpin returns the polling time of the next Wait, after one that polled for the time spin and
+// then slept. After a short sleep it is twice as long. After a long sleep it is half as long, down
+// to none.
+func nextSpin(spin, slept time.Duration) time.Duration {
+	switch {
+	case slept < shortSleep:
+		return min(max(2*spin, firstSpin), longestSpin)
+	case spin < firstSpin/8:
+		return 0
+	}
+	return spin / 2
 }

@@ -3,8 +3,6 @@ package verbs
 import (
 	"encoding/binary"
 	"net/netip"
-
-	"github.com/softrnic/softrnic/link/checksum"
 )
 
 // GRHLen is the number of bytes before the message in a UD QP's receive buffer. They are the
@@ -60,7 +58,7 @@ func parseGRH(b []byte) (h receivedGRH, ok bool) {
 	if len(b) < GRHLen {
 		return h, false
 	}
-	if v4 := b[20:40]; v4[0] == 0x45 && checksum.Sum(v4, 0) == 0xffff {
+	if v4 := b[20:40]; v4[0] == 0x45 && validChecksum(v4) {
 		h.src, h.dst = GIDFromAddr(netip.AddrFrom4([4]byte(v4[12:]))), GIDFromAddr(netip.AddrFrom4([4]byte(v4[16:])))
 		h.trafficClass, h.kind = v4[1], GIDTypeRoCEv2
 		return h, true
@@ -76,4 +74,14 @@ func parseGRH(b []byte) (h receivedGRH, ok bool) {
 		h.kind = GIDTypeRoCEv1
 	}
 	return h, true
+}
+
+// validChecksum reports whether the checksum of an IPv4 header is right: the one's complement sum
+// of its 16-bit words, of which it is one, has no zero bit (RFC 791 §3.1).
+func validChecksum(header []byte) bool {
+	var sum uint32
+	for ; len(header) > 0; header = header[2:] {
+		sum += uint32(binary.BigEndian.Uint16(header))
+	}
+	return sum>>16+sum&0xffff == 0xffff
 }

@@ -23,7 +23,7 @@ const (
 // GoschedInterval.
 type Reader struct {
 	wait    Wait
-	spin    Spin
+	spin    spin
 	fresh   bool      // frames were received since the goroutine last spun or slept
 	owed    bool      // frames were received since the goroutine last yielded
 	bulk    bool      // the last frame was a superframe
@@ -34,7 +34,7 @@ type Reader struct {
 }
 
 // NewReader returns a Reader that spins as s says.
-func NewReader(s *Spinner, wait Wait) *Reader { return &Reader{wait: wait, spin: Spin{Spinner: s}} }
+func NewReader(s *Spinner, wait Wait) *Reader { return &Reader{wait: wait, spin: spin{Spinner: s}} }
 
 // Received records that frames came. bulk says that the last was a superframe.
 func (r *Reader) Received(bulk bool) {
@@ -89,7 +89,7 @@ func (r *Reader) decide(now time.Time) action {
 	}
 	if r.fresh && r.until.IsZero() && r.wait == WaitAdaptive {
 		r.fresh = false
-		if d := r.spin.Time(); d > 0 {
+		if d := r.spin.next(); d > 0 {
 			r.until = now.Add(d)
 		}
 	}
@@ -114,7 +114,7 @@ func (r *Reader) decide(now time.Time) action {
 // endSpin ends a spin, if the goroutine spins.
 func (r *Reader) endSpin(found bool) {
 	if !r.until.IsZero() {
-		r.spin.Spun(found)
+		r.spin.spun(found)
 		r.until = time.Time{}
 	}
 }

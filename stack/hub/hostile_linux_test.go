@@ -35,15 +35,15 @@ const right = 0x17
 
 func (everything) Leased(stack.Numbers) {}
 func (everything) Died(stack.Numbers)   {}
-func (everything) Classify(b []byte, _ *stack.Datagram) stack.Target {
-	return stack.Target{Kind: stack.TargetQPN, Number: uint32(b[0]) << slotBits}
+func (everything) Classify(b []byte, _ *stack.Datagram) Target {
+	return Target{Kind: TargetQPN, Number: uint32(b[0]) << slotBits}
 }
-func (everything) Verify(b []byte, _ *stack.Datagram) bool        { return b[len(b)-1] == right }
-func (everything) Refuse([]byte, *stack.Datagram, stack.SendFunc) {}
+func (everything) Verify(b []byte, _ *stack.Datagram) bool  { return b[len(b)-1] == right }
+func (everything) Refuse([]byte, *stack.Datagram, SendFunc) {}
 func (everything) Permits(b []byte, own stack.Numbers) bool {
 	return len(b) < 3 || b[1] != claim || own.QPNs.Contains(uint32(b[2])<<slotBits)
 }
-func (everything) SendDue(int64, stack.SendFunc) int64 { return 0 }
+func (everything) SendDue(int64, SendFunc) int64 { return 0 }
 
 // hostileAddr is the address of all clients of TestHostile.
 const hostileAddr = "127.31.1.1"

@@ -2,7 +2,7 @@
 // process that owns UDP port 4791 of these addresses. Its clients are the processes that send and
 // receive. Linux only.
 //
-//	err := hub.Serve(ctx, hub.Config{Classifier: rdmatransport.NewClassifier()}) // or: softrnic hub
+//	err := hub.Serve(ctx, hub.Config{Classifier: classify.New()}) // or: softrnic hub
 //	host, err := kernel.New(&kernel.Config{Sharing: &kernel.Sharing{}})         // in each client
 //
 // A client leases a range of QP numbers and one of communication IDs, and registers the services
@@ -44,8 +44,8 @@ import (
 
 // Config configures [Serve]. Only Classifier is required.
 type Config struct {
-	Directory  string           // "" means Directory
-	Classifier stack.Classifier // parses the packets
+	Directory  string     // "" means Directory
+	Classifier Classifier // parses the packets
 	// Addrs are addresses that the hub owns even if no client requests them, with a zone if
 	// they are link-local.
 	Addrs []netip.Addr

@@ -71,22 +71,22 @@ const claims = 0x80
 
 func (numbered) Leased(stack.Numbers) {}
 func (numbered) Died(stack.Numbers)   {}
-func (numbered) Classify(b []byte, _ *stack.Datagram) stack.Target {
+func (numbered) Classify(b []byte, _ *stack.Datagram) hub.Target {
 	if len(b) < 9 {
-		return stack.Target{}
+		return hub.Target{}
 	}
 	n := binary.BigEndian.Uint64(b[1:])
-	return stack.Target{Kind: stack.TargetKind(b[0] &^ claims), Number: uint32(n), Service: n}
+	return hub.Target{Kind: hub.TargetKind(b[0] &^ claims), Number: uint32(n), Service: n}
 }
-func (numbered) Verify(b []byte, _ *stack.Datagram) bool        { return false }
-func (numbered) Refuse([]byte, *stack.Datagram, stack.SendFunc) {}
+func (numbered) Verify(b []byte, _ *stack.Datagram) bool      { return false }
+func (numbered) Refuse([]byte, *stack.Datagram, hub.SendFunc) {}
 func (numbered) Permits(b []byte, own stack.Numbers) bool {
 	return len(b) < 17 || b[0]&claims == 0 || own.QPNs.Contains(uint32(binary.BigEndian.Uint64(b[9:])))
 }
-func (numbered) SendDue(int64, stack.SendFunc) (again int64) { return 0 }
+func (numbered) SendDue(int64, hub.SendFunc) (again int64) { return 0 }
 
 // message returns a datagram of n bytes for a target.
-func message(kind stack.TargetKind, number uint64, n int, fill byte) []byte {
+func message(kind hub.TargetKind, number uint64, n int, fill byte) []byte {
 	b := bytes.Repeat([]byte{fill}, max(n, 9))
 	b[0] = byte(kind)
 	binary.BigEndian.PutUint64(b[1:], number)
@@ -262,9 +262,9 @@ func TestSharedAddress(t *testing.T) {
 			}
 			// One superframe, for several of them.
 			all := [][]byte{
-				message(stack.TargetQPN, a.qpn(), 100, 0), message(stack.TargetQPN, b.qpn(), 100, 1), message(stack.TargetQPN,
+				message(hub.TargetQPN, a.qpn(), 100, 0), message(hub.TargetQPN, b.qpn(), 100, 1), message(hub.TargetQPN,
 					b.qpn()+1, 100, 2),
-				message(stack.TargetCommID, c.id(), 100, 3), message(stack.TargetQPN, a.qpn(), 50, 4),
+				message(hub.TargetCommID, c.id(), 100, 3), message(hub.TargetQPN, a.qpn(), 50, 4),
 			}
 			headers := c.send(addr, addr, all...)
 			for i, to := range []*end{a, b, b, c, a} {
@@ -301,7 +301,7 @@ func TestSharedAddress(t *testing.T) {
 			if err := a.port.Serve(service); err != nil {
 				t.Error(err)
 			}
-			c.send(addr, addr, message(stack.TargetService, 0x1034, 64, 0), message(stack.TargetService, 0x1134, 64, 0))
+			c.send(addr, addr, message(hub.TargetService, 0x1034, 64, 0), message(hub.TargetService, 0x1134, 64, 0))
 			if g := a.next(); g.payload[8] != 0x34 {
 				t.Errorf("%x arrived", g.payload)
 			}
@@ -310,12 +310,12 @@ func TestSharedAddress(t *testing.T) {
 				t.Errorf("a service that was served twice, and ended once: %v", err)
 			}
 			a.port.EndServe(service)
-			c.send(addr, addr, message(stack.TargetService, 0x1035, 64, 0))
+			c.send(addr, addr, message(hub.TargetService, 0x1035, 64, 0))
 			a.next() // as no other process serves it
 			if err := b.port.Serve(service); err != nil {
 				t.Error(err)
 			}
-			c.send(addr, addr, message(stack.TargetService, 0x1036, 64, 0))
+			c.send(addr, addr, message(hub.TargetService, 0x1036, 64, 0))
 			b.next()
 			for _, e := range []*end{a, b, c} {
 				e.nothing()
@@ -331,17 +331,17 @@ func TestForged(t *testing.T) {
 	dir, s := directory(t), &starter{t: t}
 	a, b := join(t, dir, addr, s.start), join(t, dir, addr, s.start)
 	claim := func(qpn uint64) []byte {
-		m := message(stack.TargetQPN|claims, b.qpn(), 64, 0)
+		m := message(hub.TargetQPN|claims, b.qpn(), 64, 0)
 		binary.BigEndian.PutUint64(m[9:], qpn)
 		return m
 	}
-	a.send(addr, addr, claim(b.qpn()), claim(a.qpn()), claim(b.qpn()), message(stack.TargetQPN, b.qpn(), 64, 7))
-	for _, want := range []byte{claims | byte(stack.TargetQPN), byte(stack.TargetQPN)} {
+	a.send(addr, addr, claim(b.qpn()), claim(a.qpn()), claim(b.qpn()), message(hub.TargetQPN, b.qpn(), 64, 7))
+	for _, want := range []byte{claims | byte(hub.TargetQPN), byte(hub.TargetQPN)} {
 		if g := b.next(); g.payload[0] != want || g.SrcQPNs != a.port.Numbers().QPNs {
 			t.Errorf("%x arrived, from %v", g.payload, g.SrcQPNs)
 		}
 	}
-	a.send(addr, addr, message(stack.TargetCommID, b.id(), 64, 7))
+	a.send(addr, addr, message(hub.TargetCommID, b.id(), 64, 7))
 	if g := b.next(); g.SrcQPNs != (stack.Range{}) {
 		t.Errorf("a MAD, which the hub has checked, is from %v", g.SrcQPNs)
 	}
@@ -350,7 +350,7 @@ func TestForged(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unknown.Close()
-	if _, err := unknown.Write(message(stack.TargetQPN, b.qpn(), 64, 0)); err != nil {
+	if _, err := unknown.Write(message(hub.TargetQPN, b.qpn(), 64, 0)); err != nil {
 		t.Fatal(err)
 	}
 	b.nothing()
@@ -404,7 +404,7 @@ func TestPolled(t *testing.T) {
 	polled := 0
 	for range 100 {
 		e.nic.Poll()
-		e.send(addr, addr, message(stack.TargetQPN, e.qpn(), 100, 0))
+		e.send(addr, addr, message(hub.TargetQPN, e.qpn(), 100, 0))
 		for len(e.got) == 0 {
 			e.nic.Poll()
 		}
@@ -417,7 +417,7 @@ func TestPolled(t *testing.T) {
 	}
 	e.nic.EndPoll()
 	for range 100 {
-		e.send(addr, addr, message(stack.TargetQPN, e.qpn(), 100, 0))
+		e.send(addr, addr, message(hub.TargetQPN, e.qpn(), 100, 0))
 		e.next()
 	}
 }
@@ -431,7 +431,7 @@ func TestManyDatagrams(t *testing.T) {
 	for round := range 60 {
 		var all [][]byte
 		for i := range 60 {
-			all = append(all, message(stack.TargetQPN, a.qpn(), 4096-round*16*(i%2), byte(i)))
+			all = append(all, message(hub.TargetQPN, a.qpn(), 4096-round*16*(i%2), byte(i)))
 		}
 		a.send(addr, addr, all...)
 		for i := range all {
@@ -572,7 +572,7 @@ func client() {
 				return
 			}
 			_, out := s.Datagram(p, len(b)-8)
-			out[0] = byte(stack.TargetQPN)
+			out[0] = byte(hub.TargetQPN)
 			copy(out[1:], b[9:]) // the destination
 		}
 	})
@@ -623,7 +623,7 @@ func stop(t testing.TB, p *os.Process) {
 
 // echo sends n bytes to a client and waits for the answer. It returns false if none arrives.
 func (e *end) echo(addr string, p *process, n int, timeout time.Duration) bool {
-	m := message(stack.TargetQPN, uint64(p.base), max(n, 32), 9)
+	m := message(hub.TargetQPN, uint64(p.base), max(n, 32), 9)
 	binary.BigEndian.PutUint64(m[9:], e.qpn())
 	e.send(addr, addr, m)
 	select {
@@ -670,7 +670,7 @@ func TestKilledClients(t *testing.T) {
 		if !e.echo(addr, p, 1000, 10*time.Second) {
 			t.Fatalf("client %d does not answer", i)
 		}
-		e.send(addr, addr, message(stack.TargetQPN, uint64(p.base), 1000, 0), message(stack.TargetQPN, uint64(p.base), 1000, 0))
+		e.send(addr, addr, message(hub.TargetQPN, uint64(p.base), 1000, 0), message(hub.TargetQPN, uint64(p.base), 1000, 0))
 		_ = p.Process.Kill()
 		_ = p.Wait()
 		for len(e.got) > 0 {
@@ -723,11 +723,11 @@ func TestKilledHub(t *testing.T) {
 			for len(c.got) > 0 {
 				<-c.got
 			}
-			c.send(addr, addr, message(stack.TargetQPN, c.qpn(), 100, 1))
+			c.send(addr, addr, message(hub.TargetQPN, c.qpn(), 100, 1))
 			if g := c.next(); g.payload[20] != 1 {
 				t.Fatalf("%x arrived", g.payload)
 			}
-			c.send(addr, addr, message(stack.TargetService, uint64(i), 100, 2))
+			c.send(addr, addr, message(hub.TargetService, uint64(i), 100, 2))
 			if g := c.next(); g.payload[20] != 2 {
 				t.Fatalf("%x arrived", g.payload)
 			}
@@ -746,7 +746,7 @@ func TestStoppedClient(t *testing.T) {
 	for range 100 { // more than fits into the ring
 		var all [][]byte
 		for range 15 {
-			all = append(all, message(stack.TargetQPN, uint64(stopped.base), 4096, 0))
+			all = append(all, message(hub.TargetQPN, uint64(stopped.base), 4096, 0))
 		}
 		e.send(addr, addr, all...)
 	}

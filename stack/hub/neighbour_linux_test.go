@@ -63,7 +63,7 @@ func TestRings(t *testing.T) {
 				for _, n := range []int{20, 1000, 4000} {
 					var all [][]byte
 					for i := range 12 {
-						all = append(all, message(stack.TargetQPN, b.qpn(), n, byte(i)))
+						all = append(all, message(hub.TargetQPN, b.qpn(), n, byte(i)))
 					}
 					a.on(onA, all...)
 					frames := 0
@@ -81,7 +81,7 @@ func TestRings(t *testing.T) {
 						t.Errorf("%s: %d of %d datagrams of %d bytes arrived in superframes", when, frames, len(all), n)
 					}
 				}
-				b.on(onB, message(stack.TargetQPN, a.qpn(), 50, 7))
+				b.on(onB, message(hub.TargetQPN, a.qpn(), 50, 7))
 				if g := a.next(); g.payload[20] != 7 || g.SrcQPNs != b.port.Numbers().QPNs {
 					t.Errorf("%s: back: %+v %.20x", when, g.Datagram, g.payload)
 				}
@@ -113,7 +113,7 @@ func TestRingOfDepartedClient(t *testing.T) {
 		b.hold(stuck)
 		var all [][]byte
 		for j := range 100 {
-			all = append(all, message(stack.TargetQPN, b.qpn(), 4000, byte(j)))
+			all = append(all, message(hub.TargetQPN, b.qpn(), 4000, byte(j)))
 		}
 		a.on(onA, all...)
 		a.close()
@@ -152,7 +152,7 @@ func TestNoRings(t *testing.T) {
 		case <-time.After(20 * time.Second):
 			t.Fatal("rings were not refused")
 		}
-		a.on(onA, message(stack.TargetQPN, b.qpn(), 100, byte(i)))
+		a.on(onA, message(hub.TargetQPN, b.qpn(), 100, byte(i)))
 		if g := b.next(); g.NoICRC || g.payload[20] != byte(i) || g.SrcQPNs != a.port.Numbers().QPNs {
 			t.Fatalf("%+v %.20x", g.Datagram, g.payload)
 		}
@@ -198,7 +198,7 @@ func TestManyRings(t *testing.T) {
 			p := a.direct(addr, addr, b.qpn())
 			b.direct(addr, addr, a.qpn())
 			await(t, fmt.Sprintf("there are rings from %d to %d", i, j), func() bool { return a.isDirect(p) })
-			a.on(p, message(stack.TargetQPN, b.qpn(), 100, byte(i)))
+			a.on(p, message(hub.TargetQPN, b.qpn(), 100, byte(i)))
 			if g := b.next(); g.payload[20] != byte(i) || g.SrcQPNs != a.port.Numbers().QPNs {
 				t.Errorf("%+v %.20x", g.Datagram, g.payload)
 			}

@@ -9,8 +9,6 @@ import (
 	"net/netip"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/softrnic/softrnic/stack"
 )
 
 // pairKey identifies two clients by the first slots of their QPNs, the smaller first.
@@ -153,5 +151,5 @@ func (s *server) keepPair(m *member, qpn, serial uint32, fd int) error {
 func (r *relay) owner(qpn uint32, at netip.Addr) *member {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.find(stack.Target{Kind: stack.TargetQPN, Number: qpn}, at)
+	return r.find(Target{Kind: TargetQPN, Number: qpn}, at)
 }

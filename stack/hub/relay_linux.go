@@ -24,7 +24,7 @@ type relay struct {
 	began    time.Time
 
 	mu         sync.Mutex
-	classifier stack.Classifier
+	classifier Classifier
 	patient    bool // no number is refused: see server.settle
 	byQPN      [qpnSlots]*member
 	byComm     [commSlots]*member
@@ -52,7 +52,7 @@ func (s *service) listens(id uint64, dst netip.Addr) bool {
 	return (s.ID^id)&s.Mask == 0 && (!s.Addr.IsValid() || s.Addr == dst) && s.member.addrs[dst]
 }
 
-func newRelay(c stack.Classifier, counters *Counters) *relay {
+func newRelay(c Classifier, counters *Counters) *relay {
 	return &relay{classifier: c, counters: counters, wake: make(chan struct{}, 1), turn: make(chan struct{}, 1), began: time.Now(),
 		own: map[netip.Addr]bool{}, senders: map[netip.AddrPort]*member{}, kept: map[netip.AddrPort]int{},
 		sockets: map[netip.Addr]*hubSocket{}}
@@ -243,13 +243,13 @@ func (r *relay) endServe(m *member, s stack.Service) {
 
 // find finds the destination client of a datagram to dst, which must have that address. It returns
 // nil if there is none.
-func (r *relay) find(t stack.Target, dst netip.Addr) (m *member) {
+func (r *relay) find(t Target, dst netip.Addr) (m *member) {
 	switch t.Kind {
-	case stack.TargetQPN:
+	case TargetQPN:
 		m = r.byQPN[t.Number>>slotBits&(qpnSlots-1)]
-	case stack.TargetCommID:
+	case TargetCommID:
 		m = r.byComm[t.Number>>commBits]
-	case stack.TargetService:
+	case TargetService:
 		for i := range r.services {
 			s := &r.services[i]
 			if s.listens(t.Service, dst) && (m == nil || s.uses > 0) {
@@ -340,13 +340,13 @@ const minVerifyLen = 2048
 // may change after the check; the hub checks before it copies. A single IPv4 packet is excluded,
 // because the hub most likely does not know its identification.
 func (r *relay) shouldVerify(p *part, a *Arrival) bool {
-	return p.to != nil && p.target.Kind == stack.TargetQPN && a.Segment > 0 && len(a.Payload) >= minVerifyLen && p.to.ring.InPlace()
+	return p.to != nil && p.target.Kind == TargetQPN && a.Segment > 0 && len(a.Payload) >= minVerifyLen && p.to.ring.InPlace()
 }
 
 // part is a run of consecutive datagrams of an arrival with the same destination.
 type part struct {
 	begin    int
-	target   stack.Target
+	target   Target
 	to       *member // nil: none
 	src      stack.Range
 	verified bool    // the hub has checked the ICRCs
@@ -360,7 +360,7 @@ func (r *relay) route(b []byte, from *member, last *part) (p part, same bool) {
 		return p, false
 	}
 	p.target = r.classifier.Classify(b, &r.d)
-	asked := p.target.Kind == stack.TargetCommID || p.target.Kind == stack.TargetService
+	asked := p.target.Kind == TargetCommID || p.target.Kind == TargetService
 	if p.target == last.target && !asked {
 		return p, true
 	}
@@ -369,7 +369,7 @@ func (r *relay) route(b []byte, from *member, last *part) (p part, same bool) {
 		r.classifier.Refuse(b, &r.d, r.send)
 		r.later()
 	}
-	if from != nil && p.target.Kind == stack.TargetQPN { // the hub has checked the numbers in a MAD
+	if from != nil && p.target.Kind == TargetQPN { // the hub has checked the numbers in a MAD
 		p.src = from.numbers.QPNs
 	}
 	if p.to == last.to && p.src == last.src && p.to != nil {

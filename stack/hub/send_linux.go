@@ -40,7 +40,7 @@ func (r *relay) socketOf(a netip.Addr) (*hubSocket, error) {
 // maxSent is the largest payload of the hub's datagrams, in bytes.
 const maxSent = 1024
 
-// send implements [stack.SendFunc]. mu is held. A datagram to one of the hub's own addresses also
+// send implements [SendFunc]. mu is held. A datagram to one of the hub's own addresses also
 // goes through the kernel and comes back.
 func (r *relay) send(to stack.PathAttr, n int, fill func(header, payload []byte)) {
 	if n <= 0 || n > maxSent || to.Src.Is4() != to.Dst.Is4() {

@@ -114,7 +114,7 @@ type server struct {
 // error wraps [ErrRunning] if a hub of this user is running already.
 func Serve(ctx context.Context, cfg Config) error {
 	if cfg.Classifier == nil {
-		return errors.New("hub: a Config without a Classifier: use rdmatransport.NewClassifier()")
+		return errors.New("hub: a Config without a Classifier: use classify.New()")
 	}
 	switch {
 	case cfg.Directory != "":

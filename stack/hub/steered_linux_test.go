@@ -19,14 +19,14 @@ import (
 // contains the ID of a service.
 type byBTH struct{ numbered }
 
-func (byBTH) Classify(b []byte, _ *stack.Datagram) stack.Target {
+func (byBTH) Classify(b []byte, _ *stack.Datagram) hub.Target {
 	switch qpn := qpnOf(b); {
 	case qpn == 1 && len(b) >= 20:
-		return stack.Target{Kind: stack.TargetService, Service: binary.BigEndian.Uint64(b[12:])}
+		return hub.Target{Kind: hub.TargetService, Service: binary.BigEndian.Uint64(b[12:])}
 	case qpn > 1:
-		return stack.Target{Kind: stack.TargetQPN, Number: qpn}
+		return hub.Target{Kind: hub.TargetQPN, Number: qpn}
 	}
-	return stack.Target{}
+	return hub.Target{}
 }
 
 func qpnOf(b []byte) uint32 {

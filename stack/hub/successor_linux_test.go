@@ -20,13 +20,13 @@ type refuser struct {
 
 func (r refuser) Died(stack.Numbers) { r.died.Add(1) }
 
-func (r refuser) SendDue(int64, stack.SendFunc) (again int64) {
+func (r refuser) SendDue(int64, hub.SendFunc) (again int64) {
 	r.looked.Add(1)
 	return 0
 }
 
-func (r refuser) Leased(stack.Numbers)                           { r.leased.Add(1) }
-func (r refuser) Refuse([]byte, *stack.Datagram, stack.SendFunc) { r.refused.Add(1) }
+func (r refuser) Leased(stack.Numbers)                         { r.leased.Add(1) }
+func (r refuser) Refuse([]byte, *stack.Datagram, hub.SendFunc) { r.refused.Add(1) }
 
 // TestSuccessorWaits checks that a hub refuses nothing before all clients of its predecessor have
 // connected or are declared dead. Living processes are not declared dead.
@@ -65,13 +65,13 @@ func TestSuccessorWaits(t *testing.T) {
 		}
 	}()
 	await(t, "the client is back", func() bool { return e.nic.State() == stack.LinkUp && classifier.leased.Load() == 4 })
-	ask := message(stack.TargetService, 77, 100, 0)
+	ask := message(hub.TargetService, 77, 100, 0)
 	before := classifier.looked.Load()
 	await(t, "the hub has checked whether it may refuse", func() bool { return classifier.looked.Load() >= before+30 })
 	for range 10 {
 		e.send(addr, addr, ask)
 	}
-	e.send(addr, addr, message(stack.TargetQPN, e.qpn(), 100, 0))
+	e.send(addr, addr, message(hub.TargetQPN, e.qpn(), 100, 0))
 	e.next()
 	if n := classifier.refused.Load(); n != 0 {
 		t.Errorf("%d requests are refused, though a client is missing", n)

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/softrnic/softrnic/rdmatransport"
+	"github.com/softrnic/softrnic/rdmatransport/classify"
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/stack/hub"
 )
@@ -28,7 +28,7 @@ func TestPartlyOpenedAddress(t *testing.T) {
 	serve := func() (end func()) {
 		ctx, cancel := context.WithCancel(context.Background())
 		ended := make(chan error, 1)
-		go func() { ended <- hub.Serve(ctx, hub.Config{Directory: dir, Classifier: rdmatransport.NewClassifier()}) }()
+		go func() { ended <- hub.Serve(ctx, hub.Config{Directory: dir, Classifier: classify.New()}) }()
 		return func() {
 			if cancel(); <-ended != nil {
 				t.Error("the hub failed")

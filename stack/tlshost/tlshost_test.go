@@ -47,7 +47,7 @@ func overWith(t *testing.T, change func(ca *stacktest.Authority, a, b *tlshost.C
 		t.Run(m.Name, func(t *testing.T) {
 			ca := stacktest.NewAuthority(t)
 			ends := [2]stacktest.End{}
-			ends[0], ends[1] = m.Hosts(t, nil)
+			ends[0], ends[1] = m.Hosts(t)
 			p := &pair{T: t, aAddr: ends[0].Addr, bAddr: ends[1].Addr, below: ends[0].Host, ca: ca}
 			a := &tlshost.Config{TLS: ca.Config(t, "a.test", ends[0].Addr.String())}
 			b := &tlshost.Config{TLS: ca.Config(t, "b.test", ends[1].Addr.String())}

@@ -61,14 +61,13 @@ type End struct {
 type Medium struct {
 	Name       string
 	privileged bool // skipped without privileges
-	hosts      func(t *testing.T, classifier func() stack.Classifier) (a, b End)
+	hosts      func(t *testing.T) (a, b End)
 }
 
-// Hosts creates two hosts on a network of their own. classifier creates the classifier of a hub, if
-// they need one.
-func (m Medium) Hosts(t *testing.T, classifier func() stack.Classifier) (a, b End) {
+// Hosts creates two hosts on a network of their own.
+func (m Medium) Hosts(t *testing.T) (a, b End) {
 	t.Helper()
-	return m.hosts(t, classifier)
+	return m.hosts(t)
 }
 
 // Direct copies messages from memory to memory.
@@ -91,7 +90,7 @@ var Media = slices.Concat([]Medium{
 		return [2]link.Link{listener, must(stream.Open(path, &stream.Config{MTU: MTU}))(t)}
 	})},
 	{"wireguard", false, onLinks(Tunnel)},
-	{"kernel", false, func(t *testing.T, _ func() stack.Classifier) (a, b End) {
+	{"kernel", false, func(t *testing.T) (a, b End) {
 		if runtime.GOOS != "linux" {
 			t.Skip("this system's loopback has one address only")
 		}
@@ -139,8 +138,8 @@ var kept struct {
 type cable struct{ link.Link }
 
 // onLinks creates hosts of gVisor's stack on two links.
-func onLinks(links func(t *testing.T) [2]link.Link) func(*testing.T, func() stack.Classifier) (a, b End) {
-	return func(t *testing.T, _ func() stack.Classifier) (a, b End) {
+func onLinks(links func(t *testing.T) [2]link.Link) func(*testing.T) (a, b End) {
+	return func(t *testing.T) (a, b End) {
 		t.Helper()
 		ls := links(t)
 		on := func(l link.Link, four, six string) End {

@@ -10,7 +10,7 @@ import (
 	"github.com/softrnic/softrnic/link/packet"
 	"github.com/softrnic/softrnic/link/shm"
 	"github.com/softrnic/softrnic/link/tap"
-	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/rdmatransport/classify"
 	"github.com/softrnic/softrnic/stack/hub"
 	"github.com/softrnic/softrnic/stack/kernel"
 )
@@ -21,17 +21,17 @@ var platform = []Medium{
 		return [2]link.Link{must(shm.Open("lan", dir))(t), must(shm.Open("lan", dir))(t)}
 	})},
 	// Two hosts at one address: RoCE packets go through rings that the hub creates.
-	{"hub", false, func(t *testing.T, classifier func() stack.Classifier) (a, b End) {
+	{"hub", false, func(t *testing.T) (a, b End) {
 		t.Helper()
-		dir := Hub(t, classifier)
+		dir := Hub(t)
 		a = OnLoopback(t, &kernel.Config{Sharing: through(dir)})
 		return a, End{Host: must(kernel.New(&kernel.Config{Addrs: []string{a.Addr.String()}, Sharing: through(dir)}))(t), Addr: a.Addr}
 	}},
 	// Two hosts at addresses of two hubs: each hub forwards the datagrams that it receives.
-	{"two hubs", false, func(t *testing.T, classifier func() stack.Classifier) (a, b End) {
+	{"two hubs", false, func(t *testing.T) (a, b End) {
 		t.Helper()
-		a = OnLoopback(t, &kernel.Config{Sharing: through(Hub(t, classifier))})
-		return a, OnLoopback(t, &kernel.Config{Sharing: through(Hub(t, classifier))})
+		a = OnLoopback(t, &kernel.Config{Sharing: through(Hub(t))})
+		return a, OnLoopback(t, &kernel.Config{Sharing: through(Hub(t))})
 	}},
 	{"TAP", true, onLinks(func(t *testing.T) (ls [2]link.Link) {
 		linktest.Namespace(t)
@@ -56,12 +56,12 @@ func through(dir string) *kernel.Sharing {
 }
 
 // Hub runs a hub until the end of the test, and returns its directory.
-func Hub(t *testing.T, classifier func() stack.Classifier) (dir string) {
+func Hub(t *testing.T) (dir string) {
 	t.Helper()
 	dir = filepath.Join(directory(t), "hub")
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- hub.Serve(ctx, hub.Config{Directory: dir, Classifier: classifier()}) }()
+	go func() { ended <- hub.Serve(ctx, hub.Config{Directory: dir, Classifier: classify.New()}) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-ended; err != nil {

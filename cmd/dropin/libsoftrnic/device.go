@@ -13,7 +13,6 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/softrnic/softrnic/link/idle"
 	"github.com/softrnic/softrnic/verbs"
 )
 
@@ -38,7 +37,7 @@ func srOpen(list *C.struct_sr_device, n *C.int) C.int {
 		}
 		out[i].idle = idleParameters()
 		if !d.receivesOnItsOwn() {
-			out[i].idle.polls_per_call = C.uint32_t(idle.C.PollsPerCall)
+			out[i].idle.polls_per_call = C.uint32_t(pollParams.PollsPerCall)
 			out[i].arrivals = d.arrivals()
 		}
 		setString(out[i].name[:], d.name)

@@ -16,14 +16,14 @@ import (
 
 // idleParameters returns the idle policy of a device whose own threads receive.
 func idleParameters() C.struct_sr_idle {
-	p := &idle.C
+	p := &pollParams
 	return C.struct_sr_idle{
 		polls_per_call_soon: C.uint32_t(p.PollsPerCallSoon), calls_soon: C.uint32_t(p.CallsSoon),
 		calls_soon_arrivals: C.uint32_t(p.CallsSoonArrivals), calls_per_yield: C.uint32_t(p.CallsPerYield),
 		calls_per_yield_soon: C.uint32_t(p.CallsPerYieldSoon), calls_before_sleep: C.uint32_t(p.CallsBeforeSleep),
 		sleep: C.uint32_t(idle.SleepTime), sleep_interval: C.uint32_t(p.SleepInterval),
-		first_spin: C.uint32_t(p.Channel.First), longest_spin: C.uint32_t(p.Channel.Longest),
-		short_sleep: C.uint32_t(p.Channel.ShortSleep), calls_per_clock: C.uint32_t(p.CallsPerClock),
+		first_spin: C.uint32_t(p.FirstSpin), longest_spin: C.uint32_t(p.LongestSpin),
+		short_sleep: C.uint32_t(p.ShortSleep), calls_per_clock: C.uint32_t(p.CallsPerClock),
 		events_before_poll: C.uint32_t(p.EventsBeforePoll), posts_per_take: C.uint32_t(p.PostsPerTake),
 	}
 }

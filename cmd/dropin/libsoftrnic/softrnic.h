@@ -23,8 +23,7 @@
 // The largest number of devices of a process.
 #define SR_MAX_DEVICES 16
 
-// The parameters of a device's idle policy: the variable C of package link/idle, which explains
-// them. Times are in nanoseconds.
+// The parameters of a device's idle policy, which params.go explains. Times are in nanoseconds.
 struct sr_idle {
 	// 0: no poll enters the engine, because the device's own threads are as fast.
 	uint32_t polls_per_call;

@@ -15,7 +15,7 @@ import (
 
 	"github.com/softrnic/softrnic/cmd/internal/framed"
 	"github.com/softrnic/softrnic/link"
-	"github.com/softrnic/softrnic/rdmatransport"
+	"github.com/softrnic/softrnic/rdmatransport/classify"
 	"github.com/softrnic/softrnic/rdmatransport/wire"
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/stack/hub"
@@ -30,7 +30,7 @@ func TestSenderOfHub(t *testing.T) {
 	dir := filepath.Join(own, "hub")
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- hub.Serve(ctx, hub.Config{Directory: dir, Classifier: rdmatransport.NewClassifier()}) }()
+	go func() { ended <- hub.Serve(ctx, hub.Config{Directory: dir, Classifier: classify.New()}) }()
 	defer func() {
 		if cancel(); <-ended != nil {
 			t.Error("the hub failed")

@@ -11,7 +11,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/softrnic/softrnic/link/idle"
 	"github.com/softrnic/softrnic/rdmatransport/internal/rocetransport/send"
 	"github.com/softrnic/softrnic/rdmatransport/internal/timers"
 )
@@ -31,11 +30,11 @@ func (e *Engine) addDelayed(q *qp) {
 }
 
 // pushDelayed is addDelayed for a QP that is not on the stack. It arms the timer if that is not
-// armed, so that the timer fires at most MaxSendDelay after a packet was delayed.
+// armed, so that the timer fires at most maxSendDelay after a packet was delayed.
 func (e *Engine) pushDelayed(q *qp) {
 	e.delayed.push(q)
 	if !e.delayed.timer.Armed() {
-		e.timers.Arm(&e.delayed.timer, time.Now().Add(idle.MaxSendDelay))
+		e.timers.Arm(&e.delayed.timer, time.Now().Add(maxSendDelay))
 	}
 }
 

@@ -4,10 +4,15 @@ import (
 	"time"
 
 	"github.com/softrnic/softrnic/rdmatransport/internal/rocetransport/receive"
+	"github.com/softrnic/softrnic/stack"
 )
 
 // All tunables of the engine. Those of sending and receiving are in packages send and receive.
 const (
+	// maxSendDelay is how long packets may be delayed for the application's next poll or post. Once an
+	// application no longer counts as polling, nothing is delayed for it.
+	maxSendDelay = stack.PollingEndsAfter
+
 	// maxFlushes is the number of FLUSHes of a device that wait for file devices at a time, each in
 	// its own thread.
 	maxFlushes = 8

@@ -8,7 +8,6 @@ import (
 	"encoding/binary"
 	"fmt"
 
-	"github.com/softrnic/softrnic/link/checksum"
 	"github.com/softrnic/softrnic/rdmatransport/wire"
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/verbs"
@@ -162,20 +161,10 @@ func (q *qp) receiveDatagram(d *stack.Datagram, p *wire.Packet) {
 	q.count().rcvdBytes += uint64(len(p.Payload))
 }
 
-// scatterDatagram places the network header and the payload. An IPv4 header takes the last 20 of
-// the 40 bytes.
+// scatterDatagram places the network header and the payload.
 func (q *qp) scatterDatagram(d *stack.Datagram, p *wire.Packet, wr *verbs.PostedRecv) verbs.WCStatus {
 	var grh [verbs.GRHLen]byte
-	ip := d.Header
-	if !d.V1 {
-		ip = ip[:len(ip)-8] // without UDP
-	}
-	copy(grh[verbs.GRHLen-len(ip):], ip)
-	if len(ip) == 20 && (d.SegmentSize < len(d.Payload) || ip[10]|ip[11] == 0) {
-		// The header of a superframe has the checksum of the whole, and the header from a socket has
-		// none.
-		checksum.PutIPv4(grh[20:])
-	}
+	d.PutGRH(&grh)
 	status := q.e.regions.Scatter(grh[:], q.h.RecvPD(), wr.SGList, 0)
 	if status == verbs.WCSuccess {
 		status = q.e.regions.Scatter(p.Payload, q.h.RecvPD(), wr.SGList, verbs.GRHLen)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/softrnic/softrnic/link/shm"
 	"github.com/softrnic/softrnic/rdmatransport"
+	"github.com/softrnic/softrnic/rdmatransport/classify"
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/stack/hub"
 	"github.com/softrnic/softrnic/stack/kernel"
@@ -51,7 +52,7 @@ const (
 
 func worker(task []string) (err error) {
 	if task[0] == "hub" {
-		return hub.Serve(context.Background(), hub.Config{Directory: task[1], Classifier: rdmatransport.NewClassifier()})
+		return hub.Serve(context.Background(), hub.Config{Directory: task[1], Classifier: classify.New()})
 	}
 	role, medium, dir, at := task[0], task[1], task[2], task[4]
 	transport := verbs.RoCEv2

@@ -44,7 +44,7 @@ func TestMedia(t *testing.T) { stacktest.CheckList(t, "overAll") }
 // is the address of the first.
 func devices(t *testing.T, m stacktest.Medium) (to, from *verbs.Device, at netip.Addr) {
 	t.Helper()
-	a, b := m.Hosts(t, rdmatransport.NewClassifier)
+	a, b := m.Hosts(t)
 	var devs [2]*verbs.Device
 	for i, end := range []stacktest.End{a, b} {
 		dev, err := rdmatransport.Open(end.Host, nil)

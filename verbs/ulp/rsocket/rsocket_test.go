@@ -70,7 +70,7 @@ func TestMedia(t *testing.T) { stacktest.CheckList(t, "overAll") }
 func devices(t *testing.T, m stacktest.Medium) (to, from *verbs.Device, at netip.Addr) {
 	t.Helper()
 	var devs [2]*verbs.Device
-	a, b := m.Hosts(t, rdmatransport.NewClassifier)
+	a, b := m.Hosts(t)
 	for i, end := range []stacktest.End{a, b} {
 		dev, err := rdmatransport.Open(end.Host, nil)
 		ok(t, err)

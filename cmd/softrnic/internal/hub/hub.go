@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/softrnic/softrnic/rdmatransport"
+	"github.com/softrnic/softrnic/rdmatransport/classify"
 	"github.com/softrnic/softrnic/stack/hub"
 
 	"github.com/softrnic/softrnic/cmd/internal/cli"
@@ -63,7 +63,7 @@ func (c *Command) Run(ctx context.Context, e *cli.Env) error {
 	if c.System {
 		own = hub.SystemDirectory()
 	}
-	cfg := hub.Config{Directory: cmp.Or(c.Directory, own), System: c.System, Classifier: rdmatransport.NewClassifier(), Idle: c.Idle,
+	cfg := hub.Config{Directory: cmp.Or(c.Directory, own), System: c.System, Classifier: classify.New(), Idle: c.Idle,
 		Relay: c.Relay, Log: log, Counters: counters}
 	stop, err := running.ServeMetrics(c.Metrics, (*collector)(counters), log)
 	if err != nil {

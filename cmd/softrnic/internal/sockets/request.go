@@ -14,8 +14,8 @@ import (
 )
 
 // A request is one packet on a new connection, and carries the socket that it concerns. The answer
-// is one packet too. cmd/dropin/libsockets has the same definitions in C. Integers are in host byte order,
-// addresses and ports in network byte order.
+// is one packet too. cmd/dropin/libsockets has the same definitions in C. Integers are in host byte
+// order, addresses and ports in network byte order.
 //
 //	request: token [16], operation uint32, name
 //	answer:  status int32, name

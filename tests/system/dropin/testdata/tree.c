@@ -1,5 +1,5 @@
 // A program in a container whose environment is unusual when it first looks at sysfs. It is linked
-// with cmd/dropin/libsysfs/tree.c. The command that tree.c runs prints "/of-UID", or fails for user 3.
+// with libsysfs/tree.c. The command that tree.c runs prints "/of-UID", or fails for user 3.
 #include "../../../../cmd/dropin/libsysfs/tree.h"
 #include <errno.h>
 #include <fcntl.h>

@@ -34,7 +34,7 @@ func TestReadWrite(t *testing.T) {
 		t.Run(m.Name, func(t *testing.T) {
 			both(t, func(t *testing.T, transport verbs.Transport) {
 				var devs [2]*verbs.Device
-				a, b := m.Hosts(t, rdmatransport.NewClassifier)
+				a, b := m.Hosts(t)
 				for i, end := range []stacktest.End{a, b} {
 					dev, err := rdmatransport.Open(end.Host, nil)
 					ok(t, err)

@@ -6,6 +6,7 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/mad"
 	"github.com/softrnic/softrnic/rdmatransport/wire"
 	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/stack/hub"
 )
 
 // The values of Linux's rdma_cm for a DREQ.
@@ -41,8 +42,8 @@ func (s *notifier) start(o *connection) {
 	s.pending = append(s.pending, o)
 }
 
-// SendDue implements stack.Classifier.
-func (c *Classifier) SendDue(now int64, send stack.SendFunc) (again int64) {
+// SendDue implements hub.Classifier.
+func (c *classifier) SendDue(now int64, send hub.SendFunc) (again int64) {
 	s := &c.notifier
 	for range burst {
 		o := s.next(now)
@@ -92,7 +93,7 @@ func over(queue []*connection) (n int) {
 }
 
 // send sends a message.
-func (s *notifier) send(send stack.SendFunc, path stack.PathAttr, tid uint64, m mad.Message) {
+func (s *notifier) send(send hub.SendFunc, path stack.PathAttr, tid uint64, m mad.Message) {
 	var b [mad.Size]byte
 	mad.Encode(&b, tid, m)
 	s.psn = (s.psn + 1) & (1<<24 - 1)

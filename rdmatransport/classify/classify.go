@@ -17,6 +17,7 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/mad"
 	"github.com/softrnic/softrnic/rdmatransport/wire"
 	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/stack/hub"
 )
 
 const (
@@ -24,35 +25,33 @@ const (
 	defaultPKey  = 0xffff
 )
 
-// Classifier implements stack.Classifier.
-type Classifier struct {
+type classifier struct {
 	leases   leases
 	requests requests
 	notifier notifier
 	header   [40 + 8]byte // of the current datagram
 }
 
-var _ stack.Classifier = (*Classifier)(nil)
+// New returns the classifier that a hub of the package stack/hub needs. It stores the last 65,536
+// connections of each process and 16,384 requests of peers.
+func New() hub.Classifier { return &classifier{requests: requests{of: map[request]*pendingREQ{}}} }
 
-// New returns a classifier without processes.
-func New() *Classifier { return &Classifier{requests: requests{of: map[request]*pendingREQ{}}} }
-
-// Classify implements stack.Classifier.
-func (c *Classifier) Classify(payload []byte, d *stack.Datagram) stack.Target {
+// Classify implements hub.Classifier.
+func (c *classifier) Classify(payload []byte, d *stack.Datagram) hub.Target {
 	if len(payload) < wire.BTHLen+wire.ICRCLen {
-		return stack.Target{}
+		return hub.Target{}
 	}
 	switch qpn := destQPN(payload); {
 	case qpn == 0: // subnet management, which RoCE does not have
-		return stack.Target{}
+		return hub.Target{}
 	case qpn == mad.QPN:
 		return c.classifyMAD(payload, d)
 	case qpn == multicastQPN && d.Dst.IsMulticast():
-		return stack.Target{Kind: stack.TargetGroup}
+		return hub.Target{Kind: hub.TargetGroup}
 	case qpn == multicastQPN:
-		return stack.Target{}
+		return hub.Target{}
 	default:
-		return stack.Target{Kind: stack.TargetQPN, Number: qpn}
+		return hub.Target{Kind: hub.TargetQPN, Number: qpn}
 	}
 }
 
@@ -61,10 +60,10 @@ func destQPN(payload []byte) uint32 {
 	return uint32(payload[5])<<16 | uint32(payload[6])<<8 | uint32(payload[7])
 }
 
-func (c *Classifier) classifyMAD(payload []byte, d *stack.Datagram) stack.Target {
+func (c *classifier) classifyMAD(payload []byte, d *stack.Datagram) hub.Target {
 	m, ok := parse(payload, d)
 	if !ok {
-		return stack.Target{}
+		return hub.Target{}
 	}
 	to := c.target(&m, d)
 	if c.intact(payload, d) {
@@ -74,28 +73,28 @@ func (c *Classifier) classifyMAD(payload []byte, d *stack.Datagram) stack.Target
 }
 
 // target returns the destination of a message.
-func (c *Classifier) target(m *message, d *stack.Datagram) stack.Target {
+func (c *classifier) target(m *message, d *stack.Datagram) hub.Target {
 	switch x := m.content.(type) {
 	case *mad.REQ:
-		return stack.Target{Kind: stack.TargetService, Service: x.ServiceID}
+		return hub.Target{Kind: hub.TargetService, Service: x.ServiceID}
 	case *mad.SIDRREQ:
-		return stack.Target{Kind: stack.TargetService, Service: x.ServiceID}
+		return hub.Target{Kind: hub.TargetService, Service: x.ServiceID}
 	case *mad.REJ:
 		asked, known := c.requests.of[m.request(d)]
 		if gaveUp := m.remote == 0; gaveUp && known {
-			return stack.Target{Kind: stack.TargetService, Service: asked.service}
+			return hub.Target{Kind: hub.TargetService, Service: asked.service}
 		}
 	}
 	if m.remote == 0 {
-		return stack.Target{}
+		return hub.Target{}
 	}
-	return stack.Target{Kind: stack.TargetCommID, Number: m.remote}
+	return hub.Target{Kind: hub.TargetCommID, Number: m.remote}
 }
 
 // intact reports whether a datagram has the right ICRC. If the IPv4 identification of a MAD is
 // unknown, any matching identification is accepted. Nothing is known of the sender, so each MAD is
 // a first packet in the sense of package ipid.
-func (c *Classifier) intact(payload []byte, d *stack.Datagram) bool {
+func (c *classifier) intact(payload []byte, d *stack.Datagram) bool {
 	if d.NoICRC {
 		return true
 	}
@@ -112,13 +111,13 @@ func (c *Classifier) intact(payload []byte, d *stack.Datagram) bool {
 	return wire.CheckICRC(header, payload)
 }
 
-// Verify implements stack.Classifier.
-func (c *Classifier) Verify(payload []byte, d *stack.Datagram) bool {
+// Verify implements hub.Classifier.
+func (c *classifier) Verify(payload []byte, d *stack.Datagram) bool {
 	return wire.CheckICRC(d.Header, payload)
 }
 
-// Permits implements stack.Classifier.
-func (c *Classifier) Permits(payload []byte, own stack.Numbers) bool {
+// Permits implements hub.Classifier.
+func (c *classifier) Permits(payload []byte, own stack.Numbers) bool {
 	var pkt wire.Packet
 	err := pkt.Parse(payload)
 	toQP := pkt.DestQP > mad.QPN
@@ -137,8 +136,8 @@ func (c *Classifier) Permits(payload []byte, own stack.Numbers) bool {
 	return toQP // of a connection: its QP checks the peer
 }
 
-// Refuse implements stack.Classifier.
-func (c *Classifier) Refuse(payload []byte, d *stack.Datagram, send stack.SendFunc) {
+// Refuse implements hub.Classifier.
+func (c *classifier) Refuse(payload []byte, d *stack.Datagram, send hub.SendFunc) {
 	m, ok := parse(payload, d)
 	if !ok || c.leases.alive(m.remote) || !c.intact(payload, d) {
 		return

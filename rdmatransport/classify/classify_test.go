@@ -7,10 +7,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/softrnic/softrnic/rdmatransport/internal/rocetransport/classify"
+	"github.com/softrnic/softrnic/rdmatransport/classify"
 	"github.com/softrnic/softrnic/rdmatransport/mad"
 	"github.com/softrnic/softrnic/rdmatransport/wire"
 	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/stack/hub"
 )
 
 var (
@@ -63,7 +64,7 @@ type sentMAD struct {
 
 // recorder returns a send function for a classifier, and a function that returns the messages sent
 // so far.
-func recorder(t *testing.T) (stack.SendFunc, func() []sentMAD) {
+func recorder(t *testing.T) (hub.SendFunc, func() []sentMAD) {
 	var all []sentMAD
 	return func(to stack.PathAttr, n int, fill func(header, payload []byte)) {
 			h, b := header(to.Src, to.Dst, 0, n), make([]byte, n)
@@ -92,45 +93,45 @@ func TestClassify(t *testing.T) {
 	const id = 0xa12345
 	for _, x := range []struct {
 		m    mad.Message
-		want stack.Target
+		want hub.Target
 	}{
-		{&mad.REQ{LocalCommID: 9, ServiceID: 0x1061d2f}, stack.Target{Kind: stack.TargetService, Service: 0x1061d2f}},
-		{&mad.SIDRREQ{RequestID: 9, ServiceID: 0x1111d2f}, stack.Target{Kind: stack.TargetService, Service: 0x1111d2f}},
-		{&mad.SIDRREP{RequestID: id}, stack.Target{Kind: stack.TargetCommID, Number: id}},
-		{&mad.REP{LocalCommID: 9, RemoteCommID: id}, stack.Target{Kind: stack.TargetCommID, Number: id}},
-		{&mad.RTU{LocalCommID: 9, RemoteCommID: id}, stack.Target{Kind: stack.TargetCommID, Number: id}},
-		{&mad.MRA{LocalCommID: 9, RemoteCommID: id}, stack.Target{Kind: stack.TargetCommID, Number: id}},
-		{&mad.REJ{RemoteCommID: id}, stack.Target{Kind: stack.TargetCommID, Number: id}},
-		{&mad.REJ{LocalCommID: 9, Reason: mad.Timeout}, stack.Target{}}, // of an unknown REQ
-		{&mad.DREQ{LocalCommID: 9, RemoteCommID: id}, stack.Target{Kind: stack.TargetCommID, Number: id}},
-		{&mad.DREP{LocalCommID: 9, RemoteCommID: id}, stack.Target{Kind: stack.TargetCommID, Number: id}},
-		{&mad.LAP{LocalCommID: 9, RemoteCommID: id}, stack.Target{Kind: stack.TargetCommID, Number: id}},
-		{&mad.APR{LocalCommID: 9, RemoteCommID: id}, stack.Target{Kind: stack.TargetCommID, Number: id}},
-		{&mad.RTU{LocalCommID: 9}, stack.Target{}},
+		{&mad.REQ{LocalCommID: 9, ServiceID: 0x1061d2f}, hub.Target{Kind: hub.TargetService, Service: 0x1061d2f}},
+		{&mad.SIDRREQ{RequestID: 9, ServiceID: 0x1111d2f}, hub.Target{Kind: hub.TargetService, Service: 0x1111d2f}},
+		{&mad.SIDRREP{RequestID: id}, hub.Target{Kind: hub.TargetCommID, Number: id}},
+		{&mad.REP{LocalCommID: 9, RemoteCommID: id}, hub.Target{Kind: hub.TargetCommID, Number: id}},
+		{&mad.RTU{LocalCommID: 9, RemoteCommID: id}, hub.Target{Kind: hub.TargetCommID, Number: id}},
+		{&mad.MRA{LocalCommID: 9, RemoteCommID: id}, hub.Target{Kind: hub.TargetCommID, Number: id}},
+		{&mad.REJ{RemoteCommID: id}, hub.Target{Kind: hub.TargetCommID, Number: id}},
+		{&mad.REJ{LocalCommID: 9, Reason: mad.Timeout}, hub.Target{}}, // of an unknown REQ
+		{&mad.DREQ{LocalCommID: 9, RemoteCommID: id}, hub.Target{Kind: hub.TargetCommID, Number: id}},
+		{&mad.DREP{LocalCommID: 9, RemoteCommID: id}, hub.Target{Kind: hub.TargetCommID, Number: id}},
+		{&mad.LAP{LocalCommID: 9, RemoteCommID: id}, hub.Target{Kind: hub.TargetCommID, Number: id}},
+		{&mad.APR{LocalCommID: 9, RemoteCommID: id}, hub.Target{Kind: hub.TargetCommID, Number: id}},
+		{&mad.RTU{LocalCommID: 9}, hub.Target{}},
 	} {
 		b, d := madTo(own, x.m)
 		if got := classify.New().Classify(b, d); got != x.want {
 			t.Errorf("%v: %+v, want %+v", x.m.Attr(), got, x.want)
 		}
-		if b, d := madTo(group, x.m); (classify.New().Classify(b, d) != stack.Target{}) {
+		if b, d := madTo(group, x.m); (classify.New().Classify(b, d) != hub.Target{}) {
 			t.Errorf("%v to a group is for %+v", x.m.Attr(), classify.New().Classify(b, d))
 		}
 	}
 	for _, x := range []struct {
 		dst  netip.Addr
 		qpn  uint32
-		want stack.Target
+		want hub.Target
 	}{
-		{own, 0xa30001, stack.Target{Kind: stack.TargetQPN, Number: 0xa30001}},
-		{own, 0, stack.Target{}},
-		{own, 0xffffff, stack.Target{}},
-		{group, 0xffffff, stack.Target{Kind: stack.TargetGroup}},
+		{own, 0xa30001, hub.Target{Kind: hub.TargetQPN, Number: 0xa30001}},
+		{own, 0, hub.Target{}},
+		{own, 0xffffff, hub.Target{}},
+		{group, 0xffffff, hub.Target{Kind: hub.TargetGroup}},
 	} {
 		b, d := arrival(peer, x.dst, &wire.Packet{BTH: wire.BTH{Opcode: wire.RCAck, PKey: 0xffff, DestQP: x.qpn}})
 		if got := classify.New().Classify(b, d); got != x.want {
 			t.Errorf("QPN %#x at %v: %+v, want %+v", x.qpn, x.dst, got, x.want)
 		}
-		if got := classify.New().Classify(b[:15], d); got != (stack.Target{}) {
+		if got := classify.New().Classify(b[:15], d); got != (hub.Target{}) {
 			t.Errorf("15 bytes: %+v", got)
 		}
 	}
@@ -141,17 +142,17 @@ func TestRejectedBeforeReply(t *testing.T) {
 	c := classify.New()
 	c.Classify(madTo(own, &mad.REQ{LocalCommID: 9, ServiceID: 5}))
 	b, d := madTo(own, &mad.REJ{LocalCommID: 9, Reason: mad.Timeout})
-	if got, want := c.Classify(b, d), (stack.Target{Kind: stack.TargetService, Service: 5}); got != want {
+	if got, want := c.Classify(b, d), (hub.Target{Kind: hub.TargetService, Service: 5}); got != want {
 		t.Errorf("REJ after a REQ: %+v, want %+v", got, want)
 	}
 	d.Src = other
-	if got := c.Classify(b, d); got != (stack.Target{}) {
+	if got := c.Classify(b, d); got != (hub.Target{}) {
 		t.Errorf("another host's: %+v", got)
 	}
 }
 
 // connect gives a process one passive and one active connection.
-func connect(c *classify.Classifier, of stack.Numbers) {
+func connect(c hub.Classifier, of stack.Numbers) {
 	c.Classify(madTo(own, &mad.REQ{LocalCommID: 9, ServiceID: 5, LocalQPN: 0x77}))
 	c.Classify(madTo(own, &mad.RTU{LocalCommID: 9, RemoteCommID: of.CommIDs.Base + 1}))
 	c.Classify(madTo(own, &mad.REP{LocalCommID: 10, RemoteCommID: of.CommIDs.Base + 2, LocalQPN: 0x78}))
@@ -281,7 +282,7 @@ func TestDamagedMADIgnored(t *testing.T) {
 	b[20+24+200] ^= 0x55
 	d.Header = header(peer, own, 0x1234, len(b)) // visible
 	d.IDGuessed = false
-	if got := c.Classify(b, d); got.Kind != stack.TargetCommID {
+	if got := c.Classify(b, d); got.Kind != hub.TargetCommID {
 		t.Errorf("%+v: want its process to count it", got)
 	}
 	c.Refuse(b, d, send)
@@ -487,10 +488,10 @@ func FuzzClassify(f *testing.F) {
 		for range 2 {
 			to := c.Classify(b, d)
 			c.Permits(b, alice)
-			if to.Kind == stack.TargetCommID || to.Kind == stack.TargetService {
+			if to.Kind == hub.TargetCommID || to.Kind == hub.TargetService {
 				c.Refuse(b, d, send)
 			}
-			if to.Kind == stack.TargetCommID && to.Number == 0 || to.Kind == stack.TargetQPN && (to.Number < 2 || to.Number >= 1<<24-1) {
+			if to.Kind == hub.TargetCommID && to.Number == 0 || to.Kind == hub.TargetQPN && (to.Number < 2 || to.Number >= 1<<24-1) {
 				t.Errorf("for %+v", to)
 			}
 		}
@@ -505,7 +506,7 @@ func FuzzClassify(f *testing.F) {
 	})
 }
 
-var sink stack.Target
+var sink hub.Target
 
 func BenchmarkClassify(b *testing.B) {
 	c := classify.New()

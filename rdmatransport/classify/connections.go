@@ -74,8 +74,8 @@ func (l leases) alive(id uint32) bool {
 	return found && !l[i].dead
 }
 
-// Leased implements stack.Classifier.
-func (c *Classifier) Leased(n stack.Numbers) {
+// Leased implements hub.Classifier.
+func (c *classifier) Leased(n stack.Numbers) {
 	c.leases = slices.DeleteFunc(c.leases, func(l *lease) bool {
 		overlap := l.ids.Contains(n.CommIDs.Base) || n.CommIDs.Contains(l.ids.Base)
 		if overlap {
@@ -89,8 +89,8 @@ func (c *Classifier) Leased(n stack.Numbers) {
 	c.leases = slices.Insert(c.leases, i, &lease{ids: n.CommIDs, connections: map[uint32]*connection{}})
 }
 
-// Died implements stack.Classifier.
-func (c *Classifier) Died(n stack.Numbers) {
+// Died implements hub.Classifier.
+func (c *classifier) Died(n stack.Numbers) {
 	i, found := c.leases.at(n.CommIDs.Base)
 	if !found || c.leases[i].dead {
 		return
@@ -105,7 +105,7 @@ func (c *Classifier) Died(n stack.Numbers) {
 // learn updates connections by a message with the right ICRC. A connection is known from the first
 // message with both communication IDs. On the active side that is the REP. On the passive side it
 // is the RTU, or a MRA of the REP.
-func (c *Classifier) learn(m *message, d *stack.Datagram) {
+func (c *classifier) learn(m *message, d *stack.Datagram) {
 	key := m.request(d)
 	switch x := m.content.(type) {
 	case *mad.REQ:
@@ -132,7 +132,7 @@ func (c *Classifier) learn(m *message, d *stack.Datagram) {
 }
 
 // connected records a connection.
-func (c *Classifier) connected(m *message, d *stack.Datagram, qpn uint32) {
+func (c *classifier) connected(m *message, d *stack.Datagram, qpn uint32) {
 	i, found := c.leases.at(m.remote)
 	if !found {
 		return
@@ -159,7 +159,7 @@ func (c *Classifier) connected(m *message, d *stack.Datagram, qpn uint32) {
 }
 
 // forget removes the connection of a message, because it has ended.
-func (c *Classifier) forget(m *message, d *stack.Datagram) {
+func (c *classifier) forget(m *message, d *stack.Datagram) {
 	i, found := c.leases.at(m.remote)
 	if !found {
 		return
