@@ -255,6 +255,27 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
+// TestFailures: a link goes on receiving after many failures of its socket in a row, since any
+// sender of datagrams may cause them.
+func TestFailures(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var n network
+		a, b := ends(t, &n)
+		defer a.Close()
+		defer b.Close()
+		a.send(0, 100)
+		time.Sleep(time.Second)
+		for i := range uint32(4) {
+			n.fail(netip.MustParseAddrPort("192.0.2.2:2"), 1000)
+			a.send(1+i, 100)
+			time.Sleep(time.Second)
+		}
+		if got := b.received(5); got != 5 {
+			t.Errorf("%d of 5 packets arrived", got)
+		}
+	})
+}
+
 // TestForgedSource: a peer cannot send with the address of another one.
 func TestForgedSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -5,7 +5,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.zx2c4.com/wireguard/conn"
 	"golang.zx2c4.com/wireguard/device"
 )
 
@@ -139,14 +138,4 @@ func (b *backlog) close() {
 	defer b.mu.Unlock()
 	b.closed = true
 	b.room.Broadcast()
-}
-
-// limited returns a function of a conn.Bind that receives only while there is room.
-func (b *backlog) limited(receive conn.ReceiveFunc) conn.ReceiveFunc {
-	return func(packets [][]byte, sizes []int, from []conn.Endpoint) (int, error) {
-		b.awaitRoom()
-		n, err := receive(packets, sizes, from)
-		b.received(packets[:n], sizes)
-		return n, err
-	}
 }

@@ -135,7 +135,9 @@ func open(cfg *Config) (*Link, error) {
 		under, l.sockets = conn.NewDefaultBind(), true
 	}
 	l.out, l.in = newOutbox(l.name), newBacklog()
-	l.dev = device.NewDevice((*tunnelEnd)(l), &bind{under, l.out, l.in}, l.logger())
+	log := l.logger()
+	failed := func(err error) { log.Errorf("cannot receive: %v", err) }
+	l.dev = device.NewDevice((*tunnelEnd)(l), &bind{under, l.out, l.in, failed}, log)
 	if err := l.configure(cfg); err != nil {
 		_ = l.Close()
 		return nil, err

@@ -1,6 +1,7 @@
 package wireguard_test
 
 import (
+	"errors"
 	"net"
 	"net/netip"
 	"slices"
@@ -33,7 +34,7 @@ type socket struct {
 
 type arrival struct {
 	from   netip.AddrPort
-	packet []byte
+	packet []byte // nil: the socket fails
 }
 
 // endpoint is an address in a network.
@@ -77,6 +78,15 @@ func (n *network) inject(from, to netip.AddrPort, packet []byte) {
 	}
 }
 
+// fail makes the reception at an address fail so many times in a row.
+func (n *network) fail(at netip.AddrPort, times int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for range times {
+		n.nodes[at].queue <- arrival{}
+	}
+}
+
 func (s *socket) Open(uint16) ([]conn.ReceiveFunc, uint16, error) {
 	s.net.mu.Lock()
 	defer s.net.mu.Unlock()
@@ -97,6 +107,9 @@ func (s *socket) receive(packets [][]byte, sizes []int, from []conn.Endpoint) (n
 	case <-s.closed:
 		return 0, net.ErrClosed
 	case a := <-s.queue:
+		if a.packet == nil {
+			return 0, errors.New("a datagram cannot be received")
+		}
 		take(a)
 	}
 	for n < len(packets) {

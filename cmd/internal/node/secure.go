@@ -48,6 +48,9 @@ func (f *Flags) checkSecure() error {
 			f.Link.Medium)
 	case f.Link.vlan != 0 || f.Link.interfaceMAC:
 		return cli.Usagef("--link %s: with --secure, it has no vlan= and no mac=", f.Link.Medium)
+	case f.Congestion:
+		return cli.Usagef("--congestion: with --secure, no switch sees or marks (ECN) the packets in the tunnel: " +
+			"use --congestion-by-delay, which needs no marks")
 	case f.MAC != nil:
 		return cli.Usagef("--mac: with --secure, the MAC address is made from the key: leave it out")
 	}
