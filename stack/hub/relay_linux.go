@@ -268,6 +268,7 @@ type arrivals struct {
 	relay  *relay
 	dst    netip.Addr
 	shares *atomic.Pointer[[]*share] // to drain before a MAD; nil: none
+	remote bool                      // the kernel steers only other machines' datagrams to the socket
 }
 
 // Polling implements [rxsocket.Receiver].
@@ -283,20 +284,21 @@ func (in *arrivals) Deliver(a *rxsocket.Arrival, _ bool) {
 	in.relay.mu.Lock()
 	defer in.relay.mu.Unlock()
 	in.relay.deliver(&Arrival{Payload: a.Payload, From: a.From, Dst: in.dst,
-		TrafficClass: a.TrafficClass, TTL: a.TTL, Segment: a.Segment})
+		TrafficClass: a.TrafficClass, TTL: a.TTL, Segment: a.Segment}, in.remote)
 	in.relay.publish()
 }
 
-// deliver copies an arrival into the rings of its destinations. mu is held.
+// deliver copies an arrival into the rings of its destinations. remote says that it is certainly
+// from another machine. mu is held.
 //
 // Any process may send from the hub's addresses. Clients are recognized by the sockets that they
 // send from, and a datagram is accepted only with numbers of its sender.
-func (r *relay) deliver(a *Arrival) {
+func (r *relay) deliver(a *Arrival, remote bool) {
 	r.counters.Received.Add(1)
 	r.counters.Bytes.Add(uint64(len(a.Payload)))
 	src := a.From.Addr().Unmap().WithZone("")
 	a.From = netip.AddrPortFrom(src, a.From.Port())
-	var from *member // nil: another machine, or the hub itself
+	var from *member // nil: another machine, the hub itself, or an address that is not the hub's
 	known := true
 	if r.own[src] {
 		from, known = r.senders[a.From]
@@ -324,7 +326,7 @@ func (r *relay) deliver(a *Arrival) {
 		}
 		if to, same := r.route(b, from, &run); !same {
 			r.put(&run, n, size, a)
-			to.begin, to.verified, to.from = n, r.shouldVerify(&to, a), from
+			to.begin, to.verified, to.from, to.remote = n, r.shouldVerify(&to, a), from, remote
 			run = to
 		}
 		run.verified = run.verified && r.classifier.Verify(b, &r.d)
@@ -350,7 +352,8 @@ type part struct {
 	to       *member // nil: none
 	src      stack.Range
 	verified bool    // the hub has checked the ICRCs
-	from     *member // whose socket sent it; nil: another machine's, or the hub's
+	from     *member // whose socket sent it; nil: unknown
+	remote   bool    // it is certainly from another machine
 }
 
 // route finds the destination of a datagram, which r.d.Next has just returned. same says that it is
@@ -385,7 +388,7 @@ func (r *relay) put(p *part, end, size int, a *Arrival) {
 	if p.begin == end {
 		return
 	}
-	if p.to == nil || r.system && isCrowdedOut(p.to, p.from) {
+	if p.to == nil || r.system && p.isCrowdedOut() {
 		r.counters.Dropped.Add(1)
 		return
 	}

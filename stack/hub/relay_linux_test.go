@@ -101,6 +101,49 @@ func TestSenderOfDroppedAddress(t *testing.T) {
 	}
 }
 
+// TestCrowd: what may be from another user of the machine fills half of a client's ring. What is
+// certainly from another machine, or from the same user, fills all of it.
+func TestCrowd(t *testing.T) {
+	at := netip.MustParseAddr("10.0.0.1")
+	local, foreign := netip.MustParseAddrPort("10.0.0.1:50000"), netip.MustParseAddrPort("10.0.0.77:50000")
+	alice, bob := &user{uid: 1}, &user{uid: 2}
+	for _, c := range []struct {
+		what   string
+		of     *user // whose client sends; nil: no client
+		remote bool
+		half   bool
+	}{
+		{"the user's own client", alice, false, false},
+		{"another user's client", bob, false, true},
+		{"an address that is not the hub's", nil, false, true},
+		{"another machine", nil, true, false},
+	} {
+		m, _ := newRinged(t, at, 3)
+		m.user, m.memory = alice, make([]byte, DefaultRing)
+		r := newRelay(everything{}, new(Counters))
+		r.system, r.turn = true, make(chan struct{}, 1)
+		r.setOwn(at, true)
+		r.add(m)
+		from := foreign
+		if c.of != nil {
+			from = local
+			sender, _ := newRinged(t, at, 4)
+			sender.user = c.of
+			r.add(sender)
+			r.senders[from] = sender
+		}
+		payload := make([]byte, 1000)
+		payload[0] = 3
+		for range 2 * DefaultRing / len(payload) {
+			(&arrivals{relay: r, dst: at, remote: c.remote}).Deliver(&rxsocket.Arrival{Payload: payload, From: from}, false)
+		}
+		stored := (r.counters.Received.Load() - r.counters.Dropped.Load()) * uint64(len(payload))
+		if most := uint64(DefaultRing / 2); (stored <= most) != c.half || stored < most*3/4 {
+			t.Errorf("%s: %d bytes of a ring of %d; want half of it: %t", c.what, stored, DefaultRing, c.half)
+		}
+	}
+}
+
 // TestVerifiedInPlace checks a superframe with ICRCs that the hub has verified: its data stays in
 // the ring. Other data is copied for the client to check.
 func TestVerifiedInPlace(t *testing.T) {

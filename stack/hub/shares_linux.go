@@ -66,7 +66,7 @@ func (s *server) unusedShare(a netip.Addr, in *listening) (*share, error) {
 	}
 	h := &share{index: index, file: f}
 	in.opened = append(in.opened, f)
-	if h.Socket, err = rxsocket.Duplicate(a, f, &arrivals{relay: s.relay, dst: a}); err != nil {
+	if h.Socket, err = rxsocket.Duplicate(a, f, &arrivals{relay: s.relay, dst: a, remote: true}); err != nil {
 		return nil, err
 	}
 	s.work.Go(func() { h.RunDirectWait(&s.direct) })
@@ -138,8 +138,10 @@ func (in *arrivals) drainShares(a *rxsocket.Arrival) {
 	}
 }
 
-// isCrowdedOut reports whether a client's ring has too little room for a datagram of another user's
-// client: these may use half of it.
-func isCrowdedOut(to, from *member) bool {
-	return from != nil && from.user != to.user && !to.ring.HasRoom(len(to.memory)/2)
+// isCrowdedOut reports whether the client's ring has too little room for what may be another user's.
+// Users may fill half of it for each other. Any process of the machine may send to a client, from an
+// address that is not the hub's.
+func (p *part) isCrowdedOut() bool {
+	ownUser := p.from != nil && p.from.user == p.to.user
+	return !p.remote && !ownUser && !p.to.ring.HasRoom(len(p.to.memory)/2)
 }
