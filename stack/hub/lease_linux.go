@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"math/big"
 	"os"
 	"slices"
@@ -66,8 +67,9 @@ func (r *leaseRecord) lease() (*lease, error) {
 	return l, err
 }
 
-// loadLeases loads the file of an earlier hub, if there is one.
-func loadLeases(path string) (*leases, error) {
+// loadLeases loads the file of an earlier hub, if there is one. A file that no hub can have written,
+// such as the empty one that a power failure may leave, is renamed. Its clients get other numbers.
+func loadLeases(path string, log *slog.Logger) (*leases, error) {
 	t := &leases{path: path}
 	b, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -76,21 +78,30 @@ func loadLeases(path string) (*leases, error) {
 	if err != nil {
 		return nil, err
 	}
+	if t.all, err = parseLeases(b); err == nil {
+		return t, nil
+	}
+	log.Warn("the leases of an earlier hub are damaged, and all clients get new ones", "kept as", path+".damaged", "error", err)
+	return t, os.Rename(path, path+".damaged")
+}
+
+// parseLeases decodes the content of the file.
+func parseLeases(b []byte) (all []*lease, err error) {
 	var records []leaseRecord
 	if err := json.Unmarshal(b, &records); err != nil {
-		return nil, fmt.Errorf("%s: %w: remove it if no hub runs", path, err)
+		return nil, err
 	}
 	for i := range records {
 		l, err := records[i].lease()
-		if err == nil && slices.ContainsFunc(t.all, func(o *lease) bool { return o.overlaps(l.span) }) {
+		if err == nil && slices.ContainsFunc(all, func(o *lease) bool { return o.overlaps(l.span) }) {
 			err = errors.New("two leases have the same numbers")
 		}
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w: remove it if no hub runs", path, err)
+			return nil, err
 		}
-		t.all = append(t.all, l)
+		all = append(all, l)
 	}
-	return t, nil
+	return all, nil
 }
 
 // save writes a new file and renames it. If the hub dies meanwhile, the old file remains.

@@ -166,7 +166,7 @@ func serveDirectory(ctx context.Context, cfg Config) error {
 	s := &server{cfg: cfg, lock: lock, began: time.Now(), relay: newRelay(cfg.Classifier, cfg.Counters),
 		conns: map[*net.UnixConn]bool{}, users: map[uint32]*user{}, silent: map[origin]int{}, members: map[*member]bool{}, idle: time.Now(),
 		sockets: map[netip.Addr]*listening{}, pairings: map[pairKey]*pairing{}, serial: rand.Uint32()}
-	if s.leases, err = loadLeases(filepath.Join(cfg.Directory, leasesName)); err != nil {
+	if s.leases, err = loadLeases(filepath.Join(cfg.Directory, leasesName), cfg.Log); err != nil {
 		return err
 	}
 	s.leases.owned, s.leases.fair, s.relay.system = s.owns, cfg.System, cfg.System
