@@ -3,14 +3,17 @@ package main
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"encoding/json"
 	"errors"
 	"io"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"time"
 
 	"github.com/opencontainers/go-digest"
@@ -18,77 +21,87 @@ import (
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// imageName is the image's name when podman or Docker has loaded it.
-const imageName = "localhost/softrnic:latest"
+// image is an image of one layer, to be written in the layout of OCI.
+type image struct {
+	name  string // by which the image is known when it has been loaded
+	entry []string
+	when  time.Time // of all files
 
-// containerImage builds the same files as install, and writes an image of nothing else: an archive
-// for podman load and docker load. It has the same bytes for the same commit, tags, Go and gcc.
-func containerImage(file string, engine bool) error {
-	dir, err := os.MkdirTemp("", "softrnic-image")
-	if err != nil {
-		return err
+	// Of an image that is built here. Its files have modes that do not depend on the umask.
+	prefix, version string
+
+	names []string // of the archive's files
+	files map[string][]byte
+}
+
+func newImage(name, prefix, entry string) *image {
+	i := &image{name: name, prefix: cmp.Or(prefix, "/usr"), entry: strings.Fields(entry), files: map[string][]byte{}}
+	if len(i.entry) == 0 {
+		i.entry = []string{path.Join("/", i.prefix, "bin/softrnic")}
 	}
-	defer os.RemoveAll(dir)
-	if err := install(filepath.Join(dir, "usr"), engine); err != nil {
-		return err
-	}
+	return i
+}
+
+// containerImage writes an image of a directory's files. Without one, it builds the same files as
+// install, below the image's prefix. podman, docker and ctr load the archive. It has the same bytes
+// for the same files, commit and tags; for files that it builds, with the same Go and gcc.
+func containerImage(file, from string, i *image, engine bool) error {
 	root, err := moduleRoot()
 	if err != nil {
 		return err
 	}
 	version, when := packageVersion(root)
-	a := archive{files: map[string][]byte{}, when: when}
-	if err := a.image(dir, version); err != nil {
-		return err
+	if i.when = when; from == "" {
+		i.version = version
+		if from, err = os.MkdirTemp("", "softrnic-image"); err != nil {
+			return err
+		}
+		defer os.RemoveAll(from)
+		if err := install(filepath.Join(from, i.prefix), engine); err != nil {
+			return err
+		}
 	}
 	var out bytes.Buffer
-	if err := a.write(&out); err != nil {
+	if err := errors.Join(i.pack(from), i.write(&out)); err != nil {
 		return err
 	}
 	return os.WriteFile(file, out.Bytes(), 0o666)
 }
 
-// archive is an image in the layout of OCI, with a manifest for releases of Docker before 25.
-type archive struct {
-	names []string
-	files map[string][]byte
-	when  time.Time
-}
-
-func (a *archive) add(name string, content []byte) {
-	a.names = append(a.names, name)
-	a.files[name] = content
+func (i *image) add(name string, content []byte) {
+	i.names = append(i.names, name)
+	i.files[name] = content
 }
 
 // addJSON adds a file, and returns its content.
-func (a *archive) addJSON(name string, v any) error {
+func (i *image) addJSON(name string, v any) error {
 	text, err := json.Marshal(v)
 	if err == nil {
-		a.add(name, text)
+		i.add(name, text)
 	}
 	return err
 }
 
 // blob adds a file that is named after its content.
-func (a *archive) blob(mediaType string, content []byte) v1.Descriptor {
+func (i *image) blob(mediaType string, content []byte) v1.Descriptor {
 	sum := digest.FromBytes(content)
-	a.add(blobName(sum), content)
+	i.add(blobName(sum), content)
 	return v1.Descriptor{MediaType: mediaType, Digest: sum, Size: int64(len(content))}
 }
 
 // jsonBlob is blob for JSON.
-func (a *archive) jsonBlob(mediaType string, v any) (v1.Descriptor, error) {
+func (i *image) jsonBlob(mediaType string, v any) (v1.Descriptor, error) {
 	text, err := json.Marshal(v)
-	return a.blob(mediaType, text), err
+	return i.blob(mediaType, text), err
 }
 
 func blobName(sum digest.Digest) string {
 	return "blobs/" + sum.Algorithm().String() + "/" + sum.Encoded()
 }
 
-// image adds the files of the image of a directory's files.
-func (a *archive) image(dir, version string) error {
-	layer, err := a.layer(dir)
+// pack adds the files of the archive: the layer, and what describes it.
+func (i *image) pack(dir string) error {
+	layer, err := i.layer(dir)
 	if err != nil {
 		return err
 	}
@@ -100,35 +113,39 @@ func (a *archive) image(dir, version string) error {
 	if err := w.Close(); err != nil {
 		return err
 	}
-	when := a.when.UTC()
-	config, err := a.jsonBlob(v1.MediaTypeImageConfig, v1.Image{
+	when := i.when.UTC()
+	var labels map[string]string
+	if i.version != "" {
+		labels = map[string]string{v1.AnnotationTitle: "softrnic", v1.AnnotationVersion: i.version, v1.AnnotationLicenses: "Apache-2.0"}
+	}
+	config, err := i.jsonBlob(v1.MediaTypeImageConfig, v1.Image{
 		Created:  &when,
 		Platform: v1.Platform{Architecture: runtime.GOARCH, OS: "linux"},
-		Config: v1.ImageConfig{Entrypoint: []string{"/usr/bin/softrnic"}, Env: []string{"PATH=/usr/bin"},
-			Labels: map[string]string{v1.AnnotationTitle: "softrnic", v1.AnnotationVersion: version, v1.AnnotationLicenses: "Apache-2.0"}},
+		Config: v1.ImageConfig{Entrypoint: i.entry, Labels: labels,
+			Env: []string{"PATH=" + path.Dir(i.entry[0]) + ":/usr/sbin:/usr/bin:/sbin:/bin"}},
 		RootFS:  v1.RootFS{Type: "layers", DiffIDs: []digest.Digest{digest.FromBytes(layer)}},
 		History: []v1.History{{Created: &when, CreatedBy: "go run ./cmd/dropin/build -image"}},
 	})
 	if err != nil {
 		return err
 	}
-	content := a.blob(v1.MediaTypeImageLayerGzip, compressed.Bytes())
-	manifest, err := a.jsonBlob(v1.MediaTypeImageManifest, v1.Manifest{Versioned: specs.Versioned{SchemaVersion: 2},
+	content := i.blob(v1.MediaTypeImageLayerGzip, compressed.Bytes())
+	manifest, err := i.jsonBlob(v1.MediaTypeImageManifest, v1.Manifest{Versioned: specs.Versioned{SchemaVersion: 2},
 		MediaType: v1.MediaTypeImageManifest, Config: config, Layers: []v1.Descriptor{content}})
 	if err != nil {
 		return err
 	}
-	manifest.Annotations = map[string]string{v1.AnnotationRefName: imageName, "io.containerd.image.name": imageName}
+	manifest.Annotations = map[string]string{v1.AnnotationRefName: i.name, "io.containerd.image.name": i.name}
 	return errors.Join(
-		a.addJSON(v1.ImageIndexFile, v1.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: v1.MediaTypeImageIndex,
+		i.addJSON(v1.ImageIndexFile, v1.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: v1.MediaTypeImageIndex,
 			Manifests: []v1.Descriptor{manifest}}),
-		a.addJSON(v1.ImageLayoutFile, v1.ImageLayout{Version: v1.ImageLayoutVersion}),
-		a.addJSON("manifest.json", []any{map[string]any{"Config": blobName(config.Digest), "RepoTags": []string{imageName},
+		i.addJSON(v1.ImageLayoutFile, v1.ImageLayout{Version: v1.ImageLayoutVersion}),
+		i.addJSON("manifest.json", []any{map[string]any{"Config": blobName(config.Digest), "RepoTags": []string{i.name},
 			"Layers": []string{blobName(content.Digest)}}}))
 }
 
 // layer returns an archive of a directory's files. They belong to root.
-func (a *archive) layer(dir string) ([]byte, error) {
+func (i *image) layer(dir string) ([]byte, error) {
 	var out bytes.Buffer
 	w := tar.NewWriter(&out)
 	err := filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error { // in lexical order
@@ -153,13 +170,16 @@ func (a *archive) layer(dir string) ([]byte, error) {
 		if err != nil {
 			return err
 		}
-		mode := h.Mode & 0o111 // whatever the umask is
-		*h = tar.Header{Typeflag: h.Typeflag, Name: filepath.ToSlash(relative), Linkname: link, Size: h.Size, Mode: 0o644 | mode,
-			ModTime: a.when, Format: tar.FormatPAX}
+		*h = tar.Header{Typeflag: h.Typeflag, Name: filepath.ToSlash(relative), Linkname: link, Size: h.Size, Mode: h.Mode,
+			ModTime: i.when, Format: tar.FormatPAX}
 		if d.IsDir() {
-			h.Name, h.Mode = h.Name+"/", 0o755
-		} else if mode != 0 {
-			h.Mode = 0o755
+			h.Name += "/"
+		}
+		if i.version != "" {
+			if h.Mode &= 0o111; d.IsDir() || h.Mode != 0 {
+				h.Mode = 0o111
+			}
+			h.Mode |= 0o644
 		}
 		if err := w.WriteHeader(h); err != nil || !info.Mode().IsRegular() {
 			return err
@@ -174,16 +194,17 @@ func (a *archive) layer(dir string) ([]byte, error) {
 	return out.Bytes(), errors.Join(err, w.Close())
 }
 
-// write writes the archive.
-func (a *archive) write(out io.Writer) error {
+// write writes the archive: an image in the layout of OCI, with a manifest for releases of Docker
+// before 25.
+func (i *image) write(out io.Writer) error {
 	w := tar.NewWriter(out)
-	for _, name := range a.names {
-		h := &tar.Header{Typeflag: tar.TypeReg, Name: name, Size: int64(len(a.files[name])), Mode: 0o644, ModTime: a.when,
+	for _, name := range i.names {
+		h := &tar.Header{Typeflag: tar.TypeReg, Name: name, Size: int64(len(i.files[name])), Mode: 0o644, ModTime: i.when,
 			Format: tar.FormatPAX}
 		if err := w.WriteHeader(h); err != nil {
 			return err
 		}
-		if _, err := w.Write(a.files[name]); err != nil {
+		if _, err := w.Write(i.files[name]); err != nil {
 			return err
 		}
 	}

@@ -9,7 +9,9 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -68,8 +70,9 @@ func TestImage(t *testing.T) {
 			os.Chtimes(filepath.Join(dir, "usr/lib/text"), time.Time{}, when.Add(time.Duration(i)*time.Hour))); err != nil {
 			t.Fatal(err)
 		}
-		a := archive{files: map[string][]byte{}, when: when}
-		if err := errors.Join(a.image(dir, "0~git1"), a.write(&images[i])); err != nil {
+		a := newImage("localhost/softrnic:latest", "", "")
+		a.when, a.version = when, "0~git1"
+		if err := errors.Join(a.pack(dir), a.write(&images[i])); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -82,6 +85,9 @@ func TestImage(t *testing.T) {
 	image := parse[v1.Image](t, follow(t, contents, manifest.Config))
 	if !slices.Equal(image.Config.Entrypoint, []string{"/usr/bin/softrnic"}) || image.OS != "linux" {
 		t.Errorf("the image is %+v", image)
+	}
+	if env := image.Config.Env; !slices.Equal(env, []string{"PATH=/usr/bin:/usr/sbin:/usr/bin:/sbin:/bin"}) {
+		t.Errorf("the environment is %q", env)
 	}
 	layer, err := gzip.NewReader(bytes.NewReader(follow(t, contents, manifest.Layers[0])))
 	if err != nil {
@@ -98,6 +104,55 @@ func TestImage(t *testing.T) {
 	for name, mode := range map[string]int64{"usr/": 0o755, "usr/bin/softrnic": 0o755, "usr/lib/": 0o755, "usr/lib/text": 0o644} {
 		if h := headers[name]; h == nil || h.Mode != mode || h.Uid != 0 || !h.ModTime.Equal(when) {
 			t.Errorf("%s: %+v, want mode %o", name, h, mode)
+		}
+	}
+}
+
+// TestDirectory: the image of a directory that is not built here has its files as they are, and its
+// own entry point.
+func TestDirectory(t *testing.T) {
+	from, file := t.TempDir(), filepath.Join(t.TempDir(), "image.tar")
+	if err := errors.Join(os.Mkdir(filepath.Join(from, "tmp"), 0o755), os.Chmod(filepath.Join(from, "tmp"), 0o777|os.ModeSticky),
+		os.WriteFile(filepath.Join(from, "secret"), []byte("a text"), 0o600),
+		containerImage(file, from, newImage("localhost/other:1", "", "/bin/other -v"), false)); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	_, contents := entries(t, f)
+	described := parse[v1.Index](t, contents[v1.ImageIndexFile]).Manifests[0]
+	manifest := parse[v1.Manifest](t, follow(t, contents, described))
+	image := parse[v1.Image](t, follow(t, contents, manifest.Config))
+	if described.Annotations["io.containerd.image.name"] != "localhost/other:1" || !slices.Equal(image.Config.Entrypoint, []string{"/bin/other", "-v"}) {
+		t.Errorf("the image is %+v, %+v", described, image)
+	}
+	layer, err := gzip.NewReader(bytes.NewReader(follow(t, contents, manifest.Layers[0])))
+	if err != nil {
+		t.Fatal(err)
+	}
+	headers, _ := entries(t, layer)
+	if tmp, secret := headers["tmp/"], headers["secret"]; tmp == nil || secret == nil || tmp.Mode != 0o1777 || secret.Mode != 0o600 {
+		t.Errorf("the layer has %+v and %+v", tmp, secret)
+	}
+}
+
+// TestKubernetes: the commands on Kubernetes' page make the images that the manifests name.
+func TestKubernetes(t *testing.T) {
+	page, err := os.ReadFile("../../softrnic/kubernetes/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{"plugin", "dra"} {
+		text, err := os.ReadFile(filepath.Join("../../softrnic/kubernetes", dir, "kustomization.yaml"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		name := regexp.MustCompile(`newName: (\S+)\s+newTag: (\S+)`).FindSubmatch(text)
+		if name == nil || !strings.Contains(string(page), " -name "+string(name[1])+":"+string(name[2])) {
+			t.Errorf("%s names the image %q, which no command on the page makes", dir, name)
 		}
 	}
 }

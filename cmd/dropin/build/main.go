@@ -17,9 +17,11 @@
 //	go run ./cmd/dropin/build -deb softrnic.deb
 //
 // With -image it makes a container image of the same files and nothing else, which is reproducible
-// too. podman load and docker load read it:
+// too. podman load, docker load and ctr images import read it. With -from it packs a directory
+// instead.
 //
 //	go run ./cmd/dropin/build -image softrnic.tar
+//	go run ./cmd/dropin/build -image other.tar -from DIR -name localhost/other:latest -entrypoint /bin/other
 package main
 
 import (
@@ -39,12 +41,14 @@ var sanitize string
 
 func main() {
 	out := flag.String("o", "lib", "the directory for the libraries, which is made if it is not there")
-	prefix := flag.String("prefix", "",
-		"install the libraries and the command softrnic below this directory, in lib/softrnic and bin; -o then does not count")
+	prefix := flag.String("prefix", "", "install the libraries and the command softrnic below this directory, in lib/softrnic and bin; "+
+		"-o then does not count; with -image, a directory of the image, by default /usr")
 	deb := flag.String("deb", "",
 		"make a Debian package with the libraries and the command softrnic, this file; -o and -prefix then do not count")
-	image := flag.String("image", "",
-		"make a container image with the libraries and the command softrnic, this file; -o and -prefix then do not count")
+	archive := flag.String("image", "", "make a container image with the libraries and the command softrnic, this file; -o then does not count")
+	name := flag.String("name", "localhost/softrnic:latest", "the name of the image")
+	from := flag.String("from", "", "pack this directory, as the root directory of the image, instead of building SoftRNIC")
+	entry := flag.String("entrypoint", "", "the entry point of the image: a program and arguments, separated by spaces; by default softrnic")
 	engine := flag.Bool("engine", true, "build the engine, which takes the longest")
 	flag.StringVar(&sanitize, "sanitize", "",
 		"build the libraries of C with this sanitizer of gcc's, address or thread, and flags of gcc's after a space, for tests")
@@ -53,8 +57,8 @@ func main() {
 	switch {
 	case *deb != "":
 		err = debianPackage(*deb, *engine)
-	case *image != "":
-		err = containerImage(*image, *engine)
+	case *archive != "":
+		err = containerImage(*archive, *from, newImage(*name, *prefix, *entry), *engine)
 	case *prefix != "":
 		err = install(*prefix, *engine)
 	default:

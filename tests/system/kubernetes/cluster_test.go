@@ -408,9 +408,8 @@ conf_dir = "`+c.dir+`/cni"
 func (c *cluster) image(name, from, entry string) {
 	c.t.Helper()
 	archive := filepath.Join(c.dir, "image.tar")
-	run(c.t, exec.Command("go", "run", "github.com/softrnic/softrnic/cmd/softrnic/kubernetes/image", "-o", archive, "-name", name,
-		"-from", from,
-		"-entrypoint", entry))
+	run(c.t, exec.Command("go", "run", "github.com/softrnic/softrnic/cmd/dropin/build", "-image", archive, "-name", name, "-from", from,
+		"-prefix", "/opt/softrnic", "-entrypoint", entry))
 	run(c.t, c.inside(filepath.Join(c.programs, "ctr"), "-n", "k8s.io", "images", "import", archive))
 	if err := os.Remove(archive); err != nil {
 		c.t.Fatal(err)
