@@ -5,12 +5,14 @@ import "fmt"
 // ErrorType is the type of a DDP error in a Terminate message (RFC 5041 §7.2); the layer is 1.
 type ErrorType uint8
 
+// The types. The latter two say which header the invalid segment has.
 const (
 	LocalCatastrophic ErrorType = 0
 	TaggedError       ErrorType = 1
 	UntaggedError     ErrorType = 2
 )
 
+// String returns the name of the type.
 func (t ErrorType) String() string {
 	switch t {
 	case LocalCatastrophic:
@@ -26,9 +28,10 @@ func (t ErrorType) String() string {
 // Error is a DDP error number. Compare it with the variables below.
 type Error struct {
 	Type ErrorType
-	Code uint8
+	Code uint8 // within the type
 }
 
+// Error returns the names of type and code.
 func (e *Error) Error() string { return "ddp: " + e.String() }
 
 // String returns the names of type and code.
@@ -48,6 +51,7 @@ func (e *Error) String() string {
 	return fmt.Sprintf("%v: code %#x", e.Type, e.Code)
 }
 
+// Is is for errors.Is: it compares type and code.
 func (e *Error) Is(target error) bool {
 	t, ok := target.(*Error)
 	return ok && *t == *e
@@ -70,6 +74,7 @@ var untaggedNames = [...]string{
 	6: "invalid DDP version",
 }
 
+// The errors of RFC 5041 §7.2.
 var (
 	ErrLocalCatastrophic = &Error{LocalCatastrophic, 0}
 

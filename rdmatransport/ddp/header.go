@@ -1,16 +1,26 @@
-// Package ddp implements the headers of direct data placement, RFC 5041. It also cuts messages into
-// segments, and checks whether a segment is the next one of its queue, because every user needs
-// both. All fields are big endian.
+// Package ddp encodes and parses the headers of direct data placement, RFC 5041: of tagged segments,
+// which say where their payload goes, and of untagged ones, which are numbered in queues. It also
+// cuts messages into segments, and checks whether a segment is the next one of its queue, because
+// every user needs both. It is a layer of iWARP, for programs that write or read its streams, such as
+// readers of captures, fuzzers and test benches of hardware.
+//
+// Fields are big-endian on the wire, and values in host order in this package. What parses accepts any
+// bytes. A segment is a ULPDU of package mpa, and package rdmap has the messages.
+//
+// The package places nothing: it knows no memory, no access rights and no buffers. The peer's errors
+// that it finds are an [*Error], with the number for a Terminate message.
 package ddp
 
 import "encoding/binary"
 
+// Lengths of the headers, in bytes.
 const (
-	Version     = 1
 	TaggedLen   = 14
 	UntaggedLen = 18
 	MaxLen      = UntaggedLen
 )
+
+const version = 1
 
 // The first byte of either header (RFC 5041 §4.1):
 //
@@ -41,10 +51,10 @@ func HeaderLen(b []byte) int {
 //	bytes 6…13  TO
 type Tagged struct {
 	Last     bool
-	Reserved uint8 // 4 bits, zero when sent, not checked when received
-	RsvdULP  uint8 // the ULP's: RDMAP's control byte
-	STag     uint32
-	TO       uint64
+	Reserved uint8  // 4 bits, zero when sent, not checked when received
+	RsvdULP  uint8  // the ULP's: RDMAP's control byte
+	STag     uint32 // of the buffer
+	TO       uint64 // tagged offset: where in the buffer the payload goes
 }
 
 // Encode writes h into the first TaggedLen bytes of b.
@@ -62,7 +72,7 @@ func ParseTagged(b []byte) (h Tagged, payload []byte, err error) {
 	if len(b) < TaggedLen {
 		return h, nil, ErrShort
 	}
-	if b[0]&maskVersion != Version {
+	if b[0]&maskVersion != version {
 		return h, nil, ErrTaggedVersion
 	}
 	h = Tagged{
@@ -109,7 +119,7 @@ func ParseUntagged(b []byte) (h Untagged, payload []byte, err error) {
 	if len(b) < UntaggedLen {
 		return h, nil, ErrShort
 	}
-	if b[0]&maskVersion != Version {
+	if b[0]&maskVersion != version {
 		return h, nil, ErrUntaggedVersion
 	}
 	h = Untagged{
@@ -125,7 +135,7 @@ func ParseUntagged(b []byte) (h Untagged, payload []byte, err error) {
 }
 
 func control(last bool, reserved uint8) byte {
-	c := Version | reserved<<2&maskReserved
+	c := version | reserved<<2&maskReserved
 	if last {
 		c |= flagLast
 	}

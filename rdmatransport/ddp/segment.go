@@ -12,11 +12,3 @@ func Segment(size, off uint32, headerLen, mulpdu int) (n int, last bool) {
 	}
 	return int(room), false
 }
-
-// Segments returns the number of segments of a message of size bytes, and their total length with
-// headers.
-func Segments(size uint32, headerLen, mulpdu int) (count int, total uint64) {
-	room := uint64(mulpdu - headerLen)
-	n := max((uint64(size)+room-1)/room, 1)
-	return int(n), uint64(size) + n*uint64(headerLen)
-}

@@ -9,6 +9,7 @@ type LAP struct {
 	PrivateData               []byte
 }
 
+// Attr implements [Message].
 func (*LAP) Attr() Attr { return AttrLAP }
 
 // IDs implements [Message].
@@ -36,6 +37,7 @@ func (m *LAP) fields(c *coder) {
 // APRStatus is the status of an APR (IBTA Vol 1 §12.8.2).
 type APRStatus uint8
 
+// Reasons for which there is no alternate path.
 const (
 	APRInvalidCommID APRStatus = 1
 	APRUnsupported   APRStatus = 2 // no alternate paths
@@ -50,6 +52,7 @@ type APR struct {
 	PrivateData               []byte
 }
 
+// Attr implements [Message].
 func (*APR) Attr() Attr { return AttrAPR }
 
 // IDs implements [Message].

@@ -16,21 +16,21 @@ const (
 	infoLen           = 72 // additional information of REJ, SIDR_REP and APR
 )
 
-// Transport service types of a REQ.
+// Values of REQ.ServiceType and REQ.ExtendedType (IBTA Vol 1 §12.6.5, annex A14).
 const (
 	ServiceRC       = 0
 	ServiceUC       = 1
-	ServiceExtended = 3 // see ExtendedType
+	ServiceExtended = 3 // that of ExtendedType
 
-	ExtendedXRC = 1
+	ExtendedXRC = 1 // the ExtendedType of XRC
 )
 
 // Path is a network path with the addresses of both ends, in REQ and LAP.
 type Path struct {
-	LocalLID, RemoteLID uint16
+	LocalLID, RemoteLID uint16   // no meaning on RoCE
 	LocalGID, RemoteGID [16]byte // of the sender of the message, and of its receiver
 	FlowLabel           uint32   // 20 bits
-	Rate                uint8    // 6 bits
+	Rate                uint8    // 6 bits, a code (static rate)
 	TrafficClass        uint8
 	HopLimit            uint8
 	SL                  uint8 // 4 bits
@@ -40,33 +40,34 @@ type Path struct {
 
 // REQ requests a connection (IBTA Vol 1 §12.6.5, table 106).
 type REQ struct {
-	LocalCommID           uint32
+	LocalCommID           uint32 // chosen by the sender
 	VendorID              uint32 // 24 bits
-	ServiceID             uint64
+	ServiceID             uint64 // that of a listener; see [ServiceID]
 	LocalCAGUID           uint64
-	LocalQKey             uint32
+	LocalQKey             uint32 // of datagram services only
 	LocalQPN              uint32 // 24 bits
-	ResponderResources    uint8
+	ResponderResources    uint8  // READs and atomics that the sender answers at a time
 	LocalEECN             uint32 // 24 bits
-	InitiatorDepth        uint8
+	InitiatorDepth        uint8  // READs and atomics that the sender requests at a time
 	RemoteEECN            uint32 // 24 bits
 	RemoteResponseTimeout uint8  // 5 bits, 4.096 µs × 2^n: for the receiver's answer
-	ServiceType           uint8  // 2 bits
+	ServiceType           uint8  // 2 bits: [ServiceRC] and so on
 	FlowControl           bool
 	StartingPSN           uint32 // 24 bits: of the receiver's first packet
 	LocalResponseTimeout  uint8  // 5 bits: for the sender's answers
 	RetryCount            uint8  // 3 bits
 	PKey                  uint16
-	MTU                   uint8 // 4 bits
+	MTU                   uint8 // 4 bits, a code: 1 is 256 bytes, 5 is 4096
 	RDCExists             bool
 	RNRRetryCount         uint8 // 3 bits
 	MaxCMRetries          uint8 // 4 bits
 	SRQ                   bool
-	ExtendedType          uint8 // 3 bits
+	ExtendedType          uint8 // 3 bits: [ExtendedXRC]
 	Primary, Alternate    Path
 	PrivateData           []byte
 }
 
+// Attr implements [Message].
 func (*REQ) Attr() Attr { return AttrREQ }
 
 // IDs implements [Message].
@@ -119,6 +120,7 @@ func (p *Path) fields(c *coder, off int) {
 // Answered is the message that a MRA or REJ refers to.
 type Answered uint8
 
+// The messages; both have 2 bits for them.
 const (
 	AnsweredREQ   Answered = 0
 	AnsweredREP   Answered = 1
@@ -133,6 +135,7 @@ type MRA struct {
 	PrivateData               []byte
 }
 
+// Attr implements [Message].
 func (*MRA) Attr() Attr { return AttrMRA }
 
 // IDs implements [Message].
@@ -155,6 +158,7 @@ func commIDs(c *coder, local, remote *uint32) {
 // Reason is the reason of a REJ (IBTA Vol 1 §12.6.7.2).
 type Reason uint16
 
+// Reasons. Others have a number in the standard, and no name here.
 const (
 	NoQP                 Reason = 1
 	NoResources          Reason = 3
@@ -179,6 +183,7 @@ type REJ struct {
 	PrivateData               []byte
 }
 
+// Attr implements [Message].
 func (*REJ) Attr() Attr { return AttrREJ }
 
 // IDs implements [Message].
@@ -214,6 +219,7 @@ type REP struct {
 	PrivateData               []byte
 }
 
+// Attr implements [Message].
 func (*REP) Attr() Attr { return AttrREP }
 
 // IDs implements [Message].
@@ -245,6 +251,7 @@ type RTU struct {
 	PrivateData               []byte
 }
 
+// Attr implements [Message].
 func (*RTU) Attr() Attr { return AttrRTU }
 
 // IDs implements [Message].
@@ -262,6 +269,7 @@ type DREQ struct {
 	PrivateData               []byte
 }
 
+// Attr implements [Message].
 func (*DREQ) Attr() Attr { return AttrDREQ }
 
 // IDs implements [Message].
@@ -279,6 +287,7 @@ type DREP struct {
 	PrivateData               []byte
 }
 
+// Attr implements [Message].
 func (*DREP) Attr() Attr { return AttrDREP }
 
 // IDs implements [Message].

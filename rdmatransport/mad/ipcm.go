@@ -9,7 +9,7 @@ import (
 // IPCMLen is the length of an [IPCM], in bytes.
 const IPCMLen = 36
 
-// Errors of ParseIPCM.
+// Errors of [ParseIPCM].
 var (
 	ErrIPCMLength  = errors.New("mad: private data is shorter than the IP CM header")
 	ErrIPCMVersion = errors.New("mad: IP CM header of an unknown version")
@@ -31,7 +31,8 @@ type IPCM struct {
 	Dst     netip.Addr // of the same family
 }
 
-// ParseIPCM parses the header at the start of b.
+// ParseIPCM parses the header at the start of b, a message's private data. The error is
+// [ErrIPCMLength] or [ErrIPCMVersion].
 func ParseIPCM(b []byte) (h IPCM, err error) {
 	if len(b) < IPCMLen {
 		return h, ErrIPCMLength
@@ -69,5 +70,6 @@ func (h *IPCM) Append(b []byte) []byte {
 	return append(b, x[:]...)
 }
 
-// ServiceID returns the service ID of a port in one of rdma_cm's port spaces (annex A11 §11.2).
+// ServiceID returns the service ID of a port in one of rdma_cm's port spaces, such as 0x0106 of
+// RDMA_PS_TCP (annex A11 §11.2).
 func ServiceID(space, port uint16) uint64 { return uint64(space)<<16 | uint64(port) }

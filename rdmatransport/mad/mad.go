@@ -1,10 +1,16 @@
-// Package mad implements the format of management datagrams of the CM class, and nothing else. They
-// are sent to QP 1 of a port as the payload of a UD SEND, and always have 256 bytes. Fields are
-// big-endian on the wire, and values in host order in this package.
+// Package mad encodes and parses the management datagrams of InfiniBand's communication manager (CM),
+// by which RC, UC, UD and XRC QPs are connected, also on RoCE. It is for programs that write or read
+// such datagrams, such as readers of captures and test benches. A datagram is the payload of a UD SEND
+// to QP 1 of a port, and has 256 bytes. Fields are big-endian on the wire, and values in host order in
+// this package.
 //
 //	+-----------------+--------------------------+----------------------+
 //	| MAD header (24) | fields of the message    | its private data     |
 //	+-----------------+--------------------------+----------------------+
+//
+// [Parse] parses the header, and [New] returns the message for [Decode]. All functions accept any
+// bytes. The package knows formats only. It checks no state, and leaves retries and timeouts to its
+// user. Package wire has the packet around a datagram. Classes other than CM are not known.
 //
 // Sources: IBTA Vol 1 §13.4.3 (header), §12.6 and §12.11 (messages), annex A11 (RDMA IP CM
 // service).
@@ -18,9 +24,9 @@ import (
 
 // Lengths in bytes.
 const (
-	Size      = 256
-	HeaderLen = 24
-	DataLen   = Size - HeaderLen
+	Size      = 256 // of a datagram
+	HeaderLen = 24  // of its header
+	dataLen   = Size - HeaderLen
 )
 
 // QPN and QKey are the number and the Q_Key of the general services QP, which sends and receives
@@ -38,15 +44,16 @@ const (
 	methodSend   = 3
 )
 
-// Errors of Parse.
+// Errors of [Parse].
 var (
 	ErrLength = errors.New("mad: not 256 bytes")
 	ErrClass  = errors.New("mad: not a CM datagram of base version 1, class version 2, method Send")
 )
 
-// Attr is a message's type (attribute ID).
+// Attr is a message's type: its attribute ID (IBTA Vol 1 §12.6).
 type Attr uint16
 
+// The messages of the CM class, in the order of their IDs.
 const (
 	AttrREQ Attr = 0x10 + iota
 	AttrMRA
@@ -63,6 +70,7 @@ const (
 
 var attrNames = [...]string{"REQ", "MRA", "REJ", "REP", "RTU", "DREQ", "DREP", "SIDR_REQ", "SIDR_REP", "LAP", "APR"}
 
+// String returns the name of the message, as REQ or SIDR_REQ.
 func (a Attr) String() string {
 	if i := int(a) - int(AttrREQ); i >= 0 && i < len(attrNames) {
 		return attrNames[i]
@@ -85,13 +93,13 @@ func (a Attr) String() string {
 //	+------------------------------------------------------------+
 type Header struct {
 	Attr    Attr
-	TID     uint64
-	AttrMod uint32
+	TID     uint64 // transaction ID: the same in a retransmission, and in the answer
+	AttrMod uint32 // 0 in all messages of this package
 }
 
 // Message is one of this package's messages.
 type Message interface {
-	Attr() Attr
+	Attr() Attr // the attribute ID of its type
 	// IDs returns the communication IDs of the sender and of the receiver, each 0 if the message
 	// does not have it. SIDR messages have a request ID instead, which is the requester's.
 	IDs() (local, remote uint32)
@@ -127,7 +135,8 @@ func New(a Attr) Message {
 	return nil
 }
 
-// Parse parses the header of a datagram and returns the rest, DataLen bytes of b, for [Decode].
+// Parse parses the header of a datagram and returns the rest of b, 232 bytes, for [Decode]. The error
+// is [ErrLength] or [ErrClass].
 func Parse(b []byte) (h Header, data []byte, err error) {
 	if len(b) != Size {
 		return h, nil, ErrLength
@@ -141,12 +150,12 @@ func Parse(b []byte) (h Header, data []byte, err error) {
 	return h, b[HeaderLen:], nil
 }
 
-// Decode decodes a message from the data that Parse returned. The message's byte slices are parts
-// of data, each of the full length of its field.
-func Decode(data []byte, m Message) { m.fields(&coder{b: data[:DataLen]}) }
+// Decode decodes a message, of the type that [Header] names, from the data that [Parse] returned. The
+// message's byte slices are parts of data, each of the full length of its field.
+func Decode(data []byte, m Message) { m.fields(&coder{b: data[:dataLen]}) }
 
-// Encode writes a datagram. Byte slices shorter than their fields are padded with zeros, and longer
-// ones are cut.
+// Encode writes a datagram of a transaction. Values are cut to the bits of their fields. Byte slices
+// shorter than their fields are padded with zeros, and longer ones are cut.
 func Encode(b *[Size]byte, tid uint64, m Message) {
 	clear(b[:])
 	b[0], b[1], b[2], b[3] = baseVersion, classCM, classVersion, methodSend

@@ -2,12 +2,13 @@ package mad
 
 // SIDRREQ requests the QP of a service ID (IBTA Vol 1 §12.11.1, table 119).
 type SIDRREQ struct {
-	RequestID   uint32
+	RequestID   uint32 // the same in the answer
 	PKey        uint16
 	ServiceID   uint64
 	PrivateData []byte
 }
 
+// Attr implements [Message].
 func (*SIDRREQ) Attr() Attr { return AttrSIDRREQ }
 
 // IDs implements [Message].
@@ -23,6 +24,7 @@ func (m *SIDRREQ) fields(c *coder) {
 // SIDRStatus is the status of a SIDR_REP (IBTA Vol 1 §12.11.2).
 type SIDRStatus uint8
 
+// Results of a SIDR_REQ.
 const (
 	SIDRSuccess     SIDRStatus = 0
 	SIDRUnsupported SIDRStatus = 1 // no listener
@@ -43,6 +45,7 @@ type SIDRREP struct {
 	PrivateData  []byte
 }
 
+// Attr implements [Message].
 func (*SIDRREP) Attr() Attr { return AttrSIDRREP }
 
 // IDs implements [Message].

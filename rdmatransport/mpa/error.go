@@ -9,14 +9,15 @@ const ErrorType = 0
 // Code is MPA's error code in a Terminate message (RFC 5044 §8, RFC 6581 §8).
 type Code uint8
 
+// The codes. The last two are RFC 6581's.
 const (
 	CodeClosed            Code = 1 // TCP closed, reset or lost
 	CodeCRC               Code = 2 // the FPDU's CRC is wrong
 	CodeMarker            Code = 3 // marker and ULPDU length disagree where the FPDU starts
 	CodeInvalidFrame      Code = 4 // MPA request or reply frame not understood
 	CodeLocalCatastrophic Code = 5
-	CodeInsufficientIRD   Code = 6
-	CodeNoMatchingRTR     Code = 7
+	CodeInsufficientIRD   Code = 6 // the peer offers fewer READs than are needed
+	CodeNoMatchingRTR     Code = 7 // no RTR indication that both sides allow
 )
 
 var codeNames = [...]string{
@@ -29,6 +30,7 @@ var codeNames = [...]string{
 	CodeNoMatchingRTR:     "no matching RTR option",
 }
 
+// String describes the error.
 func (c Code) String() string {
 	if c == 0 || int(c) >= len(codeNames) {
 		return fmt.Sprintf("MPA error %#x", uint8(c))
@@ -43,6 +45,7 @@ type Error struct {
 	Detail string // more than the code says, or empty
 }
 
+// Error returns what the code means, and the detail.
 func (e *Error) Error() string {
 	if e.Detail == "" {
 		return "mpa: " + e.Code.String()
@@ -50,11 +53,13 @@ func (e *Error) Error() string {
 	return "mpa: " + e.Code.String() + ": " + e.Detail
 }
 
+// Is is for errors.Is.
 func (e *Error) Is(target error) bool {
 	t, ok := target.(*Error)
 	return ok && t.Code == e.Code && (t.Detail == "" || t.Detail == e.Detail)
 }
 
+// Errors without a detail, one of each code.
 var (
 	ErrClosed            = &Error{Code: CodeClosed}
 	ErrCRC               = &Error{Code: CodeCRC}

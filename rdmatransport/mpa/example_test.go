@@ -42,9 +42,11 @@ func Example() {
 	// ULPDU "and the second one"
 }
 
-// The reply of a responder that accepts and uses CRCs.
+// A request for CRCs, by a program that answers 16 READs at a time and requests up to 8. It will send
+// first, a WRITE of 0 bytes.
 func ExampleFrame() {
-	f := mpa.Frame{Reply: true, CRC: true, Revision: 1, PrivateData: []byte("welcome")}
+	f := mpa.Frame{CRC: true, Revision: mpa.Revision2, PrivateData: []byte("hello"),
+		HasEnhanced: true, Enhanced: mpa.Enhanced{PeerToPeer: true, RDMAWrite: true, IRD: 16, ORD: 8}}
 	b := make([]byte, f.Len())
 	if _, err := f.Encode(b); err != nil {
 		fmt.Println(err)
@@ -52,8 +54,9 @@ func ExampleFrame() {
 	}
 	fmt.Printf("%q\n", b)
 	got, n, err := mpa.Parse(b)
-	fmt.Printf("reply %t, CRC %t, private data %q, %d bytes, %v\n", got.Reply, got.CRC, got.PrivateData, n, err)
+	fmt.Printf("reply %t, CRC %t, IRD %d, ORD %d, private data %q, %d bytes, %v\n", got.Reply, got.CRC, got.Enhanced.IRD,
+		got.Enhanced.ORD, got.PrivateData, n, err)
 	// Output:
-	// "MPA ID Rep Frame@\x01\x00\awelcome"
-	// reply true, CRC true, private data "welcome", 27 bytes, <nil>
+	// "MPA ID Req FrameP\x02\x00\t\x80\x10\x80\bhello"
+	// reply false, CRC true, IRD 16, ORD 8, private data "hello", 29 bytes, <nil>
 }

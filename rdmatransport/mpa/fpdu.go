@@ -24,11 +24,10 @@ const (
 	between   = interval - markerLen // bytes of FPDUs from one marker to the next
 )
 
-// The smallest and the largest MULPDU (RFC 5044 §3).
-const (
-	MinMULPDU = 128
-	MaxMULPDU = 64768
-)
+// MaxMULPDU is the largest MULPDU in bytes, the longest ULPDU of a connection (RFC 5044 §3).
+const MaxMULPDU = 64768
+
+const minMULPDU = 128
 
 // Config is the result of the negotiation for one direction of the stream.
 type Config struct {
@@ -37,13 +36,13 @@ type Config struct {
 }
 
 // MaxULPDU returns the largest ULPDU whose FPDU fits a TCP segment of emss bytes with markers at
-// any position (RFC 5044 §4.5), within MinMULPDU and MaxMULPDU.
+// any position (RFC 5044 §4.5), and at least 128 and at most MaxMULPDU bytes.
 func (c Config) MaxULPDU(emss int) int {
 	n := emss - lengthLen - crcLen - emss%4
 	if c.Markers {
 		n -= markerLen * ((emss + interval - 1) / interval)
 	}
-	return min(max(n, MinMULPDU), MaxMULPDU)
+	return min(max(n, minMULPDU), MaxMULPDU)
 }
 
 // layout has the positions of an FPDU's parts.

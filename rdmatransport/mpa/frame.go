@@ -1,6 +1,14 @@
 // Package mpa frames DDP segments on a TCP stream: marker PDU aligned framing, RFC 5044, with the
-// connection set-up of RFC 6581. It implements formats and framing only. Its user has the streams
-// and timers, and decides which side may send.
+// connection set-up of RFC 6581. It is the lowest layer of iWARP, for programs that write or read
+// such streams, such as readers of captures, fuzzers and test benches of hardware.
+//
+// Each side first sends a [Frame], the request or the reply. Then a [Sender] makes an FPDU of each
+// ULPDU, and a [Receiver] finds the ULPDUs in a stream, which may come in pieces of any size.
+// Fields are big-endian on the wire, except the CRC32C, which is little-endian. In this package they
+// are values in host order. What parses accepts any bytes, and buffers at most one FPDU.
+//
+// The package has formats and framing only. Its user has the streams and timers, and decides which
+// side may send. ULPDUs are the subject of package ddp.
 package mpa
 
 import (
@@ -9,13 +17,14 @@ import (
 	"fmt"
 )
 
+// Lengths in bytes, and numbers of READs.
 const (
-	HeaderLen      = 20  // of a request or reply frame, without private data
-	EnhancedLen    = 4   // of [Enhanced], before the private data
-	MaxPrivateData = 512 // [Enhanced] included, if there is one
-	MaxFrameLen    = HeaderLen + MaxPrivateData
-	MaxReadDepth   = 0x3ffe // largest IRD or ORD in a frame
-	NoNegotiation  = 0x3fff // IRD or ORD: left to the ULP (RFC 6581 §9.1)
+	HeaderLen      = 20                         // of a request or reply frame, without private data
+	EnhancedLen    = 4                          // of [Enhanced], before the private data
+	maxPrivateData = 512                        // [Enhanced] included, if there is one
+	MaxFrameLen    = HeaderLen + maxPrivateData // of the longest request or reply
+	MaxReadDepth   = 0x3ffe                     // largest IRD or ORD in a frame
+	NoNegotiation  = 0x3fff                     // IRD or ORD: left to the ULP (RFC 6581 §9.1)
 )
 
 // Revisions of MPA. Only 2 has [Enhanced].
@@ -37,7 +46,7 @@ const (
 	flagReserved = 0x0f
 )
 
-// ErrShort means that the frame is incomplete: read more, then parse again.
+// ErrShort means that a request or reply frame is incomplete: read more, then parse again.
 var ErrShort = errors.New("mpa: frame is not complete")
 
 // Frame is the MPA request or reply frame, which each side sends first (RFC 5044 §7.1.1, RFC 6581
@@ -60,10 +69,10 @@ type Frame struct {
 	// into its reply, and treats 0x08 as permission to send FPDUs longer than a TCP segment. An
 	// extension therefore needs another bit in the reply than in the request.
 	Reserved    uint8
-	Revision    uint8
-	HasEnhanced bool // S
-	Enhanced    Enhanced
-	PrivateData []byte // of the ULP, without [Enhanced]
+	Revision    uint8    // Revision1 or Revision2
+	HasEnhanced bool     // S: there is an Enhanced
+	Enhanced    Enhanced // of revision 2
+	PrivateData []byte   // of the ULP, without [Enhanced]
 }
 
 // Enhanced is the data before the private data in RFC 6581 §9, big endian.
@@ -76,8 +85,8 @@ type Enhanced struct {
 	ZeroLengthSend bool   // B: the RTR indication may be an FPDU with an empty SEND
 	RDMAWrite      bool   // C: or an RDMA Write of 0 bytes
 	RDMARead       bool   // D: or an RDMA Read of 0 bytes
-	IRD            uint16 // 14 bits
-	ORD            uint16 // 14 bits
+	IRD            uint16 // 14 bits: READs that the sender answers at a time
+	ORD            uint16 // 14 bits: READs that the sender requests at a time
 }
 
 func (e Enhanced) encode(b []byte) {
@@ -168,7 +177,7 @@ func FrameLen(header []byte) (int, error) {
 	}
 	n := int(binary.BigEndian.Uint16(header[18:]))
 	switch {
-	case n > MaxPrivateData:
+	case n > maxPrivateData:
 		return 0, ErrPrivateData
 	case header[17] != Revision1 && header[17] != Revision2:
 		return 0, ErrRevision

@@ -11,6 +11,7 @@ import (
 // Layer is the layer that found an error.
 type Layer uint8
 
+// The layers (RFC 5040 §4.8).
 const (
 	LayerRDMA Layer = 0
 	LayerDDP  Layer = 1
@@ -28,11 +29,11 @@ const (
 // also the error that this package and its user return for an invalid message.
 type Cause struct {
 	Layer Layer
-	Type  uint8
-	Code  uint8
+	Type  uint8 // 4 bits, of the layer
+	Code  uint8 // of the type
 }
 
-// The errors of RDMAP.
+// The errors of RDMAP (RFC 5040 §4.8).
 var (
 	LocalCatastrophic = Cause{LayerRDMA, TypeLocalCatastrophic, 0}
 
@@ -94,6 +95,7 @@ func (c Cause) String() string {
 	return fmt.Sprintf("layer %#x error type %#x code %#x", uint8(c.Layer), c.Type, c.Code)
 }
 
+// Error returns the names of layer, type and code.
 func (c Cause) Error() string { return "rdmap: " + c.String() }
 
 // CauseOf returns the cause in a Terminate message for err, an error of one of the three layers.

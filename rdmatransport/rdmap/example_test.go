@@ -34,3 +34,27 @@ func ExampleReadRequestHeader() {
 	// Output:
 	// RDMA Read Request: 4096 bytes from STag 2, TO 0x1000, to STag 1, TO 0x2000, <nil>
 }
+
+// A receiver answers a segment for an STag that it does not know with a Terminate, which quotes the
+// segment's header. The sender learns what was wrong with which segment.
+func ExampleCause_Quote() {
+	write := ddp.Tagged{Last: true, RsvdULP: rdmap.Write.Control(), STag: 0xabcd, TO: 0x1000}
+	segment := append(make([]byte, ddp.TaggedLen), "hello"...)
+	write.Encode(segment)
+	cause, _ := rdmap.CauseOf(ddp.ErrInvalidSTag) // the receiver's DDP has found it
+	t := cause.Quote(segment)
+	b := make([]byte, t.Len())
+	t.Encode(b)
+	fmt.Printf("% x\n", b)
+
+	got, err := rdmap.ParseTerminate(b)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	quoted, _, err := ddp.ParseTagged(got.DDPHeader)
+	fmt.Printf("%v: %d bytes for STag %#x, TO %#x, %v\n", got.Cause, got.SegmentLen, quoted.STag, quoted.TO, err)
+	// Output:
+	// 11 00 c0 00 00 13 c1 40 00 00 ab cd 00 00 00 00 00 00 10 00
+	// rdmap: DDP tagged buffer error: invalid STag: 19 bytes for STag 0xabcd, TO 0x1000, <nil>
+}

@@ -10,7 +10,7 @@ const (
 	ReadRequestLen    = 28
 	AtomicRequestLen  = 52
 	AtomicResponseLen = 12
-	ImmediateLen      = 8
+	ImmediateLen      = 8 // of immediate data, without another header
 	TerminateLen      = 4 // without quoted headers
 )
 
@@ -24,10 +24,10 @@ var ErrLen = errors.New("rdmap: message is not as long as its header")
 //	bytes 12…15  size
 //	bytes 16…19  source STag     bytes 20…27  source TO
 type ReadRequestHeader struct {
-	SinkSTag   uint32
+	SinkSTag   uint32 // where the response goes: the requester's memory
 	SinkTO     uint64
 	Size       uint32 // bytes to read
-	SourceSTag uint32
+	SourceSTag uint32 // the responder's memory
 	SourceTO   uint64
 }
 
@@ -66,6 +66,7 @@ func (h *ReadRequestHeader) Advance(n uint32) {
 // AtomicCode is the code of an atomic operation (RFC 7306 §5.2.1).
 type AtomicCode uint8
 
+// The operations. Others are reserved.
 const (
 	FetchAdd AtomicCode = 0
 	CmpSwap  AtomicCode = 2 // with a compare mask of 0, an unconditional swap
@@ -145,8 +146,8 @@ func maskedAdd(a, b, mask uint64) uint64 {
 //
 //	bytes 0…3  request identifier     bytes 4…11  original value
 type AtomicResponseHeader struct {
-	ID       uint32
-	Original uint64
+	ID       uint32 // of the request
+	Original uint64 // the value before the operation
 }
 
 // Encode writes h into the first AtomicResponseLen bytes of b.
@@ -164,7 +165,8 @@ func ParseAtomicResponse(b []byte) (h AtomicResponseHeader, err error) {
 	return AtomicResponseHeader{ID: binary.BigEndian.Uint32(b), Original: binary.BigEndian.Uint64(b[4:])}, nil
 }
 
-// PutImmediate writes the message of Immediate Data, 8 bytes, into b (RFC 7306 §6.2).
+// PutImmediate writes the message of Immediate Data into the first ImmediateLen bytes of b (RFC 7306
+// §6.2).
 func PutImmediate(b []byte, data uint64) { binary.BigEndian.PutUint64(b, data) }
 
 // ParseImmediate parses the message b; the error is ErrLen.

@@ -1,16 +1,25 @@
-// Package rdmap implements the message formats of the RDMA protocol, RFC 5040, with its extensions,
-// RFC 7306: the control byte, the headers after DDP's, and Terminate with its codes. All fields
-// are big endian.
+// Package rdmap encodes and parses the messages of the RDMA protocol, RFC 5040, with its extensions,
+// RFC 7306: the control byte, the headers after DDP's, and Terminate with its codes. It is the
+// highest layer of iWARP, for programs that write or read its streams, such as readers of captures,
+// fuzzers and test benches of hardware.
+//
+// An [Opcode] has the properties of its messages, and its control byte is RsvdULP of the segments'
+// headers (package ddp). Fields are big-endian on the wire, and values in host order in this package.
+// What parses accepts any bytes; an error that the peer made is a [Cause].
+//
+// The package knows messages, but no streams. It checks no keys, and does not match responses with
+// requests.
 package rdmap
 
 import "fmt"
 
-// Version is the RDMAP version in each control byte.
-const Version = 1
+// version is the RDMAP version in each control byte.
+const version = 1
 
 // Opcode is the type of an RDMA message.
 type Opcode uint8
 
+// The messages (RFC 5040 §4.1).
 const (
 	Write            Opcode = 0
 	ReadRequest      Opcode = 1
@@ -35,7 +44,7 @@ const (
 	QueueReadRequest    = 1 // read and atomic requests
 	QueueTerminate      = 2
 	QueueAtomicResponse = 3
-	Queues              = 4
+	Queues              = 4 // number of queues
 )
 
 // Info describes the messages of an opcode (RFC 5040 §4.1, §4.2; RFC 7306 §4).
@@ -75,6 +84,7 @@ func (op Opcode) Info() Info {
 	return infos[op]
 }
 
+// String returns the message's name.
 func (op Opcode) String() string {
 	if !op.Known() {
 		return fmt.Sprintf("opcode %#x", uint8(op))
@@ -86,13 +96,13 @@ func (op Opcode) String() string {
 //
 //	 7…6       5…4      3…0
 //	version | reserved | opcode
-func (op Opcode) Control() uint8 { return Version<<shiftVersion | uint8(op)&maskOpcode }
+func (op Opcode) Control() uint8 { return version<<shiftVersion | uint8(op)&maskOpcode }
 
 // ParseControl parses a control byte; the reserved bits may have any value. The error is
 // InvalidVersion or UnexpectedOpcode. op is valid even after an error.
 func ParseControl(c uint8) (op Opcode, err error) {
 	op = Opcode(c & maskOpcode)
-	if c>>shiftVersion != Version {
+	if c>>shiftVersion != version {
 		return op, InvalidVersion
 	}
 	if !op.Known() {

@@ -18,22 +18,29 @@ func udp4(n int) []byte {
 	return h
 }
 
-// A WRITE of five bytes in one packet, from the BTH on.
-func ExamplePacket_Encode() {
+// A WRITE of five bytes in one packet, from the BTH on, and what its receiver reads.
+func Example() {
 	p := wire.Packet{
 		BTH:     wire.BTH{Opcode: wire.RCWriteOnly, PKey: wire.DefaultPKey, DestQP: 0x12, PSN: 7, AckReq: true, Pad: wire.PadLen(5)},
 		RETH:    wire.RETH{Addr: 0x1000, RKey: 0xabcd, Length: 5},
 		Payload: []byte("hello"),
 	}
 	b := make([]byte, p.Size())
-	p.Encode(udp4(len(b)), b)
+	header := udp4(len(b))
+	p.Encode(header, b)
 	fmt.Printf("BTH     % x\n", b[:12])
 	fmt.Printf("RETH    % x\n", b[12:28])
 	fmt.Printf("payload %q, %d bytes of pad, ICRC % x\n", b[28:33], p.Pad, b[36:])
+
+	var got wire.Packet
+	err := got.Parse(b)
+	fmt.Printf("ICRC %t, %v to QP %#x, %d bytes at %#x of R_Key %#x, %v\n", wire.CheckICRC(header, b), got.Opcode, got.DestQP,
+		got.RETH.Length, got.RETH.Addr, got.RETH.RKey, err)
 	// Output:
 	// BTH     0a 30 ff ff 00 00 00 12 80 00 00 07
 	// RETH    00 00 00 00 00 00 10 00 00 00 ab cd 00 00 00 05
 	// payload "hello", 3 bytes of pad, ICRC 0f bc 09 78
+	// ICRC true, RC WRITE Only to QP 0x12, 5 bytes at 0x1000 of R_Key 0xabcd, <nil>
 }
 
 // A program that reads packets checks the ICRC first, and then looks at the headers of the opcode.

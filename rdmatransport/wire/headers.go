@@ -1,33 +1,45 @@
-// Package wire implements RoCEv2's headers and nothing else: everything between the UDP header and
-// the end of the datagram. All fields are big-endian on the wire, except the ICRC. In this package
-// they are values in host order.
+// Package wire encodes and parses the packets of RoCE v2: everything between the UDP header and the
+// end of the datagram. It is for programs that write or read such packets, such as readers of
+// captures, fuzzers and test benches of hardware. The packets of RoCE v1 are the same after its
+// GRH.
 //
 //	+-----+--------------------------------------------+---------+-----+------+
 //	| BTH | RETH, AETH, AtomicETH, … as the opcode has  | payload | pad | ICRC |
 //	+-----+--------------------------------------------+---------+-----+------+
 //
-// Sources: IBTA Vol 1 §9.2 (BTH), §9.3 (extensions), annex A17 (RoCEv2).
+// Fields are big-endian on the wire, and the ICRC is little-endian. In this package they are values
+// in host order. A [Packet] is one packet, [Opcode.Info] says which headers an opcode has, and
+// [CheckICRC] checks the ICRC, which [Packet.Parse] does not. The functions panic if a buffer is
+// shorter than their comments demand. Functions that parse accept any bytes.
+//
+// The package knows packets, but no connections. It does not compare PSNs, keys and lengths with
+// those that a QP expects, and it writes no IP or UDP headers. [Mark] and [Sack] are an extension
+// of SoftRNIC's, in bits and bytes that other devices ignore. The payload of a MAD is the subject
+// of package mad.
+//
+// Sources: IBTA Vol 1 §9.2 (BTH), §9.3 (extensions), §9.7 (reliable service), annexes A14 (XRC), A17
+// (RoCEv2) and A19 (FLUSH and ATOMIC WRITE).
 package wire
 
 import "encoding/binary"
 
-// Lengths of the headers, in bytes.
+// Lengths on the wire, in bytes. [Info.HeaderLen] is that of all headers of an opcode.
 const (
 	BTHLen          = 12
-	RETHLen         = 16
+	rethLen         = 16
 	AETHLen         = 4
-	AtomicETHLen    = 28
-	AtomicAckETHLen = 8
-	ImmDtLen        = 4
-	IETHLen         = 4
-	FETHLen         = 4
-	XRCETHLen       = 4
+	atomicETHLen    = 28
+	atomicAckETHLen = 8
+	immDtLen        = 4
+	iethLen         = 4
+	fethLen         = 4
+	xrcethLen       = 4
 	DETHLen         = 8
-	ICRCLen         = 4
+	ICRCLen         = 4 // after the payload and the pad
 	// CNPPayloadLen is the length of a CNP's reserved payload, sent as zeros (IBTA A17.9.3).
 	CNPPayloadLen = 16
 	// MaxHeaderLen is the longest BTH with extensions: an XRC atomic request's.
-	MaxHeaderLen = BTHLen + XRCETHLen + AtomicETHLen
+	MaxHeaderLen = BTHLen + xrcethLen + atomicETHLen
 )
 
 // DefaultPKey is the full-membership key of the default partition, the only one used with RoCEv2.
@@ -45,16 +57,16 @@ const DefaultPKey = 0xffff
 //	+-+-----------+-------------------------------------------+
 type BTH struct {
 	Opcode     Opcode
-	Solicited  bool
-	MigReq     bool
+	Solicited  bool  // the receiver gets a solicited event
+	MigReq     bool  // migration state: migrated
 	Pad        uint8 // bytes between the payload and the ICRC, 0–3
 	Version    uint8 // transport header version, 0
 	PKey       uint16
 	FECN, BECN bool
-	Reserved6  uint8
+	Reserved6  uint8  // 6 bits
 	DestQP     uint32 // 24 bits
 	AckReq     bool
-	Reserved7  uint8
+	Reserved7  uint8  // 7 bits; see [Mark]
 	PSN        uint32 // 24 bits
 }
 
@@ -137,20 +149,20 @@ func bit(set bool, b byte) byte {
 //	|             DMA length: of the whole message             |
 //	+---------------------------------------------------------+
 type RETH struct {
-	Addr   uint64
+	Addr   uint64 // virtual address in the region of RKey
 	RKey   uint32
-	Length uint32
+	Length uint32 // of the whole message, in bytes
 }
 
 func (h *RETH) decode(b []byte) {
-	_ = b[RETHLen-1]
+	_ = b[rethLen-1]
 	h.Addr = binary.BigEndian.Uint64(b)
 	h.RKey = binary.BigEndian.Uint32(b[8:])
 	h.Length = binary.BigEndian.Uint32(b[12:])
 }
 
 func (h *RETH) encode(b []byte) {
-	_ = b[RETHLen-1]
+	_ = b[rethLen-1]
 	binary.BigEndian.PutUint64(b, h.Addr)
 	binary.BigEndian.PutUint32(b[8:], h.RKey)
 	binary.BigEndian.PutUint32(b[12:], h.Length)
@@ -162,20 +174,21 @@ func (h *RETH) encode(b []byte) {
 //	|0|type| value|                  MSN                      |  type 0 ACK, 1 RNR NAK, 3 NAK
 //	+-+----+------+-------------------------------------------+
 type AETH struct {
-	Syndrome uint8
-	MSN      uint32 // 24 bits
+	Syndrome uint8  // a type and its value, see below
+	MSN      uint32 // 24 bits: messages that the responder has completed
 }
 
 // AETH syndromes (IBTA Vol 1 §9.7.5.1, tables 43–45). The type is in bits 6–5, its value in bits
 // 4–0.
 const (
-	SyndromeACK = 0x00
-	RNRNak      = 0x20
-	NAK         = 0x60
+	SyndromeACK = 0x00 // with credits
+	RNRNak      = 0x20 // receiver not ready, with a timer
+	NAK         = 0x60 // with a code
 
 	// AckUnlimited is the value of an ACK without end-to-end credits.
 	AckUnlimited = 0x1f
 
+	// NAKs with their codes.
 	NakPSNSeq            = NAK
 	NakInvalidRequest    = NAK | 1
 	NakRemoteAccess      = NAK | 2
@@ -233,14 +246,14 @@ func (h *AETH) encode(b []byte) {
 //	|                 compare data, 64 bits                    |
 //	+---------------------------------------------------------+
 type AtomicETH struct {
-	Addr    uint64
+	Addr    uint64 // of 8 aligned bytes
 	RKey    uint32
 	Swap    uint64 // CmpSwap: the new value; FetchAdd: the addend
 	Compare uint64 // CmpSwap only
 }
 
 func (h *AtomicETH) decode(b []byte) {
-	_ = b[AtomicETHLen-1]
+	_ = b[atomicETHLen-1]
 	h.Addr = binary.BigEndian.Uint64(b)
 	h.RKey = binary.BigEndian.Uint32(b[8:])
 	h.Swap = binary.BigEndian.Uint64(b[12:])
@@ -248,7 +261,7 @@ func (h *AtomicETH) decode(b []byte) {
 }
 
 func (h *AtomicETH) encode(b []byte) {
-	_ = b[AtomicETHLen-1]
+	_ = b[atomicETHLen-1]
 	binary.BigEndian.PutUint64(b, h.Addr)
 	binary.BigEndian.PutUint32(b[8:], h.RKey)
 	binary.BigEndian.PutUint64(b[12:], h.Swap)
@@ -271,7 +284,7 @@ type AtomicAckETH struct {
 type DETH struct {
 	QKey      uint32
 	Reserved8 uint8
-	SrcQP     uint32 // 24 bits
+	SrcQP     uint32 // 24 bits: the QP that sent the datagram
 }
 
 func (h *DETH) decode(b []byte) {
@@ -322,7 +335,7 @@ func (h *FETH) encode(b []byte) {
 //	+-----------+---------------------------------------------+
 type XRCETH struct {
 	Reserved8 uint8
-	SRQ       uint32 // 24 bits
+	SRQ       uint32 // 24 bits: the number of the receiver's XRC SRQ
 }
 
 func (h *XRCETH) decode(b []byte) {

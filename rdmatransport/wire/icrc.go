@@ -74,7 +74,8 @@ func (r *Run) Check(header, pkt []byte) bool {
 	return checkable(header, n) && binary.LittleEndian.Uint32(pkt[n:]) == r.ICRC(header, pkt[:n])
 }
 
-// Update returns the ICRC of a packet from the sum of its first part and the rest, b.
+// Update returns the ICRC of a packet from the sum of its first part and the rest, b. With [ICRC] of
+// the headers as the sum, a payload can be added in pieces.
 func Update(sum uint32, b []byte) uint32 {
 	if len(b) < shortest {
 		return updateShort(sum, b)
@@ -189,7 +190,7 @@ func init() {
 	}
 }
 
-// GRHLen is the length of a GRH in bytes.
+// GRHLen is the length of RoCE v1's GRH in bytes; it has the format of an IPv6 header.
 const GRHLen = 40
 
 // PutICRC computes the ICRC of pkt, which is everything after the header, and writes it to the

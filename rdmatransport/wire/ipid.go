@@ -6,7 +6,7 @@ import (
 	"math/bits"
 )
 
-// ID returns the identification in an IPv4 header.
+// ID returns the identification in an IPv4 header of at least 6 bytes.
 func ID(header []byte) uint16 { return binary.BigEndian.Uint16(header[idAt:]) }
 
 // SolveID computes the IPv4 identification from the ICRC of pkt, which is everything after the UDP

@@ -20,7 +20,7 @@ const (
 // Transport returns the upper three bits.
 func (o Opcode) Transport() Transport { return Transport(o >> 5) }
 
-// Reliable connection.
+// Opcodes of reliable connections (IBTA Vol 1 §9.2.1; FLUSH and ATOMIC WRITE are A19's).
 const (
 	RCSendFirst          Opcode = 0x00
 	RCSendMiddle         Opcode = 0x01
@@ -49,7 +49,7 @@ const (
 	RCAtomicWrite        Opcode = 0x1d
 )
 
-// Unreliable connection.
+// Opcodes of unreliable connections.
 const (
 	UCSendFirst    Opcode = 0x20
 	UCSendMiddle   Opcode = 0x21
@@ -65,7 +65,7 @@ const (
 	UCWriteOnlyImm Opcode = 0x2b
 )
 
-// Unreliable datagram, and the congestion notification packet (IBTA A17.9.3).
+// Opcodes of unreliable datagrams, and of the congestion notification packet (IBTA A17.9.3).
 const (
 	UDSendOnly    Opcode = 0x64
 	UDSendOnlyImm Opcode = 0x65
@@ -210,10 +210,10 @@ func table() (t [256]opcode) {
 			has flags
 			len int
 		}{
-			{hasRETH, RETHLen}, {hasAETH, AETHLen}, {hasAtomicETH, AtomicETHLen}, {hasAtomicAckETH, AtomicAckETHLen},
-			{hasImmDt, ImmDtLen}, {hasIETH, IETHLen}, {hasDETH, DETHLen},
-			{hasFETH, FETHLen},
-			{hasXRCETH, XRCETHLen},
+			{hasRETH, rethLen}, {hasAETH, AETHLen}, {hasAtomicETH, atomicETHLen}, {hasAtomicAckETH, atomicAckETHLen},
+			{hasImmDt, immDtLen}, {hasIETH, iethLen}, {hasDETH, DETHLen},
+			{hasFETH, fethLen},
+			{hasXRCETH, xrcethLen},
 		} {
 			if f&x.has != 0 {
 				n += x.len

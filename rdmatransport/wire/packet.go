@@ -5,7 +5,7 @@ import (
 	"errors"
 )
 
-// Errors of Parse.
+// Errors of [Packet.Parse]. Each is a property of the packet alone.
 var (
 	ErrShort   = errors.New("roce: shorter than its headers and ICRC")
 	ErrOpcode  = errors.New("roce: unknown opcode")
@@ -14,8 +14,8 @@ var (
 	ErrPayload = errors.New("roce: payload where the opcode has none, or not of the length it must have")
 )
 
-// Packet is one RoCEv2 packet. The opcode determines which extension headers are valid
-// ([Opcode.Info]). Parse leaves the others unchanged.
+// Packet is one RoCEv2 packet, with values in host order. The opcode determines which extension
+// headers are valid ([Opcode.Info]). Parse leaves the others unchanged.
 type Packet struct {
 	BTH
 	RETH           RETH
@@ -40,7 +40,7 @@ type Scratch [512]byte
 
 // ParseInPlace is Parse for a packet in memory that may change at any time. The headers are parsed
 // from a copy. Payload is a copy too, except for data packets (SEND, WRITE, READ response). For
-// these, Payload is a part of b of which no byte has been read.
+// these, Payload is a part of b of which no byte has been read. The copies are in scratch.
 func (p *Packet) ParseInPlace(b []byte, scratch *Scratch) error {
 	n := copy(scratch[:MaxHeaderLen], b)
 	if n < BTHLen {
@@ -89,7 +89,7 @@ func (p *Packet) parse(head, b []byte) error {
 	x := head[BTHLen:n]
 	if info.HasXRCETH() {
 		p.XRCETH.decode(x)
-		x = x[XRCETHLen:]
+		x = x[xrcethLen:]
 	}
 	if info.HasDETH() {
 		p.DETH.decode(x)
@@ -97,15 +97,15 @@ func (p *Packet) parse(head, b []byte) error {
 	}
 	if info.HasFETH() {
 		p.FETH.decode(x)
-		x = x[FETHLen:]
+		x = x[fethLen:]
 	}
 	if info.HasRETH() {
 		p.RETH.decode(x)
-		x = x[RETHLen:]
+		x = x[rethLen:]
 	}
 	if info.HasAtomicETH() {
 		p.AtomicETH.decode(x)
-		x = x[AtomicETHLen:]
+		x = x[atomicETHLen:]
 	}
 	if info.HasAETH() {
 		p.AETH.decode(x)
@@ -113,11 +113,11 @@ func (p *Packet) parse(head, b []byte) error {
 	}
 	if info.HasAtomicAckETH() {
 		p.AtomicAckETH.Orig = binary.BigEndian.Uint64(x)
-		x = x[AtomicAckETHLen:]
+		x = x[atomicAckETHLen:]
 	}
 	if info.HasImmDt() {
 		p.Imm = binary.BigEndian.Uint32(x)
-		x = x[ImmDtLen:]
+		x = x[immDtLen:]
 	}
 	if info.HasIETH() {
 		p.InvalidateRKey = binary.BigEndian.Uint32(x)
@@ -131,7 +131,7 @@ func (p *Packet) HeaderLen() int { return p.Opcode.Info().HeaderLen() }
 // Size returns the length of the packet in bytes: headers, payload, pad, ICRC.
 func (p *Packet) Size() int { return p.HeaderLen() + len(p.Payload) + int(p.Pad) + ICRCLen }
 
-// PadLen returns BTH.Pad for a payload of n bytes.
+// PadLen returns BTH.Pad for a payload of n bytes: what a multiple of 4 lacks.
 func PadLen(n int) uint8 { return uint8(-n & 3) }
 
 // EncodeHeader writes the BTH and the opcode's extensions to b, which must have HeaderLen bytes,
@@ -142,7 +142,7 @@ func (p *Packet) EncodeHeader(b []byte) int {
 	n := BTHLen
 	if info.HasXRCETH() {
 		p.XRCETH.encode(b[n:])
-		n += XRCETHLen
+		n += xrcethLen
 	}
 	if info.HasDETH() {
 		p.DETH.encode(b[n:])
@@ -150,15 +150,15 @@ func (p *Packet) EncodeHeader(b []byte) int {
 	}
 	if info.HasFETH() {
 		p.FETH.encode(b[n:])
-		n += FETHLen
+		n += fethLen
 	}
 	if info.HasRETH() {
 		p.RETH.encode(b[n:])
-		n += RETHLen
+		n += rethLen
 	}
 	if info.HasAtomicETH() {
 		p.AtomicETH.encode(b[n:])
-		n += AtomicETHLen
+		n += atomicETHLen
 	}
 	if info.HasAETH() {
 		p.AETH.encode(b[n:])
@@ -166,21 +166,22 @@ func (p *Packet) EncodeHeader(b []byte) int {
 	}
 	if info.HasAtomicAckETH() {
 		binary.BigEndian.PutUint64(b[n:], p.AtomicAckETH.Orig)
-		n += AtomicAckETHLen
+		n += atomicAckETHLen
 	}
 	if info.HasImmDt() {
 		binary.BigEndian.PutUint32(b[n:], p.Imm)
-		n += ImmDtLen
+		n += immDtLen
 	}
 	if info.HasIETH() {
 		binary.BigEndian.PutUint32(b[n:], p.InvalidateRKey)
-		n += IETHLen
+		n += iethLen
 	}
 	return n
 }
 
 // Encode writes the whole packet to b, whose length must be Size: headers, a copy of the payload,
-// zeros as pad, ICRC. header is the IP and UDP headers before it.
+// zeros as pad, ICRC. header is the IP and UDP headers before it, as for [ICRC]; if it is empty, the
+// ICRC is zeros. The caller sets BTH.Pad ([PadLen]).
 func (p *Packet) Encode(header, b []byte) {
 	n := p.EncodeHeader(b)
 	n += copy(b[n:], p.Payload)
