@@ -1,14 +1,14 @@
-// Package ddp encodes and parses the headers of direct data placement, RFC 5041: of tagged segments,
-// which say where their payload goes, and of untagged ones, which are numbered in queues. It also
-// cuts messages into segments, and checks whether a segment is the next one of its queue, because
-// every user needs both. It is a layer of iWARP, for programs that write or read its streams, such as
-// readers of captures, fuzzers and test benches of hardware.
+// Package ddp encodes and parses the headers of direct data placement, RFC 5041: of tagged
+// segments, which say where their payload goes, and of untagged ones, which are numbered in queues.
+// It also cuts messages into segments, and checks whether a segment is the next one of its queue,
+// because every user needs both. It is a layer of iWARP, for programs that write or read its
+// streams, such as readers of captures, fuzzers and test benches of hardware.
 //
-// Fields are big-endian on the wire, and values in host order in this package. What parses accepts any
-// bytes. A segment is a ULPDU of package mpa, and package rdmap has the messages.
+// Fields are big-endian on the wire, and values in host order in this package. What parses accepts
+// any bytes. A segment is a ULPDU of package mpa, and package rdmap has the messages.
 //
-// The package places nothing: it knows no memory, no access rights and no buffers. The peer's errors
-// that it finds are an [*Error], with the number for a Terminate message.
+// The package places nothing: it knows no memory, no access rights and no buffers. The peer's
+// errors that it finds are an [*Error], with the number for a Terminate message.
 package ddp
 
 import "encoding/binary"

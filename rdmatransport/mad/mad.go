@@ -1,8 +1,8 @@
-// Package mad encodes and parses the management datagrams of InfiniBand's communication manager (CM),
-// by which RC, UC, UD and XRC QPs are connected, also on RoCE. It is for programs that write or read
-// such datagrams, such as readers of captures and test benches. A datagram is the payload of a UD SEND
-// to QP 1 of a port, and has 256 bytes. Fields are big-endian on the wire, and values in host order in
-// this package.
+// Package mad encodes and parses the management datagrams of InfiniBand's communication manager
+// (CM), by which RC, UC, UD and XRC QPs are connected, also on RoCE. It is for programs that write
+// or read such datagrams, such as readers of captures and test benches. A datagram is the payload
+// of a UD SEND to QP 1 of a port, and has 256 bytes. Fields are big-endian on the wire, and values
+// in host order in this package.
 //
 //	+-----------------+--------------------------+----------------------+
 //	| MAD header (24) | fields of the message    | its private data     |
@@ -135,8 +135,8 @@ func New(a Attr) Message {
 	return nil
 }
 
-// Parse parses the header of a datagram and returns the rest of b, 232 bytes, for [Decode]. The error
-// is [ErrLength] or [ErrClass].
+// Parse parses the header of a datagram and returns the rest of b, 232 bytes, for [Decode]. The
+// error is [ErrLength] or [ErrClass].
 func Parse(b []byte) (h Header, data []byte, err error) {
 	if len(b) != Size {
 		return h, nil, ErrLength
@@ -150,12 +150,12 @@ func Parse(b []byte) (h Header, data []byte, err error) {
 	return h, b[HeaderLen:], nil
 }
 
-// Decode decodes a message, of the type that [Header] names, from the data that [Parse] returned. The
-// message's byte slices are parts of data, each of the full length of its field.
+// Decode decodes a message, of the type that [Header] names, from the data that [Parse] returned.
+// The message's byte slices are parts of data, each of the full length of its field.
 func Decode(data []byte, m Message) { m.fields(&coder{b: data[:dataLen]}) }
 
-// Encode writes a datagram of a transaction. Values are cut to the bits of their fields. Byte slices
-// shorter than their fields are padded with zeros, and longer ones are cut.
+// Encode writes a datagram of a transaction. Values are cut to the bits of their fields. Byte
+// slices shorter than their fields are padded with zeros, and longer ones are cut.
 func Encode(b *[Size]byte, tid uint64, m Message) {
 	clear(b[:])
 	b[0], b[1], b[2], b[3] = baseVersion, classCM, classVersion, methodSend

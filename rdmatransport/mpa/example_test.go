@@ -42,8 +42,8 @@ func Example() {
 	// ULPDU "and the second one"
 }
 
-// A request for CRCs, by a program that answers 16 READs at a time and requests up to 8. It will send
-// first, a WRITE of 0 bytes.
+// A request for CRCs, by a program that answers 16 READs at a time and requests up to 8. It will
+// send first, a WRITE of 0 bytes.
 func ExampleFrame() {
 	f := mpa.Frame{CRC: true, Revision: mpa.Revision2, PrivateData: []byte("hello"),
 		HasEnhanced: true, Enhanced: mpa.Enhanced{PeerToPeer: true, RDMAWrite: true, IRD: 16, ORD: 8}}

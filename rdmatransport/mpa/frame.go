@@ -4,8 +4,8 @@
 //
 // Each side first sends a [Frame], the request or the reply. Then a [Sender] makes an FPDU of each
 // ULPDU, and a [Receiver] finds the ULPDUs in a stream, which may come in pieces of any size.
-// Fields are big-endian on the wire, except the CRC32C, which is little-endian. In this package they
-// are values in host order. What parses accepts any bytes, and buffers at most one FPDU.
+// Fields are big-endian on the wire, except the CRC32C, which is little-endian. In this package
+// they are values in host order. What parses accepts any bytes, and buffers at most one FPDU.
 //
 // The package has formats and framing only. Its user has the streams and timers, and decides which
 // side may send. ULPDUs are the subject of package ddp.

@@ -165,8 +165,8 @@ func ParseAtomicResponse(b []byte) (h AtomicResponseHeader, err error) {
 	return AtomicResponseHeader{ID: binary.BigEndian.Uint32(b), Original: binary.BigEndian.Uint64(b[4:])}, nil
 }
 
-// PutImmediate writes the message of Immediate Data into the first ImmediateLen bytes of b (RFC 7306
-// §6.2).
+// PutImmediate writes the message of Immediate Data into the first ImmediateLen bytes of b (RFC
+// 7306 §6.2).
 func PutImmediate(b []byte, data uint64) { binary.BigEndian.PutUint64(b, data) }
 
 // ParseImmediate parses the message b; the error is ErrLen.

@@ -1,11 +1,11 @@
-// Package rdmap encodes and parses the messages of the RDMA protocol, RFC 5040, with its extensions,
-// RFC 7306: the control byte, the headers after DDP's, and Terminate with its codes. It is the
-// highest layer of iWARP, for programs that write or read its streams, such as readers of captures,
-// fuzzers and test benches of hardware.
+// Package rdmap encodes and parses the messages of the RDMA protocol, RFC 5040, with its
+// extensions, RFC 7306: the control byte, the headers after DDP's, and Terminate with its codes. It
+// is the highest layer of iWARP, for programs that write or read its streams, such as readers of
+// captures, fuzzers and test benches of hardware.
 //
 // An [Opcode] has the properties of its messages, and its control byte is RsvdULP of the segments'
-// headers (package ddp). Fields are big-endian on the wire, and values in host order in this package.
-// What parses accepts any bytes; an error that the peer made is a [Cause].
+// headers (package ddp). Fields are big-endian on the wire, and values in host order in this
+// package. What parses accepts any bytes; an error that the peer made is a [Cause].
 //
 // The package knows messages, but no streams. It checks no keys, and does not match responses with
 // requests.

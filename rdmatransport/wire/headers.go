@@ -17,8 +17,8 @@
 // of SoftRNIC's, in bits and bytes that other devices ignore. The payload of a MAD is the subject
 // of package mad.
 //
-// Sources: IBTA Vol 1 §9.2 (BTH), §9.3 (extensions), §9.7 (reliable service), annexes A14 (XRC), A17
-// (RoCEv2) and A19 (FLUSH and ATOMIC WRITE).
+// Sources: IBTA Vol 1 §9.2 (BTH), §9.3 (extensions), §9.7 (reliable service), annexes A14 (XRC),
+// A17 (RoCEv2) and A19 (FLUSH and ATOMIC WRITE).
 package wire
 
 import "encoding/binary"

@@ -74,8 +74,8 @@ func (r *Run) Check(header, pkt []byte) bool {
 	return checkable(header, n) && binary.LittleEndian.Uint32(pkt[n:]) == r.ICRC(header, pkt[:n])
 }
 
-// Update returns the ICRC of a packet from the sum of its first part and the rest, b. With [ICRC] of
-// the headers as the sum, a payload can be added in pieces.
+// Update returns the ICRC of a packet from the sum of its first part and the rest, b. With [ICRC]
+// of the headers as the sum, a payload can be added in pieces.
 func Update(sum uint32, b []byte) uint32 {
 	if len(b) < shortest {
 		return updateShort(sum, b)

@@ -180,8 +180,8 @@ func (p *Packet) EncodeHeader(b []byte) int {
 }
 
 // Encode writes the whole packet to b, whose length must be Size: headers, a copy of the payload,
-// zeros as pad, ICRC. header is the IP and UDP headers before it, as for [ICRC]; if it is empty, the
-// ICRC is zeros. The caller sets BTH.Pad ([PadLen]).
+// zeros as pad, ICRC. header is the IP and UDP headers before it, as for [ICRC]; if it is empty,
+// the ICRC is zeros. The caller sets BTH.Pad ([PadLen]).
 func (p *Packet) Encode(header, b []byte) {
 	n := p.EncodeHeader(b)
 	n += copy(b[n:], p.Payload)
