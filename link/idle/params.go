@@ -10,13 +10,13 @@ import "time"
 // goroutines of media leave reception to it.
 const PollingEndsAfter = time.Millisecond
 
-// A poller that has found nothing for BackoffAfter sleeps for SleepTime at a time, at most once in
-// SleepInterval. The kernel's timer slack doubles SleepTime, so an idle poller polls for half of
+// A poller that has found nothing for backoffAfter sleeps for SleepTime at a time, at most once in
+// sleepInterval. The kernel's timer slack doubles SleepTime, so an idle poller polls for half of
 // the time.
 const (
-	BackoffAfter  = time.Millisecond
+	backoffAfter  = time.Millisecond
 	SleepTime     = 50 * time.Microsecond
-	SleepInterval = 200 * time.Microsecond
+	sleepInterval = 200 * time.Microsecond
 )
 
 // Medium has the parameters of an application that polls a medium.
@@ -40,20 +40,20 @@ var (
 	Hub = Medium{PollsPerYield: 8, PollsPerGosched: 4096, PollsPerGoschedOneP: 8}
 )
 
-// Yield selects what a goroutine does between two reads while it spins.
-type Yield uint8
+// yield selects what a goroutine does between two reads while it spins.
+type yield uint8
 
 const (
-	YieldNothing    Yield = iota // read again at once
-	YieldThread                  // sched_yield
-	YieldGoroutines              // runtime.Gosched
-	YieldBoth                    // runtime.Gosched and, with GOMAXPROCS 1, sched_yield
+	yieldNothing    yield = iota // read again at once
+	yieldThreads                 // sched_yield
+	yieldGoroutines              // runtime.Gosched
+	yieldBoth                    // runtime.Gosched and, with GOMAXPROCS 1, sched_yield
 )
 
 // Spinner has the parameters of a goroutine that spins before it sleeps.
 type Spinner struct {
 	Time  time.Duration // how long to spin before a sleep
-	Yield Yield
+	yield yield
 	// Parks says that the goroutine sleeps in Go's scheduler, which lets others run. It need not yield
 	// to them first.
 	Parks bool
@@ -65,19 +65,19 @@ type Spinner struct {
 // The goroutines that spin.
 var (
 	// Reads TAP and AF_PACKET.
-	DeviceReader = Spinner{Time: 50 * time.Microsecond, Yield: YieldThread, GiveUp: 4, RetryInterval: 32}
-	RingReader   = Spinner{Time: 50 * time.Microsecond, Yield: YieldGoroutines, GiveUp: 4, RetryInterval: 32}
-	HubReader    = Spinner{Time: 50 * time.Microsecond, Yield: YieldBoth, GiveUp: 4, RetryInterval: 32}
+	DeviceReader = Spinner{Time: 50 * time.Microsecond, yield: yieldThreads, GiveUp: 4, RetryInterval: 32}
+	RingReader   = Spinner{Time: 50 * time.Microsecond, yield: yieldGoroutines, GiveUp: 4, RetryInterval: 32}
+	HubReader    = Spinner{Time: 50 * time.Microsecond, yield: yieldBoth, GiveUp: 4, RetryInterval: 32}
 	SocketReader = Spinner{Time: 20 * time.Microsecond, Parks: true, GiveUp: 4, RetryInterval: 32}
 )
 
 const (
-	// GoschedInterval is the time between yields to other goroutines while superframes arrive.
-	GoschedInterval = 500 * time.Microsecond
-	// ReadsPerGosched and ReadsPerGoschedOneP are like Medium's, for a reader that spins or never
+	// goschedInterval is the time between yields to other goroutines while superframes arrive.
+	goschedInterval = 500 * time.Microsecond
+	// readsPerGosched and readsPerGoschedOneP are like Medium's, for a reader that spins or never
 	// sleeps.
-	ReadsPerGosched     = 512
-	ReadsPerGoschedOneP = 4
+	readsPerGosched     = 512
+	readsPerGoschedOneP = 4
 
 	// DirectWaitTime is how long a socket of [DirectWait] waits in the kernel before it leaves
 	// waiting to Go's scheduler.
@@ -90,6 +90,6 @@ const (
 	// until polls are those of an idle ring. They take about a millisecond.
 	SocketPollsBeforeYield = 2048
 
-	// With GOMAXPROCS 1, one empty poll in PollsPerSocketYield lets the goroutines of sockets run.
-	PollsPerSocketYield = 4
+	// With GOMAXPROCS 1, one empty poll in pollsPerSocketYield lets the goroutines of sockets run.
+	pollsPerSocketYield = 4
 )

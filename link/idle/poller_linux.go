@@ -15,7 +15,7 @@ import (
 // processors are scarce: the kernel may choose the yielding thread again. See README.md.
 type Poller struct {
 	medium Medium
-	after  time.Duration // BackoffAfter
+	after  time.Duration // backoffAfter
 	empty  atomic.Uint32 // polls that found nothing
 	procs  atomic.Uint32 // procsUnknown, ...
 	// When the first of the last empty polls was noticed, relative to birth; 0: the last poll found
@@ -25,9 +25,9 @@ type Poller struct {
 }
 
 // Init sets the medium, before the first poll.
-func (p *Poller) Init(m Medium) { p.medium, p.after = m, BackoffAfter }
+func (p *Poller) Init(m Medium) { p.medium, p.after = m, backoffAfter }
 
-// SleepAfter replaces BackoffAfter, for tests.
+// SleepAfter replaces backoffAfter, for tests.
 func (p *Poller) SleepAfter(d time.Duration) { p.after = d }
 
 // Found is called when a poll has found something.
@@ -114,12 +114,12 @@ func (p *Poller) idling() bool {
 	return since != 0 && now-since >= int64(p.after)
 }
 
-// sleep blocks the thread for SleepTime, unless the last sleep began less than SleepInterval ago.
+// sleep blocks the thread for SleepTime, unless the last sleep began less than sleepInterval ago.
 // The runtime does not give the P to other goroutines meanwhile: the sleep is too short to matter
 // to them.
 func (p *Poller) sleep() {
 	now := int64(time.Since(birth))
-	if slept := p.slept.Load(); slept != 0 && now-slept < int64(SleepInterval) {
+	if slept := p.slept.Load(); slept != 0 && now-slept < int64(sleepInterval) {
 		return
 	}
 	p.slept.Store(now)

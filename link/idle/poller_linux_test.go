@@ -19,13 +19,13 @@ func TestPollerIdles(t *testing.T) {
 			if p.idling() {
 				t.Errorf("round %d: idle at the first empty poll", round)
 			}
-			time.Sleep(BackoffAfter - 1)
+			time.Sleep(backoffAfter - 1)
 			if p.idling() {
 				t.Errorf("round %d: idle too soon", round)
 			}
 			time.Sleep(time.Nanosecond)
 			if !p.idling() {
-				t.Errorf("round %d: not idle after %v", round, BackoffAfter)
+				t.Errorf("round %d: not idle after %v", round, backoffAfter)
 			}
 			p.Found()
 		}

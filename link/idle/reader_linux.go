@@ -20,7 +20,7 @@ const (
 // After traffic, goroutines that the frames have woken should run before the next wait. But each
 // runtime.Gosched may wake a thread that looks for work and takes a processor from another thread.
 // Between superframes, which come by the thousand, the goroutine therefore yields only once in
-// GoschedInterval.
+// goschedInterval.
 type Reader struct {
 	wait    Wait
 	spin    spin
@@ -58,12 +58,12 @@ func (r *Reader) Empty() (sleep bool) {
 		runtime.Gosched()
 		return false
 	}
-	switch r.spin.Yield {
-	case YieldThread:
+	switch r.spin.yield {
+	case yieldThreads:
 		yieldThread()
-	case YieldGoroutines:
+	case yieldGoroutines:
 		runtime.Gosched()
-	case YieldBoth:
+	case yieldBoth:
 		runtime.Gosched()
 		if r.oneP {
 			yieldThread()
@@ -84,7 +84,7 @@ const (
 // decide records that a read found nothing at the given time.
 func (r *Reader) decide(now time.Time) action {
 	r.empty++
-	if r.empty%ReadsPerGosched == 1 {
+	if r.empty%readsPerGosched == 1 {
 		r.oneP = runtime.GOMAXPROCS(0) == 1
 	}
 	if r.fresh && r.until.IsZero() && r.wait == WaitAdaptive {
@@ -96,13 +96,13 @@ func (r *Reader) decide(now time.Time) action {
 	spinning := r.wait == WaitPoll || now.Before(r.until)
 	yieldsFirst := !r.spin.Parks // before it sleeps
 	if spinning {
-		yieldsFirst = !r.bulk || now.Sub(r.yielded) >= GoschedInterval
+		yieldsFirst = !r.bulk || now.Sub(r.yielded) >= goschedInterval
 	}
 	switch {
 	case r.owed && yieldsFirst:
 		r.owed, r.yielded = false, now
 		return gosched
-	case spinning && (r.empty%ReadsPerGosched == 0 || r.oneP && r.empty%ReadsPerGoschedOneP == 0):
+	case spinning && (r.empty%readsPerGosched == 0 || r.oneP && r.empty%readsPerGoschedOneP == 0):
 		return gosched
 	case spinning:
 		return readAgain

@@ -44,7 +44,7 @@ func TestReader(t *testing.T) {
 			{at: 132 * us, want: sleepNow},
 			{at: 600 * us, received: true, bulk: true},
 			{at: 601 * us},
-			{at: 632 * us, want: gosched}, // GoschedInterval after the last
+			{at: 632 * us, want: gosched}, // goschedInterval after the last
 		}},
 		{"superframes, sleeping at once", DeviceReader, WaitEvent, []step{
 			{at: 0, received: true, bulk: true},
@@ -113,7 +113,7 @@ func TestReaderAdapts(t *testing.T) {
 				t.Errorf("%d frames, one per %v: %d spins, want %d to %d", c.frames, c.gap, got, c.min, c.most)
 			}
 			want := map[bool]int{true: got, false: c.frames}[spinner.Parks]
-			if yields < want || yields > want+5 { // one in ReadsPerGosched reads yields too
+			if yields < want || yields > want+5 { // one in readsPerGosched reads yields too
 				t.Errorf("%d frames, one per %v: %d yields, want %d", c.frames, c.gap, yields, want)
 			}
 		}

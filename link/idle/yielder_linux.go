@@ -27,7 +27,7 @@ type Yielder struct {
 
 // EmptyPoll is called by a poll that has found nothing.
 func (y *Yielder) EmptyPoll() {
-	if runtime.GOMAXPROCS(0) > 1 || y.empty.Add(1)%PollsPerSocketYield != 0 || !y.mu.TryLock() {
+	if runtime.GOMAXPROCS(0) > 1 || y.empty.Add(1)%pollsPerSocketYield != 0 || !y.mu.TryLock() {
 		return
 	}
 	defer y.mu.Unlock()

@@ -14,8 +14,8 @@ type Consumer struct {
 	released uint64 // the value of head that was released to the producer
 	next     header // header of the record at head, if has is true
 	has      bool   // next is valid
-	asleep   bool   // Sleep has been called, and Awake has not
-	err      error  // wraps ErrCorrupt
+	asleep   bool   // sleep has been called, and awake has not
+	err      error  // wraps errCorrupt
 }
 
 // NewConsumer returns the consumer of a ring. The memory must be zeroed, or used by a producer
@@ -64,7 +64,7 @@ func (c *Consumer) Next() (int, error) {
 }
 
 func (c *Consumer) fail(format string, args ...any) error {
-	c.err = fmt.Errorf("%w: "+format, append([]any{ErrCorrupt}, args...)...)
+	c.err = fmt.Errorf("%w: "+format, append([]any{errCorrupt}, args...)...)
 	c.next = header{}
 	return c.err
 }
@@ -115,9 +115,9 @@ func (c *Consumer) Release() (wake bool) {
 	return c.m.producerAsleep.Load() != 0 && c.m.producerAsleep.Swap(0) != 0
 }
 
-// Sleep is called before the consumer sleeps. It returns false if there is a frame to take, or an
+// sleep is called before the consumer sleeps. It returns false if there is a frame to take, or an
 // error that Next returns. After true, the producer's next Publish asks to wake the consumer.
-func (c *Consumer) Sleep() bool {
+func (c *Consumer) sleep() bool {
 	c.m.consumerAsleep.Store(1)
 	if c.m.tail.Load() != c.head || c.err != nil {
 		c.m.consumerAsleep.Store(0)
@@ -127,8 +127,8 @@ func (c *Consumer) Sleep() bool {
 	return true
 }
 
-// Awake is called when the consumer is awake again, for any reason.
-func (c *Consumer) Awake() {
+// awake is called when the consumer is awake again, for any reason.
+func (c *Consumer) awake() {
 	if c.asleep {
 		c.asleep = false
 		c.m.consumerAsleep.Store(0)

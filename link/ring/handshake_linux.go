@@ -53,5 +53,5 @@ func ReceiveMemory(conn *net.UnixConn, decode func([]byte) (ring int, err error)
 	if len(fds) != 1 {
 		return nil, fmt.Errorf("hello has %d descriptors, want 1: %w", len(fds), unix.EINVAL)
 	}
-	return MapMemory(fds[0], size)
+	return mapPeer(fds[0], size)
 }

@@ -33,9 +33,9 @@ func NewMemory(n int) (fd int, b []byte, err error) {
 	return fd, b, nil
 }
 
-// MapMemory maps the memory of a ring of n bytes that a peer has created. It fails unless the
+// mapPeer maps the memory of a ring of n bytes that a peer has created. It fails unless the
 // descriptor is a memfd of the right size, sealed so that the peer cannot truncate it.
-func MapMemory(fd, n int) ([]byte, error) {
+func mapPeer(fd, n int) ([]byte, error) {
 	if err := checkMemory(fd, n); err != nil {
 		return nil, err
 	}

@@ -176,7 +176,7 @@ func (p *Pair) flush() {
 			p.waiting.Store(false)
 			return
 		}
-		if sleep, err := p.out.Sleep(len(p.queue[0].Data)); err != nil {
+		if sleep, err := p.out.sleep(len(p.queue[0].Data)); err != nil {
 			p.Shutdown()
 			return
 		} else if sleep {
@@ -206,7 +206,7 @@ func (p *Pair) Reserve(n int) (r link.Reservation) {
 	if p.closed || len(p.queue) > 0 || !p.out.InPlace() {
 		return r
 	}
-	if r.At, r.Data = p.out.Reserve(n); r.Data != nil {
+	if r.At, r.Data = p.out.reserve(n); r.Data != nil {
 		r.Owner = p
 	}
 	return r
@@ -224,7 +224,7 @@ func (p *Pair) Commit(at uint64, f *link.Frame, n int) {
 func (p *Pair) commit(at uint64, f *link.Frame, n int) (wake bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.out.Commit(at, f, n)
+	p.out.commit(at, f, n)
 	if p.closed {
 		p.unmapOut()
 		return false
@@ -248,7 +248,7 @@ func (p *Pair) Close() {
 
 // unmapOut unmaps the outgoing ring once no frame is being built in it. p.mu is held.
 func (p *Pair) unmapOut() {
-	if p.out != nil && p.out.Reserved() == 0 {
+	if p.out != nil && p.out.reservations() == 0 {
 		_ = unix.Munmap(p.outMemory)
 	}
 }
@@ -260,7 +260,7 @@ func (p *Pair) unmapOut() {
 // corrupt. While an application polls the group, Serve sleeps.
 func (p *Pair) Serve(recv link.Receiver, onMessage func(message []byte, fds []int) error) error {
 	err := p.serve(recv, onMessage)
-	if errors.Is(err, ErrCorrupt) {
+	if errors.Is(err, errCorrupt) {
 		p.group.malformed.Add(1)
 	}
 	return err
@@ -316,7 +316,7 @@ func (p *Pair) serve(recv link.Receiver, onMessage func(message []byte, fds []in
 			continue
 		}
 		p.receiving.Lock()
-		p.in.Awake()
+		p.in.awake()
 		p.receiving.Unlock()
 	}
 	return nil
@@ -351,7 +351,7 @@ func (p *Pair) wait() {
 func (p *Pair) sleeps() bool {
 	p.receiving.Lock()
 	defer p.receiving.Unlock()
-	return p.recv == nil || p.in.Sleep()
+	return p.recv == nil || p.in.sleep()
 }
 
 // handOver makes the pair's goroutine receive again, because no application polls any more.
@@ -369,7 +369,7 @@ func (p *Pair) poll() bool {
 	n := 0
 	if p.recv != nil {
 		var err error
-		p.in.Awake()
+		p.in.awake()
 		if n, err = p.receive(true); err != nil {
 			p.Shutdown()
 		}

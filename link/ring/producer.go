@@ -7,13 +7,13 @@ import (
 )
 
 // Producer puts frames into a ring. Only one goroutine at a time may call its methods. Meanwhile
-// others may write to the room that Reserve has returned.
+// others may write to the room that reserve has returned.
 type Producer struct {
 	m        memory
 	next     uint64        // index after the last record that was put or reserved
 	head     uint64        // the consumer's index as last read
 	reserved []reservation // the first is not committed
-	err      error         // wraps ErrCorrupt
+	err      error         // wraps errCorrupt
 }
 
 // reservation is room for a frame that is being built.
@@ -66,9 +66,9 @@ func (p *Producer) Put(f *link.Frame) (bool, error) {
 	return true, nil
 }
 
-// Reserve reserves room for a frame of up to n bytes. The caller must call Commit. room is nil if
+// reserve reserves room for a frame of up to n bytes. The caller must call commit. room is nil if
 // there is none, or after an error. Frames that are put or reserved later come after this one.
-func (p *Producer) Reserve(n int) (at uint64, room []byte) {
+func (p *Producer) reserve(n int) (at uint64, room []byte) {
 	at, ok, _ := p.allocate(n)
 	if !ok {
 		return 0, nil
@@ -80,9 +80,9 @@ func (p *Producer) Reserve(n int) (at uint64, room []byte) {
 	return at, p.m.records[begin : begin+uint64(n) : begin+uint64(n)]
 }
 
-// Commit makes a frame of the first n bytes of the room at an index, with the fields of f. If n is
+// commit makes a frame of the first n bytes of the room at an index, with the fields of f. If n is
 // 0, the room stays unused.
-func (p *Producer) Commit(at uint64, f *link.Frame, n int) {
+func (p *Producer) commit(at uint64, f *link.Frame, n int) {
 	i := 0
 	for p.reserved[i].at != at {
 		i++
@@ -107,8 +107,8 @@ func (p *Producer) Commit(at uint64, f *link.Frame, n int) {
 	p.reserved = p.reserved[:copy(p.reserved, p.reserved[done:])]
 }
 
-// Reserved returns the number of records from the first uncommitted reservation on.
-func (p *Producer) Reserved() int { return len(p.reserved) }
+// reservations returns the number of records from the first uncommitted reservation on.
+func (p *Producer) reservations() int { return len(p.reserved) }
 
 func (p *Producer) putHeader(at uint64, f *link.Frame, n int, size uint64) {
 	h := encode(f, n, size)
@@ -143,7 +143,7 @@ func (p *Producer) room(need uint64) (bool, error) {
 	}
 	head := p.m.head.Load()
 	if p.err == nil && (head-p.head > p.published()-p.head || head%recordAlign != 0) {
-		p.err = fmt.Errorf("%w: the consumer is at %#x, and has %#x to %#x", ErrCorrupt, head, p.head, p.published())
+		p.err = fmt.Errorf("%w: the consumer is at %#x, and has %#x to %#x", errCorrupt, head, p.head, p.published())
 	}
 	if p.err != nil {
 		return false, p.err
@@ -167,10 +167,10 @@ func (p *Producer) Publish() (wake bool) {
 	return p.m.consumerAsleep.Load() != 0 && p.m.consumerAsleep.Swap(0) != 0
 }
 
-// Sleep is called before the producer sleeps because there is no room for a frame of n bytes. It
+// sleep is called before the producer sleeps because there is no room for a frame of n bytes. It
 // returns false if there is room now. After true, the consumer's next Release asks to wake the
 // producer. Frames must be published first.
-func (p *Producer) Sleep(n int) (bool, error) {
+func (p *Producer) sleep(n int) (bool, error) {
 	p.m.producerAsleep.Store(1)
 	need := recordLen(n)
 	if left := p.m.left(p.next); need > left {

@@ -35,7 +35,7 @@
 //
 // Each side keeps its own index in private memory and never reads it back. It reads the peer's
 // index once per decision and checks that the value is possible. An impossible value is
-// [ErrCorrupt], and the ring must be abandoned. A record's header is copied before it is examined.
+// an error, and the ring must be abandoned. A record's header is copied before it is examined.
 // The frame is copied before it is examined. If the consumer asks for frames in place, only the
 // headers are copied. The reader of the remainder must read each byte at most once, because a
 // second read may return another value. Zeroed memory is an empty ring.
@@ -74,8 +74,8 @@ const MaxFrame = link.EthernetHeaderLen + 2*link.TagLen + link.MaxSuperframe
 // converted.
 var Offloads = link.Offloads{USO: true, TSO: true, Checksum: true}
 
-// ErrCorrupt is wrapped by an error if the peer has violated the protocol.
-var ErrCorrupt = errors.New("the ring is corrupt")
+// errCorrupt is wrapped by an error if the peer has violated the protocol.
+var errCorrupt = errors.New("the ring is corrupt")
 
 // MemoryLen returns the length of a ring's memory whose records have n bytes.
 func MemoryLen(n int) int { return recordsAt + n }

@@ -110,7 +110,7 @@ func TestFull(t *testing.T) {
 	if want := MinLen / int(recordLen(1000)); n != want {
 		t.Errorf("%d frames, want %d", n, want)
 	}
-	if sleep, err := p.Sleep(1000); !sleep || err != nil {
+	if sleep, err := p.sleep(1000); !sleep || err != nil {
 		t.Errorf("Sleep with a full ring: %t, %v", sleep, err)
 	}
 	for i := range n {
@@ -128,7 +128,7 @@ func TestFull(t *testing.T) {
 			if c.Release() {
 				t.Error("the second Release asks to wake the producer")
 			}
-			if sleep, err := p.Sleep(1000); sleep || err != nil {
+			if sleep, err := p.sleep(1000); sleep || err != nil {
 				t.Errorf("Sleep with room in the ring: %t, %v", sleep, err)
 			}
 			if c.Release() {
@@ -148,7 +148,7 @@ func TestSleep(t *testing.T) {
 	if p.Publish() {
 		t.Error("Publish asks to wake a consumer that does not sleep")
 	}
-	if !c.Sleep() {
+	if !c.sleep() {
 		t.Error("Sleep fails with an empty ring")
 	}
 	put(t, p, f)
@@ -158,13 +158,13 @@ func TestSleep(t *testing.T) {
 	if put(t, p, f); p.Publish() {
 		t.Error("the second Publish asks to wake the consumer")
 	}
-	if c.Sleep() {
+	if c.sleep() {
 		t.Error("Sleep succeeds with a frame in the ring")
 	}
 	take(t, c)
 	take(t, c)
-	c.Sleep()
-	c.Awake()
+	c.sleep()
+	c.awake()
 	if put(t, p, f); p.Publish() {
 		t.Error("Publish asks to wake a consumer that is awake")
 	}
@@ -192,7 +192,7 @@ func TestConcurrent(t *testing.T) {
 				if p.Publish() {
 					wake(toConsumer)
 				}
-				if sleep, _ := p.Sleep(n); sleep {
+				if sleep, _ := p.sleep(n); sleep {
 					<-toProducer
 				}
 			}
@@ -211,7 +211,7 @@ func TestConcurrent(t *testing.T) {
 			if c.Release() {
 				wake(toProducer)
 			}
-			if c.Sleep() {
+			if c.sleep() {
 				<-toConsumer
 			}
 			continue
@@ -274,14 +274,14 @@ func TestHostile(t *testing.T) {
 	} {
 		b, _, c := pair(t, MinLen)
 		spoil(b)
-		if n, err := c.Next(); n != 0 || !errors.Is(err, ErrCorrupt) {
+		if n, err := c.Next(); n != 0 || !errors.Is(err, errCorrupt) {
 			t.Errorf("%s: %d, %v, want ErrCorrupt", name, n, err)
 		}
 		put8(tailAt, 0)(b)
-		if n, err := c.Next(); n != 0 || !errors.Is(err, ErrCorrupt) {
+		if n, err := c.Next(); n != 0 || !errors.Is(err, errCorrupt) {
 			t.Errorf("%s, repaired: %d, %v, want ErrCorrupt", name, n, err)
 		}
-		if c.Sleep() {
+		if c.sleep() {
 			t.Errorf("%s: Sleep succeeds", name)
 		}
 	}
@@ -295,14 +295,14 @@ func TestHostile(t *testing.T) {
 		for put(t, p, f) {
 		}
 		put8(headAt, head)(b)
-		if ok, err := p.Put(&f); ok || !errors.Is(err, ErrCorrupt) {
+		if ok, err := p.Put(&f); ok || !errors.Is(err, errCorrupt) {
 			t.Errorf("%s: %t, %v, want ErrCorrupt", name, ok, err)
 		}
 		put8(headAt, 0)(b)
-		if ok, err := p.Put(&f); ok || !errors.Is(err, ErrCorrupt) {
+		if ok, err := p.Put(&f); ok || !errors.Is(err, errCorrupt) {
 			t.Errorf("%s, repaired: %t, %v, want ErrCorrupt", name, ok, err)
 		}
-		if sleep, err := p.Sleep(1000); sleep || !errors.Is(err, ErrCorrupt) {
+		if sleep, err := p.sleep(1000); sleep || !errors.Is(err, errCorrupt) {
 			t.Errorf("%s: Sleep: %t, %v, want ErrCorrupt", name, sleep, err)
 		}
 	}
@@ -329,7 +329,7 @@ func TestReserve(t *testing.T) {
 			if len(opened) == 5 {
 				continue
 			}
-			if at, room := p.Reserve(length(number) + r.IntN(3)*1000); room != nil {
+			if at, room := p.reserve(length(number) + r.IntN(3)*1000); room != nil {
 				opened, want = append(opened, open{at, room, number}), append(want, number)
 				number++
 			}
@@ -350,7 +350,7 @@ func TestReserve(t *testing.T) {
 			} else {
 				copy(o.room, payload(o.frame, n))
 			}
-			p.Commit(o.at, &link.Frame{HeaderLen: uint16(o.frame), NoICRC: true}, n)
+			p.commit(o.at, &link.Frame{HeaderLen: uint16(o.frame), NoICRC: true}, n)
 		case 4:
 			p.Publish()
 			for {
@@ -370,15 +370,15 @@ func TestReserve(t *testing.T) {
 		}
 	}
 	for _, o := range opened {
-		p.Commit(o.at, &link.Frame{}, 0)
+		p.commit(o.at, &link.Frame{}, 0)
 		want[o.frame] = -1
 	}
 	p.Publish()
 	for _, ok := take(t, c); ok; _, ok = take(t, c) {
 		next++
 	}
-	if c.Release(); p.Reserved() != 0 || number < 5000 {
-		t.Errorf("%d frames, %d reservations are left", number, p.Reserved())
+	if c.Release(); p.reservations() != 0 || number < 5000 {
+		t.Errorf("%d frames, %d reservations are left", number, p.reservations())
 	}
 	if ok, err := p.room(MinLen); !ok || err != nil {
 		t.Errorf("the ring still has bytes in use: %v", err)
@@ -396,9 +396,9 @@ func TestTakeHeaders(t *testing.T) {
 		t.Error("InPlace is false after AllowInPlace")
 	}
 	data := payload(0, 1000)
-	at, room := p.Reserve(2000)
+	at, room := p.reserve(2000)
 	copy(room, data)
-	p.Commit(at, &link.Frame{HeaderLen: 42, NoICRC: true}, len(data))
+	p.commit(at, &link.Frame{HeaderLen: 42, NoICRC: true}, len(data))
 	p.Publish()
 	if n, err := c.Next(); n != len(data) || err != nil || c.HeaderLen() != 42 {
 		t.Fatal(n, err, c.HeaderLen())

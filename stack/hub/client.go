@@ -8,16 +8,16 @@ import (
 	"syscall"
 )
 
-// DefaultRing is the size of the ring that a client receives from, in bytes.
-const DefaultRing = 4 << 20
+// defaultRing is the size of the ring that a client receives from, in bytes.
+const defaultRing = 4 << 20
 
 // ClientConfig configures a client of a hub. Only Receiver and Changed are required.
 type ClientConfig struct {
 	// Directory is that of the hub. "" means that of the user's own hub if it runs, or of the hub
 	// of the machine if that runs, or else of the user's own.
 	Directory string
-	// QPs is the largest number of QPs that the client will have at a time, at most MaxQPs; 0
-	// means DefaultQPs.
+	// QPs is the largest number of QPs that the client will have at a time, at most 2^20; 0
+	// means 2^15.
 	QPs int
 	// Start starts a hub process, and need not wait for it. If it is nil, a hub must be started by
 	// other means, as the hub of the machine always is.
@@ -43,23 +43,23 @@ type ClientConfig struct {
 	Log     *slog.Logger // nil: no log
 }
 
-// DefaultQPs and MaxQPs are the default and the largest number of QPs of a client. Twice as many
+// defaultQPs and maxQPs are the default and the largest number of QPs of a client. Twice as many
 // numbers are leased, because QPs choose their numbers at random.
 const (
-	DefaultQPs = 1 << (slotBits - 1)
-	MaxQPs     = DefaultQPs << maxLeaseBits
+	defaultQPs = 1 << (slotBits - 1)
+	maxQPs     = defaultQPs << maxLeaseBits
 )
 
 func (c *ClientConfig) check() error {
-	if c.QPs < 0 || c.QPs > MaxQPs {
-		return fmt.Errorf("%d QPs: must be 1 to %d, or 0 for the default: %w", c.QPs, MaxQPs, syscall.EINVAL)
+	if c.QPs < 0 || c.QPs > maxQPs {
+		return fmt.Errorf("%d QPs: must be 1 to %d, or 0 for the default: %w", c.QPs, maxQPs, syscall.EINVAL)
 	}
 	return nil
 }
 
 // bits returns the number of slots that the client requests, as a power of two.
 func (c *ClientConfig) bits() (bits uint8) {
-	for DefaultQPs<<bits < c.QPs {
+	for defaultQPs<<bits < c.QPs {
 		bits++
 	}
 	return bits

@@ -232,11 +232,11 @@ func (c *Client) handshake() (_ *net.UnixConn, w welcome, err error) {
 	welcomed := make(chan struct{})
 	defer close(welcomed)
 	go c.awaitWelcome(conn, welcomed)
-	fd, memory, err := ring.NewMemory(DefaultRing)
+	fd, memory, err := ring.NewMemory(defaultRing)
 	if err != nil {
 		return nil, w, err
 	}
-	h := hello{ring: DefaultRing, bits: c.cfg.bits(), secret: c.secret}
+	h := hello{ring: defaultRing, bits: c.cfg.bits(), secret: c.secret}
 	err = ring.Send(conn, h.encode(), fd)
 	_ = unix.Close(fd)
 	if err != nil {

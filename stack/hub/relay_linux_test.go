@@ -12,7 +12,7 @@ import (
 
 // newRinged returns a client at an address, without a connection, and the other end of its ring.
 func newRinged(t testing.TB, at netip.Addr, slot uint32) (*member, *ring.Consumer) {
-	fd, memory, err := ring.NewMemory(DefaultRing)
+	fd, memory, err := ring.NewMemory(defaultRing)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +119,7 @@ func TestCrowd(t *testing.T) {
 		{"another machine", nil, true, false},
 	} {
 		m, _ := newRinged(t, at, 3)
-		m.user, m.memory = alice, make([]byte, DefaultRing)
+		m.user, m.memory = alice, make([]byte, defaultRing)
 		r := newRelay(everything{}, new(Counters))
 		r.system, r.turn = true, make(chan struct{}, 1)
 		r.setOwn(at, true)
@@ -134,12 +134,12 @@ func TestCrowd(t *testing.T) {
 		}
 		payload := make([]byte, 1000)
 		payload[0] = 3
-		for range 2 * DefaultRing / len(payload) {
+		for range 2 * defaultRing / len(payload) {
 			(&arrivals{relay: r, dst: at, remote: c.remote}).Deliver(&rxsocket.Arrival{Payload: payload, From: from}, false)
 		}
 		stored := (r.counters.Received.Load() - r.counters.Dropped.Load()) * uint64(len(payload))
-		if most := uint64(DefaultRing / 2); (stored <= most) != c.half || stored < most*3/4 {
-			t.Errorf("%s: %d bytes of a ring of %d; want half of it: %t", c.what, stored, DefaultRing, c.half)
+		if most := uint64(defaultRing / 2); (stored <= most) != c.half || stored < most*3/4 {
+			t.Errorf("%s: %d bytes of a ring of %d; want half of it: %t", c.what, stored, defaultRing, c.half)
 		}
 	}
 }

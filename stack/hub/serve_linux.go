@@ -431,8 +431,8 @@ func (s *server) handshake(conn *net.UnixConn, pid int32, u *user) (*member, err
 			return 0, errGone
 		}
 		h, err = decodeHello(b)
-		if err == nil && s.cfg.System && h.ring > DefaultRing {
-			err = fmt.Errorf("a ring of %d bytes, at most %d: %w", h.ring, DefaultRing, unix.EINVAL)
+		if err == nil && s.cfg.System && h.ring > defaultRing {
+			err = fmt.Errorf("a ring of %d bytes, at most %d: %w", h.ring, defaultRing, unix.EINVAL)
 		}
 		return h.ring, err
 	})

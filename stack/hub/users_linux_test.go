@@ -345,14 +345,14 @@ func TestLimitsOfUser(t *testing.T) {
 	as(t, bob, func() {
 		conn := dialHub(dir)
 		defer conn.Close()
-		fd, memory, err := ring.NewMemory(2 * DefaultRing)
+		fd, memory, err := ring.NewMemory(2 * defaultRing)
 		if err != nil {
 			t.Error(err)
 			return
 		}
 		defer unix.Close(fd)
 		defer unix.Munmap(memory)
-		h := hello{ring: 2 * DefaultRing}
+		h := hello{ring: 2 * defaultRing}
 		_ = ring.Send(conn, h.encode(), fd)
 		m := make([]byte, maxMessage)
 		n, err := conn.Read(m)

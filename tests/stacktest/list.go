@@ -14,22 +14,22 @@ import (
 	"testing"
 )
 
-// ListFile, in a package's directory, lists the package's tests that do not run over the media,
+// listFile, in a package's directory, lists the package's tests that do not run over the media,
 // with reasons. A reason ends with a colon. The tests are indented below it: TestX, or TestX/MEDIUM
 // (without spaces) for one medium.
-const ListFile = "testdata/media.txt"
+const listFile = "testdata/media.txt"
 
-// list reads ListFile. It returns a reason for each entry.
+// list reads listFile. It returns a reason for each entry.
 func list(t *testing.T) map[string]string {
 	t.Helper()
 	reasons, reason := map[string]string{}, ""
-	for line := range strings.Lines(string(must(os.ReadFile(ListFile))(t))) {
+	for line := range strings.Lines(string(must(os.ReadFile(listFile))(t))) {
 		switch text := strings.TrimSpace(line); {
 		case text == "" || text[0] == '#':
 		case line[0] == ' ' || line[0] == '\t':
 			for _, name := range strings.Fields(text) {
 				if reasons[name] != "" || reason == "" {
-					t.Errorf("%s: %s is listed twice or without a reason", ListFile, name)
+					t.Errorf("%s: %s is listed twice or without a reason", listFile, name)
 				}
 				reasons[name] = reason
 			}
@@ -40,11 +40,11 @@ func list(t *testing.T) map[string]string {
 	return reasons
 }
 
-// entry returns the name in ListFile of a test over a medium.
+// entry returns the name in listFile of a test over a medium.
 func entry(test, medium string) string { return test + "/" + strings.ReplaceAll(medium, " ", "_") }
 
 // Over runs a test over media: over all of them in the system run and in the long run, otherwise
-// over those that chosen returns. Media that ListFile excludes are skipped. The test runs in
+// over those that chosen returns. Media that listFile excludes are skipped. The test runs in
 // parallel with other tests, its media one after the other.
 func Over(t *testing.T, f func(t *testing.T, m Medium)) {
 	t.Parallel()
@@ -57,7 +57,7 @@ func Over(t *testing.T, f func(t *testing.T, m Medium)) {
 	}
 }
 
-// without returns the media except those that ListFile excludes for a test.
+// without returns the media except those that listFile excludes for a test.
 func without(test string, reasons map[string]string) []Medium {
 	return slices.DeleteFunc(slices.Clone(Media), func(m Medium) bool { return reasons[entry(test, m.Name)] != "" })
 }
@@ -87,7 +87,7 @@ func chosen(test string, media []Medium) (few []Medium) {
 	return few
 }
 
-// CheckList checks that ListFile lists exactly the tests that do not run over the media. The others
+// CheckList checks that listFile lists exactly the tests that do not run over the media. The others
 // together must cover each medium by default. A test runs over the media if it calls one of the
 // functions that over names.
 func CheckList(t *testing.T, over ...string) {
@@ -113,7 +113,7 @@ func CheckList(t *testing.T, over ...string) {
 	for _, name := range slices.Sorted(maps.Keys(tests)) {
 		switch {
 		case !tests[name] && reasons[name] == "":
-			t.Errorf("%s does not run over the media, and %s has no reason", name, ListFile)
+			t.Errorf("%s does not run over the media, and %s has no reason", name, listFile)
 		case tests[name]:
 			var by []string
 			for _, m := range chosen(name, without(name, reasons)) {
@@ -133,7 +133,7 @@ func CheckList(t *testing.T, over ...string) {
 		known := runtime.GOOS != "linux" || slices.ContainsFunc(Media, func(m Medium) bool { return entry(test, m.Name) == name })
 		if !is || isOver != one || one && !known {
 			t.Errorf("%s lists %s (%s): there is no such test or medium %q, or the test runs over the media",
-				ListFile, name, reason, medium)
+				listFile, name, reason, medium)
 		}
 	}
 }

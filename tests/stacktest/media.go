@@ -41,8 +41,8 @@ func Size(normal, system, long int) int {
 	return normal
 }
 
-// MTU is the MTU of the links, which leaves room for a path MTU of 4096.
-const MTU = 4200
+// mtu is the MTU of the links, which leaves room for a path MTU of 4096.
+const mtu = 4200
 
 // Host is a stack that can be closed. The test that receives one must close it.
 type Host interface {
@@ -86,10 +86,10 @@ var Media = slices.Concat([]Medium{
 	})},
 	{"stream", false, onLinks(func(t *testing.T) [2]link.Link {
 		path := filepath.Join(directory(t), "s")
-		listener := must(stream.Open(path, &stream.Config{Listening: true, MTU: MTU}))(t)
-		return [2]link.Link{listener, must(stream.Open(path, &stream.Config{MTU: MTU}))(t)}
+		listener := must(stream.Open(path, &stream.Config{Listening: true, MTU: mtu}))(t)
+		return [2]link.Link{listener, must(stream.Open(path, &stream.Config{MTU: mtu}))(t)}
 	})},
-	{"wireguard", false, onLinks(Tunnel)},
+	{"wireguard", false, onLinks(tunnel)},
 	{"kernel", false, func(t *testing.T) (a, b End) {
 		if runtime.GOOS != "linux" {
 			t.Skip("this system's loopback has one address only")
@@ -98,12 +98,12 @@ var Media = slices.Concat([]Medium{
 	}},
 }, platform)
 
-// Tunnel returns the two ends of a tunnel on the loopback.
-func Tunnel(t *testing.T) [2]link.Link {
+// tunnel returns the two ends of a tunnel on the loopback.
+func tunnel(t *testing.T) [2]link.Link {
 	t.Helper()
 	keys := [2]wireguard.SecretKey{wireguard.NewPrivateKey(), wireguard.NewPrivateKey()}
 	end := func(i int, port uint16, endpoint string, keepalive time.Duration) (*wireguard.Link, error) {
-		return wireguard.Open(&wireguard.Config{PrivateKey: keys[i], Port: port, MTU: MTU,
+		return wireguard.Open(&wireguard.Config{PrivateKey: keys[i], Port: port, MTU: mtu,
 			Peers: []wireguard.PeerConfig{{PublicKey: keys[1-i].Public(), Endpoint: endpoint,
 				Keepalive: keepalive}}})
 	}

@@ -36,15 +36,15 @@ var platform = []Medium{
 	{"TAP", true, onLinks(func(t *testing.T) (ls [2]link.Link) {
 		linktest.Namespace(t)
 		linktest.TUN(t)
-		linktest.Bridge(t, "br0", MTU)
+		linktest.Bridge(t, "br0", mtu)
 		for i, name := range []string{"rnic0", "rnic1"} {
-			ls[i] = must(tap.Open(name, &tap.Config{MTU: MTU, Bridge: "br0"}))(t)
+			ls[i] = must(tap.Open(name, &tap.Config{MTU: mtu, Bridge: "br0"}))(t)
 		}
 		return ls
 	})},
 	{"packet", true, onLinks(func(t *testing.T) [2]link.Link {
 		linktest.Namespace(t)
-		linktest.Veth(t, MTU)
+		linktest.Veth(t, mtu)
 		return [2]link.Link{must(packet.Open("v0", nil))(t), must(packet.Open("v1", nil))(t)}
 	})},
 }
