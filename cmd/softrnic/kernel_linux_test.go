@@ -12,10 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/softrnic/softrnic/link/linktest"
-	"github.com/softrnic/softrnic/rdmatransport/wire"
-
 	"github.com/softrnic/softrnic/cmd/internal/cli"
+	"github.com/softrnic/softrnic/rdmatransport/wire"
+	"github.com/softrnic/softrnic/tests/captures"
 )
 
 // server is a command that waits for a peer, with its output.
@@ -141,7 +140,7 @@ func TestKernelSocketsCaptured(t *testing.T) {
 	}
 	defer captured.Close()
 	var sent, received, damaged int
-	for n, b := range linktest.Frames(t, captured) {
+	for n, b := range captures.Frames(t, captured) {
 		right := wire.CheckICRC(b[14:42], b[42:])
 		switch {
 		case b[14+15] != 4: // the source address's last byte

@@ -1,4 +1,6 @@
 // Package checksum computes the checksum of IP, TCP and UDP (RFC 1071).
+//
+// This package is for SoftRNIC's own packages, and its API may change in any version.
 package checksum
 
 import (

@@ -1,3 +1,7 @@
+// Package idle decides what a loop does that polls and finds nothing: poll again, yield or sleep.
+// README.md has the rules, and who uses which type.
+//
+// This package is for SoftRNIC's own packages, and its API may change in any version.
 package idle
 
 import "time"

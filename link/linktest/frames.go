@@ -1,5 +1,19 @@
-// Package linktest is shared by the tests of links: it builds frames, and media in private network
-// namespaces.
+// Package linktest tests implementations of [link.Link], also those outside of this module. It
+// builds frames, and checks what every link promises:
+//
+//   - [Polling] and [CloseWhilePolled], if the link implements [link.Poller];
+//   - [Queues], if it receives on several queues at the same time.
+//
+// Other tests send frames of [Plain], [Superframe] and [TCPSuperframe] to [Receive], which shows
+// them as the link delivers them. A frame of another host on the medium does not disturb any of
+// these.
+//
+//	func TestPolling(t *testing.T) {
+//		a, b := mylink.Open("one"), mylink.Open("two") // on one medium
+//		linktest.Polling(t, a, b, 1000)
+//	}
+//
+// The package links nothing but the standard library, package link and a checksum.
 package linktest
 
 import (
@@ -11,10 +25,8 @@ import (
 	"testing"
 	"time"
 
-	"gvisor.dev/gvisor/pkg/tcpip"
-	"gvisor.dev/gvisor/pkg/tcpip/header"
-
 	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/checksum"
 )
 
 // etherType is for local experiments (IEEE 802).
@@ -34,55 +46,67 @@ func Plain(dst, src net.HardwareAddr, n int, start string) link.Frame {
 	return link.Frame{Data: d}
 }
 
+// Lengths of headers without options.
+const (
+	ipv4Len, ipv6Len   = 20, 40
+	udpLen, tcpLen     = 8, 32 // TCP with 12 bytes of options
+	udpProto, tcpProto = 17, 6
+)
+
+// headers returns an Ethernet and an IP header, for n bytes of a protocol, and the checksum of the
+// pseudo-header. It has room for the n bytes.
+func headers(dst, src net.HardwareAddr, v6 bool, protocol byte, n int) (b []byte, pseudo uint16) {
+	b = append(append(make([]byte, 0, link.EthernetHeaderLen+ipv6Len+n), dst...), src...)
+	var addrs []byte
+	if v6 {
+		b = append(b, 0x86, 0xdd, 0x60, 0, 0, 0, byte(n>>8), byte(n), protocol, 64)
+		for host := byte(1); host <= 2; host++ { // fe80::1, fe80::2
+			b = append(b, 0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, host)
+		}
+		addrs = b[len(b)-32:]
+	} else {
+		total := ipv4Len + n
+		b = append(b, 0x08, 0x00, 0x45, 0, byte(total>>8), byte(total), 0, 1, 0x40, 0, 64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2)
+		checksum.PutIPv4(b[link.EthernetHeaderLen:])
+		addrs = b[len(b)-8:]
+	}
+	return b, checksum.Sum([]byte{0, protocol, byte(n >> 8), byte(n)}, checksum.Sum(addrs, 0))
+}
+
 // Superframe returns a UDP superframe to port 4791 over IPv4 or IPv6, with segments of size bytes
-// each.
+// each. The frame has the checksum of the pseudo-header only, as a sender leaves it to the link.
 func Superframe(dst, src net.HardwareAddr, v6 bool, segments, size int) link.Frame {
 	n := segments * size
-	udp := header.UDPMinimumSize + n
-	h := append(append(make([]byte, 0, 64+n), dst...), src...)
-	var sum uint16
-	if v6 {
-		from, to := tcpip.AddrFrom16([16]byte{0xfe, 0x80, 15: 1}), tcpip.AddrFrom16([16]byte{0xfe, 0x80, 15: 2})
-		sum = header.PseudoHeaderChecksum(header.UDPProtocolNumber, from, to, uint16(udp))
-		h = append(binary.BigEndian.AppendUint16(h, uint16(header.IPv6ProtocolNumber)), make([]byte, header.IPv6MinimumSize)...)
-		header.IPv6(h[link.EthernetHeaderLen:]).Encode(&header.IPv6Fields{PayloadLength: uint16(udp),
-			TransportProtocol: header.UDPProtocolNumber, HopLimit: 64, SrcAddr: from, DstAddr: to})
-	} else {
-		from, to := tcpip.AddrFrom4([4]byte{10, 0, 0, 1}), tcpip.AddrFrom4([4]byte{10, 0, 0, 2})
-		sum = header.PseudoHeaderChecksum(header.UDPProtocolNumber, from, to, uint16(udp))
-		h = append(binary.BigEndian.AppendUint16(h, uint16(header.IPv4ProtocolNumber)), make([]byte, header.IPv4MinimumSize)...)
-		ip := header.IPv4(h[link.EthernetHeaderLen:])
-		ip.Encode(&header.IPv4Fields{TotalLength: uint16(header.IPv4MinimumSize + udp), ID: 1,
-			Flags: header.IPv4FlagDontFragment, TTL: 64, Protocol: uint8(header.UDPProtocolNumber), SrcAddr: from, DstAddr: to})
-		ip.SetChecksum(^ip.CalculateChecksum())
+	b, pseudo := headers(dst, src, v6, udpProto, udpLen+n)
+	at := len(b)
+	for _, field := range []uint16{0xc000, rocePort, uint16(udpLen + n), pseudo} {
+		b = binary.BigEndian.AppendUint16(b, field)
 	}
-	at := len(h)
-	h = append(h, make([]byte, header.UDPMinimumSize)...)
-	header.UDP(h[at:]).Encode(&header.UDPFields{SrcPort: 0xc000, DstPort: rocePort, Length: uint16(udp), Checksum: sum})
-	f := link.Frame{Data: h, Segmentation: link.UDP, SegmentSize: uint16(size), HeaderLen: uint16(len(h)),
+	f := link.Frame{Segmentation: link.UDP, SegmentSize: uint16(size), HeaderLen: uint16(len(b)),
 		NeedsChecksum: true, ChecksumStart: uint16(at), ChecksumOffset: 6}
 	for i := range n {
-		f.Data = append(f.Data, byte(i*7))
+		b = append(b, byte(i*7))
 	}
+	f.Data = b
 	return f
 }
 
 // udp returns the UDP header and the bytes after it, if f is a frame built by Superframe, or a
 // segment of one.
 func udp(f *link.Frame) (b []byte, ok bool) {
-	if len(f.Data) < link.EthernetHeaderLen+header.IPv6MinimumSize+header.UDPMinimumSize {
+	if len(f.Data) < link.EthernetHeaderLen+ipv6Len+udpLen {
 		return nil, false
 	}
 	b = f.Data[link.EthernetHeaderLen:]
 	switch {
-	case b[0] == 0x45 && b[9] == uint8(header.UDPProtocolNumber):
-		b = b[header.IPv4MinimumSize:]
-	case b[0]>>4 == 6 && b[6] == uint8(header.UDPProtocolNumber):
-		b = b[header.IPv6MinimumSize:]
+	case b[0] == 0x45 && b[9] == udpProto:
+		b = b[ipv4Len:]
+	case b[0]>>4 == 6 && b[6] == udpProto:
+		b = b[ipv6Len:]
 	default:
 		return nil, false
 	}
-	return b, header.UDP(b).DestinationPort() == rocePort
+	return b, binary.BigEndian.Uint16(b[2:]) == rocePort
 }
 
 // Receive attaches to l, and sends copies of Plain's and Superframe's frames to the channel.
@@ -101,7 +125,7 @@ func Receive(l link.Link) <-chan link.Frame {
 
 // Queues tests two links of one medium that have several queues. b receives on several queues
 // concurrently. Each frame arrives once, superframes arrive uncut, and each flow stays in order.
-func Queues(t *testing.T, a, b pollingLink) {
+func Queues(t *testing.T, a, b PollingLink) {
 	t.Helper()
 	const flows, each = 16, 100
 	var mu sync.Mutex
@@ -124,7 +148,7 @@ func Queues(t *testing.T, a, b pollingLink) {
 			case <-t.Context().Done():
 			}
 			mu.Lock()
-			flow, n := b[1]%flows, int(binary.BigEndian.Uint16(b[header.UDPMinimumSize:]))
+			flow, n := b[1]%flows, int(binary.BigEndian.Uint16(b[udpLen:]))
 			if n != next[flow] || f.Segmentation != link.UDP {
 				t.Errorf("flow %d: frame %d, segmentation %d; want %d, uncut", flow, n, f.Segmentation, next[flow])
 			}
@@ -174,22 +198,15 @@ func Queues(t *testing.T, a, b pollingLink) {
 	}
 }
 
-// TCPSuperframe returns a TCP segment of n bytes with FIN, PSH and CWR set, to be cut into segments
-// of size bytes.
+// TCPSuperframe returns a TCP segment of n bytes over IPv6 with FIN, PSH and CWR set, to be cut into
+// segments of size bytes.
 func TCPSuperframe(n, size int) link.Frame {
-	d := make([]byte, 14+40+32+n)
-	header.Ethernet(d).Encode(&header.EthernetFields{
-		SrcAddr: "\x02\x00\x00\x00\x00\x01", DstAddr: "\x02\x00\x00\x00\x00\x02", Type: header.IPv6ProtocolNumber})
-	src, dst := tcpip.AddrFrom16([16]byte{0xfe, 0x80, 15: 1}), tcpip.AddrFrom16([16]byte{0xfe, 0x80, 15: 2})
-	header.IPv6(d[14:]).Encode(&header.IPv6Fields{
-		PayloadLength: uint16(32 + n), TransportProtocol: 6, HopLimit: 64, SrcAddr: src, DstAddr: dst})
-	h := header.TCP(d[54:])
-	h.Encode(&header.TCPFields{SrcPort: 1, DstPort: 2, SeqNum: 0xffffff00, DataOffset: 32,
-		Flags: header.TCPFlagAck | header.TCPFlagFin | header.TCPFlagPsh | 0x80})
-	h.SetChecksum(header.PseudoHeaderChecksum(6, src, dst, uint16(32+n)))
+	b, pseudo := headers(net.HardwareAddr{2, 0, 0, 0, 0, 2}, net.HardwareAddr{2, 0, 0, 0, 0, 1}, true, tcpProto, tcpLen+n)
+	b = append(b, 0, 1, 0, 2, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, tcpLen/4<<4, 0x99, 0, 0, byte(pseudo>>8), byte(pseudo), 0, 0)
+	b = append(b, make([]byte, tcpLen-20)...)
 	for i := range n {
-		d[86+i] = byte(i)
+		b = append(b, byte(i))
 	}
-	return link.Frame{Data: d, Segmentation: link.TCPv6, SegmentSize: uint16(size), HeaderLen: 86,
+	return link.Frame{Data: b, Segmentation: link.TCPv6, SegmentSize: uint16(size), HeaderLen: 86,
 		NeedsChecksum: true, ChecksumStart: 54, ChecksumOffset: 16}
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/softrnic/softrnic/link"
 )
 
-// pollingLink is a link whose host can poll.
-type pollingLink interface {
+// PollingLink is a link whose host can poll.
+type PollingLink interface {
 	link.Link
 	link.Poller
 }
@@ -17,7 +17,7 @@ type pollingLink interface {
 // Polling checks that each of n frames from a to b arrives once, in order and in one call at a
 // time. b's host polls, has just stopped, or has never polled. A frame that Poll receives is marked
 // Polled.
-func Polling(t *testing.T, a, b pollingLink, n uint32) {
+func Polling(t *testing.T, a, b PollingLink, n uint32) {
 	t.Helper()
 	if a.Poll() {
 		t.Error("Poll before Attach received something")
@@ -78,7 +78,7 @@ func Polling(t *testing.T, a, b pollingLink, n uint32) {
 
 // CloseWhilePolled closes l while a goroutine polls it. Before that it calls send, which may send
 // frames to l. Close must return, and nothing may be received afterwards.
-func CloseWhilePolled(t *testing.T, l pollingLink, send func()) {
+func CloseWhilePolled(t *testing.T, l PollingLink, send func()) {
 	t.Helper()
 	var closed atomic.Bool
 	l.Attach(func([]link.Frame) {

@@ -12,13 +12,14 @@ import (
 
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/linktest"
+	"github.com/softrnic/softrnic/tests/interfaces"
 )
 
 // vethPair creates v0 and v1, up, in a new network namespace.
 func vethPair(t testing.TB, mtu int) {
 	t.Helper()
-	linktest.Namespace(t)
-	linktest.Veth(t, mtu)
+	interfaces.Namespace(t)
+	interfaces.Veth(t, mtu)
 }
 
 func openPacket(t testing.TB, name string, cfg *Config) *Link {
@@ -64,7 +65,7 @@ func TestFramesCrossVeth(t *testing.T) {
 func TestSuperframeCrossesVethUncut(t *testing.T) {
 	vethPair(t, 4200)
 	a, b := openPacket(t, "v0", &Config{InterfaceMAC: true}), openPacket(t, "v1", &Config{InterfaceMAC: true})
-	if b.MAC().String() != linktest.Interface(t, "v1").Attrs().HardwareAddr.String() {
+	if b.MAC().String() != interfaces.ByName(t, "v1").Attrs().HardwareAddr.String() {
 		t.Errorf("MAC %v is not the interface's", b.MAC())
 	}
 	rb := linktest.Receive(b)
@@ -114,8 +115,8 @@ func TestErrorsSuggestAFix(t *testing.T) {
 		{"v0", Config{Queues: -1}, nil, "packet v0: field Queues -1: must be 1 to 16"},
 		{"v0", Config{Wait: 3}, nil, "packet v0: field Wait 3: must be link.WaitAdaptive"},
 		{"lo", Config{InterfaceMAC: true}, nil, "does not carry Ethernet"},
-		{"v0", Config{InterfaceMAC: true}, func() { netlink.LinkSetMTU(linktest.Interface(t, "v0"), 1000) }, "ip link set dev v0 mtu 1500"},
-		{"v0", Config{InterfaceMAC: true}, func() { netlink.LinkSetDown(linktest.Interface(t, "v0")) }, "ip link set dev v0 up"},
+		{"v0", Config{InterfaceMAC: true}, func() { netlink.LinkSetMTU(interfaces.ByName(t, "v0"), 1000) }, "ip link set dev v0 mtu 1500"},
+		{"v0", Config{InterfaceMAC: true}, func() { netlink.LinkSetDown(interfaces.ByName(t, "v0")) }, "ip link set dev v0 up"},
 		{"v1", Config{InterfaceMAC: true}, func() {
 			// Only this thread loses its capabilities; the thread ends with the test.
 			if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, 65534, 65534, 65534); errno != 0 {
@@ -140,17 +141,17 @@ func TestInterfaceGoesDownAndUp(t *testing.T) {
 	vethPair(t, 1500)
 	a, b := openPacket(t, "v0", nil), openPacket(t, "v1", nil)
 	rb := linktest.Receive(b)
-	if err := netlink.LinkSetDown(linktest.Interface(t, "v0")); err != nil {
+	if err := netlink.LinkSetDown(interfaces.ByName(t, "v0")); err != nil {
 		t.Fatal(err)
 	}
 	lost := linktest.Plain(b.MAC(), a.MAC(), 60, "lost")
 	if _, err := a.Write([]link.Frame{lost}); err == nil || !strings.Contains(err.Error(), "ip link set dev v0 up") {
 		t.Errorf("Write on an interface that is down: %v", err)
 	}
-	if err := netlink.LinkSetDown(linktest.Interface(t, "v1")); err != nil {
+	if err := netlink.LinkSetDown(interfaces.ByName(t, "v1")); err != nil {
 		t.Fatal(err)
 	}
-	linktest.VethUp(t)
+	interfaces.VethUp(t)
 	if _, err := a.Write([]link.Frame{linktest.Plain(b.MAC(), a.MAC(), 60, "again")}); err != nil {
 		t.Fatal(err)
 	}
@@ -163,7 +164,7 @@ func TestInterfaceGoesDownAndUp(t *testing.T) {
 func BenchmarkWrite(b *testing.B) {
 	vethPair(b, 4200)
 	l := openPacket(b, "v0", nil)
-	f := []link.Frame{linktest.Superframe(linktest.Interface(b, "v1").Attrs().HardwareAddr, l.MAC(), false, 15, 4112)}
+	f := []link.Frame{linktest.Superframe(interfaces.ByName(b, "v1").Attrs().HardwareAddr, l.MAC(), false, 15, 4112)}
 	b.SetBytes(15 * 4112)
 	b.ReportAllocs()
 	for b.Loop() {

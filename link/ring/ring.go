@@ -39,6 +39,8 @@
 // The frame is copied before it is examined. If the consumer asks for frames in place, only the
 // headers are copied. The reader of the remainder must read each byte at most once, because a
 // second read may return another value. Zeroed memory is an empty ring.
+//
+// This package is for SoftRNIC's own packages, and its API may change in any version.
 package ring
 
 import (

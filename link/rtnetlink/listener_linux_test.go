@@ -9,7 +9,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/softrnic/softrnic/link/linktest"
+	"github.com/softrnic/softrnic/tests/interfaces"
 )
 
 // TestRefused checks that without a subscription the present state can still be read, that Run
@@ -49,14 +49,14 @@ func TestRefused(t *testing.T) {
 // TestMissed checks that Missed is called after an overflow, once the buffered notifications have
 // been read. Later notifications arrive; after Close there are none.
 func TestMissed(t *testing.T) {
-	linktest.Namespace(t)
-	linktest.Veth(t, 1500)
+	interfaces.Namespace(t)
+	interfaces.Veth(t, 1500)
 	l, err := Listen()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	v0 := linktest.Interface(t, "v0")
+	v0 := interfaces.ByName(t, "v0")
 	resize := func(mtu int) {
 		if err := netlink.LinkSetMTU(v0, mtu); err != nil {
 			t.Fatal(err)

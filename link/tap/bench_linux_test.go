@@ -12,6 +12,7 @@ import (
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/internal/vnet"
 	"github.com/softrnic/softrnic/link/linktest"
+	"github.com/softrnic/softrnic/tests/interfaces"
 )
 
 // end is one of the two hosts of a benchmark: a polled link, or a raw descriptor.
@@ -76,7 +77,7 @@ func (e *rawEnd) poll() uint64 {
 // ends returns two hosts of each kind on one bridge.
 func ends(b *testing.B, mtu int) map[string][2]end {
 	inNamespace(b)
-	linktest.Bridge(b, "br0", mtu)
+	interfaces.Bridge(b, "br0", mtu)
 	var links, raw [2]end
 	for i, name := range []string{"a0", "b0"} {
 		l := openTAP(b, name, &Config{Bridge: "br0", MTU: mtu})

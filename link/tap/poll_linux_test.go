@@ -5,6 +5,7 @@ import (
 
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/linktest"
+	"github.com/softrnic/softrnic/tests/interfaces"
 )
 
 // TestPollingStartsAndStops checks reception by polling, by the link's goroutine, and changes
@@ -12,7 +13,7 @@ import (
 func TestPollingStartsAndStops(t *testing.T) {
 	for _, cfg := range []Config{{Wait: link.WaitAdaptive}, {Wait: link.WaitEvent}, {Wait: link.WaitPoll}, {NoOffloads: true}} {
 		inNamespace(t)
-		linktest.Bridge(t, "br0", 0)
+		interfaces.Bridge(t, "br0", 0)
 		a := openTAP(t, "a0", &Config{Bridge: "br0"})
 		cfg.Bridge = "br0"
 		b := openTAP(t, "b0", &cfg)

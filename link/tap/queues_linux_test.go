@@ -4,11 +4,12 @@ import (
 	"testing"
 
 	"github.com/softrnic/softrnic/link/linktest"
+	"github.com/softrnic/softrnic/tests/interfaces"
 )
 
 func TestQueues(t *testing.T) {
 	inNamespace(t)
-	linktest.Bridge(t, "br0", 4200)
+	interfaces.Bridge(t, "br0", 4200)
 	a := openTAP(t, "a0", &Config{Bridge: "br0", MTU: 4200, Queues: 3})
 	b := openTAP(t, "b0", &Config{Bridge: "br0", MTU: 4200, Queues: 3})
 	if !a.Offloads().USO {

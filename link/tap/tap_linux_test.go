@@ -14,13 +14,14 @@ import (
 
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/linktest"
+	"github.com/softrnic/softrnic/tests/interfaces"
 )
 
 // inNamespace runs the test in a network namespace in which TAP devices can be created.
 func inNamespace(t testing.TB) {
 	t.Helper()
-	linktest.Namespace(t)
-	linktest.TUN(t)
+	interfaces.Namespace(t)
+	interfaces.TUN(t)
 }
 
 func openTAP(t testing.TB, name string, cfg *Config) *Link {
@@ -40,7 +41,7 @@ func TestFrameThroughBridge(t *testing.T) {
 	}{{"virtio-net header", false}, {"plain", true}} {
 		t.Run(c.name, func(t *testing.T) {
 			inNamespace(t)
-			linktest.Bridge(t, "br0", 0)
+			interfaces.Bridge(t, "br0", 0)
 			cfg := &Config{Bridge: "br0", NoOffloads: c.plain}
 			a, b := openTAP(t, "a0", cfg), openTAP(t, "b0", cfg)
 			rb := linktest.Receive(b)
@@ -71,7 +72,7 @@ func TestFrameThroughBridge(t *testing.T) {
 
 func TestSuperframeCrossesBridgeUncut(t *testing.T) {
 	inNamespace(t)
-	linktest.Bridge(t, "br0", 4200)
+	interfaces.Bridge(t, "br0", 4200)
 	a := openTAP(t, "a0", &Config{Bridge: "br0", MTU: 4200})
 	b := openTAP(t, "b0", &Config{Bridge: "br0", MTU: 4200})
 	if !a.Offloads().USO {
@@ -100,7 +101,7 @@ func TestSuperframeCrossesBridgeUncut(t *testing.T) {
 
 func TestSuperframeIsCutForPlainReceiver(t *testing.T) {
 	inNamespace(t)
-	linktest.Bridge(t, "br0", 0)
+	interfaces.Bridge(t, "br0", 0)
 	a := openTAP(t, "a0", &Config{Bridge: "br0"})
 	b := openTAP(t, "b0", &Config{Bridge: "br0", NoOffloads: true})
 	if !a.Offloads().USO {
@@ -156,8 +157,8 @@ func TestCloseRemovesCreatedInterface(t *testing.T) {
 func TestExistingInterfaceIsUnchanged(t *testing.T) {
 	for _, flags := range []netlink.TuntapFlag{netlink.TUNTAP_DEFAULTS, netlink.TUNTAP_MULTI_QUEUE_DEFAULTS} {
 		inNamespace(t)
-		linktest.Bridge(t, "br0", 0)
-		linktest.Bridge(t, "br1", 0)
+		interfaces.Bridge(t, "br0", 0)
+		interfaces.Bridge(t, "br1", 0)
 		tt := &netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Name: "theirs0"}, Mode: netlink.TUNTAP_MODE_TAP, Flags: flags}
 		if err := netlink.LinkAdd(tt); err != nil {
 			t.Fatal(err)
@@ -170,7 +171,7 @@ func TestExistingInterfaceIsUnchanged(t *testing.T) {
 			up          bool
 		}
 		look := func() state {
-			at := linktest.Interface(t, "theirs0").Attrs()
+			at := interfaces.ByName(t, "theirs0").Attrs()
 			return state{at.MTU, at.MasterIndex, at.RawFlags&unix.IFF_UP != 0}
 		}
 		try := func(want string, cfg *Config) {
@@ -195,7 +196,7 @@ func TestExistingInterfaceIsUnchanged(t *testing.T) {
 		}
 		try("", nil)
 		try("", &Config{MTU: 1500})
-		if err := netlink.LinkSetMaster(tt, linktest.Interface(t, "br1")); err != nil {
+		if err := netlink.LinkSetMaster(tt, interfaces.ByName(t, "br1")); err != nil {
 			t.Fatal(err)
 		}
 		try("", &Config{Bridge: "br1"})
@@ -208,7 +209,7 @@ func TestExistingInterfaceIsUnchanged(t *testing.T) {
 
 func TestErrorsSuggestAFix(t *testing.T) {
 	inNamespace(t)
-	linktest.Bridge(t, "br0", 0)
+	interfaces.Bridge(t, "br0", 0)
 	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "veth0"}, PeerName: "veth1"}); err != nil {
 		t.Fatal(err)
 	}
@@ -328,7 +329,7 @@ func TestWithoutPrivilege(t *testing.T) {
 	inNamespace(t)
 	deviceMode(t, 0o666)
 	const uid = 65534
-	linktest.Bridge(t, "br0", 0)
+	interfaces.Bridge(t, "br0", 0)
 	theirs := &netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Name: "user0"}, Mode: netlink.TUNTAP_MODE_TAP, Owner: uid}
 	down := &netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Name: "down0"}, Mode: netlink.TUNTAP_MODE_TAP, Owner: uid}
 	for _, l := range []netlink.Link{theirs, down} {
@@ -339,7 +340,7 @@ func TestWithoutPrivilege(t *testing.T) {
 	if err := netlink.LinkSetUp(theirs); err != nil {
 		t.Fatal(err)
 	}
-	br0 := netlink.LinkAttrs{Index: linktest.Interface(t, "br0").Attrs().Index}
+	br0 := netlink.LinkAttrs{Index: interfaces.ByName(t, "br0").Attrs().Index}
 	if err := netlink.LinkSetMaster(theirs, &netlink.Bridge{LinkAttrs: br0}); err != nil {
 		t.Fatal(err)
 	}
@@ -426,7 +427,7 @@ func BenchmarkWrite(b *testing.B) {
 // TestFrameOfManyPieces sends a frame of many pieces, as gVisor does for many small writes.
 func TestFrameOfManyPieces(t *testing.T) {
 	inNamespace(t)
-	linktest.Bridge(t, "br0", 0)
+	interfaces.Bridge(t, "br0", 0)
 	a, b := openTAP(t, "a0", &Config{Bridge: "br0"}), openTAP(t, "b0", &Config{Bridge: "br0"})
 	rb := linktest.Receive(b)
 	f := linktest.Plain(b.MAC(), a.MAC(), 1400, "")

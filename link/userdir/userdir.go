@@ -1,6 +1,8 @@
 // Package userdir provides directories for unix sockets and locks. The processes of one user share
 // them, and no other user can reach them. A directory of MakePublic is for a service of the
 // machine.
+//
+// This package is for SoftRNIC's own packages, and its API may change in any version.
 package userdir
 
 import (

@@ -13,9 +13,9 @@ import (
 
 	"github.com/gopacket/gopacket/layers"
 
-	"github.com/softrnic/softrnic/link/linktest"
 	"github.com/softrnic/softrnic/rdmatransport/mad"
 	"github.com/softrnic/softrnic/rdmatransport/wire"
+	"github.com/softrnic/softrnic/tests/captures"
 )
 
 const firstAttr, lastAttr = mad.AttrREQ, mad.AttrAPR
@@ -28,7 +28,7 @@ func captured(t testing.TB, f func(file string, src, dst netip.Addr, b []byte)) 
 		t.Fatalf("no captures: %v", err)
 	}
 	for _, file := range files {
-		for p := range linktest.Captured(t, file) {
+		for p := range captures.Packets(t, file) {
 			udp, ok := p.TransportLayer().(*layers.UDP)
 			if !ok || udp.DstPort != 4791 {
 				continue

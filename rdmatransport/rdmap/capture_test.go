@@ -13,10 +13,10 @@ import (
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
 
-	"github.com/softrnic/softrnic/link/linktest"
 	"github.com/softrnic/softrnic/rdmatransport/ddp"
 	"github.com/softrnic/softrnic/rdmatransport/mpa"
 	"github.com/softrnic/softrnic/rdmatransport/rdmap"
+	"github.com/softrnic/softrnic/tests/captures"
 )
 
 // direction is one half of a TCP connection.
@@ -34,7 +34,7 @@ func halves(t *testing.T, file string) map[direction][]byte {
 	t.Helper()
 	segments := make(map[direction][]*layers.TCP)
 	start := make(map[direction]uint32)
-	for p := range linktest.Captured(t, file) {
+	for p := range captures.Packets(t, file) {
 		tcp, ok := p.TransportLayer().(*layers.TCP)
 		if !ok {
 			continue

@@ -7,8 +7,8 @@ import (
 
 	"github.com/gopacket/gopacket/layers"
 
-	"github.com/softrnic/softrnic/link/linktest"
 	"github.com/softrnic/softrnic/rdmatransport/wire"
+	"github.com/softrnic/softrnic/tests/captures"
 )
 
 // frame is a captured datagram: IP and UDP headers, and the UDP payload.
@@ -19,7 +19,7 @@ type frame struct {
 // captured returns the RoCEv2 datagrams of one file in testdata.
 func captured(t testing.TB, file string) (frames []frame) {
 	t.Helper()
-	for p := range linktest.Captured(t, file) {
+	for p := range captures.Packets(t, file) {
 		if udp, ok := p.TransportLayer().(*layers.UDP); ok && udp.DstPort == 4791 {
 			header := append(bytes.Clone(p.NetworkLayer().LayerContents()), udp.Contents...)
 			frames = append(frames, frame{header, udp.Payload})
@@ -28,7 +28,7 @@ func captured(t testing.TB, file string) (frames []frame) {
 	return frames
 }
 
-func captures(t testing.TB) []string {
+func captureFiles(t testing.TB) []string {
 	t.Helper()
 	files, err := filepath.Glob("testdata/*.pcap.gz")
 	if err != nil || len(files) == 0 {
@@ -40,7 +40,7 @@ func captures(t testing.TB) []string {
 // TestCaptures checks that packets of rxe parse, have a valid ICRC, and encode to the same bytes.
 func TestCaptures(t *testing.T) {
 	seen := make(map[wire.Opcode]int)
-	for _, file := range captures(t) {
+	for _, file := range captureFiles(t) {
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			frames := captured(t, file)
 			if len(frames) == 0 {

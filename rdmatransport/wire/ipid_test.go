@@ -13,7 +13,7 @@ import (
 // not cover.
 func TestSolveIDOfCaptures(t *testing.T) {
 	solved := 0
-	for _, file := range captures(t) {
+	for _, file := range captureFiles(t) {
 		for _, f := range captured(t, file) {
 			if len(f.header) != 28 {
 				if _, ok := wire.SolveID(f.header, f.payload); ok {

@@ -239,7 +239,7 @@ func FuzzParse(f *testing.F) {
 	for o := range 256 {
 		f.Add(encode(full(wire.Opcode(o), 7), header4))
 	}
-	for _, file := range captures(f) {
+	for _, file := range captureFiles(f) {
 		if filepath.Base(file) != "rc-send-long.pcap.gz" {
 			for _, x := range captured(f, file)[:2] {
 				f.Add(x.payload)

@@ -15,8 +15,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/softrnic/softrnic/link/linktest"
 	"github.com/softrnic/softrnic/stack/hub"
+	"github.com/softrnic/softrnic/tests/interfaces"
 )
 
 // refuseSteering makes the kernel refuse all threads of this process to steer (ENOPROTOOPT), as
@@ -63,7 +63,7 @@ func TestKernelCannotSteer(t *testing.T) {
 	for _, x := range []struct{ addr, far string }{{"127.31.5.1", "127.31.5.2"}, {"fd00:5::1", "fd00:5::2"}} {
 		t.Run(x.addr, func(t *testing.T) {
 			if strings.Contains(x.addr, ":") {
-				linktest.Namespace(t)
+				interfaces.Namespace(t)
 				lo, err := netlink.LinkByName("lo")
 				for _, a := range []string{x.addr, x.far} {
 					if err == nil {

@@ -28,6 +28,8 @@
 // successor. A client that has lost its hub starts another if it can. It presents the secret of its
 // lease, and gets the same numbers again. Meanwhile it receives nothing, as if its cable were
 // unplugged.
+//
+// This package is for SoftRNIC's own packages, and its API may change in any version.
 package hub
 
 import (

@@ -22,13 +22,13 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/softrnic/softrnic/link"
-	"github.com/softrnic/softrnic/link/linktest"
 	"github.com/softrnic/softrnic/link/packet"
 	"github.com/softrnic/softrnic/rdmatransport"
 	"github.com/softrnic/softrnic/rdmatransport/wire"
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/stack/kernel"
 	"github.com/softrnic/softrnic/stack/netstack"
+	"github.com/softrnic/softrnic/tests/interfaces"
 	"github.com/softrnic/softrnic/verbs"
 )
 
@@ -41,7 +41,7 @@ func inNamespace(t *testing.T) bool {
 	if os.Getenv(mark) == t.Name() {
 		return true
 	}
-	linktest.Root(t)
+	interfaces.Root(t)
 	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=60s")
 	cmd.Env = append(os.Environ(), mark+"="+t.Name())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
@@ -64,7 +64,7 @@ func TestOtherAddress(t *testing.T) {
 	if !inNamespace(t) {
 		return
 	}
-	lo := linktest.Interface(t, "lo")
+	lo := interfaces.ByName(t, "lo")
 	for _, cidr := range []string{"fd07::1/128", "fd08::1/128", "10.7.0.1/32", "10.8.0.1/32"} {
 		addr := must(netlink.ParseAddr(cidr))(t)
 		addr.Flags = syscall.IFA_F_NODAD
@@ -93,11 +93,11 @@ func TestOnWire(t *testing.T) {
 	if !inNamespace(t) {
 		return
 	}
-	linktest.Veth(t, 4500)
+	interfaces.Veth(t, 4500)
 	for _, cidr := range []string{"10.7.0.1/24", "fd07::1/64"} {
 		addr := must(netlink.ParseAddr(cidr))(t)
 		addr.Flags = syscall.IFA_F_NODAD
-		if err := netlink.AddrAdd(linktest.Interface(t, "v0"), addr); err != nil {
+		if err := netlink.AddrAdd(interfaces.ByName(t, "v0"), addr); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -166,8 +166,8 @@ func TestLinkChanges(t *testing.T) {
 	if !inNamespace(t) {
 		return
 	}
-	linktest.Veth(t, 1500)
-	v0 := linktest.Interface(t, "v0")
+	interfaces.Veth(t, 1500)
+	v0 := interfaces.ByName(t, "v0")
 	if err := netlink.AddrAdd(v0, &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(10, 7, 0, 1), Mask: net.CIDRMask(24, 32)}}); err != nil {
 		t.Fatal(err)
 	}
@@ -190,7 +190,7 @@ func TestLinkChanges(t *testing.T) {
 	if n.Name() != "v0" || n.MTU() != 1500 || n.State() != stack.LinkUp || n.MAC().String() != v0.Attrs().HardwareAddr.String() {
 		t.Errorf("%s, MTU %d, %v, %v", n.Name(), n.MTU(), n.State(), n.MAC())
 	}
-	v1 := linktest.Interface(t, "v1")
+	v1 := interfaces.ByName(t, "v1")
 	if err := netlink.LinkSetDown(v1); err != nil {
 		t.Fatal(err)
 	}
@@ -248,11 +248,11 @@ func TestAddressesChange(t *testing.T) {
 		return
 	}
 	// Packets from the machine to itself use it.
-	if err := netlink.LinkSetUp(linktest.Interface(t, "lo")); err != nil {
+	if err := netlink.LinkSetUp(interfaces.ByName(t, "lo")); err != nil {
 		t.Fatal(err)
 	}
-	linktest.Veth(t, 1500) // with link-local addresses that are tentative for a second or two
-	v0 := linktest.Interface(t, "v0")
+	interfaces.Veth(t, 1500) // with link-local addresses that are tentative for a second or two
+	v0 := interfaces.ByName(t, "v0")
 	parse := func(cidr string) *netlink.Addr {
 		a := must(netlink.ParseAddr(cidr))(t)
 		a.Flags = syscall.IFA_F_NODAD
@@ -334,11 +334,11 @@ func TestAddressRemovedAndAdded(t *testing.T) {
 		return
 	}
 	// Packets from the machine to itself use it.
-	if err := netlink.LinkSetUp(linktest.Interface(t, "lo")); err != nil {
+	if err := netlink.LinkSetUp(interfaces.ByName(t, "lo")); err != nil {
 		t.Fatal(err)
 	}
-	linktest.Veth(t, 1500)
-	v0 := linktest.Interface(t, "v0")
+	interfaces.Veth(t, 1500)
+	v0 := interfaces.ByName(t, "v0")
 	for _, cidr := range []string{"10.7.0.1/24", "10.7.0.2/24"} {
 		if err := netlink.AddrAdd(v0, must(netlink.ParseAddr(cidr))(t)); err != nil {
 			t.Fatal(err)
@@ -420,8 +420,8 @@ func TestMissedChanges(t *testing.T) {
 	if !inNamespace(t) {
 		return
 	}
-	linktest.Veth(t, 1500)
-	v0, v1 := linktest.Interface(t, "v0"), linktest.Interface(t, "v1")
+	interfaces.Veth(t, 1500)
+	v0, v1 := interfaces.ByName(t, "v0"), interfaces.ByName(t, "v1")
 	check := func(err error) {
 		t.Helper()
 		if err != nil {
@@ -491,9 +491,9 @@ func TestForgedIdentifications(t *testing.T) {
 	if os.Getenv("SOFTRNIC_LONG") != "" {
 		forgeries = 1 << 20
 	}
-	linktest.Veth(t, 4500)
+	interfaces.Veth(t, 4500)
 	addr := must(netlink.ParseAddr("10.7.0.1/24"))(t)
-	if err := netlink.AddrAdd(linktest.Interface(t, "v0"), addr); err != nil {
+	if err := netlink.AddrAdd(interfaces.ByName(t, "v0"), addr); err != nil {
 		t.Fatal(err)
 	}
 	tap := &snoopLink{Link: must(packet.Open("v1", nil))(t), header: make(chan []byte, 1)}

@@ -1,5 +1,7 @@
 // Package stacktest provides pairs of hosts for tests of behaviour, on each stack and each link,
 // with a network of their own.
+//
+// This package is for SoftRNIC's own packages, and its API may change in any version.
 package stacktest
 
 import (

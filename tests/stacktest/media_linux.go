@@ -6,13 +6,13 @@ import (
 	"testing"
 
 	"github.com/softrnic/softrnic/link"
-	"github.com/softrnic/softrnic/link/linktest"
 	"github.com/softrnic/softrnic/link/packet"
 	"github.com/softrnic/softrnic/link/shm"
 	"github.com/softrnic/softrnic/link/tap"
 	"github.com/softrnic/softrnic/rdmatransport/classify"
 	"github.com/softrnic/softrnic/stack/hub"
 	"github.com/softrnic/softrnic/stack/kernel"
+	"github.com/softrnic/softrnic/tests/interfaces"
 )
 
 var platform = []Medium{
@@ -34,17 +34,17 @@ var platform = []Medium{
 		return a, OnLoopback(t, &kernel.Config{Sharing: through(Hub(t))})
 	}},
 	{"TAP", true, onLinks(func(t *testing.T) (ls [2]link.Link) {
-		linktest.Namespace(t)
-		linktest.TUN(t)
-		linktest.Bridge(t, "br0", mtu)
+		interfaces.Namespace(t)
+		interfaces.TUN(t)
+		interfaces.Bridge(t, "br0", mtu)
 		for i, name := range []string{"rnic0", "rnic1"} {
 			ls[i] = must(tap.Open(name, &tap.Config{MTU: mtu, Bridge: "br0"}))(t)
 		}
 		return ls
 	})},
 	{"packet", true, onLinks(func(t *testing.T) [2]link.Link {
-		linktest.Namespace(t)
-		linktest.Veth(t, mtu)
+		interfaces.Namespace(t)
+		interfaces.Veth(t, mtu)
 		return [2]link.Link{must(packet.Open("v0", nil))(t), must(packet.Open("v1", nil))(t)}
 	})},
 }

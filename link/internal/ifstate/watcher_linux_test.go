@@ -8,7 +8,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/softrnic/softrnic/link"
-	"github.com/softrnic/softrnic/link/linktest"
+	"github.com/softrnic/softrnic/tests/interfaces"
 )
 
 // TestMissed checks that a watcher recovers after the kernel has dropped notifications: it reads
@@ -25,9 +25,9 @@ func TestMissed(t *testing.T) {
 		{"removed", netlink.LinkDel, link.Removed, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			linktest.Namespace(t)
-			linktest.Veth(t, 1500)
-			v0 := linktest.Interface(t, "v0")
+			interfaces.Namespace(t)
+			interfaces.Veth(t, 1500)
+			v0 := interfaces.ByName(t, "v0")
 			w, err := New("v0", false)
 			if err != nil {
 				t.Fatal(err)

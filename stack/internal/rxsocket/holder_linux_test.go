@@ -8,8 +8,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/softrnic/softrnic/link/linktest"
 	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/tests/interfaces"
 )
 
 // TestHolder finds the user of a socket in the kernel's table.
@@ -64,7 +64,7 @@ func TestBindErrorOfOtherUser(t *testing.T) {
 // TestHolderInNamespace finds the user of a socket in the network namespace of the calling thread,
 // which is not that of the process.
 func TestHolderInNamespace(t *testing.T) {
-	linktest.Namespace(t)
+	interfaces.Namespace(t)
 	any := netip.IPv4Unspecified()
 	if uid, ok := holder(any); ok {
 		t.Errorf("user %d has the port of a new namespace", uid)

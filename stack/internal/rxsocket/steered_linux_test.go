@@ -12,8 +12,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/softrnic/softrnic/link/linktest"
 	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/tests/interfaces"
 )
 
 // kept keeps the payloads of arrivals.
@@ -299,8 +299,8 @@ func TestSocketsLeft(t *testing.T) {
 // TestSteeredWithoutLoopback checks that an owner of an address that only it has can steer where
 // probes do not arrive, as in a network namespace whose loopback interface is down.
 func TestSteeredWithoutLoopback(t *testing.T) {
-	linktest.Namespace(t)
-	linktest.Veth(t, 1500)
+	interfaces.Namespace(t)
+	interfaces.Veth(t, 1500)
 	a := netip.MustParseAddr("10.31.3.1")
 	v, err := netlink.LinkByName("v0")
 	if err != nil {

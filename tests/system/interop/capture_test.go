@@ -14,8 +14,8 @@ import (
 
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/capture"
-	"github.com/softrnic/softrnic/link/linktest"
 	"github.com/softrnic/softrnic/rdmatransport/wire"
+	"github.com/softrnic/softrnic/tests/captures"
 	"github.com/softrnic/softrnic/tests/system/interop/peer"
 )
 
@@ -88,7 +88,7 @@ func wellFormed(t *testing.T, files ...string) {
 // be correct.
 func checkICRCs(t *testing.T, pcapng []byte) (in, out int) {
 	t.Helper()
-	for n, frame := range linktest.Frames(t, bytes.NewReader(pcapng)) {
+	for n, frame := range captures.Frames(t, bytes.NewReader(pcapng)) {
 		headers, payload, ok := roce(frame)
 		if !ok {
 			continue

@@ -20,10 +20,10 @@ import (
 
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/capture"
-	"github.com/softrnic/softrnic/link/linktest"
 	"github.com/softrnic/softrnic/rdmatransport/ddp"
 	"github.com/softrnic/softrnic/rdmatransport/mpa"
 	"github.com/softrnic/softrnic/rdmatransport/rdmap"
+	"github.com/softrnic/softrnic/tests/captures"
 	"github.com/softrnic/softrnic/tests/system/interop/peer"
 )
 
@@ -74,7 +74,7 @@ func readIWARP(t *testing.T, pcapng []byte) []*iwarpConn {
 	t.Helper()
 	var conns []*iwarpConn
 	byAddr := make(map[[2]netip.AddrPort]*iwarpConn)
-	for _, data := range linktest.Frames(t, bytes.NewReader(pcapng)) {
+	for _, data := range captures.Frames(t, bytes.NewReader(pcapng)) {
 		p := gopacket.NewPacket(data, layers.LinkTypeEthernet, gopacket.Default)
 		tcp, ok := p.TransportLayer().(*layers.TCP)
 		// A bridge floods frames of others.

@@ -8,8 +8,8 @@ import (
 	"os"
 	"testing"
 
-	"github.com/softrnic/softrnic/link/linktest"
 	"github.com/softrnic/softrnic/rdmatransport/wire"
+	"github.com/softrnic/softrnic/tests/captures"
 )
 
 // lost reports whether a ping-pong over an unreliable service hangs because a message was lost
@@ -43,7 +43,7 @@ func messagesOf(t *testing.T, pcapng []byte) (in, out int) {
 		psn      uint32 // of the next packet
 	}
 	var came, went stream
-	for n, frame := range linktest.Frames(t, bytes.NewReader(pcapng)) {
+	for n, frame := range captures.Frames(t, bytes.NewReader(pcapng)) {
 		_, payload, ok := roce(frame)
 		if !ok {
 			continue

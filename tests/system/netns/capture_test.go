@@ -13,8 +13,9 @@ import (
 
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/capture"
-	"github.com/softrnic/softrnic/link/linktest"
 	"github.com/softrnic/softrnic/rdmatransport/wire"
+	"github.com/softrnic/softrnic/tests/captures"
+	"github.com/softrnic/softrnic/tests/interfaces"
 	"github.com/softrnic/softrnic/tests/internal/gate"
 	"github.com/softrnic/softrnic/verbs"
 )
@@ -27,7 +28,7 @@ func TestCapture(t *testing.T) {
 	for _, m := range media {
 		for gid, family := range map[int]string{1: "IPv4", 2: "IPv6"} {
 			t.Run(m.name+"/"+family, func(t *testing.T) {
-				linktest.Namespace(t)
+				interfaces.Namespace(t)
 				file := filepath.Join(t.TempDir(), "all.pcapng")
 				record(t, m, gid, file)
 				roce := checkICRCs(t, file)
@@ -168,7 +169,7 @@ func checkICRCs(t *testing.T, file string) (roce int) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	for n, frame := range linktest.Frames(t, f) {
+	for n, frame := range captures.Frames(t, f) {
 		at := link.NetworkOffset(frame)
 		ip := frame[at:]
 		headers, proto := 28, 9

@@ -14,7 +14,7 @@ import (
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/capture"
 	"github.com/softrnic/softrnic/link/impair"
-	"github.com/softrnic/softrnic/link/linktest"
+	"github.com/softrnic/softrnic/tests/interfaces"
 	"github.com/softrnic/softrnic/tests/internal/gate"
 	"github.com/softrnic/softrnic/verbs"
 )
@@ -62,7 +62,7 @@ func set(t *testing.T, name string, up bool) {
 	if up {
 		change = netlink.LinkSetUp
 	}
-	if err := change(linktest.Interface(t, name)); err != nil {
+	if err := change(interfaces.ByName(t, name)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -115,7 +115,7 @@ func TestCarrier(t *testing.T) {
 	} {
 		for _, e := range m.effects {
 			t.Run(fmt.Sprintf("%s/%s", m.name, e.set), func(t *testing.T) {
-				linktest.Namespace(t)
+				interfaces.Namespace(t)
 				ls := m.open(t)
 				var err error
 				var wrapped [2]link.Link
@@ -172,13 +172,13 @@ func TestRemoval(t *testing.T) {
 	}{{media[0], "rnic0", polling}, {media[2], "v0", disabled}} {
 		for _, downBefore := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/down before: %v", m.medium.name, downBefore), func(t *testing.T) {
-				linktest.Namespace(t)
+				interfaces.Namespace(t)
 				n := newNode(t, m.open(t)[0], addrs[0]...)
 				if downBefore {
 					set(t, m.name, false)
 					n.awaitPort(verbs.EventPortErr, m.phys)
 				}
-				if err := netlink.LinkDel(linktest.Interface(t, m.name)); err != nil {
+				if err := netlink.LinkDel(interfaces.ByName(t, m.name)); err != nil {
 					t.Fatal(err)
 				}
 				want := []verbs.AsyncEventType{verbs.EventPortErr, verbs.EventDeviceFatal}
@@ -212,13 +212,13 @@ func TestMTUChange(t *testing.T) {
 		name string
 	}{{media[0], "rnic0"}, {media[2], "v0"}} {
 		t.Run(m.medium.name, func(t *testing.T) {
-			linktest.Namespace(t)
+			interfaces.Namespace(t)
 			n := newNode(t, m.open(t)[0], addrs[0]...)
 			for _, c := range []struct {
 				mtu    int
 				active verbs.MTU
 			}{{1500, verbs.MTU1024}, {mtu, verbs.MTU4096}} {
-				if err := netlink.LinkSetMTU(linktest.Interface(t, m.name), c.mtu); err != nil {
+				if err := netlink.LinkSetMTU(interfaces.ByName(t, m.name), c.mtu); err != nil {
 					t.Fatal(err)
 				}
 				deadline := time.Now().Add(10 * time.Second)

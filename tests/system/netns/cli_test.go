@@ -13,7 +13,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/softrnic/softrnic/link/linktest"
+	"github.com/softrnic/softrnic/tests/interfaces"
 	"github.com/softrnic/softrnic/tests/internal/gate"
 	"github.com/softrnic/softrnic/tests/system/internal/libraries"
 	"github.com/softrnic/softrnic/tests/system/internal/proc"
@@ -22,13 +22,13 @@ import (
 // softrnic returns the program, and creates a network namespace for the test's programs.
 func softrnic(t *testing.T) (program string) {
 	t.Helper()
-	linktest.Root(t)
-	linktest.TUN(t)
+	interfaces.Root(t)
+	interfaces.TUN(t)
 	program, err := libraries.Program()
 	if err != nil {
 		t.Fatal(err)
 	}
-	linktest.Namespace(t)
+	interfaces.Namespace(t)
 	return program
 }
 
@@ -91,7 +91,7 @@ func (r *running) exit() int {
 func TestProgramWithoutItsInterface(t *testing.T) {
 	gate.System(t)
 	program := softrnic(t)
-	linktest.Veth(t, 1500)
+	interfaces.Veth(t, 1500)
 	for _, c := range []struct{ args, waits, ifce string }{
 		{"serve --link tap:rnic0 --addr 10.7.0.1/24", "msg=serving", "rnic0"},
 		{"perf write bw --link tap:rnic0 --addr 10.7.0.1/24", "Waiting for a client", "rnic0"},
@@ -101,7 +101,7 @@ func TestProgramWithoutItsInterface(t *testing.T) {
 	} {
 		p := startProgram(t, program, strings.Fields(c.args)...)
 		p.await(c.waits)
-		if err := netlink.LinkDel(linktest.Interface(t, c.ifce)); err != nil {
+		if err := netlink.LinkDel(interfaces.ByName(t, c.ifce)); err != nil {
 			t.Fatal(err)
 		}
 		code := p.exit()
@@ -124,12 +124,12 @@ func TestProgramWithoutItsInterface(t *testing.T) {
 func TestProgramLeavesInterface(t *testing.T) {
 	gate.System(t)
 	program := softrnic(t)
-	linktest.Bridge(t, "br0", 0)
-	linktest.Bridge(t, "br1", 0)
+	interfaces.Bridge(t, "br0", 0)
+	interfaces.Bridge(t, "br1", 0)
 	if err := netlink.LinkAdd(&netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Name: "rnic0"}, Mode: netlink.TUNTAP_MODE_TAP}); err != nil {
 		t.Fatal(err)
 	}
-	if err := netlink.LinkSetMaster(linktest.Interface(t, "rnic0"), linktest.Interface(t, "br1")); err != nil {
+	if err := netlink.LinkSetMaster(interfaces.ByName(t, "rnic0"), interfaces.ByName(t, "br1")); err != nil {
 		t.Fatal(err)
 	}
 	// Every change of an interface is reported.
@@ -138,7 +138,7 @@ func TestProgramLeavesInterface(t *testing.T) {
 	if err := netlink.LinkSubscribe(changes, quit); err != nil {
 		t.Fatal(err)
 	}
-	before := linktest.Interface(t, "rnic0").Attrs()
+	before := interfaces.ByName(t, "rnic0").Attrs()
 	for _, args := range []string{"devinfo --link tap:rnic0,bridge=br0 --mtu 4200",
 		"serve --link tap:rnic0,bridge=br0 --mtu 4200 --addr 10.7.0.1/24"} {
 		out, err := exec.CommandContext(t.Context(), program, strings.Fields(args)...).CombinedOutput()
@@ -146,7 +146,7 @@ func TestProgramLeavesInterface(t *testing.T) {
 			t.Errorf("%s: %v\n%s", args, err, out)
 		}
 	}
-	at := linktest.Interface(t, "rnic0").Attrs()
+	at := interfaces.ByName(t, "rnic0").Attrs()
 	if at.MTU != before.MTU || at.MasterIndex != before.MasterIndex || at.RawFlags != before.RawFlags {
 		t.Errorf("MTU, bridge and flags were %d, %d, %#x and are %d, %d, %#x", before.MTU, before.MasterIndex, before.RawFlags, at.MTU,
 			at.MasterIndex, at.RawFlags)
@@ -163,12 +163,12 @@ func TestProgramLeavesInterface(t *testing.T) {
 func TestProgramHints(t *testing.T) {
 	gate.System(t)
 	program := softrnic(t)
-	linktest.Bridge(t, "br0", 0)
+	interfaces.Bridge(t, "br0", 0)
 	own, err := netlink.ParseAddr("10.7.0.9/24")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := netlink.AddrAdd(linktest.Interface(t, "br0"), own); err != nil {
+	if err := netlink.AddrAdd(interfaces.ByName(t, "br0"), own); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {

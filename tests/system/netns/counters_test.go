@@ -10,7 +10,8 @@ import (
 
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/capture"
-	"github.com/softrnic/softrnic/link/linktest"
+	"github.com/softrnic/softrnic/tests/captures"
+	"github.com/softrnic/softrnic/tests/interfaces"
 	"github.com/softrnic/softrnic/tests/internal/gate"
 	"github.com/softrnic/softrnic/verbs"
 )
@@ -20,7 +21,7 @@ func TestPortCounters(t *testing.T) {
 	gate.System(t)
 	for _, m := range []medium{media[0], media[2]} {
 		t.Run(m.name, func(t *testing.T) {
-			linktest.Namespace(t)
+			interfaces.Namespace(t)
 			ls := m.open(t)
 			var file bytes.Buffer
 			captured, err := capture.New(ls[0], &file)
@@ -62,7 +63,7 @@ type captureTraffic struct{ packets, bytes uint64 }
 // roceTraffic returns the IPv4 packets to port 4791 from mac, and those from others.
 func roceTraffic(t *testing.T, file io.Reader, mac [6]byte) (out, in captureTraffic) {
 	t.Helper()
-	for _, b := range linktest.Frames(t, file) {
+	for _, b := range captures.Frames(t, file) {
 		const udp = link.EthernetHeaderLen + 20
 		if len(b) < udp+8 || binary.BigEndian.Uint16(b[12:]) != 0x800 || b[23] != 17 || binary.BigEndian.Uint16(b[udp+2:]) != 4791 {
 			continue

@@ -8,10 +8,10 @@ import (
 	"testing"
 
 	"github.com/softrnic/softrnic/link"
-	"github.com/softrnic/softrnic/link/linktest"
 	"github.com/softrnic/softrnic/link/packet"
 	"github.com/softrnic/softrnic/link/tap"
 	"github.com/softrnic/softrnic/link/vlan"
+	"github.com/softrnic/softrnic/tests/interfaces"
 	"github.com/softrnic/softrnic/tests/internal/gate"
 	"github.com/softrnic/softrnic/verbs"
 )
@@ -63,8 +63,8 @@ func singles(t testing.TB) [2]link.Link {
 // taps creates two TAP interfaces in a bridge.
 func taps(t testing.TB, plain bool) (ls [2]link.Link) {
 	t.Helper()
-	linktest.TUN(t)
-	linktest.Bridge(t, "br0", mtu)
+	interfaces.TUN(t)
+	interfaces.Bridge(t, "br0", mtu)
 	for i, name := range []string{"rnic0", "rnic1"} {
 		l, err := tap.Open(name, &tap.Config{MTU: mtu, Bridge: "br0", NoOffloads: plain})
 		if err != nil {
@@ -78,7 +78,7 @@ func taps(t testing.TB, plain bool) (ls [2]link.Link) {
 // packets opens packet sockets on the two ends of a veth pair.
 func packets(t testing.TB) (ls [2]link.Link) {
 	t.Helper()
-	linktest.Veth(t, mtu)
+	interfaces.Veth(t, mtu)
 	for i, name := range []string{"v0", "v1"} {
 		l, err := packet.Open(name, nil)
 		if err != nil {
@@ -103,7 +103,7 @@ func TestEndToEnd(t *testing.T) {
 	for _, m := range media {
 		for gid, family := range []string{"link-local", "IPv4", "IPv6"} {
 			t.Run(m.name+"/"+family, func(t *testing.T) {
-				linktest.Namespace(t)
+				interfaces.Namespace(t)
 				ls := m.open(t)
 				a, b := newNode(t, m.node(t, ls[0]), addrs[0]...), newNode(t, m.node(t, ls[1]), addrs[1]...)
 				connect(a, b, gid, verbs.MTU4096)

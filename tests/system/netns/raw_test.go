@@ -20,8 +20,8 @@ import (
 	"github.com/gopacket/gopacket/pcapgo"
 	"github.com/vishvananda/netlink"
 
-	"github.com/softrnic/softrnic/link/linktest"
 	"github.com/softrnic/softrnic/link/tap"
+	"github.com/softrnic/softrnic/tests/interfaces"
 	"github.com/softrnic/softrnic/tests/internal/gate"
 	"github.com/softrnic/softrnic/verbs"
 )
@@ -113,8 +113,8 @@ func (r *rawQP) send(frame []byte) {
 // interface rnic0.
 func onTAP(t *testing.T, plain bool) (*node, *netlink.Tuntap) {
 	t.Helper()
-	linktest.TUN(t)
-	linktest.Namespace(t)
+	interfaces.TUN(t)
+	interfaces.Namespace(t)
 	l, err := tap.Open("rnic0", &tap.Config{MTU: 1500, NoOffloads: plain})
 	if err != nil {
 		t.Fatal(err)

@@ -10,8 +10,9 @@ import (
 	"testing"
 
 	"github.com/softrnic/softrnic/link"
-	"github.com/softrnic/softrnic/link/linktest"
 	"github.com/softrnic/softrnic/rdmatransport/roce"
+	"github.com/softrnic/softrnic/tests/captures"
+	"github.com/softrnic/softrnic/tests/interfaces"
 	"github.com/softrnic/softrnic/tests/internal/gate"
 )
 
@@ -24,7 +25,7 @@ func TestRoCEv1(t *testing.T) {
 	for _, m := range media {
 		for gid, family := range []string{"link-local", "IPv4", "IPv6"} {
 			t.Run(m.name+"/"+family, func(t *testing.T) {
-				linktest.Namespace(t)
+				interfaces.Namespace(t)
 				file := filepath.Join(t.TempDir(), "v1.pcapng")
 				record(t, m, roce.V1Index+gid, file)
 				frames := checkV1(t, file)
@@ -58,7 +59,7 @@ func checkV1(t *testing.T, file string) (frames int) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	for n, b := range linktest.Frames(t, f) {
+	for n, b := range captures.Frames(t, f) {
 		at := link.NetworkOffset(b)
 		etherType := binary.BigEndian.Uint16(b[at-2:])
 		b = b[at:]

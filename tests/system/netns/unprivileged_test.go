@@ -16,7 +16,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 
-	"github.com/softrnic/softrnic/link/linktest"
+	"github.com/softrnic/softrnic/tests/interfaces"
 	"github.com/softrnic/softrnic/tests/internal/gate"
 )
 
@@ -40,7 +40,7 @@ func newMachines(t *testing.T) *machines {
 			t.Fatal(err)
 		}
 	}
-	linktest.Veth(t, mtu)
+	interfaces.Veth(t, mtu)
 	var err error
 	m.ns[0], err = netns.Get()
 	check(err)
@@ -52,17 +52,17 @@ func newMachines(t *testing.T) *machines {
 		}
 	})
 	m.enter(0)
-	check(netlink.LinkSetNsFd(linktest.Interface(t, "v1"), int(m.ns[1])))
+	check(netlink.LinkSetNsFd(interfaces.ByName(t, "v1"), int(m.ns[1])))
 	for i, name := range []string{"v0", "v1"} {
 		m.enter(i)
-		check(netlink.LinkSetUp(linktest.Interface(t, "lo")))
+		check(netlink.LinkSetUp(interfaces.ByName(t, "lo")))
 		for _, cidr := range addrs[i] {
 			a, err := netlink.ParseAddr(cidr)
 			check(err)
 			a.Flags = syscall.IFA_F_NODAD
-			check(netlink.AddrAdd(linktest.Interface(t, name), a))
+			check(netlink.AddrAdd(interfaces.ByName(t, name), a))
 		}
-		check(netlink.LinkSetUp(linktest.Interface(t, name)))
+		check(netlink.LinkSetUp(interfaces.ByName(t, name)))
 	}
 	return m
 }
@@ -108,7 +108,7 @@ func runtimeDir(t *testing.T) {
 func (m *machines) loopback(cidrs ...string) {
 	m.t.Helper()
 	m.enter(0)
-	lo := linktest.Interface(m.t, "lo")
+	lo := interfaces.ByName(m.t, "lo")
 	for _, cidr := range cidrs {
 		a, err := netlink.ParseAddr(cidr)
 		if err == nil {

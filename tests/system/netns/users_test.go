@@ -23,7 +23,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/softrnic/softrnic/link/linktest"
+	"github.com/softrnic/softrnic/tests/interfaces"
 	"github.com/softrnic/softrnic/tests/internal/gate"
 )
 
@@ -105,7 +105,7 @@ func TestTwoUsers(t *testing.T) {
 		a, err := netlink.ParseAddr(cidr)
 		if err == nil {
 			a.Flags = syscall.IFA_F_NODAD
-			err = netlink.AddrAdd(linktest.Interface(t, "v1"), a)
+			err = netlink.AddrAdd(interfaces.ByName(t, "v1"), a)
 		}
 		if err != nil {
 			t.Fatal(err)

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/softrnic/softrnic/link"
-	"github.com/softrnic/softrnic/link/linktest"
+	"github.com/softrnic/softrnic/tests/interfaces"
 	"github.com/softrnic/softrnic/tests/internal/gate"
 )
 
@@ -19,7 +19,7 @@ func TestTags(t *testing.T) {
 			continue
 		}
 		t.Run(m.name, func(t *testing.T) {
-			linktest.Namespace(t)
+			interfaces.Namespace(t)
 			ls := m.open(t)
 			defer ls[0].Close()
 			defer ls[1].Close()

@@ -9,13 +9,14 @@ import (
 	"github.com/softrnic/softrnic/link/linktest"
 	"github.com/softrnic/softrnic/link/packet"
 	"github.com/softrnic/softrnic/link/tap"
+	"github.com/softrnic/softrnic/tests/interfaces"
 )
 
 // TestTAP: a superframe from a TAP interface is segmented for a stream. The kernel receives frames
 // from the stream on the interface.
 func TestTAP(t *testing.T) {
-	linktest.Namespace(t)
-	linktest.TUN(t)
+	interfaces.Namespace(t)
+	interfaces.TUN(t)
 	b, hosts := newSwitch(t, 1)
 	l, err := tap.Open("t0", &tap.Config{MTU: 4200})
 	if err != nil {

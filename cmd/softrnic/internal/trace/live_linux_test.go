@@ -13,9 +13,9 @@ import (
 
 	"github.com/softrnic/softrnic/cmd/internal/node"
 	"github.com/softrnic/softrnic/link"
-	"github.com/softrnic/softrnic/link/linktest"
 	"github.com/softrnic/softrnic/link/packet"
 	"github.com/softrnic/softrnic/rdmatransport/wire"
+	"github.com/softrnic/softrnic/tests/interfaces"
 )
 
 // counted passes only RoCE frames and ends the capture after a number of them, as the kernel sends
@@ -42,8 +42,8 @@ func (c *counted) next() (data []byte, info gopacket.CaptureInfo, link layers.Li
 // TestLive: a superframe on an interface is segmented by its virtio-net header, even if its first
 // packet is damaged.
 func TestLive(t *testing.T) {
-	linktest.Namespace(t)
-	linktest.Veth(t, 4200)
+	interfaces.Namespace(t)
+	interfaces.Veth(t, 4200)
 	var spec node.LinkSpec
 	if err := spec.UnmarshalText([]byte("packet:v1")); err != nil {
 		t.Fatal(err)

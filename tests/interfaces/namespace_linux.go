@@ -1,4 +1,4 @@
-package linktest
+package interfaces
 
 import (
 	"os"
@@ -50,7 +50,7 @@ func need(t testing.TB, what string, err error) {
 func Bridge(t testing.TB, name string, mtu int) {
 	t.Helper()
 	need(t, "bridges", netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: name, MTU: mtu}}))
-	if err := netlink.LinkSetUp(Interface(t, name)); err != nil {
+	if err := netlink.LinkSetUp(ByName(t, name)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -69,19 +69,19 @@ func VethUp(t testing.TB) {
 	t.Helper()
 	ends := []string{"v0", "v1"}
 	for _, name := range ends {
-		if err := netlink.LinkSetUp(Interface(t, name)); err != nil {
+		if err := netlink.LinkSetUp(ByName(t, name)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, name := range ends {
-		for Interface(t, name).Attrs().OperState != netlink.OperUp {
+		for ByName(t, name).Attrs().OperState != netlink.OperUp {
 			runtime.Gosched()
 		}
 	}
 }
 
-// Interface returns the kernel's interface of that name.
-func Interface(t testing.TB, name string) netlink.Link {
+// ByName returns the kernel's interface of that name.
+func ByName(t testing.TB, name string) netlink.Link {
 	t.Helper()
 	l, err := netlink.LinkByName(name)
 	if err != nil {

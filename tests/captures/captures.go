@@ -1,4 +1,7 @@
-package linktest
+// Package captures reads captures in tests.
+//
+// This package is for SoftRNIC's own packages, and its API may change in any version.
+package captures
 
 import (
 	"compress/gzip"
@@ -11,8 +14,8 @@ import (
 	"github.com/gopacket/gopacket/pcapgo"
 )
 
-// Captured yields the packets of a compressed pcap file.
-func Captured(t testing.TB, file string) iter.Seq[gopacket.Packet] {
+// Packets yields the packets of a compressed pcap file.
+func Packets(t testing.TB, file string) iter.Seq[gopacket.Packet] {
 	return func(yield func(gopacket.Packet) bool) {
 		t.Helper()
 		f, err := os.Open(file)
