@@ -1,7 +1,13 @@
 package tests
 
 import (
+	"bytes"
+	"go/ast"
+	"go/doc"
+	"go/format"
 	"go/types"
+	"path"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -101,4 +107,80 @@ func internalType(t types.Type) string {
 		return internalType(t.Elem())
 	}
 	return ""
+}
+
+// notPromised reports whether the API of a package may change in any version. Such a package is
+// public only because packages in other directories need it; the last paragraph of its comment says
+// so.
+func (s *source) notPromised() bool {
+	const says = "\n\nThis package is for SoftRNIC's own packages, and its API may change in any version.\n"
+	for _, f := range s.files {
+		if strings.HasSuffix(f.Doc.Text(), says) {
+			return true
+		}
+	}
+	return false
+}
+
+// TestDocumentedPackages: the documentation of a public package names no internal package. A program
+// cannot import it, and its documentation is not shown.
+func TestDocumentedPackages(t *testing.T) {
+	names, public := map[string]bool{}, map[string]bool{}
+	for _, p := range modulePackages(t) {
+		if internal(p.ImportPath) {
+			names[path.Base(p.ImportPath)] = true
+		} else {
+			public[path.Base(p.ImportPath)] = true
+		}
+	}
+	private := []string{`internal/`}
+	for name := range names {
+		if !public[name] {
+			private = append(private, `packages? `+name+`\b`, name+`\.[A-Z]`, name+`/\w+\.go`)
+		}
+	}
+	mention := regexp.MustCompile(`\b(` + strings.Join(private, "|") + `)`)
+	for _, s := range load(t, publicPackages(t)...) {
+		check := func(name, text string) {
+			if found := mention.FindString(text); found != "" {
+				t.Errorf("%s: the documentation of %s says %q, and a program cannot import that", s.dir, name, found)
+			}
+		}
+		p, err := doc.NewFromFiles(s.fset, s.files, s.pkg.Path())
+		if err != nil {
+			t.Fatal(err)
+		}
+		check("the package", p.Doc)
+		declaration := func(name, text string, decl ast.Decl) { // only comments count, also those of fields
+			var shown bytes.Buffer
+			if err := format.Node(&shown, s.fset, decl); err != nil {
+				t.Fatal(err)
+			}
+			for line := range strings.Lines(shown.String()) {
+				_, said, _ := strings.Cut(line, "//")
+				text += said
+			}
+			check(name, text)
+		}
+		functions := func(all []*doc.Func) {
+			for _, f := range all {
+				check(f.Recv+" "+f.Name, f.Doc)
+			}
+		}
+		values := func(all []*doc.Value) {
+			for _, v := range all {
+				declaration(strings.Join(v.Names, ", "), v.Doc, v.Decl)
+			}
+		}
+		functions(p.Funcs)
+		values(p.Consts)
+		values(p.Vars)
+		for _, typ := range p.Types {
+			declaration(typ.Name, typ.Doc, typ.Decl)
+			functions(typ.Funcs)
+			functions(typ.Methods)
+			values(typ.Consts)
+			values(typ.Vars)
+		}
+	}
 }

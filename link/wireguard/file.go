@@ -19,7 +19,7 @@ type File struct {
 }
 
 // ParseFile parses a private key in base64, as softrnic key and wg genkey write it, or a
-// configuration in the format of wg(8), with the sections [Interface] and [Peer]:
+// configuration in the format of wg(8), with its sections Interface and Peer:
 //
 //	[Interface]
 //	PrivateKey = …
@@ -138,7 +138,7 @@ func CheckName(name string) error {
 	return nil
 }
 
-// parse parses a line of the section [Interface].
+// parse parses a line of the section Interface.
 func (f *File) parse(key, text string) (err error) {
 	switch key {
 	case "privatekey":

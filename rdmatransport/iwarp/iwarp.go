@@ -39,7 +39,7 @@
 // at most 128. Unless the client requests peer-to-peer mode (RFC 6581), the server cannot send
 // before the client has: see [Config.SendFirst]. Each connected QP has a TCP connection of the
 // host. It also has a goroutine while it is in use, or always if the host's streams are no
-// [stack.ReadNotifier].
+// stack.ReadNotifier.
 //
 // # Monitoring
 //

@@ -37,7 +37,7 @@
 // in each superframe. If a packet's ICRC is valid for that, as with packets of this package, the
 // check is complete. Linux's rxe counts identifications for each destination. In this case the RoCE
 // engine computes the identification from the ICRC (wire.SolveID). It accepts the result if it is
-// near the peer's last identification (package ipid). The last identification advances only when a
+// near the peer's last identification. The last identification advances only when a
 // packet's ICRC, addresses, QP number and PSN are all valid. IPv6 has no identification.
 package kernel
 

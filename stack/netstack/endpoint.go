@@ -17,8 +17,8 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// Endpoint is gVisor's link endpoint over a [Link]. TCP superframes and partial checksums pass in
-// both directions, if the link has these offloads.
+// Endpoint is gVisor's link endpoint over a [link.Link]. TCP superframes and partial checksums pass
+// in both directions, if the link has these offloads.
 type Endpoint struct {
 	link    link.Link
 	mac     [6]byte

@@ -1,5 +1,5 @@
 // Package ipid judges IPv4 identifications that were computed from a packet's ICRC
-// ([wire.SolveID]), not read from a header. This is needed if packets come from a socket.
+// (wire.SolveID), not read from a header. This is needed if packets come from a socket.
 //
 // The computation uses 16 of the ICRC's 32 bits: a damaged packet has a matching identification
 // with a probability of 1 in 65,536. But senders count, so only few identifications are plausible.
