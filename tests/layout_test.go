@@ -204,13 +204,22 @@ func TestTopLevel(t *testing.T) {
 	}
 	known := []string{"go.mod", "go.sum", "README.md", "LICENSE", "ARCHITECTURE.md", "CONTRIBUTING.md", "PROTOCOL.md", "SECURITY.md",
 		"CHANGELOG.md",
-		"link", "stack", "rdmatransport", "verbs", "cmd", "tests"}
+		"link", "stack", "rdmatransport", "verbs", "cmd", "tests", "findings"}
 	for _, e := range entries {
 		// The binary that the README's go build leaves is not source.
 		name := e.Name()
 		built := !e.IsDir() && strings.TrimSuffix(name, ".exe") == "softrnic"
 		if !built && !strings.HasPrefix(name, ".") && !slices.Contains(known, name) {
 			t.Errorf("%s at the top level: there is room for %v only", name, known)
+		}
+	}
+	findings, err := os.ReadDir("../findings")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range findings {
+		if e.IsDir() || e.Name() != "README.md" && path.Ext(e.Name()) != ".sh" {
+			t.Errorf("findings/%s: there is room for README.md and scripts only", e.Name())
 		}
 	}
 }
