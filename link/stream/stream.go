@@ -52,15 +52,16 @@ type Config struct {
 }
 
 // check returns the configuration with defaults in place of zero values.
-func (cfg *Config) check(address string) (c Config, err error) {
+func (cfg *Config) check(text string) (c Config, a address, err error) {
 	if cfg != nil {
 		c = *cfg
 	}
 	if err := cmp.Or(station.CheckMTU(c.MTU, link.MaxSuperframe), station.CheckMAC(c.MAC)); err != nil {
-		return c, fmt.Errorf("stream %s: %w", address, err)
+		return c, a, fmt.Errorf("stream %s: %w", text, err)
 	}
 	c.MTU = cmp.Or(c.MTU, DefaultMTU)
-	return c, nil
+	a, err = parse(text)
+	return c, a, err
 }
 
 // Open opens a link over the socket at address: the path of a unix socket, or "tcp:HOST:PORT".
@@ -71,11 +72,7 @@ func (cfg *Config) check(address string) (c Config, err error) {
 // socket. An existing unix socket on which no program listens is replaced: a killed program has
 // left it.
 func Open(address string, cfg *Config) (*Link, error) {
-	c, err := cfg.check(address)
-	if err != nil {
-		return nil, err
-	}
-	a, err := parse(address)
+	c, a, err := cfg.check(address)
 	if err != nil {
 		return nil, err
 	}
@@ -104,11 +101,7 @@ type Listener struct {
 // Listen listens at an address as Open does with Listening. cfg applies to the links that
 // Accept returns.
 func Listen(address string, cfg *Config) (*Listener, error) {
-	c, err := cfg.check(address)
-	if err != nil {
-		return nil, err
-	}
-	a, err := parse(address)
+	c, a, err := cfg.check(address)
 	if err != nil {
 		return nil, err
 	}

@@ -73,26 +73,11 @@ func (i *image) add(name string, content []byte) {
 	i.files[name] = content
 }
 
-// addJSON adds a file, and returns its content.
-func (i *image) addJSON(name string, v any) error {
-	text, err := json.Marshal(v)
-	if err == nil {
-		i.add(name, text)
-	}
-	return err
-}
-
 // blob adds a file that is named after its content.
 func (i *image) blob(mediaType string, content []byte) v1.Descriptor {
 	sum := digest.FromBytes(content)
 	i.add(blobName(sum), content)
 	return v1.Descriptor{MediaType: mediaType, Digest: sum, Size: int64(len(content))}
-}
-
-// jsonBlob is blob for JSON.
-func (i *image) jsonBlob(mediaType string, v any) (v1.Descriptor, error) {
-	text, err := json.Marshal(v)
-	return i.blob(mediaType, text), err
 }
 
 func blobName(sum digest.Digest) string {
@@ -107,41 +92,36 @@ func (i *image) pack(dir string) error {
 	}
 	var compressed bytes.Buffer
 	w := gzip.NewWriter(&compressed)
-	if _, err := w.Write(layer); err != nil {
-		return err
-	}
-	if err := w.Close(); err != nil {
-		return err
+	_, err = w.Write(layer)
+	err = errors.Join(err, w.Close())
+	text := func(v any) []byte {
+		b, failed := json.Marshal(v)
+		err = errors.Join(err, failed)
+		return b
 	}
 	when := i.when.UTC()
 	var labels map[string]string
 	if i.version != "" {
 		labels = map[string]string{v1.AnnotationTitle: "softrnic", v1.AnnotationVersion: i.version, v1.AnnotationLicenses: "Apache-2.0"}
 	}
-	config, err := i.jsonBlob(v1.MediaTypeImageConfig, v1.Image{
+	config := i.blob(v1.MediaTypeImageConfig, text(v1.Image{
 		Created:  &when,
 		Platform: v1.Platform{Architecture: runtime.GOARCH, OS: "linux"},
 		Config: v1.ImageConfig{Entrypoint: i.entry, Labels: labels,
 			Env: []string{"PATH=" + path.Dir(i.entry[0]) + ":/usr/sbin:/usr/bin:/sbin:/bin"}},
 		RootFS:  v1.RootFS{Type: "layers", DiffIDs: []digest.Digest{digest.FromBytes(layer)}},
 		History: []v1.History{{Created: &when, CreatedBy: "go run ./cmd/dropin/build -image"}},
-	})
-	if err != nil {
-		return err
-	}
+	}))
 	content := i.blob(v1.MediaTypeImageLayerGzip, compressed.Bytes())
-	manifest, err := i.jsonBlob(v1.MediaTypeImageManifest, v1.Manifest{Versioned: specs.Versioned{SchemaVersion: 2},
-		MediaType: v1.MediaTypeImageManifest, Config: config, Layers: []v1.Descriptor{content}})
-	if err != nil {
-		return err
-	}
+	manifest := i.blob(v1.MediaTypeImageManifest, text(v1.Manifest{Versioned: specs.Versioned{SchemaVersion: 2},
+		MediaType: v1.MediaTypeImageManifest, Config: config, Layers: []v1.Descriptor{content}}))
 	manifest.Annotations = map[string]string{v1.AnnotationRefName: i.name, "io.containerd.image.name": i.name}
-	return errors.Join(
-		i.addJSON(v1.ImageIndexFile, v1.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: v1.MediaTypeImageIndex,
-			Manifests: []v1.Descriptor{manifest}}),
-		i.addJSON(v1.ImageLayoutFile, v1.ImageLayout{Version: v1.ImageLayoutVersion}),
-		i.addJSON("manifest.json", []any{map[string]any{"Config": blobName(config.Digest), "RepoTags": []string{i.name},
-			"Layers": []string{blobName(content.Digest)}}}))
+	i.add(v1.ImageIndexFile, text(v1.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: v1.MediaTypeImageIndex,
+		Manifests: []v1.Descriptor{manifest}}))
+	i.add(v1.ImageLayoutFile, text(v1.ImageLayout{Version: v1.ImageLayoutVersion}))
+	i.add("manifest.json", text([]any{map[string]any{"Config": blobName(config.Digest), "RepoTags": []string{i.name},
+		"Layers": []string{blobName(content.Digest)}}}))
+	return err
 }
 
 // layer returns an archive of a directory's files. They belong to root.

@@ -13,11 +13,11 @@ import (
 func pump(dst, src net.Conn, n *atomic.Uint64) error {
 	var err error
 	if from, ok := src.(*rsocket.Conn); ok {
-		_, err = from.WriteTo(countingWriter{dst, n})
+		_, err = from.WriteTo(io.MultiWriter(dst, counter{n}))
 	} else if to, ok := dst.(*rsocket.Conn); ok {
-		_, err = to.ReadFrom(countingReader{src, n})
+		_, err = to.ReadFrom(io.TeeReader(src, counter{n}))
 	} else {
-		_, err = io.Copy(countingWriter{dst, n}, onlyReader{src})
+		_, err = io.Copy(io.MultiWriter(dst, counter{n}), onlyReader{src})
 	}
 	if err != nil {
 		return err
@@ -25,27 +25,13 @@ func pump(dst, src net.Conn, n *atomic.Uint64) error {
 	return dst.(interface{ CloseWrite() error }).CloseWrite() // TCP, TLS and rsockets have it
 }
 
-type countingWriter struct {
-	w io.Writer
-	n *atomic.Uint64
+// counter is a writer that only counts.
+type counter struct{ n *atomic.Uint64 }
+
+func (c counter) Write(b []byte) (int, error) {
+	c.n.Add(uint64(len(b)))
+	return len(b), nil
 }
 
-func (c countingWriter) Write(b []byte) (int, error) {
-	n, err := c.w.Write(b)
-	c.n.Add(uint64(n))
-	return n, err
-}
-
-type countingReader struct {
-	r io.Reader
-	n *atomic.Uint64
-}
-
-func (c countingReader) Read(b []byte) (int, error) {
-	n, err := c.r.Read(b)
-	c.n.Add(uint64(n))
-	return n, err
-}
-
-// onlyReader hides TCP's WriterTo, whose fast paths a countingWriter does not support.
+// onlyReader hides TCP's WriterTo, whose fast paths do not count.
 type onlyReader struct{ io.Reader }
