@@ -106,7 +106,7 @@ var fileOrder = map[string][]string{
 	},
 	"rdmatransport/internal/rocetransport": {
 		"hostleft.go", "multicast.go", "receive.go", "completer.go", "flush.go", "deferred.go", "qp.go",
-		"direct.go", "unlock.go", "uc.go", "ud.go", "delayed.go", "requester.go", "bydelay.go", "gsi.go",
+		"direct.go", "senddue.go", "uc.go", "ud.go", "delayed.go", "requester.go", "bydelay.go", "gsi.go",
 		"xrc.go", "response.go", "identification.go", "timer.go", "responder.go", "backpressure.go", "outcome.go",
 		"trace.go", "local.go", "config.go", "notification.go", "packet.go", "path.go", "pacing.go", "params.go",
 		"engine.go", "dcqcn.go", "opcodes.go", "counters.go",
@@ -170,8 +170,8 @@ func declared(obj types.Object) bool {
 	return obj.Parent() == obj.Pkg().Scope()
 }
 
-// A RoCE QP is unlocked by unlockOnly and sendAndUnlock. A plain Unlock would not say whether due
-// packets are sent first.
+// A RoCE QP is unlocked by unlockOnly and sendDueAndUnlock. A plain Unlock would not say whether
+// due packets are sent first.
 func TestUnlock(t *testing.T) {
 	const dir, name = "rdmatransport/internal/rocetransport", "unlockOnly"
 	s := load(t, dir)[0]
@@ -186,7 +186,7 @@ func TestUnlock(t *testing.T) {
 				if fn, ok := d.(*ast.FuncDecl); ok && fn.Name.Name == name {
 					found = true
 				} else {
-					t.Errorf("%v: call unlockOnly or sendAndUnlock", s.fset.Position(sel.Pos()))
+					t.Errorf("%v: call unlockOnly or sendDueAndUnlock", s.fset.Position(sel.Pos()))
 				}
 				return true
 			})

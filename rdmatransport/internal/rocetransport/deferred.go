@@ -167,7 +167,7 @@ func (f flush) execute() {
 		q.receiving.OnDeferredExecuted(0)
 		d.file, d.bytes = nil, nil // the history keeps d for a while
 	}
-	q.sendAndUnlock()
+	q.sendDueAndUnlock()
 }
 
 // awaits reports whether d is still the oldest pending response. It is not if the QP was reset or

@@ -159,6 +159,6 @@ func (q *qp) mayDelayAck() bool { return q.receiving.OnlyAck() }
 func (q *qp) sendAckBeforeEnd() {
 	if q.reliable() && !q.destroyed && receives(q.h.State()) && q.mayDelayAck() {
 		q.respond()
-		q.flush()
+		q.sendGathered()
 	}
 }

@@ -133,7 +133,7 @@ func (q *qp) sendDirect() bool {
 // Oldest, MoveSome, Flush, MayContinue and SendAll implement direct.QP.
 func (q *qp) Oldest() uint32 { return q.sending.Oldest() }
 
-func (q *qp) Flush() { q.flush() }
+func (q *qp) Flush() { q.sendGathered() }
 
 func (q *qp) SendAll() { q.sendPosted() }
 

@@ -2,15 +2,15 @@
 // packets, and packets into completions. The public package roce has its configuration, and
 // documents the supported features.
 //
-// Send path: verbs locks the QP and calls PostSend. Package send selects the packets of each
-// request, and requester.go writes them into frames of packet.go.
+// Send path: verbs locks the QP and calls PostSend (senddue.go). Package send selects the packets
+// of each request, and requester.go writes them into frames of packet.go.
 //
 // Receive path: receive.go checks the ICRC, with identification.go if the network stack does not
 // see IP headers, and finds the QP. Requests go to responder.go. It asks package receive to
 // classify them, and reports their results to it. response.go sends the responses and
 // acknowledgements that are then due. Acknowledgements and responses go to completer.go, which
-// reports them to package send. outcome.go completes work requests or fails the QP. When the QP is
-// unlocked, unlock.go sends packets that became due. timer.go handles later deadlines, and
+// reports them to package send. outcome.go completes work requests or fails the QP. Before the QP
+// is unlocked, senddue.go sends packets that became due. timer.go handles later deadlines, and
 // delayed.go delays packets that may share a frame.
 //
 // Package send has all send state: the cursor in the queue, packets in flight, losses, the window,
@@ -179,7 +179,7 @@ type qp struct {
 }
 
 // unlockOnly unlocks the QP and sends nothing. It is for callers that only looked at the QP, or
-// that have sent what was due. All others call sendAndUnlock.
+// that have sent what was due. All others call sendDueAndUnlock.
 func (q *qp) unlockOnly() { q.h.Unlock() }
 
 // reliable reports whether the service has acknowledgements.

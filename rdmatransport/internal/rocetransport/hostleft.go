@@ -43,7 +43,7 @@ func (e *Engine) HostLeft(addr netip.Addr) {
 				q.e.Counters.RetryExceeded.Add(1)
 				q.failSend(verbs.WCRetryExcErr)
 			}
-			q.sendAndUnlock()
+			q.sendDueAndUnlock()
 		}
 	})
 }

@@ -95,6 +95,6 @@ func (e *Engine) receiveMulticast(port uint8, d *stack.Datagram, pkt *wire.Packe
 		}
 		q.h.Lock()
 		q.receive(port, d, pkt)
-		q.sendAndUnlock()
+		q.sendDueAndUnlock()
 	}
 }

@@ -203,21 +203,6 @@ func (q *qp) Query(attr *verbs.QPAttr) {
 	attr.RQPSN = q.receiving.PSN()
 }
 
-// PostSend implements verbs.ProviderQP.
-func (q *qp) PostSend() {
-	q.prefetchPeer()
-	switch {
-	case q.reliable() && q.mayCork():
-		q.corkedSincePoll = true
-		q.e.addDelayed(q)
-	case q.resumed: // other calls of Modify wait for this one
-		q.resumed = false
-		q.sendAllNow()
-	default:
-		q.sendPosted()
-	}
-}
-
 // PostRecv implements verbs.ProviderQP. There is nothing to do: a peer that has received an RNR NAK
 // retries when its wait ends.
 func (q *qp) PostRecv() {}

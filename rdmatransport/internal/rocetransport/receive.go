@@ -51,7 +51,7 @@ func (e *Engine) receive(port uint8, d *stack.Datagram) {
 		}
 		if pkt.DestQP == mad.QPN || pkt.DestQP == multicastQPN {
 			if held != nil { // these functions lock QPs themselves
-				held.sendAndUnlockReceived(d)
+				held.sendDueAndUnlockAfter(d)
 				held = nil
 			}
 			if pkt.DestQP == mad.QPN {
@@ -68,7 +68,7 @@ func (e *Engine) receive(port uint8, d *stack.Datagram) {
 		}
 		if q != held {
 			if held != nil {
-				held.sendAndUnlockReceived(d)
+				held.sendDueAndUnlockAfter(d)
 			}
 			q.h.Lock()
 			held = q
@@ -87,7 +87,7 @@ func (e *Engine) receive(port uint8, d *stack.Datagram) {
 		}
 	}
 	if held != nil {
-		held.sendAndUnlockReceived(d)
+		held.sendDueAndUnlockAfter(d)
 	}
 	if scratch != nil {
 		scratches.Put(scratch)

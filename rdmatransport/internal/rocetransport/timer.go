@@ -29,7 +29,7 @@ func (q *qp) expired() {
 	if sends(s) {
 		q.act(q.sending.OnAlarm(now))
 	}
-	q.sendAndUnlock()
+	q.sendDueAndUnlock()
 }
 
 // due returns the earliest deadline, 0 if there is none.
