@@ -99,9 +99,9 @@ var fileOrder = map[string][]string{
 		"latency.go", "wc.go", "access.go", "pd.go", "errors.go", "attr.go",
 	},
 	"rdmatransport/internal/iwarptransport": {
-		"terminate.go", "rtr.go", "direct.go", "responses.go", "counters.go", "qp.go", "receiver.go",
+		"terminate.go", "rtr.go", "direct.go", "responses.go", "counters.go", "qp.go", "receive.go",
 		"placement.go", "requests.go", "end.go", "pairing.go", "listen.go", "disconnect.go", "output.go",
-		"connect.go", "trace.go", "wake.go", "sender.go", "drain.go", "conn.go", "engine.go", "sequencer.go",
+		"connect.go", "trace.go", "wake.go", "send.go", "drain.go", "conn.go", "engine.go", "sequencer.go",
 		"state.go", "cursor.go", "params.go", "segment.go", "reads.go", "phase.go",
 	},
 	"rdmatransport/internal/rocetransport": {
@@ -200,7 +200,7 @@ func TestUnlock(t *testing.T) {
 // stateOf lists the packages whose state has owners, and the type that contains all of it.
 var stateOf = map[string]string{
 	"rdmatransport/internal/rocetransport/send": "State", "rdmatransport/internal/rocetransport/receive": "State",
-	"rdmatransport/internal/iwarptransport": "sender",
+	"rdmatransport/internal/iwarptransport": "sendState",
 }
 
 // A field of the sending or receiving state is written only in the file that declares it.

@@ -47,7 +47,7 @@ func (q *qp) sendDirect() (done, wait bool) {
 }
 
 // Oldest, MoveSome, Flush, MayContinue and SendAll implement direct.QP.
-func (q *qp) Oldest() uint32 { return uint32(q.tx.cursor.first) }
+func (q *qp) Oldest() uint32 { return uint32(q.sending.cursor.first) }
 
 func (q *qp) Flush() {} // the stream has its own buffer
 
@@ -67,7 +67,7 @@ func (q *qp) MoveSome() direct.Result {
 	if d == nil || c.stream.LocalNIC() == nil || d.stream.LocalNIC() == nil {
 		return direct.Wire
 	}
-	p, t := d.qp, &q.tx
+	p, s := d.qp, &q.sending
 	kept := q.h.LockPeer(p.h)
 	defer q.h.UnlockPeer(p.h)
 	if !kept && (q.conn != c || !q.mayMove()) {
@@ -76,17 +76,17 @@ func (q *qp) MoveSome() direct.Result {
 	paired := p.conn == d && d.peerConn.Load() == c
 	inRTS := p.h.State() == verbs.StateRTS && q.h.State() == verbs.StateRTS
 	switch {
-	case !paired, !inRTS, p.tx.lifecycle.ended(), !p.rx.allowed && !d.mayReceive():
+	case !paired, !inRTS, p.sending.lifecycle.ended(), !p.receiving.allowed && !d.mayReceive():
 		return direct.Wire
-	case !t.cursor.atOldest() || t.reads.rtr:
+	case !s.cursor.atOldest() || s.reads.rtr:
 		return direct.Waits // transmit is called when everything is received
 	case c.sent != d.received:
 		d.peerWaits = true
 		return direct.Waits
 	}
-	p.rx.allowed, p.rx.gotFPDU = true, true
-	if p.tx.lifecycle.is(awaitingPeer) { // p may send from now on, as after an FPDU
-		p.tx.lifecycle.on(onPeerFPDU)
+	p.receiving.allowed, p.receiving.gotFPDU = true, true
+	if p.sending.lifecycle.is(awaitingPeer) { // p may send from now on, as after an FPDU
+		p.sending.lifecycle.on(onPeerFPDU)
 		go d.resumeTransmit()
 	}
 	for hold := direct.NewHold(q.h, p.h); q.h.SendLen() > 0; {
@@ -95,7 +95,7 @@ func (q *qp) MoveSome() direct.Result {
 		}
 		wr := q.h.Send(0)
 		switch {
-		case t.responses.n > 0 && !t.cursor.is(partlyMoved):
+		case s.responses.n > 0 && !s.cursor.is(partlyMoved):
 			return direct.Changed // responses go first, and one may just have become due
 		case isRead(wr.Opcode) && c.received != d.sent:
 			return direct.Waits // the response must not overtake the peer's earlier data
@@ -112,15 +112,15 @@ func (q *qp) MoveSome() direct.Result {
 // mayMove reports whether the next request can be sent now, and none of it was sent through the
 // stream.
 func (q *qp) mayMove() bool {
-	t := &q.tx
-	return t.lifecycle.is(open) && !t.output.full && t.cursor.mayMove() && t.cursor.unsent(q.h.SendLen()) > 0
+	s := &q.sending
+	return s.lifecycle.is(open) && !s.output.full && s.cursor.mayMove() && s.cursor.unsent(q.h.SendLen()) > 0
 }
 
 // moveNext moves the message of the next request, wr, or its next part, to p. It returns the number
 // of bytes moved. If ok is false, nothing has changed, and the message must go through the stream.
 func (q *qp) moveNext(p *qp, wr *verbs.PostedSend) (moved uint64, ok bool) {
-	t := &q.tx
-	n, last := direct.Part(wr.Length() - t.cursor.off)
+	s := &q.sending
+	n, last := direct.Part(wr.Length() - s.cursor.off)
 	var response uint32 // bytes of the response
 	if wr.Fault() != verbs.WCSuccess {
 		return 0, false
@@ -141,10 +141,10 @@ func (q *qp) moveNext(p *qp, wr *verbs.PostedSend) (moved uint64, ok bool) {
 	case !ok:
 		return 0, false
 	case !last:
-		q.movedPart(p, wr.Opcode, t.cursor.off+n)
+		q.movedPart(p, wr.Opcode, s.cursor.off+n)
 		return n, true
 	}
-	t.cursor.moved()
+	s.cursor.moved()
 	q.direct++
 	if isSend(wr.Opcode) || wr.Opcode == verbs.RDMAWriteWithImm {
 		q.completeBoth(p, wr)
@@ -171,15 +171,15 @@ func (q *qp) completeBoth(p *qp, wr *verbs.PostedSend) {
 
 // movedPart records that the first off bytes of the next message are moved, but not all.
 func (q *qp) movedPart(p *qp, op verbs.WROpcode, off uint64) {
-	t := &q.tx
-	t.cursor.movedTo(off)
+	s := &q.sending
+	s.cursor.movedTo(off)
 	switch {
 	case op == verbs.RDMARead:
-		t.reads.place(off)
+		s.reads.place(off)
 	case isSend(op):
-		p.rx.queues[rdmap.QueueSend].SkipTo(uint32(off))
+		p.receiving.queues[rdmap.QueueSend].SkipTo(uint32(off))
 	default:
-		p.rx.writeBytes = off
+		p.receiving.writeBytes = off
 	}
 }
 
@@ -195,7 +195,7 @@ func (q *qp) receiver() direct.Receiver {
 
 // moveSend places n bytes of a SEND in the peer's oldest receive request.
 func (q *qp) moveSend(p *qp, wr *verbs.PostedSend, n uint64) bool {
-	length, off := wr.Length(), q.tx.cursor.off
+	length, off := wr.Length(), q.sending.cursor.off
 	to := p.receiver()
 	if length > MaxMessage || !to.Send(wr, q.own(wr), off, n) {
 		return false
@@ -205,13 +205,13 @@ func (q *qp) moveSend(p *qp, wr *verbs.PostedSend, n uint64) bool {
 
 // countMessage counts a message on a DDP queue as sent by q and received by p.
 func (q *qp) countMessage(p *qp, queue int) {
-	q.tx.numbers.advance(queue)
-	p.rx.queues[queue].Skip()
+	q.sending.numbers.advance(queue)
+	p.receiving.queues[queue].Skip()
 }
 
 // moveWrite places n bytes of a WRITE in its remote memory.
 func (q *qp) moveWrite(p *qp, wr *verbs.PostedSend, n uint64) bool {
-	off := q.tx.cursor.off
+	off := q.sending.cursor.off
 	if n > 0 && p.h.Attr().QPAccessFlags&verbs.AccessRemoteWrite == 0 {
 		return false
 	}
@@ -229,20 +229,20 @@ func (q *qp) moveWrite(p *qp, wr *verbs.PostedSend, n uint64) bool {
 		return false
 	}
 	if last {
-		p.rx.writeBytes, p.rx.lastWrite = 0, off+n
+		p.receiving.writeBytes, p.receiving.lastWrite = 0, off+n
 		if wr.Opcode == verbs.RDMAWriteWithImm {
-			p.rx.lastWrite = 0
+			p.receiving.lastWrite = 0
 		}
 	}
 	return true
 }
 
 // allowReads reports whether both sides allow READs and atomics.
-func (q *qp) allowReads(p *qp) bool { return q.conn.ord > 0 && p.tx.responses.depth > 0 }
+func (q *qp) allowReads(p *qp) bool { return q.conn.ord > 0 && p.sending.responses.depth > 0 }
 
 // moveRead reads n bytes of a READ from its remote memory.
 func (q *qp) moveRead(p *qp, wr *verbs.PostedSend, n uint64) bool {
-	length, off := wr.Length(), q.tx.cursor.off
+	length, off := wr.Length(), q.sending.cursor.off
 	if off == 0 && (!q.allowReads(p) || n > 0 && p.h.Attr().QPAccessFlags&verbs.AccessRemoteRead == 0) {
 		return false
 	}
@@ -258,7 +258,7 @@ func (q *qp) moveRead(p *qp, wr *verbs.PostedSend, n uint64) bool {
 	}
 	if off+n == length {
 		q.countMessage(p, rdmap.QueueReadRequest)
-		q.tx.reads.moved()
+		q.sending.reads.moved()
 	}
 	return true
 }
@@ -273,7 +273,7 @@ func (q *qp) moveAtomic(p *qp, wr *verbs.PostedSend) bool {
 		return false
 	}
 	q.countMessage(p, rdmap.QueueReadRequest)
-	q.tx.reads.moved()
+	q.sending.reads.moved()
 	p.countMessage(q, rdmap.QueueAtomicResponse)
 	return true
 }

@@ -14,8 +14,8 @@ func (q *qp) detach() *conn {
 	c := q.conn
 	if c != nil {
 		q.conn = nil
-		q.tx.output.clear()
-		q.tx.lifecycle.on(onDetach)
+		q.sending.output.clear()
+		q.sending.lifecycle.on(onDetach)
 		c.unpair()
 		q.e.countStream(q.h.PD(), -1)
 		q.e.Counters.sent.Add(c.sent)
@@ -41,7 +41,7 @@ func (q *qp) closeStream() {
 	}
 	c.linger()
 	if ok, err := q.sendCoalesced(); !ok && err == nil {
-		rest := q.tx.output.takeCoalesced()
+		rest := q.sending.output.takeCoalesced()
 		q.e.work.Go(func() {
 			_ = c.stream.SetWriteDeadline(time.Now().Add(lingerTimeout))
 			_, _ = c.stream.Write(rest)
@@ -56,7 +56,7 @@ func (q *qp) closeStream() {
 // fail ends the connection after an error on this side: a Terminate message reports it to the peer,
 // and all posted requests are flushed. bad is the segment with the error, or nil.
 func (q *qp) fail(err error, bad []byte) {
-	if q.tx.lifecycle.ended() {
+	if q.sending.lifecycle.ended() {
 		return
 	}
 	q.conn.linger()

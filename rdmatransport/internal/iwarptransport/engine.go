@@ -7,13 +7,13 @@
 // passes the stream to the QP when it enters RTS (qp.go). disconnect.go and end.go end a connection
 // and a QP's stream.
 //
-// Send path: verbs locks the QP and calls PostSend. sender.go selects the next message. It depends
-// on the phase (phase.go), the position in the send queue (cursor.go) and the outstanding READs
-// (reads.go). requests.go and responses.go cut messages into segments (segment.go). output.go
+// Send path: verbs locks the QP and calls PostSend (send.go), which selects the next message. It
+// depends on the phase (phase.go), the position in the send queue (cursor.go) and the outstanding
+// READs (reads.go). requests.go and responses.go cut messages into segments (segment.go). output.go
 // passes the segments to the stream. The send buffer of the stream is filled in place, including
 // the CRC. Small segments, and the ends of long messages, are coalesced.
 //
-// Receive path: receiver.go runs on the only goroutine of a QP, which exists while the stream is
+// Receive path: receive.go runs on the only goroutine of a QP, which exists while the stream is
 // busy. MPA's receiver finds the segments in TCP's buffers, and placement.go checks and places
 // them. Responses to READs and atomics wait in responses.go for room in the stream. terminate.go
 // ends a stream after an error. If both ends are in this process, pairing.go finds the other end,

@@ -63,8 +63,8 @@ func (o *output) retract(n int) {
 // WritePiece implements stack.PieceWriter. It writes the coalesced FPDUs, and then the prepared
 // segment.
 func (q *qp) WritePiece(b []byte) bool {
-	n := copy(b, q.tx.output.bytes())
-	return n == len(b) || q.tx.segment.encodeFPDU(&q.conn.framer, b[n:])
+	n := copy(b, q.sending.output.bytes())
+	return n == len(b) || q.sending.segment.encodeFPDU(&q.conn.framer, b[n:])
 }
 
 // send sends the prepared segment. It returns false in three cases: the stream has no room; it has
@@ -73,7 +73,7 @@ func (q *qp) send() bool {
 	ok, err := q.sendSegment()
 	switch {
 	case errors.Is(err, stack.ErrNotFilled):
-		q.tx.segment.onFault()
+		q.sending.segment.onFault()
 	case err != nil:
 		q.streamLost(err)
 	}
@@ -83,23 +83,23 @@ func (q *qp) send() bool {
 // sendSegment passes the prepared segment to the stream. It coalesces the segment if more follows.
 // ok is false if the stream has no room.
 func (q *qp) sendSegment() (ok bool, err error) {
-	t, c := &q.tx, q.conn
-	defer t.segment.release()
-	size := c.framer.Size(t.segment.ulpdu())
-	if t.output.n > 0 && int(t.output.n)+size > c.piece {
+	s, c := &q.sending, q.conn
+	defer s.segment.release()
+	size := c.framer.Size(s.segment.ulpdu())
+	if s.output.n > 0 && int(s.output.n)+size > c.piece {
 		if ok, err = q.sendCoalesced(); !ok {
 			return ok, err
 		}
 	}
 	if size <= smallFPDU && size < c.piece && q.moreBehind() {
-		if !t.segment.encodeFPDU(&c.framer, t.output.extend(size)) {
-			t.output.retract(size)
+		if !s.segment.encodeFPDU(&c.framer, s.output.extend(size)) {
+			s.output.retract(size)
 			return false, stack.ErrNotFilled
 		}
 		c.sent += uint64(size)
 		return true, nil
 	}
-	if ok, err = q.sendPiece(int(t.output.n) + size); ok {
+	if ok, err = q.sendPiece(int(s.output.n) + size); ok {
 		c.sent += uint64(size)
 	}
 	return ok, err
@@ -107,7 +107,7 @@ func (q *qp) sendSegment() (ok bool, err error) {
 
 // moreBehind reports whether more data of the same or another message follows the prepared segment.
 func (q *qp) moreBehind() bool {
-	return q.tx.segment.more || q.tx.cursor.unsent(q.h.SendLen()) > 1 || q.tx.responses.n > 1
+	return q.sending.segment.more || q.sending.cursor.unsent(q.h.SendLen()) > 1 || q.sending.responses.n > 1
 }
 
 // flush sends the coalesced FPDUs.
@@ -119,15 +119,15 @@ func (q *qp) flush() {
 
 // sendCoalesced passes the coalesced FPDUs, if any, to the stream.
 func (q *qp) sendCoalesced() (ok bool, err error) {
-	if q.tx.output.n == 0 {
+	if q.sending.output.n == 0 {
 		return true, nil
 	}
-	return q.sendPiece(int(q.tx.output.n))
+	return q.sendPiece(int(q.sending.output.n))
 }
 
 // sendPiece sends size bytes, which the stream obtains by calling WritePiece.
 func (q *qp) sendPiece(size int) (ok bool, err error) {
-	o := &q.tx.output
+	o := &q.sending.output
 	if ok, err = q.conn.stream.Send(size, q); ok {
 		o.clear()
 	}
@@ -146,7 +146,7 @@ func (o *output) takeCoalesced() []byte {
 // segment, it is the room after the coalesced FPDUs in the piece, unless that room is small.
 func (q *qp) maxULPDU() int {
 	c := q.conn
-	if left := c.piece - int(q.tx.output.n) - mpaOverhead; c.mulpdu > left && left > smallFPDU {
+	if left := c.piece - int(q.sending.output.n) - mpaOverhead; c.mulpdu > left && left > smallFPDU {
 		return left
 	}
 	return c.mulpdu

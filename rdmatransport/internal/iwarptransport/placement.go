@@ -19,11 +19,11 @@ var errTerminated = errors.New("iwarp: the peer terminated the stream")
 
 // ULPDU implements mpa.Handler.
 func (q *qp) ULPDU(b []byte) error {
-	if q.tx.lifecycle.is(awaitingPeer) {
-		q.tx.lifecycle.on(onPeerFPDU)
+	if q.sending.lifecycle.is(awaitingPeer) {
+		q.sending.lifecycle.on(onPeerFPDU)
 	}
-	q.rx.gotFPDU = true
-	q.rx.ulpdu = b
+	q.receiving.gotFPDU = true
+	q.receiving.ulpdu = b
 	if len(b) == 0 {
 		return nil // an empty FPDU is a ready-to-receive message
 	}
@@ -34,7 +34,7 @@ func (q *qp) ULPDU(b []byte) error {
 		err = q.placeUntagged(b)
 	}
 	if err == nil {
-		q.rx.ulpdu = nil
+		q.receiving.ulpdu = nil
 	}
 	return err
 }
@@ -74,9 +74,9 @@ func (q *qp) placeWrite(h *ddp.Tagged, payload []byte) error {
 	if !dst.Write(payload) {
 		return rdmap.OperationError
 	}
-	q.rx.writeBytes += n
+	q.receiving.writeBytes += n
 	if h.Last {
-		q.rx.lastWrite, q.rx.writeBytes = q.rx.writeBytes, 0
+		q.receiving.lastWrite, q.receiving.writeBytes = q.receiving.writeBytes, 0
 	}
 	return nil
 }
@@ -96,13 +96,13 @@ func taggedError(d memory.Denial) error {
 // placeRead places a segment of a READ response in the memory of the oldest READ. Responses arrive
 // in order, so the segment must begin where the previous one ended.
 func (q *qp) placeRead(h *ddp.Tagged, payload []byte) error {
-	t := &q.tx
+	s := &q.sending
 	n := uint64(len(payload))
-	if t.reads.rtr {
+	if s.reads.rtr {
 		if n > 0 || !h.Last {
 			return ddp.ErrBounds
 		}
-		t.reads.rtrResponded()
+		s.reads.rtrResponded()
 		return nil
 	}
 	wr := q.oldestRead()
@@ -113,15 +113,15 @@ func (q *qp) placeRead(h *ddp.Tagged, payload []byte) error {
 	case wr.Opcode != verbs.RDMARead, n > 0 && h.STag != q.conn.sink:
 		q.readResponded(verbs.WCBadRespErr)
 		return ddp.ErrInvalidSTag
-	case n > 0 && h.TO != t.reads.placed, t.reads.placed+n > wr.Length(), h.Last != (t.reads.placed+n == wr.Length()):
+	case n > 0 && h.TO != s.reads.placed, s.reads.placed+n > wr.Length(), h.Last != (s.reads.placed+n == wr.Length()):
 		q.readResponded(verbs.WCBadRespErr)
 		return ddp.ErrBounds
 	}
-	if status := q.e.regions.Scatter(payload, q.h.PD(), wr.SGList, t.reads.placed); status != verbs.WCSuccess {
+	if status := q.e.regions.Scatter(payload, q.h.PD(), wr.SGList, s.reads.placed); status != verbs.WCSuccess {
 		q.readResponded(status)
 		return rdmap.LocalCatastrophic
 	}
-	t.reads.place(t.reads.placed + n)
+	s.reads.place(s.reads.placed + n)
 	if h.Last {
 		q.readResponded(verbs.WCSuccess)
 	}
@@ -130,24 +130,24 @@ func (q *qp) placeRead(h *ddp.Tagged, payload []byte) error {
 
 // oldestRead returns the READ or atomic of the next response; nil if none is outstanding.
 func (q *qp) oldestRead() *verbs.PostedSend {
-	t := &q.tx
-	if len(t.reads.list) == 0 {
+	s := &q.sending
+	if len(s.reads.list) == 0 {
 		return nil
 	}
-	return q.h.Send(t.cursor.index(t.reads.list[0].number))
+	return q.h.Send(s.cursor.index(s.reads.list[0].number))
 }
 
 // readResponded completes the oldest READ or atomic with a status. All earlier requests are
 // complete.
 func (q *qp) readResponded(status verbs.WCStatus) {
-	t := &q.tx
-	n := t.reads.responded()
+	s := &q.sending
+	n := s.reads.responded()
 	if status != verbs.WCSuccess {
-		q.rx.reported = true
+		q.receiving.reported = true
 		q.completeOldest(status, 0)
 		return
 	}
-	t.cursor.responded(n)
+	s.cursor.responded(n)
 	q.completeDone()
 }
 
@@ -160,7 +160,7 @@ func (q *qp) placeUntagged(b []byte) error {
 	if h.QN >= rdmap.Queues {
 		return ddp.ErrInvalidQN
 	}
-	first, err := q.rx.queues[h.QN].Accept(&h, len(payload))
+	first, err := q.receiving.queues[h.QN].Accept(&h, len(payload))
 	if err != nil {
 		return err
 	}
@@ -233,7 +233,7 @@ func (q *qp) invalidate(stag uint32) bool {
 
 // failRecv completes the oldest receive request with an error.
 func (q *qp) failRecv(status verbs.WCStatus) {
-	q.rx.reported = true
+	q.receiving.reported = true
 	wc := verbs.WC{Status: status, Opcode: verbs.WCRecv}
 	q.h.CompleteRecv(&wc, true)
 }
@@ -249,9 +249,9 @@ func (q *qp) immediate(op rdmap.Opcode, payload []byte) error {
 		return ddp.ErrNoBuffer
 	}
 	wc := verbs.WC{
-		Opcode: verbs.WCRecvRDMAWithImm, Flags: verbs.WCWithImm, ImmData: uint32(data), ByteLen: uint32(q.rx.lastWrite),
+		Opcode: verbs.WCRecvRDMAWithImm, Flags: verbs.WCWithImm, ImmData: uint32(data), ByteLen: uint32(q.receiving.lastWrite),
 	}
-	q.rx.lastWrite = 0
+	q.receiving.lastWrite = 0
 	q.h.CompleteRecv(&wc, op.Info().Solicited)
 	return nil
 }
@@ -274,7 +274,7 @@ func (q *qp) readRequest(b, payload []byte) error {
 			return remoteCause(denial)
 		}
 	}
-	if !q.tx.responses.pushRead(b, &h) {
+	if !q.sending.responses.pushRead(b, &h) {
 		return ddp.ErrNoBuffer // beyond the IRD (RFC 5040 §5.2)
 	}
 	return nil
@@ -293,7 +293,7 @@ func (q *qp) atomicRequest(b, payload []byte) error {
 	if _, err := q.atomicWord(&h); err != nil {
 		return err
 	}
-	r := &q.tx.responses
+	r := &q.sending.responses
 	if !r.pushAtomic(b, &h) {
 		return ddp.ErrNoBuffer
 	}
@@ -331,7 +331,7 @@ func (q *qp) atomicResponse(payload []byte) error {
 	if wr == nil {
 		return rdmap.UnexpectedOpcode
 	}
-	if q.tx.reads.rtr || wr.Opcode == verbs.RDMARead || q.tx.reads.list[0].id != h.ID {
+	if q.sending.reads.rtr || wr.Opcode == verbs.RDMARead || q.sending.reads.list[0].id != h.ID {
 		q.readResponded(verbs.WCBadRespErr)
 		return rdmap.UnexpectedOpcode
 	}

@@ -12,14 +12,14 @@ func (e *Engine) CreateQP(h verbs.QPHandle, attr *verbs.QPInitAttr) (verbs.Provi
 		return nil, 0, verbs.Errorf(verbs.ErrNotSupported, "create QP", "QP type %v over iWARP", attr.Type)
 	}
 	q := &qp{e: e, h: h, depth: uint32(attr.Cap.MaxSendWR), srq: attr.SRQ != nil}
-	q.tx.init(attr.Cap.MaxSendWR)
+	q.sending.init(attr.Cap.MaxSendWR)
 	num, err := e.qps.Insert(q)
 	if err != nil {
 		return nil, 0, verbs.Errorf(verbs.ErrNoMemory, "create QP", "%v", err)
 	}
 	q.num = num
 	if e.trace != nil {
-		q.tx.lifecycle.setTracer(q.tracePhase)
+		q.sending.lifecycle.setTracer(q.tracePhase)
 	}
 	return q, num, nil
 }
@@ -29,8 +29,8 @@ func (q *qp) Modify(from, to verbs.QPState, attr *verbs.QPAttr, mask verbs.QPAtt
 	switch {
 	case to == verbs.StateReset:
 		q.abortStream()
-		q.tx.reset()
-		q.rx = receiver{}
+		q.sending.reset()
+		q.receiving = receiveState{}
 	case to == verbs.StateErr:
 		q.closeStream()
 	case from == verbs.StateInit && to == verbs.StateRTS:
@@ -54,8 +54,8 @@ func (q *qp) attach(c *conn, attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	q.conn = c
 	q.e.countStream(q.h.PD(), 1)
 	q.traceNegotiated(c)
-	q.tx.begin(c)
-	q.rx = receiver{}
+	q.sending.begin(c)
+	q.receiving = receiveState{}
 	c.pair()
 	c.stream.SetReadBuffer(0)
 	c.stream.OnRoom(q.resumeSending)
@@ -75,17 +75,6 @@ func (q *qp) Query(attr *verbs.QPAttr) {
 	if c := q.conn; c != nil {
 		attr.MaxDestRDAtomic, attr.MaxRDAtomic = c.ird, c.ord
 	}
-}
-
-// PostSend implements verbs.ProviderQP.
-func (q *qp) PostSend() { q.transmitPosted() }
-
-// transmitPosted is transmit after a post, on a goroutine that serves only this QP (see
-// direct.Mover).
-func (q *qp) transmitPosted() {
-	q.mover.SetPosting(true)
-	q.transmit()
-	q.mover.SetPosting(false)
 }
 
 // PostRecv implements verbs.ProviderQP.
@@ -109,15 +98,4 @@ func (q *qp) disconnect(c *conn) {
 		q.transmitNow()
 		q.closeStream()
 	}
-}
-
-// resumeSending is called when the stream's send buffer has room again.
-func (q *qp) resumeSending() {
-	q.h.Lock()
-	defer q.h.Unlock()
-	if q.conn == nil {
-		return
-	}
-	q.tx.output.onRoom()
-	q.transmit()
 }

@@ -11,9 +11,9 @@ import (
 
 // sendRequest sends the next segment of the next request through the stream, if that is allowed.
 func (q *qp) sendRequest() bool {
-	t := &q.tx
-	wr := q.h.Send(t.cursor.index(t.cursor.next))
-	if t.cursor.is(notStarted) && wr.Flags&verbs.SendFence != 0 && len(t.reads.list) > 0 {
+	s := &q.sending
+	wr := q.h.Send(s.cursor.index(s.cursor.next))
+	if s.cursor.is(notStarted) && wr.Flags&verbs.SendFence != 0 && len(s.reads.list) > 0 {
 		return false
 	}
 	if wr.Fault() != verbs.WCSuccess {
@@ -23,12 +23,12 @@ func (q *qp) sendRequest() bool {
 	case verbs.BindMW, verbs.LocalInv:
 		return q.executeLocal(wr)
 	case verbs.RDMARead, verbs.AtomicCmpAndSwp, verbs.AtomicFetchAndAdd:
-		if t.reads.outstanding() >= int(q.conn.ord) {
+		if s.reads.outstanding() >= int(q.conn.ord) {
 			return q.refuseRead()
 		}
 		return q.sendRead(wr)
 	case verbs.RDMAWrite, verbs.RDMAWriteWithImm:
-		if t.cursor.is(beforeImmediate) {
+		if s.cursor.is(beforeImmediate) {
 			return q.sendImmediate(wr)
 		}
 		return q.sendWrite(wr)
@@ -47,14 +47,14 @@ func isWrite(op verbs.WROpcode) bool { return op == verbs.RDMAWrite || op == ver
 
 // inWrite reports whether a part of a WRITE's data is sent.
 func (q *qp) inWrite() bool {
-	c := &q.tx.cursor
+	c := &q.sending.cursor
 	return c.inData() && isWrite(q.h.Send(c.index(c.next)).Opcode)
 }
 
 // executeLocal binds or invalidates a window, or fails a request whose fault is known. It sends
 // nothing. A failed request waits until it is the oldest.
 func (q *qp) executeLocal(wr *verbs.PostedSend) bool {
-	c := &q.tx.cursor
+	c := &q.sending.cursor
 	status := c.refusal()
 	switch {
 	case status != verbs.WCSuccess:
@@ -80,7 +80,7 @@ func (q *qp) executeLocal(wr *verbs.PostedSend) bool {
 // refuseRead fails the next request if it is a READ and the stream has an ORD of 0, because it
 // could never be sent. On other streams a READ waits until fewer are outstanding.
 func (q *qp) refuseRead() bool {
-	if c := &q.tx.cursor; q.conn.ord == 0 && c.atOldest() {
+	if c := &q.sending.cursor; q.conn.ord == 0 && c.atOldest() {
 		q.failRequest(c.next, verbs.WCLocQPOpErr)
 		q.fail(rdmap.LocalCatastrophic, nil)
 	}
@@ -90,7 +90,7 @@ func (q *qp) refuseRead() bool {
 // sendPayload sends the segment with the next n bytes of a request's message. It returns false if
 // the stream has no room, or if the memory must not be used.
 func (q *qp) sendPayload(wr *verbs.PostedSend, n int) bool {
-	c, s := &q.tx.cursor, &q.tx.segment
+	c, s := &q.sending.cursor, &q.sending.segment
 	if inline := wr.Inline(); inline != nil {
 		s.add(inline[c.off:c.off+uint64(n)], false)
 		return q.send()
@@ -116,7 +116,7 @@ func (q *qp) sendPayload(wr *verbs.PostedSend, n int) bool {
 
 // sendSend sends one segment of a SEND.
 func (q *qp) sendSend(wr *verbs.PostedSend) bool {
-	t := &q.tx
+	s := &q.sending
 	op := rdmap.Send
 	solicited := wr.Flags&verbs.SendSolicited != 0
 	switch {
@@ -127,47 +127,47 @@ func (q *qp) sendSend(wr *verbs.PostedSend) bool {
 	case solicited:
 		op = rdmap.SendSE
 	}
-	off := t.cursor.off
+	off := s.cursor.off
 	n, last := ddp.Segment(uint32(wr.Length()), uint32(off), ddp.UntaggedLen, q.maxULPDU())
 	h := ddp.Untagged{
-		Last: last, RsvdULP: op.Control(), QN: rdmap.QueueSend, MSN: t.numbers.next(rdmap.QueueSend), MO: uint32(off),
+		Last: last, RsvdULP: op.Control(), QN: rdmap.QueueSend, MSN: s.numbers.next(rdmap.QueueSend), MO: uint32(off),
 	}
 	if op.Info().Invalidate {
 		h.Invalidate = wr.InvalidateRKey
 	}
-	t.segment.untagged(&h)
+	s.segment.untagged(&h)
 	if !q.sendPayload(wr, n) {
 		return false
 	}
 	if !last {
-		t.cursor.advance(uint64(n))
+		s.cursor.advance(uint64(n))
 		return true
 	}
-	t.numbers.advance(rdmap.QueueSend)
+	s.numbers.advance(rdmap.QueueSend)
 	q.requestSent(true)
 	return true
 }
 
 // sendWrite sends one segment of a WRITE.
 func (q *qp) sendWrite(wr *verbs.PostedSend) bool {
-	t := &q.tx
-	if t.responses.inData() {
+	s := &q.sending
+	if s.responses.inData() {
 		return false
 	}
-	off := t.cursor.off
+	off := s.cursor.off
 	n, last := ddp.Segment(uint32(wr.Length()), uint32(off), ddp.TaggedLen, q.maxULPDU())
-	t.segment.tagged(&ddp.Tagged{Last: last, RsvdULP: rdmap.Write.Control(), STag: wr.RKey, TO: wr.RemoteAddr + off})
+	s.segment.tagged(&ddp.Tagged{Last: last, RsvdULP: rdmap.Write.Control(), STag: wr.RKey, TO: wr.RemoteAddr + off})
 	if wr.Opcode == verbs.RDMAWriteWithImm {
-		t.segment.beforeImmediate()
+		s.segment.beforeImmediate()
 	}
 	if !q.sendPayload(wr, n) {
 		return false
 	}
 	switch {
 	case !last:
-		t.cursor.advance(uint64(n))
+		s.cursor.advance(uint64(n))
 	case wr.Opcode == verbs.RDMAWriteWithImm:
-		t.cursor.advanceToImmediate()
+		s.cursor.advanceToImmediate()
 	default:
 		q.requestSent(true)
 	}
@@ -177,49 +177,49 @@ func (q *qp) sendWrite(wr *verbs.PostedSend) bool {
 // sendImmediate sends the immediate data of a WRITE, a separate message. verbs' four bytes are the
 // low half of RFC 7306's eight.
 func (q *qp) sendImmediate(wr *verbs.PostedSend) bool {
-	t := &q.tx
+	s := &q.sending
 	op := rdmap.ImmediateData
 	if wr.Flags&verbs.SendSolicited != 0 {
 		op = rdmap.ImmediateDataSE
 	}
-	t.segment.untagged(&ddp.Untagged{
-		Last: true, RsvdULP: op.Control(), QN: rdmap.QueueSend, MSN: t.numbers.next(rdmap.QueueSend),
+	s.segment.untagged(&ddp.Untagged{
+		Last: true, RsvdULP: op.Control(), QN: rdmap.QueueSend, MSN: s.numbers.next(rdmap.QueueSend),
 	})
-	rdmap.PutImmediate(t.segment.rdmapHeader(rdmap.ImmediateLen), uint64(wr.ImmData))
+	rdmap.PutImmediate(s.segment.rdmapHeader(rdmap.ImmediateLen), uint64(wr.ImmData))
 	if !q.send() {
 		return false
 	}
-	t.numbers.advance(rdmap.QueueSend)
+	s.numbers.advance(rdmap.QueueSend)
 	q.requestSent(true)
 	return true
 }
 
 // sendRead sends the request of a READ or an atomic.
 func (q *qp) sendRead(wr *verbs.PostedSend) bool {
-	t := &q.tx
+	s := &q.sending
 	op := rdmap.AtomicRequest
 	if wr.Opcode == verbs.RDMARead {
 		op = rdmap.ReadRequest
 	}
-	t.segment.untagged(&ddp.Untagged{
-		Last: true, RsvdULP: op.Control(), QN: rdmap.QueueReadRequest, MSN: t.numbers.next(rdmap.QueueReadRequest),
+	s.segment.untagged(&ddp.Untagged{
+		Last: true, RsvdULP: op.Control(), QN: rdmap.QueueReadRequest, MSN: s.numbers.next(rdmap.QueueReadRequest),
 	})
-	switch body := t.segment.rdmapHeader(op.Info().HeaderLen); wr.Opcode {
+	switch body := s.segment.rdmapHeader(op.Info().HeaderLen); wr.Opcode {
 	case verbs.RDMARead:
-		off := t.cursor.off // the bytes moved directly
+		off := s.cursor.off // the bytes moved directly
 		h := rdmap.ReadRequestHeader{
 			SinkSTag: q.conn.sink, SinkTO: off, Size: uint32(wr.Length() - off), SourceSTag: wr.RKey, SourceTO: wr.RemoteAddr + off,
 		}
 		h.Encode(body)
 	case verbs.AtomicFetchAndAdd:
 		h := rdmap.AtomicRequestHeader{
-			Code: rdmap.FetchAdd, ID: t.reads.nextID, STag: wr.RKey, TO: wr.RemoteAddr,
+			Code: rdmap.FetchAdd, ID: s.reads.nextID, STag: wr.RKey, TO: wr.RemoteAddr,
 			Data: wr.CompareAdd, CompareMask: ^uint64(0),
 		}
 		h.Encode(body)
 	default:
 		h := rdmap.AtomicRequestHeader{
-			Code: rdmap.CmpSwap, ID: t.reads.nextID, STag: wr.RKey, TO: wr.RemoteAddr,
+			Code: rdmap.CmpSwap, ID: s.reads.nextID, STag: wr.RKey, TO: wr.RemoteAddr,
 			Data: wr.Swap, Mask: ^uint64(0), CompareData: wr.CompareAdd, CompareMask: ^uint64(0),
 		}
 		h.Encode(body)
@@ -227,8 +227,8 @@ func (q *qp) sendRead(wr *verbs.PostedSend) bool {
 	if !q.send() {
 		return false
 	}
-	t.numbers.advance(rdmap.QueueReadRequest)
-	t.reads.sent(t.cursor.next)
+	s.numbers.advance(rdmap.QueueReadRequest)
+	s.reads.sent(s.cursor.next)
 	q.requestSent(false)
 	return true
 }
@@ -236,13 +236,13 @@ func (q *qp) sendRead(wr *verbs.PostedSend) bool {
 // requestSent moves to the next request. A request without a response is done: either TCP delivers
 // it or the stream is lost.
 func (q *qp) requestSent(done bool) {
-	q.tx.cursor.step(done)
+	q.sending.cursor.step(done)
 	q.completeDone()
 }
 
 // completeDone completes finished requests in order.
 func (q *qp) completeDone() {
-	for q.tx.cursor.oldestDone() {
+	for q.sending.cursor.oldestDone() {
 		wr := q.h.Send(0)
 		n := uint32(0)
 		if wr.Opcode == verbs.RDMARead {
@@ -256,14 +256,14 @@ func (q *qp) completeDone() {
 
 // completeOldest completes the oldest request.
 func (q *qp) completeOldest(status verbs.WCStatus, byteLen uint32) {
-	q.tx.cursor.completeOldest()
+	q.sending.cursor.completeOldest()
 	q.h.CompleteSend(status, byteLen)
 }
 
 // failRequest completes request n with an error. It also fails earlier ones, because their
 // responses will not arrive.
 func (q *qp) failRequest(n uint64, status verbs.WCStatus) {
-	for c := &q.tx.cursor; c.first < n; {
+	for c := &q.sending.cursor; c.first < n; {
 		if c.isDone(c.first) {
 			q.completeOldest(verbs.WCSuccess, 0)
 		} else {

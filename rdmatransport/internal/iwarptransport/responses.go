@@ -82,27 +82,27 @@ func (r *responses) pop() {
 
 // sendResponse sends the next segment of the oldest response, if there is one.
 func (q *qp) sendResponse() bool {
-	t := &q.tx
-	if t.responses.n == 0 {
+	s := &q.sending
+	if s.responses.n == 0 {
 		return false
 	}
-	w := t.responses.oldest()
+	w := s.responses.oldest()
 	if w.atomic {
 		if err := q.executeAtomic(w); err != nil {
 			q.failResponse(w, err)
 			return false
 		}
-		t.segment.untagged(&ddp.Untagged{
+		s.segment.untagged(&ddp.Untagged{
 			Last: true, RsvdULP: rdmap.AtomicResponse.Control(),
-			QN: rdmap.QueueAtomicResponse, MSN: t.numbers.next(rdmap.QueueAtomicResponse),
+			QN: rdmap.QueueAtomicResponse, MSN: s.numbers.next(rdmap.QueueAtomicResponse),
 		})
 		h := rdmap.AtomicResponseHeader{ID: w.update.ID, Original: w.previous}
-		h.Encode(t.segment.rdmapHeader(rdmap.AtomicResponseLen))
+		h.Encode(s.segment.rdmapHeader(rdmap.AtomicResponseLen))
 		if !q.send() {
 			return false
 		}
-		t.numbers.advance(rdmap.QueueAtomicResponse)
-		t.responses.pop()
+		s.numbers.advance(rdmap.QueueAtomicResponse)
+		s.responses.pop()
 		return true
 	}
 	if q.inWrite() {
@@ -115,14 +115,14 @@ func (q *qp) sendResponse() bool {
 		q.failResponse(w, remoteCause(denial))
 		return false
 	}
-	t.segment.tagged(&ddp.Tagged{
+	s.segment.tagged(&ddp.Tagged{
 		Last: last, RsvdULP: rdmap.ReadResponse.Control(), STag: w.read.SinkSTag, TO: w.read.SinkTO,
 	})
 	if n > 0 {
-		t.segment.add(from.Bytes())
+		s.segment.add(from.Bytes())
 	}
 	if !q.send() {
-		if t.segment.faulted {
+		if s.segment.faulted {
 			q.failResponse(w, rdmap.OperationError)
 		}
 		return false
@@ -130,7 +130,7 @@ func (q *qp) sendResponse() bool {
 	w.begun = true
 	w.read.Advance(uint32(n))
 	if last {
-		t.responses.pop()
+		s.responses.pop()
 	}
 	return true
 }

@@ -1,6 +1,7 @@
 package iwarptransport
 
-// The types of a QP, except for sender.
+// A QP, and the two halves of its state, for sending and receiving. The parts of the send state are
+// in files of their own.
 
 import (
 	"math/bits"
@@ -23,8 +24,8 @@ type qp struct {
 
 	conn *conn // nil before RTS and after the end of the stream
 
-	tx sender
-	rx receiver
+	sending   sendState
+	receiving receiveState
 
 	direct uint64 // messages moved directly
 }
@@ -32,8 +33,40 @@ type qp struct {
 // slots returns the smallest power of two that is at least n.
 func slots(n int) int { return 1 << bits.Len(uint(max(n, 1)-1)) }
 
-// receiver is the receive state of a QP.
-type receiver struct {
+// sendState is the send state of a QP. Each field of its parts is written only in the file that
+// declares it.
+type sendState struct {
+	cursor    cursor
+	lifecycle lifecycle
+	reads     reads
+	responses responses
+	numbers   messageNumbers
+	segment   segment
+	output    output
+}
+
+// init allocates the state for up to depth posted requests.
+func (s *sendState) init(depth int) { s.cursor.init(slots(depth)) }
+
+// reset clears the state, because the QP has no stream.
+func (s *sendState) reset() {
+	s.lifecycle.reset()
+	s.cursor.reset()
+	s.reads.reset()
+	s.responses.reset(0)
+	s.numbers.reset()
+	s.output.reset()
+}
+
+// begin starts sending on a stream.
+func (s *sendState) begin(c *conn) {
+	s.reset()
+	s.responses.reset(c.ird)
+	s.lifecycle.begin(c.initiator, c.rtr)
+}
+
+// receiveState is the receive state of a QP.
+type receiveState struct {
 	queues     [rdmap.Queues]ddp.Queue
 	allowed    bool   // the peer may send FPDUs
 	gotFPDU    bool   // the peer has sent an FPDU

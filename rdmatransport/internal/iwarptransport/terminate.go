@@ -18,7 +18,7 @@ func (q *qp) terminate(err error, bad []byte) {
 	h := cause.Quote(bad)
 	message := make([]byte, h.Len())
 	h.Encode(message)
-	q.tx.lifecycle.fail(message)
+	q.sending.lifecycle.fail(message)
 	q.finish()
 }
 
@@ -26,17 +26,17 @@ func (q *qp) terminate(err error, bad []byte) {
 // transmit calls finish again. A side that awaits the peer closes without the message (RFC 5044
 // §7.1.2, rule 4).
 func (q *qp) finish() {
-	t := &q.tx
-	if t.lifecycle.is(terminating) {
-		t.segment.untagged(&ddp.Untagged{Last: true, RsvdULP: rdmap.Terminate.Control(), QN: rdmap.QueueTerminate, MSN: 1})
-		t.segment.add(t.lifecycle.terminate, false)
+	s := &q.sending
+	if s.lifecycle.is(terminating) {
+		s.segment.untagged(&ddp.Untagged{Last: true, RsvdULP: rdmap.Terminate.Control(), QN: rdmap.QueueTerminate, MSN: 1})
+		s.segment.add(s.lifecycle.terminate, false)
 		switch ok, err := q.sendSegment(); {
 		case err != nil:
 		case !ok:
 			return
 		default:
 			q.e.Counters.TerminatesSent.Add(1)
-			q.traceTerminate(trace.TerminateSent, t.lifecycle.terminate)
+			q.traceTerminate(trace.TerminateSent, s.lifecycle.terminate)
 		}
 	}
 	q.closeStream()
@@ -57,7 +57,7 @@ func (q *qp) terminated(message []byte) error {
 		case h.Cause == rdmap.UnexpectedOpcode, h.Cause == rdmap.InvalidVersion, h.Cause == rdmap.StreamCatastrophic:
 			status = verbs.WCRemInvReqErr
 		}
-		q.failRequest(q.tx.reads.list[i].number, status)
+		q.failRequest(q.sending.reads.list[i].number, status)
 	} else {
 		q.h.Event(verbs.EventQPFatal) // the request has already completed; it may be a WRITE
 	}
@@ -68,8 +68,8 @@ func (q *qp) terminated(message []byte) error {
 // reads.list. It is the one whose request the message quotes, or the oldest if it quotes none. It
 // returns -1 if the message is about another message.
 func (q *qp) failedRead(h *rdmap.TerminateHeader) int {
-	t := &q.tx
-	if len(t.reads.list) == 0 || h.Layer == rdmap.LayerLLP || h.Type == rdmap.TypeLocalCatastrophic {
+	s := &q.sending
+	if len(s.reads.list) == 0 || h.Layer == rdmap.LayerLLP || h.Type == rdmap.TypeLocalCatastrophic {
 		return -1
 	}
 	if h.DDPHeader == nil {
@@ -86,17 +86,17 @@ func (q *qp) failedRead(h *rdmap.TerminateHeader) int {
 		return -1
 	}
 	// Number of requests sent after the quoted one.
-	back := t.numbers.sent[rdmap.QueueReadRequest] - quoted.MSN
-	if uint64(back) < uint64(len(t.reads.list)) {
-		return len(t.reads.list) - 1 - int(back)
+	back := s.numbers.sent[rdmap.QueueReadRequest] - quoted.MSN
+	if uint64(back) < uint64(len(s.reads.list)) {
+		return len(s.reads.list) - 1 - int(back)
 	}
 	// siw quotes the READ's length instead of its MSN. The READ is then identified by its memory.
 	request, err := rdmap.ParseReadRequest(h.RDMAHeader)
 	if err != nil {
 		return -1
 	}
-	return slices.IndexFunc(t.reads.list, func(r outstandingRead) bool {
-		wr := q.h.Send(t.cursor.index(r.number))
+	return slices.IndexFunc(s.reads.list, func(r outstandingRead) bool {
+		wr := q.h.Send(s.cursor.index(r.number))
 		return wr.Opcode == verbs.RDMARead && wr.RKey == request.SourceSTag && wr.RemoteAddr == request.SourceTO &&
 			wr.Length() == uint64(request.Size)
 	})

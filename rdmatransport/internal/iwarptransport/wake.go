@@ -45,18 +45,18 @@ func (n *waker) onTimer() {
 	q := n.q
 	q.h.Lock()
 	defer q.h.Unlock()
-	t := &q.tx
+	s := &q.sending
 	switch {
-	case q.conn != n.c, t.lifecycle.ended():
-	case n.sendFirst && t.lifecycle.is(awaitingPeer):
+	case q.conn != n.c, s.lifecycle.ended():
+	case n.sendFirst && s.lifecycle.is(awaitingPeer):
 		n.sendFirst, n.after = false, firstWakeWrite
-		t.lifecycle.on(onPeerFPDU)
+		s.lifecycle.on(onPeerFPDU)
 		q.transmit()
 		n.arm()
-	case !n.sendFirst && !q.rx.gotFPDU:
+	case !n.sendFirst && !q.receiving.gotFPDU:
 		// In the middle of a message, the rest of the message wakes the peer.
-		if t.lifecycle.is(open) && t.cursor.is(notStarted) {
-			t.lifecycle.scheduleRTR(rtrWrite)
+		if s.lifecycle.is(open) && s.cursor.is(notStarted) {
+			s.lifecycle.scheduleRTR(rtrWrite)
 			q.transmit()
 		}
 		if n.remaining--; n.remaining > 0 {

@@ -4,13 +4,35 @@ package iwarptransport
 // one FPDU each (RFC 5040 §5, RFC 5041 §5). This happens on the goroutine that posted the request
 // or made the response due.
 
+// PostSend implements verbs.ProviderQP.
+func (q *qp) PostSend() { q.transmitPosted() }
+
+// transmitPosted is transmit after a post, on a goroutine that serves only this QP (see
+// direct.Mover).
+func (q *qp) transmitPosted() {
+	q.mover.SetPosting(true)
+	q.transmit()
+	q.mover.SetPosting(false)
+}
+
+// resumeSending is called when the stream's send buffer has room again.
+func (q *qp) resumeSending() {
+	q.h.Lock()
+	defer q.h.Unlock()
+	if q.conn == nil {
+		return
+	}
+	q.sending.output.onRoom()
+	q.transmit()
+}
+
 // transmit sends as much as the stream has room for, unless requests are corked. Segments of
 // requests and responses alternate, so that neither waits for a whole message of the other. But a
 // tagged message is sent completely before the next tagged message begins: siw aborts a stream in
 // which segments of a WRITE and of a READ response alternate.
 func (q *qp) transmit() {
 	switch {
-	case q.conn == nil || q.tx.output.full:
+	case q.conn == nil || q.sending.output.full:
 	case q.conn.peerConn.Load() == nil && q.corked():
 		q.conn.stream.CallOnAnswer()
 	default:
@@ -20,10 +42,10 @@ func (q *qp) transmit() {
 
 // transmitNow is transmit without corking.
 func (q *qp) transmitNow() {
-	t := &q.tx
+	s := &q.sending
 loop:
-	for !t.output.full {
-		switch t.lifecycle.phase {
+	for !s.output.full {
+		switch s.lifecycle.phase {
 		case terminating:
 			q.finish()
 			return
@@ -36,16 +58,16 @@ loop:
 		default:
 			break loop
 		}
-		if t.responses.n == 0 && t.cursor.unsent(q.h.SendLen()) == 0 {
+		if s.responses.n == 0 && s.cursor.unsent(q.h.SendLen()) == 0 {
 			break
 		}
-		if q.sendOne(t.responses.responseNext) {
-			t.responses.alternate()
-		} else if t.lifecycle.ended() || !q.sendOne(!t.responses.responseNext) {
+		if q.sendOne(s.responses.responseNext) {
+			s.responses.alternate()
+		} else if s.lifecycle.ended() || !q.sendOne(!s.responses.responseNext) {
 			break // keep the order if a segment could not be sent now
 		}
 	}
-	if q.conn != nil && !t.output.full && t.output.n > 0 {
+	if q.conn != nil && !s.output.full && s.output.n > 0 {
 		q.flush()
 	}
 }
@@ -55,8 +77,8 @@ loop:
 // data arrives from the peer, or when the queue is full. If very many pieces are unacknowledged, a
 // full queue does not end the wait. Otherwise small pieces would fill the queues on the path.
 func (q *qp) corked() bool {
-	t := &q.tx
-	if !q.mayCork() || q.h.Send(t.cursor.index(t.cursor.next)).Length() > smallMessage {
+	s := &q.sending
+	if !q.mayCork() || q.h.Send(s.cursor.index(s.cursor.next)).Length() > smallMessage {
 		return false
 	}
 	pieces := corkFrom
@@ -68,9 +90,9 @@ func (q *qp) corked() bool {
 
 // mayCork reports whether only requests are to be sent, and the next one is not started.
 func (q *qp) mayCork() bool {
-	t := &q.tx
-	idle := t.output.n == 0 && t.responses.n == 0
-	return t.lifecycle.is(open) && idle && t.cursor.is(notStarted) && t.cursor.unsent(q.h.SendLen()) > 0
+	s := &q.sending
+	idle := s.output.n == 0 && s.responses.n == 0
+	return s.lifecycle.is(open) && idle && s.cursor.is(notStarted) && s.cursor.unsent(q.h.SendLen()) > 0
 }
 
 // sendOne sends the next segment of a response or of a request, or moves requests directly. It
@@ -79,7 +101,7 @@ func (q *qp) sendOne(response bool) bool {
 	if response {
 		return q.sendResponse()
 	}
-	c := &q.tx.cursor
+	c := &q.sending.cursor
 	if c.unsent(q.h.SendLen()) == 0 {
 		return false
 	}
@@ -90,36 +112,4 @@ func (q *qp) sendOne(response bool) bool {
 		c.useStream()
 	}
 	return q.sendRequest()
-}
-
-// sender is the send state of a QP. Each field of its parts is written only in the file that
-// declares it.
-type sender struct {
-	cursor    cursor
-	lifecycle lifecycle
-	reads     reads
-	responses responses
-	numbers   messageNumbers
-	segment   segment
-	output    output
-}
-
-// init allocates the state for up to depth posted requests.
-func (t *sender) init(depth int) { t.cursor.init(slots(depth)) }
-
-// reset clears the state, because the QP has no stream.
-func (t *sender) reset() {
-	t.lifecycle.reset()
-	t.cursor.reset()
-	t.reads.reset()
-	t.responses.reset(0)
-	t.numbers.reset()
-	t.output.reset()
-}
-
-// begin starts sending on a stream.
-func (t *sender) begin(c *conn) {
-	t.reset()
-	t.responses.reset(c.ird)
-	t.lifecycle.begin(c.initiator, c.rtr)
 }

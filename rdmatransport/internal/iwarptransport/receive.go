@@ -80,7 +80,7 @@ func (q *qp) receive(c *conn) (awaited *conn, err error) {
 		awaited, c.peerWaits = c.peerConn.Load(), false
 	}
 	switch {
-	case q.conn != c || q.tx.lifecycle.ended():
+	case q.conn != c || q.sending.lifecycle.ended():
 	case c.fault != nil:
 		q.failReceive(c)
 	default:
@@ -94,20 +94,20 @@ func (q *qp) receive(c *conn) (awaited *conn, err error) {
 func (c *conn) Consume(b []byte) bool {
 	q := c.qp
 	c.handled += len(b)
-	if q.conn != c || q.tx.lifecycle.ended() {
+	if q.conn != c || q.sending.lifecycle.ended() {
 		// This side has closed the stream: further data is discarded (RFC 5040 §6.2).
 		return c.handled < maxReceive
 	}
-	if !q.rx.allowed {
+	if !q.receiving.allowed {
 		if !c.mayReceive() {
 			c.fault = errEarly
 			return false
 		}
-		q.rx.allowed = true
+		q.receiving.allowed = true
 	}
 	c.received += uint64(len(b))
 	if c.fault = c.deframer.Feed(b, q); c.fault != nil {
-		q.rx.ulpdu = bytes.Clone(q.rx.ulpdu) // failReceive quotes it after b has become invalid
+		q.receiving.ulpdu = bytes.Clone(q.receiving.ulpdu) // failReceive quotes it after b has become invalid
 	}
 	return c.fault == nil && c.handled < maxReceive
 }
@@ -126,10 +126,10 @@ func (q *qp) failReceive(c *conn) {
 		q.failQP()
 		return
 	}
-	if !q.rx.reported {
+	if !q.receiving.reported {
 		q.h.Event(asyncEvent(err))
 	}
-	q.fail(err, q.rx.ulpdu)
+	q.fail(err, q.receiving.ulpdu)
 }
 
 // startIdleTimer sets a read deadline, at which the reader checks whether the stream is idle. An
@@ -155,7 +155,7 @@ const (
 func (q *qp) onIdleTimeout(c *conn) idleness {
 	q.h.Lock()
 	defer q.h.Unlock()
-	if q.conn != c || q.tx.lifecycle.ended() {
+	if q.conn != c || q.sending.lifecycle.ended() {
 		return lingered
 	}
 	var deadline time.Time
