@@ -58,9 +58,9 @@ type Config struct {
 	SelectiveRepeat bool
 	// Window is the largest number of payload bytes that a reliable connection has in flight: a
 	// power of two, from 128 KiB to 16 MiB; 0 is 512 KiB. To use a path in full, it must be at
-	// least the bandwidth-delay product: 12.5 MB for 10 Gbit/s and 10 ms. With SelectiveRepeat,
-	// each of up to 64 connections keeps up to two windows of packets after a missing one: 2.2 GB
-	// in total for 16 MiB.
+	// least the bandwidth-delay product: 12.5 MB for 10 Gbit/s and 10 ms. With SelectiveRepeat, up
+	// to 64 connections at a time keep packets after a missing one. That takes a few windows of
+	// memory for each of them.
 	Window int
 	// DCQCN enables congestion control for connected QPs over RoCEv2. Packets allow switches to
 	// mark them (ECT(0)), received marked packets are answered by congestion notification packets

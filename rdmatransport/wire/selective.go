@@ -48,8 +48,8 @@ const (
 	// MaxSackLen is the largest length of a selective acknowledgement in bytes, if the path MTU
 	// allows it.
 	MaxSackLen = 4096
-	// maxSackTold is the largest number of packets that it covers.
-	maxSackTold = 1<<16 - 1
+	// MaxSackPackets is the largest number of packets that it covers.
+	MaxSackPackets = 1<<16 - 1
 )
 
 // Sack is the payload of a sequence NAK between two peers that mark their packets. It lists which
@@ -171,7 +171,7 @@ func (s Sack) valid() bool {
 	if len(s) > MaxSackLen || len(s)%4 != 0 {
 		return false
 	}
-	if n, _ := s.Covered(); n > maxSackTold {
+	if n, _ := s.Covered(); n > MaxSackPackets {
 		return false
 	}
 	ended := false

@@ -100,9 +100,10 @@ func (q *qp) Modify(from, to verbs.QPState, attr *verbs.QPAttr, mask verbs.QPAtt
 
 // sendingPath returns the path attributes for package send.
 func (q *qp) sendingPath() *send.Path {
+	window := q.e.shared.Window
 	return &send.Path{
-		Window: send.Window(q.e.shared.Window, q.mtu), Batch: uint32(q.path.Batch(wire.BTHLen + int(q.mtu) + wire.ICRCLen)),
-		Congestion: q.congestion(),
+		Window: send.Window(window, q.mtu), Span: receive.Span(window, q.mtu), // the peer's, if its Config is the same
+		Batch: uint32(q.path.Batch(wire.BTHLen + int(q.mtu) + wire.ICRCLen)), Congestion: q.congestion(),
 	}
 }
 

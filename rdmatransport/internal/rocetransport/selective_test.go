@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/softrnic/softrnic/rdmatransport/internal/rocetransport/receive"
+	"github.com/softrnic/softrnic/rdmatransport/internal/rocetransport/send"
 	"github.com/softrnic/softrnic/rdmatransport/internal/sacktest"
 	"github.com/softrnic/softrnic/rdmatransport/wire"
 	"github.com/softrnic/softrnic/verbs"
@@ -162,7 +164,7 @@ func TestKeepsPacketsBehindGap(t *testing.T) {
 	})
 	bubble(t, config{}, func(r *rig) {
 		r.lossy(0)
-		r.give(marked(r.nothing(2 + 1024))...)
+		r.give(marked(r.nothing(2 + int(receive.Span(send.DefaultWindow, 1024))))...)
 		if p := r.expect("nak60 2 msn 2")[0]; len(p.Payload) != 0 {
 			t.Errorf("the kept packets are %x", p.Payload)
 		}

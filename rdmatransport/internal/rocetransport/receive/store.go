@@ -49,11 +49,14 @@ func (s *stores) get(expected, mtu, window uint32, deadline time.Duration) *stor
 	}
 	k, _ := s.pool.Get().(*store)
 	if k == nil {
-		slots := send.Span(send.Window(window, 0)) // of the smallest packets
-		k = &store{have: make([]uint64, slots/64), size: make([]uint16, slots), data: make([]byte, 2*window+slots*HeaderRoom),
+		slots, size := Span(window, 0), uint32(0) // enough for each path MTU; with a small one, the span is the largest
+		for mtu := uint32(1024); mtu <= 4096; mtu *= 2 {
+			size = max(size, Span(window, mtu)*(mtu+HeaderRoom))
+		}
+		k = &store{have: make([]uint64, slots/64), size: make([]uint16, slots), data: make([]byte, size),
 			text: make([]byte, 0, wire.MaxSackLen)}
 	}
-	k.room, k.mask = int(mtu)+HeaderRoom, send.Span(send.Window(window, mtu))-1
+	k.room, k.mask = int(mtu)+HeaderRoom, Span(window, mtu)-1
 	k.top, k.untilReport, k.reported, k.deadline = expected, sackEvery, false, deadline
 	return k
 }
@@ -69,7 +72,7 @@ func (s *stores) put(k *store) {
 // fits reports whether a packet at this distance from the expected one has a slot that is large
 // enough.
 func fits(p *wire.Packet, distance int32, mtu, window uint32) bool {
-	return distance < int32(send.Span(send.Window(window, mtu))) && p.Size() <= int(mtu)+HeaderRoom
+	return distance < int32(Span(window, mtu)) && p.Size() <= int(mtu)+HeaderRoom
 }
 
 // add keeps a packet. It returns whether the packet reveals another gap, and whether a selective

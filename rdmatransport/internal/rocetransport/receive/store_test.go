@@ -12,10 +12,9 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/wire"
 )
 
-const (
-	testMTU  = 1024
-	testSpan = 2 * send.DefaultWindow / testMTU
-)
+const testMTU = 1024
+
+var testSpan = Span(send.DefaultWindow, testMTU)
 
 // write returns a packet of a WRITE.
 func write(psn uint32) *wire.Packet {
@@ -132,34 +131,57 @@ func TestStoreNext(t *testing.T) {
 	}
 }
 
-// Packets of the whole span fit, also where PSNs wrap, and none beyond it.
+// Full packets of the whole span fit, also where PSNs wrap, and none beyond it. A window is at most
+// the span. The peer can parse the list of all, and of those that fit with another gap at the end.
 func TestStoreSpan(t *testing.T) {
 	const expected = 1<<24 - 100
-	for _, c := range []struct {
-		window uint32
-		span   uint32
-	}{{128 << 10, 256}, {send.DefaultWindow, 1024}, {send.MaxWindow, 32768}} {
-		fit := func(p *wire.Packet, d uint32, mtu uint32) bool { return fits(p, int32(d), mtu, c.window) }
-		if p := write(0); !fit(p, c.span-1, testMTU) || fit(p, c.span, testMTU) || fit(p, 1, testMTU-HeaderRoom) {
-			t.Error("other packets fit")
-		}
-		k := new(stores).get(expected, testMTU, c.window, time.Minute)
-		for d := uint32(1); d < c.span; d++ {
-			k.add(write(wire.PSNAdd(expected, d)))
-		}
-		if got := sacktest.Distances(k.sack(expected)); len(got) != int(c.span-1) || got[0] != 1 || got[c.span-2] != c.span-1 {
-			t.Errorf("window %d: it covers %d packets, want %d", c.window, len(got), c.span-1)
-		}
-		k.begin(expected)
-		var p wire.Packet
-		for d := uint32(1); d < c.span; d++ {
-			if psn := wire.PSNAdd(expected, d); !k.next(psn, &p) || p.PSN != psn {
-				t.Fatalf("%d is missing", d)
+	for _, window := range []uint32{send.LeastWindow, send.DefaultWindow, send.MaxWindow} {
+		for _, mtu := range []uint32{256, 512, 1024, 2048, 4096} {
+			span := Span(window, mtu)
+			full := func(d uint32) *wire.Packet {
+				p := write(wire.PSNAdd(expected, d))
+				p.Opcode, p.Payload = wire.RCWriteOnlyImm, make([]byte, mtu)
+				return p
+			}
+			if p := full(0); !fits(p, int32(span-1), mtu, window) || fits(p, int32(span), mtu, window) || fits(p, 1, mtu-HeaderRoom, window) ||
+				span < send.Window(window, mtu) {
+				t.Errorf("window %d, path MTU %d: other packets fit than a span of %d", window, mtu, span)
+			}
+			k := new(stores).get(expected, mtu, window, time.Minute)
+			for d := uint32(1); d < span; d++ {
+				if d == span-3 {
+					continue
+				}
+				k.add(full(d))
+			}
+			parses(t, k.sack(expected))
+			k.add(full(span - 3))
+			parses(t, k.sack(expected))
+			if got := sacktest.Distances(k.sack(expected)); len(got) != int(span-1) || got[0] != 1 || got[span-2] != span-1 {
+				t.Errorf("window %d, path MTU %d: it covers %d packets, want %d", window, mtu, len(got), span-1)
+			}
+			k.begin(expected)
+			var p wire.Packet
+			for d := uint32(1); d < span; d++ {
+				if psn := wire.PSNAdd(expected, d); !k.next(psn, &p) || p.PSN != psn {
+					t.Fatalf("%d is missing", d)
+				}
+			}
+			if k.count != 0 {
+				t.Error(k.count, "are left")
 			}
 		}
-		if k.count != 0 {
-			t.Error(k.count, "are left")
-		}
+	}
+}
+
+// parses checks that the peer accepts a selective acknowledgement.
+func parses(t *testing.T, s wire.Sack) {
+	t.Helper()
+	p := wire.Packet{BTH: wire.BTH{Opcode: wire.RCAck, Reserved7: 1}, AETH: wire.AETH{Syndrome: wire.NakPSNSeq}, Payload: s}
+	b := make([]byte, p.Size())
+	copy(b[p.EncodeHeader(b):], s)
+	if err := new(wire.Packet).Parse(b); err != nil {
+		t.Errorf("list of %d bytes: %v", len(s), err)
 	}
 }
 

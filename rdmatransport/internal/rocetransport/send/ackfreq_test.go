@@ -4,7 +4,7 @@ import "testing"
 
 func TestAsksWithin(t *testing.T) {
 	var w window
-	w.init(128, 15, Conservation{}) // window 128, an acknowledgement every 30 packets
+	w.init(&Path{Window: 128, Batch: 15, Congestion: Conservation{}}) // an acknowledgement every 30 packets
 	for _, c := range []struct {
 		name                    string
 		sinceAckReq, room, left uint32

@@ -145,7 +145,7 @@ func (s *State) exceedsCredits(r *request) bool {
 func (s *State) room(psn uint32) int32 {
 	size, ahead := int32(s.window.size), wire.PSNDiff(psn, s.flight.una)
 	if s.mode.is(Selective) {
-		return min(size-s.board.inFlight, 2*int32(s.window.most)-ahead)
+		return min(size-s.board.inFlight, int32(s.window.span)-ahead)
 	}
 	return size - ahead
 }

@@ -39,7 +39,3 @@ const (
 // Window returns the number of packets in flight for a window in bytes. Both are powers of two.
 // Packets below 1 KiB count as 1 KiB, which bounds the state per packet.
 func Window(bytes, mtu uint32) uint32 { return bytes / max(mtu, 1<<10) }
-
-// Span returns the largest distance, in packets, between una and the newest PSN sent. It is a
-// window, and another one while a gap is filled.
-func Span(window uint32) uint32 { return 2 * window }

@@ -107,9 +107,28 @@ func TestRetransmit(t *testing.T) {
 				r.t.Errorf("%v", r.rtt.smoothed.duration())
 			}
 		}},
+		{"while a packet is missing, none is sent that the peer does not keep", func(r *requester) {
+			const window = 16
+			for _, span := range []uint32{window, 2 * window, 8 * window} {
+				r.Begin(&Connection{MTU: 1024, Path: Path{Window: window, Span: span, Batch: 4, Congestion: Conservation{}}})
+				r.peer(true)
+				r.post(Write, 1000)
+				r.send()
+				var kept []uint32
+				for max := uint32(0); max != r.flight.max; r.send() {
+					for max = r.flight.max; len(kept)+1 < int(max); {
+						kept = append(kept, uint32(len(kept)+1))
+					}
+					r.OnSelectiveNAK(0, sacktest.Of(kept...))
+				}
+				if r.flight.max != span {
+					r.t.Errorf("span %d: %d packets are sent", span, r.flight.max)
+				}
+			}
+		}},
 		{"of a window of the largest size only lost packets are retransmitted", func(r *requester) {
 			const window = MaxWindow / 1024
-			r.Begin(&Connection{MTU: 1024, Path: Path{Window: window, Batch: 64, Congestion: Conservation{}}})
+			r.Begin(&Connection{MTU: 1024, Path: pathOf(window, 64, Conservation{})})
 			r.peer(true)
 			r.post(Write, 1<<20)
 			r.send()
@@ -153,7 +172,7 @@ func TestRetransmit(t *testing.T) {
 			r.expect("0.0@2!", InOrder)
 		}},
 		{"a window that is full within a frame requests an acknowledgement again", func(r *requester) {
-			r.Begin(&Connection{MTU: 1024, Path: Path{Window: 512, Batch: 64, Congestion: Conservation{}}})
+			r.Begin(&Connection{MTU: 1024, Path: pathOf(512, 64, Conservation{})})
 			r.post(Write, 400)
 			r.send()
 			for psn := uint32(5); psn < 15; psn++ { // halves the window each time

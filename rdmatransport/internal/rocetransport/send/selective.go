@@ -28,7 +28,7 @@ func (s *State) startRecovery() {
 	if psn, ok := q.position(); ok {
 		sent = psn
 	}
-	s.board.open(f.una, Span(uint32(s.window.most)))
+	s.board.open(f.una, s.window.span)
 	for n := q.first; n != q.end; n++ {
 		r := q.at(n)
 		if !r.is(started) || wire.PSNDiff(r.psn, f.max) >= 0 {

@@ -79,7 +79,10 @@ type Connection struct {
 
 // Path is the network path of a connection.
 type Path struct {
-	Window     uint32 // packets in flight at most: a power of two
+	Window uint32 // packets in flight at most: a power of two
+	// Number of PSNs from the oldest missing one on, whose packets the peer keeps. None are sent
+	// after them. A power of two, at least Window.
+	Span       uint32
 	Batch      uint32 // full packets in one frame of the link
 	Congestion CongestionController
 }
@@ -109,7 +112,7 @@ func (s *State) Begin(c *Connection) {
 
 // SetPath changes the path. Nothing learned from the old path applies to the new one.
 func (s *State) SetPath(p *Path) {
-	s.window.init(p.Window, p.Batch, p.Congestion)
+	s.window.init(p)
 	s.rtt.reset()
 	s.rttSamples = nil
 	if p.Congestion.Params().MeasureRTT {

@@ -21,8 +21,13 @@ func newRequester(t *testing.T) *requester {
 	r := &requester{t: t, now: time.Second}
 	r.Init(16, &Env{Clock: func() time.Duration { return r.now }})
 	r.SetLimits(Limits{Timeout: 100 * time.Millisecond, Retries: 2, RNRRetries: 1, MaxReads: 2})
-	r.Begin(&Connection{PSN: 0, MTU: 1024, Path: Path{Window: 512, Batch: 4, Congestion: Conservation{}}})
+	r.Begin(&Connection{PSN: 0, MTU: 1024, Path: pathOf(512, 4, Conservation{})})
 	return r
+}
+
+// pathOf returns a path to a peer that keeps packets of two windows.
+func pathOf(window, batch uint32, rules CongestionController) Path {
+	return Path{Window: window, Span: 2 * window, Batch: batch, Congestion: rules}
 }
 
 func (r *requester) post(kind Kind, packets int) { r.Post(kind, uint64(packets)*1024, false) }
@@ -455,7 +460,7 @@ func TestState(t *testing.T) {
 			}
 		}},
 		{"a window full in the middle of a request", func(r *requester) {
-			r.Begin(&Connection{MTU: 1024, Path: Path{Window: 512, Batch: 1, Congestion: Conservation{}}})
+			r.Begin(&Connection{MTU: 1024, Path: pathOf(512, 1, Conservation{})})
 			r.post(Write, 2*int(Window(DefaultWindow, 1024)))
 			var b Burst
 			for sent := uint32(0); sent < Window(DefaultWindow, 1024); sent += b.Packets {
@@ -499,7 +504,7 @@ func TestState(t *testing.T) {
 		}},
 		{"another controller", func(r *requester) {
 			s := new(stubborn)
-			r.Begin(&Connection{MTU: 1024, Path: Path{Window: 512, Batch: 4, Congestion: s}})
+			r.Begin(&Connection{MTU: 1024, Path: pathOf(512, 4, s)})
 			r.post(Write, 8)
 			r.send()
 			r.OnAck(1)

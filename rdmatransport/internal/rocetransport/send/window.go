@@ -12,18 +12,18 @@ type window struct {
 	ackEvery   uint16 // upper bound of period; 0 is no bound
 	// Packets between two acknowledgement requests within a message; whole frames, if it is that long.
 	period uint16
+	span   uint32 // number of PSNs that may be sent, from the oldest missing one on
 }
 
 // init sets up a window that is fully open. A frame is at most half of it.
-func (w *window) init(packets, batch uint32, rules CongestionController) {
-	most := uint16(packets)
-	params := rules.Params()
+func (w *window) init(p *Path) {
+	params := p.Congestion.Params()
 	*w = window{
-		controller: rules, most: most, batch: uint16(min(batch, uint32(most/2))),
-		least: uint16(params.MinWindow), ackEvery: uint16(params.AckEvery),
+		controller: p.Congestion, most: uint16(p.Window), batch: uint16(min(p.Batch, p.Window/2)),
+		least: uint16(params.MinWindow), ackEvery: uint16(params.AckEvery), span: p.Span,
 	}
 	if params.InitialWindow == 0 {
-		params.InitialWindow = packets
+		params.InitialWindow = p.Window
 	}
 	w.set(params.InitialWindow)
 }

@@ -31,7 +31,7 @@ func TestWindow(t *testing.T) {
 		}, MinWindow},
 	} {
 		var w window
-		w.init(128, 15, Conservation{})
+		w.init(&Path{Window: 128, Batch: 15, Congestion: Conservation{}})
 		if c.do(&w); w.size != c.size {
 			t.Errorf("%s: %d, want %d", c.name, w.size, c.size)
 		}
@@ -54,7 +54,7 @@ func (s *stubborn) OnTailLoss(w uint32) uint32 { s.calls = append(s.calls, "tail
 
 func TestFrames(t *testing.T) {
 	var w window
-	w.init(128, 15, Conservation{})
+	w.init(&Path{Window: 128, Batch: 15, Congestion: Conservation{}})
 	for packets, rests := range map[uint32][]uint32{
 		18: {2, 1, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 15},
 		16: {1, 15, 14}, // the first packet alone, as the others fill a frame
@@ -77,11 +77,11 @@ func TestFrames(t *testing.T) {
 			t.Errorf("of %d packets of a READ with room for %d: requests %d, want %d", c.left, c.room, got, c.want)
 		}
 	}
-	w.init(128, 1, Conservation{})
+	w.init(&Path{Window: 128, Batch: 1, Congestion: Conservation{}})
 	if first, got := w.frameRest(0, 5), w.readPiece(256, 96); first != 2 || got != 96 {
 		t.Errorf("without superframes: %d packets begin a message, %d are requested", first, got)
 	}
-	w.init(128, 1000, Conservation{}) // a frame is at most half of the window
+	w.init(&Path{Window: 128, Batch: 1000, Congestion: Conservation{}}) // a frame is at most half of the window
 	if w.batch != 64 {
 		t.Errorf("%d packets a frame", w.batch)
 	}
