@@ -99,10 +99,10 @@ var fileOrder = map[string][]string{
 		"latency.go", "wc.go", "access.go", "pd.go", "errors.go", "attr.go",
 	},
 	"rdmatransport/internal/iwarptransport": {
-		"terminate.go", "rtr.go", "direct.go", "responses.go", "counters.go", "qp.go", "receive.go",
+		"terminate.go", "rtr.go", "direct.go", "responses.go", "qp.go", "receive.go",
 		"placement.go", "requests.go", "end.go", "pairing.go", "listen.go", "disconnect.go", "output.go",
 		"connect.go", "trace.go", "wake.go", "send.go", "drain.go", "conn.go", "engine.go", "sequencer.go",
-		"state.go", "cursor.go", "params.go", "segment.go", "reads.go", "phase.go",
+		"state.go", "cursor.go", "params.go", "segment.go", "reads.go", "phase.go", "counters.go",
 	},
 	"rdmatransport/internal/rocetransport": {
 		"hostleft.go", "multicast.go", "receive.go", "completer.go", "flush.go", "deferred.go", "qp.go",

@@ -1,8 +1,21 @@
 package iwarptransport
 
-import (
-	"net/netip"
-)
+import "sync/atomic"
+
+// Counters count rare events.
+type Counters struct {
+	TerminatesSent     atomic.Uint64
+	TerminatesReceived atomic.Uint64
+	StreamsLost        atomic.Uint64 // streams that ended without a Terminate or an orderly close
+	CRCErrors          atomic.Uint64
+	ConnectsRefused    atomic.Uint64 // connections refused before they were reported to an application
+	Revision1Retries   atomic.Uint64 // connections retried with MPA revision 1
+
+	direct atomic.Uint64 // messages moved directly, of closed QPs
+
+	// Bytes of FPDUs, of streams that no longer have a QP.
+	sent, received atomic.Uint64
+}
 
 // Snapshot returns all counters by name. It locks each QP in turn.
 func (e *Engine) Snapshot() map[string]uint64 {
@@ -36,12 +49,4 @@ func (q *qp) Counters() map[string]uint64 {
 		sent, received = q.conn.sent, q.conn.received
 	}
 	return map[string]uint64{"iwarp_xmit_bytes": sent, "iwarp_rcv_bytes": received, "iwarp_direct_msgs": q.direct}
-}
-
-// Peer implements verbs.ProviderQP.
-func (q *qp) Peer() netip.Addr {
-	if q.conn == nil {
-		return netip.Addr{}
-	}
-	return q.conn.peer
 }

@@ -28,7 +28,6 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
-	"sync/atomic"
 
 	"github.com/softrnic/softrnic/rdmatransport/internal/access"
 	"github.com/softrnic/softrnic/rdmatransport/internal/keys"
@@ -113,19 +112,4 @@ func (e *Engine) shared(pd *verbs.PD) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.streams[pd] > 1
-}
-
-// Counters count rare events.
-type Counters struct {
-	TerminatesSent     atomic.Uint64
-	TerminatesReceived atomic.Uint64
-	StreamsLost        atomic.Uint64 // streams that ended without a Terminate or an orderly close
-	CRCErrors          atomic.Uint64
-	ConnectsRefused    atomic.Uint64 // connections refused before they were reported to an application
-	Revision1Retries   atomic.Uint64 // connections retried with MPA revision 1
-
-	direct atomic.Uint64 // messages moved directly, of closed QPs
-
-	// Bytes of FPDUs, of streams that no longer have a QP.
-	sent, received atomic.Uint64
 }

@@ -1,8 +1,10 @@
 package iwarptransport
 
-// Control path: creation of QPs, and their state transitions.
+// Control path: creation of QPs, their state transitions, and queries.
 
 import (
+	"net/netip"
+
 	"github.com/softrnic/softrnic/verbs"
 )
 
@@ -75,6 +77,14 @@ func (q *qp) Query(attr *verbs.QPAttr) {
 	if c := q.conn; c != nil {
 		attr.MaxDestRDAtomic, attr.MaxRDAtomic = c.ird, c.ord
 	}
+}
+
+// Peer implements verbs.ProviderQP.
+func (q *qp) Peer() netip.Addr {
+	if q.conn == nil {
+		return netip.Addr{}
+	}
+	return q.conn.peer
 }
 
 // PostRecv implements verbs.ProviderQP.

@@ -1,6 +1,6 @@
 package iwarptransport
 
-// DDP segments and their FPDUs.
+// DDP segments to be sent, their FPDUs, and their numbers.
 
 import (
 	"github.com/softrnic/softrnic/rdmatransport/ddp"

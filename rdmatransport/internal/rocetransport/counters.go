@@ -1,9 +1,6 @@
 package rocetransport
 
-import (
-	"net/netip"
-	"sync/atomic"
-)
+import "sync/atomic"
 
 // Counters count rare events; frequent ones are counted per QP. Their names are those of rxe's
 // hw_counters, if it has one.
@@ -78,14 +75,6 @@ func (q *qp) Counters() map[string]uint64 {
 		"rcvd_rnr_err":        uint64(s.rcvdRNR),
 		"duplicate_request":   uint64(s.duplicates),
 	}
-}
-
-// Peer implements verbs.ProviderQP.
-func (q *qp) Peer() netip.Addr {
-	if q.ends == nil {
-		return netip.Addr{}
-	}
-	return q.ends.Dst
 }
 
 func (c *Counters) fold(s *stats, recvs uint64) {

@@ -1,9 +1,10 @@
 package rocetransport
 
-// Control path: the QP's state transitions.
+// Control path: creation of QPs, their state transitions, and queries.
 
 import (
 	"fmt"
+	"net/netip"
 	"time"
 
 	"github.com/softrnic/softrnic/rdmatransport/internal/rocetransport/receive"
@@ -202,6 +203,14 @@ func (q *qp) Query(attr *verbs.QPAttr) {
 		attr.SQPSN = u.psn
 	}
 	attr.RQPSN = q.receiving.PSN()
+}
+
+// Peer implements verbs.ProviderQP.
+func (q *qp) Peer() netip.Addr {
+	if q.ends == nil {
+		return netip.Addr{}
+	}
+	return q.ends.Dst
 }
 
 // PostRecv implements verbs.ProviderQP. There is nothing to do: a peer that has received an RNR NAK

@@ -9,6 +9,10 @@
 // formats a message and sends it on its path. Messages that need an answer are kept and
 // retransmitted by the connection's timer (retry.go).
 //
+// conn.go has a connection and its states, paths.go the paths that connections share, and qpattr.go
+// the attributes of its QP. listen.go has the listeners, reserve.go their ports, and validate.go
+// protects them from floods. drain.go waits for the ends of connections.
+//
 // One lock protects the manager and all of its connections. Events are queued under the lock. The
 // goroutine of the datagram or timeout delivers them after it has released the lock, in order for
 // each connection (events.go).
