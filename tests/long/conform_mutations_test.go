@@ -89,7 +89,7 @@ var breaches = []mutation{
 	{"an RNR NAK's retries have an end", roce + "send/retry.go", "if r.rnrNAKs >= limit {", "if false {", conformRoCE, "TestOurs"},
 	{"the Q_Key of a datagram", roce + "ud.go", "case p.DETH.QKey != q.h.Attr().QKey:", "case false:", conformRoCE, "TestOurs"},
 	{"the sender of a datagram", roce + "ud.go", "SrcQP: p.DETH.SrcQP", "SrcQP: 0", conformRoCE, "TestOurs"},
-	{"the IPv4 header of a datagram is after 20 bytes", roce + "ud.go", "copy(grh[verbs.GRHLen-len(ip):], ip)", "copy(grh[:], ip)",
+	{"the IPv4 header of a datagram is after 20 bytes", "stack/datagram.go", "copy(grh[at:], ip)", "copy(grh[:], ip)",
 		conformRoCE, "TestOurs"},
 	{"a gap ends a message of an unreliable connection", roce + "uc.go", "\t\tr.message = noMessage\n\t}\n\tr.noteRequest",
 		"\t}\n\tr.noteRequest", conformRoCE, "TestOurs"},
