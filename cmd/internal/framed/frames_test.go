@@ -55,7 +55,7 @@ func (l *altering) Attach(recv link.Receiver) {
 func behind(t *testing.T, l *altering, opts ...framed.Option) (stack.DatagramPort, stacktest.End) {
 	t.Helper()
 	end := stacktest.OnLoopback(t, nil)
-	host := must(framed.New(end.Host, func(m link.Link) (link.Link, error) { l.Link = m; return l, nil }, opts...))(t)
+	host := must(framed.New(end.Host.(framed.Stack), func(m link.Link) (link.Link, error) { l.Link = m; return l, nil }, opts...))(t)
 	t.Cleanup(func() {
 		if err := host.Close(); err != nil {
 			t.Error(err)
@@ -239,7 +239,7 @@ func TestSuperframes(t *testing.T) {
 func TestWrapFails(t *testing.T) {
 	end := stacktest.OnLoopback(t, nil)
 	broken := errors.New("broken")
-	h, err := framed.New(end.Host, func(m link.Link) (link.Link, error) { return nil, errors.Join(broken, m.Close()) })
+	h, err := framed.New(end.Host.(framed.Stack), func(m link.Link) (link.Link, error) { return nil, errors.Join(broken, m.Close()) })
 	if h != nil || !errors.Is(err, broken) {
 		t.Errorf("%v, %v", h, err)
 	}

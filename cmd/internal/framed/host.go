@@ -21,6 +21,7 @@ import (
 // Stack is a network stack with one interface.
 type Stack interface {
 	stack.Network
+	stack.FamilyListener
 	Close() error
 }
 
