@@ -9,6 +9,19 @@
 // A frame may be a superframe: many packets of one flow behind one header. It is cut as late as
 // possible, by the receiver, the kernel or the network card. [Offloads] tells which superframes a
 // link accepts.
+//
+// # Optional interfaces
+//
+// A link may implement further interfaces. Hosts find them by a type assertion, and work without
+// them. A wrapper implements those of its inner link that it can keep.
+//
+//   - [Poller]: a program receives on its own goroutine
+//   - [Carrier]: the medium can lose its carrier, or change its MTU
+//   - [Shared]: the medium is memory of this process
+//   - [InPlace]: the medium is memory of sender and receiver, in which frames are built and read
+//   - [Departures]: the medium reports hosts that have left it
+//
+// ARCHITECTURE.md lists who implements each, who asks for it, and what is lost without it.
 package link
 
 import "net"
@@ -77,11 +90,11 @@ type Shared interface {
 	Medium() any
 }
 
-// InPlaceLink is a link whose medium is memory shared by sender and receiver. A sender can build a
+// InPlace is a link whose medium is memory shared by sender and receiver. A sender can build a
 // frame of RoCE packets in that memory, and the receiver reads it there. Each side then copies the
 // payload only once. The packets have no ICRC. Memory does not corrupt data in transit, and a check
 // would prove nothing, because the sender can change the memory after it.
-type InPlaceLink interface {
+type InPlace interface {
 	// AllowInPlace is called before Attach. It says that the receiver accepts frames with
 	// NoICRC, whose More is memory that the sender can still change. The receiver must read
 	// each byte of More at most once, and must not rely on an earlier read. Without
@@ -153,7 +166,7 @@ type Frame struct {
 	// Data.
 	Data []byte
 	// More continues Data, so that gVisor's pieces need not be copied into one. It is nil on
-	// reception, except for frames of an [InPlaceLink].
+	// reception, except for frames of an [InPlace].
 	More [][]byte
 	// Segmentation and SegmentSize describe a superframe of equal packets behind one header.
 	// SegmentSize is the number of payload bytes after the transport header; the last segment
@@ -170,7 +183,7 @@ type Frame struct {
 	ChecksumStart, ChecksumOffset uint16
 	// ChecksumValid, on reception: the medium guarantees the transport checksum.
 	ChecksumValid bool
-	// NoICRC, on reception from an InPlaceLink: the frame holds RoCE packets without ICRCs;
+	// NoICRC, on reception from an InPlace: the frame holds RoCE packets without ICRCs;
 	// each has four unused bytes in its place. HeaderLen is set, and if More is not nil, Data
 	// holds that many bytes.
 	NoICRC bool

@@ -30,7 +30,7 @@ func withAccess(t *testing.T) (to, friend, stranger *station) {
 }
 
 // denied returns the counter of requests and datagrams that were not allowed.
-func (s *station) denied() uint64 { return s.dev.HWCounters()["access_denied"] }
+func (s *station) denied() uint64 { return must(s.dev.HWCounters())(s.t)["access_denied"] }
 
 // TestAccessOfConnections: a connection request of a host that is not allowed is rejected as by an
 // application, whether its port has a listener or not. Time is virtual.

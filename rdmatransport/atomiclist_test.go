@@ -49,9 +49,9 @@ func TestAtomicAnswers(t *testing.T) {
 						rkey ^= 1 << 20
 					}
 					ok(t, p.qa.QP().PostSend(
-						&verbs.SendWR{ID: 1, Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled, SGList: []verbs.SGE{p.am.SGE(0, 8)},
+						&verbs.SendWR{WRID: 1, Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled, SGList: []verbs.SGE{p.am.SGE(0, 8)},
 							RemoteAddr: target.Addr() + 56, RKey: target.RKey()},
-						&verbs.SendWR{ID: 2, Opcode: op, Flags: verbs.SendSignaled, SGList: c.list(p.am),
+						&verbs.SendWR{WRID: 2, Opcode: op, Flags: verbs.SendSignaled, SGList: c.list(p.am),
 							RemoteAddr: target.Addr() + c.off, RKey: rkey,
 							CompareAdd: 5, Swap: 10},
 					))

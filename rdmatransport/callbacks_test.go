@@ -63,8 +63,8 @@ func (c *calledBack) useID(id *rdmacm.ID) {
 		_, _, _ = qp.Query()
 		_ = qp.State()
 		_ = qp.Modify(&verbs.QPAttr{QPState: verbs.StateInit}, verbs.QPAttrState) // is refused
-		_ = qp.PostSend(&verbs.SendWR{ID: 99, Opcode: verbs.RDMAWrite})
-		_ = qp.PostRecv(&verbs.RecvWR{ID: 99})
+		_ = qp.PostSend(&verbs.SendWR{WRID: 99, Opcode: verbs.RDMAWrite})
+		_ = qp.PostRecv(&verbs.RecvWR{WRID: 99})
 	})
 }
 
@@ -72,7 +72,7 @@ func (c *calledBack) useDevice(d *verbs.Device) {
 	c.add(func() {
 		_, _ = d.QueryPort(1)
 		_, _ = d.GIDTable(1)
-		_ = d.HWCounters()
+		_, _ = d.HWCounters()
 		_ = d.Resources()
 		if pd, err := d.AllocPD(); err == nil {
 			if mr, err := pd.RegMR(make([]byte, 8), verbs.AccessLocalWrite); err == nil {
@@ -182,20 +182,20 @@ func callBack(t *testing.T, transport verbs.Transport, packets bool) {
 	ok(t, from.ResolveRoute())
 	next(1, rdmacm.RouteResolved)
 	withQP(1, from)
-	ok(t, from.Connect(rdmacm.Defaults()))
+	ok(t, from.Connect(rdmacm.DefaultConnParam()))
 	to := next(0, rdmacm.ConnectRequest).ID
 	c.useID(to)
 	withQP(0, to)
 	for i := range 32 {
-		until(ctx, t, func() bool { return to.QP().PostRecv(&verbs.RecvWR{ID: uint64(i)}) == nil })
+		until(ctx, t, func() bool { return to.QP().PostRecv(&verbs.RecvWR{WRID: uint64(i)}) == nil })
 	}
-	ok(t, to.Accept(rdmacm.Defaults()))
+	ok(t, to.Accept(rdmacm.DefaultConnParam()))
 	next(1, rdmacm.Established)
 	next(0, rdmacm.Established)
 	for i := range 8 {
 		// Requests that callbacks posted may fill the queue for a moment.
 		until(ctx, t, func() bool {
-			return from.QP().PostSend(&verbs.SendWR{ID: uint64(i), Opcode: verbs.Send,
+			return from.QP().PostSend(&verbs.SendWR{WRID: uint64(i), Opcode: verbs.Send,
 				Flags: verbs.SendSignaled | verbs.SendSolicited}) == nil
 		})
 	}

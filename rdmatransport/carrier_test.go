@@ -22,8 +22,8 @@ func TestPortEvents(t *testing.T) {
 		for i := range 2 {
 			cable.SetCarrier(false)
 			cable.SetCarrier(false)
-			if e := a.event(); e.Type != verbs.EventPortErr || e.Port != 1 {
-				t.Fatalf("%v of port %d, want PORT_ERR of 1", e.Type, e.Port)
+			if e := a.event(); e.Type != verbs.EventPortErr || e.PortNum != 1 {
+				t.Fatalf("%v of port %d, want PORT_ERR of 1", e.Type, e.PortNum)
 			}
 			if p := must(a.dev.QueryPort(1))(t); p.State != verbs.PortDown {
 				t.Errorf("the port is %v", p.State)
@@ -35,8 +35,8 @@ func TestPortEvents(t *testing.T) {
 				t.Fatalf("a WRITE ended with %v without a cable", wc[0].Status)
 			}
 			cable.SetCarrier(true)
-			if e := a.event(); e.Type != verbs.EventPortActive || e.Port != 1 {
-				t.Fatalf("%v of port %d, want PORT_ACTIVE of 1", e.Type, e.Port)
+			if e := a.event(); e.Type != verbs.EventPortActive || e.PortNum != 1 {
+				t.Fatalf("%v of port %d, want PORT_ACTIVE of 1", e.Type, e.PortNum)
 			}
 			if p := must(a.dev.QueryPort(1))(t); p.State != verbs.PortActive {
 				t.Errorf("the port is %v", p.State)
@@ -44,7 +44,7 @@ func TestPortEvents(t *testing.T) {
 			if wc := poll(t, conn.SendCQ()); wc.Status != verbs.WCSuccess {
 				t.Errorf("the WRITE ended with %v", wc.Status)
 			}
-			if n := a.dev.HWCounters()["link_downed"]; n != uint64(i)+1 {
+			if n := must(a.dev.HWCounters())(t)["link_downed"]; n != uint64(i)+1 {
 				t.Errorf("link_downed is %d, want %d", n, i+1)
 			}
 		}

@@ -98,7 +98,7 @@ func (p *provider) findRoute(transport verbs.Transport, src, dst netip.Addr) (rd
 			errs = append(errs, err)
 			continue
 		}
-		if route.Port != 0 && !direct {
+		if route.PortNum != 0 && !direct {
 			continue
 		}
 		if given {
@@ -111,14 +111,14 @@ func (p *provider) findRoute(transport verbs.Transport, src, dst netip.Addr) (rd
 			continue
 		}
 		route = rdmacm.Route{
-			Transport: transport, Src: from, Dst: dst, Port: uint8(i + 1), GIDIndex: index, MTU: activeMTU(nic),
+			Transport: transport, Src: from, Dst: dst, PortNum: uint8(i + 1), GIDIndex: index, MTU: activeMTU(nic),
 		}
 		if direct {
 			break
 		}
 	}
 	switch {
-	case route.Port != 0:
+	case route.PortNum != 0:
 		return route, nil
 	case len(errs) > 0:
 		err := errors.Join(errs...)
@@ -138,7 +138,7 @@ func (p *provider) iwarpRoute(local, remote netip.Addr) (rdmacm.Route, error) {
 
 // Resolve implements rdmacm.Provider.
 func (p *provider) Resolve(ctx context.Context, r rdmacm.Route) error {
-	nic, err := p.nic(r.Port)
+	nic, err := p.nic(r.PortNum)
 	if err != nil {
 		return err
 	}
@@ -160,7 +160,7 @@ func (p *provider) HoldPort(space rdmacm.PortSpace, addr netip.AddrPort) (io.Clo
 
 // Connect implements rdmacm.Provider.
 func (p *provider) Connect(attr *rdmacm.ConnectAttr, h rdmacm.Handler) (rdmacm.ProviderConn, error) {
-	if _, err := p.nic(attr.Port); err != nil {
+	if _, err := p.nic(attr.PortNum); err != nil {
 		return nil, err
 	}
 	if attr.Dst.IsMulticast() {
@@ -181,7 +181,7 @@ const (
 
 // JoinMulticast implements rdmacm.Provider.
 func (p *provider) JoinMulticast(r rdmacm.Route, group netip.Addr, h rdmacm.Handler) (io.Closer, error) {
-	nic, err := p.nic(r.Port)
+	nic, err := p.nic(r.PortNum)
 	if err != nil {
 		return nil, err
 	}
@@ -202,7 +202,7 @@ func (p *provider) JoinMulticast(r rdmacm.Route, group netip.Addr, h rdmacm.Hand
 					DGID: verbs.GIDFromAddr(group), SGIDIndex: uint8(r.GIDIndex), HopLimit: 1, TrafficClass: r.TOS,
 				},
 				IsGlobal: true,
-				PortNum:  r.Port,
+				PortNum:  r.PortNum,
 			},
 			QPNum: multicastQPN,
 			QKey:  multicastQKey,

@@ -54,7 +54,7 @@ func newCMNode(t testing.TB, l link.Link, addrs ...string) *cmNode {
 	n := &cmNode{t: t, host: host, dev: dev, p: dev.Provider().(rdmacm.Provider), events: make(map[rdmacm.ProviderConn][]rdmacm.ConnEvent)}
 	n.on = map[rdmacm.EventType]func(*rdmacm.ConnEvent) error{
 		rdmacm.ConnectRequest: func(e *rdmacm.ConnEvent) error {
-			return e.Conn.Accept(&rdmacm.ConnParam{QPNum: 0x22 + uint32(e.RemotePort), ResponderResources: 1, InitiatorDepth: 1}, 0)
+			return e.Conn.Accept(&rdmacm.ConnParam{QPNum: 0x22 + uint32(e.PeerPort), ResponderResources: 1, InitiatorDepth: 1}, 0)
 		},
 		rdmacm.ConnectResponse: func(e *rdmacm.ConnEvent) error { return e.Conn.Establish() },
 		rdmacm.Disconnected: func(e *rdmacm.ConnEvent) error {
@@ -87,7 +87,7 @@ func (n *cmNode) handle(e *rdmacm.ConnEvent) {
 
 func (n *cmNode) listen(space rdmacm.PortSpace, addr string) {
 	n.t.Helper()
-	_, err := n.p.Listen(&rdmacm.ListenAttr{Space: space, Addr: netip.AddrPortFrom(netip.MustParseAddr(addr), cmPort)}, n.handle)
+	_, err := n.p.Listen(&rdmacm.ListenAttr{PortSpace: space, Addr: netip.AddrPortFrom(netip.MustParseAddr(addr), cmPort)}, n.handle)
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -100,7 +100,7 @@ func (n *cmNode) connect(space rdmacm.PortSpace, dst string, localPort uint16) r
 		n.t.Fatal(err)
 	}
 	c, err := n.p.Connect(&rdmacm.ConnectAttr{
-		Route: route, Space: space, LocalPort: localPort, RemotePort: cmPort, QPType: verbs.RC,
+		Route: route, PortSpace: space, LocalPort: localPort, PeerPort: cmPort, QPType: verbs.RC,
 		Param: rdmacm.ConnParam{QPNum: 0x100 + uint32(localPort), ResponderResources: 1, InitiatorDepth: 1, RetryCount: 7},
 	}, n.handle)
 	if err != nil {
@@ -312,7 +312,7 @@ func TestRoute(t *testing.T) {
 		t.Fatal(err)
 	}
 	host, err := netstack.New(lan.Port(), &netstack.Config{Addrs: []string{"10.0.0.1/24", "10.0.1.1/16", "fd00::1/64"},
-		NICs: []netstack.NIC{{Link: second, Addrs: []string{"192.168.1.1/24"}, Gateways: []string{"192.168.1.254"}}}})
+		NICs: []netstack.NICConfig{{Link: second, Addrs: []string{"192.168.1.1/24"}, Gateways: []string{"192.168.1.254"}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -357,7 +357,7 @@ func TestRoute(t *testing.T) {
 		case err != nil:
 			t.Errorf("from %q to %s: %v", tc.src, tc.dst, err)
 		default:
-			if got := fmt.Sprintf("%v %d %d %v", r.Src, r.Port, r.GIDIndex, r.MTU); got != tc.want {
+			if got := fmt.Sprintf("%v %d %d %v", r.Src, r.PortNum, r.GIDIndex, r.MTU); got != tc.want {
 				t.Errorf("from %q to %s: %s, want %s", tc.src, tc.dst, got, tc.want)
 			}
 		}
@@ -443,7 +443,7 @@ func BenchmarkConnect(b *testing.B) {
 	client, server := newCMNode(b, lan.Port(), "10.0.0.1/24"), newCMNode(b, lan.Port(), "10.0.0.2/24")
 	defer client.close()
 	defer server.close()
-	if _, err := server.p.Listen(&rdmacm.ListenAttr{Space: rdmacm.TCP, Addr: netip.MustParseAddrPort("10.0.0.2:7174")},
+	if _, err := server.p.Listen(&rdmacm.ListenAttr{PortSpace: rdmacm.TCP, Addr: netip.MustParseAddrPort("10.0.0.2:7174")},
 		func(e *rdmacm.ConnEvent) {
 			switch e.Type {
 			case rdmacm.ConnectRequest:
@@ -465,7 +465,7 @@ func BenchmarkConnect(b *testing.B) {
 		slots <- struct{}{}
 		qpn = (qpn + 1) & 0xffff
 		if _, err := client.p.Connect(&rdmacm.ConnectAttr{
-			Route: route, Space: rdmacm.TCP, LocalPort: 1000, RemotePort: cmPort,
+			Route: route, PortSpace: rdmacm.TCP, LocalPort: 1000, PeerPort: cmPort,
 			Param: rdmacm.ConnParam{QPNum: 0x100 + qpn},
 		}, func(e *rdmacm.ConnEvent) {
 			switch e.Type {

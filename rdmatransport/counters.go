@@ -45,12 +45,15 @@ func (p *provider) PortCounters(port uint8) (map[string]uint64, error) {
 }
 
 // HWCounters implements verbs.Provider. No counter becomes less.
-func (p *provider) HWCounters() map[string]uint64 {
+func (p *provider) HWCounters() (map[string]uint64, error) {
 	all := p.roce.Snapshot()
 	all["access_denied"] = p.access.Denied()
 	all["link_downed"] = p.linkDowned.Load()
 	for i := range p.nics {
-		port, _ := p.PortCounters(uint8(i + 1)) // the port exists
+		port, err := p.PortCounters(uint8(i + 1))
+		if err != nil {
+			return nil, err
+		}
 		for name, n := range port {
 			all[name] += n
 		}
@@ -59,5 +62,5 @@ func (p *provider) HWCounters() map[string]uint64 {
 	maps.Copy(all, p.iwarp.Snapshot())
 	maps.Copy(all, p.raw.Snapshot())
 	p.highest.raise(all)
-	return all
+	return all, nil
 }

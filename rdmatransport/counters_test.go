@@ -15,8 +15,8 @@ func TestCountersRise(t *testing.T) {
 		for i := range qps {
 			a.send(i, ah, b.qps[0].Num(), "text")
 		}
-		if !eventually(func() bool { return a.dev.HWCounters()["sent_pkts"] == qps }) {
-			t.Fatalf("sent_pkts is %d, want %d", a.dev.HWCounters()["sent_pkts"], qps)
+		if !eventually(func() bool { return must(a.dev.HWCounters())(t)["sent_pkts"] == qps }) {
+			t.Fatalf("sent_pkts is %d, want %d", must(a.dev.HWCounters())(t)["sent_pkts"], qps)
 		}
 		closed := make(chan struct{})
 		go func() {
@@ -28,14 +28,14 @@ func TestCountersRise(t *testing.T) {
 			}
 			a.qps = nil
 		}()
-		last := a.dev.HWCounters()
+		last := must(a.dev.HWCounters())(t)
 		for ended := false; !ended; {
 			select {
 			case <-closed:
 				ended = true
 			default:
 			}
-			now := a.dev.HWCounters()
+			now := must(a.dev.HWCounters())(t)
 			for name, v := range now {
 				if v < last[name] {
 					t.Errorf("%s was %d, and then %d", name, last[name], v)

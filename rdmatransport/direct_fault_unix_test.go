@@ -43,7 +43,7 @@ func TestDirectMapped(t *testing.T) {
 		a, b := &e[0], &e[1]
 		onA, onB := mapped(t, a, size, 1), mapped(t, b, size, 2)
 		half := []verbs.SGE{onA.SGE(0, size/2), onA.SGE(size/2, size/2)}
-		before, posted := a.direct(), uint64(0)
+		before, posted := a.direct(t), uint64(0)
 		for _, list := range [][]verbs.SGE{{onA.SGE(0, size)}, half} {
 			for _, op := range []verbs.WROpcode{verbs.RDMAWrite, verbs.RDMARead, verbs.Send} {
 				from, to := onA.Buf(), onB.Buf()
@@ -69,7 +69,7 @@ func TestDirectMapped(t *testing.T) {
 				}
 			}
 		}
-		if n := a.direct() - before; s.wrap == nil && n != posted {
+		if n := a.direct(t) - before; s.wrap == nil && n != posted {
 			t.Errorf("%d of %d messages went without packets", n, posted)
 		}
 	})
@@ -105,9 +105,9 @@ func TestDirectFault(t *testing.T) {
 					unmap(t, onB, there)
 				}
 				if c.op == verbs.Send {
-					noError(t, b.QP().PostRecv(&verbs.RecvWR{ID: 9, SGList: []verbs.SGE{onB.SGE(0, size)}}))
+					noError(t, b.QP().PostRecv(&verbs.RecvWR{WRID: 9, SGList: []verbs.SGE{onB.SGE(0, size)}}))
 				}
-				a.post(t, &verbs.SendWR{ID: 1, Opcode: c.op, Flags: verbs.SendSignaled, SGList: []verbs.SGE{onA.SGE(0, size)},
+				a.post(t, &verbs.SendWR{WRID: 1, Opcode: c.op, Flags: verbs.SendSignaled, SGList: []verbs.SGE{onA.SGE(0, size)},
 					RemoteAddr: onB.Addr(), RKey: onB.RKey()})
 				allowed := c.status
 				if s.transport == verbs.IWARP && !c.onA && c.op != verbs.RDMARead {
@@ -137,7 +137,7 @@ func TestDirectFault(t *testing.T) {
 				}
 				// For the case that TCP has accepted the message.
 				a.QP().Modify(&verbs.QPAttr{QPState: verbs.StateErr}, verbs.QPAttrState)
-				a.post(t, &verbs.SendWR{ID: 2, Opcode: c.op, Flags: verbs.SendSignaled})
+				a.post(t, &verbs.SendWR{WRID: 2, Opcode: c.op, Flags: verbs.SendSignaled})
 				if wc := a.next(t); wc.WRID != 2 || wc.Status != verbs.WCWRFlushErr {
 					t.Errorf("after it: WR %d, %v", wc.WRID, wc.Status)
 				}
@@ -160,7 +160,7 @@ func TestDirectFaultAnyTime(t *testing.T) {
 				unmap(t, onB, size/2)
 			}()
 			for i := range 4 {
-				e[0].post(t, &verbs.SendWR{ID: uint64(i), Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled,
+				e[0].post(t, &verbs.SendWR{WRID: uint64(i), Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled,
 					SGList:     []verbs.SGE{onA.SGE(0, size)},
 					RemoteAddr: onB.Addr(), RKey: onB.RKey()})
 			}

@@ -40,7 +40,7 @@ func inVirtualTime(t *testing.T, s setting, f func(t *testing.T, a, b *mwEnd)) {
 // fails posts a request from a to b, which must complete with this status.
 func (e *mwEnd) fails(t *testing.T, op verbs.WROpcode, n int, to *mwEnd, want verbs.WCStatus) {
 	t.Helper()
-	err := e.qp.PostSend(&verbs.SendWR{ID: 1, Opcode: op, Flags: verbs.SendSignaled, SGList: []verbs.SGE{e.mr.SGE(0, n)},
+	err := e.qp.PostSend(&verbs.SendWR{WRID: 1, Opcode: op, Flags: verbs.SendSignaled, SGList: []verbs.SGE{e.mr.SGE(0, n)},
 		RemoteAddr: to.mr.Addr(), RKey: to.mr.RKey(), CompareAdd: 1})
 	if err != nil {
 		t.Fatal(err)
@@ -141,7 +141,7 @@ func TestDirectAtomicAlignment(t *testing.T) {
 				if got := binary.NativeEndian.Uint64(buf[c.addr-c.iova:]); got != value {
 					t.Errorf("the memory has %d, want %d", got, value)
 				}
-				if n := e[0].direct(); c.aligned && s.wrap == nil && n == 0 {
+				if n := e[0].direct(t); c.aligned && s.wrap == nil && n == 0 {
 					t.Error("a valid atomic was sent in packets")
 				}
 			})
@@ -182,7 +182,7 @@ func (e *mwEnd) sendDuringSQD(t *testing.T, to *mwEnd) bool {
 	lock.Lock()
 	posted, drained := make(chan error, 1), make(chan error, 1)
 	go func() {
-		posted <- e.qp.PostSend(&verbs.SendWR{ID: 1, Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled,
+		posted <- e.qp.PostSend(&verbs.SendWR{WRID: 1, Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled,
 			SGList: []verbs.SGE{e.mr.SGE(0, 8)}, RemoteAddr: to.mr.Addr(), RKey: to.mr.RKey()})
 	}()
 	for !lock.Contended() {
@@ -276,7 +276,7 @@ func TestDirectSharedReceives(t *testing.T) {
 			out, in := a.reg(make([]byte, 64), everyAccess), b.reg(make([]byte, 64), verbs.AccessLocalWrite)
 			srq := must(b.pd.CreateSRQ(&verbs.SRQInitAttr{Attr: verbs.SRQAttr{MaxWR: 8, MaxSGE: 1}}))(t)
 			t.Cleanup(func() { ok(t, srq.Close()) })
-			ok(t, srq.PostRecv(&verbs.RecvWR{ID: 7, SGList: []verbs.SGE{in.SGE(0, 64)}}))
+			ok(t, srq.PostRecv(&verbs.RecvWR{WRID: 7, SGList: []verbs.SGE{in.SGE(0, 64)}}))
 			shared := func(c *rdmacm.Config) { c.SRQ = srq }
 			bad, _ := dial(a, b, transport, shared)
 			good, at := dial(a, b, transport, shared)

@@ -19,7 +19,7 @@ const batchLen, longMessage = 24, 1 << 20
 // batch returns WRITEs of longMessage bytes, numbered from first on.
 func (e *end) batch(to *end, first uint64) (wrs []*verbs.SendWR) {
 	for i := range uint64(batchLen) {
-		wrs = append(wrs, &verbs.SendWR{ID: first + i, Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled,
+		wrs = append(wrs, &verbs.SendWR{WRID: first + i, Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled,
 			SGList: []verbs.SGE{e.mr.SGE(0, longMessage)}, RemoteAddr: to.mr.Addr(), RKey: to.mr.RKey()})
 	}
 	return wrs
@@ -99,7 +99,7 @@ func TestDirectPassiveCalls(t *testing.T) {
 			"QP.PostRecv": func() error { return b.QP().PostRecv(&verbs.RecvWR{}) },
 			"CQ.Poll":     func() error { _, err := b.cq.Poll(b.wcs[:]); return err },
 			"MR.Rereg":    func() error { return other.Rereg(verbs.ReregAccess, nil, nil, verbs.AccessLocalWrite) },
-			"HWCounters":  func() error { b.HWCounters(); return nil },
+			"HWCounters":  func() error { _, err := b.HWCounters(); return err },
 			"MW.Close": func() error {
 				mw, err := b.mr.PD().AllocMW(verbs.MWType2)
 				if err != nil {
@@ -136,7 +136,7 @@ func TestDirectPassiveCalls(t *testing.T) {
 		if err := other.Close(); err != nil {
 			t.Error(err)
 		}
-		if b.direct()+a.direct() < batchLen*uint64(len(calls)) {
+		if b.direct(t)+a.direct(t) < batchLen*uint64(len(calls)) {
 			t.Error("the messages went in packets")
 		}
 	})
@@ -234,7 +234,7 @@ func TestDirectDoesNotBlockReceiver(t *testing.T) {
 			onA, onB := fileOf(a), fileOf(b)
 			var wrs []*verbs.SendWR
 			for i := range batchLen {
-				wr := &verbs.SendWR{ID: uint64(i), Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled,
+				wr := &verbs.SendWR{WRID: uint64(i), Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled,
 					SGList: []verbs.SGE{a.mr.SGE(0, longMessage)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
 				if i == 0 {
 					wr.Opcode, wr.SGList[0], wr.RemoteAddr, wr.RKey = verbs.AtomicFetchAndAdd, onA.SGE(0, 8), b.mr.Addr(), b.mr.RKey()
@@ -251,7 +251,7 @@ func TestDirectDoesNotBlockReceiver(t *testing.T) {
 					n += a.take(t)
 				}
 				if n < batchLen {
-					b.post(t, &verbs.SendWR{ID: 100, Opcode: verbs.AtomicFetchAndAdd, Flags: verbs.SendSignaled,
+					b.post(t, &verbs.SendWR{WRID: 100, Opcode: verbs.AtomicFetchAndAdd, Flags: verbs.SendSignaled,
 						SGList: []verbs.SGE{onB.SGE(0, 8)}, RemoteAddr: a.mr.Addr(), RKey: a.mr.RKey()})
 					if wc := b.next(t); wc.WRID != 100 || wc.Status != verbs.WCSuccess {
 						t.Fatalf("%+v", wc)
@@ -281,7 +281,7 @@ func TestDirectBothLong(t *testing.T) {
 			for j := range count {
 				// Sent from the first two parts of an end's memory, received in the next, written
 				// to the last.
-				if err := e[i].QP().PostRecv(&verbs.RecvWR{ID: uint64(100 + j),
+				if err := e[i].QP().PostRecv(&verbs.RecvWR{WRID: uint64(100 + j),
 					SGList: []verbs.SGE{e[i].mr.SGE((2+j%2)*size, size)}}); err != nil {
 					t.Fatal(err)
 				}
@@ -290,9 +290,9 @@ func TestDirectBothLong(t *testing.T) {
 		}
 		for i := range e {
 			for k := range 2 {
-				wr := &verbs.SendWR{ID: uint64(k), Opcode: verbs.Send, Flags: verbs.SendSignaled, SGList: []verbs.SGE{e[i].mr.SGE(0, size)}}
+				wr := &verbs.SendWR{WRID: uint64(k), Opcode: verbs.Send, Flags: verbs.SendSignaled, SGList: []verbs.SGE{e[i].mr.SGE(0, size)}}
 				if k == 1 {
-					wr = &verbs.SendWR{ID: uint64(k), Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled,
+					wr = &verbs.SendWR{WRID: uint64(k), Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled,
 						SGList:     []verbs.SGE{e[i].mr.SGE(size, size)},
 						RemoteAddr: e[1-i].mr.Addr() + 4*size, RKey: e[1-i].mr.RKey()}
 				}

@@ -172,16 +172,16 @@ func twoAtOnce(t *testing.T) {
 func (m *midway) run(happen func() error) (inTime bool) {
 	m.Helper()
 	small := func(id uint64) *verbs.SendWR {
-		return &verbs.SendWR{ID: id, Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled,
+		return &verbs.SendWR{WRID: id, Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled,
 			SGList: []verbs.SGE{m.a.mr.SGE(0, 8)}, RemoteAddr: m.b.mr.Addr(), RKey: m.b.mr.RKey()}
 	}
-	long := &verbs.SendWR{ID: 2, Opcode: m.op, Flags: verbs.SendSignaled, SGList: []verbs.SGE{m.a.big.SGE(0, m.size)},
+	long := &verbs.SendWR{WRID: 2, Opcode: m.op, Flags: verbs.SendSignaled, SGList: []verbs.SGE{m.a.big.SGE(0, m.size)},
 		RemoteAddr: m.b.big.Addr(), RKey: m.b.big.RKey()}
 	switch m.op {
 	case verbs.Send:
-		ok(m.T, m.b.qp.PostRecv(&verbs.RecvWR{ID: 9, SGList: []verbs.SGE{m.b.big.SGE(0, m.size)}}))
+		ok(m.T, m.b.qp.PostRecv(&verbs.RecvWR{WRID: 9, SGList: []verbs.SGE{m.b.big.SGE(0, m.size)}}))
 	case verbs.RDMAWriteWithImm:
-		ok(m.T, m.b.qp.PostRecv(&verbs.RecvWR{ID: 9}))
+		ok(m.T, m.b.qp.PostRecv(&verbs.RecvWR{WRID: 9}))
 	}
 	// PostSend, or the goroutine that receives its packets, waits for b's lock. happen waits for
 	// the lock after it. So only the first part of the long message is copied before happen.
@@ -284,7 +284,7 @@ func (m *midway) arrived() string {
 		return fmt.Sprintf("b %v, ", m.b.next(m.T).Status)
 	}
 	if m.transport == verbs.IWARP { // a READ is answered after earlier writes
-		ok(m.T, m.a.qp.PostSend(&verbs.SendWR{ID: 4, Opcode: verbs.RDMARead, Flags: verbs.SendSignaled}))
+		ok(m.T, m.a.qp.PostSend(&verbs.SendWR{WRID: 4, Opcode: verbs.RDMARead, Flags: verbs.SendSignaled}))
 		if list := m.sent(1); list != "4 SUCCESS, " {
 			return list
 		}

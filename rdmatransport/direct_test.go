@@ -67,8 +67,9 @@ func over(t *testing.T, ways []way, f func(t *testing.T, s setting)) {
 }
 
 // direct returns how many messages an end's device has sent without packets.
-func (e *end) direct() uint64 {
-	c := e.HWCounters()
+func (e *end) direct(t testing.TB) uint64 {
+	t.Helper()
+	c := must(e.HWCounters())(t)
 	return c["direct_msgs"] + c["iwarp_direct_msgs"]
 }
 
@@ -208,12 +209,12 @@ func runScript(t *testing.T, set setting, work func(*script)) string {
 	t.Cleanup(func() { other.Close() })
 	s.readOnly, s.otherPD = region(e[1].PD(), verbs.AccessRemoteRead), region(other, iwarpAccess)
 	s.constant = region(e[0].PD(), 0)
-	before := s.a.direct()
+	before := s.a.direct(t)
 	work(s)
 	for i := range e {
 		fmt.Fprintf(&s.outcome, "%c: %v, memory %x\n", 'a'+i, e[i].QP().State(), crc32.ChecksumIEEE(e[i].mr.Buf()))
 	}
-	if n := s.a.direct() - before; set.wrap != nil && n > 0 || set.wrap == nil && !s.failed && n < uint64(s.posted) {
+	if n := s.a.direct(t) - before; set.wrap != nil && n > 0 || set.wrap == nil && !s.failed && n < uint64(s.posted) {
 		t.Errorf("%d of %d messages went without packets", n, s.posted)
 	}
 	return s.outcome.String()
@@ -223,7 +224,7 @@ func runScript(t *testing.T, set setting, work func(*script)) string {
 func (s *script) recv(list ...verbs.SGE) {
 	s.t.Helper()
 	s.ids++
-	if err := s.b.QP().PostRecv(&verbs.RecvWR{ID: s.ids, SGList: list}); err != nil {
+	if err := s.b.QP().PostRecv(&verbs.RecvWR{WRID: s.ids, SGList: list}); err != nil {
 		s.t.Fatal(err)
 	}
 }
@@ -236,7 +237,7 @@ func (s *script) send(op verbs.WROpcode, n int, changes ...func(*verbs.SendWR)) 
 	}
 	s.ids++
 	wr := &verbs.SendWR{
-		ID: s.ids, Opcode: op, Flags: verbs.SendSignaled, SGList: []verbs.SGE{s.local.SGE(0, n)}, ImmData: uint32(s.ids) * 77,
+		WRID: s.ids, Opcode: op, Flags: verbs.SendSignaled, SGList: []verbs.SGE{s.local.SGE(0, n)}, ImmData: uint32(s.ids) * 77,
 		RemoteAddr: s.remote.Addr(), RKey: s.remote.RKey(), CompareAdd: 3, Swap: 9,
 	}
 	for _, c := range changes {
@@ -314,7 +315,7 @@ func (s *script) events() {
 func (s *script) arrived() bool {
 	s.ids++
 	s.posted++
-	err := s.a.QP().PostSend(&verbs.SendWR{ID: s.ids, Opcode: verbs.RDMARead, Flags: verbs.SendSignaled,
+	err := s.a.QP().PostSend(&verbs.SendWR{WRID: s.ids, Opcode: verbs.RDMARead, Flags: verbs.SendSignaled,
 		SGList: []verbs.SGE{s.a.mr.SGE(0, 0)}})
 	if err != nil {
 		s.t.Fatal(err)
@@ -339,12 +340,12 @@ func TestDirectNotReady(t *testing.T) {
 	for round := range 3 {
 		for i := range n {
 			e[0].mr.Buf()[i] = byte(10*round + i)
-			e[0].post(t, &verbs.SendWR{ID: uint64(i), Opcode: verbs.Send, Flags: verbs.SendSignaled,
+			e[0].post(t, &verbs.SendWR{WRID: uint64(i), Opcode: verbs.Send, Flags: verbs.SendSignaled,
 				SGList: []verbs.SGE{e[0].mr.SGE(i, 1)}})
 		}
 		var recvs []*verbs.RecvWR
 		for i := range n {
-			recvs = append(recvs, &verbs.RecvWR{ID: uint64(i), SGList: []verbs.SGE{e[1].mr.SGE(i, 1)}})
+			recvs = append(recvs, &verbs.RecvWR{WRID: uint64(i), SGList: []verbs.SGE{e[1].mr.SGE(i, 1)}})
 		}
 		// Together, so that no retry finds only some of them.
 		if err := e[1].QP().PostRecv(recvs...); err != nil {
@@ -361,7 +362,7 @@ func TestDirectNotReady(t *testing.T) {
 			t.Fatalf("round %d: received %v", round, e[1].mr.Buf()[:n])
 		}
 	}
-	if d := e[0].direct(); d < 3*(n-1) || d >= 3*n {
+	if d := e[0].direct(t); d < 3*(n-1) || d >= 3*n {
 		t.Errorf("%d of %d messages went without packets, want all but the first of each round", d, 3*n)
 	}
 }
@@ -388,7 +389,7 @@ func TestDirectSeen(t *testing.T) {
 				e[i].post(t, &verbs.SendWR{Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled, SGList: []verbs.SGE{e[i].mr.SGE(0, 22)},
 					RemoteAddr: e[1-i].mr.Addr() + 100, RKey: e[1-i].mr.RKey()})
 				e[i].take(t)
-				if e[i].direct() != 0 {
+				if e[i].direct(t) != 0 {
 					t.Errorf("end %d: a message was sent without packets", i)
 				}
 			}
@@ -439,7 +440,7 @@ const window = 32
 func (e *end) exchange(peer *end, n int, credit bool, taken, peerTaken *atomic.Int64) error {
 	const slot = 64
 	recv := func(i int) error {
-		return e.QP().PostRecv(&verbs.RecvWR{ID: uint64(i)<<1 | 1, SGList: []verbs.SGE{e.mr.SGE(i%window*slot, 8)}})
+		return e.QP().PostRecv(&verbs.RecvWR{WRID: uint64(i)<<1 | 1, SGList: []verbs.SGE{e.mr.SGE(i%window*slot, 8)}})
 	}
 	for i := range window {
 		if err := recv(i); err != nil {
@@ -458,7 +459,7 @@ func (e *end) exchange(peer *end, n int, credit bool, taken, peerTaken *atomic.I
 			err := e.QP().PostSend(
 				&verbs.SendWR{Opcode: verbs.RDMAWrite, SGList: mine,
 					RemoteAddr: peer.mr.Addr() + uint64(window*slot+sent%window*slot), RKey: peer.mr.RKey()},
-				&verbs.SendWR{ID: uint64(sent) << 1, Opcode: verbs.Send, Flags: verbs.SendSignaled, SGList: mine})
+				&verbs.SendWR{WRID: uint64(sent) << 1, Opcode: verbs.Send, Flags: verbs.SendSignaled, SGList: mine})
 			if err != nil {
 				return err
 			}
@@ -516,7 +517,7 @@ func TestDirectClosed(t *testing.T) {
 				wg.Go(func() {
 					for j := 0; !gone.Load(); j++ {
 						op := []verbs.WROpcode{verbs.RDMAWrite, verbs.RDMARead}[j%2]
-						err := e[i].QP().PostSend(&verbs.SendWR{ID: 1, Opcode: op, Flags: verbs.SendSignaled,
+						err := e[i].QP().PostSend(&verbs.SendWR{WRID: 1, Opcode: op, Flags: verbs.SendSignaled,
 							SGList:     []verbs.SGE{e[i].mr.SGE(i*testMemory/2, 5000)},
 							RemoteAddr: e[1-i].mr.Addr() + uint64(i*testMemory/2), RKey: e[1-i].mr.RKey()})
 						if err != nil && !errors.Is(err, verbs.ErrQueueFull) {
@@ -618,10 +619,10 @@ func TestDirectToOneself(t *testing.T) {
 	n := &node{dev: dev.Device, mr: mr, cq: cq, qp: qp, buf: buf}
 	n.connect(n)
 	copy(buf, "oneself")
-	check(qp.PostRecv(&verbs.RecvWR{ID: 1, SGList: []verbs.SGE{mr.SGE(16, 7)}}))
+	check(qp.PostRecv(&verbs.RecvWR{WRID: 1, SGList: []verbs.SGE{mr.SGE(16, 7)}}))
 	check(qp.PostSend(
-		&verbs.SendWR{ID: 2, Opcode: verbs.Send, Flags: verbs.SendSignaled, SGList: []verbs.SGE{mr.SGE(0, 7)}},
-		&verbs.SendWR{ID: 3, Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled, SGList: []verbs.SGE{mr.SGE(0, 7)},
+		&verbs.SendWR{WRID: 2, Opcode: verbs.Send, Flags: verbs.SendSignaled, SGList: []verbs.SGE{mr.SGE(0, 7)}},
+		&verbs.SendWR{WRID: 3, Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled, SGList: []verbs.SGE{mr.SGE(0, 7)},
 			RemoteAddr: mr.Addr() + 32, RKey: mr.RKey()}))
 	for _, want := range []uint64{2, 1, 3} {
 		if wc := wait(cq); wc.WRID != want || wc.Status != verbs.WCSuccess {

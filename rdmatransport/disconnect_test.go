@@ -34,7 +34,7 @@ func TestDisconnectAfterReceive(t *testing.T) {
 				e := &newEnds(t, setting{transport: verbs.RoCEv2, devices: 2,
 					wrap: func(l link.Link) link.Link { return polledLink{l} }}, 64).side
 				ok(t, e[0].QP().PostRecv(&verbs.RecvWR{SGList: []verbs.SGE{e[0].mr.SGE(0, 64)}}))
-				e[1].post(t, &verbs.SendWR{ID: 7, Opcode: verbs.Send, Flags: verbs.SendSignaled, SGList: []verbs.SGE{e[1].mr.SGE(0, 8)}})
+				e[1].post(t, &verbs.SendWR{WRID: 7, Opcode: verbs.Send, Flags: verbs.SendSignaled, SGList: []verbs.SGE{e[1].mr.SGE(0, 8)}})
 				synctest.Wait() // the message has arrived, no time has passed
 				ok(t, end(&e[0]))
 				synctest.Wait()

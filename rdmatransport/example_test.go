@@ -72,10 +72,10 @@ func Example() {
 	a.connect(b)
 	b.connect(a)
 
-	check(b.qp.PostRecv(&verbs.RecvWR{ID: 7}))
+	check(b.qp.PostRecv(&verbs.RecvWR{WRID: 7}))
 	copy(a.buf, "hello, remote memory")
 	check(a.qp.PostSend(&verbs.SendWR{
-		ID: 1, Opcode: verbs.RDMAWriteWithImm, Flags: verbs.SendSignaled, ImmData: 42,
+		WRID: 1, Opcode: verbs.RDMAWriteWithImm, Flags: verbs.SendSignaled, ImmData: 42,
 		SGList:     []verbs.SGE{a.mr.SGE(0, 20)},
 		RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey(),
 	}))

@@ -178,7 +178,7 @@ func connectDuringFlood(t testing.TB, base [4]byte, after time.Duration) (f floo
 	}
 	stop()
 	flooding.Wait()
-	f.qps, f.held = dev.Resources().QP, dev.HWCounters()["cm_rx_held"]
+	f.qps, f.held = dev.Resources().QP, must(dev.HWCounters())(t)["cm_rx_held"]
 	f.heap = heapInUse() - heap
 	return f
 }

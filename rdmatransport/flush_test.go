@@ -34,12 +34,12 @@ func flush(t *testing.T, m medium) {
 	binary.NativeEndian.PutUint64(am.Buf()[4096:], 8)
 
 	ok(t, qa.QP().PostSend(
-		&verbs.SendWR{ID: 1, Opcode: verbs.RDMAWrite, SGList: []verbs.SGE{am.SGE(0, 3000)}, RemoteAddr: bm.Addr() + 4096, RKey: bm.RKey()},
-		&verbs.SendWR{ID: 2, Opcode: verbs.Flush, FlushType: verbs.FlushPersistent, FlushLength: 3000, Flags: verbs.SendSignaled,
+		&verbs.SendWR{WRID: 1, Opcode: verbs.RDMAWrite, SGList: []verbs.SGE{am.SGE(0, 3000)}, RemoteAddr: bm.Addr() + 4096, RKey: bm.RKey()},
+		&verbs.SendWR{WRID: 2, Opcode: verbs.Flush, FlushType: verbs.FlushPersistent, FlushLength: 3000, Flags: verbs.SendSignaled,
 			RemoteAddr: bm.Addr() + 4096, RKey: bm.RKey()},
-		&verbs.SendWR{ID: 3, Opcode: verbs.AtomicWrite, SGList: []verbs.SGE{am.SGE(4096, 8)}, Flags: verbs.SendSignaled | verbs.SendInline,
+		&verbs.SendWR{WRID: 3, Opcode: verbs.AtomicWrite, SGList: []verbs.SGE{am.SGE(4096, 8)}, Flags: verbs.SendSignaled | verbs.SendInline,
 			RemoteAddr: bm.Addr(), RKey: bm.RKey()},
-		&verbs.SendWR{ID: 4, Opcode: verbs.Flush, FlushType: verbs.FlushPersistent | verbs.FlushGlobal, FlushLevel: verbs.FlushMR,
+		&verbs.SendWR{WRID: 4, Opcode: verbs.Flush, FlushType: verbs.FlushPersistent | verbs.FlushGlobal, FlushLevel: verbs.FlushMR,
 			Flags: verbs.SendSignaled, RKey: bm.RKey()}))
 	for id := uint64(2); id <= 4; id++ {
 		if wc := poll(t, qa.QP().SendCQ()); wc.WRID != id || wc.Status != verbs.WCSuccess {

@@ -81,13 +81,13 @@ func forgeBesideDirect(t *testing.T, selective bool) {
 	}
 
 	const rounds, forged = 1000, 8
-	before := e[1].HWCounters()["rcvd_pkts"]
+	before := must(e[1].HWCounters())(t)["rcvd_pkts"]
 	for i := range rounds {
 		for range forged {
 			forge()
 		}
 		// They arrive before the message, or one of them may have the next PSN.
-		for deadline := time.Now().Add(10 * time.Second); e[1].HWCounters()["rcvd_pkts"] < before+uint64(i+1)*forged; {
+		for deadline := time.Now().Add(10 * time.Second); must(e[1].HWCounters())(t)["rcvd_pkts"] < before+uint64(i+1)*forged; {
 			if e[1].poll(t); time.Now().After(deadline) {
 				t.Fatal("not all packets have arrived")
 			}
@@ -100,7 +100,7 @@ func forgeBesideDirect(t *testing.T, selective bool) {
 			t.Fatalf("message %d is %d", i, got)
 		}
 	}
-	if n := e[0].direct(); n != rounds {
+	if n := e[0].direct(t); n != rounds {
 		t.Errorf("%d of %d messages went without packets", n, rounds)
 	}
 	for i, b := range e[1].mr.Buf()[:64] {

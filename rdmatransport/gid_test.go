@@ -17,7 +17,7 @@ func TestGIDChange(t *testing.T) {
 	n := s.host.Interfaces()[0]
 	changed := func() {
 		t.Helper()
-		if e := s.event(); e.Type != verbs.EventGIDChange || e.Port != 1 {
+		if e := s.event(); e.Type != verbs.EventGIDChange || e.PortNum != 1 {
 			t.Errorf("got %+v", e)
 		}
 	}

@@ -176,8 +176,8 @@ func iwarpOperations(t *testing.T, m medium) {
 						t.Fatalf("%s of %d bytes: data differ", what, n)
 					}
 				}
-				if err := p.b.QP().PostRecv(&verbs.RecvWR{ID: 1, SGList: []verbs.SGE{p.mrB.SGE(0, size)}},
-					&verbs.RecvWR{ID: 2}); err != nil {
+				if err := p.b.QP().PostRecv(&verbs.RecvWR{WRID: 1, SGList: []verbs.SGE{p.mrB.SGE(0, size)}},
+					&verbs.RecvWR{WRID: 2}); err != nil {
 					t.Fatal(err)
 				}
 				half := n / 2
@@ -304,7 +304,7 @@ func sharedByBothTransports(t *testing.T, m medium) {
 		byQP[c.QP().Num()] = transport
 		o := b.conns[transport]
 		byQP[o.QP().Num()] = transport
-		check(o.QP().PostRecv(&verbs.RecvWR{ID: 7, SGList: []verbs.SGE{b.mr.SGE((4+at[transport])*size, size)}}))
+		check(o.QP().PostRecv(&verbs.RecvWR{WRID: 7, SGList: []verbs.SGE{b.mr.SGE((4+at[transport])*size, size)}}))
 		wr := func(op verbs.WROpcode, sge verbs.SGE, off int) *verbs.SendWR {
 			return &verbs.SendWR{Opcode: op, SGList: []verbs.SGE{sge}, RemoteAddr: b.mr.Addr() + uint64(off), RKey: b.mr.RKey()}
 		}

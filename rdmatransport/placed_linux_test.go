@@ -78,7 +78,7 @@ func (w *watched) Attach(recv link.Receiver) {
 	})
 }
 
-// whole hides that a link is a link.InPlaceLink, like link/capture and link/impair.
+// whole hides that a link is a link.InPlace, like link/capture and link/impair.
 type whole struct{ link.Link }
 
 // exchange sends messages of many lengths from a to b by WRITE, SEND and READ, and checks the data.
@@ -173,7 +173,7 @@ func TestPlaced(t *testing.T) {
 				if !right {
 					t.Errorf("side %d: %d frames with ICRCs, %d without, %d in place", i, complete, without, inPlace)
 				}
-				if c := stations[i].dev.HWCounters(); c["rcvd_icrc_errors"] != 0 {
+				if c := must(stations[i].dev.HWCounters())(t); c["rcvd_icrc_errors"] != 0 {
 					t.Errorf("ICRC errors: %d", c["rcvd_icrc_errors"])
 				}
 			}

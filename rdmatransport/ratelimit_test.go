@@ -17,13 +17,13 @@ func TestRateLimitInProcess(t *testing.T) {
 		t.Helper()
 		ok(t, qa.QP().Modify(&verbs.QPAttr{RateLimit: limitA}, verbs.QPAttrRateLimit))
 		ok(t, qb.QP().Modify(&verbs.QPAttr{RateLimit: limitB}, verbs.QPAttrRateLimit))
-		before := a.dev.HWCounters()["direct_msgs"]
+		before := must(a.dev.HWCounters())(t)["direct_msgs"]
 		ok(t, qa.QP().PostSend(&verbs.SendWR{Opcode: verbs.RDMARead, Flags: verbs.SendSignaled, RemoteAddr: bm.Addr(), RKey: bm.RKey(),
 			SGList: []verbs.SGE{am.SGE(0, 4096)}}))
 		if wc := poll(t, qa.QP().SendCQ()); wc.Status != verbs.WCSuccess {
 			t.Fatal(wc.Status)
 		}
-		return a.dev.HWCounters()["direct_msgs"] > before
+		return must(a.dev.HWCounters())(t)["direct_msgs"] > before
 	}
 	if !direct(0, 0) || direct(1e6, 0) || direct(0, 1e6) || !direct(0, 0) {
 		t.Error("a limit is not respected, or other QPs are slowed down")

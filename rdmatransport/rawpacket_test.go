@@ -63,7 +63,7 @@ func newRawEnd(t testing.TB, pd *verbs.PD, dev *verbs.Device, slot int, srq *ver
 
 // request returns a receive request for slot i, in two pieces.
 func (r *rawEnd) request(i int) *verbs.RecvWR {
-	return &verbs.RecvWR{ID: uint64(i), SGList: []verbs.SGE{r.mr.SGE(i*r.slot, 20), r.mr.SGE(i*r.slot+20, r.slot-20)}}
+	return &verbs.RecvWR{WRID: uint64(i), SGList: []verbs.SGE{r.mr.SGE(i*r.slot, 20), r.mr.SGE(i*r.slot+20, r.slot-20)}}
 }
 
 func (r *rawEnd) flow(attr verbs.FlowAttr) *verbs.Flow {
@@ -175,7 +175,7 @@ func TestRawSend(t *testing.T) {
 		t.Helper()
 		f := frame(w.MAC(), src, etherType, 0, bytes.Repeat([]byte{0x5a}, 1600)...)
 		copy(r.mr.Buf()[rawDepth*2048:], f)
-		wr := &verbs.SendWR{ID: uint64(n), Opcode: verbs.Send, Flags: verbs.SendSignaled}
+		wr := &verbs.SendWR{WRID: uint64(n), Opcode: verbs.Send, Flags: verbs.SendSignaled}
 		for at, end := rawDepth*2048, rawDepth*2048+n; at < end; at += 600 {
 			wr.SGList = append(wr.SGList, r.mr.SGE(at, min(600, end-at)))
 		}
@@ -262,7 +262,7 @@ func TestRawReceiveErrors(t *testing.T) {
 		lost := func(want uint64) {
 			t.Helper()
 			synctest.Wait()
-			if n := s.dev.HWCounters()["out_of_buffer"]; n != want {
+			if n := must(s.dev.HWCounters())(t)["out_of_buffer"]; n != want {
 				t.Fatalf("out_of_buffer is %d, want %d", n, want)
 			}
 		}
@@ -287,7 +287,7 @@ func TestRawReceiveErrors(t *testing.T) {
 			t.Errorf("the QP is in %v", got)
 		}
 		lost(4)
-		if got := s.dev.HWCounters(); got["raw_rcvd_frames"] != rawDepth || got["raw_too_long"] != 1 {
+		if got := must(s.dev.HWCounters())(t); got["raw_rcvd_frames"] != rawDepth || got["raw_too_long"] != 1 {
 			t.Errorf("counters %v", got)
 		}
 	})
@@ -366,7 +366,7 @@ func TestRawFlows(t *testing.T) {
 			t.Errorf("flow %d got frames %d, want %d", i, got, want[i])
 		}
 	}
-	if got := s.dev.HWCounters()["raw_dropped_by_flow"]; got != 1 {
+	if got := must(s.dev.HWCounters())(t)["raw_dropped_by_flow"]; got != 1 {
 		t.Errorf("a flow dropped %d frames", got)
 	}
 }
@@ -434,7 +434,7 @@ func TestRawSnifferSeesRoCE(t *testing.T) {
 	}
 	_ = onB
 	write()
-	direct := a.dev.HWCounters()["direct_msgs"]
+	direct := must(a.dev.HWCounters())(t)["direct_msgs"]
 	if direct == 0 {
 		t.Error("the first WRITE was sent in packets")
 	}
@@ -451,7 +451,7 @@ func TestRawSnifferSeesRoCE(t *testing.T) {
 	}
 	ok(t, f.Close())
 	write()
-	if got := a.dev.HWCounters()["direct_msgs"]; got != direct+1 {
+	if got := must(a.dev.HWCounters())(t)["direct_msgs"]; got != direct+1 {
 		t.Errorf("%d messages without packets, want %d", got, direct+1)
 	}
 }

@@ -56,7 +56,7 @@ func TestLinkRemoved(t *testing.T) {
 	lan := new(pipe.Switch)
 	links := []*removable{{Link: lan.Port()}, {Link: lan.Port()}}
 	host := must(netstack.New(links[0], &netstack.Config{Addrs: []string{"10.0.0.1/24"},
-		NICs: []netstack.NIC{{Link: links[1], Addrs: []string{"10.1.0.1/24"}}}}))(t)
+		NICs: []netstack.NICConfig{{Link: links[1], Addrs: []string{"10.1.0.1/24"}}}}))(t)
 	defer host.Close()
 	dev := must(rdmatransport.Open(host, nil))(t)
 	defer dev.Close()

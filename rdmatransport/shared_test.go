@@ -304,7 +304,7 @@ func TestSharedForger(t *testing.T) {
 		x, y := dial(a1, a2, verbs.RoCEv2, nil)
 		buf := a2.reg(make([]byte, 64), verbs.AccessLocalWrite)
 		ok(t, y.QP().PostRecv(&verbs.RecvWR{SGList: []verbs.SGE{buf.SGE(0, 64)}}))
-		misdirected := func() uint64 { return a2.dev.HWCounters()["misdirected_packets"] }
+		misdirected := func() uint64 { return must(a2.dev.HWCounters())(t)["misdirected_packets"] }
 		third := s.sharer().numbers.QPNs
 		forged := func(*sharer) stack.Range { return third }
 		s.from.Store(&forged)

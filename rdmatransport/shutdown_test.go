@@ -43,8 +43,8 @@ func TestShutdown(t *testing.T) {
 	overAll(t, func(t *testing.T, m medium, transport verbs.Transport) {
 		a, b := m.stations(t, nil)
 		conn, peer := dial(a, b, transport, nil)
-		ok(t, peer.QP().PostRecv(&verbs.RecvWR{ID: 7}))
-		ok(t, conn.QP().PostRecv(&verbs.RecvWR{ID: 8}))
+		ok(t, peer.QP().PostRecv(&verbs.RecvWR{WRID: 7}))
+		ok(t, conn.QP().PostRecv(&verbs.RecvWR{WRID: 8}))
 
 		// A QP that is not known to rdma_cm.
 		own := must(b.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, Transport: transport, SendCQ: peer.SendCQ(), RecvCQ: peer.SendCQ(),
@@ -56,7 +56,7 @@ func TestShutdown(t *testing.T) {
 			mask &^= verbs.QPAttrPKeyIndex
 		}
 		ok(t, own.Modify(&attr, mask))
-		ok(t, own.PostRecv(&verbs.RecvWR{ID: 9}))
+		ok(t, own.PostRecv(&verbs.RecvWR{WRID: 9}))
 
 		// Two listeners: one has an unanswered request, the other waits for requests.
 		cfg := &rdmacm.Config{Transport: transport}
@@ -166,8 +166,8 @@ func TestShutdownWaitsForData(t *testing.T) {
 	a, b := newStation(t, lan, "10.0.0.1/24"), newStationOn(t, far, "10.0.0.2/24", nil)
 	conn, peer := dial(a, b, verbs.IWARP, nil)
 	from, to := b.reg(make([]byte, 1<<16), everyAccess), a.reg(make([]byte, 1<<16), everyAccess)
-	ok(t, conn.QP().PostRecv(&verbs.RecvWR{ID: 1, SGList: []verbs.SGE{to.SGE(0, 1<<16)}}))
-	ok(t, peer.QP().PostSend(&verbs.SendWR{ID: 2, Opcode: verbs.Send, Flags: verbs.SendSignaled,
+	ok(t, conn.QP().PostRecv(&verbs.RecvWR{WRID: 1, SGList: []verbs.SGE{to.SGE(0, 1<<16)}}))
+	ok(t, peer.QP().PostSend(&verbs.SendWR{WRID: 2, Opcode: verbs.Send, Flags: verbs.SendSignaled,
 		SGList: []verbs.SGE{from.SGE(0, 1<<16)}}))
 	if wc := completion(t, peer.SendCQ()); wc.Status != verbs.WCSuccess {
 		t.Fatalf("SEND: %v", wc.Status)

@@ -21,7 +21,7 @@ func srqAcrossTransports(t *testing.T, m medium) {
 	srq := must(b.pd.CreateSRQ(&verbs.SRQInitAttr{Attr: verbs.SRQAttr{MaxWR: 8, MaxSGE: 1, Limit: 4}}))(t)
 	t.Cleanup(func() { ok(t, srq.Close()) })
 	for i := range 8 {
-		ok(t, srq.PostRecv(&verbs.RecvWR{ID: uint64(i), SGList: []verbs.SGE{in.SGE(i*size, size)}}))
+		ok(t, srq.PostRecv(&verbs.RecvWR{WRID: uint64(i), SGList: []verbs.SGE{in.SGE(i*size, size)}}))
 	}
 	var from, at []*rdmacm.Conn
 	for _, transport := range []verbs.Transport{verbs.RoCEv2, verbs.IWARP, verbs.RoCEv2} {

@@ -27,7 +27,7 @@ func TestSRQOfAnotherPD(t *testing.T) {
 			if !own {
 				buf, want = ofQP, verbs.WCLocProtErr
 			}
-			ok(t, srq.PostRecv(&verbs.RecvWR{ID: 1, SGList: []verbs.SGE{buf.SGE(0, size)}}))
+			ok(t, srq.PostRecv(&verbs.RecvWR{WRID: 1, SGList: []verbs.SGE{buf.SGE(0, size)}}))
 			out.Buf()[size-1] = 7
 			ok(t, x.QP().PostSend(&verbs.SendWR{Opcode: verbs.Send, SGList: []verbs.SGE{out.SGE(0, size)}}))
 			if wc := poll(t, y.QP().RecvCQ()); wc.WRID != 1 || wc.Status != want || own && in.Buf()[size-1] != 7 ||
@@ -52,7 +52,7 @@ func TestRawSRQOfAnotherPD(t *testing.T) {
 	t.Cleanup(func() { ok(t, srq.Close()) })
 	r := newRawEnd(t, s.pd, s.dev, 256, srq)
 	r.flow(verbs.FlowAttr{Specs: []verbs.FlowSpec{ethType(testType)}})
-	ok(t, srq.PostRecv(&verbs.RecvWR{ID: 3, SGList: []verbs.SGE{mr.SGE(0, 256)}}))
+	ok(t, srq.PostRecv(&verbs.RecvWR{WRID: 3, SGList: []verbs.SGE{mr.SGE(0, 256)}}))
 	w.put(t, frame(s.host.NICs()[0].MAC(), w.MAC(), testType, 42))
 	if wc := poll(t, r.cq); wc.Status != verbs.WCSuccess || wc.WRID != 3 || mr.Buf()[14] != 42 {
 		t.Errorf("%+v", wc)
@@ -73,7 +73,7 @@ func TestWriteWithImmRefused(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				p := newWindowPair(t, m, verbs.RoCEv2)
 				target := p.b.reg(make([]byte, 8192), everyAccess)
-				ok(t, p.qb.QP().PostRecv(&verbs.RecvWR{ID: 1}, &verbs.RecvWR{ID: 2}))
+				ok(t, p.qb.QP().PostRecv(&verbs.RecvWR{WRID: 1}, &verbs.RecvWR{WRID: 2}))
 				wr := &verbs.SendWR{Opcode: verbs.RDMAWriteWithImm, SGList: []verbs.SGE{p.am.SGE(0, 100)},
 					RemoteAddr: target.Addr(), RKey: target.RKey()}
 				if name == "no right" || name == "window" {

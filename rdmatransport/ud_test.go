@@ -102,7 +102,7 @@ func (n *udNode) ah(to netip.Addr) *verbs.AH {
 // recv posts the receive request of a slot of the region to QP i.
 func (n *udNode) recv(i int, slot uint64) {
 	n.t.Helper()
-	ok(n.t, n.qps[i].PostRecv(&verbs.RecvWR{ID: slot, SGList: []verbs.SGE{n.mr.SGE(int(slot)*udSlot, udSlot)}}))
+	ok(n.t, n.qps[i].PostRecv(&verbs.RecvWR{WRID: slot, SGList: []verbs.SGE{n.mr.SGE(int(slot)*udSlot, udSlot)}}))
 }
 
 // send sends a text from QP i.

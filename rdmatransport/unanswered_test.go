@@ -57,7 +57,7 @@ func TestUnansweredRequests(t *testing.T) {
 				defer cancel()
 				done := make(chan error, 1)
 				go func() {
-					cfg := &rdmacm.Config{Transport: verbs.IWARP, Param: rdmacm.Defaults()}
+					cfg := &rdmacm.Config{Transport: verbs.IWARP, Param: rdmacm.DefaultConnParam()}
 					cfg.Param.PrivateData = []byte("me")
 					conn, err := rdmacm.Dial(ctx, a.dev, "10.0.0.2:7471", cfg)
 					if err == nil {

@@ -108,10 +108,10 @@ func TestInvalidateLocally(t *testing.T) {
 		mw := p.bound(100, verbs.AccessRemoteRead)
 		old := mw.RKey()
 		ok(t, p.qb.QP().PostSend(
-			&verbs.SendWR{ID: 1, Opcode: verbs.RDMAWrite, RemoteAddr: p.am.Addr(), RKey: p.am.RKey(),
+			&verbs.SendWR{WRID: 1, Opcode: verbs.RDMAWrite, RemoteAddr: p.am.Addr(), RKey: p.am.RKey(),
 				SGList: []verbs.SGE{p.bm.SGE(0, 8192)}},
-			&verbs.SendWR{ID: 2, Opcode: verbs.LocalInv, InvalidateRKey: old, Flags: verbs.SendSignaled},
-			&verbs.SendWR{ID: 3, Opcode: verbs.RDMAWrite, RemoteAddr: p.am.Addr(), RKey: p.am.RKey(), Flags: verbs.SendSignaled,
+			&verbs.SendWR{WRID: 2, Opcode: verbs.LocalInv, InvalidateRKey: old, Flags: verbs.SendSignaled},
+			&verbs.SendWR{WRID: 3, Opcode: verbs.RDMAWrite, RemoteAddr: p.am.Addr(), RKey: p.am.RKey(), Flags: verbs.SendSignaled,
 				SGList: []verbs.SGE{p.bm.SGE(0, 8192)}},
 		))
 		for _, want := range []verbs.WC{{WRID: 2, Opcode: verbs.WCLocalInv}, {WRID: 3, Opcode: verbs.WCRDMAWrite}} {
@@ -136,7 +136,7 @@ func TestInvalidateRemotely(t *testing.T) {
 		p := newWindowPair(t, m, transport)
 		mw := p.bound(100, verbs.AccessRemoteRead)
 		old := mw.RKey()
-		ok(t, p.qb.QP().PostRecv(&verbs.RecvWR{ID: 9, SGList: []verbs.SGE{p.bm.SGE(0, 8192)}}))
+		ok(t, p.qb.QP().PostRecv(&verbs.RecvWR{WRID: 9, SGList: []verbs.SGE{p.bm.SGE(0, 8192)}}))
 		if s := p.do(p.qa, &verbs.SendWR{Opcode: verbs.SendWithInv, InvalidateRKey: old,
 			SGList: []verbs.SGE{p.am.SGE(0, 3000)}}); s != verbs.WCSuccess {
 			t.Error(s)
@@ -150,7 +150,7 @@ func TestInvalidateRemotely(t *testing.T) {
 			t.Error(s)
 		}
 		// An invalid invalidation ends the connection, on both sides.
-		ok(t, p.qb.QP().PostRecv(&verbs.RecvWR{ID: 10, SGList: []verbs.SGE{p.bm.SGE(0, 8192)}}))
+		ok(t, p.qb.QP().PostRecv(&verbs.RecvWR{WRID: 10, SGList: []verbs.SGE{p.bm.SGE(0, 8192)}}))
 		ok(t, p.qa.QP().PostSend(&verbs.SendWR{Opcode: verbs.SendWithInv, InvalidateRKey: old, Flags: verbs.SendSignaled}))
 		if wc := poll(t, p.qb.QP().RecvCQ()); wc.Status != verbs.WCRemInvReqErr || wc.WRID != 10 {
 			t.Errorf("got %+v", wc)
@@ -181,11 +181,11 @@ func TestLocalFailures(t *testing.T) {
 		} {
 			p := newWindowPair(t, m, transport)
 			bad := c.wr(p)
-			bad.ID = 2
+			bad.WRID = 2
 			ok(t, p.qb.QP().PostSend(
-				&verbs.SendWR{ID: 1, Opcode: verbs.RDMARead, Flags: verbs.SendSignaled, RemoteAddr: p.am.Addr(), RKey: p.am.RKey(),
+				&verbs.SendWR{WRID: 1, Opcode: verbs.RDMARead, Flags: verbs.SendSignaled, RemoteAddr: p.am.Addr(), RKey: p.am.RKey(),
 					SGList: []verbs.SGE{p.bm.SGE(0, 8192)}},
-				bad, &verbs.SendWR{ID: 3, Opcode: verbs.RDMAWrite}))
+				bad, &verbs.SendWR{WRID: 3, Opcode: verbs.RDMAWrite}))
 			for i, want := range []verbs.WCStatus{verbs.WCSuccess, c.want, verbs.WCWRFlushErr} {
 				if wc := poll(t, p.qb.QP().SendCQ()); wc.Status != want || wc.WRID != uint64(i+1) {
 					t.Errorf("got WR %d with %v, want %d with %v", wc.WRID, wc.Status, i+1, want)

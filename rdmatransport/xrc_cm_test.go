@@ -96,7 +96,7 @@ func xrcOverCM(t *testing.T, m medium) {
 	am, bm := a.reg([]byte("to whom it may concern"), everyAccess), must(pd.RegMR(make([]byte, 100), everyAccess))(t)
 	for i, c := range clients {
 		srqn := binary.BigEndian.Uint32(c.Event().Param.PrivateData)
-		ok(t, srq.PostRecv(&verbs.RecvWR{ID: uint64(i), SGList: []verbs.SGE{bm.SGE(0, 100)}}))
+		ok(t, srq.PostRecv(&verbs.RecvWR{WRID: uint64(i), SGList: []verbs.SGE{bm.SGE(0, 100)}}))
 		for _, wr := range []verbs.SendWR{
 			{Opcode: verbs.Send, RemoteSRQN: srqn, SGList: []verbs.SGE{am.SGE(0, 22)}},
 			{Opcode: verbs.RDMARead, RemoteSRQN: srqn, SGList: []verbs.SGE{am.SGE(0, 22)}, RemoteAddr: bm.Addr(), RKey: bm.RKey()},
@@ -116,7 +116,7 @@ func xrcOverCM(t *testing.T, m medium) {
 	for i := range clients {
 		ended := make(chan error, 1)
 		go func() { ended <- servers[i].Disconnect(ctx) }()
-		<-clients[i].Ended()
+		<-clients[i].Done()
 		_ = clients[i].Disconnect(ctx) // an answer, unless it was already given
 		ok(t, <-ended)
 		ok(t, clients[i].Close())

@@ -138,7 +138,7 @@ func anyInitiatorReachesAnySRQ(t *testing.T, m medium) {
 				const n = 5000
 				what := fmt.Sprintf("%v by initiator %d to SRQ %d", op, i, j)
 				clear(s.mr.Buf())
-				ok(t, s.PostRecv(&verbs.RecvWR{ID: 7, SGList: []verbs.SGE{s.mr.SGE(0, 100), s.mr.SGE(100, n)}}))
+				ok(t, s.PostRecv(&verbs.RecvWR{WRID: 7, SGList: []verbs.SGE{s.mr.SGE(0, 100), s.mr.SGE(100, n)}}))
 				want := x.fill(0, n, byte(10*i+j))
 				if st := x.do(i, verbs.SendWR{Opcode: op, RemoteSRQN: s.Num(), ImmData: 0x12345678, SGList: []verbs.SGE{x.am.SGE(0, n)},
 					RemoteAddr: s.mr.Addr(), RKey: s.mr.RKey()}); st != verbs.WCSuccess {
@@ -180,7 +180,7 @@ func twoInitiatorsShareSRQ(t *testing.T, m medium) {
 	x := newXRCLab(t, m, 2, 1)
 	s := x.srqs[0]
 	for i := range messages / 2 {
-		ok(t, s.PostRecv(&verbs.RecvWR{ID: uint64(i), SGList: []verbs.SGE{s.mr.SGE(i*n, n)}}))
+		ok(t, s.PostRecv(&verbs.RecvWR{WRID: uint64(i), SGList: []verbs.SGE{s.mr.SGE(i*n, n)}}))
 	}
 	x.fill(0, n, 3)
 	for range messages / 2 {
@@ -197,7 +197,7 @@ func twoInitiatorsShareSRQ(t *testing.T, m medium) {
 		}
 		came[wc.QPNum]++
 		if i < messages/2 { // the rest is posted late, and the initiators wait
-			ok(t, s.PostRecv(&verbs.RecvWR{ID: wc.WRID, SGList: []verbs.SGE{s.mr.SGE(int(wc.WRID)*n, n)}}))
+			ok(t, s.PostRecv(&verbs.RecvWR{WRID: wc.WRID, SGList: []verbs.SGE{s.mr.SGE(int(wc.WRID)*n, n)}}))
 		}
 	}
 	for range messages {

@@ -6,6 +6,21 @@
 // Ethernet link. A program opens a [Network] there and passes it to rdmatransport.Open. For an
 // unsupported feature, an implementation returns a nil port, or an error that wraps
 // [errors.ErrUnsupported]. It has no stubs.
+//
+// # Optional interfaces
+//
+// The values that an implementation returns may implement further interfaces. Transports find them
+// by a type assertion, and work without them.
+//
+//   - [FamilyListener]: a [Network] listens for connections of one IP version
+//   - [PacketListener]: a [Network] opens UDP sockets, since package net cannot use its addresses
+//   - [Departures]: a [NIC] reports hosts that have left the network
+//   - [Shared]: a [DatagramPort] shares its addresses with other processes
+//   - [Backlogged]: datagrams may wait on a [Path]
+//   - [ReadNotifier]: a [Stream] can be waited for without a goroutine
+//   - [Authenticated]: a [Stream] knows the identity of its peer
+//
+// ARCHITECTURE.md lists who implements each, who asks for it, and what is lost without it.
 package stack
 
 import (
@@ -40,6 +55,13 @@ type FamilyListener interface {
 	// ListenFamily is like ListenStream, but an unspecified address means all of the host's addresses
 	// of the same IP version. Another listener may use the same port with the other version.
 	ListenFamily(laddr netip.AddrPort) (StreamListener, error)
+}
+
+// PacketListener is a Network with addresses of its own, which package net cannot use.
+type PacketListener interface {
+	// ListenPacket opens a UDP socket. An unspecified address means all of the host's addresses. The
+	// error wraps EADDRINUSE or EADDRNOTAVAIL.
+	ListenPacket(laddr netip.AddrPort) (net.PacketConn, error)
 }
 
 // NIC is one interface of a host. Its methods may be called from any goroutine.

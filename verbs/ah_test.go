@@ -171,10 +171,10 @@ func TestSQE(t *testing.T) {
 		check(t, qp.Modify(&verbs.QPAttr{QPState: verbs.StateRTS}, verbs.QPAttrState|verbs.QPAttrSQPSN))
 		attr := ahAttr()
 		ah := must(r.pd.CreateAH(&attr))(t)
-		send := func(id uint64) *verbs.SendWR { return &verbs.SendWR{ID: id, Opcode: verbs.Send, AH: ah} }
+		send := func(id uint64) *verbs.SendWR { return &verbs.SendWR{WRID: id, Opcode: verbs.Send, AH: ah} }
 		lq.hold = true
 		check(t, qp.PostSend(send(1), send(2), send(3)))
-		check(t, qp.PostRecv(&verbs.RecvWR{ID: 4}))
+		check(t, qp.PostRecv(&verbs.RecvWR{WRID: 4}))
 		lq.locked(func() {
 			lq.CompleteSend(verbs.WCLocProtErr, 0)
 			lq.FailSend()

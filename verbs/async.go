@@ -45,11 +45,11 @@ func (t AsyncEventType) String() string { return name(asyncEvents, int(t), "asyn
 // AsyncEvent is an asynchronous event of a device or of an object on it (ibv_async_event). Type
 // determines which of the other fields is set.
 type AsyncEvent struct {
-	Type AsyncEventType
-	QP   *QP
-	CQ   *CQ
-	SRQ  *SRQ
-	Port uint8
+	Type    AsyncEventType
+	QP      *QP
+	CQ      *CQ
+	SRQ     *SRQ
+	PortNum uint8
 }
 
 // Limits on queued asynchronous events; further events are dropped. maxObjectEvents is per QP, CQ

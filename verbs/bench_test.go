@@ -26,22 +26,22 @@ func fastPaths(t testing.TB) map[string]func() {
 	}
 	list := []verbs.SGE{a.SGE(0, 1024), b.SGE(1024, 1024), a.SGE(2048, 10), b.SGE(0, 1)}
 	two := [...]verbs.SendWR{
-		{ID: 1, Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled, RKey: 1, RemoteAddr: 2, SGList: list},
-		{ID: 1, Opcode: verbs.Send, Flags: verbs.SendInline, InlineData: a.Buf()[:10]},
+		{WRID: 1, Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled, RKey: 1, RemoteAddr: 2, SGList: list},
+		{WRID: 1, Opcode: verbs.Send, Flags: verbs.SendInline, InlineData: a.Buf()[:10]},
 	}
 	return map[string]func(){
 		"PostSend": func() {
-			ok(r.qp.PostSend(&verbs.SendWR{ID: 1, Opcode: verbs.RDMAWrite, SGList: list}))
+			ok(r.qp.PostSend(&verbs.SendWR{WRID: 1, Opcode: verbs.RDMAWrite, SGList: list}))
 		},
 		"PostSendPoll": func() {
-			ok(r.qp.PostSend(&verbs.SendWR{ID: 1, Opcode: verbs.Send, SGList: list, Flags: verbs.SendSignaled}))
+			ok(r.qp.PostSend(&verbs.SendWR{WRID: 1, Opcode: verbs.Send, SGList: list, Flags: verbs.SendSignaled}))
 			poll(1)
 		},
 		"PostSendInline": func() {
 			ok(r.qp.PostSend(&verbs.SendWR{Opcode: verbs.Send, SGList: list[2:], Flags: verbs.SendInline}))
 		},
 		"PostRecvPoll": func() {
-			ok(r.qp.PostRecv(&verbs.RecvWR{ID: 2, SGList: list}))
+			ok(r.qp.PostRecv(&verbs.RecvWR{WRID: 2, SGList: list}))
 			r.lq.Lock()
 			r.lq.CompleteRecv(&verbs.WC{Opcode: verbs.WCRecv, ByteLen: uint32(r.lq.Recv().Length())}, false)
 			r.lq.Unlock()
@@ -59,7 +59,7 @@ func fastPaths(t testing.TB) map[string]func() {
 			poll(1)
 		},
 		"Poller": func() {
-			ok(r.qp.PostSend(&verbs.SendWR{ID: 1, Opcode: verbs.Send, SGList: list, Flags: verbs.SendSignaled}))
+			ok(r.qp.PostSend(&verbs.SendWR{WRID: 1, Opcode: verbs.Send, SGList: list, Flags: verbs.SendSignaled}))
 			p, n := r.cq.StartPoll(), 0
 			for p.Next() {
 				n += int(p.WC().WRID)

@@ -8,7 +8,7 @@ func (qp *QP) completeSend(status WCStatus, byteLen uint32) {
 	}
 	wr := qp.sq.at(0)
 	if status != WCSuccess || qp.init.SQSigAll || wr.Flags&SendSignaled != 0 {
-		wc := WC{WRID: wr.ID, Status: status, Opcode: wr.Opcode.completion(), ByteLen: byteLen, QPNum: qp.num}
+		wc := WC{WRID: wr.WRID, Status: status, Opcode: wr.Opcode.completion(), ByteLen: byteLen, QPNum: qp.num}
 		qp.push(qp.init.SendCQ, &wc, false)
 	}
 	qp.sq.pop()
@@ -31,7 +31,7 @@ func (qp *QP) completeRecv(wc *WC, solicited bool) {
 	if qp.rq.len() == 0 {
 		return
 	}
-	wc.WRID, wc.QPNum = qp.rq.at(0).ID, qp.num
+	wc.WRID, wc.QPNum = qp.rq.at(0).WRID, qp.num
 	qp.rq.pop()
 	cq := qp.init.RecvCQ
 	if qp.xrcd != nil {
@@ -162,5 +162,5 @@ func (qp *QP) drained() {
 }
 
 func (qp *QP) event(t AsyncEventType) {
-	qp.pd.dev.events.add(AsyncEvent{Type: t, QP: qp, Port: qp.attr.PortNum})
+	qp.pd.dev.events.add(AsyncEvent{Type: t, QP: qp, PortNum: qp.attr.PortNum})
 }

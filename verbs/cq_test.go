@@ -167,7 +167,7 @@ func TestPollWraps(t *testing.T) {
 			if next-want == 5 {
 				break
 			}
-			check(t, r.qp.PostRecv(&verbs.RecvWR{ID: next}))
+			check(t, r.qp.PostRecv(&verbs.RecvWR{WRID: next}))
 			r.lq.locked(func() { r.lq.CompleteRecv(&verbs.WC{ByteLen: uint32(next)}, false) })
 			next++
 		}
@@ -258,7 +258,7 @@ func noEvent(t *testing.T, d *verbs.Device) {
 func (r *rig) fillCQ(t testing.TB, next *uint64, n int) {
 	t.Helper()
 	for range n {
-		check(t, r.qp.PostRecv(&verbs.RecvWR{ID: *next}))
+		check(t, r.qp.PostRecv(&verbs.RecvWR{WRID: *next}))
 		r.lq.locked(func() { r.lq.CompleteRecv(&verbs.WC{Opcode: verbs.WCRecv}, false) })
 		*next++
 	}

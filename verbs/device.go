@@ -55,7 +55,8 @@ func (d *Device) Provider() Provider { return d.prov }
 // QueryDevice returns the device's attributes (ibv_query_device).
 func (d *Device) QueryDevice() DeviceAttr { return d.prov.QueryDevice() }
 
-// QueryPort returns a port's attributes (ibv_query_port). Ports count from 1.
+// QueryPort returns a port's attributes (ibv_query_port). Ports count from 1. The error is ErrClosed
+// when the device is closed, ErrInvalid if it does not have the port, or that of the provider.
 func (d *Device) QueryPort(port uint8) (PortAttr, error) {
 	if err := d.checkPort("query port", port); err != nil {
 		return PortAttr{}, err
@@ -63,7 +64,8 @@ func (d *Device) QueryPort(port uint8) (PortAttr, error) {
 	return d.prov.QueryPort(port)
 }
 
-// GIDTable returns a snapshot of a port's GIDs (ibv_query_gid_table).
+// GIDTable returns a snapshot of a port's GIDs (ibv_query_gid_table). Its errors are those of
+// QueryPort.
 func (d *Device) GIDTable(port uint8) ([]GIDEntry, error) {
 	if err := d.checkPort("query GID table", port); err != nil {
 		return nil, err
@@ -100,21 +102,43 @@ func (d *Device) BeforeMappedAccess(f func()) {
 
 // HWCounters returns a snapshot of the device's counters by name. Linux has them in the directories
 // hw_counters of /sys/class/infiniband, and `rdma statistic show` prints them. The provider's
-// documentation describes each counter. The map is nil if the provider has no counters.
-func (d *Device) HWCounters() map[string]uint64 { return d.prov.HWCounters() }
-
-// PortCounters returns a snapshot of a port's counters by name. Linux has them in the directories
-// counters of /sys/class/infiniband. The map is nil if the provider has no counters.
-func (d *Device) PortCounters(port uint8) (map[string]uint64, error) {
-	if err := d.checkPort("query port counters", port); err != nil {
+// documentation describes each counter. Without counters the map is nil. The error is ErrClosed
+// when the device is closed, or that of the provider.
+func (d *Device) HWCounters() (map[string]uint64, error) {
+	const op = "query counters"
+	if err := d.checkOpen(op); err != nil {
 		return nil, err
 	}
-	return d.prov.PortCounters(port)
+	c, err := d.prov.HWCounters()
+	return c, wrapNonNil(op, err)
 }
 
+// PortCounters returns a snapshot of a port's counters by name. Linux has them in the directories
+// counters of /sys/class/infiniband. Without counters the map is nil. The errors are those of
+// QueryPort.
+func (d *Device) PortCounters(port uint8) (map[string]uint64, error) {
+	const op = "query port counters"
+	if err := d.checkPort(op, port); err != nil {
+		return nil, err
+	}
+	c, err := d.prov.PortCounters(port)
+	return c, wrapNonNil(op, err)
+}
+
+// checkPort returns an error if the device is closed or does not have the port.
 func (d *Device) checkPort(op string, port uint8) error {
+	if err := d.checkOpen(op); err != nil {
+		return err
+	}
 	if port < 1 || port > d.attr.PhysPortCnt {
 		return Errorf(ErrInvalid, op, "port %d is not in 1–%d", port, d.attr.PhysPortCnt)
+	}
+	return nil
+}
+
+func (d *Device) checkOpen(op string) error {
+	if d.ended.Load() {
+		return Errorf(ErrClosed, op, "%s is closed", d.Name())
 	}
 	return nil
 }

@@ -28,7 +28,7 @@
 //	conn, err := rdmacm.Dial(ctx, dev, "10.0.0.2:7471", &rdmacm.Config{PD: pd})
 //	peer := conn.Peer().PrivateData // here the address and rkey of its memory
 //	err = conn.QP().PostSend(&verbs.SendWR{
-//		ID: 1, Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled,
+//		WRID: 1, Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled,
 //		SGList:     []verbs.SGE{mr.SGE(0, 100)},
 //		RemoteAddr: binary.BigEndian.Uint64(peer), RKey: binary.BigEndian.Uint32(peer[8:]),
 //	})

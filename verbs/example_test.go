@@ -56,10 +56,10 @@ func Example() {
 	fatal(err)
 	ah, err := pd.CreateAH(&verbs.AHAttr{IsGlobal: true, PortNum: 1, GRH: verbs.GRH{DGID: gid.GID, SGIDIndex: 1}})
 	fatal(err)
-	fatal(qp.PostRecv(&verbs.RecvWR{ID: 1, SGList: []verbs.SGE{mr.SGE(0, 1024)}}))
+	fatal(qp.PostRecv(&verbs.RecvWR{WRID: 1, SGList: []verbs.SGE{mr.SGE(0, 1024)}}))
 	copy(mr.Buf()[2048:], "hello")
 	fatal(qp.PostSend(&verbs.SendWR{
-		ID: 2, Opcode: verbs.Send, Flags: verbs.SendSignaled, SGList: []verbs.SGE{mr.SGE(2048, 5)},
+		WRID: 2, Opcode: verbs.Send, Flags: verbs.SendSignaled, SGList: []verbs.SGE{mr.SGE(2048, 5)},
 		AH: ah, RemoteQPN: qp.Num(), RemoteQKey: qkey,
 	}))
 

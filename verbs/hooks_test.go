@@ -204,7 +204,7 @@ func TestOnAsyncEvent(t *testing.T) {
 	check(t, r.qp.Close())
 	hook.want(t, "one was taken, another dropped with its QP", 2)
 	e = must(r.dev.TryGetAsyncEvent())(t)
-	if e != (verbs.AsyncEvent{Type: verbs.EventPortErr, Port: 1}) {
+	if e != (verbs.AsyncEvent{Type: verbs.EventPortErr, PortNum: 1}) {
 		t.Errorf("got %+v", e)
 	}
 	for range 2 {

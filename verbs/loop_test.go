@@ -24,6 +24,7 @@ type loop struct {
 	busy                      bool         // the result of Progress
 
 	shutdown error // the result of Shutdown
+	counters error // of HWCounters and PortCounters
 
 	mu   sync.Mutex
 	keys uint32
@@ -57,8 +58,8 @@ func (l *loop) QueryDevice() verbs.DeviceAttr                 { return l.attr }
 func (l *loop) QueryPort(port uint8) (verbs.PortAttr, error)  { return l.port, nil }
 func (l *loop) Close() error                                  { return nil }
 func (l *loop) Watch(f func(verbs.AsyncEventType, uint8))     { l.event = f }
-func (l *loop) HWCounters() map[string]uint64                 { return nil }
-func (l *loop) PortCounters(uint8) (map[string]uint64, error) { return nil, nil }
+func (l *loop) HWCounters() (map[string]uint64, error)        { return nil, l.counters }
+func (l *loop) PortCounters(uint8) (map[string]uint64, error) { return nil, l.counters }
 func (l *loop) Shutdown(context.Context) error                { return l.shutdown }
 func (l *loop) Progress() bool                                { l.progressed.Add(1); return l.busy }
 func (l *loop) EndProgress()                                  { l.endedProgress.Add(1) }

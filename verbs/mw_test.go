@@ -70,17 +70,17 @@ func TestPostBind(t *testing.T) {
 		t.Errorf("rkey %#x, want %#x", one.RKey(), key)
 	}
 	bind := &verbs.MWBind{MW: two, RKey: verbs.IncRKey(two.RKey()), MWBindInfo: info}
-	check(t, r.qp.PostSend(&verbs.SendWR{ID: 6, Opcode: verbs.BindMW, Bind: bind}))
+	check(t, r.qp.PostSend(&verbs.SendWR{WRID: 6, Opcode: verbs.BindMW, Bind: bind}))
 	if two.RKey() != bind.RKey {
 		t.Errorf("rkey %#x, want %#x", two.RKey(), bind.RKey)
 	}
 	bind.Length = 1 // does not change the posted copy
 	r.lq.locked(func() {
 		a, b := r.lq.Send(0), r.lq.Send(1)
-		if a.ID != 5 || a.Opcode != verbs.BindMW || a.Bind.MW != one || a.Bind.RKey != key || a.Bind.MWBindInfo != info {
+		if a.WRID != 5 || a.Opcode != verbs.BindMW || a.Bind.MW != one || a.Bind.RKey != key || a.Bind.MWBindInfo != info {
 			t.Errorf("got %+v", a)
 		}
-		if b.ID != 6 || b.Bind.MW != two || b.Bind.MWBindInfo != info {
+		if b.WRID != 6 || b.Bind.MW != two || b.Bind.MWBindInfo != info {
 			t.Errorf("got %+v", b)
 		}
 		r.lq.CompleteSend(verbs.WCSuccess, 0)

@@ -302,7 +302,7 @@ func TestAsyncEvents(t *testing.T) {
 		if err != nil {
 			break
 		}
-		if kept++; e.Type != verbs.EventCommEst || e.QP != r.qp || e.Port != 1 {
+		if kept++; e.Type != verbs.EventCommEst || e.QP != r.qp || e.PortNum != 1 {
 			t.Errorf("got %+v", e)
 		}
 	}

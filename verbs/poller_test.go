@@ -19,7 +19,7 @@ func TestPoller(t *testing.T) {
 		opened := r.dev.RawClock()
 		start := time.Now()
 		send := func(id uint64) {
-			check(t, qp.PostSend(&verbs.SendWR{ID: id, Opcode: verbs.Send, Flags: verbs.SendSignaled}))
+			check(t, qp.PostSend(&verbs.SendWR{WRID: id, Opcode: verbs.Send, Flags: verbs.SendSignaled}))
 		}
 		for id := range uint64(3) {
 			time.Sleep(time.Second)

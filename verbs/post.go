@@ -192,7 +192,7 @@ func (qp *QP) queueSend(wr *SendWR) error {
 		slot.SGList = slot.SGList[:len(wr.SGList)]
 		copy(slot.SGList, wr.SGList)
 	}
-	slot.ID, slot.Opcode, slot.Flags = wr.ID, wr.Opcode, wr.Flags
+	slot.WRID, slot.Opcode, slot.Flags = wr.WRID, wr.Opcode, wr.Flags
 	slot.ImmData, slot.InvalidateRKey = wr.ImmData, wr.InvalidateRKey
 	slot.RemoteAddr, slot.RKey = wr.RemoteAddr, wr.RKey
 	slot.CompareAdd, slot.Swap = wr.CompareAdd, wr.Swap
@@ -354,17 +354,17 @@ func (qp *QP) queueRecv(wr *RecvWR) error {
 	return nil
 }
 
-// BindMW posts a work request that binds a window of type 1 (ibv_bind_mw), with the given ID and
+// BindMW posts a work request that binds a window of type 1 (ibv_bind_mw), with the given WRID and
 // flags. It completes to the send CQ. MW.RKey returns the new key immediately. A bind of Length 0
 // unbinds the window.
-func (qp *QP) BindMW(mw *MW, id uint64, flags SendFlags, info MWBindInfo) error {
+func (qp *QP) BindMW(mw *MW, wrID uint64, flags SendFlags, info MWBindInfo) error {
 	const what = "bind MW with"
 	if mw == nil || mw.typ != MWType1 {
 		return Errorf(ErrInvalid, qp.op(what), "the MW is nil or not of type 1: post a BindMW work request for type 2")
 	}
 	qp.lock()
 	defer qp.unlock()
-	wr := SendWR{ID: id, Opcode: BindMW, Flags: flags, Bind: &MWBind{MW: mw, RKey: IncRKey(mw.RKey()), MWBindInfo: info}}
+	wr := SendWR{WRID: wrID, Opcode: BindMW, Flags: flags, Bind: &MWBind{MW: mw, RKey: IncRKey(mw.RKey()), MWBindInfo: info}}
 	return qp.post(&wr)
 }
 

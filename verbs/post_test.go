@@ -82,7 +82,7 @@ func TestPostSendRejects(t *testing.T) {
 			r := newRig(t)
 			r.moveTo(t, verbs.StateRTS)
 			mr := must(r.pd.RegMR(buf, verbs.AccessLocalWrite))(t)
-			ok := &verbs.SendWR{ID: 1, Opcode: verbs.Send, Flags: verbs.SendSignaled}
+			ok := &verbs.SendWR{WRID: 1, Opcode: verbs.Send, Flags: verbs.SendSignaled}
 			err := r.qp.PostSend(ok, ok, c.wr(mr), ok)
 			var post *verbs.PostError
 			if !errors.As(err, &post) || post.Index != 2 || !errors.Is(err, c.kind) || !strings.Contains(err.Error(), c.want) {
@@ -131,8 +131,8 @@ func TestQueueFull(t *testing.T) {
 	var sends []*verbs.SendWR
 	var recvs []*verbs.RecvWR
 	for i := range 9 {
-		sends = append(sends, &verbs.SendWR{ID: uint64(i), Opcode: verbs.Send})
-		recvs = append(recvs, &verbs.RecvWR{ID: uint64(i)})
+		sends = append(sends, &verbs.SendWR{WRID: uint64(i), Opcode: verbs.Send})
+		recvs = append(recvs, &verbs.RecvWR{WRID: uint64(i)})
 	}
 	for _, err := range []error{r.qp.PostSend(sends...), r.qp.PostRecv(recvs...)} {
 		var post *verbs.PostError
@@ -144,7 +144,7 @@ func TestQueueFull(t *testing.T) {
 	check(t, r.qp.PostSend(sends[8]))
 	r.lq.locked(func() {
 		for i := range r.lq.SendLen() {
-			if got := r.lq.Send(i).ID; got != uint64(i+1) {
+			if got := r.lq.Send(i).WRID; got != uint64(i+1) {
 				t.Errorf("request %d is %d", i, got)
 			}
 		}
@@ -158,14 +158,14 @@ func TestPostCopies(t *testing.T) {
 	buf := []byte("payload-of-the-message")
 	mr := must(r.pd.RegMR(buf, 0))(t)
 	list := []verbs.SGE{mr.SGE(0, 7), mr.SGE(12, 3)}
-	wr := &verbs.SendWR{ID: 7, Opcode: verbs.RDMAWriteWithImm, Flags: verbs.SendFence, SGList: list, ImmData: 0x01020304,
+	wr := &verbs.SendWR{WRID: 7, Opcode: verbs.RDMAWriteWithImm, Flags: verbs.SendFence, SGList: list, ImmData: 0x01020304,
 		RemoteAddr: 0x1000, RKey: 0x99, CompareAdd: 5, Swap: 6}
-	inline := &verbs.SendWR{ID: 8, Opcode: verbs.Send, Flags: verbs.SendInline, SGList: list}
-	empty := &verbs.SendWR{ID: 9, Opcode: verbs.Send, Flags: verbs.SendInline}
+	inline := &verbs.SendWR{WRID: 8, Opcode: verbs.Send, Flags: verbs.SendInline, SGList: list}
+	empty := &verbs.SendWR{WRID: 9, Opcode: verbs.Send, Flags: verbs.SendInline}
 	check(t, r.qp.PostSend(wr, inline, empty))
-	recv := &verbs.RecvWR{ID: 3, SGList: list}
+	recv := &verbs.RecvWR{WRID: 3, SGList: list}
 	check(t, r.qp.PostRecv(recv))
-	list[0], list[1], wr.RKey, inline.ID, recv.ID = verbs.SGE{}, verbs.SGE{}, 0, 0, 0
+	list[0], list[1], wr.RKey, inline.WRID, recv.WRID = verbs.SGE{}, verbs.SGE{}, 0, 0, 0
 	copy(buf, "PAYLOAD-OF-THE-MESSAGE")
 
 	r.lq.locked(func() {
@@ -173,19 +173,19 @@ func TestPostCopies(t *testing.T) {
 		if !slices.Equal(a.SGList, []verbs.SGE{mr.SGE(0, 7), mr.SGE(12, 3)}) || a.Length() != 10 || a.Inline() != nil {
 			t.Errorf("got %+v", a)
 		}
-		if a.ID != 7 || a.Opcode != verbs.RDMAWriteWithImm || a.Flags != verbs.SendFence || a.ImmData != 0x01020304 {
+		if a.WRID != 7 || a.Opcode != verbs.RDMAWriteWithImm || a.Flags != verbs.SendFence || a.ImmData != 0x01020304 {
 			t.Errorf("got %+v", a)
 		}
 		if a.RemoteAddr != 0x1000 || a.RKey != 0x99 || a.CompareAdd != 5 || a.Swap != 6 {
 			t.Errorf("got %+v", a)
 		}
-		if b.ID != 8 || len(b.SGList) != 0 || !bytes.Equal(b.Inline(), []byte("payloadhe-")) || b.Length() != 10 {
+		if b.WRID != 8 || len(b.SGList) != 0 || !bytes.Equal(b.Inline(), []byte("payloadhe-")) || b.Length() != 10 {
 			t.Errorf("got %+v with %q", b, b.Inline())
 		}
 		if c.Length() != 0 || len(c.Inline()) != 0 {
 			t.Errorf("got %+v", c)
 		}
-		if d := r.lq.Recv(); d.ID != 3 || len(d.SGList) != 2 || d.SGList[1] != mr.SGE(12, 3) || d.Length() != 10 {
+		if d := r.lq.Recv(); d.WRID != 3 || len(d.SGList) != 2 || d.SGList[1] != mr.SGE(12, 3) || d.Length() != 10 {
 			t.Errorf("got %+v", d)
 		}
 	})
@@ -222,10 +222,10 @@ func TestSignalling(t *testing.T) {
 			Cap: verbs.QPCap{MaxSendWR: 4}}))(t)
 		r.qp, r.lq = qp, r.l.qps[qp.Num()]
 		r.moveTo(t, verbs.StateRTS)
-		check(t, qp.PostSend(&verbs.SendWR{ID: 1, Opcode: verbs.Send},
-			&verbs.SendWR{ID: 2, Opcode: verbs.RDMAWriteWithImm, Flags: verbs.SendSignaled}))
+		check(t, qp.PostSend(&verbs.SendWR{WRID: 1, Opcode: verbs.Send},
+			&verbs.SendWR{WRID: 2, Opcode: verbs.RDMAWriteWithImm, Flags: verbs.SendSignaled}))
 		r.lq.hold = true
-		check(t, qp.PostSend(&verbs.SendWR{ID: 3, Opcode: verbs.RDMARead}))
+		check(t, qp.PostSend(&verbs.SendWR{WRID: 3, Opcode: verbs.RDMARead}))
 		r.lq.locked(func() { r.lq.CompleteSend(verbs.WCRemAccessErr, 0) })
 		var ids []uint64
 		for _, wc := range pollAll(t, r.cq) {
@@ -246,7 +246,7 @@ func TestCompletionFields(t *testing.T) {
 		verbs.RDMAWrite: verbs.WCRDMAWrite, verbs.RDMAWriteWithImm: verbs.WCRDMAWrite, verbs.RDMARead: verbs.WCRDMARead,
 		verbs.AtomicCmpAndSwp: verbs.WCCompSwap, verbs.AtomicFetchAndAdd: verbs.WCFetchAdd}
 	for op, wcop := range want {
-		check(t, r.qp.PostSend(&verbs.SendWR{ID: 1 << 63, Opcode: op, Flags: verbs.SendSignaled, SGList: sge}))
+		check(t, r.qp.PostSend(&verbs.SendWR{WRID: 1 << 63, Opcode: op, Flags: verbs.SendSignaled, SGList: sge}))
 		r.lq.locked(func() { r.lq.CompleteSend(verbs.WCSuccess, 8) })
 		if wcs := pollAll(t, r.cq); len(wcs) != 1 || wcs[0] != (verbs.WC{WRID: 1 << 63, Opcode: wcop, ByteLen: 8, QPNum: r.qp.Num()}) {
 			t.Errorf("%v: got %+v", op, wcs)
@@ -265,12 +265,12 @@ func flushed(t *testing.T, toErr func(*rig)) (sends, recvs []verbs.WC, r *rig) {
 	r.moveTo(t, verbs.StateRTS)
 	r.lq.hold = true
 	for i := range uint64(3) {
-		check(t, qp.PostSend(&verbs.SendWR{ID: i, Opcode: verbs.Send}))
-		check(t, qp.PostRecv(&verbs.RecvWR{ID: 10 + i}))
+		check(t, qp.PostSend(&verbs.SendWR{WRID: i, Opcode: verbs.Send}))
+		check(t, qp.PostRecv(&verbs.RecvWR{WRID: 10 + i}))
 	}
 	r.lq.locked(func() {
 		first := r.lq.Recv()
-		if again := r.lq.Recv(); first.ID != 10 || again != first {
+		if again := r.lq.Recv(); first.WRID != 10 || again != first {
 			t.Error("Recv is not the oldest request each time")
 		}
 	})
@@ -279,8 +279,8 @@ func flushed(t *testing.T, toErr func(*rig)) (sends, recvs []verbs.WC, r *rig) {
 	if len(sends) != 3 || len(recvs) != 3 {
 		t.Errorf("%d sends and %d receives flushed, want 3 and 3", len(sends), len(recvs))
 	}
-	check(t, qp.PostSend(&verbs.SendWR{ID: 3, Opcode: verbs.RDMARead}, &verbs.SendWR{ID: 4, Opcode: verbs.Send}))
-	check(t, qp.PostRecv(&verbs.RecvWR{ID: 13}, &verbs.RecvWR{ID: 14}))
+	check(t, qp.PostSend(&verbs.SendWR{WRID: 3, Opcode: verbs.RDMARead}, &verbs.SendWR{WRID: 4, Opcode: verbs.Send}))
+	check(t, qp.PostRecv(&verbs.RecvWR{WRID: 13}, &verbs.RecvWR{WRID: 14}))
 	sends, recvs = append(sends, pollAll(t, r.cq)...), append(recvs, pollAll(t, recvCQ)...)
 	if qp.State() != verbs.StateErr {
 		t.Errorf("state %v", qp.State())
@@ -329,7 +329,7 @@ func TestResetDropsPosted(t *testing.T) {
 	r.moveTo(t, verbs.StateRTS)
 	r.lq.hold = true
 	check(t, r.qp.PostSend(&verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendSignaled}))
-	check(t, r.qp.PostRecv(&verbs.RecvWR{ID: 1}))
+	check(t, r.qp.PostRecv(&verbs.RecvWR{WRID: 1}))
 	check(t, r.qp.Modify(&verbs.QPAttr{QPState: verbs.StateReset}, verbs.QPAttrState))
 	r.moveTo(t, verbs.StateRTS)
 	r.lq.locked(func() {
@@ -355,7 +355,7 @@ func TestPostPollFail(t *testing.T) {
 	for p := range uint64(posters) {
 		wg.Go(func() {
 			for i := range uint64(each) {
-				wr := verbs.SendWR{ID: p<<32 | i, Opcode: verbs.Send, Flags: verbs.SendSignaled}
+				wr := verbs.SendWR{WRID: p<<32 | i, Opcode: verbs.Send, Flags: verbs.SendSignaled}
 				if err := r.qp.PostSend(&wr); err != nil {
 					t.Error(err)
 				}

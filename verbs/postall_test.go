@@ -31,12 +31,12 @@ func TestPostSendAll(t *testing.T) {
 	data := []byte("inline")
 	bind := &verbs.MWBind{MW: mw, RKey: verbs.IncRKey(mw.RKey()), MWBindInfo: verbs.MWBindInfo{MR: mr, Addr: mr.Addr(), Length: 4}}
 	want := []verbs.SendWR{
-		{ID: 1, Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled, RKey: 7, RemoteAddr: 8,
+		{WRID: 1, Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled, RKey: 7, RemoteAddr: 8,
 			SGList: []verbs.SGE{mr.SGE(0, 10), mr.SGE(20, 5)}},
-		{ID: 2, Opcode: verbs.SendWithImm, Flags: verbs.SendInline, ImmData: 9, InlineData: data},
-		{ID: 3, Opcode: verbs.AtomicCmpAndSwp, RKey: 7, RemoteAddr: 16, CompareAdd: 4, Swap: 5, SGList: []verbs.SGE{mr.SGE(0, 8)}},
-		{ID: 4, Opcode: verbs.BindMW, Bind: bind},
-		{ID: 5, Opcode: verbs.LocalInv, InvalidateRKey: 11},
+		{WRID: 2, Opcode: verbs.SendWithImm, Flags: verbs.SendInline, ImmData: 9, InlineData: data},
+		{WRID: 3, Opcode: verbs.AtomicCmpAndSwp, RKey: 7, RemoteAddr: 16, CompareAdd: 4, Swap: 5, SGList: []verbs.SGE{mr.SGE(0, 8)}},
+		{WRID: 4, Opcode: verbs.BindMW, Bind: bind},
+		{WRID: 5, Opcode: verbs.LocalInv, InvalidateRKey: 11},
 	}
 	check(t, r.qp.PostSendAll(sequence(want...)))
 	data[0] = 'X'
@@ -46,7 +46,7 @@ func TestPostSendAll(t *testing.T) {
 		}
 		for i, w := range want {
 			g := r.lq.Send(i)
-			same := g.ID == w.ID && g.Opcode == w.Opcode && g.Flags == w.Flags && slices.Equal(g.SGList, w.SGList)
+			same := g.WRID == w.WRID && g.Opcode == w.Opcode && g.Flags == w.Flags && slices.Equal(g.SGList, w.SGList)
 			same = same && g.RKey == w.RKey && g.RemoteAddr == w.RemoteAddr && g.InvalidateRKey == w.InvalidateRKey
 			if !same || g.ImmData != w.ImmData || g.CompareAdd != w.CompareAdd || g.Swap != w.Swap {
 				t.Errorf("request %d: %+v, want %+v", i, g, w)
@@ -72,7 +72,7 @@ func TestPostSendAllOrNothing(t *testing.T) {
 	r.lq.hold = true
 	mr := must(r.pd.RegMR(make([]byte, 64), verbs.AccessMWBind))(t)
 	mw := must(r.pd.AllocMW(verbs.MWType2))(t)
-	check(t, r.qp.PostSend(&verbs.SendWR{ID: 1}))
+	check(t, r.qp.PostSend(&verbs.SendWR{WRID: 1}))
 	key := mw.RKey()
 	first := []verbs.SendWR{
 		{Opcode: verbs.Send},
@@ -124,7 +124,7 @@ func TestInlineData(t *testing.T) {
 	r := newMWRig(t)
 	r.lq.hold = true
 	data := []byte("inline")
-	check(t, r.qp.PostSend(&verbs.SendWR{ID: 1, Opcode: verbs.Send, Flags: verbs.SendInline, InlineData: data}))
+	check(t, r.qp.PostSend(&verbs.SendWR{WRID: 1, Opcode: verbs.Send, Flags: verbs.SendInline, InlineData: data}))
 	data[0] = 'X'
 	r.lq.locked(func() {
 		if g := r.lq.Send(0); string(g.Inline()) != "inline" || len(g.SGList) != 0 {

@@ -77,8 +77,9 @@ type Provider interface {
 	EndProgress()
 
 	// HWCounters and PortCounters return snapshots of the counters of the device and of a port, by
-	// name; nil without counters.
-	HWCounters() map[string]uint64
+	// name; nil without counters, as does ProviderQP.Counters. The port exists, and Close has not been
+	// called.
+	HWCounters() (map[string]uint64, error)
 	PortCounters(port uint8) (map[string]uint64, error)
 
 	// Shutdown implements Device.Shutdown. Close follows it.

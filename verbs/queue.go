@@ -93,7 +93,7 @@ func postRecv(q *queue[RecvWR], wr *RecvWR) (detail string, kind error) {
 // pushRecv copies a request to the end of a queue, which is not full.
 func pushRecv(q *queue[RecvWR], wr *RecvWR) *RecvWR {
 	slot := q.at(q.len())
-	slot.ID, slot.length = wr.ID, wr.length
+	slot.WRID, slot.length = wr.WRID, wr.length
 	slot.SGList = slot.SGList[:len(wr.SGList)]
 	copy(slot.SGList, wr.SGList)
 	q.n++

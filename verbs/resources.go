@@ -48,7 +48,7 @@ func (d *Device) QPs() []*QP {
 // QPStats is a snapshot of the state and counters of a QP.
 type QPStats struct {
 	State          QPState
-	Port           uint8
+	PortNum        uint8
 	DestQPNum      uint32     // of a connected QP
 	Peer           netip.Addr // of a connected QP
 	Sends, Recvs   int        // work requests that are posted and not completed
@@ -65,7 +65,7 @@ func (qp *QP) Stats() (QPStats, error) {
 		return QPStats{}, err
 	}
 	s := QPStats{
-		State: qp.state, Port: qp.attr.PortNum, DestQPNum: qp.attr.DestQPNum, Peer: qp.prov.Peer(),
+		State: qp.state, PortNum: qp.attr.PortNum, DestQPNum: qp.attr.DestQPNum, Peer: qp.prov.Peer(),
 		Sends: qp.sq.len(), Recvs: qp.rq.len(), Counters: qp.prov.Counters(),
 	}
 	if qp.measured {

@@ -2,12 +2,56 @@ package verbs_test
 
 import (
 	"errors"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/softrnic/softrnic/verbs"
 )
+
+// TestCounters: the counters of a device and of a port fail for the same causes, as do other
+// queries of a port. Without counters they are nil.
+func TestCounters(t *testing.T) {
+	l := newLoop()
+	dev := must(verbs.Open(l))(t)
+	ofDevice := func(uint8) error {
+		m, err := dev.HWCounters()
+		if m != nil {
+			t.Errorf("the device has the counters %v", m)
+		}
+		return err
+	}
+	ofPort := func(port uint8) error {
+		m, err := dev.PortCounters(port)
+		if m != nil {
+			t.Errorf("port %d has the counters %v", port, m)
+		}
+		return err
+	}
+	query := func(port uint8) error { _, err := dev.QueryPort(port); return err }
+	table := func(port uint8) error { _, err := dev.GIDTable(port); return err }
+	want := func(when string, port uint8, want error, calls ...func(uint8) error) {
+		t.Helper()
+		for i, f := range calls {
+			if err := f(port); !errors.Is(err, want) || (err == nil) != (want == nil) {
+				t.Errorf("%s: query %d: %v, want %v", when, i, err, want)
+			}
+		}
+	}
+	want("without counters", 1, nil, ofDevice, ofPort)
+	for _, port := range []uint8{0, 9} {
+		want("a port that does not exist", port, verbs.ErrInvalid, ofPort, query, table)
+	}
+	l.counters = syscall.EIO
+	want("the provider's error", 1, syscall.EIO, ofDevice, ofPort)
+	check(t, dev.Close())
+	want("after Close", 1, verbs.ErrClosed, ofDevice, ofPort, query, table)
+	want("a port that does not exist, after Close", 9, verbs.ErrClosed, ofPort, query, table)
+	if s := dev.Snapshot(); s.Device != "loop0" || s.Counters != nil || s.Ports != nil {
+		t.Errorf("a snapshot after Close: %+v", s)
+	}
+}
 
 // TestLatency: one request at a time is measured, from posting to completion. The latencies of a
 // closed QP are kept.

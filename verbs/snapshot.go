@@ -26,9 +26,11 @@ type QPKind struct {
 	Count     int       `json:"count"`
 }
 
-// Snapshot takes a snapshot of the device. It locks each QP for a moment.
+// Snapshot takes a snapshot of the device. It locks each QP for a moment. A closed device has
+// neither counters nor ports.
 func (d *Device) Snapshot() Snapshot {
-	s := Snapshot{Device: d.Name(), Counters: d.HWCounters(), Latencies: d.sumLatencies(), Resources: d.Resources()}
+	s := Snapshot{Device: d.Name(), Latencies: d.sumLatencies(), Resources: d.Resources()}
+	s.Counters, _ = d.HWCounters() // none if the device is closed
 	for port := uint8(1); port <= d.QueryDevice().PhysPortCnt; port++ {
 		attr, err := d.QueryPort(port)
 		if err != nil {

@@ -25,7 +25,7 @@ func sharedRig(t *testing.T, attr verbs.SRQAttr) (r *rig, srq *verbs.SRQ, qps [2
 func postIDs(t *testing.T, srq *verbs.SRQ, ids ...uint64) {
 	t.Helper()
 	for _, id := range ids {
-		check(t, srq.PostRecv(&verbs.RecvWR{ID: id, SGList: []verbs.SGE{{Addr: id, Length: uint32(id), LKey: 9}}}))
+		check(t, srq.PostRecv(&verbs.RecvWR{WRID: id, SGList: []verbs.SGE{{Addr: id, Length: uint32(id), LKey: 9}}}))
 	}
 }
 
@@ -39,7 +39,7 @@ func TestSRQSharesInOrder(t *testing.T) {
 		t.Helper()
 		lqs[i].locked(func() {
 			wr := lqs[i].Recv()
-			if wr == nil || wr.ID != want || wr != lqs[i].Recv() {
+			if wr == nil || wr.WRID != want || wr != lqs[i].Recv() {
 				t.Fatalf("QP %d took %+v, want %d", i, wr, want)
 			}
 			if wr.Length() != want || len(wr.SGList) != 1 || wr.SGList[0].Addr != want {
@@ -139,7 +139,7 @@ func TestSRQResize(t *testing.T) {
 	lqs[0].locked(func() {
 		for want := uint64(1); want <= 5; want++ {
 			wr := lqs[0].Recv()
-			if wr == nil || wr.ID != want || wr.Length() != want || wr.SGList[0].Addr != want {
+			if wr == nil || wr.WRID != want || wr.Length() != want || wr.SGList[0].Addr != want {
 				t.Fatalf("after the resize: %+v, want %d", wr, want)
 			}
 			lqs[0].CompleteRecv(&verbs.WC{}, false)

@@ -51,7 +51,7 @@ func (d *Device) handleEvent(t AsyncEventType, port uint8) {
 	if t == EventDeviceFatal {
 		d.failQPs()
 	}
-	d.events.add(AsyncEvent{Type: t, Port: port})
+	d.events.add(AsyncEvent{Type: t, PortNum: port})
 }
 
 // notifyWatchers passes an event to the watchers. It returns false after EventDeviceFatal.

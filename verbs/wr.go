@@ -13,7 +13,7 @@ type SGE struct {
 // Go program cannot access memory by its address alone. InlineData is for data that is not
 // registered.
 type SendWR struct {
-	ID     uint64
+	WRID   uint64
 	Opcode WROpcode
 	Flags  SendFlags
 	fault  WCStatus // of a posted request that fails when it is executed
@@ -61,7 +61,7 @@ type SendWR struct {
 
 // RecvWR is a receive work request (ibv_recv_wr). PostRecv copies it.
 type RecvWR struct {
-	ID     uint64
+	WRID   uint64
 	SGList []SGE
 
 	length uint64

@@ -79,7 +79,7 @@ func TestXRCSRQGoes(t *testing.T) {
 		case target.SelectSRQ(kept.Num()) == nil:
 			t.Fatal("another SRQ cannot be selected")
 		}
-		if wr := target.Recv(); wr == nil || wr.ID != 2 {
+		if wr := target.Recv(); wr == nil || wr.WRID != 2 {
 			t.Fatalf("the next request is %+v", wr)
 		}
 		target.CompleteRecv(&verbs.WC{}, false)

@@ -20,7 +20,7 @@ package shm
 // Package ring defines the layout, and carries superframes unmodified. Frames are copied twice:
 // into the ring by the sender, out of it by the receiver.
 //
-// A host on package netstack avoids these copies ([link.InPlaceLink]). It builds RoCE packets in
+// A host on package netstack avoids these copies ([link.InPlace]). It builds RoCE packets in
 // the ring and copies the payload there from the application's memory. The packets have no ICRC.
 // Memory does not corrupt data in transit, and a checksum over bytes that another process can
 // change proves nothing. The receiving host copies the headers before it examines them, and copies
@@ -447,7 +447,7 @@ func (s *segment) send(frames []link.Frame) error {
 	return nil
 }
 
-// Reserve implements link.InPlaceLink.
+// Reserve implements link.InPlace.
 func (s *segment) Reserve(dst [6]byte, n int) link.Reservation {
 	if p := s.peer(dst); p != nil {
 		return p.Reserve(n)
@@ -455,7 +455,7 @@ func (s *segment) Reserve(dst [6]byte, n int) link.Reservation {
 	return link.Reservation{}
 }
 
-// Backlog implements link.InPlaceLink.
+// Backlog implements link.InPlace.
 func (s *segment) Backlog(dst [6]byte) int {
 	if p := s.peer(dst); p != nil {
 		return p.Queued()

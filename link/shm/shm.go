@@ -11,7 +11,7 @@
 // are not cut.
 //
 // Between two hosts of package netstack, RoCE packets are built and read in the shared memory
-// ([link.InPlaceLink]). The sender and the receiver each copy a payload once, and packets have no
+// ([link.InPlace]). The sender and the receiver each copy a payload once, and packets have no
 // ICRC. Hosts behind a wrapper, such as capture or impair, exchange complete packets.
 //
 // # Access
@@ -131,7 +131,7 @@ func newConfig(name string, cfg *Config) (*config, error) {
 // medium carries the frames.
 type medium interface {
 	link.Poller
-	link.InPlaceLink
+	link.InPlace
 	link.Departures
 	Attach(link.Receiver)
 	Write([]link.Frame) (int, error)
@@ -156,9 +156,9 @@ type Link struct {
 }
 
 var (
-	_ link.Link        = (*Link)(nil)
-	_ link.Poller      = (*Link)(nil)
-	_ link.InPlaceLink = (*Link)(nil)
+	_ link.Link    = (*Link)(nil)
+	_ link.Poller  = (*Link)(nil)
+	_ link.InPlace = (*Link)(nil)
 
 	_ link.Departures = (*Link)(nil)
 )

@@ -25,7 +25,11 @@ func ExampleConfig() {
 		log.Fatal(err)
 	}
 	defer dev.Close()
-	fmt.Println(dev.HWCounters()["rp_cnp_handled"], "congestion notifications so far")
+	counters, err := dev.HWCounters()
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(counters["rp_cnp_handled"], "congestion notifications so far")
 	// Output:
 	// 0 congestion notifications so far
 }

@@ -58,7 +58,7 @@ func TestDisconnectWithoutHub(t *testing.T) {
 	}()
 	// DREQs: more than are sent to a peer that does not answer, and longer than a stream waits.
 	const said = 22
-	await("DREQs", func() bool { return leaves.HWCounters()["cm_tx_msgs_dreq"] > said })
+	await("DREQs", func() bool { return must(leaves.HWCounters())(t)["cm_tx_msgs_dreq"] > said })
 	end = serve()
 	defer end()
 	if err := <-done; err != nil {

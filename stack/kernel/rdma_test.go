@@ -169,7 +169,7 @@ func TestRDMA(t *testing.T) {
 					t.Errorf("%d RoCE packets were sent in %d superframes", sent.TxDatagrams, sent.TxFrames)
 				}
 				for _, dev := range []*verbs.Device{from, to} {
-					counters := dev.HWCounters()
+					counters := must(dev.HWCounters())(t)
 					for _, name := range []string{"icrc_errors", "malformed_packets", "port_rcv_errors", "port_xmit_discards"} {
 						if counters[name] != 0 {
 							t.Errorf("%s: %d", name, counters[name])

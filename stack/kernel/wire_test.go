@@ -149,14 +149,14 @@ func TestOnWire(t *testing.T) {
 		}
 	}
 	for name, dev := range map[string]*verbs.Device{"the kernel's": a, "the other": b} {
-		if n := dev.HWCounters()["icrc_errors"]; n != 0 {
+		if n := must(dev.HWCounters())(t)["icrc_errors"]; n != 0 {
 			t.Errorf("%s device: %d wrong ICRCs", name, n)
 		}
 	}
-	if n := a.HWCounters()["icrc_id_solved"]; n < 100 {
+	if n := must(a.HWCounters())(t)["icrc_id_solved"]; n < 100 {
 		t.Errorf("only %d identifications were computed", n)
 	}
-	if n := b.HWCounters()["icrc_id_solved"]; n != 0 {
+	if n := must(b.HWCounters())(t)["icrc_id_solved"]; n != 0 {
 		t.Errorf("%d identifications were computed though IP headers are visible", n)
 	}
 }
@@ -560,7 +560,7 @@ func TestForgedIdentifications(t *testing.T) {
 	}
 	exchange(1)
 	t.Logf("result: %d forgeries", forgeries)
-	if k := a.HWCounters(); k["icrc_errors"] < uint64(forgeries)/2 {
+	if k := must(a.HWCounters())(t); k["icrc_errors"] < uint64(forgeries)/2 {
 		t.Errorf("only %d forgeries were refused", k["icrc_errors"])
 	}
 }

@@ -19,15 +19,15 @@ type Config struct {
 	// each IP version.
 	Gateways []string
 	// NICs are further interfaces.
-	NICs []NIC
+	NICs []NICConfig
 	// TCP configures the TCP connections.
 	TCP TCPConfig
 	// Logger is the log; nil discards it.
 	Logger *slog.Logger
 }
 
-// NIC is an interface of a host besides the first one.
-type NIC struct {
+// NICConfig has the options of an interface of a host besides the first one.
+type NICConfig struct {
 	Link     link.Link
 	Addrs    []string // as Config.Addrs
 	Gateways []string // as Config.Gateways
@@ -56,7 +56,7 @@ func (cfg *Config) check(l link.Link) (*config, error) {
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
 	}
-	for _, n := range slices.Concat([]NIC{{Link: l}}, cfg.NICs) {
+	for _, n := range slices.Concat([]NICConfig{{Link: l}}, cfg.NICs) {
 		c.nics = append(c.nics, &nicConfig{link: n.Link})
 	}
 	if err := c.nics[0].set("", cfg.Addrs, cfg.Gateways); err != nil {

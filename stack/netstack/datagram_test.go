@@ -492,7 +492,7 @@ func TestOwnAddress(t *testing.T) {
 		c4 := netip.MustParseAddr("10.0.1.1")
 		out := &spy{Link: lan.Port()}
 		h := newHost(t, out, &netstack.Config{Addrs: []string{"10.0.0.1/24", "2001:db8::1/64"},
-			NICs: []netstack.NIC{{Link: lan.Port(), Addrs: []string{"10.0.1.1/24"}}}})
+			NICs: []netstack.NICConfig{{Link: lan.Port(), Addrs: []string{"10.0.1.1/24"}}}})
 		var mu sync.Mutex
 		var in [2]inbox
 		for i, n := range h.NICs() {

@@ -152,7 +152,7 @@ func (n *Interface) listens(frame []byte) bool {
 // sniffableLink is an interface's link whose output can be sniffed.
 type sniffableLink struct {
 	link.Link
-	inPlace link.InPlaceLink // the link, or nil
+	inPlace link.InPlace // the link, or nil
 	sniffer atomic.Pointer[sniffer]
 }
 

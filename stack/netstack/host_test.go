@@ -114,8 +114,8 @@ func TestOptionErrors(t *testing.T) {
 		{newWire(), netstack.Config{Gateways: []string{"10.0.0.254"}},
 			"gateway 10.0.0.254: wire is not in its network, but in none of IPv4"},
 		{newWire(), netstack.Config{Gateways: []string{"fe80::ff:fe00:1"}}, "that is the host's own address"},
-		{newWire(), netstack.Config{NICs: []netstack.NIC{{}}}, "NICs[0].Link is nil"},
-		{newWire(), netstack.Config{NICs: []netstack.NIC{{Link: newWire(), Addrs: []string{"x"}}}}, `NICs[0].Addrs[0] "x"`},
+		{newWire(), netstack.Config{NICs: []netstack.NICConfig{{}}}, "NICs[0].Link is nil"},
+		{newWire(), netstack.Config{NICs: []netstack.NICConfig{{Link: newWire(), Addrs: []string{"x"}}}}, `NICs[0].Addrs[0] "x"`},
 		{group, netstack.Config{Addrs: []string{"10.0.0.1/24"}}, `MAC address "01:00:00:00:00:01": want six bytes, not a group address`},
 		{nil, netstack.Config{Addrs: []string{"10.0.0.1/24"}}, "Link is nil"},
 	} {
@@ -141,7 +141,7 @@ func TestSecondNIC(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		h := newHost(t, one.Port(), &netstack.Config{NICs: []netstack.NIC{{Link: second, Addrs: []string{"10.0.1.1/24"}}},
+		h := newHost(t, one.Port(), &netstack.Config{NICs: []netstack.NICConfig{{Link: second, Addrs: []string{"10.0.1.1/24"}}},
 			Addrs: []string{"10.0.0.1/24"}})
 		peer := newHost(t, two.Port(), &netstack.Config{Addrs: []string{"10.0.1.2/24"}})
 		src, dst := netip.MustParseAddr("10.0.1.1"), netip.MustParseAddr("10.0.1.2")

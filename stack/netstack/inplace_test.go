@@ -11,7 +11,7 @@ import (
 	"github.com/softrnic/softrnic/stack/netstack"
 )
 
-// limitedLink is a link.InPlaceLink that has room for every second frame, and records the order of
+// limitedLink is a link.InPlace that has room for every second frame, and records the order of
 // frames.
 type limitedLink struct {
 	link.Link

@@ -71,7 +71,7 @@ func (h *Host) addInterface(c *nicConfig) error {
 		neighbours: map[neighbourKey]*neighbour{},
 		pathGroups: map[pathGroupKey]*pathGroup{},
 	}
-	if p, ok := c.link.(link.InPlaceLink); ok {
+	if p, ok := c.link.(link.InPlace); ok {
 		p.AllowInPlace()
 		n.link.inPlace = p
 	}

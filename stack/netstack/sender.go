@@ -17,7 +17,7 @@ import (
 // payload, in the frame being built while the datagram fits. finish completes the frame's headers
 // once its payload is written. emit passes the finished frames to the link, which copies or sends
 // them, so that the buffer is free again. If the link is memory that the receiver reads
-// (link.InPlaceLink), the frame is built there instead, and finish commits it.
+// (link.InPlace), the frame is built there instead, and finish commits it.
 
 // Layout of a sender's buffer: small frames share its first half, and the second half has room for
 // a whole superframe. A frame's payload begins on a cache line, because the kernel copies it to the

@@ -49,7 +49,7 @@ func TestAtomicsAddUp(t *testing.T) {
 			all.Go(func() {
 				for posted, done := 0, 0; done < adds; done++ {
 					for ; posted < adds && posted-done < depth; posted++ {
-						if err := a.qp.PostSend(&verbs.SendWR{ID: uint64(posted), Opcode: verbs.AtomicFetchAndAdd,
+						if err := a.qp.PostSend(&verbs.SendWR{WRID: uint64(posted), Opcode: verbs.AtomicFetchAndAdd,
 							Flags: verbs.SendSignaled, CompareAdd: 1, SGList: []verbs.SGE{results.SGE(8*(posted%depth), 8)},
 							RemoteAddr: shared.Addr(), RKey: shared.RKey()}); err != nil {
 							t.Error(err)

@@ -123,7 +123,7 @@ func (d *driver) postSends() (more bool) {
 	var batch []*verbs.SendWR
 	for room := d.cap.MaxSendWR - (d.posted - d.done); room > 0 && d.posted < len(d.out.ops); room-- {
 		o := &d.out.ops[d.posted]
-		wr := &verbs.SendWR{ID: uint64(d.posted), Opcode: o.code, Flags: o.flags, ImmData: o.imm, CompareAdd: o.add,
+		wr := &verbs.SendWR{WRID: uint64(d.posted), Opcode: o.code, Flags: o.flags, ImmData: o.imm, CompareAdd: o.add,
 			Swap: o.swap}
 		d.posted++
 		if o.remote.n > 0 || o.remote.off > 0 {
@@ -162,7 +162,7 @@ func (d *driver) postRecvs() {
 	}
 	for range n {
 		rv := &d.in.recvs[d.recvPosted]
-		d.try(d.qp.PostRecv(&verbs.RecvWR{ID: recvID | uint64(d.recvPosted), SGList: d.sges(rv.local)}))
+		d.try(d.qp.PostRecv(&verbs.RecvWR{WRID: recvID | uint64(d.recvPosted), SGList: d.sges(rv.local)}))
 		d.recvPosted++
 	}
 }

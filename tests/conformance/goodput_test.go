@@ -52,7 +52,7 @@ func (l *lossy) run(t *testing.T, code verbs.WROpcode) {
 		const depth = 16
 		l.elapsed = streams(t, ends, mr, code, depth, count, size)
 		for i, e := range ends {
-			l.counters[i] = e.dev.HWCounters()
+			l.counters[i] = must(e.dev.HWCounters())(t)
 		}
 		for i, e := range ends {
 			e.toErr()

@@ -173,12 +173,12 @@ func TestRNRTimerHonoured(t *testing.T) {
 				})
 				defer p.close()
 				wait := wire.RNRTimer(code)
-				p.a.post(&verbs.SendWR{ID: 1, Opcode: verbs.Send, Flags: verbs.SendSignaled,
+				p.a.post(&verbs.SendWR{WRID: 1, Opcode: verbs.Send, Flags: verbs.SendSignaled,
 					SGList: []verbs.SGE{p.am.SGE(0, 100)}})
 				time.Sleep(wait*5/2 + time.Millisecond)
 				synctest.Wait()
 				p.a.none()
-				ok(t, p.b.qp.PostRecv(&verbs.RecvWR{ID: 2, SGList: []verbs.SGE{p.bm.SGE(0, 100)}}))
+				ok(t, p.b.qp.PostRecv(&verbs.RecvWR{WRID: 2, SGList: []verbs.SGE{p.bm.SGE(0, 100)}}))
 				p.b.succeed(2)
 				p.a.succeed(1)
 				for i := 1; i < len(sent); i++ {
@@ -204,7 +204,7 @@ func TestRNRRetriesEnd(t *testing.T) {
 		})
 		defer p.close()
 		start := time.Now()
-		p.a.post(&verbs.SendWR{ID: 1, Opcode: verbs.Send}, &verbs.SendWR{ID: 2, Opcode: verbs.RDMAWrite})
+		p.a.post(&verbs.SendWR{WRID: 1, Opcode: verbs.Send}, &verbs.SendWR{WRID: 2, Opcode: verbs.RDMAWrite})
 		if wc := p.a.next(); wc.WRID != 1 || wc.Status != verbs.WCRNRRetryExcErr {
 			t.Errorf("WR %d: %v, want WR 1: RNR_RETRY_EXC_ERR", wc.WRID, wc.Status)
 		}
@@ -228,7 +228,7 @@ func TestLostAtomicAcknowledgement(t *testing.T) {
 				word := func(m *verbs.MR, i int) uint64 { return binary.NativeEndian.Uint64(m.Buf()[8*i:]) }
 				binary.NativeEndian.PutUint64(p.bm.Buf(), 1000)
 				atomic := func(id uint64, code verbs.WROpcode, add, swap uint64) *verbs.SendWR {
-					return &verbs.SendWR{ID: id, Opcode: code, Flags: verbs.SendSignaled, CompareAdd: add, Swap: swap,
+					return &verbs.SendWR{WRID: id, Opcode: code, Flags: verbs.SendSignaled, CompareAdd: add, Swap: swap,
 						SGList: []verbs.SGE{p.am.SGE(8*int(id), 8)}, RemoteAddr: p.bm.Addr(), RKey: p.bm.RKey()}
 				}
 				p.a.post(
@@ -274,7 +274,7 @@ func TestMemoryChangesBetweenAttempts(t *testing.T) {
 		for _, g := range p.b.gids {
 			p.a.findNeighbour(g.GID.Addr())
 		}
-		p.a.post(&verbs.SendWR{ID: 1, Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled,
+		p.a.post(&verbs.SendWR{WRID: 1, Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled,
 			SGList: []verbs.SGE{p.am.SGE(0, 10_000)}, RemoteAddr: p.bm.Addr(), RKey: p.bm.RKey()})
 		p.a.succeed(1)
 		if packets < 20 {

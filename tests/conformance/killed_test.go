@@ -21,7 +21,7 @@ func (p *pair) requests(code verbs.WROpcode, n, size int) []*verbs.SendWR {
 	}
 	wrs := make([]*verbs.SendWR, n)
 	for i := range wrs {
-		wrs[i] = &verbs.SendWR{ID: uint64(i + 1), Opcode: code, SGList: []verbs.SGE{p.am.SGE(0, size)},
+		wrs[i] = &verbs.SendWR{WRID: uint64(i + 1), Opcode: code, SGList: []verbs.SGE{p.am.SGE(0, size)},
 			RemoteAddr: p.bm.Addr(), RKey: p.bm.RKey()}
 	}
 	wrs[n-1].Flags = verbs.SendSignaled
@@ -60,10 +60,10 @@ func peerKilled(t *testing.T, code verbs.WROpcode) {
 	})
 	defer p.close()
 	for i := range uint64(recvs) {
-		ok(t, p.a.qp.PostRecv(&verbs.RecvWR{ID: 100 + i}))
+		ok(t, p.a.qp.PostRecv(&verbs.RecvWR{WRID: 100 + i}))
 	}
 	for i := range uint64(sends) {
-		ok(t, p.b.qp.PostRecv(&verbs.RecvWR{ID: 200 + i, SGList: []verbs.SGE{p.bm.SGE(0, 30_000)}}))
+		ok(t, p.b.qp.PostRecv(&verbs.RecvWR{WRID: 200 + i, SGList: []verbs.SGE{p.bm.SGE(0, 30_000)}}))
 	}
 	for _, wr := range p.requests(code, sends, 30_000) {
 		p.a.post(wr)
@@ -91,7 +91,7 @@ func peerKilled(t *testing.T, code verbs.WROpcode) {
 		t.Errorf("event %v: a completion already reports the error", e.Type)
 	}
 	// Requests posted from now on are flushed immediately.
-	p.a.post(&verbs.SendWR{ID: 300, Opcode: verbs.RDMAWrite})
+	p.a.post(&verbs.SendWR{WRID: 300, Opcode: verbs.RDMAWrite})
 	p.a.flushed(300, 300)
 	p.b.toErr()
 	p.b.poll()
@@ -197,7 +197,7 @@ func churns(t *testing.T, direct bool) {
 	}
 	ended := 0
 	for id := uint64(1); ended < cap(done); id++ {
-		p.a.post(&verbs.SendWR{ID: id, Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled,
+		p.a.post(&verbs.SendWR{WRID: id, Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled,
 			SGList: []verbs.SGE{p.am.SGE(0, 5000)}, RemoteAddr: p.bm.Addr(), RKey: p.bm.RKey()})
 		p.a.succeed(id)
 		select {
@@ -234,7 +234,7 @@ func churn(n *node, rounds int) error {
 				verbs.QPAttrState|verbs.QPAttrPKeyIndex|verbs.QPAttrPort|verbs.QPAttrAccessFlags); err != nil {
 				return err
 			}
-			if err := qp.PostRecv(&verbs.RecvWR{ID: 1, SGList: []verbs.SGE{mr.SGE(0, 8)}}); err != nil {
+			if err := qp.PostRecv(&verbs.RecvWR{WRID: 1, SGList: []verbs.SGE{mr.SGE(0, 8)}}); err != nil {
 				return err
 			}
 		}
@@ -282,7 +282,7 @@ func deregDuringTraffic(t *testing.T, code verbs.WROpcode, want verbs.WCStatus, 
 	}
 	wrs := make([]*verbs.SendWR, 32)
 	for i := range wrs {
-		wrs[i] = &verbs.SendWR{ID: uint64(i), Opcode: code, Flags: verbs.SendSignaled,
+		wrs[i] = &verbs.SendWR{WRID: uint64(i), Opcode: code, Flags: verbs.SendSignaled,
 			SGList: []verbs.SGE{from.SGE(0, size)}, RemoteAddr: to.Addr(), RKey: to.RKey()}
 	}
 	p.a.post(wrs...)

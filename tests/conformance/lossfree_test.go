@@ -84,7 +84,7 @@ const firstRecvs = 32
 func streams(t *testing.T, ends [2]*endpoint, mr [2]*verbs.MR, code verbs.WROpcode, depth, count, size int) time.Duration {
 	for i, e := range ends {
 		for range firstRecvs {
-			ok(t, e.qp.PostRecv(&verbs.RecvWR{ID: recvID, SGList: []verbs.SGE{mr[i].SGE(size, size)}}))
+			ok(t, e.qp.PostRecv(&verbs.RecvWR{WRID: recvID, SGList: []verbs.SGE{mr[i].SGE(size, size)}}))
 		}
 	}
 	start := time.Now()
@@ -108,7 +108,7 @@ func (e *endpoint) stream(code verbs.WROpcode, depth, count, size int, mine, the
 	}
 	for sent < count || received < count {
 		for ; code == verbs.Send && ready < count && ready-received < firstRecvs; ready++ {
-			if err := e.qp.PostRecv(&verbs.RecvWR{ID: recvID, SGList: []verbs.SGE{mine.SGE(size, size)}}); err != nil {
+			if err := e.qp.PostRecv(&verbs.RecvWR{WRID: recvID, SGList: []verbs.SGE{mine.SGE(size, size)}}); err != nil {
 				return err
 			}
 		}

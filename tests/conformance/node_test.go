@@ -58,7 +58,7 @@ func (n *node) reg(buf []byte, access verbs.Access) *verbs.MR {
 // counter returns one of the device's counters.
 func (n *node) counter(name string) uint64 {
 	n.t.Helper()
-	v, found := n.dev.HWCounters()[name]
+	v, found := must(n.dev.HWCounters())(n.t)[name]
 	if !found {
 		n.t.Fatalf("no counter %q", name)
 	}

@@ -34,7 +34,7 @@ func memoryChangesWhileSent(t *testing.T, direct bool) {
 		}
 	})
 	for id := range uint64(500) {
-		p.a.post(&verbs.SendWR{ID: id, Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled,
+		p.a.post(&verbs.SendWR{WRID: id, Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled,
 			SGList: []verbs.SGE{p.am.SGE(0, pairMemory)}, RemoteAddr: p.bm.Addr(), RKey: p.bm.RKey()})
 		p.a.succeed(id)
 	}

@@ -63,7 +63,7 @@ func (id *ID) bind(op string, addr netip.AddrPort, hold bool) error {
 	}
 	id.bound, id.localPort, id.dev, id.state = b, b.addr.Port(), at.dev, bound
 	if at.dev != nil {
-		id.route = Route{Transport: id.transport(), Src: a, Port: at.port, GIDIndex: at.index, TOS: id.opts.tos}
+		id.route = Route{Transport: id.transport(), Src: a, PortNum: at.port, GIDIndex: at.index, TOS: id.opts.tos}
 	}
 	return nil
 }

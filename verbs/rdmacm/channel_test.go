@@ -410,7 +410,7 @@ func TestSeveralDevices(t *testing.T) {
 		must(t, err)
 		must(t, id.ResolveAddr(netip.AddrPort{}, netip.MustParseAddrPort("["+v6B+"]:1"), 0))
 		next(t, ch, rdmacm.AddrResolved)
-		if id.Device() != d2 || id.DevicePort() != 1 {
+		if id.Device() != d2 || id.PortNum() != 1 {
 			t.Errorf("IPv6 is on %v, want d2", id.Device().Name())
 		}
 	})

@@ -13,10 +13,10 @@ import (
 // Config has the options of connections that Dial, Listen and Request.Accept make. The zero value
 // and nil have useful defaults.
 type Config struct {
-	// Transport is the wire protocol.
+	// Transport is the wire protocol, if there is one only.
 	Transport verbs.Transport
-	// Transports are the wire protocols of a listener that serves several. If set, Transport is
-	// ignored.
+	// Transports are the wire protocols if there are several. A listener serves all of them; Dial uses
+	// the first that has a route to the peer. Transport must then be unset (RoCEv2).
 	Transports []verbs.Transport
 	// LocalAddr is the local address of Dial. If it is not valid, the route to the peer determines
 	// it.
@@ -43,7 +43,7 @@ type Config struct {
 
 	// PrivateData is sent to the peer in the connection request or reply: see ConnParam.
 	PrivateData []byte
-	// Param has the other parameters of the request or reply; nil means Defaults.
+	// Param has the other parameters of the request or reply; nil means DefaultConnParam.
 	Param *ConnParam
 	// Prepare, if not nil, is called when the QP has been created and the peer cannot send yet. It
 	// can post receive requests. If it returns an error, the connection ends.
@@ -53,15 +53,20 @@ type Config struct {
 	Backlog int
 }
 
-func (cfg *Config) transports() []verbs.Transport {
-	if len(cfg.Transports) > 0 {
-		return cfg.Transports
+// transports returns the wire protocols.
+func (cfg *Config) transports(op string) ([]verbs.Transport, error) {
+	switch {
+	case len(cfg.Transports) == 0:
+		return []verbs.Transport{cfg.Transport}, nil
+	case cfg.Transport != 0:
+		return nil, verbs.Errorf(verbs.ErrInvalid, op, "Transport %v and Transports %v: only one of them may be set",
+			cfg.Transport, cfg.Transports)
 	}
-	return []verbs.Transport{cfg.Transport}
+	return cfg.Transports, nil
 }
 
 func (cfg *Config) param() *ConnParam {
-	p := Defaults()
+	p := DefaultConnParam()
 	if cfg.Param != nil {
 		*p = *cfg.Param
 	}
@@ -116,13 +121,17 @@ func Dial(ctx context.Context, dev *verbs.Device, addr string, cfg *Config) (*Co
 	if cfg == nil {
 		cfg = &Config{}
 	}
+	transports, err := cfg.transports("dial " + addr)
+	if err != nil {
+		return nil, err
+	}
 	addrs, err := LookupHost(ctx, addr)
 	if err != nil {
 		return nil, err
 	}
 	var errs []error
 	for _, a := range addrs {
-		c, err := dial(ctx, dev, a, cfg)
+		c, err := dial(ctx, dev, a, transports, cfg)
 		if err == nil {
 			return c, nil
 		}
@@ -134,7 +143,9 @@ func Dial(ctx context.Context, dev *verbs.Device, addr string, cfg *Config) (*Co
 	return nil, &verbs.Error{Op: "dial " + addr, Detail: errs[0].Error(), Err: errors.Join(errs...)}
 }
 
-func dial(ctx context.Context, dev *verbs.Device, to netip.AddrPort, cfg *Config) (c *Conn, err error) {
+func dial(ctx context.Context, dev *verbs.Device, to netip.AddrPort, transports []verbs.Transport, cfg *Config) (
+	c *Conn, err error,
+) {
 	id, err := CreateSyncID(TCP, dev)
 	if err != nil {
 		return nil, err
@@ -149,7 +160,7 @@ func dial(ctx context.Context, dev *verbs.Device, to netip.AddrPort, cfg *Config
 		}
 		err = errors.Join(err, id.Close())
 	}()
-	if err := errors.Join(id.SetTOS(cfg.TOS), id.SetTransports(cfg.transports()...)); err != nil {
+	if err := errors.Join(id.SetTOS(cfg.TOS), id.SetTransports(transports...)); err != nil {
 		return nil, err
 	}
 	if err := id.resolveAddr(ctx, cfg.LocalAddr, to, resolveTimeout); err != nil {
@@ -199,7 +210,7 @@ func (c *Conn) LocalAddr() netip.AddrPort { return c.id.LocalAddr() }
 func (c *Conn) PeerAddr() netip.AddrPort { return c.id.PeerAddr() }
 
 // Done returns a channel that is closed when either side has ended the connection.
-func (c *Conn) Done() <-chan struct{} { return c.id.Ended() }
+func (c *Conn) Done() <-chan struct{} { return c.id.Done() }
 
 // closeTimeout bounds the time that Close waits for the peer to confirm the disconnection.
 const closeTimeout = 2 * time.Second

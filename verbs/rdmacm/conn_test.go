@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net/netip"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -54,7 +55,7 @@ func TestSyncID(t *testing.T) {
 			}
 			qp(t, s.ID)
 			must(t, s.Accept(ctx, nil))
-			<-s.Ended()
+			<-s.Done()
 			must(t, s.ID.Disconnect())
 			must(t, s.Close())
 		})
@@ -121,7 +122,7 @@ func TestDialListen(t *testing.T) {
 		prepared := 0
 		l, err := rdmacm.Listen(a, ":0", &rdmacm.Config{PrivateData: []byte("served"), Prepare: func(c *rdmacm.Conn) error {
 			prepared++
-			return c.QP().PostRecv(&verbs.RecvWR{ID: 9})
+			return c.QP().PostRecv(&verbs.RecvWR{WRID: 9})
 		}})
 		must(t, err)
 		for _, host := range []string{v4A, v6A} {
@@ -329,6 +330,40 @@ func TestRequests(t *testing.T) {
 	})
 }
 
+// TestTransportAndTransports: a Config with both is refused, and the error names both values.
+func TestTransportAndTransports(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b, _ := pair(t)
+		bad := &rdmacm.Config{Transport: verbs.IWARP, Transports: []verbs.Transport{verbs.RoCEv2}}
+		refused := func(err error) {
+			t.Helper()
+			wantErr(t, err, verbs.ErrInvalid)
+			if want := "Transport iWARP and Transports [RoCEv2]"; !strings.Contains(err.Error(), want) {
+				t.Errorf("%v, want %q", err, want)
+			}
+		}
+		_, err := rdmacm.Listen(a, ":7471", bad)
+		refused(err)
+		_, err = rdmacm.Dial(t.Context(), b, v4A+":7471", bad)
+		refused(err)
+
+		l, err := rdmacm.Listen(a, ":7471", &rdmacm.Config{Transports: []verbs.Transport{verbs.RoCEv2}})
+		must(t, err)
+		dialled := make(chan error, 1)
+		go func() {
+			_, err := rdmacm.Dial(t.Context(), b, v4A+":7471", nil)
+			dialled <- err
+		}()
+		r, err := l.Request(t.Context())
+		must(t, err)
+		_, err = r.Accept(t.Context(), bad)
+		refused(err)
+		wantErr(t, <-dialled, syscall.ECONNREFUSED)
+		must(t, l.Close())
+		checkEmpty(t, a, b)
+	})
+}
+
 func TestDialFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, _ := pair(t)
@@ -413,7 +448,7 @@ func TestConcurrentCalls(t *testing.T) {
 						if rand.IntN(4) == 0 {
 							server.Go(func() { _ = id.Disconnect() })
 						}
-						server.Go(func() { <-id.Ended(); _ = id.Close() })
+						server.Go(func() { <-id.Done(); _ = id.Close() })
 						if rand.IntN(8) == 0 {
 							server.Go(func() { _ = id.Close() })
 						}
@@ -471,7 +506,7 @@ func TestRequestsOfPeersThatDisconnect(t *testing.T) {
 						}
 						return
 					}
-					<-r.Ended()
+					<-r.Done()
 					must(t, r.Close())
 				}
 			})

@@ -82,7 +82,7 @@ func (a *acceptor) listen(op string, d *verbs.Device, t verbs.Transport, backlog
 	if err := id.watch(op, d); err != nil {
 		return err
 	}
-	attr := &ListenAttr{Transport: t, Space: id.space, Addr: id.local(), AFOnly: id.opts.afOnly, Backlog: backlog, TOS: id.opts.tos}
+	attr := &ListenAttr{Transport: t, PortSpace: id.space, Addr: id.local(), AFOnly: id.opts.afOnly, Backlog: backlog, TOS: id.opts.tos}
 	l, err := provider(d).Listen(attr, func(e *ConnEvent) { a.handle(d, e) })
 	if err != nil {
 		return &verbs.Error{Op: op, Err: err}
@@ -169,7 +169,7 @@ func (a *acceptor) request(d *verbs.Device, e *ConnEvent) {
 	id.state, id.dev, id.route, id.conn = requested, d, e.Route, e.Conn
 	id.opts = l.opts
 	id.route.TOS = l.opts.tos
-	id.localPort, id.remotePort = e.LocalPort, e.RemotePort
+	id.localPort, id.remotePort = e.LocalPort, e.PeerPort
 	param := clampDepths(d, e.Param)
 	id.request, id.qpType, id.acceptor = &param, e.QPType, a
 	if err := id.watch("accept", d); err != nil {
@@ -205,7 +205,7 @@ func clampDepths(d *verbs.Device, p ConnParam) ConnParam {
 }
 
 // Connect sends a connection request to the peer, or in port space UDP a request for its QP
-// (rdma_connect). A nil param means Defaults. With a QP from CreateQP, param.QPNum is ignored, and
+// (rdma_connect). A nil param means DefaultConnParam. With a QP from CreateQP, param.QPNum is ignored, and
 // the QP is in RTS when Established arrives. Without one, ConnectResponse arrives first, and the
 // application calls Establish or Reject.
 //
@@ -221,7 +221,7 @@ func (id *ID) Connect(param *ConnParam) error {
 		return err
 	}
 	id.route.TOS = id.opts.tos
-	attr := &ConnectAttr{Route: id.route, Space: id.space, LocalPort: id.localPort, RemotePort: id.remotePort,
+	attr := &ConnectAttr{Route: id.route, PortSpace: id.space, LocalPort: id.localPort, PeerPort: id.remotePort,
 		QPType: verbs.RC, AckTimeout: id.opts.ackTimeout, Param: cloneParam(p)}
 	if qp := id.ownQP(); qp != nil {
 		attr.QPType = qp.Type()
@@ -268,7 +268,7 @@ func (id *ID) retryConnect(status int) bool {
 // replace MaxDepth.
 func (id *ID) param(op string, given, offered *ConnParam) (ConnParam, error) {
 	if given == nil {
-		given = Defaults()
+		given = DefaultConnParam()
 	}
 	p := *given
 	attr := id.dev.QueryDevice()
@@ -295,7 +295,7 @@ func (id *ID) param(op string, given, offered *ConnParam) (ConnParam, error) {
 	return p, nil
 }
 
-// Accept accepts a ConnectRequest (rdma_accept). A nil param means Defaults. A depth of MaxDepth
+// Accept accepts a ConnectRequest (rdma_accept). A nil param means DefaultConnParam. A depth of MaxDepth
 // means the depth that the peer requested, limited to that of the device. A QP from CreateQP is in
 // RTS when Accept returns. Established follows when the peer has confirmed, except in port space
 // UDP.

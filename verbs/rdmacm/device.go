@@ -128,7 +128,7 @@ func (id *ID) addressesChanged(d *verbs.Device, at map[netip.Addr]uint8) {
 		return
 	}
 	port, ok := at[id.local().Addr()]
-	lost := !ok || port != id.route.Port
+	lost := !ok || port != id.route.PortNum
 	if lost && !id.addrLost && !id.addrChangeQueued.Load() {
 		id.addrChangeQueued.Store(true) // before take can clear it
 		id.ch.add(&Event{Type: AddrChange, ID: id})

@@ -47,7 +47,7 @@ func types(events []*rdmacm.Event, id *rdmacm.ID) (t []rdmacm.EventType) {
 func TestDeviceRemoval(t *testing.T) {
 	bubble(t, func(t *testing.T, a, b *end) {
 		l, s, c := connected(a, b)
-		must(t, s.QP().PostRecv(&verbs.RecvWR{ID: 9}))
+		must(t, s.QP().PostRecv(&verbs.RecvWR{WRID: 9}))
 		unanswered := b.resolve(rdmacm.TCP, v4A+":7471")
 		must(t, unanswered.Connect(nil))
 		request := a.next(rdmacm.ConnectRequest).ID
@@ -93,7 +93,7 @@ func TestDeviceRemoval(t *testing.T) {
 		wantErr(t, s.Disconnect(), syscall.ENODEV)
 		wantErr(t, request.Accept(nil), syscall.ENODEV)
 		wantErr(t, resolved.Connect(nil), syscall.ENODEV)
-		<-s.Ended()
+		<-s.Done()
 		var wcs [2]verbs.WC
 		if n, _ := s.QP().RecvCQ().Poll(wcs[:]); n != 1 || wcs[0].WRID != 9 || wcs[0].Status != verbs.WCWRFlushErr {
 			t.Errorf("%d completions, %+v; want the receive flushed", n, wcs[0])
@@ -140,7 +140,7 @@ func TestDeviceRemovalAfterFlush(t *testing.T) {
 				t.Error("an event came before the QP was flushed")
 			}
 			select {
-			case <-s.Ended():
+			case <-s.Done():
 				t.Error("the ID ended before its QP was flushed")
 			default:
 			}

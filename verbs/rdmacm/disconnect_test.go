@@ -35,7 +35,7 @@ func TestDisconnectBeforeEstablished(t *testing.T) {
 			must(t, c.Connect(nil))
 			s := a.next(rdmacm.ConnectRequest).ID
 			sq := qp(t, s)
-			must(t, sq.PostRecv(&verbs.RecvWR{ID: 7}))
+			must(t, sq.PostRecv(&verbs.RecvWR{WRID: 7}))
 			must(t, s.Accept(nil))
 			b.next(rdmacm.Established)
 			must(t, s.Disconnect())

@@ -86,7 +86,7 @@ func ExampleEventChannel() {
 	fatal(id.ResolveRoute())
 	await()
 	fatal(id.CreateQP(nil, &verbs.QPInitAttr{Type: verbs.RC, Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}}))
-	fatal(id.Connect(rdmacm.Defaults()))
+	fatal(id.Connect(rdmacm.DefaultConnParam()))
 	await()
 	c := <-accepted
 	fatal(id.Disconnect())

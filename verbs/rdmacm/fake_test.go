@@ -95,7 +95,7 @@ func (d *device) AllocMW(*verbs.MW) (uint32, error)             { return 0, verb
 func (d *device) DeallocMW(*verbs.MW)                           {}
 func (d *device) Watch(f func(verbs.AsyncEventType, uint8))     { d.event = f }
 func (d *device) Close() error                                  { return nil }
-func (d *device) HWCounters() map[string]uint64                 { return nil }
+func (d *device) HWCounters() (map[string]uint64, error)        { return nil, nil }
 func (d *device) PortCounters(uint8) (map[string]uint64, error) { return nil, nil }
 func (d *device) Shutdown(context.Context) error                { return nil }
 func (d *device) Progress() bool                                { return false }
@@ -136,7 +136,7 @@ func (d *device) Route(transport verbs.Transport, src, dst netip.Addr) (rdmacm.R
 	}
 	for i, a := range d.addrs {
 		if a.Is4() == dst.Is4() && (!src.IsValid() || src.IsUnspecified() || src == a) {
-			return rdmacm.Route{Transport: transport, Src: a, Dst: dst, Port: 1, GIDIndex: i, MTU: verbs.MTU1024}, nil
+			return rdmacm.Route{Transport: transport, Src: a, Dst: dst, PortNum: 1, GIDIndex: i, MTU: verbs.MTU1024}, nil
 		}
 	}
 	return rdmacm.Route{}, syscall.ENETUNREACH
@@ -274,7 +274,7 @@ func (d *device) Connect(attr *rdmacm.ConnectAttr, h rdmacm.Handler) (rdmacm.Pro
 	o := d.devs[i]
 	i = slices.IndexFunc(o.listeners, func(l *fakeListener) bool {
 		a := l.attr.Addr
-		return l.attr.Transport == attr.Transport && l.attr.Space == attr.Space && a.Port() == attr.RemotePort &&
+		return l.attr.Transport == attr.Transport && l.attr.PortSpace == attr.PortSpace && a.Port() == attr.PeerPort &&
 			(a.Addr().IsUnspecified() || a.Addr() == attr.Dst)
 	})
 	if i < 0 {
@@ -295,8 +295,8 @@ func (d *device) Connect(attr *rdmacm.ConnectAttr, h rdmacm.Handler) (rdmacm.Pro
 	o.conns++
 	route := attr.Route
 	route.Src, route.Dst = attr.Dst, attr.Src
-	c.peer.report(&rdmacm.ConnEvent{Type: rdmacm.ConnectRequest, Route: route, LocalPort: attr.RemotePort,
-		RemotePort: attr.LocalPort, Param: p})
+	c.peer.report(&rdmacm.ConnEvent{Type: rdmacm.ConnectRequest, Route: route, LocalPort: attr.PeerPort,
+		PeerPort: attr.LocalPort, Param: p})
 	return c, nil
 }
 
@@ -335,7 +335,7 @@ func (c *fakeConn) Accept(p *rdmacm.ConnParam, qkey uint32) error {
 			return verbs.Errorf(verbs.ErrInvalid, "accept", "private data of %d bytes", len(p.PrivateData))
 		}
 		c.answered(repSent)
-		if c.listener.attr.Space == rdmacm.UDP {
+		if c.listener.attr.PortSpace == rdmacm.UDP {
 			c.phase, c.peer.phase = over, over
 			c.peer.report(&rdmacm.ConnEvent{Type: rdmacm.Established, UD: rdmacm.UDParam{PrivateData: p.PrivateData,
 				QPNum: p.QPNum, QKey: qkey}})
@@ -469,7 +469,7 @@ func (fakeGroup) Close() error { return nil }
 
 func (d *device) JoinMulticast(r rdmacm.Route, group netip.Addr, h rdmacm.Handler) (io.Closer, error) {
 	e := &rdmacm.ConnEvent{Type: rdmacm.MulticastJoin, UD: rdmacm.UDParam{QPNum: 0xffffff, QKey: rdmacm.UDPQKey,
-		AHAttr: verbs.AHAttr{GRH: verbs.GRH{DGID: verbs.GIDFromAddr(group)}, IsGlobal: true, PortNum: r.Port}}}
+		AHAttr: verbs.AHAttr{GRH: verbs.GRH{DGID: verbs.GIDFromAddr(group)}, IsGlobal: true, PortNum: r.PortNum}}}
 	switch group {
 	case netip.MustParseAddr("239.0.0.13"):
 		return nil, errors.New("no room in the filter")

@@ -278,9 +278,9 @@ func sameDevices(a, b []*verbs.Device) bool {
 	return !slices.ContainsFunc(a, func(d *verbs.Device) bool { return !slices.Contains(b, d) })
 }
 
-// Ended returns a channel that is closed when the connection is disconnected, rejected or has
+// Done returns a channel that is closed when the connection is disconnected, rejected or has
 // failed, or when the ID is closed.
-func (id *ID) Ended() <-chan struct{} { return id.signals.ended() }
+func (id *ID) Done() <-chan struct{} { return id.signals.ended() }
 
 // PortSpace returns the port space that the ID was created with.
 func (id *ID) PortSpace() PortSpace { return id.space }
@@ -302,8 +302,8 @@ func (id *ID) Channel() *EventChannel { return get(id, func() *EventChannel { re
 // Device returns the device that the ID is bound to; nil while it is not bound to one.
 func (id *ID) Device() *verbs.Device { return get(id, func() *verbs.Device { return id.dev }) }
 
-// DevicePort returns the port of the device, 0 while the ID has none.
-func (id *ID) DevicePort() uint8 { return get(id, func() uint8 { return id.route.Port }) }
+// PortNum returns the port of the device, 0 while the ID has none.
+func (id *ID) PortNum() uint8 { return get(id, func() uint8 { return id.route.PortNum }) }
 
 // Route returns the route to the peer, which is valid after RouteResolved.
 func (id *ID) Route() Route { return get(id, func() Route { return id.route }) }

@@ -66,7 +66,7 @@ func TestConnection(t *testing.T) {
 			if sq.State() != verbs.StateErr {
 				t.Errorf("QP is in %v after Disconnected, want ERR", sq.State())
 			}
-			<-s.Ended()
+			<-s.Done()
 			must(t, s.Disconnect())
 			b.next(rdmacm.Disconnected)
 			a.next(rdmacm.TimewaitExit)
@@ -84,7 +84,7 @@ func TestAcceptParametersOfRequest(t *testing.T) {
 		l := a.listen(rdmacm.TCP)
 		route, err := b.fake.Route(verbs.RoCEv2, netip.Addr{}, netip.MustParseAddr(v4A))
 		must(t, err)
-		c, err := b.fake.Connect(&rdmacm.ConnectAttr{Route: route, Space: rdmacm.TCP, RemotePort: 7471,
+		c, err := b.fake.Connect(&rdmacm.ConnectAttr{Route: route, PortSpace: rdmacm.TCP, PeerPort: 7471,
 			Param: rdmacm.ConnParam{ResponderResources: maxDepth + 1, InitiatorDepth: 254}}, func(*rdmacm.ConnEvent) {})
 		must(t, err)
 		ev := a.next(rdmacm.ConnectRequest)
@@ -207,7 +207,7 @@ func TestFailures(t *testing.T) {
 				}
 				wantErr(t, ev.Err(), c.want.errno)
 				if ended := c.want.event > rdmacm.ConnectResponse && c.want.event < rdmacm.MulticastJoin; ended {
-					<-id.Ended()
+					<-id.Done()
 					if q != nil && q.State() != verbs.StateErr {
 						t.Errorf("QP is in %v, want ERR", q.State())
 					}

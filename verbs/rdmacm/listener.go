@@ -34,6 +34,10 @@ func Listen(dev *verbs.Device, addr string, cfg *Config) (*Listener, error) {
 		l.cfg.Backlog = 1024
 	}
 	l.slots = make(chan struct{}, maxConcurrentAccepts(l.cfg.Backlog))
+	transports, err := l.cfg.transports("listen on " + addr)
+	if err != nil {
+		return nil, err
+	}
 	addrs, err := LookupHost(context.Background(), addr)
 	if err != nil {
 		return nil, err
@@ -41,7 +45,7 @@ func Listen(dev *verbs.Device, addr string, cfg *Config) (*Listener, error) {
 	if l.id, err = CreateSyncID(TCP, dev); err != nil {
 		return nil, err
 	}
-	err = errors.Join(l.id.SetTOS(l.cfg.TOS), l.id.SetTransports(l.cfg.transports()...), l.id.SetAFOnly(l.cfg.AFOnly))
+	err = errors.Join(l.id.SetTOS(l.cfg.TOS), l.id.SetTransports(transports...), l.id.SetAFOnly(l.cfg.AFOnly))
 	if err == nil {
 		err = l.id.Bind(addrs[0])
 	}
@@ -159,7 +163,11 @@ func (r *Request) Accept(ctx context.Context, cfg *Config) (*Conn, error) {
 	if cfg == nil {
 		cfg = &Config{}
 	}
-	c, err := newConn(r.id, cfg)
+	var c *Conn
+	_, err := cfg.transports("accept") // the request has chosen one of the listener's
+	if err == nil {
+		c, err = newConn(r.id, cfg)
+	}
 	if err == nil {
 		err = r.id.Accept(ctx, cfg.param())
 	}

@@ -50,9 +50,9 @@ type ConnParam struct {
 	QPNum              uint32 // 24 bits
 }
 
-// Defaults returns the parameters that Connect and Accept use for nil: no private data, MaxDepth,
-// flow control, and 7 retries of each kind.
-func Defaults() *ConnParam {
+// DefaultConnParam returns the parameters that Connect and Accept use for nil: no private data,
+// MaxDepth, flow control, and 7 retries of each kind.
+func DefaultConnParam() *ConnParam {
 	return &ConnParam{ResponderResources: MaxDepth, InitiatorDepth: MaxDepth, FlowControl: true, RetryCount: 7, RNRRetryCount: 7}
 }
 

@@ -15,6 +15,14 @@ import (
 // provider exchanges the messages that establish and end connections: IB CM datagrams for RoCEv2,
 // and MPA frames over TCP for iWARP. It handles their retransmissions and timeouts, and reports
 // events.
+//
+// These interfaces are optional, and found by a type assertion. ARCHITECTURE.md lists what is lost
+// without each.
+//
+//   - [Provider]: a [verbs.Provider] supports rdma_cm
+//   - [PortHolder]: a [Provider] reserves ports among the processes that share its addresses
+//   - [AccessController]: a [Provider] limits and identifies the hosts that reach its device
+//   - [AuthenticatedConn]: a [ProviderConn] knows the identity of its peer
 
 // Provider has the methods that a verbs.Provider needs in addition to support rdma_cm.
 type Provider interface {
@@ -42,9 +50,8 @@ type Provider interface {
 	JoinMulticast(r Route, group netip.Addr, h Handler) (io.Closer, error)
 }
 
-// PortHolder is a Provider that shares its addresses with other processes.
+// PortHolder is implemented by a Provider that shares its addresses with other processes.
 type PortHolder interface {
-	Provider
 	// HoldPort reserves a port of an address, or of all addresses of the device if it is
 	// unspecified. The reservation for this process ends when the closer is closed. HoldPort may
 	// wait for other processes. The error wraps EADDRINUSE if another process has the port.
@@ -74,7 +81,7 @@ type AuthenticatedConn interface {
 type Route struct {
 	Transport verbs.Transport
 	Src, Dst  netip.Addr
-	Port      uint8     // of the device
+	PortNum   uint8     // of the device
 	GIDIndex  int       // of Src
 	MTU       verbs.MTU // the largest path MTU
 	TOS       uint8     // IP type of service, as set on the ID
@@ -87,7 +94,7 @@ type Route struct {
 // listener and the requests of both. This package then rejects the requests of the wrong family.
 type ListenAttr struct {
 	Transport verbs.Transport
-	Space     PortSpace
+	PortSpace PortSpace
 	Addr      netip.AddrPort
 	AFOnly    bool // SetAFOnly was called
 	Backlog   int
@@ -98,9 +105,9 @@ type ListenAttr struct {
 // ConnectAttr has the arguments of Provider.Connect.
 type ConnectAttr struct {
 	Route
-	Space      PortSpace
+	PortSpace  PortSpace
 	LocalPort  uint16
-	RemotePort uint16
+	PeerPort   uint16
 	QPType     verbs.QPType
 	AckTimeout uint8 // requested local ACK timeout, 4.096 µs × 2^n; 0: the provider chooses
 	Param      ConnParam
@@ -121,9 +128,9 @@ type ConnEvent struct {
 	Status int
 	// Conn is the connection; in a ConnectRequest it is new.
 	Conn ProviderConn
-	// Route, LocalPort and RemotePort are set in a ConnectRequest, from this side's view.
+	// Route, LocalPort and PeerPort are set in a ConnectRequest, from this side's view.
 	Route
-	LocalPort, RemotePort uint16
+	LocalPort, PeerPort uint16
 	// QPType is, in a ConnectRequest, the type of QP that the peer requests: RC if 0, or XRC_RECV.
 	QPType verbs.QPType
 	// Param has the peer's parameters. Its depths are swapped to this side's view, as in rdma_cm.

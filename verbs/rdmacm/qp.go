@@ -226,7 +226,7 @@ func (id *ID) initQP(t verbs.QPType) error {
 }
 
 func (id *ID) initAttr(t verbs.QPType) (verbs.QPAttr, verbs.QPAttrMask, error) {
-	attr := verbs.QPAttr{QPState: verbs.StateInit, PortNum: id.route.Port}
+	attr := verbs.QPAttr{QPState: verbs.StateInit, PortNum: id.route.PortNum}
 	mask := verbs.QPAttrState | verbs.QPAttrPKeyIndex | verbs.QPAttrPort
 	switch {
 	case t == verbs.UD:

@@ -222,7 +222,7 @@ func (s *SyncID) Disconnect(ctx context.Context) error {
 		return nil // no connection exists yet
 	}
 	select {
-	case <-s.Ended():
+	case <-s.Done():
 		return nil
 	case <-ctx.Done():
 		return &verbs.Error{Op: "disconnect", Err: ctx.Err()}

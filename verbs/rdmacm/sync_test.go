@@ -44,7 +44,7 @@ func TestCloseDuringGetRequest(t *testing.T) {
 		}()
 		var conns []rdmacm.ProviderConn
 		for range clients {
-			c, err := from.Connect(&rdmacm.ConnectAttr{Route: route, Space: rdmacm.TCP, RemotePort: 7471},
+			c, err := from.Connect(&rdmacm.ConnectAttr{Route: route, PortSpace: rdmacm.TCP, PeerPort: 7471},
 				func(*rdmacm.ConnEvent) {})
 			must(t, err)
 			conns = append(conns, c)

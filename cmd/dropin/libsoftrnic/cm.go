@@ -153,7 +153,7 @@ func srCMMigrateID(h, ch C.uint32_t, events *C.uint32_t) C.int {
 func srCMQueryID(h C.uint32_t, info *C.struct_sr_cm_id) C.int {
 	return with(&cmIDs, h, func(s *cmID) error {
 		r := s.Route()
-		*info = C.struct_sr_cm_id{dev: C.int(s.device()), port: C.uint8_t(r.Port), qp_type: C.uint32_t(s.QPType())}
+		*info = C.struct_sr_cm_id{dev: C.int(s.device()), port: C.uint8_t(r.PortNum), qp_type: C.uint32_t(s.QPType())}
 		setSockaddr(&info.src, s.LocalAddr())
 		setSockaddr(&info.dst, s.PeerAddr())
 		if s.PeerAddr().IsValid() && r.Src.IsValid() && r.Dst.IsValid() {

@@ -56,7 +56,7 @@ func (s *cmID) useQP(v *qp, num uint32) error {
 // 7.
 func connParam(p *C.struct_sr_cm_param) *rdmacm.ConnParam {
 	if p == nil {
-		return rdmacm.Defaults()
+		return rdmacm.DefaultConnParam()
 	}
 	v := &rdmacm.ConnParam{
 		ResponderResources: uint8(p.responder_resources), InitiatorDepth: uint8(p.initiator_depth), FlowControl: p.flow_control != 0,

@@ -114,14 +114,14 @@ func dispatch(dev *verbs.Device, e *verbs.AsyncEvent) {
 	default:
 		for _, c := range contexts.all() {
 			if c.dev == dev {
-				c.events.add(asyncEvent{t: e.Type, port: e.Port})
+				c.events.add(asyncEvent{t: e.Type, port: e.PortNum})
 			}
 		}
 		return
 	}
 	switch o := of.(type) {
 	case *object:
-		o.ctx.events.add(asyncEvent{e.Type, e.Port, o.events})
+		o.ctx.events.add(asyncEvent{e.Type, e.PortNum, o.events})
 	case *sharedQP:
 		o.add(e)
 	}

@@ -170,12 +170,12 @@ func srQueryCounter(dev, port C.int, name *C.char, value *C.uint64_t) C.int {
 	if d == nil || port < 0 || port > 255 {
 		return invalid
 	}
-	counters := d.dev.HWCounters()
+	counters, err := d.dev.HWCounters()
 	if port > 0 {
-		var err error
-		if counters, err = d.dev.PortCounters(uint8(port)); err != nil {
-			return errno(err)
-		}
+		counters, err = d.dev.PortCounters(uint8(port))
+	}
+	if err != nil {
+		return errno(err)
 	}
 	v, ok := counters[C.GoString(name)]
 	if !ok {

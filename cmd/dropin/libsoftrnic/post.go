@@ -75,7 +75,7 @@ func pointer(addr *C.uint64_t) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe
 // set converts c to request i.
 func (s *sends) set(i int, c *C.struct_sr_send_wr, flags C.int) {
 	w := &s.wrs[i]
-	*w = verbs.SendWR{ID: uint64(c.wr_id), Opcode: verbs.WROpcode(min(c.opcode, 255)), Flags: verbs.SendFlags(c.send_flags),
+	*w = verbs.SendWR{WRID: uint64(c.wr_id), Opcode: verbs.WROpcode(min(c.opcode, 255)), Flags: verbs.SendFlags(c.send_flags),
 		RemoteSRQN: uint32(c.remote_srqn) & 0xffffff}
 	if w.Flags&verbs.SendInline != 0 {
 		w.InlineData = s.gather(c, flags>>C.SR_POST_SGES)
@@ -230,7 +230,7 @@ func postRecvs(c *C.struct_sr_recv_wr, post func(...*verbs.RecvWR) error, done *
 	for c != nil {
 		n := 0
 		for ; c != nil && n < batch; c, n = c.next, n+1 {
-			r.wrs[n] = verbs.RecvWR{ID: uint64(c.wr_id), SGList: sges(c.sg_list, c.num_sge)}
+			r.wrs[n] = verbs.RecvWR{WRID: uint64(c.wr_id), SGList: sges(c.sg_list, c.num_sge)}
 		}
 		err := post(r.ptrs[:n]...)
 		*done += C.int(posted(n, err))

@@ -180,7 +180,7 @@ func (s *sharedQP) add(e *verbs.AsyncEvent) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, o := range s.handles {
-		o.ctx.events.add(asyncEvent{e.Type, e.Port, o.events})
+		o.ctx.events.add(asyncEvent{e.Type, e.PortNum, o.events})
 	}
 }
 

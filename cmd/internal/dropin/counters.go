@@ -17,7 +17,11 @@ func AppendCounters(file string, devices ...*verbs.Device) error {
 	}
 	counters := map[string]uint64{"pid": uint64(os.Getpid())}
 	for _, dev := range devices {
-		for name, v := range dev.HWCounters() { // includes the ports' counters
+		all, err := dev.HWCounters() // includes the ports' counters
+		if err != nil {
+			return errors.Join(err, f.Close())
+		}
+		for name, v := range all {
 			if v != 0 {
 				counters[name] += v
 			}

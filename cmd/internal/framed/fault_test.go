@@ -111,7 +111,7 @@ func TestFaults(t *testing.T) {
 			if in.Packets < 50 || out.Packets < 50 || in.Lost+out.Lost == 0 {
 				t.Error("the link has impaired no packet")
 			}
-			noticed := a.HWCounters()["icrc_errors"] + b.HWCounters()["icrc_errors"]
+			noticed := must(a.HWCounters())(t)["icrc_errors"] + must(b.HWCounters())(t)["icrc_errors"]
 			// A packet may be sent twice.
 			if flips := in.Corrupted + out.Corrupted; flips > 0 && noticed == 0 || noticed > 2*flips {
 				t.Errorf("%d bits were flipped, %d wrong ICRCs were counted", flips, noticed)
@@ -178,7 +178,7 @@ func faults(t *testing.T, a, b *verbs.Device, other string, seed uint64) {
 		what := fmt.Sprintf("round %d, %d bytes", round, n)
 		switch round % 3 {
 		case 0:
-			if err := y.QP().PostRecv(&verbs.RecvWR{ID: uint64(round), SGList: []verbs.SGE{y.mr.SGE(0, size)}}); err != nil {
+			if err := y.QP().PostRecv(&verbs.RecvWR{WRID: uint64(round), SGList: []verbs.SGE{y.mr.SGE(0, size)}}); err != nil {
 				t.Fatal(err)
 			}
 			post(verbs.SendWR{Opcode: verbs.Send, SGList: []verbs.SGE{x.mr.SGE(0, n)}})

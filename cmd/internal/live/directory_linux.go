@@ -165,11 +165,15 @@ func Counters(dev *verbs.Device) (map[string]uint64, error) {
 	if err != nil {
 		return nil, err
 	}
+	all, err := dev.HWCounters()
+	if err != nil {
+		return nil, err
+	}
 	files := map[string]uint64{}
 	for name, v := range port {
 		files[PortDir+"/"+name] = v
 	}
-	for name, v := range dev.HWCounters() {
+	for name, v := range all {
 		files[HWDir+"/"+name] = v
 	}
 	return files, nil

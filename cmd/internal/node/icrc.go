@@ -23,7 +23,7 @@ func (d *natDetector) check() {
 	if d.warned {
 		return
 	}
-	now := d.n.Dev.HWCounters()
+	now, _ := d.n.Dev.HWCounters() // the device is open
 	since := func(name string) uint64 { return now[name] - d.last[name] }
 	if wrong := since("icrc_errors"); wrong > since("rcvd_pkts") {
 		d.warned = true
@@ -63,7 +63,7 @@ func (n *Node) warnNothingReceived(interrupted bool) {
 	if !n.mayHaveNAT() {
 		return
 	}
-	c := n.Dev.HWCounters()
+	c, _ := n.Dev.HWCounters() // the device is open
 	asked := c["cm_tx_msgs_req"] + c["cm_tx_msgs_sidr_req"]
 	if c["rcvd_pkts"] > 0 || c["sent_pkts"] == 0 || interrupted && asked == 0 {
 		return

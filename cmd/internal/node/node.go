@@ -427,9 +427,12 @@ func (n *Node) FlushCapture() error {
 
 // printCounters prints the nonzero counters in one write.
 func (n *Node) printCounters() error {
+	counters, err := n.Dev.HWCounters()
+	if err != nil {
+		return err
+	}
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "Counters of %s (%v):\n", n.Dev.Name(), n.Addrs())
-	counters := n.Dev.HWCounters()
 	for _, name := range slices.Sorted(maps.Keys(counters)) {
 		if v := counters[name]; v != 0 {
 			fmt.Fprintf(&b, "  %-26s %d\n", name, v)

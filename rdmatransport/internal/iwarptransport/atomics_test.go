@@ -50,9 +50,9 @@ func TestAtomics(t *testing.T) {
 		binary.NativeEndian.PutUint64(b.buf[8:], 10)
 		wr := verbs.SendWR{Flags: verbs.SendSignaled, RKey: b.mr.RKey(), RemoteAddr: b.mr.Addr() + 8}
 		add, miss, hit := wr, wr, wr
-		add.ID, add.Opcode, add.CompareAdd, add.SGList = 0, verbs.AtomicFetchAndAdd, 5, []verbs.SGE{a.mr.SGE(0, 8)}
-		miss.ID, miss.Opcode, miss.CompareAdd, miss.Swap, miss.SGList = 1, verbs.AtomicCmpAndSwp, 14, 1, []verbs.SGE{a.mr.SGE(8, 8)}
-		hit.ID, hit.Opcode, hit.CompareAdd, hit.Swap, hit.SGList = 2, verbs.AtomicCmpAndSwp, 15, 77, []verbs.SGE{a.mr.SGE(16, 8)}
+		add.WRID, add.Opcode, add.CompareAdd, add.SGList = 0, verbs.AtomicFetchAndAdd, 5, []verbs.SGE{a.mr.SGE(0, 8)}
+		miss.WRID, miss.Opcode, miss.CompareAdd, miss.Swap, miss.SGList = 1, verbs.AtomicCmpAndSwp, 14, 1, []verbs.SGE{a.mr.SGE(8, 8)}
+		hit.WRID, hit.Opcode, hit.CompareAdd, hit.Swap, hit.SGList = 2, verbs.AtomicCmpAndSwp, 15, 77, []verbs.SGE{a.mr.SGE(16, 8)}
 		x.post(&add, &miss, &hit)
 		for _, wc := range x.statuses(a.scq, 0, 0, 0) {
 			if wc.ByteLen != 8 {

@@ -31,8 +31,8 @@ func (e *Engine) Connect(attr *rdmacm.ConnectAttr, h rdmacm.Handler) (rdmacm.Pro
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), startupTimeout)
-	c := &conn{e: e, h: h, peer: attr.Dst, port: attr.Port, initiator: true, cancel: cancel}
-	t := e.dials.enter(netip.AddrPortFrom(attr.Dst, attr.RemotePort))
+	c := &conn{e: e, h: h, peer: attr.Dst, port: attr.PortNum, initiator: true, cancel: cancel}
+	t := e.dials.enter(netip.AddrPortFrom(attr.Dst, attr.PeerPort))
 	e.work.Go(func() {
 		defer t.done()
 		t.wait(dialWait)
@@ -105,7 +105,7 @@ var errRejected = errors.New("iwarp: the peer has rejected the connection")
 func (c *conn) exchange(ctx context.Context, attr *rdmacm.ConnectAttr, request *mpa.Frame, onSent func()) (reply mpa.Frame, err error) {
 	deadline, _ := ctx.Deadline()
 	stream, err := c.e.net.DialStream(ctx, netip.AddrPortFrom(attr.Src, attr.LocalPort),
-		netip.AddrPortFrom(attr.Dst, attr.RemotePort))
+		netip.AddrPortFrom(attr.Dst, attr.PeerPort))
 	if err != nil {
 		return reply, err
 	}

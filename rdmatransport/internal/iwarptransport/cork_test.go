@@ -103,7 +103,7 @@ func TestSmallAndLongFPDUsKeepOrder(t *testing.T) {
 			for i := range 40 {
 				size := []int{8, 65536, 1, 3000, 64_700, 0, 20_000}[i%7]
 				wrs = append(wrs, &verbs.SendWR{
-					ID: uint64(i), Opcode: verbs.Send, Flags: verbs.SendSignaled, SGList: []verbs.SGE{x.mr.SGE(off, size)},
+					WRID: uint64(i), Opcode: verbs.Send, Flags: verbs.SendSignaled, SGList: []verbs.SGE{x.mr.SGE(off, size)},
 				})
 				y.recv(uint64(i), off, size)
 				off += size

@@ -62,7 +62,7 @@ func TestOperations(t *testing.T) {
 			for i, op := range []rdmap.Opcode{rdmap.Send, rdmap.SendSE, rdmap.SendInvalidate, rdmap.SendSEInvalidate} {
 				clear(d.buf)
 				extra := d.register(make([]byte, 8), allRights)
-				must(t, s.qp.PostRecv(&verbs.RecvWR{ID: uint64(i), SGList: []verbs.SGE{d.mr.SGE(5, size/2), d.mr.SGE(100_010, size)}}))
+				must(t, s.qp.PostRecv(&verbs.RecvWR{WRID: uint64(i), SGList: []verbs.SGE{d.mr.SGE(5, size/2), d.mr.SGE(100_010, size)}}))
 				must(t, d.rcq.ReqNotify(true))
 				p.msn[rdmap.QueueSend]++
 				msg := ddp.Untagged{MSN: p.msn[rdmap.QueueSend]}
@@ -117,15 +117,15 @@ func (s *session) exchange(o *session, size int) {
 		other := ends[1-i]
 		remote := func(at int) uint64 { return other.mr.Addr() + uint64(at) }
 		e.post(
-			&verbs.SendWR{ID: 0, Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled,
+			&verbs.SendWR{WRID: 0, Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled,
 				SGList:     []verbs.SGE{e.mr.SGE(source, size/2), e.mr.SGE(source+size/2, size-size/2)},
 				RemoteAddr: remote(written), RKey: other.mr.RKey()},
-			&verbs.SendWR{ID: 1, Opcode: verbs.RDMARead, Flags: verbs.SendSignaled,
+			&verbs.SendWR{WRID: 1, Opcode: verbs.RDMARead, Flags: verbs.SendSignaled,
 				SGList: []verbs.SGE{e.mr.SGE(read, 1), e.mr.SGE(read+1, size-1)}, RemoteAddr: remote(source), RKey: other.mr.RKey()},
-			&verbs.SendWR{ID: 2, Opcode: verbs.Send, Flags: verbs.SendSignaled, SGList: []verbs.SGE{e.mr.SGE(source, 3000)}},
-			&verbs.SendWR{ID: 3, Opcode: verbs.Send, Flags: verbs.SendSignaled | verbs.SendInline | verbs.SendSolicited,
+			&verbs.SendWR{WRID: 2, Opcode: verbs.Send, Flags: verbs.SendSignaled, SGList: []verbs.SGE{e.mr.SGE(source, 3000)}},
+			&verbs.SendWR{WRID: 3, Opcode: verbs.Send, Flags: verbs.SendSignaled | verbs.SendInline | verbs.SendSolicited,
 				SGList: []verbs.SGE{e.mr.SGE(source, 200)}},
-			&verbs.SendWR{ID: 4, Opcode: verbs.RDMAWriteWithImm, Flags: verbs.SendSignaled,
+			&verbs.SendWR{WRID: 4, Opcode: verbs.RDMAWriteWithImm, Flags: verbs.SendSignaled,
 				ImmData: 0x01020304, SGList: []verbs.SGE{e.mr.SGE(source, 10)}, RemoteAddr: remote(written), RKey: other.mr.RKey()},
 		)
 	}
@@ -168,7 +168,7 @@ func mixed(d *node) (wrs []*verbs.SendWR, ops []rdmap.Opcode) {
 		{verbs.SendWR{Opcode: verbs.SendWithInv, InvalidateRKey: 77}, []rdmap.Opcode{rdmap.SendInvalidate}},
 		{verbs.SendWR{Opcode: verbs.SendWithInv, Flags: verbs.SendSolicited, InvalidateRKey: 77}, []rdmap.Opcode{rdmap.SendSEInvalidate}},
 	} {
-		c.wr.ID = uint64(i)
+		c.wr.WRID = uint64(i)
 		c.wr.Flags |= verbs.SendSignaled
 		wrs = append(wrs, &c.wr)
 		ops = append(ops, c.ops...)
@@ -297,8 +297,8 @@ func TestOrder(t *testing.T) {
 		bubble(t, &network{}, 4096, func(t *testing.T, d *node) {
 			s := d.dial(reply())
 			s.post(
-				&verbs.SendWR{ID: 0, Opcode: verbs.RDMARead, Flags: verbs.SendSignaled, SGList: []verbs.SGE{d.mr.SGE(0, 8)}},
-				&verbs.SendWR{ID: 1, Opcode: verbs.Send, Flags: verbs.SendSignaled | verbs.SendFence},
+				&verbs.SendWR{WRID: 0, Opcode: verbs.RDMARead, Flags: verbs.SendSignaled, SGList: []verbs.SGE{d.mr.SGE(0, 8)}},
+				&verbs.SendWR{WRID: 1, Opcode: verbs.Send, Flags: verbs.SendSignaled | verbs.SendFence},
 			)
 			h, err := rdmap.ParseReadRequest(s.p.expect(rdmap.ReadRequest).payload)
 			must(t, err)
@@ -331,10 +331,10 @@ func TestZeroLength(t *testing.T) {
 		}
 
 		s.post(
-			&verbs.SendWR{ID: 0, Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled},
-			&verbs.SendWR{ID: 1, Opcode: verbs.Send, Flags: verbs.SendSignaled},
-			&verbs.SendWR{ID: 2, Opcode: verbs.RDMARead, Flags: verbs.SendSignaled},
-			&verbs.SendWR{ID: 3, Opcode: verbs.RDMAWriteWithImm, Flags: verbs.SendSignaled},
+			&verbs.SendWR{WRID: 0, Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled},
+			&verbs.SendWR{WRID: 1, Opcode: verbs.Send, Flags: verbs.SendSignaled},
+			&verbs.SendWR{WRID: 2, Opcode: verbs.RDMARead, Flags: verbs.SendSignaled},
+			&verbs.SendWR{WRID: 3, Opcode: verbs.RDMAWriteWithImm, Flags: verbs.SendSignaled},
 		)
 		for _, op := range []rdmap.Opcode{rdmap.Write, rdmap.Send, rdmap.ReadRequest, rdmap.Write, rdmap.ImmediateData} {
 			if m := p.expect(op); !m.last() {
@@ -417,7 +417,7 @@ func TestWireFormat(t *testing.T) {
 				untagged(rdmap.ImmediateDataSE, 0, 8, 0, []byte{0, 0, 0, 0, 0, 0, 0, 1})
 
 				// A READ: one request, and a response with the addresses of the request.
-				s.post(&verbs.SendWR{ID: 9, Opcode: verbs.RDMARead, Flags: verbs.SendSignaled, SGList: sge, RKey: stag, RemoteAddr: to})
+				s.post(&verbs.SendWR{WRID: 9, Opcode: verbs.RDMARead, Flags: verbs.SendSignaled, SGList: sge, RKey: stag, RemoteAddr: to})
 				m := p.expect(rdmap.ReadRequest)
 				h, err := rdmap.ParseReadRequest(m.payload)
 				must(t, err)
@@ -505,7 +505,7 @@ func TestReadDepth(t *testing.T) {
 			s := d.dial(f)
 			var wrs []*verbs.SendWR
 			for i := range 9 {
-				wr := &verbs.SendWR{ID: uint64(i), Opcode: verbs.RDMARead, Flags: verbs.SendSignaled, SGList: []verbs.SGE{d.mr.SGE(8*i, 8)}}
+				wr := &verbs.SendWR{WRID: uint64(i), Opcode: verbs.RDMARead, Flags: verbs.SendSignaled, SGList: []verbs.SGE{d.mr.SGE(8*i, 8)}}
 				if i%2 == 1 {
 					wr.Opcode = verbs.AtomicFetchAndAdd
 				}
@@ -538,8 +538,8 @@ func TestReadDepth(t *testing.T) {
 			f := reply()
 			f.Enhanced.IRD = 0
 			s := d.dial(f)
-			s.post(&verbs.SendWR{ID: 0, Opcode: verbs.RDMARead, SGList: []verbs.SGE{d.mr.SGE(0, 8)}},
-				&verbs.SendWR{ID: 1, Opcode: verbs.Send})
+			s.post(&verbs.SendWR{WRID: 0, Opcode: verbs.RDMARead, SGList: []verbs.SGE{d.mr.SGE(0, 8)}},
+				&verbs.SendWR{WRID: 1, Opcode: verbs.Send})
 			s.statuses(d.scq, verbs.WCLocQPOpErr, verbs.WCWRFlushErr)
 			s.p.terminated(rdmap.LocalCatastrophic)
 			s.over()
@@ -765,10 +765,10 @@ func TestDeregisteredWhileSent(t *testing.T) {
 			mr := d.register(make([]byte, 50_000), allRights)
 			s := d.dial(reply())
 			s.post(
-				&verbs.SendWR{ID: 0, Opcode: verbs.RDMARead, SGList: []verbs.SGE{d.mr.SGE(0, 8)}},
-				&verbs.SendWR{ID: 1, Opcode: verbs.Send, Flags: verbs.SendSignaled},
-				&verbs.SendWR{ID: 2, Opcode: op, SGList: []verbs.SGE{mr.SGE(0, 50_000)}},
-				&verbs.SendWR{ID: 3, Opcode: verbs.Send},
+				&verbs.SendWR{WRID: 0, Opcode: verbs.RDMARead, SGList: []verbs.SGE{d.mr.SGE(0, 8)}},
+				&verbs.SendWR{WRID: 1, Opcode: verbs.Send, Flags: verbs.SendSignaled},
+				&verbs.SendWR{WRID: 2, Opcode: op, SGList: []verbs.SGE{mr.SGE(0, 50_000)}},
+				&verbs.SendWR{WRID: 3, Opcode: verbs.Send},
 			)
 			synctest.Wait()
 			must(t, mr.Close())
@@ -837,7 +837,7 @@ func TestShortestAndLongestFPDU(t *testing.T) {
 			t.Error("half an FPDU is placed")
 		}
 		s.over()
-		if n := d.dev.HWCounters()["iwarp_streams_lost"]; n != 1 {
+		if n := d.counter("iwarp_streams_lost"); n != 1 {
 			t.Errorf("%d streams counted as lost", n)
 		}
 	})

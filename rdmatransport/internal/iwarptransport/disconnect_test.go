@@ -32,9 +32,9 @@ func TestPostAfterDisconnect(t *testing.T) {
 		p.begin(false, false, true)
 		p.next()
 		s := &session{node: d, qp: id.qp, p: p}
-		s.post(&verbs.SendWR{ID: 0, Opcode: verbs.Send, Flags: verbs.SendSignaled})
+		s.post(&verbs.SendWR{WRID: 0, Opcode: verbs.Send, Flags: verbs.SendSignaled})
 		must(t, id.ID.Disconnect())
-		s.post(&verbs.SendWR{ID: 1, Opcode: verbs.Send})
+		s.post(&verbs.SendWR{WRID: 1, Opcode: verbs.Send})
 		p.expect(rdmap.Send)
 		if err := p.closed(); err != io.EOF {
 			t.Errorf("stream: %v", err)
@@ -42,7 +42,7 @@ func TestPostAfterDisconnect(t *testing.T) {
 		must(t, id.qp.Modify(&verbs.QPAttr{QPState: verbs.StateErr}, verbs.QPAttrState))
 		s.statuses(d.scq, verbs.WCSuccess, verbs.WCWRFlushErr)
 		p.s.Close()
-		<-id.Ended()
+		<-id.Done()
 	})
 }
 
@@ -72,7 +72,7 @@ func TestClosedBeforeEstablish(t *testing.T) {
 		if wcs := drain(t, d.rcq); len(wcs) != 1 || wcs[0].Status != verbs.WCSuccess || string(d.buf[:3]) != "bye" {
 			t.Errorf("got %+v", wcs)
 		}
-		<-id.Ended()
+		<-id.Done()
 	})
 }
 
@@ -113,7 +113,7 @@ func TestOwnQPFlushed(t *testing.T) {
 						must(t, err)
 						must(t, x.qp.Modify(&attr, mask))
 						if to == verbs.StateInit {
-							must(t, x.qp.PostRecv(&verbs.RecvWR{ID: 0}, &verbs.RecvWR{ID: 1}))
+							must(t, x.qp.PostRecv(&verbs.RecvWR{WRID: 0}, &verbs.RecvWR{WRID: 1}))
 						}
 					}
 					s := &session{node: d, qp: x.qp, p: p}
@@ -130,7 +130,7 @@ func TestOwnQPFlushed(t *testing.T) {
 					if st := x.qp.State(); st != verbs.StateErr {
 						t.Errorf("QP in %v", st)
 					}
-					<-x.Ended()
+					<-x.Done()
 				})
 			})
 		}

@@ -206,7 +206,7 @@ func TestRemoteErrors(t *testing.T) {
 						t.Error("memory is changed")
 					}
 				}
-				if n := d.dev.HWCounters()["iwarp_terminates_sent"]; n != 1 {
+				if n := d.counter("iwarp_terminates_sent"); n != 1 {
 					t.Errorf("%d Terminates counted", n)
 				}
 			})
@@ -313,7 +313,7 @@ func TestBadResponses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, &network{}, 4096, func(t *testing.T, d *node) {
 				s := d.dial(reply())
-				s.post(&verbs.SendWR{ID: 0, Opcode: c.op, SGList: []verbs.SGE{d.mr.SGE(0, 8)}}, &verbs.SendWR{ID: 1, Opcode: verbs.Send})
+				s.post(&verbs.SendWR{WRID: 0, Opcode: c.op, SGList: []verbs.SGE{d.mr.SGE(0, 8)}}, &verbs.SendWR{WRID: 1, Opcode: verbs.Send})
 				m := s.p.next()
 				s.p.expect(rdmap.Send)
 				c.send(s, m)
@@ -326,7 +326,7 @@ func TestBadResponses(t *testing.T) {
 	// The sink's STag of one stream is not valid on another.
 	bubble(t, &network{}, 4096, func(t *testing.T, d *node) {
 		s, other := d.dial(reply()), d.dial(reply())
-		s.post(&verbs.SendWR{ID: 0, Opcode: verbs.RDMARead, Flags: verbs.SendSignaled, SGList: []verbs.SGE{d.mr.SGE(0, 8)}})
+		s.post(&verbs.SendWR{WRID: 0, Opcode: verbs.RDMARead, Flags: verbs.SendSignaled, SGList: []verbs.SGE{d.mr.SGE(0, 8)}})
 		sink := sinkOf(s, s.p.next())
 		other.p.send(writeSegment(sink, 0, []byte("12345678")))
 		other.p.terminated(causeOf(ddp.ErrInvalidSTag))
@@ -371,10 +371,10 @@ func TestLocalErrors(t *testing.T) {
 				ro := d.register(make([]byte, 64), verbs.AccessRemoteRead)
 				d.recvs, d.recvLen = 1, 64
 				s := d.dial(reply())
-				good := &verbs.SendWR{ID: 0, Opcode: verbs.Send, Flags: verbs.SendSignaled, SGList: []verbs.SGE{d.mr.SGE(0, 8)}}
+				good := &verbs.SendWR{WRID: 0, Opcode: verbs.Send, Flags: verbs.SendSignaled, SGList: []verbs.SGE{d.mr.SGE(0, 8)}}
 				bad := c.wr(d, ro)
-				bad.ID = 1
-				s.post(good, bad, &verbs.SendWR{ID: 2, Opcode: verbs.Send})
+				bad.WRID = 1
+				s.post(good, bad, &verbs.SendWR{WRID: 2, Opcode: verbs.Send})
 				s.p.expect(rdmap.Send)
 				if c.ask {
 					m := s.p.next()
@@ -398,7 +398,7 @@ func TestLocalErrors(t *testing.T) {
 		bubble(t, &network{}, 4096, func(t *testing.T, d *node) {
 			ro := d.register(make([]byte, 64), verbs.AccessRemoteRead)
 			s := d.dial(reply())
-			must(t, s.qp.PostRecv(&verbs.RecvWR{ID: 0, SGList: []verbs.SGE{ro.SGE(0, 64)}}, &verbs.RecvWR{ID: 1}))
+			must(t, s.qp.PostRecv(&verbs.RecvWR{WRID: 0, SGList: []verbs.SGE{ro.SGE(0, 64)}}, &verbs.RecvWR{WRID: 1}))
 			s.p.send(s.p.untagged(rdmap.Send, []byte("hello")))
 			s.p.terminated(rdmap.LocalCatastrophic)
 			s.statuses(d.rcq, verbs.WCLocProtErr, verbs.WCWRFlushErr)
@@ -410,8 +410,8 @@ func TestLocalErrors(t *testing.T) {
 		bubble(t, &network{}, 4096, func(t *testing.T, d *node) {
 			s := d.dial(reply())
 			s.post(
-				&verbs.SendWR{ID: 0, Opcode: verbs.RDMARead, Flags: verbs.SendSignaled, SGList: []verbs.SGE{d.mr.SGE(0, 8)}},
-				&verbs.SendWR{ID: 1, Opcode: verbs.Send, SGList: []verbs.SGE{{Length: 8}}},
+				&verbs.SendWR{WRID: 0, Opcode: verbs.RDMARead, Flags: verbs.SendSignaled, SGList: []verbs.SGE{d.mr.SGE(0, 8)}},
+				&verbs.SendWR{WRID: 1, Opcode: verbs.Send, SGList: []verbs.SGE{{Length: 8}}},
 			)
 			sink := sinkOf(s, s.p.expect(rdmap.ReadRequest))
 			s.p.silent()
@@ -433,7 +433,7 @@ func TestLocalErrors(t *testing.T) {
 				s.p.send(s.p.readRequest(rdmap.ReadRequestHeader{Size: 20_000, SourceSTag: d.mr.RKey(), SourceTO: d.mr.Addr()}))
 			}
 			synctest.Wait()
-			s.post(&verbs.SendWR{ID: 0, Opcode: verbs.Send, SGList: []verbs.SGE{{Length: 8}}})
+			s.post(&verbs.SendWR{WRID: 0, Opcode: verbs.Send, SGList: []verbs.SGE{{Length: 8}}})
 			for m := s.p.next(); m.op != rdmap.Terminate; m = s.p.next() {
 			}
 			s.p.closed()
@@ -485,7 +485,7 @@ func TestWrongCRC(t *testing.T) {
 				t.Errorf("quotes %+v", h)
 			}
 			s.statuses(d.rcq, verbs.WCWRFlushErr)
-			if n := d.dev.HWCounters()["iwarp_crc_errors"]; n != 1 {
+			if n := d.counter("iwarp_crc_errors"); n != 1 {
 				t.Errorf("%d CRC errors counted", n)
 			}
 			s.event(true, verbs.EventQPFatal)
@@ -522,9 +522,9 @@ func TestNothingAfterTerminate(t *testing.T) {
 			for range c.responses {
 				s.p.send(s.p.readRequest(rdmap.ReadRequestHeader{Size: 1 << 16, SourceSTag: d.mr.RKey(), SourceTO: d.mr.Addr()}))
 			}
-			s.post(&verbs.SendWR{ID: 0, Opcode: verbs.Send, Flags: verbs.SendSignaled, SGList: []verbs.SGE{d.mr.SGE(0, 1<<16)}})
+			s.post(&verbs.SendWR{WRID: 0, Opcode: verbs.Send, Flags: verbs.SendSignaled, SGList: []verbs.SGE{d.mr.SGE(0, 1<<16)}})
 			if c.responses > 0 {
-				s.post(&verbs.SendWR{ID: 1, Opcode: verbs.RDMARead, SGList: []verbs.SGE{d.mr.SGE(0, 8)}})
+				s.post(&verbs.SendWR{WRID: 1, Opcode: verbs.RDMARead, SGList: []verbs.SGE{d.mr.SGE(0, 8)}})
 			}
 			synctest.Wait()
 			s.p.send(s.p.untagged(rdmap.Send, nil)) // no receive is posted
@@ -532,7 +532,7 @@ func TestNothingAfterTerminate(t *testing.T) {
 			if st := s.qp.State(); st != verbs.StateErr {
 				t.Errorf("QP in %v", st)
 			}
-			_ = s.qp.PostSend(&verbs.SendWR{ID: 9, Opcode: verbs.Send})
+			_ = s.qp.PostSend(&verbs.SendWR{WRID: 9, Opcode: verbs.Send})
 			for m := s.p.next(); m.op != rdmap.Terminate; m = s.p.next() {
 			}
 			if err := s.p.closed(); err != io.EOF {
@@ -544,7 +544,7 @@ func TestNothingAfterTerminate(t *testing.T) {
 	// A peer that reads nothing does not block the end of the connection forever.
 	bubble(t, &network{buffer: 3000}, 1<<17, func(t *testing.T, d *node) {
 		s := d.dial(reply())
-		s.post(&verbs.SendWR{ID: 0, Opcode: verbs.Send, SGList: []verbs.SGE{d.mr.SGE(0, 1<<16)}})
+		s.post(&verbs.SendWR{WRID: 0, Opcode: verbs.Send, SGList: []verbs.SGE{d.mr.SGE(0, 1<<16)}})
 		synctest.Wait()
 		s.p.send(s.p.untagged(rdmap.Send, nil))
 		start := time.Now()
@@ -617,9 +617,9 @@ func TestTerminateReceived(t *testing.T) {
 				d.recvs, d.recvLen = 1, 64
 				s := d.dial(reply())
 				s.post(
-					&verbs.SendWR{ID: 0, Opcode: verbs.RDMARead, SGList: []verbs.SGE{d.mr.SGE(0, 8)}},
-					&verbs.SendWR{ID: 1, Opcode: verbs.AtomicFetchAndAdd, SGList: []verbs.SGE{d.mr.SGE(8, 8)}},
-					&verbs.SendWR{ID: 2, Opcode: verbs.Send},
+					&verbs.SendWR{WRID: 0, Opcode: verbs.RDMARead, SGList: []verbs.SGE{d.mr.SGE(0, 8)}},
+					&verbs.SendWR{WRID: 1, Opcode: verbs.AtomicFetchAndAdd, SGList: []verbs.SGE{d.mr.SGE(8, 8)}},
+					&verbs.SendWR{WRID: 2, Opcode: verbs.Send},
 				)
 				first, second := s.p.next(), s.p.next()
 				s.p.expect(rdmap.Send)
@@ -629,7 +629,7 @@ func TestTerminateReceived(t *testing.T) {
 				if err := s.p.closed(); err != io.EOF {
 					t.Errorf("stream: %v", err)
 				}
-				if n := d.dev.HWCounters()["iwarp_terminates_received"]; n != 1 {
+				if n := d.counter("iwarp_terminates_received"); n != 1 {
 					t.Errorf("%d Terminates counted", n)
 				}
 				s.event(c.want == [3]verbs.WCStatus{flush, flush, flush}, verbs.EventQPFatal)
@@ -659,8 +659,8 @@ func TestStreamLost(t *testing.T) {
 			bubble(t, &network{}, 4096, func(t *testing.T, d *node) {
 				d.recvs, d.recvLen = 1, 64
 				s := d.dial(reply())
-				s.post(&verbs.SendWR{ID: 0, Opcode: verbs.RDMARead, SGList: []verbs.SGE{d.mr.SGE(0, 8)}},
-					&verbs.SendWR{ID: 1, Opcode: verbs.Send})
+				s.post(&verbs.SendWR{WRID: 0, Opcode: verbs.RDMARead, SGList: []verbs.SGE{d.mr.SGE(0, 8)}},
+					&verbs.SendWR{WRID: 1, Opcode: verbs.Send})
 				s.p.expect(rdmap.ReadRequest)
 				s.p.expect(rdmap.Send)
 				end(s.p)
@@ -671,7 +671,7 @@ func TestStreamLost(t *testing.T) {
 				if name == "FIN, with reads due" {
 					want = 0
 				}
-				if n := d.dev.HWCounters()["iwarp_streams_lost"]; n != want {
+				if n := d.counter("iwarp_streams_lost"); n != want {
 					t.Errorf("%d streams counted as lost", n)
 				}
 			})
@@ -680,7 +680,7 @@ func TestStreamLost(t *testing.T) {
 	// Detected while sending.
 	bubble(t, &network{buffer: 2000}, 1<<16, func(t *testing.T, d *node) {
 		s := d.dial(reply())
-		s.post(&verbs.SendWR{ID: 0, Opcode: verbs.Send, SGList: []verbs.SGE{d.mr.SGE(0, 1<<16)}})
+		s.post(&verbs.SendWR{WRID: 0, Opcode: verbs.Send, SGList: []verbs.SGE{d.mr.SGE(0, 1<<16)}})
 		synctest.Wait()
 		s.p.s.(*stream).Abort()
 		s.statuses(d.scq, verbs.WCWRFlushErr)
@@ -702,7 +702,7 @@ func TestStreamLost(t *testing.T) {
 				st.mu.Unlock()
 				var wrs []*verbs.SendWR
 				for i := range c.n {
-					wrs = append(wrs, &verbs.SendWR{ID: uint64(i), Opcode: c.first,
+					wrs = append(wrs, &verbs.SendWR{WRID: uint64(i), Opcode: c.first,
 						SGList: []verbs.SGE{d.mr.SGE(0, 8)}, Flags: verbs.SendSignaled})
 				}
 				wrs[c.n-1].Flags |= c.last
@@ -724,7 +724,7 @@ func TestStreamLost(t *testing.T) {
 					t.Errorf("%d requests did not complete; the last one: %v", c.n, want)
 				}
 				<-s.conn.Done()
-				if n := d.dev.HWCounters()["iwarp_streams_lost"]; n != 1 {
+				if n := d.counter("iwarp_streams_lost"); n != 1 {
 					t.Errorf("%d streams counted as lost", n)
 				}
 			})
@@ -743,7 +743,7 @@ func TestStreamLost(t *testing.T) {
 		must(t, id.qp.Modify(&attr, mask))
 		attr, mask, err = id.QPAttr(verbs.StateRTS)
 		must(t, err)
-		must(t, id.qp.PostRecv(&verbs.RecvWR{ID: 0}))
+		must(t, id.qp.PostRecv(&verbs.RecvWR{WRID: 0}))
 		must(t, id.qp.Modify(&attr, mask))
 		synctest.Wait()
 		if st := id.qp.State(); st != verbs.StateErr {
@@ -774,7 +774,7 @@ func TestCloseGraceful(t *testing.T) {
 				bubble(t, &network{}, 1<<17, func(t *testing.T, d *node) {
 					d.recvs, d.recvLen = 1, 64
 					s := d.dial(reply())
-					s.post(&verbs.SendWR{ID: 0, Opcode: verbs.Send, Flags: verbs.SendSignaled, SGList: []verbs.SGE{d.mr.SGE(0, 100_000)}})
+					s.post(&verbs.SendWR{WRID: 0, Opcode: verbs.Send, Flags: verbs.SendSignaled, SGList: []verbs.SGE{d.mr.SGE(0, 100_000)}})
 					s.statuses(d.scq, verbs.WCSuccess)
 					switch how {
 					case "disconnect":
@@ -786,7 +786,7 @@ func TestCloseGraceful(t *testing.T) {
 					}
 					if how != "destroy" {
 						s.statuses(d.rcq, verbs.WCWRFlushErr)
-						s.post(&verbs.SendWR{ID: 0, Opcode: verbs.Send})
+						s.post(&verbs.SendWR{WRID: 0, Opcode: verbs.Send})
 						s.statuses(d.scq, verbs.WCWRFlushErr)
 					} else if err := s.qp.PostSend(&verbs.SendWR{}); !errors.Is(err, verbs.ErrClosed) {
 						t.Errorf("post: %v", err)
@@ -799,7 +799,7 @@ func TestCloseGraceful(t *testing.T) {
 					}
 					s.p.s.Close()
 					<-s.conn.Done()
-					if n := d.dev.HWCounters()["iwarp_streams_lost"]; n != 0 {
+					if n := d.counter("iwarp_streams_lost"); n != 0 {
 						t.Errorf("%d streams counted as lost", n)
 					}
 				})
@@ -817,7 +817,7 @@ func TestCloseGraceful(t *testing.T) {
 			if err := s.p.closed(); err != io.EOF {
 				t.Errorf("stream: %v", err)
 			}
-			if n := d.dev.HWCounters()["iwarp_streams_lost"]; n != 0 {
+			if n := d.counter("iwarp_streams_lost"); n != 0 {
 				t.Errorf("%d streams counted as lost", n)
 			}
 		})

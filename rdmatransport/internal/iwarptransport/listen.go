@@ -45,8 +45,8 @@ type listener struct {
 
 // Listen accepts connection requests; see rdmacm.Provider.
 func (e *Engine) Listen(attr *rdmacm.ListenAttr, h rdmacm.Handler) (io.Closer, error) {
-	if attr.Space != rdmacm.TCP && attr.Space != rdmacm.IB {
-		return nil, verbs.Errorf(verbs.ErrNotSupported, "listen", "port space %v over iWARP", attr.Space)
+	if attr.PortSpace != rdmacm.TCP && attr.PortSpace != rdmacm.IB {
+		return nil, verbs.Errorf(verbs.ErrNotSupported, "listen", "port space %v over iWARP", attr.PortSpace)
 	}
 	listen := e.net.ListenStream
 	if f, ok := e.net.(stack.FamilyListener); ok && attr.AFOnly {
@@ -177,7 +177,7 @@ func (l *listener) readRequest(stream stack.Stream) (*conn, *rdmacm.ConnEvent, e
 		return nil, nil, err
 	}
 	c := &conn{
-		e: l.e, h: l.h, peer: route.Dst, port: route.Port, stream: stream, request: &request{f, l}, revision: f.Revision, state: requested,
+		e: l.e, h: l.h, peer: route.Dst, port: route.PortNum, stream: stream, request: &request{f, l}, revision: f.Revision, state: requested,
 	}
 	c.ird, c.ord = MaxReads, MaxReads
 	if f.HasEnhanced {
@@ -186,7 +186,7 @@ func (l *listener) readRequest(stream stack.Stream) (*conn, *rdmacm.ConnEvent, e
 	}
 	c.ordLimit = c.ord
 	return c, &rdmacm.ConnEvent{
-		Type: rdmacm.ConnectRequest, Route: route, LocalPort: local.Port(), RemotePort: remote.Port(),
+		Type: rdmacm.ConnectRequest, Route: route, LocalPort: local.Port(), PeerPort: remote.Port(),
 		Param: rdmacm.ConnParam{
 			PrivateData: f.PrivateData, ResponderResources: c.ird, InitiatorDepth: c.ord,
 		},

@@ -46,7 +46,7 @@ func TestBackPressure(t *testing.T) {
 					go func() {
 						for k := range each {
 							wr := &verbs.SendWR{
-								ID: uint64(k), Flags: verbs.SendSignaled, SGList: []verbs.SGE{e.mr.SGE(600_000, size)},
+								WRID: uint64(k), Flags: verbs.SendSignaled, SGList: []verbs.SGE{e.mr.SGE(600_000, size)},
 								RKey: other.mr.RKey(), RemoteAddr: other.mr.Addr() + 700_000,
 							}
 							switch k % 4 {
@@ -242,7 +242,7 @@ func TestFlood(t *testing.T) {
 			must(t, err)
 			must(t, r.Reject(nil))
 		}
-		if n := d.dev.HWCounters()["iwarp_connects_refused"]; n != 3000+500+84 {
+		if n := d.counter("iwarp_connects_refused"); n != 3000+500+84 {
 			t.Errorf("%d connections counted as refused", n)
 		}
 		p := dialNode(t, d.net, request())

@@ -182,7 +182,7 @@ func (s *matrixSide) plan(other *matrixSide) {
 	for i := range requests {
 		n := r.IntN(1 + r.IntN(mostBytes))
 		from := r.IntN(sourceLen - n)
-		wr := &verbs.SendWR{ID: uint64(i), Flags: verbs.SendSignaled, SGList: s.pieces(whole, sourceAt+from, n)}
+		wr := &verbs.SendWR{WRID: uint64(i), Flags: verbs.SendSignaled, SGList: s.pieces(whole, sourceAt+from, n)}
 		kind := r.IntN(5)
 		if i == requests-1 {
 			kind = 3 // its response shows that all before it have arrived

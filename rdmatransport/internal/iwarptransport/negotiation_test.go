@@ -438,7 +438,7 @@ func TestRTR(t *testing.T) {
 					// Posted requests follow it.
 					for i := range 4 {
 						s.post(&verbs.SendWR{
-							ID: uint64(i), Opcode: verbs.RDMARead, Flags: verbs.SendSignaled, SGList: []verbs.SGE{d.mr.SGE(0, 8)},
+							WRID: uint64(i), Opcode: verbs.RDMARead, Flags: verbs.SendSignaled, SGList: []verbs.SGE{d.mr.SGE(0, 8)},
 						})
 					}
 					p.begin(false, false, true)

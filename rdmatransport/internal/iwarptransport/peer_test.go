@@ -108,6 +108,14 @@ func (d *node) close() {
 	}
 }
 
+// counter returns a counter of the device.
+func (d *node) counter(name string) uint64 {
+	d.t.Helper()
+	all, err := d.dev.HWCounters()
+	must(d.t, err)
+	return all[name]
+}
+
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
@@ -121,7 +129,7 @@ func (d *node) config() *rdmacm.Config {
 		Cap: d.cap,
 		Prepare: func(c *rdmacm.Conn) error {
 			for i := range d.recvs {
-				if err := c.QP().PostRecv(&verbs.RecvWR{ID: uint64(i), SGList: []verbs.SGE{d.mr.SGE(i*d.recvLen, d.recvLen)}}); err != nil {
+				if err := c.QP().PostRecv(&verbs.RecvWR{WRID: uint64(i), SGList: []verbs.SGE{d.mr.SGE(i*d.recvLen, d.recvLen)}}); err != nil {
 					return err
 				}
 			}
@@ -244,7 +252,7 @@ func (s *session) post(wrs ...*verbs.SendWR) {
 // recv posts a receive of n bytes at off.
 func (s *session) recv(id uint64, off, n int) {
 	s.t.Helper()
-	must(s.t, s.qp.PostRecv(&verbs.RecvWR{ID: id, SGList: []verbs.SGE{s.mr.SGE(off, n)}}))
+	must(s.t, s.qp.PostRecv(&verbs.RecvWR{WRID: id, SGList: []verbs.SGE{s.mr.SGE(off, n)}}))
 }
 
 // wcs returns the completions of a CQ when the bubble is idle.

@@ -24,7 +24,7 @@ func (d *node) server() (accept func() *peer, err func() error, conn func() *rdm
 	l, lerr := d.net.host(peerAddr).ListenStream(netip.MustParseAddrPort(peerAddr + nodePort))
 	must(d.t, lerr)
 	d.t.Cleanup(func() { l.Close() })
-	d.param = rdmacm.Defaults()
+	d.param = rdmacm.DefaultConnParam()
 	d.param.PrivateData = []byte("it is me")
 	var made *rdmacm.Conn
 	done := make(chan error, 1)
@@ -78,7 +78,7 @@ func TestRevision2Refused(t *testing.T) {
 				p.silent()
 				s.post(&verbs.SendWR{Opcode: verbs.Send})
 				p.expect(rdmap.Send)
-				if n := d.dev.HWCounters()["iwarp_mpa_v1_retries"]; n != 1 {
+				if n := d.counter("iwarp_mpa_v1_retries"); n != 1 {
 					t.Errorf("%d retries counted", n)
 				}
 			})

@@ -159,7 +159,7 @@ func fuzzStream(t *testing.T, flags, cut uint8, data []byte) {
 	}
 	const posted = 6
 	for i := range posted {
-		wr := &verbs.SendWR{ID: uint64(i), Flags: verbs.SendSignaled, SGList: []verbs.SGE{d.mr.SGE(64, 64)}}
+		wr := &verbs.SendWR{WRID: uint64(i), Flags: verbs.SendSignaled, SGList: []verbs.SGE{d.mr.SGE(64, 64)}}
 		switch i {
 		case 0, 4:
 			wr.Opcode = verbs.RDMARead

@@ -199,7 +199,7 @@ func TestMalformedRequest(t *testing.T) {
 				if time.Since(start) != 0 {
 					t.Error("not closed at once")
 				}
-				if n := d.dev.HWCounters()["iwarp_connects_refused"]; n != 1 {
+				if n := d.counter("iwarp_connects_refused"); n != 1 {
 					t.Errorf("%d connections counted as refused", n)
 				}
 				// The application has not seen it, and the listener continues.

@@ -58,7 +58,7 @@ func TestRequestsAbandoned(t *testing.T) {
 				if s.p.frame().Rejected {
 					t.Error("rejected")
 				}
-				if n := d.dev.HWCounters()["iwarp_connects_refused"]; n != 0 {
+				if n := d.counter("iwarp_connects_refused"); n != 0 {
 					t.Errorf("%d connections counted as refused", n)
 				}
 			})

@@ -35,7 +35,7 @@ func TestBadLink(t *testing.T) {
 				}
 				r.state(verbs.StateRTS)
 			}
-			if c := a.dev.HWCounters(); l.percent > 0 &&
+			if c := must(a.dev.HWCounters()); l.percent > 0 &&
 				(c["completer_retry_err"]+c["selective_repeats"] == 0 || c["duplicate_request"] == 0) {
 				t.Errorf("the link has harmed no packet: %v", c)
 			}
@@ -111,7 +111,7 @@ func (l *badLink) batch() {
 				n = l.rand.IntN(5)
 			}
 			src := sources*slotSize + l.rand.IntN(3*slotSize)
-			wr := &verbs.SendWR{ID: uint64(k), Flags: verbs.SendSignaled, RKey: peer.mr.RKey(), ImmData: uint32(k)}
+			wr := &verbs.SendWR{WRID: uint64(k), Flags: verbs.SendSignaled, RKey: peer.mr.RKey(), ImmData: uint32(k)}
 			local, remote, opcode, length := src, 0, verbs.WCSend, 0
 			switch l.rand.IntN(4) {
 			case 0:
@@ -171,7 +171,7 @@ func (l *badLink) batch() {
 			break
 		}
 		if round > 100_000 {
-			t.Fatalf("the batch does not complete: %v", l.ends[0].dev.HWCounters())
+			t.Fatalf("the batch does not complete: %v", must(l.ends[0].dev.HWCounters()))
 		}
 	}
 	for i, r := range l.ends {

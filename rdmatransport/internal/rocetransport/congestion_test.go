@@ -155,7 +155,7 @@ func TestReaction(t *testing.T) {
 				t.Errorf("after 5 ms of notifications: %.1f Mbit/s", got)
 			}
 			if r.counter("rp_cnp_handled") != 101 || r.counter("completer_retry_err") != 0 {
-				t.Errorf("%v", r.dev.HWCounters())
+				t.Errorf("%v", must(r.dev.HWCounters()))
 			}
 		})
 	}

@@ -28,9 +28,9 @@ func TestFlushRequester(t *testing.T) {
 	post := func(r *rig) {
 		copy(r.buf, []byte{7, 6, 5, 4, 3, 2, 1, 0})
 		f, w, g := to, to, to
-		f.ID, f.Opcode, f.FlushType, f.FlushLength = 1, verbs.Flush, verbs.FlushGlobal|verbs.FlushPersistent, 0x1000
-		w.ID, w.Opcode, w.SGList = 2, verbs.AtomicWrite, []verbs.SGE{r.mr.SGE(0, 8)}
-		g.ID, g.Opcode, g.FlushType, g.FlushLevel = 3, verbs.Flush, verbs.FlushGlobal, verbs.FlushMR
+		f.WRID, f.Opcode, f.FlushType, f.FlushLength = 1, verbs.Flush, verbs.FlushGlobal|verbs.FlushPersistent, 0x1000
+		w.WRID, w.Opcode, w.SGList = 2, verbs.AtomicWrite, []verbs.SGE{r.mr.SGE(0, 8)}
+		g.WRID, g.Opcode, g.FlushType, g.FlushLevel = 3, verbs.Flush, verbs.FlushGlobal, verbs.FlushMR
 		r.post(&f, &w, &g)
 	}
 	run(t, "answered", c, func(t *testing.T, r *rig) {
@@ -75,7 +75,7 @@ func TestFlushRequester(t *testing.T) {
 	})
 	run(t, "bad lkey", c, func(t *testing.T, r *rig) {
 		w := to
-		w.ID, w.Opcode, w.SGList = 1, verbs.AtomicWrite, []verbs.SGE{{Addr: r.mr.Addr(), Length: 8, LKey: r.mr.LKey() + 1}}
+		w.WRID, w.Opcode, w.SGList = 1, verbs.AtomicWrite, []verbs.SGE{{Addr: r.mr.Addr(), Length: 8, LKey: r.mr.LKey() + 1}}
 		r.post(&w)
 		r.completions(r.scq, "1 LOC_PROT_ERR")
 	})

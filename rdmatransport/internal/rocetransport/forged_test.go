@@ -160,7 +160,7 @@ func (s *lossyStream) message(i int) (off, n int) {
 func (s *lossyStream) post(i int) {
 	off, n := s.message(i)
 	copy(s.from.buf[off:], fill(n, byte(i)))
-	wr := &verbs.SendWR{ID: uint64(i), Opcode: verbs.Send, Flags: verbs.SendSignaled, SGList: []verbs.SGE{s.from.mr.SGE(off, n)},
+	wr := &verbs.SendWR{WRID: uint64(i), Opcode: verbs.Send, Flags: verbs.SendSignaled, SGList: []verbs.SGE{s.from.mr.SGE(off, n)},
 		RemoteAddr: s.to.mr.Addr() + uint64(off), RKey: s.to.mr.RKey()}
 	if i%2 == 1 {
 		wr.Opcode = verbs.RDMAWrite

@@ -168,7 +168,7 @@ func (z *fuzz) postSend(s *script) {
 
 func (z *fuzz) postRecv(s *script) {
 	mr := choose(s, z.r.mr, z.r.mr, z.r.mr, z.secretMR)
-	wr := &verbs.RecvWR{ID: z.posted[recvs], SGList: []verbs.SGE{mr.SGE(0, choose(s, 2048, 100, 0, 2049, 4096))}}
+	wr := &verbs.RecvWR{WRID: z.posted[recvs], SGList: []verbs.SGE{mr.SGE(0, choose(s, 2048, 100, 0, 2049, 4096))}}
 	if z.r.qp.PostRecv(wr) == nil {
 		z.posted[recvs]++
 	}

@@ -529,7 +529,7 @@ func (r *rig) state(want verbs.QPState) {
 // recv posts a receive request of n bytes at an offset of the region.
 func (r *rig) recv(id uint64, off, n int) {
 	r.t.Helper()
-	if err := r.qp.PostRecv(&verbs.RecvWR{ID: id, SGList: []verbs.SGE{r.mr.SGE(off, n)}}); err != nil {
+	if err := r.qp.PostRecv(&verbs.RecvWR{WRID: id, SGList: []verbs.SGE{r.mr.SGE(off, n)}}); err != nil {
 		r.t.Fatal(err)
 	}
 }
@@ -544,14 +544,14 @@ func (r *rig) post(wrs ...*verbs.SendWR) {
 
 // wr returns a signalled request for n bytes at the start of the region, and at peerAddr.
 func (r *rig) wr(id uint64, op verbs.WROpcode, n int) *verbs.SendWR {
-	return &verbs.SendWR{ID: id, Opcode: op, Flags: verbs.SendSignaled, SGList: []verbs.SGE{r.mr.SGE(0, n)},
+	return &verbs.SendWR{WRID: id, Opcode: op, Flags: verbs.SendSignaled, SGList: []verbs.SGE{r.mr.SGE(0, n)},
 		RemoteAddr: peerAddr, RKey: peerKey}
 }
 
 // counter returns a counter of the device.
 func (r *rig) counter(name string) uint64 {
 	r.t.Helper()
-	v, ok := r.dev.HWCounters()[name]
+	v, ok := must(r.dev.HWCounters())[name]
 	if !ok {
 		r.t.Fatalf("no counter %s", name)
 	}

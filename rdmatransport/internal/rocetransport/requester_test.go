@@ -85,7 +85,7 @@ func TestGather(t *testing.T) {
 			t.Errorf("%d packets", len(sent))
 		}
 		r.give(r.ack(2))
-		wr.Opcode, wr.ID = verbs.RDMARead, 2
+		wr.Opcode, wr.WRID = verbs.RDMARead, 2
 		r.post(wr)
 		data := fill(len(want), 77)
 		r.give(r.data(wire.RCReadResponseFirst, 3, data[:1024]), r.data(wire.RCReadResponseMiddle, 4, data[1024:2048]),

@@ -386,7 +386,7 @@ func TestZeroLengthNeedsNoKey(t *testing.T) {
 	bubble(t, config{}, func(r *rig) {
 		nowhere := reth(0xdead_beef_dead_beef, 0, 0)
 		r.recv(1, 0, 0)
-		if err := r.qp.PostRecv(&verbs.RecvWR{ID: 2}); err != nil {
+		if err := r.qp.PostRecv(&verbs.RecvWR{WRID: 2}); err != nil {
 			t.Fatal(err)
 		}
 		r.give(
@@ -403,7 +403,7 @@ func TestZeroLengthNeedsNoKey(t *testing.T) {
 // TestScatter: a receive request of many pieces, some of them empty.
 func TestScatter(t *testing.T) {
 	bubble(t, config{}, func(r *rig) {
-		wr := &verbs.RecvWR{ID: 1}
+		wr := &verbs.RecvWR{WRID: 1}
 		var want []int // offset of each byte of the message
 		for i := range 32 {
 			n := i % 7 * 20

@@ -121,7 +121,7 @@ func (x *traffic) add(e, peer *side, k int) {
 	case 1:
 		n = r.IntN(len(e.buf))
 	}
-	wr := &verbs.SendWR{ID: uint64(k), Flags: verbs.SendSignaled, RemoteAddr: peer.mr.Addr(), RKey: peer.mr.RKey()}
+	wr := &verbs.SendWR{WRID: uint64(k), Flags: verbs.SendSignaled, RemoteAddr: peer.mr.Addr(), RKey: peer.mr.RKey()}
 	switch wr.Opcode = []verbs.WROpcode{verbs.Send, verbs.SendWithImm, verbs.RDMAWrite, verbs.RDMAWriteWithImm,
 		verbs.RDMARead, verbs.AtomicFetchAndAdd, verbs.RDMARead}[r.IntN(7)]; wr.Opcode {
 	case verbs.Send, verbs.SendWithImm, verbs.RDMAWriteWithImm:
@@ -167,7 +167,7 @@ func (x *traffic) run() bool {
 		case time.Since(last) > stallTimeout:
 			for i, e := range x.ends {
 				x.t.Logf("end %d: %d of %d done, %d posted; %d of %d received, %d posted; %v",
-					i, e.done, len(e.wrs), e.posted, e.got, e.recvs, e.asked, e.dev.HWCounters())
+					i, e.done, len(e.wrs), e.posted, e.got, e.recvs, e.asked, must(e.dev.HWCounters()))
 			}
 			x.t.Fatalf("seed %d: nothing completes any more", x.seed)
 		case idle:

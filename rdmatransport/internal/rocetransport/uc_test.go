@@ -222,7 +222,7 @@ func TestUCIn(t *testing.T) {
 		}
 	})
 	run(t, "a receive request that fails", ucConfig, func(t *testing.T, r *rig) {
-		if err := r.qp.PostRecv(&verbs.RecvWR{ID: 1,
+		if err := r.qp.PostRecv(&verbs.RecvWR{WRID: 1,
 			SGList: []verbs.SGE{{Addr: r.mr.Addr(), Length: 64, LKey: r.mr.LKey() + 1}}}); err != nil {
 			t.Fatal(err)
 		}

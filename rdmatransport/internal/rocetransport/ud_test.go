@@ -43,7 +43,7 @@ func (r *rig) ah(to netip.Addr) *verbs.AH {
 
 // dgram is a work request for n bytes to the peer's QP.
 func (r *rig) dgram(id uint64, ah *verbs.AH, n int) *verbs.SendWR {
-	return &verbs.SendWR{ID: id, Opcode: verbs.Send, Flags: verbs.SendSignaled, SGList: []verbs.SGE{r.mr.SGE(0, n)},
+	return &verbs.SendWR{WRID: id, Opcode: verbs.Send, Flags: verbs.SendSignaled, SGList: []verbs.SGE{r.mr.SGE(0, n)},
 		AH: ah, RemoteQPN: peerQPN, RemoteQKey: 5}
 }
 
@@ -266,7 +266,7 @@ func TestDatagramIn(t *testing.T) {
 		}
 	})
 	run(t, "a receive request that fails", udConfig, func(t *testing.T, r *rig) {
-		if err := r.qp.PostRecv(&verbs.RecvWR{ID: 1,
+		if err := r.qp.PostRecv(&verbs.RecvWR{WRID: 1,
 			SGList: []verbs.SGE{{Addr: r.mr.Addr(), Length: 64, LKey: r.mr.LKey() + 1}}}); err != nil {
 			t.Fatal(err)
 		}
@@ -325,7 +325,7 @@ func TestMulticast(t *testing.T) {
 		packet := r.req(wire.UDSendOnly, 0, fill(8, 3), deth(qkey), func(p *wire.Packet) { p.DestQP = 0xffffff })
 		post := func() {
 			r.recv(1, 0, 64)
-			if err := other.PostRecv(&verbs.RecvWR{ID: 2, SGList: []verbs.SGE{r.mr.SGE(64, 64)}}); err != nil {
+			if err := other.PostRecv(&verbs.RecvWR{WRID: 2, SGList: []verbs.SGE{r.mr.SGE(64, 64)}}); err != nil {
 				t.Fatal(err)
 			}
 		}

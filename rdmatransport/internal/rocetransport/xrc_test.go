@@ -20,7 +20,7 @@ func TestXRCInitiator(t *testing.T) {
 	bubble(t, config{service: verbs.XRCSend, goBackN: true, sqPSN: 0x000100, rd: 4}, func(r *rig) {
 		copy(r.buf, "\x11\x22\x33\x44\x55\x66\x77\x88")
 		for i, op := range []verbs.WROpcode{verbs.Send, verbs.RDMAWrite, verbs.RDMARead, verbs.AtomicCmpAndSwp} {
-			wr := &verbs.SendWR{ID: uint64(i), Opcode: op, Flags: verbs.SendSignaled, SGList: []verbs.SGE{r.mr.SGE(0, 8)},
+			wr := &verbs.SendWR{WRID: uint64(i), Opcode: op, Flags: verbs.SendSignaled, SGList: []verbs.SGE{r.mr.SGE(0, 8)},
 				RemoteSRQN: 0x123456, RemoteAddr: 0x1122334455667788, RKey: 0xaabbccdd, CompareAdd: 1, Swap: 2}
 			r.post(wr)
 		}
@@ -61,7 +61,7 @@ func newXRCTarget(r *rig) *xrcTarget {
 
 func (x *xrcTarget) recv(i int, id uint64) {
 	x.t.Helper()
-	if err := x.srq[i].PostRecv(&verbs.RecvWR{ID: id, SGList: []verbs.SGE{x.mem[i].SGE(0, 4096)}}); err != nil {
+	if err := x.srq[i].PostRecv(&verbs.RecvWR{WRID: id, SGList: []verbs.SGE{x.mem[i].SGE(0, 4096)}}); err != nil {
 		x.t.Fatal(err)
 	}
 }
@@ -171,7 +171,7 @@ func fuzzXRC(t *testing.T, s script) {
 	for i := 0; s.more() && i < 200; i++ {
 		switch s.n(8) {
 		case 0:
-			if j := s.n(2); x.srq[j].PostRecv(&verbs.RecvWR{ID: posted[j],
+			if j := s.n(2); x.srq[j].PostRecv(&verbs.RecvWR{WRID: posted[j],
 				SGList: []verbs.SGE{x.mem[j].SGE(0, choose(&s, 4096, 100, 0))}}) == nil {
 				posted[j]++
 			}
@@ -235,7 +235,7 @@ func TestXRCBadLink(t *testing.T) {
 				b.recv(i%2, uint64(i))
 				copy(a.buf, fill(n, byte(i)))
 				for k := range 2 * 4 {
-					wr := &verbs.SendWR{ID: uint64(k), Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled,
+					wr := &verbs.SendWR{WRID: uint64(k), Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled,
 						SGList:     []verbs.SGE{a.mr.SGE(4000*(k%4), 4000)},
 						RemoteAddr: mem.Addr(), RKey: mem.RKey(), RemoteSRQN: srq.Num()}
 					if k == 7 {
@@ -246,7 +246,7 @@ func TestXRCBadLink(t *testing.T) {
 				var wcs [8]verbs.WC
 				for done, rounds := 0, 0; done < len(wcs); rounds++ {
 					if rounds > 20000 {
-						t.Fatalf("the messages do not complete: %v", a.dev.HWCounters())
+						t.Fatalf("the messages do not complete: %v", must(a.dev.HWCounters()))
 					}
 					if !l.carry() {
 						sleep(100 * time.Microsecond)

@@ -235,7 +235,7 @@ func client(c *rdmacm.Conn, mr *verbs.MR, stop <-chan struct{}, says bool) error
 		return nil
 	}
 	post := func(list []verbs.SGE) error {
-		err := c.QP().PostSend(&verbs.SendWR{ID: uint64(sent), Opcode: verbs.Send, Flags: verbs.SendSignaled, SGList: list})
+		err := c.QP().PostSend(&verbs.SendWR{WRID: uint64(sent), Opcode: verbs.Send, Flags: verbs.SendSignaled, SGList: list})
 		sent++
 		return err
 	}
@@ -277,7 +277,7 @@ func (r *receiver) prepare(c *rdmacm.Conn) (err error) {
 }
 
 func (r *receiver) post(slot uint64) error {
-	return r.c.QP().PostRecv(&verbs.RecvWR{ID: slot, SGList: []verbs.SGE{r.mr.SGE(int(slot)*largest, largest)}})
+	return r.c.QP().PostRecv(&verbs.RecvWR{WRID: slot, SGList: []verbs.SGE{r.mr.SGE(int(slot)*largest, largest)}})
 }
 
 // answer reports to the client that a message has been received and that it may send another.

@@ -73,7 +73,7 @@ func kernelVictim(t *testing.T, p cmPair, linux pyverbs.CM, path *attack.Path) *
 		here, err = rdmacm.Dial(ctx, p.dev, addr.String(), &rdmacm.Config{Transport: p.transport, PD: pd.pd, Cap: cmCap})
 		dialled <- err
 	}()
-	there := l.Accept(rdmacm.Defaults(), cmCap)
+	there := l.Accept(rdmacm.DefaultConnParam(), cmCap)
 	t.Cleanup(there.QP.Destroy)
 	if err := <-dialled; err != nil {
 		t.Fatal(err)

@@ -49,7 +49,7 @@ func TestHeldRequests(t *testing.T) {
 	if err := <-failed; err != nil {
 		t.Error(err)
 	}
-	if held := dev.HWCounters()["cm_rx_held"]; held == 0 {
+	if held := hwCounters(t, dev)["cm_rx_held"]; held == 0 {
 		t.Error("no request was held")
 	} else {
 		t.Logf("%d requests were held", held)

@@ -240,7 +240,7 @@ func (c conns) kernelDisconnects(t *testing.T) {
 	t.Helper()
 	const receives = 3
 	for id := range uint64(receives) {
-		if err := c.here.QP().PostRecv(&verbs.RecvWR{ID: id}); err != nil {
+		if err := c.here.QP().PostRecv(&verbs.RecvWR{WRID: id}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -71,7 +71,7 @@ func (u *udaddy) prepare(n *udaddyNode) (err error) {
 	}
 	for i := range u.messages {
 		at := (1 + i) * u.room() // after the sent data
-		if err := n.id.QP().PostRecv(&verbs.RecvWR{ID: uint64(at), SGList: []verbs.SGE{n.mr.SGE(at, u.room())}}); err != nil {
+		if err := n.id.QP().PostRecv(&verbs.RecvWR{WRID: uint64(at), SGList: []verbs.SGE{n.mr.SGE(at, u.room())}}); err != nil {
 			return err
 		}
 	}
@@ -124,7 +124,7 @@ func (u *udaddy) receive(ctx context.Context) error {
 				continue
 			}
 			n.qpn = wc.ImmData
-			if n.ah, err = n.pd.CreateAHFromWC(n.id.DevicePort(), &wc, n.mr.Buf()[wc.WRID:]); err != nil {
+			if n.ah, err = n.pd.CreateAHFromWC(n.id.PortNum(), &wc, n.mr.Buf()[wc.WRID:]); err != nil {
 				return err
 			}
 		}

@@ -34,7 +34,7 @@ func TestXServer(t *testing.T) {
 				if n := len(c.Peer().PrivateData); n < 4 {
 					t.Errorf("%d bytes of private data, want the number of an SRQ", n)
 				}
-				if err := c.QP().PostSend(&verbs.SendWR{ID: 1, Opcode: verbs.Send, Flags: verbs.SendSignaled,
+				if err := c.QP().PostSend(&verbs.SendWR{WRID: 1, Opcode: verbs.Send, Flags: verbs.SendSignaled,
 					SGList: []verbs.SGE{buf.SGE(0, buf.Length())}}); err != nil {
 					return err
 				}
@@ -52,7 +52,7 @@ func TestXServer(t *testing.T) {
 			l, err := rdmacm.Listen(p.dev, netip.AddrPortFrom(p.here, 7471).String(), &rdmacm.Config{PD: pd.pd, Cap: size,
 				PrivateData: make([]byte, 4),
 				Prepare: func(c *rdmacm.Conn) error {
-					return c.QP().PostRecv(&verbs.RecvWR{ID: 2, SGList: []verbs.SGE{buf.SGE(0, buf.Length())}})
+					return c.QP().PostRecv(&verbs.RecvWR{WRID: 2, SGList: []verbs.SGE{buf.SGE(0, buf.Length())}})
 				}})
 			if err != nil {
 				t.Fatal(err)

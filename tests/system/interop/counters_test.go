@@ -51,10 +51,17 @@ type books struct {
 	in, out    impair.Counters
 }
 
+func hwCounters(t *testing.T, dev *verbs.Device) map[string]uint64 {
+	t.Helper()
+	c, err := dev.HWCounters()
+	fatal(t, err)
+	return c
+}
+
 func openBooks(t *testing.T, here, linux device, l *impair.Link) *books {
 	t.Helper()
 	b := &books{t: t, here: here.(softrnic), linux: linux.in(t).(kernel), link: l}
-	b.ours, b.rxes = b.here.dev.HWCounters(), b.linux.Counters()
+	b.ours, b.rxes = hwCounters(t, b.here.dev), b.linux.Counters()
 	b.in, b.out = l.Counters()
 	return b
 }
@@ -66,7 +73,7 @@ func (b *books) balance(check func(ours, rxes counters) error) {
 	b.t.Helper()
 	for end := time.Now().Add(patience); ; {
 		rxes := counters(b.linux.Counters()).since(b.rxes)
-		now, ours := counters(b.here.dev.HWCounters()), make(counters)
+		now, ours := counters(hwCounters(b.t, b.here.dev)), make(counters)
 		for name := range rxes {
 			if _, ok := now[name]; !ok {
 				b.t.Fatalf("SoftRNIC has no counter %s", name)

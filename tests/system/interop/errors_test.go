@@ -99,12 +99,12 @@ func (c errorCase) run(t *testing.T, requester, responder *side, want outcome) o
 		if n == 0 {
 			n = room.Length()
 		}
-		first := &verbs.RecvWR{ID: 1, SGList: []verbs.SGE{room.SGE(0, n)}}
+		first := &verbs.RecvWR{WRID: 1, SGList: []verbs.SGE{room.SGE(0, n)}}
 		if c.recv != nil {
 			c.recv(first)
 		}
 		whole := []verbs.SGE{room.SGE(0, room.Length())}
-		if err := responder.qp.PostRecv(first, &verbs.RecvWR{ID: 2, SGList: whole}, &verbs.RecvWR{ID: 3, SGList: whole}); err != nil {
+		if err := responder.qp.PostRecv(first, &verbs.RecvWR{WRID: 2, SGList: whole}, &verbs.RecvWR{WRID: 3, SGList: whole}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -112,10 +112,10 @@ func (c errorCase) run(t *testing.T, requester, responder *side, want outcome) o
 		postReceives()
 	}
 	send := func(id uint64) *verbs.SendWR {
-		return &verbs.SendWR{ID: id, Opcode: verbs.Send, Flags: verbs.SendSignaled | verbs.SendFence, SGList: []verbs.SGE{sound.SGE(0, 16)}}
+		return &verbs.SendWR{WRID: id, Opcode: verbs.Send, Flags: verbs.SendSignaled | verbs.SendFence, SGList: []verbs.SGE{sound.SGE(0, 16)}}
 	}
 	tried := c.request(local, remote, other)
-	tried.ID, tried.Flags = 1, tried.Flags|verbs.SendSignaled
+	tried.WRID, tried.Flags = 1, tried.Flags|verbs.SendSignaled
 	if err := requester.qp.PostSend(&tried); errors.Is(err, syscall.EINVAL) {
 		return outcome{refused: true}
 	} else if err != nil {

@@ -185,7 +185,7 @@ func readMany(t *testing.T, requester, responder *side) {
 	remote.Fill(0, reads*n, 77)
 	for i := range reads {
 		if err := requester.qp.PostSend(&verbs.SendWR{
-			ID: uint64(i), Opcode: verbs.RDMARead, Flags: verbs.SendSignaled, SGList: []verbs.SGE{local.SGE(i*n, n)},
+			WRID: uint64(i), Opcode: verbs.RDMARead, Flags: verbs.SendSignaled, SGList: []verbs.SGE{local.SGE(i*n, n)},
 			RemoteAddr: remote.Addr() + uint64(i*n), RKey: remote.RKey(),
 		}); err != nil {
 			t.Fatal(err)

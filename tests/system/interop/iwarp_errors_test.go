@@ -104,13 +104,13 @@ func (c iwarpError) run(t *testing.T, requester, responder *side) {
 	remote := responder.pd.regMR(4096, orAll(c.remote))
 	other := responder.dev.allocPD().regMR(4096, allAccess)
 	for id := range uint64(2) {
-		if err := requester.qp.PostRecv(&verbs.RecvWR{ID: id}); err != nil {
+		if err := requester.qp.PostRecv(&verbs.RecvWR{WRID: id}); err != nil {
 			t.Fatal(err)
 		}
 		if c.noRecv {
 			continue
 		}
-		if err := responder.qp.PostRecv(&verbs.RecvWR{ID: id, SGList: []verbs.SGE{sink.SGE(64*int(id), 64)}}); err != nil {
+		if err := responder.qp.PostRecv(&verbs.RecvWR{WRID: id, SGList: []verbs.SGE{sink.SGE(64*int(id), 64)}}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -162,7 +162,7 @@ func TestIWARPCut(t *testing.T) {
 		}
 		const reads = 15
 		for id := range uint64(reads) {
-			if err := here.qp.PostSend(&verbs.SendWR{ID: id, Opcode: verbs.RDMARead, Flags: verbs.SendSignaled,
+			if err := here.qp.PostSend(&verbs.SendWR{WRID: id, Opcode: verbs.RDMARead, Flags: verbs.SendSignaled,
 				SGList: []verbs.SGE{local.SGE(0, iwarpRoom)}, RemoteAddr: remote.Addr(), RKey: remote.RKey()}); err != nil {
 				t.Fatal(err)
 			}

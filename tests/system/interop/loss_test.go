@@ -110,7 +110,7 @@ func TestLostTwice(t *testing.T) {
 	if _, out := l.Counters(); out.Lost != 2 {
 		t.Errorf("%d packets were lost", out.Lost)
 	}
-	if n := here.(softrnic).dev.HWCounters()["tail_probes"]; n == 0 {
+	if n := hwCounters(t, here.(softrnic).dev)["tail_probes"]; n == 0 {
 		t.Error("there was no probe")
 	}
 }

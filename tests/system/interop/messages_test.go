@@ -165,7 +165,7 @@ func exchangeMessages(t *testing.T, task string, connections, messages int, limi
 	}
 	closing(t, dev.Close)
 	t.Cleanup(func() { // when all connections are closed
-		for name, n := range dev.HWCounters() {
+		for name, n := range hwCounters(t, dev) {
 			fmt.Fprintln(os.Stderr, name, n)
 		}
 	})

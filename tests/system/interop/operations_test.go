@@ -76,7 +76,7 @@ type operation struct {
 func (o *operation) post(wr verbs.SendWR) {
 	o.t.Helper()
 	o.id++
-	wr.ID, wr.Flags = o.id, wr.Flags|verbs.SendSignaled
+	wr.WRID, wr.Flags = o.id, wr.Flags|verbs.SendSignaled
 	if wr.Opcode != verbs.Send && wr.Opcode != verbs.SendWithImm {
 		wr.RKey = o.remote.RKey()
 		if wr.RemoteAddr == 0 {
@@ -90,7 +90,7 @@ func (o *operation) post(wr verbs.SendWR) {
 
 func (o *operation) postRecv(sges ...verbs.SGE) {
 	o.t.Helper()
-	if err := o.responder.qp.PostRecv(&verbs.RecvWR{ID: o.id + 1, SGList: sges}); err != nil {
+	if err := o.responder.qp.PostRecv(&verbs.RecvWR{WRID: o.id + 1, SGList: sges}); err != nil {
 		o.t.Fatal(err)
 	}
 }
@@ -382,7 +382,7 @@ func TestLargestMessages(t *testing.T) {
 	run := func(t *testing.T, requester, responder *side, sends []verbs.WROpcode) {
 		o := newOperation(t, requester, responder, usual, size)
 		for _, opcode := range transfers {
-			before := here.dev.HWCounters()["sent_pkts"]
+			before := hwCounters(t, here.dev)["sent_pkts"]
 			o.transfer(opcode, size)
 			most := uint64(size / 1024 / 8) // acknowledgements and READ requests
 			switch {
@@ -395,7 +395,7 @@ func TestLargestMessages(t *testing.T) {
 			default:
 				most = size / 1024 * 3 / 2
 			}
-			if sent := here.dev.HWCounters()["sent_pkts"] - before; sent > most {
+			if sent := hwCounters(t, here.dev)["sent_pkts"] - before; sent > most {
 				t.Errorf("%v of %d bytes: SoftRNIC sent %d packets, want no more than %d", opcode, size, sent, most)
 			}
 		}

@@ -224,7 +224,7 @@ func (q softrnicQP) bindMW(w window, id uint64, m memory, off, n int, access ver
 	if mw.Type() == verbs.MWType1 {
 		return q.BindMW(mw, id, verbs.SendSignaled, info)
 	}
-	return q.PostSend(&verbs.SendWR{ID: id, Opcode: verbs.BindMW, Flags: verbs.SendSignaled,
+	return q.PostSend(&verbs.SendWR{WRID: id, Opcode: verbs.BindMW, Flags: verbs.SendSignaled,
 		Bind: &verbs.MWBind{MW: mw, RKey: verbs.IncRKey(mw.RKey()), MWBindInfo: info}})
 }
 

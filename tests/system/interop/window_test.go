@@ -124,7 +124,7 @@ func (w *windowing) useBy(user *side, rkey uint32, opcode verbs.WROpcode, off, n
 	w.region.Fill(0, w.region.Length(), 2*w.id)
 	w.local.Fill(0, w.local.Length(), 2*w.id+1)
 	before, mine := w.region.Read(0, w.region.Length()), w.local.Read(0, n)
-	wr := &verbs.SendWR{ID: w.id, Opcode: opcode, Flags: verbs.SendSignaled, SGList: []verbs.SGE{w.local.SGE(0, n)},
+	wr := &verbs.SendWR{WRID: w.id, Opcode: opcode, Flags: verbs.SendSignaled, SGList: []verbs.SGE{w.local.SGE(0, n)},
 		RemoteAddr: w.at + uint64(off), RKey: rkey, CompareAdd: 5}
 	if err := user.qp.PostSend(wr); err != nil {
 		w.t.Fatal(err)
@@ -159,7 +159,7 @@ func (w *windowing) dealloc() {
 func (w *windowing) invalidateHere(rkey uint32) {
 	w.t.Helper()
 	w.id++
-	if err := w.owner.qp.PostSend(&verbs.SendWR{ID: w.id, Opcode: verbs.LocalInv, Flags: verbs.SendSignaled,
+	if err := w.owner.qp.PostSend(&verbs.SendWR{WRID: w.id, Opcode: verbs.LocalInv, Flags: verbs.SendSignaled,
 		InvalidateRKey: rkey}); err != nil {
 		w.t.Fatal(err)
 	}
@@ -170,12 +170,12 @@ func (w *windowing) invalidateHere(rkey uint32) {
 func (w *windowing) invalidateThere(rkey uint32) {
 	w.t.Helper()
 	w.id++
-	if err := w.owner.qp.PostRecv(&verbs.RecvWR{ID: 99, SGList: []verbs.SGE{w.region.SGE(4096, 4096)}}); err != nil {
+	if err := w.owner.qp.PostRecv(&verbs.RecvWR{WRID: 99, SGList: []verbs.SGE{w.region.SGE(4096, 4096)}}); err != nil {
 		w.t.Fatal(err)
 	}
 	w.local.Fill(0, 3000, w.id)
 	if err := w.user.qp.PostSend(&verbs.SendWR{
-		ID: w.id, Opcode: verbs.SendWithInv, Flags: verbs.SendSignaled, InvalidateRKey: rkey, SGList: []verbs.SGE{w.local.SGE(0, 3000)},
+		WRID: w.id, Opcode: verbs.SendWithInv, Flags: verbs.SendSignaled, InvalidateRKey: rkey, SGList: []verbs.SGE{w.local.SGE(0, 3000)},
 	}); err != nil {
 		w.t.Fatal(err)
 	}

@@ -38,8 +38,8 @@ func (n *node) awaitPort(want verbs.AsyncEventType, phys uint8) {
 			n.t.Fatalf("waiting for %v: %v", want, err)
 		}
 		if e.Type == verbs.EventPortErr || e.Type == verbs.EventPortActive {
-			if e.Type != want || e.Port != 1 {
-				n.t.Fatalf("%v of port %d, want %v of port 1", e.Type, e.Port, want)
+			if e.Type != want || e.PortNum != 1 {
+				n.t.Fatalf("%v of port %d, want %v of port 1", e.Type, e.PortNum, want)
 			}
 			break
 		}
@@ -148,7 +148,7 @@ func TestCarrier(t *testing.T) {
 						want = 1
 						n.awaitPort(verbs.EventPortActive, linkUp)
 					}
-					if got := n.dev.HWCounters()["link_downed"]; got != want {
+					if got := n.counters()["link_downed"]; got != want {
 						t.Errorf("link_downed of node %d is %d, want %d", i, got, want)
 					}
 				}
@@ -195,7 +195,7 @@ func TestRemoval(t *testing.T) {
 				}
 				p, err := n.dev.QueryPort(1)
 				n.ok(err)
-				if got := n.dev.HWCounters()["link_downed"]; p.State != verbs.PortDown || p.PhysState != disabled || got != 1 {
+				if got := n.counters()["link_downed"]; p.State != verbs.PortDown || p.PhysState != disabled || got != 1 {
 					t.Errorf("the port is %v, its link in state %d, link_downed %d; want it down, in state %d, once", p.State, p.PhysState,
 						got, disabled)
 				}

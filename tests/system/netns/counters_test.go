@@ -48,7 +48,7 @@ func TestPortCounters(t *testing.T) {
 						t.Errorf("node %d: %s is %d, captured %d", i, name, got[name], n)
 					}
 				}
-				all := nodes[i].dev.HWCounters()
+				all := nodes[i].counters()
 				if all["sent_pkts"] != got["unicast_xmit_packets"] || all["rcvd_pkts"] != got["unicast_rcv_packets"] {
 					t.Errorf("node %d: %d packets sent and %d received by QPs, the port had %d and %d", i, all["sent_pkts"],
 						all["rcvd_pkts"], got["unicast_xmit_packets"], got["unicast_rcv_packets"])

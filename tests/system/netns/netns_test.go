@@ -114,8 +114,8 @@ func TestEndToEnd(t *testing.T) {
 				}
 				for i, n := range []*node{a, b} {
 					// A peer that is scheduled late may be probed.
-					asked := []*node{b, a}[i].dev.HWCounters()["tail_probes"]
-					for name, v := range n.dev.HWCounters() {
+					asked := []*node{b, a}[i].counters()["tail_probes"]
+					for name, v := range n.counters() {
 						switch name {
 						case "duplicate_request":
 							if v > asked+4 { // a busy machine looks like loss

@@ -69,6 +69,13 @@ func newNodeWith(t testing.TB, l link.Link, device *rdmatransport.Config, addrs 
 	return n
 }
 
+func (n *node) counters() map[string]uint64 {
+	n.t.Helper()
+	c, err := n.dev.HWCounters()
+	n.ok(err)
+	return c
+}
+
 func (n *node) ok(err error) {
 	n.t.Helper()
 	if err != nil {
@@ -137,9 +144,9 @@ func transfer(a, b *node, code verbs.WROpcode, count, size int) (gbits float64) 
 		for posted < count && posted-done < min(depth, slots) {
 			off := posted % slots * size
 			if code == verbs.Send {
-				b.ok(b.qp.PostRecv(&verbs.RecvWR{ID: uint64(posted), SGList: []verbs.SGE{b.mr.SGE(off, size)}}))
+				b.ok(b.qp.PostRecv(&verbs.RecvWR{WRID: uint64(posted), SGList: []verbs.SGE{b.mr.SGE(off, size)}}))
 			}
-			a.ok(a.qp.PostSend(&verbs.SendWR{ID: uint64(posted), Opcode: code, Flags: verbs.SendSignaled,
+			a.ok(a.qp.PostSend(&verbs.SendWR{WRID: uint64(posted), Opcode: code, Flags: verbs.SendSignaled,
 				SGList: []verbs.SGE{a.mr.SGE(off, size)}, RemoteAddr: b.mr.Addr() + uint64(off), RKey: b.mr.RKey()}))
 			posted++
 		}

@@ -64,7 +64,7 @@ func (n *node) newRaw() *rawQP {
 
 func (r *rawQP) post(i int) {
 	r.n.t.Helper()
-	r.n.ok(r.qp.PostRecv(&verbs.RecvWR{ID: uint64(i), SGList: []verbs.SGE{r.mr.SGE(i*slot, slot)}}))
+	r.n.ok(r.qp.PostRecv(&verbs.RecvWR{WRID: uint64(i), SGList: []verbs.SGE{r.mr.SGE(i*slot, slot)}}))
 }
 
 func (r *rawQP) flow(attr verbs.FlowAttr) {

@@ -154,7 +154,7 @@ func TestServiceLevel(t *testing.T) {
 				t.Errorf("a datagram came with service level %d and tag %#x", wc.SL, wc.CVLAN)
 			}
 			b.ok(ah.Close())
-			for deadline := time.Now().Add(10 * time.Second); a.dev.HWCounters()["np_cnp_sent"] == 0 && time.Now().Before(deadline); {
+			for deadline := time.Now().Add(10 * time.Second); a.counters()["np_cnp_sent"] == 0 && time.Now().Before(deadline); {
 				post(verbs.RC, verbs.RDMAWrite, 100_000)
 			}
 			a.ok(a.host.Close())

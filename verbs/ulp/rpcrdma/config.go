@@ -10,10 +10,10 @@ import (
 
 // Config has the options of connections. The zero value and nil have useful defaults.
 type Config struct {
-	// Transport is the wire protocol.
+	// Transport is the wire protocol, if there is one only.
 	Transport verbs.Transport
-	// Transports are the wire protocols of a listener that serves several. If set, Transport is
-	// ignored.
+	// Transports are the wire protocols of a listener that serves several; Dial uses the first.
+	// Transport must then be unset (RoCEv2).
 	Transports []verbs.Transport
 	// Binding is the binding of the RPC program. Without one, long messages move as a whole.
 	Binding Binding
@@ -63,6 +63,12 @@ func (cfg *Config) check() (*Config, error) {
 	c.MaxConns = cmp.Or(c.MaxConns, defaultConns)
 	c.KeepAlive = cmp.Or(c.KeepAlive, time.Minute)
 	const op = "configure RPC over RDMA"
+	if len(c.Transports) == 0 {
+		c.Transports = []verbs.Transport{c.Transport}
+	} else if c.Transport != 0 {
+		return nil, verbs.Errorf(verbs.ErrInvalid, op, "Transport %v and Transports %v: only one of them may be set",
+			c.Transport, c.Transports)
+	}
 	for _, f := range []struct {
 		name              string
 		value, least, max int

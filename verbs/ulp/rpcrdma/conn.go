@@ -114,7 +114,7 @@ func (c *conn) release() error {
 // cmConfig returns the rdma_cm options of the connection.
 func (c *conn) cmConfig(own private) *rdmacm.Config {
 	return &rdmacm.Config{
-		Transport: c.cfg.Transport, PD: c.pd, SendCQ: c.cq, RecvCQ: c.cq, SQSigAll: true,
+		Transports: c.cfg.Transports[:1], PD: c.pd, SendCQ: c.cq, RecvCQ: c.cq, SQSigAll: true,
 		Cap:         verbs.QPCap{MaxSendWR: sqSize, MaxRecvWR: cap(c.recv.free), MaxSendSGE: 2, MaxRecvSGE: 1},
 		PrivateData: own.bytes(),
 		Prepare: func(cm *rdmacm.Conn) error {
@@ -135,7 +135,7 @@ func (c *conn) start(cm *rdmacm.Conn, peer private) {
 }
 
 func (c *conn) postReceive(i int) error {
-	return c.qp.PostRecv(&verbs.RecvWR{ID: receiveID | uint64(i), SGList: []verbs.SGE{c.recv.sge(i, c.recv.size)}})
+	return c.qp.PostRecv(&verbs.RecvWR{WRID: receiveID | uint64(i), SGList: []verbs.SGE{c.recv.sge(i, c.recv.size)}})
 }
 
 var errEnded = errors.New("the connection has ended")
@@ -185,13 +185,13 @@ func (c *conn) post(then func(), wrs ...*verbs.SendWR) (*operation, error) {
 		return nil, c.err
 	}
 	for _, wr := range wrs {
-		wr.ID = c.nextID &^ receiveID
+		wr.WRID = c.nextID &^ receiveID
 		c.nextID++
-		c.ops[wr.ID] = op
+		c.ops[wr.WRID] = op
 	}
 	if err := c.qp.PostSend(wrs...); err != nil {
 		for _, wr := range wrs {
-			delete(c.ops, wr.ID)
+			delete(c.ops, wr.WRID)
 		}
 		return nil, err // the connection cannot continue; the caller ends it
 	}

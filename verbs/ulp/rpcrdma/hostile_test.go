@@ -43,7 +43,7 @@ func attack(t *testing.T, from *verbs.Device, l *rpcrdma.Listener, transport ver
 		Transport: transport, PD: pd, PrivateData: private, SQSigAll: true,
 		Prepare: func(c *rdmacm.Conn) error {
 			for i := range rogueReceives {
-				wr := &verbs.RecvWR{ID: uint64(i), SGList: []verbs.SGE{r.recv.SGE(i*4096, 4096)}}
+				wr := &verbs.RecvWR{WRID: uint64(i), SGList: []verbs.SGE{r.recv.SGE(i*4096, 4096)}}
 				if err := c.QP().PostRecv(wr); err != nil {
 					return err
 				}

@@ -84,7 +84,7 @@ func Listen(dev *verbs.Device, addr string, cfg *Config) (*Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	cm, err := rdmacm.Listen(dev, addr, &rdmacm.Config{Transport: full.Transport, Transports: full.Transports})
+	cm, err := rdmacm.Listen(dev, addr, &rdmacm.Config{Transports: full.Transports})
 	if err != nil {
 		return nil, err
 	}

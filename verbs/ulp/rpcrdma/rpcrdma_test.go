@@ -350,7 +350,7 @@ func TestConfigRefused(t *testing.T) {
 	to, _, at := devices(t, stacktest.Direct)
 	for _, c := range []rpcrdma.Config{
 		{Credits: -1}, {Credits: 5000}, {Inline: 512}, {Inline: 1500}, {Inline: 1 << 20}, {MaxMessage: 10}, {MaxMessage: 1<<29 + 1},
-		{Memory: 5}, {MaxConns: -1}, {KeepAlive: -2},
+		{Memory: 5}, {MaxConns: -1}, {KeepAlive: -2}, {Transport: verbs.IWARP, Transports: []verbs.Transport{verbs.RoCEv2}},
 	} {
 		if l, err := rpcrdma.Listen(to, netip.AddrPortFrom(at, 0).String(), &c); !errors.Is(err, verbs.ErrInvalid) {
 			t.Errorf("%+v: %v, %v", c, l, err)

@@ -12,10 +12,10 @@ import (
 // Config has the options of connections. The zero value and nil have the defaults of librdmacm's
 // rsockets.
 type Config struct {
-	// Transport is the wire protocol.
+	// Transport is the wire protocol, if there is one only.
 	Transport verbs.Transport
-	// Transports are the wire protocols of a listener that supports several. If set, Transport is
-	// ignored.
+	// Transports are the wire protocols of a listener that supports several; Dial and NewPacketConn use
+	// the first. Transport must then be unset (RoCEv2).
 	Transports []verbs.Transport
 	// LocalAddr is the local address of Dial. If it is not valid, the route to the peer determines
 	// it.
@@ -81,6 +81,12 @@ func (cfg *Config) WithDefaults() Config {
 // bounds.
 func (cfg *Config) check() (*Config, error) {
 	c := cfg.WithDefaults()
+	if len(c.Transports) == 0 {
+		c.Transports = []verbs.Transport{c.Transport}
+	} else if c.Transport != 0 {
+		return nil, verbs.Errorf(verbs.ErrInvalid, "configure rsocket", "Transport %v and Transports %v: only one of them may be set",
+			c.Transport, c.Transports)
+	}
 	for _, f := range []struct {
 		name              string
 		value, least, max int

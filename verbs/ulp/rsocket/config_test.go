@@ -29,6 +29,8 @@ func TestConfigRefused(t *testing.T) {
 		"KeepAlive -1s: must be 0 or more":             {KeepAlive: -time.Second},
 		"Linger -1s: must be 0 or more":                {Linger: -time.Second},
 		"Backlog -1: must be 1 to":                     {Backlog: -1},
+		"Transport iWARP and Transports [RoCEv2]: only": {
+			Transport: verbs.IWARP, Transports: []verbs.Transport{verbs.RoCEv2}},
 	} {
 		l, err := rsocket.Listen(dev, ":7", &cfg)
 		if err == nil {

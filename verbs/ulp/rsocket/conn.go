@@ -119,7 +119,7 @@ func (c *Conn) cmConfig() *rdmacm.Config {
 		data: sge{c.in.mr.Addr(), c.in.mr.RKey(), uint32(c.in.half())},
 	}
 	return &rdmacm.Config{
-		Transport: c.cfg.Transport, LocalAddr: c.cfg.LocalAddr, TOS: c.cfg.TOS,
+		Transports: c.cfg.Transports[:1], LocalAddr: c.cfg.LocalAddr, TOS: c.cfg.TOS,
 		PD: c.pd, SendCQ: c.cq, RecvCQ: c.cq, SQSigAll: true,
 		Cap: verbs.QPCap{
 			MaxSendWR: c.cfg.SQSize, MaxRecvWR: c.cfg.RQSize + spareReceives, MaxSendSGE: 1, MaxRecvSGE: 1,

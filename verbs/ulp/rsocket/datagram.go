@@ -95,7 +95,7 @@ func NewPacketConn(dev *verbs.Device, sock net.PacketConn, cfg *Config) (*Packet
 // open creates the QP and its objects.
 func (c *PacketConn) open() (err error) {
 	const op = "datagram socket"
-	if c.cfg.Transport == verbs.IWARP {
+	if c.cfg.Transports[0] == verbs.IWARP {
 		return verbs.Errorf(syscall.EOPNOTSUPP, op, "iWARP does not support datagrams")
 	}
 	udp, ok := c.sock.LocalAddr().(*net.UDPAddr)
@@ -130,7 +130,7 @@ func (c *PacketConn) open() (err error) {
 		return err
 	}
 	c.qp, err = c.pd.CreateQP(&verbs.QPInitAttr{
-		Type: verbs.UD, Transport: c.cfg.Transport, SendCQ: c.cq, RecvCQ: c.cq, SQSigAll: true,
+		Type: verbs.UD, Transport: c.cfg.Transports[0], SendCQ: c.cq, RecvCQ: c.cq, SQSigAll: true,
 		Cap: verbs.QPCap{MaxSendWR: sends, MaxRecvWR: c.slots, MaxSendSGE: 1, MaxRecvSGE: 1},
 	})
 	if err != nil {
@@ -241,7 +241,7 @@ func (c *PacketConn) fail(err error) {
 }
 
 func (c *PacketConn) postReceive(slot int) error {
-	return c.qp.PostRecv(&verbs.RecvWR{ID: receiveID | uint64(slot),
+	return c.qp.PostRecv(&verbs.RecvWR{WRID: receiveID | uint64(slot),
 		SGList: []verbs.SGE{c.mr.SGE(slot*(grhLen+MaxDatagram), grhLen+MaxDatagram)}})
 }
 
@@ -418,7 +418,7 @@ func (c *PacketConn) send(b []byte, p *peer) error {
 	n := len(append(appendSource(c.buf[slot:slot], p.source), b...))
 	c.sge[0] = c.mr.SGE(slot, n)
 	wr := verbs.SendWR{
-		ID: uint64(slot), Opcode: verbs.Send, SGList: c.sge[:],
+		WRID: uint64(slot), Opcode: verbs.Send, SGList: c.sge[:],
 		AH: p.ah, RemoteQPN: p.qpn, RemoteQKey: rdmacm.UDPQKey,
 	}
 	if err := c.qp.PostSend(&wr); err != nil {

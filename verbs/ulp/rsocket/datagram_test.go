@@ -78,7 +78,11 @@ func TestDatagramAccess(t *testing.T) {
 	lan, allowed := new(pipe.Switch), netip.MustParseAddr("10.0.0.2")
 	a := newNodeWith(t, lan.Port(), &rdmatransport.Config{Allow: func(h netip.Addr) bool { return h == allowed }}, "10.0.0.1/24")
 	server := a.socket(t, "10.0.0.1:7", nil)
-	denied := func() uint64 { return a.dev.HWCounters()["access_denied"] }
+	denied := func() uint64 {
+		counters, err := a.dev.HWCounters()
+		ok(t, err)
+		return counters["access_denied"]
+	}
 	for i, addr := range []string{"10.0.0.3", "10.0.0.2"} {
 		client := newNode(t, lan.Port(), addr+"/24").socket(t, addr+":8", nil)
 		_, err := client.WriteTo([]byte(addr), net.UDPAddrFromAddrPort(netip.MustParseAddrPort("10.0.0.1:7")))

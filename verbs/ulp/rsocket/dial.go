@@ -16,7 +16,7 @@ func Dial(ctx context.Context, dev *verbs.Device, addr string, cfg *Config) (*Co
 	if err != nil {
 		return nil, dialError(addr, err)
 	}
-	c, err := newConn(dev, full.Transport, full)
+	c, err := newConn(dev, full.Transports[0], full)
 	if err != nil {
 		return nil, dialError(addr, err)
 	}

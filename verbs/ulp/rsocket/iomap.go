@@ -257,7 +257,7 @@ func (c *Conn) tryWriteAt(b []byte, off int64) (total int, err error) {
 		sges := [1]verbs.SGE{s.mr.SGE(s.at, n)}
 		s.used += n
 		s.at = (s.at + n) % len(s.buf)
-		c.post(&verbs.SendWR{ID: uint64(n), Opcode: verbs.RDMAWrite, SGList: sges[:], RemoteAddr: to.addr, RKey: to.key})
+		c.post(&verbs.SendWR{WRID: uint64(n), Opcode: verbs.RDMAWrite, SGList: sges[:], RemoteAddr: to.addr, RKey: to.key})
 		total += n
 	}
 	return total, nil

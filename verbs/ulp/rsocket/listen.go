@@ -36,7 +36,7 @@ func Listen(dev *verbs.Device, addr string, cfg *Config) (*Listener, error) {
 		return nil, &net.OpError{Op: "listen", Net: "rsocket", Addr: socketAddr{addr}, Err: err}
 	}
 	cm, err := rdmacm.Listen(dev, addr, &rdmacm.Config{
-		Transport: full.Transport, Transports: full.Transports, TOS: full.TOS, AFOnly: full.AFOnly, Backlog: full.Backlog,
+		Transports: full.Transports, TOS: full.TOS, AFOnly: full.AFOnly, Backlog: full.Backlog,
 	})
 	if err != nil {
 		return nil, &net.OpError{Op: "listen", Net: "rsocket", Addr: socketAddr{addr}, Err: err}

@@ -181,7 +181,7 @@ func (c *PacketConn) route(to netip.AddrPort) (ah *verbs.AH, source netip.Addr, 
 	}
 	r := id.Route()
 	ah, err = c.pd.CreateAH(&verbs.AHAttr{
-		IsGlobal: true, PortNum: r.Port,
+		IsGlobal: true, PortNum: r.PortNum,
 		GRH: verbs.GRH{DGID: verbs.GIDFromAddr(r.Dst), SGIDIndex: uint8(r.GIDIndex), TrafficClass: r.TOS},
 	})
 	return ah, r.Src, err

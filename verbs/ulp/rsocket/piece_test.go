@@ -22,7 +22,9 @@ func TestTransferSizeAfterWait(t *testing.T) {
 		const size, ahead, writes = 64 << 10, 2, 10 // the peer's buffer has space for two
 		messages := func() uint64 {
 			synctest.Wait()
-			return to.HWCounters()["rdma_recvs"]
+			counters, err := to.HWCounters()
+			ok(t, err)
+			return counters["rdma_recvs"]
 		}
 		before := uint64(0)
 		for i := range ahead + 1 + writes {

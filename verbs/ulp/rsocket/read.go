@@ -61,7 +61,7 @@ func (r *receiver) grantHalf() (at int) {
 // post posts n receive requests.
 func (r *receiver) post(c *Conn, qp *verbs.QP, n int) error {
 	for range n {
-		wr := verbs.RecvWR{ID: uint64(r.nextRecv) | receiveID}
+		wr := verbs.RecvWR{WRID: uint64(r.nextRecv) | receiveID}
 		if c.iwarp {
 			sges := [1]verbs.SGE{r.messagesMR.SGE(r.nextRecv*messageLen, messageLen)}
 			wr.SGList = sges[:]

@@ -151,7 +151,7 @@ func (c *Conn) post(wrs ...*verbs.SendWR) {
 func (c *Conn) postMessage(m message, data verbs.SendWR, to sge, id uint64) {
 	data.RemoteAddr, data.RKey = to.addr, to.key
 	if !c.iwarp {
-		data.ID, data.Opcode, data.ImmData = id, verbs.RDMAWriteWithImm, uint32(m)
+		data.WRID, data.Opcode, data.ImmData = id, verbs.RDMAWriteWithImm, uint32(m)
 		c.post(&data)
 		return
 	}
@@ -159,12 +159,12 @@ func (c *Conn) postMessage(m message, data verbs.SendWR, to sge, id uint64) {
 	c.peer.order().PutUint32(b[:], uint32(m))
 	send := verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendInline, InlineData: b[:]}
 	if len(data.SGList) == 0 && len(data.InlineData) == 0 {
-		send.ID = id
+		send.WRID = id
 		c.post(&send)
 		return
 	}
-	data.ID, data.Opcode = id&^controlID, verbs.RDMAWrite
-	send.ID = id & controlID
+	data.WRID, data.Opcode = id&^controlID, verbs.RDMAWrite
+	send.WRID = id & controlID
 	c.post(&data, &send)
 }
 

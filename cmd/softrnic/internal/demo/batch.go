@@ -127,9 +127,9 @@ func (p *pair) newRun(t verbs.Transport, op operation, size int) *batches {
 		if op.atomic() {
 			remote = p.b.mr.Addr() // all atomics use one word
 		}
-		r.sends = append(r.sends, &verbs.SendWR{ID: uint64(i), Opcode: op.opcode, Flags: verbs.SendSignaled,
+		r.sends = append(r.sends, &verbs.SendWR{WRID: uint64(i), Opcode: op.opcode, Flags: verbs.SendSignaled,
 			SGList: []verbs.SGE{p.a.mr.SGE(i*size, size)}, RemoteAddr: remote, RKey: p.b.mr.RKey()})
-		r.recvs = append(r.recvs, &verbs.RecvWR{ID: uint64(i), SGList: []verbs.SGE{p.b.mr.SGE(i*size, size)}})
+		r.recvs = append(r.recvs, &verbs.RecvWR{WRID: uint64(i), SGList: []verbs.SGE{p.b.mr.SGE(i*size, size)}})
 	}
 	return r
 }
@@ -152,7 +152,7 @@ func (r *batches) batch(ctx context.Context, n int) (took time.Duration, verifie
 	// it, completes when the WRITE has arrived.
 	if r.transport == verbs.IWARP && r.op.opcode == verbs.RDMAWrite {
 		requests++
-		if err := qp.PostSend(&verbs.SendWR{ID: uint64(n), Opcode: verbs.RDMARead, Flags: verbs.SendSignaled,
+		if err := qp.PostSend(&verbs.SendWR{WRID: uint64(n), Opcode: verbs.RDMARead, Flags: verbs.SendSignaled,
 			RemoteAddr: r.b.mr.Addr(), RKey: r.b.mr.RKey()}); err != nil {
 			return 0, 0, err
 		}

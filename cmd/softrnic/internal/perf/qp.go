@@ -70,7 +70,7 @@ func newQueuePair(l *rdmaLane, index int, qp *verbs.QP) *queuePair {
 		return q
 	}
 	for range max(1, min(16, p.receives()/4)) {
-		q.recvs = append(q.recvs, &verbs.RecvWR{ID: q.id(received), SGList: []verbs.SGE{q.rx}})
+		q.recvs = append(q.recvs, &verbs.RecvWR{WRID: q.id(received), SGList: []verbs.SGE{q.rx}})
 	}
 	return q
 }
@@ -143,7 +143,7 @@ func (q *queuePair) next(wr *verbs.SendWR, last bool) {
 	}
 	q.posted++
 	q.tail++
-	wr.ID, wr.Flags = q.id(messageSent)|uint64(q.posted)&countMask, 0
+	wr.WRID, wr.Flags = q.id(messageSent)|uint64(q.posted)&countMask, 0
 	if last || q.tail >= int64(q.plan.CQMod) || q.posted == q.goal {
 		wr.Flags, q.tail = verbs.SendSignaled, 0
 	}
@@ -174,7 +174,7 @@ func (q *queuePair) idle() bool { return q.closed && q.completed == q.posted }
 // completion of a WRITE or SEND only means that the stream has accepted it. The data of the READ is
 // not used.
 func (q *queuePair) flush() error {
-	q.extra = verbs.SendWR{ID: q.id(flushed), Opcode: verbs.RDMARead, Flags: verbs.SendSignaled,
+	q.extra = verbs.SendWR{WRID: q.id(flushed), Opcode: verbs.RDMARead, Flags: verbs.SendSignaled,
 		SGList:     append(q.extra.SGList[:0], q.lane.side.mr.SGE(int(q.plan.memory())+q.index, 1)),
 		RemoteAddr: q.peerTx, RKey: q.peerRKey}
 	return q.qp.PostSend(&q.extra)
@@ -224,7 +224,7 @@ func (q *queuePair) receive(wc *verbs.WC) error {
 	}
 	// A message of zero bytes gives the peer Depth credits.
 	q.uncredited -= int64(q.plan.Depth)
-	q.extra = verbs.SendWR{ID: q.id(creditSent), Opcode: verbs.Send, Flags: verbs.SendSignaled}
+	q.extra = verbs.SendWR{WRID: q.id(creditSent), Opcode: verbs.Send, Flags: verbs.SendSignaled}
 	return q.qp.PostSend(&q.extra)
 }
 

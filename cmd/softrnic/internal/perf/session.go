@@ -187,7 +187,7 @@ func (s *side) traffic() (packets, without uint64) {
 	if s.node.Wire == nil {
 		return 0, 0
 	}
-	counters := s.node.Dev.HWCounters()
+	counters, _ := s.node.Dev.HWCounters() // the device is open
 	return s.node.Wire.Packets.Load(), counters["direct_msgs"] + counters["iwarp_direct_msgs"]
 }
 

@@ -200,7 +200,7 @@ func (p *pinger) received(wc *verbs.WC) { p.free = append(p.free, int(wc.WRID>>p
 
 // postSend sends size bytes on the i-th QP.
 func (p *pinger) postSend(i, size int) error {
-	return p.qps[i].PostSend(&verbs.SendWR{ID: pingSend, Opcode: verbs.Send, Flags: verbs.SendSignaled,
+	return p.qps[i].PostSend(&verbs.SendWR{WRID: pingSend, Opcode: verbs.Send, Flags: verbs.SendSignaled,
 		SGList: []verbs.SGE{p.mr.SGE(p.header(), size)}, AH: p.ah, RemoteQPN: p.remote[i].qpn, RemoteQKey: pingQKey})
 }
 
@@ -211,7 +211,7 @@ func (p *pinger) postRecvs(n int) error {
 	}
 	for range n {
 		at := p.free[0]
-		wr := verbs.RecvWR{ID: pingRecv | uint64(at)<<pingPlace, SGList: []verbs.SGE{p.mr.SGE(at*p.place(), p.place())}}
+		wr := verbs.RecvWR{WRID: pingRecv | uint64(at)<<pingPlace, SGList: []verbs.SGE{p.mr.SGE(at*p.place(), p.place())}}
 		if err := post(&wr); err != nil {
 			return err
 		}

@@ -170,7 +170,7 @@ func (x *xsrq) send() error {
 	for ; len(x.due) > 0 && x.busy < xsrqDepth; x.due = x.due[1:] {
 		to := x.due[0]
 		qp := x.sendQPs[(to+x.sent[to])%x.Clients]
-		if err := qp.PostSend(&verbs.SendWR{ID: xsrqSend, Opcode: verbs.Send, Flags: verbs.SendSignaled,
+		if err := qp.PostSend(&verbs.SendWR{WRID: xsrqSend, Opcode: verbs.Send, Flags: verbs.SendSignaled,
 			SGList: []verbs.SGE{x.mr.SGE(0, x.Size)}, RemoteSRQN: x.remote[to].srqn}); err != nil {
 			return err
 		}
@@ -181,7 +181,7 @@ func (x *xsrq) send() error {
 }
 
 func (x *xsrq) postRecv(place uint64) error {
-	return x.srq.PostRecv(&verbs.RecvWR{ID: place, SGList: []verbs.SGE{x.mr.SGE(int(place)*x.Size, x.Size)}})
+	return x.srq.PostRecv(&verbs.RecvWR{WRID: place, SGList: []verbs.SGE{x.mr.SGE(int(place)*x.Size, x.Size)}})
 }
 
 // hangUp closes the connections, so that no call waits for the peers.

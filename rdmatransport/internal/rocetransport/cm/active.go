@@ -21,7 +21,7 @@ const opConnect = "connect"
 
 // Connect sends a connection request, or in the UDP port space a request for the QP of a port.
 func (m *Manager) Connect(attr *rdmacm.ConnectAttr, h rdmacm.Handler) (rdmacm.ProviderConn, error) {
-	ud := attr.Space == rdmacm.UDP
+	ud := attr.PortSpace == rdmacm.UDP
 	p := &attr.Param
 	if ud {
 		if err := privateData(opConnect, p.PrivateData, MaxSIDRPrivate); err != nil {
@@ -41,8 +41,8 @@ func (m *Manager) Connect(attr *rdmacm.ConnectAttr, h rdmacm.Handler) (rdmacm.Pr
 	route.Src, route.Dst = route.Src.Unmap().WithZone(""), route.Dst.Unmap().WithZone("")
 	c := m.newConn(h, route)
 	c.active, c.ud = true, ud
-	c.localPort, c.remotePort = attr.LocalPort, attr.RemotePort
-	c.serviceID = mad.ServiceID(uint16(attr.Space), attr.RemotePort)
+	c.localPort, c.remotePort = attr.LocalPort, attr.PeerPort
+	c.serviceID = mad.ServiceID(uint16(attr.PortSpace), attr.PeerPort)
 	c.maxRetries = maxRetries
 	if err := c.open(); err != nil {
 		return nil, err
@@ -69,7 +69,7 @@ func (m *Manager) Connect(attr *rdmacm.ConnectAttr, h rdmacm.Handler) (rdmacm.Pr
 
 // open gives the connection a path and a communication ID.
 func (c *conn) open() (err error) {
-	if c.path, err = c.m.path(pathKey{c.route.Port, c.route.Src, c.route.Dst, c.route.TOS, c.route.SL & 7, [6]byte{}}); err != nil {
+	if c.path, err = c.m.path(pathKey{c.route.PortNum, c.route.Src, c.route.Dst, c.route.TOS, c.route.SL & 7, [6]byte{}}); err != nil {
 		return fmt.Errorf("%w: %w", verbs.ErrInvalid, err)
 	}
 	if c.localID, err = c.m.ids.Insert(c); err != nil {
@@ -215,7 +215,7 @@ func (c *conn) onFirstREP(d *Datagram, tid uint64, msg *mad.REP) {
 	c.set(repRcvd)
 	c.report(rdmacm.ConnEvent{
 		Type:  rdmacm.ConnectResponse,
-		Route: c.route, LocalPort: c.localPort, RemotePort: c.remotePort,
+		Route: c.route, LocalPort: c.localPort, PeerPort: c.remotePort,
 		Param: rdmacm.ConnParam{
 			PrivateData:        append([]byte(nil), msg.PrivateData...),
 			ResponderResources: c.responder,

@@ -219,7 +219,7 @@ func TestConnectErrors(t *testing.T) {
 		for name, change := range map[string]func(*rdmacm.ConnectAttr){
 			"private data": func(a *rdmacm.ConnectAttr) { a.Param.PrivateData = make([]byte, cm.MaxREQPrivate+1) },
 			"UD data": func(a *rdmacm.ConnectAttr) {
-				a.Space, a.Param.PrivateData = rdmacm.UDP, make([]byte, cm.MaxSIDRPrivate+1)
+				a.PortSpace, a.Param.PrivateData = rdmacm.UDP, make([]byte, cm.MaxSIDRPrivate+1)
 			},
 			"QP number":   func(a *rdmacm.ConnectAttr) { a.Param.QPNum = 1 },
 			"25 bits":     func(a *rdmacm.ConnectAttr) { a.Param.QPNum = 1 << 24 },
@@ -262,7 +262,7 @@ func TestStaleREP(t *testing.T) {
 func TestSIDR(t *testing.T) {
 	bubble(t, func(r *rig) {
 		attr := connectAttr()
-		attr.Space = rdmacm.UDP
+		attr.PortSpace = rdmacm.UDP
 		attr.Param.PrivateData = bytes.Repeat([]byte{9}, 180)
 		ask := func() (*mad.SIDRREQ, uint64) {
 			if _, err := r.m.Connect(attr, r.handler); err != nil {
@@ -319,7 +319,7 @@ func TestSIDRListener(t *testing.T) {
 		r.receive(peerTID, kernelSIDRREQ(port))
 		e := r.event(rdmacm.ConnectRequest, 0)
 		if len(e.UD.PrivateData) != 180 || !bytes.HasPrefix(e.UD.PrivateData, []byte("who\x00")) || e.Dst != there ||
-			e.RemotePort != peerPort || e.LocalPort != port || e.UD.AHAttr.GRH.DGID.Addr() != there {
+			e.PeerPort != peerPort || e.LocalPort != port || e.UD.AHAttr.GRH.DGID.Addr() != there {
 			t.Errorf("%+v", e)
 		}
 		a, mask, err := e.Conn.QPAttr(verbs.StateInit)

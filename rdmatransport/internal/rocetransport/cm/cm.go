@@ -273,7 +273,7 @@ func (m *Manager) dispatch(d *Datagram, h mad.Header, data []byte) {
 // lookup returns the connection with a local communication ID if d is from its peer, or nil.
 func (m *Manager) lookup(d *Datagram, id uint32) *conn {
 	c := m.ids.Get(id)
-	if c == nil || c.route.Dst != d.Src || c.route.Src != d.Dst || c.route.Port != d.Port {
+	if c == nil || c.route.Dst != d.Src || c.route.Src != d.Dst || c.route.PortNum != d.Port {
 		return nil
 	}
 	return c

@@ -120,7 +120,7 @@ func (p *player) begin() {
 	p.witness, p.witnessID = c, req.LocalCommID
 	p.ids = []uint32{0, peerID, p.witnessID}
 	for _, space := range []rdmacm.PortSpace{rdmacm.TCP, rdmacm.UDP} {
-		if _, err := p.m.Listen(&rdmacm.ListenAttr{Space: space, Addr: netip.AddrPortFrom(here, port), Backlog: 4}, p.handle); err != nil {
+		if _, err := p.m.Listen(&rdmacm.ListenAttr{PortSpace: space, Addr: netip.AddrPortFrom(here, port), Backlog: 4}, p.handle); err != nil {
 			p.t.Fatal(err)
 		}
 	}
@@ -173,7 +173,7 @@ func (p *player) step() {
 	case k == 9:
 		attr := connectAttr()
 		if p.pick(4) == 0 {
-			attr.Space = rdmacm.UDP
+			attr.PortSpace = rdmacm.UDP
 		}
 		if c, err := p.m.Connect(attr, p.handle); err == nil {
 			p.mu.Lock()

@@ -31,8 +31,8 @@ type listener struct {
 func (m *Manager) Listen(attr *rdmacm.ListenAttr, h rdmacm.Handler) (io.Closer, error) {
 	const op = "listen"
 	l := &listener{
-		m: m, handler: h, space: attr.Space, addr: attr.Addr.Addr().Unmap().WithZone(""), backlog: attr.Backlog,
-		serviceID: mad.ServiceID(uint16(attr.Space), attr.Addr.Port()),
+		m: m, handler: h, space: attr.PortSpace, addr: attr.Addr.Addr().Unmap().WithZone(""), backlog: attr.Backlog,
+		serviceID: mad.ServiceID(uint16(attr.PortSpace), attr.Addr.Port()),
 	}
 	l.v4, l.v6 = !attr.AFOnly || l.addr.Is4(), !attr.AFOnly || !l.addr.Is4()
 	if l.backlog <= 0 {
@@ -62,7 +62,7 @@ func (m *Manager) addListener(op string, l *listener, attr *rdmacm.ListenAttr) e
 	for _, o := range m.listeners[l.serviceID] {
 		if o.conflicts(l) {
 			return verbs.Errorf(fmt.Errorf("%w: %w", verbs.ErrBusy, syscall.EADDRINUSE), op,
-				"%v: another ID listens there in port space %v", attr.Addr, attr.Space)
+				"%v: another ID listens there in port space %v", attr.Addr, attr.PortSpace)
 		}
 	}
 	m.listeners[l.serviceID] = append(m.listeners[l.serviceID], l)

@@ -42,7 +42,7 @@ func (m *Manager) onREQ(d *Datagram, tid uint64, msg *mad.REQ, validated bool) {
 		return
 	}
 	c := m.newConn(l.handler, rdmacm.Route{
-		Transport: verbs.RoCEv2, Src: d.Dst, Dst: d.Src, Port: d.Port, GIDIndex: m.cfg.GIDIndex(d.Port, d.Dst),
+		Transport: verbs.RoCEv2, Src: d.Dst, Dst: d.Src, PortNum: d.Port, GIDIndex: m.cfg.GIDIndex(d.Port, d.Dst),
 		MTU: verbs.MTU(msg.MTU), TOS: msg.Primary.TrafficClass, SL: msg.Primary.SL,
 	})
 	c.listener, c.validated = l, validated
@@ -70,7 +70,7 @@ func (m *Manager) onREQ(d *Datagram, tid uint64, msg *mad.REQ, validated bool) {
 	c.set(reqRcvd)
 	c.report(rdmacm.ConnEvent{
 		Type:  rdmacm.ConnectRequest,
-		Route: c.route, LocalPort: c.localPort, RemotePort: c.remotePort, QPType: c.qpType,
+		Route: c.route, LocalPort: c.localPort, PeerPort: c.remotePort, QPType: c.qpType,
 		Param: rdmacm.ConnParam{
 			PrivateData:        append([]byte(nil), msg.PrivateData[mad.IPCMLen:]...),
 			ResponderResources: c.responder,

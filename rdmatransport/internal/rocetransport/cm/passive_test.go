@@ -22,8 +22,8 @@ func TestAccept(t *testing.T) {
 		req := kernelREQ()
 		r.receive(peerTID, req)
 		e := r.event(rdmacm.ConnectRequest, 0)
-		if e.Src != here || e.Dst != there || e.LocalPort != port || e.RemotePort != peerPort || e.Port != 1 || e.GIDIndex != 1 {
-			t.Errorf("request from %v:%d to %v:%d, %+v", e.Dst, e.RemotePort, e.Src, e.LocalPort, e.Route)
+		if e.Src != here || e.Dst != there || e.LocalPort != port || e.PeerPort != peerPort || e.PortNum != 1 || e.GIDIndex != 1 {
+			t.Errorf("request from %v:%d to %v:%d, %+v", e.Dst, e.PeerPort, e.Src, e.LocalPort, e.Route)
 		}
 		p := e.Param
 		if p.ResponderResources != 5 || p.InitiatorDepth != 3 || p.RetryCount != 7 || p.RNRRetryCount != 6 || p.QPNum != peerQPN ||
@@ -238,7 +238,7 @@ func TestRefused(t *testing.T) {
 				for space, at := range map[rdmacm.PortSpace]netip.AddrPort{
 					rdmacm.TCP: netip.AddrPortFrom(third, 99), rdmacm.UDP: netip.AddrPortFrom(here, 98),
 				} {
-					if _, err := r.m.Listen(&rdmacm.ListenAttr{Space: space, Addr: at}, r.handler); err != nil {
+					if _, err := r.m.Listen(&rdmacm.ListenAttr{PortSpace: space, Addr: at}, r.handler); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -380,7 +380,7 @@ func TestBacklog(t *testing.T) {
 func TestListenErrors(t *testing.T) {
 	bubble(t, func(r *rig) {
 		at := func(s string) *rdmacm.ListenAttr {
-			return &rdmacm.ListenAttr{Space: rdmacm.TCP, Addr: netip.MustParseAddrPort(s)}
+			return &rdmacm.ListenAttr{PortSpace: rdmacm.TCP, Addr: netip.MustParseAddrPort(s)}
 		}
 		l, err := r.m.Listen(at("10.77.0.9:5"), r.handler)
 		if err != nil {
@@ -413,7 +413,7 @@ func TestListenAFOnly(t *testing.T) {
 		bubble(t, func(r *rig) {
 			listen := func(addr string, only bool, h rdmacm.Handler) error {
 				_, err := r.m.Listen(&rdmacm.ListenAttr{
-					Space: rdmacm.TCP, Addr: netip.AddrPortFrom(netip.MustParseAddr(addr), port), AFOnly: only,
+					PortSpace: rdmacm.TCP, Addr: netip.AddrPortFrom(netip.MustParseAddr(addr), port), AFOnly: only,
 				}, h)
 				return err
 			}
@@ -470,7 +470,7 @@ func TestFlood(t *testing.T) {
 				}
 			}
 		}
-		if _, err := r.m.Listen(&rdmacm.ListenAttr{Space: rdmacm.TCP, Addr: netip.AddrPortFrom(here, 99)}, accept); err != nil {
+		if _, err := r.m.Listen(&rdmacm.ListenAttr{PortSpace: rdmacm.TCP, Addr: netip.AddrPortFrom(here, 99)}, accept); err != nil {
 			t.Fatal(err)
 		}
 		for i := range 50_000 {

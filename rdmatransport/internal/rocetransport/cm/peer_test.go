@@ -207,7 +207,7 @@ func (r *rig) event(want rdmacm.EventType, status int) rdmacm.ConnEvent {
 func (r *rig) listen(space rdmacm.PortSpace, backlog int) {
 	r.t.Helper()
 	if _, err := r.m.Listen(&rdmacm.ListenAttr{
-		Space: space, Addr: netip.AddrPortFrom(netip.IPv4Unspecified(), port), Backlog: backlog,
+		PortSpace: space, Addr: netip.AddrPortFrom(netip.IPv4Unspecified(), port), Backlog: backlog,
 	}, r.handler); err != nil {
 		r.t.Fatal(err)
 	}
@@ -257,8 +257,8 @@ func (r *rig) passive() (c rdmacm.ProviderConn, id uint32) {
 
 func connectAttr() *rdmacm.ConnectAttr {
 	return &rdmacm.ConnectAttr{
-		Route: rdmacm.Route{Src: here, Dst: there, Port: 1, GIDIndex: 1, MTU: verbs.MTU1024},
-		Space: rdmacm.TCP, LocalPort: 40000, RemotePort: port, QPType: verbs.RC,
+		Route:     rdmacm.Route{Src: here, Dst: there, PortNum: 1, GIDIndex: 1, MTU: verbs.MTU1024},
+		PortSpace: rdmacm.TCP, LocalPort: 40000, PeerPort: port, QPType: verbs.RC,
 		Param: rdmacm.ConnParam{QPNum: ourQPN, ResponderResources: 4, InitiatorDepth: 2, RetryCount: 7,
 			RNRRetryCount: 7, PrivateData: []byte("hello")},
 	}

@@ -22,7 +22,7 @@ func (c *conn) QPAttr(to verbs.QPState) (a verbs.QPAttr, mask verbs.QPAttrMask, 
 		if !known && c.state != reqSent && c.state != mraReqRcvd {
 			break
 		}
-		a.PortNum = c.route.Port
+		a.PortNum = c.route.PortNum
 		a.QPAccessFlags = verbs.AccessRemoteWrite
 		if c.responder > 0 {
 			a.QPAccessFlags |= verbs.AccessRemoteRead | verbs.AccessRemoteAtomic |
@@ -71,7 +71,7 @@ func (c *conn) udAttr(to verbs.QPState) (a verbs.QPAttr, mask verbs.QPAttrMask, 
 	a.QPState, mask = to, verbs.QPAttrState
 	switch to {
 	case verbs.StateInit:
-		a.PortNum, a.QKey = c.route.Port, c.qkey
+		a.PortNum, a.QKey = c.route.PortNum, c.qkey
 		mask |= verbs.QPAttrPKeyIndex | verbs.QPAttrPort | verbs.QPAttrQKey
 	case verbs.StateRTS:
 		mask |= verbs.QPAttrSQPSN
@@ -88,6 +88,6 @@ func (c *conn) ahAttr() verbs.AHAttr {
 		},
 		SL:       c.route.SL,
 		IsGlobal: true,
-		PortNum:  c.route.Port,
+		PortNum:  c.route.PortNum,
 	}
 }

@@ -29,7 +29,7 @@ func (m *Manager) LinkUp(port uint8) {
 	defer m.mu.Unlock()
 	for _, c := range m.ids.All() {
 		waits := c.msg != nil && c.state != sidrAnswered && c.state != mraReqRcvd && c.state != mraRepRcvd
-		if waits && c.route.Port == port {
+		if waits && c.route.PortNum == port {
 			c.resend()
 			c.arm(min(c.timeout, linkUpTimeout))
 		}
@@ -64,7 +64,7 @@ func (c *conn) onTimeout() {
 		return
 	}
 	// An answer cannot arrive without a carrier, so the retry does not count.
-	noCarrier := c.state == dreqSent && c.m.draining && c.m.carrierExpected(c.route.Port)
+	noCarrier := c.state == dreqSent && c.m.draining && c.m.carrierExpected(c.route.PortNum)
 	if noCarrier || c.retries < c.maxRetries {
 		if !noCarrier {
 			c.retries++

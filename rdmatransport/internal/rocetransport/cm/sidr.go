@@ -81,7 +81,7 @@ func (m *Manager) onSIDRREQ(d *Datagram, tid uint64, msg *mad.SIDRREQ, validated
 		return
 	}
 	c := m.newConn(l.handler, rdmacm.Route{
-		Transport: verbs.RoCEv2, Src: d.Dst, Dst: d.Src, Port: d.Port, GIDIndex: gid,
+		Transport: verbs.RoCEv2, Src: d.Dst, Dst: d.Src, PortNum: d.Port, GIDIndex: gid,
 		MTU: m.cfg.MTU(d.Port), TOS: d.TrafficClass, SL: d.Priority,
 	})
 	if c.path, err = m.path(pathKey{d.Port, d.Dst, d.Src, d.TrafficClass, d.Priority, [6]byte{}}); err != nil {
@@ -95,7 +95,7 @@ func (m *Manager) onSIDRREQ(d *Datagram, tid uint64, msg *mad.SIDRREQ, validated
 	c.set(sidrReqRcvd)
 	c.report(rdmacm.ConnEvent{
 		Type:  rdmacm.ConnectRequest,
-		Route: c.route, LocalPort: c.localPort, RemotePort: c.remotePort,
+		Route: c.route, LocalPort: c.localPort, PeerPort: c.remotePort,
 		UD: rdmacm.UDParam{PrivateData: append([]byte(nil), msg.PrivateData[mad.IPCMLen:]...), AHAttr: c.ahAttr()},
 	})
 }

@@ -73,7 +73,7 @@ func TestFloodStarvesNoPeer(t *testing.T) {
 					established = time.Since(asked)
 				}
 			}
-			attr := &rdmacm.ListenAttr{Space: rdmacm.TCP, Addr: netip.AddrPortFrom(here, port), Backlog: c.backlog}
+			attr := &rdmacm.ListenAttr{PortSpace: rdmacm.TCP, Addr: netip.AddrPortFrom(here, port), Backlog: c.backlog}
 			if _, err := r.m.Listen(attr, handler); err != nil {
 				t.Fatal(err)
 			}
@@ -139,7 +139,7 @@ func TestHeldRequests(t *testing.T) {
 		r.receive(asked.tid+1, drep)
 		r.nothing()
 		r.receive(asked.tid, drep)
-		if e := r.event(rdmacm.ConnectRequest, 0); e.RemotePort != peerPort || e.Dst != there {
+		if e := r.event(rdmacm.ConnectRequest, 0); e.PeerPort != peerPort || e.Dst != there {
 			t.Errorf("reported as %+v", e)
 		}
 		r.receive(asked.tid, drep)
@@ -191,7 +191,7 @@ func TestValidatedByPeer(t *testing.T) {
 		r.nothing()
 
 		attr := connectAttr()
-		attr.Space, attr.QPType = rdmacm.UDP, verbs.UD
+		attr.PortSpace, attr.QPType = rdmacm.UDP, verbs.UD
 		if _, err := r.m.Connect(attr, r.handler); err != nil {
 			t.Fatal(err)
 		}

@@ -52,7 +52,7 @@ func checkXRCAttr(t *testing.T, c rdmacm.ProviderConn, rtr, rts verbs.QPAttrMask
 func TestXRCConnect(t *testing.T) {
 	bubble(t, func(r *rig) {
 		attr := connectAttr()
-		attr.Space, attr.QPType, attr.Param.SRQ = rdmacm.IB, verbs.XRCSend, true
+		attr.PortSpace, attr.QPType, attr.Param.SRQ = rdmacm.IB, verbs.XRCSend, true
 		var c rdmacm.ProviderConn
 		tid, req := r.raw(func() (err error) {
 			c, err = r.m.Connect(attr, r.handler)

@@ -151,7 +151,7 @@ def sg_list(wr):
 def post_send(qp, wr):
     opcode = wr["Opcode"]
     sges = {} if opcode == e.IBV_WR_LOCAL_INV else sg_list(wr)
-    request = SendWR(wr_id=wr["ID"], opcode=opcode, send_flags=wr["Flags"], **sges)
+    request = SendWR(wr_id=wr["WRID"], opcode=opcode, send_flags=wr["Flags"], **sges)
     if opcode in (e.IBV_WR_LOCAL_INV, e.IBV_WR_SEND_WITH_INV):
         request.imm_data = wr["InvalidateRKey"] # a union
         request.set_wr_rdma(wr["InvalidateRKey"], 0) # siw's library reads it from there
@@ -165,7 +165,7 @@ def post_send(qp, wr):
 
 
 def post_recv(qp, wr):
-    objects[qp].qp.post_recv(RecvWR(wr_id=wr["ID"], **sg_list(wr)))
+    objects[qp].qp.post_recv(RecvWR(wr_id=wr["WRID"], **sg_list(wr)))
 
 
 def completion(wc):

@@ -144,7 +144,7 @@ func (q *queue) allocate() (err error) {
 		return err
 	}
 	for i := range q.recvs {
-		q.recvs[i] = verbs.RecvWR{ID: kindRecv<<kindShift | uint64(i), SGList: []verbs.SGE{q.responses.SGE(i*nvme.CompletionLen,
+		q.recvs[i] = verbs.RecvWR{WRID: kindRecv<<kindShift | uint64(i), SGList: []verbs.SGE{q.responses.SGE(i*nvme.CompletionLen,
 			nvme.CompletionLen)}}
 	}
 	for i := range q.slots {
@@ -218,12 +218,12 @@ func (q *queue) submit(s *slot, cmd *nvme.Command, d *transfer) error {
 		s.sge[1] = q.data.SGE(s.index*slotData, inline)
 		s.send.SGList, s.send.InlineData = s.sge[:], nil
 		s.send.Flags = verbs.SendSignaled
-		s.send.ID = kindSend<<kindShift | uint64(s.index)<<indexShift | uint64(q.posted)
+		s.send.WRID = kindSend<<kindShift | uint64(s.index)<<indexShift | uint64(q.posted)
 		q.signaled = q.posted
 	default:
 		s.send.SGList, s.send.InlineData = nil, s.capsule
 		s.send.Flags = verbs.SendInline
-		s.send.ID = kindSignal<<kindShift | uint64(q.posted)
+		s.send.WRID = kindSignal<<kindShift | uint64(q.posted)
 		if q.posted-q.signaled > q.room/4 {
 			s.send.Flags |= verbs.SendSignaled
 			q.signaled = q.posted
@@ -313,7 +313,7 @@ func (q *queue) invalidate(s *slot) error {
 	q.posted++
 	q.signaled = q.posted
 	s.keyed, s.invalidateDue = false, true
-	s.send = verbs.SendWR{ID: kindInvalidate<<kindShift | uint64(s.index)<<indexShift | uint64(q.posted), Opcode: verbs.LocalInv,
+	s.send = verbs.SendWR{WRID: kindInvalidate<<kindShift | uint64(s.index)<<indexShift | uint64(q.posted), Opcode: verbs.LocalInv,
 		Flags: verbs.SendSignaled, InvalidateRKey: s.rkey}
 	err := q.qp.PostSend(&s.send)
 	s.send = verbs.SendWR{Opcode: verbs.Send}

@@ -164,7 +164,7 @@ func (r *rogue) connection(req *rdmacm.Request) {
 }
 
 func (q *rogueQueue) receive(qp *verbs.QP, i int) error {
-	return qp.PostRecv(&verbs.RecvWR{ID: uint64(i + 1), SGList: []verbs.SGE{q.in.SGE(i*rogueCapsule, rogueCapsule)}})
+	return qp.PostRecv(&verbs.RecvWR{WRID: uint64(i + 1), SGList: []verbs.SGE{q.in.SGE(i*rogueCapsule, rogueCapsule)}})
 }
 
 // run answers commands until the connection ends.

@@ -153,7 +153,7 @@ func (l *lab) dial(private []byte) (q *queue, err error) {
 }
 
 func (q *queue) receive(qp *verbs.QP, i int) error {
-	return qp.PostRecv(&verbs.RecvWR{ID: uint64(i), SGList: []verbs.SGE{q.in.SGE(i*nvme.CompletionLen, nvme.CompletionLen)}})
+	return qp.PostRecv(&verbs.RecvWR{WRID: uint64(i), SGList: []verbs.SGE{q.in.SGE(i*nvme.CompletionLen, nvme.CompletionLen)}})
 }
 
 // close frees the queue's objects, so that the device can be closed.
@@ -188,7 +188,7 @@ func (q *queue) sendRaw(b []byte) error {
 	i := q.at % capsules
 	q.at++
 	n := copy(q.mr.Buf()[i*capsule:(i+1)*capsule], b)
-	return q.conn.QP().PostSend(&verbs.SendWR{ID: sendID, Opcode: verbs.Send, Flags: verbs.SendSignaled,
+	return q.conn.QP().PostSend(&verbs.SendWR{WRID: sendID, Opcode: verbs.Send, Flags: verbs.SendSignaled,
 		SGList: []verbs.SGE{q.mr.SGE(i*capsule, n)}})
 }
 

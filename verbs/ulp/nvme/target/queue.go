@@ -100,7 +100,7 @@ func (t *Target) newQueue(r *rdmacm.Request, req *nvme.ConnRequest) (q *queue, e
 		c := &q.commands[i]
 		c.q = q
 		c.capsule = q.mr.Buf()[i*capsuleSize : (i+1)*capsuleSize]
-		c.recv = verbs.RecvWR{ID: kindRecv<<kindShift | uint64(i), SGList: []verbs.SGE{q.mr.SGE(i*capsuleSize, capsuleSize)}}
+		c.recv = verbs.RecvWR{WRID: kindRecv<<kindShift | uint64(i), SGList: []verbs.SGE{q.mr.SGE(i*capsuleSize, capsuleSize)}}
 	}
 	for i := range q.transfers {
 		tr := &q.transfers[i]
@@ -287,17 +287,17 @@ func (q *queue) postResponse(c *command) {
 	}
 	done := nvme.Completion{Result: c.result, SQHead: head, CID: c.sqe.CID, Status: c.status()}
 	q.send = verbs.SendWR{
-		ID: kindSend << kindShift, Opcode: verbs.Send, Flags: verbs.SendSignaled | verbs.SendInline, InlineData: done.Append(q.response[:0]),
+		WRID: kindSend << kindShift, Opcode: verbs.Send, Flags: verbs.SendSignaled | verbs.SendInline, InlineData: done.Append(q.response[:0]),
 	}
 	if s := &c.sqe.SGL; s.Type == nvme.SGLKeyedData && s.Subtype == nvme.SGLInvalidate && s.Length > 0 {
 		q.send.Opcode, q.send.InvalidateRKey = verbs.SendWithInv, s.Key
 	}
 	if c.last {
-		q.send.ID = kindLast << kindShift
+		q.send.WRID = kindLast << kindShift
 	}
 	tr := c.tail
 	if tr != nil {
-		q.send.ID |= uint64(tr.index + 1)
+		q.send.WRID |= uint64(tr.index + 1)
 	}
 	err := q.qp.PostRecv(&c.recv)
 	switch {

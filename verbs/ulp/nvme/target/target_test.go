@@ -183,7 +183,7 @@ func TestInvalidate(t *testing.T) {
 		q := newLab(t, transport, nil).associate(1, 0).io[0]
 		mw := must(q.pd.AllocMW(verbs.MWType2))(t)
 		key := verbs.IncRKey(mw.RKey())
-		ok(t, q.conn.QP().PostSend(&verbs.SendWR{ID: sendID, Opcode: verbs.BindMW, Flags: verbs.SendSignaled, Bind: &verbs.MWBind{
+		ok(t, q.conn.QP().PostSend(&verbs.SendWR{WRID: sendID, Opcode: verbs.BindMW, Flags: verbs.SendSignaled, Bind: &verbs.MWBind{
 			MW: mw, RKey: key, MWBindInfo: verbs.MWBindInfo{MR: q.data, Addr: q.data.Addr(), Length: 4096,
 				Access: verbs.AccessRemoteRead | verbs.AccessRemoteWrite}}}))
 		read := rw(nvme.Read, 0, 8)

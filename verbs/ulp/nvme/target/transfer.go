@@ -311,7 +311,7 @@ func (q *queue) post(tr *transfer, op verbs.WROpcode, kind uint64) {
 
 // request makes the work request of a part.
 func (tr *transfer) request(op verbs.WROpcode, kind uint64, flags verbs.SendFlags) *verbs.SendWR {
-	tr.wr.ID, tr.wr.Opcode, tr.wr.Flags = kind<<kindShift|uint64(tr.index), op, flags
+	tr.wr.WRID, tr.wr.Opcode, tr.wr.Flags = kind<<kindShift|uint64(tr.index), op, flags
 	tr.wr.RemoteAddr, tr.wr.RKey = tr.c.sqe.SGL.Addr+uint64(tr.off), tr.c.sqe.SGL.Key
 	return &tr.wr
 }

@@ -164,7 +164,7 @@ func (q *queuePair) access(r *control.Request) (reply control.Reply, err error) 
 		copy(q.mr.Buf()[r.Offset:], r.Data)
 		q.settle()
 	case control.PostRecv:
-		err = q.qp.PostRecv(&verbs.RecvWR{ID: r.WRID, SGList: sg})
+		err = q.qp.PostRecv(&verbs.RecvWR{WRID: r.WRID, SGList: sg})
 	case control.PostSend:
 		s := r.Send
 		if s == nil {
@@ -181,7 +181,7 @@ func (q *queuePair) access(r *control.Request) (reply control.Reply, err error) 
 		if s.Fence {
 			flags |= verbs.SendFence
 		}
-		err = q.qp.PostSend(&verbs.SendWR{ID: r.WRID, Opcode: opcode, Flags: flags, SGList: sg, ImmData: s.Imm,
+		err = q.qp.PostSend(&verbs.SendWR{WRID: r.WRID, Opcode: opcode, Flags: flags, SGList: sg, ImmData: s.Imm,
 			InvalidateRKey: s.Invalidate,
 			RemoteAddr:     s.RemoteAddr, RKey: s.RKey, CompareAdd: s.CompareAdd, Swap: s.Swap})
 	}
