@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"unsafe"
 
+	network "github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/ulp/rsocket"
 )
@@ -60,9 +61,7 @@ func (s *rsock) bindDatagrams(a netip.AddrPort) error {
 		return verbs.Errorf(syscall.EOPNOTSUPP, "bind", "datagrams are not protected by TLS")
 	}
 	var sock net.PacketConn
-	if host, ok := d.node.Host.(interface {
-		ListenPacket(netip.AddrPort) (net.PacketConn, error)
-	}); ok {
+	if host, ok := d.node.Host.(network.PacketListener); ok {
 		sock, err = host.ListenPacket(a)
 	} else {
 		sock, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(a))

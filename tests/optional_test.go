@@ -1,0 +1,176 @@
+package tests
+
+import (
+	"go/ast"
+	"go/types"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// optionalOf lists the packages with optional interfaces: those that a value of another interface
+// may implement too, and that are found by a type assertion with two results.
+var optionalOf = []string{"link", "stack", "verbs", "verbs/rdmacm"}
+
+// TestOptionalInterfaces: ARCHITECTURE.md has a table of the optional interfaces, with the packages
+// that implement each and that ask for it. The comments of the interfaces' packages list them too.
+func TestOptionalInterfaces(t *testing.T) {
+	t.Setenv("GOOS", "linux")
+	t.Setenv("GOARCH", "amd64")
+	var dirs []string
+	for _, p := range modulePackages(t) {
+		if p.top() != "tests" {
+			dirs = append(dirs, strings.TrimPrefix(p.ImportPath, module+"/"))
+		}
+	}
+	all, have := load(t, dirs...), map[string]*optional{}
+	for _, s := range all {
+		for name := range s.asserted() {
+			if have[name] == nil {
+				have[name] = &optional{}
+			}
+			have[name].asked = append(have[name].asked, s.dir)
+		}
+	}
+	table, listed := optionalTable(t), optionalComments(t)
+	for name, o := range table {
+		for _, s := range all {
+			if h := have[name]; h != nil && s.implements(name, o.base) {
+				h.implemented = append(h.implemented, s.dir)
+			}
+		}
+	}
+	for name, h := range have {
+		o, ok := table[name]
+		if !ok {
+			t.Errorf("ARCHITECTURE.md does not list %s, which %v ask for by a type assertion", name, h.asked)
+		}
+		for _, c := range []struct {
+			what      string
+			code, doc []string
+		}{{"implemented by", h.implemented, o.implemented}, {"asked for by", h.asked, o.asked}} {
+			slices.Sort(c.code)
+			if ok && !slices.Equal(c.code, c.doc) {
+				t.Errorf("%s is %s\n%q\nARCHITECTURE.md has\n%q", name, c.what, c.code, c.doc)
+			}
+		}
+		if !listed[name] {
+			t.Errorf("the comments of %s do not list it", name)
+		}
+		delete(table, name)
+		delete(listed, name)
+	}
+	if len(table)+len(listed) > 0 {
+		t.Errorf("nothing asks for these, which ARCHITECTURE.md and comments list: %v, %v", table, listed)
+	}
+}
+
+// optional is an optional interface: the interface whose values may implement it, and the packages
+// that do so and that ask for it.
+type optional struct {
+	base               string
+	implemented, asked []string
+}
+
+// optionalTable returns the rows of ARCHITECTURE.md.
+func optionalTable(t *testing.T) map[string]optional {
+	t.Helper()
+	b, err := os.ReadFile("../ARCHITECTURE.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows, quoted := map[string]optional{}, regexp.MustCompile("`([^`]*)`")
+	names := func(cell string) (all []string) {
+		for _, m := range quoted.FindAllStringSubmatch(cell, -1) {
+			all = append(all, m[1])
+		}
+		return all
+	}
+	for line := range strings.Lines(string(b)) {
+		cells := strings.Split(line, "|")
+		if len(cells) == 7 && strings.Contains(cells[1], "`") {
+			rows[names(cells[1])[0]] = optional{names(cells[2])[0], names(cells[3]), names(cells[4])}
+		}
+	}
+	return rows
+}
+
+// optionalComments returns the interfaces that comments list.
+func optionalComments(t *testing.T) map[string]bool {
+	t.Helper()
+	listed, item := map[string]bool{}, regexp.MustCompile(`(?m)^//   - \[(\w+)\]:`)
+	for _, dir := range optionalOf {
+		files, _ := filepath.Glob("../" + dir + "/*.go")
+		for _, name := range files {
+			b, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range item.FindAllSubmatch(b, -1) {
+				listed[path.Base(dir)+"."+string(m[1])] = true
+			}
+		}
+	}
+	return listed
+}
+
+// asserted returns the interfaces of optionalOf that the package asks for.
+func (s *source) asserted() map[string]bool {
+	names := map[string]bool{}
+	add := func(of types.Type) {
+		named, ok := of.(*types.Named)
+		if ok && types.IsInterface(named) && named.Obj().Pkg() != nil &&
+			slices.Contains(optionalOf, strings.TrimPrefix(named.Obj().Pkg().Path(), module+"/")) {
+			names[named.Obj().Pkg().Name()+"."+named.Obj().Name()] = true
+		}
+	}
+	for _, f := range s.files {
+		ast.Inspect(f, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.TypeAssertExpr:
+				if results, ok := s.info.TypeOf(n).(*types.Tuple); ok {
+					add(results.At(0).Type())
+				}
+			case *ast.TypeSwitchStmt:
+				for _, c := range n.Body.List {
+					for _, e := range c.(*ast.CaseClause).List {
+						add(s.info.TypeOf(e))
+					}
+				}
+			}
+			return true
+		})
+	}
+	return names
+}
+
+// implements reports whether a type of the package implements two interfaces, named as in the
+// table.
+func (s *source) implements(names ...string) bool {
+	var interfaces []*types.Interface
+	for _, p := range append(s.pkg.Imports(), s.pkg) {
+		dir := strings.TrimPrefix(p.Path(), module+"/")
+		for _, name := range names {
+			if of, name, _ := strings.Cut(name, "."); of == path.Base(dir) && slices.Contains(optionalOf, dir) {
+				interfaces = append(interfaces, p.Scope().Lookup(name).Type().Underlying().(*types.Interface))
+			}
+		}
+	}
+	if len(interfaces) < len(names) {
+		return false
+	}
+	for _, name := range s.pkg.Scope().Names() {
+		obj, ok := s.pkg.Scope().Lookup(name).(*types.TypeName)
+		if !ok || types.IsInterface(obj.Type()) {
+			continue
+		}
+		if !slices.ContainsFunc(interfaces, func(i *types.Interface) bool { return !types.Implements(types.NewPointer(obj.Type()), i) }) {
+			return true
+		}
+	}
+	return false
+}
