@@ -165,7 +165,14 @@ func TestAllConnect(t *testing.T) {
 	for _, l := range links {
 		await(t, "all are connected", func() bool { return len(l.Peers()) == n-1 })
 	}
-	time.Sleep(10 * time.Millisecond) // duplicate connections close meanwhile
+	await(t, "each pair has chosen one of its connections", func() bool {
+		return !slices.ContainsFunc(links, func(l *Link) bool {
+			s := l.medium.(*segment)
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return len(s.handshaking) > 0
+		})
+	})
 	for i, l := range links {
 		f := linktest.Plain(broadcast, l.MAC(), 50, strconv.Itoa(i))
 		send(t, l, f)

@@ -114,7 +114,7 @@ func TestKernelCannotSteer(t *testing.T) {
 				b.own(round, round+1, round+2, round+3)
 			}
 			for _, e := range []*end{a, b} {
-				e.nothing()
+				e.nothing(peer, x.far, x.addr, packet(e.qpn(), 64, 99))
 			}
 			if n := strings.Count(said(), "the kernel cannot steer datagrams: the hub relays all"); n != 1 {
 				t.Errorf("the hub has logged %d times that it relays:\n%s", n, said())

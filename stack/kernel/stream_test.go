@@ -249,7 +249,7 @@ func TestAbortResets(t *testing.T) {
 	a, b := pair(t)
 	waits := make(chan error)
 	go func() { waits <- a.Wait() }()
-	time.Sleep(10 * time.Millisecond)
+	stacktest.AwaitWaiting(t, "kernel.(*stream).Wait", "IO wait")
 	a.Abort()
 	if err := <-waits; !errors.Is(err, net.ErrClosed) {
 		t.Errorf("the waiting call: %v, want net.ErrClosed", err)
@@ -306,6 +306,11 @@ func TestCloseDelivers(t *testing.T) {
 // TestWriteStaysBehindPieces checks that Write waits until Send's data is written.
 func TestWriteStaysBehindPieces(t *testing.T) {
 	a, b := pair(t)
+	// Otherwise the kernel may enlarge its buffers, and take all pieces.
+	if err := a.(interface{ SetWriteBuffer(int) error }).SetWriteBuffer(1 << 16); err != nil {
+		t.Fatal(err)
+	}
+	b.SetReadBuffer(1 << 16)
 	var f sequence
 	total := 0
 	for ok := true; ok; {
@@ -323,8 +328,8 @@ func TestWriteStaysBehindPieces(t *testing.T) {
 		_, err := a.Write(last)
 		wrote <- errors.Join(err, a.CloseWrite())
 	}()
-	// So that Write is called while pieces wait; otherwise the test checks nothing.
-	time.Sleep(20 * time.Millisecond)
+	stacktest.AwaitWaiting(t, "kernel.(*stream).Write", "sync.Cond.Wait") // for the pieces
+	b.SetReadBuffer(1 << 22)
 	all := must(io.ReadAll(b))(t)
 	if err := <-wrote; err != nil {
 		t.Fatal(err)
@@ -423,7 +428,8 @@ func TestHostCloseEndsStreams(t *testing.T) {
 		_, err := l.Accept()
 		ended <- err
 	}()
-	time.Sleep(10 * time.Millisecond)
+	stacktest.AwaitWaiting(t, "kernel.(*stream).Wait", "IO wait")
+	stacktest.AwaitWaiting(t, "kernel.(*listener).Accept", "select")
 	h.Close()
 	for range 2 {
 		if err := <-ended; !errors.Is(err, net.ErrClosed) {

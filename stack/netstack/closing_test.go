@@ -147,6 +147,13 @@ func TestRedialWaitsForUnreadData(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.Close()
+	arrived, once := make(chan struct{}), sync.Once{}
+	l.b.NICs()[0].Frames().Steer(&stack.Steering{Take: func(frame []byte) bool {
+		if from, _, ok := ofSYN(frame); ok && from == 4000 {
+			once.Do(func() { close(arrived) })
+		}
+		return false
+	}})
 	type dialled struct {
 		s   stack.Stream
 		err error
@@ -159,10 +166,14 @@ func TestRedialWaitsForUnreadData(t *testing.T) {
 		s, err := l.a.DialStream(ctx, netip.MustParseAddrPort("10.0.0.1:4000"), netip.MustParseAddrPort("10.0.0.2:7471"))
 		redial <- dialled{s, err}
 	}()
+	<-arrived
+	x, y := l.dial(0) // a later connection is open by now
+	x.Abort()
+	y.Abort()
 	select {
 	case d := <-redial:
 		t.Fatalf("the new connection opened before the old stream was closed (error %v)", d.err)
-	case <-time.After(100 * time.Millisecond):
+	default:
 	}
 	got, err := io.ReadAll(b)
 	if string(got) != last || err != nil {
@@ -175,6 +186,15 @@ func TestRedialWaitsForUnreadData(t *testing.T) {
 		d.s.Abort()
 		l.accept().Abort()
 	}
+}
+
+// ofSYN returns the ports of a SYN of TCP over IPv4, and whether a frame is one.
+func ofSYN(frame []byte) (from, to uint16, ok bool) {
+	const ip, tcp = 14, 14 + 20
+	if frame[12] != 8 || frame[13] != 0 || frame[ip+9] != 6 || frame[tcp+13] != 2 {
+		return 0, 0, false
+	}
+	return binary.BigEndian.Uint16(frame[tcp:]), binary.BigEndian.Uint16(frame[tcp+2:]), true
 }
 
 // TestStreamPortInUse checks that no second connection gets the addresses and ports of an open one.
@@ -398,10 +418,8 @@ func TestSYNInTimeWaitDoesNotBlock(t *testing.T) {
 	syn, locked, passed := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	var first, second sync.Once
 	l.b.NICs()[0].Frames().Steer(&stack.Steering{Take: func(frame []byte) bool {
-		const ip, tcp = 14, 14 + 20
-		isSYN := frame[12] == 8 && frame[13] == 0 && frame[ip+9] == 6 && frame[tcp+13] == 2
-		switch {
-		case isSYN && binary.BigEndian.Uint16(frame[tcp+2:]) == next:
+		switch _, to, isSYN := ofSYN(frame); {
+		case isSYN && to == next:
 			second.Do(func() { close(passed) })
 		case isSYN:
 			first.Do(func() {

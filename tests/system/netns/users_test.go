@@ -134,13 +134,16 @@ func TestTwoUsers(t *testing.T) {
 	}
 	server := m.startAs(0, alice, "rping -s -d -p 7300 --shared --link kernel:v0")
 	server.await("listening")
-	client := m.startAs(1, bob, "rping -c -a 10.7.0.1 -p 7300 -C 300 -S 1000 -V --link kernel:v1 --addr 10.7.0.2")
-	time.Sleep(200 * time.Millisecond) // it transfers
+	client := m.startAs(1, bob, "rping -c -a 10.7.0.1 -p 7300 -C 3000 -S 1000 -V -v --link kernel:v1 --addr 10.7.0.2")
+	client.await("ping data: rdma-ping-9:")
 	_ = h.cmd.Process.Kill()
+	if said := client.String(); strings.Contains(said, "rdma-ping-2999:") {
+		t.Error("the transfer had ended before the hub was killed")
+	}
 	h.exit()
 	m.startHub(at...)
 	if code := client.exit(); code != 0 {
-		t.Errorf("after another hub has started, the client ends with %d:\n%s", code, client)
+		t.Errorf("after another hub has started, the client ends with %d:\n%.2000s", code, client)
 	}
 	server.exit()
 }
