@@ -16,34 +16,32 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/softrnic/softrnic/tests/internal/gate"
+	"github.com/softrnic/softrnic/tests/internal/repeat"
 	"github.com/softrnic/softrnic/tests/system/internal/libraries"
 )
-
-const gotestsum = "gotest.tools/gotestsum@v1.13.0"
 
 // step is a set of packages that are tested together.
 type step struct {
 	name, about string
 	flags       []string // of go test
-	packages    string   // with spaces between them
+	packages    []string
 }
 
 // steps are in the order in which they run.
 var steps = []step{
 	{"machines", "the rxe and siw of Linux kernels, in virtual machines; unmodified programs on both sides; tshark",
-		[]string{"-p=1", "-timeout=40m"}, "./tests/system/interop/..."},
+		[]string{"-p=1", "-timeout=40m"}, []string{"./tests/system/interop/..."}},
 	{"programs", "unmodified programs and C libraries on the drop-in libraries, killed processes, network namespaces",
-		[]string{"-p=1", "-timeout=40m"}, "./tests/system/dropin ./tests/system/chaos ./tests/system/netns"},
+		[]string{"-p=1", "-timeout=40m"}, []string{"./tests/system/dropin", "./tests/system/chaos", "./tests/system/netns"}},
 	{"sizes", "the tests of all packages with all media and more seeds",
 		[]string{"-timeout=20m"},
-		"./link/... ./stack/... ./verbs/... ./rdmatransport/... ./cmd/... ./tests/conformance/... ./tests/bench"},
+		[]string{"./link/...", "./stack/...", "./verbs/...", "./rdmatransport/...", "./cmd/...", "./tests/conformance/...", "./tests/bench"}},
 }
 
 func main() {
@@ -115,8 +113,8 @@ func run(yes, list bool, only string, names []string) error {
 	return nil
 }
 
-// run runs the step's tests, and fails if one was skipped. A test that fails runs once more, alone,
-// unless there are more than four failures, subtests included.
+// run runs the step's tests, and fails if one was skipped. Nothing is repeated if only some tests
+// were asked for.
 func (s *step) run(libs, only string) error {
 	events, err := os.CreateTemp("", "softrnic-system")
 	if err != nil {
@@ -125,25 +123,14 @@ func (s *step) run(libs, only string) error {
 	defer os.Remove(events.Name())
 	defer events.Close()
 	fmt.Printf("\n== %s\n", s.name)
-	again := events.Name() + ".again"
-	defer os.Remove(again)
-	args := []string{"run", gotestsum, "--format=pkgname", "--format-icons=text", "--jsonfile=" + events.Name(), "--packages=" + s.packages}
-	if only == "" {
-		args = append(args, "--rerun-fails=1", "--rerun-fails-max-failures=4", "--rerun-fails-run-root-test", "--rerun-fails-report="+again)
-	}
-	args = append(append(args, "--"), s.flags...)
+	tests := repeat.Run{Packages: s.packages, Flags: s.flags, Events: events.Name(),
+		Env: []string{"CI=true", "SOFTRNIC_SYSTEM=1", libraries.Variable + "=" + libs}}
 	if only != "" {
-		args = append(args, "-run="+only)
+		tests.Once, tests.Flags = true, append(slices.Clone(s.flags), "-run="+only)
 	}
-	cmd := exec.Command("go", args...)
-	cmd.Env = append(os.Environ(), "CI=true", "SOFTRNIC_SYSTEM=1", libraries.Variable+"="+libs)
-	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	begun := time.Now()
-	testErr := cmd.Run()
+	testErr := tests.Do()
 	fmt.Printf("== %s took %d s\n", s.name, int(time.Since(begun).Seconds()))
-	if names, err := os.ReadFile(again); err == nil && len(names) > 0 && testErr == nil {
-		fmt.Printf("failed, then passed alone:\n%s", names)
-	}
 	skipped, err := skippedTests(events)
 	switch {
 	case err != nil:
