@@ -92,6 +92,7 @@ func TestPartlyOpenedAddress(t *testing.T) {
 	select {
 	case <-changed:
 	case <-time.After(20 * time.Second):
+		t.Error("no change of the addresses was reported")
 	}
 	if !n.has(three) {
 		t.Error("an address whose port became free was not added")
@@ -108,6 +109,7 @@ func TestPartlyOpenedAddress(t *testing.T) {
 	select {
 	case <-changed:
 	case <-time.After(20 * time.Second):
+		t.Error("no change of the addresses was reported")
 	}
 	if n.has(missed) || !n.has(one) || !n.has(two) {
 		t.Errorf("after the hub's return the addresses are %v", n.addrs())

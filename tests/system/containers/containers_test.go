@@ -358,7 +358,8 @@ func (l *lab) image(t *testing.T) {
 COPY --from=localhost/softrnic / /
 RUN softrnic run -- sh -c 'ibv_devices; ls /sys/class/infiniband'
 USER 4711
-RUN softrnic run -- ibv_devinfo && SOFTRNIC_DIRECTORY=/dev/shm softrnic run -- sh -c 'ib_write_bw -n 100 & sleep 3; ib_write_bw -n 100 127.0.0.1'
+RUN softrnic run -- ibv_devinfo && SOFTRNIC_DIRECTORY=/dev/shm softrnic run -- sh -c 'ib_write_bw -n 100 & \
+ until grep -q ":4853 .* 0A " /proc/net/tcp*; do kill -0 $! || exit; sleep 0.1; done; ib_write_bw -n 100 127.0.0.1'
 `
 	if err := os.WriteFile(filepath.Join(dir, "Dockerfile"), []byte(lines), 0o600); err != nil {
 		t.Fatal(err)

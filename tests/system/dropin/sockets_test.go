@@ -17,7 +17,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/softrnic/softrnic/tests/internal/gate"
 	"github.com/softrnic/softrnic/tests/system/internal/proc"
@@ -38,6 +37,7 @@ type socketProgram struct {
 	copy    string            // file that must then equal data
 	says    []string          // of the clients
 	check   func(dir string) error
+	ends    bool   // the server ends by itself, or on request of a client
 	bytes   uint64 // minimum that each side's device carries
 }
 
@@ -48,7 +48,7 @@ const postgres = "/usr/lib/postgresql/15/bin/"
 var socketPrograms = []socketProgram{
 	{
 		name: "iperf3 -s, -c", program: "/usr/bin/iperf3", pkg: "iperf3", server: "iperf3 -s -1 -B SERVER",
-		clients: []string{"iperf3 -c SERVER -n 20M -P 3 -R -J --logfile DIR/report"}, check: iperf3Received(20 << 20), bytes: 20 << 20,
+		clients: []string{"iperf3 -c SERVER -n 20M -P 3 -R -J --logfile DIR/report"}, check: iperf3Received(20 << 20), ends: true, bytes: 20 << 20,
 	},
 	{
 		// It forks for each client, and listens again for the measured connection.
@@ -69,7 +69,7 @@ scgi_temp_path DIR/5; server { listen SERVER:8080; root DIR; location = /who { r
 			"curl -sS --fail --parallel -o DIR/a http://SERVER:8080/data -o DIR/b http://SERVER:8080/data",
 			"curl -sS http://SERVER:8080/who", "cmp DIR/a DIR/b", "/bin/sh -c kill\u00a0$(cat\u00a0DIR/pid)",
 		},
-		copy: "copy", says: []string{"CLIENT to SERVER"}, bytes: 3 * dataLen,
+		copy: "copy", says: []string{"CLIENT to SERVER"}, ends: true, bytes: 3 * dataLen,
 	},
 	{
 		name: "redis-server with redis-benchmark", program: "/usr/bin/redis-server", pkg: "redis-server",
@@ -82,7 +82,7 @@ scgi_temp_path DIR/5; server { listen SERVER:8080; root DIR; location = /who { r
 				dataLen), // it adds a newline
 			"redis-cli -h SERVER -p 6390 shutdown nosave",
 		},
-		copy: "copy", says: []string{`"SET"`, `"GET"`}, bytes: 2*2000*1000 + 2*dataLen,
+		copy: "copy", says: []string{`"SET"`, `"GET"`}, ends: true, bytes: 2*2000*1000 + 2*dataLen,
 	},
 	{
 		// It forks for each connection, and runs a program whose input and output are the
@@ -231,11 +231,11 @@ func (p *socketProgram) run(t *testing.T, m cmMedium) {
 			t.Fatalf("%s: %v\n%s\n%s:\n%s", line, err, out, p.server, said.String())
 		}
 	}
-	select { // some end by themselves, or on request
-	case <-ended:
-	case <-time.After(100 * time.Millisecond):
+	if !p.ends {
 		_ = s.Process.Signal(syscall.SIGTERM)
-		<-ended
+	}
+	if <-ended; ctx.Err() != nil {
+		t.Errorf("%s does not end:\n%s", p.server, said.String())
 	}
 	for _, what := range p.says {
 		if !strings.Contains(all.String(), fill(what)) {

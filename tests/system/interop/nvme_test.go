@@ -252,13 +252,19 @@ func (s *nvmeServing) fio(t *testing.T, name, args string, during func()) {
 	t.Run(name, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 		defer cancel()
+		was := s.written(t)
 		fio, err := s.peer.Start(". /storage.sh; set -e" + untilDisk + "fio --name=v --filename=$disk --iodepth=64 --ioengine=libaio " +
 			"--direct=1 --verify=crc32c --verify_fatal=1 --do_verify=1 --output-format=terse " + args)
 		if err != nil {
 			t.Fatal(err)
 		}
 		before := time.Now()
-		time.Sleep(5 * time.Second) // fio is under way
+		for s.written(t).Equal(was) { // until a write of fio has arrived
+			if time.Since(before) > patience {
+				t.Fatalf("fio writes nothing:\n%s", fio.Output())
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
 		during()
 		code, err := fio.Wait(ctx)
 		if err != nil || code != 0 {
@@ -266,6 +272,16 @@ func (s *nvmeServing) fio(t *testing.T, name, args string, during func()) {
 		}
 		t.Logf("result: %s in %v", name, time.Since(before).Round(time.Second))
 	})
+}
+
+// written returns when the target has last written to its file.
+func (s *nvmeServing) written(t *testing.T) time.Time {
+	t.Helper()
+	info, err := os.Stat(s.file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info.ModTime()
 }
 
 // TestNVMeSockets: the target runs as nobody, on the machine's own sockets.

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/softrnic/softrnic/tests/stacktest"
 )
 
 func connect(t *testing.T) *Client {
@@ -112,7 +114,7 @@ func TestBackgroundChildDoesNotHoldUpTheEnd(t *testing.T) {
 // A process may end while its last output cannot be sent yet: machines may stall for a while.
 func TestOutputOutlivesItsProcess(t *testing.T) {
 	here, there := net.Pipe()
-	go func() { _ = Serve(&stalling{ReadWriter: there}) }()
+	go func() { _ = Serve(&stalling{ReadWriter: there, t: t}) }()
 	c := NewClient(here)
 	t.Cleanup(func() { _ = c.Close() })
 	const n = 60_000 // a pipe has room for it
@@ -122,15 +124,16 @@ func TestOutputOutlivesItsProcess(t *testing.T) {
 	}
 }
 
-// stalling is a stream whose second message is accepted late.
+// stalling is a stream whose second message is accepted when the process that it is from has ended.
 type stalling struct {
 	io.ReadWriter
+	t        *testing.T
 	messages int
 }
 
 func (s *stalling) Write(b []byte) (int, error) {
 	if s.messages++; s.messages == 2 {
-		time.Sleep(time.Second)
+		stacktest.AwaitWaiting(s.t, "control.(*server).run.func2", "chan receive") // for the rest of the output
 	}
 	return s.ReadWriter.Write(b)
 }
