@@ -138,7 +138,7 @@ func (p *bubbling) visit(f func(ast.Node, place)) {
 				f(n, here)
 				switch n := n.(type) {
 				case *ast.FuncLit:
-					here.inLiteral = true
+					here.inLiteral, here.loop = true, false
 				case *ast.ForStmt, *ast.RangeStmt:
 					here.loop = true
 				case *ast.CallExpr:
