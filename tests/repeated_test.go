@@ -12,8 +12,8 @@ import (
 	"github.com/softrnic/softrnic/tests/internal/repeat"
 )
 
-// TestRepeated checks the list of the tests that CI has repeated: each exists, and none stands there
-// twice without a commit that mends it.
+// TestRepeated checks the list of the tests that CI has repeated: each exists, and none stands
+// there twice without a commit that mends it.
 func TestRepeated(t *testing.T) {
 	list, err := os.ReadFile("../" + repeat.List)
 	if err != nil {

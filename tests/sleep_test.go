@@ -151,8 +151,8 @@ func (p *bubbling) visit(f func(ast.Node, place)) {
 	}
 }
 
-// infer finds the functions that call their argument in a bubble, and those that only a bubble calls:
-// all their uses are in one, or they call synctest.Wait, which panics elsewhere.
+// infer finds the functions that call their argument in a bubble, and those that only a bubble
+// calls: all their uses are in one, or they call synctest.Wait, which panics elsewhere.
 func (p *bubbling) infer() {
 	for {
 		before := len(p.bubbles)

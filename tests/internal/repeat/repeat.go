@@ -66,7 +66,7 @@ func open(all []Entry, of Entry) *Entry {
 	return nil
 }
 
-// result is a line of gotestsum's report: a package and a test of it, and how often it ran and failed.
+// result is a line of gotestsum's report: a package, a test of it, and how often it ran and failed.
 var result = regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(module) + `([^.\n]+)\.(\w+): (\d+) runs, (\d+) failures$`)
 
 // added returns the new entries for the tests of a report that have passed alone. A test that has
@@ -124,9 +124,9 @@ type Run struct {
 	Once     bool     // nothing is repeated
 }
 
-// Do runs the tests, in the root of the module. Nothing is repeated after a data race, a crash or more
-// than four failures, subtests included. Failures are printed last, since of long output often only
-// the end is kept.
+// Do runs the tests, in the root of the module. Nothing is repeated after a data race, a crash or
+// more than four failures, subtests included. Failures are printed last, since of long output often
+// only the end is kept.
 func (r *Run) Do() error {
 	report, err := os.CreateTemp("", "softrnic-repeated")
 	if err != nil {

@@ -48,7 +48,8 @@ const postgres = "/usr/lib/postgresql/15/bin/"
 var socketPrograms = []socketProgram{
 	{
 		name: "iperf3 -s, -c", program: "/usr/bin/iperf3", pkg: "iperf3", server: "iperf3 -s -1 -B SERVER",
-		clients: []string{"iperf3 -c SERVER -n 20M -P 3 -R -J --logfile DIR/report"}, check: iperf3Received(20 << 20), ends: true, bytes: 20 << 20,
+		clients: []string{"iperf3 -c SERVER -n 20M -P 3 -R -J --logfile DIR/report"}, check: iperf3Received(20 << 20), ends: true,
+		bytes: 20 << 20,
 	},
 	{
 		// It forks for each client, and listens again for the measured connection.
