@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/softrnic/softrnic/cmd/dropin/libsoftrnic/internal/handle"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
@@ -46,8 +47,8 @@ type cmID struct {
 var background = context.Background()
 
 var (
-	cmChannels table[cmChannel]
-	cmIDs      = table[cmID]{missing: syscall.EINVAL}
+	cmChannels = handle.Table[cmChannel]{Missing: syscall.EINVAL}
+	cmIDs      = handle.Table[cmID]{Missing: syscall.EINVAL}
 )
 
 //export srCMCreateChannel
@@ -62,14 +63,14 @@ func srCMCreateChannel(h *C.uint32_t, fdOut *C.int) C.int {
 		return errno(err)
 	}
 	v.OnEvent(fd.add)
-	*h, *fdOut = C.uint32_t(cmChannels.add(&cmChannel{EventChannel: v, fd: fd})), C.int(fd)
+	*h, *fdOut = C.uint32_t(cmChannels.Add(&cmChannel{EventChannel: v, fd: fd})), C.int(fd)
 	return 0
 }
 
 //export srCMDestroyChannel
 func srCMDestroyChannel(h C.uint32_t) C.int {
-	return errno(cmChannels.remove(uint32(h), func(ch *cmChannel) error {
-		for _, s := range cmIDs.all() {
+	return errno(cmChannels.Remove(uint32(h), func(ch *cmChannel) error {
+		for _, s := range cmIDs.All() {
 			if id := s.current(); id.Channel() == ch.EventChannel {
 				_ = id.Close() // its handle remains until C destroys the ID
 			}
@@ -84,7 +85,7 @@ func srCMDestroyChannel(h C.uint32_t) C.int {
 
 //export srCMCreateID
 func srCMCreateID(ch C.uint32_t, cookie C.uint64_t, space C.int, h *C.uint32_t) C.int {
-	c := cmChannels.get(uint32(ch))
+	c := cmChannels.Get(uint32(ch))
 	if c == nil || space < 0 || space > 0xffff {
 		return invalid
 	}
@@ -99,7 +100,7 @@ func srCMCreateID(ch C.uint32_t, cookie C.uint64_t, space C.int, h *C.uint32_t) 
 			return errno(err)
 		}
 	}
-	*h = C.uint32_t(cmIDs.add(s))
+	*h = C.uint32_t(cmIDs.Add(s))
 	return 0
 }
 
@@ -120,7 +121,7 @@ func (s *state) cmTransports(space rdmacm.PortSpace) (list []verbs.Transport) {
 
 //export srCMDestroyID
 func srCMDestroyID(h C.uint32_t, events *C.uint32_t) C.int {
-	return errno(cmIDs.remove(uint32(h), func(s *cmID) error {
+	return errno(cmIDs.Remove(uint32(h), func(s *cmID) error {
 		from := s.current().Channel()
 		if !retained.retain(s) {
 			stacks.logError(s.Close()) // the ID is destroyed nevertheless
@@ -133,7 +134,7 @@ func srCMDestroyID(h C.uint32_t, events *C.uint32_t) C.int {
 
 //export srCMMigrateID
 func srCMMigrateID(h, ch C.uint32_t, events *C.uint32_t) C.int {
-	s, to := cmIDs.get(uint32(h)), cmChannels.get(uint32(ch))
+	s, to := cmIDs.Get(uint32(h)), cmChannels.Get(uint32(ch))
 	if s == nil || to == nil {
 		return invalid
 	}
@@ -174,7 +175,7 @@ func (s *cmID) device() int {
 
 //export srCMSetOption
 func srCMSetOption(h C.uint32_t, option, value C.int) C.int {
-	s := cmIDs.get(uint32(h))
+	s := cmIDs.Get(uint32(h))
 	if s == nil {
 		return invalid
 	}

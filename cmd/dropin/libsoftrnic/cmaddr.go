@@ -55,6 +55,7 @@ func setSockaddr(p *C.struct_sr_cm_addr, a netip.AddrPort) {
 	case addr.Is6():
 		binary.NativeEndian.PutUint16(b[:], syscall.AF_INET6)
 		copy(b[8:24], addr.AsSlice())
+		binary.NativeEndian.PutUint32(b[24:], ifindex(addr.Zone()))
 	default:
 		return
 	}

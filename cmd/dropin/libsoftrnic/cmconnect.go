@@ -18,8 +18,8 @@ import (
 
 //export srCMUseQP
 func srCMUseQP(h, q C.uint32_t) C.int {
-	s := cmIDs.get(uint32(h))
-	v, ok := optional(&qps, q)
+	s := cmIDs.Get(uint32(h))
+	v, ok := qps.Optional(uint32(q))
 	if s == nil || !ok {
 		return invalid
 	}
@@ -35,7 +35,7 @@ func srCMUseQP(h, q C.uint32_t) C.int {
 // useQP gives the ID the QP for cm_connect or cm_accept. If v is nil, it is the QP with number num.
 func (s *cmID) useQP(v *qp, num uint32) error {
 	if v == nil && s.QP() == nil && s.Transport() == verbs.IWARP {
-		for _, other := range qps.all() {
+		for _, other := range qps.All() {
 			if other.Num() == num && other.Transport() == verbs.IWARP {
 				v = other
 			}
@@ -80,8 +80,8 @@ func srCMAccept(h, q C.uint32_t, p *C.struct_sr_cm_param) C.int {
 }
 
 func connectOrAccept(h, q C.uint32_t, p *C.struct_sr_cm_param, f func(*rdmacm.ID, *rdmacm.ConnParam) error) C.int {
-	s := cmIDs.get(uint32(h))
-	v, ok := optional(&qps, q)
+	s := cmIDs.Get(uint32(h))
+	v, ok := qps.Optional(uint32(q))
 	if s == nil || !ok {
 		return invalid
 	}
@@ -114,10 +114,7 @@ func srCMReject(h C.uint32_t, data unsafe.Pointer, n C.int) C.int {
 //export srCMInitQPAttr
 func srCMInitQPAttr(h C.uint32_t, a *C.struct_sr_qp_attr, mask *C.int) C.int {
 	return with(&cmIDs, h, func(s *cmID) error {
-		if a.qp_state > 255 {
-			return syscall.EINVAL
-		}
-		v, m, err := s.QPAttr(verbs.QPState(a.qp_state))
+		v, m, err := s.QPAttr(enum[verbs.QPState](a.qp_state))
 		if err != nil {
 			return err
 		}
@@ -129,7 +126,7 @@ func srCMInitQPAttr(h C.uint32_t, a *C.struct_sr_qp_attr, mask *C.int) C.int {
 
 //export srCMGetEvent
 func srCMGetEvent(h C.uint32_t, newCookie C.uint64_t, out *C.struct_sr_cm_event) C.int {
-	ch := cmChannels.get(uint32(h))
+	ch := cmChannels.Get(uint32(h))
 	if ch == nil {
 		return invalid
 	}
@@ -148,7 +145,7 @@ func srCMGetEvent(h C.uint32_t, newCookie C.uint64_t, out *C.struct_sr_cm_event)
 		s = e.ListenID.Context().(*cmID)
 		child := &cmID{ID: e.ID, cookie: uint64(newCookie), transports: s.transports}
 		e.ID.SetContext(child)
-		out.id, out.listen_id, out.handle = newCookie, C.uint64_t(s.cookie), C.uint32_t(cmIDs.add(child))
+		out.id, out.listen_id, out.handle = newCookie, C.uint64_t(s.cookie), C.uint32_t(cmIDs.Add(child))
 	}
 	setEventParam(out, e)
 	s.reported.Add(1) // before Ack, because Close waits for Ack and then returns the number

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"syscall"
 
+	"github.com/softrnic/softrnic/cmd/dropin/libsoftrnic/internal/handle"
 	"github.com/softrnic/softrnic/verbs"
 )
 
@@ -29,7 +30,7 @@ type asyncEvent struct {
 	of   *C.struct_sr_events // of the object, or nil
 }
 
-var contexts table[userContext]
+var contexts handle.Table[userContext]
 
 //export srOpenContext
 func srOpenContext(dev C.int, h *C.uint32_t, fd *C.int) C.int {
@@ -41,18 +42,18 @@ func srOpenContext(dev C.int, h *C.uint32_t, fd *C.int) C.int {
 	if err != nil {
 		return errno(err)
 	}
-	*h, *fd = C.uint32_t(contexts.add(&userContext{d, events})), C.int(events.fd)
+	*h, *fd = C.uint32_t(contexts.Add(&userContext{d, events})), C.int(events.fd)
 	return 0
 }
 
 //export srCloseContext
 func srCloseContext(h C.uint32_t) C.int {
-	return errno(contexts.remove(uint32(h), func(c *userContext) error { return c.events.close() }))
+	return errno(contexts.Remove(uint32(h), func(c *userContext) error { return c.events.close() }))
 }
 
 //export srGetAsyncEvent
 func srGetAsyncEvent(h C.uint32_t, event *C.struct_sr_async_event) C.int {
-	c := contexts.get(uint32(h))
+	c := contexts.Get(uint32(h))
 	if c == nil {
 		return notFound
 	}
@@ -112,7 +113,7 @@ func dispatch(dev *verbs.Device, e *verbs.AsyncEvent) {
 	case e.SRQ != nil:
 		of = e.SRQ.Context()
 	default:
-		for _, c := range contexts.all() {
+		for _, c := range contexts.All() {
 			if c.dev == dev {
 				c.events.add(asyncEvent{t: e.Type, port: e.PortNum})
 			}

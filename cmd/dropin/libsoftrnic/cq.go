@@ -15,6 +15,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/softrnic/softrnic/cmd/dropin/libsoftrnic/internal/handle"
 	"github.com/softrnic/softrnic/verbs"
 )
 
@@ -33,13 +34,13 @@ type cq struct {
 }
 
 var (
-	channels table[channel]
-	cqs      table[cq]
+	channels handle.Table[channel]
+	cqs      handle.Table[cq]
 )
 
 //export srCreateChannel
 func srCreateChannel(ctx C.uint32_t, events, h *C.uint32_t, fdOut *C.int) C.int {
-	c := contexts.get(uint32(ctx))
+	c := contexts.Get(uint32(ctx))
 	if c == nil {
 		return notFound
 	}
@@ -56,13 +57,13 @@ func srCreateChannel(ctx C.uint32_t, events, h *C.uint32_t, fdOut *C.int) C.int 
 		atomic.AddUint32((*uint32)(events), uint32(n))
 		fd.add(n)
 	})
-	*h, *fdOut = C.uint32_t(channels.add(&channel{v, c, fd})), C.int(fd)
+	*h, *fdOut = C.uint32_t(channels.Add(&channel{v, c, fd})), C.int(fd)
 	return 0
 }
 
 //export srDestroyChannel
 func srDestroyChannel(h C.uint32_t) C.int {
-	return errno(channels.remove(uint32(h), func(ch *channel) error {
+	return errno(channels.Remove(uint32(h), func(ch *channel) error {
 		if err := ch.Close(); err != nil {
 			return err
 		}
@@ -73,7 +74,7 @@ func srDestroyChannel(h C.uint32_t) C.int {
 
 //export srGetCQEvent
 func srGetCQEvent(h C.uint32_t, of **C.struct_sr_events) C.int {
-	ch := channels.get(uint32(h))
+	ch := channels.Get(uint32(h))
 	if ch == nil {
 		return notFound
 	}
@@ -96,7 +97,7 @@ func srCreateCQ(ctx C.uint32_t, cqe C.int, chh C.uint32_t, timestamps C.int, eve
 		attr := verbs.CQInitAttr{Context: &q.object, Timestamps: timestamps != 0, Wait: verbs.WaitEvent,
 			Ready: (*atomic.Uint32)(unsafe.Pointer(ready))}
 		if chh != 0 {
-			if q.channel = channels.get(uint32(chh)); q.channel == nil {
+			if q.channel = channels.Get(uint32(chh)); q.channel == nil {
 				return syscall.ENOENT
 			}
 			attr.Channel = q.channel.CompChannel
@@ -105,7 +106,7 @@ func srCreateCQ(ctx C.uint32_t, cqe C.int, chh C.uint32_t, timestamps C.int, eve
 		if q.CQ, err = c.dev.CreateCQ(int(cqe), &attr); err != nil {
 			return err
 		}
-		*h, *room = C.uint32_t(cqs.add(q)), C.int(q.Cap())
+		*h, *room = C.uint32_t(cqs.Add(q)), C.int(q.Cap())
 		return nil
 	})
 }
@@ -130,7 +131,7 @@ func srModifyCQ(h C.uint32_t, count, period C.int) C.int {
 
 //export srReqNotifyCQ
 func srReqNotifyCQ(h C.uint32_t, solicitedOnly, sleeps C.int) C.int {
-	q := cqs.get(uint32(h))
+	q := cqs.Get(uint32(h))
 	if q == nil {
 		return notFound
 	}
@@ -143,7 +144,7 @@ func srReqNotifyCQ(h C.uint32_t, solicitedOnly, sleeps C.int) C.int {
 
 //export srDestroyCQ
 func srDestroyCQ(h C.uint32_t) C.int {
-	return errno(cqs.remove(uint32(h), func(q *cq) error {
+	return errno(cqs.Remove(uint32(h), func(q *cq) error {
 		if err := q.Close(); err != nil {
 			return err
 		}
@@ -161,7 +162,7 @@ var wcPool = sync.Pool{New: func() any { return new([batch]verbs.WC) }}
 //export srPollCQ
 func srPollCQ(h C.uint32_t, n C.int, wcs *C.struct_sr_wc, exs *C.struct_sr_wc_ex, got *C.int, other C.uint32_t, others *C.struct_sr_wc,
 	gotOthers *C.int) C.int {
-	q := cqs.get(uint32(h))
+	q := cqs.Get(uint32(h))
 	if q == nil || n < 0 {
 		return invalid
 	}
@@ -169,7 +170,7 @@ func srPollCQ(h C.uint32_t, n C.int, wcs *C.struct_sr_wc, exs *C.struct_sr_wc_ex
 	k, err := q.pollInto(int(n), buf, wcs, exs)
 	if k == 0 && err == nil && q.ctx.dev.Progress() {
 		k, err = q.pollInto(int(n), buf, wcs, exs)
-		if o := cqs.get(uint32(other)); o != nil {
+		if o := cqs.Get(uint32(other)); o != nil {
 			*gotOthers = C.int(completions(o.CQ, buf, int(n), others))
 		}
 	}

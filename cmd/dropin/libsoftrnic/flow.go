@@ -12,18 +12,19 @@ import (
 	"syscall"
 	"unsafe"
 
+	"github.com/softrnic/softrnic/cmd/dropin/libsoftrnic/internal/handle"
 	"github.com/softrnic/softrnic/verbs"
 )
 
-var flows table[verbs.Flow]
+var flows handle.Table[verbs.Flow]
 
 //export srCreateFlow
 func srCreateFlow(h C.uint32_t, a *C.struct_sr_flow_attr, out *C.uint32_t) C.int {
-	q := qps.get(uint32(h))
+	q := qps.Get(uint32(h))
 	if q == nil {
 		return notFound
 	}
-	attr := verbs.FlowAttr{Type: verbs.FlowAttrType(a._type), Priority: uint16(a.priority), Port: uint8(a.port),
+	attr := verbs.FlowAttr{Type: enum[verbs.FlowAttrType](a._type), Priority: uint16(a.priority), Port: uint8(a.port),
 		Flags: verbs.FlowFlags(a.flags)}
 	specs := unsafe.Slice(a.specs, a.n)
 	for i := range specs {
@@ -37,12 +38,12 @@ func srCreateFlow(h C.uint32_t, a *C.struct_sr_flow_attr, out *C.uint32_t) C.int
 	if err != nil {
 		return errno(err)
 	}
-	*out = C.uint32_t(flows.add(f))
+	*out = C.uint32_t(flows.Add(f))
 	return 0
 }
 
 //export srDestroyFlow
-func srDestroyFlow(h C.uint32_t) C.int { return errno(flows.remove(uint32(h), (*verbs.Flow).Close)) }
+func srDestroyFlow(h C.uint32_t) C.int { return errno(flows.Remove(uint32(h), (*verbs.Flow).Close)) }
 
 // The types of specs (enum ibv_flow_spec_type).
 const (

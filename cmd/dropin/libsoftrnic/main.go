@@ -12,9 +12,11 @@ package main
 import "C"
 
 import (
-	"cmp"
 	"errors"
+	"net"
 	"syscall"
+
+	"github.com/softrnic/softrnic/cmd/dropin/libsoftrnic/internal/handle"
 )
 
 func main() {}
@@ -31,19 +33,23 @@ func errno(err error) C.int {
 // errnoQuietly is errno for an error that is not logged.
 func errnoQuietly(err error) C.int {
 	var e syscall.Errno
-	if errors.As(err, &e) && e != 0 {
+	switch {
+	case errors.As(err, &e) && e != 0:
 		return C.int(e)
+	case errors.Is(err, net.ErrClosed): // of an rsocket that another thread has closed
+		return C.int(syscall.EBADF)
 	}
-	return C.int(syscall.EINVAL)
+	return invalid
 }
 
 // with calls f with the object of a handle, and returns the errno of its error.
-func with[T any](t *table[T], h C.uint32_t, f func(*T) error) C.int {
-	if p := t.get(uint32(h)); p != nil {
-		return errno(f(p))
-	}
-	return C.int(cmp.Or(t.missing, syscall.ENOENT))
+func with[T any](t *handle.Table[T], h C.uint32_t, f func(*T) error) C.int {
+	return errno(t.Use(uint32(h), f))
 }
+
+// enum converts a value of an enum of C. One that is too large becomes 255, which is not a value of
+// any enum, so that package verbs refuses it.
+func enum[T ~uint8](v C.uint32_t) T { return T(min(v, 255)) }
 
 const (
 	// invalid is the result for an invalid argument.

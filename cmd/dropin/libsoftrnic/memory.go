@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"unsafe"
 
+	"github.com/softrnic/softrnic/cmd/dropin/libsoftrnic/internal/handle"
 	"github.com/softrnic/softrnic/verbs"
 )
 
@@ -22,9 +23,9 @@ type pd struct {
 }
 
 var (
-	pds     table[pd]
-	regions table[verbs.MR]
-	windows table[verbs.MW]
+	pds     handle.Table[pd]
+	regions handle.Table[verbs.MR]
+	windows handle.Table[verbs.MW]
 )
 
 //export srAllocPD
@@ -34,20 +35,20 @@ func srAllocPD(ctx C.uint32_t, h *C.uint32_t) C.int {
 		if err != nil {
 			return err
 		}
-		*h = C.uint32_t(pds.add(&pd{p, c}))
+		*h = C.uint32_t(pds.Add(&pd{p, c}))
 		return nil
 	})
 }
 
 //export srDeallocPD
 func srDeallocPD(h C.uint32_t) C.int {
-	return errno(pds.remove(uint32(h), func(p *pd) error { return p.Close() }))
+	return errno(pds.Remove(uint32(h), func(p *pd) error { return p.Close() }))
 }
 
 // bytesAt returns memory of C as a slice. The memory may not be mapped, so it is accessed only
 // through regions with MRInitAttr.Mapped.
 func bytesAt(op string, addr unsafe.Pointer, length C.size_t) ([]byte, error) {
-	if uint64(length) > math.MaxInt || length > 0 && uint64(uintptr(addr))+uint64(length)-1 < uint64(length)-1 {
+	if uint64(length) > math.MaxInt || uint64(uintptr(addr))+uint64(length) < uint64(length) {
 		return nil, verbs.Errorf(verbs.ErrInvalid, op, "length %d at %#x: a region is within the address space", uint64(length),
 			uintptr(addr))
 	}
@@ -72,7 +73,7 @@ func srRegMR(p C.uint32_t, addr unsafe.Pointer, length C.size_t, iova C.uint64_t
 		if err != nil {
 			return err
 		}
-		*h, *lkey, *rkey = C.uint32_t(regions.add(mr)), C.uint32_t(mr.LKey()), C.uint32_t(mr.RKey())
+		*h, *lkey, *rkey = C.uint32_t(regions.Add(mr)), C.uint32_t(mr.LKey()), C.uint32_t(mr.RKey())
 		return nil
 	})
 }
@@ -88,12 +89,12 @@ const (
 func srReregMR(h C.uint32_t, flags C.int, p C.uint32_t, addr unsafe.Pointer, length C.size_t, access C.uint32_t, lkey, rkey *C.uint32_t,
 	code *C.int) C.int {
 	*code = reregErrInput
-	mr := regions.get(uint32(h))
+	mr := regions.Get(uint32(h))
 	if mr == nil {
 		return notFound
 	}
 	var to *verbs.PD
-	switch pd := pds.get(uint32(p)); {
+	switch pd := pds.Get(uint32(p)); {
 	case pd != nil:
 		to = pd.PD
 	case verbs.ReregFlags(flags)&verbs.ReregPD != 0:
@@ -121,7 +122,7 @@ func srAllocNullMR(p C.uint32_t, h, lkey *C.uint32_t) C.int {
 		if err != nil {
 			return err
 		}
-		*h, *lkey = C.uint32_t(regions.add(mr)), C.uint32_t(mr.LKey())
+		*h, *lkey = C.uint32_t(regions.Add(mr)), C.uint32_t(mr.LKey())
 		return nil
 	})
 }
@@ -131,15 +132,15 @@ func srAllocNullMR(p C.uint32_t, h, lkey *C.uint32_t) C.int {
 //
 //export srAdviseMR
 func srAdviseMR(p C.uint32_t, list *C.struct_sr_sge, n C.uint32_t) C.int {
-	pd := pds.get(uint32(p))
+	pd := pds.Get(uint32(p))
 	switch {
 	case pd == nil:
 		return notFound
 	case list == nil || n > math.MaxInt32:
 		return invalid
 	}
-	all := regions.all()
-	for _, s := range sges(list, C.int(n)) {
+	all := regions.All()
+	for _, s := range unsafe.Slice((*verbs.SGE)(unsafe.Pointer(list)), n) {
 		there := slices.ContainsFunc(all, func(mr *verbs.MR) bool {
 			if mr.LKey() != s.LKey || mr.PD() != pd.PD {
 				return false
@@ -155,27 +156,22 @@ func srAdviseMR(p C.uint32_t, list *C.struct_sr_sge, n C.uint32_t) C.int {
 }
 
 //export srDeregMR
-func srDeregMR(h C.uint32_t) C.int { return errno(regions.remove(uint32(h), (*verbs.MR).Close)) }
+func srDeregMR(h C.uint32_t) C.int { return errno(regions.Remove(uint32(h), (*verbs.MR).Close)) }
 
 //export srAllocMW
 func srAllocMW(p C.uint32_t, t C.int, h, rkey *C.uint32_t) C.int {
-	pd := pds.get(uint32(p))
-	switch {
-	case pd == nil:
-		return notFound
-	case t < 0 || t > 255:
-		return invalid
-	}
-	mw, err := pd.AllocMW(verbs.MWType(t))
-	if err != nil {
-		return errno(err)
-	}
-	*h, *rkey = C.uint32_t(windows.add(mw)), C.uint32_t(mw.RKey())
-	return 0
+	return with(&pds, p, func(pd *pd) error {
+		mw, err := pd.AllocMW(enum[verbs.MWType](C.uint32_t(t)))
+		if err != nil {
+			return err
+		}
+		*h, *rkey = C.uint32_t(windows.Add(mw)), C.uint32_t(mw.RKey())
+		return nil
+	})
 }
 
 //export srDeallocMW
-func srDeallocMW(h C.uint32_t) C.int { return errno(windows.remove(uint32(h), (*verbs.MW).Close)) }
+func srDeallocMW(h C.uint32_t) C.int { return errno(windows.Remove(uint32(h), (*verbs.MW).Close)) }
 
 // mrOnlyAccess are access flags that do not apply to a QP or a memory window. Kernel drivers ignore
 // them there, because some programs pass the flags of their region.
@@ -193,7 +189,7 @@ func regionAt(mr unsafe.Pointer) *verbs.MR {
 		return nil
 	}
 	lkey := handleAt(mr, C.SR_MR_LKEY)
-	return findByKey(&regions, handleAt(mr, C.SR_MR_HANDLE), func(m *verbs.MR) bool { return m.LKey() == lkey })
+	return regions.Find(handleAt(mr, C.SR_MR_HANDLE), func(m *verbs.MR) bool { return m.LKey() == lkey })
 }
 
 // windowAt returns the window of a structure of libibverbs, or nil. All keys of a window have the
@@ -203,28 +199,14 @@ func windowAt(mw unsafe.Pointer) *verbs.MW {
 		return nil
 	}
 	index := handleAt(mw, C.SR_MW_RKEY) >> 8
-	return findByKey(&windows, handleAt(mw, C.SR_MW_HANDLE), func(w *verbs.MW) bool { return w.RKey()>>8 == index })
-}
-
-// findByKey returns the object with a handle if has reports that it has the key. Otherwise it
-// returns the first object for which has returns true.
-func findByKey[T any](t *table[T], h uint32, has func(*T) bool) *T {
-	if p := t.get(h); p != nil && has(p) {
-		return p
-	}
-	for _, p := range t.all() {
-		if has(p) {
-			return p
-		}
-	}
-	return nil
+	return windows.Find(handleAt(mw, C.SR_MW_HANDLE), func(w *verbs.MW) bool { return w.RKey()>>8 == index })
 }
 
 // setBoundKeys writes the keys of the windows that the first n requests of a list bind to
 // libibverbs' structures.
 func setBoundKeys(c *C.struct_sr_send_wr, n int) {
 	for ; n > 0; c, n = c.next, n-1 {
-		if verbs.WROpcode(min(c.opcode, 255)) != verbs.BindMW {
+		if enum[verbs.WROpcode](c.opcode) != verbs.BindMW {
 			continue
 		}
 		if mw := windowAt(c.mw); mw != nil {
@@ -236,7 +218,7 @@ func setBoundKeys(c *C.struct_sr_send_wr, n int) {
 //export srBindMW
 func srBindMW(q C.uint32_t, w unsafe.Pointer, id C.uint64_t, flags C.uint32_t, m unsafe.Pointer, addr, length C.uint64_t,
 	access C.uint32_t, rkey *C.uint32_t) C.int {
-	qp, mw := qps.get(uint32(q)), windowAt(w)
+	qp, mw := qps.Get(uint32(q)), windowAt(w)
 	if qp == nil || mw == nil {
 		return notFound
 	}

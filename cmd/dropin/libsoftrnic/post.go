@@ -75,7 +75,7 @@ func pointer(addr *C.uint64_t) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe
 // set converts c to request i.
 func (s *sends) set(i int, c *C.struct_sr_send_wr, flags C.int) {
 	w := &s.wrs[i]
-	*w = verbs.SendWR{WRID: uint64(c.wr_id), Opcode: verbs.WROpcode(min(c.opcode, 255)), Flags: verbs.SendFlags(c.send_flags),
+	*w = verbs.SendWR{WRID: uint64(c.wr_id), Opcode: enum[verbs.WROpcode](c.opcode), Flags: enum[verbs.SendFlags](c.send_flags),
 		RemoteSRQN: uint32(c.remote_srqn) & 0xffffff}
 	if w.Flags&verbs.SendInline != 0 {
 		w.InlineData = s.gather(c, flags>>C.SR_POST_SGES)
@@ -98,7 +98,7 @@ func (s *sends) set(i int, c *C.struct_sr_send_wr, flags C.int) {
 	}
 	switch {
 	case flags&C.SR_POST_UD != 0:
-		w.AH = ahs.get(handleAt(pointer(&c.remote_addr), C.SR_AH_HANDLE))
+		w.AH = ahs.Get(handleAt(pointer(&c.remote_addr), C.SR_AH_HANDLE))
 		w.RemoteQPN, w.RemoteQKey = uint32(c.word1)&0xffffff, uint32(c.word1>>32)
 	case w.Opcode == verbs.AtomicCmpAndSwp || w.Opcode == verbs.AtomicFetchAndAdd:
 		w.RemoteAddr, w.RKey, w.CompareAdd, w.Swap = uint64(c.remote_addr), uint32(c.atomic_rkey), uint64(c.word1), uint64(c.swap)
@@ -151,7 +151,7 @@ func postedBefore(err error) int {
 //export srPostSend
 func srPostSend(h C.uint32_t, c *C.struct_sr_send_wr, flags C.int, done *C.int, room C.int, wcs *C.struct_sr_wc, got *C.int) C.int {
 	*done = 0
-	q := qps.get(uint32(h))
+	q := qps.Get(uint32(h))
 	if q == nil {
 		return notFound
 	}
@@ -244,7 +244,7 @@ func postRecvs(c *C.struct_sr_recv_wr, post func(...*verbs.RecvWR) error, done *
 //export srPostRecv
 func srPostRecv(h C.uint32_t, c *C.struct_sr_recv_wr, done *C.int) C.int {
 	*done = 0
-	q := qps.get(uint32(h))
+	q := qps.Get(uint32(h))
 	if q == nil {
 		return notFound
 	}
@@ -254,7 +254,7 @@ func srPostRecv(h C.uint32_t, c *C.struct_sr_recv_wr, done *C.int) C.int {
 //export srPostSRQRecv
 func srPostSRQRecv(h C.uint32_t, c *C.struct_sr_recv_wr, done *C.int) C.int {
 	*done = 0
-	s := srqs.get(uint32(h))
+	s := srqs.Get(uint32(h))
 	if s == nil {
 		return notFound
 	}

@@ -83,7 +83,7 @@ func srThread(n C.int) C.int {
 
 //export srProgress
 func srProgress(ctx C.uint32_t, busy *C.int) C.int {
-	c := contexts.get(uint32(ctx))
+	c := contexts.Get(uint32(ctx))
 	if c == nil {
 		return notFound
 	}
@@ -96,7 +96,7 @@ func srProgress(ctx C.uint32_t, busy *C.int) C.int {
 
 //export srEndProgress
 func srEndProgress(ctx C.uint32_t) C.int {
-	c := contexts.get(uint32(ctx))
+	c := contexts.Get(uint32(ctx))
 	if c == nil {
 		return notFound
 	}

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/softrnic/softrnic/cmd/dropin/libsoftrnic/internal/handle"
 	"github.com/softrnic/softrnic/verbs"
 )
 
@@ -36,30 +37,21 @@ type xrcd struct {
 }
 
 var (
-	qps   table[qp]
-	srqs  table[srq]
-	xrcds table[xrcd]
-	ahs   table[verbs.AH]
+	qps   handle.Table[qp]
+	srqs  handle.Table[srq]
+	xrcds handle.Table[xrcd]
+	ahs   handle.Table[verbs.AH]
 )
-
-// optional looks up a handle that may be 0. ok is false if a nonzero handle has no object.
-func optional[T any](t *table[T], h C.uint32_t) (p *T, ok bool) {
-	if h == 0 {
-		return nil, true
-	}
-	p = t.get(uint32(h))
-	return p, p != nil
-}
 
 //export srCreateQP
 func srCreateQP(a *C.struct_sr_qp_init_attr, h, num *C.uint32_t) C.int {
-	p, ok1 := optional(&pds, a.pd)
-	x, ok2 := optional(&xrcds, a.xrcd)
+	p, ok1 := pds.Optional(uint32(a.pd))
+	x, ok2 := xrcds.Optional(uint32(a.xrcd))
 	attr, ok := qpInitAttr(a)
 	switch {
 	case !ok || !ok1 || !ok2:
 		return notFound
-	case p == nil && x == nil || a._type > 255:
+	case p == nil && x == nil:
 		return invalid
 	}
 	var of *userContext
@@ -91,7 +83,7 @@ func srCreateQP(a *C.struct_sr_qp_init_attr, h, num *C.uint32_t) C.int {
 	if err != nil {
 		return errno(err)
 	}
-	*h, *num = C.uint32_t(qps.add(q)), C.uint32_t(q.Num())
+	*h, *num = C.uint32_t(qps.Add(q)), C.uint32_t(q.Num())
 	return 0
 }
 
@@ -99,28 +91,28 @@ func srCreateQP(a *C.struct_sr_qp_init_attr, h, num *C.uint32_t) C.int {
 // handle of another context has no object.
 func sameContext(c *userContext, a *C.struct_sr_qp_init_attr) bool {
 	for _, h := range [...]C.uint32_t{a.send_cq, a.recv_cq} {
-		if q := cqs.get(uint32(h)); q != nil && q.ctx != c {
+		if q := cqs.Get(uint32(h)); q != nil && q.ctx != c {
 			return false
 		}
 	}
-	if s := srqs.get(uint32(a.srq)); s != nil && s.ctx != c {
+	if s := srqs.Get(uint32(a.srq)); s != nil && s.ctx != c {
 		return false
 	}
-	x := xrcds.get(uint32(a.xrcd))
+	x := xrcds.Get(uint32(a.xrcd))
 	return x == nil || x.ctx == c
 }
 
 // qpInitAttr returns the attributes except Context and Transport. ok is false if one of the handles
 // has no object.
 func qpInitAttr(a *C.struct_sr_qp_init_attr) (attr verbs.QPInitAttr, ok bool) {
-	send, ok1 := optional(&cqs, a.send_cq)
-	recv, ok2 := optional(&cqs, a.recv_cq)
-	s, ok3 := optional(&srqs, a.srq)
+	send, ok1 := cqs.Optional(uint32(a.send_cq))
+	recv, ok2 := cqs.Optional(uint32(a.recv_cq))
+	s, ok3 := srqs.Optional(uint32(a.srq))
 	if !ok1 || !ok2 || !ok3 {
 		return attr, false
 	}
 	attr = verbs.QPInitAttr{
-		Type: verbs.QPType(a._type), SQSigAll: a.sq_sig_all != 0, BlockSelfMcastLB: a.block_self_mcast_lb != 0,
+		Type: enum[verbs.QPType](a._type), SQSigAll: a.sq_sig_all != 0, BlockSelfMcastLB: a.block_self_mcast_lb != 0,
 		Cap: verbs.QPCap{
 			MaxSendWR: int(a.cap.max_send_wr), MaxRecvWR: int(a.cap.max_recv_wr), MaxSendSGE: int(a.cap.max_send_sge),
 			MaxRecvSGE: int(a.cap.max_recv_sge), MaxInlineData: int(a.cap.max_inline_data),
@@ -152,7 +144,7 @@ func srOpenQP(x, num C.uint32_t, events *C.struct_sr_events, h *C.uint32_t) C.in
 		if s, ok := v.Context().(*sharedQP); ok {
 			s.open(&q.object)
 		}
-		*h = C.uint32_t(qps.add(q))
+		*h = C.uint32_t(qps.Add(q))
 		return nil
 	})
 }
@@ -209,24 +201,31 @@ func setAHAttr(a *C.struct_sr_ah_attr, v *verbs.AHAttr) {
 	}
 }
 
+// qpAttr is the inverse of setQPAttr, except that it leaves out Cap, and Alt unless mask has it.
+func qpAttr(a *C.struct_sr_qp_attr, mask verbs.QPAttrMask) verbs.QPAttr {
+	v := verbs.QPAttr{
+		QPState: enum[verbs.QPState](a.qp_state), CurQPState: enum[verbs.QPState](a.cur_qp_state), PathMTU: enum[verbs.MTU](a.path_mtu),
+		PathMigState: enum[verbs.MigState](a.path_mig_state), QKey: uint32(a.qkey), RQPSN: uint32(a.rq_psn) & 0xffffff,
+		SQPSN:     uint32(a.sq_psn) & 0xffffff,
+		DestQPNum: uint32(a.dest_qp_num), QPAccessFlags: verbs.Access(a.qp_access_flags) &^ mrOnlyAccess, AHAttr: ahAttr(&a.ah_attr),
+		PKeyIndex: uint16(a.pkey_index), EnSQDAsyncNotify: a.en_sqd_async_notify != 0, MaxRDAtomic: uint8(a.max_rd_atomic),
+		MaxDestRDAtomic: uint8(a.max_dest_rd_atomic), MinRNRTimer: uint8(a.min_rnr_timer), PortNum: uint8(a.port_num),
+		Timeout: uint8(a.timeout), RetryCnt: uint8(a.retry_cnt), RNRRetry: uint8(a.rnr_retry), RateLimit: uint32(a.rate_limit),
+	}
+	if mask&verbs.QPAttrAltPath != 0 {
+		v.Alt = &verbs.AltPath{AHAttr: ahAttr(&a.alt_ah_attr), PKeyIndex: uint16(a.alt_pkey_index), PortNum: uint8(a.alt_port_num),
+			Timeout: uint8(a.alt_timeout)}
+	}
+	return v
+}
+
 //export srModifyQP
-func srModifyQP(h C.uint32_t, a *C.struct_sr_qp_attr, mask C.int) C.int {
+func srModifyQP(h C.uint32_t, a *C.struct_sr_qp_attr, bits C.int) C.int {
 	return with(&qps, h, func(q *qp) error {
-		attr := verbs.QPAttr{
-			QPState: verbs.QPState(a.qp_state), CurQPState: verbs.QPState(a.cur_qp_state), PathMTU: verbs.MTU(a.path_mtu),
-			PathMigState: verbs.MigState(a.path_mig_state), QKey: uint32(a.qkey), RQPSN: uint32(a.rq_psn) & 0xffffff,
-			SQPSN:     uint32(a.sq_psn) & 0xffffff,
-			DestQPNum: uint32(a.dest_qp_num), QPAccessFlags: verbs.Access(a.qp_access_flags) &^ mrOnlyAccess, AHAttr: ahAttr(&a.ah_attr),
-			PKeyIndex: uint16(a.pkey_index), EnSQDAsyncNotify: a.en_sqd_async_notify != 0, MaxRDAtomic: uint8(a.max_rd_atomic),
-			MaxDestRDAtomic: uint8(a.max_dest_rd_atomic), MinRNRTimer: uint8(a.min_rnr_timer), PortNum: uint8(a.port_num),
-			Timeout: uint8(a.timeout), RetryCnt: uint8(a.retry_cnt), RNRRetry: uint8(a.rnr_retry), RateLimit: uint32(a.rate_limit),
-		}
-		if verbs.QPAttrMask(mask)&verbs.QPAttrAltPath != 0 {
-			attr.Alt = &verbs.AltPath{AHAttr: ahAttr(&a.alt_ah_attr), PKeyIndex: uint16(a.alt_pkey_index), PortNum: uint8(a.alt_port_num),
-				Timeout: uint8(a.alt_timeout)}
-		}
-		err := q.Modify(&attr, verbs.QPAttrMask(mask)&^verbs.QPAttrLLPStream)
-		if err == nil && verbs.QPAttrMask(mask)&verbs.QPAttrAV != 0 {
+		mask := verbs.QPAttrMask(bits)
+		attr := qpAttr(a, mask)
+		err := q.Modify(&attr, mask)
+		if err == nil && mask&verbs.QPAttrAV != 0 {
 			q.ctx.resolve(&attr.AHAttr)
 		}
 		return err
@@ -291,7 +290,7 @@ func setQPAttr(a *C.struct_sr_qp_attr, v *verbs.QPAttr) {
 
 //export srDestroyQP
 func srDestroyQP(h C.uint32_t) C.int {
-	return errno(qps.remove(uint32(h), func(q *qp) error {
+	return errno(qps.Remove(uint32(h), func(q *qp) error {
 		if err := q.Close(); err != nil {
 			return err
 		}
@@ -315,9 +314,9 @@ func srDetachMcast(h C.uint32_t, gid *C.uint8_t) C.int {
 
 //export srCreateSRQ
 func srCreateSRQ(a *C.struct_sr_srq_init_attr, h, num *C.uint32_t) C.int {
-	p := pds.get(uint32(a.pd))
-	x, ok1 := optional(&xrcds, a.xrcd)
-	c, ok2 := optional(&cqs, a.cq)
+	p := pds.Get(uint32(a.pd))
+	x, ok1 := xrcds.Optional(uint32(a.xrcd))
+	c, ok2 := cqs.Optional(uint32(a.cq))
 	if p == nil || !ok1 || !ok2 {
 		return notFound
 	}
@@ -336,7 +335,7 @@ func srCreateSRQ(a *C.struct_sr_srq_init_attr, h, num *C.uint32_t) C.int {
 	if s.SRQ, err = p.CreateSRQ(&attr); err != nil {
 		return errno(err)
 	}
-	*h, *num = C.uint32_t(srqs.add(s)), C.uint32_t(s.Num())
+	*h, *num = C.uint32_t(srqs.Add(s)), C.uint32_t(s.Num())
 	return 0
 }
 
@@ -361,7 +360,7 @@ func srQuerySRQ(h C.uint32_t, a *C.struct_sr_srq_attr) C.int {
 
 //export srDestroySRQ
 func srDestroySRQ(h C.uint32_t) C.int {
-	return errno(srqs.remove(uint32(h), func(s *srq) error {
+	return errno(srqs.Remove(uint32(h), func(s *srq) error {
 		if err := s.Close(); err != nil {
 			return err
 		}
@@ -386,14 +385,14 @@ func srOpenXRCD(ctx C.uint32_t, fd, oflags C.int, h *C.uint32_t) C.int {
 		if err != nil {
 			return err
 		}
-		*h = C.uint32_t(xrcds.add(&xrcd{x, c}))
+		*h = C.uint32_t(xrcds.Add(&xrcd{x, c}))
 		return nil
 	})
 }
 
 //export srCloseXRCD
 func srCloseXRCD(h C.uint32_t) C.int {
-	return errno(xrcds.remove(uint32(h), func(x *xrcd) error { return x.Close() }))
+	return errno(xrcds.Remove(uint32(h), func(x *xrcd) error { return x.Close() }))
 }
 
 //export srCreateAH
@@ -404,13 +403,13 @@ func srCreateAH(p C.uint32_t, a *C.struct_sr_ah_attr, h *C.uint32_t) C.int {
 		if err != nil {
 			return err
 		}
-		*h = C.uint32_t(ahs.add(v))
+		*h = C.uint32_t(ahs.Add(v))
 		return nil
 	})
 }
 
 //export srDestroyAH
-func srDestroyAH(h C.uint32_t) C.int { return errno(ahs.remove(uint32(h), (*verbs.AH).Close)) }
+func srDestroyAH(h C.uint32_t) C.int { return errno(ahs.Remove(uint32(h), (*verbs.AH).Close)) }
 
 //export srInitAH
 func srInitAH(dev, port C.int, wc *C.struct_sr_wc, grh unsafe.Pointer, a *C.struct_sr_ah_attr) C.int {

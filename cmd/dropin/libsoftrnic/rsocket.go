@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"unsafe"
 
+	"github.com/softrnic/softrnic/cmd/dropin/libsoftrnic/internal/handle"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 	"github.com/softrnic/softrnic/verbs/ulp/rsocket"
@@ -58,7 +59,7 @@ const (
 	rsockClosed
 )
 
-var rsocks = table[rsock]{missing: syscall.EBADF}
+var rsocks = handle.Table[rsock]{Missing: syscall.EBADF}
 
 // locked calls f with an rsocket whose mu is held.
 func locked(h C.uint32_t, f func(*rsock) error) C.int {
@@ -74,7 +75,7 @@ func addRsock(s *rsock, h *C.uint32_t, fd *C.int) C.int {
 	if s.wakeup, err = newReadiness(); err != nil {
 		return errno(err)
 	}
-	*h, *fd = C.uint32_t(rsocks.add(s)), C.int(s.wakeup.fds[0])
+	*h, *fd = C.uint32_t(rsocks.Add(s)), C.int(s.wakeup.fds[0])
 	return 0
 }
 
@@ -148,7 +149,7 @@ func (s *rsock) refresh() rsocket.Ready {
 
 //export srRsArm
 func srRsArm(h C.uint32_t, events C.int, revents, fds *C.int) C.int {
-	s := rsocks.get(uint32(h))
+	s := rsocks.Get(uint32(h))
 	if s == nil {
 		return C.int(syscall.EBADF)
 	}
@@ -172,7 +173,7 @@ func srRsArm(h C.uint32_t, events C.int, revents, fds *C.int) C.int {
 
 //export srRsDisarm
 func srRsDisarm(h C.uint32_t, events C.int) C.int {
-	s := rsocks.get(uint32(h))
+	s := rsocks.Get(uint32(h))
 	if s == nil {
 		return C.int(syscall.EBADF)
 	}
@@ -199,7 +200,7 @@ func srRsSend(h C.uint32_t, buf unsafe.Pointer, n C.size_t, done *C.size_t) C.in
 // error of a connect that has failed.
 func transfer(h C.uint32_t, buf unsafe.Pointer, n C.size_t, done *C.size_t, f func(*rsocket.Conn, []byte) (int, error)) C.int {
 	*done = 0
-	s := rsocks.get(uint32(h))
+	s := rsocks.Get(uint32(h))
 	if s == nil {
 		return C.int(syscall.EBADF)
 	}
@@ -250,7 +251,7 @@ func srRsShutdown(h C.uint32_t, how C.int) C.int {
 
 //export srRsClose
 func srRsClose(h C.uint32_t) C.int {
-	return errno(rsocks.remove(uint32(h), func(s *rsock) error {
+	return errno(rsocks.Remove(uint32(h), func(s *rsock) error {
 		s.mu.Lock()
 		if s.state == rsockClosed {
 			s.mu.Unlock()
@@ -289,7 +290,7 @@ func srRsClose(h C.uint32_t) C.int {
 
 //export srRsName
 func srRsName(h C.uint32_t, peer C.int, to *C.struct_sr_cm_addr) C.int {
-	s := rsocks.get(uint32(h))
+	s := rsocks.Get(uint32(h))
 	if s == nil {
 		return C.int(syscall.EBADF)
 	}

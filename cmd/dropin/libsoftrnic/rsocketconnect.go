@@ -177,7 +177,7 @@ func (s *rsock) acceptFrom(ctx context.Context, l *rsocket.Listener) {
 
 //export srRsAccept
 func srRsAccept(h C.uint32_t, newH *C.uint32_t, fd *C.int) C.int {
-	s := rsocks.get(uint32(h))
+	s := rsocks.Get(uint32(h))
 	if s == nil {
 		return C.int(syscall.EBADF)
 	}
@@ -208,7 +208,7 @@ func srRsAccept(h C.uint32_t, newH *C.uint32_t, fd *C.int) C.int {
 
 //export srRsConnect
 func srRsConnect(h C.uint32_t, addr *C.struct_sr_cm_addr) C.int {
-	s := rsocks.get(uint32(h))
+	s := rsocks.Get(uint32(h))
 	if s == nil {
 		return C.int(syscall.EBADF)
 	}

@@ -127,7 +127,7 @@ func (s *rsock) refreshDatagrams() rsocket.Ready {
 //export srRsRecvFrom
 func srRsRecvFrom(h C.uint32_t, buf unsafe.Pointer, n C.size_t, peek C.int, done *C.size_t, from *C.struct_sr_cm_addr) C.int {
 	*done = 0
-	s := rsocks.get(uint32(h))
+	s := rsocks.Get(uint32(h))
 	if s == nil {
 		return C.int(syscall.EBADF)
 	}
@@ -164,7 +164,7 @@ func srRsRecvFrom(h C.uint32_t, buf unsafe.Pointer, n C.size_t, peek C.int, done
 
 //export srRsSendTo
 func srRsSendTo(h C.uint32_t, buf unsafe.Pointer, n C.size_t, to *C.struct_sr_cm_addr) C.int {
-	s := rsocks.get(uint32(h))
+	s := rsocks.Get(uint32(h))
 	if s == nil {
 		return C.int(syscall.EBADF)
 	}
