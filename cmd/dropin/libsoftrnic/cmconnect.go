@@ -160,12 +160,7 @@ func setEventParam(out *C.struct_sr_cm_event, e *rdmacm.Event) {
 	out.conn = C.struct_sr_cm_param{
 		responder_resources: C.uint8_t(p.ResponderResources), initiator_depth: C.uint8_t(p.InitiatorDepth),
 		retry_count: C.uint8_t(p.RetryCount), rnr_retry_count: C.uint8_t(p.RNRRetryCount), qp_num: C.uint32_t(p.QPNum),
-	}
-	if p.FlowControl {
-		out.conn.flow_control = 1
-	}
-	if p.SRQ {
-		out.conn.srq = 1
+		flow_control: flag[C.uint8_t](p.FlowControl), srq: flag[C.uint8_t](p.SRQ),
 	}
 	out.ud.qp_num, out.ud.qkey = C.uint32_t(e.UD.QPNum), C.uint32_t(e.UD.QKey)
 	setAHAttr(&out.ud.ah_attr, &e.UD.AHAttr)

@@ -40,25 +40,23 @@ var (
 
 //export srCreateChannel
 func srCreateChannel(ctx C.uint32_t, events, h *C.uint32_t, fdOut *C.int) C.int {
-	c := contexts.Get(uint32(ctx))
-	if c == nil {
-		return notFound
-	}
-	v, err := c.dev.CreateCompChannel()
-	if err != nil {
-		return errno(err)
-	}
-	fd, err := newEventfd()
-	if err != nil {
-		_ = v.Close()
-		return errno(err)
-	}
-	v.OnEvent(func(n int) {
-		atomic.AddUint32((*uint32)(events), uint32(n))
-		fd.add(n)
+	return with(&contexts, ctx, func(c *userContext) error {
+		v, err := c.dev.CreateCompChannel()
+		if err != nil {
+			return err
+		}
+		fd, err := newEventfd()
+		if err != nil {
+			_ = v.Close()
+			return err
+		}
+		v.OnEvent(func(n int) {
+			atomic.AddUint32((*uint32)(events), uint32(n))
+			fd.add(n)
+		})
+		*h, *fdOut = C.uint32_t(channels.Add(&channel{v, c, fd})), C.int(fd)
+		return nil
 	})
-	*h, *fdOut = C.uint32_t(channels.Add(&channel{v, c, fd})), C.int(fd)
-	return 0
 }
 
 //export srDestroyChannel
@@ -131,15 +129,13 @@ func srModifyCQ(h C.uint32_t, count, period C.int) C.int {
 
 //export srReqNotifyCQ
 func srReqNotifyCQ(h C.uint32_t, solicitedOnly, sleeps C.int) C.int {
-	q := cqs.Get(uint32(h))
-	if q == nil {
-		return notFound
-	}
-	err := q.ReqNotify(solicitedOnly != 0)
-	if err == nil && sleeps != 0 {
-		q.Device().EndProgress()
-	}
-	return errno(err)
+	return with(&cqs, h, func(q *cq) error {
+		err := q.ReqNotify(solicitedOnly != 0)
+		if err == nil && sleeps != 0 {
+			q.Device().EndProgress()
+		}
+		return err
+	})
 }
 
 //export srDestroyCQ

@@ -51,6 +51,14 @@ func with[T any](t *handle.Table[T], h C.uint32_t, f func(*T) error) C.int {
 // any enum, so that package verbs refuses it.
 func enum[T ~uint8](v C.uint32_t) T { return T(min(v, 255)) }
 
+// flag returns C's number for a boolean.
+func flag[T ~int | ~int32 | ~uint8](b bool) (v T) {
+	if b {
+		v = 1
+	}
+	return v
+}
+
 const (
 	// invalid is the result for an invalid argument.
 	invalid = C.int(syscall.EINVAL)

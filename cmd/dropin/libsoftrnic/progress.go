@@ -87,19 +87,14 @@ func srProgress(ctx C.uint32_t, busy *C.int) C.int {
 	if c == nil {
 		return notFound
 	}
-	*busy = 0
-	if c.dev.Progress() {
-		*busy = 1
-	}
+	*busy = flag[C.int](c.dev.Progress())
 	return 0
 }
 
 //export srEndProgress
 func srEndProgress(ctx C.uint32_t) C.int {
-	c := contexts.Get(uint32(ctx))
-	if c == nil {
-		return notFound
-	}
-	c.dev.EndProgress()
-	return 0
+	return with(&contexts, ctx, func(c *userContext) error {
+		c.dev.EndProgress()
+		return nil
+	})
 }

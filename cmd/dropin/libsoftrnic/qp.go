@@ -193,12 +193,9 @@ func setAHAttr(a *C.struct_sr_ah_attr, v *verbs.AHAttr) {
 		flow_label: C.uint32_t(v.GRH.FlowLabel), sgid_index: C.uint8_t(v.GRH.SGIDIndex), hop_limit: C.uint8_t(v.GRH.HopLimit),
 		traffic_class: C.uint8_t(v.GRH.TrafficClass), dlid: C.uint16_t(v.DLID), sl: C.uint8_t(v.SL),
 		src_path_bits: C.uint8_t(v.SrcPathBits),
-		static_rate:   C.uint8_t(v.StaticRate), port_num: C.uint8_t(v.PortNum),
+		static_rate:   C.uint8_t(v.StaticRate), port_num: C.uint8_t(v.PortNum), is_global: flag[C.uint8_t](v.IsGlobal),
 	}
 	*(*verbs.GID)(unsafe.Pointer(&a.dgid)) = v.GRH.DGID
-	if v.IsGlobal {
-		a.is_global = 1
-	}
 }
 
 // qpAttr is the inverse of setQPAttr, except that it leaves out Cap, and Alt unless mask has it.
@@ -273,15 +270,10 @@ func setQPAttr(a *C.struct_sr_qp_attr, v *verbs.QPAttr) {
 		pkey_index: C.uint16_t(v.PKeyIndex), max_rd_atomic: C.uint8_t(v.MaxRDAtomic), max_dest_rd_atomic: C.uint8_t(v.MaxDestRDAtomic),
 		min_rnr_timer: C.uint8_t(v.MinRNRTimer), port_num: C.uint8_t(v.PortNum), timeout: C.uint8_t(v.Timeout),
 		retry_cnt: C.uint8_t(v.RetryCnt),
-		rnr_retry: C.uint8_t(v.RNRRetry), rate_limit: C.uint32_t(v.RateLimit),
+		rnr_retry: C.uint8_t(v.RNRRetry), rate_limit: C.uint32_t(v.RateLimit), sq_draining: flag[C.uint8_t](v.SQDraining),
+		en_sqd_async_notify: flag[C.uint8_t](v.EnSQDAsyncNotify),
 	}
 	setAHAttr(&a.ah_attr, &v.AHAttr)
-	if v.SQDraining {
-		a.sq_draining = 1
-	}
-	if v.EnSQDAsyncNotify {
-		a.en_sqd_async_notify = 1
-	}
 	if alt := v.Alt; alt != nil {
 		setAHAttr(&a.alt_ah_attr, &alt.AHAttr)
 		a.alt_pkey_index, a.alt_port_num, a.alt_timeout = C.uint16_t(alt.PKeyIndex), C.uint8_t(alt.PortNum), C.uint8_t(alt.Timeout)

@@ -196,9 +196,10 @@ func TestClampedOptions(t *testing.T) {
 		}
 	}
 	h := newRsocket(t, syscall.AF_INET6, 0)
-	if got := [...]cInt{option(t, h, _Ciconst_SR_RS_LINGER), option(t, h, _Ciconst_SR_RS_KEEPIDLE), option(t, h, _Ciconst_SR_RS_MAXSEG)}; got !=
-		[...]cInt{-1, defaultIdle, 256} {
-		t.Errorf("defaults %v", got)
+	for o, want := range map[cInt]cInt{_Ciconst_SR_RS_LINGER: -1, _Ciconst_SR_RS_KEEPIDLE: defaultIdle, _Ciconst_SR_RS_MAXSEG: 256} {
+		if got := option(t, h, o); got != want {
+			t.Errorf("option %d is %d by default, want %d", o, got, want)
+		}
 	}
 	if c := clamped(rsocket.Config{}); c.SQSize != 0 || c.SendBuffer != 0 {
 		t.Errorf("the defaults became %+v", c)

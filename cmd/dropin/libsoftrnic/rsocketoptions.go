@@ -153,18 +153,13 @@ func srRsGetOption(h C.uint32_t, option C.int, value *C.int) C.int {
 			return nil
 		}
 		v := 0
-		flag := func(b bool) {
-			if b {
-				v = 1
-			}
-		}
 		switch option {
 		case C.SR_RS_V6ONLY:
-			flag(cfg.AFOnly)
+			v = flag[int](cfg.AFOnly)
 		case C.SR_RS_REUSEADDR:
-			flag(s.opts.reuse)
+			v = flag[int](s.opts.reuse)
 		case C.SR_RS_KEEPALIVE:
-			flag(s.opts.keepalive)
+			v = flag[int](s.opts.keepalive)
 		case C.SR_RS_KEEPIDLE:
 			v = s.keepIdle()
 		case C.SR_RS_LINGER:
@@ -172,7 +167,7 @@ func srRsGetOption(h C.uint32_t, option C.int, value *C.int) C.int {
 				v = s.opts.linger
 			}
 		case C.SR_RS_ACCEPTCONN:
-			flag(s.state == rsockListening)
+			v = flag[int](s.state == rsockListening)
 		case C.SR_RS_ERROR:
 			v = s.pendingError()
 		case C.SR_RS_MAXSEG:

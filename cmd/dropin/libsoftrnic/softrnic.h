@@ -4,9 +4,9 @@
 //
 // Every function returns 0 or an errno. It writes results through pointers only when it returns 0.
 // An object of the engine is a handle: a number above 0, which the fronts keep in the public field
-// "handle" of libibverbs' structures. A function returns EINVAL or ENOENT for a handle without an
-// object. Parameters are not const, because Go has no such qualifier. Functions only read their
-// arguments.
+// "handle" of libibverbs' structures. For a handle without an object, a function returns ENOENT or
+// EINVAL, and EBADF if it is of an rsocket. Parameters are not const, because Go has no such
+// qualifier. Functions only read their arguments.
 //
 // A structure with the comment "struct ibv_..." has the layout of that structure in verbs.h of
 // rdma-core 33 and later, which does not change. The fronts check this at compile time. This header

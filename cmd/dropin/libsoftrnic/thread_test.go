@@ -16,8 +16,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestThreads: threads of C attach, post and poll at once, each on its own QP and all in one region,
-// and detach.
+// TestThreads: threads of C attach, post and poll at once, each on its own QP and all in one
+// region, and detach.
 func TestThreads(t *testing.T) {
 	const n, rounds = 16, 200
 	procs := runtime.GOMAXPROCS(0)

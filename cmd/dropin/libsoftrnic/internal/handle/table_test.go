@@ -11,7 +11,8 @@ import (
 
 func use(*int) error { return nil }
 
-// TestMissing: a handle without an object gives the table's error in each call, and never an object.
+// TestMissing: a handle without an object gives the table's error in each call, and never an
+// object.
 func TestMissing(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -48,7 +49,8 @@ func TestMissing(t *testing.T) {
 	}
 }
 
-// TestReuse: as long as the table does not grow, the handle that was released first is reused first.
+// TestReuse: as long as the table does not grow, the handle that was released first is reused
+// first.
 func TestReuse(t *testing.T) {
 	var table Table[int]
 	var handles []uint32
