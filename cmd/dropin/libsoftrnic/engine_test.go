@@ -27,7 +27,6 @@ type (
 	cSendWR  = _Ctype_struct_sr_send_wr
 	cRecvWR  = _Ctype_struct_sr_recv_wr
 	cWC      = _Ctype_struct_sr_wc
-	cWCEx    = _Ctype_struct_sr_wc_ex
 	cQPInit  = _Ctype_struct_sr_qp_init_attr
 	cQPAttr  = _Ctype_struct_sr_qp_attr
 	cAHAttr  = _Ctype_struct_sr_ah_attr
