@@ -36,7 +36,7 @@ func TestSendWR(t *testing.T) {
 	sgl := []verbs.SGE{{Addr: uint64(r.addr(0)), Length: 8, LKey: uint32(r.lkey)}, {Addr: uint64(r.addr(8)), Length: 8, LKey: uint32(r.lkey)}}
 	base := cSendWR{wr_id: math.MaxUint64, sg_list: &list[0], num_sge: 2, send_flags: cU32(verbs.SendSignaled | verbs.SendFence),
 		imm_data: 0x01020304, remote_addr: 1 << 60, word1: 0x1111111122222222, swap: 3, atomic_rkey: 4, remote_srqn: 0xff000005}
-	common := verbs.SendWR{ID: math.MaxUint64, Flags: verbs.SendSignaled | verbs.SendFence, SGList: sgl, RemoteSRQN: 5}
+	common := verbs.SendWR{WRID: math.MaxUint64, Flags: verbs.SendSignaled | verbs.SendFence, SGList: sgl, RemoteSRQN: 5}
 	rdma := func(w *verbs.SendWR) { w.RemoteAddr, w.RKey = 1<<60, 0x22222222 }
 	atomic := func(w *verbs.SendWR) {
 		w.RemoteAddr, w.RKey, w.CompareAdd, w.Swap = 1<<60, 4, 0x1111111122222222, 3
