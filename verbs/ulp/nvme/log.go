@@ -63,6 +63,9 @@ type SMART struct {
 	ErrorLogEntries uint64
 }
 
+// WarnReliability is the bit of CriticalWarning that says that data may be lost.
+const WarnReliability = 1 << 2
+
 // Append appends the page, of SMARTLen bytes.
 func (s *SMART) Append(b []byte) []byte {
 	b, d := grow(b, SMARTLen)

@@ -206,6 +206,9 @@ func (ctrl *controller) smart() []byte {
 		AvailableSpare: 100, UnitsRead: (s.ReadBytes + unit - 1) / unit, UnitsWritten: (s.WrittenBytes + unit - 1) / unit,
 		Reads: s.Reads, Writes: s.Writes, PowerCycles: 1, PowerOn: time.Since(ctrl.t.started), ErrorLogEntries: failures,
 	}
+	if slices.ContainsFunc(ctrl.t.namespaces, func(ns *namespace) bool { return ns.durability.hasLost() }) {
+		page.CriticalWarning = nvme.WarnReliability
+	}
 	return page.Append(nil)
 }
 
@@ -297,7 +300,12 @@ func (ctrl *controller) setFeature(c *command) {
 			c.succeed(ctrl.t.queueCount())
 		}
 	case feature == nvme.FeatureVolatileCache:
-		ctrl.writeThrough.Store(value&1 == 0)
+		through := value&1 == 0
+		ctrl.writeThrough.Store(through)
+		if through { // the cache is written, as the host needs no Flush from now on
+			ctrl.t.sync(c.complete)
+			return
+		}
 		c.succeed(0)
 	case feature == nvme.FeatureHostID, feature == nvme.FeatureArbitration, feature == nvme.FeaturePower,
 		feature == nvme.FeatureTemperature, feature == nvme.FeatureErrorRecovery, feature == nvme.FeatureWriteAtomicity:

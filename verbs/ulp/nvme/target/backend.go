@@ -12,7 +12,9 @@ type Backend interface {
 	Size() int64
 }
 
-// Syncer is a Backend whose writes become durable with Sync, for Flush and ForceUnitAccess.
+// Syncer is a Backend whose writes become durable with Sync, for Flush and ForceUnitAccess. A Sync
+// that fails is the last one that a target calls: from then on it tells all hosts that data may be
+// lost, until it is started with another Backend.
 type Syncer interface {
 	Sync() error
 }

@@ -41,6 +41,8 @@ type controller struct {
 	queues    map[uint16]*queue // I/O queues
 	over      bool              // the Admin queue has ended
 	cc, csts  uint32
+	flushing  bool          // writes become durable, and then shutDown is called
+	repeat    bool          // this is to be done once more
 	keepAlive time.Duration // 0: none
 	timer     *time.Timer
 	events    uint32          // that the host wants
@@ -161,7 +163,8 @@ func (ctrl *controller) registers() (cc, csts uint32) {
 	return ctrl.cc, ctrl.csts
 }
 
-// configure sets CC. It reports whether the caller has to shut the controller down.
+// configure sets CC. It reports whether the caller has to make writes durable, and then call
+// shutDown.
 func (ctrl *controller) configure(cc uint32) (shutdown bool) {
 	ctrl.mu.Lock()
 	defer ctrl.mu.Unlock()
@@ -183,18 +186,34 @@ func (ctrl *controller) configure(cc uint32) (shutdown bool) {
 		ctrl.csts &^= nvme.CSTSShutComplete
 	}
 	ctrl.enabled.Store(ctrl.csts&(nvme.CSTSReady|nvme.CSTSFatal) == nvme.CSTSReady && !ctrl.over)
-	return cc&nvme.CCShutdown != 0 && was&nvme.CCShutdown == 0
+	if cc&nvme.CCShutdown == 0 || was&nvme.CCShutdown != 0 {
+		return false
+	}
+	ctrl.repeat = ctrl.flushing
+	ctrl.flushing = true
+	return !ctrl.repeat
 }
 
-// shutDown ends a shutdown, when writes are durable.
+// shutDown ends a shutdown: writes are durable, or, with another status than Success, may be lost.
+// A shutdown that is complete says that nothing is lost. A fatal status is the only way to say the
+// contrary: the host waits for its timeout, and reports that.
 func (ctrl *controller) shutDown(status nvme.Status) {
-	if status != nvme.Success {
-		ctrl.log.Warn("flush at shutdown", "status", status)
-	}
 	ctrl.mu.Lock()
+	if ctrl.repeat { // the host has begun another shutdown meanwhile, maybe after other writes
+		ctrl.repeat = false
+		ctrl.mu.Unlock()
+		ctrl.t.sync(ctrl.shutDown)
+		return
+	}
 	defer ctrl.mu.Unlock()
-	if ctrl.cc&nvme.CCShutdown != 0 {
+	ctrl.flushing = false
+	switch {
+	case ctrl.cc&nvme.CCShutdown == 0:
+	case status == nvme.Success:
 		ctrl.csts |= nvme.CSTSShutComplete
+	default:
+		ctrl.log.Error("the shutdown is not complete: data may be lost", "status", status)
+		ctrl.csts |= nvme.CSTSFatal
 	}
 }
 

@@ -176,8 +176,7 @@ func (ctrl *controller) propertySet(c *command) {
 		return
 	}
 	if ctrl.configure(uint32(value)) {
-		// The host's writes are durable when the shutdown is complete.
-		c.q.spawn(func() { ctrl.shutDown(ctrl.t.sync()) })
+		ctrl.t.sync(ctrl.shutDown)
 	}
 	c.succeed(0)
 }

@@ -2,11 +2,15 @@ package target
 
 import (
 	"errors"
+	"os"
 	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 )
+
+// exclusive is the flag to open a block device, unless it is in use.
+const exclusive = os.O_EXCL
 
 // TryReadAt implements TryReader: it reads what is in the page cache.
 func (f *File) TryReadAt(p []byte, off int64) (done bool, err error) {

@@ -4,6 +4,8 @@ package target
 
 import "errors"
 
+const exclusive = 0
+
 // TryReadAt implements TryReader.
 func (f *File) TryReadAt([]byte, int64) (done bool, err error) { return false, nil }
 

@@ -1,11 +1,17 @@
 package target_test
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
+	"fmt"
+	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/softrnic/softrnic/verbs"
@@ -52,6 +58,67 @@ func TestOpenFile(t *testing.T) {
 	if _, err := target.OpenFile(empty, nil); !errors.Is(err, verbs.ErrInvalid) {
 		t.Errorf("an empty file: %v", err)
 	}
+}
+
+const holdEnv = "SOFTRNIC_HOLD_FILE"
+
+// A file has one File that writes, or several that read, in all processes. Force opens another.
+func TestFileInUse(t *testing.T) {
+	if name := os.Getenv(holdEnv); name != "" { // the other process
+		f, err := target.OpenFile(name, nil)
+		ok(t, err)
+		fmt.Println("open")
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		ok(t, f.Close())
+		return
+	}
+	switch runtime.GOOS {
+	case "darwin", "dragonfly", "freebsd", "linux", "netbsd", "openbsd":
+	default:
+		t.Skip("needs flock")
+	}
+	name := filepath.Join(t.TempDir(), "disk")
+	writes, reads := &target.FileConfig{Size: 1 << 20}, &target.FileConfig{ReadOnly: true}
+	try := func(cfg *target.FileConfig, busy bool) {
+		t.Helper()
+		f, err := target.OpenFile(name, cfg)
+		if busy {
+			if !errors.Is(err, syscall.EBUSY) || !strings.Contains(err.Error(), name) {
+				t.Errorf("%+v: %v", cfg, err)
+			}
+			forced := *cfg
+			forced.Force = true
+			f, err = target.OpenFile(name, &forced)
+		}
+		ok(t, err)
+		ok(t, f.Close())
+	}
+	f, err := target.OpenFile(name, writes)
+	ok(t, err)
+	try(writes, true)
+	try(reads, true)
+	ok(t, f.Close())
+	f, err = target.OpenFile(name, reads)
+	ok(t, err)
+	try(reads, false)
+	try(writes, true)
+	ok(t, f.Close())
+	try(writes, false)
+
+	other := exec.Command(os.Args[0], "-test.run=^TestFileInUse$", "-test.count=1")
+	other.Env = append(os.Environ(), holdEnv+"="+name)
+	in, out := must(other.StdinPipe())(t), must(other.StdoutPipe())(t)
+	ok(t, other.Start())
+	defer func() { _ = other.Process.Kill() }()
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "open\n" {
+		t.Fatalf("the other process: %q, %v", line, err)
+	}
+	try(writes, true)
+	try(reads, true)
+	ok(t, in.Close())
+	_, _ = io.Copy(io.Discard, out)
+	ok(t, other.Wait())
+	try(writes, false)
 }
 
 // Discarded ranges read as zeros, and a read that does not block reads all or nothing.

@@ -11,7 +11,7 @@ const (
 func (ctrl *controller) io(c *command) {
 	q, sqe := c.q, &c.sqe
 	if sqe.Opcode == nvme.Flush && sqe.NSID == nvme.AllNamespaces {
-		q.spawn(func() { c.complete(q.t.sync()) })
+		q.t.sync(c.complete)
 		return
 	}
 	ns := q.t.namespace(sqe.NSID)
@@ -21,7 +21,7 @@ func (ctrl *controller) io(c *command) {
 	}
 	switch sqe.Opcode {
 	case nvme.Flush:
-		c.mayBlock(ns, ns.sync)
+		ns.durability.sync(c.complete)
 	case nvme.Read:
 		ctrl.transfer(c, ns, toHost)
 	case nvme.Write:
@@ -37,14 +37,27 @@ func (ctrl *controller) io(c *command) {
 	}
 }
 
-// mayBlock completes the command with the outcome of f, which runs on another goroutine unless it
-// does not block.
-func (c *command) mayBlock(ns *namespace, f func() nvme.Status) {
+// durable reports whether the response of a write says that its data is durable.
+func (ctrl *controller) durable(c *command) bool {
+	return ctrl.writeThrough.Load() || c.sqe.CDW12&nvme.ForceUnitAccess != 0
+}
+
+// change completes the command with the outcome of f, which changes the namespace. f runs on
+// another goroutine unless it does not block.
+func (ctrl *controller) change(c *command, ns *namespace, f func() nvme.Status) {
+	durable := ctrl.durable(c)
+	run := func() {
+		if status := f(); status != nvme.Success || !durable {
+			c.complete(status)
+			return
+		}
+		ns.durability.sync(c.complete)
+	}
 	if ns.inline() {
-		c.complete(f())
+		run()
 		return
 	}
-	c.q.spawn(func() { c.complete(f()) })
+	c.q.block(run)
 }
 
 // span returns the range of a command in bytes. If it is invalid, the command fails, and ok is
@@ -79,8 +92,8 @@ func (ctrl *controller) transfer(c *command, ns *namespace, way direction) {
 	case fromHost:
 		counters.writes.Add(1)
 		counters.writtenBytes.Add(uint64(n))
-		if c.sqe.CDW12&nvme.ForceUnitAccess != 0 || ctrl.writeThrough.Load() {
-			c.then = func(c *command) { c.mayBlock(ns, ns.sync) }
+		if ctrl.durable(c) {
+			c.then = func(c *command) { ns.durability.sync(c.complete) }
 		}
 	}
 	c.ns, c.off = ns, off
@@ -92,15 +105,8 @@ func (ctrl *controller) writeZeroes(c *command, ns *namespace) {
 	if !ok {
 		return
 	}
-	durable := c.sqe.CDW12&nvme.ForceUnitAccess != 0 || ctrl.writeThrough.Load()
 	deallocate := c.sqe.CDW12&nvme.Deallocate != 0
-	c.mayBlock(ns, func() nvme.Status {
-		status := ns.zero(off, n, deallocate)
-		if status == nvme.Success && durable {
-			status = ns.sync()
-		}
-		return status
-	})
+	ctrl.change(c, ns, func() nvme.Status { return ns.zero(c.q.ctx, off, n, deallocate) })
 }
 
 func (ctrl *controller) datasetManagement(c *command, ns *namespace) {
@@ -114,28 +120,19 @@ func (ctrl *controller) datasetManagement(c *command, ns *namespace) {
 	}
 	ranges := int(c.sqe.CDW10&0xff) + 1
 	c.fetch(ranges*nvme.DSMRangeLen, func(c *command) {
-		list := c.buf
-		for at := 0; at < len(list); at += nvme.DSMRangeLen {
-			if r, err := nvme.ParseDSMRange(list[at:]); err != nil {
+		var list []nvme.DSMRange
+		for b := c.buf; len(b) > 0; b = b[nvme.DSMRangeLen:] {
+			r, err := nvme.ParseDSMRange(b)
+			if err != nil {
 				c.fail(nvme.InvalidField)
 				return
-			} else if _, _, ok := ns.span(r.SLBA, uint64(r.Blocks)); !ok {
+			}
+			if _, _, ok := ns.span(r.SLBA, uint64(r.Blocks)); !ok {
 				c.fail(nvme.LBAOutOfRange)
 				return
 			}
+			list = append(list, r)
 		}
-		c.mayBlock(ns, func() nvme.Status {
-			for at := 0; at < len(list); at += nvme.DSMRangeLen {
-				r, _ := nvme.ParseDSMRange(list[at:])
-				off, n, ok := ns.span(r.SLBA, uint64(r.Blocks))
-				if !ok { // it has shrunk
-					return nvme.LBAOutOfRange
-				}
-				if status := ns.discard(off, n); status != nvme.Success {
-					return status
-				}
-			}
-			return nvme.Success
-		})
+		ctrl.change(c, ns, func() nvme.Status { return ns.deallocate(c.q.ctx, list) })
 	})
 }

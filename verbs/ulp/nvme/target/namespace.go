@@ -2,11 +2,13 @@ package target
 
 import (
 	"cmp"
+	"context"
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"io"
 	"math/bits"
+	"slices"
 	"sync/atomic"
 	"syscall"
 
@@ -24,9 +26,11 @@ type namespace struct {
 	readOnly bool
 	uuid     [16]byte
 	blocks   atomic.Uint64
+
+	durability durability
 }
 
-func newNamespace(id uint32, nqn string, cfg *Namespace) *namespace {
+func (t *Target) newNamespace(id uint32, cfg *Namespace) *namespace {
 	ns := &namespace{
 		id: id, backend: cfg.Backend, shift: uint8(bits.TrailingZeros(uint(cmp.Or(cfg.BlockSize, 512)))), readOnly: cfg.ReadOnly,
 		uuid: cfg.UUID,
@@ -34,9 +38,13 @@ func newNamespace(id uint32, nqn string, cfg *Namespace) *namespace {
 	ns.memory, _ = cfg.Backend.(*Memory)
 	ns.try, _ = cfg.Backend.(TryReader)
 	ns.tryWrite, _ = cfg.Backend.(TryWriter)
+	ns.durability = durability{log: t.cfg.Logger.With("nsid", id), goroutines: &t.goroutines}
+	if !cfg.ReadOnly {
+		ns.durability.s, _ = cfg.Backend.(Syncer)
+	}
 	if ns.uuid == [16]byte{} {
 		h := sha256.New()
-		_, _ = io.WriteString(h, nqn)
+		_, _ = io.WriteString(h, t.cfg.NQN)
 		h.Write(binary.LittleEndian.AppendUint32(nil, id))
 		ns.uuid = [16]byte(h.Sum(nil))
 		ns.uuid[6] = ns.uuid[6]&0xf | 0x80 // version 8 (RFC 9562 §5.8)
@@ -98,33 +106,51 @@ func (ns *namespace) writeAt(p []byte, off int64) nvme.Status {
 	return writeStatus(err)
 }
 
-// sync makes all completed writes durable.
-func (ns *namespace) sync() nvme.Status {
-	s, ok := ns.backend.(Syncer)
-	if !ok || ns.readOnly {
+// deallocate frees the memory of ranges, of each block once however often it is in them. Backends
+// that cannot do so keep the content, which hosts allow. It ends with ctx.
+func (ns *namespace) deallocate(ctx context.Context, ranges []nvme.DSMRange) nvme.Status {
+	d, ok := ns.backend.(Discarder)
+	if !ok {
 		return nvme.Success
 	}
-	return writeStatus(s.Sync())
+	slices.SortFunc(ranges, func(a, b nvme.DSMRange) int { return cmp.Compare(a.SLBA, b.SLBA) })
+	var next uint64 // the first block after those that are freed
+	for _, r := range ranges {
+		end := r.SLBA + uint64(r.Blocks)
+		first := max(r.SLBA, next)
+		if first >= end {
+			continue
+		}
+		off, n, ok := ns.span(first, end-first)
+		if !ok { // it has shrunk
+			return nvme.LBAOutOfRange | nvme.DoNotRetry
+		}
+		if err := discard(ctx, d, off, n); err != nil && !errors.Is(err, errors.ErrUnsupported) {
+			return writeStatus(err)
+		}
+		next = end
+	}
+	return nvme.Success
 }
 
-// discard frees the memory of a range. Backends that cannot do so keep the content, which hosts
-// allow.
-func (ns *namespace) discard(off, n int64) nvme.Status {
-	d, ok := ns.backend.(Discarder)
-	if !ok || n == 0 {
-		return nvme.Success
+// discardAtOnce is the number of bytes after which a discard looks whether somebody waits for it.
+const discardAtOnce = 16 << 20
+
+func discard(ctx context.Context, d Discarder, off, n int64) error {
+	for n > 0 && ctx.Err() == nil {
+		k := min(n, discardAtOnce-off%discardAtOnce)
+		if err := d.Discard(off, k); err != nil {
+			return err
+		}
+		off, n = off+k, n-k
 	}
-	err := d.Discard(off, n)
-	if errors.Is(err, errors.ErrUnsupported) {
-		err = nil
-	}
-	return writeStatus(err)
+	return ctx.Err()
 }
 
 var zeros [chunkSize]byte
 
-// zero writes zeros to a range. If deallocate is set, its memory may be freed.
-func (ns *namespace) zero(off, n int64, deallocate bool) nvme.Status {
+// zero writes zeros to a range, until ctx ends. If deallocate is set, its memory may be freed.
+func (ns *namespace) zero(ctx context.Context, off, n int64, deallocate bool) nvme.Status {
 	if d, ok := ns.backend.(Discarder); ok && deallocate {
 		if err := d.Discard(off, n); !errors.Is(err, errors.ErrUnsupported) {
 			return writeStatus(err)
@@ -135,14 +161,14 @@ func (ns *namespace) zero(off, n int64, deallocate bool) nvme.Status {
 			return writeStatus(err)
 		}
 	}
-	for n > 0 {
+	for n > 0 && ctx.Err() == nil {
 		k := min(n, chunkSize)
 		if status := ns.writeAt(zeros[:k], off); status != nvme.Success {
 			return status
 		}
 		off, n = off+k, n-k
 	}
-	return nvme.Success
+	return writeStatus(ctx.Err())
 }
 
 func readStatus(err error) nvme.Status {
@@ -152,12 +178,14 @@ func readStatus(err error) nvme.Status {
 	return nvme.UnrecoveredReadError
 }
 
+// writeStatus returns the status of a failed write. As with Linux's target, hosts do not repeat the
+// command.
 func writeStatus(err error) nvme.Status {
 	switch {
 	case err == nil:
 		return nvme.Success
 	case errors.Is(err, syscall.ENOSPC):
-		return nvme.CapacityExceeded
+		return nvme.CapacityExceeded | nvme.DoNotRetry
 	}
-	return nvme.WriteFault
+	return nvme.WriteFault | nvme.DoNotRetry
 }

@@ -23,12 +23,13 @@ const (
 // queue is a connection of a host: a submission queue and its completion queue.
 //
 // Its goroutine (run) takes completions of the CQ, and so receives commands. A command is executed
-// there, or continued by goroutines that spawn has started.
+// there, or continued by goroutines that spawn or block has started.
 type queue struct {
 	t     *Target
 	id    uint16 // as the connection request says
 	depth int    // commands that the host may have outstanding
 	conn  *rdmacm.Conn
+	host  *hostWork
 	qp    *verbs.QP
 	cq    *verbs.CQ
 	mr    *verbs.MR // the capsules
@@ -56,7 +57,7 @@ type queue struct {
 	closing     bool        // nothing is posted any more
 	response    [nvme.CompletionLen]byte
 	send        verbs.SendWR   // of respond
-	workers     sync.WaitGroup // goroutines of spawn
+	workers     sync.WaitGroup // functions of spawn and block
 }
 
 // A work request's ID has the kind of the work request and an index.
@@ -109,6 +110,7 @@ func (t *Target) newQueue(r *rdmacm.Request, req *nvme.ConnRequest) (q *queue, e
 		q.free = append(q.free, tr)
 	}
 	q.ctx, q.end = context.WithCancelCause(t.ctx)
+	q.host = t.join(r.PeerAddr().Addr())
 	return q, nil
 }
 
@@ -312,7 +314,17 @@ func (q *queue) postResponse(c *command) {
 	}
 }
 
-// spawn runs a function that may block on another goroutine, unless the queue ends.
+// block runs a function that may block in the kernel on another goroutine, unless the queue ends.
+func (q *queue) block(f func()) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if !q.closing {
+		q.workers.Add(1)
+		q.t.work.add(operation{q, f})
+	}
+}
+
+// spawn runs a function on another goroutine, unless the queue ends.
 func (q *queue) spawn(f func()) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -348,4 +360,7 @@ func (q *queue) close() {
 }
 
 // destroy undoes newQueue.
-func (q *queue) destroy() error { return errors.Join(q.cq.Close(), q.mr.Close()) }
+func (q *queue) destroy() error {
+	q.t.leave(q.host)
+	return errors.Join(q.cq.Close(), q.mr.Close())
+}

@@ -21,6 +21,7 @@ type Target struct {
 	pd         *verbs.PD
 	l          *rdmacm.Listener
 	pool       pool
+	work       work
 	computing  chan struct{} // as many authentications compute at the same time as it has room for
 	namespaces []*namespace  // by NSID−1
 	started    time.Time
@@ -35,6 +36,7 @@ type Target struct {
 	controllers map[uint16]*controller
 	lastID      uint16
 	queues      map[*queue]bool
+	working     map[netip.Addr]*hostWork
 	reserved    int // connections that are being set up
 }
 
@@ -53,13 +55,13 @@ func Listen(dev *verbs.Device, addr string, cfg *Config) (t *Target, err error) 
 		return nil, err
 	}
 	t = &Target{cfg: full, dev: dev, started: time.Now(), controllers: map[uint16]*controller{}, queues: map[*queue]bool{},
-		computing: make(chan struct{}, 2)}
+		working: map[netip.Addr]*hostWork{}, computing: make(chan struct{}, 2)}
 	if full.Serial == "" {
 		sum := sha256.Sum256([]byte(full.NQN))
 		full.Serial = serial(sum[:])
 	}
 	for i := range full.Namespaces {
-		t.namespaces = append(t.namespaces, newNamespace(uint32(i+1), full.NQN, &full.Namespaces[i]))
+		t.namespaces = append(t.namespaces, t.newNamespace(uint32(i+1), &full.Namespaces[i]))
 	}
 	if t.pd, err = dev.AllocPD(); err != nil {
 		return nil, err
@@ -232,16 +234,6 @@ func (t *Target) namespace(nsid uint32) *namespace {
 		return t.namespaces[i]
 	}
 	return nil
-}
-
-// sync makes the completed writes to all namespaces durable.
-func (t *Target) sync() nvme.Status {
-	for _, ns := range t.namespaces {
-		if status := ns.sync(); status != nvme.Success {
-			return status
-		}
-	}
-	return nvme.Success
 }
 
 // sizeInterval is how often the sizes of backends are examined.

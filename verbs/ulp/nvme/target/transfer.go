@@ -94,13 +94,13 @@ func (q *queue) moveInline(c *command) {
 			c.setFailed(status)
 			break
 		}
-		q.spawn(func() {
+		q.block(func() {
 			c.setFailed(c.ns.writeAt(data, c.off))
 			q.partDone(c)
 		})
 		return
 	case c.way == comparison:
-		q.spawn(func() {
+		q.block(func() {
 			c.setFailed(c.ns.compare(data, c.off))
 			q.partDone(c)
 		})
@@ -281,7 +281,7 @@ func (q *queue) load(tr *transfer) {
 		q.loaded(tr, status)
 		return
 	}
-	q.spawn(func() {
+	q.block(func() {
 		q.loaded(tr, c.ns.readAt(p, off))
 		q.resume()
 	})
@@ -335,12 +335,12 @@ func (q *queue) received(tr *transfer) {
 	case c.way == fromHost:
 		done, status := c.ns.tryWriteAt(p, off)
 		if !done {
-			q.spawn(func() { q.stored(tr, c.ns.writeAt(p, off)) })
+			q.block(func() { q.stored(tr, c.ns.writeAt(p, off)) })
 			return
 		}
 		c.setFailed(status)
 	default:
-		q.spawn(func() { q.stored(tr, c.ns.compare(p, off)) })
+		q.block(func() { q.stored(tr, c.ns.compare(p, off)) })
 		return
 	}
 	q.release(tr)
