@@ -93,9 +93,9 @@ func measure(ctx context.Context, o *options, stdout, stderr io.Writer) (err err
 		return fmt.Errorf("-run %q matches no row: see -list", o.run)
 	}
 	if !o.list {
-		lab, err := newLab(ctx, o)
-		if err != nil {
-			return err
+		lab, failed := newLab(ctx, o)
+		if failed != nil {
+			return failed
 		}
 		defer func() { err = errors.Join(err, lab.Close()) }()
 		if o.picture != "" {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"syscall"
 
 	"github.com/softrnic/softrnic/verbs/ulp/nvme/host"
 
@@ -41,45 +42,67 @@ type read struct {
 	part
 }
 
+// Help implements kong.HelpProvider.
+func (*read) Help() string { return `In the end FILE is on its disk.` }
+
 // Run copies the namespace.
 func (r *read) Run(ctx context.Context, e *cli.Env) error {
 	cfg := r.config()
 	cfg.IOQueues = 1
-	return r.open(ctx, e, cfg, func(ctx context.Context, c *host.Controller, ns *host.Namespace) (err error) {
-		n := max(ns.Size()-int64(r.Offset), 0)
-		if r.part.Size > 0 {
-			n = min(n, int64(r.part.Size))
+	return r.open(ctx, e, cfg, func(ctx context.Context, c *host.Controller, ns *host.Namespace) error {
+		to := func(w io.Writer) error { return r.copy(ctx, e, c, ns, w) }
+		if r.File == "" {
+			return to(e.Stdout)
 		}
-		w := e.Stdout
-		if r.File != "" {
-			f, err := os.Create(r.File)
-			if err != nil {
-				return err
-			}
-			defer func() { err = errors.Join(err, f.Close()) }()
-			w = f
-		}
-		m, err := c.Register(make([]byte, copySize))
+		f, err := os.Create(r.File)
 		if err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, m.Close()) }()
-		bar := output.NewCopy(e.Stderr, n)
-		defer func() { _ = bar.Exit() }()
-		block := int64(ns.BlockSize())
-		for at := int64(0); at < n; {
-			k := min(n-at, copySize)
-			if _, err := ns.ReadMemory(ctx, m, 0, int((k+block-1)/block*block), int64(r.Offset)+at); err != nil {
-				return err
-			}
-			if _, err := w.Write(m.Bytes()[:k]); err != nil {
-				return err
-			}
-			_ = bar.Add64(k)
-			at += k
-		}
-		return nil
+		return store(f, to)
 	})
+}
+
+// store writes a file by fill, makes it durable and closes it.
+func store(f interface {
+	io.WriteCloser
+	Sync() error
+}, fill func(io.Writer) error) error {
+	if err := fill(f); err != nil {
+		return errors.Join(err, f.Close())
+	}
+	err := f.Sync()
+	if errors.Is(err, syscall.EINVAL) || errors.Is(err, errors.ErrUnsupported) { // a pipe or a terminal
+		err = nil
+	}
+	return errors.Join(err, f.Close())
+}
+
+// copy copies the part of the namespace to w.
+func (r *read) copy(ctx context.Context, e *cli.Env, c *host.Controller, ns *host.Namespace, w io.Writer) (err error) {
+	n := max(ns.Size()-int64(r.Offset), 0)
+	if r.part.Size > 0 {
+		n = min(n, int64(r.part.Size))
+	}
+	m, err := c.Register(make([]byte, copySize))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, m.Close()) }()
+	bar := output.NewCopy(e.Stderr, n)
+	defer func() { _ = bar.Exit() }()
+	block := int64(ns.BlockSize())
+	for at := int64(0); at < n; {
+		k := min(n-at, copySize)
+		if _, err := ns.ReadMemory(ctx, m, 0, int((k+block-1)/block*block), int64(r.Offset)+at); err != nil {
+			return err
+		}
+		if _, err := w.Write(m.Bytes()[:k]); err != nil {
+			return err
+		}
+		_ = bar.Add64(k)
+		at += k
+	}
+	return nil
 }
 
 // write copies a file to a namespace.

@@ -1,10 +1,12 @@
 package nvme
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/softrnic/softrnic/verbs/ulp/nvme/target"
 )
@@ -73,14 +75,17 @@ func (n *namespace) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// open opens the namespace. closeIt closes it.
-func (n *namespace) open() (ns target.Namespace, closeIt func() error, err error) {
+// open opens the namespace. If force is set, it may be in use. closeIt closes it.
+func (n *namespace) open(force bool) (ns target.Namespace, closeIt func() error, err error) {
 	ns = target.Namespace{BlockSize: n.block, ReadOnly: n.readOnly}
 	if n.file == inMemory {
 		ns.Backend = target.NewMemory(int(n.size))
 		return ns, func() error { return nil }, nil
 	}
-	f, err := target.OpenFile(n.file, &target.FileConfig{ReadOnly: n.readOnly, Size: int64(n.size)})
+	f, err := target.OpenFile(n.file, &target.FileConfig{ReadOnly: n.readOnly, Size: int64(n.size), Force: force})
+	if errors.Is(err, syscall.EBUSY) {
+		err = fmt.Errorf("%w: --force serves it all the same", err)
+	}
 	if err != nil {
 		return ns, nil, err
 	}

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -131,6 +132,19 @@ func TestServe(t *testing.T) {
 	for said := metrics(); !strings.Contains(said, "softrnic_nvme_queues 1"); said = metrics() {
 		if ctx.Err() != nil {
 			t.Fatalf("metrics:\n%s", said)
+		}
+	}
+	if runtime.GOOS != "windows" { // the file has a target
+		args := "nvme serve --addr 10.0.0.3/24 --nqn " + nqn + " --namespace " + file
+		code, _, stderr := program.Run(ctx, lan, strings.Fields(args)...)
+		if code != cli.ExitFailed || !strings.Contains(stderr, "locked") || !strings.Contains(stderr, "--force") {
+			t.Errorf("a second target exits with %d: %s", code, stderr)
+		}
+		forced := program.Start(t, lan, args+" --force")
+		forced.Await(t, &forced.Err, "msg=serving")
+		forced.Stop()
+		if code := forced.Wait(t); code != cli.ExitOK {
+			t.Errorf("with --force: exits with %d: %s", code, &forced.Err)
 		}
 	}
 	c.Stop()

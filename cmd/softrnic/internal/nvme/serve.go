@@ -25,6 +25,7 @@ type serve struct {
 	Transport []node.Transport `default:"rocev2,iwarp" placeholder:"PROTOCOL" help:"Wire protocols: rocev2, iwarp. Default: both."`
 	Depth     int              `default:"128" help:"Commands that a host may have outstanding on a queue: 16 to 1024. Default: 128."`
 	Queues    int              `default:"64" help:"I/O queues of a host: 1 to 1024. Default: 64."`
+	Force     bool             `help:"Also serve files that another program has locked, and block devices that are mounted or in use. Hosts and that program then destroy each other's data."`
 	Memory    size             `default:"64M" placeholder:"SIZE" help:"Size of the buffer pool for data. Default: 64M."`
 
 	running.Flags
@@ -32,7 +33,8 @@ type serve struct {
 
 // Help implements kong.HelpProvider.
 func (*serve) Help() string {
-	return `Hosts that connect are logged to stderr. An interrupt ends all connections; data that hosts have flushed is in the files.
+	return `Hosts that connect are logged to stderr. An interrupt ends all connections; what hosts have written is then in the files.
+If a disk cannot store what hosts have written, each flush of each host fails until the command is started again.
 
   softrnic nvme serve --namespace disk.img,size=10G --nqn nqn.2014-08.org.example:disk --link kernel:eth0      here
   nvme discover -t rdma -a 10.0.0.9 -s 4420                                                      on a Linux machine
@@ -63,7 +65,7 @@ func (c *serve) Run(ctx context.Context, e *cli.Env) (err error) {
 		cfg.Transports = append(cfg.Transports, t.Transport)
 	}
 	for i := range c.Namespace {
-		ns, closeIt, failed := c.Namespace[i].open()
+		ns, closeIt, failed := c.Namespace[i].open(c.Force)
 		if failed != nil {
 			return fmt.Errorf("--namespace %w", failed)
 		}
