@@ -1,6 +1,5 @@
-// Package attack is an attacker on the network between two hosts, and the attacks that the
-// literature describes: ReDMArk (USENIX Security 2021), NeVerMore (2022) and those that motivate
-// sRDMA (USENIX ATC 2020). It is for tests, over IPv4.
+// Package attack sends a SoftRNIC the packets that its guards have to drop: old ones, and those
+// with a wrong CRC, address, number or key. It is for tests, over IPv4.
 package attack
 
 import (
@@ -14,25 +13,23 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/wire"
 )
 
-// Path is a link with an attacker on it, who sees all frames, and can change, drop and add frames.
-// The frames of the host behind the link are single packets, and those of the other host must be
-// too. It completes checksums.
+// Path is a link on which all frames are seen, and frames can be added. The frames of the host
+// behind the link are single packets, and those of the other host must be too. It completes
+// checksums.
 type Path struct {
 	link.Link
 
-	mu     sync.Mutex
-	recv   link.Receiver
-	seen   []Seen
-	change func(*Seen) bool
+	mu   sync.Mutex
+	seen []Seen
 }
 
-// Seen is a frame that has passed the attacker. Out: it is from the host behind the link.
+// Seen is a frame that has passed. Out: it is from the host behind the link.
 type Seen struct {
 	Out  bool
 	Data []byte
 }
 
-// NewPath puts an attacker on a link.
+// NewPath returns a path on a link.
 func NewPath(l link.Link) *Path { return &Path{Link: l} }
 
 // Offloads implements link.Link.
@@ -40,9 +37,6 @@ func (p *Path) Offloads() link.Offloads { return link.Offloads{Checksum: true} }
 
 // Attach implements link.Link.
 func (p *Path) Attach(recv link.Receiver) {
-	p.mu.Lock()
-	p.recv = recv
-	p.mu.Unlock()
 	p.Link.Attach(func(frames []link.Frame) { recv(p.pass(frames, false)) })
 }
 
@@ -54,7 +48,7 @@ func (p *Path) Write(frames []link.Frame) (int, error) {
 	return len(frames), nil
 }
 
-// pass returns those frames that the attacker lets pass.
+// pass keeps frames that pass.
 func (p *Path) pass(frames []link.Frame, out bool) (passed []link.Frame) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -66,52 +60,16 @@ func (p *Path) pass(frames []link.Frame, out bool) (passed []link.Frame) {
 			f.NeedsChecksum = false
 		}
 		p.seen = append(p.seen, s)
-		if p.change != nil {
-			s.Data = bytes.Clone(s.Data)
-			if !p.change(&s) {
-				continue
-			}
-		}
 		f.Data, f.More = s.Data, nil
 		passed = append(passed, f)
 	}
 	return passed
 }
 
-// Change calls f for each later frame: f may change it, and reports whether it passes. Nil lets all
-// frames pass.
-func (p *Path) Change(f func(*Seen) bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.change = f
-}
-
-// Forget forgets what has been seen, and lets all frames pass.
-func (p *Path) Forget() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.seen, p.change = nil, nil
-}
-
-// Inject sends a frame to the network if it is outgoing, otherwise to the host behind the link.
+// Inject sends a frame to the network.
 func (p *Path) Inject(s Seen) error {
-	f := []link.Frame{{Data: bytes.Clone(s.Data)}}
-	if s.Out {
-		_, err := p.Link.Write(f)
-		return err
-	}
-	p.mu.Lock()
-	recv := p.recv
-	p.mu.Unlock()
-	recv(f)
-	return nil
-}
-
-// Contains reports whether bytes have passed in clear.
-func (p *Path) Contains(b []byte) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return slices.ContainsFunc(p.seen, func(s Seen) bool { return bytes.Contains(s.Data, b) })
+	_, err := p.Link.Write([]link.Frame{{Data: bytes.Clone(s.Data)}})
+	return err
 }
 
 // Lengths of headers, and where they are in a frame.
@@ -143,20 +101,20 @@ func (s *Seen) packet() (p wire.Packet, ok bool) {
 	return p, end <= len(b) && p.Parse(b[roceAt:end]) == nil
 }
 
-// Last returns the last RoCEv2 packet in a direction that matches, and its frame.
-func (p *Path) Last(out bool, matches func(*wire.Packet) bool) (s Seen, pkt wire.Packet, ok bool) {
+// Last returns the last RoCEv2 packet of the host behind the link that matches, and its frame.
+func (p *Path) Last(matches func(*wire.Packet) bool) (s Seen, pkt wire.Packet, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, s := range slices.Backward(p.seen) {
-		if pkt, ok := s.packet(); ok && s.Out == out && matches(&pkt) {
+		if pkt, ok := s.packet(); ok && s.Out && matches(&pkt) {
 			return s, pkt, true
 		}
 	}
 	return s, pkt, false
 }
 
-// forge returns a frame with the addresses and ports of another and a packet of the attacker's.
-func (s *Seen) forge(p *wire.Packet) Seen {
+// with returns a frame with the addresses and ports of another and another packet.
+func (s *Seen) with(p *wire.Packet) Seen {
 	p.Pad = wire.PadLen(len(p.Payload))
 	b := make([]byte, roceAt+p.Size())
 	copy(b, s.Data[:roceAt])

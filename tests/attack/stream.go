@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"slices"
 
 	"github.com/softrnic/softrnic/link/checksum"
@@ -13,16 +12,12 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// StreamAttacks are attacks on connections over iWARP, each for a connection of its own.
+// StreamAttacks are for connections over iWARP, each for a connection of its own.
 var StreamAttacks = []Attack{
-	{"read data and keys", true, readStream},
-	{"WRITE with a forged segment", true, forgeSegment},
-	{"change data on its way", true, changeSegment},
-	{"repeat an old WRITE", false, replaySegment},
-	{"reset the connection", true, reset},
-	{"WRITE without MPA's CRC", false, forgeWithoutCRC},
-	{"WRITE with a guessed STag", false, guessSTag},
-	{"reset within the window", false, resetWithinWindow},
+	{"an old WRITE again", replaySegment},
+	{"WRITE with a wrong CRC of MPA", wrongCRC},
+	{"WRITE with a wrong STag", wrongSTag},
+	{"reset within the window", resetWithinWindow},
 }
 
 // segment is a TCP segment of the requester with one FPDU, a tagged DDP segment.
@@ -52,13 +47,13 @@ func parseSegment(s Seen) (g segment, ok bool) {
 	}
 	var err error
 	g.header, g.payload, err = ddp.ParseTagged(g.fpdu[2 : 2+n])
-	return g, err == nil && len(g.payload) == len(Text)
+	return g, err == nil && len(g.payload) == TextLen
 }
 
 // writeStream performs a WRITE, which succeeds, and returns its segment.
 func (v *Victim) writeStream() (segment, error) {
-	if status, err := v.Write(); err != nil || status != verbs.WCSuccess {
-		return segment{}, fmt.Errorf("a WRITE: %v, %w", status, err)
+	if err := v.write(text, 0); err != nil {
+		return segment{}, err
 	}
 	return v.lastSegment()
 }
@@ -82,9 +77,9 @@ func (v *Victim) lastSegment() (g segment, err error) {
 	return g, err
 }
 
-// forge returns the frame of another segment with the same addresses and ports, `ahead` bytes after
+// with returns the frame of another segment with the same addresses and ports, `ahead` bytes after
 // the end of g, with the flags of TCP.
-func (g *segment) forge(ahead int, flags byte, fpdu []byte) Seen {
+func (g *segment) with(ahead int, flags byte, fpdu []byte) Seen {
 	head := len(g.Data[:udpAt]) + len(g.tcp)
 	b := append(bytes.Clone(g.Data[:head]), fpdu...)
 	binary.BigEndian.PutUint16(b[ipAt+2:], uint16(len(b)-ipAt))
@@ -123,109 +118,37 @@ func fpduOf(h ddp.Tagged, payload []byte) []byte {
 	return b
 }
 
-var forgedMessage = []byte("a forged message")
-
-// forged returns the FPDU of a WRITE that the attacker makes.
-func (g *segment) forged() []byte {
+// next returns the FPDU of another WRITE.
+func (g *segment) next() []byte {
 	h := g.header
-	h.TO += forgedAt
-	return fpduOf(h, forgedMessage)
+	h.TO += strangeAt
+	return fpduOf(h, strange)
 }
 
-func readStream(v *Victim) (int, bool, error) {
-	g, err := v.writeStream()
-	return 0, err == nil && bytes.Equal(g.payload, Text) && g.header.STag != 0, err
-}
-
-// sends sends a forged segment and reports whether it was executed.
-func (v *Victim) sends(s Seen) (int, bool, error) {
-	if err := v.Path.Inject(s); err != nil {
-		return 0, false, err
-	}
-	through, err := until(func() (bool, error) { return v.wasWritten(forgedMessage) })
-	return 1, through, err
-}
-
-func forgeSegment(v *Victim) (int, bool, error) {
+// replaySegment repeats a WRITE after another one at the same place.
+func replaySegment(v *Victim) (bool, error) {
 	g, err := v.writeStream()
 	if err != nil {
-		return 0, false, err
-	}
-	return v.sends(g.forge(0, ack, g.forged()))
-}
-
-func changeSegment(v *Victim) (int, bool, error) {
-	changed := bytes.ToUpper(Text)
-	v.Path.Change(func(s *Seen) bool {
-		if g, ok := parseSegment(*s); ok && s.Out {
-			copy(g.fpdu, fpduOf(g.header, changed))
-			putTCPSum(s.Data)
-		}
-		return true
-	})
-	if _, err := v.writeStream(); err != nil {
-		return 0, false, err
-	}
-	through, err := until(func() (bool, error) {
-		b, err := v.Region()
-		return bytes.HasPrefix(b, changed), err
-	})
-	return 0, through, err
-}
-
-// replaySegment repeats a WRITE after one of the attacker's at the same place, and before another.
-func replaySegment(v *Victim) (int, bool, error) {
-	g, err := v.writeStream()
-	if err != nil {
-		return 0, false, err
-	}
-	first := g.forge(0, ack, fpduOf(g.header, forgedMessage))
-	for _, s := range []Seen{first, g.Seen} {
-		if err := v.Path.Inject(s); err != nil {
-			return 0, false, err
-		}
-	}
-	if _, done, err := v.sends(g.forge(len(g.fpdu), ack, g.forged())); err != nil || !done {
-		return 0, false, errors.Join(errNothing, err)
-	}
-	b, err := v.Region()
-	return 1, bytes.HasPrefix(b, Text), err
-}
-
-// reset sends a RST with the sequence number that the responder expects, after each WRITE, until
-// the connection ends.
-func reset(v *Victim) (packets int, through bool, err error) {
-	through, err = until(func() (bool, error) {
-		if v.Ended() {
-			return true, nil
-		}
-		if status, err := v.Write(); err != nil || status != verbs.WCSuccess {
-			return err == nil, err
-		}
-		g, err := v.lastSegment()
-		if err == nil {
-			packets, err = packets+1, v.Path.Inject(g.forge(0, rst|ack, nil))
-		}
 		return false, err
-	})
-	return packets, through, err
+	}
+	return v.replayed(g.Seen)
 }
 
 // resetWithinWindow sends a RST whose sequence number is not the expected one. The acknowledgement
 // of the next WRITE shows that the connection still exists.
-func resetWithinWindow(v *Victim) (int, bool, error) {
+func resetWithinWindow(v *Victim) (bool, error) {
 	g, err := v.writeStream()
 	if err != nil {
-		return 0, false, err
+		return false, err
 	}
-	if err := v.Path.Inject(g.forge(100, rst|ack, nil)); err != nil {
-		return 0, false, err
+	if err := v.Path.Inject(g.with(100, rst|ack, nil)); err != nil {
+		return false, err
 	}
 	if g, err = v.writeStream(); err != nil {
-		return 1, true, err
+		return true, err
 	}
 	alive, err := until(func() (bool, error) { return v.acknowledged(&g), nil })
-	return 1, !alive, err
+	return !alive, err
 }
 
 // acknowledged reports whether the responder's TCP has acknowledged a segment.
@@ -248,41 +171,40 @@ func (v *Victim) ends() (bool, error) {
 		if v.Ended() {
 			return true, nil
 		}
-		status, err := v.Write()
+		status, err := v.Write(newText, 0)
 		return status != verbs.WCSuccess, err
 	})
 }
 
 // endsConnection sends a segment that ends the connection, and reports whether it was executed.
-func (v *Victim) endsConnection(s Seen) (int, bool, error) {
+func (v *Victim) endsConnection(s Seen) (bool, error) {
 	if err := v.Path.Inject(s); err != nil {
-		return 0, false, err
+		return false, err
 	}
 	ended, err := v.ends()
 	if err != nil || !ended {
-		return 1, true, errors.Join(errNothing, err)
+		return true, errors.Join(errNothing, err)
 	}
-	through, err := v.wasWritten(forgedMessage)
-	return 1, through, err
+	through, err := v.has(strange, strangeAt)
+	return through, err
 }
 
-func forgeWithoutCRC(v *Victim) (int, bool, error) {
+func wrongCRC(v *Victim) (bool, error) {
 	g, err := v.writeStream()
 	if err != nil {
-		return 0, false, err
+		return false, err
 	}
-	f := g.forged()
+	f := g.next()
 	f[len(f)-1] ^= 1
-	return v.endsConnection(g.forge(0, ack, f))
+	return v.endsConnection(g.with(0, ack, f))
 }
 
-// guessSTag knows everything but the STag. A wrong one ends the connection, so that it has one
-// guess.
-func guessSTag(v *Victim) (int, bool, error) {
+// wrongSTag names an STag that does not exist, which ends the connection.
+func wrongSTag(v *Victim) (bool, error) {
 	g, err := v.writeStream()
 	if err != nil {
-		return 0, false, err
+		return false, err
 	}
-	g.header.STag += 0x100 // the next one of a card that counts
-	return v.endsConnection(g.forge(0, ack, g.forged()))
+	g.header.STag ^= 0x01010101
+	return v.endsConnection(g.with(0, ack, g.next()))
 }

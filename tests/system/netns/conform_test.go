@@ -34,7 +34,7 @@ func TestConformNetns(t *testing.T) {
 				}
 			}
 			for transport, want := range map[string]string{"rocev2": "PASS  PSN-WRAP", "iwarp": "PASS  ENH-A"} {
-				cmd := exec.CommandContext(t.Context(), program, "conform", "--netns", "--harmful", "--transport", transport, "--wait",
+				cmd := exec.CommandContext(t.Context(), program, "conform", "--netns", "--transport", transport, "--wait",
 					"20s")
 				cmd.SysProcAttr = attr
 				out, err := cmd.CombinedOutput()
@@ -63,7 +63,7 @@ func TestConformOverSockets(t *testing.T) {
 	serving.await("msg=conform")
 	for _, transport := range []string{"rocev2", "iwarp"} {
 		m.enter(0)
-		args := "conform --harmful --transport " + transport + " --wait 20s --addr 10.7.0.9 --token x --link packet:v0 --target " + host +
+		args := "conform --transport " + transport + " --wait 20s --addr 10.7.0.9 --token x --link packet:v0 --target " + host +
 			" --control " + host + ":18516"
 		out, err := exec.CommandContext(t.Context(), m.program, strings.Fields(args)...).CombinedOutput()
 		if err != nil || !strings.Contains(string(out), "0 failed, "+skipped[transport]) {

@@ -37,8 +37,7 @@ type Command struct {
 	Inside bool `hidden:"" help:"Internal: this is the process in the namespace."`
 
 	Only    []string      `placeholder:"ID" help:"Run only these cases; a * at the end matches any suffix."`
-	Harmful bool          `help:"Also run cases that crash a known target; --list names them. A case that --only names in full always runs."`
-	List    bool          `help:"Print the catalogue: the ID, source and statement of each case, and the known target that it crashes."`
+	List    bool          `help:"Print the catalogue: the ID, source and statement of each case."`
 	Pyverbs bool          `help:"Print a responder for any RoCEv2 or iWARP device of libibverbs: a Python script that needs pyverbs."`
 	JSON    bool          `name:"json" help:"Print the results as JSON, with the packets of each case, instead of a table."`
 	JUnit   string        `name:"junit" type:"path" placeholder:"FILE" help:"Write the results to this file, in JUnit's XML format."`
@@ -52,7 +51,7 @@ type Command struct {
 func (*Command) Help() string {
 	return `Each case is one statement of the standard. It sends packets that no RDMA stack has made, and checks the answers, the
 target's memory and its completions. The verdict is PASS, FAIL, or SKIP with the reason. If a case fails, the exit code
-is 1. Cases that crash a known target are skipped unless --harmful is given.
+is 1.
 
 An example with a SoftRNIC as the target:
 
@@ -126,22 +125,6 @@ func matches(pattern, id string) bool {
 	return pattern == id
 }
 
-// warning returns the catalogue's warning about a harmful case.
-func warning(s *suite.Case) string {
-	if s.Harmful == "" {
-		return ""
-	}
-	return " Harms " + s.Harmful + "."
-}
-
-// skipReason returns the reason why a case is not run, or "".
-func (c *Command) skipReason(s *suite.Case) string {
-	if s.Harmful == "" || c.Harmful || slices.Contains(c.Only, s.ID) {
-		return ""
-	}
-	return "it harms " + s.Harmful + ": --harmful runs it"
-}
-
 // Run runs the cases.
 func (c *Command) Run(ctx context.Context, e *cli.Env) error {
 	if c.Pyverbs {
@@ -151,7 +134,7 @@ func (c *Command) Run(ctx context.Context, e *cli.Env) error {
 	if c.List {
 		cases, err := c.chosen(c.catalogue())
 		for _, s := range cases {
-			fmt.Fprintf(e.Text(), "%-24s %-38s %s%s\n", s.ID, s.Source, s.Statement, warning(&s))
+			fmt.Fprintf(e.Text(), "%-24s %-38s %s\n", s.ID, s.Source, s.Statement)
 		}
 		return err
 	}
@@ -206,9 +189,7 @@ func (c *Command) run(ctx context.Context, e *cli.Env, t *tester, packets *recor
 		}
 		packets.take()
 		var r suite.Result
-		if reason := c.skipReason(&cases[i]); reason != "" {
-			r = cases[i].NotRun(reason)
-		} else if report.Stopped != "" {
+		if report.Stopped != "" {
 			r = cases[i].NotRun("the target has not answered since " + report.Stopped)
 		} else {
 			r = cases[i].Judge(nil)

@@ -127,8 +127,8 @@ func cacheOff(a *association) nvme.Status {
 	return a.admin.do(nvme.Command{Opcode: nvme.SetFeatures, CDW10: uint32(nvme.FeatureVolatileCache)}, nil).Status
 }
 
-// Each reply that promises that data is durable fails if it is not, and from then on all of them do,
-// to each host, also to one that connects afterwards.
+// Each reply that promises that data is durable fails if it is not. From then on all of them do, to
+// each host, also to one that connects afterwards.
 func TestLostData(t *testing.T) {
 	const lost = nvme.WriteFault | nvme.DoNotRetry
 	for _, first := range promises {

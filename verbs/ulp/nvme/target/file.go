@@ -160,8 +160,8 @@ func (f *File) TryWriteAt(p []byte, off int64) (done bool, err error) {
 	return true, err
 }
 
-// Sync implements Syncer. After it has failed, it fails with the same error until the file is opened
-// again: see Syncer.
+// Sync implements Syncer. After it has failed, it fails with the same error until the file is
+// opened again: see Syncer.
 func (f *File) Sync() error {
 	f.syncing.Lock()
 	defer f.syncing.Unlock()

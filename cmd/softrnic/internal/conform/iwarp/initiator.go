@@ -117,9 +117,6 @@ var initiator = []entry{
 		func(b []byte) []byte { return append([]byte(requestKey), b[16:]...) }),
 	refusesReply("INIT-REPLY-REVISION", "A reply of an unknown revision makes the initiator close the connection.", "RFC 5044 §7.1.1",
 		func(b []byte) []byte { return edit(b, 17, 9) }),
-	refusesReply("INIT-REPLY-PRIVATE-LONG", "A reply whose PD_Length is above 512 makes the initiator close the connection.",
-		"RFC 5044 §7.1.1, §8",
-		func(b []byte) []byte { return private(b, 513) }),
 	refusesReply("INIT-REPLY-SHORT", "An enhanced reply with less than 4 bytes of private data makes the initiator close the connection.",
 		"RFC 6581 §6, RFC 5044 §8", func(b []byte) []byte { return private(b, 3) }),
 	{"INIT-REPLY-CUT", "The end of the stream within a reply fails the connection.", "RFC 5044 §7.1.2, §8", func(t *tester) {

@@ -18,7 +18,6 @@ type Case struct {
 	ID        string
 	Statement string
 	Source    string // the clause or RFC section with the statement, or Observed
-	Harmful   string // the known targets that the case crashes, or ""
 	Run       func(*T)
 }
 
@@ -37,7 +36,6 @@ type Result struct {
 	ID        string        `json:"id"`
 	Statement string        `json:"statement"`
 	Source    string        `json:"source"`
-	Harmful   string        `json:"harmful,omitempty"`
 	Verdict   Verdict       `json:"verdict"`
 	Reason    string        `json:"reason,omitempty"` // of FAIL and SKIP
 	Elapsed   time.Duration `json:"elapsed_ns"`
@@ -125,7 +123,7 @@ func (c *Case) Judge(m *Mutation) (r Result) {
 func (c *Case) NotRun(reason string) Result { return c.result(Skip, reason) }
 
 func (c *Case) result(v Verdict, reason string) Result {
-	return Result{ID: c.ID, Statement: c.Statement, Source: c.Source, Harmful: c.Harmful, Verdict: v, Reason: reason}
+	return Result{ID: c.ID, Statement: c.Statement, Source: c.Source, Verdict: v, Reason: reason}
 }
 
 // Is compares a value that the target reports, other than a field of a reply.
