@@ -197,7 +197,7 @@ func TestCaptures(t *testing.T) {
 	t.Logf("seen: %v", all)
 }
 
-// withoutPads sets pads to zero. siw sends stale memory there; this implementation must not.
+// withoutPads sets pads to zero, as this implementation must send them, and siw does not.
 func withoutPads(stream []byte) []byte {
 	stream = bytes.Clone(stream)
 	for at := 0; at < len(stream); {

@@ -64,7 +64,6 @@ func TestRpingInterrupted(t *testing.T) {
 	testRpingInterrupted(t, verbs.RoCEv2)
 }
 
-// There is no cmtime over siw: Linux 6.1 does not survive that.
 func TestIWARPRpingInterrupted(t *testing.T) {
 	gate.System(t)
 	testRpingInterrupted(t, verbs.IWARP)

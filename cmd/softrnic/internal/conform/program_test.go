@@ -144,8 +144,8 @@ func TestUsage(t *testing.T) {
 		t.Errorf("--list exits with %d and prints %d lines", code, n)
 	}
 	code, out, _ = program.Run(context.Background(), nil, "conform", "--list", "--transport", "iwarp")
-	if n := strings.Count(out, "\n"); code != cli.ExitOK || n != len(iwarp.Cases(nil)) || strings.Count(out, " Harms Linux's siw ") != 1 {
-		t.Errorf("--list of iWARP exits with %d and prints %d lines: %s", code, n, out)
+	if n := strings.Count(out, "\n"); code != cli.ExitOK || n != len(iwarp.Cases(nil)) {
+		t.Errorf("--list of iWARP exits with %d and prints %d lines", code, n)
 	}
 }
 
