@@ -276,3 +276,54 @@ func FuzzAuthentication(f *testing.F) {
 		}
 	})
 }
+
+// Hosts of unknown identity, with the discovery service, before Connect and before authentication,
+// do not keep the connections from a host with a key, and do not end its connections.
+func TestStrangers(t *testing.T) {
+	cfg, host := keyed(t)
+	cfg.Connections, cfg.ConnectTimeout = 8, time.Hour
+	l := newLab(t, verbs.RoCEv2, cfg)
+	var strangers []*queue
+	ended := func() (n int) {
+		for _, q := range strangers {
+			select {
+			case <-q.conn.Done():
+				n++
+			default:
+			}
+		}
+		return n
+	}
+	dial := func() *queue {
+		q := must(l.dial(request(0, testDepth).Append(nil)))(t)
+		strangers = append(strangers, q)
+		return q
+	}
+	kinds := []func(){
+		func() { // a day without a command
+			d := l.connectData(nvme.DynamicController)
+			d.SubsystemNQN, d.HostNQN = nvme.DiscoveryNQN, "nqn.2014-08.org.example:stranger"
+			ok(t, dial().connect(0, d, 24*time.Hour).Status.Err())
+		},
+		func() { dial() },
+		func() { ok(t, dial().connect(0, l.connectData(nvme.DynamicController), 0).Status.Err()) },
+	}
+	for i := range 8 {
+		kinds[i%len(kinds)]()
+	}
+	known := must(l.dial(request(0, testDepth).Append(nil)))(t)
+	ok(t, known.connect(0, l.connectData(nvme.DynamicController), 0).Status.Err())
+	ok(t, known.authenticate(host))
+	for i := range 20 {
+		kinds[i%len(kinds)]()
+		for began := time.Now(); ended() < i+2; time.Sleep(time.Millisecond) {
+			if time.Since(began) > 30*time.Second {
+				t.Fatalf("%d connections have ended for %d others", ended(), i+2)
+			}
+		}
+	}
+	known.want(nvme.PropertyGetCommand(nvme.PropertyCAP), nil, nvme.Success)
+	if s := l.target.Stats(); s.Queues > 12 || s.Displaced != 21 {
+		t.Errorf("%+v", s)
+	}
+}

@@ -39,7 +39,8 @@ type Config struct {
 	// IOQueues is the number of I/O queues that a controller may have, 1 to 1024; 0 means 64.
 	IOQueues int
 	// Connections is the number of queues of all hosts, 1 to 65535; 0 means 256. Each occupies about
-	// 8 KiB for each command of its depth.
+	// 8 KiB for each command of its depth. When all are in use, and more than half of them by hosts
+	// with the discovery service or before authentication, the oldest of those ends.
 	Connections int
 	// Memory is the size of the pool that data of commands passes through, in bytes, at least 1 MiB;
 	// 0 means 64 MiB. It is allocated as needed, in pieces of 1 MiB. Pages of backends of type *Memory

@@ -166,6 +166,9 @@ func TestLostData(t *testing.T) {
 			if _, done := c.io[0].reads(rw(nvme.Read, 1, 1), 512); done.Status != nvme.Success {
 				t.Errorf("read: %v", done.Status)
 			}
+			if s := l.target.Stats(); s.Lost != 1 {
+				t.Errorf("%d namespaces have lost data", s.Lost)
+			}
 			p := nvme.LogParams{Page: nvme.LogSMART, Length: nvme.SMARTLen}
 			page, _ := c.admin.reads(p.Command(), nvme.SMARTLen)
 			if s := must(nvme.ParseSMART(page))(t); s.CriticalWarning != nvme.WarnReliability {
@@ -286,12 +289,39 @@ func TestDeallocateMuch(t *testing.T) {
 // counting counts the bytes that are discarded.
 type counting struct {
 	*target.Memory
-	bytes atomic.Int64
+	bytes  atomic.Int64
+	inside chan struct{} // nil: Discard does not wait
+	leave  chan struct{}
 }
 
 func (c *counting) Discard(off, n int64) error {
 	c.bytes.Add(n)
+	if c.inside != nil {
+		c.inside <- struct{}{}
+		<-c.leave
+	}
 	return c.Memory.Discard(off, n)
+}
+
+// Close does not wait for all that hosts have asked for: what has begun ends soon, and what waits
+// does not begin.
+func TestCloseWhileBusy(t *testing.T) {
+	const size, once = 256 << 20, 16 << 20
+	d := &counting{Memory: target.NewMemory(size), inside: make(chan struct{}), leave: make(chan struct{})}
+	l := newLab(t, verbs.RoCEv2, &target.Config{Namespaces: []target.Namespace{{Backend: d}}})
+	q := l.associate(1, 0).io[0]
+	r := nvme.DSMRange{Blocks: size / 512}
+	c := nvme.Command{Opcode: nvme.DatasetManagement, NSID: 1, CDW11: nvme.DSMDeallocate, SGL: nvme.InCapsule(nvme.DSMRangeLen)}
+	q.send(c, r.Append(nil))
+	<-d.inside
+	closed := make(chan error, 1)
+	go func() { closed <- l.target.Close() }()
+	ok(t, l.target.Wait())
+	close(d.leave)
+	ok(t, <-closed)
+	if n := d.bytes.Load(); n != once {
+		t.Errorf("%d bytes are discarded, want %d", n, once)
+	}
 }
 
 // slowReads is a backend whose reads take as long as the test wants.

@@ -25,17 +25,19 @@ const (
 // Its goroutine (run) takes completions of the CQ, and so receives commands. A command is executed
 // there, or continued by goroutines that spawn or block has started.
 type queue struct {
-	t     *Target
-	id    uint16 // as the connection request says
-	depth int    // commands that the host may have outstanding
-	conn  *rdmacm.Conn
-	host  *hostWork
-	qp    *verbs.QP
-	cq    *verbs.CQ
-	mr    *verbs.MR // the capsules
-	log   *slog.Logger
-	ctx   context.Context
-	end   context.CancelCauseFunc
+	t         *Target
+	id        uint16 // as the connection request says
+	depth     int    // commands that the host may have outstanding
+	conn      *rdmacm.Conn
+	host      *hostWork
+	number    uint64 // of the connection, in the order in which they were accepted
+	displaced bool   // it ends to make room for another; protected by the target's lock
+	qp        *verbs.QP
+	cq        *verbs.CQ
+	mr        *verbs.MR // the capsules
+	log       *slog.Logger
+	ctx       context.Context
+	end       context.CancelCauseFunc
 
 	commands  []command  // one for each receive request
 	transfers []transfer // all
@@ -75,6 +77,8 @@ var (
 	errGone    = errors.New("the host has disconnected")
 	errStopped = errors.New("the target is closed")
 )
+
+var errDisplaced = errors.New("hosts that have not proved who they are had too many connections, and this was the oldest")
 
 // newQueue creates the objects of a queue except the QP.
 func (t *Target) newQueue(r *rdmacm.Request, req *nvme.ConnRequest) (q *queue, err error) {

@@ -4,7 +4,7 @@ import "sync/atomic"
 
 // counters count the commands of a queue.
 type counters struct {
-	reads, writes, readBytes, writtenBytes, copiedBytes, errors, unauthenticated atomic.Uint64
+	reads, writes, readBytes, writtenBytes, copiedBytes, errors, unauthenticated, displaced atomic.Uint64
 }
 
 // add adds the counters of a queue that has ended.
@@ -16,6 +16,7 @@ func (c *counters) add(o *counters) {
 	c.copiedBytes.Add(o.copiedBytes.Load())
 	c.errors.Add(o.errors.Load())
 	c.unauthenticated.Add(o.unauthenticated.Load())
+	c.displaced.Add(o.displaced.Load())
 }
 
 // Stats are the numbers of a target.
@@ -23,6 +24,7 @@ type Stats struct {
 	Controllers int // of the subsystem
 	Discovering int // controllers of the discovery service
 	Queues      int // connections
+	Lost        int // namespaces that may have lost data
 
 	// Since Listen:
 	Reads, Writes           uint64 // commands
@@ -30,6 +32,7 @@ type Stats struct {
 	CopiedBytes             uint64 // of these; RDMA moves the others to and from the memory of a Memory
 	Errors                  uint64 // commands that have failed
 	Unauthenticated         uint64 // queues whose authentication has failed
+	Displaced               uint64 // connections of unknown hosts that have ended for others
 }
 
 // Stats returns the numbers of the target.
@@ -44,7 +47,12 @@ func (t *Target) Stats() Stats {
 	s := Stats{
 		Queues: len(t.queues), Reads: sum.reads.Load(), Writes: sum.writes.Load(), ReadBytes: sum.readBytes.Load(),
 		WrittenBytes: sum.writtenBytes.Load(), CopiedBytes: sum.copiedBytes.Load(), Errors: sum.errors.Load(),
-		Unauthenticated: sum.unauthenticated.Load(),
+		Unauthenticated: sum.unauthenticated.Load(), Displaced: sum.displaced.Load(),
+	}
+	for _, ns := range t.namespaces {
+		if ns.durability.hasLost() {
+			s.Lost++
+		}
 	}
 	for _, ctrl := range t.controllers {
 		if ctrl.discovery {

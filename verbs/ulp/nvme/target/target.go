@@ -38,6 +38,8 @@ type Target struct {
 	queues      map[*queue]bool
 	working     map[netip.Addr]*hostWork
 	reserved    int // connections that are being set up
+	accepted    uint64
+	displaced   int // queues that end to make room for others
 }
 
 // acceptors is the number of connections that are set up at the same time.
@@ -156,6 +158,8 @@ func (t *Target) accept(r *rdmacm.Request) (*queue, *rdmacm.Conn, error) {
 	}
 	t.mu.Lock()
 	t.reserved--
+	t.accepted++
+	q.number = t.accepted
 	t.queues[q] = true
 	t.mu.Unlock()
 	return q, conn, nil
@@ -166,6 +170,12 @@ func (t *Target) admit(req *nvme.ConnRequest) error {
 	refuse := func(s nvme.RejectStatus, format string, args ...any) error {
 		return &nvme.RejectError{Status: s, Err: fmt.Errorf(format, args...)}
 	}
+	var stranger *queue
+	defer func() {
+		if stranger != nil {
+			stranger.end(errDisplaced)
+		}
+	}()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
@@ -175,11 +185,44 @@ func (t *Target) admit(req *nvme.ConnRequest) error {
 		return refuse(nvme.RejectHSQSize, "HSQSIZE 0: must be 1 at least")
 	case req.QID > 0 && req.CNTLID != 0 && t.controllers[req.CNTLID] == nil:
 		return refuse(nvme.RejectCNTLID, "there is no controller %d", req.CNTLID)
-	case len(t.queues)+t.reserved >= t.cfg.Connections:
-		return refuse(nvme.RejectNoResources, "there are %d connections, as many as Connections allows", t.cfg.Connections)
+	case len(t.queues)-t.displaced+t.reserved >= t.cfg.Connections:
+		if stranger = t.stranger(); stranger == nil {
+			return refuse(nvme.RejectNoResources, "there are %d connections, as many as Connections allows", t.cfg.Connections)
+		}
+		stranger.displaced = true
+		t.displaced++
+		t.retired.displaced.Add(1)
 	}
 	t.reserved++
 	return nil
+}
+
+// stranger returns a queue that ends to make room for another, or nil. It is of a host of unknown
+// identity: one with the discovery service, before Connect or before authentication. As long as
+// these have more than half of the places, the oldest ends, of the address with most of them.
+// Otherwise they could keep all places for as long as they like. While queues end, there may be as
+// many more as half of the places. mu is held.
+func (t *Target) stranger() (oldest *queue) {
+	half := max(t.cfg.Connections/2, 1)
+	all := map[*hostWork][]*queue{}
+	n, most := 0, 0
+	for q := range t.queues {
+		if ctrl := q.ctrl.Load(); q.ctx.Err() == nil && !q.displaced && (ctrl == nil || ctrl.discovery || q.locked.Load()) {
+			all[q.host] = append(all[q.host], q)
+			n, most = n+1, max(most, len(all[q.host]))
+		}
+	}
+	if n <= half || t.displaced >= half {
+		return nil
+	}
+	for _, queues := range all {
+		for _, q := range queues {
+			if len(queues) == most && (oldest == nil || q.number < oldest.number) {
+				oldest = q
+			}
+		}
+	}
+	return oldest
 }
 
 func (t *Target) unreserve() {
@@ -193,6 +236,9 @@ func (t *Target) removed(q *queue) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.queues, q)
+	if q.displaced {
+		t.displaced--
+	}
 	t.retired.add(&q.counters)
 }
 

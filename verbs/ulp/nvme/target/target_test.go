@@ -491,8 +491,7 @@ func TestReject(t *testing.T) {
 				t.Errorf("short private data: %v", err)
 			}
 		}
-		must(l.dial(good.Append(nil)))(t)
-		must(l.dial(good.Append(nil)))(t)
+		l.associate(1, 0)
 		if _, err := l.dial(good.Append(nil)); rejected(err) != nvme.RejectNoResources {
 			t.Errorf("a third connection: %v", err)
 		}
