@@ -11,12 +11,12 @@
 // A target has one subsystem and the discovery service. A host has a controller of the subsystem,
 // with an Admin queue and I/O queues. Each queue has a connection with a QP, a CQ, and one
 // goroutine, which receives commands and executes them if that does not block. What may block runs
-// on other goroutines, of which hosts have a limited number, and in turn. Flushes share a Sync of the
-// backend.
+// on other goroutines, of which hosts have a limited number, and in turn. Flushes share a Sync of
+// the backend.
 //
 // A reply that promises that data is stored is true. Once a backend has failed to store what hosts
-// have written, no Flush, write with FUA or shutdown of any host succeeds, until the target is started
-// with the backend opened again: see Syncer.
+// have written, no Flush, write with FUA or shutdown of any host succeeds, until the target is
+// started with the backend opened again: see Syncer.
 //
 // Data moves by RDMA READs and WRITEs of this side, between memory that the host names in its
 // commands and a pool of registered memory, or the memory of a [Memory]. Hosts get no key to memory
