@@ -55,8 +55,9 @@ func (d *Device) Provider() Provider { return d.prov }
 // QueryDevice returns the device's attributes (ibv_query_device).
 func (d *Device) QueryDevice() DeviceAttr { return d.prov.QueryDevice() }
 
-// QueryPort returns a port's attributes (ibv_query_port). Ports count from 1. The error is ErrClosed
-// when the device is closed, ErrInvalid if it does not have the port, or that of the provider.
+// QueryPort returns a port's attributes (ibv_query_port). Ports count from 1. The error is
+// ErrClosed when the device is closed, ErrInvalid if it does not have the port, or that of the
+// provider.
 func (d *Device) QueryPort(port uint8) (PortAttr, error) {
 	if err := d.checkPort("query port", port); err != nil {
 		return PortAttr{}, err

@@ -205,9 +205,9 @@ func clampDepths(d *verbs.Device, p ConnParam) ConnParam {
 }
 
 // Connect sends a connection request to the peer, or in port space UDP a request for its QP
-// (rdma_connect). A nil param means DefaultConnParam. With a QP from CreateQP, param.QPNum is ignored, and
-// the QP is in RTS when Established arrives. Without one, ConnectResponse arrives first, and the
-// application calls Establish or Reject.
+// (rdma_connect). A nil param means DefaultConnParam. With a QP from CreateQP, param.QPNum is
+// ignored, and the QP is in RTS when Established arrives. Without one, ConnectResponse arrives
+// first, and the application calls Establish or Reject.
 //
 // The outcome is Established, Rejected, Unreachable or ConnectError. The ID cannot connect again.
 func (id *ID) Connect(param *ConnParam) error {
@@ -295,10 +295,10 @@ func (id *ID) param(op string, given, offered *ConnParam) (ConnParam, error) {
 	return p, nil
 }
 
-// Accept accepts a ConnectRequest (rdma_accept). A nil param means DefaultConnParam. A depth of MaxDepth
-// means the depth that the peer requested, limited to that of the device. A QP from CreateQP is in
-// RTS when Accept returns. Established follows when the peer has confirmed, except in port space
-// UDP.
+// Accept accepts a ConnectRequest (rdma_accept). A nil param means DefaultConnParam. A depth of
+// MaxDepth means the depth that the peer requested, limited to that of the device. A QP from
+// CreateQP is in RTS when Accept returns. Established follows when the peer has confirmed, except
+// in port space UDP.
 func (id *ID) Accept(param *ConnParam) error {
 	const op = "accept"
 	if err := id.lock(op, requested); err != nil {

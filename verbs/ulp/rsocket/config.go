@@ -14,8 +14,8 @@ import (
 type Config struct {
 	// Transport is the wire protocol, if there is one only.
 	Transport verbs.Transport
-	// Transports are the wire protocols of a listener that supports several; Dial and NewPacketConn use
-	// the first. Transport must then be unset (RoCEv2).
+	// Transports are the wire protocols of a listener that supports several; Dial and NewPacketConn
+	// use the first. Transport must then be unset (RoCEv2).
 	Transports []verbs.Transport
 	// LocalAddr is the local address of Dial. If it is not valid, the route to the peer determines
 	// it.
