@@ -122,8 +122,8 @@ func (s *source) notPromised() bool {
 	return false
 }
 
-// TestDocumentedPackages: the documentation of a public package names no internal package. A program
-// cannot import it, and its documentation is not shown.
+// TestDocumentedPackages: the documentation of a public package names no internal package. A
+// program cannot import it, and its documentation is not shown.
 func TestDocumentedPackages(t *testing.T) {
 	names, public := map[string]bool{}, map[string]bool{}
 	for _, p := range modulePackages(t) {

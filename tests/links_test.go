@@ -18,8 +18,8 @@ import (
 	"testing"
 )
 
-// TestDocLinks: what looks like a link in a doc comment, [Name], [Type.Method] or [package.Name], is
-// one. A link may also lead to a field.
+// TestDocLinks: what looks like a link in a doc comment, [Name], [Type.Method] or [package.Name],
+// is one. A link may also lead to a field.
 func TestDocLinks(t *testing.T) {
 	cmd := exec.Command("go", "list", "-deps", "-json=ImportPath,Dir,GoFiles,CgoFiles,Module", "./...")
 	cmd.Dir = ".."
@@ -206,7 +206,8 @@ func typeName(typ ast.Expr) (pkg, name string) {
 	return "", ""
 }
 
-// imported returns the import path of a package that a file of p imports under a name, or by a path.
+// imported returns the import path of a package that a file of p imports under a name, or by a
+// path.
 func (p *parsed) imported(name string) string {
 	for _, f := range p.files {
 		if f.Name.Name == name {
@@ -222,7 +223,8 @@ func (p *parsed) imported(name string) string {
 	return name // of the standard library, or a path
 }
 
-// has reports whether a package declares a name, or a type in it has a field or method of that name.
+// has reports whether a package declares a name, or a type in it has a field or method of that
+// name.
 func (l *library) has(t *testing.T, p *parsed, of, name string) bool {
 	l.parse(t, p)
 	if of == "" {

@@ -198,8 +198,8 @@ func Queues(t *testing.T, a, b PollingLink) {
 	}
 }
 
-// TCPSuperframe returns a TCP segment of n bytes over IPv6 with FIN, PSH and CWR set, to be cut into
-// segments of size bytes.
+// TCPSuperframe returns a TCP segment of n bytes over IPv6 with FIN, PSH and CWR set, to be cut
+// into segments of size bytes.
 func TCPSuperframe(n, size int) link.Frame {
 	b, pseudo := headers(net.HardwareAddr{2, 0, 0, 0, 0, 2}, net.HardwareAddr{2, 0, 0, 0, 0, 1}, true, tcpProto, tcpLen+n)
 	b = append(b, 0, 1, 0, 2, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, tcpLen/4<<4, 0x99, 0, 0, byte(pseudo>>8), byte(pseudo), 0, 0)

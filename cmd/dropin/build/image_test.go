@@ -126,7 +126,8 @@ func TestDirectory(t *testing.T) {
 	described := parse[v1.Index](t, contents[v1.ImageIndexFile]).Manifests[0]
 	manifest := parse[v1.Manifest](t, follow(t, contents, described))
 	image := parse[v1.Image](t, follow(t, contents, manifest.Config))
-	if described.Annotations["io.containerd.image.name"] != "localhost/other:1" || !slices.Equal(image.Config.Entrypoint, []string{"/bin/other", "-v"}) {
+	if described.Annotations["io.containerd.image.name"] != "localhost/other:1" ||
+		!slices.Equal(image.Config.Entrypoint, []string{"/bin/other", "-v"}) {
 		t.Errorf("the image is %+v, %+v", described, image)
 	}
 	layer, err := gzip.NewReader(bytes.NewReader(follow(t, contents, manifest.Layers[0])))

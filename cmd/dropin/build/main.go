@@ -45,7 +45,8 @@ func main() {
 		"-o then does not count; with -image, a directory of the image, by default /usr")
 	deb := flag.String("deb", "",
 		"make a Debian package with the libraries and the command softrnic, this file; -o and -prefix then do not count")
-	archive := flag.String("image", "", "make a container image with the libraries and the command softrnic, this file; -o then does not count")
+	archive := flag.String("image", "",
+		"make a container image with the libraries and the command softrnic, this file; -o then does not count")
 	name := flag.String("name", "localhost/softrnic:latest", "the name of the image")
 	from := flag.String("from", "", "pack this directory, as the root directory of the image, instead of building SoftRNIC")
 	entry := flag.String("entrypoint", "", "the entry point of the image: a program and arguments, separated by spaces; by default softrnic")

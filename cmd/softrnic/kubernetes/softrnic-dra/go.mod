@@ -4,7 +4,7 @@ go 1.26.3
 
 toolchain go1.26.8
 
-replace github.com/softrnic/softrnic => ../../..
+replace github.com/softrnic/softrnic => ../../../..
 
 require (
 	github.com/alecthomas/kong v1.17.0
