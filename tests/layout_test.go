@@ -44,7 +44,7 @@ func layer(name string) string {
 const gVisor = "gvisor.dev/gvisor"
 
 var (
-	gVisorUsers   = []string{"stack/netstack", "link/linktest"}
+	gVisorUsers   = []string{"stack/netstack"}
 	gVisorTesters = []string{"stack", "link", "tests"}
 )
 

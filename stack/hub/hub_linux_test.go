@@ -317,7 +317,7 @@ func TestSharedAddress(t *testing.T) {
 			c.send(addr, addr, message(hub.TargetService, 0x1036, 64, 0))
 			b.next()
 			for _, e := range []*end{a, b, c} {
-				e.nothing(c, addr, addr, message(stack.TargetQPN, e.qpn(), 64, 1))
+				e.nothing(c, addr, addr, message(hub.TargetQPN, e.qpn(), 64, 1))
 			}
 		})
 	}
@@ -352,7 +352,7 @@ func TestForged(t *testing.T) {
 	if _, err := unknown.Write(message(hub.TargetQPN, b.qpn(), 64, 0)); err != nil {
 		t.Fatal(err)
 	}
-	b.nothing(a, addr, addr, message(stack.TargetQPN, b.qpn(), 64, 1))
+	b.nothing(a, addr, addr, message(hub.TargetQPN, b.qpn(), 64, 1))
 
 	// Descriptors that are not a client's own UDP sockets.
 	c, err := hub.Join(hub.ClientConfig{

@@ -116,7 +116,7 @@ func TestConnParam(t *testing.T) {
 	if got := connParam(&_Ctype_struct_sr_cm_param{private_data_len: 200}); !reflect.DeepEqual(got, new(rdmacm.ConnParam)) {
 		t.Errorf("%+v, want zeros: there is no private data", got)
 	}
-	if got := connParam(nil); !reflect.DeepEqual(got, rdmacm.Defaults()) {
+	if got := connParam(nil); !reflect.DeepEqual(got, rdmacm.DefaultConnParam()) {
 		t.Errorf("NULL became %+v", got)
 	}
 }
