@@ -108,8 +108,8 @@ var modules = []struct {
 	allowed  []string
 }{
 	{[]string{"link/pipe", "link/stream", "link/shm", "link/impair", "link/vlan", "link/linktest", "verbs", "verbs/rdmacm",
-		"verbs/ulp/rsocket", "verbs/ulp/nvme", "verbs/ulp/rpcrdma", "rdmatransport", "rdmatransport/trace", "rdmatransport/wire", "rdmatransport/mad",
-		"rdmatransport/mpa", "rdmatransport/ddp", "rdmatransport/rdmap"}, []string{"golang.org/x/sys"}},
+		"verbs/ulp/rsocket", "verbs/ulp/nvme", "verbs/ulp/rpcrdma", "rdmatransport", "rdmatransport/trace", "rdmatransport/wire",
+		"rdmatransport/mad", "rdmatransport/mpa", "rdmatransport/ddp", "rdmatransport/rdmap"}, []string{"golang.org/x/sys"}},
 	{[]string{"verbs/ulp/nvme/auth", "verbs/ulp/nvme/host", "verbs/ulp/nvme/target"}, []string{"golang.org/x/sys", "filippo.io/bigmod"}},
 	{[]string{"stack/kernel", "link/packet"}, []string{"golang.org/x/sys", "github.com/vishvananda/netlink", "github.com/vishvananda/netns"}},
 	{[]string{"link/tap"}, []string{"golang.org/x/sys", "github.com/vishvananda/netlink", "github.com/vishvananda/netns",

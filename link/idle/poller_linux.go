@@ -77,8 +77,8 @@ func (p *Poller) decide(n, procs uint32, idling bool) (a actions) {
 
 // Values of Poller.procs. With procsSpare, GOMAXPROCS exceeds the number of CPUs. The engine of the
 // drop-in libraries sets it so, because every C thread in Go counts as one. Then no goroutine needs
-// the poller's P. On such a thread runtime.Gosched costs a sleep: the runtime hands the P to another
-// thread, which must wake this one.
+// the poller's P. On such a thread runtime.Gosched costs a sleep: the runtime hands the P to
+// another thread, which must wake this one.
 const (
 	procsUnknown = iota
 	procsOne

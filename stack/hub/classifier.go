@@ -2,10 +2,10 @@ package hub
 
 import "github.com/softrnic/softrnic/stack"
 
-// Classifier parses RoCE packets for a hub, which does not know RoCE. Package rdmatransport/classify
-// implements it. Only one goroutine at a time calls its methods. They neither keep nor modify the
-// payload. The payload must not change during the call: the hub copies memory that another process
-// can write to.
+// Classifier parses RoCE packets for a hub, which does not know RoCE. It is implemented by package
+// rdmatransport/classify. Only one goroutine at a time calls its methods. They neither keep nor
+// modify the payload. The payload must not change during the call: the hub copies memory that
+// another process can write to.
 type Classifier interface {
 	// Leased says that a process has leased these numbers. The classifier drops its state of an
 	// earlier process with the same numbers.

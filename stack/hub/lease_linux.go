@@ -67,8 +67,9 @@ func (r *leaseRecord) lease() (*lease, error) {
 	return l, err
 }
 
-// loadLeases loads the file of an earlier hub, if there is one. A file that no hub can have written,
-// such as the empty one that a power failure may leave, is renamed. Its clients get other numbers.
+// loadLeases loads the file of an earlier hub, if there is one. A file that no hub can have
+// written, such as the empty one that a power failure may leave, is renamed. Its clients get other
+// numbers.
 func loadLeases(path string, log *slog.Logger) (*leases, error) {
 	t := &leases{path: path}
 	b, err := os.ReadFile(path)

@@ -138,9 +138,9 @@ func (in *arrivals) drainShares(a *rxsocket.Arrival) {
 	}
 }
 
-// isCrowdedOut reports whether the client's ring has too little room for what may be another user's.
-// Users may fill half of it for each other. Any process of the machine may send to a client, from an
-// address that is not the hub's.
+// isCrowdedOut reports whether the client's ring has too little room for what may be another
+// user's. Users may fill half of it for each other. Any process of the machine may send to a
+// client, from an address that is not the hub's.
 func (p *part) isCrowdedOut() bool {
 	ownUser := p.from != nil && p.from.user == p.to.user
 	return !p.remote && !ownUser && !p.to.ring.HasRoom(len(p.to.memory)/2)
