@@ -29,7 +29,7 @@ func (p *provider) newCM(rand io.Reader, ids stack.Range) *cm.Manager {
 		Rand:             rand,
 		IDs:              ids,
 		Shared:           p.sharedAt,
-		GUID:             eui64(p.nics[0].MAC()),
+		GUID:             uint64(p.guid()),
 		AckDelay:         ackDelay,
 		MaxDepth:         rocetransport.MaxReadAtomic,
 		GIDIndex:         func(port uint8, a netip.Addr) int { return slices.Index(gids(p.nics[port-1]), a) },

@@ -109,11 +109,10 @@ func (p *provider) Name() string { return p.name }
 
 // QueryDevice implements verbs.Provider.
 func (p *provider) QueryDevice() verbs.DeviceAttr {
-	guid := eui64(p.nics[0].MAC())
 	attr := verbs.DeviceAttr{
 		FWVer:        "1.0",
-		NodeGUID:     guid,
-		SysImageGUID: guid,
+		NodeGUID:     p.guid(),
+		SysImageGUID: p.guid(),
 		NodeType:     verbs.NodeCA,
 		MaxMRSize:    1<<63 - 1,
 		PageSizeCap:  0xfffff000,
@@ -330,8 +329,12 @@ func (p *provider) Close() error {
 	return p.traced.drain(context.Background())
 }
 
-// eui64 returns a GUID from a MAC address, as in IPv6 (RFC 4291 appendix A).
-func eui64(mac []byte) uint64 {
+// guid returns the node and system image GUID, which the CM also sends in its messages. It is the
+// modified EUI-64 of the first port's MAC address (RFC 4291 appendix A), as of Linux's rxe: the
+// bytes of the address in their order, with 0xff and 0xfe between the third and the fourth, and with
+// the universal/local bit, 2 in the first byte, inverted. The first byte is the most significant.
+func (p *provider) guid() verbs.GUID {
+	mac := p.nics[0].MAC()
 	b := [8]byte{mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]}
-	return binary.BigEndian.Uint64(b[:])
+	return verbs.GUID(binary.BigEndian.Uint64(b[:]))
 }

@@ -9,8 +9,8 @@ import (
 // objects of that kind.
 type DeviceAttr struct {
 	FWVer                 string
-	NodeGUID              uint64
-	SysImageGUID          uint64
+	NodeGUID              GUID
+	SysImageGUID          GUID
 	NodeType              NodeType
 	MaxMRSize             uint64 // bytes
 	PageSizeCap           uint64 // bit n: pages of 2^n bytes

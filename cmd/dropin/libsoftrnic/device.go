@@ -31,7 +31,7 @@ func srOpen(list *C.struct_sr_device, n *C.int) C.int {
 	}
 	out := unsafe.Slice(list, C.SR_MAX_DEVICES)
 	for i, d := range stacks.devices {
-		out[i] = C.struct_sr_device{guid: C.uint64_t(d.guid()), node_type: C.int(verbs.NodeCA)}
+		out[i] = C.struct_sr_device{guid: d.guid(), node_type: C.int(verbs.NodeCA)}
 		if d.transport == verbs.IWARP {
 			out[i].node_type, out[i].transport = C.int(verbs.NodeRNIC), 1
 		}
@@ -67,7 +67,7 @@ func srQueryDevice(dev C.int, attr *C.struct_sr_device_attr, ex *C.struct_sr_dev
 		q.VendorID, q.VendorPartID, q.HWVer, q.FWVer = d.card.VendorID, uint32(d.card.Device), d.card.HWVer(), d.card.FWVer
 	}
 	a := C.struct_sr_device_attr{
-		node_guid: C.uint64_t(d.guid()), sys_image_guid: C.uint64_t(bits.ReverseBytes64(q.SysImageGUID)),
+		node_guid: d.guid(), sys_image_guid: bigEndian(q.SysImageGUID),
 		max_mr_size: C.uint64_t(q.MaxMRSize), page_size_cap: C.uint64_t(q.PageSizeCap),
 		vendor_id: C.uint32_t(q.VendorID), vendor_part_id: C.uint32_t(q.VendorPartID), hw_ver: C.uint32_t(q.HWVer),
 		max_qp: C.int(q.MaxQP), max_qp_wr: C.int(q.MaxQPWR), device_cap_flags: C.uint(uint32(q.DeviceCapFlags)),

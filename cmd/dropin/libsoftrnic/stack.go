@@ -261,15 +261,11 @@ func (s *state) notWritten(err error) {
 	}
 }
 
-// guid returns the device's GUID in network byte order. The iWARP and RoCE devices of a stack have
-// different ones.
-func (d *device) guid() uint64 {
-	g := d.dev.QueryDevice().NodeGUID
-	if d.transport == verbs.IWARP {
-		g ^= 1
-	}
-	return bits.ReverseBytes64(g)
-}
+// guid returns the device's GUID in network byte order, as libibverbs has it.
+func (d *device) guid() C.uint64_t { return bigEndian(dropin.GUID(d.dev, d.transport == verbs.IWARP)) }
+
+// bigEndian converts a GUID from the order of this little-endian machine to network byte order.
+func bigEndian(g verbs.GUID) C.uint64_t { return C.uint64_t(bits.ReverseBytes64(uint64(g))) }
 
 // receivesOnItsOwn reports whether the device is as fast without reception by the program's
 // threads. This holds for a pipe, which is in this process: each port has a goroutine that receives

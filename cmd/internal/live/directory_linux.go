@@ -48,7 +48,7 @@ func path(r *dropin.Rail, dev *verbs.Device) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	sum := sha256.Sum256(fmt.Appendf(nil, "%s %+v %v %x %s,%s", namespace, r.Flags.Link, r.Flags.Addr,
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s %+v %v %v %s,%s", namespace, r.Flags.Link, r.Flags.Addr,
 		dev.QueryDevice().NodeGUID, r.RoCE, r.IWARP))
 	return filepath.Join(parent(), fmt.Sprintf("%.16x", sum[:])), nil
 }

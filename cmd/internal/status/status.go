@@ -88,7 +88,7 @@ type QP struct {
 }
 
 // FormatGUID returns a GUID as in Node.
-func FormatGUID(guid uint64) string { return fmt.Sprintf("%016x", guid) }
+func FormatGUID(guid verbs.GUID) string { return fmt.Sprintf("%016x", uint64(guid)) }
 
 // of returns n with the state of a device.
 func (n Node) of(dev *verbs.Device, impairment *node.Impairment, tunnel *wireguard.Link) Node {

@@ -112,8 +112,8 @@ func deviceFields(name string, a *verbs.DeviceAttr) []field {
 		always("transport", "InfiniBand", "InfiniBand (0)"),
 		always("wire_protocols", []string{verbs.RoCEv2.String(), verbs.IWARP.String()}, fmt.Sprintf("%v, %v", verbs.RoCEv2, verbs.IWARP)),
 		always("fw_ver", a.FWVer, ""),
-		always("node_guid", guid(a.NodeGUID), ""),
-		always("sys_image_guid", guid(a.SysImageGUID), ""),
+		always("node_guid", a.NodeGUID.String(), ""),
+		always("sys_image_guid", a.SysImageGUID.String(), ""),
 		always("vendor_id", a.VendorID, fmt.Sprintf("0x%04x", a.VendorID)),
 		always("vendor_part_id", a.VendorPartID, ""),
 		always("hw_ver", a.HWVer, fmt.Sprintf("0x%X", a.HWVer)),
@@ -194,10 +194,6 @@ var (
 	physStates = map[uint8]string{1: "SLEEP", 2: "POLLING", 3: "DISABLED", 4: "PORT_CONFIGURATION_TRAINING", 5: "LINK_UP",
 		6: "LINK_ERROR_RECOVERY", 7: "PHY_TEST"}
 )
-
-func guid(g uint64) string {
-	return fmt.Sprintf("%04x:%04x:%04x:%04x", g>>48, g>>32&0xffff, g>>16&0xffff, g&0xffff)
-}
 
 // print writes the description in the layout of ibv_devinfo.
 func (d *description) print(w io.Writer, verbose bool) error {

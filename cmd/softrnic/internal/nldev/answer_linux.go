@@ -115,8 +115,8 @@ func (s *server) execute(r *request) (parts []attributes, err error) {
 func (s *server) device(d *device, a *attributes) ([]attributes, error) {
 	a.u32(attrPortIndex, 1) // the number of ports
 	a.text(attrFWVersion, d.fw)
-	a.u64(attrNodeGUID, d.nodeGUID)
-	a.u64(attrSysImageGUID, d.imageGUID)
+	a.u64(attrNodeGUID, uint64(d.nodeGUID))
+	a.u64(attrSysImageGUID, uint64(d.imageGUID))
 	a.u8(attrNodeType, d.nodeType)
 	a.text(attrDevProtocol, d.protocol())
 	return []attributes{*a}, nil

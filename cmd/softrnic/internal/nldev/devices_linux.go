@@ -15,7 +15,7 @@ import (
 type device struct {
 	dir                 string
 	name, fw, netdev    string
-	nodeGUID, imageGUID uint64
+	nodeGUID, imageGUID verbs.GUID
 	nodeType            uint8
 	state, physState    uint8
 }
@@ -31,7 +31,7 @@ func readDevices(root string) ([]device, error) {
 	for _, e := range entries {
 		d := device{dir: filepath.Join(class, e.Name()), name: e.Name()}
 		d.fw, d.netdev = d.read("fw_ver"), d.read("ports/1/gid_attrs/ndevs/0")
-		d.nodeGUID, d.imageGUID = guid(d.read("node_guid")), guid(d.read("sys_image_guid"))
+		d.nodeGUID, d.imageGUID = d.guid("node_guid"), d.guid("sys_image_guid")
 		d.nodeType, d.state, d.physState = code(d.read("node_type")), code(d.read("ports/1/state")), code(d.read("ports/1/phys_state"))
 		all = append(all, d)
 	}
@@ -44,10 +44,10 @@ func (d *device) read(file string) string {
 	return strings.TrimSpace(string(b))
 }
 
-// guid is the inverse of sysfs's format of GUIDs.
-func guid(text string) uint64 {
-	v, _ := strconv.ParseUint(strings.ReplaceAll(text, ":", ""), 16, 64)
-	return v
+// guid returns the GUID in a file of the device, or 0.
+func (d *device) guid(file string) verbs.GUID {
+	g, _ := verbs.ParseGUID(d.read(file))
+	return g
 }
 
 // code returns the number in a text such as "4: ACTIVE".

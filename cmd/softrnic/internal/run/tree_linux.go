@@ -216,22 +216,6 @@ func device(dir, name string) error {
 	return os.Symlink("/dev/null", filepath.Join(dir, name))
 }
 
-func guid(g uint64) string {
-	return fmt.Sprintf("%04x:%04x:%04x:%04x", g>>48, g>>32&0xffff, g>>16&0xffff, g&0xffff)
-}
-
-// gid formats a GID as in sysfs.
-func gid(g verbs.GID) string {
-	s := ""
-	for i := 0; i < len(g); i += 2 {
-		if i > 0 {
-			s += ":"
-		}
-		s += fmt.Sprintf("%02x%02x", g[i], g[i+1])
-	}
-	return s
-}
-
 // generations are the kernel's names of lane speeds.
 var generations = map[uint8]string{2: " DDR", 4: " QDR", 8: " FDR10", 16: " FDR", 32: " EDR", 64: " HDR", 128: " NDR"}
 
@@ -248,20 +232,20 @@ func deviceFiles(n *node.Node, name string, iwarp bool, card *dropin.Card) (file
 	}
 	gbps, lanes := p.Rate()
 	netdev := n.Host.NICs()[0].Name()
-	kind, nodeGUID, types := "1: CA", a.NodeGUID, map[verbs.GIDType]string{verbs.GIDTypeRoCEv1: "IB/RoCE v1",
-		verbs.GIDTypeRoCEv2: "RoCE v2"}
+	kind, types := "1: CA", map[verbs.GIDType]string{verbs.GIDTypeRoCEv1: "IB/RoCE v1", verbs.GIDTypeRoCEv2: "RoCE v2"}
 	if iwarp {
-		kind, nodeGUID = "4: RNIC", nodeGUID^1 // as in the libraries
+		kind = "4: RNIC"
 		mac := verbs.GIDEntry{NetDev: netdev}
 		copy(mac.GID[:], n.Host.NICs()[0].MAC())
 		table, types, p.PKeyTblLen = []verbs.GIDEntry{mac}, map[verbs.GIDType]string{0: "IB/RoCE v1"}, 1
 	}
+	guid := dropin.GUID(n.Dev, iwarp).String()
 	f := files{
-		"node_type": kind, "node_guid": guid(nodeGUID), "sys_image_guid": guid(a.SysImageGUID), "fw_ver": a.FWVer,
+		"node_type": kind, "node_guid": guid, "sys_image_guid": a.SysImageGUID.String(), "fw_ver": a.FWVer,
 		"node_desc": name, "hca_type": "softrnic", "board_id": "softrnic",
 		"hw_rev": fmt.Sprintf("%#x", a.HWVer), "device/vendor": fmt.Sprintf("%#06x", a.VendorID),
 		"device/device":    fmt.Sprintf("%#06x", a.VendorPartID),
-		"device/numa_node": "-1", "device/infiniband/" + name + "/node_guid": guid(nodeGUID),
+		"device/numa_node": "-1", "device/infiniband/" + name + "/node_guid": guid,
 		"ports/1/state": fmt.Sprintf("%d: %v", p.State, p.State), "ports/1/phys_state": "5: LinkUp", "ports/1/lid": "0x0",
 		"ports/1/sm_lid": "0x0", "ports/1/sm_sl": "0",
 		"ports/1/lid_mask_count": "0", "ports/1/link_layer": "Ethernet", "ports/1/cap_mask": fmt.Sprintf("0x%08x", p.PortCapFlags),
@@ -280,7 +264,7 @@ func deviceFiles(n *node.Node, name string, iwarp bool, card *dropin.Card) (file
 	}
 	for _, e := range table {
 		i := strconv.Itoa(e.Index)
-		f["ports/1/gids/"+i], f["ports/1/gid_attrs/types/"+i], f["ports/1/gid_attrs/ndevs/"+i] = gid(e.GID), types[e.Type], e.NetDev
+		f["ports/1/gids/"+i], f["ports/1/gid_attrs/types/"+i], f["ports/1/gid_attrs/ndevs/"+i] = e.GID.String(), types[e.Type], e.NetDev
 	}
 	return f, nil
 }
