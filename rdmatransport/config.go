@@ -17,6 +17,9 @@ type Config struct {
 	// Name is the device's name. "" means softrnic0, softrnic1, … in the order in which the process
 	// opens devices.
 	Name string
+	// GUID is the node and system image GUID, which connection requests of RoCE carry too (IBTA Vol
+	// 1 §12.6.5, local CA GUID). 0 means the modified EUI-64 of the first port's MAC address.
+	GUID verbs.GUID
 	// RoCE configures RoCEv2 and RoCE v1.
 	RoCE roce.Config
 	// IWARP configures iWARP.

@@ -2,6 +2,7 @@ package rdmatransport_test
 
 import (
 	"errors"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -109,6 +110,23 @@ func TestRate(t *testing.T) {
 		p := must(dev.QueryPort(1))(t)
 		if gbps, lanes := p.Rate(); gbps != c.gbps || lanes != c.lanes {
 			t.Errorf("the port has %g Gbit/s over %d lanes, want %g over %d", gbps, lanes, c.gbps, c.lanes)
+		}
+		if err := dev.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestGUID: the GUID is given, or made from the MAC address as in IPv6 (RFC 4291 appendix A).
+func TestGUID(t *testing.T) {
+	lan := must(pipe.New(nil))(t)
+	port := must(lan.PortWithMAC(net.HardwareAddr{0x00, 0x11, 0x22, 0x33, 0x44, 0x55}))(t)
+	host := must(netstack.New(port, &netstack.Config{Addrs: []string{"10.0.0.1/24"}}))(t)
+	t.Cleanup(func() { _ = host.Close() })
+	for given, want := range map[verbs.GUID]string{0: "0211:22ff:fe33:4455", 0x0002_c903_0012_3456: "0002:c903:0012:3456"} {
+		dev := must(rdmatransport.Open(host, &rdmatransport.Config{GUID: given}))(t)
+		if a := dev.QueryDevice(); a.NodeGUID.String() != want || a.SysImageGUID != a.NodeGUID {
+			t.Errorf("given %v: node GUID %v, system image GUID %v, want %s", given, a.NodeGUID, a.SysImageGUID, want)
 		}
 		if err := dev.Close(); err != nil {
 			t.Error(err)

@@ -40,6 +40,7 @@ const (
 // provider is a device on a host. It implements verbs.Provider and rdmacm.Provider.
 type provider struct {
 	name    string
+	ownGUID verbs.GUID     // Config.GUID; 0: the MAC address makes it
 	rate    verbs.PortAttr // width and speed that ports report
 	nics    []stack.NIC
 	regions *memory.Regions
@@ -88,7 +89,8 @@ func newProvider(host stack.Network, cfg *Config) (*provider, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &provider{name: c.Name, rate: rate, nics: nics, regions: memory.NewRegions(c.Rand), timers: timers.New(), identify: c.Identify}
+	p := &provider{name: c.Name, rate: rate, nics: nics, ownGUID: c.GUID, regions: memory.NewRegions(c.Rand), timers: timers.New(),
+		identify: c.Identify}
 	if c.Allow != nil {
 		p.access = &access.Control{Allow: c.Allow}
 	}
@@ -329,11 +331,15 @@ func (p *provider) Close() error {
 	return p.traced.drain(context.Background())
 }
 
-// guid returns the node and system image GUID, which the CM also sends in its messages. It is the
-// modified EUI-64 of the first port's MAC address (RFC 4291 appendix A), as of Linux's rxe: the
-// bytes of the address in their order, with 0xff and 0xfe between the third and the fourth, and with
-// the universal/local bit, 2 in the first byte, inverted. The first byte is the most significant.
+// guid returns the node and system image GUID, which the CM also sends in its messages. Unless
+// Config.GUID is set, it is the modified EUI-64 of the first port's MAC address (RFC 4291 appendix
+// A), as of Linux's rxe: the bytes of the address in their order, with 0xff and 0xfe between the
+// third and the fourth, and with the universal/local bit, 2 in the first byte, inverted. The first
+// byte is the most significant.
 func (p *provider) guid() verbs.GUID {
+	if p.ownGUID != 0 {
+		return p.ownGUID
+	}
 	mac := p.nics[0].MAC()
 	b := [8]byte{mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]}
 	return verbs.GUID(binary.BigEndian.Uint64(b[:]))

@@ -18,8 +18,8 @@ func TestGUID(t *testing.T) {
 	if got := want.String(); got != "0002:c903:00ab:cdef" {
 		t.Errorf("%#x is printed as %s", uint64(want), got)
 	}
-	for _, text := range []string{"", "x", "0002:c903:00ab", "0002:c903:00ab:cdef:0000", "2:c903:ab:cdef", "0002c90300abcde", "0002:c90300abcdef",
-		"-002c90300abcdef", "0x0002:c903:00ab:cdef"} {
+	for _, text := range []string{"", "x", "0002:c903:00ab", "0002:c903:00ab:cdef:0000", "2:c903:ab:cdef", "0002c90300abcde",
+		"0002:c90300abcdef", "-002c90300abcdef", "0x0002:c903:00ab:cdef"} {
 		if _, err := verbs.ParseGUID(text); err == nil || !strings.Contains(err.Error(), `"`+text+`" is not a GUID: must be like`) {
 			t.Errorf("%q: %v", text, err)
 		}

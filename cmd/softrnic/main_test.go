@@ -3,11 +3,13 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/softrnic/softrnic/cmd/internal/cli"
+	"github.com/softrnic/softrnic/cmd/internal/dropin"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/clitest"
 )
 
@@ -29,12 +31,49 @@ func TestHelp(t *testing.T) {
 		"pingpong --help":      "ibv_rc_pingpong",
 		"pingpong rc --help":   "--gid-idx=INDEX",
 		"pingpong xsrq --help": "ibv_xsrq_pingpong -d mlx5_0 -g 3 10.0.0.9 ",
+		"run --help":           "Default: warn\n                               ($SOFTRNIC_LOG).",
 		"trace --help":         "\n- bytes after the IP packet:",
 		"--version":            "softrnic ",
 	} {
 		code, stdout, stderr := runCommand(t, args)
 		if code != 0 || stderr != "" || !strings.Contains(stdout, want) {
 			t.Errorf("%q: exit code %d, stderr %q, stdout without %q:\n%s", args, code, stderr, want, stdout)
+		}
+	}
+}
+
+// TestVariables: what the pages call an environment variable is explained by the help of a command.
+// The variables of the drop-in libraries are those of dropin.Settings, which softrnic run --help
+// lists.
+func TestVariables(t *testing.T) {
+	variable := regexp.MustCompile(`SOFTRNIC_[A-Z_]*[A-Z]`)
+	explained := map[string]bool{}
+	for _, command := range []string{"run", "conform"} {
+		_, help, _ := runCommand(t, command+" --help")
+		for _, name := range variable.FindAllString(help, -1) {
+			explained[name] = true
+		}
+	}
+	for name := range dropin.VariablesOnly() {
+		if !explained[name] {
+			t.Errorf("softrnic run --help does not list %s", name)
+		}
+	}
+	for _, pattern := range []string{"../../README.md", "../../SECURITY.md", "*.md", "kubernetes/*.md", "../dropin/Dockerfile"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil || files == nil {
+			t.Fatalf("%s: no file (%v)", pattern, err)
+		}
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, name := range variable.FindAllString(string(text), -1) {
+				if !explained[name] {
+					t.Errorf("%s: %s is not in the help of a command", file, name)
+				}
+			}
 		}
 	}
 }
@@ -78,6 +117,10 @@ func TestErrorsAreOneLineWithTheirExitCode(t *testing.T) {
 		{"cdi --device a/b", 2, "a/b"},
 		{"cdi --rails 2 --device mlx", 2, "two devices have the name mlx"},
 		{"cdi --speed fast", 2, "SOFTRNIC_SPEED=fast"},
+		{"run --speed fast -- true", 2, `--speed: "fast" is not a rate: must be a number of Gbit/s, such as 100`},
+		{"run --device a/b -- true", 2, `--device a/b: "a/b" is not a device name: must be`},
+		{"run --guid 1 -- true", 2, `--guid 1: "1" is not a GUID: must be like 0002:c903:0012:3456`},
+		{"run --secure-port 7 --link pipe -- true", 2, "--secure-port: only with --secure"},
 		{"switch", 2, "<port>"},
 		{"switch pipe", 2, "a pipe is within one process"},
 		{"switch packet:eth0", 2, "packet:eth0 forwards"},

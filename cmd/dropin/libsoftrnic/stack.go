@@ -90,7 +90,7 @@ func (s *state) doOpen() (err error) {
 		}
 		s.nodes = append(s.nodes, n)
 		s.log.Store(n.Log)
-		if s.cfg.Run != 0 {
+		if s.cfg.Runner != 0 {
 			n.Dev.MeasureLatency()
 		}
 		st := &stack{n, r.Flags.Medium() == "pipe"}
@@ -108,8 +108,8 @@ func (s *state) doOpen() (err error) {
 		if d, err := counters(&r, n.Dev, inContainer); err == nil {
 			s.ends, inSysfs = append(s.ends, d.Follow()), true
 		}
-		if shown := s.cfg.Top || s.cfg.Run != 0 || n.Impairment != nil || n.Tunnel != nil; shown || inSysfs {
-			s.ends = append(s.ends, status.PublishNode(n, s.cfg.Run, !shown, r.RoCE, r.IWARP))
+		if shown := s.cfg.Top || s.cfg.Runner != 0 || n.Impairment != nil || n.Tunnel != nil; shown || inSysfs {
+			s.ends = append(s.ends, status.PublishNode(n, s.cfg.Runner, !shown, r.RoCE, r.IWARP))
 		}
 	}
 	if s.cfg.Rails[0].Flags.Capture != "" {

@@ -108,6 +108,7 @@ func Run(ctx context.Context, args []string, e *Env, grammar any, overview strin
 		kong.Writers(e.text, e.Stderr),
 		kong.Exit(func(int) { exited = true }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true, NoAppDescFormat: true, WrapUpperBound: 120}),
+		kong.ValueFormatter(withVariable),
 		kong.ExplicitGroups([]kong.Group{nodeGroup}),
 		mappers,
 		kong.Bind(e),
@@ -153,6 +154,16 @@ func badUsage(err error) error {
 		err = fmt.Errorf("%s: the commands are %s", what, strings.Join(commands, ", "))
 	}
 	return UsageError{fmt.Errorf("%w (%s --help explains)", err, node.FullPath())}
+}
+
+// withVariable returns the help of a flag with the environment variable of its tag var, as kong
+// does for its own tag env. Kong would read that, also for the other commands.
+func withVariable(v *kong.Value) string {
+	help := kong.DefaultHelpValueFormatter(v)
+	if name := v.Tag.Get("var"); name != "" {
+		help = strings.TrimSuffix(help, ".") + " ($" + name + ")."
+	}
+	return help
 }
 
 // mappers parse flags of these types.

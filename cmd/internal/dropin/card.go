@@ -69,29 +69,22 @@ func findCard(name string) (*Card, error) {
 	case "":
 		return nil, nil
 	case "efa":
-		return nil, fmt.Errorf("SOFTRNIC_CARD=efa: programs use an EFA by its own kind of queue pair (SRD) and efadv_create_driver_qp, "+
-			"which SoftRNIC does not have: must be one of %s", names)
+		return nil, fmt.Errorf("programs use an EFA by its own kind of queue pair (SRD) and efadv_create_driver_qp, which SoftRNIC does "+
+			"not have: must be one of %s", names)
 	}
-	return nil, fmt.Errorf("SOFTRNIC_CARD=%s: must be one of %s", name, names)
+	return nil, fmt.Errorf("%q is not a card: must be one of %s", name, names)
 }
 
-// railCards returns the card of each rail, nil for a rail without one, and the number of parts of
-// SOFTRNIC_CARD. A single part is the card of all rails.
-func railCards(value string) (pick func(rail int) *Card, parted int, err error) {
-	var list []*Card
-	for _, name := range parts(value) {
+// cards returns the card of each rail, or one for all. It is nil for a rail without one.
+func (s *Settings) cards() (list []*Card, err error) {
+	for _, name := range s.Card.parts() {
 		c, err := findCard(name)
 		if err != nil {
-			return nil, 0, err
+			return nil, fmt.Errorf("%s: %w", s.source(&s.Card), err)
 		}
 		list = append(list, c)
 	}
-	return func(rail int) *Card {
-		if len(list) == 1 {
-			return list[0]
-		}
-		return list[rail]
-	}, len(list), nil
+	return list, nil
 }
 
 // defaultDevices returns the device names of the next rail with this card: mlx5_0 without an iWARP

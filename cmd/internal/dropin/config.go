@@ -4,6 +4,7 @@ package dropin
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -15,82 +16,27 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// Config is the description of the devices in the environment:
+// Config is the description of the devices by Settings.
 //
-//	SOFTRNIC_LINK    the link, as --link of the command softrnic. Default: the machine's own
-//	                 addresses, shared with other processes through a hub, of this user or of
-//	                 the machine (--link kernel --shared)
-//	SOFTRNIC_ADDR    addresses, as --addr, separated by commas
-//	SOFTRNIC_SHARED  1: as --shared, the default for every link kernel; 0: no address is shared
-//	SOFTRNIC_SELECTIVE_REPEAT  1: as --selective-repeat
-//	SOFTRNIC_DEVICE  the names of the RoCE and the iWARP device, separated by a comma; an empty
-//	                 name removes the device. Default: softrnic0,softrnic0_iw. Without a comma
-//	                 the iWARP device is named after the RoCE device
-//	SOFTRNIC_SPEED   the rate that ports report, in Gbit/s: 2.5 to 1200. Default: 40. It does not
-//	                 change the rate of packets
-//	SOFTRNIC_WIDTH   the number of lanes of that rate: 1, 2, 4, 8 or 12. Default: 4, if possible
-//	SOFTRNIC_CARD    the card whose identity the RoCE devices take, such as connectx7: PCI IDs and
-//	                 path, rate, and the default names of devices. Default: none
-//	SOFTRNIC_TRANSPORT  the wire protocols of rdma_cm: roce, iwarp, or both in the order of
-//	                 preference. Default: roce,iwarp. It connects over the first that has the
-//	                 address. A listener for one address uses the first, and one for all addresses
-//	                 uses all. Port spaces other than TCP always use RoCE. The device of the first
-//	                 is the first of its rail in the list of devices
-//	SOFTRNIC_LOG     debug, info, warn or error
-//	SOFTRNIC_TRACE   a file to which the events of queue pairs are appended, as with --trace
-//	SOFTRNIC_CAPTURE a file for the packets, as with --capture. %p in its name is the process ID.
-//	                 With several rails, -1, -2, … follows it, the number of the rail
-//	SOFTRNIC_IMPAIR  an impairment of the link, as --impair, such as loss=1%; none: softrnic impair
-//	                 may set one later
-//	SOFTRNIC_SECURE  a file with the private key of a tunnel, as --secure
-//	SOFTRNIC_PEERS   the peers of the tunnel, as --peer, separated by commas
-//	SOFTRNIC_SECURE_PORT  the UDP port of the tunnel, as --secure-port
-//	SOFTRNIC_TLS     the files of a certificate and its key, as --tls. The default of
-//	                 SOFTRNIC_TRANSPORT is then iwarp
-//	SOFTRNIC_TLS_CA  the file of the authorities of peers' certificates, as --tls-ca
-//	SOFTRNIC_TLS_NAME  the name in the certificates of servers, as --tls-name
-//	SOFTRNIC_ALLOW   the hosts that may reach the devices, as --allow, separated by commas
-//	SOFTRNIC_COUNTERS  a file to which the devices' counters are appended when the process ends, as
-//	                 one JSON object for each process. With softrnic run --sockets, the process is
-//	                 softrnic run. Its counters of connections (softrnic_sockets_…) are not in the
-//	                 file: only --metrics has these
-//	SOFTRNIC_TOP     1: softrnic top of the same user shows the program's queue pairs
-//	SOFTRNIC_RUN     the process ID of the softrnic run --metrics that reads the counters of the
-//	                 program's devices
-//	SOFTRNIC_WHOLE   a file of the softrnic run that waits for the program. It is emptied if the
-//	                 trace or the counters could not be written
-//	SOFTRNIC_COMMAND the file of the command softrnic, which starts the hub. Default: next to the
-//	                 libraries, in ../../bin, or in PATH
-//	SOFTRNIC_DIRECTORY  a directory such as /tmp, below which the processes of a user find each
-//	                 other, instead of XDG_RUNTIME_DIR. Default in containers: /dev/shm
-//	SOFTRNIC_CONFIG  a file with lines of these variables, such as SOFTRNIC_LINK=shm. The
-//	                 environment takes precedence. Empty lines and lines that begin with # are
-//	                 ignored
+// There can be up to MaxRails rails, each with its own link, addresses, and one or two devices. The
+// settings PerRail, and the addresses, then have a part for each rail, separated by semicolons. The
+// longest list is the number of rails. A single link or card is that of all rails. kernel:all is a
+// rail for each interface of the machine that is up and has a global address, with that of the
+// default route first. If SOFTRNIC_DEVICE has a single part, the numbers at the end of its names,
+// or before _iw, increase from rail to rail.
 //
-// There can be up to MaxRails rails, each with its own link, addresses, and one or two devices.
-// SOFTRNIC_LINK, SOFTRNIC_ADDR and SOFTRNIC_DEVICE then have a part for each rail, separated by
-// semicolons. The longest list is the number of rails. A single link is used by all rails. So is a
-// single card; SOFTRNIC_CARD may also have a part for each rail.
-// kernel:all is a rail for each interface of the machine that is up and has a global address, with
-// that of the default route first. If SOFTRNIC_DEVICE has a single part, the numbers at the end of
-// its names, or before _iw, increase from rail to rail.
-//
-// Instead of these three variables, each rail may have one of its own, SOFTRNIC_RAIL_0 to
-// SOFTRNIC_RAIL_7. Its parts have the same meaning and are separated by semicolons:
-// link=kernel:eth0;addr=10.0.0.1;device=mlx5_0,mlx5_0_iw. A container has those of its devices.
-// With link=kernel:all there is no other.
+// Instead of SOFTRNIC_LINK, SOFTRNIC_ADDR and SOFTRNIC_DEVICE, each rail may have a variable of its
+// own, SOFTRNIC_RAIL_0 to SOFTRNIC_RAIL_7. Its parts have the same meaning and are separated by
+// semicolons: link=kernel:eth0;addr=10.0.0.1;device=mlx5_0,mlx5_0_iw. A container has those of its
+// devices. With link=kernel:all there is no other.
 //
 // For example, this describes mlx5_0 and mlx5_1, both RoCE:
 //
 //	SOFTRNIC_LINK=shm SOFTRNIC_ADDR="10.0.0.1/24;10.0.1.1/24" SOFTRNIC_DEVICE=mlx5_0,
 type Config struct {
+	Settings
 	Rails      []Rail
 	Transports []verbs.Transport // of rdma_cm
-	Counters   string
-	Top        bool
-	Run        int    // SOFTRNIC_RUN
-	Whole      string // SOFTRNIC_WHOLE
-	Command    string // SOFTRNIC_COMMAND
 }
 
 // Rail is a link with its addresses and devices.
@@ -106,15 +52,20 @@ const MaxRails = 8
 // defaultLink uses the machine's own sockets and addresses.
 const defaultLink = "kernel"
 
-// FromEnv reads the environment and the file that SOFTRNIC_CONFIG names.
-func FromEnv(getenv func(string) string) (c Config, err error) {
-	return readEnv(getenv, node.EachInterface)
+// FromEnv reads the environment and the file that SOFTRNIC_CONFIG names. The environment takes
+// precedence.
+func FromEnv(getenv func(string) string) (Config, error) { return Settings{}.Complete(getenv) }
+
+// Complete is FromEnv for a command whose flags have set some settings, which take precedence. The
+// error names the flag or the variable.
+func (s Settings) Complete(getenv func(string) string) (Config, error) {
+	return s.complete(getenv, node.EachInterface)
 }
 
 // Validate returns the error of FromEnv on a machine with two interfaces. A container has other
 // interfaces than this machine.
 func Validate(getenv func(string) string) error {
-	_, err := readEnv(getenv, func(link string) ([]string, error) {
+	_, err := Settings{}.complete(getenv, func(link string) ([]string, error) {
 		if link == AllInterfaces {
 			return []string{"kernel:eth0", "kernel:eth1"}, nil
 		}
@@ -123,60 +74,70 @@ func Validate(getenv func(string) string) error {
 	return err
 }
 
-// readEnv is FromEnv. each returns the links that a link stands for.
-func readEnv(getenv func(string) string, each func(link string) ([]string, error)) (c Config, err error) {
-	if file := getenv("SOFTRNIC_CONFIG"); file != "" {
-		if getenv, err = withFile(getenv, file); err != nil {
-			return c, err
-		}
-	}
-	if getenv, err = withRails(getenv); err != nil {
+// complete is Complete. each returns the links that a link stands for.
+func (s Settings) complete(getenv func(string) string, each func(link string) ([]string, error)) (c Config, err error) {
+	if getenv, err = withFile(getenv); err != nil {
 		return c, err
 	}
-	links, err := eachInterface(parts(getenv("SOFTRNIC_LINK")), getenv("SOFTRNIC_ADDR"), each)
+	if err := s.read(getenv); err != nil {
+		return c, err
+	}
+	if err := s.readRails(getenv); err != nil {
+		return c, err
+	}
+	if s.Transport.text == "" && (s.TLS != "" || s.TLSCA != "") {
+		s.Transport.Value = transports{verbs.IWARP}
+	}
+	if err := s.setDefaults(); err != nil {
+		return c, err
+	}
+	links, err := s.links(each)
 	if err != nil {
 		return c, err
 	}
-	addrs, devices := parts(getenv("SOFTRNIC_ADDR")), parts(getenv("SOFTRNIC_DEVICE"))
-	card, parted, err := railCards(getenv("SOFTRNIC_CARD"))
+	addrs, devices := s.addrs(), s.Device.parts()
+	cards, err := s.cards()
 	if err != nil {
 		return c, err
 	}
-	n := max(len(links), len(addrs), len(devices), parted)
+	guids, err := s.guids()
+	if err != nil {
+		return c, err
+	}
+	n := max(len(links), len(addrs), len(devices), len(cards), len(guids))
 	switch {
 	case n > MaxRails:
 		return c, fmt.Errorf("SOFTRNIC_LINK, SOFTRNIC_ADDR, SOFTRNIC_DEVICE: %d rails: must be at most %d", n, MaxRails)
-	case n > 1 && getenv("SOFTRNIC_SECURE") != "":
-		return c, fmt.Errorf("SOFTRNIC_SECURE: it describes one rail, and SOFTRNIC_ADDR or SOFTRNIC_DEVICE describe %d", n)
+	case n > 1 && s.Secure != "":
+		return c, fmt.Errorf("%s: it describes one rail, and SOFTRNIC_ADDR or SOFTRNIC_DEVICE describe %d", s.source(&s.Secure), n)
 	case len(links) > 1 && len(links) < n:
-		return c, fmt.Errorf("SOFTRNIC_LINK=%s: %d links for %d rails: must be one, or one per rail", getenv("SOFTRNIC_LINK"), len(links),
-			n)
+		return c, fmt.Errorf("%s: %d links for %d rails: must be one, or one per rail", s.source(&s.Link), len(links), n)
 	case len(addrs) < n && addrs[0] != "":
-		return c, fmt.Errorf("SOFTRNIC_ADDR=%s: addresses for %d of %d rails: must be for all rails or for none", getenv("SOFTRNIC_ADDR"),
-			len(addrs), n)
+		return c, fmt.Errorf("%s: addresses for %d of %d rails: must be for all rails or for none", s.source(&s.Addr), len(addrs), n)
+	case len(guids) < n && guids[0] != 0:
+		return c, fmt.Errorf("%s: GUIDs for %d of %d rails: must be for all rails or for none", s.source(&s.GUID), len(guids), n)
 	case len(devices) > 1 && len(devices) < n:
-		return c, fmt.Errorf("SOFTRNIC_DEVICE=%s: devices for %d of %d rails: must be for the first rail or for all",
-			getenv("SOFTRNIC_DEVICE"), len(devices), n)
-	case parted > 1 && parted < n:
-		return c, fmt.Errorf("SOFTRNIC_CARD=%s: cards for %d of %d rails: must be one, or one per rail", getenv("SOFTRNIC_CARD"), parted, n)
+		return c, fmt.Errorf("%s: devices for %d of %d rails: must be for the first rail or for all", s.source(&s.Device), len(devices), n)
+	case len(cards) > 1 && len(cards) < n:
+		return c, fmt.Errorf("%s: cards for %d of %d rails: must be one, or one per rail", s.source(&s.Card), len(cards), n)
 	}
-	rate, err := portRate(getenv("SOFTRNIC_SPEED"), getenv("SOFTRNIC_WIDTH"))
+	rate, err := s.rate()
 	if err != nil {
 		return c, err
 	}
 	seen := map[string]bool{"": true}
 	for i := range n {
 		var r Rail
-		if r.Flags, err = flags(getenv, pick(links, i), pick(addrs, i)); err != nil {
+		if r.Flags, err = s.flags(pick(links, i), pick(addrs, i)); err != nil {
 			return c, err
 		}
-		r.Flags.Rate = rate
-		r.Flags.Capture = captureFile(getenv("SOFTRNIC_CAPTURE"), i, n)
+		r.Flags.Rate, r.Flags.GUID = rate, pick(guids, i)
+		r.Flags.Capture = captureFile(s.Capture, i, n)
 		names := pick(devices, i)
 		if len(devices) == 1 {
 			names = NumberedDevices(names, i)
 		}
-		if r.Card = card(i); r.Card != nil {
+		if r.Card = pick(cards, i); r.Card != nil {
 			if pick(devices, i) == "" {
 				names = r.Card.defaultDevices(seen)
 			}
@@ -185,56 +146,43 @@ func readEnv(getenv func(string) string, each func(link string) ([]string, error
 			}
 		}
 		if r.RoCE, r.IWARP, err = deviceNames(names); err != nil {
-			return c, err
+			return c, fmt.Errorf("%s: %w", s.source(&s.Device), err)
 		}
 		for _, name := range []string{r.RoCE, r.IWARP} {
 			if name != "" && seen[name] {
-				return c, fmt.Errorf("SOFTRNIC_DEVICE=%s: two devices have the name %s", getenv("SOFTRNIC_DEVICE"), name)
+				return c, fmt.Errorf("%s: two devices have the name %s", s.source(&s.Device), name)
 			}
 			seen[name] = true
 		}
 		c.Rails = append(c.Rails, r)
 	}
-	transport := getenv("SOFTRNIC_TRANSPORT")
-	if transport == "" && (getenv("SOFTRNIC_TLS") != "" || getenv("SOFTRNIC_TLS_CA") != "") {
-		transport = "iwarp"
-	}
-	c.Transports, err = transports(transport)
-	c.Counters, c.Command, c.Top = getenv("SOFTRNIC_COUNTERS"), getenv("SOFTRNIC_COMMAND"), getenv("SOFTRNIC_TOP") == "1"
-	c.Run, _ = strconv.Atoi(getenv("SOFTRNIC_RUN"))
-	c.Whole = getenv("SOFTRNIC_WHOLE")
-	return c, err
+	c.Settings, c.Transports = s, s.Transport.Value
+	return c, nil
 }
 
 // AllInterfaces is the link that is a rail for each interface.
 const AllInterfaces = "kernel:all"
 
-// eachInterface replaces a link AllInterfaces by a link for each interface.
-func eachInterface(links []string, addrs string, each func(string) ([]string, error)) (list []string, err error) {
-	for _, l := range links {
+// links returns the link of each rail, or one for all. AllInterfaces is a link for each interface.
+func (s *Settings) links(each func(string) ([]string, error)) (list []string, err error) {
+	for _, l := range s.Link.parts() {
 		of, err := each(l)
 		if err != nil {
-			return nil, fmt.Errorf("SOFTRNIC_LINK: %w", err)
+			return nil, fmt.Errorf("%s: %w", s.source(&s.Link), err)
 		}
-		if addrs != "" && !slices.Equal(of, []string{l}) {
-			return nil, fmt.Errorf("SOFTRNIC_ADDR=%s: link %s has all addresses of each interface: leave it out", addrs, l)
+		if len(s.Addr) > 0 && !slices.Equal(of, []string{l}) {
+			return nil, fmt.Errorf("%s: link %s has all addresses of each interface: leave it out", s.source(&s.Addr), l)
 		}
 		list = append(list, of...)
 	}
 	return list, nil
 }
 
-// parts returns the parts of a value, one for each rail. There is at least one.
-func parts(value string) []string {
-	list := strings.Split(value, ";")
-	for i := range list {
-		list[i] = strings.TrimSpace(list[i])
-	}
-	return list
-}
+// addrs returns the addresses of each rail, separated by commas.
+func (s *Settings) addrs() []string { return PerRail(strings.Join(s.Addr, ",")).parts() }
 
 // pick returns the part of a rail. A single part belongs to all rails.
-func pick(list []string, rail int) string {
+func pick[T any](list []T, rail int) T {
 	if len(list) == 1 {
 		return list[0]
 	}
@@ -242,83 +190,42 @@ func pick(list []string, rail int) string {
 }
 
 // flags returns the node's flags of a rail.
-func flags(getenv func(string) string, link, addrs string) (f node.Flags, err error) {
-	text := func(name, value string, into interface{ UnmarshalText([]byte) error }) {
-		if e := into.UnmarshalText([]byte(value)); e != nil && err == nil {
-			err = fmt.Errorf("%s: %w", name, e)
+func (s *Settings) flags(link, addrs string) (f node.Flags, err error) {
+	f = node.Flags{Selective: s.Selective, Trace: s.Trace, Secure: s.Secure, Peer: values(s.Peer), SecurePort: uint16(s.SecurePort.Value),
+		Allow: values(s.Allow)}
+	f.TLSFlags = node.TLSFlags{TLS: s.TLS, TLSCA: s.TLSCA, TLSName: s.TLSName}
+	f.Log = slog.Level(s.Log.Value)
+	if link == "" && s.Secure == "" {
+		link = defaultLink
+	}
+	if link != "" {
+		if err := f.Link.UnmarshalText([]byte(link)); err != nil {
+			return f, fmt.Errorf("%s: %w", s.source(&s.Link), err)
 		}
 	}
-	for _, name := range []string{"SOFTRNIC_SHARED", "SOFTRNIC_SELECTIVE_REPEAT"} {
-		if v := getenv(name); v != "" && v != "0" && v != "1" {
-			return f, fmt.Errorf("%s=%s: must be 1 or 0", name, v)
-		}
+	f.Shared = f.Medium() == "kernel"
+	if s.Shared != nil {
+		f.Shared = *s.Shared
 	}
-	f.Selective = getenv("SOFTRNIC_SELECTIVE_REPEAT") == "1"
-	text("SOFTRNIC_LINK", cmp.Or(link, defaultLink), &f.Link)
-	if e := secure(&f, getenv, link); e != nil && err == nil {
-		err = e
-	}
-	f.TLSFlags = node.TLSFlags{TLS: getenv("SOFTRNIC_TLS"), TLSCA: getenv("SOFTRNIC_TLS_CA"), TLSName: getenv("SOFTRNIC_TLS_NAME")}
-	shared := getenv("SOFTRNIC_SHARED")
-	f.Shared = shared == "1" || shared == "" && f.Medium() == "kernel"
 	for addr := range strings.SplitSeq(addrs, ",") {
 		if addr = strings.TrimSpace(addr); addr != "" {
 			var a node.CIDR
-			text("SOFTRNIC_ADDR", addr, &a)
+			if err := a.UnmarshalText([]byte(addr)); err != nil {
+				return f, fmt.Errorf("%s: %w", s.source(&s.Addr), err)
+			}
 			f.Addr = append(f.Addr, a)
-		}
-	}
-	for host := range strings.SplitSeq(getenv("SOFTRNIC_ALLOW"), ",") {
-		if host = strings.TrimSpace(host); host != "" {
-			var a node.Allowed
-			text("SOFTRNIC_ALLOW", host, &a)
-			f.Allow = append(f.Allow, a)
 		}
 	}
 	// Kernels let a server send first. The server of ib_write_lat does so, and siw does not request
 	// peer-to-peer mode.
 	f.MPA.SendFirst = true
-	f.Trace = getenv("SOFTRNIC_TRACE")
-	if spec := getenv("SOFTRNIC_IMPAIR"); spec != "" {
-		f.Impair = new(node.Impairing)
-		text("SOFTRNIC_IMPAIR", spec, f.Impair)
+	if s.Impair.text != "" {
+		f.Impair = &s.Impair.Value
 	}
-	f.Log = slog.LevelWarn
-	if level := getenv("SOFTRNIC_LOG"); level != "" {
-		text("SOFTRNIC_LOG", level, &f.Log)
-	}
-	return f, err
+	return f, f.Check()
 }
 
-// secure sets the flags of a tunnel.
-func secure(f *node.Flags, getenv func(string) string, link string) error {
-	f.Secure = getenv("SOFTRNIC_SECURE")
-	if f.Secure == "" {
-		return nil
-	}
-	if link == "" {
-		f.Link = node.LinkSpec{} // not the default
-	}
-	for text := range strings.SplitSeq(getenv("SOFTRNIC_PEERS"), ",") {
-		if text = strings.TrimSpace(text); text != "" {
-			var p node.Peer
-			if err := p.UnmarshalText([]byte(text)); err != nil {
-				return fmt.Errorf("SOFTRNIC_PEERS: %w", err)
-			}
-			f.Peer = append(f.Peer, p)
-		}
-	}
-	if port := getenv("SOFTRNIC_SECURE_PORT"); port != "" {
-		n, err := strconv.ParseUint(port, 10, 16)
-		if err != nil {
-			return fmt.Errorf("SOFTRNIC_SECURE_PORT=%s: must be a port, 1 to 65535", port)
-		}
-		f.SecurePort = uint16(n)
-	}
-	return nil
-}
-
-// captureFile returns the capture file of a rail: see SOFTRNIC_CAPTURE.
+// captureFile returns the capture file of a rail: see Settings.Capture.
 func captureFile(name string, rail, rails int) string {
 	id := strconv.Itoa(os.Getpid())
 	if rails > 1 {
@@ -327,21 +234,16 @@ func captureFile(name string, rail, rails int) string {
 	return strings.ReplaceAll(name, "%p", id)
 }
 
-// portRate returns the rate that the ports of all rails report.
-func portRate(speed, width string) (r node.Rate, err error) {
-	if speed == "" && width == "" {
-		return r, nil
+// rate returns the rate that the ports of all rails report.
+func (s *Settings) rate() (node.Rate, error) {
+	r := node.Rate{Gbps: float64(s.Speed.Value), Lanes: int(s.Width.Value)}
+	if r.Gbps == 0 && r.Lanes != 0 {
+		return r, fmt.Errorf("%s: the number of lanes is that of a speed: give --speed (SOFTRNIC_SPEED) too", s.source(&s.Width))
 	}
-	if r.Gbps, err = strconv.ParseFloat(speed, 64); err != nil {
-		return r, fmt.Errorf("SOFTRNIC_SPEED=%s, SOFTRNIC_WIDTH=%s: the speed must be a number of Gbit/s, such as 100", speed, width)
-	}
-	if width != "" {
-		if r.Lanes, err = strconv.Atoi(width); err != nil || r.Lanes == 0 {
-			return r, fmt.Errorf("SOFTRNIC_WIDTH=%s: must be a number of lanes: 1, 2, 4, 8 or 12", width)
+	if r.Lanes != 0 {
+		if err := new(verbs.PortAttr).SetRate(r.Gbps, r.Lanes); err != nil {
+			return r, fmt.Errorf("%s, %s: %w", s.source(&s.Speed), s.source(&s.Width), err)
 		}
-	}
-	if err := new(verbs.PortAttr).SetRate(r.Gbps, r.Lanes); err != nil {
-		return r, fmt.Errorf("SOFTRNIC_SPEED=%s, SOFTRNIC_WIDTH=%s: %w", speed, width, err)
 	}
 	return r, nil
 }
@@ -391,7 +293,7 @@ func renumber(value string, number func(old string) string) string {
 	return strings.Join(names, ",")
 }
 
-// deviceNames returns the names of the RoCE and the iWARP device in a part of SOFTRNIC_DEVICE.
+// deviceNames returns the names of the RoCE and the iWARP device in a part of Settings.Device.
 func deviceNames(value string) (roce, iwarp string, err error) {
 	value = cmp.Or(value, defaultDevice)
 	roce, iwarp, both := strings.Cut(value, ",")
@@ -400,33 +302,23 @@ func deviceNames(value string) (roce, iwarp string, err error) {
 	}
 	for _, name := range []string{roce, iwarp} {
 		if len(name) > 63 || strings.ContainsAny(name, "/, \t\n") {
-			return "", "", fmt.Errorf("SOFTRNIC_DEVICE=%s: %q is not a device name: must be 1 to 63 characters without slashes "+
-				"and spaces", value, name)
+			return "", "", fmt.Errorf("%q is not a device name: must be 1 to 63 characters without slashes and spaces", name)
 		}
 	}
 	if roce == "" && iwarp == "" {
-		return "", "", fmt.Errorf("SOFTRNIC_DEVICE=%s: no device name: must name the RoCE device, the iWARP device, or both", value)
+		return "", "", errors.New("no device name: must name the RoCE device, the iWARP device, or both")
 	}
 	return roce, iwarp, nil
 }
 
-// transports returns the wire protocols in SOFTRNIC_TRANSPORT.
-func transports(value string) (list []verbs.Transport, err error) {
-	if value == "" {
-		return []verbs.Transport{verbs.RoCEv2, verbs.IWARP}, nil
+// withFile returns a getenv that reads variables missing from the environment from the file that
+// SOFTRNIC_CONFIG names. It has lines such as SOFTRNIC_LINK=shm; empty lines and lines that begin
+// with # are ignored.
+func withFile(getenv func(string) string) (func(string) string, error) {
+	file := getenv("SOFTRNIC_CONFIG")
+	if file == "" {
+		return getenv, nil
 	}
-	for name := range strings.SplitSeq(value, ",") {
-		t, ok := map[string]verbs.Transport{"roce": verbs.RoCEv2, "iwarp": verbs.IWARP}[strings.TrimSpace(name)]
-		if !ok || slices.Contains(list, t) {
-			return nil, fmt.Errorf("SOFTRNIC_TRANSPORT=%s: must be roce, iwarp, or both, separated by a comma", value)
-		}
-		list = append(list, t)
-	}
-	return list, nil
-}
-
-// withFile returns a getenv that reads variables missing from the environment from a file.
-func withFile(getenv func(string) string, file string) (func(string) string, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return nil, fmt.Errorf("SOFTRNIC_CONFIG: %w", err)

@@ -44,9 +44,8 @@ func parseRail(value string) (r RailSpec, err error) {
 	return r, nil
 }
 
-// withRails returns a getenv in which the variables of rails, if there are any, replace
-// SOFTRNIC_LINK, SOFTRNIC_ADDR and SOFTRNIC_DEVICE.
-func withRails(getenv func(string) string) (func(string) string, error) {
+// readRails replaces Link, Addr and Device by the variables of rails, if there are any.
+func (s *Settings) readRails(getenv func(string) string) error {
 	var links, addrs, devices []string
 	for i := range MaxRails {
 		value := getenv(RailVariable(i))
@@ -55,26 +54,22 @@ func withRails(getenv func(string) string) (func(string) string, error) {
 		}
 		r, err := parseRail(value)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", RailVariable(i), err)
+			return fmt.Errorf("%s: %w", RailVariable(i), err)
 		}
-		if r.Device == "" && getenv("SOFTRNIC_CARD") == "" { // a card names its devices
+		if r.Device == "" && s.Card == "" { // a card names its devices
 			r.Device = NumberedDevices("", i)
 		}
 		links, addrs, devices = append(links, strings.TrimSpace(r.Link)), append(addrs, r.Addr), append(devices, r.Device)
 	}
 	switch {
 	case links == nil:
-		return getenv, nil
+		return nil
 	case len(links) > 1 && slices.Contains(links, AllInterfaces):
-		return nil, fmt.Errorf("link=%s is a rail for each interface: it must be the only one of %s to %s", AllInterfaces, RailVariable(0),
+		return fmt.Errorf("link=%s is a rail for each interface: it must be the only one of %s to %s", AllInterfaces, RailVariable(0),
 			RailVariable(MaxRails-1))
 	}
-	set := map[string]string{"SOFTRNIC_LINK": strings.Join(links, ";"), "SOFTRNIC_ADDR": strings.Join(addrs, ";"),
+	replaced := map[string]string{"SOFTRNIC_LINK": strings.Join(links, ";"), "SOFTRNIC_ADDR": strings.Join(addrs, ";"),
 		"SOFTRNIC_DEVICE": strings.Join(devices, ";")}
-	return func(name string) string {
-		if v, ok := set[name]; ok {
-			return v
-		}
-		return getenv(name)
-	}, nil
+	s.Link, s.Addr, s.Device = "", nil, ""
+	return s.read(func(name string) string { return replaced[name] })
 }

@@ -57,7 +57,9 @@ type Flags struct {
 	Secure     string   `group:"node" type:"path" placeholder:"FILE" help:"Encrypt and authenticate everything, by WireGuard: the link is a tunnel to each --peer through this machine's UDP, also through NATs. FILE has this node's private key, of softrnic key, or a configuration in the format of wg(8), with peers; only its owner may read it. The node has the address that softrnic key prints, besides those of --addr. With --link stream, tap or packet, the tunnels are in Ethernet frames there, and peers have no HOST: a switch can relay between nodes behind NATs."`
 	Peer       []Peer   `group:"node" placeholder:"[NAME=]KEY[@HOST[:PORT]]" help:"With --secure: a peer's public key, and where it is at first unless it contacts this node; repeatable, or separated by commas. Default PORT: 51820. A peer has the address of its key, and the only peer has all addresses. With HOST, a packet is sent every 25 seconds, so that NATs keep the way back open."`
 	SecurePort uint16   `group:"node" name:"secure-port" placeholder:"PORT" help:"With --secure: the UDP port of this node. Default: that of FILE, otherwise 51820 if a peer is given without HOST, and otherwise any free port."`
-	Rate       Rate     `kong:"-"` // softrnic run's
+	// Rate and GUID are those of softrnic run.
+	Rate Rate       `kong:"-"`
+	GUID verbs.GUID `kong:"-"`
 	// The hosts that may reach the node; none: all.
 	Allow []Allowed `group:"node" placeholder:"HOST" help:"Let only these hosts reach the node: addresses, networks (CIDR), and names and public keys of peers (with --secure those of --peer, with TLS those of verified certificates: DNS names and SHA-256 hashes of keys); separated by commas, repeatable. Connection requests of other hosts are rejected, their datagrams are dropped, and queue pairs cannot be connected to them. access_denied of --counters counts these. It does not apply to raw packets. Without --secure, senders may forge their addresses; with TLS and a name or key, the certificate of each connection decides. Default: all hosts."`
 	// The node is only described: with --link kernel it reserves no address and starts no hub.
@@ -199,7 +201,7 @@ func (n *Node) Addrs() []netip.Addr {
 // Open opens the node's link, stack and device.
 func (f *Flags) Open(e *cli.Env) (*Node, error) {
 	log := slog.New(slog.NewTextHandler(e.Stderr, &slog.HandlerOptions{Level: f.Log}))
-	if err := f.check(); err != nil {
+	if err := f.Check(); err != nil {
 		return nil, err
 	}
 	n := &Node{Log: log, medium: f.Medium(), strict: f.StrictICRC}
@@ -223,7 +225,7 @@ func (f *Flags) Open(e *cli.Env) (*Node, error) {
 	}
 	mpa := f.MPA.Config
 	mpa.LongFPDUs = f.LongFPDUs
-	device := &rdmatransport.Config{RoCE: cfg, IWARP: mpa, Rate: rdmatransport.Rate(f.Rate), Identify: n.identify}
+	device := &rdmatransport.Config{RoCE: cfg, IWARP: mpa, Rate: rdmatransport.Rate(f.Rate), GUID: f.GUID, Identify: n.identify}
 	if n.allow, err = f.allow(n); err != nil {
 		return nil, errors.Join(err, n.Host.Close())
 	}
@@ -251,8 +253,8 @@ func (f *Flags) Open(e *cli.Env) (*Node, error) {
 	return n, nil
 }
 
-// check returns an error if flags contradict each other.
-func (f *Flags) check() error {
+// Check returns an error if flags contradict each other.
+func (f *Flags) Check() error {
 	if err := cmp.Or(f.checkSecure(), f.checkTLS()); err != nil {
 		return err
 	}

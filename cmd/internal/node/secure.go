@@ -23,7 +23,9 @@ type Peer struct{ wireguard.PeerConfig }
 
 // UnmarshalText implements encoding.TextUnmarshaler.
 func (p *Peer) UnmarshalText(text []byte) (err error) {
-	p.PeerConfig, err = wireguard.ParsePeer(string(text))
+	if p.PeerConfig, err = wireguard.ParsePeer(string(text)); err != nil {
+		err = fmt.Errorf("%q: %w", text, err)
+	}
 	return err
 }
 

@@ -118,6 +118,10 @@ func TestDevinfo(t *testing.T) {
 	if out := say("ibv_devices"); !strings.Contains(out, "mlx5_0 ") || strings.Contains(out, "softrnic0") {
 		t.Errorf("with SOFTRNIC_DEVICE=mlx5_0, ibv_devices lists\n%s", out)
 	}
+	n.env = append(n.env, "SOFTRNIC_GUID=0002:c903:0012:3456")
+	if out := say("ibv_devices"); !strings.Contains(out, "0002c90300123456") {
+		t.Errorf("with SOFTRNIC_GUID, ibv_devices lists\n%s", out)
+	}
 	n.env = append(n.env, "SOFTRNIC_LINK=carrier-pigeon")
 	if out, err := n.program(t.Context(), t, "ibv_devices").CombinedOutput(); err == nil ||
 		!strings.Contains(string(out), "carrier-pigeon") {

@@ -105,7 +105,7 @@ func TestCheck(t *testing.T) {
 		{"old", func(_ *Settings, file string) error { return replaceIn(file, "/opt/softrnic/bin", "/usr/bin") }, nil,
 			"is of another version of softrnic"},
 		{"settings", func(_ *Settings, file string) error { return replaceIn(file, "link=kernel", "link=pigeon") }, nil,
-			"the libraries refuse device 0: SOFTRNIC_LINK: "},
+			"the libraries refuse device 0: SOFTRNIC_LINK=pigeon: "},
 		{"where", func(*Settings, string) error { return nil }, []string{"--output", "/somewhere/softrnic.json"},
 			"/somewhere/softrnic.json is not in a directory that runtimes read"},
 	} {

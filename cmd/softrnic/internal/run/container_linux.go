@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 
 	"github.com/softrnic/softrnic/cmd/internal/cli"
-	"github.com/softrnic/softrnic/cmd/internal/dropin"
 	"github.com/softrnic/softrnic/link/userdir"
 )
 
@@ -19,7 +18,7 @@ import (
 // directory. The processes of a container share it, as long as the addresses are the same: its name
 // depends on the files. Nothing removes it before the container ends.
 func (c *Command) describeContainer(e *cli.Env) (err error) {
-	cfg, err := dropin.FromEnv(c.getenv)
+	cfg, err := c.Complete(os.Getenv)
 	if err != nil {
 		return err
 	}

@@ -36,11 +36,7 @@ func (p programs) Collect(ch chan<- prometheus.Metric) {
 }
 
 // serveMetrics serves Prometheus on --metrics until stop is called.
-func (c *Command) serveMetrics(e *cli.Env) (stop func(), err error) {
-	level := slog.LevelWarn
-	if c.Log != nil {
-		level = *c.Log
-	}
+func (c *Command) serveMetrics(e *cli.Env, level slog.Level) (stop func(), err error) {
 	log := slog.New(slog.NewTextHandler(e.Stderr, &slog.HandlerOptions{Level: level}))
 	return running.ServeMetrics(c.Metrics, programs{log}, log)
 }

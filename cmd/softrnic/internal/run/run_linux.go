@@ -39,7 +39,7 @@ func (c *Command) Run(ctx context.Context, e *cli.Env) (err error) {
 	if err := refuseMusl(c.Program[0]); err != nil {
 		return notRun(err)
 	}
-	cfg, err := dropin.FromEnv(c.getenv)
+	cfg, err := c.Complete(os.Getenv)
 	if err != nil {
 		return err
 	}
@@ -47,7 +47,7 @@ func (c *Command) Run(ctx context.Context, e *cli.Env) (err error) {
 		return c.withSockets(ctx, e, cfg, libs, command)
 	}
 	env := c.environment(append([]string{libs}, missingProviders(libs)...), command)
-	stop, err := c.serveMetrics(e)
+	stop, err := c.serveMetrics(e, cfg.Rails[0].Flags.Log)
 	if err != nil {
 		return err
 	}

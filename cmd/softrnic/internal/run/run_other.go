@@ -10,6 +10,6 @@ import (
 
 // Run returns an error.
 func (c *Command) Run(*cli.Env) error {
-	_, _ = c.environment, c.getenv
+	_ = c.environment
 	return errors.New("the drop-in libraries are for Linux only")
 }

@@ -63,6 +63,20 @@ func TestTreeWithoutCard(t *testing.T) {
 	}
 }
 
+// TestTreeGUIDs: the devices of a rail have GUIDs of their own, and GIDs in sysfs's format.
+func TestTreeGUIDs(t *testing.T) {
+	dir := described(t, true, map[string]string{"SOFTRNIC_LINK": "pipe", "SOFTRNIC_ADDR": "10.0.0.1/24", "SOFTRNIC_GUID": "0002c90300123456"})
+	for file, want := range map[string]string{
+		"softrnic0/node_guid": "0002:c903:0012:3456", "softrnic0/sys_image_guid": "0002:c903:0012:3456",
+		"softrnic0_iw/node_guid": "0002:c903:0012:3457", "softrnic0_iw/sys_image_guid": "0002:c903:0012:3456",
+		"softrnic0/ports/1/gids/1": "0000:0000:0000:0000:0000:ffff:0a00:0001",
+	} {
+		if got := read(t, dir, "sys/class/infiniband", file); got != want {
+			t.Errorf("%s is %q, want %q", file, got, want)
+		}
+	}
+}
+
 // TestTreeCards: each rail has a card of its own, whose paths lead to each other as in Linux.
 func TestTreeCards(t *testing.T) {
 	dir := described(t, false, map[string]string{"SOFTRNIC_LINK": "pipe", "SOFTRNIC_ADDR": "10.0.0.1/24;10.0.1.1/24;10.0.2.1/24",
