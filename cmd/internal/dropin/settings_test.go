@@ -23,8 +23,8 @@ var samples = map[string]string{
 	"RUN": "7", "WHOLE": "/w",
 }
 
-// TestTable: each setting has a variable, and help unless it is softrnic's own. Its value is the same
-// by flag and by variable, and passes to a program unchanged.
+// TestTable: each setting has a variable, and help unless it is softrnic's own. Its value is the
+// same by flag and by variable, and passes to a program unchanged.
 func TestTable(t *testing.T) {
 	seen := map[string]bool{}
 	for f := range new(Settings).fields() {
