@@ -5,7 +5,6 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"sync"
 	"syscall"
 	"time"
 
@@ -18,7 +17,6 @@ type directory struct {
 	*os.Root
 	top    *os.File // the directory, for Space and Identity
 	device uint64   // of the file system of top
-	cache  files
 }
 
 func openDirectory(name string) (*directory, error) {
@@ -34,7 +32,6 @@ func openDirectory(name string) (*directory, error) {
 }
 
 func (d *directory) Close() error {
-	d.cache.clear()
 	return errors.Join(d.top.Close(), d.Root.Close())
 }
 
@@ -111,13 +108,8 @@ func (d *directory) regular(name string) (fs.FileInfo, error) {
 }
 
 func (d *directory) Open(name string, write bool) (storeFile, error) {
-	info, err := d.regular(name)
-	if err != nil {
+	if _, err := d.regular(name); err != nil {
 		return nil, err
-	}
-	id := d.Identity(name, info)
-	if f := d.cache.get(id, write); f != nil {
-		return f, nil
 	}
 	flag := os.O_RDONLY
 	if write {
@@ -128,46 +120,47 @@ func (d *directory) Open(name string, write bool) (storeFile, error) {
 		f, err = d.Root.OpenFile(name, os.O_WRONLY|openFileFlag, 0)
 	}
 	if err != nil {
-		return nil, err
+		return nil, err // not f, which would be an interface that is not nil
 	}
-	return d.cache.add(id, write, f), nil
+	return f, nil
 }
 
-// Create leaves the new file open for a while: its client may write to it even if the file's mode
-// does not allow that to others.
-func (d *directory) Create(name string) error {
-	f, err := d.Root.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o666)
+func (d *directory) Create(name string, perm fs.FileMode) error {
+	f, err := d.Root.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, perm)
 	if err != nil {
 		return err
 	}
+	return f.Close()
+}
+
+// Sync is fsync for what can be opened. A symbolic link, a FIFO, and a file whose mode allows
+// nothing to this user, cannot, nor what another client has renamed meanwhile: then it syncs all of
+// the file system.
+func (d *directory) Sync(name string) error {
 	info, err := d.Lstat(name)
-	if err != nil {
-		return errors.Join(err, f.Close())
+	if err != nil || !info.IsDir() && !info.Mode().IsRegular() {
+		return d.syncAround(name)
 	}
-	return d.cache.add(d.Identity(name, info), true, f).Close()
+	if info.IsDir() && !syncsDirectories {
+		return nil
+	}
+	f, err := d.Root.OpenFile(name, os.O_RDONLY|openFileFlag, 0)
+	if errors.Is(err, fs.ErrPermission) && !info.IsDir() {
+		f, err = d.Root.OpenFile(name, os.O_WRONLY|openFileFlag, 0)
+	}
+	if err != nil {
+		return d.syncAround(name)
+	}
+	return errors.Join(f.Sync(), f.Close())
 }
 
-func (d *directory) Remove(name string) error {
-	info, err := d.Lstat(name)
+// syncAround syncs the file system of the directory of a name, or that of the export.
+func (d *directory) syncAround(name string) error {
+	f, err := d.Root.Open(path.Dir(name))
 	if err != nil {
-		return err
+		return syncFileSystem(d.top)
 	}
-	if err := d.Root.Remove(name); err != nil {
-		return err
-	}
-	d.cache.forget(d.Identity("", info).number)
-	return nil
-}
-
-func (d *directory) Rename(from, to string) error {
-	replaced, _ := d.Lstat(to)
-	if err := d.Root.Rename(from, to); err != nil {
-		return err
-	}
-	if replaced != nil {
-		d.cache.forget(d.Identity("", replaced).number)
-	}
-	return nil
+	return errors.Join(syncFileSystem(f), f.Close())
 }
 
 func (d *directory) Chmod(name string, mode fs.FileMode) error {
@@ -190,90 +183,4 @@ func (d *directory) Chtimes(name string, atime, mtime time.Time) error {
 		return nil // os.Root can only set those of its target
 	}
 	return d.Root.Chtimes(name, atime, mtime)
-}
-
-// files are open files that are kept for further accesses.
-type files struct {
-	mu   sync.Mutex
-	open []*keptFile // the last used one is last
-}
-
-// maxKept is the number of files that are kept open.
-const maxKept = 64
-
-// keptFile is an open file in the cache. It is closed when it has left the cache and has no users.
-type keptFile struct {
-	*os.File
-	cache *files
-	id    identity
-	write bool
-	users int
-	gone  bool // from the cache
-}
-
-// Close ends a use of the file.
-func (f *keptFile) Close() error {
-	f.cache.mu.Lock()
-	defer f.cache.mu.Unlock()
-	f.users--
-	f.closeUnused()
-	return nil
-}
-
-func (f *keptFile) closeUnused() {
-	if f.users == 0 && f.gone {
-		_ = f.File.Close() // each write was checked, and synced as the client wished
-	}
-}
-
-// get returns a kept file for another use, or nil.
-func (c *files) get(id identity, write bool) *keptFile {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for i, f := range c.open {
-		if f.id == id && f.write == write {
-			f.users++
-			c.open = append(append(c.open[:i], c.open[i+1:]...), f)
-			return f
-		}
-	}
-	return nil
-}
-
-// add keeps an open file, and returns it for its first use.
-func (c *files) add(id identity, write bool, open *os.File) *keptFile {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	f := &keptFile{File: open, cache: c, id: id, write: write, users: 1}
-	c.open = append(c.open, f)
-	if len(c.open) > maxKept {
-		c.drop(0)
-	}
-	return f
-}
-
-func (c *files) drop(i int) {
-	f := c.open[i]
-	c.open = append(c.open[:i], c.open[i+1:]...)
-	f.gone = true
-	f.closeUnused()
-}
-
-// forget drops the files of a number.
-func (c *files) forget(number uint64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for i := len(c.open) - 1; i >= 0; i-- {
-		if c.open[i].id.number == number {
-			c.drop(i)
-		}
-	}
-}
-
-func (c *files) clear() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for len(c.open) > 0 {
-		c.drop(0)
-	}
 }

@@ -6,8 +6,11 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io/fs"
 	"math"
+	"net/netip"
+	"sync/atomic"
 	"syscall"
 
 	gonfs "github.com/willscott/go-nfs"
@@ -18,18 +21,28 @@ import (
 // export serves a store by NFS version 3 and MOUNT version 3. The service is go-nfs. The export
 // checks each call before, and completes or corrects what go-nfs does not do or does wrongly: the
 // statuses of errors, links, names and lengths from a hostile client, and stable storage.
+//
+// What a reply acknowledges is on stable storage (RFC 1813 §4.7, §4.8). go-nfs never syncs, but its
+// replies come back to serve, which syncs before it passes them on:
+//
+//   - After SETATTR, CREATE, MKDIR, SYMLINK, LINK, REMOVE, RMDIR and RENAME: the file whose
+//     attributes have changed, and each directory whose entries have.
+//   - WRITE with DATA_SYNC or FILE_SYNC: the file. COMMIT: all of the file, whatever its range is.
+//   - After a failed sync, of whichever call, the call fails, and the write verifier is another one.
+//     So all clients repeat what they have written and not yet committed (RFC 1813 §3.3.21).
+//
+// A call that has begun goes on to its end even if its connection ends (see repeated and ranges).
 type export struct {
 	store    store
 	path     string // of the directory, which clients may give to MOUNT beside "/"
 	readOnly bool
 	handles  *handles
-	verifier [8]byte // differs after each start: clients then repeat uncommitted writes
+	files    *files
+	verifier atomic.Uint64 // differs after each start: clients then repeat uncommitted writes
 	repeated *repeated
-	sessions chan *session // nil: not created yet
+	ranges   *ranges
+	workers  *workers
 }
-
-// maxSessions is the number of calls that are served at a time.
-const maxSessions = 8
 
 // maxTransfer is the largest READ, WRITE and listing of a directory, in bytes: Linux's limit.
 const maxTransfer = 1 << 20
@@ -40,21 +53,24 @@ func newExport(s store, path string, readOnly bool) (*export, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &export{store: s, path: path, readOnly: readOnly, handles: h, repeated: newRepeated(), sessions: make(chan *session, maxSessions)}
-	_, _ = rand.Read(e.verifier[:]) // never fails
-	for range maxSessions {
-		e.sessions <- nil
-	}
+	e := &export{store: s, path: path, readOnly: readOnly, handles: h, repeated: newRepeated(), ranges: newRanges()}
+	e.workers = newWorkers(e)
+	e.files = &files{store: s, lost: e.newVerifier}
+	e.newVerifier()
 	return e, nil
 }
 
-// close ends the sessions. No call is being served.
+// newVerifier changes the write verifier: data that was not committed may be lost.
+func (e *export) newVerifier() {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails
+	e.verifier.Store(binary.BigEndian.Uint64(b[:]))
+}
+
+// close waits for the calls that are inside the store, and closes it.
 func (e *export) close() error {
-	for range maxSessions {
-		if s := <-e.sessions; s != nil {
-			_ = s.Close()
-		}
-	}
+	e.workers.close()
+	e.files.clear()
 	return e.store.Close()
 }
 
@@ -74,21 +90,77 @@ func (e *export) HandleRPC(ctx context.Context, r *rpcrdma.Call) []byte {
 	case c.version != version3:
 		return words(c.accepted(acceptProgMismatch), version3, version3)
 	case c.program == programMount:
-		return e.mount(ctx, c)
+		return e.mount(ctx, r.PeerAddr.Addr(), c)
 	case int64(c.procedure) >= int64(len(nfsProcedures)):
 		return c.accepted(acceptProcUnavail)
 	case !c.parseArgs(nfsProcedures[c.procedure].args):
 		return c.accepted(acceptGarbageArgs)
 	case e.readOnly && nfsProcedures[c.procedure].effect != reads:
 		return c.fail(nfsRofs)
-	case nfsProcedures[c.procedure].effect == changesOnce:
-		return e.repeated.do(ctx, r.PeerAddr.Addr(), r.Message, func() []byte { return e.nfs(ctx, c) })
+	case nfsProcedures[c.procedure].effect == reads:
+		return e.await(ctx, r.PeerAddr.Addr(), c, e.nfs)
 	}
-	return e.nfs(ctx, c)
+	return e.repeated.do(ctx, r.PeerAddr.Addr(), c, func(ended func([]byte)) bool {
+		return e.begin(ctx, r.PeerAddr.Addr(), c, e.nfs, ended)
+	})
+}
+
+// begin begins a call when there is a worker for it and no earlier call changes the same bytes. It
+// returns false if ctx ends before. ended is called with the reply at the end of the call, which
+// does not depend on ctx: what a thread in the kernel does cannot be revoked.
+func (e *export) begin(ctx context.Context, client netip.Addr, c *rpcCall, serve func(*session, *rpcCall) []byte, ended func([]byte)) bool {
+	var changes *span
+	if id, from, to, ok := e.changes(c); ok {
+		if changes = e.ranges.enter(ctx, id, from, to); changes == nil {
+			return false
+		}
+	}
+	s := e.workers.take(ctx, client)
+	if s == nil {
+		changes.leave()
+		return false
+	}
+	c.own()
+	go func() {
+		reply := serve(s, c)
+		s.view.end()
+		e.workers.put(client, s)
+		changes.leave()
+		ended(reply)
+	}()
+	return true
+}
+
+// await returns the reply of a call that changes nothing, or nil if ctx ends before.
+func (e *export) await(ctx context.Context, client netip.Addr, c *rpcCall, serve func(*session, *rpcCall) []byte) []byte {
+	ended := make(chan []byte, 1)
+	if !e.begin(ctx, client, c, serve, func(reply []byte) { ended <- reply }) {
+		return nil
+	}
+	select {
+	case reply := <-ended:
+		return reply
+	case <-ctx.Done():
+		return nil
+	}
+}
+
+// changes returns the bytes that a call may change: from, up to before to. SETATTR may truncate.
+func (e *export) changes(c *rpcCall) (id identity, from, to uint64, ok bool) {
+	switch {
+	case c.program == programNFS && c.procedure == procWrite:
+		from, to = c.uint64(1), c.uint64(1)+uint64(c.lengths[4])
+	case c.program == programNFS && c.procedure == procSetattr:
+		to = math.MaxUint64
+	default:
+		return identity{}, 0, 0, false
+	}
+	id, _, ok = e.handles.decode(c.bytes(0))
+	return id, from, to, ok
 }
 
 // mount serves a call of MOUNT (RFC 1813 §5.2).
-func (e *export) mount(ctx context.Context, c *rpcCall) []byte {
+func (e *export) mount(ctx context.Context, client netip.Addr, c *rpcCall) []byte {
 	switch {
 	case int64(c.procedure) >= int64(len(mountProcedures)):
 		return c.accepted(acceptProcUnavail)
@@ -105,60 +177,37 @@ func (e *export) mount(ctx context.Context, c *rpcCall) []byte {
 		const nameTooLong = 63
 		return words(c.accepted(acceptSuccess), nameTooLong)
 	}
-	reply, _ := e.pass(ctx, c, c.message, call{procedure: math.MaxUint32})
-	return reply
+	return e.await(ctx, client, c, func(s *session, c *rpcCall) []byte {
+		s.view.begin(call{procedure: math.MaxUint32})
+		reply, err := s.do(c.record)
+		if err != nil {
+			return c.accepted(acceptSystemErr)
+		}
+		return reply
+	})
 }
 
 const mountPathMax = 1024 // MNTPATHLEN (RFC 1813 §5.1.1)
 
-// pass passes a call to go-nfs, and returns the reply with the last error of the store. If it
-// returns no reply, the client may repeat the call.
-func (e *export) pass(ctx context.Context, c *rpcCall, message []byte, args call) ([]byte, error) {
-	var s *session
-	select {
-	case s = <-e.sessions:
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-	if s == nil {
-		s = newSession(e)
-	}
-	reply, err := s.do(ctx, message, args)
-	if err != nil {
-		_ = s.Close()
-		e.sessions <- nil
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		return c.accepted(acceptSystemErr), err
-	}
-	err = s.view.err
-	e.sessions <- s
-	return reply, err
-}
-
 // nfs serves a call of NFS whose arguments are complete.
-func (e *export) nfs(ctx context.Context, c *rpcCall) []byte {
-	message, args := c.message, call{procedure: c.procedure}
+func (e *export) nfs(s *session, c *rpcCall) []byte {
 	for i, t := range nfsProcedures[c.procedure].args {
 		if t == 'n' && c.lengths[i] > nameMax {
 			return c.fail(nfsNameTooLong)
 		}
 	}
+	args := call{procedure: c.procedure, mode: c.mode}
 	switch c.procedure {
 	case procRead:
 		if c.uint64(1) > math.MaxInt64-maxTransfer {
 			return c.fail(nfsInval)
 		}
-		message = bytes.Clone(message)
-		c.limit(message, 2, maxTransfer)
+		c.limit(2, maxTransfer)
 	case procReaddir:
-		message = bytes.Clone(message)
-		c.limit(message, 3, maxTransfer)
+		c.limit(3, maxTransfer)
 	case procReaddirplus:
-		message = bytes.Clone(message)
-		c.limit(message, 3, maxTransfer)
-		c.limit(message, 4, maxTransfer)
+		c.limit(3, maxTransfer)
+		c.limit(4, maxTransfer)
 	case procWrite:
 		if c.uint64(1) > math.MaxInt64-maxTransfer {
 			return c.fail(nfsFbig)
@@ -166,17 +215,39 @@ func (e *export) nfs(ctx context.Context, c *rpcCall) []byte {
 		args.stable = c.uint32(3) != 0
 	case procCreate:
 		args.guarded = c.uint32(2) == createGuarded
-	case procSymlink, procLink:
-		return e.link(c)
 	case procMknod:
 		return c.fail(nfsNotsupp)
+	}
+	if c.size > math.MaxInt64 {
+		return c.fail(nfsInval)
+	}
+	v := s.view
+	v.begin(args)
+	verifier := e.verifier.Load() // of WRITE: before it, because a write-back may fail soon after
+	var reply []byte
+	switch c.procedure {
+	case procSymlink, procLink: // go-nfs has no correct LINK, and reads only a part of a long target
+		reply = v.newLink(c)
 	case procCommit:
-		if s := e.commit(c); s != nfsOK {
-			return c.fail(s)
+		if err := e.commit(c); err != nil {
+			return c.fail(statusOf(err))
+		}
+		verifier = e.verifier.Load() // and of COMMIT: after it, to tell of failures that others saw
+		fallthrough
+	default:
+		var err error
+		if reply, err = s.do(c.record); err != nil {
+			return c.accepted(acceptSystemErr)
+		}
+		reply = correct(c, reply, v.err, verifier)
+	}
+	if outcome, ok := result(reply); ok && outcome == acceptSuccess && len(reply) > resultOffset+4 &&
+		binary.BigEndian.Uint32(reply[resultOffset:]) == uint32(nfsOK) {
+		if err := v.settle(); err != nil {
+			return c.fail(statusOf(err))
 		}
 	}
-	reply, err := e.pass(ctx, c, message, args)
-	return e.correct(c, reply, err)
+	return reply
 }
 
 // goNFSSystemErr is go-nfs's number for SYSTEM_ERR, which is that of GARBAGE_ARGS.
@@ -184,8 +255,8 @@ const goNFSSystemErr = 4
 
 const nameMax = 255 // the longest name, as in Linux
 
-// correct corrects go-nfs's reply.
-func (e *export) correct(c *rpcCall, reply []byte, err error) []byte {
+// correct corrects go-nfs's reply. err is the last error of the store.
+func correct(c *rpcCall, reply []byte, err error, verifier uint64) []byte {
 	outcome, ok := result(reply)
 	if !ok || c.procedure == procNull {
 		return reply
@@ -214,6 +285,9 @@ func (e *export) correct(c *rpcCall, reply []byte, err error) []byte {
 			const unstable = 0
 			binary.BigEndian.PutUint32(reply[at:], unstable)
 		}
+		setVerifier(reply, verifier)
+	case procCommit:
+		setVerifier(reply, verifier)
 	case procFsinfo: // go-nfs says 1 GiB
 		x := &xdr{b: reply, off: resultOffset + 4, ok: true}
 		if x.uint32() != 0 {
@@ -231,22 +305,24 @@ func (e *export) correct(c *rpcCall, reply []byte, err error) []byte {
 
 const attributesLen = 84 // of fattr3 (RFC 1813 §2.6)
 
-// commit brings a file to stable storage, before go-nfs answers COMMIT.
-func (e *export) commit(c *rpcCall) status {
-	name, ok := e.handles.find(c.bytes(0))
-	if !ok {
-		return nfsStale
+// setVerifier replaces the write verifier, which is the last result of WRITE and COMMIT.
+func setVerifier(reply []byte, verifier uint64) {
+	if at := len(reply) - 8; at > resultOffset {
+		binary.BigEndian.PutUint64(reply[at:], verifier)
 	}
-	f, err := e.store.Open(name, true)
-	if err != nil {
-		return statusOf(err)
-	}
-	return statusOf(errors.Join(f.Sync(), f.Close()))
 }
 
-// link serves SYMLINK and LINK. go-nfs has no correct LINK, and reads only a part of a long target.
-func (e *export) link(c *rpcCall) []byte {
-	v := &view{export: e}
+// commit brings a file to stable storage, before go-nfs answers COMMIT.
+func (e *export) commit(c *rpcCall) error {
+	name, ok := e.handles.find(c.bytes(0))
+	if !ok {
+		return syscall.ESTALE
+	}
+	return e.files.commit(name)
+}
+
+// newLink serves SYMLINK and LINK.
+func (v *view) newLink(c *rpcCall) []byte {
 	at := 0 // the argument that is the directory
 	if c.procedure == procLink {
 		at = 1
@@ -256,13 +332,10 @@ func (e *export) link(c *rpcCall) []byte {
 		return c.fail(nfsStale)
 	}
 	name := v.Join(append(dir, string(c.bytes(at+1)))...)
-	if err := v.check("link", name); err != nil {
-		return c.fail(statusOf(err))
-	}
 	if c.procedure == procSymlink {
-		err = e.store.Symlink(string(c.bytes(3)), name)
-	} else if from, ok := e.handles.find(c.bytes(0)); ok {
-		err = e.store.Link(from, name)
+		err = v.Symlink(string(c.bytes(3)), name)
+	} else if from, ok := v.handles.find(c.bytes(0)); ok {
+		err = v.link(from, name)
 	} else {
 		return c.fail(nfsStale)
 	}
@@ -271,7 +344,7 @@ func (e *export) link(c *rpcCall) []byte {
 	}
 	b := bytes.NewBuffer(words(c.accepted(acceptSuccess), uint32(nfsOK)))
 	if c.procedure == procSymlink {
-		b.Write(appendOpaque(words(nil, 1), e.handles.of(name)))
+		b.Write(appendOpaque(words(nil, 1), v.handles.of(name)))
 	}
 	_ = gonfs.WritePostOpAttrs(b, v.attributes(name)) // a Buffer has no errors
 	_ = gonfs.WriteWcc(b, nil, v.attributes(v.Join(dir...)))
@@ -297,6 +370,8 @@ func statusOf(err error) status {
 		syscall.EXDEV: nfsXdev, syscall.ENOTDIR: nfsNotdir, syscall.EISDIR: nfsIsdir, syscall.EINVAL: nfsInval, syscall.EFBIG: nfsFbig,
 		syscall.ENOSPC: nfsNospc, syscall.EROFS: nfsRofs, syscall.EMLINK: nfsMlink, syscall.ENAMETOOLONG: nfsNameTooLong,
 		syscall.ENOTEMPTY: nfsNotempty, syscall.EDQUOT: nfsDquot, syscall.ESTALE: nfsStale, syscall.ENOTSUP: nfsNotsupp,
+		// The server is short of something. The client tries again.
+		syscall.EMFILE: nfsJukebox, syscall.ENFILE: nfsJukebox, syscall.ENOMEM: nfsJukebox, syscall.EAGAIN: nfsJukebox,
 	} {
 		if errors.Is(err, errno) {
 			return s
@@ -309,4 +384,13 @@ func statusOf(err error) status {
 		return nfsExist
 	}
 	return nfsAcces // for example, a symbolic link to outside of the export
+}
+
+// stored returns the error of a sync as one that has a status of its own: full, or else I/O.
+func stored(err error) error {
+	switch statusOf(err) {
+	case nfsOK, nfsNospc, nfsDquot, nfsIO:
+		return err
+	}
+	return fmt.Errorf("%w: %v", syscall.EIO, err)
 }

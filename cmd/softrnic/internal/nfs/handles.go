@@ -128,7 +128,7 @@ func (h *handles) learn(name string) *knownFile {
 		return nil
 	}
 	id := h.store.Identity(name, info)
-	base, dir := path.Base(name), path.Dir(name)
+	base, dir := strings.Clone(path.Base(name)), path.Dir(name) // without the rest of the path
 	if n := h.nodes[id]; n != nil && n.parent != nil && n.name == base && n.parent.path() == dir {
 		return n
 	}

@@ -4,6 +4,7 @@ import (
 	"io"
 	"io/fs"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -14,7 +15,7 @@ import (
 
 // memory is a tree of files in memory as a store.
 type memory struct {
-	limit int64 // bytes of data
+	limit int64 // bytes
 
 	mu   sync.RWMutex // protects all below, also of the nodes
 	used int64
@@ -34,7 +35,7 @@ type memoryNode struct {
 	entries  map[string]*memoryNode
 }
 
-// newMemory returns an empty tree for at most limit bytes of data.
+// newMemory returns an empty tree that occupies at most limit bytes.
 func newMemory(limit int64) *memory {
 	m := &memory{limit: limit}
 	m.root = m.node(fs.ModeDir | 0o777)
@@ -97,11 +98,12 @@ func (m *memory) insert(op, name string, n *memoryNode) error {
 	return nil
 }
 
-// entryCost is the number of bytes that a directory's entry, with its node, counts.
-const entryCost = 512
+// entryCost is the number of bytes that an entry of a directory counts beside the data: its node, up
+// to 255 bytes of name here and in its handle, and the maps of both.
+const entryCost = 1024
 
 func (n *memoryNode) put(base string, child *memoryNode) {
-	n.entries[base], n.mtime = child, time.Now()
+	n.entries[strings.Clone(base)], n.mtime = child, time.Now() // without the rest of the path
 	if child.mode.IsDir() {
 		n.links++
 	}
@@ -117,7 +119,7 @@ func (n *memoryNode) drop(base string) {
 	case child.mode.IsDir():
 		n.links--
 	case child.links == 1:
-		n.m.used -= int64(len(child.data))
+		n.m.used -= int64(cap(child.data))
 		child.links, child.data = 0, nil
 	default:
 		child.links--
@@ -194,10 +196,10 @@ func (m *memory) Open(name string, _ bool) (storeFile, error) {
 	return n, nil
 }
 
-func (m *memory) Create(name string) error {
+func (m *memory) Create(name string, perm fs.FileMode) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.insert("create", name, m.node(0o666))
+	return m.insert("create", name, m.node(perm))
 }
 
 func (m *memory) Mkdir(name string, perm fs.FileMode) error {
@@ -213,7 +215,7 @@ func (m *memory) Symlink(target, name string) error {
 		return pathError("symlink", name, err)
 	}
 	n := m.node(fs.ModeSymlink | 0o777)
-	n.data = []byte(target)
+	n.data = slices.Clip([]byte(target))
 	err := m.insert("symlink", name, n)
 	if err != nil {
 		m.used -= int64(len(target))
@@ -338,6 +340,9 @@ func (m *memory) Space() (space, error) {
 	return space{uint64(m.limit), free, free, files, files - min(m.next, files)}, nil
 }
 
+// Sync has nothing to do: the content ends with the process anyway, and then has another verifier.
+func (m *memory) Sync(string) error { return nil }
+
 func (m *memory) Close() error { return nil }
 
 // grow accounts for n further bytes of data. mu is held for writing.
@@ -349,25 +354,32 @@ func (m *memory) grow(n int64) error {
 	return nil
 }
 
-// resize sets the length of the data. mu is held for writing.
+// resize sets the length of the data. What counts is the memory that the data occupies: a file that
+// grows has up to twice its length, where there is room for it, and a smaller one is moved. mu is
+// held for writing.
 func (n *memoryNode) resize(size int64) error {
 	if n.links == 0 {
 		return syscall.ESTALE
 	}
-	if err := n.m.grow(size - int64(len(n.data))); err != nil {
-		return err
-	}
-	if size <= int64(cap(n.data)) {
-		old := len(n.data)
+	old, occupied := int64(len(n.data)), int64(cap(n.data))
+	if size <= occupied && size >= occupied/2 {
 		n.data = n.data[:size]
-		if int64(old) < size {
-			clear(n.data[old:])
-		}
+		clear(n.data[min(old, size):])
 		return nil
 	}
-	larger := make([]byte, size, max(size, min(2*int64(len(n.data)), n.m.limit)))
-	copy(larger, n.data)
-	n.data = larger
+	room := size
+	if size > old {
+		room = max(size, 2*old)
+	}
+	if n.m.grow(room-occupied) != nil {
+		room = size
+		if err := n.m.grow(room - occupied); err != nil {
+			return err
+		}
+	}
+	moved := make([]byte, size, room)
+	copy(moved, n.data)
+	n.data = moved
 	return nil
 }
 
@@ -411,6 +423,13 @@ func (n *memoryNode) Truncate(size int64) error {
 
 // Sync implements storeFile.
 func (n *memoryNode) Sync() error { return nil }
+
+// Stat implements storeFile.
+func (n *memoryNode) Stat() (fs.FileInfo, error) {
+	n.m.mu.RLock()
+	defer n.m.mu.RUnlock()
+	return n.info(""), nil
+}
 
 // Close implements storeFile.
 func (n *memoryNode) Close() error { return nil }

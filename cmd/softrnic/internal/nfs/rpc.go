@@ -52,7 +52,7 @@ type effect int
 
 const (
 	reads       effect = iota
-	changes            // and may be repeated
+	changes            // and may be repeated, after its end
 	changesOnce        // its repetition does not have the result of the first call
 )
 
@@ -64,7 +64,7 @@ var nfsProcedures = [...]nfsProcedure{
 	procAccess:      {"h4", 1, reads},
 	procReadlink:    {"h", 1, reads},
 	procRead:        {"h84", 1, reads},
-	procWrite:       {"h844o", 2, changes},
+	procWrite:       {"h844o", 2, changesOnce}, // a later one may have replaced the data
 	procCreate:      {"hnc", 2, changesOnce},
 	procMkdir:       {"hna", 2, changesOnce},
 	procSymlink:     {"hnap", 2, changesOnce},
@@ -109,6 +109,7 @@ const (
 	nfsBadhandle   status = 10001
 	nfsNotsupp     status = 10004
 	nfsServerfault status = 10006
+	nfsJukebox     status = 10008
 )
 
 // Outcomes of a call (RFC 5531 §9).
@@ -124,12 +125,15 @@ const (
 // rpcCall is the header of a call (RFC 5531 §9), and its arguments.
 type rpcCall struct {
 	message                     []byte
+	record                      []byte // the message with its record mark, after own
 	xid, rpcVersion             uint32
 	program, version, procedure uint32
-	flavor                      uint32 // of the credentials
-	args                        int    // offset of the arguments
-	fields                      []int  // offsets of the arguments; of opaques, of their data
-	lengths                     []int  // of opaques
+	flavor                      uint32  // of the credentials
+	args                        int     // offset of the arguments
+	fields                      []int   // offsets of the arguments; of opaques, of their data
+	lengths                     []int   // of opaques
+	mode                        *uint32 // that the attributes to set have, or nil
+	size                        uint64  // and the size, or 0
 }
 
 const maxAuth = 400 // bytes of an opaque_auth (RFC 5531 §8.2)
@@ -209,7 +213,7 @@ func (c *rpcCall) parseArgs(types string) bool {
 		case '8':
 			x.skip(8)
 		case 'a':
-			x.attributes()
+			c.attributes(x)
 		case 'g':
 			if x.uint32() != 0 {
 				x.skip(8)
@@ -218,7 +222,7 @@ func (c *rpcCall) parseArgs(types string) bool {
 			if x.uint32() == createExclusive {
 				x.skip(8)
 			} else {
-				x.attributes()
+				c.attributes(x)
 			}
 		}
 		c.fields, c.lengths = append(c.fields, at), append(c.lengths, n)
@@ -228,12 +232,19 @@ func (c *rpcCall) parseArgs(types string) bool {
 
 const createGuarded, createExclusive = 1, 2 // createmode3 (RFC 1813 §3.3.8)
 
-// attributes skips an sattr3 (RFC 1813 §2.6).
-func (x *xdr) attributes() {
-	for _, n := range []int{4, 4, 4, 8} { // mode, uid, gid, size
+// attributes parses an sattr3 (RFC 1813 §2.6).
+func (c *rpcCall) attributes(x *xdr) {
+	if x.uint32() != 0 {
+		mode := x.uint32()
+		c.mode = &mode
+	}
+	for range 2 { // uid, gid
 		if x.uint32() != 0 {
-			x.skip(n)
+			x.skip(4)
 		}
+	}
+	if x.uint32() != 0 {
+		c.size = uint64(x.uint32())<<32 | uint64(x.uint32())
 	}
 	for range 2 { // atime, mtime
 		if x.uint32() == 2 {
@@ -242,16 +253,23 @@ func (x *xdr) attributes() {
 	}
 }
 
+// own copies the message, which its connection lends until the reply, to a record.
+func (c *rpcCall) own() {
+	b := binary.BigEndian.AppendUint32(make([]byte, 0, 4+len(c.message)), lastFragment|uint32(len(c.message)))
+	c.record = append(b, c.message...)
+	c.message = c.record[4:]
+}
+
 // bytes returns the opaque that is argument i.
 func (c *rpcCall) bytes(i int) []byte { return c.message[c.fields[i] : c.fields[i]+c.lengths[i]] }
 
 func (c *rpcCall) uint32(i int) uint32 { return binary.BigEndian.Uint32(c.message[c.fields[i]:]) }
 func (c *rpcCall) uint64(i int) uint64 { return binary.BigEndian.Uint64(c.message[c.fields[i]:]) }
 
-// limit lowers an argument of four bytes in a copy of the message.
-func (c *rpcCall) limit(copied []byte, i int, most uint32) {
+// limit lowers an argument of four bytes in the message.
+func (c *rpcCall) limit(i int, most uint32) {
 	if c.uint32(i) > most {
-		binary.BigEndian.PutUint32(copied[c.fields[i]:], most)
+		binary.BigEndian.PutUint32(c.message[c.fields[i]:], most)
 	}
 }
 

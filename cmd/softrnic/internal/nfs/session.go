@@ -1,7 +1,6 @@
 package nfs
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"io"
@@ -29,8 +28,8 @@ type session struct {
 
 func newSession(e *export) *session {
 	s := &session{view: &view{export: e}, calls: make(chan []byte), replies: make(chan []byte, 1), closed: make(chan struct{})}
-	server := &gonfs.Server{Handler: s.view, ID: e.verifier}
-	go func() { _ = server.Serve(s) }() // until close
+	server := &gonfs.Server{Handler: s.view} // its ID is not used: correct sets the verifier
+	go func() { _ = server.Serve(s) }()      // until close
 	return s
 }
 
@@ -40,11 +39,9 @@ var errSession = errors.New("go-nfs has closed its connection")
 const lastFragment = 1 << 31
 
 // do passes a call to go-nfs and returns the reply.
-func (s *session) do(ctx context.Context, message []byte, args call) ([]byte, error) {
-	s.view.begin(args)
-	record := binary.BigEndian.AppendUint32(make([]byte, 0, 4+len(message)), lastFragment|uint32(len(message)))
+func (s *session) do(record []byte) ([]byte, error) {
 	select {
-	case s.calls <- append(record, message...):
+	case s.calls <- record:
 	case <-s.closed:
 		return nil, errSession
 	}
@@ -53,9 +50,16 @@ func (s *session) do(ctx context.Context, message []byte, args call) ([]byte, er
 		return reply, nil
 	case <-s.closed:
 		return nil, errSession
-	case <-ctx.Done():
-		s.Close() // its reply would be taken for that of the next call
-		return nil, ctx.Err()
+	}
+}
+
+// ended reports whether go-nfs has closed the connection.
+func (s *session) ended() bool {
+	select {
+	case <-s.closed:
+		return true
+	default:
+		return false
 	}
 }
 
@@ -83,7 +87,9 @@ func (s *session) Read(b []byte) (int, error) {
 		}
 	}
 	n := copy(b, s.reading)
-	s.reading = s.reading[n:]
+	if s.reading = s.reading[n:]; len(s.reading) == 0 {
+		s.reading = nil // not to retain the call
+	}
 	return n, nil
 }
 

@@ -2,6 +2,7 @@ package nfs
 
 import (
 	"io/fs"
+	"os"
 
 	"github.com/willscott/go-nfs/file"
 	"golang.org/x/sys/unix"
@@ -49,4 +50,14 @@ func deviceOf(fd int) uint64 {
 		return 0
 	}
 	return uint64(st.Dev_major)<<32 | uint64(st.Dev_minor)
+}
+
+const syncsDirectories = true
+
+// syncFileSystem brings all of a file's file system to stable storage.
+func syncFileSystem(f *os.File) error {
+	if err := unix.Syncfs(int(f.Fd())); err != nil {
+		return os.NewSyscallError("syncfs", err)
+	}
+	return nil
 }

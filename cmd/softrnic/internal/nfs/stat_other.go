@@ -5,6 +5,8 @@ package nfs
 import (
 	"errors"
 	"io/fs"
+	"os"
+	"runtime"
 
 	"github.com/willscott/go-nfs/file"
 )
@@ -24,3 +26,9 @@ func (d *directory) Identity(_ string, info fs.FileInfo) identity {
 func (d *directory) Space() (space, error) { return space{}, errors.ErrUnsupported }
 
 func deviceOf(int) uint64 { return 0 }
+
+// Windows cannot sync a directory: NTFS has a journal for it.
+const syncsDirectories = runtime.GOOS != "windows"
+
+// syncFileSystem does nothing: only Linux has a call that reports errors.
+func syncFileSystem(*os.File) error { return nil }

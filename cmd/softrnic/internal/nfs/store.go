@@ -14,10 +14,10 @@ type store interface {
 	Lstat(name string) (fs.FileInfo, error)
 	// ReadDir returns the entries of a directory, in no particular order.
 	ReadDir(name string) ([]fs.FileInfo, error)
-	// Open opens a regular file. It need not have been closed by earlier users.
+	// Open opens a regular file.
 	Open(name string, write bool) (storeFile, error)
 	// Create creates a regular file, or fails with fs.ErrExist.
-	Create(name string) error
+	Create(name string, perm fs.FileMode) error
 	Mkdir(name string, perm fs.FileMode) error
 	Remove(name string) error
 	Rename(from, to string) error
@@ -31,6 +31,8 @@ type store interface {
 	Space() (space, error)
 	// Identity returns the identity of the file that Lstat or ReadDir has returned, with its name.
 	Identity(name string, info fs.FileInfo) identity
+	// Sync brings a file or a directory to stable storage, with its attributes and its entries.
+	Sync(name string) error
 	Close() error
 }
 
@@ -39,7 +41,10 @@ type storeFile interface {
 	io.ReaderAt
 	io.WriterAt
 	Truncate(size int64) error
+	// Sync brings the file to stable storage. Its error may be that of earlier writes, and may be
+	// reported once only.
 	Sync() error
+	Stat() (fs.FileInfo, error)
 	Close() error
 }
 

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -24,16 +25,19 @@ import (
 type view struct {
 	*export
 
-	call call
-	err  error  // the last error of the store
-	made string // the name of the file that Create has returned
+	call    call
+	err     error       // the last error of the store
+	made    string      // the name of the file that Create has returned
+	opened  []*openFile // that are not closed
+	changed []string    // names of what must be on stable storage before the reply
 }
 
 // call has arguments of a call that go-nfs does not pass on.
 type call struct {
 	procedure uint32
-	stable    bool // of WRITE: the data must be on the disk before the reply
-	guarded   bool // of CREATE: the file must not exist
+	stable    bool    // of WRITE: the data must be on the disk before the reply
+	guarded   bool    // of CREATE: the file must not exist
+	mode      *uint32 // of CREATE and MKDIR, or nil
 }
 
 var (
@@ -44,7 +48,37 @@ var (
 )
 
 // begin prepares the view for a call.
-func (v *view) begin(c call) { v.call, v.err, v.made = c, nil, "" }
+func (v *view) begin(c call) { v.call, v.err, v.made, v.changed = c, nil, "", nil }
+
+// end closes the files that go-nfs has left open: it does so after most errors.
+func (v *view) end() {
+	for len(v.opened) > 0 {
+		_ = v.opened[0].Close()
+	}
+}
+
+// done notes the result of a change of the store, which also changed what has the names.
+func (v *view) done(err error, names ...string) error {
+	if err != nil {
+		return v.failed(err)
+	}
+	for _, name := range names {
+		if !slices.Contains(v.changed, name) {
+			v.changed = append(v.changed, name)
+		}
+	}
+	return nil
+}
+
+// settle brings all changes to stable storage.
+func (v *view) settle() error {
+	for _, name := range v.changed {
+		if err := v.files.sync(name); err != nil {
+			return stored(err)
+		}
+	}
+	return nil
+}
 
 // failed remembers an error of the store, and returns it.
 func (v *view) failed(err error) error {
@@ -106,7 +140,14 @@ func (v *view) Create(name string) (billy.File, error) {
 	if err := v.check("create", name); err != nil {
 		return nil, err
 	}
-	if err := v.store.Create(name); err != nil && !(errors.Is(err, fs.ErrExist) && !v.call.guarded) {
+	perm := fs.FileMode(0o666)
+	if v.call.mode != nil {
+		perm = 0o600 // go-nfs sets the mode afterwards: it must not be wider until then
+	}
+	switch err := v.files.create(name, perm); {
+	case err == nil:
+		_ = v.done(nil, name, path.Dir(name))
+	case !errors.Is(err, fs.ErrExist) || v.call.guarded:
 		return nil, v.failed(err)
 	}
 	v.made = name
@@ -119,11 +160,13 @@ func (v *view) OpenFile(name string, flag int, _ fs.FileMode) (billy.File, error
 	if err := v.check("open", name); err != nil {
 		return nil, err
 	}
-	f, err := v.store.Open(name, flag&(os.O_WRONLY|os.O_RDWR) != 0)
+	kept, err := v.files.get(name, flag&(os.O_WRONLY|os.O_RDWR) != 0)
 	if err != nil {
 		return nil, v.failed(err)
 	}
-	return &openFile{view: v, f: f, name: name}, nil
+	f := &openFile{view: v, f: kept, name: name}
+	v.opened = append(v.opened, f)
+	return f, nil
 }
 
 // Stat is Lstat: the client follows symbolic links itself.
@@ -145,11 +188,15 @@ func (v *view) ReadDir(name string) ([]fs.FileInfo, error) {
 	return infos, v.failed(err)
 }
 
-func (v *view) MkdirAll(name string, perm fs.FileMode) error {
+func (v *view) MkdirAll(name string, _ fs.FileMode) error {
 	if err := v.check("mkdir", name); err != nil {
 		return err
 	}
-	return v.failed(v.store.Mkdir(name, perm))
+	perm := fs.FileMode(0o777)
+	if v.call.mode != nil {
+		perm = fs.FileMode(*v.call.mode) & 0o777
+	}
+	return v.done(v.store.Mkdir(name, perm), name, path.Dir(name))
 }
 
 func (v *view) Rename(from, to string) error {
@@ -165,10 +212,11 @@ func (v *view) Rename(from, to string) error {
 		return v.failed(err)
 	}
 	if replaced != nil {
+		v.files.forget(id, replaced)
 		v.handles.removed(id)
 	}
 	v.handles.renamed(to)
-	return nil
+	return v.done(nil, path.Dir(from), path.Dir(to))
 }
 
 func (v *view) Remove(name string) error {
@@ -189,15 +237,24 @@ func (v *view) Remove(name string) error {
 	if err := v.store.Remove(name); err != nil {
 		return v.failed(err)
 	}
+	v.files.forget(id, info)
 	v.handles.removed(id)
-	return nil
+	return v.done(nil, path.Dir(name))
 }
 
 func (v *view) Symlink(target, name string) error {
 	if err := v.check("symlink", name); err != nil {
 		return err
 	}
-	return v.failed(v.store.Symlink(target, name))
+	return v.done(v.store.Symlink(target, name), path.Dir(name))
+}
+
+// link makes a name for the file that has another one.
+func (v *view) link(from, name string) error {
+	if err := v.check("link", name); err != nil {
+		return err
+	}
+	return v.done(v.store.Link(from, name), name, path.Dir(name))
 }
 
 func (v *view) Readlink(name string) (string, error) {
@@ -212,14 +269,14 @@ func (v *view) Chmod(name string, mode fs.FileMode) error {
 	if err := v.check("chmod", name); err != nil {
 		return err
 	}
-	return v.failed(v.store.Chmod(name, mode))
+	return v.done(v.store.Chmod(name, mode), name)
 }
 
 func (v *view) Lchown(name string, uid, gid int) error {
 	if err := v.check("lchown", name); err != nil {
 		return err
 	}
-	return v.failed(v.store.Lchown(name, uid, gid))
+	return v.done(v.store.Lchown(name, uid, gid), name)
 }
 
 func (v *view) Chown(name string, uid, gid int) error { return v.Lchown(name, uid, gid) }
@@ -228,7 +285,7 @@ func (v *view) Chtimes(name string, atime, mtime time.Time) error {
 	if err := v.check("chtimes", name); err != nil {
 		return err
 	}
-	return v.failed(v.store.Chtimes(name, atime, mtime))
+	return v.done(v.store.Chtimes(name, atime, mtime), name)
 }
 
 // go-nfs uses no temporary files, and does not change its root.
@@ -286,10 +343,10 @@ func (v *view) InvalidateHandle(billy.Filesystem, []byte) error { return nil }
 // HandleLimit implements gonfs.Handler.
 func (v *view) HandleLimit() int { return maxNodes }
 
-// openFile is a file that go-nfs has opened. go-nfs does not close it after an error.
+// openFile is a file that go-nfs has opened.
 type openFile struct {
 	view *view
-	f    storeFile // nil: just created
+	f    *keptFile // nil: just created
 	name string
 	off  int64
 }
@@ -298,7 +355,6 @@ func (f *openFile) Name() string { return f.name }
 
 func (f *openFile) Seek(off int64, whence int) (int64, error) {
 	if whence != io.SeekStart || off < 0 {
-		_ = f.Close()
 		return 0, f.view.refuse("seek", f.name, syscall.EINVAL)
 	}
 	f.off = off
@@ -323,26 +379,21 @@ func (f *openFile) Write(b []byte) (int, error) {
 	n, err := f.f.WriteAt(b, f.off)
 	f.off += int64(n)
 	if err == nil && f.view.call.stable {
-		err = f.f.Sync()
-	}
-	if err != nil {
-		_ = f.Close()
+		err = stored(f.f.Sync())
 	}
 	return n, f.view.failed(err)
 }
 
 func (f *openFile) Truncate(size int64) error {
-	err := f.f.Truncate(size)
-	if err != nil {
-		_ = f.Close()
-	}
-	return f.view.failed(err)
+	return f.view.done(f.f.Truncate(size), f.name)
 }
 
 func (f *openFile) Close() error {
-	if f.f == nil {
+	i := slices.Index(f.view.opened, f)
+	if i < 0 {
 		return nil
 	}
+	f.view.opened = slices.Delete(f.view.opened, i, i+1)
 	return f.view.failed(f.f.Close())
 }
 
