@@ -20,7 +20,7 @@ import (
 
 // export serves a store by NFS version 3 and MOUNT version 3. The service is go-nfs. The export
 // checks each call before, and completes or corrects what go-nfs does not do or does wrongly: the
-// statuses of errors, links, names and lengths from a hostile client, and stable storage.
+// statuses of errors, links, listings, names and lengths from a hostile client, and stable storage.
 //
 // What a reply acknowledges is on stable storage (RFC 1813 §4.7, §4.8). go-nfs never syncs, but its
 // replies come back to serve, which syncs before it passes them on:
@@ -42,6 +42,7 @@ type export struct {
 	repeated *repeated
 	ranges   *ranges
 	workers  *workers
+	listings listings
 }
 
 // maxTransfer is the largest READ, WRITE and listing of a directory, in bytes: Linux's limit.
@@ -203,11 +204,6 @@ func (e *export) nfs(s *session, c *rpcCall) []byte {
 			return c.fail(nfsInval)
 		}
 		c.limit(2, maxTransfer)
-	case procReaddir:
-		c.limit(3, maxTransfer)
-	case procReaddirplus:
-		c.limit(3, maxTransfer)
-		c.limit(4, maxTransfer)
 	case procWrite:
 		if c.uint64(1) > math.MaxInt64-maxTransfer {
 			return c.fail(nfsFbig)
@@ -228,6 +224,8 @@ func (e *export) nfs(s *session, c *rpcCall) []byte {
 	switch c.procedure {
 	case procSymlink, procLink: // go-nfs has no correct LINK, and reads only a part of a long target
 		reply = v.newLink(c)
+	case procReaddir, procReaddirplus:
+		reply = v.readdir(c)
 	case procCommit:
 		if err := e.commit(c); err != nil {
 			return c.fail(statusOf(err))

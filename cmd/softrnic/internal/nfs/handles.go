@@ -118,6 +118,21 @@ func (h *handles) of(name string) []byte {
 	return h.encode(n)
 }
 
+// ofEntries sets the handles of a directory's entries that have an identity.
+func (h *handles) ofEntries(dir string, entries []entry, files []listed) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	parent := h.learn(dir)
+	if parent == nil {
+		return
+	}
+	for i := range files {
+		if files[i].attributes != nil {
+			files[i].handle = h.encode(h.put(files[i].id, parent, entries[i].name))
+		}
+	}
+}
+
 // learn returns the node of a name. mu is held.
 func (h *handles) learn(name string) *knownFile {
 	if name == rootName {
@@ -149,7 +164,9 @@ func (h *handles) put(id identity, parent *knownFile, base string) *knownFile {
 	}
 	switch {
 	case n == nil:
+		parent.children++ // so that it is not forgotten
 		h.makeRoom()
+		parent.children--
 		n = &knownFile{id: id}
 		h.nodes[id] = n
 	case n.parent == nil:

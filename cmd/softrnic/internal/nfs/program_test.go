@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -107,7 +108,9 @@ func TestServe(t *testing.T) {
 			if b, err := os.ReadFile(filepath.Join(dir, "new")); err != nil || !bytes.Equal(b, data[:maxTransfer]) {
 				t.Errorf("%d bytes were written, %v", len(b), err)
 			}
-			if names := c.list(t, root, true, 8192); strings.Join(names, " ") != ". .. file new" {
+			names := c.list(t, root, true, 8192)
+			slices.Sort(names)
+			if strings.Join(names, " ") != ". .. file new" {
 				t.Errorf("%q", names)
 			}
 			url := regexp.MustCompile(`url=(\S+)`).FindStringSubmatch(s.Err.String())[1]

@@ -108,6 +108,7 @@ const (
 	nfsStale       status = 70
 	nfsBadhandle   status = 10001
 	nfsNotsupp     status = 10004
+	nfsToosmall    status = 10005
 	nfsServerfault status = 10006
 	nfsJukebox     status = 10008
 )

@@ -180,14 +180,6 @@ func (v *view) Lstat(name string) (fs.FileInfo, error) {
 	return info, v.failed(err)
 }
 
-func (v *view) ReadDir(name string) ([]fs.FileInfo, error) {
-	if err := v.check("readdir", name); err != nil {
-		return nil, err
-	}
-	infos, err := v.store.ReadDir(name)
-	return infos, v.failed(err)
-}
-
 func (v *view) MkdirAll(name string, _ fs.FileMode) error {
 	if err := v.check("mkdir", name); err != nil {
 		return err
@@ -288,7 +280,8 @@ func (v *view) Chtimes(name string, atime, mtime time.Time) error {
 	return v.done(v.store.Chtimes(name, atime, mtime), name)
 }
 
-// go-nfs uses no temporary files, and does not change its root.
+// go-nfs uses no temporary files, and does not change its root. The export lists directories.
+func (v *view) ReadDir(string) ([]fs.FileInfo, error)       { return nil, billy.ErrNotSupported }
 func (v *view) TempFile(string, string) (billy.File, error) { return nil, billy.ErrNotSupported }
 func (v *view) Chroot(string) (billy.Filesystem, error)     { return nil, billy.ErrNotSupported }
 func (v *view) Root() string                                { return "/" }
