@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"math"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 	"syscall"
 
@@ -48,8 +49,11 @@ type export struct {
 // maxTransfer is the largest READ, WRITE and listing of a directory, in bytes: Linux's limit.
 const maxTransfer = 1 << 20
 
+// quiet silences go-nfs, which logs every error of a file.
+var quiet = sync.OnceFunc(func() { gonfs.Log.SetLevel(gonfs.PanicLevel) })
+
 func newExport(s store, path string, readOnly bool) (*export, error) {
-	gonfs.Log.SetLevel(gonfs.PanicLevel) // it logs every error of a file
+	quiet()
 	h, err := newHandles(s)
 	if err != nil {
 		return nil, err

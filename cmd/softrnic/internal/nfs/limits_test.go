@@ -184,9 +184,9 @@ func TestRemovedFilesAreClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
 		s := &hookedStore{store: opened(t, dir)}
-		synced := 0
+		var synced atomic.Int32
 		s.syncFile = func(string) error {
-			synced++
+			synced.Add(1)
 			return nil
 		}
 		e, err := newExport(s, "/", false)
@@ -199,13 +199,13 @@ func TestRemovedFilesAreClosed(t *testing.T) {
 		ok(t, os.Remove(filepath.Join(dir, "removed")))
 		time.Sleep(sweepEvery + time.Second)
 		synctest.Wait()
-		if len(e.files.open) != 1 || synced != 0 {
-			t.Errorf("%d files are open, and %d were synced, after one was removed", len(e.files.open), synced)
+		if len(e.files.open) != 1 || synced.Load() != 0 {
+			t.Errorf("%d files are open, and %d were synced, after one was removed", len(e.files.open), synced.Load())
 		}
 		time.Sleep(keptIdle)
 		synctest.Wait()
-		if len(e.files.open) != 0 || synced != 1 {
-			t.Errorf("%d files are open, and %d were synced, after %v", len(e.files.open), synced, keptIdle)
+		if len(e.files.open) != 0 || synced.Load() != 1 {
+			t.Errorf("%d files are open, and %d were synced, after %v", len(e.files.open), synced.Load(), keptIdle)
 		}
 		ok(t, e.close())
 	})

@@ -84,8 +84,8 @@ func (r *repeated) do(ctx context.Context, client netip.Addr, c *rpcCall, begin 
 func (r *repeated) ended(a *answered, reply []byte, keep bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	defer close(a.done)
 	a.reply = reply
-	close(a.done)
 	if !keep {
 		delete(r.calls, a.key)
 		return
