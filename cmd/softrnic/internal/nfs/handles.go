@@ -2,6 +2,7 @@ package nfs
 
 import (
 	"encoding/binary"
+	"io/fs"
 	"path"
 	"slices"
 	"strings"
@@ -205,66 +206,84 @@ func (h *handles) makeRoom() {
 	}
 }
 
-// find returns the name of the file that a handle refers to.
+// find returns the name of the file that a handle refers to. It does not hold the lock while it asks
+// the store: others must not wait for a search.
 func (h *handles) find(handle []byte) (at string, ok bool) {
 	id, levels, ok := h.decode(handle)
 	if !ok {
 		return "", false
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if n := h.nodes[id]; n != nil {
-		if path := n.path(); h.is(path, id) {
-			return path, true
-		}
-		for _, other := range n.others {
-			if path := path.Join(other.parent.path(), other.name); h.is(path, id) {
-				h.put(id, other.parent, other.name)
-				return path, true
+	for i, name := range h.names(id) {
+		if h.is(name, id) {
+			if i > 0 {
+				h.renamed(name)
 			}
+			return name, true
 		}
 	}
-	if n := h.search(h.nodes[h.root], rootName, id, levels); n != nil {
-		return n.path(), true
-	}
-	return "", false
+	return h.search(rootName, id, levels)
 }
 
-// is reports whether a file has a name. mu is held.
+// names returns the names that a file has had, the last one first.
+func (h *handles) names(id identity) (names []string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	n := h.nodes[id]
+	if n == nil {
+		return nil
+	}
+	names = append(names, n.path())
+	for _, other := range n.others {
+		names = append(names, path.Join(other.parent.path(), other.name))
+	}
+	return names
+}
+
+// is reports whether a file has a name.
 func (h *handles) is(path string, id identity) bool {
 	info, err := h.store.Lstat(path)
 	return err == nil && h.store.Identity(path, info) == id
 }
 
-// search looks for a file in and below a directory, and returns its node or nil. levels are the
-// bytes of the directories below this one; without any, the file is in this one. All files that it
-// sees become known. mu is held.
-func (h *handles) search(dir *knownFile, name string, id identity, levels []byte) *knownFile {
-	infos, err := h.store.ReadDir(name)
+// search looks for a file in and below a directory, and returns its name. levels are the bytes of
+// the directories below this one; without any, the file is in this one. All files that it sees
+// become known.
+func (h *handles) search(dir string, id identity, levels []byte) (at string, ok bool) {
+	infos, err := h.store.ReadDir(dir)
 	if err != nil {
-		return nil
+		return "", false
 	}
-	var found *knownFile
-	var below []*knownFile
-	for _, info := range infos {
-		childID := h.store.Identity(path.Join(name, info.Name()), info)
-		child := h.put(childID, dir, info.Name())
-		if childID == id {
-			found = child
+	ids := make([]identity, len(infos))
+	var below []string
+	for i, info := range infos {
+		name := path.Join(dir, info.Name())
+		if ids[i] = h.store.Identity(name, info); ids[i] == id {
+			at, ok = name, true
 		}
-		if info.IsDir() && len(levels) > 0 && level(childID) == levels[0] {
-			below = append(below, child)
-		}
-	}
-	if found != nil {
-		return found
-	}
-	for _, child := range below {
-		if n := h.search(child, path.Join(name, child.name), id, levels[1:]); n != nil {
-			return n
+		if info.IsDir() && len(levels) > 0 && level(ids[i]) == levels[0] {
+			below = append(below, name)
 		}
 	}
-	return nil
+	const atATime = 1024 // while others wait
+	for from := 0; from < len(ids); from += atATime {
+		to := min(len(ids), from+atATime)
+		h.learnEntries(dir, infos[from:to], ids[from:to])
+	}
+	for i := 0; i < len(below) && !ok; i++ {
+		at, ok = h.search(below[i], id, levels[1:])
+	}
+	return at, ok
+}
+
+// learnEntries makes entries of a directory known.
+func (h *handles) learnEntries(dir string, infos []fs.FileInfo, ids []identity) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if parent := h.learn(dir); parent != nil {
+		for i, info := range infos {
+			h.put(ids[i], parent, info.Name())
+		}
+	}
 }
 
 // renamed notes that a file has got another name.

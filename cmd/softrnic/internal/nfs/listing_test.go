@@ -94,14 +94,16 @@ func TestRemoveWhileListed(t *testing.T) {
 	})
 }
 
-// countingStore counts the calls of ReadDir.
+// countingStore counts the calls of ReadDir, and may block them.
 type countingStore struct {
 	store
-	n atomic.Int32
+	n    atomic.Int32
+	hook func(name string) error
 }
 
 func (s *countingStore) ReadDir(name string) ([]fs.FileInfo, error) {
 	s.n.Add(1)
+	_ = call1(s.hook, name)
 	return s.store.ReadDir(name)
 }
 
@@ -191,5 +193,37 @@ func TestEqualCookies(t *testing.T) {
 	}
 	if got != "a bc d " {
 		t.Errorf("%q", got)
+	}
+}
+
+// TestStaleHandle: while the server looks for the file of a stale handle, which may take long, other
+// clients are served.
+func TestStaleHandle(t *testing.T) {
+	s := &countingStore{store: newMemory(1 << 20)}
+	e := exported(t, s, false)
+	c := local(e)
+	root := c.mount(t, "/")
+	file, other := c.create(t, root, "file"), c.create(t, root, "other")
+	c.must(t, procRemove, root, "file")
+	g := newGated()
+	s.hook = g.hook
+	stale := make(chan []byte)
+	go func() { stale <- from(t.Context(), e, "10.0.0.9", callOf(1, programNFS, version3, procGetattr, file)) }()
+	<-g.entered
+	served := make(chan []byte, 1)
+	go func() {
+		served <- from(t.Context(), e, "10.0.0.10", callOf(1, programNFS, version3, procGetattr, other))
+	}()
+	select {
+	case reply := <-served:
+		if s := statusIn(t, reply); s != nfsOK {
+			t.Errorf("another file: %d", s)
+		}
+	case <-time.After(5 * time.Second):
+		t.Error("another client waits for the search")
+	}
+	close(g.release)
+	if s := statusIn(t, <-stale); s != nfsStale {
+		t.Errorf("the stale handle: %d", s)
 	}
 }
