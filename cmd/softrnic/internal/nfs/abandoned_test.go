@@ -38,8 +38,8 @@ func withStamp(call []byte, stamp uint32) []byte {
 	return append(append(bytes.Clone(call[:flavor]), credentials...), call[flavor+8:]...)
 }
 
-// TestRepeatedWhileRunning: a connection ends while its REMOVE waits for the disk. The client repeats
-// the call on new connections: it is executed once, and each repetition has its reply.
+// TestRepeatedWhileRunning: a connection ends while its REMOVE waits for the disk. The client
+// repeats the call on new connections: it is executed once, and each repetition has its reply.
 func TestRepeatedWhileRunning(t *testing.T) {
 	g := newGated()
 	e := exported(t, &hookedStore{store: newMemory(1 << 20), remove: g.hook}, false)
@@ -171,9 +171,9 @@ func TestRepeatedWrite(t *testing.T) {
 	}
 }
 
-// TestAbandonedCalls: a client calls and goes away, again and again, while the disk does not answer.
-// A bounded number of its calls is inside the store, and others are served. Calls that had not begun
-// are not executed.
+// TestAbandonedCalls: a client calls and goes away, again and again, while the disk does not
+// answer. A bounded number of its calls is inside the store, and others are served. Calls that had
+// not begun are not executed.
 func TestAbandonedCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGated()
@@ -223,8 +223,8 @@ func TestAbandonedCalls(t *testing.T) {
 	})
 }
 
-// TestRepliesAreBounded: a client that makes many calls does not push out the replies of others, and
-// many clients do not have more than a certain number.
+// TestRepliesAreBounded: a client that makes many calls does not push out the replies of others,
+// and many clients do not have more than a certain number.
 func TestRepliesAreBounded(t *testing.T) {
 	e := exported(t, newMemory(1<<20), false)
 	c := local(e)

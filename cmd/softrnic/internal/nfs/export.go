@@ -24,7 +24,7 @@ import (
 // statuses of errors, links, listings, names and lengths from a hostile client, and stable storage.
 //
 // What a reply acknowledges is on stable storage (RFC 1813 §4.7, §4.8). go-nfs never syncs, but its
-// replies come back to serve, which syncs before it passes them on:
+// replies come back to nfs, which syncs before it passes them on:
 //
 //   - After SETATTR, CREATE, MKDIR, SYMLINK, LINK, REMOVE, RMDIR and RENAME: the file whose
 //     attributes have changed, and each directory whose entries have.

@@ -206,8 +206,8 @@ func (h *handles) makeRoom() {
 	}
 }
 
-// find returns the name of the file that a handle refers to. It does not hold the lock while it asks
-// the store: others must not wait for a search.
+// find returns the name of the file that a handle refers to. It does not hold the lock while it
+// asks the store: others must not wait for a search.
 func (h *handles) find(handle []byte) (at string, ok bool) {
 	id, levels, ok := h.decode(handle)
 	if !ok {

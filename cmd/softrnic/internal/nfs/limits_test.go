@@ -175,8 +175,8 @@ func TestOutOfDescriptors(t *testing.T) {
 	}
 }
 
-// TestRemovedFilesAreClosed: a file that another program removes, and one that nobody uses any more,
-// is not open for ever. What was written is synced before.
+// TestRemovedFilesAreClosed: a file that another program removes, and one that nobody uses any
+// more, is not open for ever. What was written is synced before.
 func TestRemovedFilesAreClosed(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("Windows has no link counts")

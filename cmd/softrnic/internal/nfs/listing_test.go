@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// page makes a READDIR or READDIRPLUS after a cookie, and returns the names and the last one's cookie.
+// page makes a READDIR or READDIRPLUS after a cookie, and returns the names and the last one's
+// cookie.
 func (c *client) page(t testing.TB, dir []byte, cookie uint64, plus bool, size int) (names []string, next uint64, eof bool) {
 	t.Helper()
 	list := []any{dir, cookie, uint64(0), size}
@@ -196,8 +197,8 @@ func TestEqualCookies(t *testing.T) {
 	}
 }
 
-// TestStaleHandle: while the server looks for the file of a stale handle, which may take long, other
-// clients are served.
+// TestStaleHandle: while the server looks for the file of a stale handle, which may take long,
+// other clients are served.
 func TestStaleHandle(t *testing.T) {
 	s := &countingStore{store: newMemory(1 << 20)}
 	e := exported(t, s, false)

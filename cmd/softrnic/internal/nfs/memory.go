@@ -98,8 +98,8 @@ func (m *memory) insert(op, name string, n *memoryNode) error {
 	return nil
 }
 
-// entryCost is the number of bytes that an entry of a directory counts beside the data: its node, up
-// to 255 bytes of name here and in its handle, and the maps of both.
+// entryCost is the number of bytes that an entry of a directory counts beside the data: its node,
+// up to 255 bytes of name here and in its handle, and the maps of both.
 const entryCost = 1024
 
 func (n *memoryNode) put(base string, child *memoryNode) {

@@ -10,8 +10,9 @@ import (
 
 // repeated is the duplicate request cache (RFC 1813 §4.5): the calls that change the export, from
 // their arrival to their end, and the replies of those whose repetition could do harm. REMOVE would
-// fail, and WRITE could replace newer data. A client repeats a call, on a new connection too, if the
-// old one ended before the reply. Then it waits for the call that has begun, and gets its reply.
+// fail, and WRITE could replace newer data. A client repeats a call, on a new connection too, if
+// the old one ended before the reply. Then it waits for the call that has begun, and gets its
+// reply.
 //
 // Calls that have not ended are as many as connections have credits. Replies are bounded per client
 // and in all, and the oldest ones go first. Each has less than a kilobyte.

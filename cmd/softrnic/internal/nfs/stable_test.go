@@ -32,8 +32,9 @@ func failing(n int32, err error) func(string) error {
 	}
 }
 
-// TestFailedWriteBack: a client's COMMIT is told of a failed write-back, which the disk reports once.
-// All other clients see another verifier, so that they repeat what they have written, to any file.
+// TestFailedWriteBack: a client's COMMIT is told of a failed write-back, which the disk reports
+// once. All other clients see another verifier, so that they repeat what they have written, to any
+// file.
 func TestFailedWriteBack(t *testing.T) {
 	for errno, want := range map[syscall.Errno]status{syscall.EIO: nfsIO, syscall.ENOSPC: nfsNospc, syscall.EDQUOT: nfsDquot,
 		syscall.EBADF: nfsIO, syscall.EACCES: nfsIO} {
@@ -64,8 +65,8 @@ func TestFailedWriteBack(t *testing.T) {
 	}
 }
 
-// TestConcurrentCommits: of two COMMITs at a time, the disk reports a failure to one only. The other
-// one does not end with the old verifier.
+// TestConcurrentCommits: of two COMMITs at a time, the disk reports a failure to one only. The
+// other one does not end with the old verifier.
 func TestConcurrentCommits(t *testing.T) {
 	s := &hookedStore{store: opened(t, t.TempDir())}
 	e := exported(t, s, false)
@@ -102,8 +103,8 @@ func TestConcurrentCommits(t *testing.T) {
 	}
 }
 
-// TestSyncBeforeClose: a file with data that is not committed is synced before the server closes it,
-// because a later COMMIT would not be told of an error.
+// TestSyncBeforeClose: a file with data that is not committed is synced before the server closes
+// it, because a later COMMIT would not be told of an error.
 func TestSyncBeforeClose(t *testing.T) {
 	s := &hookedStore{store: opened(t, t.TempDir())}
 	var synced []string
