@@ -142,6 +142,13 @@ func TestLargestSize(t *testing.T) {
 	})
 }
 
+// openFiles returns the number of files that an export keeps open.
+func openFiles(e *export) int {
+	e.files.mu.Lock()
+	defer e.files.mu.Unlock()
+	return len(e.files.open)
+}
+
 func overExports(t *testing.T, f func(*testing.T, *export)) {
 	t.Run("directory", func(t *testing.T) { f(t, exported(t, opened(t, t.TempDir()), false)) })
 	t.Run("memory", func(t *testing.T) { f(t, exported(t, newMemory(1<<20), false)) })
@@ -157,7 +164,7 @@ func TestOutOfDescriptors(t *testing.T) {
 	file := c.create(t, root, "file")
 	c.write(t, file, 0, []byte("text"), 0)
 	s.open = func(string) error {
-		if len(e.files.open) > 0 {
+		if openFiles(e) > 0 {
 			return syscall.EMFILE
 		}
 		return nil
@@ -199,13 +206,13 @@ func TestRemovedFilesAreClosed(t *testing.T) {
 		ok(t, os.Remove(filepath.Join(dir, "removed")))
 		time.Sleep(sweepEvery + time.Second)
 		synctest.Wait()
-		if len(e.files.open) != 1 || synced.Load() != 0 {
-			t.Errorf("%d files are open, and %d were synced, after one was removed", len(e.files.open), synced.Load())
+		if openFiles(e) != 1 || synced.Load() != 0 {
+			t.Errorf("%d files are open, and %d were synced, after one was removed", openFiles(e), synced.Load())
 		}
 		time.Sleep(keptIdle)
 		synctest.Wait()
-		if len(e.files.open) != 0 || synced.Load() != 1 {
-			t.Errorf("%d files are open, and %d were synced, after %v", len(e.files.open), synced.Load(), keptIdle)
+		if openFiles(e) != 0 || synced.Load() != 1 {
+			t.Errorf("%d files are open, and %d were synced, after %v", openFiles(e), synced.Load(), keptIdle)
 		}
 		ok(t, e.close())
 	})
