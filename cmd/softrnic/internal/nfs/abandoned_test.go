@@ -63,6 +63,7 @@ func TestRepeatedWhileRunning(t *testing.T) {
 	select {
 	case reply := <-again:
 		t.Errorf("while the call runs, its repetition has the reply %x", reply)
+		again <- reply
 	case <-time.After(50 * time.Millisecond):
 	}
 	close(g.release)
@@ -125,8 +126,9 @@ func TestAbandonedWrite(t *testing.T) {
 			go func() { reply <- from(t.Context(), e, "10.0.0.10", x.call(file)) }()
 			if x.waits {
 				select {
-				case <-reply:
+				case b := <-reply:
 					t.Error("a later change of the bytes does not wait for the abandoned one")
+					reply <- b
 				case <-time.After(50 * time.Millisecond):
 				}
 				close(g.release)
