@@ -7,7 +7,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
-	"time"
+
+	"github.com/softrnic/softrnic/tests/stacktest"
 )
 
 // gated is a hook that blocks until it is released.
@@ -60,11 +61,12 @@ func TestRepeatedWhileRunning(t *testing.T) {
 	for i := range uint32(3) {
 		go func() { again <- from(t.Context(), e, client, withStamp(remove, i)) }() // Linux may renew the credentials
 	}
+	stacktest.AwaitWaiting(t, "nfs.(*repeated).do", "select")
 	select {
 	case reply := <-again:
 		t.Errorf("while the call runs, its repetition has the reply %x", reply)
 		again <- reply
-	case <-time.After(50 * time.Millisecond):
+	default:
 	}
 	close(g.release)
 	for range 3 {
@@ -125,12 +127,7 @@ func TestAbandonedWrite(t *testing.T) {
 			reply := make(chan []byte, 1)
 			go func() { reply <- from(t.Context(), e, "10.0.0.10", x.call(file)) }()
 			if x.waits {
-				select {
-				case b := <-reply:
-					t.Error("a later change of the bytes does not wait for the abandoned one")
-					reply <- b
-				case <-time.After(50 * time.Millisecond):
-				}
+				stacktest.AwaitWaiting(t, "nfs.(*ranges).enter", "select")
 				close(g.release)
 			} else {
 				defer close(g.release)

@@ -6,7 +6,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
+
+	"github.com/softrnic/softrnic/tests/stacktest"
 )
 
 // commit makes a COMMIT, and returns the status and the verifier.
@@ -88,11 +89,7 @@ func TestConcurrentCommits(t *testing.T) {
 			got, verifier := b.commit(t, file)
 			second <- outcome{got, verifier}
 		}()
-		select {
-		case o := <-second: // it has seen nothing of the failure
-			second <- o
-		case <-time.After(200 * time.Millisecond):
-		}
+		stacktest.AwaitWaiting(t, "nfs.(*keptFile).Sync", "sync.Mutex.Lock")
 		return syscall.EIO
 	}
 	if got, _ := a.commit(t, file); got != nfsIO {
