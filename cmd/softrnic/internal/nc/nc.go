@@ -138,16 +138,20 @@ func (c *Command) say(e *cli.Env, format string, args ...any) {
 func (c *Command) talk(ctx context.Context, e *cli.Env, conn *rsocket.Conn) error {
 	c.say(e, "connected to %v from %v", conn.RemoteAddr(), conn.LocalAddr())
 	var closing sync.Once
-	var closed error
+	var closed, aborted error
 	hangUp := func() { closing.Do(func() { closed = conn.Close() }) }
 	defer context.AfterFunc(ctx, hangUp)()
 
 	sent := make(chan error, 1)
 	go func() { // reading standard input cannot be interrupted, so this goroutine may outlive talk
 		err := c.send(e, conn)
-		if sent <- err; err != nil { // the peer must not take partial data for the whole
-			closing.Do(func() { relay.Abort(conn) })
+		if err != nil { // the peer must not take partial data for the whole
+			closing.Do(func() {
+				aborted = err
+				relay.Abort(conn)
+			})
 		}
+		sent <- err // after that, as talk then hangs up
 	}()
 	_, err := conn.WriteTo(e.Stdout)
 	// A peer that has closed the connection, and not only its half, accepts no more input.
@@ -157,18 +161,12 @@ func (c *Command) talk(ctx context.Context, e *cli.Env, conn *rsocket.Conn) erro
 		case err = <-sent:
 		case <-ctx.Done():
 		}
-	} else if err != nil {
-		select {
-		case sending := <-sent: // may be the cause
-			err = cmp.Or(sending, err)
-		default:
-		}
 	}
 	hangUp()
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	return errors.Join(err, closed)
+	return errors.Join(cmp.Or(aborted, err), closed)
 }
 
 // send sends standard input. It is no error if the peer has closed the connection meanwhile.
