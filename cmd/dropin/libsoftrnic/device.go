@@ -163,24 +163,3 @@ func srQueryClock(dev C.int, ns *C.uint64_t) C.int {
 	*ns = C.uint64_t(d.dev.RawClock())
 	return 0
 }
-
-//export srQueryCounter
-func srQueryCounter(dev, port C.int, name *C.char, value *C.uint64_t) C.int {
-	d := stacks.device(int(dev))
-	if d == nil || port < 0 || port > 255 {
-		return invalid
-	}
-	counters, err := d.dev.HWCounters()
-	if port > 0 {
-		counters, err = d.dev.PortCounters(uint8(port))
-	}
-	if err != nil {
-		return errno(err)
-	}
-	v, ok := counters[C.GoString(name)]
-	if !ok {
-		return C.int(syscall.ENOENT)
-	}
-	*value = C.uint64_t(v)
-	return 0
-}

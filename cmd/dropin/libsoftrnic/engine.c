@@ -14,7 +14,6 @@ static const struct sr_engine engine = {
 	.query_gid = srQueryGID,
 	.query_pkey = srQueryPKey,
 	.query_clock = srQueryClock,
-	.query_counter = srQueryCounter,
 	.open_context = srOpenContext,
 	.close_context = srCloseContext,
 	.get_async_event = srGetAsyncEvent,

@@ -18,7 +18,7 @@
 #include <stdint.h>
 
 // SR_VERSION is increased with every change of this interface.
-#define SR_VERSION 13
+#define SR_VERSION 14
 
 // The largest number of devices of a process.
 #define SR_MAX_DEVICES 16
@@ -323,9 +323,6 @@ struct sr_engine {
 	int (*query_gid)(int dev, int port, int index, struct sr_gid_entry *entry);
 	int (*query_pkey)(int dev, int port, int index, uint16_t *pkey);
 	int (*query_clock)(int dev, uint64_t *ns);
-	// query_counter returns ENOENT if there is no such counter. Port 0 selects the counters of the
-	// device.
-	int (*query_counter)(int dev, int port, char *name, uint64_t *value);
 
 	// open_context returns an eventfd with EFD_SEMAPHORE. It counts the asynchronous events that
 	// get_async_event can take. close_context closes it.

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/softrnic/softrnic/rdmatransport/internal/rocetransport/receive"
+	"github.com/softrnic/softrnic/rdmatransport/internal/rocetransport/send"
 	"github.com/softrnic/softrnic/rdmatransport/internal/sacktest"
 	"github.com/softrnic/softrnic/rdmatransport/wire"
 	"github.com/softrnic/softrnic/verbs"
@@ -31,15 +33,15 @@ func amount(normal, system, long int) int {
 func forgeries() int { return amount(1<<13, 1<<15, 1<<20) }
 
 // forger forges request packets of a QP's peer. It knows everything that the peer knows, including
-// keys and mark, except the expected PSN. Its PSNs are ahead by less than a window, often by
-// little. If packets are executed only in order, a forged one is never executed.
+// keys and mark, except the expected PSN. Its PSNs are ahead by less than the span of kept
+// packets, often by little. If packets are executed only in order, a forged one is never executed.
 type forger struct {
 	*rig
 	rand *rand.Rand
 	sent int
 }
 
-// packet returns a packet that is 1 to 1023 PSNs after the expected one.
+// packet returns a packet that is after the expected one, and within the span.
 func (f *forger) packet() wire.Packet {
 	x := f.rand
 	op := []wire.Opcode{wire.RCSendOnly, wire.RCSendFirst, wire.RCSendMiddle, wire.RCSendLast, wire.RCWriteOnly, wire.RCWriteMiddle,
@@ -54,7 +56,7 @@ func (f *forger) packet() wire.Packet {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	ahead := 1 + x.Uint32N(1023)
+	ahead := 1 + x.Uint32N(receive.Span(send.DefaultWindow, 1024)-1)
 	if x.IntN(2) == 0 {
 		ahead = 1 + x.Uint32N(8)
 	}
@@ -457,7 +459,7 @@ func TestReadTakesPSNs(t *testing.T) {
 			t.Error("the data are wrong")
 		}
 		// The same, a whole span of the store later.
-		for psn := 9; psn < 9+2048; psn++ {
+		for psn := 9; psn < 9+2*int(receive.Span(send.DefaultWindow, 1024)); psn++ {
 			r.give(marked(r.nothing(psn))...)
 		}
 		r.keepsNothing()

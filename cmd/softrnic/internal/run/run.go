@@ -70,8 +70,8 @@ part for each rail, separated by semicolons. A single link is used by all rails.
 
   SOFTRNIC_LINK=shm SOFTRNIC_ADDR="10.0.0.1/24;10.0.1.1/24" SOFTRNIC_DEVICE=mlx5_0, softrnic run -- ibv_devices
 
-SOFTRNIC_CARD may have a part for each rail too, and SOFTRNIC_GUID has one. Instead of the first three variables, each rail may have one of its own, SOFTRNIC_RAIL_0 to
-SOFTRNIC_RAIL_7, as in a container: SOFTRNIC_RAIL_0="link=kernel:eth0;addr=10.0.0.1;device=mlx5_0,".`
+SOFTRNIC_CARD may also have a part for each rail; SOFTRNIC_GUID must, if there are several. Instead of the first three variables, each
+rail may have one of its own, SOFTRNIC_RAIL_0 to SOFTRNIC_RAIL_7, as in a container: SOFTRNIC_RAIL_0="link=kernel:eth0;addr=10.0.0.1;device=mlx5_0,".`
 }
 
 // variables returns a paragraph for each variable that is no flag.

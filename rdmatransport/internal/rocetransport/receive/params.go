@@ -15,15 +15,18 @@ const (
 
 	// keptWindows limits the early packets that a QP keeps, in windows (see send.Window): a power of
 	// two. Span derives from it, and everything else from Span: the size of stores and of the
-	// requester's scoreboards, and how far a requester sends ahead of a missing packet. The rest of
-	// one window arrives after a loss. The other is sent during the round trip of the
-	// retransmission; with one window, the path would idle for that time.
+	// requester's scoreboards, and how far a requester sends ahead of a missing packet. A peer with
+	// another value would send packets that are dropped, so PROTOCOL.md has the value.
+	//
+	// It is 2, since the rest of one window arrives after a loss. The other is sent during the round
+	// trip of the retransmission; with one window, the path would idle for that time. With the
+	// largest window and small packets, more has no effect (maxSpan).
 	keptWindows = 2
 
 	// sackEvery is the number of kept packets between two selective acknowledgements. MaxStores is
 	// the number of QPs of a device that may keep early packets. All of them together take up to
-	// MaxStores * keptWindows windows of memory, and 4 % for headers. The peers of all other QPs go
-	// back.
+	// MaxStores * keptWindows windows of memory, and 4 % for headers: 67 MB with send.DefaultWindow.
+	// The peers of all other QPs go back.
 	sackEvery = 16
 	MaxStores = 64
 

@@ -3,7 +3,9 @@ package receive
 import (
 	"bytes"
 	"fmt"
+	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -241,5 +243,20 @@ func TestStores(t *testing.T) {
 	}
 	if k.add(write(12)); k.keptBehind(10) != "[2]" {
 		t.Errorf("it keeps %s", k.keptBehind(10))
+	}
+}
+
+// TestProtocolPage: PROTOCOL.md, from which others may write a peer, has the limits of early
+// packets.
+func TestProtocolPage(t *testing.T) {
+	text, err := os.ReadFile("../../../../PROTOCOL.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	words := strings.Join(strings.Fields(string(text)), " ")
+	want := fmt.Sprintf("keeps early packets within %d windows from the expected PSN, but within at least %d and at most %d,%d packets",
+		keptWindows, minSpan, maxSpan/1000, maxSpan%1000)
+	if !strings.Contains(words, want) {
+		t.Errorf("PROTOCOL.md does not say %q", want)
 	}
 }
