@@ -1,6 +1,7 @@
 package dropin
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"os"
@@ -60,6 +61,9 @@ func TestTable(t *testing.T) {
 		for _, flag := range parser.Model.Flags {
 			if flag.Tag.Get("var") == name {
 				args = []string{"--" + flag.Name + "=" + samples[short]}
+				if own := cmp.Or(f.Tag.Get("name"), strings.ToLower(f.Name)); flag.Name != own {
+					t.Errorf("%s: the flag is --%s, and errors name --%s: give the field the tag name", name, flag.Name, own)
+				}
 			}
 		}
 		if name == "SOFTRNIC_ADDR" { // repeated, not separated
