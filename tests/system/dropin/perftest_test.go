@@ -135,8 +135,8 @@ func TestPerftest(t *testing.T) {
 
 // TestPerftestOverCM runs perftest's tools with -R: one connection for their own messages, and then
 // others for the test, for which the server creates a second listener. A client that connected
-// between the two would be rejected, and ib_write_bw of perftest 4.5 would crash: it continues to
-// use a destroyed rdma_cm_id. So the first listener is retained (libsoftrnic/cmretain.go).
+// between the two would be rejected, which ib_write_bw of perftest 4.5 does not survive. So the
+// first listener is retained (libsoftrnic/cmretain.go).
 func TestPerftestOverCM(t *testing.T) {
 	gate.System(t)
 	needs(t, "/usr/bin/ib_write_bw", "perftest")

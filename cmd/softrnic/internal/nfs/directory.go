@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"runtime"
 	"syscall"
 	"time"
 
@@ -144,7 +145,11 @@ func (d *directory) Sync(name string) error {
 	if info.IsDir() && !syncsDirectories {
 		return nil
 	}
-	f, err := d.Root.OpenFile(name, os.O_RDONLY|openFileFlag, 0)
+	mode := os.O_RDONLY
+	if runtime.GOOS == "windows" { // FlushFileBuffers demands the right to write
+		mode = os.O_RDWR
+	}
+	f, err := d.Root.OpenFile(name, mode|openFileFlag, 0)
 	if errors.Is(err, fs.ErrPermission) && !info.IsDir() {
 		f, err = d.Root.OpenFile(name, os.O_WRONLY|openFileFlag, 0)
 	}

@@ -303,7 +303,7 @@ func (ctrl *controller) setFeature(c *command) {
 		through := value&1 == 0
 		ctrl.writeThrough.Store(through)
 		if through { // the cache is written, as the host needs no Flush from now on
-			ctrl.t.sync(c.complete)
+			c.sync(ctrl.t.sync)
 			return
 		}
 		c.succeed(0)

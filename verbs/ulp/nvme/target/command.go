@@ -61,6 +61,19 @@ func (c *command) complete(s nvme.Status) {
 	c.q.respond(c)
 }
 
+// sync completes the command when sync, of a namespace or of all, has ended. The queue's end waits
+// for that, so that a host with a slow disk has no more connections than others.
+func (c *command) sync(sync func(func(nvme.Status))) {
+	q := c.q
+	if !q.hold() {
+		return
+	}
+	sync(func(s nvme.Status) {
+		defer q.workers.Done()
+		c.complete(s)
+	})
+}
+
 // succeed completes the command with a result.
 func (c *command) succeed(result uint64) {
 	c.result = result

@@ -194,18 +194,33 @@ func (ctrl *controller) configure(cc uint32) (shutdown bool) {
 	return !ctrl.repeat
 }
 
-// shutDown ends a shutdown: writes are durable, or, with another status than Success, may be lost.
-// A shutdown that is complete says that nothing is lost. A fatal status is the only way to say the
-// contrary: the host waits for its timeout, and reports that.
-func (ctrl *controller) shutDown(status nvme.Status) {
-	ctrl.mu.Lock()
-	if ctrl.repeat { // the host has begun another shutdown meanwhile, maybe after other writes
-		ctrl.repeat = false
-		ctrl.mu.Unlock()
-		ctrl.t.sync(ctrl.shutDown)
+// shutDown makes writes durable for a shutdown. The end of the Admin queue waits for it.
+func (q *queue) shutDown(ctrl *controller) {
+	if !q.hold() {
 		return
 	}
+	var synced func(nvme.Status)
+	synced = func(s nvme.Status) {
+		if ctrl.shutDown(s) {
+			ctrl.t.sync(synced)
+		} else {
+			q.workers.Done()
+		}
+	}
+	ctrl.t.sync(synced)
+}
+
+// shutDown ends a shutdown: writes are durable, or, with another status than Success, may be lost.
+// A shutdown that is complete says that nothing is lost. A fatal status is the only way to say the
+// contrary: the host waits for its timeout, and reports that. again says that the host has begun
+// another shutdown meanwhile, maybe after other writes.
+func (ctrl *controller) shutDown(status nvme.Status) (again bool) {
+	ctrl.mu.Lock()
 	defer ctrl.mu.Unlock()
+	if ctrl.repeat {
+		ctrl.repeat = false
+		return true
+	}
 	ctrl.flushing = false
 	switch {
 	case ctrl.cc&nvme.CCShutdown == 0:
@@ -215,6 +230,7 @@ func (ctrl *controller) shutDown(status nvme.Status) {
 		ctrl.log.Error("the shutdown is not complete: data may be lost", "status", status)
 		ctrl.csts |= nvme.CSTSFatal
 	}
+	return false
 }
 
 // asyncRequest keeps an Asynchronous Event Request until there is an event.
@@ -287,6 +303,7 @@ func (ctrl *controller) takeChanged(retain bool) []uint32 {
 // failed records a command in the error log. The queue may have no controller yet.
 func (q *queue) failed(c *command, s nvme.Status) {
 	q.counters.errors.Add(1)
+	q.connecting.CompareAndSwap(c, nil)
 	ctrl := q.ctrl.Load()
 	if ctrl == nil {
 		return

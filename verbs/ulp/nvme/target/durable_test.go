@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/softrnic/softrnic/tests/stacktest"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/ulp/nvme"
 	"github.com/softrnic/softrnic/verbs/ulp/nvme/target"
@@ -266,6 +267,31 @@ func TestShutdownAgain(t *testing.T) {
 	}
 	if n := d.syncs.Load(); n != 2 {
 		t.Errorf("%d calls of Sync", n)
+	}
+}
+
+// A connection whose Flush, or shutdown, waits for a slow disk counts until that has ended, although
+// its host has left. Otherwise hosts that connect again and again would take any amount of memory.
+func TestLeavesDuringSync(t *testing.T) {
+	for name, begin := range map[string]func(a *association){
+		"Flush":    func(a *association) { a.io[0].send(rw(nvme.Flush, 0, 1), nil) },
+		"shutdown": func(a *association) { a.admin.send(nvme.PropertySetCommand(nvme.PropertyCC, shutDown), nil) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDisk()
+			d.entered, d.leave = make(chan struct{}), make(chan struct{})
+			l := newLab(t, verbs.RoCEv2, &target.Config{Namespaces: []target.Namespace{{Backend: d}}})
+			a := l.associate(1, 0)
+			begin(a)
+			<-d.entered
+			defer close(d.leave)
+			a.io[0].close()
+			a.admin.close()
+			stacktest.AwaitWaiting(t, "target.(*queue).close", "sync.WaitGroup.Wait")
+			if n := l.target.Stats().Queues; n == 0 {
+				t.Error("the connection does not count")
+			}
+		})
 	}
 }
 

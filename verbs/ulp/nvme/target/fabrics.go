@@ -10,7 +10,7 @@ import (
 func (q *queue) fabrics(ctrl *controller, c *command) {
 	kind := c.sqe.FabricsType()
 	switch {
-	case kind == nvme.Connect && ctrl == nil:
+	case kind == nvme.Connect && ctrl == nil && q.connecting.CompareAndSwap(nil, c):
 		q.connect(c)
 	case ctrl == nil || kind == nvme.Connect:
 		c.fail(nvme.CommandSequenceError)
@@ -176,7 +176,7 @@ func (ctrl *controller) propertySet(c *command) {
 		return
 	}
 	if ctrl.configure(uint32(value)) {
-		ctrl.t.sync(ctrl.shutDown)
+		c.q.shutDown(ctrl)
 	}
 	c.succeed(0)
 }

@@ -11,7 +11,7 @@ const (
 func (ctrl *controller) io(c *command) {
 	q, sqe := c.q, &c.sqe
 	if sqe.Opcode == nvme.Flush && sqe.NSID == nvme.AllNamespaces {
-		q.t.sync(c.complete)
+		c.sync(q.t.sync)
 		return
 	}
 	ns := q.t.namespace(sqe.NSID)
@@ -21,7 +21,7 @@ func (ctrl *controller) io(c *command) {
 	}
 	switch sqe.Opcode {
 	case nvme.Flush:
-		ns.durability.sync(c.complete)
+		c.sync(ns.durability.sync)
 	case nvme.Read:
 		ctrl.transfer(c, ns, toHost)
 	case nvme.Write:
@@ -51,7 +51,7 @@ func (ctrl *controller) change(c *command, ns *namespace, f func() nvme.Status) 
 			c.complete(status)
 			return
 		}
-		ns.durability.sync(c.complete)
+		c.sync(ns.durability.sync)
 	}
 	if ns.inline() {
 		run()
@@ -93,7 +93,7 @@ func (ctrl *controller) transfer(c *command, ns *namespace, way direction) {
 		counters.writes.Add(1)
 		counters.writtenBytes.Add(uint64(n))
 		if ctrl.durable(c) {
-			c.then = func(c *command) { ns.durability.sync(c.complete) }
+			c.then = func(c *command) { c.sync(ns.durability.sync) }
 		}
 	}
 	c.ns, c.off = ns, off

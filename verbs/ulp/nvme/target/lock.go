@@ -33,8 +33,8 @@ func lock(f *os.File, write bool) error {
 	switch {
 	case errors.Is(failed, syscall.EWOULDBLOCK):
 		return verbs.Errorf(verbs.ErrBusy, "open "+f.Name(), "another target or program has locked it")
-	case failed != nil:
-		return &os.PathError{Op: "lock", Path: f.Name(), Err: failed}
+	case failed == nil, errors.Is(failed, errors.ErrUnsupported), errors.Is(failed, syscall.ENOLCK): // a file system without locks
+		return nil
 	}
-	return nil
+	return &os.PathError{Op: "lock", Path: f.Name(), Err: failed}
 }

@@ -43,9 +43,10 @@ type queue struct {
 	transfers []transfer // all
 	counters  counters
 
-	ctrl   atomic.Pointer[controller] // set by Connect
-	locked atomic.Bool                // only authentication commands are executed
-	auth   *authentication            // set by Connect; nil: the host needs none
+	connecting atomic.Pointer[command]    // the Connect that is executed, or that has succeeded
+	ctrl       atomic.Pointer[controller] // set by Connect
+	locked     atomic.Bool                // only authentication commands are executed
+	auth       *authentication            // set by Connect; nil: the host needs none
 
 	mu          sync.Mutex // taken before those of the pool and the QP, after a controller's
 	outstanding int        // commands without a response
@@ -59,7 +60,7 @@ type queue struct {
 	closing     bool        // nothing is posted any more
 	response    [nvme.CompletionLen]byte
 	send        verbs.SendWR   // of respond
-	workers     sync.WaitGroup // functions of spawn and block
+	workers     sync.WaitGroup // functions of spawn and block, and others that hold the queue
 }
 
 // A work request's ID has the kind of the work request and an index.
@@ -318,12 +319,21 @@ func (q *queue) postResponse(c *command) {
 	}
 }
 
-// block runs a function that may block in the kernel on another goroutine, unless the queue ends.
-func (q *queue) block(f func()) {
+// hold keeps the queue from being freed until workers.Done is called. It returns false if the queue
+// ends.
+func (q *queue) hold() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if !q.closing {
-		q.workers.Add(1)
+	if q.closing {
+		return false
+	}
+	q.workers.Add(1)
+	return true
+}
+
+// block runs a function that may block in the kernel on another goroutine, unless the queue ends.
+func (q *queue) block(f func()) {
+	if q.hold() {
 		q.t.work.add(operation{q, f})
 	}
 }

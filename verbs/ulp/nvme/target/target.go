@@ -32,7 +32,7 @@ type Target struct {
 	err        error // of Close
 	retired    counters
 
-	mu          sync.Mutex // no other lock is taken meanwhile
+	mu          sync.Mutex // taken before those of durability
 	controllers map[uint16]*controller
 	lastID      uint16
 	queues      map[*queue]bool

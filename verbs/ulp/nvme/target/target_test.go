@@ -531,6 +531,33 @@ func TestConnect(t *testing.T) {
 	}
 }
 
+// Of several Connect commands at a time one creates a controller, which ends with the queue.
+func TestConnectsAtOnce(t *testing.T) {
+	l := newLab(t, verbs.RoCEv2, nil)
+	q := must(l.dial(request(0, testDepth).Append(nil)))(t)
+	copy(q.data.Buf(), l.connectData(nvme.DynamicController).Append(nil))
+	const many = 16
+	for range many {
+		p := nvme.ConnectCommand{SQSize: testDepth - 1}
+		c := p.Command()
+		c.SGL = q.keyed(0, nvme.ConnectDataLen) // it is fetched, and meanwhile the next command arrives
+		q.send(c, nil)
+	}
+	connected := 0
+	for range many {
+		switch done := must(q.response())(t); done.Status.Code() {
+		case nvme.Success:
+			connected++
+		case nvme.CommandSequenceError:
+		default:
+			t.Errorf("%v", done.Status)
+		}
+	}
+	if n := l.target.Stats().Controllers; connected != 1 || n != 1 {
+		t.Errorf("%d Connect commands succeed, and create %d controllers", connected, n)
+	}
+}
+
 // A host without an NQN, such as spdk_nvme_perf, may connect where all hosts may.
 func TestConnectWithoutHostNQN(t *testing.T) {
 	l := newLab(t, verbs.RoCEv2, nil)
