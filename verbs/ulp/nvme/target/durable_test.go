@@ -270,8 +270,9 @@ func TestShutdownAgain(t *testing.T) {
 	}
 }
 
-// A connection whose Flush, or shutdown, waits for a slow disk counts until that has ended, although
-// its host has left. Otherwise hosts that connect again and again would take any amount of memory.
+// A connection whose Flush, or shutdown, waits for a slow disk counts until that has ended,
+// although its host has left. Otherwise hosts that connect again and again would take any amount of
+// memory.
 func TestLeavesDuringSync(t *testing.T) {
 	for name, begin := range map[string]func(a *association){
 		"Flush":    func(a *association) { a.io[0].send(rw(nvme.Flush, 0, 1), nil) },
