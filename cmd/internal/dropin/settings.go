@@ -167,7 +167,7 @@ func (s *Settings) read(getenv func(string) string) error {
 	return nil
 }
 
-// setDefaults sets what is not given.
+// setDefaults gives the other settings their defaults.
 func (s *Settings) setDefaults() error {
 	for f, v := range s.fields() {
 		if value := f.Tag.Get("unset"); value != "" && v.IsZero() {

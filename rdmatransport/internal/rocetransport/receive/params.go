@@ -25,7 +25,7 @@ const (
 
 	// sackEvery is the number of kept packets between two selective acknowledgements. MaxStores is
 	// the number of QPs of a device that may keep early packets. All of them together take up to
-	// MaxStores * keptWindows windows of memory, and 4 % for headers: 67 MB with send.DefaultWindow.
+	// MaxStores * keptWindows windows of memory, and 4 % for headers: 70 MB with send.DefaultWindow.
 	// The peers of all other QPs go back.
 	sackEvery = 16
 	MaxStores = 64

@@ -97,7 +97,7 @@ func TestFullDevice(t *testing.T) {
 	ok(t, disk.Close())
 }
 
-// Close writes what is not written yet, and says that this fails.
+// Close writes the rest, and says that this fails.
 func TestCloseFullDevice(t *testing.T) {
 	device := fullDevice(t)
 	disk, err := target.OpenFile(device, nil)

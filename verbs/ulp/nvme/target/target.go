@@ -197,8 +197,14 @@ func (t *Target) admit(req *nvme.ConnRequest) error {
 	return nil
 }
 
-// stranger returns a queue that ends to make room for another, or nil. It is of a host of unknown
-// identity: one with the discovery service, before Connect or before authentication. As long as
+// isStranger reports whether the queue is of a host of unknown identity: one with the discovery
+// service, before Connect or before authentication.
+func (q *queue) isStranger() bool {
+	ctrl := q.ctrl.Load()
+	return ctrl == nil || ctrl.discovery || q.locked.Load()
+}
+
+// stranger returns a queue of a stranger that ends to make room for another, or nil. As long as
 // these have more than half of the places, the oldest ends, of the address with most of them.
 // Otherwise they could keep all places for as long as they like. While queues end, there may be as
 // many more as half of the places. mu is held.
@@ -207,7 +213,7 @@ func (t *Target) stranger() (oldest *queue) {
 	all := map[*hostWork][]*queue{}
 	n, most := 0, 0
 	for q := range t.queues {
-		if ctrl := q.ctrl.Load(); q.ctx.Err() == nil && !q.displaced && (ctrl == nil || ctrl.discovery || q.locked.Load()) {
+		if q.ctx.Err() == nil && !q.displaced && q.isStranger() {
 			all[q.host] = append(all[q.host], q)
 			n, most = n+1, max(most, len(all[q.host]))
 		}
