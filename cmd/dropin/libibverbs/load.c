@@ -66,22 +66,42 @@ __attribute__((constructor)) static void add_fork_handlers(void)
 
 __thread int thread_state;
 static pthread_key_t thread_key;
+static __thread sigset_t mask_at_end;
 
-static void detach_thread(void *v) { (void)v; current_engine->thread(-1); }
+// detach_thread is called twice for a thread that ends. Its first call sets the key again, so that
+// the C library calls it once more after Go's destructor, which leaves all signals blocked.
+static void detach_thread(void *v)
+{
+	if (v == &mask_at_end) {
+		pthread_sigmask(SIG_SETMASK, &mask_at_end, NULL);
+		return;
+	}
+	if (thread_state == COUNTED)
+		current_engine->thread(-1);
+	pthread_sigmask(SIG_SETMASK, NULL, &mask_at_end);
+	pthread_setspecific(thread_key, &mask_at_end);
+}
 
 // This key is created before Go's key, so that its destructor runs first: Go's destructor detaches
 // the thread.
 __attribute__((constructor)) static void create_key(void) { pthread_key_create(&thread_key, detach_thread); }
 
-// attach attaches the thread to Go and restores the thread's signal mask, because Go then unblocks
-// some signals.
+// attach attaches the thread to Go and restores the thread's signal mask, which changes meanwhile.
+//
+// Only one thread is attached at a time. Go makes a second thread wait for the first, with all
+// signals blocked. setuid(2) of the program waits until each thread has taken a signal, and holds
+// the lock with which threads are created. If Go must create a thread to go on, nothing would end.
 static void attach(const struct sr_engine *e)
 {
+	static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;
 	sigset_t mask;
 	thread_state = ATTACHED;
+	pthread_setspecific(thread_key, &thread_state);
+	pthread_mutex_lock(&one);
 	pthread_sigmask(SIG_SETMASK, NULL, &mask);
 	e->thread(0);
 	pthread_sigmask(SIG_SETMASK, &mask, NULL);
+	pthread_mutex_unlock(&one);
 }
 
 void attach_thread(void)
@@ -92,8 +112,7 @@ void attach_thread(void)
 
 void count_thread(void)
 {
-	if (!engine->thread(1))
-		pthread_setspecific(thread_key, &thread_state);
+	engine->thread(1);
 	thread_state = COUNTED;
 }
 

@@ -119,6 +119,13 @@ func TestInterrupted(t *testing.T) {
 	stress(t, "signal", count(3, 300))
 }
 
+// TestFirstInterrupted: such handlers interrupt the first call of a thread, when its stack in Go is
+// small, and the program changes its user meanwhile.
+func TestFirstInterrupted(t *testing.T) {
+	gate.System(t)
+	stress(t, "first", count(100, 1000))
+}
+
 // TestCallsAtOnce: all calls, from many threads.
 func TestCallsAtOnce(t *testing.T) {
 	gate.System(t)

@@ -4,6 +4,7 @@
 //	stress ADDR SEED cancel N        N threads are cancelled, one after the other, anywhere
 //	stress ADDR SEED fork N          N children make the calls too
 //	stress ADDR SEED signal SECONDS  timers and other threads send signals
+//	stress ADDR SEED first N         N threads get signals in their first calls
 //	stress ADDR SEED exit            the process exits with 7
 //	stress ADDR SEED exit-in-call    a handler of a signal that interrupts a call exits with 7
 //	stress ADDR SEED exit-in-malloc  the same of a signal that interrupts malloc or free
@@ -359,6 +360,41 @@ static void signals(double seconds)
 	CHECK(handled > 100 && !elsewhere);
 }
 
+static int first_calls;
+
+static void *first_call(void *v)
+{
+	take_signals();
+	CHECK(!ibv_dealloc_pd(ibv_alloc_pd(ctx)));
+	__atomic_add_fetch(&first_calls, 1, __ATOMIC_RELAXED);
+	while (!__atomic_load_n(&stop, __ATOMIC_RELAXED)) // so that the next thread gets a new stack in Go
+		pause_for(1000);
+	return v;
+}
+
+// first_signals: a handler needs more than the first stack of a thread in Go. The program changes
+// its user meanwhile, for which each thread takes a signal.
+static void first_signals(int n)
+{
+	static const int some[] = {SIGCHLD, SIGPROF};
+	pthread_t resets, t[n];
+	for (int i = 0; i < 2; i++)
+		on(some[i], SA_RESTART);
+	on(SIGRTMIN, SA_RESTART);
+	CHECK(!pthread_create(&resets, NULL, reset, NULL));
+	for (int i = 0; i < n; i++) {
+		start(&t[i], first_call, i);
+		while (__atomic_load_n(&first_calls, __ATOMIC_RELAXED) < i - 2)
+			for (int k = 0; k < 3; k++)
+				pthread_kill(t[i - k], any(3) ? some[any(2)] : SIGRTMIN);
+	}
+	__atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
+	for (int i = 0; i < n; i++)
+		join(t[i]);
+	join(resets);
+	CHECK(handled > 0);
+}
+
 static void *exits(void *v)
 {
 	seed = (uintptr_t)v;
@@ -413,6 +449,8 @@ int main(int argc, char **argv)
 		forks(n);
 	else if (!strcmp(what, "signal"))
 		signals(n);
+	else if (!strcmp(what, "first"))
+		first_signals(n);
 	else if (!strcmp(what, "exit")) {
 		pthread_t t;
 		CHECK(!pthread_create(&t, NULL, exits, (void *)(uintptr_t)seed));
