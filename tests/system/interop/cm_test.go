@@ -6,12 +6,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"net/netip"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/softrnic/softrnic/tests/internal/gate"
 	"github.com/softrnic/softrnic/tests/system/interop/peer"
 	"github.com/softrnic/softrnic/tests/system/interop/peer/control"
 	"github.com/softrnic/softrnic/verbs"
@@ -65,10 +67,27 @@ type cmPair struct {
 	here, there netip.Addr
 }
 
-// eachFamily runs a test over IPv4 and over IPv6.
+// families are the IP versions of a test: both in the long run. In the system run it is one, which
+// depends on the name of the test.
+func families(t *testing.T) []string {
+	both := []string{"IPv4", "IPv6"}
+	if gate.InLong() {
+		return both
+	}
+	sum := fnv.New32a()
+	sum.Write([]byte(t.Name()))
+	return both[sum.Sum32()%2:][:1]
+}
+
+// eachFamily runs a test over the IP versions of families.
 func (l cmLab) eachFamily(t *testing.T, f func(t *testing.T, p cmPair)) {
-	t.Run("IPv4", func(t *testing.T) { f(t, cmPair{l, softrnicAddr4, l.peer.Addr4()}) })
-	t.Run("IPv6", func(t *testing.T) { f(t, cmPair{l, softrnicAddr6, l.peer.Addr6()}) })
+	for _, family := range families(t) {
+		p := cmPair{l, softrnicAddr4, l.peer.Addr4()}
+		if family == "IPv6" {
+			p.here, p.there = softrnicAddr6, l.peer.Addr6()
+		}
+		t.Run(family, func(t *testing.T) { f(t, p) })
+	}
 }
 
 // cmPatience is the time limit of the two programs of a test, on an emulated peer.

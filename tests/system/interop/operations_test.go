@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
-	"net/netip"
 	"slices"
 	"testing"
 	"time"
@@ -357,15 +356,16 @@ func TestOperations(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			p := peer.Boot(t, peer.Config{ID: 2, MTU: c.mtu})[0]
 			linux, here := openKernel(t, p), openSoftRNIC(t, captured(t, c.open(t, p.Netns)), nil)
-			for _, addrs := range []struct {
-				family      string
-				here, there netip.Addr
-			}{{"IPv4", softrnicAddr4, p.Addr4()}, {"IPv6", softrnicAddr6, p.Addr6()}} {
-				t.Run(addrs.family+"/requester", func(t *testing.T) {
-					operate(t, newSide(t, here, addrs.here), newSide(t, linux, addrs.there), c.path, c.sizes...)
+			for _, family := range families(t) {
+				from, to := softrnicAddr4, p.Addr4()
+				if family == "IPv6" {
+					from, to = softrnicAddr6, p.Addr6()
+				}
+				t.Run(family+"/requester", func(t *testing.T) {
+					operate(t, newSide(t, here, from), newSide(t, linux, to), c.path, c.sizes...)
 				})
-				t.Run(addrs.family+"/responder", func(t *testing.T) {
-					operate(t, newSide(t, linux, addrs.there), newSide(t, here, addrs.here), c.path, c.sizes...)
+				t.Run(family+"/responder", func(t *testing.T) {
+					operate(t, newSide(t, linux, to), newSide(t, here, from), c.path, c.sizes...)
 				})
 			}
 		})

@@ -152,7 +152,8 @@ func TestRping(t *testing.T) {
 	gate.System(t)
 	program := softrnicProgram(t)
 	p := peer.Boot(t, peer.Config{ID: 2, MTU: 1500})[0]
-	for _, ipv6 := range []bool{false, true} {
+	for _, family := range families(t) {
+		ipv6 := family == "IPv6"
 		for _, run := range []rping{
 			{peer: p, program: program, ipv6: ipv6, size: 64},
 			{peer: p, program: program, ipv6: ipv6, size: 65000},
