@@ -6,13 +6,14 @@ import ipaddress
 import signal
 import struct
 
-import pyverbs.cm_enums as ce
-import pyverbs.enums as e
 from pyverbs.cmid import CMID, AddrInfo, CMEvent, CMEventChannel, ConnParam
 from pyverbs.cq import CQ
 from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 
 import driver
+from driver import e
+
+ce = driver.constants("pyverbs.cm_enums", "pyverbs.librdmacm_enums")
 
 IWARP = open("/sys/class/infiniband/%s/node_type" % driver.context.name).read().startswith("4:") # an RNIC
 EVENT_TIMEOUT = 60 # seconds; the machine may be slow

@@ -6,15 +6,17 @@ PDs, MRs and QPs are named by the numbers that their creation returned. Work req
 completions have the field names of Go's package verbs. Enumerations and flags have the same numbers.
 """
 import base64
+import enum
 import hashlib
+import importlib
 import ipaddress
 import json
 import os
 import socket
 import sys
 import time
+import types
 
-import pyverbs.enums as e
 from pyverbs.addr import AHAttr, GID, GlobalRoute
 from pyverbs.cq import CQ
 from pyverbs.device import Context
@@ -24,6 +26,22 @@ from pyverbs.pyverbs_error import PyverbsRDMAError
 from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import SGE, RecvWR, SendWR
 
+
+def constants(*modules):
+    """Return the constants of the first module that exists. In newer versions of pyverbs they are members of its classes."""
+    for name in modules:
+        try:
+            found = vars(importlib.import_module(name))
+            break
+        except ModuleNotFoundError:
+            pass
+    else:
+        raise ModuleNotFoundError("pyverbs has none of " + ", ".join(modules))
+    members = {n: int(v) for c in found.values() if isinstance(c, enum.EnumMeta) for n, v in c.__members__.items()}
+    return types.SimpleNamespace(**{**found, **members})
+
+
+e = constants("pyverbs.enums", "pyverbs.libibverbs_enums")
 context = Context(name=sys.argv[1])
 objects = []
 
@@ -131,7 +149,7 @@ def modify(qp, attr, mask):
     wanted.min_rnr_timer, wanted.timeout = attr["MinRNRTimer"], attr["Timeout"]
     wanted.retry_cnt, wanted.rnr_retry = attr["RetryCnt"], attr["RNRRetry"]
     if mask & e.IBV_QP_AV:
-        gid = GID(ipaddress.IPv6Address(bytes(route["DGID"])).exploded)
+        gid = GID(bytes(route["DGID"]).hex(":", 2))
         wanted.ah_attr = AHAttr(is_global=1, port_num=ah["PortNum"], gr=GlobalRoute(
             dgid=gid, sgid_index=route["SGIDIndex"], hop_limit=route["HopLimit"],
             traffic_class=route["TrafficClass"], flow_label=route["FlowLabel"]))

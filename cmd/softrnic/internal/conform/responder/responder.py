@@ -11,8 +11,10 @@ in the documentation of SoftRNIC's package control. The wire protocol, RoCEv2 or
 """
 import base64
 import ctypes
+import enum
 import fcntl
 import hmac
+import importlib
 import ipaddress
 import json
 import mmap
@@ -23,8 +25,8 @@ import socket
 import struct
 import sys
 import time
+import types
 
-import pyverbs.enums as e
 from pyverbs.addr import AHAttr, GID, GlobalRoute
 from pyverbs.cq import CQ
 from pyverbs.device import Context
@@ -33,6 +35,23 @@ from pyverbs.pd import PD
 from pyverbs.pyverbs_error import PyverbsRDMAError
 from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import SGE, RecvWR, SendWR
+
+
+def constants(*modules):
+    """Return the constants of the first module that exists. In newer versions of pyverbs they are members of its classes."""
+    for name in modules:
+        try:
+            found = vars(importlib.import_module(name))
+            break
+        except ModuleNotFoundError:
+            pass
+    else:
+        raise ModuleNotFoundError("pyverbs has none of " + ", ".join(modules))
+    members = {n: int(v) for c in found.values() if isinstance(c, enum.EnumMeta) for n, v in c.__members__.items()}
+    return types.SimpleNamespace(**{**found, **members})
+
+
+e = constants("pyverbs.enums", "pyverbs.libibverbs_enums")
 
 GUARD = b"\xa5" * 4096  # on either side of a region; nobody may change it
 DEPTH = 256
@@ -48,7 +67,7 @@ OPCODES = {
 MTUS = {256: e.IBV_MTU_256, 512: e.IBV_MTU_512, 1024: e.IBV_MTU_1024, 2048: e.IBV_MTU_2048, 4096: e.IBV_MTU_4096}
 
 
-STATUSES = {int(getattr(e, n)): n[len("IBV_WC_"):] for n in dir(e) if n.startswith("IBV_WC_") and n.endswith(("_ERR", "_SUCCESS"))}
+STATUSES = {int(v): n[len("IBV_WC_"):] for n, v in vars(e).items() if n.startswith("IBV_WC_") and n.endswith(("_ERR", "_SUCCESS"))}
 WC_OPCODES = {0: "SEND", 1: "RDMA_WRITE", 2: "RDMA_READ", 3: "COMP_SWAP", 4: "FETCH_ADD", 128: "RECV", 129: "RECV_RDMA_WITH_IMM"}
 STATES = {0: "RESET", 1: "INIT", 2: "RTR", 3: "RTS", 4: "SQD", 5: "SQE", 6: "ERR"}
 
@@ -258,7 +277,7 @@ class Connection:
             flow, index, hops, traffic = struct.unpack_from("=IBBB", raw, 56 + 16)
             sl, = struct.unpack_from("=B", raw, 56 + 26)
             attr.ah_attr = AHAttr(is_global=1, port_num=1, sl=sl, gr=GlobalRoute(
-                dgid=GID(ipaddress.IPv6Address(raw[56:56 + 16]).exploded), sgid_index=index, flow_label=flow, hop_limit=hops, traffic_class=traffic))
+                dgid=GID(raw[56:56 + 16].hex(":", 2)), sgid_index=index, flow_label=flow, hop_limit=hops, traffic_class=traffic))
         attr.min_rnr_timer, _, attr.timeout, attr.retry_cnt, attr.rnr_retry = struct.unpack_from("=BBBBB", raw, 128)
         return attr
 
@@ -345,7 +364,7 @@ class Pair:
         attr.dest_qp_num, attr.rq_psn = c["peer_qpn"], c["rq_psn"]
         attr.max_dest_rd_atomic, attr.min_rnr_timer = c["max_dest_rd_atomic"], c["min_rnr_timer"]
         attr.ah_attr = AHAttr(is_global=1, port_num=1, gr=GlobalRoute(
-            dgid=GID(gid_of(c["peer_addr"]).exploded), sgid_index=index[0], hop_limit=64))
+            dgid=GID(gid_of(c["peer_addr"]).packed.hex(":", 2)), sgid_index=index[0], hop_limit=64))
         mask = e.IBV_QP_STATE | e.IBV_QP_AV | e.IBV_QP_PATH_MTU | e.IBV_QP_DEST_QPN | e.IBV_QP_RQ_PSN
         reliable = self.type == "RC"
         self.qp.modify(attr, mask | (e.IBV_QP_MAX_DEST_RD_ATOMIC | e.IBV_QP_MIN_RNR_TIMER if reliable else 0))
