@@ -51,7 +51,7 @@ type Command struct {
 func (*Command) Help() string {
 	return `Each case is one statement of the standard. It sends packets that no RDMA stack has made, and checks the answers, the
 target's memory and its completions. The verdict is PASS, FAIL, or SKIP with the reason. If a case fails, the exit code
-is 1.
+is 1. If the target cannot be tested, for example because its responder cannot create a queue pair, the exit code is 2.
 
 An example with a SoftRNIC as the target:
 
@@ -172,11 +172,14 @@ func (c *Command) Run(ctx context.Context, e *cli.Env) error {
 func (c *Command) run(ctx context.Context, e *cli.Env, t *tester, packets *recorder) error {
 	ctl, err := control.Dial(c.Control, c.Token, 10*time.Second)
 	if err != nil {
-		return fmt.Errorf("--control %s: %w", c.Control, err)
+		return cli.Usagef("cannot test: --control %s: %w", c.Control, err)
 	}
 	defer ctl.Close()
 	if err := t.find(c.Wait); err != nil {
-		return err
+		return cli.Usagef("cannot test: %w", err)
+	}
+	if err := t.prove(ctl); err != nil {
+		return cli.Usagef("cannot test %s: %w", ctl.Hello.Name, err)
 	}
 	cases, err := c.chosen(t.cases(ctl))
 	if err != nil {

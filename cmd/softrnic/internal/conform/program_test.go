@@ -1,6 +1,7 @@
 package conform
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -51,7 +52,7 @@ func TestProgram(t *testing.T) {
 		return program.Run(context.Background(), lan, append(base[:len(base):len(base)], args...)...)
 	}
 
-	if code, out, errs := run("wrong"); code != cli.ExitFailed || out != "" || !strings.Contains(errs, "the token is wrong") {
+	if code, out, errs := run("wrong"); code != cli.ExitUsage || out != "" || !strings.Contains(errs, "the token is wrong") {
 		t.Errorf("with a wrong token: %d, %s%s", code, out, errs)
 	}
 	report, pageFile := filepath.Join(dir, "report.xml"), filepath.Join(dir, "report.html")
@@ -151,3 +152,41 @@ func TestUsage(t *testing.T) {
 
 // TestMain runs the tests as clitest does.
 func TestMain(m *testing.M) { clitest.Main(m) }
+
+// TestCannotTest: a target that cannot create a queue pair fails no case. The reason is reported.
+func TestCannotTest(t *testing.T) {
+	lan := new(pipe.Switch)
+	s := program.Start(t, lan, "serve --addr 10.0.0.1/24")
+	s.Await(t, &s.Err, "msg=serving")
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			for in := bufio.NewScanner(conn); in.Scan(); {
+				reply := `{"error":"no device memory"}`
+				if strings.Contains(in.Text(), `"hello"`) {
+					reply = `{"name":"card0"}`
+				}
+				if _, err := conn.Write([]byte(reply + "\n")); err != nil {
+					break
+				}
+			}
+			_ = conn.Close()
+		}
+	}()
+	for _, transport := range []string{"rocev2", "iwarp"} {
+		code, out, errs := program.Run(t.Context(), lan, "conform", "--addr", "10.0.0.2", "--target", "10.0.0.1",
+			"--control", l.Addr().String(), "--token", "x", "--wait", "20s", "--transport", transport)
+		const want = "cannot test card0: create_qp: the target says: no device memory"
+		if code != cli.ExitUsage || out != "" || !strings.Contains(errs, want) {
+			t.Errorf("%s: %d, %s%s", transport, code, out, errs)
+		}
+	}
+}

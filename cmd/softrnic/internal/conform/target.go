@@ -18,6 +18,7 @@ import (
 // tester is this end of the link: raw packets for RoCEv2, a separate TCP for iWARP.
 type tester struct {
 	find  func(wait time.Duration) error // resolves the target on the link
+	prove func(*control.Client) error    // fails if the target cannot do what each case begins with
 	cases func(*control.Client) []suite.Case
 	close func() error
 }
@@ -31,15 +32,23 @@ func (c *Command) newTester(l link.Link, packets *recorder) (*tester, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &tester{find: p.Find, close: p.Close, cases: func(ctl *control.Client) []suite.Case {
-		return rocev2.Cases(&rocev2.Env{Peer: p, Control: ctl, Wait: c.Wait, Quiet: c.Quiet})
-	}}, nil
+	env := func(ctl *control.Client) *rocev2.Env {
+		return &rocev2.Env{Peer: p, Control: ctl, Wait: c.Wait, Quiet: c.Quiet}
+	}
+	return &tester{
+		find: p.Find, close: p.Close,
+		prove: func(ctl *control.Client) error { return env(ctl).Prove() },
+		cases: func(ctl *control.Client) []suite.Case { return rocev2.Cases(env(ctl)) },
+	}, nil
 }
 
 func (c *Command) newTCPTester(l link.Link) (*tester, error) {
 	host, err := netstack.New(l, &netstack.Config{Addrs: []string{netip.PrefixFrom(c.Addr, commonBits(c.Addr, c.Target)).String()}})
 	if err != nil {
 		return nil, err
+	}
+	env := func(ctl *control.Client) *iwarp.Env {
+		return &iwarp.Env{Network: host, Addr: c.Addr, Target: c.Target, MSS: l.MTU() - 40, Control: ctl, Wait: c.Wait, Quiet: c.Quiet}
 	}
 	return &tester{
 		close: func() error { host.Close(); return nil },
@@ -51,10 +60,8 @@ func (c *Command) newTCPTester(l link.Link) (*tester, error) {
 			}
 			return nil
 		},
-		cases: func(ctl *control.Client) []suite.Case {
-			return iwarp.Cases(&iwarp.Env{Network: host, Addr: c.Addr, Target: c.Target, MSS: l.MTU() - 40, Control: ctl, Wait: c.Wait,
-				Quiet: c.Quiet})
-		},
+		prove: func(ctl *control.Client) error { return env(ctl).Prove() },
+		cases: func(ctl *control.Client) []suite.Case { return iwarp.Cases(env(ctl)) },
 	}, nil
 }
 

@@ -104,10 +104,28 @@ func with(reply bool, change []func(*settings)) settings {
 	return s
 }
 
+// Prove makes the target listen with a QP, as most cases do. An error is the target's reason why it
+// cannot.
+func (e *Env) Prove() error {
+	s := with(false, nil)
+	made, err := e.Control.Do(&control.Request{Op: control.CreateQP, Create: &s.Create})
+	if err != nil {
+		return err
+	}
+	_, err = e.Control.Do(&control.Request{Op: control.Listen, QP: made.QP, CM: e.anyPort()})
+	_, errDestroy := e.Control.Do(&control.Request{Op: control.DestroyQP, QP: made.QP})
+	return errors.Join(err, errDestroy)
+}
+
+// anyPort is the address on which the target listens.
+func (e *Env) anyPort() *control.CM {
+	return &control.CM{Addr: netip.AddrPortFrom(e.Target, 0).String()}
+}
+
 // called returns a listening QP with a stream on which nothing was sent.
 func (t *tester) called(change ...func(*settings)) *conn {
 	c := t.qp(with(false, change))
-	port := c.Do(control.Request{Op: control.Listen, CM: &control.CM{Addr: netip.AddrPortFrom(t.Target, 0).String()}}).Port
+	port := c.Do(control.Request{Op: control.Listen, CM: t.anyPort()}).Port
 	s, err := t.Network.DialStream(t.context(), netip.AddrPort{}, netip.AddrPortFrom(t.Target, port))
 	if err != nil {
 		t.Failf("TCP port %d of the target, where it listens: %v", port, err)

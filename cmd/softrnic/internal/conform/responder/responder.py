@@ -141,6 +141,8 @@ class Event(ctypes.Structure):
 cm = ctypes.CDLL("librdmacm.so.1", use_errno=True)
 cm.rdma_create_event_channel.restype = ctypes.POINTER(ctypes.c_int)  # its file descriptor comes first
 cm.rdma_event_str.restype = ctypes.c_char_p
+ib = ctypes.CDLL("libibverbs.so.1")
+ib.ibv_get_device_name.restype = ctypes.c_char_p
 PORT_SPACE_TCP = 0x0106
 RESOLVE_TIME = 5
 
@@ -177,8 +179,18 @@ class Connection:
             cm.rdma_destroy_id(i)
         cm.rdma_destroy_event_channel(self.channel)
 
+    def check_device(self, addr):
+        """Refuse an address for which rdma_cm takes another device, as it may if two are on one interface."""
+        first = ctypes.POINTER(ctypes.c_void_p)  # of struct rdma_cm_id its context, of struct ibv_context its device
+        context = ctypes.cast(self.first, first)[0]
+        taken = context and ib.ibv_get_device_name(ctypes.c_void_p(ctypes.cast(context, first)[0])).decode()
+        own = name_of(self.pair.context)
+        if taken and taken != own:
+            raise OSError("rdma_cm takes %s for %s, not %s: take one of them off the interface (rdma link delete)" % (taken, addr, own))
+
     def listen(self, addr):
         check(cm.rdma_bind_addr(self.first, sockaddr(addr)))
+        self.check_device(addr)
         check(cm.rdma_listen(self.first, 1))
         cm.rdma_get_src_port.restype = ctypes.c_uint16
         return socket.ntohs(cm.rdma_get_src_port(self.first))
@@ -187,6 +199,7 @@ class Connection:
         self.current = self.first
         check(cm.rdma_resolve_addr(self.first, None, sockaddr(c["addr"]), RESOLVE_TIME * 1000))
         self.expect("ADDR_RESOLVED")
+        self.check_device(c["addr"])
         check(cm.rdma_resolve_route(self.first, RESOLVE_TIME * 1000))
         self.expect("ROUTE_RESOLVED")
         check(cm.rdma_connect(self.first, ctypes.byref(self.param(c))))

@@ -3,6 +3,7 @@ package rocev2
 
 import (
 	"bytes"
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -70,11 +71,29 @@ func onRC(run func(*qp), change ...func(*settings)) func(*tester) {
 	return func(t *tester) { run(t.rc(change...)) }
 }
 
+// defaults are the settings of a QP with all rights.
+func (e *Env) defaults() settings {
+	return settings{control.Create{Type: "RC", Memory: memory, QPAccess: suite.AllRights(), MRAccess: suite.AllRights()},
+		control.Connect{LocalAddr: e.Peer.Target.String(), PeerAddr: e.Peer.Addr.String(), MTU: mtu, RQPSN: firstPSN, SQPSN: theirPSN,
+			MinRNR: minRNR, Timeout: 14, Retry: 1, RNRRetry: 1, MaxRD: 4, MaxDestRD: 4}, false}
+}
+
+// Prove makes the target connect a QP, as each case does. An error is the target's reason why it
+// cannot.
+func (e *Env) Prove() error {
+	s := e.defaults()
+	made, err := e.Control.Do(&control.Request{Op: control.CreateQP, Create: &s.Create})
+	if err != nil {
+		return err
+	}
+	_, err = e.Control.Do(&control.Request{Op: control.ConnectQP, QP: made.QP, Connect: &s.Connect})
+	_, errDestroy := e.Control.Do(&control.Request{Op: control.DestroyQP, QP: made.QP})
+	return errors.Join(err, errDestroy)
+}
+
 // rc creates a QP with all rights, changed by change.
 func (t *tester) rc(change ...func(*settings)) *qp {
-	s := settings{control.Create{Type: "RC", Memory: memory, QPAccess: suite.AllRights(), MRAccess: suite.AllRights()},
-		control.Connect{LocalAddr: t.Peer.Target.String(), PeerAddr: t.Peer.Addr.String(), MTU: mtu, RQPSN: firstPSN, SQPSN: theirPSN,
-			MinRNR: minRNR, Timeout: 14, Retry: 1, RNRRetry: 1, MaxRD: 4, MaxDestRD: 4}, false}
+	s := t.defaults()
 	for _, f := range change {
 		f(&s)
 	}
