@@ -69,6 +69,98 @@ func TestOptionalInterfaces(t *testing.T) {
 	}
 }
 
+// wrapped are the links that wrap others, each with the optional interfaces that it hides, and why.
+var wrapped = map[string]map[string]string{
+	"cmd/internal/node.countedLink": {"link.InPlace": "frames that are built in place would not be counted"},
+	"link/capture.Link": {"link.Shared": "messages would pass without a record",
+		"link.InPlace": "frames that are built in place would pass without a record"},
+	"link/impair.Link": {"link.Shared": "messages would pass unimpaired",
+		"link.InPlace": "frames that are built in place would pass unimpaired"},
+	"link/vlan.Link": {"link.InPlace": "frames that are built in place would have no tag"},
+	"link/wireguard.Link": {"link.Carrier": "peers may be reached another way", "link.Shared": "frames are encrypted",
+		"link.InPlace": "frames are encrypted", "link.Departures": "its hosts are the peers of the tunnel"},
+	// Hosts do not attach to these: they see a part of what passes.
+	"cmd/softrnic/internal/conform.recordedLink": nil,
+	"stack/netstack.groupLink":                   nil,
+	"stack/netstack.sniffableLink":               nil,
+}
+
+// TestWrappers: a link that wraps another has its optional interfaces, or a reason to hide them.
+func TestWrappers(t *testing.T) {
+	t.Setenv("GOOS", "linux")
+	t.Setenv("GOARCH", "amd64")
+	var dirs []string
+	for _, p := range modulePackages(t) {
+		if p.top() != "tests" {
+			dirs = append(dirs, strings.TrimPrefix(p.ImportPath, module+"/"))
+		}
+	}
+	found := map[string]bool{}
+	for _, s := range load(t, dirs...) {
+		for _, w := range s.wrappers() {
+			name := s.dir + "." + w.Obj().Name()
+			found[name] = true
+			hides, known := wrapped[name]
+			if !known {
+				t.Errorf("%s wraps a link: list it, with what it hides", name)
+			}
+			for optional, o := range optionalTable(t) {
+				if o.base != "link.Link" || hides == nil {
+					continue
+				}
+				has := types.Implements(types.NewPointer(w), s.interfaceOf(optional))
+				if _, hidden := hides[optional]; has == hidden {
+					t.Errorf("%s: %s: implemented %v, listed as hidden %v", name, optional, has, hidden)
+				}
+			}
+		}
+	}
+	for name := range wrapped {
+		if !found[name] {
+			t.Errorf("%s wraps no link", name)
+		}
+	}
+}
+
+// wrappers returns the types that are links and have a field that is one.
+func (s *source) wrappers() (found []*types.Named) {
+	base := s.interfaceOf("link.Link")
+	if base == nil {
+		return nil
+	}
+	for _, name := range s.pkg.Scope().Names() {
+		obj, ok := s.pkg.Scope().Lookup(name).(*types.TypeName)
+		if !ok {
+			continue
+		}
+		named, _ := obj.Type().(*types.Named)
+		fields, ok := obj.Type().Underlying().(*types.Struct)
+		if !ok || named == nil || !types.Implements(types.NewPointer(named), base) {
+			continue
+		}
+		for i := range fields.NumFields() {
+			if types.Identical(fields.Field(i).Type().Underlying(), base) {
+				found = append(found, named)
+				break
+			}
+		}
+	}
+	return found
+}
+
+// interfaceOf returns an interface, named as in the table, or nil if the package does not know it.
+func (s *source) interfaceOf(name string) *types.Interface {
+	of, name, _ := strings.Cut(name, ".")
+	for _, p := range append(s.pkg.Imports(), s.pkg) {
+		if dir := strings.TrimPrefix(p.Path(), module+"/"); of == path.Base(dir) && slices.Contains(optionalOf, dir) {
+			if obj := p.Scope().Lookup(name); obj != nil {
+				return obj.Type().Underlying().(*types.Interface)
+			}
+		}
+	}
+	return nil
+}
+
 // optional is an optional interface: the interface whose values may implement it, and the packages
 // that do so and that ask for it.
 type optional struct {
@@ -152,16 +244,12 @@ func (s *source) asserted() map[string]bool {
 // table.
 func (s *source) implements(names ...string) bool {
 	var interfaces []*types.Interface
-	for _, p := range append(s.pkg.Imports(), s.pkg) {
-		dir := strings.TrimPrefix(p.Path(), module+"/")
-		for _, name := range names {
-			if of, name, _ := strings.Cut(name, "."); of == path.Base(dir) && slices.Contains(optionalOf, dir) {
-				interfaces = append(interfaces, p.Scope().Lookup(name).Type().Underlying().(*types.Interface))
-			}
+	for _, name := range names {
+		i := s.interfaceOf(name)
+		if i == nil {
+			return false
 		}
-	}
-	if len(interfaces) < len(names) {
-		return false
+		interfaces = append(interfaces, i)
 	}
 	for _, name := range s.pkg.Scope().Names() {
 		obj, ok := s.pkg.Scope().Lookup(name).(*types.TypeName)

@@ -37,9 +37,10 @@ type Link struct {
 }
 
 var (
-	_ link.Link    = (*Link)(nil)
-	_ link.Poller  = (*Link)(nil)
-	_ link.Carrier = (*Link)(nil)
+	_ link.Link       = (*Link)(nil)
+	_ link.Poller     = (*Link)(nil)
+	_ link.Carrier    = (*Link)(nil)
+	_ link.Departures = (*Link)(nil)
 )
 
 // New writes the frames of inner to w. The caller closes w after the link.
@@ -173,6 +174,9 @@ func (l *Link) State() link.State { return link.StateOf(l.inner) }
 
 // Watch implements link.Carrier.
 func (l *Link) Watch(f func()) { link.Watch(l.inner, f) }
+
+// WatchDepartures implements link.Departures.
+func (l *Link) WatchDepartures(f func(mac [6]byte)) { link.WatchDepartures(l.inner, f) }
 
 // Offloads implements link.Link.
 func (l *Link) Offloads() link.Offloads { return l.inner.Offloads() }

@@ -150,9 +150,35 @@ func (d *direction) send(f link.Frame, wait time.Duration) {
 		d.free = d.free.Add(time.Duration(float64(8*len(p)) / float64(d.cfg.Rate) * float64(time.Second)))
 		due = d.free
 	}
-	d.order++
 	h := d.hold(f)
-	h.due, h.order = due.Add(wait), d.order
+	h.due = due.Add(wait)
+	d.schedule(h)
+}
+
+// afterHeld calls f when the packets that are held now have been delivered. It does not call f if
+// the direction is closed.
+func (d *direction) afterHeld(f func()) {
+	d.mu.Lock()
+	if d.closed {
+		d.mu.Unlock()
+		return
+	}
+	if len(d.held) > 0 {
+		last := slices.MaxFunc(d.held, func(a, b *packet) int { return a.due.Compare(b.due) })
+		d.schedule(&packet{due: last.due, then: f})
+		d.mu.Unlock()
+		return
+	}
+	d.mu.Unlock()
+	d.delivering.Lock() // the last ones may be under way
+	defer d.delivering.Unlock()
+	f()
+}
+
+// schedule adds a packet to those that wait. d.mu is held.
+func (d *direction) schedule(h *packet) {
+	d.order++
+	h.order = d.order
 	heap.Push(&d.held, h)
 	if !d.started {
 		d.started = true
@@ -196,12 +222,17 @@ func (d *direction) run() {
 	defer timer.Stop()
 	var out []*packet
 	var frames []link.Frame
+	var then []func()
 	for due := time.Now(); d.await(due, timer); {
 		d.mu.Lock()
 		now := time.Now()
-		out, frames = out[:0], frames[:0]
+		out, frames, then = out[:0], frames[:0], then[:0]
 		for len(d.held) > 0 && !d.held[0].due.After(now) {
 			h := heap.Pop(&d.held).(*packet)
+			if h.then != nil {
+				then = append(then, h.then)
+				continue
+			}
 			out, frames = append(out, h), append(frames, h.frame)
 		}
 		due = now.Add(time.Hour)
@@ -214,6 +245,9 @@ func (d *direction) run() {
 			_ = d.deliver(frames) // no caller is left to return the error to
 			d.delivering.Unlock()
 			d.release(out)
+		}
+		for _, f := range then {
+			f()
 		}
 	}
 }
@@ -272,11 +306,12 @@ func (d *direction) close() {
 	}
 }
 
-// packet is a packet in transit.
+// packet is a packet in transit, or a function that is called when earlier ones have arrived.
 type packet struct {
 	due   time.Time
 	order uint64
 	frame link.Frame
+	then  func()
 }
 
 // hold returns a copy of a packet. d.mu is held.

@@ -19,12 +19,18 @@ type Link struct {
 	inner   link.Link
 	poller  link.Poller // inner, or nil
 	in, out *direction
+
+	departed struct {
+		sync.Mutex // held during a call of watch
+		watch      func(mac [6]byte)
+	}
 }
 
 var (
-	_ link.Link    = (*Link)(nil)
-	_ link.Poller  = (*Link)(nil)
-	_ link.Carrier = (*Link)(nil)
+	_ link.Link       = (*Link)(nil)
+	_ link.Poller     = (*Link)(nil)
+	_ link.Carrier    = (*Link)(nil)
+	_ link.Departures = (*Link)(nil)
 )
 
 // The directions have random sequences of their own.
@@ -149,3 +155,19 @@ func (l *Link) State() link.State { return link.StateOf(l.inner) }
 
 // Watch implements link.Carrier.
 func (l *Link) Watch(f func()) { link.Watch(l.inner, f) }
+
+// WatchDepartures implements link.Departures. The call comes after the host's delayed packets.
+func (l *Link) WatchDepartures(f func(mac [6]byte)) {
+	l.departed.Lock()
+	l.departed.watch = f
+	l.departed.Unlock()
+	link.WatchDepartures(l.inner, func(mac [6]byte) {
+		l.in.afterHeld(func() {
+			l.departed.Lock()
+			defer l.departed.Unlock()
+			if l.departed.watch != nil {
+				l.departed.watch(mac)
+			}
+		})
+	})
+}

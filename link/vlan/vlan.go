@@ -28,10 +28,11 @@ type Link struct {
 }
 
 var (
-	_ link.Link    = (*Link)(nil)
-	_ link.Poller  = (*Link)(nil)
-	_ link.Shared  = (*Link)(nil)
-	_ link.Carrier = (*Link)(nil)
+	_ link.Link       = (*Link)(nil)
+	_ link.Poller     = (*Link)(nil)
+	_ link.Shared     = (*Link)(nil)
+	_ link.Carrier    = (*Link)(nil)
+	_ link.Departures = (*Link)(nil)
 )
 
 // MaxID is the largest VLAN ID. The smallest is 1: 0 means no VLAN, and 4095 is reserved (IEEE
@@ -176,6 +177,9 @@ func (l *Link) State() link.State { return link.StateOf(l.inner) }
 
 // Watch implements link.Carrier.
 func (l *Link) Watch(f func()) { link.Watch(l.inner, f) }
+
+// WatchDepartures implements link.Departures.
+func (l *Link) WatchDepartures(f func(mac [6]byte)) { link.WatchDepartures(l.inner, f) }
 
 // MTU is the inner link's MTU: the tag does not count.
 func (l *Link) MTU() int { return l.inner.MTU() }

@@ -90,9 +90,7 @@ func (h *Host) addInterface(c *nicConfig) error {
 	n.up.Store(true)
 	link.Watch(c.link, n.linkChanged)
 	n.linkChanged() // for earlier changes
-	if d, ok := c.link.(link.Departures); ok {
-		d.WatchDepartures(n.hostLeft)
-	}
+	link.WatchDepartures(c.link, n.hostLeft)
 
 	linkLocal := netip.AddrFrom16(header.LinkLocalAddr(n.endpoint.LinkAddress()).As16())
 	for _, p := range append([]netip.Prefix{netip.PrefixFrom(linkLocal, 64)}, c.addrs...) {

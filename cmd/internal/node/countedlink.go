@@ -16,9 +16,10 @@ type countedLink struct {
 }
 
 var (
-	_ link.Poller  = (*countedLink)(nil)
-	_ link.Shared  = (*countedLink)(nil)
-	_ link.Carrier = (*countedLink)(nil)
+	_ link.Poller     = (*countedLink)(nil)
+	_ link.Shared     = (*countedLink)(nil)
+	_ link.Carrier    = (*countedLink)(nil)
+	_ link.Departures = (*countedLink)(nil)
 )
 
 func newCountedLink(l link.Link) *countedLink {
@@ -74,3 +75,6 @@ func (c *countedLink) State() link.State { return link.StateOf(c.Link) }
 
 // Watch implements link.Carrier.
 func (c *countedLink) Watch(f func()) { link.Watch(c.Link, f) }
+
+// WatchDepartures implements link.Departures.
+func (c *countedLink) WatchDepartures(f func(mac [6]byte)) { link.WatchDepartures(c.Link, f) }
