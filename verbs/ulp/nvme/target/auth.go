@@ -124,6 +124,7 @@ func (q *queue) authState() {
 	case auth.Success:
 		if q.locked.Swap(false) {
 			q.auth.timer.Stop()
+			q.place.Prove()
 			ctrl.log.Info("host authenticated", "qid", q.id, "hash", side.Hash(), "dhgroup", side.Group())
 		}
 	case auth.Failure:

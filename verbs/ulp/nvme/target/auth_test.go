@@ -295,7 +295,11 @@ func TestStrangers(t *testing.T) {
 		return n
 	}
 	dial := func() *queue {
-		q := must(l.dial(request(0, testDepth).Append(nil)))(t)
+		q, err := l.dial(request(0, testDepth).Append(nil))
+		for rejected(err) == nvme.RejectNoResources { // those that make room have not ended yet
+			q, err = l.dial(request(0, testDepth).Append(nil))
+		}
+		ok(t, err)
 		strangers = append(strangers, q)
 		return q
 	}
@@ -311,7 +315,8 @@ func TestStrangers(t *testing.T) {
 	for i := range 8 {
 		kinds[i%len(kinds)]()
 	}
-	known := must(l.dial(request(0, testDepth).Append(nil)))(t)
+	known := dial()
+	strangers = strangers[:8]
 	ok(t, known.connect(0, l.connectData(nvme.DynamicController), 0).Status.Err())
 	ok(t, known.authenticate(host))
 	for i := range 20 {
@@ -323,7 +328,7 @@ func TestStrangers(t *testing.T) {
 		}
 	}
 	known.want(nvme.PropertyGetCommand(nvme.PropertyCAP), nil, nvme.Success)
-	if s := l.target.Stats(); s.Queues > 12 || s.Displaced != 21 {
+	if s := l.target.Stats(); s.Queues > 12 || s.Admission.Displaced != 25 {
 		t.Errorf("%+v", s)
 	}
 }

@@ -39,11 +39,14 @@ type Config struct {
 	// IOQueues is the number of I/O queues that a controller may have, 1 to 1024; 0 means 64.
 	IOQueues int
 	// Connections is the number of queues of all hosts, 1 to 65535; 0 means 256. Each occupies about
-	// 8 KiB for each command of its depth. When all are in use, and more than half of them by hosts
-	// with the discovery service or before authentication, the oldest of those ends.
+	// 8 KiB for each command of its depth, and may block a thread while it writes to a File. The hosts
+	// at one address have at most half of what the others leave. Beyond, the oldest of their queues
+	// with the discovery service, before Connect or before authentication ends for a new one. When all
+	// are in use, and more than half of them by such queues, the oldest of the address with most of
+	// these ends.
 	Connections int
 	// Memory is the size of the pool that data of commands passes through, in bytes, at least 1 MiB;
-	// 0 means 64 MiB. It is allocated as needed, in pieces of 1 MiB. Pages of backends of type *Memory
+	// 0 means 64 MiB. The hosts at one address have at most half of what the others leave. It is allocated as needed, in pieces of 1 MiB. Pages of backends of type *Memory
 	// that commands use at a time may have as much memory again. Each *Memory keeps the pages that it
 	// has allocated for this.
 	Memory int

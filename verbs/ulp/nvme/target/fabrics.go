@@ -124,6 +124,8 @@ func (q *queue) connected(ctrl *controller, c *command, p *nvme.ConnectCommand) 
 	result := uint64(ctrl.id)
 	if q.requireAuth(ctrl) {
 		result |= nvme.ConnectAuthenticate
+	} else if !ctrl.discovery {
+		q.place.Prove()
 	}
 	q.ctrl.Store(ctrl)
 	if ctrl.gone() { // it ended meanwhile, and does not know this queue

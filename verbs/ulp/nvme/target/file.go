@@ -154,7 +154,8 @@ func (f *File) ReadAt(p []byte, off int64) (int, error) { return f.f.ReadAt(p, o
 func (f *File) WriteAt(p []byte, off int64) (int, error) { return f.f.WriteAt(p, off) }
 
 // TryWriteAt implements TryWriter. A write to the page cache rarely blocks for long, and a
-// goroutine of its own would cost more.
+// goroutine of its own would cost more. If it blocks, so does the queue: there is at most one such
+// thread for each connection, and its host alone waits.
 func (f *File) TryWriteAt(p []byte, off int64) (done bool, err error) {
 	_, err = f.f.WriteAt(p, off)
 	return true, err

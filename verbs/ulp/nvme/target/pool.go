@@ -7,11 +7,14 @@ import (
 	"sync/atomic"
 
 	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/admission"
 )
 
 const (
 	chunkSize = 64 << 10 // bytes; a transfer's data stays in the processor's cache between two copies
 	slabSize  = 1 << 20  // bytes; chunks that are registered together
+
+	slabChunks = slabSize / chunkSize
 )
 
 // pool is the memory that data of commands passes through. It has chunks of one size, so that none
@@ -26,6 +29,7 @@ type pool struct {
 
 	mu      sync.Mutex // taken after the locks of queues
 	slabs   []*verbs.MR
+	used    map[*hostWork]int // chunks of the hosts at an address
 	free    []*chunk
 	waiting []*queue // each once
 }
@@ -48,16 +52,21 @@ func (p *pool) region(s *slab) (*verbs.MR, error) {
 	return mr, nil
 }
 
-// reserve allows the use of n pages of backends until unreserve, or returns false.
-func (p *pool) reserve(n int) bool {
-	if p.lent.Add(int64(n)) <= int64(p.limit)*(slabSize/pageSize) {
+// reserve allows a host the use of n pages of backends until unreserve, or returns false.
+func (p *pool) reserve(h *hostWork, n int) bool {
+	mine, all := h.lent.Add(int64(n)), p.lent.Add(int64(n))
+	limit := p.limit * (slabSize / pageSize)
+	if int(all) <= limit && int(mine) <= admission.Share(int(mine), int(all), limit) {
 		return true
 	}
-	p.unreserve(n)
+	p.unreserve(h, n)
 	return false
 }
 
-func (p *pool) unreserve(n int) { p.lent.Add(-int64(n)) }
+func (p *pool) unreserve(h *hostWork, n int) {
+	h.lent.Add(-int64(n))
+	p.lent.Add(-int64(n))
+}
 
 // lease is the memory of a transfer: a chunk, or pages.
 type lease struct {
@@ -66,13 +75,13 @@ type lease struct {
 	pages  []page
 }
 
-// end ends the use of memory.
-func (p *pool) end(l lease) {
+// end ends a host's use of memory.
+func (p *pool) end(h *hostWork, l lease) {
 	if l.chunk != nil {
-		p.put(l.chunk)
+		p.put(h, l.chunk)
 		return
 	}
-	p.unreserve(len(l.pages))
+	p.unreserve(h, len(l.pages))
 	for i := range l.pages {
 		l.memory.put(&l.pages[i])
 	}
@@ -90,17 +99,20 @@ func (c *chunk) bytes(n int) []byte { return c.mr.Buf()[c.off : c.off+n : c.off+
 // sge returns the SGE of the first n bytes.
 func (c *chunk) sge(n int) verbs.SGE { return c.mr.SGE(c.off, n) }
 
-// get returns a chunk. If there is none it returns nil, and q.resume will be called when there is.
+// get returns a chunk. If there is none, or the queue's host has its share, it returns nil, and
+// q.resume will be called when there is.
 func (p *pool) get(q *queue) (*chunk, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.free) == 0 && len(p.slabs) < p.limit {
+	mine, all := p.used[q.host], len(p.slabs)*slabChunks-len(p.free)
+	mayHave := mine < admission.Share(mine, all, p.limit*slabChunks)
+	if mayHave && len(p.free) == 0 && len(p.slabs) < p.limit {
 		if err := p.grow(); err != nil {
 			return nil, err
 		}
 	}
 	n := len(p.free)
-	if n == 0 {
+	if n == 0 || !mayHave {
 		if !slices.Contains(p.waiting, q) {
 			p.waiting = append(p.waiting, q)
 		}
@@ -108,6 +120,7 @@ func (p *pool) get(q *queue) (*chunk, error) {
 	}
 	c := p.free[n-1] // the last used, which is likely in the processor's cache
 	p.free = p.free[:n-1]
+	p.used[q.host]++
 	return c, nil
 }
 
@@ -123,9 +136,12 @@ func (p *pool) grow() error {
 	return nil
 }
 
-// put returns a chunk, and wakes the queues that wait.
-func (p *pool) put(c *chunk) {
+// put returns a host's chunk, and wakes the queues that wait.
+func (p *pool) put(h *hostWork, c *chunk) {
 	p.mu.Lock()
+	if p.used[h]--; p.used[h] == 0 {
+		delete(p.used, h)
+	}
 	p.free = append(p.free, c)
 	waiting := p.waiting
 	p.waiting = nil

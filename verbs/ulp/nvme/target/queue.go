@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/admission"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 	"github.com/softrnic/softrnic/verbs/ulp/nvme"
 )
@@ -25,19 +27,18 @@ const (
 // Its goroutine (run) takes completions of the CQ, and so receives commands. A command is executed
 // there, or continued by goroutines that spawn or block has started.
 type queue struct {
-	t         *Target
-	id        uint16 // as the connection request says
-	depth     int    // commands that the host may have outstanding
-	conn      *rdmacm.Conn
-	host      *hostWork
-	number    uint64 // of the connection, in the order in which they were accepted
-	displaced bool   // it ends to make room for another; protected by the target's lock
-	qp        *verbs.QP
-	cq        *verbs.CQ
-	mr        *verbs.MR // the capsules
-	log       *slog.Logger
-	ctx       context.Context
-	end       context.CancelCauseFunc
+	t     *Target
+	id    uint16 // as the connection request says
+	depth int    // commands that the host may have outstanding
+	conn  *rdmacm.Conn
+	host  *hostWork
+	place *admission.Place[netip.Addr]
+	qp    *verbs.QP
+	cq    *verbs.CQ
+	mr    *verbs.MR // the capsules
+	log   *slog.Logger
+	ctx   context.Context
+	end   context.CancelCauseFunc
 
 	commands  []command  // one for each receive request
 	transfers []transfer // all
@@ -79,9 +80,9 @@ var (
 	errStopped = errors.New("the target is closed")
 )
 
-var errDisplaced = errors.New("hosts that have not proved who they are had too many connections, and this was the oldest")
+var errDisplaced = errors.New("a place was needed, and this was the oldest connection of a host that has not proved who it is")
 
-// newQueue creates the objects of a queue except the QP.
+// newQueue creates the objects of a queue except the QP, its place and its context.
 func (t *Target) newQueue(r *rdmacm.Request, req *nvme.ConnRequest) (q *queue, err error) {
 	depth := t.cfg.QueueDepth
 	if req.QID == 0 {
@@ -114,7 +115,6 @@ func (t *Target) newQueue(r *rdmacm.Request, req *nvme.ConnRequest) (q *queue, e
 		tr.wr.SGList = tr.sge[:]
 		q.free = append(q.free, tr)
 	}
-	q.ctx, q.end = context.WithCancelCause(t.ctx)
 	q.host = t.join(r.PeerAddr().Addr())
 	return q, nil
 }
@@ -362,7 +362,7 @@ func (q *queue) close() {
 	q.t.pool.forget(q)
 	for i := range q.transfers {
 		if tr := &q.transfers[i]; tr.c != nil {
-			q.t.pool.end(tr.lease)
+			q.t.pool.end(q.host, tr.lease)
 			tr.lease = lease{}
 		}
 	}
@@ -376,5 +376,7 @@ func (q *queue) close() {
 // destroy undoes newQueue.
 func (q *queue) destroy() error {
 	q.t.leave(q.host)
-	return errors.Join(q.cq.Close(), q.mr.Close())
+	err := errors.Join(q.cq.Close(), q.mr.Close())
+	q.place.Leave()
+	return err
 }

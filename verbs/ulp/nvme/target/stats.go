@@ -1,10 +1,14 @@
 package target
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+
+	"github.com/softrnic/softrnic/verbs/admission"
+)
 
 // counters count the commands of a queue.
 type counters struct {
-	reads, writes, readBytes, writtenBytes, copiedBytes, errors, unauthenticated, displaced atomic.Uint64
+	reads, writes, readBytes, writtenBytes, copiedBytes, errors, unauthenticated atomic.Uint64
 }
 
 // add adds the counters of a queue that has ended.
@@ -16,7 +20,6 @@ func (c *counters) add(o *counters) {
 	c.copiedBytes.Add(o.copiedBytes.Load())
 	c.errors.Add(o.errors.Load())
 	c.unauthenticated.Add(o.unauthenticated.Load())
-	c.displaced.Add(o.displaced.Load())
 }
 
 // Stats are the numbers of a target.
@@ -32,7 +35,10 @@ type Stats struct {
 	CopiedBytes             uint64 // of these; RDMA moves the others to and from the memory of a Memory
 	Errors                  uint64 // commands that have failed
 	Unauthenticated         uint64 // queues whose authentication has failed
-	Displaced               uint64 // connections of unknown hosts that have ended for others
+
+	// Admission has the places of connections. Those before authentication, before Connect, and with
+	// the discovery service are strangers'.
+	Admission admission.Stats
 }
 
 // Stats returns the numbers of the target.
@@ -47,7 +53,7 @@ func (t *Target) Stats() Stats {
 	s := Stats{
 		Queues: len(t.queues), Reads: sum.reads.Load(), Writes: sum.writes.Load(), ReadBytes: sum.readBytes.Load(),
 		WrittenBytes: sum.writtenBytes.Load(), CopiedBytes: sum.copiedBytes.Load(), Errors: sum.errors.Load(),
-		Unauthenticated: sum.unauthenticated.Load(), Displaced: sum.displaced.Load(),
+		Unauthenticated: sum.unauthenticated.Load(), Admission: t.gate.Stats(),
 	}
 	for _, ns := range t.namespaces {
 		if ns.durability.hasLost() {

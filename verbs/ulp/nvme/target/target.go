@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/admission"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 	"github.com/softrnic/softrnic/verbs/ulp/nvme"
 )
@@ -31,19 +32,17 @@ type Target struct {
 	closing    sync.Once
 	err        error // of Close
 	retired    counters
+	gate       *admission.Gate[netip.Addr] // of connections
 
 	mu          sync.Mutex // taken before those of durability
 	controllers map[uint16]*controller
 	lastID      uint16
 	queues      map[*queue]bool
 	working     map[netip.Addr]*hostWork
-	reserved    int // connections that are being set up
-	accepted    uint64
-	displaced   int // queues that end to make room for others
 }
 
-// acceptors is the number of connections that are set up at the same time.
-const acceptors = 64
+// backlog is that of rdma_cm: requests wait there only until they are admitted or rejected.
+const backlog = 64
 
 // acceptTimeout is the time that a host has to complete its connection. rdma_cm alone lets a RoCE
 // host have a quarter of an hour.
@@ -57,7 +56,7 @@ func Listen(dev *verbs.Device, addr string, cfg *Config) (t *Target, err error) 
 		return nil, err
 	}
 	t = &Target{cfg: full, dev: dev, started: time.Now(), controllers: map[uint16]*controller{}, queues: map[*queue]bool{},
-		working: map[netip.Addr]*hostWork{}, computing: make(chan struct{}, 2)}
+		working: map[netip.Addr]*hostWork{}, computing: make(chan struct{}, 2), gate: admission.New[netip.Addr](full.Connections)}
 	if full.Serial == "" {
 		sum := sha256.Sum256([]byte(full.NQN))
 		full.Serial = serial(sum[:])
@@ -68,8 +67,8 @@ func Listen(dev *verbs.Device, addr string, cfg *Config) (t *Target, err error) 
 	if t.pd, err = dev.AllocPD(); err != nil {
 		return nil, err
 	}
-	t.pool = pool{pd: t.pd, limit: full.Memory / slabSize}
-	if t.l, err = rdmacm.Listen(dev, addr, &rdmacm.Config{Transports: full.Transports, Backlog: acceptors}); err != nil {
+	t.pool = pool{pd: t.pd, limit: full.Memory / slabSize, used: map[*hostWork]int{}}
+	if t.l, err = rdmacm.Listen(dev, addr, &rdmacm.Config{Transports: full.Transports, Backlog: backlog}); err != nil {
 		return nil, errors.Join(err, t.pd.Close())
 	}
 	t.ctx, t.cancel = context.WithCancelCause(context.Background())
@@ -104,23 +103,25 @@ func (t *Target) Close() error {
 
 // serve accepts connections.
 func (t *Target) serve() {
-	slots := make(chan struct{}, 2*acceptors) // as many as rdmacm.Listener has for both backlogs
 	for {
-		select {
-		case slots <- struct{}{}:
-		case <-t.ctx.Done():
-			return
-		}
 		r, err := t.l.Request(t.ctx)
 		if err != nil {
 			t.cancel(err)
 			return
 		}
+		q, err := t.admit(r)
+		if err != nil {
+			reject := nvme.ConnReject{Status: nvme.RejectNoResources}
+			if refused := (*nvme.RejectError)(nil); errors.As(err, &refused) {
+				reject.Status = refused.Status
+			}
+			t.refused(r, errors.Join(err, r.Reject(reject.Append(nil))))
+			continue
+		}
 		t.goroutines.Go(func() {
-			q, conn, err := t.accept(r)
-			<-slots
+			conn, err := t.accept(r, q)
 			if err != nil {
-				t.cfg.Logger.Warn("connection refused", "host", r.PeerAddr(), "error", err)
+				t.refused(r, err)
 				return
 			}
 			q.run(conn)
@@ -128,113 +129,56 @@ func (t *Target) serve() {
 	}
 }
 
-// accept accepts a connection request, or rejects it.
-func (t *Target) accept(r *rdmacm.Request) (*queue, *rdmacm.Conn, error) {
-	req, err := nvme.ParseConnRequest(r.Peer().PrivateData)
-	if err == nil {
-		err = t.admit(&req)
-	}
-	var q *queue
-	if err == nil {
-		if q, err = t.newQueue(r, &req); err != nil {
-			t.unreserve()
-			err = &nvme.RejectError{Status: nvme.RejectNoResources, Err: err}
-		}
-	}
-	if err != nil {
-		reject := nvme.ConnReject{Status: nvme.RejectNoResources}
-		if refused := (*nvme.RejectError)(nil); errors.As(err, &refused) {
-			reject.Status = refused.Status
-		}
-		return nil, nil, errors.Join(err, r.Reject(reject.Append(nil)))
-	}
-	accepting, cancel := context.WithTimeout(t.ctx, acceptTimeout)
-	conn, err := r.Accept(accepting, q.cmConfig())
-	cancel()
-	if err != nil {
-		q.end(err)
-		t.unreserve()
-		return nil, nil, errors.Join(err, q.destroy())
-	}
-	t.mu.Lock()
-	t.reserved--
-	t.accepted++
-	q.number = t.accepted
-	t.queues[q] = true
-	t.mu.Unlock()
-	return q, conn, nil
+func (t *Target) refused(r *rdmacm.Request, err error) {
+	t.cfg.Logger.Warn("connection refused", "host", r.PeerAddr(), "error", err)
 }
 
-// admit checks a connection request, and reserves a connection for it.
-func (t *Target) admit(req *nvme.ConnRequest) error {
-	refuse := func(s nvme.RejectStatus, format string, args ...any) error {
-		return &nvme.RejectError{Status: s, Err: fmt.Errorf(format, args...)}
+// admit checks a connection request, and creates its queue.
+func (t *Target) admit(r *rdmacm.Request) (*queue, error) {
+	req, err := nvme.ParseConnRequest(r.Peer().PrivateData)
+	if err != nil {
+		return nil, err
 	}
-	var stranger *queue
-	defer func() {
-		if stranger != nil {
-			stranger.end(errDisplaced)
-		}
-	}()
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	refuse := func(s nvme.RejectStatus, format string, args ...any) (*queue, error) {
+		return nil, &nvme.RejectError{Status: s, Err: fmt.Errorf(format, args...)}
+	}
 	switch {
 	case int(req.QID) > t.cfg.IOQueues:
 		return refuse(nvme.RejectQID, "queue ID %d: must be %d at most", req.QID, t.cfg.IOQueues)
 	case req.HSQSize == 0:
 		return refuse(nvme.RejectHSQSize, "HSQSIZE 0: must be 1 at least")
-	case req.QID > 0 && req.CNTLID != 0 && t.controllers[req.CNTLID] == nil:
+	case req.QID > 0 && req.CNTLID != 0 && t.controller(req.CNTLID) == nil:
 		return refuse(nvme.RejectCNTLID, "there is no controller %d", req.CNTLID)
-	case len(t.queues)-t.displaced+t.reserved >= t.cfg.Connections:
-		if stranger = t.stranger(); stranger == nil {
-			return refuse(nvme.RejectNoResources, "there are %d connections, as many as Connections allows", t.cfg.Connections)
-		}
-		stranger.displaced = true
-		t.displaced++
-		t.retired.displaced.Add(1)
 	}
-	t.reserved++
-	return nil
+	ctx, end := context.WithCancelCause(t.ctx)
+	place, err := t.gate.Enter(r.PeerAddr().Addr(), func() { end(errDisplaced) })
+	if err != nil {
+		end(err)
+		return refuse(nvme.RejectNoResources, "%w, of %d for all connections", err, t.cfg.Connections)
+	}
+	q, err := t.newQueue(r, &req)
+	if err != nil {
+		end(err)
+		place.Leave()
+		return refuse(nvme.RejectNoResources, "%w", err)
+	}
+	q.ctx, q.end, q.place = ctx, end, place
+	return q, nil
 }
 
-// isStranger reports whether the queue is of a host of unknown identity: one with the discovery
-// service, before Connect or before authentication.
-func (q *queue) isStranger() bool {
-	ctrl := q.ctrl.Load()
-	return ctrl == nil || ctrl.discovery || q.locked.Load()
-}
-
-// stranger returns a queue of a stranger that ends to make room for another, or nil. As long as
-// these have more than half of the places, the oldest ends, of the address with most of them.
-// Otherwise they could keep all places for as long as they like. While queues end, there may be as
-// many more as half of the places. mu is held.
-func (t *Target) stranger() (oldest *queue) {
-	half := max(t.cfg.Connections/2, 1)
-	all := map[*hostWork][]*queue{}
-	n, most := 0, 0
-	for q := range t.queues {
-		if q.ctx.Err() == nil && !q.displaced && q.isStranger() {
-			all[q.host] = append(all[q.host], q)
-			n, most = n+1, max(most, len(all[q.host]))
-		}
+// accept accepts a connection request.
+func (t *Target) accept(r *rdmacm.Request, q *queue) (*rdmacm.Conn, error) {
+	accepting, cancel := context.WithTimeout(q.ctx, acceptTimeout)
+	conn, err := r.Accept(accepting, q.cmConfig())
+	cancel()
+	if err != nil {
+		q.end(err)
+		return nil, errors.Join(err, q.destroy())
 	}
-	if n <= half || t.displaced >= half {
-		return nil
-	}
-	for _, queues := range all {
-		for _, q := range queues {
-			if len(queues) == most && (oldest == nil || q.number < oldest.number) {
-				oldest = q
-			}
-		}
-	}
-	return oldest
-}
-
-func (t *Target) unreserve() {
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.reserved--
+	t.queues[q] = true
+	t.mu.Unlock()
+	return conn, nil
 }
 
 // removed removes a queue that has ended.
@@ -242,9 +186,6 @@ func (t *Target) removed(q *queue) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.queues, q)
-	if q.displaced {
-		t.displaced--
-	}
 	t.retired.add(&q.counters)
 }
 

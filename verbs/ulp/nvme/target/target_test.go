@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/rdmatransport"
 	"github.com/softrnic/softrnic/tests/stacktest"
 	"github.com/softrnic/softrnic/verbs"
@@ -431,12 +432,14 @@ func TestSilentHost(t *testing.T) {
 	})
 }
 
-// Hosts that do not complete their connections leave room for others after a while. Time is
-// virtual.
+// Hosts that do not complete their connections leave room for others, at their own address and at
+// another. Time is virtual.
 func TestHalfOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most = 8
-		l := newLab(t, verbs.RoCEv2, &target.Config{Connections: most})
+		lan := new(pipe.Switch)
+		to, from, other := open(t, lan, "10.0.0.1/24"), open(t, lan, "10.0.0.2/24"), open(t, lan, "10.0.0.3/24")
+		l := labOn(t, to, from, netip.MustParseAddr("10.0.0.1"), verbs.RoCEv2, &target.Config{Connections: most})
 		for i := range uint32(most) {
 			id := must(rdmacm.CreateSyncID(rdmacm.TCP, l.from))(t)
 			defer id.Close()
@@ -445,24 +448,35 @@ func TestHalfOpen(t *testing.T) {
 			private := request(0, testDepth).Append(nil)
 			ok(t, id.Connect(t.Context(), &rdmacm.ConnParam{QPNum: 100 + i, PrivateData: private})) // without Establish
 		}
-		began := time.Now()
-		for tries := 0; ; tries++ {
-			q, err := l.dial(request(0, testDepth).Append(nil))
-			if err == nil {
-				if tries == 0 {
-					t.Error("the first host was accepted")
-				}
-				q.close()
-				break
-			}
-			if time.Since(began) > time.Minute {
-				t.Fatal(err)
-			}
-			time.Sleep(time.Second)
+		for _, dev := range []*verbs.Device{from, other} {
+			l.from = dev
+			synctest.Wait() // those that make room have ended
+			must(l.dial(request(0, testDepth).Append(nil)))(t).close()
 		}
-		synctest.Wait() // all end at the same time, and one that has ended is enough for the dial
+		time.Sleep(time.Minute)
+		synctest.Wait()
 		if n := l.to.Resources().QP; n > 1 {
 			t.Errorf("%d QPs are left", n)
+		}
+	})
+}
+
+// The hosts at one address have half of the connections at most: those at another can connect.
+func TestShareOfConnections(t *testing.T) {
+	both(t, func(t *testing.T, transport verbs.Transport) {
+		lan := new(pipe.Switch)
+		to, from, other := open(t, lan, "10.0.0.1/24"), open(t, lan, "10.0.0.2/24"), open(t, lan, "10.0.0.3/24")
+		l := labOn(t, to, from, netip.MustParseAddr("10.0.0.1"), transport, &target.Config{Connections: 8})
+		l.associate(3, 0)
+		if _, err := l.dial(request(0, testDepth).Append(nil)); rejected(err) != nvme.RejectNoResources {
+			t.Errorf("a fifth connection of one address: %v", err)
+		}
+		l.from = other
+		w := rw(nvme.Write, 0, 1)
+		w.SGL = nvme.InCapsule(512)
+		l.associate(1, 0).io[0].want(w, make([]byte, 512), nvme.Success)
+		if s := l.target.Stats(); s.Admission.Refused != 1 || s.Admission.Displaced != 0 || s.Queues != 6 {
+			t.Errorf("%+v", s)
 		}
 	})
 }
@@ -470,7 +484,7 @@ func TestHalfOpen(t *testing.T) {
 // Connection requests are rejected with the status that the specification gives them.
 func TestReject(t *testing.T) {
 	both(t, func(t *testing.T, transport verbs.Transport) {
-		l := newLab(t, transport, &target.Config{Connections: 2, IOQueues: 4})
+		l := newLab(t, transport, &target.Config{Connections: 4, IOQueues: 4})
 		good := request(0, testDepth)
 		for _, test := range []struct {
 			private []byte
@@ -629,6 +643,35 @@ func TestBlockingBackend(t *testing.T) {
 	if done, err := q.response(); err != nil || done.CID != cid || done.Status != nvme.Success {
 		t.Errorf("%+v, %v", done, err)
 	}
+}
+
+// A host whose commands all wait in a backend leaves half of the pool to the others.
+func TestShareOfPool(t *testing.T) {
+	both(t, func(t *testing.T, transport verbs.Transport) {
+		disk := &slow{Memory: target.NewMemory(16 << 20), release: make(chan struct{})}
+		lan := new(pipe.Switch)
+		to, from, other := open(t, lan, "10.0.0.1/24"), open(t, lan, "10.0.0.2/24"), open(t, lan, "10.0.0.3/24")
+		l := labOn(t, to, from, netip.MustParseAddr("10.0.0.1"), transport, &target.Config{Memory: 1 << 20,
+			Namespaces: []target.Namespace{{Backend: target.NewMemory(1 << 20)}, {Backend: disk}}})
+		q := l.associate(1, 0).io[0]
+		for i := range uint64(testDepth - 1) { // as much as the pool has, and more
+			c := rw(nvme.Read, i*128, 128)
+			c.NSID, c.SGL = 2, q.keyed(0, 64<<10)
+			q.send(c, nil)
+		}
+		q.reads(rw(nvme.Read, 0, 8), 4096) // from lent pages, after the others have begun
+		l.from = other
+		w := rw(nvme.Write, 1, 8) // which needs a chunk
+		good := l.associate(1, 0).io[0]
+		w.SGL = good.keyed(0, 4096)
+		good.want(w, nil, nvme.Success)
+		close(disk.release)
+		for range testDepth - 1 {
+			if done, err := q.response(); err != nil || done.Status != nvme.Success {
+				t.Fatal(done, err)
+			}
+		}
+	})
 }
 
 // More commands than the queue holds end the connection.

@@ -216,7 +216,7 @@ func (q *queue) borrow(tr *transfer) bool {
 		n = pageSize
 	}
 	count := (at + n + pageSize - 1) / pageSize
-	if !p.reserve(count) {
+	if !p.reserve(q.host, count) {
 		return false
 	}
 	tr.memory = m
@@ -225,7 +225,7 @@ func (q *queue) borrow(tr *transfer) bool {
 	} else {
 		tr.pages, n = m.lend(off, n)
 	}
-	p.unreserve(count - len(tr.pages))
+	p.unreserve(q.host, count-len(tr.pages))
 	if len(tr.pages) == 0 { // the content has become shorter, which reading it reports
 		tr.lease = lease{}
 		return false
@@ -233,7 +233,7 @@ func (q *queue) borrow(tr *transfer) bool {
 	mr, err := p.region(tr.pages[0].slab)
 	if err != nil {
 		q.end(err)
-		p.end(tr.lease)
+		p.end(q.host, tr.lease)
 		tr.lease = lease{}
 		return false
 	}
@@ -248,7 +248,7 @@ func (q *queue) release(tr *transfer) {
 	q.mu.Lock()
 	q.free = append(q.free, tr)
 	q.mu.Unlock()
-	q.t.pool.end(memory)
+	q.t.pool.end(q.host, memory)
 }
 
 // resume continues commands whose data waits.
@@ -328,7 +328,7 @@ func (q *queue) received(tr *transfer) {
 	case tr.chunk == nil: // a page
 		page := &tr.pages[0]
 		tr.pages = nil
-		q.t.pool.unreserve(1)
+		q.t.pool.unreserve(q.host, 1)
 		c.setFailed(writeStatus(tr.memory.replace(off, page)))
 	case c.ns == nil:
 		copy(c.buf[tr.off:], p)

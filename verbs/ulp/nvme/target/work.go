@@ -3,6 +3,7 @@ package target
 import (
 	"net/netip"
 	"sync"
+	"sync/atomic"
 )
 
 // Limits of operations that may block in the kernel. Each occupies a thread there, and Go ends a
@@ -23,7 +24,8 @@ type work struct {
 // hostWork is the work of the hosts at one address.
 type hostWork struct {
 	at      netip.Addr
-	queues  int // connections; protected by the target's lock
+	queues  int          // connections; protected by the target's lock
+	lent    atomic.Int64 // pages of backends in use
 	running int
 	waiting []operation
 	turn    bool // it is in turns
