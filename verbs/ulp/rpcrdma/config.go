@@ -28,12 +28,14 @@ type Config struct {
 	// MaxMessage is the largest RPC message in bytes, up to 512 MiB. A client that sends a longer one
 	// gets an error. 0 means 1 MiB and 64 KiB, because Linux reads and writes at most 1 MiB.
 	MaxMessage int
-	// Memory is the number of bytes that the long calls and replies of a connection may occupy
-	// together in a server. Further calls wait. 0 means 16 times MaxMessage, and less than
-	// MaxMessage is an error.
+	// Memory is the number of bytes that the long calls and replies of all connections may occupy
+	// together in a server. The clients at one address have at most half of what the others leave, or
+	// one call. Further calls wait. 0 means 64 times MaxMessage, and less than MaxMessage is an error.
 	Memory int
-	// MaxConns is the number of connections of a listener. Further requests are rejected. 0 means
-	// 256.
+	// MaxConns is the number of connections of a listener; 0 means 256. The clients at one address
+	// have at most half of what the others leave. Beyond, the oldest of their connections that has not
+	// sent a call yet ends for a new one, and otherwise the request is rejected. When all are in use,
+	// and more than half of them without a call, the oldest of the address with most of these ends.
 	MaxConns int
 	// KeepAlive is the idle time after which a server probes a client. If the client does not
 	// answer within the retries of the QP, the connection ends. 0 means one minute, −1 never.
@@ -59,7 +61,7 @@ func (cfg *Config) check() (*Config, error) {
 	}
 	c.Credits, c.Inline = cmp.Or(c.Credits, defaultCredits), cmp.Or(c.Inline, defaultInline)
 	c.MaxMessage = cmp.Or(c.MaxMessage, defaultMessage)
-	c.Memory = cmp.Or(c.Memory, int(min(16*int64(c.MaxMessage), math.MaxInt32)))
+	c.Memory = cmp.Or(c.Memory, int(min(64*int64(c.MaxMessage), math.MaxInt32)))
 	c.MaxConns = cmp.Or(c.MaxConns, defaultConns)
 	c.KeepAlive = cmp.Or(c.KeepAlive, time.Minute)
 	const op = "configure RPC over RDMA"

@@ -324,15 +324,19 @@ func TestForeignMemory(t *testing.T) {
 	})
 }
 
-// TestTooManyConnections: further connections are rejected until one ends.
+// TestTooManyConnections: a client with half of the connections is rejected until one ends.
 func TestTooManyConnections(t *testing.T) {
 	overAll(t, func(t *testing.T, m stacktest.Medium, transport verbs.Transport) {
 		to, from, at := devices(t, m)
-		cfg := &rpcrdma.Config{Transport: transport, MaxConns: 2}
+		cfg := &rpcrdma.Config{Transport: transport, MaxConns: 4}
 		l := serve(t, to, at, cfg, &disk{})
-		dial(t, from, l, cfg)
+		first := dial(t, from, l, cfg)
 		second, err := rpcrdma.Dial(t.Context(), from, l.Addr().String(), cfg)
 		ok(t, err)
+		for i, c := range []*rpcrdma.Client{first, second} {
+			_, err := c.Call(t.Context(), message(uint32(i), 0))
+			ok(t, err)
+		}
 		if c, err := rpcrdma.Dial(t.Context(), from, l.Addr().String(), cfg); err == nil {
 			c.Close()
 			t.Error("a third connection was accepted")

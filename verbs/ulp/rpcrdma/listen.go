@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/admission"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
@@ -39,7 +40,8 @@ type Listener struct {
 	cfg    *Config
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
-	slots  chan struct{}
+	gate   *admission.Gate[netip.Addr] // of connections
+	memory *budget
 	stats  counters
 
 	mu         sync.Mutex // orders Serve and Close
@@ -53,25 +55,26 @@ type Listener struct {
 type Stats struct {
 	Connections uint64 // at present
 	Accepted    uint64 // connections
-	Rejected    uint64 // connection requests, because there were MaxConns connections
-	Calls       uint64
-	Replies     uint64
-	Errors      uint64 // error messages sent
+	// Admission has the places of connections. Those without a call are strangers'.
+	Admission admission.Stats
+	Calls     uint64
+	Replies   uint64
+	Errors    uint64 // error messages sent
 	// Received and Sent are the lengths of RPC messages. ByRead and ByWrite are the parts of them
 	// that RDMA READs and WRITEs moved.
 	Received, Sent, ByRead, ByWrite uint64
 }
 
 type counters struct {
-	connections                                                                 atomic.Int64
-	accepted, rejected, calls, replies, errors, received, sent, byRead, byWrite atomic.Uint64
+	connections                                                       atomic.Int64
+	accepted, calls, replies, errors, received, sent, byRead, byWrite atomic.Uint64
 }
 
 // Stats returns the counters.
 func (l *Listener) Stats() Stats {
 	c := &l.stats
 	return Stats{
-		Connections: uint64(c.connections.Load()), Accepted: c.accepted.Load(), Rejected: c.rejected.Load(),
+		Connections: uint64(c.connections.Load()), Accepted: c.accepted.Load(), Admission: l.gate.Stats(),
 		Calls: c.calls.Load(), Replies: c.replies.Load(), Errors: c.errors.Load(),
 		Received: c.received.Load(), Sent: c.sent.Load(), ByRead: c.byRead.Load(), ByWrite: c.byWrite.Load(),
 	}
@@ -88,7 +91,7 @@ func Listen(dev *verbs.Device, addr string, cfg *Config) (*Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Listener{l: cm, cfg: full, slots: make(chan struct{}, full.MaxConns)}
+	l := &Listener{l: cm, cfg: full, gate: admission.New[netip.Addr](full.MaxConns), memory: newBudget(full.Memory)}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	return l, nil
 }
@@ -115,16 +118,17 @@ func (l *Listener) Serve(h Handler) error {
 			}
 			return err
 		}
-		select {
-		case l.slots <- struct{}{}:
-		default:
-			l.stats.rejected.Add(1)
+		ctx, cancel := context.WithCancel(l.ctx)
+		place, err := l.gate.Enter(r.PeerAddr().Addr(), cancel)
+		if err != nil {
+			cancel()
 			_ = r.Reject(nil)
 			continue
 		}
+		s := &server{l: l, handler: h, peer: r.PeerAddr().Addr(), admitted: place, ctx: ctx, cancel: cancel}
 		l.goroutines.Go(func() {
-			defer func() { <-l.slots }()
-			l.serve(r, h)
+			defer place.Leave()
+			s.handle(r)
 		})
 	}
 }
@@ -133,9 +137,10 @@ func (l *Listener) Serve(h Handler) error {
 // client have a quarter of an hour.
 const acceptTimeout = 30 * time.Second
 
-// serve accepts a connection and serves its calls until it ends.
-func (l *Listener) serve(r *rdmacm.Request, h Handler) {
-	s := &server{l: l, handler: h, memory: newBudget(l.cfg.Memory)}
+// handle accepts a connection and serves its calls until it ends.
+func (s *server) handle(r *rdmacm.Request) {
+	defer s.cancel()
+	l := s.l
 	var err error
 	if s.conn, err = newConn(r.Device(), l.cfg, l.cfg.Credits); err != nil {
 		_ = r.Reject(nil)
@@ -143,7 +148,7 @@ func (l *Listener) serve(r *rdmacm.Request, h Handler) {
 	}
 	peer := parsePrivate(r.Peer().PrivateData)
 	s.invalidate = peer.invalidate
-	accepting, cancel := context.WithTimeout(l.ctx, acceptTimeout)
+	accepting, cancel := context.WithTimeout(s.ctx, acceptTimeout)
 	cm, err := r.Accept(accepting, s.cmConfig(private{invalidate: true, send: l.cfg.Inline, recv: l.cfg.Inline}))
 	cancel()
 	if err != nil {
@@ -154,7 +159,6 @@ func (l *Listener) serve(r *rdmacm.Request, h Handler) {
 	l.stats.connections.Add(1)
 	defer l.stats.connections.Add(-1)
 	s.start(cm, peer)
-	s.ctx, s.cancel = context.WithCancel(l.ctx)
 	go s.keepAlive()
 	s.run(s.ctx, s.received)
 	s.cancel()

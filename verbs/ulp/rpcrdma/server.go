@@ -4,20 +4,23 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"net/netip"
 	"sync"
 
 	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/admission"
 )
 
 // server is the server's side of a connection.
 type server struct {
 	*conn
-	l       *Listener
-	handler Handler
-	memory  *budget
-	ctx     context.Context // ends with the connection
-	cancel  context.CancelFunc
-	calls   sync.WaitGroup
+	l        *Listener
+	peer     netip.Addr
+	admitted *admission.Place[netip.Addr]
+	handler  Handler
+	ctx      context.Context // ends with the connection
+	cancel   context.CancelFunc
+	calls    sync.WaitGroup
 }
 
 // received handles a message. Its receive request is posted again when it is answered, but not
@@ -56,11 +59,11 @@ func (s *server) serve(buffer int, h *Header, inline []byte) {
 		s.sendError(buffer, h, ErrChunk)
 		return
 	}
-	taken, err := s.memory.take(s.ctx, need)
+	taken, err := s.l.memory.take(s.ctx, s.peer, need)
 	if err != nil {
 		return
 	}
-	put := func() { s.memory.put(taken) }
+	put := func() { s.l.memory.put(s.peer, taken) }
 	call, err := s.fetch(h, inline)
 	if err == nil {
 		s.l.stats.calls.Add(1)
@@ -71,6 +74,7 @@ func (s *server) serve(buffer int, h *Header, inline []byte) {
 			s.repost(buffer)
 			return
 		}
+		s.admitted.Prove() // the handler knows what this is
 		if err = s.sendReply(buffer, h, call, reply, put); err == nil {
 			return
 		}
