@@ -82,9 +82,10 @@ func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
 }
 
 // maxConcurrentAccepts returns the number of requests that a listener accepts at a time. There are
-// two backlogs (see Provider.Listen). One is for peers whose address is not validated. Its requests
-// may be forged, and a forged request occupies a slot until its timeout.
-func maxConcurrentAccepts(backlog int) int { return 2 * backlog }
+// three backlogs (see Provider.Listen). One is for peers whose address is not validated. Its
+// requests may be forged, and a forged request occupies a slot until its timeout. The other two are
+// for all others, so that one of these, which has one backlog, leaves room.
+func maxConcurrentAccepts(backlog int) int { return 3 * backlog }
 
 // accept accepts requests, at most cap(l.slots) at a time.
 func (l *Listener) accept() {

@@ -5,7 +5,6 @@ package iwarptransport
 // request arrives (RFC 5044 §7.1.2, RFC 5042 §6.4).
 
 import (
-	"container/list"
 	"errors"
 	"io"
 	"maps"
@@ -19,11 +18,12 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/mpa"
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/admission"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
 // listener accepts connections for one address. At most maxStarting connections have not sent their
-// request, and at most backlog requests wait for the application. Each has a receive buffer of
+// request: those that gate displaces are reset, and at most backlog requests wait for the application. Each has a receive buffer of
 // setupBuffer bytes.
 type listener struct {
 	e       *Engine
@@ -32,13 +32,12 @@ type listener struct {
 	backlog int
 	tos     uint8
 	done    chan struct{} // closed when the listener is closed
+	gate    *admission.Gate[netip.Addr]
 
-	mu     sync.Mutex
-	closed bool
-	// Streams (stack.Stream): first those that access control does not allow, then the oldest. Their
-	// request has not arrived, or is rejected without a report.
-	starting list.List
-	waiting  map[*conn]struct{} // requests not yet answered by the application
+	mu       sync.Mutex
+	closed   bool
+	starting map[stack.Stream]struct{} // their request has not arrived, or is rejected without a report
+	waiting  map[*conn]struct{}        // requests not yet answered by the application
 
 	sequencer sequencer[netip.Addr] // requests that are not reported yet, by source address
 }
@@ -59,7 +58,7 @@ func (e *Engine) Listen(attr *rdmacm.ListenAttr, h rdmacm.Handler) (io.Closer, e
 	tcp.SetReadBuffer(setupBuffer)
 	l := &listener{
 		e: e, h: h, tcp: tcp, backlog: max(attr.Backlog, 1), tos: attr.TOS, done: make(chan struct{}),
-		waiting: map[*conn]struct{}{},
+		starting: map[stack.Stream]struct{}{}, waiting: map[*conn]struct{}{}, gate: admission.New[netip.Addr](maxStarting),
 	}
 	e.mu.Lock()
 	e.listeners[l] = struct{}{}
@@ -76,8 +75,8 @@ func (l *listener) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.closed = true
-	for at := l.starting.Front(); at != nil; at = at.Next() {
-		at.Value.(stack.Stream).Abort()
+	for stream := range l.starting {
+		stream.Abort()
 	}
 	l.removeIfDone()
 	return err
@@ -111,49 +110,64 @@ func (l *listener) accept() {
 		if err != nil {
 			return
 		}
-		at := l.addStarting(c.(stack.Stream))
+		stream := c.(stack.Stream)
+		place := l.enter(stream)
+		if place == nil {
+			stream.Abort()
+			continue
+		}
 		t := l.sequencer.enter(addrPort(c.RemoteAddr()).Addr())
 		l.e.work.Go(func() {
 			defer t.done()
-			l.start(at, t)
+			l.start(stream, place, t)
 		})
 	}
 }
 
-// addStarting adds a new connection to those without a request. If there are too many, it resets
-// the oldest. The request of a real peer arrives within a round trip, so the oldest are most likely
-// an attack. Those that access control does not allow are reset first.
-func (l *listener) addStarting(stream stack.Stream) *list.Element {
+// enter adds a new connection to those without a request, or returns nil. If there are too many,
+// the oldest ends: the request of a real peer arrives within a round trip, so the oldest are most
+// likely an attack. All that access control does not allow count as one peer.
+func (l *listener) enter(stream stack.Stream) *admission.Place[netip.Addr] {
+	peer := addrPort(stream.RemoteAddr()).Addr()
+	if !l.e.access.Allows(peer) {
+		peer = netip.Addr{}
+	}
+	place, err := l.gate.Enter(peer, stream.Abort)
+	if err != nil {
+		l.e.Counters.ConnectsRefused.Add(1)
+		return nil
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.starting.Len() >= maxStarting {
-		l.starting.Remove(l.starting.Front()).(stack.Stream).Abort()
-	}
-	if !l.e.access.Allows(addrPort(stream.RemoteAddr()).Addr()) {
-		return l.starting.PushFront(stream)
-	}
-	return l.starting.PushBack(stream)
+	l.starting[stream] = struct{}{}
+	return place
+}
+
+// started undoes enter.
+func (l *listener) started(stream stack.Stream, place *admission.Place[netip.Addr]) {
+	l.mu.Lock()
+	delete(l.starting, stream)
+	l.mu.Unlock()
+	place.Leave()
 }
 
 // start waits for the request of a new connection and reports requests in order. It then reads the
 // stream to its end.
-func (l *listener) start(at *list.Element, t *ticket[netip.Addr]) {
-	stream := at.Value.(stack.Stream)
+func (l *listener) start(stream stack.Stream, place *admission.Place[netip.Addr], t *ticket[netip.Addr]) {
 	stream.SetTOS(l.tos)
 	_ = stream.SetDeadline(time.Now().Add(requestTimeout))
 	c, request, err := l.readRequest(stream)
-	if err != nil || !l.e.access.Admits(c.peer) || !l.admit(c, at) {
+	if err != nil || !l.e.access.Admits(c.peer) || !l.admit(c) {
 		t.done()
 		l.e.Counters.ConnectsRefused.Add(1)
 		if err == nil {
 			c.rejectUnreported()
 		}
 		stream.Abort()
-		l.mu.Lock()
-		l.starting.Remove(at)
-		l.mu.Unlock()
+		l.started(stream, place)
 		return
 	}
+	l.started(stream, place)
 	_ = stream.SetDeadline(time.Time{})
 	t.wait(reportWait)
 	c.report(request)
@@ -194,13 +208,12 @@ func (l *listener) readRequest(stream stack.Stream) (*conn, *rdmacm.ConnEvent, e
 }
 
 // admit adds a request to the backlog. It returns false if that is full.
-func (l *listener) admit(c *conn, at *list.Element) bool {
+func (l *listener) admit(c *conn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed || len(l.waiting) >= l.backlog {
 		return false
 	}
-	l.starting.Remove(at)
 	l.waiting[c] = struct{}{}
 	return true
 }

@@ -50,8 +50,9 @@ const (
 	dialWait   = 50 * time.Millisecond
 	reportWait = 10 * time.Millisecond
 
-	// maxStarting limits the connections of a listener whose request has not arrived.
-	maxStarting = 1024
+	// maxStarting limits the connections of a listener whose request has not arrived: those of one
+	// address to half of what the others leave.
+	maxStarting = 2048
 
 	// setupBuffer is the receive buffer of a stream without a QP, in bytes. An MPA frame has at most
 	// 532. TCP's window is half of the buffer: a full segment of any Ethernet. So TCP sends no window

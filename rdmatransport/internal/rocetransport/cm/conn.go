@@ -36,10 +36,11 @@ var stateNames = [...]string{"idle", "waiting for the peer's reply", "waiting fo
 
 func (s state) String() string { return stateNames[s] }
 
-// unanswered reports whether the connection counts in a listener's backlog.
+// unanswered reports whether the application has not answered the peer's request.
 func (s state) unanswered() bool { return s == reqRcvd || s == sidrReqRcvd }
 
-// halfOpen reports whether a single datagram can cause this state.
+// halfOpen reports whether a single datagram can cause this state. The connection then counts in a
+// listener's backlog.
 func (s state) halfOpen() bool {
 	return s.unanswered() || s == repSent || s == mraRepRcvd
 }
@@ -101,16 +102,10 @@ func (c *conn) set(s state) {
 	old := c.state
 	c.state = s
 	if old.halfOpen() != s.halfOpen() {
-		c.m.halfOpen.add(c.validated, delta(s.halfOpen()))
-		if !c.validated {
-			c.listener.unvalidated += delta(s.halfOpen())
-		}
+		c.countHalfOpen(delta(s.halfOpen()))
 		if c.m.halfOpen.unvalidated == 0 && c.m.validator != nil && time.Since(c.m.lastHeld) > heldTimeout {
 			c.m.forgetHeld()
 		}
-	}
-	if old.unanswered() != s.unanswered() {
-		c.listener.pending.add(c.validated, delta(s.unanswered()))
 	}
 	if (old == dreqSent) != (s == dreqSent) {
 		c.m.countDisconnecting(delta(s == dreqSent))

@@ -23,15 +23,16 @@ type listener struct {
 	v4, v6      bool // accepted IP versions
 	backlog     int
 	held        io.Closer
-	pending     counts // requests not yet answered by the application
-	unvalidated int    // half-open connections of unvalidated peers
+	unvalidated int                // half-open connections of unvalidated peers
+	validated   int                // of validated ones
+	of          map[netip.Addr]int // and of each of these
 }
 
 // Listen accepts connection requests; in the UDP port space, requests for the QP of the port.
 func (m *Manager) Listen(attr *rdmacm.ListenAttr, h rdmacm.Handler) (io.Closer, error) {
 	const op = "listen"
 	l := &listener{
-		m: m, handler: h, space: attr.PortSpace, addr: attr.Addr.Addr().Unmap().WithZone(""), backlog: attr.Backlog,
+		m: m, handler: h, of: map[netip.Addr]int{}, space: attr.PortSpace, addr: attr.Addr.Addr().Unmap().WithZone(""), backlog: attr.Backlog,
 		serviceID: mad.ServiceID(uint16(attr.PortSpace), attr.Addr.Port()),
 	}
 	l.v4, l.v6 = !attr.AFOnly || l.addr.Is4(), !attr.AFOnly || !l.addr.Is4()

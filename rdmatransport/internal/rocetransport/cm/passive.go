@@ -34,7 +34,7 @@ func (m *Manager) onREQ(d *Datagram, tid uint64, msg *mad.REQ, validated bool) {
 		m.hold(d, msg.LocalCommID, msg.LocalQPN)
 		return
 	}
-	if validated && !l.acceptsValidated() {
+	if validated && !l.acceptsValidated(d.Src) {
 		return
 	}
 	psn, err := m.random()

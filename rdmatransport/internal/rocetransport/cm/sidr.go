@@ -72,7 +72,7 @@ func (m *Manager) onSIDRREQ(d *Datagram, tid uint64, msg *mad.SIDRREQ, validated
 		m.hold(d, msg.RequestID, 0)
 		return
 	}
-	if validated && !l.acceptsValidated() {
+	if validated && !l.acceptsValidated(d.Src) {
 		return
 	}
 	gid := m.cfg.GIDIndex(d.Port, d.Dst)

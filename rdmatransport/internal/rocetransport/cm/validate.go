@@ -3,9 +3,11 @@ package cm
 import (
 	"encoding/binary"
 	"io"
+	"net/netip"
 	"time"
 
 	"github.com/softrnic/softrnic/rdmatransport/mad"
+	"github.com/softrnic/softrnic/verbs/admission"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
@@ -106,9 +108,12 @@ func (l *listener) acceptsUnvalidated() bool {
 	return l.unvalidated < l.backlog && l.m.halfOpen.unvalidated < maxHalfOpen
 }
 
-// acceptsValidated reports whether another request from a validated peer may be accepted.
-func (l *listener) acceptsValidated() bool {
-	if l.pending.validated < l.backlog && l.m.halfOpen.validated < maxHalfOpen {
+// acceptsValidated reports whether another request from a validated peer may be accepted. There is
+// room for two backlogs, of which a peer has half of what the others leave: one if it is alone. So
+// none keeps the listener from the others.
+func (l *listener) acceptsValidated(peer netip.Addr) bool {
+	mine := l.of[peer]
+	if mine < admission.Share(mine, l.validated, 2*l.backlog) && l.m.halfOpen.validated < maxHalfOpen {
 		return true
 	}
 	l.m.Counters.Dropped.Add(1)
@@ -121,10 +126,17 @@ type counts struct {
 	validated   int // of all others
 }
 
-func (n *counts) add(validated bool, delta int) {
-	if validated {
-		n.validated += delta
-	} else {
-		n.unvalidated += delta
+// countHalfOpen counts a connection that becomes half-open (1), or no longer is (−1).
+func (c *conn) countHalfOpen(delta int) {
+	l, peer := c.listener, c.route.Dst
+	if !c.validated {
+		c.m.halfOpen.unvalidated += delta
+		l.unvalidated += delta
+		return
+	}
+	c.m.halfOpen.validated += delta
+	l.validated += delta
+	if l.of[peer] += delta; l.of[peer] == 0 {
+		delete(l.of, peer)
 	}
 }

@@ -120,6 +120,43 @@ func TestFloodStarvesNoPeer(t *testing.T) {
 	}
 }
 
+// TestShareOfBacklog: a peer whose address is validated, and who does not complete its connections,
+// leaves room for others.
+func TestShareOfBacklog(t *testing.T) {
+	bubble(t, func(r *rig) {
+		const backlog = 8
+		attr := &rdmacm.ListenAttr{PortSpace: rdmacm.TCP, Addr: netip.AddrPortFrom(here, port), Backlog: backlog}
+		accepted := map[netip.Addr]int{}
+		if _, err := r.m.Listen(attr, func(e *rdmacm.ConnEvent) {
+			if e.Type == rdmacm.ConnectRequest {
+				accepted[e.Route.Dst]++
+				if err := e.Conn.Accept(acceptParam(), 0); err != nil {
+					t.Error(err)
+				}
+			}
+		}); err != nil {
+			t.Fatal(err)
+		}
+		id := uint32(0)
+		r.onSend = func(to netip.Addr, b []byte) {
+			h, m := decode(t, slices.Clone(b))
+			if dreq, ok := m.(*mad.DREQ); ok {
+				go r.receiveFrom(to, h.TID, &mad.DREP{LocalCommID: dreq.RemoteCommID, RemoteCommID: dreq.LocalCommID})
+			}
+		}
+		for _, peer := range []netip.Addr{there, third} {
+			for range 5 * backlog {
+				id++
+				r.receiveFrom(peer, uint64(id), unvalidatedREQ(peer, id))
+				synctest.Wait()
+			}
+		}
+		if accepted[there] != 2*backlog || accepted[third] != backlog/2 {
+			t.Errorf("accepted: %v", accepted)
+		}
+	})
+}
+
 // TestHeldRequests checks that only the receiver of the DREQ can have a request accepted, and only
 // once.
 func TestHeldRequests(t *testing.T) {
