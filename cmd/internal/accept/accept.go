@@ -1,4 +1,4 @@
-// Package accept serves the connections of a listener.
+// Package accept serves the connections of listeners, within limits for all peers and for each.
 package accept
 
 import (
@@ -6,26 +6,41 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"net/netip"
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/softrnic/softrnic/verbs/admission"
 )
 
-// pause is the time before another try when descriptors have run out.
-const pause = 100 * time.Millisecond
+// Gate has the places for the connections of a server, by the peer's address.
+type Gate = admission.Gate[netip.Addr]
 
-// Serve accepts connections until ctx ends, and then returns nil. It calls f for each, at most
-// limit at a time; more wait in the backlog. It closes the listener, and returns when all calls
-// have. f closes the connection, and its ctx ends with the listener.
-func Serve(ctx context.Context, l net.Listener, limit int, log *slog.Logger, f func(context.Context, net.Conn)) error {
+// Serve accepts connections until ctx ends, and then returns nil. It calls f for each that the gate
+// admits, and closes others. f closes its connection. Its ctx ends with that of Serve, or when
+// another connection needs the place, which no longer happens once f has called prove. Serve closes
+// the listener, and returns when all calls have.
+func Serve(ctx context.Context, l net.Listener, gate *Gate, log *slog.Logger,
+	f func(ctx context.Context, conn net.Conn, prove func())) error {
 	ctx, cancel := context.WithCancel(ctx)
 	closeListener := sync.OnceValue(l.Close)
 	stop := context.AfterFunc(ctx, func() { _ = closeListener() })
 	var work sync.WaitGroup
-	err := loop(ctx, l, limit, log, func(conn net.Conn, done func()) {
+	refusals := Refusals{Log: log}
+	err := loop(ctx, l, log, func(conn net.Conn) {
+		ctx, end := context.WithCancel(ctx)
+		place, err := gate.Enter(Peer(conn), end)
+		if err != nil {
+			end()
+			_ = conn.Close()
+			refusals.Report(conn.RemoteAddr(), err)
+			return
+		}
 		work.Go(func() {
-			defer done()
-			f(ctx, conn)
+			defer place.Leave()
+			defer end()
+			f(ctx, conn, func() { place.Prove() })
 		})
 	})
 	stop()
@@ -35,14 +50,10 @@ func Serve(ctx context.Context, l net.Listener, limit int, log *slog.Logger, f f
 	return errors.Join(err, closed)
 }
 
-func loop(ctx context.Context, l net.Listener, limit int, log *slog.Logger, start func(conn net.Conn, done func())) error {
-	slots := make(chan struct{}, limit)
+// loop accepts connections until ctx ends or the listener fails for good.
+func loop(ctx context.Context, l net.Listener, log *slog.Logger, start func(net.Conn)) error {
+	pause := Pause{}
 	for {
-		select {
-		case slots <- struct{}{}:
-		case <-ctx.Done():
-			return nil
-		}
 		conn, err := l.Accept()
 		switch {
 		case ctx.Err() != nil:
@@ -50,17 +61,96 @@ func loop(ctx context.Context, l net.Listener, limit int, log *slog.Logger, star
 				_ = conn.Close()
 			}
 			return nil
-		case errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ECONNABORTED):
-			<-slots
-			log.Warn("a connection could not be accepted", "error", err)
-			select {
-			case <-time.After(pause):
-			case <-ctx.Done():
-			}
-		case err != nil:
+		case err == nil:
+			pause = Pause{}
+			start(conn)
+		case !pause.After(ctx, err):
 			return err
 		default:
-			start(conn, func() { <-slots })
+			log.Warn("a connection could not be accepted", "error", err)
 		}
 	}
+}
+
+// Pause is the pause before the next Accept after one that has failed. The zero value is that of the
+// first.
+type Pause struct{ last time.Duration }
+
+const (
+	firstPause = 5 * time.Millisecond // these are those of net/http
+	maxPause   = time.Second
+)
+
+// After waits, if the error of an Accept passes, such as a lack of descriptors or a connection that
+// its peer has ended. It returns false if the error does not pass.
+func (p *Pause) After(ctx context.Context, err error) bool {
+	var temporary interface{ Temporary() bool }
+	passes := errors.As(err, &temporary) && temporary.Temporary() || errors.Is(err, syscall.ECONNABORTED) ||
+		errors.Is(err, syscall.ENOBUFS) || errors.Is(err, syscall.ENOMEM)
+	if !passes {
+		return false
+	}
+	p.last = min(max(2*p.last, firstPause), maxPause)
+	select {
+	case <-time.After(p.last):
+	case <-ctx.Done():
+	}
+	return true
+}
+
+// Refusals logs connections that were refused, once a second at most. The metrics of Limits count
+// them.
+type Refusals struct {
+	Log  *slog.Logger
+	last time.Time
+}
+
+// Report logs a refusal.
+func (r *Refusals) Report(peer net.Addr, err error) {
+	if now := time.Now(); now.Sub(r.last) >= time.Second {
+		r.last = now
+		r.Log.Warn("a connection is refused", "from", peer, "error", err)
+	}
+}
+
+// Peer returns the address of a connection's peer.
+func Peer(conn net.Conn) netip.Addr {
+	p, _ := netip.ParseAddrPort(conn.RemoteAddr().String())
+	return p.Addr().Unmap()
+}
+
+// Guard returns a listener whose Accept returns only connections that the gate admits. It closes
+// others, and those that are displaced. All are strangers' until they are closed.
+func Guard(l net.Listener, gate *Gate) net.Listener { return &guarded{l, gate} }
+
+type guarded struct {
+	net.Listener
+	gate *Gate
+}
+
+// Accept implements net.Listener.
+func (g *guarded) Accept() (net.Conn, error) {
+	for {
+		conn, err := g.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		c := &admitted{Conn: conn}
+		if c.place, err = g.gate.Enter(Peer(conn), func() { _ = c.Close() }); err == nil {
+			return c, nil
+		}
+		_ = conn.Close()
+	}
+}
+
+// admitted is a connection with a place.
+type admitted struct {
+	net.Conn
+	place *admission.Place[netip.Addr]
+}
+
+// Close implements net.Conn.
+func (c *admitted) Close() error {
+	c.place.Leave()
+	return c.Conn.Close()
 }

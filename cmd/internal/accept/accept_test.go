@@ -3,13 +3,21 @@ package accept
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
 // listener returns what is in accepted, an error or a connection, until it is closed.
@@ -17,6 +25,8 @@ type listener struct {
 	accepted chan any
 	closed   chan struct{}
 }
+
+func newListener() *listener { return &listener{make(chan any, 64), make(chan struct{})} }
 
 func (l *listener) Accept() (net.Conn, error) {
 	select {
@@ -33,59 +43,183 @@ func (l *listener) Accept() (net.Conn, error) {
 func (l *listener) Close() error { close(l.closed); return nil }
 func (*listener) Addr() net.Addr { return nil }
 
-// TestServe: at most two connections are served at a time, also after descriptors have run out. All
-// end with ctx.
+// conn is a connection of a peer.
+type conn struct {
+	net.Conn
+	peer string
+}
+
+func (c *conn) RemoteAddr() net.Addr {
+	return net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(c.peer), 1))
+}
+
+// dial makes a connection of a peer to l.
+func (l *listener) dial(peer string) net.Conn {
+	near, far := net.Pipe()
+	l.accepted <- &conn{near, peer}
+	return far
+}
+
+// answer answers each byte with itself, until the connection is silent for a minute.
+func answer(ctx context.Context, c net.Conn, _ func()) {
+	defer c.Close()
+	defer context.AfterFunc(ctx, func() { c.Close() })()
+	var b [1]byte
+	for c.SetDeadline(time.Now().Add(time.Minute)) == nil {
+		if _, err := io.ReadFull(c, b[:]); err != nil {
+			return
+		}
+		if _, err := c.Write(b[:]); err != nil {
+			return
+		}
+	}
+}
+
+func ask(c net.Conn) error {
+	if err := c.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		return err
+	}
+	if _, err := c.Write([]byte{7}); err != nil {
+		return err
+	}
+	_, err := io.ReadFull(c, make([]byte, 1))
+	return err
+}
+
+// TestServe: silent connections of one address, and errors that pass, such as a lack of
+// descriptors, keep nobody out, neither at another address nor at the same.
 func TestServe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := &listener{make(chan any, 8), make(chan struct{})}
+		l, limits := newListener(), new(Limits)
 		ctx, cancel := context.WithCancel(t.Context())
-		var begun, ended atomic.Int32
 		served := make(chan error, 1)
-		release := make(chan struct{})
 		go func() {
-			served <- Serve(ctx, l, 2, slog.New(slog.DiscardHandler), func(ctx context.Context, conn net.Conn) {
-				begun.Add(1)
-				select {
-				case <-release:
-				case <-ctx.Done():
-				}
-				ended.Add(1)
-				_ = conn.Close()
-			})
+			served <- Serve(ctx, l, limits.Gate("test", 8), slog.New(slog.DiscardHandler), answer)
 		}()
-		for range 4 {
-			l.accepted <- &net.OpError{Op: "accept", Err: syscall.EMFILE}
-			near, far := net.Pipe()
-			defer far.Close()
-			l.accepted <- near
-		}
-		for n := range int32(3) { // are released
-			time.Sleep(time.Second)
-			if begun.Load() != min(n+2, 4) || ended.Load() != n {
-				t.Errorf("%d connections were served and %d have ended, after %d were released", begun.Load(), ended.Load(), n)
+		good := l.dial("10.0.0.2")
+		defer good.Close()
+		for i := range 50 {
+			if i%10 == 0 {
+				l.accepted <- &net.OpError{Op: "accept", Err: syscall.EMFILE}
 			}
-			release <- struct{}{}
+			defer l.dial("10.0.0.3").Close()
+			time.Sleep(time.Second)
+			if err := ask(good); err != nil {
+				t.Fatal(i, err)
+			}
+		}
+		for _, peer := range []string{"10.0.0.3", "10.0.0.4"} {
+			c := l.dial(peer)
+			defer c.Close()
+			if err := ask(c); err != nil {
+				t.Error(peer, err)
+			}
+		}
+		err := testutil.CollectAndCompare(limits, strings.NewReader(`
+# HELP softrnic_displaced_connections_total Connections without a valid message that were ended to make room for others.
+# TYPE softrnic_displaced_connections_total counter
+softrnic_displaced_connections_total{server="test"} 47
+# HELP softrnic_refused_connections_total Connections that were refused, because the peer or all had as many as they may.
+# TYPE softrnic_refused_connections_total counter
+softrnic_refused_connections_total{server="test"} 0
+`), "softrnic_displaced_connections_total", "softrnic_refused_connections_total")
+		if err != nil {
+			t.Error(err)
 		}
 		cancel()
-		if err := <-served; err != nil || ended.Load() != 4 {
-			t.Errorf("%v; %d connections have ended", err, ended.Load())
+		if err := <-served; err != nil {
+			t.Error(err)
 		}
 	})
 }
 
-// TestServeError: an error of the listener ends it, and the connections.
+// TestProved: connections that have proved something are not ended for others: these are refused.
+func TestProved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, limits := newListener(), new(Limits)
+		ctx, cancel := context.WithCancel(t.Context())
+		gate := limits.Gate("test", 4)
+		var serving atomic.Int32
+		var done sync.WaitGroup
+		done.Go(func() {
+			err := Serve(ctx, l, gate, slog.New(slog.DiscardHandler), func(ctx context.Context, c net.Conn, prove func()) {
+				prove()
+				serving.Add(1)
+				<-ctx.Done()
+				serving.Add(-1)
+				_ = c.Close()
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+		for range 5 {
+			l.dial("10.0.0.2")
+			synctest.Wait()
+		}
+		l.dial("10.0.0.3")
+		synctest.Wait()
+		if s := gate.Stats(); serving.Load() != 3 || s.Refused != 3 || s.Displaced != 0 {
+			t.Errorf("%d are served: %+v", serving.Load(), s)
+		}
+		cancel()
+		done.Wait()
+		if n := serving.Load(); n != 0 {
+			t.Errorf("%d are left", n)
+		}
+	})
+}
+
+// TestServeError: an error of the listener that does not pass ends it, and the connections.
 func TestServeError(t *testing.T) {
-	l := &listener{make(chan any, 2), make(chan struct{})}
-	near, far := net.Pipe()
+	l := newListener()
+	far := l.dial("10.0.0.2")
 	defer far.Close()
 	failure := errors.New("failure")
-	l.accepted <- near
 	l.accepted <- failure
-	err := Serve(t.Context(), l, 2, slog.New(slog.DiscardHandler), func(ctx context.Context, conn net.Conn) {
-		<-ctx.Done()
-		_ = conn.Close()
-	})
+	err := Serve(t.Context(), l, new(Limits).Gate("test", 2), slog.New(slog.DiscardHandler),
+		func(ctx context.Context, conn net.Conn, _ func()) {
+			<-ctx.Done()
+			_ = conn.Close()
+		})
 	if !errors.Is(err, failure) {
 		t.Error(err)
 	}
 }
+
+// TestGuard: silent connections to an HTTP server are ended for others.
+func TestGuard(t *testing.T) {
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	gate := new(Limits).Gate("test", 4)
+	s := &http.Server{Handler: http.NotFoundHandler()}
+	s.SetKeepAlivesEnabled(false)
+	served := make(chan struct{})
+	go func() {
+		_ = s.Serve(Guard(inner, gate))
+		close(served)
+	}()
+	for range 20 {
+		c, err := net.Dial("tcp", inner.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+	}
+	resp, err := http.Get("http://" + inner.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	<-served
+	if s := gate.Stats(); s.Held != 0 || s.Displaced == 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+var _ prometheus.Collector = (*Limits)(nil)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/softrnic/softrnic/cmd/internal/accept"
 	"github.com/softrnic/softrnic/cmd/internal/cli"
 	"github.com/softrnic/softrnic/cmd/internal/node"
 	"github.com/softrnic/softrnic/cmd/internal/status"
@@ -16,6 +17,8 @@ type Flags struct {
 	node.Flags
 	Metrics string `group:"node" placeholder:"HOST:PORT" help:"Serve Prometheus metrics at http://HOST:PORT/metrics, on an address of this machine, not of the node. The names are those of node_exporter's infiniband collector, and softrnic_NAME for rxe's hw_counters and all others."`
 
+	// Limits are those of the command's servers, while it has a node.
+	Limits *accept.Limits `kong:"-"`
 	// Collector has further metrics of the command for Prometheus.
 	Collector prometheus.Collector `kong:"-"`
 }
@@ -32,7 +35,8 @@ func (f *Flags) RunNodeForPeer(ctx context.Context, e *cli.Env, do func(context.
 
 func (f *Flags) observable(do func(context.Context, *node.Node) error) func(context.Context, *node.Node) error {
 	return func(ctx context.Context, n *node.Node) error {
-		stop, err := f.serveMetrics(n)
+		f.Limits = new(accept.Limits)
+		stop, err := f.startMetrics(n)
 		if err != nil {
 			return err
 		}

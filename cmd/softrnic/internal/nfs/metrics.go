@@ -12,7 +12,7 @@ import (
 type metrics struct {
 	listener atomic.Pointer[rpcrdma.Listener] // nil: it does not listen yet
 
-	connections, accepted, rejected, calls, replies, errors, bytes *prometheus.Desc
+	connections, accepted, calls, replies, errors, bytes *prometheus.Desc
 }
 
 func newMetrics() *metrics {
@@ -22,7 +22,6 @@ func newMetrics() *metrics {
 	return &metrics{
 		connections: desc("connections", "Connections of clients."),
 		accepted:    desc("accepted_connections_total", "Connections that were accepted."),
-		rejected:    desc("rejected_connections_total", "Connection requests that were rejected because there were too many connections."),
 		calls:       desc("calls_total", "RPC calls received over RDMA."),
 		replies:     desc("replies_total", "RPC replies sent over RDMA."),
 		errors:      desc("errors_total", "RPC-over-RDMA error messages sent."),
@@ -33,7 +32,7 @@ func newMetrics() *metrics {
 
 // Describe implements prometheus.Collector.
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.connections, m.accepted, m.rejected, m.calls, m.replies, m.errors, m.bytes} {
+	for _, d := range []*prometheus.Desc{m.connections, m.accepted, m.calls, m.replies, m.errors, m.bytes} {
 		ch <- d
 	}
 }
@@ -49,7 +48,6 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	}
 	ch <- prometheus.MustNewConstMetric(m.connections, prometheus.GaugeValue, float64(s.Connections))
 	count(m.accepted, s.Accepted)
-	count(m.rejected, s.Rejected)
 	count(m.calls, s.Calls)
 	count(m.replies, s.Replies)
 	count(m.errors, s.Errors)

@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/admission"
 	"github.com/softrnic/softrnic/verbs/ulp/rpcrdma"
 
 	"github.com/softrnic/softrnic/cmd/internal/cli"
@@ -107,6 +108,7 @@ func (c *Serve) serve(ctx context.Context, n *node.Node, ex *export, m *metrics)
 		return fmt.Errorf("--port %d: %w", c.Port, err)
 	}
 	m.listener.Store(l)
+	c.Limits.Add("nfs", func() admission.Stats { return l.Stats().Admission })
 	mount, err := n.ListenStream(netip.AddrPortFrom(netip.Addr{}, c.MountPort))
 	if err != nil {
 		return errors.Join(fmt.Errorf("--mount-port %d: %w", c.MountPort, err), l.Close())
@@ -127,12 +129,16 @@ func (c *Serve) serve(ctx context.Context, n *node.Node, ex *export, m *metrics)
 			n.Log.Warn(fmt.Sprintf("port 111 cannot be used: clients must mount with mountport=%d", c.MountPort), "error", err)
 		} else {
 			services++
-			start(func() error { return serveTCP(serving, ports, n.Log, portmap{c.MountPort}) })
+			start(func() error {
+				return serveTCP(serving, ports, c.Limits.Gate("portmap", maxStreams), n.Log, portmap{c.MountPort})
+			})
 		}
 	}
 	n.Log.Info("serving", "addrs", n.Addrs(), "port", c.Port, "mountport", c.MountPort, "export", ex.path, "readonly", ex.readOnly)
 	start(func() error { return l.Serve(ex) })
-	start(func() error { return serveTCP(serving, mount, n.Log, onlyMount(ex)) })
+	start(func() error {
+		return serveTCP(serving, mount, c.Limits.Gate("mount", maxStreams), n.Log, onlyMount(ex))
+	})
 	<-serving.Done()
 	err = l.Close()
 	for range services {

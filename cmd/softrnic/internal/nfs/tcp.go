@@ -13,19 +13,19 @@ import (
 
 	"github.com/softrnic/softrnic/verbs/ulp/rpcrdma"
 
-	"github.com/softrnic/softrnic/cmd/softrnic/internal/accept"
+	"github.com/softrnic/softrnic/cmd/internal/accept"
 )
 
 const (
-	maxStreams   = 64 // at a time
+	maxStreams   = 64 // at a time; the oldest ends for a new one, as calls are short
 	maxShortCall = 8 << 10
 	streamIdle   = time.Minute // a connection without calls is closed
 )
 
 // serveTCP serves short RPC calls over TCP until ctx ends: Linux mounts over RDMA, but asks for the
 // export's file handle, and for ports, over TCP.
-func serveTCP(ctx context.Context, l net.Listener, log *slog.Logger, h rpcrdma.Handler) error {
-	return accept.Serve(ctx, l, maxStreams, log, func(ctx context.Context, conn net.Conn) { serveStream(ctx, conn, h) })
+func serveTCP(ctx context.Context, l net.Listener, gate *accept.Gate, log *slog.Logger, h rpcrdma.Handler) error {
+	return accept.Serve(ctx, l, gate, log, func(ctx context.Context, conn net.Conn, _ func()) { serveStream(ctx, conn, h) })
 }
 
 // serveStream serves the calls of a connection.

@@ -25,14 +25,12 @@ var (
 	copiedDesc      = desc("copied_bytes_total", "Of these bytes, those that were copied, and not moved by RDMA alone.")
 	errorsDesc      = desc("errors_total", "Commands that have failed.")
 	authDesc        = desc("unauthenticated_total", "Queues whose host has failed to authenticate itself.")
-	displacedDesc   = desc("displaced_total", "Connections of unknown hosts that have ended to keep room for others.")
 	lostDesc        = desc("lost_namespaces", "Namespaces that may have lost data: no flush succeeds until the command is started again.")
 )
 
 // Describe implements prometheus.Collector.
 func (*collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{controllersDesc, queuesDesc, commandsDesc, bytesDesc, copiedDesc, errorsDesc, authDesc, displacedDesc,
-		lostDesc} {
+	for _, d := range []*prometheus.Desc{controllersDesc, queuesDesc, commandsDesc, bytesDesc, copiedDesc, errorsDesc, authDesc, lostDesc} {
 		ch <- d
 	}
 }
@@ -60,6 +58,5 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	count(copiedDesc, s.CopiedBytes)
 	count(errorsDesc, s.Errors)
 	count(authDesc, s.Unauthenticated)
-	count(displacedDesc, s.Displaced)
 	gauge(lostDesc, s.Lost)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 
+	"github.com/softrnic/softrnic/verbs/admission"
 	"github.com/softrnic/softrnic/verbs/ulp/nvme"
 	"github.com/softrnic/softrnic/verbs/ulp/nvme/target"
 
@@ -85,6 +86,7 @@ func (c *serve) Run(ctx context.Context, e *cli.Env) (err error) {
 			return err
 		}
 		metrics.target.Store(t)
+		c.Limits.Add("nvme", func() admission.Stats { return t.Stats().Admission })
 		n.Log.Info("serving", "addrs", n.Addrs(), "port", c.Port, "nqn", c.NQN, "namespaces", len(cfg.Namespaces))
 		stop := context.AfterFunc(ctx, func() { _ = t.Close() })
 		defer stop()

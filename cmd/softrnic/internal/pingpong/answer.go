@@ -14,10 +14,12 @@ import (
 // exchangeTimeout bounds how long a client may take to send the address of its QP.
 const exchangeTimeout = 10 * time.Second
 
-// Answer returns the server of one ibv_rc_pingpong, whose connection it closes. It echoes messages
+// Answer returns the server of one ibv_rc_pingpong, whose connection it closes. It calls prove when
+// the client has sent its first message over RDMA. It echoes messages
 // of at most maxSize bytes until none was received for idle, and returns their number. The path MTU
 // is in bytes.
-func Answer(ctx context.Context, n *node.Node, conn net.Conn, maxSize, mtu int, idle time.Duration) (messages int, err error) {
+func Answer(ctx context.Context, n *node.Node, conn net.Conn, prove func(), maxSize, mtu int, idle time.Duration) (
+	messages int, err error) {
 	p, err := newPinger(n, &flags{IBPort: 1, Size: maxSize, RxDepth: 64}, rcKind(mtu))
 	if err != nil {
 		return 0, errors.Join(err, conn.Close())
@@ -34,12 +36,12 @@ func Answer(ctx context.Context, n *node.Node, conn net.Conn, maxSize, mtu int, 
 	}); err != nil {
 		return 0, err
 	}
-	return p.echo(ctx, idle)
+	return p.echo(ctx, prove, idle)
 }
 
 // echo sends back each received message. It ends when no message was received for patience, as
 // clients do not announce their end, and returns the number of messages.
-func (p *pinger) echo(ctx context.Context, patience time.Duration) (messages int, err error) {
+func (p *pinger) echo(ctx context.Context, prove func(), patience time.Duration) (messages int, err error) {
 	var owed []int // lengths of messages to send when the previous one has completed
 	sending := false
 	for {
@@ -59,7 +61,9 @@ func (p *pinger) echo(ctx context.Context, patience time.Duration) (messages int
 			case pingSend:
 				sending = false
 			case pingRecv:
-				messages++
+				if messages++; messages == 1 {
+					prove()
+				}
 				p.received(&wcs[i])
 				owed = append(owed, int(wcs[i].ByteLen))
 				if err := p.postRecvs(1); err != nil {

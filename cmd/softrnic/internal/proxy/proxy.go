@@ -10,10 +10,10 @@ import (
 	"net"
 	"time"
 
+	"github.com/softrnic/softrnic/cmd/internal/accept"
 	"github.com/softrnic/softrnic/cmd/internal/cli"
 	"github.com/softrnic/softrnic/cmd/internal/node"
 	"github.com/softrnic/softrnic/cmd/internal/running"
-	"github.com/softrnic/softrnic/cmd/softrnic/internal/accept"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/relay"
 )
 
@@ -23,7 +23,7 @@ type Command struct {
 	To   Endpoint `arg:"" placeholder:"TO" help:"Where to connect to, for each connection that comes: likewise, with HOST."`
 
 	Timeout time.Duration `short:"w" default:"10s" placeholder:"TIME" help:"How long to try to connect, and to wait for the other side of TLS. Default: 10s."`
-	Limit   int           `default:"4096" placeholder:"N" help:"Connections at a time; more wait. Default: 4096."`
+	Limit   int           `default:"4096" placeholder:"N" help:"Connections at a time. A client has at most half of what the others leave; more are refused. Default: 4096."`
 
 	Cert       string `type:"path" placeholder:"FILE" help:"TLS: the certificate, and those that it was signed with, in PEM; of FROM if that has TLS, otherwise to show to TO."`
 	Key        string `type:"path" placeholder:"FILE" help:"TLS: the key of --cert, in PEM."`
@@ -89,7 +89,7 @@ func (c *Command) Run(ctx context.Context, e *cli.Env) error {
 			return err
 		}
 		fmt.Fprintf(e.Text(), "from %s to %s\n", c.From.name(l.Addr()), c.To.text)
-		return accept.Serve(ctx, l, c.Limit, n.Log, p.forward)
+		return accept.Serve(ctx, l, c.Limits.Gate("proxy", c.Limit), n.Log, p.forward)
 	})
 }
 
@@ -102,9 +102,9 @@ type proxy struct {
 }
 
 // forward forwards one connection, and reports its error.
-func (p *proxy) forward(ctx context.Context, conn net.Conn) {
+func (p *proxy) forward(ctx context.Context, conn net.Conn, prove func()) {
 	p.counters.Accepted.Add(1)
-	if err := p.pass(ctx, conn); err != nil && ctx.Err() == nil {
+	if err := p.pass(ctx, conn, prove); err != nil && ctx.Err() == nil {
 		p.counters.Failed.Add(1)
 		p.node.Log.Warn("a connection has failed", "from", conn.RemoteAddr(), "error", err)
 	}
@@ -113,7 +113,7 @@ func (p *proxy) forward(ctx context.Context, conn net.Conn) {
 // pass forwards one connection until both halves have ended. If one fails or the proxy ends, both
 // sides get an error instead of an end of the stream. Otherwise they would take partial data for
 // the whole.
-func (p *proxy) pass(ctx context.Context, raw net.Conn) (err error) {
+func (p *proxy) pass(ctx context.Context, raw net.Conn, prove func()) (err error) {
 	near := raw
 	defer func() { _ = near.Close() }()
 	defer context.AfterFunc(ctx, func() { relay.Abort(raw) })()
@@ -132,5 +132,6 @@ func (p *proxy) pass(ctx context.Context, raw net.Conn) (err error) {
 		return err
 	}
 	defer func() { _ = far.Close() }()
+	prove()
 	return p.counters.Relay(ctx, near, far)
 }

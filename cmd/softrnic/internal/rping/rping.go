@@ -124,7 +124,7 @@ func (c *Command) serve(ctx context.Context, e *cli.Env, n *node.Node) error {
 		show = e.Text()
 	}
 	serve := func(r *rdmacm.Request) error {
-		_, err := Answer(ctx, r, show, n.Log)
+		_, err := Answer(ctx, r, func() {}, show, n.Log)
 		return sayDisconnect(e.Stderr, "server", err)
 	}
 	if !c.Persistent {

@@ -257,8 +257,11 @@ func upToNUL(b []byte) []byte {
 }
 
 // server answers pings until the peer disconnects, and returns their number.
-func (s *side) server(ctx context.Context, w io.Writer) (pings int, err error) {
+func (s *side) server(ctx context.Context, prove func(), w io.Writer) (pings int, err error) {
 	for ; ; pings++ {
+		if pings > 0 {
+			prove()
+		}
 		a, err := s.receive(ctx)
 		if err != nil {
 			return pings, err
@@ -306,15 +309,23 @@ func (s *side) grow(size uint32) (err error) {
 	return err
 }
 
-// Answer accepts a client and answers its pings. On success it returns errDisconnected.
-func Answer(ctx context.Context, r *rdmacm.Request, w io.Writer, log *slog.Logger) (pings int, err error) {
+// acceptTimeout is the time that a client has to complete its connection. rdma_cm alone lets a RoCE
+// client have a quarter of an hour.
+const acceptTimeout = 30 * time.Second
+
+// Answer accepts a client and answers its pings. It calls prove after each. On success it returns
+// errDisconnected.
+func Answer(ctx context.Context, r *rdmacm.Request, prove func(), w io.Writer, log *slog.Logger) (pings int, err error) {
 	s, err := newSide(r.Device(), 0, log)
 	if err != nil {
 		return 0, errors.Join(err, r.Reject(nil))
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	if s.conn, err = r.Accept(ctx, s.config(&rdmacm.Config{})); err != nil {
+	accepting, cancel := context.WithTimeout(ctx, acceptTimeout)
+	s.conn, err = r.Accept(accepting, s.config(&rdmacm.Config{}))
+	cancel()
+	if err != nil {
 		return 0, err
 	}
-	return s.server(ctx, w)
+	return s.server(ctx, prove, w)
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 
+	"github.com/softrnic/softrnic/cmd/internal/accept"
 	"github.com/softrnic/softrnic/cmd/internal/cli"
 	"github.com/softrnic/softrnic/cmd/internal/node"
 	"github.com/softrnic/softrnic/cmd/internal/running"
@@ -92,11 +93,13 @@ func (c *Command) serve(ctx context.Context, n *node.Node) error {
 
 	serving, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	context.AfterFunc(serving, func() { _ = pingpong.Close() })
-	s.work.Go(func() { cancel(s.rpings(serving, rping)) })
-	s.work.Go(func() { cancel(s.pingpongs(serving, pingpong)) })
+	s.work.Go(func() { cancel(s.rpings(serving, rping, c.Limits.Gate("rping", maxRpings))) })
+	s.work.Go(func() {
+		cancel(accept.Serve(serving, pingpong, c.Limits.Gate("pingpong", maxPingpongs), n.Log, s.pingpong))
+	})
 	if conforming != nil {
-		s.work.Go(func() { cancel(responder.Serve(serving, conforming, n.Dev, c.ConformToken)) })
+		gate := c.Limits.Gate("conform", maxTesters)
+		s.work.Go(func() { cancel(responder.Serve(serving, conforming, gate, n.Log, n.Dev, c.ConformToken)) })
 	}
 	s.work.Wait()
 	n.Log.Info("stopped")
@@ -143,34 +146,45 @@ func (s *server) ended(ctx context.Context, log *slog.Logger, err error, args ..
 	}
 }
 
+// Connections of each service. A ping-pong has memory for its largest message, and a tester for 64
+// queue pairs.
+const (
+	maxRpings    = 256
+	maxPingpongs = 128
+	maxTesters   = 16
+)
+
 // rpings answers rping clients until the listener fails.
-func (s *server) rpings(ctx context.Context, l *rdmacm.Listener) error {
+func (s *server) rpings(ctx context.Context, l *rdmacm.Listener, gate *accept.Gate) error {
+	refusals := accept.Refusals{Log: s.node.Log}
 	for {
 		r, err := l.Request(ctx)
 		if err != nil {
 			return err
 		}
+		ctx, end := context.WithCancel(ctx)
+		place, err := gate.Enter(r.PeerAddr().Addr(), end)
+		if err != nil {
+			end()
+			_ = r.Reject(nil)
+			refusals.Report(net.TCPAddrFromAddrPort(r.PeerAddr()), err)
+			continue
+		}
 		s.work.Go(func() {
+			defer place.Leave()
+			defer end()
 			log := s.node.Log.With("service", "rping", "peer", r.PeerAddr(), "transport", r.Transport())
 			log.Info("connection")
-			pings, err := rping.Answer(ctx, r, io.Discard, log)
+			pings, err := rping.Answer(ctx, r, func() { place.Prove() }, io.Discard, log)
 			s.ended(ctx, log, err, "pings", pings)
 		})
 	}
 }
 
-// pingpongs answers ping-pong clients until the listener fails.
-func (s *server) pingpongs(ctx context.Context, l net.Listener) error {
-	for {
-		conn, err := l.Accept()
-		if err != nil {
-			return err
-		}
-		s.work.Go(func() {
-			log := s.node.Log.With("service", "pingpong", "peer", conn.RemoteAddr())
-			log.Info("connection")
-			messages, err := pingpong.Answer(ctx, s.node, conn, s.MaxSize, s.PathMTU, s.Idle)
-			s.ended(ctx, log, err, "messages", messages)
-		})
-	}
+// pingpong answers a ping-pong client.
+func (s *server) pingpong(ctx context.Context, conn net.Conn, prove func()) {
+	log := s.node.Log.With("service", "pingpong", "peer", conn.RemoteAddr())
+	log.Info("connection")
+	messages, err := pingpong.Answer(ctx, s.node, conn, prove, s.MaxSize, s.PathMTU, s.Idle)
+	s.ended(ctx, log, err, "messages", messages)
 }

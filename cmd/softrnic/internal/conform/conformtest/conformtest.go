@@ -7,12 +7,14 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"log/slog"
 	"net"
 	"os/exec"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/softrnic/softrnic/cmd/internal/accept"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/control"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/responder"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/suite"
@@ -63,7 +65,9 @@ func Connect(t *testing.T, dev *verbs.Device) (c *control.Client, end func() err
 	l.conns <- far
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
-	go func() { served <- responder.Serve(ctx, l, dev, "secret") }()
+	go func() {
+		served <- responder.Serve(ctx, l, new(accept.Limits).Gate("conform", 16), slog.New(slog.DiscardHandler), dev, "secret")
+	}()
 	c = Must(control.New(near, "secret", 30*time.Second))(t)
 	return c, func() error {
 		err := c.Close()

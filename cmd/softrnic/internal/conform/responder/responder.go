@@ -10,39 +10,29 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
-	"sync"
 	"time"
 
+	"github.com/softrnic/softrnic/cmd/internal/accept"
 	"github.com/softrnic/softrnic/cmd/internal/cli"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/control"
 	"github.com/softrnic/softrnic/verbs"
 )
 
 // Serve answers testers on l until ctx ends or l fails. It closes l.
-func Serve(ctx context.Context, l net.Listener, dev *verbs.Device, token string) error {
-	var sessions sync.WaitGroup
-	defer sessions.Wait()
-	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
-	defer stop()
-	for {
-		conn, err := l.Accept()
-		if err != nil {
-			if ctx.Err() != nil {
-				return nil
-			}
-			return err
-		}
-		sessions.Go(func() {
-			stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
-			defer stop()
-			s := &session{dev: dev, token: token, qps: map[int]*queuePair{}}
-			s.serve(conn)
-			_ = conn.Close()
-		})
-	}
+func Serve(ctx context.Context, l net.Listener, gate *accept.Gate, log *slog.Logger, dev *verbs.Device, token string) error {
+	return accept.Serve(ctx, l, gate, log, func(ctx context.Context, conn net.Conn, prove func()) {
+		defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+		s := &session{dev: dev, token: token, qps: map[int]*queuePair{}}
+		s.serve(conn, prove)
+		_ = conn.Close()
+	})
 }
+
+// helloTimeout is the time that a tester has for its first request.
+const helloTimeout = 5 * time.Second
 
 // session is a tester's connection with its objects.
 type session struct {
@@ -53,8 +43,9 @@ type session struct {
 	number int // of the last queue pair
 }
 
-func (s *session) serve(conn net.Conn) {
+func (s *session) serve(conn net.Conn, prove func()) {
 	defer s.end()
+	_ = conn.SetDeadline(time.Now().Add(helloTimeout))
 	in := bufio.NewScanner(conn)
 	in.Buffer(nil, control.MaxLine)
 	out := json.NewEncoder(conn)
@@ -71,6 +62,8 @@ func (s *session) serve(conn net.Conn) {
 		if out.Encode(&reply) != nil || s.pd == nil {
 			return
 		}
+		prove()
+		_ = conn.SetDeadline(time.Time{})
 	}
 }
 

@@ -4,12 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"math"
 	"net"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/softrnic/softrnic/cmd/internal/accept"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/control"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/responder"
 	"github.com/softrnic/softrnic/link/pipe"
@@ -35,7 +37,9 @@ func serve(t *testing.T) (*verbs.Device, string) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
-	go func() { served <- responder.Serve(ctx, l, dev, "secret") }()
+	go func() {
+		served <- responder.Serve(ctx, l, new(accept.Limits).Gate("conform", 16), slog.New(slog.DiscardHandler), dev, "secret")
+	}()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-served; err != nil {
