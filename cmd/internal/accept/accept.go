@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -102,13 +103,13 @@ func (p *Pause) After(ctx context.Context, err error) bool {
 // them.
 type Refusals struct {
 	Log  *slog.Logger
-	last time.Time
+	last atomic.Int64 // nanoseconds
 }
 
 // Report logs a refusal.
 func (r *Refusals) Report(peer net.Addr, err error) {
-	if now := time.Now(); now.Sub(r.last) >= time.Second {
-		r.last = now
+	now, last := time.Now().UnixNano(), r.last.Load()
+	if now-last >= int64(time.Second) && r.last.CompareAndSwap(last, now) {
 		r.Log.Warn("a connection is refused", "from", peer, "error", err)
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/softrnic/softrnic/cmd/internal/accept"
 	"github.com/softrnic/softrnic/cmd/internal/node"
 	"github.com/softrnic/softrnic/link/impair"
 	"github.com/softrnic/softrnic/link/userdir"
@@ -143,11 +144,16 @@ func Publish(dev *verbs.Device, impairment *node.Impairment, tunnel *wireguard.L
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
+		pause := accept.Pause{}
 		for {
 			conn, err := l.Accept()
 			if err != nil {
-				return
+				if !pause.After(context.Background(), err) {
+					return
+				}
+				continue
 			}
+			pause = accept.Pause{}
 			if conn.SetDeadline(time.Now().Add(askTimeout)) == nil {
 				err := execute(conn, impairment)
 				answer := n.of(dev, impairment, tunnel)

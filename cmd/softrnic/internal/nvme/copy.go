@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"path/filepath"
+	"runtime"
 	"syscall"
 
 	"github.com/softrnic/softrnic/verbs/ulp/nvme/host"
@@ -54,11 +57,19 @@ func (r *read) Run(ctx context.Context, e *cli.Env) error {
 		if r.File == "" {
 			return to(e.Stdout)
 		}
+		_, missing := os.Stat(r.File)
 		f, err := os.Create(r.File)
+		if err == nil {
+			err = store(f, to)
+		}
+		if err != nil || !errors.Is(missing, fs.ErrNotExist) || runtime.GOOS == "windows" { // which keeps names without this
+			return err
+		}
+		dir, err := os.Open(filepath.Dir(r.File))
 		if err != nil {
 			return err
 		}
-		return store(f, to)
+		return store(dir, func(io.Writer) error { return nil })
 	})
 }
 

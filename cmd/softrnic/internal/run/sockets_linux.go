@@ -26,6 +26,7 @@ func (c *Command) withSockets(ctx context.Context, e *cli.Env, cfg dropin.Config
 		if err != nil {
 			return err
 		}
+		flags.Limits.Add("sockets", agent.Unread)
 		defer func() {
 			closed := agent.Close()
 			if cfg.Counters != "" {

@@ -16,14 +16,18 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/softrnic/softrnic/link/userdir"
 	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/admission"
 
+	"github.com/softrnic/softrnic/cmd/internal/accept"
 	"github.com/softrnic/softrnic/cmd/internal/node"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/relay"
 )
@@ -47,8 +51,9 @@ type Agent struct {
 	token [tokenLen]byte
 	l     *net.UnixListener
 
+	unread *admission.Gate[uint32] // Unix connections that have not sent their request, by user
+
 	// Each is a semaphore, with a slot for each connection.
-	unread      chan struct{} // Unix connections that have not sent their request
 	undelivered chan struct{} // connections accepted over RDMA, but not yet by the program
 	connected   chan struct{} // connections accepted over RDMA, until they end
 
@@ -81,7 +86,7 @@ func New(n *node.Node, cfg Config) (*Agent, error) {
 			"another link")
 	}
 	a := &Agent{
-		cfg: cfg, node: n, log: n.Log, unread: make(chan struct{}, maxUnread),
+		cfg: cfg, node: n, log: n.Log, unread: admission.New[uint32](maxUnread),
 		undelivered: make(chan struct{}, maxUndelivered), connected: make(chan struct{}, maxConnected),
 		names: map[endpoints]endpoints{}, bound: newRecent[uint64, netip.AddrPort](maxRecent), listeners: map[netip.AddrPort]*rdmaListener{},
 		silent: newRecent[netip.Addr, time.Time](maxRecent), pending: map[uint64]struct{}{},
@@ -138,41 +143,49 @@ func (a *Agent) busy() bool {
 }
 
 func (a *Agent) serve() {
-	for {
-		a.unread <- struct{}{}
-		c, err := a.l.AcceptUnix()
-		switch {
-		case a.ctx.Err() != nil:
-			if err == nil {
-				_ = c.Close()
-			}
+	refusals := accept.Refusals{Log: a.log}
+	userdir.Accept(a.l, func(c *net.UnixConn) {
+		place, err := a.admit(c)
+		if err != nil {
+			refusals.Report(c.LocalAddr(), err)
+			_ = c.Close()
 			return
-		case err != nil: // too many open files: pending connections stay in the backlog
-			<-a.unread
-			a.log.Warn("a request of the program could not be taken", "error", err)
-			time.Sleep(watchInterval)
-			continue
 		}
 		a.work.Go(func() {
 			defer c.Close()
 			_ = c.SetDeadline(time.Now().Add(requestTimeout))
 			r, err := readRequest(c, a.token)
-			<-a.unread
+			place.Leave()
 			if err != nil {
-				a.log.Warn("a request of the program is refused", "error", err)
+				refusals.Report(c.LocalAddr(), err)
 				return
 			}
 			defer func() { _ = unix.Close(r.socket) }()
 			_ = c.SetDeadline(time.Time{})
 			_, _ = c.Write(answer(a.do(&r)))
 		})
-	}
+	})
 }
+
+// admit admits a connection of the program. Only root's program can have changed its user.
+func (a *Agent) admit(c *net.UnixConn) (*admission.Place[uint32], error) {
+	cred, err := userdir.Credentials(c)
+	if err != nil {
+		return nil, err
+	}
+	if own := uint32(os.Geteuid()); own != 0 && cred.Uid != own && cred.Uid != 0 {
+		return nil, fmt.Errorf("it is of user %d", cred.Uid)
+	}
+	return a.unread.Enter(cred.Uid, func() { _ = c.Close() })
+}
+
+// Unread returns the numbers of connections that have not sent their request.
+func (a *Agent) Unread() admission.Stats { return a.unread.Stats() }
 
 // Any local user may connect to the Unix socket. Therefore the number of connections without a
 // request, and the time for sending it, are limited.
 const (
-	maxUnread      = 256
+	maxUnread      = 512 // a user has half of what the others leave
 	requestTimeout = time.Second
 )
 

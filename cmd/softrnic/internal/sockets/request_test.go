@@ -130,6 +130,27 @@ func TestRefusedRequests(t *testing.T) {
 	}
 }
 
+// TestSilentRequests: connections that send nothing, or what is no request, keep no request out.
+func TestSilentRequests(t *testing.T) {
+	a, addr, token := newAgent(t, nil)
+	for i := range maxUnread {
+		c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: addr, Net: "unixpacket"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if i%2 == 0 {
+			_, _ = c.Write([]byte("no request"))
+		}
+	}
+	if got := ask(t, addr, connectTo(token, "10.0.0.2:80"), socket(t, unix.SOCK_DGRAM)); len(got) != answerLen {
+		t.Errorf("the answer is %x", got)
+	}
+	if s := a.Unread(); s.Held > maxUnread {
+		t.Errorf("%+v", s)
+	}
+}
+
 // FuzzRequest: any packet with the token gets one answer.
 func FuzzRequest(f *testing.F) {
 	addr, token := startAgent(f)
