@@ -73,8 +73,8 @@ func loop(ctx context.Context, l net.Listener, log *slog.Logger, start func(net.
 	}
 }
 
-// Pause is the pause before the next Accept after one that has failed. The zero value is that of the
-// first.
+// Pause is the pause before the next Accept after one that has failed. The zero value is that of
+// the first.
 type Pause struct{ last time.Duration }
 
 const (

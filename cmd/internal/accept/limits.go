@@ -9,8 +9,8 @@ import (
 	"github.com/softrnic/softrnic/verbs/admission"
 )
 
-// Limits has the limits of a command's servers, and shows them to Prometheus. The table of all is in
-// SECURITY.md.
+// Limits has the limits of a command's servers, and shows them to Prometheus. The table of all is
+// in SECURITY.md.
 type Limits struct {
 	mu      sync.Mutex
 	servers map[string]func() admission.Stats

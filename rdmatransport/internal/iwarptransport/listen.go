@@ -23,8 +23,8 @@ import (
 )
 
 // listener accepts connections for one address. At most maxStarting connections have not sent their
-// request: those that gate displaces are reset, and at most backlog requests wait for the application. Each has a receive buffer of
-// setupBuffer bytes.
+// request: those that gate displaces are reset. At most backlog requests wait for the application.
+// Each has a receive buffer of setupBuffer bytes.
 type listener struct {
 	e       *Engine
 	h       rdmacm.Handler
