@@ -79,7 +79,7 @@ type server struct {
 type use struct{ rss, threads, descriptors int } // rss in MiB
 
 // bounds are those of each server's process. The limits of SECURITY.md allow less.
-var bounds = use{rss: 1024, threads: 700, descriptors: 9000}
+var bounds = use{rss: 2048, threads: 700, descriptors: 9000}
 
 func start(t *testing.T, program, name, addr, args string) *server {
 	t.Helper()

@@ -23,7 +23,7 @@ type Command struct {
 	To   Endpoint `arg:"" placeholder:"TO" help:"Where to connect to, for each connection that comes: likewise, with HOST."`
 
 	Timeout time.Duration `short:"w" default:"10s" placeholder:"TIME" help:"How long to try to connect, and to wait for the other side of TLS. Default: 10s."`
-	Limit   int           `default:"4096" placeholder:"N" help:"Connections at a time. A client has at most half of what the others leave; more are refused. Default: 4096."`
+	Limit   *int          `placeholder:"N" help:"Connections at a time, each with about 1 MiB of memory. A client has at most half of what the others leave; more are refused. Default: 1024 from TCP, and otherwise 4096, so that the client may be another proxy with all of its connections."`
 
 	Cert       string `type:"path" placeholder:"FILE" help:"TLS: the certificate, and those that it was signed with, in PEM; of FROM if that has TLS, otherwise to show to TO."`
 	Key        string `type:"path" placeholder:"FILE" help:"TLS: the key of --cert, in PEM."`
@@ -65,10 +65,21 @@ func (c *Command) Validate() error {
 		return fmt.Errorf("--ca and --server-name: %s has no TLS: add +tls to its protocol", c.To.text)
 	case c.Timeout <= 0:
 		return fmt.Errorf("-w %v: must be more than 0", c.Timeout)
-	case c.Limit < 1:
-		return fmt.Errorf("--limit %d: must be at least 1", c.Limit)
+	case c.Limit != nil && *c.Limit < 1:
+		return fmt.Errorf("--limit %d: must be at least 1", *c.Limit)
 	}
 	return nil
+}
+
+// limit returns the number of connections at a time.
+func (c *Command) limit() int {
+	switch {
+	case c.Limit != nil:
+		return *c.Limit
+	case c.From.transport == nil:
+		return 1024
+	}
+	return 4096
 }
 
 // Run forwards connections until ctx ends, and then returns nil.
@@ -89,7 +100,7 @@ func (c *Command) Run(ctx context.Context, e *cli.Env) error {
 			return err
 		}
 		fmt.Fprintf(e.Text(), "from %s to %s\n", c.From.name(l.Addr()), c.To.text)
-		return accept.Serve(ctx, l, c.Limits.Gate("proxy", c.Limit), n.Log, p.forward)
+		return accept.Serve(ctx, l, c.Limits.Gate("proxy", c.limit()), n.Log, p.forward)
 	})
 }
 
