@@ -188,9 +188,8 @@ func tester(t *testing.T) *good {
 
 // metricsOf returns the operation of a Prometheus.
 func metricsOf(s *server) func(context.Context) error {
-	from := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, to string) (net.Conn, error) {
-		return dialFrom(ctx, goodAddr, to)
-	}}}
+	dial := func(ctx context.Context, _, to string) (net.Conn, error) { return dialFrom(ctx, goodAddr, to) }
+	from := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial}}
 	return func(ctx context.Context) error {
 		r, _ := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.metrics+"/metrics", nil)
 		resp, err := from.Do(r)

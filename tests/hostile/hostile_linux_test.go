@@ -254,8 +254,8 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// underAttack calls f while hostile clients work. These are a process of their own, of low priority:
-// in reality they use the processors of other machines.
+// underAttack calls f while hostile clients work. These are a process of their own, of low
+// priority: in reality they use the processors of other machines.
 func underAttack(t *testing.T, f func() map[string]float64) map[string]float64 {
 	t.Helper()
 	cmd := exec.Command("nice", "-n", "19", os.Args[0], "-test.run", "^TestClients$", "-test.v", "-test.timeout", "0")

@@ -47,8 +47,9 @@ type Config struct {
 	Connections int
 	// Memory is the size of the pool that data of commands passes through, in bytes, at least 1 MiB;
 	// 0 means 64 MiB. The hosts at one address have at most half of what the others leave. It is
-	// allocated as needed, in pieces of 1 MiB. Pages of backends of type *Memory that commands use at a
-	// time may have as much memory again. Each *Memory keeps the pages that it has allocated for this.
+	// allocated as needed, in pieces of 1 MiB. Pages of backends of type *Memory that commands use at
+	// a time may have as much memory again. Each *Memory keeps the pages that it has allocated for
+	// this.
 	Memory int
 	// ConnectTimeout is the time within which a new connection sends its Connect command; 0 means 5
 	// seconds.
