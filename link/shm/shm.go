@@ -95,7 +95,7 @@ type config struct {
 var ErrClaimed = errors.New("in use by another process on the segment")
 
 // DefaultDirectory returns softrnic in $XDG_RUNTIME_DIR. If that is not set, it returns
-// softrnic-UID in the directory for temporary files.
+// /run/softrnic-0 for root, and for others softrnic-UID in the directory for temporary files.
 func DefaultDirectory() string { return userdir.Default() }
 
 // maxName limits a segment's name, because the path of a unix socket is short and also has a

@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // MaxPath is the longest path of a unix socket, in bytes.
@@ -105,6 +107,21 @@ func ownedByOther(dir string) bool {
 	}
 	st, ok := info.Sys().(*syscall.Stat_t)
 	return ok && int(st.Uid) != os.Geteuid()
+}
+
+// taken reports whether something that is not this user's has the name of a directory.
+func taken(dir string) bool {
+	info, err := os.Lstat(dir)
+	if err != nil {
+		return !errors.Is(err, fs.ErrNotExist)
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	return !ok || int(st.Uid) != os.Geteuid()
+}
+
+// writable reports whether a directory is this user's and only this user can create files in it.
+func writable(dir string) bool {
+	return check(dir, toWrite) == nil && unix.Access(dir, unix.W_OK) == nil
 }
 
 // check returns an error unless d is a directory of this user that gives others none of the

@@ -11,17 +11,29 @@ import (
 	"strconv"
 )
 
+// run is the directory of running services. It is root's, except in tests.
+var run = "/run"
+
 // Default returns softrnic-UID in $SOFTRNIC_DIRECTORY, which is set in containers. Without that, it
-// returns softrnic in $XDG_RUNTIME_DIR. If that is not set, or belongs to another user, it returns
-// softrnic-UID in the directory for temporary files. The last case occurs after a program has given
-// up root's rights.
+// returns softrnic in $XDG_RUNTIME_DIR. If that is not set, or belongs to another user, as after a
+// program has given up root's rights, it returns softrnic-UID in /run for root, and in the directory
+// for temporary files for others. There another user can take the name first: then it is softrnic in
+// /run/user/UID, if that exists.
 func Default() string {
-	own := "softrnic-" + strconv.Itoa(os.Getuid())
+	uid := strconv.Itoa(os.Getuid())
+	own := "softrnic-" + uid
 	if dir := os.Getenv("SOFTRNIC_DIRECTORY"); filepath.IsAbs(dir) {
 		return filepath.Join(dir, own)
 	}
 	if dir := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) && !ownedByOther(dir) {
 		return filepath.Join(dir, "softrnic")
 	}
-	return filepath.Join(os.TempDir(), own)
+	if uid == "0" && writable(run) {
+		return filepath.Join(run, own)
+	}
+	dir := filepath.Join(os.TempDir(), own)
+	if session := filepath.Join(run, "user", uid); taken(dir) && writable(session) {
+		return filepath.Join(session, "softrnic")
+	}
+	return dir
 }

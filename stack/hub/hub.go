@@ -88,7 +88,7 @@ var ErrRunning = errors.New("a hub is running already")
 
 // Directory returns the directory of the hub of this user and this network namespace: hub-N, with
 // the number of the namespace, in $XDG_RUNTIME_DIR/softrnic. If that variable is not set, it is in
-// softrnic-UID in the directory for temporary files.
+// /run/softrnic-0 for root, and for others in softrnic-UID in the directory for temporary files.
 func Directory() string { return filepath.Join(userdir.Default(), "hub-"+namespace()) }
 
 // systemRuntime has the directories of services. It is a variable for tests.

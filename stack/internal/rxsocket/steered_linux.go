@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"net/netip"
 	"os"
 	"slices"
@@ -14,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/softrnic/softrnic/link/userdir"
 	"github.com/softrnic/softrnic/stack"
 )
 
@@ -34,7 +36,7 @@ import (
 type Steered struct {
 	*Socket
 	zone  string
-	owner int // see claim
+	owner *net.UnixListener // see claim
 	to    unix.Sockaddr
 	alone bool   // all sockets are this process's
 	own   uint16 // index of Socket
@@ -70,11 +72,11 @@ func OpenSteered(a netip.Addr, zone string, r Receiver) (*Steered, error) {
 	}
 	conn, _, err := Bind(at, setSteered)
 	if err != nil {
-		_ = unix.Close(s.owner)
+		s.release()
 		return nil, bindError(a, err)
 	}
 	if s.Socket, err = newSocket(a, conn, &probed{r, s}); err != nil {
-		_ = unix.Close(s.owner)
+		s.release()
 		return nil, err
 	}
 	if e := s.raw.Control(func(fd uintptr) { s.to, err = unix.Getsockname(int(fd)) }); e != nil {
@@ -91,25 +93,47 @@ func OpenSteered(a netip.Addr, zone string, r Receiver) (*Steered, error) {
 	return s, nil
 }
 
-// claim makes this process the only one that steers at an address, in this network namespace, until
-// the descriptor is closed. SO_REUSEPORT alone lets a second process of the same user join, and
-// replace the program.
-func claim(a netip.Addr, zone string) (fd int, err error) {
-	fd, err = unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+// claim makes this process the only one of its user that steers at an address, in this network
+// namespace, until it is closed. SO_REUSEPORT alone lets a second process of the user join, and
+// replace the program. The result is nil if another user holds the name, as anyone may: that user
+// cannot join, and only the guard against a second process of this user is lost.
+func claim(a netip.Addr, zone string) (*net.UnixListener, error) {
+	name := &net.UnixAddr{Net: "unix", Name: fmt.Sprintf("@softrnic-%d-%v", stack.RoCEPort,
+		Zoned(netip.AddrPortFrom(a, stack.RoCEPort), zone).Addr())}
+	for try := 0; ; try++ {
+		l, err := net.ListenUnix(name.Net, name)
+		if err == nil {
+			go userdir.Accept(l, func(conn *net.UnixConn) { _ = conn.Close() })
+			return l, nil
+		}
+		if !errors.Is(err, unix.EADDRINUSE) {
+			return nil, bindError(a, err)
+		}
+		switch uid, unknown := userOf(name); {
+		case unknown == nil && uid != uint32(os.Geteuid()):
+			return nil, nil
+		case try < 5: // the kernel is closing the descriptors of a process that was killed, or one is about to listen
+			time.Sleep(10 * time.Millisecond)
+		case unknown == nil:
+			return nil, bindError(a, err)
+		default: // no process that steers, because it would answer
+			return nil, nil
+		}
+	}
+}
+
+// userOf returns the user of the process that listens at a name.
+func userOf(name *net.UnixAddr) (uid uint32, err error) {
+	conn, err := net.DialUnix(name.Net, nil, name)
 	if err != nil {
-		return -1, fmt.Errorf("socket: %w", err)
+		return 0, err
 	}
-	name := fmt.Sprintf("@softrnic-%d-%v", stack.RoCEPort, Zoned(netip.AddrPortFrom(a, stack.RoCEPort), zone).Addr())
-	err = unix.Bind(fd, &unix.SockaddrUnix{Name: name})
-	for try := 0; errors.Is(err, unix.EADDRINUSE) && try < 5; try++ { // the kernel is closing the descriptors of a process that was killed
-		time.Sleep(10 * time.Millisecond)
-		err = unix.Bind(fd, &unix.SockaddrUnix{Name: name})
-	}
+	defer conn.Close()
+	cred, err := userdir.Credentials(conn)
 	if err != nil {
-		_ = unix.Close(fd)
-		return -1, bindError(a, err)
+		return 0, err
 	}
-	return fd, nil
+	return cred.Uid, nil
 }
 
 func setSteered(fd uintptr, v4 bool) error {
@@ -237,9 +261,13 @@ func (s *Steered) Steer(t *Table) error {
 // Close closes the socket. Those of Add are the caller's.
 func (s *Steered) Close() {
 	s.Socket.Close()
-	if s.owner >= 0 {
-		_ = unix.Close(s.owner)
-		s.owner = -1
+	s.release()
+}
+
+// release ends the claim.
+func (s *Steered) release() {
+	if s.owner != nil {
+		_ = s.owner.Close()
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"runtime"
 	"testing"
 	"time"
 
@@ -229,6 +230,41 @@ func TestSteeredInUse(t *testing.T) {
 		t.Errorf("after the end of the first: %v", err)
 	} else {
 		s.Close()
+	}
+}
+
+// TestNameTaken checks that a name that anyone may take keeps nobody from an address.
+func TestNameTaken(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root: another user")
+	}
+	for i, kind := range []int{unix.SOCK_STREAM, unix.SOCK_SEQPACKET, unix.SOCK_DGRAM} {
+		a := netip.AddrFrom4([4]byte{127, 31, 4, byte(i + 1)})
+		taken := make(chan int)
+		go func() {
+			// The thread keeps the other user, and ends with the goroutine.
+			runtime.LockOSThread()
+			_, _, _ = unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), 65534, ^uintptr(0))
+			fd, err := unix.Socket(unix.AF_UNIX, kind, 0)
+			if err == nil {
+				err = unix.Bind(fd, &unix.SockaddrUnix{Name: "@softrnic-4791-" + a.String()})
+			}
+			if err == nil && kind != unix.SOCK_DGRAM {
+				err = unix.Listen(fd, 1)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+			taken <- fd
+		}()
+		fd := <-taken
+		s, err := OpenSteered(a, "lo", &kept{})
+		if err != nil {
+			t.Errorf("socket type %d: %v", kind, err)
+		} else {
+			s.Close()
+		}
+		_ = unix.Close(fd)
 	}
 }
 

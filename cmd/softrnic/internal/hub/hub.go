@@ -22,7 +22,7 @@ import (
 type Command struct {
 	Addr      []node.IPAddr `sep:"none" placeholder:"IP" help:"Address of this machine that the hub opens when it starts; repeatable. A link-local address has its interface as the zone: fe80::1%eth0. Default: only the addresses that nodes request."`
 	Idle      time.Duration `placeholder:"TIME" help:"End after this time without nodes. Default: no limit."`
-	Directory string        `type:"path" placeholder:"DIR" help:"Directory in which nodes find the hub. Default: hub-N, where N is the number of the network namespace, in $XDG_RUNTIME_DIR/softrnic. If XDG_RUNTIME_DIR is not set, that is in softrnic-UID in $TMPDIR or /tmp."`
+	Directory string        `type:"path" placeholder:"DIR" help:"Directory in which nodes find the hub. Default: hub-N, where N is the number of the network namespace, in $XDG_RUNTIME_DIR/softrnic. If XDG_RUNTIME_DIR is not set, that is in /run/softrnic-0 for root, and for others in softrnic-UID in $TMPDIR or /tmp."`
 	System    bool          `help:"Serve all users of the machine, in /run/softrnic, and forward all datagrams through the hub. The Debian package has this as the systemd service softrnic-hub."`
 	Relay     bool          `help:"Forward all datagrams through the hub, instead of letting the kernel deliver them to the nodes."`
 	Metrics   string        `placeholder:"HOST:PORT" help:"Serve Prometheus metrics at http://HOST:PORT/metrics: the number of nodes, and the packets received for them."`

@@ -1,6 +1,7 @@
 package run
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -11,14 +12,16 @@ import (
 // counters. To empty a file takes no room on a disk.
 type whole string
 
-// newWhole creates the file. The program may become another user, so anyone may empty it.
+// newWhole creates the file. The program may become another user, so anyone who knows its name may
+// empty it. Other users cannot find the name: it is random, in a directory that only its owner may
+// list, and in an environment that only the program's user may read.
 func newWhole() (w whole, remove func(), err error) {
 	dir, remove, err := newTree()
 	if err != nil {
 		return "", nil, err
 	}
-	w = whole(filepath.Join(dir, "whole"))
-	if err := errors.Join(os.WriteFile(string(w), []byte{'1'}, 0o666), os.Chmod(string(w), 0o666)); err != nil {
+	w = whole(filepath.Join(dir, rand.Text()))
+	if err := errors.Join(os.Chmod(dir, 0o711), os.WriteFile(string(w), []byte{'1'}, 0o666), os.Chmod(string(w), 0o666)); err != nil {
 		remove()
 		return "", nil, fmt.Errorf("a file that says whether the trace is whole: %w", err)
 	}
