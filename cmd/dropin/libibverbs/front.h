@@ -41,6 +41,9 @@ static inline const struct sr_engine *attached_engine(void)
 	return current_engine;
 }
 
+// within_limits reports whether the process may have what the engine takes (limits.c).
+int within_limits(void);
+
 // front_load loads the engine once and opens the devices. It returns 0 or an errno. libibverbs.so.1
 // exports it for librdmacm.so.1, with the version SOFTRNIC_1.
 PUBLIC int front_load(void);

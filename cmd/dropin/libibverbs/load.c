@@ -157,10 +157,10 @@ static void close_connections(void)
 	if (engine_missing())
 		return;
 	int cancel = forbid_cancel(); // exit must not be interrupted halfway
-	clock_gettime(CLOCK_REALTIME, &until);
+	clock_gettime(CLOCK_MONOTONIC, &until); // the wall clock may be set meanwhile
 	until.tv_sec += inside_engine() ? INTERRUPTED_WAIT : SHUTDOWN_WAIT;
 	sem_post(&exiting);
-	while (sem_timedwait(&ended, &until) && errno == EINTR)
+	while (sem_clockwait(&ended, CLOCK_MONOTONIC, &until) && errno == EINTR)
 		;
 	allow_cancel(cancel);
 }
@@ -199,8 +199,11 @@ static const struct sr_engine *load_engine(void)
 	sigset_t all, before;
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
-	void *lib = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+	int within = within_limits();
+	void *lib = within ? dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE) : NULL;
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	if (!within)
+		return NULL;
 	if (!lib) {
 		fprintf(stderr, "softrnic: %s\n", dlerror());
 		return NULL;
