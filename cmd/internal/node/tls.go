@@ -69,17 +69,9 @@ func (f *TLSFlags) config() (*tls.Config, error) {
 		if !ok {
 			return nil, cli.Usagef("--tls %s: must be two files, CERT,KEY", f.TLS)
 		}
-		chain, err := os.ReadFile(certFile)
+		pair, err := ReadKeyPair(certFile, keyFile)
 		if err != nil {
 			return nil, fmt.Errorf("--tls: %w", err)
-		}
-		key, err := ReadSecret(keyFile)
-		if err != nil {
-			return nil, fmt.Errorf("--tls: %w", err)
-		}
-		pair, err := tls.X509KeyPair(chain, []byte(key))
-		if err != nil {
-			return nil, fmt.Errorf("--tls %s: %w", f.TLS, err)
 		}
 		c.Certificates = []tls.Certificate{pair}
 	}
@@ -104,6 +96,23 @@ func (f *TLSFlags) config() (*tls.Config, error) {
 	}
 	c.ClientCAs, c.ClientAuth = c.RootCAs, tls.RequireAndVerifyClientCert
 	return c, nil
+}
+
+// ReadKeyPair reads a certificate chain and its private key, PEM files, of which only the owner may
+// read the key.
+func ReadKeyPair(certFile, keyFile string) (pair tls.Certificate, err error) {
+	chain, err := os.ReadFile(certFile)
+	if err != nil {
+		return pair, err
+	}
+	key, err := ReadSecret(keyFile)
+	if err != nil {
+		return pair, err
+	}
+	if pair, err = tls.X509KeyPair(chain, []byte(key)); err != nil {
+		err = fmt.Errorf("%s and %s: %w", certFile, keyFile, err)
+	}
+	return pair, err
 }
 
 // openTLS makes the streams of n.Host TLS connections.

@@ -58,7 +58,7 @@ func TestConform(t *testing.T) {
 				t.Fatalf("%v\n%s", err, said.String())
 			}
 			args := []string{"conform", "--transport", p.transport, "--link", "shm:conform", "--addr", "10.9.0.2", "--target", "10.9.0.1",
-				"--control", control, "--token", "x", "--wait", "20s"}
+				"--control", control, "--wait", "20s"}
 			tester := exec.CommandContext(ctx, command(t), args...)
 			tester.Env, tester.SysProcAttr = responder.Env, responder.SysProcAttr
 			out, err := tester.CombinedOutput()

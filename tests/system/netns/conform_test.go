@@ -59,11 +59,12 @@ func TestConformOverSockets(t *testing.T) {
 	gate.System(t)
 	m := newMachines(t)
 	host := addrs[1][0][:strings.Index(addrs[1][0], "/")]
-	serving := m.start(1, "serve --link kernel:v1 --congestion --conform --conform-token x --conform-addr "+host+":18516")
+	t.Setenv("SOFTRNIC_CONFORM_TOKEN", "x")
+	serving := m.start(1, "serve --link kernel:v1 --congestion --conform --conform-addr "+host+":18516")
 	serving.await("msg=conform")
 	for _, transport := range []string{"rocev2", "iwarp"} {
 		m.enter(0)
-		args := "conform --transport " + transport + " --wait 20s --addr 10.7.0.9 --token x --link packet:v0 --target " + host +
+		args := "conform --transport " + transport + " --wait 20s --addr 10.7.0.9 --link packet:v0 --target " + host +
 			" --control " + host + ":18516"
 		out, err := exec.CommandContext(t.Context(), m.program, strings.Fields(args)...).CombinedOutput()
 		if err != nil || !strings.Contains(string(out), "0 failed, "+skipped[transport]) {

@@ -3,6 +3,7 @@
 package conform
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,7 +32,6 @@ type Command struct {
 	Link    node.LinkSpec `default:"pipe" placeholder:"LINK" help:"Ethernet link to the target: shm[:NAME], stream:PATH[,listen], tap:NAME[,bridge=BRIDGE] or packet:INTERFACE, as for other commands."`
 	MTU     int           `name:"mtu" type:"mtu" placeholder:"BYTES" help:"Largest IP packet on the link. Default: the link's own."`
 	Control string        `placeholder:"HOST:PORT" default:"127.0.0.1:18516" help:"Address of the target's responder (softrnic serve --conform). Default: 127.0.0.1:18516."`
-	Token   string        `env:"SOFTRNIC_CONFORM_TOKEN" placeholder:"TOKEN" help:"Token of the responder, which prints it when it starts. Set it in the environment to hide it from other users."`
 
 	Netns  bool `help:"Linux: create a network namespace with a virtual Ethernet pair and a SoftRNIC in it, and test that SoftRNIC. Nothing else is needed or changed. Users other than root need user namespaces, which most machines allow."`
 	Inside bool `hidden:"" help:"Internal: this is the process in the namespace."`
@@ -45,6 +45,8 @@ type Command struct {
 	Capture string        `type:"path" placeholder:"DIR" help:"Write each case's packets to DIR/ID.pcap."`
 	Wait    time.Duration `default:"2s" help:"How long to wait for an answer. Default: 2s."`
 	Quiet   time.Duration `default:"10ms" help:"How long to wait for a packet that must not come, after the target has answered a later request. Default: 10ms."`
+
+	token string // of the responder of --netns
 }
 
 // Help implements kong.HelpProvider.
@@ -60,7 +62,8 @@ An example with a SoftRNIC as the target:
 RoCEv2 is tested with raw packets, iWARP over the tester's own TCP. Neither uses an address of
 this machine.
 
-A responder on the target creates queue pairs for the tester. For a SoftRNIC:
+A responder on the target creates queue pairs for the tester, who needs its token. The token is in SOFTRNIC_CONFORM_TOKEN
+in the environment of both, or the responder makes one. For a SoftRNIC:
 
   softrnic serve --conform --link tap:rnic0,bridge=br0 --addr 10.0.0.9/24          prints a token
   SOFTRNIC_CONFORM_TOKEN=… softrnic conform --link tap:rnic1,bridge=br0 --addr 10.0.0.8 --target 10.0.0.9
@@ -170,7 +173,7 @@ func (c *Command) Run(ctx context.Context, e *cli.Env) error {
 
 // run connects to the target and runs the cases.
 func (c *Command) run(ctx context.Context, e *cli.Env, t *tester, packets *recorder) error {
-	ctl, err := control.Dial(c.Control, c.Token, 10*time.Second)
+	ctl, err := control.Dial(c.Control, cmp.Or(c.token, os.Getenv(control.TokenVariable)), 10*time.Second)
 	if err != nil {
 		return cli.Usagef("cannot test: --control %s: %w", c.Control, err)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/softrnic/softrnic/cmd/internal/cli"
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/control"
 )
 
 // The namespace has a cable between the interfaces targetEnd and testerEnd, and the target's
@@ -58,10 +59,10 @@ func (c *Command) withTarget() (stop func(), err error) {
 	if err := makeCable(); err != nil {
 		return nil, fmt.Errorf("--netns: %w", err)
 	}
-	c.Token = rand.Text()
+	c.token = rand.Text()
 	cmd := exec.Command("/proc/self/exe", "serve", "--conform", "--conform-addr", responderAddr, "--congestion", "--link",
 		"packet:"+targetEnd, "--addr", targetAddr)
-	cmd.Env = append(os.Environ(), "SOFTRNIC_CONFORM_TOKEN="+c.Token)
+	cmd.Env = append(os.Environ(), control.TokenVariable+"="+c.token)
 	var said bytes.Buffer
 	cmd.Stderr = &said
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}

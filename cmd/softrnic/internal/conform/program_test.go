@@ -16,6 +16,7 @@ import (
 
 	"github.com/softrnic/softrnic/cmd/internal/cli"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/clitest"
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/control"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/iwarp"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/rocev2"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/suite"
@@ -44,19 +45,22 @@ func freeAddr(t *testing.T) string {
 // TestProgram: conform tests serve, prints its findings and writes the requested files. Without the
 // token it is refused.
 func TestProgram(t *testing.T) {
-	lan, control, dir := new(pipe.Switch), freeAddr(t), t.TempDir()
-	s := program.Start(t, lan, "serve --addr 10.0.0.1/24 --conform --conform-token secret --conform-addr "+control)
+	lan, controlAddr, dir := new(pipe.Switch), freeAddr(t), t.TempDir()
+	t.Setenv(control.TokenVariable, "secret")
+	s := program.Start(t, lan, "serve --addr 10.0.0.1/24 --conform --conform-addr "+controlAddr)
 	s.Await(t, &s.Err, "msg=serving")
-	base := []string{"conform", "--addr", "10.0.0.2", "--target", "10.0.0.1", "--control", control, "--token"}
+	base := []string{"conform", "--addr", "10.0.0.2", "--target", "10.0.0.1", "--control", controlAddr}
 	run := func(args ...string) (int, string, string) {
 		return program.Run(context.Background(), lan, append(base[:len(base):len(base)], args...)...)
 	}
 
-	if code, out, errs := run("wrong"); code != cli.ExitUsage || out != "" || !strings.Contains(errs, "the token is wrong") {
+	t.Setenv(control.TokenVariable, "wrong")
+	if code, out, errs := run(); code != cli.ExitUsage || out != "" || !strings.Contains(errs, "the token is wrong") {
 		t.Errorf("with a wrong token: %d, %s%s", code, out, errs)
 	}
+	t.Setenv(control.TokenVariable, "secret")
 	report, pageFile := filepath.Join(dir, "report.xml"), filepath.Join(dir, "report.html")
-	code, out, errs := run("secret", "--wait", "20s", "--quiet", "0s", "--only", "RNR-*,PSN-WRAP", "--junit", report, "--html", pageFile,
+	code, out, errs := run("--wait", "20s", "--quiet", "0s", "--only", "RNR-*,PSN-WRAP", "--junit", report, "--html", pageFile,
 		"--capture", dir)
 	if code != cli.ExitOK || !strings.Contains(out, "PASS  PSN-WRAP") || !strings.Contains(out, "0 failed, 0 skipped") {
 		t.Errorf("exits with %d: %s%s", code, out, errs)
@@ -72,12 +76,12 @@ func TestProgram(t *testing.T) {
 	if b, err := os.ReadFile(filepath.Join(dir, "PSN-WRAP.pcap")); err != nil || len(b) < 300 {
 		t.Errorf("capture: %v, %d bytes", err, len(b))
 	}
-	code, out, errs = run("secret", "--wait", "20s", "--json", "--only", "PSN-WRAP")
+	code, out, errs = run("--wait", "20s", "--json", "--only", "PSN-WRAP")
 	var r Report
 	if err := json.Unmarshal([]byte(out), &r); code != cli.ExitOK || err != nil || len(r.Results) != 1 || len(r.Results[0].Packets) < 4 {
 		t.Errorf("JSON: %d, %v: %s%s", code, err, out, errs)
 	}
-	code, out, errs = run("secret", "--wait", "20s", "--transport", "iwarp", "--only", "ENH-A,FPDU-CRC-*", "--html", pageFile,
+	code, out, errs = run("--wait", "20s", "--transport", "iwarp", "--only", "ENH-A,FPDU-CRC-*", "--html", pageFile,
 		"--capture", dir)
 	// Without CRCs.
 	if code != cli.ExitOK || !strings.Contains(out, "PASS  ENH-A") || !strings.Contains(out, "0 failed, 2 skipped") {
@@ -86,7 +90,7 @@ func TestProgram(t *testing.T) {
 	if b, err := os.ReadFile(filepath.Join(dir, "FPDU-CRC-WRONG.pcap")); err != nil || !bytes.Contains(b, []byte("MPA ID Rep Frame")) {
 		t.Errorf("capture: %v, %d bytes", err, len(b))
 	}
-	code, out, errs = run("secret", "--wait", "20s", "--transport", "iwarp", "--json", "--only", "FPDU-CRC-WRONG")
+	code, out, errs = run("--wait", "20s", "--transport", "iwarp", "--json", "--only", "FPDU-CRC-WRONG")
 	r = Report{}
 	if err := json.Unmarshal([]byte(out), &r); code != cli.ExitOK || err != nil || len(r.Results) != 1 {
 		t.Fatalf("JSON of iWARP: %d, %v: %s%s", code, err, out, errs)
@@ -106,14 +110,15 @@ func TestProgram(t *testing.T) {
 // TestSetUps: with the corresponding flags of serve, a node conforms to the statements about other
 // set-ups of MPA.
 func TestSetUps(t *testing.T) {
+	t.Setenv(control.TokenVariable, "x")
 	for mpa, only := range map[string]string{
 		"no-crc,markers,revision1": "FPDU-CRC-NONE*,MARKER-RECEIVED,MARKER-RESERVED,MARKER-POINTER,INIT-PLAIN",
 		"client-server":            "INIT-CLIENT-RTR",
 	} {
-		lan, control := new(pipe.Switch), freeAddr(t)
-		s := program.Start(t, lan, "serve --addr 10.0.0.1/24 --conform --conform-token x --conform-addr "+control+" --mpa "+mpa)
+		lan, controlAddr := new(pipe.Switch), freeAddr(t)
+		s := program.Start(t, lan, "serve --addr 10.0.0.1/24 --conform --conform-addr "+controlAddr+" --mpa "+mpa)
 		s.Await(t, &s.Err, "msg=serving")
-		args := "conform --transport iwarp --wait 20s --addr 10.0.0.2 --target 10.0.0.1 --token x --control " + control + " --only " + only
+		args := "conform --transport iwarp --wait 20s --addr 10.0.0.2 --target 10.0.0.1 --control " + controlAddr + " --only " + only
 		if code, out, errs := program.Run(context.Background(), lan, strings.Fields(args)...); code != cli.ExitOK ||
 			!strings.Contains(out, "0 failed, 0 skipped") {
 			t.Errorf("%s: exits with %d: %s%s", mpa, code, out, errs)

@@ -96,7 +96,7 @@ func (p *Endpoint) dial(ctx context.Context, n *node.Node, cfg *tls.Config) (con
 // tlsConfigs returns the configurations of both sides. That of a side without TLS is nil.
 func (c *Command) tlsConfigs() (server, client *tls.Config, err error) {
 	if c.From.tls {
-		cert, err := tls.LoadX509KeyPair(c.Cert, c.Key)
+		cert, err := node.ReadKeyPair(c.Cert, c.Key)
 		if err != nil {
 			return nil, nil, fmt.Errorf("--cert and --key: %w", err)
 		}
@@ -116,7 +116,7 @@ func (c *Command) tlsConfigs() (server, client *tls.Config, err error) {
 			}
 		}
 		if c.Cert != "" && !c.From.tls {
-			cert, err := tls.LoadX509KeyPair(c.Cert, c.Key)
+			cert, err := node.ReadKeyPair(c.Cert, c.Key)
 			if err != nil {
 				return nil, nil, fmt.Errorf("--cert and --key: %w", err)
 			}

@@ -26,7 +26,7 @@ type Command struct {
 	Limit   *int          `placeholder:"N" help:"Connections at a time, each with about 1 MiB of memory. A client has at most half of what the others leave; more are refused. Default: 1024 from TCP, and otherwise 4096, so that the client may be another proxy with all of its connections."`
 
 	Cert       string `type:"path" placeholder:"FILE" help:"TLS: the certificate, and those that it was signed with, in PEM; of FROM if that has TLS, otherwise to show to TO."`
-	Key        string `type:"path" placeholder:"FILE" help:"TLS: the key of --cert, in PEM."`
+	Key        string `type:"path" placeholder:"FILE" help:"TLS: the key of --cert, in PEM, which only its owner may read."`
 	ClientCA   string `type:"path" name:"client-ca" placeholder:"FILE" help:"TLS of FROM: a client must have a certificate that was signed with one of these."`
 	CA         string `type:"path" name:"ca" placeholder:"FILE" help:"TLS of TO: its certificate must have been signed with one of these. Default: the machine's."`
 	ServerName string `name:"server-name" placeholder:"NAME" help:"TLS of TO: the name in its certificate. Default: the HOST of TO."`

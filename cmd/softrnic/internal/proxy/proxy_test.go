@@ -227,6 +227,14 @@ func TestTLS(t *testing.T) {
 		t.Error("the certificate is for another name")
 	}
 	stop(t, first, last)
+
+	ok(t, os.Chmod(key, 0o640))
+	for _, sides := range []string{"tcp+tls:127.0.0.1:0 rocev2:10.0.0.2:7", "rocev2:7473 tcp+tls:127.0.0.1:7"} {
+		code, _, stderr := program.Run(t.Context(), lan, strings.Fields("proxy --addr 10.0.0.5/24 "+sides+" --cert "+cert+" --key "+key)...)
+		if code != cli.ExitFailed || !strings.Contains(stderr, key+": others may read or write it (mode 0640): use chmod 600") {
+			t.Errorf("%s: the key that others may read: %d: %s", sides, code, stderr)
+		}
+	}
 }
 
 // TestAbort: if a connection fails on one side, the other side gets an error, not the end of the

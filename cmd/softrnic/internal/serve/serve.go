@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -21,6 +22,7 @@ import (
 	"github.com/softrnic/softrnic/cmd/internal/cli"
 	"github.com/softrnic/softrnic/cmd/internal/node"
 	"github.com/softrnic/softrnic/cmd/internal/running"
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/control"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/responder"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/pingpong"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/rping"
@@ -35,9 +37,8 @@ type Command struct {
 	Transport    []node.Transport `default:"rocev2,iwarp" placeholder:"PROTOCOL" help:"Wire protocols of rping: rocev2, iwarp. Default: both. Ping-pongs are RoCEv2."`
 	Idle         time.Duration    `default:"30s" help:"End a ping-pong after this time without a message, because clients do not announce the end. Default: 30s."`
 
-	Conform      bool   `help:"Also be the responder of softrnic conform: a tester with the token may create queue pairs and read their memory."`
-	ConformAddr  string `placeholder:"HOST:PORT" default:"127.0.0.1:18516" help:"Address of this machine, not of the node, on which --conform listens. Default: 127.0.0.1:18516."`
-	ConformToken string `env:"SOFTRNIC_CONFORM_TOKEN" placeholder:"TOKEN" help:"Token that testers must send. Default: random, and printed to stderr."`
+	Conform     bool   `help:"Also be the responder of softrnic conform: a tester with the token may create queue pairs and read their memory. The token is that of SOFTRNIC_CONFORM_TOKEN in the environment, where other users do not see it; otherwise it is random, and printed to stderr."`
+	ConformAddr string `placeholder:"HOST:PORT" default:"127.0.0.1:18516" help:"Address of this machine, not of the node, on which --conform listens. Default: 127.0.0.1:18516."`
 
 	running.Flags
 }
@@ -85,7 +86,7 @@ func (c *Command) serve(ctx context.Context, n *node.Node) error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("--pingpong-port %d: %w", c.PingpongPort, err), rping.Close())
 	}
-	conforming, err := c.listenConform(n)
+	conforming, token, err := c.listenConform(n)
 	if err != nil {
 		return errors.Join(err, rping.Close(), pingpong.Close())
 	}
@@ -99,7 +100,7 @@ func (c *Command) serve(ctx context.Context, n *node.Node) error {
 	})
 	if conforming != nil {
 		gate := c.Limits.Gate("conform", maxTesters)
-		s.work.Go(func() { cancel(responder.Serve(serving, conforming, gate, n.Log, n.Dev, c.ConformToken)) })
+		s.work.Go(func() { cancel(responder.Serve(serving, conforming, gate, n.Log, n.Dev, token)) })
 	}
 	s.work.Wait()
 	n.Log.Info("stopped")
@@ -109,22 +110,21 @@ func (c *Command) serve(ctx context.Context, n *node.Node) error {
 	return errors.Join(err, rping.Close())
 }
 
-// listenConform listens for softrnic conform if the flags say so.
-func (c *Command) listenConform(n *node.Node) (net.Listener, error) {
+// listenConform listens for softrnic conform, and returns the token, if the flags say so.
+func (c *Command) listenConform(n *node.Node) (l net.Listener, token string, err error) {
 	if !c.Conform {
-		return nil, nil
+		return nil, "", nil
 	}
 	var drawn []any
-	if c.ConformToken == "" {
-		c.ConformToken = rand.Text()
-		drawn = []any{"token", c.ConformToken}
+	if token = os.Getenv(control.TokenVariable); token == "" {
+		token = rand.Text()
+		drawn = []any{"token", token}
 	}
-	l, err := net.Listen("tcp", c.ConformAddr)
-	if err != nil {
-		return nil, fmt.Errorf("--conform-addr %s: %w", c.ConformAddr, err)
+	if l, err = net.Listen("tcp", c.ConformAddr); err != nil {
+		return nil, "", fmt.Errorf("--conform-addr %s: %w", c.ConformAddr, err)
 	}
 	n.Log.Info("conform", append([]any{"control", l.Addr()}, drawn...)...)
-	return l, nil
+	return l, token, nil
 }
 
 // server is a serving node.

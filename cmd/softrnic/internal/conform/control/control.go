@@ -45,6 +45,10 @@ package control
 
 import "time"
 
+// TokenVariable is the environment variable with the token. Other users see arguments, and not the
+// environment.
+const TokenVariable = "SOFTRNIC_CONFORM_TOKEN"
+
 // Limits of a target.
 const (
 	MaxMemory = 1 << 20 // bytes of a region
