@@ -4,6 +4,7 @@ package verbs
 // encoding/json.
 type Snapshot struct {
 	Device   string            `json:"device"`
+	FWVer    string            `json:"fwVer"`
 	Ports    []PortSnapshot    `json:"ports"`    // in the order of their numbers, from 1
 	Counters map[string]uint64 `json:"counters"` // HWCounters
 	// Of existing and closed QPs: see MeasureLatency.
@@ -29,7 +30,7 @@ type QPKind struct {
 // Snapshot takes a snapshot of the device. It locks each QP for a moment. A closed device has
 // neither counters nor ports.
 func (d *Device) Snapshot() Snapshot {
-	s := Snapshot{Device: d.Name(), Latencies: d.sumLatencies(), Resources: d.Resources()}
+	s := Snapshot{Device: d.Name(), FWVer: d.QueryDevice().FWVer, Latencies: d.sumLatencies(), Resources: d.Resources()}
 	s.Counters, _ = d.HWCounters() // none if the device is closed
 	for port := uint8(1); port <= d.QueryDevice().PhysPortCnt; port++ {
 		attr, err := d.QueryPort(port)

@@ -64,6 +64,10 @@ var (
 	physStateDesc = portDesc("physical_state_id", "Physical state of the port (3: disabled, 5: link up).")
 	rateDesc      = portDesc("rate_bytes_per_second", "Signalling rate that the port reports.")
 
+	// As in sysfs, which is what node_exporter reads.
+	infoDesc = prometheus.NewDesc("node_infiniband_info", "Non-numeric data of the device; the value is always 1.",
+		[]string{"device", "board_id", "firmware_version", "hca_type"}, nil)
+
 	latencyDesc = prometheus.NewDesc("softrnic_send_latency_seconds",
 		"How long send requests took, from posting to completion, of those that were measured.", []string{"device", "transport"}, nil)
 	qpsDesc = prometheus.NewDesc("softrnic_qps", "Queue pairs.", []string{"device", "transport", "type", "state"}, nil)
@@ -131,7 +135,7 @@ func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	for d := range maps.Values(c.hw) {
 		ch <- d
 	}
-	for _, d := range []*prometheus.Desc{stateDesc, physStateDesc, rateDesc, latencyDesc, qpsDesc, objDesc} {
+	for _, d := range []*prometheus.Desc{infoDesc, stateDesc, physStateDesc, rateDesc, latencyDesc, qpsDesc, objDesc} {
 		ch <- d
 	}
 }
@@ -150,6 +154,7 @@ func (c *Collector) collect(ch chan<- prometheus.Metric, s *verbs.Snapshot) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, append([]string{s.Device}, labels...)...)
 	}
+	gauge(infoDesc, 1, "softrnic", s.FWVer, "softrnic")
 	for i, port := range s.Ports {
 		number := strconv.Itoa(i + 1)
 		for i, p := range portCounters {

@@ -148,6 +148,7 @@ func TestCollector(t *testing.T) {
 				if n := value(t, collector, "softrnic_qps{device="+client.Name()+",state=RTS,transport="+label+",type=RC}"); n != 1 {
 					t.Errorf("%v QPs", n)
 				}
+				value(t, collector, "node_infiniband_info{board_id=softrnic,device="+client.Name()+",firmware_version=1.0,hca_type=softrnic}")
 				sent := value(t, collector, "node_infiniband_port_data_transmitted_bytes_total{device="+client.Name()+",port=1}")
 				if (sent > size*count) != (transport == verbs.RoCEv2 && !direct) {
 					t.Errorf("%v bytes in RoCE packets", sent)

@@ -186,7 +186,8 @@ func TestIWARPCut(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), cmPatience)
 		defer cancel()
 		client := startProcess(t, killedNode(ctx, p.peer, program, "-c -a "+p.there.String()+" -p 7175 -v -d"))
-		// The connection is up on both sides.
+		// An answer shows that siw has received the client's first FPDU, and that the connection is
+		// established there too (RFC 5044 §7.1). This test is about the end of such a connection only.
 		client.await(t, "msg=received")
 		if err := client.cmd.Process.Kill(); err != nil {
 			t.Fatal(err)

@@ -73,6 +73,9 @@ func (c *Command) Validate() error {
 	if c.Root != "" && !c.Check {
 		return errors.New("--root is for --check")
 	}
+	if e := filepath.Ext(c.Output); c.Output != "" && e != ".json" && e != ".yaml" {
+		return fmt.Errorf("--output %s: must end in .json or .yaml: container runtimes read no other files", c.Output)
+	}
 	_, err := Spec(c.settings("", ""), c.rails()...)
 	return err
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/softrnic/softrnic/cmd/internal/cli"
 	"github.com/softrnic/softrnic/cmd/internal/dropin"
 )
 
@@ -53,6 +54,12 @@ func TestWrittenSpecification(t *testing.T) {
 			"mlx5_0,", "--link", "kernel:eth0", "--link", "kernel:eth1")
 		if code != 0 || stdout != "" || stderr != "" {
 			t.Fatalf("exit code %d, %q, %q", code, stdout, stderr)
+		}
+	}
+	for _, name := range []string{"other.yml", "softrnic"} { // the runtime would not read it
+		code, _, stderr := program.Run(t.Context(), nil, "cdi", "--libs", s.Libraries, "--output", filepath.Join(dir, name))
+		if code != cli.ExitUsage || !strings.Contains(stderr, "must end in .json or .yaml") {
+			t.Errorf("%s: exit code %d: %s", name, code, stderr)
 		}
 	}
 	text, err := os.ReadFile(file)

@@ -21,12 +21,23 @@ func (s *size) UnmarshalText(text []byte) error {
 	digits := strings.TrimRight(strings.TrimSuffix(strings.ToUpper(string(text)), "IB"), "KMGT")
 	shift, ok := units[strings.TrimSuffix(strings.ToUpper(string(text)), "IB")[len(digits):]]
 	n, err := strconv.ParseInt(digits, 10, 64)
-	if err != nil || !ok || n < 1 || n > math.MaxInt64>>shift || int64(int(n<<shift)) != n<<shift {
+	if err != nil || !ok || n < 1 || n > math.MaxInt64>>shift {
 		return fmt.Errorf("%q is not a size: must be like 4096, 512M or 10G", text)
 	}
 	*s = size(n << shift)
 	return nil
 }
+
+// checkMemory returns an error if so many bytes are more than a process can have.
+func (s size) checkMemory() error {
+	if s > maxMemory {
+		return fmt.Errorf("%d bytes of memory: must be %d at most on this machine", s, maxMemory)
+	}
+	return nil
+}
+
+// maxMemory is half the address space with 32 bits, and a third of what it can be with 64.
+var maxMemory = min(size(math.MaxInt/2), 1<<46)
 
 const (
 	namespaceForms = "FILE[,size=SIZE][,block=BYTES][,ro] or memory,size=SIZE[,block=BYTES]"
@@ -71,6 +82,8 @@ func (n *namespace) UnmarshalText(text []byte) error {
 		return fmt.Errorf("%q has no file: must be %s", text, namespaceForms)
 	case file == inMemory && (n.size == 0 || n.readOnly):
 		return fmt.Errorf("%q: must be %s", text, namespaceForms)
+	case file == inMemory:
+		return n.size.checkMemory()
 	}
 	return nil
 }

@@ -31,6 +31,14 @@ var program = clitest.Program(func() any {
 
 const nqn = "nqn.2014-08.org.example:disk"
 
+// A file may be larger than the address space.
+func TestLargeFile(t *testing.T) {
+	var n namespace
+	if err := n.UnmarshalText([]byte("disk,size=5G")); err != nil || n.size != 5<<30 {
+		t.Errorf("%d, %v", n.size, err)
+	}
+}
+
 func TestServeUsage(t *testing.T) {
 	dir := t.TempDir()
 	for args, want := range map[string]string{
@@ -42,6 +50,8 @@ func TestServeUsage(t *testing.T) {
 		"--namespace memory,size=1X --nqn " + nqn:                         "is not a size",
 		"--namespace memory,size=0 --nqn " + nqn:                          "is not a size",
 		"--namespace memory,size=9999999T --nqn " + nqn:                   "is not a size",
+		"--namespace memory,size=99999T --nqn " + nqn:                     "of memory: must be",
+		"--namespace memory,size=1M --memory 99999T --nqn " + nqn:         "of memory: must be",
 		"--namespace disk,block=513 --nqn " + nqn:                         "block=513",
 		"--namespace disk,rw --nqn " + nqn:                                `unknown option "rw"`,
 		"--namespace memory,size=1M --host-key DHHC-1:00:x: --nqn " + nqn: "must be NQN=FILE",

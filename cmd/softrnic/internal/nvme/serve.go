@@ -55,7 +55,7 @@ func (c *serve) Validate() error {
 			return err
 		}
 	}
-	return nil
+	return c.Memory.checkMemory()
 }
 
 // Run serves until ctx ends, and then returns nil.
