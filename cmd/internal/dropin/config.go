@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"github.com/softrnic/softrnic/cmd/internal/node"
 	"github.com/softrnic/softrnic/verbs"
@@ -301,8 +302,8 @@ func deviceNames(value string) (roce, iwarp string, err error) {
 		iwarp = roce + iwarpSuffix
 	}
 	for _, name := range []string{roce, iwarp} {
-		if len(name) > 63 || strings.ContainsAny(name, "/, \t\n") {
-			return "", "", fmt.Errorf("%q is not a device name: must be 1 to 63 characters without slashes and spaces", name)
+		if len(name) > 63 || name == "." || name == ".." || strings.ContainsAny(name, "/, ") || strings.ContainsFunc(name, unicode.IsControl) {
+			return "", "", fmt.Errorf("%q is not a device name: must be 1 to 63 characters, a file name without spaces", name)
 		}
 	}
 	if roce == "" && iwarp == "" {

@@ -19,7 +19,7 @@ import (
 
 // sysfs returns a directory with two devices: RoCE with an interface that the machine has, and
 // iWARP with one that it lacks.
-func sysfs(t *testing.T) string {
+func sysfs(t testing.TB) string {
 	t.Helper()
 	root := t.TempDir()
 	for name, text := range map[string]string{
