@@ -21,7 +21,7 @@ import (
 )
 
 // serve runs a device as a target until the end of the test, and returns its address.
-func serve(t *testing.T) (*verbs.Device, string) {
+func serve(t testing.TB) (*verbs.Device, string) {
 	t.Helper()
 	host, err := netstack.New(new(pipe.Switch).Port(), &netstack.Config{Addrs: []string{"10.0.0.1/24"}})
 	if err != nil {
