@@ -42,7 +42,7 @@ func (a *Allowed) UnmarshalText(b []byte) error {
 
 // isDNSName reports whether a text may be a name in a certificate (RFC 1123 §2.1).
 func isDNSName(text string) bool {
-	return len(text) <= 253 && !strings.ContainsFunc(text, func(r rune) bool {
+	return text != "" && len(text) <= 253 && !strings.ContainsFunc(text, func(r rune) bool {
 		return r != '.' && r != '-' && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
 	})
 }
