@@ -1,0 +1,78 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/softrnic/softrnic/tests/internal/gate"
+)
+
+// TestFuzzC: clang's libFuzzer, with its address sanitizer, tests what C parses: names of sockets,
+// and paths of devices.
+func TestFuzzC(t *testing.T) {
+	gate.Long(t) // it fuzzes for minutes
+	for _, target := range []struct {
+		harness   string
+		sources   []string // the first has the static functions
+		functions string
+		seeds     []string
+	}{
+		{"fuzz_names.c", []string{"libsockets/preload.c"}, "from_name to_name read_environment",
+			[]string{"\x10\x01\x04\x00\x12\x34\x7f\x00\x00\x01" + strings.Repeat("\x00", 16), "\x1c\x00\x06" + strings.Repeat("\x01", 30),
+				"softrnic-sockets:" + strings.Repeat("0f", 16)}},
+		{"fuzz_paths.c", []string{"libsysfs/paths.c", "libsysfs/tree.c"}, "redirect redirect_at unredirect",
+			[]string{"/sys/class/infiniband/mlx5_0/fw_ver", "sys/devices/pci0000:00/x", "/dev/infiniband/uverbs0", "/sys/bus/pci/drivers/d/bind"}},
+	} {
+		t.Run(target.harness, func(t *testing.T) {
+			dir := t.TempDir()
+			run := func(name string, args ...string) string {
+				t.Helper()
+				cmd := exec.Command(name, args...)
+				cmd.Env = append(os.Environ(), "SOFTRNIC_SYSFS="+filepath.Join(dir, "tree"))
+				out, err := cmd.CombinedOutput()
+				if err != nil {
+					t.Fatalf("%v: %v\n%s", cmd, err, out)
+				}
+				return string(out)
+			}
+			for _, d := range []string{"tree/sys/class/infiniband/mlx5_0", "tree/sys/devices/pci0000:00", "tree/sys/bus/pci/drivers/d",
+				"tree/dev/infiniband", "seeds"} {
+				if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for i, seed := range target.seeds {
+				if err := os.WriteFile(filepath.Join(dir, "seeds", string(rune('a'+i))), []byte(seed), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			program := filepath.Join(dir, "program")
+			objects := []string{"-fsanitize=fuzzer,address", "-o", program, filepath.Join("testdata", target.harness), "-ldl", "-lpthread"}
+			for i, source := range target.sources {
+				object := filepath.Join(dir, filepath.Base(source)+".o")
+				run("clang", "-g", "-O0", "-fsanitize=fuzzer-no-link,address", "-c", "-o", object,
+					filepath.Join("../../cmd/dropin", source))
+				// Optimized static functions have other parameters than those of their
+				// declarations. The functions of the C library that the source replaces are not
+				// for the fuzzer.
+				if i == 0 {
+					for _, flag := range []string{"--globalize-symbol=", "--keep-global-symbol="} {
+						args := []string{object}
+						for f := range strings.FieldsSeq(target.functions) {
+							args = append(args, flag+f)
+						}
+						run("objcopy", args...)
+					}
+				}
+				objects = append(objects, object)
+			}
+			run("clang", objects...)
+			out := run(program, "-max_total_time=120", "-max_len=5000", "-artifact_prefix="+dir+"/", filepath.Join(dir, "seeds"))
+			t.Logf("result: %s: %s", target.harness, regexp.MustCompile(`Done .*`).FindString(out))
+		})
+	}
+}
