@@ -16,9 +16,9 @@ var run = "/run"
 
 // Default returns softrnic-UID in $SOFTRNIC_DIRECTORY, which is set in containers. Without that, it
 // returns softrnic in $XDG_RUNTIME_DIR. If that is not set, or belongs to another user, as after a
-// program has given up root's rights, it returns softrnic-UID in /run for root, and in the directory
-// for temporary files for others. There another user can take the name first: then it is softrnic in
-// /run/user/UID, if that exists.
+// program has given up root's rights, it returns softrnic-UID in /run for root, and in the
+// directory for temporary files for others. There another user can take the name first: then it is
+// softrnic in /run/user/UID, if that exists.
 func Default() string {
 	uid := strconv.Itoa(os.Getuid())
 	own := "softrnic-" + uid

@@ -1,5 +1,5 @@
-// What a process must be allowed to have for the engine. Go's runtime ends a process in which it gets
-// too little, which a program without RDMA would never notice.
+// What a process must be allowed to have for the engine. Go's runtime ends a process in which it
+// gets too little, although a program that does not need RDMA could go on.
 #include "front.h"
 #include <stdio.h>
 #include <sys/mman.h>
@@ -29,8 +29,8 @@ static void unmap(void *p, size_t size)
 		munmap(p, size);
 }
 
-// within_limits tries to take what the engine will take, all at once, and gives it back. If it cannot,
-// it prints why, and returns 0.
+// within_limits tries to take what the engine will take, all at once, and gives it back. If it
+// cannot, it prints why, and returns 0.
 int within_limits(void)
 {
 	pthread_t threads[THREADS];

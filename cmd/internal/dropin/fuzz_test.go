@@ -30,7 +30,8 @@ func FuzzRails(f *testing.F) {
 		seen := map[string]bool{"": true}
 		for _, r := range c.Rails {
 			for _, name := range []string{r.RoCE, r.IWARP} {
-				if name != "" && (seen[name] || !filepath.IsLocal(name) || filepath.Base(name) != name || name == "." || strings.Contains(name, "\x00")) {
+				if name != "" && (seen[name] || !filepath.IsLocal(name) || filepath.Base(name) != name || name == "." ||
+					strings.Contains(name, "\x00")) {
 					t.Errorf("a device %q, after %v", name, seen)
 				}
 				seen[name] = true

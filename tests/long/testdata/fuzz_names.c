@@ -1,5 +1,5 @@
-// Fuzzing of what libsoftrnic-sockets.so makes of the agent's answers, of a program's addresses and of
-// SOFTRNIC_SOCKETS. The functions are static in cmd/dropin/libsockets/preload.c.
+// Fuzzing of what libsoftrnic-sockets.so makes of the agent's answers, of a program's addresses and
+// of SOFTRNIC_SOCKETS. The functions are static in cmd/dropin/libsockets/preload.c.
 #define _GNU_SOURCE
 #include <stddef.h>
 #include <stdint.h>

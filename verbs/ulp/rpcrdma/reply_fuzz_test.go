@@ -44,8 +44,8 @@ func FuzzReply(f *testing.F) {
 	})
 }
 
-// FuzzPrivate: limits of arbitrary private data are those that RFC 8797 can express, and what a peer
-// encodes is what another decodes.
+// FuzzPrivate: limits of arbitrary private data are those that RFC 8797 can express, and what a
+// peer encodes is what another decodes.
 func FuzzPrivate(f *testing.F) {
 	f.Add((&private{invalidate: true, send: 4096, recv: 8192}).bytes())
 	f.Fuzz(func(t *testing.T, b []byte) {

@@ -13,9 +13,10 @@ import (
 )
 
 // FuzzTarget: a target answers the commands of a host, from Connect on, as a script says. Each call
-// of the host ends, nothing is left of it, and no memory is written that no command names. The first
-// byte chooses discovery. The rest are steps, each for one command of any queue: a byte for the kind
-// of answer, one for the length of the data, and the data. After the script the target behaves.
+// of the host ends, nothing is left of it, and no memory is written that no command names. The
+// first byte chooses discovery. The rest are steps, each for one command of any queue: a byte for
+// the kind of answer, one for the length of the data, and the data. After the script the target
+// behaves.
 func FuzzTarget(f *testing.F) {
 	const (
 		usual = iota

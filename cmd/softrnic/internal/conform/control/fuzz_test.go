@@ -9,8 +9,8 @@ import (
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/control"
 )
 
-// FuzzReplies: a target answers hello, and a request, by arbitrary bytes. The tester gets a reply or
-// an error.
+// FuzzReplies: a target answers hello, and a request, by arbitrary bytes. The tester gets a reply
+// or an error.
 func FuzzReplies(f *testing.F) {
 	f.Add([]byte(`{"name":"softrnic0","addr":["10.0.0.1"]}` + "\n" + `{"completions":[{"wr_id":1}]}` + "\n"))
 	f.Add([]byte(`{"error":"no"}` + "\n"))

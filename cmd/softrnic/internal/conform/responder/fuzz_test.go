@@ -25,13 +25,16 @@ func FuzzRequests(f *testing.F) {
 		return b.Bytes()
 	}
 	rc := control.Create{Type: "RC", Memory: 100, QPAccess: []string{"remote_read"}, MRAccess: []string{"remote_read"}}
-	connect := control.Connect{LocalAddr: "10.0.0.1", PeerAddr: "10.0.0.1", PeerQPN: 2, MTU: 1024, MinRNR: 12, Timeout: 14, MaxRD: 1, MaxDestRD: 1}
+	connect := control.Connect{LocalAddr: "10.0.0.1", PeerAddr: "10.0.0.1", PeerQPN: 2, MTU: 1024, MinRNR: 12, Timeout: 14, MaxRD: 1,
+		MaxDestRD: 1}
 	f.Add(lines(control.Request{Op: control.CreateQP, Create: &rc}, control.Request{Op: control.ConnectQP, QP: 1, Connect: &connect},
-		control.Request{Op: control.PostRecv, QP: 1, Length: 100}, control.Request{Op: control.PostSend, QP: 1, Length: 1, Send: &control.Send{Opcode: "SEND"}},
+		control.Request{Op: control.PostRecv, QP: 1, Length: 100},
+		control.Request{Op: control.PostSend, QP: 1, Length: 1, Send: &control.Send{Opcode: "SEND"}},
 		control.Request{Op: control.Write, QP: 1, Offset: 99, Data: []byte{1}}, control.Request{Op: control.Read, QP: 1, Offset: 50, Length: 50},
 		control.Request{Op: control.Poll, QP: 1}, control.Request{Op: control.DestroyQP, QP: 1}))
 	iwarp := control.Create{Type: "RC", Transport: "iwarp", Memory: 1, OwnPD: true}
-	f.Add(lines(control.Request{Op: control.CreateQP, Create: &iwarp}, control.Request{Op: control.Listen, QP: 1, CM: &control.CM{Addr: "10.0.0.1:0"}},
+	f.Add(lines(control.Request{Op: control.CreateQP, Create: &iwarp},
+		control.Request{Op: control.Listen, QP: 1, CM: &control.CM{Addr: "10.0.0.1:0"}},
 		control.Request{Op: control.CMEvent, QP: 1}, control.Request{Op: control.Guard, QP: 1}, control.Request{Op: control.State, QP: 1}))
 	dev, addr := serve(f)
 	f.Fuzz(func(t *testing.T, b []byte) {
