@@ -50,7 +50,7 @@ func TestRunMetrics(t *testing.T) {
 		for _, want := range []string{
 			`(?m)^softrnic_qps\{device="softrnic0",pid="\d+",state="INIT",transport="rocev2",type="RC"\} 1$`,
 			`(?m)^node_infiniband_info\{board_id="softrnic",device="softrnic0",firmware_version="1.0",hca_type="softrnic",pid="\d+"\} 1$`,
-		`(?m)^node_infiniband_state_id\{device="softrnic0",pid="\d+",port="1"\} 4$`,
+			`(?m)^node_infiniband_state_id\{device="softrnic0",pid="\d+",port="1"\} 4$`,
 			`(?m)^softrnic_sent_pkts_total\{device="softrnic0",pid="\d+",transport="rocev2"\} 0$`,
 		} {
 			if !regexp.MustCompile(want).Match(text) {
