@@ -186,9 +186,10 @@ func TestCannotTest(t *testing.T) {
 			_ = conn.Close()
 		}
 	}()
+	t.Setenv(control.TokenVariable, "x")
 	for _, transport := range []string{"rocev2", "iwarp"} {
 		code, out, errs := program.Run(t.Context(), lan, "conform", "--addr", "10.0.0.2", "--target", "10.0.0.1",
-			"--control", l.Addr().String(), "--token", "x", "--wait", "20s", "--transport", transport)
+			"--control", l.Addr().String(), "--wait", "20s", "--transport", transport)
 		const want = "cannot test card0: create_qp: the target says: no device memory"
 		if code != cli.ExitUsage || out != "" || !strings.Contains(errs, want) {
 			t.Errorf("%s: %d, %s%s", transport, code, out, errs)
