@@ -10,6 +10,11 @@
 //	go run ./cmd/dropin/build -prefix $HOME/.local
 //	~/.local/bin/softrnic run -- ibv_devinfo
 //
+// It compiles with the headers of any rdma-core from 44 to 65, and the libraries serve programs that
+// were compiled with any other. With -headers it uses those of a directory, not of the system:
+//
+//	go run ./cmd/dropin/build -o DIR -headers rdma-core/build/include
+//
 // With -deb it makes a Debian package of the same files. go run downloads nfpm, the tool for that.
 // It has the same bytes whenever it is built from the same commit and tags, with the same Go and
 // gcc, in any directory.
@@ -39,6 +44,9 @@ import (
 // sanitize is a sanitizer of gcc, or empty.
 var sanitize string
 
+// headers is a directory with the headers of rdma-core, or empty for those of the system.
+var headers string
+
 func main() {
 	out := flag.String("o", "lib", "the directory for the libraries, which is made if it is not there")
 	prefix := flag.String("prefix", "", "install the libraries and the command softrnic below this directory, in lib/softrnic and bin; "+
@@ -51,6 +59,7 @@ func main() {
 	from := flag.String("from", "", "pack this directory, as the root directory of the image, instead of building SoftRNIC")
 	entry := flag.String("entrypoint", "", "the entry point of the image: a program and arguments, separated by spaces; by default softrnic")
 	engine := flag.Bool("engine", true, "build the engine, which takes the longest")
+	flag.StringVar(&headers, "headers", "", "compile with the headers of rdma-core in this directory, instead of the system's")
 	flag.StringVar(&sanitize, "sanitize", "",
 		"build the libraries of C with this sanitizer of gcc's, address or thread, and flags of gcc's after a space, for tests")
 	flag.Parse()
@@ -72,7 +81,7 @@ func main() {
 }
 
 func build(out string, engine bool) error {
-	if err := prerequisites(); err != nil {
+	if err := prerequisites(includes()...); err != nil {
 		return err
 	}
 	root, err := moduleRoot()
@@ -179,7 +188,15 @@ func shared(out, soname string, args ...string) error {
 		flags = append(flags, "-g", "-fno-omit-frame-pointer")
 		flags = append(flags, strings.Fields("-fsanitize="+sanitize)...)
 	}
-	return run(exec.Command("gcc", append(flags, args...)...))
+	return run(exec.Command("gcc", slices.Concat(flags, includes(), args)...))
+}
+
+// includes returns the flags of gcc that select the headers.
+func includes() []string {
+	if headers == "" {
+		return nil
+	}
+	return []string{"-isystem", headers}
 }
 
 func run(cmd *exec.Cmd) error {

@@ -1,5 +1,6 @@
 // Buffers that the library allocates, and ibv_reg_mr_ex. The structures are declared here, because
-// the installed headers may be of an older release.
+// the installed headers may be of an older release. The functions have names of their own, because
+// the installed headers may also be of a newer one, and declare them with its structures.
 #include "front.h"
 #include <unistd.h>
 
@@ -24,7 +25,13 @@ struct mr_init_attr {
 
 enum { HAS_IOVA = 1, HAS_ADDR = 2, HAS_FD = 4, HAS_FD_OFFSET = 8, HAS_DMAH = 16, HAS_BUF = 32, HAS_KNOWN = 63 };
 
-PUBLIC void *ibv_alloc_buf(struct ibv_pd *pd, size_t size, struct buffer **buf)
+PUBLIC void *alloc_buf(struct ibv_pd *pd, size_t size, struct buffer **buf) EXPORTED(ibv_alloc_buf);
+PUBLIC void free_buf(struct buffer *buf) EXPORTED(ibv_free_buf);
+PUBLIC int export_buf_dmabuf_fd(struct buffer *buf) EXPORTED(ibv_export_buf_dmabuf_fd);
+PUBLIC struct ibv_mr *reg_mr_ex(struct ibv_pd *pd, struct mr_init_attr *attr) EXPORTED(ibv_reg_mr_ex);
+PUBLIC struct ibv_mr *reg_buf_mr(struct ibv_pd *pd, struct buffer *buf, void *addr, size_t length, int access) EXPORTED(ibv_reg_buf_mr);
+
+void *alloc_buf(struct ibv_pd *pd, size_t size, struct buffer **buf)
 {
 	struct buffer *b = calloc(1, sizeof *b);
 	if (!b)
@@ -40,13 +47,13 @@ PUBLIC void *ibv_alloc_buf(struct ibv_pd *pd, size_t size, struct buffer **buf)
 	return addr;
 }
 
-PUBLIC void ibv_free_buf(struct buffer *buf)
+void free_buf(struct buffer *buf)
 {
 	free(buf->addr);
 	free(buf);
 }
 
-PUBLIC int ibv_export_buf_dmabuf_fd(struct buffer *buf)
+int export_buf_dmabuf_fd(struct buffer *buf)
 {
 	(void)buf;
 	return minus_one(ENODATA); // it is ordinary memory
@@ -60,7 +67,7 @@ static int within(const struct buffer *buf, const struct ibv_pd *pd, const struc
 	       offset <= buf->size && attr->length <= buf->size - offset;
 }
 
-PUBLIC struct ibv_mr *ibv_reg_mr_ex(struct ibv_pd *pd, struct mr_init_attr *attr)
+struct ibv_mr *reg_mr_ex(struct ibv_pd *pd, struct mr_init_attr *attr)
 {
 	uint64_t has = attr->comp_mask;
 	if (has & (HAS_FD | HAS_DMAH) && !(has & HAS_BUF))
@@ -71,8 +78,8 @@ PUBLIC struct ibv_mr *ibv_reg_mr_ex(struct ibv_pd *pd, struct mr_init_attr *attr
 	return reg_mr(pd, attr->addr, attr->length, has & HAS_IOVA ? attr->iova : (uintptr_t)attr->addr, attr->access);
 }
 
-PUBLIC struct ibv_mr *ibv_reg_buf_mr(struct ibv_pd *pd, struct buffer *buf, void *addr, size_t length, int access)
+struct ibv_mr *reg_buf_mr(struct ibv_pd *pd, struct buffer *buf, void *addr, size_t length, int access)
 {
 	struct mr_init_attr attr = {.length = length, .access = access, .comp_mask = HAS_ADDR | HAS_BUF, .addr = addr, .buf = buf};
-	return ibv_reg_mr_ex(pd, &attr);
+	return reg_mr_ex(pd, &attr);
 }

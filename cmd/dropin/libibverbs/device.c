@@ -120,8 +120,7 @@ static int query_device_ex(struct ibv_context *c, const struct ibv_query_device_
 	a.max_dm_size = MAX_DM_SIZE;
 	a.odp_caps.per_transport_caps.rc_odp_caps = ODP_RC;
 	if (!iwarp) {
-		// IBV_ODP_SUPPORT_ATOMIC_WRITE, which older headers do not have.
-		a.odp_caps.per_transport_caps.rc_odp_caps |= 1 << 7;
+		a.odp_caps.per_transport_caps.rc_odp_caps |= ODP_SUPPORT_FLUSH | ODP_SUPPORT_ATOMIC_WRITE;
 		a.odp_caps.per_transport_caps.uc_odp_caps = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_WRITE;
 		a.odp_caps.per_transport_caps.ud_odp_caps = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
 		a.xrc_odp_caps = ODP_RC;

@@ -21,8 +21,16 @@
 #undef ibv_reg_mr_iova
 #undef ibv_get_device_list
 
+// Values of enumerations of verbs.h that older headers do not have: IBV_WR_FLUSH,
+// IBV_WR_ATOMIC_WRITE, IBV_QP_EX_WITH_FLUSH, IBV_ODP_SUPPORT_FLUSH and
+// IBV_ODP_SUPPORT_ATOMIC_WRITE.
+enum { WR_FLUSH = 14, WR_ATOMIC_WRITE = 15, QP_EX_WITH_FLUSH = 1 << 11, ODP_SUPPORT_FLUSH = 1 << 6, ODP_SUPPORT_ATOMIC_WRITE = 1 << 7 };
+
 // PUBLIC marks a function that programs call. All others are hidden.
 #define PUBLIC __attribute__((visibility("default")))
+// EXPORTED gives a function the name that programs call. The newest verbs.h declares it with
+// structures that older ones do not have.
+#define EXPORTED(name) __asm__(#name)
 
 // The engine's functions. Each returns ENODEV before front_load has succeeded, and in a child after
 // fork. A thread is attached to the engine at its first call.
@@ -142,7 +150,14 @@ struct cq {
 };
 
 struct qp {
-	struct ibv_qp_ex ibv; // begins like struct ibv_qp
+	union {
+		struct ibv_qp_ex ibv; // begins like struct ibv_qp
+		struct {
+			char older[offsetof(struct ibv_qp_ex, wr_atomic_write) + sizeof(void (*)(void))];
+			// The last function of struct ibv_qp_ex, which rdma-core 44 does not have.
+			void (*wr_flush)(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t addr, size_t length, uint8_t type, uint8_t level);
+		};
+	};
 	struct sr_events events;
 	struct life life;
 	struct ibv_qp_cap cap;
@@ -264,6 +279,8 @@ void context_ops(struct context *c);
 void cq_ops(struct cq *cq, uint64_t wc_flags);
 void qp_ops(struct qp *qp, uint64_t send_ops);
 
+// wr_opcode_str is the private ibv_wr_opcode_str.
+const char *wr_opcode_str(enum ibv_wr_opcode opcode);
 // query_gid_type is the private ibv_query_gid_type.
 int query_gid_type(struct ibv_context *c, uint8_t port, unsigned int index, int *type);
 int poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc);

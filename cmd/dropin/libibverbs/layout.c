@@ -1,5 +1,7 @@
 // The engine reads and writes some of libibverbs' structures directly. Here the compiler checks
-// that softrnic.h and the installed <infiniband/verbs.h> describe them in the same way.
+// that softrnic.h and the installed <infiniband/verbs.h> describe them in the same way. Structures
+// that grow from release to release are described here as in the newest; what is missing in the
+// installed one is not checked.
 #include "front.h"
 
 #define SIZE(ours, theirs) _Static_assert(sizeof(ours) == sizeof(theirs), "the size of " #ours)
@@ -12,7 +14,9 @@ FIELD(struct sr_device_attr, atomic_cap, struct ibv_device_attr, atomic_cap);
 FIELD(struct sr_device_attr, max_srq_sge, struct ibv_device_attr, max_srq_sge);
 FIELD(struct sr_device_attr, phys_port_cnt, struct ibv_device_attr, phys_port_cnt);
 
-SIZE(struct sr_port_attr, struct ibv_port_attr);
+// Programs pass the size of theirs (query_port in device.c).
+_Static_assert(sizeof(struct ibv_port_attr) == offsetof(struct sr_port_attr, active_speed_ex) ||
+	sizeof(struct ibv_port_attr) == sizeof(struct sr_port_attr), "the size of struct sr_port_attr");
 FIELD(struct sr_port_attr, gid_tbl_len, struct ibv_port_attr, gid_tbl_len);
 FIELD(struct sr_port_attr, pkey_tbl_len, struct ibv_port_attr, pkey_tbl_len);
 FIELD(struct sr_port_attr, lmc, struct ibv_port_attr, lmc);
@@ -74,6 +78,7 @@ _Static_assert(SR_MR_LKEY == offsetof(struct ibv_mr, lkey), "ibv_mr.lkey");
 FIELD(struct ibv_cq_ex, handle, struct ibv_cq, handle);
 FIELD(struct ibv_cq_ex, async_events_completed, struct ibv_cq, async_events_completed);
 _Static_assert(offsetof(struct ibv_qp_ex, qp_base) == 0, "ibv_qp_ex.qp_base");
+_Static_assert(sizeof(struct ibv_qp_ex) <= offsetof(struct qp, wr_flush) + sizeof ((struct qp *)0)->wr_flush, "ibv_qp_ex.wr_flush");
 
 // The filters of flows. The engine has room for the largest.
 #define FILTER(kind, size, last, at) \

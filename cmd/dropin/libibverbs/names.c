@@ -35,9 +35,21 @@ PUBLIC const char *ibv_event_type_str(enum ibv_event_type t)
 		[IBV_EVENT_SM_CHANGE] = "SM change", [IBV_EVENT_SRQ_ERR] = "SRQ catastrophic error",
 		[IBV_EVENT_SRQ_LIMIT_REACHED] = "SRQ limit reached", [IBV_EVENT_QP_LAST_WQE_REACHED] = "last WQE reached",
 		[IBV_EVENT_CLIENT_REREGISTER] = "client reregistration", [IBV_EVENT_GID_CHANGE] = "GID table change",
-		[IBV_EVENT_WQ_FATAL] = "WQ fatal",
+		[IBV_EVENT_WQ_FATAL] = "WQ fatal", [IBV_EVENT_WQ_FATAL + 1] = "Device link speed change", // IBV_EVENT_DEVICE_SPEED_CHANGE
 	};
 	return TEXT(text, t, "unknown");
+}
+
+const char *wr_opcode_str(enum ibv_wr_opcode opcode)
+{
+	static const char *const text[] = {
+		[IBV_WR_RDMA_WRITE] = "rdma-write", [IBV_WR_RDMA_WRITE_WITH_IMM] = "rdma-write-with-imm", [IBV_WR_SEND] = "send",
+		[IBV_WR_SEND_WITH_IMM] = "send-with-imm", [IBV_WR_RDMA_READ] = "rdma-read",
+		[IBV_WR_ATOMIC_CMP_AND_SWP] = "atomic-cmp-and-swp", [IBV_WR_ATOMIC_FETCH_AND_ADD] = "atomic-fetch-and-add",
+		[IBV_WR_LOCAL_INV] = "local-inv", [IBV_WR_BIND_MW] = "bind-mw", [IBV_WR_SEND_WITH_INV] = "send-with-inv", [IBV_WR_TSO] = "tso",
+		[IBV_WR_DRIVER1] = "driver1", [WR_FLUSH] = "flush", [WR_ATOMIC_WRITE] = "atomic-write",
+	};
+	return TEXT(text, opcode, "unknown");
 }
 
 PUBLIC const char *ibv_wc_status_str(enum ibv_wc_status s)

@@ -40,7 +40,7 @@
 	F(ibv_cmd_read_counters) F(ibv_cmd_read_err_comp_cntr) F(ibv_cmd_reg_dm_mr) F(ibv_cmd_reg_dmabuf_mr) \
 	F(ibv_cmd_reg_mr) F(ibv_cmd_reg_mr_ex) F(ibv_cmd_req_notify_cq) F(ibv_cmd_rereg_mr) F(ibv_cmd_resize_cq) \
 	F(ibv_cmd_set_comp_cntr) F(ibv_cmd_set_err_comp_cntr) F(ibv_dmabuf_heap_alloc) F(ibv_dmabuf_heap_cc_shared_init) \
-	F(ibv_dmabuf_heap_destroy) F(ibv_dmabuf_heap_free) F(ibv_wr_opcode_str)
+	F(ibv_dmabuf_heap_destroy) F(ibv_dmabuf_heap_free)
 
 #define F(name) \
 	PUBLIC int private_##name(void) { return fail(EOPNOTSUPP); } \
@@ -85,6 +85,10 @@ PUBLIC int private_ibv_query_gid_type(struct ibv_context *c, uint8_t port, unsig
 	return query_gid_type(c, port, index, type);
 }
 VERSIONS(private_ibv_query_gid_type, ibv_query_gid_type)
+
+// rdma-core 65 declares it in verbs.h.
+PUBLIC const char *private_ibv_wr_opcode_str(enum ibv_wr_opcode opcode) { return wr_opcode_str(opcode); }
+VERSIONS(private_ibv_wr_opcode_str, ibv_wr_opcode_str)
 
 PUBLIC int private_ibv_read_ibdev_sysfs_file(char *buf, size_t size, void *sysfs_dev, const char *format, ...)
 {

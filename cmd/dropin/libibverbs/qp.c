@@ -5,7 +5,7 @@
 #define SEND_OPS_IWARP (IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_LOCAL_INV | \
 	IBV_QP_EX_WITH_BIND_MW | IBV_QP_EX_WITH_SEND_WITH_INV | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP | \
 	IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD)
-#define SEND_OPS (SEND_OPS_IWARP | IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_ATOMIC_WRITE)
+#define SEND_OPS (SEND_OPS_IWARP | IBV_QP_EX_WITH_SEND_WITH_IMM | QP_EX_WITH_FLUSH | IBV_QP_EX_WITH_ATOMIC_WRITE)
 
 static void free_qp(struct qp *q)
 {
@@ -397,6 +397,8 @@ int post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_w
 struct ibv_xrcd *open_xrcd(struct ibv_context *c, struct ibv_xrcd_init_attr *a)
 {
 	uint32_t need = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
+	if (c->device->transport_type == IBV_TRANSPORT_IWARP)
+		return fail_null(EOPNOTSUPP);
 	if ((a->comp_mask & need) != need)
 		return fail_null(EINVAL);
 	struct xrcd *x = calloc(1, sizeof *x);

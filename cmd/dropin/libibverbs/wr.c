@@ -154,11 +154,22 @@ static void wr_set_inline_data(struct ibv_qp_ex *qp, void *addr, size_t length)
 
 static void wr_atomic_write(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t addr, const void *data)
 {
-	begin_rdma(qp, (enum ibv_wr_opcode)15 /* IBV_WR_ATOMIC_WRITE, which older headers lack */, rkey, addr);
+	begin_rdma(qp, (enum ibv_wr_opcode)WR_ATOMIC_WRITE, rkey, addr);
 	struct ibv_data_buf b = {.addr = (void *)data, .length = 8};
 	if (Q(qp)->cap.max_inline_data >= 8)
 		wr_set_inline_data_list(qp, 1, &b);
 	else
+		refuse(Q(qp), EINVAL);
+}
+
+// No field of struct ibv_send_wr is for FLUSH. The engine finds the length in swap, and the type and
+// the level in imm_data.
+static void wr_flush(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t addr, size_t length, uint8_t type, uint8_t level)
+{
+	struct ibv_send_wr *w = begin_rdma(qp, (enum ibv_wr_opcode)WR_FLUSH, rkey, addr);
+	w->wr.atomic.swap = length;
+	w->imm_data = type | level << 8;
+	if (length > UINT32_MAX)
 		refuse(Q(qp), EINVAL);
 }
 
@@ -178,6 +189,7 @@ void qp_ops(struct qp *q, uint64_t ops)
 	x->wr_atomic_cmp_swp = wr_atomic_cmp_swp;
 	x->wr_atomic_fetch_add = wr_atomic_fetch_add;
 	x->wr_atomic_write = wr_atomic_write;
+	q->wr_flush = wr_flush;
 	x->wr_bind_mw = wr_bind_mw;
 	x->wr_set_ud_addr = wr_set_ud_addr;
 	x->wr_set_xrc_srqn = wr_set_xrc_srqn;

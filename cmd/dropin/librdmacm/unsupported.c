@@ -1,4 +1,4 @@
-// Functions of librdmacm releases newer than the headers with which this library is built. They
+// Functions of newer releases of librdmacm, which the installed headers may or may not declare. They
 // exist for programs that refer to them, and they fail.
 #include "cm.h"
 #include <sys/epoll.h>
@@ -12,7 +12,7 @@ UNSUPPORTED(int, rdma_resolve_addrinfo, (struct rdma_cm_id *id, const char *node
 { return result(EOPNOTSUPP); }
 UNSUPPORTED(int, rdma_query_addrinfo, (struct rdma_cm_id *id, struct rdma_addrinfo **info))
 { return result(EOPNOTSUPP); }
-UNSUPPORTED(int, rdma_write_cm_event, (struct rdma_cm_id *id, int event, int status, uint64_t arg))
+UNSUPPORTED(int, rdma_write_cm_event, (struct rdma_cm_id *id, enum rdma_cm_event_type event, int status, uint64_t arg))
 { return result(EOPNOTSUPP); }
 UNSUPPORTED(int, repoll_create, (int flags))
 { return result(ENOSYS); }

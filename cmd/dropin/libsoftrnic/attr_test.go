@@ -166,7 +166,12 @@ func TestDevices(t *testing.T) {
 		name            string
 		kind, transport cInt
 		gids            cInt
-	}{{"softrnic0", 1, 0, 256}, {"softrnic0_iw", 4, 1, 1}} {
+		lacks           verbs.DeviceCapFlags
+	}{
+		{"softrnic0", 1, 0, 256, verbs.DeviceFlushPersistent},
+		{"softrnic0_iw", 4, 1, 1, verbs.DeviceRawMulti | verbs.DeviceUDAVPortEnforce | verbs.DeviceRCRNRNAKGen | verbs.DeviceXRC |
+			verbs.DeviceManagedFlowSteering | verbs.DeviceFlushGlobal | verbs.DeviceFlushPersistent | verbs.DeviceAtomicWrite},
+	} {
 		d := &list[i]
 		if name := text(d.name[:]); name != want.name || d.node_type != want.kind || d.transport != want.transport {
 			t.Errorf("device %s of type %d, transport %d, want %+v", name, d.node_type, d.transport, want)
@@ -178,6 +183,7 @@ func TestDevices(t *testing.T) {
 		check(t, srQueryPort(cInt(i), 1, &port))
 		dev := stacks.devices[i].dev
 		q, p := dev.QueryDeviceEx(), mustPort(t, dev)
+		q.DeviceCapFlags &^= want.lacks
 		if attr.node_guid != d.guid || int(attr.max_qp) != q.MaxQP || int(attr.max_sge) != q.MaxSGE || int(attr.max_cqe) != q.MaxCQE ||
 			uint64(attr.max_mr_size) != q.MaxMRSize || attr.phys_port_cnt != 1 || text(attr.fw_ver[:]) != q.FWVer ||
 			uint64(ex.device_cap_flags) != uint64(q.DeviceCapFlags) || int(ex.max_inline_data) != q.MaxInlineData {

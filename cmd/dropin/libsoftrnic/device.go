@@ -63,6 +63,12 @@ func srQueryDevice(dev C.int, attr *C.struct_sr_device_attr, ex *C.struct_sr_dev
 		return invalid
 	}
 	q := d.dev.QueryDeviceEx()
+	// The regions of a file, which can be flushed to persistent memory, are not those of ibv_reg_mr.
+	q.DeviceCapFlags &^= verbs.DeviceFlushPersistent
+	if d.transport == verbs.IWARP {
+		q.DeviceCapFlags &^= verbs.DeviceRawMulti | verbs.DeviceUDAVPortEnforce | verbs.DeviceRCRNRNAKGen | verbs.DeviceXRC |
+			verbs.DeviceManagedFlowSteering | verbs.DeviceFlushGlobal | verbs.DeviceAtomicWrite
+	}
 	if d.card != nil {
 		q.VendorID, q.VendorPartID, q.HWVer, q.FWVer = d.card.VendorID, uint32(d.card.Device), d.card.HWVer(), d.card.FWVer
 	}
@@ -117,7 +123,7 @@ func srQueryPort(dev, port C.int, attr *C.struct_sr_port_attr) C.int {
 		active_width: C.uint8_t(q.ActiveWidth),
 		active_speed: C.uint8_t(q.ActiveSpeed), phys_state: C.uint8_t(q.PhysState), link_layer: C.uint8_t(q.LinkLayer),
 		flags:           C.uint8_t(q.Flags),
-		port_cap_flags2: C.uint16_t(q.PortCapFlags2),
+		port_cap_flags2: C.uint16_t(q.PortCapFlags2), active_speed_ex: C.uint32_t(q.ActiveSpeed),
 	}
 	return 0
 }

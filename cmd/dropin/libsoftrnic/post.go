@@ -100,6 +100,9 @@ func (s *sends) set(i int, c *C.struct_sr_send_wr, flags C.int) {
 	case flags&C.SR_POST_UD != 0:
 		w.AH = ahs.Get(handleAt(pointer(&c.remote_addr), C.SR_AH_HANDLE))
 		w.RemoteQPN, w.RemoteQKey = uint32(c.word1)&0xffffff, uint32(c.word1>>32)
+	case w.Opcode == verbs.Flush: // libibverbs/wr.c
+		w.RemoteAddr, w.RKey, w.FlushLength = uint64(c.remote_addr), uint32(c.word1), uint32(c.swap)
+		w.FlushType, w.FlushLevel = verbs.FlushType(c.imm_data), verbs.FlushLevel(c.imm_data>>8)
 	case w.Opcode == verbs.AtomicCmpAndSwp || w.Opcode == verbs.AtomicFetchAndAdd:
 		w.RemoteAddr, w.RKey, w.CompareAdd, w.Swap = uint64(c.remote_addr), uint32(c.atomic_rkey), uint64(c.word1), uint64(c.swap)
 	default:

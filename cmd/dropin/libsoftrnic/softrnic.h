@@ -18,7 +18,7 @@
 #include <stdint.h>
 
 // SR_VERSION is increased with every change of this interface.
-#define SR_VERSION 14
+#define SR_VERSION 15
 
 // The largest number of devices of a process.
 #define SR_MAX_DEVICES 16
@@ -94,6 +94,7 @@ struct sr_port_attr {
 	uint16_t pkey_tbl_len, lid, sm_lid;
 	uint8_t lmc, max_vl_num, sm_sl, subnet_timeout, init_type_reply, active_width, active_speed, phys_state, link_layer, flags;
 	uint16_t port_cap_flags2;
+	uint32_t active_speed_ex; // rdma-core 44 does not have it
 };
 
 // struct ibv_gid_entry

@@ -70,14 +70,13 @@ func unsupported(t *testing.T) (names []string) {
 		names = append(names, "null:"+name+"@IBVERBS_1.0"+nosys)
 	}
 	names = append(names, "null:ibv_register_driver@IBVERBS_1.1"+nosys)
-	for _, m := range regexp.MustCompile(`(?m)^PUBLIC (void \*|int )(\w+)\(void\) \{ return (\w+)`).FindAllStringSubmatch(source("libibverbs/unsupported.c"), -1) {
-		kind := map[string]string{"void *": "null", "int ": "errno"}[m[1]]
-		if strings.HasSuffix(m[2], "_fd") { // a descriptor; -1 takes its place
-			kind = "minus"
+	call := regexp.MustCompile(`\nF\((\w+)\)`)
+	for _, m := range regexp.MustCompile(`(?s)PUBLIC \S+ \*?(null|errno|minus)_##name.*?#undef F`).FindAllStringSubmatch(source("libibverbs/unsupported.c"), -1) {
+		for _, f := range call.FindAllStringSubmatch(m[0], -1) {
+			names = append(names, m[1]+":"+f[1])
 		}
-		names = append(names, kind+":"+m[2])
 	}
-	for _, m := range regexp.MustCompile(`(?m)^NONE\(int, (\w+)`).FindAllStringSubmatch(source("librdmacm/unsupported.c"), -1) {
+	for _, m := range regexp.MustCompile(`(?m)^UNSUPPORTED\(int, (\w+)`).FindAllStringSubmatch(source("librdmacm/unsupported.c"), -1) {
 		name := "minus:" + m[1]
 		if strings.HasPrefix(m[1], "repoll_") {
 			name += nosys
