@@ -156,7 +156,7 @@ func TestHeadersOfOtherReleases(t *testing.T) {
 		has := exports(t, ours)
 		for s := range exports(t, filepath.Join(newest.dir, installed, lib)) {
 			switch {
-			case mapHas(has, s):
+			case mapHas(has, s), mapHas(has, symbol{s.name, s.version, !s.hidden}): // private ones have several versions
 			case newest.version > newestRelease:
 				t.Logf("new in rdma-core %d: %s has %s@%s", newest.version, lib, s.name, s.version)
 			default:
