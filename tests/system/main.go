@@ -80,7 +80,8 @@ func run(yes, list bool, only string, names []string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Println("\nBesides, this boots virtual machines with qemu, makes network namespaces, and writes to ~/.cache: softrnic-peer, softrnic-rdma-core.")
+	fmt.Println("\nBesides, this boots virtual machines with qemu, makes network namespaces, and writes to ~/.cache/softrnic-peer and " +
+		"~/.cache/softrnic-rdma-core.")
 	if len(missing) > 0 {
 		fmt.Printf("It installs %d Debian packages, and what they depend on, with apt-get:\n  %s\n", len(missing),
 			strings.Join(missing, " "))

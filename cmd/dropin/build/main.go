@@ -10,8 +10,8 @@
 //	go run ./cmd/dropin/build -prefix $HOME/.local
 //	~/.local/bin/softrnic run -- ibv_devinfo
 //
-// It compiles with the headers of any rdma-core from 44 to 65, and the libraries serve programs that
-// were compiled with any other. With -headers it uses those of a directory, not of the system:
+// It compiles with the headers of any rdma-core from 44 to 65, and the libraries serve programs
+// that were compiled with any other. With -headers it uses those of a directory:
 //
 //	go run ./cmd/dropin/build -o DIR -headers rdma-core/build/include
 //

@@ -162,8 +162,8 @@ static void wr_atomic_write(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t addr, 
 		refuse(Q(qp), EINVAL);
 }
 
-// No field of struct ibv_send_wr is for FLUSH. The engine finds the length in swap, and the type and
-// the level in imm_data.
+// No field of struct ibv_send_wr is for FLUSH. The engine finds the length in swap, and the type
+// and the level in imm_data.
 static void wr_flush(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t addr, size_t length, uint8_t type, uint8_t level)
 {
 	struct ibv_send_wr *w = begin_rdma(qp, (enum ibv_wr_opcode)WR_FLUSH, rkey, addr);

@@ -1,5 +1,5 @@
-// Functions of newer releases of librdmacm, which the installed headers may or may not declare. They
-// exist for programs that refer to them, and they fail.
+// Functions of newer releases of librdmacm, which the installed headers may or may not declare.
+// They exist for programs that refer to them, and they fail.
 #include "cm.h"
 #include <sys/epoll.h>
 

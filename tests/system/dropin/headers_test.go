@@ -144,7 +144,8 @@ func TestHeadersOfOtherReleases(t *testing.T) {
 	if err := os.Link(filepath.Join(build(t), "libsoftrnic.so"), filepath.Join(libs, "libsoftrnic.so")); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command("go", "run", "github.com/softrnic/softrnic/cmd/dropin/build", "-engine=false", "-o", libs, "-headers", newest.headers()[1])
+	cmd := exec.Command("go", "run", "github.com/softrnic/softrnic/cmd/dropin/build", "-engine=false", "-o", libs,
+		"-headers", newest.headers()[1])
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("with rdma-core %d: %v\n%s", newest.version, err, out)
 	}

@@ -71,7 +71,8 @@ func unsupported(t *testing.T) (names []string) {
 	}
 	names = append(names, "null:ibv_register_driver@IBVERBS_1.1"+nosys)
 	call := regexp.MustCompile(`\nF\((\w+)\)`)
-	for _, m := range regexp.MustCompile(`(?s)PUBLIC \S+ \*?(null|errno|minus)_##name.*?#undef F`).FindAllStringSubmatch(source("libibverbs/unsupported.c"), -1) {
+	group := regexp.MustCompile(`(?s)PUBLIC \S+ \*?(null|errno|minus)_##name.*?#undef F`)
+	for _, m := range group.FindAllStringSubmatch(source("libibverbs/unsupported.c"), -1) {
 		for _, f := range call.FindAllStringSubmatch(m[0], -1) {
 			names = append(names, m[1]+":"+f[1])
 		}

@@ -227,8 +227,8 @@ static void operations(void)
 	POSTED(IBV_WC_RDMA_READ, ibv_wr_rdma_read(q, mr->rkey, (uintptr_t)there); ibv_wr_set_sge(q, mr->lkey, (uintptr_t)here, 8));
 	CHECK(here[0] == 11);
 
-	// A FLUSH of no type, and one that is too long, are refused. So is one to persistent memory, by the
-	// responder, because the region does not allow it.
+	// A FLUSH of no type, and one that is too long, are refused. So is one to persistent memory, by
+	// the responder, because the region does not allow it.
 	ibv_wr_start(q);
 	flush(q, mr->rkey, there, 8, 0, 0);
 	CHECK(ibv_wr_complete(q) == EINVAL);
