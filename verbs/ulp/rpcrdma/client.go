@@ -20,21 +20,7 @@ type Client struct {
 	goroutines sync.WaitGroup
 	closing    sync.Once
 	closeErr   error
-
-	mu      sync.Mutex
-	granted sync.Cond // credits, or the connection has ended
-	credits int       // granted by the server
-	calls   map[uint32]*pending
-}
-
-// pending is a call without a reply.
-type pending struct {
-	message []byte
-	write   *region // of the Write chunk, or nil
-	reply   *region // of the Reply chunk, or nil
-	done    chan struct{}
-	result  []byte
-	err     error
+	calls      *calls
 }
 
 // region is memory that the server may access during a call.
@@ -62,9 +48,8 @@ func Dial(ctx context.Context, dev *verbs.Device, addr string, cfg *Config) (*Cl
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{credits: 1, calls: map[uint32]*pending{}}
-	c.granted.L = &c.mu
-	if c.conn, err = newConn(dev, full, full.Credits); err != nil {
+	c := &Client{calls: newCalls(full.Credits)}
+	if c.conn, err = newConn(dev, full); err != nil {
 		return nil, err
 	}
 	cm, err := rdmacm.Dial(ctx, dev, addr, c.cmConfig(private{send: full.Inline, recv: full.Inline}))
@@ -75,15 +60,9 @@ func Dial(ctx context.Context, dev *verbs.Device, addr string, cfg *Config) (*Cl
 	running, cancel := context.WithCancel(context.Background())
 	c.cancel = cancel
 	c.goroutines.Go(func() {
-		c.run(running, c.received)
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		for xid, p := range c.calls {
-			delete(c.calls, xid)
-			p.err = c.reason()
-			close(p.done)
-		}
-		c.granted.Broadcast()
+		c.run(running, func(buffer, length int, _ *verbs.WC) { c.received(running, buffer, length) })
+		cancel() // for calls of the server
+		c.calls.end(c.reason())
 	})
 	return c, nil
 }
@@ -106,7 +85,7 @@ func (c *Client) Call(ctx context.Context, message []byte) (reply []byte, err er
 	}
 	p := &pending{message: message, done: make(chan struct{})}
 	xid := binary.BigEndian.Uint32(message)
-	if err := c.begin(ctx, xid, p); err != nil {
+	if err := c.calls.begin(ctx, xid, p); err != nil {
 		return nil, &verbs.Error{Op: op, Err: err}
 	}
 	sent := make(chan struct{})
@@ -137,30 +116,6 @@ func (c *Client) Call(ctx context.Context, message []byte) (reply []byte, err er
 		return nil, &verbs.Error{Op: op, Err: err}
 	}
 	return p.result, nil
-}
-
-// begin waits for a credit and registers a call.
-func (c *Client) begin(ctx context.Context, xid uint32, p *pending) error {
-	defer context.AfterFunc(ctx, func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.granted.Broadcast()
-	})()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for len(c.calls) >= c.credits && ctx.Err() == nil && c.reason() == nil {
-		c.granted.Wait()
-	}
-	switch _, taken := c.calls[xid]; {
-	case ctx.Err() != nil:
-		return ctx.Err()
-	case c.reason() != nil:
-		return c.reason()
-	case taken:
-		return fmt.Errorf("a call with XID %#x is outstanding", xid)
-	}
-	c.calls[xid] = p
-	return nil
 }
 
 // sendCall sends a call. It returns the memory of the call's Read chunk, or nil. sent is called
@@ -250,30 +205,23 @@ func (r *region) close() error {
 }
 
 // received handles a message of the server.
-func (c *Client) received(buffer, length int, _ *verbs.WC) {
-	b := bytes.Clone(c.recv.bytes(buffer)[:length])
-	// Before another call is sent, whose reply needs it.
-	if err := c.postReceive(buffer); err != nil {
-		c.fail(err)
+func (c *Client) received(ctx context.Context, buffer, length int) {
+	b := c.recv.bytes(buffer)[:length]
+	h, n, err := ParseHeader(b)
+	if kind, ok := direction(h, b[n:]); err == nil && ok && kind == rpcCall && c.cfg.Backward != nil {
+		c.goroutines.Go(func() { c.backwardCall(ctx, buffer, h, b[n:]) })
 		return
 	}
-	h, n, err := ParseHeader(b)
+	b = bytes.Clone(b)
+	// Before another call is sent, whose reply needs it.
+	if failed := c.postReceive(buffer); failed != nil {
+		err = failed
+	}
+	if err == nil {
+		err = c.calls.answered(c.cfg.Binding, h, b[n:])
+	}
 	if err != nil {
 		c.fail(err)
-		return
-	}
-	c.mu.Lock()
-	p := c.calls[h.XID]
-	delete(c.calls, h.XID)
-	c.credits = min(max(1, int(min(h.Credits, maxCredits))), c.cfg.Credits)
-	c.granted.Broadcast()
-	c.mu.Unlock()
-	if p != nil { // else a reply to no call, which is dropped
-		p.result, p.err = p.receive(c.cfg.Binding, h, b[n:])
-		if p.err != nil && !errors.As(p.err, new(*RemoteError)) {
-			defer c.fail(p.err)
-		}
-		close(p.done)
 	}
 }
 

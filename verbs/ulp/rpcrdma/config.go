@@ -21,6 +21,13 @@ type Config struct {
 	// Credits is the number of calls that a client may have outstanding (RFC 8166 §3.3.1): a server
 	// grants at most this number, and a client requests it. It is 1 to 1024; 0 means 64.
 	Credits int
+	// BackwardCredits is the number of calls in the backward direction that may be outstanding, from a
+	// server to a client (RFC 8167 §4.2): a client grants it, and a server requests it. It is 0 to
+	// 1024; without any there are no such calls.
+	BackwardCredits int
+	// Backward answers these calls in a client: at most BackwardCredits at a time. A reply must be
+	// shorter than Inline.
+	Backward Handler
 	// Inline is the largest message that is sent, and received, without RDMA READ or WRITE: the
 	// inline threshold (RFC 8166 §3.3.2). It is a multiple of 1024 bytes, up to 65536; 0 means 4096,
 	// Linux's default. The peer may lower it. For a peer that does not send its own, it is 1024.
@@ -75,7 +82,7 @@ func (cfg *Config) check() (*Config, error) {
 		name              string
 		value, least, max int
 	}{
-		{"Credits", c.Credits, 1, maxCredits}, {"Inline", c.Inline, sizeUnit, largestInline},
+		{"Credits", c.Credits, 1, maxCredits}, {"BackwardCredits", c.BackwardCredits, 0, maxCredits}, {"Inline", c.Inline, sizeUnit, largestInline},
 		{"MaxMessage", c.MaxMessage, sizeUnit, largestMessage}, {"Memory", c.Memory, c.MaxMessage, math.MaxInt},
 		{"MaxConns", c.MaxConns, 1, math.MaxInt32},
 	} {

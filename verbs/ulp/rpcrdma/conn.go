@@ -73,8 +73,9 @@ type operation struct {
 	then func() // if not nil, called instead of closing done
 }
 
-// newConn creates all objects of a connection except the QP, with n buffers in each direction.
-func newConn(dev *verbs.Device, cfg *Config, n int) (c *conn, err error) {
+// newConn creates all objects of a connection except the QP.
+func newConn(dev *verbs.Device, cfg *Config) (c *conn, err error) {
+	n := cfg.Credits + cfg.BackwardCredits // buffers in each direction
 	c = &conn{cfg: cfg, slots: sqSize, ops: map[uint64]*operation{}, ended: make(chan struct{})}
 	c.freed.L = &c.mu
 	defer func() {

@@ -62,7 +62,7 @@ func TestFullMemory(t *testing.T) {
 	overAll(t, func(t *testing.T, m stacktest.Medium, transport verbs.Transport) {
 		to, from, at := devices(t, m)
 		const credits, message = 64, 1 << 20
-		cfg := &rpcrdma.Config{Transport: transport, Binding: rpcrdma.NFS3, Credits: credits, MaxMessage: message, Memory: 2 * message}
+		cfg := &rpcrdma.Config{Transport: transport, Binding: rpcrdma.NFS, Credits: credits, MaxMessage: message, Memory: 2 * message}
 		release, entered := make(chan struct{}), make(chan struct{}, credits)
 		l := serve(t, to, at, cfg, rpcrdma.HandlerFunc(func(ctx context.Context, c *rpcrdma.Call) []byte {
 			entered <- struct{}{}

@@ -112,7 +112,7 @@ var private = []byte{0xf6, 0xab, 0x0e, 0x18, 1, 0, 3, 3}
 func TestErrorMessages(t *testing.T) {
 	overAll(t, func(t *testing.T, m stacktest.Medium, transport verbs.Transport) {
 		to, from, at := devices(t, m)
-		cfg := &rpcrdma.Config{Transport: transport, Binding: rpcrdma.NFS3}
+		cfg := &rpcrdma.Config{Transport: transport, Binding: rpcrdma.NFS}
 		d := &disk{file: random(1000, 1)}
 		r := attack(t, from, serve(t, to, at, cfg, d), transport, private)
 		head := func(h rpcrdma.Header, inline ...byte) []byte {
@@ -180,7 +180,7 @@ func TestErrorMessages(t *testing.T) {
 func TestChunks(t *testing.T) {
 	overAll(t, func(t *testing.T, m stacktest.Medium, transport verbs.Transport) {
 		to, from, at := devices(t, m)
-		cfg := &rpcrdma.Config{Transport: transport, Binding: rpcrdma.NFS3}
+		cfg := &rpcrdma.Config{Transport: transport, Binding: rpcrdma.NFS}
 		d := &disk{}
 		r := attack(t, from, serve(t, to, at, cfg, d), transport, private)
 		data := random(1001, 3)
@@ -250,7 +250,7 @@ func TestChunks(t *testing.T) {
 func TestInvalidate(t *testing.T) {
 	overAll(t, func(t *testing.T, m stacktest.Medium, transport verbs.Transport) {
 		to, from, at := devices(t, m)
-		cfg := &rpcrdma.Config{Transport: transport, Binding: rpcrdma.NFS3}
+		cfg := &rpcrdma.Config{Transport: transport, Binding: rpcrdma.NFS}
 		l := serve(t, to, at, cfg, &disk{file: random(1000, 1)})
 		for _, accepts := range []bool{true, false} {
 			own := bytes.Clone(private)
@@ -287,7 +287,7 @@ func TestInvalidate(t *testing.T) {
 func TestForeignMemory(t *testing.T) {
 	overAll(t, func(t *testing.T, m stacktest.Medium, transport verbs.Transport) {
 		to, from, at := devices(t, m)
-		cfg := &rpcrdma.Config{Transport: transport, Binding: rpcrdma.NFS3}
+		cfg := &rpcrdma.Config{Transport: transport, Binding: rpcrdma.NFS}
 		l := serve(t, to, at, cfg, &disk{file: random(1000, 1)})
 		good := dial(t, from, l, cfg)
 		for _, wrong := range []func(*rpcrdma.Segment){

@@ -3,6 +3,7 @@ package rpcrdma
 import (
 	"bytes"
 	"encoding/binary"
+	"slices"
 	"testing"
 )
 
@@ -93,7 +94,7 @@ func FuzzLayout(f *testing.F) {
 func nfsMessage(procedure uint32, args ...any) []byte {
 	b := []byte{}
 	word := func(v uint32) { b = binary.BigEndian.AppendUint32(b, v) }
-	for _, v := range []uint32{0x77, 0, 2, nfsProgram, nfsVersion, procedure, 1, 8, 1, 2, 0, 0} { // AUTH_SYS of 8 bytes
+	for _, v := range []uint32{0x77, 0, 2, nfsProgram, 3, procedure, 1, 8, 1, 2, 0, 0} { // AUTH_SYS of 8 bytes
 		word(v)
 	}
 	return appendArgs(b, args...)
@@ -119,7 +120,7 @@ func nfsReply(args ...any) []byte {
 	return appendArgs([]byte{}, append([]any{0x77, 1, 0, 0, "", 0}, args...)...)
 }
 
-func TestNFS3(t *testing.T) {
+func TestNFS(t *testing.T) {
 	attributes := make([]any, fattr3/4)
 	for i := range attributes {
 		attributes[i] = 0
@@ -150,10 +151,10 @@ func TestNFS3(t *testing.T) {
 		"too long a handle": {nfsMessage(procWrite, string(make([]byte, 68)), uint64(5), 3, 2, "abc"), nil, "none", "none"},
 		"no call":           {nil, nil, "none", "none"},
 	} {
-		if got := find(NFS3.CallItems(c.call), c.call); got != c.inCall {
+		if got := find(NFS.CallItems(c.call), c.call); got != c.inCall {
 			t.Errorf("%s: the call's item is %q, not %q", name, got, c.inCall)
 		}
-		if got := find(NFS3.ReplyItems(c.call, c.reply), c.reply); got != c.inReply {
+		if got := find(NFS.ReplyItems(c.call, c.reply), c.reply); got != c.inReply {
 			t.Errorf("%s: the reply's item is %q, not %q", name, got, c.inReply)
 		}
 	}
@@ -167,28 +168,33 @@ func TestNFS3(t *testing.T) {
 		"READDIRPLUS": {nfsMessage(procReaddirplus, "d", uint64(0), uint64(0), 4096, 8192), 0, 8192 + smallRest},
 		"no call":     {nil, 0, smallRest},
 	} {
-		if item, rest := NFS3.ReplySize(c.call); item != c.item || rest != c.rest {
+		if item, rest := NFS.ReplySize(c.call); item != c.item || rest != c.rest {
 			t.Errorf("%s: %d and %d bytes, not %d and %d", name, item, rest, c.item, c.rest)
 		}
 	}
 }
 
-// FuzzNFS3: items are within the messages.
-func FuzzNFS3(f *testing.F) {
+// FuzzNFS: items are within the messages.
+func FuzzNFS(f *testing.F) {
 	f.Add(nfsMessage(procWrite, "handle", uint64(5), 3, 2, "abc"), nfsReply(0))
 	f.Add(nfsMessage(procRead, "handle", uint64(9), 70000), nfsReply(0, 0, 5, 1, "12345"))
 	f.Add(nfsMessage(procSymlink, "dir", "name", 0, 0, 0, 0, 0, 0, "target"), nfsReply(0))
+	compound := appendArgs(nil, 7, 0, 2, nfsProgram, 4, procCompound, 0, 0, 0, 0)
+	f.Add(compound, compoundReply(5, slices.Concat(sequence, putfh, readdir, open(0), readAbc)...))
+	f.Add(compound, compoundReply(4, slices.Concat(create, setattr, readlink4, []any{25, 5})...))
 	f.Fuzz(func(t *testing.T, call, reply []byte) {
 		check := func(items []Item, b []byte) {
+			at := 0 // the end of the item before
 			for _, i := range items {
-				if i.Offset < 0 || i.Length < 0 || i.Offset+i.Length > len(b) || i.end(len(b)) > len(b) {
-					t.Errorf("item %+v of %d bytes", i, len(b))
+				if i.Offset < at || i.Length < 0 || i.Offset+i.Length > len(b) || i.end(len(b)) > len(b) {
+					t.Errorf("item %+v after %d of %d bytes", i, at, len(b))
 				}
+				at = i.end(len(b))
 			}
 		}
-		check(NFS3.CallItems(call), call)
-		check(NFS3.ReplyItems(call, reply), reply)
-		if item, rest := NFS3.ReplySize(call); item < 0 || rest < 0 {
+		check(NFS.CallItems(call), call)
+		check(NFS.ReplyItems(call, reply), reply)
+		if item, rest := NFS.ReplySize(call); item < 0 || rest < 0 {
 			t.Errorf("%d and %d bytes", item, rest)
 		}
 		_, _, _, args, ok := Procedure(call)

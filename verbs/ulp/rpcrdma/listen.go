@@ -16,6 +16,8 @@ import (
 type Call struct {
 	// Message is the RPC call message, from the XID on. It is valid until HandleRPC returns.
 	Message []byte
+	// Room is the number of bytes for a reply that the client has room for, or a few more.
+	Room int
 	// LocalAddr and PeerAddr are the addresses of the connection.
 	LocalAddr, PeerAddr netip.AddrPort
 }
@@ -102,6 +104,12 @@ func (l *Listener) Addr() netip.AddrPort { return l.l.Addr() }
 // Serve accepts connections and passes their calls to h, until Close is called; it then returns
 // nil. Other errors are those of the device.
 func (l *Listener) Serve(h Handler) error {
+	return l.ServeConns(func(context.Context, *Conn) (Handler, error) { return h, nil })
+}
+
+// ServeConns is Serve with a handler for each connection. It calls begin with a connection that it
+// is about to accept, or to reject if there is an error. ctx ends with the connection.
+func (l *Listener) ServeConns(begin func(ctx context.Context, c *Conn) (Handler, error)) error {
 	l.mu.Lock()
 	if l.closed {
 		l.mu.Unlock()
@@ -125,10 +133,11 @@ func (l *Listener) Serve(h Handler) error {
 			_ = r.Reject(nil)
 			continue
 		}
-		s := &server{l: l, handler: h, peer: r.PeerAddr().Addr(), admitted: place, ctx: ctx, cancel: cancel}
+		s := &server{l: l, local: r.LocalAddr(), peer: r.PeerAddr(), admitted: place, backward: newCalls(l.cfg.BackwardCredits),
+			ctx: ctx, cancel: cancel}
 		l.goroutines.Go(func() {
 			defer place.Leave()
-			s.handle(r)
+			s.handle(r, begin)
 		})
 	}
 }
@@ -138,11 +147,16 @@ func (l *Listener) Serve(h Handler) error {
 const acceptTimeout = 30 * time.Second
 
 // handle accepts a connection and serves its calls until it ends.
-func (s *server) handle(r *rdmacm.Request) {
+func (s *server) handle(r *rdmacm.Request, begin func(context.Context, *Conn) (Handler, error)) {
 	defer s.cancel()
 	l := s.l
+	c := &Conn{s: s, ready: make(chan struct{})}
 	var err error
-	if s.conn, err = newConn(r.Device(), l.cfg, l.cfg.Credits); err != nil {
+	if s.handler, err = begin(s.ctx, c); err != nil {
+		_ = r.Reject(nil)
+		return
+	}
+	if s.conn, err = newConn(r.Device(), l.cfg); err != nil {
 		_ = r.Reject(nil)
 		return
 	}
@@ -159,9 +173,11 @@ func (s *server) handle(r *rdmacm.Request) {
 	l.stats.connections.Add(1)
 	defer l.stats.connections.Add(-1)
 	s.start(cm, peer)
+	close(c.ready)
 	go s.keepAlive()
 	s.run(s.ctx, s.received)
 	s.cancel()
+	s.backward.end(s.reason())
 	s.calls.Wait()
 	_ = s.close()
 }

@@ -14,12 +14,13 @@ func (s *server) sendReply(buffer int, call *Header, message, reply []byte, put 
 	if s.cfg.Binding != nil && len(call.Write) > 0 {
 		items = s.cfg.Binding.ReplyItems(message, reply)
 	}
-	items = items[:min(len(items), len(call.Write))]
 	w := &writer{reply: reply}
+	var moved []Item
 	for i, chunk := range call.Write {
 		var item Item
-		if i < len(items) {
+		if i < len(items) && len(chunk) > 0 { // the item of an empty chunk stays inline (RFC 8267 §5.4.2)
 			item = items[i]
+			moved = append(moved, item)
 		}
 		written, ok := w.write(chunk, item.Offset, item.Length)
 		if !ok {
@@ -27,7 +28,7 @@ func (s *server) sendReply(buffer int, call *Header, message, reply []byte, put 
 		}
 		h.Write = append(h.Write, written)
 	}
-	rest := without(len(reply), items)
+	rest := without(len(reply), moved)
 	n := 0
 	for _, p := range rest {
 		n += p.n

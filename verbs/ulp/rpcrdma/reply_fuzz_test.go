@@ -29,7 +29,7 @@ func FuzzReply(f *testing.F) {
 		if p.reply = r; write {
 			p.write, p.reply = r, nil
 		}
-		reply, err := p.receive(NFS3, h, message[n:])
+		reply, err := p.receive(NFS, h, message[n:])
 		if len(reply) > len(message)+room+3 || err != nil && reply != nil {
 			t.Errorf("%d bytes of a message of %d, error %v", len(reply), len(message), err)
 		}

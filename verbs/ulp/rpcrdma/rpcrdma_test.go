@@ -186,8 +186,8 @@ func TestReadWrite(t *testing.T) {
 	overAll(t, func(t *testing.T, m stacktest.Medium, transport verbs.Transport) {
 		to, from, at := devices(t, m)
 		for i, c := range []struct{ server, client rpcrdma.Config }{
-			{rpcrdma.Config{Binding: rpcrdma.NFS3}, rpcrdma.Config{Binding: rpcrdma.NFS3}},
-			{rpcrdma.Config{Binding: rpcrdma.NFS3, Inline: 1024}, rpcrdma.Config{Binding: rpcrdma.NFS3, Inline: 65536}},
+			{rpcrdma.Config{Binding: rpcrdma.NFS}, rpcrdma.Config{Binding: rpcrdma.NFS}},
+			{rpcrdma.Config{Binding: rpcrdma.NFS, Inline: 1024}, rpcrdma.Config{Binding: rpcrdma.NFS, Inline: 65536}},
 			{rpcrdma.Config{Inline: 8192, Credits: 1}, rpcrdma.Config{Inline: 2048, Credits: 3}},
 		} {
 			c.server.Transport, c.client.Transport = transport, transport
@@ -242,7 +242,7 @@ func TestConcurrent(t *testing.T) {
 		const callers, size = 8, 50000
 		want := random(callers*size, 1)
 		d := &disk{file: bytes.Clone(want)}
-		cfg := &rpcrdma.Config{Transport: transport, Binding: rpcrdma.NFS3, Credits: 8, Memory: 2 << 20}
+		cfg := &rpcrdma.Config{Transport: transport, Binding: rpcrdma.NFS, Credits: 8, Memory: 2 << 20}
 		l := serve(t, to, at, cfg, d)
 		var callersDone sync.WaitGroup
 		for c := range 2 {
@@ -328,7 +328,7 @@ func TestCanceled(t *testing.T) {
 func TestLongReply(t *testing.T) {
 	overAll(t, func(t *testing.T, m stacktest.Medium, transport verbs.Transport) {
 		to, from, at := devices(t, m)
-		cfg := &rpcrdma.Config{Transport: transport, Binding: rpcrdma.NFS3}
+		cfg := &rpcrdma.Config{Transport: transport, Binding: rpcrdma.NFS}
 		l := serve(t, to, at, cfg, rpcrdma.HandlerFunc(func(_ context.Context, c *rpcrdma.Call) []byte {
 			return append(done(c.Message), make([]byte, 100*int(c.Message[3]))...)
 		}))
@@ -374,7 +374,7 @@ func BenchmarkRead(b *testing.B) {
 				devs = append(devs, dev)
 			}
 			d := &disk{file: random(size, 1)}
-			cfg := &rpcrdma.Config{Binding: rpcrdma.NFS3}
+			cfg := &rpcrdma.Config{Binding: rpcrdma.NFS}
 			l, err := rpcrdma.Listen(devs[0], "10.0.0.1:20049", cfg)
 			ok(b, err)
 			go l.Serve(d)

@@ -1,6 +1,7 @@
 package rpcrdma
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -15,12 +16,14 @@ import (
 type server struct {
 	*conn
 	l        *Listener
-	peer     netip.Addr
 	admitted *admission.Place[netip.Addr]
 	handler  Handler
 	ctx      context.Context // ends with the connection
 	cancel   context.CancelFunc
 	calls    sync.WaitGroup
+
+	local, peer netip.AddrPort
+	backward    *calls // calls to the client
 }
 
 // received handles a message. Its receive request is posted again when it is answered, but not
@@ -29,6 +32,14 @@ type server struct {
 func (s *server) received(buffer, length int, _ *verbs.WC) {
 	b := s.recv.bytes(buffer)[:length]
 	h, n, err := ParseHeader(b)
+	kind, plain := direction(h, b[n:])
+	if reply := plain && kind == rpcReply; err == nil && (reply || h.Type == Error) {
+		if err := s.backward.answered(nil, h, bytes.Clone(b[n:])); err != nil {
+			s.fail(err)
+		}
+		s.repost(buffer)
+		return
+	}
 	if length < fixedLen || h.Type == Done || h.Type == Error {
 		// The header cannot be answered, or must not be (RFC 8166 §4.2.4, §4.5).
 		s.repost(buffer)
@@ -59,16 +70,16 @@ func (s *server) serve(buffer int, h *Header, inline []byte) {
 		s.sendError(buffer, h, ErrChunk)
 		return
 	}
-	taken, err := s.l.memory.take(s.ctx, s.peer, need)
+	taken, err := s.l.memory.take(s.ctx, s.peer.Addr(), need)
 	if err != nil {
 		return
 	}
-	put := func() { s.l.memory.put(s.peer, taken) }
+	put := func() { s.l.memory.put(s.peer.Addr(), taken) }
 	call, err := s.fetch(h, inline)
 	if err == nil {
 		s.l.stats.calls.Add(1)
 		s.l.stats.received.Add(uint64(len(call)))
-		reply := s.handler.HandleRPC(s.ctx, &Call{Message: call, LocalAddr: s.cm.LocalAddr(), PeerAddr: s.cm.PeerAddr()})
+		reply := s.handler.HandleRPC(s.ctx, &Call{Message: call, Room: s.room(h), LocalAddr: s.local, PeerAddr: s.peer})
 		if reply == nil {
 			put()
 			s.repost(buffer)
@@ -98,6 +109,16 @@ func (s *server) need(h *Header) (n int, ok bool) {
 		rest += length(chunk)
 	}
 	return int(min(read+rest, uint64(2*s.cfg.MaxMessage))), read <= uint64(s.cfg.MaxMessage)
+}
+
+// room returns the length of the longest reply that a call has room for, or a little more: the
+// padding of data items is not sent.
+func (s *server) room(h *Header) int {
+	n := uint64(s.sendMax) + length(h.Reply)
+	for _, chunk := range h.Write {
+		n += length(chunk) + 3
+	}
+	return int(min(n, uint64(s.cfg.MaxMessage)))
 }
 
 // errChunk is the error of a call for which the client gets ERR_CHUNK.

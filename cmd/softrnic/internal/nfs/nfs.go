@@ -28,6 +28,7 @@ type Command struct {
 type Serve struct {
 	Directory string `arg:"" optional:"" type:"existingdir" help:"The directory to export. Every user of every client can access it, with the rights of the user who runs this command."`
 
+	Forward   *server          `placeholder:"tcp:HOST:PORT" help:"Export what another NFS server exports, of any version, by passing the calls of clients to it over TCP from this machine's own network, and its calls to the clients."`
 	Memory    int64            `placeholder:"BYTES" help:"Export an empty file system in memory instead of a directory, of at most this many bytes. Its content is lost when the command ends."`
 	ReadOnly  bool             `help:"Export read-only: clients cannot change anything."`
 	Port      uint16           `type:"port" default:"20049" help:"Port of NFS over RDMA. Default: 20049."`
@@ -53,9 +54,17 @@ On the sockets of a machine, without root, the server cannot use port 111. Clien
 
 // Validate implements kong's check after parsing.
 func (c *Serve) Validate() error {
+	exports := 0
+	for _, given := range []bool{c.Directory != "", c.Memory != 0, c.Forward != nil} {
+		if given {
+			exports++
+		}
+	}
 	switch {
-	case (c.Directory == "") == (c.Memory == 0):
-		return errors.New("give either a DIRECTORY or --memory")
+	case exports != 1:
+		return errors.New("give one of a DIRECTORY, --memory and --forward")
+	case c.Forward != nil && (c.ReadOnly || c.MountPort != defaultMountTCP):
+		return errors.New("--forward cannot be used with --read-only or --mount-port: the server has the exports, and MOUNT")
 	case c.Memory < 0:
 		return fmt.Errorf("--memory %d: must be 1 or more", c.Memory)
 	case c.Port == c.MountPort && slices.Contains(c.Transport, node.Transport{Transport: verbs.IWARP}):
@@ -82,6 +91,12 @@ func (c *Serve) open() (store, string, error) {
 
 // Run serves until ctx ends, and then returns nil.
 func (c *Serve) Run(ctx context.Context, e *cli.Env) error {
+	c.Log = min(c.Log, slog.LevelInfo)
+	metrics := newMetrics()
+	c.Collector = metrics
+	if c.Forward != nil {
+		return c.RunNodeForPeer(ctx, e, func(ctx context.Context, n *node.Node) error { return c.forward(ctx, n, metrics) })
+	}
 	s, path, err := c.open()
 	if err != nil {
 		return err
@@ -90,25 +105,46 @@ func (c *Serve) Run(ctx context.Context, e *cli.Env) error {
 	if err != nil {
 		return errors.Join(err, s.Close())
 	}
-	c.Log = min(c.Log, slog.LevelInfo)
-	metrics := newMetrics()
-	c.Collector = metrics
 	err = c.RunNodeForPeer(ctx, e, func(ctx context.Context, n *node.Node) error { return c.serve(ctx, n, ex, metrics) })
 	return errors.Join(err, ex.close())
 }
 
-func (c *Serve) serve(ctx context.Context, n *node.Node, ex *export, m *metrics) error {
+// listen listens for clients' connections over RDMA.
+func (c *Serve) listen(n *node.Node, cfg *rpcrdma.Config, m *metrics) (*rpcrdma.Listener, error) {
 	c.HintWithoutAddr(n)
-	cfg := &rpcrdma.Config{Binding: rpcrdma.NFS3}
+	cfg.Binding = rpcrdma.NFS
 	for _, t := range c.Transport {
 		cfg.Transports = append(cfg.Transports, t.Transport)
 	}
 	l, err := rpcrdma.Listen(n.Dev, fmt.Sprintf(":%d", c.Port), cfg)
 	if err != nil {
-		return fmt.Errorf("--port %d: %w", c.Port, err)
+		return nil, fmt.Errorf("--port %d: %w", c.Port, err)
 	}
 	m.listener.Store(l)
 	c.Limits.Add("nfs", func() admission.Stats { return l.Stats().Admission })
+	return l, nil
+}
+
+// forward serves another server's exports.
+func (c *Serve) forward(ctx context.Context, n *node.Node, m *metrics) error {
+	l, err := c.listen(n, &rpcrdma.Config{MaxMessage: maxRecord, BackwardCredits: backwardCredits}, m)
+	if err != nil {
+		return err
+	}
+	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
+	f := &forwarder{address: c.Forward.hostPort, log: n.Log}
+	n.Log.Info("serving", "addrs", n.Addrs(), "port", c.Port, "forward", c.Forward.hostPort)
+	err = errors.Join(l.ServeConns(f.begin), l.Close())
+	f.upstreams.Wait()
+	n.Log.Info("stopped")
+	return err
+}
+
+func (c *Serve) serve(ctx context.Context, n *node.Node, ex *export, m *metrics) error {
+	l, err := c.listen(n, new(rpcrdma.Config), m)
+	if err != nil {
+		return err
+	}
 	mount, err := n.ListenStream(netip.AddrPortFrom(netip.Addr{}, c.MountPort))
 	if err != nil {
 		return errors.Join(fmt.Errorf("--mount-port %d: %w", c.MountPort, err), l.Close())

@@ -64,6 +64,7 @@ func (m machine) tcp(t *testing.T, addr string) *client {
 }
 
 func overStream(conn net.Conn) *client {
+	in := &recordReader{r: conn, limit: maxShortCall}
 	return &client{do: func(call []byte) ([]byte, error) {
 		// In two fragments.
 		record := binary.BigEndian.AppendUint32(nil, 8)
@@ -72,7 +73,7 @@ func overStream(conn net.Conn) *client {
 		if _, err := conn.Write(append(record, call[8:]...)); err != nil {
 			return nil, err
 		}
-		return readRecord(conn)
+		return in.read()
 	}}
 }
 
@@ -94,7 +95,7 @@ func TestServe(t *testing.T) {
 				t.Errorf("MOUNT is on port %d", port)
 			}
 			root := m.tcp(t, "10.0.0.1:20048").mount(t, dir)
-			rdma, err := rpcrdma.Dial(t.Context(), m.dev, "10.0.0.1:20049", &rpcrdma.Config{Transport: transport, Binding: rpcrdma.NFS3})
+			rdma, err := rpcrdma.Dial(t.Context(), m.dev, "10.0.0.1:20049", &rpcrdma.Config{Transport: transport, Binding: rpcrdma.NFS})
 			ok(t, err)
 			defer rdma.Close()
 			c := over(rdma)
@@ -164,8 +165,13 @@ func TestMountPort(t *testing.T) {
 func TestRefusals(t *testing.T) {
 	dir := t.TempDir()
 	for args, want := range map[string]string{
-		"nfs serve":                                              "either a DIRECTORY or --memory",
-		"nfs serve " + dir + " --memory 5":                       "either a DIRECTORY or --memory",
+		"nfs serve":                                              "one of a DIRECTORY, --memory and --forward",
+		"nfs serve " + dir + " --memory 5":                       "one of a DIRECTORY, --memory and --forward",
+		"nfs serve " + dir + " --forward tcp:a:2049":             "one of a DIRECTORY, --memory and --forward",
+		"nfs serve --forward a:2049":                             "must be tcp:HOST:PORT",
+		"nfs serve --forward tcp:a":                              "must be tcp:HOST:PORT",
+		"nfs serve --forward tcp:a:1 --read-only":                "--read-only",
+		"nfs serve --forward tcp:a:1 --mount-port 5":             "--mount-port",
 		"nfs serve --memory=-5":                                  "--memory -5",
 		"nfs serve " + dir + "/nothing":                          "nothing",
 		"nfs serve " + dir + " --port 7 --mount-port 7":          "is also --mount-port",

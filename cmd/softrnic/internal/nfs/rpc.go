@@ -179,7 +179,6 @@ func (x *xdr) opaque(limit int) (off, n int) {
 
 // parseCall parses the header of a call. ok is false if it is no call.
 func parseCall(message []byte) (c *rpcCall, ok bool) {
-	const msgCall = 0
 	x := &xdr{b: message, ok: true}
 	c = &rpcCall{message: message, xid: x.uint32()}
 	if x.uint32() != msgCall {

@@ -35,9 +35,6 @@ func newSession(e *export) *session {
 
 var errSession = errors.New("go-nfs has closed its connection")
 
-// lastFragment is the bit of a record mark that says that the record ends with the fragment.
-const lastFragment = 1 << 31
-
 // do passes a call to go-nfs and returns the reply.
 func (s *session) do(record []byte) ([]byte, error) {
 	select {

@@ -3,9 +3,6 @@ package nfs
 import (
 	"bufio"
 	"context"
-	"encoding/binary"
-	"errors"
-	"io"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -34,10 +31,10 @@ func serveStream(ctx context.Context, conn net.Conn, h rpcrdma.Handler) {
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
 	local, _ := netip.ParseAddrPort(conn.LocalAddr().String())
 	remote, _ := netip.ParseAddrPort(conn.RemoteAddr().String())
-	in := bufio.NewReader(conn)
+	in := &recordReader{r: bufio.NewReader(conn), limit: maxShortCall}
 	for {
 		_ = conn.SetDeadline(time.Now().Add(streamIdle))
-		call, err := readRecord(in)
+		call, err := in.read()
 		if err != nil {
 			return
 		}
@@ -45,32 +42,8 @@ func serveStream(ctx context.Context, conn net.Conn, h rpcrdma.Handler) {
 		if reply == nil {
 			return
 		}
-		record := binary.BigEndian.AppendUint32(nil, lastFragment|uint32(len(reply)))
-		if _, err := conn.Write(append(record, reply...)); err != nil {
+		if _, err := conn.Write(append(recordMark(reply), reply...)); err != nil {
 			return
-		}
-	}
-}
-
-// readRecord reads a record of one or more fragments (RFC 5531 §11).
-func readRecord(r io.Reader) (record []byte, err error) {
-	for {
-		var mark [4]byte
-		if _, err := io.ReadFull(r, mark[:]); err != nil {
-			return nil, err
-		}
-		n := binary.BigEndian.Uint32(mark[:])
-		length := int64(n &^ lastFragment)
-		if length > maxShortCall-int64(len(record)) || length == 0 && n&lastFragment == 0 {
-			return nil, errors.New("the record is too long")
-		}
-		at := len(record)
-		record = append(record, make([]byte, length)...)
-		if _, err := io.ReadFull(r, record[at:]); err != nil {
-			return nil, err
-		}
-		if n&lastFragment != 0 {
-			return record, nil
 		}
 	}
 }

@@ -62,13 +62,13 @@ printf '127.0.0.1 localhost\n' >root/etc/hosts
 
 # Programs of storage are large, and few tests need them. They are on a disk, not in memory.
 cp -l debs/*.deb more/
-download more "${programs[@]}" nvme-cli fio e2fsprogs xfsprogs nfs-common
+download more "${programs[@]}" nvme-cli fio e2fsprogs xfsprogs nfs-common nfs-kernel-server
 for deb in debs/*.deb; do rm "more/${deb##*/}"; done
 unpack storage more/*.deb
 mke2fs -q -t ext4 -O ^has_journal -m 0 -d storage disk "$(($(du -sm storage | cut -f1) * 5 / 4 + 16))M"
 
 modules=(virtio_pci virtio_net virtio_console crc32_generic crc32-pclmul crc32c_generic crc32c-intel
-  rdma_rxe siw rdma_ucm ib_umad 8021q ib_iser sd_mod ext4 virtio_blk nvme_rdma xfs rpcrdma nfs nfsv3
+  rdma_rxe siw rdma_ucm ib_umad 8021q ib_iser sd_mod ext4 virtio_blk nvme_rdma xfs rpcrdma nfs nfsv3 nfsv4 nfsd
   nvmet_rdma null_blk wireguard)
 for module in "${modules[@]}"; do
   modprobe -d "$PWD/unpacked" -S "$kernel" --show-depends "$module" | sed -n 's/^insmod \([^ ]*\).*/\1/p'

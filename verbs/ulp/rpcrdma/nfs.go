@@ -1,14 +1,15 @@
 package rpcrdma
 
-// NFS3 is the binding of NFS version 3 (RFC 8267 §3). Items are the data of READ and WRITE and the
-// path of READLINK and SYMLINK. Other programs have none.
-var NFS3 Binding = nfs3{}
+// NFS is the binding of NFS versions 3 and 4 (RFC 8267 §3, §5). Items are the data of READ and WRITE
+// and the path of READLINK and SYMLINK, or in version 4 CREATE. Other programs have none.
+//
+// A client moves long messages of version 4 as a whole: for its calls, there are no items.
+var NFS Binding = nfs{}
 
-type nfs3 struct{}
+type nfs struct{}
 
 const (
 	nfsProgram = 100003
-	nfsVersion = 3
 
 	procNull        = 0
 	procReadlink    = 5
@@ -17,6 +18,8 @@ const (
 	procSymlink     = 10
 	procReaddir     = 16
 	procReaddirplus = 17
+
+	procCompound = 1 // of version 4
 
 	maxHandle = 64   // NFS3_FHSIZE (RFC 1813 §2.4)
 	maxAuth   = 400  // body of an opaque_auth (RFC 5531 §8.2)
@@ -63,16 +66,20 @@ func Procedure(call []byte) (program, version, procedure uint32, args int, ok bo
 	return program, version, procedure, d.off, d.err == nil
 }
 
-// nfsCall returns the procedure of a call of NFS version 3, and a decoder of its arguments.
-func nfsCall(call []byte) (procedure uint32, d *decoder, ok bool) {
+// nfsCall returns the version and the procedure of a call of NFS, and a decoder of its arguments.
+// Of another call the version is 0.
+func nfsCall(call []byte) (version, procedure uint32, d *decoder) {
 	program, version, procedure, args, ok := Procedure(call)
-	return procedure, &decoder{b: call, off: args}, ok && program == nfsProgram && version == nfsVersion
+	if !ok || program != nfsProgram {
+		version = 0
+	}
+	return version, procedure, &decoder{b: call, off: args}
 }
 
 // CallItems implements Binding (RFC 1813 §3.3.7, §3.3.10).
-func (nfs3) CallItems(call []byte) []Item {
-	procedure, d, ok := nfsCall(call)
-	if !ok || procedure != procWrite && procedure != procSymlink {
+func (nfs) CallItems(call []byte) []Item {
+	version, procedure, d := nfsCall(call)
+	if version != 3 || procedure != procWrite && procedure != procSymlink {
 		return nil
 	}
 	d.opaque(maxHandle)
@@ -104,20 +111,15 @@ func (d *decoder) sattr() {
 }
 
 // ReplyItems implements Binding (RFC 1813 §3.3.5, §3.3.6).
-func (nfs3) ReplyItems(call, reply []byte) []Item {
-	procedure, _, ok := nfsCall(call)
-	if !ok || procedure != procRead && procedure != procReadlink {
+func (nfs) ReplyItems(call, reply []byte) []Item {
+	version, procedure, _ := nfsCall(call)
+	d, ok := results(reply)
+	switch {
+	case !ok:
 		return nil
-	}
-	const msgReply, accepted, success, nfsOK = 1, 0, 0, 0
-	d := &decoder{b: reply}
-	d.skip(4) // XID
-	if d.uint32() != msgReply || d.uint32() != accepted {
-		return nil
-	}
-	d.skip(4)
-	d.opaque(maxAuth) // verifier
-	if d.uint32() != success || d.uint32() != nfsOK {
+	case version == 4 && procedure == procCompound:
+		return d.compound()
+	case version != 3 || procedure != procRead && procedure != procReadlink || d.uint32() != nfsOK:
 		return nil
 	}
 	if d.present() {
@@ -133,12 +135,31 @@ func (nfs3) ReplyItems(call, reply []byte) []Item {
 	return []Item{item}
 }
 
+const nfsOK = 0
+
+// results returns a decoder of the results in an RPC reply (RFC 5531 §9). ok is false if it has
+// none.
+func results(reply []byte) (d *decoder, ok bool) {
+	const msgReply, accepted, success = 1, 0, 0
+	d = &decoder{b: reply}
+	d.skip(4) // XID
+	if d.uint32() != msgReply || d.uint32() != accepted {
+		return nil, false
+	}
+	d.skip(4)
+	d.opaque(maxAuth) // verifier
+	return d, d.uint32() == success && d.err == nil
+}
+
 // ReplySize implements Binding. Replies other than those of READ, READLINK and the two procedures
-// that list a directory have less than a kilobyte.
-func (nfs3) ReplySize(call []byte) (item, rest int) {
+// that list a directory have less than a kilobyte in version 3.
+func (nfs) ReplySize(call []byte) (item, rest int) {
 	const limit = 1 << 30
-	procedure, d, ok := nfsCall(call)
-	if !ok {
+	version, procedure, d := nfsCall(call)
+	switch {
+	case version == 4 && procedure == procCompound:
+		return 0, limit
+	case version != 3:
 		return 0, smallRest
 	}
 	d.opaque(maxHandle)
