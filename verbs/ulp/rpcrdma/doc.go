@@ -15,6 +15,9 @@
 // move on its own depends on the RPC program, and a [Binding] finds it. [NFS] is the binding of NFS.
 // A message that is still too long moves as a whole.
 //
+// A server may also call its clients: [Listener.ServeConns] gives it their connections, and
+// [Config.Backward] is the client's handler.
+//
 // The server registers no memory for remote access. Each connection has a protection domain of its
 // own. The memory of a connection is bounded by [Config]. A peer that violates the protocol gets an
 // error message or loses its connection. A peer that sends more calls than it has credits for finds

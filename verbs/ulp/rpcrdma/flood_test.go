@@ -102,7 +102,7 @@ func TestShares(t *testing.T) {
 			lan := new(pipe.Switch)
 			to, from, other := open(t, lan.Port(), "10.0.0.1/24"), open(t, lan.Port(), "10.0.0.2/24"), open(t, lan.Port(), "10.0.0.3/24")
 			const message = 1 << 20
-			cfg := &rpcrdma.Config{Transport: transport, Binding: rpcrdma.NFS3, MaxMessage: message, Memory: 8 * message, MaxConns: 8}
+			cfg := &rpcrdma.Config{Transport: transport, Binding: rpcrdma.NFS, MaxMessage: message, Memory: 8 * message, MaxConns: 8}
 			hostile := netip.MustParseAddr("10.0.0.2")
 			release, entered := make(chan struct{}), make(chan struct{}, 64)
 			l := serve(t, to, netip.MustParseAddr("10.0.0.1"), cfg, rpcrdma.HandlerFunc(func(ctx context.Context, c *rpcrdma.Call) []byte {

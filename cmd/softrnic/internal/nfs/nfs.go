@@ -21,7 +21,7 @@ import (
 
 // Command has the commands for NFS.
 type Command struct {
-	Serve Serve `cmd:"" help:"Export a directory by NFS version 3 over RDMA, for the mount command of Linux."`
+	Serve Serve `cmd:"" help:"Export a directory by NFS version 3 over RDMA, or another NFS server, for the mount command of Linux."`
 }
 
 // Serve is an NFS server.
@@ -49,7 +49,12 @@ func (*Serve) Help() string {
 On the sockets of a machine, without root, the server cannot use port 111. Clients then need the port of the MOUNT protocol:
 
   softrnic nfs serve ~/files --link kernel:eth0                                   here
-  mount -t nfs -o rdma,vers=3,nolock,mountport=20048 10.0.0.1:/ /mnt              on the Linux machine`
+  mount -t nfs -o rdma,vers=3,nolock,mountport=20048 10.0.0.1:/ /mnt              on the Linux machine
+
+In front of another NFS server, clients have its exports, its versions and its locks. To it, all clients are this machine:
+
+  softrnic nfs serve --forward tcp:10.0.0.3:2049 --link tap:rnic0,bridge=br0 --addr 10.0.0.9/24    here
+  mount -t nfs -o rdma,vers=4.2 10.0.0.9:/ /mnt                                   on the Linux machine`
 }
 
 // Validate implements kong's check after parsing.
