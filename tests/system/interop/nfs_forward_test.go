@@ -130,8 +130,9 @@ func (l *nfsLab) recalled(t *testing.T, p, origin *peer.Peer, name string) {
 	t.Helper()
 	const returned = "awk '/DELEGRETURN:/ { n += $2 } END { print n }' /proc/self/mountstats"
 	l.run(t, origin, "echo one >"+filepath.Join(nfsExport, name))
-	before := l.run(t, p, "cd /mnt/nfs", "( exec 3<"+name+"; read line <&3; while [ ! -e /tmp/release ]; do sleep 0.1; done ) >/dev/null 2>&1 </dev/null &",
-		"sleep 0.5", returned)
+	before := l.run(t, p, "rm -f /tmp/read", "( exec 3</mnt/nfs/"+name+"; read line <&3; echo >/tmp/read; "+
+		"while [ ! -e /tmp/release ]; do sleep 0.1; done ) >/dev/null 2>&1 </dev/null &",
+		"for i in $(seq 100); do [ -e /tmp/read ] && break; sleep 0.1; done", returned)
 	l.run(t, origin, "grep DELEG /proc/locks", "echo two >"+filepath.Join(nfsExport, name))
 	after := l.run(t, p, returned, "[ $(cat /mnt/nfs/"+name+") = two ]")
 	if before == after {

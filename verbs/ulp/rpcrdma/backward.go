@@ -8,8 +8,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// Conn is the connection of a client to a listener. Calls in the backward direction, from the server
-// to the client, are messages without chunks (RFC 8167 §5). NFS 4.1 has such calls.
+// Conn is the connection of a client to a listener. Calls in the backward direction, from the
+// server to the client, are messages without chunks (RFC 8167 §5). NFS 4.1 has such calls.
 type Conn struct {
 	s     *server
 	ready chan struct{} // closed when the client has been accepted
@@ -20,8 +20,8 @@ func (c *Conn) LocalAddr() netip.AddrPort { return c.s.local }
 func (c *Conn) PeerAddr() netip.AddrPort  { return c.s.peer }
 
 // Call sends an RPC call message in the backward direction, from the XID on, and waits for the
-// reply. It waits while the client grants no credit. XIDs are independent of those of the client. If
-// ctx ends first, the call still uses a credit until its reply comes.
+// reply. It waits while the client grants no credit. XIDs are independent of those of the client.
+// If ctx ends first, the call still uses a credit until its reply comes.
 //
 // A call that is longer than a SEND is an error that is verbs.ErrInvalid.
 func (c *Conn) Call(ctx context.Context, message []byte) (reply []byte, err error) {

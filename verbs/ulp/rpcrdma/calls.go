@@ -57,9 +57,8 @@ func (c *calls) begin(ctx context.Context, xid uint32, p *pending) error {
 	return nil
 }
 
-// answered handles a message of the peer that may be a reply. The call is no longer pending. It
-// fails the call if the message is no reply to it, and returns the reason if that ends the
-// connection.
+// answered ends a call with the peer's message for its XID, and takes the credits. The error is
+// that of a message that ends the connection.
 func (c *calls) answered(b Binding, h *Header, inline []byte) error {
 	c.mu.Lock()
 	p := c.pending[h.XID]

@@ -2,9 +2,9 @@ package rpcrdma
 
 // The results of NFS version 4's operations that are OK, up to the data of READ and READLINK (RFC
 // 7531, RFC 5662 and RFC 7863, nfs_resop4). The letters are 4, 8 and s for 4, 8 and 16 bytes, c for
-// a change_info4, b for a bitmap4, o for an opaque, d for an open_delegation4, r for a dirlist4, and
-// i for a data item. Operations that are missing are not followed by a READ in any client's calls:
-// those that set up sessions and layouts, and those on whole ranges of files.
+// a change_info4, b for a bitmap4, o for an opaque, d for an open_delegation4, r for a dirlist4,
+// and i for a data item. Clients send a READ after none of the missing ones: those for sessions,
+// layouts and copies.
 var operations = map[uint32]string{
 	3:  "44",     // ACCESS
 	4:  "s",      // CLOSE

@@ -82,7 +82,8 @@ func (cfg *Config) check() (*Config, error) {
 		name              string
 		value, least, max int
 	}{
-		{"Credits", c.Credits, 1, maxCredits}, {"BackwardCredits", c.BackwardCredits, 0, maxCredits}, {"Inline", c.Inline, sizeUnit, largestInline},
+		{"Credits", c.Credits, 1, maxCredits}, {"BackwardCredits", c.BackwardCredits, 0, maxCredits},
+		{"Inline", c.Inline, sizeUnit, largestInline},
 		{"MaxMessage", c.MaxMessage, sizeUnit, largestMessage}, {"Memory", c.Memory, c.MaxMessage, math.MaxInt},
 		{"MaxConns", c.MaxConns, 1, math.MaxInt32},
 	} {

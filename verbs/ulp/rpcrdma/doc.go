@@ -12,8 +12,8 @@
 //
 // Short messages are SENDs. The client describes its memory for longer ones in chunks: the server
 // fetches data of a call by RDMA READ, and places data of a reply by RDMA WRITE. The data that may
-// move on its own depends on the RPC program, and a [Binding] finds it. [NFS] is the binding of NFS.
-// A message that is still too long moves as a whole.
+// move on its own depends on the RPC program, and a [Binding] finds it. [NFS] is the binding of
+// NFS. A message that is still too long moves as a whole.
 //
 // A server may also call its clients: [Listener.ServeConns] gives it their connections, and
 // [Config.Backward] is the client's handler.

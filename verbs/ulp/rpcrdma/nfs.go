@@ -1,9 +1,8 @@
 package rpcrdma
 
-// NFS is the binding of NFS versions 3 and 4 (RFC 8267 §3, §5). Items are the data of READ and WRITE
-// and the path of READLINK and SYMLINK, or in version 4 CREATE. Other programs have none.
-//
-// A client moves long messages of version 4 as a whole: for its calls, there are no items.
+// NFS is the binding of NFS versions 3 and 4 (RFC 8267 §3, §5). Items are the data of READ and
+// WRITE, and the path of READLINK and SYMLINK. Other programs have none. Clients move messages of
+// version 4 as a whole: its calls have no items.
 var NFS Binding = nfs{}
 
 type nfs struct{}

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/verbs"
@@ -81,8 +80,11 @@ func (o *origin) serve(conn net.Conn, h rpcrdma.Handler) {
 	}
 }
 
+// dialer connects a client to the forwarder. backward, unless nil, answers calls of the server.
+type dialer func(backward rpcrdma.Handler) (*rpcrdma.Client, error)
+
 // overForwarder runs a test with a server, a forwarder to it, and a machine from which to use it.
-func overForwarder(t *testing.T, h rpcrdma.Handler, f func(t *testing.T, o *origin, dial func(backward rpcrdma.Handler) (*rpcrdma.Client, error))) {
+func overForwarder(t *testing.T, h rpcrdma.Handler, f func(t *testing.T, o *origin, dial dialer)) {
 	for _, transport := range []verbs.Transport{verbs.RoCEv2, verbs.IWARP} {
 		t.Run(transport.String(), func(t *testing.T) {
 			o, lan := newOrigin(t, h), new(pipe.Switch)
@@ -104,7 +106,7 @@ func overForwarder(t *testing.T, h rpcrdma.Handler, f func(t *testing.T, o *orig
 // TestForward: clients use an export of another server, through its forwarder.
 func TestForward(t *testing.T) {
 	e := exported(t, newMemory(64<<20), false)
-	overForwarder(t, e, func(t *testing.T, o *origin, dial func(rpcrdma.Handler) (*rpcrdma.Client, error)) {
+	overForwarder(t, e, func(t *testing.T, o *origin, dial dialer) {
 		root := local(e).mount(t, "/")
 		var clients sync.WaitGroup
 		for i := range 3 {
@@ -154,33 +156,38 @@ func TestForward(t *testing.T) {
 
 // TestForwardedAtOnce: replies come to their calls, in whatever order the server sends them.
 func TestForwardedAtOnce(t *testing.T) {
+	const calls = 100
+	last := make(chan struct{}, 1)
 	h := rpcrdma.HandlerFunc(func(_ context.Context, c *rpcrdma.Call) []byte {
-		if xid := binary.BigEndian.Uint32(c.Message); xid%2 == 0 {
-			time.Sleep(time.Millisecond) // so that others overtake it
+		switch binary.BigEndian.Uint32(c.Message) {
+		case 0: // is overtaken by the others
+			<-last
+		case calls - 1:
+			last <- struct{}{}
 		}
 		return append(words(c.Message[:4:4], 1, 0, 0, 0, acceptSuccess), c.Message[40:]...)
 	})
-	overForwarder(t, h, func(t *testing.T, _ *origin, dial func(rpcrdma.Handler) (*rpcrdma.Client, error)) {
+	overForwarder(t, h, func(t *testing.T, _ *origin, dial dialer) {
 		rdma, err := dial(nil)
 		ok(t, err)
 		defer rdma.Close()
-		var calls sync.WaitGroup
-		for i := range uint32(100) {
-			calls.Go(func() {
+		var all sync.WaitGroup
+		for i := range uint32(calls) {
+			all.Go(func() {
 				call := callOf(i, 0x20000000, 1, 1, strings.Repeat("x", int(i)), int(i))
 				if reply, err := rdma.Call(t.Context(), call); err != nil || !bytes.Equal(reply[24:], call[40:]) {
 					t.Errorf("call %d: %x, %v", i, reply, err)
 				}
 			})
 		}
-		calls.Wait()
+		all.Wait()
 	})
 }
 
 // TestForwardBackward: calls of the server come to the client of the connection, and the replies
 // back. The server gets no reply to a call that is too long, and the connections go on.
 func TestForwardBackward(t *testing.T) {
-	overForwarder(t, exported(t, newMemory(1<<20), false), func(t *testing.T, o *origin, dial func(rpcrdma.Handler) (*rpcrdma.Client, error)) {
+	overForwarder(t, exported(t, newMemory(1<<20), false), func(t *testing.T, o *origin, dial dialer) {
 		for client := range 2 {
 			rdma, err := dial(rpcrdma.HandlerFunc(func(_ context.Context, c *rpcrdma.Call) []byte {
 				return words(c.Message[:4:4], 1, 0, 0, 0, acceptSuccess, uint32(client))
@@ -214,7 +221,7 @@ func TestForwardTooLong(t *testing.T) {
 		n := int(binary.BigEndian.Uint32(c.Message[40:]))
 		return append(words(c.Message[:4:4], 1, 0, 0, 0, acceptSuccess), make([]byte, n)...)
 	})
-	overForwarder(t, h, func(t *testing.T, _ *origin, dial func(rpcrdma.Handler) (*rpcrdma.Client, error)) {
+	overForwarder(t, h, func(t *testing.T, _ *origin, dial dialer) {
 		rdma, err := dial(nil)
 		ok(t, err)
 		defer rdma.Close()
@@ -231,7 +238,7 @@ func TestForwardTooLong(t *testing.T) {
 // TestForwardEnds: a connection of a client ends with the one to the server, and the other way
 // round. Clients are rejected while there is no server.
 func TestForwardEnds(t *testing.T) {
-	overForwarder(t, exported(t, newMemory(1<<20), false), func(t *testing.T, o *origin, dial func(rpcrdma.Handler) (*rpcrdma.Client, error)) {
+	overForwarder(t, exported(t, newMemory(1<<20), false), func(t *testing.T, o *origin, dial dialer) {
 		null := callOf(1, programNFS, version3, procNull)
 		for name, end := range map[string]func(net.Conn){
 			"closed":            func(c net.Conn) { c.Close() },

@@ -62,8 +62,8 @@ func TestRecords(t *testing.T) {
 	}
 }
 
-// FuzzRecords: what is read are the fragments' bytes in order, within the limits, and no more memory
-// than what has come and what a limit allows.
+// FuzzRecords: what is read are the fragments' bytes in order, within the limits, in no more memory
+// than a limit allows.
 func FuzzRecords(f *testing.F) {
 	f.Add(append(fragments("ab", "cdef"), fragments("g")...), 100, 5)
 	f.Add(fragments("", "x"), 100, 100)
