@@ -176,8 +176,7 @@ func TestRepeatedWrite(t *testing.T) {
 func TestAbandonedCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGated()
-		e, err := newExport(&hookedStore{store: newMemory(1 << 20), remove: g.hook}, "/", false)
-		ok(t, err)
+		e := newExport(&hookedStore{store: newMemory(1 << 20), remove: g.hook}, "/", false)
 		c := local(e)
 		root := c.mount(t, "/")
 		file := c.create(t, root, "file")
@@ -194,7 +193,7 @@ func TestAbandonedCalls(t *testing.T) {
 			go call(ctx, i, "10.0.0.9")
 		}
 		synctest.Wait()
-		if n := g.inside.Load(); n != maxSessionsOfPeer {
+		if n := g.inside.Load(); n != maxWorkersOfPeer {
 			t.Errorf("%d calls of a client are inside the store", n)
 		}
 		c.getattr(t, file) // of another client
@@ -207,12 +206,12 @@ func TestAbandonedCalls(t *testing.T) {
 			go call(t.Context(), calls+i, fmt.Sprint("10.0.1.", i%100))
 		}
 		synctest.Wait()
-		if n := g.inside.Load(); n != maxSessions {
+		if n := g.inside.Load(); n != maxWorkers {
 			t.Errorf("%d calls are inside the store", n)
 		}
 		close(g.release)
 		synctest.Wait()
-		if n := g.calls.Load(); n != maxSessionsOfPeer+calls || len(replies) != 2*calls {
+		if n := g.calls.Load(); n != maxWorkersOfPeer+calls || len(replies) != 2*calls {
 			t.Errorf("%d calls were executed, and %d have returned", n, len(replies))
 		}
 		if len(e.workers.peers) != 0 || len(e.ranges.files) != 0 {

@@ -102,21 +102,23 @@ func (x *xdr) uint64() uint64 {
 
 // attrs are some of a file's attributes.
 type attrs struct {
-	kind, mode, links uint32
-	size, id          uint64
-	mtime             uint64 // seconds
+	kind, mode, links   uint32
+	size, used, id      uint64
+	mtime               uint64 // seconds
+	accessed, changedAt uint64 // the seconds, and in the lower half the nanoseconds
 }
 
 // attributes reads a fattr3.
 func (x *xdr) attrs() (a attrs) {
 	a.kind, a.mode, a.links = x.uint32(), x.uint32(), x.uint32()
 	x.skip(8)
-	a.size = x.uint64()
-	x.skip(8 + 8 + 8)
+	a.size, a.used = x.uint64(), x.uint64()
+	x.skip(8 + 8)
 	a.id = x.uint64()
-	x.skip(8)
+	a.accessed = x.uint64()
 	a.mtime = uint64(x.uint32())
-	x.skip(4 + 8)
+	x.skip(4)
+	a.changedAt = x.uint64()
 	return a
 }
 

@@ -3,189 +3,308 @@ package nfs
 import (
 	"errors"
 	"io/fs"
-	"os"
-	"path"
-	"runtime"
+	"sync"
 	"syscall"
-	"time"
-
-	"github.com/willscott/go-nfs/file"
 )
 
-// directory is a directory as a store. All accesses go through an os.Root, so that no symbolic link
-// leads out of the directory.
+// directory is a directory as a store.
 type directory struct {
-	*os.Root
-	top    *os.File // the directory, for Space and Identity
-	device uint64   // of the file system of top
+	top     ref
+	device  uint64 // of its file system
+	handles *handles
+	modes   [64]sync.Mutex // by inode number: see openAsOwner
 }
 
 func openDirectory(name string) (*directory, error) {
-	root, err := os.OpenRoot(name)
+	if err := checkRefs(); err != nil {
+		return nil, err
+	}
+	top, err := openRef(name)
 	if err != nil {
 		return nil, err
 	}
-	top, err := root.Open(rootName)
+	a, device, err := top.statTop()
 	if err != nil {
-		return nil, errors.Join(err, root.Close())
+		return nil, errors.Join(err, top.close())
 	}
-	return &directory{Root: root, top: top, device: deviceOf(int(top.Fd()))}, nil
+	d := &directory{top: top, device: device}
+	d.handles = newHandles(d, a.identity)
+	return d, nil
 }
 
-func (d *directory) Close() error {
-	return errors.Join(d.top.Close(), d.Root.Close())
+func (d *directory) Close() error { return d.top.close() }
+
+func (d *directory) Space() (space, error) { return d.top.space() }
+
+func (d *directory) Root() (inode, error) { return asInode(d.root()) }
+
+func (d *directory) root() (*fileNode, error) {
+	r, err := d.top.again()
+	if err != nil {
+		return nil, err
+	}
+	return &fileNode{ref: r, d: d, known: d.handles.root, kind: kindDirectory}, nil
 }
 
-// fileInfo is information about a file, with the fields that go-nfs needs.
-type fileInfo struct {
-	fs.FileInfo
-	sys *file.FileInfo
+func (d *directory) Identify(handle []byte) (identity, bool) {
+	id, _, _, ok := d.handles.decode(handle)
+	return id, ok
 }
 
-func (i fileInfo) Sys() any { return i.sys }
+func (d *directory) Find(handle []byte) (inode, error) { return asInode(d.handles.find(handle)) }
 
-// Mode has the bits of Unix for set-user-ID, set-group-ID and sticky too, because go-nfs sends the
-// mode as it is.
-func (i fileInfo) Mode() fs.FileMode {
-	mode := i.FileInfo.Mode()
-	for bit, unix := range map[fs.FileMode]fs.FileMode{fs.ModeSetuid: 0o4000, fs.ModeSetgid: 0o2000, fs.ModeSticky: 0o1000} {
-		if mode&bit != 0 {
-			mode |= unix
+// walk returns the file that has a name below the root.
+func (d *directory) walk(elements []string) (*fileNode, error) {
+	n, err := d.root()
+	for _, name := range elements {
+		if err != nil {
+			return nil, err
+		}
+		var child *fileNode
+		child, err = n.lookup(name)
+		_ = n.Close()
+		n = child
+	}
+	return n, err
+}
+
+// fileNode is a file of a directory as an inode.
+type fileNode struct {
+	ref
+	d     *directory
+	known *knownFile
+	kind  kind
+}
+
+func (n *fileNode) Close() error { return n.ref.close() }
+
+func (n *fileNode) Attributes() (attributes, error) { return n.ref.attributes() }
+
+func (n *fileNode) Handle() []byte { return n.d.handles.encode(n.known) }
+
+func (n *fileNode) Access(rights uint32) bool { return n.ref.access(rights) }
+
+func (n *fileNode) Readlink() (string, error) { return n.ref.readlink() }
+
+func (n *fileNode) Parent() (inode, error) {
+	return asInode(n.d.walk(n.d.handles.directoryOf(n.known)))
+}
+
+func (n *fileNode) Lookup(name string) (inode, error) { return asInode(n.lookup(name)) }
+
+func (n *fileNode) lookup(name string) (*fileNode, error) {
+	r, a, err := n.ref.lookup(name, n.d.device)
+	if err != nil {
+		return nil, err
+	}
+	return &fileNode{ref: r, d: n.d, known: n.d.handles.put(a.identity, n.known, name), kind: a.kind}, nil
+}
+
+func (n *fileNode) List(each func(name string, number uint64)) error {
+	if n.kind != kindDirectory {
+		return syscall.ENOTDIR
+	}
+	return n.ref.list(func(name string, number uint64, _ bool) { each(name, number) })
+}
+
+// Change implements inode. The owner comes first: a change of it takes away bits of the mode.
+func (n *fileNode) Change(c *sattr) error {
+	a, err := n.Attributes()
+	if err != nil {
+		return err
+	}
+	if uid, gid, changed := c.owner(a); changed {
+		if err := n.ref.chown(uid, gid); err != nil {
+			return err
 		}
 	}
-	return mode
-}
-
-func withSys(info fs.FileInfo, name string) fs.FileInfo {
-	sys := file.GetInfo(info)
-	if sys == nil { // the system has no inode numbers
-		sys = &file.FileInfo{Nlink: 1, Fileid: nameHash(name)}
+	if c.mode != nil && n.kind != kindSymlink { // Linux has no mode of symbolic links
+		mode := n.d.mode(a)
+		mode.Lock()
+		err := n.ref.chmod(*c.mode & modeBits)
+		mode.Unlock()
+		if err != nil {
+			return err
+		}
 	}
-	return fileInfo{info, sys}
+	if atime, mtime, changed := c.times(a); changed {
+		return n.ref.chtimes(atime, mtime)
+	}
+	return nil
 }
 
-// nameHash returns a number for a name (FNV-1a, 64 bits).
-func nameHash(name string) uint64 {
+func (d *directory) mode(a attributes) *sync.Mutex { return &d.modes[a.number%uint64(len(d.modes))] }
+
+func (n *fileNode) Open(write bool) (storeFile, error) {
+	if err := n.kind.regular(); err != nil {
+		return nil, err
+	}
+	f, err := n.ref.open(write)
+	if errors.Is(err, fs.ErrPermission) {
+		return n.openAsOwner(write, err)
+	}
+	return f, err
+}
+
+// openAsOwner opens a file whose mode does not allow that to its owner, who is this user. On a
+// client the file may have been open since before it got this mode, and NFS has no open: so a
+// server allows to the owner what the mode does not (RFC 1813 §4.4). For a moment the mode allows
+// it too, to nobody else.
+func (n *fileNode) openAsOwner(write bool, refused error) (storeFile, error) {
+	a, err := n.Attributes()
+	if err != nil {
+		return nil, err
+	}
+	mode := n.d.mode(a)
+	mode.Lock()
+	defer mode.Unlock()
+	if a, err = n.Attributes(); err != nil {
+		return nil, err
+	}
+	if n.ref.chmod(a.mode|0o600) != nil { // this user is not the owner
+		return nil, refused
+	}
+	f, err := n.ref.open(write)
+	if restored := n.ref.chmod(a.mode); restored != nil && err == nil {
+		return nil, errors.Join(restored, f.Close())
+	}
+	return f, err
+}
+
+// Sync implements inode. It is fsync for what can be opened. A symbolic link, a FIFO, and a file
+// whose mode allows nothing to this user, cannot: then it syncs all of the file system.
+func (n *fileNode) Sync() error {
+	err := n.ref.sync(n.kind)
+	if !errors.Is(err, errUnopened) {
+		return err
+	}
+	at := n
+	if n.kind != kindDirectory {
+		if at, err = n.d.walk(n.d.handles.directoryOf(n.known)); err != nil {
+			return n.d.top.syncAll()
+		}
+		defer func() { _ = at.Close() }()
+	}
+	if err := at.syncAll(); !errors.Is(err, fs.ErrPermission) {
+		return err
+	}
+	return n.d.top.syncAll()
+}
+
+// made returns the new file that has a name, and sets the attributes that c has. Until then its
+// mode was not wider. Without attributes it is removed again.
+func (n *fileNode) made(name string, c *sattr, file storeFile) (inode, error) {
+	child, err := n.lookup(name)
+	if err != nil {
+		return nil, err
+	}
+	a, err := child.Attributes()
+	if err == nil && file != nil {
+		created, err2 := file.Attributes()
+		if err = err2; err == nil && created.identity != a.identity { // another program has replaced it
+			return nil, errors.Join(syscall.ESTALE, child.Close())
+		}
+	}
+	if err == nil && child.kind == kindDirectory && c.mode != nil {
+		mode := *c.mode | a.mode&0o2000 // which directories inherit
+		set := *c
+		c, set.mode = &set, &mode
+	}
+	if err == nil {
+		err = child.Change(c)
+	}
+	if err != nil {
+		return nil, errors.Join(err, child.Close(), n.ref.remove(name, child.kind == kindDirectory))
+	}
+	return child, nil
+}
+
+// modeAtFirst returns the mode to create a file with: that of c without the bits that are for
+// others, which Change sets, or the usual one.
+func modeAtFirst(c *sattr, usual uint32) uint32 {
+	if c.mode != nil {
+		return *c.mode & 0o700
+	}
+	return usual
+}
+
+func (n *fileNode) Create(name string, c *sattr) (inode, storeFile, error) {
+	f, err := n.ref.create(name, modeAtFirst(c, 0o666))
+	if err != nil {
+		return nil, nil, err
+	}
+	child, err := n.made(name, c, f)
+	if err != nil {
+		return nil, nil, errors.Join(err, f.Close())
+	}
+	return child, f, nil
+}
+
+func (n *fileNode) Mkdir(name string, c *sattr) (inode, error) {
+	if err := n.ref.mkdir(name, modeAtFirst(c, 0o777)); err != nil {
+		return nil, err
+	}
+	return n.made(name, c, nil)
+}
+
+func (n *fileNode) Symlink(target, name string) (inode, error) {
+	if err := n.ref.symlink(target, name); err != nil {
+		return nil, err
+	}
+	return n.made(name, new(sattr), nil)
+}
+
+func (n *fileNode) Mknod(name string, k kind, c *sattr) (inode, error) {
+	if err := n.ref.mknod(name, k, modeAtFirst(c, 0o666)); err != nil {
+		return nil, err
+	}
+	return n.made(name, c, nil)
+}
+
+func (n *fileNode) Link(file inode, name string) error {
+	if err := n.ref.link(file.(*fileNode).ref, name); err != nil {
+		return err
+	}
+	n.d.handles.put(file.(*fileNode).known.id, n.known, name)
+	return nil
+}
+
+func (n *fileNode) Remove(name string, directory bool) error {
+	r, a, err := n.ref.lookup(name, n.d.device)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = r.close() }()
+	if err := n.ref.remove(name, directory); err != nil {
+		return err
+	}
+	n.d.handles.removed(a.identity)
+	return nil
+}
+
+func (n *fileNode) Rename(from string, to inode, name string) error {
+	dir := to.(*fileNode)
+	replaced, a, err := dir.ref.lookup(name, n.d.device)
+	if err == nil {
+		defer func() { _ = replaced.close() }()
+	}
+	if err := n.ref.rename(from, dir.ref, name); err != nil {
+		return err
+	}
+	if err == nil {
+		n.d.handles.removed(a.identity)
+	}
+	if child, err := dir.lookup(name); err == nil { // which has another name now
+		_ = child.Close()
+	}
+	return nil
+}
+
+// hash returns a number for a string (FNV-1a, 64 bits).
+func hash(s string) uint64 {
 	h := uint64(14695981039346656037)
-	for _, c := range []byte(path.Clean(name)) {
+	for _, c := range []byte(s) {
 		h = (h ^ uint64(c)) * 1099511628211
 	}
 	return h
-}
-
-func (d *directory) Lstat(name string) (fs.FileInfo, error) {
-	info, err := d.Root.Lstat(name)
-	if err != nil {
-		return nil, err
-	}
-	return withSys(info, name), nil
-}
-
-func (d *directory) ReadDir(name string) ([]fs.FileInfo, error) {
-	f, err := d.Root.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	infos, err := f.Readdir(-1)
-	for i := range infos {
-		infos[i] = withSys(infos[i], path.Join(name, infos[i].Name()))
-	}
-	return infos, err
-}
-
-// regular returns an error unless the file is a regular one.
-func (d *directory) regular(name string) (fs.FileInfo, error) {
-	info, err := d.Lstat(name)
-	switch {
-	case err != nil:
-		return nil, err
-	case info.IsDir():
-		return nil, &fs.PathError{Op: "open", Path: name, Err: syscall.EISDIR}
-	case !info.Mode().IsRegular():
-		return nil, &fs.PathError{Op: "open", Path: name, Err: syscall.EINVAL}
-	}
-	return info, nil
-}
-
-func (d *directory) Open(name string, write bool) (storeFile, error) {
-	if _, err := d.regular(name); err != nil {
-		return nil, err
-	}
-	flag := os.O_RDONLY
-	if write {
-		flag = os.O_RDWR
-	}
-	f, err := d.Root.OpenFile(name, flag|openFileFlag, 0)
-	if write && errors.Is(err, fs.ErrPermission) {
-		f, err = d.Root.OpenFile(name, os.O_WRONLY|openFileFlag, 0)
-	}
-	if err != nil {
-		return nil, err // not f, which would be an interface that is not nil
-	}
-	return f, nil
-}
-
-func (d *directory) Create(name string, perm fs.FileMode) error {
-	f, err := d.Root.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, perm)
-	if err != nil {
-		return err
-	}
-	return f.Close()
-}
-
-// Sync is fsync for what can be opened. A symbolic link, a FIFO, and a file whose mode allows
-// nothing to this user, cannot, nor what another client has renamed meanwhile: then it syncs all of
-// the file system.
-func (d *directory) Sync(name string) error {
-	info, err := d.Lstat(name)
-	if err != nil || !info.IsDir() && !info.Mode().IsRegular() {
-		return d.syncAround(name)
-	}
-	if info.IsDir() && !syncsDirectories {
-		return nil
-	}
-	mode := os.O_RDONLY
-	if runtime.GOOS == "windows" { // FlushFileBuffers demands the right to write
-		mode = os.O_RDWR
-	}
-	f, err := d.Root.OpenFile(name, mode|openFileFlag, 0)
-	if errors.Is(err, fs.ErrPermission) && !info.IsDir() {
-		f, err = d.Root.OpenFile(name, os.O_WRONLY|openFileFlag, 0)
-	}
-	if err != nil {
-		return d.syncAround(name)
-	}
-	return errors.Join(f.Sync(), f.Close())
-}
-
-// syncAround syncs the file system of the directory of a name, or that of the export.
-func (d *directory) syncAround(name string) error {
-	f, err := d.Root.Open(path.Dir(name))
-	if err != nil {
-		return syncFileSystem(d.top)
-	}
-	return errors.Join(syncFileSystem(f), f.Close())
-}
-
-func (d *directory) Chmod(name string, mode fs.FileMode) error {
-	info, err := d.Lstat(name)
-	if err != nil {
-		return err
-	}
-	if info.Mode()&fs.ModeSymlink != 0 {
-		return nil // Linux has no mode of symbolic links
-	}
-	return d.Root.Chmod(name, mode)
-}
-
-func (d *directory) Chtimes(name string, atime, mtime time.Time) error {
-	info, err := d.Lstat(name)
-	if err != nil {
-		return err
-	}
-	if info.Mode()&fs.ModeSymlink != 0 {
-		return nil // os.Root can only set those of its target
-	}
-	return d.Root.Chtimes(name, atime, mtime)
 }

@@ -22,8 +22,7 @@ func ok(t testing.TB, err error) {
 
 func exported(t testing.TB, s store, readOnly bool) *export {
 	t.Helper()
-	e, err := newExport(s, "/srv/files", readOnly)
-	ok(t, err)
+	e := newExport(s, "/srv/files", readOnly)
 	t.Cleanup(func() { ok(t, e.close()) })
 	return e
 }
@@ -128,8 +127,8 @@ func TestNames(t *testing.T) {
 			t.Errorf("renaming to a directory that is not empty: %d", s)
 		}
 		refused(nfsNoent, procRemove, a, "nothing")
-		refused(nfsNotsupp, procMknod, a, "fifo", 7)
-		refused(nfsNotsupp, procCreate, a, "new", createExclusive, uint64(1))
+		refused(nfsPerm, procMknod, join([]any{a, "device", int(kindBlock)}, noAttributes, []any{8, 0})...)
+		refused(nfsBadtype, procMknod, a, "regular", int(kindRegular))
 		refused(nfsNameTooLong, procLookup, a, strings.Repeat("x", 256))
 		// UNCHECKED does not truncate.
 		c.must(t, procCreate, join([]any{a, "link", 0}, noAttributes)...)
@@ -297,7 +296,7 @@ func TestReadOnly(t *testing.T) {
 		procCreate: join([]any{root, "new", 0}, noAttributes), procMkdir: join([]any{root, "new"}, noAttributes),
 		procSymlink: join([]any{root, "new"}, noAttributes, []any{"x"}), procRemove: {root, "file"}, procRmdir: {root, "empty"},
 		procRename: {root, "file", root, "new"}, procLink: {file, root, "new"}, procCommit: {file, uint64(0), 0},
-		procMknod: {root, "new", 7},
+		procMknod: join([]any{root, "new", int(kindFIFO)}, noAttributes),
 	} {
 		tried[procedure] = true
 		if s, _ := c.nfs(t, procedure, list...); s != nfsRofs {
@@ -548,8 +547,7 @@ func TestFullMemory(t *testing.T) {
 // FuzzCalls: calls with arbitrary arguments, names and handles are answered, and do not disturb
 // later ones. The input is calls, each after a byte with its length in words.
 func FuzzCalls(f *testing.F) {
-	e, err := newExport(newMemory(1<<20), "/", false)
-	ok(f, err)
+	e := newExport(newMemory(1<<20), "/", false)
 	root := local(e).mount(f, "/")
 	add := func(calls ...[]byte) {
 		var b []byte
@@ -576,6 +574,8 @@ func FuzzCalls(f *testing.F) {
 				list = append(list, 0)
 			case 'c':
 				list = append(append(list, 0), noAttributes...)
+			case 'm':
+				list = append(append(list, int(kindFIFO)), noAttributes...)
 			}
 		}
 		call := callOf(1, programNFS, version3, uint32(procedure), list...)

@@ -1,14 +1,10 @@
 package nfs
 
 import (
-	"errors"
-	"io/fs"
+	"slices"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
-
-	"github.com/willscott/go-nfs/file"
 )
 
 // files are open files that are kept for further accesses. A file that has data which is not on
@@ -16,17 +12,18 @@ import (
 // forgets it when the inode leaves memory. So a file is synced before it is closed, and COMMIT uses
 // the file that the data was written to.
 type files struct {
-	store store
 	// lost is called after a failed write-back, before any other call can sync the same open file.
 	lost func()
 
-	mu    sync.Mutex
-	open  []*keptFile // the last used one is last
-	sweep *time.Timer // nil: not running
+	mu      sync.Mutex  // is not held while the store is asked: one slow file does not stop others
+	open    []*keptFile // the last used one is last
+	closing int         // files that drop is closing in the background
+	sweep   *time.Timer // nil: not running
 }
 
 const (
 	maxKept    = 64              // files are kept open
+	maxClosing = 64              // and so many more are being synced and closed
 	keptIdle   = 5 * time.Minute // then a file is closed
 	sweepEvery = 10 * time.Second
 )
@@ -76,84 +73,56 @@ func (f *keptFile) Sync() error {
 
 // Close ends a use of the file.
 func (f *keptFile) Close() error {
-	f.cache.mu.Lock()
-	defer f.cache.mu.Unlock()
-	f.users--
-	f.used = time.Now()
-	f.closeUnused()
+	f.leave(time.Now())
 	return nil
 }
 
-// closeUnused closes a file that has left the cache. cache.mu is held.
-func (f *keptFile) closeUnused() {
-	if f.users == 0 && f.gone {
+// leave ends a use of the file, the last access of which was at a time.
+func (f *keptFile) leave(used time.Time) {
+	f.cache.mu.Lock()
+	f.users--
+	if used.After(f.used) {
+		f.used = used
+	}
+	unused := f.users == 0 && f.gone
+	f.cache.mu.Unlock()
+	if unused {
 		_ = f.storeFile.Close() // each write was checked, and synced
 	}
 }
 
 // get opens a file, or returns a kept one.
-func (c *files) get(name string, write bool) (*keptFile, error) {
-	id, err := c.identity(name)
-	if err != nil {
-		return nil, err
-	}
+func (c *files) get(n inode, id identity, write bool) (*keptFile, error) {
 	if f := c.kept(id, write); f != nil {
 		return f, nil
 	}
-	opened, err := c.store.Open(name, write)
-	if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
-		c.shrink(0)
-		opened, err = c.store.Open(name, write)
-	}
+	opened, err := n.Open(write)
 	if err != nil {
 		return nil, err
-	}
-	if now, err := c.identity(name); err != nil || now != id { // it was replaced meanwhile
-		return nil, errors.Join(&fs.PathError{Op: "open", Path: name, Err: syscall.ESTALE}, opened.Close())
 	}
 	return c.add(id, write, opened), nil
 }
 
-func (c *files) identity(name string) (identity, error) {
-	info, err := c.store.Lstat(name)
-	if err != nil {
-		return identity{}, err
-	}
-	return c.store.Identity(name, info), nil
-}
-
-// create creates a file. It is kept open for a while: its client may write to it even if the mode
-// that it sets then does not allow that.
-func (c *files) create(name string, perm fs.FileMode) error {
-	if err := c.store.Create(name, perm); err != nil {
-		return err
-	}
-	if f, err := c.get(name, true); err == nil {
-		return f.Close()
-	}
-	return nil
-}
-
 // commit syncs the data of a file.
-func (c *files) commit(name string) error {
-	info, err := c.store.Lstat(name)
-	switch {
-	case err != nil:
+func (c *files) commit(n inode, a attributes) error {
+	if err := a.kind.regular(); err != nil {
 		return err
-	case info.IsDir():
-		return &fs.PathError{Op: "sync", Path: name, Err: syscall.EISDIR}
-	case !info.Mode().IsRegular():
-		return &fs.PathError{Op: "sync", Path: name, Err: syscall.EINVAL}
 	}
-	if f := c.kept(c.store.Identity(name, info), true); f != nil {
-		return errors.Join(stored(f.Sync()), f.Close())
+	if f := c.kept(a.identity, true); f != nil {
+		err := stored(f.Sync())
+		_ = f.Close()
+		return err
 	}
-	return stored(c.sync(name))
+	return stored(c.sync(n))
 }
 
 // sync brings a file or directory to stable storage, with its attributes.
-func (c *files) sync(name string) error {
-	err := c.store.Sync(name)
+func (c *files) sync(n inode) error {
+	err := n.Sync()
+	if outOfDescriptors(err) {
+		c.shrink()
+		err = n.Sync()
+	}
 	if err != nil {
 		c.lost()
 	}
@@ -167,14 +136,15 @@ func (c *files) kept(id identity, write bool) *keptFile {
 	for i, f := range c.open {
 		if f.id == id && f.write == write {
 			f.users++
-			c.open = append(append(c.open[:i], c.open[i+1:]...), f)
+			c.open = append(slices.Delete(c.open, i, i+1), f)
 			return f
 		}
 	}
 	return nil
 }
 
-// add keeps an open file, and returns it for its first use.
+// add keeps an open file, and returns it for its first use. If that makes too many, others are
+// dropped in the background, unless those are too many too.
 func (c *files) add(id identity, write bool, open storeFile) *keptFile {
 	f := &keptFile{storeFile: open, cache: c, id: id, write: write, users: 1}
 	c.mu.Lock()
@@ -182,84 +152,125 @@ func (c *files) add(id identity, write bool, open storeFile) *keptFile {
 	if c.sweep == nil {
 		c.sweep = time.AfterFunc(sweepEvery, c.closeIdle)
 	}
+	var idle *keptFile
+	background := false
+	if len(c.open) > maxKept+c.closing {
+		if idle = c.idle(); idle != nil && c.closing < maxClosing {
+			background = true
+			c.closing++
+		}
+	}
 	c.mu.Unlock()
-	c.shrink(maxKept)
+	switch {
+	case background:
+		go func() {
+			c.drop(idle)
+			c.mu.Lock()
+			c.closing--
+			c.mu.Unlock()
+		}()
+	case idle != nil:
+		c.drop(idle)
+	}
 	return f
 }
 
-// shrink drops the files that were not used for the longest time, until there are most. Those in
-// use remain: their calls are few.
-func (c *files) shrink(most int) {
+// idle returns the file without users that was not used for the longest time, for a use, or nil. mu
+// is held.
+func (c *files) idle() *keptFile {
+	for _, f := range c.open {
+		if f.users == 0 {
+			f.users++
+			return f
+		}
+	}
+	return nil
+}
+
+// shrink drops all files without users, to have their descriptors.
+func (c *files) shrink() {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	for i := 0; len(c.open) > most && i < len(c.open); {
-		if f := c.open[i]; f.users > 0 || !c.drop(f) {
-			i++
-		}
-	}
-}
-
-// drop removes a file without users from the cache, and reports whether it did. What was written is
-// synced before, outside of the lock: then the file may have got users again. mu is held.
-func (c *files) drop(f *keptFile) bool {
-	if f.unsynced.Load() {
-		f.users++
-		c.mu.Unlock()
-		_ = f.Sync() // after an error all clients see another verifier
+	most := len(c.open)
+	c.mu.Unlock()
+	for range most {
 		c.mu.Lock()
-		f.users--
-		if f.gone { // its last name was removed
-			f.closeUnused()
-			return true
-		}
-		if f.users > 0 || f.unsynced.Load() {
-			return false
-		}
-	}
-	c.remove(f)
-	return true
-}
-
-// remove removes a file from the cache. mu is held.
-func (c *files) remove(f *keptFile) {
-	for i, other := range c.open {
-		if other == f {
-			c.open = append(c.open[:i], c.open[i+1:]...)
-			f.gone = true
-			f.closeUnused()
+		f := c.idle()
+		c.mu.Unlock()
+		if f == nil {
 			return
 		}
+		c.drop(f)
 	}
 }
 
-// forget drops a file that has lost a name, if it was the only one. Nobody needs its data. info is
-// that from before.
-func (c *files) forget(id identity, info fs.FileInfo) {
-	if file.GetInfo(info).Nlink > 1 {
-		return
+// drop ends a use of a file, and removes it from the cache unless it has got others meanwhile. What
+// was written is synced before.
+func (c *files) drop(f *keptFile) {
+	if f.unsynced.Load() {
+		_ = f.Sync() // after an error all clients see another verifier
 	}
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	for i := len(c.open) - 1; i >= 0; i-- {
-		if f := c.open[i]; f.id == id {
+	if f.users == 1 && !f.unsynced.Load() {
+		c.remove(f)
+	}
+	c.mu.Unlock()
+	_ = f.Close()
+}
+
+// remove removes a file from the cache. The last user closes it. mu is held.
+func (c *files) remove(f *keptFile) {
+	c.open = slices.DeleteFunc(c.open, func(other *keptFile) bool { return other == f })
+	f.gone = true
+}
+
+// take removes the files that match from the cache, and closes them. Nobody needs their data.
+func (c *files) take(match func(*keptFile) bool) {
+	var taken []*keptFile
+	c.mu.Lock()
+	for _, f := range slices.Clone(c.open) {
+		if match(f) {
+			f.users++
 			c.remove(f)
+			taken = append(taken, f)
 		}
 	}
+	c.mu.Unlock()
+	for _, f := range taken {
+		_ = f.Close()
+	}
 }
+
+// forget drops a file that has no name any more.
+func (c *files) forget(id identity) { c.take(func(f *keptFile) bool { return f.id == id }) }
 
 // closeIdle drops the files that have been idle, and those without a name, which only occupy space.
 func (c *files) closeIdle() {
+	var unused []*keptFile
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, f := range append([]*keptFile(nil), c.open...) {
-		switch {
-		case f.users > 0 || f.gone:
-		case nameless(f.storeFile):
-			c.remove(f)
-		case time.Since(f.used) >= keptIdle:
-			c.drop(f)
+	for _, f := range c.open {
+		if f.users == 0 {
+			f.users++
+			unused = append(unused, f)
 		}
 	}
+	c.mu.Unlock()
+	for _, f := range unused {
+		c.mu.Lock()
+		used := f.used
+		c.mu.Unlock()
+		a, err := f.Attributes()
+		switch {
+		case err == nil && a.links == 0:
+			c.take(func(other *keptFile) bool { return other == f })
+			_ = f.Close()
+		case time.Since(used) >= keptIdle:
+			c.drop(f)
+		default:
+			f.leave(used)
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if len(c.open) > 0 && c.sweep != nil {
 		c.sweep.Reset(sweepEvery)
 	} else {
@@ -267,26 +278,14 @@ func (c *files) closeIdle() {
 	}
 }
 
-// nameless reports whether an open file has no name any more.
-func nameless(f storeFile) bool {
-	info, err := f.Stat()
-	if err != nil {
-		return false
-	}
-	sys := file.GetInfo(info)
-	return sys != nil && sys.Nlink == 0
-}
-
-// clear closes all files. None has users. Data that was not committed need not be synced: the next
-// server has another verifier.
+// clear closes all files. Data that was not committed need not be synced: the next server has
+// another verifier.
 func (c *files) clear() {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	if c.sweep != nil {
 		c.sweep.Stop()
 		c.sweep = nil
 	}
-	for len(c.open) > 0 {
-		c.remove(c.open[0])
-	}
+	c.mu.Unlock()
+	c.take(func(*keptFile) bool { return true })
 }

@@ -2,32 +2,42 @@ package nfs
 
 import (
 	"encoding/binary"
+	"errors"
 	"io/fs"
-	"path"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
+	"time"
 )
 
-// handles are the NFS file handles of a store. A handle contains the file's identity, so it remains
-// valid when the file is renamed, and when the server is started again. From the identity alone the
-// file cannot be opened without privileges, so its name is remembered. If it is not known, as after
-// a start, the file is searched for: the handle has a byte of each directory above the file. Files
-// more than maxLevels directories deep are not found.
+// handles are the NFS file handles of a directory. A handle contains the file's identity, so it
+// remains valid when the file is renamed, and when the server is started again. The file's name is
+// remembered. If it is not known, as after a start, the file is searched for: the handle has a byte
+// of each directory above the file, as far as there is room, and their number.
 //
-//	version  levels  0  0  export (8 bytes)  number (8)  generation (8)  a byte of each level
+//	version  levels  depth (2)  export (8 bytes)  number (8)  generation (8)  a byte of each level
+//
+// Linux opens a file by its inode alone (open_by_handle_at), but then nothing tells whether it is in
+// the export: an inode does not know its directories. So the kernel's handle would still need a
+// search, and a client that invents one would reach all of the file system.
 type handles struct {
-	store  store
+	d      *directory
 	export uint64
 
-	mu    sync.Mutex
+	mu    sync.Mutex // is not held while the file system is asked
 	nodes map[identity]*knownFile
-	root  identity
+	root  *knownFile
+
+	scanning sync.Mutex // of all of the tree
+	nextScan time.Time  // scanning protects it
 }
 
 // knownFile is a file whose name is remembered: that of its directory, and its own in there.
 type knownFile struct {
 	id       identity
+	levels   string // of its handle, which does not change when the file moves
+	depth    int
 	parent   *knownFile // nil: the root
 	name     string
 	children int
@@ -44,120 +54,85 @@ type name struct {
 const maxOthers = 8
 
 const (
-	handleVersion = 1
+	handleVersion = 2
 	handleFixed   = 28
 	handleMax     = 64 // NFS3_FHSIZE (RFC 1813 §2.4)
 	maxLevels     = handleMax - handleFixed
+	maxDepth      = 1<<16 - 1
 
-	// maxNodes is the number of files that are remembered, at about 200 bytes each.
+	// maxNodes is the number of files that are remembered, at about 250 bytes each.
 	maxNodes = 1 << 20
 )
 
-func newHandles(s store) (*handles, error) {
-	h := &handles{store: s, nodes: map[identity]*knownFile{}}
-	info, err := s.Lstat(rootName)
-	if err != nil {
-		return nil, err
-	}
-	h.root = s.Identity(rootName, info)
-	h.nodes[h.root] = &knownFile{id: h.root}
-	h.export = h.root.number*0x9e3779b97f4a7c15 ^ h.root.generation
-	return h, nil
+func newHandles(d *directory, root identity) *handles {
+	h := &handles{d: d, root: &knownFile{id: root}, export: root.number*0x9e3779b97f4a7c15 ^ root.generation}
+	h.nodes = map[identity]*knownFile{root: h.root}
+	return h
 }
 
-// path returns the name of a node in the store. mu is held.
-func (n *knownFile) path() string {
-	if n.parent == nil {
-		return rootName
-	}
-	var parts []string
+// elements returns the names that lead from the root to a file. mu is held.
+func (n *knownFile) elements() (names []string) {
 	for ; n.parent != nil; n = n.parent {
-		parts = append(parts, n.name)
+		names = append(names, n.name)
 	}
-	slices.Reverse(parts)
-	return strings.Join(parts, "/")
+	slices.Reverse(names)
+	return names
+}
+
+// directoryOf returns the names that lead to the directory of a file.
+func (h *handles) directoryOf(n *knownFile) []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if n.parent == nil {
+		return nil
+	}
+	return n.parent.elements()
 }
 
 // level returns the byte of a directory in handles.
-func level(id identity) byte { return byte((id.number * 0x9e3779b97f4a7c15) >> 56) }
+func level(number uint64) byte { return byte((number * 0x9e3779b97f4a7c15) >> 56) }
 
-// encode returns the handle of a node. mu is held.
-func (h *handles) encode(n *knownFile) []byte {
+// place sets the levels of a file, whose parent is set. mu is held.
+func (n *knownFile) place() {
 	var levels []byte
-	for p := n.parent; p != nil && p.parent != nil; p = p.parent {
-		levels = append(levels, level(p.id))
+	for p := n.parent; p.parent != nil; p = p.parent {
+		levels = append(levels, level(p.id.number))
 	}
 	slices.Reverse(levels) // from the root on
-	levels = levels[:min(len(levels), maxLevels)]
-	b := make([]byte, handleFixed+(len(levels)+3)&^3)
-	b[0], b[1] = handleVersion, byte(len(levels))
+	n.depth = min(len(levels), maxDepth)
+	n.levels = string(levels[:min(len(levels), maxLevels)])
+}
+
+// encode returns the handle of a file.
+func (h *handles) encode(n *knownFile) []byte {
+	b := make([]byte, handleFixed+(len(n.levels)+3)&^3)
+	b[0], b[1] = handleVersion, byte(len(n.levels))
+	binary.BigEndian.PutUint16(b[2:], uint16(n.depth))
 	binary.BigEndian.PutUint64(b[4:], h.export)
 	binary.BigEndian.PutUint64(b[12:], n.id.number)
 	binary.BigEndian.PutUint64(b[20:], n.id.generation)
-	copy(b[handleFixed:], levels)
+	copy(b[handleFixed:], n.levels)
 	return b
 }
 
-// decode returns the identity and the levels in a handle.
-func (h *handles) decode(b []byte) (id identity, levels []byte, ok bool) {
+// decode returns what is in a handle.
+func (h *handles) decode(b []byte) (id identity, levels []byte, depth int, ok bool) {
 	if len(b) < handleFixed || len(b) > handleMax || b[0] != handleVersion || int(b[1]) > len(b)-handleFixed ||
 		binary.BigEndian.Uint64(b[4:]) != h.export {
-		return identity{}, nil, false
+		return identity{}, nil, 0, false
 	}
 	id = identity{binary.BigEndian.Uint64(b[12:]), binary.BigEndian.Uint64(b[20:])}
-	return id, b[handleFixed : handleFixed+int(b[1])], true
+	return id, b[handleFixed : handleFixed+int(b[1])], int(binary.BigEndian.Uint16(b[2:])), true
 }
 
-// of returns the handle of a name in the store, or nil if there is no such file.
-func (h *handles) of(name string) []byte {
+// put makes a file known by a name.
+func (h *handles) put(id identity, parent *knownFile, base string) *knownFile {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	n := h.learn(name)
-	if n == nil {
-		return nil
-	}
-	return h.encode(n)
-}
-
-// ofEntries sets the handles of a directory's entries that have an identity.
-func (h *handles) ofEntries(dir string, entries []entry, files []listed) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	parent := h.learn(dir)
-	if parent == nil {
-		return
-	}
-	for i := range files {
-		if files[i].attributes != nil {
-			files[i].handle = h.encode(h.put(files[i].id, parent, entries[i].name))
-		}
-	}
-}
-
-// learn returns the node of a name. mu is held.
-func (h *handles) learn(name string) *knownFile {
-	if name == rootName {
-		return h.nodes[h.root]
-	}
-	info, err := h.store.Lstat(name)
-	if err != nil {
-		return nil
-	}
-	id := h.store.Identity(name, info)
-	base, dir := strings.Clone(path.Base(name)), path.Dir(name) // without the rest of the path
-	if n := h.nodes[id]; n != nil && n.parent != nil && n.name == base && n.parent.path() == dir {
+	n := h.nodes[id]
+	if n != nil && n.parent == parent && n.name == base {
 		return n
 	}
-	parent := h.learn(dir)
-	if parent == nil {
-		return nil
-	}
-	return h.put(id, parent, base)
-}
-
-// put makes a file known by a name. mu is held.
-func (h *handles) put(id identity, parent *knownFile, base string) *knownFile {
-	n := h.nodes[id]
 	for p := parent; p != nil; p = p.parent {
 		if p == n { // a mount shows a directory in itself
 			return n
@@ -168,17 +143,16 @@ func (h *handles) put(id identity, parent *knownFile, base string) *knownFile {
 		parent.children++ // so that it is not forgotten
 		h.makeRoom()
 		parent.children--
-		n = &knownFile{id: id}
+		n = &knownFile{id: id, parent: parent}
+		n.place()
 		h.nodes[id] = n
 	case n.parent == nil:
 		return n
 	default:
-		if n.parent != parent || n.name != base {
-			n.keep()
-		}
+		n.keep()
 		n.parent.children--
 	}
-	n.parent, n.name = parent, base
+	n.parent, n.name = parent, strings.Clone(base) // without the rest of the call
 	parent.children++
 	return n
 }
@@ -206,91 +180,156 @@ func (h *handles) makeRoom() {
 	}
 }
 
-// find returns the name of the file that a handle refers to. It does not hold the lock while it
-// asks the store: others must not wait for a search.
-func (h *handles) find(handle []byte) (at string, ok bool) {
-	id, levels, ok := h.decode(handle)
+// find returns the file that a handle refers to, or syscall.ESTALE.
+func (h *handles) find(handle []byte) (*fileNode, error) {
+	id, levels, depth, ok := h.decode(handle)
 	if !ok {
-		return "", false
+		return nil, syscall.ESTALE
 	}
-	for i, name := range h.names(id) {
-		if h.is(name, id) {
-			if i > 0 {
-				h.renamed(name)
-			}
-			return name, true
+	for _, elements := range h.names(id) {
+		n, err := h.d.walk(elements)
+		if err == nil && n.known.id == id {
+			return n, nil
+		}
+		if err == nil {
+			err = n.Close()
+		}
+		if err != nil && !absent(err) {
+			return nil, err
 		}
 	}
-	return h.search(rootName, id, levels)
+	root, err := h.d.root()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = root.Close() }()
+	if n, err := h.search(root, id, levels, depth); n != nil || err != nil {
+		return n, err
+	}
+	n, err := h.scan(root, id)
+	if n == nil && err == nil {
+		err = syscall.ESTALE
+	}
+	return n, err
 }
 
-// names returns the names that a file has had, the last one first.
-func (h *handles) names(id identity) (names []string) {
+// absent reports whether an error says that there is no such name, or that it leads to another file.
+func absent(err error) bool {
+	for _, is := range []error{fs.ErrNotExist, fs.ErrPermission, syscall.ENOTDIR, syscall.ELOOP, syscall.ENAMETOOLONG, syscall.ESTALE} {
+		if errors.Is(err, is) {
+			return true
+		}
+	}
+	return false
+}
+
+// names returns the names that a file has had, the last one first. Each is those that lead from the
+// root to it.
+func (h *handles) names(id identity) (all [][]string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	n := h.nodes[id]
 	if n == nil {
 		return nil
 	}
-	names = append(names, n.path())
-	for _, other := range n.others {
-		names = append(names, path.Join(other.parent.path(), other.name))
+	all = append(all, n.elements())
+	for _, other := range slices.Backward(n.others) {
+		all = append(all, append(other.parent.elements(), other.name))
 	}
-	return names
+	return all
 }
 
-// is reports whether a file has a name.
-func (h *handles) is(path string, id identity) bool {
-	info, err := h.store.Lstat(path)
-	return err == nil && h.store.Identity(path, info) == id
-}
-
-// search looks for a file in and below a directory, and returns its name. levels are the bytes of
-// the directories below this one; without any, the file is in this one. All files that it sees
-// become known.
-func (h *handles) search(dir string, id identity, levels []byte) (at string, ok bool) {
-	infos, err := h.store.ReadDir(dir)
-	if err != nil {
-		return "", false
-	}
-	ids := make([]identity, len(infos))
-	var below []string
-	for i, info := range infos {
-		name := path.Join(dir, info.Name())
-		if ids[i] = h.store.Identity(name, info); ids[i] == id {
-			at, ok = name, true
+// search looks for a file that is so many directories below one, and returns nil if it is not
+// there. levels are the bytes of the first of these directories.
+func (h *handles) search(dir *fileNode, id identity, levels []byte, depth int) (*fileNode, error) {
+	var names []string // that may lead to it
+	err := dir.ref.list(func(name string, number uint64, may bool) {
+		if depth == 0 && number == id.number || depth > 0 && may && (len(levels) == 0 || level(number) == levels[0]) {
+			names = append(names, name)
 		}
-		if info.IsDir() && len(levels) > 0 && level(ids[i]) == levels[0] {
-			below = append(below, name)
+	})
+	for _, name := range names {
+		var n *fileNode
+		if n, err = dir.lookup(name); err != nil {
+			if !absent(err) {
+				return nil, err
+			}
+			continue
 		}
-	}
-	const atATime = 1024 // while others wait
-	for from := 0; from < len(ids); from += atATime {
-		to := min(len(ids), from+atATime)
-		h.learnEntries(dir, infos[from:to], ids[from:to])
-	}
-	for i := 0; i < len(below) && !ok; i++ {
-		at, ok = h.search(below[i], id, levels[1:])
-	}
-	return at, ok
-}
-
-// learnEntries makes entries of a directory known.
-func (h *handles) learnEntries(dir string, infos []fs.FileInfo, ids []identity) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if parent := h.learn(dir); parent != nil {
-		for i, info := range infos {
-			h.put(ids[i], parent, info.Name())
+		if depth == 0 && n.known.id == id {
+			return n, nil
+		}
+		var found *fileNode
+		if depth > 0 && n.kind == kindDirectory {
+			found, err = h.search(n, id, levels[min(1, len(levels)):], depth-1)
+		}
+		if closed := n.Close(); found != nil || err != nil {
+			return found, errors.Join(err, closed)
 		}
 	}
+	if err != nil && !absent(err) {
+		return nil, err
+	}
+	return nil, nil
 }
 
-// renamed notes that a file has got another name.
-func (h *handles) renamed(to string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.learn(to)
+// scanShare is the part of the time, at most, in which all of the tree is scanned.
+const scanShare = 20
+
+// scan looks for a file that has moved to another directory since its handle was made, and before
+// the server was started. All files become known, so one scan is enough for many handles. It takes
+// time: so that hostile handles do not keep the disk busy, a file is not found if another scan runs,
+// or did so a short time ago.
+func (h *handles) scan(root *fileNode, id identity) (*fileNode, error) {
+	if !h.scanning.TryLock() {
+		return nil, nil
+	}
+	defer h.scanning.Unlock()
+	start := time.Now()
+	if start.Before(h.nextScan) {
+		return nil, nil
+	}
+	left := maxNodes
+	n, err := h.scanBelow(root, id, &left)
+	h.nextScan = time.Now().Add(scanShare * time.Since(start))
+	return n, err
+}
+
+// scanBelow scans at most so many files below a directory, and returns the one with an identity.
+func (h *handles) scanBelow(dir *fileNode, id identity, left *int) (found *fileNode, err error) {
+	var names []string
+	if err := dir.ref.list(func(name string, _ uint64, _ bool) {
+		if len(names) < *left {
+			names = append(names, name)
+		}
+	}); err != nil && !absent(err) {
+		return nil, err
+	}
+	*left -= len(names)
+	for _, name := range names {
+		n, err := dir.lookup(name)
+		if err != nil {
+			continue
+		}
+		if n.known.id == id && found == nil {
+			found = n
+			continue
+		}
+		if n.kind == kindDirectory && *left > 0 {
+			below, err := h.scanBelow(n, id, left)
+			if err != nil {
+				return found, errors.Join(err, n.Close())
+			}
+			if below != nil && found == nil {
+				found, below = below, nil
+			}
+			if below != nil {
+				_ = below.Close()
+			}
+		}
+		_ = n.Close()
+	}
+	return found, nil
 }
 
 // removed notes that a file has lost a name. It may have others.

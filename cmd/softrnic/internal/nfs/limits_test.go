@@ -19,8 +19,7 @@ func TestCommitsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGated()
 		s := &hookedStore{store: newMemory(64 << 20)}
-		e, err := newExport(s, "/", false)
-		ok(t, err)
+		e := newExport(s, "/", false)
 		c := local(e)
 		root := c.mount(t, "/")
 		var files [][]byte
@@ -36,7 +35,7 @@ func TestCommitsAreBounded(t *testing.T) {
 			}()
 		}
 		synctest.Wait()
-		if n := g.inside.Load(); n != maxSessionsOfPeer {
+		if n := g.inside.Load(); n != maxWorkersOfPeer {
 			t.Errorf("%d COMMITs are inside the store", n)
 		}
 		c.getattr(t, files[0])
@@ -196,8 +195,7 @@ func TestRemovedFilesAreClosed(t *testing.T) {
 			synced.Add(1)
 			return nil
 		}
-		e, err := newExport(s, "/", false)
-		ok(t, err)
+		e := newExport(s, "/", false)
 		c := local(e)
 		root := c.mount(t, "/")
 		for _, name := range []string{"removed", "idle"} {

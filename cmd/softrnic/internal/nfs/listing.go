@@ -1,29 +1,28 @@
 package nfs
 
 import (
-	"bytes"
 	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
-	"io/fs"
-	"path"
 	"slices"
 	"sort"
 	"sync"
+	"syscall"
 	"time"
-
-	gonfs "github.com/willscott/go-nfs"
-	"github.com/willscott/go-nfs/file"
 )
 
-// listing is what a directory had at a moment, in the order of the cookies. go-nfs's cookies are
-// positions: names would be left out, or come twice, when others are removed or created between two
-// calls. Here a cookie is a digest of the name. It remains valid for ever, so there is no verifier.
+// listing is what a directory had at a moment, in the order of the cookies: all of it, or those
+// after one cookie up to another one. Positions would be bad cookies: names would be left out, or
+// come twice, when others are removed or created between two calls. Here a cookie is a digest of the
+// name. It remains valid for ever, so there is no verifier.
 type listing struct {
-	id      identity // of the directory
-	changed time.Time
-	read    time.Time
-	entries []entry
+	id       identity // of the directory
+	changed  time.Time
+	read     time.Time
+	from, to uint64 // has the entries with cookies after from, up to to
+	last     bool   // and there are none after to
+	entries  []entry
+	size     int // bytes that they occupy
 }
 
 type entry struct {
@@ -44,29 +43,31 @@ const cookieSelf, cookieParent = 1, 2
 
 // listings are kept, so that a large directory is not read anew for each call.
 type listings struct {
-	mu      sync.Mutex
-	kept    []*listing // the last used one is last
-	entries int        // of all of them
+	mu   sync.Mutex
+	kept []*listing // the last used one is last
+	size int        // of all of them
 }
 
 const (
-	maxListed  = 1 << 20 // entries that are kept, at about 100 bytes each; a larger directory is kept alone
+	entrySize  = 56      // bytes that an entry occupies, beside its name
+	maxListing = 4 << 20 // bytes of a listing; twice that while the directory is read
+	maxListed  = 64 << 20
 	listingAge = 2 * time.Second
 )
 
-// get returns a kept listing to go on with: of a directory that has not changed, or did so since a
-// short time only, as when a client removes what it lists.
-func (l *listings) get(id identity, changed time.Time) *listing {
+// get returns a kept listing to go on with after a cookie: of a directory that has not changed, or
+// did so since a short time only, as when a client removes what it lists.
+func (l *listings) get(id identity, changed time.Time, cookie uint64) *listing {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	i := slices.IndexFunc(l.kept, func(k *listing) bool { return k.id == id })
+	i := slices.IndexFunc(l.kept, func(k *listing) bool {
+		return k.id == id && k.from <= cookie && (cookie < k.to || k.last) &&
+			(k.changed.Equal(changed) || time.Since(k.read) <= listingAge)
+	})
 	if i < 0 {
 		return nil
 	}
 	k := l.kept[i]
-	if !k.changed.Equal(changed) && time.Since(k.read) > listingAge {
-		return nil
-	}
 	l.kept = append(slices.Delete(l.kept, i, i+1), k)
 	return k
 }
@@ -75,45 +76,65 @@ func (l *listings) put(k *listing) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	drop := func(i int) {
-		l.entries -= len(l.kept[i].entries)
+		l.size -= l.kept[i].size
 		l.kept = slices.Delete(l.kept, i, i+1)
 	}
-	if i := slices.IndexFunc(l.kept, func(old *listing) bool { return old.id == k.id }); i >= 0 {
+	if i := slices.IndexFunc(l.kept, func(old *listing) bool { return old.id == k.id && old.from == k.from }); i >= 0 {
 		drop(i)
 	}
 	l.kept = append(l.kept, k)
-	l.entries += len(k.entries)
-	for len(l.kept) > 1 && (l.entries > maxListed || len(l.kept) > maxKept) {
+	l.size += k.size
+	for l.size > maxListed || len(l.kept) > maxKept {
 		drop(0)
 	}
 }
 
-// list returns the listing of a directory. The first call of a client, without a cookie, sees it as
-// it is now.
-func (v *view) list(name string, info fs.FileInfo, cookie uint64) (*listing, error) {
-	id := v.store.Identity(name, info)
-	if cookie != 0 {
-		if l := v.listings.get(id, info.ModTime()); l != nil {
-			return l, nil
-		}
+// add adds an entry. From time to time the ones with the highest cookies go, so that the memory does
+// not grow with the directory.
+func (l *listing) add(name string, number uint64) {
+	cookie := cookieOf(name)
+	if cookie <= l.from || cookie > l.to {
+		return
 	}
-	l := &listing{id: id, changed: info.ModTime(), read: time.Now()}
-	infos, err := v.store.ReadDir(name)
-	if err != nil {
-		return nil, v.failed(err)
+	l.entries = append(l.entries, entry{cookie, name, number})
+	if l.size += entrySize + len(name); l.size > 2*maxListing {
+		l.cut()
 	}
-	l.entries = make([]entry, 0, len(infos))
-	for _, i := range infos {
-		l.entries = append(l.entries, entry{cookieOf(i.Name()), i.Name(), fileid(i)})
-	}
+}
+
+// cut sorts the entries, and keeps the first ones. Those with one cookie are not parted.
+func (l *listing) cut() {
 	slices.SortFunc(l.entries, func(a, b entry) int {
 		return cmp.Or(cmp.Compare(a.cookie, b.cookie), cmp.Compare(a.name, b.name))
 	})
-	v.listings.put(l)
-	return l, nil
+	size := 0
+	for i, e := range l.entries {
+		if size > maxListing && e.cookie != l.entries[i-1].cookie {
+			clear(l.entries[i:])
+			l.entries, l.size = l.entries[:i], size
+			l.to, l.last = l.entries[i-1].cookie, false
+			return
+		}
+		size += entrySize + len(e.name)
+	}
 }
 
-func fileid(info fs.FileInfo) uint64 { return file.GetInfo(info).Fileid }
+// list returns a listing of a directory that goes on after a cookie. The first call of a client,
+// without a cookie, sees the directory as it is now.
+func (x *execution) list(dir inode, a attributes, cookie uint64) (*listing, error) {
+	if cookie != 0 {
+		if l := x.listings.get(a.identity, a.mtime, cookie); l != nil {
+			return l, nil
+		}
+	}
+	l := &listing{id: a.identity, changed: a.mtime, read: time.Now(), from: cookie, to: 1<<63 - 1, last: true}
+	if err := dir.List(l.add); err != nil {
+		return nil, err
+	}
+	l.cut()
+	x.listings.put(l)
+	return l, nil
+}
 
 // Lengths of READDIR3resok and READDIRPLUS3resok (RFC 1813 §3.3.16, §3.3.17).
 const (
@@ -135,7 +156,7 @@ func (l *listing) page(dots []entry, cookie uint64, room, more int) (entries []e
 			break
 		}
 	}
-	eof = n == len(entries) && from+n-first == len(l.entries)
+	eof = n == len(entries) && from+n-first == len(l.entries) && l.last
 	for n > 0 && n < len(entries) && entries[n].cookie == entries[n-1].cookie { // they cannot be parted
 		n--
 	}
@@ -143,88 +164,75 @@ func (l *listing) page(dots []entry, cookie uint64, room, more int) (entries []e
 }
 
 // readdir serves READDIR and READDIRPLUS.
-func (v *view) readdir(c *rpcCall) []byte {
-	name, ok := v.handles.find(c.bytes(0))
-	if !ok {
-		return c.fail(nfsStale)
-	}
-	info, err := v.Lstat(name)
+func (x *execution) readdir() error {
+	dir, a, err := x.find(0)
 	switch {
 	case err != nil:
-		return c.fail(statusOf(err))
-	case !info.IsDir():
-		return c.fail(nfsNotdir)
+		return err
+	case a.kind != kindDirectory:
+		return syscall.ENOTDIR
 	}
-	l, err := v.list(name, info, c.uint64(1))
+	cookie := x.uint64(1)
+	l, err := x.list(dir, a, cookie)
 	if err != nil {
-		return c.fail(statusOf(err))
+		return err
 	}
-	parent := fileid(info)
-	if name != rootName {
-		if up, err := v.Lstat(path.Dir(name)); err == nil {
-			parent = fileid(up)
+	dots := []entry{{cookieSelf, ".", a.number}, {cookieParent, "..", a.number}}
+	if up, err := x.keep(dir.Parent()); err == nil {
+		if a, err := up.Attributes(); err == nil {
+			dots[1].number = a.number
 		}
 	}
-	dots := []entry{{cookieSelf, ".", fileid(info)}, {cookieParent, "..", parent}}
-	plus := c.procedure == procReaddirplus
-	room, more := int(min(c.uint32(3), maxTransfer)), 0
+	plus := x.procedure == procReaddirplus
+	room, more := int(min(x.uint32(3), maxTransfer)), 0
 	if plus { // dircount, the limit without attributes and handles, would only make pages smaller
-		room, more = int(min(c.uint32(4), maxTransfer)), entryPlusLen
+		room, more = int(min(x.uint32(4), maxTransfer)), entryPlusLen
 	}
-	entries, eof := l.page(dots, c.uint64(1), max(0, room-listingLen), more)
+	entries, eof := l.page(dots, cookie, max(0, room-listingLen), more)
 	if len(entries) == 0 && !eof {
-		return c.fail(nfsToosmall)
+		return nfsToosmall
 	}
-	var files []listed
-	if plus {
-		files = v.look(name, entries)
-	}
-	b := bytes.NewBuffer(words(c.accepted(acceptSuccess), uint32(nfsOK)))
-	_ = gonfs.WritePostOpAttrs(b, gonfs.ToFileAttribute(info, name)) // a Buffer has no errors
-	b.Write(make([]byte, 8))
-	for i, e := range entries {
-		b.Write(words(nil, 1, uint32(e.number>>32), uint32(e.number)))
-		b.Write(appendOpaque(nil, []byte(e.name)))
-		b.Write(words(nil, uint32(e.cookie>>32), uint32(e.cookie)))
-		if !plus {
-			continue
+	x.words(1)
+	x.attributes(a)
+	x.uint64s(0) // the verifier
+	for _, e := range entries {
+		var n inode
+		if plus && e.cookie > cookieParent {
+			if n, err = dir.Lookup(e.name); err != nil { // it has been removed meanwhile
+				n = nil
+			}
 		}
-		_ = gonfs.WritePostOpAttrs(b, files[i].attributes)
-		if files[i].handle == nil {
-			b.Write(words(nil, 0))
-		} else {
-			b.Write(appendOpaque(words(nil, 1), files[i].handle))
+		x.listed(e, n, plus)
+		if n != nil {
+			_ = n.Close()
 		}
 	}
-	end := uint32(0)
-	if eof {
-		end = 1
-	}
-	b.Write(words(nil, 0, end))
-	return b.Bytes()
+	x.words(0)
+	x.bool(eof)
+	return nil
 }
 
-// listed is what READDIRPLUS adds to an entry: nothing for "." and "..", and for what has been
-// removed meanwhile.
-type listed struct {
-	id         identity
-	attributes *gonfs.FileAttribute
-	handle     []byte
-}
-
-// look returns the attributes and the handles of a directory's entries.
-func (v *view) look(dir string, entries []entry) []listed {
-	files := make([]listed, len(entries))
-	for i, e := range entries {
-		if e.cookie <= cookieParent {
-			continue
-		}
-		name := path.Join(dir, e.name)
-		if info, err := v.store.Lstat(name); err == nil {
-			files[i].id, files[i].attributes = v.store.Identity(name, info), gonfs.ToFileAttribute(info, name)
-			entries[i].number = files[i].attributes.Fileid
+// listed appends an entry. READDIRPLUS has its attributes and its handle too, if n is not nil.
+func (x *execution) listed(e entry, n inode, plus bool) {
+	var a attributes
+	var err error
+	if n != nil {
+		if a, err = n.Attributes(); err == nil {
+			e.number = a.number
 		}
 	}
-	v.handles.ofEntries(dir, entries, files)
-	return files
+	x.words(1)
+	x.uint64s(e.number)
+	x.reply = appendOpaque(x.reply, []byte(e.name))
+	x.uint64s(e.cookie)
+	switch {
+	case !plus:
+	case n == nil || err != nil:
+		x.words(0, 0)
+	default:
+		x.words(1)
+		x.attributes(a)
+		x.words(1)
+		x.reply = appendOpaque(x.reply, n.Handle())
+	}
 }

@@ -2,7 +2,6 @@ package nfs
 
 import (
 	"fmt"
-	"io/fs"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -95,45 +94,35 @@ func TestRemoveWhileListed(t *testing.T) {
 	})
 }
 
-// countingStore counts the calls of ReadDir, and may block them.
-type countingStore struct {
-	store
-	n    atomic.Int32
-	hook func(name string) error
-}
-
-func (s *countingStore) ReadDir(name string) ([]fs.FileInfo, error) {
-	s.n.Add(1)
-	_ = call1(s.hook, name)
-	return s.store.ReadDir(name)
-}
-
 // TestLargeDirectory: a directory is read once for a listing in many pages, and again while it
 // changes, but not for each page. A listing sees what was created before it.
 func TestLargeDirectory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &countingStore{store: newMemory(16 << 20)}
-		e, err := newExport(s, "/", false)
-		ok(t, err)
+		var reads atomic.Int32
+		s := &hookedStore{store: newMemory(16 << 20), list: func(string) error {
+			reads.Add(1)
+			return nil
+		}}
+		e := newExport(s, "/", false)
 		c := local(e)
 		root := c.mount(t, "/")
 		const n = 3000
 		for i := range n {
 			c.create(t, root, fmt.Sprint(i))
 		}
-		if got := len(c.list(t, root, true, 4096)); got != n+2 || s.n.Load() != 1 {
-			t.Errorf("%d names, and the directory was read %d times", got, s.n.Load())
+		if got := len(c.list(t, root, true, 4096)); got != n+2 || reads.Load() != 1 {
+			t.Errorf("%d names, and the directory was read %d times", got, reads.Load())
 		}
 		c.create(t, root, "new")
-		if got := len(c.list(t, root, false, 4096)); got != n+3 || s.n.Load() != 2 {
-			t.Errorf("%d names, and the directory was read %d times", got, s.n.Load())
+		if got := len(c.list(t, root, false, 4096)); got != n+3 || reads.Load() != 2 {
+			t.Errorf("%d names, and the directory was read %d times", got, reads.Load())
 		}
 		for cookie, eof := uint64(0), false; !eof; time.Sleep(10 * time.Millisecond) {
 			_, cookie, eof = c.page(t, root, cookie, false, 1024)
 			c.must(t, procRemove, root, c.another(t, root))
 		}
-		if reads := s.n.Load(); reads > 10 {
-			t.Errorf("the directory was read %d times while it changed", reads)
+		if n := reads.Load(); n > 10 {
+			t.Errorf("the directory was read %d times while it changed", n)
 		}
 		ok(t, e.close())
 	})
@@ -170,16 +159,16 @@ func TestListingLimits(t *testing.T) {
 		t.Errorf("%d listings are kept", n)
 	}
 	for i := range uint64(3) {
-		e.listings.put(&listing{id: identity{number: 1<<40 + i}, entries: make([]entry, maxListed/2)})
+		e.listings.put(&listing{id: identity{number: 1<<40 + i}, size: maxListed / 2})
 	}
-	if n := e.listings.entries; n != maxListed {
-		t.Errorf("%d entries are kept", n)
+	if n := e.listings.size; n != maxListed {
+		t.Errorf("%d bytes are kept", n)
 	}
 }
 
 // TestEqualCookies: names with the same cookie come in one page.
 func TestEqualCookies(t *testing.T) {
-	l := &listing{entries: []entry{{5, "a", 1}, {7, "b", 2}, {7, "c", 3}, {9, "d", 4}}}
+	l := &listing{last: true, entries: []entry{{5, "a", 1}, {7, "b", 2}, {7, "c", 3}, {9, "d", 4}}}
 	var got string
 	for cookie, eof := uint64(0), false; !eof; {
 		var page []entry
@@ -194,37 +183,5 @@ func TestEqualCookies(t *testing.T) {
 	}
 	if got != "a bc d " {
 		t.Errorf("%q", got)
-	}
-}
-
-// TestStaleHandle: while the server looks for the file of a stale handle, which may take long,
-// other clients are served.
-func TestStaleHandle(t *testing.T) {
-	s := &countingStore{store: newMemory(1 << 20)}
-	e := exported(t, s, false)
-	c := local(e)
-	root := c.mount(t, "/")
-	file, other := c.create(t, root, "file"), c.create(t, root, "other")
-	c.must(t, procRemove, root, "file")
-	g := newGated()
-	s.hook = g.hook
-	stale := make(chan []byte)
-	go func() { stale <- from(t.Context(), e, "10.0.0.9", callOf(1, programNFS, version3, procGetattr, file)) }()
-	<-g.entered
-	served := make(chan []byte, 1)
-	go func() {
-		served <- from(t.Context(), e, "10.0.0.10", callOf(1, programNFS, version3, procGetattr, other))
-	}()
-	select {
-	case reply := <-served:
-		if s := statusIn(t, reply); s != nfsOK {
-			t.Errorf("another file: %d", s)
-		}
-	case <-time.After(5 * time.Second):
-		t.Error("another client waits for the search")
-	}
-	close(g.release)
-	if s := statusIn(t, <-stale); s != nfsStale {
-		t.Errorf("the stale handle: %d", s)
 	}
 }

@@ -1,335 +1,89 @@
 package nfs
 
 import (
+	"crypto/rand"
+	"encoding/binary"
 	"io"
-	"io/fs"
-	"path"
+	"math"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
-
-	"github.com/willscott/go-nfs/file"
 )
 
 // memory is a tree of files in memory as a store.
 type memory struct {
-	limit int64 // bytes
+	limit  int64  // bytes
+	export uint64 // in handles; another one after each start, as the content is
 
-	mu   sync.RWMutex // protects all below, also of the nodes
-	used int64
-	next uint64 // number of the next node
-	root *memoryNode
+	mu    sync.RWMutex // protects all below, also of the nodes
+	used  int64
+	next  uint64 // number of the next node
+	root  *memoryNode
+	nodes map[uint64]*memoryNode // by number: those that have a name
 }
 
-// memoryNode is a file, directory or symbolic link.
+// memoryNode is a file of any kind. It is an inode and, if it is regular, a storeFile.
 type memoryNode struct {
-	m        *memory
-	number   uint64
-	mode     fs.FileMode
-	links    uint32
-	uid, gid uint32
-	mtime    time.Time
-	data     []byte // of a file, or a link's target
-	entries  map[string]*memoryNode
+	m       *memory
+	a       attributes   // without the size and the time of the last access
+	atime   atomic.Int64 // in nanoseconds, as reading needs no exclusive lock
+	data    []byte       // of a file, or a link's target
+	parent  *memoryNode  // of a directory
+	entries map[string]*memoryNode
 }
 
 // newMemory returns an empty tree that occupies at most limit bytes.
 func newMemory(limit int64) *memory {
-	m := &memory{limit: limit}
-	m.root = m.node(fs.ModeDir | 0o777)
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails
+	m := &memory{limit: limit, export: binary.BigEndian.Uint64(b[:]), nodes: map[uint64]*memoryNode{}}
+	m.root = m.node(kindDirectory, 0o777, nil)
+	m.root.parent = m.root
+	m.nodes[m.root.a.number] = m.root
 	return m
 }
 
-func (m *memory) node(mode fs.FileMode) *memoryNode {
+func (m *memory) node(k kind, mode uint32, c *sattr) *memoryNode {
 	m.next++
-	n := &memoryNode{m: m, number: m.next, mode: mode, links: 1, mtime: time.Now()}
-	if mode.IsDir() {
-		n.links, n.entries = 2, map[string]*memoryNode{}
+	now := time.Now()
+	n := &memoryNode{m: m, a: attributes{identity: identity{number: m.next}, kind: k, mode: mode, links: 1, mtime: now, ctime: now}}
+	n.atime.Store(now.UnixNano())
+	if k == kindDirectory {
+		n.a.links, n.entries = 2, map[string]*memoryNode{}
+	}
+	if c != nil {
+		n.set(c)
 	}
 	return n
 }
 
-func pathError(op, name string, err error) error { return &fs.PathError{Op: op, Path: name, Err: err} }
+const memoryHandleLen = 16 // the export, and the number
 
-// find returns the node of a name. mu is held.
-func (m *memory) find(op, name string) (*memoryNode, error) {
-	n := m.root
-	if name == rootName {
+func (m *memory) Root() (inode, error) { return m.root, nil }
+
+func (m *memory) Find(handle []byte) (inode, error) {
+	id, ok := m.Identify(handle)
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if n := m.nodes[id.number]; ok && n != nil {
 		return n, nil
 	}
-	for part := range strings.SplitSeq(name, "/") {
-		if n.entries == nil {
-			return nil, pathError(op, name, syscall.ENOTDIR)
-		}
-		if n = n.entries[part]; n == nil {
-			return nil, pathError(op, name, syscall.ENOENT)
-		}
-	}
-	return n, nil
+	return nil, syscall.ESTALE
 }
 
-// parent returns the directory of a name, and its last component. mu is held.
-func (m *memory) parent(op, name string) (*memoryNode, string, error) {
-	if name == rootName {
-		return nil, "", pathError(op, name, syscall.EBUSY)
+func (m *memory) Identify(handle []byte) (identity, bool) {
+	if len(handle) != memoryHandleLen || binary.BigEndian.Uint64(handle) != m.export {
+		return identity{}, false
 	}
-	dir, err := m.find(op, path.Dir(name))
-	if err == nil && dir.entries == nil {
-		err = pathError(op, name, syscall.ENOTDIR)
-	}
-	return dir, path.Base(name), err
+	return identity{number: binary.BigEndian.Uint64(handle[8:])}, true
 }
 
-// insert makes a new node an entry of a directory. mu is held for writing.
-func (m *memory) insert(op, name string, n *memoryNode) error {
-	dir, base, err := m.parent(op, name)
-	if err != nil {
-		return err
-	}
-	if dir.entries[base] != nil {
-		return pathError(op, name, syscall.EEXIST)
-	}
-	if err := m.grow(entryCost); err != nil {
-		return pathError(op, name, err)
-	}
-	dir.put(base, n)
-	return nil
-}
-
-// entryCost is the number of bytes that an entry of a directory counts beside the data: its node,
-// up to 255 bytes of name here and in its handle, and the maps of both.
-const entryCost = 1024
-
-func (n *memoryNode) put(base string, child *memoryNode) {
-	n.entries[strings.Clone(base)], n.mtime = child, time.Now() // without the rest of the path
-	if child.mode.IsDir() {
-		n.links++
-	}
-}
-
-// drop removes an entry. The data of a file is freed with its last name: there are no open files.
-func (n *memoryNode) drop(base string) {
-	child := n.entries[base]
-	delete(n.entries, base)
-	n.mtime = time.Now()
-	n.m.used -= entryCost
-	switch {
-	case child.mode.IsDir():
-		n.links--
-	case child.links == 1:
-		n.m.used -= int64(cap(child.data))
-		child.links, child.data = 0, nil
-	default:
-		child.links--
-	}
-}
-
-// memoryInfo implements fs.FileInfo.
-type memoryInfo struct {
-	name  string
-	mode  fs.FileMode
-	size  int64
-	mtime time.Time
-	sys   *file.FileInfo
-}
-
-func (i memoryInfo) Name() string       { return i.name }
-func (i memoryInfo) Size() int64        { return i.size }
-func (i memoryInfo) Mode() fs.FileMode  { return i.mode }
-func (i memoryInfo) ModTime() time.Time { return i.mtime }
-func (i memoryInfo) IsDir() bool        { return i.mode.IsDir() }
-func (i memoryInfo) Sys() any           { return i.sys }
-
-func (n *memoryNode) info(name string) fs.FileInfo {
-	size := int64(len(n.data))
-	if n.mode.IsDir() {
-		size = 4096
-	}
-	return memoryInfo{name, n.mode, size, n.mtime, &file.FileInfo{Nlink: n.links, UID: n.uid, GID: n.gid, Fileid: n.number}}
-}
-
-func (m *memory) Lstat(name string) (fs.FileInfo, error) {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	n, err := m.find("lstat", name)
-	if err != nil {
-		return nil, err
-	}
-	return n.info(path.Base(name)), nil
-}
-
-func (m *memory) ReadDir(name string) (infos []fs.FileInfo, err error) {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	n, err := m.find("readdir", name)
-	if err != nil {
-		return nil, err
-	}
-	if n.entries == nil {
-		return nil, pathError("readdir", name, syscall.ENOTDIR)
-	}
-	for base, child := range n.entries {
-		infos = append(infos, child.info(base))
-	}
-	return infos, nil
-}
-
-// Identity needs no generation: no number is used twice.
-func (m *memory) Identity(_ string, info fs.FileInfo) identity {
-	return identity{number: info.(memoryInfo).sys.Fileid}
-}
-
-func (m *memory) Open(name string, _ bool) (storeFile, error) {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	n, err := m.find("open", name)
-	switch {
-	case err != nil:
-		return nil, err
-	case n.mode.IsDir():
-		return nil, pathError("open", name, syscall.EISDIR)
-	case !n.mode.IsRegular():
-		return nil, pathError("open", name, syscall.EINVAL)
-	}
-	return n, nil
-}
-
-func (m *memory) Create(name string, perm fs.FileMode) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.insert("create", name, m.node(perm))
-}
-
-func (m *memory) Mkdir(name string, perm fs.FileMode) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.insert("mkdir", name, m.node(fs.ModeDir|perm))
-}
-
-func (m *memory) Symlink(target, name string) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if err := m.grow(int64(len(target))); err != nil {
-		return pathError("symlink", name, err)
-	}
-	n := m.node(fs.ModeSymlink | 0o777)
-	n.data = slices.Clip([]byte(target))
-	err := m.insert("symlink", name, n)
-	if err != nil {
-		m.used -= int64(len(target))
-	}
-	return err
-}
-
-func (m *memory) Readlink(name string) (string, error) {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	n, err := m.find("readlink", name)
-	if err != nil {
-		return "", err
-	}
-	if n.mode&fs.ModeSymlink == 0 {
-		return "", pathError("readlink", name, syscall.EINVAL)
-	}
-	return string(n.data), nil
-}
-
-func (m *memory) Link(from, to string) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	n, err := m.find("link", from)
-	if err != nil {
-		return err
-	}
-	if n.mode.IsDir() {
-		return pathError("link", from, syscall.EPERM)
-	}
-	if err := m.insert("link", to, n); err != nil {
-		return err
-	}
-	n.links++
-	return nil
-}
-
-func (m *memory) Remove(name string) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	dir, base, err := m.parent("remove", name)
-	if err != nil {
-		return err
-	}
-	n := dir.entries[base]
-	switch {
-	case n == nil:
-		return pathError("remove", name, syscall.ENOENT)
-	case len(n.entries) > 0:
-		return pathError("remove", name, syscall.ENOTEMPTY)
-	}
-	dir.drop(base)
-	return nil
-}
-
-func (m *memory) Rename(from, to string) error {
-	const op = "rename"
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	fromDir, fromBase, err := m.parent(op, from)
-	if err != nil {
-		return err
-	}
-	toDir, toBase, err := m.parent(op, to)
-	if err != nil {
-		return err
-	}
-	n, old := fromDir.entries[fromBase], toDir.entries[toBase]
-	switch {
-	case n == nil:
-		return pathError(op, from, syscall.ENOENT)
-	case n == old:
-		return nil
-	case n.mode.IsDir() && strings.HasPrefix(to, from+"/"):
-		return pathError(op, to, syscall.EINVAL)
-	case old != nil && old.mode.IsDir() && !n.mode.IsDir():
-		return pathError(op, to, syscall.EISDIR)
-	case old != nil && !old.mode.IsDir() && n.mode.IsDir():
-		return pathError(op, to, syscall.ENOTDIR)
-	case old != nil && len(old.entries) > 0:
-		return pathError(op, to, syscall.ENOTEMPTY)
-	case old != nil:
-		toDir.drop(toBase)
-	}
-	delete(fromDir.entries, fromBase)
-	fromDir.mtime = time.Now()
-	if n.mode.IsDir() {
-		fromDir.links--
-	}
-	toDir.put(toBase, n)
-	return nil
-}
-
-// change calls f with the node of a name, unless it is a symbolic link.
-func (m *memory) change(op, name string, f func(*memoryNode)) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	n, err := m.find(op, name)
-	if err == nil && n.mode&fs.ModeSymlink == 0 {
-		f(n)
-	}
-	return err
-}
-
-func (m *memory) Chmod(name string, mode fs.FileMode) error {
-	return m.change("chmod", name, func(n *memoryNode) { n.mode = n.mode.Type() | mode.Perm() })
-}
-
-func (m *memory) Lchown(name string, uid, gid int) error {
-	return m.change("lchown", name, func(n *memoryNode) { n.uid, n.gid = uint32(uid), uint32(gid) })
-}
-
-func (m *memory) Chtimes(name string, _, mtime time.Time) error {
-	return m.change("chtimes", name, func(n *memoryNode) { n.mtime = mtime })
+func (n *memoryNode) Handle() []byte {
+	b := binary.BigEndian.AppendUint64(make([]byte, 0, memoryHandleLen), n.m.export)
+	return binary.BigEndian.AppendUint64(b, n.a.number)
 }
 
 func (m *memory) Space() (space, error) {
@@ -340,10 +94,292 @@ func (m *memory) Space() (space, error) {
 	return space{uint64(m.limit), free, free, files, files - min(m.next, files)}, nil
 }
 
-// Sync has nothing to do: the content ends with the process anyway, and then has another verifier.
-func (m *memory) Sync(string) error { return nil }
-
 func (m *memory) Close() error { return nil }
+
+// entryCost is the number of bytes that an entry of a directory counts beside the data: its node,
+// up to 255 bytes of name, and the maps.
+const entryCost = 1024
+
+// insert makes a node an entry of a directory. mu is held for writing.
+func (n *memoryNode) insert(base string, child *memoryNode) error {
+	switch {
+	case n.entries == nil:
+		return syscall.ENOTDIR
+	case n.a.links == 0: // it was removed
+		return syscall.ESTALE
+	case n.entries[base] != nil:
+		return syscall.EEXIST
+	}
+	if err := n.m.grow(entryCost + int64(cap(child.data))); err != nil {
+		return err
+	}
+	n.put(base, child)
+	n.m.nodes[child.a.number] = child
+	return nil
+}
+
+func (n *memoryNode) put(base string, child *memoryNode) {
+	n.entries[strings.Clone(base)] = child // without the rest of the call
+	n.modified()
+	if child.entries != nil {
+		child.parent = n
+		n.a.links++
+	}
+}
+
+// modified notes a change of a file's data.
+func (n *memoryNode) modified() {
+	n.a.mtime = time.Now()
+	n.a.ctime = n.a.mtime
+}
+
+// drop removes an entry. The data of a file is freed with its last name: there are no open files.
+func (n *memoryNode) drop(base string) {
+	child := n.entries[base]
+	delete(n.entries, base)
+	n.modified()
+	n.m.used -= entryCost
+	child.a.ctime = time.Now()
+	if child.entries != nil {
+		n.a.links--
+		child.a.links = 0
+	} else {
+		child.a.links--
+	}
+	if child.a.links == 0 {
+		n.m.used -= int64(cap(child.data))
+		child.data = nil
+		delete(n.m.nodes, child.a.number)
+	}
+}
+
+func (n *memoryNode) Attributes() (attributes, error) {
+	n.m.mu.RLock()
+	defer n.m.mu.RUnlock()
+	a := n.a
+	a.atime = time.Unix(0, n.atime.Load())
+	a.size, a.used = uint64(len(n.data)), uint64(cap(n.data))
+	if n.entries != nil {
+		a.size, a.used = 4096, 4096
+	}
+	return a, nil
+}
+
+// Access implements inode. The server's user has all rights, as root has with a directory.
+func (n *memoryNode) Access(rights uint32) bool {
+	n.m.mu.RLock()
+	defer n.m.mu.RUnlock()
+	return rights&accessExecute == 0 || n.entries != nil || n.a.mode&0o111 != 0
+}
+
+// Change implements inode.
+func (n *memoryNode) Change(c *sattr) error {
+	n.m.mu.Lock()
+	defer n.m.mu.Unlock()
+	n.set(c)
+	return nil
+}
+
+// set sets attributes. mu is held for writing.
+func (n *memoryNode) set(c *sattr) {
+	if c.mode != nil && n.a.kind != kindSymlink { // Linux has no mode of symbolic links
+		n.a.mode = *c.mode & modeBits
+	}
+	n.a.uid, n.a.gid, _ = c.owner(n.a)
+	if c.atime != nil {
+		n.atime.Store(c.atime.UnixNano())
+	}
+	if c.mtime != nil {
+		n.a.mtime = *c.mtime
+	}
+	n.a.ctime = time.Now()
+}
+
+func (n *memoryNode) Open(bool) (storeFile, error) {
+	if err := n.a.kind.regular(); err != nil {
+		return nil, err
+	}
+	return n, nil
+}
+
+func (n *memoryNode) Readlink() (string, error) {
+	if n.a.kind != kindSymlink {
+		return "", syscall.EINVAL
+	}
+	return string(n.data), nil // which does not change
+}
+
+// Sync has nothing to do: the content ends with the process anyway, and then has another verifier.
+func (n *memoryNode) Sync() error { return nil }
+
+// Close implements inode and storeFile.
+func (n *memoryNode) Close() error { return nil }
+
+func (n *memoryNode) Parent() (inode, error) {
+	n.m.mu.RLock()
+	defer n.m.mu.RUnlock()
+	return n.parent, nil
+}
+
+func (n *memoryNode) Lookup(name string) (inode, error) {
+	n.m.mu.RLock()
+	defer n.m.mu.RUnlock()
+	if n.entries == nil {
+		return nil, syscall.ENOTDIR
+	}
+	child := n.entries[name]
+	if child == nil {
+		return nil, syscall.ENOENT
+	}
+	return child, nil
+}
+
+// List implements inode. each may take its time: it is called without the lock.
+func (n *memoryNode) List(each func(name string, number uint64)) error {
+	n.m.mu.RLock()
+	if n.entries == nil {
+		n.m.mu.RUnlock()
+		return syscall.ENOTDIR
+	}
+	type named struct {
+		name   string
+		number uint64
+	}
+	entries := make([]named, 0, len(n.entries))
+	for name, child := range n.entries {
+		entries = append(entries, named{name, child.a.number})
+	}
+	n.m.mu.RUnlock()
+	for _, e := range entries {
+		each(e.name, e.number)
+	}
+	return nil
+}
+
+// add makes a new file.
+func (n *memoryNode) add(name string, k kind, mode uint32, c *sattr, data []byte) (*memoryNode, error) {
+	n.m.mu.Lock()
+	defer n.m.mu.Unlock()
+	child := n.m.node(k, mode, c)
+	child.data = data
+	if err := n.insert(name, child); err != nil {
+		return nil, err
+	}
+	return child, nil
+}
+
+func (n *memoryNode) Create(name string, c *sattr) (inode, storeFile, error) {
+	child, err := n.add(name, kindRegular, 0o644, c, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	return child, child, nil
+}
+
+func (n *memoryNode) Mkdir(name string, c *sattr) (inode, error) {
+	return asInode(n.add(name, kindDirectory, 0o755, c, nil))
+}
+
+func (n *memoryNode) Symlink(target, name string) (inode, error) {
+	return asInode(n.add(name, kindSymlink, 0o777, nil, slices.Clip([]byte(target))))
+}
+
+func (n *memoryNode) Mknod(name string, k kind, c *sattr) (inode, error) {
+	return asInode(n.add(name, k, 0o644, c, nil))
+}
+
+// asInode returns no node if there is an error, and not one that is a nil pointer.
+func asInode[N inode](n N, err error) (inode, error) {
+	if err != nil {
+		return nil, err
+	}
+	return n, nil
+}
+
+func (n *memoryNode) Link(file inode, name string) error {
+	n.m.mu.Lock()
+	defer n.m.mu.Unlock()
+	child := file.(*memoryNode)
+	switch {
+	case child.entries != nil:
+		return syscall.EPERM
+	case child.a.links == 0:
+		return syscall.ESTALE
+	}
+	if err := n.insert(name, child); err != nil {
+		return err
+	}
+	n.m.used -= int64(cap(child.data)) // which counts once
+	child.a.links++
+	child.a.ctime = time.Now()
+	return nil
+}
+
+func (n *memoryNode) Remove(name string, directory bool) error {
+	n.m.mu.Lock()
+	defer n.m.mu.Unlock()
+	child := n.entries[name]
+	switch {
+	case n.entries == nil:
+		return syscall.ENOTDIR
+	case child == nil:
+		return syscall.ENOENT
+	case directory && child.entries == nil:
+		return syscall.ENOTDIR
+	case !directory && child.entries != nil:
+		return syscall.EISDIR
+	case len(child.entries) > 0:
+		return syscall.ENOTEMPTY
+	}
+	n.drop(name)
+	return nil
+}
+
+func (n *memoryNode) Rename(from string, to inode, name string) error {
+	n.m.mu.Lock()
+	defer n.m.mu.Unlock()
+	dir := to.(*memoryNode)
+	if n.entries == nil || dir.entries == nil {
+		return syscall.ENOTDIR
+	}
+	child, old := n.entries[from], dir.entries[name]
+	switch {
+	case child == nil:
+		return syscall.ENOENT
+	case dir.a.links == 0:
+		return syscall.ESTALE
+	case child == old:
+		return nil
+	case child.entries != nil && dir.below(child):
+		return syscall.EINVAL
+	case old != nil && old.entries != nil && child.entries == nil:
+		return syscall.EISDIR
+	case old != nil && old.entries == nil && child.entries != nil:
+		return syscall.ENOTDIR
+	case old != nil && len(old.entries) > 0:
+		return syscall.ENOTEMPTY
+	case old != nil:
+		dir.drop(name)
+	}
+	delete(n.entries, from)
+	n.modified()
+	if child.entries != nil {
+		n.a.links--
+	}
+	dir.put(name, child)
+	child.a.ctime = time.Now()
+	return nil
+}
+
+// below reports whether a directory is another one, or below it. mu is held.
+func (n *memoryNode) below(other *memoryNode) bool {
+	for ; n != other; n = n.parent {
+		if n == n.parent {
+			return false
+		}
+	}
+	return true
+}
 
 // grow accounts for n further bytes of data. mu is held for writing.
 func (m *memory) grow(n int64) error {
@@ -358,8 +394,11 @@ func (m *memory) grow(n int64) error {
 // grows has up to twice its length, where there is room for it, and a smaller one is moved. mu is
 // held for writing.
 func (n *memoryNode) resize(size int64) error {
-	if n.links == 0 {
+	switch {
+	case n.a.links == 0:
 		return syscall.ESTALE
+	case size > math.MaxInt/2: // with 32 bits, the address space
+		return syscall.EFBIG
 	}
 	old, occupied := int64(len(n.data)), int64(cap(n.data))
 	if size <= occupied && size >= occupied/2 {
@@ -387,6 +426,7 @@ func (n *memoryNode) resize(size int64) error {
 func (n *memoryNode) ReadAt(b []byte, off int64) (int, error) {
 	n.m.mu.RLock()
 	defer n.m.mu.RUnlock()
+	n.atime.Store(time.Now().UnixNano())
 	if off >= int64(len(n.data)) {
 		return 0, io.EOF
 	}
@@ -409,7 +449,7 @@ func (n *memoryNode) WriteAt(b []byte, off int64) (int, error) {
 			return 0, err
 		}
 	}
-	n.mtime = time.Now()
+	n.modified()
 	return copy(n.data[off:], b), nil
 }
 
@@ -417,19 +457,6 @@ func (n *memoryNode) WriteAt(b []byte, off int64) (int, error) {
 func (n *memoryNode) Truncate(size int64) error {
 	n.m.mu.Lock()
 	defer n.m.mu.Unlock()
-	n.mtime = time.Now()
+	n.modified()
 	return n.resize(size)
 }
-
-// Sync implements storeFile.
-func (n *memoryNode) Sync() error { return nil }
-
-// Stat implements storeFile.
-func (n *memoryNode) Stat() (fs.FileInfo, error) {
-	n.m.mu.RLock()
-	defer n.m.mu.RUnlock()
-	return n.info(""), nil
-}
-
-// Close implements storeFile.
-func (n *memoryNode) Close() error { return nil }

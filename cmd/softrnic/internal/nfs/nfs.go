@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -72,6 +73,8 @@ func (c *Serve) Validate() error {
 		return errors.New("--forward cannot be used with --read-only or --mount-port: the server has the exports, and MOUNT")
 	case c.Memory < 0:
 		return fmt.Errorf("--memory %d: must be 1 or more", c.Memory)
+	case c.Memory > math.MaxInt/2:
+		return fmt.Errorf("--memory %d: this is more than a process of 32 bits can have", c.Memory)
 	case c.Port == c.MountPort && slices.Contains(c.Transport, node.Transport{Transport: verbs.IWARP}):
 		return fmt.Errorf("--port %d is also --mount-port: over iWARP it needs its own TCP port: use another", c.Port)
 	}
@@ -106,10 +109,7 @@ func (c *Serve) Run(ctx context.Context, e *cli.Env) error {
 	if err != nil {
 		return err
 	}
-	ex, err := newExport(s, path, c.ReadOnly)
-	if err != nil {
-		return errors.Join(err, s.Close())
-	}
+	ex := newExport(s, path, c.ReadOnly)
 	err = c.RunNodeForPeer(ctx, e, func(ctx context.Context, n *node.Node) error { return c.serve(ctx, n, ex, metrics) })
 	return errors.Join(err, ex.close())
 }

@@ -106,8 +106,7 @@ func TestPowerCut(t *testing.T) {
 	if out, err := exec.Command("sync", "-f", dir).CombinedOutput(); err != nil {
 		t.Skipf("sync: %v %s", err, out)
 	}
-	e, err := newExport(opened(t, dir), "/", false)
-	ok(t, err)
+	e := newExport(opened(t, dir), "/", false)
 	defer unmount()
 	defer e.close()
 	c := local(e)
@@ -159,8 +158,7 @@ func TestFullBackingStore(t *testing.T) {
 	t.Cleanup(func() { _ = exec.Command("umount", "-l", thin).Run() })
 	d := newDisk(t, thin, 64<<20)
 	dir, unmount := d.mount(d.image)
-	e, err := newExport(opened(t, dir), "/", false)
-	ok(t, err)
+	e := newExport(opened(t, dir), "/", false)
 	defer unmount()
 	defer e.close()
 	a, b := local(e), local(e)

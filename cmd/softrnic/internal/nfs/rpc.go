@@ -1,6 +1,11 @@
 package nfs
 
-import "encoding/binary"
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"time"
+)
 
 // Programs and procedures (RFC 1813 §3.3, §5.2).
 const (
@@ -31,15 +36,16 @@ const (
 	procPathconf    = 20
 	procCommit      = 21
 
-	mountDump    = 2
-	mountUmntall = 4
-	mountExport  = 5
+	mountMnt    = 1
+	mountDump   = 2
+	mountExport = 5
 )
 
 // nfsProcedure describes a procedure of NFS.
 type nfsProcedure struct {
 	// args are the types of the arguments (RFC 1813 §3.3): h a file handle, n a name, p a path, o
-	// opaque data, 4 and 8 numbers of 4 and 8 bytes, a attributes to set, g a guard, c createhow3.
+	// opaque data, 4 and 8 numbers of 4 and 8 bytes, a attributes to set, g a guard, c createhow3, m
+	// mknoddata3.
 	args string
 	// failure is the number of words of the result after the status if that is not OK: attributes
 	// that do not follow.
@@ -68,7 +74,7 @@ var nfsProcedures = [...]nfsProcedure{
 	procCreate:      {"hnc", 2, changesOnce},
 	procMkdir:       {"hna", 2, changesOnce},
 	procSymlink:     {"hnap", 2, changesOnce},
-	procMknod:       {"hn", 2, changesOnce},
+	procMknod:       {"hnm", 2, changesOnce},
 	procRemove:      {"hn", 2, changesOnce},
 	procRmdir:       {"hn", 2, changesOnce},
 	procRename:      {"hnhn", 4, changesOnce},
@@ -84,8 +90,10 @@ var nfsProcedures = [...]nfsProcedure{
 // Arguments of the procedures of MOUNT.
 var mountProcedures = [...]string{"", "p", "", "p", "", ""}
 
-// status is a status of NFS (RFC 1813 §2.6).
+// status is a status of NFS (RFC 1813 §2.6), and an error that has it.
 type status uint32
+
+func (s status) Error() string { return fmt.Sprint("NFS status ", uint32(s)) }
 
 const (
 	nfsOK          status = 0
@@ -107,9 +115,11 @@ const (
 	nfsDquot       status = 69
 	nfsStale       status = 70
 	nfsBadhandle   status = 10001
+	nfsNotSync     status = 10002
 	nfsNotsupp     status = 10004
 	nfsToosmall    status = 10005
 	nfsServerfault status = 10006
+	nfsBadtype     status = 10007
 	nfsJukebox     status = 10008
 )
 
@@ -126,15 +136,14 @@ const (
 // rpcCall is the header of a call (RFC 5531 §9), and its arguments.
 type rpcCall struct {
 	message                     []byte
-	record                      []byte // the message with its record mark, after own
 	xid, rpcVersion             uint32
 	program, version, procedure uint32
-	flavor                      uint32  // of the credentials
-	args                        int     // offset of the arguments
-	fields                      []int   // offsets of the arguments; of opaques, of their data
-	lengths                     []int   // of opaques
-	mode                        *uint32 // that the attributes to set have, or nil
-	size                        uint64  // and the size, or 0
+	flavor                      uint32   // of the credentials
+	args                        int      // offset of the arguments
+	fields                      []int    // offsets of the arguments; of opaques, of their data
+	lengths                     []int    // of opaques
+	set                         sattr    // the attributes to set
+	truncates                   identity // of CREATE: the file that may lose its data
 }
 
 const maxAuth = 400 // bytes of an opaque_auth (RFC 5531 §8.2)
@@ -196,8 +205,7 @@ func parseCall(message []byte) (c *rpcCall, ok bool) {
 	return c, x.ok
 }
 
-// parseArgs parses the arguments, and reports whether they are complete. go-nfs believes the
-// lengths in them.
+// parseArgs parses the arguments, and reports whether they are complete.
 func (c *rpcCall) parseArgs(types string) bool {
 	x := &xdr{b: c.message, off: c.args, ok: true}
 	for _, t := range types {
@@ -205,7 +213,6 @@ func (c *rpcCall) parseArgs(types string) bool {
 		switch t {
 		case 'h':
 			at, n = x.opaque(handleMax)
-			x.ok = x.ok && n%4 == 0 // go-nfs does not skip padding
 		case 'n', 'p', 'o':
 			at, n = x.opaque(len(c.message))
 		case '4':
@@ -224,6 +231,14 @@ func (c *rpcCall) parseArgs(types string) bool {
 			} else {
 				c.attributes(x)
 			}
+		case 'm':
+			switch k := kind(x.uint32()); k {
+			case kindBlock, kindCharacter, kindSocket, kindFIFO:
+				c.attributes(x)
+				if k == kindBlock || k == kindCharacter {
+					x.skip(8)
+				}
+			}
 		}
 		c.fields, c.lengths = append(c.fields, at), append(c.lengths, n)
 	}
@@ -234,44 +249,43 @@ const createGuarded, createExclusive = 1, 2 // createmode3 (RFC 1813 §3.3.8)
 
 // attributes parses an sattr3 (RFC 1813 §2.6).
 func (c *rpcCall) attributes(x *xdr) {
-	if x.uint32() != 0 {
-		mode := x.uint32()
-		c.mode = &mode
-	}
-	for range 2 { // uid, gid
+	for _, to := range []**uint32{&c.set.mode, &c.set.uid, &c.set.gid} {
 		if x.uint32() != 0 {
-			x.skip(4)
+			v := x.uint32()
+			*to = &v
 		}
 	}
 	if x.uint32() != 0 {
-		c.size = uint64(x.uint32())<<32 | uint64(x.uint32())
+		size := uint64(x.uint32())<<32 | uint64(x.uint32())
+		c.set.size = &size
 	}
-	for range 2 { // atime, mtime
-		if x.uint32() == 2 {
-			x.skip(8)
+	const serverTime, clientTime = 1, 2
+	for _, to := range []**time.Time{&c.set.atime, &c.set.mtime} {
+		var t time.Time
+		switch x.uint32() {
+		case serverTime:
+			t = time.Now()
+		case clientTime:
+			t = time.Unix(int64(x.uint32()), int64(x.uint32()))
+		default:
+			continue
 		}
+		*to = &t
 	}
 }
 
-// own copies the message, which its connection lends until the reply, to a record.
-func (c *rpcCall) own() {
-	b := binary.BigEndian.AppendUint32(make([]byte, 0, 4+len(c.message)), lastFragment|uint32(len(c.message)))
-	c.record = append(b, c.message...)
-	c.message = c.record[4:]
-}
+// own copies the message, which its connection lends until the reply.
+func (c *rpcCall) own() { c.message = bytes.Clone(c.message) }
 
 // bytes returns the opaque that is argument i.
 func (c *rpcCall) bytes(i int) []byte { return c.message[c.fields[i] : c.fields[i]+c.lengths[i]] }
 
-func (c *rpcCall) uint32(i int) uint32 { return binary.BigEndian.Uint32(c.message[c.fields[i]:]) }
-func (c *rpcCall) uint64(i int) uint64 { return binary.BigEndian.Uint64(c.message[c.fields[i]:]) }
+func (c *rpcCall) uint32(i int) uint32 { return c.word(i, 0) }
 
-// limit lowers an argument of four bytes in the message.
-func (c *rpcCall) limit(i int, most uint32) {
-	if c.uint32(i) > most {
-		binary.BigEndian.PutUint32(c.message[c.fields[i]:], most)
-	}
-}
+// word returns word n of argument i.
+func (c *rpcCall) word(i, n int) uint32 { return binary.BigEndian.Uint32(c.message[c.fields[i]+4*n:]) }
+
+func (c *rpcCall) uint64(i int) uint64 { return binary.BigEndian.Uint64(c.message[c.fields[i]:]) }
 
 func words(b []byte, words ...uint32) []byte {
 	for _, w := range words {
@@ -296,18 +310,6 @@ func (c *rpcCall) denied(reason ...uint32) []byte {
 func (c *rpcCall) fail(s status) []byte {
 	b := words(c.accepted(acceptSuccess), uint32(s))
 	return append(b, make([]byte, 4*nfsProcedures[c.procedure].failure)...)
-}
-
-// offset of the results in a reply that was accepted, with an empty verifier.
-const resultOffset = 24
-
-// result returns the outcome of an accepted reply, and the offset of its results.
-func result(reply []byte) (outcome uint32, ok bool) {
-	if len(reply) < resultOffset {
-		return 0, false
-	}
-	const msgAccepted = 0
-	return binary.BigEndian.Uint32(reply[resultOffset-4:]), binary.BigEndian.Uint32(reply[8:]) == msgAccepted
 }
 
 // appendOpaque appends a counted opaque.

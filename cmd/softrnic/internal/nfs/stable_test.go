@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 
 	"github.com/softrnic/softrnic/tests/stacktest"
 )
@@ -103,26 +104,31 @@ func TestConcurrentCommits(t *testing.T) {
 // TestSyncBeforeClose: a file with data that is not committed is synced before the server closes
 // it, because a later COMMIT would not be told of an error.
 func TestSyncBeforeClose(t *testing.T) {
-	s := &hookedStore{store: opened(t, t.TempDir())}
-	var synced []string
-	failure := failing(1, syscall.EIO)
-	s.syncFile = func(name string) error {
-		synced = append(synced, name)
-		return failure(name)
-	}
-	c := local(exported(t, s, false))
-	root := c.mount(t, "/")
-	file := c.create(t, root, "file")
-	_, before := c.write(t, file, 0, []byte("text"), 0)
-	for i := range maxKept + 1 {
-		c.create(t, root, fmt.Sprint(i))
-	}
-	if !slices.Equal(synced, []string{"file"}) {
-		t.Errorf("synced: %q", synced)
-	}
-	if got, after := c.commit(t, file); got != nfsOK || after == before {
-		t.Errorf("COMMIT: %d, verifier %#x and before %#x", got, after, before)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		s := &hookedStore{store: newMemory(1 << 20)}
+		var synced []string
+		failure := failing(1, syscall.EIO)
+		s.syncFile = func(name string) error {
+			synced = append(synced, name)
+			return failure(name)
+		}
+		e := newExport(s, "/", false)
+		c := local(e)
+		root := c.mount(t, "/")
+		file := c.create(t, root, "file")
+		_, before := c.write(t, file, 0, []byte("text"), 0)
+		for i := range maxKept + 1 {
+			c.create(t, root, fmt.Sprint(i))
+		}
+		synctest.Wait()
+		if !slices.Equal(synced, []string{"file"}) {
+			t.Errorf("synced: %q", synced)
+		}
+		if got, after := c.commit(t, file); got != nfsOK || after == before {
+			t.Errorf("COMMIT: %d, verifier %#x and before %#x", got, after, before)
+		}
+		ok(t, e.close())
+	})
 }
 
 // TestStableWrites: a WRITE with DATA_SYNC or FILE_SYNC is synced before its reply, and fails with
@@ -180,7 +186,7 @@ func TestSynced(t *testing.T) {
 		{procCreate, []any{a, "new", 0, 0, 0, 0, 1, uint64(7), 0, 0}, []string{"a/new"}}, // it exists
 		{procMkdir, join([]any{b, "dir"}, noAttributes), []string{"b/dir", "b"}},
 		{procSymlink, join([]any{root, "symlink"}, noAttributes, []any{"target"}), []string{"."}},
-		{procLink, []any{file, b, "link"}, []string{"b/link", "b"}},
+		{procLink, []any{file, b, "link"}, []string{"a/file", "b"}},
 		{procRename, []any{a, "new", b, "moved"}, []string{"a", "b"}},
 		{procRename, []any{a, "file", a, "renamed"}, []string{"a"}},
 		{procRemove, []any{b, "moved"}, []string{"b"}},

@@ -2,19 +2,19 @@ package nfs
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"sync"
+	"time"
 )
 
 // workers bound the calls that are inside the store, where each may block a thread: in all, and of
 // each client. A call that its client has abandoned counts until it ends. Further calls wait; the
 // credits of the connections bound those.
 type workers struct {
-	export *export
-	slots  chan struct{} // has a value for each call
+	slots chan struct{} // has a value for each call
 
 	mu    sync.Mutex
-	free  []*session
 	peers map[netip.Addr]*peerWorkers
 }
 
@@ -25,21 +25,23 @@ type peerWorkers struct {
 }
 
 const (
-	maxSessions       = 32 // calls inside the store in all
-	maxSessionsOfPeer = 8  // and of a client's address
+	maxWorkers       = 32 // calls inside the store in all
+	maxWorkersOfPeer = 8  // and of a client's address
+
+	closeLimit = 10 * time.Second // for the calls that are inside the store at the end
 )
 
-func newWorkers(e *export) *workers {
-	return &workers{export: e, slots: make(chan struct{}, maxSessions), peers: map[netip.Addr]*peerWorkers{}}
+func newWorkers() *workers {
+	return &workers{slots: make(chan struct{}, maxWorkers), peers: map[netip.Addr]*peerWorkers{}}
 }
 
-// take waits for a worker for a call of a client. Clients get them in turn. It returns nil if ctx
+// take waits for a worker for a call of a client. Clients get them in turn. It returns false if ctx
 // ends before.
-func (w *workers) take(ctx context.Context, client netip.Addr) *session {
+func (w *workers) take(ctx context.Context, client netip.Addr) bool {
 	w.mu.Lock()
 	p := w.peers[client]
 	if p == nil {
-		p = &peerWorkers{slots: make(chan struct{}, maxSessionsOfPeer)}
+		p = &peerWorkers{slots: make(chan struct{}, maxWorkersOfPeer)}
 		w.peers[client] = p
 	}
 	p.users++
@@ -48,31 +50,21 @@ func (w *workers) take(ctx context.Context, client netip.Addr) *session {
 	case p.slots <- struct{}{}:
 	case <-ctx.Done():
 		w.leave(client)
-		return nil
+		return false
 	}
 	select {
 	case w.slots <- struct{}{}:
+		return true
 	case <-ctx.Done():
 		<-p.slots
 		w.leave(client)
-		return nil
+		return false
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if n := len(w.free); n > 0 {
-		s := w.free[n-1]
-		w.free = w.free[:n-1]
-		return s
-	}
-	return newSession(w.export)
 }
 
 // put returns the worker of a call that has ended.
-func (w *workers) put(client netip.Addr, s *session) {
+func (w *workers) put(client netip.Addr) {
 	w.mu.Lock()
-	if !s.ended() {
-		w.free = append(w.free, s)
-	}
 	p := w.peers[client]
 	w.mu.Unlock()
 	<-w.slots
@@ -89,12 +81,17 @@ func (w *workers) leave(client netip.Addr) {
 	}
 }
 
-// close waits for the calls that are inside the store, and ends all sessions.
-func (w *workers) close() {
-	for range maxSessions {
-		w.slots <- struct{}{}
+// close waits for the calls that are inside the store, but not for ever: a disk that does not answer
+// must not keep the command from ending.
+func (w *workers) close() error {
+	limit := time.NewTimer(closeLimit)
+	defer limit.Stop()
+	for i := range maxWorkers {
+		select {
+		case w.slots <- struct{}{}:
+		case <-limit.C:
+			return fmt.Errorf("after %v, %d calls still wait for the file system", closeLimit, maxWorkers-i)
+		}
 	}
-	for _, s := range w.free {
-		_ = s.Close()
-	}
+	return nil
 }

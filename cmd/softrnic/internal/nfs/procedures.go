@@ -1,0 +1,611 @@
+package nfs
+
+import (
+	"encoding/binary"
+	"errors"
+	"io"
+	"io/fs"
+	"math"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// execution is a call of NFS inside the store, with the beginning of its reply: that with status OK.
+type execution struct {
+	*export
+	*rpcCall
+	reply   []byte
+	nodes   []inode // that are to be closed at the end
+	changed []inode // that must be on stable storage before the reply
+}
+
+// procedures serve the calls. They append the results to the reply (RFC 1813 §3.3), or return the
+// error whose status is the reply.
+var procedures = [...]func(*execution) error{
+	procGetattr:     (*execution).getattr,
+	procSetattr:     (*execution).setattr,
+	procLookup:      (*execution).lookup,
+	procAccess:      (*execution).access,
+	procReadlink:    (*execution).readlink,
+	procRead:        (*execution).read,
+	procWrite:       (*execution).write,
+	procCreate:      (*execution).create,
+	procMkdir:       (*execution).mkdir,
+	procSymlink:     (*execution).symlink,
+	procMknod:       (*execution).mknod,
+	procRemove:      (*execution).remove,
+	procRmdir:       (*execution).remove,
+	procRename:      (*execution).rename,
+	procLink:        (*execution).link,
+	procReaddir:     (*execution).readdir,
+	procReaddirplus: (*execution).readdir,
+	procFsstat:      (*execution).fsstat,
+	procFsinfo:      (*execution).fsinfo,
+	procPathconf:    (*execution).pathconf,
+	procCommit:      (*execution).commit,
+}
+
+// execute serves a call, and brings its changes to stable storage.
+func (e *export) execute(c *rpcCall) ([]byte, error) {
+	if c.procedure == procNull {
+		return c.accepted(acceptSuccess), nil
+	}
+	for i, t := range nfsProcedures[c.procedure].args {
+		if t == 'n' && c.lengths[i] > nameMax {
+			return nil, nfsNameTooLong
+		}
+	}
+	if c.set.size != nil && *c.set.size > math.MaxInt64 {
+		return nil, nfsInval
+	}
+	x := &execution{export: e, rpcCall: c, reply: words(c.accepted(acceptSuccess), uint32(nfsOK))}
+	defer x.close()
+	if err := procedures[c.procedure](x); err != nil {
+		return nil, err
+	}
+	for _, n := range x.changed {
+		if err := e.files.sync(n); err != nil {
+			return nil, stored(err)
+		}
+	}
+	return x.reply, nil
+}
+
+const nameMax = 255 // the longest name, as in Linux
+
+// keep keeps an inode until the end of the call.
+func (x *execution) keep(n inode, err error) (inode, error) {
+	if err == nil {
+		x.nodes = append(x.nodes, n)
+	}
+	return n, err
+}
+
+func (x *execution) close() {
+	for _, n := range x.nodes {
+		_ = n.Close()
+	}
+}
+
+// find returns the file whose handle is argument i, with its attributes.
+func (x *execution) find(i int) (n inode, a attributes, err error) {
+	if n, err = x.keep(x.store.Find(x.bytes(i))); err == nil {
+		a, err = n.Attributes()
+	}
+	return n, a, err
+}
+
+// validName reports whether a client's name may be that of an entry of a directory.
+func validName(name string) bool {
+	return name != "" && name != "." && name != ".." && !strings.ContainsAny(name, "/\x00")
+}
+
+// directory returns the directory whose handle is argument i, and the name in it that follows.
+func (x *execution) directory(i int) (dir inode, name string, err error) {
+	dir, a, err := x.find(i)
+	name = string(x.bytes(i + 1))
+	switch {
+	case err != nil:
+		return nil, "", err
+	case a.kind != kindDirectory:
+		return nil, "", syscall.ENOTDIR
+	case !validName(name):
+		return nil, "", syscall.EINVAL
+	}
+	return dir, name, nil
+}
+
+func (x *execution) words(w ...uint32) { x.reply = words(x.reply, w...) }
+
+func (x *execution) uint64s(list ...uint64) {
+	for _, v := range list {
+		x.reply = binary.BigEndian.AppendUint64(x.reply, v)
+	}
+}
+
+func (x *execution) bool(v bool) {
+	if v {
+		x.words(1)
+	} else {
+		x.words(0)
+	}
+}
+
+const attributesLen = 84 // of fattr3 (RFC 1813 §2.6)
+
+// attributes appends a fattr3. The file system is always the same one, because Linux would mount
+// others by themselves.
+func (x *execution) attributes(a attributes) {
+	x.words(uint32(a.kind), a.mode, a.links, a.uid, a.gid)
+	x.uint64s(a.size, a.used)
+	x.words(a.major, a.minor)
+	x.uint64s(0, a.number)
+	for _, t := range []time.Time{a.atime, a.mtime, a.ctime} {
+		x.words(uint32(t.Unix()), uint32(t.Nanosecond()))
+	}
+}
+
+// postOp appends a post_op_attr: the attributes of a file now, if they can be had.
+func (x *execution) postOp(n inode) {
+	a, err := n.Attributes()
+	x.bool(err == nil)
+	if err == nil {
+		x.attributes(a)
+	}
+}
+
+// wcc appends a wcc_data without the attributes from before: other programs may change the file
+// between those and the call.
+func (x *execution) wcc(n inode) {
+	x.words(0)
+	x.postOp(n)
+}
+
+// made appends the results for a new file in a directory, both of which have changed.
+func (x *execution) made(n, dir inode) {
+	x.changed = append(x.changed, n, dir)
+	x.entry(n, dir)
+}
+
+// entry appends the results for a file in a directory, of the calls that create one.
+func (x *execution) entry(n, dir inode) {
+	x.words(1)
+	x.reply = appendOpaque(x.reply, n.Handle())
+	x.postOp(n)
+	x.wcc(dir)
+}
+
+func (x *execution) getattr() error {
+	_, a, err := x.find(0)
+	if err == nil {
+		x.attributes(a)
+	}
+	return err
+}
+
+func (x *execution) setattr() error {
+	n, a, err := x.find(0)
+	if err != nil {
+		return err
+	}
+	guard := &xdr{b: x.message, off: x.fields[2], ok: true}
+	if guard.uint32() != 0 && (guard.uint32() != uint32(a.ctime.Unix()) || guard.uint32() != uint32(a.ctime.Nanosecond())) {
+		return nfsNotSync
+	}
+	if x.set.size != nil {
+		if err := x.truncate(n, a); err != nil {
+			return err
+		}
+	}
+	rest := x.set
+	rest.size = nil
+	if rest != (sattr{}) {
+		err = n.Change(&rest)
+	}
+	x.changed = append(x.changed, n)
+	x.wcc(n)
+	return err
+}
+
+// truncate sets the size of a file.
+func (x *execution) truncate(n inode, a attributes) error {
+	if err := a.kind.regular(); err != nil {
+		return err
+	}
+	f, err := x.files.get(n, a.identity, true)
+	if err != nil {
+		return err
+	}
+	err = f.Truncate(int64(*x.set.size))
+	return errors.Join(err, f.Close())
+}
+
+func (x *execution) lookup() error {
+	dir, a, err := x.find(0)
+	if err != nil {
+		return err
+	}
+	n := dir
+	switch name := string(x.bytes(1)); {
+	case a.kind != kindDirectory:
+		return syscall.ENOTDIR
+	case name == ".":
+	case name == "..":
+		n, err = x.keep(dir.Parent())
+	case !validName(name):
+		return syscall.EINVAL
+	default:
+		n, err = x.keep(dir.Lookup(name))
+	}
+	if err != nil {
+		return err
+	}
+	x.reply = appendOpaque(x.reply, n.Handle())
+	x.postOp(n)
+	x.postOp(dir)
+	return nil
+}
+
+// Rights of ACCESS (RFC 1813 §3.3.4).
+const (
+	rightRead = 1 << iota
+	rightLookup
+	rightModify
+	rightExtend
+	rightDelete
+	rightExecute
+)
+
+func (x *execution) access() error {
+	n, a, err := x.find(0)
+	if err != nil {
+		return err
+	}
+	rights := map[uint32]uint32{rightRead: accessRead, rightModify: accessWrite, rightExtend: accessWrite}
+	if a.kind == kindDirectory {
+		rights[rightLookup], rights[rightDelete] = accessExecute, accessWrite
+	} else {
+		rights[rightExecute] = accessExecute
+	}
+	granted := uint32(0)
+	for right, need := range rights {
+		if x.uint32(1)&right != 0 && (need != accessWrite || !x.readOnly) && n.Access(need) {
+			granted |= right
+		}
+	}
+	x.postOp(n)
+	x.words(granted)
+	return nil
+}
+
+func (x *execution) readlink() error {
+	n, _, err := x.find(0)
+	if err != nil {
+		return err
+	}
+	target, err := n.Readlink()
+	if err != nil {
+		return err
+	}
+	x.postOp(n)
+	x.reply = appendOpaque(x.reply, []byte(target))
+	return nil
+}
+
+func (x *execution) read() error {
+	n, a, err := x.find(0)
+	if err != nil {
+		return err
+	}
+	off, count := x.uint64(1), min(x.uint32(2), maxTransfer)
+	if off > math.MaxInt64-maxTransfer {
+		return nfsInval
+	}
+	if err := a.kind.regular(); err != nil {
+		return err
+	}
+	f, err := x.files.get(n, a.identity, false)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	const before = 4 + attributesLen + 4 + 4 + 4 // the data: attributes, count, eof, length
+	at := len(x.reply) + before
+	x.reply = slices.Grow(x.reply, before+int(count)+3)
+	reply := x.reply[:at+int(count)]
+	got, err := f.ReadAt(reply[at:], int64(off))
+	if err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	if a, err = n.Attributes(); err != nil {
+		return err
+	}
+	x.words(1)
+	x.attributes(a)
+	x.words(uint32(got))
+	x.bool(off+uint64(got) >= a.size)
+	x.words(uint32(got))
+	x.reply = append(reply[:at+got], make([]byte, -got&3)...)
+	return nil
+}
+
+func (x *execution) write() error {
+	n, a, err := x.find(0)
+	if err != nil {
+		return err
+	}
+	const unstable, fileSync = 0, 2
+	off, data, stable := x.uint64(1), x.bytes(4), x.uint32(3) != unstable
+	if off > math.MaxInt64-maxTransfer {
+		return nfsFbig
+	}
+	if count := x.uint32(2); uint64(count) < uint64(len(data)) {
+		data = data[:count]
+	}
+	if err := a.kind.regular(); err != nil {
+		return err
+	}
+	f, err := x.files.get(n, a.identity, true)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	verifier := x.verifier.Load() // before the data, because a write-back may fail soon after
+	written, err := f.WriteAt(data, int64(off))
+	if err != nil {
+		return err
+	}
+	committed := uint32(unstable)
+	if stable {
+		if err := stored(f.Sync()); err != nil {
+			return err
+		}
+		committed = fileSync
+	}
+	x.wcc(n)
+	x.words(uint32(written), committed)
+	x.uint64s(verifier)
+	return nil
+}
+
+func (x *execution) create() error {
+	dir, name, err := x.directory(0)
+	if err != nil {
+		return err
+	}
+	how, set := x.uint32(2), x.set
+	if how > createExclusive {
+		return nfsInval
+	}
+	if how == createExclusive {
+		// The verifier is kept in the times (RFC 1813 §3.3.8), without the bits that not all file
+		// systems can store. The client sets attributes later.
+		const stored = 1<<31 - 1
+		mode := uint32(0o600)
+		atime, mtime := time.Unix(int64(x.word(2, 1)&stored), 0), time.Unix(int64(x.word(2, 2)&stored), 0)
+		set = sattr{mode: &mode, atime: &atime, mtime: &mtime}
+	}
+	set.size = nil
+	n, file, err := dir.Create(name, &set)
+	if errors.Is(err, fs.ErrExist) && how != createGuarded {
+		return x.exists(dir, name, how, set)
+	}
+	if err != nil {
+		return err
+	}
+	x.nodes = append(x.nodes, n)
+	a, err := n.Attributes()
+	if err != nil {
+		return errors.Join(err, file.Close())
+	}
+	// It stays open for a while: its client may write to it even if the mode does not allow that.
+	f := x.files.add(a.identity, true, file)
+	defer func() { _ = f.Close() }()
+	if x.set.size != nil && *x.set.size != 0 {
+		if err := f.Truncate(int64(*x.set.size)); err != nil {
+			return err
+		}
+	}
+	x.made(n, dir)
+	return nil
+}
+
+// exists ends a CREATE whose name exists. If it is UNCHECKED it may set the size, and nothing else.
+// If it is EXCLUSIVE the file may be that of the same call: it has its times, and no data yet.
+func (x *execution) exists(dir inode, name string, how uint32, set sattr) error {
+	n, err := x.keep(dir.Lookup(name))
+	if err != nil {
+		return err
+	}
+	a, err := n.Attributes()
+	switch {
+	case err != nil:
+		return err
+	case a.kind != kindRegular:
+		return nfsExist
+	case how == createExclusive:
+		if a.size != 0 || a.atime.Unix() != set.atime.Unix() || a.mtime.Unix() != set.mtime.Unix() {
+			return nfsExist
+		}
+		x.made(n, dir)
+		return nil
+	case x.set.size != nil && a.identity != x.truncates: // it was replaced since the range was entered
+		return nfsJukebox
+	case x.set.size != nil:
+		if err := x.truncate(n, a); err != nil {
+			return err
+		}
+		x.changed = append(x.changed, n)
+	}
+	x.entry(n, dir)
+	return nil
+}
+
+func (x *execution) mkdir() error {
+	dir, name, err := x.directory(0)
+	if err != nil {
+		return err
+	}
+	n, err := x.keep(dir.Mkdir(name, &x.set))
+	if err == nil {
+		x.made(n, dir)
+	}
+	return err
+}
+
+func (x *execution) symlink() error {
+	dir, name, err := x.directory(0)
+	if err != nil {
+		return err
+	}
+	n, err := x.keep(dir.Symlink(string(x.bytes(3)), name))
+	if err == nil { // its directory's sync is enough: a link has no data of its own to sync
+		x.changed = append(x.changed, dir)
+		x.entry(n, dir)
+	}
+	return err
+}
+
+// mknod creates FIFOs and sockets, which clients use among themselves. Devices would be those of the
+// server too, for its local users, and are refused as if the server's user had no right to them.
+func (x *execution) mknod() error {
+	dir, name, err := x.directory(0)
+	if err != nil {
+		return err
+	}
+	switch k := kind(x.uint32(2)); k {
+	case kindFIFO, kindSocket:
+		n, err := x.keep(dir.Mknod(name, k, &x.set))
+		if err == nil {
+			x.made(n, dir)
+		}
+		return err
+	case kindBlock, kindCharacter:
+		return nfsPerm
+	}
+	return nfsBadtype
+}
+
+func (x *execution) remove() error {
+	dir, name, err := x.directory(0)
+	if err != nil {
+		return err
+	}
+	gone, _ := x.keep(dir.Lookup(name)) // without it Remove has the error
+	if err := dir.Remove(name, x.procedure == procRmdir); err != nil {
+		return err
+	}
+	x.forget(gone)
+	x.changed = append(x.changed, dir)
+	x.wcc(dir)
+	return nil
+}
+
+// forget closes a file that has lost a name, if it was the last one.
+func (x *execution) forget(n inode) {
+	if n == nil {
+		return
+	}
+	if a, err := n.Attributes(); err == nil && a.links == 0 {
+		x.files.forget(a.identity)
+	}
+}
+
+func (x *execution) rename() error {
+	from, name, err := x.directory(0)
+	if err != nil {
+		return err
+	}
+	to, newName, err := x.directory(2)
+	if err != nil {
+		return err
+	}
+	replaced, _ := x.keep(to.Lookup(newName))
+	if err := from.Rename(name, to, newName); err != nil {
+		return err
+	}
+	x.forget(replaced)
+	x.changed = append(x.changed, from)
+	if string(x.bytes(0)) != string(x.bytes(2)) {
+		x.changed = append(x.changed, to)
+	}
+	x.wcc(from)
+	x.wcc(to)
+	return nil
+}
+
+func (x *execution) link() error {
+	n, _, err := x.find(0)
+	if err != nil {
+		return err
+	}
+	dir, name, err := x.directory(1)
+	if err != nil {
+		return err
+	}
+	if err := dir.Link(n, name); err != nil {
+		return err
+	}
+	x.changed = append(x.changed, n, dir)
+	x.postOp(n)
+	x.wcc(dir)
+	return nil
+}
+
+func (x *execution) fsstat() error {
+	n, _, err := x.find(0)
+	if err != nil {
+		return err
+	}
+	s, err := x.store.Space()
+	if err != nil { // it is not known
+		s = space{1 << 62, 1 << 62, 1 << 62, 1 << 62, 1 << 62}
+	}
+	x.postOp(n)
+	x.uint64s(s.total, s.free, s.available, s.files, s.freeFiles, s.freeFiles)
+	x.words(0)
+	return nil
+}
+
+func (x *execution) fsinfo() error {
+	n, _, err := x.find(0)
+	if err != nil {
+		return err
+	}
+	const preferredListing = 64 << 10
+	const links, symlinks, homogeneous, setsTimes = 0x01, 0x02, 0x08, 0x10
+	x.postOp(n)
+	x.words(maxTransfer, maxTransfer, 4096, maxTransfer, maxTransfer, 4096, preferredListing)
+	x.uint64s(math.MaxInt64)
+	x.words(0, 1, links|symlinks|homogeneous|setsTimes) // with times of 1 ns
+	return nil
+}
+
+func (x *execution) pathconf() error {
+	n, _, err := x.find(0)
+	if err != nil {
+		return err
+	}
+	const maxLinks = 32000
+	x.postOp(n)
+	x.words(maxLinks, nameMax)
+	for _, v := range []bool{true, true, false, true} { // no_trunc, chown_restricted, case_insensitive, case_preserving
+		x.bool(v)
+	}
+	return nil
+}
+
+func (x *execution) commit() error {
+	n, a, err := x.find(0)
+	if err != nil {
+		return err
+	}
+	if err := x.files.commit(n, a); err != nil {
+		return err
+	}
+	x.wcc(n)
+	x.uint64s(x.verifier.Load()) // after the sync, to tell of failures that others saw
+	return nil
+}
