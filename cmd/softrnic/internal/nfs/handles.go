@@ -122,7 +122,8 @@ func (h *handles) decode(b []byte) (id identity, levels []byte, depth int, ok bo
 		return identity{}, nil, 0, false
 	}
 	id = identity{binary.BigEndian.Uint64(b[12:]), binary.BigEndian.Uint64(b[20:])}
-	return id, b[handleFixed : handleFixed+int(b[1])], int(binary.BigEndian.Uint16(b[2:])), true
+	levels, depth = b[handleFixed:handleFixed+int(b[1])], int(binary.BigEndian.Uint16(b[2:]))
+	return id, levels, depth, len(levels) == min(depth, maxLevels) // with fewer, all directories would be searched
 }
 
 // put makes a file known by a name.
