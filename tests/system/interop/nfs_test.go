@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"net/netip"
@@ -139,6 +140,14 @@ func TestNFS(t *testing.T) {
 			t.Cleanup(func() { _ = os.RemoveAll(dir) })
 			l := newNFSLab(t, p, dir, 3*time.Minute)
 			there := l.fill(t, "there", 6<<20+12345)
+			if err := errors.Join(os.WriteFile(l.path("replaced"), []byte("first"), 0o644), os.Mkdir(l.path("many"), 0o755)); err != nil {
+				t.Fatal(err)
+			}
+			for i := range 100_000 {
+				if err := os.WriteFile(l.path(fmt.Sprintf("many/%06d", i)), nil, 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
 			server, readOnly := l.serve(nfsAddr, ""), l.serve(nfsReadOnlyAddr, "--read-only")
 			out := l.run(t, p, nfsModules,
 				l.mount(nfsAddr, "/mnt/nfs"), "cd /mnt/nfs", "grep /mnt/nfs /proc/mounts",
@@ -159,6 +168,22 @@ func TestNFS(t *testing.T) {
 				"exec 3<>tree/hard", "mv tree/hard tree/moved", "rm tree/moved tree/c/seven", "echo end >&3", "exec 3>&-",
 				"rmdir tree 2>&1 | grep -i 'not empty'",
 				"( set -C; echo >new; ! echo >new ) 2>/dev/null",
+				"chmod 4755 small", "chmod 1777 tree", dropCaches, `[ "$(stat -c %a small tree)" = "$(printf '4755\n1777')" ]`,
+				"mkfifo tree/fifo", "( echo through >tree/fifo & )", "[ $(cat tree/fifo) = through ]",
+				"cat replaced")
+			// Another program replaces data by as much, and sets back the time.
+			info, err := os.Stat(l.path("replaced"))
+			if err == nil {
+				err = os.WriteFile(l.path("replaced"), []byte("later"), 0o644)
+			}
+			if err == nil {
+				err = os.Chtimes(l.path("replaced"), time.Time{}, info.ModTime())
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			out += l.run(t, p, "cd /mnt/nfs", "[ $(cat replaced) = later ]", "rm replaced",
+				"s=$(date +%s%N)", "[ $(find many | wc -l) = 100001 ]", "echo many $((($(date +%s%N) - s) / 1000000)) ms",
 				"chmod 600 here", "touch -d @1000000000 here", "stat -c '%a %Y' here",
 				"rm -rf tree", "[ ! -e tree ]", "cd /",
 				"grep -A20 /mnt/nfs /proc/self/mountstats | grep xprt", "umount /mnt/nfs",
@@ -181,7 +206,7 @@ func TestNFS(t *testing.T) {
 			for _, e := range entries {
 				names = append(names, e.Name())
 			}
-			if strings.Join(names, " ") != "here new small there" || err != nil {
+			if strings.Join(names, " ") != "here many new small there" || err != nil {
 				t.Errorf("left: %q, %v", names, err)
 			}
 		})

@@ -12,7 +12,9 @@ type directory struct {
 	top     ref
 	device  uint64 // of its file system
 	handles *handles
-	modes   [64]sync.Mutex // by inode number: see openAsOwner
+
+	mu    sync.Mutex
+	modes map[identity]chan struct{} // files whose mode is changed, until the channel is closed
 }
 
 func openDirectory(name string) (*directory, error) {
@@ -27,7 +29,7 @@ func openDirectory(name string) (*directory, error) {
 	if err != nil {
 		return nil, errors.Join(err, top.close())
 	}
-	d := &directory{top: top, device: device}
+	d := &directory{top: top, device: device, modes: map[identity]chan struct{}{}}
 	d.handles = newHandles(d, a.identity)
 	return d, nil
 }
@@ -119,10 +121,9 @@ func (n *fileNode) Change(c *sattr) error {
 		}
 	}
 	if c.mode != nil && n.kind != kindSymlink { // Linux has no mode of symbolic links
-		mode := n.d.mode(a)
-		mode.Lock()
+		unlock := n.d.lockMode(a.identity)
 		err := n.ref.chmod(*c.mode & modeBits)
-		mode.Unlock()
+		unlock()
 		if err != nil {
 			return err
 		}
@@ -133,7 +134,26 @@ func (n *fileNode) Change(c *sattr) error {
 	return nil
 }
 
-func (d *directory) mode(a attributes) *sync.Mutex { return &d.modes[a.number%uint64(len(d.modes))] }
+// lockMode waits until no other call changes the mode of a file: openAsOwner sets back what it was.
+func (d *directory) lockMode(id identity) (unlock func()) {
+	for {
+		d.mu.Lock()
+		changing := d.modes[id]
+		if changing == nil {
+			ended := make(chan struct{})
+			d.modes[id] = ended
+			d.mu.Unlock()
+			return func() {
+				d.mu.Lock()
+				defer d.mu.Unlock()
+				delete(d.modes, id)
+				close(ended)
+			}
+		}
+		d.mu.Unlock()
+		<-changing
+	}
+}
 
 func (n *fileNode) Open(write bool) (storeFile, error) {
 	if err := n.kind.regular(); err != nil {
@@ -151,14 +171,9 @@ func (n *fileNode) Open(write bool) (storeFile, error) {
 // server allows to the owner what the mode does not (RFC 1813 §4.4). For a moment the mode allows
 // it too, to nobody else.
 func (n *fileNode) openAsOwner(write bool, refused error) (storeFile, error) {
+	defer n.d.lockMode(n.known.id)()
 	a, err := n.Attributes()
 	if err != nil {
-		return nil, err
-	}
-	mode := n.d.mode(a)
-	mode.Lock()
-	defer mode.Unlock()
-	if a, err = n.Attributes(); err != nil {
 		return nil, err
 	}
 	if n.ref.chmod(a.mode|0o600) != nil { // this user is not the owner
@@ -192,11 +207,11 @@ func (n *fileNode) Sync() error {
 }
 
 // made returns the new file that has a name, and sets the attributes that c has. Until then its
-// mode was not wider. Without attributes it is removed again.
-func (n *fileNode) made(name string, c *sattr, file storeFile) (inode, error) {
+// mode was not wider. Without attributes it is removed again. file is nil, or the new file.
+func (n *fileNode) made(name string, directory bool, c *sattr, file storeFile) (inode, error) {
 	child, err := n.lookup(name)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, n.ref.remove(name, directory))
 	}
 	a, err := child.Attributes()
 	if err == nil && file != nil {
@@ -205,7 +220,7 @@ func (n *fileNode) made(name string, c *sattr, file storeFile) (inode, error) {
 			return nil, errors.Join(syscall.ESTALE, child.Close())
 		}
 	}
-	if err == nil && child.kind == kindDirectory && c.mode != nil {
+	if err == nil && directory && c.mode != nil {
 		mode := *c.mode | a.mode&0o2000 // which directories inherit
 		set := *c
 		c, set.mode = &set, &mode
@@ -214,7 +229,7 @@ func (n *fileNode) made(name string, c *sattr, file storeFile) (inode, error) {
 		err = child.Change(c)
 	}
 	if err != nil {
-		return nil, errors.Join(err, child.Close(), n.ref.remove(name, child.kind == kindDirectory))
+		return nil, errors.Join(err, child.Close(), n.ref.remove(name, directory))
 	}
 	return child, nil
 }
@@ -233,7 +248,7 @@ func (n *fileNode) Create(name string, c *sattr) (inode, storeFile, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	child, err := n.made(name, c, f)
+	child, err := n.made(name, false, c, f)
 	if err != nil {
 		return nil, nil, errors.Join(err, f.Close())
 	}
@@ -244,21 +259,21 @@ func (n *fileNode) Mkdir(name string, c *sattr) (inode, error) {
 	if err := n.ref.mkdir(name, modeAtFirst(c, 0o777)); err != nil {
 		return nil, err
 	}
-	return n.made(name, c, nil)
+	return n.made(name, true, c, nil)
 }
 
 func (n *fileNode) Symlink(target, name string) (inode, error) {
 	if err := n.ref.symlink(target, name); err != nil {
 		return nil, err
 	}
-	return n.made(name, new(sattr), nil)
+	return n.made(name, false, new(sattr), nil)
 }
 
 func (n *fileNode) Mknod(name string, k kind, c *sattr) (inode, error) {
 	if err := n.ref.mknod(name, k, modeAtFirst(c, 0o666)); err != nil {
 		return nil, err
 	}
-	return n.made(name, c, nil)
+	return n.made(name, false, c, nil)
 }
 
 func (n *fileNode) Link(file inode, name string) error {

@@ -91,7 +91,7 @@ func (m *memory) Space() (space, error) {
 	defer m.mu.RUnlock()
 	free := uint64(m.limit - m.used)
 	const files = 1 << 20
-	return space{uint64(m.limit), free, free, files, files - min(m.next, files)}, nil
+	return space{uint64(m.limit), free, free, files, files - min(uint64(len(m.nodes)), files)}, nil
 }
 
 func (m *memory) Close() error { return nil }
