@@ -153,24 +153,17 @@ func (c *files) add(id identity, write bool, open storeFile) *keptFile {
 		c.sweep = time.AfterFunc(sweepEvery, c.closeIdle)
 	}
 	var idle *keptFile
-	background := false
-	if len(c.open) > maxKept+c.closing {
-		if idle = c.idle(); idle != nil && c.closing < maxClosing {
-			background = true
-			c.closing++
+	for len(c.open)-c.closing > maxKept {
+		if idle = c.idle(); idle == nil || c.closing == maxClosing {
+			break
 		}
+		c.closing++
+		go c.drop(idle, true)
+		idle = nil
 	}
 	c.mu.Unlock()
-	switch {
-	case background:
-		go func() {
-			c.drop(idle)
-			c.mu.Lock()
-			c.closing--
-			c.mu.Unlock()
-		}()
-	case idle != nil:
-		c.drop(idle)
+	if idle != nil {
+		c.drop(idle, false)
 	}
 	return f
 }
@@ -199,19 +192,22 @@ func (c *files) shrink() {
 		if f == nil {
 			return
 		}
-		c.drop(f)
+		c.drop(f, false)
 	}
 }
 
 // drop ends a use of a file, and removes it from the cache unless it has got others meanwhile. What
-// was written is synced before.
-func (c *files) drop(f *keptFile) {
+// was written is synced before. In the background it counts as closing.
+func (c *files) drop(f *keptFile, background bool) {
 	if f.unsynced.Load() {
 		_ = f.Sync() // after an error all clients see another verifier
 	}
 	c.mu.Lock()
 	if f.users == 1 && !f.unsynced.Load() {
 		c.remove(f)
+	}
+	if background {
+		c.closing--
 	}
 	c.mu.Unlock()
 	_ = f.Close()
@@ -264,7 +260,7 @@ func (c *files) closeIdle() {
 			c.take(func(other *keptFile) bool { return other == f })
 			_ = f.Close()
 		case time.Since(used) >= keptIdle:
-			c.drop(f)
+			c.drop(f, false)
 		default:
 			f.leave(used)
 		}

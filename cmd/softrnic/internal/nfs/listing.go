@@ -132,6 +132,7 @@ func (x *execution) list(dir inode, a attributes, cookie uint64) (*listing, erro
 		return nil, err
 	}
 	l.cut()
+	l.entries = slices.Clone(l.entries) // without the room for those that were cut
 	x.listings.put(l)
 	return l, nil
 }

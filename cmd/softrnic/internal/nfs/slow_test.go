@@ -3,15 +3,16 @@ package nfs
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 )
 
-// onlyOf returns a hook that blocks for one name, while on is true.
-func (g *gated) onlyOf(name string, on *bool) func(string) error {
+// onlyOf returns a hook that blocks for one name, once on is true.
+func (g *gated) onlyOf(name string, on *atomic.Bool) func(string) error {
 	return func(got string) error {
-		if got == name && *on {
+		if got == name && on.Load() {
 			return g.hook(got)
 		}
 		return nil
@@ -45,13 +46,13 @@ func TestSlowFile(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				g := newGated()
 				s := &hookedStore{store: newMemory(8 << 20)}
-				on := false
+				var on atomic.Bool
 				x.hook(s, g.onlyOf("slow", &on))
 				e := newExport(s, "/", false)
 				c := local(e)
 				root := c.mount(t, "/")
 				c.write(t, c.create(t, root, "slow"), 0, []byte("text"), 0)
-				on = true
+				on.Store(true)
 				x.meet(&client{do: c.do}, root)
 				synctest.Wait()
 				for i := range 3 * maxKept { // each call returns: otherwise the bubble is deadlocked
