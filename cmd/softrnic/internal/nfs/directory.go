@@ -102,6 +102,14 @@ func (n *fileNode) lookup(name string) (*fileNode, error) {
 	return &fileNode{ref: r, d: n.d, known: n.d.handles.put(a.identity, n.known, name), kind: a.kind}, nil
 }
 
+func (n *fileNode) Stat(name string) (attributes, []byte, error) {
+	a, err := n.ref.statAt(name, n.d.device)
+	if err != nil {
+		return a, nil, err
+	}
+	return a, n.d.handles.encode(n.d.handles.put(a.identity, n.known, name)), nil
+}
+
 func (n *fileNode) List(each func(name string, number uint64)) error {
 	if n.kind != kindDirectory {
 		return syscall.ENOTDIR

@@ -197,43 +197,29 @@ func (x *execution) readdir() error {
 	x.attributes(a)
 	x.uint64s(0) // the verifier
 	for _, e := range entries {
-		var n inode
+		var a attributes
+		var handle []byte
 		if plus && e.cookie > cookieParent {
-			if n, err = dir.Lookup(e.name); err != nil { // it has been removed meanwhile
-				n = nil
+			if a, handle, err = dir.Stat(e.name); err == nil {
+				e.number = a.number
 			}
 		}
-		x.listed(e, n, plus)
-		if n != nil {
-			_ = n.Close()
+		x.words(1)
+		x.uint64s(e.number)
+		x.reply = appendOpaque(x.reply, []byte(e.name))
+		x.uint64s(e.cookie)
+		switch {
+		case !plus:
+		case len(handle) == 0: // one of the two, or it has been removed meanwhile
+			x.words(0, 0)
+		default:
+			x.words(1)
+			x.attributes(a)
+			x.words(1)
+			x.reply = appendOpaque(x.reply, handle)
 		}
 	}
 	x.words(0)
 	x.bool(eof)
 	return nil
-}
-
-// listed appends an entry. READDIRPLUS has its attributes and its handle too, if n is not nil.
-func (x *execution) listed(e entry, n inode, plus bool) {
-	var a attributes
-	var err error
-	if n != nil {
-		if a, err = n.Attributes(); err == nil {
-			e.number = a.number
-		}
-	}
-	x.words(1)
-	x.uint64s(e.number)
-	x.reply = appendOpaque(x.reply, []byte(e.name))
-	x.uint64s(e.cookie)
-	switch {
-	case !plus:
-	case n == nil || err != nil:
-		x.words(0, 0)
-	default:
-		x.words(1)
-		x.attributes(a)
-		x.words(1)
-		x.reply = appendOpaque(x.reply, n.Handle())
-	}
 }

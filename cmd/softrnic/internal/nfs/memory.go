@@ -234,6 +234,15 @@ func (n *memoryNode) Lookup(name string) (inode, error) {
 	return child, nil
 }
 
+func (n *memoryNode) Stat(name string) (attributes, []byte, error) {
+	child, err := n.Lookup(name)
+	if err != nil {
+		return attributes{}, nil, err
+	}
+	a, err := child.Attributes()
+	return a, child.Handle(), err
+}
+
 // List implements inode. each may take its time: it is called without the lock.
 func (n *memoryNode) List(each func(name string, number uint64)) error {
 	n.m.mu.RLock()

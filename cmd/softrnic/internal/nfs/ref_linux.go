@@ -55,7 +55,7 @@ func openRef(name string) (ref, error) {
 }
 
 // statTop returns the attributes of the directory that is exported, and its device.
-func (r ref) statTop() (attributes, uint64, error) { return statOf(r.fd, 0) }
+func (r ref) statTop() (attributes, uint64, error) { return statOf(r.fd, "", 0) }
 
 func (r ref) close() error { return unix.Close(r.fd) }
 
@@ -76,30 +76,46 @@ func (r ref) lookup(name string, top uint64) (ref, attributes, error) {
 		return ref{}, attributes{}, err
 	}
 	child := ref{fd: fd}
-	a, device, err := statOf(fd, 0)
-	if err == nil && device != top {
-		child.device = mix(device)
-		a.number ^= child.device
-	}
+	a, device, err := child.stat("", top)
 	if err != nil {
 		return ref{}, attributes{}, errors.Join(err, child.close())
 	}
+	child.device = device
 	return child, a, nil
 }
 
-func mix(device uint64) uint64 { return device * 0x9e3779b97f4a7c15 }
+// stat returns the attributes of an entry of the directory, or with no name those of the file, and
+// the device of its ref. top is the device of the export's file system.
+func (r ref) stat(name string, top uint64) (a attributes, device uint64, err error) {
+	if a, device, err = statOf(r.fd, name, 0); device == top {
+		return a, 0, err
+	}
+	device *= 0x9e3779b97f4a7c15
+	a.number ^= device
+	return a, device, err
+}
 
-func (r ref) attributes() (attributes, error) {
-	a, _, err := statOf(r.fd, r.device)
+func (r ref) statAt(name string, top uint64) (attributes, error) {
+	a, _, err := r.stat(name, top)
 	return a, err
 }
 
-// statOf returns the attributes of an open file, and the device of its file system. The generation
-// is the time of birth. A file system that does not have it may have another one in its handles.
-func statOf(fd int, mixed uint64) (a attributes, device uint64, err error) {
+func (r ref) attributes() (attributes, error) {
+	a, _, err := statOf(r.fd, "", r.device)
+	return a, err
+}
+
+// statOf returns the attributes of an entry of a directory, or with no name those of the file, and
+// the device of its file system. The generation is the time of birth. A file system that does not
+// have it may have another one in its handles.
+func statOf(fd int, name string, mixed uint64) (a attributes, device uint64, err error) {
+	flags := unix.AT_SYMLINK_NOFOLLOW
+	if name == "" {
+		flags = unix.AT_EMPTY_PATH
+	}
 	var st unix.Statx_t
 	err = retry(func() error {
-		return unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_BASIC_STATS|unix.STATX_BTIME, &st)
+		return unix.Statx(fd, name, flags, unix.STATX_BASIC_STATS|unix.STATX_BTIME, &st)
 	})
 	if err != nil {
 		return attributes{}, 0, err
@@ -114,7 +130,7 @@ func statOf(fd int, mixed uint64) (a attributes, device uint64, err error) {
 	}
 	if st.Mask&unix.STATX_BTIME != 0 {
 		a.generation = uint64(st.Btime.Sec)*1e9 + uint64(st.Btime.Nsec)
-	} else if h, _, err := unix.NameToHandleAt(fd, "", unix.AT_EMPTY_PATH); err == nil {
+	} else if h, _, err := unix.NameToHandleAt(fd, name, flags&unix.AT_EMPTY_PATH); err == nil {
 		a.generation = hash(string(h.Bytes()))
 	}
 	return a, uint64(st.Dev_major)<<32 | uint64(st.Dev_minor), nil
@@ -151,7 +167,7 @@ func openedFile(fd int, device uint64) storeFile {
 }
 
 func (f linuxFile) Attributes() (attributes, error) {
-	a, _, err := statOf(int(f.Fd()), f.device)
+	a, _, err := statOf(int(f.Fd()), "", f.device)
 	return a, err
 }
 

@@ -51,6 +51,8 @@ func (r ref) lookup(name string, _ uint64) (ref, attributes, error) {
 	return child, a, err
 }
 
+func (r ref) statAt(name string, _ uint64) (attributes, error) { return r.at(name).attributes() }
+
 func (r ref) attributes() (attributes, error) {
 	info, err := r.root.Lstat(r.path)
 	if err != nil {

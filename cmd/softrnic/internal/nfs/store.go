@@ -40,6 +40,8 @@ type inode interface {
 	// Those of directories. Parent of the root is the root.
 	Parent() (inode, error)
 	Lookup(name string) (inode, error)
+	// Stat returns the attributes and the handle of an entry, faster than Lookup.
+	Stat(name string) (a attributes, handle []byte, err error)
 	// List calls each with the directory's entries, in no particular order.
 	List(each func(name string, number uint64)) error
 	// Create creates a regular file, also open for writing, or fails with fs.ErrExist. The mode is
