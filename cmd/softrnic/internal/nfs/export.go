@@ -138,8 +138,8 @@ func (e *export) await(ctx context.Context, client netip.Addr, c *rpcCall, serve
 	}
 }
 
-// changes returns the bytes that a call may change: from, up to before to. SETATTR may truncate, and
-// CREATE too, the file that has the name.
+// changes returns the bytes that a call may change: from, up to before to. SETATTR may truncate,
+// and CREATE too, the file that has the name.
 func (e *export) changes(ctx context.Context, client netip.Addr, c *rpcCall) (id identity, from, to uint64, ok bool) {
 	if c.program != programNFS {
 		return identity{}, 0, 0, false
@@ -159,8 +159,8 @@ func (e *export) changes(ctx context.Context, client netip.Addr, c *rpcCall) (id
 	return id, from, to, ok
 }
 
-// named returns the identity of the file that has a name in a directory, or no identity. ok is false
-// then, and if ctx ends before.
+// named returns the identity of the file that has a name in a directory, or no identity. ok is
+// false then, and if ctx ends before.
 func (e *export) named(ctx context.Context, client netip.Addr, dir []byte, name string) (id identity, ok bool) {
 	if !validName(name) || !e.workers.take(ctx, client) {
 		return identity{}, false

@@ -74,7 +74,8 @@ func FuzzHandles(f *testing.F) {
 }
 
 // FuzzRecords: arbitrary streams to the ports for MOUNT and for the port mapper are answered, or
-// end, and a short stream does not make the server use much memory. The first byte chooses the port.
+// end, and a short stream does not make the server use much memory. The first byte chooses the
+// port.
 func FuzzRecords(f *testing.F) {
 	e := newExport(newMemory(1<<20), "/", false)
 	f.Cleanup(func() { ok(f, e.close()) })

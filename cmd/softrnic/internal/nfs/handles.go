@@ -18,8 +18,8 @@ import (
 //
 //	version  levels  depth (2)  export (8 bytes)  number (8)  generation (8)  a byte of each level
 //
-// Linux opens a file by its inode alone (open_by_handle_at), but then nothing tells whether it is in
-// the export: an inode does not know its directories. So the kernel's handle would still need a
+// Linux opens a file by its inode alone (open_by_handle_at), but then nothing tells whether it is
+// in the export: an inode does not know its directories. So the kernel's handle would still need a
 // search, and a client that invents one would reach all of the file system.
 type handles struct {
 	d      *directory
@@ -214,7 +214,8 @@ func (h *handles) find(handle []byte) (*fileNode, error) {
 	return n, err
 }
 
-// absent reports whether an error says that there is no such name, or that it leads to another file.
+// absent reports whether an error says that there is no such name, or that it leads to another
+// file.
 func absent(err error) bool {
 	for _, is := range []error{fs.ErrNotExist, fs.ErrPermission, syscall.ENOTDIR, syscall.ELOOP, syscall.ENAMETOOLONG, syscall.ESTALE} {
 		if errors.Is(err, is) {
@@ -279,8 +280,8 @@ const scanShare = 20
 
 // scan looks for a file that has moved to another directory since its handle was made, and before
 // the server was started. All files become known, so one scan is enough for many handles. It takes
-// time: so that hostile handles do not keep the disk busy, a file is not found if another scan runs,
-// or did so a short time ago.
+// time: so that hostile handles do not keep the disk busy, a file is not found if another scan
+// runs, or did so a short time ago.
 func (h *handles) scan(root *fileNode, id identity) (*fileNode, error) {
 	if !h.scanning.TryLock() {
 		return nil, nil

@@ -43,8 +43,8 @@ func TestDeepHandles(t *testing.T) {
 	}
 }
 
-// TestMovedBeforeStart: a file has moved to another directory, and then the server is started again.
-// Its handle, and that of all that has moved with it, remain valid.
+// TestMovedBeforeStart: a file has moved to another directory, and then the server is started
+// again. Its handle, and that of all that has moved with it, remain valid.
 func TestMovedBeforeStart(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("Windows has no inode numbers")

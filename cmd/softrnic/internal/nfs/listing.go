@@ -13,8 +13,8 @@ import (
 
 // listing is what a directory had at a moment, in the order of the cookies: all of it, or those
 // after one cookie up to another one. Positions would be bad cookies: names would be left out, or
-// come twice, when others are removed or created between two calls. Here a cookie is a digest of the
-// name. It remains valid for ever, so there is no verifier.
+// come twice, when others are removed or created between two calls. Here a cookie is a digest of
+// the name. It remains valid for ever, so there is no verifier.
 type listing struct {
 	id       identity // of the directory
 	changed  time.Time
@@ -89,8 +89,8 @@ func (l *listings) put(k *listing) {
 	}
 }
 
-// add adds an entry. From time to time the ones with the highest cookies go, so that the memory does
-// not grow with the directory.
+// add adds an entry. From time to time the ones with the highest cookies go, so that the memory
+// does not grow with the directory.
 func (l *listing) add(name string, number uint64) {
 	cookie := cookieOf(name)
 	if cookie <= l.from || cookie > l.to {

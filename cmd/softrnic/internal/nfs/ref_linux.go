@@ -198,7 +198,8 @@ func (r ref) list(each func(name string, number uint64, may bool)) error {
 			return err
 		}
 		for b := buf[:n]; len(b) > 0; {
-			// struct linux_dirent64: the inode, an offset, this structure's length, the type, the name.
+			// struct linux_dirent64: the inode, an offset, this structure's length, the type, the
+			// name.
 			const typeAt, nameAt = 18, 19
 			length := binary.NativeEndian.Uint16(b[16:])
 			name := unix.ByteSliceToString(b[nameAt:length])

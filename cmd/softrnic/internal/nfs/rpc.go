@@ -44,8 +44,8 @@ const (
 // nfsProcedure describes a procedure of NFS.
 type nfsProcedure struct {
 	// args are the types of the arguments (RFC 1813 §3.3): h a file handle, n a name, p a path, o
-	// opaque data, 4 and 8 numbers of 4 and 8 bytes, a attributes to set, g a guard, c createhow3, m
-	// mknoddata3.
+	// opaque data, 4 and 8 numbers of 4 and 8 bytes, a attributes to set, g a guard, c createhow3,
+	// m mknoddata3.
 	args string
 	// failure is the number of words of the result after the status if that is not OK: attributes
 	// that do not follow.

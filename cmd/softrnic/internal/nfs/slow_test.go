@@ -24,22 +24,23 @@ func (g *gated) onlyOf(name string, on *atomic.Bool) func(string) error {
 func TestSlowFile(t *testing.T) {
 	for name, x := range map[string]struct {
 		hook func(*hookedStore, func(string) error)
-		// does what waits for the disk, beside the calls
-		meet func(c *client, root []byte)
+		// starts what waits for the disk, or the time after which that starts
+		meet  func(c *client, root []byte)
+		after time.Duration
 	}{
 		"it is removed": {
 			func(s *hookedStore, hook func(string) error) { s.closeFile = hook },
 			func(c *client, root []byte) {
 				go func() { _, _ = c.do(callOf(1<<20, programNFS, version3, procRemove, root, "slow")) }()
-			},
+			}, 0,
 		},
 		"it is synced, to open others": {
 			func(s *hookedStore, hook func(string) error) { s.syncFile = hook },
-			func(*client, []byte) {},
+			func(*client, []byte) {}, 0,
 		},
 		"it is looked at, after a while": {
 			func(s *hookedStore, hook func(string) error) { s.statFile = hook },
-			func(*client, []byte) { time.Sleep(sweepEvery + time.Second) },
+			func(*client, []byte) {}, sweepEvery + time.Second,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -54,6 +55,7 @@ func TestSlowFile(t *testing.T) {
 				c.write(t, c.create(t, root, "slow"), 0, []byte("text"), 0)
 				on.Store(true)
 				x.meet(&client{do: c.do}, root)
+				time.Sleep(x.after)
 				synctest.Wait()
 				for i := range 3 * maxKept { // each call returns: otherwise the bubble is deadlocked
 					c.write(t, c.create(t, root, fmt.Sprint(i)), 0, []byte("text"), 0)

@@ -81,8 +81,8 @@ func (w *workers) leave(client netip.Addr) {
 	}
 }
 
-// close waits for the calls that are inside the store, but not for ever: a disk that does not answer
-// must not keep the command from ending.
+// close waits for the calls that are inside the store, but not for ever: a disk that does not
+// answer must not keep the command from ending.
 func (w *workers) close() error {
 	limit := time.NewTimer(closeLimit)
 	defer limit.Stop()
