@@ -73,10 +73,10 @@ func FuzzHandles(f *testing.F) {
 	})
 }
 
-// FuzzRecords: arbitrary streams to the ports for MOUNT and for the port mapper are answered, or
+// FuzzPorts: arbitrary streams to the ports for MOUNT and for the port mapper are answered, or
 // end, and a short stream does not make the server use much memory. The first byte chooses the
 // port.
-func FuzzRecords(f *testing.F) {
+func FuzzPorts(f *testing.F) {
 	e := newExport(newMemory(1<<20), "/", false)
 	f.Cleanup(func() { ok(f, e.close()) })
 	record := func(last bool, fragments ...[]byte) (b []byte) {
@@ -108,9 +108,9 @@ func FuzzRecords(f *testing.F) {
 		}
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		stream := bytes.NewReader(b[1:])
+		stream := &recordReader{r: bytes.NewReader(b[1:]), limit: maxShortCall}
 		for {
-			call, err := readRecord(stream)
+			call, err := stream.read()
 			if err != nil {
 				break
 			}
