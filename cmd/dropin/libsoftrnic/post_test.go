@@ -42,11 +42,12 @@ func TestSendWR(t *testing.T) {
 		w.RemoteAddr, w.RKey, w.CompareAdd, w.Swap = 1<<60, 4, 0x1111111122222222, 3
 	}
 	imm := func(w *verbs.SendWR) { rdma(w); w.ImmData = 0x04030201 } // the field is in network byte order
+	flush := func(w *verbs.SendWR) { rdma(w); w.FlushLength, w.FlushType, w.FlushLevel = 3, 0x04, 0x03 }
 	inv := func(w *verbs.SendWR) { rdma(w); w.InvalidateRKey = 0x01020304 }
 	for op, want := range map[verbs.WROpcode]func(*verbs.SendWR){
 		verbs.RDMAWrite: rdma, verbs.RDMAWriteWithImm: imm, verbs.Send: rdma, verbs.SendWithImm: imm, verbs.RDMARead: rdma,
 		verbs.AtomicCmpAndSwp: atomic, verbs.AtomicFetchAndAdd: atomic, verbs.LocalInv: inv, verbs.SendWithInv: inv,
-		verbs.Flush: rdma, verbs.AtomicWrite: rdma, 10: rdma, 255: rdma,
+		verbs.Flush: flush, verbs.AtomicWrite: rdma, 10: rdma, 255: rdma,
 	} {
 		c, w := base, common
 		c.opcode, w.Opcode = cU32(op), op
