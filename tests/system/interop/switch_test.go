@@ -42,7 +42,8 @@ func TestSwitch(t *testing.T) {
 			run := func(p *peer.Peer, command string) {
 				out, code, err := rpingClient(ctx, p, command) // or another program
 				if err != nil || code != 0 {
-					t.Errorf("peer %d: %s: exit status %d, %v\n%.2000s", p.ID, command, code, err, out)
+					// A rping over siw between the machines has not ended once: what its connection waits for.
+					t.Errorf("peer %d: %s: exit status %d, %v\n%.2000s\n%s", p.ID, command, code, err, out, p.Run(t, "ss -tnie; ip -s link show eth0"))
 				}
 			}
 			// serves runs a client of the second peer against a server of the first.
@@ -56,7 +57,7 @@ func TestSwitch(t *testing.T) {
 				run(peers[0], listens)
 				run(peers[1], client)
 				if code, err := serving.Wait(ctx); err != nil || code != 0 {
-					t.Errorf("%s: exit status %d, %v\n%.2000s", server, code, err, serving.Output())
+					t.Errorf("%s: exit status %d, %v\n%.2000s\n%s", server, code, err, serving.Output(), peers[0].Run(t, "ss -tnie; ip -s link show eth0"))
 				}
 			}
 			const pings = "rping -c -S 20000 -C 50 -V -a "
