@@ -171,6 +171,9 @@ func TestForwardedAtOnce(t *testing.T) {
 		rdma, err := dial(nil)
 		ok(t, err)
 		defer rdma.Close()
+		if _, err := rdma.Call(t.Context(), callOf(calls, 0x20000000, 1, 1)); err != nil { // its reply grants credits
+			t.Fatal(err)
+		}
 		var all sync.WaitGroup
 		for i := range uint32(calls) {
 			all.Go(func() {
