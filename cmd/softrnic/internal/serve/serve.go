@@ -149,7 +149,7 @@ func (s *server) ended(ctx context.Context, log *slog.Logger, err error, args ..
 // Connections of each service. A ping-pong has memory for its largest message, and a tester for 64
 // queue pairs.
 const (
-	maxRpings    = 256
+	maxRpings    = 4096
 	maxPingpongs = 128
 	maxTesters   = 16
 )
