@@ -66,27 +66,25 @@ __attribute__((constructor)) static void add_fork_handlers(void)
 
 __thread int thread_state;
 static pthread_key_t thread_key;
-static __thread sigset_t mask_at_end;
 
-// detach_thread is called twice for a thread that ends. Its first call sets the key again, so that
-// the C library calls it once more after Go's destructor, which leaves all signals blocked.
-static void detach_thread(void *v)
-{
-	if (v == &mask_at_end) {
-		pthread_sigmask(SIG_SETMASK, &mask_at_end, NULL);
-		return;
-	}
-	if (thread_state == COUNTED)
-		current_engine->thread(-1);
-	pthread_sigmask(SIG_SETMASK, NULL, &mask_at_end);
-	pthread_setspecific(thread_key, &mask_at_end);
-}
+static void detach_thread(void *v) { (void)v; current_engine->thread(-1); }
 
 // This key is created before Go's key, so that its destructor runs first: Go's destructor detaches
 // the thread.
 __attribute__((constructor)) static void create_key(void) { pthread_key_create(&thread_key, detach_thread); }
 
-// attach attaches the thread to Go and restores the thread's signal mask, which changes meanwhile.
+static void *grow_stack(void *engine_of_caller)
+{
+	((const struct sr_engine *)engine_of_caller)->thread(0);
+	return NULL;
+}
+
+// attach attaches the thread to Go and restores the thread's signal mask, because Go then unblocks
+// some signals.
+//
+// Go has a stack for each thread, and gives that of an ended thread to the next one. A new one has
+// a few KiB, and a signal handler without its own stack would write below it. So another thread,
+// which blocks signals, makes Go grow a stack, and ends.
 //
 // Only one thread is attached at a time. Go makes a second thread wait for the first, with all
 // signals blocked. setuid(2) of the program waits until each thread has taken a signal, and holds
@@ -94,14 +92,21 @@ __attribute__((constructor)) static void create_key(void) { pthread_key_create(&
 static void attach(const struct sr_engine *e)
 {
 	static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;
-	sigset_t mask;
+	sigset_t all, mask;
+	pthread_t t;
 	thread_state = ATTACHED;
-	pthread_setspecific(thread_key, &thread_state);
+	int cancel = forbid_cancel();
 	pthread_mutex_lock(&one);
-	pthread_sigmask(SIG_SETMASK, NULL, &mask);
+	sigfillset(&all); // without those of the C library, which it does not block
+	pthread_sigmask(SIG_SETMASK, &all, &mask);
+	int err = pthread_create(&t, NULL, grow_stack, (void *)e);
+	pthread_sigmask(SIG_SETMASK, &mask, NULL);
+	if (!err)
+		pthread_join(t, NULL);
 	e->thread(0);
 	pthread_sigmask(SIG_SETMASK, &mask, NULL);
 	pthread_mutex_unlock(&one);
+	allow_cancel(cancel);
 }
 
 void attach_thread(void)
@@ -112,7 +117,8 @@ void attach_thread(void)
 
 void count_thread(void)
 {
-	engine->thread(1);
+	if (!engine->thread(1))
+		pthread_setspecific(thread_key, &thread_state);
 	thread_state = COUNTED;
 }
 

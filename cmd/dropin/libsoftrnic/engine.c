@@ -2,7 +2,6 @@
 
 #include "softrnic.h"
 #include "_cgo_export.h"
-#include "thread.h"
 
 // The table of the functions that Go exports to the fronts. The compiler checks their types.
 static const struct sr_engine engine = {
@@ -28,7 +27,7 @@ static const struct sr_engine engine = {
 	.alloc_mw = srAllocMW,
 	.dealloc_mw = srDeallocMW,
 	.bind_mw = srBindMW,
-	.thread = attach_or_count,
+	.thread = srThread,
 	.progress = srProgress,
 	.end_progress = srEndProgress,
 	.create_channel = srCreateChannel,

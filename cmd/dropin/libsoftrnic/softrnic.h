@@ -347,10 +347,10 @@ struct sr_engine {
 		uint32_t *rkey);
 
 	// Each thread of the program calls thread with 0 before any other function. The reason is that
-	// signal handlers may interrupt the other functions and need room on the thread's stack. The
-	// caller restores the signal mask, which that call changes. A thread also calls it with 1 before
-	// its first call of post_send, post_recv, post_srq_recv, poll_cq or progress, and with -1 when it
-	// ends. That many threads can be in the engine without waiting for each other.
+	// signal handlers may interrupt the other functions and need room on the thread's stack. A thread
+	// also calls it with 1 before its first call of post_send, post_recv, post_srq_recv, poll_cq or
+	// progress, and with -1 when it ends. That many threads can be in the engine without waiting for
+	// each other.
 	int (*thread)(int n);
 	// progress makes the device of a context progress. It sets busy to 1 if there was something to do,
 	// and otherwise to 0. For a millisecond or two the device then expects more calls of progress or

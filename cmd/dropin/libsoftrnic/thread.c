@@ -13,9 +13,6 @@
 // Signals that are not sent here are passed on to the C library's handler.
 //
 // The engine is linked with --wrap=pthread_create. Go creates its threads with pthread_create.
-//
-// A thread of the program is attached to Go with the same signals blocked. Its first stack in Go
-// has a few KiB, and a handler without SA_ONSTACK would write below it.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
@@ -26,8 +23,6 @@
 #include <ucontext.h>
 #include <unistd.h>
 #include <sys/syscall.h>
-#include "_cgo_export.h"
-#include "thread.h"
 
 #define SIGSETXID 33
 
@@ -81,35 +76,6 @@ static int install(void)
 	return there;
 }
 
-// block_signals blocks the calling thread's signals, also when Go has unblocked some.
-static void block_signals(void)
-{
-	uint64_t all = ~(uint64_t)0;
-	siginfo_t info;
-	if (!install())
-		return;
-	memset(&info, 0, sizeof info);
-	info.si_code = SI_QUEUE;
-	info.si_pid = getpid();
-	info.si_value.sival_ptr = &libc_action;
-	syscall(SYS_rt_sigprocmask, SIG_SETMASK, &all, NULL, sizeof all);
-	syscall(SYS_rt_tgsigqueueinfo, info.si_pid, syscall(SYS_gettid), SIGSETXID, &info);
-}
-
-// Generated code calls it before each call of Go. It returns when Go has started.
-extern uintptr_t _cgo_wait_runtime_init_done(void);
-
-int attach_or_count(int n)
-{
-	if (!n) {
-		// Go creates threads until it has started, and the C library creates none while a thread does
-		// not take SIGSETXID.
-		_cgo_wait_runtime_init_done();
-		block_signals();
-	}
-	return srThread(n);
-}
-
 struct start {
 	void *(*f)(void *);
 	void *arg;
@@ -119,7 +85,16 @@ static void *start_thread(void *v)
 {
 	struct start s = *(struct start *)v;
 	free(v);
-	block_signals();
+	if (install()) {
+		uint64_t all = ~(uint64_t)0;
+		siginfo_t info;
+		memset(&info, 0, sizeof info);
+		info.si_code = SI_QUEUE;
+		info.si_pid = getpid();
+		info.si_value.sival_ptr = &libc_action;
+		syscall(SYS_rt_sigprocmask, SIG_SETMASK, &all, NULL, sizeof all);
+		syscall(SYS_rt_tgsigqueueinfo, info.si_pid, syscall(SYS_gettid), SIGSETXID, &info);
+	}
 	return s.f(s.arg);
 }
 

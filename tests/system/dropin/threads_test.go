@@ -74,7 +74,7 @@ func TestCancelled(t *testing.T) {
 // no lock and loses nothing, or runs with cancellation disabled. In librdmacm.so.1, dlopen is
 // called by the cleanup handlers of a thread that is cancelled already.
 var cancels = map[string]string{
-	"libibverbs.so.1": "close dlopen fclose fopen fprintf fread nanosleep pthread_cond_wait read sem_timedwait sem_wait write",
+	"libibverbs.so.1": "close dlopen fclose fopen fprintf fread nanosleep pthread_cond_wait pthread_join read sem_clockwait sem_wait write",
 	"librdmacm.so.1":  "close dlopen getaddrinfo poll pthread_cond_wait read sleep write",
 }
 
