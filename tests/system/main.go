@@ -1,5 +1,5 @@
 // Command system runs the tests of the whole system: against live kernels, with unmodified
-// programs, with killed processes, and the tests of all packages at full size.
+// programs, with killed processes, and the tests of packages with media at full size.
 //
 //	go run ./tests/system            prints what it will install and do, asks, and runs everything
 //	go run ./tests/system -y         does not ask
@@ -39,9 +39,9 @@ var steps = []step{
 		[]string{"-p=1", "-timeout=40m"}, []string{"./tests/system/interop/..."}},
 	{"programs", "unmodified programs and C libraries on the drop-in libraries, killed processes, network namespaces",
 		[]string{"-p=1", "-timeout=40m"}, []string{"./tests/system/dropin", "./tests/system/chaos", "./tests/system/netns"}},
-	{"sizes", "the tests of all packages with all media and more seeds",
+	{"sizes", "the tests of the packages that have media, with all of them and more seeds",
 		[]string{"-timeout=20m"},
-		[]string{"./link/...", "./stack/...", "./verbs/...", "./rdmatransport/...", "./cmd/...", "./tests/conformance/...", "./tests/bench"}},
+		[]string{"./link/...", "./stack/...", "./verbs/ulp/rsocket", "./verbs/ulp/rpcrdma", "./tests/conformance/...", "./tests/bench"}},
 }
 
 func main() {

@@ -116,7 +116,7 @@ func download(t *testing.T, suite, work string) {
 // sid or of this machine serves programs compiled with either: testdata/capabilities.c. They have
 // all symbols of sid's libraries.
 func TestHeadersOfOtherReleases(t *testing.T) {
-	gate.System(t)
+	gate.Long(t)
 	if os.Getuid() != 0 {
 		t.Skip("apt-get downloads as root")
 	}

@@ -226,7 +226,7 @@ func ends(t *testing.T, how string, link, system, long int, f func(t *testing.T,
 // engine, which is Go: go test -race covers it. AddressSanitizer reports the stack contents of a
 // cancelled thread as errors, so its stack checks are off.
 func TestSanitized(t *testing.T) {
-	gate.System(t)
+	gate.Long(t)
 	run, cancel, twice := []string{"stress", "run", count(1, 300)}, []string{"stress", "cancel", count(30, 1000)},
 		[]string{"twice", count(30, 1000)}
 	for _, s := range []struct {

@@ -152,7 +152,7 @@ func cmtimePerConnection(t *testing.T, output, step string) time.Duration {
 }
 
 func TestCMTime(t *testing.T) {
-	gate.System(t)
+	gate.Long(t)
 	connections := stacktest.Size(300, 300, 1000)
 	amongKernels := stacktest.Size(100, 100, 1000)
 	linux := cmPeer(t, 2, verbs.RoCEv2)

@@ -375,7 +375,7 @@ func TestOperations(t *testing.T) {
 // TestLargestMessages moves 8 MiB at a time, rxe's maximum, and checks that few packets are sent
 // twice.
 func TestLargestMessages(t *testing.T) {
-	gate.System(t)
+	gate.Long(t)
 	const size = 8 << 20
 	p := peer.Boot(t, peer.Config{ID: 2})[0]
 	linux, here := openKernel(t, p), openSoftRNIC(t, openTAP(t, p.Netns), nil).(softrnic)

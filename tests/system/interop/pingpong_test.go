@@ -303,7 +303,7 @@ func TestPingpong(t *testing.T) {
 
 // TestPingpongServices runs the ping-pongs of the other services.
 func TestPingpongServices(t *testing.T) {
-	gate.System(t)
+	gate.Long(t)
 	pingpongLabs(t, func(run pingpong) {
 		run.link = "tap:softrnic0,bridge=" + run.peer.Netns.Bridge
 		for service, sizes := range map[string][]int{
