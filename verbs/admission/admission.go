@@ -6,6 +6,7 @@ package admission
 
 import (
 	"errors"
+	"slices"
 	"sync"
 )
 
@@ -136,11 +137,9 @@ func (g *Gate[P]) remove(at *Place[P]) {
 
 // known removes a place from the strangers. mu is held.
 func (g *Gate[P]) known(p *peer[P], at *Place[P]) {
-	for i, s := range p.strangers {
-		if s == at {
-			p.strangers = append(p.strangers[:i], p.strangers[i+1:]...)
-			g.strangers--
-		}
+	if i := slices.Index(p.strangers, at); i >= 0 {
+		p.strangers = slices.Delete(p.strangers, i, i+1)
+		g.strangers--
 	}
 	at.end = nil
 }

@@ -3,7 +3,7 @@
 //
 // A case sends what the standard allows, or what the standard says is to be refused, also where
 // known targets wrongly accept it: that is what the suite is to find. A case stays only if it
-// crashes or hangs no known target, and gets at no memory but that which the target's responder has
+// crashes or hangs no known target, and reaches only memory that the target's responder has
 // registered for the tester.
 package conform
 

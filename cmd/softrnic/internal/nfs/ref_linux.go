@@ -105,6 +105,10 @@ func (r ref) attributes() (attributes, error) {
 	return a, err
 }
 
+// kinds are the kinds of files by their bits of the mode.
+var kinds = map[uint16]kind{unix.S_IFREG: kindRegular, unix.S_IFDIR: kindDirectory, unix.S_IFBLK: kindBlock,
+	unix.S_IFCHR: kindCharacter, unix.S_IFLNK: kindSymlink, unix.S_IFSOCK: kindSocket, unix.S_IFIFO: kindFIFO}
+
 // statOf returns the attributes of an entry of a directory, or with no name those of the file, and
 // the device of its file system. The generation is the time of birth. A file system that does not
 // have it may have another one in its handles.
@@ -125,8 +129,7 @@ func statOf(fd int, name string, mixed uint64) (a attributes, device uint64, err
 		identity: identity{number: st.Ino ^ mixed}, mode: uint32(st.Mode) & modeBits, links: st.Nlink, uid: st.Uid, gid: st.Gid,
 		size: st.Size, used: st.Blocks * 512, major: st.Rdev_major, minor: st.Rdev_minor,
 		atime: at(st.Atime), mtime: at(st.Mtime), ctime: at(st.Ctime),
-		kind: map[uint16]kind{unix.S_IFREG: kindRegular, unix.S_IFDIR: kindDirectory, unix.S_IFBLK: kindBlock, unix.S_IFCHR: kindCharacter,
-			unix.S_IFLNK: kindSymlink, unix.S_IFSOCK: kindSocket, unix.S_IFIFO: kindFIFO}[st.Mode&unix.S_IFMT],
+		kind: kinds[st.Mode&unix.S_IFMT],
 	}
 	if st.Mask&unix.STATX_BTIME != 0 {
 		a.generation = uint64(st.Btime.Sec)*1e9 + uint64(st.Btime.Nsec)
