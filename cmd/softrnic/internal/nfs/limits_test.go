@@ -130,7 +130,7 @@ func TestLargestSize(t *testing.T) {
 		if s, _ := c.nfs(t, procLookup, root, "new"); s != nfsNoent {
 			t.Errorf("LOOKUP of what was not created: %d", s)
 		}
-		// go-nfs leaves the file open after these.
+		// The file system may refuse these.
 		c.nfs(t, procSetattr, file, 0, 0, 0, 1, uint64(1)<<62, 0, 0, 0)
 		c.nfs(t, procWrite, file, uint64(1)<<62, 1, 0, "x")
 		for _, f := range e.files.open {
