@@ -106,6 +106,9 @@ func TestTCPBuffers(t *testing.T) {
 // within the memory. All get some data through. Connections without memory are refused until others
 // end.
 func TestTCPMemory(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it moves more than 64 MiB")
+	}
 	t.Parallel()
 	const conns, memory, peersMemory = 16, 6 << 20, 16 << 20
 	lan := new(pipe.Switch)

@@ -244,7 +244,7 @@ func (p *pinger) close(conns []*rdmacm.Conn) {
 // TestManyConnections opens and closes many connections to one process, again and again. It checks
 // that none of their memory and goroutines remain in the process.
 func TestManyConnections(t *testing.T) {
-	gate.System(t)
+	gate.Long(t)
 	const (
 		connections, rounds = 2000, 6
 		ofKernel            = 200

@@ -170,7 +170,7 @@ func statuses(t *testing.T, wcs []verbs.WC) (list []verbs.WCStatus) {
 
 // TestKernelErrors checks that the outcomes between two rxes are those of rxeReference.
 func TestKernelErrors(t *testing.T) {
-	gate.System(t)
+	gate.Long(t)
 	peers := peer.Boot(t, peer.Config{ID: 2}, peer.Config{ID: 3})
 	requester, responder := openKernel(t, peers[0]), openKernel(t, peers[1])
 	for _, c := range rxeReference() {

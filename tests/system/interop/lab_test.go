@@ -17,7 +17,7 @@ import (
 // TestKernelAgainstKernel runs ping-pongs between two kernels. If this test fails, so do all others
 // here.
 func TestKernelAgainstKernel(t *testing.T) {
-	gate.System(t)
+	gate.Long(t)
 	for _, mtu := range []struct{ link, path int }{{1500, 1024}, {4200, 4096}} {
 		peers := peer.Boot(t, peer.Config{ID: 2, MTU: mtu.link}, peer.Config{ID: 3, MTU: mtu.link})
 		for _, family := range []struct {

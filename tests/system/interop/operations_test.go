@@ -332,7 +332,7 @@ var sizes = []int{16, 0, 1, 1023, 1024, 1025, 4096, 100_000, 1 << 20}
 
 // TestKernelOperations runs operate between two kernels. This shows that rxe supports all of it.
 func TestKernelOperations(t *testing.T) {
-	gate.System(t)
+	gate.Long(t)
 	peers := peer.Boot(t, peer.Config{ID: 2}, peer.Config{ID: 3})
 	operate(t,
 		newSide(t, openKernel(t, peers[0]), peers[0].Addr4()),

@@ -170,7 +170,8 @@ func TestVLANPingpong(t *testing.T) {
 		{"tap", "tap:softrnic0,bridge=" + p.Netns.Bridge}, {"packet", "packet:" + p.Netns.Veth(t)},
 	} {
 		run.link = fmt.Sprintf("%s,vlan=%d", medium.spec, v.id)
-		for _, run.ipv6 = range []bool{false, true} {
+		for _, family := range families(t) {
+			run.ipv6 = family == "IPv6"
 			_, there, _ := run.addrs()
 			run.gid = gidIndex(t, p, there)
 			for _, run.service = range []string{"rc", "uc", "ud"} {

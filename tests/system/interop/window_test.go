@@ -416,7 +416,7 @@ func (c windowCase) title() string {
 
 // TestKernelWindows checks that the outcomes between two rxes are those of windowReference.
 func TestKernelWindows(t *testing.T) {
-	gate.System(t)
+	gate.Long(t)
 	peers := peer.Boot(t, peer.Config{ID: 2}, peer.Config{ID: 3})
 	user, owner := openKernel(t, peers[0]), openKernel(t, peers[1])
 	for _, c := range windowReference() {
