@@ -361,16 +361,16 @@ func TestBeyondCredits(t *testing.T) {
 		to, from, at := devices(t, m)
 		cfg := &rpcrdma.Config{Transport: transport, Credits: 4}
 		var serving, most int
-		var open sync.Once
-		gate := make(chan struct{})
-		mu := make(chan struct{}, 1)
+		var mu sync.Mutex
+		full, gate := make(chan struct{}), make(chan struct{})
 		change := func(n int) {
-			mu <- struct{}{}
-			serving += n
-			if most = max(most, serving); n > 0 && serving == 4 {
-				open.Do(func() { close(gate) })
+			mu.Lock()
+			defer mu.Unlock()
+			if serving += n; serving > most {
+				if most = serving; most == cfg.Credits {
+					close(full)
+				}
 			}
-			<-mu
 		}
 		h := rpcrdma.HandlerFunc(func(ctx context.Context, c *rpcrdma.Call) []byte {
 			change(1)
@@ -388,17 +388,27 @@ func TestBeyondCredits(t *testing.T) {
 		b := (&rpcrdma.Header{XID: 7, Version: 1, Credits: 9}).Append(nil)
 		b = append(b, message(7, 0)...)
 		copy(r.send.Buf(), b)
-		for range 12 {
+		for i := range 12 {
+			if i == cfg.Credits {
+				select {
+				case <-full:
+				case <-time.After(20 * time.Second):
+					t.Fatal("the calls within the credits are not served at once")
+				}
+			}
 			_ = r.conn.QP().PostSend(&verbs.SendWR{Opcode: verbs.Send, SGList: []verbs.SGE{r.send.SGE(0, len(b))}})
 		}
+		close(gate)
 		for range 12 {
 			if h, _, _ := r.receives(); h == nil {
 				break // over iWARP, a SEND without a receive request ends the connection
 			}
 		}
 		ok(t, l.Close())
-		if most > 4 || most == 0 {
-			t.Errorf("%d calls were served at a time", most)
+		mu.Lock()
+		defer mu.Unlock()
+		if most != cfg.Credits {
+			t.Errorf("%d calls were served at a time, want %d", most, cfg.Credits)
 		}
 	})
 }
