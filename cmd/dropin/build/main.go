@@ -95,7 +95,16 @@ func build(out string, engine bool) error {
 		return err
 	}
 	if engine {
-		cmd := exec.Command("go", "build", profile, "-trimpath", "-buildmode=c-shared",
+		temp, err := os.MkdirTemp("", "softrnic-build")
+		if err != nil {
+			return err
+		}
+		defer os.RemoveAll(temp)
+		stacks, err := overlay(root, temp)
+		if err != nil {
+			return err
+		}
+		cmd := exec.Command("go", "build", profile, "-overlay", stacks, "-trimpath", "-buildmode=c-shared",
 			"-ldflags=-s -w -X=runtime.godebugDefault=asyncpreemptoff=1,gcshrinkstackoff=1 "+
 				"-extldflags=-Wl,-soname,libsoftrnic.so,--wrap=pthread_create",
 			"-o", filepath.Join(out, "libsoftrnic.so"), "./cmd/dropin/libsoftrnic")

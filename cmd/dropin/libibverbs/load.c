@@ -73,18 +73,8 @@ static void detach_thread(void *v) { (void)v; current_engine->thread(-1); }
 // the thread.
 __attribute__((constructor)) static void create_key(void) { pthread_key_create(&thread_key, detach_thread); }
 
-static void *grow_stack(void *engine_of_caller)
-{
-	((const struct sr_engine *)engine_of_caller)->thread(0);
-	return NULL;
-}
-
 // attach attaches the thread to Go and restores the thread's signal mask, because Go then unblocks
 // some signals.
-//
-// Go has a stack for each thread, and gives that of an ended thread to the next one. A new one has
-// a few KiB, and a signal handler without its own stack would write below it. So another thread,
-// which blocks signals, makes Go grow a stack, and ends.
 //
 // Only one thread is attached at a time. Go makes a second thread wait for the first, with all
 // signals blocked. setuid(2) of the program waits until each thread has taken a signal, and holds
@@ -92,17 +82,11 @@ static void *grow_stack(void *engine_of_caller)
 static void attach(const struct sr_engine *e)
 {
 	static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;
-	sigset_t all, mask;
-	pthread_t t;
+	sigset_t mask;
 	thread_state = ATTACHED;
 	int cancel = forbid_cancel();
 	pthread_mutex_lock(&one);
-	sigfillset(&all); // without those of the C library, which it does not block
-	pthread_sigmask(SIG_SETMASK, &all, &mask);
-	int err = pthread_create(&t, NULL, grow_stack, (void *)e);
-	pthread_sigmask(SIG_SETMASK, &mask, NULL);
-	if (!err)
-		pthread_join(t, NULL);
+	pthread_sigmask(SIG_SETMASK, NULL, &mask);
 	e->thread(0);
 	pthread_sigmask(SIG_SETMASK, &mask, NULL);
 	pthread_mutex_unlock(&one);

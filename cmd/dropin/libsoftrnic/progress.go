@@ -43,28 +43,10 @@ var threads struct {
 // maxThreads limits the number of the program's threads that have a P each.
 const maxThreads = 256
 
-// handlerStack is the size of Go's stack, in bytes, that a thread of the program gets. The engine
-// needs some 10 KiB. The rest is for signal handlers. A handler that was installed without
-// SA_ONSTACK runs on the thread's current stack. While the thread is in the engine, that is Go's
-// stack. The handler's frame alone may have 4 KiB, for which Go does not account. A stack that has
-// grown does not shrink, because the engine is built with gcshrinkstackoff.
-const handlerStack = 96 << 10
-
-// growStack makes Go grow the stack.
-//
-//go:noinline
-func growStack() byte {
-	var room [handlerStack]byte
-	return room[len(emptySlice)]
-}
-
-var emptySlice []byte // the compiler does not know that it is empty
-
 //export srThread
 func srThread(n C.int) C.int {
 	if n == 0 {
-		growStack()
-		return 0
+		return 0 // the call itself attaches the thread
 	}
 	t := &threads
 	t.mu.Lock()

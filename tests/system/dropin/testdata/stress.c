@@ -367,13 +367,13 @@ static void *first_call(void *v)
 	take_signals();
 	CHECK(!ibv_dealloc_pd(ibv_alloc_pd(ctx)));
 	__atomic_add_fetch(&first_calls, 1, __ATOMIC_RELAXED);
-	while (!__atomic_load_n(&stop, __ATOMIC_RELAXED)) // so that the next thread gets a new stack in Go
+	while (!__atomic_load_n(&stop, __ATOMIC_RELAXED)) // so that the next thread gets a stack in Go of its own
 		pause_for(1000);
 	return v;
 }
 
-// first_signals: a handler needs more than the first stack of a thread in Go. The program changes
-// its user meanwhile, for which each thread takes a signal.
+// first_signals: a handler needs more stack than Go gives a thread of C of itself. The program
+// changes its user meanwhile, for which each thread takes a signal.
 static void first_signals(int n)
 {
 	static const int some[] = {SIGCHLD, SIGPROF};
@@ -384,9 +384,10 @@ static void first_signals(int n)
 	CHECK(!pthread_create(&resets, NULL, reset, NULL));
 	for (int i = 0; i < n; i++) {
 		start(&t[i], first_call, i);
-		while (__atomic_load_n(&first_calls, __ATOMIC_RELAXED) < i - 2)
-			for (int k = 0; k < 3; k++)
+		do
+			for (int k = 0; k < 3 && k <= i; k++)
 				pthread_kill(t[i - k], any(3) ? some[any(2)] : SIGRTMIN);
+		while (__atomic_load_n(&first_calls, __ATOMIC_RELAXED) < i - 2);
 	}
 	__atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
 	for (int i = 0; i < n; i++)
