@@ -123,7 +123,7 @@ func (attr *MRInitAttr) address(buf []byte) uint64 {
 }
 
 // AllocNullMR allocates a null MR (ibv_alloc_null_mr), which has an lkey and no rkey. A write to
-// any address is discarded; a read returns zeros.
+// any address is discarded; a read returns zeros. As with mlx5, the PD can be closed before it.
 func (pd *PD) AllocNullMR() (*MR, error) {
 	return pd.register("allocate null MR", mrNull, nil, nil, 0, AccessLocalWrite)
 }
@@ -154,7 +154,7 @@ func (pd *PD) register(op string, kind mrKind, file *mapping, buf []byte, addr u
 		d.mu.Unlock()
 		return nil, err
 	}
-	pd.mrs++
+	pd.mrs += mr.inPD()
 	mr.before = d.beforeMapped
 	d.mu.Unlock()
 
@@ -333,6 +333,14 @@ func (mr *MR) release() {
 	d := mr.dev
 	d.mu.Lock()
 	d.mrs--
-	mr.PD().mrs--
+	mr.PD().mrs -= mr.inPD()
 	d.mu.Unlock()
+}
+
+// inPD returns 1 if the region keeps its PD from being closed, otherwise 0.
+func (mr *MR) inPD() int {
+	if mr.kind == mrNull {
+		return 0
+	}
+	return 1
 }

@@ -59,8 +59,8 @@ func (d *Device) allocPD() (*PD, error) {
 // Device returns the PD's device.
 func (pd *PD) Device() *Device { return pd.dev }
 
-// Close deallocates the PD (ibv_dealloc_pd). The error is ErrBusy while the PD has objects, or if
-// it is the default PD, and ErrClosed after the first Close.
+// Close deallocates the PD (ibv_dealloc_pd). The error is ErrBusy while the PD has objects other
+// than null MRs, or if it is the default PD, and ErrClosed after the first Close.
 func (pd *PD) Close() error {
 	const op = "close PD"
 	pd.dev.mu.Lock()

@@ -94,7 +94,20 @@ func TestNullMR(t *testing.T) {
 			t.Errorf("inline data of a null MR: %x", got)
 		}
 	})
+
+	// It does not keep its PD open.
+	pd := must(r.dev.AllocPD())(t)
+	last := must(pd.AllocNullMR())(t)
+	check(t, pd.Close())
+	if _, err := pd.AllocNullMR(); !errors.Is(err, verbs.ErrClosed) {
+		t.Errorf("got %v, want ErrClosed", err)
+	}
+	before := r.dev.Resources().MR
+	check(t, last.Close())
 	check(t, mr.Close())
+	if now := r.dev.Resources().MR; now != before-2 {
+		t.Errorf("%d MRs after two of %d were closed", now, before)
+	}
 }
 
 // TestInlineFault: a request whose inline data faults is rejected. The function of
