@@ -8,6 +8,7 @@ package main
 import "C"
 
 import (
+	"cmp"
 	"encoding/binary"
 	"net"
 	"net/netip"
@@ -65,22 +66,26 @@ func setSockaddr(p *C.struct_sr_cm_addr, a netip.AddrPort) {
 func setGID(to *[16]C.uint8_t, gid verbs.GID) { *(*verbs.GID)(unsafe.Pointer(to)) = gid }
 
 // replaceLoopback replaces a loopback address by the device's first address of its family. If a
-// program is told to use "localhost", the user means this machine. A device with loopback
-// addresses, on a link of 127.0.0.0/8, keeps them.
+// program is told to use "localhost", the user means this machine. The first result of getaddrinfo
+// is then ::1. If the device has only IPv4 addresses, the first one replaces it, in IPv6's form. A
+// device with loopback addresses of the family, on a link of 127.0.0.0/8, keeps them.
 func (s *state) replaceLoopback(a netip.AddrPort) netip.AddrPort {
 	if !a.Addr().IsLoopback() {
 		return a
 	}
-	first := a
+	var first, mapped netip.Addr
 	for addr := range s.addrs() {
-		switch {
-		case addr.IsLoopback():
+		switch same := addr.Is4() == a.Addr().Unmap().Is4(); {
+		case same && addr.IsLoopback():
 			return a
-		case first == a && addr.Is4() == a.Addr().Unmap().Is4() && !addr.IsLinkLocalUnicast():
-			first = netip.AddrPortFrom(addr, a.Port())
+		case addr.IsLinkLocalUnicast():
+		case same:
+			first = cmp.Or(first, addr)
+		case addr.Is4():
+			mapped = cmp.Or(mapped, netip.AddrFrom16(addr.As16()))
 		}
 	}
-	return first
+	return netip.AddrPortFrom(cmp.Or(first, mapped, a.Addr()), a.Port())
 }
 
 // replaceLoopbackOrAny is replaceLoopback for a destination. For a destination, the unspecified

@@ -48,6 +48,8 @@ var rsocketPrograms = []cmProgram{
 	{server: "udpong -b SERVER -S 500 -C 50 -T a", client: "udpong -s SERVER -S 500 -C 50 -T a", bytes: 1, roceOnly: true, endless: true},
 	{server: "udpong -b SERVER -S 1500 -C 50 -T b -T e", client: "udpong -s SERVER -S 1500 -C 50 -T b -T e", bytes: 150000, roceOnly: true,
 		endless: true},
+	// It binds to the first result of getaddrinfo without a name, which is ::1.
+	{server: "udpong -S 64 -C 100 -T e", client: "udpong -s SERVER -S 64 -C 100 -T e", bytes: 12800, roceOnly: true, endless: true},
 	{server: "udpong -b SERVER -S 64 -C 100 -T n -T e", client: "udpong -s SERVER -S 64 -C 100 -T n -T e", bytes: 12800, roceOnly: true,
 		endless: true},
 }

@@ -382,6 +382,26 @@ static void test_datagrams(void)
 	OK(!rshutdown(y, SHUT_RDWR) && rread(y, buf, sizeof buf) == 0);
 	FAILS(rsend(y, buf, 1, 0), EPIPE);
 	OK(!rclose(x) && !rclose(y));
+
+	// An rsocket of the wildcard address receives what is sent to each address, and answers.
+	struct sockaddr_in6 any = {.sin6_family = AF_INET6, .sin6_addr = in6addr_any};
+	struct sockaddr_in6 peer;
+	n = sizeof any;
+	x = rsocket(AF_INET6, SOCK_DGRAM, 0);
+	y = datagrams_at(&b);
+	OK(x >= 0 && !rbind(x, (struct sockaddr *)&any, n) && !rgetsockname(x, (struct sockaddr *)&any, &n) && any.sin6_port);
+	a = addr;
+	a.sin_port = any.sin6_port;
+	for (int i = 0; i < 3; i++) {
+		n = sizeof peer;
+		OK(rsendto(y, "ping", 4, 0, (struct sockaddr *)&a, sizeof a) == 4);
+		OK(rrecvfrom(x, buf, sizeof buf, 0, (struct sockaddr *)&peer, &n) == 4 && peer.sin6_port == b.sin_port);
+		OK(rsendto(x, "pong", 4, 0, (struct sockaddr *)&peer, n) == 4);
+		n = sizeof from;
+		OK(rrecvfrom(y, buf, sizeof buf, 0, (struct sockaddr *)&from, &n) == 4 && from.sin_port == a.sin_port);
+		OK(from.sin_addr.s_addr == addr.sin_addr.s_addr);
+	}
+	OK(!rclose(x) && !rclose(y));
 }
 
 // test_defaults: values of the files in /etc/rdma/rsocket, which TestRsocketDefaults creates,
