@@ -103,7 +103,9 @@ func TestRate(t *testing.T) {
 		{rdmatransport.Rate{Gbps: 25, Lanes: 0}, 25, 1},
 		{rdmatransport.Rate{Gbps: 56, Lanes: 0}, 56, 4},
 		{rdmatransport.Rate{Gbps: 400, Lanes: 0}, 400, 4},
-		{rdmatransport.Rate{Gbps: 800, Lanes: 0}, 800, 8},
+		{rdmatransport.Rate{Gbps: 800, Lanes: 0}, 800, 4}, // XDR
+		{rdmatransport.Rate{Gbps: 800, Lanes: 8}, 800, 8}, // NDR
+		{rdmatransport.Rate{Gbps: 1600, Lanes: 0}, 1600, 8},
 		{rdmatransport.Rate{Gbps: 2.5, Lanes: 1}, 2.5, 1},
 	} {
 		dev := must(rdmatransport.Open(host, &rdmatransport.Config{Rate: c.rate}))(t)

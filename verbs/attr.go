@@ -76,7 +76,9 @@ type PortAttr struct {
 	SubnetTimeout uint8
 	InitTypeReply uint8
 	ActiveWidth   uint8 // 1, 2, 4, 8, 16: 1x, 4x, 8x, 12x, 2x
-	ActiveSpeed   uint8 // 1, 2, 4, 8, 16, 32, 64, 128: 2.5, 5, 10, 10, 14, 25, 50, 100 Gbit/s per lane
+	// ActiveSpeed is 1, 2, 4, 8, 16, 32, 64, 128 or 256 for lanes of 2.5, 5, 10, 10, 14, 25, 50, 100 or
+	// 200 Gbit/s (ibv_port_attr.active_speed_ex).
+	ActiveSpeed   uint16
 	PhysState     uint8 // 5 is link up
 	LinkLayer     LinkLayer
 	Flags         uint8
@@ -86,17 +88,17 @@ type PortAttr struct {
 // The meaning of the codes of ActiveSpeed and ActiveWidth: Gbit/s per lane, and lanes, in the order
 // in which SetRate tries them.
 var (
-	portSpeeds = []code[float64]{{1, 2.5}, {2, 5}, {4, 10}, {8, 10}, {16, 14}, {32, 25}, {64, 50}, {128, 100}}
+	portSpeeds = []code[float64]{{1, 2.5}, {2, 5}, {4, 10}, {8, 10}, {16, 14}, {32, 25}, {64, 50}, {128, 100}, {256, 200}}
 	portWidths = []code[int]{{2, 4}, {1, 1}, {16, 2}, {4, 8}, {8, 12}}
 )
 
 type code[T comparable] struct {
-	code  uint8
+	code  uint16
 	value T
 }
 
 // decode returns the value of a code, or 0.
-func decode[T comparable](codes []code[T], c uint8) (value T) {
+func decode[T comparable](codes []code[T], c uint16) (value T) {
 	for _, k := range codes {
 		if k.code == c {
 			return k.value
@@ -108,7 +110,7 @@ func decode[T comparable](codes []code[T], c uint8) (value T) {
 // Rate returns the port's signalling rate in Gbit/s over all lanes, and the number of lanes. An
 // invalid width or speed gives 0.
 func (a *PortAttr) Rate() (gbps float64, lanes int) {
-	lanes = decode(portWidths, a.ActiveWidth)
+	lanes = decode(portWidths, uint16(a.ActiveWidth))
 	return decode(portSpeeds, a.ActiveSpeed) * float64(lanes), lanes
 }
 
@@ -119,7 +121,7 @@ func (a *PortAttr) SetRate(gbps float64, lanes int) error {
 	for _, w := range portWidths {
 		for _, s := range portSpeeds {
 			if (lanes == 0 || lanes == w.value) && s.value*float64(w.value) == gbps {
-				a.ActiveWidth, a.ActiveSpeed = w.code, s.code
+				a.ActiveWidth, a.ActiveSpeed = uint8(w.code), s.code
 				return nil
 			}
 		}
@@ -128,7 +130,7 @@ func (a *PortAttr) SetRate(gbps float64, lanes int) error {
 	if lanes == 0 {
 		subject = "no number of lanes makes"
 	}
-	return fmt.Errorf("%s %g Gbit/s: a port has 1, 2, 4, 8 or 12 lanes of 2.5, 5, 10, 14, 25, 50 or 100, such as 100 over 4", subject, gbps)
+	return fmt.Errorf("%s %g Gbit/s: a port has 1, 2, 4, 8 or 12 lanes of 2.5, 5, 10, 14, 25, 50, 100 or 200, such as 100 over 4", subject, gbps)
 }
 
 // MTU is a path MTU in IBTA's encoding (ibv_mtu): 1 is 256 bytes, 5 is 4096.

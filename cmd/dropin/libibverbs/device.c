@@ -159,10 +159,11 @@ PUBLIC int ibv_query_port_speed(struct ibv_context *c, uint32_t port, uint64_t *
 	if (err)
 		return fail(err);
 	static const uint16_t lanes[] = {[1] = 1, [2] = 4, [4] = 8, [8] = 12, [16] = 2};
-	static const uint16_t lane[] = {[1] = 25, [2] = 50, [4] = 100, [8] = 100, [16] = 140, [32] = 250, [64] = 500, [128] = 1000};
-	if (a.active_width >= sizeof lanes / sizeof *lanes || a.active_speed >= sizeof lane / sizeof *lane)
+	static const uint16_t lane[] = {[1] = 25, [2] = 50, [4] = 100, [8] = 100, [16] = 140, [32] = 250, [64] = 500, [128] = 1000,
+		[256] = 2000};
+	if (a.active_width >= sizeof lanes / sizeof *lanes || a.active_speed_ex >= sizeof lane / sizeof *lane)
 		return fail(EINVAL);
-	*speed = (uint64_t)lanes[a.active_width] * lane[a.active_speed];
+	*speed = (uint64_t)lanes[a.active_width] * lane[a.active_speed_ex];
 	return 0;
 }
 

@@ -178,7 +178,7 @@ func TestHeadersOfOtherReleases(t *testing.T) {
 		for _, with := range []string{build(t), libs} {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			n, _ := pair(t, 0)
-			n.env = append(n.env, "SOFTRNIC_LINK=pipe", "LD_LIBRARY_PATH="+with)
+			n.env = append(n.env, "SOFTRNIC_LINK=pipe", "SOFTRNIC_SPEED=800", "LD_LIBRARY_PATH="+with)
 			var out bytes.Buffer
 			cmd := n.program(ctx, t, program)
 			cmd.Stdout, cmd.Stderr = &out, &out

@@ -156,14 +156,14 @@ func deviceFields(name string, a *verbs.DeviceAttr) []field {
 func portFields(port uint8, p *verbs.PortAttr) []field {
 	number := func(name string, v any) field { return field{name, v, "", true} }
 	hex := func(name string, v any, format string) field { return field{name, v, fmt.Sprintf(format, v), true} }
-	named := func(name, value string, code uint8, verbose bool) field {
+	named := func(name, value string, code any, verbose bool) field {
 		return field{name, value, fmt.Sprintf("%s (%d)", value, code), verbose}
 	}
 	return []field{
 		{"port", port, "", false},
-		named("state", "PORT_"+p.State.String(), uint8(p.State), false),
-		named("max_mtu", p.MaxMTU.String(), uint8(p.MaxMTU), false),
-		named("active_mtu", p.ActiveMTU.String(), uint8(p.ActiveMTU), false),
+		named("state", "PORT_"+p.State.String(), p.State, false),
+		named("max_mtu", p.MaxMTU.String(), p.MaxMTU, false),
+		named("active_mtu", p.ActiveMTU.String(), p.ActiveMTU, false),
 		{"sm_lid", p.SMLID, "", false},
 		{"port_lid", p.LID, "", false},
 		{"port_lmc", p.LMC, fmt.Sprintf("0x%02x", p.LMC), false},
@@ -189,8 +189,8 @@ func portFields(port uint8, p *verbs.PortAttr) []field {
 var (
 	vls    = map[uint8]string{1: "1", 2: "2", 3: "4", 4: "8", 5: "15"}
 	widths = map[uint8]string{1: "1X", 2: "4X", 4: "8X", 8: "12X", 16: "2X"}
-	speeds = map[uint8]string{1: "2.5 Gbps", 2: "5.0 Gbps", 4: "10.0 Gbps", 8: "10.0 Gbps", 16: "14.0 Gbps",
-		32: "25.0 Gbps", 64: "50.0 Gbps", 128: "100.0 Gbps"}
+	speeds = map[uint16]string{1: "2.5 Gbps", 2: "5.0 Gbps", 4: "10.0 Gbps", 8: "10.0 Gbps", 16: "14.0 Gbps",
+		32: "25.0 Gbps", 64: "50.0 Gbps", 128: "100.0 Gbps", 256: "200.0 Gbps"}
 	physStates = map[uint8]string{1: "SLEEP", 2: "POLLING", 3: "DISABLED", 4: "PORT_CONFIGURATION_TRAINING", 5: "LINK_UP",
 		6: "LINK_ERROR_RECOVERY", 7: "PHY_TEST"}
 )

@@ -217,7 +217,7 @@ func device(dir, name string) error {
 }
 
 // generations are the kernel's names of lane speeds.
-var generations = map[uint8]string{2: " DDR", 4: " QDR", 8: " FDR10", 16: " FDR", 32: " EDR", 64: " HDR", 128: " NDR"}
+var generations = map[uint16]string{2: " DDR", 4: " QDR", 8: " FDR10", 16: " FDR", 32: " EDR", 64: " HDR", 128: " NDR", 256: " XDR"}
 
 // deviceFiles returns the files of one of a node's two devices. card may be nil.
 func deviceFiles(n *node.Node, name string, iwarp bool, card *dropin.Card) (files, error) {

@@ -79,12 +79,13 @@ func TestTreeGUIDs(t *testing.T) {
 
 // TestTreeCards: each rail has a card of its own, whose paths lead to each other as in Linux.
 func TestTreeCards(t *testing.T) {
-	dir := described(t, false, map[string]string{"SOFTRNIC_LINK": "pipe", "SOFTRNIC_ADDR": "10.0.0.1/24;10.0.1.1/24;10.0.2.1/24",
-		"SOFTRNIC_CARD": "connectx7;connectx5;e810", "SOFTRNIC_DEVICE": "mlx5_0,siw0;mlx5_1,;irdma0,irdma1"})
+	dir := described(t, false, map[string]string{"SOFTRNIC_LINK": "pipe", "SOFTRNIC_ADDR": "10.0.0.1/24;10.0.1.1/24;10.0.2.1/24;10.0.3.1/24",
+		"SOFTRNIC_CARD": "connectx7;connectx5;e810;connectx8", "SOFTRNIC_DEVICE": "mlx5_0,siw0;mlx5_1,;irdma0,irdma1;mlx5_2,"})
 	var addresses []string
 	for name, want := range map[string]struct{ vendor, device, speed, rate, part string }{
 		"mlx5_0": {"0x15b3", "0x1021", "32.0 GT/s PCIe", "400 Gb/sec (4X NDR)", "MT4129"},
 		"mlx5_1": {"0x15b3", "0x1017", "8.0 GT/s PCIe", "100 Gb/sec (4X EDR)", "MT4119"},
+		"mlx5_2": {"0x15b3", "0x1023", "64.0 GT/s PCIe", "800 Gb/sec (4X XDR)", "MT4131"},
 		"irdma0": {"0x8086", "0x1592", "16.0 GT/s PCIe", "100 Gb/sec (4X EDR)", "IRDMA"},
 		"irdma1": {"0x8086", "0x1592", "16.0 GT/s PCIe", "100 Gb/sec (4X EDR)", "IRDMA"},
 	} {
@@ -126,8 +127,8 @@ func TestTreeCards(t *testing.T) {
 		}
 	}
 	slices.Sort(addresses)
-	if len(slices.Compact(addresses)) != 4 {
-		t.Errorf("addresses %v: want four", addresses)
+	if len(slices.Compact(addresses)) != 5 {
+		t.Errorf("addresses %v: want five", addresses)
 	}
 	// siw0 belongs to no card.
 	if info, err := os.Lstat(filepath.Join(dir, "sys/class/infiniband/siw0")); err != nil || !info.IsDir() {
