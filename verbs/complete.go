@@ -7,12 +7,22 @@ func (qp *QP) completeSend(status WCStatus, byteLen uint32) {
 		return
 	}
 	wr := qp.sq.at(0)
+	if qp.observed != 0 {
+		qp.observeSend(wr, status)
+	}
 	if status != WCSuccess || qp.init.SQSigAll || wr.Flags&SendSignaled != 0 {
 		wc := WC{WRID: wr.WRID, Status: status, Opcode: wr.Opcode.completion(), ByteLen: byteLen, QPNum: qp.num}
 		qp.push(qp.init.SendCQ, &wc, false)
 	}
 	qp.sq.pop()
-	if qp.measured {
+}
+
+// observeSend measures and counts a send request that completes.
+func (qp *QP) observeSend(wr *SendWR, status WCStatus) {
+	if qp.observed&counted != 0 {
+		qp.countSend(wr, status)
+	}
+	if qp.observed&measured != 0 {
 		qp.extra.latency.complete()
 	}
 }
@@ -33,6 +43,9 @@ func (qp *QP) completeRecv(wc *WC, solicited bool) {
 	}
 	wc.WRID, wc.QPNum = qp.rq.at(0).WRID, qp.num
 	qp.rq.pop()
+	if qp.observed&counted != 0 {
+		qp.countOps(CompCntrRecv, wc.Status, 1, uint64(wc.ByteLen))
+	}
 	cq := qp.init.RecvCQ
 	if qp.xrcd != nil {
 		cq = qp.srq.cq

@@ -21,6 +21,7 @@ type Device struct {
 	mu                           sync.Mutex
 	pds, mrs, cqs, qps, channels int
 	srqs, mws, ahs, mcastQPs     int
+	compCntrs                    int
 	mcast                        map[mcastGroup]int // attached QPs
 	pdSet                        map[*PD]struct{}
 	xrcds                        map[*XRCD]struct{}
@@ -208,9 +209,9 @@ func (d *Device) markClosed(op string) error {
 	switch {
 	case d.closed:
 		return Errorf(ErrClosed, op, "%s is already closed", d.Name())
-	case pds+d.cqs+d.channels+len(d.xrcds) > 0:
-		return Errorf(ErrBusy, op, "%d PDs, %d CQs, %d completion channels and %d XRC domains are left",
-			pds, d.cqs, d.channels, len(d.xrcds))
+	case pds+d.cqs+d.channels+len(d.xrcds)+d.mrs+d.compCntrs > 0:
+		return Errorf(ErrBusy, op, "%d PDs, %d CQs, %d completion channels, %d XRC domains, %d MRs and %d completion counters are left",
+			pds, d.cqs, d.channels, len(d.xrcds), d.mrs, d.compCntrs)
 	}
 	if d.defaultPD != nil {
 		if err := d.defaultPD.dealloc(op); err != nil {

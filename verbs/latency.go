@@ -46,7 +46,7 @@ func (d *Device) sumLatencies() map[Transport]Latency {
 	}
 	for _, qp := range d.QPs() {
 		qp.lock()
-		if qp.measured {
+		if qp.observed&measured != 0 {
 			l := sum[qp.init.Transport]
 			l.add(&qp.extra.latency.Latency)
 			sum[qp.init.Transport] = l
@@ -87,14 +87,14 @@ func (qp *QP) measureLatency() {
 	d.latencyMu.Lock()
 	defer d.latencyMu.Unlock()
 	if d.latencies != nil {
-		qp.extra, qp.measured = &qpExtra{latency: &latency{ahead: -1}}, true
+		qp.extra, qp.observed = &qpExtra{latency: &latency{ahead: -1}}, measured
 	}
 }
 
 // keepLatency adds the latencies of a QP that is being closed to those of the device. latencyMu
 // is held.
 func (d *Device) keepLatency(qp *QP) {
-	if !qp.measured {
+	if qp.observed&measured == 0 {
 		return
 	}
 	l := d.latencies[qp.init.Transport]

@@ -202,7 +202,7 @@ func (qp *QP) queueSend(wr *SendWR) error {
 	slot.Bind = bind
 	slot.length = length
 	slot.fault = qp.fault(wr, length)
-	if qp.measured {
+	if qp.observed&measured != 0 {
 		qp.extra.latency.post(q.len())
 	}
 	q.n++

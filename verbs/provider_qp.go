@@ -118,6 +118,22 @@ func (h QPHandle) Recv() *PostedRecv { return (*PostedRecv)(h.qp.currentRecv()) 
 // bit.
 func (h QPHandle) CompleteRecv(wc *WC, solicited bool) { h.qp.completeRecv(wc, solicited) }
 
+// CountRemote counts operations of the peer that have succeeded, and their bytes, for a completion
+// counter: CompCntrRemoteRead when the data is sent, CompCntrRemoteWrite when it is placed. n may
+// be 0, if more bytes of the operation follow.
+func (h QPHandle) CountRemote(op CompCntrOps, n, bytes uint64) {
+	if h.qp.observed&counted != 0 {
+		h.qp.countOps(op, WCSuccess, n, bytes)
+	}
+}
+
+// CountRemoteError counts an operation of the peer that has failed.
+func (h QPHandle) CountRemoteError(op CompCntrOps) {
+	if h.qp.observed&counted != 0 {
+		h.qp.countOps(op, WCRemOpErr, 0, 0)
+	}
+}
+
 // Fail moves the QP to ERR because a work request failed, and flushes all posted work requests in
 // order, starting with the request that Recv returned. The provider first completes the failed
 // request, and stops its timers itself: ProviderQP.Modify is not called. Fail raises no event. If

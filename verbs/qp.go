@@ -16,7 +16,7 @@ type QP struct {
 	draining    bool // in SQD, with send requests in flight
 	cqOverrun   bool // a completion did not fit into its CQ: see failOverrun
 	reportFlags reportFlags
-	measured    bool // extra.latency is set
+	observed    observed
 	ops         opcodeSet
 	num         uint32
 	waiting     atomic.Int32 // goroutines that wait for mu
@@ -51,10 +51,21 @@ const (
 	reportsDeferred                         // the caller holds locks that an OnEvent function may take
 )
 
+// observed says which of the QP's requests are observed when they complete.
+type observed uint8
+
+const (
+	measured observed = 1 << iota // extra.latency is set
+	counted                       // extra.compCntrs has counters
+)
+
 // qpExtra has fields that few QPs need.
 type qpExtra struct {
 	unreported []*CompChannel // channels whose functions unlock calls
 	latency    *latency
+	compCntrs  [numCompCntrOps]*CompCntr // by operation
+	countedOps CompCntrOps               // those that have counters
+	attached   []*CompCntr               // one for each call of AttachCompCntr
 }
 
 // qpInit is a smaller QPInitAttr, because a program may have a great many QPs.
@@ -237,6 +248,7 @@ func (qp *QP) release() {
 			cq.users--
 		}
 	}
+	qp.detachCompCntrs()
 	d.mu.Unlock()
 }
 

@@ -73,7 +73,7 @@ func (qp *QP) Modify(attr *QPAttr, mask QPAttrMask) error {
 	switch qp.state = to; to {
 	case StateReset:
 		qp.sq.reset()
-		if qp.measured {
+		if qp.observed&measured != 0 {
 			qp.extra.latency.ahead = -1
 		}
 		qp.rq.reset()

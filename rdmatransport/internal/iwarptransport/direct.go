@@ -141,8 +141,17 @@ func (q *qp) moveNext(p *qp, wr *verbs.PostedSend) (moved uint64, ok bool) {
 	case !ok:
 		return 0, false
 	case !last:
+		if wr.Opcode == verbs.RDMARead {
+			p.h.CountRemote(verbs.CompCntrRemoteRead, 0, n)
+		}
 		q.movedPart(p, wr.Opcode, s.cursor.off+n)
 		return n, true
+	}
+	switch {
+	case isWrite(wr.Opcode):
+		p.h.CountRemote(verbs.CompCntrRemoteWrite, 1, wr.Length())
+	case wr.Opcode == verbs.RDMARead:
+		p.h.CountRemote(verbs.CompCntrRemoteRead, 1, n)
 	}
 	s.cursor.moved()
 	q.direct++

@@ -19,7 +19,7 @@ var errTerminated = errors.New("iwarp: the peer terminated the stream")
 
 // ULPDU implements mpa.Handler.
 func (q *qp) ULPDU(b []byte) error {
-	if q.sending.lifecycle.is(awaitingPeer) {
+	if q.receiving.inSetUp = q.sending.lifecycle.is(awaitingPeer); q.receiving.inSetUp {
 		q.sending.lifecycle.on(onPeerFPDU)
 	}
 	q.receiving.gotFPDU = true
@@ -51,7 +51,11 @@ func (q *qp) placeTagged(b []byte) error {
 	}
 	switch op {
 	case rdmap.Write:
-		return q.placeWrite(&h, payload)
+		err := q.placeWrite(&h, payload)
+		if err != nil {
+			q.h.CountRemoteError(verbs.CompCntrRemoteWrite)
+		}
+		return err
 	case rdmap.ReadResponse:
 		return q.placeRead(&h, payload)
 	}
@@ -77,6 +81,9 @@ func (q *qp) placeWrite(h *ddp.Tagged, payload []byte) error {
 	q.receiving.writeBytes += n
 	if h.Last {
 		q.receiving.lastWrite, q.receiving.writeBytes = q.receiving.writeBytes, 0
+		if n > 0 || !q.receiving.inSetUp {
+			q.h.CountRemote(verbs.CompCntrRemoteWrite, 1, q.receiving.lastWrite)
+		}
 	}
 	return nil
 }
@@ -176,7 +183,11 @@ func (q *qp) placeUntagged(b []byte) error {
 	}
 	switch op {
 	case rdmap.ReadRequest:
-		return q.readRequest(b, payload)
+		err := q.readRequest(b, payload)
+		if err != nil {
+			q.h.CountRemoteError(verbs.CompCntrRemoteRead)
+		}
+		return err
 	case rdmap.AtomicRequest:
 		return q.atomicRequest(b, payload)
 	case rdmap.AtomicResponse:
@@ -274,7 +285,7 @@ func (q *qp) readRequest(b, payload []byte) error {
 			return remoteCause(denial)
 		}
 	}
-	if !q.sending.responses.pushRead(b, &h) {
+	if !q.sending.responses.pushRead(b, &h, q.receiving.inSetUp && h.Size == 0) {
 		return ddp.ErrNoBuffer // beyond the IRD (RFC 5040 §5.2)
 	}
 	return nil

@@ -15,6 +15,7 @@ type response struct {
 	atomic   bool
 	done     bool                      // atomic: it is executed
 	begun    bool                      // READ: a part of it is sent
+	rtr      bool                      // READ: it is the ready-to-receive message
 	read     rdmap.ReadRequestHeader   // READ: the part that is not sent
 	update   rdmap.AtomicRequestHeader // atomic: the request
 	previous uint64                    // atomic: the previous content of memory
@@ -33,11 +34,11 @@ type responses struct {
 func (r *responses) reset(depth uint8) { *r = responses{depth: depth} }
 
 // pushRead queues the response to a READ with the DDP header at the start of b. It returns false if
-// the peer exceeds the IRD.
-func (r *responses) pushRead(b []byte, h *rdmap.ReadRequestHeader) bool {
+// the peer exceeds the IRD. rtr says that the READ is the ready-to-receive message.
+func (r *responses) pushRead(b []byte, h *rdmap.ReadRequestHeader, rtr bool) bool {
 	p := r.push(b)
 	if p != nil {
-		p.read = *h
+		p.read, p.rtr = *h, rtr
 	}
 	return p != nil
 }
@@ -129,9 +130,14 @@ func (q *qp) sendResponse() bool {
 	}
 	w.begun = true
 	w.read.Advance(uint32(n))
-	if last {
-		s.responses.pop()
+	switch {
+	case !last:
+		q.h.CountRemote(verbs.CompCntrRemoteRead, 0, uint64(n))
+		return true
+	case !w.rtr:
+		q.h.CountRemote(verbs.CompCntrRemoteRead, 1, uint64(n))
 	}
+	s.responses.pop()
 	return true
 }
 
@@ -161,6 +167,7 @@ func (q *qp) failResponse(w *response, err error) {
 		w.update.Encode(bad[n:])
 		n += rdmap.AtomicRequestLen
 	} else {
+		q.h.CountRemoteError(verbs.CompCntrRemoteRead)
 		w.read.Encode(bad[n:])
 		n += rdmap.ReadRequestLen
 	}

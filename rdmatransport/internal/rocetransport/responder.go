@@ -32,6 +32,9 @@ func (q *qp) request(p *wire.Packet, info wire.Info) {
 	}
 	if o.Has(receive.InOrder) {
 		q.execute(p, info)
+		if q.receiving.Refused() {
+			q.countRefused(info)
+		}
 		if q.receiving.Keeps() {
 			q.executeKept()
 		}
@@ -48,6 +51,16 @@ func (c *Counters) count(o receive.Outcome) {
 	}
 	if o.Has(receive.Duplicate) {
 		c.DuplicateRequest.Add(1)
+	}
+}
+
+// countRefused counts a request that ends the connection.
+func (q *qp) countRefused(info wire.Info) {
+	switch {
+	case info.Write():
+		q.h.CountRemoteError(verbs.CompCntrRemoteWrite)
+	case info.Read():
+		q.h.CountRemoteError(verbs.CompCntrRemoteRead)
 	}
 }
 
@@ -230,6 +243,7 @@ func (q *qp) execWrite(p *wire.Packet, info wire.Info) bool {
 	r.message = writeMessage
 	if info.Last() {
 		r.message = noMessage
+		q.h.CountRemote(verbs.CompCntrRemoteWrite, 1, r.placed)
 		if info.HasImmDt() {
 			wc := verbs.WC{Opcode: verbs.WCRecvRDMAWithImm, ByteLen: r.write.Length}
 			q.completeRecv(p, info, &wc)

@@ -86,7 +86,19 @@ func (q *qp) sendResponseRun(r *receive.Response, most uint32) (sent uint32) {
 	}
 	sent = q.sendMiddles(wire.RCReadResponseMiddle, r.PSN, middles, from)
 	q.receiving.OnResponsePackets(r, sent, sent*q.mtu)
+	q.countResponse(r, sent*q.mtu)
 	return sent
+}
+
+// countResponse counts n bytes of a READ response that were sent, and the READ after the last.
+func (q *qp) countResponse(r *receive.Response, n uint32) {
+	switch {
+	case r.Replay():
+	case r.Packets == 0:
+		q.h.CountRemote(verbs.CompCntrRemoteRead, 1, uint64(n))
+	default:
+		q.h.CountRemote(verbs.CompCntrRemoteRead, 0, uint64(n))
+	}
 }
 
 // setScope selects the protection domain of a response. On an XRC target, it is that of its
@@ -130,11 +142,17 @@ func (q *qp) sendResponse(r *receive.Response) bool {
 		}
 	}
 	q.receiving.OnResponsePackets(r, 1, n)
+	if r.Kind == receive.Read {
+		q.countResponse(r, n)
+	}
 	return true
 }
 
 // failPending ends the connection if an accepted request cannot be answered in full.
 func (q *qp) failPending(nak uint8, psn uint32, status verbs.WCStatus) bool {
+	if q.receiving.Pending().Kind == receive.Read {
+		q.h.CountRemoteError(verbs.CompCntrRemoteRead)
+	}
 	q.receiving.DropPending()
 	q.sendNAK(wire.AETH{Syndrome: nak, MSN: q.receiving.MSN()}, psn)
 	q.failRecv(status)

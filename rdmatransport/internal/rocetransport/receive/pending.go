@@ -33,6 +33,9 @@ type Response struct {
 // First reports whether the next packet is the first of the response.
 func (r *Response) First() bool { return r.sent == 0 && !r.partial }
 
+// Replay reports whether it answers a duplicate of a request that was answered before.
+func (r *Response) Replay() bool { return r.replay }
+
 // number sets the first PSN, the number of packets and the MSN.
 func (r *Response) number(psn, packets, msn uint32) { r.PSN, r.Packets, r.MSN = psn, packets, msn }
 
