@@ -70,7 +70,7 @@ static int within(const struct buffer *buf, const struct ibv_pd *pd, const struc
 struct ibv_mr *reg_mr_ex(struct ibv_pd *pd, struct mr_init_attr *attr)
 {
 	uint64_t has = attr->comp_mask;
-	if (has & (HAS_FD | HAS_DMAH) && !(has & HAS_BUF))
+	if (has & HAS_DMAH || (has & HAS_FD && !(has & HAS_BUF)))
 		// dma-bufs and DMA handles are not supported, as in ibv_reg_dmabuf_mr and ibv_alloc_dmah.
 		return fail_null(EOPNOTSUPP);
 	if (has & ~(uint64_t)HAS_KNOWN || !(has & HAS_ADDR) || (has & HAS_BUF && !within(attr->buf, pd, attr)))

@@ -6,22 +6,12 @@
 	PUBLIC void *null_##name(void) EXPORTED(name); \
 	void *null_##name(void) { return fail_null(EOPNOTSUPP); }
 F(ibv_alloc_dmah)
-F(ibv_create_comp_cntr)
 #undef F
 
 #define F(name) \
 	PUBLIC int errno_##name(void) EXPORTED(name); \
 	int errno_##name(void) { return fail(EOPNOTSUPP); }
-F(_ibv_query_comp_cntr_caps)
 F(ibv_dealloc_dmah)
-F(ibv_destroy_comp_cntr)
-F(ibv_inc_comp_cntr)
-F(ibv_inc_err_comp_cntr)
-F(ibv_qp_attach_comp_cntr)
-F(ibv_read_comp_cntr)
-F(ibv_read_err_comp_cntr)
-F(ibv_set_comp_cntr)
-F(ibv_set_err_comp_cntr)
 #undef F
 
 #define F(name) \

@@ -109,6 +109,9 @@ func TestErrnoOfOthers(t *testing.T) {
 func TestErrnoOfCalls(t *testing.T) {
 	u := newUser(t, roce)
 	a, b := u.pair()
+	var counter cU32
+	check(t, srCreateCompCntr(u.context, 0, new(cU64), new(cU64), &counter))
+	t.Cleanup(func() { check(t, srDestroyCompCntr(counter)) })
 	fresh, _ := u.newQP(verbs.RC)
 	r := u.register(make([]byte, 4096))
 	sge := r.sge(0, 8)
@@ -171,6 +174,16 @@ func TestErrnoOfCalls(t *testing.T) {
 		{"attach RC", srAttachMcast(a, new(cU8)), syscall.EINVAL},
 		{"post in RESET", posted(send(fresh, &wr, 0)), syscall.EINVAL},
 		{"XRC domain of no file", srOpenXRCD(u.context, 9999, syscall.O_CREAT, &h), syscall.EBADF},
+		{"counter of type 2", srCreateCompCntr(u.context, 2, new(cU64), new(cU64), &h), syscall.EOPNOTSUPP},
+		{"counter of type 257", srCreateCompCntr(u.context, 257, new(cU64), new(cU64), &h), syscall.EOPNOTSUPP},
+		{"no counter", srAttachCompCntr(fresh, 1<<30, 1), syscall.ENOENT},
+		{"counter of no operation", srAttachCompCntr(fresh, counter, 0), syscall.EINVAL},
+		{"counter of operation 6", srAttachCompCntr(fresh, counter, 1<<6), syscall.EOPNOTSUPP},
+		{"counter of operation 8", srAttachCompCntr(fresh, counter, 1<<8), syscall.EOPNOTSUPP},
+		{"counter of SENDs", srAttachCompCntr(fresh, counter, 1), 0},
+		{"counter of SENDs again", srAttachCompCntr(fresh, counter, 3), syscall.EBUSY},
+		{"counter of a QP in RTS", srAttachCompCntr(a, counter, 1), syscall.EINVAL},
+		{"counter in use", srDestroyCompCntr(counter), syscall.EBUSY},
 		{"CQ events", srGetCQEvent(u.newChannel(), &of), syscall.EAGAIN},
 	} {
 		fails(t, c.call, c.err, c.want)

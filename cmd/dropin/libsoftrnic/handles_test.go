@@ -40,6 +40,8 @@ var takingHandles = map[string]struct {
 	"srModifySRQ": {srModifySRQ, syscall.ENOENT}, "srQuerySRQ": {srQuerySRQ, syscall.ENOENT},
 	"srDestroySRQ": {srDestroySRQ, syscall.ENOENT}, "srPostSRQRecv": {srPostSRQRecv, syscall.ENOENT},
 	"srOpenXRCD": {srOpenXRCD, syscall.ENOENT}, "srCloseXRCD": {srCloseXRCD, syscall.ENOENT},
+	"srCreateCompCntr": {srCreateCompCntr, syscall.ENOENT}, "srDestroyCompCntr": {srDestroyCompCntr, syscall.ENOENT},
+	"srAttachCompCntr": {srAttachCompCntr, syscall.ENOENT},
 	"srCreateAH": {srCreateAH, syscall.ENOENT}, "srDestroyAH": {srDestroyAH, syscall.ENOENT},
 
 	"srCMDestroyChannel": {srCMDestroyChannel, syscall.EINVAL}, "srCMGetEvent": {srCMGetEvent, syscall.EINVAL},
@@ -137,7 +139,8 @@ func TestHandles(t *testing.T) {
 
 // ofContext are the functions that take the handle of a context.
 var ofContext = map[string]bool{"srCloseContext": true, "srGetAsyncEvent": true, "srAllocPD": true, "srProgress": true,
-	"srEndProgress": true, "srCreateChannel": true, "srCreateCQ": true, "srOpenXRCD": true}
+	"srEndProgress": true, "srCreateChannel": true, "srCreateCQ": true, "srOpenXRCD": true,
+	"srCreateCompCntr": true}
 
 // TestStaleHandles: a destroyed object is not found, and destroying it again does not destroy
 // another one.
@@ -156,6 +159,10 @@ func TestStaleHandles(t *testing.T) {
 		{"XRCD", func() (h cU32) { check(t, srOpenXRCD(u.context, -1, syscall.O_CREAT, &h)); return h }, srCloseXRCD, []any{srOpenQP}},
 		{"QP", func() (h cU32) { a := u.qpInit(verbs.RC); check(t, srCreateQP(&a, &h, new(cU32))); return h }, srDestroyQP,
 			[]any{srQueryQP, srModifyQP, srPostSend, srPostRecv}},
+		{"completion counter", func() (h cU32) {
+			check(t, srCreateCompCntr(u.context, 0, new(cU64), new(cU64), &h))
+			return h
+		}, srDestroyCompCntr, nil},
 		{"CQ", func() (h cU32) {
 			check(t, srCreateCQ(u.context, 1, 0, 0, u.cqEvents, new(cU32), &h, new(cInt)))
 			return h
@@ -215,12 +222,14 @@ func TestHandlesAtOnce(t *testing.T) {
 	for range 8 {
 		all.Go(func() {
 			for range 100 {
-				var pd, mr, lkey cU32
+				var pd, mw, mr, key cU32
 				fails(t, "allocate PD", srAllocPD(u.context, &pd), 0)
-				fails(t, "null MR", srAllocNullMR(pd, &mr, &lkey), 0)
+				fails(t, "MW", srAllocMW(pd, 1, &mw, &key), 0)
+				fails(t, "null MR", srAllocNullMR(pd, &mr, &key), 0)
 				fails(t, "PD in use", srDeallocPD(pd), syscall.EBUSY)
+				fails(t, "deallocate MW", srDeallocMW(mw), 0)
+				fails(t, "deallocate PD, which keeps a null MR", srDeallocPD(pd), 0)
 				fails(t, "deregister", srDeregMR(mr), 0)
-				fails(t, "deallocate PD", srDeallocPD(pd), 0)
 			}
 		})
 	}

@@ -18,7 +18,7 @@
 #include <stdint.h>
 
 // SR_VERSION is increased with every change of this interface.
-#define SR_VERSION 15
+#define SR_VERSION 16
 
 // The largest number of devices of a process.
 #define SR_MAX_DEVICES 16
@@ -408,6 +408,14 @@ struct sr_engine {
 	int (*create_ah)(uint32_t pd, struct sr_ah_attr *attr, uint32_t *ah);
 	int (*destroy_ah)(uint32_t ah);
 	int (*init_ah)(int dev, int port, struct sr_wc *wc, void *grh, struct sr_ah_attr *attr);
+
+	int (*query_comp_cntr_caps)(int dev, uint64_t *max_value, uint32_t *max_counters, uint32_t *ops);
+	// create_comp_cntr sets both values to 0. The engine adds to them until destroy_comp_cntr has
+	// returned. It returns EOPNOTSUPP for a type that no device here supports, as attach_comp_cntr
+	// does for operations.
+	int (*create_comp_cntr)(uint32_t context, uint32_t type, uint64_t *count, uint64_t *errors, uint32_t *cntr);
+	int (*destroy_comp_cntr)(uint32_t cntr);
+	int (*attach_comp_cntr)(uint32_t qp, uint32_t cntr, uint32_t ops);
 
 	// cm_create_channel returns an eventfd like open_context, for the events that cm_get_event can
 	// take.

@@ -170,6 +170,46 @@ static struct fields {
 	return f;
 }
 
+#if RELEASE >= 65
+static uint64_t count(struct ibv_comp_cntr *c, int errors)
+{
+	uint64_t v;
+	CHECK(!(errors ? ibv_read_err_comp_cntr(c, &v) : ibv_read_comp_cntr(c, &v)));
+	return v;
+}
+
+// attach_all attaches two new counters to a QP, of WRITEs and READs of either side. Otherwise what a
+// device does not support, or the QP's state does not allow, is refused.
+static void attach_all(struct ibv_qp *qp, struct ibv_comp_cntr *c[2])
+{
+	GUARDED(struct ibv_comp_cntr_caps, caps);
+	CHECK(!ibv_query_comp_cntr_caps(ctx, &caps.v));
+	INTACT(caps);
+	CHECK(caps.v.max_value == UINT64_MAX && caps.v.max_counters > 1 && caps.v.supported_qp_attach_ops == 63);
+	for (int i = 0; i < 2; i++) {
+		struct ibv_comp_cntr_init_attr a = {.type = i ? IBV_COMP_CNTR_TYPE_BYTES : IBV_COMP_CNTR_TYPE_WRS};
+		CHECK((c[i] = ibv_create_comp_cntr(ctx, &a)) && c[i]->context == ctx && !count(c[i], 0) && !count(c[i], 1));
+	}
+	struct ibv_comp_cntr_init_attr bad = {.flags = 1};
+	OPNOTSUPP(ibv_create_comp_cntr(ctx, &bad));
+	bad = (struct ibv_comp_cntr_init_attr){.type = (enum ibv_comp_cntr_type)2};
+	OPNOTSUPP(ibv_create_comp_cntr(ctx, &bad));
+	struct ibv_qp_attach_comp_cntr_attr attach = {
+		.op_mask = IBV_QP_ATTACH_COMP_CNTR_OP_RDMA_WRITE | IBV_QP_ATTACH_COMP_CNTR_OP_REMOTE_RDMA_WRITE,
+	};
+	CHECK(!ibv_qp_attach_comp_cntr(qp, c[0], &attach) && ibv_qp_attach_comp_cntr(qp, c[1], &attach) == EBUSY);
+	attach.op_mask = IBV_QP_ATTACH_COMP_CNTR_OP_RDMA_READ | IBV_QP_ATTACH_COMP_CNTR_OP_REMOTE_RDMA_READ;
+	CHECK(!ibv_qp_attach_comp_cntr(qp, c[1], &attach));
+	attach.op_mask = 1 << 6;
+	CHECK(ibv_qp_attach_comp_cntr(qp, c[1], &attach) == EOPNOTSUPP);
+	attach.op_mask = 0;
+	CHECK(ibv_qp_attach_comp_cntr(qp, c[1], &attach) == EINVAL);
+	CHECK(!ibv_set_comp_cntr(c[0], UINT64_MAX) && !ibv_inc_comp_cntr(c[0], 1) && !count(c[0], 0));
+	CHECK(!ibv_inc_err_comp_cntr(c[0], 4) && count(c[0], 1) == 4 && !ibv_set_err_comp_cntr(c[0], 0));
+	CHECK(ibv_destroy_comp_cntr(c[0]) == EBUSY);
+}
+#endif
+
 // The operations of a QP, with memory that is registered with on-demand paging if the device can do
 // so.
 static void operations(void)
@@ -188,8 +228,17 @@ static void operations(void)
 	}
 	struct ibv_qp *qp = make_qp(ibv_cq_ex_to_cq(cq), common | more), *peer = make_qp(ibv_cq_ex_to_cq(cq), common | more);
 	CHECK(qp && peer);
+#if RELEASE >= 65
+	struct ibv_comp_cntr *own[2], *others[2];
+	attach_all(qp, own);
+	attach_all(peer, others);
+#endif
 	if (iwarp) { // its QPs are connected by rdma_cm
 		CHECK(!ibv_destroy_qp(qp) && !ibv_destroy_qp(peer) && !ibv_destroy_cq(ibv_cq_ex_to_cq(cq)));
+#if RELEASE >= 65
+		for (int i = 0; i < 2; i++)
+			CHECK(!ibv_destroy_comp_cntr(own[i]) && !ibv_destroy_comp_cntr(others[i]));
+#endif
 		return;
 	}
 	connect_qp(qp, peer->qp_num);
@@ -235,6 +284,10 @@ static void operations(void)
 	POSTED(8, flush(q, mr->rkey, there, 0, 1, 1));
 	POSTED(IBV_WC_RDMA_READ, ibv_wr_rdma_read(q, mr->rkey, (uintptr_t)there); ibv_wr_set_sge(q, mr->lkey, (uintptr_t)here, 8));
 	CHECK(here[0] == 11);
+#if RELEASE >= 65
+	// A WRITE, and the 8 bytes of a READ, on both sides. Atomics and FLUSHes do not count.
+	CHECK(count(own[0], 0) == 1 && count(others[0], 0) == 1 && count(own[1], 0) == 8 && count(others[1], 0) == 8);
+#endif
 
 	// A FLUSH of no type, and one that is too long, are refused. So is one to persistent memory, by
 	// the responder, because the region does not allow it.
@@ -247,19 +300,34 @@ static void operations(void)
 	ibv_wr_start(q);
 	flush(q, mr->rkey, there, 8, 2, 0);
 	CHECK(!ibv_wr_complete(q) && polled(cq).status == IBV_WC_REM_ACCESS_ERR);
+	ibv_wr_start(q);
+	ibv_wr_rdma_write(q, mr->rkey, (uintptr_t)there);
+	ibv_wr_set_sge(q, mr->lkey, (uintptr_t)here, 8);
+	CHECK(!ibv_wr_complete(q) && polled(cq).status == IBV_WC_WR_FLUSH_ERR);
 
 #if RELEASE >= 65
+	CHECK(count(own[0], 0) == 1 && count(own[0], 1) == 1 && !count(own[1], 1));
 	struct ibv_mr_init_attr init = {.length = 8192, .access = IBV_ACCESS_LOCAL_WRITE, .comp_mask = IBV_REG_MR_MASK_ADDR, .addr = memory};
 	struct ibv_mr *other = ibv_reg_mr_ex(pd, &init);
 	CHECK(other && !ibv_dereg_mr(other));
 	struct ibv_buf *buf;
 	void *p = ibv_alloc_buf(pd, 100, &buf);
 	CHECK(p && (other = ibv_reg_buf_mr(pd, buf, p, 100, IBV_ACCESS_LOCAL_WRITE)) && !ibv_dereg_mr(other));
+	struct ibv_dmah *handle = (struct ibv_dmah *)memory; // none can be allocated
+	struct ibv_mr_init_attr both = {.length = 100, .access = IBV_ACCESS_LOCAL_WRITE, .addr = p, .buf = buf, .dmah = handle,
+		.comp_mask = IBV_REG_MR_MASK_ADDR | IBV_REG_MR_MASK_BUF | IBV_REG_MR_MASK_DMAH};
+	OPNOTSUPP(ibv_reg_mr_ex(pd, &both));
+	CHECK(ibv_export_buf_dmabuf_fd(buf) == -1 && errno == ENODATA);
 	ibv_free_buf(buf);
 	struct ibv_dmah_init_attr dmah = {0};
 	OPNOTSUPP(ibv_alloc_dmah(ctx, &dmah));
 #endif
-	CHECK(!ibv_destroy_qp(qp) && !ibv_destroy_qp(peer) && !ibv_destroy_cq(ibv_cq_ex_to_cq(cq)) && !ibv_dereg_mr(mr));
+	CHECK(!ibv_destroy_qp(qp) && !ibv_destroy_qp(peer));
+#if RELEASE >= 65
+	for (int i = 0; i < 2; i++)
+		CHECK(!ibv_destroy_comp_cntr(own[i]) && !ibv_destroy_comp_cntr(others[i]));
+#endif
+	CHECK(!ibv_destroy_cq(ibv_cq_ex_to_cq(cq)) && !ibv_dereg_mr(mr));
 	munmap(memory, 8192);
 }
 
