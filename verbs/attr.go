@@ -76,8 +76,8 @@ type PortAttr struct {
 	SubnetTimeout uint8
 	InitTypeReply uint8
 	ActiveWidth   uint8 // 1, 2, 4, 8, 16: 1x, 4x, 8x, 12x, 2x
-	// ActiveSpeed is 1, 2, 4, 8, 16, 32, 64, 128 or 256 for lanes of 2.5, 5, 10, 10, 14, 25, 50, 100 or
-	// 200 Gbit/s (ibv_port_attr.active_speed_ex).
+	// ActiveSpeed is 1, 2, 4, 8, 16, 32, 64, 128 or 256 for lanes of 2.5, 5, 10, 10, 14, 25, 50, 100
+	// or 200 Gbit/s (ibv_port_attr.active_speed_ex).
 	ActiveSpeed   uint16
 	PhysState     uint8 // 5 is link up
 	LinkLayer     LinkLayer
@@ -130,7 +130,8 @@ func (a *PortAttr) SetRate(gbps float64, lanes int) error {
 	if lanes == 0 {
 		subject = "no number of lanes makes"
 	}
-	return fmt.Errorf("%s %g Gbit/s: a port has 1, 2, 4, 8 or 12 lanes of 2.5, 5, 10, 14, 25, 50, 100 or 200, such as 100 over 4", subject, gbps)
+	return fmt.Errorf("%s %g Gbit/s: a port has 1, 2, 4, 8 or 12 lanes of 2.5, 5, 10, 14, 25, 50, 100 or 200, such as 100 over 4",
+		subject, gbps)
 }
 
 // MTU is a path MTU in IBTA's encoding (ibv_mtu): 1 is 256 bytes, 5 is 4096.

@@ -42,7 +42,7 @@ var takingHandles = map[string]struct {
 	"srOpenXRCD": {srOpenXRCD, syscall.ENOENT}, "srCloseXRCD": {srCloseXRCD, syscall.ENOENT},
 	"srCreateCompCntr": {srCreateCompCntr, syscall.ENOENT}, "srDestroyCompCntr": {srDestroyCompCntr, syscall.ENOENT},
 	"srAttachCompCntr": {srAttachCompCntr, syscall.ENOENT},
-	"srCreateAH": {srCreateAH, syscall.ENOENT}, "srDestroyAH": {srDestroyAH, syscall.ENOENT},
+	"srCreateAH":       {srCreateAH, syscall.ENOENT}, "srDestroyAH": {srDestroyAH, syscall.ENOENT},
 
 	"srCMDestroyChannel": {srCMDestroyChannel, syscall.EINVAL}, "srCMGetEvent": {srCMGetEvent, syscall.EINVAL},
 	"srCMCreateID": {srCMCreateID, syscall.EINVAL}, "srCMDestroyID": {srCMDestroyID, syscall.EINVAL},

@@ -13,7 +13,7 @@ var Libraries = []string{"libsoftrnic.so", "libibverbs.so.1", "librdmacm.so.1"}
 // Providers are stand-ins for vendors' libraries that programs are linked against. They find none
 // of the vendor's devices. Each has its own directory below that of the libraries, which is in the
 // library path only if the machine lacks the vendor's library.
-var Providers = []string{"libmlx5.so.1", "libefa.so.1"}
+var Providers = []string{"libmlx5.so.1", "libefa.so.1", "libhns.so.1", "libionic.so.1", "libmana.so.1", "libmlx4.so.1"}
 
 // ProviderDir returns the directory in libs of one of Providers.
 func ProviderDir(libs, provider string) string {

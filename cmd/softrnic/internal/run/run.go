@@ -54,9 +54,10 @@ softrnic_sockets_failed_connections_total and softrnic_sockets_bytes_total.
   softrnic run --sockets -- iperf3 -s
   softrnic run --sockets -- iperf3 -c 127.0.0.1
 
-The libraries can also be used without softrnic run. LD_LIBRARY_PATH then names their directory, with its libmlx5 and libefa if the
-machine lacks these. The environment variables at the flags below replace the flags. A flag without a value is 1 or 0 in the environment,
-and the values of a repeatable flag are separated by commas. A flag takes precedence over its variable. These variables have no flag:
+The libraries can also be used without softrnic run. LD_LIBRARY_PATH then names their directory, with those of its libmlx5, libefa
+and others that the machine lacks. The environment variables at the flags below replace the flags. A flag without a value is 1 or 0 in
+the environment, and the values of a repeatable flag are separated by commas. A flag takes precedence over its variable. These variables
+have no flag:
 
 ` + variables() + `
 SOFTRNIC_CONFIG: A file with lines of these variables, such as SOFTRNIC_LINK=shm. The environment takes precedence. Empty lines and lines

@@ -178,8 +178,8 @@ static uint64_t count(struct ibv_comp_cntr *c, int errors)
 	return v;
 }
 
-// attach_all attaches two new counters to a QP, of WRITEs and READs of either side. Otherwise what a
-// device does not support, or the QP's state does not allow, is refused.
+// attach_all attaches two new counters to a QP, of WRITEs and READs of either side. It checks that
+// all else is refused.
 static void attach_all(struct ibv_qp *qp, struct ibv_comp_cntr *c[2])
 {
 	GUARDED(struct ibv_comp_cntr_caps, caps);
