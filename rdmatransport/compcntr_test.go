@@ -102,7 +102,8 @@ func completionCounters(t *testing.T, m medium, transport verbs.Transport, kind 
 		t.Fatalf("%+v", wc)
 	}
 	wantA := map[verbs.CompCntrOps]uint64{verbs.CompCntrSend: sends, verbs.CompCntrWrite: writes + 1, verbs.CompCntrRead: reads}
-	wantB := map[verbs.CompCntrOps]uint64{verbs.CompCntrRecv: sends + 1, verbs.CompCntrRemoteWrite: writes + 1, verbs.CompCntrRemoteRead: reads}
+	wantB := map[verbs.CompCntrOps]uint64{verbs.CompCntrRecv: sends + 1, verbs.CompCntrRemoteWrite: writes + 1,
+		verbs.CompCntrRemoteRead: reads}
 	if kind == verbs.CompCntrBytes {
 		wantA = map[verbs.CompCntrOps]uint64{verbs.CompCntrSend: sends * size, verbs.CompCntrWrite: writes*long + size,
 			verbs.CompCntrRead: reads * 3 * size}

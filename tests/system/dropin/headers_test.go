@@ -149,8 +149,8 @@ func TestHeadersOfOtherReleases(t *testing.T) {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("with rdma-core %d: %v\n%s", newest.version, err, out)
 	}
-	for _, lib := range []string{"libibverbs.so.1", "librdmacm.so.1", "libmlx5.so.1", "libefa.so.1", "libhns.so.1", "libionic.so.1", "libmana.so.1",
-		"libmlx4.so.1"} {
+	for _, lib := range []string{"libibverbs.so.1", "librdmacm.so.1", "libmlx5.so.1", "libefa.so.1", "libhns.so.1", "libionic.so.1",
+		"libmana.so.1", "libmlx4.so.1"} {
 		ours := filepath.Join(libs, lib)
 		if _, err := os.Stat(ours); err != nil {
 			ours = filepath.Join(libs, strings.TrimSuffix(lib, ".so.1"), lib)
