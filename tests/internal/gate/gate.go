@@ -7,6 +7,7 @@
 package gate
 
 import (
+	"cmp"
 	"os"
 	"testing"
 )
@@ -35,3 +36,10 @@ func Long(t testing.TB) {
 		t.Skip(OfLongRun)
 	}
 }
+
+// SuiteVariable is the environment variable with the release of Debian from which the system run
+// takes the kernel and the programs of Linux peers.
+const SuiteVariable = "SOFTRNIC_SUITE"
+
+// Suite is that release: bookworm unless the variable names another.
+func Suite() string { return cmp.Or(os.Getenv(SuiteVariable), "bookworm") }

@@ -21,8 +21,8 @@ import (
 var fewCases = map[string]string{"rxe": "PSN-GAP-*", "siw": "DDP-TAGGED-*"}
 
 // TestConform runs softrnic conform on rxe and siw, through the responder for kernel devices.
-// Deviations from the statements must equal the reports in tests/conformance/reports. In the long
-// run all cases run, twice, and SOFTRNIC_REPORT=1 writes the reports.
+// Deviations from the statements must equal the kernel's reports in tests/conformance/reports. In
+// the long run all cases run, twice, and SOFTRNIC_REPORT=1 writes the reports.
 func TestConform(t *testing.T) {
 	gate.System(t)
 	t.Run("rxe", func(t *testing.T) { testConform(t, verbs.RoCEv2, "rxe") })
@@ -34,7 +34,8 @@ func testConform(t *testing.T, transport verbs.Transport, driver string) {
 	if os.Getenv("SOFTRNIC_LONG") != "" {
 		only, rounds = nil, 2
 	}
-	report := filepath.Join("..", "..", "conformance", "reports", driver+".txt")
+	report := filepath.Join("..", "..", "conformance", "reports",
+		fmt.Sprintf("%s-%v.txt", driver, cmPeer(t, 2, transport).Kernel.Linux))
 	known, err := os.ReadFile(report)
 	if err != nil && os.Getenv("SOFTRNIC_REPORT") == "" {
 		t.Fatal(err)

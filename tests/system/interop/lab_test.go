@@ -20,6 +20,7 @@ func TestKernelAgainstKernel(t *testing.T) {
 	gate.Long(t)
 	for _, mtu := range []struct{ link, path int }{{1500, 1024}, {4200, 4096}} {
 		peers := peer.Boot(t, peer.Config{ID: 2, MTU: mtu.link}, peer.Config{ID: 3, MTU: mtu.link})
+		t.Logf("result: peers have %s", peers[0].Versions)
 		for _, family := range []struct {
 			name string
 			addr func(*peer.Peer) netip.Addr

@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	_ "embed"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/softrnic/softrnic/tests/internal/gate"
 	"github.com/softrnic/softrnic/tests/system/internal/apt"
 )
 
@@ -28,8 +30,10 @@ var initScript []byte
 
 // image is the boot image of a peer.
 type image struct {
-	dir string // holds kernel, initramfs and disk
+	dir string // holds kernel, initramfs, disk and packages
 	kvm bool   // whether it boots under KVM here
+	Kernel
+	versions string
 }
 
 func (i *image) kernel() string    { return filepath.Join(i.dir, "kernel") }
@@ -37,7 +41,7 @@ func (i *image) initramfs() string { return filepath.Join(i.dir, "initramfs") }
 func (i *image) disk() string      { return filepath.Join(i.dir, "disk") }
 
 // findImage returns the image in the user's cache, and creates it if it does not exist. The
-// directory is named after all its inputs except Debian's packages. One process at a time creates
+// directory is named after its suite and all its inputs except Debian's packages. One process at a time creates
 // an image, the others wait.
 func findImage() (*image, error) {
 	user, err := os.UserCacheDir()
@@ -69,11 +73,28 @@ func findImage() (*image, error) {
 	if err != nil {
 		return nil, err
 	}
-	i := &image{dir: filepath.Join(cache, recipeHash(agent))}
+	suite := gate.Suite()
+	archives, ok := suites[suite]
+	if !ok {
+		return nil, fmt.Errorf("%s is %q: must be one of %s", gate.SuiteVariable, suite,
+			strings.Join(slices.Sorted(maps.Keys(suites)), ", "))
+	}
+	i := &image{dir: filepath.Join(cache, suite+"-"+recipeHash(agent))}
 	if _, err := os.Stat(i.initramfs()); err != nil {
-		if err := i.make(work); err != nil {
+		if err := i.make(work, suite, archives); err != nil {
 			return nil, err
 		}
+	}
+	packages, err := os.ReadFile(filepath.Join(i.dir, "packages"))
+	if err != nil {
+		return nil, err
+	}
+	var news []string
+	if i.Kernel, i.versions, news, err = identify(string(packages)); err != nil {
+		return nil, err
+	}
+	for _, n := range news {
+		fmt.Fprintf(os.Stderr, "peer: Debian %s has %s\n", suite, n)
 	}
 	i.kvm = i.probeKVM()
 	return i, nil
@@ -100,8 +121,11 @@ func buildAgent(work string) ([]byte, error) {
 	return os.ReadFile(file)
 }
 
-// tools are the programs that tests run on this machine, and their Debian packages.
-var tools = map[string]string{qemu: "qemu-system-x86", "ip": "iproute2", "tshark": "tshark"}
+// tools are the programs that tests and image.sh run on this machine, and their Debian packages.
+var tools = map[string]string{
+	qemu: "qemu-system-x86", "ip": "iproute2", "tshark": "tshark",
+	"cpio": "cpio", "modprobe": "kmod", "mke2fs": "e2fsprogs", "xz": "xz-utils", "zstd": "zstd",
+}
 
 // installTools installs the missing ones.
 func installTools() error {
@@ -119,8 +143,8 @@ func installTools() error {
 	return apt.Install(missing)
 }
 
-func (i *image) make(work string) error {
-	fmt.Fprintln(os.Stderr, "peer: making the Linux peer's image with apt-get, which takes a minute or two")
+func (i *image) make(work, suite string, archives []string) error {
+	fmt.Fprintf(os.Stderr, "peer: making the Linux peer's image of Debian %s with apt-get, which takes a few minutes\n", suite)
 	script, init := filepath.Join(work, "image.sh"), filepath.Join(work, "init.sh")
 	if err := os.WriteFile(script, imageScript, 0o755); err != nil {
 		return err
@@ -128,7 +152,7 @@ func (i *image) make(work string) error {
 	if err := os.WriteFile(init, initScript, 0o755); err != nil {
 		return err
 	}
-	cmd := exec.Command("bash", script, filepath.Join(work, "agent"), init)
+	cmd := exec.Command("bash", append([]string{script, filepath.Join(work, "agent"), init}, archives...)...)
 	cmd.Dir = work
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("making the peer's image: %w; the last it said:\n%s", err, tail(out, 15))
@@ -140,7 +164,7 @@ func (i *image) make(work string) error {
 		return err
 	}
 	// initramfs comes last: it marks the image as complete.
-	for _, name := range []string{"kernel", "disk", "initramfs"} {
+	for _, name := range []string{"kernel", "disk", "packages", "initramfs"} {
 		if err := os.Rename(filepath.Join(work, name), filepath.Join(i.dir, name)); err != nil {
 			return err
 		}

@@ -12,7 +12,8 @@ ulimit -l unlimited
 for option in $(cat /proc/cmdline); do
   case $option in peer.*=*) eval "${option#peer.}" ;; esac
 done
-modprobe -a virtio_pci virtio_net virtio_console crc32_generic crc32-pclmul rdma_rxe rdma_ucm ib_umad
+modprobe -a -q crc32_generic crc32-pclmul # newer kernels have them built in
+modprobe -a virtio_pci virtio_net virtio_console rdma_rxe rdma_ucm ib_umad
 ip link set lo up
 ip link set eth0 mtu "$mtu" up
 ip addr add "$addr4" dev eth0

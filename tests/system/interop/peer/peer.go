@@ -2,7 +2,7 @@
 
 // Package peer boots Linux machines with the kernel's own software RDMA devices, as peers of tests.
 //
-// A peer is Debian's kernel under qemu with rxe0 (RoCEv2) on its interface eth0, the module siw
+// A peer is the kernel of a Debian release, [gate.Suite], under qemu with rxe0 (RoCEv2) on its interface eth0, the module siw
 // (iWARP), and perftest, rdmacm-utils, ibverbs-utils, pyverbs, open-iscsi and tcpdump. A disk has
 // programs of storage, which [Peer.MountStorage] makes available. It runs in software emulation if
 // KVM does not work: do not measure times on it. Its interface is a port of the bridge of a
@@ -50,6 +50,10 @@ func (c Config) whole() Config {
 type Peer struct {
 	Config
 	Netns *Netns
+	// Kernel is the machine's row in the table of kernels, and Versions are its versions of Linux and
+	// rdma-core.
+	Kernel   Kernel
+	Versions string
 
 	client  *control.Client
 	console string        // file
@@ -74,10 +78,12 @@ func (p *Peer) Socket() string { return fmt.Sprintf("%s/peer%d.net", p.Netns.Dir
 func boot(ctx context.Context, cfg Config, img *image, netns *Netns) (*Peer, error) {
 	name := fmt.Sprintf("peer%d", cfg.ID)
 	p := &Peer{
-		Config:  cfg,
-		Netns:   netns,
-		console: filepath.Join(netns.Dir, name+".console"),
-		gone:    make(chan struct{}),
+		Config:   cfg,
+		Netns:    netns,
+		Kernel:   img.Kernel,
+		Versions: img.versions,
+		console:  filepath.Join(netns.Dir, name+".console"),
+		gone:     make(chan struct{}),
 	}
 	socket := filepath.Join(netns.Dir, name+".control")
 	_ = os.Remove(socket) // of a peer that was killed

@@ -126,7 +126,7 @@ func entryOf(cfg Config) *entry {
 // boot boots the peer, unless it was booted before. It waits for a boot in progress.
 func (e *entry) boot(cfg Config, img *image, netns *Netns) (*Peer, error) {
 	e.once.Do(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 		defer cancel()
 		p, err := boot(ctx, cfg, img, netns)
 		registry.Lock()

@@ -1,0 +1,105 @@
+//go:build linux
+
+package peer
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// suites are the releases of Debian that peers can have, with their archives.
+var suites = map[string][]string{
+	"bookworm": {"bookworm", "bookworm-updates", "bookworm-security"},
+	"trixie":   {"trixie", "trixie-updates", "trixie-security"},
+	"sid":      {"sid"},
+}
+
+// Trait is something that the RDMA devices of some kernels do against the standards, in words. Tests
+// ask for it where they depend on it.
+type Trait string
+
+// Traits.
+const (
+	LocalErrorsFlushed Trait = "rxe completes a request that fails at the requester itself as WR_FLUSH_ERR"
+	// RetriesEndlessly: in the standard, 7 means this for RNR NAKs only.
+	RetriesEndlessly Trait = "rxe repeats an unanswered request without end if retry_cnt is 7"
+)
+
+// Kernel is a row of the table of kernels: a version of Linux and of rdma-core, and its traits.
+type Kernel struct {
+	Linux    version
+	RDMACore version
+	Traits   []Trait
+}
+
+// Has reports whether the kernel has a trait.
+func (k Kernel) Has(t Trait) bool { return slices.Contains(k.Traits, t) }
+
+// kernels are in the order of their versions.
+var kernels = []Kernel{
+	{Linux: version{6, 1}, RDMACore: version{44, 0}, Traits: []Trait{RetriesEndlessly}},
+	{Linux: version{6, 12}, RDMACore: version{56, 1}, Traits: []Trait{RetriesEndlessly}},
+	{Linux: version{7, 2}, RDMACore: version{65, 0}, Traits: []Trait{LocalErrorsFlushed, RetriesEndlessly}},
+}
+
+// version is the beginning of a version: major and minor.
+type version [2]int
+
+func (v version) String() string { return fmt.Sprintf("%d.%d", v[0], v[1]) }
+
+func (v version) compare(w version) int { return slices.Compare(v[:], w[:]) }
+
+func parseVersion(s string) (v version, err error) {
+	fields := strings.FieldsFunc(s, func(r rune) bool { return r < '0' || r > '9' })
+	for i := range v {
+		if i == len(fields) {
+			return v, fmt.Errorf("%q is no version", s)
+		}
+		if v[i], err = strconv.Atoi(fields[i]); err != nil {
+			return v, err
+		}
+	}
+	return v, nil
+}
+
+// identify finds the row of a machine with the given packages, lines of NAME_VERSION: the newest
+// that is not newer than its kernel. versions are those of the machine. news are in words what is
+// newer than the table; it is no error.
+func identify(packages string) (row Kernel, versions string, news []string, err error) {
+	find := func(prefix string) (v version, full string, err error) {
+		for line := range strings.Lines(packages) {
+			name, number, _ := strings.Cut(strings.TrimSpace(line), "_")
+			if strings.HasPrefix(name, prefix) {
+				v, err = parseVersion(number)
+				return v, number, err
+			}
+		}
+		return v, "", fmt.Errorf("the machine has no package %s", prefix)
+	}
+	linux, linuxFull, err := find("linux-image-")
+	if err != nil {
+		return row, "", nil, err
+	}
+	core, coreFull, err := find("libibverbs1")
+	if err != nil {
+		return row, "", nil, err
+	}
+	for _, k := range kernels {
+		if k.Linux.compare(linux) <= 0 {
+			row = k
+		}
+	}
+	newest := kernels[len(kernels)-1]
+	if row.Linux == (version{}) {
+		return row, "", nil, fmt.Errorf("Linux %s is older than %v, the oldest of the table of kernels", linuxFull, kernels[0].Linux)
+	}
+	if linux.compare(newest.Linux) > 0 {
+		news = append(news, fmt.Sprintf("Linux %s, newer than %v, the newest of the table of kernels", linuxFull, newest.Linux))
+	}
+	if core.compare(newest.RDMACore) > 0 {
+		news = append(news, fmt.Sprintf("rdma-core %s, newer than %v, the newest of the table of kernels", coreFull, newest.RDMACore))
+	}
+	return row, fmt.Sprintf("Linux %s, rdma-core %s", linuxFull, coreFull), news, nil
+}

@@ -1,0 +1,107 @@
+//go:build linux
+
+package peer
+
+import (
+	"cmp"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write the page of Linux peers")
+
+const reports = "../../../conformance/reports"
+
+// TestPage: the page of Linux peers, LINUX.md, is what the table of kernels and the reports of
+// softrnic conform say. -update writes it.
+func TestPage(t *testing.T) {
+	var b strings.Builder
+	b.WriteString(`# Linux's rxe and siw
+
+What Linux's software devices do where they differ from the standards or from each other, by version of Linux. It is generated from
+the table of kernels in tests/system/interop/peer and from the reports beside this page:
+
+` + "```\ngo test ./tests/system/interop/peer -run '^TestPage$' -update\n```\n\n")
+	fmt.Fprintf(&b, "| trait |%s\n|---|%s\n", columns(func(k Kernel) string { return fmt.Sprintf("%v, rdma-core %v", k.Linux, k.RDMACore) }),
+		columns(func(Kernel) string { return "---" }))
+	var traits []Trait
+	for _, k := range kernels {
+		for _, trait := range k.Traits {
+			if !slices.Contains(traits, trait) {
+				traits = append(traits, trait)
+			}
+		}
+	}
+	for _, trait := range traits {
+		fmt.Fprintf(&b, "| %s |%s\n", trait, columns(func(k Kernel) string {
+			if k.Has(trait) {
+				return "yes"
+			}
+			return "no"
+		}))
+	}
+	for _, driver := range []string{"rxe", "siw"} {
+		writeReports(t, &b, driver)
+	}
+	page := filepath.Join(reports, "LINUX.md")
+	if *update {
+		if err := os.WriteFile(page, []byte(b.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if text, err := os.ReadFile(page); err != nil || string(text) != b.String() {
+		t.Errorf("%s is not what the table and the reports say (error: %v): run this test with -update", page, err)
+	}
+}
+
+func columns(cell func(Kernel) string) string {
+	var b strings.Builder
+	for _, k := range kernels {
+		b.WriteString(" " + cell(k) + " |")
+	}
+	return b.String()
+}
+
+// departure is a line of a report.
+var departure = regexp.MustCompile(`(?m)^(FAIL|SKIP) ([A-Z0-9-]+): (.*)$`)
+
+// writeReports writes the table of a driver's reports: cases that some kernel does not pass.
+func writeReports(t *testing.T, b *strings.Builder, driver string) {
+	t.Helper()
+	type statement struct{ id, text string }
+	type verdict struct {
+		statement
+		linux version
+	}
+	verdicts := make(map[verdict]string)
+	var statements []statement
+	fmt.Fprintf(b, "\n## %s\n\n", driver)
+	for _, k := range kernels {
+		text, err := os.ReadFile(filepath.Join(reports, fmt.Sprintf("%s-%v.txt", driver, k.Linux)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		head, _, _ := strings.Cut(string(text), ". It departs")
+		fmt.Fprintf(b, "- %s\n", head)
+		for _, m := range departure.FindAllStringSubmatch(string(text), -1) {
+			s := statement{m[2], m[3]}
+			verdicts[verdict{s, k.Linux}] = map[string]string{"FAIL": "no", "SKIP": "not tested"}[m[1]]
+			if !slices.Contains(statements, s) {
+				statements = append(statements, s)
+			}
+		}
+	}
+	fmt.Fprintf(b, "\n| statement |%s\n|---|%s\n", columns(func(k Kernel) string { return k.Linux.String() }),
+		columns(func(Kernel) string { return "---" }))
+	for _, s := range statements {
+		fmt.Fprintf(b, "| %s: %s |%s\n", s.id, s.text, columns(func(k Kernel) string {
+			return cmp.Or(verdicts[verdict{s, k.Linux}], "yes")
+		}))
+	}
+}
