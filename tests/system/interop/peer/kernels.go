@@ -22,9 +22,11 @@ type Trait string
 
 // Traits.
 const (
-	LocalErrorsFlushed Trait = "rxe completes a request that fails at the requester itself as WR_FLUSH_ERR"
+	SendErrorsFlushed Trait = "rxe completes a SEND or WRITE as WR_FLUSH_ERR if its own memory is not what its SGEs say"
 	// RetriesEndlessly: in the standard, 7 means this for RNR NAKs only.
 	RetriesEndlessly Trait = "rxe repeats an unanswered request without end if retry_cnt is 7"
+	FlushICRC        Trait = "rxe's ICRC of a FLUSH covers its headers twice, so that no other device answers it"
+	ODPPlaces        Trait = "rxe with on-demand paging places each packet at the start of its page, and reports success"
 )
 
 // Kernel is a row of the table of kernels: a version of Linux and of rdma-core, and its traits.
@@ -41,7 +43,7 @@ func (k Kernel) Has(t Trait) bool { return slices.Contains(k.Traits, t) }
 var kernels = []Kernel{
 	{Linux: version{6, 1}, RDMACore: version{44, 0}, Traits: []Trait{RetriesEndlessly}},
 	{Linux: version{6, 12}, RDMACore: version{56, 1}, Traits: []Trait{RetriesEndlessly}},
-	{Linux: version{7, 2}, RDMACore: version{65, 0}, Traits: []Trait{LocalErrorsFlushed, RetriesEndlessly}},
+	{Linux: version{7, 2}, RDMACore: version{65, 0}, Traits: []Trait{SendErrorsFlushed, RetriesEndlessly, FlushICRC, ODPPlaces}},
 }
 
 // version is the beginning of a version: major and minor.
