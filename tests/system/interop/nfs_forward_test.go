@@ -20,13 +20,14 @@ import (
 const nfsExport = "/tmp/export"
 
 // exportFrom makes a peer's kernel export a directory by NFS 4 over TCP, to privileged ports, as is
-// usual. There are no clients to wait for after its start.
+// usual. There are no clients to wait for after its start. Linux 7.2, which keeps no list of clients
+// without nfsdcld, does not let itself be told so, and opens files after 10 s.
 func (l *nfsLab) exportFrom(t *testing.T, p *peer.Peer) {
 	t.Helper()
 	p.MountStorage(t)
 	l.run(t, p, "modprobe nfsd", "mkdir -p /var/lib/nfs/v4recovery "+nfsExport, "touch /var/lib/nfs/etab /var/lib/nfs/rmtab",
 		"mount -t nfsd nfsd /proc/fs/nfsd", "exportfs -i -o rw,fsid=0,no_root_squash,no_subtree_check '*:"+nfsExport+"'",
-		"rpc.nfsd -N 3 -p 2049 --lease-time 10 --grace-time 10 4", "rpc.mountd -N 3", "echo Y >/proc/fs/nfsd/v4_end_grace")
+		"rpc.nfsd -N 3 -p 2049 --lease-time 10 --grace-time 10 4", "rpc.mountd -N 3", "echo Y >/proc/fs/nfsd/v4_end_grace || :")
 	t.Cleanup(func() {
 		_, _, _ = p.Exec(context.Background(), ". /storage.sh; umount -f -l /mnt/nfs; rpc.nfsd 0; killall rpc.mountd; exportfs -au; "+
 			"umount /proc/fs/nfsd; rm -rf "+nfsExport)
