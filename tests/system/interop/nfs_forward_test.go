@@ -20,8 +20,8 @@ import (
 const nfsExport = "/tmp/export"
 
 // exportFrom makes a peer's kernel export a directory by NFS 4 over TCP, to privileged ports, as is
-// usual. There are no clients to wait for after its start. Linux 7.2, which keeps no list of clients
-// without nfsdcld, does not let itself be told so, and opens files after 10 s.
+// usual. There are no clients to wait for after its start. Linux 7.2 refuses to be told so without
+// nfsdcld, and clients then wait for 10 s.
 func (l *nfsLab) exportFrom(t *testing.T, p *peer.Peer) {
 	t.Helper()
 	p.MountStorage(t)

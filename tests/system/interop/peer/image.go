@@ -41,8 +41,8 @@ func (i *image) initramfs() string { return filepath.Join(i.dir, "initramfs") }
 func (i *image) disk() string      { return filepath.Join(i.dir, "disk") }
 
 // findImage returns the image in the user's cache, and creates it if it does not exist. The
-// directory is named after its suite and all its inputs except Debian's packages. One process at a time creates
-// an image, the others wait.
+// directory is named after its suite and all its inputs except Debian's packages. One process at a
+// time creates an image, the others wait.
 func findImage() (*image, error) {
 	user, err := os.UserCacheDir()
 	if err != nil {

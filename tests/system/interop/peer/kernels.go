@@ -16,8 +16,8 @@ var suites = map[string][]string{
 	"sid":      {"sid"},
 }
 
-// Trait is something that the RDMA devices of some kernels do against the standards, in words. Tests
-// ask for it where they depend on it.
+// Trait is something that the RDMA devices of some kernels do against the standards, in words.
+// Tests ask for it where they depend on it.
 type Trait string
 
 // Traits.

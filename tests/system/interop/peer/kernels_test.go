@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// TestIdentify: a kernel or rdma-core newer than the table is known by the newest row, and reported.
+// TestIdentify: a kernel or rdma-core newer than the table is taken for the newest row, and
+// reported.
 func TestIdentify(t *testing.T) {
 	if !slices.IsSortedFunc(kernels, func(a, b Kernel) int { return a.Linux.compare(b.Linux) }) {
 		t.Error("the table of kernels is not in order")

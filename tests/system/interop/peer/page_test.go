@@ -29,7 +29,8 @@ func TestPage(t *testing.T) {
 What Linux's software devices do where they differ from the standards or from each other, by version of Linux. It is generated from
 the table of kernels in tests/system/interop/peer and from the reports beside this page:
 
-` + "```\ngo test ./tests/system/interop/peer -run '^TestPage$' -update\n```\n\nA trait was seen, or read in the source, where a cell says yes. An empty cell says nothing.\n\n")
+` + "```\ngo test ./tests/system/interop/peer -run '^TestPage$' -update\n```\n\n" +
+		"A trait was seen, or read in the source, where a cell says yes. An empty cell says nothing.\n\n")
 	fmt.Fprintf(&b, "| trait |%s\n|---|%s\n", columns(func(k Kernel) string { return fmt.Sprintf("%v, rdma-core %v", k.Linux, k.RDMACore) }),
 		columns(func(Kernel) string { return "---" }))
 	var traits []Trait
