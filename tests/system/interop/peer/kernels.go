@@ -95,7 +95,8 @@ func identify(packages string) (row Kernel, versions string, news []string, err 
 	}
 	newest := kernels[len(kernels)-1]
 	if row.Linux == (version{}) {
-		return row, "", nil, fmt.Errorf("the machine has Linux %s, older than %v, the oldest of the table of kernels", linuxFull, kernels[0].Linux)
+		return row, "", nil, fmt.Errorf("the machine has Linux %s, older than %v, the oldest of the table of kernels",
+			linuxFull, kernels[0].Linux)
 	}
 	if linux.compare(newest.Linux) > 0 {
 		news = append(news, fmt.Sprintf("Linux %s, newer than %v, the newest of the table of kernels", linuxFull, newest.Linux))
