@@ -374,13 +374,16 @@ func (n *nic) sourceOfGroup(group netip.Addr) (src netip.Addr, direct bool, err 
 	return src, true, nil
 }
 
-// Resolve implements [stack.NIC]. The kernel resolves the neighbour when the first packet is sent,
-// and queues packets meanwhile.
+// Resolve implements [stack.NIC]. The kernel has the neighbours.
 func (n *nic) Resolve(ctx context.Context, src, dst netip.Addr) error {
-	if !n.has(src) {
+	dst = dst.Unmap().WithZone("")
+	switch {
+	case !n.has(src):
 		return fmt.Errorf("path from %v: %s has no such address: %w", src, n.name, syscall.EADDRNOTAVAIL)
+	case ctx.Err() != nil || dst.IsMulticast() || n.has(dst):
+		return ctx.Err()
 	}
-	return ctx.Err()
+	return n.awaitNeighbour(ctx, src, dst)
 }
 
 // Poll implements [stack.NIC].

@@ -112,8 +112,8 @@ func newConn(id *SyncID, cfg *Config) (*Conn, error) {
 }
 
 // resolveTimeout bounds the time that Dial waits for a neighbour. It allows a few ARP requests, one
-// second apart.
-const resolveTimeout = 5 * time.Second
+// second apart. Linux's NVMe host has the same.
+const resolveTimeout = 3 * time.Second
 
 // Dial connects to "host:port", where either may be a name. It tries the host's addresses in turn.
 // The error wraps an *EventError if the network or the peer refused the connection.

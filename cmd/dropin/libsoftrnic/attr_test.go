@@ -155,6 +155,31 @@ func TestModifyAndQuery(t *testing.T) {
 	}
 }
 
+// TestAbsentPeer: modify_qp and create_ah fail if the peer's MAC address cannot be found, and the QP
+// stays in INIT, as in Linux.
+func TestAbsentPeer(t *testing.T) {
+	u := newUser(t, roce)
+	h, _ := u.newQP(verbs.RC)
+	check(t, modify(h, cQPAttr{qp_state: cU32(verbs.StateInit), port_num: 1},
+		verbs.QPAttrState|verbs.QPAttrPKeyIndex|verbs.QPAttrPort|verbs.QPAttrAccessFlags))
+	rtr := func(to cAHAttr) cInt {
+		return modify(h, cQPAttr{qp_state: cU32(verbs.StateRTR), path_mtu: cU32(verbs.MTU512), dest_qp_num: 17, ah_attr: to},
+			verbs.QPAttrState|verbs.QPAttrAV|verbs.QPAttrPathMTU|verbs.QPAttrDestQPN|verbs.QPAttrRQPSN|
+				verbs.QPAttrMaxDestRDAtomic|verbs.QPAttrMinRNRTimer)
+	}
+	absent, elsewhere := u.path(), u.path()
+	absent.dgid[15] = 77
+	elsewhere.dgid[12] = 192
+	var ah cU32
+	fails(t, "RTR without a route", rtr(elsewhere), syscall.ENETUNREACH)
+	fails(t, "AH without a route", srCreateAH(u.pd, &elsewhere, &ah), syscall.ENETUNREACH)
+	done := make(chan cInt)
+	go func() { done <- srCreateAH(u.pd, &absent, &ah) }()
+	fails(t, "RTR to an absent host", rtr(absent), syscall.ETIMEDOUT)
+	fails(t, "AH to an absent host", <-done, syscall.ETIMEDOUT)
+	check(t, rtr(u.path()))
+}
+
 // TestDevices: what open, query_device and query_port say about the two devices of a stack.
 func TestDevices(t *testing.T) {
 	list, err := deviceList()

@@ -9,9 +9,11 @@ import "C"
 
 import (
 	"context"
+	"errors"
 	"os"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 	"unsafe"
 
@@ -221,28 +223,34 @@ func srModifyQP(h C.uint32_t, a *C.struct_sr_qp_attr, bits C.int) C.int {
 	return with(&qps, h, func(q *qp) error {
 		mask := verbs.QPAttrMask(bits)
 		attr := qpAttr(a, mask)
-		err := q.Modify(&attr, mask)
-		if err == nil && mask&verbs.QPAttrAV != 0 {
-			q.ctx.resolve(&attr.AHAttr)
+		if mask&verbs.QPAttrAV != 0 {
+			if err := q.ctx.resolve(&attr.AHAttr); err != nil {
+				return err
+			}
 		}
-		return err
+		return q.Modify(&attr, mask)
 	})
 }
 
 // resolveTimeout limits the time that resolve waits for an answer, as in Linux.
 const resolveTimeout = time.Second
 
-// resolve waits until the next hop to a QP's peer is resolved, as the kernel does in ibv_modify_qp.
-// Otherwise a UC QP that sends much at once would lose packets. If there is no answer, the QP's
-// retries fail later.
-func (c *userContext) resolve(to *verbs.AHAttr) {
+// resolve waits until the next hop to a peer is known, as the kernel does in ibv_modify_qp and
+// ibv_create_ah (ib_resolve_eth_dmac). The error wraps ETIMEDOUT if it does not answer. Wrong
+// attributes are no error: who uses them next reports them.
+func (c *userContext) resolve(to *verbs.AHAttr) error {
 	from, err := c.dev.QueryGID(to.PortNum, int(to.GRH.SGIDIndex))
-	if err != nil || !to.IsGlobal {
-		return
+	if err != nil || !to.IsGlobal || !from.GID.Addr().IsValid() {
+		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), resolveTimeout)
+	peer := to.GRH.DGID.Addr()
+	nic := c.node.Host.NICs()[0]
+	if _, _, err := nic.Source(peer); errors.Is(err, syscall.EINVAL) || from.Type == verbs.GIDTypeRoCEv1 && peer.IsLinkLocalUnicast() {
+		return nil // a link-local GID of RoCE v1 has the MAC address
+	}
+	ctx, cancel := context.WithTimeoutCause(context.Background(), resolveTimeout, syscall.ETIMEDOUT)
 	defer cancel()
-	_ = c.node.Host.NICs()[0].Resolve(ctx, from.GID.Addr(), to.GRH.DGID.Addr())
+	return nic.Resolve(ctx, from.GID.Addr(), peer)
 }
 
 //export srQueryQP
@@ -391,6 +399,9 @@ func srCloseXRCD(h C.uint32_t) C.int {
 func srCreateAH(p C.uint32_t, a *C.struct_sr_ah_attr, h *C.uint32_t) C.int {
 	return with(&pds, p, func(pd *pd) error {
 		attr := ahAttr(a)
+		if err := pd.ctx.resolve(&attr); err != nil {
+			return err
+		}
 		v, err := pd.CreateAH(&attr)
 		if err != nil {
 			return err
