@@ -75,8 +75,10 @@ type NIC interface {
 	// GIDs returns the addresses of the GID table by index. The link-local address made from
 	// the MAC (EUI-64) comes first, then the others in the order in which they were added, as
 	// in Linux. An address keeps its index. A removed address leaves a hole, the zero Addr,
-	// which the next new address fills. A host without the link-local address may list another
-	// address at index 0 as well.
+	// which the next new address fills. On the machine's own interfaces, whose addresses come and
+	// go, one that comes back gets its former index if that is a hole, and the link-local address
+	// stays listed while it is gone. A host without the link-local address may list another address
+	// at index 0 as well.
 	GIDs() []netip.Addr
 	// State is the state of the link.
 	State() LinkState

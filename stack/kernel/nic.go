@@ -44,13 +44,13 @@ type nic struct {
 
 var _ stack.NIC = (*nic)(nil)
 
-// gidTable has the host's addresses and their networks by GID index. Index 0 is the link-local
-// address, or the zero Addr, for which GIDs substitutes another. Holes are zero Addrs too. A
-// link-local address that is added later gets the next free index, because an index must keep its
-// meaning while an application uses it.
+// gidTable has the host's addresses with their networks by GID index; holes are zero. Index 0 is the
+// link-local address, or a hole, for which GIDs substitutes another. A link-local address that is
+// added later gets the next free index, because an index must keep its meaning while an application
+// uses it. An address that comes back gets its former index, unless another has taken that.
 type gidTable struct {
 	prefixes []netip.Prefix
-	gids     []netip.Addr
+	last     []netip.Addr // the last address of each index
 }
 
 // newNIC opens the sockets for addresses of an interface. A new IPv6 address is in duplicate
@@ -125,19 +125,32 @@ func (n *nic) addAddr(p netip.Prefix) error {
 		return err
 	}
 	old := n.table.Load()
-	t := &gidTable{slices.Clone(old.prefixes), slices.Clone(old.gids)}
-	i := slices.Index(t.gids[1:], netip.Addr{}) + 1 // a hole, or 0
-	first := !n.opened || !slices.ContainsFunc(t.gids, netip.Addr.IsValid)
-	switch {
-	case first && p.Addr().Is6() && p.Addr().IsLinkLocalUnicast() && !t.gids[0].IsValid():
-		t.prefixes[0], t.gids[0] = p, p.Addr()
-	case i > 0:
-		t.prefixes[i], t.gids[i] = p, p.Addr()
-	default:
-		t.prefixes, t.gids = append(t.prefixes, p), append(t.gids, p.Addr())
-	}
+	t := &gidTable{slices.Clone(old.prefixes), slices.Clone(old.last)}
+	i := t.freeIndex(a, !n.opened)
+	t.prefixes[i], t.last[i] = p, a
 	n.table.Store(t)
 	return nil
+}
+
+// freeIndex returns the index for a new address, and makes room for it. first says that the host has
+// just been created.
+func (t *gidTable) freeIndex(a netip.Addr, first bool) int {
+	free := func(i int) bool { return i >= 0 && !t.prefixes[i].IsValid() }
+	if i := slices.Index(t.last, a); free(i) {
+		return i
+	}
+	// The application knows index 0 as the link-local address, or as nothing at all.
+	known := t.last[0].IsValid() || first || !slices.ContainsFunc(t.prefixes, netip.Prefix.IsValid)
+	if a.Is6() && a.IsLinkLocalUnicast() && free(0) && known {
+		return 0
+	}
+	for i := range t.prefixes {
+		if i > 0 && free(i) {
+			return i
+		}
+	}
+	t.prefixes, t.last = append(t.prefixes, netip.Prefix{}), append(t.last, netip.Addr{})
+	return len(t.prefixes) - 1
 }
 
 // updateAddrs follows the interface's present addresses.
@@ -166,11 +179,11 @@ func (n *nic) syncAddrs() (changed bool) {
 		return false
 	}
 	old := n.table.Load()
-	for i, a := range old.gids {
-		if a.IsValid() && !owns(have, a).IsValid() {
+	for i, p := range old.prefixes {
+		if a := p.Addr(); a.IsValid() && !owns(have, a).IsValid() {
 			t := n.table.Load()
-			t = &gidTable{slices.Clone(t.prefixes), slices.Clone(t.gids)}
-			t.prefixes[i], t.gids[i] = netip.Prefix{}, netip.Addr{}
+			t = &gidTable{slices.Clone(t.prefixes), t.last}
+			t.prefixes[i] = netip.Prefix{}
 			n.table.Store(t)
 			n.port.closeAddr(a)
 			n.port.closeSourcePorts(a)
@@ -227,10 +240,18 @@ func (n *nic) MAC() net.HardwareAddr { return slices.Clone(n.mac) }
 // IP packet.
 func (n *nic) MTU() int { return min(n.watch.mtu(), 65535) }
 
-// GIDs implements [stack.NIC]. Programs use index 0 by default. If the host does not have the
-// interface's link-local address, index 0 repeats the address with the lowest index.
+// GIDs implements [stack.NIC]. Programs use index 0 by default. The link-local address stays there
+// while the interface is down, like Linux's default GID. If the host never had it, index 0 repeats
+// the address with the lowest index.
 func (n *nic) GIDs() []netip.Addr {
-	gids := slices.Clone(n.table.Load().gids)
+	t := n.table.Load()
+	gids := make([]netip.Addr, len(t.prefixes))
+	for i, p := range t.prefixes {
+		gids[i] = p.Addr()
+	}
+	if !gids[0].IsValid() {
+		gids[0] = t.last[0]
+	}
 	if i := slices.IndexFunc(gids, netip.Addr.IsValid); i > 0 {
 		gids[0] = gids[i]
 	}
@@ -441,11 +462,18 @@ func (n *nic) Leave(group netip.Addr) error {
 }
 
 // has reports whether a, without a zone, is one of the host's addresses.
-func (n *nic) has(a netip.Addr) bool { return a.IsValid() && slices.Contains(n.table.Load().gids, a) }
+func (n *nic) has(a netip.Addr) bool {
+	return a.IsValid() && slices.ContainsFunc(n.table.Load().prefixes, func(p netip.Prefix) bool { return p.Addr() == a })
+}
 
 // addrs returns the host's addresses.
-func (n *nic) addrs() []netip.Addr {
-	return slices.DeleteFunc(slices.Clone(n.table.Load().gids), func(a netip.Addr) bool { return !a.IsValid() })
+func (n *nic) addrs() (list []netip.Addr) {
+	for _, p := range n.table.Load().prefixes {
+		if p.IsValid() {
+			list = append(list, p.Addr())
+		}
+	}
+	return list
 }
 
 // zoned adds the interface as the zone of a link-local address, which the kernel needs.

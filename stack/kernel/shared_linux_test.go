@@ -103,7 +103,7 @@ func TestPartlyOpenedAddress(t *testing.T) {
 
 	missed := netip.MustParseAddr("192.0.2.1") // removed from the interface without a notification
 	old := n.table.Load()
-	n.table.Store(&gidTable{append(old.prefixes, netip.PrefixFrom(missed, 24)), append(old.gids, missed)})
+	n.table.Store(&gidTable{append(old.prefixes, netip.PrefixFrom(missed, 24)), append(old.last, missed)})
 	end()
 	defer serve()()
 	select {
