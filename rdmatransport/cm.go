@@ -180,15 +180,18 @@ const (
 )
 
 // JoinMulticast implements rdmacm.Provider.
-func (p *provider) JoinMulticast(r rdmacm.Route, group netip.Addr, h rdmacm.Handler) (io.Closer, error) {
+func (p *provider) JoinMulticast(r rdmacm.Route, group netip.Addr, sendOnly bool, h rdmacm.Handler) (io.Closer, error) {
 	nic, err := p.nic(r.PortNum)
 	if err != nil {
 		return nil, err
 	}
-	if err := nic.Join(group); err != nil {
-		return nil, err
+	m := &membership{p: p, group: group}
+	if !sendOnly {
+		if err := nic.Join(group); err != nil {
+			return nil, err
+		}
+		m.joined = nic
 	}
-	m := &membership{p: p, nic: nic, group: group}
 	m.timer.Init(func() {
 		m.mu.Lock()
 		left := m.left
@@ -214,12 +217,12 @@ func (p *provider) JoinMulticast(r rdmacm.Route, group netip.Addr, h rdmacm.Hand
 
 // membership is the result of JoinMulticast.
 type membership struct {
-	p     *provider
-	nic   stack.NIC
-	group netip.Addr
-	timer timers.Timer
-	mu    sync.Mutex
-	left  bool
+	p      *provider
+	joined stack.NIC // nil: the member only sends
+	group  netip.Addr
+	timer  timers.Timer
+	mu     sync.Mutex
+	left   bool
 }
 
 // Close leaves the group.
@@ -231,5 +234,8 @@ func (m *membership) Close() error {
 	}
 	m.left = true
 	m.p.timers.Remove(&m.timer)
-	return m.nic.Leave(m.group)
+	if m.joined == nil {
+		return nil
+	}
+	return m.joined.Leave(m.group)
 }

@@ -415,9 +415,10 @@ func TestJoinMulticast(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, group := range []string{"239.1.2.3", "ff05::1:3"} {
+		for i, group := range []string{"239.1.2.3", "ff05::1:3", "239.1.2.4"} {
+			sendOnly := i == 2
 			var events []rdmacm.ConnEvent
-			m, err := a.p.JoinMulticast(r, netip.MustParseAddr(group), func(e *rdmacm.ConnEvent) { events = append(events, *e) })
+			m, err := a.p.JoinMulticast(r, netip.MustParseAddr(group), sendOnly, func(e *rdmacm.ConnEvent) { events = append(events, *e) })
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -426,11 +427,22 @@ func TestJoinMulticast(t *testing.T) {
 				events[0].UD.AHAttr.GRH.DGID.Addr().String() != group {
 				t.Errorf("%s: %+v", group, events)
 			}
+			nic := a.host.NICs()[0]
+			err = nic.Leave(netip.MustParseAddr(group))
+			if sendOnly != (err != nil) {
+				t.Errorf("%s: send-only is %t, leaving the group: %v", group, sendOnly, err)
+			}
+			if !sendOnly {
+				err = nic.Join(netip.MustParseAddr(group))
+				if err := errors.Join(err, m.Close()); err != nil {
+					t.Error(err)
+				}
+			}
 			if err := errors.Join(m.Close(), m.Close()); err != nil {
 				t.Error(err)
 			}
 		}
-		if _, err := a.p.JoinMulticast(r, netip.MustParseAddr("10.0.0.2"), nil); err == nil {
+		if _, err := a.p.JoinMulticast(r, netip.MustParseAddr("10.0.0.2"), false, nil); err == nil {
 			t.Error("joined a host")
 		}
 	})

@@ -193,7 +193,7 @@ package verbs
 //	rdma_conn_param, rdma_ud_param                      rdmacm.ConnParam, rdmacm.Event
 //	rdma_addr, rdma_route, rdma_addrinfo                rdmacm.Route
 //	rdma_ib_addr                                        none: it is for InfiniBand's GIDs and P_Keys
-//	rdma_cm_join_mc_attr_ex                             rdmacm.ID.JoinMulticast
+//	rdma_cm_join_mc_attr_ex                             rdmacm.ID.JoinMulticast, rdmacm.ID.JoinMulticastSendOnly
 //
 // Enumerations:
 //
@@ -246,4 +246,4 @@ package verbs
 //	ibv_flow_action_esp_replay,
 //	ibv_flow_action_esp_replay_bmp
 //	rdma_cm_event_type, rdma_port_space                 rdmacm.EventType, rdmacm.PortSpace
-//	rdma_cm_mc_join_flags, rdma_cm_join_mc_attr_mask    none: a member of a group sends and receives
+//	rdma_cm_mc_join_flags, rdma_cm_join_mc_attr_mask    rdmacm.ID.JoinMulticastSendOnly

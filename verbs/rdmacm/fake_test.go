@@ -467,7 +467,7 @@ type fakeGroup struct{}
 
 func (fakeGroup) Close() error { return nil }
 
-func (d *device) JoinMulticast(r rdmacm.Route, group netip.Addr, h rdmacm.Handler) (io.Closer, error) {
+func (d *device) JoinMulticast(r rdmacm.Route, group netip.Addr, _ bool, h rdmacm.Handler) (io.Closer, error) {
 	e := &rdmacm.ConnEvent{Type: rdmacm.MulticastJoin, UD: rdmacm.UDParam{QPNum: 0xffffff, QKey: rdmacm.UDPQKey,
 		AHAttr: verbs.AHAttr{GRH: verbs.GRH{DGID: verbs.GIDFromAddr(group)}, IsGlobal: true, PortNum: r.PortNum}}}
 	switch group {

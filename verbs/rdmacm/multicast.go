@@ -11,13 +11,21 @@ import (
 // membership is an ID's membership of a multicast group.
 type membership struct {
 	io.Closer
-	qp *verbs.QP // the QP that is attached to the group, or nil
+	sendOnly bool
+	qp       *verbs.QP // the QP that is attached to the group, or nil
 }
 
 // JoinMulticast joins a multicast group (rdma_join_multicast). It attaches the ID's UD QP to the
 // group, if CreateQP has created one. MulticastJoin follows, with the parameters for sending to the
 // group in UD, or MulticastError. The ID must be bound to a device.
-func (id *ID) JoinMulticast(group netip.Addr) error {
+func (id *ID) JoinMulticast(group netip.Addr) error { return id.joinMulticast(group, false) }
+
+// JoinMulticastSendOnly is JoinMulticast for an ID that only sends to the group
+// (RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER). The ID's QP is not attached, and routers and switches hear
+// of no member.
+func (id *ID) JoinMulticastSendOnly(group netip.Addr) error { return id.joinMulticast(group, true) }
+
+func (id *ID) joinMulticast(group netip.Addr, sendOnly bool) error {
 	const op = "join multicast"
 	group = canonical(group)
 	if !group.IsMulticast() {
@@ -33,7 +41,7 @@ func (id *ID) JoinMulticast(group netip.Addr) error {
 	if id.groups()[group] != nil {
 		return verbs.Errorf(syscall.EADDRINUSE, op, "the ID has already joined %v", group)
 	}
-	m, err := provider(id.dev).JoinMulticast(id.route, group, func(e *ConnEvent) { id.handleMulticast(group, e) })
+	m, err := provider(id.dev).JoinMulticast(id.route, group, sendOnly, func(e *ConnEvent) { id.handleMulticast(group, e) })
 	if err != nil {
 		return &verbs.Error{Op: op, Err: err}
 	}
@@ -41,7 +49,7 @@ func (id *ID) JoinMulticast(group netip.Addr) error {
 	if r.groups == nil {
 		r.groups = make(map[netip.Addr]*membership)
 	}
-	r.groups[group] = &membership{Closer: m}
+	r.groups[group] = &membership{Closer: m, sendOnly: sendOnly}
 	return nil
 }
 
@@ -55,7 +63,7 @@ func (id *ID) handleMulticast(group netip.Addr, ce *ConnEvent) {
 		return
 	}
 	e := &Event{Type: ce.Type, ID: id, Status: ce.Status, UD: cloneUD(ce.UD), Group: group}
-	if qp := id.ownQP(); ce.Type == MulticastJoin && qp != nil && qp.Type() == verbs.UD {
+	if qp := id.ownQP(); ce.Type == MulticastJoin && !m.sendOnly && qp != nil && qp.Type() == verbs.UD {
 		if err := qp.AttachMcast(ce.UD.AHAttr.GRH.DGID); err != nil {
 			e.Type, e.Status, e.UD = MulticastError, status(err, syscall.EINVAL), UDParam{}
 		} else {

@@ -45,9 +45,9 @@ type Provider interface {
 	// outcome is passed to h.
 	Connect(attr *ConnectAttr, h Handler) (ProviderConn, error)
 
-	// JoinMulticast makes the route's port join a group. h is called with MulticastJoin or
-	// MulticastError.
-	JoinMulticast(r Route, group netip.Addr, h Handler) (io.Closer, error)
+	// JoinMulticast makes the route's port join a group, unless the member only sends to it. h is
+	// called with MulticastJoin or MulticastError.
+	JoinMulticast(r Route, group netip.Addr, sendOnly bool, h Handler) (io.Closer, error)
 }
 
 // PortHolder is implemented by a Provider that shares its addresses with other processes.

@@ -153,7 +153,7 @@ static void free_group(struct cm_id *s, struct group *g)
 	free(g);
 }
 
-PUBLIC int rdma_join_multicast(struct rdma_cm_id *id, struct sockaddr *addr, void *context)
+static int join(struct rdma_cm_id *id, struct sockaddr *addr, int send_only, void *context)
 {
 	struct cm_id *s = to_id(id);
 	struct sr_cm_addr a;
@@ -169,9 +169,14 @@ PUBLIC int rdma_join_multicast(struct rdma_cm_id *id, struct sockaddr *addr, voi
 	g->next = s->groups;
 	s->groups = g;
 	unlock(&s->mutex);
-	if ((err = engine->cm_join(s->handle, &a)))
+	if ((err = engine->cm_join(s->handle, &a, send_only)))
 		free_group(s, g);
 	return complete(s, err);
+}
+
+PUBLIC int rdma_join_multicast(struct rdma_cm_id *id, struct sockaddr *addr, void *context)
+{
+	return join(id, addr, 0, context);
 }
 
 PUBLIC int rdma_join_multicast_ex(struct rdma_cm_id *id, struct rdma_cm_join_mc_attr_ex *attr, void *context)
@@ -181,9 +186,7 @@ PUBLIC int rdma_join_multicast_ex(struct rdma_cm_id *id, struct rdma_cm_join_mc_
 		return result(ENOTSUP);
 	if ((attr->comp_mask & both) != both || attr->join_flags >= RDMA_MC_JOIN_FLAG_RESERVED)
 		return result(EINVAL);
-	if (attr->join_flags != RDMA_MC_JOIN_FLAG_FULLMEMBER)
-		return result(EOPNOTSUPP); // send-only members are not supported
-	return rdma_join_multicast(id, attr->addr, context);
+	return join(id, attr->addr, attr->join_flags == RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER, context);
 }
 
 PUBLIC int rdma_leave_multicast(struct rdma_cm_id *id, struct sockaddr *addr)

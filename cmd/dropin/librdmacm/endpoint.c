@@ -21,7 +21,7 @@ static int look_up(const char *node, const char *service, const struct rdma_addr
 	int datagrams = space == RDMA_PS_UDP || space == RDMA_PS_IPOIB || (space != RDMA_PS_TCP && type == IBV_QPT_UD);
 	struct addrinfo *ai, h = {
 		.ai_flags = (passive ? AI_PASSIVE : 0) | (hints->ai_flags & RAI_NUMERICHOST ? AI_NUMERICHOST : 0),
-		.ai_family = hints->ai_flags & RAI_FAMILY ? hints->ai_family : AF_UNSPEC,
+		.ai_family = hints->ai_family == AF_IB ? AF_UNSPEC : hints->ai_family, // whatever RAI_FAMILY says, as in rdma-core
 		.ai_socktype = datagrams ? SOCK_DGRAM : SOCK_STREAM,
 	};
 	int err;

@@ -278,7 +278,7 @@ func srCMListen(h C.uint32_t, backlog C.int) C.int {
 }
 
 //export srCMJoin
-func srCMJoin(h C.uint32_t, group *C.struct_sr_cm_addr) C.int {
+func srCMJoin(h C.uint32_t, group *C.struct_sr_cm_addr, sendOnly C.int) C.int {
 	return with(&cmIDs, h, func(s *cmID) error {
 		a, err := sockaddr(group)
 		if err != nil {
@@ -286,6 +286,9 @@ func srCMJoin(h C.uint32_t, group *C.struct_sr_cm_addr) C.int {
 		}
 		if err := s.unreuse(); err != nil {
 			return err
+		}
+		if sendOnly != 0 {
+			return s.JoinMulticastSendOnly(a.Addr())
 		}
 		return s.JoinMulticast(a.Addr())
 	})

@@ -222,7 +222,7 @@ func TestErrnoOfCM(t *testing.T) {
 		{"no event", srCMGetEvent(fresh.channel, 0, new(_Ctype_struct_sr_cm_event)), syscall.EAGAIN},
 		{"a port space of none", srCMCreateID(fresh.channel, 0, 1<<16, new(cU32)), syscall.EINVAL},
 		{"an unknown port space", srCMCreateID(fresh.channel, 0, 7, new(cU32)), syscall.EINVAL},
-		{"join no group", srCMJoin(fresh.id, cAddrOf(addr+":1")), syscall.EINVAL},
+		{"join no group", srCMJoin(fresh.id, cAddrOf(addr+":1"), 0), syscall.EINVAL},
 		{"a QP that is not there", srCMUseQP(fresh.id, 1<<30), syscall.EINVAL},
 	} {
 		fails(t, c.call, c.err, c.want)

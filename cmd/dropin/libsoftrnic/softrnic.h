@@ -452,7 +452,7 @@ struct sr_engine {
 	int (*cm_notify)(uint32_t id);
 	// For the transition to attr->qp_state.
 	int (*cm_init_qp_attr)(uint32_t id, struct sr_qp_attr *attr, int *mask);
-	int (*cm_join)(uint32_t id, struct sr_cm_addr *group);
+	int (*cm_join)(uint32_t id, struct sr_cm_addr *group, int send_only);
 	int (*cm_leave)(uint32_t id, struct sr_cm_addr *group);
 
 	// Rsockets, of type SOCK_STREAM or SOCK_DGRAM. A function that would have to wait returns EAGAIN

@@ -39,7 +39,7 @@ func (a *Agent) connect(socket int, to netip.AddrPort) int32 {
 	if flags, err := unix.FcntlInt(uintptr(socket), unix.F_GETFL, 0); err == nil && flags&unix.O_NONBLOCK != 0 {
 		return a.begin(socket, cookie, to)
 	}
-	rdma, status := a.dialRDMA(to, a.source(socket, to))
+	rdma, status := a.dialRDMA(to, a.source(socket, to), socket)
 	if rdma == nil {
 		return status
 	}
@@ -60,15 +60,17 @@ func (a *Agent) connect(socket int, to netip.AddrPort) int32 {
 }
 
 // dialRDMA connects to an rsocket. If that fails, status is as for connect.
-func (a *Agent) dialRDMA(to, from netip.AddrPort) (rdma net.Conn, status int32) {
+func (a *Agent) dialRDMA(to, from netip.AddrPort, socket int) (rdma net.Conn, status int32) {
 	ctx, cancel := context.WithTimeout(a.ctx, a.cfg.Wait)
 	defer cancel()
-	cfg := &rsocket.Config{Transport: a.cfg.Transports[0], LocalAddr: from, KeepAlive: keepAlive}
+	cfg := &rsocket.Config{Transport: a.cfg.Transports[0], LocalAddr: from}
+	cfg.TOS, cfg.KeepAlive = networkOptions(socket, to.Addr())
 	conn, err := rsocket.Dial(ctx, a.node.Dev, to.String(), cfg)
 	if err == nil {
 		return conn, done
 	}
 	refused := errors.Is(err, syscall.ECONNREFUSED)
+	inUse := errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, syscall.EADDRNOTAVAIL)
 	if a.node.OnlyNodesReach(to.Addr()) {
 		a.log.Debug("a connection of the program has failed", "to", to, "error", err)
 		switch {
@@ -79,15 +81,15 @@ func (a *Agent) dialRDMA(to, from netip.AddrPort) (rdma net.Conn, status int32) 
 		}
 		return nil, errnoOf(err, syscall.EHOSTUNREACH)
 	}
-	if !refused {
+	if !refused && !inUse {
 		a.setSilent(to.Addr())
 	}
 	a.log.Info("a connection of the program is left to TCP", "to", to, "error", err)
 	return nil, declined
 }
 
-// source returns the address to which the program has bound a socket, if it is one of the node's.
-// The port is 0: the node chooses it.
+// source returns the address and port to which the program has bound a socket, if the address is one
+// of the node's or means all. If the port is in use over RDMA, the connection is left to TCP.
 func (a *Agent) source(socket int, to netip.AddrPort) netip.AddrPort {
 	at := localOf(socket)
 	cookie := cookieOf(socket)
@@ -96,10 +98,11 @@ func (a *Agent) source(socket int, to netip.AddrPort) netip.AddrPort {
 		at = bound
 	}
 	a.mu.Unlock()
-	if at.Addr().Is4() != to.Addr().Is4() || !slices.Contains(a.node.Addrs(), at.Addr()) {
-		return netip.AddrPort{}
+	switch {
+	case at.Addr().IsUnspecified() && at.Port() != 0, at.Addr().Is4() == to.Addr().Is4() && slices.Contains(a.node.Addrs(), at.Addr()):
+		return at
 	}
-	return netip.AddrPortFrom(at.Addr(), 0)
+	return netip.AddrPort{}
 }
 
 // unbind removes the bound address of a socket whose connection is made.

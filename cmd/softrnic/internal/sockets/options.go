@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -126,6 +127,25 @@ func copyOptions(from, to int) {
 			set(to, o, v)
 		}
 	}
+}
+
+// networkOptions returns the options of a socket for its packets to an address over RDMA: the type of
+// service, and the idle time before a probe.
+func networkOptions(socket int, to netip.Addr) (tos uint8, idle time.Duration) {
+	o := option{unix.IPPROTO_IPV6, unix.IPV6_TCLASS}
+	if to.Is4() {
+		o = option{unix.IPPROTO_IP, unix.IP_TOS}
+	}
+	idle = keepAlive
+	if v, err := unix.GetsockoptInt(socket, o.level, o.name); err == nil && v >= 0 {
+		tos = uint8(v)
+	}
+	if on, err := unix.GetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_KEEPALIVE); err == nil && on != 0 {
+		if v, err := unix.GetsockoptInt(socket, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE); err == nil && v > 0 {
+			idle = time.Duration(v) * time.Second
+		}
+	}
+	return tos, idle
 }
 
 // set sets an option that differs. It ignores errors, such as a missing permission or an option of

@@ -3,6 +3,11 @@
 package sockets
 
 import (
+	"github.com/softrnic/softrnic/link/pipe"
+	"github.com/softrnic/softrnic/rdmatransport"
+	"github.com/softrnic/softrnic/stack/netstack"
+	"github.com/softrnic/softrnic/verbs/ulp/rsocket"
+
 	"bytes"
 	"net"
 	"net/netip"
@@ -13,6 +18,59 @@ import (
 
 	"golang.org/x/sys/unix"
 )
+
+// TestBoundPort: a connection over RDMA comes from the address and port to which the program has
+// bound its socket, blocking or not, and has the socket's type of service.
+func TestBoundPort(t *testing.T) {
+	lan, err := pipe.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, _, _ := newAgent(t, lan)
+	a.cfg.Wait = time.Minute
+	host, err := netstack.New(lan.Port(), &netstack.Config{Addrs: []string{"10.0.0.2/24"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dev, err := rdmatransport.Open(host, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := rsocket.Listen(dev, "10.0.0.2:7000", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	own := netip.MustParseAddr("10.0.0.1")
+	for _, kind := range []int{unix.SOCK_STREAM, unix.SOCK_STREAM | unix.SOCK_NONBLOCK} {
+		for _, at := range []netip.Addr{own, netip.IPv4Unspecified()} {
+			fd := socket(t, kind)
+			set(fd, option{unix.IPPROTO_IP, unix.IP_TOS}, 0x68)
+			if at == own {
+				if status := a.bind(fd, netip.AddrPortFrom(own, 0)); status != done {
+					t.Fatalf("bind: %d", status)
+				}
+			} else if err := unix.Bind(fd, &unix.SockaddrInet4{}); err != nil {
+				t.Fatal(err)
+			}
+			port := localOf(fd).Port()
+			if status := a.connect(fd, netip.MustParseAddrPort("10.0.0.2:7000")); status != done {
+				t.Fatalf("connect: %d", status)
+			}
+			c, err := l.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if from := parse(c.RemoteAddr()); from != netip.AddrPortFrom(own, port) {
+				t.Errorf("bound to %v, port %d: the connection comes from %v", at, port, from)
+			}
+			if tos, _ := networkOptions(fd, own); tos != 0x68 {
+				t.Errorf("the type of service is %#x", tos)
+			}
+			_ = c.Close()
+		}
+	}
+}
 
 // TestFallbackAsSetUp: if a nonblocking socket gets its connection over TCP, the connection has the
 // socket's port and options.

@@ -73,7 +73,7 @@ func (a *Agent) begin(socket int, cookie uint64, to netip.AddrPort) (status int3
 // finish makes the connection of a held socket and forwards it. Over TCP the connection has the
 // socket's bound address and options.
 func (a *Agent) finish(h *held, to, from netip.AddrPort, socket int, set *setup) int32 {
-	far, status := a.dialRDMA(to, from)
+	far, status := a.dialRDMA(to, from, socket)
 	if status == declined {
 		var err error
 		far, err = set.dialer(socket).DialContext(a.ctx, "tcp", to.String())

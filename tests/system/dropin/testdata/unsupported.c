@@ -133,10 +133,6 @@ static void connections(void)
 	uint8_t path[64] = {0};
 	MINUS(rdma_set_option(id, RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, path, sizeof path), ENOSYS);
 	MINUS(rdma_set_option(id, RDMA_OPTION_ID, 77, path, 4), ENOSYS);
-	struct sockaddr to = {0};
-	struct rdma_cm_join_mc_attr_ex join = {.comp_mask = RDMA_CM_JOIN_MC_ATTR_ADDRESS | RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS,
-		.join_flags = RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER, .addr = &to};
-	MINUS(rdma_join_multicast_ex(id, &join, NULL), EOPNOTSUPP);
 	CHECK(!rdma_destroy_id(id));
 	rdma_destroy_event_channel(ch);
 }
