@@ -24,7 +24,7 @@ type Shared interface {
 }
 
 // Service is a set of services at an address: those whose ID, masked by Mask, equals ID, masked by
-// Mask. The zero Addr means all addresses of the port.
+// Mask. The zero Addr means all addresses of the port, 0.0.0.0 those of IPv4, and :: those of IPv6.
 type Service struct {
 	Addr     netip.Addr
 	ID, Mask uint64

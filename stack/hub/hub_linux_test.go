@@ -316,6 +316,22 @@ func TestSharedAddress(t *testing.T) {
 			}
 			c.send(addr, addr, message(hub.TargetService, 0x1036, 64, 0))
 			b.next()
+			// All addresses of IPv4, and all of IPv6.
+			family := map[bool]netip.Addr{true: netip.IPv4Unspecified(), false: netip.IPv6Unspecified()}
+			own, other := service, service
+			own.ID, other.ID = 0x2000, 0x2000
+			own.Addr, other.Addr = family[oneAddr.Addr.Is4()], family[!oneAddr.Addr.Is4()]
+			if err := errors.Join(a.port.Serve(other), b.port.Serve(own)); err != nil {
+				t.Errorf("services of two families: %v", err)
+			}
+			own.ID, oneAddr.ID = 0x2000, 0x2001
+			for _, taken := range []stack.Service{own, oneAddr, {ID: 0x2000, Mask: ^uint64(0)}} {
+				if err := a.port.Serve(taken); !errors.Is(err, syscall.EADDRINUSE) {
+					t.Errorf("service %+v, which another has: %v", taken, err)
+				}
+			}
+			c.send(addr, addr, message(hub.TargetService, 0x2034, 64, 0))
+			b.next()
 			for _, e := range []*end{a, b, c} {
 				e.nothing(c, addr, addr, message(hub.TargetQPN, e.qpn(), 64, 1))
 			}

@@ -222,7 +222,11 @@ func (r *request) encode() []byte {
 	binary.BigEndian.PutUint64(b[24:], r.service.ID)
 	binary.BigEndian.PutUint64(b[32:], r.service.Mask)
 	copy(b[40:55], r.zone)
-	binary.BigEndian.PutUint32(b[56:], r.qpn)
+	qpn := r.qpn
+	if addr.IsUnspecified() { // of one family: the zero Addr is zeros too
+		qpn = map[bool]uint32{true: 4, false: 6}[addr.Is4()]
+	}
+	binary.BigEndian.PutUint32(b[56:], qpn)
 	binary.BigEndian.PutUint32(b[60:], r.serial)
 	if r.takesSocket {
 		b[63] = 1
@@ -242,6 +246,15 @@ func decodeRequest(b []byte) (r request, err error) {
 	r.addr, r.own = readAddr(b[8:]), readAddr(b[64:])
 	r.qpn, r.serial = binary.BigEndian.Uint32(b[56:])&(1<<24-1), binary.BigEndian.Uint32(b[60:])
 	r.takesSocket = r.kind == addAddr && r.serial == 1
+	if r.kind == serve || r.kind == endServe {
+		switch r.qpn {
+		case 4:
+			r.addr = netip.IPv4Unspecified()
+		case 6:
+			r.addr = netip.IPv6Unspecified()
+		}
+		r.qpn = 0
+	}
 	r.service = stack.Service{Addr: r.addr, ID: binary.BigEndian.Uint64(b[24:]), Mask: binary.BigEndian.Uint64(b[32:])}
 	zone, rest, ended := bytes.Cut(b[40:56], []byte{0})
 	if !ended || len(bytes.Trim(rest, "\x00")) > 0 || bytes.ContainsAny(zone, "/% \n") {

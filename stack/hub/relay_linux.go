@@ -49,7 +49,7 @@ type service struct {
 
 // listens reports whether the client listens to a service ID at an address of its own.
 func (s *service) listens(id uint64, dst netip.Addr) bool {
-	return (s.ID^id)&s.Mask == 0 && (!s.Addr.IsValid() || s.Addr == dst) && s.member.addrs[dst]
+	return (s.ID^id)&s.Mask == 0 && meet(s.Addr, dst) && s.member.addrs[dst]
 }
 
 func newRelay(c Classifier, counters *Counters) *relay {
@@ -226,7 +226,15 @@ func (r *relay) serve(m *member, s stack.Service) error {
 
 // overlap reports whether two services share a service ID at an address.
 func overlap(a, b stack.Service) bool {
-	return (a.ID^b.ID)&a.Mask&b.Mask == 0 && (!a.Addr.IsValid() || !b.Addr.IsValid() || a.Addr == b.Addr)
+	return (a.ID^b.ID)&a.Mask&b.Mask == 0 && meet(a.Addr, b.Addr)
+}
+
+// meet reports whether the addresses of two services, as in [stack.Service], have one in common.
+func meet(a, b netip.Addr) bool {
+	if !a.IsValid() || !b.IsValid() {
+		return true
+	}
+	return a == b || a.Is4() == b.Is4() && (a.IsUnspecified() || b.IsUnspecified())
 }
 
 func (r *relay) endServe(m *member, s stack.Service) {

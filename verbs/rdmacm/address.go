@@ -16,7 +16,8 @@ import (
 )
 
 // Bind binds the ID to a local address and port (rdma_bind_addr). An unspecified or invalid address
-// means all addresses of all devices of the channel. Port 0 means an ephemeral port. Bind fails
+// means all addresses of all devices of the channel: 0.0.0.0 those of IPv4, others those of both
+// families, see [ID.SetAFOnly]. Port 0 means an ephemeral port. Bind fails
 // with EADDRNOTAVAIL if no device has the address, with EADDRINUSE if the port is in use.
 func (id *ID) Bind(addr netip.AddrPort) error {
 	const op = "bind"
@@ -33,6 +34,9 @@ func (id *ID) Bind(addr netip.AddrPort) error {
 func (id *ID) bind(op string, addr netip.AddrPort, hold bool) error {
 	a := canonical(addr.Addr())
 	b := &binding{devs: id.ch.devs, space: id.space, reuse: id.opts.reuse, afOnly: id.opts.afOnly}
+	if a.Is4() && !id.opts.afOnlySet {
+		b.afOnly = true // as in Linux
+	}
 	var at location
 	switch {
 	case !a.IsValid():

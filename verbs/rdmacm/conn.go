@@ -21,8 +21,8 @@ type Config struct {
 	// LocalAddr is the local address of Dial. If it is not valid, the route to the peer determines
 	// it.
 	LocalAddr netip.AddrPort
-	// AFOnly makes a listener on all addresses of one family reject requests of the other
-	// (IPV6_V6ONLY).
+	// AFOnly makes a listener on all IPv6 addresses reject requests of IPv4 (IPV6_V6ONLY). One on
+	// 0.0.0.0 rejects those of IPv6 anyway.
 	AFOnly bool
 	// TOS is the IP type of service of packets.
 	TOS uint8

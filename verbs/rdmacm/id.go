@@ -102,6 +102,7 @@ type deviceListener struct {
 type options struct {
 	transports      []verbs.Transport
 	reuse, afOnly   bool
+	afOnlySet       bool // afOnly is the application's
 	tos, ackTimeout uint8
 }
 
@@ -381,9 +382,10 @@ func (id *ID) SetReuseAddr(reuse bool) error {
 }
 
 // SetAFOnly restricts an unspecified address to its own address family (RDMA_OPTION_ID_AFONLY),
-// before Bind. Without it, the address means all IPv4 and IPv6 addresses.
+// before Bind. By default 0.0.0.0 is restricted, and :: means all IPv4 and IPv6 addresses, as in
+// Linux.
 func (id *ID) SetAFOnly(only bool) error {
-	return id.setOption("set AF only", func() { id.opts.afOnly = only }, idle)
+	return id.setOption("set AF only", func() { id.opts.afOnly, id.opts.afOnlySet = only, true }, idle)
 }
 
 // SetAckTimeout sets the QP's local ACK timeout to 4.096 µs × 2^n, 0 ≤ n ≤ 31

@@ -45,7 +45,10 @@ func Listen(dev *verbs.Device, addr string, cfg *Config) (*Listener, error) {
 	if l.id, err = CreateSyncID(TCP, dev); err != nil {
 		return nil, err
 	}
-	err = errors.Join(l.id.SetTOS(l.cfg.TOS), l.id.SetTransports(transports...), l.id.SetAFOnly(l.cfg.AFOnly))
+	err = errors.Join(l.id.SetTOS(l.cfg.TOS), l.id.SetTransports(transports...))
+	if err == nil && l.cfg.AFOnly {
+		err = l.id.SetAFOnly(true)
+	}
 	if err == nil {
 		err = l.id.Bind(addrs[0])
 	}

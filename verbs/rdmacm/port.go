@@ -103,7 +103,11 @@ func (b *binding) hold() error {
 		if !ok {
 			continue
 		}
-		c, err := h.HoldPort(b.space, b.addr)
+		addr := b.addr
+		if addr.Addr().IsUnspecified() && !b.afOnly {
+			addr = netip.AddrPortFrom(netip.Addr{}, addr.Port())
+		}
+		c, err := h.HoldPort(b.space, addr)
 		if err != nil {
 			return err
 		}

@@ -52,8 +52,8 @@ type Provider interface {
 
 // PortHolder is implemented by a Provider that shares its addresses with other processes.
 type PortHolder interface {
-	// HoldPort reserves a port of an address, or of all addresses of the device if it is
-	// unspecified. The reservation for this process ends when the closer is closed. HoldPort may
+	// HoldPort reserves a port of an address, of all addresses of the device's if it is the zero Addr,
+	// or of all of one family if it is 0.0.0.0 or ::. The reservation for this process ends when the closer is closed. HoldPort may
 	// wait for other processes. The error wraps EADDRINUSE if another process has the port.
 	HoldPort(space PortSpace, addr netip.AddrPort) (io.Closer, error)
 }
@@ -96,7 +96,7 @@ type ListenAttr struct {
 	Transport verbs.Transport
 	PortSpace PortSpace
 	Addr      netip.AddrPort
-	AFOnly    bool // SetAFOnly was called
+	AFOnly    bool
 	Backlog   int
 	// IP type of service of the packets that the provider sends for the listener, as set on the ID.
 	TOS uint8

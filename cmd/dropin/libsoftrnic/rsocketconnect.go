@@ -36,7 +36,10 @@ func (s *rsock) bind(a netip.AddrPort) error {
 	if err != nil {
 		return err
 	}
-	err = errors.Join(id.SetTransports(transports...), id.SetReuseAddr(s.opts.reuse), id.SetAFOnly(s.cfg.AFOnly))
+	err = errors.Join(id.SetTransports(transports...), id.SetReuseAddr(s.opts.reuse))
+	if err == nil && s.cfg.AFOnly {
+		err = id.SetAFOnly(true)
+	}
 	if err == nil {
 		err = id.Bind(a)
 	}

@@ -20,8 +20,8 @@ type Config struct {
 	// LocalAddr is the local address of Dial. If it is not valid, the route to the peer determines
 	// it.
 	LocalAddr netip.AddrPort
-	// AFOnly limits a listener on all addresses to one address family (IPV6_V6ONLY). It rejects
-	// requests of the other.
+	// AFOnly limits a listener on all IPv6 addresses to them (IPV6_V6ONLY). One on 0.0.0.0 has those
+	// of IPv4 only.
 	AFOnly bool
 	// TOS is the IP type of service of packets.
 	TOS uint8

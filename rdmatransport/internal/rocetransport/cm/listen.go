@@ -42,7 +42,11 @@ func (m *Manager) Listen(attr *rdmacm.ListenAttr, h rdmacm.Handler) (io.Closer, 
 	if attr.Addr.Port() == 0 {
 		return nil, verbs.Errorf(verbs.ErrInvalid, op, "%v: want a port from 1 to 65535", attr.Addr)
 	}
-	held, err := m.reserve(op, l.space, netip.AddrPortFrom(l.addr, attr.Addr.Port()))
+	at := l.addr
+	if l.any() && !attr.AFOnly {
+		at = netip.Addr{}
+	}
+	held, err := m.reserve(op, l.space, netip.AddrPortFrom(at, attr.Addr.Port()))
 	if err != nil {
 		return nil, err
 	}
