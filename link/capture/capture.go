@@ -84,9 +84,9 @@ func Create(inner link.Link, path string) (*Link, error) {
 
 // record writes frames of one direction.
 func (l *Link) record(frames []link.Frame, d pcapgo.NgEpbFlag) {
-	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	now := time.Now() // with the lock: the times of a file do not go back
 	for i := range frames {
 		if l.err != nil || l.closed {
 			return // after an error, no frame is cut or checksummed

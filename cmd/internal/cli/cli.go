@@ -28,6 +28,8 @@ const (
 	ExitOK = iota
 	ExitFailed
 	ExitUsage
+	// ExitIncomplete is the code of a check that found nothing wrong, and could not check everything.
+	ExitIncomplete
 )
 
 // Env is the environment of a command line.
@@ -232,6 +234,9 @@ func (e *Env) fail(err error) int {
 	if errors.As(err, new(UsageError)) {
 		return ExitUsage
 	}
+	if errors.As(err, new(IncompleteError)) {
+		return ExitIncomplete
+	}
 	return ExitFailed
 }
 
@@ -245,6 +250,11 @@ func (e UsageError) Unwrap() error { return e.error }
 type ExitStatus int
 
 func (s ExitStatus) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
+
+// IncompleteError says what a check could not check, if it found nothing wrong.
+type IncompleteError struct{ Err error }
+
+func (e IncompleteError) Error() string { return e.Err.Error() }
 
 func Usagef(format string, args ...any) error { return UsageError{fmt.Errorf(format, args...)} }
 

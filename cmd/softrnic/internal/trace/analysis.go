@@ -8,6 +8,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/softrnic/softrnic/rdmatransport/wire"
@@ -17,9 +18,11 @@ import (
 type counts struct {
 	Packets   int `json:"packets"`
 	RoCE      int `json:"roce"`
-	IWARP     int `json:"iwarp"` // segments of TCP connections that began with MPA
-	TCP       int `json:"tcp"`   // others
-	Other     int `json:"other"`
+	IWARP     int `json:"iwarp"`     // segments of TCP connections that began with MPA
+	TCP       int `json:"tcp"`       // others
+	Other     int `json:"other"`     // not RDMA, by the rules in NotRDMA
+	Left      int `json:"left_out"`  // of which it is not known whether they are RDMA
+	Elsewhere int `json:"elsewhere"` // seen at another point before
 	Unchecked int `json:"unchecked"`
 	Wrong     int `json:"wrong"`    // findings
 	Doubtful  int `json:"doubtful"` // findings
@@ -29,6 +32,31 @@ type counts struct {
 	Superframes int `json:"superframes"` // of several RoCE packets each
 	Cut         int `json:"cut"`         // superframes truncated by the capture
 	Dropped     int `json:"dropped"`     // dropped by the kernel before they were read
+}
+
+// leftOut returns the number of packets that were not checked, or not completely.
+func (c *counts) leftOut() int { return c.Left + c.Unchecked + c.Cut + c.Dropped }
+
+// tally counts packets by what they are.
+type tally map[string]int
+
+// maxRules is the most kinds of a tally.
+const maxRules = 64
+
+// String lists the kinds, the most frequent first.
+func (t tally) String() string {
+	kinds := slices.SortedFunc(maps.Keys(t), func(x, y string) int { return cmp.Or(t[y]-t[x], cmp.Compare(x, y)) })
+	for i, k := range kinds {
+		kinds[i] = fmt.Sprintf("%d %s", t[k], k)
+	}
+	return strings.Join(kinds, ", ")
+}
+
+func (t tally) add(what string) {
+	if _, is := t[what]; !is && len(t) >= maxRules {
+		what = "of more kinds"
+	}
+	t[what]++
 }
 
 // output receives the results of an analysis in order.
@@ -46,6 +74,12 @@ type output interface {
 // clockSkew is how far times may go back, as a capture of several queues or interfaces is not
 // sorted.
 const clockSkew = int64(10 * time.Millisecond)
+
+// coarse is the finest resolution of times that matters.
+const coarse = int64(10 * time.Microsecond)
+
+// within reports whether a span of time is surely less than a limit.
+func (a *analysis) within(span, limit int64) bool { return span+a.slack < limit }
 
 // analysis follows the connections of a capture. Its memory is bounded, as each of its tables and
 // each entry is.
@@ -78,6 +112,12 @@ type analysis struct {
 	prefixes      int // messages of several packets whose start is kept
 	outstanding   int // NVMe commands and RPC calls that are kept
 	scratch       []byte
+	points        map[point]uint64
+	lastPoint     point
+	lastBit       uint64
+	seen          [][seenWays]sighting
+	rules         [2]tally              // of foreign and of opaque packets
+	slack         int64                 // by how much a span of time may be longer than the capture shows
 	segment0      int                   // the length of the packets of the last superframe
 	header        [48]byte              // the header of a packet of a superframe
 	totals        map[pair]acknowledged // at the end
@@ -89,12 +129,14 @@ type acknowledged struct{ own, shared int }
 
 func newAnalysis(out output, detail bool) *analysis {
 	return &analysis{out: out, detail: detail, flows: map[flowKey]*flow{}, unpaired: map[pair][]*flow{}, senders: map[senderKey]*sender{},
-		speakers: map[speakerKey]*speaker{}, exchanges: map[exchangeKey]*exchange{}, streams: map[streamKey]*stream{}}
+		speakers: map[speakerKey]*speaker{}, exchanges: map[exchangeKey]*exchange{}, streams: map[streamKey]*stream{},
+		points: map[point]uint64{}, seen: make([][seenWays]sighting, seenSets), rules: [2]tally{{}, {}}}
 }
 
 // read analyses all packets of a source.
 func (a *analysis) read(src source, stop func() bool) error {
 	segmented, _ := src.(interface{ segment() int })
+	ng, _ := src.(*ngSource)
 	for !stop() {
 		data, info, link, err := src.next()
 		if errors.Is(err, io.EOF) {
@@ -118,7 +160,21 @@ func (a *analysis) read(src source, stop func() bool) error {
 		}
 		f := &a.frame
 		f.number, f.time, f.cut = a.counts.Packets, int64(info.Timestamp.Sub(a.begin)), info.CaptureLength < info.Length
+		f.point = point{}
+		unit := time.Duration(0)
+		if ng != nil {
+			f.point.intf, f.point.direction = info.InterfaceIndex, ng.direction
+			unit = ng.unit
+		}
+		if info.Timestamp.IsZero() {
+			unit = time.Hour
+		}
 		f.decode(link, data)
+		if int64(unit) > max(a.slack, coarse) {
+			a.slack = int64(unit)
+			a.report(note, nil, f.number, "its time is missing, or a multiple of %v: what comes too early after another packet is not found",
+				unit)
+		}
 		if segmented != nil {
 			f.cuts = segmented.segment()
 		}
@@ -136,7 +192,7 @@ func (a *analysis) look(f *frame) {
 	a.open, a.copied = true, false
 	if f.time < a.now {
 		if a.now-f.time > clockSkew {
-			a.report(doubtful, nil, f.number, "its time is %v before that of the packet in front of it", time.Duration(a.now-f.time))
+			a.report(note, nil, f.number, "its time is %v before that of the packet in front of it", time.Duration(a.now-f.time))
 		}
 		f.time = a.now
 	}
@@ -156,16 +212,37 @@ func (a *analysis) look(f *frame) {
 		a.ev.shown = true
 		a.roce(f)
 	case segment:
-		a.follow(f, f.tcp.seq<<16^f.tcp.ack^f.tcp.stamp)
-		a.segment(f)
-	default:
+		a.tcp(f)
+	case datagram:
 		a.counts.Other++
-		if f.kind == datagram && !f.cut {
+		a.rules[0].add("UDP to another port")
+		if !f.cut && !a.seenElsewhere(f, uint64(f.srcPort)<<32|uint64(f.dstPort)<<16|uint64(f.length)) {
 			a.follow(f, uint32(f.length))
 		}
+	case foreign:
+		a.counts.Other++
+		a.rules[0].add(f.rule)
+	case opaque:
+		a.counts.Left++
+		a.rules[1].add(f.rule)
+	case broken:
+		a.counts.Other++
+		a.rules[0].add("with broken headers")
 	}
 	a.out.packet(a, &a.ev)
 	a.open = false
+}
+
+// tcp analyses a TCP segment.
+func (a *analysis) tcp(f *frame) {
+	t := &f.tcp
+	ports := uint64(f.srcPort)<<32 | uint64(f.dstPort)
+	if a.seenElsewhere(f, uint64(t.seq)<<16^uint64(t.ack)<<28^uint64(t.stamp)*31^ports<<8^uint64(f.length)<<4^uint64(t.flags)) {
+		a.counts.TCP++
+		return
+	}
+	a.follow(f, t.seq<<16^t.ack^t.stamp)
+	a.segment(f)
 }
 
 // roce analyses a RoCE packet.
@@ -220,8 +297,15 @@ func (a *analysis) roce(f *frame) {
 	if len(f.wrong) > 0 {
 		return
 	}
-	if f.kind == roce && !f.cut {
-		a.follow(f, binary.LittleEndian.Uint32(b[len(b)-4:]))
+	icrc := uint32(0)
+	if !f.cut {
+		icrc = binary.LittleEndian.Uint32(b[len(b)-4:])
+	}
+	if a.seenElsewhere(f, uint64(icrc)<<16^uint64(p.PSN)^uint64(p.DestQP)<<24^uint64(p.Opcode)) {
+		return
+	}
+	if !f.cut {
+		a.follow(f, icrc)
 	}
 	info := p.Opcode.Info()
 	if p.Opcode == wire.CNP {
@@ -230,7 +314,7 @@ func (a *analysis) roce(f *frame) {
 	}
 	if p.Opcode.Transport() == wire.UD {
 		a.ev.from, a.ev.knownFrom, a.ev.class = p.DETH.SrcQP, true, request
-		a.unreliable(f, p)
+		a.unreliable(f, p, icrc)
 		if p.DestQP == 1 && !a.copied {
 			a.manage(f, p)
 		}
@@ -242,6 +326,10 @@ func (a *analysis) roce(f *frame) {
 	}
 	w.stats.Packets++
 	w.stats.Wire += uint64(f.length) + 8
+	if gap := f.time - w.last; w.stats.Packets > 1 && gap >= leastTimeout &&
+		(gap > w.silence || f.time-w.began > slowTimeout) {
+		w.burst, w.began, w.silence = f.number, f.time, gap
+	}
 	w.last, w.lastSeen = f.time, f.number
 	a.ev.flow = w
 	if w.peer != nil {

@@ -19,8 +19,6 @@ const (
 	maxRecord = 1 << 18
 	// maxBetween is the most bytes of a capture between two packets.
 	maxBetween = 1 << 24
-	// maxKept is the most interfaces and names of addresses of a pcapng file, which pcapgo keeps.
-	maxKept = 1 << 12
 	// readAhead is the read size of a file in bytes.
 	readAhead = 1 << 20
 )
@@ -75,17 +73,9 @@ func open(r io.Reader) (source, error) {
 			return nil, err
 		}
 		p.SetSnaplen(maxRecord) // some writers exceed the length or give 0
-		// The upper bits of the field describe the frame check sequence.
-		if link := p.LinkType() & 0xffff; !readable(link) {
-			return nil, notReadable(link)
-		}
 		return &pcapSource{p, l}, nil
 	}
-	p, err := pcapgo.NewNgReader(b, pcapgo.NgReaderOptions{WantMixedLinkType: true})
-	if err != nil {
-		return nil, err
-	}
-	return &ngSource{r: p, l: l}, nil
+	return newNgSource(b, l)
 }
 
 // unleashed reads the buffered bytes, and then the rest without a leash. Compressed data is limited
@@ -102,10 +92,6 @@ func (r unleashed) Read(b []byte) (int, error) {
 	return r.rest.Read(b)
 }
 
-func notReadable(link layers.LinkType) error {
-	return fmt.Errorf("link type %v: what can be read is Ethernet, IP (raw), BSD loopback and Linux's cooked captures", link)
-}
-
 type pcapSource struct {
 	r *pcapgo.Reader
 	l *leash
@@ -114,26 +100,6 @@ type pcapSource struct {
 func (s *pcapSource) next() ([]byte, gopacket.CaptureInfo, layers.LinkType, error) {
 	data, info, err := s.r.ZeroCopyReadPacketData()
 	s.l.left = maxBetween
+	// The upper bits of the field describe the frame check sequence.
 	return data, info, s.r.LinkType() & 0xffff, err
-}
-
-type ngSource struct {
-	r *pcapgo.NgReader
-	l *leash
-}
-
-func (s *ngSource) next() ([]byte, gopacket.CaptureInfo, layers.LinkType, error) {
-	data, info, err := s.r.ZeroCopyReadPacketData()
-	s.l.left = maxBetween
-	if err != nil {
-		return nil, info, 0, err
-	}
-	if s.r.NInterfaces() > maxKept || s.r.NNames() > maxKept {
-		return nil, info, 0, fmt.Errorf("more than %d interfaces or names", maxKept)
-	}
-	intf, err := s.r.Interface(info.InterfaceIndex)
-	if err == nil && !readable(intf.LinkType) {
-		err = notReadable(intf.LinkType)
-	}
-	return data, info, intf.LinkType, err
 }

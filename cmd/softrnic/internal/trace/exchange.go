@@ -33,7 +33,8 @@ type seen struct {
 // exchange is the CM exchange of a connection, from set-up to end (IBTA Vol 1 §12.9).
 type exchange struct {
 	order           int
-	active, passive netip.Addr
+	active, passive netip.Addr // those of the first message; of its sender and its receiver
+	whole           bool       // the first message began it
 	activeQP        uint32
 	passiveQP       uint32
 	activePSN       uint32 // the first PSN that the active side sends
@@ -43,14 +44,16 @@ type exchange struct {
 	// Of the active and the passive side, indexed by attribute minus that of the REQ.
 	messages          [2][16]seen
 	activeID          uint32
-	active2, passive2 *flow // the flows of the two sides
+	voices            [2]voice // of the active and the passive side
+	active2, passive2 *flow    // the flows of the two sides
 	last              int64
 	upper             *upper // by the REQ
 }
 
 func (x *exchange) at(side int, t mad.Attr) *seen { return &x.messages[side][(t-mad.AttrREQ)&15] }
 
-// side returns 0 if a message with a communication ID is from the active side.
+// side returns 0 if a message with a communication ID is from the active side. Both sides may have
+// the same address.
 func (x *exchange) side(src netip.Addr, local uint32) int {
 	if src == x.active && (local == x.activeID || x.active != x.passive) {
 		return 0
@@ -100,14 +103,16 @@ func (a *analysis) manage(f *frame, p *wire.Packet) {
 	}
 	a.ev.exchange = x
 	x.last = f.time
-	if s := x.at(x.side(f.src, local), h.Attr); s.count == 0 {
+	side := x.side(f.src, local)
+	a.said(&x.voices[side], f, p)
+	if s := x.at(side, h.Attr); s.count == 0 {
 		*s = seen{f.number, f.time, 1}
 	} else {
 		s.count++
 		a.ev.repeats = s.number
 		a.ev.why = fmt.Sprintf("%v after it was sent first", since(f.time-s.time))
 		// CM's timers are at least milliseconds.
-		if f.time-s.time < int64(time.Millisecond) {
+		if a.within(f.time-s.time, int64(time.Millisecond)) {
 			a.report(wrong, nil, f.number, "%v again after %v: no timer of CM's is as short", h.Attr, since(f.time-s.time))
 		}
 	}
@@ -138,7 +143,7 @@ func (a *analysis) manage(f *frame, p *wire.Packet) {
 		a.answered(x, f, mad.AttrREQ, mad.AttrREP, mad.AttrLAP)
 	case *mad.DREQ:
 		a.describe(", QP %#x", m.RemoteQPN)
-		if other := x.otherQP(f.src); other != 0 && other != m.RemoteQPN {
+		if other := x.otherQP(x.side(f.src, local)); other != 0 && other != m.RemoteQPN {
 			a.report(wrong, nil, f.number, "the DREQ names QP %#x, and the receiver's is %#x", m.RemoteQPN, other)
 		}
 		for _, w := range []*flow{x.active2, x.passive2} {
@@ -164,15 +169,15 @@ func (a *analysis) describe(format string, args ...any) {
 	}
 }
 
-// otherQP returns the QP of the side other than src.
-func (x *exchange) otherQP(src netip.Addr) uint32 {
-	switch src {
-	case x.active:
+// otherQP returns the QP of the other side, or 0 if it is not known.
+func (x *exchange) otherQP(side int) uint32 {
+	switch {
+	case !x.whole:
+		return 0
+	case side == 0:
 		return x.passiveQP
-	case x.passive:
-		return x.activeQP
 	}
-	return 0
+	return x.activeQP
 }
 
 // exchangeOf returns the exchange of a message, and adds the message's IDs to it.
@@ -182,7 +187,9 @@ func (a *analysis) exchangeOf(f *frame, m mad.Message, t mad.Attr, local, remote
 	x := a.exchanges[mine]
 	begins := t == mad.AttrREQ || t == mad.AttrSIDRREQ
 	if begins {
-		if x == nil || x.has(t).count > 0 && f.time-x.has(t).time > int64(10*time.Minute) {
+		req, _ := m.(*mad.REQ)
+		other := x != nil && req != nil && x.has(t).count > 0 && (x.activeQP != req.LocalQPN || x.passivePSN != req.StartingPSN)
+		if x == nil || other || x.has(t).count > 0 && f.time-x.has(t).time > int64(10*time.Minute) {
 			x = a.newExchange(mine, f)
 		}
 		return x
@@ -202,7 +209,7 @@ func (a *analysis) exchangeOf(f *frame, m mad.Message, t mad.Attr, local, remote
 			a.report(doubtful, nil, f.number, "%v, and the capture does not have what it answers", t)
 		}
 		x = a.newExchange(mine, f)
-		x.active, x.passive = netip.Addr{}, netip.Addr{}
+		x.whole = false
 	}
 	return x
 }
@@ -218,7 +225,7 @@ func (a *analysis) newExchange(k exchangeKey, f *frame) *exchange {
 		maps.DeleteFunc(a.exchanges, func(_ exchangeKey, x *exchange) bool { return gone[x] })
 	}
 	a.ordered++
-	x := &exchange{order: a.ordered, active: f.src, passive: f.dst, activeID: k.id}
+	x := &exchange{order: a.ordered, active: f.src, passive: f.dst, whole: true, activeID: k.id}
 	a.exchanges[k] = x
 	return x
 }
@@ -234,7 +241,7 @@ func (a *analysis) answered(x *exchange, f *frame, to ...mad.Attr) {
 		}
 	}
 	if s == nil {
-		if x.active.IsValid() {
+		if x.whole {
 			a.report(wrong, nil, f.number, "answers a message that the capture does not have: %v", to[0])
 		} else if to[0] == mad.AttrDREQ {
 			a.report(doubtful, nil, f.number, "answers a DREQ that the capture does not have")
@@ -281,7 +288,7 @@ func reasonName(r mad.Reason) string { return cmp.Or(reasons[r], fmt.Sprintf("re
 
 // endExchange reports what an exchange leaves open.
 func (a *analysis) endExchange(x *exchange) {
-	if !x.active.IsValid() {
+	if !x.whole {
 		return
 	}
 	rep := x.has(mad.AttrREP)

@@ -40,6 +40,10 @@ type flow struct {
 
 	disordered bool // its packets were reordered
 
+	burst   int   // the first packet after the longest silence of the last slowTimeout
+	began   int64 // its time
+	silence int64 // that silence
+
 	upper  *upper // nil: no SEND has come
 	prefix prefix
 }

@@ -4,15 +4,14 @@ import (
 	"net/netip"
 	"slices"
 	"time"
-
-	"github.com/softrnic/softrnic/rdmatransport/wire"
 )
 
 // The IPv4 identification of a sender that counts its packets can show what no other field shows: a
 // missing acknowledgement that a later one includes, a duplicate packet, or the reordering of
 // unordered packets. Linux counts the UDP packets from one address to another, and those of each
-// TCP connection. Other senders count those of a port, or do not count (RFC 6864). So a packet that
-// does not fit is only doubtful, and only if nearly all others fit.
+// TCP connection. Other senders count those of a port, or do not count (RFC 6864). Linux sends
+// datagrams that may not be fragmented with 0, and counts from there within the packets of one
+// superframe. So a packet that does not fit is only doubtful, and only if nearly all others fit.
 
 const (
 	// maxSenders is the most senders whose identifications are followed at a time.
@@ -47,15 +46,25 @@ type sender struct {
 	last    uint16
 	time    int64
 	began   bool
-	span    int // the step that the last packet may have counted
-	good    int // packets with the next number
+	before  int64    // time of the packet before the last one
+	copies  []copied // that may be retransmissions, as the sender was not known to count
+	trains  bool     // it sends 0, which is no count
+	span    int      // the step that the last packet may have counted
+	good    int      // packets with the next number
 	skips   int
 	skipped []skip // the first skips
 	backs   int
 	back    []skip
+	proven  int                // packets with a higher number than the one before
 	recent  [remembered]uint64 // identification and check value of the last packets
 	at      int
 	numbers [remembered]int
+}
+
+// copied is a packet with the same bytes and identification as an earlier one.
+type copied struct {
+	number, of int
+	id         uint16
 }
 
 type skip struct {
@@ -66,20 +75,20 @@ type skip struct {
 
 // follow checks the identification of a packet. check is its ICRC or a value of its TCP header.
 func (a *analysis) follow(f *frame, check uint32) {
-	if !f.counts {
+	if !f.src.Is4() || f.v1 {
 		return
 	}
 	if f.kind == segment {
 		s := a.senderOf(0, senderKey{f.src, f.dst, protoTCP, true, f.srcPort, f.dstPort})
 		if !a.copy(s, f, check) {
-			s.identification(f, true)
+			a.identification(s, f, true)
 		}
 		return
 	}
-	s := a.senderOf(0, senderKey{src: f.src, dst: f.dst, proto: protoUDP})
+	s := a.senderOf(0, senderKey{f.src, f.dst, protoUDP, true, f.srcPort, 0})
 	if !a.copy(s, f, check) {
-		s.identification(f, false)
-		a.senderOf(1, senderKey{f.src, f.dst, protoUDP, true, f.srcPort, 0}).identification(f, false)
+		a.identification(s, f, false)
+		a.identification(a.senderOf(1, senderKey{src: f.src, dst: f.dst, proto: protoUDP}), f, false)
 	}
 }
 
@@ -100,16 +109,27 @@ func (a *analysis) senderOf(cache int, k senderKey) *sender {
 	return s
 }
 
-// copy reports whether the packet is a copy of one of the last packets.
+// surely is how many packets of a sender must have risen in number for its numbers to identify its
+// packets.
+const surely = 4
+
+// copy reports whether the packet is a copy of one of the last packets. The same bytes with the same
+// number are a retransmission, if the sender does not count.
 func (a *analysis) copy(s *sender, f *frame, check uint32) bool {
 	mark := uint64(f.id)<<32 | uint64(check)
-	if s.began && int16(f.id-s.last) <= 0 { // a higher number is not a copy
+	if f.counts && !s.trains && s.began && int16(f.id-s.last) <= 0 { // a higher number is not a copy
 		for i, m := range s.recent {
-			if m == mark && s.numbers[i] != 0 {
-				a.report(wrong, nil, f.number, "the same packet as %d, with the same identification %#04x: it was duplicated on its way",
-					s.numbers[i], f.id)
+			if m != mark || s.numbers[i] == 0 {
+				continue
+			}
+			c := copied{f.number, s.numbers[i], f.id}
+			if s.proven >= surely {
+				a.duplicated(c)
 				a.copied = true
 				return true
+			}
+			if len(s.copies) < most {
+				s.copies = append(s.copies, c)
 			}
 		}
 	}
@@ -119,26 +139,37 @@ func (a *analysis) copy(s *sender, f *frame, check uint32) bool {
 }
 
 // identification checks whether a packet's identification is the next one.
-func (s *sender) identification(f *frame, connection bool) {
+func (a *analysis) identification(s *sender, f *frame, connection bool) {
+	if !f.counts && (!s.began || s.last < 1<<16-1<<8) { // a count comes to 0 once in 65,536 packets
+		s.trains = s.trains || !connection // TCP answers with 0 where it has no connection
+		return
+	}
 	d := int(int16(f.id - s.last))
+	if s.began && d > 0 {
+		s.proven++
+	}
 	switch {
 	case !s.began:
 	case d == 1 || d > 0 && d <= s.span:
 		s.good++
 	case d <= 0:
+		if s.proven = 0; s.fills(f.id) {
+			s.proven = surely
+		}
 		if s.backs++; len(s.back) < most {
 			s.back = append(s.back, skip{number: f.number, n: -d})
 		}
 		if d > -64 { // a reordered packet, not the beginning of a new count
 			return
 		}
-	case d <= few && (connection || f.time-s.time < burst):
+	case d <= few && (connection || a.within(f.time-s.time, burst) && a.within(s.time-s.before, burst)):
 		if s.skips++; len(s.skipped) < most {
 			s.skipped = append(s.skipped, skip{number: f.number, n: d - 1, from: uint32(s.last + 1)})
 		}
 	default:
 		s.good++
 	}
+	s.before = s.time
 	s.last, s.time, s.began = f.id, f.time, true
 	s.span = (f.length + leastMSS - 1) / leastMSS // each segment of a superframe counts
 }
@@ -152,6 +183,11 @@ func (a *analysis) judgeAll() {
 	for k, s := range a.senders {
 		all = append(all, k)
 		if k.proto == protoUDP {
+			if s := a.senders[k]; !s.trains && s.good >= surely && s.backs <= 2*most && s.backs*4 <= s.good {
+				for _, c := range s.copies {
+					a.duplicated(c)
+				}
+			}
 			f := fits[pair{k.src, k.dst}]
 			if k.ports {
 				f.by += s.skips + s.backs
@@ -163,6 +199,11 @@ func (a *analysis) judgeAll() {
 	}
 	slices.SortFunc(all, func(x, y senderKey) int { return a.senders[x].order - a.senders[y].order })
 	for _, k := range all {
+		if s := a.senders[k]; !s.trains && s.good >= surely && s.backs <= 2*most && s.backs*4 <= s.good {
+			for _, c := range s.copies {
+				a.duplicated(c)
+			}
+		}
 		f := fits[pair{k.src, k.dst}]
 		if k.proto == protoTCP || k.ports == (f.by < f.bad) {
 			a.judge(a.senders[k])
@@ -172,7 +213,28 @@ func (a *analysis) judgeAll() {
 	a.lastSender = [2]*sender{}
 }
 
+func (a *analysis) duplicated(c copied) {
+	a.report(wrong, nil, c.number, "the same packet as %d, with the same identification %#04x: it was duplicated on its way", c.of, c.id)
+}
+
+// fills removes a number from those that were skipped, and reports whether it was one.
+func (s *sender) fills(id uint16) bool {
+	for i, x := range s.skipped {
+		if uint32(id-uint16(x.from)) < uint32(x.n) {
+			if s.skipped[i].n--; x.n == 1 {
+				s.skipped = slices.Delete(s.skipped, i, i+1)
+				s.skips--
+			}
+			return true
+		}
+	}
+	return false
+}
+
 func (a *analysis) judge(s *sender) {
+	if s.trains {
+		return
+	}
 	if s.skips <= most && s.skips*4 <= s.good {
 		for _, x := range s.skipped {
 			a.report(doubtful, nil, x.number,
@@ -184,96 +246,5 @@ func (a *analysis) judge(s *sender) {
 		for _, x := range s.back {
 			a.reordered(nil, x.number, "the IPv4 identification goes back by %d, where the sender's %d others count", x.n, s.good)
 		}
-	}
-}
-
-// speaker is a UD QP as a sender.
-type speaker struct {
-	next    uint32
-	number  int
-	time    int64
-	began   bool
-	good    int
-	gaps    int
-	skipped []skip
-	stats   statistics
-}
-
-type speakerKey struct {
-	src netip.Addr
-	qp  uint32
-}
-
-// unreliable checks the PSN of a UD packet. Its sender counts packets to all destinations (IBTA Vol
-// 1 §9.8.3).
-func (a *analysis) unreliable(f *frame, p *wire.Packet) {
-	k := speakerKey{f.src, p.DETH.SrcQP}
-	s := a.speakers[k]
-	if s == nil {
-		if len(a.speakers) >= maxSenders {
-			for k, s := range a.speakers {
-				a.judgeSpeaker(k, s)
-				delete(a.speakers, k)
-			}
-		}
-		s = new(speaker)
-		a.speakers[k] = s
-	}
-	d := wire.PSNDiff(p.PSN, s.next)
-	switch {
-	case !s.began || d == 0:
-		s.good++
-	case d > 0:
-		s.gaps++
-		s.stats.Gaps++
-		a.ev.missing = psns(s.next, wire.PSNAdd(p.PSN, 1<<24-1))
-		if len(s.skipped) < most {
-			s.skipped = append(s.skipped, skip{f.number, int(d), s.next})
-		}
-	case !a.copied && s.late(p.PSN):
-		a.reordered(nil, f.number, "PSN %d of QP %#x comes after PSN %d of packet %d", p.PSN, k.qp, wire.PSNAdd(s.next, 1<<24-1), s.number)
-		return
-	case !a.copied:
-		a.report(wrong, nil, f.number, "PSN %d of QP %#x comes again or late: packet %d had PSN %d", p.PSN, k.qp, s.number,
-			wire.PSNAdd(s.next, 1<<24-1))
-		return
-	default:
-		return
-	}
-	s.next, s.number, s.time, s.began = wire.PSNAdd(p.PSN, 1), f.number, f.time, true
-	s.stats.Packets++
-	s.stats.Messages++
-	s.stats.Bytes += uint64(len(p.Payload))
-}
-
-// late removes a PSN from the missing ones if it is the first or last of a range.
-func (s *speaker) late(psn uint32) bool {
-	for i := range s.skipped {
-		x := &s.skipped[i]
-		switch d := wire.PSNDiff(psn, x.from); {
-		case x.n == 1 && d == 0:
-			s.skipped = slices.Delete(s.skipped, i, i+1)
-			s.gaps--
-			return true
-		case d == 0:
-			x.from = wire.PSNAdd(x.from, 1)
-		case int(d) != x.n-1 || d < 0:
-			continue
-		}
-		x.n--
-		return true
-	}
-	return false
-}
-
-// judgeSpeaker reports the missing packets of a UD QP. If there are many, the QP has sent them to
-// other destinations.
-func (a *analysis) judgeSpeaker(k speakerKey, s *speaker) {
-	if s.gaps*2 > s.good {
-		return
-	}
-	for _, x := range s.skipped {
-		a.report(wrong, nil, x.number, "%s missing before packet %d of UD QP %#x of %v", psns(x.from, wire.PSNAdd(x.from, uint32(x.n-1))),
-			x.number, k.qp, k.src)
 	}
 }

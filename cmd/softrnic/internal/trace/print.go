@@ -290,8 +290,10 @@ func (p *printer) summary(a *analysis) {
 	if p.json {
 		_ = json.NewEncoder(p.out).Encode(struct {
 			Counts     counts `json:"counts"`
+			NotRDMA    tally  `json:"not_rdma"`
+			LeftOut    tally  `json:"left_out"`
 			Statistics []row  `json:"statistics"`
-		}{*c, p.rows}) // bufio keeps the error
+		}{*c, a.rules[0], a.rules[1], p.rows}) // bufio keeps the error
 		return
 	}
 	w := p.out
@@ -306,7 +308,8 @@ func (p *printer) summary(a *analysis) {
 		n      int
 		format string
 	}{
-		{c.Unchecked, "; %d could not be checked (cut, fragments, IP options)"},
+		{c.Unchecked, "; %d could not be checked completely (cut, IP options)"},
+		{c.Elsewhere, "; %d were seen before, at another point of the capture"},
 		{c.Offloaded, "; the checksums of %d were left to the interface"},
 		{c.Superframes, "; %d frames had several RoCE packets"},
 		{c.Cut, ", of which %d were cut"},
@@ -318,10 +321,19 @@ func (p *printer) summary(a *analysis) {
 		}
 	}
 	fmt.Fprintln(w)
-	if c.Wrong+c.Doubtful == 0 {
-		fmt.Fprintln(w, "nothing is wrong")
-	} else {
+	if len(a.rules[0]) > 0 {
+		fmt.Fprintf(w, "not RDMA: %v\n", a.rules[0])
+	}
+	if len(a.rules[1]) > 0 {
+		fmt.Fprintf(w, "LEFT OUT: %v\n", a.rules[1])
+	}
+	switch {
+	case c.Wrong+c.Doubtful > 0:
 		fmt.Fprintf(w, "%d wrong, %d doubtful\n", c.Wrong, c.Doubtful)
+	case c.leftOut() > 0:
+		fmt.Fprintln(w, "nothing is wrong in what was checked")
+	default:
+		fmt.Fprintln(w, "nothing is wrong")
 	}
 }
 

@@ -24,9 +24,12 @@ func (a *analysis) repeated(w *flow, f *frame, p *wire.Packet) {
 		span = s.span
 	}
 	var is bool
-	if q.skipped, is = late(q.skipped, p.PSN, span); is && !q.asked.open {
+	if q.skipped, is = fill(q.skipped, p.PSN, span); is && !q.asked.open {
 		if s != nil {
 			s.times++
+		}
+		if p.Opcode.Info().Answered() {
+			a.askedAgain(q, f, p)
 		}
 		a.reordered(w, f.number, "PSN %d comes again after others that were repeated", p.PSN)
 		return
@@ -36,6 +39,9 @@ func (a *analysis) repeated(w *flow, f *frame, p *wire.Packet) {
 		return
 	}
 	answered := p.Opcode.Info().Answered()
+	if s == nil && answered {
+		s = q.covering(p.PSN)
+	}
 	if s == nil && !answered && wire.PSNDiff(p.PSN, q.first) < 0 {
 		a.ev.why = "the capture begins after it"
 		q.replays++
@@ -59,14 +65,16 @@ func (a *analysis) repeated(w *flow, f *frame, p *wire.Packet) {
 		if s.op != p.Opcode && !answered {
 			a.report(wrong, w, f.number, "PSN %d was a %v in packet %d", p.PSN, s.op, s.number)
 		}
-		span = max(s.span, 1)
+		if s.psn == p.PSN {
+			span = max(s.span, 1)
+		}
 	}
 	q.resume, q.resuming = wire.PSNAdd(p.PSN, span), true
 }
 
-// late removes a packet's span of PSNs from gaps. It returns false if they are in no gap. A span of
+// fill removes a packet's span of PSNs from gaps. It returns false if they are in no gap. A span of
 // 0 is not known.
-func late(gaps []gap, psn, span uint32) (rest []gap, is bool) {
+func fill(gaps []gap, psn, span uint32) (rest []gap, is bool) {
 	for _, g := range gaps {
 		if wire.PSNDiff(psn, g.from) < 0 || wire.PSNDiff(psn, g.to) > 0 {
 			rest = append(rest, g)
@@ -89,7 +97,7 @@ func (a *analysis) reason(w *flow, f *frame, p *wire.Packet, s *sent) {
 	q := &w.req
 	marked := p.Reserved7 != 0 // selective retransmission
 	k := &q.asked
-	if k.until > f.time && p.PSN == k.psn && k.open {
+	if a.within(f.time, k.until) && p.PSN == k.psn && k.open {
 		a.report(wrong, w, f.number, "the RNR NAK of packet %d asked for %v, but PSN %d comes again after %v", k.number,
 			time.Duration(k.until-k.time), p.PSN, since(f.time-k.time))
 	}
@@ -106,13 +114,14 @@ func (a *analysis) reason(w *flow, f *frame, p *wire.Packet, s *sent) {
 		}
 		return
 	}
-	silence, late := q.timedOut(f, s, p.PSN)
+	silence, late := a.timedOut(w, f, s, p.PSN)
 	switch {
 	case isDue && (p.PSN != k.psn || !k.open): // the PSN of k comes later, or was in flight
 		a.ev.why, q.why, q.run = due.why, due.why, f.number
 		return
 	case k.open && (wire.PSNDiff(p.PSN, k.psn) >= 0 || !late):
-		if p.PSN != k.psn && !marked && (wire.PSNDiff(p.PSN, k.psn) < 0 || wire.PSNDiff(p.PSN, max24(q.una, k.psn)) > 0) {
+		passed := s != nil && q.heard > s.time && p.Opcode.Info().Answered() // its response may have been lost later
+		if p.PSN != k.psn && !marked && !passed && (wire.PSNDiff(p.PSN, k.psn) < 0 || wire.PSNDiff(p.PSN, max24(q.una, k.psn)) > 0) {
 			a.report(doubtful, w, f.number, "repeats from PSN %d, where packet %d asks for %d", p.PSN, k.number, k.psn)
 		}
 		q.why = k.why
@@ -163,14 +172,20 @@ func (a *analysis) reason(w *flow, f *frame, p *wire.Packet, s *sent) {
 
 // timedOut reports whether enough time has passed since a packet was sent for a retransmission
 // timeout. The least time is longer if the timer was started before an answer.
-func (q *requester) timedOut(f *frame, s *sent, psn uint32) (silence int64, is bool) {
-	switch {
-	case s == nil: // evicted by later packets
+func (a *analysis) timedOut(w *flow, f *frame, s *sent, psn uint32) (silence int64, is bool) {
+	q := &w.req
+	if s == nil { // evicted by later packets
 		return 0, wire.PSNDiff(psn, q.una) < 0
-	case q.heard > s.time || wire.PSNDiff(psn, q.una) < 0:
-		return f.time - s.time, f.time-s.time >= slowTimeout
 	}
-	return f.time - s.time, f.time-s.time >= leastTimeout
+	silence = f.time - s.time
+	if s.last >= w.burst { // both may have waited at the point of capture
+		silence += w.silence
+	}
+	switch {
+	case q.heard > s.time || wire.PSNDiff(psn, q.una) < 0:
+		return silence, !a.within(silence, slowTimeout)
+	}
+	return silence, !a.within(silence, leastTimeout)
 }
 
 // incomplete records that packets of a response were skipped, which implies a retransmission of the
@@ -271,6 +286,17 @@ func (a *analysis) filled(w *flow, f *frame, p *wire.Packet, i int) {
 		q.resume, q.resuming, q.run, q.why = wire.PSNAdd(p.PSN, span), true, f.number, q.asked.why
 	}
 	w.stats.Bytes += uint64(len(p.Payload))
+}
+
+// covering returns the READ whose response has a PSN, or nil. Such a READ may be asked for again from
+// the middle of its response on, as often as that is lost.
+func (q *requester) covering(psn uint32) *sent {
+	for i := range q.waiting {
+		if r := &q.waiting[i]; uint32(wire.PSNDiff(psn, r.psn)) < r.span {
+			return q.at(r.psn)
+		}
+	}
+	return nil
 }
 
 // askedAgain records a retransmitted READ or atomic, perhaps from the middle of its response on. It

@@ -43,6 +43,7 @@ type awaited struct {
 	span    uint32 // 0: not known
 	length  uint32
 	next    uint32 // the PSN of the next response packet
+	reached uint32 // the highest next
 	restart uint32 // the first PSN of the response to a retransmitted request
 	op      wire.Opcode
 	again   bool
@@ -229,7 +230,7 @@ func (a *analysis) request(w *flow, f *frame, p *wire.Packet) {
 	}
 	if ahead > 0 {
 		a.gapBefore(w, f, p)
-	} else if q.resuming {
+	} else if q.resuming && wire.PSNDiff(q.una, q.resume) <= 0 { // else an answer has shown that no more must be repeated
 		a.leftOut(q, f, p, p.PSN)
 	}
 	q.resuming = false

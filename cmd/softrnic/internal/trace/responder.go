@@ -310,7 +310,10 @@ func (a *analysis) responseOrder(w, o *flow, f *frame, p *wire.Packet, r *awaite
 	q := &o.req
 	info := p.Opcode.Info()
 	repeated := r.again && info.Read() && w.rsp.began && at <= r.next
-	jumps := info.First() == w.rsp.within || !info.First() && p.PSN != wire.PSNAdd(w.rsp.last, 1)
+	jumps := p.PSN != wire.PSNAdd(w.rsp.last, 1) // a request from the middle on has a First there
+	if jumps || !info.First() {
+		jumps = info.First() == w.rsp.within || !info.First() && jumps
+	}
 	if repeated && jumps {
 		// The missing part may be requested once more.
 		if from := wire.PSNAdd(w.rsp.last, 1); wire.PSNDiff(p.PSN, from) > 0 {
@@ -323,7 +326,7 @@ func (a *analysis) responseOrder(w, o *flow, f *frame, p *wire.Packet, r *awaite
 	}
 	var missed bool
 	if len(q.unread) > 0 {
-		q.unread, missed = late(q.unread, p.PSN, 1)
+		q.unread, missed = fill(q.unread, p.PSN, 1)
 	}
 	switch {
 	case at == r.next:
@@ -337,7 +340,9 @@ func (a *analysis) responseOrder(w, o *flow, f *frame, p *wire.Packet, r *awaite
 		from, to := wire.PSNAdd(r.psn, r.next), wire.PSNAdd(p.PSN, 1<<24-1)
 		a.ev.missing = psns(from, to)
 		w.stats.Gaps++
-		q.incomplete(gap{from, to, f.number, q.epoch}, f.time)
+		if at > r.reached { // else what is missing has come before
+			q.incomplete(gap{from, to, f.number, q.epoch}, f.time)
+		}
 	case r.again:
 		w.stats.Repeated++
 		a.ev.why = "its request was repeated"
@@ -352,6 +357,7 @@ func (a *analysis) responseOrder(w, o *flow, f *frame, p *wire.Packet, r *awaite
 		return
 	}
 	r.next = at + 1
+	r.reached = max(r.reached, r.next)
 	if !r.op.Info().Read() || r.span == 0 {
 		return
 	}

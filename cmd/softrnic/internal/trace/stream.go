@@ -87,10 +87,7 @@ type half struct {
 	stamped  bool
 	recent   [8]sentSegment // the last ones
 	recentAt int
-	header   tcpHeader // of the last packet
-	others   uint64    // number of the other side's packets then
-	ackedBy  int       // the last packet with an acknowledgement
-	lastSeen int       // the last packet
+	ackedBy  int // the last packet with an acknowledgement
 	trip     uint32
 	tripTime int64 // when the segment of trip was sent; 0: no measurement
 
@@ -157,7 +154,6 @@ func (a *analysis) segment(f *frame) {
 		a.copyOf(h, f)
 	}
 	if !a.copied {
-		a.same(h, o, f)
 		a.times(h, f)
 		a.acknowledges(s, side, f)
 		a.bytes(s, side, f)
@@ -192,17 +188,6 @@ func join(s, t string) string {
 	return s + ", " + t
 }
 
-// same checks whether a segment is a copy of the previous one if the sender does not count its
-// packets. A second acknowledgement of the same bytes is an answer.
-func (a *analysis) same(h, o *half, f *frame) {
-	plain := !f.counts && f.length == 0 && !f.tcp.sack && !f.tcp.rst
-	otherSilent := h.others == o.stats.Packets && h.stats.Packets > 1
-	if plain && f.tcp == h.header && otherSilent {
-		a.report(doubtful, nil, f.number, "the same packet as %d, and the other side has sent nothing in between", h.lastSeen)
-	}
-	h.header, h.others, h.lastSeen = f.tcp, o.stats.Packets, f.number
-}
-
 // copyOf checks whether a segment is a copy of one of its side's last segments. A retransmission
 // has a new timestamp (RFC 7323 §4.1), so a segment with an old one is a copy of the network.
 func (a *analysis) copyOf(h *half, f *frame) {
@@ -214,7 +199,7 @@ func (a *analysis) copyOf(h *half, f *frame) {
 		if r.number == 0 || r.header != f.tcp || r.length != f.length {
 			continue
 		}
-		if old := h.stamped && int32(f.tcp.stamp-h.stamp) < 0; old || f.time-r.time >= leastTCP {
+		if old := h.stamped && int32(f.tcp.stamp-h.stamp) < 0; old || !a.within(f.time-r.time, leastTCP) {
 			a.report(doubtful, nil, f.number, "repeats packet %d after %v, with the same timestamp: a copy", r.number, since(f.time-r.time))
 			a.ev.repeats, a.ev.why = r.number, "its bytes have come"
 			a.copied = true
@@ -329,7 +314,7 @@ func (a *analysis) bytes(s *stream, side int, f *frame) {
 			h.began, h.next, h.high = true, seq+1, seq+1
 		case h.synAt == 0 || h.syn != seq:
 			a.report(doubtful, nil, f.number, "a SYN within a connection")
-		case f.time-h.time < leastSYN || f.tcp.stamped && f.tcp.stamp == h.sentStamp:
+		case a.within(f.time-h.time, leastSYN) || f.tcp.stamped && f.tcp.stamp == h.sentStamp:
 			a.report(wrong, nil, f.number, "the SYN of packet %d again after %v, and nothing asked for it", h.synAt, since(f.time-h.time))
 		}
 		h.syn, h.synAt, h.time, h.sentStamp = seq, f.number, f.time, f.tcp.stamp
@@ -367,8 +352,9 @@ func (a *analysis) bytes(s *stream, side int, f *frame) {
 		h.stats.Repeated++
 		if f.length > 1 || d < -1 || f.tcp.fin { // otherwise a keep-alive
 			a.ev.repeats, a.ev.why = h.number, "its bytes have come"
+			newer := f.tcp.stamped && f.tcp.stamp != h.sentStamp // its sender has built it anew
 			switch {
-			case o.asked == 0 && f.time-h.time < leastTCP:
+			case o.asked == 0 && h.stats.Gaps == 0 && !newer && a.within(f.time-h.time, leastTCP):
 				a.report(wrong, nil, f.number, "repeats %d bytes, and nothing asked for them", n)
 			case f.tcp.stamped && f.tcp.stamp == h.sentStamp && f.time-h.time >= leastTCP:
 				a.report(doubtful, nil, f.number, "repeats %d bytes %v after packet %d, with the same timestamp: a copy", n,
@@ -381,7 +367,7 @@ func (a *analysis) bytes(s *stream, side int, f *frame) {
 		h.phase = unfollowed
 	}
 	if len(h.early) > 0 && d == 0 {
-		if o.asked == h.askedAt && f.time-h.holeAt < leastTCP {
+		if o.asked == h.askedAt && a.within(f.time-h.holeAt, leastTCP) {
 			a.reordered(nil, f.number, "comes after packet %d, whose bytes follow its own", h.early[0].number)
 		} else {
 			h.stats.Lost++

@@ -41,9 +41,14 @@ func (*Command) Help() string {
 		"The last packet of a message of NVMe over Fabrics or RPC-over-RDMA has the command or call, and an answer names the command " +
 		"or call that it answers. " +
 		"WRONG are packets that contradict a checksum, the protocol or each other, and packets that must exist and are missing from " +
-		"the capture. The exit status is then 1. " +
+		"the capture. " +
 		"DOUBTFUL are valid packets that do not fit the pattern of their sender's other packets, for example because one is missing. " +
 		"A NOTE reports a reordered packet, which is normal in networks.\n\n" +
+		"Exit status: 0: nothing is WRONG, and each packet was checked, or is not RDMA. 1: something is WRONG, or the capture cannot be " +
+		"read. 2: the command line is wrong. 3: nothing is WRONG, but packets were left out, or could not be checked completely; the last " +
+		"lines say which: IP fragments, encrypted packets, unknown tunnels, packets that the capture has cut or the kernel dropped.\n\n" +
+		"VLAN tags, Linux's cooked captures, VXLAN, Geneve, GRE, ERSPAN, MPLS, PPPoE, EtherIP and IP in IP are followed. A capture of " +
+		"several interfaces may have a packet more than once; it is analysed where it is seen first.\n\n" +
 		strings.ReplaceAll(uncovered, "\n- ", "\n\n- ") // one paragraph each
 }
 
@@ -86,6 +91,10 @@ func (c *Command) Run(ctx context.Context, e *cli.Env) error {
 	}
 	if n := a.counts.Wrong; n > 0 {
 		return fmt.Errorf("%s: %d wrong", name, n)
+	}
+	if n := a.counts.leftOut(); n > 0 {
+		return cli.IncompleteError{Err: fmt.Errorf("%s: nothing is wrong in what was checked, but %d packets were not checked, or not completely",
+			name, n)}
 	}
 	return nil
 }
