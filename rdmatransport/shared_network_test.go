@@ -146,10 +146,7 @@ func (c *sharer) Serve(v stack.Service) error {
 		return syscall.EADDRINUSE
 	}
 	for _, o := range c.s.sharers {
-		if o != c && slices.ContainsFunc(o.services[:o.serving], func(w stack.Service) bool {
-			mask := v.Mask & w.Mask
-			return v.ID&mask == w.ID&mask && (v.Addr == w.Addr || !v.Addr.IsValid() || !w.Addr.IsValid())
-		}) {
+		if o != c && slices.ContainsFunc(o.services[:o.serving], v.Overlaps) {
 			return syscall.EADDRINUSE
 		}
 	}
@@ -173,9 +170,7 @@ func (c *sharer) serves(id uint64, at netip.Addr, ended bool) bool {
 	if ended {
 		services = c.services
 	}
-	return slices.ContainsFunc(services, func(v stack.Service) bool {
-		return id&v.Mask == v.ID&v.Mask && (v.Addr == at || !v.Addr.IsValid())
-	})
+	return slices.ContainsFunc(services, stack.Service{Addr: at, ID: id, Mask: 1<<64 - 1}.Overlaps)
 }
 
 // owner returns the sharer of a datagram, or nil.

@@ -30,6 +30,17 @@ type Service struct {
 	ID, Mask uint64
 }
 
+// Overlaps reports whether two services share an ID at an address.
+func (s Service) Overlaps(o Service) bool {
+	if (s.ID^o.ID)&s.Mask&o.Mask != 0 {
+		return false
+	}
+	if !s.Addr.IsValid() || !o.Addr.IsValid() || s.Addr == o.Addr {
+		return true
+	}
+	return s.Addr.Is4() == o.Addr.Is4() && (s.Addr.IsUnspecified() || o.Addr.IsUnspecified())
+}
+
 // Numbers are leased to a process by a hub.
 type Numbers struct {
 	QPNs    Range // 24 bits

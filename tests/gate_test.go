@@ -6,6 +6,7 @@ import (
 	"go/printer"
 	"go/token"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -13,6 +14,8 @@ import (
 // TestGates: go test ./... runs no test of the whole system, because the first statement of each
 // such test skips it.
 func TestGates(t *testing.T) {
+	// Tests of tables and pages, which boot nothing.
+	pure := []string{"system/interop/peer/kernels_test.go", "system/interop/peer/page_test.go"}
 	var files []string
 	for _, dir := range []string{"system/*", "system/interop/peer"} {
 		in, err := filepath.Glob(dir + "/*_test.go")
@@ -22,6 +25,9 @@ func TestGates(t *testing.T) {
 		files = append(files, in...)
 	}
 	for _, name := range files {
+		if slices.Contains(pure, name) {
+			continue
+		}
 		fset := token.NewFileSet()
 		file, err := parser.ParseFile(fset, name, nil, parser.SkipObjectResolution)
 		if err != nil {

@@ -21,10 +21,10 @@ const (
 	Known                    // packets are sent at once, or the route needs no such address
 )
 
-// Neighbour asks the kernel for the next hop of packets from src to dst. The interface index is only
-// used if dst is link-local. The error wraps what the routing table says: ENETUNREACH without a
-// route, EHOSTUNREACH, EACCES or EINVAL for a route of type unreachable, prohibit or blackhole. It
-// wraps [errors.ErrUnsupported] if the kernel does not tell, as in a sandbox.
+// Neighbour asks the kernel for the next hop of packets from src to dst. The interface index is
+// only used if dst is link-local. The error wraps what the routing table says: ENETUNREACH without
+// a route, EHOSTUNREACH, EACCES or EINVAL for a route of type unreachable, prohibit or blackhole.
+// It wraps [errors.ErrUnsupported] if the kernel does not tell, as in a sandbox.
 func (l *Listener) Neighbour(src, dst netip.Addr, index int) (Neighbour, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

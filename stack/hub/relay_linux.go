@@ -49,7 +49,7 @@ type service struct {
 
 // listens reports whether the client listens to a service ID at an address of its own.
 func (s *service) listens(id uint64, dst netip.Addr) bool {
-	return (s.ID^id)&s.Mask == 0 && meet(s.Addr, dst) && s.member.addrs[dst]
+	return s.Overlaps(stack.Service{Addr: dst, ID: id, Mask: 1<<64 - 1}) && s.member.addrs[dst]
 }
 
 func newRelay(c Classifier, counters *Counters) *relay {
@@ -199,9 +199,9 @@ func (r *relay) serve(m *member, s stack.Service) error {
 			if own++; o.Service == s {
 				same = i
 			}
-		case o.uses > 0 && overlap(o.Service, s) && o.member.hasEnded():
+		case o.uses > 0 && o.Overlaps(s) && o.member.hasEnded():
 			o.uses = 0 // a killed program's parent may start the next program before remove is called
-		case o.uses > 0 && overlap(o.Service, s):
+		case o.uses > 0 && o.Overlaps(s):
 			return fmt.Errorf("service %#x (mask %#x) is in use by another process, %d: %w", s.ID, s.Mask, o.member.pid, unix.EADDRINUSE)
 		}
 	}
@@ -219,22 +219,9 @@ func (r *relay) serve(m *member, s stack.Service) error {
 	if err := r.mayServe(m, s); err != nil {
 		return err
 	}
-	r.services = slices.DeleteFunc(r.services, func(o service) bool { return o.uses == 0 && o.member != m && overlap(o.Service, s) })
+	r.services = slices.DeleteFunc(r.services, func(o service) bool { return o.uses == 0 && o.member != m && o.Overlaps(s) })
 	r.services = append(r.services, service{s, m, 1})
 	return nil
-}
-
-// overlap reports whether two services share a service ID at an address.
-func overlap(a, b stack.Service) bool {
-	return (a.ID^b.ID)&a.Mask&b.Mask == 0 && meet(a.Addr, b.Addr)
-}
-
-// meet reports whether the addresses of two services, as in [stack.Service], have one in common.
-func meet(a, b netip.Addr) bool {
-	if !a.IsValid() || !b.IsValid() {
-		return true
-	}
-	return a == b || a.Is4() == b.Is4() && (a.IsUnspecified() || b.IsUnspecified())
 }
 
 func (r *relay) endServe(m *member, s stack.Service) {

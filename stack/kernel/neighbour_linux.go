@@ -40,8 +40,8 @@ func (n *nic) awaitNeighbour(ctx context.Context, src, dst netip.Addr) error {
 	}
 }
 
-// discardPort is that of the discard service (RFC 863), to which probes go. A datagram to the port of
-// RoCE would count as malformed there.
+// discardPort is that of the discard service (RFC 863), to which probes go. A datagram to the port
+// of RoCE would count as malformed there.
 const discardPort = 9
 
 // seek makes the kernel search for the next hop to dst, by a datagram that needs it.

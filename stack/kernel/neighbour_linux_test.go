@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -80,10 +81,17 @@ func TestResolve(t *testing.T) {
 	}
 	late := make(chan error, 1)
 	go func() { late <- resolve("10.7.0.50", 20*time.Second) }()
-	select {
-	case err := <-late:
-		t.Fatalf("before the host is there: %v", err)
-	case <-time.After(50 * time.Millisecond):
+	searched := func() bool {
+		return slices.ContainsFunc(must(netlink.NeighList(v0.Attrs().Index, netlink.FAMILY_V4))(t), func(n netlink.Neigh) bool {
+			return n.IP.String() == "10.7.0.50" && n.State == netlink.NUD_INCOMPLETE
+		})
+	}
+	for !searched() {
+		select {
+		case err := <-late:
+			t.Fatalf("before the host is there: %v", err)
+		case <-time.After(time.Millisecond):
+		}
 	}
 	known("10.7.0.50")
 	if err := <-late; err != nil {

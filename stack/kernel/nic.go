@@ -44,10 +44,11 @@ type nic struct {
 
 var _ stack.NIC = (*nic)(nil)
 
-// gidTable has the host's addresses with their networks by GID index; holes are zero. Index 0 is the
-// link-local address, or a hole, for which GIDs substitutes another. A link-local address that is
-// added later gets the next free index, because an index must keep its meaning while an application
-// uses it. An address that comes back gets its former index, unless another has taken that.
+// gidTable has the host's addresses with their networks by GID index; holes are zero. Index 0 is
+// the link-local address, or a hole, for which GIDs substitutes another. A link-local address that
+// is added later gets the next free index, because an index must keep its meaning while an
+// application uses it. An address that comes back gets its former index, unless another has taken
+// that.
 type gidTable struct {
 	prefixes []netip.Prefix
 	last     []netip.Addr // the last address of each index
@@ -132,8 +133,8 @@ func (n *nic) addAddr(p netip.Prefix) error {
 	return nil
 }
 
-// freeIndex returns the index for a new address, and makes room for it. first says that the host has
-// just been created.
+// freeIndex returns the index for a new address, and makes room for it. first says that the host
+// has just been created.
 func (t *gidTable) freeIndex(a netip.Addr, first bool) int {
 	free := func(i int) bool { return i >= 0 && !t.prefixes[i].IsValid() }
 	if i := slices.Index(t.last, a); free(i) {

@@ -108,7 +108,7 @@ var mutations = []mutation{
 	{"the hub closes the resources of a killed client", "stack/hub/serve_linux.go",
 		"\t\t_ = conn.Close()\n\t\ts.mu.Lock()\n\t\tdefer s.mu.Unlock()\n\t\tdelete(s.conns, conn)\n", "", "stack/hub",
 		"TestKilledClients"},
-	{"a service is one client's", "stack/hub/relay_linux.go", "case o.uses > 0 && overlap(o.Service, s):",
+	{"a service is one client's", "stack/hub/relay_linux.go", "case o.uses > 0 && o.Overlaps(s):",
 		"case false && overlap(o.Service, s):", "stack/hub", "TestSharedAddress"},
 	{"the hub sees what comes from its own addresses", "stack/hub/sockets_linux.go",
 		"\t\t\tt.Sources = append(t.Sources, o)\n", "\t\t\t_ = o\n", "stack/hub", "TestSteering"},

@@ -21,8 +21,8 @@ type membership struct {
 func (id *ID) JoinMulticast(group netip.Addr) error { return id.joinMulticast(group, false) }
 
 // JoinMulticastSendOnly is JoinMulticast for an ID that only sends to the group
-// (RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER). The ID's QP is not attached, and routers and switches hear
-// of no member.
+// (RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER). The ID's QP is not attached, and routers and switches
+// hear of no member.
 func (id *ID) JoinMulticastSendOnly(group netip.Addr) error { return id.joinMulticast(group, true) }
 
 func (id *ID) joinMulticast(group netip.Addr, sendOnly bool) error {

@@ -52,9 +52,10 @@ type Provider interface {
 
 // PortHolder is implemented by a Provider that shares its addresses with other processes.
 type PortHolder interface {
-	// HoldPort reserves a port of an address, of all addresses of the device's if it is the zero Addr,
-	// or of all of one family if it is 0.0.0.0 or ::. The reservation for this process ends when the closer is closed. HoldPort may
-	// wait for other processes. The error wraps EADDRINUSE if another process has the port.
+	// HoldPort reserves a port of an address, of all addresses of the device's if it is the zero
+	// Addr, or of all of one family if it is 0.0.0.0 or ::. The reservation for this process ends
+	// when the closer is closed. HoldPort may wait for other processes. The error wraps EADDRINUSE
+	// if another process has the port.
 	HoldPort(space PortSpace, addr netip.AddrPort) (io.Closer, error)
 }
 

@@ -155,8 +155,8 @@ func TestModifyAndQuery(t *testing.T) {
 	}
 }
 
-// TestAbsentPeer: modify_qp and create_ah fail if the peer's MAC address cannot be found, and the QP
-// stays in INIT, as in Linux.
+// TestAbsentPeer: modify_qp and create_ah fail if the peer's MAC address cannot be found, and the
+// QP stays in INIT, as in Linux.
 func TestAbsentPeer(t *testing.T) {
 	u := newUser(t, roce)
 	h, _ := u.newQP(verbs.RC)

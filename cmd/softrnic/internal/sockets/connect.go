@@ -88,8 +88,8 @@ func (a *Agent) dialRDMA(to, from netip.AddrPort, socket int) (rdma net.Conn, st
 	return nil, declined
 }
 
-// source returns the address and port to which the program has bound a socket, if the address is one
-// of the node's or means all. If the port is in use over RDMA, the connection is left to TCP.
+// source returns the address and port to which the program has bound a socket, if the address is
+// one of the node's or means all. If the port is in use over RDMA, the connection is left to TCP.
 func (a *Agent) source(socket int, to netip.AddrPort) netip.AddrPort {
 	at := localOf(socket)
 	cookie := cookieOf(socket)

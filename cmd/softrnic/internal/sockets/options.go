@@ -129,8 +129,8 @@ func copyOptions(from, to int) {
 	}
 }
 
-// networkOptions returns the options of a socket for its packets to an address over RDMA: the type of
-// service, and the idle time before a probe.
+// networkOptions returns the options of a socket for its packets to an address over RDMA: the type
+// of service, and the idle time before a probe.
 func networkOptions(socket int, to netip.Addr) (tos uint8, idle time.Duration) {
 	o := option{unix.IPPROTO_IPV6, unix.IPV6_TCLASS}
 	if to.Is4() {

@@ -140,7 +140,8 @@ func (f *frame) loopback(b []byte) {
 	}
 }
 
-// netlinkHardware is the hardware type of Linux's netlink monitors, whose protocol is not an EtherType.
+// netlinkHardware is the hardware type of Linux's netlink monitors, whose protocol is not an
+// EtherType.
 const netlinkHardware = 824
 
 // cooked reads a packet of Linux's cooked captures. libpcap leaves VLAN tags behind the header.
@@ -225,8 +226,8 @@ func (f *frame) ip(b []byte) {
 	}
 }
 
-// misnamed reports whether an unknown type differs in one bit from that of IP, and an IP packet with
-// a right or offloaded checksum follows.
+// misnamed reports whether an unknown type differs in one bit from that of IP, and an IP packet
+// with a right or offloaded checksum follows.
 func (f *frame) misnamed(t uint16, b []byte) bool {
 	for _, is := range []uint16{etherIPv4, etherIPv6} {
 		if d := t ^ is; d&(d-1) == 0 {

@@ -113,8 +113,8 @@ func (a *analysis) senderOf(cache int, k senderKey) *sender {
 // packets.
 const surely = 4
 
-// copy reports whether the packet is a copy of one of the last packets. The same bytes with the same
-// number are a retransmission, if the sender does not count.
+// copy reports whether the packet is a copy of one of the last packets. The same bytes with the
+// same number are a retransmission, if the sender does not count.
 func (a *analysis) copy(s *sender, f *frame, check uint32) bool {
 	mark := uint64(f.id)<<32 | uint64(check)
 	if f.counts && !s.trains && s.began && int16(f.id-s.last) <= 0 { // a higher number is not a copy

@@ -288,8 +288,8 @@ func (a *analysis) filled(w *flow, f *frame, p *wire.Packet, i int) {
 	w.stats.Bytes += uint64(len(p.Payload))
 }
 
-// covering returns the READ whose response has a PSN, or nil. Such a READ may be asked for again from
-// the middle of its response on, as often as that is lost.
+// covering returns the READ whose response has a PSN, or nil. Such a READ may be asked for again
+// from the middle of its response on, as often as that is lost.
 func (q *requester) covering(psn uint32) *sent {
 	for i := range q.waiting {
 		if r := &q.waiting[i]; uint32(wire.PSNDiff(psn, r.psn)) < r.span {

@@ -25,8 +25,8 @@ func (m *Manager) HoldPort(space rdmacm.PortSpace, addr netip.AddrPort) (io.Clos
 	return m.reserve("bind", space, addr)
 }
 
-// reserve reserves a port at one address, at all addresses of a family (0.0.0.0 or ::), or at all of
-// both (the zero Addr). It waits for other processes, so the caller must not hold a lock.
+// reserve reserves a port at one address, at all addresses of a family (0.0.0.0 or ::), or at all
+// of both (the zero Addr). It waits for other processes, so the caller must not hold a lock.
 func (m *Manager) reserve(op string, space rdmacm.PortSpace, addr netip.AddrPort) (*reservation, error) {
 	s := &reservation{service: stack.Service{
 		Addr: addr.Addr().Unmap().WithZone(""), ID: mad.ServiceID(uint16(space), addr.Port()), Mask: 1<<64 - 1,

@@ -4,9 +4,10 @@
 //
 // A peer is the kernel of a Debian release, [gate.Suite], under qemu with rxe0 (RoCEv2) on its
 // interface eth0, the module siw (iWARP), and perftest, rdmacm-utils, ibverbs-utils, pyverbs,
-// open-iscsi and tcpdump. A disk has programs of storage, which [Peer.MountStorage] makes available. It runs in software emulation if
-// KVM does not work: do not measure times on it. Its interface is a port of the bridge of a
-// [Netns]. Commands do not use the network, so they work even if the network does not.
+// open-iscsi and tcpdump. A disk has programs of storage, which [Peer.MountStorage] makes
+// available. It runs in software emulation if KVM does not work: do not measure times on it. Its
+// interface is a port of the bridge of a [Netns]. Commands do not use the network, so they work
+// even if the network does not.
 package peer
 
 import (
