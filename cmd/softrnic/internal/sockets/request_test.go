@@ -3,14 +3,20 @@
 package sockets
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/binary"
 	"encoding/hex"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
+	"os/exec"
+	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -148,6 +154,61 @@ func TestSilentRequests(t *testing.T) {
 	}
 	if s := a.Unread(); s.Held > maxUnread {
 		t.Errorf("%+v", s)
+	}
+}
+
+// TestForeignUsers: an agent answers its own user and root, and no other user who knows the token.
+func TestForeignUsers(t *testing.T) {
+	const agentOf, own, foreign = "SOFTRNIC_TEST_AGENT", 65001, 65002
+	if os.Getenv(agentOf) != "" { // in the process of the agent
+		a, _, _ := newAgent(t, nil)
+		fmt.Println(a.Env())
+		_, _ = io.ReadAll(os.Stdin)
+		return
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("becoming other users needs root")
+	}
+	agent := exec.Command("/proc/self/exe", "-test.run=^TestForeignUsers$")
+	agent.Env = []string{agentOf + "=1", "XDG_RUNTIME_DIR=/nonexistent"}
+	agent.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: own, Gid: own}}
+	agent.Stderr = os.Stderr
+	in, err := agent.StdinPipe()
+	ok(t, err)
+	out, err := agent.StdoutPipe()
+	ok(t, err)
+	ok(t, agent.Start())
+	defer func() {
+		_ = in.Close()
+		ok(t, agent.Wait())
+	}()
+	line, err := bufio.NewReader(out).ReadString('\n')
+	ok(t, err)
+	name, digits, _ := strings.Cut(strings.TrimSpace(line), ":")
+	token, err := hex.DecodeString(digits)
+	ok(t, err)
+	request, udp := connectTo(token, "10.0.0.2:80"), socket(t, unix.SOCK_DGRAM)
+	for uid, want := range map[int]int{0: answerLen, own: answerLen, foreign: 0} {
+		got := make(chan []byte, 1)
+		go func() {
+			defer close(got)
+			runtime.LockOSThread() // for good: the thread, and it alone, becomes another user
+			if _, _, errno := syscall.RawSyscall(unix.SYS_SETRESUID, uintptr(uid), uintptr(uid), uintptr(uid)); errno != 0 {
+				t.Error(errno)
+				return
+			}
+			got <- ask(t, "@"+name, request, udp)
+		}()
+		if answer := <-got; len(answer) != want {
+			t.Errorf("user %d: the answer has %d bytes, not %d", uid, len(answer), want)
+		}
+	}
+}
+
+func ok(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
 	}
 }
 
