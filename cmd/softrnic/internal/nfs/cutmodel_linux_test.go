@@ -210,7 +210,7 @@ func (c *comparison) file(number int, name string) error {
 		if st.Uid != n.uid || st.Gid != n.gid {
 			return fmt.Errorf("owners %d and %d, not %d and %d", st.Uid, st.Gid, n.uid, n.gid)
 		}
-		if n.mtime != 0 && st.Mtim.Sec != n.mtime {
+		if n.mtime != 0 && int64(st.Mtim.Sec) != n.mtime {
 			return fmt.Errorf("time %d, not %d", st.Mtim.Sec, n.mtime)
 		}
 	}
