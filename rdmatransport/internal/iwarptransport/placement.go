@@ -19,9 +19,10 @@ var errTerminated = errors.New("iwarp: the peer terminated the stream")
 
 // ULPDU implements mpa.Handler.
 func (q *qp) ULPDU(b []byte) error {
-	if q.receiving.inSetUp = q.sending.lifecycle.is(awaitingPeer); q.receiving.inSetUp {
+	if q.sending.lifecycle.is(awaitingPeer) {
 		q.sending.lifecycle.on(onPeerFPDU)
 	}
+	q.receiving.inSetUp, q.receiving.rtrDue = q.receiving.rtrDue, false
 	q.receiving.gotFPDU = true
 	q.receiving.ulpdu = b
 	if len(b) == 0 {

@@ -57,7 +57,7 @@ func (q *qp) attach(c *conn, attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	q.e.countStream(q.h.PD(), 1)
 	q.traceNegotiated(c)
 	q.sending.begin(c)
-	q.receiving = receiveState{}
+	q.receiving = receiveState{rtrDue: !c.initiator}
 	c.pair()
 	c.stream.SetReadBuffer(0)
 	c.stream.OnRoom(q.resumeSending)

@@ -70,7 +70,8 @@ type receiveState struct {
 	queues     [rdmap.Queues]ddp.Queue
 	allowed    bool   // the peer may send FPDUs
 	gotFPDU    bool   // the peer has sent an FPDU
-	inSetUp    bool   // the FPDU being placed may be the ready-to-receive message
+	rtrDue     bool   // the first FPDU of an initiator has not come; messages may have moved directly
+	inSetUp    bool   // the FPDU being placed is that one, and may be the ready-to-receive message
 	reported   bool   // a completion reports the error in ulpdu
 	writeBytes uint64 // placed bytes of the current RDMA Write message
 	// The length of the last RDMA Write message. It is reported with immediate data that follows.
