@@ -25,16 +25,19 @@ func TestPowerCuts(t *testing.T) {
 	const perSeed = 50
 	cuts := stacktest.Size(0, 15, 1000)
 	if cuts == 0 {
-		t.Skip("it takes seconds: it is part of the system run")
+		t.Skip("it takes seconds: .ci/run long power-cuts, or SOFTRNIC_SYSTEM=1")
 	}
+	all, calls := cuts, 0
 	for seed := uint64(1); cuts > 0 && !t.Failed(); seed++ {
 		n := min(cuts, perSeed, max(cuts/3, 5))
-		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) { powerCuts(t, seed, n) })
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) { calls += powerCuts(t, seed, n) })
 		cuts -= n
 	}
+	t.Logf("result: %d power cuts during %d calls", all-cuts, calls)
 }
 
-func powerCuts(t *testing.T, seed uint64, n int) {
+// powerCuts makes n cuts, and returns the number of calls meanwhile.
+func powerCuts(t *testing.T, seed uint64, n int) (calls int) {
 	clients := []int{4, 2, 1}[seed%3] // others sync the file system too
 	all := make([]*changer, clients)
 	c := powercut.NewCuts(t, 16<<20, n, seed, func() func([]byte) error {
@@ -87,16 +90,15 @@ func powerCuts(t *testing.T, seed uint64, n int) {
 	}
 	running.Wait()
 	c.Wait()
-	calls := 0
 	for i, p := range all {
 		calls += p.calls
 		if err := p.model.check(filepath.Join(dir, fmt.Sprint(i))); err != nil {
 			t.Errorf("without a cut: %v", err)
 		}
 	}
-	t.Logf("result: %d power cuts during %d calls of %d clients", n, calls, len(all))
 	s.Stop()
 	if code := s.Wait(t); code != cli.ExitOK {
 		t.Errorf("exit code %d: %s", code, &s.Err)
 	}
+	return calls
 }

@@ -25,13 +25,15 @@ func TestPowerCuts(t *testing.T) {
 	const perSeed = 100
 	cuts := stacktest.Size(0, 16, 1000)
 	if cuts == 0 {
-		t.Skip("it takes seconds: it is part of the system run")
+		t.Skip("it takes seconds: .ci/run long power-cuts, or SOFTRNIC_SYSTEM=1")
 	}
+	all, commands := cuts, 0
 	for seed := uint64(1); cuts > 0 && !t.Failed(); seed++ {
 		n := min(cuts, perSeed, max(cuts/4, 4))
-		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) { powerCuts(t, seed, n) })
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) { commands += powerCuts(t, seed, n) })
 		cuts -= n
 	}
+	t.Logf("result: %d power cuts during %d commands", all-cuts, commands)
 }
 
 const (
@@ -39,7 +41,8 @@ const (
 	cutBlocks = 8192 // of the namespace, of which each host writes to a quarter
 )
 
-func powerCuts(t *testing.T, seed uint64, n int) {
+// powerCuts makes n cuts, and returns the number of commands meanwhile.
+func powerCuts(t *testing.T, seed uint64, n int) (commands int) {
 	inFile, transport := seed%2 == 0, []verbs.Transport{verbs.RoCEv2, verbs.IWARP}[seed/2%2]
 	size := cutBlocks * 512
 	if inFile {
@@ -87,11 +90,9 @@ func powerCuts(t *testing.T, seed uint64, n int) {
 	}
 	running.Wait()
 	c.Wait()
-	commands := 0
 	for _, w := range writers {
 		commands += w.commands
 	}
-	t.Logf("result: %d power cuts during %d commands of %d hosts", n, commands, cutHosts)
 	all := durable.begin()
 	if csts := writers[0].shutdown(); csts&nvme.CSTSFatal != 0 {
 		t.Errorf("CSTS is %#x", csts)
@@ -100,6 +101,7 @@ func powerCuts(t *testing.T, seed uint64, n int) {
 	if image := c.Disk.Cut(rand.New(rand.NewPCG(seed, 0))); !inFile {
 		ok(t, durable.check(image))
 	}
+	return commands
 }
 
 // durableBlocks is what the blocks of a namespace may contain after a power failure.
