@@ -214,6 +214,22 @@ func (qp *QP) countOps(op CompCntrOps, status WCStatus, n, bytes uint64) {
 	}
 }
 
+// countMoved counts for the responder, see QPHandle.CountMoved.
+func (qp *QP) countMoved(wr *PostedSend, n uint64, last bool) {
+	var ops uint64
+	if last {
+		ops = 1
+	}
+	switch wr.Opcode.completion() {
+	case WCRDMARead:
+		qp.countOps(CompCntrRemoteRead, WCSuccess, ops, n)
+	case WCRDMAWrite:
+		if last {
+			qp.countOps(CompCntrRemoteWrite, WCSuccess, ops, wr.Length())
+		}
+	}
+}
+
 // countSend counts a send request that completes.
 func (qp *QP) countSend(wr *SendWR, status WCStatus) {
 	switch wr.Opcode.completion() {

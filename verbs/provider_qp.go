@@ -127,6 +127,14 @@ func (h QPHandle) CountRemote(op CompCntrOps, n, bytes uint64) {
 	}
 }
 
+// CountMoved counts n bytes of a READ or WRITE of the peer that moved without packets, and the
+// operation with the last ones.
+func (h QPHandle) CountMoved(wr *PostedSend, n uint64, last bool) {
+	if h.qp.observed&counted != 0 {
+		h.qp.countMoved(wr, n, last)
+	}
+}
+
 // CountRemoteError counts an operation of the peer that has failed.
 func (h QPHandle) CountRemoteError(op CompCntrOps) {
 	if h.qp.observed&counted != 0 {

@@ -100,6 +100,10 @@ func srQueryDevice(dev C.int, attr *C.struct_sr_device_attr, ex *C.struct_sr_dev
 	return 0
 }
 
+// ndr is the highest speed that the field of 8 bits has, as in Linux (ib_uverbs). The other field
+// has all speeds.
+const ndr = 128
+
 //export srQueryPort
 func srQueryPort(dev, port C.int, attr *C.struct_sr_port_attr) C.int {
 	d := stacks.device(int(dev))
@@ -121,7 +125,7 @@ func srQueryPort(dev, port C.int, attr *C.struct_sr_port_attr) C.int {
 		max_vl_num: C.uint8_t(q.MaxVLNum),
 		sm_sl:      C.uint8_t(q.SMSL), subnet_timeout: C.uint8_t(q.SubnetTimeout), init_type_reply: C.uint8_t(q.InitTypeReply),
 		active_width: C.uint8_t(q.ActiveWidth),
-		active_speed: C.uint8_t(min(q.ActiveSpeed, 128)), phys_state: C.uint8_t(q.PhysState), link_layer: C.uint8_t(q.LinkLayer),
+		active_speed: C.uint8_t(min(q.ActiveSpeed, ndr)), phys_state: C.uint8_t(q.PhysState), link_layer: C.uint8_t(q.LinkLayer),
 		flags:           C.uint8_t(q.Flags),
 		port_cap_flags2: C.uint16_t(q.PortCapFlags2), active_speed_ex: C.uint32_t(q.ActiveSpeed),
 	}

@@ -137,21 +137,13 @@ func (q *qp) moveNext(p *qp, wr *verbs.PostedSend) (moved uint64, ok bool) {
 		last, response = true, 8
 		ok = q.moveAtomic(p, wr)
 	}
-	switch {
-	case !ok:
+	if !ok {
 		return 0, false
-	case !last:
-		if wr.Opcode == verbs.RDMARead {
-			p.h.CountRemote(verbs.CompCntrRemoteRead, 0, n)
-		}
+	}
+	p.h.CountMoved(wr, n, last)
+	if !last {
 		q.movedPart(p, wr.Opcode, s.cursor.off+n)
 		return n, true
-	}
-	switch {
-	case isWrite(wr.Opcode):
-		p.h.CountRemote(verbs.CompCntrRemoteWrite, 1, wr.Length())
-	case wr.Opcode == verbs.RDMARead:
-		p.h.CountRemote(verbs.CompCntrRemoteRead, 1, n)
 	}
 	s.cursor.moved()
 	q.direct++

@@ -222,7 +222,7 @@ func (q *qp) moveNext(p *qp) (moved uint64, ok bool) {
 	s.noteRequest(p.h)
 	// Each part of a READ is a separate READ, as with a small window.
 	p.receiving.OnMovedDirectly(packets, !hasAnswer(wr.Opcode), last || wr.Opcode == verbs.RDMARead)
-	p.countMoved(wr, n, last)
+	p.h.CountMoved(wr, n, last)
 	if !last {
 		q.describe()
 		q.sending.MovedPart(packets)
@@ -245,18 +245,6 @@ func (q *qp) moveNext(p *qp) (moved uint64, ok bool) {
 		q.h.CompleteSend(verbs.WCSuccess, answerLen(wr))
 	}
 	return n, true
-}
-
-// countMoved counts n bytes of a WRITE or READ of the peer, and the operation with the last ones.
-func (q *qp) countMoved(wr *verbs.PostedSend, n uint64, last bool) {
-	switch {
-	case wr.Opcode == verbs.RDMARead && last:
-		q.h.CountRemote(verbs.CompCntrRemoteRead, 1, n)
-	case wr.Opcode == verbs.RDMARead:
-		q.h.CountRemote(verbs.CompCntrRemoteRead, 0, n)
-	case last && (wr.Opcode == verbs.RDMAWrite || wr.Opcode == verbs.RDMAWriteWithImm):
-		q.h.CountRemote(verbs.CompCntrRemoteWrite, 1, wr.Length())
-	}
 }
 
 // completeBoth completes a moved request and the peer's receive request.
