@@ -188,7 +188,8 @@ func (a *analysis) exchangeOf(f *frame, m mad.Message, t mad.Attr, local, remote
 	begins := t == mad.AttrREQ || t == mad.AttrSIDRREQ
 	if begins {
 		req, _ := m.(*mad.REQ)
-		other := x != nil && req != nil && x.has(t).count > 0 && (x.activeQP != req.LocalQPN || x.passivePSN != req.StartingPSN)
+		repeats := x != nil && x.has(t).count > 0
+		other := repeats && req != nil && (x.activeQP != req.LocalQPN || x.passivePSN != req.StartingPSN)
 		if x == nil || other || x.has(t).count > 0 && f.time-x.has(t).time > int64(10*time.Minute) {
 			x = a.newExchange(mine, f)
 		}

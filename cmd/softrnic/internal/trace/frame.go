@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/gopacket/gopacket/layers"
 )
@@ -172,10 +173,12 @@ var foreignTypes = map[uint16]string{0x0806: "ARP", 0x8035: "RARP", 0x8808: "Eth
 var opaqueTypes = map[uint16]string{0x88e5: "MACsec, which may be encrypted", 0x88e7: "provider backbone bridging (802.1ah)",
 	0x894f: "NSH", 0x22f3: "TRILL", 0x8847: "MPLS", 0x8848: "MPLS"}
 
-// etherType reads what follows an EtherType. RoCE may be behind any number of VLAN tags (0x9100 to
-// 0x9300 are types of outer tags that are older than 802.1ad).
+// tagTypes are the EtherTypes of VLAN tags. 0x9100 to 0x9300 are outer ones, older than 802.1ad.
+var tagTypes = []uint16{0x8100, 0x88a8, 0x9100, 0x9200, 0x9300}
+
+// etherType reads what follows an EtherType. RoCE may be behind any number of VLAN tags.
 func (f *frame) etherType(t uint16, b []byte) {
-	for t == 0x8100 || t == 0x88a8 || t == 0x9100 || t == 0x9200 || t == 0x9300 {
+	for slices.Contains(tagTypes, t) {
 		if len(b) < 4 {
 			f.short("a VLAN tag")
 			return
@@ -208,7 +211,8 @@ func (f *frame) etherType(t uint16, b []byte) {
 
 // llc reads a frame of 802.3. SNAP may contain an EtherType.
 func (f *frame) llc(b []byte) {
-	if len(b) >= 8 && b[0] == 0xaa && b[1] == 0xaa && b[3] == 0 && b[4] == 0 && b[5] == 0 {
+	addressed := len(b) >= 8 && b[0] == 0xaa && b[1] == 0xaa // to SNAP
+	if addressed && [3]byte(b[3:6]) == [3]byte{} {
 		f.enter(func() { f.etherType(binary.BigEndian.Uint16(b[6:]), b[8:]) })
 		return
 	}

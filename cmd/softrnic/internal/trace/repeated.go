@@ -121,7 +121,8 @@ func (a *analysis) reason(w *flow, f *frame, p *wire.Packet, s *sent) {
 		return
 	case k.open && (wire.PSNDiff(p.PSN, k.psn) >= 0 || !late):
 		passed := s != nil && q.heard > s.time && p.Opcode.Info().Answered() // its response may have been lost later
-		if p.PSN != k.psn && !marked && !passed && (wire.PSNDiff(p.PSN, k.psn) < 0 || wire.PSNDiff(p.PSN, max24(q.una, k.psn)) > 0) {
+		elsewhere := wire.PSNDiff(p.PSN, k.psn) < 0 || wire.PSNDiff(p.PSN, max24(q.una, k.psn)) > 0
+		if elsewhere && !marked && !passed {
 			a.report(doubtful, w, f.number, "repeats from PSN %d, where packet %d asks for %d", p.PSN, k.number, k.psn)
 		}
 		q.why = k.why

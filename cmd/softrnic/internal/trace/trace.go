@@ -46,7 +46,8 @@ func (*Command) Help() string {
 		"A NOTE reports a reordered packet, which is normal in networks.\n\n" +
 		"Exit status: 0: nothing is WRONG, and each packet was checked, or is not RDMA. 1: something is WRONG, or the capture cannot be " +
 		"read. 2: the command line is wrong. 3: nothing is WRONG, but packets were left out, or could not be checked completely; the last " +
-		"lines say which: IP fragments, encrypted packets, unknown tunnels, packets that the capture has cut or the kernel dropped.\n\n" +
+		"lines say which: IP fragments, encrypted packets, unknown tunnels, packets that the capture has cut or the kernel dropped. " +
+		"TLS, and iWARP whose start is not captured, count as other TCP.\n\n" +
 		"VLAN tags, Linux's cooked captures, VXLAN, Geneve, GRE, ERSPAN, MPLS, PPPoE, EtherIP and IP in IP are followed. A capture of " +
 		"several interfaces may have a packet more than once; it is analysed where it is seen first.\n\n" +
 		strings.ReplaceAll(uncovered, "\n- ", "\n\n- ") // one paragraph each
