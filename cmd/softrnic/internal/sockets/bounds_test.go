@@ -13,8 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/softrnic/softrnic/link/pipe"
-	"github.com/softrnic/softrnic/rdmatransport"
-	"github.com/softrnic/softrnic/stack/netstack"
 	"github.com/softrnic/softrnic/verbs/ulp/rsocket"
 )
 
@@ -79,14 +77,7 @@ func TestUndelivered(t *testing.T) {
 		t.Fatal(err)
 	}
 	a, _, _ := newAgent(t, lan)
-	host, err := netstack.New(lan.Port(), &netstack.Config{Addrs: []string{"10.0.0.2/24"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	dev, err := rdmatransport.Open(host, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	dev := otherHost(t, lan)
 	program := socket(t, unix.SOCK_STREAM)
 	if err := unix.Bind(program, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
 		t.Fatal(err)
@@ -133,8 +124,4 @@ func TestUndelivered(t *testing.T) {
 	}
 	cancel()
 	dialing.Wait()
-	if err := dev.Close(); err != nil {
-		t.Error(err)
-	}
-	_ = host.Close()
 }

@@ -4,8 +4,6 @@ package sockets
 
 import (
 	"github.com/softrnic/softrnic/link/pipe"
-	"github.com/softrnic/softrnic/rdmatransport"
-	"github.com/softrnic/softrnic/stack/netstack"
 	"github.com/softrnic/softrnic/verbs/ulp/rsocket"
 
 	"bytes"
@@ -28,14 +26,7 @@ func TestBoundPort(t *testing.T) {
 	}
 	a, _, _ := newAgent(t, lan)
 	a.cfg.Wait = time.Minute
-	host, err := netstack.New(lan.Port(), &netstack.Config{Addrs: []string{"10.0.0.2/24"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	dev, err := rdmatransport.Open(host, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	dev := otherHost(t, lan)
 	l, err := rsocket.Listen(dev, "10.0.0.2:7000", nil)
 	if err != nil {
 		t.Fatal(err)

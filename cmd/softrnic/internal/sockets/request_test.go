@@ -24,6 +24,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/softrnic/softrnic/link/pipe"
+	"github.com/softrnic/softrnic/rdmatransport"
+	"github.com/softrnic/softrnic/stack/netstack"
 	"github.com/softrnic/softrnic/verbs"
 
 	"github.com/softrnic/softrnic/cmd/internal/cli"
@@ -37,6 +39,25 @@ func startAgent(tb testing.TB) (addr string, token []byte) {
 	tb.Helper()
 	_, addr, token = newAgent(tb, nil)
 	return addr, token
+}
+
+// otherHost returns the device of a second host on the switch, 10.0.0.2.
+func otherHost(tb testing.TB, lan *pipe.Switch) *verbs.Device {
+	tb.Helper()
+	host, err := netstack.New(lan.Port(), &netstack.Config{Addrs: []string{"10.0.0.2/24"}})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	dev, err := rdmatransport.Open(host, nil)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if err := errors.Join(dev.Close(), host.Close()); err != nil {
+			tb.Error(err)
+		}
+	})
+	return dev
 }
 
 // newAgent starts an agent whose node is on a switch. If lan is nil, the node has no peer.
