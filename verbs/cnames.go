@@ -193,7 +193,8 @@ package verbs
 //	rdma_conn_param, rdma_ud_param                      rdmacm.ConnParam, rdmacm.Event
 //	rdma_addr, rdma_route, rdma_addrinfo                rdmacm.Route
 //	rdma_ib_addr                                        none: it is for InfiniBand's GIDs and P_Keys
-//	rdma_cm_join_mc_attr_ex                             rdmacm.ID.JoinMulticast, rdmacm.ID.JoinMulticastSendOnly
+//	rdma_cm_join_mc_attr_ex                             rdmacm.ID.JoinMulticast,
+//	                                                    rdmacm.ID.JoinMulticastSendOnly
 //
 // Enumerations:
 //
