@@ -85,7 +85,7 @@ func start(t *testing.T, program, name, addr, args string) *server {
 	t.Helper()
 	s := &server{name: name, metrics: addr + ":9101"}
 	s.cmd = exec.Command(program, append(strings.Fields(args), "--link", "kernel:lo", "--addr", addr, "--metrics", s.metrics)...)
-	s.cmd.Env = append(os.Environ(), "XDG_RUNTIME_DIR="+filepath.Dir(program))
+	s.cmd.Env = append(os.Environ(), "XDG_RUNTIME_DIR="+filepath.Dir(program), "SOFTRNIC_CONFORM_TOKEN="+token)
 	s.cmd.Stderr = &s.log
 	ok(t, s.cmd.Start())
 	ended := make(chan error, 1)
@@ -210,7 +210,7 @@ func TestHostile(t *testing.T) {
 	servers := []*server{
 		start(t, program, "nvme serve", nvmeAddr, "nvme serve --namespace memory,size=64M --nqn "+nqn),
 		start(t, program, "nfs serve", nfsAddr, "nfs serve --memory 67108864 --no-portmap"),
-		start(t, program, "serve --conform", serveAddr, "serve --conform --conform-addr "+serveAddr+":18516 --conform-token "+token),
+		start(t, program, "serve --conform", serveAddr, "serve --conform --conform-addr "+serveAddr+":18516"),
 		start(t, program, "proxy behind", backAddr, "proxy rocev2:7472 tcp:"+echoAddr+":7"),
 		start(t, program, "proxy", proxyAddr, "proxy tcp:"+proxyAddr+":7471 rocev2:"+backAddr+":7472"),
 	}
