@@ -359,10 +359,10 @@ func (id *ID) Establish() error {
 }
 
 // Disconnect ends a connection and moves the QP to ERR (rdma_disconnect). Both sides get
-// Disconnected. The side whose peer has disconnected then calls Disconnect or Close too. As in
-// Linux, Disconnect does nothing and returns nil if the connection has ended or this side is
-// already ending it. If the connection is accepted and not established yet, Disconnect only moves
-// the QP to ERR.
+// Disconnected. The side whose peer has disconnected then calls Disconnect or Close too: as in
+// Linux, a RoCEv2 QP remains in its state until then. If the connection has ended, or is accepted
+// and not established yet, Disconnect only moves the QP to ERR. It does nothing if this side is
+// already ending the connection.
 func (id *ID) Disconnect() error {
 	return id.withConn("disconnect", func(c ProviderConn) error {
 		if id.disconnected {
@@ -374,6 +374,7 @@ func (id *ID) Disconnect() error {
 				return nil
 			}
 			if id.signals.hasEnded() {
+				id.failQP()
 				return nil
 			}
 			return err
@@ -428,10 +429,13 @@ func (id *ID) handle(ce *ConnEvent) {
 			return
 		}
 		id.established = true
-	case Rejected, Unreachable, ConnectError, Disconnected: // as in endsConnection
-		if id.autoDisconnect && ce.Type == Disconnected {
+	case Disconnected: // its QP stays as it is until this side disconnects, as in Linux
+		if id.autoDisconnect {
 			_ = id.conn.Disconnect() // fails if this side disconnected first
+			id.failQP()
 		}
+		id.signals.end()
+	case Rejected, Unreachable, ConnectError: // with Disconnected, as in endsConnection
 		id.failQP()
 		id.signals.end()
 	case TimewaitExit:

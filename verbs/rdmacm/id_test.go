@@ -63,11 +63,14 @@ func TestConnection(t *testing.T) {
 				t.Errorf("QP is in %v after Disconnect, want ERR", cq.State())
 			}
 			a.next(rdmacm.Disconnected)
-			if sq.State() != verbs.StateErr {
-				t.Errorf("QP is in %v after Disconnected, want ERR", sq.State())
+			if sq.State() != verbs.StateRTS {
+				t.Errorf("QP is in %v after Disconnected, want RTS", sq.State())
 			}
 			<-s.Done()
 			must(t, s.Disconnect())
+			if sq.State() != verbs.StateErr {
+				t.Errorf("QP is in %v after Disconnect, want ERR", sq.State())
+			}
 			b.next(rdmacm.Disconnected)
 			a.next(rdmacm.TimewaitExit)
 			b.next(rdmacm.TimewaitExit)
@@ -208,8 +211,12 @@ func TestFailures(t *testing.T) {
 				wantErr(t, ev.Err(), c.want.errno)
 				if ended := c.want.event > rdmacm.ConnectResponse && c.want.event < rdmacm.MulticastJoin; ended {
 					<-id.Done()
-					if q != nil && q.State() != verbs.StateErr {
-						t.Errorf("QP is in %v, want ERR", q.State())
+					want := verbs.StateErr
+					if c.want.event == rdmacm.Disconnected {
+						want = verbs.StateRTS // until this side disconnects
+					}
+					if q != nil && q.State() != want {
+						t.Errorf("QP is in %v, want %v", q.State(), want)
 					}
 				}
 				b.close(id)

@@ -65,6 +65,8 @@ func TestUseQP(t *testing.T) {
 		must(t, c.Disconnect())
 		state(cq, verbs.StateErr)
 		a.next(rdmacm.Disconnected)
+		state(sq, verbs.StateRTS)
+		must(t, s.Disconnect())
 		state(sq, verbs.StateErr)
 		must(t, s.CloseQP())
 		must(t, c.UseQP(nil))
