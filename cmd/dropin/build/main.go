@@ -65,6 +65,8 @@ func main() {
 	flag.Parse()
 	var err error
 	switch {
+	case flag.NArg() > 0:
+		err = fmt.Errorf("%q: there are flags only", flag.Arg(0))
 	case *deb != "":
 		err = debianPackage(*deb, *engine)
 	case *archive != "":
