@@ -198,7 +198,9 @@ int advise_mr(struct ibv_pd *pd, enum ibv_advise_mr_advice advice, uint32_t flag
 {
 	if (!n || !list || flags & ~(uint32_t)IBV_ADVISE_MR_FLAG_FLUSH)
 		return EINVAL;
-	return advice <= IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT ? engine->advise_mr(pd->handle, (struct sr_sge *)list, n) : EOPNOTSUPP;
+	if (advice > IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT)
+		return EOPNOTSUPP;
+	return engine->advise_mr(pd->handle, advice == IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE, (struct sr_sge *)list, n);
 }
 
 struct ibv_mw *alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type)

@@ -127,11 +127,13 @@ func srAllocNullMR(p C.uint32_t, h, lkey *C.uint32_t) C.int {
 	})
 }
 
-// srAdviseMR checks whether a list lies in registered memory of a PD. Memory is never pinned, so
-// there is nothing to prefetch.
+// srAdviseMR checks whether a list lies in registered memory of a PD, which can be written if write
+// is set. Memory is never pinned, so there is nothing to prefetch. Errors are those of
+// ibv_advise_mr(3): ENOENT for an unknown key, EPERM for one of another PD or without the right, and
+// EFAULT for a range that the region does not have.
 //
 //export srAdviseMR
-func srAdviseMR(p C.uint32_t, list *C.struct_sr_sge, n C.uint32_t) C.int {
+func srAdviseMR(p C.uint32_t, write C.int, list *C.struct_sr_sge, n C.uint32_t) C.int {
 	pd := pds.Get(uint32(p))
 	switch {
 	case pd == nil:
@@ -141,14 +143,16 @@ func srAdviseMR(p C.uint32_t, list *C.struct_sr_sge, n C.uint32_t) C.int {
 	}
 	all := regions.All()
 	for _, s := range unsafe.Slice((*verbs.SGE)(unsafe.Pointer(list)), n) {
-		there := slices.ContainsFunc(all, func(mr *verbs.MR) bool {
-			if mr.LKey() != s.LKey || mr.PD() != pd.PD {
-				return false
-			}
-			_, ok := mr.Bytes(s.Addr, uint64(s.Length))
-			return ok || (*verbs.RegisteredMR)(mr).Null()
-		})
-		if !there {
+		i := slices.IndexFunc(all, func(mr *verbs.MR) bool { return mr.LKey() == s.LKey })
+		if i < 0 {
+			return C.int(syscall.ENOENT)
+		}
+		mr := all[i]
+		null := (*verbs.RegisteredMR)(mr).Null()
+		if mr.PD() != pd.PD || write != 0 && !null && mr.Access()&verbs.AccessLocalWrite == 0 {
+			return C.int(syscall.EPERM)
+		}
+		if _, ok := mr.Bytes(s.Addr, uint64(s.Length)); !ok && !null {
 			return C.int(syscall.EFAULT)
 		}
 	}

@@ -109,7 +109,8 @@ func TestRereg(t *testing.T) {
 	}
 }
 
-// TestAdvise: every range of a list must be in a region of the PD, however long the list is.
+// TestAdvise: every range of a list must be in a region of the PD, and for writing in one with that
+// right, however long the list is.
 func TestAdvise(t *testing.T) {
 	u, other := newUser(t, roce), newUser(t, roce)
 	r, foreign := u.register(make([]byte, 64)), other.register(make([]byte, 64))
@@ -117,13 +118,28 @@ func TestAdvise(t *testing.T) {
 	for i := range list {
 		list[i] = r.sge(i%64, 1)
 	}
-	check(t, srAdviseMR(u.pd, &list[0], cU32(len(list))))
-	for name, bad := range map[string]cSGE{"beyond the end": r.sge(63, 2), "a forged key": {addr: r.addr(0), length: 1, lkey: r.lkey + 1},
-		"another PD's": foreign.sge(0, 1), "an overflow": {addr: math.MaxUint64, length: math.MaxUint32, lkey: r.lkey}} {
-		list[len(list)-1] = bad
-		fails(t, name, srAdviseMR(u.pd, &list[0], cU32(len(list))), syscall.EFAULT)
+	for write := range cInt(2) {
+		check(t, srAdviseMR(u.pd, write, &list[0], cU32(len(list))))
+		for name, bad := range map[string]struct {
+			sge  cSGE
+			want syscall.Errno
+		}{
+			"beyond the end": {r.sge(63, 2), syscall.EFAULT},
+			"a forged key":   {cSGE{addr: r.addr(0), length: 1, lkey: r.lkey + 1}, syscall.ENOENT},
+			"another PD's":   {foreign.sge(0, 1), syscall.EPERM},
+			"an overflow":    {cSGE{addr: math.MaxUint64, length: math.MaxUint32, lkey: r.lkey}, syscall.EFAULT},
+		} {
+			end := list[:len(list):len(list)]
+			fails(t, name, srAdviseMR(u.pd, write, &append(end, bad.sge)[0], cU32(len(end)+1)), bad.want)
+		}
+		fails(t, "no list", srAdviseMR(u.pd, write, nil, 1), syscall.EINVAL)
 	}
-	fails(t, "no list", srAdviseMR(u.pd, nil, 1), syscall.EINVAL)
+	readOnly := region{buf: make([]byte, 64)}
+	check(t, srRegMR(u.pd, unsafe.Pointer(&readOnly.buf[0]), 64, cU64(readOnly.addr(0)), 0, &readOnly.h, &readOnly.lkey, &readOnly.rkey))
+	sge := readOnly.sge(0, 64)
+	check(t, srAdviseMR(u.pd, 0, &sge, 1))
+	fails(t, "a region without the right", srAdviseMR(u.pd, 1, &sge, 1), syscall.EPERM)
+	check(t, srDeregMR(readOnly.h))
 }
 
 // TestUnmapped: an access to memory that the program has unmapped ends the request with a status.

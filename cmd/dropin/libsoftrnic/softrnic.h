@@ -339,7 +339,7 @@ struct sr_engine {
 	int (*rereg_mr)(uint32_t mr, int flags, uint32_t pd, void *addr, size_t length, uint32_t access, uint32_t *lkey, uint32_t *rkey,
 		int *code);
 	int (*alloc_null_mr)(uint32_t pd, uint32_t *mr, uint32_t *lkey);
-	int (*advise_mr)(uint32_t pd, struct sr_sge *list, uint32_t n);
+	int (*advise_mr)(uint32_t pd, int write, struct sr_sge *list, uint32_t n);
 	int (*dereg_mr)(uint32_t mr);
 	int (*alloc_mw)(uint32_t pd, int type, uint32_t *mw, uint32_t *rkey);
 	int (*dealloc_mw)(uint32_t mw);

@@ -139,10 +139,15 @@ static void nonsense(void)
 	CHECK(ibv_init_ah_from_wc(ctx, 1, &wc, NULL, &ah) == -1 && errno == EINVAL);
 	struct ibv_sge there = {(uintptr_t)l.memory, 8192, l.mr->lkey};
 	CHECK(!ibv_advise_mr(pd, IBV_ADVISE_MR_ADVICE_PREFETCH, 0, &there, 1));
-	for (int i = 0; i < 3; i++)
-		CHECK(ibv_advise_mr(pd, IBV_ADVISE_MR_ADVICE_PREFETCH, 0, bad_sges[i], 1) == EFAULT);
+	struct ibv_sge longer = {(uintptr_t)l.memory, 8193, l.mr->lkey}, unknown = {(uintptr_t)l.memory, 1, l.mr->lkey ^ 0x5a5a00};
+	CHECK(ibv_advise_mr(pd, IBV_ADVISE_MR_ADVICE_PREFETCH, 0, &longer, 1) == EFAULT);
+	CHECK(ibv_advise_mr(pd, IBV_ADVISE_MR_ADVICE_PREFETCH, 0, &unknown, 1) == ENOENT);
+	struct ibv_mr *read_only = ibv_reg_mr(pd, l.memory, 8192, 0);
+	struct ibv_sge r = {(uintptr_t)l.memory, 8192, read_only->lkey};
+	CHECK(!ibv_advise_mr(pd, IBV_ADVISE_MR_ADVICE_PREFETCH, 0, &r, 1));
+	CHECK(ibv_advise_mr(pd, IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE, 0, &r, 1) == EPERM && !ibv_dereg_mr(read_only));
 	struct ibv_pd *another = ibv_alloc_pd(ctx);
-	CHECK(another && ibv_advise_mr(another, IBV_ADVISE_MR_ADVICE_PREFETCH, 0, &there, 1) == EFAULT && !ibv_dealloc_pd(another));
+	CHECK(another && ibv_advise_mr(another, IBV_ADVISE_MR_ADVICE_PREFETCH, 0, &there, 1) == EPERM && !ibv_dealloc_pd(another));
 	loopback_close(&l);
 }
 
