@@ -9,17 +9,18 @@ import (
 // The procedures that change the entries of directories.
 
 // made appends the results for a new file in a directory, both of which have changed.
-func (x *execution) made(n, dir inode) {
-	x.changed = append(x.changed, n, dir)
-	x.entry(n, dir)
+func (x *execution) made(n inode, dir found) {
+	x.changed = append(x.changed, n, dir.inode)
+	x.entry(n, dir, 1)
 }
 
-// entry appends the results for a file in a directory, of the calls that create one.
-func (x *execution) entry(n, dir inode) {
+// entry appends the results for a file in a directory, of the calls that create one. The call has
+// changed the directory once, or not at all.
+func (x *execution) entry(n inode, dir found, changes uint64) {
 	x.words(1)
 	x.reply = appendOpaque(x.reply, n.Handle())
 	x.postOp(n)
-	x.wcc(dir)
+	x.wcc(dir, changes)
 }
 
 func (x *execution) create() error {
@@ -66,7 +67,7 @@ func (x *execution) create() error {
 
 // exists ends a CREATE whose name exists. If it is UNCHECKED it may set the size, and nothing else.
 // If it is EXCLUSIVE the file may be that of the same call: it has its times, and no data yet.
-func (x *execution) exists(dir inode, name string, how uint32, set sattr) error {
+func (x *execution) exists(dir found, name string, how uint32, set sattr) error {
 	n, err := x.keep(dir.Lookup(name))
 	if err != nil {
 		return err
@@ -81,8 +82,7 @@ func (x *execution) exists(dir inode, name string, how uint32, set sattr) error 
 		if a.size != 0 || a.atime.Unix() != set.atime.Unix() || a.mtime.Unix() != set.mtime.Unix() {
 			return nfsExist
 		}
-		x.made(n, dir)
-		return nil
+		x.changed = append(x.changed, n, dir.inode)
 	case x.set.size != nil && a.identity != x.truncates: // it was replaced since the range was entered
 		return nfsJukebox
 	case x.set.size != nil:
@@ -91,7 +91,7 @@ func (x *execution) exists(dir inode, name string, how uint32, set sattr) error 
 		}
 		x.changed = append(x.changed, n)
 	}
-	x.entry(n, dir)
+	x.entry(n, dir, 0)
 	return nil
 }
 
@@ -114,8 +114,8 @@ func (x *execution) symlink() error {
 	}
 	n, err := x.keep(dir.Symlink(string(x.bytes(3)), name))
 	if err == nil { // its directory's sync is enough: a link has no data of its own to sync
-		x.changed = append(x.changed, dir)
-		x.entry(n, dir)
+		x.changed = append(x.changed, dir.inode)
+		x.entry(n, dir, 1)
 	}
 	return err
 }
@@ -151,8 +151,8 @@ func (x *execution) remove() error {
 		return err
 	}
 	x.forget(gone)
-	x.changed = append(x.changed, dir)
-	x.wcc(dir)
+	x.changed = append(x.changed, dir.inode)
+	x.wcc(dir, 1)
 	return nil
 }
 
@@ -176,16 +176,16 @@ func (x *execution) rename() error {
 		return err
 	}
 	replaced, _ := x.keep(to.Lookup(newName))
-	if err := from.Rename(name, to, newName); err != nil {
+	if err := from.Rename(name, to.inode, newName); err != nil {
 		return err
 	}
 	x.forget(replaced)
-	x.changed = append(x.changed, from)
+	x.changed = append(x.changed, from.inode)
 	if string(x.bytes(0)) != string(x.bytes(2)) {
-		x.changed = append(x.changed, to)
+		x.changed = append(x.changed, to.inode)
 	}
-	x.wcc(from)
-	x.wcc(to)
+	x.wcc(from, 1)
+	x.wcc(to, 1)
 	return nil
 }
 
@@ -201,8 +201,8 @@ func (x *execution) link() error {
 	if err := dir.Link(n, name); err != nil {
 		return err
 	}
-	x.changed = append(x.changed, n, dir)
+	x.changed = append(x.changed, n, dir.inode)
 	x.postOp(n)
-	x.wcc(dir)
+	x.wcc(dir, 1)
 	return nil
 }

@@ -21,6 +21,7 @@ type memory struct {
 	mu    sync.RWMutex // protects all below, also of the nodes
 	used  int64
 	next  uint64 // number of the next node
+	op    uint64 // number of the operation that has the lock for writing
 	root  *memoryNode
 	nodes map[uint64]*memoryNode // by number: those that have a name
 }
@@ -30,6 +31,7 @@ type memoryNode struct {
 	m       *memory
 	a       attributes   // without the size and the time of the last access
 	atime   atomic.Int64 // in nanoseconds, as reading needs no exclusive lock
+	op      uint64       // that was the last to change it
 	data    []byte       // of a file, or a link's target
 	parent  *memoryNode  // of a directory
 	entries map[string]*memoryNode
@@ -49,7 +51,7 @@ func newMemory(limit int64) *memory {
 func (m *memory) node(k kind, mode uint32, c *sattr) *memoryNode {
 	m.next++
 	now := time.Now()
-	n := &memoryNode{m: m, a: attributes{identity: identity{number: m.next}, kind: k, mode: mode, links: 1, mtime: now, ctime: now}}
+	n := &memoryNode{m: m, a: attributes{identity: identity{number: m.next}, kind: k, mode: mode, links: 1, mtime: now, ctime: now, changes: 1}}
 	n.atime.Store(now.UnixNano())
 	if k == kindDirectory {
 		n.a.links, n.entries = 2, map[string]*memoryNode{}
@@ -127,10 +129,25 @@ func (n *memoryNode) put(base string, child *memoryNode) {
 	}
 }
 
+// lock begins an operation that may change files.
+func (m *memory) lock() {
+	m.mu.Lock()
+	m.op++
+}
+
+// changed notes a change of a file's attributes. mu is held for writing.
+func (n *memoryNode) changed() {
+	n.a.ctime = time.Now()
+	if n.op != n.m.op {
+		n.op = n.m.op
+		n.a.changes++
+	}
+}
+
 // modified notes a change of a file's data.
 func (n *memoryNode) modified() {
-	n.a.mtime = time.Now()
-	n.a.ctime = n.a.mtime
+	n.changed()
+	n.a.mtime = n.a.ctime
 }
 
 // drop removes an entry. The data of a file is freed with its last name: there are no open files.
@@ -139,7 +156,7 @@ func (n *memoryNode) drop(base string) {
 	delete(n.entries, base)
 	n.modified()
 	n.m.used -= entryCost
-	child.a.ctime = time.Now()
+	child.changed()
 	if child.entries != nil {
 		n.a.links--
 		child.a.links = 0
@@ -174,7 +191,7 @@ func (n *memoryNode) Access(rights uint32) bool {
 
 // Change implements inode.
 func (n *memoryNode) Change(c *sattr) error {
-	n.m.mu.Lock()
+	n.m.lock()
 	defer n.m.mu.Unlock()
 	n.set(c)
 	return nil
@@ -192,7 +209,7 @@ func (n *memoryNode) set(c *sattr) {
 	if c.mtime != nil {
 		n.a.mtime = *c.mtime
 	}
-	n.a.ctime = time.Now()
+	n.changed()
 }
 
 func (n *memoryNode) Open(bool) (storeFile, error) {
@@ -267,7 +284,7 @@ func (n *memoryNode) List(each func(name string, number uint64)) error {
 
 // add makes a new file.
 func (n *memoryNode) add(name string, k kind, mode uint32, c *sattr, data []byte) (*memoryNode, error) {
-	n.m.mu.Lock()
+	n.m.lock()
 	defer n.m.mu.Unlock()
 	child := n.m.node(k, mode, c)
 	child.data = data
@@ -306,7 +323,7 @@ func asInode[N inode](n N, err error) (inode, error) {
 }
 
 func (n *memoryNode) Link(file inode, name string) error {
-	n.m.mu.Lock()
+	n.m.lock()
 	defer n.m.mu.Unlock()
 	child := file.(*memoryNode)
 	switch {
@@ -320,12 +337,12 @@ func (n *memoryNode) Link(file inode, name string) error {
 	}
 	n.m.used -= int64(cap(child.data)) // which counts once
 	child.a.links++
-	child.a.ctime = time.Now()
+	child.changed()
 	return nil
 }
 
 func (n *memoryNode) Remove(name string, directory bool) error {
-	n.m.mu.Lock()
+	n.m.lock()
 	defer n.m.mu.Unlock()
 	child := n.entries[name]
 	switch {
@@ -345,7 +362,7 @@ func (n *memoryNode) Remove(name string, directory bool) error {
 }
 
 func (n *memoryNode) Rename(from string, to inode, name string) error {
-	n.m.mu.Lock()
+	n.m.lock()
 	defer n.m.mu.Unlock()
 	dir := to.(*memoryNode)
 	if n.entries == nil || dir.entries == nil {
@@ -376,7 +393,7 @@ func (n *memoryNode) Rename(from string, to inode, name string) error {
 		n.a.links--
 	}
 	dir.put(name, child)
-	child.a.ctime = time.Now()
+	child.changed()
 	return nil
 }
 
@@ -448,7 +465,7 @@ func (n *memoryNode) ReadAt(b []byte, off int64) (int, error) {
 
 // WriteAt implements storeFile.
 func (n *memoryNode) WriteAt(b []byte, off int64) (int, error) {
-	n.m.mu.Lock()
+	n.m.lock()
 	defer n.m.mu.Unlock()
 	if off < 0 || off > n.m.limit {
 		return 0, syscall.ENOSPC
@@ -464,7 +481,7 @@ func (n *memoryNode) WriteAt(b []byte, off int64) (int, error) {
 
 // Truncate implements storeFile.
 func (n *memoryNode) Truncate(size int64) error {
-	n.m.mu.Lock()
+	n.m.lock()
 	defer n.m.mu.Unlock()
 	n.modified()
 	return n.resize(size)

@@ -18,7 +18,14 @@ type execution struct {
 	*rpcCall
 	reply   []byte
 	nodes   []inode // that are to be closed at the end
+	found   []found // those of the arguments' handles, in their order
 	changed []inode // that must be on stable storage before the reply
+}
+
+// found is a file that an argument refers to, with its attributes before the call.
+type found struct {
+	inode
+	before attributes
 }
 
 // procedures serve the calls. They append the results to the reply (RFC 1813 §3.3), or return the
@@ -47,30 +54,49 @@ var procedures = [...]func(*execution) error{
 	procCommit:      (*execution).commit,
 }
 
-// execute serves a call, and brings its changes to stable storage.
+// execute serves a call, and brings its changes to stable storage. After an error the reply has its
+// status.
 func (e *export) execute(c *rpcCall) ([]byte, error) {
 	if c.procedure == procNull {
 		return c.accepted(acceptSuccess), nil
 	}
 	for i, t := range nfsProcedures[c.procedure].args {
 		if t == 'n' && c.lengths[i] > nameMax {
-			return nil, nfsNameTooLong
+			return c.fail(nfsNameTooLong), nil
 		}
 	}
 	if c.set.size != nil && *c.set.size > math.MaxInt64 {
-		return nil, nfsInval
+		return c.fail(nfsInval), nil
 	}
 	x := &execution{export: e, rpcCall: c, reply: words(c.accepted(acceptSuccess), uint32(nfsOK))}
 	defer x.close()
-	if err := procedures[c.procedure](x); err != nil {
-		return nil, err
-	}
+	err := procedures[c.procedure](x)
 	for _, n := range x.changed {
-		if err := e.files.sync(n); err != nil {
-			return nil, stored(err)
+		if err != nil {
+			break
+		}
+		err = stored(e.files.sync(n))
+	}
+	if err != nil {
+		x.failed(statusOf(err))
+	}
+	return x.reply, err
+}
+
+// failed makes the reply one with a status other than OK. The attributes of the files that were
+// found follow, as far as the results have room for them.
+func (x *execution) failed(s status) {
+	x.reply = words(x.accepted(acceptSuccess), uint32(s))
+	for i, follow := range nfsProcedures[x.procedure].failure {
+		switch {
+		case i >= len(x.found):
+			x.reply = append(x.reply, make([]byte, 4*noFollow[follow])...)
+		case follow == 'w':
+			x.wcc(x.found[i], 0)
+		default:
+			x.postOp(x.found[i].inode)
 		}
 	}
-	return x.reply, nil
 }
 
 const nameMax = 255 // the longest name, as in Linux
@@ -94,6 +120,9 @@ func (x *execution) find(i int) (n inode, a attributes, err error) {
 	if n, err = x.keep(x.store.Find(x.bytes(i))); err == nil {
 		a, err = n.Attributes()
 	}
+	if err == nil {
+		x.found = append(x.found, found{n, a})
+	}
 	return n, a, err
 }
 
@@ -103,18 +132,18 @@ func validName(name string) bool {
 }
 
 // directory returns the directory whose handle is argument i, and the name in it that follows.
-func (x *execution) directory(i int) (dir inode, name string, err error) {
-	dir, a, err := x.find(i)
+func (x *execution) directory(i int) (dir found, name string, err error) {
+	n, a, err := x.find(i)
 	name = string(x.bytes(i + 1))
 	switch {
 	case err != nil:
-		return nil, "", err
+		return found{}, "", err
 	case a.kind != kindDirectory:
-		return nil, "", syscall.ENOTDIR
+		return found{}, "", syscall.ENOTDIR
 	case !validName(name):
-		return nil, "", syscall.EINVAL
+		return found{}, "", syscall.EINVAL
 	}
-	return dir, name, nil
+	return found{n, a}, name, nil
 }
 
 func (x *execution) words(w ...uint32) { x.reply = words(x.reply, w...) }
@@ -142,7 +171,11 @@ func (x *execution) attributes(a attributes) {
 	x.uint64s(a.size, a.used)
 	x.words(a.major, a.minor)
 	x.uint64s(0, a.number)
-	for _, t := range []time.Time{a.atime, a.mtime, a.ctime} {
+	x.times(a.atime, a.mtime, a.ctime)
+}
+
+func (x *execution) times(list ...time.Time) {
+	for _, t := range list {
 		x.words(uint32(t.Unix()), uint32(t.Nanosecond()))
 	}
 }
@@ -156,11 +189,21 @@ func (x *execution) postOp(n inode) {
 	}
 }
 
-// wcc appends a wcc_data without the attributes from before: other programs may change the file
-// between those and the call.
-func (x *execution) wcc(n inode) {
-	x.words(0)
-	x.postOp(n)
+// wcc appends the wcc_data of a file that the call has changed so many times (RFC 1813 §2.6). It
+// has the attributes from before only if nobody else has changed the file since they were read: a
+// client would take the other change for known. A directory's file system does not tell that.
+func (x *execution) wcc(f found, times uint64) {
+	a, err := f.Attributes()
+	only := err == nil && a.changes != 0 && a.changes == f.before.changes+times
+	x.bool(only)
+	if only {
+		x.uint64s(f.before.size)
+		x.times(f.before.mtime, f.before.ctime)
+	}
+	x.bool(err == nil)
+	if err == nil {
+		x.attributes(a)
+	}
 }
 
 func (x *execution) getattr() error {
@@ -180,18 +223,21 @@ func (x *execution) setattr() error {
 	if guard.uint32() != 0 && (guard.uint32() != uint32(a.ctime.Unix()) || guard.uint32() != uint32(a.ctime.Nanosecond())) {
 		return nfsNotSync
 	}
+	changes := uint64(0)
 	if x.set.size != nil {
 		if err := x.truncate(n, a); err != nil {
 			return err
 		}
+		changes++
 	}
 	rest := x.set
 	rest.size = nil
 	if rest != (sattr{}) {
 		err = n.Change(&rest)
+		changes++
 	}
 	x.changed = append(x.changed, n)
-	x.wcc(n)
+	x.wcc(found{n, a}, changes)
 	return err
 }
 
@@ -350,7 +396,7 @@ func (x *execution) write() error {
 		}
 		committed = fileSync
 	}
-	x.wcc(n)
+	x.wcc(found{n, a}, 1)
 	x.words(uint32(written), committed)
 	x.uint64s(verifier)
 	return nil
@@ -407,7 +453,7 @@ func (x *execution) commit() error {
 	if err := x.files.commit(n, a); err != nil {
 		return err
 	}
-	x.wcc(n)
+	x.wcc(found{n, a}, 0)
 	x.uint64s(x.verifier.Load()) // after the sync, to tell of failures that others saw
 	return nil
 }

@@ -47,9 +47,9 @@ type nfsProcedure struct {
 	// opaque data, 4 and 8 numbers of 4 and 8 bytes, a attributes to set, g a guard, c createhow3,
 	// m mknoddata3.
 	args string
-	// failure is the number of words of the result after the status if that is not OK: attributes
-	// that do not follow.
-	failure int
+	// failure are the attributes in the result if the status is not OK: p for a post_op_attr, w for a
+	// wcc_data, of the files of the first handles.
+	failure string
 	effect  effect
 }
 
@@ -63,29 +63,32 @@ const (
 )
 
 var nfsProcedures = [...]nfsProcedure{
-	procNull:        {"", 0, reads},
-	procGetattr:     {"h", 0, reads},
-	procSetattr:     {"hag", 2, changesOnce},
-	procLookup:      {"hn", 1, reads},
-	procAccess:      {"h4", 1, reads},
-	procReadlink:    {"h", 1, reads},
-	procRead:        {"h84", 1, reads},
-	procWrite:       {"h844o", 2, changesOnce}, // a later one may have replaced the data
-	procCreate:      {"hnc", 2, changesOnce},
-	procMkdir:       {"hna", 2, changesOnce},
-	procSymlink:     {"hnap", 2, changesOnce},
-	procMknod:       {"hnm", 2, changesOnce},
-	procRemove:      {"hn", 2, changesOnce},
-	procRmdir:       {"hn", 2, changesOnce},
-	procRename:      {"hnhn", 4, changesOnce},
-	procLink:        {"hhn", 3, changesOnce},
-	procReaddir:     {"h884", 1, reads},
-	procReaddirplus: {"h8844", 1, reads},
-	procFsstat:      {"h", 1, reads},
-	procFsinfo:      {"h", 1, reads},
-	procPathconf:    {"h", 1, reads},
-	procCommit:      {"h84", 2, changes},
+	procNull:        {"", "", reads},
+	procGetattr:     {"h", "", reads},
+	procSetattr:     {"hag", "w", changesOnce},
+	procLookup:      {"hn", "p", reads},
+	procAccess:      {"h4", "p", reads},
+	procReadlink:    {"h", "p", reads},
+	procRead:        {"h84", "p", reads},
+	procWrite:       {"h844o", "w", changesOnce}, // a later one may have replaced the data
+	procCreate:      {"hnc", "w", changesOnce},
+	procMkdir:       {"hna", "w", changesOnce},
+	procSymlink:     {"hnap", "w", changesOnce},
+	procMknod:       {"hnm", "w", changesOnce},
+	procRemove:      {"hn", "w", changesOnce},
+	procRmdir:       {"hn", "w", changesOnce},
+	procRename:      {"hnhn", "ww", changesOnce},
+	procLink:        {"hhn", "pw", changesOnce},
+	procReaddir:     {"h884", "p", reads},
+	procReaddirplus: {"h8844", "p", reads},
+	procFsstat:      {"h", "p", reads},
+	procFsinfo:      {"h", "p", reads},
+	procPathconf:    {"h", "p", reads},
+	procCommit:      {"h84", "w", changes},
 }
+
+// noFollow are the words of attributes that do not follow.
+var noFollow = map[rune]int{'p': 1, 'w': 2}
 
 // Arguments of the procedures of MOUNT.
 var mountProcedures = [...]string{"", "p", "", "p", "", ""}
@@ -306,10 +309,13 @@ func (c *rpcCall) denied(reason ...uint32) []byte {
 	return words(words(nil, c.xid, reply, msgDenied), reason...)
 }
 
-// fail returns the reply of an NFS call with a status other than OK.
+// fail returns the reply of an NFS call with a status other than OK, without attributes.
 func (c *rpcCall) fail(s status) []byte {
 	b := words(c.accepted(acceptSuccess), uint32(s))
-	return append(b, make([]byte, 4*nfsProcedures[c.procedure].failure)...)
+	for _, follow := range nfsProcedures[c.procedure].failure {
+		b = append(b, make([]byte, 4*noFollow[follow])...)
+	}
+	return b
 }
 
 // appendOpaque appends a counted opaque.

@@ -104,6 +104,9 @@ type attributes struct {
 	size, used          uint64
 	major, minor        uint32
 	atime, mtime, ctime time.Time
+	// changes is one more after each operation that changes the file, except reads, which change only
+	// atime. It is 0 if the store does not count.
+	changes uint64
 }
 
 // modeBits are those of Unix: permissions, set-user-ID, set-group-ID, sticky.
