@@ -11,6 +11,7 @@ require (
 	github.com/charmbracelet/bubbletea v1.3.10
 	github.com/fsnotify/fsnotify v1.10.1
 	github.com/gopacket/gopacket v1.7.5
+	github.com/hanwen/go-fuse/v2 v2.11.0 // later ones, up to 2.12.1, do not compile where int has 32 bits
 	github.com/jedib0t/go-pretty/v6 v6.8.3
 	github.com/jstemmer/go-junit-report/v2 v2.1.0
 	github.com/opencontainers/go-digest v1.0.0

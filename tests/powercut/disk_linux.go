@@ -1,13 +1,9 @@
 package powercut
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
-
 	"sync"
 	"testing"
 
@@ -15,10 +11,11 @@ import (
 )
 
 // Disk is a block device with a volatile write cache: what was written is durable after a flush. It
-// is a loop device on a file that this process serves (see served).
+// is a loop device on a file that another process serves, and ends with this one.
 type Disk struct {
 	Device string // its name in /dev
 	event  func()
+	server *os.Process
 
 	mu       sync.Mutex
 	content  []byte  // as it is read
@@ -47,11 +44,8 @@ func NewDisk(t testing.TB, size int, event func()) *Disk {
 		event = func() {}
 	}
 	d := &Disk{event: event, content: make([]byte, size), durable: make([]byte, size)}
-	image := filepath.Join(t.TempDir(), "disk")
-	if err := os.WriteFile(image, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := serve(t, d, image); err != nil {
+	image, err := d.serve(t)
+	if err != nil {
 		t.Skipf("a file of a FUSE file system: %v", err)
 	}
 	// Not by os.Open: the runtime would poll the file in a call that it does not expect to block, and
@@ -68,25 +62,6 @@ func NewDisk(t testing.TB, size int, event func()) *Disk {
 	t.Cleanup(detach)
 	d.Device = device
 	return d
-}
-
-// Mount makes an ext4 file system on the disk, and mounts it until the end of the test.
-func (d *Disk) Mount(t testing.TB, options ...string) (dir string) {
-	t.Helper()
-	if out, err := exec.Command("mkfs.ext4", append(append([]string{"-q", "-m", "0"}, options...), d.Device)...).CombinedOutput(); err != nil {
-		t.Skipf("mkfs.ext4: %v %s", err, out)
-	}
-	dir = t.TempDir()
-	if err := unix.Mount(d.Device, dir, "ext4", 0, ""); err != nil {
-		t.Skipf("mount: %v", err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(dir, 0); err != nil {
-			t.Errorf("umount: %v", err)
-			_ = unix.Unmount(dir, unix.MNT_DETACH)
-		}
-	})
-	return dir
 }
 
 // Cut returns the content of the disk if the power fails now. Of the writes since the last flush
@@ -132,63 +107,4 @@ func (d *Disk) flush() {
 		copy(d.durable[w.off:], w.data)
 	}
 	d.volatile = nil
-}
-
-// Mounted calls f with the directory of an image's file system.
-func Mounted(t testing.TB, image []byte, f func(dir string) error) error {
-	fd, err := unix.MemfdCreate("image", unix.MFD_CLOEXEC)
-	if err != nil {
-		return err
-	}
-	file := os.NewFile(uintptr(fd), "image")
-	defer func() { _ = file.Close() }()
-	if _, err := file.Write(image); err != nil {
-		return err
-	}
-	device, detach, err := attach(int(file.Fd()), 0)
-	if err != nil {
-		return err
-	}
-	defer detach()
-	dir, err := os.MkdirTemp(t.TempDir(), "")
-	if err != nil {
-		return err
-	}
-	if err := unix.Mount(device, dir, "ext4", unix.MS_NOATIME, ""); err != nil {
-		return &os.PathError{Op: "mount", Path: device, Err: err}
-	}
-	defer func() { _ = unix.Unmount(dir, unix.MNT_DETACH) }()
-	return f(dir)
-}
-
-// attach makes a loop device of a file.
-func attach(fd int, flags uint32) (device string, detach func(), err error) {
-	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
-	if err != nil {
-		return "", nil, err
-	}
-	defer func() { _ = control.Close() }()
-	for {
-		n, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
-		if err != nil {
-			return "", nil, err
-		}
-		loop, err := os.OpenFile(fmt.Sprint("/dev/loop", n), os.O_RDWR, 0)
-		if err != nil {
-			return "", nil, err
-		}
-		cfg := &unix.LoopConfig{Fd: uint32(fd), Size: logical, Info: unix.LoopInfo64{Flags: flags}}
-		err = unix.IoctlLoopConfigure(int(loop.Fd()), cfg)
-		switch {
-		case err == nil:
-			return loop.Name(), func() {
-				_ = unix.IoctlSetInt(int(loop.Fd()), unix.LOOP_CLR_FD, 0)
-				_ = loop.Close()
-			}, nil
-		case err != unix.EBUSY: // another program was faster
-			_ = loop.Close()
-			return "", nil, err
-		}
-		_ = loop.Close()
-	}
 }

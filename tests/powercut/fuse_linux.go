@@ -1,140 +1,222 @@
 package powercut
 
 import (
-	"encoding/binary"
+	"bytes"
+	"context"
+	"errors"
 	"fmt"
-	"sync"
+	"net"
+	"net/rpc"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
 	"syscall"
 	"testing"
 
+	"github.com/hanwen/go-fuse/v2/fs"
+	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 )
 
-// Requests of FUSE (linux/fuse.h). All numbers are in the byte order of the machine.
+// The disk's file is in a file system of a process of its own, which asks this one for the content.
+// Whoever writes to the disk waits in the kernel, where it cannot be killed, until the file system
+// answers. A test that ended meanwhile, with the file system in its own process, would wait for
+// itself. So the kernel kills the process with the test. That answers all requests with an error,
+// and ends the file system's mount, which only the process has.
+
+// Environment variables of the process.
 const (
-	fuseForget      = 2
-	fuseGetattr     = 3
-	fuseOpen        = 14
-	fuseRead        = 15
-	fuseWrite       = 16
-	fuseStatfs      = 17
-	fuseRelease     = 18
-	fuseFsync       = 20
-	fuseFlush       = 25
-	fuseInit        = 26
-	fuseInterrupt   = 36
-	fuseDestroy     = 38
-	fuseBatchForget = 42
-	fuseFallocate   = 43
+	serveAt   = "SOFTRNIC_POWERCUT_DIR" // where the file system is mounted
+	serveSize = "SOFTRNIC_POWERCUT_SIZE"
 )
 
-const (
-	fuseHeader   = 40 // of a request
-	fuseReply    = 16 // the header of a reply
-	fuseBlockLen = physical
-	fuseMaxWrite = 128 << 10
-	fuseBufLen   = fuseMaxWrite + 4096
-)
+// The process is the program of the test.
+func init() {
+	if dir := os.Getenv(serveAt); dir != "" {
+		fmt.Fprintln(os.Stderr, serveFile(dir))
+		os.Exit(1)
+	}
+}
 
-// serve mounts a file system on a file until the end of the test: it consists of one file, which
-// has the content of the disk. The kernel keeps no writes back, so that it calls the disk for each.
-func serve(t testing.TB, d *Disk, at string) error {
-	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
+const imageName = "disk" // of the file
+
+// serve starts the process, until the end of the test, and returns the name of the file.
+func (d *Disk) serve(t testing.TB) (image string, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return err
+		return "", err
 	}
-	options := fmt.Sprintf("fd=%d,rootmode=%o,user_id=0,group_id=0", fd, unix.S_IFREG)
-	if err := unix.Mount("powercut", at, "fuse", unix.MS_NOSUID|unix.MS_NODEV, options); err != nil {
-		_ = unix.Close(fd)
-		return err
+	near, far := os.NewFile(uintptr(fds[0]), "near"), os.NewFile(uintptr(fds[1]), "far")
+	defer func() { _ = far.Close() }()
+	conn, err := net.FileConn(near)
+	if err = errors.Join(err, near.Close()); err != nil {
+		return "", err
 	}
-	var serving sync.WaitGroup
-	serving.Go(func() {
-		for buf := make([]byte, fuseBufLen); ; {
-			n, err := unix.Read(fd, buf)
-			switch {
-			case err == unix.EINTR, err == unix.ENOENT: // the request was interrupted
-				continue
-			case err != nil: // ENODEV: it is unmounted
-				return
-			}
-			if reply := d.request(buf[:n]); reply != nil {
-				_, _ = unix.Write(fd, reply)
-			}
+	ready := make(chan struct{})
+	server := rpc.NewServer()
+	if err := server.RegisterName("Disk", &requests{d, ready}); err != nil {
+		return "", err
+	}
+	program, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	dir := t.TempDir()
+	cmd := exec.Command(program)
+	cmd.Env = append(os.Environ(), serveAt+"="+dir, serveSize+"="+strconv.Itoa(len(d.content)))
+	cmd.ExtraFiles = []*os.File{far}
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS, Pdeathsig: unix.SIGKILL}
+	started, ended := make(chan error), make(chan struct{})
+	go func() {
+		runtime.LockOSThread() // with which the process ends
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			_ = cmd.Wait()
 		}
-	})
+		close(ended)
+	}()
+	if err := <-started; err != nil {
+		_ = conn.Close()
+		return "", err
+	}
+	go server.ServeConn(conn) // until the process ends
+	d.server = cmd.Process
 	t.Cleanup(func() {
-		// Other mount namespaces may have got copies of the mounts, whatever this process unmounts.
-		_ = unix.Unmount(at, unix.MNT_FORCE)
-		_ = unix.Unmount(at, unix.MNT_DETACH)
-		serving.Wait()
-		_ = unix.Close(fd)
+		_ = cmd.Process.Kill()
+		<-ended
 	})
+	select {
+	case <-ready:
+		return filepath.Join(fmt.Sprintf("/proc/%d/root", cmd.Process.Pid), dir, imageName), nil
+	case <-ended:
+		return "", errors.New(stderr.String())
+	}
+}
+
+// requests are those of the process, as net/rpc wants them.
+type requests struct {
+	d     *Disk
+	ready chan struct{}
+}
+
+// Ready says that the file is there.
+func (r *requests) Ready(_ struct{}, _ *struct{}) error {
+	close(r.ready)
 	return nil
 }
 
-// request executes a request, and returns the reply, or nil if there is none.
-func (d *Disk) request(b []byte) []byte {
-	e := binary.NativeEndian
-	opcode, args := e.Uint32(b[4:]), b[fuseHeader:]
-	reply := make([]byte, fuseReply, 128)
-	numbers := func(list ...any) {
-		for _, v := range list {
-			switch v := v.(type) {
-			case int:
-				reply = e.AppendUint32(reply, uint32(v))
-			case uint64:
-				reply = e.AppendUint64(reply, v)
-			}
-		}
+// Read reads bytes from and to.
+func (r *requests) Read(span [2]int, data *[]byte) error {
+	r.d.mu.Lock()
+	defer r.d.mu.Unlock()
+	size := len(r.d.content)
+	*data = bytes.Clone(r.d.content[min(span[0], size):min(span[1], size)])
+	return nil
+}
+
+func (r *requests) Write(w struct {
+	Off  int
+	Data []byte
+}, _ *struct{}) error {
+	r.d.write(w.Off, w.Data)
+	return nil
+}
+
+func (r *requests) Flush(_ struct{}, _ *struct{}) error {
+	r.d.flush()
+	return nil
+}
+
+// file is the only one of the file system. The kernel keeps no writes back, so that it calls for
+// each.
+type file struct {
+	fs.Inode
+	disk *rpc.Client
+	size int
+}
+
+// serveFile serves the file until it is unmounted.
+func serveFile(dir string) error {
+	size, err := strconv.Atoi(os.Getenv(serveSize))
+	if err != nil {
+		return err
 	}
-	failed := syscall.Errno(0)
-	switch opcode {
-	case fuseForget, fuseBatchForget, fuseInterrupt:
-		return nil
-	case fuseInit:
-		const major, minor, bigWrites = 7, 31, 1 << 5
-		numbers(major, minor, 0, bigWrites, 0, fuseMaxWrite, 1)
-		reply = append(reply, make([]byte, 36)...)
-	case fuseGetattr:
-		const inode = 1
-		size := uint64(len(d.content))
-		numbers(uint64(1<<30), 0, 0, uint64(inode), size, size/logical, uint64(0), uint64(0), uint64(0), 0, 0, 0)
-		numbers(unix.S_IFREG|0o600, 1, 0, 0, 0, fuseBlockLen, 0)
-	case fuseOpen:
-		numbers(uint64(0), 0, 0)
-	case fuseStatfs: // without it a loop device has no discards
-		none := uint64(0)
-		numbers(uint64(len(d.content))/fuseBlockLen, none, none, none, none, fuseBlockLen, 255, fuseBlockLen, 0)
-		reply = append(reply, make([]byte, 24)...)
-	case fuseRead:
-		off, n := int(e.Uint64(args[8:])), int(e.Uint32(args[16:]))
-		d.mu.Lock()
-		reply = append(reply, d.content[min(off, len(d.content)):min(off+n, len(d.content))]...)
-		d.mu.Unlock()
-	case fuseWrite:
-		const head = 40
-		off, n := int(e.Uint64(args[8:])), int(e.Uint32(args[16:]))
-		d.write(off, args[head:head+n])
-		numbers(n, 0)
-	case fuseFallocate: // a hole, or zeros
-		off, n := int(e.Uint64(args[8:])), int(e.Uint64(args[16:]))
-		if e.Uint32(args[24:])&(unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_ZERO_RANGE) == 0 {
-			failed = unix.EOPNOTSUPP
-			break
-		}
-		d.write(off, make([]byte, n))
-	case fuseFsync:
-		d.flush()
-	case fuseRelease, fuseFlush, fuseDestroy:
-	default:
-		failed = unix.ENOSYS
+	conn, err := net.FileConn(os.NewFile(3, "requests"))
+	if err != nil {
+		return err
 	}
-	if failed != 0 {
-		reply = reply[:fuseReply]
+	f := &file{disk: rpc.NewClient(conn), size: size}
+	root := new(fs.Inode)
+	server, err := fs.Mount(dir, root, &fs.Options{
+		MountOptions: fuse.MountOptions{DirectMountStrict: true, MaxWrite: 128 << 10, SingleThreaded: true},
+		OnAdd: func(ctx context.Context) {
+			root.AddChild(imageName, root.NewPersistentInode(ctx, f, fs.StableAttr{Mode: unix.S_IFREG}), false)
+		},
+	})
+	if err != nil {
+		return err
 	}
-	e.PutUint32(reply, uint32(len(reply)))
-	e.PutUint32(reply[4:], uint32(-int32(failed)))
-	copy(reply[8:fuseReply], b[8:16])
-	return reply
+	if f.do("Disk.Ready", struct{}{}, nil) == fs.OK {
+		server.Wait()
+	}
+	return errors.New("the file system has ended")
+}
+
+// do asks the process of the test.
+func (f *file) do(method string, args, reply any) syscall.Errno {
+	if f.disk.Call(method, args, reply) != nil {
+		return unix.EIO
+	}
+	return fs.OK
+}
+
+// Getattr implements fs.NodeGetattrer.
+func (f *file) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
+	out.Mode, out.Size, out.Blksize = 0o600, uint64(f.size), physical
+	return fs.OK
+}
+
+// Statfs implements fs.NodeStatfser. Without it a loop device has no discards.
+func (f *file) Statfs(_ context.Context, out *fuse.StatfsOut) syscall.Errno {
+	out.Blocks, out.Bsize, out.Frsize, out.NameLen = uint64(f.size/physical), physical, physical, 255
+	return fs.OK
+}
+
+// Open implements fs.NodeOpener.
+func (f *file) Open(context.Context, uint32) (fs.FileHandle, uint32, syscall.Errno) {
+	return nil, 0, fs.OK
+}
+
+// Read implements fs.NodeReader.
+func (f *file) Read(_ context.Context, _ fs.FileHandle, dest []byte, off int64) (fuse.ReadResult, syscall.Errno) {
+	var data []byte
+	errno := f.do("Disk.Read", [2]int{int(off), int(off) + len(dest)}, &data)
+	return fuse.ReadResultData(data), errno
+}
+
+// Write implements fs.NodeWriter.
+func (f *file) Write(_ context.Context, _ fs.FileHandle, data []byte, off int64) (uint32, syscall.Errno) {
+	return uint32(len(data)), f.do("Disk.Write", struct {
+		Off  int
+		Data []byte
+	}{int(off), data}, nil)
+}
+
+// Allocate implements fs.NodeAllocater, for holes and zeros.
+func (f *file) Allocate(ctx context.Context, _ fs.FileHandle, off, size uint64, mode uint32) syscall.Errno {
+	if mode&(unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_ZERO_RANGE) == 0 {
+		return unix.EOPNOTSUPP
+	}
+	_, errno := f.Write(ctx, nil, make([]byte, size), int64(off))
+	return errno
+}
+
+// Fsync implements fs.NodeFsyncer.
+func (f *file) Fsync(context.Context, fs.FileHandle, uint32) syscall.Errno {
+	return f.do("Disk.Flush", struct{}{}, nil)
 }
