@@ -186,8 +186,11 @@ func execute(conn io.Reader, impairment *node.Impairment) error {
 	return impairment.Set(*r.Impair)
 }
 
-// askTimeout bounds the time of a node's answer.
-const askTimeout = 2 * time.Second
+// Bounds of a node's answer: its time, and its length in bytes, with room for 100,000 QPs.
+const (
+	askTimeout = 2 * time.Second
+	maxAnswer  = 256 << 20
+)
 
 // Nodes returns the status of all nodes of this user, sorted by process ID. If pid is not 0, it
 // returns the nodes of that process and of its descendants only. It removes sockets that killed
@@ -244,5 +247,5 @@ func ask(ctx context.Context, socket string, r Request) (n Node, err error) {
 	if err := json.NewEncoder(conn).Encode(r); err != nil {
 		return n, err
 	}
-	return n, json.NewDecoder(conn).Decode(&n)
+	return n, json.NewDecoder(io.LimitReader(conn, maxAnswer)).Decode(&n)
 }
