@@ -60,7 +60,7 @@ func TestNFSForward(t *testing.T) {
 		t.Run(transport.String(), func(t *testing.T) {
 			p, origin := cmPeer(t, 2, transport), cmPeer(t, 3, verbs.RoCEv2)
 			p.MountStorage(t)
-			l := newNFSLab(t, p, "", 5*time.Minute)
+			l := newNFSLab(t, p, "", 15*time.Minute)
 			l.exportFrom(t, origin)
 			start := func() *process {
 				s := startProcess(t, exec.CommandContext(l.ctx, "ip", strings.Fields(fmt.Sprintf(
