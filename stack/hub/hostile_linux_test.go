@@ -115,7 +115,7 @@ func attackFor(t *testing.T, dir string, victim *victimProcess) {
 // hub's connections, and gets them again after disconnecting. Otherwise it could keep all others
 // from joining.
 func TestSilentConnections(t *testing.T) {
-	s := &server{cfg: Config{Log: slog.New(slog.DiscardHandler)}, conns: map[*net.UnixConn]bool{},
+	s := &server{cfg: Config{Log: slog.New(slog.DiscardHandler), Counters: new(Counters)}, conns: map[*net.UnixConn]bool{},
 		users: map[uint32]*user{}, silent: map[origin]int{}}
 	for range 2 {
 		var peers []*silentHub
@@ -136,6 +136,9 @@ func TestSilentConnections(t *testing.T) {
 		if len(s.silent) != 0 || len(s.conns) != 0 {
 			t.Errorf("after disconnecting there are %v, of which %v are silent", s.conns, s.silent)
 		}
+	}
+	if n := s.cfg.Counters.Refused.Load(); n != 2 {
+		t.Errorf("%d connections were refused", n)
 	}
 }
 

@@ -76,6 +76,7 @@ type Counters struct {
 	Received atomic.Uint64 // datagrams; those that arrived as one (GRO) count once
 	Bytes    atomic.Uint64 // payload bytes
 	Dropped  atomic.Uint64 // datagrams, and records of clients, without a destination
+	Refused  atomic.Uint64 // connections and requests, as the client, its user, or all have as much as they may
 }
 
 const (

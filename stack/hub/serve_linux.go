@@ -344,12 +344,12 @@ func (s *server) accept(conn *net.UnixConn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	from := origin{peer.Uid, peer.Pid}
-	if s.closed || len(s.conns) >= maxConns || s.silent[from] >= most {
-		_ = conn.Close()
-		return
+	var u *user
+	if !s.closed && len(s.conns) < maxConns && s.silent[from] < most {
+		u = s.enter(peer.Uid)
 	}
-	u := s.enter(peer.Uid)
 	if u == nil {
+		s.cfg.Counters.Refused.Add(1)
 		_ = conn.Close()
 		return
 	}
@@ -377,6 +377,7 @@ func (s *server) talk(conn *net.UnixConn, from origin, u *user) {
 		return // the client tries again: this process may have had no CPU time
 	}
 	if err != nil {
+		s.refused(err)
 		if !isAbsent(err) { // the client has left, or only checked for a hub
 			s.cfg.Log.Warn("a process was refused as a client", "error", err)
 		}
@@ -384,7 +385,12 @@ func (s *server) talk(conn *net.UnixConn, from origin, u *user) {
 		_, _ = conn.Write(w.encode())
 		return
 	}
-	defer s.remove(m)
+	defer func() {
+		_ = s.inTurn(m, func() error {
+			s.remove(m)
+			return nil
+		})
+	}()
 	w := welcome{secret: m.lease.secret, span: m.lease.span}
 	if _, err := conn.Write(w.encode()); err != nil {
 		return
@@ -402,7 +408,8 @@ func (s *server) talk(conn *net.UnixConn, from origin, u *user) {
 		}
 		var a answer
 		if err == nil {
-			a = answer{r.number, s.request(m, &r, fds)}
+			a = answer{r.number, s.inTurn(m, func() error { return s.do(m, &r, fds) })}
+			s.refused(a.err)
 		}
 		ring.CloseAll(fds)
 		if err != nil {
@@ -444,7 +451,7 @@ func (s *server) handshake(conn *net.UnixConn, pid int32, u *user) (*member, err
 		err = conn.SetReadDeadline(time.Time{})
 	}
 	if err == nil {
-		err = s.add(m, &h)
+		err = s.inTurn(m, func() error { return s.add(m, &h) })
 	}
 	if err != nil {
 		_ = unix.Munmap(memory)

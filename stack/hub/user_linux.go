@@ -4,10 +4,11 @@ package hub
 //
 // Each user has a share, so that none can exclude the others: of connections and QP numbers at most
 // half of what the others leave, and limited numbers of services, addresses and sockets. A
-// user's requests are performed one after the other, so that at most one of them competes with
-// each other user's.
+// user's clients join, leave and are served one after the other, so that at most one of them
+// competes with each other user's.
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"sync"
@@ -28,7 +29,7 @@ const (
 type user struct {
 	uid   uint32
 	conns int        // guarded by server.mu
-	turn  sync.Mutex // held during a request, in a hub of the machine
+	turn  sync.Mutex // held while a client joins or leaves, and during a request, in a hub of the machine
 }
 
 // origin is where a connection comes from. The process is 0 if it is not visible from here.
@@ -58,13 +59,20 @@ func (s *server) leave(u *user) {
 	}
 }
 
-// request performs a client's request when it is the user's turn.
-func (s *server) request(m *member, r *request, fds []int) error {
+// refused counts an error that says that a client, its user, or all have as much as they may.
+func (s *server) refused(err error) {
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EAGAIN) {
+		s.cfg.Counters.Refused.Add(1)
+	}
+}
+
+// inTurn calls f for a client when it is the user's turn.
+func (s *server) inTurn(m *member, f func() error) error {
 	if s.cfg.System {
 		m.user.turn.Lock()
 		defer m.user.turn.Unlock()
 	}
-	return s.do(m, r, fds)
+	return f()
 }
 
 // mayReceive checks that a client of a user may receive at one more address. mu is held.

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -51,6 +52,11 @@ func as(t testing.TB, uid int, f func()) {
 // systemHub runs a hub of the machine in this process until the end of the test.
 func systemHub(t *testing.T) (dir string) {
 	t.Helper()
+	return systemHubCounting(t, new(Counters))
+}
+
+func systemHubCounting(t *testing.T, c *Counters) (dir string) {
+	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("a hub of the machine for other users: it needs root")
 	}
@@ -58,7 +64,7 @@ func systemHub(t *testing.T) (dir string) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- Serve(ctx, Config{System: true, Classifier: everything{}, Quarantine: time.Nanosecond})
+		ended <- Serve(ctx, Config{System: true, Classifier: everything{}, Quarantine: time.Nanosecond, Counters: c})
 	}()
 	t.Cleanup(func() {
 		cancel()
@@ -302,10 +308,48 @@ func TestShareOfConnections(t *testing.T) {
 	}
 }
 
+// TestHostileJoins: while many processes of a user join and leave without end, those of another
+// user do not wait for all of these. Without turns it is a quarter of them, and more.
+func TestHostileJoins(t *testing.T) {
+	if os.Getenv("SOFTRNIC_LONG") == "" {
+		t.Skip("it takes seconds: .ci/run long hub-hostile")
+	}
+	dir := systemHub(t)
+	const processes, joins, most = 64, 50, 10
+	var others atomic.Int64
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	for range processes {
+		all.Go(func() {
+			as(t, bob, func() {
+				for ctx.Err() == nil {
+					if h := joinHostile(t, dir); h != nil {
+						others.Add(1)
+						h.close()
+					}
+				}
+			})
+		})
+	}
+	awaitTrue(t, "they join", func() bool { return others.Load() > processes })
+	before := others.Load()
+	for range joins {
+		joinAs(t, alice, dir).close()
+	}
+	n := float64(others.Load()-before) / joins
+	t.Logf("result: during a join, %.1f of %d processes of another user join", n, processes)
+	if n > most {
+		t.Errorf("that is more than %d", most)
+	}
+	cancel()
+	all.Wait()
+}
+
 // TestLimitsOfUser checks the numbers of services and addresses of a user's clients together, and
 // the size of rings.
 func TestLimitsOfUser(t *testing.T) {
-	dir := systemHub(t)
+	var c Counters
+	dir := systemHubCounting(t, &c)
 	a, b := joinAs(t, bob, dir), joinAs(t, bob, dir)
 	next := uint32(100)
 	ask := func(h *hostile, q request) error {
@@ -337,6 +381,9 @@ func TestLimitsOfUser(t *testing.T) {
 	}
 	if err := receives(a, 200); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("one more address: %v", err)
+	}
+	if n := c.Refused.Load(); n != 2 {
+		t.Errorf("%d requests were refused", n)
 	}
 	other := joinAs(t, alice, dir)
 	if err := errors.Join(receives(other, 200), serves(other, maxUserServices)); err != nil {

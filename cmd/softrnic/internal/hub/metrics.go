@@ -19,6 +19,7 @@ var (
 		"Datagrams that the hub received in place of a node. Several that GRO merged count once.")
 	bytesDesc   = desc("received_bytes_total", "Bytes of their payload.")
 	droppedDesc = desc("dropped_datagrams_total", "Datagrams without a receiver, or that their node did not receive in time.")
+	refusedDesc = desc("refused_total", "Connections and requests of nodes that were refused, as the node, its user, or all have as much as they may.")
 )
 
 // Describe implements prometheus.Collector.
@@ -28,7 +29,7 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeBy
 func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(clientsDesc, prometheus.GaugeValue, float64(c.Clients.Load()))
 	for d, n := range map[*prometheus.Desc]uint64{receivedDesc: c.Received.Load(), bytesDesc: c.Bytes.Load(),
-		droppedDesc: c.Dropped.Load()} {
+		droppedDesc: c.Dropped.Load(), refusedDesc: c.Refused.Load()} {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n))
 	}
 }
