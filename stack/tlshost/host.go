@@ -55,7 +55,7 @@ type Host struct {
 	cfg  Config
 	nics []stack.NIC
 
-	refused atomic.Uint64
+	refused, displaced atomic.Uint64
 
 	mu     sync.Mutex
 	closed bool
@@ -103,6 +103,9 @@ func (h *Host) NICs() []stack.NIC { return slices.Clone(h.nics) }
 // Refused returns the number of accepted TCP connections that were closed because TLS was not set
 // up: the handshake failed or took too long, there were too many, or Config.Admit refused the peer.
 func (h *Host) Refused() uint64 { return h.refused.Load() }
+
+// Displaced returns the number of those that were ended for newer ones, as there were too many.
+func (h *Host) Displaced() uint64 { return h.displaced.Load() }
 
 // Close closes the stack, and resets open connections.
 func (h *Host) Close() error {

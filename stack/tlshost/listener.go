@@ -113,6 +113,7 @@ func (l *listener) add(c stack.Stream) *list.Element {
 		at := l.busiest()
 		l.starting.Remove(at)
 		at.Value.(*starting).conn.Abort()
+		l.host.displaced.Add(1)
 	}
 	return l.starting.PushBack(s)
 }

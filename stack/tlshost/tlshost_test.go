@@ -417,6 +417,9 @@ func TestSilentClients(t *testing.T) {
 				p.Fatalf("%d of 300 silent clients were refused", p.b.Refused())
 			}
 		}
+		if n := p.b.Displaced(); n < 300-256 {
+			p.Errorf("%d were displaced", n)
+		}
 		// The others are refused in time.
 		for _, s := range silent {
 			_ = s.SetDeadline(time.Now().Add(20 * time.Second))

@@ -117,14 +117,18 @@ func TestServe(t *testing.T) {
 				t.Error(peer, err)
 			}
 		}
+		limits.Reached("test", "memory", func() uint64 { return 3 })
 		err := testutil.CollectAndCompare(limits, strings.NewReader(`
 # HELP softrnic_displaced_connections_total Connections without a valid message that were ended to make room for others.
 # TYPE softrnic_displaced_connections_total counter
 softrnic_displaced_connections_total{server="test"} 47
+# HELP softrnic_limit_reached_total What had to wait, or was refused, as the peer or all had as much as they may, by what it is.
+# TYPE softrnic_limit_reached_total counter
+softrnic_limit_reached_total{limit="memory",server="test"} 3
 # HELP softrnic_refused_connections_total Connections that were refused, because the peer or all had as many as they may.
 # TYPE softrnic_refused_connections_total counter
 softrnic_refused_connections_total{server="test"} 0
-`), "softrnic_displaced_connections_total", "softrnic_refused_connections_total")
+`), "softrnic_displaced_connections_total", "softrnic_limit_reached_total", "softrnic_refused_connections_total")
 		if err != nil {
 			t.Error(err)
 		}

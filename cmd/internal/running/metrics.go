@@ -24,6 +24,9 @@ func (f *Flags) startMetrics(n *node.Node) (stop func(), err error) {
 	n.Dev.MeasureLatency()
 	all := prometheus.NewRegistry() // a Registry is a Collector
 	all.MustRegister(metrics.NewCollector(n.Dev), f.Limits)
+	if n.TLS != nil {
+		f.Limits.Reached("tls", "handshakes", n.TLS.Displaced)
+	}
 	if f.Collector != nil {
 		all.MustRegister(f.Collector)
 	}

@@ -3,6 +3,7 @@ package rpcrdma
 import (
 	"context"
 	"net/netip"
+	"slices"
 	"sync"
 
 	"github.com/softrnic/softrnic/verbs/admission"
@@ -16,6 +17,7 @@ type budget struct {
 	taken   int
 	of      map[netip.Addr]int // bytes that the clients at an address have
 	waiting []*claim
+	waited  uint64 // claims that had to wait
 }
 
 type claim struct {
@@ -34,6 +36,9 @@ func (b *budget) take(ctx context.Context, peer netip.Addr, n int) (int, error) 
 	b.mu.Lock()
 	b.waiting = append(b.waiting, w)
 	b.grant()
+	if slices.Contains(b.waiting, w) {
+		b.waited++
+	}
 	b.mu.Unlock()
 	select {
 	case <-w.ready:
@@ -58,6 +63,13 @@ func (b *budget) put(peer netip.Addr, n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.give(peer, n)
+}
+
+// waits returns the number of claims that had to wait.
+func (b *budget) waits() uint64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.waited
 }
 
 func (b *budget) give(peer netip.Addr, n int) {

@@ -85,6 +85,9 @@ func TestFullMemory(t *testing.T) {
 		if n := len(entered); n != 0 {
 			t.Errorf("%d further calls were served", n)
 		}
+		if l.Stats().Waited == 0 {
+			t.Error("no call has waited for memory")
+		}
 		close(release)
 		for range rogueReceives {
 			if got, _, wc := r.receives(); got == nil {

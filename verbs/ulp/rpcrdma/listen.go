@@ -62,6 +62,9 @@ type Stats struct {
 	Calls     uint64
 	Replies   uint64
 	Errors    uint64 // error messages sent
+	// Waited are the calls that had to wait for memory, because their peer or all had as much as they
+	// may.
+	Waited uint64
 	// Received and Sent are the lengths of RPC messages. ByRead and ByWrite are the parts of them
 	// that RDMA READs and WRITEs moved.
 	Received, Sent, ByRead, ByWrite uint64
@@ -77,7 +80,7 @@ func (l *Listener) Stats() Stats {
 	c := &l.stats
 	return Stats{
 		Connections: uint64(c.connections.Load()), Accepted: c.accepted.Load(), Admission: l.gate.Stats(),
-		Calls: c.calls.Load(), Replies: c.replies.Load(), Errors: c.errors.Load(),
+		Calls: c.calls.Load(), Replies: c.replies.Load(), Errors: c.errors.Load(), Waited: l.memory.waits(),
 		Received: c.received.Load(), Sent: c.sent.Load(), ByRead: c.byRead.Load(), ByWrite: c.byWrite.Load(),
 	}
 }

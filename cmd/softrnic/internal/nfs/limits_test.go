@@ -38,6 +38,9 @@ func TestCommitsAreBounded(t *testing.T) {
 		if n := g.inside.Load(); n != maxWorkersOfPeer {
 			t.Errorf("%d COMMITs are inside the store", n)
 		}
+		if n := e.workers.waited.Load(); n != 1000-maxWorkersOfPeer {
+			t.Errorf("%d calls have waited", n)
+		}
 		c.getattr(t, files[0])
 		close(g.release)
 		synctest.Wait()

@@ -127,6 +127,7 @@ func (c *Serve) listen(n *node.Node, cfg *rpcrdma.Config, m *metrics) (*rpcrdma.
 	}
 	m.listener.Store(l)
 	c.Limits.Add("nfs", func() admission.Stats { return l.Stats().Admission })
+	c.Limits.Reached("nfs", "memory", func() uint64 { return l.Stats().Waited })
 	return l, nil
 }
 
@@ -154,6 +155,7 @@ func (c *Serve) serve(ctx context.Context, n *node.Node, ex *export, m *metrics)
 	if err != nil {
 		return errors.Join(fmt.Errorf("--mount-port %d: %w", c.MountPort, err), l.Close())
 	}
+	c.Limits.Reached("nfs", "calls", ex.workers.waited.Load)
 	serving, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	ended := make(chan struct{}, 3)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -12,7 +13,8 @@ import (
 // each client. A call that its client has abandoned counts until it ends. Further calls wait; the
 // credits of the connections bound those.
 type workers struct {
-	slots chan struct{} // has a value for each call
+	slots  chan struct{} // has a value for each call
+	waited atomic.Uint64 // calls that had to wait
 
 	mu    sync.Mutex
 	peers map[netip.Addr]*peerWorkers
@@ -45,6 +47,9 @@ func (w *workers) take(ctx context.Context, client netip.Addr) bool {
 		w.peers[client] = p
 	}
 	p.users++
+	if p.users > maxWorkersOfPeer || len(w.slots) == maxWorkers {
+		w.waited.Add(1)
+	}
 	w.mu.Unlock()
 	select {
 	case p.slots <- struct{}{}:

@@ -87,6 +87,8 @@ func (c *serve) Run(ctx context.Context, e *cli.Env) (err error) {
 		}
 		metrics.target.Store(t)
 		c.Limits.Add("nvme", func() admission.Stats { return t.Stats().Admission })
+		c.Limits.Reached("nvme", "memory", func() uint64 { return t.Stats().WaitedForMemory })
+		c.Limits.Reached("nvme", "operations", func() uint64 { return t.Stats().WaitedForWorkers })
 		n.Log.Info("serving", "addrs", n.Addrs(), "port", c.Port, "nqn", c.NQN, "namespaces", len(cfg.Namespaces))
 		stop := context.AfterFunc(ctx, func() { _ = t.Close() })
 		defer stop()

@@ -27,6 +27,8 @@ func (c *Command) withSockets(ctx context.Context, e *cli.Env, cfg dropin.Config
 			return err
 		}
 		flags.Limits.Add("sockets", agent.Unread)
+		flags.Limits.Reached("sockets", "pending", agent.Declined)
+		flags.Limits.Reached("sockets", "accepted", agent.Waited)
 		defer func() {
 			closed := agent.Close()
 			if cfg.Counters != "" {

@@ -19,6 +19,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -56,6 +57,8 @@ type Agent struct {
 	// Each is a semaphore, with a slot for each connection.
 	undelivered chan struct{} // connections accepted over RDMA, but not yet by the program
 	connected   chan struct{} // connections accepted over RDMA, until they end
+
+	declined, waited atomic.Uint64 // connects with too many pending, and connections that waited for a slot
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -181,6 +184,13 @@ func (a *Agent) admit(c *net.UnixConn) (*admission.Place[uint32], error) {
 
 // Unread returns the numbers of connections that have not sent their request.
 func (a *Agent) Unread() admission.Stats { return a.unread.Stats() }
+
+// Declined returns the number of connects that were left to TCP, because too many were pending.
+func (a *Agent) Declined() uint64 { return a.declined.Load() }
+
+// Waited returns the number of connections over RDMA that had to wait, because too many were
+// accepted.
+func (a *Agent) Waited() uint64 { return a.waited.Load() }
 
 // Any local user may connect to the Unix socket. Therefore the number of connections without a
 // request, and the time for sending it, are limited.

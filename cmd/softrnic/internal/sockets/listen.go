@@ -157,6 +157,9 @@ func (a *Agent) accept(at netip.AddrPort, l *rdmaListener) {
 
 // take takes a slot. It returns false if the agent is closed before a slot is free.
 func (a *Agent) take(slots chan struct{}) bool {
+	if len(slots) == cap(slots) {
+		a.waited.Add(1)
+	}
 	select {
 	case slots <- struct{}{}:
 		return true

@@ -183,6 +183,7 @@ func (a *Agent) addPending(cookie uint64) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if len(a.pending) >= maxPending {
+		a.declined.Add(1)
 		return false
 	}
 	a.pending[cookie] = struct{}{}

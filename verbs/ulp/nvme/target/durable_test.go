@@ -371,7 +371,8 @@ func (s *slowReads) ReadAt(p []byte, off int64) (int, error) {
 func TestBlockedReads(t *testing.T) {
 	const limit = 64
 	s := &slowReads{disk: newDisk(), leave: make(chan struct{})}
-	a := newLab(t, verbs.RoCEv2, &target.Config{Namespaces: []target.Namespace{{Backend: s}}}).associate(4, 0)
+	l := newLab(t, verbs.RoCEv2, &target.Config{Namespaces: []target.Namespace{{Backend: s}}})
+	a := l.associate(4, 0)
 	const many = testDepth - 2
 	for _, q := range a.io {
 		for range many {
@@ -392,6 +393,9 @@ func TestBlockedReads(t *testing.T) {
 				t.Fatalf("%+v, %v", done, err)
 			}
 		}
+	}
+	if l.target.Stats().WaitedForWorkers == 0 {
+		t.Error("no operation has waited")
 	}
 	if most := s.most.Load(); most != limit {
 		t.Errorf("%d reads at the same time, want %d", most, limit)

@@ -27,6 +27,8 @@ type pool struct {
 	mrs  sync.Map     // of *slab to *verbs.MR: the memory of backends
 	lent atomic.Int64 // pages of backends in use, of at most limit slabs
 
+	waited atomic.Uint64 // times that a queue had to wait
+
 	mu      sync.Mutex // taken after the locks of queues
 	slabs   []*verbs.MR
 	used    map[*hostWork]int // chunks of the hosts at an address
@@ -115,6 +117,7 @@ func (p *pool) get(q *queue) (*chunk, error) {
 	if n == 0 || !mayHave {
 		if !slices.Contains(p.waiting, q) {
 			p.waiting = append(p.waiting, q)
+			p.waited.Add(1)
 		}
 		return nil, nil
 	}

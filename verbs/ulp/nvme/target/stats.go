@@ -36,6 +36,10 @@ type Stats struct {
 	Errors                  uint64 // commands that have failed
 	Unauthenticated         uint64 // queues whose authentication has failed
 
+	// What had to wait, because the hosts at its address, or all, had as much as they may.
+	WaitedForMemory  uint64 // queues, each time
+	WaitedForWorkers uint64 // operations of a backend
+
 	// Admission has the places of connections. Those before authentication, before Connect, and with
 	// the discovery service are strangers'.
 	Admission admission.Stats
@@ -54,6 +58,7 @@ func (t *Target) Stats() Stats {
 		Queues: len(t.queues), Reads: sum.reads.Load(), Writes: sum.writes.Load(), ReadBytes: sum.readBytes.Load(),
 		WrittenBytes: sum.writtenBytes.Load(), CopiedBytes: sum.copiedBytes.Load(), Errors: sum.errors.Load(),
 		Unauthenticated: sum.unauthenticated.Load(), Admission: t.gate.Stats(),
+		WaitedForMemory: t.pool.waited.Load(), WaitedForWorkers: t.work.waited.Load(),
 	}
 	for _, ns := range t.namespaces {
 		if ns.durability.hasLost() {

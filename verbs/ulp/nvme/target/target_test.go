@@ -665,6 +665,9 @@ func TestShareOfPool(t *testing.T) {
 		good := l.associate(1, 0).io[0]
 		w.SGL = good.keyed(0, 4096)
 		good.want(w, nil, nvme.Success)
+		if l.target.Stats().WaitedForMemory == 0 {
+			t.Error("nobody has waited for memory")
+		}
 		close(disk.release)
 		for range testDepth - 1 {
 			if done, err := q.response(); err != nil || done.Status != nvme.Success {

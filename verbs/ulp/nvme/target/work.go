@@ -18,7 +18,8 @@ const (
 type work struct {
 	mu      sync.Mutex // no other lock is taken meanwhile
 	running int
-	turns   []*hostWork // those with waiting operations that may run
+	turns   []*hostWork   // those with waiting operations that may run
+	waited  atomic.Uint64 // operations that had to wait
 }
 
 // hostWork is the work of the hosts at one address.
@@ -43,6 +44,9 @@ func (w *work) add(op operation) {
 	op.q.host.waiting = append(op.q.host.waiting, op)
 	w.queue(op.q.host)
 	op, ok := w.next()
+	if !ok {
+		w.waited.Add(1)
+	}
 	w.mu.Unlock()
 	if ok {
 		go w.run(op)
