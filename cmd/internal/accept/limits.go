@@ -57,7 +57,8 @@ var (
 	heldDesc      = desc("held_connection_places", "Connections that it has, with those that are being set up.")
 	refusedDesc   = desc("refused_connections_total", "Connections that were refused, because the peer or all had as many as they may.")
 	displacedDesc = desc("displaced_connections_total", "Connections without a valid message that were ended to make room for others.")
-	reachedDesc   = desc("limit_reached_total", "What had to wait, or was refused, as the peer or all had as much as they may, by what it is.", "limit")
+	reachedDesc   = desc("limit_reached_total", "What had to wait, or was refused, as the peer or all had as much as they may, by what it is.",
+		"limit")
 )
 
 // Describe implements prometheus.Collector.

@@ -19,7 +19,8 @@ var (
 		"Datagrams that the hub received in place of a node. Several that GRO merged count once.")
 	bytesDesc   = desc("received_bytes_total", "Bytes of their payload.")
 	droppedDesc = desc("dropped_datagrams_total", "Datagrams without a receiver, or that their node did not receive in time.")
-	refusedDesc = desc("refused_total", "Connections and requests of nodes that were refused, as the node, its user, or all have as much as they may.")
+	refusedDesc = desc("refused_total",
+		"Connections and requests of nodes that were refused, as the node, its user, or all have as much as they may.")
 )
 
 // Describe implements prometheus.Collector.

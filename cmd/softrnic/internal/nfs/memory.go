@@ -51,7 +51,8 @@ func newMemory(limit int64) *memory {
 func (m *memory) node(k kind, mode uint32, c *sattr) *memoryNode {
 	m.next++
 	now := time.Now()
-	n := &memoryNode{m: m, a: attributes{identity: identity{number: m.next}, kind: k, mode: mode, links: 1, mtime: now, ctime: now, changes: 1}}
+	n := &memoryNode{m: m, a: attributes{identity: identity{number: m.next}, kind: k, mode: mode, links: 1, mtime: now, ctime: now,
+		changes: 1}}
 	n.atime.Store(now.UnixNano())
 	if k == kindDirectory {
 		n.a.links, n.entries = 2, map[string]*memoryNode{}

@@ -2,15 +2,16 @@ package nfs
 
 import "testing"
 
-// change is a call that changes a file or directory, whose wcc_data is the first one in the results.
+// change is a call that changes a file or directory, whose wcc_data is the first one in the
+// results.
 type change struct {
 	procedure uint32
 	of        []byte
 	args      []any
 }
 
-// changesOf returns the calls that change a directory with the files "file" and "old", in an order in
-// which all succeed.
+// changesOf returns the calls that change a directory with the files "file" and "old", in an order
+// in which all succeed.
 func changesOf(root, file []byte) []change {
 	return []change{
 		{procWrite, file, []any{file, uint64(0), 4, 2, "text"}},
