@@ -130,7 +130,7 @@ func TestRunPreload(t *testing.T) {
 		t.Errorf("%v, want exit status 143", err)
 	}
 	for _, want := range []string{
-		"mlx5_0 siw0 1: CA 4: RNIC 0000:0000:0000:0000:0000:ffff:0a09:0001", "the rest is there", "ibdev", "4: ACTIVE", "directory",
+		"mlx5_0 siw0 1: CA 4: RNIC 0000:0000:0000:0000:0000:ffff:0a09:0001", "the rest is there", "ibdev", "4: ACTIVE", "symbolic link",
 		"/softrnic-run",
 	} {
 		if !strings.Contains(string(out), want) {

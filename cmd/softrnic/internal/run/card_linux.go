@@ -11,18 +11,13 @@ import (
 	"github.com/softrnic/softrnic/cmd/internal/dropin"
 )
 
-// The directories of sysfs to which a card adds entries, beside those of the kernel.
+// The directories of sysfs to which only a card adds entries.
 const (
-	sysDevices = "sys/devices"
-	sysBus     = "sys/bus"
-	pciBus     = sysBus + "/pci"
-	classNet   = sysClass + "/net"
-	classPCI   = sysClass + "/pci_bus"
+	sysBus   = "sys/bus"
+	pciBus   = sysBus + "/pci"
+	classNet = sysClass + "/net"
+	classPCI = sysClass + "/pci_bus"
 )
-
-// merged are the directories below sysClass, sysDevices and sysBus in which entries of the kernel
-// remain beside those of describe. Elsewhere a directory of describe replaces the kernel's.
-var merged = map[string]bool{pciBus: true, pciBus + "/devices": true, pciBus + "/drivers": true, classNet: true, classPCI: true}
 
 // slot is the place of a card: alone on the bus of a root port, which is alone on a host bridge.
 type slot struct {
@@ -213,30 +208,6 @@ func (t *tree) addInterface(path, name string) error {
 	t.link(at+"/device", path)
 	if _, ok := t.links[classNet+"/"+name]; !ok {
 		t.link(classNet+"/"+name, at)
-	}
-	return nil
-}
-
-// keepKernels adds links to the kernel's entries of the merged directories that t has. The
-// preloaded library shows programs a directory of t in place of the kernel's.
-func (t *tree) keepKernels() error {
-	for dir := range merged {
-		if !t.has(dir) {
-			continue
-		}
-		entries, err := os.ReadDir("/" + dir)
-		if err != nil && !os.IsNotExist(err) {
-			return err
-		}
-		for _, e := range entries {
-			name := dir + "/" + e.Name()
-			if merged[name] || t.has(name) {
-				continue
-			}
-			if kernel, err := filepath.EvalSymlinks("/" + name); err == nil {
-				t.links[name] = kernel
-			}
-		}
 	}
 	return nil
 }

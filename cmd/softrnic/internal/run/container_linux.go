@@ -31,12 +31,12 @@ func (c *Command) describeContainer(e *cli.Env) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	counters, err := describe(e, &cfg, "", dir, true, true)
+	d, err := describe(e, &cfg, "", dir, true, true)
 	if err != nil {
 		return err
 	}
-	for _, d := range counters {
-		d.Leave()
+	if err := d.leave(); err != nil {
+		return err
 	}
 	sum, err := hashTree(dir)
 	if err != nil {

@@ -7,7 +7,6 @@ import (
 	"io"
 	"os/exec"
 	"path"
-	"slices"
 	"strings"
 
 	"github.com/softrnic/softrnic/cmd/internal/dropin"
@@ -45,23 +44,6 @@ func linkerOf(file string) string {
 		}
 	}
 	return ""
-}
-
-// usesNetlink reports whether a program is linked against libmnl, as iproute2's rdma is. In a mount
-// namespace only such programs get the preloaded library. Others work without it, and some do not
-// work with one, such as those with gcc's AddressSanitizer.
-func usesNetlink(program string) bool {
-	file, err := exec.LookPath(program)
-	if err != nil {
-		return false
-	}
-	f, err := elf.Open(file)
-	if err != nil {
-		return false // a script
-	}
-	defer f.Close()
-	libs, _ := f.ImportedLibraries() // a static program has none
-	return slices.Contains(libs, "libmnl.so.0")
 }
 
 // missingProviders returns the directories of the vendors' libraries that the dynamic linker does

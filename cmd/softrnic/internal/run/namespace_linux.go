@@ -3,9 +3,11 @@ package run
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -43,9 +45,17 @@ func effectiveCapabilities() (uint64, error) {
 
 // The directories that get entries, below the directory of describe.
 const (
-	sysClass = "sys/class"
-	dev      = "dev"
+	sysClass   = "sys/class"
+	sysDevices = "sys/devices"
+	virtual    = sysDevices + "/virtual"
+	dev        = "dev"
 )
+
+// merged are the directories below sysClass, sysDevices, sysBus and dev in which entries of the
+// kernel remain beside those of describe. Elsewhere a directory of describe replaces the kernel's.
+var merged = map[string]bool{
+	virtual: true, pciBus: true, pciBus + "/devices": true, pciBus + "/drivers": true, classNet: true, classPCI: true,
+}
 
 // tryMounts is the value of --inside with which runInside only checks whether it may mount.
 const tryMounts = "-"
@@ -60,17 +70,26 @@ func (c *Command) runInside() error {
 	if c.Inside == tryMounts {
 		return unix.Mount("softrnic", "/"+sysClass, "tmpfs", unix.MS_NOSUID|unix.MS_NOEXEC, "mode=755")
 	}
-	for _, d := range []string{sysClass, sysDevices, sysBus, dev} {
+	// The namespace has a copy, so that no files are left if the command that created them is killed.
+	files := filepath.Join(c.Inside, "inside")
+	if err := errors.Join(os.Mkdir(files, 0o755), unix.Mount("softrnic", files, "tmpfs", unix.MS_NOSUID, "mode=755")); err != nil {
+		return fmt.Errorf("mount a tmpfs on %s: %w", files, err)
+	}
+	for _, d := range []string{sysDevices, sysClass, sysBus, dev} {
 		if _, err := os.Lstat(filepath.Join(c.Inside, d)); err != nil {
 			continue // without a card
 		}
-		if err := c.addTo(d); err != nil {
+		if err := c.addTo(files, d); err != nil {
 			return fmt.Errorf("%s: %w (--sysfs off does without)", d, err)
 		}
 	}
-	// The namespace has a copy, so that no files are left if the command that created them is
-	// killed.
-	if err := os.RemoveAll(c.Inside); err != nil {
+	if err := c.coverNetlinkPrograms(); err != nil {
+		return fmt.Errorf("answer netlink: %w (--sysfs off does without)", err)
+	}
+	if err := passDirectory(files); err != nil {
+		return err
+	}
+	if err := errors.Join(unix.Unmount(files, unix.MNT_DETACH), os.RemoveAll(c.Inside)); err != nil {
 		return err
 	}
 	runtime.LockOSThread() // exec keeps this thread's attributes
@@ -85,10 +104,13 @@ func (c *Command) runInside() error {
 }
 
 // addTo adds the entries of the tree's directory d to the kernel's. A kernel directory accepts no
-// new entries. So it becomes a new file system, in which each entry is an old one or a copy of a
-// new one.
-func (c *Command) addTo(d string) (err error) {
-	dir := "/" + d
+// new entries. So a copy of the tree's takes its place, in the file system of files, in which the
+// other entries are the old ones.
+func (c *Command) addTo(files, d string) (err error) {
+	dir, copied := "/"+d, filepath.Join(files, d)
+	if err := copyTree(filepath.Join(c.Inside, d), copied); err != nil {
+		return err
+	}
 	old, err := os.MkdirTemp(c.Inside, "old")
 	if err != nil {
 		return err
@@ -98,13 +120,39 @@ func (c *Command) addTo(d string) (err error) {
 	}
 	// Otherwise the files below it would be removed with those of describe.
 	defer func() { err = errors.Join(err, unix.Unmount(old, unix.MNT_DETACH)) }()
-	if err := unix.Mount("softrnic", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NOEXEC, "mode=755"); err != nil {
-		return fmt.Errorf("mount a tmpfs on %s: %w", dir, err)
-	}
-	if err := os.CopyFS(dir, os.DirFS(filepath.Join(c.Inside, d))); err != nil {
-		return err
+	if err := unix.Mount(copied, dir, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("bind %s to %s: %w", copied, dir, err)
 	}
 	return mirrorEntries(old, d)
+}
+
+// copyTree copies a directory with the modes of its files. Links are copied as they are.
+func copyTree(from, to string) error {
+	return filepath.WalkDir(from, func(name string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		at := to + strings.TrimPrefix(name, from)
+		switch {
+		case e.IsDir():
+			return os.MkdirAll(at, 0o755)
+		case e.Type()&fs.ModeSymlink != 0:
+			target, err := os.Readlink(name)
+			if err != nil {
+				return err
+			}
+			return os.Symlink(target, at)
+		}
+		info, err := e.Info()
+		if err != nil {
+			return err
+		}
+		content, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(at, content, info.Mode().Perm())
+	})
 }
 
 // mirrorEntries mirrors the entries of old in a directory, except those that it has already.

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -93,22 +94,16 @@ func (c *Command) Run(ctx context.Context, e *cli.Env) (err error) {
 		return err
 	}
 	defer remove()
-	counters, err := describe(e, &cfg, command, tree, byLibrary, false)
+	d, err := describe(e, &cfg, command, tree, byLibrary, false)
 	if err != nil {
 		return err
 	}
-	defer func() {
-		for _, d := range counters {
-			d.Close()
-		}
-	}()
+	defer func() { err = errors.Join(err, d.Close()) }()
 	if byLibrary {
+		d.follow(tree)
 		return c.preloaded(e, libs, tree, env)
 	}
-	if usesNetlink(c.Program[0]) {
-		env = withSysfs(libs, "", env)
-	}
-	return c.unshared(e, command, tree, env)
+	return c.unshared(e, command, libs, tree, env, d)
 }
 
 // exec runs the program in place of this one.
@@ -158,21 +153,35 @@ func mayUnshare() error {
 	return nil
 }
 
-// unshared runs this command again in new namespaces.
-func (c *Command) unshared(e *cli.Env, command, tree string, env []string) error {
-	cmd := exec.Command(command, append([]string{"run", "--inside", tree, "--"}, c.Program...)...)
+// unshared runs this command again in new namespaces, and keeps the files there as the devices are.
+func (c *Command) unshared(e *cli.Env, command, libs, tree string, env []string, d *description) error {
+	cmd := exec.Command(command, append([]string{"run", "--inside", tree, "--libs", libs, "--"}, c.Program...)...)
 	cmd.Env, cmd.SysProcAttr = env, ownNamespaces()
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	theirs := os.NewFile(uintptr(pair[1]), "socket")
+	defer theirs.Close()
+	conn, err := packetConn(pair[0])
+	if err != nil {
+		return err
+	}
+	cmd.ExtraFiles = []*os.File{theirs} // becomes passedTo
+	var passed sync.WaitGroup
+	defer passed.Wait()
+	defer conn.Close()
+	passed.Go(func() {
+		if dir, path, err := receiveDirectory(conn); err == nil { // otherwise the command inside says why
+			d.dir = dir
+			d.follow(path)
+		}
+	})
 	return wait(e, cmd)
 }
 
 // preloaded runs the program with the preloaded library that shows it the files of tree.
 func (c *Command) preloaded(e *cli.Env, libs, tree string, env []string) error {
-	return c.spawn(e, withSysfs(libs, tree, env))
-}
-
-// withSysfs returns an environment with the preloaded library for the files of tree. If tree is
-// empty, these are mounted, and the library answers requests of netlink only.
-func withSysfs(libs, tree string, env []string) []string {
 	preload := filepath.Join(libs, dropin.SysfsLibrary)
 	var own []string
 	for _, v := range env {
@@ -182,7 +191,7 @@ func withSysfs(libs, tree string, env []string) []string {
 			own = append(own, v)
 		}
 	}
-	return append(own, "LD_PRELOAD="+preload, "SOFTRNIC_SYSFS="+tree)
+	return c.spawn(e, append(own, "LD_PRELOAD="+preload, "SOFTRNIC_SYSFS="+tree))
 }
 
 // spawn runs the program as a child.

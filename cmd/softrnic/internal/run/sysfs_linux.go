@@ -1,6 +1,7 @@
 package run
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"iter"
@@ -26,7 +27,7 @@ type tree struct {
 	files  files
 	binary map[string][]byte
 	links  map[string]string // targets of symbolic links
-	live   []*live.Directory // the counters of the rails
+	of     *description
 	// The number of devices of each kind so far.
 	uverbs, umad int
 }
@@ -46,6 +47,30 @@ func (t *tree) has(path string) bool {
 		}
 	}
 	return false
+}
+
+// keepKernels adds links to the kernel's entries of the merged directories that t has. The
+// preloaded library shows programs a directory of t in place of the kernel's.
+func (t *tree) keepKernels() error {
+	for dir := range merged {
+		if !t.has(dir) {
+			continue
+		}
+		entries, err := os.ReadDir("/" + dir)
+		if err != nil && !os.IsNotExist(err) {
+			return err
+		}
+		for _, e := range entries {
+			name := dir + "/" + e.Name()
+			if merged[name] || t.has(name) {
+				continue
+			}
+			if kernel, err := filepath.EvalSymlinks("/" + name); err == nil {
+				t.links[name] = kernel
+			}
+		}
+	}
+	return nil
 }
 
 // write creates the files and links below a directory.
@@ -72,18 +97,16 @@ func (t *tree) write(root string) error {
 }
 
 // describe creates, below root, the files that the kernel has for RDMA devices in sysfs and /dev.
-// With alone, directories that replace the kernel's have links to the kernel's entries. The
-// counters are in the directories that it returns. With keep, they remain from earlier processes.
-func describe(e *cli.Env, cfg *dropin.Config, command, root string, alone, keep bool) (counters []*live.Directory, err error) {
+// With alone, directories that replace the kernel's have links to the kernel's entries. With keep,
+// counters remain from earlier processes.
+func describe(e *cli.Env, cfg *dropin.Config, command, root string, alone, keep bool) (d *description, err error) {
 	env := *e
 	env.Command = command
 	t := &tree{files: files{sysClass + "/infiniband_verbs/abi_version": "6", sysClass + "/infiniband_mad/abi_version": "5"},
-		binary: map[string][]byte{}, links: map[string]string{}}
+		binary: map[string][]byte{}, links: map[string]string{}, of: &description{}}
 	defer func() {
 		if err != nil {
-			for _, d := range t.live {
-				d.Close()
-			}
+			err = errors.Join(err, t.of.Close())
 		}
 	}()
 	for i := range cfg.Rails {
@@ -99,7 +122,7 @@ func describe(e *cli.Env, cfg *dropin.Config, command, root string, alone, keep 
 			return nil, err
 		}
 	}
-	return t.live, t.write(root)
+	return t.of, t.write(root)
 }
 
 // describeRail adds the files of a rail's devices to the tree, and creates their entries of /dev.
@@ -112,12 +135,16 @@ func (t *tree) describeRail(env *cli.Env, cfg *dropin.Config, rail int, root str
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, n.Close()) }()
+	if r.Flags.Medium() == "kernel" {
+		t.of.nodes = append(t.of.nodes, n)
+	} else { // nothing changes its addresses and its state, and the program may need them for its own node
+		defer func() { err = errors.Join(err, n.Close()) }()
+	}
 	counters, err := live.Create(&r, n.Dev, keep)
 	if err != nil {
 		n.Log.Warn("the counters in sysfs will not change", "error", err)
 	} else {
-		t.live = append(t.live, counters)
+		t.of.counters = append(t.of.counters, counters)
 	}
 	var functions []string // of the rail's card
 	if r.Card != nil {
@@ -139,20 +166,22 @@ func (t *tree) describeRail(env *cli.Env, cfg *dropin.Config, rail int, root str
 			continue
 		}
 		card, function := r.OfDevice(d.iwarp), ""
-		f, err := deviceFiles(n, d.name, d.iwarp, card)
-		if err != nil {
-			return err
-		}
 		if card != nil {
 			function, functions = functions[0], functions[1:]
-			if err := t.addInterface(function, n.Host.NICs()[0].Name()); err != nil {
+			if err := t.addInterface(function, n.Name()); err != nil {
 				return err
 			}
 		}
-		at := t.addDevice(function, d.name, "infiniband", f) + "/ports/1/"
+		at := t.addDevice(function, d.name, "infiniband", deviceFiles(n, d.name, d.iwarp, card)) + "/ports/1"
+		p := &port{n: n, iwarp: d.iwarp, at: at}
+		if err := p.create(root); err != nil {
+			return err
+		}
+		t.of.ports = append(t.of.ports, p)
 		if counters != nil {
-			t.links[at+live.PortDir], t.links[at+live.HWDir] = filepath.Join(counters.Path, live.PortDir), filepath.Join(counters.Path, live.HWDir)
-		} else if err := t.addCounters(at, n.Dev); err != nil {
+			t.links[at+"/"+live.PortDir] = filepath.Join(counters.Path, live.PortDir)
+			t.links[at+"/"+live.HWDir] = filepath.Join(counters.Path, live.HWDir)
+		} else if err := t.addCounters(at+"/", n.Dev); err != nil {
 			return err
 		}
 		uverbs := "uverbs" + strconv.Itoa(t.uverbs)
@@ -172,16 +201,14 @@ func (t *tree) describeRail(env *cli.Env, cfg *dropin.Config, rail int, root str
 	return nil
 }
 
-// addDevice adds a device of a class. It is in the directory of the class or, if it belongs to a
-// PCI function, in a directory of that, and the class has a link.
+// addDevice adds a device of a class. It belongs to a PCI function or is a virtual device, as those
+// of rxe and siw are. The class has a link to it.
 func (t *tree) addDevice(function, name, class string, f files) (at string) {
-	at = sysClass + "/" + class + "/" + name
+	at = cmp.Or(function, virtual) + "/" + class + "/" + name
+	t.link(sysClass+"/"+class+"/"+name, at)
+	t.link(at+"/subsystem", sysClass+"/"+class)
 	if function != "" {
-		from := at
-		at = function + "/" + class + "/" + name
-		t.link(from, at)
 		t.link(at+"/device", function)
-		t.link(at+"/subsystem", sysClass+"/"+class)
 	}
 	for file, text := range f {
 		if function == "" || !strings.HasPrefix(file, "device/") {
@@ -216,28 +243,12 @@ func device(dir, name string) error {
 	return os.Symlink("/dev/null", filepath.Join(dir, name))
 }
 
-// generations are the kernel's names of lane speeds.
-var generations = map[uint16]string{2: " DDR", 4: " QDR", 8: " FDR10", 16: " FDR", 32: " EDR", 64: " HDR", 128: " NDR", 256: " XDR"}
-
-// deviceFiles returns the files of one of a node's two devices. card may be nil.
-func deviceFiles(n *node.Node, name string, iwarp bool, card *dropin.Card) (files, error) {
-	a := n.Dev.QueryDevice()
-	p, err := n.Dev.QueryPort(1)
-	if err != nil {
-		return nil, err
-	}
-	table, err := n.Dev.GIDTable(1)
-	if err != nil {
-		return nil, err
-	}
-	gbps, lanes := p.Rate()
-	netdev := n.Host.NICs()[0].Name()
-	kind, types := "1: CA", map[verbs.GIDType]string{verbs.GIDTypeRoCEv1: "IB/RoCE v1", verbs.GIDTypeRoCEv2: "RoCE v2"}
+// deviceFiles returns the files of one of a node's two devices, without those of its port. card may
+// be nil.
+func deviceFiles(n *node.Node, name string, iwarp bool, card *dropin.Card) files {
+	a, netdev, kind := n.Dev.QueryDevice(), n.Name(), "1: CA"
 	if iwarp {
 		kind = "4: RNIC"
-		mac := verbs.GIDEntry{NetDev: netdev}
-		copy(mac.GID[:], n.Host.NICs()[0].MAC())
-		table, types, p.PKeyTblLen = []verbs.GIDEntry{mac}, map[verbs.GIDType]string{0: "IB/RoCE v1"}, 1
 	}
 	guid := dropin.GUID(n.Dev, iwarp).String()
 	f := files{
@@ -246,11 +257,6 @@ func deviceFiles(n *node.Node, name string, iwarp bool, card *dropin.Card) (file
 		"hw_rev": fmt.Sprintf("%#x", a.HWVer), "device/vendor": fmt.Sprintf("%#06x", a.VendorID),
 		"device/device":    fmt.Sprintf("%#06x", a.VendorPartID),
 		"device/numa_node": "-1", "device/infiniband/" + name + "/node_guid": guid,
-		"ports/1/state": fmt.Sprintf("%d: %v", p.State, p.State), "ports/1/phys_state": "5: LinkUp", "ports/1/lid": "0x0",
-		"ports/1/sm_lid": "0x0", "ports/1/sm_sl": "0",
-		"ports/1/lid_mask_count": "0", "ports/1/link_layer": "Ethernet", "ports/1/cap_mask": fmt.Sprintf("0x%08x", p.PortCapFlags),
-		"ports/1/pkeys/0": "0xffff",
-		"ports/1/rate":    fmt.Sprintf("%g Gb/sec (%dX%s)", gbps, lanes, generations[p.ActiveSpeed]),
 	}
 	if card != nil {
 		f["fw_ver"], f["hw_rev"], f["board_id"], f["hca_type"] = card.FWVer, card.HWRev, card.Board, card.HCA
@@ -259,12 +265,5 @@ func deviceFiles(n *node.Node, name string, iwarp bool, card *dropin.Card) (file
 	if _, err := net.InterfaceByName(netdev); err == nil {
 		f["device/net/"+netdev+"/dev_port"] = "0"
 	}
-	if p.State != verbs.PortActive {
-		f["ports/1/phys_state"] = "3: Disabled"
-	}
-	for _, e := range table {
-		i := strconv.Itoa(e.Index)
-		f["ports/1/gids/"+i], f["ports/1/gid_attrs/types/"+i], f["ports/1/gid_attrs/ndevs/"+i] = e.GID.String(), types[e.Type], e.NetDev
-	}
-	return f, nil
+	return f
 }

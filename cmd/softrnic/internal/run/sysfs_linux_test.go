@@ -23,13 +23,13 @@ func described(t *testing.T, alone bool, env map[string]string) string {
 	}
 	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
 	dir := t.TempDir()
-	counters, err := describe(&cli.Env{Stdout: io.Discard, Stderr: os.Stderr}, &cfg, "softrnic", dir, alone, false)
+	d, err := describe(&cli.Env{Stdout: io.Discard, Stderr: os.Stderr}, &cfg, "softrnic", dir, alone, false)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		for _, d := range counters {
-			d.Close()
+		if err := d.Close(); err != nil {
+			t.Error(err)
 		}
 	})
 	return dir
@@ -45,7 +45,8 @@ func read(t *testing.T, parts ...string) string {
 	return strings.TrimSuffix(string(b), "\n")
 }
 
-// TestTreeWithoutCard: devices are in the directories of their classes.
+// TestTreeWithoutCard: devices are virtual devices, to which their classes have links, as those of
+// rxe and siw are. Other virtual devices remain.
 func TestTreeWithoutCard(t *testing.T) {
 	dir := described(t, true, map[string]string{"SOFTRNIC_LINK": "pipe", "SOFTRNIC_ADDR": "10.0.0.1/24"})
 	for file, want := range map[string]string{
@@ -58,8 +59,19 @@ func TestTreeWithoutCard(t *testing.T) {
 			t.Errorf("%s is %q, want %q", file, got, want)
 		}
 	}
-	if entries, err := os.ReadDir(filepath.Join(dir, "sys")); err != nil || len(entries) != 1 {
-		t.Errorf("sys has %v (%v), want class only", entries, err)
+	for _, name := range []string{"infiniband/softrnic0", "infiniband/softrnic0_iw", "infiniband_verbs/uverbs0", "infiniband_mad/umad0"} {
+		if got, want := link(t, filepath.Join(dir, "sys/class", name)), "../../devices/virtual/"+name; got != want {
+			t.Errorf("class/%s is a link to %s, want %s", name, got, want)
+		}
+	}
+	kernels, _ := os.ReadDir("/sys/devices/virtual") // a machine may have none
+	for _, e := range kernels {
+		if _, err := os.Stat(filepath.Join(dir, "sys/devices/virtual", e.Name())); err != nil {
+			t.Error(err)
+		}
+	}
+	if entries, err := os.ReadDir(filepath.Join(dir, "sys")); err != nil || len(entries) != 2 {
+		t.Errorf("sys has %v (%v), want class and devices only", entries, err)
 	}
 }
 
@@ -130,9 +142,8 @@ func TestTreeCards(t *testing.T) {
 	if len(slices.Compact(addresses)) != 5 {
 		t.Errorf("addresses %v: want five", addresses)
 	}
-	// siw0 belongs to no card.
-	if info, err := os.Lstat(filepath.Join(dir, "sys/class/infiniband/siw0")); err != nil || !info.IsDir() {
-		t.Errorf("siw0: %v, %v", info, err)
+	if got := link(t, filepath.Join(dir, "sys/class/infiniband/siw0")); got != "../../devices/virtual/infiniband/siw0" {
+		t.Errorf("siw0, which belongs to no card, is a link to %s", got)
 	}
 }
 

@@ -1,0 +1,182 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/softrnic/softrnic/cmd/internal/live"
+	"github.com/softrnic/softrnic/cmd/internal/node"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// description is what describe has created, and what changes in it.
+type description struct {
+	counters []*live.Directory // of the rails; the program's processes change them
+	nodes    []*node.Node      // whose addresses and state may change
+	ports    []*port
+
+	dir       *os.File // whose path follow has, or nil
+	stop      func()   // ends follow; nil before
+	following sync.WaitGroup
+}
+
+// interval is the longest time between two looks at a device. Not every change is an event: a port
+// that is down may be down for another reason.
+const interval = 500 * time.Millisecond
+
+// follow keeps the files below root as the devices are, until Close.
+func (d *description) follow(root string) {
+	ctx, cancel := context.WithCancel(context.Background())
+	d.stop = cancel
+	for i, n := range d.nodes {
+		next := filepath.Join(root, "next"+strconv.Itoa(i))
+		d.following.Go(func() {
+			for failed := false; ; {
+				for _, p := range d.ports {
+					if p.n != n {
+						continue
+					}
+					if err := p.update(root, next); err != nil && !failed {
+						failed = true
+						n.Log.Warn("sysfs does not follow the device", "error", err)
+					}
+				}
+				soon, cancel := context.WithTimeout(ctx, interval)
+				_, _ = n.Dev.GetAsyncEvent(soon)
+				cancel()
+				if ctx.Err() != nil {
+					return
+				}
+			}
+		})
+	}
+}
+
+// Close ends follow. The counters remain if other processes have them open.
+func (d *description) Close() (err error) {
+	if d.stop != nil {
+		d.stop()
+		d.following.Wait()
+	}
+	for _, n := range d.nodes {
+		err = errors.Join(err, n.Close())
+	}
+	for _, c := range d.counters {
+		c.Close()
+	}
+	if d.dir != nil {
+		_ = d.dir.Close()
+	}
+	return err
+}
+
+// leave ends the description and keeps what it has created.
+func (d *description) leave() (err error) {
+	for _, n := range d.nodes {
+		err = errors.Join(err, n.Close())
+	}
+	for _, c := range d.counters {
+		c.Leave()
+	}
+	return err
+}
+
+// port is the directory of a device's port.
+type port struct {
+	n     *node.Node
+	iwarp bool
+	at    string // below the root of the tree
+	// What the directory has, and what of the device it was made from.
+	has   files
+	state verbs.PortAttr
+	table []verbs.GIDEntry
+}
+
+// noGID stands for a file of an index without a GID: reading it fails with EINVAL.
+const noGID = ""
+
+// unreadable is a file that the kernel refuses to read with EINVAL: the loopback has no speed.
+const unreadable = "/" + classNet + "/lo/speed"
+
+// generations are the kernel's names of lane speeds.
+var generations = map[uint16]string{2: " DDR", 4: " QDR", 8: " FDR10", 16: " FDR", 32: " EDR", 64: " HDR", 128: " NDR", 256: " XDR"}
+
+// physStates are the kernel's names of the states of links.
+var physStates = map[uint8]string{2: "Polling", 3: "Disabled", 5: "LinkUp"}
+
+// files returns the files of the port. There is one for each index of the GID table.
+func (p *port) files() files {
+	a, table := p.state, p.table
+	types := map[verbs.GIDType]string{verbs.GIDTypeRoCEv1: "IB/RoCE v1", verbs.GIDTypeRoCEv2: "RoCE v2"}
+	if p.iwarp {
+		mac := verbs.GIDEntry{NetDev: p.n.Name()}
+		copy(mac.GID[:], p.n.Host.NICs()[0].MAC())
+		table, types, a.GIDTblLen = []verbs.GIDEntry{mac}, map[verbs.GIDType]string{0: "IB/RoCE v1"}, 1
+	}
+	gbps, lanes := a.Rate()
+	f := files{
+		"state": fmt.Sprintf("%d: %v", a.State, a.State), "phys_state": fmt.Sprintf("%d: %s", a.PhysState, physStates[a.PhysState]),
+		"lid": "0x0", "sm_lid": "0x0", "sm_sl": "0", "lid_mask_count": "0", "link_layer": "Ethernet", "pkeys/0": "0xffff",
+		"cap_mask": fmt.Sprintf("0x%08x", a.PortCapFlags), "rate": fmt.Sprintf("%g Gb/sec (%dX%s)", gbps, lanes, generations[a.ActiveSpeed]),
+	}
+	for i := range a.GIDTblLen {
+		index := strconv.Itoa(i)
+		f["gids/"+index], f["gid_attrs/types/"+index], f["gid_attrs/ndevs/"+index] = verbs.GID{}.String(), noGID, noGID
+	}
+	for _, e := range table {
+		index := strconv.Itoa(e.Index)
+		f["gids/"+index], f["gid_attrs/types/"+index], f["gid_attrs/ndevs/"+index] = e.GID.String(), types[e.Type], e.NetDev
+	}
+	return f
+}
+
+// create creates the directory below root.
+func (p *port) create(root string) error {
+	for _, dir := range []string{"gids", "gid_attrs/types", "gid_attrs/ndevs", "pkeys"} {
+		if err := os.MkdirAll(filepath.Join(root, p.at, dir), 0o755); err != nil {
+			return err
+		}
+	}
+	p.has = files{}
+	return p.update(root, filepath.Join(root, "next"))
+}
+
+// update changes the files that are not as the device is. It replaces each by another file, which
+// it creates at next, so that a program that reads it sees the old text or the new one.
+func (p *port) update(root, next string) error {
+	state, err := p.n.Dev.QueryPort(1)
+	if err != nil {
+		return err
+	}
+	table, err := p.n.Dev.GIDTable(1)
+	if err != nil || len(p.has) > 0 && state == p.state && slices.Equal(table, p.table) {
+		return err
+	}
+	p.state, p.table = state, table
+	for name, text := range p.files() {
+		if was, ok := p.has[name]; ok && was == text {
+			continue
+		}
+		if text == noGID {
+			err = os.Symlink(unreadable, next)
+		} else {
+			err = os.WriteFile(next, []byte(text+"\n"), 0o444)
+		}
+		if err == nil {
+			err = os.Rename(next, filepath.Join(root, p.at, name))
+		}
+		if err != nil {
+			p.state = verbs.PortAttr{} // the next look tries again
+			return errors.Join(err, os.RemoveAll(next))
+		}
+		p.has[name] = text
+	}
+	return nil
+}
