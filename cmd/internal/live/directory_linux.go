@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -20,6 +21,18 @@ const (
 	PortDir = "counters"
 	HWDir   = "hw_counters"
 )
+
+// cmDirs are the directories of counters of CM messages. A counter's name begins with its directory.
+var cmDirs = []string{"cm_tx_msgs", "cm_tx_retries", "cm_rx_msgs", "cm_rx_duplicates"}
+
+// Dirs returns the directories of the counters of one of a rail's two devices. Both have those of the
+// port.
+func Dirs(iwarp bool) []string {
+	if iwarp {
+		return []string{PortDir, HWDir}
+	}
+	return append([]string{PortDir, HWDir}, cmDirs...)
+}
 
 // lockFile is locked while a process changes the files.
 const lockFile = "lock"
@@ -138,7 +151,7 @@ func (d *Directory) fill() error {
 	if err != nil {
 		return err
 	}
-	for _, sub := range []string{PortDir, HWDir} {
+	for _, sub := range Dirs(false) {
 		if err := os.Mkdir(filepath.Join(d.Path, sub), 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}
@@ -174,7 +187,13 @@ func Counters(dev *verbs.Device) (map[string]uint64, error) {
 		files[PortDir+"/"+name] = v
 	}
 	for name, v := range all {
-		files[HWDir+"/"+name] = v
+		at := HWDir + "/" + name
+		for _, dir := range cmDirs {
+			if of, ok := strings.CutPrefix(name, dir+"_"); ok {
+				at = dir + "/" + of
+			}
+		}
+		files[at] = v
 	}
 	return files, nil
 }

@@ -123,8 +123,11 @@ func (p *port) files() files {
 	gbps, lanes := a.Rate()
 	f := files{
 		"state": fmt.Sprintf("%d: %v", a.State, a.State), "phys_state": fmt.Sprintf("%d: %s", a.PhysState, physStates[a.PhysState]),
-		"lid": "0x0", "sm_lid": "0x0", "sm_sl": "0", "lid_mask_count": "0", "link_layer": "Ethernet", "pkeys/0": "0xffff",
+		"lid": "0x0", "sm_lid": "0x0", "sm_sl": "0", "lid_mask_count": "0", "link_layer": "Ethernet",
 		"cap_mask": fmt.Sprintf("0x%08x", a.PortCapFlags), "rate": fmt.Sprintf("%g Gb/sec (%dX%s)", gbps, lanes, generations[a.ActiveSpeed]),
+	}
+	if !p.iwarp {
+		f["pkeys/0"] = "0xffff"
 	}
 	for i := range a.GIDTblLen {
 		index := strconv.Itoa(i)
@@ -139,7 +142,11 @@ func (p *port) files() files {
 
 // create creates the directory below root.
 func (p *port) create(root string) error {
-	for _, dir := range []string{"gids", "gid_attrs/types", "gid_attrs/ndevs", "pkeys"} {
+	dirs := []string{"gids", "gid_attrs/types", "gid_attrs/ndevs"}
+	if !p.iwarp {
+		dirs = append(dirs, "pkeys")
+	}
+	for _, dir := range dirs {
 		if err := os.MkdirAll(filepath.Join(root, p.at, dir), 0o755); err != nil {
 			return err
 		}

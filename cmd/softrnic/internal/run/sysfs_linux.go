@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
 	"iter"
 	"maps"
 	"net"
@@ -21,6 +22,14 @@ import (
 
 // files has the contents of files by path, without the line feed at the end.
 type files map[string]string
+
+// numbered adds what the kernel has of each character device. It numbers RDMA devices as Linux does.
+func (f files) numbered(name string, minor int, more string) files {
+	const major = 231
+	f["dev"] = fmt.Sprintf("%d:%d", major, minor)
+	f["uevent"] = fmt.Sprintf("MAJOR=%d\nMINOR=%d\nDEVNAME=infiniband/%s%s", major, minor, name, more)
+	return f
+}
 
 // tree is a part of the kernel's file systems. Paths have no slash at the begin.
 type tree struct {
@@ -76,12 +85,16 @@ func (t *tree) keepKernels() error {
 // write creates the files and links below a directory.
 func (t *tree) write(root string) error {
 	for name, text := range t.files {
-		if err := write(filepath.Join(root, name), text+"\n"); err != nil {
+		mode := fs.FileMode(0o444)
+		if base := filepath.Base(name); base == "uevent" || base == "node_desc" { // those that the kernel lets one write
+			mode = 0o644
+		}
+		if err := write(filepath.Join(root, name), text+"\n", mode); err != nil {
 			return err
 		}
 	}
 	for name, content := range t.binary {
-		if err := write(filepath.Join(root, name), string(content)); err != nil {
+		if err := write(filepath.Join(root, name), string(content), 0o444); err != nil {
 			return err
 		}
 	}
@@ -179,22 +192,26 @@ func (t *tree) describeRail(env *cli.Env, cfg *dropin.Config, rail int, root str
 		}
 		t.of.ports = append(t.of.ports, p)
 		if counters != nil {
-			t.links[at+"/"+live.PortDir] = filepath.Join(counters.Path, live.PortDir)
-			t.links[at+"/"+live.HWDir] = filepath.Join(counters.Path, live.HWDir)
+			for _, dir := range live.Dirs(d.iwarp) {
+				t.links[at+"/"+dir] = filepath.Join(counters.Path, dir)
+			}
 		} else if err := t.addCounters(at+"/", n.Dev); err != nil {
 			return err
 		}
 		uverbs := "uverbs" + strconv.Itoa(t.uverbs)
-		t.addDevice(function, uverbs, "infiniband_verbs", files{
-			"ibdev": d.name, "abi_version": "1", "dev": fmt.Sprintf("231:%d", 192+t.uverbs), // numbered as in Linux
-		})
+		abi := "1"
+		if card == nil && !d.iwarp { // as rxe has it
+			abi = "2"
+		}
+		t.addDevice(function, uverbs, "infiniband_verbs", files{"ibdev": d.name, "abi_version": abi}.numbered(uverbs, 192+t.uverbs,
+			"\nDEVMODE=0666"))
 		if err := device(filepath.Join(root, dev, "infiniband"), uverbs); err != nil {
 			return err
 		}
 		t.uverbs++
 		if !d.iwarp { // iWARP has no management datagrams
 			umad := "umad" + strconv.Itoa(t.umad)
-			t.addDevice(function, umad, "infiniband_mad", files{"ibdev": d.name, "port": "1", "dev": fmt.Sprintf("231:%d", t.umad)})
+			t.addDevice(function, umad, "infiniband_mad", files{"ibdev": d.name, "port": "1"}.numbered(umad, t.umad, ""))
 			t.umad++
 		}
 	}
@@ -227,11 +244,11 @@ func (t *tree) addCounters(at string, dev *verbs.Device) error {
 	return err
 }
 
-func write(file, text string) error {
+func write(file, text string, mode fs.FileMode) error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return err
 	}
-	return os.WriteFile(file, []byte(text), 0o444)
+	return os.WriteFile(file, []byte(text), mode)
 }
 
 // device creates a symbolic link to the null device, as only a privileged user can create a device.
@@ -253,12 +270,15 @@ func deviceFiles(n *node.Node, name string, iwarp bool, card *dropin.Card) files
 	guid := dropin.GUID(n.Dev, iwarp).String()
 	f := files{
 		"node_type": kind, "node_guid": guid, "sys_image_guid": a.SysImageGUID.String(), "fw_ver": a.FWVer,
-		"node_desc": name, "hca_type": "softrnic", "board_id": "softrnic",
+		"node_desc": name, "uevent": "NAME=" + name, "hca_type": "softrnic", "board_id": "softrnic",
 		"hw_rev": fmt.Sprintf("%#x", a.HWVer), "device/vendor": fmt.Sprintf("%#06x", a.VendorID),
 		"device/device":    fmt.Sprintf("%#06x", a.VendorPartID),
 		"device/numa_node": "-1", "device/infiniband/" + name + "/node_guid": guid,
 	}
-	if card != nil {
+	switch {
+	case card == nil && !iwarp:
+		f["parent"] = netdev // as rxe has it
+	case card != nil:
 		f["fw_ver"], f["hw_rev"], f["board_id"], f["hca_type"] = card.FWVer, card.HWRev, card.Board, card.HCA
 	}
 	// Programs query the kernel for the addresses of this interface.
