@@ -18,6 +18,7 @@ var maySleep = map[string]string{
 	"tests/system/chaos.killOne":           "a process is killed at a random moment",
 	"tests/system/dropin.TestKilledAtOnce": "a process is killed at a random moment",
 	"tests/system/interop.cut":             "a link is down for this time",
+	"tests/system/netns.outage":            "a link is down, or an address away, for this time",
 }
 
 // TestSleeps: a test waits for an event or, in a loop, for a condition. It does not sleep and hope

@@ -22,11 +22,12 @@ const (
 	HWDir   = "hw_counters"
 )
 
-// cmDirs are the directories of counters of CM messages. A counter's name begins with its directory.
+// cmDirs are the directories of counters of CM messages. A counter's name begins with its
+// directory.
 var cmDirs = []string{"cm_tx_msgs", "cm_tx_retries", "cm_rx_msgs", "cm_rx_duplicates"}
 
-// Dirs returns the directories of the counters of one of a rail's two devices. Both have those of the
-// port.
+// Dirs returns the directories of the counters of one of a rail's two devices. Both have those of
+// the port.
 func Dirs(iwarp bool) []string {
 	if iwarp {
 		return []string{PortDir, HWDir}

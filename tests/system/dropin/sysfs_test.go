@@ -97,8 +97,8 @@ func TestSysfsFollows(t *testing.T) {
 	}
 }
 
-// TestNetlinkOfDescendants: iproute2's rdma is answered whoever starts it and by whatever path, also
-// under a softrnic run in another, whose devices it then sees.
+// TestNetlinkOfDescendants: iproute2's rdma is answered whoever starts it and by whatever path,
+// also under a softrnic run in another, whose devices it then sees.
 func TestNetlinkOfDescendants(t *testing.T) {
 	gate.System(t)
 	needs(t, "/usr/bin/rdma", "iproute2")

@@ -65,7 +65,8 @@ func TestSysfsTree(t *testing.T) {
 	if err := p.Put(ctx, "/tmp/sysfs.py", []byte(sysfsTree)); err != nil {
 		t.Fatal(err)
 	}
-	theirs := tree(p.Run(t, "modprobe siw && rdma link add siw0 type siw netdev eth0 && modprobe ib_umad && python3 /tmp/sysfs.py; rdma link del siw0"))
+	theirs := tree(p.Run(t, "modprobe -a siw ib_umad && rdma link add siw0 type siw netdev eth0 && python3 /tmp/sysfs.py; "+
+		"rdma link del siw0"))
 	ours := tree(asPeer(ctx, t, p, `python3 -c "$1"`, sysfsTree))
 	if len(theirs) < 50 || len(ours) < 50 {
 		t.Fatalf("%d and %d entries", len(ours), len(theirs))
@@ -141,8 +142,8 @@ var sysfsDifferences = []difference{
 }
 
 // TestGIDsAcrossFlaps runs the same commands on a peer's rxe and on a device on kernel sockets, and
-// compares the tables of GIDs: the link goes down and up, and addresses are removed and added. Where
-// the tables may differ, there is a reason.
+// compares the tables of GIDs: the link goes down and up, and addresses are removed and added.
+// Where the tables may differ, there is a reason.
 func TestGIDsAcrossFlaps(t *testing.T) {
 	gate.System(t)
 	p := peer.Boot(t, peer.Config{ID: 3})[0]

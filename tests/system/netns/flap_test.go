@@ -49,13 +49,16 @@ type flap struct {
 	do        func(m *machines)
 }
 
+// outage waits while an interface is down, or an address away.
+func outage(d time.Duration) { time.Sleep(d) }
+
 // linkFlap takes an interface down for a time.
 func linkFlap(i int, name, out string, d time.Duration) flap {
 	return flap{fmt.Sprintf("%s is down for %v", name, d), out, func(m *machines) {
 		m.enter(i)
 		l := interfaces.ByName(m.t, name)
 		down := netlink.LinkSetDown(l)
-		time.Sleep(d) // how long it is down
+		outage(d)
 		if err := errors.Join(down, netlink.LinkSetUp(l)); err != nil {
 			m.t.Fatal(err)
 		}
@@ -99,10 +102,11 @@ func (m *machines) survives(server, client *running, flaps []flap) {
 }
 
 // TestFlaps: connections survive that an interface goes down and up, that an address is removed and
-// added again, and that the route moves, as long as the time of their retries is longer. That time is
-// half a second with the timeout of ibv_rc_pingpong (14, and 7 retries), and more than 8 s with the
-// timeout of rdma_cm. iWARP has that of TCP. The long run has a link that is down for 5 s. On the
-// kernel's sockets half a second is too short: Linux repeats its search for a neighbour once a second.
+// added again, and that the route moves, as long as the time of their retries is longer. That time
+// is half a second with the timeout of ibv_rc_pingpong (14, and 7 retries), and more than 8 s with
+// the timeout of rdma_cm. iWARP has that of TCP. The long run has a link that is down for 5 s. On
+// the kernel's sockets half a second is too short: Linux repeats its search for a neighbour once a
+// second.
 func TestFlaps(t *testing.T) {
 	gate.System(t)
 	m := newMachines(t)
@@ -131,7 +135,7 @@ func TestFlaps(t *testing.T) {
 		m.ip(0, "addr add 10.7.0.1/24 dev v0")
 	}}, {"the own address is away for 100 ms", "v1", func(m *machines) {
 		m.ip(1, "addr del 10.7.0.2/24 dev v1")
-		time.Sleep(100 * time.Millisecond) // how long it is away
+		outage(100 * time.Millisecond)
 		m.ip(1, "addr add 10.7.0.2/24 dev v1")
 	}}, {"the route moves", "w1", func(m *machines) {
 		m.ip(0, "route replace 10.7.0.2/32 via 10.8.0.2 src 10.7.0.1")
@@ -170,7 +174,8 @@ func TestFlaps(t *testing.T) {
 			m.t = t
 			s := m.startRoot(0, "rping -s -d -S 4096 --link tap:rnic0,bridge=br0 --mtu 4200 --addr 10.9.0.1/24 --transport "+transport)
 			s.await("msg=listening")
-			m.survives(s, m.startRoot(1, "rping -c -V -S 4096 -a 10.9.0.1 --link packet:v1 --mtu 4200 --addr 10.9.0.2/24 --transport "+transport), taps)
+			m.survives(s, m.startRoot(1, "rping -c -V -S 4096 -a 10.9.0.1 --link packet:v1 --mtu 4200 --addr 10.9.0.2/24 --transport "+
+				transport), taps)
 		})
 	}
 }

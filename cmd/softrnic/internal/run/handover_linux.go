@@ -29,8 +29,8 @@ func passDirectory(path string) error {
 	return errors.Join(err, conn.Close())
 }
 
-// receiveDirectory returns the directory that the command inside passes. Its path is valid while the
-// file is open.
+// receiveDirectory returns the directory that the command inside passes. Its path is valid while
+// the file is open.
 func receiveDirectory(conn *net.UnixConn) (dir *os.File, path string, err error) {
 	oob := make([]byte, unix.CmsgSpace(4))
 	_, n, _, _, err := conn.ReadMsgUnix(make([]byte, 1), oob)

@@ -16,14 +16,14 @@ import (
 	"github.com/softrnic/softrnic/cmd/internal/dropin"
 )
 
-// covered is the directory of the programs that scripts cover. Programs that list devices skip names
-// with a dot.
+// covered is the directory of the programs that scripts cover. Programs that list devices skip
+// names with a dot.
 const covered = dev + "/.softrnic"
 
-// coverNetlinkPrograms puts scripts in the places of programs that ask the kernel about RDMA devices
-// by netlink. A script runs the program with the preloaded library, whose requests of netlink are
-// answered. Other programs get no library: they work without it, and some do not work with one, such
-// as those with gcc's AddressSanitizer.
+// coverNetlinkPrograms puts scripts in the places of programs that ask the kernel about RDMA
+// devices by netlink. A script runs the program with the preloaded library, whose requests of
+// netlink are answered. Other programs get no library: they work without it, and some do not work
+// with one, such as those with gcc's AddressSanitizer.
 func (c *Command) coverNetlinkPrograms() error {
 	command, err := os.Executable()
 	if err != nil {

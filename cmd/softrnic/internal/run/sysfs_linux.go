@@ -23,7 +23,8 @@ import (
 // files has the contents of files by path, without the line feed at the end.
 type files map[string]string
 
-// numbered adds what the kernel has of each character device. It numbers RDMA devices as Linux does.
+// numbered adds what the kernel has of each character device. It numbers RDMA devices as Linux
+// does.
 func (f files) numbered(name string, minor int, more string) files {
 	const major = 231
 	f["dev"] = fmt.Sprintf("%d:%d", major, minor)

@@ -42,7 +42,7 @@ def step(name, *commands):
         t = settle()
     print("==", name)
     for i, (gid, kind) in t.items():
-        print(i, gid.exploded, kind)
+        print(i, "%032x" % int(gid), kind)
 
 step("start")
 step("addresses are added", "addr add 10.78.0.9/24 dev eth0", "addr add fd78::9/64 dev eth0 nodad")
