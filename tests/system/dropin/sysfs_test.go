@@ -6,7 +6,7 @@ import (
 	"context"
 	"fmt"
 	"os/exec"
-	"slices"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -107,22 +107,23 @@ func TestNetlinkOfDescendants(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	softrnic := command(t)
 	for _, sysfs := range sysfsModes(t) {
-		dir := shared(t)
-		for _, program := range [][]string{
-			{"rdma", "link"},
-			{"sh", "-c", "rdma link; true"},
-			{"sh", "-c", "env -i " + rdma + " link; true"},
-			{"/usr/bin/python3", "-c", "import subprocess; print(subprocess.check_output(['rdma', 'link', 'show', '-j'], text=True))"},
-			{softrnic, "run", "--link", "pipe", "--sysfs", sysfs, "--device", "mlx5_0,", "--", "sh", "-c", "rdma link; true"},
-		} {
-			if sysfs == "preload" && slices.Contains(strings.Fields(program[len(program)-1]), "-i") {
-				continue // the library is in the environment
-			}
-			out, err := runner(t.Context(), t, dir, "--link pipe --device mlx5_0, --sysfs "+sysfs, program...).CombinedOutput()
-			if err != nil || !strings.Contains(string(out), "mlx5_0") || !strings.Contains(string(out), "ACTIVE") {
-				t.Errorf("--sysfs %s -- %q: %v\n%s", sysfs, program, err, out)
+		ways := map[string]string{
+			"a shell":    "rdma link",
+			"Python":     `python3 -c "import subprocess; print(subprocess.check_output(['rdma', 'link', 'show', '-j'], text=True))"`,
+			"within one": command(t) + " run --link pipe --sysfs " + sysfs + " --device mlx5_0, -- sh -c 'rdma link; true'",
+		}
+		if sysfs == "on" { // preload needs the environment
+			ways["without an environment"] = "env -i " + rdma + " link"
+		}
+		script := ""
+		for name, command := range ways {
+			script += fmt.Sprintf("echo; echo '%s:' $(%s)\n", name, command)
+		}
+		out, err := runner(t.Context(), t, shared(t), "--link pipe --device mlx5_0, --sysfs "+sysfs, "sh", "-c", script).CombinedOutput()
+		for name := range ways {
+			if _, said, _ := strings.Cut(string(out), "\n"+name+": "); err != nil || !regexp.MustCompile(`^.*mlx5_0.*ACTIVE`).MatchString(said) {
+				t.Errorf("--sysfs %s: by %s: %v\n%s", sysfs, name, err, out)
 			}
 		}
 	}
