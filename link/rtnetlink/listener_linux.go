@@ -11,13 +11,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Events are the functions that [Listener.Run] calls, one at a time. None may be nil.
+// Events are the functions that [Listener.Run] calls, one at a time. Only Routes may be nil.
 type Events struct {
 	// Link is called with the attributes of an interface that has changed. removed says that it
 	// was deleted, or moved to another network namespace.
 	Link func(at *netlink.LinkAttrs, removed bool)
 	// Addrs is called with the index of an interface that has gained or lost an address.
 	Addrs func(index int)
+	// Routes is called when routes or routing rules have changed, for a listener of [ListenRoutes].
+	// Linux does not report IPv4 routes that end with their interface or address.
+	Routes func()
 	// Missed is called when the socket's buffer has overflowed and some notifications are lost. It
 	// must read the present state anew. Later notifications arrive as usual.
 	Missed func()
@@ -41,13 +44,21 @@ var bind = unix.Bind
 // Listen subscribes to notifications. From now on they are queued for [Listener.Run], or reported
 // as missed. A kernel may refuse the subscription, as a gVisor sandbox does. [Listener.Run] then
 // returns at once.
-func Listen() (*Listener, error) {
+func Listen() (*Listener, error) { return listen() }
+
+// ListenRoutes is Listen, and also subscribes to changes of routes and routing rules.
+func ListenRoutes() (*Listener, error) {
+	return listen(unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV6_RULE)
+}
+
+func listen(groups ...uint) (*Listener, error) {
 	requests, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, fmt.Errorf("netlink socket: %w", err)
 	}
 	l := &Listener{requests: requests}
-	if l.changes, err = subscribe(unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR); err != nil {
+	groups = append(groups, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)
+	if l.changes, err = subscribe(groups...); err != nil {
 		requests.Close()
 		return nil, fmt.Errorf("netlink socket: %w", err)
 	}
@@ -143,6 +154,8 @@ func (on *Events) dispatch(b []byte) (ok bool) {
 				continue
 			}
 			on.Addrs(int(nl.DeserializeIfAddrmsg(m.Data).Index))
+		case unix.RTM_NEWROUTE, unix.RTM_DELROUTE, unix.RTM_NEWRULE, unix.RTM_DELRULE:
+			on.Routes()
 		}
 	}
 	return ok

@@ -59,6 +59,36 @@ func (l *Listener) Neighbour(src, dst netip.Addr, index int) (Neighbour, error) 
 	return l.neighbour(r.LinkIndex, next.Unmap())
 }
 
+// Through returns the index of the interface that packets from src to dst leave through, with a
+// mark of their socket (SO_MARK) or 0. It is 0 if there is no such route, or if src is no address of
+// this machine. The error wraps [errors.ErrUnsupported] if the kernel does not tell.
+func (l *Listener) Through(src, dst netip.Addr, mark uint32) (index int, err error) {
+	return l.index(dst, &netlink.RouteGetOptions{SrcAddr: src.AsSlice(), Mark: mark})
+}
+
+// Home returns the index of the interface that has an address of this machine, or 0. The error is
+// like that of Through.
+func (l *Listener) Home(addr netip.Addr) (index int, err error) {
+	return l.index(addr, &netlink.RouteGetOptions{FIBMatch: true})
+}
+
+// index returns the index of the interface of a route, or 0 if there is none.
+func (l *Listener) index(to netip.Addr, options *netlink.RouteGetOptions) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.requests == nil {
+		return 0, os.ErrClosed
+	}
+	routes, err := l.requests.RouteGetWithOptions(to.AsSlice(), options)
+	switch {
+	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EPERM):
+		return 0, fmt.Errorf("route to %v: %w: %v", to, errors.ErrUnsupported, err)
+	case err != nil || len(routes) == 0:
+		return 0, nil
+	}
+	return routes[0].LinkIndex, nil
+}
+
 // neighbour looks for the entry of a next hop. l.mu is held.
 func (l *Listener) neighbour(index int, next netip.Addr) (Neighbour, error) {
 	const valid = unix.NUD_PERMANENT | unix.NUD_NOARP | unix.NUD_REACHABLE | unix.NUD_PROBE | unix.NUD_STALE | unix.NUD_DELAY

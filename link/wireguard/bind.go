@@ -59,19 +59,10 @@ func (b *bind) receiver(receive conn.ReceiveFunc) conn.ReceiveFunc {
 	}
 }
 
-// Send implements conn.Bind. An endpoint remembers the address and the interface from which it was
-// reached. If these are gone, because this machine has a new address, the packets are sent again to
-// an endpoint without them. Other goroutines read the given one.
+// Send implements conn.Bind.
 func (b *bind) Send(packets [][]byte, to conn.Endpoint) error {
 	b.in.sent(packets)
 	err := b.Bind.Send(packets, to)
-	var noGSO conn.ErrUDPGSODisabled
-	if err != nil && !errors.As(err, &noGSO) {
-		var fresh conn.Endpoint
-		if fresh, err = b.ParseEndpoint(to.DstToString()); err == nil {
-			err = b.Bind.Send(packets, fresh)
-		}
-	}
 	data := 0
 	for _, p := range packets {
 		if len(p) > device.MessageKeepaliveSize && binary.LittleEndian.Uint32(p) == device.MessageTransportType {

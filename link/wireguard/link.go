@@ -30,7 +30,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.zx2c4.com/wireguard/conn"
 	"golang.zx2c4.com/wireguard/device"
 	"golang.zx2c4.com/wireguard/tun"
 
@@ -132,7 +131,7 @@ func open(cfg *Config) (*Link, error) {
 		under, l.under = newFrameBind(cfg.Under), cfg.Under
 	}
 	if under == nil {
-		under, l.sockets = conn.NewDefaultBind(), true
+		under, l.sockets = newSockets(), true
 	}
 	l.out, l.in = newOutbox(l.name), newBacklog()
 	log := l.logger()
