@@ -146,8 +146,10 @@ func (c *sharer) Serve(v stack.Service) error {
 		return syscall.EADDRINUSE
 	}
 	for _, o := range c.s.sharers {
-		if o != c && slices.ContainsFunc(o.services[:o.serving], v.Overlaps) {
-			return syscall.EADDRINUSE
+		for _, other := range o.services[:o.serving] {
+			if err := v.Conflict(other); o != c && err != nil {
+				return err
+			}
 		}
 	}
 	c.services = slices.Insert(c.services, c.serving, v)

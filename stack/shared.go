@@ -1,6 +1,9 @@
 package stack
 
-import "net/netip"
+import (
+	"net/netip"
+	"syscall"
+)
 
 // Shared is a [DatagramPort] whose addresses are shared with other processes. A hub owns UDP port
 // 4791. It forwards each datagram to its destination process, which it finds by the numbers in the
@@ -11,8 +14,9 @@ type Shared interface {
 	// change.
 	Numbers() Numbers
 	// Serve registers the process for connection requests (REQ, SIDR_REQ) to a service. The
-	// error wraps EADDRINUSE if another process has registered an overlapping service at one of
-	// the addresses. The process's own registrations may overlap.
+	// error wraps EADDRINUSE if another process has registered an overlapping service at the same
+	// address, and EADDRNOTAVAIL if one of the two is at all addresses, as for ports in Linux. The process's own registrations
+	// may overlap.
 	//
 	// Serve waits for the hub. It may be called while one hub replaces another. In that case the new
 	// hub decides. A process's services stay registered with the new hub.
@@ -39,6 +43,18 @@ func (s Service) Overlaps(o Service) bool {
 		return true
 	}
 	return s.Addr.Is4() == o.Addr.Is4() && (s.Addr.IsUnspecified() || o.Addr.IsUnspecified())
+}
+
+// Conflict returns why two processes cannot have two services that overlap, as Linux answers for
+// ports: EADDRINUSE for one address, EADDRNOTAVAIL if one of the services is at all addresses.
+func (s Service) Conflict(o Service) error {
+	switch {
+	case !s.Overlaps(o):
+		return nil
+	case s.Addr.IsValid() && s.Addr == o.Addr && !s.Addr.IsUnspecified():
+		return syscall.EADDRINUSE
+	}
+	return syscall.EADDRNOTAVAIL
 }
 
 // Numbers are leased to a process by a hub.

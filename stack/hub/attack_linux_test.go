@@ -209,7 +209,7 @@ func (x *attack) claim() bool {
 	}
 	overlapping := stack.Service{ID: victimService.ID, Mask: 0xf, Addr: netip.MustParseAddr(hostileAddr)}
 	for i, s := range []stack.Service{victimService, {ID: victimService.ID}, overlapping} {
-		if err := h.ask(x.t, &request{kind: serve, number: uint32(10 + i), service: s}); !errors.Is(err, unix.EADDRINUSE) {
+		if err := h.ask(x.t, &request{kind: serve, number: uint32(10 + i), service: s}); !errors.Is(err, unix.EADDRNOTAVAIL) {
 			x.t.Errorf("service %+v, which overlaps another client's: %v", s, err)
 		}
 		h.ask(x.t, &request{kind: endServe, number: uint32(20 + i), service: s})

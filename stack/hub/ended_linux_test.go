@@ -44,7 +44,7 @@ func TestServiceOfEndedProcess(t *testing.T) {
 	if err := r.serve(first, s); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.serve(second, s); !errors.Is(err, unix.EADDRINUSE) {
+	if err := r.serve(second, s); !errors.Is(err, unix.EADDRNOTAVAIL) {
 		t.Errorf("the service of a process that lives: %v", err)
 	}
 	_ = process.Close()

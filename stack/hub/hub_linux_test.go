@@ -292,7 +292,7 @@ func TestSharedAddress(t *testing.T) {
 			}
 			oneAddr := stack.Service{Addr: netip.MustParseAddr(addr), ID: 0x1000, Mask: ^uint64(0)}
 			for _, taken := range []stack.Service{{ID: 0x1012, Mask: ^uint64(0)}, service, {Mask: 0}, oneAddr} {
-				if err := b.port.Serve(taken); !errors.Is(err, syscall.EADDRINUSE) {
+				if err := b.port.Serve(taken); !errors.Is(err, syscall.EADDRNOTAVAIL) {
 					t.Errorf("service %+v, which another has: %v", taken, err)
 				}
 			}
@@ -305,7 +305,7 @@ func TestSharedAddress(t *testing.T) {
 				t.Errorf("%x arrived", g.payload)
 			}
 			a.port.EndServe(service)
-			if err := b.port.Serve(service); !errors.Is(err, syscall.EADDRINUSE) {
+			if err := b.port.Serve(service); !errors.Is(err, syscall.EADDRNOTAVAIL) {
 				t.Errorf("a service that was served twice, and ended once: %v", err)
 			}
 			a.port.EndServe(service)
@@ -326,7 +326,7 @@ func TestSharedAddress(t *testing.T) {
 			}
 			own.ID, oneAddr.ID = 0x2000, 0x2001
 			for _, taken := range []stack.Service{own, oneAddr, {ID: 0x2000, Mask: ^uint64(0)}} {
-				if err := a.port.Serve(taken); !errors.Is(err, syscall.EADDRINUSE) {
+				if err := a.port.Serve(taken); !errors.Is(err, syscall.EADDRNOTAVAIL) {
 					t.Errorf("service %+v, which another has: %v", taken, err)
 				}
 			}

@@ -202,7 +202,7 @@ func (r *relay) serve(m *member, s stack.Service) error {
 		case o.uses > 0 && o.Overlaps(s) && o.member.hasEnded():
 			o.uses = 0 // a killed program's parent may start the next program before remove is called
 		case o.uses > 0 && o.Overlaps(s):
-			return fmt.Errorf("service %#x (mask %#x) is in use by another process, %d: %w", s.ID, s.Mask, o.member.pid, unix.EADDRINUSE)
+			return fmt.Errorf("service %#x (mask %#x) is in use by another process, %d: %w", s.ID, s.Mask, o.member.pid, s.Conflict(o.Service))
 		}
 	}
 	if same >= 0 {

@@ -167,8 +167,8 @@ func TestUsersShareNothing(t *testing.T) {
 	if err := a.ask(t, &request{kind: serve, number: 5, service: its}); err != nil {
 		t.Fatal(err)
 	}
-	for s, want := range map[stack.Service]error{its: unix.EADDRINUSE, {ID: its.ID, Mask: its.Mask, Addr: own}: unix.EADDRINUSE,
-		{Mask: 0}: unix.EADDRINUSE, {ID: 1 << 40, Mask: ^uint64(0xffff)}: unix.EPERM} {
+	for s, want := range map[stack.Service]error{its: unix.EADDRNOTAVAIL, {ID: its.ID, Mask: its.Mask, Addr: own}: unix.EADDRNOTAVAIL,
+		{Mask: 0}: unix.EADDRNOTAVAIL, {ID: 1 << 40, Mask: ^uint64(0xffff)}: unix.EPERM} {
 		if err := b.ask(t, &request{kind: serve, number: 6, service: s}); !errors.Is(err, want) {
 			t.Errorf("service %+v: %v, want %v", s, err, want)
 		}

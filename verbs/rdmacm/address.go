@@ -17,8 +17,9 @@ import (
 
 // Bind binds the ID to a local address and port (rdma_bind_addr). An unspecified or invalid address
 // means all addresses of all devices of the channel: 0.0.0.0 those of IPv4, others those of both
-// families, see [ID.SetAFOnly]. Port 0 means an ephemeral port. Bind fails
-// with EADDRNOTAVAIL if no device has the address, with EADDRINUSE if the port is in use.
+// families, see [ID.SetAFOnly]. Port 0 means an ephemeral port. Bind fails with EADDRNOTAVAIL if no
+// device has the address. If the port is in use, it fails with EADDRINUSE if another ID has the same
+// address, and with EADDRNOTAVAIL if one of the two has all addresses, as in Linux.
 func (id *ID) Bind(addr netip.AddrPort) error {
 	const op = "bind"
 	if err := id.lock(op, idle); err != nil {
@@ -33,10 +34,7 @@ func (id *ID) Bind(addr netip.AddrPort) error {
 // ID is locked.
 func (id *ID) bind(op string, addr netip.AddrPort, hold bool) error {
 	a := canonical(addr.Addr())
-	b := &binding{devs: id.ch.devs, space: id.space, reuse: id.opts.reuse, afOnly: id.opts.afOnly}
-	if a.Is4() && !id.opts.afOnlySet {
-		b.afOnly = true // as in Linux
-	}
+	b := &binding{devs: id.ch.devs, space: id.space, reuse: id.opts.reuse, afOnly: id.afOnly(a)}
 	var at location
 	switch {
 	case !a.IsValid():
@@ -70,6 +68,11 @@ func (id *ID) bind(op string, addr netip.AddrPort, hold bool) error {
 		id.route = Route{Transport: id.transport(), Src: a, PortNum: at.port, GIDIndex: at.index, TOS: id.opts.tos}
 	}
 	return nil
+}
+
+// afOnly reports whether a binding to an address is limited to the address's family.
+func (id *ID) afOnly(a netip.Addr) bool {
+	return id.opts.afOnly || a.Is4() && !id.opts.afOnlySet // as in Linux
 }
 
 // withOwnAddrs returns the devices without those whose addresses are all of earlier devices. At one
@@ -303,7 +306,7 @@ func (id *ID) resolved(before state, t target, err error) {
 		err = id.watch("resolve address", t.dev)
 	}
 	if err == nil && id.bound == nil {
-		b := &binding{devs: []*verbs.Device{t.dev}, space: id.space, addr: src, reuse: id.opts.reuse}
+		b := &binding{devs: []*verbs.Device{t.dev}, space: id.space, addr: src, reuse: id.opts.reuse, afOnly: id.afOnly(src.Addr())}
 		if err = ports.bind("resolve address", b); err == nil {
 			id.bound = b
 		}

@@ -299,7 +299,7 @@ func TestRequests(t *testing.T) {
 		l, err := rdmacm.Listen(a, v4A+":7471", nil)
 		must(t, err)
 		_, err = rdmacm.Listen(a, ":7471", nil)
-		wantErr(t, err, syscall.EADDRINUSE)
+		wantErr(t, err, syscall.EADDRNOTAVAIL)
 		var work sync.WaitGroup
 		work.Go(func() {
 			for range 2 {

@@ -275,7 +275,7 @@ func (d *device) Connect(attr *rdmacm.ConnectAttr, h rdmacm.Handler) (rdmacm.Pro
 	i = slices.IndexFunc(o.listeners, func(l *fakeListener) bool {
 		a := l.attr.Addr
 		return l.attr.Transport == attr.Transport && l.attr.PortSpace == attr.PortSpace && a.Port() == attr.PeerPort &&
-			(a.Addr().IsUnspecified() || a.Addr() == attr.Dst)
+			(!a.Addr().IsValid() || a.Addr().IsUnspecified() && a.Addr().Is4() == attr.Dst.Is4() || a.Addr() == attr.Dst)
 	})
 	if i < 0 {
 		c.phase = over

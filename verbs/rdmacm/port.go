@@ -47,17 +47,32 @@ type binding struct {
 	held []io.Closer // by providers, see PortHolder
 }
 
-// conflicts reports whether two bindings to one port exclude each other.
-func (b *binding) conflicts(o *binding) bool {
+// at returns the address and port of a binding as providers take it: the zero Addr means all
+// addresses of both families.
+func (b *binding) at() netip.AddrPort {
+	if b.addr.Addr().IsUnspecified() && !b.afOnly {
+		return netip.AddrPortFrom(netip.Addr{}, b.addr.Port())
+	}
+	return b.addr
+}
+
+// conflict returns why two bindings to one port exclude each other, or nil. The rules are those of
+// Linux, also where they exclude addresses of two families: an address of IPv6 is not limited to its
+// family.
+func (b *binding) conflict(o *binding) error {
 	if listening := b.listening || o.listening; b.reuse && o.reuse && !listening {
-		return false
+		return nil
 	}
 	x, y := b.addr.Addr(), o.addr.Addr()
-	if x.IsUnspecified() || y.IsUnspecified() {
-		bothFamilies := x.IsUnspecified() && !b.afOnly || y.IsUnspecified() && !o.afOnly
-		return bothFamilies || x.Is4() == y.Is4()
+	switch {
+	case b.afOnly && o.afOnly && x.Is4() != y.Is4():
+		return nil
+	case x.IsUnspecified() || y.IsUnspecified():
+		return syscall.EADDRNOTAVAIL
+	case x == y:
+		return syscall.EADDRINUSE
 	}
-	return x == y
+	return nil
 }
 
 // bind adds a binding. If the port of b.addr is 0, bind chooses an ephemeral port.
@@ -65,8 +80,8 @@ func (t *portTable) bind(op string, b *binding) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if b.addr.Port() != 0 {
-		if !t.available(b, false) {
-			return verbs.Errorf(syscall.EADDRINUSE, op, "%v: the port is in use in port space %v", b.addr, b.space)
+		if err := t.check(op, b); err != nil {
+			return err
 		}
 		t.insert(b)
 		return nil
@@ -86,11 +101,16 @@ func (t *portTable) bindAndHold(op string, b *binding) error {
 			return nil
 		}
 		t.release(b)
-		if !ephemeral || try == maxPortRetries || !errors.Is(err, syscall.EADDRINUSE) {
+		if !ephemeral || try == maxPortRetries || !inUse(err) {
 			return &verbs.Error{Op: op, Err: err}
 		}
 		b.addr = netip.AddrPortFrom(b.addr.Addr(), 0)
 	}
+}
+
+// inUse reports whether a port is in use: at the same address, or at all.
+func inUse(err error) bool {
+	return errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, syscall.EADDRNOTAVAIL)
 }
 
 // hold makes the providers hold the port. A port with SetReuseAddr is held only by a listener.
@@ -103,11 +123,7 @@ func (b *binding) hold() error {
 		if !ok {
 			continue
 		}
-		addr := b.addr
-		if addr.Addr().IsUnspecified() && !b.afOnly {
-			addr = netip.AddrPortFrom(netip.Addr{}, addr.Port())
-		}
-		c, err := h.HoldPort(b.space, addr)
+		c, err := h.HoldPort(b.space, b.at())
 		if err != nil {
 			return err
 		}
@@ -122,7 +138,7 @@ func (t *portTable) bindEphemeral(op string, b *binding) error {
 	start := rand.IntN(n)
 	for i := range n {
 		b.addr = netip.AddrPortFrom(b.addr.Addr(), uint16(firstEphemeral+(start+i)%n))
-		if t.available(b, true) {
+		if !t.bindsAny(b) {
 			t.insert(b)
 			b.ephemeral = true
 			return nil
@@ -133,17 +149,29 @@ func (t *portTable) bindEphemeral(op string, b *binding) error {
 		firstEphemeral, lastEphemeral, b.space)
 }
 
-// available reports whether no other binding conflicts with b. With exclusively, it reports whether
-// the port has no other binding at all.
-func (t *portTable) available(b *binding, exclusively bool) bool {
+// bindsAny reports whether the port has another binding than b.
+func (t *portTable) bindsAny(b *binding) bool {
+	for _, d := range b.devs {
+		if slices.ContainsFunc(t.bound[portKey{d, b.space, b.addr.Port()}], func(o *binding) bool { return o != b }) {
+			return true
+		}
+	}
+	return false
+}
+
+// check returns an error if another binding conflicts with b.
+func (t *portTable) check(op string, b *binding) error {
 	for _, d := range b.devs {
 		for _, o := range t.bound[portKey{d, b.space, b.addr.Port()}] {
-			if o != b && (exclusively || b.conflicts(o)) {
-				return false
+			if o == b {
+				continue
+			}
+			if err := b.conflict(o); err != nil {
+				return verbs.Errorf(err, op, "%v: the port is in use at %v in port space %v", b.addr, o.addr.Addr(), b.space)
 			}
 		}
 	}
-	return true
+	return nil
 }
 
 func (t *portTable) insert(b *binding) {
@@ -159,11 +187,11 @@ func (t *portTable) listen(op string, b *binding) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	b.listening = true
-	if !t.available(b, false) {
+	err := t.check(op, b)
+	if err != nil {
 		b.listening = false
-		return verbs.Errorf(syscall.EADDRINUSE, op, "%v: the port is in use in port space %v", b.addr, b.space)
 	}
-	return nil
+	return err
 }
 
 // unlisten undoes listen.
@@ -180,7 +208,7 @@ const maxPortRetries = 64
 // replace returns a binding like b with another ephemeral port, and removes b. It does so if b has
 // an ephemeral port and err says that the port is in use. Otherwise it returns err.
 func (t *portTable) replace(op string, b *binding, err error) (*binding, error) {
-	if b == nil || !b.ephemeral || !errors.Is(err, syscall.EADDRINUSE) {
+	if b == nil || !b.ephemeral || !inUse(err) {
 		return nil, err
 	}
 	t.mu.Lock()

@@ -89,15 +89,14 @@ type Route struct {
 	SL        uint8     // service level that the peer's request asks for
 }
 
-// ListenAttr has the arguments of Provider.Listen. An unspecified address means all addresses of
-// both families. With AFOnly it means those of its own family, and another listener may use the
-// same port for the other family. A provider that cannot distinguish the families accepts one
-// listener and the requests of both. This package then rejects the requests of the wrong family.
+// ListenAttr has the arguments of Provider.Listen. The zero Addr means all addresses of both
+// families, 0.0.0.0 those of IPv4, and :: those of IPv6. Another listener may use the same port for
+// the other family. A provider that cannot distinguish the families accepts one listener and the
+// requests of both. This package then rejects the requests of the wrong family.
 type ListenAttr struct {
 	Transport verbs.Transport
 	PortSpace PortSpace
 	Addr      netip.AddrPort
-	AFOnly    bool
 	Backlog   int
 	// IP type of service of the packets that the provider sends for the listener, as set on the ID.
 	TOS uint8

@@ -10,6 +10,7 @@ import "C"
 import (
 	"context"
 	"errors"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -39,6 +40,7 @@ type cmID struct {
 	transports []verbs.Transport // that the ID may use
 	reported   atomic.Uint32     // events taken by C
 	options    bool              // an option was set
+	family     bool              // of which one is that for a family
 	listening  bool
 	ch         *rdmacm.EventChannel // the program's, while ID is a reused listener: see bind
 }
@@ -186,6 +188,7 @@ func srCMSetOption(h C.uint32_t, option, value C.int) C.int {
 	case C.SR_CM_REUSEADDR:
 		return errno(s.SetReuseAddr(value != 0))
 	case C.SR_CM_AFONLY:
+		s.family = true
 		return errno(s.SetAFOnly(value != 0))
 	case C.SR_CM_ACK_TIMEOUT:
 		if err := s.unreuse(); err != nil { // a listener has none
@@ -194,6 +197,12 @@ func srCMSetOption(h C.uint32_t, option, value C.int) C.int {
 		return errno(s.SetAckTimeout(uint8(value)))
 	}
 	return C.int(syscall.ENOSYS)
+}
+
+// bindV6Only reports whether the machine limits sockets at [::] to IPv6, and so Linux' rdma_cm its IDs.
+func bindV6Only() bool {
+	b, _ := os.ReadFile("/proc/sys/net/ipv6/bindv6only") // absent: no IPv6
+	return len(b) > 0 && b[0] == '1'
 }
 
 //export srCMBind
@@ -207,6 +216,11 @@ func srCMBind(h C.uint32_t, addr *C.struct_sr_cm_addr) C.int {
 			return syscall.ENODEV
 		}
 		a = stacks.replaceLoopback(a)
+		if !s.family && a.Addr().Is6() && bindV6Only() {
+			if err := s.SetAFOnly(true); err != nil {
+				return err
+			}
+		}
 		if err := s.bind(a); err != nil {
 			return err
 		}

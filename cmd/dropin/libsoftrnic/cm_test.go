@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"net"
 	"net/netip"
+	"os"
 	"reflect"
 	"runtime"
 	"syscall"
@@ -13,6 +14,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/softrnic/softrnic/tests/interfaces"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
@@ -185,6 +187,40 @@ func (c *cmUser) event(want rdmacm.EventType) (e _Ctype_struct_sr_cm_event) {
 			check(c, err)
 		case time.Now().After(end):
 			c.Fatalf("there is no event %v", want)
+		}
+	}
+}
+
+// TestBindV6Only: where the machine limits sockets at [::] to IPv6, IDs and rsockets are limited too,
+// unless they have the option.
+func TestBindV6Only(t *testing.T) {
+	interfaces.Namespace(t)
+	const sysctl = "/proc/sys/net/ipv6/bindv6only"
+	for i, only := range []bool{false, true} {
+		if err := os.WriteFile(sysctl, []byte{byte('0' + i)}, 0); err != nil {
+			t.Skip("the machine has no IPv6: ", err)
+		}
+		want := syscall.EADDRNOTAVAIL
+		if only {
+			want = 0
+		}
+		six, four := newCMUser(t, rdmacm.TCP), newCMUser(t, rdmacm.TCP)
+		check(t, srCMBind(six.id, cAddrOf("[::]:7490")))
+		if err := srCMBind(four.id, cAddrOf("0.0.0.0:7490")); syscall.Errno(err) != want {
+			t.Errorf("bindv6only %t: 0.0.0.0 beside [::]: %d, want %v", only, err, want)
+		}
+		both, beside := newCMUser(t, rdmacm.TCP), newCMUser(t, rdmacm.TCP)
+		check(t, srCMSetOption(both.id, _Ciconst_SR_CM_AFONLY, 0))
+		check(t, srCMBind(both.id, cAddrOf("[::]:7491")))
+		if err := srCMBind(beside.id, cAddrOf("0.0.0.0:7491")); syscall.Errno(err) != syscall.EADDRNOTAVAIL {
+			t.Errorf("bindv6only %t: 0.0.0.0 beside [::] with the option: %d", only, err)
+		}
+		if v := option(t, newRsocket(t, syscall.AF_INET6, 0), _Ciconst_SR_RS_V6ONLY); v != cInt(i) {
+			t.Errorf("bindv6only %t: IPV6_V6ONLY of an rsocket is %d", only, v)
+		}
+		for _, u := range []*cmUser{six, four, both, beside} {
+			check(t, srCMDestroyID(u.id, new(cU32)))
+			check(t, srCMCreateID(u.channel, 0, cInt(rdmacm.TCP), &u.id)) // which Cleanup destroys
 		}
 	}
 }

@@ -81,7 +81,9 @@ func addRsock(s *rsock, h *C.uint32_t, fd *C.int) C.int {
 
 //export srRsSocket
 func srRsSocket(domain, dgram C.int, h *C.uint32_t, fd *C.int) C.int {
-	return addRsock(&rsock{domain: int(domain), dgram: dgram != 0, cfg: rsockDefaults()}, h, fd)
+	s := &rsock{domain: int(domain), dgram: dgram != 0, cfg: rsockDefaults()}
+	s.cfg.AFOnly = domain == syscall.AF_INET6 && bindV6Only()
+	return addRsock(s, h, fd)
 }
 
 // connection returns the connection of an rsocket, or an errno if there is none.

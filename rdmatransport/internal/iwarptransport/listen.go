@@ -48,7 +48,7 @@ func (e *Engine) Listen(attr *rdmacm.ListenAttr, h rdmacm.Handler) (io.Closer, e
 		return nil, verbs.Errorf(verbs.ErrNotSupported, "listen", "port space %v over iWARP", attr.PortSpace)
 	}
 	listen := e.net.ListenStream
-	if f, ok := e.net.(stack.FamilyListener); ok && attr.AFOnly {
+	if f, ok := e.net.(stack.FamilyListener); ok && attr.Addr.Addr().IsValid() {
 		listen = f.ListenFamily
 	}
 	tcp, err := listen(attr.Addr)

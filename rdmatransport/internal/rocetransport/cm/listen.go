@@ -35,18 +35,14 @@ func (m *Manager) Listen(attr *rdmacm.ListenAttr, h rdmacm.Handler) (io.Closer, 
 		m: m, handler: h, of: map[netip.Addr]int{}, space: attr.PortSpace, addr: attr.Addr.Addr().Unmap().WithZone(""), backlog: attr.Backlog,
 		serviceID: mad.ServiceID(uint16(attr.PortSpace), attr.Addr.Port()),
 	}
-	l.v4, l.v6 = !attr.AFOnly || l.addr.Is4(), !attr.AFOnly || !l.addr.Is4()
+	l.v4, l.v6 = !l.addr.Is6(), !l.addr.Is4()
 	if l.backlog <= 0 {
 		l.backlog = defaultBacklog
 	}
 	if attr.Addr.Port() == 0 {
 		return nil, verbs.Errorf(verbs.ErrInvalid, op, "%v: want a port from 1 to 65535", attr.Addr)
 	}
-	at := l.addr
-	if l.any() && !attr.AFOnly {
-		at = netip.Addr{}
-	}
-	held, err := m.reserve(op, l.space, netip.AddrPortFrom(at, attr.Addr.Port()))
+	held, err := m.reserve(op, l.space, attr.Addr)
 	if err != nil {
 		return nil, err
 	}

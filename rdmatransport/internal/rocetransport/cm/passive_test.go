@@ -395,7 +395,7 @@ func TestListenErrors(t *testing.T) {
 		if _, err := r.m.Listen(at("0.0.0.0:5"), r.handler); err != nil {
 			t.Errorf("all addresses in addition to one: %v", err)
 		}
-		if _, err := r.m.Listen(at("[::]:5"), r.handler); !errors.Is(err, syscall.EADDRINUSE) {
+		if _, err := r.m.Listen(&rdmacm.ListenAttr{PortSpace: rdmacm.TCP, Addr: netip.AddrPortFrom(netip.Addr{}, 5)}, r.handler); !errors.Is(err, syscall.EADDRINUSE) {
 			t.Errorf("all addresses twice: %v", err)
 		}
 		l.Close()
@@ -411,10 +411,8 @@ func TestListenErrors(t *testing.T) {
 func TestListenAFOnly(t *testing.T) {
 	for _, order := range [][]string{{"0.0.0.0", "::"}, {"::", "0.0.0.0"}} {
 		bubble(t, func(r *rig) {
-			listen := func(addr string, only bool, h rdmacm.Handler) error {
-				_, err := r.m.Listen(&rdmacm.ListenAttr{
-					PortSpace: rdmacm.TCP, Addr: netip.AddrPortFrom(netip.MustParseAddr(addr), port), AFOnly: only,
-				}, h)
+			listen := func(addr netip.Addr, h rdmacm.Handler) error {
+				_, err := r.m.Listen(&rdmacm.ListenAttr{PortSpace: rdmacm.TCP, Addr: netip.AddrPortFrom(addr, port)}, h)
 				return err
 			}
 			for _, addr := range order {
@@ -424,13 +422,13 @@ func TestListenAFOnly(t *testing.T) {
 						t.Errorf("%v: a request from %v arrived at the listener at ::", order, e.Dst)
 					}
 				}
-				if err := listen(addr, true, h); err != nil {
+				if err := listen(netip.MustParseAddr(addr), h); err != nil {
 					t.Errorf("%v: listen at %s: %v", order, addr, err)
 				}
-				if err := listen(addr, true, h); !errors.Is(err, syscall.EADDRINUSE) {
+				if err := listen(netip.MustParseAddr(addr), h); !errors.Is(err, syscall.EADDRINUSE) {
 					t.Errorf("%v: a second listener at %s: %v", order, addr, err)
 				}
-				if err := listen("::", false, h); !errors.Is(err, syscall.EADDRINUSE) {
+				if err := listen(netip.Addr{}, h); !errors.Is(err, syscall.EADDRINUSE) {
 					t.Errorf("%v: a listener for both in addition to %s: %v", order, addr, err)
 				}
 			}
