@@ -69,7 +69,8 @@ func TestOptionalInterfaces(t *testing.T) {
 	}
 }
 
-// wrapped are the links that wrap others, each with the optional interfaces that it hides, and why.
+// wrapped are the types that wrap a link, or another value that may have optional interfaces, each
+// with those that it hides, and why.
 var wrapped = map[string]map[string]string{
 	"cmd/internal/node.countedLink": {"link.InPlace": "frames that are built in place would not be counted"},
 	"link/capture.Link": {"link.Shared": "messages would pass without a record",
@@ -79,13 +80,20 @@ var wrapped = map[string]map[string]string{
 	"link/vlan.Link": {"link.InPlace": "frames that are built in place would have no tag"},
 	"link/wireguard.Link": {"link.Carrier": "peers may be reached another way", "link.Shared": "frames are encrypted",
 		"link.InPlace": "frames are encrypted", "link.Departures": "its hosts are the peers of the tunnel"},
+	"cmd/internal/framed.Host":                     {"stack.PacketListener": "the machine has the stack's addresses"},
+	"cmd/internal/framed.nic":                      {"stack.Departures": "the machine's interfaces report none"},
+	"cmd/internal/framed.shared":                   {},
+	"stack/tlshost.Host":                           {"stack.PacketListener": "datagrams are not protected by TLS"},
+	"stack/tlshost.nic":                            {"stack.Departures": "it has streams only, which end with the host"},
+	"rdmatransport/internal/rocetransport.gsiPath": {"stack.Backlogged": "management datagrams are paced by CM"},
 	// Hosts do not attach to these: they see a part of what passes.
 	"cmd/softrnic/internal/conform.recordedLink": nil,
 	"stack/netstack.groupLink":                   nil,
 	"stack/netstack.sniffableLink":               nil,
 }
 
-// TestWrappers: a link that wraps another has its optional interfaces, or a reason to hide them.
+// TestWrappers: a type that wraps a link, or another value with optional interfaces, has these, or a
+// reason to hide them.
 func TestWrappers(t *testing.T) {
 	t.Setenv("GOOS", "linux")
 	t.Setenv("GOARCH", "amd64")
@@ -95,36 +103,43 @@ func TestWrappers(t *testing.T) {
 			dirs = append(dirs, strings.TrimPrefix(p.ImportPath, module+"/"))
 		}
 	}
-	found := map[string]bool{}
+	found, table := map[string]bool{}, optionalTable(t)
+	of := map[string][]string{} // the optional interfaces of each base
+	for optional, o := range table {
+		of[o.base] = append(of[o.base], optional)
+	}
 	for _, s := range load(t, dirs...) {
-		for _, w := range s.wrappers() {
-			name := s.dir + "." + w.Obj().Name()
-			found[name] = true
-			hides, known := wrapped[name]
-			if !known {
-				t.Errorf("%s wraps a link: list it, with what it hides", name)
-			}
-			for optional, o := range optionalTable(t) {
-				if o.base != "link.Link" || hides == nil {
-					continue
+		for base, optionals := range of {
+			for _, w := range s.wrappers(base) {
+				name := s.dir + "." + w.Obj().Name()
+				found[name] = true
+				hides, known := wrapped[name]
+				if !known {
+					t.Errorf("%s wraps a %s: list it, with what it hides", name, base)
 				}
-				has := types.Implements(types.NewPointer(w), s.interfaceOf(optional))
-				if _, hidden := hides[optional]; has == hidden {
-					t.Errorf("%s: %s: implemented %v, listed as hidden %v", name, optional, has, hidden)
+				for _, optional := range optionals {
+					if known && hides == nil {
+						continue
+					}
+					has := types.Implements(types.NewPointer(w), s.interfaceOf(optional))
+					if _, hidden := hides[optional]; has == hidden {
+						t.Errorf("%s: %s: implemented %v, listed as hidden %v", name, optional, has, hidden)
+					}
 				}
 			}
 		}
 	}
 	for name := range wrapped {
 		if !found[name] {
-			t.Errorf("%s wraps no link", name)
+			t.Errorf("%s wraps nothing", name)
 		}
 	}
 }
 
-// wrappers returns the types that are links and have a field that is one.
-func (s *source) wrappers() (found []*types.Named) {
-	base := s.interfaceOf("link.Link")
+// wrappers returns the types that implement an interface and have a field of an interface that does.
+// Embedded concrete types hide nothing.
+func (s *source) wrappers(of string) (found []*types.Named) {
+	base := s.interfaceOf(of)
 	if base == nil {
 		return nil
 	}
@@ -139,7 +154,7 @@ func (s *source) wrappers() (found []*types.Named) {
 			continue
 		}
 		for i := range fields.NumFields() {
-			if types.Identical(fields.Field(i).Type().Underlying(), base) {
+			if f := fields.Field(i).Type(); types.IsInterface(f) && types.Implements(f, base) {
 				found = append(found, named)
 				break
 			}

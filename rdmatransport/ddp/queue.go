@@ -20,6 +20,10 @@ func (q *Queue) Skip() { *q = Queue{done: q.done + 1} }
 // may arrive in segments.
 func (q *Queue) SkipTo(mo uint32) { q.open, q.mo = true, mo }
 
+// Join makes the segment at offset mo of message msn the next one, for an observer who has not seen
+// the segments before.
+func (q *Queue) Join(msn, mo uint32) { *q = Queue{done: msn - 1, mo: mo, open: mo > 0} }
+
 // Accept accepts the segment with header h and n bytes of payload if it is the next one. first: it
 // is the first of its message. The caller provides the buffer. It must itself report ErrNoBuffer
 // without a buffer, and ErrTooLong if h.MO + n is beyond its end. If h.Last, h.MO + n is the length

@@ -60,9 +60,18 @@ type shared struct {
 }
 
 var (
-	_ link.Link   = (*medium)(nil)
-	_ link.Poller = (*medium)(nil)
+	_ link.Link        = (*medium)(nil)
+	_ link.Poller      = (*medium)(nil)
+	_ stack.Backlogged = (*shared)(nil)
 )
+
+// Backlog implements [stack.Backlogged].
+func (s *shared) Backlog() (bytes int, ok bool) {
+	if b, is := s.Path.(stack.Backlogged); is {
+		return b.Backlog()
+	}
+	return 0, false
+}
 
 func newMedium(nic stack.NIC) *medium {
 	m := &medium{nic: nic, inner: nic.Datagrams(), paths: map[flow]*shared{}}

@@ -18,7 +18,7 @@ import (
 type counts struct {
 	Packets   int `json:"packets"`
 	RoCE      int `json:"roce"`
-	IWARP     int `json:"iwarp"`     // segments of TCP connections that began with MPA
+	IWARP     int `json:"iwarp"`     // segments of its TCP connections
 	TCP       int `json:"tcp"`       // others
 	Other     int `json:"other"`     // not RDMA, by the rules in NotRDMA
 	Left      int `json:"left_out"`  // of which it is not known whether they are RDMA
@@ -31,7 +31,8 @@ type counts struct {
 
 	Superframes int `json:"superframes"` // of several RoCE packets each
 	Cut         int `json:"cut"`         // superframes truncated by the capture
-	Dropped     int `json:"dropped"`     // dropped by the kernel before they were read
+	Dropped     int `json:"dropped"`     // dropped by the capture, or before they were read
+	damaged     int // of Wrong: not explained by missing packets
 }
 
 // leftOut returns the number of packets that were not checked, or not completely.
@@ -147,14 +148,7 @@ func (a *analysis) read(src source, stop func() bool) error {
 			return fmt.Errorf("after packet %d: %w", a.counts.Packets, err)
 		}
 		a.counts.Packets++
-		if l, ok := src.(interface{ dropped() int }); ok {
-			if n := l.dropped(); n > 0 {
-				a.counts.Dropped += n
-				a.report(note, nil, a.counts.Packets,
-					"before this packet the kernel has dropped %d, which this program was too slow for: what is missing from now on "+
-						"is DOUBTFUL", n)
-			}
-		}
+		a.lose(src)
 		if a.begin.IsZero() {
 			a.begin = info.Timestamp
 		}
@@ -180,8 +174,26 @@ func (a *analysis) read(src source, stop func() bool) error {
 		}
 		a.look(f)
 	}
+	a.lose(src)
 	a.end()
 	return nil
+}
+
+// lose notes what a source says that the capture lacks. Findings so far, which it may explain, count
+// as doubtful.
+func (a *analysis) lose(src source) {
+	l, ok := src.(lossy)
+	if !ok {
+		return
+	}
+	if n := l.dropped(); n > 0 {
+		a.counts.Dropped += n
+		a.report(note, nil, a.counts.Packets, l.why()+": what is missing may be these, and is DOUBTFUL", n)
+		if _, ng := src.(*ngSource); ng {
+			a.counts.Doubtful += a.counts.Wrong - a.counts.damaged
+			a.counts.Wrong = a.counts.damaged
+		}
+	}
 }
 
 // look analyses one packet.

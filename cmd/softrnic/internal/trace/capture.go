@@ -28,6 +28,12 @@ type source interface {
 	next() (data []byte, info gopacket.CaptureInfo, link layers.LinkType, err error)
 }
 
+// lossy is a source that knows how many packets the capture lacks.
+type lossy interface {
+	dropped() int // since the last call
+	why() string  // format of a text with that number
+}
+
 // A leash is a reader with a limit that can be raised. It bounds the bytes that a record's header
 // can make pcapgo read and keep.
 type leash struct {

@@ -30,19 +30,21 @@ type finding struct {
 	Level  level  `json:"level"`
 	Packet int    `json:"packet"`
 	Text   string `json:"text"`
+	damage bool
 }
 
 // report records a finding. It is added to the line of the current packet, or has its own line if
 // it concerns an earlier one. w is its flow, or nil.
 func (a *analysis) report(l level, w *flow, packet int, format string, args ...any) {
+	damaged := l == damage
 	switch {
-	case l == damage:
+	case damaged:
 		l = wrong
 	case l == wrong && a.counts.Dropped+a.counts.Cut > 0:
 		// Dropped or truncated packets may be the cause.
 		l = doubtful
 	}
-	f := finding{Level: l, Packet: packet, Text: fmt.Sprintf(format, args...)}
+	f := finding{Level: l, Packet: packet, Text: fmt.Sprintf(format, args...), damage: damaged}
 	if packet == a.ev.number && a.open {
 		a.ev.findings = append(a.ev.findings, f)
 		return

@@ -149,6 +149,11 @@ func (l *live) dropped() int {
 	return n
 }
 
+// why implements lossy.
+func (*live) why() string {
+	return "before this packet the kernel has dropped %d, which this program was too slow for"
+}
+
 // segment returns the segment size of the last frame in bytes of UDP payload, or 0 if it is not to
 // be segmented.
 func (l *live) segment() int { return l.cuts }

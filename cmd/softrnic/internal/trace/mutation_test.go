@@ -227,7 +227,7 @@ func (s *sight) packet(_ *analysis, e *event) {
 	s.events = append(s.events, *e)
 	s.findings = append(s.findings, e.findings...)
 	if e.missing != "" {
-		s.missing = append(s.missing, finding{note, e.number, e.missing + " missing"})
+		s.missing = append(s.missing, finding{Level: note, Packet: e.number, Text: e.missing + " missing"})
 	}
 }
 func (s *sight) late(_ *analysis, _ *flow, f finding) { s.findings = append(s.findings, f) }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"math/bits"
 	"slices"
 	"time"
@@ -21,18 +22,22 @@ import (
 
 // Types of blocks.
 const (
-	blockSection   = 0x0a0d0d0a
-	blockInterface = 1
-	blockPacket    = 2 // obsolete
-	blockSimple    = 3
-	blockEnhanced  = 6
+	blockSection    = 0x0a0d0d0a
+	blockInterface  = 1
+	blockPacket     = 2 // obsolete
+	blockSimple     = 3
+	blockStatistics = 5
+	blockEnhanced   = 6
 )
 
 // Codes of options.
 const (
 	optionFlags      = 2 // of an enhanced packet
+	optionLost       = 4 // packets lost since the one before
 	optionResolution = 9
 	optionOffset     = 14
+	optionByIntf     = 5 // of statistics: packets that the interface has dropped since the beginning
+	optionBySystem   = 7 // and the capturing system
 )
 
 const (
@@ -46,8 +51,9 @@ const (
 type ngInterface struct {
 	link       layers.LinkType
 	snap       uint32
-	resolution uint8 // if_tsresol: a power of 10, or with the upper bit of 2
-	offset     int64 // seconds
+	resolution uint8     // if_tsresol: a power of 10, or with the upper bit of 2
+	offset     int64     // seconds
+	lost       [2]uint64 // by statistics: dropped by the interface, and by the system
 }
 
 // ngSource reads the packets of a pcapng file.
@@ -59,6 +65,9 @@ type ngSource struct {
 	body       []byte
 	direction  uint8 // of the last packet: 1 inbound, 2 outbound, 0 not known
 	unit       time.Duration
+	lost       uint64 // of all sections but the last, and by the packets
+	told       uint64 // by dropped
+	ahead      uint64 // dropped, as was read before
 }
 
 func newNgSource(r *bufio.Reader, l *leash) (*ngSource, error) {
@@ -98,7 +107,7 @@ func (s *ngSource) block() (t uint32, err error) {
 	s.body = append(s.body[:0], rest...)
 	size := int64(n) - 12 - int64(len(rest))
 	switch t {
-	case blockSection, blockInterface, blockPacket, blockSimple, blockEnhanced:
+	case blockSection, blockInterface, blockPacket, blockSimple, blockStatistics, blockEnhanced:
 		if size > maxBlock {
 			return 0, fmt.Errorf("a block of type %#x and %d bytes; the limit is %d", t, n, maxBlock)
 		}
@@ -137,6 +146,7 @@ func (s *ngSource) section() error {
 	if major := s.order.Uint16(s.body[4:]); major != 1 {
 		return fmt.Errorf("version %d of pcapng, and only 1 is known", major)
 	}
+	s.lost = s.total()
 	s.interfaces = s.interfaces[:0]
 	return nil
 }
@@ -176,6 +186,71 @@ func (s *ngSource) addInterface() error {
 	return nil
 }
 
+// statistics reads what was dropped on an interface. A file may say it more than once.
+func (s *ngSource) statistics() error {
+	if len(s.body) < 12 {
+		return errors.New("the statistics of an interface are too short")
+	}
+	n := s.order.Uint32(s.body)
+	if int64(n) >= int64(len(s.interfaces)) {
+		return fmt.Errorf("statistics of interface %d, and the section has %d", n, len(s.interfaces))
+	}
+	i := &s.interfaces[n]
+	s.options(s.body[12:], func(code uint16, value []byte) {
+		if (code == optionByIntf || code == optionBySystem) && len(value) == 8 {
+			by := &i.lost[min(code-optionByIntf, 1)]
+			*by = max(*by, s.order.Uint64(value))
+		}
+	})
+	return nil
+}
+
+// maxLost is the most packets that the capture may say that it has dropped.
+const maxLost = 1 << 40
+
+// total returns the number of packets that the file says that the capture has dropped, up to here.
+func (s *ngSource) total() uint64 {
+	n := s.lost
+	for i := range s.interfaces {
+		for _, by := range s.interfaces[i].lost {
+			n += min(by, maxLost)
+		}
+	}
+	return min(n, maxLost)
+}
+
+// dropped returns the number of packets that the capture has dropped since the last call.
+func (s *ngSource) dropped() int {
+	n := max(s.total(), s.ahead) - s.told
+	s.told += n
+	return int(n)
+}
+
+// why implements lossy.
+func (*ngSource) why() string { return "the capture says that it has dropped %d" }
+
+// foretold reads a pcapng file to its end, and returns a source that knows at once what the capture
+// has dropped. The statistics are at the end.
+func foretold(src source, f io.ReadSeeker) (source, error) {
+	s, ok := src.(*ngSource)
+	if !ok {
+		return src, nil
+	}
+	for {
+		if _, _, _, err := s.next(); err != nil {
+			break // the second reading tells
+		}
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return nil, err // a pipe has lost its bytes
+	}
+	again, err := open(f)
+	if err == nil {
+		again.(*ngSource).ahead = s.total()
+	}
+	return again, err
+}
+
 // ticks returns the number of units in a second.
 func (i *ngInterface) ticks() uint64 {
 	if i.resolution&0x80 != 0 {
@@ -210,6 +285,11 @@ func (s *ngSource) next() ([]byte, gopacket.CaptureInfo, layers.LinkType, error)
 				return nil, info, 0, err
 			}
 			continue
+		case blockStatistics:
+			if err := s.statistics(); err != nil {
+				return nil, info, 0, err
+			}
+			continue
 		case blockSimple:
 			header = 4
 		case blockPacket, blockEnhanced:
@@ -225,6 +305,9 @@ func (s *ngSource) next() ([]byte, gopacket.CaptureInfo, layers.LinkType, error)
 			info.InterfaceIndex = int(s.order.Uint32(b))
 		case blockPacket:
 			info.InterfaceIndex = int(s.order.Uint16(b))
+			if n := s.order.Uint16(b[2:]); n != math.MaxUint16 { // that means that it is not known
+				s.lost += uint64(n)
+			}
 		}
 		if info.InterfaceIndex >= len(s.interfaces) {
 			return nil, info, 0, fmt.Errorf("a packet of interface %d, and the section has %d", info.InterfaceIndex, len(s.interfaces))
@@ -249,6 +332,9 @@ func (s *ngSource) next() ([]byte, gopacket.CaptureInfo, layers.LinkType, error)
 			s.options(b[options:], func(code uint16, value []byte) {
 				if code == optionFlags && len(value) == 4 {
 					s.direction = uint8(s.order.Uint32(value) & 3)
+				}
+				if code == optionLost && len(value) == 8 {
+					s.lost += min(s.order.Uint64(value), maxLost)
 				}
 			})
 		}

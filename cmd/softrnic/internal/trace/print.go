@@ -78,6 +78,9 @@ func (p *printer) count(a *analysis, f finding) {
 	switch f.Level {
 	case wrong:
 		a.counts.Wrong++
+		if f.damage {
+			a.counts.damaged++
+		}
 	case doubtful:
 		a.counts.Doubtful++
 	}
@@ -314,7 +317,7 @@ func (p *printer) summary(a *analysis) {
 		{c.Superframes, "; %d frames had several RoCE packets"},
 		{c.Cut, ", of which %d were cut"},
 		{c.Reordered, "; %d packets were reordered"},
-		{c.Dropped, "; the kernel dropped %d before they were looked at"},
+		{c.Dropped, "; the capture dropped %d: missing ones are not the peers' fault"},
 	} {
 		if some.n > 0 {
 			fmt.Fprintf(w, some.format, some.n)

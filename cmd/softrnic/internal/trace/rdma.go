@@ -3,6 +3,7 @@ package trace
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/softrnic/softrnic/rdmatransport/ddp"
 	"github.com/softrnic/softrnic/rdmatransport/rdmap"
@@ -20,7 +21,9 @@ type rdma struct {
 	stag       uint32
 	to         uint64
 	messages   uint32
-	terminated int // the packet with the Terminate
+	terminated int  // the packet with the Terminate
+	midway     bool // it is followed from its midst
+	known      [rdmap.Queues]bool
 }
 
 // readRequest is a READ or an atomic.
@@ -125,6 +128,12 @@ func (d *direction) readResponse(h *ddp.Tagged, n int) {
 	a := d.a
 	a.ev.class = response
 	other := &d.s.half[1-d.side].rdma
+	found, guessed := d.choose(func(q *readRequest) bool {
+		return !q.atomic && q.stag == h.STag && h.TO-q.to < uint64(max(q.size, 1))
+	})
+	if !found {
+		return
+	}
 	if len(other.reads) == 0 || other.reads[0].atomic {
 		if d.s.half[1-d.side].phase == framed {
 			a.report(wrong, nil, a.ev.number, "an RDMA Read Response to no request")
@@ -132,6 +141,9 @@ func (d *direction) readResponse(h *ddp.Tagged, n int) {
 		return
 	}
 	q := &other.reads[0]
+	if guessed && q.size > 0 { // the segments before may not be in the capture
+		q.got = uint32(h.TO - q.to)
+	}
 	a.ev.answers, a.ev.since = q.number, a.ev.time-q.time
 	if q.size > 0 && (h.STag != q.stag || h.TO != q.to+uint64(q.got)) {
 		a.report(wrong, nil, a.ev.number, "the response to the READ of packet %d goes on at STag %#x, offset %#x, where %#x, %#x is next",
@@ -139,12 +151,27 @@ func (d *direction) readResponse(h *ddp.Tagged, n int) {
 	}
 	q.got += uint32(n)
 	if h.Last || q.got >= q.size {
-		if !h.Last || q.got != q.size {
+		if !guessed && (!h.Last || q.got != q.size) {
 			a.report(wrong, nil, a.ev.number, "%d bytes answer the READ of packet %d, which asks for %d", q.got, q.number, q.size)
 		}
 		d.s.half[1-d.side].stats.roundTrip(a.ev.time - q.time)
 		other.reads = append(other.reads[:0], other.reads[1:]...)
 	}
+}
+
+// choose finds the request that an answer is to. It is the oldest one, unless a part of one of the
+// directions is not in the capture: then it is the oldest that fits, or none, and guessed.
+func (d *direction) choose(fits func(*readRequest) bool) (found, guessed bool) {
+	r, other := &d.s.half[d.side].rdma, &d.s.half[1-d.side].rdma
+	if !r.midway && !other.midway {
+		return true, false
+	}
+	i := slices.IndexFunc(other.reads, func(q readRequest) bool { return fits(&q) })
+	if i < 0 {
+		return false, true
+	}
+	other.reads = append(other.reads[:0], other.reads[i:]...)
+	return true, true
 }
 
 func (d *direction) untaggedSegment(b []byte) error {
@@ -160,6 +187,10 @@ func (d *direction) untaggedSegment(b []byte) error {
 	if err != nil {
 		return err
 	}
+	if r.midway && !r.known[h.QN] {
+		r.queues[h.QN].Join(h.MSN, h.MO)
+	}
+	r.known[h.QN] = true
 	if _, err := r.queues[h.QN].Accept(&h, len(payload)); err != nil {
 		return fmt.Errorf("%w: queue %d, MSN %d, offset %d; the next is MSN %d", err, h.QN, h.MSN, h.MO, r.queues[h.QN].MSN())
 	}
@@ -223,6 +254,9 @@ func (d *direction) await(q readRequest) {
 
 func (d *direction) atomicResponse(id uint32) {
 	a, other := d.a, &d.s.half[1-d.side].rdma
+	if found, _ := d.choose(func(q *readRequest) bool { return q.atomic && q.id == id }); !found {
+		return
+	}
 	if len(other.reads) == 0 || !other.reads[0].atomic || other.reads[0].id != id {
 		if d.s.half[1-d.side].phase == framed {
 			a.report(wrong, nil, a.ev.number, "an Atomic Response to request %#x, which is not the next one to be answered", id)

@@ -19,7 +19,9 @@ func (a *analysis) startUp(s *stream, side int, b []byte) {
 		if s.iwarp {
 			a.report(wrong, nil, a.ev.number, "the other side has sent MPA's frame, and this is none")
 		}
-		s.plain = !s.iwarp
+		if len(h.held0) > 0 && !s.iwarp && isTLS(h.held0) {
+			a.encrypted(s)
+		}
 		h.phase, h.held0 = unfollowed, nil
 		return
 	}
@@ -27,7 +29,11 @@ func (a *analysis) startUp(s *stream, side int, b []byte) {
 	if err == mpa.ErrShort {
 		return
 	}
-	s.iwarp, s.plain = true, false
+	if !s.iwarp {
+		s.iwarp = true
+		a.counts.TCP -= s.segments
+		a.counts.IWARP += s.segments
+	}
 	if err != nil {
 		a.report(wrong, nil, a.ev.number, "MPA: %v", err)
 		h.phase, h.held0 = unfollowed, nil
@@ -47,6 +53,11 @@ func (a *analysis) startUp(s *stream, side int, b []byte) {
 		if o.phase == awaitsReply || o.phase == framed {
 			a.report(wrong, nil, a.ev.number, "both sides send an MPA request")
 		}
+		return
+	}
+	if o.phase == midway { // the request is not in the capture
+		h.held0, h.phase = nil, midway
+		a.midwayBytes(s, side, rest)
 		return
 	}
 	if o.phase != awaitsReply || o.frame.Reply {

@@ -34,7 +34,9 @@ type stream struct {
 	upper *upper  // nil unless iwarp
 	half  [2]half // segments of low, and of high
 	iwarp bool
-	plain bool // it does not begin with MPA
+	// segments are those that were counted before it was known what the connection is.
+	segments int
+	rule     string // that it may be iWARP, and cannot be told; "" otherwise
 }
 
 // phase is the decoding state of one direction.
@@ -44,6 +46,7 @@ const (
 	awaitsFrame phase = iota // MPA's request or reply
 	awaitsReply              // its own frame was captured, the other was not
 	framed                   // FPDUs
+	midway                   // its beginning, or a part of it, is not in the capture: FPDUs are sought
 	unfollowed               // not MPA, or bytes are missing
 )
 
@@ -66,6 +69,7 @@ type sentSegment struct {
 // half is one direction of a TCP connection.
 type half struct {
 	began     bool
+	unseen    bool   // only acknowledgements show where it is: bytes may be on their way since before the capture
 	next      uint32 // sequence number after the bytes captured without a gap
 	high      uint32 // highest sequence number
 	number    int    // last packet with payload
@@ -94,6 +98,7 @@ type half struct {
 	phase    phase
 	frame    mpa.Frame
 	held0    []byte // bytes of an incomplete frame, or of FPDUs before the reply
+	search   search
 	receiver mpa.Receiver
 	rdma     rdma
 	prefix   prefix
@@ -173,8 +178,14 @@ func (a *analysis) segment(f *frame) {
 			a.ev.class = control
 		}
 	} else {
-		a.counts.TCP++
+		s.segments++
 		a.ev.operation = "TCP"
+		if s.rule != "" {
+			a.counts.Left++
+			a.rules[1].add(s.rule)
+		} else {
+			a.counts.TCP++
+		}
 	}
 	if f.tcp.rst {
 		h.fin, o.fin = true, true
@@ -242,8 +253,12 @@ func (a *analysis) acknowledges(s *stream, side int, f *frame) {
 	if !o.began {
 		o.began, o.next, o.high = true, ack, ack
 		if !f.tcp.syn { // earlier segments are not in the capture
-			o.phase = unfollowed
+			o.phase, o.unseen = midway, true
 		}
+		return
+	}
+	if o.unseen && int32(ack-o.next) > 0 {
+		o.next, o.high = ack, ack
 		return
 	}
 	if o.tripTime != 0 && int32(ack-o.trip) >= 0 {
@@ -275,9 +290,18 @@ func (a *analysis) hole(h *half) uint32 {
 // skip continues after bytes that are acknowledged and were not captured.
 func (a *analysis) skip(s *stream, side int, ack uint32) {
 	h := &s.half[side]
-	if !s.plain && h.phase != unfollowed {
+	switch {
+	case h.phase == framed && !h.receiver.Markers:
+		h.receiver.Release()
+		h.phase = midway
+	case h.phase == midway:
+		a.endSearch(h)
+		h.phase = midway
+	case s.iwarp && h.phase != unfollowed:
 		h.phase = unfollowed
 		a.report(note, nil, a.ev.number, "what is after the missing bytes is not followed")
+	case h.phase != unfollowed:
+		h.phase = midway
 	}
 	for len(h.early) > 0 && int32(h.early[0].seq-ack) <= 0 {
 		e := h.early[0]
@@ -327,7 +351,7 @@ func (a *analysis) bytes(s *stream, side int, f *frame) {
 		return
 	}
 	if !h.began {
-		h.began, h.next, h.high, h.phase = true, seq, seq, unfollowed
+		h.began, h.next, h.high, h.phase = true, seq, seq, midway
 	}
 	d := int32(seq - h.next)
 	if n == 0 && !f.tcp.fin {
@@ -335,6 +359,12 @@ func (a *analysis) bytes(s *stream, side int, f *frame) {
 			a.reordered(nil, f.number, "its sequence number is %d before that of packet %d", -d, h.number)
 		}
 		return
+	}
+	if h.unseen {
+		h.unseen = false
+		if d > 0 {
+			h.next, h.high, d = seq, seq, 0
+		}
 	}
 	switch {
 	case d > 0:
@@ -443,6 +473,12 @@ func (a *analysis) deliver(s *stream, side int, b []byte) {
 		h.held0 = append(h.held0, b...)
 	case framed:
 		a.fpdus(s, side, b)
+	case midway:
+		a.midwayBytes(s, side, b)
+	case unfollowed:
+		if s.iwarp && len(b) > 0 {
+			a.counts.Unchecked++
+		}
 	}
 }
 
@@ -456,6 +492,9 @@ func (a *analysis) endStream(s *stream) {
 		}
 		for len(h.early) > 0 {
 			a.drop(h)
+		}
+		if h.phase == midway {
+			a.endSearch(h)
 		}
 	}
 	if s.iwarp {

@@ -47,7 +47,10 @@ func (*Command) Help() string {
 		"Exit status: 0: nothing is WRONG, and each packet was checked, or is not RDMA. 1: something is WRONG, or the capture cannot be " +
 		"read. 2: the command line is wrong. 3: nothing is WRONG, but packets were left out, or could not be checked completely; the last " +
 		"lines say which: IP fragments, encrypted packets, unknown tunnels, packets that the capture has cut or the kernel dropped. " +
-		"TLS, and iWARP whose start is not captured, count as other TCP.\n\n" +
+		"iWARP whose start is not captured is followed from its first whole FPDU on, unless it has MPA's markers. TLS is left out, except " +
+		"that of port 443, as iWARP may be in it.\n\n" +
+		"A pcapng capture may say that it has dropped packets, by the interface or the system. What is missing is then DOUBTFUL, as the " +
+		"capture may have lost it.\n\n" +
 		"VLAN tags, Linux's cooked captures, VXLAN, Geneve, GRE, ERSPAN, MPLS, PPPoE, EtherIP and IP in IP are followed. A capture of " +
 		"several interfaces may have a packet more than once; it is analysed where it is seen first.\n\n" +
 		strings.ReplaceAll(uncovered, "\n- ", "\n\n- ") // one paragraph each
@@ -82,7 +85,12 @@ func (c *Command) Run(ctx context.Context, e *cli.Env) error {
 			return err
 		}
 		defer f.Close()
-		if src, err = open(f); err != nil {
+		if src, err = open(f); err == nil {
+			if info, ierr := f.Stat(); ierr == nil && info.Mode().IsRegular() {
+				src, err = foretold(src, f)
+			}
+		}
+		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 	}
