@@ -16,6 +16,7 @@ import (
 	"github.com/softrnic/softrnic/link/capture"
 	"github.com/softrnic/softrnic/rdmatransport/wire"
 	"github.com/softrnic/softrnic/tests/captures"
+	"github.com/softrnic/softrnic/tests/system/internal/libraries"
 	"github.com/softrnic/softrnic/tests/system/interop/peer"
 )
 
@@ -65,6 +66,7 @@ func wellFormed(t *testing.T, files ...string) {
 	}
 	defer all.Close()
 	for _, name := range files {
+		traced(t, name, 0)
 		data, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
@@ -82,6 +84,21 @@ func wellFormed(t *testing.T, files ...string) {
 		t.Errorf("%d RoCEv2 packets came, %d went", totalIn, totalOut)
 	}
 	dissect(t, all.Name(), totalIn+totalOut)
+}
+
+// traced gives a capture to softrnic trace, and checks its exit status: 0 if all was checked and
+// nothing is wrong.
+func traced(t *testing.T, file string, want int) {
+	t.Helper()
+	program, err := libraries.Program()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(program, "trace", "--errors", file)
+	out, err := cmd.CombinedOutput()
+	if cmd.ProcessState == nil || cmd.ProcessState.ExitCode() != want {
+		t.Errorf("softrnic trace %s: %v, want exit status %d\n%.4000s", filepath.Base(file), err, want, out)
+	}
 }
 
 // checkICRCs counts the packets to UDP port 4791 that SoftRNIC received and sent, whose ICRCs must

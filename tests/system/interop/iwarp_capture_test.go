@@ -216,6 +216,7 @@ func wellFormedIWARP(t *testing.T, files ...string) (conns []*iwarpConn) {
 		peer.Unavailable(t, fmt.Errorf("captures are checked with tshark (apt-get install tshark): %w", err))
 	}
 	for _, file := range files {
+		traced(t, file, 0)
 		data, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)

@@ -201,6 +201,7 @@ func tlsCaptured(t *testing.T, file string) {
 	if n := bytes.Count(out, []byte("TLSv1.3")); err != nil || n < 100 {
 		t.Errorf("%d packets with TLS 1.3, %v", n, err)
 	}
+	traced(t, file, 3) // it says that TLS was left out
 	seen, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)

@@ -270,11 +270,39 @@ static void after_listener(void)
 	rdma_destroy_event_channel(ch);
 }
 
+// A member that only sends to a group joins and leaves it like another.
+static void send_only(void)
+{
+	struct rdma_event_channel *ch = rdma_create_event_channel();
+	struct rdma_cm_id *id;
+	struct rdma_cm_join_mc_attr_ex attr = {.comp_mask = RDMA_CM_JOIN_MC_ATTR_ADDRESS | RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS,
+		.join_flags = RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER, .addr = address("239.1.2.4", 0)};
+	CHECK(ch && !rdma_create_id(ch, &id, NULL, RDMA_PS_UDP) && !rdma_bind_addr(id, address(OWN, 7008)));
+	CHECK(!rdma_join_multicast_ex(id, &attr, NULL));
+	CHECK(!take(ch, RDMA_CM_EVENT_MULTICAST_JOIN, NULL));
+	CHECK(!rdma_leave_multicast(id, attr.addr));
+	CHECK(!rdma_destroy_id(id));
+	rdma_destroy_event_channel(ch);
+}
+
+// ai_family selects the address, without RAI_FAMILY too.
+static void families(void)
+{
+	struct rdma_addrinfo *r, hints = {.ai_family = AF_INET, .ai_port_space = RDMA_PS_TCP};
+	CHECK(!rdma_getaddrinfo("127.0.0.1", "7009", &hints, &r) && r->ai_family == AF_INET);
+	rdma_freeaddrinfo(r);
+	CHECK(rdma_getaddrinfo("::1", "7009", &hints, &r));
+	hints.ai_family = AF_INET6;
+	CHECK(rdma_getaddrinfo("127.0.0.1", "7009", &hints, &r));
+}
+
 int main(void)
 {
 	setvbuf(stdout, NULL, _IONBF, 0);
 	device_open();
 	refused();
+	send_only();
+	families();
 	nonblocking();
 	acknowledgements();
 	after_listener();
