@@ -45,9 +45,9 @@ func TestAbsentHosts(t *testing.T) {
 		hidden         time.Duration
 		absent         []string // what the client says then, one of these
 	}{
-		{softrnic + " rping -s -d" + node, softrnic + " rping -c -C 1 -a HOST" + node, 1500 * time.Millisecond,
+		{softrnic + " rping -s -P" + node, softrnic + " rping -c -C 1 -a HOST" + node, 1500 * time.Millisecond,
 			[]string{"timed out", "no route to host"}},
-		{softrnic + " nvme serve --namespace memory,size=1M" + node, softrnic + " nvme discover HOST" + node, 1500 * time.Millisecond,
+		{softrnic + " nvme serve --namespace memory,size=1M --nqn nqn.2014-08.org.softrnic:absent" + node, softrnic + " nvme discover HOST" + node, 1500 * time.Millisecond,
 			[]string{"timed out", "no route to host"}},
 		// It waits for two seconds, and the kernel asks once a second.
 		{softrnic + " run -- rping -s -P", softrnic + " run -- rping -c -C 1 -a HOST", 500 * time.Millisecond,

@@ -276,8 +276,9 @@ static void send_only(void)
 	struct rdma_event_channel *ch = rdma_create_event_channel();
 	struct rdma_cm_id *id;
 	struct rdma_cm_join_mc_attr_ex attr = {.comp_mask = RDMA_CM_JOIN_MC_ATTR_ADDRESS | RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS,
-		.join_flags = RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER, .addr = address("239.1.2.4", 0)};
+		.join_flags = RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER};
 	CHECK(ch && !rdma_create_id(ch, &id, NULL, RDMA_PS_UDP) && !rdma_bind_addr(id, address(OWN, 7008)));
+	attr.addr = address("239.1.2.4", 0);
 	CHECK(!rdma_join_multicast_ex(id, &attr, NULL));
 	CHECK(!take(ch, RDMA_CM_EVENT_MULTICAST_JOIN, NULL));
 	CHECK(!rdma_leave_multicast(id, attr.addr));
