@@ -44,6 +44,9 @@ func (p *provider) PortCounters(port uint8) (map[string]uint64, error) {
 	}, nil
 }
 
+// ethLen is the length of an Ethernet header.
+const ethLen = 14
+
 // HWCounters implements verbs.Provider. No counter becomes less.
 func (p *provider) HWCounters() (map[string]uint64, error) {
 	all := p.roce.Snapshot()
@@ -57,6 +60,9 @@ func (p *provider) HWCounters() (map[string]uint64, error) {
 		for name, n := range port {
 			all[name] += n
 		}
+		c := p.nics[i].Counters()
+		all["sent_bytes"] += c.Sent.Bytes - ethLen*c.Sent.Packets
+		all["rcvd_bytes"] += c.Received.Bytes - ethLen*c.Received.Packets
 	}
 	maps.Copy(all, p.cm.Counters.Snapshot())
 	maps.Copy(all, p.iwarp.Snapshot())

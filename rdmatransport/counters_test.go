@@ -46,5 +46,12 @@ func TestCountersRise(t *testing.T) {
 		if last["sent_pkts"] != qps {
 			t.Errorf("in the end sent_pkts is %d, want %d", last["sent_pkts"], qps)
 		}
+		const packet uint64 = 20 + 8 + 12 + 8 + 4 + 4 + 4 // IPv4, UDP, BTH, DETH, ImmDt, payload, ICRC
+		if !eventually(func() bool {                      // packets whose neighbour is not known yet are counted later
+			last = must(a.dev.HWCounters())(t)
+			return last["sent_bytes"] > 0 && last["sent_bytes"] == last["port_xmit_packets"]*packet
+		}) {
+			t.Errorf("%d bytes sent in %d packets, want %d each", last["sent_bytes"], last["port_xmit_packets"], packet)
+		}
 	})
 }

@@ -26,6 +26,8 @@
 //
 //	sent_pkts, rcvd_pkts        packets of all QPs, including the connection manager's QP 1; received
 //	                            ones only if they are valid and the QP accepts them
+//	sent_bytes, rcvd_bytes      bytes of all packets that port_… counts, from the IP header on, as in
+//	                            Linux 7.2
 //	duplicate_request           request packets that were received before
 //	out_of_seq_request          gaps in the sequence of request packets
 //	send_rnr_err, rcvd_rnr_err  RNR NAKs

@@ -60,12 +60,14 @@ type counters struct {
 	sentMulticast, receivedMulticast atomic.Uint64 // among those packets
 }
 
+// snapshot loads multicast packets before all packets, and these before their bytes. They are
+// counted in the opposite order, so that no difference is negative.
 func (c *counters) snapshot() stack.Counters {
 	return stack.Counters{
 		TxFrames: c.txFrames.Load(), TxDatagrams: c.txDatagrams.Load(), TxErrors: c.txErrors.Load(),
 		RxFrames: c.rxFrames.Load(), RxMalformed: c.rxMalformed.Load(), RxDropped: c.rxDropped.Load(),
-		Sent:     stack.Traffic{Packets: c.sentPackets.Load(), Multicast: c.sentMulticast.Load(), Bytes: c.sentBytes.Load()},
-		Received: stack.Traffic{Packets: c.receivedPackets.Load(), Multicast: c.receivedMulticast.Load(), Bytes: c.receivedBytes.Load()},
+		Sent:     stack.Traffic{Multicast: c.sentMulticast.Load(), Packets: c.sentPackets.Load(), Bytes: c.sentBytes.Load()},
+		Received: stack.Traffic{Multicast: c.receivedMulticast.Load(), Packets: c.receivedPackets.Load(), Bytes: c.receivedBytes.Load()},
 	}
 }
 

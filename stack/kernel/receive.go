@@ -88,8 +88,8 @@ func (y *delivery) deliver(a *hub.Arrival, polled bool) {
 	bytes := uint64(len(a.Payload) + n*(ethLen+len(head)))
 	p.counters.rxFrames.Add(1)
 	if p.leaves(src) {
-		p.counters.receivedPackets.Add(uint64(n))
 		p.counters.receivedBytes.Add(bytes)
+		p.counters.receivedPackets.Add(uint64(n))
 		if dst.IsMulticast() {
 			p.counters.receivedMulticast.Add(uint64(n))
 		}

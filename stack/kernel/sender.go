@@ -246,10 +246,10 @@ func (s *sender) count(m *message, err error) {
 	c.txFrames.Add(1)
 	c.txDatagrams.Add(n)
 	if s.port.leaves(m.path.ends.Dst) {
+		c.sentBytes.Add(n*uint64(ethLen+m.path.headers) + uint64(m.end-m.start))
 		c.sentPackets.Add(n)
 		if m.path.ends.Dst.IsMulticast() {
 			c.sentMulticast.Add(n)
 		}
-		c.sentBytes.Add(n*uint64(ethLen+m.path.headers) + uint64(m.end-m.start))
 	}
 }

@@ -1,11 +1,23 @@
 // Queue pairs, shared receive queues and XRC domains.
 #include "front.h"
 
-// SEND_OPS are the ibv_wr_… functions of RoCE, SEND_OPS_IWARP those of iWARP.
-#define SEND_OPS_IWARP (IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_LOCAL_INV | \
-	IBV_QP_EX_WITH_BIND_MW | IBV_QP_EX_WITH_SEND_WITH_INV | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP | \
-	IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD)
-#define SEND_OPS (SEND_OPS_IWARP | IBV_QP_EX_WITH_SEND_WITH_IMM | QP_EX_WITH_FLUSH | IBV_QP_EX_WITH_ATOMIC_WRITE)
+// send_ops_of returns the ibv_wr_… functions of a type of QP.
+static uint64_t send_ops_of(struct ibv_context *c, enum ibv_qp_type type)
+{
+	uint64_t ops = IBV_QP_EX_WITH_SEND;
+	if (type == IBV_QPT_RAW_PACKET)
+		return ops;
+	int iwarp = c->device->transport_type == IBV_TRANSPORT_IWARP;
+	if (!iwarp)
+		ops |= IBV_QP_EX_WITH_SEND_WITH_IMM;
+	if (type == IBV_QPT_UD)
+		return ops;
+	ops |= IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | IBV_QP_EX_WITH_BIND_MW | IBV_QP_EX_WITH_LOCAL_INV;
+	if (type == IBV_QPT_UC)
+		return ops;
+	ops |= IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD | IBV_QP_EX_WITH_SEND_WITH_INV;
+	return iwarp ? ops : ops | QP_EX_WITH_FLUSH | IBV_QP_EX_WITH_ATOMIC_WRITE;
+}
 
 static void free_qp(struct qp *q)
 {
@@ -34,8 +46,7 @@ static uint32_t handle_of_cq(struct ibv_cq *cq) { return cq ? cq->handle : 0; }
 
 static struct ibv_qp *create_qp(struct ibv_context *c, struct ibv_qp_init_attr_ex *a, int block_loopback, uint64_t send_ops)
 {
-	uint64_t known = c->device->transport_type == IBV_TRANSPORT_IWARP ? SEND_OPS_IWARP : SEND_OPS;
-	if (send_ops & ~known)
+	if (send_ops & ~send_ops_of(c, a->qp_type))
 		return fail_null(EOPNOTSUPP);
 	struct qp *q = calloc(1, sizeof *q);
 	if (!q)

@@ -94,20 +94,23 @@ func (b *books) balance(check func(ours, rxes counters) error) {
 }
 
 // packets checks that each side has received the packets of the other, except for the link's
-// impairments.
+// impairments, and without these their bytes. Before Linux 7.2 rxe does not count bytes.
 func (b *books) packets(ours, rxes counters) error {
 	in, out := b.link.Counters()
 	for _, way := range []struct {
 		whose            string
-		sent, received   uint64
+		from, to         counters
 		lost, duplicated uint64
 	}{
-		{"SoftRNIC's", ours["sent_pkts"], rxes["rcvd_pkts"], out.Lost - b.out.Lost, out.Duplicated - b.out.Duplicated},
-		{"rxe's", rxes["sent_pkts"], ours["rcvd_pkts"], in.Lost - b.in.Lost, in.Duplicated - b.in.Duplicated},
+		{"SoftRNIC's", ours, rxes, out.Lost - b.out.Lost, out.Duplicated - b.out.Duplicated},
+		{"rxe's", rxes, ours, in.Lost - b.in.Lost, in.Duplicated - b.in.Duplicated},
 	} {
-		if way.sent-way.lost+way.duplicated != way.received {
+		if way.from["sent_pkts"]-way.lost+way.duplicated != way.to["rcvd_pkts"] {
 			return fmt.Errorf("of %s packets %d were sent, %d lost, %d duplicated and %d received",
-				way.whose, way.sent, way.lost, way.duplicated, way.received)
+				way.whose, way.from["sent_pkts"], way.lost, way.duplicated, way.to["rcvd_pkts"])
+		}
+		if _, counted := rxes["sent_bytes"]; counted && way.lost+way.duplicated == 0 && way.from["sent_bytes"] != way.to["rcvd_bytes"] {
+			return fmt.Errorf("of %s packets %d bytes were sent and %d received", way.whose, way.from["sent_bytes"], way.to["rcvd_bytes"])
 		}
 	}
 	return nil
@@ -146,13 +149,16 @@ func (e countedExchange) check(requester, responder, differently counters) error
 	return nil
 }
 
-// are reports the first unexpected counter. A counter that is not named there must be 0, with two
-// exceptions. Packets vary, as acknowledgements may be combined or superfluous. ack_deferred counts
-// how often an acknowledgement arrived before rxe's completer had handled the previous one.
+// varying are counters that need not be 0. Acknowledgements may be combined or superfluous.
+// ack_deferred counts how often one arrived before rxe's completer had handled the previous one.
+var varying = []string{"sent_pkts", "rcvd_pkts", "sent_bytes", "rcvd_bytes", "ack_deferred"}
+
+// are reports the first unexpected counter. A counter that is not named there must be 0, except
+// for varying ones.
 func (c counters) are(want counters) error {
 	for _, name := range slices.Sorted(maps.Keys(c)) {
 		n, named := want[name]
-		if c[name] != n && (named || name != "sent_pkts" && name != "rcvd_pkts" && name != "ack_deferred") {
+		if c[name] != n && (named || !slices.Contains(varying, name)) {
 			return fmt.Errorf("%s is %d, want %d", name, c[name], n)
 		}
 	}

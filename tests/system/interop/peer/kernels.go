@@ -26,8 +26,23 @@ const (
 	// RetriesEndlessly: in the standard, 7 means this for RNR NAKs only.
 	RetriesEndlessly Trait = "rxe repeats an unanswered request without end if retry_cnt is 7"
 	FlushICRC        Trait = "rxe's ICRC of a FLUSH covers its headers twice, so that no other device answers it"
-	ODPPlaces        Trait = "rxe with on-demand paging places each packet at the start of its page, and reports success"
+	ODPPlaces        Trait = "rxe with on-demand paging places each packet at the start of its page, sends from there, and reports success"
+	// CountsBytes: hw_counters' sent_bytes and rcvd_bytes, and counters, whose port_xmit_data is
+	// sent_bytes / 4.
+	CountsBytes    Trait = "rxe counts the bytes of its packets, from the IP header on, and has the files of counters besides hw_counters"
+	OwnsPort       Trait = "rxe's module owns UDP port 4791 of the first network namespace, with or without a device"
+	OwnsPortByNets Trait = "rxe owns UDP port 4791 of each network namespace with an rxe device"
 )
+
+// differences say why the reports of softrnic conform differ between kernels, by the IDs of cases.
+var differences = map[string]string{
+	"LENGTH-LAST-EMPTY": "rxe of 6.1 takes a last packet without payload as the end of the message; later ones refuse it.",
+	"CLOSE-STATE":       siwState,
+	"DDP-TAGGED-ZERO":   siwState,
+	"TERM-STATE":        siwState,
+}
+
+const siwState = "ibv_query_qp of siw of 6.1 says RESET for each state, so that the case cannot see it; later ones say the state."
 
 // Kernel is a row of the table of kernels: a version of Linux and of rdma-core, and its traits.
 type Kernel struct {
@@ -41,9 +56,10 @@ func (k Kernel) Has(t Trait) bool { return slices.Contains(k.Traits, t) }
 
 // kernels are in the order of their versions.
 var kernels = []Kernel{
-	{Linux: version{6, 1}, RDMACore: version{44, 0}, Traits: []Trait{RetriesEndlessly}},
-	{Linux: version{6, 12}, RDMACore: version{56, 1}, Traits: []Trait{RetriesEndlessly}},
-	{Linux: version{7, 2}, RDMACore: version{65, 0}, Traits: []Trait{SendErrorsFlushed, RetriesEndlessly, FlushICRC, ODPPlaces}},
+	{Linux: version{6, 1}, RDMACore: version{44, 0}, Traits: []Trait{RetriesEndlessly, OwnsPort}},
+	{Linux: version{6, 12}, RDMACore: version{56, 1}, Traits: []Trait{RetriesEndlessly, FlushICRC, OwnsPort}},
+	{Linux: version{7, 2}, RDMACore: version{65, 0}, Traits: []Trait{
+		SendErrorsFlushed, RetriesEndlessly, FlushICRC, ODPPlaces, CountsBytes, OwnsPortByNets}},
 }
 
 // version is the beginning of a version: major and minor.

@@ -30,7 +30,7 @@ What Linux's software devices do where they differ from the standards or from ea
 the table of kernels in tests/system/interop/peer and from the reports beside this page:
 
 ` + "```\ngo test ./tests/system/interop/peer -run '^TestPage$' -update\n```\n\n" +
-		"A trait was seen, or read in the source, where a cell says yes. An empty cell says nothing.\n\n")
+		"A trait was seen on a machine of that version where a cell says yes. An empty cell says nothing.\n\n")
 	fmt.Fprintf(&b, "| trait |%s\n|---|%s\n", columns(func(k Kernel) string { return fmt.Sprintf("%v, rdma-core %v", k.Linux, k.RDMACore) }),
 		columns(func(Kernel) string { return "---" }))
 	var traits []Trait
@@ -49,8 +49,16 @@ the table of kernels in tests/system/interop/peer and from the reports beside th
 			return ""
 		}))
 	}
+	explained := make(map[string]bool)
 	for _, driver := range []string{"rxe", "siw"} {
-		writeReports(t, &b, driver)
+		for _, id := range writeReports(t, &b, driver) {
+			explained[id] = true
+		}
+	}
+	for id := range differences {
+		if !explained[id] {
+			t.Errorf("%s does not differ between kernels, but there is a reason why it does", id)
+		}
 	}
 	page := filepath.Join(reports, "LINUX.md")
 	if *update {
@@ -74,8 +82,9 @@ func columns(cell func(Kernel) string) string {
 // departure is a line of a report.
 var departure = regexp.MustCompile(`(?m)^(FAIL|SKIP) ([A-Z0-9-]+): (.*)$`)
 
-// writeReports writes the table of a driver's reports: cases that some kernel does not pass.
-func writeReports(t *testing.T, b *strings.Builder, driver string) {
+// writeReports writes the table of a driver's reports: cases that some kernel does not pass. It
+// returns the IDs of those whose verdicts differ between kernels.
+func writeReports(t *testing.T, b *strings.Builder, driver string) (differing []string) {
 	t.Helper()
 	type statement struct{ id, text string }
 	type verdict struct {
@@ -114,5 +123,20 @@ func writeReports(t *testing.T, b *strings.Builder, driver string) {
 			}
 			return cmp.Or(verdicts[verdict{s, k.Linux}], "yes")
 		}))
+		different := make(map[string]bool)
+		for linux := range tested {
+			different[verdicts[verdict{s, linux}]] = true
+		}
+		if len(different) > 1 {
+			differing = append(differing, s.id)
+		}
 	}
+	b.WriteString("\nDifferences between the versions:\n\n")
+	for _, id := range differing {
+		if differences[id] == "" {
+			t.Errorf("%s of %s differs between kernels, without a reason in the table of kernels", id, driver)
+		}
+		fmt.Fprintf(b, "- %s: %s\n", id, differences[id])
+	}
+	return differing
 }

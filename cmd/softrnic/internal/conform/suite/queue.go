@@ -73,13 +73,19 @@ func (q *Queue) None() {
 	Is(q.T, "the number of completions", len(q.Do(control.Request{Op: control.Poll}).Completions), 0)
 }
 
-// State checks the QP's state, if the target knows it.
+// State checks the QP's state, if the target knows it. It waits for it: rxe of Linux 6.12 sends a
+// NAK before it changes the state.
 func (q *Queue) State(want string) {
-	state := q.Do(control.Request{Op: control.State}).State
-	if state == "" {
-		q.T.Skipf("the target does not know the state of its QPs")
+	for began := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+		state := q.Do(control.Request{Op: control.State}).State
+		switch {
+		case state == "":
+			q.T.Skipf("the target does not know the state of its QPs")
+		case state == want || time.Since(began) > q.Wait():
+			Is(q.T, "the QP's state", state, want)
+			return
+		}
 	}
-	Is(q.T, "the QP's state", state, want)
 }
 
 // Intact checks the bytes around the region.
