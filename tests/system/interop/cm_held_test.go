@@ -4,6 +4,7 @@ package interop
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"testing"
@@ -29,23 +30,24 @@ func TestHeldRequests(t *testing.T) {
 	closing(t, l.Close)
 	ctx, cancel := context.WithTimeout(t.Context(), cmPatience)
 	defer cancel()
-	conns, failed := make(chan *rdmacm.Conn, connections), make(chan error, 1)
+	failed := make(chan error, 1)
 	go func() {
-		defer close(conns)
+		var conns []*rdmacm.Conn
 		for n := range connections {
 			c, err := l.Accept(ctx)
 			if err != nil {
 				failed <- fmt.Errorf("after %d: %w", n, err)
 				return
 			}
-			conns <- c
+			conns = append(conns, c)
 		}
-		failed <- nil
+		var err error
+		for _, c := range conns { // the client waits for it
+			err = errors.Join(err, c.Close())
+		}
+		failed <- err
 	}()
-	p.Run(t, fmt.Sprintf("cmtime -s %v -p %d -c %d", addr.Addr(), addr.Port(), connections))
-	for c := range conns {
-		closing(t, c.Close)
-	}
+	p.Run(t, fmt.Sprintf("ucmatose -s %v -p %d -c %d -C 0", addr.Addr(), addr.Port(), connections))
 	if err := <-failed; err != nil {
 		t.Error(err)
 	}

@@ -101,7 +101,8 @@ func (c *caller) req() *mad.REQ {
 		PrivateData: append(ip.Append(nil), c.tag...)}
 }
 
-// expect waits for a message, decodes it into m, and checks that it has m's type. It skips MRAs.
+// expect waits for a message, decodes it into m, and checks that it has m's type. It skips MRAs, and
+// before a DREQ REPs, which a loaded target sends again while the RTU waits there.
 func (c *caller) expect(m mad.Message) (*reply, mad.Header) {
 	for {
 		r := c.t.reply()
@@ -109,7 +110,7 @@ func (c *caller) expect(m mad.Message) (*reply, mad.Header) {
 		if err != nil {
 			c.t.Failf("a packet to QP 1: %v", err)
 		}
-		if h.Attr == mad.AttrMRA && m.Attr() != mad.AttrMRA {
+		if h.Attr == mad.AttrMRA && m.Attr() != mad.AttrMRA || h.Attr == mad.AttrREP && m.Attr() == mad.AttrDREQ {
 			continue
 		}
 		equal(r, "MAD attribute", h.Attr, m.Attr(), "%v")
