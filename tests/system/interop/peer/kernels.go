@@ -57,7 +57,8 @@ func (k Kernel) Has(t Trait) bool { return slices.Contains(k.Traits, t) }
 // kernels are in the order of their versions.
 var kernels = []Kernel{
 	{Linux: version{6, 1}, RDMACore: version{44, 0}, Traits: []Trait{RetriesEndlessly, OwnsPort}},
-	{Linux: version{6, 12}, RDMACore: version{56, 1}, Traits: []Trait{RetriesEndlessly, FlushICRC, OwnsPort}},
+	{Linux: version{6, 12}, RDMACore: version{56, 1}, Traits: []Trait{
+		SendErrorsFlushed, RetriesEndlessly, FlushICRC, OwnsPort}},
 	{Linux: version{7, 2}, RDMACore: version{65, 0}, Traits: []Trait{
 		SendErrorsFlushed, RetriesEndlessly, FlushICRC, ODPPlaces, CountsBytes, OwnsPortByNets}},
 }
