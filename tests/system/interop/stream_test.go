@@ -93,27 +93,11 @@ func (l streamLab) mckeySends(t *testing.T) {
 
 // mckeyReceives receives what the kernel's mckey sends to a group.
 func (l streamLab) mckeyReceives(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	receiving, said := l.command(ctx, streamMckey), newAwaited("joined")
-	receiving.Stdout, receiving.Stderr = said, said
-	if err := receiving.Start(); err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- receiving.Wait() }()
-	select {
-	case <-said.seen:
-	case err := <-ended:
-		t.Fatalf("softrnic: %v\n%s", err, said)
-	}
-	if out, code, err := l.peer.Exec(ctx, fmt.Sprintf("%s -b %v -s", streamMckey, l.peer.Addr4())); err != nil || code != 0 {
-		t.Errorf("mckey: exit status %d, %v\n%s", code, err, out)
-		cancel()
-	}
-	if err := <-ended; err != nil {
-		t.Errorf("softrnic: %v\n%s", err, said)
-	}
+	tries(t, func() bool {
+		return mckeyFromKernel(t, l.peer, fmt.Sprintf("%s -b %v -s", streamMckey, l.peer.Addr4()), func(ctx context.Context) *exec.Cmd {
+			return l.command(ctx, streamMckey)
+		})
+	})
 }
 
 // TestStreamRping: rping over rxe and over siw in a virtual machine, in both roles, without

@@ -22,11 +22,13 @@ type Trait string
 
 // Traits.
 const (
-	SendErrorsFlushed Trait = "rxe completes a SEND or WRITE as WR_FLUSH_ERR if its own memory is not what its SGEs say"
+	SendErrorsFlushed Trait = "rxe completes local errors as WR_FLUSH_ERR: wrong SGEs of a SEND or WRITE, a failed BIND_MW or LOCAL_INV"
 	// RetriesEndlessly: in the standard, 7 means this for RNR NAKs only.
 	RetriesEndlessly Trait = "rxe repeats an unanswered request without end if retry_cnt is 7"
 	FlushICRC        Trait = "rxe's ICRC of a FLUSH covers its headers twice, so that no other device answers it"
 	ODPPlaces        Trait = "rxe with on-demand paging places each packet at the start of its page, sends from there, and reports success"
+	// DropsPosted: seen on loaded machines.
+	DropsPosted Trait = "rxe drops requests that were posted, and not sent yet, when their QP is destroyed: mckey -s waits for none"
 	// CountsBytes: hw_counters' sent_bytes and rcvd_bytes, and counters, whose port_xmit_data is
 	// sent_bytes / 4.
 	CountsBytes    Trait = "rxe counts the bytes of its packets, from the IP header on, and has the files of counters besides hw_counters"
@@ -58,9 +60,9 @@ func (k Kernel) Has(t Trait) bool { return slices.Contains(k.Traits, t) }
 var kernels = []Kernel{
 	{Linux: version{6, 1}, RDMACore: version{44, 0}, Traits: []Trait{RetriesEndlessly, OwnsPort}},
 	{Linux: version{6, 12}, RDMACore: version{56, 1}, Traits: []Trait{
-		SendErrorsFlushed, RetriesEndlessly, FlushICRC, OwnsPort}},
+		SendErrorsFlushed, RetriesEndlessly, FlushICRC, DropsPosted, OwnsPort}},
 	{Linux: version{7, 2}, RDMACore: version{65, 0}, Traits: []Trait{
-		SendErrorsFlushed, RetriesEndlessly, FlushICRC, ODPPlaces, CountsBytes, OwnsPortByNets}},
+		SendErrorsFlushed, RetriesEndlessly, FlushICRC, DropsPosted, ODPPlaces, CountsBytes, OwnsPortByNets}},
 }
 
 // version is the beginning of a version: major and minor.
