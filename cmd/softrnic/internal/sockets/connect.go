@@ -63,9 +63,7 @@ func (a *Agent) connect(socket int, to netip.AddrPort) int32 {
 func (a *Agent) dialRDMA(to, from netip.AddrPort, socket int) (rdma net.Conn, status int32) {
 	ctx, cancel := context.WithTimeout(a.ctx, a.cfg.Wait)
 	defer cancel()
-	cfg := &rsocket.Config{Transport: a.cfg.Transports[0], LocalAddr: from}
-	cfg.TOS, cfg.KeepAlive = networkOptions(socket, to.Addr())
-	conn, err := rsocket.Dial(ctx, a.node.Dev, to.String(), cfg)
+	conn, err := rsocket.Dial(ctx, a.node.Dev, to.String(), a.dialConfig(from, to, socket))
 	if err == nil {
 		return conn, done
 	}

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/softrnic/softrnic/verbs/ulp/rsocket"
 )
 
 // option is an integer option of a socket.
@@ -129,23 +131,23 @@ func copyOptions(from, to int) {
 	}
 }
 
-// networkOptions returns the options of a socket for its packets to an address over RDMA: the type
-// of service, and the idle time before a probe.
-func networkOptions(socket int, to netip.Addr) (tos uint8, idle time.Duration) {
+// dialConfig returns the options of a connection over RDMA: a socket's own address, type of service,
+// and idle time before a probe.
+func (a *Agent) dialConfig(from, to netip.AddrPort, socket int) *rsocket.Config {
+	cfg := &rsocket.Config{Transport: a.cfg.Transports[0], LocalAddr: from, KeepAlive: keepAlive}
 	o := option{unix.IPPROTO_IPV6, unix.IPV6_TCLASS}
-	if to.Is4() {
+	if to.Addr().Is4() {
 		o = option{unix.IPPROTO_IP, unix.IP_TOS}
 	}
-	idle = keepAlive
 	if v, err := unix.GetsockoptInt(socket, o.level, o.name); err == nil && v >= 0 {
-		tos = uint8(v)
+		cfg.TOS = uint8(v)
 	}
 	if on, err := unix.GetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_KEEPALIVE); err == nil && on != 0 {
 		if v, err := unix.GetsockoptInt(socket, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE); err == nil && v > 0 {
-			idle = time.Duration(v) * time.Second
+			cfg.KeepAlive = time.Duration(v) * time.Second
 		}
 	}
-	return tos, idle
+	return cfg
 }
 
 // set sets an option that differs. It ignores errors, such as a missing permission or an option of

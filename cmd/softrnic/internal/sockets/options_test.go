@@ -55,8 +55,10 @@ func TestBoundPort(t *testing.T) {
 			if from := parse(c.RemoteAddr()); from != netip.AddrPortFrom(own, port) {
 				t.Errorf("bound to %v, port %d: the connection comes from %v", at, port, from)
 			}
-			if tos, _ := networkOptions(fd, own); tos != 0x68 {
-				t.Errorf("the type of service is %#x", tos)
+			set(fd, option{unix.SOL_SOCKET, unix.SO_KEEPALIVE}, 1)
+			set(fd, option{unix.IPPROTO_TCP, unix.TCP_KEEPIDLE}, 77)
+			if cfg := a.dialConfig(netip.AddrPort{}, netip.AddrPortFrom(own, 1), fd); cfg.TOS != 0x68 || cfg.KeepAlive != 77*time.Second {
+				t.Errorf("the type of service is %#x, the idle time %v", cfg.TOS, cfg.KeepAlive)
 			}
 			_ = c.Close()
 		}
