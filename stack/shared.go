@@ -15,15 +15,15 @@ type Shared interface {
 	Numbers() Numbers
 	// Serve registers the process for connection requests (REQ, SIDR_REQ) to a service. The
 	// error wraps EADDRINUSE if another process has registered an overlapping service at the same
-	// address, and EADDRNOTAVAIL if one of the two is at all addresses, as for ports in Linux. The process's own registrations
-	// may overlap.
+	// address, and EADDRNOTAVAIL if one of the two is at all addresses, as for ports in Linux. The
+	// process's own registrations may overlap.
 	//
-	// Serve waits for the hub. It may be called while one hub replaces another. In that case the new
-	// hub decides. A process's services stay registered with the new hub.
+	// Serve waits for the hub. It may be called while one hub replaces another. In that case the
+	// new hub decides. A process's services stay registered with the new hub.
 	Serve(Service) error
-	// EndServe reverts one Serve of the same value. Requests still come to this process until another
-	// process serves them. This process knows which requests are retransmissions, and refuses the
-	// others. No other process can do that.
+	// EndServe reverts one Serve of the same value. Requests still come to this process until
+	// another process serves them. This process knows which requests are retransmissions, and
+	// refuses the others. No other process can do that.
 	EndServe(Service)
 }
 

@@ -92,8 +92,8 @@ var wrapped = map[string]map[string]string{
 	"stack/netstack.sniffableLink":               nil,
 }
 
-// TestWrappers: a type that wraps a link, or another value with optional interfaces, has these, or a
-// reason to hide them.
+// TestWrappers: a type that wraps a link, or another value with optional interfaces, has these, or
+// a reason to hide them.
 func TestWrappers(t *testing.T) {
 	t.Setenv("GOOS", "linux")
 	t.Setenv("GOARCH", "amd64")
@@ -136,8 +136,8 @@ func TestWrappers(t *testing.T) {
 	}
 }
 
-// wrappers returns the types that implement an interface and have a field of an interface that does.
-// Embedded concrete types hide nothing.
+// wrappers returns the types that implement an interface and have a field of an interface that
+// does. Embedded concrete types hide nothing.
 func (s *source) wrappers(of string) (found []*types.Named) {
 	base := s.interfaceOf(of)
 	if base == nil {

@@ -109,8 +109,8 @@ func (l *Listener) Run(on Events) {
 		case err != nil:
 			return // closed
 		case failed == unix.ENOBUFS:
-			// The rest of the buffer is read next. Until the buffer is empty, the kernel drops notifications
-			// without reporting it again.
+			// The rest of the buffer is read next. Until the buffer is empty, the kernel drops
+			// notifications without reporting it again.
 			missed = true
 		case failed == unix.EAGAIN:
 			missed = false

@@ -60,8 +60,8 @@ func (l *Listener) Neighbour(src, dst netip.Addr, index int) (Neighbour, error) 
 }
 
 // Through returns the index of the interface that packets from src to dst leave through, with a
-// mark of their socket (SO_MARK) or 0. It is 0 if there is no such route, or if src is no address of
-// this machine. The error wraps [errors.ErrUnsupported] if the kernel does not tell.
+// mark of their socket (SO_MARK) or 0. It is 0 if there is no such route, or if src is no address
+// of this machine. The error wraps [errors.ErrUnsupported] if the kernel does not tell.
 func (l *Listener) Through(src, dst netip.Addr, mark uint32) (index int, err error) {
 	return l.index(dst, &netlink.RouteGetOptions{SrcAddr: src.AsSlice(), Mark: mark})
 }

@@ -204,8 +204,8 @@ func (l *Link) configure(cfg *Config) error {
 		return err
 	}
 	if cfg.Under != nil {
-		// A peer does not move there: its place is its key's MAC address. Otherwise the device would
-		// send to any address from which a packet of the peer seems to come.
+		// A peer does not move there: its place is its key's MAC address. Otherwise the device
+		// would send to any address from which a packet of the peer seems to come.
 		l.dev.DisableSomeRoamingForBrokenMobileSemantics()
 	}
 	for _, p := range l.peers {

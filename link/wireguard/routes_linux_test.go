@@ -43,8 +43,8 @@ func elsewhere(t *testing.T, ns netns.NsHandle, f func()) netns.NsHandle {
 	return ns
 }
 
-// twoPaths is two namespaces with two ways between them: this one with v0 and w0, and another with v1
-// and w1. Hosts are 1 here and 2 there. The other one has 10.200.0.2 and fd00:200::2 beside.
+// twoPaths is two namespaces with two ways between them: this one with v0 and w0, and another with
+// v1 and w1. Hosts are 1 here and 2 there. The other one has 10.200.0.2 and fd00:200::2 beside.
 type twoPaths struct {
 	t           *testing.T
 	here, there *netlink.Handle
@@ -145,7 +145,8 @@ func routeMoves(t *testing.T, to netip.Addr) {
 	keys := [2]wireguard.SecretKey{wireguard.NewPrivateKey(), wireguard.NewPrivateKey()}
 	var a, b *wireguard.Link
 	elsewhere(t, p.other, func() {
-		b = must(wireguard.Open(&wireguard.Config{PrivateKey: keys[1], Logger: logger(), Peers: []wireguard.PeerConfig{{PublicKey: keys[0].Public()}}}))(t)
+		b = must(wireguard.Open(&wireguard.Config{PrivateKey: keys[1], Logger: logger(),
+			Peers: []wireguard.PeerConfig{{PublicKey: keys[0].Public()}}}))(t)
 	})
 	at := netip.AddrPortFrom(to, b.Port())
 	a = must(wireguard.Open(&wireguard.Config{PrivateKey: keys[0], Logger: logger(),
@@ -156,8 +157,8 @@ func routeMoves(t *testing.T, to netip.Addr) {
 		t.Cleanup(func() { _ = hosts[i].Close() })
 	}
 	const long = 1000 // bytes of pings that pass an interface, more than neighbour discovery sends meanwhile
-	// passes checks that pings soon arrive, both ways by the interfaces of one name only. The kernel
-	// repeats a lost solicitation after a second.
+	// passes checks that pings soon arrive, both ways by the interfaces of one name only. The
+	// kernel repeats a lost solicitation after a second.
 	passes := func(what, name, other string) {
 		t.Helper()
 		for give := time.Now().Add(2500 * time.Millisecond); ; {

@@ -20,7 +20,8 @@ import (
 const (
 	// socketBuffer is the size of a socket's buffers in bytes: wireguard-go's.
 	socketBuffer = 7 << 20
-	// maxSegments is the number of datagrams that Linux accepts in one superframe, and joins in one.
+	// maxSegments is the number of datagrams that Linux accepts in one superframe, and joins in
+	// one.
 	maxSegments = 64
 	// maxPayload is the most bytes of a superframe.
 	maxPayload = 65535 - 20 - 8

@@ -16,8 +16,8 @@ import (
 	"github.com/softrnic/softrnic/link/rtnetlink"
 )
 
-// sockets is a conn.Bind on UDP sockets of this machine. Packets to a peer have the local address at
-// which the peer's packets arrive. So answers come from the address that the peer uses. If the
+// sockets is a conn.Bind on UDP sockets of this machine. Packets to a peer have the local address
+// at which the peer's packets arrive. So answers come from the address that the peer uses. If the
 // packets arrive on the interface that has the address, and the route to the peer leads through
 // another one, the route decides: packets follow a route that moves, and the peer learns of the new
 // address. Linux's WireGuard does the same, and also gives up addresses of other interfaces than

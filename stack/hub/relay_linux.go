@@ -180,8 +180,8 @@ func (r *relay) dropAddr(m *member, a netip.Addr) (had bool) {
 	defer r.mu.Unlock()
 	had = m.addrs[a]
 	delete(m.addrs, a)
-	// The client's sockets at the address are closed. If the address is added again, another process
-	// may get such a port.
+	// The client's sockets at the address are closed. If the address is added again, another
+	// process may get such a port.
 	r.deleteSenders(func(from netip.AddrPort, o *member) bool { return o == m && from.Addr() == a })
 	return had
 }

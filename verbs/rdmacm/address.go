@@ -18,8 +18,8 @@ import (
 // Bind binds the ID to a local address and port (rdma_bind_addr). An unspecified or invalid address
 // means all addresses of all devices of the channel: 0.0.0.0 those of IPv4, others those of both
 // families, see [ID.SetAFOnly]. Port 0 means an ephemeral port. Bind fails with EADDRNOTAVAIL if no
-// device has the address. If the port is in use, it fails with EADDRINUSE if another ID has the same
-// address, and with EADDRNOTAVAIL if one of the two has all addresses, as in Linux.
+// device has the address. If the port is in use, it fails with EADDRINUSE if another ID has the
+// same address, and with EADDRNOTAVAIL if one of the two has all addresses, as in Linux.
 func (id *ID) Bind(addr netip.AddrPort) error {
 	const op = "bind"
 	if err := id.lock(op, idle); err != nil {

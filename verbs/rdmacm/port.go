@@ -57,8 +57,8 @@ func (b *binding) at() netip.AddrPort {
 }
 
 // conflict returns why two bindings to one port exclude each other, or nil. The rules are those of
-// Linux, also where they exclude addresses of two families: an address of IPv6 is not limited to its
-// family.
+// Linux, also where they exclude addresses of two families: an address of IPv6 is not limited to
+// its family.
 func (b *binding) conflict(o *binding) error {
 	if listening := b.listening || o.listening; b.reuse && o.reuse && !listening {
 		return nil

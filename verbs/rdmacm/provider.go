@@ -64,10 +64,11 @@ type PortHolder interface {
 type AccessController interface {
 	// Allows reports whether a host may reach the device, and the device the host.
 	Allows(host netip.Addr) bool
-	// Admits is Allows for a request or datagram of the host that came by another socket. It counts a
-	// host that may not.
+	// Admits is Allows for a request or datagram of the host that came by another socket. It counts
+	// a host that may not.
 	Admits(host netip.Addr) bool
-	// Identify returns the authenticated identity of the host with an address, and whether it has one.
+	// Identify returns the authenticated identity of the host with an address, and whether it has
+	// one.
 	Identify(host netip.Addr) (Identity, bool)
 }
 

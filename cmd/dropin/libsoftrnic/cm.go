@@ -199,7 +199,8 @@ func srCMSetOption(h C.uint32_t, option, value C.int) C.int {
 	return C.int(syscall.ENOSYS)
 }
 
-// bindV6Only reports whether the machine limits sockets at [::] to IPv6, and so Linux' rdma_cm its IDs.
+// bindV6Only reports whether the machine limits sockets at [::] to IPv6, and so Linux' rdma_cm its
+// IDs.
 func bindV6Only() bool {
 	b, _ := os.ReadFile("/proc/sys/net/ipv6/bindv6only") // absent: no IPv6
 	return len(b) > 0 && b[0] == '1'

@@ -191,8 +191,8 @@ func (c *cmUser) event(want rdmacm.EventType) (e _Ctype_struct_sr_cm_event) {
 	}
 }
 
-// TestBindV6Only: where the machine limits sockets at [::] to IPv6, IDs and rsockets are limited too,
-// unless they have the option.
+// TestBindV6Only: where the machine limits sockets at [::] to IPv6, IDs and rsockets are limited
+// too, unless they have the option.
 func TestBindV6Only(t *testing.T) {
 	interfaces.Namespace(t)
 	const sysctl = "/proc/sys/net/ipv6/bindv6only"

@@ -15,9 +15,9 @@ import (
 	"github.com/softrnic/softrnic/tests/system/internal/proc"
 )
 
-// TestAbsentHosts: over the kernel's sockets, a client connects to a host that answers a while after
-// the client has begun to look for it. A host that never answers, and one without a route, are
-// reported as Linux reports them, long before retries would end.
+// TestAbsentHosts: over the kernel's sockets, a client connects to a host that answers a while
+// after the client has begun to look for it. A host that never answers, and one without a route,
+// are reported as Linux reports them, long before retries would end.
 func TestAbsentHosts(t *testing.T) {
 	gate.System(t)
 	needs(t, "/usr/bin/rping", "rdmacm-utils")
@@ -29,7 +29,8 @@ func TestAbsentHosts(t *testing.T) {
 	// as runs a command of root in the network namespace of a side.
 	as := func(side int, args ...string) {
 		t.Helper()
-		if out, err := exec.Command("nsenter", append([]string{"--net", "--target", w.pids[side]}, args...)...).CombinedOutput(); err != nil {
+		cmd := exec.Command("nsenter", append([]string{"--net", "--target", w.pids[side]}, args...)...)
+		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("%v: %v\n%s", args, err, out)
 		}
 	}
@@ -47,7 +48,8 @@ func TestAbsentHosts(t *testing.T) {
 	}{
 		{softrnic + " rping -s -P" + node, softrnic + " rping -c -C 1 -a HOST" + node, 1500 * time.Millisecond,
 			[]string{"timed out", "no route to host"}},
-		{softrnic + " nvme serve --namespace memory,size=1M --nqn nqn.2014-08.org.softrnic:absent" + node, softrnic + " nvme discover HOST" + node, 1500 * time.Millisecond,
+		{softrnic + " nvme serve --namespace memory,size=1M --nqn nqn.2014-08.org.softrnic:absent" + node,
+			softrnic + " nvme discover HOST" + node, 1500 * time.Millisecond,
 			[]string{"timed out", "no route to host"}},
 		// It waits for two seconds, and the kernel asks once a second.
 		{softrnic + " run -- rping -s -P", softrnic + " run -- rping -c -C 1 -a HOST", 500 * time.Millisecond,
@@ -81,10 +83,12 @@ func TestAbsentHosts(t *testing.T) {
 			// Without neighbours, RoCE's retries take minutes.
 			const soon = 10 * time.Second
 			out, took, err := client("10.44.0.99")
-			if said := func(text string) bool { return strings.Contains(out, text) }; err == nil || took > soon || !slices.ContainsFunc(c.absent, said) {
+			told := slices.ContainsFunc(c.absent, func(text string) bool { return strings.Contains(out, text) })
+			if err == nil || took > soon || !told {
 				t.Errorf("a host that never answers: %v after %v\n%s", err, took, out)
 			}
-			if out, took, err := client("192.0.2.1"); err == nil || took > soon || !strings.Contains(strings.ToLower(out), "network is unreachable") {
+			out, took, err = client("192.0.2.1")
+			if err == nil || took > soon || !strings.Contains(strings.ToLower(out), "network is unreachable") {
 				t.Errorf("a host without a route: %v after %v\n%s", err, took, out)
 			}
 			cancel()

@@ -131,8 +131,8 @@ func copyOptions(from, to int) {
 	}
 }
 
-// dialConfig returns the options of a connection over RDMA: a socket's own address, type of service,
-// and idle time before a probe.
+// dialConfig returns the options of a connection over RDMA: a socket's own address, type of
+// service, and idle time before a probe.
 func (a *Agent) dialConfig(from, to netip.AddrPort, socket int) *rsocket.Config {
 	cfg := &rsocket.Config{Transport: a.cfg.Transports[0], LocalAddr: from, KeepAlive: keepAlive}
 	o := option{unix.IPPROTO_IPV6, unix.IPV6_TCLASS}

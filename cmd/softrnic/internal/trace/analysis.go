@@ -179,8 +179,8 @@ func (a *analysis) read(src source, stop func() bool) error {
 	return nil
 }
 
-// lose notes what a source says that the capture lacks. Findings so far, which it may explain, count
-// as doubtful.
+// lose notes what a source says that the capture lacks. Findings so far, which it may explain,
+// count as doubtful.
 func (a *analysis) lose(src source) {
 	l, ok := src.(lossy)
 	if !ok {

@@ -11,7 +11,8 @@ import (
 
 // A capture may begin within a TCP connection, or miss a part of it. FPDUs are then found by their
 // form: a length, a header of DDP and RDMAP that fits, and a right CRC. Without a CRC, several must
-// follow each other. From there on the stream is followed. Streams with MPA's markers are not found.
+// follow each other. From there on the stream is followed. Streams with MPA's markers are not
+// found.
 
 const (
 	// maxSearched is the most bytes of a direction that are searched for an FPDU.

@@ -249,7 +249,8 @@ type mutant struct {
 	end     bool   // it is the first or last packet of its conversation
 	packets []record
 	at      []int // numbers of the packets that may be named in a finding
-	// Numbers of the next packets of the connection in either direction, which may be named instead.
+	// Numbers of the next packets of the connection in either direction, which may be named
+	// instead.
 	next      []int
 	gone      []byte // the removed packet
 	exchanged bool

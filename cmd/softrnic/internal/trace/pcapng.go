@@ -41,7 +41,8 @@ const (
 )
 
 const (
-	// maxBlock is the longest block that is read, in bytes. Others are skipped, whatever their length.
+	// maxBlock is the longest block that is read, in bytes. Others are skipped, whatever their
+	// length.
 	maxBlock = maxRecord + 1<<16
 	// maxInterfaces is the most interfaces of a section.
 	maxInterfaces = 1 << 12

@@ -395,7 +395,8 @@ func TestListenErrors(t *testing.T) {
 		if _, err := r.m.Listen(at("0.0.0.0:5"), r.handler); err != nil {
 			t.Errorf("all addresses in addition to one: %v", err)
 		}
-		if _, err := r.m.Listen(&rdmacm.ListenAttr{PortSpace: rdmacm.TCP, Addr: netip.AddrPortFrom(netip.Addr{}, 5)}, r.handler); !errors.Is(err, syscall.EADDRINUSE) {
+		both := &rdmacm.ListenAttr{PortSpace: rdmacm.TCP, Addr: netip.AddrPortFrom(netip.Addr{}, 5)}
+		if _, err := r.m.Listen(both, r.handler); !errors.Is(err, syscall.EADDRINUSE) {
 			t.Errorf("all addresses twice: %v", err)
 		}
 		l.Close()
