@@ -101,8 +101,8 @@ func (c *caller) req() *mad.REQ {
 		PrivateData: append(ip.Append(nil), c.tag...)}
 }
 
-// expect waits for a message, decodes it into m, and checks that it has m's type. It skips MRAs, and
-// before a DREQ REPs, which a loaded target sends again while the RTU waits there.
+// expect waits for a message, decodes it into m, and checks that it has m's type. It skips MRAs,
+// and before a DREQ REPs, which a loaded target sends again while the RTU waits there.
 func (c *caller) expect(m mad.Message) (*reply, mad.Header) {
 	for {
 		r := c.t.reply()
