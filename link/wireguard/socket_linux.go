@@ -182,8 +182,8 @@ func (s *socket) arrived(m *ipv4.Message) (size int, _ *endpoint) {
 		case h.Level == unix.IPPROTO_IPV6 && h.Type == unix.IPV6_PKTINFO && len(data) >= unix.SizeofInet6Pktinfo:
 			info := (*unix.Inet6Pktinfo)(unsafe.Pointer(&data[0]))
 			a.to, a.intf = netip.AddrFrom16(info.Addr), int(info.Ifindex)
-		case h.Level == unix.IPPROTO_UDP && h.Type == unix.UDP_GRO && len(data) >= 2:
-			size = int(binary.NativeEndian.Uint16(data))
+		case h.Level == unix.IPPROTO_UDP && h.Type == unix.UDP_GRO && len(data) >= 4:
+			size = int(binary.NativeEndian.Uint32(data))
 		}
 	}
 	e := s.endpoints[a]

@@ -257,6 +257,16 @@ func TestPorts(t *testing.T) {
 		wantErr(t, err, syscall.EADDRINUSE)
 		must(t, id.Close())
 		must(t, ids[14].Close())
+		// An ID can allow it after Bind, but not forbid it.
+		first, err := bind(rdmacm.TCP, v4A+":106")
+		must(t, err)
+		second, err := bind(rdmacm.TCP, v4A+":106", reuse)
+		wantErr(t, err, syscall.EADDRINUSE)
+		must(t, first.SetReuseAddr(true))
+		must(t, second.Bind(netip.MustParseAddrPort(v4A+":106")))
+		wantErr(t, first.SetReuseAddr(false), syscall.EINVAL)
+		must(t, first.Close())
+		must(t, second.Close())
 		a.close(append(ids[:14], ids[16:]...)...)
 
 		// Another device has ports of its own, and released ports are free.

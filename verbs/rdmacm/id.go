@@ -376,9 +376,18 @@ func (id *ID) SetTOS(tos uint8) error {
 }
 
 // SetReuseAddr lets IDs share an address and port while none of them listens
-// (RDMA_OPTION_ID_REUSEADDR). It is called before Bind.
+// (RDMA_OPTION_ID_REUSEADDR). As in Linux it can be called after Bind, too, but only to allow it.
 func (id *ID) SetReuseAddr(reuse bool) error {
-	return id.setOption("set reuse address", func() { id.opts.reuse = reuse }, idle)
+	allowed := []state{idle}
+	if reuse {
+		allowed = append(allowed, bound, resolvingAddr, addrResolved, routeResolved)
+	}
+	return id.setOption("set reuse address", func() {
+		id.opts.reuse = reuse
+		if id.bound != nil {
+			ports.share(id.bound)
+		}
+	}, allowed...)
 }
 
 // SetAFOnly restricts an unspecified address to its own address family (RDMA_OPTION_ID_AFONLY),

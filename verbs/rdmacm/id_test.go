@@ -361,8 +361,8 @@ func TestWrongState(t *testing.T) {
 		}{
 			{"idle", b.id(rdmacm.TCP), []string{"Bind", "Listen", "ResolveAddr", "ResolveHost", "SetReuseAddr", "SetAFOnly", "SetTOS"}},
 			{"listening", l, []string{"SetTOS"}},
-			{"resolving", waiting, []string{"SetTOS"}},
-			{"route resolved", b.resolve(rdmacm.TCP, there.String()), []string{"CreateQP", "Connect", "SetTOS", "Join"}},
+			{"resolving", waiting, []string{"SetReuseAddr", "SetTOS"}},
+			{"route resolved", b.resolve(rdmacm.TCP, there.String()), []string{"CreateQP", "Connect", "SetReuseAddr", "SetTOS", "Join"}},
 			{"connecting", up, []string{"Join"}},
 			{"requested", request, []string{"CreateQP", "Accept", "Reject", "SetTOS", "Join"}},
 		} {

@@ -235,6 +235,14 @@ func (t *portTable) release(b *binding) {
 }
 
 // unhold undoes hold.
+// share lets other IDs with SetReuseAddr have the port, too.
+func (t *portTable) share(b *binding) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	b.reuse = true
+	b.unhold()
+}
+
 func (b *binding) unhold() {
 	for _, c := range b.held {
 		_ = c.Close()
