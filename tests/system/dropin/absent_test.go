@@ -25,21 +25,6 @@ func TestAbsentHosts(t *testing.T) {
 		t.Skip("hiding a host needs root")
 	}
 	softrnic := command(t)
-	w := newNetwork(t)
-	// as runs a command of root in the network namespace of a side.
-	as := func(side int, args ...string) {
-		t.Helper()
-		cmd := exec.Command("nsenter", append([]string{"--net", "--target", w.pids[side]}, args...)...)
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("%v: %v\n%s", args, err, out)
-		}
-	}
-	// answers says whether the server's host answers ARP.
-	answers := func(does bool) {
-		t.Helper()
-		ignore := map[bool]string{false: "8", true: "0"}[does]
-		as(0, "sh", "-c", "echo "+ignore+" >/proc/sys/net/ipv4/conf/all/arp_ignore")
-	}
 	const node = " --link kernel:veth0"
 	for _, c := range []struct {
 		server, client string
@@ -56,6 +41,22 @@ func TestAbsentHosts(t *testing.T) {
 			[]string{"RDMA_CM_EVENT_ADDR_ERROR, error -110", "RDMA_CM_EVENT_ADDR_ERROR, error -113"}},
 	} {
 		t.Run(strings.ReplaceAll(c.client, softrnic, "softrnic"), func(t *testing.T) {
+			t.Parallel() // they wait
+			w := newNetwork(t)
+			// as runs a command of root in the network namespace of a side.
+			as := func(side int, args ...string) {
+				t.Helper()
+				cmd := exec.Command("nsenter", append([]string{"--net", "--target", w.pids[side]}, args...)...)
+				if out, err := cmd.CombinedOutput(); err != nil {
+					t.Fatalf("%v: %v\n%s", args, err, out)
+				}
+			}
+			// answers says whether the server's host answers ARP.
+			answers := func(does bool) {
+				t.Helper()
+				ignore := map[bool]string{false: "8", true: "0"}[does]
+				as(0, "sh", "-c", "echo "+ignore+" >/proc/sys/net/ipv4/conf/all/arp_ignore")
+			}
 			ctx, cancel := context.WithTimeout(t.Context(), patience())
 			defer cancel()
 			server := w.command(ctx, 0, strings.Fields(c.server)...)

@@ -72,6 +72,26 @@ func TestHealthy(t *testing.T) {
 			c.cm(1, &mad.REQ{LocalCommID: 11, LocalQPN: 0x13, StartingPSN: 100}) // a third process
 			c.cm(3, &mad.REJ{LocalCommID: 0, RemoteCommID: 11, Reason: mad.InvalidServiceID})
 		},
+		"a second RNR NAK, when the wait for the first is over": func(c *rc) {
+			c.request(0, 5, wire.RCSendOnly, 8)
+			c.request(time.Microsecond, 6, wire.RCSendOnly, 8)
+			c.answer(10*time.Microsecond, 5, wire.RNRNak|12, 0) // 640 µs
+			c.answer(10*time.Microsecond, 5, wire.NakPSNSeq, 0)
+			c.answer(600*time.Microsecond, 5, wire.RNRNak|12, 0)
+			c.request(50*time.Microsecond, 5, wire.RCSendOnly, 8)
+			c.request(time.Microsecond, 6, wire.RCSendOnly, 8)
+			c.answer(10*time.Microsecond, 5, wire.AckUnlimited, 1)
+			c.answer(time.Microsecond, 6, wire.AckUnlimited, 2)
+		},
+		"an RNR NAK, after which the requester has no retries left": func(c *rc) {
+			c.request(0, 5, wire.RCSendOnly, 8)
+			c.request(time.Microsecond, 6, wire.RCSendOnly, 8)
+			c.answer(10*time.Microsecond, 5, wire.RNRNak|12, 0)
+			c.answer(10*time.Microsecond, 5, wire.NakPSNSeq, 0)
+			c.cm(1, &mad.DREQ{LocalCommID: 20, RemoteCommID: 10, RemoteQPN: 0x12})
+			c.now += 5 * time.Second
+			c.cm(2, &mad.DREP{LocalCommID: 10, RemoteCommID: 20})
+		},
 		"packets that waited at the point of capture": func(c *rc) {
 			c.request(0, 5, wire.RCSendOnly, 8)
 			c.answer(time.Microsecond, 5, wire.AckUnlimited, 1)

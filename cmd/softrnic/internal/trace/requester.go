@@ -63,7 +63,9 @@ type ask struct {
 	psn    uint32
 	number int
 	time   int64
-	until  int64 // RNR: not before
+	until  int64 // RNR: when its wait ends
+	from   int64 // not before: the earliest time of it and of earlier ones for the PSN
+	mayEnd bool  // it, or one before it, is an RNR NAK, after which a requester may give up
 	open   bool  // retransmission has not begun
 	served bool  // the requested packet was captured
 	nak    bool

@@ -125,12 +125,15 @@ func (a *analysis) acknowledgement(w, o *flow, f *frame, p *wire.Packet, before 
 		a.report(w.sure(), w, f.number, "the NAK of packet %d again, and nothing was repeated since", q.asked.number)
 	}
 	q.hasNAK, q.lastNAK = true, uint32(p.AETH.Syndrome)
-	q.asked = ask{psn: p.PSN, number: f.number, time: f.time, open: true, nak: true}
+	earlier := q.asked
+	pending := samePSN && !earlier.served // the requester may do what that one asked for
+	q.asked = ask{psn: p.PSN, number: f.number, time: f.time, open: true, nak: true, mayEnd: pending && earlier.mayEnd, from: f.time}
 	switch {
 	case p.AETH.IsRNR():
 		a.ev.class = notReady
 		o.stats.RNRs++
 		q.asked.until = f.time + int64(wire.RNRTimer(p.AETH.Value()))
+		q.asked.from, q.asked.mayEnd = q.asked.until, true
 		q.asked.why = "after an RNR NAK"
 	case p.AETH.Syndrome == wire.NakPSNSeq:
 		a.ev.class = negative
@@ -140,6 +143,9 @@ func (a *analysis) acknowledgement(w, o *flow, f *frame, p *wire.Packet, before 
 		a.ev.class = negative
 		o.stats.NAKs++
 		q.asked.why, q.asked.open = "after a NAK", false
+	}
+	if pending {
+		q.asked.from = min(q.asked.from, earlier.from)
 	}
 	q.ask(q.asked)
 }
@@ -434,7 +440,7 @@ func (a *analysis) finish(w *flow) {
 	}
 	a.reportLeftOut(w, 0, true)
 	q.missing, q.unread, q.reread, q.overruns, q.midway = nil, nil, nil, nil, nil
-	if q.asked.open && !q.asked.served && q.asked.nak && !w.closed() {
+	if q.asked.open && !q.asked.served && q.asked.nak && !q.asked.mayEnd && !w.closed() {
 		wait := max(int64(time.Second), 4*(q.asked.until-q.asked.time))
 		if a.now-q.asked.time > wait {
 			a.report(wrong, w, q.asked.number, "the NAK of PSN %d in packet %d was not followed by what it asks for", q.asked.psn,
