@@ -4,9 +4,9 @@
 # Guess: pcapgo's NgReader gives each packet the time that the file states, in whatever resolution
 # (option if_tsresol of the interface) the file has.
 #
-# Seen: it does so for 10^-3, 10^-6 and 10^-9. A time in powers of two is up to 0.4 ms too early, and
-# one in whole seconds is read as microseconds. There is no error. Each file below says half past
-# second 1700000000, the last one second 1700000000:
+# Seen: it does so for 10^-3, 10^-6 and 10^-9. A time in powers of two is up to 0.4 ms too early,
+# and one in whole seconds is read as microseconds. There is no error. Each file below says half
+# past second 1700000000, the last one second 1700000000:
 #
 #   10^-6: 1700000000.500000 <nil>
 #   2^-20: 1700000000.499646 <nil>

@@ -2,11 +2,11 @@
 # Versions: golang.zx2c4.com/wireguard v0.0.0-20260522210424-ecfc5a8d5446, Go 1.26, Linux.
 #
 # Guess: wireguard-go copies the ECN field of a packet to the datagram around it, and combines both
-# when it opens the datagram, as Linux's WireGuard does and RFC 6040 has it. So RoCE with DCQCN, DCTCP
-# and other congestion control by marks work through the tunnel.
+# when it opens the datagram, as Linux's WireGuard does and RFC 6040 has it. So RoCE with DCQCN,
+# DCTCP and other congestion control by marks work through the tunnel.
 #
-# Seen: the datagram's type of service is 0, whatever the packet has: a switch cannot mark it. A mark
-# that the datagram gets nevertheless does not reach the packet:
+# Seen: the datagram's type of service is 0, whatever the packet has: a switch cannot mark it. A
+# mark that the datagram gets nevertheless does not reach the packet:
 #
 #   a packet with TOS 0x02: a datagram with TOS 0x00
 #   a datagram marked 0x03: a packet with TOS 0x02

@@ -85,9 +85,9 @@ func (n *cmNode) handle(e *rdmacm.ConnEvent) {
 	}
 }
 
-func (n *cmNode) listen(space rdmacm.PortSpace, addr string) {
+func (n *cmNode) listen(space rdmacm.PortSpace, addr netip.Addr) {
 	n.t.Helper()
-	_, err := n.p.Listen(&rdmacm.ListenAttr{PortSpace: space, Addr: netip.AddrPortFrom(netip.MustParseAddr(addr), cmPort)}, n.handle)
+	_, err := n.p.Listen(&rdmacm.ListenAttr{PortSpace: space, Addr: netip.AddrPortFrom(addr, cmPort)}, n.handle)
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -147,7 +147,7 @@ func TestConnectionsUnderLoss(t *testing.T) {
 		defer a.close()
 		b := newCMNode(t, lan.Port(), "10.0.0.2/24", "fd00::2/64")
 		defer b.close()
-		b.listen(rdmacm.TCP, "::")
+		b.listen(rdmacm.TCP, netip.Addr{}) // all addresses of both families
 		dst := []string{"10.0.0.2", "fd00::2"}[seed%2]
 		const count = 4
 		for i := range count {
@@ -218,7 +218,7 @@ func TestPeerVanishes(t *testing.T) {
 				defer a.close()
 				b := newCMNode(t, lan.Port(), "10.0.0.2/24")
 				defer b.close()
-				b.listen(rdmacm.TCP, "10.0.0.2")
+				b.listen(rdmacm.TCP, netip.MustParseAddr("10.0.0.2"))
 				c := a.connect(rdmacm.TCP, "10.0.0.2", 1000)
 				time.Sleep(100 * time.Second)
 				if s := a.got(c); s != tc.active {
@@ -263,7 +263,7 @@ func TestEventsOfBothEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newCMNode(t, new(pipe.Switch).Port(), "10.0.0.1/24")
 		defer a.close()
-		a.listen(rdmacm.TCP, "10.0.0.1")
+		a.listen(rdmacm.TCP, netip.MustParseAddr("10.0.0.1"))
 		c := a.connect(rdmacm.TCP, "10.0.0.1", 1000)
 		synctest.Wait()
 		if err := c.Disconnect(); err != nil {

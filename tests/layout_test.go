@@ -114,7 +114,8 @@ var modules = []struct {
 	{[]string{"stack/kernel", "link/packet"}, []string{"golang.org/x/sys", "github.com/vishvananda/netlink", "github.com/vishvananda/netns"}},
 	{[]string{"link/tap"}, []string{"golang.org/x/sys", "github.com/vishvananda/netlink", "github.com/vishvananda/netns",
 		"github.com/songgao/water"}},
-	{[]string{"link/wireguard"}, []string{"golang.org/x/sys", "golang.org/x/net", "golang.org/x/crypto", "golang.zx2c4.com/wireguard"}},
+	{[]string{"link/wireguard"}, []string{"golang.org/x/sys", "golang.org/x/net", "golang.org/x/crypto", "golang.zx2c4.com/wireguard",
+		"github.com/vishvananda/netlink", "github.com/vishvananda/netns"}},
 	{[]string{"link/capture"}, []string{"github.com/gopacket/gopacket", "golang.org/x/net", "golang.org/x/sys"}},
 	{[]string{"stack/netstack"}, []string{"golang.org/x/sys", gVisor, "github.com/google/btree", "golang.org/x/exp", "golang.org/x/time"}},
 }

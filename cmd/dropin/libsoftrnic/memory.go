@@ -129,8 +129,8 @@ func srAllocNullMR(p C.uint32_t, h, lkey *C.uint32_t) C.int {
 
 // srAdviseMR checks whether a list lies in registered memory of a PD, which can be written if write
 // is set. Memory is never pinned, so there is nothing to prefetch. Errors are those of
-// ibv_advise_mr(3): ENOENT for an unknown key, EPERM for one of another PD or without the right, and
-// EFAULT for a range that the region does not have.
+// ibv_advise_mr(3): ENOENT for an unknown key, EPERM for one of another PD or without the right,
+// and EFAULT for a range that the region does not have.
 //
 //export srAdviseMR
 func srAdviseMR(p C.uint32_t, write C.int, list *C.struct_sr_sge, n C.uint32_t) C.int {

@@ -87,8 +87,8 @@ func wellFormed(t *testing.T, files ...string) {
 	dissect(t, all.Name(), totalIn+totalOut)
 }
 
-// impatient are the findings about peers, 10.77.0.2 to 99: their rxe does not always wait as long as
-// an RNR NAK asks for.
+// impatient are the findings about peers, 10.77.0.2 to 99: their rxe does not always wait as long
+// as an RNR NAK asks for.
 var impatient = regexp.MustCompile(
 	`(?m)^ +\d+ [\d.]+ (?:10\.77\.0\.|fd77::)(?:[2-9]|[1-9]\d) > .*\n +WRONG packet \d+: the RNR NAK of packet \d+ asked for `)
 
