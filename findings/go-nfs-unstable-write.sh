@@ -126,7 +126,7 @@ func main() {
 	fmt.Printf("Sync of the file: %d calls\n", syncs)
 }
 EOF
-go mod tidy >/dev/null 2>&1
+go mod tidy >log 2>&1 || { cat log >&2; exit 2; }
 go run . >seen
 cat seen
 cat >expected <<'EOF'

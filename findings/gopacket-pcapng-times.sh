@@ -71,7 +71,7 @@ func main() {
 	}
 }
 EOF
-go mod tidy >/dev/null 2>&1
+go mod tidy >log 2>&1 || { cat log >&2; exit 2; }
 go run . >seen
 cat seen
 cat >expected <<'EOF'

@@ -154,7 +154,7 @@ func received(oob []byte) int {
 	return -1
 }
 EOF
-go mod tidy >/dev/null 2>&1
+go mod tidy >log 2>&1 || { cat log >&2; exit 2; }
 go run . >seen
 cat seen
 cat >expected <<'EOF'

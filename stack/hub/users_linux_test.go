@@ -308,18 +308,20 @@ func TestShareOfConnections(t *testing.T) {
 	}
 }
 
-// TestHostileJoins: while many processes of a user join and leave without end, those of another
-// user do not wait for all of these. Without turns it is a quarter of them, and more.
+// TestHostileJoins: while as many clients as a process may have, and refused ones, join and leave
+// without end, a client of another user does not wait for all of these.
 func TestHostileJoins(t *testing.T) {
 	if os.Getenv("SOFTRNIC_LONG") == "" {
 		t.Skip("it takes seconds: .ci/run long hub-hostile")
 	}
 	dir := systemHub(t)
-	const processes, joins, most = 64, 50, 10
+	const threads, joins, most = 64, 50, 10
 	var others atomic.Int64
 	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup
-	for range processes {
+	defer all.Wait()
+	defer cancel()
+	for range threads {
 		all.Go(func() {
 			as(t, bob, func() {
 				for ctx.Err() == nil {
@@ -331,18 +333,22 @@ func TestHostileJoins(t *testing.T) {
 			})
 		})
 	}
-	awaitTrue(t, "they join", func() bool { return others.Load() > processes })
+	awaitTrue(t, "they join", func() bool { return others.Load() > threads })
 	before := others.Load()
 	for range joins {
-		joinAs(t, alice, dir).close()
+		as(t, alice, func() {
+			if h := joinHostile(t, dir); h != nil {
+				h.close()
+			} else {
+				t.Error("a client was refused")
+			}
+		})
 	}
 	n := float64(others.Load()-before) / joins
-	t.Logf("result: during a join, %.1f of %d processes of another user join", n, processes)
+	t.Logf("result: during a join, %.1f of %d threads of another user join", n, threads)
 	if n > most {
 		t.Errorf("that is more than %d", most)
 	}
-	cancel()
-	all.Wait()
 }
 
 // TestLimitsOfUser checks the numbers of services and addresses of a user's clients together, and

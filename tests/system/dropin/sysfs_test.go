@@ -5,8 +5,11 @@ package dropin
 import (
 	"context"
 	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -47,7 +50,11 @@ func TestSysfsFollows(t *testing.T) {
 	w.create(t, changeable)
 	const look = `cd /sys/class/infiniband/softrnic0/ports/1
 		port() { until grep -q "$1" state && grep -q "$2" phys_state; do sleep 0.01; done; echo "port $(cat state), $(cat phys_state)"; rdma link; }
-		gid() { until test "$(cat gids/$1)" = "$2"; do sleep 0.01; done; echo "gid $1 $2 $(cat gid_attrs/types/$1 gid_attrs/ndevs/$1 2>&1)"; }
+		gid() {
+			until test "$(cat gids/$1)" = "$2"; do sleep 0.01; done
+			while test $2 = $zero && cat gid_attrs/types/$1 gid_attrs/ndevs/$1 2>/dev/null; do sleep 0.01; done
+			echo "gid $1 $2 $(cat gid_attrs/types/$1 gid_attrs/ndevs/$1 2>&1)"
+		}
 		zero=0000:0000:0000:0000:0000:0000:0000:0000
 		port ACTIVE LinkUp; gid 2 $zero; ls gids | wc -l; echo ready
 		gid 2 0000:0000:0000:0000:0000:ffff:0a2c:0009; ibv_devinfo -v -d softrnic0; echo added
@@ -126,5 +133,34 @@ func TestNetlinkOfDescendants(t *testing.T) {
 				t.Errorf("--sysfs %s: by %s: %v\n%s", sysfs, name, err, out)
 			}
 		}
+	}
+}
+
+// TestRunOfRoot: under a softrnic run of root, whose umask is narrow, another user reads the
+// devices' files and has /dev, and may start one of its own. Descriptors of the caller arrive.
+func TestRunOfRoot(t *testing.T) {
+	gate.System(t)
+	needs(t, "/usr/bin/rdma", "iproute2")
+	needs(t, "/usr/bin/setpriv", "util-linux")
+	if os.Getuid() != 0 {
+		t.Skip("it needs root, to change the user")
+	}
+	dir := shared(t)
+	run := command(t) + " run --link pipe --sysfs on -- "
+	own := run // of the other user
+	if !slices.Contains(sysfsModes(t), "on") {
+		own = ""
+	}
+	script := "umask 077; exec 3>" + filepath.Join(dir, "three") + "; exec " + run +
+		`setpriv --reuid 65534 --regid 65534 --clear-groups sh -c 'echo three >&3
+			cat /dev/null /sys/class/infiniband/softrnic0/ports/1/state && rdma link && ` + own + `rdma link show -j'`
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", script)
+	cmd.Env, cmd.Dir = []string{"PATH=/usr/bin:/bin", "XDG_RUNTIME_DIR=" + dir, "TMPDIR=" + dir}, "/"
+	out, err := cmd.CombinedOutput()
+	if err != nil || !regexp.MustCompile(`(?s)^4: ACTIVE\nlink softrnic0/1 state ACTIVE.*\[.*"softrnic0".*\]`).Match(out) {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if said, err := os.ReadFile(filepath.Join(dir, "three")); err != nil || string(said) != "three\n" {
+		t.Errorf("descriptor 3 has got %q, %v", said, err)
 	}
 }

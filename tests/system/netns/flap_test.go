@@ -165,6 +165,7 @@ func TestFlaps(t *testing.T) {
 		})
 	}
 	// A TAP in a bridge, and a packet socket.
+	m.t = t
 	m.ip(0, "link add br0 mtu 4200 type bridge")
 	m.ip(0, "link set v0 master br0")
 	m.ip(0, "link set br0 up")
@@ -172,12 +173,14 @@ func TestFlaps(t *testing.T) {
 	for i, d := range downs(false) {
 		taps = append(taps, []flap{linkFlap(1, "v1", "v1", d), linkFlap(0, "rnic0", "v1", d)}[i%2])
 	}
-	t.Run("TAP and packet/pingpong", func(t *testing.T) {
-		m.t = t
-		s := m.startRoot(0, "pingpong rc -n 1000000000 --link tap:rnic0,bridge=br0 --mtu 4200 --addr 10.9.0.1/24")
-		s.await("local address")
-		m.survives(s, m.startRoot(1, "pingpong rc -n 1000000000 10.9.0.1 --link packet:v1 --mtu 4200 --addr 10.9.0.2/24"), taps[:1])
-	})
+	if gate.InLong() { // its retries leave 0.4 s for this machine's other work
+		t.Run("TAP and packet/pingpong", func(t *testing.T) {
+			m.t = t
+			s := m.startRoot(0, "pingpong rc -n 1000000000 --link tap:rnic0,bridge=br0 --mtu 4200 --addr 10.9.0.1/24")
+			s.await("local address")
+			m.survives(s, m.startRoot(1, "pingpong rc -n 1000000000 10.9.0.1 --link packet:v1 --mtu 4200 --addr 10.9.0.2/24"), taps[:1])
+		})
+	}
 	for _, transport := range []string{"rocev2", "iwarp"} {
 		t.Run("TAP and packet/"+transport, func(t *testing.T) {
 			m.t = t

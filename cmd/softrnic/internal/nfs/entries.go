@@ -176,6 +176,11 @@ func (x *execution) rename() error {
 		return err
 	}
 	replaced, _ := x.keep(to.Lookup(newName))
+	moved, _ := x.keep(from.Lookup(name))
+	changes := uint64(1)
+	if sameFile(moved, replaced) { // nothing happens
+		changes = 0
+	}
 	if err := from.Rename(name, to.inode, newName); err != nil {
 		return err
 	}
@@ -184,9 +189,19 @@ func (x *execution) rename() error {
 	if string(x.bytes(0)) != string(x.bytes(2)) {
 		x.changed = append(x.changed, to.inode)
 	}
-	x.wcc(from, 1)
-	x.wcc(to, 1)
+	x.wcc(from, changes)
+	x.wcc(to, changes)
 	return nil
+}
+
+// sameFile reports whether two files are there, and are one.
+func sameFile(a, b inode) bool {
+	if a == nil || b == nil {
+		return false
+	}
+	x, errA := a.Attributes()
+	y, errB := b.Attributes()
+	return errA == nil && errB == nil && x.identity == y.identity
 }
 
 func (x *execution) link() error {

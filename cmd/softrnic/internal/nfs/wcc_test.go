@@ -24,6 +24,7 @@ func changesOf(root, file []byte) []change {
 		{procMkdir, root, join([]any{root, "dir"}, noAttributes)},
 		{procSymlink, root, join([]any{root, "link"}, noAttributes, []any{"target"})},
 		{procLink, root, []any{file, root, "hard"}},
+		{procRename, root, []any{root, "hard", root, "file"}}, // the same file: nothing happens
 		{procRename, root, []any{root, "new", root, "old"}},
 		{procRemove, root, []any{root, "old"}},
 		{procRmdir, root, []any{root, "dir"}},

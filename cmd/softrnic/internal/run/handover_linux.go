@@ -7,42 +7,33 @@ import (
 	"os"
 	"strconv"
 
-	"golang.org/x/sys/unix"
+	"github.com/softrnic/softrnic/link/ring"
 )
 
-// passedTo is the descriptor of the socket through which the command in the namespace passes the
-// directory with its files. The command outside keeps them as the devices are.
-const passedTo = 3
-
-// passDirectory passes a directory to the command outside.
-func passDirectory(path string) error {
+// passDirectory passes a directory to the command outside, which keeps the files there as the
+// devices are. fd is a socket, which it closes.
+func passDirectory(fd int, path string) error {
 	dir, err := os.Open(path)
 	if err != nil {
 		return err
 	}
 	defer dir.Close()
-	conn, err := packetConn(passedTo)
+	conn, err := packetConn(fd)
 	if err != nil {
 		return err
 	}
-	_, _, err = conn.WriteMsgUnix([]byte{0}, unix.UnixRights(int(dir.Fd())), nil)
-	return errors.Join(err, conn.Close())
+	return errors.Join(ring.Send(conn, []byte{0}, int(dir.Fd())), conn.Close())
 }
 
 // receiveDirectory returns the directory that the command inside passes. Its path is valid while
-// the file is open.
+// the file is open. The error is io.EOF if the command has ended before, which then says why.
 func receiveDirectory(conn *net.UnixConn) (dir *os.File, path string, err error) {
-	oob := make([]byte, unix.CmsgSpace(4))
-	_, n, _, _, err := conn.ReadMsgUnix(make([]byte, 1), oob)
-	if err != nil {
-		return nil, "", err
+	_, fds, err := ring.Receive(conn, make([]byte, 1))
+	if err == nil && len(fds) != 1 {
+		err = errors.New("the command in the namespace has passed no directory")
 	}
-	messages, err := unix.ParseSocketControlMessage(oob[:n])
-	if err != nil || len(messages) != 1 {
-		return nil, "", fmt.Errorf("the command in the namespace has passed no directory: %w", errors.Join(err, os.ErrInvalid))
-	}
-	fds, err := unix.ParseUnixRights(&messages[0])
 	if err != nil {
+		ring.CloseAll(fds)
 		return nil, "", err
 	}
 	path = "/proc/self/fd/" + strconv.Itoa(fds[0])

@@ -55,6 +55,7 @@ const (
 // kernel remain beside those of describe. Elsewhere a directory of describe replaces the kernel's.
 var merged = map[string]bool{
 	virtual: true, pciBus: true, pciBus + "/devices": true, pciBus + "/drivers": true, classNet: true, classPCI: true,
+	covered: true, // by a softrnic run outside, perhaps of another user
 }
 
 // tryMounts is the value of --inside with which runInside only checks whether it may mount.
@@ -70,10 +71,14 @@ func (c *Command) runInside() error {
 	if c.Inside == tryMounts {
 		return unix.Mount("softrnic", "/"+sysClass, "tmpfs", unix.MS_NOSUID|unix.MS_NOEXEC, "mode=755")
 	}
+	umask := unix.Umask(0) // other users read what is created here, too
 	// The namespace has a copy, so that no files are left if the command that created them is killed.
 	files := filepath.Join(c.Inside, "inside")
 	if err := errors.Join(os.Mkdir(files, 0o755), unix.Mount("softrnic", files, "tmpfs", unix.MS_NOSUID, "mode=755")); err != nil {
 		return fmt.Errorf("mount a tmpfs on %s: %w", files, err)
+	}
+	if err := os.MkdirAll(filepath.Join(files, covered), 0o755); err != nil {
+		return err
 	}
 	for _, d := range []string{sysDevices, sysClass, sysBus, dev} {
 		if _, err := os.Lstat(filepath.Join(c.Inside, d)); err != nil {
@@ -86,7 +91,7 @@ func (c *Command) runInside() error {
 	if err := c.coverNetlinkPrograms(); err != nil {
 		return fmt.Errorf("answer netlink: %w (--sysfs off does without)", err)
 	}
-	if err := passDirectory(files); err != nil {
+	if err := passDirectory(c.Pass, files); err != nil {
 		return err
 	}
 	if err := errors.Join(unix.Unmount(files, unix.MNT_DETACH), os.RemoveAll(c.Inside)); err != nil {
@@ -100,6 +105,7 @@ func (c *Command) runInside() error {
 	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
 		return fmt.Errorf("end with the command: %w", err)
 	}
+	unix.Umask(umask)
 	return c.exec(os.Environ())
 }
 

@@ -33,9 +33,6 @@ func (c *Command) coverNetlinkPrograms() error {
 	if len(programs) == 0 {
 		return nil
 	}
-	if err := os.MkdirAll("/"+covered, 0o755); err != nil {
-		return err
-	}
 	dir, err := os.MkdirTemp("/"+covered, "") // a softrnic run in another covers the other's scripts
 	if err != nil {
 		return err
@@ -65,14 +62,15 @@ func (c *Command) coverNetlinkPrograms() error {
 func quoted(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
 // netlinkPrograms returns the files of iproute2's rdma, in PATH and in the usual directories, and
-// that of a program that is linked against libmnl, as rdma is.
+// that of the given program, if they are linked against libmnl, as rdma is.
 func netlinkPrograms(program string) (files []string) {
 	add := func(file string) {
 		file, err := filepath.EvalSymlinks(file)
 		if err != nil {
 			return
 		}
-		if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 && !slices.Contains(files, file) {
+		info, err := os.Stat(file)
+		if err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 && usesNetlink(file) && !slices.Contains(files, file) {
 			files = append(files, file)
 		}
 	}
@@ -82,7 +80,7 @@ func netlinkPrograms(program string) (files []string) {
 			add(filepath.Join(dir, "rdma"))
 		}
 	}
-	if file, err := exec.LookPath(program); err == nil && usesNetlink(file) {
+	if file, err := exec.LookPath(program); err == nil {
 		if file, err = filepath.Abs(file); err == nil {
 			add(file)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -90,9 +91,10 @@ func (d *description) leave() (err error) {
 
 // port is the directory of a device's port.
 type port struct {
-	n     *node.Node
-	iwarp bool
-	at    string // below the root of the tree
+	n       *node.Node
+	iwarp   bool
+	at      string // below the root of the tree
+	created bool   // files are replaced from now on
 	// What the directory has, and what of the device it was made from.
 	has   files
 	state verbs.PortAttr
@@ -147,12 +149,14 @@ func (p *port) create(root string) error {
 		dirs = append(dirs, "pkeys")
 	}
 	for _, dir := range dirs {
-		if err := os.MkdirAll(filepath.Join(root, p.at, dir), 0o755); err != nil {
+		if err := makeDirs(filepath.Join(root, p.at, dir)); err != nil {
 			return err
 		}
 	}
 	p.has = files{}
-	return p.update(root, filepath.Join(root, "next"))
+	err := p.update(root, "")
+	p.created = err == nil
+	return err
 }
 
 // update changes the files that are not as the device is. It replaces each by another file, which
@@ -167,23 +171,40 @@ func (p *port) update(root, next string) error {
 		return err
 	}
 	p.state, p.table = state, table
-	for name, text := range p.files() {
-		if was, ok := p.has[name]; ok && was == text {
-			continue
+	files := p.files()
+	names := slices.Sorted(maps.Keys(files)) // gid_attrs, then gids
+	// A GID has its type when programs see it, and is gone before its type.
+	for _, gone := range []bool{false, true} {
+		for _, name := range names {
+			text := files[name]
+			if was, ok := p.has[name]; ok && was == text || gone != (text == noGID) {
+				continue
+			}
+			at := filepath.Join(root, p.at, name)
+			if err := p.put(text, at, next); err != nil {
+				p.state = verbs.PortAttr{} // the next look tries again
+				return errors.Join(err, os.RemoveAll(next))
+			}
+			p.has[name] = text
 		}
-		if text == noGID {
-			err = os.Symlink(unreadable, next)
-		} else {
-			err = os.WriteFile(next, []byte(text+"\n"), 0o444)
-		}
-		if err == nil {
-			err = os.Rename(next, filepath.Join(root, p.at, name))
-		}
-		if err != nil {
-			p.state = verbs.PortAttr{} // the next look tries again
-			return errors.Join(err, os.RemoveAll(next))
-		}
-		p.has[name] = text
 	}
 	return nil
+}
+
+// put makes a file that exists already another one, which it creates at next.
+func (p *port) put(text, at, next string) error {
+	new := at
+	if p.created {
+		new = next
+	}
+	var err error
+	if text == noGID {
+		err = os.Symlink(unreadable, new)
+	} else {
+		err = writeFile(new, text+"\n", 0o444)
+	}
+	if err != nil || new == at {
+		return err
+	}
+	return os.Rename(next, at)
 }

@@ -25,6 +25,7 @@ type Command struct {
 	Metrics string        `placeholder:"HOST:PORT" help:"Serve Prometheus metrics at http://HOST:PORT/metrics, an address of the machine, for each process of the program that uses RDMA. The label pid distinguishes the processes; one device has both protocols of a rail."`
 
 	Inside string `hidden:"" help:"The directory with the files to mount, with --libs; for this command's own use."`
+	Pass   int    `hidden:"" help:"With --inside: the descriptor of the socket through which this command passes the directory of the mounted files."`
 
 	Netlink  uint32 `hidden:"" help:"Answer requests of netlink on standard input for the socket with this port ID; for libsoftrnic-sysfs.so."`
 	Tree     string `hidden:"" help:"With --netlink: the directory with sysfs."`

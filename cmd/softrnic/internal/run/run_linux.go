@@ -5,11 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -155,28 +157,38 @@ func mayUnshare() error {
 
 // unshared runs this command again in new namespaces, and keeps the files there as the devices are.
 func (c *Command) unshared(e *cli.Env, command, libs, tree string, env []string, d *description) error {
-	cmd := exec.Command(command, append([]string{"run", "--inside", tree, "--libs", libs, "--"}, c.Program...)...)
-	cmd.Env, cmd.SysProcAttr = env, ownNamespaces()
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
-	theirs := os.NewFile(uintptr(pair[1]), "socket")
-	defer theirs.Close()
+	defer unix.Close(pair[1])
 	conn, err := packetConn(pair[0])
 	if err != nil {
 		return err
 	}
-	cmd.ExtraFiles = []*os.File{theirs} // becomes passedTo
+	// A number of its own is inherited, so that the program gets the descriptors that its caller has
+	// given it.
+	theirs, err := unix.FcntlInt(uintptr(pair[1]), unix.F_DUPFD, 3)
+	if err != nil {
+		return errors.Join(err, conn.Close())
+	}
+	defer unix.Close(theirs)
 	var passed sync.WaitGroup
 	defer passed.Wait()
 	defer conn.Close()
 	passed.Go(func() {
-		if dir, path, err := receiveDirectory(conn); err == nil { // otherwise the command inside says why
+		dir, path, err := receiveDirectory(conn)
+		switch {
+		case err == nil:
 			d.dir = dir
 			d.follow(path)
+		case !errors.Is(err, net.ErrClosed): // the command inside says why it has ended
+			fmt.Fprintln(e.Stderr, "softrnic: sysfs does not follow the device:", err)
 		}
 	})
+	cmd := exec.Command(command, append([]string{"run", "--inside", tree, "--pass", strconv.Itoa(theirs), "--libs", libs, "--"},
+		c.Program...)...)
+	cmd.Env, cmd.SysProcAttr = env, ownNamespaces()
 	return wait(e, cmd)
 }
 

@@ -29,6 +29,7 @@ func (c *Command) withSockets(ctx context.Context, e *cli.Env, cfg dropin.Config
 		flags.Limits.Add("sockets", agent.Unread)
 		flags.Limits.Reached("sockets", "pending", agent.Declined)
 		flags.Limits.Reached("sockets", "accepted", agent.Waited)
+		flags.Limits.Reached("sockets", "undelivered", agent.Backlogged)
 		defer func() {
 			closed := agent.Close()
 			if cfg.Counters != "" {

@@ -100,7 +100,7 @@ func (t *tree) write(root string) error {
 		}
 	}
 	for name, target := range t.links {
-		if err := os.MkdirAll(filepath.Dir(filepath.Join(root, name)), 0o755); err != nil {
+		if err := makeDirs(filepath.Dir(filepath.Join(root, name))); err != nil {
 			return err
 		}
 		if err := os.Symlink(target, filepath.Join(root, name)); err != nil {
@@ -246,16 +246,43 @@ func (t *tree) addCounters(at string, dev *verbs.Device) error {
 }
 
 func write(file, text string, mode fs.FileMode) error {
-	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+	if err := makeDirs(filepath.Dir(file)); err != nil {
 		return err
 	}
-	return os.WriteFile(file, []byte(text), mode)
+	return writeFile(file, text, mode)
+}
+
+// makeDirs is os.MkdirAll, and writeFile os.WriteFile, whatever the umask is: a program that drops
+// its privileges reads the files, too.
+func makeDirs(dir string) error {
+	err := os.Mkdir(dir, 0o755)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err = makeDirs(filepath.Dir(dir)); err == nil {
+			err = os.Mkdir(dir, 0o755)
+		}
+	}
+	switch {
+	case errors.Is(err, fs.ErrExist):
+		return nil
+	case err != nil:
+		return err
+	}
+	return os.Chmod(dir, 0o755)
+}
+
+func writeFile(file, text string, mode fs.FileMode) error {
+	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(text)
+	return errors.Join(err, f.Chmod(mode), f.Close())
 }
 
 // device creates a symbolic link to the null device, as only a privileged user can create a device.
 // Programs only check for a character device and open it.
 func device(dir, name string) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := makeDirs(dir); err != nil {
 		return err
 	}
 	return os.Symlink("/dev/null", filepath.Join(dir, name))

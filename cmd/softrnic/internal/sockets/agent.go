@@ -58,7 +58,9 @@ type Agent struct {
 	undelivered chan struct{} // connections accepted over RDMA, but not yet by the program
 	connected   chan struct{} // connections accepted over RDMA, until they end
 
-	declined, waited atomic.Uint64 // connects with too many pending, and connections that waited for a slot
+	// Connects with too many pending, and connections that waited as too many were open, or not
+	// accepted by the program.
+	declined, waited, backlogged atomic.Uint64
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -188,9 +190,12 @@ func (a *Agent) Unread() admission.Stats { return a.unread.Stats() }
 // Declined returns the number of connects that were left to TCP, because too many were pending.
 func (a *Agent) Declined() uint64 { return a.declined.Load() }
 
-// Waited returns the number of connections over RDMA that had to wait, because too many were
-// accepted.
+// Waited returns the number of connections over RDMA that had to wait, because too many were open.
 func (a *Agent) Waited() uint64 { return a.waited.Load() }
+
+// Backlogged returns the number of those that had to wait, because the program had not accepted as
+// many yet.
+func (a *Agent) Backlogged() uint64 { return a.backlogged.Load() }
 
 // Any local user may connect to the Unix socket. Therefore the number of connections without a
 // request, and the time for sending it, are limited.

@@ -122,7 +122,7 @@ func TestUndelivered(t *testing.T) {
 	if ctx.Err() != nil {
 		t.Error("the agent does not go on")
 	}
-	if a.Waited() == 0 {
+	if a.Backlogged() == 0 {
 		t.Error("no connection has waited")
 	}
 	cancel()

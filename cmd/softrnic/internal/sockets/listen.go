@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -132,7 +133,7 @@ func (a *Agent) accept(at netip.AddrPort, l *rdmaListener) {
 			}
 			continue
 		}
-		if !a.take(a.connected) || !a.take(a.undelivered) {
+		if !take(a.ctx, a.connected, &a.waited) || !take(a.ctx, a.undelivered, &a.backlogged) {
 			relay.Abort(c)
 			return
 		}
@@ -155,15 +156,16 @@ func (a *Agent) accept(at netip.AddrPort, l *rdmaListener) {
 	}
 }
 
-// take takes a slot. It returns false if the agent is closed before a slot is free.
-func (a *Agent) take(slots chan struct{}) bool {
+// take takes a slot, and counts if it waits for one. It returns false if the agent is closed before
+// one is free.
+func take(ctx context.Context, slots chan struct{}, waited *atomic.Uint64) bool {
 	if len(slots) == cap(slots) {
-		a.waited.Add(1)
+		waited.Add(1)
 	}
 	select {
 	case slots <- struct{}{}:
 		return true
-	case <-a.ctx.Done():
+	case <-ctx.Done():
 		return false
 	}
 }
