@@ -4,6 +4,8 @@ package dropin
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"slices"
@@ -31,31 +33,30 @@ func TestAbsentHosts(t *testing.T) {
 		hidden         time.Duration
 		absent         []string // what the client says then, one of these
 	}{
-		{softrnic + " rping -s -P" + node, softrnic + " rping -c -C 1 -a HOST" + node, 1500 * time.Millisecond,
+		{softrnic + " rping -s -P" + node, softrnic + " rping -c -C 1 -a HOST" + node, 1200 * time.Millisecond,
 			[]string{"timed out", "no route to host"}},
 		{softrnic + " nvme serve --namespace memory,size=1M --nqn nqn.2014-08.org.softrnic:absent" + node,
-			softrnic + " nvme discover HOST" + node, 1500 * time.Millisecond,
+			softrnic + " nvme discover HOST" + node, 1200 * time.Millisecond,
 			[]string{"timed out", "no route to host"}},
 		// It waits for two seconds, and the kernel asks once a second.
-		{softrnic + " run -- rping -s -P", softrnic + " run -- rping -c -C 1 -a HOST", 500 * time.Millisecond,
+		{softrnic + " run -- rping -s -P", softrnic + " run -- rping -c -C 1 -a HOST", 200 * time.Millisecond,
 			[]string{"RDMA_CM_EVENT_ADDR_ERROR, error -110", "RDMA_CM_EVENT_ADDR_ERROR, error -113"}},
 	} {
 		t.Run(strings.ReplaceAll(c.client, softrnic, "softrnic"), func(t *testing.T) {
 			t.Parallel() // they wait
 			w := newNetwork(t)
 			// as runs a command of root in the network namespace of a side.
-			as := func(side int, args ...string) {
-				t.Helper()
+			as := func(side int, args ...string) error {
 				cmd := exec.Command("nsenter", append([]string{"--net", "--target", w.pids[side]}, args...)...)
 				if out, err := cmd.CombinedOutput(); err != nil {
-					t.Fatalf("%v: %v\n%s", args, err, out)
+					return fmt.Errorf("%v: %w\n%s", args, err, out)
 				}
+				return nil
 			}
 			// answers says whether the server's host answers ARP.
-			answers := func(does bool) {
-				t.Helper()
+			answers := func(does bool) error {
 				ignore := map[bool]string{false: "8", true: "0"}[does]
-				as(0, "sh", "-c", "echo "+ignore+" >/proc/sys/net/ipv4/conf/all/arp_ignore")
+				return as(0, "sh", "-c", "echo "+ignore+" >/proc/sys/net/ipv4/conf/all/arp_ignore")
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), patience())
 			defer cancel()
@@ -75,11 +76,16 @@ func TestAbsentHosts(t *testing.T) {
 					t.Fatalf("the server is not there: %v\n%s\nserver:\n%s", err, out, said.String())
 				}
 			}
-			answers(false)
-			as(1, "ip", "neighbour", "flush", "dev", "veth0")
-			time.AfterFunc(c.hidden, func() { answers(true) })
+			if err := errors.Join(answers(false), as(1, "ip", "neighbour", "flush", "dev", "veth0")); err != nil {
+				t.Fatal(err)
+			}
+			shown := make(chan error, 1)
+			time.AfterFunc(c.hidden, func() { shown <- answers(true) })
 			if out, took, err := client(addresses[0]); err != nil || took < c.hidden {
 				t.Errorf("a host that answers after %v: %v after %v\n%s", c.hidden, err, took, out)
+			}
+			if err := <-shown; err != nil {
+				t.Fatal(err)
 			}
 			// Without neighbours, RoCE's retries take minutes.
 			const soon = 10 * time.Second
