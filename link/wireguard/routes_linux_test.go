@@ -18,8 +18,9 @@ import (
 	"github.com/softrnic/softrnic/tests/interfaces"
 )
 
-// elsewhere runs a function in a network namespace of its own, and returns the namespace.
-func elsewhere(t *testing.T, ns netns.NsHandle, f func()) netns.NsHandle {
+// elsewhere runs a function in a network namespace, or in a new one for netns.None, and returns the
+// namespace.
+func elsewhere(t *testing.T, ns netns.NsHandle, f func() error) netns.NsHandle {
 	t.Helper()
 	done := make(chan error)
 	go func() {
@@ -33,8 +34,8 @@ func elsewhere(t *testing.T, ns netns.NsHandle, f func()) netns.NsHandle {
 		} else {
 			err = netns.Set(ns)
 		}
-		if err == nil && f != nil {
-			f()
+		if err == nil {
+			err = f()
 		}
 	}()
 	if err := <-done; err != nil {
@@ -54,12 +55,10 @@ type twoPaths struct {
 func newTwoPaths(t *testing.T) *twoPaths {
 	interfaces.Namespace(t)
 	// Without it, the first solicitations wait until the link-local address is known to be unique.
-	noDAD := func() {
-		if err := os.WriteFile("/proc/sys/net/ipv6/conf/default/accept_dad", []byte("0"), 0); err != nil {
-			t.Error(err)
-		}
+	noDAD := func() error { return os.WriteFile("/proc/sys/net/ipv6/conf/default/accept_dad", []byte("0"), 0) }
+	if err := noDAD(); err != nil {
+		t.Fatal(err)
 	}
-	noDAD()
 	p := &twoPaths{t: t, other: elsewhere(t, netns.None(), noDAD)}
 	p.here, p.there = must(netlink.NewHandle())(t), must(netlink.NewHandleAt(p.other))(t)
 	t.Cleanup(func() {
@@ -124,7 +123,7 @@ func (p *twoPaths) route(to netip.Addr, name string) {
 		Dst: &net.IPNet{IP: to.AsSlice(), Mask: net.CIDRMask(to.BitLen(), to.BitLen())}, Gw: net.ParseIP(via[name+family])}))
 }
 
-// sent returns the packets sent by an interface, without those of neighbour discovery.
+// sent returns the bytes that an interface has sent, also for neighbour discovery.
 func (p *twoPaths) sent(h *netlink.Handle, name string) uint64 {
 	p.t.Helper()
 	return must(h.LinkByName(name))(p.t).Attrs().Statistics.TxBytes
@@ -144,9 +143,10 @@ func routeMoves(t *testing.T, to netip.Addr) {
 	p.route(to, "v")
 	keys := [2]wireguard.SecretKey{wireguard.NewPrivateKey(), wireguard.NewPrivateKey()}
 	var a, b *wireguard.Link
-	elsewhere(t, p.other, func() {
-		b = must(wireguard.Open(&wireguard.Config{PrivateKey: keys[1], Logger: logger(),
-			Peers: []wireguard.PeerConfig{{PublicKey: keys[0].Public()}}}))(t)
+	elsewhere(t, p.other, func() (err error) {
+		b, err = wireguard.Open(&wireguard.Config{PrivateKey: keys[1], Logger: logger(),
+			Peers: []wireguard.PeerConfig{{PublicKey: keys[0].Public()}}})
+		return err
 	})
 	at := netip.AddrPortFrom(to, b.Port())
 	a = must(wireguard.Open(&wireguard.Config{PrivateKey: keys[0], Logger: logger(),
@@ -158,10 +158,10 @@ func routeMoves(t *testing.T, to netip.Addr) {
 	}
 	const long = 1000 // bytes of pings that pass an interface, more than neighbour discovery sends meanwhile
 	// passes checks that pings soon arrive, both ways by the interfaces of one name only. The
-	// kernel repeats a lost solicitation after a second.
+	// kernel repeats a lost solicitation after a second, and WireGuard a lost handshake after five.
 	passes := func(what, name, other string) {
 		t.Helper()
-		for give := time.Now().Add(2500 * time.Millisecond); ; {
+		for give := time.Now().Add(15 * time.Second); ; {
 			before := [4]uint64{p.sent(p.here, name+"0"), p.sent(p.there, name+"1"), p.sent(p.here, other+"0"), p.sent(p.there, other+"1")}
 			answered := 0
 			for range 10 {
