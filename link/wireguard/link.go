@@ -131,7 +131,7 @@ func open(cfg *Config) (*Link, error) {
 		under, l.under = newFrameBind(cfg.Under), cfg.Under
 	}
 	if under == nil {
-		under, l.sockets = newSockets(), true
+		under, l.sockets = newSockets(len(l.peers)), true
 	}
 	l.out, l.in = newOutbox(l.name), newBacklog()
 	log := l.logger()

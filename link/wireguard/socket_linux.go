@@ -8,8 +8,8 @@ import (
 	"net/netip"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/net/ipv4"
@@ -25,8 +25,11 @@ const (
 	maxSegments = 64
 	// maxPayload is the most bytes of a superframe.
 	maxPayload = 65535 - 20 - 8
-	// maxEndpoints is the number of endpoints that a socket remembers. Then it forgets all.
-	maxEndpoints = 1 << 10
+	// minEndpoints is the number of endpoints that a socket remembers at least.
+	minEndpoints = 1 << 10
+	// refusalHolds is how long superframes to an endpoint stay smaller after a refusal. Linux has
+	// another path MTU after ten minutes; a try costs one system call.
+	refusalHolds = 10 * time.Second
 	// superframes are read at a time, so that their datagrams fit in a batch of the device.
 	superframes = conn.IdealBatchSize / maxSegments
 )
@@ -36,13 +39,13 @@ type socket struct {
 	*net.UDPConn
 	batch *ipv4.PacketConn // its calls below are the same for IPv6
 	raw   syscall.RawConn
-	gso   atomic.Bool // superframes can be sent
-	pool  sync.Pool   // *[]ipv4.Message, to send
+	gso   bool      // superframes can be sent
+	pool  sync.Pool // *[]ipv4.Message, to send
 
 	// Owned by the receiver.
 	joined    bool // the kernel joins datagrams to superframes
 	messages  []ipv4.Message
-	endpoints map[arrival]*endpoint
+	endpoints endpoints
 }
 
 // arrival is where a packet came from, and where it arrived.
@@ -52,9 +55,38 @@ type arrival struct {
 	intf int
 }
 
-// openSocket opens a port, on all addresses. It returns nil if the machine does not have the IP
-// version.
-func openSocket(network string, port uint16) (*socket, uint16, error) {
+// endpoints are the endpoints of recent packets. Anybody can make a packet arrive, so they are
+// limited, in two generations: a host that sends on stays, whatever others send.
+type endpoints struct {
+	recent, older map[arrival]*endpoint
+	most          int // in a generation
+}
+
+func newEndpoints(most int) endpoints { return endpoints{recent: map[arrival]*endpoint{}, most: most} }
+
+// of returns the endpoint of an arrival.
+func (s *endpoints) of(a arrival) *endpoint {
+	e := s.recent[a]
+	if e != nil && !e.cleared.Load() {
+		return e
+	}
+	if e == nil {
+		if len(s.recent) >= s.most {
+			s.recent, s.older = make(map[arrival]*endpoint), s.recent
+		}
+		e = s.older[a]
+	}
+	// The packet shows that its host reaches the address, also if the address was given up.
+	if e == nil || e.cleared.Load() {
+		e = newEndpoint(a.from, a.to, a.intf)
+	}
+	s.recent[a] = e
+	return e
+}
+
+// openSocket opens a port, on all addresses, for a number of peers. It returns nil if the machine
+// does not have the IP version.
+func openSocket(network string, port uint16, peers int) (*socket, uint16, error) {
 	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
 		cerr := c.Control(func(fd uintptr) { err = prepare(int(fd), network) })
 		return errors.Join(cerr, err)
@@ -67,14 +99,14 @@ func openSocket(network string, port uint16) (*socket, uint16, error) {
 		return nil, 0, err
 	}
 	udp := c.(*net.UDPConn)
-	s := &socket{UDPConn: udp, batch: ipv4.NewPacketConn(udp), endpoints: map[arrival]*endpoint{}}
+	s := &socket{UDPConn: udp, batch: ipv4.NewPacketConn(udp), endpoints: newEndpoints(max(minEndpoints, peers))}
 	if s.raw, err = udp.SyscallConn(); err != nil {
 		return nil, 0, errors.Join(err, udp.Close())
 	}
 	s.pool.New = func() any { return s.newMessages(conn.IdealBatchSize, maxSegments) }
 	_ = s.raw.Control(func(fd uintptr) {
 		_, err := unix.GetsockoptInt(int(fd), unix.IPPROTO_UDP, unix.UDP_SEGMENT)
-		s.gso.Store(err == nil)
+		s.gso = err == nil
 		// Linux can be asked since 5.12, and has fewer faults since.
 		joins, err := unix.GetsockoptInt(int(fd), unix.IPPROTO_UDP, unix.UDP_GRO)
 		s.joined = err == nil && joins == 1
@@ -186,50 +218,69 @@ func (s *socket) arrived(m *ipv4.Message) (size int, _ *endpoint) {
 			size = int(binary.NativeEndian.Uint32(data))
 		}
 	}
-	e := s.endpoints[a]
-	if e == nil {
-		if len(s.endpoints) >= maxEndpoints {
-			clear(s.endpoints)
-		}
-		e = newEndpoint(a.from, a.to, a.intf)
-		s.endpoints[a] = e
-	}
-	return size, e
+	return size, s.endpoints.of(a)
 }
 
-// send sends packets with a control message, in as few superframes as possible.
-func (s *socket) send(packets [][]byte, to *endpoint, control []byte) error {
-	gso := s.gso.Load()
-	err := s.write(packets, to, control, gso)
-	if err == nil || !gso {
-		return err
-	}
-	if errors.Is(err, unix.EIO) { // the interface cannot cut them
-		s.gso.Store(false)
-	}
-	// Linux fragments a datagram that is too long for the route, and refuses superframes of such.
-	return s.write(packets, to, control, false)
-}
-
-func (s *socket) write(packets [][]byte, to *endpoint, control []byte, gso bool) error {
+// send sends packets with a control message, in as few superframes as possible. It returns the
+// number of packets that it has sent.
+func (s *socket) send(packets [][]byte, to *endpoint, control []byte) (sent int, err error) {
 	pooled := s.pool.Get().(*[]ipv4.Message)
 	defer s.pool.Put(pooled)
-	for messages := join(*pooled, packets, to, control, gso); len(messages) > 0; {
-		n, err := s.batch.WriteBatch(messages, 0)
-		if err != nil {
-			return err
-		}
-		messages = messages[n:]
+	most := 0 // bytes of the datagrams of a superframe
+	if s.gso {
+		most = to.superframes()
 	}
-	return nil
+	refused := false
+	for sent < len(packets) {
+		for messages := join(*pooled, packets[sent:], to, control, most); len(messages) > 0; {
+			n, err := s.batch.WriteBatch(messages, 0)
+			if err == nil {
+				for i := range messages[:n] {
+					sent += len(messages[i].Buffers)
+				}
+				messages = messages[n:]
+				continue
+			}
+			if len(messages[0].Buffers) == 1 || !refusal(err) {
+				return sent, err
+			}
+			// Linux fragments a datagram that is too long for the route, but not in a superframe.
+			most, refused = len(messages[0].Buffers[0])-1, true
+			break
+		}
+	}
+	if refused { // and single packets were not
+		to.refused.Store(&refusedSize{most + 1, time.Now().Add(refusalHolds)})
+	}
+	return sent, nil
 }
 
-// join fills messages with packets.
-func join(messages []ipv4.Message, packets [][]byte, to *endpoint, control []byte, gso bool) []ipv4.Message {
+// refusal reports whether Linux sends no superframe: its datagrams are too long for the path
+// (EMSGSIZE, formerly EINVAL), or the route's interface cannot cut it (EIO).
+func refusal(err error) bool {
+	return errors.Is(err, unix.EMSGSIZE) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EIO)
+}
+
+// refusedSize says that superframes of longer datagrams, or as long ones, are refused.
+type refusedSize struct {
+	bytes int
+	until time.Time
+}
+
+// superframes returns the most bytes of a datagram in a superframe to an endpoint.
+func (e *endpoint) superframes() int {
+	if r := e.refused.Load(); r != nil && time.Now().Before(r.until) {
+		return r.bytes - 1
+	}
+	return maxPayload
+}
+
+// join fills messages with packets. Packets of more than a number of bytes are not joined.
+func join(messages []ipv4.Message, packets [][]byte, to *endpoint, control []byte, most int) []ipv4.Message {
 	n, size, bytes := 0, 0, 0 // messages, and of the last one
 	last := false             // no packet may follow in it
 	for _, p := range packets {
-		if n > 0 && gso && !last && len(p) <= size && bytes+len(p) <= maxPayload && len(messages[n-1].Buffers) < maxSegments {
+		if n > 0 && size <= most && !last && len(p) <= size && bytes+len(p) <= maxPayload && len(messages[n-1].Buffers) < maxSegments {
 			m := &messages[n-1]
 			if len(m.Buffers) == 1 {
 				m.OOB = putSize(m.OOB, size)

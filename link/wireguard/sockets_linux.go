@@ -29,12 +29,14 @@ type sockets struct {
 	four, six atomic.Pointer[socket] // nil if closed, or if the machine does not have the IP version
 	routes    *rtnetlink.Listener    // nil if closed, or if the kernel does not tell; guarded by mu
 	mark      atomic.Uint32
-	changes   atomic.Uint32 // of routes, from 1
+	changes   atomic.Uint32 // of routes or mark, from 1
+	peers     int
 
 	mu sync.Mutex // Open and Close
 }
 
-func newSockets() conn.Bind { return new(sockets) }
+// newSockets returns sockets for a number of peers.
+func newSockets(peers int) conn.Bind { return &sockets{peers: peers} }
 
 const (
 	// settle is how long changes of routes count as one.
@@ -52,14 +54,14 @@ func (s *sockets) Open(port uint16) (receive []conn.ReceiveFunc, actual uint16, 
 	}
 	var four, six *socket
 	for try := 0; ; try++ {
-		if four, actual, err = openSocket("udp4", port); err != nil {
+		if four, actual, err = openSocket("udp4", port, s.peers); err != nil {
 			break
 		}
 		at := port
 		if four != nil {
 			at = actual
 		}
-		if six, actual, err = openSocket("udp6", at); err == nil && six == nil {
+		if six, actual, err = openSocket("udp6", at, s.peers); err == nil && six == nil {
 			actual = at
 		}
 		if err == nil {
@@ -121,6 +123,7 @@ func (s *sockets) Close() error {
 // SetMark implements conn.Bind.
 func (s *sockets) SetMark(mark uint32) error {
 	s.mark.Store(mark)
+	s.changes.Add(1) // other routes may be for it
 	for _, c := range []*socket{s.four.Load(), s.six.Load()} {
 		if c != nil {
 			if err := c.set(unix.SOL_SOCKET, unix.SO_MARK, int(mark)); err != nil {
@@ -160,22 +163,31 @@ func (s *sockets) Send(packets [][]byte, to conn.Endpoint) error {
 	if kind := packets[0][0]; kind == device.MessageInitiationType || kind == device.MessageTransportType {
 		s.check(e)
 	}
-	if !e.sticky.Load() {
-		return c.send(packets, e, nil)
+	if !e.SrcIP().IsValid() {
+		_, err := c.send(packets, e, nil)
+		return err
 	}
-	err := c.send(packets, e, e.control)
-	if err != nil { // the address may be gone
-		if err = c.send(packets, e, nil); err == nil {
-			e.sticky.Store(false)
+	sent, err := c.send(packets, e, e.control)
+	if noSource(err) {
+		if _, err = c.send(packets[sent:], e, nil); err == nil {
+			e.ClearSrc()
 		}
 	}
 	return err
 }
 
+// noSource reports whether the local address may be gone. Linux then says ENETUNREACH for IPv4,
+// EINVAL for IPv6, and ENODEV for a link-local address whose interface is gone. Sandboxes and other
+// versions may say EADDRNOTAVAIL.
+func noSource(err error) bool {
+	return errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENODEV) ||
+		errors.Is(err, unix.EADDRNOTAVAIL)
+}
+
 // check decides whether packets to an endpoint have the local address at which its packets arrive.
 func (s *sockets) check(e *endpoint) {
 	now := s.changes.Load()
-	if e.intf == 0 || e.checked.Swap(now) == now {
+	if e.intf == 0 || e.cleared.Load() || e.checked.Swap(now) == now {
 		return
 	}
 	s.mu.Lock()
@@ -186,7 +198,7 @@ func (s *sockets) check(e *endpoint) {
 	}
 	home, herr := routes.Home(e.src)
 	through, err := routes.Through(e.src, e.at.Addr(), s.mark.Load())
-	e.sticky.Store(herr != nil || err != nil || through == e.intf || through != 0 && home != e.intf)
+	e.sticky.Store(herr != nil || err != nil || home != 0 && (through == e.intf || through != 0 && home != e.intf))
 }
 
 // endpoint is the place of a peer, or of another host.
@@ -196,8 +208,10 @@ type endpoint struct {
 	src     netip.Addr  // local address at which its packets arrive; invalid: not known
 	intf    int         // index of the interface of their arrival; 0: no check
 	control []byte      // a control message with src
-	sticky  atomic.Bool // packets to it are sent from src
+	sticky  atomic.Bool // packets to it are sent from src, unless cleared
+	cleared atomic.Bool // src is given up: the next packet to arrive makes another endpoint
 	checked atomic.Uint32
+	refused atomic.Pointer[refusedSize]
 }
 
 func newEndpoint(at netip.AddrPort, src netip.Addr, intf int) *endpoint {
@@ -216,12 +230,12 @@ func newEndpoint(at netip.AddrPort, src netip.Addr, intf int) *endpoint {
 	return e
 }
 
-// ClearSrc implements conn.Endpoint.
-func (e *endpoint) ClearSrc() { e.sticky.Store(false) }
+// ClearSrc implements conn.Endpoint. The device calls it for a peer that no longer answers.
+func (e *endpoint) ClearSrc() { e.cleared.Store(true) }
 
 // SrcIP implements conn.Endpoint.
 func (e *endpoint) SrcIP() netip.Addr {
-	if !e.sticky.Load() {
+	if !e.sticky.Load() || e.cleared.Load() {
 		return netip.Addr{}
 	}
 	return e.src

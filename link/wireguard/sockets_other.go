@@ -5,4 +5,4 @@ package wireguard
 import "golang.zx2c4.com/wireguard/conn"
 
 // newSockets returns UDP sockets of this machine.
-func newSockets() conn.Bind { return conn.NewDefaultBind() }
+func newSockets(int) conn.Bind { return conn.NewDefaultBind() }
