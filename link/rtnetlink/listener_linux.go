@@ -155,7 +155,9 @@ func (on *Events) dispatch(b []byte) (ok bool) {
 			}
 			on.Addrs(int(nl.DeserializeIfAddrmsg(m.Data).Index))
 		case unix.RTM_NEWROUTE, unix.RTM_DELROUTE, unix.RTM_NEWRULE, unix.RTM_DELRULE:
-			on.Routes()
+			if on.Routes != nil {
+				on.Routes()
+			}
 		}
 	}
 	return ok

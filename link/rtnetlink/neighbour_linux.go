@@ -60,33 +60,39 @@ func (l *Listener) Neighbour(src, dst netip.Addr, index int) (Neighbour, error) 
 }
 
 // Through returns the index of the interface that packets from src to dst leave through, with a
-// mark of their socket (SO_MARK) or 0. It is 0 if there is no such route, or if src is no address
-// of this machine. The error wraps [errors.ErrUnsupported] if the kernel does not tell.
+// mark of their socket (SO_MARK) or 0. It is 0 if there is no such route. For IPv4 it is also 0 if
+// src is no address of this machine; for IPv6 the kernel does not look: see Home. The error wraps
+// [errors.ErrUnsupported] if the kernel does not tell.
 func (l *Listener) Through(src, dst netip.Addr, mark uint32) (index int, err error) {
-	return l.index(dst, &netlink.RouteGetOptions{SrcAddr: src.AsSlice(), Mark: mark})
+	r, err := l.route(dst, &netlink.RouteGetOptions{SrcAddr: src.AsSlice(), Mark: mark})
+	return r.LinkIndex, err
 }
 
-// Home returns the index of the interface that has an address of this machine, or 0. The error is
-// like that of Through.
+// Home returns the index of the interface that has an address, or 0 if addr is no address of this
+// machine, or one of IPv6 that is not yet known to be unique. The error is like that of Through.
 func (l *Listener) Home(addr netip.Addr) (index int, err error) {
-	return l.index(addr, &netlink.RouteGetOptions{FIBMatch: true})
+	r, err := l.route(addr, &netlink.RouteGetOptions{FIBMatch: true})
+	if r.Type != unix.RTN_LOCAL {
+		return 0, err
+	}
+	return r.LinkIndex, err
 }
 
-// index returns the index of the interface of a route, or 0 if there is none.
-func (l *Listener) index(to netip.Addr, options *netlink.RouteGetOptions) (int, error) {
+// route returns a route, or the zero Route if there is none.
+func (l *Listener) route(to netip.Addr, options *netlink.RouteGetOptions) (netlink.Route, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.requests == nil {
-		return 0, os.ErrClosed
+		return netlink.Route{}, os.ErrClosed
 	}
 	routes, err := l.requests.RouteGetWithOptions(to.AsSlice(), options)
 	switch {
 	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EPERM):
-		return 0, fmt.Errorf("route to %v: %w: %v", to, errors.ErrUnsupported, err)
+		return netlink.Route{}, fmt.Errorf("route to %v: %w: %v", to, errors.ErrUnsupported, err)
 	case err != nil || len(routes) == 0:
-		return 0, nil
+		return netlink.Route{}, nil
 	}
-	return routes[0].LinkIndex, nil
+	return routes[0], nil
 }
 
 // neighbour looks for the entry of a next hop. l.mu is held.
