@@ -242,12 +242,7 @@ func (id *ID) retryConnect(status int) bool {
 	if id.connectAttr == nil || id.connectRetries >= maxPortRetries || status >= 0 {
 		return false
 	}
-	errno := syscall.Errno(-status)
-	if errno == syscall.EADDRNOTAVAIL {
-		// The kernel's error for a port with a recent connection to the same peer.
-		errno = syscall.EADDRINUSE
-	}
-	b, err := ports.replace("connect", id.bound, errno)
+	b, err := ports.replace("connect", id.bound, syscall.Errno(-status))
 	if err != nil {
 		return false
 	}

@@ -376,7 +376,8 @@ func (id *ID) SetTOS(tos uint8) error {
 }
 
 // SetReuseAddr lets IDs share an address and port while none of them listens
-// (RDMA_OPTION_ID_REUSEADDR). As in Linux it can be called after Bind, too, but only to allow it.
+// (RDMA_OPTION_ID_REUSEADDR). It is called before Bind or ResolveAddr. As in Linux, true is also
+// allowed after them, until Listen or Connect.
 func (id *ID) SetReuseAddr(reuse bool) error {
 	allowed := []state{idle}
 	if reuse {

@@ -108,7 +108,9 @@ func (t *portTable) bindAndHold(op string, b *binding) error {
 	}
 }
 
-// inUse reports whether a port is in use: at the same address, or at all.
+// inUse reports whether a port is in use, where another one may be free. Linux says EADDRNOTAVAIL
+// for a port that is in use at another address, if one of the two is unspecified, and for a
+// connection whose port has a recent one to the same peer.
 func inUse(err error) bool {
 	return errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, syscall.EADDRNOTAVAIL)
 }
@@ -212,13 +214,14 @@ func (t *portTable) replace(op string, b *binding, err error) (*binding, error) 
 		return nil, err
 	}
 	t.mu.Lock()
-	defer t.mu.Unlock()
 	other := *b
 	other.held = nil // listening on it holds it
 	if t.bindEphemeral(op, &other) != nil {
+		t.mu.Unlock()
 		return nil, err
 	}
 	t.remove(b)
+	t.mu.Unlock()
 	b.unhold()
 	return &other, nil
 }
@@ -234,15 +237,15 @@ func (t *portTable) release(b *binding) {
 	b.unhold()
 }
 
-// unhold undoes hold.
 // share lets other IDs with SetReuseAddr have the port, too.
 func (t *portTable) share(b *binding) {
 	t.mu.Lock()
-	defer t.mu.Unlock()
 	b.reuse = true
+	t.mu.Unlock()
 	b.unhold()
 }
 
+// unhold undoes hold. A provider may ask another process to, so ports.mu must not be held.
 func (b *binding) unhold() {
 	for _, c := range b.held {
 		_ = c.Close()
