@@ -63,7 +63,7 @@ var mutations = []mutation{
 	{"and over iWARP", "rdmatransport/internal/iwarptransport/placement.go", "h.TO%8 != 0 || ", "", "rdmatransport", "TestDirect"},
 	{"Close of a window waits", "verbs/mw.go", "\tmw.pd.quiesce(nil)\n", "", "verbs", ""},
 	{"an XRC SRQ leaves the QPs that use it", "verbs/xrc.go", "\t\t\tqp.rq.reset()\n", "", "verbs", "TestXRCSRQGoes"},
-	{"a listener's port is released", "verbs/rdmacm/port.go", "\tt.remove(b)\n\tt.mu.Unlock()\n", "\tt.mu.Unlock()\n", "verbs/rdmacm", ""},
+	{"a listener's port is released", "verbs/rdmacm/port.go", "\tt.mu.Lock()\n\tt.remove(b)\n", "\tt.mu.Lock()\n", "verbs/rdmacm", ""},
 	{"another ephemeral port is tried", "verbs/rdmacm/port.go", "if b == nil || !b.ephemeral ||", "if true ||", "verbs/rdmacm", ""},
 	{"a second event wakes another goroutine", "verbs/rdmacm/channel.go", "return e, true, len(c.events) > 0", "return e, true, false",
 		"verbs/rdmacm", ""},
