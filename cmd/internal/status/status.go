@@ -18,6 +18,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/softrnic/softrnic/cmd/internal/accept"
 	"github.com/softrnic/softrnic/cmd/internal/node"
@@ -247,5 +249,36 @@ func ask(ctx context.Context, socket string, r Request) (n Node, err error) {
 	if err := json.NewEncoder(conn).Encode(r); err != nil {
 		return n, err
 	}
-	return n, json.NewDecoder(io.LimitReader(conn, maxAnswer)).Decode(&n)
+	var answer json.RawMessage
+	if err := json.NewDecoder(io.LimitReader(conn, maxAnswer)).Decode(&answer); err != nil {
+		return n, err
+	}
+	return n, json.Unmarshal(plain(answer), &n)
+}
+
+// plain replaces control characters in the strings of a JSON value: other processes say what is
+// shown on a terminal. A JSON value has backslashes in strings only.
+func plain(value []byte) []byte {
+	b := make([]byte, 0, len(value))
+	for i := 0; i < len(value); {
+		r, n := utf8.DecodeRune(value[i:])
+		if r == '\\' { // as the value is valid, the rest of the escape follows
+			switch n = 2; value[i+1] {
+			case 'b', 'f', 'n', 'r', 't':
+				r = 0
+			case 'u':
+				n = 6
+				if code, err := strconv.ParseUint(string(value[i+2:i+6]), 16, 16); err == nil {
+					r = rune(code)
+				}
+			}
+		}
+		if space := n == 1 && r < ' '; unicode.IsControl(r) && !space { // that is between the strings
+			b = utf8.AppendRune(b, unicode.ReplacementChar)
+		} else {
+			b = append(b, value[i:i+n]...)
+		}
+		i += n
+	}
+	return b
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"unicode"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
@@ -88,7 +87,7 @@ func renderTable(before, now []status.Node, width, height int) string {
 	for _, n := range now {
 		line := fmt.Sprintf("%d  %s  %s on %s  %d QP, %d CQ, %d MR", n.PID, strings.Join(n.Addrs, " "), n.Device, n.Link,
 			n.Resources.QP, n.Resources.CQ, n.Resources.MR)
-		fmt.Fprintln(&b, clip(plain(line), width))
+		fmt.Fprintln(&b, clip(line, width))
 	}
 	t := table.NewWriter()
 	t.SetStyle(table.StyleLight)
@@ -115,7 +114,7 @@ func renderTable(before, now []status.Node, width, height int) string {
 		if r.qp.DestQPNum != 0 {
 			dest = fmt.Sprintf("%#x", r.qp.DestQPNum)
 		}
-		t.AppendRow(table.Row{r.pid, fmt.Sprintf("%#x", r.qp.Num), plain(r.qp.Type), plain(r.qp.Transport), plain(r.qp.State), plain(r.qp.Peer),
+		t.AppendRow(table.Row{r.pid, fmt.Sprintf("%#x", r.qp.Num), r.qp.Type, r.qp.Transport, r.qp.State, r.qp.Peer,
 			dest, r.qp.Sends, r.qp.Recvs,
 			r.rate("%.1f", r.tx/1e6), r.rate("%.1f", r.rx/1e6), r.rate("%.0f", r.pkts),
 			c["completer_retry_err"] + c["selective_repeats"], c["rcvd_rnr_err"], c["duplicate_request"]})
@@ -134,16 +133,6 @@ func renderTable(before, now []status.Node, width, height int) string {
 		fmt.Fprintln(&b, clip(strings.TrimRight(line, "\n"), width))
 	}
 	return b.String()
-}
-
-// plain replaces characters that would control the terminal: other processes say what is shown.
-func plain(s string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
-			return unicode.ReplacementChar
-		}
-		return r
-	}, s)
 }
 
 // clip truncates a line to a width. 0 is unlimited.
