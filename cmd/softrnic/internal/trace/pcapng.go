@@ -2,6 +2,7 @@ package trace
 
 import (
 	"bufio"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -66,7 +67,7 @@ type ngSource struct {
 	body       []byte
 	direction  uint8 // of the last packet: 1 inbound, 2 outbound, 0 not known
 	unit       time.Duration
-	lost       uint64 // of all sections but the last, and by the packets
+	lost       uint64 // dropped by the capture, up to here; at most maxLost
 	told       uint64 // by dropped
 	ahead      uint64 // dropped, as was read before
 }
@@ -147,7 +148,6 @@ func (s *ngSource) section() error {
 	if major := s.order.Uint16(s.body[4:]); major != 1 {
 		return fmt.Errorf("version %d of pcapng, and only 1 is known", major)
 	}
-	s.lost = s.total()
 	s.interfaces = s.interfaces[:0]
 	return nil
 }
@@ -200,29 +200,23 @@ func (s *ngSource) statistics() error {
 	s.options(s.body[12:], func(code uint16, value []byte) {
 		if (code == optionByIntf || code == optionBySystem) && len(value) == 8 {
 			by := &i.lost[min(code-optionByIntf, 1)]
-			*by = max(*by, s.order.Uint64(value))
+			n := max(*by, s.order.Uint64(value))
+			s.lose(n - *by)
+			*by = n
 		}
 	})
 	return nil
 }
 
 // maxLost is the most packets that the capture may say that it has dropped.
-const maxLost = 1 << 40
+const maxLost = 1 << 30
 
-// total returns the number of packets that the file says that the capture has dropped, up to here.
-func (s *ngSource) total() uint64 {
-	n := s.lost
-	for i := range s.interfaces {
-		for _, by := range s.interfaces[i].lost {
-			n += min(by, maxLost)
-		}
-	}
-	return min(n, maxLost)
-}
+// lose adds n to the packets that the capture has dropped.
+func (s *ngSource) lose(n uint64) { s.lost = min(s.lost+min(n, maxLost), maxLost) }
 
 // dropped returns the number of packets that the capture has dropped since the last call.
 func (s *ngSource) dropped() int {
-	n := max(s.total(), s.ahead) - s.told
+	n := max(s.lost, s.ahead) - s.told
 	s.told += n
 	return int(n)
 }
@@ -231,13 +225,13 @@ func (s *ngSource) dropped() int {
 func (*ngSource) why() string { return "the capture says that it has dropped %d" }
 
 // foretold reads a pcapng file to its end, and returns a source that knows at once what the capture
-// has dropped. The statistics are at the end.
-func foretold(src source, f io.ReadSeeker) (source, error) {
+// has dropped. The statistics are at the end. It reads until ctx is done.
+func foretold(ctx context.Context, src source, f io.ReadSeeker) (source, error) {
 	s, ok := src.(*ngSource)
 	if !ok {
 		return src, nil
 	}
-	for {
+	for ctx.Err() == nil {
 		if _, _, _, err := s.next(); err != nil {
 			break // the second reading tells
 		}
@@ -247,7 +241,7 @@ func foretold(src source, f io.ReadSeeker) (source, error) {
 	}
 	again, err := open(f)
 	if err == nil {
-		again.(*ngSource).ahead = s.total()
+		again.(*ngSource).ahead = s.lost
 	}
 	return again, err
 }
@@ -307,7 +301,7 @@ func (s *ngSource) next() ([]byte, gopacket.CaptureInfo, layers.LinkType, error)
 		case blockPacket:
 			info.InterfaceIndex = int(s.order.Uint16(b))
 			if n := s.order.Uint16(b[2:]); n != math.MaxUint16 { // that means that it is not known
-				s.lost += uint64(n)
+				s.lose(uint64(n))
 			}
 		}
 		if info.InterfaceIndex >= len(s.interfaces) {
@@ -335,7 +329,7 @@ func (s *ngSource) next() ([]byte, gopacket.CaptureInfo, layers.LinkType, error)
 					s.direction = uint8(s.order.Uint32(value) & 3)
 				}
 				if code == optionLost && len(value) == 8 {
-					s.lost += min(s.order.Uint64(value), maxLost)
+					s.lose(s.order.Uint64(value))
 				}
 			})
 		}

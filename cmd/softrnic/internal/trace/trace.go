@@ -87,7 +87,7 @@ func (c *Command) Run(ctx context.Context, e *cli.Env) error {
 		defer f.Close()
 		if src, err = open(f); err == nil {
 			if info, ierr := f.Stat(); ierr == nil && info.Mode().IsRegular() {
-				src, err = foretold(src, f)
+				src, err = foretold(ctx, src, f)
 			}
 		}
 		if err != nil {
