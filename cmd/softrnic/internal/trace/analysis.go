@@ -41,8 +41,11 @@ func (c *counts) leftOut() int { return c.Left + c.Unchecked + c.Cut + c.Dropped
 // tally counts packets by what they are.
 type tally map[string]int
 
-// maxRules is the most kinds of a tally.
-const maxRules = 64
+// maxRules is the most kinds of a tally. Others count together, as moreKinds.
+const (
+	maxRules  = 64
+	moreKinds = "of more kinds"
+)
 
 // String lists the kinds, the most frequent first.
 func (t tally) String() string {
@@ -55,9 +58,19 @@ func (t tally) String() string {
 
 func (t tally) add(what string) {
 	if _, is := t[what]; !is && len(t) >= maxRules {
-		what = "of more kinds"
+		what = moreKinds
 	}
 	t[what]++
+}
+
+// remove takes back what add has counted n times.
+func (t tally) remove(what string, n int) {
+	if _, is := t[what]; !is {
+		what = moreKinds
+	}
+	if t[what] -= n; t[what] == 0 {
+		delete(t, what)
+	}
 }
 
 // output receives the results of an analysis in order.
@@ -109,7 +122,7 @@ type analysis struct {
 	speakers      map[speakerKey]*speaker
 	exchanges     map[exchangeKey]*exchange
 	streams       map[streamKey]*stream
-	buffered      int // bytes of TCP streams received out of order
+	buffered      int // bytes of TCP streams that are out of order, or searched for FPDUs
 	prefixes      int // messages of several packets whose start is kept
 	outstanding   int // NVMe commands and RPC calls that are kept
 	scratch       []byte

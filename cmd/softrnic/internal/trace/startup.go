@@ -19,7 +19,7 @@ func (a *analysis) startUp(s *stream, side int, b []byte) {
 		if s.iwarp {
 			a.report(wrong, nil, a.ev.number, "the other side has sent MPA's frame, and this is none")
 		}
-		if len(h.held0) > 0 && !s.iwarp && isTLS(h.held0) {
+		if isTLS(h.held0) {
 			a.encrypted(s)
 		}
 		h.phase, h.held0 = unfollowed, nil
@@ -29,11 +29,7 @@ func (a *analysis) startUp(s *stream, side int, b []byte) {
 	if err == mpa.ErrShort {
 		return
 	}
-	if !s.iwarp {
-		s.iwarp = true
-		a.counts.TCP -= s.segments
-		a.counts.IWARP += s.segments
-	}
+	a.becomesIWARP(s)
 	if err != nil {
 		a.report(wrong, nil, a.ev.number, "MPA: %v", err)
 		h.phase, h.held0 = unfollowed, nil

@@ -34,7 +34,7 @@ type stream struct {
 	upper *upper  // nil unless iwarp
 	half  [2]half // segments of low, and of high
 	iwarp bool
-	// segments are those that were counted before it was known what the connection is.
+	// segments are those that are counted as TCP, or as left out if there is a rule.
 	segments int
 	rule     string // that it may be iWARP, and cannot be told; "" otherwise
 }
@@ -47,7 +47,7 @@ const (
 	awaitsReply              // its own frame was captured, the other was not
 	framed                   // FPDUs
 	midway                   // its beginning, or a part of it, is not in the capture: FPDUs are sought
-	unfollowed               // not MPA, or bytes are missing
+	unfollowed               // not MPA, or no FPDU was found, or a part cannot be read
 )
 
 // early is an out-of-order segment.
@@ -99,6 +99,7 @@ type half struct {
 	frame    mpa.Frame
 	held0    []byte // bytes of an incomplete frame, or of FPDUs before the reply
 	search   search
+	checked  uint64 // bytes of CRCs that searches have computed
 	receiver mpa.Receiver
 	rdma     rdma
 	prefix   prefix
@@ -394,7 +395,7 @@ func (a *analysis) bytes(s *stream, side int, f *frame) {
 		return
 	}
 	if f.cut {
-		h.phase = unfollowed
+		a.endSearch(h)
 	}
 	if len(h.early) > 0 && d == 0 {
 		if o.asked == h.askedAt && a.within(f.time-h.holeAt, leastTCP) {
@@ -443,7 +444,7 @@ func (a *analysis) bytes(s *stream, side int, f *frame) {
 func (a *analysis) keep(h *half, f *frame, seq uint32) {
 	if h.held+len(f.payload) > maxEarly || a.buffered+len(f.payload) > maxBuffered || len(h.early) > 1<<10 || f.cut {
 		if h.phase != unfollowed {
-			h.phase = unfollowed
+			a.endSearch(h)
 			a.report(note, nil, f.number, "too much has come after a gap: this direction is not followed")
 		}
 		return
@@ -493,9 +494,7 @@ func (a *analysis) endStream(s *stream) {
 		for len(h.early) > 0 {
 			a.drop(h)
 		}
-		if h.phase == midway {
-			a.endSearch(h)
-		}
+		a.endSearch(h)
 	}
 	if s.iwarp {
 		a.out.streamStatistics(a, s)
