@@ -36,7 +36,7 @@ var cmPlaces = func() (all []string) {
 // TestPortsOfLinux: two IDs at one port, at all addresses or one, of IPv4 or IPv6, with the options
 // for a family and for reuse: Bind and Listen answer with Linux's errno.
 func TestPortsOfLinux(t *testing.T) {
-	gate.System(t)
+	gate.Long(t)
 	p := cmPeer(t, 2, verbs.RoCEv2)
 	ctx, cancel := context.WithTimeout(t.Context(), cmPatience)
 	defer cancel()

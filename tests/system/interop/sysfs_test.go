@@ -145,7 +145,7 @@ var sysfsDifferences = []difference{
 // compares the tables of GIDs: the link goes down and up, and addresses are removed and added.
 // Where the tables may differ, there is a reason.
 func TestGIDsAcrossFlaps(t *testing.T) {
-	gate.System(t)
+	gate.Long(t)
 	p := peer.Boot(t, peer.Config{ID: 3})[0]
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
