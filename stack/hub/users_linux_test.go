@@ -312,7 +312,7 @@ func TestShareOfConnections(t *testing.T) {
 // without end, a client of another user does not wait for all of these.
 func TestHostileJoins(t *testing.T) {
 	if os.Getenv("SOFTRNIC_LONG") == "" {
-		t.Skip("it takes seconds: .ci/run long hub-hostile")
+		t.Skip("this test belongs to the long run: .ci/run long hub-hostile")
 	}
 	dir := systemHub(t)
 	const threads, joins, most = 64, 50, 10
