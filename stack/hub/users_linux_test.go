@@ -349,7 +349,7 @@ func TestHostileJoins(t *testing.T) {
 	n := float64(during) / joins
 	t.Logf("result: during a join, %.1f of %d threads of another user join", n, threads)
 	if n > most {
-		t.Errorf("that is more than %d", most)
+		t.Errorf("that is more than %v", most)
 	}
 }
 
