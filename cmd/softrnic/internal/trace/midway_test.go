@@ -255,6 +255,20 @@ func statisticsBlock(byInterface, bySystem uint64) []byte {
 	return le.AppendUint32(b, 52)
 }
 
+// droppedBefore returns an enhanced packet block of an ARP packet, before which n were dropped.
+func droppedBefore(n uint64) []byte {
+	const length = 12 + 20 + 60 + 4 + 8 + 4
+	b := binary.LittleEndian.AppendUint32(nil, blockEnhanced)
+	for _, v := range []uint32{length, 0, 0, 0, 60, 60} {
+		b = binary.LittleEndian.AppendUint32(b, v)
+	}
+	frame := make([]byte, 60)
+	frame[12], frame[13] = 8, 6
+	b = binary.LittleEndian.AppendUint16(append(b, frame...), optionLost)
+	b = binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint16(b, 8), n)
+	return binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint32(b, 0), length)
+}
+
 // TestCaptureDropped: what a capture says that it has dropped is not the fault of the peers. What a
 // checksum shows stays wrong.
 func TestCaptureDropped(t *testing.T) {
@@ -281,6 +295,7 @@ func TestCaptureDropped(t *testing.T) {
 		"a gap, and packets were dropped":  {gap, append(statisticsBlock(0, 1), statisticsBlock(2, 3)...), 5, false},
 		"a damaged packet, and a gap":      {damaged, statisticsBlock(2, 0), 2, true},
 		"no gap, and packets were dropped": {whole, statisticsBlock(0, 4), 4, false},
+		"packets and statistics say it":    {whole, append(droppedBefore(3), statisticsBlock(0, 4)...), 4, false},
 		"more than may be":                 {whole, slices.Repeat(statisticsBlock(1<<63, 1<<40), 2), maxLost, false},
 	} {
 		var b bytes.Buffer

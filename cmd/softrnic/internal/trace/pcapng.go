@@ -67,9 +67,11 @@ type ngSource struct {
 	body       []byte
 	direction  uint8 // of the last packet: 1 inbound, 2 outbound, 0 not known
 	unit       time.Duration
-	lost       uint64 // dropped by the capture, up to here; at most maxLost
-	told       uint64 // by dropped
-	ahead      uint64 // dropped, as was read before
+	// Dropped by the capture up to here, as its packets and as its statistics say, which may count
+	// the same ones; each is at most maxLost.
+	lost  [2]uint64
+	told  uint64 // by dropped
+	ahead uint64 // dropped, as was read before
 }
 
 func newNgSource(r *bufio.Reader, l *leash) (*ngSource, error) {
@@ -201,7 +203,7 @@ func (s *ngSource) statistics() error {
 		if (code == optionByIntf || code == optionBySystem) && len(value) == 8 {
 			by := &i.lost[min(code-optionByIntf, 1)]
 			n := max(*by, s.order.Uint64(value))
-			s.lose(n - *by)
+			s.lose(&s.lost[1], n-*by)
 			*by = n
 		}
 	})
@@ -211,12 +213,12 @@ func (s *ngSource) statistics() error {
 // maxLost is the most packets that the capture may say that it has dropped.
 const maxLost = 1 << 30
 
-// lose adds n to the packets that the capture has dropped.
-func (s *ngSource) lose(n uint64) { s.lost = min(s.lost+min(n, maxLost), maxLost) }
+// lose adds n to a number of packets that the capture has dropped.
+func (s *ngSource) lose(lost *uint64, n uint64) { *lost = min(*lost+min(n, maxLost), maxLost) }
 
 // dropped returns the number of packets that the capture has dropped since the last call.
 func (s *ngSource) dropped() int {
-	n := max(s.lost, s.ahead) - s.told
+	n := max(s.lost[0], s.lost[1], s.ahead) - s.told
 	s.told += n
 	return int(n)
 }
@@ -241,7 +243,7 @@ func foretold(ctx context.Context, src source, f io.ReadSeeker) (source, error) 
 	}
 	again, err := open(f)
 	if err == nil {
-		again.(*ngSource).ahead = s.lost
+		again.(*ngSource).ahead = max(s.lost[0], s.lost[1])
 	}
 	return again, err
 }
@@ -301,7 +303,7 @@ func (s *ngSource) next() ([]byte, gopacket.CaptureInfo, layers.LinkType, error)
 		case blockPacket:
 			info.InterfaceIndex = int(s.order.Uint16(b))
 			if n := s.order.Uint16(b[2:]); n != math.MaxUint16 { // that means that it is not known
-				s.lose(uint64(n))
+				s.lose(&s.lost[0], uint64(n))
 			}
 		}
 		if info.InterfaceIndex >= len(s.interfaces) {
@@ -329,7 +331,7 @@ func (s *ngSource) next() ([]byte, gopacket.CaptureInfo, layers.LinkType, error)
 					s.direction = uint8(s.order.Uint32(value) & 3)
 				}
 				if code == optionLost && len(value) == 8 {
-					s.lose(s.order.Uint64(value))
+					s.lose(&s.lost[0], s.order.Uint64(value))
 				}
 			})
 		}
