@@ -41,8 +41,9 @@
 // cnames.go of package verbs lists the counterpart of each name in the C headers. Errors wrap the
 // errno that librdmacm returns.
 //
-// Differences from librdmacm: the program passes the devices; Close also closes the ID's QP; a
-// port in use is EADDRINUSE even for an unspecified address; a call that fails changes nothing.
+// Differences from librdmacm: the program passes the devices; Close also closes the ID's QP; the ID
+// of a request that the peer has taken back gets an event before Accept, too; a call that fails
+// changes nothing.
 //
 // # For providers
 //

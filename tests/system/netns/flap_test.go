@@ -105,9 +105,9 @@ func (m *machines) survives(server, client *running, flaps []flap) {
 // TestFlaps: connections survive that an interface goes down and up, that an address is removed and
 // added again, and that the route moves, as long as the time of their retries is longer. That time
 // is half a second with the timeout of ibv_rc_pingpong (14, and 7 retries), and more than 8 s with
-// the timeout of rdma_cm. iWARP has that of TCP. The long run has a link that is down for 5 s. On
-// the kernel's sockets half a second is too short: Linux repeats its search for a neighbour once a
-// second.
+// the timeout of rdma_cm. iWARP has that of TCP. The long run also has a link that is down for 5 s,
+// and the half second. On the kernel's sockets half a second is too short: Linux repeats its search
+// for a neighbour once a second.
 func TestFlaps(t *testing.T) {
 	gate.System(t)
 	m := newMachines(t)

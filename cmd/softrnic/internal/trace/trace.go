@@ -48,7 +48,8 @@ func (*Command) Help() string {
 		"read. 2: the command line is wrong. 3: nothing is WRONG, but packets were left out, or could not be checked completely; the last " +
 		"lines say which: IP fragments, encrypted packets, unknown tunnels, packets that the capture has cut or the kernel dropped. " +
 		"iWARP whose start is not captured is followed from its first whole FPDU on, unless it has MPA's markers. TLS is left out, except " +
-		"that of port 443, as iWARP may be in it.\n\n" +
+		"that of port 443, as iWARP may be in it. Without the start of a connection it is known by the start of a record: where a segment " +
+		"begins, or where two follow each other; less of it is other TCP.\n\n" +
 		"A pcapng capture may say that it has dropped packets, by the interface or the system. What is missing is then DOUBTFUL, as the " +
 		"capture may have lost it.\n\n" +
 		"VLAN tags, Linux's cooked captures, VXLAN, Geneve, GRE, ERSPAN, MPLS, PPPoE, EtherIP and IP in IP are followed. A capture of " +
