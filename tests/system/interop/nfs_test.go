@@ -298,7 +298,7 @@ func TestNFSLong(t *testing.T) {
 					t.Errorf("a listing has %d files, %v: %s", n, err, out)
 				}
 				t.Logf("result: %v: a listing of 100,000 files: %.1f s", transport, seconds)
-				l.run(t, peers[1], "find /mnt/nfs/many -type f -delete", "rmdir /mnt/nfs/many")
+				l.run(t, peers[1], "find /mnt/nfs/many -type f -exec rm {} +", "rmdir /mnt/nfs/many")
 			})
 			step("2 GiB", func(t *testing.T) {
 				want := l.fill(t, "large", 2<<30+12345)
