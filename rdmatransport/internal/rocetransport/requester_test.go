@@ -688,8 +688,8 @@ func TestSmallWindowAsks(t *testing.T) {
 	small := config{goBackN: true, timeout: 14, retry: 7, batch: 60, size: 1 << 20}
 	lose := func(r *rig, times int) { // shrinks the window
 		r.take()
-		for range times {
-			time.Sleep(68 * time.Millisecond)
+		for i := range times {
+			time.Sleep(min(68*time.Millisecond<<min(i, 2), 251*time.Millisecond)) // the timeouts are longer from one to the next
 			r.take()
 		}
 	}

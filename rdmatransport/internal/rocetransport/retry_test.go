@@ -106,7 +106,9 @@ func TestTimeout(t *testing.T) {
 				sleep(3*T*time.Duration(1+c.retry) + time.Microsecond)
 				r.expect(want...)
 				for i := range times[1:] {
-					if d := times[i+1].Sub(times[i]); d < T || d > 4*T {
+					// A peer on a loaded machine may be late.
+					least := max(T, min(T<<min(i, 2), 250*time.Millisecond))
+					if d := times[i+1].Sub(times[i]); d < least || d > 4*T {
 						t.Errorf("%v, the timeout is %v", d, T)
 					}
 				}
@@ -489,7 +491,7 @@ func TestLateTimer(t *testing.T) {
 		r.expect("WRITE Only 0 len 4 at 0+4 ackreq", "SEND Only 0 len 4 ackreq")
 		sleep(timeout * 15 / 8)
 		r.expect("WRITE Only 0 len 4 at 0+4 ackreq")
-		sleep(timeout)
-		r.expect("WRITE Only 0 len 4 at 0+4 ackreq", "SEND Only 0 len 4 ackreq")
+		sleep(2 * timeout) // the second timeout of the WRITE is twice as long
+		r.expect("SEND Only 0 len 4 ackreq", "WRITE Only 0 len 4 at 0+4 ackreq")
 	})
 }

@@ -32,6 +32,10 @@ const (
 	minBackProbe = 20 * time.Millisecond
 	maxProbes    = 5
 
+	// lateAnswer is how late a peer that works may answer. A kernel's device on a loaded machine was
+	// seen to answer the packets of half a second before, each of them retransmitted.
+	lateAnswer = 250 * time.Millisecond
+
 	// fullFrame is the number of small requests that are sent without waiting for more.
 	fullFrame = 64
 )

@@ -16,8 +16,9 @@ func (s *State) SetAlarm(sending bool) {
 		return
 	}
 	now := s.env.Clock()
-	s.alarm.setRetransmission(now + s.limits.Timeout)
-	s.traceAlarm(Retransmission, s.limits.Timeout)
+	timeout := s.retries.backOff(s.limits.Timeout)
+	s.alarm.setRetransmission(now + timeout)
+	s.traceAlarm(Retransmission, timeout)
 	if s.alarm.mayProbe() && (s.rtt.measured() || s.mode.selective) {
 		s.setProbe(now)
 	}
@@ -33,7 +34,7 @@ func (s *State) OnAlarm(now time.Duration) (o Outcome) {
 		s.alarm.endRNR()
 		s.change(onRNROver)
 	case Retransmission:
-		if !s.alarm.postponeLate(now, s.limits.Timeout) {
+		if !s.alarm.postponeLate(now, s.retries.backOff(s.limits.Timeout)) {
 			s.traceTimeout()
 			s.retry(onTimeout, &o)
 		}
@@ -60,8 +61,10 @@ func (s *State) retry(e modeEvent, o *Outcome) {
 	}
 	s.traceLost(s.flight.una)
 	if e == onTimeout {
+		s.retries.inTurn++
 		s.setWindow(s.window.onTimeout())
 	} else {
+		s.retries.inTurn = 0
 		s.setWindow(s.window.onGoBack())
 	}
 	s.rewind()
