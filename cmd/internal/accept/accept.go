@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/netip"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -28,14 +27,13 @@ func Serve(ctx context.Context, l net.Listener, gate *Gate, log *slog.Logger,
 	closeListener := sync.OnceValue(l.Close)
 	stop := context.AfterFunc(ctx, func() { _ = closeListener() })
 	var work sync.WaitGroup
-	refusals := Refusals{Log: log}
 	err := loop(ctx, l, log, func(conn net.Conn) {
 		ctx, end := context.WithCancel(ctx)
 		place, err := gate.Enter(Peer(conn), end)
 		if err != nil {
 			end()
 			_ = conn.Close()
-			refusals.Report(conn.RemoteAddr(), err)
+			log.Warn("a connection is refused", "from", conn.RemoteAddr(), "error", err)
 			return
 		}
 		work.Go(func() {
@@ -97,21 +95,6 @@ func (p *Pause) After(ctx context.Context, err error) bool {
 	case <-ctx.Done():
 	}
 	return true
-}
-
-// Refusals logs connections that were refused, once a second at most. The metrics of Limits count
-// them.
-type Refusals struct {
-	Log  *slog.Logger
-	last atomic.Int64 // nanoseconds
-}
-
-// Report logs a refusal.
-func (r *Refusals) Report(peer net.Addr, err error) {
-	now, last := time.Now().UnixNano(), r.last.Load()
-	if now-last >= int64(time.Second) && r.last.CompareAndSwap(last, now) {
-		r.Log.Warn("a connection is refused", "from", peer, "error", err)
-	}
 }
 
 // Peer returns the address of a connection's peer.

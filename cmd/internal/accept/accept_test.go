@@ -18,8 +18,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
-
-	"github.com/softrnic/softrnic/verbs/admission"
 )
 
 // listener returns what is in accepted, an error or a connection, until it is closed.
@@ -191,21 +189,6 @@ func TestServeError(t *testing.T) {
 	if !errors.Is(err, failure) {
 		t.Error(err)
 	}
-}
-
-// TestRefusals: many refusals are few lines in the log.
-func TestRefusals(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var log strings.Builder
-		r := Refusals{Log: slog.New(slog.NewTextHandler(&log, nil))}
-		for range 10000 {
-			r.Report(&net.TCPAddr{}, admission.ErrFull)
-			time.Sleep(time.Millisecond)
-		}
-		if n := strings.Count(log.String(), "\n"); n != 10 {
-			t.Errorf("%d lines in 10 s", n)
-		}
-	})
 }
 
 // TestGuard: silent connections to an HTTP server are ended for others.

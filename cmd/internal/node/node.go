@@ -200,7 +200,7 @@ func (n *Node) Addrs() []netip.Addr {
 
 // Open opens the node's link, stack and device.
 func (f *Flags) Open(e *cli.Env) (*Node, error) {
-	log := slog.New(slog.NewTextHandler(e.Stderr, &slog.HandlerOptions{Level: f.Log}))
+	log := e.Log(f.Log)
 	if err := f.Check(); err != nil {
 		return nil, err
 	}

@@ -57,7 +57,7 @@ func (c *Command) Validate() error {
 
 // Run serves until ctx ends, and then returns nil.
 func (c *Command) Run(ctx context.Context, e *cli.Env) error {
-	log := slog.New(slog.NewTextHandler(e.Stderr, &slog.HandlerOptions{Level: c.Log}))
+	log := e.Log(c.Log)
 	counters := new(hub.Counters)
 	own := hub.Directory()
 	if c.System {

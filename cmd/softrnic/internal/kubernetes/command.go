@@ -69,7 +69,7 @@ func (f *Flags) files() (libs, command string, err error) {
 
 // Logger returns a logger of the flags' level.
 func (f *Flags) Logger(e *cli.Env) *slog.Logger {
-	return slog.New(slog.NewTextHandler(e.Stderr, &slog.HandlerOptions{Level: f.Log}))
+	return e.Log(f.Log)
 }
 
 // Command is the device plugin.

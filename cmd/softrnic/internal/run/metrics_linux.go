@@ -37,6 +37,6 @@ func (p programs) Collect(ch chan<- prometheus.Metric) {
 
 // serveMetrics serves Prometheus on --metrics until stop is called.
 func (c *Command) serveMetrics(e *cli.Env, level slog.Level) (stop func(), err error) {
-	log := slog.New(slog.NewTextHandler(e.Stderr, &slog.HandlerOptions{Level: level}))
+	log := e.Log(level)
 	return running.ServeMetrics(c.Metrics, programs{log}, log)
 }

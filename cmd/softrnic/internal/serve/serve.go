@@ -156,7 +156,6 @@ const (
 
 // rpings answers rping clients until the listener fails.
 func (s *server) rpings(ctx context.Context, l *rdmacm.Listener, gate *accept.Gate) error {
-	refusals := accept.Refusals{Log: s.node.Log}
 	for {
 		r, err := l.Request(ctx)
 		if err != nil {
@@ -167,7 +166,7 @@ func (s *server) rpings(ctx context.Context, l *rdmacm.Listener, gate *accept.Ga
 		if err != nil {
 			end()
 			_ = r.Reject(nil)
-			refusals.Report(net.TCPAddrFromAddrPort(r.PeerAddr()), err)
+			s.node.Log.Warn("a connection is refused", "from", r.PeerAddr(), "error", err)
 			continue
 		}
 		s.work.Go(func() {

@@ -28,7 +28,6 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/admission"
 
-	"github.com/softrnic/softrnic/cmd/internal/accept"
 	"github.com/softrnic/softrnic/cmd/internal/node"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/relay"
 )
@@ -148,11 +147,10 @@ func (a *Agent) busy() bool {
 }
 
 func (a *Agent) serve() {
-	refusals := accept.Refusals{Log: a.log}
 	userdir.Accept(a.l, func(c *net.UnixConn) {
 		place, err := a.admit(c)
 		if err != nil {
-			refusals.Report(c.LocalAddr(), err)
+			a.log.Warn("a connection is refused", "from", c.LocalAddr(), "error", err)
 			_ = c.Close()
 			return
 		}
@@ -162,7 +160,7 @@ func (a *Agent) serve() {
 			r, err := readRequest(c, a.token)
 			place.Leave()
 			if err != nil {
-				refusals.Report(c.LocalAddr(), err)
+				a.log.Warn("a connection is refused", "from", c.LocalAddr(), "error", err)
 				return
 			}
 			defer func() { _ = unix.Close(r.socket) }()

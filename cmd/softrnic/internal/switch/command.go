@@ -48,7 +48,7 @@ func (c *Command) Validate() error {
 
 // Run forwards frames until ctx ends, and then returns nil.
 func (c *Command) Run(ctx context.Context, e *cli.Env) (err error) {
-	log := slog.New(slog.NewTextHandler(e.Stderr, &slog.HandlerOptions{Level: c.Log}))
+	log := e.Log(c.Log)
 	s := New(log)
 	stop, err := running.ServeMetrics(c.Metrics, s, log)
 	if err != nil {
