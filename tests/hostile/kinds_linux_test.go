@@ -28,7 +28,7 @@ type held[C interface{ Close() error }] struct {
 
 func (h *held[C]) add(c C) {
 	h.conns = append(h.conns, c)
-	if len(h.conns) > h.most {
+	for len(h.conns) > h.most {
 		_ = h.conns[0].Close()
 		h.conns = h.conns[1:]
 	}
@@ -133,17 +133,22 @@ var tcpKinds = []tcpKind{
 	}},
 }
 
-// attack starts the hostile clients, and returns how often those of each kind have done something.
-func attack(t *testing.T, ctx context.Context, all *sync.WaitGroup) map[string]*atomic.Int64 {
-	counts := map[string]*atomic.Int64{}
-	count := func(name string) *atomic.Int64 {
-		counts[name] = new(atomic.Int64)
-		return counts[name]
-	}
+// counters are how often the hostile clients of each kind have done something.
+type counters map[string]*atomic.Int64
+
+func (c counters) add(name string) *atomic.Int64 {
+	c[name] = new(atomic.Int64)
+	return c[name]
+}
+
+// attack starts the hostile clients of the network.
+func attack(t *testing.T, ctx context.Context, all *sync.WaitGroup) counters {
+	counts := counters{}
 	ports := []string{nvmeAddr + ":4420", nfsAddr + ":20049", nfsAddr + ":20048", serveAddr + ":7174", serveAddr + ":18515",
-		serveAddr + ":18516", proxyAddr + ":7471", nvmeAddr + ":9101", nfsAddr + ":9101", serveAddr + ":9101", proxyAddr + ":9101"}
+		serveAddr + ":18516", proxyAddr + ":7471", nvmeAddr + ":9101", nfsAddr + ":9101", serveAddr + ":9101", proxyAddr + ":9101",
+		hubAddr + ":9101", agentAddr + ":9101"}
 	for i, k := range tcpKinds {
-		n, from := count("TCP, "+k.name), hostileAddr(i)
+		n, from := counts.add("TCP, "+k.name), hostileAddr(i)
 		for _, to := range ports {
 			all.Go(func() {
 				conns := held[*net.TCPConn]{most: hold}
@@ -164,12 +169,12 @@ func attack(t *testing.T, ctx context.Context, all *sync.WaitGroup) map[string]*
 		}
 	}
 	for i, k := range rdmaKinds {
-		n, dev := count("RDMA, "+k.name), open(t, hostileAddr(len(tcpKinds)+i))
+		n, dev := counts.add("RDMA, "+k.name), open(t, hostileAddr(len(tcpKinds)+i))
 		all.Go(func() {
 			conns := held[interface{ Close() error }]{most: hold}
 			defer conns.close()
 			for repeat(ctx) {
-				doing, cancel := context.WithTimeout(ctx, time.Second)
+				doing, cancel := context.WithTimeout(ctx, patience)
 				c, err := k.do(doing, dev)
 				cancel()
 				if c != nil {
@@ -181,7 +186,7 @@ func attack(t *testing.T, ctx context.Context, all *sync.WaitGroup) map[string]*
 			}
 		})
 	}
-	n := count("UDP, garbage")
+	n := counts.add("UDP, garbage")
 	all.Go(func() {
 		from, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.ParseIP(hostileAddr(100))})
 		if err != nil {
@@ -190,7 +195,7 @@ func attack(t *testing.T, ctx context.Context, all *sync.WaitGroup) map[string]*
 		defer from.Close()
 		b := make([]byte, 300)
 		for repeat(ctx) {
-			for _, to := range []string{nvmeAddr, nfsAddr, serveAddr, backAddr} {
+			for _, to := range []string{nvmeAddr, nfsAddr, serveAddr, backAddr, hubAddr, agentAddr} {
 				for i := range b {
 					b[i] = byte(rand.Uint32())
 				}
@@ -217,6 +222,18 @@ func repeat(ctx context.Context) bool {
 type rdmaKind struct {
 	name string
 	do   func(ctx context.Context, dev *verbs.Device) (interface{ Close() error }, error)
+}
+
+// rsocketPrivate is the private data of an rsocket: its version, credits, and two buffers, each with
+// an address, a key and a length.
+func rsocketPrivate() []byte {
+	b := binary.BigEndian.AppendUint32(nil, 1<<24|384)
+	b = append(b, 0, 0, 0, 0)
+	for range 2 {
+		b = binary.BigEndian.AppendUint64(b, 0x1000)
+		b = binary.BigEndian.AppendUint64(b, 64<<32|64)
+	}
+	return b
 }
 
 var nvmePrivate = (&nvme.ConnRequest{HRQSize: 128, HSQSize: 127}).Append(nil)
@@ -304,6 +321,31 @@ var rdmaKinds = []rdmaKind{
 		if err != nil {
 			return nil, err
 		}
+		return c, nil
+	}},
+	{"rping behind the hub: silent", func(ctx context.Context, dev *verbs.Device) (interface{ Close() error }, error) {
+		return connection(ctx, dev, hubAddr+":7174", nil)
+	}},
+	{"rping behind the hub: half-open", func(ctx context.Context, dev *verbs.Device) (interface{ Close() error }, error) {
+		return halfOpen(ctx, dev, hubAddr+":7174", nil)
+	}},
+	{"rsocket of run --sockets: silent", func(ctx context.Context, dev *verbs.Device) (interface{ Close() error }, error) {
+		c, err := rsocket.Dial(ctx, dev, agentAddr+":"+bouncePort, nil)
+		if err != nil {
+			return nil, err
+		}
+		return c, nil
+	}},
+	{"rsocket of run --sockets: half-open", func(ctx context.Context, dev *verbs.Device) (interface{ Close() error }, error) {
+		return halfOpen(ctx, dev, agentAddr+":"+bouncePort, rsocketPrivate())
+	}},
+	{"rsocket of run --sockets: much data, none taken", func(ctx context.Context, dev *verbs.Device) (interface{ Close() error }, error) {
+		c, err := rsocket.Dial(ctx, dev, agentAddr+":"+bouncePort, nil)
+		if err != nil {
+			return nil, err
+		}
+		_ = c.SetWriteDeadline(time.Now().Add(time.Second))
+		_, _ = c.Write(make([]byte, 4<<20))
 		return c, nil
 	}},
 }
