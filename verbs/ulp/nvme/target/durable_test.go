@@ -3,11 +3,13 @@ package target_test
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/tests/stacktest"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/ulp/nvme"
@@ -365,6 +367,49 @@ func (s *slowReads) ReadAt(p []byte, off int64) (int, error) {
 	<-s.leave
 	s.at.Add(-1)
 	return 0, errors.New("it is slow")
+}
+
+// TestBlockedReadsOfAll: nine hosts do not have more operations that block than a target may have,
+// and another host is served beside them.
+func TestBlockedReadsOfAll(t *testing.T) {
+	const limit = 512
+	s := &slowReads{disk: newDisk(), leave: make(chan struct{})}
+	lan := new(pipe.Switch)
+	l := labOn(t, open(t, lan, "10.0.0.1/24"), open(t, lan, "10.0.0.2/24"), netip.MustParseAddr("10.0.0.1"), verbs.RoCEv2,
+		&target.Config{Namespaces: []target.Namespace{{Backend: s}, {Backend: target.NewMemory(1 << 20)}}})
+	good := l.associate(1, 0).io[0]
+	var all []*queue
+	const many = testDepth - 2
+	for i := range 9 {
+		l.from = open(t, lan, fmt.Sprintf("10.0.0.%d/24", 10+i))
+		for _, q := range l.associate(3, 0).io {
+			all = append(all, q)
+			for range many {
+				read := rw(nvme.Read, 0, 1)
+				read.SGL = q.keyed(0, 512)
+				q.send(read, nil)
+			}
+		}
+	}
+	for end := time.Now().Add(30 * time.Second); s.at.Load() < limit; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d reads at the same time", s.at.Load())
+		}
+	}
+	w := rw(nvme.Write, 0, 1)
+	w.NSID, w.SGL = 2, good.keyed(0, 512)
+	good.want(w, nil, nvme.Success)
+	close(s.leave)
+	for _, q := range all {
+		for range many {
+			if done, err := q.response(); err != nil || done.Status.Code() != nvme.UnrecoveredReadError {
+				t.Fatalf("%+v, %v", done, err)
+			}
+		}
+	}
+	if most := s.most.Load(); most != limit || l.target.Stats().WaitedForWorkers == 0 {
+		t.Errorf("%d reads at the same time, want %d", most, limit)
+	}
 }
 
 // Reads that block occupy a limited number of threads, whatever the number of queues.
