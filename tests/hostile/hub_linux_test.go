@@ -76,7 +76,8 @@ func startHub(t *testing.T, program string) ([]*server, *good) {
 	h := startServer(t, "hub --system", hubAddr, as(t, hubsUser, exec.Command(program, "hub", "--system", "--addr", hubAddr)))
 	behind := startServer(t, "serve, behind the hub", "127.83.0.10", as(t, alice,
 		exec.Command(program, "serve", "--shared", "--link", "kernel:lo", "--addr", hubAddr)))
-	return []*server{h, behind}, startWorker(t, "hub --system", as(t, carol, exec.Command("/proc/self/exe", "-test.run", "^TestMember$"), asMember+"=1"))
+	member := exec.Command("/proc/self/exe", "-test.run", "^TestMember$")
+	return []*server{h, behind}, startWorker(t, "hub --system", as(t, carol, member, asMember+"=1"))
 }
 
 // startWorker starts a process of a good client. It says that it is ready, then does an operation

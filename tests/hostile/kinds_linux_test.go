@@ -224,8 +224,8 @@ type rdmaKind struct {
 	do   func(ctx context.Context, dev *verbs.Device) (interface{ Close() error }, error)
 }
 
-// rsocketPrivate is the private data of an rsocket: its version, credits, and two buffers, each with
-// an address, a key and a length.
+// rsocketPrivate is the private data of an rsocket: its version, credits, and two buffers, each
+// with an address, a key and a length.
 func rsocketPrivate() []byte {
 	b := binary.BigEndian.AppendUint32(nil, 1<<24|384)
 	b = append(b, 0, 0, 0, 0)

@@ -27,8 +27,8 @@ func (c *Command) withSockets(ctx context.Context, e *cli.Env, cfg dropin.Config
 			return err
 		}
 		flags.Limits.Add("sockets", agent.Unread)
+		flags.Limits.Add("accepted sockets", agent.Accepted)
 		flags.Limits.Reached("sockets", "pending", agent.Declined)
-		flags.Limits.Reached("sockets", "accepted", agent.Waited)
 		flags.Limits.Reached("sockets", "undelivered", agent.Backlogged)
 		defer func() {
 			closed := agent.Close()

@@ -51,15 +51,14 @@ type Agent struct {
 	token [tokenLen]byte
 	l     *net.UnixListener
 
-	unread *admission.Gate[uint32] // Unix connections that have not sent their request, by user
+	unread   *admission.Gate[uint32]     // Unix connections that have not sent their request, by user
+	accepted *admission.Gate[netip.Addr] // connections accepted over RDMA, until they end
 
-	// Each is a semaphore, with a slot for each connection.
-	undelivered chan struct{} // connections accepted over RDMA, but not yet by the program
-	connected   chan struct{} // connections accepted over RDMA, until they end
+	undelivered chan struct{} // a semaphore: connections accepted over RDMA, but not yet by the program
 
-	// Connects with too many pending, and connections that waited as too many were open, or not
-	// accepted by the program.
-	declined, waited, backlogged atomic.Uint64
+	// Connects with too many pending, and connections that waited as the program had not accepted as
+	// many yet.
+	declined, backlogged atomic.Uint64
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -91,7 +90,7 @@ func New(n *node.Node, cfg Config) (*Agent, error) {
 	}
 	a := &Agent{
 		cfg: cfg, node: n, log: n.Log, unread: admission.New[uint32](maxUnread),
-		undelivered: make(chan struct{}, maxUndelivered), connected: make(chan struct{}, maxConnected),
+		accepted: admission.New[netip.Addr](maxAccepted), undelivered: make(chan struct{}, maxUndelivered),
 		names: map[endpoints]endpoints{}, bound: newRecent[uint64, netip.AddrPort](maxRecent), listeners: map[netip.AddrPort]*rdmaListener{},
 		silent: newRecent[netip.Addr, time.Time](maxRecent), pending: map[uint64]struct{}{},
 		failures: newRecent[uint64, failure](maxRecent),
@@ -188,8 +187,8 @@ func (a *Agent) Unread() admission.Stats { return a.unread.Stats() }
 // Declined returns the number of connects that were left to TCP, because too many were pending.
 func (a *Agent) Declined() uint64 { return a.declined.Load() }
 
-// Waited returns the number of connections over RDMA that had to wait, because too many were open.
-func (a *Agent) Waited() uint64 { return a.waited.Load() }
+// Accepted returns the numbers of connections that have come over RDMA.
+func (a *Agent) Accepted() admission.Stats { return a.accepted.Stats() }
 
 // Backlogged returns the number of those that had to wait, because the program had not accepted as
 // many yet.
@@ -204,12 +203,13 @@ const (
 
 // Limits of the state that peers and the program can create.
 const (
-	// maxUndelivered limits the connections accepted over RDMA that wait for room in the program's
-	// backlog. maxConnected limits the open connections accepted over RDMA. At either limit the agent
+	// maxAccepted limits the open connections accepted over RDMA, of which a peer has half of what the
+	// others leave: further ones end at once.
+	maxAccepted = 16384
+	// maxUndelivered limits those that wait for room in the program's backlog. At this limit the agent
 	// stops calling Accept. Peers then wait in the listener's backlog. When that is full, iWARP
 	// rejects requests, and RoCE drops them.
 	maxUndelivered = 128
-	maxConnected   = 16384
 	// maxPending limits the program's sockets with a pending connection. Further connections use TCP.
 	maxPending = 1024
 	// maxRecent limits the entries of each map of recent bound sockets, failed connects, or silent

@@ -77,7 +77,7 @@ func TestUndelivered(t *testing.T) {
 		t.Fatal(err)
 	}
 	a, _, _ := newAgent(t, lan)
-	dev := otherHost(t, lan)
+	dev := otherHost(t, lan, 2)
 	program := socket(t, unix.SOCK_STREAM)
 	if err := unix.Bind(program, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
 		t.Fatal(err)

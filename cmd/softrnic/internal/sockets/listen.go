@@ -133,8 +133,16 @@ func (a *Agent) accept(at netip.AddrPort, l *rdmaListener) {
 			}
 			continue
 		}
-		if !take(a.ctx, a.connected, &a.waited) || !take(a.ctx, a.undelivered, &a.backlogged) {
+		place, err := a.accepted.Enter(parse(c.RemoteAddr()).Addr(), func() {})
+		if err != nil {
+			a.log.Warn("a connection is refused", "at", at, "from", c.RemoteAddr(), "error", err)
 			relay.Abort(c)
+			continue
+		}
+		place.Prove() // the program decides how long it lasts
+		if !take(a.ctx, a.undelivered, &a.backlogged) {
+			relay.Abort(c)
+			place.Leave()
 			return
 		}
 		a.cfg.Counters.Accepted.Add(1)
@@ -142,7 +150,7 @@ func (a *Agent) accept(at netip.AddrPort, l *rdmaListener) {
 			program, e, err := a.deliver(l, c)
 			<-a.undelivered
 			if err != nil {
-				defer func() { <-a.connected }()
+				defer place.Leave()
 				a.cfg.Counters.Failed.Add(1)
 				a.log.Warn("the program has not accepted a connection that came over RDMA", "at", at, "from", c.RemoteAddr(), "error", err)
 				a.forgetNames(e)
@@ -151,7 +159,7 @@ func (a *Agent) accept(at netip.AddrPort, l *rdmaListener) {
 			}
 			a.confirm(l)
 			a.log.Info("a connection to the program has come over RDMA", "at", at, "from", c.RemoteAddr())
-			a.forward(program, c, e, func() { <-a.connected })
+			a.forward(program, c, e, place.Leave)
 		})
 	}
 }
@@ -290,9 +298,10 @@ func (a *Agent) closeUnused() {
 }
 
 // listeningInodes returns the inodes of the machine's listening TCP sockets (proc(5),
-// /proc/net/tcp).
+// /proc/net/tcp). The kernel lists these first, so that the time does not depend on how many
+// connections there are.
 func listeningInodes() (map[uint64]bool, error) {
-	const listen = "0A"
+	const listen, requested = "0A", "03" // older kernels list requested connections beside their listener
 	all := map[uint64]bool{}
 	for _, file := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
 		f, err := os.Open(file)
@@ -305,8 +314,11 @@ func listeningInodes() (map[uint64]bool, error) {
 		lines := bufio.NewScanner(f)
 		for lines.Scan() {
 			fields := strings.Fields(lines.Text())
-			if len(fields) < 10 || fields[3] != listen {
+			if len(fields) < 10 || fields[3] == requested || fields[3] == "st" {
 				continue
+			}
+			if fields[3] != listen {
+				break
 			}
 			if inode, err := strconv.ParseUint(fields[9], 10, 64); err == nil {
 				all[inode] = true

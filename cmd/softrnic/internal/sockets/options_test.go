@@ -26,7 +26,7 @@ func TestBoundPort(t *testing.T) {
 	}
 	a, _, _ := newAgent(t, lan)
 	a.cfg.Wait = time.Minute
-	dev := otherHost(t, lan)
+	dev := otherHost(t, lan, 2)
 	l, err := rsocket.Listen(dev, "10.0.0.2:7000", nil)
 	if err != nil {
 		t.Fatal(err)

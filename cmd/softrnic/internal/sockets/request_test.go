@@ -41,10 +41,10 @@ func startAgent(tb testing.TB) (addr string, token []byte) {
 	return addr, token
 }
 
-// otherHost returns the device of a second host on the switch, 10.0.0.2.
-func otherHost(tb testing.TB, lan *pipe.Switch) *verbs.Device {
+// otherHost returns the device of another host on the switch, 10.0.0.N.
+func otherHost(tb testing.TB, lan *pipe.Switch, n int) *verbs.Device {
 	tb.Helper()
-	host, err := netstack.New(lan.Port(), &netstack.Config{Addrs: []string{"10.0.0.2/24"}})
+	host, err := netstack.New(lan.Port(), &netstack.Config{Addrs: []string{fmt.Sprintf("10.0.0.%d/24", n)}})
 	if err != nil {
 		tb.Fatal(err)
 	}
