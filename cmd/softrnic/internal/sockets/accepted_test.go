@@ -159,8 +159,8 @@ func TestAccepted(t *testing.T) {
 		}
 	}
 	full := speed()
-	t.Logf("result: %d connections of %d; good peer: %.0f/s alone, %.0f/s beside them (%.2f), at most %v while they connect", a.Accepted().Held,
-		connected.Load(), alone, full, full/alone, slowest.Round(time.Millisecond))
+	t.Logf("result: %d connections of %d; good peer: %.0f/s alone, %.0f/s beside them (%.2f), at most %v while they connect",
+		a.Accepted().Held, connected.Load(), alone, full, full/alone, slowest.Round(time.Millisecond))
 	if full < 0.8*alone {
 		t.Error("the good peer has not kept 0.8 of its speed")
 	}
