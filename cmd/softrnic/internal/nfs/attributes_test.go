@@ -47,6 +47,12 @@ func TestModes(t *testing.T) {
 			c.must(t, procMkdir, join([]any{root, "d" + name}, sattrOf(mode, -1))...)
 			check(c.lookup(t, root, "d"+name), uint32(mode))
 		}
+		// A new owner takes away the first two bits, even if it is the old one.
+		for before, after := range map[int]uint32{0o4755: 0o755, 0o6711: 0o711, 0o2644: 0o2644} {
+			c.must(t, procSetattr, join([]any{file}, sattrOf(before, -1), []any{0})...)
+			c.must(t, procSetattr, file, 0, 1, os.Getuid(), 0, 0, 0, 0, 0)
+			check(file, after)
+		}
 	})
 }
 

@@ -123,7 +123,7 @@ func (n *fileNode) Change(c *sattr) error {
 	if err != nil {
 		return err
 	}
-	if uid, gid, changed := c.owner(a); changed {
+	if uid, gid, given := c.owner(); given {
 		if err := n.ref.chown(uid, gid); err != nil {
 			return err
 		}

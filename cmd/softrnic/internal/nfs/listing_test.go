@@ -2,6 +2,8 @@ package nfs
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -183,5 +185,29 @@ func TestEqualCookies(t *testing.T) {
 	}
 	if got != "a bc d " {
 		t.Errorf("%q", got)
+	}
+}
+
+// BenchmarkListing lists a directory of 100,000 files in pages of two sizes, with attributes and
+// handles.
+func BenchmarkListing(b *testing.B) {
+	dir := b.TempDir()
+	for i := range 100_000 {
+		ok(b, os.WriteFile(filepath.Join(dir, fmt.Sprintf("%06d", i)), nil, 0o644))
+	}
+	for _, size := range []int{64 << 10, 1 << 20} {
+		b.Run(fmt.Sprint(size>>10, " KiB"), func(b *testing.B) {
+			for b.Loop() {
+				d, err := openDirectory(dir)
+				ok(b, err)
+				e := newExport(d, dir, false)
+				c := local(e)
+				root := c.mount(b, "/")
+				for cookie, eof := uint64(0), false; !eof; {
+					_, cookie, eof = c.page(b, root, cookie, true, size)
+				}
+				ok(b, e.close())
+			}
+		})
 	}
 }

@@ -200,10 +200,21 @@ func (n *memoryNode) Change(c *sattr) error {
 
 // set sets attributes. mu is held for writing.
 func (n *memoryNode) set(c *sattr) {
+	if c.uid != nil {
+		n.a.uid = *c.uid
+	}
+	if c.gid != nil {
+		n.a.gid = *c.gid
+	}
+	if _, _, given := c.owner(); given && n.a.kind != kindDirectory { // as Linux does
+		n.a.mode &^= 0o4000
+		if n.a.mode&0o010 != 0 {
+			n.a.mode &^= 0o2000
+		}
+	}
 	if c.mode != nil && n.a.kind != kindSymlink { // Linux has no mode of symbolic links
 		n.a.mode = *c.mode & modeBits
 	}
-	n.a.uid, n.a.gid, _ = c.owner(n.a)
 	if c.atime != nil {
 		n.atime.Store(c.atime.UnixNano())
 	}

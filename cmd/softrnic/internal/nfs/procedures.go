@@ -422,10 +422,9 @@ func (x *execution) fsinfo() error {
 	if err != nil {
 		return err
 	}
-	const preferredListing = 64 << 10
 	const links, symlinks, homogeneous, setsTimes = 0x01, 0x02, 0x08, 0x10
 	x.postOp(n)
-	x.words(maxTransfer, maxTransfer, 4096, maxTransfer, maxTransfer, 4096, preferredListing)
+	x.words(maxTransfer, maxTransfer, 4096, maxTransfer, maxTransfer, 4096, maxTransfer)
 	x.uint64s(math.MaxInt64)
 	x.words(0, 1, links|symlinks|homogeneous|setsTimes) // with times of 1 ns
 	return nil

@@ -249,8 +249,8 @@ func (r ref) rename(from string, to ref, name string) error {
 
 func (r ref) chmod(mode uint32) error { return unix.Fchmodat(unix.AT_FDCWD, r.proc(), mode, 0) }
 
-func (r ref) chown(uid, gid uint32) error {
-	return unix.Fchownat(r.fd, "", int(uid), int(gid), unix.AT_EMPTY_PATH)
+func (r ref) chown(uid, gid int) error {
+	return unix.Fchownat(r.fd, "", uid, gid, unix.AT_EMPTY_PATH)
 }
 
 func (r ref) chtimes(atime, mtime time.Time) error {

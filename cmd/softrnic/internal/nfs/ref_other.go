@@ -192,7 +192,12 @@ func (r ref) chmod(mode uint32) error {
 	return r.root.Chmod(r.path, m)
 }
 
-func (r ref) chown(uid, gid uint32) error { return r.root.Lchown(r.path, int(uid), int(gid)) }
+func (r ref) chown(uid, gid int) error {
+	if runtime.GOOS == "windows" && max(uid, gid) == 0 { // those that files seem to have there
+		return nil
+	}
+	return r.root.Lchown(r.path, uid, gid)
+}
 
 func (r ref) chtimes(atime, mtime time.Time) error {
 	if a, err := r.attributes(); err == nil && a.kind == kindSymlink {

@@ -130,16 +130,17 @@ func (k kind) regular() error {
 	return syscall.EINVAL
 }
 
-// owner returns the owners that a change sets for a file that has other ones.
-func (c *sattr) owner(a attributes) (uid, gid uint32, changed bool) {
-	uid, gid = a.uid, a.gid
+// owner returns the owners that a change sets, as chown(2) takes them: -1 leaves one as it is. Also
+// owners that the file has already take away bits of the mode, and change its ctime.
+func (c *sattr) owner() (uid, gid int, given bool) {
+	uid, gid = -1, -1
 	if c.uid != nil {
-		uid = *c.uid
+		uid = int(*c.uid)
 	}
 	if c.gid != nil {
-		gid = *c.gid
+		gid = int(*c.gid)
 	}
-	return uid, gid, uid != a.uid || gid != a.gid
+	return uid, gid, c.uid != nil || c.gid != nil
 }
 
 // times returns the times that a change sets for a file that has other ones.
