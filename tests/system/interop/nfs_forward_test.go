@@ -19,15 +19,17 @@ import (
 // nfsExport is the directory that a peer's kernel exports.
 const nfsExport = "/tmp/export"
 
-// exportFrom makes a peer's kernel export a directory by NFS 4 over TCP, to privileged ports, as is
-// usual. There are no clients to wait for after its start. Linux 7.2 refuses to be told so without
-// nfsdcld, and clients then wait for 10 s.
+// exportFrom makes a peer's kernel export a directory by NFS 3 and 4 over TCP, to privileged ports,
+// as is usual. NFS 3 needs rpcbind. There are no clients to wait for after its start. Linux 7.2
+// refuses to be told so without nfsdcld, and clients then wait for 10 s.
 func (l *nfsLab) exportFrom(t *testing.T, p *peer.Peer) {
 	t.Helper()
 	p.MountStorage(t)
 	l.run(t, p, "modprobe nfsd", "mkdir -p /var/lib/nfs/v4recovery "+nfsExport, "touch /var/lib/nfs/etab /var/lib/nfs/rmtab",
+		"mkdir -p /run/rpcbind", "[ -e /var/run ] || ln -s /run /var/run",
+		"grep -q _rpc /etc/passwd || echo _rpc:x:101:65534::/run/rpcbind:/bin/sh >>/etc/passwd", "pidof rpcbind >/dev/null || rpcbind -w",
 		"mount -t nfsd nfsd /proc/fs/nfsd", "exportfs -i -o rw,fsid=0,no_root_squash,no_subtree_check '*:"+nfsExport+"'",
-		"rpc.nfsd -N 3 -p 2049 --lease-time 10 --grace-time 10 4", "rpc.mountd -N 3", "echo Y >/proc/fs/nfsd/v4_end_grace || :")
+		"rpc.nfsd -p 2049 --lease-time 10 --grace-time 10 4", "rpc.mountd -p 20048", "echo Y >/proc/fs/nfsd/v4_end_grace || :")
 	t.Cleanup(func() {
 		_, _, _ = p.Exec(context.Background(), ". /storage.sh; umount -f -l /mnt/nfs; rpc.nfsd 0; killall rpc.mountd; exportfs -au; "+
 			"umount /proc/fs/nfsd; rm -rf "+nfsExport)
@@ -62,13 +64,7 @@ func TestNFSForward(t *testing.T) {
 			p.MountStorage(t)
 			l := newNFSLab(t, p, "", 15*time.Minute)
 			l.exportFrom(t, origin)
-			start := func() *process {
-				s := startProcess(t, exec.CommandContext(l.ctx, "ip", strings.Fields(fmt.Sprintf(
-					"netns exec %s %s nfs serve --forward tcp:%v:2049 --counters --link tap:nfs%d,bridge=%s --addr %v/24 --mtu %d",
-					p.Netns.Name, l.program, origin.Addr4(), nfsAddr.As4()[3], p.Netns.Bridge, nfsAddr, p.Netns.MTU))...))
-				s.await(t, "msg=serving")
-				return s
-			}
+			start := func() *process { return l.forward(t, p, origin) }
 			server := start()
 			for _, client := range []*peer.Peer{p, origin} {
 				if err := client.Put(l.ctx, "/lock.py", []byte(locking)); err != nil {
@@ -105,6 +101,16 @@ func TestNFSForward(t *testing.T) {
 			l.stop(server)
 		})
 	}
+}
+
+// forward starts a forwarder to the server of a peer's kernel.
+func (l *nfsLab) forward(t *testing.T, p, origin *peer.Peer) *process {
+	t.Helper()
+	s := startProcess(t, exec.CommandContext(l.ctx, "ip", strings.Fields(fmt.Sprintf(
+		"netns exec %s %s nfs serve --forward tcp:%v:2049 --counters --link tap:nfs%d,bridge=%s --addr %v/24 --mtu %d",
+		p.Netns.Name, l.program, origin.Addr4(), nfsAddr.As4()[3], p.Netns.Bridge, nfsAddr, p.Netns.MTU))...))
+	s.await(t, "msg=serving")
+	return s
 }
 
 // lock tries to lock a part of a file for a moment, and returns what the program says.

@@ -200,6 +200,9 @@ func TestNFS(t *testing.T) {
 					"! $c 2>/dev/null || { echo $c succeeds; exit 1; }; done",
 				"cd /", "umount /mnt/ro")
 			t.Logf("the kernel's counters: %s", out)
+			if transport == verbs.IWARP {
+				l.someRules(t)
+			}
 			if !strings.Contains(out, "proto=rdma") || !strings.Contains(out, "digest "+there) || !strings.Contains(out, "600 1000000000") {
 				t.Errorf("the file that was there has digest %s; the peer says:\n%s", there, out)
 			}

@@ -477,7 +477,7 @@ func TestRPC(t *testing.T) {
 	}
 	x := c.must(t, procFsinfo, root)
 	x.postOp()
-	for i, want := range []uint32{maxTransfer, maxTransfer, 4096, maxTransfer, maxTransfer, 4096, maxTransfer} {
+	for i, want := range []uint32{maxTransfer, maxTransfer, 4096, maxTransfer, maxTransfer, 4096, 64 << 10} {
 		if got := x.uint32(); got != want {
 			t.Errorf("FSINFO: word %d is %d", i, got)
 		}

@@ -422,9 +422,12 @@ func (x *execution) fsinfo() error {
 	if err != nil {
 		return err
 	}
+	// Linux asks for attributes and handles until it has seen that nobody wants them: with pages of 1
+	// MiB, of a third of 100,000 files, and then a listing takes twice as long.
+	const preferredListing = 64 << 10
 	const links, symlinks, homogeneous, setsTimes = 0x01, 0x02, 0x08, 0x10
 	x.postOp(n)
-	x.words(maxTransfer, maxTransfer, 4096, maxTransfer, maxTransfer, 4096, maxTransfer)
+	x.words(maxTransfer, maxTransfer, 4096, maxTransfer, maxTransfer, 4096, preferredListing)
 	x.uint64s(math.MaxInt64)
 	x.words(0, 1, links|symlinks|homogeneous|setsTimes) // with times of 1 ns
 	return nil
