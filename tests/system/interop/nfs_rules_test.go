@@ -35,7 +35,8 @@ var ofNFS = []nfsDifference{
 	{`(mode .* after|time) chown of nothing`, "the client makes no call that would set nothing"},
 	{`time truncate to the same`, "the client makes no call for a size that the file has"},
 	{`truncate a file with set-group-ID`, "Linux's server takes away set-user-ID only"},
-	{`(links of|listing with) an unlinked file|rmdir with an unlinked open file`, "the client renames a file that is open instead of removing it"},
+	{`(links of|listing with) an unlinked file|rmdir with an unlinked open file`,
+		"the client renames a file that is open instead of removing it"},
 	{`collapse|zero|insert|fallocate that keeps the size`, "NFS does not have them"},
 	{`[gs]etxattr (trusted|security).x|listxattr`, "NFS has no attributes of the system"},
 }
@@ -47,7 +48,7 @@ var ofNFS3 = []nfsDifference{
 	{`seek (data|hole)`, "version 3 has no SEEK"},
 	{`fallocate|punch.*`, "version 3 has no ALLOCATE and DEALLOCATE"},
 	{`(read|stat of) what the other has removed`, "version 3 has no open files"},
-	{`(bytes|flock of) what the other has.*|bytes that the other has locked`, "mounted with nolock"},
+	{`bytes that the other has locked|flock of what the other has`, "mounted with nolock"},
 	{`[gs]etxattr user.x`, "version 3 has no extended attributes"},
 }
 
@@ -134,7 +135,8 @@ func (l *nfsLab) ext4(t *testing.T, p *peer.Peer, at string) {
 // mountTwice is the commands that mount an export at a directory, and once more beside it as another
 // client would: with its own caches.
 func mountTwice(export, at, options string) string {
-	return fmt.Sprintf("mkdir -p %[2]s %[2]s-b\nmount.nfs %[1]s %[2]s -o %[3]s\nmount.nfs %[1]s %[2]s-b -o %[3]s,nosharecache", export, at, options)
+	return fmt.Sprintf("mkdir -p %[2]s %[2]s-b\nmount.nfs %[1]s %[2]s -o %[3]s\nmount.nfs %[1]s %[2]s-b -o %[3]s,nosharecache",
+		export, at, options)
 }
 
 // someRules compares the parts of nfsrules.py that take little time, and are not about rights, with

@@ -163,7 +163,8 @@ def open_(d):
             ('file with slash', 'f/', 0), ('create with slash', 'new1/', W | C), ('directory to write', 'dir', W),
             ('directory with O_CREAT', 'dir', C), ('file as directory', 'f', D), ('link as directory', 'link', D),
             ('link to directory', 'dirlink', D), ('link with O_NOFOLLOW', 'link', N), ('exclusive', 'f', W | C | X),
-            ('exclusive directory', 'dir', C | X), ('exclusive link', 'link', W | C | X), ('exclusive dangling link', 'dangling', W | C | X),
+            ('exclusive directory', 'dir', C | X), ('exclusive link', 'link', W | C | X), ('exclusive dangling link', 'dangling',
+                                                                                           W | C | X),
             ('dangling link', 'dangling', 0), ('create through a link', 'tonew', W | C), ('created through a link', 'new', 0),
             ('exclusive new', 'new2', W | C | X), ('fifo without reader', 'fifo', W | os.O_NONBLOCK), ('socket', 'sock', 0),
             ('name of 255', 'n' * 255, W | C), ('name of 256', 'n' * 256, W | C), ('read a name of 256', 'n' * 256, 0),
@@ -236,7 +237,8 @@ def directories(d):
     os.mkdir(d + '/gone')
     fd = os.open(d + '/gone', os.O_RDONLY)
     os.rmdir(d + '/gone')
-    for name, f in [('create', lambda: opened('x', os.O_CREAT | os.O_WRONLY)), ('mkdir', lambda: os.mkdir('x')), ('list', lambda: os.listdir('.')),
+    for name, f in [('create', lambda: opened('x', os.O_CREAT | os.O_WRONLY)), ('mkdir', lambda: os.mkdir('x')), ('list',
+                                                                                                                  lambda: os.listdir('.')),
                     ('symlink', lambda: os.symlink('x', 'y'))]:
         def there():
             os.fchdir(fd)
@@ -303,7 +305,8 @@ def links(d):
         make(p)
         check('link to ' + k, os.link, p, p + '2', follow_symlinks=False)
         if kind(p + '2') != 'ENOENT':
-            say('links of ' + k, (os.lstat(p).st_nlink, os.lstat(p + '2').st_nlink, os.lstat(p).st_ino == os.lstat(p + '2').st_ino, kind(p + '2')))
+            say('links of ' + k, (os.lstat(p).st_nlink, os.lstat(p + '2').st_nlink, os.lstat(p).st_ino == os.lstat(p + '2').st_ino,
+                                  kind(p + '2')))
         check('link over ' + k, os.link, d + '/file', p)
         check('unlink ' + k, os.unlink, p)
         check('unlink ' + k + ' with slash', os.unlink, p + '/')
@@ -489,7 +492,8 @@ def touched(d):
 def stamps(d):
     f = d + '/f'
     write(f)
-    for name, a, m in [('nanoseconds', 1234567890123456789, 987654321987654321), ('0', 0, 0), ('1', 1, 1), ('2038', 2**31 * 10**9 + 7, 2**31 * 10**9 + 8),
+    for name, a, m in [('nanoseconds', 1234567890123456789, 987654321987654321), ('0', 0, 0), ('1', 1, 1), ('2038', 2**31 * 10**9 + 7,
+                                                                                                            2**31 * 10**9 + 8),
                        ('2106', (2**32 - 1) * 10**9, (2**32 - 1) * 10**9 + 999999999), ('before 1970', -10**9, -5 * 10**8),
                        ('after 2106', 2**32 * 10**9, 2**32 * 10**9 + 1)]:
         check('utime ' + name, os.utime, f, ns=(a, m))
@@ -498,7 +502,8 @@ def stamps(d):
     class timespec(ctypes.Structure):
         _fields_ = [('sec', ctypes.c_long), ('nsec', ctypes.c_long)]
     NOW, OMIT = (1 << 30) - 1, (1 << 30) - 2
-    for name, a, m in [('omit, omit', OMIT, OMIT), ('omit, set', OMIT, 5), ('set, omit', 6, OMIT), ('now, omit', NOW, OMIT), ('omit, now', OMIT, NOW),
+    for name, a, m in [('omit, omit', OMIT, OMIT), ('omit, set', OMIT, 5), ('set, omit', 6, OMIT), ('now, omit', NOW, OMIT),
+                       ('omit, now', OMIT, NOW),
                        ('now, now', NOW, NOW), ('now, set', NOW, 7), ('set, now', 8, NOW), ('out of range', 10**9, 1)]:
         os.utime(f, ns=(11 * 10**9, 12 * 10**9))
         before = os.stat(f)
@@ -580,8 +585,11 @@ def ranges(d):
         check('seek ' + name, os.lseek, fd, at, how)
     check('posix_fallocate', os.posix_fallocate, fd, 1 << 21, 4096)
     say('size after posix_fallocate', os.fstat(fd).st_size)
-    for name, how, at, n in [('fallocate', 0, 3 << 20, 8192), ('fallocate that keeps the size', 1, 4 << 20, 8192), ('punch', 3, (1 << 20) + 4096, 4096),
-                             ('punch across the end', 3, (3 << 20) + 4096, 1 << 20), ('collapse', 8, 0, 4096), ('zero', 16, 1 << 20, 4096), ('insert', 32, 0, 4096)]:
+    for name, how, at, n in [('fallocate', 0, 3 << 20, 8192), ('fallocate that keeps the size', 1, 4 << 20, 8192), ('punch', 3,
+                                                                                                                    (1 << 20) + 4096, 4096),
+                             ('punch across the end', 3, (3 << 20) + 4096, 1 << 20), ('collapse', 8, 0, 4096), ('zero', 16, 1 << 20,
+                                                                                                                4096), ('insert', 32, 0,
+                                                                                                                        4096)]:
         ok = libc.fallocate(fd, how, ctypes.c_long(at), ctypes.c_long(n))
         say(name, (ok if ok == 0 else errno.errorcode[ctypes.get_errno()], os.fstat(fd).st_size))
     os.close(fd)
@@ -658,8 +666,9 @@ def clients(d):
     os.close(fd1)
     os.close(fd2)
     say('appended by two of one client', read(d + '/ap'))
-    for what, make in [('O_EXCL', lambda p: opened(p, os.O_CREAT | os.O_EXCL | os.O_WRONLY)), ('mkdir', os.mkdir), ('link', lambda p: os.link(os.path.dirname(p) + '/log', p)),
-                       ('symlink', lambda p: os.symlink('x', p)), ('mkfifo', os.mkfifo)]:
+    for what, make in [('O_EXCL', lambda p: opened(p, os.O_CREAT | os.O_EXCL | os.O_WRONLY)), ('mkdir', os.mkdir),
+                       ('link', lambda p: os.link(os.path.dirname(p) + '/log', p)), ('symlink', lambda p: os.symlink('x', p)),
+                       ('mkfifo', os.mkfifo)]:
         won = []
         def race(at):
             for i in range(20):
@@ -669,7 +678,8 @@ def clients(d):
             t.start()
         for t in threads:
             t.join()
-        say('race of ' + what, sorted({(sum(r is None for j, r in won if j == i), sum(r == 'EEXIST' for j, r in won if j == i)) for i in range(20)}))
+        say('race of ' + what, sorted({(sum(r is None for j, r in won if j == i), sum(r == 'EEXIST' for j,
+                                                                                      r in won if j == i)) for i in range(20)}))
     for i in range(20):
         write(d + '/r%d' % i)
     gone = []
@@ -681,7 +691,8 @@ def clients(d):
         t.start()
     for t in threads:
         t.join()
-    say('race of unlink', sorted({(sum(r is None for j, r in gone if j == i), sum(r == 'ENOENT' for j, r in gone if j == i)) for i in range(20)}))
+    say('race of unlink', sorted({(sum(r is None for j, r in gone if j == i), sum(r == 'ENOENT' for j,
+                                                                                  r in gone if j == i)) for i in range(20)}))
     write(d + '/f', b'first')
     say('seen by the other', read(e + '/f'))
     write(e + '/f', b'second')
@@ -870,7 +881,8 @@ def rights(d):
     write(d + '/open/f', b'text')
     for m in [0, 0o400, 0o444, 0o604, 0o622, 0o666, 0o755]:
         os.chmod(d + '/open/f', m)
-        say('foreign file of mode %o' % m, [user(lambda: opened(d + '/open/f', a)) for a in (os.O_RDONLY, os.O_WRONLY, os.O_RDWR | os.O_TRUNC)] +
+        say('foreign file of mode %o' % m, [user(lambda: opened(d + '/open/f', a)) for a in (os.O_RDONLY, os.O_WRONLY,
+                                                                                             os.O_RDWR | os.O_TRUNC)] +
             [user(lambda: os.access(d + '/open/f', a)) for a in (4, 2, 1)])
     os.chmod(d + '/open/f', 0o666)
     say('chmod of a foreign file', user(lambda: os.chmod(d + '/open/f', 0o777)))

@@ -86,4 +86,5 @@ while not os.path.exists(end) and not broken:
 for n in map(str, range(20)):
     if there(n) != model.get(n):
         broken.append('at the end %s is %s instead of %s' % (n, there(n), model.get(n)))
-print(json.dumps({'calls': calls, 'repeated': repeated, 'broken': broken, 'slowest': slowest, 'model': {n: m[1] for n, m in model.items()}}))
+print(json.dumps({'calls': calls, 'repeated': repeated, 'broken': broken, 'slowest': slowest,
+                  'model': {n: m[1] for n, m in model.items()}}))
