@@ -402,7 +402,7 @@ def modes(d):
     check('chmod below a file', os.chmod, d + '/f/x', 0o600)
     fd = os.open(d + '/f', os.O_RDWR)
     os.fchmod(fd, 0)
-    say('written with mode 0', (os.write(fd, b'abc'), os.pread(fd, 3, 0), os.ftruncate(fd, 2), os.fstat(fd).st_size))
+    say('written after chmod 0', (os.write(fd, b'abc'), os.pread(fd, 3, 0), os.ftruncate(fd, 2), os.fstat(fd).st_size))
     os.fsync(fd)
     os.close(fd)
     for m in [0o4755, 0o6755, 0o2745, 0o2644, 0o4644]:
