@@ -141,12 +141,15 @@ func mountTwice(export, at, options string) string {
 		export, at, options)
 }
 
-// someRules compares the parts of nfsrules.py that take little time, and are not about rights, with
-// a local file system.
+// quickParts are the parts of nfsrules.py that take little time, without those about rights and about
+// sizes.
+var quickParts = strings.Fields("open directories renames links nodes modes touched stamps nameless clients locks maps limits")
+
+// someRules compares some parts of nfsrules.py with a local file system.
 func (l *nfsLab) someRules(t *testing.T) {
 	t.Helper()
-	parts := strings.Fields("open directories renames links nodes modes touched stamps sizes ranges nameless clients locks maps limits")
 	l.ext4(t, l.peer, "/mnt/local")
+	parts := append([]string{"sizes", "ranges"}, quickParts...)
 	local := l.rules(t, l.peer, "/mnt/local", "/mnt/local", parts...)
 	l.run(t, l.peer, mountTwice(fmt.Sprintf("%v:/", nfsAddr), "/mnt/nfs", "rdma,vers=3,nolock"))
 	got := l.rules(t, l.peer, "/mnt/nfs", "/mnt/nfs-b", parts...)
@@ -172,7 +175,7 @@ func TestNFSRules(t *testing.T) {
 	// mount.nfs needs protocols for such options.
 	l.run(t, p, nfsModules, "modprobe nfsv4", "echo tcp 6 TCP >/etc/protocols")
 	defer l.run(t, p, "rm /etc/protocols")
-	over := func(t *testing.T, export, options string) nfsLines {
+	over := func(t *testing.T, export, options string, parts ...string) nfsLines {
 		t.Helper()
 		l.run(t, p, mountTwice(export, "/mnt/nfs", options))
 		defer l.run(t, p, "umount /mnt/nfs-b", "umount /mnt/nfs")
@@ -181,7 +184,7 @@ func TestNFSRules(t *testing.T) {
 			other = "/mnt/nfs"
 		}
 		began := time.Now()
-		lines := l.rules(t, p, "/mnt/nfs", other)
+		lines := l.rules(t, p, "/mnt/nfs", other, parts...)
 		t.Logf("%d lines of %s with %s in %v", len(lines), export, options, time.Since(began).Round(time.Second))
 		return lines
 	}
@@ -203,4 +206,12 @@ func TestNFSRules(t *testing.T) {
 		l.stop(server)
 		t.Logf("result: %v: %d results as Linux's server gives them, and %d through the forwarder", transport, len(linux3), len(linux4))
 	}
+	// In memory there are no holes, so large sizes are refused.
+	inMemory := *l
+	inMemory.dir = ""
+	server := inMemory.serve(nfsAddr, "--memory 100000000")
+	got := over(t, fmt.Sprintf("%v:/", nfsAddr), "rdma,vers=3,nolock", quickParts...)
+	l.stop(server)
+	maps.DeleteFunc(linux3, func(name, _ string) bool { return got[name] == "" })
+	got.compare(t, "in memory", linux3, false, ofServe...)
 }

@@ -47,6 +47,11 @@ func TestModes(t *testing.T) {
 			c.must(t, procMkdir, join([]any{root, "d" + name}, sattrOf(mode, -1))...)
 			check(c.lookup(t, root, "d"+name), uint32(mode))
 		}
+		if runtime.GOOS == "linux" { // new directories inherit set-group-ID
+			c.must(t, procSetattr, join([]any{dir}, sattrOf(0o2775, -1), []any{0})...)
+			c.must(t, procMkdir, join([]any{dir, "below"}, sattrOf(0o750, -1))...)
+			check(c.lookup(t, dir, "below"), 0o2750)
+		}
 		// A new owner takes away the first two bits, even if it is the old one.
 		for before, after := range map[int]uint32{0o4755: 0o755, 0o6711: 0o711, 0o2644: 0o2644} {
 			c.must(t, procSetattr, join([]any{file}, sattrOf(before, -1), []any{0})...)

@@ -300,6 +300,14 @@ func (n *memoryNode) add(name string, k kind, mode uint32, c *sattr, data []byte
 	defer n.m.mu.Unlock()
 	child := n.m.node(k, mode, c)
 	child.data = data
+	if n.a.mode&0o2000 != 0 { // set-group-ID: what is new has the directory's group
+		if c == nil || c.gid == nil {
+			child.a.gid = n.a.gid
+		}
+		if k == kindDirectory {
+			child.a.mode |= 0o2000
+		}
+	}
 	if err := n.insert(name, child); err != nil {
 		return nil, err
 	}
