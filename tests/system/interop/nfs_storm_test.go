@@ -26,7 +26,7 @@ var nfsStorm []byte
 func TestNFSStorm(t *testing.T) {
 	gate.Long(t)
 	// Over RoCE clients wait for a minute before they connect again.
-	for transport, kills := range map[verbs.Transport]int{verbs.RoCEv2: 2, verbs.IWARP: 12} {
+	for transport, kills := range map[verbs.Transport]int{verbs.RoCEv2: 2, verbs.IWARP: 6} {
 		t.Run(transport.String(), func(t *testing.T) {
 			p := cmPeer(t, 2, transport)
 			p.MountStorage(t)
