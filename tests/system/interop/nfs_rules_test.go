@@ -149,11 +149,13 @@ var quickParts = strings.Fields("open directories renames links nodes modes touc
 func (l *nfsLab) someRules(t *testing.T) {
 	t.Helper()
 	l.ext4(t, l.peer, "/mnt/local")
+	began := time.Now()
 	parts := append([]string{"sizes", "ranges"}, quickParts...)
 	local := l.rules(t, l.peer, "/mnt/local", "/mnt/local", parts...)
 	l.run(t, l.peer, mountTwice(fmt.Sprintf("%v:/", nfsAddr), "/mnt/nfs", "rdma,vers=3,nolock"))
 	got := l.rules(t, l.peer, "/mnt/nfs", "/mnt/nfs-b", parts...)
 	l.run(t, l.peer, "umount /mnt/nfs-b", "umount /mnt/nfs")
+	t.Logf("%d results of both in %v", len(local), time.Since(began).Round(time.Second))
 	got.compare(t, "softrnic nfs serve", local, false, slices.Concat(ofNFS, ofNFS3, ofServe)...)
 }
 
