@@ -141,8 +141,8 @@ func mountTwice(export, at, options string) string {
 		export, at, options)
 }
 
-// quickParts are the parts of nfsrules.py that take little time, without those about rights and about
-// sizes.
+// quickParts are the parts of nfsrules.py that take little time, without those about rights and
+// about sizes.
 var quickParts = strings.Fields("open directories renames links nodes modes touched stamps nameless clients locks maps limits")
 
 // someRules compares some parts of nfsrules.py with a local file system.
