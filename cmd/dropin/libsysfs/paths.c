@@ -25,9 +25,12 @@
 // path that ends with a slash stands for each of the entries that SOFTRNIC_SYSFS has there.
 static const char *const ours[] = {
 	"/sys/class/infiniband", "/sys/class/infiniband_verbs", "/sys/class/infiniband_mad", "/dev/infiniband",
-	// Of cards.
+	// Of cards and virtual devices, beside the kernel's.
 	"/sys/bus/pci/devices", "/sys/bus/pci/drivers/", "/sys/class/net", "/sys/class/pci_bus", "/sys/devices/",
 };
+
+// The paths from this index on have entries of the kernel, too.
+#define FIRST_MERGED 4
 
 // exists reports whether a file or a symbolic link exists. It keeps errno.
 static int exists(const char *path)
@@ -63,7 +66,8 @@ static const char *redirect(const char *path, char buf[PATH_MAX])
 		if (!exists(buf))
 			return path;
 		strcpy(buf + length + n, path + n);
-		return buf;
+		// The kernel may have an entry that SOFTRNIC_SYSFS was made without: a later interface.
+		return i >= FIRST_MERGED && !exists(buf) && exists(path) ? path : buf;
 	}
 	return path;
 }

@@ -1,23 +1,29 @@
 // The directory with the devices' files. softrnic run creates it before the program, and names it
 // in SOFTRNIC_SYSFS. Programs of a container have no softrnic run. The first access of such a
 // process then runs the command softrnic, which creates the directory, because the files depend on
-// the container's addresses.
+// the container's addresses. An access after these have changed runs it again.
 #define _GNU_SOURCE
 #include "tree.h"
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <ifaddrs.h>
 #include <limits.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
+#include <linux/if_packet.h>
+#include <netinet/in.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 // helper is the call of the command.
@@ -178,10 +184,68 @@ int netlink_answers(const char *tree, int flags)
 	return pair[0];
 }
 
+// add adds bytes to a hash (FNV-1a).
+static uint64_t add(uint64_t hash, const void *data, size_t n)
+{
+	for (const unsigned char *p = data; n; n--)
+		hash = (hash ^ *p++) * 0x100000001b3;
+	return hash;
+}
+
+#define HASH_OF_NOTHING 0xcbf29ce484222325
+
+// add_flags adds the lines of the kernel's list of IPv6 addresses, which has their flags: an address
+// is no GID while it is tentative.
+static uint64_t add_flags(uint64_t sum)
+{
+	char buf[4096];
+	ssize_t n;
+	uint64_t hash = HASH_OF_NOTHING;
+	int fd = syscall(SYS_openat, AT_FDCWD, "/proc/net/if_inet6", O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return sum;
+	while ((n = read(fd, buf, sizeof buf)) > 0)
+		for (ssize_t i = 0; i < n; i++) {
+			hash = add(hash, buf + i, 1);
+			if (buf[i] == '\n') {
+				sum += hash;
+				hash = HASH_OF_NOTHING;
+			}
+		}
+	close(fd);
+	return sum;
+}
+
+// addresses returns a hash of what the files depend on: the states of the interfaces, and the
+// addresses. Their order does not matter.
+static uint64_t addresses(void)
+{
+	struct ifaddrs *all, *a;
+	uint64_t sum = 0;
+	int cancel;
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+	if (!getifaddrs(&all)) {
+		for (a = all; a; a = a->ifa_next) {
+			uint64_t hash = add(add(HASH_OF_NOTHING, a->ifa_name, strlen(a->ifa_name)), &a->ifa_flags, sizeof a->ifa_flags);
+			if (a->ifa_addr && a->ifa_addr->sa_family == AF_INET)
+				hash = add(hash, &((struct sockaddr_in *)a->ifa_addr)->sin_addr, 4);
+			else if (a->ifa_addr && a->ifa_addr->sa_family == AF_PACKET)
+				hash = add(hash, ((struct sockaddr_ll *)a->ifa_addr)->sll_addr, 8);
+			sum += hash;
+		}
+		freeifaddrs(all);
+	}
+	sum = add_flags(sum);
+	pthread_setcancelstate(cancel, NULL);
+	return sum;
+}
+
 // result is a directory that a helper has created.
 struct result {
-	struct result *next;
+	struct result *next; // an earlier one
 	uid_t user; // a program may change its user, who has a directory of his own
+	uint64_t addresses; // for which the helper has been called
+	uint64_t looked; // the time of the last look at them, in milliseconds
 	char tree[PATH_MAX]; // empty: there is none
 };
 
@@ -195,25 +259,52 @@ static struct result *result_of(uid_t user)
 	return r;
 }
 
+// Milliseconds between two looks at the addresses. A look costs as much as ten to a hundred
+// accesses.
+#define LOOK_INTERVAL 100
+
+static uint64_t now(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
+	return t.tv_sec * 1000ull + t.tv_nsec / 1000000;
+}
+
+// has_changed reports whether the addresses have changed, to one of the threads that ask at once.
+static int has_changed(struct result *r)
+{
+	uint64_t looked = __atomic_load_n(&r->looked, __ATOMIC_RELAXED), time = now();
+	if (time - looked < LOOK_INTERVAL ||
+		!__atomic_compare_exchange_n(&r->looked, &looked, time, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+		return 0;
+	uint64_t has = addresses();
+	return __atomic_exchange_n(&r->addresses, has, __ATOMIC_RELAXED) != has;
+}
+
 // described returns the directory that the helper creates, or NULL. Threads that are here at once
 // have a helper each, and all use the same directory. So no lock is held, which a child after fork
 // or a signal handler could wait for.
 static const char *described(void)
 {
 	uid_t user = geteuid();
-	struct result *r = result_of(user);
-	if (!r) {
-		int before = errno;
-		if (!(r = calloc(1, sizeof *r)))
-			return NULL;
+	int before = errno;
+	struct result *old = result_of(user), *r;
+	if ((!old || has_changed(old)) && (r = calloc(1, sizeof *r))) {
 		r->user = user;
+		r->looked = now();
+		r->addresses = addresses();
 		describe(r->tree);
-		r->next = __atomic_load_n(&results, __ATOMIC_ACQUIRE);
-		while (!__atomic_compare_exchange_n(&results, &r->next, r, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
-			;
-		errno = before;
+		if (old && (!*r->tree || !strcmp(r->tree, old->tree))) {
+			free(r); // the helper has changed files of the directory, or has failed
+		} else {
+			r->next = __atomic_load_n(&results, __ATOMIC_ACQUIRE);
+			while (!__atomic_compare_exchange_n(&results, &r->next, r, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+				;
+			old = r;
+		}
 	}
-	return *r->tree ? r->tree : NULL;
+	errno = before;
+	return old && *old->tree ? old->tree : NULL;
 }
 
 static int has_prefix(const char *path, const char *prefix) { return !strncmp(path, prefix, strlen(prefix)); }

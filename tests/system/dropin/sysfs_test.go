@@ -104,6 +104,25 @@ func TestSysfsFollows(t *testing.T) {
 	}
 }
 
+// TestLaterInterface: with --sysfs preload, an interface that is created while the program runs has
+// its entry beside that of the card's.
+func TestLaterInterface(t *testing.T) {
+	gate.System(t)
+	needs(t, "/usr/sbin/ip", "iproute2")
+	if os.Getuid() != 0 {
+		t.Skip("it needs root, to mount")
+	}
+	script := `mount -t sysfs sysfs /sys && ip link set lo up && ip link add veth0 type veth peer name veth1 && ip address add 10.44.0.1/24 dev veth0 &&
+		ip link set veth1 up && ip link set veth0 up || exit 1
+		exec ` + command(t) + ` run --libs ` + build(t) + ` --link kernel:veth0 --no-shared --card connectx7 --sysfs preload -- sh -c '
+			ip link add later mtu 1280 type veth peer name later1; cat /sys/class/net/later/mtu /sys/class/net/veth0/device/device'`
+	cmd := exec.CommandContext(t.Context(), "unshare", "--mount", "--net", "sh", "-c", script)
+	cmd.Env, cmd.Dir = []string{"PATH=/usr/bin:/bin:/usr/sbin:/sbin", "XDG_RUNTIME_DIR=" + shared(t)}, "/"
+	if out, err := cmd.CombinedOutput(); err != nil || string(out) != "1280\n0x1021\n" {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
 // TestNetlinkOfDescendants: iproute2's rdma is answered whoever starts it and by whatever path,
 // also under a softrnic run in another, whose devices it then sees.
 func TestNetlinkOfDescendants(t *testing.T) {

@@ -10,8 +10,8 @@ import (
 	"github.com/softrnic/softrnic/link/ring"
 )
 
-// passDirectory passes a directory to the command outside, which keeps the files there as the
-// devices are. fd is a socket, which it closes.
+// passDirectory passes a directory to the command outside, which creates the files there and keeps
+// them as the devices are. It waits until they are there. fd is a socket, which it closes.
 func passDirectory(fd int, path string) error {
 	dir, err := os.Open(path)
 	if err != nil {
@@ -22,7 +22,14 @@ func passDirectory(fd int, path string) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(ring.Send(conn, []byte{0}, int(dir.Fd())), conn.Close())
+	defer conn.Close()
+	if err := ring.Send(conn, []byte{0}, int(dir.Fd())); err != nil {
+		return err
+	}
+	if _, err := conn.Read(make([]byte, 1)); err != nil {
+		return fmt.Errorf("the command outside has not created the files: %w", err)
+	}
+	return nil
 }
 
 // receiveDirectory returns the directory that the command inside passes. Its path is valid while

@@ -3,11 +3,9 @@ package run
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
-	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -43,7 +41,7 @@ func effectiveCapabilities() (uint64, error) {
 	return uint64(data[1].Effective)<<32 | uint64(data[0].Effective), nil
 }
 
-// The directories that get entries, below the directory of describe.
+// The directories that get entries, below the directory of tree.write.
 const (
 	sysClass   = "sys/class"
 	sysDevices = "sys/devices"
@@ -52,7 +50,7 @@ const (
 )
 
 // merged are the directories below sysClass, sysDevices, sysBus and dev in which entries of the
-// kernel remain beside those of describe. Elsewhere a directory of describe replaces the kernel's.
+// kernel remain beside those of tree. Elsewhere a directory of tree replaces the kernel's.
 var merged = map[string]bool{
 	virtual: true, pciBus: true, pciBus + "/devices": true, pciBus + "/drivers": true, classNet: true, classPCI: true,
 	covered: true, // by a softrnic run outside, perhaps of another user
@@ -61,7 +59,7 @@ var merged = map[string]bool{
 // tryMounts is the value of --inside with which runInside only checks whether it may mount.
 const tryMounts = "-"
 
-// runInside mounts the files of describe, drops the capability of the user namespace, and runs the
+// runInside mounts the files of the devices, drops the capability of the user namespace, and runs the
 // program.
 func (c *Command) runInside() error {
 	// Mounts here must not be visible outside. A new user namespace guarantees that itself.
@@ -72,29 +70,29 @@ func (c *Command) runInside() error {
 		return unix.Mount("softrnic", "/"+sysClass, "tmpfs", unix.MS_NOSUID|unix.MS_NOEXEC, "mode=755")
 	}
 	umask := unix.Umask(0) // other users read what is created here, too
-	// The namespace has a copy, so that no files are left if the command that created them is killed.
-	files := filepath.Join(c.Inside, "inside")
-	if err := errors.Join(os.Mkdir(files, 0o755), unix.Mount("softrnic", files, "tmpfs", unix.MS_NOSUID, "mode=755")); err != nil {
+	// No files are left if the command that creates them is killed.
+	files := c.Inside
+	if err := unix.Mount("softrnic", files, "tmpfs", unix.MS_NOSUID, "mode=755"); err != nil {
 		return fmt.Errorf("mount a tmpfs on %s: %w", files, err)
+	}
+	if err := passDirectory(c.Pass, files); err != nil {
+		return err
 	}
 	if err := os.MkdirAll(filepath.Join(files, covered), 0o755); err != nil {
 		return err
 	}
 	for _, d := range []string{sysDevices, sysClass, sysBus, dev} {
-		if _, err := os.Lstat(filepath.Join(c.Inside, d)); err != nil {
+		if _, err := os.Lstat(filepath.Join(files, d)); err != nil {
 			continue // without a card
 		}
-		if err := c.addTo(files, d); err != nil {
+		if err := addTo(files, d); err != nil {
 			return fmt.Errorf("%s: %w (--sysfs off does without)", d, err)
 		}
 	}
 	if err := c.coverNetlinkPrograms(); err != nil {
 		return fmt.Errorf("answer netlink: %w (--sysfs off does without)", err)
 	}
-	if err := passDirectory(c.Pass, files); err != nil {
-		return err
-	}
-	if err := errors.Join(unix.Unmount(files, unix.MNT_DETACH), os.RemoveAll(c.Inside)); err != nil {
+	if err := errors.Join(unix.Unmount(files, unix.MNT_DETACH), os.Remove(files)); err != nil {
 		return err
 	}
 	runtime.LockOSThread() // exec keeps this thread's attributes
@@ -109,56 +107,24 @@ func (c *Command) runInside() error {
 	return c.exec(os.Environ())
 }
 
-// addTo adds the entries of the tree's directory d to the kernel's. A kernel directory accepts no
-// new entries. So a copy of the tree's takes its place, in the file system of files, in which the
-// other entries are the old ones.
-func (c *Command) addTo(files, d string) (err error) {
-	dir, copied := "/"+d, filepath.Join(files, d)
-	if err := copyTree(filepath.Join(c.Inside, d), copied); err != nil {
-		return err
-	}
-	old, err := os.MkdirTemp(c.Inside, "old")
+// addTo adds the entries of the directory d of files to the kernel's. A kernel directory accepts no
+// new entries. So that of files takes its place, in whose file system the other entries are the old
+// ones.
+func addTo(files, d string) (err error) {
+	dir, ours := "/"+d, filepath.Join(files, d)
+	old, err := os.MkdirTemp(files, "old")
 	if err != nil {
 		return err
 	}
 	if err := unix.Mount(dir, old, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
 		return fmt.Errorf("bind %s: %w", dir, err)
 	}
-	// Otherwise the files below it would be removed with those of describe.
-	defer func() { err = errors.Join(err, unix.Unmount(old, unix.MNT_DETACH)) }()
-	if err := unix.Mount(copied, dir, "", unix.MS_BIND, ""); err != nil {
-		return fmt.Errorf("bind %s to %s: %w", copied, dir, err)
+	// Nothing else keeps the kernel's entries visible below the old directory.
+	defer func() { err = errors.Join(err, unix.Unmount(old, unix.MNT_DETACH), os.Remove(old)) }()
+	if err := unix.Mount(ours, dir, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("bind %s to %s: %w", ours, dir, err)
 	}
 	return mirrorEntries(old, d)
-}
-
-// copyTree copies a directory with the modes of its files. Links are copied as they are.
-func copyTree(from, to string) error {
-	return filepath.WalkDir(from, func(name string, e fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		at := to + strings.TrimPrefix(name, from)
-		switch {
-		case e.IsDir():
-			return os.MkdirAll(at, 0o755)
-		case e.Type()&fs.ModeSymlink != 0:
-			target, err := os.Readlink(name)
-			if err != nil {
-				return err
-			}
-			return os.Symlink(target, at)
-		}
-		info, err := e.Info()
-		if err != nil {
-			return err
-		}
-		content, err := os.ReadFile(name)
-		if err != nil {
-			return err
-		}
-		return os.WriteFile(at, content, info.Mode().Perm())
-	})
 }
 
 // mirrorEntries mirrors the entries of old in a directory, except those that it has already.

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -17,7 +18,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// description is what describe has created, and what changes in it.
+// description has what changes of a tree.
 type description struct {
 	counters []*live.Directory // of the rails; the program's processes change them
 	nodes    []*node.Node      // whose addresses and state may change
@@ -95,7 +96,7 @@ type port struct {
 	iwarp   bool
 	at      string // below the root of the tree
 	created bool   // files are replaced from now on
-	// What the directory has, and what of the device it was made from.
+	// What the directory has, and the device's state and GIDs as look has found them.
 	has   files
 	state verbs.PortAttr
 	table []verbs.GIDEntry
@@ -142,7 +143,22 @@ func (p *port) files() files {
 	return f
 }
 
-// create creates the directory below root.
+// look looks at the device. It reports whether the port has changed.
+func (p *port) look() (changed bool, err error) {
+	state, err := p.n.Dev.QueryPort(1)
+	if err != nil {
+		return false, err
+	}
+	table, err := p.n.Dev.GIDTable(1)
+	if err != nil {
+		return false, err
+	}
+	changed = state != p.state || !slices.Equal(table, p.table)
+	p.state, p.table = state, table
+	return changed, nil
+}
+
+// create creates the directory below root, as look has found the device.
 func (p *port) create(root string) error {
 	dirs := []string{"gids", "gid_attrs/types", "gid_attrs/ndevs"}
 	if !p.iwarp {
@@ -154,23 +170,44 @@ func (p *port) create(root string) error {
 		}
 	}
 	p.has = files{}
-	err := p.update(root, "")
+	err := p.write(root, "")
 	p.created = err == nil
 	return err
 }
 
-// update changes the files that are not as the device is. It replaces each by another file, which
-// it creates at next, so that a program that reads it sees the old text or the new one.
+// load reads the directory, which another process has created below root.
+func (p *port) load(root string) error {
+	p.has, p.created = files{}, true
+	for name := range p.files() {
+		at := filepath.Join(root, p.at, name)
+		if _, err := os.Readlink(at); err == nil {
+			p.has[name] = noGID
+			continue
+		}
+		text, err := os.ReadFile(at)
+		if err != nil {
+			return err
+		}
+		p.has[name] = strings.TrimSuffix(string(text), "\n")
+	}
+	return nil
+}
+
+// update changes the files that are not as the device is.
 func (p *port) update(root, next string) error {
-	state, err := p.n.Dev.QueryPort(1)
-	if err != nil {
+	changed, err := p.look()
+	if err != nil || !changed {
 		return err
 	}
-	table, err := p.n.Dev.GIDTable(1)
-	if err != nil || len(p.has) > 0 && state == p.state && slices.Equal(table, p.table) {
-		return err
+	if err = p.write(root, next); err != nil {
+		p.state = verbs.PortAttr{} // the next look tries again
 	}
-	p.state, p.table = state, table
+	return err
+}
+
+// write changes the files that are not as look has found the device. It replaces each by another
+// file, which it creates at next, so that a program that reads it sees the old text or the new one.
+func (p *port) write(root, next string) error {
 	files := p.files()
 	names := slices.Sorted(maps.Keys(files)) // gid_attrs, then gids
 	// A GID has its type when programs see it, and is gone before its type.
@@ -182,7 +219,6 @@ func (p *port) update(root, next string) error {
 			}
 			at := filepath.Join(root, p.at, name)
 			if err := p.put(text, at, next); err != nil {
-				p.state = verbs.PortAttr{} // the next look tries again
 				return errors.Join(err, os.RemoveAll(next))
 			}
 			p.has[name] = text

@@ -96,16 +96,19 @@ func (c *Command) Run(ctx context.Context, e *cli.Env) (err error) {
 		return err
 	}
 	defer remove()
-	d, err := describe(e, &cfg, command, tree, byLibrary, false)
+	t, err := gather(e, &cfg, command, byLibrary, false)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, d.Close()) }()
-	if byLibrary {
-		d.follow(tree)
-		return c.preloaded(e, libs, tree, env)
+	defer func() { err = errors.Join(err, t.of.Close()) }()
+	if !byLibrary {
+		return c.unshared(e, command, libs, tree, env, t)
 	}
-	return c.unshared(e, command, libs, tree, env, d)
+	if err := t.write(tree); err != nil {
+		return err
+	}
+	t.of.follow(tree)
+	return c.preloaded(e, libs, tree, env)
 }
 
 // exec runs the program in place of this one.
@@ -155,8 +158,9 @@ func mayUnshare() error {
 	return nil
 }
 
-// unshared runs this command again in new namespaces, and keeps the files there as the devices are.
-func (c *Command) unshared(e *cli.Env, command, libs, tree string, env []string, d *description) error {
+// unshared runs this command again in new namespaces. It creates the files there, in a file system
+// that is mounted at dir, and keeps them as the devices are.
+func (c *Command) unshared(e *cli.Env, command, libs, dir string, env []string, t *tree) error {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return err
@@ -177,16 +181,23 @@ func (c *Command) unshared(e *cli.Env, command, libs, tree string, env []string,
 	defer passed.Wait()
 	defer conn.Close()
 	passed.Go(func() {
-		dir, path, err := receiveDirectory(conn)
+		defer conn.Close() // the command inside waits
+		files, path, err := receiveDirectory(conn)
+		if err == nil {
+			t.of.dir = files
+			err = t.write(path)
+		}
+		if err == nil {
+			_, err = conn.Write([]byte{0})
+		}
 		switch {
 		case err == nil:
-			d.dir = dir
-			d.follow(path)
+			t.of.follow(path)
 		case !errors.Is(err, net.ErrClosed): // the command inside says why it has ended
-			fmt.Fprintln(e.Stderr, "softrnic: sysfs does not follow the device:", err)
+			fmt.Fprintln(e.Stderr, "softrnic: create the devices' files:", err)
 		}
 	})
-	cmd := exec.Command(command, append([]string{"run", "--inside", tree, "--pass", strconv.Itoa(theirs), "--libs", libs, "--"},
+	cmd := exec.Command(command, append([]string{"run", "--inside", dir, "--pass", strconv.Itoa(theirs), "--libs", libs, "--"},
 		c.Program...)...)
 	cmd.Env, cmd.SysProcAttr = env, ownNamespaces()
 	return wait(e, cmd)

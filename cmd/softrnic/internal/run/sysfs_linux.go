@@ -107,13 +107,18 @@ func (t *tree) write(root string) error {
 			return err
 		}
 	}
+	for _, p := range t.of.ports {
+		if err := p.create(root); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
-// describe creates, below root, the files that the kernel has for RDMA devices in sysfs and /dev.
-// With alone, directories that replace the kernel's have links to the kernel's entries. With keep,
-// counters remain from earlier processes.
-func describe(e *cli.Env, cfg *dropin.Config, command, root string, alone, keep bool) (d *description, err error) {
+// gather returns the files that the kernel has for RDMA devices in sysfs and /dev. With alone,
+// directories that replace the kernel's have links to the kernel's entries. With keep, counters
+// remain from earlier processes.
+func gather(e *cli.Env, cfg *dropin.Config, command string, alone, keep bool) (_ *tree, err error) {
 	env := *e
 	env.Command = command
 	t := &tree{files: files{sysClass + "/infiniband_verbs/abi_version": "6", sysClass + "/infiniband_mad/abi_version": "5"},
@@ -124,24 +129,22 @@ func describe(e *cli.Env, cfg *dropin.Config, command, root string, alone, keep 
 		}
 	}()
 	for i := range cfg.Rails {
-		if err := t.describeRail(&env, cfg, i, root, keep); err != nil {
+		if err := t.addRail(&env, cfg, i, keep); err != nil {
 			return nil, err
 		}
 	}
-	if err := device(filepath.Join(root, dev, "infiniband"), "rdma_cm"); err != nil {
-		return nil, err
-	}
+	t.addNode("rdma_cm")
 	if alone {
 		if err := t.keepKernels(); err != nil {
 			return nil, err
 		}
 	}
-	return t.of, t.write(root)
+	return t, nil
 }
 
-// describeRail adds the files of a rail's devices to the tree, and creates their entries of /dev.
-// It opens the node that the program will open, or only describes it. The counters are a snapshot.
-func (t *tree) describeRail(env *cli.Env, cfg *dropin.Config, rail int, root string, keep bool) (err error) {
+// addRail adds the files of a rail's devices to the tree. It opens the node that the program will
+// open, or only describes it. The counters are a snapshot.
+func (t *tree) addRail(env *cli.Env, cfg *dropin.Config, rail int, keep bool) (err error) {
 	r := cfg.Rails[rail]
 	r.Flags.Describe = true
 	r.Flags.Capture, r.Flags.Impair = "", nil // the program opens its own
@@ -188,7 +191,7 @@ func (t *tree) describeRail(env *cli.Env, cfg *dropin.Config, rail int, root str
 		}
 		at := t.addDevice(function, d.name, "infiniband", deviceFiles(n, d.name, d.iwarp, card)) + "/ports/1"
 		p := &port{n: n, iwarp: d.iwarp, at: at}
-		if err := p.create(root); err != nil {
+		if _, err := p.look(); err != nil {
 			return err
 		}
 		t.of.ports = append(t.of.ports, p)
@@ -206,9 +209,7 @@ func (t *tree) describeRail(env *cli.Env, cfg *dropin.Config, rail int, root str
 		}
 		t.addDevice(function, uverbs, "infiniband_verbs", files{"ibdev": d.name, "abi_version": abi}.numbered(uverbs, 192+t.uverbs,
 			"\nDEVMODE=0666"))
-		if err := device(filepath.Join(root, dev, "infiniband"), uverbs); err != nil {
-			return err
-		}
+		t.addNode(uverbs)
 		t.uverbs++
 		if !d.iwarp { // iWARP has no management datagrams
 			umad := "umad" + strconv.Itoa(t.umad)
@@ -235,6 +236,10 @@ func (t *tree) addDevice(function, name, class string, f files) (at string) {
 	}
 	return at
 }
+
+// addNode adds an entry of /dev: a symbolic link to the null device, as only a privileged user can
+// create a device. Programs only check for a character device and open it.
+func (t *tree) addNode(name string) { t.links[dev+"/infiniband/"+name] = "/dev/null" }
 
 // addCounters adds the counters of a device as they are now.
 func (t *tree) addCounters(at string, dev *verbs.Device) error {
@@ -277,15 +282,6 @@ func writeFile(file, text string, mode fs.FileMode) error {
 	}
 	_, err = f.WriteString(text)
 	return errors.Join(err, f.Chmod(mode), f.Close())
-}
-
-// device creates a symbolic link to the null device, as only a privileged user can create a device.
-// Programs only check for a character device and open it.
-func device(dir, name string) error {
-	if err := makeDirs(dir); err != nil {
-		return err
-	}
-	return os.Symlink("/dev/null", filepath.Join(dir, name))
 }
 
 // deviceFiles returns the files of one of a node's two devices, without those of its port. card may

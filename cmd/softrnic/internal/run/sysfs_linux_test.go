@@ -1,7 +1,6 @@
 package run
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -14,7 +13,7 @@ import (
 	"github.com/softrnic/softrnic/cmd/internal/dropin"
 )
 
-// described returns a directory with what describe creates for an environment.
+// described returns a directory with the tree for an environment.
 func described(t *testing.T, alone bool, env map[string]string) string {
 	t.Helper()
 	cfg, err := dropin.FromEnv(func(name string) string { return env[name] })
@@ -23,15 +22,18 @@ func described(t *testing.T, alone bool, env map[string]string) string {
 	}
 	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
 	dir := t.TempDir()
-	d, err := describe(&cli.Env{Stdout: io.Discard, Stderr: os.Stderr}, &cfg, "softrnic", dir, alone, false)
+	tree, err := gather(&cli.Env{Stdout: io.Discard, Stderr: os.Stderr}, &cfg, "softrnic", alone, false)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := d.Close(); err != nil {
+		if err := tree.of.Close(); err != nil {
 			t.Error(err)
 		}
 	})
+	if err := tree.write(dir); err != nil {
+		t.Fatal(err)
+	}
 	return dir
 }
 
@@ -202,6 +204,19 @@ func TestTreeInterface(t *testing.T) {
 	}
 }
 
+// TestGatherFails: an interface that is not there is an error, also after a rail that is.
+func TestGatherFails(t *testing.T) {
+	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
+	env := map[string]string{"SOFTRNIC_LINK": "kernel:lo;kernel:absent", "SOFTRNIC_ADDR": "127.0.0.1;10.0.0.1"}
+	cfg, err := dropin.FromEnv(func(name string) string { return env[name] })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if tree, err := gather(&cli.Env{Stdout: io.Discard, Stderr: os.Stderr}, &cfg, "softrnic", false, false); err == nil {
+		t.Error("no error", tree.of.Close())
+	}
+}
+
 func TestNumbers(t *testing.T) {
 	for list, want := range map[string][]int{"0\n": {0}, "0-1,4": {0, 1, 4}, "": nil, "x": nil} {
 		if got := numbers(list); !slices.Equal(got, want) {
@@ -233,22 +248,18 @@ func TestFreeSlots(t *testing.T) {
 	}
 }
 
-// TestHashTree: containers with different files or links have different directories.
-func TestHashTree(t *testing.T) {
-	seen := map[string]string{}
-	for _, c := range []struct{ name, text, link string }{{"a", "1", "x"}, {"b", "1", "x"}, {"a", "2", "x"}, {"a", "1", "y"}} {
-		dir := t.TempDir()
-		if err := errors.Join(os.WriteFile(filepath.Join(dir, c.name), []byte(c.text), 0o644),
-			os.Symlink(c.link, filepath.Join(dir, "link"))); err != nil {
-			t.Fatal(err)
+// TestHashes: containers with different files or links have different directories. The ports' files,
+// which change, have a hash of their own.
+func TestHashes(t *testing.T) {
+	seen := map[string]tree{}
+	for _, c := range []tree{
+		{files: files{"a": "1"}, links: files{"b": "x"}}, {files: files{"b": "1"}, links: files{"b": "x"}},
+		{files: files{"a": "2"}, links: files{"b": "x"}}, {files: files{"a": "1"}, links: files{"b": "y"}},
+		{files: files{"a": "1", "b": "x"}}, {binary: map[string][]byte{"a": {1}}}, {binary: map[string][]byte{"a": {2}}},
+	} {
+		if other, ok := seen[c.hash()]; ok {
+			t.Errorf("%v and %v have the same hash", c, other)
 		}
-		sum, err := hashTree(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if other := seen[string(sum)]; other != "" {
-			t.Errorf("%v and %s have the same hash", c, other)
-		}
-		seen[string(sum)] = fmt.Sprint(c)
+		seen[c.hash()] = c
 	}
 }

@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// treePattern is the name pattern of describe's directories.
+// treePattern is the name pattern of newTree's directories.
 const treePattern = "softrnic-run*"
 
-// newTree creates a directory for describe and locks it while this process exists. Other processes
+// newTree creates a directory for a tree and locks it while this process exists. Other processes
 // remove directories without a lock, which killed processes have left.
 func newTree() (dir string, remove func(), err error) {
 	removeLeft()

@@ -1,15 +1,21 @@
 // A program in a container whose environment is unusual when it first looks at sysfs. It is linked
-// with libsysfs/tree.c. The command that tree.c runs prints "/of-UID", or fails for user 3.
+// with libsysfs/tree.c. The command that tree.c runs prints "/of-UID", or fails for user 3. With
+// CALLS in the environment, it adds a byte to this file, and prints "/up" if there is an address.
+#define _GNU_SOURCE
 #include "../../../../cmd/dropin/libsysfs/tree.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <net/if.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 static FILE *report; // standard output may be closed
@@ -40,6 +46,15 @@ static void describes(const char *when, const char *want)
 	const char *got = devices_tree("/sys/class/infiniband");
 	if ((got != NULL) != (want != NULL) || (got && strcmp(got, want)))
 		fail(when, got);
+}
+
+// loopback_up gives the new network namespace an address.
+static int loopback_up(void)
+{
+	struct ifreq r = {.ifr_name = "lo", .ifr_flags = IFF_UP | IFF_RUNNING};
+	int s = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0), bad = ioctl(s, SIOCSIFFLAGS, &r);
+	close(s);
+	return bad;
 }
 
 int main(int argc, char **argv)
@@ -79,6 +94,21 @@ int main(int argc, char **argv)
 		if (seteuid(0) || setuid(7))
 			fail("setuid", strerror(errno));
 		describes("another user", "/of-7");
+	} else if (!strcmp(test, "changed")) { // the command runs again after a change, and only then
+		struct stat calls;
+		if (unshare(CLONE_NEWNET))
+			fail("unshare", strerror(errno));
+		describes("without an address", "/of-0");
+		for (int i = 0; i < 30; i++, usleep(10000))
+			describes("nothing has changed", "/of-0");
+		if (loopback_up())
+			fail("loopback_up", strerror(errno));
+		for (int i = 0; i < 1000 && strcmp(devices_tree("/sys/class/infiniband"), "/up"); i++)
+			usleep(10000);
+		for (int i = 0; i < 30; i++, usleep(10000))
+			describes("with an address", "/up");
+		if (stat(getenv("CALLS"), &calls) || calls.st_size != 2)
+			fail(test, "the command has not run twice");
 	} else {
 		fail("no test", test);
 	}
