@@ -91,7 +91,11 @@ func (c *Command) Run(ctx context.Context, e *cli.Env) (err error) {
 		}
 		byLibrary = why != nil
 	}
-	tree, remove, err := newTree()
+	parent := os.TempDir() // where a file system in memory is mounted
+	if byLibrary {
+		parent = inMemory()
+	}
+	tree, remove, err := newTree(parent)
 	if err != nil {
 		return err
 	}

@@ -12,12 +12,24 @@ import (
 // treePattern is the name pattern of newTree's directories.
 const treePattern = "softrnic-run*"
 
-// newTree creates a directory for a tree and locks it while this process exists. Other processes
-// remove directories without a lock, which killed processes have left.
-func newTree() (dir string, remove func(), err error) {
-	removeLeft()
+// inMemory returns a directory in memory, where creating a thousand files takes a tenth of the time
+// that it takes on a disk. It returns that of temporary files if there is none, or if the user says
+// where they are to be.
+func inMemory() string {
+	const shm = "/dev/shm"
+	var s unix.Statfs_t
+	if os.Getenv("TMPDIR") == "" && unix.Statfs(shm, &s) == nil && s.Type == unix.TMPFS_MAGIC && unix.Access(shm, unix.W_OK|unix.X_OK) == nil {
+		return shm
+	}
+	return os.TempDir()
+}
+
+// newTree creates a directory for a tree in another and locks it while this process exists. Other
+// processes remove directories without a lock, which killed processes have left.
+func newTree(parent string) (dir string, remove func(), err error) {
+	removeLeft(parent)
 	for {
-		if dir, err = os.MkdirTemp("", treePattern); err != nil {
+		if dir, err = os.MkdirTemp(parent, treePattern); err != nil {
 			return "", nil, err
 		}
 		f, err := lockTree(dir)
@@ -60,8 +72,8 @@ func lockTree(dir string) (*os.File, error) {
 }
 
 // removeLeft removes the directories of this user's killed processes.
-func removeLeft() {
-	dirs, err := filepath.Glob(filepath.Join(os.TempDir(), treePattern))
+func removeLeft(parent string) {
+	dirs, err := filepath.Glob(filepath.Join(parent, treePattern))
 	if err != nil {
 		return
 	}

@@ -16,7 +16,7 @@ type whole string
 // empty it. Other users cannot find the name: it is random, in a directory that only its owner may
 // list, and in an environment that only the program's user may read.
 func newWhole() (w whole, remove func(), err error) {
-	dir, remove, err := newTree()
+	dir, remove, err := newTree(os.TempDir())
 	if err != nil {
 		return "", nil, err
 	}
