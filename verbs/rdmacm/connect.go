@@ -437,6 +437,9 @@ func (id *ID) handle(ce *ConnEvent) {
 	default:
 		return
 	}
+	if id.state == requested { // no event, as in Linux: Accept fails
+		return
+	}
 	id.ch.add(e)
 }
 

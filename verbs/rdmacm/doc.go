@@ -27,7 +27,8 @@
 //	                                                             Established
 //	Established ─Disconnect, by either side─► Disconnected ─► TimewaitExit
 //
-// An ID that has a device also gets AddrChange when its address is removed from the device. At any
+// If the peer takes back a ConnectRequest, its ID gets no event before Accept, which then fails; Done
+// tells it. An ID that has a device also gets AddrChange when its address is removed from the device. At any
 // time it may get DeviceRemoval, after which it can only be closed.
 //
 // XRC uses port space IB, as in librdmacm. The sender calls CreateQP for an XRC_SEND QP. On the
@@ -41,9 +42,8 @@
 // cnames.go of package verbs lists the counterpart of each name in the C headers. Errors wrap the
 // errno that librdmacm returns.
 //
-// Differences from librdmacm: the program passes the devices; Close also closes the ID's QP; the ID
-// of a request that the peer has taken back gets an event before Accept, too; a call that fails
-// changes nothing.
+// Differences from librdmacm: the program passes the devices; Close also closes the ID's QP; a call
+// that fails changes nothing.
 //
 // # For providers
 //
