@@ -154,8 +154,8 @@ func (p *provider) Listen(attr *rdmacm.ListenAttr, h rdmacm.Handler) (io.Closer,
 }
 
 // HoldPort implements rdmacm.PortHolder. iWARP uses TCP ports, which the network stack manages.
-func (p *provider) HoldPort(space rdmacm.PortSpace, addr netip.AddrPort) (io.Closer, error) {
-	return p.cm.HoldPort(space, addr)
+func (p *provider) HoldPort(space rdmacm.PortSpace, addr netip.AddrPort, afOnly bool) (io.Closer, error) {
+	return p.cm.HoldPort(space, addr, afOnly)
 }
 
 // Connect implements rdmacm.Provider.

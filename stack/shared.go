@@ -32,6 +32,9 @@ type Shared interface {
 type Service struct {
 	Addr     netip.Addr
 	ID, Mask uint64
+	// BothFamilies makes a service at an address overlap those at all addresses of the other family,
+	// as Linux has it for ports of IPv6 without IPV6_V6ONLY.
+	BothFamilies bool
 }
 
 // Overlaps reports whether two services share an ID at an address.
@@ -42,7 +45,7 @@ func (s Service) Overlaps(o Service) bool {
 	if !s.Addr.IsValid() || !o.Addr.IsValid() || s.Addr == o.Addr {
 		return true
 	}
-	return s.Addr.Is4() == o.Addr.Is4() && (s.Addr.IsUnspecified() || o.Addr.IsUnspecified())
+	return (s.Addr.Is4() == o.Addr.Is4() || s.BothFamilies || o.BothFamilies) && (s.Addr.IsUnspecified() || o.Addr.IsUnspecified())
 }
 
 // Conflict returns why two processes cannot have two services that overlap, as Linux answers for

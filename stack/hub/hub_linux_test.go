@@ -324,6 +324,15 @@ func TestSharedAddress(t *testing.T) {
 			if err := errors.Join(a.port.Serve(other), b.port.Serve(own)); err != nil {
 				t.Errorf("services of two families: %v", err)
 			}
+			// An address whose service excludes those at all addresses of the other family.
+			alone := stack.Service{Addr: oneAddr.Addr, ID: 0x2002, Mask: ^uint64(0)}
+			if err := b.port.Serve(alone); err != nil {
+				t.Errorf("service %+v beside one of the other family: %v", alone, err)
+			}
+			alone.BothFamilies = true
+			if err := b.port.Serve(alone); !errors.Is(err, syscall.EADDRNOTAVAIL) {
+				t.Errorf("service %+v, which another has: %v", alone, err)
+			}
 			own.ID, oneAddr.ID = 0x2000, 0x2001
 			for _, taken := range []stack.Service{own, oneAddr, {ID: 0x2000, Mask: ^uint64(0)}} {
 				if err := a.port.Serve(taken); !errors.Is(err, syscall.EADDRNOTAVAIL) {

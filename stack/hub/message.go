@@ -44,7 +44,7 @@ import (
 //	24  service ID                     8 bytes
 //	32  mask of the service ID         8 bytes
 //	40  name of the interface, padded with zeros, 16 bytes
-//	56  QPN                            4 bytes
+//	56  QPN, or of a service what its address means, 4 bytes
 //	60  number of a pair of rings; for addAddr 1 if the client takes a socket, 4 bytes
 //	64  IP address of the client's     16 bytes
 //
@@ -210,6 +210,10 @@ func (r *request) ends() bool { return r.kind == dropAddr || r.kind == endServe 
 // hasSocket reports whether a descriptor comes with the request.
 func (r *request) hasSocket() bool { return r.kind == addSourceSocket || r.kind == keepPair }
 
+// bothFamilies is the value for stack.Service.BothFamilies; 4 and 6 are those of all addresses of
+// one family.
+const bothFamilies = 1
+
 func (r *request) encode() []byte {
 	b := make([]byte, requestLen)
 	binary.BigEndian.PutUint32(b, uint32(r.kind))
@@ -223,8 +227,11 @@ func (r *request) encode() []byte {
 	binary.BigEndian.PutUint64(b[32:], r.service.Mask)
 	copy(b[40:55], r.zone)
 	qpn := r.qpn
-	if addr.IsUnspecified() { // of one family: the zero Addr is zeros too
+	switch {
+	case addr.IsUnspecified(): // of one family: the zero Addr is zeros too
 		qpn = map[bool]uint32{true: 4, false: 6}[addr.Is4()]
+	case r.service.BothFamilies:
+		qpn = bothFamilies
 	}
 	binary.BigEndian.PutUint32(b[56:], qpn)
 	binary.BigEndian.PutUint32(b[60:], r.serial)
@@ -246,8 +253,11 @@ func decodeRequest(b []byte) (r request, err error) {
 	r.addr, r.own = readAddr(b[8:]), readAddr(b[64:])
 	r.qpn, r.serial = binary.BigEndian.Uint32(b[56:])&(1<<24-1), binary.BigEndian.Uint32(b[60:])
 	r.takesSocket = r.kind == addAddr && r.serial == 1
+	both := false
 	if r.kind == serve || r.kind == endServe {
 		switch r.qpn {
+		case bothFamilies:
+			both = true
 		case 4:
 			r.addr = netip.IPv4Unspecified()
 		case 6:
@@ -255,7 +265,7 @@ func decodeRequest(b []byte) (r request, err error) {
 		}
 		r.qpn = 0
 	}
-	r.service = stack.Service{Addr: r.addr, ID: binary.BigEndian.Uint64(b[24:]), Mask: binary.BigEndian.Uint64(b[32:])}
+	r.service = stack.Service{Addr: r.addr, ID: binary.BigEndian.Uint64(b[24:]), Mask: binary.BigEndian.Uint64(b[32:]), BothFamilies: both}
 	zone, rest, ended := bytes.Cut(b[40:56], []byte{0})
 	if !ended || len(bytes.Trim(rest, "\x00")) > 0 || bytes.ContainsAny(zone, "/% \n") {
 		return r, errors.New("a request with a wrong interface name")

@@ -82,7 +82,7 @@ func (a *acceptor) listen(op string, d *verbs.Device, t verbs.Transport, backlog
 	if err := id.watch(op, d); err != nil {
 		return err
 	}
-	attr := &ListenAttr{Transport: t, PortSpace: id.space, Addr: id.bound.at(), Backlog: backlog, TOS: id.opts.tos}
+	attr := &ListenAttr{Transport: t, PortSpace: id.space, Addr: id.bound.at(), AFOnly: id.bound.afOnly, Backlog: backlog, TOS: id.opts.tos}
 	l, err := provider(d).Listen(attr, func(e *ConnEvent) { a.handle(d, e) })
 	if err != nil {
 		return &verbs.Error{Op: op, Err: err}

@@ -125,7 +125,7 @@ func (b *binding) hold() error {
 		if !ok {
 			continue
 		}
-		c, err := h.HoldPort(b.space, b.at())
+		c, err := h.HoldPort(b.space, b.at(), b.afOnly)
 		if err != nil {
 			return err
 		}

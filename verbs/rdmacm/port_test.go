@@ -17,7 +17,9 @@ type holder struct {
 	released func() // called as a port is given up
 }
 
-func (h *holder) HoldPort(rdmacm.PortSpace, netip.AddrPort) (io.Closer, error) { return held{h}, nil }
+func (h *holder) HoldPort(rdmacm.PortSpace, netip.AddrPort, bool) (io.Closer, error) {
+	return held{h}, nil
+}
 
 type held struct{ by *holder }
 

@@ -55,8 +55,9 @@ type PortHolder interface {
 	// HoldPort reserves a port of an address, of all addresses of the device's if it is the zero
 	// Addr, or of all of one family if it is 0.0.0.0 or ::. The reservation for this process ends
 	// when the closer is closed. HoldPort may wait for other processes. The error wraps EADDRINUSE
-	// if another process has the port.
-	HoldPort(space PortSpace, addr netip.AddrPort) (io.Closer, error)
+	// if another process has the port at this address, and EADDRNOTAVAIL if one of the two is for all
+	// addresses, and they have a family in common: afOnly limits the port to addr's.
+	HoldPort(space PortSpace, addr netip.AddrPort, afOnly bool) (io.Closer, error)
 }
 
 // AccessController is implemented by a Provider that may limit the hosts that reach its device. The
@@ -98,6 +99,7 @@ type ListenAttr struct {
 	Transport verbs.Transport
 	PortSpace PortSpace
 	Addr      netip.AddrPort
+	AFOnly    bool // excludes other processes from the port at addresses of Addr's family only
 	Backlog   int
 	// IP type of service of the packets that the provider sends for the listener, as set on the ID.
 	TOS uint8

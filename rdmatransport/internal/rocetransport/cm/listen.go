@@ -42,7 +42,7 @@ func (m *Manager) Listen(attr *rdmacm.ListenAttr, h rdmacm.Handler) (io.Closer, 
 	if attr.Addr.Port() == 0 {
 		return nil, verbs.Errorf(verbs.ErrInvalid, op, "%v: want a port from 1 to 65535", attr.Addr)
 	}
-	held, err := m.reserve(op, l.space, attr.Addr)
+	held, err := m.reserve(op, l.space, attr.Addr, attr.AFOnly)
 	if err != nil {
 		return nil, err
 	}

@@ -21,15 +21,16 @@ type reservation struct {
 }
 
 // HoldPort reserves a port for this process. Requests to it are refused until there is a listener.
-func (m *Manager) HoldPort(space rdmacm.PortSpace, addr netip.AddrPort) (io.Closer, error) {
-	return m.reserve("bind", space, addr)
+func (m *Manager) HoldPort(space rdmacm.PortSpace, addr netip.AddrPort, afOnly bool) (io.Closer, error) {
+	return m.reserve("bind", space, addr, afOnly)
 }
 
 // reserve reserves a port at one address, at all addresses of a family (0.0.0.0 or ::), or at all
 // of both (the zero Addr). It waits for other processes, so the caller must not hold a lock.
-func (m *Manager) reserve(op string, space rdmacm.PortSpace, addr netip.AddrPort) (*reservation, error) {
+func (m *Manager) reserve(op string, space rdmacm.PortSpace, addr netip.AddrPort, afOnly bool) (*reservation, error) {
 	s := &reservation{service: stack.Service{
 		Addr: addr.Addr().Unmap().WithZone(""), ID: mad.ServiceID(uint16(space), addr.Port()), Mask: 1<<64 - 1,
+		BothFamilies: !afOnly && addr.Addr().IsValid() && !addr.Addr().IsUnspecified(),
 	}}
 	if m.cfg.Shared == nil {
 		return s, nil
