@@ -70,11 +70,16 @@ static int within(const struct buffer *buf, const struct ibv_pd *pd, const struc
 struct ibv_mr *reg_mr_ex(struct ibv_pd *pd, struct mr_init_attr *attr)
 {
 	uint64_t has = attr->comp_mask;
-	if (has & HAS_DMAH || (has & HAS_FD && !(has & HAS_BUF)))
-		// dma-bufs and DMA handles are not supported, as in ibv_reg_dmabuf_mr and ibv_alloc_dmah.
-		return fail_null(EOPNOTSUPP);
-	if (has & ~(uint64_t)HAS_KNOWN || !(has & HAS_ADDR) || (has & HAS_BUF && !within(attr->buf, pd, attr)))
+	int is_fd = (has & HAS_FD) != 0;
+	if (has & HAS_BUF && !(has & HAS_ADDR && within(attr->buf, pd, attr)))
 		return fail_null(EINVAL);
+	if (has & ~(uint64_t)(HAS_KNOWN & ~HAS_DMAH)) // no DMA handle can be allocated
+		return fail_null(EOPNOTSUPP);
+	// A region is a dma-buf's, with an offset and an IOVA, or has an address.
+	if (is_fd == !!(has & HAS_ADDR) || is_fd != !!(has & HAS_FD_OFFSET) || (is_fd && !(has & HAS_IOVA)))
+		return fail_null(EINVAL);
+	if (is_fd) // as ibv_reg_dmabuf_mr
+		return fail_null(EOPNOTSUPP);
 	return reg_mr(pd, attr->addr, attr->length, has & HAS_IOVA ? attr->iova : (uintptr_t)attr->addr, attr->access);
 }
 

@@ -357,12 +357,16 @@ static void buffers(void)
 		MAKES_NONE(EINVAL, reg_ex(pds[i], &in));
 		in.comp_mask = ADDR | BUF | FD;
 		MAKES_NONE(EINVAL, reg_ex(pds[i], &in));
-		in.comp_mask = ADDR | 64;
-		MAKES_NONE(EINVAL, reg_ex(pds[i], &in));
-		in.comp_mask = FD | FD_OFFSET | IOVA;
-		MAKES_NONE(EOPNOTSUPP, reg_ex(pds[i], &in));
-		in.comp_mask = ADDR | DMAH;
-		MAKES_NONE(EOPNOTSUPP, reg_ex(pds[i], &in));
+		const uint64_t unsupported[] = {ADDR | 64, FD | FD_OFFSET | IOVA, ADDR | DMAH, ADDR | BUF | DMAH};
+		for (size_t j = 0; j < sizeof unsupported / sizeof *unsupported; j++) {
+			in.comp_mask = unsupported[j];
+			MAKES_NONE(EOPNOTSUPP, reg_ex(pds[i], &in));
+		}
+		const uint64_t invalid[] = {0, IOVA, ADDR | FD_OFFSET, FD, FD | FD_OFFSET, FD | IOVA, FD | FD_OFFSET | IOVA | ADDR};
+		for (size_t j = 0; j < sizeof invalid / sizeof *invalid; j++) {
+			in.comp_mask = invalid[j];
+			MAKES_NONE(EINVAL, reg_ex(pds[i], &in));
+		}
 		CHECK((errno = 0, export(buf) == -1) && errno == ENODATA);
 		release(buf);
 	}
