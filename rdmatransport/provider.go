@@ -181,11 +181,12 @@ func (p *provider) QueryPort(port uint8) (verbs.PortAttr, error) {
 		state, phys = verbs.PortDown, physDisabled
 	}
 	return verbs.PortAttr{
-		State:     state,
-		MaxMTU:    verbs.MTU4096,
-		ActiveMTU: activeMTU(nic),
-		GIDTblLen: gidTable,
-		MaxMsgSz:  rocetransport.MaxMessage,
+		State:        state,
+		MaxMTU:       verbs.MTU4096,
+		ActiveMTU:    activeMTU(nic),
+		GIDTblLen:    gidTable,
+		PortCapFlags: verbs.PortCMSup,
+		MaxMsgSz:     rocetransport.MaxMessage,
 		// As in IBTA Vol 1 §14.2.5.6 these saturate. They count for all ports.
 		BadPKeyCntr:  uint32(min(p.roce.Counters.BadPKey.Load(), 0xffff)),
 		QKeyViolCntr: uint32(min(p.roce.Counters.QKeyViolations.Load(), 0xffff)),

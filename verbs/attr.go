@@ -63,7 +63,7 @@ type PortAttr struct {
 	MaxMTU        MTU
 	ActiveMTU     MTU
 	GIDTblLen     int
-	PortCapFlags  uint32
+	PortCapFlags  uint32 // PortCMSup
 	MaxMsgSz      uint32 // bytes
 	BadPKeyCntr   uint32
 	QKeyViolCntr  uint32
@@ -209,6 +209,10 @@ const (
 var nodeTypes = []string{"", "CA", "SWITCH", "ROUTER", "RNIC"}
 
 func (t NodeType) String() string { return name(nodeTypes, int(t), "node type") }
+
+// PortCMSup in PortAttr.PortCapFlags says that the port has a communication manager
+// (IBV_PORT_CM_SUP).
+const PortCMSup uint32 = 1 << 16
 
 // LinkLayer is the link layer of a port (IBV_LINK_LAYER_…).
 type LinkLayer uint8

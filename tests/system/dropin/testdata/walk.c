@@ -1,8 +1,9 @@
-// The program walks all flags of QPs, CQs, SRQs and on-demand paging: what a device accepts when an
+// The program walks all flags of QPs, CQs, SRQs, ports and on-demand paging: what a device accepts when an
 // object is created is used, and all else is refused. The argument is an address of the device that
 // rdma_cm chooses, RoCE or iWARP. The program exits with 1 at the first failed check.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
+#include <dlfcn.h>
 #include <netinet/in.h>
 #include <rdma/rdma_cma.h>
 #include "loopback.h"
@@ -84,6 +85,40 @@ static void walk_srqs(void)
 			CHECK(!made && (errno == EOPNOTSUPP || (errno == EINVAL && type == IBV_SRQT_XRC))); // it has no domain
 		}
 	}
+}
+
+// What a port says of itself. connected uses its communication manager, and too_long its longest
+// message.
+static void walk_port(void)
+{
+	struct ibv_port_attr a;
+	union ibv_gid entry;
+	uint16_t pkey;
+	uint64_t speed;
+	CHECK(!ibv_query_port(ctx, 1, &a) && ibv_query_port(ctx, 0, &a) == EINVAL && ibv_query_port(ctx, 2, &a) == EINVAL);
+	CHECK(!ibv_query_port(ctx, 1, &a) && a.port_cap_flags == IBV_PORT_CM_SUP && !a.port_cap_flags2 && !a.flags);
+	CHECK(a.state == IBV_PORT_ACTIVE && a.phys_state == 5 && a.link_layer == IBV_LINK_LAYER_ETHERNET && a.max_vl_num == 1);
+	CHECK(!a.lid && !a.lmc && !a.sm_lid && !a.sm_sl && !a.subnet_timeout && !a.init_type_reply); // of InfiniBand only
+	CHECK(a.max_mtu == IBV_MTU_4096 && a.active_mtu >= IBV_MTU_1024 && a.active_mtu <= a.max_mtu);
+	CHECK(a.gid_tbl_len == (iwarp ? 1 : 256) && a.pkey_tbl_len == 1 && !a.bad_pkey_cntr && !a.qkey_viol_cntr);
+	for (int i = 0; i < a.gid_tbl_len; i++)
+		CHECK(!ibv_query_gid(ctx, 1, i, &entry));
+	CHECK(ibv_query_gid(ctx, 1, a.gid_tbl_len, &entry) == -1 && errno == EINVAL);
+	CHECK(!ibv_query_pkey(ctx, 1, 0, &pkey) && pkey == 0xffff && ibv_query_pkey(ctx, 1, a.pkey_tbl_len, &pkey) == -1 && errno == EINVAL);
+	// 4 lanes of QDR are 40 Gbit/s, of which later releases also have the product.
+	int (*query_speed)(struct ibv_context *, uint32_t, uint64_t *) =
+		(int (*)(struct ibv_context *, uint32_t, uint64_t *))dlsym(RTLD_DEFAULT, "ibv_query_port_speed");
+	CHECK(a.active_width == 2 && a.active_speed == 4 && query_speed && !query_speed(ctx, 1, &speed) && speed == 400);
+}
+
+// too_long posts a WRITE that is longer than the port's longest message.
+static void too_long(struct ibv_qp *qp)
+{
+	struct ibv_port_attr a;
+	CHECK(!ibv_query_port(ctx, 1, &a) && a.max_msg_sz == 1u << 30);
+	struct ibv_sge sge = {(uintptr_t)memory, a.max_msg_sz + 1, mr->lkey};
+	struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE}, *bad;
+	CHECK(ibv_post_send(qp, &wr, &bad) == EINVAL && bad == &wr);
 }
 
 static struct ibv_qp *create(enum ibv_qp_type type, uint64_t ops, uint32_t flags)
@@ -349,6 +384,7 @@ static void connected(struct rdma_cm_id *listener)
 	CHECK(!ibv_query_qp(qps[THERE], &access, IBV_QP_ACCESS_FLAGS, &init));
 	access.qp_access_flags |= IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC | (iwarp ? 0 : FLUSH_GLOBAL);
 	CHECK(!ibv_modify_qp(qps[THERE], &access, IBV_QP_ACCESS_FLAGS));
+	too_long(qps[HERE]);
 	use(ops);
 	CHECK(!rdma_disconnect(ids[HERE]));
 	rdma_ack_cm_event(take(RDMA_CM_EVENT_DISCONNECTED));
@@ -419,6 +455,7 @@ int main(int argc, char **argv)
 	ctx = ids[HERE]->verbs;
 	iwarp = ctx->device->transport_type == IBV_TRANSPORT_IWARP;
 	CHECK((pd = ibv_alloc_pd(ctx)) && !ibv_query_gid(ctx, 1, !iwarp, &gid) && !ibv_query_device_ex(ctx, NULL, &attr));
+	walk_port();
 	walk_cqs();
 	walk_srqs();
 
