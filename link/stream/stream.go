@@ -17,6 +17,10 @@
 // disconnect the listening side waits for the next client, and the connecting side tries to connect
 // again, once a second.
 //
+// The end of a connection is that of a cable, not of a host: behind it there may be a switch, and a
+// virtual machine that goes on. So a link is no [link.Departures]. When the peer's process is
+// killed, the port is down at once, and connections fail when their retries have failed.
+//
 // A stream carries single packets with complete checksums. A link accepts superframes nevertheless,
 // and cuts them in Write. That costs a host less than building single packets.
 package stream
