@@ -202,7 +202,7 @@ PUBLIC int _ibv_query_gid_ex(struct ibv_context *c, uint32_t port, uint32_t inde
 {
 	struct sr_gid_entry e;
 	if (flags)
-		return EOPNOTSUPP;
+		return EINVAL;
 	int err = engine->query_gid(to_context(c)->dev, port, index, &e);
 	if (err)
 		return err;
@@ -216,7 +216,7 @@ PUBLIC ssize_t _ibv_query_gid_table(struct ibv_context *c, struct ibv_gid_entry 
 	struct sr_port_attr a;
 	size_t n = 0;
 	if (flags)
-		return -EOPNOTSUPP;
+		return -EINVAL;
 	for (int port = 1; !engine->query_port(to_context(c)->dev, port, &a); port++)
 		for (int i = 0; i < a.gid_tbl_len; i++) {
 			struct sr_gid_entry e;
