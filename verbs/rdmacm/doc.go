@@ -27,9 +27,9 @@
 //	                                                             Established
 //	Established ─Disconnect, by either side─► Disconnected ─► TimewaitExit
 //
-// If the peer takes back a ConnectRequest, its ID gets no event before Accept, which then fails; Done
-// tells it. An ID that has a device also gets AddrChange when its address is removed from the device. At any
-// time it may get DeviceRemoval, after which it can only be closed.
+// If the peer takes back a ConnectRequest, its ID gets no event before Accept, which then fails;
+// Done tells it. An ID that has a device also gets AddrChange when its address is removed from the
+// device. At any time it may get DeviceRemoval, after which it can only be closed.
 //
 // XRC uses port space IB, as in librdmacm. The sender calls CreateQP for an XRC_SEND QP. On the
 // other side, the IDs of such requests have the QPType XRC_RECV. The program calls CreateXRCQP, and

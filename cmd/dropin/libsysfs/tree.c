@@ -194,8 +194,8 @@ static uint64_t add(uint64_t hash, const void *data, size_t n)
 
 #define HASH_OF_NOTHING 0xcbf29ce484222325
 
-// add_flags adds the lines of the kernel's list of IPv6 addresses, which has their flags: an address
-// is no GID while it is tentative.
+// add_flags adds the lines of the kernel's list of IPv6 addresses, which has their flags: an
+// address is no GID while it is tentative.
 static uint64_t add_flags(uint64_t sum)
 {
 	char buf[4096];

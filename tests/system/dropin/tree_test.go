@@ -62,8 +62,8 @@ case $(id -u) in 3) exit 1;; *) echo /of-$(id -u);; esac
 	}
 }
 
-// inContainer runs a script as root of a container with a device: in namespaces of its own, with the
-// libraries and the command in their places.
+// inContainer runs a script as root of a container with a device: in namespaces of its own, with
+// the libraries and the command in their places.
 func inContainer(t *testing.T, script string) (string, error) {
 	t.Helper()
 	if os.Geteuid() != 0 {

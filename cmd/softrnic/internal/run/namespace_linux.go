@@ -59,8 +59,8 @@ var merged = map[string]bool{
 // tryMounts is the value of --inside with which runInside only checks whether it may mount.
 const tryMounts = "-"
 
-// runInside mounts the files of the devices, drops the capability of the user namespace, and runs the
-// program.
+// runInside mounts the files of the devices, drops the capability of the user namespace, and runs
+// the program.
 func (c *Command) runInside() error {
 	// Mounts here must not be visible outside. A new user namespace guarantees that itself.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {

@@ -248,8 +248,8 @@ func TestFreeSlots(t *testing.T) {
 	}
 }
 
-// TestHashes: containers with different files or links have different directories. The ports' files,
-// which change, have a hash of their own.
+// TestHashes: containers with different files or links have different directories. The ports'
+// files, which change, have a hash of their own.
 func TestHashes(t *testing.T) {
 	seen := map[string]tree{}
 	for _, c := range []tree{

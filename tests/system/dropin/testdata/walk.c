@@ -1,6 +1,6 @@
-// The program walks all flags of QPs, CQs, SRQs, ports and on-demand paging: what a device accepts when an
-// object is created is used, and all else is refused. The argument is an address of the device that
-// rdma_cm chooses, RoCE or iWARP. The program exits with 1 at the first failed check.
+// The program walks all flags of QPs, CQs, SRQs, ports and on-demand paging: what a device accepts
+// when an object is created is used, and all else is refused. The argument is an address of the
+// device that rdma_cm chooses, RoCE or iWARP. The program exits with 1 at the first failed check.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <dlfcn.h>
