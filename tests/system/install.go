@@ -25,11 +25,37 @@ var packages = strings.Fields(`
 	iperf3 netperf curl nginx-light openssh-client openssh-server postgresql redis-server socat prometheus stunnel4
 `)
 
-// missingPackages returns the packages that are not installed.
-func missingPackages() (missing []string, err error) {
+// packagesOfRoots are also in the root file systems of other releases: what every Debian system has,
+// and what lines of the long run install on Debian 12.
+var packagesOfRoots = strings.Fields("mount procps mpich libmpich-dev ceph-mon ceph-mgr ceph-osd ceph-common")
+
+// differences are packages that a release has under other names, or besides.
+var differences = map[string]struct {
+	renamed map[string]string
+	besides []string
+}{
+	"trixie": {renamed: map[string]string{"qemu-user-static": "qemu-user"}},
+	"sid":    {renamed: map[string]string{"qemu-user-static": "qemu-user"}, besides: []string{"dapl2-utils"}},
+}
+
+// packagesOf returns packages under the names that they have in a release.
+func packagesOf(release string, packages []string) []string {
+	d := differences[release]
+	names := slices.Clone(packages)
+	for i, p := range names {
+		if n, ok := d.renamed[p]; ok {
+			names[i] = n
+		}
+	}
+	return append(names, d.besides...)
+}
+
+// missingPackages returns the packages of a release, the machine's, that are not installed.
+func missingPackages(release string) (missing []string, err error) {
 	if _, err := exec.LookPath("apt-get"); err != nil {
 		return nil, fmt.Errorf("needs a Debian system: %w", err)
 	}
+	packages := packagesOf(release, packages)
 	// dpkg-query fails if it does not know one of them, and still prints the others.
 	out, err := exec.Command("dpkg-query", append([]string{"-W", "-f", "${db:Status-Status} ${Package}\n"}, packages...)...).Output()
 	var exit *exec.ExitError

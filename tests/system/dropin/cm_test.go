@@ -43,6 +43,8 @@ var cmPrograms = []cmProgram{
 	{server: "rdma_xserver -c r", client: "rdma_xclient -s SERVER -c r", bytes: 2 * 16},
 	{server: "rdma_xserver -c x", client: "rdma_xclient -s SERVER -c x", bytes: 2 * 16, roceOnly: true},
 	{server: "cmtime -b SERVER -c 20", client: "cmtime -s SERVER -c 20", connections: 20, endless: true},
+	{server: "cmtime -L -b SERVER -C 127.0.0.1 -p 7472 -c 20", client: "cmtime -b CLIENT -C 127.0.0.1 -p 7472 -c 20", connections: 21,
+		port: 7472},
 	{server: "udaddy -b SERVER -C 20 -S 500", client: "udaddy -s SERVER -C 20 -S 500", bytes: 2 * 20 * 500, roceOnly: true},
 	{server: "mckey -m 239.1.2.3 -b SERVER -C 20 -S 500", client: "mckey -m 239.1.2.3 -s -b CLIENT -C 20 -S 500", bytes: 20 * 500,
 		roceOnly: true},

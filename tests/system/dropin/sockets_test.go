@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -43,7 +44,14 @@ type socketProgram struct {
 
 const dataLen = 8 << 20
 
-const postgres = "/usr/lib/postgresql/15/bin/"
+// postgres is the directory of the newest PostgreSQL that is installed.
+var postgres = func() string {
+	dirs, err := filepath.Glob("/usr/lib/postgresql/*/bin")
+	if err != nil || len(dirs) == 0 {
+		return "/usr/lib/postgresql/bin/"
+	}
+	return slices.Max(dirs) + "/"
+}()
 
 var socketPrograms = []socketProgram{
 	{

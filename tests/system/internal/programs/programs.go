@@ -1,9 +1,11 @@
 // Package programs keeps the table of programs written for libibverbs and librdmacm that were seen
-// to run on the drop-in libraries. Tests that run such programs call Ran. If SOFTRNIC_TABLE is set,
+// to run on the drop-in libraries, and of what newer releases have otherwise (known.go). Tests that
+// run such programs call Ran. If SOFTRNIC_TABLE is set,
 // Save adds the results to table.json, and rewrites the table of tests/system/dropin/PROGRAMS.md:
 //
 //	SOFTRNIC_TABLE=1 SOFTRNIC_LONG=1 go test ./tests/system/dropin ./tests/system/interop \
 //	    -run 'TestDropin|TestPingpong|TestPerftest|TestConnectionManager|TestQperf|TestFio'
+//	SOFTRNIC_TABLE=1 SOFTRNIC_SUITE=sid go run ./tests/system -y programs
 package programs
 
 import (
@@ -16,14 +18,18 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/softrnic/softrnic/tests/system/internal/debianroot"
 )
 
 // Run is one run of a program.
 type Run struct {
+	Release string `json:"release"` // of Debian, whose program it is
 	Program string `json:"program"`
 	Package string `json:"package"` // of Debian, or the project; with its version
 	Options string `json:"options"`
@@ -39,8 +45,10 @@ var (
 	runs []Run
 )
 
-// Ran records the outcome of a test that runs a command line over a link.
+// Ran records the outcome of a test that runs a command line over a link. It skips the test if the
+// table of differences says that the installed version of the program cannot.
 func Ran(t testing.TB, command, over string) {
+	skipKnown(t, command, over)
 	if os.Getenv("SOFTRNIC_TABLE") == "" {
 		return
 	}
@@ -56,8 +64,15 @@ func RanOf(t testing.TB, pkg, command, over string) {
 	}
 	t.Helper()
 	program, options, _ := strings.Cut(command, " ")
-	r := Run{Program: program, Package: pkg, Options: options, Over: over}
+	here, err := debianroot.Here()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := Run{Release: here, Program: program, Package: pkg, Options: options, Over: over}
 	t.Cleanup(func() {
+		if t.Skipped() {
+			return
+		}
 		r.Passed = !t.Failed()
 		mu.Lock()
 		defer mu.Unlock()
@@ -76,11 +91,7 @@ func debian(program string) string {
 		return ""
 	}
 	name, _, _ := strings.Cut(string(out), ":")
-	out, err = exec.Command("dpkg-query", "-W", "-f", "${Package} ${Version}", name).Output()
-	if err != nil {
-		return name
-	}
-	return string(out)
+	return strings.TrimSpace(name + " " + Version(name))
 }
 
 // Save adds the recorded runs to the table. directory is that of this package.
@@ -95,12 +106,14 @@ func Save(directory string) error {
 		return err
 	}
 	for _, r := range runs {
-		all = slices.DeleteFunc(all, func(o Run) bool { return o.Program == r.Program && o.Options == r.Options && o.Over == r.Over })
+		all = slices.DeleteFunc(all, func(o Run) bool {
+			return o.Release == r.Release && o.Program == r.Program && o.Options == r.Options && o.Over == r.Over
+		})
 		all = append(all, r)
 	}
 	slices.SortFunc(all, func(a, b Run) int {
 		return cmp.Or(cmp.Compare(a.Package, b.Package), cmp.Compare(a.Program, b.Program), cmp.Compare(a.Options, b.Options),
-			cmp.Compare(a.Over, b.Over))
+			cmp.Compare(a.Over, b.Over), cmp.Compare(a.Release, b.Release))
 	})
 	var text bytes.Buffer
 	for _, r := range all {
@@ -113,16 +126,31 @@ func Save(directory string) error {
 	if err := os.WriteFile(filepath.Join(directory, "table.json"), text.Bytes(), 0o644); err != nil {
 		return err
 	}
+	return writePage(directory, all)
+}
+
+// writePage rewrites the tables of the page.
+func writePage(directory string, all []Run) error {
 	page := filepath.Join(directory, page)
 	was, err := os.ReadFile(page)
 	if err != nil {
 		return err
 	}
-	now, err := Replace(string(was), "tests/system/internal/programs", render(all))
+	now, err := withTables(string(was), all)
 	if err != nil {
 		return err
 	}
 	return os.WriteFile(page, []byte(now), 0o644)
+}
+
+// withTables returns the text of the page with the tables of programs and of differences.
+func withTables(text string, all []Run) (string, error) {
+	const writer = "tests/system/internal/programs"
+	text, err := Replace(text, writer, render(all))
+	if err != nil {
+		return "", err
+	}
+	return Replace(text, writer+"/known.go", renderDifferences())
 }
 
 // load reads the table: a line of JSON for each run.
@@ -155,29 +183,86 @@ func Replace(text, writer, table string) (string, error) {
 	return before + begin + table + end + after, nil
 }
 
-// render returns the table in Markdown: a line for each program. There are columns for runs between
-// two processes of one machine, with rxe, and with siw, both of another machine.
+// releases are those of the table's columns.
+var releases = []string{"bookworm", "trixie", "sid"}
+
+// render returns the table in Markdown: a line for each program. There are columns for the versions
+// of each release, for runs between two processes of one machine, with rxe, and with siw, both of
+// another machine.
 func render(all []Run) string {
 	var b strings.Builder
-	b.WriteString("| program | package | two processes of one machine | rxe | siw | result |\n|---|---|---|---|---|---|\n")
-	for len(all) > 0 {
-		first := all[0]
-		n := slices.IndexFunc(all, func(r Run) bool { return r.Program != first.Program })
-		if n < 0 {
-			n = len(all)
+	b.WriteString("| program | package | bookworm | trixie | sid | two processes of one machine | rxe | siw | result |\n" +
+		"|---|---|---|---|---|---|---|---|---|\n")
+	of := map[string][]Run{}
+	var names []string
+	for _, r := range all {
+		if of[r.Program] == nil {
+			names = append(names, r.Program)
 		}
-		result, failed := "passed", 0
-		for _, r := range all[:n] {
-			if !r.Passed {
-				failed++
-				result = fmt.Sprintf("%d of %d failed", failed, n)
-			}
+		of[r.Program] = append(of[r.Program], r)
+	}
+	for _, name := range names {
+		runs := of[name]
+		fmt.Fprintf(&b, "| `%s` | %s |", name, packageOf(runs))
+		for _, release := range releases {
+			fmt.Fprintf(&b, " %s |", versionOf(runs, release))
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s |\n", first.Program, cmp.Or(first.Package, "this repository"),
-			column(all[:n], ""), column(all[:n], "rxe"), column(all[:n], "siw"), result)
-		all = all[n:]
+		fmt.Fprintf(&b, " %s | %s | %s | %s |\n", column(runs, ""), column(runs, "rxe"), column(runs, "siw"), result(runs))
 	}
 	return b.String()
+}
+
+// debianVersion is a package of Debian with its version. Others have a name of their project and a
+// tag.
+var debianVersion = regexp.MustCompile(`^(\S+) ([0-9]\S*)$`)
+
+// packageOf names the package, or the packages if releases differ.
+func packageOf(runs []Run) string {
+	var names []string
+	for _, release := range releases {
+		for _, r := range runs {
+			name := cmp.Or(r.Package, "this repository")
+			if m := debianVersion.FindStringSubmatch(name); m != nil {
+				name = m[1]
+			}
+			if r.Release == release && !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
+	}
+	return strings.Join(names, ", ")
+}
+
+// versionOf returns the version of a release's package with which a program has run, "yes" if it is
+// not Debian's, or "".
+func versionOf(runs []Run, release string) string {
+	i := slices.IndexFunc(runs, func(r Run) bool { return r.Release == release })
+	if i < 0 {
+		return ""
+	}
+	if m := debianVersion.FindStringSubmatch(runs[i].Package); m != nil {
+		return m[2]
+	}
+	return "yes"
+}
+
+func result(runs []Run) string {
+	var said []string
+	for _, release := range releases {
+		failed, n := 0, 0
+		for _, r := range runs {
+			if r.Release == release {
+				n++
+				if !r.Passed {
+					failed++
+				}
+			}
+		}
+		if failed > 0 {
+			said = append(said, fmt.Sprintf("%s: %d of %d failed", release, failed, n))
+		}
+	}
+	return cmp.Or(strings.Join(said, ", "), "passed")
 }
 
 // column returns the cell of runs with a peer, or with none: for each set of media, the options
