@@ -51,7 +51,7 @@ func TestCard(t *testing.T) {
 		{"lstopo-no-graphics", []string{"PCIBridge", "PCI 18:00.0 (Ethernet)", `Net "lo"`, `OpenFabrics "mlx5_0"`, "PCI 38:00.0 (Ethernet)",
 			`OpenFabrics "bnxt_re0"`}},
 		{"lspci -vn", []string{"18:00.0 0200: 15b3:1021", "37:00.0 0604: 1b36:000c", "38:00.0 0200: 14e4:1750 (rev 11)"}},
-		{"rdma dev", []string{"0: bnxt_re0: node_type ca fw 230.0.157.0 node_guid", "1: mlx5_0: node_type ca fw 28.39.3004 node_guid"}},
+		{"rdma dev", []string{"0: bnxt_re0: node_type ca", "fw 230.0.157.0 node_guid", "1: mlx5_0: node_type ca", "fw 28.39.3004 node_guid"}},
 		{"rdma link", []string{"link bnxt_re0/1 state ACTIVE physical_state LINK_UP netdev lo",
 			"link mlx5_0/1 state ACTIVE physical_state LINK_UP netdev lo"}},
 		{"rdma stat", []string{"link bnxt_re0/1 access_denied 0", "link mlx5_0/1 access_denied 0"}},

@@ -22,7 +22,7 @@ type cmProgram struct {
 	server, client string
 	bytes          uint64 // minimum that each side's device sends and receives in total
 	roceOnly       bool   // uses features that iWARP lacks
-	connections    int    // of each side
+	connections    int    // minimum of each side; newer programs have one more, to warm up
 	endless        bool   // the server does not end by itself
 	clients        int    // number of runs in turn; 0 is one
 	// TCP port on which a ready server listens, for a server that does not use librdmacm first.
@@ -43,8 +43,8 @@ var cmPrograms = []cmProgram{
 	{server: "rdma_xserver -c r", client: "rdma_xclient -s SERVER -c r", bytes: 2 * 16},
 	{server: "rdma_xserver -c x", client: "rdma_xclient -s SERVER -c x", bytes: 2 * 16, roceOnly: true},
 	{server: "cmtime -b SERVER -c 20", client: "cmtime -s SERVER -c 20", connections: 20, endless: true},
-	{server: "cmtime -L -b SERVER -C 127.0.0.1 -p 7472 -c 20", client: "cmtime -b CLIENT -C 127.0.0.1 -p 7472 -c 20", connections: 21,
-		port: 7472},
+	{server: "cmtime -L -b SERVER -C 127.0.0.1 -p 7472 -c 20", client: "cmtime -b CLIENT -C 127.0.0.1 -p 7472 -c 20", connections: 20,
+		port: 7472, roceOnly: true}, // it moves its QPs to RTS itself, which on iWARP only the connection manager can
 	{server: "udaddy -b SERVER -C 20 -S 500", client: "udaddy -s SERVER -C 20 -S 500", bytes: 2 * 20 * 500, roceOnly: true},
 	{server: "mckey -m 239.1.2.3 -b SERVER -C 20 -S 500", client: "mckey -m 239.1.2.3 -s -b CLIENT -C 20 -S 500", bytes: 20 * 500,
 		roceOnly: true},
@@ -133,8 +133,8 @@ func (p *cmProgram) runWith(t *testing.T, m cmMedium, env [2][]string) {
 			break
 		}
 		transport := strings.TrimSuffix(m.called, "v2")
-		if got, err := programs.Connected(n.counters+".trace", transport); err != nil || got != p.connections {
-			t.Errorf("%s: %d connections over %s, want %d (%v)", n.counters, got, transport, p.connections, err)
+		if got, err := programs.Connected(n.counters+".trace", transport); err != nil || got < p.connections {
+			t.Errorf("%s: %d connections over %s, want %d at least (%v)", n.counters, got, transport, p.connections, err)
 		}
 	}
 }

@@ -73,7 +73,7 @@ func ucxPerftest(t *testing.T, link endpoints, dir, tls string, args []string, b
 	client := runner(ctx, t, dir, "--link "+link.link+" --addr "+link.client, append(append(program, "127.0.0.1"), args...)...)
 	file := map[string]string{"server": filepath.Join(dir, fmt.Sprint("server", freePort)),
 		"client": filepath.Join(dir, fmt.Sprint("client", freePort))}
-	own := []string{"UCX_TLS=" + tls, "UCX_NET_DEVICES=softrnic0:1"}
+	own := []string{"UCX_TLS=" + tls, "UCX_NET_DEVICES=softrnic0:1", "HOME=" + dir} // HOME: Debian 13 builds it with MPI
 	server.Env = append(append(server.Env, own...), "SOFTRNIC_COUNTERS="+file["server"])
 	client.Env = append(append(client.Env, own...), "SOFTRNIC_COUNTERS="+file["client"])
 	run(t, server, client, freePort)

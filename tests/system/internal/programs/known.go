@@ -26,6 +26,8 @@ type difference struct {
 // differences has what was seen. A package that is newer than all of its lines is as in the last.
 var differences = []difference{
 	{pkg: "libucx0", from: "1.23", commands: `ucx_info|ucx_perftest|mpirun\.\S+ .*UCX_TLS=(rc|ud)_v`, reason: noUCX},
+	{pkg: "rdmacm-utils", from: "56", before: "60", commands: "cmtime -s ", over: `shared memory|sockets \(iWARP\)`,
+		reason: "cmtime also listens on TCP, with the address and the port of its RDMA listener"},
 	{pkg: "rdmacm-utils", from: "60", commands: "cmtime -s ", reason: "cmtime has other options, and a controller"},
 	{pkg: "rdmacm-utils", before: "60", commands: "cmtime -L |cmtime -b \\S+ -C ", reason: "cmtime has no controller"},
 }
