@@ -11,7 +11,7 @@
 // the step programs runs in a root file system of it, whose compiler builds the libraries.
 //
 // It needs root, Debian, and /dev/net/tun. Only tests of the long run are skipped, and programs that
-// the release lacks (tests/system/internal/programs/known.go): any other test that cannot run fails.
+// the release lacks (tests/system/internal/programs/known.go): any other that cannot run fails.
 package main
 
 import (
