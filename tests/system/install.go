@@ -25,8 +25,8 @@ var packages = strings.Fields(`
 	iperf3 netperf curl nginx-light openssh-client openssh-server postgresql redis-server socat prometheus stunnel4
 `)
 
-// packagesOfRoots are also in the root file systems of other releases: what every Debian system has,
-// and what lines of the long run install on Debian 12.
+// packagesOfRoots are also in the root file systems of other releases: what every Debian system
+// has, and what lines of the long run install on Debian 12.
 var packagesOfRoots = strings.Fields("mount procps mpich libmpich-dev ceph-mon ceph-mgr ceph-osd ceph-common")
 
 // differences are packages that a release has under other names, or besides.

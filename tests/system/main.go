@@ -7,11 +7,11 @@
 //	go run ./tests/system -y STEP…   only these steps
 //	go run ./tests/system -y -run REGEXP STEP…   only these tests of them
 //
-// SOFTRNIC_SUITE is a release of Debian: trixie or sid. The step machines boots its kernel then, and
-// the step programs runs in a root file system of it, whose compiler builds the libraries.
+// SOFTRNIC_SUITE is a release of Debian: trixie or sid. The step machines boots its kernel then,
+// and the step programs runs in a root file system of it, whose compiler builds the libraries.
 //
-// It needs root, Debian, and /dev/net/tun. Only tests of the long run are skipped, and programs that
-// the release lacks (tests/system/internal/programs/known.go): any other that cannot run fails.
+// It needs root, Debian, and /dev/net/tun. Only tests of the long run are skipped, and programs
+// that the release lacks (tests/system/internal/programs/known.go): any other that cannot run fails.
 package main
 
 import (

@@ -113,7 +113,8 @@ func (r *Root) make(cache, release string, packages []string) error {
 // machine's paths at the same places, and its working directory is one of them or below. temp is an
 // empty directory of this machine, for its /tmp.
 func (r *Root) Command(temp string, paths []string, args ...string) *exec.Cmd {
-	cmd := exec.Command("unshare", slices.Concat([]string{"--mount", "sh", "-c", enterScript, "enter.sh", r.dir, temp}, paths, []string{"--"}, args)...)
+	cmd := exec.Command("unshare",
+		slices.Concat([]string{"--mount", "sh", "-c", enterScript, "enter.sh", r.dir, temp}, paths, []string{"--"}, args)...)
 	cmd.Env = append(os.Environ(), "TMPDIR=/tmp", "LC_ALL=C.UTF-8")
 	return cmd
 }

@@ -1,5 +1,6 @@
-# enter.sh ROOT TEMP PATH... -- COMMAND...: runs a command in a root file system, in the mount namespace that this process has for
-# itself. The paths are those of this machine there, and TEMP is /tmp. A chroot would not do: in it, no user may create a user namespace.
+# enter.sh ROOT TEMP PATH... -- COMMAND...: runs a command in a root file system, in the mount
+# namespace that this process has for itself. The paths are those of this machine there, and TEMP is
+# /tmp. A chroot would not do: in it, no user may create a user namespace.
 set -eu
 root=$1 temp=$2
 shift 2
